@@ -1,0 +1,28 @@
+// Package podnet holds the one noun that every floor shares: a pod's sandbox.
+package podnet
+
+import "errors"
+
+// ErrNotReady says that a pod has no running sandbox yet: ask again soon.
+var ErrNotReady = errors.New("no ready sandbox")
+
+// Sandbox says which pod, which of its sandboxes, and where its network namespace is. A pod whose sandbox is made anew
+// keeps Namespace, Name and UID and gets a new ID and NetNS; state is therefore keyed by ID.
+//
+// It is also what entrances outside the agent's process send over the wire.
+type Sandbox struct {
+	// Namespace and Name are the pod's.
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// UID is the pod's metadata.uid.
+	UID string `json:"uid"`
+	// ID is the container runtime's sandbox ID. Empty: the entrance does not know it.
+	ID string `json:"id,omitempty"`
+	// NetNS is a path to the network namespace. Empty: the entrance does not know it.
+	NetNS string `json:"netns,omitempty"`
+	// RuntimeHandler is the runtime class's handler, empty for the runtime's default.
+	RuntimeHandler string `json:"runtimeHandler,omitempty"`
+}
+
+// Pod is "namespace/name", the form of log lines and messages.
+func (s Sandbox) Pod() string { return s.Namespace + "/" + s.Name }
