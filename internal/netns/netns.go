@@ -1,0 +1,120 @@
+// Package netns opens, identifies, guards and enters network namespaces. It is the only place that moves a thread between
+// namespaces.
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// ErrGone says that a path leads to no namespace (any more): its pod is gone, or its sandbox has been made anew.
+var ErrGone = errors.New("network namespace is gone")
+
+// ID identifies a namespace for as long as it lives, whatever path leads to it.
+type ID struct{ Dev, Ino uint64 }
+
+// NS is an open network namespace. Close it when the call ends: an open descriptor keeps a deleted pod's namespace alive.
+type NS struct {
+	file *os.File
+	id   ID
+}
+
+// Open opens the namespace that path leads to. It refuses whatever is not a network namespace, by what the kernel says of
+// the open descriptor, never by the path: a plain file, a socket, another kind of namespace.
+func Open(path string) (*NS, error) {
+	// Without O_NONBLOCK a FIFO put at the path would hold us for ever.
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ESRCH) {
+		return nil, fmt.Errorf("open %q: %w", path, ErrGone)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open %q: %w", path, err)
+	}
+	n := &NS{file: os.NewFile(uintptr(fd), path)}
+	if n.id, err = identify(fd); err != nil {
+		return nil, errors.Join(fmt.Errorf("open %q: %w", path, err), n.Close())
+	}
+	return n, nil
+}
+
+// New makes a fresh namespace that no path leads to: it lives as long as the descriptor.
+func New() (*NS, error) {
+	var n *NS
+	err := inThread(func() error {
+		h, err := netns.New()
+		if err != nil {
+			return fmt.Errorf("make network namespace: %w", err)
+		}
+		n = &NS{file: os.NewFile(uintptr(h), "netns")}
+		n.id, err = identify(int(h))
+		return err
+	})
+	return n, err
+}
+
+// ID is the namespace's identity.
+func (n *NS) ID() ID { return n.id }
+
+// Fd is the open descriptor, valid until Close.
+func (n *NS) Fd() int { return int(n.file.Fd()) }
+
+// Path leads to the namespace for as long as n is open, for this process only.
+func (n *NS) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.Fd()) }
+
+// Close lets the namespace go.
+func (n *NS) Close() error { return n.file.Close() }
+
+// Do runs f on a thread inside the namespace. f must not start goroutines: they would run outside.
+func (n *NS) Do(f func() error) error {
+	return inThread(func() error {
+		if err := netns.Set(netns.NsHandle(n.Fd())); err != nil {
+			return fmt.Errorf("enter network namespace: %w", err)
+		}
+		return f()
+	})
+}
+
+// inThread runs f on a thread of its own, which dies with the goroutine since it is never unlocked: whatever namespace it
+// ended in, no other goroutine will find itself there.
+func inThread(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() == os.Getpid() {
+			// The main thread stands for the process in /proc/self: keep it where it is while another one works.
+			defer runtime.UnlockOSThread()
+			done <- inThread(f)
+			return
+		}
+		done <- f()
+	}()
+	return <-done
+}
+
+func identify(fd int) (ID, error) {
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil {
+		return ID{}, fmt.Errorf("statfs: %w", err)
+	}
+	// A namespace bound on the host after our mount namespace was copied shows up as the empty file it was bound on.
+	if fs.Type != unix.NSFS_MAGIC {
+		return ID{}, errors.New("not a network namespace: not a file of the kernel's namespace filesystem")
+	}
+	kind, err := unix.IoctlRetInt(fd, unix.NS_GET_NSTYPE)
+	if err != nil {
+		return ID{}, fmt.Errorf("ask for the namespace's type: %w", err)
+	}
+	if kind != unix.CLONE_NEWNET {
+		return ID{}, fmt.Errorf("not a network namespace: a namespace of type %#x", kind)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return ID{}, fmt.Errorf("stat: %w", err)
+	}
+	return ID{Dev: st.Dev, Ino: st.Ino}, nil
+}

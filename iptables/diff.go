@@ -1,0 +1,51 @@
+package iptables
+
+import (
+	"slices"
+	"strings"
+)
+
+// Drift is how what the kernel holds differs from what it should hold, a line a difference: "- " is missing, "+ " is too
+// much. Empty: no drift.
+type Drift []string
+
+// String is one line a difference.
+func (d Drift) String() string { return strings.Join(d, "\n") }
+
+// Diff compares two Rulesets, counters aside. Loopback addresses of have that want does not mention are not ours to judge.
+func Diff(want, have Ruleset) Drift {
+	var d Drift
+	for _, p := range want.Loopback {
+		if !slices.Contains(have.Loopback, p) {
+			d = append(d, "- address "+p.String()+" on lo")
+		}
+	}
+	want.Loopback, have.Loopback = nil, nil
+	w, h := lines(want), lines(have)
+	if slices.Equal(w, h) {
+		return d
+	}
+	return append(d, lineDiff(w, h)...)
+}
+
+func lines(r Ruleset) []string {
+	return strings.Split(strings.TrimSpace(r.NftText(TextOptions{})), "\n")
+}
+
+// lineDiff trims what both have at head and tail and tells the rest: rules are few and change in one place.
+func lineDiff(want, have []string) Drift {
+	for len(want) > 0 && len(have) > 0 && want[0] == have[0] {
+		want, have = want[1:], have[1:]
+	}
+	for len(want) > 0 && len(have) > 0 && want[len(want)-1] == have[len(have)-1] {
+		want, have = want[:len(want)-1], have[:len(have)-1]
+	}
+	var d Drift
+	for _, l := range want {
+		d = append(d, "- "+strings.TrimSpace(l))
+	}
+	for _, l := range have {
+		d = append(d, "+ "+strings.TrimSpace(l))
+	}
+	return d
+}

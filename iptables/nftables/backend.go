@@ -1,0 +1,113 @@
+// Package nftables puts a Ruleset into a network namespace over netlink: one table of our own, one transaction, no process
+// started.
+package nftables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	nft "github.com/google/nftables"
+
+	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/iptables/routing"
+)
+
+// Backend programs namespaces. Every call opens the namespace anew, refuses the host's, and leaves no descriptor behind.
+type Backend struct{ guard netns.Guard }
+
+// New makes a Backend that opens namespaces through guard.
+func New(guard netns.Guard) *Backend { return &Backend{guard: guard} }
+
+// Name is the backend's name in flags and reports.
+func (b *Backend) Name() string { return "nftables" }
+
+// Apply makes the namespace at path hold exactly want in our table, and tells whether something had to change. The kernel
+// takes the whole or nothing; foreign tables are not touched.
+func (b *Backend) Apply(ctx context.Context, path string, want iptables.Ruleset) (changed bool, err error) {
+	err = b.in(ctx, path, func(ns *netns.NS, conn *nft.Conn) error {
+		have, err := readAll(ns, conn, want.Loopback)
+		if err == nil && len(iptables.Diff(want, have)) == 0 {
+			return nil
+		}
+		// What cannot be read back is not ours as we wrote it: it is replaced like any other drift.
+		changed = true
+		added, err := routing.AddLoopback(ns, want.Loopback)
+		if err != nil {
+			return err
+		}
+		if err := replace(conn, want); err != nil {
+			_, undo := routing.RemoveLoopback(ns, added)
+			return errors.Join(fmt.Errorf("commit nftables transaction: %w", err), undo)
+		}
+		return nil
+	})
+	return changed && err == nil, err
+}
+
+// Verify tells how the namespace at path differs from want. It writes nothing.
+func (b *Backend) Verify(ctx context.Context, path string, want iptables.Ruleset) (drift iptables.Drift, err error) {
+	err = b.in(ctx, path, func(ns *netns.NS, conn *nft.Conn) error {
+		have, err := readAll(ns, conn, want.Loopback)
+		drift = iptables.Diff(want, have)
+		return err
+	})
+	return drift, err
+}
+
+// Remove takes away all that we own in the namespace at path and tells whether there was anything. loopback are the
+// addresses that Apply may have added.
+func (b *Backend) Remove(ctx context.Context, path string) (removed bool, err error) {
+	err = b.in(ctx, path, func(ns *netns.NS, conn *nft.Conn) error {
+		have, err := ownTable(conn)
+		if err != nil || have == nil {
+			return err
+		}
+		conn.DelTable(have)
+		if err := conn.Flush(); err != nil {
+			return fmt.Errorf("delete table %s: %w", iptables.TableName, err)
+		}
+		removed = true
+		_, err = routing.RemoveLoopback(ns, iptables.LoopbackAddrs())
+		return err
+	})
+	return removed, err
+}
+
+// Read gives what the namespace at path holds of ours, with counters; ok is false where there is nothing.
+func (b *Backend) Read(ctx context.Context, path string) (have iptables.Ruleset, ok bool, err error) {
+	err = b.in(ctx, path, func(ns *netns.NS, conn *nft.Conn) error {
+		have, err = readAll(ns, conn, nil)
+		ok = len(have.Chains)+len(have.Sets) > 0
+		return err
+	})
+	return have, ok, err
+}
+
+func (b *Backend) in(ctx context.Context, path string, f func(*netns.NS, *nft.Conn) error) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("program network namespace: %w", err)
+	}
+	ns, err := b.guard.Open(path)
+	if err != nil {
+		return err
+	}
+	conn, err := nft.New(nft.WithNetNSFd(ns.Fd()), nft.AsLasting())
+	if err != nil {
+		return errors.Join(fmt.Errorf("open nftables socket in %q: %w", path, err), ns.Close())
+	}
+	err = f(ns, conn)
+	// Both descriptors would keep the namespace of a deleted pod alive.
+	return errors.Join(err, conn.CloseLasting(), ns.Close())
+}
+
+func readAll(ns *netns.NS, conn *nft.Conn, loopback []netip.Prefix) (iptables.Ruleset, error) {
+	have, err := read(conn)
+	if err != nil {
+		return have, err
+	}
+	have.Loopback, err = routing.Loopback(ns, loopback)
+	return have, err
+}

@@ -1,0 +1,281 @@
+package nftables
+
+import (
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	nft "github.com/google/nftables"
+	"github.com/google/nftables/expr"
+
+	"istio-pod-network-controller/internal/kerneltest"
+	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/iptables"
+)
+
+func spec(change func(*iptables.Spec)) iptables.Spec {
+	s := iptables.Spec{
+		Mode: iptables.ModeRedirect, OutboundPort: 15001, InboundPort: 15006, TunnelPort: 15008, ProxyUID: 1337, ProxyGID: 1337,
+		IncludeCIDRs: iptables.CIDRs{All: true}, IncludeInboundPorts: iptables.Ports{All: true},
+		ExcludeInboundPorts: []uint16{15020, 15021, 15090}, ExcludeOutboundPorts: []uint16{15020},
+	}
+	if change != nil {
+		change(&s)
+	}
+	return s
+}
+
+func rules(t testing.TB, change func(*iptables.Spec)) iptables.Ruleset {
+	t.Helper()
+	r, err := iptables.Rules(spec(change))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func mustApply(t testing.TB, b *Backend, ns *netns.NS, r iptables.Ruleset) (changed bool) {
+	t.Helper()
+	changed, err := b.Apply(t.Context(), ns.Path(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return changed
+}
+
+func manyCIDRs() (out []netip.Prefix) {
+	for i := range 5000 {
+		out = append(out, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24), //nolint:gosec // below 256
+			netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 1, byte(i >> 8), byte(i)}), 48)) //nolint:gosec // below 256
+	}
+	return out
+}
+
+// What is read back is what was asked for, whatever the shape of the rules; and a second apply finds nothing to do.
+func TestApplyThenVerifyFindsNoDrift(t *testing.T) {
+	cases := map[string]func(*iptables.Spec){
+		"the defaults": nil,
+		"no capture at all": func(s *iptables.Spec) {
+			s.IncludeCIDRs, s.IncludeInboundPorts = iptables.CIDRs{}, iptables.Ports{}
+		},
+		"lists of both families": func(s *iptables.Spec) {
+			s.IncludeCIDRs = iptables.CIDRs{List: []netip.Prefix{
+				netip.MustParsePrefix("10.0.0.0/9"), netip.MustParsePrefix("10.128.0.0/9"), netip.MustParsePrefix("fd00::/8"),
+			}}
+			s.ExcludeCIDRs = []netip.Prefix{netip.MustParsePrefix("10.8.0.0/32"), netip.MustParsePrefix("fd00:8::/64")}
+			s.IncludeOutboundPorts, s.IncludeInboundPorts = []uint16{443, 0, 65535}, iptables.Ports{List: []uint16{80}}
+		},
+		"the whole and the end of the address space": func(s *iptables.Spec) {
+			s.IncludeCIDRs = iptables.CIDRs{List: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}}
+			s.ExcludeCIDRs = []netip.Prefix{netip.MustParsePrefix("240.0.0.0/4"), netip.MustParsePrefix("ff00::/8"), netip.MustParsePrefix("::/64")}
+		},
+		"10,000 CIDRs": func(s *iptables.Spec) { s.ExcludeCIDRs = manyCIDRs() },
+		"every port": func(s *iptables.Spec) {
+			for p := range 65536 {
+				s.ExcludeOutboundPorts = append(s.ExcludeOutboundPorts, uint16(p)) //nolint:gosec // below 65536
+			}
+		},
+	}
+	for name, change := range cases {
+		t.Run(name, func(t *testing.T) {
+			ns, b, want := kerneltest.New(t), New(kerneltest.Guard(t)), rules(t, change)
+			if !mustApply(t, b, ns, want) {
+				t.Error("the first apply changed nothing")
+			}
+			drift, err := b.Verify(t.Context(), ns.Path(), want)
+			if err != nil || len(drift) != 0 {
+				t.Errorf("drift of %d lines, error %v", len(drift), err)
+			}
+			if mustApply(t, b, ns, want) {
+				t.Error("the second apply changed something")
+			}
+		})
+	}
+}
+
+// The text that people read and the messages that the kernel gets are one rule set: loading the text gives the same.
+func TestNftTextLoadsAsTheSameRules(t *testing.T) {
+	files, err := filepath.Glob("../testdata/*.nft")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no golden files: %v", err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			ns := kerneltest.New(t)
+			err := ns.Do(func() error {
+				out, err := exec.CommandContext(t.Context(), "nft", "-f", file).CombinedOutput()
+				if err != nil {
+					t.Errorf("nft -f %s: %s", file, out)
+				}
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			have, ok, err := New(kerneltest.Guard(t)).Read(t.Context(), ns.Path())
+			if err != nil || !ok {
+				t.Fatal(ok, err)
+			}
+			have.Loopback = iptables.LoopbackAddrs()
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(string(text), have.NftText(iptables.TextOptions{Replace: true})); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
+// Each case is something that somebody else does to our table; it must be seen, and one apply must heal it.
+func TestDriftIsFoundAndHealed(t *testing.T) {
+	cases := map[string]func(*nft.Conn, *nft.Table, []*nft.Chain){
+		"a rule is gone": func(c *nft.Conn, table *nft.Table, chains []*nft.Chain) {
+			rules, err := c.GetRules(table, chains[0])
+			if err != nil || c.DelRule(rules[2]) != nil {
+				t.Error(err)
+			}
+		},
+		"a chain is flushed": func(c *nft.Conn, _ *nft.Table, chains []*nft.Chain) { c.FlushChain(chains[0]) },
+		"the table is gone":  func(c *nft.Conn, table *nft.Table, _ []*nft.Chain) { c.DelTable(table) },
+		"a foreign rule is in the way": func(c *nft.Conn, table *nft.Table, chains []*nft.Chain) {
+			c.InsertRule(&nft.Rule{Table: table, Chain: chains[0], Exprs: []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}})
+		},
+		"a foreign chain": func(c *nft.Conn, table *nft.Table, _ []*nft.Chain) {
+			c.AddChain(&nft.Chain{Table: table, Name: "foreign"})
+		},
+		"a set has lost an element": func(c *nft.Conn, table *nft.Table, _ []*nft.Chain) {
+			set, err := c.GetSetByName(table, "exclude-inbound-ports")
+			if err != nil || c.SetDeleteElements(set, []nft.SetElement{{Key: []byte{15020 >> 8, 15020 & 0xff}}}) != nil {
+				t.Error(err)
+			}
+		},
+		"the table sleeps": func(c *nft.Conn, table *nft.Table, _ []*nft.Chain) {
+			c.AddTable(&nft.Table{Name: table.Name, Family: table.Family, Flags: nft.TableFlagDormant})
+		},
+	}
+	for name, spoil := range cases {
+		t.Run(name, func(t *testing.T) {
+			ns, b, want := kerneltest.New(t), New(kerneltest.Guard(t)), rules(t, nil)
+			mustApply(t, b, ns, want)
+			withTable(t, ns, spoil)
+			if drift, err := b.Verify(t.Context(), ns.Path(), want); err != nil || len(drift) == 0 {
+				t.Fatalf("drift %q, error %v", drift, err)
+			}
+			if !mustApply(t, b, ns, want) {
+				t.Error("apply changed nothing")
+			}
+			if drift, err := b.Verify(t.Context(), ns.Path(), want); err != nil || len(drift) != 0 {
+				t.Errorf("after the repair: drift %q, error %v", drift, err)
+			}
+		})
+	}
+}
+
+func withTable(t *testing.T, ns *netns.NS, f func(*nft.Conn, *nft.Table, []*nft.Chain)) {
+	t.Helper()
+	conn, err := nft.New(nft.WithNetNSFd(ns.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := ownTable(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	chains, err := conn.ListChainsOfTableFamily(nft.TableFamilyINet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f(conn, table, chains)
+	if err := conn.Flush(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRemoveTakesAwayOnlyOurs(t *testing.T) {
+	ns, b := kerneltest.New(t), New(kerneltest.Guard(t))
+	before := listRuleset(t, ns)
+	mustApply(t, b, ns, rules(t, nil))
+	for _, want := range []bool{true, false} { // absent is success, and nothing
+		removed, err := b.Remove(t.Context(), ns.Path())
+		if err != nil || removed != want {
+			t.Fatalf("removed %v, error %v; want %v", removed, err, want)
+		}
+	}
+	if d := cmp.Diff(before, listRuleset(t, ns)); d != "" {
+		t.Error(d)
+	}
+}
+
+// listRuleset is all tables and all addresses of lo, with a foreign table made first.
+func listRuleset(t *testing.T, ns *netns.NS) (out string) {
+	t.Helper()
+	err := ns.Do(func() error {
+		script := "nft add table inet foreign; nft add chain inet foreign c; nft list ruleset; ip -o addr show lo"
+		b, err := exec.CommandContext(t.Context(), "sh", "-ec", script).CombinedOutput()
+		out = string(b)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err, out)
+	}
+	return out
+}
+
+func TestBadNamespacesAreRefusedUntouched(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cases := map[string]struct{ path, want string }{
+		"the host's":        {"/proc/self/ns/net", "host's own"},
+		"a plain file":      {file, "not a network namespace"},
+		"another namespace": {"/proc/self/ns/mnt", "not a network namespace"},
+		"a missing path":    {filepath.Join(dir, "missing"), "gone"},
+		"an empty path":     {"", "gone"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			b := New(kerneltest.Guard(t))
+			_, errApply := b.Apply(t.Context(), c.path, rules(t, nil))
+			_, errVerify := b.Verify(t.Context(), c.path, rules(t, nil))
+			_, errRemove := b.Remove(t.Context(), c.path)
+			for _, err := range []error{errApply, errVerify, errRemove} {
+				if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), c.path) {
+					t.Errorf("%v: want the path and %q", err, c.want)
+				}
+			}
+		})
+	}
+}
+
+func TestNoDescriptorIsLeftBehind(t *testing.T) {
+	ns, b := kerneltest.New(t), New(kerneltest.Guard(t))
+	mustApply(t, b, ns, rules(t, nil))
+	count := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	before := count()
+	for range 20 {
+		mustApply(t, b, ns, rules(t, func(s *iptables.Spec) { s.InboundPort = 16006 }))
+		mustApply(t, b, ns, rules(t, nil))
+		if _, err := b.Apply(t.Context(), "/proc/self/ns/net", rules(t, nil)); err == nil {
+			t.Fatal("the host's namespace was accepted")
+		}
+	}
+	runtime.GC()
+	if after := count(); after > before {
+		t.Errorf("%d descriptors before, %d after", before, after)
+	}
+}

@@ -1,0 +1,117 @@
+package nftables
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	nft "github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"github.com/google/nftables/userdata"
+	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/iptables"
+)
+
+// replace commits one transaction after which our table holds exactly r. Adding the table before deleting it makes the
+// deletion succeed where there is none.
+func replace(conn *nft.Conn, r iptables.Ruleset) error {
+	table := &nft.Table{Family: nft.TableFamilyINet, Name: iptables.TableName}
+	conn.AddTable(table)
+	conn.DelTable(table)
+	conn.AddTable(table)
+	for _, s := range r.Sets {
+		if err := addSet(conn, table, s); err != nil {
+			return err
+		}
+	}
+	for _, c := range r.Chains {
+		chain := conn.AddChain(&nft.Chain{
+			Table: table, Name: c.Name, Type: nft.ChainType(c.Type), Hooknum: hookNumber(c.Hook),
+			Priority: nft.ChainPriorityRef(nft.ChainPriority(c.Priority)),
+		})
+		for _, rule := range c.Rules {
+			conn.AddRule(&nft.Rule{
+				Table: table, Chain: chain, Exprs: encode(rule),
+				UserData: userdata.AppendString(nil, userdata.TypeComment, rule.Comment),
+			})
+		}
+	}
+	return conn.Flush()
+}
+
+func hookNumber(h iptables.Hook) *nft.ChainHook {
+	if h == iptables.Prerouting {
+		return nft.ChainHookPrerouting
+	}
+	return nft.ChainHookOutput
+}
+
+func addSet(conn *nft.Conn, table *nft.Table, s iptables.Set) error {
+	set := &nft.Set{Table: table, Name: s.Name, KeyType: nft.TypeInetService}
+	switch s.Kind {
+	case iptables.IPv4Set:
+		set.KeyType, set.Interval = nft.TypeIPAddr, true
+	case iptables.IPv6Set:
+		set.KeyType, set.Interval = nft.TypeIP6Addr, true
+	case iptables.PortSet:
+	}
+	return conn.AddSet(set, elements(s))
+}
+
+func elements(s iptables.Set) []nft.SetElement {
+	var out []nft.SetElement
+	for _, p := range s.Ports {
+		out = append(out, nft.SetElement{Key: binary.BigEndian.AppendUint16(nil, p)})
+	}
+	for _, p := range s.Prefixes {
+		out = append(out, nft.SetElement{Key: p.Addr().AsSlice()})
+		// An interval that reaches the end of the address space has no end element.
+		if end := lastAddr(p).Next(); end.IsValid() {
+			out = append(out, nft.SetElement{Key: end.AsSlice(), IntervalEnd: true})
+		}
+	}
+	return out
+}
+
+// lastAddr is the highest address of a prefix.
+func lastAddr(p netip.Prefix) netip.Addr {
+	b := p.Masked().Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+func encode(r iptables.Rule) []expr.Any {
+	var out []expr.Any
+	var family uint32
+	for _, c := range r.Conds {
+		if c.Field == iptables.Family {
+			family = c.Num
+		}
+		out = append(out, load(c.Field, family))
+		if c.Set != "" {
+			out = append(out, &expr.Lookup{SourceRegister: reg, SetName: c.Set, Invert: c.Not})
+			continue
+		}
+		op := expr.CmpOpEq
+		if c.Not {
+			op = expr.CmpOpNeq
+		}
+		out = append(out, &expr.Cmp{Op: op, Register: reg, Data: value(c)})
+	}
+	out = append(out, &expr.Counter{})
+	return append(out, verdict(r.Action)...)
+}
+
+func verdict(a iptables.Action) []expr.Any {
+	if a.Verb == iptables.Redirect {
+		return []expr.Any{
+			&expr.Immediate{Register: reg, Data: binaryutil.BigEndian.PutUint16(a.Port)},
+			&expr.Redir{RegisterProtoMin: reg, Flags: unix.NF_NAT_RANGE_PROTO_SPECIFIED},
+		}
+	}
+	return []expr.Any{&expr.Verdict{Kind: expr.VerdictReturn}}
+}

@@ -1,0 +1,141 @@
+package iptables
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// TextOptions shape NftText.
+type TextOptions struct {
+	// Counters shows what each rule has counted; without it the text is the same for equal Rulesets.
+	Counters bool
+	// Replace puts statements in front that make the text, loaded with nft -f, replace what the namespace holds.
+	Replace bool
+}
+
+// NftText renders the Ruleset as nftables' own language: what `nft -f` loads and `nft list table` shows. Loopback
+// addresses are no part of that language and stand in a comment.
+func (r Ruleset) NftText(o TextOptions) string {
+	var b strings.Builder
+	for _, p := range r.Loopback {
+		fmt.Fprintf(&b, "# ip address replace %s dev lo\n", p)
+	}
+	if o.Replace {
+		fmt.Fprintf(&b, "table inet %[1]s\ndelete table inet %[1]s\n", TableName)
+	}
+	fmt.Fprintf(&b, "table inet %s {\n", TableName)
+	for _, s := range r.Sets {
+		fmt.Fprintf(&b, "\tset %s {\n%s\t}\n", s.Name, s.body())
+	}
+	for _, c := range r.Chains {
+		fmt.Fprintf(&b, "\tchain %s {\n\t\ttype %s hook %s priority %d; policy accept;\n", c.Name, c.Type, c.Hook, c.Priority)
+		for _, rule := range c.Rules {
+			fmt.Fprintf(&b, "\t\t%s\n", rule.text(o))
+		}
+		b.WriteString("\t}\n")
+	}
+	b.WriteString("}\n")
+	return b.String()
+}
+
+func (s Set) body() string {
+	var elements []string
+	for _, p := range s.Ports {
+		elements = append(elements, strconv.Itoa(int(p)))
+	}
+	for _, p := range s.Prefixes {
+		elements = append(elements, p.String())
+	}
+	kind, flags := "inet_service", ""
+	switch s.Kind {
+	case IPv4Set:
+		kind, flags = "ipv4_addr", "\t\tflags interval\n"
+	case IPv6Set:
+		kind, flags = "ipv6_addr", "\t\tflags interval\n"
+	case PortSet:
+	}
+	return fmt.Sprintf("\t\ttype %s\n%s\t\telements = { %s }\n", kind, flags, strings.Join(elements, ", "))
+}
+
+// Text is the rule as nftables' language has it, without its counter.
+func (r Rule) Text() string { return r.text(TextOptions{}) }
+
+func (r Rule) text(o TextOptions) string {
+	var words []string
+	for i, c := range r.Conds {
+		words = append(words, c.text(r.Conds[:i]))
+	}
+	words = append(words, "counter")
+	if o.Counters {
+		words = append(words, fmt.Sprintf("packets %d bytes %d", r.Counter.Packets, r.Counter.Bytes))
+	}
+	return fmt.Sprintf("%s %s comment %q", strings.Join(words, " "), r.Action.text(), r.Comment)
+}
+
+// text renders a condition; before are those in front of it, which settle the family of an address.
+func (c Cond) text(before []Cond) string {
+	words := []string{c.fieldText(before)}
+	if c.Not {
+		words = append(words, "!=")
+	}
+	return strings.Join(append(words, c.valueText()), " ")
+}
+
+func (c Cond) fieldText(before []Cond) string {
+	ip := "ip"
+	for _, b := range before {
+		if b.Field == Family && b.Num == IPv6 {
+			ip = "ip6"
+		}
+	}
+	switch c.Field {
+	case Family:
+		return "meta nfproto"
+	case Protocol:
+		return "meta l4proto"
+	case OutIface:
+		return "oifname"
+	case SrcAddr:
+		return ip + " saddr"
+	case DstAddr:
+		return ip + " daddr"
+	case DstPort:
+		return "th dport"
+	case OwnerUID:
+		return "meta skuid"
+	case OwnerGID:
+		return "meta skgid"
+	}
+	return fmt.Sprintf("field-%d", c.Field)
+}
+
+func (c Cond) valueText() string {
+	switch {
+	case c.Set != "":
+		return "@" + c.Set
+	case c.Text != "":
+		return strconv.Quote(c.Text)
+	case c.Prefix.IsValid() && c.Prefix.IsSingleIP():
+		return c.Prefix.Addr().String()
+	case c.Prefix.IsValid():
+		return c.Prefix.String()
+	case c.Field == Family && c.Num == IPv4:
+		return "ipv4"
+	case c.Field == Family && c.Num == IPv6:
+		return "ipv6"
+	case c.Field == Protocol && c.Num == TCP:
+		return "tcp"
+	}
+	return strconv.FormatUint(uint64(c.Num), 10)
+}
+
+func (a Action) text() string {
+	switch a.Verb {
+	case Return:
+		return "return"
+	case Redirect:
+		return "redirect to :" + strconv.Itoa(int(a.Port))
+	}
+	return fmt.Sprintf("verb-%d", a.Verb)
+}

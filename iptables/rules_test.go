@@ -1,0 +1,210 @@
+package iptables
+
+import (
+	"flag"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// defaults is what a pod without any annotation gets.
+func defaults() Spec {
+	return Spec{
+		Mode: ModeRedirect, OutboundPort: 15001, InboundPort: 15006, TunnelPort: 15008, ProxyUID: 1337, ProxyGID: 1337,
+		IncludeCIDRs: CIDRs{All: true}, IncludeInboundPorts: Ports{All: true},
+		ExcludeInboundPorts: []uint16{15020, 15021, 15090}, ExcludeOutboundPorts: []uint16{15020},
+	}
+}
+
+func with(change func(*Spec)) Spec {
+	s := defaults()
+	change(&s)
+	return s
+}
+
+func cidrs(list ...string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, c := range list {
+		out = append(out, netip.MustParsePrefix(c))
+	}
+	return out
+}
+
+func TestNftTextIsGolden(t *testing.T) {
+	cases := map[string]Spec{
+		"defaults":      defaults(),
+		"inbound-list":  with(func(s *Spec) { s.IncludeInboundPorts = Ports{List: []uint16{9090, 8080, 9090}} }),
+		"inbound-none":  with(func(s *Spec) { s.IncludeInboundPorts = Ports{} }),
+		"outbound-none": with(func(s *Spec) { s.IncludeCIDRs, s.ExcludeOutboundPorts = CIDRs{}, nil }),
+		"cidrs": with(func(s *Spec) {
+			s.IncludeCIDRs = CIDRs{List: cidrs("10.96.0.0/12", "10.1.2.3/16", "fd00:10:96::/112", "10.96.5.0/24")}
+			s.ExcludeCIDRs = cidrs("10.8.0.0/16", "2001:db8::/64")
+			s.IncludeOutboundPorts = []uint16{443, 80}
+		}),
+		"loopback-included": with(func(s *Spec) { s.IncludeCIDRs = CIDRs{List: cidrs("127.1.2.3/32")} }),
+		"custom-proxy": with(func(s *Spec) {
+			s.OutboundPort, s.InboundPort, s.TunnelPort, s.ProxyUID, s.ProxyGID = 16001, 16006, 16008, 2000, 3000
+		}),
+	}
+	for name, spec := range cases {
+		t.Run(name, func(t *testing.T) {
+			rules, err := Rules(spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := rules.NftText(TextOptions{Replace: true})
+			file := filepath.Join("testdata", name+".nft")
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(string(want), got); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
+func TestCanonicalPrefixes(t *testing.T) {
+	cases := map[string]struct{ in, want []string }{
+		"a contained prefix is dropped":          {in: []string{"10.1.0.0/16", "10.0.0.0/8"}, want: []string{"10.0.0.0/8"}},
+		"duplicates are dropped":                 {in: []string{"10.0.0.0/8", "10.0.0.0/8"}, want: []string{"10.0.0.0/8"}},
+		"host bits are masked":                   {in: []string{"10.1.2.3/8"}, want: []string{"10.0.0.0/8"}},
+		"neighbours stay apart":                  {in: []string{"10.128.0.0/9", "10.0.0.0/9"}, want: []string{"10.0.0.0/9", "10.128.0.0/9"}},
+		"the whole space swallows everything":    {in: []string{"::1/128", "::/0", "fd00::/8"}, want: []string{"::/0"}},
+		"a sibling behind a nested one survives": {in: []string{"10.0.0.0/24", "10.0.0.4/32", "10.0.1.0/24"}, want: []string{"10.0.0.0/24", "10.0.1.0/24"}},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for _, p := range canonicalPrefixes(cidrs(c.in...)) {
+				got = append(got, p.String())
+			}
+			if d := cmp.Diff(c.want, got); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
+func TestValidateNamesEveryFault(t *testing.T) {
+	err := Spec{Mode: "SIDEWAYS", OutboundPort: 15001, InboundPort: 15001}.Validate()
+	for _, want := range []string{`"SIDEWAYS"`, "tunnel port is 0", "both 15001", "uid is 0"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not mention %s", err, want)
+		}
+	}
+	if _, err := Rules(Spec{}); err == nil {
+		t.Error("rules of an invalid spec")
+	}
+}
+
+func TestEqualSpecsRenderEqually(t *testing.T) {
+	for seed := range uint64(200) {
+		a, b := randomSpec(seed), randomSpec(seed)
+		if a.Hash() != b.Hash() {
+			t.Fatalf("seed %d: hashes of equal specs differ", seed)
+		}
+		ra, rb := mustRules(t, a), mustRules(t, b)
+		if d := Diff(ra, rb); len(d) != 0 {
+			t.Fatalf("seed %d: %s", seed, d)
+		}
+		if c := with(func(s *Spec) { *s = a; s.InboundPort++ }); c.Hash() == a.Hash() {
+			t.Fatalf("seed %d: a changed spec has the same hash", seed)
+		}
+	}
+}
+
+// Whatever a spec asks for, what one family gets the other gets too: an address that comes later finds its rules.
+func TestEveryAddressRuleHasItsTwin(t *testing.T) {
+	for seed := range uint64(200) {
+		spec := randomSpec(seed)
+		spec.ExcludeCIDRs = append(spec.ExcludeCIDRs, cidrs("192.0.2.0/24", "2001:db8:f::/48")...)
+		if len(spec.IncludeCIDRs.List) > 0 {
+			spec.IncludeCIDRs.List = append(spec.IncludeCIDRs.List, cidrs("198.51.100.0/24", "2001:db8:e::/48")...)
+		}
+		count := map[uint32]int{}
+		for _, chain := range mustRules(t, spec).Chains {
+			for _, rule := range chain.Rules {
+				for _, c := range rule.Conds {
+					if c.Field == Family {
+						count[c.Num]++
+					}
+				}
+			}
+		}
+		if count[IPv4] != count[IPv6] || count[IPv4] == 0 {
+			t.Fatalf("seed %d: %d rules for IPv4, %d for IPv6", seed, count[IPv4], count[IPv6])
+		}
+	}
+}
+
+func TestDiffTellsWhatIsMissingAndWhatIsTooMuch(t *testing.T) {
+	want, have := mustRules(t, defaults()), mustRules(t, defaults())
+	have.Chains[0].Rules[3].Action.Port = 1
+	have.Chains[0].Rules[2].Action = Action{Verb: Redirect, Port: 99}
+	have.Loopback = nil
+	got := Diff(want, have).String()
+	for _, line := range []string{"- address ::6/128 on lo", "\n- ", "\n+ ", "redirect to :99"} {
+		if !strings.Contains(got, line) {
+			t.Errorf("no %q in:\n%s", line, got)
+		}
+	}
+	have = mustRules(t, defaults())
+	have.Chains[0].Rules[0].Counter = Counter{Packets: 7, Bytes: 420}
+	if d := Diff(want, have); len(d) != 0 {
+		t.Errorf("counters are drift: %s", d)
+	}
+}
+
+func mustRules(t *testing.T, s Spec) Ruleset {
+	t.Helper()
+	r, err := Rules(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func randomSpec(seed uint64) Spec {
+	r := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test wants repeatable numbers
+	ports := func() []uint16 {
+		out := make([]uint16, r.IntN(5))
+		for i := range out {
+			out[i] = uint16(r.UintN(65536)) //nolint:gosec // below 65536
+		}
+		return out
+	}
+	prefixes := func() []netip.Prefix {
+		out := make([]netip.Prefix, r.IntN(6))
+		for i := range out {
+			a4 := netip.AddrFrom4([4]byte{10, byte(r.UintN(256)), byte(r.UintN(4)), 0}) //nolint:gosec // below 256
+			out[i] = netip.PrefixFrom(a4, 8+r.IntN(25))
+			if r.IntN(2) == 0 {
+				out[i] = netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 0, byte(r.UintN(4))}), 8+r.IntN(120)) //nolint:gosec // below 256
+			}
+		}
+		return out
+	}
+	return with(func(s *Spec) {
+		s.IncludeCIDRs = CIDRs{All: r.IntN(2) == 0}
+		if !s.IncludeCIDRs.All {
+			s.IncludeCIDRs.List = prefixes()
+		}
+		s.ExcludeCIDRs = prefixes()
+		s.IncludeInboundPorts = Ports{All: r.IntN(2) == 0, List: ports()}
+		s.ExcludeInboundPorts, s.IncludeOutboundPorts, s.ExcludeOutboundPorts = ports(), ports(), ports()
+	})
+}

@@ -1,0 +1,114 @@
+package iptables
+
+import "net/netip"
+
+// TableName is the name of the one nftables table that we own in a namespace, and the prefix of all that we name there.
+const TableName = "pod-network-controller"
+
+// Ruleset is all that we own in one network namespace. Every backend renders the same Ruleset, so backends cannot drift apart.
+type Ruleset struct {
+	Sets   []Set
+	Chains []Chain
+	// Loopback are addresses to be added to the lo interface, where the namespace has IPv6 at all.
+	Loopback []netip.Prefix
+}
+
+// Set is a named set of ports, or of prefixes of one family: canonical, that is sorted, without duplicates and overlaps.
+type Set struct {
+	Name     string
+	Kind     SetKind
+	Ports    []uint16
+	Prefixes []netip.Prefix
+}
+
+// SetKind says what a set holds.
+type SetKind uint8
+
+// The kinds of sets.
+const (
+	PortSet SetKind = iota + 1
+	IPv4Set
+	IPv6Set
+)
+
+// Chain is an ordered list of rules behind a hook of the kernel. The first rule that matches decides; no match leaves the
+// packet as it is.
+type Chain struct {
+	Name     string
+	Type     ChainType
+	Hook     Hook
+	Priority int
+	Rules    []Rule
+}
+
+// ChainType is nftables' chain type.
+type ChainType string
+
+// Hook is the kernel's hook that a chain is attached to.
+type Hook string
+
+// The chain types and hooks in use.
+const (
+	NAT        ChainType = "nat"
+	Output     Hook      = "output"
+	Prerouting Hook      = "prerouting"
+)
+
+// Rule applies Action to packets that meet all of Conds. Counter is what the kernel has counted; it is no part of the
+// rule's identity.
+type Rule struct {
+	Conds   []Cond
+	Action  Action
+	Comment string
+	Counter Counter
+}
+
+// Counter counts the packets and bytes that a rule has matched. In a nat chain that is one packet a connection.
+type Counter struct{ Packets, Bytes uint64 }
+
+// Cond compares one field of a packet with one value, or with a named set where Set is not empty.
+type Cond struct {
+	Field  Field
+	Not    bool
+	Set    string
+	Num    uint32       // ports, protocol, owner ids, family
+	Text   string       // interface names
+	Prefix netip.Prefix // addresses
+}
+
+// Field is a property of a packet that a Cond compares.
+type Field uint8
+
+// The fields, and what of Cond holds their value.
+const (
+	Family   Field = iota + 1 // Num: IPv4 or IPv6
+	Protocol                  // Num: TCP
+	OutIface                  // Text
+	SrcAddr                   // Prefix; a Family condition precedes it
+	DstAddr                   // Prefix or Set; a Family condition precedes it
+	DstPort                   // Num or Set; a Protocol condition precedes it
+	OwnerUID                  // Num: the uid of the socket's owner as seen in the pod
+	OwnerGID                  // Num
+)
+
+// Values of Family (the kernel's NFPROTO numbers) and of Protocol (IANA's).
+const (
+	IPv4 = 2
+	IPv6 = 10
+	TCP  = 6
+)
+
+// Action is what happens to a packet that a rule matches.
+type Action struct {
+	Verb Verb
+	Port uint16 // of Redirect
+}
+
+// Verb names an action.
+type Verb uint8
+
+// The verbs: Return leaves the packet as it is, Redirect sends the connection to a local port.
+const (
+	Return Verb = iota + 1
+	Redirect
+)
