@@ -1,0 +1,114 @@
+// Package cri asks containerd or CRI-O, over the Container Runtime Interface, which sandbox a pod has and where its
+// network namespace is.
+//
+// The protocol is https://github.com/kubernetes/cri-api/blob/v0.37.2/pkg/apis/runtime/v1/api.proto. It has no field for
+// the namespace: both runtimes put it into the free-form part of the verbose status, see netNSOf.
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"istio-pod-network-controller/internal/podnet"
+)
+
+// labelPodUID is set by the kubelet on every sandbox; runtimes can select by labels only, not by the metadata's UID.
+const labelPodUID = "io.kubernetes.pod.uid"
+
+// Config says which runtime a Finder asks.
+type Config struct {
+	// Endpoint is the runtime's socket: "unix:///run/containerd/containerd.sock", or the path alone.
+	Endpoint string
+}
+
+// Finder finds the sandbox of a pod:
+//
+//   - list the READY sandboxes that carry the pod's UID;
+//   - take the newest: while the kubelet replaces a sandbox two may be listed;
+//   - read its verbose status, and check that it is this pod's, still ready and not on the host's network;
+//   - take the network namespace's path from the verbose part.
+//
+// It is safe for concurrent use and connects at the first call; a runtime that restarts is found again.
+type Finder struct {
+	conn    *grpc.ClientConn
+	runtime criv1.RuntimeServiceClient
+}
+
+// New checks the configuration. The runtime need not be up.
+func New(c Config) (*Finder, error) {
+	path, err := socketPath(c.Endpoint)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := dial(path)
+	if err != nil {
+		return nil, fmt.Errorf("set up CRI client for %s: %w", path, err)
+	}
+	return &Finder{conn: conn, runtime: criv1.NewRuntimeServiceClient(conn)}, nil
+}
+
+// Find returns pod with the ID, the network namespace and the runtime handler of its newest ready sandbox; of pod only
+// the UID is looked at. Without such a sandbox the error is podnet.ErrNotReady: ask again soon.
+func (f *Finder) Find(ctx context.Context, pod podnet.Sandbox) (podnet.Sandbox, error) {
+	if pod.UID == "" {
+		return podnet.Sandbox{}, errors.New("the pod to find has no UID")
+	}
+	id, err := f.newestReady(ctx, pod.UID)
+	if err != nil {
+		return podnet.Sandbox{}, err
+	}
+	resp, err := f.runtime.PodSandboxStatus(ctx, &criv1.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
+	switch {
+	case status.Code(err) == codes.NotFound: // removed since it was listed
+		return podnet.Sandbox{}, fmt.Errorf("read status of sandbox %s: %w: %w", id, podnet.ErrNotReady, err)
+	case err != nil:
+		return podnet.Sandbox{}, fmt.Errorf("read status of sandbox %s: %w", id, err)
+	}
+	if err := check(resp.GetStatus(), id, pod.UID); err != nil {
+		return podnet.Sandbox{}, fmt.Errorf("sandbox %s: %w", id, err)
+	}
+	netNS, err := netNSOf(resp.GetInfo())
+	if err != nil {
+		return podnet.Sandbox{}, fmt.Errorf("sandbox %s: %w", id, err)
+	}
+	pod.ID, pod.NetNS, pod.RuntimeHandler = id, netNS, resp.GetStatus().GetRuntimeHandler()
+	return pod, nil
+}
+
+// Version names the runtime, as in "containerd 2.4.2". An answer means that the runtime serves CRI.
+func (f *Finder) Version(ctx context.Context) (string, error) {
+	v, err := f.runtime.Version(ctx, &criv1.VersionRequest{})
+	if err != nil {
+		return "", fmt.Errorf("read runtime version: %w", err)
+	}
+	return v.GetRuntimeName() + " " + v.GetRuntimeVersion(), nil
+}
+
+// Close ends the connection. Calls under way fail.
+func (f *Finder) Close() error {
+	if err := f.conn.Close(); err != nil {
+		return fmt.Errorf("close CRI connection: %w", err)
+	}
+	return nil
+}
+
+func (f *Finder) newestReady(ctx context.Context, uid string) (string, error) {
+	resp, err := f.runtime.ListPodSandbox(ctx, &criv1.ListPodSandboxRequest{Filter: &criv1.PodSandboxFilter{
+		State:         &criv1.PodSandboxStateValue{State: criv1.PodSandboxState_SANDBOX_READY},
+		LabelSelector: map[string]string{labelPodUID: uid},
+	}})
+	if err != nil {
+		return "", fmt.Errorf("list sandboxes: %w", err)
+	}
+	id := newest(resp.GetItems(), uid)
+	if id == "" {
+		return "", fmt.Errorf("list sandboxes of pod UID %s: %w", uid, podnet.ErrNotReady)
+	}
+	return id, nil
+}

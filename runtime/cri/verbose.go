@@ -1,0 +1,78 @@
+package cri
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"istio-pod-network-controller/internal/podnet"
+)
+
+// infoKey is where both runtimes put their JSON into the map of a verbose status.
+const infoKey = "info"
+
+// verboseInfo is the little that we need of some 15 kB of JSON: containerd's SandboxInfo
+// (internal/cri/server/podsandbox/types/sandbox_info.go) and CRI-O's createSandboxInfo (server/sandbox_status.go).
+type verboseInfo struct {
+	// PID is the pause process; 0 or absent in CRI-O, which runs none by default.
+	PID int64 `json:"pid"`
+	// NetNSClosed is containerd's: the namespace is gone already, the sandbox is being stopped.
+	NetNSClosed bool `json:"netNamespaceClosed"`
+	// RuntimeSpec is null in containerd while a sandbox is not fully made.
+	RuntimeSpec *struct {
+		Linux struct {
+			Namespaces []struct {
+				Type string `json:"type"`
+				Path string `json:"path"`
+			} `json:"namespaces"`
+		} `json:"linux"`
+	} `json:"runtimeSpec"`
+}
+
+// netNSOf takes the path of the network namespace from a verbose status. The path in the OCI spec is a bind mount that
+// lives as long as the namespace; /proc/PID/ns/net is the fallback only, since it needs the host's process IDs.
+func netNSOf(info map[string]string) (string, error) {
+	raw, ok := info[infoKey]
+	if !ok {
+		return "", fmt.Errorf("the verbose status has no %q: not an answer of containerd or CRI-O", infoKey)
+	}
+	var v verboseInfo
+	if err := json.Unmarshal([]byte(raw), &v); err != nil {
+		return "", fmt.Errorf("decode verbose status: %w", err)
+	}
+	if v.NetNSClosed {
+		return "", fmt.Errorf("its network namespace is closed: %w", podnet.ErrNotReady)
+	}
+	path, err := v.specPath()
+	switch {
+	case err != nil:
+		return "", err
+	case path != "":
+		return path, nil
+	case v.PID > 0:
+		return "/proc/" + strconv.FormatInt(v.PID, 10) + "/ns/net", nil
+	}
+	return "", fmt.Errorf("no network namespace in the verbose status: "+
+		"runtimeSpec.linux.namespaces has no path of type network, and pid is %d", v.PID)
+}
+
+// specPath is the path of the spec's network namespace, "" if the spec leaves it open. A spec without a network entry
+// means the namespace of the runtime itself, which is the host's
+// (https://github.com/opencontainers/runtime-spec/blob/v1.2.1/config-linux.md#namespaces).
+func (v *verboseInfo) specPath() (string, error) {
+	if v.RuntimeSpec == nil {
+		return "", nil
+	}
+	for _, ns := range v.RuntimeSpec.Linux.Namespaces {
+		if ns.Type != "network" {
+			continue
+		}
+		if ns.Path != "" && (!filepath.IsAbs(ns.Path) || strings.ContainsRune(ns.Path, 0)) {
+			return "", fmt.Errorf("the network namespace's path %q in runtimeSpec is not absolute and plain", ns.Path)
+		}
+		return ns.Path, nil
+	}
+	return "", fmt.Errorf("no network entry in runtimeSpec.linux.namespaces: %w", errHostNetwork)
+}
