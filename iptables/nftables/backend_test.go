@@ -75,9 +75,9 @@ func TestApplyThenVerifyFindsNoDrift(t *testing.T) {
 			s.ExcludeCIDRs = []netip.Prefix{netip.MustParsePrefix("240.0.0.0/4"), netip.MustParsePrefix("ff00::/8"), netip.MustParsePrefix("::/64")}
 		},
 		"10,000 CIDRs": func(s *iptables.Spec) { s.ExcludeCIDRs = manyCIDRs() },
-		"every port": func(s *iptables.Spec) {
-			for p := range 65536 {
-				s.ExcludeOutboundPorts = append(s.ExcludeOutboundPorts, uint16(p)) //nolint:gosec // below 65536
+		"10,000 ports": func(s *iptables.Spec) {
+			for p := range 10000 {
+				s.ExcludeOutboundPorts = append(s.ExcludeOutboundPorts, uint16(p))
 			}
 		},
 	}
