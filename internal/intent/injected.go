@@ -1,0 +1,65 @@
+package intent
+
+import (
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+const (
+	proxyContainer = "istio-proxy"
+	keyInject      = "sidecar.istio.io/inject"
+	keyStatus      = "sidecar.istio.io/status"
+)
+
+// injected judges a pod as Istio's CNI plugin does, so that the agent can stand in for it; "" means that it is redirected.
+func injected(pod *corev1.Pod) Reason {
+	proxy := findContainer(pod, proxyContainer)
+	if proxy != nil {
+		if off, _ := boolEnv(proxy, "DISABLE_ENVOY"); off {
+			return Proxyless
+		}
+	}
+	// A label is preferred to the annotation; what is no bool counts as not said, as in Istio.
+	inject, labelled := pod.Labels[keyInject]
+	if !labelled {
+		inject = pod.Annotations[keyInject]
+	}
+	refused, err := strconv.ParseBool(inject)
+	_, status := pod.Annotations[keyStatus]
+	switch {
+	case proxy == nil:
+		return NoProxyInject
+	case len(proxy.Args) >= 2 && proxy.Args[0] == "proxy" && proxy.Args[1] != "sidecar":
+		return NotSidecar
+	case err == nil && !refused:
+		return InjectFalse
+	case !status:
+		return NotInjected
+	}
+	return ""
+}
+
+// findContainer looks at init containers first; of several with the same name the last one counts, as in Istio.
+func findContainer(pod *corev1.Pod, name string) *corev1.Container {
+	var found *corev1.Container
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			if list[i].Name == name {
+				found = &list[i]
+			}
+		}
+	}
+	return found
+}
+
+// boolEnv reads a Go bool from a container's environment; what is no bool counts as not said.
+func boolEnv(c *corev1.Container, name string) (value, said bool) {
+	for _, e := range c.Env {
+		if e.Name == name {
+			v, err := strconv.ParseBool(e.Value)
+			value, said = v, err == nil
+		}
+	}
+	return value, said
+}

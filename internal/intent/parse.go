@@ -1,0 +1,145 @@
+package intent
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"istio-pod-network-controller/iptables"
+)
+
+// maxShown bounds how much of a wrong value a message repeats: annotations may be 256 KiB.
+const maxShown = 80
+
+// ValueError says which setting has a value that means nothing, and what would mean something.
+type ValueError struct {
+	// Key is the annotation's key, or the flag's name.
+	Key   string
+	Value string
+	Want  string
+	// Why tells what is wrong with it where Want alone does not.
+	Why string
+}
+
+// Error names key, value and what is allowed.
+func (e *ValueError) Error() string {
+	msg := fmt.Sprintf("%s: value %s", e.Key, shown(e.Value))
+	if e.Why != "" {
+		msg += ": " + e.Why
+	}
+	return msg + ": want " + e.Want
+}
+
+func shown(s string) string {
+	if len(s) > maxShown {
+		return strconv.Quote(s[:maxShown]) + fmt.Sprintf("... (%d bytes)", len(s))
+	}
+	return strconv.Quote(s)
+}
+
+const (
+	wantPort  = "a port from 1 to 65535"
+	wantPorts = "ports from 0 to 65535 separated by commas, or nothing"
+	wantCIDRs = "CIDRs such as 10.0.0.0/8 or fd00::/8 separated by commas, or nothing"
+	wantOrAll = `"*" for all, `
+)
+
+// items splits a list at its commas. Blanks around an item do not count; an item that is empty means nothing.
+func items(key, value, want string) ([]string, error) {
+	if strings.Trim(value, " \t") == "" {
+		return nil, nil
+	}
+	out := strings.Split(value, ",")
+	for i, item := range out {
+		if out[i] = strings.Trim(item, " \t"); out[i] == "" {
+			return nil, &ValueError{Key: key, Value: value, Want: want, Why: fmt.Sprintf("item %d is empty", i+1)}
+		}
+	}
+	return out, nil
+}
+
+// portList parses a list in which "*" has no meaning.
+func portList(key, value string) ([]uint16, error) {
+	parts, err := items(key, value, wantPorts)
+	if err != nil {
+		return nil, err
+	}
+	var out []uint16
+	for i, part := range parts {
+		n, err := strconv.ParseUint(part, 10, 16)
+		if err != nil {
+			why := fmt.Sprintf("item %d, %s, is no port", i+1, shown(part))
+			if part == "*" {
+				why = `"*" is not allowed here`
+			}
+			return nil, &ValueError{Key: key, Value: value, Want: wantPorts, Why: why}
+		}
+		out = append(out, uint16(n))
+	}
+	return out, nil
+}
+
+// ports parses a list that may be "*".
+func ports(key, value string) (iptables.Ports, error) {
+	if strings.Trim(value, " \t") == "*" {
+		return iptables.Ports{All: true}, nil
+	}
+	list, err := portList(key, value)
+	return iptables.Ports{List: list}, allToo(err)
+}
+
+// cidrList parses a list in which "*" has no meaning.
+func cidrList(key, value string) ([]netip.Prefix, error) {
+	parts, err := items(key, value, wantCIDRs)
+	if err != nil {
+		return nil, err
+	}
+	var out []netip.Prefix
+	for i, part := range parts {
+		p, err := netip.ParsePrefix(part)
+		why := ""
+		switch {
+		case part == "*":
+			why = `"*" is not allowed here`
+		case err != nil && !strings.Contains(part, "/"):
+			why = fmt.Sprintf("item %d, %s, has no prefix length", i+1, shown(part))
+		case err != nil:
+			why = fmt.Sprintf("item %d, %s, is no CIDR", i+1, shown(part))
+		case p.Addr().Is4In6():
+			why = fmt.Sprintf("item %d, %s, is an IPv4 address in IPv6 clothes", i+1, shown(part))
+		}
+		if why != "" {
+			return nil, &ValueError{Key: key, Value: value, Want: wantCIDRs, Why: why}
+		}
+		out = append(out, p.Masked())
+	}
+	return out, nil
+}
+
+// cidrs parses a list that may be "*".
+func cidrs(key, value string) (iptables.CIDRs, error) {
+	if strings.Trim(value, " \t") == "*" {
+		return iptables.CIDRs{All: true}, nil
+	}
+	list, err := cidrList(key, value)
+	return iptables.CIDRs{List: list}, allToo(err)
+}
+
+// allToo adds to a message that "*" alone would have been allowed.
+func allToo(err error) error {
+	if e, ok := err.(*ValueError); ok { //nolint:errorlint // made a line ago, by ourselves
+		e.Want = wantOrAll + e.Want
+		return e
+	}
+	return err
+}
+
+// onePort parses the proxy's listen port.
+func onePort(key, value string) (uint16, error) {
+	n, err := strconv.ParseUint(strings.Trim(value, " \t"), 10, 16)
+	if err != nil || n == 0 {
+		return 0, &ValueError{Key: key, Value: value, Want: wantPort}
+	}
+	return uint16(n), nil
+}

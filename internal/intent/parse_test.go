@@ -1,0 +1,172 @@
+package intent
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"istio-pod-network-controller/iptables"
+)
+
+// trafficKeys are the annotations of each grammar.
+func trafficKeys() (lists, all, cidrKeys, single []string) {
+	return []string{keyExcludeInbound, keyIncludeOutbound, keyExcludeOutbound}, []string{keyIncludeInbound},
+		[]string{keyIncludeCIDRs, keyExcludeCIDRs}, []string{KeyOutboundPort, KeyInboundPort, KeyTunnelPort}
+}
+
+func repeat(format string, n int) string {
+	parts := make([]string, n)
+	for i := range parts {
+		parts[i] = strings.NewReplacer("N", strconv.Itoa(i), "A", strconv.Itoa(i/256), "B", strconv.Itoa(i%256)).Replace(format)
+	}
+	return strings.Join(parts, ",")
+}
+
+func TestValuesOfTrafficAnnotations(t *testing.T) {
+	lists, all, cidrKeys, single := trafficKeys()
+	ports := append(append([]string{}, lists...), all...)
+	cases := map[string]struct {
+		keys  []string
+		value string
+		want  string // in the error; "" = accepted
+	}{
+		"ports: nothing":            {keys: ports, value: ""},
+		"ports: blanks":             {keys: ports, value: "  "},
+		"ports: spaces around":      {keys: ports, value: " 80 ,\t443 "},
+		"ports: zero":               {keys: ports, value: "0"},
+		"ports: duplicates":         {keys: ports, value: "80,80"},
+		"ports: 10,000 entries":     {keys: ports, value: repeat("N", 10000)},
+		"ports: an empty item":      {keys: ports, value: "80,,443", want: "item 2 is empty"},
+		"ports: a trailing comma":   {keys: ports, value: "80,", want: "item 2 is empty"},
+		"ports: a range":            {keys: ports, value: "8000-9000", want: "no port"},
+		"ports: a name":             {keys: ports, value: "http", want: "no port"},
+		"ports: too large":          {keys: ports, value: "65536", want: "no port"},
+		"ports: negative":           {keys: ports, value: "-1", want: "no port"},
+		"ports: a sign":             {keys: ports, value: "+80", want: "no port"},
+		"ports: inner space":        {keys: ports, value: "8 0", want: "no port"},
+		"ports: a NUL":              {keys: ports, value: "80\x00", want: "no port"},
+		"ports: a newline":          {keys: ports, value: "80\n", want: "no port"},
+		"ports: a star in a list":   {keys: ports, value: "80,*", want: `"*" is not allowed here`},
+		"ports: a star":             {keys: all, value: "*"},
+		"excludes: a star":          {keys: lists, value: "*", want: `"*" is not allowed here`},
+		"cidrs: nothing":            {keys: cidrKeys, value: ""},
+		"cidrs: both families":      {keys: cidrKeys, value: "10.0.0.0/8, fd00::/8"},
+		"cidrs: host bits":          {keys: cidrKeys, value: "10.1.2.3/8"},
+		"cidrs: 10,000 entries":     {keys: cidrKeys, value: repeat("10.A.B.0/24", 10000)},
+		"cidrs: no prefix length":   {keys: cidrKeys, value: "10.1.2.3", want: "no prefix length"},
+		"cidrs: a zone":             {keys: cidrKeys, value: "fe80::1%eth0/64", want: "no CIDR"},
+		"cidrs: a mapped address":   {keys: cidrKeys, value: "::ffff:10.0.0.0/104", want: "IPv6 clothes"},
+		"cidrs: a name":             {keys: cidrKeys, value: "example.com/8", want: "no CIDR"},
+		"cidrs: too long a prefix":  {keys: cidrKeys, value: "10.0.0.0/33", want: "no CIDR"},
+		"cidrs: a negative prefix":  {keys: cidrKeys, value: "10.0.0.0/-1", want: "no CIDR"},
+		"cidrs: an empty item":      {keys: cidrKeys, value: ",10.0.0.0/8", want: "item 1 is empty"},
+		"cidrs: a trailing comma":   {keys: cidrKeys, value: "10.0.0.0/8,", want: "item 2 is empty"},
+		"cidrs: a star in a list":   {keys: cidrKeys, value: "10.0.0.0/8,*", want: `"*" is not allowed here`},
+		"cidrs: a NUL":              {keys: cidrKeys, value: "10.0.0.0/8\x00", want: "no CIDR"},
+		"cidrs: a newline":          {keys: cidrKeys, value: "10.0.0.0/8\n", want: "no CIDR"},
+		"excluded cidrs: a star":    {keys: []string{keyExcludeCIDRs}, value: "*", want: `"*" is not allowed here`},
+		"included cidrs: a star":    {keys: []string{keyIncludeCIDRs}, value: "*"},
+		"one port: spaces around":   {keys: single, value: " 16000 "},
+		"one port: zero":            {keys: single, value: "0", want: "from 1 to 65535"},
+		"one port: nothing":         {keys: single, value: "", want: "from 1 to 65535"},
+		"one port: a list":          {keys: single, value: "1,2", want: "from 1 to 65535"},
+		"one port: too large":       {keys: single, value: "65536", want: "from 1 to 65535"},
+		"mode: redirect":            {keys: []string{keyMode}, value: "REDIRECT"},
+		"mode: lower case":          {keys: []string{keyMode}, value: "redirect", want: "want REDIRECT"},
+		"mode: nothing":             {keys: []string{keyMode}, value: "", want: "want REDIRECT"},
+		"mode: TPROXY for now":      {keys: []string{keyMode}, value: "TPROXY", want: "not supported yet"},
+		"interfaces: for now":       {keys: []string{"traffic.sidecar.istio.io/excludeInterfaces"}, value: "net1", want: "not supported yet"},
+		"initialize: another value": {keys: []string{KeyInitialize}, value: "yes", want: `want "true" or "false"`},
+		"initialize: nothing":       {keys: []string{KeyInitialize}, value: "", want: `want "true" or "false"`},
+	}
+	for name, c := range cases {
+		for _, key := range c.keys {
+			t.Run(name+" "+key, func(t *testing.T) {
+				pod, ns := asking(annotate(key, c.value))
+				_, err := Of(pod, ns, config())
+				if c.want == "" {
+					if err != nil {
+						t.Error(err)
+					}
+					return
+				}
+				var value *ValueError
+				if !errors.As(err, &value) || value.Key != key || value.Value != c.value || !strings.Contains(err.Error(), c.want) {
+					t.Errorf("%v: want key %s, its value, and %q", err, key, c.want)
+				}
+			})
+		}
+	}
+}
+
+func TestMessagesAreShort(t *testing.T) {
+	pod, ns := asking(annotate(keyExcludeCIDRs, strings.Repeat("x", 200000)))
+	_, err := Of(pod, ns, config())
+	if err == nil || len(err.Error()) > 500 || !strings.Contains(err.Error(), "200000 bytes") {
+		t.Errorf("message of %d bytes: %.200s", len(fmt.Sprint(err)), err)
+	}
+}
+
+func TestEveryFaultIsNamedAtOnce(t *testing.T) {
+	pod, ns := asking(annotate(keyExcludeCIDRs, "x", keyIncludeInbound, "y", KeyOutboundPort, "z"))
+	_, err := Of(pod, ns, config())
+	for _, key := range []string{keyExcludeCIDRs, keyIncludeInbound, KeyOutboundPort} {
+		if err == nil || !strings.Contains(err.Error(), key) {
+			t.Errorf("%v does not name %s", err, key)
+		}
+	}
+	pod, ns = asking(annotate(KeyOutboundPort, "7000", KeyInboundPort, "7000"))
+	if _, err = Of(pod, ns, config()); err == nil || !strings.Contains(err.Error(), "both 7000") {
+		t.Errorf("two listeners on one port: %v", err)
+	}
+}
+
+func TestProxyEnvironmentForNow(t *testing.T) {
+	env := func(name, value string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Spec.Containers[1].Env = []corev1.EnvVar{{Name: name, Value: value}} }
+	}
+	cases := map[string]struct {
+		change  func(*corev1.Pod)
+		refused bool
+	}{
+		"DNS capture":        {env("ISTIO_META_DNS_CAPTURE", "true"), true},
+		"no DNS capture":     {env("ISTIO_META_DNS_CAPTURE", "false"), false},
+		"drop invalid":       {env("INVALID_DROP", "1"), true},
+		"owner groups":       {env("ISTIO_OUTBOUND_OWNER_GROUPS", "1000"), true},
+		"all owner groups":   {env("ISTIO_OUTBOUND_OWNER_GROUPS", "*"), false},
+		"a loopback range":   {env("ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR", "127.0.0.0/8"), true},
+		"dual stack is moot": {env("ISTIO_DUAL_STACK", "true"), false},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			pod, ns := asking(c.change)
+			if _, err := Of(pod, ns, config()); (err != nil) != c.refused {
+				t.Errorf("error %v, want one: %v", err, c.refused)
+			}
+		})
+	}
+}
+
+// Whatever an annotation says, it is a clear error or a rule set that the pure half can compute: never a panic, never half.
+func FuzzTrafficAnnotations(f *testing.F) {
+	for _, v := range []string{"*", "", "80,443", "10.0.0.0/8,fd00::/8", "65536", "-1", "fe80::1%eth0/64", "80,\x00", "::ffff:1.2.3.4/96"} {
+		f.Add(v, v)
+	}
+	f.Fuzz(func(t *testing.T, ports, cidrs string) {
+		pod, ns := asking(annotate(keyIncludeInbound, ports, keyExcludeOutbound, ports, keyIncludeCIDRs, cidrs, keyExcludeCIDRs, cidrs))
+		got, err := Of(pod, ns, config())
+		if err != nil {
+			if !strings.Contains(err.Error(), "sidecar.istio.io/") {
+				t.Errorf("%v names no annotation", err)
+			}
+			return
+		}
+		if _, err := iptables.Rules(got.Spec); err != nil {
+			t.Errorf("accepted, but no rules: %v", err)
+		}
+	})
+}

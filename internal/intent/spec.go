@@ -1,0 +1,183 @@
+package intent
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"istio-pod-network-controller/iptables"
+)
+
+// Istio's annotations.
+const (
+	keyMode            = "sidecar.istio.io/interceptionMode"
+	keyIncludeCIDRs    = "traffic.sidecar.istio.io/includeOutboundIPRanges"
+	keyExcludeCIDRs    = "traffic.sidecar.istio.io/excludeOutboundIPRanges"
+	keyIncludeInbound  = "traffic.sidecar.istio.io/includeInboundPorts"
+	keyExcludeInbound  = "traffic.sidecar.istio.io/excludeInboundPorts"
+	keyIncludeOutbound = "traffic.sidecar.istio.io/includeOutboundPorts"
+	keyExcludeOutbound = "traffic.sidecar.istio.io/excludeOutboundPorts"
+)
+
+// proxyID is the uid and gid of Istio's proxy where nothing else is said.
+const proxyID = 1337
+
+// alwaysExcluded are the ports on which kubelet and Prometheus reach the proxy itself: agent status, readiness, metrics.
+func alwaysExcluded() []uint16 { return []uint16{15020, 15021, 15090} }
+
+// Defaults are the values that a pod without an annotation gets, in the grammar of that annotation.
+type Defaults struct {
+	InterceptionMode        string
+	IncludeOutboundIPRanges string
+	ExcludeOutboundIPRanges string
+	IncludeInboundPorts     string
+	ExcludeInboundPorts     string
+	IncludeOutboundPorts    string
+	ExcludeOutboundPorts    string
+	EnvoyPort               string
+	EnvoyInboundPort        string
+	EnvoyTunnelPort         string
+}
+
+// StandardDefaults are Istio's.
+func StandardDefaults() Defaults {
+	return Defaults{
+		InterceptionMode: string(iptables.ModeRedirect), IncludeOutboundIPRanges: "*", IncludeInboundPorts: "*",
+		ExcludeInboundPorts: "15020", ExcludeOutboundPorts: "15020",
+		EnvoyPort: "15001", EnvoyInboundPort: "15006", EnvoyTunnelPort: "15008",
+	}
+}
+
+// Validate names every default that means nothing, by the name of its flag.
+func (d Defaults) Validate() error {
+	r := reader{flags: true}
+	r.spec(d)
+	return errors.Join(r.errs...)
+}
+
+// specOf reads everything that a pod says about its traffic.
+func specOf(pod *corev1.Pod, d Defaults) (iptables.Spec, error) {
+	r := reader{annotations: pod.Annotations}
+	s := r.spec(d)
+	s.ProxyUID, s.ProxyGID = proxyOwner(pod)
+	if len(r.errs) == 0 {
+		r.unsupported(pod)
+	}
+	if len(r.errs) == 0 {
+		if err := s.Validate(); err != nil {
+			r.errs = append(r.errs, fmt.Errorf("the pod's annotations do not fit together: %w", err))
+		}
+	}
+	return s, errors.Join(r.errs...)
+}
+
+// reader reads settings and gathers what is wrong with them.
+type reader struct {
+	annotations map[string]string
+	flags       bool // name flags, not annotations, in messages
+	errs        []error
+}
+
+func (r *reader) spec(d Defaults) iptables.Spec {
+	excludeIn := read(r, keyExcludeInbound, "exclude-inbound-ports", d.ExcludeInboundPorts, portList)
+	return iptables.Spec{
+		Mode:                 read(r, keyMode, "interception-mode", d.InterceptionMode, mode),
+		OutboundPort:         read(r, KeyOutboundPort, "envoy-port", d.EnvoyPort, onePort),
+		InboundPort:          read(r, KeyInboundPort, "envoy-inbound-port", d.EnvoyInboundPort, onePort),
+		TunnelPort:           read(r, KeyTunnelPort, "envoy-tunnel-port", d.EnvoyTunnelPort, onePort),
+		IncludeCIDRs:         read(r, keyIncludeCIDRs, "include-outbound-ip-ranges", d.IncludeOutboundIPRanges, cidrs),
+		ExcludeCIDRs:         read(r, keyExcludeCIDRs, "exclude-outbound-ip-ranges", d.ExcludeOutboundIPRanges, cidrList),
+		IncludeInboundPorts:  read(r, keyIncludeInbound, "include-inbound-ports", d.IncludeInboundPorts, ports),
+		ExcludeInboundPorts:  append(excludeIn, alwaysExcluded()...),
+		IncludeOutboundPorts: read(r, keyIncludeOutbound, "include-outbound-ports", d.IncludeOutboundPorts, portList),
+		ExcludeOutboundPorts: read(r, keyExcludeOutbound, "exclude-outbound-ports", d.ExcludeOutboundPorts, portList),
+	}
+}
+
+// read parses the annotation, or the default where there is none. An annotation that is there but empty is a value.
+func read[T any](r *reader, key, flag, standard string, parse func(key, value string) (T, error)) T {
+	value, ok := r.annotations[key]
+	if !ok {
+		value = standard
+	}
+	if r.flags || !ok {
+		key = "--" + flag
+	}
+	out, err := parse(key, value)
+	if err != nil {
+		r.errs = append(r.errs, err)
+	}
+	return out
+}
+
+func mode(key, value string) (iptables.Mode, error) {
+	switch value {
+	case string(iptables.ModeRedirect):
+		return iptables.ModeRedirect, nil
+	case "TPROXY", "NONE":
+		return "", &ValueError{Key: key, Value: value, Want: "REDIRECT", Why: "not supported yet"}
+	}
+	return "", &ValueError{Key: key, Value: value, Want: "REDIRECT"}
+}
+
+// unsupported refuses what would need rules that we do not have: half of what a pod asks for is worse than nothing.
+func (r *reader) unsupported(pod *corev1.Pod) {
+	for _, key := range []string{
+		"traffic.sidecar.istio.io/excludeInterfaces", "istio.io/reroute-virtual-interfaces", "traffic.sidecar.istio.io/kubevirtInterfaces",
+	} {
+		if v := pod.Annotations[key]; v != "" {
+			r.errs = append(r.errs, &ValueError{Key: key, Value: v, Want: "no such annotation", Why: "not supported yet"})
+		}
+	}
+	proxy := findContainer(pod, proxyContainer)
+	if proxy == nil {
+		return
+	}
+	for _, name := range []string{"ISTIO_META_DNS_CAPTURE", "INVALID_DROP"} {
+		if on, _ := boolEnv(proxy, name); on {
+			r.refuseEnv(name, "true")
+		}
+	}
+	harmless := map[string]string{
+		"ISTIO_OUTBOUND_OWNER_GROUPS": "*", "ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE": "", "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR": "127.0.0.1/32",
+	}
+	for _, e := range proxy.Env {
+		if standard, known := harmless[e.Name]; known && e.Value != "" && e.Value != standard {
+			r.refuseEnv(e.Name, e.Value)
+		}
+	}
+}
+
+func (r *reader) refuseEnv(name, value string) {
+	r.errs = append(r.errs, &ValueError{
+		Key: "environment of container " + proxyContainer + ", " + name, Value: value, Want: "it unset", Why: "not supported yet",
+	})
+}
+
+// proxyOwner is who the proxy runs as: by its container, else by the pod, else Istio's customary ids. 0 counts as not said.
+func proxyOwner(pod *corev1.Pod) (uid, gid uint32) {
+	var ids [2]*int64
+	if c := findContainer(pod, proxyContainer); c != nil && c.SecurityContext != nil {
+		ids = [2]*int64{c.SecurityContext.RunAsUser, c.SecurityContext.RunAsGroup}
+	}
+	if sc := pod.Spec.SecurityContext; sc != nil {
+		ids = [2]*int64{orElse(ids[0], sc.RunAsUser), orElse(ids[1], sc.RunAsGroup)}
+	}
+	return idOr(ids[0], proxyID), idOr(ids[1], proxyID)
+}
+
+func idOr(id *int64, standard uint32) uint32 {
+	if id == nil || *id <= 0 || *id > math.MaxUint32 {
+		return standard
+	}
+	return uint32(*id)
+}
+
+func orElse(a, b *int64) *int64 {
+	if a != nil && *a != 0 {
+		return a
+	}
+	return b
+}
