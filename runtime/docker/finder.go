@@ -1,0 +1,138 @@
+// Package docker asks a Docker Engine which sandbox a pod has and where its network namespace is.
+//
+// The kubelet reaches such a node through cri-dockerd, whose CRI status names no namespace
+// (https://github.com/Mirantis/cri-dockerd/pull/119); the Engine itself does
+// (https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Container/operation/ContainerInspect).
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/client"
+
+	"istio-pod-network-controller/internal/podnet"
+)
+
+// DefaultEndpoint is where the Engine listens unless it was told otherwise.
+const DefaultEndpoint = "unix:///var/run/docker.sock"
+
+// Config says which Engine a Finder asks.
+type Config struct {
+	// Endpoint is the Engine's socket: "unix:///var/run/docker.sock", or the path alone. Empty: DefaultEndpoint.
+	Endpoint string
+}
+
+// Finder finds the sandbox of a pod:
+//
+//   - agree on an API version, once;
+//   - list the running containers whose labels say that they are a sandbox of the pod's UID;
+//   - take the newest: while the kubelet replaces a sandbox two may be listed;
+//   - inspect it, and check that it is this pod's, still running and not on the host's network;
+//   - take the network namespace's path from the answer.
+//
+// It is safe for concurrent use and connects at the first call.
+type Finder struct {
+	engine     *client.Client
+	negotiated atomic.Bool
+}
+
+// New checks the configuration. The Engine need not be up.
+func New(c Config) (*Finder, error) {
+	if c.Endpoint == "" {
+		c.Endpoint = DefaultEndpoint
+	}
+	path := strings.TrimPrefix(c.Endpoint, "unix://")
+	if !filepath.IsAbs(path) {
+		return nil, fmt.Errorf("runtime endpoint %q: want unix:///path/to/socket or /path/to/socket", c.Endpoint)
+	}
+	engine, err := client.New(client.WithHost("unix://" + path))
+	if err != nil {
+		return nil, fmt.Errorf("set up Docker client for %s: %w", path, err)
+	}
+	return &Finder{engine: engine}, nil
+}
+
+// Find returns pod with the ID, the network namespace and the runtime handler of its newest running sandbox; of pod only
+// the UID is looked at. Without such a sandbox the error is podnet.ErrNotReady: ask again soon.
+func (f *Finder) Find(ctx context.Context, pod podnet.Sandbox) (podnet.Sandbox, error) {
+	if pod.UID == "" {
+		return podnet.Sandbox{}, errors.New("the pod to find has no UID")
+	}
+	if err := f.negotiate(ctx); err != nil {
+		return podnet.Sandbox{}, err
+	}
+	id, err := f.newestRunning(ctx, pod.UID)
+	if err != nil {
+		return podnet.Sandbox{}, err
+	}
+	answer, err := f.engine.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+	switch {
+	case errdefs.IsNotFound(err): // removed since it was listed
+		return podnet.Sandbox{}, fmt.Errorf("inspect sandbox %s: %w: %w", id, podnet.ErrNotReady, err)
+	case err != nil:
+		return podnet.Sandbox{}, fmt.Errorf("inspect sandbox %s: %w", id, err)
+	}
+	if err := check(&answer.Container, id, pod.UID); err != nil {
+		return podnet.Sandbox{}, fmt.Errorf("sandbox %s: %w", id, err)
+	}
+	netNS, err := netNSOf(&answer.Container)
+	if err != nil {
+		return podnet.Sandbox{}, fmt.Errorf("sandbox %s: %w", id, err)
+	}
+	pod.ID, pod.NetNS, pod.RuntimeHandler = id, netNS, handlerOf(&answer.Container)
+	return pod, nil
+}
+
+// Version names the Engine, as in "docker 20.10.24". An answer means that the Engine serves.
+func (f *Finder) Version(ctx context.Context) (string, error) {
+	if err := f.negotiate(ctx); err != nil {
+		return "", err
+	}
+	v, err := f.engine.ServerVersion(ctx, client.ServerVersionOptions{})
+	if err != nil {
+		return "", fmt.Errorf("read Engine version: %w", err)
+	}
+	return "docker " + v.Version, nil
+}
+
+// Close lets go of idle connections.
+func (f *Finder) Close() error {
+	if err := f.engine.Close(); err != nil {
+		return fmt.Errorf("close Docker client: %w", err)
+	}
+	return nil
+}
+
+// negotiate does what the client would do by itself, but tells its error: the client ignores it and then speaks its
+// newest version, which an old Engine refuses with a message that hides the reason.
+func (f *Finder) negotiate(ctx context.Context) error {
+	if f.negotiated.Load() {
+		return nil
+	}
+	if _, err := f.engine.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true}); err != nil {
+		return fmt.Errorf("agree on Docker API version: %w", err)
+	}
+	f.negotiated.Store(true)
+	return nil
+}
+
+func (f *Finder) newestRunning(ctx context.Context, uid string) (string, error) {
+	filters := client.Filters{}.
+		Add("label", labelPodUID+"="+uid, labelType+"="+typeSandbox).
+		Add("status", "running")
+	list, err := f.engine.ContainerList(ctx, client.ContainerListOptions{Filters: filters})
+	if err != nil {
+		return "", fmt.Errorf("list sandboxes: %w", err)
+	}
+	id := newest(list.Items, uid)
+	if id == "" {
+		return "", fmt.Errorf("list sandboxes of pod UID %s: %w", uid, podnet.ErrNotReady)
+	}
+	return id, nil
+}

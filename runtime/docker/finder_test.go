@@ -1,0 +1,193 @@
+package docker
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/moby/moby/api/types/container"
+
+	"istio-pod-network-controller/internal/podnet"
+)
+
+const (
+	recordedUID = "5f0c6a3e-1111-2222-3333-444455556666"
+	recordedID  = "5abcd5fdf6db836fea163d4e2e71913a6831ce7c08c7e621b024ad1105f3b125"
+	podUID      = "uid-1"
+)
+
+func TestFindInRecordedAnswers(t *testing.T) {
+	f := newFinder(t, "unix://"+serve(t, recorded(t)))
+	pod := podnet.Sandbox{Namespace: "default", Name: "web", UID: recordedUID}
+	got, err := f.Find(t.Context(), pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod.ID, pod.NetNS = recordedID, "/var/run/docker/exec/netns/acd009690ceb"
+	if diff := cmp.Diff(pod, got); diff != "" {
+		t.Errorf("Find (-want +got):\n%s", diff)
+	}
+}
+
+// box is a container of pod uid; its namespace's path ends in its ID.
+type box struct {
+	id, uid, kind string
+	state         container.ContainerState
+	created       int64
+	// now replaces the answer after the container was listed; gone takes it away.
+	now  func(*container.InspectResponse)
+	gone bool
+}
+
+func engineOf(t *testing.T, boxes []box, ignoresFilter bool) *fakeEngine {
+	t.Helper()
+	e := &fakeEngine{apiVersion: "1.44", ignoresFilter: ignoresFilter, containers: map[string]json.RawMessage{}}
+	for _, b := range boxes {
+		labels := map[string]string{labelPodUID: b.uid, labelType: b.kind}
+		e.list = append(e.list, container.Summary{ID: b.id, Labels: labels, State: b.state, Created: b.created})
+		if b.gone {
+			continue
+		}
+		answer := &container.InspectResponse{
+			ID: b.id, Config: &container.Config{Labels: labels},
+			State:           &container.State{Running: b.state == container.StateRunning, Pid: 7},
+			HostConfig:      &container.HostConfig{NetworkMode: "none", Runtime: "runtime-" + b.id},
+			NetworkSettings: &container.NetworkSettings{SandboxKey: "/run/docker/netns/" + b.id},
+		}
+		if b.now != nil {
+			b.now(answer)
+		}
+		text, err := json.Marshal(answer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.containers[b.id] = text
+	}
+	return e
+}
+
+func TestFindChoosesTheSandbox(t *testing.T) {
+	const running, exited = container.StateRunning, container.StateExited
+	tests := map[string]struct {
+		boxes  []box
+		wantID string
+	}{
+		"no container at all":         {},
+		"only those of another pod":   {boxes: []box{{id: "a", uid: "uid-2", kind: typeSandbox, state: running}}},
+		"a container, but no sandbox": {boxes: []box{{id: "a", uid: podUID, kind: "container", state: running}}},
+		"a sandbox that has ended":    {boxes: []box{{id: "a", uid: podUID, kind: typeSandbox, state: exited}}},
+		"the newest of three running": {
+			boxes: []box{
+				{id: "a", uid: podUID, kind: typeSandbox, state: running, created: 2},
+				{id: "b", uid: podUID, kind: typeSandbox, state: running, created: 3},
+				{id: "c", uid: podUID, kind: typeSandbox, state: running, created: 1},
+			},
+			wantID: "b",
+		},
+		"the first listed of two of the same second": {
+			boxes: []box{
+				{id: "a", uid: podUID, kind: typeSandbox, state: running, created: 2},
+				{id: "b", uid: podUID, kind: typeSandbox, state: running, created: 2},
+			},
+			wantID: "a",
+		},
+		"newer ones that ended, are of another pod, or are no sandbox": {
+			boxes: []box{
+				{id: "a", uid: podUID, kind: typeSandbox, state: running, created: 1},
+				{id: "b", uid: podUID, kind: typeSandbox, state: exited, created: 2},
+				{id: "c", uid: "uid-2", kind: typeSandbox, state: running, created: 3},
+				{id: "d", uid: podUID, kind: "container", state: running, created: 4},
+			},
+			wantID: "a",
+		},
+		"removed since it was listed": {boxes: []box{{id: "a", uid: podUID, kind: typeSandbox, state: running, gone: true}}},
+		"stopped since it was listed": {boxes: []box{{id: "a", uid: podUID, kind: typeSandbox, state: running,
+			now: func(c *container.InspectResponse) { c.State.Running = false }}}},
+	}
+	for name, tt := range tests {
+		for mode, ignoresFilter := range map[string]bool{"filtered": false, "unfiltered": true} {
+			t.Run(name+"/"+mode, func(t *testing.T) {
+				f := newFinder(t, serve(t, engineOf(t, tt.boxes, ignoresFilter)))
+				got, err := f.Find(t.Context(), podnet.Sandbox{Namespace: "ns", Name: "pod", UID: podUID})
+				if tt.wantID == "" {
+					if !errors.Is(err, podnet.ErrNotReady) {
+						t.Fatalf("got %+v, error %v; want one that is podnet.ErrNotReady", got, err)
+					}
+					return
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				want := podnet.Sandbox{Namespace: "ns", Name: "pod", UID: podUID,
+					ID: tt.wantID, NetNS: "/run/docker/netns/" + tt.wantID, RuntimeHandler: "runtime-" + tt.wantID}
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("Find (-want +got):\n%s", diff)
+				}
+			})
+		}
+	}
+}
+
+func TestFindRefuses(t *testing.T) {
+	tests := map[string]struct {
+		now  func(*container.InspectResponse)
+		want string
+	}{
+		"the answer about another container": {
+			now:  func(c *container.InspectResponse) { c.ID = "z" },
+			want: `about container "z"`,
+		},
+		"the sandbox of another pod": {
+			now: func(c *container.InspectResponse) {
+				c.Config.Labels = map[string]string{labelPodUID: "uid-2", labelType: typeSandbox}
+			},
+			want: `not say that it is the sandbox of pod UID "uid-1"`,
+		},
+		"an answer without labels": {
+			now:  func(c *container.InspectResponse) { c.Config = nil },
+			want: `not say that it is the sandbox of pod UID "uid-1"`,
+		},
+		"the host's network": {
+			now:  func(c *container.InspectResponse) { c.HostConfig.NetworkMode = "host" },
+			want: "uses the host's network",
+		},
+		"neither path nor pid": {
+			now:  func(c *container.InspectResponse) { c.NetworkSettings, c.State.Pid = nil, 0 },
+			want: "NetworkSettings.SandboxKey is empty, and State.Pid is 0",
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			one := box{id: "a", uid: podUID, kind: typeSandbox, state: container.StateRunning, now: tt.now}
+			f := newFinder(t, serve(t, engineOf(t, []box{one}, false)))
+			got, err := f.Find(t.Context(), podnet.Sandbox{UID: podUID})
+			if err == nil || errors.Is(err, podnet.ErrNotReady) || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %v, want a lasting one that contains %q", err, tt.want)
+			}
+			if got != (podnet.Sandbox{}) {
+				t.Errorf("got %+v with the error, want nothing", got)
+			}
+		})
+	}
+}
+
+func TestFindWithoutUID(t *testing.T) {
+	one := box{id: "a", kind: typeSandbox, state: container.StateRunning}
+	f := newFinder(t, serve(t, engineOf(t, []box{one}, false)))
+	if got, err := f.Find(t.Context(), podnet.Sandbox{Namespace: "ns", Name: "pod"}); err == nil {
+		t.Errorf("got %+v, want an error", got)
+	}
+}
+
+func TestFindTellsOfBrokenJSON(t *testing.T) {
+	e := recorded(t)
+	whole := e.containers[recordedID]
+	e.containers[recordedID] = whole[:len(whole)/2]
+	f := newFinder(t, serve(t, e))
+	_, err := f.Find(t.Context(), podnet.Sandbox{UID: recordedUID})
+	if err == nil || errors.Is(err, podnet.ErrNotReady) || !strings.Contains(err.Error(), "inspect sandbox "+recordedID+": ") {
+		t.Errorf("got %v, want a lasting error of the inspection", err)
+	}
+}
