@@ -123,10 +123,14 @@ func TestFindChoosesTheSandbox(t *testing.T) {
 			wantID: "a",
 		},
 		"removed since it was listed": {boxes: []box{{id: "a", uid: podUID, state: ready, gone: true}}},
-		"stopped since it was listed": {boxes: []box{{id: "a", uid: podUID, state: ready,
-			now: func(r *criv1.PodSandboxStatusResponse) { r.Status.State = notReady }}}},
-		"namespace closed since it was listed": {boxes: []box{{id: "a", uid: podUID, state: ready,
-			now: func(r *criv1.PodSandboxStatusResponse) { r.Info[infoKey] = `{"netNamespaceClosed":true}` }}}},
+		"stopped since it was listed": {boxes: []box{{
+			id: "a", uid: podUID, state: ready,
+			now: func(r *criv1.PodSandboxStatusResponse) { r.Status.State = notReady },
+		}}},
+		"namespace closed since it was listed": {boxes: []box{{
+			id: "a", uid: podUID, state: ready,
+			now: func(r *criv1.PodSandboxStatusResponse) { r.Info[infoKey] = `{"netNamespaceClosed":true}` },
+		}}},
 	}
 	for name, tt := range tests {
 		for mode, ignoresFilter := range map[string]bool{"filtered": false, "unfiltered": true} {
@@ -142,8 +146,10 @@ func TestFindChoosesTheSandbox(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				want := podnet.Sandbox{Namespace: "ns", Name: "pod", UID: podUID,
-					ID: tt.wantID, NetNS: "/run/netns/" + tt.wantID, RuntimeHandler: "handler-" + tt.wantID}
+				want := podnet.Sandbox{
+					Namespace: "ns", Name: "pod", UID: podUID,
+					ID: tt.wantID, NetNS: "/run/netns/" + tt.wantID, RuntimeHandler: "handler-" + tt.wantID,
+				}
 				if diff := cmp.Diff(want, got); diff != "" {
 					t.Errorf("Find (-want +got):\n%s", diff)
 				}

@@ -103,8 +103,10 @@ func TestFindChoosesTheSandbox(t *testing.T) {
 			wantID: "a",
 		},
 		"removed since it was listed": {boxes: []box{{id: "a", uid: podUID, kind: typeSandbox, state: running, gone: true}}},
-		"stopped since it was listed": {boxes: []box{{id: "a", uid: podUID, kind: typeSandbox, state: running,
-			now: func(c *container.InspectResponse) { c.State.Running = false }}}},
+		"stopped since it was listed": {boxes: []box{{
+			id: "a", uid: podUID, kind: typeSandbox, state: running,
+			now: func(c *container.InspectResponse) { c.State.Running = false },
+		}}},
 	}
 	for name, tt := range tests {
 		for mode, ignoresFilter := range map[string]bool{"filtered": false, "unfiltered": true} {
@@ -120,8 +122,10 @@ func TestFindChoosesTheSandbox(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				want := podnet.Sandbox{Namespace: "ns", Name: "pod", UID: podUID,
-					ID: tt.wantID, NetNS: "/run/docker/netns/" + tt.wantID, RuntimeHandler: "runtime-" + tt.wantID}
+				want := podnet.Sandbox{
+					Namespace: "ns", Name: "pod", UID: podUID,
+					ID: tt.wantID, NetNS: "/run/docker/netns/" + tt.wantID, RuntimeHandler: "runtime-" + tt.wantID,
+				}
 				if diff := cmp.Diff(want, got); diff != "" {
 					t.Errorf("Find (-want +got):\n%s", diff)
 				}
