@@ -1,0 +1,64 @@
+// Package config renders the daemons' configuration files: text as a function of data.
+package config
+
+import (
+	"embed"
+	"encoding/base64"
+	"fmt"
+	"strings"
+	"text/template"
+
+	"istio-pod-network-controller/hack/cluster/internal/pki"
+	"istio-pod-network-controller/hack/cluster/internal/plan"
+)
+
+//go:embed files
+var files embed.FS
+
+// Node is what the node's daemons are configured with.
+type Node struct {
+	Plan plan.Plan
+	// Programs is the directory of runc.
+	Programs string
+	// PauseImage is the sandboxes' image.
+	PauseImage string
+}
+
+// Files renders the node's files, by their absolute path on the node.
+func (n Node) Files() (map[string]string, error) {
+	rendered := map[string]string{}
+	for path, name := range map[string]string{
+		"/etc/containerd/config.toml":         "containerd.toml",
+		"/etc/cni/net.d/10-bridge.conflist":   "10-bridge.conflist",
+		"/etc/kubernetes/kubelet-config.yaml": "kubelet.yaml",
+		"/etc/kubernetes/proxy-config.yaml":   "kube-proxy.yaml",
+	} {
+		text, err := render(name, n)
+		if err != nil {
+			return nil, err
+		}
+		rendered[path] = text
+	}
+	// There is no way out, so the machine's own resolver must not be tried.
+	rendered["/etc/resolv.conf"] = "nameserver " + n.Plan.DNS().String() + "\n"
+	rendered["/etc/hosts"] = "127.0.0.1 localhost\n::1 localhost\n" + n.Plan.Node.V4.Addr().String() + " " + n.Plan.NodeName + "\n"
+	return rendered, nil
+}
+
+// Kubeconfig renders the file of one user, everything in it.
+func Kubeconfig(server string, ca []byte, user pki.Pair) (string, error) {
+	encode := base64.StdEncoding.EncodeToString
+	return render("kubeconfig.yaml", struct{ Server, CA, Cert, Key string }{server, encode(ca), encode(user.Cert), encode(user.Key)})
+}
+
+func render(name string, data any) (string, error) {
+	t, err := template.New(name).Option("missingkey=error").ParseFS(files, "files/"+name)
+	if err != nil {
+		return "", fmt.Errorf("parse %s: %w", name, err)
+	}
+	var b strings.Builder
+	if err := t.Execute(&b, data); err != nil {
+		return "", fmt.Errorf("render %s: %w", name, err)
+	}
+	return b.String(), nil
+}

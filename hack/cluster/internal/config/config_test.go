@@ -1,0 +1,100 @@
+package config
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+
+	"istio-pod-network-controller/hack/cluster/internal/pki"
+	"istio-pod-network-controller/hack/cluster/internal/plan"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+func TestNodeFilesMatchGolden(t *testing.T) {
+	for path, got := range nodeFiles(t) {
+		golden := filepath.Join("testdata", filepath.Base(path))
+		if *update {
+			if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(golden)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), got); diff != "" {
+			t.Errorf("%s (-golden +rendered):\n%s", path, diff)
+		}
+	}
+}
+
+func TestConflistGivesEachPodBothFamilies(t *testing.T) {
+	var list struct {
+		Plugins []struct {
+			Type string
+			IPAM struct{ Ranges [][]struct{ Subnet string } }
+		}
+	}
+	if err := json.Unmarshal([]byte(nodeFiles(t)["/etc/cni/net.d/10-bridge.conflist"]), &list); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, r := range list.Plugins[0].IPAM.Ranges {
+		got = append(got, r[0].Subnet)
+	}
+	if diff := cmp.Diff([]string{"10.244.0.0/24", "fd00:10:244::/64"}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestYAMLFilesParse(t *testing.T) {
+	for path, text := range nodeFiles(t) {
+		if !strings.HasSuffix(path, ".yaml") {
+			continue
+		}
+		var v map[string]any
+		if err := yaml.UnmarshalStrict([]byte(text), &v); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+func TestKubeconfigHoldsServerAndUser(t *testing.T) {
+	text, err := Kubeconfig("https://172.30.0.1:6443", []byte("CA"), pki.Pair{Cert: []byte("CERT"), Key: []byte("KEY")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		Clusters []struct{ Cluster map[string]string }
+		Users    []struct{ User map[string]string }
+	}
+	if err := yaml.Unmarshal([]byte(text), &got); err != nil {
+		t.Fatal(err)
+	}
+	b64 := func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
+	want := map[string]string{"server": "https://172.30.0.1:6443", "certificate-authority-data": b64("CA")}
+	if diff := cmp.Diff(want, got.Clusters[0].Cluster); diff != "" {
+		t.Error(diff)
+	}
+	want = map[string]string{"client-certificate-data": b64("CERT"), "client-key-data": b64("KEY")}
+	if diff := cmp.Diff(want, got.Users[0].User); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func nodeFiles(t *testing.T) map[string]string {
+	t.Helper()
+	files, err := Node{Plan: plan.Default(), Programs: "/programs", PauseImage: "localhost/pause:1"}.Files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}

@@ -1,0 +1,95 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// ProxyUser is the identity of a sidecar, which redirection rules exempt.
+const ProxyUser = "1337:1337"
+
+// The images that every cluster holds.
+const (
+	PauseTag     = "localhost/pause:1"
+	ToolsTag     = "localhost/tools:1"
+	HAProxyTag   = "localhost/haproxy:1"
+	TestAppTag   = "localhost/testapp:1"
+	TestProxyTag = "localhost/testproxy:1"
+)
+
+const (
+	busybox = "/bin/busybox"
+	haproxy = "/usr/sbin/haproxy"
+)
+
+// OwnCommands are the commands of this module that become images, by directory name below cmd/.
+func OwnCommands() []string { return []string{"pause", "testapp", "testproxy"} }
+
+// debianPrograms are the real tools of the tools image; what busybox has under the same name is left out.
+func debianPrograms() []string {
+	return []string{"/usr/sbin/nft", "/usr/sbin/xtables-nft-multi", "/usr/sbin/conntrack", "/bin/ip", "/bin/ss"}
+}
+
+// Inputs are the machine's files that the catalog copies: a change of one of them makes other images.
+func Inputs() []string { return append(debianPrograms(), busybox, haproxy) }
+
+// Catalog describes every image, by file name. bin holds the static builds of OwnCommands.
+func Catalog(ctx context.Context, bin string) (map[string]Spec, error) {
+	own := func(command string) []Entry {
+		return append(users(), Entry{Path: "/" + command, Source: filepath.Join(bin, command)})
+	}
+	tools, err := toolsEntries(ctx)
+	if err != nil {
+		return nil, err
+	}
+	proxy, err := Closure(ctx, haproxy)
+	if err != nil {
+		return nil, err
+	}
+	return map[string]Spec{
+		"pause":     {Tag: PauseTag, Entrypoint: []string{"/pause"}, Entries: own("pause")},
+		"testapp":   {Tag: TestAppTag, Entrypoint: []string{"/testapp"}, Entries: own("testapp")},
+		"testproxy": {Tag: TestProxyTag, Entrypoint: []string{"/testproxy"}, User: ProxyUser, Entries: own("testproxy")},
+		"haproxy": {
+			Tag: HAProxyTag, User: ProxyUser, Entries: append(users(), proxy...),
+			Entrypoint: []string{haproxy, "-db", "-f", "/etc/haproxy/haproxy.cfg"},
+		},
+		"tools": {Tag: ToolsTag, Entries: append(append(users(), tools...), Entry{Path: "/usr/bin/testapp", Source: filepath.Join(bin, "testapp")})},
+	}, nil
+}
+
+func users() []Entry {
+	return []Entry{
+		{Path: "/etc/passwd", Text: "root:x:0:0::/:/bin/sh\nproxy:x:1337:1337::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n"},
+		{Path: "/etc/group", Text: "root:x:0:\nproxy:x:1337:\nnogroup:x:65534:\n"},
+	}
+}
+
+func toolsEntries(ctx context.Context) ([]Entry, error) {
+	entries, err := Closure(ctx, debianPrograms()...)
+	if err != nil {
+		return nil, err
+	}
+	extensions, err := filepath.Glob("/usr/lib/*/xtables")
+	if err != nil || len(extensions) == 0 {
+		return nil, errors.Join(errors.New("no directory of iptables extensions: no /usr/lib/*/xtables"), err)
+	}
+	entries = append(entries, Entry{Path: busybox, Source: busybox}, Entry{Path: extensions[0], Source: extensions[0]})
+	for _, applet := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"} {
+		entries = append(entries, Entry{Path: "/usr/sbin/" + applet, Link: "xtables-nft-multi"})
+	}
+	out, err := exec.CommandContext(ctx, busybox, "--list").Output()
+	if err != nil {
+		return nil, fmt.Errorf("ask busybox for its applets: %w", err)
+	}
+	for _, applet := range strings.Fields(string(out)) {
+		if applet != "busybox" && applet != "ip" {
+			entries = append(entries, Entry{Path: "/bin/" + applet, Link: "busybox"})
+		}
+	}
+	return entries, nil
+}

@@ -1,0 +1,80 @@
+// Package image packs local files as container images, without a container engine and without a registry.
+package image
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+)
+
+// Spec is an image of one layer.
+type Spec struct {
+	// Tag is the whole reference, such as localhost/pause:1. A tag other than latest makes the kubelet use what is loaded.
+	Tag        string
+	Entrypoint []string
+	// User is "uid:gid"; empty is root.
+	User    string
+	Entries []Entry
+}
+
+// Write packs the image into file as a docker-archive, which containerd, CRI-O and Docker all load.
+// Equal input gives equal bytes: times are those of the epoch and the order is by path.
+func Write(file string, s Spec) error {
+	tag, err := name.NewTag(s.Tag, name.StrictValidation)
+	if err != nil {
+		return fmt.Errorf("image tag %q: %w", s.Tag, err)
+	}
+	content, err := layerTar(s.Entries)
+	if err != nil {
+		return err
+	}
+	img, err := build(content, s)
+	if err != nil {
+		return fmt.Errorf("build image %s: %w", s.Tag, err)
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return fmt.Errorf("make the image's directory: %w", err)
+	}
+	partial := file + ".partial"
+	if err := tarball.WriteToFile(partial, tag, img); err != nil {
+		return fmt.Errorf("write image %s: %w", s.Tag, err)
+	}
+	if err := os.Rename(partial, file); err != nil {
+		return fmt.Errorf("keep image %s: %w", s.Tag, err)
+	}
+	return nil
+}
+
+func build(content []byte, s Spec) (v1.Image, error) {
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(content)), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	img, err := mutate.AppendLayers(empty.Image, layer)
+	if err != nil {
+		return nil, err
+	}
+	base, err := img.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	config := base.DeepCopy()
+	config.OS, config.Architecture = "linux", runtime.GOARCH
+	config.Created = v1.Time{Time: time.Unix(0, 0).UTC()}
+	config.Config.Entrypoint = s.Entrypoint
+	config.Config.User = s.User
+	config.Config.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+	return mutate.ConfigFile(img, config)
+}

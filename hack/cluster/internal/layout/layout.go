@@ -1,0 +1,83 @@
+// Package layout says where the cluster kit keeps what: paths, no I/O but look-ups.
+package layout
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// RunDir holds the state of the cluster that is up: process ids, keys, kubeconfigs, logs. One a machine.
+const RunDir = "/run/istio-pod-network-controller-cluster"
+
+// Layout names the kit's directories.
+type Layout struct {
+	// Source is the directory of this module.
+	Source string
+	// Cache keeps what is built, across runs and checkouts.
+	Cache string
+	// Run is RunDir, or another directory in tests.
+	Run string
+}
+
+// New fills in what is not given: the source directory is looked for from the working directory upwards, the cache is the user's.
+func New(source, cache string) (Layout, error) {
+	if cache == "" {
+		dir, err := os.UserCacheDir()
+		if err != nil {
+			return Layout{}, fmt.Errorf("find the cache directory (name one with --cache): %w", err)
+		}
+		cache = filepath.Join(dir, "istio-pod-network-controller", "cluster")
+	}
+	if source == "" {
+		dir, err := findSource()
+		if err != nil {
+			return Layout{}, err
+		}
+		source = dir
+	}
+	return Layout{Source: source, Cache: cache, Run: RunDir}, nil
+}
+
+// Kubernetes is the module that pins Kubernetes.
+func (l Layout) Kubernetes() string { return filepath.Join(l.Source, "kubernetes") }
+
+// Data is where the node keeps images and containers and etcd its files. On a disk, not on the small tmpfs that /run often is.
+func (l Layout) Data() string { return filepath.Join(l.Cache, "data") }
+
+// State is the file that records what is up.
+func (l Layout) State() string { return filepath.Join(l.Run, "state.json") }
+
+// Logs holds one file a daemon.
+func (l Layout) Logs() string { return filepath.Join(l.Run, "log") }
+
+// FailedLogs keeps the logs of the last start that failed.
+func (l Layout) FailedLogs() string { return filepath.Join(l.Cache, "failed-start") }
+
+// PKI holds keys and certificates.
+func (l Layout) PKI() string { return filepath.Join(l.Run, "pki") }
+
+// Kubeconfig is the file of one user of the API server.
+func (l Layout) Kubeconfig(user string) string {
+	return filepath.Join(l.Run, "kubeconfig", user+".yaml")
+}
+
+func findSource() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", fmt.Errorf("find the module's directory: %w", err)
+	}
+	for {
+		for _, candidate := range []string{dir, filepath.Join(dir, "hack", "cluster")} {
+			if _, err := os.Stat(filepath.Join(candidate, "kubernetes", "go.mod")); err == nil {
+				return candidate, nil
+			}
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return "", errors.New("no hack/cluster here or above: run it inside the checkout or name the directory with --source")
+		}
+		dir = parent
+	}
+}

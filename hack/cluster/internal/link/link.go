@@ -1,0 +1,146 @@
+// Package link joins the control plane's network namespace and the node's, and closes every other way.
+package link
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/hack/cluster/internal/plan"
+)
+
+// nodeEnd is the node's name for its end of the link.
+const nodeEnd = "eth0"
+
+// ControlPlane sets up the namespace that it runs in: the link to the node that nodePID holds, the world's addresses, and no way out.
+func ControlPlane(p plan.Plan, nodePID int) error {
+	if err := setSysctls(map[string]string{
+		// A test server binds any address of the world's range, though none is on an interface.
+		"net/ipv6/ip_nonlocal_bind": "1",
+		"net/ipv4/ip_nonlocal_bind": "1",
+	}); err != nil {
+		return err
+	}
+	veth := &netlink.Veth{
+		LinkAttrs: netlink.LinkAttrs{Name: p.NodeName}, PeerName: nodeEnd, PeerNamespace: netlink.NsPid(nodePID),
+	}
+	if err := netlink.LinkAdd(veth); err != nil {
+		return fmt.Errorf("join the namespaces by a veth pair: %w", err)
+	}
+	if err := address(p.NodeName, p.ControlPlane); err != nil {
+		return err
+	}
+	loopback, err := up("lo")
+	if err != nil {
+		return err
+	}
+	for _, world := range p.World.Both() {
+		r := &netlink.Route{Dst: ipNet(world), Type: unix.RTN_LOCAL, Table: unix.RT_TABLE_LOCAL, LinkIndex: loopback, Scope: netlink.SCOPE_HOST}
+		if err := netlink.RouteAdd(r); err != nil {
+			return fmt.Errorf("answer for %s: %w", world, err)
+		}
+	}
+	if err := via(p.NodePods, p.Node); err != nil {
+		return err
+	}
+	return unreachable(p.Pods, p.Services)
+}
+
+// Node sets up the namespace that it runs in, after ControlPlane: it forwards between pods and the control plane's namespace only.
+func Node(p plan.Plan) error {
+	if _, err := up("lo"); err != nil {
+		return err
+	}
+	if err := address(nodeEnd, p.Node); err != nil {
+		return err
+	}
+	if err := setSysctls(map[string]string{
+		"net/ipv4/ip_forward":          "1",
+		"net/ipv6/conf/all/forwarding": "1",
+		// kube-proxy's translations must apply to what one pod of the bridge sends to another.
+		"net/bridge/bridge-nf-call-iptables":  "1",
+		"net/bridge/bridge-nf-call-ip6tables": "1",
+	}); err != nil {
+		return err
+	}
+	if err := via(p.World, p.ControlPlane); err != nil {
+		return err
+	}
+	// Without a route a connection to a service fails before kube-proxy can translate it.
+	if err := via(p.Services, p.ControlPlane); err != nil {
+		return err
+	}
+	return unreachable(p.Pods)
+}
+
+func address(name string, d plan.Dual) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("find %s: %w", name, err)
+	}
+	for _, prefix := range d.Both() {
+		ip := &net.IPNet{IP: prefix.Addr().AsSlice(), Mask: net.CIDRMask(prefix.Bits(), prefix.Addr().BitLen())}
+		// Nobody else can have the address: waiting for an answer would only cost a second.
+		if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: ip, Flags: unix.IFA_F_NODAD}); err != nil {
+			return fmt.Errorf("give %s to %s: %w", prefix, name, err)
+		}
+	}
+	_, err = up(name)
+	return err
+}
+
+func up(name string) (index int, err error) {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return 0, fmt.Errorf("find %s: %w", name, err)
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return 0, fmt.Errorf("set %s up: %w", name, err)
+	}
+	return link.Attrs().Index, nil
+}
+
+func via(to, gateway plan.Dual) error {
+	for i, dst := range to.Both() {
+		r := &netlink.Route{Dst: ipNet(dst), Gw: gateway.Both()[i].Addr().AsSlice()}
+		if err := netlink.RouteAdd(r); err != nil {
+			return fmt.Errorf("route %s: %w", dst, err)
+		}
+	}
+	return nil
+}
+
+// unreachable closes the given ranges, and everything that no other route names.
+func unreachable(ranges ...plan.Dual) error {
+	everything := plan.Dual{V4: netip.PrefixFrom(netip.IPv4Unspecified(), 0), V6: netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
+	for _, d := range append(ranges, everything) {
+		for _, dst := range d.Both() {
+			r := &netlink.Route{Dst: ipNet(dst), Type: unix.RTN_UNREACHABLE, Priority: 1 << 16}
+			if err := netlink.RouteAdd(r); err != nil {
+				return fmt.Errorf("make %s unreachable: %w", dst, err)
+			}
+		}
+	}
+	return nil
+}
+
+func setSysctls(values map[string]string) error {
+	for key, value := range values {
+		file := filepath.Join("/proc/sys", key)
+		if err := os.WriteFile(file, []byte(value), 0); err != nil {
+			return fmt.Errorf("set %s: %w", strings.ReplaceAll(key, "/", "."), err)
+		}
+	}
+	return nil
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	p = p.Masked()
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}

@@ -1,0 +1,83 @@
+package link
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os/exec"
+	"syscall"
+	"testing"
+
+	"istio-pod-network-controller/hack/cluster/internal/kerneltest"
+	"istio-pod-network-controller/hack/cluster/internal/plan"
+	"istio-pod-network-controller/hack/cluster/internal/space"
+)
+
+// TestNamespacesReachEachOtherAndNothingElse makes the two namespaces as `kc up` does and dials from the node's.
+func TestNamespacesReachEachOtherAndNothingElse(t *testing.T) {
+	kerneltest.Root(t)
+	p := plan.Default()
+	controlPlane, node := hold(t), hold(t)
+	in(t, controlPlane, func() error { return ControlPlane(p, node) })
+	in(t, node, func() error { return Node(p) })
+
+	reachable := map[string]netip.Addr{
+		"control plane, IPv4": p.ControlPlane.V4.Addr(),
+		"control plane, IPv6": p.ControlPlane.V6.Addr(),
+		"world, IPv4":         netip.MustParseAddr("203.0.113.10"),
+		"world, IPv6":         netip.MustParseAddr("2001:db8:1::10"),
+	}
+	for name, addr := range reachable {
+		t.Run(name, func(t *testing.T) {
+			var listener net.Listener
+			in(t, controlPlane, func() (err error) {
+				listener, err = net.Listen("tcp", netip.AddrPortFrom(addr, 8080).String())
+				return err
+			})
+			defer listener.Close()
+			in(t, node, func() error { return dial(addr) })
+		})
+	}
+	unreachable := map[string]netip.Addr{
+		"another pod range": netip.MustParseAddr("10.244.77.1"),
+		"the Internet":      netip.MustParseAddr("198.51.100.1"),
+		"Internet, IPv6":    netip.MustParseAddr("2001:db8:ffff::1"),
+	}
+	for name, addr := range unreachable {
+		for where, pid := range map[string]int{"control plane": controlPlane, "node": node} {
+			t.Run(name+" from "+where, func(t *testing.T) {
+				in(t, pid, func() error {
+					if err := dial(addr); !errors.Is(err, syscall.EHOSTUNREACH) && !errors.Is(err, syscall.ENETUNREACH) {
+						t.Errorf("dial %s: %v, want unreachable", addr, err)
+					}
+					return nil
+				})
+			})
+		}
+	}
+}
+
+func dial(addr netip.Addr) error {
+	c, err := net.Dial("tcp", netip.AddrPortFrom(addr, 8080).String())
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+func hold(t *testing.T) (pid int) {
+	t.Helper()
+	holder := exec.Command("/bin/sleep", "60")
+	if err := space.Create(space.ControlPlane, holder.Start); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = holder.Process.Kill(); _ = holder.Wait() })
+	return holder.Process.Pid
+}
+
+func in(t *testing.T, pid int, f func() error) {
+	t.Helper()
+	if err := space.Do(pid, space.ControlPlane, f); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,130 @@
+// Package nodefs gives the node its own view of the file system, so that it uses the standard paths without touching the machine's.
+package nodefs
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Dirs are the machine's directories that a node stands on.
+type Dirs struct {
+	// Scratch is an empty directory. Inside the node a tmpfs is mounted on it; outside it stays empty.
+	Scratch string
+	// Data holds images, containers and volumes, on a disk.
+	Data string
+}
+
+// layered are directories of which the node sees the machine's content and writes its own.
+func layered() []string {
+	return []string{"/etc", "/opt", "/usr/libexec", "/var/lib", "/var/log"}
+}
+
+// blank are directories that start empty, whatever the machine has there: another cluster's settings must not be read.
+func blank() []string {
+	return []string{"/etc/cni", "/etc/containerd", "/etc/kubernetes", "/opt/cni", "/var/log/pods", "/var/log/containers"}
+}
+
+// stored are as blank, but kept in Data.
+func stored() []string { return []string{"/var/lib/cni", "/var/lib/containerd", "/var/lib/kubelet"} }
+
+// Prepare mounts the node's view. It runs in a mount namespace that is new, before anything else does.
+func Prepare(d Dirs) error {
+	// Nothing may propagate to the machine; within the node everything must, or pods would not see later mounts.
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("part from the machine's mounts: %w", err)
+	}
+	if err := unix.Mount("tmpfs", d.Scratch, "tmpfs", 0, "mode=755"); err != nil {
+		return fmt.Errorf("mount the node's scratch space: %w", err)
+	}
+	for _, dir := range layered() {
+		if err := overlay(dir, filepath.Join(d.Scratch, flat(dir))); err != nil {
+			return err
+		}
+	}
+	for _, dir := range blank() {
+		if err := bind(filepath.Join(d.Scratch, "blank", flat(dir)), dir); err != nil {
+			return err
+		}
+	}
+	for _, dir := range stored() {
+		if err := bind(filepath.Join(d.Data, flat(dir)), dir); err != nil {
+			return err
+		}
+	}
+	if err := unix.Mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID, "mode=755"); err != nil {
+		return fmt.Errorf("mount the node's /run: %w", err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
+		return fmt.Errorf("share mounts within the node: %w", err)
+	}
+	return makeDirs("/etc/cni/net.d", "/etc/kubernetes/manifests", "/opt/cni/bin", "/run/netns", "/run/nri")
+}
+
+// CopyDir copies the files of one directory into another one.
+func CopyDir(from, to string) error {
+	entries, err := os.ReadDir(from)
+	if err != nil {
+		return fmt.Errorf("list %s: %w", from, err)
+	}
+	for _, e := range entries {
+		if err := copyFile(filepath.Join(from, e.Name()), filepath.Join(to, e.Name())); err != nil {
+			return fmt.Errorf("copy %s: %w", e.Name(), err)
+		}
+	}
+	return nil
+}
+
+func copyFile(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o755)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(out, in); err != nil {
+		out.Close()
+		return err
+	}
+	return out.Close()
+}
+
+func overlay(dir, scratch string) error {
+	upper, work := filepath.Join(scratch, "upper"), filepath.Join(scratch, "work")
+	if err := makeDirs(upper, work); err != nil {
+		return err
+	}
+	options := "lowerdir=" + dir + ",upperdir=" + upper + ",workdir=" + work
+	if err := unix.Mount("overlay", dir, "overlay", 0, options); err != nil {
+		return fmt.Errorf("mount the node's layer over %s: %w", dir, err)
+	}
+	return nil
+}
+
+func bind(source, target string) error {
+	if err := makeDirs(source, target); err != nil {
+		return err
+	}
+	if err := unix.Mount(source, target, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount the node's %s: %w", target, err)
+	}
+	return nil
+}
+
+func makeDirs(dirs ...string) error {
+	for _, dir := range dirs {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("make a directory of the node: %w", err)
+		}
+	}
+	return nil
+}
+
+func flat(dir string) string { return strings.ReplaceAll(strings.TrimPrefix(dir, "/"), "/", "_") }

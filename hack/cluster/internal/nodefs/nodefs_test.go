@@ -1,0 +1,77 @@
+package nodefs
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"istio-pod-network-controller/hack/cluster/internal/kerneltest"
+	"istio-pod-network-controller/hack/cluster/internal/space"
+)
+
+func TestNodeWritesStandardPathsAndTheMachineKeepsItsOwn(t *testing.T) {
+	kerneltest.Root(t)
+	d := Dirs{Scratch: t.TempDir(), Data: t.TempDir()}
+	holder := exec.Command("/bin/sleep", "60")
+	err := space.Create(space.Node, func() error {
+		if err := Prepare(d); err != nil {
+			return err
+		}
+		return holder.Start()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = holder.Process.Kill(); _ = holder.Wait() })
+
+	const marker = "nodefs-test-marker"
+	written := []string{"/etc/" + marker, "/etc/cni/net.d/" + marker, "/opt/cni/bin/" + marker, "/run/netns/" + marker, "/var/log/pods/" + marker}
+	inNode(t, holder, func() error {
+		for _, file := range append(written, "/var/lib/kubelet/"+marker) {
+			if err := os.WriteFile(file, nil, 0o600); err != nil {
+				return err
+			}
+		}
+		if _, err := os.Stat("/etc/passwd"); err != nil {
+			t.Errorf("the node does not see the machine's files: %v", err)
+		}
+		return nil
+	})
+	for _, file := range written {
+		if _, err := os.Stat(file); !os.IsNotExist(err) {
+			t.Errorf("%s is on the machine: %v", file, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(d.Data, "var_lib_kubelet", marker)); err != nil {
+		t.Errorf("the kubelet's files are not in the data directory: %v", err)
+	}
+	if left, err := os.ReadDir(d.Scratch); err != nil || len(left) > 0 {
+		t.Errorf("scratch directory holds %v outside the node, %v", left, err)
+	}
+}
+
+func TestCopyDirKeepsContentAndMakesFilesExecutable(t *testing.T) {
+	from, to := t.TempDir(), t.TempDir()
+	if err := os.WriteFile(filepath.Join(from, "plugin"), []byte("content"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := CopyDir(from, to); err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(filepath.Join(to, "plugin"))
+	if err != nil || string(got) != "content" {
+		t.Errorf("copy holds %q, %v", got, err)
+	}
+	info, err := os.Stat(filepath.Join(to, "plugin"))
+	if err != nil || info.Mode().Perm() != 0o755 {
+		t.Errorf("mode is %v, %v", info.Mode(), err)
+	}
+}
+
+func inNode(t *testing.T, holder *exec.Cmd, f func() error) {
+	t.Helper()
+	if err := space.Do(holder.Process.Pid, space.Node, f); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,77 @@
+// Package plan is the cluster's address plan and its names: data, no I/O.
+package plan
+
+import (
+	"net"
+	"net/netip"
+	"strconv"
+)
+
+// Dual is one range, or one address with the length of its network, in each family.
+type Dual struct {
+	V4, V6 netip.Prefix
+}
+
+// String joins both families as Kubernetes' flags want them, IPv4 first.
+func (d Dual) String() string { return d.V4.String() + "," + d.V6.String() }
+
+// Addrs joins both addresses without the lengths.
+func (d Dual) Addrs() string { return d.V4.Addr().String() + "," + d.V6.Addr().String() }
+
+// Both lists the two families, IPv4 first.
+func (d Dual) Both() []netip.Prefix { return []netip.Prefix{d.V4, d.V6} }
+
+// Masked is the network of an address.
+func (d Dual) Masked() Dual { return Dual{V4: d.V4.Masked(), V6: d.V6.Masked()} }
+
+// Plan says who has which address. Everything in it exists only inside the cluster's own network namespaces.
+type Plan struct {
+	// NodeName is the node's name and the host name in its UTS namespace.
+	NodeName string
+	// ControlPlane and Node are the two ends of the one link between the namespaces.
+	ControlPlane, Node Dual
+	// Pods is the cluster's range, NodePods the part of it that the only node gets.
+	Pods, NodePods Dual
+	// Services is the range of the cluster addresses.
+	Services Dual
+	// World stands for "outside": the control plane's namespace answers for every address of it.
+	World Dual
+	// APIPort is where the API server listens.
+	APIPort uint16
+	// Cgroup is the root of every pod's cgroup, below the root of each hierarchy.
+	Cgroup string
+}
+
+// Default is the plan of the one cluster that a machine can hold.
+func Default() Plan {
+	return Plan{
+		NodeName:     "node1",
+		ControlPlane: dual("172.30.0.1/24", "fd00:172:30::1/64"),
+		Node:         dual("172.30.0.11/24", "fd00:172:30::11/64"),
+		Pods:         dual("10.244.0.0/16", "fd00:10:244::/56"),
+		NodePods:     dual("10.244.0.0/24", "fd00:10:244::/64"),
+		Services:     dual("10.96.0.0/16", "fd00:10:96::/112"),
+		World:        dual("203.0.113.0/24", "2001:db8:1::/64"),
+		APIPort:      6443,
+		Cgroup:       "istio-pod-network-controller-cluster",
+	}
+}
+
+// APIServer is the URL that works in both namespaces.
+func (p Plan) APIServer() string {
+	return "https://" + net.JoinHostPort(p.ControlPlane.V4.Addr().String(), strconv.Itoa(int(p.APIPort)))
+}
+
+// FirstService is the cluster address of the service "kubernetes".
+func (p Plan) FirstService() netip.Addr { return p.Services.V4.Addr().Next() }
+
+// DNS is the cluster address that pods are told to ask for names. Nothing answers there unless a test puts a server behind it.
+func (p Plan) DNS() netip.Addr {
+	a := p.Services.V4.Addr().As4()
+	a[3] = 10
+	return netip.AddrFrom4(a)
+}
+
+func dual(v4, v6 string) Dual {
+	return Dual{V4: netip.MustParsePrefix(v4), V6: netip.MustParsePrefix(v6)}
+}

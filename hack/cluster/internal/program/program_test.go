@@ -1,0 +1,103 @@
+package program
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestKubernetesVersionComesFromThePins(t *testing.T) {
+	tests := map[string]struct {
+		mod, want string
+		wantErr   bool
+	}{
+		"in a block":     {mod: "module m\nrequire (\n\tk8s.io/api v0.1.0\n\tk8s.io/kubernetes v1.36.3 // indirect\n)\n", want: "v1.36.3"},
+		"on its own":     {mod: "module m\nrequire k8s.io/kubernetes v1.40.0\n", want: "v1.40.0"},
+		"tool line only": {mod: "module m\ntool k8s.io/kubernetes/cmd/kubelet\n", wantErr: true},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			write(t, filepath.Join(dir, "go.mod"), tt.mod)
+			got, err := KubernetesVersion(dir)
+			if (err != nil) != tt.wantErr || got != tt.want {
+				t.Errorf("got %q, %v; want %q", got, err, tt.want)
+			}
+		})
+	}
+}
+
+func TestStampSetsBothPackages(t *testing.T) {
+	want := "-X k8s.io/component-base/version.gitVersion=v1.36.3 -X k8s.io/component-base/version.gitMajor=1 " +
+		"-X k8s.io/component-base/version.gitMinor=36 -X k8s.io/client-go/pkg/version.gitVersion=v1.36.3 " +
+		"-X k8s.io/client-go/pkg/version.gitMajor=1 -X k8s.io/client-go/pkg/version.gitMinor=36"
+	if diff := cmp.Diff(want, stamp("v1.36.3")); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestEveryRecipeIsAToolOfItsModule(t *testing.T) {
+	mods := map[Module]string{Runtime: read(t, "../../go.mod"), Kubernetes: read(t, "../../kubernetes/go.mod")}
+	for _, r := range Recipes("v1.36.3") {
+		if !strings.Contains(mods[r.Module], "\t"+r.Package+"\n") {
+			t.Errorf("no tool line for %s", r.Package)
+		}
+	}
+}
+
+func TestKeyChangesWithWhatDecidesTheBuild(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "go.mod"), "module m")
+	write(t, filepath.Join(dir, "go.sum"), "")
+	recipes := Recipes("v1.36.3")
+	base := mustKey(t, "go1.26.6", recipes, dir)
+	if again := mustKey(t, "go1.26.6", recipes, dir); again != base {
+		t.Errorf("equal input, keys %s and %s", base, again)
+	}
+	if k := mustKey(t, "go1.27.0", recipes, dir); k == base {
+		t.Error("another compiler has the same key")
+	}
+	if k := mustKey(t, "go1.26.6", Recipes("v1.36.4"), dir); k == base {
+		t.Error("other recipes have the same key")
+	}
+	write(t, filepath.Join(dir, "go.sum"), "x")
+	if k := mustKey(t, "go1.26.6", recipes, dir); k == base {
+		t.Error("other pins have the same key")
+	}
+}
+
+func TestMissingListsWhatIsNotThere(t *testing.T) {
+	s := Set{Dir: t.TempDir(), recipes: []Recipe{{Output: "a"}, {Output: "cni/b"}}}
+	write(t, filepath.Join(s.Dir, "a"), "")
+	if got := s.Missing(); len(got) != 1 || got[0].Output != "cni/b" {
+		t.Errorf("got %v, want cni/b only", got)
+	}
+}
+
+func mustKey(t *testing.T, goVersion string, r []Recipe, dir string) string {
+	t.Helper()
+	k, err := key(goVersion, r, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,85 @@
+package space
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"istio-pod-network-controller/hack/cluster/internal/kerneltest"
+)
+
+func TestCreatedNamespaceLastsWithItsProcessAndDoEntersIt(t *testing.T) {
+	kerneltest.Root(t)
+	before := netns(t)
+	var holder *exec.Cmd
+	var inside string
+	err := Create(ControlPlane, func() error {
+		inside = netns(t)
+		holder = exec.Command("/bin/sleep", "60")
+		return holder.Start()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = holder.Process.Kill(); _ = holder.Wait() })
+	if inside == before {
+		t.Fatal("Create ran in the old namespace")
+	}
+	err = Do(holder.Process.Pid, ControlPlane, func() error {
+		if got := netns(t); got != inside {
+			t.Errorf("Do ran in %s, want %s", got, inside)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := netns(t); got != before {
+		t.Errorf("this thread is left in %s", got)
+	}
+}
+
+func TestMountsInANodeSpaceStayThere(t *testing.T) {
+	kerneltest.Root(t)
+	dir := t.TempDir()
+	var holder *exec.Cmd
+	err := Create(Node, func() error {
+		holder = exec.Command("/bin/sleep", "60")
+		return holder.Start()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = holder.Process.Kill(); _ = holder.Wait() })
+	err = Do(holder.Process.Pid, Node, func() error {
+		if err := exec.Command("/bin/mount", "--make-rprivate", "/").Run(); err != nil {
+			return err
+		}
+		if err := exec.Command("/bin/mount", "-t", "tmpfs", "tmpfs", dir).Run(); err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(dir, "inside"), nil, 0o600)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "inside")); !os.IsNotExist(err) {
+		t.Errorf("the mount is seen outside: %v", err)
+	}
+}
+
+func TestDoNamesAMissingHolder(t *testing.T) {
+	if err := Do(1<<30, ControlPlane, func() error { return nil }); err == nil {
+		t.Error("no error for a process that cannot be")
+	}
+}
+
+func netns(t *testing.T) string {
+	t.Helper()
+	link, err := os.Readlink("/proc/thread-self/ns/net")
+	if err != nil {
+		t.Error(err)
+	}
+	return link
+}
