@@ -1,0 +1,15 @@
+# For people with a container engine; `make image` makes the same image without one.
+FROM --platform=$BUILDPLATFORM golang:1.26 AS build
+ARG TARGETARCH
+WORKDIR /src
+COPY go.mod go.sum ./
+RUN go mod download
+COPY . .
+RUN GOARCH=$TARGETARCH make build
+
+# The binary is static and talks to the kernel, the runtime and the API server itself: nothing else is in the image.
+FROM scratch
+COPY --from=build /src/build/istio-pod-network-controller /istio-pod-network-controller
+# Capabilities that the pod's security context adds are effective for root only.
+USER 0:0
+ENTRYPOINT ["/istio-pod-network-controller"]

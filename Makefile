@@ -1,0 +1,143 @@
+# Every target of this file is what CI runs, too. `make` alone lists them.
+
+SHELL         := /bin/bash
+.SHELLFLAGS   := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS     += --no-print-directory
+
+NAME   := istio-pod-network-controller
+BINARY := build/$(NAME)
+CHART  := chart/$(NAME)
+CACHE  := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/$(NAME)
+
+# Tools are linked once for every state of the go.sum that pins them; a warm run starts them without asking the go command.
+pinned        = $(CACHE)/tools/$(firstword $(shell sha256sum < $(1)/go.sum))
+GOLANGCI_LINT := $(call pinned,hack/tools)/golangci-lint
+GOVULNCHECK   := $(call pinned,hack/tools)/govulncheck
+HELM          := $(call pinned,hack/tools/helm)/helm
+export HELM
+
+KC := go -C hack/cluster run ./cmd/kc
+
+# The modules that the linter walks. Modules without Go code (pins of tools, pins of the cluster's programs) are not among them.
+LINTED  := $(dir $(wildcard go.mod hack/cluster/go.mod hack/tools/helm/go.mod test/e2e/go.mod))
+MODULES := $(dir $(shell git ls-files --cached --others --exclude-standard 'go.mod' '*/go.mod'))
+
+# A kernel test that cannot run is skipped on a laptop and is a failure in CI.
+ifdef CI
+export REQUIRE_KERNEL := 1
+endif
+
+FUZZTIME ?= 20s
+
+##@ Everyday
+
+.PHONY: help
+help: ## List the targets
+	@awk 'BEGIN { FS = ":.*## " } \
+	  /^##@/ { printf "\n%s\n", substr($$0, 5) } \
+	  /^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: build
+build: ## Build the agent, static, to build/
+	CGO_ENABLED=0 GOOS=linux go build -trimpath -buildvcs=auto -ldflags='-s -w' -o $(BINARY) .
+
+.PHONY: test
+test: test-chart ## Run the unit, protocol and kernel tests with the race detector, and the chart's tests
+	go test -race ./...
+
+.PHONY: test-kernel
+test-kernel: export REQUIRE_KERNEL := 1
+test-kernel: ## Run the tests that program real network namespaces; fail where they cannot run (needs root)
+	go test -race -count=1 ./internal/netns/... ./internal/kerneltest/... ./iptables/...
+
+.PHONY: test-chart
+test-chart: build
+	go -C hack/tools/helm test -count=1 ./... # the chart lies outside the module, where the test cache does not look
+
+.PHONY: fuzz
+fuzz: ## Run every fuzz target for FUZZTIME (20s)
+	hack/tools/fuzz.sh $(FUZZTIME)
+
+.PHONY: lint
+lint: $(GOLANGCI_LINT) ## Run the linters over every module with Go code
+	@for module in $(LINTED); do \
+	  echo "lint $$module"; (cd $$module && $(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yaml ./...); done
+
+.PHONY: fmt
+fmt: $(GOLANGCI_LINT) ## Format the code as the linter wants it
+	@for module in $(LINTED); do (cd $$module && $(GOLANGCI_LINT) fmt --config $(CURDIR)/.golangci.yaml ./...); done
+
+.PHONY: vuln
+vuln: $(GOVULNCHECK) ## Look for known vulnerabilities in what the product links (asks vuln.go.dev)
+	$(GOVULNCHECK) ./...
+
+##@ Chart and generated files
+
+.PHONY: chart-lint
+chart-lint: $(HELM) test-chart ## helm lint --strict, and the chart's golden, schema and flag tests
+	$(HELM) lint --strict $(CHART)
+
+.PHONY: generate
+generate: $(HELM) ## Write what is derived: the chart's values table, its golden files, config/
+	go -C hack/tools/helm run ./chartdocs $(CURDIR)/$(CHART)
+	go -C hack/tools/helm test -count=1 ./charttest -run TestGolden -update
+	hack/tools/render-config.sh $(HELM)
+
+.PHONY: verify
+verify: generate ## Fail if anything generated, tidied or downloaded differs from what is committed
+	@for module in $(MODULES); do echo "tidy $$module"; go -C $$module mod tidy -diff; go -C $$module mod verify; done
+	git diff --exit-code
+	@test -z "$$(git ls-files --others --exclude-standard chart config hack/tools)" || \
+	  { git ls-files --others --exclude-standard chart config hack/tools; echo 'generated, but not committed' >&2; exit 1; }
+
+##@ The one-node cluster
+
+.PHONY: image
+image: ## Build the product's image without a container engine, to build/image.tar
+	$(KC) image $(CURDIR)/build/image.tar
+
+.PHONY: cluster-up
+cluster-up: ## Start the one-node cluster (the first time it builds Kubernetes: about 15 CPU minutes)
+	$(KC) up
+
+.PHONY: cluster-down
+cluster-down: ## Stop the one-node cluster and leave nothing behind
+	$(KC) down
+
+.PHONY: demo
+demo: $(HELM) ## The product at work on the one-node cluster, shown step by step
+	hack/demo.sh
+
+.PHONY: demo-down
+demo-down: cluster-down ## Take the demo and its cluster away
+
+.PHONY: e2e
+e2e: $(HELM) ## Run the end-to-end tests on the one-node cluster
+	hack/e2e.sh
+
+.PHONY: bench
+bench: ## Measure speed and size against the reference; writes build/bench.json
+	hack/bench.sh
+
+##@ Housekeeping
+
+.PHONY: tools
+tools: $(GOLANGCI_LINT) $(GOVULNCHECK) $(HELM) ## Build the pinned tools (the linter takes CPU minutes, once)
+
+.PHONY: clean
+clean: ## Remove build/; caches outside the checkout stay
+	rm -rf build
+
+$(GOLANGCI_LINT):
+	nice go -C hack/tools build -trimpath -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+$(GOVULNCHECK):
+	nice go -C hack/tools build -trimpath -o $@ golang.org/x/vuln/cmd/govulncheck
+
+# Helm judges a chart's kubeVersion by the release of Kubernetes that it was linked for, and assumes an old one unless told.
+kube_minor   = $(shell awk '$$1 == "k8s.io/client-go" { split($$2, v, "."); print v[2] }' hack/tools/helm/go.mod)
+HELM_LDFLAGS = $(foreach pkg,chartutil lint/rules,-X helm.sh/helm/v3/pkg/$(pkg).k8sVersionMinor=$(kube_minor))
+
+$(HELM):
+	nice go -C hack/tools/helm build -trimpath -ldflags='-s -w $(HELM_LDFLAGS)' -o $@ helm.sh/helm/v3/cmd/helm

@@ -1,0 +1,106 @@
+{{- define "agent.name" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride -}}
+{{- else if contains .Chart.Name .Release.Name -}}
+{{- .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "agent.selector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "agent.labels" -}}
+{{ include "agent.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- define "agent.openshift" -}}
+{{- if eq .Values.kubernetesDistribution "OpenShift" -}}true{{- end -}}
+{{- end -}}
+
+{{- define "agent.capabilities" -}}
+{{- /* SYS_ADMIN enters a pod's network namespace, NET_ADMIN writes rules there, SYS_PTRACE is what /proc/PID/ns asks for. */ -}}
+{{- ternary (list "SYS_PTRACE") list .Values.processFallback | concat (list "SYS_ADMIN" "NET_ADMIN") | toJson -}}
+{{- end -}}
+
+{{- define "agent.seLinuxOptions" -}}
+{{- /* container_t may neither connect to the runtime's socket nor open another pod's namespace. */ -}}
+{{- $default := ternary (dict "type" "spc_t") dict (eq .Values.kubernetesDistribution "OpenShift") -}}
+{{- .Values.seLinuxOptions | default $default | toJson -}}
+{{- end -}}
+
+{{- define "agent.port" -}}
+{{- regexFind "[0-9]+$" . -}}
+{{- end -}}
+
+{{- define "agent.probeTarget" -}}
+{{- /* A wildcard address is asked on loopback: the kubelet shares the agent's network. */ -}}
+{{- $port := include "agent.port" .Values.healthAddr -}}
+{{- $host := .Values.healthAddr | trimSuffix (printf ":%s" $port) | trimAll "[]" -}}
+host: {{ has $host (list "" "0.0.0.0" "::") | ternary "127.0.0.1" $host | quote }}
+port: {{ $port }}
+{{- end -}}
+
+{{- /*
+What the agent sees of the node, each at the node's own path, because the runtime answers with such paths.
+Sockets are mounted by their directory: a restarted runtime makes its socket anew, and a mounted file would stay the old one.
+Docker's socket lies in /var/run itself, which is too much to hand out: there it is the file, and the agent must be restarted with Docker.
+*/ -}}
+{{- define "agent.hostPaths" -}}
+{{- $socket := trimPrefix "unix://" .Values.runtimeEndpoint -}}
+- {name: netns, path: /var/run/netns, type: DirectoryOrCreate}
+{{- if and $socket (has (dir $socket) (list "/run" "/var/run")) }}
+- {name: runtime, path: {{ $socket | quote }}, type: Socket}
+{{- else if $socket }}
+- {name: runtime, path: {{ dir $socket | quote }}, type: Directory}
+{{- else if eq .Values.containerRuntime "auto" }}
+- {name: containerd, path: /run/containerd, type: DirectoryOrCreate}
+- {name: crio, path: /var/run/crio, type: DirectoryOrCreate}
+{{- else if eq .Values.containerRuntime "containerd" }}
+- {name: containerd, path: /run/containerd, type: Directory}
+{{- else if eq .Values.containerRuntime "crio" }}
+- {name: crio, path: /var/run/crio, type: Directory}
+{{- else }}
+- {name: docker, path: /var/run/docker.sock, type: Socket}
+{{- end }}
+{{- if eq .Values.containerRuntime "docker" }}
+- {name: docker-netns, path: /var/run/docker/netns, type: DirectoryOrCreate}
+{{- end }}
+{{- end -}}
+
+{{- /* Every flag of `run`, once. Lists are joined as the flags and the pods' annotations write them. */ -}}
+{{- define "agent.args" -}}
+{{- $v := .Values -}}
+- run
+- --node-name=$(NODE_NAME)
+- --agent-namespace=$(POD_NAMESPACE)
+{{- range list
+  (list "runtime" $v.containerRuntime)
+  (list "runtime-endpoint" $v.runtimeEndpoint)
+  (list "backend" $v.backend)
+  (list "select" $v.select)
+  (list "exclude-namespaces" (join "," $v.excludeNamespaces))
+  (list "unsupported-runtime-handlers" (join "," $v.unsupportedRuntimeHandlers))
+  (list "include-outbound-ip-ranges" (join "," $v.includeOutboundIPRanges))
+  (list "exclude-outbound-ip-ranges" (join "," $v.excludeOutboundIPRanges))
+  (list "include-inbound-ports" (join "," $v.includeInboundPorts))
+  (list "exclude-inbound-ports" (join "," $v.excludeInboundPorts))
+  (list "include-outbound-ports" (join "," $v.includeOutboundPorts))
+  (list "exclude-outbound-ports" (join "," $v.excludeOutboundPorts))
+  (list "envoy-port" (int $v.envoyPort))
+  (list "envoy-inbound-port" (int $v.envoyInboundPort))
+  (list "envoy-tunnel-port" (int $v.envoyTunnelPort))
+  (list "interception-mode" $v.interceptionMode)
+  (list "health-addr" $v.healthAddr)
+  (list "metrics-addr" $v.metricsAddr)
+  (list "log-level" $v.logLevel)
+  (list "sweep-interval" $v.sweepInterval)
+}}
+- {{ printf "--%s=%v" (first .) (last .) | quote }}
+{{- end }}
+{{- end -}}

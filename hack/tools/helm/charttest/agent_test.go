@@ -1,0 +1,136 @@
+package charttest
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"helm.sh/helm/v3/pkg/chartutil"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+)
+
+func valuesMap(t *testing.T, values string) map[string]any {
+	t.Helper()
+	parsed, err := chartutil.ReadValues([]byte(values))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parsed
+}
+
+// Whatever the values are, the agent's pod is made of valid objects and asks for no more than it needs.
+func TestEveryValueSet(t *testing.T) {
+	for name, values := range cases(t) {
+		t.Run(name, func(t *testing.T) {
+			for _, doc := range documents(t, values) {
+				decode(t, doc)
+			}
+			pod := daemonSet(t, values).Spec.Template.Spec
+			if len(pod.Containers) != 1 || len(pod.InitContainers) != 0 {
+				t.Fatalf("%d containers and %d init containers, want the agent alone", len(pod.Containers), len(pod.InitContainers))
+			}
+			checkSecurity(t, pod, values)
+			checkMounts(t, pod)
+		})
+	}
+}
+
+func checkSecurity(t *testing.T, pod corev1.PodSpec, values string) {
+	t.Helper()
+	wantAdd, wantPID := []corev1.Capability{"SYS_ADMIN", "NET_ADMIN"}, false
+	if valuesMap(t, values)["processFallback"] == true {
+		wantAdd, wantPID = append(wantAdd, "SYS_PTRACE"), true
+	}
+	security := pod.Containers[0].SecurityContext
+	wantCapabilities := &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: wantAdd}
+	if diff := cmp.Diff(wantCapabilities, security.Capabilities); diff != "" {
+		t.Errorf("capabilities (-want +got):\n%s", diff)
+	}
+	if *security.Privileged || *security.AllowPrivilegeEscalation || !*security.ReadOnlyRootFilesystem {
+		t.Errorf("privileged, allows escalation or has a writable root: %+v", security)
+	}
+	if security.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+		t.Errorf("seccomp profile %s, want the runtime's", security.SeccompProfile.Type)
+	}
+	if pod.HostPID != wantPID || pod.HostIPC || !pod.HostNetwork {
+		t.Errorf("hostPID %t, hostIPC %t, hostNetwork %t; want %t, false, true", pod.HostPID, pod.HostIPC, pod.HostNetwork, wantPID)
+	}
+}
+
+func checkMounts(t *testing.T, pod corev1.PodSpec) {
+	t.Helper()
+	volumes := make(map[string]string, len(pod.Volumes))
+	for _, volume := range pod.Volumes {
+		volumes[volume.Name] = volume.HostPath.Path
+	}
+	tooWide := map[string]bool{"/": true, "/run": true, "/var/run": true, "/var": true, "/proc": true}
+	for _, mount := range pod.Containers[0].VolumeMounts {
+		if volumes[mount.Name] != mount.MountPath {
+			t.Errorf("%s: the node's %q is mounted at %q, want the same path", mount.Name, volumes[mount.Name], mount.MountPath)
+		}
+		if !mount.ReadOnly || tooWide[mount.MountPath] {
+			t.Errorf("%s: writable or too wide", mount.MountPath)
+		}
+		// Without propagation a namespace made later is an empty file, and a container's unmounted root stays in use.
+		socket := strings.HasSuffix(mount.MountPath, ".sock")
+		if !socket && (mount.MountPropagation == nil || *mount.MountPropagation != corev1.MountPropagationHostToContainer) {
+			t.Errorf("%s: mounts of the node do not reach the agent", mount.MountPath)
+		}
+		delete(volumes, mount.Name)
+	}
+	if len(volumes) != 0 {
+		t.Errorf("volumes that nothing mounts: %v", volumes)
+	}
+}
+
+// OpenShift's type is not among those of Kubernetes: its fields without a default are compared here.
+func TestSecurityContextConstraintsAdmitThePod(t *testing.T) {
+	for name, tc := range map[string]struct {
+		in                string
+		wantCapabilities  []any
+		wantHostPID, want bool
+	}{
+		"on Kubernetes there are none":     {in: "kubernetesDistribution: Kubernetes"},
+		"what the agent needs":             {in: "kubernetesDistribution: OpenShift", wantCapabilities: []any{"SYS_ADMIN", "NET_ADMIN"}, want: true},
+		"the fallback to processes' files": {in: "{kubernetesDistribution: OpenShift, processFallback: true}", wantCapabilities: []any{"SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE"}, wantHostPID: true, want: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			scc := constraints(t, tc.in)
+			if (scc != nil) != tc.want {
+				t.Fatalf("SecurityContextConstraints rendered: %t, want %t", scc != nil, tc.want)
+			}
+			if scc == nil {
+				return
+			}
+			want := map[string]any{
+				"allowHostDirVolumePlugin": true, "allowHostIPC": false, "allowHostNetwork": true, "allowHostPID": tc.wantHostPID,
+				"allowHostPorts": true, "allowPrivilegedContainer": false, "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
+				"allowedCapabilities": tc.wantCapabilities, "requiredDropCapabilities": []any{},
+			}
+			for key, value := range want {
+				if diff := cmp.Diff(value, scc[key]); diff != "" {
+					t.Errorf("%s (-want +got):\n%s", key, diff)
+				}
+			}
+			security := daemonSet(t, tc.in).Spec.Template.Spec.Containers[0].SecurityContext
+			if security.SELinuxOptions == nil || security.SELinuxOptions.Type != "spc_t" {
+				t.Errorf("SELinux options %+v, want type spc_t", security.SELinuxOptions)
+			}
+		})
+	}
+}
+
+func constraints(t *testing.T, values string) map[string]any {
+	t.Helper()
+	for _, doc := range documents(t, values) {
+		var object map[string]any
+		if err := yaml.UnmarshalStrict([]byte(doc), &object); err != nil {
+			t.Fatal(err)
+		}
+		if object["kind"] == "SecurityContextConstraints" {
+			return object
+		}
+	}
+	return nil
+}

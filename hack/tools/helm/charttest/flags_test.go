@@ -1,0 +1,112 @@
+package charttest
+
+import (
+	"flag"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var binary = flag.String("binary", "../../../../build/istio-pod-network-controller", "the agent, whose flags are compared with the chart")
+
+// notInValues are the flags that the pod itself answers, through the downward API.
+func notInValues() map[string]string {
+	return map[string]string{"node-name": "$(NODE_NAME)", "agent-namespace": "$(POD_NAMESPACE)"}
+}
+
+// The flags of `run` and the chart's arguments are the same set, and an untouched values.yaml says what an untouched flag says.
+func TestArgumentsAreTheFlagsOfRun(t *testing.T) {
+	help, err := exec.CommandContext(t.Context(), *binary, "run", "--help").CombinedOutput()
+	if err != nil {
+		t.Fatalf("ask the agent for its flags (`make build` builds it): %v\n%s", err, help)
+	}
+	args := arguments(t, "{}")
+	flags := map[string]string{}
+	line := regexp.MustCompile(`(?m)^\s+(?:-\w, )?--([a-z][a-z0-9-]*)(?:[^\n]*\(default (.*)\)$)?`)
+	for _, match := range line.FindAllStringSubmatch(string(help), -1) {
+		if match[1] != "help" {
+			flags[match[1]] = strings.Trim(match[2], `"[]`)
+		}
+	}
+	for name, value := range notInValues() {
+		if args[name] != value {
+			t.Errorf("--%s=%s, want %s", name, args[name], value)
+		}
+		delete(args, name)
+		if _, ok := flags[name]; !ok {
+			t.Errorf("run has no flag --%s", name)
+		}
+		delete(flags, name)
+	}
+	if diff := cmp.Diff(flags, args, cmp.Comparer(sameDefault)); diff != "" {
+		t.Errorf("flags of run and their defaults against the chart's arguments (-run +chart):\n%s", diff)
+	}
+}
+
+// sameDefault compares as flags do: 1m is 1m0s.
+func sameDefault(a, b string) bool {
+	first, errFirst := time.ParseDuration(a)
+	second, errSecond := time.ParseDuration(b)
+	return a == b || errFirst == nil && errSecond == nil && first == second
+}
+
+// Each value with a flag moves that flag alone.
+func TestValuesMapOneToOne(t *testing.T) {
+	defaults := arguments(t, "{}")
+	for flag, tc := range map[string]struct{ in, want string }{
+		"runtime":                      {"containerRuntime: crio", "crio"},
+		"runtime-endpoint":             {"runtimeEndpoint: unix:///run/k3s/containerd/containerd.sock", "unix:///run/k3s/containerd/containerd.sock"},
+		"backend":                      {"backend: nftables", "nftables"},
+		"select":                       {"select: either", "either"},
+		"exclude-namespaces":           {"excludeNamespaces: [a, b]", "a,b"},
+		"unsupported-runtime-handlers": {"unsupportedRuntimeHandlers: []", ""},
+		"include-outbound-ip-ranges":   {"includeOutboundIPRanges: [10.0.0.0/8, 'fd00::/8']", "10.0.0.0/8,fd00::/8"},
+		"exclude-outbound-ip-ranges":   {"excludeOutboundIPRanges: [192.168.0.0/16]", "192.168.0.0/16"},
+		"include-inbound-ports":        {"includeInboundPorts: [80, 8080]", "80,8080"},
+		"exclude-inbound-ports":        {"excludeInboundPorts: [22]", "22"},
+		"include-outbound-ports":       {"includeOutboundPorts: [3306]", "3306"},
+		"exclude-outbound-ports":       {"excludeOutboundPorts: []", ""},
+		"envoy-port":                   {"envoyPort: 65535", "65535"},
+		"envoy-inbound-port":           {"envoyInboundPort: 25006", "25006"},
+		"envoy-tunnel-port":            {"envoyTunnelPort: 25008", "25008"},
+		"interception-mode":            {"interceptionMode: NONE", "NONE"},
+		"health-addr":                  {"healthAddr: ':25078'", ":25078"},
+		"metrics-addr":                 {"metricsAddr: 127.0.0.1:25079", "127.0.0.1:25079"},
+		"log-level":                    {"logLevel: debug", "debug"},
+		"sweep-interval":               {"sweepInterval: 1h30m", "1h30m"},
+	} {
+		t.Run(flag, func(t *testing.T) {
+			want := arguments(t, "{}")
+			want[flag] = tc.want
+			if diff := cmp.Diff(want, arguments(t, tc.in)); diff != "" {
+				t.Errorf("arguments (-want +got):\n%s", diff)
+			}
+			delete(defaults, flag)
+		})
+	}
+	if diff := cmp.Diff(notInValues(), defaults); diff != "" {
+		t.Errorf("arguments that this test does not move (-want +got):\n%s", diff)
+	}
+}
+
+// arguments are the container's flags by name; a flag that is given twice is a failure.
+func arguments(t *testing.T, values string) map[string]string {
+	t.Helper()
+	args := daemonSet(t, values).Spec.Template.Spec.Containers[0].Args
+	if len(args) == 0 || args[0] != "run" {
+		t.Fatalf("arguments are %q, want `run` first", args)
+	}
+	byName := make(map[string]string, len(args))
+	for _, arg := range args[1:] {
+		name, value, ok := strings.Cut(strings.TrimPrefix(arg, "--"), "=")
+		if _, double := byName[name]; double || !ok || !strings.HasPrefix(arg, "--") {
+			t.Fatalf("argument %q: given twice, or not of the form --flag=value", arg)
+		}
+		byName[name] = value
+	}
+	return byName
+}

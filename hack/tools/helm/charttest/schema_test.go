@@ -1,0 +1,58 @@
+package charttest
+
+import (
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v3/pkg/action"
+	"helm.sh/helm/v3/pkg/lint/support"
+)
+
+func TestSchemaRefuses(t *testing.T) {
+	for name, tc := range map[string]struct{ in, want string }{
+		"a distribution in lower case":        {"kubernetesDistribution: openshift", "value must be one of 'Kubernetes', 'OpenShift'"},
+		"an unknown runtime":                  {"containerRuntime: rkt", "value must be one of 'auto', 'containerd', 'crio', 'docker'"},
+		"an unknown backend":                  {"backend: ipfw", "value must be one of 'auto', 'nftables', 'iptables'"},
+		"an unknown selection":                {"select: all", "value must be one of 'annotation', 'injected', 'either'"},
+		"an unknown log level":                {"logLevel: warn", "value must be one of 'debug', 'info', 'error'"},
+		"an unknown key":                      {"privileged: true", "additional properties 'privileged' not allowed"},
+		"an unknown key further down":         {"image: {repo: x}", "additional properties 'repo' not allowed"},
+		"a port that is too large":            {"envoyPort: 65536", "at '/envoyPort': maximum: got 65,536, want 65,535"},
+		"port 0 to listen on":                 {"envoyInboundPort: 0", "at '/envoyInboundPort': minimum: got 0, want 1"},
+		"a negative port in a list":           {"excludeInboundPorts: [-1]", "at '/excludeInboundPorts/0': minimum: got -1, want 0"},
+		"a range in a port list":              {"excludeOutboundPorts: [8000-9000]", "at '/excludeOutboundPorts/0': got string, want integer"},
+		"all ports where that has no meaning": {`includeOutboundPorts: ["*"]`, "at '/includeOutboundPorts/0': got string, want integer"},
+		"all ports and one more":              {`includeInboundPorts: ["*", 80]`, "at '/includeInboundPorts': 'anyOf' failed"},
+		"ports as one string":                 {`excludeInboundPorts: "80,443"`, "at '/excludeInboundPorts': got string, want array"},
+		"an address without a prefix length":  {"excludeOutboundIPRanges: [10.1.2.3]", "at '/excludeOutboundIPRanges/0': '10.1.2.3' does not match pattern"},
+		"all addresses where it has no sense": {`excludeOutboundIPRanges: ["*"]`, "at '/excludeOutboundIPRanges/0': '*' does not match pattern"},
+		"a TCP runtime endpoint":              {"runtimeEndpoint: tcp://10.0.0.1:2375", "at '/runtimeEndpoint': 'tcp://10.0.0.1:2375' does not match pattern"},
+		"an address without a port":           {"metricsAddr: localhost", "at '/metricsAddr': 'localhost' does not match pattern"},
+		"an interval without a unit":          {`sweepInterval: "60"`, "at '/sweepInterval': '60' does not match pattern"},
+		"a list inside a list item":           {`excludeNamespaces: ["a,b"]`, "at '/excludeNamespaces/0': 'a,b' does not match pattern"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := install(t, tc.in)
+			if err == nil {
+				t.Fatalf("values %q were accepted, want an error that says %q", tc.in, tc.want)
+			}
+			if !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error says\n%v\nwant %q in it", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestLintIsStrictlyClean(t *testing.T) {
+	for name, values := range cases(t) {
+		t.Run(name, func(t *testing.T) {
+			lint := action.NewLint()
+			lint.Strict, lint.Namespace = true, "lint"
+			for _, message := range lint.Run([]string{chartDir}, valuesMap(t, values)).Messages {
+				if message.Severity >= support.WarningSev {
+					t.Error(message)
+				}
+			}
+		})
+	}
+}
