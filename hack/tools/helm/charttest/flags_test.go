@@ -73,7 +73,7 @@ func TestValuesMapOneToOne(t *testing.T) {
 		"envoy-port":                   {"envoyPort: 65535", "65535"},
 		"envoy-inbound-port":           {"envoyInboundPort: 25006", "25006"},
 		"envoy-tunnel-port":            {"envoyTunnelPort: 25008", "25008"},
-		"interception-mode":            {"interceptionMode: NONE", "NONE"},
+		"interception-mode":            {"interceptionMode: REDIRECT", "REDIRECT"},
 		"health-addr":                  {"healthAddr: ':25078'", ":25078"},
 		"metrics-addr":                 {"metricsAddr: 127.0.0.1:25079", "127.0.0.1:25079"},
 		"log-level":                    {"logLevel: debug", "debug"},

@@ -1,0 +1,35 @@
+package charttest
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const configDir = "../../../../config"
+
+// What people apply without Helm are whole, valid objects, the namespace first.
+func TestConfigDecodesStrictly(t *testing.T) {
+	for pattern, want := range map[string]int{"kubernetes.yaml": 5, "openshift.yaml": 7, "namespace.yaml": 1, "samples/*.yaml": 1} {
+		files, err := filepath.Glob(filepath.Join(configDir, pattern))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("find %s: %d found, %v", pattern, len(files), err)
+		}
+		for _, file := range files {
+			t.Run(filepath.Base(file), func(t *testing.T) {
+				var got []string
+				for doc := range strings.SplitSeq(read(t, file), "\n---\n") {
+					if object := decode(t, doc); object != nil {
+						got = append(got, object.GetObjectKind().GroupVersionKind().Kind)
+					}
+				}
+				if len(got) != want {
+					t.Errorf("objects of Kubernetes' own types are %v, want %d", got, want)
+				}
+				if want > 1 && got[0] != "Namespace" {
+					t.Errorf("first is a %s, want the Namespace", got[0])
+				}
+			})
+		}
+	}
+}
