@@ -6,15 +6,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
+// ProxyContainer is the name of the container that the proxy runs in.
+const ProxyContainer = "istio-proxy"
+
 const (
-	proxyContainer = "istio-proxy"
-	keyInject      = "sidecar.istio.io/inject"
-	keyStatus      = "sidecar.istio.io/status"
+	keyInject = "sidecar.istio.io/inject"
+	keyStatus = "sidecar.istio.io/status"
 )
 
 // injected judges a pod as Istio's CNI plugin does, so that the agent can stand in for it; "" means that it is redirected.
 func injected(pod *corev1.Pod) Reason {
-	proxy := findContainer(pod, proxyContainer)
+	proxy := findContainer(pod, ProxyContainer)
 	if proxy != nil {
 		if off, _ := boolEnv(proxy, "DISABLE_ENVOY"); off {
 			return Proxyless

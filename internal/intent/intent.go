@@ -158,7 +158,7 @@ func annotated(pod *corev1.Pod, ns *corev1.Namespace) Reason {
 	switch {
 	case !Asked(pod, ns):
 		return NotAsked
-	case pod.Annotations[KeyInitialize] != "true" && findContainer(pod, proxyContainer) == nil:
+	case pod.Annotations[KeyInitialize] != "true" && findContainer(pod, ProxyContainer) == nil:
 		return NoProxy
 	}
 	return ""

@@ -131,7 +131,7 @@ func (r *reader) unsupported(pod *corev1.Pod) {
 			r.errs = append(r.errs, &ValueError{Key: key, Value: v, Want: "no such annotation", Why: "not supported yet"})
 		}
 	}
-	proxy := findContainer(pod, proxyContainer)
+	proxy := findContainer(pod, ProxyContainer)
 	if proxy == nil {
 		return
 	}
@@ -152,14 +152,14 @@ func (r *reader) unsupported(pod *corev1.Pod) {
 
 func (r *reader) refuseEnv(name, value string) {
 	r.errs = append(r.errs, &ValueError{
-		Key: "environment of container " + proxyContainer + ", " + name, Value: value, Want: "it unset", Why: "not supported yet",
+		Key: "environment of container " + ProxyContainer + ", " + name, Value: value, Want: "it unset", Why: "not supported yet",
 	})
 }
 
 // proxyOwner is who the proxy runs as: by its container, else by the pod, else Istio's customary ids. 0 counts as not said.
 func proxyOwner(pod *corev1.Pod) (uid, gid uint32) {
 	var ids [2]*int64
-	if c := findContainer(pod, proxyContainer); c != nil && c.SecurityContext != nil {
+	if c := findContainer(pod, ProxyContainer); c != nil && c.SecurityContext != nil {
 		ids = [2]*int64{c.SecurityContext.RunAsUser, c.SecurityContext.RunAsGroup}
 	}
 	if sc := pod.Spec.SecurityContext; sc != nil {

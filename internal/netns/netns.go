@@ -10,10 +10,9 @@ import (
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
-)
 
-// ErrGone says that a path leads to no namespace (any more): its pod is gone, or its sandbox has been made anew.
-var ErrGone = errors.New("network namespace is gone")
+	"istio-pod-network-controller/internal/podnet"
+)
 
 // ID identifies a namespace for as long as it lives, whatever path leads to it.
 type ID struct{ Dev, Ino uint64 }
@@ -25,12 +24,13 @@ type NS struct {
 }
 
 // Open opens the namespace that path leads to. It refuses whatever is not a network namespace, by what the kernel says of
-// the open descriptor, never by the path: a plain file, a socket, another kind of namespace.
+// the open descriptor, never by the path: a plain file, a socket, another kind of namespace. A path that leads nowhere is
+// podnet.ErrGone.
 func Open(path string) (*NS, error) {
 	// Without O_NONBLOCK a FIFO put at the path would hold us for ever.
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ESRCH) {
-		return nil, fmt.Errorf("open %q: %w", path, ErrGone)
+		return nil, fmt.Errorf("open %q: %w", path, podnet.ErrGone)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open %q: %w", path, err)

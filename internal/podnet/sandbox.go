@@ -3,8 +3,13 @@ package podnet
 
 import "errors"
 
-// ErrNotReady says that a pod has no running sandbox yet: ask again soon.
-var ErrNotReady = errors.New("no ready sandbox")
+// What callers tell apart: nothing is wrong, the pod is only not where it was looked for.
+var (
+	// ErrNotReady says that a pod has no running sandbox yet: ask again soon.
+	ErrNotReady = errors.New("no ready sandbox")
+	// ErrGone says that a path leads to no namespace any more: its pod is gone, or its sandbox has been made anew.
+	ErrGone = errors.New("network namespace is gone")
+)
 
 // Sandbox says which pod, which of its sandboxes, and where its network namespace is. A pod whose sandbox is made anew
 // keeps Namespace, Name and UID and gets a new ID and NetNS; state is therefore keyed by ID.

@@ -57,8 +57,17 @@ func (b *Backend) Verify(ctx context.Context, path string, want iptables.Ruleset
 	return drift, err
 }
 
-// Remove takes away all that we own in the namespace at path and tells whether there was anything. loopback are the
-// addresses that Apply may have added.
+// Present tells whether the namespace at path holds anything of ours.
+func (b *Backend) Present(ctx context.Context, path string) (present bool, err error) {
+	err = b.in(ctx, path, func(_ *netns.NS, conn *nft.Conn) error {
+		table, err := ownTable(conn)
+		present = table != nil
+		return err
+	})
+	return present, err
+}
+
+// Remove takes away all that we own in the namespace at path and tells whether there was anything.
 func (b *Backend) Remove(ctx context.Context, path string) (removed bool, err error) {
 	err = b.in(ctx, path, func(ns *netns.NS, conn *nft.Conn) error {
 		have, err := ownTable(conn)

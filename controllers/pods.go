@@ -1,0 +1,56 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"istio-pod-network-controller/internal/podnet"
+)
+
+// errNoPod says that a sandbox's pod is no more, or that another pod has its name now.
+var errNoPod = errors.New("no such pod")
+
+func isNoPod(err error) bool { return errors.Is(err, errNoPod) }
+
+// Reader reads pods and namespaces from the watch cache, and from the API server what the cache does not have yet.
+type Reader struct{ Cache, Live client.Reader }
+
+// Pod gives the pod that a sandbox belongs to.
+func (r Reader) Pod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
+	for _, from := range []client.Reader{r.Cache, r.Live} {
+		pod := &corev1.Pod{}
+		err := from.Get(ctx, types.NamespacedName{Namespace: s.Namespace, Name: s.Name}, pod)
+		switch {
+		case err == nil && string(pod.UID) == s.UID:
+			return pod, nil
+		case err != nil && !apierrors.IsNotFound(err):
+			return nil, fmt.Errorf("get pod: %w", err)
+		}
+	}
+	return nil, errNoPod
+}
+
+// Namespace gives a namespace's metadata, or nil for one that does not exist.
+func (r Reader) Namespace(ctx context.Context, name string) (*corev1.Namespace, error) {
+	for _, from := range []client.Reader{r.Cache, r.Live} {
+		// Metadata is all that the cache holds; asking for more would start a second one.
+		meta := &metav1.PartialObjectMetadata{}
+		meta.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: "Namespace"})
+		err := from.Get(ctx, types.NamespacedName{Name: name}, meta)
+		switch {
+		case err == nil:
+			return &corev1.Namespace{ObjectMeta: meta.ObjectMeta}, nil
+		case !apierrors.IsNotFound(err):
+			return nil, fmt.Errorf("get namespace: %w", err)
+		}
+	}
+	return nil, nil
+}

@@ -1,0 +1,125 @@
+package controllers
+
+import (
+	"context"
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/podnet"
+)
+
+// ensureTimeout bounds one look at a pod: the runtime's answer and the kernel's.
+const ensureTimeout = 10 * time.Second
+
+// concurrency is how many pods are looked at at once; a node starts few at a time.
+const concurrency = 4
+
+// PodWatch is the entrance by the API server: it hands every pod of the node to the Programmer when something about it, or
+// about its namespace's annotation, has changed.
+type PodWatch struct {
+	Client     client.Reader // the watch cache
+	Programmer *Programmer
+
+	waiting waiting
+}
+
+// SetupWithManager registers the watch.
+func (w *PodWatch) SetupWithManager(mgr ctrl.Manager) error {
+	ns := &metav1.PartialObjectMetadata{}
+	ns.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: "Namespace"})
+	return ctrl.NewControllerManagedBy(mgr).Named("pods").
+		For(&corev1.Pod{}, builder.WithPredicates(relevantPods())).
+		WatchesMetadata(ns, handler.EnqueueRequestsFromMapFunc(w.podsOf), builder.WithPredicates(annotationChanges())).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
+		Complete(w)
+}
+
+// Reconcile looks at one pod. A pod whose sandbox does not run yet is looked at again in a moment; one that says something
+// wrong, when it changes; any other error is retried with back-off.
+func (w *PodWatch) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	var pod corev1.Pod
+	if err := w.Client.Get(ctx, req.NamespacedName, &pod); err != nil {
+		w.waiting.done(req.NamespacedName)
+		for _, uid := range w.Programmer.Ledger.UIDs(req.Namespace, req.Name) {
+			w.Programmer.Ledger.ForgetPod(uid)
+		}
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, ensureTimeout)
+	defer cancel()
+	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues("pod", req.String(), "podUID", pod.UID, "entrance", Watch))
+	_, err := w.Programmer.Ensure(ctx, Watch, podnet.Sandbox{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)})
+	if absent(err) && pod.DeletionTimestamp == nil {
+		return ctrl.Result{RequeueAfter: w.waiting.delay(req.NamespacedName, time.Now())}, nil
+	}
+	w.waiting.done(req.NamespacedName)
+	if absent(err) {
+		return ctrl.Result{}, nil
+	}
+	return ctrl.Result{}, err
+}
+
+// podsOf maps a namespace to the pods of this node in it.
+func (w *PodWatch) podsOf(ctx context.Context, ns client.Object) []reconcile.Request {
+	var pods corev1.PodList
+	if err := w.Client.List(ctx, &pods, client.InNamespace(ns.GetName())); err != nil {
+		log.FromContext(ctx).Error(err, "pods not listed", "namespace", ns.GetName())
+		return nil
+	}
+	out := make([]reconcile.Request, 0, len(pods.Items))
+	for i := range pods.Items {
+		out = append(out, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: ns.GetName(), Name: pods.Items[i].Name}})
+	}
+	return out
+}
+
+// relevantPods lets through every change but those that only we have made. The cache has already dropped what is of no
+// interest, so what is left tells of the pod's wishes or of its sandbox.
+func relevantPods() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok1 := e.ObjectOld.(*corev1.Pod)
+		after, ok2 := e.ObjectNew.(*corev1.Pod)
+		return !ok1 || !ok2 || !equality.Semantic.DeepEqual(withoutReport(before), withoutReport(after))
+	}}
+}
+
+func withoutReport(pod *corev1.Pod) *corev1.Pod {
+	out := *pod
+	out.ResourceVersion = ""
+	out.Annotations = maps.Clone(pod.Annotations)
+	delete(out.Annotations, KeyStatus)
+	delete(out.Annotations, KeyDetails)
+	out.Status.Conditions = nil
+	for _, c := range pod.Status.Conditions {
+		if c.Type != Condition {
+			out.Status.Conditions = append(out.Status.Conditions, c)
+		}
+	}
+	return &out
+}
+
+func annotationChanges() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false }, // its pods have events of their own
+		DeleteFunc: func(event.DeleteEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			return e.ObjectOld.GetAnnotations()[intent.KeyInitialize] != e.ObjectNew.GetAnnotations()[intent.KeyInitialize]
+		},
+	}
+}

@@ -1,0 +1,186 @@
+package controllers
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/podnet"
+)
+
+func request() ctrl.Request {
+	return ctrl.Request{NamespacedName: types.NamespacedName{Namespace: "shop", Name: "cart"}}
+}
+
+func newWatch(t *testing.T, pods ...*corev1.Pod) (*PodWatch, *bench) {
+	t.Helper()
+	b := newBench(t)
+	c := fake.NewClientBuilder()
+	for _, p := range pods {
+		c.WithObjects(p)
+	}
+	return &PodWatch{Client: c.Build(), Programmer: b.Programmer}, b
+}
+
+func TestReconcileDecidesWhenToLookAgain(t *testing.T) {
+	cases := map[string]struct {
+		change                 func(*bench)
+		soon, retry, permanent bool
+	}{
+		"programmed":              {},
+		"no sandbox yet":          {change: func(b *bench) { clear(b.finder.sandboxes) }, soon: true},
+		"the namespace went away": {change: func(b *bench) { b.backend.err = podnet.ErrGone }, soon: true},
+		"an error that may pass":  {change: func(b *bench) { b.backend.err = errors.New("no") }, retry: true},
+		"a wrong annotation": {
+			change: func(b *bench) { b.pods.pod.Annotations[intent.KeyInitialize] = "yes" }, retry: true, permanent: true,
+		},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			w, b := newWatch(t, askingPod())
+			if c.change != nil {
+				c.change(b)
+			}
+			result, err := w.Reconcile(t.Context(), request())
+			if (result.RequeueAfter > 0) != c.soon || (err != nil) != c.retry || Permanent(err) != c.permanent {
+				t.Errorf("result %+v, error %v", result, err)
+			}
+		})
+	}
+}
+
+func TestADeletedPodIsForgotten(t *testing.T) {
+	w, b := newWatch(t)
+	b.ensure(t, Changed)
+	if _, err := w.Reconcile(t.Context(), request()); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(b.Ledger.Entries()); n != 0 {
+		t.Errorf("%d entries are left", n)
+	}
+}
+
+func TestDelaysGrowWithTheWait(t *testing.T) {
+	var w waiting
+	pod, start := request().NamespacedName, time.Unix(0, 0)
+	var got []time.Duration
+	for _, at := range []time.Duration{0, time.Second, 10 * time.Second, time.Hour} {
+		got = append(got, w.delay(pod, start.Add(at)))
+	}
+	if d := cmp.Diff([]time.Duration{firstDelay, 200 * time.Millisecond, 2 * time.Second, lastDelay}, got); d != "" {
+		t.Error(d)
+	}
+	w.done(pod)
+	if got := w.delay(pod, start.Add(time.Hour)); got != firstDelay {
+		t.Errorf("a new wait starts with %v", got)
+	}
+}
+
+func TestWhichChangesOfAPodMatter(t *testing.T) {
+	cases := map[string]struct {
+		change func(*corev1.Pod)
+		want   bool
+	}{
+		"our own report": {change: func(p *corev1.Pod) {
+			p.Annotations[KeyStatus], p.Annotations[KeyDetails], p.ResourceVersion = "initialized", "{}", "2"
+			p.Status.Conditions = []corev1.PodCondition{{Type: Condition, Status: corev1.ConditionTrue}}
+		}},
+		"an annotation":   {change: func(p *corev1.Pod) { p.Annotations[intent.KeyInitialize] = "false" }, want: true},
+		"a label":         {change: func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} }, want: true},
+		"a new address":   {change: func(p *corev1.Pod) { p.Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.1"}} }, want: true},
+		"a new container": {change: func(p *corev1.Pod) { p.Status.ContainerStatuses = []corev1.ContainerStatus{{ContainerID: "x"}} }, want: true},
+		"the sandbox's state": {change: func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers}}
+		}, want: true},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			before, after := askingPod(), askingPod()
+			c.change(after)
+			if got := relevantPods().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}); got != c.want {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+}
+
+func TestANamespacesAnnotationConcernsItsPods(t *testing.T) {
+	other := askingPod()
+	other.Namespace, other.UID = "other", "uid-9"
+	w, _ := newWatch(t, askingPod(), other)
+	ns := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}
+	if d := cmp.Diff([]ctrl.Request{request()}, w.podsOf(t.Context(), ns)); d != "" {
+		t.Error(d)
+	}
+	asks := ns.DeepCopy()
+	asks.Annotations = map[string]string{intent.KeyInitialize: "true"}
+	labelled := ns.DeepCopy()
+	labelled.Labels = map[string]string{"a": "b"}
+	p := annotationChanges()
+	if !p.Update(event.UpdateEvent{ObjectOld: ns, ObjectNew: asks}) || p.Update(event.UpdateEvent{ObjectOld: ns, ObjectNew: labelled}) {
+		t.Error("only a change of the annotation concerns pods")
+	}
+}
+
+// What the cache drops must not change what a pod is judged by.
+func TestStrippedPodsAskForTheSame(t *testing.T) {
+	id := int64(2000)
+	pod := askingPod()
+	pod.Annotations[corev1.LastAppliedConfigAnnotation] = "{}"
+	pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
+	pod.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsGroup: &id}
+	pod.Spec.Containers = []corev1.Container{
+		{Name: "app", Image: "app:1", Env: []corev1.EnvVar{{Name: "A", Value: "B"}}},
+		{Name: intent.ProxyContainer, Args: []string{"proxy", "sidecar"}, SecurityContext: &corev1.SecurityContext{RunAsUser: &id}},
+	}
+	config := intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults()}
+	want, err := intent.Of(pod, nil, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stripped, err := stripPod(pod.DeepCopy())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := intent.Of(stripped.(*corev1.Pod), nil, config)
+	if err != nil || got.Spec.Hash() != want.Spec.Hash() || got.Redirect != want.Redirect {
+		t.Errorf("got %+v, %v; want %+v", got, err, want)
+	}
+	small := stripped.(*corev1.Pod)
+	if len(small.ManagedFields) != 0 || small.Spec.Containers[0].Image != "" || small.Annotations[corev1.LastAppliedConfigAnnotation] != "" {
+		t.Errorf("kept: %+v", small)
+	}
+}
+
+func TestReaderAsksTheServerForWhatTheCacheLacks(t *testing.T) {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Annotations: map[string]string{"a": "b"}}}
+	old := askingPod()
+	old.UID = "uid-0"
+	r := Reader{
+		Cache: fake.NewClientBuilder().WithObjects(old).Build(),
+		Live:  fake.NewClientBuilder().WithObjects(askingPod(), ns).Build(),
+	}
+	pod, err := r.Pod(t.Context(), podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "uid-1"})
+	if err != nil || pod.UID != "uid-1" {
+		t.Errorf("pod %v, error %v", pod, err)
+	}
+	if _, err := r.Pod(t.Context(), podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "uid-7"}); !isNoPod(err) {
+		t.Errorf("error %v", err)
+	}
+	got, err := r.Namespace(t.Context(), "shop")
+	if err != nil || got.Annotations["a"] != "b" {
+		t.Errorf("namespace %v, error %v", got, err)
+	}
+	if got, err := r.Namespace(t.Context(), "none"); got != nil || err != nil {
+		t.Errorf("namespace %v, error %v", got, err)
+	}
+}

@@ -1,0 +1,346 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/iptables"
+)
+
+// fakeBackend is a kernel that remembers a hash a namespace, and fails where it is told to.
+type fakeBackend struct {
+	mu     sync.Mutex
+	held   map[string]string
+	err    error
+	inside map[string]bool // namespaces that a call is at work in
+	clash  bool
+}
+
+func (b *fakeBackend) Apply(_ context.Context, netns string, want iptables.Ruleset) (bool, error) {
+	b.mu.Lock()
+	b.clash = b.clash || b.inside[netns]
+	b.inside[netns] = true
+	b.mu.Unlock()
+	defer func() {
+		b.mu.Lock()
+		b.inside[netns] = false
+		b.mu.Unlock()
+	}()
+	if b.err != nil {
+		return false, b.err
+	}
+	text := want.NftText(iptables.TextOptions{})
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	changed := b.held[netns] != text
+	b.held[netns] = text
+	return changed, nil
+}
+
+func (b *fakeBackend) Present(_ context.Context, netns string) (bool, error) {
+	return b.held[netns] != "", b.err
+}
+
+func (b *fakeBackend) Remove(_ context.Context, netns string) (bool, error) {
+	was := b.held[netns] != ""
+	delete(b.held, netns)
+	return was, b.err
+}
+
+// fakeFinder knows one sandbox a UID.
+type fakeFinder struct{ sandboxes map[string]podnet.Sandbox }
+
+func (f *fakeFinder) Find(_ context.Context, pod podnet.Sandbox) (podnet.Sandbox, error) {
+	found, ok := f.sandboxes[pod.UID]
+	if !ok {
+		return pod, fmt.Errorf("uid %s: %w", pod.UID, podnet.ErrNotReady)
+	}
+	pod.ID, pod.NetNS, pod.RuntimeHandler = found.ID, found.NetNS, found.RuntimeHandler
+	return pod, nil
+}
+
+type fakePods struct {
+	pod *corev1.Pod
+	ns  *corev1.Namespace
+	err error
+}
+
+func (f *fakePods) Pod(_ context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
+	if f.pod == nil || string(f.pod.UID) != s.UID {
+		return nil, errors.Join(errNoPod, f.err)
+	}
+	return f.pod, f.err
+}
+func (f *fakePods) Namespace(context.Context, string) (*corev1.Namespace, error) { return f.ns, nil }
+
+type fakeReporter struct {
+	mu      sync.Mutex
+	reports []Report
+}
+
+func (f *fakeReporter) Report(r Report) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.reports = append(f.reports, r)
+}
+
+// bench is a Programmer on fakes, with one pod that asks for redirection and has a sandbox.
+type bench struct {
+	*Programmer
+	backend  *fakeBackend
+	finder   *fakeFinder
+	pods     *fakePods
+	reporter *fakeReporter
+	registry *prometheus.Registry
+	sandbox  podnet.Sandbox
+}
+
+func newBench(t *testing.T) *bench {
+	t.Helper()
+	b := &bench{
+		backend:  &fakeBackend{held: map[string]string{}, inside: map[string]bool{}},
+		finder:   &fakeFinder{sandboxes: map[string]podnet.Sandbox{"uid-1": {ID: "sandbox-1", NetNS: "/netns/1"}}},
+		pods:     &fakePods{pod: askingPod(), ns: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}},
+		reporter: &fakeReporter{}, registry: prometheus.NewRegistry(),
+		sandbox: podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "uid-1"},
+	}
+	ledger := NewLedger()
+	metrics, err := NewMetrics(b.registry, ledger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Programmer = &Programmer{
+		Intent:  intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults(), UnsupportedHandlers: []string{"kata*"}},
+		Backend: b.backend, BackendName: "fake", Finder: b.finder, Pods: b.pods, Reporter: b.reporter, Ledger: ledger, Metrics: metrics,
+	}
+	return b
+}
+
+func askingPod() *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "shop", Name: "cart", UID: "uid-1", Annotations: map[string]string{intent.KeyInitialize: "true"},
+	}}
+}
+
+func (b *bench) ensure(t *testing.T, want Result) {
+	t.Helper()
+	if got, err := b.Ensure(t.Context(), Watch, b.sandbox); got != want || err != nil {
+		t.Fatalf("result %q, error %v; want %q", got, err, want)
+	}
+}
+
+func (b *bench) lastReport(t *testing.T) Report {
+	t.Helper()
+	if len(b.reporter.reports) == 0 {
+		t.Fatal("nothing was reported")
+	}
+	return b.reporter.reports[len(b.reporter.reports)-1]
+}
+
+func TestEnsureProgramsAndReportsOnce(t *testing.T) {
+	b := newBench(t)
+	b.ensure(t, Changed)
+	b.ensure(t, Unchanged)
+	want := Report{
+		Sandbox: podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "uid-1", ID: "sandbox-1", NetNS: "/netns/1"},
+		Status:  StatusInitialized, Reason: ReasonInitialized, Message: "traffic is redirected", Entrance: Watch, Backend: "fake",
+	}
+	got := b.lastReport(t)
+	if got.SpecHash == "" {
+		t.Error("no spec hash")
+	}
+	got.SpecHash = ""
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	wantMetrics := `
+# HELP istio_pod_network_controller_ensure_total Sandboxes looked at, by who told the agent and what it came to.
+# TYPE istio_pod_network_controller_ensure_total counter
+istio_pod_network_controller_ensure_total{entrance="watch",result="changed"} 1
+istio_pod_network_controller_ensure_total{entrance="watch",result="unchanged"} 1
+# HELP istio_pod_network_controller_pods Pods of this node that the agent has to do with, by state.
+# TYPE istio_pod_network_controller_pods gauge
+istio_pod_network_controller_pods{state="failed"} 0
+istio_pod_network_controller_pods{state="programmed"} 1
+istio_pod_network_controller_pods{state="removed"} 0
+`
+	if err := testutil.GatherAndCompare(b.registry, strings.NewReader(wantMetrics), metricPrefix+"ensure_total", metricPrefix+"pods"); err != nil {
+		t.Error(err)
+	}
+}
+
+// The fault of the 2018 controller: a pod that says it is initialized, in a sandbox that is not.
+func TestARecreatedSandboxIsProgrammedWhateverTheAnnotationsSay(t *testing.T) {
+	b := newBench(t)
+	b.pods.pod.Annotations[KeyStatus] = string(StatusInitialized)
+	b.ensure(t, Changed)
+	b.finder.sandboxes["uid-1"] = podnet.Sandbox{ID: "sandbox-2", NetNS: "/netns/2"}
+	b.ensure(t, Changed)
+	if b.backend.held["/netns/2"] == "" || b.lastReport(t).Sandbox.ID != "sandbox-2" {
+		t.Error("the new sandbox was not programmed and reported")
+	}
+	if n := len(b.Ledger.Entries()); n != 1 {
+		t.Errorf("%d sandboxes of one pod in the ledger", n)
+	}
+}
+
+func TestOnlyThePodsOwnFalseTakesRulesAway(t *testing.T) {
+	b := newBench(t)
+	b.ensure(t, Changed)
+	b.pods.pod.Annotations = map[string]string{KeyStatus: string(StatusInitialized)} // nobody asks any more
+	b.ensure(t, Skipped)
+	if b.backend.held["/netns/1"] == "" {
+		t.Fatal("a pod was opened that did not ask for it")
+	}
+	b.pods.pod.Annotations[intent.KeyInitialize] = "false"
+	b.ensure(t, Changed)
+	if b.backend.held["/netns/1"] != "" || b.lastReport(t).Status != StatusRemoved {
+		t.Errorf("rules %q, report %+v", b.backend.held["/netns/1"], b.lastReport(t))
+	}
+	b.ensure(t, Unchanged)
+}
+
+func TestAReportDoesNotOutliveItsSandbox(t *testing.T) {
+	b := newBench(t)
+	b.pods.pod.Annotations = map[string]string{KeyStatus: string(StatusInitialized)}
+	b.ensure(t, Skipped)
+	if got := b.lastReport(t); got.Status != StatusRemoved || !strings.Contains(got.Message, "new one gets none") {
+		t.Errorf("report %+v", got)
+	}
+}
+
+func TestAWrongAnnotationIsReportedAndOpensNothing(t *testing.T) {
+	b := newBench(t)
+	b.ensure(t, Changed)
+	b.pods.pod.Annotations["traffic.sidecar.istio.io/excludeOutboundPorts"] = "http"
+	result, err := b.Ensure(t.Context(), Watch, b.sandbox)
+	if result != Failed || !Permanent(err) {
+		t.Fatalf("result %q, error %v", result, err)
+	}
+	got := b.lastReport(t)
+	if got.Status != StatusFailed || got.Reason != ReasonInvalidAnnotation || !strings.Contains(got.Message, `"http"`) {
+		t.Errorf("report %+v", got)
+	}
+	if b.backend.held["/netns/1"] == "" {
+		t.Error("the rules are gone")
+	}
+	delete(b.pods.pod.Annotations, "traffic.sidecar.istio.io/excludeOutboundPorts")
+	b.ensure(t, Unchanged)
+}
+
+func TestErrorsThatMayPassAreReportedAndReturned(t *testing.T) {
+	b := newBench(t)
+	b.backend.err = errors.New("kernel says no")
+	result, err := b.Ensure(t.Context(), Watch, b.sandbox)
+	if result != Failed || err == nil || Permanent(err) || !strings.Contains(err.Error(), "kernel says no") {
+		t.Fatalf("result %q, error %v", result, err)
+	}
+	if got := b.lastReport(t); got.Status != StatusFailed || got.Reason != ReasonRedirectFailed {
+		t.Errorf("report %+v", got)
+	}
+}
+
+func TestAPodThatIsNotThereYetIsNoFailure(t *testing.T) {
+	b := newBench(t)
+	delete(b.finder.sandboxes, "uid-1")
+	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); !errors.Is(err, podnet.ErrNotReady) {
+		t.Errorf("error %v", err)
+	}
+	b.finder.sandboxes["uid-1"] = podnet.Sandbox{ID: "s", NetNS: "/netns/1"}
+	b.backend.err = fmt.Errorf("open: %w", podnet.ErrGone)
+	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); !errors.Is(err, podnet.ErrGone) {
+		t.Errorf("error %v", err)
+	}
+	if len(b.reporter.reports) != 0 {
+		t.Errorf("reported: %+v", b.reporter.reports)
+	}
+}
+
+func TestPodsThatAreLeftAlone(t *testing.T) {
+	cases := map[string]func(*bench){
+		"another pod has its name": func(b *bench) { b.pods.pod.UID = "uid-2" },
+		"nobody asks":              func(b *bench) { b.pods.pod.Annotations = nil },
+		"another kernel's network": func(b *bench) {
+			b.finder.sandboxes["uid-1"] = podnet.Sandbox{ID: "s", NetNS: "/n", RuntimeHandler: "kata-qemu"}
+		},
+		"opted out, not yet there": func(b *bench) { b.pods.pod.Annotations[intent.KeyInitialize] = "false"; clear(b.finder.sandboxes) },
+		"not asked, sandbox is new": func(b *bench) {
+			b.pods.pod.Annotations = map[string]string{KeyStatus: "failed"}
+			clear(b.finder.sandboxes)
+		},
+	}
+	for name, change := range cases {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			change(b)
+			b.ensure(t, Skipped)
+			if len(b.backend.held) != 0 || len(b.reporter.reports) != 0 {
+				t.Errorf("rules %v, reports %+v", b.backend.held, b.reporter.reports)
+			}
+		})
+	}
+}
+
+// A pod that waits for our gate must not wait for ever when there is nothing to wait for.
+func TestAGateOpensForAPodThatNeedsNoRules(t *testing.T) {
+	b := newBench(t)
+	b.pods.pod.Annotations = nil
+	b.pods.pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: Condition}}
+	b.ensure(t, Skipped)
+	if got := b.lastReport(t); got.Status != "" || got.Reason != ReasonNotRequired || got.condition() != corev1.ConditionTrue {
+		t.Errorf("report %+v", got)
+	}
+}
+
+func TestEntrancesDoNotWorkOnOnePodAtOnce(t *testing.T) {
+	b := newBench(t)
+	known := b.sandbox
+	known.ID, known.NetNS = "sandbox-1", "/netns/1"
+	var wg sync.WaitGroup
+	for i := range 60 {
+		wg.Go(func() {
+			s := b.sandbox
+			if i%2 == 0 {
+				s = known
+			}
+			if _, err := b.Ensure(t.Context(), Entrance(fmt.Sprint(i%3)), s); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if b.backend.clash {
+		t.Error("two calls were at work in one namespace")
+	}
+	if len(b.locks.locks) != 0 {
+		t.Errorf("%d locks are left", len(b.locks.locks))
+	}
+}
+
+func TestSweepRepairsAndForgets(t *testing.T) {
+	b := newBench(t)
+	b.ensure(t, Changed)
+	b.backend.held["/netns/1"] = "spoilt"
+	sweeper := &Sweeper{Programmer: b.Programmer}
+	sweeper.sweep(t.Context())
+	if b.backend.held["/netns/1"] == "spoilt" {
+		t.Error("drift was not repaired")
+	}
+	b.backend.err = podnet.ErrGone
+	sweeper.sweep(t.Context())
+	if n := len(b.Ledger.Entries()); n != 0 {
+		t.Errorf("%d entries are left of a namespace that is gone", n)
+	}
+}

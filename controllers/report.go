@@ -1,0 +1,150 @@
+package controllers
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"istio-pod-network-controller/internal/podnet"
+)
+
+// What the agent writes on a pod.
+const (
+	KeyStatus  = "pod-network-controller.istio.io/status"
+	KeyDetails = "pod-network-controller.istio.io/details"
+	// Condition is True when the pod's network namespace is as the pod asks for, so that it can serve as a readiness gate.
+	Condition corev1.PodConditionType = "pod-network-controller.istio.io/initialized"
+)
+
+// Status is the value of the annotation KeyStatus.
+type Status string
+
+// The values.
+const (
+	StatusInitialized Status = "initialized"
+	StatusFailed      Status = "failed"
+	StatusRemoved     Status = "removed"
+)
+
+// Reasons of the condition, and of events for those that the pod's owner can mend.
+const (
+	ReasonInitialized       = "Initialized"
+	ReasonRemoved           = "Removed"
+	ReasonNotRequired       = "NotRequired"
+	ReasonInvalidAnnotation = "InvalidAnnotation"
+	ReasonRedirectFailed    = "RedirectFailed"
+)
+
+// maxMessage bounds a message: the API server refuses events whose note is longer than 1024 bytes.
+const maxMessage = 1000
+
+// Report is what a pod's owner is told. An empty Status writes the condition alone.
+type Report struct {
+	Sandbox  podnet.Sandbox
+	Status   Status
+	Reason   string
+	Message  string
+	Entrance Entrance
+	Backend  string
+	SpecHash string
+}
+
+// details is the value of the annotation KeyDetails.
+type details struct {
+	Sandbox  string    `json:"sandbox,omitempty"`
+	Entrance Entrance  `json:"entrance"`
+	Backend  string    `json:"backend"`
+	SpecHash string    `json:"specHash,omitempty"`
+	Time     time.Time `json:"time"`
+	Message  string    `json:"message"`
+}
+
+func (r Report) details(now time.Time) details {
+	return details{
+		Sandbox: r.Sandbox.ID, Entrance: r.Entrance, Backend: r.Backend, SpecHash: r.SpecHash,
+		Time: now.UTC().Truncate(time.Second), Message: truncate(r.Message),
+	}
+}
+
+// on tells whether the pod already says what the report says; who found out, and when, makes no difference.
+func (r Report) on(pod *corev1.Pod) bool {
+	c := findCondition(pod)
+	if c == nil || c.Status != r.condition() || c.Reason != r.Reason || c.Message != truncate(r.Message) {
+		return false
+	}
+	if r.Status == "" {
+		return true
+	}
+	var said details
+	if json.Unmarshal([]byte(pod.Annotations[KeyDetails]), &said) != nil || pod.Annotations[KeyStatus] != string(r.Status) {
+		return false
+	}
+	want := r.details(said.Time)
+	want.Entrance, want.Time = said.Entrance, said.Time
+	return want == said
+}
+
+func (r Report) condition() corev1.ConditionStatus {
+	if r.Status == StatusFailed {
+		return corev1.ConditionFalse
+	}
+	return corev1.ConditionTrue
+}
+
+// patch is a strategic merge patch of pods/status, which merges conditions by their type and takes annotations too. The UID
+// makes it miss a pod that only has the same name.
+func (r Report) patch(pod *corev1.Pod, now time.Time) ([]byte, error) {
+	meta := map[string]any{"uid": r.Sandbox.UID}
+	if r.Status != "" {
+		text, err := json.Marshal(r.details(now))
+		if err != nil {
+			return nil, fmt.Errorf("encode details: %w", err)
+		}
+		meta["annotations"] = map[string]string{KeyStatus: string(r.Status), KeyDetails: string(text)}
+	}
+	changed := metav1.NewTime(now.UTC().Truncate(time.Second))
+	if c := findCondition(pod); c != nil && c.Status == r.condition() {
+		changed = c.LastTransitionTime
+	}
+	return json.Marshal(map[string]any{
+		"metadata": meta,
+		"status": map[string]any{"conditions": []corev1.PodCondition{{
+			Type: Condition, Status: r.condition(), Reason: r.Reason, Message: truncate(r.Message), LastTransitionTime: changed,
+		}}},
+	})
+}
+
+func findCondition(pod *corev1.Pod) *corev1.PodCondition {
+	for i := range pod.Status.Conditions {
+		if pod.Status.Conditions[i].Type == Condition {
+			return &pod.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// reported tells whether the pod carries a report of ours about rules.
+func reported(pod *corev1.Pod) bool {
+	s := Status(pod.Annotations[KeyStatus])
+	return s == StatusInitialized || s == StatusFailed
+}
+
+// gated tells whether the pod waits for our condition.
+func gated(pod *corev1.Pod) bool {
+	for _, g := range pod.Spec.ReadinessGates {
+		if g.ConditionType == Condition {
+			return true
+		}
+	}
+	return false
+}
+
+func truncate(s string) string {
+	if len(s) > maxMessage {
+		return s[:maxMessage-3] + "..."
+	}
+	return s
+}

@@ -1,0 +1,41 @@
+package controllers
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Bounds of the delay between two looks for a sandbox.
+const (
+	firstDelay = 40 * time.Millisecond
+	lastDelay  = 5 * time.Second
+)
+
+// waiting remembers since when pods wait for their sandbox. The delay grows with the wait: a pod that has just been
+// scheduled is looked for many times a second, one that pulls a huge image is not. Its zero value is ready.
+type waiting struct {
+	mu    sync.Mutex
+	since map[types.NamespacedName]time.Time
+}
+
+// delay is a fifth of the time that the pod has waited, within bounds.
+func (w *waiting) delay(pod types.NamespacedName, now time.Time) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.since == nil {
+		w.since = map[types.NamespacedName]time.Time{}
+	}
+	start, ok := w.since[pod]
+	if !ok {
+		w.since[pod], start = now, now
+	}
+	return min(max(now.Sub(start)/5, firstDelay), lastDelay)
+}
+
+func (w *waiting) done(pod types.NamespacedName) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.since, pod)
+}

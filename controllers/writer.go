@@ -1,0 +1,167 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+// cacheLag is how long the watch cache may still show a pod as it was before our last patch.
+const cacheLag = 5 * time.Second
+
+// writers is how many patches are under way at once.
+const writers = 4
+
+// Writer tells pods' owners how it went:
+//
+//   - Report keeps the newest report of each pod and queues the pod;
+//   - a worker drops a report that the pod already shows;
+//   - it writes annotations and condition in one patch of pods/status;
+//   - a failure also becomes an event on the pod; what could not be written is tried again with back-off.
+type Writer struct {
+	client   client.StatusClient
+	pods     Pods
+	recorder events.EventRecorder
+	now      func() time.Time
+
+	queue workqueue.TypedRateLimitingInterface[string]
+	mu    sync.Mutex
+	next  map[string]Report
+	last  map[string]written
+}
+
+// written is what a pod was last told, and when.
+type written struct {
+	report Report
+	at     time.Time
+}
+
+// NewWriter makes a Writer that has to be started.
+func NewWriter(c client.StatusClient, pods Pods, recorder events.EventRecorder) *Writer {
+	return &Writer{
+		client: c, pods: pods, recorder: recorder, now: time.Now,
+		queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()),
+		next:  map[string]Report{}, last: map[string]written{},
+	}
+}
+
+// Report queues a report and returns at once.
+func (w *Writer) Report(r Report) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.next[r.Sandbox.UID] = r
+	w.queue.Add(r.Sandbox.UID)
+}
+
+// Start works until ctx ends. It is a manager.Runnable.
+func (w *Writer) Start(ctx context.Context) error {
+	var wg sync.WaitGroup
+	for range writers {
+		wg.Go(func() {
+			for w.work(ctx) {
+			}
+		})
+	}
+	<-ctx.Done()
+	w.queue.ShutDown()
+	wg.Wait()
+	return nil
+}
+
+func (w *Writer) work(ctx context.Context) bool {
+	uid, stop := w.queue.Get()
+	if stop {
+		return false
+	}
+	defer w.queue.Done(uid)
+	w.mu.Lock()
+	r, ok := w.next[uid]
+	w.mu.Unlock()
+	if !ok {
+		return true
+	}
+	if err := w.write(ctx, r); err != nil {
+		log.FromContext(ctx).Error(err, "status not written", "pod", r.Sandbox.Pod(), "podUID", uid)
+		w.queue.AddRateLimited(uid)
+		return true
+	}
+	w.queue.Forget(uid)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.next[uid] == r {
+		delete(w.next, uid)
+	}
+	return true
+}
+
+func (w *Writer) write(ctx context.Context, r Report) error {
+	pod, err := w.pods.Pod(ctx, r.Sandbox)
+	if isGone(err) {
+		w.forget(r.Sandbox.UID)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read pod: %w", err)
+	}
+	if w.told(r) || r.on(pod) {
+		return nil
+	}
+	data, err := r.patch(pod, w.now())
+	if err != nil {
+		return err
+	}
+	err = w.client.Status().Patch(ctx, pod.DeepCopy(), client.RawPatch(types.StrategicMergePatchType, data))
+	if isGone(err) {
+		w.forget(r.Sandbox.UID)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("patch pods/status: %w", err)
+	}
+	w.remember(r)
+	if r.Status == StatusFailed {
+		w.recorder.Eventf(pod, nil, corev1.EventTypeWarning, r.Reason, "Redirect", "%s", truncate(r.Message))
+	}
+	return nil
+}
+
+// told tells whether the pod was told the same a moment ago, which the cache may not show yet.
+func (w *Writer) told(r Report) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	last, ok := w.last[r.Sandbox.UID]
+	last.report.Entrance = r.Entrance
+	return ok && last.report == r && w.now().Sub(last.at) < cacheLag
+}
+
+func (w *Writer) remember(r Report) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := w.now()
+	for uid, old := range w.last {
+		if now.Sub(old.at) > cacheLag {
+			delete(w.last, uid)
+		}
+	}
+	w.last[r.Sandbox.UID] = written{report: r, at: now}
+}
+
+func (w *Writer) forget(uid string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.last, uid)
+}
+
+// isGone tells that the pod is no more, or that another one has its name: a UID that differs is a conflict.
+func isGone(err error) bool {
+	return isNoPod(err) || apierrors.IsNotFound(err) || apierrors.IsConflict(err)
+}

@@ -1,0 +1,183 @@
+package controllers
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"istio-pod-network-controller/internal/podnet"
+)
+
+// writerBench is a Writer on a fake API server that counts patches and refuses as many as it is told to.
+type writerBench struct {
+	*Writer
+	client  client.Client
+	events  *events.FakeRecorder
+	patches int
+	refuse  int
+	now     time.Time
+}
+
+func newWriterBench(t *testing.T, pods ...client.Object) *writerBench {
+	t.Helper()
+	b := &writerBench{events: events.NewFakeRecorder(10), now: time.Unix(1000, 0)}
+	b.client = fake.NewClientBuilder().WithObjects(pods...).WithStatusSubresource(pods...).WithInterceptorFuncs(interceptor.Funcs{
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, obj client.Object, p client.Patch, o ...client.SubResourcePatchOption) error {
+			b.patches++
+			if b.refuse > 0 {
+				b.refuse--
+				return errors.New("the API server says no")
+			}
+			// A real API server takes annotations through the status subresource, the fake one only through the pod itself.
+			if err := c.Patch(ctx, obj.DeepCopyObject().(client.Object), p); err != nil {
+				return err
+			}
+			return c.SubResource(sub).Patch(ctx, obj, p, o...)
+		},
+	}).Build()
+	b.Writer = NewWriter(b.client, Reader{Cache: b.client, Live: b.client}, b.events)
+	b.Writer.now = func() time.Time { return b.now }
+	return b
+}
+
+func (b *writerBench) mustWrite(t *testing.T, r Report) *corev1.Pod {
+	t.Helper()
+	if err := b.write(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	var pod corev1.Pod
+	if err := b.client.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "cart"}, &pod); err != nil {
+		t.Fatal(err)
+	}
+	return &pod
+}
+
+func goodReport() Report {
+	return Report{
+		Sandbox: podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "uid-1", ID: "sandbox-1"},
+		Status:  StatusInitialized, Reason: ReasonInitialized, Message: "ok", Entrance: Watch, Backend: "fake", SpecHash: "1234",
+	}
+}
+
+func TestOnePatchWritesAnnotationsAndCondition(t *testing.T) {
+	pod := askingPod()
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	b := newWriterBench(t, pod)
+	got := b.mustWrite(t, goodReport())
+	var said details
+	if err := json.Unmarshal([]byte(got.Annotations[KeyDetails]), &said); err != nil {
+		t.Fatal(err)
+	}
+	want := details{Sandbox: "sandbox-1", Entrance: Watch, Backend: "fake", SpecHash: "1234", Time: b.now.UTC(), Message: "ok"}
+	if said != want || got.Annotations[KeyStatus] != "initialized" {
+		t.Errorf("said %+v, status %q", said, got.Annotations[KeyStatus])
+	}
+	c := findCondition(got)
+	if c == nil || c.Status != corev1.ConditionTrue || len(got.Status.Conditions) != 2 {
+		t.Errorf("conditions %+v", got.Status.Conditions)
+	}
+	b.mustWrite(t, goodReport())
+	b.now = b.now.Add(time.Hour) // the cache has caught up: what the pod says decides
+	again := goodReport()
+	again.Entrance = Sweep
+	b.mustWrite(t, again)
+	if b.patches != 1 {
+		t.Errorf("%d patches for one report", b.patches)
+	}
+}
+
+func TestAReportThatSomebodyTookAwayIsWrittenAgain(t *testing.T) {
+	b := newWriterBench(t, askingPod())
+	pod := b.mustWrite(t, goodReport())
+	delete(pod.Annotations, KeyStatus)
+	if err := b.client.Update(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	b.now = b.now.Add(time.Hour)
+	if got := b.mustWrite(t, goodReport()); got.Annotations[KeyStatus] != "initialized" || b.patches != 2 {
+		t.Errorf("status %q after %d patches", got.Annotations[KeyStatus], b.patches)
+	}
+}
+
+func TestAFailureIsAlsoAnEvent(t *testing.T) {
+	b := newWriterBench(t, askingPod())
+	r := goodReport()
+	r.Status, r.Reason, r.Message = StatusFailed, ReasonInvalidAnnotation, "key: value "+strings.Repeat("x", 2000)
+	got := b.mustWrite(t, r)
+	if c := findCondition(got); c == nil || c.Status != corev1.ConditionFalse || len(c.Message) > maxMessage {
+		t.Errorf("condition %+v", c)
+	}
+	select {
+	case e := <-b.events.Events:
+		if !strings.HasPrefix(e, "Warning InvalidAnnotation key: value") || len(e) > 1100 {
+			t.Errorf("event %q", e)
+		}
+	default:
+		t.Error("no event")
+	}
+	b.mustWrite(t, r)
+	if len(b.events.Events) != 0 {
+		t.Error("the same failure became two events")
+	}
+}
+
+func TestTheTransitionTimeChangesWithTheConditionOnly(t *testing.T) {
+	b := newWriterBench(t, askingPod())
+	first := findCondition(b.mustWrite(t, goodReport())).LastTransitionTime
+	b.now = b.now.Add(time.Minute)
+	other := goodReport()
+	other.Sandbox.ID, other.Message = "sandbox-2", "made anew"
+	if got := findCondition(b.mustWrite(t, other)); !got.LastTransitionTime.Equal(&first) || got.Message != "made anew" {
+		t.Errorf("condition %+v", got)
+	}
+	other.Status, other.Reason = StatusFailed, ReasonRedirectFailed
+	if got := findCondition(b.mustWrite(t, other)); got.LastTransitionTime.Equal(&first) {
+		t.Errorf("condition %+v", got)
+	}
+}
+
+func TestAPodOfTheSameNameIsNotWrittenTo(t *testing.T) {
+	b := newWriterBench(t, askingPod())
+	r := goodReport()
+	r.Sandbox.UID = "uid-0"
+	if got := b.mustWrite(t, r); got.Annotations[KeyStatus] != "" || b.patches != 0 {
+		t.Errorf("annotations %v", got.Annotations)
+	}
+}
+
+func TestWhatCouldNotBeWrittenIsTriedAgain(t *testing.T) {
+	b := newWriterBench(t, askingPod())
+	b.refuse = 2
+	ctx, cancel := context.WithCancel(t.Context())
+	stopped := make(chan error)
+	go func() { stopped <- b.Start(ctx) }()
+	b.Report(goodReport())
+	deadline := time.After(10 * time.Second)
+	for tick := time.NewTicker(5 * time.Millisecond); ; {
+		var pod corev1.Pod
+		if err := b.client.Get(ctx, client.ObjectKey{Namespace: "shop", Name: "cart"}, &pod); err != nil {
+			t.Fatal(err)
+		}
+		if pod.Annotations[KeyStatus] == "initialized" {
+			break
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal("never written")
+		}
+	}
+	cancel()
+	if err := <-stopped; err != nil || b.patches != 3 {
+		t.Errorf("%d patches, error %v", b.patches, err)
+	}
+}
