@@ -61,8 +61,8 @@ fuzz: ## Run every fuzz target for FUZZTIME (20s)
 
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## Run the linters over every module with Go code
-	@for module in $(LINTED); do \
-	  echo "lint $$module"; (cd $$module && $(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yaml ./...); done
+	@status=0; for module in $(LINTED); do echo "lint $$module"; \
+	  (cd $$module && $(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yaml ./...) || status=1; done; exit $$status
 
 .PHONY: fmt
 fmt: $(GOLANGCI_LINT) ## Format the code as the linter wants it
