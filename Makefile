@@ -17,6 +17,8 @@ GOVULNCHECK   := $(call pinned,hack/tools)/govulncheck
 HELM          := $(call pinned,hack/tools/helm)/helm
 export HELM
 
+IMAGE := localhost/$(NAME):$(shell awk '$$1 == "appVersion:" { gsub("\"", "", $$2); print $$2 }' $(CHART)/Chart.yaml)
+
 KC := go -C hack/cluster run ./cmd/kc
 
 # The modules that the linter walks. Modules without Go code (pins of tools, pins of the cluster's programs) are not among them.
@@ -94,8 +96,8 @@ verify: generate ## Fail if anything generated, tidied or downloaded differs fro
 ##@ The one-node cluster
 
 .PHONY: image
-image: ## Build the product's image without a container engine, to build/image.tar
-	$(KC) image $(CURDIR)/build/image.tar
+image: build ## Build the image, by the chart's default name, without a container engine, to build/image.tar
+	$(KC) image --binary $(CURDIR)/$(BINARY) --tag $(IMAGE) --output $(CURDIR)/build/image.tar
 
 .PHONY: cluster-up
 cluster-up: ## Start the one-node cluster (the first time it builds Kubernetes: about 15 CPU minutes)
