@@ -127,6 +127,10 @@ bench: ## Measure speed and size against the reference; writes build/bench.json
 .PHONY: tools
 tools: $(GOLANGCI_LINT) $(GOVULNCHECK) $(HELM) ## Build the pinned tools (the linter takes CPU minutes, once)
 
+.PHONY: print-helm
+print-helm: $(HELM) # for scripts that are started by hand: HELM=$(make -s print-helm)
+	@echo $(HELM)
+
 .PHONY: clean
 clean: ## Remove build/; caches outside the checkout stay
 	rm -rf build
