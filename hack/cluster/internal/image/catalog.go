@@ -93,3 +93,6 @@ func toolsEntries(ctx context.Context) ([]Entry, error) {
 	}
 	return entries, nil
 }
+
+// Tags lists the images of the catalog.
+func Tags() []string { return []string{PauseTag, ToolsTag, HAProxyTag, TestAppTag, TestProxyTag} }

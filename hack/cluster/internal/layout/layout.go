@@ -21,7 +21,7 @@ type Layout struct {
 	Run string
 }
 
-// New fills in what is not given: the source directory is looked for from the working directory upwards, the cache is the user's.
+// New fills in what is not given: the cache is the user's.
 func New(source, cache string) (Layout, error) {
 	if cache == "" {
 		dir, err := os.UserCacheDir()
@@ -29,13 +29,6 @@ func New(source, cache string) (Layout, error) {
 			return Layout{}, fmt.Errorf("find the cache directory (name one with --cache): %w", err)
 		}
 		cache = filepath.Join(dir, "istio-pod-network-controller", "cluster")
-	}
-	if source == "" {
-		dir, err := findSource()
-		if err != nil {
-			return Layout{}, err
-		}
-		source = dir
 	}
 	return Layout{Source: source, Cache: cache, Run: RunDir}, nil
 }
@@ -63,11 +56,21 @@ func (l Layout) Kubeconfig(user string) string {
 	return filepath.Join(l.Run, "kubeconfig", user+".yaml")
 }
 
-func findSource() (string, error) {
+// WithSource fills in the source directory, if none is given, by looking from the working directory upwards.
+// Only what builds needs it: all else works from anywhere.
+func (l Layout) WithSource() (Layout, error) {
+	if l.Source != "" {
+		return l, nil
+	}
 	dir, err := os.Getwd()
 	if err != nil {
-		return "", fmt.Errorf("find the module's directory: %w", err)
+		return Layout{}, fmt.Errorf("find the module's directory: %w", err)
 	}
+	l.Source, err = findSource(dir)
+	return l, err
+}
+
+func findSource(dir string) (string, error) {
 	for {
 		for _, candidate := range []string{dir, filepath.Join(dir, "hack", "cluster")} {
 			if _, err := os.Stat(filepath.Join(candidate, "kubernetes", "go.mod")); err == nil {

@@ -1,0 +1,21 @@
+// Command kc is the one-node cluster: see README.md.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"istio-pod-network-controller/hack/cluster/internal/cli"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := cli.New(os.Stdout, os.Stderr).ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "kc: "+err.Error())
+		os.Exit(1)
+	}
+}

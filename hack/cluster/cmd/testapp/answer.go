@@ -1,0 +1,59 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+)
+
+// answer is what the server says of the connection that it sees: one line of JSON.
+type answer struct {
+	// Banner tells servers apart: the host name, which is the pod's name, unless another one is given.
+	Banner string `json:"banner"`
+	// Local and Peer are the connection's ends as the server sees them.
+	Local string `json:"local"`
+	Peer  string `json:"peer"`
+	// Path and Host are the request's, for HTTP.
+	Path string `json:"path,omitempty"`
+	Host string `json:"host,omitempty"`
+}
+
+func answerFor(banner string, local, peer net.Addr) answer {
+	return answer{Banner: banner, Local: plain(local), Peer: plain(peer)}
+}
+
+// plain writes an IPv4 address as such when it comes from a socket that serves both families.
+func plain(a net.Addr) string {
+	if a == nil {
+		return ""
+	}
+	ap, err := netip.ParseAddrPort(a.String())
+	if err != nil {
+		return a.String()
+	}
+	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()).String()
+}
+
+func writeAnswer(w io.Writer, a answer) error {
+	line, err := json.Marshal(a)
+	if err != nil {
+		return fmt.Errorf("encode the answer: %w", err)
+	}
+	_, err = w.Write(append(line, '\n'))
+	return err
+}
+
+func readAnswer(r io.Reader) (answer, error) {
+	line, err := bufio.NewReader(r).ReadBytes('\n')
+	if err != nil {
+		return answer{}, fmt.Errorf("read the answer: %w", err)
+	}
+	var a answer
+	if err := json.Unmarshal(line, &a); err != nil {
+		return answer{}, fmt.Errorf("not an answer of testapp: %q", line)
+	}
+	return a, nil
+}

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// client makes one new connection a request: redirection is decided once a connection.
+type client struct {
+	network string
+	timeout time.Duration
+}
+
+// clientFlags adds the flags that all clients share; the function checks them once they are parsed.
+func clientFlags(flags *flag.FlagSet) func() (client, error) {
+	v4 := flags.Bool("4", false, "IPv4 only")
+	v6 := flags.Bool("6", false, "IPv6 only")
+	timeout := flags.Duration("timeout", 5*time.Second, "limit of one request, connection and answer")
+	return func() (client, error) {
+		switch {
+		case *v4 && *v6:
+			return client{}, errors.New("-4 and -6 exclude each other")
+		case *v4:
+			return client{"tcp4", *timeout}, nil
+		case *v6:
+			return client{"tcp6", *timeout}, nil
+		}
+		return client{"tcp", *timeout}, nil
+	}
+}
+
+// get prints the body of each answer and fails if one request did.
+func get(ctx context.Context, args []string, out, progress io.Writer) error {
+	flags := flag.NewFlagSet("get", flag.ContinueOnError)
+	flags.SetOutput(progress)
+	n := flags.Int("n", 1, "how many requests")
+	made := clientFlags(flags)
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	c, err := made()
+	if err != nil {
+		return err
+	}
+	if flags.NArg() != 1 {
+		return errors.New("get wants one URL")
+	}
+	var failed error
+	for range *n {
+		body, err := c.get(ctx, flags.Arg(0))
+		if err != nil {
+			failed = errors.Join(failed, err)
+			continue
+		}
+		if _, err := out.Write(body); err != nil {
+			return fmt.Errorf("print: %w", err)
+		}
+	}
+	return failed
+}
+
+func (c client) get(ctx context.Context, url string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	var d net.Dialer
+	transport := &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+			return d.DialContext(ctx, c.network, addr)
+		},
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return nil, fmt.Errorf("read the answer: %w", err)
+	}
+	if response.StatusCode != http.StatusOK {
+		return body, fmt.Errorf("%s: %s", url, response.Status)
+	}
+	return body, nil
+}
+
+// ask makes one request of either kind and returns the banner of who answered.
+func (c client) ask(ctx context.Context, target string) (string, error) {
+	if strings.HasPrefix(target, "http://") {
+		body, err := c.get(ctx, target)
+		if err != nil {
+			return "", err
+		}
+		a, err := readAnswer(strings.NewReader(string(body)))
+		return a.Banner, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, c.network, target)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	if deadline, ok := ctx.Deadline(); ok {
+		if err := conn.SetDeadline(deadline); err != nil {
+			return "", fmt.Errorf("limit the connection's time: %w", err)
+		}
+	}
+	a, err := readAnswer(conn)
+	return a.Banner, err
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"time"
+)
+
+// summary counts what a series of requests met. A test that traffic goes on wants failed to be 0 and one banner only.
+type summary struct {
+	OK     int `json:"ok"`
+	Failed int `json:"failed"`
+	// Answers counts by banner, Errors by message.
+	Answers map[string]int `json:"answers"`
+	Errors  map[string]int `json:"errors,omitempty"`
+	// LongestMillis is the slowest answer.
+	LongestMillis int64 `json:"longestMillis"`
+	// Done is true in the last line only.
+	Done bool `json:"done"`
+}
+
+func (s *summary) add(banner string, err error, took time.Duration) {
+	s.LongestMillis = max(s.LongestMillis, took.Milliseconds())
+	if err != nil {
+		s.Failed++
+		s.Errors[err.Error()]++
+		return
+	}
+	s.OK++
+	s.Answers[banner]++
+}
+
+// series says when requests are made and when counts are told.
+type series struct {
+	n             int
+	lasting       time.Duration
+	every, report time.Duration
+}
+
+// dial makes requests one after the other until one of its limits, or a signal, and prints counts meanwhile and at the end.
+func dial(ctx context.Context, args []string, out, progress io.Writer) error {
+	flags := flag.NewFlagSet("dial", flag.ContinueOnError)
+	flags.SetOutput(progress)
+	var s series
+	flags.IntVar(&s.n, "n", 0, "how many requests (default: no limit)")
+	flags.DurationVar(&s.lasting, "for", 0, "how long (default: until a signal)")
+	flags.DurationVar(&s.every, "every", 10*time.Millisecond, "pause between requests")
+	flags.DurationVar(&s.report, "report", time.Second, "how often the counts so far are printed; 0: only at the end")
+	made := clientFlags(flags)
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	c, err := made()
+	if err != nil {
+		return err
+	}
+	if flags.NArg() != 1 {
+		return errors.New("dial wants one target: http://HOST:PORT/PATH or HOST:PORT")
+	}
+	ask := func(ctx context.Context) (string, error) { return c.ask(ctx, flags.Arg(0)) }
+	result, err := s.run(ctx, ask, out)
+	if err != nil {
+		return err
+	}
+	if result.Failed > 0 || result.OK == 0 {
+		return fmt.Errorf("%d of %d requests failed", result.Failed, result.Failed+result.OK)
+	}
+	return nil
+}
+
+func (s series) run(ctx context.Context, ask func(context.Context) (string, error), out io.Writer) (summary, error) {
+	if s.lasting > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, s.lasting)
+		defer cancel()
+	}
+	result := summary{Answers: map[string]int{}, Errors: map[string]int{}}
+	encoder := json.NewEncoder(out)
+	told := time.Now()
+	for i := 0; (s.n == 0 || i < s.n) && ctx.Err() == nil; i++ {
+		start := time.Now()
+		// The end of the series must not break a request off: that would count as a loss.
+		banner, err := ask(context.WithoutCancel(ctx))
+		result.add(banner, err, time.Since(start))
+		if s.report > 0 && time.Since(told) >= s.report {
+			told = time.Now()
+			if err := encoder.Encode(result); err != nil {
+				return result, fmt.Errorf("print: %w", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(s.every):
+		}
+	}
+	result.Done = true
+	if err := encoder.Encode(result); err != nil {
+		return result, fmt.Errorf("print: %w", err)
+	}
+	return result, nil
+}

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+)
+
+// serve answers on every given port until ctx ends. Without an address it serves both families.
+func serve(ctx context.Context, args []string, progress io.Writer) error {
+	flags := flag.NewFlagSet("serve", flag.ContinueOnError)
+	flags.SetOutput(progress)
+	httpPorts := flags.String("http", "8080", "comma-separated ports that answer HTTP requests")
+	tcpPorts := flags.String("tcp", "", "comma-separated ports that answer as soon as a connection is there, then echo")
+	bind := flags.String("bind", "", "the only address to listen on (default: all, of both families)")
+	banner := flags.String("banner", hostname(), "how the server calls itself")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	failed := make(chan error, 1)
+	for _, kind := range []struct {
+		ports  string
+		handle func(context.Context, net.Listener, string) error
+	}{{*httpPorts, serveHTTP}, {*tcpPorts, serveTCP}} {
+		for _, port := range split(kind.ports) {
+			listener, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(*bind, port))
+			if err != nil {
+				return fmt.Errorf("listen: %w", err)
+			}
+			fmt.Fprintf(progress, "listening on %s\n", listener.Addr())
+			go func() {
+				if err := kind.handle(ctx, listener, *banner); err != nil {
+					select {
+					case failed <- err:
+					default: // one reason to end is enough
+					}
+				}
+			}()
+		}
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-failed:
+		return err
+	}
+}
+
+func serveHTTP(ctx context.Context, l net.Listener, banner string) error {
+	server := &http.Server{
+		ReadHeaderTimeout: 10 * time.Second,
+		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			conn, ok := r.Context().Value(connKey{}).(net.Conn)
+			if !ok {
+				http.Error(w, "no connection", http.StatusInternalServerError)
+				return
+			}
+			a := answerFor(banner, conn.LocalAddr(), conn.RemoteAddr())
+			a.Path, a.Host = r.URL.Path, r.Host
+			w.Header().Set("Content-Type", "application/json")
+			_ = writeAnswer(w, a) // the client has gone: nobody is left to be told
+		}),
+	}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// connKey finds a request's connection in its context.
+type connKey struct{}
+
+func serveTCP(ctx context.Context, l net.Listener, banner string) error {
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer stop()
+	for {
+		conn, err := l.Accept()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("accept: %w", err)
+		}
+		go func() {
+			defer conn.Close()
+			if writeAnswer(conn, answerFor(banner, conn.LocalAddr(), conn.RemoteAddr())) == nil {
+				_, _ = io.Copy(conn, conn) // until the client ends it, in whatever way
+			}
+		}()
+	}
+}
+
+func split(list string) []string {
+	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' })
+}
+
+func hostname() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return "unknown"
+	}
+	return name
+}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestHTTPAnswerTellsBothEndsOfTheConnection(t *testing.T) {
+	for _, family := range []struct{ name, flag, bind string }{{"IPv4", "-4", "127.0.0.1"}, {"IPv6", "-6", "::1"}} {
+		t.Run(family.name, func(t *testing.T) {
+			addr := startServer(t, "-http", "0", "-bind", family.bind, "-banner", "b1")
+			var out strings.Builder
+			if err := run(t.Context(), []string{"get", family.flag, "http://" + addr + "/some/path"}, &out, io.Discard); err != nil {
+				t.Fatal(err)
+			}
+			got := decode[answer](t, out.String())
+			if got.Banner != "b1" || got.Path != "/some/path" || got.Local != addr || !strings.HasPrefix(got.Peer, net.JoinHostPort(family.bind, "")) {
+				t.Errorf("got %+v from %s", got, addr)
+			}
+		})
+	}
+}
+
+func TestTCPServerAnswersAtOnceAndEchoes(t *testing.T) {
+	addr := startServer(t, "-http", "", "-tcp", "0", "-bind", "127.0.0.1", "-banner", "b2")
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	lines := bufio.NewReader(conn)
+	first, err := lines.ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := decode[answer](t, first); got.Banner != "b2" || got.Local != addr || got.Peer != conn.LocalAddr().String() {
+		t.Errorf("got %+v", got)
+	}
+	if _, err := io.WriteString(conn, "hello\n"); err != nil {
+		t.Fatal(err)
+	}
+	if echo, err := lines.ReadString('\n'); echo != "hello\n" || err != nil {
+		t.Errorf("echo %q, %v", echo, err)
+	}
+}
+
+func TestDialCountsAnswersByBanner(t *testing.T) {
+	addr := startServer(t, "-http", "", "-tcp", "0", "-bind", "127.0.0.1", "-banner", "b3")
+	var out strings.Builder
+	if err := run(t.Context(), []string{"dial", "-n", "5", "-every", "0", "-report", "0", addr}, &out, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	got := decode[summary](t, out.String())
+	got.LongestMillis = 0
+	if diff := cmp.Diff(summary{OK: 5, Answers: map[string]int{"b3": 5}, Done: true}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestDialFailsWhenOneRequestFailed(t *testing.T) {
+	n := 0
+	ask := func(context.Context) (string, error) {
+		if n++; n == 2 {
+			return "", errors.New("refused")
+		}
+		return "b", nil
+	}
+	result, err := series{n: 3}.run(t.Context(), ask, io.Discard)
+	if err != nil || result.OK != 2 || result.Failed != 1 || result.Errors["refused"] != 1 {
+		t.Errorf("got %+v, %v", result, err)
+	}
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed.Close()
+	if err := run(t.Context(), []string{"dial", "-n", "1", closed.Addr().String()}, io.Discard, io.Discard); err == nil {
+		t.Error("no error though nobody listens")
+	}
+}
+
+func TestDialEndsInTimeWithoutBreakingARequestOff(t *testing.T) {
+	ask := func(ctx context.Context) (string, error) { return "b", ctx.Err() }
+	result, err := series{lasting: 30 * time.Millisecond, every: time.Millisecond}.run(t.Context(), ask, io.Discard)
+	if err != nil || result.Failed > 0 || result.OK == 0 || !result.Done {
+		t.Errorf("got %+v, %v", result, err)
+	}
+}
+
+func TestWrongUse(t *testing.T) {
+	for name, args := range map[string][]string{
+		"no command": nil, "unknown command": {"x"}, "no URL": {"get"}, "no target": {"dial"}, "both families": {"get", "-4", "-6", "http://x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := run(t.Context(), args, io.Discard, io.Discard); err == nil {
+				t.Error("no error")
+			}
+		})
+	}
+}
+
+// startServer runs "serve" and returns the address that it says it listens on.
+func startServer(t *testing.T, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	r, w := io.Pipe()
+	done := make(chan error, 1)
+	go func() { done <- run(ctx, append([]string{"serve"}, args...), io.Discard, w) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	line, err := bufio.NewReader(r).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	return regexp.MustCompile(`\S+$`).FindString(strings.TrimSpace(line))
+}
+
+func decode[T any](t *testing.T, text string) T {
+	t.Helper()
+	var v T
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatalf("%q: %v", text, err)
+	}
+	return v
+}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"sync"
+	"time"
+)
+
+// remembered is how many connections /connections lists.
+const remembered = 1000
+
+// connection is one line of the log.
+type connection struct {
+	Time        time.Time `json:"time"`
+	Direction   direction `json:"direction"`
+	Peer        string    `json:"peer"`
+	OriginalDst string    `json:"originalDst,omitempty"`
+	Error       string    `json:"error,omitempty"`
+}
+
+// count is how many connections of one direction reached their destination.
+type count struct {
+	OK     int `json:"ok"`
+	Failed int `json:"failed"`
+}
+
+// journal writes a line a connection, remembers the last ones and counts all.
+type journal struct {
+	mu     sync.Mutex
+	lines  *json.Encoder
+	last   []connection
+	counts map[direction]count
+}
+
+func newJournal(w io.Writer) *journal {
+	return &journal{
+		lines: json.NewEncoder(w), last: []connection{},
+		counts: map[direction]count{outboundDirection: {}, inboundDirection: {}},
+	}
+}
+
+func (j *journal) add(c connection) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if len(j.last) == remembered {
+		j.last = append(j.last[:0], j.last[1:]...)
+	}
+	j.last = append(j.last, c)
+	n := j.counts[c.Direction]
+	if c.Error == "" {
+		n.OK++
+	} else {
+		n.Failed++
+	}
+	j.counts[c.Direction] = n
+	_ = j.lines.Encode(c) // a full or closed log must not stop traffic
+}
+
+// connections are the last ones, oldest first.
+func (j *journal) connections() []connection {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return append([]connection{}, j.last...)
+}
+
+func (j *journal) totals() map[direction]count {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	copied := map[direction]count{}
+	for d, n := range j.counts {
+		copied[d] = n
+	}
+	return copied
+}

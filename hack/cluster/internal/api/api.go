@@ -1,0 +1,110 @@
+// Package api asks the cluster's API server the few questions that a start waits for.
+package api
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"istio-pod-network-controller/hack/cluster/internal/pki"
+)
+
+// Dialer connects to an address of the control plane's namespace.
+type Dialer func(ctx context.Context, network, address string) (net.Conn, error)
+
+// Client talks to one API server as one user.
+type Client struct {
+	server string
+	http   http.Client
+}
+
+// New makes a client. Every question has a short time limit: those who wait ask again.
+func New(server string, ca []byte, user pki.Pair, dial Dialer) (*Client, error) {
+	cert, err := tls.X509KeyPair(user.Cert, user.Key)
+	if err != nil {
+		return nil, fmt.Errorf("read the administrator's certificate: %w", err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ca)
+	return &Client{server: server, http: http.Client{
+		Timeout: 3 * time.Second,
+		Transport: &http.Transport{
+			DialContext:     dial,
+			TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13},
+		},
+	}}, nil
+}
+
+// Ready is nil once the API server serves everything.
+func (c *Client) Ready(ctx context.Context) error {
+	_, err := c.get(ctx, "/readyz")
+	return err
+}
+
+// NodeReady is nil once the node is registered, ready, and open for pods: its "not ready" taint is gone.
+func (c *Client) NodeReady(ctx context.Context, name string) error {
+	body, err := c.get(ctx, "/api/v1/nodes/"+name)
+	if err != nil {
+		return err
+	}
+	return nodeReady(body)
+}
+
+// DefaultServiceAccount is nil once pods can be made in the default namespace.
+func (c *Client) DefaultServiceAccount(ctx context.Context) error {
+	_, err := c.get(ctx, "/api/v1/namespaces/default/serviceaccounts/default")
+	return err
+}
+
+func (c *Client) get(ctx context.Context, path string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.server+path, http.NoBody)
+	if err != nil {
+		return nil, fmt.Errorf("ask the API server: %w", err)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("ask the API server: %w", err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, fmt.Errorf("ask the API server for %s: %w", path, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("ask the API server for %s: %s", path, resp.Status)
+	}
+	return body, nil
+}
+
+func nodeReady(body []byte) error {
+	var node struct {
+		Spec struct {
+			Taints []struct{ Key string }
+		}
+		Status struct {
+			Conditions []struct{ Type, Status, Message string }
+		}
+	}
+	if err := json.Unmarshal(body, &node); err != nil {
+		return fmt.Errorf("read the node: %w", err)
+	}
+	if taints := node.Spec.Taints; len(taints) > 0 {
+		return fmt.Errorf("the node has the taint %s", taints[0].Key)
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == "Ready" && c.Status == "True" {
+			return nil
+		}
+		if c.Type == "Ready" {
+			return fmt.Errorf("the node is not ready: %s", c.Message)
+		}
+	}
+	return errors.New("the node has not reported yet")
+}

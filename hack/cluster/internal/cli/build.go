@@ -1,0 +1,151 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"istio-pod-network-controller/hack/cluster/internal/debian"
+	"istio-pod-network-controller/hack/cluster/internal/image"
+	"istio-pod-network-controller/hack/cluster/internal/layout"
+	"istio-pod-network-controller/hack/cluster/internal/program"
+	"istio-pod-network-controller/hack/cluster/internal/state"
+)
+
+func (o *options) deps() *cobra.Command {
+	return &cobra.Command{
+		Use: "deps", Short: "Print the Debian packages that the cluster needs, for apt-get install", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			_, err := fmt.Fprintln(o.out, strings.Join(debian.All(), " "))
+			return err
+		},
+	}
+}
+
+func (o *options) build() *cobra.Command {
+	return &cobra.Command{
+		Use: "build", Short: "Build every program of the cluster, ten minutes at first, nothing when they are there", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			set, err := o.buildPrograms(cmd.Context(), cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(o.out, set.Dir)
+			return err
+		},
+	}
+}
+
+func (o *options) images() *cobra.Command {
+	return &cobra.Command{
+		Use: "images", Short: "Pack the images that every cluster holds: " + strings.Join(image.Tags(), ", "), Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			store, err := o.packImages(cmd.Context(), cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			files, err := store.Files()
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(o.out, strings.Join(files, "\n"))
+			return err
+		},
+	}
+}
+
+func (o *options) image() *cobra.Command {
+	var binary, output string
+	var files []string
+	var spec image.Spec
+	cmd := &cobra.Command{
+		Use: "image --binary FILE --tag NAME:TAG --output FILE.tar", Args: cobra.NoArgs,
+		Short:   "Pack a static program as an image, without a container engine",
+		Example: "  kc image --binary build/agent --tag example.com/agent:1 --entrypoint /agent --output build/agent.tar",
+		RunE: func(*cobra.Command, []string) error {
+			if err := image.CheckStatic(binary); err != nil {
+				return err
+			}
+			if len(spec.Entrypoint) == 0 {
+				spec.Entrypoint = []string{"/" + filepath.Base(binary)}
+			}
+			spec.Entries = []image.Entry{{Path: spec.Entrypoint[0], Source: binary}}
+			for _, f := range files {
+				source, target, ok := strings.Cut(f, ":")
+				if !ok || !filepath.IsAbs(target) {
+					return fmt.Errorf("--file %q: want SOURCE:/TARGET", f)
+				}
+				spec.Entries = append(spec.Entries, image.Entry{Path: target, Source: source})
+			}
+			return image.Write(output, spec)
+		},
+	}
+	cmd.Flags().StringVar(&binary, "binary", "", "the program, built with CGO_ENABLED=0")
+	cmd.Flags().StringVar(&spec.Tag, "tag", "", "the image's name, with a tag other than latest")
+	cmd.Flags().StringSliceVar(&spec.Entrypoint, "entrypoint", nil, "where the program is in the image, and arguments (default: /NAME)")
+	cmd.Flags().StringVar(&spec.User, "user", "", "uid:gid that it runs as (default: root)")
+	cmd.Flags().StringSliceVar(&files, "file", nil, "one more file or directory, SOURCE:/TARGET; may be repeated")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "the archive to write")
+	for _, name := range []string{"binary", "tag", "output"} {
+		if err := cmd.MarkFlagRequired(name); err != nil {
+			cmd.RunE = func(*cobra.Command, []string) error { return err }
+		}
+	}
+	return cmd
+}
+
+func (o *options) buildPrograms(ctx context.Context, progress io.Writer) (program.Set, error) {
+	l, unlock, err := o.forBuilding()
+	if err != nil {
+		return program.Set{}, err
+	}
+	defer unlock()
+	set, err := program.Open(ctx, l)
+	if err != nil {
+		return program.Set{}, err
+	}
+	if len(set.Missing()) == 0 {
+		return set, nil
+	}
+	if err := debian.Check(debian.Build); err != nil {
+		return program.Set{}, err
+	}
+	return set, set.Build(ctx, progress)
+}
+
+func (o *options) packImages(ctx context.Context, progress io.Writer) (image.Store, error) {
+	l, unlock, err := o.forBuilding()
+	if err != nil {
+		return image.Store{}, err
+	}
+	defer unlock()
+	if err := debian.Check(debian.Images); err != nil {
+		return image.Store{}, err
+	}
+	store, err := image.OpenStore(l)
+	if err != nil {
+		return image.Store{}, err
+	}
+	return store, store.Make(ctx, progress)
+}
+
+func (o *options) forBuilding() (layout.Layout, func(), error) {
+	l, err := layout.New(o.source, o.cache)
+	if err != nil {
+		return layout.Layout{}, nil, err
+	}
+	found, err := l.WithSource()
+	if err != nil {
+		return layout.Layout{}, nil, err
+	}
+	unlock, err := state.Lock(filepath.Join(found.Cache, "build.lock"))
+	if err != nil {
+		return layout.Layout{}, nil, errors.Join(errors.New("building"), err)
+	}
+	return found, unlock, nil
+}

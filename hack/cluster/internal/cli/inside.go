@@ -1,0 +1,173 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"istio-pod-network-controller/hack/cluster/internal/cluster"
+	"istio-pod-network-controller/hack/cluster/internal/space"
+	"istio-pod-network-controller/hack/cluster/internal/state"
+)
+
+func (o *options) load() *cobra.Command {
+	return &cobra.Command{
+		Use: "load IMAGE.tar...", Short: "Load image archives into the node", Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, s, err := o.running(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			for _, archive := range args {
+				if err := c.Load(cmd.Context(), s, archive); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}
+
+func (o *options) pods() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use: "pods", Short: "List the pod sandboxes that run, with their network namespaces as paths of this machine", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, s, err := o.running(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			runtime, err := cluster.Runtime(s)
+			if err != nil {
+				return err
+			}
+			defer runtime.Close()
+			sandboxes, err := runtime.Sandboxes(cmd.Context(), cluster.NodeRoot(s))
+			if err != nil {
+				return err
+			}
+			if format == "json" {
+				return o.json(sandboxes)
+			}
+			w := tabwriter.NewWriter(o.out, 0, 0, 2, ' ', 0)
+			fmt.Fprintln(w, "POD\tSANDBOX\tPID\tIPS\tNETNS")
+			for _, p := range sandboxes {
+				fmt.Fprintf(w, "%s/%s\t%.13s\t%d\t%s\t%s\n", p.Namespace, p.Name, p.ID, p.PID, strings.Join(p.IPs, ","), p.NetNS)
+			}
+			return w.Flush()
+		},
+	}
+	cmd.Flags().StringVarP(&format, "output", "o", "", "json for programs")
+	return cmd
+}
+
+func (o *options) kubectl() *cobra.Command {
+	return &cobra.Command{
+		Use: "kubectl ARGS...", Short: "Run kubectl against the cluster", DisableFlagParsing: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, s, err := o.running(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			return run(s, space.ControlPlane, clientEnviron(c, s), append([]string{filepath.Join(s.Programs, "kubectl")}, args...))
+		},
+	}
+}
+
+func (o *options) exec() *cobra.Command {
+	return &cobra.Command{
+		Use: "exec -- CMD ARGS...", Args: cobra.MinimumNArgs(1),
+		Short: "Run a program in the control plane's network namespace, with KUBECONFIG set: tests, and servers of the world",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, s, err := o.running(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			return run(s, space.ControlPlane, clientEnviron(c, s), args)
+		},
+	}
+}
+
+func (o *options) node() *cobra.Command {
+	return &cobra.Command{
+		Use: "node -- CMD ARGS...", Short: "Run a program on the node: its files, its network, its host name", Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			_, s, err := o.running(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			return run(s, space.Node, append(cluster.Environ(s), "CONTAINERD_NAMESPACE=k8s.io", "TERM="+os.Getenv("TERM")), args)
+		},
+	}
+}
+
+// run replaces this program, so that signals, terminals and exit codes are the other one's.
+func run(s *state.State, where space.Kinds, environ, argv []string) error {
+	holder := s.ControlPlane
+	if where == space.Node {
+		holder = s.Node
+	}
+	if !holder.Alive() {
+		return errors.New("the process that holds the namespaces has ended: `kc down`, then `kc up`")
+	}
+	program, err := lookPath(argv[0], environ)
+	if err != nil {
+		return err
+	}
+	return space.Exec(holder.PID, where, program, argv, environ)
+}
+
+// clientEnviron is the caller's environment with what a client of the cluster needs before it.
+func clientEnviron(c *cluster.Cluster, s *state.State) []string {
+	path := []string{s.Programs, s.Tools, os.Getenv("PATH")}
+	if self, err := os.Executable(); err == nil {
+		path = append([]string{filepath.Dir(self)}, path...)
+	}
+	return override(os.Environ(), map[string]string{
+		"KUBECONFIG": c.Layout.Kubeconfig("admin"),
+		"PATH":       strings.Join(path, ":"),
+		// The user's own kubectl settings are for other clusters, and nothing is to be left in the home directory.
+		"KUBECACHEDIR": filepath.Join(c.Layout.Run, "kubectl-cache"),
+		"KUBERC":       "off",
+	})
+}
+
+// override sets variables in an environment. The old values must go: programs differ in which of two they take.
+func override(environ []string, values map[string]string) []string {
+	kept := slices.DeleteFunc(slices.Clone(environ), func(pair string) bool {
+		name, _, _ := strings.Cut(pair, "=")
+		_, ok := values[name]
+		return ok
+	})
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		kept = append(kept, name+"="+values[name])
+	}
+	return kept
+}
+
+// lookPath finds a program by the PATH that it will run with, not by this program's.
+func lookPath(name string, environ []string) (string, error) {
+	if strings.Contains(name, "/") {
+		return filepath.Abs(name)
+	}
+	for _, pair := range environ {
+		path, ok := strings.CutPrefix(pair, "PATH=")
+		if !ok {
+			continue
+		}
+		for _, dir := range filepath.SplitList(path) {
+			file := filepath.Join(dir, name)
+			if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+				return file, nil
+			}
+		}
+	}
+	return "", fmt.Errorf("no program %q in the PATH of the cluster", name)
+}

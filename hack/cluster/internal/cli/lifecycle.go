@@ -1,0 +1,127 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"istio-pod-network-controller/hack/cluster/internal/cluster"
+	"istio-pod-network-controller/hack/cluster/internal/debian"
+)
+
+// errNotReady makes `kc status` fail for scripts; what is wrong is printed above it.
+var errNotReady = errors.New("the cluster is not whole: `kc start NAME` starts what is stopped, `kc down` ends it")
+
+func (o *options) up() *cobra.Command {
+	return &cobra.Command{
+		Use: "up", Short: "Start the cluster, after building what is missing; returns when pods can be made", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := o.cluster(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			// Before the long build, not after it.
+			if err := errors.Join(c.Check(), debian.Check(debian.Run)); err != nil {
+				return err
+			}
+			set, err := o.buildPrograms(cmd.Context(), cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			store, err := o.packImages(cmd.Context(), cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			archives, err := store.Files()
+			if err != nil {
+				return err
+			}
+			return c.Up(cmd.Context(), cluster.Parts{Programs: set.Dir, Tools: store.Bin(), Images: archives})
+		},
+	}
+}
+
+func (o *options) down() *cobra.Command {
+	return &cobra.Command{
+		Use: "down", Short: "End the cluster and check that nothing of it is left", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := o.cluster(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			return c.Down()
+		},
+	}
+}
+
+func (o *options) status() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use: "status", Short: "Show what is up and how to reach it; fails when something is not", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, s, err := o.running(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			status := c.Status(s)
+			switch format {
+			case "json":
+				if err := o.json(status); err != nil {
+					return err
+				}
+			case "":
+				status.Print(o.out)
+			default:
+				return fmt.Errorf("output %q: want json", format)
+			}
+			if !status.Ready {
+				return errNotReady
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVarP(&format, "output", "o", "", "json for programs")
+	return cmd
+}
+
+func (o *options) start() *cobra.Command {
+	return o.daemon("start", "Start a daemon that was stopped", func(cmd *cobra.Command, c *cluster.Cluster, name string) error {
+		return c.Start(cmd.Context(), name)
+	})
+}
+
+func (o *options) stop() *cobra.Command {
+	return o.daemon("stop", "Stop a daemon in order; pods go on", func(_ *cobra.Command, c *cluster.Cluster, name string) error {
+		return c.Stop(name)
+	})
+}
+
+func (o *options) restart() *cobra.Command {
+	return o.daemon("restart", "Stop a daemon and start it again", func(cmd *cobra.Command, c *cluster.Cluster, name string) error {
+		return c.Restart(cmd.Context(), name)
+	})
+}
+
+func (o *options) daemon(verb, short string, do func(*cobra.Command, *cluster.Cluster, string) error) *cobra.Command {
+	return &cobra.Command{
+		Use: verb + " containerd|kubelet|kube-proxy|...", Short: short, Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, _, err := o.running(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			return do(cmd, c, args[0])
+		},
+	}
+}
+
+func (o *options) json(v any) error {
+	encoder := json.NewEncoder(o.out)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(v); err != nil {
+		return fmt.Errorf("print: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,87 @@
+// Package cluster starts, looks at and ends the one-node cluster.
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"istio-pod-network-controller/hack/cluster/internal/cgroup"
+	"istio-pod-network-controller/hack/cluster/internal/cri"
+	"istio-pod-network-controller/hack/cluster/internal/layout"
+	"istio-pod-network-controller/hack/cluster/internal/plan"
+	"istio-pod-network-controller/hack/cluster/internal/state"
+)
+
+// Cluster is the one cluster that a machine can hold:
+//   - the control plane (etcd, API server, controller manager, scheduler) in a network namespace,
+//   - the node (containerd, kubelet, kube-proxy and every pod) in a network, a mount and a UTS namespace,
+//   - one veth pair between the two, and no link or route to anything else.
+//
+// A process that only waits holds each set of namespaces. What is up is recorded in a file, so each command may be another process.
+type Cluster struct {
+	Plan   plan.Plan
+	Layout layout.Layout
+	// Out is told the progress.
+	Out io.Writer
+}
+
+// Scratch is where the node's tmpfs is mounted, inside the node only. Its path marks the node's mount namespace.
+func (c *Cluster) scratch() string { return filepath.Join(c.Layout.Run, "node") }
+
+func (c *Cluster) lock() (unlock func(), err error) {
+	return state.Lock(filepath.Join(c.Layout.Cache, "up.lock"))
+}
+
+// State is what is recorded as up, or state.ErrNotUp.
+func (c *Cluster) State() (*state.State, error) { return state.Load(c.Layout.State()) }
+
+// NodeRoot is the node's file system as the machine sees it. Absolute links below it lead back to the machine's own files.
+func NodeRoot(s *state.State) string { return fmt.Sprintf("/proc/%d/root", s.Node.PID) }
+
+// Runtime connects to the node's container runtime.
+func Runtime(s *state.State) (*cri.Client, error) {
+	return cri.Dial(NodeRoot(s) + "/run/containerd/containerd.sock")
+}
+
+// Environ is the environment of everything in the cluster: nothing of the caller's, whose proxies lead outside.
+func Environ(s *state.State) []string {
+	return []string{
+		"PATH=" + s.Programs + ":" + s.Tools + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"HOME=/root",
+	}
+}
+
+// Check says in plain words why this machine or user cannot hold a cluster.
+func (c *Cluster) Check() error {
+	if os.Getuid() != 0 {
+		return errors.New("needs root, because it makes namespaces, mounts and cgroups: run it with sudo")
+	}
+	for _, volatile := range []string{"/run/", "/var/run/"} {
+		if strings.HasPrefix(c.Layout.Cache+"/", volatile) {
+			return fmt.Errorf("the cache %s must be outside %s, which is another directory on the node", c.Layout.Cache, volatile)
+		}
+	}
+	hierarchies, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	if len(hierarchies) == 0 {
+		return errors.New("no cgroup file system is mounted below /sys/fs/cgroup")
+	}
+	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
+		return errors.New("the kernel has no IPv6: the cluster is dual stack (boot without ipv6.disable=1)")
+	}
+	return nil
+}
+
+func hierarchies() ([]cgroup.Hierarchy, error) {
+	mountinfo, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("list the machine's mounts: %w", err)
+	}
+	return cgroup.Hierarchies(string(mountinfo)), nil
+}

@@ -1,0 +1,100 @@
+package cluster
+
+import (
+	"path/filepath"
+	"strconv"
+
+	"istio-pod-network-controller/hack/cluster/internal/layout"
+	"istio-pod-network-controller/hack/cluster/internal/plan"
+	"istio-pod-network-controller/hack/cluster/internal/space"
+)
+
+// The daemons' names, which are also those of their logs.
+const (
+	etcd              = "etcd"
+	containerd        = "containerd"
+	apiServer         = "kube-apiserver"
+	controllerManager = "kube-controller-manager"
+	scheduler         = "kube-scheduler"
+	kubelet           = "kubelet"
+	kubeProxy         = "kube-proxy"
+)
+
+// command is how one daemon is started and where.
+type command struct {
+	where space.Kinds
+	argv  []string
+}
+
+// commands lists every daemon's command line: text as a function of data.
+func commands(p plan.Plan, l layout.Layout, programs string) map[string]command {
+	program := func(name string) string { return filepath.Join(programs, name) }
+	return map[string]command{
+		etcd:              {space.ControlPlane, append([]string{program(etcd)}, etcdFlags(l)...)},
+		apiServer:         {space.ControlPlane, append([]string{program(apiServer)}, apiServerFlags(p, l)...)},
+		controllerManager: {space.ControlPlane, append([]string{program(controllerManager)}, controllerManagerFlags(p, l)...)},
+		scheduler: {space.ControlPlane, append([]string{program(scheduler), "--bind-address=127.0.0.1", "--leader-elect=false"},
+			kubeconfigFlags(l, "scheduler")...)},
+		containerd: {space.Node, []string{program(containerd), "--config=/etc/containerd/config.toml"}},
+		kubelet: {space.Node, []string{
+			program(kubelet), "--config=/etc/kubernetes/kubelet-config.yaml", "--kubeconfig=/etc/kubernetes/kubelet.yaml",
+			"--cert-dir=/var/lib/kubelet/pki", "--hostname-override=" + p.NodeName, "--node-ip=" + p.Node.Addrs(), "--v=2",
+		}},
+		kubeProxy: {space.Node, []string{
+			program(kubeProxy), "--config=/etc/kubernetes/proxy-config.yaml", "--hostname-override=" + p.NodeName,
+		}},
+	}
+}
+
+func etcdFlags(l layout.Layout) []string {
+	const client, peer = "http://127.0.0.1:2379", "http://127.0.0.1:2380"
+	return []string{
+		"--data-dir=" + filepath.Join(l.Data(), "etcd"), "--log-level=warn",
+		"--listen-client-urls=" + client, "--advertise-client-urls=" + client,
+		"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer, "--initial-cluster=default=" + peer,
+		"--unsafe-no-fsync", // nothing of it is to survive the machine
+	}
+}
+
+func apiServerFlags(p plan.Plan, l layout.Layout) []string {
+	file := func(name string) string { return filepath.Join(l.PKI(), name) }
+	return []string{
+		"--etcd-servers=http://127.0.0.1:2379",
+		"--bind-address=::", "--secure-port=" + strconv.Itoa(int(p.APIPort)),
+		"--advertise-address=" + p.ControlPlane.V4.Addr().String(),
+		"--service-cluster-ip-range=" + p.Services.String(),
+		"--allow-privileged=true", "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
+		// No kube-proxy runs beside the API server, so it must reach webhooks by their pods' addresses.
+		"--enable-aggregator-routing=true",
+		"--client-ca-file=" + file("ca.crt"),
+		"--tls-cert-file=" + file("apiserver.crt"), "--tls-private-key-file=" + file("apiserver.key"),
+		"--kubelet-certificate-authority=" + file("ca.crt"), "--kubelet-preferred-address-types=InternalIP",
+		"--kubelet-client-certificate=" + file("kubelet-client.crt"), "--kubelet-client-key=" + file("kubelet-client.key"),
+		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+		"--service-account-key-file=" + file("service-account.pub"),
+		"--service-account-signing-key-file=" + file("service-account.key"),
+		"--requestheader-client-ca-file=" + file("ca.crt"), "--requestheader-allowed-names=front-proxy-client",
+		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--proxy-client-cert-file=" + file("front-proxy.crt"), "--proxy-client-key-file=" + file("front-proxy.key"),
+	}
+}
+
+func controllerManagerFlags(p plan.Plan, l layout.Layout) []string {
+	file := func(name string) string { return filepath.Join(l.PKI(), name) }
+	return append(kubeconfigFlags(l, "controller-manager"),
+		"--bind-address=127.0.0.1", "--leader-elect=false", "--use-service-account-credentials=true",
+		"--service-account-private-key-file="+file("service-account.key"), "--root-ca-file="+file("ca.crt"),
+		"--cluster-signing-cert-file="+file("ca.crt"), "--cluster-signing-key-file="+file("ca.key"),
+		"--requestheader-client-ca-file="+file("ca.crt"),
+		"--allocate-node-cidrs=true", "--cluster-cidr="+p.Pods.String(), "--service-cluster-ip-range="+p.Services.String(),
+		"--node-cidr-mask-size-ipv4=24", "--node-cidr-mask-size-ipv6=64",
+		// The default is made in the machine's /usr/libexec.
+		"--flex-volume-plugin-dir="+filepath.Join(l.Run, "flexvolume"),
+	)
+}
+
+func kubeconfigFlags(l layout.Layout, user string) []string {
+	file := l.Kubeconfig(user)
+	return []string{"--kubeconfig=" + file, "--authentication-kubeconfig=" + file, "--authorization-kubeconfig=" + file}
+}

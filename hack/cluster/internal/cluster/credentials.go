@@ -1,0 +1,105 @@
+package cluster
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"istio-pod-network-controller/hack/cluster/internal/config"
+	"istio-pod-network-controller/hack/cluster/internal/layout"
+	"istio-pod-network-controller/hack/cluster/internal/pki"
+	"istio-pod-network-controller/hack/cluster/internal/plan"
+)
+
+// credentials is what the start itself needs of the keys that it makes: all else is in files.
+type credentials struct {
+	ca    []byte
+	admin pki.Pair
+}
+
+// users lists everybody who gets a kubeconfig, by its file's name.
+func users(p plan.Plan) map[string]pki.Request {
+	return map[string]pki.Request{
+		"admin":              {CommonName: "admin", Organization: "system:masters"},
+		"controller-manager": {CommonName: "system:kube-controller-manager"},
+		"scheduler":          {CommonName: "system:kube-scheduler"},
+		"kube-proxy":         {CommonName: "system:kube-proxy"},
+		"kubelet":            {CommonName: "system:node:" + p.NodeName, Organization: "system:nodes"},
+	}
+}
+
+// certificates lists everybody who gets files in the PKI directory, by their name.
+func certificates(p plan.Plan) map[string]pki.Request {
+	return map[string]pki.Request{
+		"apiserver": {
+			CommonName: "kube-apiserver",
+			Names: []string{
+				"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
+			},
+			Addrs: []netip.Addr{
+				p.ControlPlane.V4.Addr(), p.ControlPlane.V6.Addr(), p.FirstService(), netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback(),
+			},
+		},
+		"kubelet": {
+			CommonName: p.NodeName, Names: []string{p.NodeName}, Addrs: []netip.Addr{p.Node.V4.Addr(), p.Node.V6.Addr()},
+		},
+		"kubelet-client": {CommonName: "kube-apiserver-kubelet-client", Organization: "system:masters"},
+		"front-proxy":    {CommonName: "front-proxy-client"},
+	}
+}
+
+// makeCredentials writes all keys, certificates and kubeconfigs of one life of the cluster.
+func makeCredentials(p plan.Plan, l layout.Layout) (credentials, error) {
+	ca, err := pki.NewCA("istio-pod-network-controller-cluster")
+	if err != nil {
+		return credentials{}, err
+	}
+	private, public, err := pki.SigningKey()
+	if err != nil {
+		return credentials{}, err
+	}
+	files := map[string][]byte{
+		"ca.crt": ca.Cert, "ca.key": ca.Key, "service-account.key": private, "service-account.pub": public,
+	}
+	for name, request := range certificates(p) {
+		pair, err := ca.Issue(request)
+		if err != nil {
+			return credentials{}, err
+		}
+		files[name+".crt"], files[name+".key"] = pair.Cert, pair.Key
+	}
+	for name, content := range files {
+		if err := writeSecret(filepath.Join(l.PKI(), name), content); err != nil {
+			return credentials{}, err
+		}
+	}
+	c := credentials{ca: ca.Cert}
+	for user, request := range users(p) {
+		pair, err := ca.Issue(request)
+		if err != nil {
+			return credentials{}, err
+		}
+		text, err := config.Kubeconfig(p.APIServer(), ca.Cert, pair)
+		if err != nil {
+			return credentials{}, err
+		}
+		if err := writeSecret(l.Kubeconfig(user), []byte(text)); err != nil {
+			return credentials{}, err
+		}
+		if user == "admin" {
+			c.admin = pair
+		}
+	}
+	return c, nil
+}
+
+func writeSecret(file string, content []byte) error {
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return fmt.Errorf("make the keys' directory: %w", err)
+	}
+	if err := os.WriteFile(file, content, 0o600); err != nil {
+		return fmt.Errorf("write a key: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,148 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"istio-pod-network-controller/hack/cluster/internal/daemon"
+	"istio-pod-network-controller/hack/cluster/internal/space"
+	"istio-pod-network-controller/hack/cluster/internal/state"
+)
+
+// grace is how long a daemon that a test stops has for an orderly end.
+const grace = 10 * time.Second
+
+// Start starts a daemon that was stopped, and waits for the container runtime to answer if it is that one.
+func (c *Cluster) Start(ctx context.Context, name string) error {
+	return c.change(name, func(s *state.State) error {
+		if s.Daemons[name].Alive() {
+			return fmt.Errorf("%s runs already", name)
+		}
+		return c.startAgain(ctx, s, name)
+	})
+}
+
+// Stop ends a daemon in order. Containers go on without kubelet and containerd, as on a real node.
+func (c *Cluster) Stop(name string) error {
+	return c.change(name, func(s *state.State) error { return s.Daemons[name].Stop(grace) })
+}
+
+// Restart is Stop and Start at once.
+func (c *Cluster) Restart(ctx context.Context, name string) error {
+	return c.change(name, func(s *state.State) error {
+		if err := s.Daemons[name].Stop(grace); err != nil {
+			return err
+		}
+		return c.startAgain(ctx, s, name)
+	})
+}
+
+func (c *Cluster) change(name string, f func(*state.State) error) error {
+	unlock, err := c.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	s, err := c.State()
+	if err != nil {
+		return err
+	}
+	if _, ok := s.Daemons[name]; !ok {
+		return fmt.Errorf("no daemon %q: there are %s", name, strings.Join(slices.Sorted(maps.Keys(s.Daemons)), ", "))
+	}
+	return f(s)
+}
+
+func (c *Cluster) startAgain(ctx context.Context, s *state.State, name string) error {
+	if _, err := c.launch(s, name); err != nil {
+		return err
+	}
+	if err := s.Save(c.Layout.State()); err != nil {
+		return err
+	}
+	if name != containerd {
+		return nil
+	}
+	runtime, err := Runtime(s)
+	if err != nil {
+		return err
+	}
+	defer runtime.Close()
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	r := run{cluster: c}
+	return r.wait(ctx, "the container runtime", runtime.Ready)
+}
+
+// launch starts one daemon in its namespaces and records it in s.
+func (c *Cluster) launch(s *state.State, name string) (ended <-chan error, err error) {
+	cmd := commands(c.Plan, c.Layout, s.Programs)[name]
+	log, err := os.OpenFile(c.logFile(name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("open the log of %s: %w", name, err)
+	}
+	defer log.Close()
+	holder := s.ControlPlane.PID
+	if cmd.where == space.Node {
+		holder = s.Node.PID
+	}
+	err = space.Do(holder, cmd.where, func() error {
+		var err error
+		s.Daemons[name], ended, err = daemon.Start(daemon.Spec{Argv: cmd.argv, Env: Environ(s), Log: log})
+		return err
+	})
+	return ended, err
+}
+
+func (c *Cluster) logFile(name string) string { return filepath.Join(c.Layout.Logs(), name+".log") }
+
+// Dialer connects from the control plane's namespace. The socket stays there, whoever uses it.
+func (c *Cluster) Dialer(s *state.State) func(ctx context.Context, network, address string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (conn net.Conn, err error) {
+		err = space.Do(s.ControlPlane.PID, space.ControlPlane, func() error {
+			var d net.Dialer
+			conn, err = d.DialContext(ctx, network, address)
+			return err
+		})
+		return conn, err
+	}
+}
+
+// Load puts an image archive into the node's container runtime.
+func (c *Cluster) Load(ctx context.Context, s *state.State, archive string) error {
+	file, err := os.Open(archive)
+	if err != nil {
+		return fmt.Errorf("open the image: %w", err)
+	}
+	defer file.Close()
+	// Through its standard input, because the node may have another directory under the archive's path.
+	cmd := exec.CommandContext(ctx, filepath.Join(s.Programs, "ctr"), "--namespace=k8s.io", "images", "import", "--local", "-")
+	cmd.Env, cmd.Stdin = Environ(s), file
+	var out []byte
+	err = space.Do(s.Node.PID, space.Node, func() error {
+		var err error
+		out, err = cmd.CombinedOutput()
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("load %s: %w: %s", filepath.Base(archive), err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+func (c *Cluster) loadAll(ctx context.Context, s *state.State, archives []string) error {
+	for _, archive := range archives {
+		if err := c.Load(ctx, s, archive); err != nil {
+			return err
+		}
+	}
+	return nil
+}

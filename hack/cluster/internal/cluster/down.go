@@ -1,0 +1,167 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/hack/cluster/internal/cgroup"
+	"istio-pod-network-controller/hack/cluster/internal/daemon"
+	"istio-pod-network-controller/hack/cluster/internal/state"
+)
+
+// endLimit bounds each step of an end that has to wait for the kernel.
+const endLimit = 20 * time.Second
+
+// Down ends the cluster and checks that nothing of it is left. It may be called again, and after a start that was broken off.
+func (c *Cluster) Down() error {
+	if err := c.Check(); err != nil {
+		return err
+	}
+	unlock, err := c.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return c.end()
+}
+
+// end kills instead of stopping: whatever a daemon would tidy up goes with the namespaces that it lives in.
+func (c *Cluster) end() error {
+	s, err := c.State()
+	if err != nil && !errors.Is(err, state.ErrNotUp) {
+		return err
+	}
+	if s == nil {
+		s = &state.State{}
+	}
+	if err := refuseInside(s); err != nil {
+		return err
+	}
+	hierarchies, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{kubelet, containerd, kubeProxy, controllerManager, scheduler, apiServer, etcd} {
+		if err := s.Daemons[name].Stop(0); err != nil {
+			return err
+		}
+	}
+	if err := c.killRest(s, hierarchies); err != nil {
+		return err
+	}
+	for _, holder := range []daemon.Process{s.Node, s.ControlPlane} {
+		if err := holder.Stop(0); err != nil {
+			return err
+		}
+	}
+	if err := retry(func() error { return cgroup.Remove(hierarchies, c.Plan.Cgroup) }); err != nil {
+		return err
+	}
+	if err := errors.Join(cgroup.Disable(s.Controllers), restoreSysctls(s.Sysctls)); err != nil {
+		return err
+	}
+	if err := c.removeFiles(); err != nil {
+		return err
+	}
+	return c.checkGone(s)
+}
+
+// killRest ends containers, shims, and what was run through `kc exec` and `kc node`, until there is nobody left.
+func (c *Cluster) killRest(s *state.State, hierarchies []cgroup.Hierarchy) error {
+	return retry(func() error {
+		pids, err := c.residents(s, hierarchies)
+		if err != nil {
+			return err
+		}
+		for _, pid := range pids {
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("kill process %d: %w", pid, err)
+			}
+		}
+		if len(pids) > 0 {
+			return fmt.Errorf("processes of the cluster do not end: %v", pids)
+		}
+		return nil
+	})
+}
+
+// residents lists who is in the cluster but for the holders: by the node's cgroup, by the node's mounts, and by the network
+// namespaces. The numbers of the latter are used again once a namespace is gone, so they count only while its holder lives.
+func (c *Cluster) residents(s *state.State, hierarchies []cgroup.Hierarchy) ([]int, error) {
+	pids, err := cgroup.Processes(hierarchies, c.Plan.Cgroup)
+	if err != nil {
+		return nil, err
+	}
+	mounted, err := c.inNodeMounts()
+	if err != nil {
+		return nil, err
+	}
+	pids = append(pids, mounted...)
+	for id, holder := range map[string]daemon.Process{s.Namespaces["controlPlane"]: s.ControlPlane, s.Namespaces["node"]: s.Node} {
+		if id == "" || !holder.Alive() {
+			continue
+		}
+		inside, err := daemon.InNamespace("net", id)
+		if err != nil {
+			return nil, err
+		}
+		pids = append(pids, inside...)
+	}
+	slices.Sort(pids)
+	pids = slices.Compact(pids)
+	return slices.DeleteFunc(pids, func(pid int) bool {
+		p, err := daemon.Identify(pid)
+		return err != nil || !p.Alive() || p == s.Node || p == s.ControlPlane || pid == os.Getpid()
+	}), nil
+}
+
+// inNodeMounts lists the processes that see the node's scratch mount. No other mount namespace has it.
+func (c *Cluster) inNodeMounts() ([]int, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("list the processes: %w", err)
+	}
+	var pids []int
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		mountinfo, err := os.ReadFile("/proc/" + e.Name() + "/mountinfo")
+		if err == nil && strings.Contains(string(mountinfo), " "+c.scratch()+" ") {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}
+
+// refuseInside keeps `kc exec -- kc down` from killing the shell that it was called from.
+func refuseInside(s *state.State) error {
+	own, err := daemon.NamespaceID(os.Getpid(), "net")
+	if err != nil {
+		return fmt.Errorf("find the own namespace: %w", err)
+	}
+	for _, id := range s.Namespaces {
+		if id == own && s.ControlPlane.Alive() {
+			return errors.New("this shell is inside the cluster: run it from outside")
+		}
+	}
+	return nil
+}
+
+// retry repeats f until it succeeds or the kernel has had time enough.
+func retry(f func() error) error {
+	for deadline := time.Now().Add(endLimit); ; time.Sleep(20 * time.Millisecond) {
+		err := f()
+		if err == nil || time.Now().After(deadline) {
+			return err
+		}
+	}
+}

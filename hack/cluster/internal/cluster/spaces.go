@@ -1,0 +1,121 @@
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/hack/cluster/internal/config"
+	"istio-pod-network-controller/hack/cluster/internal/daemon"
+	"istio-pod-network-controller/hack/cluster/internal/image"
+	"istio-pod-network-controller/hack/cluster/internal/link"
+	"istio-pod-network-controller/hack/cluster/internal/nodefs"
+	"istio-pod-network-controller/hack/cluster/internal/space"
+)
+
+// makeSpaces makes both sets of namespaces, each with its holder, and joins them.
+func (r *run) makeSpaces() error {
+	hold := func(p *daemon.Process) error {
+		var err error
+		*p, _, err = daemon.Start(daemon.Spec{Argv: []string{filepath.Join(r.state.Tools, "pause")}})
+		return err
+	}
+	if err := space.Create(space.ControlPlane, func() error { return hold(&r.state.ControlPlane) }); err != nil {
+		return fmt.Errorf("control plane: %w", err)
+	}
+	if err := r.save(); err != nil {
+		return err
+	}
+	err := space.Create(space.Node, func() error {
+		if err := r.prepareNode(); err != nil {
+			return err
+		}
+		return hold(&r.state.Node)
+	})
+	if err != nil {
+		return fmt.Errorf("node: %w", err)
+	}
+	if err := r.recordNamespaces(); err != nil {
+		return err
+	}
+	plan := r.cluster.Plan
+	err = space.Do(r.state.ControlPlane.PID, space.ControlPlane, func() error { return link.ControlPlane(plan, r.state.Node.PID) })
+	if err != nil {
+		return fmt.Errorf("control plane's network: %w", err)
+	}
+	if err := space.Do(r.state.Node.PID, space.Node, func() error { return link.Node(plan) }); err != nil {
+		return fmt.Errorf("node's network: %w", err)
+	}
+	return nil
+}
+
+// prepareNode fills the node's file system. It runs in the node's new namespaces.
+func (r *run) prepareNode() error {
+	c := r.cluster
+	if err := unix.Sethostname([]byte(c.Plan.NodeName)); err != nil {
+		return fmt.Errorf("name the node: %w", err)
+	}
+	keys := map[string]string{}
+	for target, source := range map[string]string{
+		"ca.crt":      filepath.Join(c.Layout.PKI(), "ca.crt"),
+		"kubelet.crt": filepath.Join(c.Layout.PKI(), "kubelet.crt"), "kubelet.key": filepath.Join(c.Layout.PKI(), "kubelet.key"),
+		"kubelet.yaml": c.Layout.Kubeconfig("kubelet"), "kube-proxy.yaml": c.Layout.Kubeconfig("kube-proxy"),
+	} {
+		// Read before the node's own /run hides them.
+		text, err := os.ReadFile(source)
+		if err != nil {
+			return fmt.Errorf("read the node's keys: %w", err)
+		}
+		keys[filepath.Join("/etc/kubernetes", target)] = string(text)
+	}
+	if err := nodefs.Prepare(nodefs.Dirs{Scratch: c.scratch(), Data: c.Layout.Data()}); err != nil {
+		return err
+	}
+	files, err := config.Node{Plan: c.Plan, Programs: r.state.Programs, PauseImage: image.PauseTag}.Files()
+	if err != nil {
+		return err
+	}
+	for _, set := range []map[string]string{keys, files} {
+		for file, text := range set {
+			if err := writeNodeFile(file, text); err != nil {
+				return err
+			}
+		}
+	}
+	return nodefs.CopyDir(filepath.Join(r.state.Programs, "cni"), "/opt/cni/bin")
+}
+
+func (r *run) recordNamespaces() error {
+	r.state.Namespaces = map[string]string{}
+	for name, at := range map[string]struct {
+		pid  int
+		kind string
+	}{"controlPlane": {r.state.ControlPlane.PID, "net"}, "node": {r.state.Node.PID, "net"}} {
+		id, err := daemon.NamespaceID(at.pid, at.kind)
+		if err != nil {
+			return fmt.Errorf("identify the namespaces: %w", err)
+		}
+		r.state.Namespaces[name] = id
+	}
+	return r.save()
+}
+
+// writeNodeFile replaces a link, such as many machines' resolv.conf, instead of writing through it.
+func writeNodeFile(file, text string) error {
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return fmt.Errorf("write the node's files: %w", err)
+	}
+	if err := os.Remove(file); err != nil && !os.IsNotExist(err) {
+		return fmt.Errorf("write the node's files: %w", err)
+	}
+	mode := os.FileMode(0o644)
+	if filepath.Ext(file) == ".key" {
+		mode = 0o600
+	}
+	if err := os.WriteFile(file, []byte(text), mode); err != nil {
+		return fmt.Errorf("write the node's files: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,200 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"istio-pod-network-controller/hack/cluster/internal/api"
+	"istio-pod-network-controller/hack/cluster/internal/cgroup"
+	"istio-pod-network-controller/hack/cluster/internal/daemon"
+	"istio-pod-network-controller/hack/cluster/internal/state"
+)
+
+// startLimit bounds a whole start. It takes ten seconds on two idle cores.
+const startLimit = 3 * time.Minute
+
+// Parts are what a start needs to be there already.
+type Parts struct {
+	// Programs holds the built programs, Tools the kit's own commands.
+	Programs, Tools string
+	// Images are the archives that the node is to hold.
+	Images []string
+}
+
+// run is one start, from nothing to a ready node.
+type run struct {
+	cluster     *Cluster
+	parts       Parts
+	state       *state.State
+	credentials credentials
+	api         *api.Client
+	began       time.Time
+	// ended gets the name of a daemon that ends before the start does.
+	ended chan string
+}
+
+// Up starts the cluster and returns when pods can be made. A start that fails leaves nothing but its logs.
+func (c *Cluster) Up(ctx context.Context, parts Parts) error {
+	if err := c.Check(); err != nil {
+		return err
+	}
+	unlock, err := c.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if _, err := c.State(); !errors.Is(err, state.ErrNotUp) {
+		return errors.Join(errors.New("the cluster is up already: `kc down` ends it"), err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	r := &run{
+		cluster: c, parts: parts, began: time.Now(), ended: make(chan string, 16),
+		state: &state.State{Programs: parts.Programs, Tools: parts.Tools, Daemons: map[string]daemon.Process{}},
+	}
+	if err := r.start(ctx); err != nil {
+		return errors.Join(fmt.Errorf("start the cluster: %w", err), c.keepLogs(), c.end())
+	}
+	return nil
+}
+
+func (r *run) start(ctx context.Context) error {
+	steps := []struct {
+		name string
+		do   func(context.Context) error
+	}{
+		{"machine prepared", func(context.Context) error { return r.prepareMachine() }},
+		{"keys and certificates made", func(context.Context) error { return r.makeKeys() }},
+		{"namespaces made and joined", func(context.Context) error { return r.makeSpaces() }},
+		{"container runtime and API server are ready", r.startFirst},
+		{"node is ready", r.startRest},
+	}
+	for _, step := range steps {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := step.do(ctx); err != nil {
+			return err
+		}
+		r.say(step.name)
+	}
+	r.state.Ready = true
+	return r.save()
+}
+
+// prepareMachine notes what the start changes for the whole machine, before it does.
+func (r *run) prepareMachine() error {
+	l := r.cluster.Layout
+	for _, dir := range []string{l.Logs(), r.cluster.scratch(), l.Data()} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("make the state's directories: %w", err)
+		}
+	}
+	var err error
+	if r.state.Sysctls, err = readSysctls(); err != nil {
+		return err
+	}
+	if err := r.save(); err != nil {
+		return err
+	}
+	if err := loadBridgeFilter(); err != nil {
+		return err
+	}
+	hierarchies, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	enabled, err := cgroup.Make(hierarchies, r.cluster.Plan.Cgroup)
+	r.state.Controllers = enabled
+	return errors.Join(err, r.save())
+}
+
+func (r *run) makeKeys() error {
+	var err error
+	r.credentials, err = makeCredentials(r.cluster.Plan, r.cluster.Layout)
+	return err
+}
+
+// startFirst starts what needs nothing, and what only needs etcd. The images are loaded while the API server comes up.
+func (r *run) startFirst(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if err := r.launch(containerd, etcd, apiServer); err != nil {
+		return err
+	}
+	var err error
+	r.api, err = api.New(r.cluster.Plan.APIServer(), r.credentials.ca, r.credentials.admin, r.cluster.Dialer(r.state))
+	if err != nil {
+		return err
+	}
+	runtime, err := Runtime(r.state)
+	if err != nil {
+		return err
+	}
+	defer runtime.Close()
+	if err := r.wait(ctx, "the container runtime", runtime.Ready); err != nil {
+		return err
+	}
+	loaded := make(chan error, 1)
+	go func() { loaded <- r.cluster.loadAll(ctx, r.state, r.parts.Images) }()
+	if err := r.wait(ctx, "the API server", r.api.Ready); err != nil {
+		cancel()
+		return errors.Join(err, <-loaded)
+	}
+	return <-loaded
+}
+
+func (r *run) startRest(ctx context.Context) error {
+	if err := r.launch(controllerManager, scheduler, kubelet, kubeProxy); err != nil {
+		return err
+	}
+	if err := r.wait(ctx, "the default service account", r.api.DefaultServiceAccount); err != nil {
+		return err
+	}
+	return r.wait(ctx, "the node", func(ctx context.Context) error { return r.api.NodeReady(ctx, r.cluster.Plan.NodeName) })
+}
+
+func (r *run) launch(names ...string) error {
+	for _, name := range names {
+		ended, err := r.cluster.launch(r.state, name)
+		if err != nil {
+			return err
+		}
+		go func() {
+			<-ended
+			r.ended <- name
+		}()
+		if err := r.save(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wait asks until the answer is nil. It gives up when the time is over or a daemon ends, and then says what the answer was.
+func (r *run) wait(ctx context.Context, what string, ask func(context.Context) error) error {
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		err := ask(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s: %w; last answer: %w", what, ctx.Err(), err)
+		case name := <-r.ended:
+			return fmt.Errorf("%s ended; the end of its log:\n%s", name, daemon.LastLines(r.cluster.logFile(name), 12))
+		case <-ticker.C:
+		}
+	}
+}
+
+func (r *run) save() error { return r.state.Save(r.cluster.Layout.State()) }
+
+func (r *run) say(what string) {
+	fmt.Fprintf(r.cluster.Out, "%7.1fs  %s\n", time.Since(r.began).Seconds(), what)
+}

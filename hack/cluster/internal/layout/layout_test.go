@@ -1,0 +1,47 @@
+package layout
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestSourceIsFoundFromAnywhereInTheCheckout(t *testing.T) {
+	root := t.TempDir()
+	module := filepath.Join(root, "hack", "cluster")
+	deep := filepath.Join(module, "internal", "deep")
+	for _, dir := range []string{filepath.Join(module, "kubernetes"), deep} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(module, "kubernetes", "go.mod"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, from := range []string{root, module, deep} {
+		if got, err := findSource(from); got != module || err != nil {
+			t.Errorf("from %s: %s, %v", from, got, err)
+		}
+	}
+	if _, err := findSource(t.TempDir()); err == nil || !strings.Contains(err.Error(), "--source") {
+		t.Errorf("outside: %v", err)
+	}
+}
+
+func TestStateIsOutsideTheCache(t *testing.T) {
+	l, err := New("", "/cache")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{l.State(), l.Logs(), l.PKI(), l.Kubeconfig("admin")} {
+		if !strings.HasPrefix(path, RunDir+"/") {
+			t.Errorf("%s is not below %s", path, RunDir)
+		}
+	}
+	for _, path := range []string{l.Data(), l.FailedLogs()} {
+		if !strings.HasPrefix(path, "/cache/") {
+			t.Errorf("%s is not in the cache", path)
+		}
+	}
+}
