@@ -39,14 +39,18 @@ func (r Ruleset) NftText(o TextOptions) string {
 	return b.String()
 }
 
-func (s Set) body() string {
-	var elements []string
+func (s Set) elements() []string {
+	out := make([]string, 0, len(s.Ports)+len(s.Prefixes))
 	for _, p := range s.Ports {
-		elements = append(elements, strconv.Itoa(int(p)))
+		out = append(out, strconv.Itoa(int(p)))
 	}
 	for _, p := range s.Prefixes {
-		elements = append(elements, p.String())
+		out = append(out, p.String())
 	}
+	return out
+}
+
+func (s Set) body() string {
 	kind, flags := "inet_service", ""
 	switch s.Kind {
 	case IPv4Set:
@@ -55,7 +59,7 @@ func (s Set) body() string {
 		kind, flags = "ipv6_addr", "\t\tflags interval\n"
 	case PortSet:
 	}
-	return fmt.Sprintf("\t\ttype %s\n%s\t\telements = { %s }\n", kind, flags, strings.Join(elements, ", "))
+	return fmt.Sprintf("\t\ttype %s\n%s\t\telements = { %s }\n", kind, flags, strings.Join(s.elements(), ", "))
 }
 
 // Text is the rule as nftables' language has it, without its counter.

@@ -120,3 +120,16 @@ func readAll(ns *netns.NS, conn *nft.Conn, loopback []netip.Prefix) (iptables.Ru
 	have.Loopback, err = routing.Loopback(ns, loopback)
 	return have, err
 }
+
+// Probe tells whether this kernel takes a rule set, by giving it one in a namespace made for the purpose.
+func (b *Backend) Probe(ctx context.Context, sample iptables.Ruleset) error {
+	ns, err := netns.New()
+	if err != nil {
+		return fmt.Errorf("probe nftables: %w", err)
+	}
+	defer ns.Close() //nolint:errcheck // nothing was written that could be lost
+	if _, err := b.Apply(ctx, ns.Path(), sample); err != nil {
+		return fmt.Errorf("probe nftables: the kernel refuses our rules (it takes Linux 5.2 or newer with nf_tables NAT): %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,59 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"path"
+
+	"github.com/spf13/pflag"
+
+	"istio-pod-network-controller/internal/intent"
+)
+
+// intentFlags are the flags that decide what pods ask for: the agent and the one-shot tool have the same.
+type intentFlags struct {
+	selection string
+	config    intent.Config
+}
+
+func (f *intentFlags) add(fs *pflag.FlagSet) {
+	d, std := &f.config.Defaults, intent.StandardDefaults()
+	fs.StringVar(&f.selection, "select", string(intent.SelectAnnotation),
+		"which pods are ours: annotation ("+intent.KeyInitialize+"), injected (by Istio, as its CNI plugin judges), or either")
+	fs.StringSliceVar(&f.config.ExcludedNamespaces, "exclude-namespaces", []string{"kube-system"}, "namespaces whose pods are never ours")
+	fs.StringSliceVar(&f.config.UnsupportedHandlers, "unsupported-runtime-handlers", []string{"kata*", "runsc*", "gvisor*"},
+		"shell patterns of runtime handlers whose pods do not use the host kernel's network")
+	for _, s := range []struct {
+		to             *string
+		name, std, use string
+	}{
+		{&d.InterceptionMode, "interception-mode", std.InterceptionMode, "how inbound traffic reaches the proxy: REDIRECT"},
+		{&d.IncludeOutboundIPRanges, "include-outbound-ip-ranges", std.IncludeOutboundIPRanges, "CIDRs whose traffic goes to the proxy, * for all"},
+		{&d.ExcludeOutboundIPRanges, "exclude-outbound-ip-ranges", std.ExcludeOutboundIPRanges, "CIDRs whose traffic stays direct"},
+		{&d.IncludeInboundPorts, "include-inbound-ports", std.IncludeInboundPorts, "inbound ports that go to the proxy, * for all"},
+		{&d.ExcludeInboundPorts, "exclude-inbound-ports", std.ExcludeInboundPorts, "inbound ports that stay direct, where all are included"},
+		{&d.IncludeOutboundPorts, "include-outbound-ports", std.IncludeOutboundPorts, "outbound ports that go to the proxy whatever their address"},
+		{&d.ExcludeOutboundPorts, "exclude-outbound-ports", std.ExcludeOutboundPorts, "outbound ports that stay direct"},
+		{&d.EnvoyPort, "envoy-port", std.EnvoyPort, "port on which the proxy takes outbound traffic"},
+		{&d.EnvoyInboundPort, "envoy-inbound-port", std.EnvoyInboundPort, "port on which the proxy takes inbound traffic"},
+		{&d.EnvoyTunnelPort, "envoy-tunnel-port", std.EnvoyTunnelPort, "port of the proxy's tunnel (HBONE), never redirected"},
+	} {
+		fs.StringVar(s.to, s.name, s.std, s.use+", for pods that do not say otherwise")
+	}
+}
+
+// validate completes the configuration and names every fault of the flags.
+func (f *intentFlags) validate() error {
+	var errs []error
+	switch f.config.Select = intent.Selection(f.selection); f.config.Select {
+	case intent.SelectAnnotation, intent.SelectInjected, intent.SelectEither:
+	default:
+		errs = append(errs, fmt.Errorf("--select: value %q: want annotation, injected or either", f.selection))
+	}
+	for _, pattern := range f.config.UnsupportedHandlers {
+		if _, err := path.Match(pattern, ""); err != nil {
+			errs = append(errs, fmt.Errorf("--unsupported-runtime-handlers: value %q: %w", pattern, err))
+		}
+	}
+	return errors.Join(append(errs, f.config.Defaults.Validate())...)
+}

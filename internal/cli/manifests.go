@@ -1,0 +1,87 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/iptables"
+)
+
+// maxManifest bounds a manifest: the API server takes no object larger than about this.
+const maxManifest = 3 << 20
+
+// wanted computes the rules that the pod of the flags asks for. A pod that did not ask is an error that says why.
+func (o *rulesOptions) wanted(cmd *cobra.Command) (iptables.Ruleset, error) {
+	if err := o.intentFlags.validate(); err != nil {
+		return iptables.Ruleset{}, err
+	}
+	if o.pod == "" {
+		return iptables.Ruleset{}, errors.New("--pod: required")
+	}
+	var pod corev1.Pod
+	if err := readManifest(cmd.InOrStdin(), o.pod, "Pod", &pod); err != nil {
+		return iptables.Ruleset{}, fmt.Errorf("--pod: %w", err)
+	}
+	var ns *corev1.Namespace
+	if o.namespace != "" {
+		ns = &corev1.Namespace{}
+		if err := readManifest(cmd.InOrStdin(), o.namespace, "Namespace", ns); err != nil {
+			return iptables.Ruleset{}, fmt.Errorf("--namespace: %w", err)
+		}
+		if pod.Namespace != "" && ns.Name != pod.Namespace {
+			return iptables.Ruleset{}, fmt.Errorf("--namespace: %s is namespace %q, the pod belongs to %q", o.namespace, ns.Name, pod.Namespace)
+		}
+	}
+	in, err := intent.Of(&pod, ns, o.config)
+	if err != nil {
+		return iptables.Ruleset{}, err
+	}
+	if !in.Redirect {
+		return iptables.Ruleset{}, fmt.Errorf("pod %q is not redirected: %s", pod.Name, in.Reason)
+	}
+	return iptables.Rules(in.Spec)
+}
+
+// readManifest reads one object of a kind from a file, or from in for "-".
+func readManifest(in io.Reader, file, kind string, into any) error {
+	if file != "-" {
+		f, err := os.Open(file) //nolint:gosec // the file that the user named
+		if err != nil {
+			return err
+		}
+		defer f.Close() //nolint:errcheck // only read
+		in = f
+	}
+	data, err := io.ReadAll(io.LimitReader(in, maxManifest+1))
+	if err != nil {
+		return fmt.Errorf("read %s: %w", file, err)
+	}
+	if len(data) > maxManifest {
+		return fmt.Errorf("read %s: larger than %d bytes", file, maxManifest)
+	}
+	if strings.Contains(strings.TrimPrefix(strings.TrimSpace(string(data)), "---"), "\n---") {
+		return fmt.Errorf("read %s: it holds several documents, want one %s", file, kind)
+	}
+	var head struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+	}
+	if err := yaml.Unmarshal(data, &head); err != nil {
+		return fmt.Errorf("read %s: %w", file, err)
+	}
+	if head.Kind != kind || head.APIVersion != "v1" {
+		return fmt.Errorf("read %s: it holds a %q of %q, want one %s of v1", file, head.Kind, head.APIVersion, kind)
+	}
+	if err := yaml.Unmarshal(data, into); err != nil {
+		return fmt.Errorf("read %s: %w", file, err)
+	}
+	return nil
+}

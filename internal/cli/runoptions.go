@@ -1,0 +1,82 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// runOptions are run's flags.
+type runOptions struct {
+	intentFlags
+	nodeName        string
+	runtime         string
+	runtimeEndpoint string
+	backend         string
+	healthAddr      string
+	metricsAddr     string
+	logLevel        string
+	sweepInterval   time.Duration
+
+	level slog.Level
+}
+
+func (o *runOptions) addFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.nodeName, "node-name", "", "name of the node whose pods are looked after (required)")
+	fs.StringVar(&o.config.AgentNamespace, "agent-namespace", "", "namespace of the agent itself, whose pods are never ours")
+	fs.StringVar(&o.runtime, "runtime", "auto", "container runtime: auto, containerd, crio or docker")
+	fs.StringVar(&o.runtimeEndpoint, "runtime-endpoint", "", "socket of the container runtime; empty means the usual paths")
+	addBackendFlag(fs, &o.backend)
+	fs.StringVar(&o.healthAddr, "health-addr", "127.0.0.1:15078", "address of /healthz and /readyz")
+	fs.StringVar(&o.metricsAddr, "metrics-addr", ":15079", "address of /metrics, 0 for none")
+	fs.StringVar(&o.logLevel, "log-level", "info", "debug, info or error")
+	fs.DurationVar(&o.sweepInterval, "sweep-interval", time.Minute, "how often programmed pods are compared with the kernel, 0 for never")
+	o.intentFlags.add(fs)
+}
+
+func addBackendFlag(fs *pflag.FlagSet, to *string) {
+	fs.StringVar(to, "backend", "auto", "what programs the kernel: auto or nftables")
+}
+
+func validateBackend(backend string) error {
+	switch backend {
+	case "auto", "nftables":
+		return nil
+	case "iptables":
+		return errors.New(`--backend: value "iptables": not supported yet: want auto or nftables`)
+	}
+	return fmt.Errorf("--backend: value %q: want auto or nftables", backend)
+}
+
+// Validate names every fault at once.
+func (o *runOptions) Validate() error {
+	var errs []error
+	if o.nodeName == "" {
+		errs = append(errs, errors.New("--node-name: required"))
+	}
+	switch o.runtime {
+	case "auto", "containerd", "crio", "docker":
+	default:
+		errs = append(errs, fmt.Errorf("--runtime: value %q: want auto, containerd, crio or docker", o.runtime))
+	}
+	levels := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "error": slog.LevelError}
+	level, ok := levels[o.logLevel]
+	if !ok {
+		errs = append(errs, fmt.Errorf("--log-level: value %q: want debug, info or error", o.logLevel))
+	}
+	o.level = level
+	for name, addr := range map[string]string{"--health-addr": o.healthAddr, "--metrics-addr": o.metricsAddr} {
+		if _, _, err := net.SplitHostPort(addr); err != nil && addr != "0" {
+			errs = append(errs, fmt.Errorf("%s: value %q: want HOST:PORT, or 0 for none: %w", name, addr, err))
+		}
+	}
+	if o.sweepInterval < 0 {
+		errs = append(errs, fmt.Errorf("--sweep-interval: value %q: want 0 or more", o.sweepInterval))
+	}
+	errs = append(errs, validateBackend(o.backend), o.intentFlags.validate())
+	return errors.Join(errs...)
+}

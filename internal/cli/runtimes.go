@@ -1,0 +1,56 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"istio-pod-network-controller/runtime/cri"
+	"istio-pod-network-controller/runtime/docker"
+)
+
+// newFinder connects to the container runtime that the flags name. auto is the first CRI socket that answers, else Docker.
+func newFinder(ctx context.Context, name, endpoint string) (runtimeFinder, error) {
+	finder, err := chooseFinder(ctx, name, endpoint)
+	if err != nil {
+		return nil, err
+	}
+	version, err := finder.Version(ctx)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("ask container runtime %s: %w", name, err), finder.Close())
+	}
+	ctrl.Log.Info("container runtime found", "runtime", version)
+	return finder, nil
+}
+
+func chooseFinder(ctx context.Context, name, endpoint string) (runtimeFinder, error) {
+	endpoints := []string{endpoint}
+	switch {
+	case name == "docker":
+		return docker.New(docker.Config{Endpoint: endpoint})
+	case endpoint != "":
+	case name == "containerd":
+		endpoints = []string{"unix:///run/containerd/containerd.sock"}
+	case name == "crio":
+		endpoints = []string{"unix:///var/run/crio/crio.sock"}
+	default:
+		endpoints = cri.DefaultEndpoints()
+	}
+	found, err := cri.Detect(ctx, endpoints)
+	if err == nil {
+		return cri.New(cri.Config{Endpoint: found})
+	}
+	if name != "auto" || endpoint != "" {
+		return nil, fmt.Errorf("--runtime %s: %w", name, err)
+	}
+	engine, errDocker := docker.New(docker.Config{})
+	if errDocker == nil {
+		if _, errDocker = engine.Version(ctx); errDocker == nil {
+			return engine, nil
+		}
+		errDocker = errors.Join(errDocker, engine.Close())
+	}
+	return nil, fmt.Errorf("--runtime auto: %w", errors.Join(err, errDocker))
+}
