@@ -53,9 +53,10 @@ test-kernel: export REQUIRE_KERNEL := 1
 test-kernel: ## Run the tests that program real network namespaces; fail where they cannot run (needs root)
 	go test -race -count=1 ./internal/netns/... ./internal/kerneltest/... ./iptables/...
 
+# The chart lies outside its tests' module, where the test cache does not look.
 .PHONY: test-chart
 test-chart: build
-	go -C hack/tools/helm test -count=1 ./... # the chart lies outside the module, where the test cache does not look
+	go -C hack/tools/helm test -count=1 ./...
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME (20s)

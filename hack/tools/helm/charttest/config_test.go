@@ -17,12 +17,7 @@ func TestConfigDecodesStrictly(t *testing.T) {
 		}
 		for _, file := range files {
 			t.Run(filepath.Base(file), func(t *testing.T) {
-				var got []string
-				for doc := range strings.SplitSeq(read(t, file), "\n---\n") {
-					if object := decode(t, doc); object != nil {
-						got = append(got, object.GetObjectKind().GroupVersionKind().Kind)
-					}
-				}
+				got := kinds(t, read(t, file))
 				if len(got) != want {
 					t.Errorf("objects of Kubernetes' own types are %v, want %d", got, want)
 				}
@@ -32,4 +27,16 @@ func TestConfigDecodesStrictly(t *testing.T) {
 			})
 		}
 	}
+}
+
+// kinds are those of the documents that are of Kubernetes' own types.
+func kinds(t *testing.T, manifest string) []string {
+	t.Helper()
+	var found []string
+	for doc := range strings.SplitSeq(manifest, "\n---\n") {
+		if object := decode(t, doc); object != nil {
+			found = append(found, object.GetObjectKind().GroupVersionKind().Kind)
+		}
+	}
+	return found
 }

@@ -54,6 +54,23 @@ func sameDefault(a, b string) bool {
 	return a == b || errFirst == nil && errSecond == nil && first == second
 }
 
+// What the schema lets through, the agent takes, too: with no node named it must have nothing else to say.
+func TestAgentTakesTheArguments(t *testing.T) {
+	for name, values := range cases(t) {
+		t.Run(name, func(t *testing.T) {
+			args := daemonSet(t, values).Spec.Template.Spec.Containers[0].Args
+			output, err := exec.CommandContext(t.Context(), *binary, append(args, "--node-name=")...).CombinedOutput()
+			if err == nil {
+				t.Fatalf("the agent ran without a node's name:\n%s", output)
+			}
+			faults := strings.Split(strings.TrimSpace(string(output)), "\n")
+			if len(faults) != 1 || !strings.Contains(faults[0], "--node-name") {
+				t.Errorf("the agent refuses the chart's arguments (want the missing node's name alone):\n%s", output)
+			}
+		})
+	}
+}
+
 // Each value with a flag moves that flag alone.
 func TestValuesMapOneToOne(t *testing.T) {
 	defaults := arguments(t, "{}")

@@ -12,7 +12,7 @@ func TestSchemaRefuses(t *testing.T) {
 	for name, tc := range map[string]struct{ in, want string }{
 		"a distribution in lower case":        {"kubernetesDistribution: openshift", "value must be one of 'Kubernetes', 'OpenShift'"},
 		"an unknown runtime":                  {"containerRuntime: rkt", "value must be one of 'auto', 'containerd', 'crio', 'docker'"},
-		"an unknown backend":                  {"backend: ipfw", "value must be one of 'auto', 'nftables', 'iptables'"},
+		"a backend that is not there yet":     {"backend: iptables", "value must be one of 'auto', 'nftables'"},
 		"an unknown selection":                {"select: all", "value must be one of 'annotation', 'injected', 'either'"},
 		"a mode that is not there yet":        {"interceptionMode: TPROXY", "at '/interceptionMode': value must be 'REDIRECT'"},
 		"an unknown log level":                {"logLevel: warn", "value must be one of 'debug', 'info', 'error'"},
@@ -29,6 +29,7 @@ func TestSchemaRefuses(t *testing.T) {
 		"all addresses where it has no sense": {`excludeOutboundIPRanges: ["*"]`, "at '/excludeOutboundIPRanges/0': '*' does not match pattern"},
 		"a TCP runtime endpoint":              {"runtimeEndpoint: tcp://10.0.0.1:2375", "at '/runtimeEndpoint': 'tcp://10.0.0.1:2375' does not match pattern"},
 		"an address without a port":           {"metricsAddr: localhost", "at '/metricsAddr': 'localhost' does not match pattern"},
+		"no address for the probes":           {`healthAddr: "0"`, "at '/healthAddr': '0' does not match pattern"},
 		"an interval without a unit":          {`sweepInterval: "60"`, "at '/sweepInterval': '60' does not match pattern"},
 		"a list inside a list item":           {`excludeNamespaces: ["a,b"]`, "at '/excludeNamespaces/0': 'a,b' does not match pattern"},
 	} {
