@@ -1,0 +1,64 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+)
+
+func TestRunNamesEveryWrongFlagAtOnce(t *testing.T) {
+	args := map[string]string{
+		"runtime": "podman", "log-level": "loud", "health-addr": "here", "metrics-addr": "there", "sweep-interval": "-1s",
+		"backend": "iptables", "select": "some", "unsupported-runtime-handlers": "[", "envoy-port": "0",
+		"include-inbound-ports": "x", "exclude-outbound-ip-ranges": "*",
+	}
+	line := []string{"run"}
+	for flag, value := range args {
+		line = append(line, "--"+flag+"="+value)
+	}
+	code, _, errOut := call(t, "", line...)
+	if code != exitError || !strings.Contains(errOut, "--node-name: required") {
+		t.Errorf("code %d: %s", code, errOut)
+	}
+	for flag := range args {
+		if !strings.Contains(errOut, "--"+flag) {
+			t.Errorf("%s is not named in: %s", flag, errOut)
+		}
+	}
+}
+
+func TestRunSaysWhichRuntimesDidNotAnswer(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing.sock")
+	for _, runtime := range []string{"auto", "containerd", "crio", "docker"} {
+		_, err := newFinder(t.Context(), runtime, missing)
+		if err == nil || !strings.Contains(err.Error(), missing) {
+			t.Errorf("--runtime %s: %v does not name %s", runtime, err, missing)
+		}
+	}
+}
+
+// The chart renders the flags; one that it misses, or that does not exist, would be found by users. config/ is the chart
+// rendered.
+func TestTheChartRendersEveryFlagOfRun(t *testing.T) {
+	file := filepath.Join("..", "..", "config", "kubernetes.yaml")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want, got []string
+	newRun().Flags().VisitAll(func(f *pflag.Flag) { want = append(want, f.Name) })
+	for _, m := range regexp.MustCompile(`--([a-z-]+)=`).FindAllStringSubmatch(string(text), -1) {
+		got = append(got, m[1])
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
