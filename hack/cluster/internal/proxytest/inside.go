@@ -1,0 +1,54 @@
+package proxytest
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/netip"
+	"os/exec"
+	"testing"
+	"time"
+
+	"istio-pod-network-controller/hack/cluster/internal/space"
+)
+
+// hold makes a network namespace for as long as the test runs.
+func hold(t *testing.T) (pid int) {
+	t.Helper()
+	holder := exec.Command("/bin/sleep", "300")
+	if err := space.Create(space.ControlPlane, holder.Start); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = holder.Process.Kill(); _ = holder.Wait() })
+	return holder.Process.Pid
+}
+
+func (p *Pod) in(t *testing.T, pid int, f func() error) {
+	t.Helper()
+	if err := space.Do(pid, space.ControlPlane, f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// http asks from the world, as a kubelet does from the node.
+func (p *Pod) http() *http.Client {
+	return &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
+			err = space.Do(p.world, space.ControlPlane, func() (err error) {
+				conn, err = new(net.Dialer).DialContext(ctx, network, address)
+				return err
+			})
+			return conn, err
+		},
+	}}
+}
+
+func parse(t *testing.T, address string) netip.AddrPort {
+	t.Helper()
+	ap, err := netip.ParseAddrPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
+}
