@@ -28,29 +28,43 @@ func (b *Backend) Name() string { return "nftables" }
 // takes the whole or nothing; foreign tables are not touched.
 func (b *Backend) Apply(ctx context.Context, path string, want iptables.Ruleset) (changed bool, err error) {
 	err = b.in(ctx, path, func(ns *netns.NS, conn *nft.Conn) error {
-		have, err := readAll(ns, conn, want.Loopback)
-		if err == nil && len(iptables.Diff(want, have)) == 0 {
-			return nil
-		}
-		// What cannot be read back is not ours as we wrote it: it is replaced like any other drift.
-		changed = true
-		added, err := routing.AddLoopback(ns, want.Loopback)
+		table, err := ownTable(conn)
 		if err != nil {
 			return err
 		}
-		if err := replace(conn, want); err != nil {
-			_, undo := routing.RemoveLoopback(ns, added)
-			return errors.Join(fmt.Errorf("commit nftables transaction: %w", err), undo)
+		if table != nil {
+			have, err := readAll(ns, conn, table, want.Loopback)
+			if err != nil || len(iptables.Diff(want, have)) == 0 {
+				return err
+			}
 		}
-		return nil
+		changed = true
+		return write(ns, conn, table, want)
 	})
 	return changed && err == nil, err
+}
+
+// write commits want in place of old, which is nil in a namespace that holds nothing of ours.
+func write(ns *netns.NS, conn *nft.Conn, old *nft.Table, want iptables.Ruleset) error {
+	added, err := routing.AddLoopback(ns, want.Loopback)
+	if err != nil {
+		return err
+	}
+	if err := replace(conn, old, want); err != nil {
+		_, undo := routing.RemoveLoopback(ns, added)
+		return errors.Join(fmt.Errorf("commit nftables transaction: %w", err), undo)
+	}
+	return nil
 }
 
 // Verify tells how the namespace at path differs from want. It writes nothing.
 func (b *Backend) Verify(ctx context.Context, path string, want iptables.Ruleset) (drift iptables.Drift, err error) {
 	err = b.in(ctx, path, func(ns *netns.NS, conn *nft.Conn) error {
-		have, err := readAll(ns, conn, want.Loopback)
+		table, err := ownTable(conn)
+		if err != nil {
+			return err
+		}
+		have, err := readAll(ns, conn, table, want.Loopback)
 		drift = iptables.Diff(want, have)
 		return err
 	})
@@ -88,8 +102,12 @@ func (b *Backend) Remove(ctx context.Context, path string) (removed bool, err er
 // Read gives what the namespace at path holds of ours, with counters; ok is false where there is nothing.
 func (b *Backend) Read(ctx context.Context, path string) (have iptables.Ruleset, ok bool, err error) {
 	err = b.in(ctx, path, func(ns *netns.NS, conn *nft.Conn) error {
-		have, err = readAll(ns, conn, nil)
-		ok = len(have.Chains)+len(have.Sets) > 0
+		table, err := ownTable(conn)
+		if err != nil || table == nil {
+			return err
+		}
+		ok = true
+		have, err = readAll(ns, conn, table, iptables.LoopbackAddrs())
 		return err
 	})
 	return have, ok, err
@@ -112,8 +130,8 @@ func (b *Backend) in(ctx context.Context, path string, f func(*netns.NS, *nft.Co
 	return errors.Join(err, conn.CloseLasting(), ns.Close())
 }
 
-func readAll(ns *netns.NS, conn *nft.Conn, loopback []netip.Prefix) (iptables.Ruleset, error) {
-	have, err := read(conn)
+func readAll(ns *netns.NS, conn *nft.Conn, table *nft.Table, loopback []netip.Prefix) (iptables.Ruleset, error) {
+	have, err := read(conn, table)
 	if err != nil {
 		return have, err
 	}

@@ -121,7 +121,7 @@ func TestNftTextLoadsAsTheSameRules(t *testing.T) {
 			if err != nil || !ok {
 				t.Fatal(ok, err)
 			}
-			have.Loopback = iptables.LoopbackAddrs()
+			have.Loopback = iptables.LoopbackAddrs() // no part of nft's language
 			text, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)

@@ -13,13 +13,15 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// replace commits one transaction after which our table holds exactly r. Adding the table before deleting it makes the
-// deletion succeed where there is none.
-func replace(conn *nft.Conn, r iptables.Ruleset) error {
+// replace commits one transaction that deletes the old table, where there is one, and makes a new one that holds exactly
+// r. A deletion costs milliseconds (closing the socket waits for the kernel to free what is gone), so a fresh namespace is
+// spared it; somebody else's table of our name, made meanwhile, fails the transaction.
+func replace(conn *nft.Conn, old *nft.Table, r iptables.Ruleset) error {
 	table := &nft.Table{Family: nft.TableFamilyINet, Name: iptables.TableName}
-	conn.AddTable(table)
-	conn.DelTable(table)
-	conn.AddTable(table)
+	if old != nil {
+		conn.DelTable(old)
+	}
+	conn.CreateTable(table)
 	for _, s := range r.Sets {
 		if err := addSet(conn, table, s); err != nil {
 			return err

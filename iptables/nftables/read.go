@@ -10,13 +10,12 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// read gives what our table holds, sets by name, chains and rules in the kernel's order. No table is an empty Ruleset;
+// read gives what a table of ours holds, sets by name, chains and rules in the kernel's order. No table is an empty Ruleset;
 // what somebody else has put into our table comes back as a rule, set or chain that differs from all of ours.
-func read(conn *nft.Conn) (iptables.Ruleset, error) {
+func read(conn *nft.Conn, table *nft.Table) (iptables.Ruleset, error) {
 	var out iptables.Ruleset
-	table, err := ownTable(conn)
-	if err != nil || table == nil || table.Flags&nft.TableFlagDormant != 0 { // a dormant table holds rules that do nothing
-		return out, err
+	if table == nil || table.Flags&nft.TableFlagDormant != 0 { // a dormant table holds rules that do nothing
+		return out, nil
 	}
 	sets, err := conn.GetSets(table)
 	if err != nil {
