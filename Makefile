@@ -22,7 +22,7 @@ IMAGE := localhost/$(NAME):$(shell awk '$$1 == "appVersion:" { gsub("\"", "", $$
 KC := go -C hack/cluster run ./cmd/kc
 
 # The modules that the linter walks. Modules without Go code (pins of tools, pins of the cluster's programs) are not among them.
-LINTED  := $(dir $(wildcard go.mod hack/cluster/go.mod hack/tools/helm/go.mod test/e2e/go.mod))
+LINTED  := $(dir $(wildcard go.mod hack/bench/go.mod hack/cluster/go.mod hack/tools/helm/go.mod test/e2e/go.mod))
 MODULES := $(dir $(shell git ls-files --cached --others --exclude-standard 'go.mod' '*/go.mod'))
 
 # A kernel test that cannot run is skipped on a laptop and is a failure in CI.

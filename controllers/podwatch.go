@@ -27,7 +27,7 @@ import (
 // ensureTimeout bounds one look at a pod: the runtime's answer and the kernel's.
 const ensureTimeout = 10 * time.Second
 
-// concurrency is how many pods are looked at at once; a node starts few at a time.
+// concurrency bounds the pods that are worked on together; a node starts few at a time.
 const concurrency = 4
 
 // PodWatch is the entrance by the API server: it hands every pod of the node to the Programmer when something about it, or

@@ -83,6 +83,7 @@ func (f *fakePods) Pod(_ context.Context, s podnet.Sandbox) (*corev1.Pod, error)
 	}
 	return f.pod, f.err
 }
+
 func (f *fakePods) Namespace(context.Context, string) (*corev1.Namespace, error) { return f.ns, nil }
 
 type fakeReporter struct {

@@ -13,7 +13,7 @@ func not(c Cond) Cond {
 }
 
 func num(f Field, n uint32) Cond        { return Cond{Field: f, Num: n} }
-func proto(p uint32) Cond               { return num(Protocol, p) }
+func tcp() Cond                         { return num(Protocol, TCP) }
 func port(p uint16) Cond                { return num(DstPort, uint32(p)) }
 func oif(name string) Cond              { return Cond{Field: OutIface, Text: name} }
 func addr(f Field, p netip.Prefix) Cond { return Cond{Field: f, Prefix: p} }
@@ -22,6 +22,7 @@ func family(p netip.Prefix) Cond        { return num(Family, familyOf(p.Addr()))
 func (s Set) family() Cond {
 	return num(Family, map[SetKind]uint32{IPv4Set: IPv4, IPv6Set: IPv6}[s.Kind])
 }
+
 func familyOf(a netip.Addr) (family uint32) {
 	if a.Is4() {
 		return IPv4

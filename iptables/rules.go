@@ -61,9 +61,9 @@ func (b *builder) outbound() {
 		rules = append(rules, Rule{Conds: conds, Action: action, Comment: comment})
 	}
 	s := b.spec
-	add(commentNotTCP, leave(), not(proto(TCP)))
+	add(commentNotTCP, leave(), not(tcp()))
 	if set := b.portSet(setExcludeOut, s.ExcludeOutboundPorts); set != "" {
-		add("excluded outbound ports", leave(), proto(TCP), inSet(DstPort, set))
+		add("excluded outbound ports", leave(), tcp(), inSet(DstPort, set))
 	}
 	for _, p := range []netip.Prefix{passthrough4, passthrough6} {
 		add("the proxy handing inbound traffic to the application", leave(), oif("lo"), family(p), addr(SrcAddr, p))
@@ -71,7 +71,7 @@ func (b *builder) outbound() {
 	for _, owner := range []Cond{num(OwnerUID, s.ProxyUID), num(OwnerGID, s.ProxyGID)} {
 		for _, lo := range []netip.Prefix{loopback4, loopback6} {
 			add("the proxy reaching its own pod passes the inbound listener", to(s.InboundPort),
-				oif("lo"), family(lo), not(addr(DstAddr, lo)), proto(TCP), not(port(s.TunnelPort)), owner)
+				oif("lo"), family(lo), not(addr(DstAddr, lo)), tcp(), not(port(s.TunnelPort)), owner)
 		}
 		if !includesLoopback(s.IncludeCIDRs) {
 			add(commentAppToSelf, leave(), oif("lo"), not(owner))
@@ -85,13 +85,13 @@ func (b *builder) outbound() {
 		add(commentExclude, leave(), set.family(), inSet(DstAddr, set.Name))
 	}
 	if set := b.portSet(setIncludeOut, s.IncludeOutboundPorts); set != "" {
-		add("included outbound ports go to the proxy", to(s.OutboundPort), proto(TCP), inSet(DstPort, set))
+		add("included outbound ports go to the proxy", to(s.OutboundPort), tcp(), inSet(DstPort, set))
 	}
 	if s.IncludeCIDRs.All {
-		add(commentInclude, to(s.OutboundPort), proto(TCP))
+		add(commentInclude, to(s.OutboundPort), tcp())
 	} else {
 		for _, set := range b.prefixSets(setInclude4, setInclude6, s.IncludeCIDRs.List) {
-			add(commentInclude, to(s.OutboundPort), set.family(), inSet(DstAddr, set.Name), proto(TCP))
+			add(commentInclude, to(s.OutboundPort), set.family(), inSet(DstAddr, set.Name), tcp())
 		}
 	}
 	b.chains = append(b.chains, Chain{Name: chainOutbound, Type: NAT, Hook: Output, Priority: Priority, Rules: rules})
@@ -103,20 +103,20 @@ func (b *builder) inbound() {
 		return
 	}
 	rules := []Rule{
-		{Conds: []Cond{not(proto(TCP))}, Action: leave(), Comment: commentNotTCP},
-		{Conds: []Cond{proto(TCP), port(s.TunnelPort)}, Action: leave(), Comment: "the proxy's tunnel port"},
+		{Conds: []Cond{not(tcp())}, Action: leave(), Comment: commentNotTCP},
+		{Conds: []Cond{tcp(), port(s.TunnelPort)}, Action: leave(), Comment: "the proxy's tunnel port"},
 	}
 	if s.IncludeInboundPorts.All {
 		if set := b.portSet(setExcludeIn, s.ExcludeInboundPorts); set != "" {
 			rules = append(rules, Rule{
-				Conds: []Cond{proto(TCP), inSet(DstPort, set)}, Action: leave(), Comment: "excluded inbound ports",
+				Conds: []Cond{tcp(), inSet(DstPort, set)}, Action: leave(), Comment: "excluded inbound ports",
 			})
 		}
-		rules = append(rules, Rule{Conds: []Cond{proto(TCP)}, Action: to(s.InboundPort), Comment: "inbound traffic goes to the proxy"})
+		rules = append(rules, Rule{Conds: []Cond{tcp()}, Action: to(s.InboundPort), Comment: "inbound traffic goes to the proxy"})
 	} else {
 		set := b.portSet(setIncludeIn, s.IncludeInboundPorts.List)
 		rules = append(rules, Rule{
-			Conds: []Cond{proto(TCP), inSet(DstPort, set)}, Action: to(s.InboundPort), Comment: "included inbound ports go to the proxy",
+			Conds: []Cond{tcp(), inSet(DstPort, set)}, Action: to(s.InboundPort), Comment: "included inbound ports go to the proxy",
 		})
 	}
 	b.chains = append(b.chains, Chain{Name: chainInbound, Type: NAT, Hook: Prerouting, Priority: Priority, Rules: rules})

@@ -37,7 +37,7 @@ type Chain struct {
 	Name     string
 	Type     ChainType
 	Hook     Hook
-	Priority int
+	Priority int32
 	Rules    []Rule
 }
 

@@ -19,7 +19,7 @@ type ChainView struct {
 	Name     string     `json:"name"`
 	Type     string     `json:"type"`
 	Hook     string     `json:"hook"`
-	Priority int        `json:"priority"`
+	Priority int32      `json:"priority"`
 	Rules    []RuleView `json:"rules"`
 }
 

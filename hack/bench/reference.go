@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os/exec"
 	"strconv"
@@ -42,27 +43,25 @@ func restore(ctx context.Context, ns *netns.NS, rules iptables.Ruleset) error {
 // oneByOne has go-iptables append rule by rule, as init containers of the field do.
 func oneByOne(ns *netns.NS, rules iptables.Ruleset) error {
 	for family, protocol := range map[uint32]goiptables.Protocol{iptables.IPv4: goiptables.ProtocolIPv4, iptables.IPv6: goiptables.ProtocolIPv6} {
-		err := ns.Do(func() error {
-			t, err := goiptables.New(goiptables.IPFamily(protocol))
-			if err != nil {
-				return err
-			}
-			for hook, chain := range map[string]string{"OUTPUT": "BENCH_OUTPUT", "PREROUTING": "BENCH_PREROUTING"} {
-				if err := t.NewChain("nat", chain); err != nil {
-					return err
-				}
-				if err := t.Append("nat", hook, "-j", chain); err != nil {
-					return err
-				}
-			}
-			for _, r := range flat(rules, family) {
-				if err := t.Append("nat", r.chain, r.args...); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil {
+		if err := ns.Do(func() error { return appendAll(protocol, flat(rules, family)) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func appendAll(protocol goiptables.Protocol, rules []flatRule) error {
+	t, err := goiptables.New(goiptables.IPFamily(protocol))
+	if err != nil {
+		return err
+	}
+	for hook, chain := range map[string]string{"OUTPUT": "BENCH_OUTPUT", "PREROUTING": "BENCH_PREROUTING"} {
+		if err := errors.Join(t.NewChain("nat", chain), t.Append("nat", hook, "-j", chain)); err != nil {
+			return err
+		}
+	}
+	for _, r := range rules {
+		if err := t.Append("nat", r.chain, r.args...); err != nil {
 			return err
 		}
 	}

@@ -18,7 +18,7 @@ const (
 func injected(pod *corev1.Pod) Reason {
 	proxy := findContainer(pod, ProxyContainer)
 	if proxy != nil {
-		if off, _ := boolEnv(proxy, "DISABLE_ENVOY"); off {
+		if boolEnv(proxy, "DISABLE_ENVOY") {
 			return Proxyless
 		}
 	}
@@ -55,13 +55,14 @@ func findContainer(pod *corev1.Pod, name string) *corev1.Container {
 	return found
 }
 
-// boolEnv reads a Go bool from a container's environment; what is no bool counts as not said.
-func boolEnv(c *corev1.Container, name string) (value, said bool) {
+// boolEnv reads a Go bool from a container's environment; what is not there, or no bool, is false.
+func boolEnv(c *corev1.Container, name string) bool {
+	on := false
 	for _, e := range c.Env {
 		if e.Name == name {
 			v, err := strconv.ParseBool(e.Value)
-			value, said = v, err == nil
+			on = v && err == nil
 		}
 	}
-	return value, said
+	return on
 }

@@ -26,14 +26,17 @@ func repeat(format string, n int) string {
 	return strings.Join(parts, ",")
 }
 
-func TestValuesOfTrafficAnnotations(t *testing.T) {
+// valueCase is a value, the annotations that it is given to, and what the error says; "" = accepted.
+type valueCase struct {
+	keys  []string
+	value string
+	want  string
+}
+
+func valueCases() map[string]valueCase {
 	lists, all, cidrKeys, single := trafficKeys()
 	ports := append(append([]string{}, lists...), all...)
-	cases := map[string]struct {
-		keys  []string
-		value string
-		want  string // in the error; "" = accepted
-	}{
+	return map[string]valueCase{
 		"ports: nothing":            {keys: ports, value: ""},
 		"ports: blanks":             {keys: ports, value: "  "},
 		"ports: spaces around":      {keys: ports, value: " 80 ,\t443 "},
@@ -83,7 +86,10 @@ func TestValuesOfTrafficAnnotations(t *testing.T) {
 		"initialize: another value": {keys: []string{KeyInitialize}, value: "yes", want: `want "true" or "false"`},
 		"initialize: nothing":       {keys: []string{KeyInitialize}, value: "", want: `want "true" or "false"`},
 	}
-	for name, c := range cases {
+}
+
+func TestValuesOfTrafficAnnotations(t *testing.T) {
+	for name, c := range valueCases() {
 		for _, key := range c.keys {
 			t.Run(name+" "+key, func(t *testing.T) {
 				pod, ns := asking(annotate(key, c.value))

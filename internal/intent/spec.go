@@ -136,7 +136,7 @@ func (r *reader) unsupported(pod *corev1.Pod) {
 		return
 	}
 	for _, name := range []string{"ISTIO_META_DNS_CAPTURE", "INVALID_DROP"} {
-		if on, _ := boolEnv(proxy, name); on {
+		if boolEnv(proxy, name) {
 			r.refuseEnv(name, "true")
 		}
 	}

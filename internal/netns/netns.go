@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
+	goruntime "runtime"
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -84,10 +84,10 @@ func (n *NS) Do(f func() error) error {
 func inThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread()
+		goruntime.LockOSThread()
 		if unix.Gettid() == os.Getpid() {
 			// The main thread stands for the process in /proc/self: keep it where it is while another one works.
-			defer runtime.UnlockOSThread()
+			defer goruntime.UnlockOSThread()
 			done <- inThread(f)
 			return
 		}

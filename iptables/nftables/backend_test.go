@@ -5,7 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
+	goruntime "runtime"
 	"strings"
 	"testing"
 
@@ -50,8 +50,8 @@ func mustApply(t testing.TB, b *Backend, ns *netns.NS, r iptables.Ruleset) (chan
 
 func manyCIDRs() (out []netip.Prefix) {
 	for i := range 5000 {
-		out = append(out, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24), //nolint:gosec // below 256
-			netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 1, byte(i >> 8), byte(i)}), 48)) //nolint:gosec // below 256
+		out = append(out, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24),
+			netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 1, byte(i >> 8), byte(i)}), 48))
 	}
 	return out
 }
@@ -274,7 +274,7 @@ func TestNoDescriptorIsLeftBehind(t *testing.T) {
 			t.Fatal("the host's namespace was accepted")
 		}
 	}
-	runtime.GC()
+	goruntime.GC()
 	if after := count(); after > before {
 		t.Errorf("%d descriptors before, %d after", before, after)
 	}

@@ -30,7 +30,7 @@ func replace(conn *nft.Conn, old *nft.Table, r iptables.Ruleset) error {
 	for _, c := range r.Chains {
 		chain := conn.AddChain(&nft.Chain{
 			Table: table, Name: c.Name, Type: nft.ChainType(c.Type), Hooknum: hookNumber(c.Hook),
-			Priority: nft.ChainPriorityRef(nft.ChainPriority(c.Priority)),
+			Priority: new(nft.ChainPriority(c.Priority)),
 		})
 		for _, rule := range c.Rules {
 			conn.AddRule(&nft.Rule{

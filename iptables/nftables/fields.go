@@ -66,11 +66,11 @@ func load(f iptables.Field, family uint32) expr.Any {
 func value(c iptables.Cond) []byte {
 	switch c.Field {
 	case iptables.Family, iptables.Protocol:
-		return []byte{byte(c.Num)}
+		return binary.BigEndian.AppendUint32(nil, c.Num)[3:]
 	case iptables.OwnerUID, iptables.OwnerGID:
 		return binaryutil.NativeEndian.PutUint32(c.Num)
 	case iptables.DstPort:
-		return binary.BigEndian.AppendUint16(nil, uint16(c.Num))
+		return binary.BigEndian.AppendUint32(nil, c.Num)[2:]
 	case iptables.OutIface:
 		name := make([]byte, unix.IFNAMSIZ)
 		copy(name, c.Text)

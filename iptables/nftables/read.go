@@ -75,7 +75,7 @@ func readChain(conn *nft.Conn, table *nft.Table, c *nft.Chain) (iptables.Chain, 
 	if c.Hooknum == nil || c.Priority == nil {
 		out.Hook = "none"
 	} else {
-		out.Priority = int(*c.Priority)
+		out.Priority = int32(*c.Priority)
 		if *c.Hooknum == *nft.ChainHookPrerouting {
 			out.Hook = iptables.Prerouting
 		}

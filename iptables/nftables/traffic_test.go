@@ -48,13 +48,16 @@ func (p probe) run(t *testing.T, pod, world *netns.NS) {
 	}
 }
 
-func TestRedirectedTraffic(t *testing.T) {
+// trafficCase is a change of the default spec and what it does to traffic.
+type trafficCase struct {
+	change func(*iptables.Spec)
+	probes []probe
+}
+
+func trafficCases() map[string]trafficCase {
 	app, proxy := kerneltest.App, kerneltest.Proxy
 	proxyGroup := kerneltest.Owner{UID: 0, GID: 1337}
-	cases := map[string]struct {
-		change func(*iptables.Spec)
-		probes []probe
-	}{
+	return map[string]trafficCase{
 		"everything by default": {probes: []probe{
 			{owner: app, dst: "OUT:80", want: "PROXY:15001"},
 			{owner: app, dst: "OUT:7", want: "PROXY:15001"},
@@ -92,7 +95,8 @@ func TestRedirectedTraffic(t *testing.T) {
 				s.IncludeOutboundPorts = []uint16{443}
 			},
 			probes: []probe{
-				{owner: app, dst: "OUT:80", want: "WORLD:80"}, {owner: app, dst: "OUT:443", want: "WORLD:443"},
+				{owner: app, dst: "OUT:80", want: "WORLD:80"},
+				{owner: app, dst: "OUT:443", want: "WORLD:443"},
 				{owner: app, dst: "GW:80", want: "PROXY:15001"},
 			},
 		},
@@ -102,12 +106,16 @@ func TestRedirectedTraffic(t *testing.T) {
 				s.IncludeOutboundPorts = []uint16{443}
 			},
 			probes: []probe{
-				{owner: app, dst: "OUT:80", want: "WORLD:80"}, {owner: app, dst: "OUT:443", want: "PROXY:15001"},
+				{owner: app, dst: "OUT:80", want: "WORLD:80"},
+				{owner: app, dst: "OUT:443", want: "PROXY:15001"},
 				{owner: app, dst: "GW:80", want: "PROXY:15001"},
 			},
 		},
 	}
-	for name, c := range cases {
+}
+
+func TestRedirectedTraffic(t *testing.T) {
+	for name, c := range trafficCases() {
 		t.Run(name, func(t *testing.T) {
 			pod, world := kerneltest.NewPod(t)
 			b := New(kerneltest.Guard(t))
@@ -143,7 +151,8 @@ func TestTrafficAfterRemoval(t *testing.T) {
 	}
 	for _, family := range families() {
 		for _, p := range []probe{
-			{owner: kerneltest.App, dst: "OUT:80", want: "WORLD:80"}, {owner: kerneltest.App, dst: "OUT:7"},
+			{owner: kerneltest.App, dst: "OUT:80", want: "WORLD:80"},
+			{owner: kerneltest.App, dst: "OUT:7"},
 			{world: true, owner: kerneltest.App, dst: "POD:8080", want: "APP:8080"},
 		} {
 			p.dst = family.Replace(p.dst)
