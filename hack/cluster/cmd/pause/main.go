@@ -2,6 +2,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"os/signal"
 	"syscall"
@@ -25,7 +26,7 @@ func reap() {
 		if err == nil && pid <= 0 {
 			return
 		}
-		if err != nil && err != syscall.EINTR {
+		if err != nil && !errors.Is(err, syscall.EINTR) {
 			return
 		}
 	}

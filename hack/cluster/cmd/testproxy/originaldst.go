@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -34,7 +35,7 @@ func originalDst(c *net.TCPConn) (netip.AddrPort, error) {
 	if err != nil {
 		return netip.AddrPort{}, fmt.Errorf("reach the socket: %w", err)
 	}
-	if asked == unix.ENOENT || asked == unix.ENOPROTOOPT {
+	if errors.Is(asked, unix.ENOENT) || errors.Is(asked, unix.ENOPROTOOPT) {
 		return local, nil // the kernel tracks no connection: no rule has changed its destination
 	}
 	if asked != nil {

@@ -133,7 +133,8 @@ func (c *Cluster) Load(ctx context.Context, s *state.State, archive string) erro
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("load %s: %w: %s", filepath.Base(archive), err, strings.TrimSpace(string(out)))
+		lines := strings.Split(strings.TrimSpace(string(out)), "\n") // warnings come first
+		return fmt.Errorf("load %s: %w: %s", filepath.Base(archive), err, lines[len(lines)-1])
 	}
 	return nil
 }

@@ -61,9 +61,14 @@ func (s Status) Print(w io.Writer) {
 		fmt.Fprintf(w, "%-24s %s\n", name, state)
 	}
 	for _, row := range [][2]string{
-		{"API server", s.Server}, {"kubeconfig", s.Kubeconfig + " (inside: kc exec -- CMD)"},
-		{"node", s.NodeName + " " + s.NodeIPs}, {"node's files", s.NodeRoot}, {"pods", s.Pods}, {"services", s.Services},
-		{"world", s.World}, {"logs", s.Logs},
+		{"API server", s.Server},
+		{"kubeconfig", s.Kubeconfig + " (inside: kc exec -- CMD)"},
+		{"node", s.NodeName + " " + s.NodeIPs},
+		{"node's files", s.NodeRoot},
+		{"pods", s.Pods},
+		{"services", s.Services},
+		{"world", s.World},
+		{"logs", s.Logs},
 	} {
 		fmt.Fprintf(w, "%-24s %s\n", row[0], row[1])
 	}
