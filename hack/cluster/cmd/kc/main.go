@@ -11,6 +11,7 @@ import (
 	"istio-pod-network-controller/hack/cluster/internal/cli"
 )
 
+// A first interrupt ends what is under way in order: a start that is broken off takes back what it did.
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()

@@ -8,7 +8,9 @@ import (
 	"syscall"
 )
 
+// SIGCHLD is a signal like the others here: no second goroutine is needed to wait for children.
 func main() {
+	// A burst of ends may lose signals, but one is enough to collect them all.
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGCHLD)
 	for s := range signals {

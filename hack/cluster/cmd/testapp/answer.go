@@ -21,6 +21,7 @@ type answer struct {
 	Host string `json:"host,omitempty"`
 }
 
+// answerFor leaves out what only HTTP knows.
 func answerFor(banner string, local, peer net.Addr) answer {
 	return answer{Banner: banner, Local: plain(local), Peer: plain(peer)}
 }
@@ -37,6 +38,7 @@ func plain(a net.Addr) string {
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()).String()
 }
 
+// writeAnswer ends with a newline, so that a client of the raw port knows that it has all.
 func writeAnswer(w io.Writer, a answer) error {
 	line, err := json.Marshal(a)
 	if err != nil {
@@ -46,6 +48,7 @@ func writeAnswer(w io.Writer, a answer) error {
 	return err
 }
 
+// readAnswer refuses what another server sends: a connection that went astray must not count as answered.
 func readAnswer(r io.Reader) (answer, error) {
 	line, err := bufio.NewReader(r).ReadBytes('\n')
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// client makes one new connection a request: redirection is decided once a connection.
+// client makes one new connection a request. Redirection is decided once a connection, so one that is kept would tell nothing about the
+// rules of the moment.
 type client struct {
 	network string
 	timeout time.Duration
@@ -23,6 +24,7 @@ func clientFlags(flags *flag.FlagSet) func() (client, error) {
 	v4 := flags.Bool("4", false, "IPv4 only")
 	v6 := flags.Bool("6", false, "IPv6 only")
 	timeout := flags.Duration("timeout", 5*time.Second, "limit of one request, connection and answer")
+	// The network's name decides the family also for names that resolve to both.
 	return func() (client, error) {
 		switch {
 		case *v4 && *v6:
@@ -52,6 +54,7 @@ func get(ctx context.Context, args []string, out, progress io.Writer) error {
 	if flags.NArg() != 1 {
 		return errors.New("get wants one URL")
 	}
+	// All requests are made even after a failure: the output shows which ones got through.
 	var failed error
 	for range *n {
 		body, err := c.get(ctx, flags.Arg(0))
@@ -66,6 +69,7 @@ func get(ctx context.Context, args []string, out, progress io.Writer) error {
 	return failed
 }
 
+// get reads the whole body within the time limit. Any status but 200 is an error: no proxy's own answer may pass for the server's.
 func (c client) get(ctx context.Context, url string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
@@ -76,6 +80,7 @@ func (c client) get(ctx context.Context, url string) ([]byte, error) {
 			return d.DialContext(ctx, c.network, addr)
 		},
 	}
+	// No client, so no redirects are followed and no proxy of the environment is used.
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return nil, err

@@ -23,6 +23,7 @@ type summary struct {
 	Done bool `json:"done"`
 }
 
+// add counts the time of failures too: a hanging connection is the worst loss of all.
 func (s *summary) add(banner string, err error, took time.Duration) {
 	s.LongestMillis = max(s.LongestMillis, took.Milliseconds())
 	if err != nil {
@@ -66,12 +67,14 @@ func dial(ctx context.Context, args []string, out, progress io.Writer) error {
 	if err != nil {
 		return err
 	}
+	// Nothing asked is a failure too, or a mistaken limit would look like success.
 	if result.Failed > 0 || result.OK == 0 {
 		return fmt.Errorf("%d of %d requests failed", result.Failed, result.Failed+result.OK)
 	}
 	return nil
 }
 
+// run never overlaps requests: the counts then tell how long an interruption was.
 func (s series) run(ctx context.Context, ask func(context.Context) (string, error), out io.Writer) (summary, error) {
 	if s.lasting > 0 {
 		var cancel context.CancelFunc

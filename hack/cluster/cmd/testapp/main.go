@@ -27,6 +27,7 @@ func main() {
 	}
 }
 
+// run is main without the process around it. Results go to out, everything else to progress.
 func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	if len(args) == 0 {
 		return errUsage

@@ -55,6 +55,7 @@ func serve(ctx context.Context, args []string, progress io.Writer) error {
 	}
 }
 
+// serveHTTP answers every path and method alike.
 func serveHTTP(ctx context.Context, l net.Listener, banner string) error {
 	server := &http.Server{
 		ReadHeaderTimeout: 10 * time.Second,
@@ -82,7 +83,9 @@ func serveHTTP(ctx context.Context, l net.Listener, banner string) error {
 // connKey finds a request's connection in its context.
 type connKey struct{}
 
+// serveTCP speaks first, as mail servers and databases do: proxies that wait for the client's first bytes fail here.
 func serveTCP(ctx context.Context, l net.Listener, banner string) error {
+	// Accept has no context: closing the listener is how it ends.
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
 	for {
@@ -102,10 +105,12 @@ func serveTCP(ctx context.Context, l net.Listener, banner string) error {
 	}
 }
 
+// split takes an empty list for none.
 func split(list string) []string {
 	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' })
 }
 
+// hostname is the pod's name inside a pod.
 func hostname() string {
 	name, err := os.Hostname()
 	if err != nil {

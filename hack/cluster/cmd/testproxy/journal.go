@@ -25,7 +25,8 @@ type count struct {
 	Failed int `json:"failed"`
 }
 
-// journal writes a line a connection, remembers the last ones and counts all.
+// journal writes a line a connection, remembers the last ones and counts all. The line is for people and `kubectl logs`, the rest for
+// tests, which ask over HTTP because they may not read the log of a container that has gone.
 type journal struct {
 	mu     sync.Mutex
 	lines  *json.Encoder
@@ -33,6 +34,7 @@ type journal struct {
 	counts map[direction]count
 }
 
+// newJournal starts with both directions at zero, so that readers find them before the first connection.
 func newJournal(w io.Writer) *journal {
 	return &journal{
 		lines: json.NewEncoder(w), last: []connection{},
@@ -40,6 +42,7 @@ func newJournal(w io.Writer) *journal {
 	}
 }
 
+// add never fails: what cannot be written is still remembered and counted.
 func (j *journal) add(c connection) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -64,6 +67,7 @@ func (j *journal) connections() []connection {
 	return append([]connection{}, j.last...)
 }
 
+// totals are a copy, because the encoder reads them while connections go on.
 func (j *journal) totals() map[direction]count {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -21,6 +21,8 @@ func main() {
 	}
 }
 
+// run listens on every port before it returns control to signals: once the readiness port answers, no redirected connection is
+// refused.
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("testproxy", flag.ContinueOnError)
 	outbound := flags.Uint("outbound", 15001, "port of redirected outbound connections")
@@ -34,6 +36,7 @@ func run(ctx context.Context, args []string) error {
 	for _, port := range []uint{*outbound, *inbound, *admin, *ready} {
 		p.own = append(p.own, uint16(port))
 	}
+	// One place a listener, so that none of them blocks when the proxy ends.
 	failed := make(chan error, 8)
 	for direction, port := range map[direction]uint{outboundDirection: *outbound, inboundDirection: *inbound} {
 		if err := p.listen(ctx, direction, uint16(port), failed); err != nil {

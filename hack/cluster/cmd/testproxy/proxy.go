@@ -13,6 +13,7 @@ import (
 	"time"
 )
 
+// direction is which of the two ports took a connection.
 type direction string
 
 const (
@@ -47,6 +48,7 @@ func (p *proxy) listen(ctx context.Context, d direction, port uint16, failed cha
 	return nil
 }
 
+// serve ends with the listener only: a failed connection is the client's matter.
 func (p *proxy) serve(l net.Listener, d direction) error {
 	for {
 		conn, err := l.Accept()
@@ -59,6 +61,7 @@ func (p *proxy) serve(l net.Listener, d direction) error {
 	}
 }
 
+// handle notes the connection as soon as its fate is known, not when it ends: tests look while it is open.
 func (p *proxy) handle(client *net.TCPConn, d direction) {
 	defer client.Close()
 	entry := connection{Time: time.Now(), Direction: d, Peer: client.RemoteAddr().String()}
@@ -77,6 +80,7 @@ func (p *proxy) handle(client *net.TCPConn, d direction) {
 	both.Wait()
 }
 
+// connect does the first three steps and fills in what is known of the destination, even when it then fails.
 func (p *proxy) connect(client *net.TCPConn, d direction, entry *connection) (*net.TCPConn, error) {
 	dst, err := originalDst(client)
 	if err != nil {
@@ -106,6 +110,7 @@ func passthroughSource(dst netip.Addr) *net.TCPAddr {
 	return &net.TCPAddr{IP: net.ParseIP("::6")}
 }
 
+// isOwn looks the addresses up each time: a pod may get one later.
 func isOwn(a netip.Addr) bool {
 	if a.IsLoopback() {
 		return true

@@ -63,6 +63,7 @@ func (c *Client) DefaultServiceAccount(ctx context.Context) error {
 	return err
 }
 
+// get takes any status but 200 for "not yet".
 func (c *Client) get(ctx context.Context, path string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.server+path, http.NoBody)
 	if err != nil {
@@ -83,6 +84,7 @@ func (c *Client) get(ctx context.Context, path string) ([]byte, error) {
 	return body, nil
 }
 
+// nodeReady wants the taint to be gone too: until then the scheduler leaves pods pending.
 func nodeReady(body []byte) error {
 	var node struct {
 		Spec struct {

@@ -117,6 +117,7 @@ func Disable(enabled []string) error {
 	return nil
 }
 
+// enable switches controllers on for the children of the root, which systemd does only for those that its own units use.
 func enable(root string) (enabled []string, err error) {
 	available, err := os.ReadFile(filepath.Join(root, "cgroup.controllers"))
 	if err != nil {
@@ -157,6 +158,7 @@ func inheritCPUSet(parent, dir string) error {
 	return nil
 }
 
+// walk visits parents before children. A directory that goes away meanwhile is as good as visited.
 func walk(root string, visit func(dir string) error) error {
 	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if gone(err) {
@@ -169,4 +171,5 @@ func walk(root string, visit func(dir string) error) error {
 	})
 }
 
+// gone says that a cgroup was removed while it was looked at.
 func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) }

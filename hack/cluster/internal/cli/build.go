@@ -17,6 +17,7 @@ import (
 	"istio-pod-network-controller/hack/cluster/internal/state"
 )
 
+// deps prints one line and nothing else: it is used as $(kc deps).
 func (o *options) deps() *cobra.Command {
 	return &cobra.Command{
 		Use: "deps", Short: "Print the Debian packages that the cluster needs, for apt-get install", Args: cobra.NoArgs,
@@ -27,6 +28,7 @@ func (o *options) deps() *cobra.Command {
 	}
 }
 
+// build prints the directory of the programs, for scripts.
 func (o *options) build() *cobra.Command {
 	return &cobra.Command{
 		Use: "build", Short: "Build every program of the cluster, ten minutes at first, nothing when they are there", Args: cobra.NoArgs,
@@ -41,6 +43,7 @@ func (o *options) build() *cobra.Command {
 	}
 }
 
+// images prints the archives, for scripts.
 func (o *options) images() *cobra.Command {
 	return &cobra.Command{
 		Use: "images", Short: "Pack the images that every cluster holds: " + strings.Join(image.Tags(), ", "), Args: cobra.NoArgs,
@@ -59,6 +62,7 @@ func (o *options) images() *cobra.Command {
 	}
 }
 
+// image makes the product's image the same way as the cluster's own ones, where no container engine is at hand.
 func (o *options) image() *cobra.Command {
 	var binary, output string
 	var files []string
@@ -99,6 +103,7 @@ func (o *options) image() *cobra.Command {
 	return cmd
 }
 
+// buildPrograms asks for a compiler's packages only when there is something to compile.
 func (o *options) buildPrograms(ctx context.Context, progress io.Writer) (program.Set, error) {
 	l, unlock, err := o.forBuilding()
 	if err != nil {
@@ -118,6 +123,7 @@ func (o *options) buildPrograms(ctx context.Context, progress io.Writer) (progra
 	return set, set.Build(ctx, progress)
 }
 
+// packImages wants the packages even when the images are there: their files are part of the images' key.
 func (o *options) packImages(ctx context.Context, progress io.Writer) (image.Store, error) {
 	l, unlock, err := o.forBuilding()
 	if err != nil {
@@ -134,6 +140,7 @@ func (o *options) packImages(ctx context.Context, progress io.Writer) (image.Sto
 	return store, store.Make(ctx, progress)
 }
 
+// forBuilding keeps two builds from writing the same files.
 func (o *options) forBuilding() (layout.Layout, func(), error) {
 	l, err := layout.New(o.source, o.cache)
 	if err != nil {

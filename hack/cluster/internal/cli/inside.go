@@ -17,6 +17,7 @@ import (
 	"istio-pod-network-controller/hack/cluster/internal/state"
 )
 
+// load stops at the first archive that fails; loading one again replaces the tag.
 func (o *options) load() *cobra.Command {
 	return &cobra.Command{
 		Use: "load IMAGE.tar...", Short: "Load image archives into the node", Args: cobra.MinimumNArgs(1),
@@ -35,6 +36,7 @@ func (o *options) load() *cobra.Command {
 	}
 }
 
+// pods is for what the API server does not know: sandbox IDs, processes and network namespaces.
 func (o *options) pods() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
@@ -68,6 +70,7 @@ func (o *options) pods() *cobra.Command {
 	return cmd
 }
 
+// kubectl leaves every flag to kubectl, -h too.
 func (o *options) kubectl() *cobra.Command {
 	return &cobra.Command{
 		Use: "kubectl ARGS...", Short: "Run kubectl against the cluster", DisableFlagParsing: true,
@@ -81,6 +84,7 @@ func (o *options) kubectl() *cobra.Command {
 	}
 }
 
+// exec keeps the caller's directory, files and environment: only the network is the cluster's.
 func (o *options) exec() *cobra.Command {
 	return &cobra.Command{
 		Use: "exec -- CMD ARGS...", Args: cobra.MinimumNArgs(1),
@@ -95,6 +99,7 @@ func (o *options) exec() *cobra.Command {
 	}
 }
 
+// node gives nothing of the caller's environment but the terminal: the node is another machine.
 func (o *options) node() *cobra.Command {
 	return &cobra.Command{
 		Use: "node -- CMD ARGS...", Short: "Run a program on the node: its files, its network, its host name", Args: cobra.MinimumNArgs(1),

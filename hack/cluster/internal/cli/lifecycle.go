@@ -14,6 +14,7 @@ import (
 // errNotReady makes `kc status` fail for scripts; what is wrong is printed above it.
 var errNotReady = errors.New("the cluster is not whole: `kc start NAME` starts what is stopped, `kc down` ends it")
 
+// up is all that a newcomer needs: it builds what is missing and says so.
 func (o *options) up() *cobra.Command {
 	return &cobra.Command{
 		Use: "up", Short: "Start the cluster, after building what is missing; returns when pods can be made", Args: cobra.NoArgs,
@@ -43,6 +44,7 @@ func (o *options) up() *cobra.Command {
 	}
 }
 
+// down succeeds when nothing is up: scripts call it first to be sure.
 func (o *options) down() *cobra.Command {
 	return &cobra.Command{
 		Use: "down", Short: "End the cluster and check that nothing of it is left", Args: cobra.NoArgs,
@@ -56,6 +58,7 @@ func (o *options) down() *cobra.Command {
 	}
 }
 
+// status prints what it knows before it fails, so that the reader sees which daemon is missing.
 func (o *options) status() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
@@ -86,24 +89,28 @@ func (o *options) status() *cobra.Command {
 	return cmd
 }
 
+// start is for what stop has stopped, or what has died.
 func (o *options) start() *cobra.Command {
 	return o.daemon("start", "Start a daemon that was stopped", func(cmd *cobra.Command, c *cluster.Cluster, name string) error {
 		return c.Start(cmd.Context(), name)
 	})
 }
 
+// stop lets tests see what pods and agents do without a daemon.
 func (o *options) stop() *cobra.Command {
 	return o.daemon("stop", "Stop a daemon in order; pods go on", func(_ *cobra.Command, c *cluster.Cluster, name string) error {
 		return c.Stop(name)
 	})
 }
 
+// restart returns when the container runtime answers again; a kubelet takes some seconds more to report.
 func (o *options) restart() *cobra.Command {
 	return o.daemon("restart", "Stop a daemon and start it again", func(cmd *cobra.Command, c *cluster.Cluster, name string) error {
 		return c.Restart(cmd.Context(), name)
 	})
 }
 
+// daemon is the common form of the three: one daemon by name, which the cluster checks.
 func (o *options) daemon(verb, short string, do func(*cobra.Command, *cluster.Cluster, string) error) *cobra.Command {
 	return &cobra.Command{
 		Use: verb + " containerd|kubelet|kube-proxy|...", Short: short, Args: cobra.ExactArgs(1),
@@ -117,6 +124,7 @@ func (o *options) daemon(verb, short string, do func(*cobra.Command, *cluster.Cl
 	}
 }
 
+// json is indented: people read it as well.
 func (o *options) json(v any) error {
 	encoder := json.NewEncoder(o.out)
 	encoder.SetIndent("", "  ")

@@ -29,9 +29,10 @@ type Cluster struct {
 	Out io.Writer
 }
 
-// Scratch is where the node's tmpfs is mounted, inside the node only. Its path marks the node's mount namespace.
+// scratch is where the node's tmpfs is mounted, inside the node only. Its path marks the node's mount namespace.
 func (c *Cluster) scratch() string { return filepath.Join(c.Layout.Run, "node") }
 
+// lock is in the cache: the state directory goes away with the cluster.
 func (c *Cluster) lock() (unlock func(), err error) {
 	return state.Lock(filepath.Join(c.Layout.Cache, "up.lock"))
 }
@@ -78,6 +79,7 @@ func (c *Cluster) Check() error {
 	return nil
 }
 
+// hierarchies are looked up each time: a machine may mount one later.
 func hierarchies() ([]cgroup.Hierarchy, error) {
 	mountinfo, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {

@@ -20,7 +20,8 @@ const (
 	kubeProxy         = "kube-proxy"
 )
 
-// command is how one daemon is started and where.
+// command is how one daemon is started and where. Files that are named in it are the machine's for the control plane, and the node's
+// own for the node.
 type command struct {
 	where space.Kinds
 	argv  []string
@@ -46,6 +47,7 @@ func commands(p plan.Plan, l layout.Layout, programs string) map[string]command 
 	}
 }
 
+// etcdFlags use plain HTTP: nobody else is in the namespace.
 func etcdFlags(l layout.Layout) []string {
 	const client, peer = "http://127.0.0.1:2379", "http://127.0.0.1:2380"
 	return []string{
@@ -56,6 +58,7 @@ func etcdFlags(l layout.Layout) []string {
 	}
 }
 
+// apiServerFlags leave out authentication and admission plugins that are on by default.
 func apiServerFlags(p plan.Plan, l layout.Layout) []string {
 	file := func(name string) string { return filepath.Join(l.PKI(), name) }
 	return []string{
@@ -80,6 +83,7 @@ func apiServerFlags(p plan.Plan, l layout.Layout) []string {
 	}
 }
 
+// controllerManagerFlags give the node the ranges that the plan has for it: the first part of each.
 func controllerManagerFlags(p plan.Plan, l layout.Layout) []string {
 	file := func(name string) string { return filepath.Join(l.PKI(), name) }
 	return append(kubeconfigFlags(l, "controller-manager"),
@@ -94,6 +98,7 @@ func controllerManagerFlags(p plan.Plan, l layout.Layout) []string {
 	)
 }
 
+// kubeconfigFlags make a component ask the API server who may look at its own metrics.
 func kubeconfigFlags(l layout.Layout, user string) []string {
 	file := l.Kubeconfig(user)
 	return []string{"--kubeconfig=" + file, "--authentication-kubeconfig=" + file, "--authorization-kubeconfig=" + file}

@@ -45,6 +45,7 @@ func (c *Cluster) Restart(ctx context.Context, name string) error {
 	})
 }
 
+// change runs f on the recorded state, one command at a time.
 func (c *Cluster) change(name string, f func(*state.State) error) error {
 	unlock, err := c.lock()
 	if err != nil {
@@ -61,6 +62,7 @@ func (c *Cluster) change(name string, f func(*state.State) error) error {
 	return f(s)
 }
 
+// startAgain records the process before it waits: a daemon that never answers can still be stopped.
 func (c *Cluster) startAgain(ctx context.Context, s *state.State, name string) error {
 	if _, err := c.launch(s, name); err != nil {
 		return err
@@ -102,6 +104,7 @@ func (c *Cluster) launch(s *state.State, name string) (ended <-chan error, err e
 	return ended, err
 }
 
+// logFile is where a daemon writes, through all its restarts.
 func (c *Cluster) logFile(name string) string { return filepath.Join(c.Layout.Logs(), name+".log") }
 
 // Dialer connects from the control plane's namespace. The socket stays there, whoever uses it.
@@ -139,6 +142,7 @@ func (c *Cluster) Load(ctx context.Context, s *state.State, archive string) erro
 	return nil
 }
 
+// loadAll goes one by one: more at once would only slow the API server's start down.
 func (c *Cluster) loadAll(ctx context.Context, s *state.State, archives []string) error {
 	for _, archive := range archives {
 		if err := c.Load(ctx, s, archive); err != nil {

@@ -32,7 +32,13 @@ func (c *Cluster) Down() error {
 	return c.end()
 }
 
-// end kills instead of stopping: whatever a daemon would tidy up goes with the namespaces that it lives in.
+// end takes everything away, in an order in which nothing comes back:
+//   - the daemons, the kubelet first, because it would start containers again,
+//   - whoever else is in the cluster, until nobody is,
+//   - the two holders, and with them the namespaces, their mounts and links,
+//   - the cgroups, the machine's settings, the files.
+//
+// It kills instead of stopping: whatever a daemon would tidy up goes with the namespaces that it lives in.
 func (c *Cluster) end() error {
 	s, err := c.State()
 	if err != nil && !errors.Is(err, state.ErrNotUp) {

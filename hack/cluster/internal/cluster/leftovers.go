@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"istio-pod-network-controller/hack/cluster/internal/daemon"
 	"istio-pod-network-controller/hack/cluster/internal/nodefs"
 	"istio-pod-network-controller/hack/cluster/internal/state"
 )
@@ -35,9 +36,9 @@ func (c *Cluster) checkGone(s *state.State) error {
 	if err != nil {
 		return err
 	}
-	for _, holder := range []int{s.ControlPlane.PID, s.Node.PID} {
-		if (holder == s.ControlPlane.PID && s.ControlPlane.Alive()) || (holder == s.Node.PID && s.Node.Alive()) {
-			pids = append(pids, holder)
+	for _, holder := range []daemon.Process{s.ControlPlane, s.Node} {
+		if holder.Alive() {
+			pids = append(pids, holder.PID)
 		}
 	}
 	if len(pids) > 0 {
@@ -59,6 +60,7 @@ func (c *Cluster) checkGone(s *state.State) error {
 	return nil
 }
 
+// checkMounts looks for mounts that escaped from the node's namespace.
 func (c *Cluster) checkMounts() error {
 	mountinfo, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -97,6 +99,7 @@ func (c *Cluster) keepLogs() error {
 	return nil
 }
 
+// exists counts a dangling link as there.
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil

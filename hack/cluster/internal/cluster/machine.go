@@ -16,6 +16,7 @@ func kubeletSysctls() []string {
 	}
 }
 
+// readSysctls skips what this kernel does not have.
 func readSysctls() (map[string]string, error) {
 	values := map[string]string{}
 	for _, key := range kubeletSysctls() {
@@ -31,6 +32,7 @@ func readSysctls() (map[string]string, error) {
 	return values, nil
 }
 
+// restoreSysctls writes only what differs.
 func restoreSysctls(saved map[string]string) error {
 	for key, value := range saved {
 		file := filepath.Join("/proc/sys", key)

@@ -87,13 +87,11 @@ func (r *run) prepareNode() error {
 	return nodefs.CopyDir(filepath.Join(r.state.Programs, "cni"), "/opt/cni/bin")
 }
 
+// recordNamespaces notes the two networks, by which `kc down` finds what was run in them.
 func (r *run) recordNamespaces() error {
 	r.state.Namespaces = map[string]string{}
-	for name, at := range map[string]struct {
-		pid  int
-		kind string
-	}{"controlPlane": {r.state.ControlPlane.PID, "net"}, "node": {r.state.Node.PID, "net"}} {
-		id, err := daemon.NamespaceID(at.pid, at.kind)
+	for name, holder := range map[string]daemon.Process{"controlPlane": r.state.ControlPlane, "node": r.state.Node} {
+		id, err := daemon.NamespaceID(holder.PID, "net")
 		if err != nil {
 			return fmt.Errorf("identify the namespaces: %w", err)
 		}

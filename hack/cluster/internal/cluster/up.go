@@ -24,7 +24,14 @@ type Parts struct {
 	Images []string
 }
 
-// run is one start, from nothing to a ready node.
+// run is one start, from nothing to a ready node:
+//   - note what the machine's settings are and make the node's cgroup,
+//   - make keys, certificates and kubeconfigs,
+//   - make both sets of namespaces and the link between them,
+//   - start containerd, etcd and the API server, and load the images meanwhile,
+//   - start the rest and wait until a pod can be made.
+//
+// Each step records what it leaves behind before the next one begins. Whichever fails, the end takes back what is recorded.
 type run struct {
 	cluster     *Cluster
 	parts       Parts
@@ -61,6 +68,7 @@ func (c *Cluster) Up(ctx context.Context, parts Parts) error {
 	return nil
 }
 
+// start goes through the steps in order and tells each one that is done, with the time since the beginning.
 func (r *run) start(ctx context.Context) error {
 	steps := []struct {
 		name string
@@ -112,6 +120,7 @@ func (r *run) prepareMachine() error {
 	return errors.Join(err, r.save())
 }
 
+// makeKeys makes new keys for every start: those of an earlier cluster open nothing.
 func (r *run) makeKeys() error {
 	var err error
 	r.credentials, err = makeCredentials(r.cluster.Plan, r.cluster.Layout)
@@ -147,6 +156,7 @@ func (r *run) startFirst(ctx context.Context) error {
 	return <-loaded
 }
 
+// startRest starts what would only retry, and compete for the processor, before the API server is ready.
 func (r *run) startRest(ctx context.Context) error {
 	if err := r.launch(controllerManager, scheduler, kubelet, kubeProxy); err != nil {
 		return err
@@ -157,6 +167,7 @@ func (r *run) startRest(ctx context.Context) error {
 	return r.wait(ctx, "the node", func(ctx context.Context) error { return r.api.NodeReady(ctx, r.cluster.Plan.NodeName) })
 }
 
+// launch records each daemon before the next one starts, so that `kc down` finds it whatever happens.
 func (r *run) launch(names ...string) error {
 	for _, name := range names {
 		ended, err := r.cluster.launch(r.state, name)
@@ -193,8 +204,10 @@ func (r *run) wait(ctx context.Context, what string, ask func(context.Context) e
 	}
 }
 
+// save is called after each step that leaves something behind.
 func (r *run) save() error { return r.state.Save(r.cluster.Layout.State()) }
 
+// say tells one line of progress.
 func (r *run) say(what string) {
 	fmt.Fprintf(r.cluster.Out, "%7.1fs  %s\n", time.Since(r.began).Seconds(), what)
 }

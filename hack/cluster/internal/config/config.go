@@ -51,6 +51,7 @@ func Kubeconfig(server string, ca []byte, user pki.Pair) (string, error) {
 	return render("kubeconfig.yaml", struct{ Server, CA, Cert, Key string }{server, encode(ca), encode(user.Cert), encode(user.Key)})
 }
 
+// render fails on a field that the data lacks, instead of writing a gap.
 func render(name string, data any) (string, error) {
 	t, err := template.New(name).Option("missingkey=error").ParseFS(files, "files/"+name)
 	if err != nil {

@@ -72,6 +72,7 @@ func (c *Client) Sandboxes(ctx context.Context, nodeRoot string) ([]Sandbox, err
 	return sandboxes, nil
 }
 
+// sandbox reads the verbose part as containerd writes it. Without it there is no namespace to report, so that is an error.
 func sandbox(r *runtime.PodSandboxStatusResponse, nodeRoot string) (Sandbox, error) {
 	meta := r.Status.Metadata
 	s := Sandbox{Namespace: meta.GetNamespace(), Name: meta.GetName(), UID: meta.GetUid(), ID: r.Status.Id}

@@ -30,6 +30,7 @@ func Start(s Spec) (Process, <-chan error, error) {
 	if err := cmd.Start(); err != nil {
 		return Process{}, nil, fmt.Errorf("start %s: %w", s.Argv[0], err)
 	}
+	// The child cannot be gone for good yet: it is collected below only.
 	p, err := Identify(cmd.Process.Pid)
 	if err != nil {
 		return Process{}, nil, err

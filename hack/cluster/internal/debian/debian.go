@@ -73,6 +73,7 @@ func Check(needs ...Need) error {
 	return missing(packages)
 }
 
+// missing names all at once, so that one apt-get call is enough.
 func missing(packages []Package) error {
 	var names, why []string
 	for _, p := range packages {

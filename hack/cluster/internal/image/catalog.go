@@ -62,6 +62,7 @@ func Catalog(ctx context.Context, bin string) (map[string]Spec, error) {
 	}, nil
 }
 
+// users names the identities that appear in the images, for programs that look them up.
 func users() []Entry {
 	return []Entry{
 		{Path: "/etc/passwd", Text: "root:x:0:0::/:/bin/sh\nproxy:x:1337:1337::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n"},
@@ -69,6 +70,7 @@ func users() []Entry {
 	}
 }
 
+// toolsEntries joins the real tools with busybox for all the rest, the shell among it.
 func toolsEntries(ctx context.Context) ([]Entry, error) {
 	entries, err := Closure(ctx, debianPrograms()...)
 	if err != nil {
@@ -79,6 +81,7 @@ func toolsEntries(ctx context.Context) ([]Entry, error) {
 		return nil, errors.Join(errors.New("no directory of iptables extensions: no /usr/lib/*/xtables"), err)
 	}
 	entries = append(entries, Entry{Path: busybox, Source: busybox}, Entry{Path: extensions[0], Source: extensions[0]})
+	// The nft flavour only: the other one would load legacy tables into a pod by being looked at.
 	for _, applet := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"} {
 		entries = append(entries, Entry{Path: "/usr/sbin/" + applet, Link: "xtables-nft-multi"})
 	}

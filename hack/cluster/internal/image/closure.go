@@ -33,6 +33,7 @@ func Closure(ctx context.Context, programs ...string) ([]Entry, error) {
 	var entries []Entry
 	for _, p := range programs {
 		entries = append(entries, Entry{Path: p, Source: p})
+		// The path as given is kept in the image: scripts call it by that.
 		real, err := filepath.EvalSymlinks(p)
 		if err != nil {
 			return nil, fmt.Errorf("find %s: %w", p, err)

@@ -39,6 +39,7 @@ func layerTar(entries []Entry) ([]byte, error) {
 		}
 	}
 	for _, f := range files {
+		// Closures of several programs share most libraries.
 		if seen[f.Path] {
 			continue
 		}
@@ -83,6 +84,7 @@ func flatten(entries []Entry) ([]Entry, error) {
 	return files, nil
 }
 
+// writeDirs writes parents first and each directory once, as the archive's readers expect.
 func writeDirs(w *tar.Writer, seen map[string]bool, dir string) error {
 	if seen[dir] {
 		return nil
@@ -98,6 +100,7 @@ func writeDirs(w *tar.Writer, seen map[string]bool, dir string) error {
 	return w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: strings.TrimPrefix(dir, "/") + "/", Mode: mode})
 }
 
+// writeEntry leaves owner and times at zero: root, and the epoch.
 func writeEntry(w *tar.Writer, e Entry) error {
 	h := &tar.Header{Name: strings.TrimPrefix(e.Path, "/")}
 	switch {
@@ -115,6 +118,7 @@ func writeEntry(w *tar.Writer, e Entry) error {
 	return writeFile(w, h, e.Source)
 }
 
+// writeFile keeps the permission bits and nothing else of the local file.
 func writeFile(w *tar.Writer, h *tar.Header, source string) error {
 	f, err := os.Open(source)
 	if err != nil {

@@ -45,6 +45,7 @@ func Write(file string, s Spec) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return fmt.Errorf("make the image's directory: %w", err)
 	}
+	// A reader finds a whole archive or none.
 	partial := file + ".partial"
 	if err := tarball.WriteToFile(partial, tag, img); err != nil {
 		return fmt.Errorf("write image %s: %w", s.Tag, err)
@@ -55,6 +56,7 @@ func Write(file string, s Spec) error {
 	return nil
 }
 
+// build makes an image of one layer for the machine's own architecture.
 func build(content []byte, s Spec) (v1.Image, error) {
 	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
 		return io.NopCloser(bytes.NewReader(content)), nil

@@ -16,7 +16,8 @@ import (
 	"istio-pod-network-controller/hack/cluster/internal/layout"
 )
 
-// Store is a directory of images, named by everything that they are made of.
+// Store is a directory of images, named by everything that they are made of: the sources of the own commands, the way they are
+// packed, and the machine's programs that are copied. After an update of one of those, the next start packs new images.
 type Store struct {
 	layout layout.Layout
 	// Dir holds NAME.tar for each image and bin/ with the commands that are in them.
@@ -40,6 +41,7 @@ func OpenStore(l layout.Layout) (Store, error) {
 		}
 		inputs = append(inputs, files...)
 	}
+	// Changing a test must not make new images.
 	inputs = slices.DeleteFunc(inputs, func(f string) bool { return strings.HasSuffix(f, "_test.go") })
 	h := sha256.New()
 	for _, file := range inputs {
@@ -95,6 +97,7 @@ func (s Store) Make(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
+// compile builds without cgo: the images hold no libraries for these.
 func (s Store) compile(ctx context.Context, command string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w",
 		"-o", filepath.Join(s.Bin(), command), "./cmd/"+command)
@@ -106,6 +109,7 @@ func (s Store) compile(ctx context.Context, command string) error {
 	return nil
 }
 
+// hashFile puts the name before the content, so that moving text between files counts as a change.
 func hashFile(w io.Writer, file string) error {
 	f, err := os.Open(file)
 	if err != nil {

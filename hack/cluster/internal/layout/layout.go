@@ -70,6 +70,7 @@ func (l Layout) WithSource() (Layout, error) {
 	return l, err
 }
 
+// findSource takes kubernetes/go.mod as the mark: no other module has one at that place.
 func findSource(dir string) (string, error) {
 	for {
 		for _, candidate := range []string{dir, filepath.Join(dir, "hack", "cluster")} {

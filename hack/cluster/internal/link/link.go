@@ -52,7 +52,7 @@ func ControlPlane(p plan.Plan, nodePID int) error {
 	return unreachable(p.Pods, p.Services)
 }
 
-// Node sets up the namespace that it runs in, after ControlPlane: it forwards between pods and the control plane's namespace only.
+// Node sets up the namespace that it runs in, after ControlPlane, whose veth pair ends here: it forwards between pods and the control plane's namespace only.
 func Node(p plan.Plan) error {
 	if _, err := up("lo"); err != nil {
 		return err
@@ -79,6 +79,7 @@ func Node(p plan.Plan) error {
 	return unreachable(p.Pods)
 }
 
+// address gives both families to one end of the link and sets it up.
 func address(name string, d plan.Dual) error {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
@@ -95,6 +96,7 @@ func address(name string, d plan.Dual) error {
 	return err
 }
 
+// up also brings the routes that belong to the link's own addresses.
 func up(name string) (index int, err error) {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
@@ -106,6 +108,7 @@ func up(name string) (index int, err error) {
 	return link.Attrs().Index, nil
 }
 
+// via sends both families of a range to the other end of the link.
 func via(to, gateway plan.Dual) error {
 	for i, dst := range to.Both() {
 		r := &netlink.Route{Dst: ipNet(dst), Gw: gateway.Both()[i].Addr().AsSlice()}
@@ -130,6 +133,7 @@ func unreachable(ranges ...plan.Dual) error {
 	return nil
 }
 
+// setSysctls writes the settings of the calling thread's network namespace.
 func setSysctls(values map[string]string) error {
 	for key, value := range values {
 		file := filepath.Join("/proc/sys", key)
@@ -140,6 +144,7 @@ func setSysctls(values map[string]string) error {
 	return nil
 }
 
+// ipNet is the older form that netlink takes.
 func ipNet(p netip.Prefix) *net.IPNet {
 	p = p.Masked()
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}

@@ -32,7 +32,12 @@ func blank() []string {
 // stored are as blank, but kept in Data.
 func stored() []string { return []string{"/var/lib/cni", "/var/lib/containerd", "/var/lib/kubelet"} }
 
-// Prepare mounts the node's view. It runs in a mount namespace that is new, before anything else does.
+// Prepare mounts the node's view, in a mount namespace that is new, before anything else runs there:
+//   - part from the machine, so that no mount propagates back,
+//   - layers over the directories that the node shares with the machine,
+//   - empty directories over those that must not show the machine's own settings,
+//   - directories on the disk under those that grow,
+//   - a /run of its own, and propagation within the node.
 func Prepare(d Dirs) error {
 	// Nothing may propagate to the machine; within the node everything must, or pods would not see later mounts.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
@@ -79,6 +84,7 @@ func CopyDir(from, to string) error {
 	return nil
 }
 
+// copyFile makes an executable: plugins are all that is copied.
 func copyFile(from, to string) error {
 	in, err := os.Open(from)
 	if err != nil {
@@ -96,6 +102,7 @@ func copyFile(from, to string) error {
 	return out.Close()
 }
 
+// overlay keeps what the node writes in scratch; the machine's directory below stays as it is.
 func overlay(dir, scratch string) error {
 	upper, work := filepath.Join(scratch, "upper"), filepath.Join(scratch, "work")
 	if err := makeDirs(upper, work); err != nil {
@@ -108,6 +115,7 @@ func overlay(dir, scratch string) error {
 	return nil
 }
 
+// bind makes both ends: the target is in a layer of the node's by then, so the machine does not see it.
 func bind(source, target string) error {
 	if err := makeDirs(source, target); err != nil {
 		return err
@@ -127,4 +135,5 @@ func makeDirs(dirs ...string) error {
 	return nil
 }
 
+// flat makes one name of a path.
 func flat(dir string) string { return strings.ReplaceAll(strings.TrimPrefix(dir, "/"), "/", "_") }

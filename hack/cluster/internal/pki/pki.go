@@ -124,6 +124,7 @@ func sign(template, parent *x509.Certificate, key, signer *ecdsa.PrivateKey) (Pa
 	return Pair{Cert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), Key: private}, cert, nil
 }
 
+// newKey is an elliptic-curve key: a dozen of them are made in milliseconds.
 func newKey() (*ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -132,6 +133,7 @@ func newKey() (*ecdsa.PrivateKey, error) {
 	return key, nil
 }
 
+// keyPEM uses the form that every Kubernetes component reads.
 func keyPEM(key *ecdsa.PrivateKey) ([]byte, error) {
 	der, err := x509.MarshalECPrivateKey(key)
 	if err != nil {

@@ -72,6 +72,7 @@ func (p Plan) DNS() netip.Addr {
 	return netip.AddrFrom4(a)
 }
 
+// dual is for the constants above: a wrong one fails every test.
 func dual(v4, v6 string) Dual {
 	return Dual{V4: netip.MustParsePrefix(v4), V6: netip.MustParsePrefix(v6)}
 }

@@ -17,7 +17,8 @@ import (
 // heartbeat is how long a build may be silent: a cold Kubernetes takes minutes, and nobody should think that it hangs.
 const heartbeat = 20 * time.Second
 
-// Set is a directory of programs and what is to be in it.
+// Set is a directory of programs and what is to be in it. Its life is: Open looks at the pins, Missing at the directory, Build fills
+// it. Nothing ever changes a program that is there, so a cluster that runs from a set is safe from later builds.
 type Set struct {
 	// Dir holds the programs. It is named by the pins, so a change of them is another directory.
 	Dir     string
@@ -77,6 +78,7 @@ func (s Set) Build(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
+// build passes on the end of the compiler's own words when it fails.
 func (s Set) build(ctx context.Context, r Recipe) error {
 	target := filepath.Join(s.Dir, r.Output)
 	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
@@ -112,6 +114,7 @@ func goCommand(ctx context.Context, dir string, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// everyHeartbeat calls say now and then until stop.
 func everyHeartbeat(say func(time.Duration)) (stop func()) {
 	start := time.Now()
 	ticker := time.NewTicker(heartbeat)
@@ -129,6 +132,7 @@ func everyHeartbeat(say func(time.Duration)) (stop func()) {
 	return func() { ticker.Stop(); close(done) }
 }
 
+// tail is where the compiler says what was wrong.
 func tail(text string, lines int) string {
 	all := strings.Split(strings.TrimSpace(text), "\n")
 	return strings.Join(all[max(0, len(all)-lines):], "\n")

@@ -16,6 +16,7 @@ func KubernetesVersion(moduleDir string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read the Kubernetes pins: %w", err)
 	}
+	// Both forms of a require line: alone and in a block.
 	for line := range strings.Lines(string(text)) {
 		fields := strings.Fields(strings.TrimPrefix(strings.TrimSpace(line), "require "))
 		if len(fields) >= 2 && fields[0] == kubernetesModule {
@@ -25,6 +26,7 @@ func KubernetesVersion(moduleDir string) (string, error) {
 	return "", fmt.Errorf("%s does not require %s", file, kubernetesModule)
 }
 
+// majorMinor splits a version such as v1.36.3 for the flags that want the parts.
 func majorMinor(version string) (major, minor string) {
 	parts := strings.Split(strings.TrimPrefix(version, "v"), ".")
 	if len(parts) < 2 {

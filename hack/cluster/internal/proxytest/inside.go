@@ -23,6 +23,7 @@ func hold(t *testing.T) (pid int) {
 	return holder.Process.Pid
 }
 
+// in runs f in one of the two namespaces and fails the test if it fails.
 func (p *Pod) in(t *testing.T, pid int, f func() error) {
 	t.Helper()
 	if err := space.Do(pid, space.ControlPlane, f); err != nil {
@@ -44,6 +45,7 @@ func (p *Pod) http() *http.Client {
 	}}
 }
 
+// parse writes an IPv4 address as such when a socket for both families saw it.
 func parse(t *testing.T, address string) netip.AddrPort {
 	t.Helper()
 	ap, err := netip.ParseAddrPort(address)

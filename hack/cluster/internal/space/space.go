@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kinds is a set of namespace types.
+// Kinds is a set of namespace types. They are entered through the process that holds them, all at once, so that nobody ends up in one
+// cluster's network and another one's mounts.
 type Kinds int
 
 // The control plane has a network of its own; the node has file system mounts and a host name of its own too.
@@ -60,6 +61,7 @@ func Exec(pid int, kinds Kinds, path string, argv, env []string) error {
 	return nil
 }
 
+// enter changes the calling thread for good: callers lock it and never give it back.
 func enter(pid int, kinds Kinds) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {

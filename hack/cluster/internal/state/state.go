@@ -19,7 +19,7 @@ type State struct {
 	// ControlPlane and Node are the processes that hold the two sets of namespaces.
 	ControlPlane daemon.Process `json:"controlPlane"`
 	Node         daemon.Process `json:"node"`
-	// Namespaces are the holders' network and mount namespaces, as /proc shows them.
+	// Namespaces are the holders' network namespaces, as /proc shows them.
 	Namespaces map[string]string `json:"namespaces"`
 	// Daemons holds every daemon by name.
 	Daemons map[string]daemon.Process `json:"daemons"`
