@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -151,6 +152,9 @@ func (v *visit) program(ctx context.Context) (Result, error) {
 	if !v.Intent.Supports(v.sandbox.RuntimeHandler) {
 		v.intent = intent.Intent{Reason: intent.UnsupportedRuntime}
 		return v.skip(ctx)
+	}
+	if v.intent.Spec.DNS == iptables.DNSResolvConf && v.sandbox.Nameservers != "" {
+		v.intent.Spec.Resolvers = intent.Addrs(strings.Split(v.sandbox.Nameservers, ","))
 	}
 	rules, err := iptables.Rules(v.intent.Spec)
 	if err != nil {

@@ -4,8 +4,10 @@ import "net/netip"
 
 // Short names for the vocabulary of rules, so that a rule reads like the sentence it stands for.
 
-func leave() Action         { return Action{Verb: Return} }
-func to(port uint16) Action { return Action{Verb: Redirect, Port: port} }
+func leave() Action             { return Action{Verb: Return} }
+func to(port uint16) Action     { return Action{Verb: Redirect, Port: port} }
+func mark(m uint32) Action      { return Action{Verb: SetMark, Num: m} }
+func zone(number uint32) Action { return Action{Verb: Zone, Num: number} }
 
 func not(c Cond) Cond {
 	c.Not = true
@@ -13,12 +15,18 @@ func not(c Cond) Cond {
 }
 
 func num(f Field, n uint32) Cond        { return Cond{Field: f, Num: n} }
-func tcp() Cond                         { return num(Protocol, TCP) }
+func proto(p uint32) Cond               { return num(Protocol, p) }
+func tcp() Cond                         { return proto(TCP) }
+func udp() Cond                         { return proto(UDP) }
 func port(p uint16) Cond                { return num(DstPort, uint32(p)) }
+func marked(m uint32) Cond              { return num(Mark, m) }
+func state(bits uint32) Cond            { return num(State, bits) }
+func iif(name string) Cond              { return Cond{Field: InIface, Text: name} }
 func oif(name string) Cond              { return Cond{Field: OutIface, Text: name} }
 func addr(f Field, p netip.Prefix) Cond { return Cond{Field: f, Prefix: p} }
 func inSet(f Field, set string) Cond    { return Cond{Field: f, Set: set} }
 func family(p netip.Prefix) Cond        { return num(Family, familyOf(p.Addr())) }
+
 func (s Set) family() Cond {
 	return num(Family, map[SetKind]uint32{IPv4Set: IPv4, IPv6Set: IPv6}[s.Kind])
 }

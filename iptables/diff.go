@@ -20,7 +20,17 @@ func Diff(want, have Ruleset) Drift {
 			d = append(d, "- address "+p.String()+" on lo")
 		}
 	}
-	want.Loopback, have.Loopback = nil, nil
+	for _, p := range want.Routing {
+		if !slices.Contains(have.Routing, p) {
+			d = append(d, "- "+p.String())
+		}
+	}
+	for _, p := range have.Routing {
+		if !slices.Contains(want.Routing, p) {
+			d = append(d, "+ "+p.String())
+		}
+	}
+	want.Loopback, have.Loopback, want.Routing, have.Routing = nil, nil, nil, nil
 	w, h := lines(want), lines(have)
 	if slices.Equal(w, h) {
 		return d

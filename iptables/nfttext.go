@@ -14,12 +14,15 @@ type TextOptions struct {
 	Replace bool
 }
 
-// NftText renders the Ruleset as nftables' own language: what `nft -f` loads and `nft list table` shows. Loopback
-// addresses are no part of that language and stand in a comment.
+// NftText renders the Ruleset as nftables' own language: what `nft -f` loads and `nft list table` shows. Addresses and
+// routes are no part of that language and stand in comments.
 func (r Ruleset) NftText(o TextOptions) string {
 	var b strings.Builder
 	for _, p := range r.Loopback {
 		fmt.Fprintf(&b, "# ip address replace %s dev lo\n", p)
+	}
+	for _, p := range r.Routing {
+		fmt.Fprintf(&b, "# %s\n", p)
 	}
 	if o.Replace {
 		fmt.Fprintf(&b, "table inet %[1]s\ndelete table inet %[1]s\n", TableName)
@@ -74,7 +77,7 @@ func (r Rule) text(o TextOptions) string {
 	if o.Counters {
 		words = append(words, fmt.Sprintf("packets %d bytes %d", r.Counter.Packets, r.Counter.Bytes))
 	}
-	return fmt.Sprintf("%s %s comment %q", strings.Join(words, " "), r.Action.text(), r.Comment)
+	return fmt.Sprintf("%s %s comment %q", strings.Join(words, " "), r.Action.text(familyIn(r.Conds)), r.Comment)
 }
 
 // text renders a condition; before are those in front of it, which settle the family of an address.
@@ -87,31 +90,27 @@ func (c Cond) text(before []Cond) string {
 }
 
 func (c Cond) fieldText(before []Cond) string {
-	ip := "ip"
-	for _, b := range before {
-		if b.Field == Family && b.Num == IPv6 {
-			ip = "ip6"
+	switch c.Field {
+	case SrcAddr:
+		return familyIn(before) + " saddr"
+	case DstAddr:
+		return familyIn(before) + " daddr"
+	default:
+		return map[Field]string{
+			Family: "meta nfproto", Protocol: "meta l4proto", InIface: "iifname", OutIface: "oifname", SrcPort: "th sport",
+			DstPort: "th dport", OwnerUID: "meta skuid", OwnerGID: "meta skgid", Mark: "meta mark", ConnMark: "ct mark", State: "ct state",
+		}[c.Field]
+	}
+}
+
+// familyIn is the name of the family that conditions settle.
+func familyIn(conds []Cond) string {
+	for _, c := range conds {
+		if c.Field == Family && c.Num == IPv6 {
+			return "ip6"
 		}
 	}
-	switch c.Field {
-	case Family:
-		return "meta nfproto"
-	case Protocol:
-		return "meta l4proto"
-	case OutIface:
-		return "oifname"
-	case SrcAddr:
-		return ip + " saddr"
-	case DstAddr:
-		return ip + " daddr"
-	case DstPort:
-		return "th dport"
-	case OwnerUID:
-		return "meta skuid"
-	case OwnerGID:
-		return "meta skgid"
-	}
-	return fmt.Sprintf("field-%d", c.Field)
+	return "ip"
 }
 
 func (c Cond) valueText() string {
@@ -124,22 +123,43 @@ func (c Cond) valueText() string {
 		return c.Prefix.Addr().String()
 	case c.Prefix.IsValid():
 		return c.Prefix.String()
-	case c.Field == Family && c.Num == IPv4:
-		return "ipv4"
-	case c.Field == Family && c.Num == IPv6:
-		return "ipv6"
-	case c.Field == Protocol && c.Num == TCP:
-		return "tcp"
+	}
+	name, ok := map[Cond]string{
+		{Field: Family, Num: IPv4}: "ipv4", {Field: Family, Num: IPv6}: "ipv6",
+		{Field: Protocol, Num: TCP}: "tcp", {Field: Protocol, Num: UDP}: "udp",
+		{Field: State, Num: Invalid}: "invalid", {Field: State, Num: Established | Related}: "established,related",
+	}[Cond{Field: c.Field, Num: c.Num}]
+	if ok {
+		return name
 	}
 	return strconv.FormatUint(uint64(c.Num), 10)
 }
 
-func (a Action) text() string {
+func (a Action) text(family string) string {
 	switch a.Verb {
 	case Return:
 		return "return"
 	case Redirect:
-		return "redirect to :" + strconv.Itoa(int(a.Port))
+		return fmt.Sprintf("redirect to :%d", a.Port)
+	case Drop:
+		return "drop"
+	case SetMark:
+		return fmt.Sprintf("meta mark set %d", a.Num)
+	case Divert:
+		return fmt.Sprintf("meta mark set %d return", a.Num)
+	case TProxy:
+		return fmt.Sprintf("tproxy %s to :%d meta mark set %d return", family, a.Port, a.Num)
+	case SaveMark:
+		return "ct mark set meta mark return"
+	case RestoreMark:
+		return "meta mark set ct mark return"
+	case Zone:
+		return fmt.Sprintf("ct zone set %d return", a.Num)
 	}
 	return fmt.Sprintf("verb-%d", a.Verb)
+}
+
+// String is the two commands that make the route, for each family.
+func (p PolicyRoute) String() string {
+	return fmt.Sprintf("ip rule add fwmark %d lookup %d; ip route replace local default dev lo table %d (and for -6)", p.Mark, p.Table, p.Table)
 }

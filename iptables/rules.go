@@ -5,36 +5,52 @@ import (
 	"net/netip"
 )
 
-// Priority puts our nat chains before those of others at the customary -100: the first chain that binds a connection wins.
-const Priority = -105
+// Priorities put our chains a little before those of others at the customary -100, -150 and -300: the first nat chain that
+// binds a connection wins, and the first zone counts.
+const (
+	natPriority    = -105
+	manglePriority = -155
+	rawPriority    = -305
+)
+
+// Names of our sets and chains.
+const (
+	setExclude4   = "exclude-cidr4"
+	setExclude6   = "exclude-cidr6"
+	setInclude4   = "include-cidr4"
+	setInclude6   = "include-cidr6"
+	setExcludeOut = "exclude-outbound-ports"
+	setIncludeOut = "include-outbound-ports"
+	setExcludeIn  = "exclude-inbound-ports"
+	setIncludeIn  = "include-inbound-ports"
+
+	chainOutbound   = "outbound"
+	chainInbound    = "inbound"
+	chainDivert     = "inbound-divert"
+	chainMark       = "outbound-mark"
+	chainDNSOut     = "dns-zones-outbound"
+	chainDNSIn      = "dns-zones-inbound"
+	commentExcluded = "excluded interfaces"
+)
 
 // Addresses with a meaning of their own in Istio's data path: the source that the proxy binds when it hands inbound
-// traffic to the application, and the loopback address that only the pod itself can reach.
-var (
-	passthrough4 = netip.MustParsePrefix("127.0.0.6/32")
-	passthrough6 = netip.MustParsePrefix("::6/128")
-	loopback4    = netip.MustParsePrefix("127.0.0.1/32")
-	loopback6    = netip.MustParsePrefix("::1/128")
-)
+// traffic to the application, and the one IPv6 loopback address.
+func passthrough() []netip.Prefix {
+	return []netip.Prefix{netip.MustParsePrefix("127.0.0.6/32"), netip.MustParsePrefix("::6/128")}
+}
 
-// Names of our sets.
-const (
-	setExclude4      = "exclude-cidr4"
-	setExclude6      = "exclude-cidr6"
-	setInclude4      = "include-cidr4"
-	setInclude6      = "include-cidr6"
-	setExcludeOut    = "exclude-outbound-ports"
-	setIncludeOut    = "include-outbound-ports"
-	setExcludeIn     = "exclude-inbound-ports"
-	setIncludeIn     = "include-inbound-ports"
-	chainOutbound    = "outbound"
-	chainInbound     = "inbound"
-	commentNotTCP    = "only TCP is redirected"
-	commentLoopback  = "the pod's own loopback address stays direct"
-	commentExclude   = "excluded destinations"
-	commentInclude   = "included destinations go to the proxy"
-	commentAppToSelf = "the application reaching itself stays direct"
-)
+// loopbacks are the addresses that only the pod itself can reach, one range for each family.
+func (s Spec) loopbacks() []netip.Prefix {
+	return []netip.Prefix{s.LoopbackCIDR.Masked(), netip.MustParsePrefix("::1/128")}
+}
+
+// owners are the two ways to be the proxy.
+func (s Spec) owners() []Cond { return []Cond{num(OwnerUID, s.ProxyUID), num(OwnerGID, s.ProxyGID)} }
+
+// capturesInbound tells whether any inbound traffic goes to the proxy.
+func (s Spec) capturesInbound() bool {
+	return s.Mode != ModeNone && (s.IncludeInboundPorts.All || len(s.IncludeInboundPorts.List) > 0)
+}
 
 // Rules computes what a pod's namespace must hold for spec. Both families are always there, whatever addresses the pod
 // has now: it may get one later. The order of the rules is the order of decisions of Istio's own rule set.
@@ -45,81 +61,47 @@ func Rules(spec Spec) (Ruleset, error) {
 	b := builder{spec: spec}
 	b.outbound()
 	b.inbound()
-	return Ruleset{Sets: sorted(b.sets), Chains: b.chains, Loopback: []netip.Prefix{passthrough6}}, nil
+	b.divert()
+	b.zones()
+	out := Ruleset{Sets: sorted(b.sets), Chains: b.chains, Loopback: LoopbackAddrs()}
+	if spec.Mode == ModeTProxy && spec.capturesInbound() {
+		out.Routing = PolicyRoutes()
+	}
+	return out, nil
 }
 
-// builder gathers the sets that its rules mention.
+// LoopbackAddrs are all the addresses that any Ruleset may add to lo.
+func LoopbackAddrs() []netip.Prefix { return passthrough()[1:] }
+
+// PolicyRoutes are all the routes that any Ruleset may add.
+func PolicyRoutes() []PolicyRoute { return []PolicyRoute{{Mark: markDiverted, Table: routeTable}} }
+
+// builder gathers chains, and the sets that their rules mention.
 type builder struct {
 	spec   Spec
 	sets   []Set
 	chains []Chain
 }
 
-func (b *builder) outbound() {
-	var rules []Rule
-	add := func(comment string, action Action, conds ...Cond) {
-		rules = append(rules, Rule{Conds: conds, Action: action, Comment: comment})
+// chain adds a chain, unless it has no rules.
+func (b *builder) chain(name string, kind ChainType, hook Hook, priority int32, rules *rules) {
+	if len(*rules) > 0 {
+		b.chains = append(b.chains, Chain{Name: name, Type: kind, Hook: hook, Priority: priority, Rules: *rules})
 	}
-	s := b.spec
-	add(commentNotTCP, leave(), not(tcp()))
-	if set := b.portSet(setExcludeOut, s.ExcludeOutboundPorts); set != "" {
-		add("excluded outbound ports", leave(), tcp(), inSet(DstPort, set))
-	}
-	for _, p := range []netip.Prefix{passthrough4, passthrough6} {
-		add("the proxy handing inbound traffic to the application", leave(), oif("lo"), family(p), addr(SrcAddr, p))
-	}
-	for _, owner := range []Cond{num(OwnerUID, s.ProxyUID), num(OwnerGID, s.ProxyGID)} {
-		for _, lo := range []netip.Prefix{loopback4, loopback6} {
-			add("the proxy reaching its own pod passes the inbound listener", to(s.InboundPort),
-				oif("lo"), family(lo), not(addr(DstAddr, lo)), tcp(), not(port(s.TunnelPort)), owner)
-		}
-		if !includesLoopback(s.IncludeCIDRs) {
-			add(commentAppToSelf, leave(), oif("lo"), not(owner))
-		}
-		add("the proxy's own traffic", leave(), owner)
-	}
-	for _, lo := range []netip.Prefix{loopback4, loopback6} {
-		add(commentLoopback, leave(), family(lo), addr(DstAddr, lo))
-	}
-	for _, set := range b.prefixSets(setExclude4, setExclude6, s.ExcludeCIDRs) {
-		add(commentExclude, leave(), set.family(), inSet(DstAddr, set.Name))
-	}
-	if set := b.portSet(setIncludeOut, s.IncludeOutboundPorts); set != "" {
-		add("included outbound ports go to the proxy", to(s.OutboundPort), tcp(), inSet(DstPort, set))
-	}
-	if s.IncludeCIDRs.All {
-		add(commentInclude, to(s.OutboundPort), tcp())
-	} else {
-		for _, set := range b.prefixSets(setInclude4, setInclude6, s.IncludeCIDRs.List) {
-			add(commentInclude, to(s.OutboundPort), set.family(), inSet(DstAddr, set.Name), tcp())
-		}
-	}
-	b.chains = append(b.chains, Chain{Name: chainOutbound, Type: NAT, Hook: Output, Priority: Priority, Rules: rules})
 }
 
-func (b *builder) inbound() {
-	s := b.spec
-	if !s.IncludeInboundPorts.All && len(s.IncludeInboundPorts.List) == 0 {
-		return
+// rules are a chain in the making.
+type rules []Rule
+
+func (r *rules) add(comment string, action Action, conds ...Cond) {
+	*r = append(*r, Rule{Conds: conds, Action: action, Comment: comment})
+}
+
+// excludeInterfaces leaves what comes in, or goes out, by them alone.
+func (r *rules) excludeInterfaces(iface func(string) Cond, names []string) {
+	for _, name := range names {
+		r.add(commentExcluded, leave(), iface(name))
 	}
-	rules := []Rule{
-		{Conds: []Cond{not(tcp())}, Action: leave(), Comment: commentNotTCP},
-		{Conds: []Cond{tcp(), port(s.TunnelPort)}, Action: leave(), Comment: "the proxy's tunnel port"},
-	}
-	if s.IncludeInboundPorts.All {
-		if set := b.portSet(setExcludeIn, s.ExcludeInboundPorts); set != "" {
-			rules = append(rules, Rule{
-				Conds: []Cond{tcp(), inSet(DstPort, set)}, Action: leave(), Comment: "excluded inbound ports",
-			})
-		}
-		rules = append(rules, Rule{Conds: []Cond{tcp()}, Action: to(s.InboundPort), Comment: "inbound traffic goes to the proxy"})
-	} else {
-		set := b.portSet(setIncludeIn, s.IncludeInboundPorts.List)
-		rules = append(rules, Rule{
-			Conds: []Cond{tcp(), inSet(DstPort, set)}, Action: to(s.InboundPort), Comment: "included inbound ports go to the proxy",
-		})
-	}
-	b.chains = append(b.chains, Chain{Name: chainInbound, Type: NAT, Hook: Prerouting, Priority: Priority, Rules: rules})
 }
 
 // portSet declares a set and gives its name, or "" where there is nothing to put into it.
@@ -127,7 +109,7 @@ func (b *builder) portSet(name string, ports []uint16) string {
 	if len(ports) == 0 {
 		return ""
 	}
-	b.sets = append(b.sets, Set{Name: name, Kind: PortSet, Ports: canonicalPorts(ports)})
+	b.declare(Set{Name: name, Kind: PortSet, Ports: canonicalPorts(ports)})
 	return name
 }
 
@@ -141,19 +123,17 @@ func (b *builder) prefixSets(name4, name6 string, prefixes []netip.Prefix) []Set
 	if len(v6) > 0 {
 		out = append(out, Set{Name: name6, Kind: IPv6Set, Prefixes: canonicalPrefixes(v6)})
 	}
-	b.sets = append(b.sets, out...)
+	for _, s := range out {
+		b.declare(s)
+	}
 	return out
 }
 
-// includesLoopback is Istio's test for applications that want their loopback traffic redirected.
-func includesLoopback(c CIDRs) bool {
-	for _, p := range c.List {
-		if p.Addr().IsLoopback() {
-			return true
+func (b *builder) declare(s Set) {
+	for _, known := range b.sets {
+		if known.Name == s.Name {
+			return
 		}
 	}
-	return false
+	b.sets = append(b.sets, s)
 }
-
-// LoopbackAddrs are all the addresses that any Ruleset may add to lo.
-func LoopbackAddrs() []netip.Prefix { return []netip.Prefix{passthrough6} }

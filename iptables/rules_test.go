@@ -14,17 +14,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// defaults is what a pod without any annotation gets.
-func defaults() Spec {
-	return Spec{
-		Mode: ModeRedirect, OutboundPort: 15001, InboundPort: 15006, TunnelPort: 15008, ProxyUID: 1337, ProxyGID: 1337,
-		IncludeCIDRs: CIDRs{All: true}, IncludeInboundPorts: Ports{All: true},
-		ExcludeInboundPorts: []uint16{15020, 15021, 15090}, ExcludeOutboundPorts: []uint16{15020},
-	}
-}
-
 func with(change func(*Spec)) Spec {
-	s := defaults()
+	s := DefaultSpec()
 	change(&s)
 	return s
 }
@@ -39,7 +30,7 @@ func cidrs(list ...string) []netip.Prefix {
 
 func TestNftTextIsGolden(t *testing.T) {
 	cases := map[string]Spec{
-		"defaults":      defaults(),
+		"defaults":      DefaultSpec(),
 		"inbound-list":  with(func(s *Spec) { s.IncludeInboundPorts = Ports{List: []uint16{9090, 8080, 9090}} }),
 		"inbound-none":  with(func(s *Spec) { s.IncludeInboundPorts = Ports{} }),
 		"outbound-none": with(func(s *Spec) { s.IncludeCIDRs, s.ExcludeOutboundPorts = CIDRs{}, nil }),
@@ -152,7 +143,7 @@ func TestEveryAddressRuleHasItsTwin(t *testing.T) {
 }
 
 func TestDiffTellsWhatIsMissingAndWhatIsTooMuch(t *testing.T) {
-	want, have := mustRules(t, defaults()), mustRules(t, defaults())
+	want, have := mustRules(t, DefaultSpec()), mustRules(t, DefaultSpec())
 	have.Chains[0].Rules[3].Action.Port = 1
 	have.Chains[0].Rules[2].Action = Action{Verb: Redirect, Port: 99}
 	have.Loopback = nil
@@ -162,7 +153,7 @@ func TestDiffTellsWhatIsMissingAndWhatIsTooMuch(t *testing.T) {
 			t.Errorf("no %q in:\n%s", line, got)
 		}
 	}
-	have = mustRules(t, defaults())
+	have = mustRules(t, DefaultSpec())
 	have.Chains[0].Rules[0].Counter = Counter{Packets: 7, Bytes: 420}
 	if d := Diff(want, have); len(d) != 0 {
 		t.Errorf("counters are drift: %s", d)

@@ -11,6 +11,15 @@ type Ruleset struct {
 	Chains []Chain
 	// Loopback are addresses to be added to the lo interface, where the namespace has IPv6 at all.
 	Loopback []netip.Prefix
+	// Routing delivers packets that carry a mark to the namespace itself.
+	Routing []PolicyRoute
+}
+
+// PolicyRoute sends packets with a mark through a table of their own, whose only route delivers everything locally. It
+// exists once for each family.
+type PolicyRoute struct {
+	Mark  uint32
+	Table int
 }
 
 // Set is a named set of ports, or of prefixes of one family: canonical, that is sorted, without duplicates and overlaps.
@@ -31,8 +40,8 @@ const (
 	IPv6Set
 )
 
-// Chain is an ordered list of rules behind a hook of the kernel. The first rule that matches decides; no match leaves the
-// packet as it is.
+// Chain is an ordered list of rules behind a hook of the kernel. The first rule that decides ends it; no rule that decides
+// leaves the packet as it is.
 type Chain struct {
 	Name     string
 	Type     ChainType
@@ -47,9 +56,11 @@ type ChainType string
 // Hook is the kernel's hook that a chain is attached to.
 type Hook string
 
-// The chain types and hooks in use.
+// The chain types and hooks in use. A chain of type route has the kernel look up the route anew when a mark has changed.
 const (
 	NAT        ChainType = "nat"
+	Filter     ChainType = "filter"
+	Route      ChainType = "route"
 	Output     Hook      = "output"
 	Prerouting Hook      = "prerouting"
 )
@@ -71,7 +82,7 @@ type Cond struct {
 	Field  Field
 	Not    bool
 	Set    string
-	Num    uint32       // ports, protocol, owner ids, family
+	Num    uint32       // ports, protocol, owner ids, family, marks, bits of states
 	Text   string       // interface names
 	Prefix netip.Prefix // addresses
 }
@@ -82,33 +93,62 @@ type Field uint8
 // The fields, and what of Cond holds their value.
 const (
 	Family   Field = iota + 1 // Num: IPv4 or IPv6
-	Protocol                  // Num: TCP
+	Protocol                  // Num: TCP or UDP
+	InIface                   // Text
 	OutIface                  // Text
 	SrcAddr                   // Prefix; a Family condition precedes it
 	DstAddr                   // Prefix or Set; a Family condition precedes it
+	SrcPort                   // Num; a Protocol condition precedes it
 	DstPort                   // Num or Set; a Protocol condition precedes it
 	OwnerUID                  // Num: the uid of the socket's owner as seen in the pod
 	OwnerGID                  // Num
+	Mark                      // Num: the packet's mark
+	ConnMark                  // Num: the connection's mark
+	State                     // Num: one or more of the states below, of which one must hold
 )
 
-// Values of Family (the kernel's NFPROTO numbers) and of Protocol (IANA's).
+// Values of Family (the kernel's NFPROTO numbers), of Protocol (IANA's), and of State (the kernel's bits).
 const (
 	IPv4 = 2
 	IPv6 = 10
-	TCP  = 6
+
+	TCP = 6
+	UDP = 17
+
+	Invalid     = 1
+	Established = 2
+	Related     = 4
 )
 
 // Action is what happens to a packet that a rule matches.
 type Action struct {
 	Verb Verb
-	Port uint16 // of Redirect
+	Port uint16 // of Redirect and TProxy
+	Num  uint32 // the mark of SetMark, Divert and TProxy; the zone of Zone
 }
 
 // Verb names an action.
 type Verb uint8
 
-// The verbs: Return leaves the packet as it is, Redirect sends the connection to a local port.
+// The verbs. All but SetMark decide: no later rule of the chain sees the packet.
 const (
+	// Return leaves the packet as it is.
 	Return Verb = iota + 1
+	// Redirect sends the connection to a local port.
 	Redirect
+	// Drop lets the packet vanish.
+	Drop
+	// SetMark marks the packet and goes on.
+	SetMark
+	// Divert marks the packet.
+	Divert
+	// TProxy gives the packet to the socket that listens on a local port, and marks it. Without such a socket nothing happens
+	// in nftables, while iptables drops the packet; a Drop behind it makes them equal.
+	TProxy
+	// SaveMark copies the packet's mark to its connection.
+	SaveMark
+	// RestoreMark copies the connection's mark to the packet.
+	RestoreMark
+	// Zone puts the connection into a zone of connection tracking; the first one counts.
+	Zone
 )

@@ -14,8 +14,25 @@ import (
 // Mode is Istio's interception mode: how inbound traffic reaches the proxy.
 type Mode string
 
-// ModeRedirect rewrites the destination to the proxy's port; the application sees the proxy's address as its client.
-const ModeRedirect Mode = "REDIRECT"
+// The interception modes.
+const (
+	// ModeRedirect rewrites the destination to the proxy's port; the application sees the proxy's address as its client.
+	ModeRedirect Mode = "REDIRECT"
+	// ModeTProxy hands inbound connections to the proxy unchanged, so that the client's address can be kept.
+	ModeTProxy Mode = "TPROXY"
+	// ModeNone leaves inbound traffic alone; outbound traffic is redirected.
+	ModeNone Mode = "NONE"
+)
+
+// DNSMode says which name lookups go to the proxy's resolver.
+type DNSMode string
+
+// The DNS modes: none, all of port 53, or only those to the resolvers of the pod's resolv.conf.
+const (
+	DNSOff        DNSMode = ""
+	DNSAll        DNSMode = "all"
+	DNSResolvConf DNSMode = "resolv.conf"
+)
 
 // Ports is a choice of TCP ports: all of them, or those of a list.
 type Ports struct {
@@ -29,10 +46,18 @@ type CIDRs struct {
 	List []netip.Prefix `json:"list,omitempty"`
 }
 
+// Groups is a choice of the groups whose outbound traffic is redirected: all but some, or only those of a list.
+type Groups struct {
+	All     bool     `json:"all,omitempty"`
+	List    []uint32 `json:"list,omitempty"`
+	Exclude []uint32 `json:"exclude,omitempty"`
+}
+
 // Spec says what traffic of one pod goes where. Its zero value is not valid; Validate tells.
 type Spec struct {
 	Mode Mode `json:"mode"`
-	// OutboundPort, InboundPort and TunnelPort are the proxy's listen ports. The tunnel port (HBONE) is never redirected.
+	// OutboundPort, InboundPort and TunnelPort are the proxy's listen ports. The tunnel port (HBONE) is not redirected,
+	// except by TPROXY, as in Istio.
 	OutboundPort uint16 `json:"outboundPort"`
 	InboundPort  uint16 `json:"inboundPort"`
 	TunnelPort   uint16 `json:"tunnelPort"`
@@ -49,6 +74,30 @@ type Spec struct {
 	// IncludeInboundPorts go to InboundPort. ExcludeInboundPorts count only when all ports are included, as in Istio.
 	IncludeInboundPorts Ports    `json:"includeInboundPorts"`
 	ExcludeInboundPorts []uint16 `json:"excludeInboundPorts,omitempty"`
+
+	// OwnerGroups are the groups whose outbound traffic is redirected.
+	OwnerGroups Groups `json:"ownerGroups"`
+	// LoopbackCIDR are the IPv4 addresses that count as the pod's own loopback; for IPv6 it is always ::1.
+	LoopbackCIDR netip.Prefix `json:"loopbackCIDR"`
+	// ExcludeInterfaces are left alone. What comes in by RerouteInterfaces, from virtual machines behind the pod, is outbound
+	// traffic.
+	ExcludeInterfaces []string `json:"excludeInterfaces,omitempty"`
+	RerouteInterfaces []string `json:"rerouteInterfaces,omitempty"`
+	// DNS says which lookups go to the proxy's resolver; Resolvers are those of DNSResolvConf.
+	DNS       DNSMode      `json:"dns,omitempty"`
+	Resolvers []netip.Addr `json:"resolvers,omitempty"`
+	// DropInvalid drops inbound TCP packets that connection tracking can make nothing of.
+	DropInvalid bool `json:"dropInvalid,omitempty"`
+}
+
+// DefaultSpec is what a pod gets that says nothing about its traffic: Istio's defaults.
+func DefaultSpec() Spec {
+	return Spec{
+		Mode: ModeRedirect, OutboundPort: 15001, InboundPort: 15006, TunnelPort: 15008, ProxyUID: 1337, ProxyGID: 1337,
+		IncludeCIDRs: CIDRs{All: true}, IncludeInboundPorts: Ports{All: true},
+		ExcludeInboundPorts: []uint16{15020, 15021, 15090}, ExcludeOutboundPorts: []uint16{15020},
+		OwnerGroups: Groups{All: true}, LoopbackCIDR: netip.MustParsePrefix("127.0.0.1/32"),
+	}
 }
 
 // Hash names the Spec in 16 hexadecimal digits; equal Specs have equal hashes.
@@ -62,25 +111,44 @@ func (s Spec) Hash() string {
 	return hex.EncodeToString(sum[:8])
 }
 
+// maxGroups is how many groups one rule can name, in the backend that can least.
+const maxGroups = 64
+
 // Validate names every fault of the Spec at once.
 func (s Spec) Validate() error {
 	var errs []error
-	if s.Mode != ModeRedirect {
-		errs = append(errs, fmt.Errorf("interception mode %q is not known: want %s", s.Mode, ModeRedirect))
+	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	switch s.Mode {
+	case ModeRedirect, ModeTProxy, ModeNone:
+	default:
+		fault("interception mode %q is not known: want REDIRECT, TPROXY or NONE", s.Mode)
 	}
 	for _, p := range []struct {
 		name string
 		port uint16
 	}{{"outbound", s.OutboundPort}, {"inbound", s.InboundPort}, {"tunnel", s.TunnelPort}} {
 		if p.port == 0 {
-			errs = append(errs, fmt.Errorf("the proxy's %s port is 0", p.name))
+			fault("the proxy's %s port is 0", p.name)
 		}
 	}
 	if s.OutboundPort == s.InboundPort && s.OutboundPort != 0 {
-		errs = append(errs, fmt.Errorf("the proxy's outbound and inbound port are both %d", s.InboundPort))
+		fault("the proxy's outbound and inbound port are both %d", s.InboundPort)
 	}
 	if s.ProxyUID == 0 || s.ProxyGID == 0 {
-		errs = append(errs, fmt.Errorf("the proxy's uid is %d and its gid %d: neither may be 0", s.ProxyUID, s.ProxyGID))
+		fault("the proxy's uid is %d and its gid %d: neither may be 0", s.ProxyUID, s.ProxyGID)
+	}
+	if !s.LoopbackCIDR.IsValid() || !s.LoopbackCIDR.Addr().Is4() || !s.LoopbackCIDR.Addr().IsLoopback() || s.LoopbackCIDR.Bits() < 8 {
+		fault("%s are no IPv4 loopback addresses", s.LoopbackCIDR)
+	}
+	if n := len(s.OwnerGroups.List); n > maxGroups {
+		fault("%d owner groups are included: at most %d can be", n, maxGroups)
+	}
+	switch {
+	case s.DNS != DNSOff && s.DNS != DNSAll && s.DNS != DNSResolvConf:
+		fault("DNS capture %q is not known: want all or resolv.conf", s.DNS)
+	case s.DNS == DNSResolvConf && len(s.Resolvers) == 0:
+		// Rules for no resolver at all would catch nothing, or everything: neither was asked for.
+		fault("DNS capture of resolv.conf wants the pod's resolvers, and none are known")
 	}
 	return errors.Join(errs...)
 }

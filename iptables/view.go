@@ -4,6 +4,7 @@ package iptables
 type View struct {
 	Table    string      `json:"table"`
 	Loopback []string    `json:"loopback,omitempty"`
+	Routing  []string    `json:"routing,omitempty"`
 	Sets     []SetView   `json:"sets"`
 	Chains   []ChainView `json:"chains"`
 }
@@ -36,6 +37,9 @@ func (r Ruleset) View() View {
 	v := View{Table: TableName, Sets: []SetView{}, Chains: []ChainView{}}
 	for _, p := range r.Loopback {
 		v.Loopback = append(v.Loopback, p.String())
+	}
+	for _, p := range r.Routing {
+		v.Routing = append(v.Routing, p.String())
 	}
 	for _, s := range r.Sets {
 		v.Sets = append(v.Sets, SetView{Name: s.Name, Elements: s.elements()})

@@ -33,7 +33,7 @@ type way struct {
 }
 
 func run(ctx context.Context, runs int, out string) error {
-	rules, err := iptables.Rules(defaults())
+	rules, err := iptables.Rules(iptables.DefaultSpec())
 	if err != nil {
 		return err
 	}
@@ -124,12 +124,4 @@ func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 
 func median(v []float64) float64 {
 	slices.Sort(v)
 	return v[len(v)/2]
-}
-
-func defaults() iptables.Spec {
-	return iptables.Spec{
-		Mode: iptables.ModeRedirect, OutboundPort: 15001, InboundPort: 15006, TunnelPort: 15008, ProxyUID: 1337, ProxyGID: 1337,
-		IncludeCIDRs: iptables.CIDRs{All: true}, IncludeInboundPorts: iptables.Ports{All: true},
-		ExcludeInboundPorts: []uint16{15020, 15021, 15090}, ExcludeOutboundPorts: []uint16{15020},
-	}
 }

@@ -22,7 +22,6 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"istio-pod-network-controller/controllers"
-	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables"
@@ -67,7 +66,7 @@ func logStart(fs *pflag.FlagSet) {
 
 // run joins the parts and works until ctx ends.
 func run(ctx context.Context, o *runOptions) error {
-	backend, err := newBackend(ctx, o.config.Defaults)
+	backend, err := newBackend(ctx)
 	if err != nil {
 		return err
 	}
@@ -155,13 +154,13 @@ func addChecks(mgr manager.Manager, finder runtimeFinder) error {
 }
 
 // newBackend makes the backend, having made sure that the kernel takes the rules of an ordinary pod.
-func newBackend(ctx context.Context, d intent.Defaults) (*nftables.Backend, error) {
+func newBackend(ctx context.Context) (*nftables.Backend, error) {
 	guard, err := netns.NewGuard()
 	if err != nil {
 		return nil, err
 	}
 	backend := nftables.New(guard)
-	sample, err := sampleRules(d)
+	sample, err := iptables.Rules(iptables.DefaultSpec())
 	if err != nil {
 		return nil, err
 	}
@@ -170,17 +169,6 @@ func newBackend(ctx context.Context, d intent.Defaults) (*nftables.Backend, erro
 	}
 	ctrl.Log.Info("backend chosen", "backend", backend.Name(), "reason", "the kernel takes its rules")
 	return backend, nil
-}
-
-// sampleRules are the rules of a pod that says nothing but that it wants some.
-func sampleRules(d intent.Defaults) (iptables.Ruleset, error) {
-	pod := &corev1.Pod{}
-	pod.Annotations = map[string]string{intent.KeyInitialize: "true"}
-	in, err := intent.Of(pod, nil, intent.Config{Select: intent.SelectAnnotation, Defaults: d})
-	if err != nil {
-		return iptables.Ruleset{}, fmt.Errorf("compute rules of an ordinary pod: %w", err)
-	}
-	return iptables.Rules(in.Spec)
 }
 
 // runtimeFinder is what the agent needs of a container runtime.

@@ -4,6 +4,7 @@ package intent
 
 import (
 	"errors"
+	"net/netip"
 	"path"
 	"slices"
 
@@ -71,7 +72,9 @@ type Config struct {
 	AgentNamespace     string
 	// UnsupportedHandlers are shell patterns (path.Match) of runtime handlers whose pods have a network of their own.
 	UnsupportedHandlers []string
-	Defaults            Defaults
+	// ClusterDNS are the name servers of pods that use the cluster's, for runtimes that do not tell a sandbox's.
+	ClusterDNS []netip.Addr
+	Defaults   Defaults
 }
 
 // Of tells what pod asks for; ns is its namespace, of which only name and annotations count, or nil where it is not known.
@@ -84,7 +87,7 @@ func Of(pod *corev1.Pod, ns *corev1.Namespace, c Config) (Intent, error) {
 	if err != nil || reason != "" {
 		return Intent{Reason: reason}, err
 	}
-	spec, err := specOf(pod, c.Defaults)
+	spec, err := specOf(pod, c)
 	if err != nil {
 		return Intent{}, err
 	}

@@ -135,6 +135,32 @@ func allToo(err error) error {
 	return err
 }
 
+const wantInterfaces = "interface names of at most 15 letters, digits, _, - and ., starting with a letter, separated by commas"
+
+// interfaceName is Istio's rule for names, which keeps out wildcards and whatever a shell would make something of.
+func interfaceName(name string) bool {
+	for i, c := range []byte(name) {
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
+		if !letter && (i == 0 || (c < '0' || c > '9') && c != '_' && c != '-' && c != '.') {
+			return false
+		}
+	}
+	return len(name) <= 15
+}
+
+func interfaceList(key, value string) ([]string, error) {
+	parts, err := items(key, value, wantInterfaces)
+	if err != nil {
+		return nil, err
+	}
+	for i, part := range parts {
+		if !interfaceName(part) {
+			return nil, &ValueError{Key: key, Value: value, Want: wantInterfaces, Why: fmt.Sprintf("item %d, %s, is no interface name", i+1, shown(part))}
+		}
+	}
+	return parts, nil
+}
+
 // onePort parses the proxy's listen port.
 func onePort(key, value string) (uint16, error) {
 	n, err := strconv.ParseUint(strings.Trim(value, " \t"), 10, 16)

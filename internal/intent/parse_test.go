@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"istio-pod-network-controller/iptables"
 )
 
@@ -36,6 +34,7 @@ type valueCase struct {
 func valueCases() map[string]valueCase {
 	lists, all, cidrKeys, single := trafficKeys()
 	ports := append(append([]string{}, lists...), all...)
+	interfaces := []string{keyExcludeInterfaces, keyReroute, keyKubevirt}
 	return map[string]valueCase{
 		"ports: nothing":            {keys: ports, value: ""},
 		"ports: blanks":             {keys: ports, value: "  "},
@@ -79,10 +78,24 @@ func valueCases() map[string]valueCase {
 		"one port: a list":          {keys: single, value: "1,2", want: "from 1 to 65535"},
 		"one port: too large":       {keys: single, value: "65536", want: "from 1 to 65535"},
 		"mode: redirect":            {keys: []string{keyMode}, value: "REDIRECT"},
+		"mode: TPROXY":              {keys: []string{keyMode}, value: "TPROXY"},
+		"mode: NONE":                {keys: []string{keyMode}, value: "NONE"},
 		"mode: lower case":          {keys: []string{keyMode}, value: "redirect", want: "want REDIRECT"},
 		"mode: nothing":             {keys: []string{keyMode}, value: "", want: "want REDIRECT"},
-		"mode: TPROXY for now":      {keys: []string{keyMode}, value: "TPROXY", want: "not supported yet"},
-		"interfaces: for now":       {keys: []string{"traffic.sidecar.istio.io/excludeInterfaces"}, value: "net1", want: "not supported yet"},
+		"interfaces: nothing":       {keys: interfaces, value: ""},
+		"interfaces: spaces around": {keys: interfaces, value: " net1 , eth0.100"},
+		"interfaces: 15 letters":    {keys: interfaces, value: "abcdefghijklmno"},
+		"interfaces: 16 letters":    {keys: interfaces, value: "abcdefghijklmnop", want: "no interface name"},
+		"interfaces: a wildcard":    {keys: interfaces, value: "net+", want: "no interface name"},
+		"interfaces: a digit first": {keys: interfaces, value: "0net", want: "no interface name"},
+		"interfaces: an empty item": {keys: interfaces, value: "net1,,net2", want: "item 2 is empty"},
+		"interfaces: a command":     {keys: interfaces, value: "net1;reboot", want: "no interface name"},
+		"interfaces: a newline":     {keys: interfaces, value: "net1\n", want: "no interface name"},
+		"interfaces: not ASCII":     {keys: interfaces, value: "n\u00e9t", want: "no interface name"},
+		"dns: all":                  {keys: []string{KeyDNSCapture}, value: "all"},
+		"dns: resolv.conf":          {keys: []string{KeyDNSCapture}, value: "resolv.conf"},
+		"dns: off":                  {keys: []string{KeyDNSCapture}, value: "off"},
+		"dns: another word":         {keys: []string{KeyDNSCapture}, value: "true", want: "all, resolv.conf or off"},
 		"initialize: another value": {keys: []string{KeyInitialize}, value: "yes", want: `want "true" or "false"`},
 		"initialize: nothing":       {keys: []string{KeyInitialize}, value: "", want: `want "true" or "false"`},
 	}
@@ -128,32 +141,6 @@ func TestEveryFaultIsNamedAtOnce(t *testing.T) {
 	pod, ns = asking(annotate(KeyOutboundPort, "7000", KeyInboundPort, "7000"))
 	if _, err = Of(pod, ns, config()); err == nil || !strings.Contains(err.Error(), "both 7000") {
 		t.Errorf("two listeners on one port: %v", err)
-	}
-}
-
-func TestProxyEnvironmentForNow(t *testing.T) {
-	env := func(name, value string) func(*corev1.Pod) {
-		return func(p *corev1.Pod) { p.Spec.Containers[1].Env = []corev1.EnvVar{{Name: name, Value: value}} }
-	}
-	cases := map[string]struct {
-		change  func(*corev1.Pod)
-		refused bool
-	}{
-		"DNS capture":        {env("ISTIO_META_DNS_CAPTURE", "true"), true},
-		"no DNS capture":     {env("ISTIO_META_DNS_CAPTURE", "false"), false},
-		"drop invalid":       {env("INVALID_DROP", "1"), true},
-		"owner groups":       {env("ISTIO_OUTBOUND_OWNER_GROUPS", "1000"), true},
-		"all owner groups":   {env("ISTIO_OUTBOUND_OWNER_GROUPS", "*"), false},
-		"a loopback range":   {env("ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR", "127.0.0.0/8"), true},
-		"dual stack is moot": {env("ISTIO_DUAL_STACK", "true"), false},
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			pod, ns := asking(c.change)
-			if _, err := Of(pod, ns, config()); (err != nil) != c.refused {
-				t.Errorf("error %v, want one: %v", err, c.refused)
-			}
-		})
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -19,10 +20,17 @@ const (
 	keyExcludeInbound  = "traffic.sidecar.istio.io/excludeInboundPorts"
 	keyIncludeOutbound = "traffic.sidecar.istio.io/includeOutboundPorts"
 	keyExcludeOutbound = "traffic.sidecar.istio.io/excludeOutboundPorts"
+
+	keyExcludeInterfaces = "traffic.sidecar.istio.io/excludeInterfaces"
+	keyReroute           = "istio.io/reroute-virtual-interfaces"
+	keyKubevirt          = "traffic.sidecar.istio.io/kubevirtInterfaces" // deprecated
 )
 
 // proxyID is the uid and gid of Istio's proxy where nothing else is said.
 const proxyID = 1337
+
+// loopbackCIDR is what Istio takes for the pod's own loopback where nothing else is said: one address, not 127.0.0.0/8.
+const loopbackCIDR = "127.0.0.1/32"
 
 // alwaysExcluded are the ports on which kubelet and Prometheus reach the proxy itself: agent status, readiness, metrics.
 func alwaysExcluded() []uint16 { return []uint16{15020, 15021, 15090} }
@@ -58,16 +66,20 @@ func (d Defaults) Validate() error {
 }
 
 // specOf reads everything that a pod says about its traffic.
-func specOf(pod *corev1.Pod, d Defaults) (iptables.Spec, error) {
+func specOf(pod *corev1.Pod, c Config) (iptables.Spec, error) {
 	r := reader{annotations: pod.Annotations}
-	s := r.spec(d)
+	s := r.spec(c.Defaults)
 	s.ProxyUID, s.ProxyGID = proxyOwner(pod)
+	r.interfaces(&s)
+	r.proxyEnv(pod, &s)
+	r.dnsCapture(pod, c, &s)
 	if len(r.errs) == 0 {
-		r.unsupported(pod)
-	}
-	if len(r.errs) == 0 {
-		if err := s.Validate(); err != nil {
-			r.errs = append(r.errs, fmt.Errorf("the pod's annotations do not fit together: %w", err))
+		check := s
+		if check.DNS == iptables.DNSResolvConf {
+			check.Resolvers = []netip.Addr{netip.IPv6Unspecified()} // the runtime may know them
+		}
+		if err := check.Validate(); err != nil {
+			r.errs = append(r.errs, fmt.Errorf("what the pod asks for does not fit together: %w", err))
 		}
 	}
 	return s, errors.Join(r.errs...)
@@ -93,6 +105,8 @@ func (r *reader) spec(d Defaults) iptables.Spec {
 		ExcludeInboundPorts:  append(excludeIn, alwaysExcluded()...),
 		IncludeOutboundPorts: read(r, keyIncludeOutbound, "include-outbound-ports", d.IncludeOutboundPorts, portList),
 		ExcludeOutboundPorts: read(r, keyExcludeOutbound, "exclude-outbound-ports", d.ExcludeOutboundPorts, portList),
+		OwnerGroups:          iptables.Groups{All: true},
+		LoopbackCIDR:         netip.MustParsePrefix(loopbackCIDR),
 	}
 }
 
@@ -113,47 +127,21 @@ func read[T any](r *reader, key, flag, standard string, parse func(key, value st
 }
 
 func mode(key, value string) (iptables.Mode, error) {
-	switch value {
-	case string(iptables.ModeRedirect):
-		return iptables.ModeRedirect, nil
-	case "TPROXY", "NONE":
-		return "", &ValueError{Key: key, Value: value, Want: "REDIRECT", Why: "not supported yet"}
+	switch m := iptables.Mode(value); m {
+	case iptables.ModeRedirect, iptables.ModeTProxy, iptables.ModeNone:
+		return m, nil
 	}
-	return "", &ValueError{Key: key, Value: value, Want: "REDIRECT"}
+	return "", &ValueError{Key: key, Value: value, Want: "REDIRECT, TPROXY or NONE"}
 }
 
-// unsupported refuses what would need rules that we do not have: half of what a pod asks for is worse than nothing.
-func (r *reader) unsupported(pod *corev1.Pod) {
-	for _, key := range []string{
-		"traffic.sidecar.istio.io/excludeInterfaces", "istio.io/reroute-virtual-interfaces", "traffic.sidecar.istio.io/kubevirtInterfaces",
-	} {
-		if v := pod.Annotations[key]; v != "" {
-			r.errs = append(r.errs, &ValueError{Key: key, Value: v, Want: "no such annotation", Why: "not supported yet"})
-		}
+// interfaces reads the lists of interface names. The newer key of two counts when it is there, even when it is empty.
+func (r *reader) interfaces(s *iptables.Spec) {
+	reroute := keyReroute
+	if _, ok := r.annotations[keyReroute]; !ok {
+		reroute = keyKubevirt
 	}
-	proxy := findContainer(pod, ProxyContainer)
-	if proxy == nil {
-		return
-	}
-	for _, name := range []string{"ISTIO_META_DNS_CAPTURE", "INVALID_DROP"} {
-		if boolEnv(proxy, name) {
-			r.refuseEnv(name, "true")
-		}
-	}
-	harmless := map[string]string{
-		"ISTIO_OUTBOUND_OWNER_GROUPS": "*", "ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE": "", "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR": "127.0.0.1/32",
-	}
-	for _, e := range proxy.Env {
-		if standard, known := harmless[e.Name]; known && e.Value != "" && e.Value != standard {
-			r.refuseEnv(e.Name, e.Value)
-		}
-	}
-}
-
-func (r *reader) refuseEnv(name, value string) {
-	r.errs = append(r.errs, &ValueError{
-		Key: "environment of container " + ProxyContainer + ", " + name, Value: value, Want: "it unset", Why: "not supported yet",
-	})
+	s.ExcludeInterfaces = read(r, keyExcludeInterfaces, "", "", interfaceList)
+	s.RerouteInterfaces = read(r, reroute, "", "", interfaceList)
 }
 
 // proxyOwner is who the proxy runs as: by its container, else by the pod, else Istio's customary ids. 0 counts as not said.

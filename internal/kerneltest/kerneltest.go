@@ -3,15 +3,11 @@
 package kerneltest
 
 import (
-	"fmt"
-	"net"
-	"net/netip"
 	"os"
 	"testing"
 
 	"github.com/vishvananda/netlink"
 	vishns "github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/internal/netns"
 )
@@ -53,31 +49,14 @@ func New(t testing.TB) *netns.NS {
 func NewPod(t testing.TB) (pod, world *netns.NS) {
 	t.Helper()
 	pod, world = New(t), New(t)
-	must(t, world.Do(func() error {
-		veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "w0"}, PeerName: "eth0", PeerNamespace: netlink.NsFd(pod.Fd())}
-		if err := netlink.LinkAdd(veth); err != nil {
-			return err
-		}
-		if err := up("w0", World4+"/24", World6+"/64"); err != nil {
-			return err
-		}
-		return up("lo", Outside4+"/32", Outside6+"/128")
-	}))
-	must(t, pod.Do(func() error {
-		// The application may listen on any port, as in a pod.
-		if err := os.WriteFile("/proc/sys/net/ipv4/ip_unprivileged_port_start", []byte("0"), 0o644); err != nil {
-			return err
-		}
-		if err := up("eth0", Pod4+"/24", Pod6+"/64"); err != nil {
-			return err
-		}
-		for _, gw := range []string{World4, World6} {
-			if err := netlink.RouteAdd(&netlink.Route{Gw: net.ParseIP(gw), Dst: defaultOf(gw)}); err != nil {
-				return fmt.Errorf("default route by %s: %w", gw, err)
-			}
-		}
-		return nil
-	}))
+	Link(t, world, "w0", pod, "eth0")
+	Addr(t, world, "w0", World4+"/24", World6+"/64")
+	Addr(t, world, "lo", Outside4+"/32", Outside6+"/128")
+	// The application may listen on any port, as in a pod.
+	Sysctl(t, pod, "net/ipv4/ip_unprivileged_port_start", "0")
+	Addr(t, pod, "eth0", Pod4+"/24", Pod6+"/64")
+	Route(t, pod, "0.0.0.0/0", World4)
+	Route(t, pod, "::/0", World6)
 	return pod, world
 }
 
@@ -87,36 +66,6 @@ func Guard(t testing.TB) netns.Guard {
 	g, err := netns.NewGuard()
 	must(t, err)
 	return g
-}
-
-func up(name string, addrs ...string) error {
-	link, err := netlink.LinkByName(name)
-	if err != nil {
-		return err
-	}
-	if err := netlink.LinkSetUp(link); err != nil {
-		return err
-	}
-	for _, a := range addrs {
-		parsed, err := netlink.ParseAddr(a)
-		if err != nil {
-			return err
-		}
-		if parsed.IP.To4() == nil {
-			parsed.Flags = unix.IFA_F_NODAD
-		}
-		if err := netlink.AddrAdd(link, parsed); err != nil {
-			return fmt.Errorf("add %s to %s: %w", a, name, err)
-		}
-	}
-	return nil
-}
-
-func defaultOf(gw string) *net.IPNet {
-	if netip.MustParseAddr(gw).Is4() {
-		return &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}
-	}
-	return &net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}
 }
 
 // Handle is the namespace for a netlink library's NewHandleAt.

@@ -2,6 +2,7 @@ package kerneltest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -25,8 +26,8 @@ var (
 	Proxy = Owner{1337, 1337} //nolint:gochecknoglobals // as above
 )
 
-// Answer is what a dial found out: who accepted it, and which address it believed it had reached.
-type Answer struct {
+// Reply is what a dial found out: who accepted it, and which address it believed it had reached.
+type Reply struct {
 	Banner string
 	Dst    netip.AddrPort
 }
@@ -36,17 +37,37 @@ type Answer struct {
 func Listen(t testing.TB, ns *netns.NS, owner Owner, banner string, ports ...uint16) {
 	t.Helper()
 	for _, port := range ports {
-		var l net.Listener
-		must(t, as(ns, owner, func() (err error) {
-			l, err = net.Listen("tcp", fmt.Sprintf("[::]:%d", port))
-			return err
-		}))
-		t.Cleanup(func() { _ = l.Close() })
-		go serve(l, fmt.Sprintf("%s:%d", banner, port))
+		go Answer(ListenTCP(t, ns, owner, false, fmt.Sprintf("[::]:%d", port)), fmt.Sprintf("%s:%d", banner, port))
 	}
 }
 
-func serve(l net.Listener, banner string) {
+// ListenTCP opens a listener inside ns; a transparent one also takes connections to addresses that are not its own.
+func ListenTCP(t testing.TB, ns *netns.NS, owner Owner, transparent bool, addr string) net.Listener {
+	t.Helper()
+	var l net.Listener
+	config := net.ListenConfig{}
+	if transparent {
+		config.Control = option(unix.SOL_IP, unix.IP_TRANSPARENT)
+	}
+	must(t, as(ns, owner, func() (err error) {
+		l, err = config.Listen(t.Context(), "tcp", addr)
+		return err
+	}))
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// option switches a socket's option on before the socket is bound.
+func option(level, name int) func(network, addr string, raw syscall.RawConn) error {
+	return func(_, _ string, raw syscall.RawConn) error {
+		var err error
+		errControl := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, name, 1) })
+		return errors.Join(err, errControl)
+	}
+}
+
+// Answer accepts connections until the listener is closed, and answers each with the banner and its destination.
+func Answer(l net.Listener, banner string) {
 	for {
 		c, err := l.Accept()
 		if err != nil {
@@ -57,56 +78,89 @@ func serve(l net.Listener, banner string) {
 	}
 }
 
-// originalDst is where the client wanted to go: what conntrack remembers, or the local address of a direct connection.
-func originalDst(c *net.TCPConn) netip.AddrPort {
-	local := c.LocalAddr().(*net.TCPAddr).AddrPort()
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return local
-	}
-	dst := local
-	_ = raw.Control(func(fd uintptr) {
-		if local.Addr().Unmap().Is4() {
-			// The kernel's struct sockaddr_in in the room of a struct that x/sys has a getter for.
-			if m, err := unix.GetsockoptIPv6Mreq(int(fd), unix.SOL_IP, unix.SO_ORIGINAL_DST); err == nil {
-				dst = netip.AddrPortFrom(netip.AddrFrom4([4]byte(m.Multiaddr[4:8])), uint16(m.Multiaddr[2])<<8|uint16(m.Multiaddr[3]))
+// ListenUDP answers every datagram to addr with the banner.
+func ListenUDP(t testing.TB, ns *netns.NS, owner Owner, addr, banner string) {
+	t.Helper()
+	var c net.PacketConn
+	must(t, as(ns, owner, func() (err error) {
+		network := "udp4"
+		if strings.HasPrefix(addr, "[") {
+			network = "udp6"
+		}
+		// One listener may have an address of its own beside another's wildcard.
+		config := net.ListenConfig{Control: option(unix.SOL_SOCKET, unix.SO_REUSEADDR)}
+		c, err = config.ListenPacket(t.Context(), network, addr)
+		return err
+	}))
+	t.Cleanup(func() { _ = c.Close() })
+	go func() {
+		buf := make([]byte, 64)
+		for {
+			_, from, err := c.ReadFrom(buf)
+			if err != nil {
+				return
 			}
-			return
+			_, _ = c.WriteTo([]byte(banner+" "+c.LocalAddr().String()), from)
 		}
-		if m, err := unix.GetsockoptIPv6MTUInfo(int(fd), unix.SOL_IPV6, unix.SO_ORIGINAL_DST); err == nil {
-			p := m.Addr.Port
-			dst = netip.AddrPortFrom(netip.AddrFrom16(m.Addr.Addr), p<<8|p>>8)
-		}
-	})
-	return netip.AddrPortFrom(dst.Addr().Unmap(), dst.Port())
+	}()
 }
 
 // Dial connects from ns as owner to dst and gives the answer, from address src where it is not empty.
-func Dial(ctx context.Context, ns *netns.NS, owner Owner, src, dst string) (Answer, error) {
-	var answer Answer
-	err := as(ns, owner, func() error {
+func Dial(ctx context.Context, ns *netns.NS, owner Owner, src, dst string) (Reply, error) {
+	text, err := ask(ctx, ns, owner, "tcp", src, dst)
+	if err != nil {
+		return Reply{}, err
+	}
+	banner, where, _ := strings.Cut(text, " ")
+	addr, err := netip.ParseAddrPort(where)
+	return Reply{Banner: banner, Dst: addr}, err
+}
+
+// Ask sends a datagram, or connects, and gives the banner of whoever answers before ctx ends.
+func Ask(ctx context.Context, ns *netns.NS, owner Owner, network, src, dst string) (banner string, err error) {
+	text, err := ask(ctx, ns, owner, network, src, dst)
+	banner, _, _ = strings.Cut(text, " ")
+	return banner, err
+}
+
+func ask(ctx context.Context, ns *netns.NS, owner Owner, network, src, dst string) (text string, err error) {
+	err = as(ns, owner, func() error {
 		d := net.Dialer{Timeout: 2 * time.Second}
 		if src != "" {
 			d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(src)}
 		}
-		c, err := d.DialContext(ctx, "tcp", dst)
+		c, err := d.DialContext(ctx, network, dst)
 		if err != nil {
 			return err
 		}
 		defer c.Close()
-		if err := c.SetDeadline(time.Now().Add(2 * time.Second)); err != nil {
+		deadline, ok := ctx.Deadline()
+		if !ok {
+			deadline = time.Now().Add(2 * time.Second)
+		}
+		if err := c.SetDeadline(deadline); err != nil {
 			return err
 		}
-		b, err := io.ReadAll(c)
-		if err != nil {
-			return err
-		}
-		banner, where, _ := strings.Cut(string(b), " ")
-		answer.Banner = banner
-		answer.Dst, err = netip.ParseAddrPort(where)
+		text, err = exchange(c, network)
 		return err
 	})
-	return answer, err
+	return text, err
+}
+
+func exchange(c net.Conn, network string) (string, error) {
+	if network == "tcp" {
+		b, err := io.ReadAll(c)
+		if err == nil && len(b) == 0 {
+			err = io.ErrUnexpectedEOF
+		}
+		return string(b), err
+	}
+	if _, err := c.Write([]byte("?")); err != nil {
+		return "", err
+	}
+	buf := make([]byte, 128)
+	n, err := c.Read(buf)
+	return string(buf[:n]), err
 }
 
 // as runs f inside ns on a thread whose new sockets belong to owner.

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 
 	nft "github.com/google/nftables"
 
@@ -33,7 +32,7 @@ func (b *Backend) Apply(ctx context.Context, path string, want iptables.Ruleset)
 			return err
 		}
 		if table != nil {
-			have, err := readAll(ns, conn, table, want.Loopback)
+			have, err := readAll(ns, conn, table)
 			if err != nil || len(iptables.Diff(want, have)) == 0 {
 				return err
 			}
@@ -46,15 +45,14 @@ func (b *Backend) Apply(ctx context.Context, path string, want iptables.Ruleset)
 
 // write commits want in place of old, which is nil in a namespace that holds nothing of ours.
 func write(ns *netns.NS, conn *nft.Conn, old *nft.Table, want iptables.Ruleset) error {
-	added, err := routing.AddLoopback(ns, want.Loopback)
+	undo, err := routing.Prepare(ns, want)
 	if err != nil {
 		return err
 	}
 	if err := replace(conn, old, want); err != nil {
-		_, undo := routing.RemoveLoopback(ns, added)
-		return errors.Join(fmt.Errorf("commit nftables transaction: %w", err), undo)
+		return errors.Join(fmt.Errorf("commit nftables transaction: %w", err), undo())
 	}
-	return nil
+	return routing.Prune(ns, want)
 }
 
 // Verify tells how the namespace at path differs from want. It writes nothing.
@@ -64,7 +62,7 @@ func (b *Backend) Verify(ctx context.Context, path string, want iptables.Ruleset
 		if err != nil {
 			return err
 		}
-		have, err := readAll(ns, conn, table, want.Loopback)
+		have, err := readAll(ns, conn, table)
 		drift = iptables.Diff(want, have)
 		return err
 	})
@@ -85,15 +83,18 @@ func (b *Backend) Present(ctx context.Context, path string) (present bool, err e
 func (b *Backend) Remove(ctx context.Context, path string) (removed bool, err error) {
 	err = b.in(ctx, path, func(ns *netns.NS, conn *nft.Conn) error {
 		have, err := ownTable(conn)
-		if err != nil || have == nil {
+		if err != nil {
 			return err
 		}
-		conn.DelTable(have)
-		if err := conn.Flush(); err != nil {
-			return fmt.Errorf("delete table %s: %w", iptables.TableName, err)
+		if have != nil {
+			conn.DelTable(have)
+			if err := conn.Flush(); err != nil {
+				return fmt.Errorf("delete table %s: %w", iptables.TableName, err)
+			}
 		}
-		removed = true
-		_, err = routing.RemoveLoopback(ns, iptables.LoopbackAddrs())
+		// Also without a table: an agent that was killed between the two leaves what stands beside it.
+		beside, err := routing.Remove(ns)
+		removed = have != nil || beside
 		return err
 	})
 	return removed, err
@@ -107,7 +108,7 @@ func (b *Backend) Read(ctx context.Context, path string) (have iptables.Ruleset,
 			return err
 		}
 		ok = true
-		have, err = readAll(ns, conn, table, iptables.LoopbackAddrs())
+		have, err = readAll(ns, conn, table)
 		return err
 	})
 	return have, ok, err
@@ -130,12 +131,13 @@ func (b *Backend) in(ctx context.Context, path string, f func(*netns.NS, *nft.Co
 	return errors.Join(err, conn.CloseLasting(), ns.Close())
 }
 
-func readAll(ns *netns.NS, conn *nft.Conn, table *nft.Table, loopback []netip.Prefix) (iptables.Ruleset, error) {
-	have, err := read(conn, table)
+func readAll(ns *netns.NS, conn *nft.Conn, table *nft.Table) (iptables.Ruleset, error) {
+	have, err := read(ns, conn, table)
 	if err != nil {
 		return have, err
 	}
-	have.Loopback, err = routing.Loopback(ns, loopback)
+	beside, err := routing.Read(ns)
+	have.Loopback, have.Routing = beside.Loopback, beside.Routing
 	return have, err
 }
 

@@ -19,11 +19,7 @@ import (
 )
 
 func spec(change func(*iptables.Spec)) iptables.Spec {
-	s := iptables.Spec{
-		Mode: iptables.ModeRedirect, OutboundPort: 15001, InboundPort: 15006, TunnelPort: 15008, ProxyUID: 1337, ProxyGID: 1337,
-		IncludeCIDRs: iptables.CIDRs{All: true}, IncludeInboundPorts: iptables.Ports{All: true},
-		ExcludeInboundPorts: []uint16{15020, 15021, 15090}, ExcludeOutboundPorts: []uint16{15020},
-	}
+	s := iptables.DefaultSpec()
 	if change != nil {
 		change(&s)
 	}

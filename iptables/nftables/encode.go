@@ -94,26 +94,62 @@ func encode(r iptables.Rule) []expr.Any {
 			family = c.Num
 		}
 		out = append(out, load(c.Field, family))
-		if c.Set != "" {
-			out = append(out, &expr.Lookup{SourceRegister: reg, SetName: c.Set, Invert: c.Not})
-			continue
-		}
-		op := expr.CmpOpEq
-		if c.Not {
-			op = expr.CmpOpNeq
-		}
-		out = append(out, &expr.Cmp{Op: op, Register: reg, Data: value(c)})
+		out = append(out, compare(c)...)
 	}
 	out = append(out, &expr.Counter{})
-	return append(out, verdict(r.Action)...)
+	return append(out, verdict(r.Action, family)...)
 }
 
-func verdict(a iptables.Action) []expr.Any {
-	if a.Verb == iptables.Redirect {
-		return []expr.Any{
-			&expr.Immediate{Register: reg, Data: binaryutil.BigEndian.PutUint16(a.Port)},
-			&expr.Redir{RegisterProtoMin: reg, Flags: unix.NF_NAT_RANGE_PROTO_SPECIFIED},
-		}
+// compare tests what the register holds.
+func compare(c iptables.Cond) []expr.Any {
+	if c.Set != "" {
+		return []expr.Any{&expr.Lookup{SourceRegister: reg, SetName: c.Set, Invert: c.Not}}
 	}
-	return []expr.Any{&expr.Verdict{Kind: expr.VerdictReturn}}
+	op, data, bits := expr.CmpOpEq, value(c), mask(c)
+	if c.Not {
+		op = expr.CmpOpNeq
+	}
+	if bits == nil {
+		return []expr.Any{&expr.Cmp{Op: op, Register: reg, Data: data}}
+	}
+	zero := make([]byte, len(bits))
+	if c.Field == iptables.State {
+		// One of the bits is enough.
+		op, data = expr.CmpOpNeq, zero
+	}
+	return []expr.Any{
+		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: uint32(len(bits)), Mask: bits, Xor: zero}, //nolint:gosec // 4 or 16
+		&expr.Cmp{Op: op, Register: reg, Data: data},
+	}
+}
+
+func verdict(a iptables.Action, family uint32) []expr.Any {
+	number := func(data []byte) expr.Any { return &expr.Immediate{Register: reg, Data: data} }
+	port := number(binaryutil.BigEndian.PutUint16(a.Port))
+	setMark := []expr.Any{
+		number(binaryutil.NativeEndian.PutUint32(a.Num)), &expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg},
+	}
+	leave := &expr.Verdict{Kind: expr.VerdictReturn}
+	switch a.Verb {
+	case iptables.Redirect:
+		return []expr.Any{port, &expr.Redir{RegisterProtoMin: reg, Flags: unix.NF_NAT_RANGE_PROTO_SPECIFIED}}
+	case iptables.Drop:
+		return []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}
+	case iptables.SetMark:
+		return setMark
+	case iptables.Divert:
+		return append(setMark, leave)
+	case iptables.TProxy:
+		tproxy := &expr.TProxy{Family: byte(family), TableFamily: byte(nft.TableFamilyINet), RegPort: reg} //nolint:gosec // 2 or 10
+		return append(append([]expr.Any{port, tproxy}, setMark...), leave)
+	case iptables.SaveMark:
+		return []expr.Any{load(iptables.Mark, 0), &expr.Ct{Key: expr.CtKeyMARK, SourceRegister: true, Register: reg}, leave}
+	case iptables.RestoreMark:
+		return []expr.Any{load(iptables.ConnMark, 0), &expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg}, leave}
+	case iptables.Zone:
+		zone := number(binaryutil.NativeEndian.PutUint32(a.Num)[:2])
+		return []expr.Any{zone, &expr.Ct{Key: expr.CtKeyZONE, SourceRegister: true, Register: reg}, leave}
+	case iptables.Return:
+	}
+	return []expr.Any{leave}
 }

@@ -3,6 +3,7 @@ package nftables
 import (
 	"encoding/binary"
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 
@@ -16,50 +17,77 @@ import (
 // reg is the one register that our rules use: every condition loads, compares, and is done with it.
 const reg = 1
 
-// addrAt says where in the network header an address of a family stands, in bytes.
-type addrAt struct{ offset, length uint32 }
+// fieldAt is a field of one family; the conditions in front of it have settled which. Ports stand at 0.
+type fieldAt struct {
+	field  iptables.Field
+	family uint32
+}
 
-// loadMeta are the fields that the kernel keeps beside the packet.
-func loadMeta(f iptables.Field) (expr.MetaKey, bool) {
-	switch f {
-	case iptables.Family:
-		return expr.MetaKeyNFPROTO, true
-	case iptables.Protocol:
-		return expr.MetaKeyL4PROTO, true
-	case iptables.OutIface:
-		return expr.MetaKeyOIFNAME, true
-	case iptables.OwnerUID:
-		return expr.MetaKeySKUID, true
-	case iptables.OwnerGID:
-		return expr.MetaKeySKGID, true
-	default:
-		return 0, false
+// payloads are the fields that stand in the packet: where, and how long, in bytes.
+func payloads() map[fieldAt]expr.Payload {
+	network, transport := expr.PayloadBaseNetworkHeader, expr.PayloadBaseTransportHeader
+	return map[fieldAt]expr.Payload{
+		{iptables.SrcAddr, iptables.IPv4}: {DestRegister: reg, Base: network, Offset: 12, Len: 4},
+		{iptables.DstAddr, iptables.IPv4}: {DestRegister: reg, Base: network, Offset: 16, Len: 4},
+		{iptables.SrcAddr, iptables.IPv6}: {DestRegister: reg, Base: network, Offset: 8, Len: 16},
+		{iptables.DstAddr, iptables.IPv6}: {DestRegister: reg, Base: network, Offset: 24, Len: 16},
+		{iptables.SrcPort, 0}:             {DestRegister: reg, Base: transport, Offset: 0, Len: 2},
+		{iptables.DstPort, 0}:             {DestRegister: reg, Base: transport, Offset: 2, Len: 2},
 	}
 }
 
-func addrOffset(f iptables.Field, family uint32) addrAt {
-	switch {
-	case family == iptables.IPv4 && f == iptables.SrcAddr:
-		return addrAt{12, 4}
-	case family == iptables.IPv4:
-		return addrAt{16, 4}
-	case f == iptables.SrcAddr:
-		return addrAt{8, 16}
-	default:
-		return addrAt{24, 16}
+// metas are the fields that the kernel keeps beside the packet.
+func metas() map[iptables.Field]expr.MetaKey {
+	return map[iptables.Field]expr.MetaKey{
+		iptables.Family: expr.MetaKeyNFPROTO, iptables.Protocol: expr.MetaKeyL4PROTO,
+		iptables.InIface: expr.MetaKeyIIFNAME, iptables.OutIface: expr.MetaKeyOIFNAME,
+		iptables.OwnerUID: expr.MetaKeySKUID, iptables.OwnerGID: expr.MetaKeySKGID, iptables.Mark: expr.MetaKeyMARK,
 	}
 }
 
-// load gives the expression that puts a field into the register; family is what the conditions in front have settled.
+// cts are the fields of the packet's connection.
+func cts() map[iptables.Field]expr.CtKey {
+	return map[iptables.Field]expr.CtKey{iptables.ConnMark: expr.CtKeyMARK, iptables.State: expr.CtKeySTATE}
+}
+
+// load gives the expression that puts a field into the register.
 func load(f iptables.Field, family uint32) expr.Any {
-	if key, ok := loadMeta(f); ok {
+	if key, ok := metas()[f]; ok {
 		return &expr.Meta{Key: key, Register: reg}
 	}
-	if f == iptables.DstPort {
-		return &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}
+	if key, ok := cts()[f]; ok {
+		return &expr.Ct{Key: key, Register: reg}
 	}
-	at := addrOffset(f, family)
-	return &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: at.offset, Len: at.length}
+	if f == iptables.SrcPort || f == iptables.DstPort {
+		family = 0
+	}
+	p := payloads()[fieldAt{f, family}]
+	return &p
+}
+
+// fieldOf is load's inverse.
+func fieldOf(e expr.Any) (iptables.Field, bool) {
+	switch e := e.(type) {
+	case *expr.Meta:
+		for f, key := range metas() {
+			if key == e.Key {
+				return f, true
+			}
+		}
+	case *expr.Ct:
+		for f, key := range cts() {
+			if key == e.Key {
+				return f, true
+			}
+		}
+	case *expr.Payload:
+		for at, p := range payloads() {
+			if p.Base == e.Base && p.Offset == e.Offset && p.Len == e.Len {
+				return at.field, true
+			}
+		}
+	}
+	return 0, false
 }
 
 // value gives the bytes that the register is compared with, in the byte order that the kernel keeps the field in.
@@ -67,63 +95,60 @@ func value(c iptables.Cond) []byte {
 	switch c.Field {
 	case iptables.Family, iptables.Protocol:
 		return binary.BigEndian.AppendUint32(nil, c.Num)[3:]
-	case iptables.OwnerUID, iptables.OwnerGID:
-		return binaryutil.NativeEndian.PutUint32(c.Num)
-	case iptables.DstPort:
+	case iptables.SrcPort, iptables.DstPort:
 		return binary.BigEndian.AppendUint32(nil, c.Num)[2:]
-	case iptables.OutIface:
+	case iptables.InIface, iptables.OutIface:
 		name := make([]byte, unix.IFNAMSIZ)
 		copy(name, c.Text)
 		return name
 	case iptables.SrcAddr, iptables.DstAddr:
-		return c.Prefix.Addr().AsSlice()
+		return c.Prefix.Masked().Addr().AsSlice()
+	default:
+		return binaryutil.NativeEndian.PutUint32(c.Num)
+	}
+}
+
+// mask gives the bits of the field that count, or nil for all.
+func mask(c iptables.Cond) []byte {
+	switch {
+	case c.Field == iptables.State:
+		return binaryutil.NativeEndian.PutUint32(c.Num)
+	case c.Prefix.IsValid() && !c.Prefix.IsSingleIP():
+		return net.CIDRMask(c.Prefix.Bits(), c.Prefix.Addr().BitLen())
 	}
 	return nil
 }
 
-// setValue is value's inverse: it puts what the register is compared with into c.
-func setValue(c *iptables.Cond, data []byte) error {
-	switch {
-	case c.Field == iptables.OutIface:
+// setValue is value's and mask's inverse: it puts what the register is compared with into c.
+func setValue(c *iptables.Cond, data, mask []byte) error {
+	switch c.Field {
+	case iptables.InIface, iptables.OutIface:
 		c.Text = strings.TrimRight(string(data), "\x00")
-	case c.Field == iptables.SrcAddr || c.Field == iptables.DstAddr:
+		return nil
+	case iptables.SrcAddr, iptables.DstAddr:
 		a, ok := netip.AddrFromSlice(data)
 		if !ok {
 			return fmt.Errorf("address of %d bytes", len(data))
 		}
-		c.Prefix = netip.PrefixFrom(a, a.BitLen())
-	case len(data) == 1:
+		bits := a.BitLen()
+		if mask != nil {
+			bits, _ = net.IPMask(mask).Size()
+		}
+		c.Prefix = netip.PrefixFrom(a, bits)
+		return nil
+	case iptables.State:
+		data = mask
+	default:
+	}
+	switch len(data) {
+	case 1:
 		c.Num = uint32(data[0])
-	case len(data) == 2:
+	case 2:
 		c.Num = uint32(binary.BigEndian.Uint16(data))
-	case len(data) == 4:
+	case 4:
 		c.Num = binaryutil.NativeEndian.Uint32(data)
 	default:
 		return fmt.Errorf("value of %d bytes", len(data))
 	}
 	return nil
-}
-
-// fieldOf is load's inverse.
-func fieldOf(e expr.Any) (iptables.Field, bool) {
-	switch e := e.(type) {
-	case *expr.Meta:
-		for f := iptables.Family; f <= iptables.OwnerGID; f++ {
-			if key, ok := loadMeta(f); ok && key == e.Key {
-				return f, !e.SourceRegister
-			}
-		}
-	case *expr.Payload:
-		if e.Base == expr.PayloadBaseTransportHeader && e.Offset == 2 && e.Len == 2 {
-			return iptables.DstPort, true
-		}
-		for _, family := range []uint32{iptables.IPv4, iptables.IPv6} {
-			for _, f := range []iptables.Field{iptables.SrcAddr, iptables.DstAddr} {
-				if at := addrOffset(f, family); e.Base == expr.PayloadBaseNetworkHeader && at == (addrAt{e.Offset, e.Len}) {
-					return f, true
-				}
-			}
-		}
-	}
-	return 0, false
 }

@@ -7,12 +7,13 @@ import (
 
 	nft "github.com/google/nftables"
 
+	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
 )
 
 // read gives what a table of ours holds, sets by name, chains and rules in the kernel's order. No table is an empty Ruleset;
 // what somebody else has put into our table comes back as a rule, set or chain that differs from all of ours.
-func read(conn *nft.Conn, table *nft.Table) (iptables.Ruleset, error) {
+func read(ns *netns.NS, conn *nft.Conn, table *nft.Table) (iptables.Ruleset, error) {
 	var out iptables.Ruleset
 	if table == nil || table.Flags&nft.TableFlagDormant != 0 { // a dormant table holds rules that do nothing
 		return out, nil
@@ -33,15 +34,14 @@ func read(conn *nft.Conn, table *nft.Table) (iptables.Ruleset, error) {
 	if err != nil {
 		return out, fmt.Errorf("list chains: %w", err)
 	}
+	rules, err := dumpRules(ns)
+	if err != nil {
+		return out, err
+	}
 	for _, c := range chains {
-		if c.Table.Name != iptables.TableName {
-			continue
+		if c.Table.Name == iptables.TableName {
+			out.Chains = append(out.Chains, chainOf(c, rules))
 		}
-		chain, err := readChain(conn, table, c)
-		if err != nil {
-			return out, err
-		}
-		out.Chains = append(out.Chains, chain)
 	}
 	return out, nil
 }
@@ -70,22 +70,19 @@ func readSet(conn *nft.Conn, s *nft.Set) (iptables.Set, error) {
 	return set, nil
 }
 
-func readChain(conn *nft.Conn, table *nft.Table, c *nft.Chain) (iptables.Chain, error) {
-	out := iptables.Chain{Name: c.Name, Type: iptables.ChainType(c.Type), Hook: iptables.Output}
-	if c.Hooknum == nil || c.Priority == nil {
-		out.Hook = "none"
-	} else {
-		out.Priority = int32(*c.Priority)
+// chainOf puts a chain together with its rules.
+func chainOf(c *nft.Chain, rules []dumpedRule) iptables.Chain {
+	out := iptables.Chain{Name: c.Name, Type: iptables.ChainType(c.Type), Hook: "none"}
+	if c.Hooknum != nil && c.Priority != nil {
+		out.Hook, out.Priority = iptables.Output, int32(*c.Priority)
 		if *c.Hooknum == *nft.ChainHookPrerouting {
 			out.Hook = iptables.Prerouting
 		}
 	}
-	rules, err := conn.GetRules(table, c)
-	if err != nil {
-		return out, fmt.Errorf("list rules of chain %s: %w", c.Name, err)
-	}
 	for _, r := range rules {
-		out.Rules = append(out.Rules, decode(r))
+		if r.chain == c.Name {
+			out.Rules = append(out.Rules, decode(r))
+		}
 	}
-	return out, nil
+	return out
 }

@@ -1,4 +1,3 @@
-// Package routing puts a Ruleset's addresses into a network namespace over rtnetlink: what a packet filter cannot hold.
 package routing
 
 import (
@@ -9,18 +8,17 @@ import (
 	"slices"
 
 	"github.com/vishvananda/netlink"
-	vishns "github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/internal/netns"
 )
 
-// Loopback lists the addresses of the namespace's lo that are among want.
+// Loopback lists those of want that the namespace's lo has, or cannot have.
 func Loopback(ns *netns.NS, want []netip.Prefix) ([]netip.Prefix, error) {
 	var found []netip.Prefix
-	err := withLo(ns, func(_ *netlink.Handle, _ netlink.Link, have []netip.Prefix) error {
+	err := withNamespace(ns, func(n *namespace) error {
 		for _, p := range want {
-			if slices.Contains(have, p) || !possible(p, have) {
+			if slices.Contains(n.addrs, p) || !n.possible(p) {
 				found = append(found, p)
 			}
 		}
@@ -32,12 +30,12 @@ func Loopback(ns *netns.NS, want []netip.Prefix) ([]netip.Prefix, error) {
 // AddLoopback adds the addresses that lo lacks and gives them back, so that a caller whose next step fails can undo it.
 // An IPv6 address is left out where the namespace has IPv6 switched off on lo: nothing could use it.
 func AddLoopback(ns *netns.NS, want []netip.Prefix) (added []netip.Prefix, err error) {
-	err = withLo(ns, func(h *netlink.Handle, lo netlink.Link, have []netip.Prefix) error {
+	err = withNamespace(ns, func(n *namespace) error {
 		for _, p := range want {
-			if slices.Contains(have, p) || !possible(p, have) {
+			if slices.Contains(n.addrs, p) || !n.possible(p) {
 				continue
 			}
-			if err := h.AddrAdd(lo, addrOf(p)); err != nil && !errors.Is(err, unix.EEXIST) {
+			if err := n.AddrAdd(n.lo, addrOf(p)); err != nil && !errors.Is(err, unix.EEXIST) {
 				return fmt.Errorf("add address %s to lo: %w", p, err)
 			}
 			added = append(added, p)
@@ -49,9 +47,9 @@ func AddLoopback(ns *netns.NS, want []netip.Prefix) (added []netip.Prefix, err e
 
 // RemoveLoopback takes addresses away from lo; one that is not there is success. It tells whether one was there.
 func RemoveLoopback(ns *netns.NS, addrs []netip.Prefix) (removed bool, err error) {
-	err = withLo(ns, func(h *netlink.Handle, lo netlink.Link, _ []netip.Prefix) error {
+	err = withNamespace(ns, func(n *namespace) error {
 		for _, p := range addrs {
-			switch err := h.AddrDel(lo, addrOf(p)); {
+			switch err := n.AddrDel(n.lo, addrOf(p)); {
 			case err == nil:
 				removed = true
 			case !errors.Is(err, unix.EADDRNOTAVAIL):
@@ -63,36 +61,13 @@ func RemoveLoopback(ns *netns.NS, addrs []netip.Prefix) (removed bool, err error
 	return removed, err
 }
 
-// possible tells whether lo can take an address of p's family: with IPv6 on, the kernel itself has put ::1 there.
-func possible(p netip.Prefix, have []netip.Prefix) bool {
-	return p.Addr().Is4() || slices.ContainsFunc(have, func(h netip.Prefix) bool { return h.Addr() == netip.IPv6Loopback() })
-}
-
-func withLo(ns *netns.NS, f func(h *netlink.Handle, lo netlink.Link, have []netip.Prefix) error) error {
-	h, err := netlink.NewHandleAt(vishns.NsHandle(ns.Fd()), unix.NETLINK_ROUTE)
-	if err != nil {
-		return fmt.Errorf("open rtnetlink socket: %w", err)
-	}
-	defer h.Close()
-	lo, err := h.LinkByName("lo")
-	if err != nil {
-		return fmt.Errorf("find lo: %w", err)
-	}
-	addrs, err := h.AddrList(lo, netlink.FAMILY_ALL)
-	if err != nil {
-		return fmt.Errorf("list addresses of lo: %w", err)
-	}
-	have := make([]netip.Prefix, 0, len(addrs))
-	for _, a := range addrs {
-		if ip, ok := netip.AddrFromSlice(a.IP); ok {
-			bits, _ := a.Mask.Size()
-			have = append(have, netip.PrefixFrom(ip.Unmap(), bits))
-		}
-	}
-	return f(h, lo, have)
-}
+// possible tells whether lo can take an address of p's family.
+func (n *namespace) possible(p netip.Prefix) bool { return p.Addr().Is4() || n.hasIPv6() }
 
 func addrOf(p netip.Prefix) *netlink.Addr {
 	bits := p.Addr().BitLen()
-	return &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), bits)}, Scope: unix.RT_SCOPE_HOST}
+	return &netlink.Addr{
+		IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), bits)}, Scope: unix.RT_SCOPE_HOST,
+		Flags: unix.IFA_F_NODAD, // usable at once: nobody else can have an address of lo
+	}
 }

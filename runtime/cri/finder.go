@@ -2,13 +2,14 @@
 // network namespace is.
 //
 // The protocol is https://github.com/kubernetes/cri-api/blob/v0.37.2/pkg/apis/runtime/v1/api.proto. It has no field for
-// the namespace: both runtimes put it into the free-form part of the verbose status, see netNSOf.
+// the namespace: both runtimes put it into the free-form part of the verbose status, see verboseInfo.
 package cri
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -73,11 +74,16 @@ func (f *Finder) Find(ctx context.Context, pod podnet.Sandbox) (podnet.Sandbox, 
 	if err := check(resp.GetStatus(), id, pod.UID); err != nil {
 		return podnet.Sandbox{}, fmt.Errorf("sandbox %s: %w", id, err)
 	}
-	netNS, err := netNSOf(resp.GetInfo())
+	info, err := decodeInfo(resp.GetInfo())
+	if err != nil {
+		return podnet.Sandbox{}, fmt.Errorf("sandbox %s: %w", id, err)
+	}
+	netNS, err := info.netNS()
 	if err != nil {
 		return podnet.Sandbox{}, fmt.Errorf("sandbox %s: %w", id, err)
 	}
 	pod.ID, pod.NetNS, pod.RuntimeHandler = id, netNS, resp.GetStatus().GetRuntimeHandler()
+	pod.Nameservers = strings.Join(info.Config.DNS.Servers, ",")
 	return pod, nil
 }
 

@@ -29,7 +29,7 @@ func TestFindInRecordedAnswers(t *testing.T) {
 			want: podnet.Sandbox{
 				Namespace: "default", Name: "cap1", UID: "cb8bef1c-6501-4aea-8bdd-f4f7ff377212",
 				ID:    "8478531267361dcf4b425dd6ce2376ad89cde0bd00b00a445ff4431f8fab522d",
-				NetNS: "/var/run/netns/cni-493a7cb7-419b-ef79-d0d5-240cb388e88f",
+				NetNS: "/var/run/netns/cni-493a7cb7-419b-ef79-d0d5-240cb388e88f", Nameservers: "10.96.0.10",
 			},
 		},
 		"CRI-O": {
@@ -215,7 +215,7 @@ func TestFindWithoutUID(t *testing.T) {
 
 func TestFindTakesAnAnswerAboveGRPCsDefaultLimit(t *testing.T) {
 	padded := func(r *criv1.PodSandboxStatusResponse) {
-		r.Info[infoKey] = `{"config":"` + strings.Repeat("x", 5<<20) + `",` + r.Info[infoKey][1:]
+		r.Info[infoKey] = `{"padding":"` + strings.Repeat("x", 5<<20) + `",` + r.Info[infoKey][1:]
 	}
 	f := newFinder(t, serve(t, runtimeOf([]box{{id: "a", uid: podUID, state: ready, now: padded}}, false)))
 	got, err := f.Find(t.Context(), podnet.Sandbox{UID: podUID})

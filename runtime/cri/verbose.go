@@ -29,19 +29,30 @@ type verboseInfo struct {
 			} `json:"namespaces"`
 		} `json:"linux"`
 	} `json:"runtimeSpec"`
+	// Config is the kubelet's, as containerd repeats it; CRI-O does not.
+	Config struct {
+		DNS struct {
+			Servers []string `json:"servers"`
+		} `json:"dns_config"`
+	} `json:"config"`
 }
 
-// netNSOf takes the path of the network namespace from a verbose status. The path in the OCI spec is a bind mount that
-// lives as long as the namespace; /proc/PID/ns/net is the fallback only, since it needs the host's process IDs.
-func netNSOf(info map[string]string) (string, error) {
+// decodeInfo reads the free-form part of a verbose status.
+func decodeInfo(info map[string]string) (verboseInfo, error) {
+	var v verboseInfo
 	raw, ok := info[infoKey]
 	if !ok {
-		return "", fmt.Errorf("the verbose status has no %q: not an answer of containerd or CRI-O", infoKey)
+		return v, fmt.Errorf("the verbose status has no %q: not an answer of containerd or CRI-O", infoKey)
 	}
-	var v verboseInfo
 	if err := json.Unmarshal([]byte(raw), &v); err != nil {
-		return "", fmt.Errorf("decode verbose status: %w", err)
+		return v, fmt.Errorf("decode verbose status: %w", err)
 	}
+	return v, nil
+}
+
+// netNS gives the path of the network namespace. The path in the OCI spec is a bind mount that lives as long as the
+// namespace; /proc/PID/ns/net is the fallback only, since it needs the host's process IDs.
+func (v *verboseInfo) netNS() (string, error) {
 	if v.NetNSClosed {
 		return "", fmt.Errorf("its network namespace is closed: %w", podnet.ErrNotReady)
 	}

@@ -83,3 +83,12 @@ func FuzzNetNSOf(f *testing.F) {
 		}
 	})
 }
+
+// netNSOf is what Find makes of a verbose status.
+func netNSOf(info map[string]string) (string, error) {
+	v, err := decodeInfo(info)
+	if err != nil {
+		return "", err
+	}
+	return v.netNS()
+}

@@ -1,0 +1,138 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"istio-pod-network-controller/internal/kerneltest"
+	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/iptables/nftables"
+)
+
+// probeTime bounds a probe: what has not been answered by then is answered by nobody.
+const probeTime = 1200 * time.Millisecond
+
+// backend is what is under test.
+type backend interface {
+	Apply(ctx context.Context, netns string, want iptables.Ruleset) (bool, error)
+	Verify(ctx context.Context, netns string, want iptables.Ruleset) (iptables.Drift, error)
+	Remove(ctx context.Context, netns string) (bool, error)
+	Name() string
+}
+
+func backends(t *testing.T) []backend {
+	t.Helper()
+	return []backend{nftables.New(kerneltest.Guard(t))}
+}
+
+func mustApply(t *testing.T, b backend, w world, c configuration) {
+	t.Helper()
+	if _, err := b.Apply(t.Context(), w.pod().Path(), c.rules(t)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Every configuration behaves as recorded, and still does when it is applied a second time.
+func TestBehaviourIsAsRecorded(t *testing.T) {
+	probes := readProbes(t)
+	for _, b := range backends(t) {
+		for _, c := range readConfigurations(t) {
+			t.Run(b.Name()+"/"+c.name, func(t *testing.T) {
+				w := newWorld(t, c.families)
+				w.listen(t, c)
+				mustApply(t, b, w, c)
+				w.compare(t, probes, c.want)
+				mustApply(t, b, w, c)
+				w.compare(t, probes, c.want)
+				if drift, err := b.Verify(t.Context(), w.pod().Path(), c.rules(t)); err != nil || len(drift) != 0 {
+					t.Errorf("drift %v, error %v", drift, err)
+				}
+			})
+		}
+	}
+}
+
+// compare makes all the probes that a configuration has an answer for and names every one that was answered by another.
+func (w world) compare(t *testing.T, probes []probe, want map[string]string) {
+	t.Helper()
+	got := w.run(probes, want)
+	wrong := 0
+	for _, p := range probes {
+		if cell, ok := want[p.row()]; ok && got[p.row()] != cell {
+			t.Errorf("%s: answered by %s, want %s", p.row(), got[p.row()], cell)
+			wrong++
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("%d probes were made, %d are recorded", len(got), len(want))
+	}
+}
+
+// run makes the probes that wanted names, many at a time: most are answered at once, a few must be waited for.
+func (w world) run(probes []probe, wanted map[string]string) map[string]string {
+	got := make(map[string]string, len(wanted))
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	gate := make(chan struct{}, 48)
+	for _, p := range probes {
+		if _, ok := wanted[p.row()]; !ok {
+			continue
+		}
+		wg.Go(func() {
+			gate <- struct{}{}
+			defer func() { <-gate }()
+			answer := w.ask(p)
+			mu.Lock()
+			defer mu.Unlock()
+			got[p.row()] = answer
+		})
+	}
+	wg.Wait()
+	return got
+}
+
+func (w world) ask(p probe) string {
+	ctx, cancel := context.WithTimeout(context.Background(), probeTime)
+	defer cancel()
+	owner := kerneltest.Owner{UID: p.UID, GID: p.GID}
+	dst := net.JoinHostPort(p.Dst, fmt.Sprint(p.Port))
+	banner, err := kerneltest.Ask(ctx, w.spaces[p.from], owner, p.Proto, p.Src, dst)
+	if err != nil {
+		return "NOBODY"
+	}
+	return banner
+}
+
+// Whatever mode a pod had before, the one it has now behaves as recorded; and removal leaves nothing.
+func TestBehaviourAfterEveryChangeOfMode(t *testing.T) {
+	probes := readProbes(t)
+	all := readConfigurations(t)
+	for _, b := range backends(t) {
+		for _, families := range []string{"4", "6", "ds"} {
+			same := slices.DeleteFunc(slices.Clone(all), func(c configuration) bool { return c.families != families })
+			t.Run(b.Name()+"/"+families, func(t *testing.T) {
+				untouched := newWorld(t, families).snapshot(t)
+				for _, last := range same {
+					w := newWorld(t, families)
+					w.listen(t, last)
+					for _, before := range same {
+						mustApply(t, b, w, before)
+					}
+					mustApply(t, b, w, last)
+					w.compare(t, probes, last.want)
+					if _, err := b.Remove(t.Context(), w.pod().Path()); err != nil {
+						t.Fatal(err)
+					}
+					if got := w.snapshot(t); got != untouched {
+						t.Errorf("after removal of %s: %s\nwant %s", last.name, got, untouched)
+					}
+				}
+			})
+		}
+	}
+}

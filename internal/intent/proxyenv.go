@@ -1,0 +1,139 @@
+package intent
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"istio-pod-network-controller/iptables"
+)
+
+// KeyDNSCapture says which name lookups go to the proxy: all, those to the resolvers of resolv.conf, or none (off). Without
+// it Istio's environment of the proxy decides between all and none.
+const KeyDNSCapture = "pod-network-controller.istio.io/dns-capture"
+
+// Environment of the proxy's container that Istio's own rule set reads, too.
+const (
+	envDNSCapture   = "ISTIO_META_DNS_CAPTURE"
+	envDropInvalid  = "INVALID_DROP"
+	envGroups       = "ISTIO_OUTBOUND_OWNER_GROUPS"
+	envGroupsExcept = "ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE"
+	envLoopback     = "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR"
+)
+
+// proxyEnv reads what the proxy's container says in its environment.
+func (r *reader) proxyEnv(pod *corev1.Pod, s *iptables.Spec) {
+	proxy := findContainer(pod, ProxyContainer)
+	if proxy == nil {
+		return
+	}
+	s.DropInvalid = boolEnv(proxy, envDropInvalid)
+	if boolEnv(proxy, envDNSCapture) {
+		s.DNS = iptables.DNSAll
+	}
+	env := func(name string, parse func(key, value string) error) {
+		if value, ok := lookupEnv(proxy, name); ok {
+			if err := parse("environment of container "+ProxyContainer+", "+name, value); err != nil {
+				r.errs = append(r.errs, err)
+			}
+		}
+	}
+	env(envGroups, func(key, value string) (err error) {
+		if s.OwnerGroups.All = value == "*"; !s.OwnerGroups.All {
+			s.OwnerGroups.List, err = groupList(key, value, wantOrAll+wantGroups)
+		}
+		return err
+	})
+	if s.OwnerGroups.All { // as in Istio, exceptions make sense of all only
+		env(envGroupsExcept, func(key, value string) (err error) {
+			s.OwnerGroups.Exclude, err = groupList(key, value, wantGroups)
+			return err
+		})
+	}
+	env(envLoopback, func(key, value string) (err error) {
+		s.LoopbackCIDR, err = loopback(key, value)
+		return err
+	})
+}
+
+func lookupEnv(c *corev1.Container, name string) (value string, ok bool) {
+	for _, e := range c.Env {
+		if e.Name == name {
+			value, ok = e.Value, true
+		}
+	}
+	return value, ok
+}
+
+const wantGroups = "numeric group ids separated by commas, at most 64"
+
+func groupList(key, value, want string) ([]uint32, error) {
+	parts, err := items(key, value, want)
+	if err != nil {
+		return nil, err
+	}
+	var out []uint32
+	for i, part := range parts {
+		gid, err := strconv.ParseUint(part, 10, 32)
+		if err != nil {
+			return nil, &ValueError{Key: key, Value: value, Want: want, Why: fmt.Sprintf("item %d, %s, is no group id", i+1, shown(part))}
+		}
+		out = append(out, uint32(gid))
+	}
+	slices.Sort(out)
+	return slices.Compact(out), nil
+}
+
+func loopback(key, value string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(value)
+	if err != nil || !p.Addr().Is4() || !p.Addr().IsLoopback() || p.Bits() < 8 {
+		return netip.Prefix{}, &ValueError{Key: key, Value: value, Want: "a CIDR inside 127.0.0.0/8"}
+	}
+	return p, nil
+}
+
+// dnsCapture reads our own annotation, which wins over Istio's environment, and the resolvers that the manifest tells of.
+func (r *reader) dnsCapture(pod *corev1.Pod, c Config, s *iptables.Spec) {
+	switch value, ok := pod.Annotations[KeyDNSCapture]; {
+	case !ok:
+	case value == "all":
+		s.DNS = iptables.DNSAll
+	case value == "resolv.conf":
+		s.DNS = iptables.DNSResolvConf
+	case value == "off":
+		s.DNS = iptables.DNSOff
+	default:
+		r.errs = append(r.errs, &ValueError{Key: KeyDNSCapture, Value: value, Want: "all, resolv.conf or off"})
+	}
+	if s.DNS == iptables.DNSResolvConf {
+		s.Resolvers = resolvers(pod, c.ClusterDNS)
+	}
+}
+
+// resolvers are the name servers that the kubelet will write into the pod's resolv.conf, as far as the manifest tells.
+func resolvers(pod *corev1.Pod, cluster []netip.Addr) []netip.Addr {
+	var out []netip.Addr
+	switch pod.Spec.DNSPolicy {
+	case corev1.DNSClusterFirst, corev1.DNSClusterFirstWithHostNet, "":
+		out = append(out, cluster...)
+	case corev1.DNSDefault, corev1.DNSNone:
+	}
+	if pod.Spec.DNSConfig != nil {
+		out = append(out, Addrs(pod.Spec.DNSConfig.Nameservers)...)
+	}
+	return out
+}
+
+// Addrs gives the addresses of a list of name servers, without what is none and without a zone.
+func Addrs(list []string) []netip.Addr {
+	var out []netip.Addr
+	for _, item := range list {
+		if a, err := netip.ParseAddr(item); err == nil {
+			out = append(out, a.Unmap().WithZone(""))
+		}
+	}
+	return out
+}

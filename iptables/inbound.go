@@ -1,0 +1,44 @@
+package iptables
+
+// inbound decides on what reaches the pod, where a redirect does it.
+func (b *builder) inbound() {
+	s, r := b.spec, &rules{}
+	b.reroute(r)
+	if s.Mode == ModeRedirect && s.capturesInbound() {
+		r.excludeInterfaces(iif, s.ExcludeInterfaces)
+		r.add("the proxy's tunnel port", leave(), tcp(), port(s.TunnelPort))
+		const comment = "inbound traffic goes to the proxy"
+		if s.IncludeInboundPorts.All {
+			b.excludeInbound(r)
+			r.add(comment, to(s.InboundPort), tcp())
+		} else {
+			r.add(comment, to(s.InboundPort), tcp(), inSet(DstPort, b.portSet(setIncludeIn, s.IncludeInboundPorts.List)))
+		}
+	}
+	b.chain(chainInbound, NAT, Prerouting, natPriority, r)
+}
+
+// reroute takes what comes from virtual machines behind the pod for outbound traffic: first the redirects of all
+// interfaces, then the exemption of all from inbound capture.
+func (b *builder) reroute(r *rules) {
+	s := b.spec
+	const comment = "traffic of virtual machines behind the pod is outbound"
+	for _, name := range s.RerouteInterfaces {
+		if s.IncludeCIDRs.All {
+			r.add(comment, to(s.OutboundPort), iif(name), tcp())
+			continue
+		}
+		for _, set := range b.prefixSets(setInclude4, setInclude6, s.IncludeCIDRs.List) {
+			r.add(comment, to(s.OutboundPort), iif(name), set.family(), inSet(DstAddr, set.Name), tcp())
+		}
+	}
+	for _, name := range s.RerouteInterfaces {
+		r.add("traffic of virtual machines behind the pod is not inbound", leave(), iif(name))
+	}
+}
+
+func (b *builder) excludeInbound(r *rules) {
+	if set := b.portSet(setExcludeIn, b.spec.ExcludeInboundPorts); set != "" {
+		r.add("excluded inbound ports", leave(), tcp(), inSet(DstPort, set))
+	}
+}

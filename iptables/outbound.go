@@ -1,0 +1,139 @@
+package iptables
+
+import "net/netip"
+
+const (
+	dnsPort      = 53
+	resolverPort = 15053 // where the proxy's agent answers, on loopback only
+	// refusedPort is one that nobody listens on: a connection that is sent there is refused at once. It is tcpmux (RFC 1078),
+	// which no program of this century serves.
+	refusedPort = 1
+)
+
+// outbound decides on what the pod sends.
+func (b *builder) outbound() {
+	s, r := b.spec, &rules{}
+	if s.DNS == DNSOff {
+		r.add("only TCP is redirected", leave(), not(tcp()))
+	}
+	r.excludeInterfaces(oif, s.ExcludeInterfaces)
+	for _, owner := range s.owners() {
+		for _, listener := range []uint16{s.OutboundPort, s.InboundPort} {
+			r.add("a proxy that dials its own listener would do so for ever", to(refusedPort), oif("lo"), tcp(), port(listener), owner)
+		}
+	}
+	b.excludePorts(r)
+	for _, p := range passthrough() {
+		r.add("the proxy handing inbound traffic to the application", leave(), oif("lo"), family(p), addr(SrcAddr, p))
+	}
+	for _, owner := range s.owners() {
+		b.self(r, owner)
+	}
+	r.ownerGroups(s.OwnerGroups)
+	b.lookups(r)
+	for _, lo := range s.loopbacks() {
+		r.add("the pod's own loopback address stays direct", leave(), family(lo), addr(DstAddr, lo))
+	}
+	for _, set := range b.prefixSets(setExclude4, setExclude6, s.ExcludeCIDRs) {
+		r.add("excluded destinations", leave(), set.family(), inSet(DstAddr, set.Name))
+	}
+	if set := b.portSet(setIncludeOut, s.IncludeOutboundPorts); set != "" {
+		r.add("included outbound ports go to the proxy", to(s.OutboundPort), tcp(), inSet(DstPort, set))
+	}
+	b.includeCIDRs(r)
+	b.chain(chainOutbound, NAT, Output, natPriority, r)
+}
+
+func (b *builder) excludePorts(r *rules) {
+	set := b.portSet(setExcludeOut, b.spec.ExcludeOutboundPorts)
+	if set == "" {
+		return
+	}
+	r.add("excluded outbound ports", leave(), tcp(), inSet(DstPort, set))
+	if b.spec.DNS != DNSOff {
+		r.add("excluded outbound ports", leave(), udp(), inSet(DstPort, set))
+	}
+}
+
+// self decides on traffic inside the pod, and lets the proxy's own out.
+func (b *builder) self(r *rules, owner Cond) {
+	s := b.spec
+	// Lookups over lo are captured like any other, so they are left out of both rules; for the group only of the second.
+	dns := s.DNS != DNSOff
+	for _, lo := range s.loopbacks() {
+		conds := []Cond{oif("lo"), family(lo), not(addr(DstAddr, lo)), tcp(), not(port(s.TunnelPort))}
+		if dns && owner.Field == OwnerUID {
+			conds = append(conds, not(port(dnsPort)))
+		}
+		r.add("the proxy reaching its own pod passes the inbound listener", to(s.InboundPort), append(conds, owner)...)
+	}
+	const comment = "the application reaching itself stays direct"
+	switch {
+	case includesLoopback(s.IncludeCIDRs):
+	case dns:
+		r.add(comment, leave(), oif("lo"), tcp(), not(port(dnsPort)), not(owner))
+	default:
+		r.add(comment, leave(), oif("lo"), not(owner))
+	}
+	r.add("the proxy's own traffic", leave(), owner)
+}
+
+func (r *rules) ownerGroups(g Groups) {
+	if g.All {
+		for _, gid := range g.Exclude {
+			r.add("excluded owner groups", leave(), num(OwnerGID, gid))
+		}
+		return
+	}
+	var none []Cond
+	for _, gid := range g.List {
+		none = append(none, not(num(OwnerGID, gid)))
+	}
+	r.add("groups that are not included", leave(), none...)
+}
+
+// lookups sends names to the proxy's resolver: all, or only what goes to the resolvers that the pod knows.
+func (b *builder) lookups(r *rules) {
+	const comment = "lookups go to the proxy's resolver"
+	for _, protocol := range []Cond{tcp(), udp()} {
+		switch b.spec.DNS {
+		case DNSAll:
+			r.add(comment, to(resolverPort), protocol, port(dnsPort))
+		case DNSResolvConf:
+			for _, p := range b.resolvers() {
+				r.add(comment, to(resolverPort), family(p), addr(DstAddr, p), protocol, port(dnsPort))
+			}
+		case DNSOff:
+		}
+	}
+}
+
+// resolvers gives the pod's resolvers as prefixes of one address.
+func (b *builder) resolvers() []netip.Prefix {
+	var out []netip.Prefix
+	for _, a := range b.spec.Resolvers {
+		out = append(out, netip.PrefixFrom(a, a.BitLen()))
+	}
+	return out
+}
+
+func (b *builder) includeCIDRs(r *rules) {
+	const comment = "included destinations go to the proxy"
+	if b.spec.IncludeCIDRs.All {
+		r.add(comment, to(b.spec.OutboundPort), tcp())
+		return
+	}
+	for _, set := range b.prefixSets(setInclude4, setInclude6, b.spec.IncludeCIDRs.List) {
+		r.add(comment, to(b.spec.OutboundPort), set.family(), inSet(DstAddr, set.Name), tcp())
+	}
+}
+
+// includesLoopback is Istio's test for applications that want their loopback traffic redirected.
+func includesLoopback(c CIDRs) bool {
+	for _, p := range c.List {
+		if p.Addr().IsLoopback() {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,66 @@
+package iptables
+
+// Marks of packets, and the routing table of the first: Istio's numbers, which its proxy uses, too.
+const (
+	markDiverted = 1337 // delivered to the proxy; also what the proxy sends with a client's address as its source
+	markSelf     = 1338 // the proxy reaching its own pod
+	routeTable   = 133
+)
+
+// divert decides on what reaches the pod before any address is rewritten: it drops what is invalid, and in TPROXY mode it
+// gives packets to the proxy's socket unchanged.
+func (b *builder) divert() {
+	s, in := b.spec, &rules{}
+	tproxy := s.Mode == ModeTProxy && s.capturesInbound()
+	if s.DropInvalid || tproxy {
+		in.excludeInterfaces(iif, s.ExcludeInterfaces)
+	}
+	if s.DropInvalid {
+		in.add("packets of no known connection", Action{Verb: Drop}, tcp(), state(Invalid))
+	}
+	if tproxy {
+		b.divertInbound(in)
+		b.markOutbound()
+	}
+	b.chain(chainDivert, Filter, Prerouting, manglePriority, in)
+}
+
+func (b *builder) divertInbound(r *rules) {
+	s := b.spec
+	r.add("the proxy's connections in a client's name", Action{Verb: SaveMark}, tcp(), marked(markDiverted))
+	for _, p := range passthrough() {
+		r.add("the proxy handing inbound traffic to the application", leave(), iif("lo"), family(p), addr(SrcAddr, p), tcp())
+	}
+	r.add("the application reaching itself stays direct", leave(), iif("lo"), tcp(), not(marked(markSelf)))
+	captured := []Cond{tcp()}
+	if s.IncludeInboundPorts.All {
+		b.excludeInbound(r)
+	} else {
+		captured = append(captured, inSet(DstPort, b.portSet(setIncludeIn, s.IncludeInboundPorts.List)))
+	}
+	also := func(more ...Cond) []Cond { return append(more, captured...) }
+	r.add("packets of connections that the proxy holds", Action{Verb: Divert, Num: markDiverted}, also(state(Established|Related))...)
+	for _, lo := range s.loopbacks() {
+		r.add("new connections go to the proxy", Action{Verb: TProxy, Port: s.InboundPort, Num: markDiverted},
+			also(family(lo), not(addr(DstAddr, lo)))...)
+	}
+	for _, lo := range s.loopbacks() {
+		r.add("without a proxy that listens nothing gets through", Action{Verb: Drop}, also(family(lo), not(addr(DstAddr, lo)))...)
+	}
+}
+
+// markOutbound marks what must be routed back into the pod: the proxy's connections to it, and the application's answers
+// to connections that the proxy made in a client's name.
+func (b *builder) markOutbound() {
+	s, r := b.spec, &rules{}
+	r.excludeInterfaces(oif, s.ExcludeInterfaces)
+	r.add("diverted already", leave(), oif("lo"), tcp(), marked(markDiverted))
+	for _, owner := range s.owners() {
+		for _, lo := range s.loopbacks() {
+			r.add("the proxy reaching its own pod passes the inbound listener", mark(markSelf),
+				oif("lo"), family(lo), not(addr(DstAddr, lo)), tcp(), owner)
+		}
+	}
+	r.add("answers to connections in a client's name", Action{Verb: RestoreMark}, tcp(), num(ConnMark, markDiverted))
+	b.chain(chainMark, Route, Output, manglePriority, r)
+}

@@ -1,0 +1,39 @@
+package iptables
+
+// Zones of connection tracking keep two conversations apart that may have the same addresses and ports: the proxy's with
+// the real resolver, and the application's with the proxy's (istio/istio#33469).
+const (
+	zoneUpstream = 1
+	zoneLocal    = 2
+)
+
+func (b *builder) zones() {
+	s := b.spec
+	if s.DNS == DNSOff {
+		return
+	}
+	// One list of conditions for each resolver, or an empty one for all.
+	resolvers := func(f Field) [][]Cond {
+		if s.DNS == DNSAll {
+			return [][]Cond{{}}
+		}
+		var out [][]Cond
+		for _, p := range b.resolvers() {
+			out = append(out, []Cond{family(p), addr(f, p)})
+		}
+		return out
+	}
+	out, in := &rules{}, &rules{}
+	for _, owner := range s.owners() {
+		out.add("the proxy asking a resolver", zone(zoneUpstream), udp(), port(dnsPort), owner)
+		out.add("the proxy answering the application", zone(zoneLocal), udp(), num(SrcPort, resolverPort), owner)
+	}
+	for _, conds := range resolvers(DstAddr) {
+		out.add("the application asking", zone(zoneLocal), append(conds, udp(), port(dnsPort))...)
+	}
+	for _, conds := range resolvers(SrcAddr) {
+		in.add("a resolver answering the proxy", zone(zoneUpstream), append(conds, udp(), num(SrcPort, dnsPort))...)
+	}
+	b.chain(chainDNSOut, Filter, Output, rawPriority, out)
+	b.chain(chainDNSIn, Filter, Prerouting, rawPriority, in)
+}
