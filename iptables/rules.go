@@ -1,8 +1,10 @@
 package iptables
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 )
 
 // Priorities put our chains a little before those of others at the customary -100, -150 and -300: the first nat chain that
@@ -75,6 +77,23 @@ func LoopbackAddrs() []netip.Prefix { return passthrough()[1:] }
 
 // PolicyRoutes are all the routes that any Ruleset may add.
 func PolicyRoutes() []PolicyRoute { return []PolicyRoute{{Mark: markDiverted, Table: routeTable}} }
+
+// ChainNames are the names of all the chains that any Ruleset may have, in the order that it has them.
+func ChainNames() []string {
+	return []string{chainOutbound, chainInbound, chainMark, chainDivert, chainDNSOut, chainDNSIn}
+}
+
+// Ordered gives a Ruleset that was read back its chains in the order of Rules; what is not ours comes last.
+func Ordered(r Ruleset) Ruleset {
+	rank := func(c Chain) int {
+		if i := slices.Index(ChainNames(), c.Name); i >= 0 {
+			return i
+		}
+		return len(ChainNames())
+	}
+	slices.SortStableFunc(r.Chains, func(a, b Chain) int { return cmp.Compare(rank(a), rank(b)) })
+	return r
+}
 
 // builder gathers chains, and the sets that their rules mention.
 type builder struct {

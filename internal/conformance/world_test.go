@@ -22,7 +22,12 @@ func (w world) pod() *netns.NS { return w.spaces["pod"] }
 // newWorld builds the topology for a pod that has addresses of the families.
 func newWorld(t *testing.T, families string) world {
 	t.Helper()
-	pod, out, vm := kerneltest.New(t), kerneltest.New(t), kerneltest.New(t)
+	return newWorldAround(t, kerneltest.New(t), families)
+}
+
+func newWorldAround(t *testing.T, pod *netns.NS, families string) world {
+	t.Helper()
+	out, vm := kerneltest.New(t), kerneltest.New(t)
 	for _, ns := range []*netns.NS{pod, out, vm} {
 		kerneltest.Sysctl(t, ns, "net/ipv4/conf/all/rp_filter", "0")
 		kerneltest.Sysctl(t, ns, "net/ipv4/conf/default/rp_filter", "0")

@@ -49,7 +49,7 @@ func ListenTCP(t testing.TB, ns *netns.NS, owner Owner, transparent bool, addr s
 	if transparent {
 		config.Control = option(unix.SOL_IP, unix.IP_TRANSPARENT)
 	}
-	must(t, as(ns, owner, func() (err error) {
+	must(t, As(ns, owner, func() (err error) {
 		l, err = config.Listen(t.Context(), "tcp", addr)
 		return err
 	}))
@@ -82,7 +82,7 @@ func Answer(l net.Listener, banner string) {
 func ListenUDP(t testing.TB, ns *netns.NS, owner Owner, addr, banner string) {
 	t.Helper()
 	var c net.PacketConn
-	must(t, as(ns, owner, func() (err error) {
+	must(t, As(ns, owner, func() (err error) {
 		network := "udp4"
 		if strings.HasPrefix(addr, "[") {
 			network = "udp6"
@@ -124,7 +124,7 @@ func Ask(ctx context.Context, ns *netns.NS, owner Owner, network, src, dst strin
 }
 
 func ask(ctx context.Context, ns *netns.NS, owner Owner, network, src, dst string) (text string, err error) {
-	err = as(ns, owner, func() error {
+	err = As(ns, owner, func() error {
 		d := net.Dialer{Timeout: 2 * time.Second}
 		if src != "" {
 			d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(src)}
@@ -163,8 +163,8 @@ func exchange(c net.Conn, network string) (string, error) {
 	return string(buf[:n]), err
 }
 
-// as runs f inside ns on a thread whose new sockets belong to owner.
-func as(ns *netns.NS, owner Owner, f func() error) error {
+// As runs f inside ns on a thread whose new sockets belong to owner.
+func As(ns *netns.NS, owner Owner, f func() error) error {
 	return ns.Do(func() error {
 		// Group first: a thread that is not root any more may not change it. These set the calling thread only.
 		if _, _, errno := syscall.RawSyscall(unix.SYS_SETFSGID, uintptr(owner.GID), 0, 0); errno != 0 {

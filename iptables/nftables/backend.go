@@ -27,29 +27,29 @@ func (b *Backend) Name() string { return "nftables" }
 // takes the whole or nothing; foreign tables are not touched.
 func (b *Backend) Apply(ctx context.Context, path string, want iptables.Ruleset) (changed bool, err error) {
 	err = b.in(ctx, path, func(ns *netns.NS, conn *nft.Conn) error {
-		table, err := ownTable(conn)
+		old, err := lookUp(conn)
 		if err != nil {
 			return err
 		}
-		if table != nil {
-			have, err := readAll(ns, conn, table)
+		if old.table != nil {
+			have, err := readAll(ns, conn, old)
 			if err != nil || len(iptables.Diff(want, have)) == 0 {
 				return err
 			}
 		}
 		changed = true
-		return write(ns, conn, table, want)
+		return write(ns, conn, old, want)
 	})
 	return changed && err == nil, err
 }
 
-// write commits want in place of old, which is nil in a namespace that holds nothing of ours.
-func write(ns *netns.NS, conn *nft.Conn, old *nft.Table, want iptables.Ruleset) error {
+// write commits want in place of old. Addresses and routes come before the rules that need them, and go after them.
+func write(ns *netns.NS, conn *nft.Conn, old kernelTable, want iptables.Ruleset) error {
 	undo, err := routing.Prepare(ns, want)
 	if err != nil {
 		return err
 	}
-	if err := replace(conn, old, want); err != nil {
+	if err := commit(ns, conn, old, want); err != nil {
 		return errors.Join(fmt.Errorf("commit nftables transaction: %w", err), undo())
 	}
 	return routing.Prune(ns, want)
@@ -58,11 +58,11 @@ func write(ns *netns.NS, conn *nft.Conn, old *nft.Table, want iptables.Ruleset) 
 // Verify tells how the namespace at path differs from want. It writes nothing.
 func (b *Backend) Verify(ctx context.Context, path string, want iptables.Ruleset) (drift iptables.Drift, err error) {
 	err = b.in(ctx, path, func(ns *netns.NS, conn *nft.Conn) error {
-		table, err := ownTable(conn)
+		old, err := lookUp(conn)
 		if err != nil {
 			return err
 		}
-		have, err := readAll(ns, conn, table)
+		have, err := readAll(ns, conn, old)
 		drift = iptables.Diff(want, have)
 		return err
 	})
@@ -103,12 +103,12 @@ func (b *Backend) Remove(ctx context.Context, path string) (removed bool, err er
 // Read gives what the namespace at path holds of ours, with counters; ok is false where there is nothing.
 func (b *Backend) Read(ctx context.Context, path string) (have iptables.Ruleset, ok bool, err error) {
 	err = b.in(ctx, path, func(ns *netns.NS, conn *nft.Conn) error {
-		table, err := ownTable(conn)
-		if err != nil || table == nil {
+		old, err := lookUp(conn)
+		if err != nil || old.table == nil {
 			return err
 		}
 		ok = true
-		have, err = readAll(ns, conn, table)
+		have, err = readAll(ns, conn, old)
 		return err
 	})
 	return have, ok, err
@@ -122,17 +122,22 @@ func (b *Backend) in(ctx context.Context, path string, f func(*netns.NS, *nft.Co
 	if err != nil {
 		return err
 	}
-	conn, err := nft.New(nft.WithNetNSFd(ns.Fd()), nft.AsLasting())
-	if err != nil {
-		return errors.Join(fmt.Errorf("open nftables socket in %q: %w", path, err), ns.Close())
-	}
-	err = f(ns, conn)
-	// Both descriptors would keep the namespace of a deleted pod alive.
-	return errors.Join(err, conn.CloseLasting(), ns.Close())
+	err = withConn(ns, func(conn *nft.Conn) error { return f(ns, conn) })
+	return errors.Join(err, ns.Close())
 }
 
-func readAll(ns *netns.NS, conn *nft.Conn, table *nft.Table) (iptables.Ruleset, error) {
-	have, err := read(ns, conn, table)
+// withConn gives f a socket inside the namespace. It does not outlive the call: it would keep the namespace of a deleted pod
+// alive.
+func withConn(ns *netns.NS, f func(*nft.Conn) error) error {
+	conn, err := nft.New(nft.WithNetNSFd(ns.Fd()), nft.AsLasting())
+	if err != nil {
+		return fmt.Errorf("open nftables socket: %w", err)
+	}
+	return errors.Join(f(conn), conn.CloseLasting())
+}
+
+func readAll(ns *netns.NS, conn *nft.Conn, old kernelTable) (iptables.Ruleset, error) {
+	have, err := old.read(ns, conn)
 	if err != nil {
 		return have, err
 	}

@@ -147,7 +147,7 @@ func TestDriftIsFoundAndHealed(t *testing.T) {
 			c.AddChain(&nft.Chain{Table: table, Name: "foreign"})
 		},
 		"a set has lost an element": func(c *nft.Conn, table *nft.Table, _ []*nft.Chain) {
-			set, err := c.GetSetByName(table, "exclude-inbound-ports")
+			set, err := c.GetSetByName(table, "exclude-inbound-ports.0")
 			if err != nil || c.SetDeleteElements(set, []nft.SetElement{{Key: []byte{15020 >> 8, 15020 & 0xff}}}) != nil {
 				t.Error(err)
 			}

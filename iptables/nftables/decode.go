@@ -57,7 +57,7 @@ func (d *decoder) take(e expr.Any) error {
 		d.rule.Conds = append(d.rule.Conds, c)
 		return setValue(&d.rule.Conds[len(d.rule.Conds)-1], e.Data, d.mask)
 	case *expr.Lookup:
-		d.rule.Conds = append(d.rule.Conds, iptables.Cond{Field: d.field, Not: e.Invert, Set: e.SetName})
+		d.rule.Conds = append(d.rule.Conds, iptables.Cond{Field: d.field, Not: e.Invert, Set: baseName(e.SetName)})
 	case *expr.Counter:
 		d.rule.Counter = iptables.Counter{Packets: e.Packets, Bytes: e.Bytes}
 	case *expr.Immediate:
@@ -135,7 +135,7 @@ func (d *decoder) num() uint32 {
 }
 
 func decodeSet(s *nft.Set, elements []nft.SetElement) iptables.Set {
-	out := iptables.Set{Name: s.Name}
+	out := iptables.Set{Name: baseName(s.Name)}
 	switch s.KeyType.GetNFTMagic() {
 	case nft.TypeIPAddr.GetNFTMagic():
 		out.Kind, out.Prefixes = iptables.IPv4Set, prefixes(elements)

@@ -3,6 +3,7 @@ package nftables
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 
 	nft "github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -13,28 +14,32 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// replace commits one transaction that deletes the old table, where there is one, and makes a new one that holds exactly
-// r. A deletion costs milliseconds (closing the socket waits for the kernel to free what is gone), so a fresh namespace is
-// spared it; somebody else's table of our name, made meanwhile, fails the transaction.
-func replace(conn *nft.Conn, old *nft.Table, r iptables.Ruleset) error {
-	table := &nft.Table{Family: nft.TableFamilyINet, Name: iptables.TableName}
-	if old != nil {
-		conn.DelTable(old)
-	}
-	conn.CreateTable(table)
-	for _, s := range r.Sets {
-		if err := addSet(conn, table, s); err != nil {
+// batch fills one table with chains whose rules refer to one generation of sets.
+type batch struct {
+	table  *nft.Table
+	suffix string
+}
+
+// flush commits one transaction: it adds sets, and fills chains, having emptied those that are there already.
+func (b batch) flush(conn *nft.Conn, want []iptables.Chain, there []*nft.Chain, sets []iptables.Set) error {
+	for _, s := range sets {
+		if err := addSet(conn, b.table, s, b.suffix); err != nil {
 			return err
 		}
 	}
-	for _, c := range r.Chains {
-		chain := conn.AddChain(&nft.Chain{
-			Table: table, Name: c.Name, Type: nft.ChainType(c.Type), Hooknum: hookNumber(c.Hook),
+	for _, c := range want {
+		chain := &nft.Chain{
+			Table: b.table, Name: c.Name, Type: nft.ChainType(c.Type), Hooknum: hookNumber(c.Hook),
 			Priority: new(nft.ChainPriority(c.Priority)),
-		})
+		}
+		if slices.ContainsFunc(there, func(t *nft.Chain) bool { return t.Name == c.Name }) {
+			conn.FlushChain(chain)
+		} else {
+			conn.AddChain(chain)
+		}
 		for _, rule := range c.Rules {
 			conn.AddRule(&nft.Rule{
-				Table: table, Chain: chain, Exprs: encode(rule),
+				Table: b.table, Chain: chain, Exprs: encode(rule, b.suffix),
 				UserData: userdata.AppendString(nil, userdata.TypeComment, rule.Comment),
 			})
 		}
@@ -49,8 +54,8 @@ func hookNumber(h iptables.Hook) *nft.ChainHook {
 	return nft.ChainHookOutput
 }
 
-func addSet(conn *nft.Conn, table *nft.Table, s iptables.Set) error {
-	set := &nft.Set{Table: table, Name: s.Name, KeyType: nft.TypeInetService}
+func addSet(conn *nft.Conn, table *nft.Table, s iptables.Set, suffix string) error {
+	set := &nft.Set{Table: table, Name: s.Name + suffix, KeyType: nft.TypeInetService}
 	switch s.Kind {
 	case iptables.IPv4Set:
 		set.KeyType, set.Interval = nft.TypeIPAddr, true
@@ -86,7 +91,7 @@ func lastAddr(p netip.Prefix) netip.Addr {
 	return a
 }
 
-func encode(r iptables.Rule) []expr.Any {
+func encode(r iptables.Rule, suffix string) []expr.Any {
 	var out []expr.Any
 	var family uint32
 	for _, c := range r.Conds {
@@ -94,16 +99,16 @@ func encode(r iptables.Rule) []expr.Any {
 			family = c.Num
 		}
 		out = append(out, load(c.Field, family))
-		out = append(out, compare(c)...)
+		out = append(out, compare(c, suffix)...)
 	}
 	out = append(out, &expr.Counter{})
 	return append(out, verdict(r.Action, family)...)
 }
 
 // compare tests what the register holds.
-func compare(c iptables.Cond) []expr.Any {
+func compare(c iptables.Cond, suffix string) []expr.Any {
 	if c.Set != "" {
-		return []expr.Any{&expr.Lookup{SourceRegister: reg, SetName: c.Set, Invert: c.Not}}
+		return []expr.Any{&expr.Lookup{SourceRegister: reg, SetName: c.Set + suffix, Invert: c.Not}}
 	}
 	op, data, bits := expr.CmpOpEq, value(c), mask(c)
 	if c.Not {

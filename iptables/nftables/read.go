@@ -11,18 +11,32 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// read gives what a table of ours holds, sets by name, chains and rules in the kernel's order. No table is an empty Ruleset;
-// what somebody else has put into our table comes back as a rule, set or chain that differs from all of ours.
-func read(ns *netns.NS, conn *nft.Conn, table *nft.Table) (iptables.Ruleset, error) {
+// lookUp gives our table with the names of what it holds.
+func lookUp(conn *nft.Conn) (kernelTable, error) {
+	table, err := ownTable(conn)
+	if err != nil || table == nil {
+		return kernelTable{}, err
+	}
+	k := kernelTable{table: table}
+	if k.sets, err = conn.GetSets(table); err != nil {
+		return k, fmt.Errorf("list sets: %w", err)
+	}
+	chains, err := conn.ListChainsOfTableFamily(nft.TableFamilyINet)
+	if err != nil {
+		return k, fmt.Errorf("list chains: %w", err)
+	}
+	k.chains = slices.DeleteFunc(chains, func(c *nft.Chain) bool { return c.Table.Name != iptables.TableName })
+	return k, nil
+}
+
+// read gives what our table holds, sets by name, chains and rules in the kernel's order; what somebody else has put into it
+// comes back as a rule, set or chain that differs from all of ours.
+func (k kernelTable) read(ns *netns.NS, conn *nft.Conn) (iptables.Ruleset, error) {
 	var out iptables.Ruleset
-	if table == nil || table.Flags&nft.TableFlagDormant != 0 { // a dormant table holds rules that do nothing
+	if k.table == nil || k.table.Flags&nft.TableFlagDormant != 0 { // a dormant table holds rules that do nothing
 		return out, nil
 	}
-	sets, err := conn.GetSets(table)
-	if err != nil {
-		return out, fmt.Errorf("list sets: %w", err)
-	}
-	for _, s := range sets {
+	for _, s := range k.sets {
 		set, err := readSet(conn, s)
 		if err != nil {
 			return out, err
@@ -30,20 +44,14 @@ func read(ns *netns.NS, conn *nft.Conn, table *nft.Table) (iptables.Ruleset, err
 		out.Sets = append(out.Sets, set)
 	}
 	slices.SortFunc(out.Sets, func(a, b iptables.Set) int { return strings.Compare(a.Name, b.Name) })
-	chains, err := conn.ListChainsOfTableFamily(nft.TableFamilyINet)
-	if err != nil {
-		return out, fmt.Errorf("list chains: %w", err)
-	}
 	rules, err := dumpRules(ns)
 	if err != nil {
 		return out, err
 	}
-	for _, c := range chains {
-		if c.Table.Name == iptables.TableName {
-			out.Chains = append(out.Chains, chainOf(c, rules))
-		}
+	for _, c := range k.chains {
+		out.Chains = append(out.Chains, chainOf(c, rules))
 	}
-	return out, nil
+	return iptables.Ordered(out), nil
 }
 
 // ownTable gives our table, or nil where there is none.
