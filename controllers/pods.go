@@ -15,10 +15,10 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// errNoPod says that a sandbox's pod is no more, or that another pod has its name now.
-var errNoPod = errors.New("no such pod")
+// ErrNoPod says that the API server does not know a sandbox's pod: it is no more, or another pod has its name now.
+var ErrNoPod = errors.New("the API server does not know the pod")
 
-func isNoPod(err error) bool { return errors.Is(err, errNoPod) }
+func isNoPod(err error) bool { return errors.Is(err, ErrNoPod) }
 
 // Reader reads pods and namespaces from the watch cache, and from the API server what the cache does not have yet.
 type Reader struct{ Cache, Live client.Reader }
@@ -35,7 +35,7 @@ func (r Reader) Pod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error) 
 			return nil, fmt.Errorf("get pod: %w", err)
 		}
 	}
-	return nil, errNoPod
+	return nil, ErrNoPod
 }
 
 // Namespace gives a namespace's metadata, or nil for one that does not exist.

@@ -33,7 +33,7 @@ type Finder interface {
 	Find(ctx context.Context, pod podnet.Sandbox) (podnet.Sandbox, error)
 }
 
-// Pods reads pods and namespaces. A pod that is not there, or has another UID, is errNoPod.
+// Pods reads pods and namespaces. A pod that is not there, or has another UID, is ErrNoPod.
 type Pods interface {
 	Pod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error)
 	Namespace(ctx context.Context, name string) (*corev1.Namespace, error)
@@ -47,10 +47,12 @@ type Reporter interface {
 // Entrance names who told the agent about a sandbox.
 type Entrance string
 
-// The entrances of the agent itself.
+// The entrances: the agent's own, and those by which the container runtime and the CNI chain call it.
 const (
 	Watch Entrance = "watch"
 	Sweep Entrance = "sweep"
+	NRI   Entrance = "nri"
+	CNI   Entrance = "cni"
 )
 
 // Result is what Ensure came to, the value of a metric's label.
@@ -88,14 +90,15 @@ type Programmer struct {
 }
 
 // Ensure converges one sandbox, of which Namespace, Name and UID are known at least. Errors that matter to callers are
-// podnet.ErrNotReady and podnet.ErrGone (ask again soon) and those for which Permanent is true (ask when the pod changes).
+// podnet.ErrNotReady and podnet.ErrGone (ask again soon), ErrNoPod, and those for which Permanent is true (ask when the pod
+// changes).
 func (p *Programmer) Ensure(ctx context.Context, by Entrance, s podnet.Sandbox) (result Result, err error) {
 	defer func(start time.Time) { p.Metrics.ensured(by, result, err, time.Since(start)) }(time.Now())
 	defer p.locks.lock(s.UID)()
 	pod, err := p.Pods.Pod(ctx, s)
-	if errors.Is(err, errNoPod) {
+	if errors.Is(err, ErrNoPod) {
 		p.Ledger.ForgetPod(s.UID)
-		return Skipped, nil
+		return Skipped, err
 	}
 	if err != nil {
 		return Failed, fmt.Errorf("read pod: %w", err)
@@ -233,6 +236,9 @@ func (v *visit) refuse(err error) (Result, error) {
 // fail reports an error that may pass, unless the sandbox is only not there (yet, or any more).
 func (v *visit) fail(err error) (Result, error) {
 	if absent(err) {
+		if reported(v.pod) && v.sandbox.ID == "" {
+			v.report("", ReasonSandboxNotReady, "the pod's new sandbox has no rules yet")
+		}
 		return Skipped, err
 	}
 	v.Ledger.Fail(v.sandbox)
@@ -240,9 +246,9 @@ func (v *visit) fail(err error) (Result, error) {
 	return Failed, err
 }
 
-// absent tells the errors that only say that a sandbox is not there (yet, or any more).
+// absent tells the errors that only say that a pod or its sandbox is not there (yet, or any more).
 func absent(err error) bool {
-	return errors.Is(err, podnet.ErrNotReady) || errors.Is(err, podnet.ErrGone)
+	return errors.Is(err, podnet.ErrNotReady) || errors.Is(err, podnet.ErrGone) || errors.Is(err, ErrNoPod)
 }
 
 func (v *visit) report(status Status, reason, message string) {

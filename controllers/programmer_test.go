@@ -79,7 +79,7 @@ type fakePods struct {
 
 func (f *fakePods) Pod(_ context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
 	if f.pod == nil || string(f.pod.UID) != s.UID {
-		return nil, errors.Join(errNoPod, f.err)
+		return nil, errors.Join(ErrNoPod, f.err)
 	}
 	return f.pod, f.err
 }
@@ -291,6 +291,36 @@ func TestPodsThatAreLeftAlone(t *testing.T) {
 				t.Errorf("rules %v, reports %+v", b.backend.held, b.reporter.reports)
 			}
 		})
+	}
+}
+
+func TestAPodThatTheServerDoesNotKnowIsForgotten(t *testing.T) {
+	b := newBench(t)
+	b.ensure(t, Changed)
+	b.pods.pod.UID = "uid-2" // another pod has its name
+	if result, err := b.Ensure(t.Context(), NRI, b.sandbox); result != Skipped || !errors.Is(err, ErrNoPod) {
+		t.Errorf("result %q, error %v", result, err)
+	}
+	if n := len(b.Ledger.Entries()); n != 0 {
+		t.Errorf("%d entries are left", n)
+	}
+}
+
+// The readiness gate closes when the pod's sandbox is being made anew, and opens for the one that is programmed.
+func TestTheGateFollowsTheSandbox(t *testing.T) {
+	b := newBench(t)
+	b.pods.pod.Annotations[KeyStatus] = string(StatusInitialized)
+	clear(b.finder.sandboxes)
+	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); !errors.Is(err, podnet.ErrNotReady) {
+		t.Fatal(err)
+	}
+	if got := b.lastReport(t); got.Reason != ReasonSandboxNotReady || got.condition() != corev1.ConditionFalse {
+		t.Errorf("report %+v", got)
+	}
+	b.finder.sandboxes["uid-1"] = podnet.Sandbox{ID: "sandbox-2", NetNS: "/netns/2"}
+	b.ensure(t, Changed)
+	if got := b.lastReport(t); got.Sandbox.ID != "sandbox-2" || got.condition() != corev1.ConditionTrue {
+		t.Errorf("report %+v", got)
 	}
 }
 

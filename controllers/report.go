@@ -34,6 +34,7 @@ const (
 	ReasonInitialized       = "Initialized"
 	ReasonRemoved           = "Removed"
 	ReasonNotRequired       = "NotRequired"
+	ReasonSandboxNotReady   = "SandboxNotReady"
 	ReasonInvalidAnnotation = "InvalidAnnotation"
 	ReasonRedirectFailed    = "RedirectFailed"
 )
@@ -88,7 +89,7 @@ func (r Report) on(pod *corev1.Pod) bool {
 }
 
 func (r Report) condition() corev1.ConditionStatus {
-	if r.Status == StatusFailed {
+	if r.Status == StatusFailed || r.Reason == ReasonSandboxNotReady {
 		return corev1.ConditionFalse
 	}
 	return corev1.ConditionTrue

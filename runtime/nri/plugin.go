@@ -1,0 +1,181 @@
+// Package nri is the entrance by which the container runtime itself calls us (the Node Resource Interface of containerd and
+// CRI-O): after a pod has its network, and before any of its containers is created.
+package nri
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/go-logr/logr"
+
+	"istio-pod-network-controller/internal/podnet"
+)
+
+// Handler makes a sandbox hold the rules that its pod asks for. An error refuses the pod; it is read by people. A pod that
+// asks for nothing is none. Forget is told of sandboxes that are gone.
+type Handler interface {
+	Ensure(ctx context.Context, s podnet.Sandbox) error
+	Forget(sandboxID string)
+}
+
+// staticSource marks pods that the kubelet reads from files: the API server knows them by another UID.
+const (
+	sourceAnnotation = "kubernetes.io/config.source"
+	sourceAPI        = "api"
+)
+
+// plugin answers the runtime, which calls one handler at a time on the whole node:
+//
+//   - RunPodSandbox has the sandbox programmed before the runtime goes on;
+//   - CreateContainer does the same for a sandbox that was not seen, or was given up, and else costs nothing;
+//   - Synchronize, after each connection, hands what runs already to a worker;
+//   - StopPodSandbox and RemovePodSandbox only forget, and never fail.
+//
+// What goes wrong is an explicit error, in time: an answer that comes too late lets the pod through.
+type plugin struct {
+	Config
+	log   logr.Logger
+	queue chan podnet.Sandbox
+
+	mu      sync.Mutex
+	settled map[string]struct{}  // sandboxes that are programmed, or need nothing
+	limit   func() time.Duration // the runtime's, for one call
+}
+
+func newPlugin(c Config, log logr.Logger) *plugin {
+	return &plugin{
+		Config: c, log: log, queue: make(chan podnet.Sandbox, queueLength), settled: map[string]struct{}{},
+		limit: func() time.Duration { return api.DefaultPluginRequestTimeout },
+	}
+}
+
+// RunPodSandbox is called when the sandbox has its network and before any container.
+func (p *plugin) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
+	return p.ensure(ctx, pod)
+}
+
+// CreateContainer is called before every container, init containers too.
+func (p *plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, _ *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+	return nil, nil, p.ensure(ctx, pod)
+}
+
+// Synchronize is told of all that the runtime has, dead sandboxes too.
+func (p *plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, _ []*api.Container) ([]*api.ContainerUpdate, error) {
+	queued := 0
+	for _, pod := range pods {
+		s, ok := p.sandbox(pod)
+		if !ok {
+			continue
+		}
+		select {
+		case p.queue <- s:
+			queued++
+		default: // full: the watch comes to it, and CreateContainer before anything starts in it
+		}
+	}
+	p.log.Info("runtime connected", "sandboxes", len(pods), "queued", queued)
+	return nil, nil
+}
+
+// StopPodSandbox is called when the sandbox goes; CRI-O would keep the pod for ever if it failed.
+func (p *plugin) StopPodSandbox(_ context.Context, pod *api.PodSandbox) error {
+	p.forget(pod.GetId())
+	return nil
+}
+
+// RemovePodSandbox is called when the sandbox is gone.
+func (p *plugin) RemovePodSandbox(_ context.Context, pod *api.PodSandbox) error {
+	p.forget(pod.GetId())
+	return nil
+}
+
+func (p *plugin) ensure(ctx context.Context, pod *api.PodSandbox) error {
+	s, ok := p.sandbox(pod)
+	if !ok || p.isSettled(s.ID) {
+		return nil
+	}
+	log := p.log.WithValues("pod", s.Pod(), "podUID", s.UID, "sandbox", s.ID)
+	ctx, cancel := context.WithTimeout(logr.NewContext(ctx, log), p.deadline())
+	defer cancel()
+	err := p.Handler.Ensure(ctx, s)
+	if err == nil {
+		p.settle(s.ID)
+		return nil
+	}
+	if p.FailOpen {
+		log.Error(err, "pod let through without its rules")
+		return nil
+	}
+	log.Error(err, "pod refused")
+	return fmt.Errorf("istio-pod-network-controller refuses pod %s until its traffic can be redirected: %w", s.Pod(), err)
+}
+
+// sandbox reads an event; ok is false for pods that are none of our business whatever state we are in: of namespaces that
+// we never touch, with the host's network, and static ones.
+func (p *plugin) sandbox(pod *api.PodSandbox) (s podnet.Sandbox, ok bool) {
+	s = podnet.Sandbox{
+		Namespace: pod.GetNamespace(), Name: pod.GetName(), UID: pod.GetUid(), ID: pod.GetId(), RuntimeHandler: pod.GetRuntimeHandler(),
+	}
+	for _, ns := range pod.GetLinux().GetNamespaces() {
+		if ns.GetType() == "network" {
+			s.NetNS = ns.GetPath()
+		}
+	}
+	source := pod.GetAnnotations()[sourceAnnotation]
+	pass := slices.Contains(p.PassNamespaces, s.Namespace) || s.NetNS == "" || source != "" && source != sourceAPI
+	return s, !pass && s.Namespace != "" && s.Name != "" && s.UID != "" && s.ID != ""
+}
+
+// deadline is how long a call may take: a part of what the runtime allows.
+func (p *plugin) deadline() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return time.Duration(share * float64(p.limit()))
+}
+
+func (p *plugin) setLimit(limit func() time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.limit = limit
+}
+
+func (p *plugin) isSettled(id string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, ok := p.settled[id]
+	return ok
+}
+
+func (p *plugin) settle(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.settled[id] = struct{}{}
+}
+
+func (p *plugin) forget(id string) {
+	p.mu.Lock()
+	delete(p.settled, id)
+	p.mu.Unlock()
+	p.Handler.Forget(id)
+}
+
+// work takes what Synchronize has queued; failures are the watch's to repeat.
+func (p *plugin) work(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case s := <-p.queue:
+			log := p.log.WithValues("pod", s.Pod(), "podUID", s.UID, "sandbox", s.ID)
+			ctx, cancel := context.WithTimeout(logr.NewContext(ctx, log), p.deadline())
+			if err := p.Handler.Ensure(ctx, s); err == nil {
+				p.settle(s.ID)
+			}
+			cancel()
+		}
+	}
+}

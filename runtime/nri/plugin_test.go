@@ -1,0 +1,207 @@
+package nri
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+
+	"istio-pod-network-controller/internal/podnet"
+)
+
+// fakeHandler remembers what it was asked, and refuses while it has an error.
+type fakeHandler struct {
+	mu        sync.Mutex
+	asked     []podnet.Sandbox
+	forgotten []string
+	err       error
+	slow      bool
+}
+
+func (h *fakeHandler) Ensure(ctx context.Context, s podnet.Sandbox) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.asked = append(h.asked, s)
+	if h.slow {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return h.err
+}
+
+func (h *fakeHandler) Forget(id string) { h.forgotten = append(h.forgotten, id) }
+
+func event(change func(*api.PodSandbox)) *api.PodSandbox {
+	pod := &api.PodSandbox{
+		Id: "sandbox-1", Uid: "uid-1", Namespace: "shop", Name: "cart", RuntimeHandler: "runc",
+		Annotations: map[string]string{sourceAnnotation: sourceAPI},
+		Linux: &api.LinuxPodSandbox{Namespaces: []*api.LinuxNamespace{
+			{Type: "ipc", Path: "/proc/1/ns/ipc"}, {Type: "network", Path: "/var/run/netns/cni-1"},
+		}},
+	}
+	if change != nil {
+		change(pod)
+	}
+	return pod
+}
+
+func newTestPlugin(change func(*Config)) (*plugin, *fakeHandler) {
+	h := &fakeHandler{}
+	c := Config{Handler: h, PassNamespaces: []string{"agents", "kube-system"}}
+	if change != nil {
+		change(&c)
+	}
+	return newPlugin(c, logr.Discard()), h
+}
+
+func TestASandboxIsProgrammedOnceAndForgotten(t *testing.T) {
+	p, h := newTestPlugin(nil)
+	if err := p.RunPodSandbox(t.Context(), event(nil)); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if _, _, err := p.CreateContainer(t.Context(), event(nil), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []podnet.Sandbox{{
+		Namespace: "shop", Name: "cart", UID: "uid-1", ID: "sandbox-1", NetNS: "/var/run/netns/cni-1", RuntimeHandler: "runc",
+	}}
+	if d := cmp.Diff(want, h.asked); d != "" {
+		t.Error(d)
+	}
+	if err := errors.Join(p.StopPodSandbox(t.Context(), event(nil)), p.RemovePodSandbox(t.Context(), event(nil))); err != nil {
+		t.Error(err)
+	}
+	if len(p.settled) != 0 || len(h.forgotten) != 2 {
+		t.Errorf("settled %v, forgotten %v", p.settled, h.forgotten)
+	}
+}
+
+// A sandbox whose RunPodSandbox was lost, since the agent was away, is programmed before its first container.
+func TestCreateContainerCatchesUp(t *testing.T) {
+	p, h := newTestPlugin(nil)
+	h.err = errors.New("not now")
+	if _, _, err := p.CreateContainer(t.Context(), event(nil), nil); err == nil || !strings.Contains(err.Error(), "shop/cart") {
+		t.Fatalf("error %v", err)
+	}
+	h.err = nil
+	if _, _, err := p.CreateContainer(t.Context(), event(nil), nil); err != nil || len(h.asked) != 2 {
+		t.Errorf("error %v after %d calls", err, len(h.asked))
+	}
+}
+
+func TestWhatIsNoneOfOurBusinessPassesAtOnce(t *testing.T) {
+	cases := map[string]func(*api.PodSandbox){
+		"the agent's namespace":    func(p *api.PodSandbox) { p.Namespace = "agents" },
+		"an excluded namespace":    func(p *api.PodSandbox) { p.Namespace = "kube-system" },
+		"the host's network":       func(p *api.PodSandbox) { p.Linux.Namespaces = p.Linux.Namespaces[:1] },
+		"no namespaces at all":     func(p *api.PodSandbox) { p.Linux = nil },
+		"a static pod":             func(p *api.PodSandbox) { p.Annotations[sourceAnnotation] = "file" },
+		"no Kubernetes pod":        func(p *api.PodSandbox) { p.Uid = "" },
+		"a pod without a name":     func(p *api.PodSandbox) { p.Name = "" },
+		"a sandbox without an ID":  func(p *api.PodSandbox) { p.Id = "" },
+		"a pod without everything": func(p *api.PodSandbox) { *p = api.PodSandbox{} }, //nolint:govet // an empty message
+	}
+	for name, change := range cases {
+		t.Run(name, func(t *testing.T) {
+			p, h := newTestPlugin(nil)
+			h.err = errors.New("must not be asked")
+			if err := p.RunPodSandbox(t.Context(), event(change)); err != nil || len(h.asked) != 0 {
+				t.Errorf("error %v, asked %v", err, h.asked)
+			}
+		})
+	}
+	p, _ := newTestPlugin(nil)
+	if err := p.RunPodSandbox(t.Context(), nil); err != nil {
+		t.Errorf("a missing event: %v", err)
+	}
+}
+
+// The runtime lets a pod through whose plugin is too slow: our own refusal has to come first.
+func TestTheAnswerComesBeforeTheRuntimesLimit(t *testing.T) {
+	p, h := newTestPlugin(nil)
+	h.slow = true
+	p.setLimit(func() time.Duration { return 100 * time.Millisecond })
+	start := time.Now()
+	err := p.RunPodSandbox(t.Context(), event(nil))
+	if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took > 95*time.Millisecond {
+		t.Errorf("error %v after %s", err, took)
+	}
+}
+
+func TestFailOpenLetsPodsThrough(t *testing.T) {
+	p, h := newTestPlugin(func(c *Config) { c.FailOpen = true })
+	h.err = errors.New("no")
+	if err := p.RunPodSandbox(t.Context(), event(nil)); err != nil {
+		t.Error(err)
+	}
+	h.err = nil
+	if _, _, err := p.CreateContainer(t.Context(), event(nil), nil); err != nil || len(h.asked) != 2 {
+		t.Errorf("a pod that was let through is not looked at again: %v, %d calls", err, len(h.asked))
+	}
+}
+
+func TestSynchronizeOnlyQueues(t *testing.T) {
+	p, h := newTestPlugin(nil)
+	h.err = errors.New("must not fail the runtime")
+	pods := []*api.PodSandbox{event(nil), event(func(p *api.PodSandbox) { p.Id, p.Namespace = "sandbox-2", "agents" })}
+	for range queueLength { // more than can wait
+		pods = append(pods, event(nil))
+	}
+	if _, err := p.Synchronize(t.Context(), pods, nil); err != nil || len(h.asked) != 0 || len(p.queue) != queueLength {
+		t.Fatalf("error %v, asked %d, queued %d", err, len(h.asked), len(p.queue))
+	}
+	h.err = nil
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { p.work(ctx); close(done) }()
+	for tick := time.NewTicker(time.Millisecond); len(p.queue) > 0; {
+		select {
+		case <-tick.C:
+		case <-time.After(5 * time.Second):
+			t.Fatal("the queue was not worked off")
+		}
+	}
+	cancel()
+	<-done
+	if !p.isSettled("sandbox-1") {
+		t.Error("a queued sandbox was not settled")
+	}
+}
+
+func TestEntranceSaysWhetherItIsUp(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "nri.sock")
+	cases := map[string]struct {
+		config Config
+		fault  string
+	}{
+		"no NRI, and none required": {config: Config{Socket: missing}},
+		"no NRI, but required":      {config: Config{Socket: missing, Required: true}, fault: missing},
+		"a socket, not connected":   {config: Config{Socket: t.TempDir()}, fault: "does not call us"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			c.config.Handler = &fakeHandler{}
+			e, err := New(c.config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := e.Check(t.Context()); (err != nil) != (c.fault != "") || err != nil && !strings.Contains(err.Error(), c.fault) {
+				t.Errorf("error %v, want %q", err, c.fault)
+			}
+		})
+	}
+	for _, wrong := range []Config{{}, {Handler: &fakeHandler{}, Index: "x1"}, {Handler: &fakeHandler{}, Index: "123"}} {
+		if _, err := New(wrong); err == nil {
+			t.Errorf("%+v is accepted", wrong)
+		}
+	}
+}
