@@ -1,0 +1,90 @@
+package cni
+
+import (
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// maxBinary is what the plugin may weigh on every node.
+const maxBinary = 8 << 20
+
+func TestBinaryIsSmallAndStatic(t *testing.T) {
+	info, err := os.Stat(program(PluginType))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d bytes", info.Size())
+	if info.Size() >= maxBinary {
+		t.Errorf("%d bytes, the limit is %d", info.Size(), maxBinary)
+	}
+	data, err := os.ReadFile(program(PluginType))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(data), "ld-linux") {
+		t.Error("it needs a dynamic linker")
+	}
+}
+
+// The plugin runs as root for every pod of every node: what it is made of is a short list.
+func TestBinaryIsMadeOfLittle(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}",
+		"istio-pod-network-controller/cmd/"+PluginType).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	allowed := []string{
+		"github.com/containernetworking/cni/", "github.com/vishvananda/netns", "golang.org/x/sys/unix",
+		"istio-pod-network-controller/cmd/" + PluginType, "istio-pod-network-controller/internal/podnet", "istio-pod-network-controller/runtime/cni",
+	}
+	for pkg := range strings.FieldsSeq(string(out)) {
+		if !slices.ContainsFunc(allowed, func(a string) bool { return pkg == a || strings.HasSuffix(a, "/") && strings.HasPrefix(pkg, a) }) {
+			t.Errorf("links %s", pkg)
+		}
+	}
+	std, err := exec.Command("go", "list", "-deps", "istio-pod-network-controller/cmd/"+PluginType).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pkg := range []string{"net/http", "crypto/tls", "os/exec"} {
+		if slices.Contains(strings.Fields(string(std)), pkg) {
+			t.Errorf("links %s", pkg)
+		}
+	}
+}
+
+// BenchmarkStart compares a call of the plugin, which asks an agent, with the start of a program that does nothing. The
+// target is less than three times, and less than 10 ms at the median.
+func BenchmarkStart(b *testing.B) {
+	socket := serve(b, &fakeAgent{})
+	for name, run := range map[string]func(*testing.B){
+		"empty": func(b *testing.B) {
+			b.Helper()
+			if err := exec.Command(program("empty")).Run(); err != nil {
+				b.Fatal(err)
+			}
+		},
+		"ADD": func(b *testing.B) {
+			b.Helper()
+			if code, out, log := newCall("ADD", conf(socket, "")).run(b); code != 0 {
+				b.Fatal(out, log)
+			}
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			var took []time.Duration
+			for b.Loop() {
+				start := time.Now()
+				run(b)
+				took = append(took, time.Since(start))
+			}
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
+			b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
+		})
+	}
+}

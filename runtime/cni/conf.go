@@ -1,0 +1,78 @@
+package cni
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// PluginType is the plugin's name in a network configuration, and that of its binary.
+const PluginType = "istio-pod-network-cni"
+
+// DefaultSocket is where the agent listens unless told otherwise.
+const DefaultSocket = "/var/run/istio-pod-network-controller/cni.sock"
+
+const (
+	defaultTimeoutSeconds = 10
+	// maxTimeoutSeconds is below the four minutes that the kubelet gives to the start of a sandbox.
+	maxTimeoutSeconds = 120
+)
+
+// Conf is the plugin's part of a network configuration: what the installer writes, and what the runtime hands over with
+// keys of its own, which are not ours to judge.
+type Conf struct {
+	Type string `json:"type"`
+	// Socket is the agent's.
+	Socket string `json:"socket,omitempty"`
+	// TimeoutSeconds bounds the wait for the agent's answer.
+	TimeoutSeconds int `json:"timeoutSeconds,omitempty"`
+	// FailOpen lets pods start without rules while the agent is away. What the agent refuses stays refused.
+	FailOpen bool `json:"failOpen,omitempty"`
+	// ExcludeNamespaces are those whose pods start whatever state the agent is in.
+	ExcludeNamespaces []string `json:"excludeNamespaces,omitempty"`
+	// PrevResult is the result of the plugin before, byte for byte.
+	PrevResult json.RawMessage `json:"prevResult,omitempty"`
+}
+
+// Validate names every fault at once.
+func (c Conf) Validate() error {
+	var errs []error
+	if !filepath.IsAbs(c.Socket) || filepath.Clean(c.Socket) != c.Socket {
+		errs = append(errs, fmt.Errorf("socket: value %q: want an absolute path", c.Socket))
+	}
+	if c.TimeoutSeconds < 1 || c.TimeoutSeconds > maxTimeoutSeconds {
+		errs = append(errs, fmt.Errorf("timeoutSeconds: value %d: want 1 to %d", c.TimeoutSeconds, maxTimeoutSeconds))
+	}
+	for _, ns := range c.ExcludeNamespaces {
+		if !isLabel(ns) {
+			errs = append(errs, fmt.Errorf("excludeNamespaces: value %q: want the name of a namespace", ns))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c Conf) timeout() time.Duration { return time.Duration(c.TimeoutSeconds) * time.Second }
+
+func (c Conf) excludes(namespace string) bool { return slices.Contains(c.ExcludeNamespaces, namespace) }
+
+// parseConf reads what the runtime wrote to standard input.
+func parseConf(data []byte) (Conf, error) {
+	c := Conf{Socket: DefaultSocket, TimeoutSeconds: defaultTimeoutSeconds}
+	if err := json.Unmarshal(data, &c); err != nil {
+		return Conf{}, fmt.Errorf("read configuration: %w", err)
+	}
+	if bytes.Equal(c.PrevResult, []byte("null")) {
+		c.PrevResult = nil
+	}
+	if c.PrevResult != nil && c.PrevResult[0] != '{' {
+		return Conf{}, errors.New("read configuration: prevResult: want an object")
+	}
+	if err := c.Validate(); err != nil {
+		return Conf{}, fmt.Errorf("read configuration: %w", err)
+	}
+	return c, nil
+}

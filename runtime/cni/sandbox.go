@@ -1,0 +1,92 @@
+package cni
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"istio-pod-network-controller/internal/podnet"
+)
+
+// The longest values that are believed: Kubernetes' limits for names, and the file system's for paths.
+const (
+	maxLabel   = 63
+	maxName    = 253
+	maxID      = 256
+	maxPathLen = 4096
+)
+
+// sandboxOf reads the sandbox from CNI_CONTAINERID, CNI_NETNS and CNI_ARGS. A container that is no pod's has no Name.
+func sandboxOf(id, netns, args string) (podnet.Sandbox, error) {
+	s := podnet.Sandbox{ID: id, NetNS: netns}
+	for pair := range strings.SplitSeq(args, ";") {
+		key, value, ok := strings.Cut(pair, "=")
+		if !ok && strings.TrimSpace(pair) != "" {
+			return podnet.Sandbox{}, fmt.Errorf("CNI_ARGS: %q: want KEY=VALUE", pair)
+		}
+		switch key {
+		case "K8S_POD_NAMESPACE":
+			s.Namespace = value
+		case "K8S_POD_NAME":
+			s.Name = value
+		case "K8S_POD_UID":
+			s.UID = value
+		}
+	}
+	if s.Namespace == "" && s.Name == "" {
+		return podnet.Sandbox{}, nil
+	}
+	return s, validate(s)
+}
+
+// validate refuses what no runtime says of a pod. It is asked at both ends of the socket.
+func validate(s podnet.Sandbox) error {
+	var errs []error
+	if !isLabel(s.Namespace) {
+		errs = append(errs, fmt.Errorf("pod namespace %.80q: not the name of a namespace", s.Namespace))
+	}
+	if !isSubdomain(s.Name) {
+		errs = append(errs, fmt.Errorf("pod name %.80q: not the name of a pod", s.Name))
+	}
+	if s.UID != "" && !isID(s.UID) { // some runtimes do not tell it
+		errs = append(errs, fmt.Errorf("pod UID %.80q: not a UID", s.UID))
+	}
+	if !isID(s.ID) {
+		errs = append(errs, fmt.Errorf("sandbox ID %.80q: not an ID", s.ID))
+	}
+	if s.NetNS != "" && !isCleanPath(s.NetNS) { // DEL may come without
+		errs = append(errs, fmt.Errorf("network namespace %.80q: want an absolute path, with nothing to resolve in it", s.NetNS))
+	}
+	return errors.Join(errs...)
+}
+
+// isLabel is RFC 1123's label, as Kubernetes wants it of a namespace.
+func isLabel(s string) bool {
+	return len(s) <= maxLabel && !strings.Contains(s, ".") && isSubdomain(s)
+}
+
+// isSubdomain is RFC 1123's subdomain, as Kubernetes wants it of a pod.
+func isSubdomain(s string) bool {
+	for label := range strings.SplitSeq(s, ".") {
+		if label == "" || label[0] == '-' || label[len(label)-1] == '-' || !only(label, "abcdefghijklmnopqrstuvwxyz0123456789-") {
+			return false
+		}
+	}
+	return len(s) <= maxName
+}
+
+// isID is what CNI allows in a container's ID.
+func isID(s string) bool {
+	const alphanumeric = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+	return s != "" && len(s) <= maxID && strings.Contains(alphanumeric, s[:1]) && only(s, alphanumeric+"_.-")
+}
+
+// isCleanPath tells a path that names its file plainly. What it leads to is judged by whoever opens it.
+func isCleanPath(s string) bool {
+	return filepath.IsAbs(s) && filepath.Clean(s) == s && len(s) <= maxPathLen && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' })
+}
+
+func only(s, allowed string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return !strings.ContainsRune(allowed, r) })
+}

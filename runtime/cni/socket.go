@@ -1,0 +1,129 @@
+package cni
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	// maxSocketPath is what the kernel's sun_path holds, less the suffix of the name that a socket is made under.
+	maxSocketPath = 107 - len(".12345678")
+	// maxErrorText keeps an answer well inside a packet, and a pod's event readable.
+	maxErrorText = 4096
+)
+
+func validatePath(path string) error {
+	if !filepath.IsAbs(path) || filepath.Clean(path) != path || len(path) > maxSocketPath {
+		return fmt.Errorf("CNI socket %q: want an absolute path of at most %d bytes", path, maxSocketPath)
+	}
+	return nil
+}
+
+// listener is a socket at a path that agents hand over to each other: the newest to listen has it.
+type listener struct {
+	*net.UnixListener
+	path string
+	info os.FileInfo
+	once sync.Once
+}
+
+// listen makes the socket under another name and moves it into place when it is root's alone. That leaves no moment at
+// which others can connect or nobody can, and replaces what a killed agent left behind.
+func listen(path string) (*listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	if there, err := os.Lstat(path); err == nil && there.Mode().Type() != os.ModeSocket {
+		return nil, fmt.Errorf("%s is in the way: it is not a socket", path)
+	}
+	made := fmt.Sprintf("%s.%08x", path, rand.Uint32()) //nolint:gosec // a name, not a secret
+	u, err := net.ListenUnix(network, &net.UnixAddr{Name: made, Net: network})
+	if err != nil {
+		return nil, err
+	}
+	u.SetUnlinkOnClose(false)
+	l := &listener{UnixListener: u, path: path}
+	if err := l.settle(made); err != nil {
+		return nil, errors.Join(err, u.Close(), os.Remove(made))
+	}
+	return l, nil
+}
+
+func (l *listener) settle(made string) error {
+	if err := os.Chmod(made, 0o600); err != nil {
+		return err
+	}
+	info, err := os.Lstat(made)
+	if err != nil {
+		return err
+	}
+	l.info = info
+	return os.Rename(made, l.path)
+}
+
+// stop closes the socket, and takes it away unless another agent has put its own there.
+func (l *listener) stop() {
+	l.once.Do(func() {
+		if there, err := os.Lstat(l.path); err == nil && os.SameFile(there, l.info) {
+			_ = os.Remove(l.path)
+		}
+		_ = l.Close()
+	})
+}
+
+// peer is the user at the other end, as the kernel knows it.
+func peer(conn *net.UnixConn) (uint32, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var cred *syscall.Ucred
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		cred, failed = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+	})
+	if err := errors.Join(err, failed); err != nil {
+		return 0, err
+	}
+	return cred.Uid, nil
+}
+
+func write(conn *net.UnixConn, a answer, within time.Duration) error {
+	data, err := json.Marshal(a)
+	if err != nil {
+		return err
+	}
+	if err := conn.SetDeadline(time.Now().Add(within)); err != nil {
+		return err
+	}
+	_, err = conn.Write(data)
+	return err
+}
+
+// short is an error's text, cut where no one would read on.
+func short(err error) string {
+	text := err.Error()
+	if len(text) > maxErrorText {
+		text = text[:maxErrorText] + "…"
+	}
+	return text
+}
+
+// pause waits, or not, where ctx ends first.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
