@@ -1,0 +1,78 @@
+package cniinstall
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+)
+
+// putBinary makes the plugin's binary in the runtime's directory equal to ours, once, and then sees that there is one. A
+// running plugin keeps the old file; a directory that is not writable is fine as long as there is nothing to write.
+func (i *Installer) putBinary() error {
+	target := i.binary()
+	if i.placed && isProgram(target) {
+		return nil
+	}
+	if same, err := sameFile(i.config.Source, target); err != nil {
+		return fmt.Errorf("read the plugin's binary: %w", err)
+	} else if same {
+		return nil
+	}
+	if err := copyFile(i.config.Source, target); err != nil {
+		return fmt.Errorf("put the plugin into %s: %w; the directory must exist and be writable, or hold this version already",
+			i.config.BinDir, err)
+	}
+	i.notify(Event{Kind: BinaryPlaced, Path: target})
+	return nil
+}
+
+func (i *Installer) binary() string { return filepath.Join(i.config.BinDir, i.entry.kind) }
+
+// copyFile copies beside the target, down to the disk, and moves into place. The copy belongs to the directory's owner.
+func copyFile(source, target string) error {
+	from, err := os.Open(source) //nolint:gosec // the binary that we were given
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	dir := filepath.Dir(target)
+	owner, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	temp, err := writeTemp(dir, from, owner, 0o755)
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(temp, target); err != nil {
+		return errors.Join(err, os.Remove(temp))
+	}
+	return syncDir(dir)
+}
+
+// isProgram tells a file that can be run.
+func isProgram(path string) bool {
+	info, err := os.Lstat(path)
+	return err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0
+}
+
+// sameFile tells whether target is an executable with the content of source.
+func sameFile(source, target string) (bool, error) {
+	want, err := os.ReadFile(source) //nolint:gosec // the binary that we were given
+	if err != nil {
+		return false, err
+	}
+	if !isProgram(target) {
+		return false, nil
+	}
+	f, err := os.Open(target) //nolint:gosec // the directory that we were given
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	have, err := io.ReadAll(io.LimitReader(f, int64(len(want))+1))
+	return err == nil && bytes.Equal(have, want), err
+}

@@ -1,0 +1,222 @@
+package cniinstall
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/libcni"
+)
+
+// conflist is a network configuration list as text, and where its plugins lie in it. It is edited as text, never decoded
+// and written anew: every byte that is not ours stays, and taking our entry out again gives the very text that was before.
+type conflist struct {
+	data     []byte
+	name     string
+	versions []string
+	start    int // of the first plugin's place: behind the bracket
+	plugins  []element
+}
+
+// element is one plugin's configuration: data[start:end].
+type element struct {
+	start, end int
+	kind       string
+}
+
+// errElsewhere says that a list's plugins are not in it, but in a directory beside it (CNI 1.3's other way to chain).
+var errElsewhere = errors.New("no plugins in the list itself")
+
+// parseList reads a list. Whether it is valid is for the CNI project's own library to say, which runtimes load it with.
+func parseList(data []byte) (conflist, error) {
+	known, err := libcni.NetworkConfFromBytes(data)
+	if err != nil {
+		return conflist{}, err
+	}
+	l := conflist{data: data, name: known.Name}
+	plugins := json.RawMessage(nil)
+	err = walkObject(data, func(key string, value json.RawMessage, start int) error {
+		switch key {
+		case "cniVersion":
+			var v string
+			err := decode(key, value, &v)
+			l.versions = append(l.versions, v)
+			return err
+		case "cniVersions":
+			var more []string
+			err := decode(key, value, &more)
+			l.versions = append(l.versions, more...)
+			return err
+		case "plugins":
+			plugins, l.start = value, start+1
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return conflist{}, err
+	case l.name == "":
+		return conflist{}, errors.New("no name")
+	case plugins == nil:
+		return l, errElsewhere
+	}
+	if err := l.locate(plugins); err != nil {
+		return conflist{}, fmt.Errorf("plugins: %w", err)
+	}
+	return l, nil
+}
+
+// locate finds the plugins in the text of their array.
+func (l *conflist) locate(array json.RawMessage) error {
+	dec := json.NewDecoder(bytes.NewReader(array))
+	if _, err := dec.Token(); err != nil {
+		return err
+	}
+	base := l.start - 1
+	for dec.More() {
+		var raw json.RawMessage
+		if err := dec.Decode(&raw); err != nil {
+			return err
+		}
+		var p struct {
+			Type string `json:"type"`
+		}
+		if err := decode("plugin", raw, &p); err != nil {
+			return err
+		}
+		end := base + int(dec.InputOffset())
+		l.plugins = append(l.plugins, element{start: end - len(raw), end: end, kind: p.Type})
+	}
+	return nil
+}
+
+// with is the list's text with exactly one plugin of the entry's type, equal to the entry. A new one goes to the end, set
+// off as its neighbours are; one that is there keeps its place, since others may have been chained behind it.
+func (l *conflist) with(e entry) ([]byte, error) {
+	ours := l.of(e.kind)
+	if len(ours) == 0 {
+		last := len(l.plugins) - 1
+		gap := "," + string(l.data[l.start:l.plugins[0].start])
+		if last > 0 {
+			gap = string(l.data[l.plugins[last-1].end:l.plugins[last].start])
+		}
+		return splice(l.data, l.plugins[last].end, l.plugins[last].end, gap+string(e.text)), nil
+	}
+	first := l.plugins[ours[0]]
+	if len(ours) == 1 && equal(l.data[first.start:first.end], e.text) {
+		return l.data, nil
+	}
+	data := splice(l.data, first.start, first.end, string(e.text))
+	if len(ours) == 1 {
+		return data, nil
+	}
+	rest, err := parseList(data)
+	if err != nil {
+		return nil, err
+	}
+	return rest.cut(ours[1:]), nil
+}
+
+// without is the list's text without any plugin of a type.
+func (l *conflist) without(kind string) []byte { return l.cut(l.of(kind)) }
+
+// of gives the places of the plugins of a type.
+func (l *conflist) of(kind string) []int {
+	var at []int
+	for i, p := range l.plugins {
+		if p.kind == kind {
+			at = append(at, i)
+		}
+	}
+	return at
+}
+
+// cut takes the plugins at some places out, each with the comma and the space that set it off.
+func (l *conflist) cut(places []int) []byte {
+	data := l.data
+	for _, p := range slices.Backward(places) {
+		start, end := l.plugins[p].start, l.plugins[p].end
+		switch {
+		case p > 0:
+			start = l.plugins[p-1].end
+		case len(l.plugins) > len(places):
+			end = l.plugins[p+1].start
+		}
+		data = splice(data, start, end, "")
+	}
+	return data
+}
+
+// fromConf is the list that a runtime makes of a configuration of one plugin.
+func fromConf(data []byte) ([]byte, error) {
+	known, err := libcni.NetworkPluginConfFromBytes(data)
+	if err != nil {
+		return nil, err
+	}
+	c := known.Network
+	if c.Name == "" {
+		return nil, errors.New("no name")
+	}
+	name, err := json.Marshal(c.Name)
+	if err != nil {
+		return nil, err
+	}
+	version := ""
+	if c.CNIVersion != "" {
+		v, err := json.Marshal(c.CNIVersion)
+		if err != nil {
+			return nil, err
+		}
+		version = fmt.Sprintf("  \"cniVersion\": %s,\n", v)
+	}
+	return fmt.Appendf(nil, "{\n%s  \"name\": %s,\n  \"plugins\": [\n    %s\n  ]\n}\n", version, name, bytes.TrimSpace(data)), nil
+}
+
+// walkObject visits the members of the valid object that data is, with the place where each value starts. Of a key that
+// comes twice the last one counts, as it does for a runtime.
+func walkObject(data []byte, visit func(key string, value json.RawMessage, start int) error) error {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	if _, err := dec.Token(); err != nil {
+		return err
+	}
+	for dec.More() {
+		key, err := dec.Token()
+		if err != nil {
+			return err
+		}
+		var value json.RawMessage
+		if err := dec.Decode(&value); err != nil {
+			return err
+		}
+		name, _ := key.(string) // valid JSON has no other keys
+		if err := visit(name, value, int(dec.InputOffset())-len(value)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func decode(key string, value json.RawMessage, into any) error {
+	if err := json.Unmarshal(value, into); err != nil {
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	return nil
+}
+
+// equal tells whether two texts say the same: another project that reads and writes the list formats our entry anew.
+func equal(a, b []byte) bool {
+	var x, y any
+	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
+}
+
+func splice(data []byte, start, end int, text string) []byte {
+	var b strings.Builder
+	b.Write(data[:start])
+	b.WriteString(text)
+	b.Write(data[end:])
+	return []byte(b.String())
+}

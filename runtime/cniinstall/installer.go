@@ -1,0 +1,253 @@
+// Package cniinstall puts a chained CNI plugin onto a node, keeps it there, and takes it away: its binary, and its entry in
+// the network configuration that the container runtime uses.
+package cniinstall
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Config is what an Installer needs. The durations and MaxRewrites have defaults.
+type Config struct {
+	// BinDir and ConfDir are the runtime's; Source is the plugin's binary, as it was shipped.
+	BinDir, ConfDir, Source string
+	// Entry is the plugin's configuration, a JSON object. Its type names the binary.
+	Entry []byte
+	// Versions are those of the CNI specification that the plugin speaks. A network of another one is not touched: every
+	// pod of the node would fail.
+	Versions []string
+	// Notify is told what happens, once for each change. It may be nil.
+	Notify func(Event)
+
+	// Settle is how long a file must have been left alone before it is judged, 200 ms unless set.
+	Settle time.Duration
+	// Backoff is how long the second rewrite of a window waits, 1 s unless set; each further one waits twice as long.
+	Backoff time.Duration
+	// Window and MaxRewrites say how often others are contradicted: 6 times in 10 minutes unless set.
+	Window      time.Duration
+	MaxRewrites int
+	// Resync is how often everything is looked at without an occasion, one minute unless set.
+	Resync time.Duration
+}
+
+// EventKind is what an Event tells.
+type EventKind string
+
+// The events.
+const (
+	BinaryPlaced EventKind = "BinaryPlaced" // the binary was put, or replaced, at Path
+	Chained      EventKind = "Chained"      // the entry was put into the file at Path
+	Repaired     EventKind = "Repaired"     // the same once more: another project had taken it out
+	Waiting      EventKind = "Waiting"      // Err says why there is no network to be chained to yet
+	Contended    EventKind = "Contended"    // another project keeps taking the entry out of Path; it is left alone for a while
+	Failed       EventKind = "Failed"       // Err is tried again
+)
+
+// Event is something that the node's administrator may want to know.
+type Event struct {
+	Kind EventKind
+	Path string
+	Err  error
+}
+
+// Installer keeps the plugin in the chain:
+//
+//   - the binary first, since a chain that names a missing binary starts no pods;
+//   - find the configuration that the runtime uses;
+//   - put the entry behind its last plugin, or correct the one that is there, and touch no other byte;
+//   - watch, and do it again when the binary or the entry is gone, ever more slowly and not without end.
+//
+// Only the first round corrects what is there: while an update rolls over the node, an agent of another version is at work
+// beside this one, and the two must not fight either.
+type Installer struct {
+	config  Config
+	entry   entry
+	pace    pacer
+	last    Event
+	placed  bool   // the first round is over
+	chained string // the file that held the entry when it was last looked at
+}
+
+// entry is our element of a list's plugins.
+type entry struct {
+	kind string
+	text []byte
+}
+
+// New checks the configuration.
+func New(c Config) (*Installer, error) {
+	var e struct {
+		Type string `json:"type"`
+	}
+	if err := json.Unmarshal(c.Entry, &e); err != nil {
+		return nil, fmt.Errorf("make CNI installer: read entry: %w", err)
+	}
+	if e.Type == "" || strings.ContainsRune(e.Type, '/') {
+		return nil, fmt.Errorf("make CNI installer: entry's type %q: want the name of a file", e.Type)
+	}
+	for name, path := range map[string]string{"directory of binaries": c.BinDir, "directory of configurations": c.ConfDir, "binary": c.Source} {
+		if !filepath.IsAbs(path) {
+			return nil, fmt.Errorf("make CNI installer: %s %q: want an absolute path", name, path)
+		}
+	}
+	c.BinDir, c.ConfDir = filepath.Clean(c.BinDir), filepath.Clean(c.ConfDir)
+	for d, usual := range map[*time.Duration]time.Duration{
+		&c.Settle: 200 * time.Millisecond, &c.Backoff: time.Second, &c.Window: 10 * time.Minute, &c.Resync: time.Minute,
+	} {
+		if *d <= 0 {
+			*d = usual
+		}
+	}
+	if c.MaxRewrites <= 0 {
+		c.MaxRewrites = 6
+	}
+	return &Installer{
+		config: c, entry: entry{kind: e.Type, text: c.Entry},
+		pace: pacer{first: c.Backoff, window: c.Window, max: c.MaxRewrites},
+	}, nil
+}
+
+// Install puts the plugin into the chain once, waiting for a chain to be there. What waiting does not mend is an error at
+// once.
+func (i *Installer) Install(ctx context.Context) error { return i.run(ctx, true) }
+
+// Start keeps the plugin in the chain until ctx ends; the rules of pods do not depend on that alone, so whatever fails is
+// told and tried again. It is a manager.Runnable.
+func (i *Installer) Start(ctx context.Context) error { return i.run(ctx, false) }
+
+// Check tells why the plugin is not in the chain.
+func (i *Installer) Check() error {
+	if !isProgram(i.binary()) {
+		return fmt.Errorf("the plugin's binary %s is not there", i.binary())
+	}
+	todo, err := i.plan(false)
+	if err == nil && todo.write != nil {
+		return fmt.Errorf("%s does not hold the plugin's entry", todo.path)
+	}
+	return err
+}
+
+func (i *Installer) run(ctx context.Context, once bool) error {
+	removeTemps(i.config.ConfDir)
+	removeTemps(i.config.BinDir)
+	w := newWatch(i.config.ConfDir, i.binary(), i.config.Settle)
+	defer w.close()
+	for {
+		again := i.config.Resync
+		if !w.follow(i.config.ConfDir) || !w.follow(i.config.BinDir) {
+			again = i.config.Backoff
+		}
+		todo, wait, err := i.converge()
+		switch {
+		case err == nil && wait == 0:
+			if once {
+				return nil
+			}
+			w.followTarget(todo.path)
+		case err == nil:
+			again = wait
+		case errors.Is(err, errChanged):
+			again = i.config.Settle
+		case errors.Is(err, ErrNoNetwork):
+			i.notify(Event{Kind: Waiting, Path: i.config.ConfDir, Err: err})
+		case once:
+			return err
+		default:
+			i.notify(Event{Kind: Failed, Err: err})
+		}
+		w.next(ctx, again)
+		if ctx.Err() == nil {
+			continue
+		}
+		if once {
+			return errors.Join(ctx.Err(), err)
+		}
+		return nil
+	}
+}
+
+// converge makes one attempt. A rewrite whose time has not come is not made, and wait says when it has.
+func (i *Installer) converge() (todo step, wait time.Duration, err error) {
+	if err := i.putBinary(); err != nil {
+		return step{}, 0, err
+	}
+	todo, err = i.plan(!i.placed)
+	if err != nil {
+		return step{}, 0, err
+	}
+	if todo.write == nil {
+		i.placed, i.chained = true, todo.path
+		return todo, 0, nil
+	}
+	wait, spent := i.pace.wait(time.Now())
+	if spent {
+		i.notify(Event{Kind: Contended, Path: todo.path, Err: fmt.Errorf(
+			"another project took the entry out %d times within %v", i.config.MaxRewrites, i.config.Window)})
+	}
+	if wait > 0 {
+		return todo, wait, nil
+	}
+	if err := todo.write(); err != nil {
+		return todo, 0, fmt.Errorf("chain the plugin to %s: %w", todo.path, err)
+	}
+	i.pace.rewrote(time.Now())
+	kind := Chained
+	if i.chained == todo.path {
+		kind = Repaired
+	}
+	i.placed, i.chained = true, todo.path
+	i.notify(Event{Kind: kind, Path: todo.path})
+	return todo, 0, nil
+}
+
+// step is what is to be written so that the runtime runs the plugin; nothing where write is nil.
+type step struct {
+	path  string
+	write func() error
+}
+
+// plan looks and computes, and changes nothing. An entry that is there but says something else is wrong where exact.
+func (i *Installer) plan(exact bool) (step, error) {
+	n, err := find(i.config.ConfDir)
+	if err != nil {
+		return step{}, err
+	}
+	if !n.list.speaks(i.config.Versions) {
+		return step{}, fmt.Errorf("%s is of CNI version %q, the plugin speaks %s only", n.path, n.list.versions, strings.Join(i.config.Versions, ", "))
+	}
+	if !exact && len(n.list.of(i.entry.kind)) > 0 {
+		return step{path: n.path}, nil
+	}
+	text, err := n.list.with(i.entry)
+	switch {
+	case err != nil:
+		return step{}, fmt.Errorf("%s: %w", n.path, err)
+	case n.single != "":
+		c := conversion{n.single, i.entry.kind}
+		return step{path: c.list(), write: func() error { return c.make(n.data, text) }}, nil
+	case bytes.Equal(text, n.data):
+		return step{path: n.path}, nil
+	}
+	return step{path: n.path, write: func() error { return replace(n.path, n.data, text) }}, nil
+}
+
+// speaks tells whether a runtime may choose any of the list's versions. One without a version is of the very first.
+func (l *conflist) speaks(versions []string) bool {
+	return len(l.versions) > 0 && !slices.ContainsFunc(l.versions, func(v string) bool { return !slices.Contains(versions, v) })
+}
+
+// notify tells of what is new.
+func (i *Installer) notify(e Event) {
+	same := e.Kind == i.last.Kind && e.Path == i.last.Path && fmt.Sprint(e.Err) == fmt.Sprint(i.last.Err)
+	i.last = e
+	if i.config.Notify != nil && (!same || e.Kind == Repaired) {
+		i.config.Notify(e)
+	}
+}

@@ -1,0 +1,28 @@
+package cniinstall
+
+import "time"
+
+// pacer keeps us from fighting with another project that writes the same file: the first rewrite is made at once, each
+// further one within the window waits twice as long as the one before, and more than max are not made in any window.
+type pacer struct {
+	first, window time.Duration
+	max           int
+	rewrites      []time.Time
+}
+
+// wait is how long the next rewrite has to wait, and whether that is because too many were made.
+func (p *pacer) wait(now time.Time) (d time.Duration, spent bool) {
+	for len(p.rewrites) > 0 && now.Sub(p.rewrites[0]) >= p.window {
+		p.rewrites = p.rewrites[1:]
+	}
+	n := len(p.rewrites)
+	switch {
+	case n == 0:
+		return 0, false
+	case n >= p.max:
+		return p.rewrites[n-p.max].Add(p.window).Sub(now), true
+	}
+	return max(0, p.rewrites[n-1].Add(p.first<<(n-1)).Sub(now)), false
+}
+
+func (p *pacer) rewrote(now time.Time) { p.rewrites = append(p.rewrites, now) }

@@ -1,0 +1,151 @@
+package cniinstall
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestRepairsWhatAnotherProjectWritesAnew(t *testing.T) {
+	n := newNode(t)
+	n.put(t, "10-kc.conflist", plain)
+	n.keep(t, n.installer(t))
+	eventually(t, "the entry is there", func() bool { return n.get(t, "10-kc.conflist") == chained })
+	n.put(t, "10-kc.conflist", strings.Replace(plain, "cni0", "cni1", 1))
+	eventually(t, "the entry is back in the new text", func() bool {
+		return n.get(t, "10-kc.conflist") == strings.Replace(chained, "cni0", "cni1", 1)
+	})
+	eventually(t, "it is told as a repair", func() bool { return n.count(Chained) == 1 && n.count(Repaired) == 1 })
+}
+
+func TestFollowsTheNetworkThatTheRuntimeUses(t *testing.T) {
+	n := newNode(t)
+	n.put(t, "50-kc.conflist", plain)
+	n.keep(t, n.installer(t))
+	eventually(t, "the entry is there", func() bool { return n.get(t, "50-kc.conflist") == chained })
+	n.put(t, "10-flannel.conf", single)
+	eventually(t, "the new first file is chained to", func() bool {
+		text, _ := os.ReadFile(filepath.Join(n.conf, "10-flannel.conf.conflist"))
+		return string(text) == converted
+	})
+	if err := os.Remove(filepath.Join(n.conf, "10-flannel.conf.conflist")); err != nil { // its owner's way to undo it
+		t.Fatal(err)
+	}
+	if n.get(t, "50-kc.conflist") != chained {
+		t.Error("the one before lost the entry, and would have none if it came back")
+	}
+}
+
+func TestPutsTheBinaryBack(t *testing.T) {
+	n := newNode(t)
+	n.put(t, "10-kc.conflist", plain)
+	n.keep(t, n.installer(t))
+	binary := filepath.Join(n.bin, "istio-pod-network-cni")
+	eventually(t, "the binary is there", func() bool { return isProgram(binary) && n.count(Chained) == 1 })
+	if err := os.Remove(binary); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the binary is back", func() bool { return isProgram(binary) })
+}
+
+// A project that writes in place is not judged by half a file, nor is the next file taken for the runtime's.
+func TestHalfAFileIsNotJudged(t *testing.T) {
+	n := newNode(t)
+	n.put(t, "10-kc.conflist", plain)
+	n.put(t, "99-other.conflist", plain)
+	n.keep(t, n.installer(t, func(c *Config) { c.Settle = 100 * time.Millisecond }))
+	eventually(t, "the entry is there", func() bool { return n.get(t, "10-kc.conflist") == chained })
+	f, err := os.OpenFile(filepath.Join(n.conf, "10-kc.conflist"), os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for i := range plain { // much slower than the settle time in all, and never silent for as long
+		if i%8 == 0 {
+			<-tick.C
+		}
+		if _, err := f.WriteString(plain[i : i+1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the entry is back", func() bool { return n.get(t, "10-kc.conflist") == chained })
+	if n.get(t, "99-other.conflist") != plain {
+		t.Error("the next file was taken for the runtime's")
+	}
+}
+
+// A project that takes the entry out whenever it sees it, as Cilium does where it is exclusive, is contradicted a few
+// times, ever more slowly, and then left alone.
+func TestDoesNotFight(t *testing.T) {
+	n := newNode(t)
+	n.put(t, "10-kc.conflist", plain)
+	n.keep(t, n.installer(t, func(c *Config) { c.MaxRewrites, c.Window = 4, time.Hour }))
+	rewrites := 0
+	eventually(t, "the installer gives in", func() bool {
+		if n.get(t, "10-kc.conflist") == chained {
+			rewrites++
+			n.put(t, "10-kc.conflist", plain)
+		}
+		return n.count(Contended) == 1
+	})
+	if told := n.count(Chained) + n.count(Repaired); rewrites != 4 || told != 4 {
+		t.Errorf("the entry was put in %d times, and %d times by its own account; want 4", rewrites, told)
+	}
+	n.put(t, "11-occasion.conflist", plain) // to look at everything once more
+	n.put(t, "10-kc.conflist", plain)
+	quiet, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	<-quiet.Done()
+	if n.get(t, "10-kc.conflist") != plain || n.count(Contended) != 1 {
+		t.Errorf("after giving in: %s, %d events", n.get(t, "10-kc.conflist"), n.count(Contended))
+	}
+}
+
+// Two agents of different versions, as in a rolling update: the newer one has its way, and the older one does not mind.
+func TestTwoInstallersDoNotFight(t *testing.T) {
+	n := newNode(t)
+	n.put(t, "10-kc.conflist", plain)
+	n.keep(t, n.installer(t))
+	eventually(t, "the older entry is there", func() bool { return n.get(t, "10-kc.conflist") == chained })
+	newer := strings.Replace(ourEntry, "/run/s", "/run/new", 1)
+	other := newNode(t)
+	other.bin, other.conf = n.bin, n.conf
+	other.write(t, other.source, "#!newer")
+	other.keep(t, other.installer(t, func(c *Config) { c.Entry = []byte(newer) }))
+	want := strings.Replace(chained, ourEntry, newer, 1)
+	eventually(t, "the newer entry is there", func() bool { return n.get(t, "10-kc.conflist") == want })
+	n.put(t, "11-occasion.conflist", plain)
+	quiet, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	<-quiet.Done()
+	binary, err := os.ReadFile(filepath.Join(n.bin, "istio-pod-network-cni"))
+	if n.get(t, "10-kc.conflist") != want || n.count(Repaired) != 0 || err != nil || string(binary) != "#!newer" {
+		t.Errorf("the older installer meddled: %s, binary %q, %v", n.get(t, "10-kc.conflist"), binary, err)
+	}
+}
+
+func TestPacer(t *testing.T) {
+	p := pacer{first: time.Second, window: time.Minute, max: 4}
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for i, want := range []time.Duration{0, time.Second, 2 * time.Second, 4 * time.Second} {
+		d, spent := p.wait(now)
+		if d != want || spent {
+			t.Errorf("rewrite %d waits %v (%v), want %v", i, d, spent, want)
+		}
+		now = now.Add(d)
+		p.rewrote(now)
+	}
+	if d, spent := p.wait(now); d != 53*time.Second || !spent { // seven seconds went by since the first
+		t.Errorf("the fifth waits %v (%v), want until the first is out of the window", d, spent)
+	}
+	if d, spent := p.wait(now.Add(time.Hour)); d != 0 || spent {
+		t.Errorf("after a quiet hour it waits %v (%v)", d, spent)
+	}
+}
