@@ -16,6 +16,7 @@ func (b *builder) outbound() {
 	if s.DNS == DNSOff {
 		r.add("only TCP is redirected", leave(), not(tcp()))
 	}
+	b.validation(r)
 	r.excludeInterfaces(oif, s.ExcludeInterfaces)
 	for _, owner := range s.owners() {
 		for _, listener := range []uint16{s.OutboundPort, s.InboundPort} {

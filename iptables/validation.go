@@ -1,0 +1,24 @@
+package iptables
+
+import "net/netip"
+
+// validationPort is one of the range that Istio keeps for itself, and of which it makes no use.
+const validationPort = 15005
+
+// Validation are the destinations, one of each family, that lead to the proxy's inbound port whoever dials them and whatever
+// the Spec includes or excludes: a pod proves by a connection to each that its rules are there. The addresses are those that
+// the proxy hands inbound traffic from, so they are the pod's own, or nobody's, and no connection to them leaves the pod.
+func Validation() []netip.AddrPort {
+	var out []netip.AddrPort
+	for _, p := range passthrough() {
+		out = append(out, netip.AddrPortFrom(p.Addr(), validationPort))
+	}
+	return out
+}
+
+func (b *builder) validation(r *rules) {
+	for _, v := range Validation() {
+		p := netip.PrefixFrom(v.Addr(), v.Addr().BitLen())
+		r.add("the pod proving that its rules are there", to(b.spec.InboundPort), oif("lo"), family(p), addr(DstAddr, p), tcp(), port(v.Port()))
+	}
+}
