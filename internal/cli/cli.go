@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"istio-pod-network-controller/internal/redirection"
 )
 
 // Exit codes beside 0.
@@ -22,7 +24,7 @@ const (
 // errDrift ends a command that found what it was to look for; it has said so already.
 var errDrift = errors.New("drift found")
 
-// Main runs the command line and gives the exit code: 0 done, 1 error, 3 drift found.
+// Main runs the command line and gives the exit code: 0 done, 1 error, 3 drift found, 95 rules missing.
 func Main(args []string, in io.Reader, out, errOut io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -36,6 +38,9 @@ func Main(args []string, in io.Reader, out, errOut io.Writer) int {
 		return 0
 	case errors.Is(err, errDrift):
 		return exitDrift
+	case errors.Is(err, redirection.ErrMissing):
+		_, _ = fmt.Fprintln(errOut, "error:", err)
+		return exitMissing
 	default:
 		_, _ = fmt.Fprintln(errOut, "error:", err)
 		return exitError
@@ -51,7 +56,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage: true, SilenceErrors: true, Args: cobra.NoArgs,
 		Version: version(),
 	}
-	root.AddCommand(newRun(), newRules())
+	root.AddCommand(newRun(), newRules(), newWait(), newCNI())
 	return root
 }
 

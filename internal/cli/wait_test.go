@@ -1,0 +1,225 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"istio-pod-network-controller/internal/kerneltest"
+	"istio-pod-network-controller/internal/netns"
+)
+
+// program builds the product as it is shipped: what it costs to start is part of what is tested. Any user may run it.
+func program(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Chmod(filepath.Dir(dir), 0o711); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "program")
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=auto", "-ldflags=-s -w", "-o", file, "../..")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the program: %v\n%s", err, out)
+	}
+	return file
+}
+
+// process is one `wait` inside a pod.
+type process struct {
+	*exec.Cmd
+	out, err bytes.Buffer
+}
+
+// start runs `wait` in a namespace as a user without any capability, who is the proxy where uid is 1337.
+func start(t *testing.T, file string, ns *netns.NS, uid uint32, args ...string) *process {
+	t.Helper()
+	p := &process{Cmd: exec.CommandContext(t.Context(), file, append([]string{"wait"}, args...)...)}
+	p.Stdout, p.Stderr = &p.out, &p.err
+	p.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	if err := ns.Do(p.Start); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Process.Kill() })
+	return p
+}
+
+// end waits for the process and gives its exit code and all that it said.
+func (p *process) end() (code int, said string) {
+	_ = p.Wait() // an exit code other than 0 is an error here
+	return p.ProcessState.ExitCode(), p.out.String() + p.err.String()
+}
+
+// listens waits until the process has opened the inbound port: it tries, then.
+func (p *process) listens(t *testing.T, ns *netns.NS) {
+	t.Helper()
+	kerneltest.Eventually(t, "it listens", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		_, err := kerneltest.Dial(ctx, ns, kerneltest.App, "", "127.0.0.1:15006")
+		return err != nil && !strings.Contains(err.Error(), "refused")
+	})
+}
+
+// applyRules programs a namespace by `rules apply`, for a pod with one more annotation.
+func applyRules(t *testing.T, ns *netns.NS, annotation string) {
+	t.Helper()
+	pod := strings.Replace(podYAML, `"true"}`, `"true"`+annotation+"}", 1)
+	if code, _, errOut := call(t, pod, "rules", "apply", "--netns", ns.Path(), "--pod", "-"); code != 0 {
+		t.Fatal(errOut)
+	}
+}
+
+func TestWaitAsAProcess(t *testing.T) {
+	file := program(t)
+	for name, test := range map[string]func(*testing.T, string){
+		"every mode, every user":                testEveryModeAndUser,
+		"rules that come while it waits":        testRulesComeLater,
+		"a port of the pod's own":               testPort,
+		"whoever tells it to end is obeyed":     testInterrupted,
+		"what it costs":                         testCost,
+		"flags that are wrong, time that is up": testOtherEnds,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, file) })
+	}
+}
+
+func testEveryModeAndUser(t *testing.T, file string) {
+	t.Helper()
+	proven := regexp.MustCompile(`^redirection is in force after \S+: IPv4 IPv6\n$`)
+	for mode, annotation := range map[string]string{
+		"REDIRECT": "", "TPROXY": `, sidecar.istio.io/interceptionMode: TPROXY`, "NONE": `, sidecar.istio.io/interceptionMode: NONE`,
+	} {
+		for _, uid := range []uint32{0, 1000, 1337} {
+			pod, _ := kerneltest.NewPod(t)
+			code, said := start(t, file, pod, uid, "--once").end()
+			if code != exitMissing || !strings.HasPrefix(said, "error: rules missing: IPv4: ") || strings.Count(said, "\n") != 1 {
+				t.Errorf("%s as %d, without rules: code %d, said %q", mode, uid, code, said)
+			}
+			applyRules(t, pod, annotation)
+			if code, said = start(t, file, pod, uid, "--once").end(); code != 0 || !proven.MatchString(said) {
+				t.Errorf("%s as %d, with rules: code %d, said %q", mode, uid, code, said)
+			}
+		}
+	}
+}
+
+func testPort(t *testing.T, file string) {
+	t.Helper()
+	pod := kerneltest.New(t)
+	applyRules(t, pod, `, pod-network-controller.istio.io/envoy-inbound-port: "16006"`)
+	if code, said := start(t, file, pod, 1000, "--once", "--port=16006").end(); code != 0 {
+		t.Errorf("code %d, said %q", code, said)
+	}
+	if code, said := start(t, file, pod, 1000, "--once").end(); code != exitMissing {
+		t.Errorf("for the default port: code %d, said %q", code, said)
+	}
+}
+
+func testOtherEnds(t *testing.T, file string) {
+	t.Helper()
+	code, said := start(t, file, kerneltest.New(t), 1000, "--timeout", "100ms").end()
+	if code != exitMissing || !strings.HasPrefix(said, "error: waited 100ms: rules missing: ") {
+		t.Errorf("the time is up: code %d, said %q", code, said)
+	}
+	for _, args := range [][]string{{"--port=http"}, {"--port=0"}, {"--port"}, {"--timeout=-1s"}, {"--timeout=5"}, {"--twice"}, {"now"}} {
+		if code, said := start(t, file, kerneltest.New(t), 1000, args...).end(); code != exitError || !strings.HasPrefix(said, "error: ") {
+			t.Errorf("%q: code %d, said %q", args, code, said)
+		}
+	}
+}
+
+// testRulesComeLater also holds it against its memory: it has done all that it ever does.
+func testRulesComeLater(t *testing.T, file string) {
+	t.Helper()
+	pod, _ := kerneltest.NewPod(t)
+	p := start(t, file, pod, 1000, "--timeout=30s")
+	status := fmt.Sprintf("/proc/%d/status", p.Process.Pid)
+	peak := regexp.MustCompile(`VmHWM:\s+(\d+) kB\n(?s:.*)nonvoluntary`)
+	p.listens(t, pod)
+	text, err := os.ReadFile(status)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kB int
+	if found := peak.FindSubmatch(text); found == nil {
+		t.Errorf("no peak of memory in %s", text)
+	} else if _, err := fmt.Sscan(string(found[1]), &kB); err != nil || kB >= 15*1024 {
+		t.Errorf("%d kB of memory at its peak, want less than 15 MB (%v)", kB, err)
+	}
+	t.Logf("%d kB of memory at its peak", kB)
+	applyRules(t, pod, "")
+	applied := time.Now()
+	if code, said := p.end(); code != 0 {
+		t.Errorf("code %d, said %q", code, said)
+	}
+	late := time.Since(applied)
+	t.Logf("it saw the rules after %s", late)
+	if late > 200*time.Millisecond {
+		t.Errorf("it took %s to see the rules", late)
+	}
+}
+
+// testCost measures whole processes. Half of 50 ms is left to machines that are busy with other tests.
+func testCost(t *testing.T, file string) {
+	t.Helper()
+	pod := kerneltest.New(t)
+	applyRules(t, pod, "")
+	var took []time.Duration
+	for range 21 {
+		begin := time.Now()
+		if code, said := start(t, file, pod, 1000).end(); code != 0 {
+			t.Fatalf("code %d, said %q", code, said)
+		}
+		took = append(took, time.Since(begin))
+	}
+	slices.Sort(took)
+	t.Logf("a whole process: %s (p50), %s (worst)", took[10], took[20])
+	if took[10] > 50*time.Millisecond {
+		t.Errorf("half of the processes took more than %s", took[10])
+	}
+}
+
+// testInterrupted holds also where it is the first process of a container and signals have no default.
+func testInterrupted(t *testing.T, file string) {
+	t.Helper()
+	pod := kerneltest.New(t)
+	p := start(t, file, pod, 1000)
+	p.listens(t, pod)
+	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code, said := p.end(); code != exitError || !strings.HasPrefix(said, "error: interrupted") {
+		t.Errorf("code %d, said %q", code, said)
+	}
+}
+
+// The common way, which help and faulty flags take, leads to the same command.
+func TestWaitIsAlsoACommandLikeAnyOther(t *testing.T) {
+	ns := kerneltest.New(t)
+	in := func(args ...string) (code int, out, errOut string) {
+		if err := ns.Do(func() error { code, out, errOut = call(t, "", append([]string{"wait"}, args...)...); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		return code, out, errOut
+	}
+	if code, _, errOut := in("--once"); code != exitMissing || !strings.HasPrefix(errOut, "error: rules missing: ") {
+		t.Errorf("without rules: code %d, said %q", code, errOut)
+	}
+	applyRules(t, ns, "")
+	if code, out, errOut := in("--once", "--timeout", "1s", "--port", "15006"); code != 0 || !strings.HasPrefix(out, "redirection is in force") {
+		t.Errorf("with rules: code %d, said %q %q", code, out, errOut)
+	}
+	if code, out, _ := in("--help"); code != 0 || !strings.Contains(out, "--timeout") {
+		t.Errorf("help: code %d, said %q", code, out)
+	}
+}

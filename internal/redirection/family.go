@@ -1,0 +1,105 @@
+package redirection
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"strconv"
+	"syscall"
+)
+
+// validationPort and the addresses below are those of iptables.Validation.
+const validationPort = 15005
+
+// family is one address family, and its addresses in the bytes of the wire.
+type family struct {
+	name                 string
+	domain               int
+	loopback, validation []byte
+}
+
+func families() []family {
+	return []family{
+		{name: "IPv4", domain: syscall.AF_INET, loopback: []byte{127, 0, 0, 1}, validation: []byte{127, 0, 0, 6}},
+		{name: "IPv6", domain: syscall.AF_INET6, loopback: []byte{15: 1}, validation: []byte{15: 6}},
+	}
+}
+
+func (f family) missing(why string) error { return missingError{f.name + ": " + why} }
+
+func (f family) address(ip []byte, port int) syscall.Sockaddr {
+	if f.domain == syscall.AF_INET {
+		return &syscall.SockaddrInet4{Port: port, Addr: [4]byte(ip)}
+	}
+	return &syscall.SockaddrInet6{Port: port, Addr: [16]byte(ip)}
+}
+
+// bind makes a socket with an address of the pod's own. EADDRINUSE: another process listens there; several that hold it
+// without listening do not mind each other. EADDRNOTAVAIL: it is not the pod's.
+func (f family) bind(ip []byte, port int) (socket, error) {
+	s, err := open(f.domain)
+	if err != nil {
+		return 0, &triedError{"open a socket", err}
+	}
+	if err := syscall.Bind(int(s), f.address(ip, port)); err != nil {
+		s.close()
+		return 0, &triedError{"bind port " + strconv.Itoa(port), err}
+	}
+	return s, nil
+}
+
+// take waits for the connection c to arrive at l, with a token that is sent over it and with its destination.
+func (f family) take(l, c socket) error {
+	token, err := newToken()
+	if err != nil {
+		return err
+	}
+	if _, err := syscall.Write(int(c), token); err != nil {
+		return f.missing(err.Error())
+	}
+	self, err := c.local()
+	if err != nil {
+		return err
+	}
+	for {
+		arrived, from, err := l.accept()
+		if errors.Is(err, syscall.EAGAIN) {
+			return f.missing("connected, but not to the inbound port")
+		}
+		if err != nil {
+			return err
+		}
+		if from == self {
+			err := f.check(arrived, token)
+			arrived.close()
+			return err
+		}
+		arrived.close()
+	}
+}
+
+func newToken() ([]byte, error) {
+	random, err := os.Open("/dev/urandom")
+	if err != nil {
+		return nil, err
+	}
+	defer random.Close()
+	token := make([]byte, 16)
+	_, err = random.Read(token)
+	return token, err
+}
+
+func (f family) check(arrived socket, token []byte) error {
+	got, err := arrived.read(len(token))
+	if err != nil || !bytes.Equal(got, token) {
+		return f.missing("what was sent did not arrive")
+	}
+	ip, port, err := arrived.originalDst(f.domain)
+	switch {
+	case err != nil:
+		return f.missing("the destination is lost: " + err.Error())
+	case !bytes.Equal(ip, f.validation) || port != validationPort:
+		return f.missing("the destination is not the one that was dialled")
+	}
+	return nil
+}

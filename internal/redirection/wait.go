@@ -1,0 +1,73 @@
+package redirection
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strconv"
+	"time"
+)
+
+// interval is how often Wait tries.
+const interval = 50 * time.Millisecond
+
+// Options are the flags of the command `wait`.
+type Options struct {
+	// Port is the proxy's port for inbound traffic.
+	Port    uint16
+	Timeout time.Duration
+	// Once makes one try, whatever Timeout says.
+	Once bool
+}
+
+// DefaultOptions are what holds without flags.
+func DefaultOptions() Options { return Options{Port: 15006, Timeout: time.Minute} }
+
+// Run waits as the options say, and writes in one line what was proven.
+func Run(ctx context.Context, o Options, out io.Writer) error {
+	switch {
+	case o.Port == 0:
+		return errors.New("--port 0: want 1 to 65535")
+	case o.Timeout <= 0 && !o.Once:
+		return errors.New("--timeout " + o.Timeout.String() + ": want more than nothing; --once tries once")
+	}
+	start := time.Now()
+	proof, err := Wait(ctx, o)
+	if err != nil {
+		return err
+	}
+	text := append([]byte("redirection is in force after "), time.Since(start).Round(time.Millisecond).String()...)
+	text = append(text, ':')
+	for _, f := range proof.Families {
+		text = append(append(text, ' '), f...)
+	}
+	if proof.ByProxy {
+		text = append(text, ", by a connection that the process on port "+strconv.Itoa(int(o.Port))+" took"...)
+	}
+	_, err = out.Write(append(text, '\n'))
+	return err
+}
+
+// Wait tries until everything is proven, or the time is up.
+func Wait(ctx context.Context, o Options) (Proof, error) {
+	p, err := New(o.Port)
+	if err != nil {
+		return Proof{}, err
+	}
+	defer p.Close()
+	tick, end := time.NewTicker(interval), time.After(o.Timeout)
+	defer tick.Stop()
+	for {
+		proof, err := p.Try()
+		if o.Once || !errors.Is(err, ErrMissing) {
+			return proof, err
+		}
+		select {
+		case <-tick.C:
+		case <-end:
+			return proof, &triedError{"waited " + o.Timeout.String(), err}
+		case <-ctx.Done():
+			return proof, &triedError{"interrupted", context.Cause(ctx)}
+		}
+	}
+}
