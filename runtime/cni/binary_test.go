@@ -60,26 +60,15 @@ func TestBinaryIsMadeOfLittle(t *testing.T) {
 // BenchmarkStart compares a call of the plugin, which asks an agent, with the start of a program that does nothing. The
 // target is less than three times, and less than 10 ms at the median.
 func BenchmarkStart(b *testing.B) {
-	socket := serve(b, &fakeAgent{})
-	for name, run := range map[string]func(*testing.B){
-		"empty": func(b *testing.B) {
-			b.Helper()
-			if err := exec.Command(program("empty")).Run(); err != nil {
-				b.Fatal(err)
-			}
-		},
-		"ADD": func(b *testing.B) {
-			b.Helper()
-			if code, out, log := newCall("ADD", conf(socket, "")).run(b); code != 0 {
-				b.Fatal(out, log)
-			}
-		},
-	} {
+	add := newCall("ADD", conf(serve(b, &fakeAgent{}), ""))
+	for _, name := range []string{"empty", PluginType} {
 		b.Run(name, func(b *testing.B) {
 			var took []time.Duration
 			for b.Loop() {
 				start := time.Now()
-				run(b)
+				if code, out, log := add.runAs(b, name); code != 0 {
+					b.Fatal(out, log)
+				}
 				took = append(took, time.Since(start))
 			}
 			slices.Sort(took)
