@@ -38,6 +38,21 @@ func (r Reader) Pod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error) 
 	return nil, ErrNoPod
 }
 
+// UID gives the UID of the pod that goes by a name, for entrances that are not told.
+func (r Reader) UID(ctx context.Context, namespace, name string) (string, error) {
+	for _, from := range []client.Reader{r.Cache, r.Live} {
+		pod := &corev1.Pod{}
+		err := from.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, pod)
+		switch {
+		case err == nil && pod.DeletionTimestamp == nil:
+			return string(pod.UID), nil
+		case err != nil && !apierrors.IsNotFound(err):
+			return "", fmt.Errorf("get pod: %w", err)
+		}
+	}
+	return "", ErrNoPod
+}
+
 // Namespace gives a namespace's metadata, or nil for one that does not exist.
 func (r Reader) Namespace(ctx context.Context, name string) (*corev1.Namespace, error) {
 	for _, from := range []client.Reader{r.Cache, r.Live} {

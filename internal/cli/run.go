@@ -126,31 +126,34 @@ func addControllers(mgr manager.Manager, o *runOptions, backend *nftables.Backen
 		watch.SetupWithManager(mgr),
 		mgr.Add(writer),
 		mgr.Add(&controllers.Sweeper{Programmer: programmer, Interval: o.sweepInterval}),
+		addEntrances(mgr, o, entrance{programmer: programmer, pods: pods}),
 	)
 }
 
 // addChecks makes readyz say whether pods can be looked after: their cache is there, and the runtime answers.
 func addChecks(mgr manager.Manager, finder runtimeFinder) error {
-	within := func(check func(context.Context) error) healthz.Checker {
-		return func(r *http.Request) error {
-			ctx, cancel := context.WithTimeout(r.Context(), checkTimeout)
-			defer cancel()
-			return check(ctx)
-		}
-	}
 	return errors.Join(
 		mgr.AddHealthzCheck("ping", healthz.Ping),
-		mgr.AddReadyzCheck("cache", within(func(ctx context.Context) error {
+		mgr.AddReadyzCheck("cache", checker(func(ctx context.Context) error {
 			if !mgr.GetCache().WaitForCacheSync(ctx) {
 				return errors.New("the cache is not synchronized")
 			}
 			return nil
 		})),
-		mgr.AddReadyzCheck("runtime", within(func(ctx context.Context) error {
+		mgr.AddReadyzCheck("runtime", checker(func(ctx context.Context) error {
 			_, err := finder.Version(ctx)
 			return err
 		})),
 	)
+}
+
+// checker bounds a check in time.
+func checker(check func(context.Context) error) healthz.Checker {
+	return func(r *http.Request) error {
+		ctx, cancel := context.WithTimeout(r.Context(), checkTimeout)
+		defer cancel()
+		return check(ctx)
+	}
 }
 
 // newBackend makes the backend, having made sure that the kernel takes the rules of an ordinary pod.

@@ -13,6 +13,7 @@ import (
 // runOptions are run's flags.
 type runOptions struct {
 	intentFlags
+	entranceFlags
 	nodeName        string
 	runtime         string
 	runtimeEndpoint string
@@ -35,6 +36,7 @@ func (o *runOptions) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.metricsAddr, "metrics-addr", ":15079", "address of /metrics, 0 for none")
 	fs.StringVar(&o.logLevel, "log-level", "info", "debug, info or error")
 	fs.DurationVar(&o.sweepInterval, "sweep-interval", time.Minute, "how often programmed pods are compared with the kernel, 0 for never")
+	o.entranceFlags.add(fs)
 	o.intentFlags.add(fs)
 }
 
@@ -77,6 +79,6 @@ func (o *runOptions) Validate() error {
 	if o.sweepInterval < 0 {
 		errs = append(errs, fmt.Errorf("--sweep-interval: value %q: want 0 or more", o.sweepInterval))
 	}
-	errs = append(errs, validateBackend(o.backend), o.intentFlags.validate())
+	errs = append(errs, validateBackend(o.backend), o.entranceFlags.validate(), o.intentFlags.validate())
 	return errors.Join(errs...)
 }

@@ -1,0 +1,143 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/runtime/cni"
+	"istio-pod-network-controller/runtime/nri"
+)
+
+// entrance hands sandboxes that others tell of to the Programmer.
+type entrance struct {
+	by         controllers.Entrance
+	programmer *controllers.Programmer
+	pods       controllers.Reader
+	failOpen   bool
+}
+
+// Ensure programs a sandbox, or finds that it needs nothing. Its error refuses the pod.
+func (e entrance) Ensure(ctx context.Context, s podnet.Sandbox) error {
+	_, err := e.programmer.Ensure(ctx, e.by, s)
+	return err
+}
+
+// Forget drops a sandbox that is gone.
+func (e entrance) Forget(sandboxID string) { e.programmer.Forget(sandboxID) }
+
+// chain is the entrance by the CNI chain, whose runtimes do not always tell the pod's UID.
+type chain struct{ entrance }
+
+// Add programs a sandbox before its containers exist. A pod that the API server does not know is a static one, or is
+// deleted already.
+func (c chain) Add(ctx context.Context, s podnet.Sandbox) error {
+	_, err := c.ensure(ctx, s)
+	return err
+}
+
+// Check repairs what is missing, and says that it was.
+func (c chain) Check(ctx context.Context, s podnet.Sandbox) error {
+	result, err := c.ensure(ctx, s)
+	if err == nil && result == controllers.Changed {
+		err = errors.New("the sandbox's rules were not as its pod asks; they are now")
+	}
+	return err
+}
+
+// Del forgets a sandbox; its rules went with its namespace.
+func (c chain) Del(_ context.Context, s podnet.Sandbox) error {
+	c.Forget(s.ID)
+	return nil
+}
+
+func (c chain) ensure(ctx context.Context, s podnet.Sandbox) (controllers.Result, error) {
+	if s.UID == "" {
+		uid, err := c.pods.UID(ctx, s.Namespace, s.Name)
+		if err != nil {
+			return controllers.Failed, c.verdict(err)
+		}
+		s.UID = uid
+	}
+	result, err := c.programmer.Ensure(ctx, c.by, s)
+	return result, c.verdict(err)
+}
+
+func (c chain) verdict(err error) error {
+	if errors.Is(err, controllers.ErrNoPod) {
+		return nil
+	}
+	if err != nil && c.failOpen {
+		ctrl.Log.Error(err, "pod let through without its rules", "entrance", c.by)
+		return nil
+	}
+	return err
+}
+
+// addEntrances registers what tells the agent of sandboxes beside the API server.
+func addEntrances(mgr manager.Manager, o *runOptions, e entrance) error {
+	e.failOpen = o.failOpen
+	return errors.Join(addNRI(mgr, o, e), addCNI(mgr, o, e))
+}
+
+func addNRI(mgr manager.Manager, o *runOptions, e entrance) error {
+	if o.nri == "off" {
+		return nil
+	}
+	e.by = controllers.NRI
+	n, err := nri.New(nri.Config{
+		Socket: o.nriSocket, Index: o.nriIndex, Handler: e, Required: o.nri == "required", FailOpen: o.failOpen,
+		PassNamespaces: append([]string{o.config.AgentNamespace}, o.config.ExcludedNamespaces...),
+	})
+	if err != nil {
+		return err
+	}
+	connected := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "istio_pod_network_controller_nri_connected", Help: "1 while the container runtime asks the agent before containers start.",
+	}, func() float64 { return map[bool]float64{true: 1}[n.Connected()] })
+	return errors.Join(
+		metrics.Registry.Register(connected),
+		mgr.AddReadyzCheck("nri", checker(n.Check)),
+		mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return n.Start(logr.NewContext(ctx, ctrl.Log)) })),
+	)
+}
+
+func addCNI(mgr manager.Manager, o *runOptions, e entrance) error {
+	if o.cni == "off" {
+		return nil
+	}
+	e.by = controllers.CNI
+	o.chain.plugin.ExcludeNamespaces = append(o.chain.plugin.ExcludeNamespaces, o.config.ExcludedNamespaces...)
+	if o.config.AgentNamespace != "" {
+		o.chain.plugin.ExcludeNamespaces = append(o.chain.plugin.ExcludeNamespaces, o.config.AgentNamespace)
+	}
+	synced := func(ctx context.Context) error {
+		if !mgr.GetCache().WaitForCacheSync(ctx) {
+			return errors.New("the agent's cache is not synchronized")
+		}
+		return nil
+	}
+	server, err := cni.NewServer(cni.Config{
+		Path: o.chain.plugin.Socket, Handler: chain{e}, Ready: synced, Log: slog.New(logr.ToSlogHandler(ctrl.Log)),
+	})
+	if err != nil {
+		return fmt.Errorf("make CNI socket: %w", err)
+	}
+	installer, err := o.chain.installer(ctrl.Log)
+	if err != nil {
+		return fmt.Errorf("make CNI installer: %w", err)
+	}
+	return errors.Join(
+		mgr.Add(server), mgr.Add(installer),
+		mgr.AddReadyzCheck("cni", checker(func(context.Context) error { return installer.Check() })),
+	)
+}
