@@ -17,7 +17,7 @@ func TestStartedProcessIsAliveUntilStopped(t *testing.T) {
 	if err := p.Stop(5 * time.Second); err != nil {
 		t.Fatal(err)
 	}
-	<-ended
+	_ = <-ended
 	if p.Alive() {
 		t.Error("alive after Stop")
 	}
@@ -40,7 +40,7 @@ func TestStopKillsWhatIgnoresTheSignal(t *testing.T) {
 	if err := p.Stop(50 * time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
-	<-ended
+	_ = <-ended
 	if p.Alive() {
 		t.Error("alive after Stop")
 	}
@@ -61,7 +61,7 @@ func TestAnotherProcessWithTheSameIDIsNotTheOne(t *testing.T) {
 	if err := p.Stop(time.Second); err != nil {
 		t.Error(err)
 	}
-	<-ended
+	_ = <-ended
 }
 
 func TestEndIsReportedAndTheLogKept(t *testing.T) {
@@ -105,6 +105,6 @@ func logFile(t *testing.T) *os.File {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { f.Close() })
+	t.Cleanup(func() { _ = f.Close() })
 	return f
 }

@@ -78,8 +78,7 @@ func Lock(file string) (unlock func(), err error) {
 		return nil, fmt.Errorf("open the lock: %w", err)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("another kc is at work (lock %s): %w", file, err)
+		return nil, errors.Join(fmt.Errorf("another kc is at work (lock %s): %w", file, err), f.Close())
 	}
-	return func() { f.Close() }, nil
+	return func() { _ = f.Close() }, nil
 }
