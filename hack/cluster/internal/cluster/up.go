@@ -58,19 +58,33 @@ func (c *Cluster) Up(ctx context.Context, parts Parts) error {
 		return err
 	}
 	defer unlock()
-	if _, err := c.State(); !errors.Is(err, state.ErrNotUp) {
-		return errors.Join(errors.New("the cluster is up already: `kc down` ends it"), err)
+	if err := c.refuseTwo(); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
 	r := &run{
 		cluster: c, parts: parts, began: time.Now(), ended: make(chan ending, 16),
-		state: &state.State{Programs: parts.Programs, Tools: parts.Tools, Daemons: map[string]daemon.Process{}},
+		state: &state.State{
+			Programs: parts.Programs, Tools: parts.Tools, Daemons: map[string]daemon.Process{}, Began: time.Now().Round(time.Second),
+		},
 	}
 	if err := r.start(ctx); err != nil {
 		return errors.Join(fmt.Errorf("start the cluster: %w", err), c.keepLogs(), c.end())
 	}
 	return nil
+}
+
+// refuseTwo says since when there is a cluster: it may be somebody else's, who would miss it.
+func (c *Cluster) refuseTwo() error {
+	s, err := c.State()
+	switch {
+	case errors.Is(err, state.ErrNotUp):
+		return nil
+	case err != nil:
+		return err
+	}
+	return fmt.Errorf("the cluster is up already, since %s: use it, or end it with `kc down`", s.Began.Format(time.DateTime))
 }
 
 // start goes through the steps in order and tells each one that is done, with the time since the beginning.

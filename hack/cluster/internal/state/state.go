@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -30,6 +31,8 @@ type State struct {
 	Sysctls map[string]string `json:"sysctls"`
 	// Controllers are the cgroup controllers that were switched on for the node.
 	Controllers []string `json:"controllers,omitempty"`
+	// Began is when the start began: who finds a cluster up can tell whether it is his own.
+	Began time.Time `json:"began"`
 	// Ready says that the start came to its end.
 	Ready bool `json:"ready"`
 }
