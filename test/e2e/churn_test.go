@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -134,7 +135,10 @@ func strayMounts(pid int, used map[string]bool) error {
 	return nil
 }
 
-// openNamespaces counts the network namespaces that the agent holds open.
+// nsfs is the kernel's file system of namespaces (linux/magic.h). Paths do not tell: a namespace whose path is gone is "/".
+const nsfs = 0x6e736673
+
+// openNamespaces counts the namespaces that the agent holds open.
 func (s *space) openNamespaces(t *testing.T, agent *corev1.Pod) int {
 	t.Helper()
 	dir := fmt.Sprintf("/proc/%d/fd", s.containerPID(t, agent, "agent"))
@@ -142,8 +146,8 @@ func (s *space) openNamespaces(t *testing.T, agent *corev1.Pod) int {
 	must(t, err)
 	n := 0
 	for _, fd := range fds {
-		target, err := os.Readlink(filepath.Join(dir, fd.Name()))
-		if err == nil && (strings.HasPrefix(target, "net:") || strings.Contains(target, "/netns/")) {
+		var fs syscall.Statfs_t
+		if syscall.Statfs(filepath.Join(dir, fd.Name()), &fs) == nil && fs.Type == nsfs {
 			n++
 		}
 	}
