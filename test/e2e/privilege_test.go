@@ -16,6 +16,7 @@ const (
 	capSysAdmin = 21
 )
 
+// Asked of the pod's specification, which reviewers read, and of the process, which is what counts.
 func TestAgentHasNoMorePrivilegesThanItNeeds(t *testing.T) {
 	t.Parallel()
 	c := open(t)

@@ -13,6 +13,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
+// What the application sees as its peer and what the proxy read from the kernel must agree: either alone could be right
+// while the connection went astray.
 func TestTrafficPassesTheProxyInBothFamilies(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())
@@ -57,6 +59,7 @@ func TestTrafficBetweenPodsPassesBothProxies(t *testing.T) {
 	}
 }
 
+// The test's own proxy was written beside the rules. One that was not shows that neither leans on the other.
 func TestHAProxyFindsTheOriginalDestination(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())
