@@ -33,7 +33,7 @@ func newWatch(t *testing.T, pods ...*corev1.Pod) (*PodWatch, *bench) {
 
 func TestReconcileDecidesWhenToLookAgain(t *testing.T) {
 	cases := map[string]struct {
-		change                 func(*bench)
+		change      func(*bench)
 		soon, retry bool
 	}{
 		"programmed":              {},
