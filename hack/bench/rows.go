@@ -46,7 +46,7 @@ func write(rows []row, file string) error {
 	if file == "" {
 		return nil
 	}
-	f, err := os.Create(file) //nolint:gosec // the file that the user named
+	f, err := os.Create(file)
 	if err != nil {
 		return err
 	}
