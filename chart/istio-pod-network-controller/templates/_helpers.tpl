@@ -71,6 +71,14 @@ Docker's socket lies in /var/run itself, which is too much to hand out: there it
 {{- if eq .Values.containerRuntime "docker" }}
 - {name: docker-netns, path: /var/run/docker/netns, type: DirectoryOrCreate}
 {{- end }}
+{{- if ne .Values.nri "off" }}
+- {name: nri, path: {{ dir .Values.nriSocket | quote }}, type: DirectoryOrCreate}
+{{- end }}
+{{- if eq .Values.cni "install" }}
+- {name: cni-bin, path: {{ .Values.cniBinDir | quote }}, type: DirectoryOrCreate, writable: true}
+- {name: cni-conf, path: {{ .Values.cniConfDir | quote }}, type: DirectoryOrCreate, writable: true}
+- {name: cni-socket, path: {{ dir .Values.cniSocket | quote }}, type: DirectoryOrCreate, writable: true}
+{{- end }}
 {{- end -}}
 
 {{- /* Every flag of `run`, once. Lists are joined as the flags and the pods' annotations write them. */ -}}
@@ -86,6 +94,17 @@ Docker's socket lies in /var/run itself, which is too much to hand out: there it
   (list "select" $v.select)
   (list "exclude-namespaces" (join "," $v.excludeNamespaces))
   (list "unsupported-runtime-handlers" (join "," $v.unsupportedRuntimeHandlers))
+  (list "nri" $v.nri)
+  (list "nri-socket" $v.nriSocket)
+  (list "nri-index" $v.nriIndex)
+  (list "fail-open" $v.failOpen)
+  (list "cni" $v.cni)
+  (list "cni-bin-dir" $v.cniBinDir)
+  (list "cni-conf-dir" $v.cniConfDir)
+  (list "cni-socket" $v.cniSocket)
+  (list "cni-plugin-source" $v.cniPluginSource)
+  (list "cni-fail-open" $v.cniFailOpen)
+  (list "cni-exclude-namespaces" (join "," $v.cniExcludeNamespaces))
   (list "include-outbound-ip-ranges" (join "," $v.includeOutboundIPRanges))
   (list "exclude-outbound-ip-ranges" (join "," $v.excludeOutboundIPRanges))
   (list "include-inbound-ports" (join "," $v.includeInboundPorts))

@@ -47,8 +47,11 @@ func TestArgumentsAreTheFlagsOfRun(t *testing.T) {
 	}
 }
 
-// sameDefault compares as flags do: 1m is 1m0s.
+// sameDefault compares as flags do: 1m is 1m0s, and a default of false is not told.
 func sameDefault(a, b string) bool {
+	if a+b == "false" {
+		return true
+	}
 	first, errFirst := time.ParseDuration(a)
 	second, errSecond := time.ParseDuration(b)
 	return a == b || errFirst == nil && errSecond == nil && first == second
@@ -81,6 +84,17 @@ func TestValuesMapOneToOne(t *testing.T) {
 		"select":                       {"select: either", "either"},
 		"exclude-namespaces":           {"excludeNamespaces: [a, b]", "a,b"},
 		"unsupported-runtime-handlers": {"unsupportedRuntimeHandlers: []", ""},
+		"nri":                          {"nri: required", "required"},
+		"nri-socket":                   {"nriSocket: /run/other/nri.sock", "/run/other/nri.sock"},
+		"nri-index":                    {"nriIndex: '05'", "05"},
+		"fail-open":                    {"failOpen: true", "true"},
+		"cni":                          {"cni: install", "install"},
+		"cni-bin-dir":                  {"cniBinDir: /usr/libexec/cni", "/usr/libexec/cni"},
+		"cni-conf-dir":                 {"cniConfDir: /etc/kubernetes/cni/net.d", "/etc/kubernetes/cni/net.d"},
+		"cni-socket":                   {"cniSocket: /run/agent/cni.sock", "/run/agent/cni.sock"},
+		"cni-plugin-source":            {"cniPluginSource: /plugin", "/plugin"},
+		"cni-fail-open":                {"cniFailOpen: true", "true"},
+		"cni-exclude-namespaces":       {"cniExcludeNamespaces: [a, b]", "a,b"},
 		"include-outbound-ip-ranges":   {"includeOutboundIPRanges: [10.0.0.0/8, 'fd00::/8']", "10.0.0.0/8,fd00::/8"},
 		"exclude-outbound-ip-ranges":   {"excludeOutboundIPRanges: [192.168.0.0/16]", "192.168.0.0/16"},
 		"include-inbound-ports":        {"includeInboundPorts: [80, 8080]", "80,8080"},

@@ -34,15 +34,16 @@ func load(t *testing.T) *chart.Chart {
 	return c
 }
 
-// install renders the chart as `helm install` would, without a cluster: values are merged and checked against the schema.
-func install(t *testing.T, values string) (*release.Release, error) {
+// install renders the chart as `helm install` would, without a cluster: values are merged and checked against the schema. Kinds
+// (group/version/kind) are what the cluster has beside the common.
+func install(t *testing.T, values string, kinds ...string) (*release.Release, error) {
 	t.Helper()
 	parsed, err := chartutil.ReadValues([]byte(values))
 	if err != nil {
 		t.Fatalf("read values: %v", err)
 	}
 	client := action.NewInstall(&action.Configuration{Log: t.Logf})
-	client.ClientOnly, client.DryRun = true, true
+	client.ClientOnly, client.DryRun, client.APIVersions = true, true, kinds
 	client.ReleaseName, client.Namespace = name, name
 	client.KubeVersion = &chartutil.KubeVersion{Version: "v1.36.0", Major: "1", Minor: "36"}
 	return client.RunWithContext(t.Context(), load(t), parsed)

@@ -31,6 +31,10 @@ func TestSchemaRefuses(t *testing.T) {
 		"an address without a port":           {"metricsAddr: localhost", "at '/metricsAddr': 'localhost' does not match pattern"},
 		"no address for the probes":           {`healthAddr: "0"`, "at '/healthAddr': '0' does not match pattern"},
 		"an interval without a unit":          {`sweepInterval: "60"`, "at '/sweepInterval': '60' does not match pattern"},
+		"a policy that is neither on nor off": {"admission: {enabled: maybe}", "at '/admission/enabled': value must be one of 'auto', true, false"},
+		"an unknown failure policy":           {"admission: {failurePolicy: Warn}", "at '/admission/failurePolicy': value must be one of 'Fail', 'Ignore'"},
+		"a wait without a unit":               {`admission: {waitTimeout: "60"}`, "at '/admission/waitTimeout': '60' does not match pattern"},
+		"an unknown part of the admission":    {"admission: {gate: true}", "additional properties 'gate' not allowed"},
 		"a list inside a list item":           {`excludeNamespaces: ["a,b"]`, "at '/excludeNamespaces/0': 'a,b' does not match pattern"},
 	} {
 		t.Run(name, func(t *testing.T) {
