@@ -1,0 +1,62 @@
+{{- /* Whether a policy is rendered: auto asks the cluster for its kind. */ -}}
+{{- define "agent.policy" -}}
+{{- $asked := toString .asked -}}
+{{- if or (eq $asked "true") (and (eq $asked "auto") (.root.Capabilities.APIVersions.Has (printf "admissionregistration.k8s.io/v1/%s" .kind))) -}}true{{- end -}}
+{{- end -}}
+
+{{- define "agent.image" -}}
+{{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) | quote -}}
+{{- end -}}
+
+{{- define "agent.waitName" -}}istio-pod-network-wait{{- end -}}
+
+{{- /* The agent's name as a plugin of the runtime, which is what the annotation names. */ -}}
+{{- define "agent.pluginName" -}}istio-pod-network-controller{{- end -}}
+
+{{- /*
+Any value as an expression of CEL. Every part of it is dyn(): CEL wants all values of a map to be of one type, and typed objects in a list
+make API servers of 1.36 panic.
+*/ -}}
+{{- define "agent.cel" -}}
+{{- if kindIs "map" . -}}
+dyn({{ "{" }}{{- $first := true }}{{- range $key, $value := . }}{{ ternary "" ", " $first }}{{ toJson $key }}: {{ include "agent.cel" $value }}{{ $first = false }}{{- end }}{{ "}" }})
+{{- else if kindIs "slice" . -}}
+dyn([{{- range $i, $value := . }}{{ ternary "" ", " (eq $i 0) }}{{ include "agent.cel" $value }}{{- end }}])
+{{- else -}}
+dyn({{ toJson . }})
+{{- end -}}
+{{- end -}}
+
+{{- /*
+The init container that waits for the rules. It keeps to Pod Security's level `restricted`. On OpenShift the namespace decides who it runs
+as. Requests are limits, so that a pod of class Guaranteed stays one.
+*/ -}}
+{{- define "agent.waitContainer" -}}
+name: {{ include "agent.waitName" . }}
+image: {{ include "agent.image" . }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+args: [wait, --timeout={{ .Values.admission.waitTimeout }}, --port=PORT]
+terminationMessagePolicy: FallbackToLogsOnError
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  runAsNonRoot: true
+  {{- if not (include "agent.openshift" .) }}
+  runAsUser: 65532
+  runAsGroup: 65532
+  {{- end }}
+  capabilities: {drop: [ALL]}
+  seccompProfile: {type: RuntimeDefault}
+{{- with .Values.admission.waitResources }}
+resources: {{ toJson . }}
+{{- end }}
+{{- end -}}
+
+{{- /* Runtime handlers are not known at admission; a runtime class mostly has the name of its handler. */ -}}
+{{- define "agent.unsupportedClasses" -}}
+{{- $patterns := list -}}
+{{- range .Values.unsupportedRuntimeHandlers -}}
+{{- $patterns = append $patterns (. | replace "." "[.]" | replace "*" ".*" | replace "?" ".") -}}
+{{- end -}}
+{{- with $patterns }}{{ printf "^(%s)$" (join "|" .) }}{{ end -}}
+{{- end -}}

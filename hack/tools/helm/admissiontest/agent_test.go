@@ -1,0 +1,160 @@
+package admissiontest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+)
+
+var errNotYet = errors.New("not yet")
+
+const report = `"metadata": {"annotations": {"pod-network-controller.istio.io/status": "initialized", "pod-network-controller.istio.io/details": "{}"}}`
+
+// restrictsAgent lets the agent's account do what it must not, each alone, and what it must.
+func (s *server) restrictsAgent(t *testing.T) {
+	t.Helper()
+	s.install(t, "{}")
+	s.temptAgent(t)
+	s.podOn(t, release, "agent", "n1", release)
+	s.podOn(t, "silent", "here", "n1", "default")
+	s.podOn(t, "silent", "there", "n2", "default")
+	agent := s.client(t, s.token(t, "agent"))
+	eventually(t, "the API server follows the policy", func(ctx context.Context) error {
+		_, err := patch(ctx, agent, "there", "status", `{"metadata": {"annotations": {"a": "b"}}}`, true)
+		if err == nil || !strings.Contains(err.Error(), release) || !strings.Contains(err.Error(), "denied") {
+			return fmt.Errorf("not denied by the policy: %w", errors.Join(errNotYet, err))
+		}
+		return nil
+	})
+	s.testDenials(t, agent)
+	t.Run("what the agent is for", func(t *testing.T) {
+		for _, status := range []string{"True", "False", "True"} {
+			pod, err := patch(t.Context(), agent, "here", "status",
+				`{`+report+`, "status": {"conditions": [{"type": "`+condition+`", "status": "`+status+`", "reason": "Test"}]}}`, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if pod.Annotations["pod-network-controller.istio.io/status"] != "initialized" || len(pod.Status.Conditions) != 2 {
+				t.Errorf("annotations %v, conditions %v", pod.Annotations, pod.Status.Conditions)
+			}
+		}
+	})
+	t.Run("a token that is bound to no node", func(t *testing.T) {
+		_, err := patch(t.Context(), s.client(t, s.token(t, "")), "here", "status", `{`+report+`}`, true)
+		expectDenied(t, err, "the agent's token is not bound to a node")
+	})
+	t.Run("others are free", func(t *testing.T) {
+		if _, err := patch(t.Context(), s.admin, "there", "", `{"metadata": {"labels": {"a": "b"}}}`, true); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func (s *server) testDenials(t *testing.T, agent kubernetes.Interface) {
+	t.Helper()
+	const annotations, meta = "the agent may write its own two annotations only", "the agent may change no label, finalizer or owner"
+	const conditions, status = "the agent may write its own condition only", "the agent may change nothing of a pod's status but its condition"
+	for name, c := range map[string]struct{ pod, part, patch, want string }{
+		"a pod of another node":               {"there", "status", `{` + report + `}`, "the pod is not on the agent's node n1"},
+		"the pod itself":                      {"here", "", `{` + report + `}`, "the agent may change a pod's status only"},
+		"an annotation more":                  {"here", "status", `{"metadata": {"annotations": {"a": "b"}}}`, annotations},
+		"another's annotation":                {"here", "status", `{"metadata": {"annotations": {"kept": "b"}}}`, annotations},
+		"another's annotation taken away":     {"here", "status", `{"metadata": {"annotations": {"kept": null}}}`, annotations},
+		"a label":                             {"here", "status", `{"metadata": {"labels": {"a": "b"}}}`, meta},
+		"a label changed":                     {"here", "status", `{"metadata": {"labels": {"app": "b"}}}`, meta},
+		"a label taken away":                  {"here", "status", `{"metadata": {"labels": {"app": null}}}`, meta},
+		"a finalizer":                         {"here", "status", `{"metadata": {"finalizers": ["a/b"]}}`, meta},
+		"readiness":                           {"here", "status", `{"status": {"conditions": [{"type": "Ready", "status": "True"}]}}`, conditions},
+		"a condition taken away":              {"here", "status", `{"status": {"conditions": [{"type": "Ready", "$patch": "delete"}]}}`, conditions},
+		"a condition of another name":         {"here", "status", `{"status": {"conditions": [{"type": "` + condition + `d", "status": "True"}]}}`, conditions},
+		"the phase":                           {"here", "status", `{"status": {"phase": "Succeeded"}}`, status},
+		"the address":                         {"here", "status", `{"status": {"podIP": "10.0.0.9", "podIPs": [{"ip": "10.0.0.9"}, {"$patch": "replace"}]}}`, status},
+		"the host's address":                  {"here", "status", `{"status": {"hostIP": "10.0.0.9", "hostIPs": [{"ip": "10.0.0.9"}]}}`, status},
+		"containers":                          {"here", "status", `{"status": {"containerStatuses": [{"name": "app", "ready": true}]}}`, status},
+		"a reason taken away":                 {"here", "status", `{"status": {"reason": null}}`, status},
+		"the report, and something beside it": {"here", "status", `{` + report + `, "status": {"message": "x"}}`, status},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := patch(t.Context(), agent, c.pod, c.part, c.patch, true)
+			expectDenied(t, err, c.want)
+		})
+	}
+}
+
+func expectDenied(t *testing.T, err error, want string) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("error %v, want %q in it", err, want)
+	}
+}
+
+// temptAgent gives the agent's account more than the chart does, so that the policy has something to deny.
+func (s *server) temptAgent(t *testing.T) {
+	t.Helper()
+	meta := metav1.ObjectMeta{Name: "temptation"}
+	_, err := s.admin.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
+		ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"patch"}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.admin.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: meta.Name},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: release, Name: release}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// podOn is a pod that a kubelet has reported on.
+func (s *server) podOn(t *testing.T, namespace, name, node, account string) {
+	t.Helper()
+	pod := shape{namespace: namespace, change: changes(onNode(node), annotate("kept", "a"), label("app", "a"))}.pod()
+	pod.GenerateName, pod.Name, pod.Spec.ServiceAccountName = "", name, account
+	created, err := s.create(t.Context(), pod, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	created.Status = corev1.PodStatus{
+		Phase: corev1.PodRunning, Reason: "Test", PodIP: "10.0.0.2", PodIPs: []corev1.PodIP{{IP: "10.0.0.2"}},
+		Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse}},
+	}
+	if _, err := s.admin.CoreV1().Pods(namespace).UpdateStatus(t.Context(), created, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// token is one of the agent's account, as its pod gets it from the kubelet; without a pod it is bound to nothing.
+func (s *server) token(t *testing.T, pod string) string {
+	t.Helper()
+	request := &authenticationv1.TokenRequest{}
+	if pod != "" {
+		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod}
+	}
+	answer, err := s.admin.CoreV1().ServiceAccounts(release).CreateToken(t.Context(), release, request, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.Status.Token
+}
+
+func patch(ctx context.Context, client kubernetes.Interface, pod, part, text string, dryRun bool) (*corev1.Pod, error) {
+	options, parts := metav1.PatchOptions{}, []string{}
+	if dryRun {
+		options.DryRun = []string{metav1.DryRunAll}
+	}
+	if part != "" {
+		parts = append(parts, part)
+	}
+	return client.CoreV1().Pods("silent").Patch(ctx, pod, types.StrategicMergePatchType, []byte(text), options, parts...)
+}
