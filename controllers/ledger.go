@@ -77,6 +77,18 @@ func (l *Ledger) ForgetPod(uid string) {
 	l.forgetPod(uid)
 }
 
+// Of gives what is remembered of a pod.
+func (l *Ledger) Of(uid string) (Entry, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, e := range l.entries {
+		if e.Sandbox.UID == uid {
+			return e, true
+		}
+	}
+	return Entry{}, false
+}
+
 // UIDs gives the pods that go by a name and are remembered.
 func (l *Ledger) UIDs(namespace, name string) []string {
 	var out []string

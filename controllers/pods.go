@@ -15,10 +15,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// ErrNoPod says that the API server does not know a sandbox's pod: it is no more, or another pod has its name now.
-var ErrNoPod = errors.New("the API server does not know the pod")
-
-func isNoPod(err error) bool { return errors.Is(err, ErrNoPod) }
+func isNoPod(err error) bool { return errors.Is(err, podnet.ErrNoPod) }
 
 // Reader reads pods and namespaces from the watch cache, and from the API server what the cache does not have yet.
 type Reader struct{ Cache, Live client.Reader }
@@ -35,7 +32,7 @@ func (r Reader) Pod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error) 
 			return nil, fmt.Errorf("get pod: %w", err)
 		}
 	}
-	return nil, ErrNoPod
+	return nil, podnet.ErrNoPod
 }
 
 // UID gives the UID of the pod that goes by a name, for entrances that are not told.
@@ -50,7 +47,7 @@ func (r Reader) UID(ctx context.Context, namespace, name string) (string, error)
 			return "", fmt.Errorf("get pod: %w", err)
 		}
 	}
-	return "", ErrNoPod
+	return "", podnet.ErrNoPod
 }
 
 // Namespace gives a namespace's metadata, or nil for one that does not exist.

@@ -31,7 +31,7 @@ type Finder interface {
 	Find(ctx context.Context, pod podnet.Sandbox) (podnet.Sandbox, error)
 }
 
-// Pods reads pods and namespaces. A pod that is not there, or has another UID, is ErrNoPod.
+// Pods reads pods and namespaces. A pod that is not there, or has another UID, is podnet.ErrNoPod.
 type Pods interface {
 	Pod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error)
 	Namespace(ctx context.Context, name string) (*corev1.Namespace, error)
@@ -88,13 +88,13 @@ type Programmer struct {
 }
 
 // Ensure converges one sandbox, of which Namespace, Name and UID are known at least. Errors that matter to callers are
-// podnet.ErrNotReady and podnet.ErrGone (ask again soon), ErrNoPod, and those for which Permanent is true (ask when the pod
+// podnet.ErrNotReady and podnet.ErrGone (ask again soon), podnet.ErrNoPod, and those for which Permanent is true (ask when the pod
 // changes).
 func (p *Programmer) Ensure(ctx context.Context, by Entrance, s podnet.Sandbox) (result Result, err error) {
 	defer func(start time.Time) { p.Metrics.ensured(by, result, err, time.Since(start)) }(time.Now())
 	defer p.locks.lock(s.UID)()
 	pod, err := p.Pods.Pod(ctx, s)
-	if errors.Is(err, ErrNoPod) {
+	if errors.Is(err, podnet.ErrNoPod) {
 		p.Ledger.ForgetPod(s.UID)
 		return Skipped, err
 	}

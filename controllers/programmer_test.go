@@ -79,7 +79,7 @@ type fakePods struct {
 
 func (f *fakePods) Pod(_ context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
 	if f.pod == nil || string(f.pod.UID) != s.UID {
-		return nil, errors.Join(ErrNoPod, f.err)
+		return nil, errors.Join(podnet.ErrNoPod, f.err)
 	}
 	return f.pod, f.err
 }
@@ -297,7 +297,7 @@ func TestAPodThatTheServerDoesNotKnowIsForgotten(t *testing.T) {
 	b := newBench(t)
 	b.ensure(t, Changed)
 	b.pods.pod.UID = "uid-2" // another pod has its name
-	if result, err := b.Ensure(t.Context(), NRI, b.sandbox); result != Skipped || !errors.Is(err, ErrNoPod) {
+	if result, err := b.Ensure(t.Context(), NRI, b.sandbox); result != Skipped || !errors.Is(err, podnet.ErrNoPod) {
 		t.Errorf("result %q, error %v", result, err)
 	}
 	if n := len(b.Ledger.Entries()); n != 0 {
@@ -308,11 +308,24 @@ func TestAPodThatTheServerDoesNotKnowIsForgotten(t *testing.T) {
 // The readiness gate closes when the pod's sandbox is being made anew, and opens for the one that is programmed.
 func TestTheGateFollowsTheSandbox(t *testing.T) {
 	b := newBench(t)
+	known := b.sandbox
+	known.ID, known.NetNS = "sandbox-1", "/netns/1"
+	if _, err := b.Ensure(t.Context(), NRI, known); err != nil {
+		t.Fatal(err)
+	}
 	b.pods.pod.Annotations[KeyStatus] = string(StatusInitialized)
-	clear(b.finder.sandboxes)
+	clear(b.finder.sandboxes) // the runtime does not tell of a sandbox while it makes it
 	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); !errors.Is(err, podnet.ErrNotReady) {
 		t.Fatal(err)
 	}
+	if got := b.lastReport(t); got.Reason != ReasonInitialized {
+		t.Errorf("report %+v of a sandbox in the making", got)
+	}
+	b.backend.err = podnet.ErrGone // its namespace is gone: it was the old one
+	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); !errors.Is(err, podnet.ErrNotReady) {
+		t.Fatal(err)
+	}
+	b.backend.err = nil
 	if got := b.lastReport(t); got.Reason != ReasonSandboxNotReady || got.condition() != corev1.ConditionFalse {
 		t.Errorf("report %+v", got)
 	}

@@ -128,7 +128,7 @@ func (v *visit) fail(ctx context.Context, err error) (Result, error) {
 		err = errors.Join(podnet.ErrGone, err)
 	}
 	if absent(err) {
-		if reported(v.pod) && v.sandbox.ID == "" {
+		if v.reportStale(ctx) {
 			v.report("", ReasonSandboxNotReady, "the pod's new sandbox has no rules yet")
 		}
 		return Skipped, err
@@ -149,9 +149,23 @@ func (v *visit) takenDown(ctx context.Context) bool {
 	return absent(err) || err == nil && now.ID != v.sandbox.ID
 }
 
+// reportStale tells whether the pod's report speaks of a sandbox that is no more. One that the runtime does not tell of may
+// also be in the making still, with its rules in place: its namespace lives.
+func (v *visit) reportStale(ctx context.Context) bool {
+	if !reported(v.pod) || v.sandbox.ID != "" {
+		return false
+	}
+	known, ok := v.Ledger.Of(v.sandbox.UID)
+	if !ok || known.Sandbox.NetNS == "" {
+		return true
+	}
+	_, err := v.Backend.Present(ctx, known.Sandbox.NetNS)
+	return err != nil
+}
+
 // absent tells the errors that only say that a pod or its sandbox is not there (yet, or any more).
 func absent(err error) bool {
-	return errors.Is(err, podnet.ErrNotReady) || errors.Is(err, podnet.ErrGone) || errors.Is(err, ErrNoPod)
+	return errors.Is(err, podnet.ErrNotReady) || errors.Is(err, podnet.ErrGone) || errors.Is(err, podnet.ErrNoPod)
 }
 
 func (v *visit) report(status Status, reason, message string) {

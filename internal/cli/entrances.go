@@ -73,7 +73,7 @@ func (c chain) ensure(ctx context.Context, s podnet.Sandbox) (controllers.Result
 }
 
 func (c chain) verdict(err error) error {
-	if errors.Is(err, controllers.ErrNoPod) {
+	if errors.Is(err, podnet.ErrNoPod) {
 		return nil
 	}
 	if err != nil && c.failOpen {

@@ -7,6 +7,8 @@ import "errors"
 var (
 	// ErrNotReady says that a pod has no running sandbox yet: ask again soon.
 	ErrNotReady = errors.New("no ready sandbox")
+	// ErrNoPod says that the API server does not know a sandbox's pod: it is no more, or another pod has its name now.
+	ErrNoPod = errors.New("the API server does not know the pod")
 	// ErrGone says that a path leads to no namespace any more: its pod is gone, or its sandbox has been made anew.
 	ErrGone = errors.New("network namespace is gone")
 )

@@ -4,6 +4,7 @@ package nri
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -106,11 +107,15 @@ func (p *plugin) ensure(ctx context.Context, pod *api.PodSandbox) error {
 		p.settle(s.ID)
 		return nil
 	}
-	if p.FailOpen {
+	switch {
+	case errors.Is(err, podnet.ErrNoPod): // deleted while it was being started
+		log.Info("pod refused", "reason", err.Error())
+	case p.FailOpen:
 		log.Error(err, "pod let through without its rules")
 		return nil
+	default:
+		log.Error(err, "pod refused")
 	}
-	log.Error(err, "pod refused")
 	return fmt.Errorf("istio-pod-network-controller refuses pod %s until its traffic can be redirected: %w", s.Pod(), err)
 }
 
