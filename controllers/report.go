@@ -71,6 +71,13 @@ func (r Report) details(now time.Time) details {
 	}
 }
 
+// says tells whether two reports say the same, whoever makes them.
+func (r Report) says(other Report) bool {
+	other.Entrance = r.Entrance
+	other.Sandbox.Nameservers, other.Sandbox.RuntimeHandler = r.Sandbox.Nameservers, r.Sandbox.RuntimeHandler
+	return r == other
+}
+
 // on tells whether the pod already says what the report says; who found out, and when, makes no difference.
 func (r Report) on(pod *corev1.Pod) bool {
 	c := findCondition(pod)

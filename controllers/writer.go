@@ -54,11 +54,13 @@ func NewWriter(c client.StatusClient, pods Pods, recorder events.EventRecorder) 
 	}
 }
 
-// Report queues a report and returns at once.
+// Report queues a report and returns at once. Of two that say the same the first one stays: it is whose work it was.
 func (w *Writer) Report(r Report) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.next[r.Sandbox.UID] = r
+	if waiting, ok := w.next[r.Sandbox.UID]; !ok || !waiting.says(r) {
+		w.next[r.Sandbox.UID] = r
+	}
 	w.queue.Add(r.Sandbox.UID)
 }
 
@@ -139,8 +141,7 @@ func (w *Writer) told(r Report) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	last, ok := w.last[r.Sandbox.UID]
-	last.report.Entrance = r.Entrance
-	return ok && last.report == r && w.now().Sub(last.at) < cacheLag
+	return ok && last.report.says(r) && w.now().Sub(last.at) < cacheLag
 }
 
 func (w *Writer) remember(r Report) {

@@ -154,6 +154,22 @@ func TestAPodOfTheSameNameIsNotWrittenTo(t *testing.T) {
 	}
 }
 
+func TestOfTwoReportsThatSayTheSameTheFirstOneIsWritten(t *testing.T) {
+	b := newWriterBench(t, askingPod())
+	first, second := goodReport(), goodReport()
+	first.Entrance, second.Sandbox.Nameservers = NRI, "10.96.0.10"
+	b.Report(first)
+	b.Report(second)
+	if got := b.next["uid-1"]; got != first {
+		t.Errorf("%+v is to be written", got)
+	}
+	second.Message = "another"
+	b.Report(second)
+	if got := b.next["uid-1"]; got != second {
+		t.Errorf("%+v is to be written", got)
+	}
+}
+
 func TestWhatCouldNotBeWrittenIsTriedAgain(t *testing.T) {
 	b := newWriterBench(t, askingPod())
 	b.refuse = 2
