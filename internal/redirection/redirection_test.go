@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -171,36 +172,42 @@ func TestAFamilyThatThePodLacksIsNotAskedFor(t *testing.T) {
 // Connections of others to the inbound port are neither proof nor in the way.
 func TestStrangersAreNoProof(t *testing.T) {
 	pod, _ := kerneltest.NewPod(t)
-	err := pod.Do(func() error {
-		p, err := New(15006)
-		if err != nil {
-			return err
+	in := func(f func() error) {
+		t.Helper()
+		if err := pod.Do(f); err != nil {
+			t.Fatal(err)
 		}
-		defer p.Close()
-		if _, err := p.Try(); !errors.Is(err, ErrMissing) {
-			t.Errorf("without rules: %v", err)
-		}
-		f := families()[0]
-		for range 3 {
-			stranger, err := f.bind(f.loopback, 0)
-			if err != nil {
-				return err
-			}
-			defer stranger.close()
-			if err := stranger.connect(f.address(f.loopback, 15006)); err != nil {
-				return err
-			}
-		}
-		if _, err := p.Try(); !errors.Is(err, ErrMissing) {
-			t.Errorf("with strangers: %v", err)
-		}
-		apply(t, pod, nil, nil)
-		_, err = p.Try()
+	}
+	var p *Prober
+	in(func() (err error) {
+		p, err = New(15006)
 		return err
 	})
-	if err != nil {
-		t.Error(err)
+	defer p.Close()
+	missing := func() error {
+		if _, err := p.Try(); !errors.Is(err, ErrMissing) {
+			return fmt.Errorf("not missing: %w", err)
+		}
+		return nil
 	}
+	in(missing)
+	f := families()[0]
+	for range 3 {
+		in(func() error {
+			stranger, err := f.bind(f.loopback, 0)
+			if err == nil {
+				t.Cleanup(stranger.close)
+				err = stranger.connect(f.address(f.loopback, 15006))
+			}
+			return err
+		})
+	}
+	in(missing)
+	apply(t, pod, nil, nil)
+	in(func() error {
+		_, err := p.Try()
+		return err
+	})
 }
 
 func TestWaitEnds(t *testing.T) {
