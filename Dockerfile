@@ -7,9 +7,9 @@ RUN go mod download
 COPY . .
 RUN GOARCH=$TARGETARCH make build
 
-# The binary is static and talks to the kernel, the runtime and the API server itself: nothing else but the CNI plugin is in the image.
+# The binary is static and talks to the kernel, the runtime and the API server itself: nothing else but the small programs for pods and for the CNI chain is in the image.
 FROM scratch
-COPY --from=build /src/build/istio-pod-network-controller /src/build/istio-pod-network-cni /
+COPY --from=build /src/build/istio-pod-network-controller /src/build/istio-pod-network-cni /src/build/istio-pod-network-wait /
 # Capabilities that the pod's security context adds are effective for root only.
 USER 0:0
 ENTRYPOINT ["/istio-pod-network-controller"]

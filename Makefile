@@ -7,7 +7,6 @@ MAKEFLAGS     += --no-print-directory
 
 NAME   := istio-pod-network-controller
 BINARY := build/$(NAME)
-PLUGIN := build/istio-pod-network-cni
 CHART  := chart/$(NAME)
 CACHE  := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/$(NAME)
 
@@ -42,9 +41,9 @@ help: ## List the targets
 	  /^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: build
-build: ## Build the agent and the CNI plugin, static, to build/
+build: ## Build the agent and its small programs, static, to build/
 	CGO_ENABLED=0 GOOS=linux go build -trimpath -buildvcs=auto -ldflags='-s -w' -o $(BINARY) .
-	CGO_ENABLED=0 GOOS=linux go build -trimpath -buildvcs=auto -ldflags='-s -w' -o $(PLUGIN) ./cmd/istio-pod-network-cni
+	CGO_ENABLED=0 GOOS=linux go build -trimpath -buildvcs=auto -ldflags='-s -w' -o build/ ./cmd/...
 
 .PHONY: test
 test: test-chart ## Run the unit, protocol and kernel tests with the race detector, and those of the chart and the cluster kit
@@ -101,7 +100,7 @@ verify: generate ## Fail if anything generated, tidied or downloaded differs fro
 
 .PHONY: image
 image: build ## Build the image, by the chart's default name, without a container engine, to build/image.tar
-	$(KC) image --binary $(CURDIR)/$(BINARY) --file $(CURDIR)/$(PLUGIN):/istio-pod-network-cni --tag $(IMAGE) --output $(CURDIR)/build/image.tar
+	$(KC) image --binary $(CURDIR)/$(BINARY) --file $(CURDIR)/build/istio-pod-network-cni:/istio-pod-network-cni --file $(CURDIR)/build/istio-pod-network-wait:/istio-pod-network-wait --tag $(IMAGE) --output $(CURDIR)/build/image.tar
 
 .PHONY: cluster-up
 cluster-up: ## Start the one-node cluster (the first time it builds Kubernetes: about 15 CPU minutes)

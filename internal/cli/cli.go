@@ -11,8 +11,6 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-
-	"istio-pod-network-controller/internal/redirection"
 )
 
 // Exit codes beside 0.
@@ -38,9 +36,6 @@ func Main(args []string, in io.Reader, out, errOut io.Writer) int {
 		return 0
 	case errors.Is(err, errDrift):
 		return exitDrift
-	case errors.Is(err, redirection.ErrMissing):
-		_, _ = fmt.Fprintln(errOut, "error:", err)
-		return exitMissing
 	default:
 		_, _ = fmt.Fprintln(errOut, "error:", err)
 		return exitError
@@ -56,7 +51,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage: true, SilenceErrors: true, Args: cobra.NoArgs,
 		Version: version(),
 	}
-	root.AddCommand(newRun(), newRules(), newWait(), newCNI())
+	root.AddCommand(newRun(), newRules(), newCNI())
 	return root
 }
 

@@ -1,7 +1,7 @@
 // Package redirection proves from inside a pod, without any privilege, that the pod's redirection rules are in force: it makes
 // a connection that only the rules can lead to where it must end.
 //
-// It makes do without net, strings, fmt and all else that is initialised late, so that package early can run it early.
+// It makes do with little more than system calls, since every pod that waits pays for it.
 package redirection
 
 import (

@@ -35,7 +35,8 @@ as. Requests are limits, so that a pod of class Guaranteed stays one.
 name: {{ include "agent.waitName" . }}
 image: {{ include "agent.image" . }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
-args: [wait, --timeout={{ .Values.admission.waitTimeout }}, --port=PORT]
+command: [/istio-pod-network-wait]
+args: [--timeout={{ .Values.admission.waitTimeout }}, --port=PORT]
 terminationMessagePolicy: FallbackToLogsOnError
 securityContext:
   allowPrivilegeEscalation: false

@@ -1,4 +1,4 @@
-package cli
+package main
 
 import (
 	"bytes"
@@ -16,17 +16,19 @@ import (
 
 	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/iptables/nftables"
 )
 
-// program builds the product as it is shipped: what it costs to start is part of what is tested. Any user may run it.
+// program builds the program as it is shipped: what it costs to start is part of what is tested. Any user may run it.
 func program(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.Chmod(filepath.Dir(dir), 0o711); err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(dir, "program")
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=auto", "-ldflags=-s -w", "-o", file, "../..")
+	file := filepath.Join(dir, "wait")
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=auto", "-ldflags=-s -w", "-o", file, ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the program: %v\n%s", err, out)
@@ -43,7 +45,7 @@ type process struct {
 // start runs `wait` in a namespace as a user without any capability, who is the proxy where uid is 1337.
 func start(t *testing.T, file string, ns *netns.NS, uid uint32, args ...string) *process {
 	t.Helper()
-	p := &process{Cmd: exec.CommandContext(t.Context(), file, append([]string{"wait"}, args...)...)}
+	p := &process{Cmd: exec.CommandContext(t.Context(), file, args...)}
 	p.Stdout, p.Stderr = &p.out, &p.err
 	p.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 	if err := ns.Do(p.Start); err != nil {
@@ -70,12 +72,19 @@ func (p *process) listens(t *testing.T, ns *netns.NS) {
 	})
 }
 
-// applyRules programs a namespace by `rules apply`, for a pod with one more annotation.
-func applyRules(t *testing.T, ns *netns.NS, annotation string) {
+// applyRules programs a namespace with the default rules, changed.
+func applyRules(t *testing.T, ns *netns.NS, change func(*iptables.Spec)) {
 	t.Helper()
-	pod := strings.Replace(podYAML, `"true"}`, `"true"`+annotation+"}", 1)
-	if code, _, errOut := call(t, pod, "rules", "apply", "--netns", ns.Path(), "--pod", "-"); code != 0 {
-		t.Fatal(errOut)
+	spec := iptables.DefaultSpec()
+	if change != nil {
+		change(&spec)
+	}
+	rules, err := iptables.Rules(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nftables.New(kerneltest.Guard(t)).Apply(t.Context(), ns.Path(), rules); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -96,16 +105,14 @@ func TestWaitAsAProcess(t *testing.T) {
 func testEveryModeAndUser(t *testing.T, file string) {
 	t.Helper()
 	proven := regexp.MustCompile(`^redirection is in force after \S+: IPv4 IPv6\n$`)
-	for mode, annotation := range map[string]string{
-		"REDIRECT": "", "TPROXY": `, sidecar.istio.io/interceptionMode: TPROXY`, "NONE": `, sidecar.istio.io/interceptionMode: NONE`,
-	} {
+	for _, mode := range []iptables.Mode{iptables.ModeRedirect, iptables.ModeTProxy, iptables.ModeNone} {
 		for _, uid := range []uint32{0, 1000, 1337} {
 			pod, _ := kerneltest.NewPod(t)
 			code, said := start(t, file, pod, uid, "--once").end()
 			if code != exitMissing || !strings.HasPrefix(said, "error: rules missing: IPv4: ") || strings.Count(said, "\n") != 1 {
 				t.Errorf("%s as %d, without rules: code %d, said %q", mode, uid, code, said)
 			}
-			applyRules(t, pod, annotation)
+			applyRules(t, pod, func(s *iptables.Spec) { s.Mode = mode })
 			if code, said = start(t, file, pod, uid, "--once").end(); code != 0 || !proven.MatchString(said) {
 				t.Errorf("%s as %d, with rules: code %d, said %q", mode, uid, code, said)
 			}
@@ -116,7 +123,7 @@ func testEveryModeAndUser(t *testing.T, file string) {
 func testPort(t *testing.T, file string) {
 	t.Helper()
 	pod := kerneltest.New(t)
-	applyRules(t, pod, `, pod-network-controller.istio.io/envoy-inbound-port: "16006"`)
+	applyRules(t, pod, func(s *iptables.Spec) { s.InboundPort = 16006 })
 	if code, said := start(t, file, pod, 1000, "--once", "--port=16006").end(); code != 0 {
 		t.Errorf("code %d, said %q", code, said)
 	}
@@ -132,7 +139,7 @@ func testOtherEnds(t *testing.T, file string) {
 		t.Errorf("the time is up: code %d, said %q", code, said)
 	}
 	for _, args := range [][]string{{"--port=http"}, {"--port=0"}, {"--port"}, {"--timeout=-1s"}, {"--timeout=5"}, {"--twice"}, {"now"}} {
-		if code, said := start(t, file, kerneltest.New(t), 1000, args...).end(); code != exitError || !strings.HasPrefix(said, "error: ") {
+		if code, said := start(t, file, kerneltest.New(t), 1000, args...).end(); code != exitError || said == "" {
 			t.Errorf("%q: code %d, said %q", args, code, said)
 		}
 	}
@@ -157,7 +164,7 @@ func testRulesComeLater(t *testing.T, file string) {
 		t.Errorf("%d kB of memory at its peak, want less than 15 MB (%v)", kB, err)
 	}
 	t.Logf("%d kB of memory at its peak", kB)
-	applyRules(t, pod, "")
+	applyRules(t, pod, nil)
 	applied := time.Now()
 	if code, said := p.end(); code != 0 {
 		t.Errorf("code %d, said %q", code, said)
@@ -173,7 +180,7 @@ func testRulesComeLater(t *testing.T, file string) {
 func testCost(t *testing.T, file string) {
 	t.Helper()
 	pod := kerneltest.New(t)
-	applyRules(t, pod, "")
+	applyRules(t, pod, nil)
 	var took []time.Duration
 	for range 21 {
 		begin := time.Now()
@@ -200,26 +207,5 @@ func testInterrupted(t *testing.T, file string) {
 	}
 	if code, said := p.end(); code != exitError || !strings.HasPrefix(said, "error: interrupted") {
 		t.Errorf("code %d, said %q", code, said)
-	}
-}
-
-// The common way, which help and faulty flags take, leads to the same command.
-func TestWaitIsAlsoACommandLikeAnyOther(t *testing.T) {
-	ns := kerneltest.New(t)
-	in := func(args ...string) (code int, out, errOut string) {
-		if err := ns.Do(func() error { code, out, errOut = call(t, "", append([]string{"wait"}, args...)...); return nil }); err != nil {
-			t.Fatal(err)
-		}
-		return code, out, errOut
-	}
-	if code, _, errOut := in("--once"); code != exitMissing || !strings.HasPrefix(errOut, "error: rules missing: ") {
-		t.Errorf("without rules: code %d, said %q", code, errOut)
-	}
-	applyRules(t, ns, "")
-	if code, out, errOut := in("--once", "--timeout", "1s", "--port", "15006"); code != 0 || !strings.HasPrefix(out, "redirection is in force") {
-		t.Errorf("with rules: code %d, said %q %q", code, out, errOut)
-	}
-	if code, out, _ := in("--help"); code != 0 || !strings.Contains(out, "--timeout") {
-		t.Errorf("help: code %d, said %q", code, out)
 	}
 }
