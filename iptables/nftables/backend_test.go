@@ -96,6 +96,7 @@ func TestApplyThenVerifyFindsNoDrift(t *testing.T) {
 
 // The text that people read and the messages that the kernel gets are one rule set: loading the text gives the same.
 func TestNftTextLoadsAsTheSameRules(t *testing.T) {
+	nft := kerneltest.Tool(t, "nft")
 	files, err := filepath.Glob("../testdata/*.nft")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no golden files: %v", err)
@@ -104,7 +105,7 @@ func TestNftTextLoadsAsTheSameRules(t *testing.T) {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			ns := kerneltest.New(t)
 			err := ns.Do(func() error {
-				out, err := exec.CommandContext(t.Context(), "nft", "-f", file).CombinedOutput()
+				out, err := exec.CommandContext(t.Context(), nft, "-f", file).CombinedOutput()
 				if err != nil {
 					t.Errorf("nft -f %s: %s", file, out)
 				}
@@ -198,6 +199,7 @@ func withTable(t *testing.T, ns *netns.NS, f func(*nft.Conn, *nft.Table, []*nft.
 }
 
 func TestRemoveTakesAwayOnlyOurs(t *testing.T) {
+	kerneltest.Tool(t, "nft")
 	ns, b := kerneltest.New(t), New(kerneltest.Guard(t))
 	before := listRuleset(t, ns)
 	mustApply(t, b, ns, rules(t, nil))
