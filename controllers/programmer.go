@@ -147,7 +147,7 @@ func (v *visit) find(ctx context.Context) error {
 
 func (v *visit) program(ctx context.Context) (Result, error) {
 	if err := v.find(ctx); err != nil {
-		return v.fail(err)
+		return v.fail(ctx, err)
 	}
 	if !v.Intent.Supports(v.sandbox.RuntimeHandler) {
 		v.intent = intent.Intent{Reason: intent.UnsupportedRuntime}
@@ -162,7 +162,7 @@ func (v *visit) program(ctx context.Context) (Result, error) {
 	}
 	changed, err := v.Backend.Apply(ctx, v.sandbox.NetNS, rules)
 	if err != nil {
-		return v.fail(fmt.Errorf("apply rules: %w", err))
+		return v.fail(ctx, fmt.Errorf("apply rules: %w", err))
 	}
 	v.Ledger.Put(Entry{Sandbox: v.sandbox, State: Programmed})
 	v.report(StatusInitialized, ReasonInitialized, "traffic is redirected")
@@ -178,11 +178,11 @@ func (v *visit) open(ctx context.Context) (Result, error) {
 	if err := v.find(ctx); absent(err) {
 		return v.settle(Skipped), nil // no sandbox, no rules
 	} else if err != nil {
-		return v.fail(err)
+		return v.fail(ctx, err)
 	}
 	removed, err := v.Backend.Remove(ctx, v.sandbox.NetNS)
 	if err != nil {
-		return v.fail(fmt.Errorf("remove rules: %w", err))
+		return v.fail(ctx, fmt.Errorf("remove rules: %w", err))
 	}
 	v.Ledger.Put(Entry{Sandbox: v.sandbox, State: Removed})
 	if !removed {
@@ -203,11 +203,11 @@ func (v *visit) skip(ctx context.Context) (Result, error) {
 	if err := v.find(ctx); absent(err) {
 		return Skipped, nil // the pod's next event tells when its new sandbox runs
 	} else if err != nil {
-		return v.fail(err)
+		return v.fail(ctx, err)
 	}
 	present, err := v.Backend.Present(ctx, v.sandbox.NetNS)
 	if err != nil {
-		return v.fail(fmt.Errorf("look for rules: %w", err))
+		return v.fail(ctx, fmt.Errorf("look for rules: %w", err))
 	}
 	if !present {
 		v.report(StatusRemoved, ReasonRemoved, "the sandbox that had rules is gone, and the new one gets none: "+string(v.intent.Reason))
@@ -231,13 +231,27 @@ func (v *visit) refuse(err error) (Result, error) {
 }
 
 // fail reports an error that may pass, unless the sandbox is only not there (yet, or any more).
-func (v *visit) fail(err error) (Result, error) {
+func (v *visit) fail(ctx context.Context, err error) (Result, error) {
+	if !absent(err) && v.takenDown(ctx) {
+		err = errors.Join(podnet.ErrGone, err)
+	}
 	if absent(err) {
 		return Skipped, err
 	}
 	v.Ledger.Fail(v.sandbox)
 	v.report(StatusFailed, ReasonRedirectFailed, err.Error())
 	return Failed, err
+}
+
+// takenDown tells whether the runtime has ended the sandbox since it was found. It unmounts the namespace before it removes
+// the path, which leads to a plain file meanwhile. Other entrances than these two come while the runtime still makes the
+// sandbox, and does not answer for it.
+func (v *visit) takenDown(ctx context.Context) bool {
+	if v.sandbox.NetNS == "" || v.by != Watch && v.by != Sweep {
+		return false
+	}
+	now, err := v.Finder.Find(ctx, v.sandbox)
+	return absent(err) || err == nil && now.ID != v.sandbox.ID
 }
 
 // absent tells the errors that only say that a sandbox is not there (yet, or any more).

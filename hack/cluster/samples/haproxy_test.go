@@ -13,14 +13,13 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"istio-pod-network-controller/hack/cluster/internal/kerneltest"
-	"istio-pod-network-controller/hack/cluster/internal/proxytest"
 )
 
 const haproxy = "/usr/sbin/haproxy"
 
 func TestHAProxySendsRedirectedConnectionsToTheirDestination(t *testing.T) {
 	kerneltest.File(t, haproxy)
-	p := proxytest.New(t)
+	p := kerneltest.NewPod(t)
 	log := p.Run(t, nil, haproxy, "-db", "-f", configFile(t))
 	p.Serve(t, true, 8080)
 	p.Serve(t, false, 8080)
@@ -62,11 +61,11 @@ func configFile(t *testing.T) string {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil { //nolint:gosec // the proxy's user must get in
+	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(dir, "haproxy.cfg")
-	if err := os.WriteFile(file, []byte(manifest.Data["haproxy.cfg"]), 0o644); err != nil { //nolint:gosec // as above
+	if err := os.WriteFile(file, []byte(manifest.Data["haproxy.cfg"]), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	return file

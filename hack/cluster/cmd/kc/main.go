@@ -14,8 +14,9 @@ import (
 // A first interrupt ends what is under way in order: a start that is broken off takes back what it did.
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	if err := cli.New(os.Stdout, os.Stderr).ExecuteContext(ctx); err != nil {
+	err := cli.New(os.Stdout, os.Stderr).ExecuteContext(ctx)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "kc: "+err.Error())
 		os.Exit(1)
 	}

@@ -20,8 +20,9 @@ var errUsage = errors.New("usage: testapp serve|get|dial [flags] [TARGET]; -h af
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "testapp: "+err.Error())
 		os.Exit(1)
 	}

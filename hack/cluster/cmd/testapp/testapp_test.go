@@ -83,7 +83,9 @@ func TestDialFailsWhenOneRequestFailed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	closed.Close()
+	if err := closed.Close(); err != nil {
+		t.Fatal(err)
+	}
 	if err := run(t.Context(), []string{"dial", "-n", "1", closed.Addr().String()}, io.Discard, io.Discard); err == nil {
 		t.Error("no error though nobody listens")
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"io"
+	"maps"
 	"sync"
 	"time"
 )
@@ -71,9 +72,5 @@ func (j *journal) connections() []connection {
 func (j *journal) totals() map[direction]count {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	copied := map[direction]count{}
-	for d, n := range j.counts {
-		copied[d] = n
-	}
-	return copied
+	return maps.Clone(j.counts)
 }

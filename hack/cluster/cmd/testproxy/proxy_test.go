@@ -7,7 +7,7 @@ import (
 	"os"
 	"testing"
 
-	"istio-pod-network-controller/hack/cluster/internal/proxytest"
+	"istio-pod-network-controller/hack/cluster/internal/kerneltest"
 )
 
 // asProxy makes the test binary be the proxy, so that it can run as another user in another namespace.
@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestRedirectedConnectionsReachTheirDestination(t *testing.T) {
-	p := proxytest.New(t)
+	p := kerneltest.NewPod(t)
 	p.Run(t, []string{asProxy}, "/proc/self/exe")
 	p.Serve(t, true, 8080)
 	p.Serve(t, false, 8080)
@@ -103,7 +103,7 @@ func TestPipePassesOnTheEndAndKeepsTheOtherWay(t *testing.T) {
 }
 
 // want checks the proxy's last connection, time and peer aside.
-func want(t *testing.T, p *proxytest.Pod, c connection) {
+func want(t *testing.T, p *kerneltest.Pod, c connection) {
 	t.Helper()
 	var all []connection
 	p.Get(t, "/connections", &all)
@@ -130,6 +130,6 @@ func tcpPair(t *testing.T) (dialled, accepted *net.TCPConn) {
 	if accepted, err = l.AcceptTCP(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { dialled.Close(); accepted.Close() })
+	t.Cleanup(func() { _, _ = dialled.Close(), accepted.Close() })
 	return dialled, accepted
 }

@@ -74,7 +74,7 @@ func Processes(hierarchies []Hierarchy, name string) ([]int, error) {
 			if err != nil && !gone(err) {
 				return fmt.Errorf("list the processes of a cgroup: %w", err)
 			}
-			for _, field := range strings.Fields(string(text)) {
+			for field := range strings.FieldsSeq(string(text)) {
 				if pid, err := strconv.Atoi(field); err == nil {
 					pids = append(pids, pid)
 				}

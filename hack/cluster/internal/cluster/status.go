@@ -5,6 +5,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"time"
 
 	"istio-pod-network-controller/hack/cluster/internal/state"
 )
@@ -13,6 +14,8 @@ import (
 type Status struct {
 	// Ready says that it is up and every daemon runs.
 	Ready bool `json:"ready"`
+	// Began is when it was started.
+	Began time.Time `json:"began"`
 	// Kubeconfig is the administrator's. It works in the control plane's network namespace.
 	Kubeconfig string `json:"kubeconfig"`
 	Server     string `json:"server"`
@@ -39,7 +42,7 @@ type Status struct {
 func (c *Cluster) Status(s *state.State) Status {
 	p := c.Plan
 	status := Status{
-		Ready: s.Ready && s.Node.Alive() && s.ControlPlane.Alive(), Kubeconfig: c.Layout.Kubeconfig("admin"), Server: p.APIServer(),
+		Ready: s.Ready && s.Node.Alive() && s.ControlPlane.Alive(), Began: s.Began, Kubeconfig: c.Layout.Kubeconfig("admin"), Server: p.APIServer(),
 		NodeRoot: NodeRoot(s), NodePID: s.Node.PID, ControlPlanePID: s.ControlPlane.PID, Programs: s.Programs, Tools: s.Tools,
 		Logs: c.Layout.Logs(), NodeName: p.NodeName, NodeIPs: p.Node.Addrs(), Pods: p.NodePods.String(), Services: p.Services.String(),
 		World: p.World.String(), Daemons: map[string]bool{},
@@ -61,6 +64,7 @@ func (s Status) Print(w io.Writer) {
 		fmt.Fprintf(w, "%-24s %s\n", name, state)
 	}
 	for _, row := range [][2]string{
+		{"up since", s.Began.Format(time.DateTime)},
 		{"API server", s.Server},
 		{"kubeconfig", s.Kubeconfig + " (inside: kc exec -- CMD)"},
 		{"node", s.NodeName + " " + s.NodeIPs},

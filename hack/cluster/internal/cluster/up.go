@@ -39,8 +39,13 @@ type run struct {
 	credentials credentials
 	api         *api.Client
 	began       time.Time
-	// ended gets the name of a daemon that ends before the start does.
-	ended chan string
+	// ended gets a daemon that ends before the start does.
+	ended chan ending
+}
+
+type ending struct {
+	daemon string
+	err    error
 }
 
 // Up starts the cluster and returns when pods can be made. A start that fails leaves nothing but its logs.
@@ -53,19 +58,33 @@ func (c *Cluster) Up(ctx context.Context, parts Parts) error {
 		return err
 	}
 	defer unlock()
-	if _, err := c.State(); !errors.Is(err, state.ErrNotUp) {
-		return errors.Join(errors.New("the cluster is up already: `kc down` ends it"), err)
+	if err := c.refuseTwo(); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
 	r := &run{
-		cluster: c, parts: parts, began: time.Now(), ended: make(chan string, 16),
-		state: &state.State{Programs: parts.Programs, Tools: parts.Tools, Daemons: map[string]daemon.Process{}},
+		cluster: c, parts: parts, began: time.Now(), ended: make(chan ending, 16),
+		state: &state.State{
+			Programs: parts.Programs, Tools: parts.Tools, Daemons: map[string]daemon.Process{}, Began: time.Now().Round(time.Second),
+		},
 	}
 	if err := r.start(ctx); err != nil {
 		return errors.Join(fmt.Errorf("start the cluster: %w", err), c.keepLogs(), c.end())
 	}
 	return nil
+}
+
+// refuseTwo says since when there is a cluster: it may be somebody else's, who would miss it.
+func (c *Cluster) refuseTwo() error {
+	s, err := c.State()
+	switch {
+	case errors.Is(err, state.ErrNotUp):
+		return nil
+	case err != nil:
+		return err
+	}
+	return fmt.Errorf("the cluster is up already, since %s: use it, or end it with `kc down`", s.Began.Format(time.DateTime))
 }
 
 // start goes through the steps in order and tells each one that is done, with the time since the beginning.
@@ -175,8 +194,7 @@ func (r *run) launch(names ...string) error {
 			return err
 		}
 		go func() {
-			<-ended
-			r.ended <- name
+			r.ended <- ending{name, <-ended}
 		}()
 		if err := r.save(); err != nil {
 			return err
@@ -197,8 +215,9 @@ func (r *run) wait(ctx context.Context, what string, ask func(context.Context) e
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("wait for %s: %w; last answer: %w", what, ctx.Err(), err)
-		case name := <-r.ended:
-			return fmt.Errorf("%s ended; the end of its log:\n%s", name, daemon.LastLines(r.cluster.logFile(name), 12))
+		case e := <-r.ended:
+			log := daemon.LastLines(r.cluster.logFile(e.daemon), 12)
+			return errors.Join(fmt.Errorf("%s ended; the end of its log:\n%s", e.daemon, log), e.err)
 		case <-ticker.C:
 		}
 	}

@@ -17,7 +17,9 @@ func TestStartedProcessIsAliveUntilStopped(t *testing.T) {
 	if err := p.Stop(5 * time.Second); err != nil {
 		t.Fatal(err)
 	}
-	<-ended
+	if err := <-ended; err == nil {
+		t.Error("a process that was signalled reports an orderly end")
+	}
 	if p.Alive() {
 		t.Error("alive after Stop")
 	}
@@ -40,7 +42,9 @@ func TestStopKillsWhatIgnoresTheSignal(t *testing.T) {
 	if err := p.Stop(50 * time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
-	<-ended
+	if err := <-ended; err == nil {
+		t.Error("a process that was signalled reports an orderly end")
+	}
 	if p.Alive() {
 		t.Error("alive after Stop")
 	}
@@ -61,7 +65,9 @@ func TestAnotherProcessWithTheSameIDIsNotTheOne(t *testing.T) {
 	if err := p.Stop(time.Second); err != nil {
 		t.Error(err)
 	}
-	<-ended
+	if err := <-ended; err == nil {
+		t.Error("a process that was signalled reports an orderly end")
+	}
 }
 
 func TestEndIsReportedAndTheLogKept(t *testing.T) {
@@ -105,6 +111,6 @@ func logFile(t *testing.T) *os.File {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { f.Close() })
+	t.Cleanup(func() { _ = f.Close() })
 	return f
 }

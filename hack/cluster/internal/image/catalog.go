@@ -89,7 +89,7 @@ func toolsEntries(ctx context.Context) ([]Entry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ask busybox for its applets: %w", err)
 	}
-	for _, applet := range strings.Fields(string(out)) {
+	for applet := range strings.FieldsSeq(string(out)) {
 		if applet != "busybox" && applet != "ip" {
 			entries = append(entries, Entry{Path: "/bin/" + applet, Link: "busybox"})
 		}

@@ -34,17 +34,17 @@ func Closure(ctx context.Context, programs ...string) ([]Entry, error) {
 	for _, p := range programs {
 		entries = append(entries, Entry{Path: p, Source: p})
 		// The path as given is kept in the image: scripts call it by that.
-		real, err := filepath.EvalSymlinks(p)
+		resolved, err := filepath.EvalSymlinks(p)
 		if err != nil {
 			return nil, fmt.Errorf("find %s: %w", p, err)
 		}
-		out, err := exec.CommandContext(ctx, "/usr/bin/ldd", real).Output()
+		out, err := exec.CommandContext(ctx, "/usr/bin/ldd", resolved).Output()
 		if err != nil {
-			return nil, fmt.Errorf("ask ldd for the libraries of %s: %w", real, err)
+			return nil, fmt.Errorf("ask ldd for the libraries of %s: %w", resolved, err)
 		}
 		libraries, err := libraries(string(out))
 		if err != nil {
-			return nil, fmt.Errorf("libraries of %s: %w", real, err)
+			return nil, fmt.Errorf("libraries of %s: %w", resolved, err)
 		}
 		for _, lib := range libraries {
 			entries = append(entries, Entry{Path: lib, Source: lib})
@@ -60,7 +60,7 @@ func libraries(ldd string) ([]string, error) {
 		if strings.Contains(line, "not found") {
 			return nil, fmt.Errorf("missing library: %s", strings.TrimSpace(line))
 		}
-		for _, field := range strings.Fields(line) {
+		for field := range strings.FieldsSeq(line) {
 			if strings.HasPrefix(field, "/") {
 				paths = append(paths, field)
 			}

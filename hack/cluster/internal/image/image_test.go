@@ -23,7 +23,7 @@ func TestWrittenImageHoldsConfigAndFiles(t *testing.T) {
 	file := filepath.Join(dir, "out", "image.tar")
 	spec := Spec{
 		Tag: "localhost/agent:1", Entrypoint: []string{"/bin/agent", "run"}, User: "1337:1337",
-		Entries: []Entry{{Path: "/bin/agent", Source: program}, {Path: "/etc/passwd", Text: "root:x:0:0::/:/bin/sh\n"}, {Path: "/agent", Link: "bin/agent"}},
+		Entries: []Entry{{Path: "/bin/agent", Source: program}, {Path: "/etc/hosts", Text: "127.0.0.1 localhost\n"}, {Path: "/agent", Link: "bin/agent"}},
 	}
 	if err := Write(file, spec); err != nil {
 		t.Fatal(err)
@@ -45,7 +45,7 @@ func TestWrittenImageHoldsConfigAndFiles(t *testing.T) {
 	}
 	want := map[string]string{
 		"agent": "-> bin/agent", "bin": "dir 0755", "bin/agent": "0755 binary", "etc": "dir 0755",
-		"etc/passwd": "0644 root:x:0:0::/:/bin/sh\n", "tmp": "dir 1777",
+		"etc/hosts": "0644 127.0.0.1 localhost\n", "tmp": "dir 1777",
 	}
 	content := mutate.Extract(img)
 	defer content.Close()

@@ -7,7 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
+	goruntime "runtime"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -73,7 +73,7 @@ func build(content []byte, s Spec) (v1.Image, error) {
 		return nil, err
 	}
 	config := base.DeepCopy()
-	config.OS, config.Architecture = "linux", runtime.GOARCH
+	config.OS, config.Architecture = "linux", goruntime.GOARCH
 	config.Created = v1.Time{Time: time.Unix(0, 0).UTC()}
 	config.Config.Entrypoint = s.Entrypoint
 	config.Config.User = s.User

@@ -1,4 +1,4 @@
-// Package kerneltest says what a test needs of the machine. Only tests import it.
+// Package kerneltest says what a test needs of the machine, and makes pods without a cluster. Only tests import it.
 package kerneltest
 
 import (

@@ -1,4 +1,4 @@
-package link
+package link_test
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"istio-pod-network-controller/hack/cluster/internal/kerneltest"
+	"istio-pod-network-controller/hack/cluster/internal/link"
 	"istio-pod-network-controller/hack/cluster/internal/plan"
 	"istio-pod-network-controller/hack/cluster/internal/space"
 )
@@ -18,8 +19,8 @@ func TestNamespacesReachEachOtherAndNothingElse(t *testing.T) {
 	kerneltest.Root(t)
 	p := plan.Default()
 	controlPlane, node := hold(t), hold(t)
-	in(t, controlPlane, func() error { return ControlPlane(p, node) })
-	in(t, node, func() error { return Node(p) })
+	in(t, controlPlane, func() error { return link.ControlPlane(p, node) })
+	in(t, node, func() error { return link.Node(p) })
 
 	reachable := map[string]netip.Addr{
 		"control plane, IPv4": p.ControlPlane.V4.Addr(),

@@ -2,6 +2,7 @@
 package nodefs
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -96,8 +97,7 @@ func copyFile(from, to string) error {
 		return err
 	}
 	if _, err := io.Copy(out, in); err != nil {
-		out.Close()
-		return err
+		return errors.Join(err, out.Close())
 	}
 	return out.Close()
 }

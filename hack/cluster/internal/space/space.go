@@ -4,7 +4,7 @@ package space
 import (
 	"fmt"
 	"os"
-	"runtime"
+	goruntime "runtime"
 
 	"golang.org/x/sys/unix"
 )
@@ -41,7 +41,7 @@ func Do(pid int, kinds Kinds, f func() error) error {
 
 // Exec replaces this program by another one in the namespaces of a process. It returns only on failure.
 func Exec(pid int, kinds Kinds, path string, argv, env []string) error {
-	runtime.LockOSThread()
+	goruntime.LockOSThread()
 	dir, err := os.Getwd()
 	if err != nil {
 		dir = "/"
@@ -67,7 +67,7 @@ func enter(pid int, kinds Kinds) error {
 	if err != nil {
 		return fmt.Errorf("find process %d, which holds the namespaces: %w", pid, err)
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }()
 	if kinds&unix.CLONE_NEWNS != 0 {
 		// The kernel refuses another mount namespace to a thread that shares its working directory with others.
 		if err := unix.Unshare(unix.CLONE_FS); err != nil {
@@ -84,7 +84,7 @@ func enter(pid int, kinds Kinds) error {
 func onThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread()
+		goruntime.LockOSThread()
 		done <- f()
 	}()
 	return <-done

@@ -1,4 +1,4 @@
-package space
+package space_test
 
 import (
 	"os"
@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"istio-pod-network-controller/hack/cluster/internal/kerneltest"
+	"istio-pod-network-controller/hack/cluster/internal/space"
 )
 
 func TestCreatedNamespaceLastsWithItsProcessAndDoEntersIt(t *testing.T) {
@@ -14,7 +15,7 @@ func TestCreatedNamespaceLastsWithItsProcessAndDoEntersIt(t *testing.T) {
 	before := netns(t)
 	var holder *exec.Cmd
 	var inside string
-	err := Create(ControlPlane, func() error {
+	err := space.Create(space.ControlPlane, func() error {
 		inside = netns(t)
 		holder = exec.Command("/bin/sleep", "60")
 		return holder.Start()
@@ -26,7 +27,7 @@ func TestCreatedNamespaceLastsWithItsProcessAndDoEntersIt(t *testing.T) {
 	if inside == before {
 		t.Fatal("Create ran in the old namespace")
 	}
-	err = Do(holder.Process.Pid, ControlPlane, func() error {
+	err = space.Do(holder.Process.Pid, space.ControlPlane, func() error {
 		if got := netns(t); got != inside {
 			t.Errorf("Do ran in %s, want %s", got, inside)
 		}
@@ -44,7 +45,7 @@ func TestMountsInANodeSpaceStayThere(t *testing.T) {
 	kerneltest.Root(t)
 	dir := t.TempDir()
 	var holder *exec.Cmd
-	err := Create(Node, func() error {
+	err := space.Create(space.Node, func() error {
 		holder = exec.Command("/bin/sleep", "60")
 		return holder.Start()
 	})
@@ -52,7 +53,7 @@ func TestMountsInANodeSpaceStayThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = holder.Process.Kill(); _ = holder.Wait() })
-	err = Do(holder.Process.Pid, Node, func() error {
+	err = space.Do(holder.Process.Pid, space.Node, func() error {
 		if err := exec.Command("/bin/mount", "--make-rprivate", "/").Run(); err != nil {
 			return err
 		}
@@ -70,7 +71,7 @@ func TestMountsInANodeSpaceStayThere(t *testing.T) {
 }
 
 func TestDoNamesAMissingHolder(t *testing.T) {
-	if err := Do(1<<30, ControlPlane, func() error { return nil }); err == nil {
+	if err := space.Do(1<<30, space.ControlPlane, func() error { return nil }); err == nil {
 		t.Error("no error for a process that cannot be")
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -30,6 +31,8 @@ type State struct {
 	Sysctls map[string]string `json:"sysctls"`
 	// Controllers are the cgroup controllers that were switched on for the node.
 	Controllers []string `json:"controllers,omitempty"`
+	// Began is when the start began: who finds a cluster up can tell whether it is his own.
+	Began time.Time `json:"began"`
 	// Ready says that the start came to its end.
 	Ready bool `json:"ready"`
 }
@@ -78,8 +81,7 @@ func Lock(file string) (unlock func(), err error) {
 		return nil, fmt.Errorf("open the lock: %w", err)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("another kc is at work (lock %s): %w", file, err)
+		return nil, errors.Join(fmt.Errorf("another kc is at work (lock %s): %w", file, err), f.Close())
 	}
-	return func() { f.Close() }, nil
+	return func() { _ = f.Close() }, nil
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -15,7 +16,7 @@ func TestStateIsReadBackAsWritten(t *testing.T) {
 	want := &State{
 		Node:    daemon.Process{PID: 7, Started: 99},
 		Daemons: map[string]daemon.Process{"etcd": {PID: 8, Started: 100}},
-		Sysctls: map[string]string{"kernel/panic": "1"}, Ready: true,
+		Sysctls: map[string]string{"kernel/panic": "1"}, Ready: true, Began: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 	}
 	if err := want.Save(file); err != nil {
 		t.Fatal(err)

@@ -1,6 +1,4 @@
-// Package proxytest puts a proxy into a network namespace whose connections are redirected to it, with a world around. Only tests
-// import it.
-package proxytest
+package kerneltest
 
 import (
 	"bufio"
@@ -19,7 +17,6 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"istio-pod-network-controller/hack/cluster/internal/kerneltest"
 	"istio-pod-network-controller/hack/cluster/internal/link"
 	"istio-pod-network-controller/hack/cluster/internal/plan"
 	"istio-pod-network-controller/hack/cluster/internal/space"
@@ -36,18 +33,18 @@ const (
 //go:embed rules.nft
 var rules string
 
-// Pod is a network namespace with redirection rules, joined to another one, the world.
+// Pod is a network namespace with redirection rules, for a proxy under test, joined to another one, the world.
 type Pod struct {
 	plan  plan.Plan
 	pod   int
 	world int
 }
 
-// New makes both namespaces, with rules and without a proxy yet.
-func New(t *testing.T) *Pod {
+// NewPod makes both namespaces, with rules and without a proxy yet.
+func NewPod(t *testing.T) *Pod {
 	t.Helper()
-	kerneltest.Root(t)
-	kerneltest.File(t, nft)
+	Root(t)
+	File(t, nft)
 	p := &Pod{plan: plan.Default(), pod: hold(t), world: hold(t)}
 	p.in(t, p.world, func() error { return link.ControlPlane(p.plan, p.pod) })
 	p.in(t, p.pod, func() error { return link.Node(p.plan) })
@@ -94,7 +91,7 @@ func (p *Pod) Run(t *testing.T, environ []string, argv ...string) (log string) {
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		response, err := p.http().Get(ready)
 		if err == nil {
-			response.Body.Close()
+			_ = response.Body.Close()
 			if response.StatusCode == http.StatusOK {
 				return file.Name()
 			}
@@ -117,7 +114,7 @@ func (p *Pod) Serve(t *testing.T, onPod bool, port uint16) {
 		l, err = net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(int(port))))
 		return err
 	})
-	t.Cleanup(func() { l.Close() })
+	t.Cleanup(func() { _ = l.Close() })
 	go func() {
 		for {
 			c, err := l.Accept()
@@ -125,7 +122,7 @@ func (p *Pod) Serve(t *testing.T, onPod bool, port uint16) {
 				return
 			}
 			_, _ = c.Write([]byte(c.RemoteAddr().String() + " " + c.LocalAddr().String() + "\n"))
-			c.Close()
+			_ = c.Close()
 		}
 	}()
 }

@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+# Shows the product at work: two pods with a proxy each, and one request between them that both proxies handle.
+#
+#   hack/demo.sh              on a one-node cluster of its own, which it starts; needs root, Go and the packages of `hack/cluster/kc deps`
+#   hack/demo.sh --existing   on the cluster that kubectl and helm in PATH reach (DEMO_KUBECONFIG names another one), with images that its
+#                             nodes can pull: DEMO_AGENT_IMAGE, DEMO_APP_IMAGE (testapp) and DEMO_PROXY_IMAGE (haproxy), each NAME:TAG;
+#                             `hack/cluster/kc images` packs the last two as archives
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+name=istio-pod-network-controller
+bold='' plain=''
+if [[ -t 1 ]]; then bold=$'\033[1m' plain=$'\033[0m'; fi
+step() { printf '\n%s==> %s%s\n' "$bold" "$*" "$plain"; }
+note() { printf '    %s\n' "$@"; }
+shown() { sed 's/^/      /'; }
+
+existing=
+if [[ ${1:-} == --existing || -n ${DEMO_KUBECONFIG:-} ]]; then
+  existing=1
+  : "${DEMO_AGENT_IMAGE:?name the images: see the first lines of hack/demo.sh}" "${DEMO_APP_IMAGE:?}" "${DEMO_PROXY_IMAGE:?}"
+  if [[ -n ${DEMO_KUBECONFIG:-} ]]; then export KUBECONFIG=$DEMO_KUBECONFIG; fi
+  kubectl=kubectl
+elif [[ $# -gt 0 ]]; then
+  echo "usage: hack/demo.sh [--existing]" >&2
+  exit 2
+else
+  kubectl="hack/cluster/kc kubectl"
+fi
+k() { $kubectl "$@"; }
+
+prepare() {
+  if [[ $existing ]]; then
+    step "Installing the agent with Helm"
+    helm upgrade --install "$name" "chart/$name" --namespace "$name" --create-namespace \
+      --set image.repository="${DEMO_AGENT_IMAGE%:*}",image.tag="${DEMO_AGENT_IMAGE##*:}" --wait --timeout 5m >/dev/null
+    return
+  fi
+  step "Building the agent and its image"
+  make image
+  if ! hack/cluster/kc status >/dev/null 2>&1; then
+    step "Starting a one-node cluster of real Kubernetes (the first time it is built, about ten minutes; later ten seconds)"
+    hack/cluster/kc up
+  fi
+  step "Installing the agent with Helm"
+  hack/deploy.sh
+}
+
+# netns tells where the node keeps the network namespace of a pod. Elsewhere than here only the agent's log has it, and only if the pod was
+# programmed since the agent started.
+netns() {
+  if [[ $existing ]]; then
+    k -n "$name" logs "$agent" | sed -n "/\"rules applied\"/s|.*\"pod\":\"bookinfo/$1\".*\"netns\":\"\([^\"]*\)\".*|\1|p" | tail -1
+  else
+    echo "/var/run/netns/$(basename "$(hack/cluster/kc pods | awk -v pod="bookinfo/$1" '$1 == pod { print $NF }')")"
+  fi
+}
+
+# logged waits for a proxy's line about a destination.
+logged() {
+  local line
+  for _ in {1..50}; do
+    line=$(k -n bookinfo logs "$1" -c istio-proxy | grep "^$2 .*original-dst=$3 " | tail -1) && break
+    sleep 0.1
+  done
+  echo "${line:?the proxy of $1 has logged no $2 connection to $3}"
+}
+
+pod_of() { k -n bookinfo get pods -l "app=$1" --sort-by .metadata.creationTimestamp -o jsonpath='{.items[-1:].metadata.name}'; }
+
+prepare
+
+step "Creating namespace bookinfo, annotated $name/initialize=true, with two applications"
+sed -e "s|localhost/testapp:1|${DEMO_APP_IMAGE:-localhost/testapp:1}|" -e "s|localhost/haproxy:1|${DEMO_PROXY_IMAGE:-localhost/haproxy:1}|" \
+  hack/demo/bookinfo.yaml | k apply -f - | shown
+k -n bookinfo apply -f hack/cluster/samples/haproxy-config.yaml | shown
+for app in details productpage; do k -n bookinfo rollout status "deploy/$app" --timeout 3m | tail -1 | shown; done
+
+step "The agent has put redirection rules into both pods, and says so in their annotations"
+k -n bookinfo get pods -o custom-columns='POD:.metadata.name,STATUS:.metadata.annotations.pod-network-controller\.istio\.io/status' | shown
+details=$(pod_of details) productpage=$(pod_of productpage)
+k -n bookinfo get pod "$details" -o jsonpath='{.metadata.annotations.pod-network-controller\.istio\.io/details}{"\n"}' | shown
+note "The pods asked for nothing: no NET_ADMIN, no root, no init container."
+
+step "productpage asks details, as if there were no proxies"
+service=$(k -n bookinfo get service details -o jsonpath='{.spec.clusterIP}')
+address=$(k -n bookinfo get pod "$details" -o jsonpath='{.status.podIP}')
+k -n bookinfo exec "$productpage" -c app -- /testapp get "http://$service:9080/details/0" | shown
+note "outbound: the connection to the service, $service:9080, was turned to productpage's proxy, which found out where it was going:"
+logged "$productpage" outbound "$service:9080" | shown
+note "inbound: the connection to the pod, $address:9080, was turned to details' proxy:"
+logged "$details" inbound "$address:9080" | shown
+note "The application was reached by its own proxy: the peer above is 127.0.0.6."
+
+node=$(k -n bookinfo get pod "$details" -o jsonpath='{.spec.nodeName}')
+agent=$(k -n "$name" get pods -l "app.kubernetes.io/name=$name" --field-selector "spec.nodeName=$node" -o jsonpath='{.items[0].metadata.name}')
+path=$(netns "$details")
+show="-n $name exec $agent -- /$name rules show --netns ${path:-PATH}"
+if [[ -z $path ]]; then
+  note "The agent has been restarted since; its log does not name the pod's network namespace, the PATH below."
+else
+  step "The rules in the network namespace of $details, with what they have counted"
+  # shellcheck disable=SC2086 # words
+  k $show | shown
+fi
+
+step "To look further"
+note "$kubectl -n bookinfo describe pod $details" "$kubectl $show"
+note "$kubectl -n bookinfo annotate pod $details traffic.sidecar.istio.io/excludeInboundPorts=9080" \
+  "    the edit is followed at once: ask again, and the peer is no longer 127.0.0.6" \
+  "$kubectl -n bookinfo exec $productpage -c app -- /testapp get http://$service:9080/details/0" \
+  "$kubectl -n $name logs $agent"
+if [[ $existing ]]; then
+  note "and to take it all away:" "$kubectl delete namespace bookinfo" "helm -n $name uninstall $name" "$kubectl delete namespace $name"
+else
+  note "and to take it all away:" "make demo-down"
+fi

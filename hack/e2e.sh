@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Runs the end-to-end tests in a one-node cluster of their own. Arguments go to the test program: hack/e2e.sh -test.run TestX
+# E2E_KEEP=1 uses the cluster that is up, or leaves the new one up, to look at it or to run again quickly.
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+name=istio-pod-network-controller
+kc=hack/cluster/kc
+keep=${E2E_KEEP:-}
+
+say() { printf '%(%T)T %s\n' -1 "$*"; }
+
+# What a reader of a failed run wants to see; none of it may hide the failure.
+show() {
+  $kc kubectl get pods -A -o wide || true
+  $kc kubectl -n "$name" logs "daemonset/$name" --tail=200 || true
+  $kc kubectl -n "$name" logs "daemonset/$name" --previous --tail=50 2>/dev/null || true
+}
+
+finish() {
+  local status=$?
+  trap - EXIT
+  if ((status != 0)) && $kc status >/dev/null 2>&1; then show; fi
+  if [[ -z $keep && -n ${mine:-} ]]; then
+    say "ending the cluster"
+    $kc down || status=1
+  fi
+  exit $status
+}
+
+say "building the image and the tests"
+make -s image
+CGO_ENABLED=0 go -C test/e2e test -c -o "$PWD/build/e2e.test" .
+
+if $kc status >/dev/null 2>&1; then
+  if [[ -z $keep ]]; then
+    echo "e2e: a cluster is up already: end it with '$kc down', or use it with E2E_KEEP=1" >&2
+    exit 1
+  fi
+else
+  say "starting the cluster"
+  mine=1
+  trap finish EXIT
+  $kc up
+fi
+trap finish EXIT
+
+say "installing the agent"
+hack/deploy.sh
+
+say "running the tests"
+(cd test/e2e && exec "../../$kc" exec -- ../../build/e2e.test -test.v -test.timeout 15m -test.parallel 6 "$@")

@@ -1,0 +1,153 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// singles is how many pods are measured one after the other; crowd is how many at once.
+const (
+	singles = 40
+	crowd   = 50
+)
+
+// BenchmarkAgent measures what a pod costs and adds rows to the file that BENCH_JSON names. It reports and judges nothing.
+// hack/bench.sh runs it.
+func BenchmarkAgent(b *testing.B) {
+	file := os.Getenv("BENCH_JSON")
+	if file == "" {
+		b.Fatal("BENCH_JSON does not name the file to write to")
+	}
+	var rows []row
+	for b.Loop() {
+		rows = append(measureSingles(b), measureCrowd(b)...)
+	}
+	all, err := addRows(file, rows)
+	must(b, err)
+	must(b, printRows(os.Stdout, all))
+}
+
+// measureSingles makes one pod after the other on a node that does nothing else.
+func measureSingles(b *testing.B) []row {
+	b.Helper()
+	s := newSpace(b, asked())
+	w := s.watch(b)
+	patched, container := make([]float64, 0, singles), make([]float64, 0, singles)
+	for i := range singles {
+		pod := s.create(b, meshPod(fmt.Sprintf("single-%d", i), nil))
+		s.await(b, pod.Name, isRunning)
+		s.await(b, pod.Name, hasStatus(statusInitialized))
+		var m moments
+		eventually(b, "the moments of "+pod.Name, func(context.Context) error {
+			var err error
+			m, err = w.of(pod.Name)
+			return err
+		})
+		patched = append(patched, milliseconds(m.patched.Sub(m.ready)))
+		container = append(container, milliseconds(m.container.Sub(m.ready)))
+	}
+	const name = "from the sandbox being ready to status patched, against its first container's start"
+	return []row{
+		newRow(name, "ms p50", quantile(patched, 50), quantile(container, 50), "< 150"),
+		newRow(name, "ms p95", quantile(patched, 95), quantile(container, 95), "reported"),
+	}
+}
+
+// measureCrowd makes many pods at once.
+func measureCrowd(b *testing.B) []row {
+	b.Helper()
+	s := newSpace(b, asked())
+	s.awaitTidyNode(b, s.agent(b))
+	before := s.metrics(b)
+	took := s.startMany(b, crowd)
+	after := s.metrics(b)
+	writes := after.writes("PATCH", "POST", "PUT", "DELETE") - before.writes("PATCH", "POST", "PUT", "DELETE")
+	return []row{
+		newRow(fmt.Sprintf("API writes a pod, %d pods at once", crowd), "count", writes/crowd, 0, "1"),
+		newRow(fmt.Sprintf("RSS of the agent with %d pods, against without", crowd), "MiB", after.rss(), before.rss(), "< 60"),
+		newRow(fmt.Sprintf("from %d pods being made to all initialized", crowd), "s", took.Seconds(), 0, "reported"),
+	}
+}
+
+// moments are when things happened to a pod, by one clock.
+type moments struct{ ready, container, patched time.Time }
+
+// watcher notes the moments of a namespace's pods.
+type watcher struct {
+	mu   sync.Mutex
+	pods map[string]moments
+}
+
+// watch notes moments until the test ends.
+func (s *space) watch(b *testing.B) *watcher {
+	b.Helper()
+	w := &watcher{pods: map[string]moments{}}
+	pods, err := s.pods().Watch(b.Context(), metav1.ListOptions{})
+	must(b, err)
+	ctx, cancel := context.WithCancel(b.Context())
+	var ended sync.WaitGroup
+	ended.Go(func() {
+		for e := range pods.ResultChan() {
+			if pod, ok := e.Object.(*corev1.Pod); ok && pod.Annotations[keyStatus] == statusInitialized {
+				w.note(pod.Name, func(m *moments) { first(&m.patched, time.Now()) })
+			}
+		}
+	})
+	ended.Go(func() {
+		err := s.started(ctx, s.name, func(e startedEvent) {
+			w.note(e.pod, func(m *moments) {
+				if e.sandbox {
+					first(&m.ready, e.at)
+				} else {
+					first(&m.container, e.at)
+				}
+			})
+		})
+		if err != nil {
+			b.Error(err)
+		}
+	})
+	b.Cleanup(func() { pods.Stop(); cancel(); ended.Wait() })
+	return w
+}
+
+func (w *watcher) note(pod string, f func(*moments)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	m := w.pods[pod]
+	f(&m)
+	w.pods[pod] = m
+}
+
+// of gives the moments of a pod once all are known.
+func (w *watcher) of(pod string) (moments, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	m := w.pods[pod]
+	if m.ready.IsZero() || m.container.IsZero() || m.patched.IsZero() {
+		return m, fmt.Errorf("not all are known: %+v", m)
+	}
+	return m, nil
+}
+
+func first(at *time.Time, now time.Time) {
+	if at.IsZero() {
+		*at = now
+	}
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// quantile is the value that so many percent of the values do not exceed.
+func quantile(values []float64, percent int) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	return sorted[(len(sorted)*percent-1)/100]
+}

@@ -1,0 +1,38 @@
+package e2e
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+const (
+	// patience bounds every wait. What takes longer than this on two busy cores is broken.
+	patience = 60 * time.Second
+	// pollEvery spares the API server, which shares the cores with everything under test.
+	pollEvery = 100 * time.Millisecond
+)
+
+// eventually asks until there is no error, and fails the test with the last one when the time is over.
+func eventually(t testing.TB, what string, ask func(ctx context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	var last error
+	for {
+		err := ask(ctx)
+		if err == nil {
+			return
+		}
+		if ctx.Err() == nil {
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s: not within %s: %v", what, patience, last)
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,23 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"testing"
+)
+
+func TestMain(m *testing.M) {
+	if err := ready(); err != nil {
+		fmt.Fprintf(os.Stderr, "%v\nRun hack/e2e.sh, which makes a cluster and runs the tests inside it.\n", err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// ready starts what the tests share. All of it ends with the process.
+func ready() error {
+	if _, err := shared(); err != nil {
+		return err
+	}
+	return serveWorld()
+}

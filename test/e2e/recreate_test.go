@@ -1,0 +1,65 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// A node that restarts, or a runtime that crashes, leaves pods that say "initialized" in sandboxes that hold nothing.
+func TestPodInANewSandboxIsProgrammedAgain(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t, asked())
+	pod := s.startMesh(t, meshPod("reborn", nil))
+	old := s.sandboxOf(t, pod)
+	killPause(t, old)
+
+	again := s.await(t, pod.Name, func(pod *corev1.Pod) error {
+		d, err := detailsOf(pod)
+		if err != nil {
+			return err
+		}
+		if d.Sandbox == old.ID {
+			return fmt.Errorf("details still name the sandbox that is gone: %+v", d)
+		}
+		return hasStatus(statusInitialized)(pod)
+	})
+	if again.UID != pod.UID {
+		t.Fatalf("the pod's UID is %s, was %s: it is another pod", again.UID, pod.UID)
+	}
+	again = s.awaitAnswer(t, pod.Name)
+	if got, want := readDetails(t, again).Sandbox, s.sandboxOf(t, again).ID; got != want {
+		t.Errorf("details name sandbox %s, the pod runs in %s", got, want)
+	}
+	for _, f := range families() {
+		wantInbound(t, again, f, appPort, true)
+		s.wantOutbound(t, again, f.at(1, worldPort), true)
+	}
+}
+
+func TestPodThatStopsAskingGetsNoRulesInItsNewSandbox(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t, asked())
+	pod := s.startMesh(t, meshPod("released", nil))
+	s.annotateSelf(t, map[string]any{keyInitialize: nil})
+	killPause(t, s.sandboxOf(t, pod))
+	s.await(t, pod.Name, hasStatus(statusRemoved))
+	pod = s.awaitAnswer(t, pod.Name)
+	s.wantNoRules(t, pod)
+	wantInbound(t, pod, families()[0], appPort, false)
+}
+
+// killPause ends the first process of a sandbox, and with it the sandbox.
+func killPause(t *testing.T, s sandbox) {
+	t.Helper()
+	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", s.PID))
+	must(t, err)
+	if strings.TrimSpace(string(name)) != "pause" {
+		t.Fatalf("process %d of sandbox %s is %q, want pause", s.PID, s.ID, name)
+	}
+	must(t, syscall.Kill(s.PID, syscall.SIGKILL))
+}

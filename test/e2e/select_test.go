@@ -1,0 +1,130 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestNamespaceAsksForItsPodsWithAProxy(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t, asked())
+	bare := s.start(t, newPod("bare", nil, appContainer()))
+	pod := s.startMesh(t, meshPod("meshed", nil))
+	wantReport(t, s, pod)
+	if _, ok := s.rules(t, pod); !ok {
+		t.Error("the pod holds no rules")
+	}
+	wantInbound(t, pod, families()[0], appPort, true)
+
+	s.wantNoRules(t, bare)
+	wantUntouched(t, s.await(t, bare.Name, isRunning))
+}
+
+// wantReport wants the annotations and the condition of a programmed pod to tell what the runtime knows.
+func wantReport(t *testing.T, s *space, pod *corev1.Pod) {
+	t.Helper()
+	d := readDetails(t, pod)
+	sandbox := s.sandboxOf(t, pod)
+	if d.Sandbox != sandbox.ID || d.Entrance != "watch" || d.Backend != "nftables" || len(d.SpecHash) != 16 || d.Message == "" {
+		t.Errorf("details are %+v, the sandbox is %s", d, sandbox.ID)
+	}
+	if age := time.Since(d.Time); age < -time.Second || age > patience {
+		t.Errorf("details are of %s", d.Time)
+	}
+	if c := conditionOf(pod); c.Reason != "Initialized" || c.LastTransitionTime.IsZero() || c.Message == "" {
+		t.Errorf("the condition is %+v", c)
+	}
+}
+
+func TestPodAsksForItself(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t, nil)
+	// Its proxy has another name: what the pod itself asks for it gets whatever its containers are called.
+	pod := s.startMesh(t, newPod("asking", asked(), appContainer(), proxyContainer("proxy")))
+	wantInbound(t, pod, families()[0], appPort, true)
+	wantReport(t, s, pod)
+}
+
+func TestPodOptsOutOfItsNamespace(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t, asked())
+	out := s.start(t, meshPod("out", map[string]string{keyInitialize: "false"}))
+	s.startMesh(t, meshPod("in", nil)) // by then the agent has seen the other one, too
+	s.wantNoRules(t, out)
+	wantInbound(t, out, families()[0], appPort, false)
+	wantUntouched(t, s.await(t, out.Name, isRunning))
+}
+
+func TestRunningPodOptsInAndOutAgain(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t, nil)
+	f := families()[0]
+	pod := s.start(t, meshPod("undecided", nil))
+	wantInbound(t, pod, f, appPort, false)
+	s.wantOutbound(t, pod, f.at(1, worldPort), false)
+
+	s.annotate(t, pod.Name, map[string]any{keyInitialize: "true"})
+	programmed := s.await(t, pod.Name, hasStatus(statusInitialized))
+	wantReport(t, s, programmed)
+	wantInbound(t, pod, f, appPort, true)
+	s.wantOutbound(t, pod, f.at(2, worldPort), true)
+
+	s.annotate(t, pod.Name, map[string]any{keyInitialize: "false"})
+	opened := s.await(t, pod.Name, hasStatus(statusRemoved))
+	if got, want := readDetails(t, opened).Sandbox, readDetails(t, programmed).Sandbox; got != want {
+		t.Errorf("the sandbox is %s, was %s", got, want)
+	}
+	s.wantNoRules(t, pod)
+	wantInbound(t, pod, f, appPort, false)
+	s.wantOutbound(t, pod, f.at(3, worldPort), false)
+}
+
+func TestNamespaceAnnotationIsFollowedInAndNeverOpensRunningPods(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t, nil)
+	pod := s.start(t, meshPod("early", nil))
+	s.annotateSelf(t, map[string]any{keyInitialize: "true"})
+	before := readDetails(t, s.await(t, pod.Name, hasStatus(statusInitialized)))
+	wantInbound(t, pod, families()[0], appPort, true)
+
+	s.annotateSelf(t, map[string]any{keyInitialize: nil})
+	late := s.start(t, meshPod("late", nil))
+	s.startMesh(t, meshPod("asking", asked())) // by then the agent has seen the other one, too
+	s.wantNoRules(t, late)
+	wantUntouched(t, s.await(t, late.Name, isRunning))
+	wantInbound(t, pod, families()[0], appPort, true)
+	if after := readDetails(t, s.await(t, pod.Name, hasStatus(statusInitialized))); after != before {
+		t.Errorf("the report of the running pod is %+v, was %+v", after, before)
+	}
+}
+
+func TestReadinessGateOpensForEveryPod(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t, nil)
+	for name, annotations := range map[string]map[string]string{
+		"redirected": asked(), "left-alone": nil, "opted-out": {keyInitialize: "false"},
+	} {
+		pod := meshPod(name, annotations)
+		pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: condition}}
+		s.create(t, pod)
+	}
+	eventually(t, "ready pods", func(ctx context.Context) error {
+		var errs []error
+		for _, name := range []string{"redirected", "left-alone", "opted-out"} {
+			pod, err := s.pods().Get(ctx, name, metav1.GetOptions{})
+			errs = append(errs, err)
+			if err == nil && !isReady(pod) {
+				errs = append(errs, errors.New(name+" is not ready"))
+			}
+		}
+		return errors.Join(errs...)
+	})
+	if got := conditionOf(s.await(t, "left-alone", isRunning)).Reason; got != "NotRequired" {
+		t.Errorf("the reason of a pod that is left alone is %q, want NotRequired", got)
+	}
+}
