@@ -33,41 +33,65 @@ func (r Ruleset) restoreMatches(conds []Cond, family uint32) []restoreMatch {
 	if slices.ContainsFunc(conds, func(c Cond) bool { return c.Field == Family && (c.Num == family) == c.Not }) {
 		return nil
 	}
-	matches, merged := []restoreMatch{{}}, false
-	for _, c := range conds {
-		unequal := refusedPorts(conds)
+	matches := []restoreMatch{{}}
+	for i, c := range conds {
+		numbers := excepted(conds, c)
 		switch {
-		case c.Field == DstPort && c.Not && c.Set == "" && len(unequal) > 1:
-			// The nft flavour forgets all but the last of two matches of a port: they have to be one.
-			if !merged {
-				matches = each(matches, func(m restoreMatch) restoreMatch {
-					return m.with("-m multiport ! --dports " + strings.Join(unequal, ","))
-				})
-			}
-			merged = true
 		case c.Set != "":
 			matches = r.restoreSet(matches, c)
-		default:
-			matches = each(matches, func(m restoreMatch) restoreMatch { return c.restore(m, protocolOf(conds)) })
+		case len(numbers) < 2:
+			matches = each(matches, func(m restoreMatch) []restoreMatch { return []restoreMatch{c.restore(m, protocolOf(conds))} })
+		case len(excepted(conds[:i], c)) == 0: // the first of them stands for all
+			matches = each(matches, func(m restoreMatch) []restoreMatch { return c.restoreExcepted(m, numbers) })
 		}
 	}
 	return matches
 }
 
-func each(matches []restoreMatch, f func(restoreMatch) restoreMatch) []restoreMatch {
-	out := make([]restoreMatch, len(matches))
-	for i, m := range matches {
-		out[i] = f(m)
+func each(matches []restoreMatch, f func(restoreMatch) []restoreMatch) []restoreMatch {
+	var out []restoreMatch
+	for _, m := range matches {
+		out = append(out, f(m)...)
 	}
 	return out
 }
 
-func refusedPorts(conds []Cond) []string {
-	var out []string
-	for _, c := range conds {
-		if c.Field == DstPort && c.Not && c.Set == "" {
-			out = append(out, strconv.FormatUint(uint64(c.Num), 10))
+// excepted are the ports or owners that conditions like c except, sorted.
+func excepted(conds []Cond, c Cond) []uint32 {
+	var out []uint32
+	for _, other := range conds {
+		if c.Not && other.Not && other.Field == c.Field && slices.Contains([]Field{DstPort, OwnerUID, OwnerGID}, c.Field) {
+			out = append(out, other.Num)
 		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// maxID is the highest user or group.
+const maxID = 1<<32 - 2
+
+// restoreExcepted renders several numbers that a field must not have. The nft flavour forgets all but the last of two matches
+// of ports, so they are one match; of owners a rule can name few, so what lies between them is matched.
+func (c Cond) restoreExcepted(m restoreMatch, numbers []uint32) []restoreMatch {
+	if c.Field == DstPort {
+		words := make([]string, len(numbers))
+		for i, n := range numbers {
+			words[i] = strconv.FormatUint(uint64(n), 10)
+		}
+		return []restoreMatch{m.with("-m multiport ! --dports " + strings.Join(words, ","))}
+	}
+	option := map[Field]string{OwnerUID: "--uid-owner", OwnerGID: "--gid-owner"}[c.Field]
+	var out []restoreMatch
+	next := uint64(0)
+	for _, n := range append(slices.Clone(numbers), maxID+1) {
+		switch first, last := next, uint64(n)-1; {
+		case uint64(n) == first+1:
+			out = append(out, m.with(fmt.Sprintf("-m owner %s %d", option, first)))
+		case uint64(n) > first:
+			out = append(out, m.with(fmt.Sprintf("-m owner %s %d-%d", option, first, last)))
+		}
+		next = uint64(n) + 1
 	}
 	return out
 }

@@ -122,14 +122,19 @@ func TestNftTextLoadsAsTheSameRules(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			have.Loopback = iptables.LoopbackAddrs() // no part of nft's language, like the routes
-			if strings.Contains(string(text), "# ip rule") {
-				have.Routing = iptables.PolicyRoutes()
-			}
+			addBeside(&have, string(text))
 			if d := cmp.Diff(string(text), have.NftText(iptables.TextOptions{Replace: true})); d != "" {
 				t.Error(d)
 			}
 		})
+	}
+}
+
+// addBeside adds what a text has in comments: it is no part of nft's language.
+func addBeside(have *iptables.Ruleset, text string) {
+	have.Loopback = iptables.LoopbackAddrs()
+	if strings.Contains(text, "# ip rule") {
+		have.Routing = iptables.PolicyRoutes()
 	}
 }
 
