@@ -91,11 +91,10 @@ func (b *Backend) write(ctx context.Context, ns *netns.NS, have snapshot, want i
 func (b *Backend) restore(ctx context.Context, ns *netns.NS, have, want snapshot) error {
 	return eachFamily(ns, func(family uint32) error {
 		c := plan(have[family], want[family], b.flavour == NFT)
-		if c.input == "" {
-			return nil
-		}
-		if _, err := b.run(ctx, c.input, b.tools[family].restore, "--noflush", "-w", strconv.Itoa(lockSeconds)); err != nil {
-			return err
+		if c.input != "" {
+			if _, err := b.run(ctx, c.input, b.tools[family].restore, "--noflush", "-w", strconv.Itoa(lockSeconds)); err != nil {
+				return err
+			}
 		}
 		return dropTables(family, c.spare)
 	})

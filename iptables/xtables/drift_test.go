@@ -135,3 +135,15 @@ func TestATableThatOthersUseStays(t *testing.T) {
 		t.Error(out)
 	}
 }
+
+// An agent that was killed before it could drop a table leaves the sign, by which the next one knows.
+func TestATableThatWasNotDroppedIsDroppedLater(t *testing.T) {
+	ns, b := kerneltest.New(t), newBackend(t, NFT)
+	mustApply(t, b, ns, rules(t, tproxyAndDNS))
+	shell(t, ns, "for p in iptables ip6tables; do printf '*mangle\n:PODNET_INBOUND_DIVERT -\n:PODNET_OUTBOUND_MARK -\n-F PREROUTING\n-F OUTPUT\n"+
+		"-X PODNET_INBOUND_DIVERT\n-X PODNET_OUTBOUND_MARK\nCOMMIT\n' | $p-nft-restore --noflush; done")
+	mustApply(t, b, ns, rules(t, nil))
+	if out := shell(t, ns, "nft list ruleset"); strings.Contains(out, "mangle") {
+		t.Error(out)
+	}
+}

@@ -47,8 +47,9 @@ func kernelChains(family uint32) ([]kernelChain, error) {
 	return chains, err
 }
 
-// dropTables deletes those of the tables that hold nothing but built-in chains which let everything pass. The kernel itself
-// refuses the deletion of a chain with rules and of a table with chains, so whatever somebody adds meanwhile stays.
+// dropTables deletes those of our tables that hold nothing but built-in chains which let everything pass, and in the others
+// the sign that they are ours. The kernel itself refuses the deletion of a chain with rules and of a table with chains, so
+// whatever somebody adds meanwhile stays.
 func dropTables(family uint32, tables []string) error {
 	if len(tables) == 0 {
 		return nil
@@ -59,26 +60,37 @@ func dropTables(family uint32, tables []string) error {
 	}
 	for _, name := range tables {
 		own := slices.DeleteFunc(slices.Clone(chains), func(c kernelChain) bool { return c.table != name })
-		if slices.ContainsFunc(own, func(c kernelChain) bool { return c.policy != policyAccept }) {
-			continue
+		err := error(unix.EBUSY)
+		if !slices.ContainsFunc(own, func(c kernelChain) bool { return c.policy != policyAccept && c.name != madeTable }) {
+			err = drop(family, name, own, true)
 		}
-		if err := dropTable(family, name, own); err != nil && !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.ENOENT) {
+		if errors.Is(err, unix.EBUSY) {
+			err = drop(family, name, []kernelChain{{name: madeTable}}, false)
+		}
+		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("delete empty table %s: %w", name, err)
 		}
 	}
 	return nil
 }
 
-func dropTable(family uint32, name string, chains []kernelChain) error {
+// drop deletes empty chains of a table, and the table if there are no others, in one transaction.
+func drop(family uint32, table string, chains []kernelChain, whole bool) error {
 	const flags = unix.NLM_F_REQUEST | unix.NLM_F_ACK | unix.NLM_F_NONREC
 	batch := message(unix.NFNL_MSG_BATCH_BEGIN, unix.NLM_F_REQUEST, 0, unix.NFNL_SUBSYS_NFTABLES)
-	for _, c := range chains {
-		batch = append(batch, message(nft(unix.NFT_MSG_DELCHAIN), flags, family, 0,
-			attribute(unix.NFTA_CHAIN_TABLE, name), attribute(unix.NFTA_CHAIN_NAME, c.name))...)
+	ends := 0
+	del := func(kind uint16, attributes ...[]byte) {
+		batch = append(batch, message(nft(kind), flags, family, 0, attributes...)...)
+		ends++
 	}
-	batch = append(batch, message(nft(unix.NFT_MSG_DELTABLE), flags, family, 0, attribute(unix.NFTA_TABLE_NAME, name))...)
+	for _, c := range chains {
+		del(unix.NFT_MSG_DELCHAIN, attribute(unix.NFTA_CHAIN_TABLE, table), attribute(unix.NFTA_CHAIN_NAME, c.name))
+	}
+	if whole {
+		del(unix.NFT_MSG_DELTABLE, attribute(unix.NFTA_TABLE_NAME, table))
+	}
 	batch = append(batch, message(unix.NFNL_MSG_BATCH_END, unix.NLM_F_REQUEST, 0, unix.NFNL_SUBSYS_NFTABLES)...)
-	return exchange(batch, len(chains)+1, nil)
+	return exchange(batch, ends, nil)
 }
 
 // dump asks for all of a kind. A kernel without nf_tables has none.

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// change is one run of a restore program: its input, and the tables of our making that it leaves without a chain of ours.
+// change is one run of a restore program: its input, which may be empty, and the tables that we made and do not need any more.
 type change struct {
 	input string
 	spare []string
@@ -26,32 +26,35 @@ type change struct {
 // there yet gets a sign that we made it.
 func plan(have, want state, mark bool) change {
 	var c change
-	var b strings.Builder
 	for _, name := range affected(have, want) {
 		h, w := have.of(name), want.of(name)
-		fmt.Fprintf(&b, "*%s\n", name)
-		if have[name] == nil && mark {
-			fmt.Fprintf(&b, ":%s - [0:0]\n", madeTable)
-		}
-		both := &table{chains: maps.Clone(w.chains)}
-		stale := h.without(w)
-		for _, chain := range stale {
-			both.insert(chain)
-		}
-		b.WriteString(both.head())
-		b.WriteString(h.replaceJumps(w))
-		b.WriteString((&table{chains: w.chains}).body())
-		for _, chain := range stale {
-			fmt.Fprintf(&b, "-X %s\n", chain)
-		}
 		if h.made && w.empty() {
-			fmt.Fprintf(&b, "-X %s\n", madeTable)
 			c.spare = append(c.spare, name)
 		}
-		b.WriteString("COMMIT\n")
+		block := h.become(w)
+		if have[name] == nil && mark {
+			block = fmt.Sprintf(":%s - [0:0]\n", madeTable) + block
+		}
+		if block != "" {
+			c.input += fmt.Sprintf("*%s\n%sCOMMIT\n", name, block)
+		}
 	}
-	c.input = b.String()
 	return c
+}
+
+// become is the transaction that makes a table what want is.
+func (t *table) become(want *table) string {
+	stale := t.without(want)
+	declared := &table{chains: maps.Clone(want.chains)}
+	for _, chain := range stale {
+		declared.insert(chain)
+	}
+	var b strings.Builder
+	b.WriteString(declared.head() + t.replaceJumps(want) + (&table{chains: want.chains}).body())
+	for _, chain := range stale {
+		fmt.Fprintf(&b, "-X %s\n", chain)
+	}
+	return b.String()
 }
 
 func (t *table) insert(chain string) {
