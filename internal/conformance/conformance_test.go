@@ -12,6 +12,7 @@ import (
 	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/iptables/nftables"
+	"istio-pod-network-controller/iptables/xtables"
 )
 
 // probeTime bounds a probe: what has not been answered by then is answered by nobody.
@@ -27,7 +28,8 @@ type backend interface {
 
 func backends(t *testing.T) []backend {
 	t.Helper()
-	return []backend{nftables.New(kerneltest.Guard(t))}
+	guard := kerneltest.Guard(t)
+	return []backend{nftables.New(guard), xtables.New(t.Context(), xtables.Config{Guard: guard, Flavour: xtables.NFT})}
 }
 
 func mustApply(t *testing.T, b backend, w world, c configuration) {

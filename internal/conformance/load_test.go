@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -33,8 +32,10 @@ type stream struct {
 func streams() []stream {
 	app := kerneltest.App
 	return []stream{
-		{"world", app, "10.244.1.5:8080", "PROXY:15006"}, {"world", app, "[fd00:10:244:1::5]:8080", "PROXY:15006"},
-		{"pod", app, "93.184.216.34:80", "PROXY:15001"}, {"pod", app, "[fd00:99::34]:80", "PROXY:15001"},
+		{"world", app, "10.244.1.5:8080", "PROXY:15006"},
+		{"world", app, "[fd00:10:244:1::5]:8080", "PROXY:15006"},
+		{"pod", app, "93.184.216.34:80", "PROXY:15001"},
+		{"pod", app, "[fd00:99::34]:80", "PROXY:15001"},
 	}
 }
 
@@ -49,7 +50,7 @@ func variants() []iptables.Spec {
 		with(func(s *iptables.Spec) { s.ExcludeCIDRs = manyCIDRs()[:100] }),
 		with(func(s *iptables.Spec) { tproxy(s); s.ExcludeInboundPorts = []uint16{9090}; s.DropInvalid = true }),
 		with(func(s *iptables.Spec) {
-			s.IncludeCIDRs = iptables.CIDRs{List: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}}
+			s.IncludeCIDRs = iptables.CIDRs{List: prefixes("0.0.0.0/1", "128.0.0.0/1", "::/0")} // iptables takes /0 for no condition
 		}),
 	}
 }
