@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
 # Runs the end-to-end tests in a one-node cluster of their own. Arguments go to the test program: hack/e2e.sh -test.run TestX
 # E2E_KEEP=1 uses the cluster that is up, or leaves the new one up, to look at it or to run again quickly.
+# E2E_BACKENDS lists what programs the kernel, a run each in the same cluster: "nftables iptables" unless it says otherwise.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
 name=istio-pod-network-controller
 kc=hack/cluster/kc
 keep=${E2E_KEEP:-}
+read -ra backends <<<"${E2E_BACKENDS:-nftables iptables}"
+# What says nothing of a backend is tested once: how many requests the agent makes, and what it leaves behind.
+once='^(TestFiftyPodsAtOnceCostOneWriteEach|TestPodsDeletedWhileBeingProgrammedLeaveNothing)$'
 
 say() { printf '%(%T)T %s\n' -1 "$*"; }
 
@@ -45,8 +49,12 @@ else
 fi
 trap finish EXIT
 
-say "installing the agent"
-hack/deploy.sh
-
-say "running the tests"
-(cd test/e2e && exec "../../$kc" exec -- ../../build/e2e.test -test.v -test.timeout 15m -test.parallel 6 "$@")
+for i in "${!backends[@]}"; do
+  backend=${backends[i]}
+  say "installing the agent with the backend $backend"
+  hack/deploy.sh --set "backend=$backend" --set select=either
+  say "running the tests"
+  flags=(-test.v -test.timeout 15m -test.parallel 6)
+  if ((i > 0)); then flags+=(-test.skip "$once"); fi
+  (cd test/e2e && E2E_BACKEND=$backend exec "../../$kc" exec -- ../../build/e2e.test "${flags[@]}" "$@")
+done
