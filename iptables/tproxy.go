@@ -32,7 +32,9 @@ func (b *builder) divert() {
 
 func (b *builder) divertInbound(r *rules) {
 	s := b.spec
-	r.add(commentInName, Action{Verb: SaveMark}, tcp(), marked(markDiverted))
+	// What the proxy itself has marked comes by lo. A mark from elsewhere is that of another rule set, which sees packets first
+	// while one backend takes over from another: remembered, it would send the answers to a client back into the pod.
+	r.add(commentInName, Action{Verb: SaveMark}, iif("lo"), tcp(), marked(markDiverted))
 	for _, p := range passthrough() {
 		r.add("the proxy handing inbound traffic to the application", leave(), iif("lo"), family(p), addr(SrcAddr, p), tcp())
 	}
