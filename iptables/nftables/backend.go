@@ -82,19 +82,13 @@ func (b *Backend) Present(ctx context.Context, path string) (present bool, err e
 // Remove takes away all that we own in the namespace at path and tells whether there was anything.
 func (b *Backend) Remove(ctx context.Context, path string) (removed bool, err error) {
 	err = b.in(ctx, path, func(ns *netns.NS, conn *nft.Conn) error {
-		have, err := ownTable(conn)
+		deleted, err := deleteTable(conn)
 		if err != nil {
 			return err
 		}
-		if have != nil {
-			conn.DelTable(have)
-			if err := conn.Flush(); err != nil {
-				return fmt.Errorf("delete table %s: %w", iptables.TableName, err)
-			}
-		}
 		// Also without a table: an agent that was killed between the two leaves what stands beside it.
 		beside, err := routing.Remove(ns)
-		removed = have != nil || beside
+		removed = deleted || beside
 		return err
 	})
 	return removed, err

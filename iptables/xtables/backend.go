@@ -52,6 +52,9 @@ func New(ctx context.Context, c Config) *Backend {
 // Name is the backend's name in flags and reports.
 func (b *Backend) Name() string { return "iptables" }
 
+// Flavour is the one that it was made for.
+func (b *Backend) Flavour() Flavour { return b.flavour }
+
 // Apply makes the namespace at path hold exactly want in our chains, with our jumps at the head of the built-in ones, and
 // tells whether something had to change. What is refused leaves everything as it was; rules of others are not touched.
 func (b *Backend) Apply(ctx context.Context, path string, want iptables.Ruleset) (changed bool, err error) {
