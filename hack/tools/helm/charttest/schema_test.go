@@ -12,7 +12,7 @@ func TestSchemaRefuses(t *testing.T) {
 	for name, tc := range map[string]struct{ in, want string }{
 		"a distribution in lower case":        {"kubernetesDistribution: openshift", "value must be one of 'Kubernetes', 'OpenShift'"},
 		"an unknown runtime":                  {"containerRuntime: rkt", "value must be one of 'auto', 'containerd', 'crio', 'docker'"},
-		"a backend that is not there yet":     {"backend: iptables", "value must be one of 'auto', 'nftables'"},
+		"a backend that is not there":         {"backend: ebpf", "value must be one of 'auto', 'nftables', 'iptables'"},
 		"an unknown selection":                {"select: all", "value must be one of 'annotation', 'injected', 'either'"},
 		"a mode that is not there yet":        {"interceptionMode: TPROXY", "at '/interceptionMode': value must be 'REDIRECT'"},
 		"an unknown log level":                {"logLevel: warn", "value must be one of 'debug', 'info', 'error'"},
