@@ -169,6 +169,7 @@ func TestDriftIsFoundAndHealed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ns, b, want := kerneltest.New(t), New(kerneltest.Guard(t)), rules(t, nil)
 			mustApply(t, b, ns, want)
+			mustApply(t, b, ns, want) // looks, and remembers
 			withTable(t, ns, spoil)
 			if drift, err := b.Verify(t.Context(), ns.Path(), want); err != nil || len(drift) == 0 {
 				t.Fatalf("drift %q, error %v", drift, err)
