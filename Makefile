@@ -100,6 +100,10 @@ verify: generate ## Fail if anything generated, tidied or downloaded differs fro
 image: build ## Build the image, by the chart's default name, without a container engine, to build/image.tar
 	$(KC) image --binary $(CURDIR)/$(BINARY) --tag $(IMAGE) --output $(CURDIR)/build/image.tar
 
+.PHONY: image-iptables
+image-iptables: build ## Build the image for the iptables backend, with the machine's iptables (Debian's) in it, to build/image-iptables.tar
+	$(KC) image --binary $(CURDIR)/$(BINARY) --iptables --tag $(IMAGE)-iptables --output $(CURDIR)/build/image-iptables.tar
+
 .PHONY: cluster-up
 cluster-up: ## Start the one-node cluster (the first time it builds Kubernetes: about 15 CPU minutes)
 	$(KC) up

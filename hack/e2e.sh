@@ -34,6 +34,7 @@ finish() {
 
 say "building the image and the tests"
 make -s image
+if [[ " ${backends[*]} " == *" iptables "* ]]; then make -s image-iptables; fi
 CGO_ENABLED=0 go -C test/e2e test -c -o "$PWD/build/e2e.test" .
 
 if $kc status >/dev/null 2>&1; then
