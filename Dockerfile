@@ -7,7 +7,14 @@ RUN go mod download
 COPY . .
 RUN GOARCH=$TARGETARCH make build
 
-# The binary is static and talks to the kernel, the runtime and the API server itself: nothing else is in the image.
+# For nodes that stay on iptables (--target iptables): the programs of both flavours beside the agent.
+FROM debian:12-slim AS iptables
+RUN apt-get update && apt-get install -y --no-install-recommends iptables && rm -rf /var/lib/apt/lists/*
+COPY --from=build /src/build/istio-pod-network-controller /istio-pod-network-controller
+USER 0:0
+ENTRYPOINT ["/istio-pod-network-controller"]
+
+# The default. The binary is static and talks to the kernel, the runtime and the API server itself: nothing else is in the image.
 FROM scratch
 COPY --from=build /src/build/istio-pod-network-controller /istio-pod-network-controller
 # Capabilities that the pod's security context adds are effective for root only.
