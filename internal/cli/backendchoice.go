@@ -81,8 +81,11 @@ func (c backendChoice) nftables(ctx context.Context) exclusive {
 
 func (c backendChoice) iptables(ctx context.Context, sample iptables.Ruleset) (exclusive, string, error) {
 	b, reason, err := xtables.Detect(ctx, xtables.Config{Guard: c.guard, Observe: c.observe}, sample)
+	if errors.Is(err, xtables.ErrMissing) {
+		err = fmt.Errorf("%w (an image whose tag ends in -iptables has the programs)", err)
+	}
 	if err != nil {
-		return exclusive{}, "", fmt.Errorf("%w (an image whose tag ends in -iptables has the programs)", err)
+		return exclusive{}, "", err
 	}
 	other := map[xtables.Flavour]xtables.Flavour{xtables.NFT: xtables.Legacy, xtables.Legacy: xtables.NFT}[b.Flavour()]
 	return exclusive{chosen: xtBackend{b}, others: []backend{nftBackend{nftables.New(c.guard)}, c.xtables(ctx, other)}}, reason, nil

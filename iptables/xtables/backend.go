@@ -34,6 +34,7 @@ type Backend struct {
 	flavour Flavour
 	observe func(string, time.Duration)
 	environ []string
+	ownLock bool
 	tools   map[uint32]tools
 	missing error
 }
@@ -41,7 +42,8 @@ type Backend struct {
 // New makes a Backend of a flavour. Without its programs it can still tell whether there are rules of ours (of the nft
 // flavour); whatever takes a program is an error that names the one that is missing.
 func New(ctx context.Context, c Config) *Backend {
-	b := &Backend{guard: c.Guard, flavour: c.Flavour, observe: c.Observe, environ: environ(lockFile)}
+	b := &Backend{guard: c.Guard, flavour: c.Flavour, observe: c.Observe}
+	b.environ, b.ownLock = environ(lockFile)
 	if b.observe == nil {
 		b.observe = func(string, time.Duration) {}
 	}

@@ -23,7 +23,11 @@ func (b *Backend) Probe(ctx context.Context, sample iptables.Ruleset) (version s
 	}
 	defer ns.Close() //nolint:errcheck // nothing was written that could be lost
 	if _, err := b.Apply(ctx, ns.Path(), sample); err != nil {
-		return "", fmt.Errorf("probe iptables: the rules are refused: %w", err)
+		hint := ""
+		if b.flavour == Legacy {
+			hint = " (to this flavour the kernel speaks only with the capability NET_RAW)"
+		}
+		return "", fmt.Errorf("probe iptables: the rules are refused%s: %w", hint, err)
 	}
 	drift, err := b.Verify(ctx, ns.Path(), sample)
 	if err == nil && len(drift) > 0 {
@@ -52,6 +56,9 @@ func (b *Backend) crossCheck(sample iptables.Ruleset) (version string, err error
 			return v, err
 		}
 		version = v
+		if b.ownLock {
+			continue // go-iptables has no way to tell its processes of another lock
+		}
 		for name, t := range parse(sample.RestoreText(family)) {
 			for _, j := range t.jumps {
 				found, err := lib.Exists(name, j.chain, j.words()...)

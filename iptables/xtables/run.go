@@ -104,14 +104,14 @@ func refusal(stderr, input string) string {
 
 // environ is the environment of programs. Where the usual lock cannot be had, as on a read-only root file system, the
 // namespace itself is what iptables-legacy locks: whoever works on it through the agent is kept apart.
-func environ(lock string) []string {
-	env := os.Environ()
+func environ(lock string) (env []string, own bool) {
+	env = os.Environ()
 	f, err := os.OpenFile(lock, os.O_CREATE|os.O_RDONLY, 0o600) //nolint:gosec // the lock of iptables-legacy
 	if err == nil {
 		err = f.Close()
 	}
 	if err != nil && os.Getenv("XTABLES_LOCKFILE") == "" {
-		env = append(env, "XTABLES_LOCKFILE=/proc/self/ns/net")
+		return append(env, "XTABLES_LOCKFILE=/proc/self/ns/net"), true
 	}
-	return env
+	return env, false
 }

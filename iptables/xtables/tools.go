@@ -23,6 +23,9 @@ const (
 	Legacy Flavour = "legacy"
 )
 
+// ErrMissing says that the programs of a flavour are not installed.
+var ErrMissing = errors.New("not installed")
+
 // tools are the programs of one family.
 type tools struct{ restore, save, iptables string }
 
@@ -44,7 +47,7 @@ func find(ctx context.Context, flavour Flavour) (map[uint32]tools, error) {
 			}
 		}
 		if err != nil {
-			return nil, fmt.Errorf("iptables of flavour %s: %w", flavour, err)
+			return nil, fmt.Errorf("iptables of the %s flavour is %w: %w", flavour, ErrMissing, err)
 		}
 		found[family] = t
 	}

@@ -164,19 +164,21 @@ func TestNoLegacyTableComesIntoBeing(t *testing.T) {
 func TestTheLockFallsBackOnTheNamespace(t *testing.T) {
 	t.Setenv("XTABLES_LOCKFILE", "")
 	missing := filepath.Join(t.TempDir(), "no", "lock")
-	if env := strings.Join(environ(missing), "\n"); !strings.HasSuffix(env, "XTABLES_LOCKFILE=/proc/self/ns/net") {
+	if env, own := environ(missing); !own || !strings.HasSuffix(strings.Join(env, "\n"), "\nXTABLES_LOCKFILE=/proc/self/ns/net") {
 		t.Error("no lock file, and none said")
 	}
-	if env := environ(filepath.Join(t.TempDir(), "lock")); len(env) != len(os.Environ()) {
+	if env, own := environ(filepath.Join(t.TempDir(), "lock")); own || len(env) != len(os.Environ()) {
 		t.Error("the usual lock can be had, and another one is said")
 	}
-	t.Setenv("XTABLES_LOCKFILE", "/elsewhere")
-	if env := environ(missing); len(env) != len(os.Environ()) {
-		t.Error("the user's lock is overruled")
-	}
 	ns, b := kerneltest.New(t), newBackend(t, Legacy)
-	t.Setenv("XTABLES_LOCKFILE", "")
-	b.environ = environ(missing)
+	b.environ, b.ownLock = environ(missing)
 	mustApply(t, b, ns, rules(t, nil))
 	mustHold(t, b, ns, rules(t, nil))
+	if version, err := b.Probe(t.Context(), rules(t, nil)); err != nil || version == "" {
+		t.Error(version, err)
+	}
+	t.Setenv("XTABLES_LOCKFILE", "/elsewhere")
+	if env, own := environ(missing); own || len(env) != len(os.Environ()) {
+		t.Error("the user's lock is overruled")
+	}
 }
