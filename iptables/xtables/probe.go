@@ -7,6 +7,8 @@ import (
 	"maps"
 	"slices"
 
+	goiptables "github.com/coreos/go-iptables/iptables"
+
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
 )
@@ -61,15 +63,22 @@ func (b *Backend) crossCheck(sample iptables.Ruleset) (version string, err error
 		}
 		for name, t := range parse(sample.RestoreText(family)) {
 			for _, j := range t.jumps {
-				found, err := lib.Exists(name, j.chain, j.words()...)
-				if err == nil && !found {
-					err = errors.New("it is not there")
-				}
-				if err != nil {
-					return version, fmt.Errorf("look for the jump from %s to %s in table %s: %w", j.chain, j.target(), name, err)
+				if err := lookFor(lib, name, j); err != nil {
+					return version, err
 				}
 			}
 		}
 	}
 	return version, nil
+}
+
+func lookFor(lib *goiptables.IPTables, table string, j jump) error {
+	found, err := lib.Exists(table, j.chain, j.words()...)
+	if err == nil && !found {
+		err = errors.New("it is not there")
+	}
+	if err != nil {
+		return fmt.Errorf("look for the jump from %s to %s in table %s: %w", j.chain, j.target(), table, err)
+	}
+	return nil
 }
