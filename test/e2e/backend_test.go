@@ -20,6 +20,14 @@ const (
 	iptables = "iptables"
 )
 
+// redirectTo is what a rule says that leads to a port.
+func redirectTo(port string) string {
+	if backend() == iptables {
+		return "-j REDIRECT --to-ports " + port
+	}
+	return "redirect to :" + port
+}
+
 func checkBackend() error {
 	if !slices.Contains([]string{nftables, iptables}, backend()) {
 		return fmt.Errorf("E2E_BACKEND=%s: want %s or %s", backend(), nftables, iptables)
