@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"fmt"
 	"os/exec"
 	"strings"
 	"testing"
@@ -23,5 +22,5 @@ ip rule; ip -6 rule; ip route show table 133 2>/dev/null; ip -6 route show table
 	if err != nil {
 		t.Fatal(err)
 	}
-	return strings.TrimSpace(fmt.Sprintf("%s", out))
+	return strings.TrimSpace(string(out))
 }
