@@ -105,6 +105,7 @@ Docker's socket lies in /var/run itself, which is too much to hand out: there it
   (list "envoy-inbound-port" (int $v.envoyInboundPort))
   (list "envoy-tunnel-port" (int $v.envoyTunnelPort))
   (list "interception-mode" $v.interceptionMode)
+  (list "cluster-dns" (join "," $v.clusterDNS))
   (list "health-addr" $v.healthAddr)
   (list "metrics-addr" $v.metricsAddr)
   (list "log-level" $v.logLevel)
