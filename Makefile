@@ -45,8 +45,9 @@ build: ## Build the agent, static, to build/
 	CGO_ENABLED=0 GOOS=linux go build -trimpath -buildvcs=auto -ldflags='-s -w' -o $(BINARY) .
 
 .PHONY: test
-test: test-chart ## Run the unit, protocol and kernel tests with the race detector, and the chart's tests
+test: test-chart ## Run the unit, protocol and kernel tests with the race detector, and those of the chart and the cluster kit
 	go test -race ./...
+	go -C hack/cluster test ./...
 
 .PHONY: test-kernel
 test-kernel: export REQUIRE_KERNEL := 1

@@ -69,7 +69,12 @@ func (w *PodWatch) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 		return ctrl.Result{RequeueAfter: w.waiting.delay(req.NamespacedName, time.Now())}, nil
 	}
 	w.waiting.done(req.NamespacedName)
-	if absent(err) {
+	switch {
+	case absent(err):
+		return ctrl.Result{}, nil
+	case Permanent(err):
+		// The pod's owner has been told; the kubelet's next words about the pod would log an error each.
+		log.FromContext(ctx).Info("pod not redirected", "reason", err.Error())
 		return ctrl.Result{}, nil
 	}
 	return ctrl.Result{}, err

@@ -33,15 +33,15 @@ func newWatch(t *testing.T, pods ...*corev1.Pod) (*PodWatch, *bench) {
 
 func TestReconcileDecidesWhenToLookAgain(t *testing.T) {
 	cases := map[string]struct {
-		change                 func(*bench)
-		soon, retry, permanent bool
+		change      func(*bench)
+		soon, retry bool
 	}{
 		"programmed":              {},
 		"no sandbox yet":          {change: func(b *bench) { clear(b.finder.sandboxes) }, soon: true},
 		"the namespace went away": {change: func(b *bench) { b.backend.err = podnet.ErrGone }, soon: true},
 		"an error that may pass":  {change: func(b *bench) { b.backend.err = errors.New("no") }, retry: true},
 		"a wrong annotation": {
-			change: func(b *bench) { b.pods.pod.Annotations[intent.KeyInitialize] = "yes" }, retry: true, permanent: true,
+			change: func(b *bench) { b.pods.pod.Annotations[intent.KeyInitialize] = "yes" },
 		},
 	}
 	for name, c := range cases {
@@ -51,7 +51,7 @@ func TestReconcileDecidesWhenToLookAgain(t *testing.T) {
 				c.change(b)
 			}
 			result, err := w.Reconcile(t.Context(), request())
-			if (result.RequeueAfter > 0) != c.soon || (err != nil) != c.retry || Permanent(err) != c.permanent {
+			if (result.RequeueAfter > 0) != c.soon || (err != nil) != c.retry {
 				t.Errorf("result %+v, error %v", result, err)
 			}
 		})

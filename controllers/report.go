@@ -55,6 +55,7 @@ type Report struct {
 // details is the value of the annotation KeyDetails.
 type details struct {
 	Sandbox  string    `json:"sandbox,omitempty"`
+	NetNS    string    `json:"netns,omitempty"`
 	Entrance Entrance  `json:"entrance"`
 	Backend  string    `json:"backend"`
 	SpecHash string    `json:"specHash,omitempty"`
@@ -64,7 +65,7 @@ type details struct {
 
 func (r Report) details(now time.Time) details {
 	return details{
-		Sandbox: r.Sandbox.ID, Entrance: r.Entrance, Backend: r.Backend, SpecHash: r.SpecHash,
+		Sandbox: r.Sandbox.ID, NetNS: r.Sandbox.NetNS, Entrance: r.Entrance, Backend: r.Backend, SpecHash: r.SpecHash,
 		Time: now.UTC().Truncate(time.Second), Message: truncate(r.Message),
 	}
 }

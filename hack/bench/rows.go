@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"syscall"
@@ -45,11 +46,14 @@ func write(rows []row, file string) error {
 	if file == "" {
 		return nil
 	}
-	data, err := json.MarshalIndent(rows, "", "  ")
+	f, err := os.Create(file)
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(file, append(data, '\n'), 0o600)
+	enc := json.NewEncoder(f)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return errors.Join(enc.Encode(rows), f.Close())
 }
 
 // childFaults counts the page faults of the child processes that this one has waited for: a process that starts another

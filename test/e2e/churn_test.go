@@ -17,6 +17,8 @@ import (
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
+// A descriptor or a mount that the agent keeps would keep a deleted pod's namespace, and its addresses, alive.
+//
 // Not parallel: it looks at everything that is left on the node, and at the agent's log.
 func TestPodsDeletedWhileBeingProgrammedLeaveNothing(t *testing.T) {
 	s := newSpace(t, asked())

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
+// The addresses lie on both sides of the range's edge.
 func TestExcludedPortsAndRangesStayDirect(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())
@@ -22,6 +23,7 @@ func TestExcludedPortsAndRangesStayDirect(t *testing.T) {
 	}
 }
 
+// An excluded range wins over an included one around it.
 func TestOnlyIncludedPortsAndRangesAreRedirected(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())
@@ -37,6 +39,7 @@ func TestOnlyIncludedPortsAndRangesAreRedirected(t *testing.T) {
 	}
 }
 
+// Two pods with other wishes, programmed by one process that goes from namespace to namespace: neither may get the other's.
 func TestPodsOfOneNodeAreNotMixedUp(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())

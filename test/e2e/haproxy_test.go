@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
+// The test's own proxy was written beside the rules. One that was not shows that neither leans on the other.
 func TestHAProxyFindsTheOriginalDestination(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())

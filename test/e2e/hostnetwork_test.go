@@ -8,6 +8,8 @@ import (
 	"testing"
 )
 
+// A rule in the node's own namespace would turn the whole node's traffic, kubelet and all, to a port where nobody listens.
+//
 // Not parallel: it compares the node's own rules, and counts what the agent has skipped.
 func TestHostNetworkPodIsLeftAlone(t *testing.T) {
 	s := newSpace(t, asked())

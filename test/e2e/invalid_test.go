@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 )
 
+// Whoever wrote the annotation sees the pod, not the agent's log: all that is needed to mend it must be on the pod.
 func TestWrongAnnotationIsToldAndCanBeMended(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())
@@ -47,6 +48,7 @@ func TestWrongAnnotationIsToldAndCanBeMended(t *testing.T) {
 	}
 }
 
+// The rules that were right stay in force until there are others.
 func TestWrongEditOpensNothing(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())

@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// A node that starts after a power cut has all of its pods at once; the API server has all nodes at once.
+//
 // Not parallel: it counts the agent's requests.
 func TestFiftyPodsAtOnceCostOneWriteEach(t *testing.T) {
 	s := newSpace(t, asked())

@@ -25,6 +25,7 @@ func privileges() (names []corev1.Capability, bits uint64) {
 	return []corev1.Capability{"SYS_ADMIN", "NET_ADMIN"}, 1<<capNetAdmin | 1<<capSysAdmin
 }
 
+// Asked of the pod's specification, which reviewers read, and of the process, which is what counts.
 func TestAgentHasNoMorePrivilegesThanItNeeds(t *testing.T) {
 	t.Parallel()
 	c := open(t)

@@ -41,6 +41,7 @@ func TestPodInANewSandboxIsProgrammedAgain(t *testing.T) {
 	}
 }
 
+// The old sandbox kept its rules after the namespace took its word back; the new one never had any, and the pod must say so.
 func TestPodThatStopsAskingGetsNoRulesInItsNewSandbox(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())

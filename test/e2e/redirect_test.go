@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
+// What the application sees as its peer and what the proxy read from the kernel must agree: either alone could be right
+// while the connection went astray.
 func TestTrafficPassesTheProxyInBothFamilies(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())

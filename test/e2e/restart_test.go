@@ -10,6 +10,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// Rules live in the pods' namespaces, so an agent that comes and goes must be invisible to traffic: no rule set anew, no
+// connection lost, none past the proxy.
+//
 // Not parallel: the new agent's metrics are to tell of pods that have their rules already, and of no others.
 func TestAgentRestartTouchesNothing(t *testing.T) {
 	s := newSpace(t, asked())

@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// A pod without a proxy would lose its network if the rules led its traffic to a port where nobody listens, so the
+// namespace's word counts for pods with a proxy only.
 func TestNamespaceAsksForItsPodsWithAProxy(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())
@@ -60,6 +62,7 @@ func TestPodOptsOutOfItsNamespace(t *testing.T) {
 	wantUntouched(t, s.await(t, out.Name, isRunning))
 }
 
+// Nobody should have to restart an application to get it into the mesh, or out of it.
 func TestRunningPodOptsInAndOutAgain(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, nil)
@@ -84,6 +87,7 @@ func TestRunningPodOptsInAndOutAgain(t *testing.T) {
 	s.wantOutbound(t, pod, f.at(3, worldPort), false)
 }
 
+// Taking an annotation off a namespace is easily done, and would take all of its pods out of the mesh at once.
 func TestNamespaceAnnotationIsFollowedInAndNeverOpensRunningPods(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, nil)
@@ -103,6 +107,7 @@ func TestNamespaceAnnotationIsFollowedInAndNeverOpensRunningPods(t *testing.T) {
 	}
 }
 
+// A gate that only programmed pods pass would keep a Deployment from rolling out once it is taken out of the mesh.
 func TestReadinessGateOpensForEveryPod(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, nil)
