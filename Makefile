@@ -19,6 +19,9 @@ export HELM
 
 IMAGE := localhost/$(NAME):$(shell awk '$$1 == "appVersion:" { gsub("\"", "", $$2); print $$2 }' $(CHART)/Chart.yaml)
 
+# The small programs beside the agent in its image.
+SMALL := $(foreach program,cni wait,--file $(CURDIR)/build/istio-pod-network-$(program):/istio-pod-network-$(program))
+
 KC := go -C hack/cluster run ./cmd/kc
 
 # The modules that the linter walks. Modules without Go code (pins of tools, pins of the cluster's programs) are not among them.
@@ -100,7 +103,11 @@ verify: generate ## Fail if anything generated, tidied or downloaded differs fro
 
 .PHONY: image
 image: build ## Build the image, by the chart's default name, without a container engine, to build/image.tar
-	$(KC) image --binary $(CURDIR)/$(BINARY) --file $(CURDIR)/build/istio-pod-network-cni:/istio-pod-network-cni --file $(CURDIR)/build/istio-pod-network-wait:/istio-pod-network-wait --tag $(IMAGE) --output $(CURDIR)/build/image.tar
+	$(KC) image --binary $(CURDIR)/$(BINARY) $(SMALL) --tag $(IMAGE) --output $(CURDIR)/build/image.tar
+
+.PHONY: image-iptables
+image-iptables: build ## Build the image for the iptables backend, with the machine's iptables (Debian's) in it, to build/image-iptables.tar
+	$(KC) image --binary $(CURDIR)/$(BINARY) $(SMALL) --iptables --tag $(IMAGE)-iptables --output $(CURDIR)/build/image-iptables.tar
 
 .PHONY: cluster-up
 cluster-up: ## Start the one-node cluster (the first time it builds Kubernetes: about 15 CPU minutes)

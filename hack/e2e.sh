@@ -1,12 +1,19 @@
 #!/usr/bin/env bash
 # Runs the end-to-end tests in a one-node cluster of their own. Arguments go to the test program: hack/e2e.sh -test.run TestX
 # E2E_KEEP=1 uses the cluster that is up, or leaves the new one up, to look at it or to run again quickly.
+# E2E_BACKENDS lists what programs the kernel, a run each in the same cluster: "nftables iptables" unless it says otherwise.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
 name=istio-pod-network-controller
 kc=hack/cluster/kc
 keep=${E2E_KEEP:-}
+read -ra backends <<<"${E2E_BACKENDS:-nftables iptables}"
+# What says nothing of a backend is tested once: how many requests the agent makes, and what it leaves behind.
+once='^(TestFiftyPodsAtOnceCostOneWriteEach|TestPodsDeletedWhileBeingProgrammedLeaveNothing)$'
+
+# What wants an agent that is asked before a pod's first container.
+early='^TestEarly'
 
 say() { printf '%(%T)T %s\n' -1 "$*"; }
 
@@ -30,6 +37,7 @@ finish() {
 
 say "building the image and the tests"
 make -s image
+if [[ " ${backends[*]} " == *" iptables "* ]]; then make -s image-iptables; fi
 CGO_ENABLED=0 go -C test/e2e test -c -o "$PWD/build/e2e.test" .
 
 if $kc status >/dev/null 2>&1; then
@@ -45,8 +53,22 @@ else
 fi
 trap finish EXIT
 
-say "installing the agent"
-hack/deploy.sh
+for i in "${!backends[@]}"; do
+  backend=${backends[i]}
+  say "installing the agent with the backend $backend"
+  hack/deploy.sh --set "backend=$backend" --set select=either --set nri=off --set cni=off
+  say "running the tests"
+  skip=$early
+  if ((i > 0)); then skip+="|$once"; fi
+  flags=(-test.v -test.timeout 15m -test.parallel 6 -test.skip "$skip")
+  (cd test/e2e && E2E_BACKEND=$backend exec "../../$kc" exec -- ../../build/e2e.test "${flags[@]}" "$@")
+done
 
-say "running the tests"
-(cd test/e2e && exec "../../$kc" exec -- ../../build/e2e.test -test.v -test.timeout 15m -test.parallel 6 "$@")
+for entrance in nri cni; do
+  say "installing the agent with the entrance $entrance"
+  others=(--set nri=off --set cni=install)
+  if [[ $entrance == nri ]]; then others=(--set nri=required --set cni=off); fi
+  hack/deploy.sh --set backend=nftables --set select=either "${others[@]}"
+  say "running the tests of first packets"
+  (cd test/e2e && E2E_ENTRANCE=$entrance exec "../../$kc" exec -- ../../build/e2e.test -test.v -test.timeout 15m -test.run "$early" "$@")
+done

@@ -99,6 +99,7 @@ func (c Cond) fieldText(before []Cond) string {
 		return map[Field]string{
 			Family: "meta nfproto", Protocol: "meta l4proto", InIface: "iifname", OutIface: "oifname", SrcPort: "th sport",
 			DstPort: "th dport", OwnerUID: "meta skuid", OwnerGID: "meta skgid", Mark: "meta mark", ConnMark: "ct mark", State: "ct state",
+			SrcType: "fib saddr type",
 		}[c.Field]
 	}
 }
@@ -127,7 +128,7 @@ func (c Cond) valueText() string {
 	name, ok := map[Cond]string{
 		{Field: Family, Num: IPv4}: "ipv4", {Field: Family, Num: IPv6}: "ipv6",
 		{Field: Protocol, Num: TCP}: "tcp", {Field: Protocol, Num: UDP}: "udp",
-		{Field: State, Num: Invalid}: "invalid", {Field: State, Num: Established | Related}: "established,related",
+		{Field: SrcType, Num: Local}: "local", {Field: State, Num: Invalid}: "invalid", {Field: State, Num: Established | Related}: "established,related",
 	}[Cond{Field: c.Field, Num: c.Num}]
 	if ok {
 		return name

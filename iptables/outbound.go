@@ -27,6 +27,9 @@ func (b *builder) outbound() {
 	for _, p := range passthrough() {
 		r.add("the proxy handing inbound traffic to the application", leave(), oif("lo"), family(p), addr(SrcAddr, p))
 	}
+	if s.divertsInbound() {
+		r.add(commentInName, leave(), oif("lo"), tcp(), marked(markDiverted))
+	}
 	for _, owner := range s.owners() {
 		b.self(r, owner)
 	}

@@ -66,7 +66,7 @@ func Rules(spec Spec) (Ruleset, error) {
 	b.divert()
 	b.zones()
 	out := Ruleset{Sets: sorted(b.sets), Chains: b.chains, Loopback: LoopbackAddrs()}
-	if spec.Mode == ModeTProxy && spec.capturesInbound() {
+	if spec.divertsInbound() {
 		out.Routing = PolicyRoutes()
 	}
 	return out, nil

@@ -4,8 +4,6 @@ import (
 	"flag"
 	"math/rand/v2"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -28,8 +26,9 @@ func cidrs(list ...string) []netip.Prefix {
 	return out
 }
 
-func TestNftTextIsGolden(t *testing.T) {
-	cases := map[string]Spec{
+// goldenSpecs are what testdata has the texts of, in every rendering.
+func goldenSpecs() map[string]Spec {
+	return map[string]Spec{
 		"defaults":      DefaultSpec(),
 		"inbound-list":  with(func(s *Spec) { s.IncludeInboundPorts = Ports{List: []uint16{9090, 8080, 9090}} }),
 		"inbound-none":  with(func(s *Spec) { s.IncludeInboundPorts = Ports{} }),
@@ -43,27 +42,31 @@ func TestNftTextIsGolden(t *testing.T) {
 		"custom-proxy": with(func(s *Spec) {
 			s.OutboundPort, s.InboundPort, s.TunnelPort, s.ProxyUID, s.ProxyGID = 16001, 16006, 16008, 2000, 3000
 		}),
+		"tproxy": with(func(s *Spec) { s.Mode, s.DropInvalid, s.ExcludeInterfaces = ModeTProxy, true, []string{"net1"} }),
+		"tproxy-list": with(func(s *Spec) {
+			s.Mode, s.LoopbackCIDR = ModeTProxy, netip.MustParsePrefix("127.0.0.0/30")
+			for p := range uint16(20) {
+				s.IncludeInboundPorts.List = append(s.IncludeInboundPorts.List, 8080+p)
+			}
+			s.IncludeInboundPorts.All = false
+		}),
+		"dns": with(func(s *Spec) { s.DNS = DNSAll }),
+		"resolvers": with(func(s *Spec) {
+			s.DNS, s.Resolvers = DNSResolvConf, []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:10:96::a")}
+		}),
+		"interfaces-and-groups": with(func(s *Spec) {
+			s.ExcludeInterfaces, s.RerouteInterfaces = []string{"net1", "net2"}, []string{"k6t-eth0", "k6t-eth1"}
+			s.IncludeCIDRs = CIDRs{List: cidrs("0.0.0.0/0", "fd00::/8")}
+			s.OwnerGroups = Groups{List: []uint32{1000, 0}}
+		}),
+		"all-groups-but": with(func(s *Spec) { s.Mode, s.OwnerGroups = ModeNone, Groups{All: true, Exclude: []uint32{888}} }),
 	}
-	for name, spec := range cases {
+}
+
+func TestNftTextIsGolden(t *testing.T) {
+	for name, spec := range goldenSpecs() {
 		t.Run(name, func(t *testing.T) {
-			rules, err := Rules(spec)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := rules.NftText(TextOptions{Replace: true})
-			file := filepath.Join("testdata", name+".nft")
-			if *update {
-				if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if d := cmp.Diff(string(want), got); d != "" {
-				t.Error(d)
-			}
+			goldenFile(t, name+".nft", mustRules(t, spec).NftText(TextOptions{Replace: true}))
 		})
 	}
 }

@@ -105,9 +105,11 @@ const (
 	Mark                      // Num: the packet's mark
 	ConnMark                  // Num: the connection's mark
 	State                     // Num: one or more of the states below, of which one must hold
+	SrcType                   // Num: what kind of address the source is in the namespace
 )
 
-// Values of Family (the kernel's NFPROTO numbers), of Protocol (IANA's), and of State (the kernel's bits).
+// Values of Family (the kernel's NFPROTO numbers), of Protocol (IANA's), of State (the kernel's bits), and of SrcType
+// (rtnetlink's types of routes).
 const (
 	IPv4 = 2
 	IPv6 = 10
@@ -118,6 +120,8 @@ const (
 	Invalid     = 1
 	Established = 2
 	Related     = 4
+
+	Local = 2
 )
 
 // Action is what happens to a packet that a rule matches.

@@ -7,18 +7,23 @@ const (
 	routeTable   = 133
 )
 
+// commentInName is of the rules for what the proxy sends to the application with a client's address as its source.
+const commentInName = "the proxy's connections in a client's name"
+
+// divertsInbound tells whether inbound traffic reaches the proxy with its addresses unchanged.
+func (s Spec) divertsInbound() bool { return s.Mode == ModeTProxy && s.capturesInbound() }
+
 // divert decides on what reaches the pod before any address is rewritten: it drops what is invalid, and in TPROXY mode it
 // gives packets to the proxy's socket unchanged.
 func (b *builder) divert() {
 	s, in := b.spec, &rules{}
-	tproxy := s.Mode == ModeTProxy && s.capturesInbound()
-	if s.DropInvalid || tproxy {
+	if s.DropInvalid || s.divertsInbound() {
 		in.excludeInterfaces(iif, s.ExcludeInterfaces)
 	}
 	if s.DropInvalid {
 		in.add("packets of no known connection", Action{Verb: Drop}, tcp(), state(Invalid))
 	}
-	if tproxy {
+	if s.divertsInbound() {
 		b.divertInbound(in)
 		b.markOutbound()
 	}
@@ -27,7 +32,9 @@ func (b *builder) divert() {
 
 func (b *builder) divertInbound(r *rules) {
 	s := b.spec
-	r.add("the proxy's connections in a client's name", Action{Verb: SaveMark}, tcp(), marked(markDiverted))
+	// What the proxy itself has marked comes by lo. A mark from elsewhere is that of another rule set, which sees packets first
+	// while one backend takes over from another: remembered, it would send the answers to a client back into the pod.
+	r.add(commentInName, Action{Verb: SaveMark}, iif("lo"), tcp(), marked(markDiverted))
 	for _, p := range passthrough() {
 		r.add("the proxy handing inbound traffic to the application", leave(), iif("lo"), family(p), addr(SrcAddr, p), tcp())
 	}
@@ -55,6 +62,10 @@ func (b *builder) markOutbound() {
 	s, r := b.spec, &rules{}
 	r.excludeInterfaces(oif, s.ExcludeInterfaces)
 	r.add("diverted already", leave(), oif("lo"), tcp(), marked(markDiverted))
+	// Envoy marks these itself; others (HAProxy's usesrc, nginx's proxy_bind) cannot, and would meet themselves again.
+	for _, owner := range s.owners() {
+		r.add(commentInName, Action{Verb: Divert, Num: markDiverted}, oif("lo"), tcp(), not(num(SrcType, Local)), owner)
+	}
 	for _, owner := range s.owners() {
 		for _, lo := range s.loopbacks() {
 			r.add("the proxy reaching its own pod passes the inbound listener", mark(markSelf),

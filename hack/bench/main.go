@@ -1,5 +1,6 @@
-// Command bench measures what putting a pod's rules into its namespace costs, beside the ways that others do it, in one
-// run and in turn, so that the ratios hold on a noisy machine. It writes rows for people and, with -json, for machines.
+// Command bench measures what putting a pod's rules into its namespace costs, beside the ways that others do it, and what the
+// rules cost packets: in one run and in turn, so that the ratios hold on a noisy machine. It writes rows for people and, with
+// -json, for machines.
 package main
 
 import (
@@ -7,12 +8,11 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"slices"
-	"time"
 
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/iptables/nftables"
+	"istio-pod-network-controller/iptables/xtables"
 )
 
 func main() {
@@ -25,103 +25,124 @@ func main() {
 	}
 }
 
-// way is one way to put the rules into a fresh namespace.
-type way struct {
-	name  string
-	apply func(ctx context.Context, ns *netns.NS) error
-	runs  int
+// bench is what all measurements share.
+type bench struct {
+	runs            int
+	netlink, legacy backend
+}
+
+// backend is ours, of either kind.
+type backend interface {
+	Apply(ctx context.Context, netns string, want iptables.Ruleset) (bool, error)
 }
 
 func run(ctx context.Context, runs int, out string) error {
-	rules, err := iptables.Rules(iptables.DefaultSpec())
-	if err != nil {
-		return err
-	}
 	guard, err := netns.NewGuard()
 	if err != nil {
 		return err
 	}
-	ours := nftables.New(guard)
-	apply := func(ctx context.Context, ns *netns.NS) error {
-		_, err := ours.Apply(ctx, ns.Path(), rules)
-		return err
-	}
-	ways := []way{
-		{"netlink", apply, runs},
-		{"restore", func(ctx context.Context, ns *netns.NS) error { return restore(ctx, ns, rules) }, runs},
-		{"one by one", func(_ context.Context, ns *netns.NS) error { return oneByOne(ns, rules) }, max(3, runs/10)},
-	}
-	took := map[string][]float64{}
-	// Ours alone first: a child process of any other way would be counted, too.
-	for range runs {
-		if err := measure(ctx, ways[0], took); err != nil {
+	b := bench{runs: runs, netlink: nftables.New(guard), legacy: xtables.New(ctx, xtables.Config{Guard: guard, Flavour: xtables.NFT})}
+	var rows []row
+	// Processes first: a child of any other measurement would be counted, too.
+	for _, part := range []func(context.Context) ([]row, error){b.processes, b.defaults, b.full, b.growth, b.packets} {
+		more, err := part(ctx)
+		if err != nil {
 			return err
 		}
-	}
-	children, err := childFaults()
-	if err != nil {
-		return err
-	}
-	clear(took)
-	for i := range runs {
-		for _, w := range ways {
-			if i >= w.runs {
-				continue
-			}
-			if err := measure(ctx, w, took); err != nil {
-				return err
-			}
-		}
-	}
-	idle, err := unchanged(ctx, ours, rules, runs)
-	if err != nil {
-		return err
-	}
-	p50 := func(name string) float64 { return median(took[name]) }
-	rows := []row{
-		{"apply default rules, netlink against two iptables-restore", "ms p50", p50("netlink"), p50("restore"), "<= 0.2"},
-		{"apply default rules, netlink against go-iptables rule by rule", "ms p50", p50("netlink"), p50("one by one"), "<= 0.033"},
-		{"processes started by applies over netlink, seen by their page faults", "count", children, 0, "0"},
-		{"find that the rules are there, against applying them", "ms p50", idle, p50("netlink"), "reported"},
+		rows = append(rows, more...)
 	}
 	return write(rows, out)
 }
 
-// measure applies the rules to a fresh namespace and keeps the time that took; the namespace itself is not counted.
-func measure(ctx context.Context, w way, took map[string][]float64) error {
-	ns, err := netns.New()
-	if err != nil {
-		return err
-	}
-	defer ns.Close() //nolint:errcheck // it dies with its rules
-	start := time.Now()
-	if err := w.apply(ctx, ns); err != nil {
-		return fmt.Errorf("%s: %w", w.name, err)
-	}
-	took[w.name] = append(took[w.name], milliseconds(time.Since(start)))
-	return nil
-}
-
-func unchanged(ctx context.Context, b *nftables.Backend, rules iptables.Ruleset, runs int) (float64, error) {
-	ns, err := netns.New()
-	if err != nil {
-		return 0, err
-	}
-	defer ns.Close() //nolint:errcheck // it dies with its rules
-	var took []float64
-	for range runs + 1 {
-		start := time.Now()
-		if _, err := b.Apply(ctx, ns.Path(), rules); err != nil {
-			return 0, err
+// processes counts what our applies start.
+func (b bench) processes(ctx context.Context) ([]row, error) {
+	for _, spec := range []iptables.Spec{iptables.DefaultSpec(), fullSpec()} {
+		rules, err := iptables.Rules(spec)
+		if err != nil {
+			return nil, err
 		}
-		took = append(took, milliseconds(time.Since(start)))
+		if _, err := inTurn(ctx, []way{by("netlink", b.netlink, rules, b.runs)}); err != nil {
+			return nil, err
+		}
 	}
-	return median(took[1:]), nil // the first one had something to do
+	children, err := childFaults()
+	return []row{{"processes started by applies over netlink, seen by their page faults", "count", children, 0, "0"}}, err
 }
 
-func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+// defaults compares for a pod that says nothing of its traffic.
+func (b bench) defaults(ctx context.Context) ([]row, error) {
+	rules, err := iptables.Rules(iptables.DefaultSpec())
+	if err != nil {
+		return nil, err
+	}
+	took, err := inTurn(ctx, []way{
+		by("netlink", b.netlink, rules, b.runs),
+		{"restore", func(ctx context.Context, ns *netns.NS) error { return restore(ctx, ns, rules) }, b.runs},
+		{"one by one", func(_ context.Context, ns *netns.NS) error { return oneByOne(ns, rules) }, max(3, b.runs/10)},
+	})
+	if err != nil {
+		return nil, err
+	}
+	idle, err := unchanged(ctx, b.netlink, rules, b.runs)
+	ours := took["netlink"]
+	return []row{
+		{"apply default rules, netlink against two iptables-restore", "ms p50", ours.p50(), took["restore"].p50(), "<= 0.2"},
+		{"apply default rules, netlink against go-iptables rule by rule", "ms p50", ours.p50(), took["one by one"].p50(), "<= 0.033"},
+		{"CPU time of default rules, netlink against two iptables-restore", "ms a pod", ours.cpuEach(), took["restore"].cpuEach(), "reported"},
+		{"find that the rules are there, against applying them", "ms p50", idle, ours.p50(), "reported"},
+	}, err
+}
 
-func median(v []float64) float64 {
-	slices.Sort(v)
-	return v[len(v)/2]
+// full compares for a pod that asks for everything.
+func (b bench) full(ctx context.Context) ([]row, error) {
+	rules, err := iptables.Rules(fullSpec())
+	if err != nil {
+		return nil, err
+	}
+	took, err := inTurn(ctx, []way{
+		by("netlink", b.netlink, rules, b.runs),
+		by("iptables", b.legacy, rules, b.runs),
+		{"one by one", func(_ context.Context, ns *netns.NS) error { return oneByOne(ns, rules) }, 3},
+	})
+	if err != nil {
+		return nil, err
+	}
+	idle, err := unchanged(ctx, b.netlink, rules, b.runs)
+	if err != nil {
+		return nil, err
+	}
+	idleIptables, err := unchanged(ctx, b.legacy, rules, b.runs)
+	ours, theirs, slowest := took["netlink"], took["iptables"], took["one by one"]
+	return []row{
+		{"apply the full set, netlink against the iptables backend", "ms p50", ours.p50(), theirs.p50(), "<= 0.2"},
+		{"apply the full set, netlink against go-iptables rule by rule", "ms p50", ours.p50(), slowest.p50(), "<= 0.025"},
+		{"CPU time of the full set, netlink against the iptables backend", "ms a pod", ours.cpuEach(), theirs.cpuEach(), "reported"},
+		{"CPU time of the full set, netlink against go-iptables rule by rule", "ms a pod", ours.cpuEach(), slowest.cpuEach(), "reported"},
+		{"find that the full set is there, against applying it", "ms p50", idle, ours.p50(), "< 0.25"},
+		{"find that the full set is there by the iptables backend, against applying it", "ms p50", idleIptables, theirs.p50(), "reported"},
+	}, err
+}
+
+// growth compares a long list with a short one.
+func (b bench) growth(ctx context.Context) ([]row, error) {
+	const few, many = 20, 1000
+	short, err := iptables.Rules(excluding(few))
+	if err != nil {
+		return nil, err
+	}
+	long, err := iptables.Rules(excluding(many))
+	if err != nil {
+		return nil, err
+	}
+	took, err := inTurn(ctx, []way{
+		by("few", b.netlink, short, b.runs), by("many", b.netlink, long, b.runs), by("many by iptables", b.legacy, long, max(3, b.runs/10)),
+	})
+	if err != nil {
+		return nil, err
+	}
+	each := func(way string, n float64) float64 { return took[way].p50() * 1000 / n }
+	return []row{
+		{"time for each of 1,000 CIDRs, against each of 20", "us p50", each("many", many), each("few", few), "< 1"},
+		{"apply 1,000 CIDRs, netlink against the iptables backend", "ms p50", took["many"].p50(), took["many by iptables"].p50(), "reported"},
+	}, nil
 }

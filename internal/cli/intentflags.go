@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"path"
 
 	"github.com/spf13/pflag"
@@ -12,8 +13,9 @@ import (
 
 // intentFlags are the flags that decide what pods ask for: the agent and the one-shot tool have the same.
 type intentFlags struct {
-	selection string
-	config    intent.Config
+	selection  string
+	clusterDNS []string
+	config     intent.Config
 }
 
 func (f *intentFlags) add(fs *pflag.FlagSet) {
@@ -23,11 +25,13 @@ func (f *intentFlags) add(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&f.config.ExcludedNamespaces, "exclude-namespaces", []string{"kube-system"}, "namespaces whose pods are never ours")
 	fs.StringSliceVar(&f.config.UnsupportedHandlers, "unsupported-runtime-handlers", []string{"kata*", "runsc*", "gvisor*"},
 		"shell patterns of runtime handlers whose pods do not use the host kernel's network")
+	fs.StringSliceVar(&f.clusterDNS, "cluster-dns", nil,
+		"name servers of pods that use the cluster's, for "+intent.KeyDNSCapture+"=resolv.conf where the runtime does not tell a sandbox's")
 	for _, s := range []struct {
 		to             *string
 		name, std, use string
 	}{
-		{&d.InterceptionMode, "interception-mode", std.InterceptionMode, "how inbound traffic reaches the proxy: REDIRECT"},
+		{&d.InterceptionMode, "interception-mode", std.InterceptionMode, "how inbound traffic reaches the proxy: REDIRECT, TPROXY or NONE"},
 		{&d.IncludeOutboundIPRanges, "include-outbound-ip-ranges", std.IncludeOutboundIPRanges, "CIDRs whose traffic goes to the proxy, * for all"},
 		{&d.ExcludeOutboundIPRanges, "exclude-outbound-ip-ranges", std.ExcludeOutboundIPRanges, "CIDRs whose traffic stays direct"},
 		{&d.IncludeInboundPorts, "include-inbound-ports", std.IncludeInboundPorts, "inbound ports that go to the proxy, * for all"},
@@ -49,6 +53,15 @@ func (f *intentFlags) validate() error {
 	case intent.SelectAnnotation, intent.SelectInjected, intent.SelectEither:
 	default:
 		errs = append(errs, fmt.Errorf("--select: value %q: want annotation, injected or either", f.selection))
+	}
+	f.config.ClusterDNS = nil
+	for _, item := range f.clusterDNS {
+		a, err := netip.ParseAddr(item)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--cluster-dns: value %q: want IP addresses", item))
+			continue
+		}
+		f.config.ClusterDNS = append(f.config.ClusterDNS, a.Unmap())
 	}
 	for _, pattern := range f.config.UnsupportedHandlers {
 		if _, err := path.Match(pattern, ""); err != nil {

@@ -1,15 +1,24 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
-	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
-	"istio-pod-network-controller/iptables/nftables"
+	"istio-pod-network-controller/iptables/xtables"
+)
+
+// The values of --output: text is the language of the backend.
+const (
+	outputText     = "text"
+	outputNft      = "nft"
+	outputIptables = "iptables"
+	outputJSON     = "json"
 )
 
 // rulesOptions are the flags of `rules` and its subcommands.
@@ -52,9 +61,9 @@ func newApply(o *rulesOptions) *cobra.Command {
 				return err
 			}
 			if o.dryRun {
-				return printRules(cmd, want, "nft", iptables.TextOptions{Replace: true})
+				return o.printText(cmd, want, iptables.TextOptions{Replace: true})
 			}
-			b, err := o.open()
+			b, err := o.open(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -66,7 +75,7 @@ func newApply(o *rulesOptions) *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "print the rules in nft's language instead")
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "print the rules, as nft -f or iptables-restore --noflush would load them, instead")
 	return cmd
 }
 
@@ -78,7 +87,7 @@ func newVerify(o *rulesOptions) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			b, err := o.open()
+			b, err := o.open(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -100,28 +109,32 @@ func newShow(o *rulesOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "show", Short: "Show what the namespace holds with its counters, or what a pod asks for", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !slices.Contains([]string{outputText, outputNft, outputIptables, outputJSON}, o.output) {
+				return fmt.Errorf("--output: value %q: want text, nft, iptables or json", o.output)
+			}
 			if o.pod != "" {
-				want, err := o.wanted(cmd)
-				if err != nil {
-					return err
-				}
-				return printRules(cmd, want, o.output, iptables.TextOptions{})
+				return o.showWanted(cmd)
 			}
-			b, err := o.open()
+			b, err := o.look(cmd.Context())
 			if err != nil {
 				return err
 			}
-			have, ok, err := b.Read(cmd.Context(), o.netns)
-			if err != nil {
+			have, ok, err := b.List(cmd.Context(), o.netns)
+			switch {
+			case err != nil:
 				return err
-			}
-			if !ok {
+			case !ok:
 				return fmt.Errorf("%s holds no rules of ours", o.netns)
+			case o.output == outputJSON:
+				return printJSON(cmd, have.View())
+			case o.output != outputText && o.output != have.Language():
+				return fmt.Errorf("--output: value %q: the rules are those of the other backend: want text, %s or json", o.output, have.Language())
 			}
-			return printRules(cmd, have, o.output, iptables.TextOptions{Counters: true})
+			_, err = fmt.Fprint(cmd.OutOrStdout(), have.Text())
+			return err
 		},
 	}
-	cmd.Flags().StringVarP(&o.output, "output", "o", "nft", "nft or json")
+	cmd.Flags().StringVarP(&o.output, "output", "o", outputText, "text: nft or iptables, by the backend; or json")
 	return cmd
 }
 
@@ -129,7 +142,7 @@ func newRemove(o *rulesOptions) *cobra.Command {
 	return &cobra.Command{
 		Use: "remove", Short: "Take away all of our rules", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			b, err := o.open()
+			b, err := o.look(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -144,29 +157,60 @@ func newRemove(o *rulesOptions) *cobra.Command {
 }
 
 // open gives the backend, having looked at the flags that every use of it needs.
-func (o *rulesOptions) open() (*nftables.Backend, error) {
-	if o.netns == "" {
-		return nil, errors.New("--netns: required")
-	}
-	if err := validateBackend(o.backend); err != nil {
-		return nil, err
-	}
-	guard, err := netns.NewGuard()
+func (o *rulesOptions) open(ctx context.Context) (exclusive, error) {
+	choice, err := o.choice()
 	if err != nil {
-		return nil, err
+		return exclusive{}, err
 	}
-	return nftables.New(guard), nil
+	b, _, err := choice.choose(ctx, o.backend)
+	return b, err
 }
 
-func printRules(cmd *cobra.Command, r iptables.Ruleset, output string, o iptables.TextOptions) error {
-	switch output {
-	case "nft":
-		_, err := fmt.Fprint(cmd.OutOrStdout(), r.NftText(o))
-		return err
-	case "json":
-		enc := json.NewEncoder(cmd.OutOrStdout())
-		enc.SetIndent("", "  ")
-		return enc.Encode(r.View())
+// look gives all backends, to find whichever has rules in the namespace; none has to be able to write any.
+func (o *rulesOptions) look(ctx context.Context) (exclusive, error) {
+	choice, err := o.choice()
+	if err != nil {
+		return exclusive{}, err
 	}
-	return fmt.Errorf("--output: value %q: want nft or json", output)
+	return choice.nftables(ctx), nil
+}
+
+func (o *rulesOptions) choice() (backendChoice, error) {
+	if o.netns == "" {
+		return backendChoice{}, errors.New("--netns: required")
+	}
+	if err := validateBackend(o.backend); err != nil {
+		return backendChoice{}, err
+	}
+	return newBackendChoice()
+}
+
+func (o *rulesOptions) showWanted(cmd *cobra.Command) error {
+	want, err := o.wanted(cmd)
+	switch {
+	case err != nil:
+		return err
+	case o.output == outputJSON:
+		return printJSON(cmd, want.View())
+	}
+	return o.printText(cmd, want, iptables.TextOptions{})
+}
+
+// printText prints rules in the language that is asked for, or the backend's.
+func (o *rulesOptions) printText(cmd *cobra.Command, r iptables.Ruleset, options iptables.TextOptions) error {
+	if err := validateBackend(o.backend); err != nil {
+		return err
+	}
+	text := r.NftText(options)
+	if o.output == outputIptables || o.output != outputNft && o.backend == backendIptables {
+		text = xtables.Text(r, r.RestoreText)
+	}
+	_, err := fmt.Fprint(cmd.OutOrStdout(), text)
+	return err
+}
+
+func printJSON(cmd *cobra.Command, v iptables.View) error {
+	enc := json.NewEncoder(cmd.OutOrStdout())
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
 }

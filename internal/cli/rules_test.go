@@ -131,3 +131,40 @@ func TestANamespaceCanAskForItsPod(t *testing.T) {
 		t.Error(errOut)
 	}
 }
+
+func TestRulesByTheOtherBackend(t *testing.T) {
+	ns := kerneltest.New(t)
+	file := write(t, "pod.yaml", podYAML)
+	steps := []struct {
+		name     string
+		args     []string
+		wantCode int
+		want     string
+	}{
+		{"what would be loaded", []string{"apply", "--dry-run", "--pod", file, "--backend", "iptables"}, 0, "# ip6tables-restore --noflush"},
+		{"what is asked for", []string{"show", "--pod", file, "-o", "iptables"}, 0, "-A PODNET_OUTBOUND"},
+		{"in the other language", []string{"show", "--pod", file, "--backend", "iptables", "-o", "nft"}, 0, "table inet"},
+		{"nothing is there", []string{"verify", "--pod", file, "--backend", "iptables"}, exitDrift, "- :PODNET_OUTBOUND"},
+		{"apply", []string{"apply", "--pod", file, "--backend", "iptables"}, 0, "rules applied"},
+		{"apply again", []string{"apply", "--pod", file, "--backend", "iptables"}, 0, "nothing to do"},
+		{"show finds them", []string{"show"}, 0, "[0:0] -A PODNET_OUTBOUND"},
+		{"as JSON", []string{"show", "-o", "json"}, 0, `"name": "PODNET_OUTBOUND"`},
+		{"not as what they are not", []string{"show", "-o", "nft"}, exitError, "want text, iptables or json"},
+		{"they are drift for nftables", []string{"verify", "--pod", file}, exitDrift, "+ rules of the iptables backend"},
+		{"nftables takes over", []string{"apply", "--pod", file, "--backend", "nftables"}, 0, "rules applied"},
+		{"show finds that", []string{"show"}, 0, "redirect to :15001"},
+		{"iptables takes over", []string{"apply", "--pod", file, "--backend", "iptables"}, 0, "rules applied"},
+		{"verify", []string{"verify", "--pod", file, "--backend", "iptables"}, 0, "the rules are there"},
+		{"remove needs no name", []string{"remove"}, 0, "rules removed"},
+		{"remove again", []string{"remove", "--backend", "iptables"}, 0, "nothing to do"},
+	}
+	for _, s := range steps {
+		code, out, errOut := call(t, "", append(append([]string{"rules"}, s.args...), "--netns", ns.Path())...)
+		if s.wantCode == exitError {
+			out = errOut
+		}
+		if code != s.wantCode || !strings.Contains(out, s.want) {
+			t.Fatalf("%s: code %d, said %q %q; want code %d and %q", s.name, code, out, errOut, s.wantCode, s.want)
+		}
+	}
+}

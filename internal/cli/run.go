@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
@@ -22,10 +23,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"istio-pod-network-controller/controllers"
-	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
-	"istio-pod-network-controller/iptables"
-	"istio-pod-network-controller/iptables/nftables"
 )
 
 // checkTimeout bounds one readiness check.
@@ -66,7 +64,7 @@ func logStart(fs *pflag.FlagSet) {
 
 // run joins the parts and works until ctx ends.
 func run(ctx context.Context, o *runOptions) error {
-	backend, err := newBackend(ctx)
+	backend, err := newBackend(ctx, o.backend, metrics.Registry)
 	if err != nil {
 		return err
 	}
@@ -109,7 +107,7 @@ func newManager(config *rest.Config, o *runOptions) (manager.Manager, error) {
 	return mgr, nil
 }
 
-func addControllers(mgr manager.Manager, o *runOptions, backend *nftables.Backend, finder runtimeFinder) error {
+func addControllers(mgr manager.Manager, o *runOptions, backend exclusive, finder runtimeFinder) error {
 	ledger := controllers.NewLedger()
 	counters, err := controllers.NewMetrics(metrics.Registry, ledger)
 	if err != nil {
@@ -156,22 +154,37 @@ func checker(check func(context.Context) error) healthz.Checker {
 	}
 }
 
-// newBackend makes the backend, having made sure that the kernel takes the rules of an ordinary pod.
-func newBackend(ctx context.Context) (*nftables.Backend, error) {
-	guard, err := netns.NewGuard()
+// newBackend makes the backend of the agent, and says in the log and by a metric which one it is, and why.
+func newBackend(ctx context.Context, name string, r prometheus.Registerer) (exclusive, error) {
+	choice, err := newBackendChoice()
 	if err != nil {
-		return nil, err
+		return exclusive{}, err
 	}
-	backend := nftables.New(guard)
-	sample, err := iptables.Rules(iptables.DefaultSpec())
+	info, programs := backendMetrics()
+	if err := errors.Join(r.Register(info), r.Register(programs)); err != nil {
+		return exclusive{}, fmt.Errorf("register metrics: %w", err)
+	}
+	choice.observe = func(_ string, took time.Duration) { programs.WithLabelValues(backendIptables).Observe(took.Seconds()) }
+	backend, reason, err := choice.choose(ctx, name)
 	if err != nil {
-		return nil, err
+		return exclusive{}, fmt.Errorf("--backend %s: %w", name, err)
 	}
-	if err := backend.Probe(ctx, sample); err != nil {
-		return nil, err
-	}
-	ctrl.Log.Info("backend chosen", "backend", backend.Name(), "reason", "the kernel takes its rules")
+	info.WithLabelValues(backend.Name()).Set(1)
+	ctrl.Log.Info("backend chosen", "backend", backend.Name(), "reason", reason)
 	return backend, nil
+}
+
+// backendMetrics tell which backend is at work, and what the processes cost that it starts.
+func backendMetrics() (info *prometheus.GaugeVec, programs *prometheus.HistogramVec) {
+	const prefix = "istio_pod_network_controller_"
+	info = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: prefix + "backend_info", Help: "1 for the backend that programs the kernel.",
+	}, []string{"backend"})
+	programs = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: prefix + "exec_duration_seconds", Help: "Time that processes took which the backend started.",
+		Buckets: prometheus.ExponentialBuckets(0.001, 2, 12), // 1 ms to 2 s
+	}, []string{"backend"})
+	return info, programs
 }
 
 // runtimeFinder is what the agent needs of a container runtime.

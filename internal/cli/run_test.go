@@ -15,8 +15,8 @@ import (
 func TestRunNamesEveryWrongFlagAtOnce(t *testing.T) {
 	args := map[string]string{
 		"runtime": "podman", "log-level": "loud", "health-addr": "here", "metrics-addr": "there", "sweep-interval": "-1s",
-		"backend": "iptables", "select": "some", "unsupported-runtime-handlers": "[", "envoy-port": "0",
-		"include-inbound-ports": "x", "exclude-outbound-ip-ranges": "*",
+		"backend": "ebpf", "select": "some", "unsupported-runtime-handlers": "[", "envoy-port": "0",
+		"include-inbound-ports": "x", "cluster-dns": "kube-dns", "interception-mode": "SIDEWAYS", "exclude-outbound-ip-ranges": "*",
 	}
 	line := []string{"run"}
 	for flag, value := range args {

@@ -40,20 +40,6 @@ func (o *runOptions) addFlags(fs *pflag.FlagSet) {
 	o.intentFlags.add(fs)
 }
 
-func addBackendFlag(fs *pflag.FlagSet, to *string) {
-	fs.StringVar(to, "backend", "auto", "what programs the kernel: auto or nftables")
-}
-
-func validateBackend(backend string) error {
-	switch backend {
-	case "auto", "nftables":
-		return nil
-	case "iptables":
-		return errors.New(`--backend: value "iptables": not supported yet: want auto or nftables`)
-	}
-	return fmt.Errorf("--backend: value %q: want auto or nftables", backend)
-}
-
 // Validate names every fault at once.
 func (o *runOptions) Validate() error {
 	var errs []error

@@ -191,19 +191,28 @@ func TestAProxyCannotLoopOnItself(t *testing.T) {
 			setup := configuration{spec: with(func(s *iptables.Spec) { s.Mode = mode })}
 			w.listen(t, setup)
 			mustApply(t, b, w, setup)
-			for _, dst := range []string{"10.244.1.5", "[fd00:10:244:1::5]", "127.0.0.1", "[::1]"} {
-				for _, port := range []int{15001, 15006} {
-					for _, src := range []string{"", "127.0.0.6", "::6"} {
-						if src != "" && strings.Contains(src, ".") != strings.Contains(dst, ".") {
-							continue
-						}
-						target := fmt.Sprintf("%s:%d", dst, port)
-						if got, err := kerneltest.Dial(t.Context(), w.pod(), kerneltest.Proxy, src, target); err == nil {
-							t.Errorf("%s, %s: from %q to %s answered by %s", b.Name(), mode, src, target, got.Banner)
-						}
-					}
+			for _, d := range selfDials() {
+				if got, err := kerneltest.Dial(t.Context(), w.pod(), kerneltest.Proxy, d.src, d.dst); err == nil {
+					t.Errorf("%s, %s: from %q to %s answered by %s", b.Name(), mode, d.src, d.dst, got.Banner)
 				}
 			}
 		}
 	}
+}
+
+type selfDial struct{ src, dst string }
+
+// selfDials are all the ways for a proxy to dial its own listeners.
+func selfDials() (out []selfDial) {
+	for _, family := range []struct {
+		own []string
+		src string
+	}{{[]string{"10.244.1.5", "127.0.0.1"}, "127.0.0.6"}, {[]string{"[fd00:10:244:1::5]", "[::1]"}, "::6"}} {
+		for _, dst := range family.own {
+			for _, src := range []string{"", family.src} {
+				out = append(out, selfDial{src, dst + ":15001"}, selfDial{src, dst + ":15006"})
+			}
+		}
+	}
+	return out
 }

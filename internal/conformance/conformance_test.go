@@ -12,6 +12,7 @@ import (
 	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/iptables/nftables"
+	"istio-pod-network-controller/iptables/xtables"
 )
 
 // probeTime bounds a probe: what has not been answered by then is answered by nobody.
@@ -27,7 +28,8 @@ type backend interface {
 
 func backends(t *testing.T) []backend {
 	t.Helper()
-	return []backend{nftables.New(kerneltest.Guard(t))}
+	guard := kerneltest.Guard(t)
+	return []backend{nftables.New(guard), xtables.New(t.Context(), xtables.Config{Guard: guard, Flavour: xtables.NFT})}
 }
 
 func mustApply(t *testing.T, b backend, w world, c configuration) {
@@ -60,12 +62,10 @@ func TestBehaviourIsAsRecorded(t *testing.T) {
 // compare makes all the probes that a configuration has an answer for and names every one that was answered by another.
 func (w world) compare(t *testing.T, probes []probe, want map[string]string) {
 	t.Helper()
-	got := w.run(probes, want)
-	wrong := 0
+	got := w.run(t.Context(), probes, want)
 	for _, p := range probes {
 		if cell, ok := want[p.row()]; ok && got[p.row()] != cell {
 			t.Errorf("%s: answered by %s, want %s", p.row(), got[p.row()], cell)
-			wrong++
 		}
 	}
 	if len(got) != len(want) {
@@ -74,7 +74,7 @@ func (w world) compare(t *testing.T, probes []probe, want map[string]string) {
 }
 
 // run makes the probes that wanted names, many at a time: most are answered at once, a few must be waited for.
-func (w world) run(probes []probe, wanted map[string]string) map[string]string {
+func (w world) run(ctx context.Context, probes []probe, wanted map[string]string) map[string]string {
 	got := make(map[string]string, len(wanted))
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -86,7 +86,7 @@ func (w world) run(probes []probe, wanted map[string]string) map[string]string {
 		wg.Go(func() {
 			gate <- struct{}{}
 			defer func() { <-gate }()
-			answer := w.ask(p)
+			answer := w.ask(ctx, p)
 			mu.Lock()
 			defer mu.Unlock()
 			got[p.row()] = answer
@@ -96,8 +96,8 @@ func (w world) run(probes []probe, wanted map[string]string) map[string]string {
 	return got
 }
 
-func (w world) ask(p probe) string {
-	ctx, cancel := context.WithTimeout(context.Background(), probeTime)
+func (w world) ask(ctx context.Context, p probe) string {
+	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
 	owner := kerneltest.Owner{UID: p.UID, GID: p.GID}
 	dst := net.JoinHostPort(p.Dst, fmt.Sprint(p.Port))
@@ -118,21 +118,27 @@ func TestBehaviourAfterEveryChangeOfMode(t *testing.T) {
 			t.Run(b.Name()+"/"+families, func(t *testing.T) {
 				untouched := newWorld(t, families).snapshot(t)
 				for _, last := range same {
-					w := newWorld(t, families)
-					w.listen(t, last)
-					for _, before := range same {
-						mustApply(t, b, w, before)
-					}
-					mustApply(t, b, w, last)
-					w.compare(t, probes, last.want)
-					if _, err := b.Remove(t.Context(), w.pod().Path()); err != nil {
-						t.Fatal(err)
-					}
-					if got := w.snapshot(t); got != untouched {
-						t.Errorf("after removal of %s: %s\nwant %s", last.name, got, untouched)
-					}
+					switchTo(t, b, probes, same, last, untouched)
 				}
 			})
 		}
+	}
+}
+
+// switchTo gives a pod every configuration, the last one last, and takes it away again.
+func switchTo(t *testing.T, b backend, probes []probe, all []configuration, last configuration, untouched string) {
+	t.Helper()
+	w := newWorld(t, last.families)
+	w.listen(t, last)
+	for _, before := range all {
+		mustApply(t, b, w, before)
+	}
+	mustApply(t, b, w, last)
+	w.compare(t, probes, last.want)
+	if _, err := b.Remove(t.Context(), w.pod().Path()); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.snapshot(t); got != untouched {
+		t.Errorf("after removal of %s: %s\nwant %s", last.name, got, untouched)
 	}
 }

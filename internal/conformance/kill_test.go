@@ -45,7 +45,7 @@ func TestVictim(t *testing.T) {
 		}
 		specs := pair()
 		_, _ = os.Stdout.WriteString("ready\n")
-		for i := 0; ; i++ {
+		for i := 1; ; i++ { // the namespace holds the first of them
 			if _, err := b.Apply(t.Context(), "/proc/self/fd/3", configuration{spec: specs[i%2]}.rules(t)); err != nil {
 				t.Fatal(err)
 			}
@@ -62,8 +62,9 @@ func TestAKilledAgentLeavesWholeRules(t *testing.T) {
 			w := newWorld(t, "ds")
 			mustApply(t, b, w, configuration{spec: pair()[0]})
 			found := map[string]int{}
+			span := changeTime(t, b, w)
 			for range kills {
-				killDuring(t, b.Name(), w, time.Duration(random.Int64N(int64(6*time.Millisecond))))
+				killDuring(t, b.Name(), w, time.Duration(random.Int64N(int64(span))))
 				found[wholeness(t, b, w)]++
 				mustApply(t, b, w, configuration{spec: pair()[0]})
 				if drift, err := b.Verify(t.Context(), w.pod().Path(), configuration{spec: pair()[0]}.rules(t)); err != nil || len(drift) > 0 {
@@ -73,6 +74,16 @@ func TestAKilledAgentLeavesWholeRules(t *testing.T) {
 			t.Logf("killed %d times: %v", kills, found)
 		})
 	}
+}
+
+// changeTime is how long a change to the other rule set takes, or back.
+func changeTime(t *testing.T, b backend, w world) time.Duration {
+	t.Helper()
+	start := time.Now()
+	for _, i := range []int{1, 0} {
+		mustApply(t, b, w, configuration{spec: pair()[i]})
+	}
+	return time.Since(start) / 2
 }
 
 // killDuring starts a victim, waits until it is at work and a little longer, and kills it.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -33,8 +32,10 @@ type stream struct {
 func streams() []stream {
 	app := kerneltest.App
 	return []stream{
-		{"world", app, "10.244.1.5:8080", "PROXY:15006"}, {"world", app, "[fd00:10:244:1::5]:8080", "PROXY:15006"},
-		{"pod", app, "93.184.216.34:80", "PROXY:15001"}, {"pod", app, "[fd00:99::34]:80", "PROXY:15001"},
+		{"world", app, "10.244.1.5:8080", "PROXY:15006"},
+		{"world", app, "[fd00:10:244:1::5]:8080", "PROXY:15006"},
+		{"pod", app, "93.184.216.34:80", "PROXY:15001"},
+		{"pod", app, "[fd00:99::34]:80", "PROXY:15001"},
 	}
 }
 
@@ -49,7 +50,7 @@ func variants() []iptables.Spec {
 		with(func(s *iptables.Spec) { s.ExcludeCIDRs = manyCIDRs()[:100] }),
 		with(func(s *iptables.Spec) { tproxy(s); s.ExcludeInboundPorts = []uint16{9090}; s.DropInvalid = true }),
 		with(func(s *iptables.Spec) {
-			s.IncludeCIDRs = iptables.CIDRs{List: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}}
+			s.IncludeCIDRs = iptables.CIDRs{List: prefixes("0.0.0.0/1", "128.0.0.0/1", "::/0")} // iptables takes /0 for no condition
 		}),
 	}
 }
@@ -62,37 +63,54 @@ func TestNothingLeaksWhileRulesChange(t *testing.T) {
 			echoListeners(t, w)
 			mustApply(t, b, w, configuration{spec: iptables.DefaultSpec()})
 			held := w.hold(t)
-			var made, wrong atomic.Int64
-			ctx, cancel := context.WithCancel(t.Context())
-			var wg sync.WaitGroup
-			for _, s := range streams() {
-				for range 2 {
-					wg.Go(func() { s.load(ctx, t, w.spaces[s.from], &made, &wrong) })
-				}
-			}
-			all := variants()
-			changed := 0
-			for i := range changes {
-				did, err := b.Apply(ctx, w.pod().Path(), configuration{spec: all[i%len(all)]}.rules(t))
-				if err != nil {
-					t.Errorf("change %d: %v", i, err)
-				}
-				if did {
-					changed++
-				}
-				for _, h := range held {
-					h.ping(t, i)
-				}
-			}
-			cancel()
-			wg.Wait()
-			if made.Load() < 1000 || changed < changes-2 {
-				t.Errorf("%d connections and %d changes prove too little", made.Load(), changed)
+			stop := w.loadAll(t)
+			changed := w.changeUnderLoad(t, b, held)
+			made, wrong := stop()
+			if made < 1000 || changed < changes-2 {
+				t.Errorf("%d connections and %d changes prove too little", made, changed)
 			}
 			t.Logf("%d connections during %d changes: %d bypassed the proxy or failed; %d held connections lived on",
-				made.Load(), changed, wrong.Load(), len(held))
+				made, changed, wrong, len(held))
 		})
 	}
+}
+
+// loadAll starts two loads for each stream; stop ends them and gives how many connections were made, and how many went wrong.
+func (w world) loadAll(t *testing.T) (stop func() (made, wrong int64)) {
+	t.Helper()
+	var made, wrong atomic.Int64
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for _, s := range streams() {
+		for range 2 {
+			wg.Go(func() { s.load(ctx, t, w.spaces[s.from], &made, &wrong) })
+		}
+	}
+	return func() (int64, int64) {
+		cancel()
+		wg.Wait()
+		return made.Load(), wrong.Load()
+	}
+}
+
+// changeUnderLoad changes the rules again and again, looks after the held connections each time, and gives how many changes
+// were made.
+func (w world) changeUnderLoad(t *testing.T, b backend, held []held) (changed int) {
+	t.Helper()
+	all := variants()
+	for i := range changes {
+		did, err := b.Apply(t.Context(), w.pod().Path(), configuration{spec: all[i%len(all)]}.rules(t))
+		if err != nil {
+			t.Errorf("change %d: %v", i, err)
+		}
+		if did {
+			changed++
+		}
+		for _, h := range held {
+			h.ping(t, i)
+		}
+	}
+	return changed
 }
 
 // echoListeners stand for the proxy, the application and the world: a banner first, then whatever is sent comes back.
@@ -141,6 +159,7 @@ func (s stream) open(ctx context.Context) (net.Conn, *bufio.Reader, error) {
 
 // load connects again and again, from a thread that stays in the namespace.
 func (s stream) load(ctx context.Context, t *testing.T, ns *netns.NS, made, wrong *atomic.Int64) {
+	t.Helper()
 	_ = kerneltest.As(ns, s.owner, func() error {
 		for ctx.Err() == nil {
 			c, _, err := s.open(ctx)

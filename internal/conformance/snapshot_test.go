@@ -1,15 +1,17 @@
 package conformance
 
 import (
-	"fmt"
 	"os/exec"
 	"strings"
 	"testing"
+
+	"istio-pod-network-controller/internal/kerneltest"
 )
 
 // snapshot is all that a backend could leave behind in the pod: rules of every kind, routes, routing rules, addresses.
 func (w world) snapshot(t *testing.T) string {
 	t.Helper()
+	kerneltest.Tool(t, "nft")
 	script := `nft list ruleset; cat /proc/self/net/ip_tables_names /proc/self/net/ip6_tables_names 2>/dev/null
 ip rule; ip -6 rule; ip route show table 133 2>/dev/null; ip -6 route show table 133 2>/dev/null; ip -o addr show lo`
 	var out []byte
@@ -20,5 +22,5 @@ ip rule; ip -6 rule; ip route show table 133 2>/dev/null; ip -6 route show table
 	if err != nil {
 		t.Fatal(err)
 	}
-	return strings.TrimSpace(fmt.Sprintf("%s", out))
+	return strings.TrimSpace(string(out))
 }

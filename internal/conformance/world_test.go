@@ -96,7 +96,6 @@ func catchAll(t *testing.T, out *netns.NS) {
 func (w world) listen(t *testing.T, c configuration) {
 	t.Helper()
 	app := kerneltest.Owner{UID: 1000, GID: 1000}
-	//nolint:gosec // ids of a pod
 	proxy := kerneltest.Owner{UID: int(c.spec.ProxyUID), GID: int(c.spec.ProxyGID)}
 	transparent := c.spec.Mode == "TPROXY"
 	if transparent {

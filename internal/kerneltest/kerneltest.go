@@ -4,6 +4,8 @@ package kerneltest
 
 import (
 	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -76,4 +78,21 @@ func must(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Tool gives the path of a program that a test compares with or drives. Without it the test is skipped, or fails where
+// REQUIRE_KERNEL is set.
+func Tool(t testing.TB, name string) string {
+	t.Helper()
+	for _, dir := range []string{"/usr/sbin", "/usr/bin", "/sbin", "/bin"} {
+		if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
+			return path
+		}
+	}
+	refuse := t.Skipf
+	if os.Getenv("REQUIRE_KERNEL") != "" {
+		refuse = t.Fatalf
+	}
+	refuse("%s is not installed", name)
+	return ""
 }

@@ -55,6 +55,7 @@ func Eventually(t testing.TB, what string, condition func() bool) {
 // Addr puts an interface up and adds addresses to it, which can be used at once.
 func Addr(t testing.TB, ns *netns.NS, name string, addrs ...string) {
 	t.Helper()
+	var added []net.IP
 	must(t, ns.Do(func() error {
 		link, err := netlink.LinkByName(name)
 		if err != nil {
@@ -74,9 +75,22 @@ func Addr(t testing.TB, ns *netns.NS, name string, addrs ...string) {
 			if err := netlink.AddrAdd(link, parsed); err != nil {
 				return fmt.Errorf("add %s to %s: %w", a, name, err)
 			}
+			added = append(added, parsed.IP)
 		}
 		return nil
 	}))
+	// The kernel makes an IPv6 address local some time after it has said that it is there.
+	for _, ip := range added {
+		Eventually(t, ip.String()+" is local", func() bool {
+			local := false
+			must(t, ns.Do(func() error {
+				routes, err := netlink.RouteGet(ip)
+				local = err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL
+				return nil
+			}))
+			return local
+		})
+	}
 }
 
 // Route sends dst by a gateway.

@@ -15,10 +15,13 @@ import (
 )
 
 // Backend programs namespaces. Every call opens the namespace anew, refuses the host's, and leaves no descriptor behind.
-type Backend struct{ guard netns.Guard }
+type Backend struct {
+	guard  netns.Guard
+	memory *memory
+}
 
 // New makes a Backend that opens namespaces through guard.
-func New(guard netns.Guard) *Backend { return &Backend{guard: guard} }
+func New(guard netns.Guard) *Backend { return &Backend{guard: guard, memory: newMemory()} }
 
 // Name is the backend's name in flags and reports.
 func (b *Backend) Name() string { return "nftables" }
@@ -27,17 +30,26 @@ func (b *Backend) Name() string { return "nftables" }
 // takes the whole or nothing; foreign tables are not touched.
 func (b *Backend) Apply(ctx context.Context, path string, want iptables.Ruleset) (changed bool, err error) {
 	err = b.in(ctx, path, func(ns *netns.NS, conn *nft.Conn) error {
+		now, same, err := b.glance(ns, conn, want)
+		if err != nil || same {
+			return err
+		}
 		old, err := lookUp(conn)
 		if err != nil {
 			return err
 		}
 		if old.table != nil {
 			have, err := readAll(ns, conn, old)
-			if err != nil || len(iptables.Diff(want, have)) == 0 {
+			if err != nil {
 				return err
+			}
+			if len(iptables.Diff(want, have)) == 0 {
+				b.memory.note(ns.ID(), now)
+				return nil
 			}
 		}
 		changed = true
+		b.memory.forget(ns.ID())
 		return write(ns, conn, old, want)
 	})
 	return changed && err == nil, err
@@ -58,13 +70,22 @@ func write(ns *netns.NS, conn *nft.Conn, old kernelTable, want iptables.Ruleset)
 // Verify tells how the namespace at path differs from want. It writes nothing.
 func (b *Backend) Verify(ctx context.Context, path string, want iptables.Ruleset) (drift iptables.Drift, err error) {
 	err = b.in(ctx, path, func(ns *netns.NS, conn *nft.Conn) error {
+		now, same, err := b.glance(ns, conn, want)
+		if err != nil || same {
+			return err
+		}
 		old, err := lookUp(conn)
 		if err != nil {
 			return err
 		}
 		have, err := readAll(ns, conn, old)
-		drift = iptables.Diff(want, have)
-		return err
+		if err != nil {
+			return err
+		}
+		if drift = iptables.Diff(want, have); len(drift) == 0 && old.table != nil {
+			b.memory.note(ns.ID(), now)
+		}
+		return nil
 	})
 	return drift, err
 }
@@ -82,19 +103,13 @@ func (b *Backend) Present(ctx context.Context, path string) (present bool, err e
 // Remove takes away all that we own in the namespace at path and tells whether there was anything.
 func (b *Backend) Remove(ctx context.Context, path string) (removed bool, err error) {
 	err = b.in(ctx, path, func(ns *netns.NS, conn *nft.Conn) error {
-		have, err := ownTable(conn)
+		deleted, err := deleteTable(conn)
 		if err != nil {
 			return err
 		}
-		if have != nil {
-			conn.DelTable(have)
-			if err := conn.Flush(); err != nil {
-				return fmt.Errorf("delete table %s: %w", iptables.TableName, err)
-			}
-		}
 		// Also without a table: an agent that was killed between the two leaves what stands beside it.
 		beside, err := routing.Remove(ns)
-		removed = have != nil || beside
+		removed = deleted || beside
 		return err
 	})
 	return removed, err

@@ -50,6 +50,8 @@ func (d *decoder) take(e expr.Any) error {
 		return d.load(e)
 	case *expr.Payload:
 		return d.load(e)
+	case *expr.Fib:
+		return d.load(e)
 	case *expr.Bitwise:
 		d.mask = e.Mask
 	case *expr.Cmp:

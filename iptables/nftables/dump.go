@@ -101,6 +101,7 @@ func (r *dumpedRule) decodeExpr(ad *netlink.AttributeDecoder) error {
 	e := map[string]expr.Any{
 		"meta": &expr.Meta{}, "ct": &expr.Ct{}, "payload": &expr.Payload{}, "bitwise": &expr.Bitwise{}, "cmp": &expr.Cmp{},
 		"lookup": &expr.Lookup{}, "counter": &expr.Counter{}, "immediate": &expr.Immediate{}, "redir": &expr.Redir{},
+		"fib": &expr.Fib{},
 	}[name]
 	if e == nil {
 		r.unknown = name

@@ -58,6 +58,9 @@ func load(f iptables.Field, family uint32) expr.Any {
 	if key, ok := cts()[f]; ok {
 		return &expr.Ct{Key: key, Register: reg}
 	}
+	if f == iptables.SrcType {
+		return &expr.Fib{Register: reg, FlagSADDR: true, ResultADDRTYPE: true}
+	}
 	if f == iptables.SrcPort || f == iptables.DstPort {
 		family = 0
 	}
@@ -80,6 +83,8 @@ func fieldOf(e expr.Any) (iptables.Field, bool) {
 				return f, true
 			}
 		}
+	case *expr.Fib:
+		return iptables.SrcType, e.FlagSADDR && e.ResultADDRTYPE && !e.FlagOIF && !e.FlagIIF && !e.FlagMARK
 	case *expr.Payload:
 		for at, p := range payloads() {
 			if p.Base == e.Base && p.Offset == e.Offset && p.Len == e.Len {

@@ -71,7 +71,7 @@ func wantRedirectsTo(t *testing.T, s *space, pod *corev1.Pod, out, in string) {
 		t.Fatalf("pod %s holds no rules", pod.Name)
 	}
 	for _, port := range []string{"15001", "15006", "16001", "16006"} {
-		if got, want := rules.contains("redirect to :"+port), port == out || port == in; got != want {
+		if got, want := rules.contains(redirectTo(port)), port == out || port == in; got != want {
 			t.Errorf("pod %s: rules that lead to port %s: %v, want %v", pod.Name, port, got, want)
 		}
 	}

@@ -42,11 +42,17 @@ func (c *cluster) run(ctx context.Context, cmd command) (string, error) {
 // askFrom has the pod's application make one connection, and gives the answer.
 func (s *space) askFrom(t testing.TB, pod *corev1.Pod, to netip.AddrPort) answer {
 	t.Helper()
-	out, err := s.run(t.Context(), command{
-		namespace: s.name, pod: pod.Name, container: "app", argv: []string{"/testapp", "get", "http://" + to.String() + "/"},
-	})
+	out, err := s.tryFrom(t, pod, "get", "http://"+to.String()+"/")
 	must(t, err)
 	return decode[answer](t, out)
+}
+
+// tryFrom has the pod's application be a client, and gives what it printed.
+func (s *space) tryFrom(t testing.TB, pod *corev1.Pod, args ...string) (string, error) {
+	t.Helper()
+	return s.run(t.Context(), command{
+		namespace: s.name, pod: pod.Name, container: "app", argv: append([]string{"/testapp"}, args...),
+	})
 }
 
 func decode[T any](t testing.TB, text string) T {

@@ -16,6 +16,14 @@ type entry struct {
 	Error       string `json:"error"`
 }
 
+func (e entry) peer() netip.Addr {
+	p, err := netip.ParseAddrPort(e.Peer)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return p.Addr().Unmap()
+}
+
 // count is how many connections of one direction a test proxy took.
 type count struct {
 	OK     int `json:"ok"`

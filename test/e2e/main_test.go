@@ -16,6 +16,9 @@ func TestMain(m *testing.M) {
 
 // ready starts what the tests share. All of it ends with the process.
 func ready() error {
+	if err := checkBackend(); err != nil {
+		return err
+	}
 	if _, err := shared(); err != nil {
 		return err
 	}

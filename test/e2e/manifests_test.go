@@ -12,6 +12,7 @@ const (
 	keyDetails    = "pod-network-controller.istio.io/details"
 	condition     = "pod-network-controller.istio.io/initialized"
 
+	keyDNSCapture      = "pod-network-controller.istio.io/dns-capture"
 	keyOutboundPort    = "pod-network-controller.istio.io/envoy-port"
 	keyInboundPort     = "pod-network-controller.istio.io/envoy-inbound-port"
 	keyExcludeInbound  = "traffic.sidecar.istio.io/excludeInboundPorts"
@@ -19,6 +20,9 @@ const (
 	keyExcludeOutbound = "traffic.sidecar.istio.io/excludeOutboundPorts"
 	keyExcludeCIDRs    = "traffic.sidecar.istio.io/excludeOutboundIPRanges"
 	keyIncludeCIDRs    = "traffic.sidecar.istio.io/includeOutboundIPRanges"
+	keyExcludeLinks    = "traffic.sidecar.istio.io/excludeInterfaces"
+	keyMode            = "sidecar.istio.io/interceptionMode"
+	keyInjected        = "sidecar.istio.io/status"
 
 	statusInitialized = "initialized"
 	statusFailed      = "failed"
@@ -75,13 +79,5 @@ func proxyContainer(name string, args ...string) corev1.Container {
 			RunAsUser: &id, RunAsGroup: &id, Privileged: &no, AllowPrivilegeEscalation: &no,
 			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 		},
-	}
-}
-
-// haproxyContainer is a real proxy, for IPv4; it wants the volume of haproxyConfig.
-func haproxyContainer() corev1.Container {
-	return corev1.Container{
-		Name: "istio-proxy", Image: "localhost/haproxy:1",
-		VolumeMounts: []corev1.VolumeMount{{Name: "config", MountPath: "/etc/haproxy"}},
 	}
 }

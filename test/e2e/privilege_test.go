@@ -13,8 +13,17 @@ import (
 // The numbers of linux/capability.h.
 const (
 	capNetAdmin = 12
+	capNetRaw   = 13
 	capSysAdmin = 21
 )
+
+// privileges are the capabilities that the backend needs, by name and as the kernel has them: iptables-legacy opens a raw socket.
+func privileges() (names []corev1.Capability, bits uint64) {
+	if backend() == iptables {
+		return []corev1.Capability{"SYS_ADMIN", "NET_ADMIN", "NET_RAW"}, 1<<capNetAdmin | 1<<capSysAdmin | 1<<capNetRaw
+	}
+	return []corev1.Capability{"SYS_ADMIN", "NET_ADMIN"}, 1<<capNetAdmin | 1<<capSysAdmin
+}
 
 // Asked of the pod's specification, which reviewers read, and of the process, which is what counts.
 func TestAgentHasNoMorePrivilegesThanItNeeds(t *testing.T) {
@@ -29,12 +38,12 @@ func TestAgentHasNoMorePrivilegesThanItNeeds(t *testing.T) {
 		t.Errorf("the agent's container is privileged %v, may escalate %v, has a read-only root %v",
 			*sc.Privileged, *sc.AllowPrivilegeEscalation, *sc.ReadOnlyRootFilesystem)
 	}
-	if want := []corev1.Capability{"SYS_ADMIN", "NET_ADMIN"}; !slices.Equal(sc.Capabilities.Add, want) ||
-		!slices.Equal(sc.Capabilities.Drop, []corev1.Capability{"ALL"}) {
+	want, bits := privileges()
+	if !slices.Equal(sc.Capabilities.Add, want) || !slices.Equal(sc.Capabilities.Drop, []corev1.Capability{"ALL"}) {
 		t.Errorf("the agent's container has capabilities %+v, want %v alone", sc.Capabilities, want)
 	}
 	pid := c.containerPID(t, agent, "agent")
-	caps := fmt.Sprintf("%016x", 1<<capNetAdmin|1<<capSysAdmin)
+	caps := fmt.Sprintf("%016x", bits)
 	for field, want := range map[string]string{
 		"CapEff": caps, "CapPrm": caps, "CapBnd": caps, "CapAmb": fmt.Sprintf("%016x", 0), "NoNewPrivs": "1", "Seccomp": "2",
 	} {

@@ -20,7 +20,7 @@ func TestAgentRestartTouchesNothing(t *testing.T) {
 	pod := s.startMesh(t, tools)
 	f := families()[0]
 	established := dialEcho(t, at(pod, f, appTCPPort))
-	text, before := s.listTable(t, pod), s.rulesOf(t, pod)
+	text, before := s.listRules(t, pod), s.rulesOf(t, pod)
 	counted := counts(t, pod)[outbound]
 
 	in := loadInbound(t, at(pod, f, appPort), f.passthrough)
@@ -43,7 +43,7 @@ func TestAgentRestartTouchesNothing(t *testing.T) {
 	established.say(t, "after the agent's restart")
 	t.Logf("%d inbound and %d outbound connections went on while the agent restarted", in.asked, sent.OK)
 
-	if after := s.listTable(t, pod); after != text {
+	if after := s.listRules(t, pod); after != text {
 		t.Errorf("the rules, or their handles, have changed\nfrom:\n%s\nto:\n%s", text, after)
 	}
 	wantCountersGrown(t, before, s.rulesOf(t, pod))
@@ -85,12 +85,12 @@ func (s *space) rulesOf(t *testing.T, pod *corev1.Pod) view {
 	return v
 }
 
-// listTable is the agent's table in the pod by nft itself: without counters, but with the handles that the kernel gives
-// anew to whatever is made anew.
-func (s *space) listTable(t *testing.T, pod *corev1.Pod) string {
+// listRules is all that the kernel holds for the pod, by nft itself: without counters, but with the handles that the kernel
+// gives anew to whatever is made anew. What iptables has put there is seen as well.
+func (s *space) listRules(t *testing.T, pod *corev1.Pod) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "nsenter", "--net="+s.sandboxOf(t, pod).here(s.cluster),
-		"nft", "-a", "-s", "list", "table", "inet", "pod-network-controller").Output()
+		"nft", "-a", "-s", "list", "ruleset").Output()
 	must(t, err)
 	return string(out)
 }

@@ -83,7 +83,9 @@ func (s *space) awaitAnswer(t testing.TB, name string) *corev1.Pod {
 }
 
 func hasJournal(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Image == proxyImage })
+	return slices.ContainsFunc(slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers), func(c corev1.Container) bool {
+		return c.Image == proxyImage && c.Name != validation
+	})
 }
 
 // startMesh is start for a pod that is to be programmed.

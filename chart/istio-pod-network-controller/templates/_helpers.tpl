@@ -23,9 +23,18 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if eq .Values.kubernetesDistribution "OpenShift" -}}true{{- end -}}
 {{- end -}}
 
+{{- define "agent.image" -}}
+{{- $variant := ternary "-iptables" "" (eq .Values.backend "iptables") -}}
+{{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default (print .Chart.AppVersion $variant)) -}}
+{{- end -}}
+
 {{- define "agent.capabilities" -}}
-{{- /* SYS_ADMIN enters a pod's network namespace, NET_ADMIN writes rules there, SYS_PTRACE is what /proc/PID/ns asks for. */ -}}
-{{- ternary (list "SYS_PTRACE") list .Values.processFallback | concat (list "SYS_ADMIN" "NET_ADMIN") | toJson -}}
+{{- /*
+SYS_ADMIN enters a pod's network namespace, NET_ADMIN writes rules there, NET_RAW is what iptables-legacy talks to the kernel by, SYS_PTRACE
+is what /proc/PID/ns asks for.
+*/ -}}
+{{- $raw := ternary (list "NET_RAW") list (eq .Values.backend "iptables") -}}
+{{- ternary (list "SYS_PTRACE") list .Values.processFallback | concat (list "SYS_ADMIN" "NET_ADMIN") $raw | toJson -}}
 {{- end -}}
 
 {{- define "agent.seLinuxOptions" -}}
@@ -115,6 +124,7 @@ Docker's socket lies in /var/run itself, which is too much to hand out: there it
   (list "envoy-inbound-port" (int $v.envoyInboundPort))
   (list "envoy-tunnel-port" (int $v.envoyTunnelPort))
   (list "interception-mode" $v.interceptionMode)
+  (list "cluster-dns" (join "," $v.clusterDNS))
   (list "health-addr" $v.healthAddr)
   (list "metrics-addr" $v.metricsAddr)
   (list "log-level" $v.logLevel)

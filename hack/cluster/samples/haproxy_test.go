@@ -20,7 +20,7 @@ const haproxy = "/usr/sbin/haproxy"
 func TestHAProxySendsRedirectedConnectionsToTheirDestination(t *testing.T) {
 	kerneltest.File(t, haproxy)
 	p := kerneltest.NewPod(t)
-	log := p.Run(t, nil, haproxy, "-db", "-f", configFile(t))
+	log := p.Run(t, nil, haproxy, "-db", "-f", configFile(t, "haproxy-config.yaml"))
 	p.Serve(t, true, 8080)
 	p.Serve(t, false, 8080)
 	pods, worlds := p.Addrs()
@@ -49,10 +49,33 @@ func TestHAProxySendsRedirectedConnectionsToTheirDestination(t *testing.T) {
 	}
 }
 
+func TestTransparentHAProxyKeepsTheClientsAddress(t *testing.T) {
+	kerneltest.File(t, haproxy)
+	p := kerneltest.NewTransparentPod(t)
+	log := p.Run(t, nil, haproxy, "-db", "-f", configFile(t, "haproxy-tproxy-config.yaml"))
+	p.Serve(t, true, 8080)
+	p.Serve(t, false, 8080)
+	pods, worlds := p.Addrs()
+	for i, client := range p.WorldAddrs() {
+		pod := netip.AddrPortFrom(pods[i], 8080)
+		peer, local, err := p.Ask(t, false, pod)
+		if err != nil || peer.Addr() != client || local != pod {
+			t.Errorf("inbound: the application saw %s -> %s, %v; want %s -> %s", peer, local, err, client, pod)
+		}
+		waitForLine(t, log, fmt.Sprintf("inbound peer=%s:", client), fmt.Sprintf("original-dst=%s:8080 state=--", pod.Addr()))
+	}
+	world := netip.AddrPortFrom(worlds[0], 8080)
+	peer, local, err := p.Ask(t, true, world)
+	if err != nil || peer.Addr() != pods[0] || local != world {
+		t.Errorf("outbound: the world saw %s -> %s, %v", peer, local, err)
+	}
+	waitForLine(t, log, "outbound ", fmt.Sprintf("original-dst=%s ", world))
+}
+
 // configFile writes out the configuration that the manifest holds, where the proxy's user can read it.
-func configFile(t *testing.T) string {
+func configFile(t *testing.T, manifestFile string) string {
 	t.Helper()
-	text, err := os.ReadFile("haproxy-config.yaml")
+	text, err := os.ReadFile(manifestFile)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -101,7 +101,7 @@ func TestDialEndsInTimeWithoutBreakingARequestOff(t *testing.T) {
 
 func TestWrongUse(t *testing.T) {
 	for name, args := range map[string][]string{
-		"no command": nil, "unknown command": {"x"}, "no URL": {"get"}, "no target": {"dial"}, "both families": {"get", "-4", "-6", "http://x"},
+		"no command": nil, "unknown command": {"x"}, "no URL": {"get"}, "no target": {"dial"}, "no name": {"lookup"}, "both families": {"get", "-4", "-6", "http://x"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := run(t.Context(), args, io.Discard, io.Discard); err == nil {

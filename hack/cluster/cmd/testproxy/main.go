@@ -1,5 +1,10 @@
 // Command testproxy stands in for a sidecar's proxy in both families: it takes redirected connections, finds out where they were
-// going, goes there, and tells which ones it saw. Unlike Envoy it needs no configuration.
+// going, goes there, and tells which ones it saw. Beside it answers lookups, as a sidecar's agent does. Unlike Envoy it needs no
+// configuration.
+//
+//	testproxy [proxy sidecar] [-transparent] [flags]
+//	testproxy validate [-within D] [flags]
+//	testproxy resolve [-listen ADDR:PORT,...] [-a ADDR] [-aaaa ADDR]
 package main
 
 import (
@@ -9,6 +14,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 )
 
@@ -22,31 +28,56 @@ func main() {
 	}
 }
 
-// run listens on every port before it returns control to signals: once the readiness port answers, no redirected connection is
-// refused.
+// run takes the words that Istio's injector starts a sidecar with for what they are, so that a pod may be as it writes it.
 func run(ctx context.Context, args []string) error {
+	switch {
+	case len(args) > 0 && args[0] == "validate":
+		return validate(ctx, args[1:])
+	case len(args) > 0 && args[0] == "resolve":
+		return resolve(ctx, args[1:])
+	case len(args) > 1 && slices.Equal(args[:2], []string{"proxy", "sidecar"}):
+		args = args[2:]
+	}
+	return serve(ctx, args)
+}
+
+// serve listens on every port before it returns control to signals: once the readiness port answers, no redirected connection is
+// refused.
+func serve(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("testproxy", flag.ContinueOnError)
 	outbound := flags.Uint("outbound", 15001, "port of redirected outbound connections")
 	inbound := flags.Uint("inbound", 15006, "port of redirected inbound connections")
+	transparent := flags.Bool("transparent", false, "take inbound connections by TPROXY, and go on in the client's name")
+	dns := flags.Uint("dns", 15053, "port of lookups, on loopback")
 	admin := flags.Uint("admin", 15000, "port of /connections and /counts, on loopback")
 	ready := flags.Uint("ready", 15021, "port of /healthz/ready, /connections and /counts, on every address")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	p := &proxy{log: newJournal(os.Stdout)}
+	p := &proxy{log: newJournal(os.Stdout), transparent: *transparent}
 	for _, port := range []uint{*outbound, *inbound, *admin, *ready} {
 		p.own = append(p.own, uint16(port))
 	}
 	// One place a listener, so that none of them blocks when the proxy ends.
-	failed := make(chan error, 8)
+	failed := make(chan error, 12)
 	for direction, port := range map[direction]uint{outboundDirection: *outbound, inboundDirection: *inbound} {
 		if err := p.listen(ctx, direction, uint16(port), failed); err != nil {
+			return err
+		}
+	}
+	for _, host := range []string{"127.0.0.1", "::1"} {
+		if err := standIn().listen(ctx, hostPort(host, uint16(*dns)), failed); err != nil {
 			return err
 		}
 	}
 	if err := serveAdmin(ctx, p.log, uint16(*admin), uint16(*ready), failed); err != nil {
 		return err
 	}
+	return untilOver(ctx, failed)
+}
+
+// untilOver waits for the end that was asked for, or for a listener's own.
+func untilOver(ctx context.Context, failed <-chan error) error {
 	select {
 	case <-ctx.Done():
 		return nil

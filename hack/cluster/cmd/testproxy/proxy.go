@@ -30,15 +30,22 @@ var errLoop = errors.New("the original destination is this proxy: refused")
 //   - connect to it; inbound from the source address that redirection rules let through to the application,
 //   - note the connection,
 //   - copy bytes both ways until both sides have ended.
+//
+// A transparent one gets inbound connections with their addresses unchanged, and makes its own in the client's name.
 type proxy struct {
-	own []uint16
-	log *journal
+	own         []uint16
+	log         *journal
+	transparent bool
 }
 
 // listen takes one port in both families, by two sockets: one for both could not ask for IPv4's original destinations as IPv4.
 func (p *proxy) listen(ctx context.Context, d direction, port uint16, failed chan<- error) error {
+	var config net.ListenConfig
+	if p.transparent && d == inboundDirection {
+		config.Control = openTransparent
+	}
 	for network, host := range map[string]string{"tcp4": "0.0.0.0", "tcp6": "::"} {
-		l, err := new(net.ListenConfig).Listen(ctx, network, net.JoinHostPort(host, strconv.Itoa(int(port))))
+		l, err := config.Listen(ctx, network, hostPort(host, port))
 		if err != nil {
 			return fmt.Errorf("listen for %s connections: %w", d, err)
 		}
@@ -46,6 +53,10 @@ func (p *proxy) listen(ctx context.Context, d direction, port uint16, failed cha
 		go func() { failed <- p.serve(l, d) }()
 	}
 	return nil
+}
+
+func hostPort(host string, port uint16) string {
+	return net.JoinHostPort(host, strconv.Itoa(int(port)))
 }
 
 // serve ends with the listener only: a failed connection is the client's matter.
@@ -90,15 +101,29 @@ func (p *proxy) connect(client *net.TCPConn, d direction, entry *connection) (*n
 	if slices.Contains(p.own, dst.Port()) && isOwn(dst.Addr()) {
 		return nil, errLoop
 	}
-	var source *net.TCPAddr
-	if d == inboundDirection {
-		source = passthroughSource(dst.Addr())
-	}
-	server, err := net.DialTCP("tcp", source, net.TCPAddrFromAddrPort(dst))
+	server, err := p.dialer(client, d, dst).Dial("tcp", dst.String())
 	if err != nil {
 		return nil, fmt.Errorf("connect to the original destination: %w", err)
 	}
-	return server, nil
+	tcp, ok := server.(*net.TCPConn)
+	if !ok {
+		return nil, errors.Join(errors.New("no TCP connection"), server.Close())
+	}
+	return tcp, nil
+}
+
+// dialer decides whose address the connection has.
+func (p *proxy) dialer(client *net.TCPConn, d direction, dst netip.AddrPort) *net.Dialer {
+	peer, err := netip.ParseAddrPort(client.RemoteAddr().String())
+	switch {
+	case d == outboundDirection:
+		return &net.Dialer{}
+	case p.transparent && err == nil:
+		// The port is another one: with the client's own, both connections would be the same to the kernel.
+		name := netip.AddrPortFrom(peer.Addr().Unmap(), 0)
+		return &net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(name), Control: inClientsName(name.Addr())}
+	}
+	return &net.Dialer{LocalAddr: passthroughSource(dst.Addr())}
 }
 
 // passthroughSource is what Envoy uses too. It tells the rules that the proxy is done with the connection. IPv4's is an address

@@ -66,12 +66,13 @@ func (o *options) images() *cobra.Command {
 func (o *options) image() *cobra.Command {
 	var binary, output string
 	var files []string
+	var iptables bool
 	var spec image.Spec
 	cmd := &cobra.Command{
 		Use: "image --binary FILE --tag NAME:TAG --output FILE.tar", Args: cobra.NoArgs,
 		Short:   "Pack a static program as an image, without a container engine",
 		Example: "  kc image --binary build/agent --tag example.com/agent:1 --entrypoint /agent --output build/agent.tar",
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := image.CheckStatic(binary); err != nil {
 				return err
 			}
@@ -86,6 +87,13 @@ func (o *options) image() *cobra.Command {
 				}
 				spec.Entries = append(spec.Entries, image.Entry{Path: target, Source: source})
 			}
+			if iptables {
+				entries, err := image.Iptables(cmd.Context())
+				if err != nil {
+					return err
+				}
+				spec.Entries = append(spec.Entries, entries...)
+			}
 			return image.Write(output, spec)
 		},
 	}
@@ -94,6 +102,7 @@ func (o *options) image() *cobra.Command {
 	cmd.Flags().StringSliceVar(&spec.Entrypoint, "entrypoint", nil, "where the program is in the image, and arguments (default: /NAME)")
 	cmd.Flags().StringVar(&spec.User, "user", "", "uid:gid that it runs as (default: root)")
 	cmd.Flags().StringSliceVar(&files, "file", nil, "one more file or directory, SOURCE:/TARGET; may be repeated")
+	cmd.Flags().BoolVar(&iptables, "iptables", false, "add the machine's iptables of both flavours, with its libraries and extensions")
 	cmd.Flags().StringVarP(&output, "output", "o", "", "the archive to write")
 	for _, name := range []string{"binary", "tag", "output"} {
 		if err := cmd.MarkFlagRequired(name); err != nil {

@@ -76,11 +76,11 @@ func toolsEntries(ctx context.Context) ([]Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	extensions, err := filepath.Glob("/usr/lib/*/xtables")
-	if err != nil || len(extensions) == 0 {
-		return nil, errors.Join(errors.New("no directory of iptables extensions: no /usr/lib/*/xtables"), err)
+	extensions, err := iptablesExtensions()
+	if err != nil {
+		return nil, err
 	}
-	entries = append(entries, Entry{Path: busybox, Source: busybox}, Entry{Path: extensions[0], Source: extensions[0]})
+	entries = append(entries, Entry{Path: busybox, Source: busybox}, extensions)
 	// The nft flavour only: the other one would load legacy tables into a pod by being looked at.
 	for _, applet := range []string{"iptables", "iptables-save", "iptables-restore", "ip6tables", "ip6tables-save", "ip6tables-restore"} {
 		entries = append(entries, Entry{Path: "/usr/sbin/" + applet, Link: "xtables-nft-multi"})
@@ -95,6 +95,33 @@ func toolsEntries(ctx context.Context) ([]Entry, error) {
 		}
 	}
 	return entries, nil
+}
+
+// iptablesExtensions is the directory of iptables' matches and targets.
+func iptablesExtensions() (Entry, error) {
+	found, err := filepath.Glob("/usr/lib/*/xtables")
+	if err != nil || len(found) == 0 {
+		return Entry{}, errors.Join(errors.New("no directory of iptables extensions: no /usr/lib/*/xtables"), err)
+	}
+	return Entry{Path: found[0], Source: found[0]}, nil
+}
+
+// Iptables is the machine's iptables of both flavours, under the names that tell them apart, with all that it loads.
+func Iptables(ctx context.Context) ([]Entry, error) {
+	flavours := map[string]string{"nft": "/usr/sbin/xtables-nft-multi", "legacy": "/usr/sbin/xtables-legacy-multi"}
+	entries, err := Closure(ctx, flavours["nft"], flavours["legacy"])
+	if err != nil {
+		return nil, err
+	}
+	for flavour, program := range flavours {
+		for _, family := range []string{"iptables", "ip6tables"} {
+			for _, suffix := range []string{"", "-save", "-restore"} {
+				entries = append(entries, Entry{Path: "/usr/sbin/" + family + "-" + flavour + suffix, Link: filepath.Base(program)})
+			}
+		}
+	}
+	extensions, err := iptablesExtensions()
+	return append(entries, extensions), err
 }
 
 // Tags lists the images of the catalog.

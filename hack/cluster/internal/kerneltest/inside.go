@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
 	"istio-pod-network-controller/hack/cluster/internal/space"
 )
 
@@ -21,6 +24,36 @@ func hold(t *testing.T) (pid int) {
 	}
 	t.Cleanup(func() { _ = holder.Process.Kill(); _ = holder.Wait() })
 	return holder.Process.Pid
+}
+
+// proxyMark and routeTable are Istio's numbers for what is delivered to the proxy by its mark.
+const (
+	proxyMark  = 1337
+	routeTable = 133
+)
+
+// routeMarked delivers every packet with the mark to the namespace of the calling thread, whatever its destination.
+func routeMarked() error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	for family, all := range map[int]string{unix.AF_INET: "0.0.0.0/0", unix.AF_INET6: "::/0"} {
+		rule := netlink.NewRule()
+		rule.Family, rule.Mark, rule.Table = family, proxyMark, routeTable
+		if err := netlink.RuleAdd(rule); err != nil {
+			return err
+		}
+		_, everything, err := net.ParseCIDR(all)
+		if err != nil {
+			return err
+		}
+		route := netlink.Route{LinkIndex: lo.Attrs().Index, Dst: everything, Type: unix.RTN_LOCAL, Scope: unix.RT_SCOPE_HOST, Table: routeTable}
+		if err := netlink.RouteAdd(&route); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // in runs f in one of the two namespaces and fails the test if it fails.

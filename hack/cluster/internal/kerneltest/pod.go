@@ -33,19 +33,36 @@ const (
 //go:embed rules.nft
 var rules string
 
+//go:embed transparent.nft
+var transparentRules string
+
 // Pod is a network namespace with redirection rules, for a proxy under test, joined to another one, the world.
 type Pod struct {
 	plan  plan.Plan
 	pod   int
 	world int
+	user  uint32 // whom the proxy runs as
 }
 
 // NewPod makes both namespaces, with rules and without a proxy yet.
 func NewPod(t *testing.T) *Pod {
 	t.Helper()
+	return newPod(t, ProxyUser, rules)
+}
+
+// NewTransparentPod is NewPod with the rules of TPROXY, for a proxy that runs as root.
+func NewTransparentPod(t *testing.T) *Pod {
+	t.Helper()
+	p := newPod(t, 0, transparentRules)
+	p.in(t, p.pod, routeMarked)
+	return p
+}
+
+func newPod(t *testing.T, user uint32, rules string) *Pod {
+	t.Helper()
 	Root(t)
 	File(t, nft)
-	p := &Pod{plan: plan.Default(), pod: hold(t), world: hold(t)}
+	p := &Pod{plan: plan.Default(), pod: hold(t), world: hold(t), user: user}
 	p.in(t, p.world, func() error { return link.ControlPlane(p.plan, p.pod) })
 	p.in(t, p.pod, func() error { return link.Node(p.plan) })
 	p.in(t, p.pod, func() error {
@@ -68,7 +85,7 @@ func NewPod(t *testing.T) *Pod {
 	return p
 }
 
-// Run starts the proxy as ProxyUser in the pod and waits until it is ready. Its output goes to the returned file.
+// Run starts the proxy in the pod, in ProxyUser's group, and waits until it is ready. Its output goes to the returned file.
 func (p *Pod) Run(t *testing.T, environ []string, argv ...string) (log string) {
 	t.Helper()
 	file, err := os.CreateTemp(t.TempDir(), "log")
@@ -76,9 +93,8 @@ func (p *Pod) Run(t *testing.T, environ []string, argv ...string) (log string) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = "/", environ, file, file
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: ProxyUser, Gid: ProxyUser}}
+	cmd := p.command(environ, argv)
+	cmd.Stdout, cmd.Stderr = file, file
 	p.in(t, p.pod, cmd.Start)
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
@@ -100,6 +116,24 @@ func (p *Pod) Run(t *testing.T, environ []string, argv ...string) (log string) {
 			t.Fatalf("the proxy is not ready: %v", err)
 		}
 	}
+}
+
+// Try runs a program to its end in the proxy's place and gives what it printed.
+func (p *Pod) Try(t *testing.T, environ []string, argv ...string) (out string, err error) {
+	t.Helper()
+	var printed strings.Builder
+	cmd := p.command(environ, argv)
+	cmd.Stdout, cmd.Stderr = &printed, &printed
+	p.in(t, p.pod, cmd.Start)
+	err = cmd.Wait()
+	return printed.String(), err
+}
+
+func (p *Pod) command(environ, argv []string) *exec.Cmd {
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Dir, cmd.Env = "/", environ
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: p.user, Gid: ProxyUser}}
+	return cmd
 }
 
 // Serve answers every connection to a port, on the pod (the application) or in the world, with who the server sees as its peer.
@@ -172,4 +206,12 @@ func (p *Pod) Addrs() (pod, world []netip.Addr) {
 		world = append(world, p.plan.World.Both()[i].Addr().Next())
 	}
 	return pod, world
+}
+
+// WorldAddrs are the addresses that the world's own connections to the pod have, IPv4 first.
+func (p *Pod) WorldAddrs() (addrs []netip.Addr) {
+	for _, prefix := range p.plan.ControlPlane.Both() {
+		addrs = append(addrs, prefix.Addr())
+	}
+	return addrs
 }

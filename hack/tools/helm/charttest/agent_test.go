@@ -39,6 +39,9 @@ func TestEveryValueSet(t *testing.T) {
 func checkSecurity(t *testing.T, pod corev1.PodSpec, values string) {
 	t.Helper()
 	wantAdd, wantPID := []corev1.Capability{"SYS_ADMIN", "NET_ADMIN"}, false
+	if valuesMap(t, values)["backend"] == "iptables" {
+		wantAdd = append(wantAdd, "NET_RAW")
+	}
 	if valuesMap(t, values)["processFallback"] == true {
 		wantAdd, wantPID = append(wantAdd, "SYS_PTRACE"), true
 	}

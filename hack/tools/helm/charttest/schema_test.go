@@ -12,9 +12,9 @@ func TestSchemaRefuses(t *testing.T) {
 	for name, tc := range map[string]struct{ in, want string }{
 		"a distribution in lower case":        {"kubernetesDistribution: openshift", "value must be one of 'Kubernetes', 'OpenShift'"},
 		"an unknown runtime":                  {"containerRuntime: rkt", "value must be one of 'auto', 'containerd', 'crio', 'docker'"},
-		"a backend that is not there yet":     {"backend: iptables", "value must be one of 'auto', 'nftables'"},
+		"a backend that is not there":         {"backend: ebpf", "value must be one of 'auto', 'nftables', 'iptables'"},
 		"an unknown selection":                {"select: all", "value must be one of 'annotation', 'injected', 'either'"},
-		"a mode that is not there yet":        {"interceptionMode: TPROXY", "at '/interceptionMode': value must be 'REDIRECT'"},
+		"a mode that is not there yet":        {"interceptionMode: SIDEWAYS", "at '/interceptionMode': value must be one of 'REDIRECT', 'TPROXY', 'NONE'"},
 		"an unknown log level":                {"logLevel: warn", "value must be one of 'debug', 'info', 'error'"},
 		"an unknown key":                      {"privileged: true", "additional properties 'privileged' not allowed"},
 		"an unknown key further down":         {"image: {repo: x}", "additional properties 'repo' not allowed"},

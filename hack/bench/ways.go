@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+	"time"
+
+	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/iptables"
+)
+
+// way is one way to put rules into a fresh namespace.
+type way struct {
+	name  string
+	apply func(ctx context.Context, ns *netns.NS) error
+	runs  int
+}
+
+func by(name string, b backend, rules iptables.Ruleset, runs int) way {
+	return way{name, func(ctx context.Context, ns *netns.NS) error {
+		changed, err := b.Apply(ctx, ns.Path(), rules)
+		if err == nil && !changed {
+			err = errors.New("nothing was applied")
+		}
+		return err
+	}, runs}
+}
+
+// times are what the runs of a way took, in milliseconds; cpu is of this process and its children.
+type times struct{ wall, cpu []float64 }
+
+func (t times) p50() float64 { return median(t.wall) }
+
+func (t times) cpuEach() float64 {
+	sum := 0.0
+	for _, v := range t.cpu {
+		sum += v
+	}
+	return sum / float64(len(t.cpu))
+}
+
+// inTurn measures each way as often as it says, one after the other, so that a noisy moment meets all of them.
+func inTurn(ctx context.Context, ways []way) (map[string]times, error) {
+	took := map[string]times{}
+	for i := range slices.MaxFunc(ways, func(a, b way) int { return a.runs - b.runs }).runs {
+		for _, w := range ways {
+			if i >= w.runs {
+				continue
+			}
+			wall, cpu, err := w.measure(ctx)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", w.name, err)
+			}
+			t := took[w.name]
+			took[w.name] = times{append(t.wall, wall), append(t.cpu, cpu)}
+		}
+	}
+	return took, nil
+}
+
+// measure applies the rules to a fresh namespace; the namespace itself is not counted.
+func (w way) measure(ctx context.Context) (wall, cpu float64, err error) {
+	ns, err := netns.New()
+	if err != nil {
+		return 0, 0, err
+	}
+	defer ns.Close() //nolint:errcheck // it dies with its rules
+	before, err := cpuTime()
+	if err != nil {
+		return 0, 0, err
+	}
+	start := time.Now()
+	if err := w.apply(ctx, ns); err != nil {
+		return 0, 0, err
+	}
+	wall = milliseconds(time.Since(start))
+	after, err := cpuTime()
+	return wall, milliseconds(after - before), err
+}
+
+// unchanged measures what it takes to find that the rules are there.
+func unchanged(ctx context.Context, b backend, rules iptables.Ruleset, runs int) (float64, error) {
+	ns, err := netns.New()
+	if err != nil {
+		return 0, err
+	}
+	defer ns.Close() //nolint:errcheck // it dies with its rules
+	var took []float64
+	for i := range runs + 1 {
+		start := time.Now()
+		changed, err := b.Apply(ctx, ns.Path(), rules)
+		if err == nil && changed != (i == 0) {
+			err = fmt.Errorf("apply %d changed the rules: %v", i, changed)
+		}
+		if err != nil {
+			return 0, err
+		}
+		took = append(took, milliseconds(time.Since(start)))
+	}
+	return median(took[1:]), nil
+}
+
+// cpuTime is what this process and the children that it has waited for have used.
+func cpuTime() (time.Duration, error) {
+	sum := time.Duration(0)
+	for _, who := range []int{syscall.RUSAGE_SELF, syscall.RUSAGE_CHILDREN} {
+		var usage syscall.Rusage
+		if err := syscall.Getrusage(who, &usage); err != nil {
+			return 0, fmt.Errorf("read CPU time: %w", err)
+		}
+		sum += time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+	}
+	return sum, nil
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
+
+func median(v []float64) float64 {
+	sorted := slices.Sorted(slices.Values(v))
+	return sorted[len(sorted)/2]
+}

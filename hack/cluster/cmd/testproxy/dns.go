@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+)
+
+// resolver answers every lookup of an address with its own two: whoever gets them knows who answered.
+type resolver struct{ a, aaaa netip.Addr }
+
+// standIn is the resolver of a sidecar. Its addresses are for documentation (RFC 5737, RFC 3849), so nobody else has them.
+func standIn() resolver {
+	return resolver{a: netip.MustParseAddr("192.0.2.53"), aaaa: netip.MustParseAddr("2001:db8::53")}
+}
+
+// resolve is a resolver outside pods.
+func resolve(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("resolve", flag.ContinueOnError)
+	listen := flags.String("listen", "[::]:53", "comma-separated addresses to answer at")
+	r := standIn()
+	flags.TextVar(&r.a, "a", r.a, "every name's IPv4 address")
+	flags.TextVar(&r.aaaa, "aaaa", r.aaaa, "every name's IPv6 address")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	addresses := strings.Split(*listen, ",")
+	failed := make(chan error, 2*len(addresses))
+	for _, address := range addresses {
+		if err := r.listen(ctx, address, failed); err != nil {
+			return err
+		}
+	}
+	return untilOver(ctx, failed)
+}
+
+// listen answers at an address by UDP and by TCP.
+func (r resolver) listen(ctx context.Context, address string, failed chan<- error) error {
+	packets, err := new(net.ListenConfig).ListenPacket(ctx, "udp", address)
+	if err != nil {
+		return fmt.Errorf("listen for lookups: %w", err)
+	}
+	streams, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if err != nil {
+		return errors.Join(fmt.Errorf("listen for lookups: %w", err), packets.Close())
+	}
+	context.AfterFunc(ctx, func() { _, _ = packets.Close(), streams.Close() })
+	go func() { failed <- r.servePackets(packets) }()
+	go func() { failed <- r.serveStreams(streams) }()
+	return nil
+}
+
+// The longest query that is read, and how long a client may take to ask.
+const (
+	maxQuery   = 4096
+	queryLimit = 10 * time.Second
+)
+
+func (r resolver) servePackets(c net.PacketConn) error {
+	query := make([]byte, maxQuery)
+	for {
+		n, from, err := c.ReadFrom(query)
+		if err != nil {
+			return err
+		}
+		if answer := r.answer(query[:n]); answer != nil {
+			_, _ = c.WriteTo(answer, from) // who asked may be gone
+		}
+	}
+}
+
+func (r resolver) serveStreams(l net.Listener) error {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		go func() {
+			defer c.Close()
+			if c.SetDeadline(time.Now().Add(queryLimit)) == nil {
+				for r.answerStream(c) {
+				}
+			}
+		}()
+	}
+}
+
+// answerStream answers one query; over TCP each message has its length in front (RFC 1035, 4.2.2).
+func (r resolver) answerStream(c net.Conn) bool {
+	var length [2]byte
+	if _, err := io.ReadFull(c, length[:]); err != nil {
+		return false
+	}
+	query := make([]byte, binary.BigEndian.Uint16(length[:]))
+	if _, err := io.ReadFull(c, query); err != nil {
+		return false
+	}
+	answer := r.answer(query)
+	if answer == nil {
+		return false
+	}
+	framed := binary.BigEndian.AppendUint16(nil, uint16(len(answer)))
+	_, err := c.Write(append(framed, answer...))
+	return err == nil
+}
+
+// Of RFC 1035 and RFC 3596.
+const (
+	headerSize  = 12
+	typeA       = 1
+	typeAAAA    = 28
+	answeredTTL = 1
+	// answered are the flags of an answer without an error, recursion available; the bit of recursion desired is the query's.
+	answered         = 0x8080
+	recursionDesired = 0x0100
+	// toQuestion is a name by reference: the one at the question's place.
+	toQuestion = 0xc000 | headerSize
+)
+
+// answer gives the message that answers a query, or nil where that is no query of one question.
+func (r resolver) answer(query []byte) []byte {
+	if len(query) < headerSize || binary.BigEndian.Uint16(query[4:]) != 1 || query[2]&0x80 != 0 {
+		return nil
+	}
+	end := headerSize
+	for end < len(query) && query[end] != 0 {
+		end += 1 + int(query[end])
+	}
+	end += 1 + 4 // the root, type and class
+	if end > len(query) {
+		return nil
+	}
+	out := append([]byte{}, query[:end]...)
+	binary.BigEndian.PutUint16(out[2:], answered|binary.BigEndian.Uint16(query[2:])&recursionDesired)
+	copy(out[6:headerSize], make([]byte, 6)) // no answer yet, and what else the query has is not repeated
+	kind := binary.BigEndian.Uint16(query[end-4:])
+	address := map[uint16]netip.Addr{typeA: r.a, typeAAAA: r.aaaa}[kind]
+	if !address.IsValid() {
+		return out // such a name has no such record
+	}
+	out[7] = 1
+	out = binary.BigEndian.AppendUint16(out, toQuestion)
+	out = append(out, query[end-4:end]...)
+	out = binary.BigEndian.AppendUint32(out, answeredTTL)
+	out = binary.BigEndian.AppendUint16(out, uint16(address.BitLen()/8))
+	return append(out, address.AsSlice()...)
+}

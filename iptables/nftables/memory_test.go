@@ -1,0 +1,131 @@
+package nftables
+
+import (
+	"testing"
+
+	nft "github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+
+	"istio-pod-network-controller/internal/kerneltest"
+	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/iptables"
+)
+
+// remembered is a namespace whose rules a backend has put there, read and remembered.
+func remembered(t *testing.T, want iptables.Ruleset) (*Backend, *netns.NS) {
+	t.Helper()
+	b, ns := New(kerneltest.Guard(t)), kerneltest.New(t)
+	mustApply(t, b, ns, want)
+	if mustApply(t, b, ns, want) || !b.same(t, ns, want) {
+		t.Fatal("rules that were just applied are not recognized")
+	}
+	return b, ns
+}
+
+func (b *Backend) same(t *testing.T, ns *netns.NS, want iptables.Ruleset) (same bool) {
+	t.Helper()
+	err := b.in(t.Context(), ns.Path(), func(ns *netns.NS, conn *nft.Conn) (err error) {
+		_, same, err = b.glance(ns, conn, want)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return same
+}
+
+func TestMemoryIsOfWhatIsWantedAlone(t *testing.T) {
+	tproxy := func(s *iptables.Spec) { s.Mode = iptables.ModeTProxy }
+	b, ns := remembered(t, rules(t, tproxy))
+	for name, other := range map[string]func(*iptables.Spec){
+		"another port": func(s *iptables.Spec) { tproxy(s); s.InboundPort = 16006 },
+		"another list": func(s *iptables.Spec) { tproxy(s); s.ExcludeInboundPorts = []uint16{15020} },
+		"another mode": nil,
+	} {
+		if b.same(t, ns, rules(t, other)) {
+			t.Errorf("%s is taken for what is there", name)
+		}
+		if drift, err := b.Verify(t.Context(), ns.Path(), rules(t, other)); err != nil || len(drift) == 0 {
+			t.Errorf("%s: drift %q, error %v", name, drift, err)
+		}
+	}
+	if !b.same(t, ns, rules(t, tproxy)) {
+		t.Error("looking for something else made it forget what is there")
+	}
+}
+
+func TestMemoryEndsWithAnyChangeOfRules(t *testing.T) {
+	want := rules(t, nil)
+	b, ns := remembered(t, want)
+	foreign(t, ns)
+	if b.same(t, ns, want) {
+		t.Error("somebody has changed something, and nobody looked")
+	}
+	if mustApply(t, b, ns, want) || !b.same(t, ns, want) {
+		t.Error("the rules are as they were, and are not recognized")
+	}
+}
+
+func TestMemoryIsNotOfWhatStandsBesideTheTable(t *testing.T) {
+	want := rules(t, func(s *iptables.Spec) { s.Mode = iptables.ModeTProxy })
+	b, ns := remembered(t, want)
+	err := ns.Do(func() error {
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		address, err := netlink.ParseAddr("::6/128")
+		if err != nil {
+			return err
+		}
+		return netlink.AddrDel(lo, address)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !mustApply(t, b, ns, want) {
+		t.Error("an address is gone, and nothing was done")
+	}
+}
+
+// The kernel gives a new namespace the number of one that is gone, and its generations count anew.
+func TestMemoryOfANamespaceThatIsGone(t *testing.T) {
+	want := rules(t, nil)
+	b, _ := remembered(t, want)
+	ns := kerneltest.New(t)
+	foreign(t, ns)
+	err := b.in(t.Context(), ns.Path(), func(ns *netns.NS, conn *nft.Conn) error {
+		now, _, err := b.glance(ns, conn, want)
+		b.memory.note(ns.ID(), now)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.same(t, ns, want) || !mustApply(t, b, ns, want) {
+		t.Error("a namespace without a rule of ours passes for one with all of them")
+	}
+}
+
+func TestMemoryIsBounded(t *testing.T) {
+	m := newMemory()
+	for i := range uint64(maxRemembered + 10) {
+		m.note(netns.ID{Ino: i}, sight{generation: 1})
+	}
+	if n := len(m.seen); n > maxRemembered || !m.has(netns.ID{Ino: maxRemembered + 9}, sight{generation: 1}) {
+		t.Errorf("%d are remembered, the last one: %v", n, m.has(netns.ID{Ino: maxRemembered + 9}, sight{generation: 1}))
+	}
+}
+
+// foreign makes a table of somebody else.
+func foreign(t *testing.T, ns *netns.NS) {
+	t.Helper()
+	conn, err := nft.New(nft.WithNetNSFd(ns.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.AddTable(&nft.Table{Family: nft.TableFamilyIPv4, Name: "foreign"})
+	if err := conn.Flush(); err != nil {
+		t.Fatal(err)
+	}
+}

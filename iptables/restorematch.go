@@ -1,0 +1,192 @@
+package iptables
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// maxMultiport is how many ports one rule of iptables can name.
+const maxMultiport = 15
+
+// restoreMatch is the match of one rule of iptables. iptables-save prints addresses, interfaces and the protocol first,
+// and then the extensions in the order in which they were given.
+type restoreMatch struct {
+	src, dst, in, out, proto string
+	extensions               []string
+}
+
+func (m restoreMatch) String() string {
+	words := slices.Concat([]string{m.src, m.dst, m.in, m.out, m.proto}, m.extensions)
+	return strings.Join(slices.DeleteFunc(words, func(w string) bool { return w == "" }), " ")
+}
+
+func (m restoreMatch) with(extension string) restoreMatch {
+	m.extensions = append(slices.Clone(m.extensions), extension)
+	return m
+}
+
+// restoreMatches renders the conditions for a family: one match, several where a set has to be written out, or none where
+// they are of the other family.
+func (r Ruleset) restoreMatches(conds []Cond, family uint32) []restoreMatch {
+	if slices.ContainsFunc(conds, func(c Cond) bool { return c.Field == Family && (c.Num == family) == c.Not }) {
+		return nil
+	}
+	matches := []restoreMatch{{}}
+	for i, c := range conds {
+		numbers := excepted(conds, c)
+		switch {
+		case c.Set != "":
+			matches = r.restoreSet(matches, c)
+		case len(numbers) < 2:
+			matches = each(matches, func(m restoreMatch) []restoreMatch { return []restoreMatch{c.restore(m, protocolOf(conds))} })
+		case len(excepted(conds[:i], c)) == 0: // the first of them stands for all
+			matches = each(matches, func(m restoreMatch) []restoreMatch { return c.restoreExcepted(m, numbers) })
+		}
+	}
+	return matches
+}
+
+func each(matches []restoreMatch, f func(restoreMatch) []restoreMatch) []restoreMatch {
+	var out []restoreMatch
+	for _, m := range matches {
+		out = append(out, f(m)...)
+	}
+	return out
+}
+
+// excepted are the ports or owners that conditions like c except, sorted.
+func excepted(conds []Cond, c Cond) []uint32 {
+	var out []uint32
+	for _, other := range conds {
+		if c.Not && other.Not && other.Field == c.Field && slices.Contains([]Field{DstPort, OwnerUID, OwnerGID}, c.Field) {
+			out = append(out, other.Num)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// maxID is the highest user or group.
+const maxID = 1<<32 - 2
+
+// restoreExcepted renders several numbers that a field must not have. The nft flavour forgets all but the last of two matches
+// of ports, so they are one match; of owners a rule can name few, so what lies between them is matched.
+func (c Cond) restoreExcepted(m restoreMatch, numbers []uint32) []restoreMatch {
+	if c.Field == DstPort {
+		words := make([]string, len(numbers))
+		for i, n := range numbers {
+			words[i] = strconv.FormatUint(uint64(n), 10)
+		}
+		return []restoreMatch{m.with("-m multiport ! --dports " + strings.Join(words, ","))}
+	}
+	option := map[Field]string{OwnerUID: "--uid-owner", OwnerGID: "--gid-owner"}[c.Field]
+	var out []restoreMatch
+	next := uint64(0)
+	for _, n := range append(slices.Clone(numbers), maxID+1) {
+		switch first, last := next, uint64(n)-1; {
+		case uint64(n) == first+1:
+			out = append(out, m.with(fmt.Sprintf("-m owner %s %d", option, first)))
+		case uint64(n) > first:
+			out = append(out, m.with(fmt.Sprintf("-m owner %s %d-%d", option, first, last)))
+		}
+		next = uint64(n) + 1
+	}
+	return out
+}
+
+// restoreSet writes a set out: a match for each prefix, or for each list of ports. No rule excepts a set.
+func (r Ruleset) restoreSet(matches []restoreMatch, c Cond) []restoreMatch {
+	var set Set
+	if i := slices.IndexFunc(r.Sets, func(s Set) bool { return s.Name == c.Set }); i >= 0 {
+		set = r.Sets[i]
+	}
+	var out []restoreMatch
+	for _, m := range matches {
+		for _, p := range set.Prefixes {
+			out = append(out, Cond{Field: c.Field, Prefix: p}.restore(m, ""))
+		}
+		for ports := range slices.Chunk(set.elements()[:len(set.Ports)], maxMultiport) {
+			out = append(out, m.with("-m multiport --dports "+strings.Join(ports, ",")))
+		}
+	}
+	return out
+}
+
+// restore adds a condition to a match; protocol is the one that the rule's ports belong to.
+func (c Cond) restore(m restoreMatch, protocol string) restoreMatch {
+	not := ""
+	if c.Not {
+		not = "! "
+	}
+	option := func(name, value string) string { return not + name + " " + value }
+	switch c.Field {
+	case Protocol:
+		m.proto = option("-p", protocol)
+	case InIface:
+		m.in = option("-i", c.Text)
+	case OutIface:
+		m.out = option("-o", c.Text)
+	case SrcAddr:
+		m.src = c.restoreAddr("-s", not)
+	case DstAddr:
+		m.dst = c.restoreAddr("-d", not)
+	case SrcPort:
+		return m.with("-m " + protocol + " " + option("--sport", strconv.FormatUint(uint64(c.Num), 10)))
+	case DstPort:
+		return m.with("-m " + protocol + " " + option("--dport", strconv.FormatUint(uint64(c.Num), 10)))
+	case OwnerUID:
+		return m.with("-m owner " + c.restoreOwner("--uid-owner"))
+	case OwnerGID:
+		return m.with("-m owner " + c.restoreOwner("--gid-owner"))
+	case Mark:
+		return m.with("-m mark " + option("--mark", fmt.Sprintf("%#x", c.Num)))
+	case ConnMark:
+		return m.with("-m connmark " + option("--mark", fmt.Sprintf("%#x", c.Num)))
+	case State:
+		return m.with("-m conntrack " + option("--ctstate", stateNames(c.Num)))
+	case SrcType:
+		return m.with("-m addrtype " + option("--src-type", strings.ToUpper(c.valueText())))
+	case Family:
+	}
+	return m
+}
+
+// restoreAddr leaves out what every address meets, as iptables-save does.
+func (c Cond) restoreAddr(name, not string) string {
+	if c.Prefix.Bits() == 0 && !c.Not {
+		return ""
+	}
+	return not + name + " " + c.Prefix.Masked().String()
+}
+
+// restoreOwner has a packet without a socket match no owner, and no other than an owner either, as in nftables.
+func (c Cond) restoreOwner(option string) string {
+	if c.Not {
+		option = "--socket-exists ! " + option
+	}
+	return option + " " + strconv.FormatUint(uint64(c.Num), 10)
+}
+
+func stateNames(bits uint32) string {
+	var names []string
+	for _, s := range []struct {
+		bit  uint32
+		name string
+	}{{Invalid, "INVALID"}, {Related, "RELATED"}, {Established, "ESTABLISHED"}} {
+		if bits&s.bit != 0 {
+			names = append(names, s.name)
+		}
+	}
+	return strings.Join(names, ",")
+}
+
+func protocolOf(conds []Cond) string {
+	for _, c := range conds {
+		if c.Field == Protocol {
+			return c.valueText()
+		}
+	}
+	return ""
+}

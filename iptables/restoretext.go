@@ -1,0 +1,147 @@
+package iptables
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// ChainPrefix starts the name of every chain of ours in the tables of iptables; whatever starts with it is ours.
+const ChainPrefix = "PODNET_"
+
+// RestoreText renders the rules of one family (IPv4 or IPv6) as what `iptables-restore --noflush` loads, a block for each
+// table: chains of our own, which declaring empties, our jumps at the head of the built-in chains, and the rules as
+// iptables-save prints them. It ends where nothing of ours begins: no built-in chain is declared.
+func (r Ruleset) RestoreText(family uint32) string {
+	var b strings.Builder
+	for _, table := range []string{"raw", "mangle", "nat"} {
+		var chains []restoreChain
+		for _, c := range r.Chains {
+			if c.restoreTable() != table {
+				continue
+			}
+			if specs := r.restoreSpecs(c, family); len(specs) > 0 {
+				chains = append(chains, restoreChain{name: c.restoreName(), hook: c.Hook, specs: specs})
+			}
+		}
+		slices.SortFunc(chains, func(a, b restoreChain) int { return cmp.Compare(a.name, b.name) })
+		writeTable(&b, table, chains)
+	}
+	return b.String()
+}
+
+// restoreChain is a chain as iptables has it for one family.
+type restoreChain struct {
+	name  string
+	hook  Hook
+	specs []string
+}
+
+func writeTable(b *strings.Builder, table string, chains []restoreChain) {
+	if len(chains) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "*%s\n", table)
+	for _, c := range chains {
+		fmt.Fprintf(b, ":%s - [0:0]\n", c.name)
+	}
+	for _, hook := range []Hook{Prerouting, Output} {
+		position := 0
+		for _, c := range chains {
+			if c.hook == hook {
+				position++
+				fmt.Fprintf(b, "-I %s %d -m comment --comment %s -j %s\n", builtIn(hook), position, TableName, c.name)
+			}
+		}
+	}
+	for _, c := range chains {
+		for _, spec := range c.specs {
+			fmt.Fprintf(b, "-A %s %s\n", c.name, spec)
+		}
+	}
+	b.WriteString("COMMIT\n")
+}
+
+// builtIn is the chain of iptables that a hook runs.
+func builtIn(h Hook) string { return strings.ToUpper(string(h)) }
+
+// restoreTable is the table of iptables that runs where the chain wants to be.
+func (c Chain) restoreTable() string {
+	switch {
+	case c.Type == NAT:
+		return "nat"
+	case c.Priority <= rawPriority:
+		return "raw"
+	}
+	return "mangle"
+}
+
+// restoreName is the chain's name in iptables, which takes 28 characters at most.
+func (c Chain) restoreName() string {
+	return ChainPrefix + strings.ToUpper(strings.ReplaceAll(c.Name, "-", "_"))
+}
+
+// restoreSpecs are the chain's rules for a family: one rule of the Ruleset may be several, or none.
+func (r Ruleset) restoreSpecs(c Chain, family uint32) []string {
+	var out []string
+	for _, rule := range c.Rules {
+		for _, match := range r.restoreMatches(rule.Conds, family) {
+			for _, target := range rule.Action.restoreTargets(family) {
+				out = append(out, strings.TrimLeft(fmt.Sprintf("%s -m comment --comment %s -j %s", match, quoted(rule.Comment), target), " "))
+			}
+		}
+	}
+	return out
+}
+
+// restoreTargets are the targets that do what the action says: where a target of iptables does not decide, a second rule
+// with the same match does.
+func (a Action) restoreTargets(family uint32) []string {
+	set := func(mark uint32) string { return fmt.Sprintf("MARK --set-xmark %#x/0xffffffff", mark) }
+	connmark := func(what string) string {
+		return "CONNMARK --" + what + "-mark --nfmask 0xffffffff --ctmask 0xffffffff"
+	}
+	const decide = "RETURN"
+	switch a.Verb {
+	case Redirect:
+		return []string{fmt.Sprintf("REDIRECT --to-ports %d", a.Port)}
+	case Drop:
+		return []string{"DROP"}
+	case SetMark:
+		return []string{set(a.Num)}
+	case Divert:
+		return []string{set(a.Num), decide}
+	case TProxy:
+		own := map[uint32]string{IPv4: "0.0.0.0", IPv6: "::"}[family] // the address that the packet has
+		return []string{fmt.Sprintf("TPROXY --on-port %d --on-ip %s --tproxy-mark %#x/0xffffffff", a.Port, own, a.Num)}
+	case SaveMark:
+		return []string{connmark("save"), decide}
+	case RestoreMark:
+		return []string{connmark("restore"), decide}
+	case Zone:
+		return []string{fmt.Sprintf("CT --zone %d", a.Num), decide}
+	case Return:
+	}
+	return []string{decide}
+}
+
+// quoted is a comment as iptables-save prints it: bare where it can be.
+func quoted(s string) string {
+	plain := func(r rune) bool {
+		return r == '_' || r == '-' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
+	}
+	if s != "" && strings.TrimLeftFunc(s, plain) == "" {
+		return s
+	}
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, `'`, `\'`).Replace(s) + `"`
+}
+
+// TextDrift tells how a text that is held differs from one that is wanted, a line a difference.
+func TextDrift(want, have string) Drift {
+	if want == have {
+		return nil
+	}
+	split := func(s string) []string { return strings.FieldsFunc(s, func(r rune) bool { return r == '\n' }) }
+	return lineDiff(split(want), split(have))
+}

@@ -1,0 +1,181 @@
+package xtables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"istio-pod-network-controller/internal/kerneltest"
+	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/iptables"
+)
+
+// refused is a rule set that the kernel takes for IPv4 and refuses for IPv6: TPROXY has no place in the output hook.
+func refused(t *testing.T) iptables.Ruleset {
+	t.Helper()
+	r := rules(t, tproxyAndDNS)
+	for i, c := range r.Chains {
+		if c.Type == iptables.Route {
+			r.Chains[i].Rules = slices.Concat(c.Rules, []iptables.Rule{{
+				Conds:   []iptables.Cond{{Field: iptables.Family, Num: iptables.IPv6}, {Field: iptables.Protocol, Num: iptables.TCP}},
+				Action:  iptables.Action{Verb: iptables.TProxy, Port: 1, Num: 1},
+				Comment: "out of place",
+			}})
+		}
+	}
+	return r
+}
+
+// ours4and6 is what may not change, in an order that does not: rules of our chains and jumps to them, addresses, routes.
+const ours4and6 = `for p in iptables ip6tables; do $p-FLAVOUR-save | grep -e PODNET_ || true; done
+ip rule; ip -6 rule; ip route show table all; ip -o addr show lo`
+
+// A refusal names what was refused; and neither family, nor a table that came first, nor a route is left changed.
+func TestARefusalChangesNothing(t *testing.T) {
+	for _, flavour := range flavours() {
+		for name, before := range map[string]func(*iptables.Spec){"in a fresh namespace": nil, "in a programmed one": func(*iptables.Spec) {}} {
+			t.Run(name+"/"+string(flavour), func(t *testing.T) {
+				ns, b := kerneltest.New(t), newBackend(t, flavour)
+				if before != nil {
+					mustApply(t, b, ns, rules(t, before))
+				}
+				look := strings.ReplaceAll(ours4and6, "FLAVOUR", string(flavour))
+				if before == nil {
+					look += "; nft list ruleset"
+				}
+				untouched := shell(t, ns, look)
+				changed, err := b.Apply(t.Context(), ns.Path(), refused(t))
+				want := map[Flavour]string{NFT: `-A PODNET_OUTBOUND_MARK -p tcp -m comment --comment "out of place" -j TPROXY`, Legacy: "refused in table mangle"}
+				if changed || err == nil || !strings.Contains(err.Error(), want[flavour]) || !strings.Contains(err.Error(), "ip6tables-") {
+					t.Errorf("changed %v, error %v", changed, err)
+				}
+				if d := cmp.Diff(untouched, shell(t, ns, look)); d != "" {
+					t.Error(d)
+				}
+				mustApply(t, b, ns, rules(t, tproxyAndDNS))
+				mustHold(t, b, ns, rules(t, tproxyAndDNS))
+			})
+		}
+	}
+}
+
+// script makes a program.
+func script(t *testing.T, dir, name, text string) string {
+	t.Helper()
+	file := filepath.Join(dir, name)
+	if err := os.WriteFile(file, []byte("#!/bin/sh\n"+text+"\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// When the caller's time is up, the program ends and the other family is put back.
+func TestAProgramThatHangsIsEnded(t *testing.T) {
+	ns, b := kerneltest.New(t), newBackend(t, NFT)
+	mustApply(t, b, ns, rules(t, nil))
+	look := strings.ReplaceAll(ours4and6, "FLAVOUR", "nft")
+	untouched := shell(t, ns, look)
+	v6 := b.tools[iptables.IPv6]
+	v6.restore = script(t, t.TempDir(), "hanging-restore", "exec sleep 60")
+	b.tools[iptables.IPv6] = v6
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	_, err := b.Apply(ctx, ns.Path(), rules(t, tproxyAndDNS))
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "hanging-restore") || time.Since(start) > 20*time.Second {
+		t.Errorf("after %s: %v", time.Since(start), err)
+	}
+	if d := cmp.Diff(untouched, shell(t, ns, look)); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestErrorsCarryWhatTheProgramSays(t *testing.T) {
+	input := "*nat\n:PODNET_X - [0:0]\n-A PODNET_X -j WRONG\nCOMMIT\n"
+	for stderr, want := range map[string]string{
+		"# Warning: a\n# Warning: b\niptables-restore v1: \nline 3: RULE_APPEND failed (Invalid argument): rule in chain PODNET_X\n": "RULE_APPEND failed " +
+			"(Invalid argument): rule in chain PODNET_X; refused in table nat: -A PODNET_X -j WRONG",
+		"iptables-restore: line 4 failed\n": "refused in table nat: COMMIT",
+		"Couldn't load target `WRONG'\n\nError occurred at line: 3\nTry `iptables-restore -h' for more": "Couldn't load target `WRONG'; Error occurred at line: 3; refused in table nat: -A PODNET_X -j WRONG",
+		"Another app is currently holding the xtables lock\n":                                           ": Another app is currently holding the xtables lock",
+		"line 99 failed\n": ": line 99 failed",
+		"":                 ": ",
+	} {
+		if got := refusal(stderr, input); !strings.HasSuffix(got, want) {
+			t.Errorf("%q became %q, want %q", stderr, got, want)
+		}
+	}
+}
+
+// Rules that iptables cannot show us would be added again and again.
+func TestATableThatIptablesCannotReadIsAnError(t *testing.T) {
+	ns, b := kerneltest.New(t), newBackend(t, NFT)
+	shell(t, ns, `nft add table ip nat; nft add set ip nat s '{ type ipv4_addr; }'
+nft add chain ip nat OUTPUT '{ type nat hook output priority -100; }'; nft add rule ip nat OUTPUT ip daddr @s counter dnat to 192.0.2.1`)
+	_, err := b.Apply(t.Context(), ns.Path(), rules(t, nil))
+	if err == nil || !strings.Contains(err.Error(), "cannot read table nat") || !strings.Contains(err.Error(), "use the nftables backend") {
+		t.Error(err)
+	}
+	if out := shell(t, ns, "nft list ruleset"); strings.Contains(out, iptables.ChainPrefix) {
+		t.Error(out)
+	}
+}
+
+func TestAPodWithUsersOfItsOwnIsRefused(t *testing.T) {
+	kerneltest.New(t) // as root, or not at all
+	cmd := exec.CommandContext(t.Context(), "sleep", "60")
+	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 100000, Size: 65536}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET, UidMappings: ids, GidMappings: ids}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ns, err := netns.Open(fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid))
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	for _, flavour := range flavours() {
+		_, err := newBackend(t, flavour).Apply(t.Context(), ns.Path(), rules(t, nil))
+		if !errors.Is(err, ErrUserNamespace) || !strings.Contains(err.Error(), "nftables backend") {
+			t.Errorf("%s: %v", flavour, err)
+		}
+	}
+	if out := shell(t, ns, "nft list ruleset; cat /proc/self/net/ip_tables_names"); out != "" {
+		t.Errorf("left behind: %s", out)
+	}
+}
+
+func TestNoDescriptorIsLeftBehind(t *testing.T) {
+	ns, b := kerneltest.New(t), newBackend(t, NFT)
+	mustApply(t, b, ns, rules(t, nil))
+	count := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	before := count()
+	for range 5 {
+		mustApply(t, b, ns, rules(t, tproxyAndDNS))
+		mustApply(t, b, ns, rules(t, nil))
+		if _, err := b.Apply(t.Context(), ns.Path(), refused(t)); err == nil {
+			t.Fatal("accepted")
+		}
+	}
+	if after := count(); after > before {
+		t.Errorf("%d descriptors before, %d after", before, after)
+	}
+}

@@ -1,0 +1,82 @@
+package xtables
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/iptables/routing"
+)
+
+// Listing is what a namespace holds of ours, with counters.
+type Listing struct {
+	rules  snapshot
+	beside iptables.Ruleset
+}
+
+// Read gives what the namespace at path holds of ours; ok is false where there is nothing.
+func (b *Backend) Read(ctx context.Context, path string) (have Listing, ok bool, err error) {
+	err = b.in(ctx, path, func(ns *netns.NS) error {
+		if have.rules, ok, err = b.held(ctx, ns, true); err != nil || !ok {
+			return err
+		}
+		have.beside, err = routing.Read(ns)
+		return err
+	})
+	return have, ok, err
+}
+
+// Text is what `iptables-restore --noflush -c` and its twin for IPv6 would load to have the same.
+func (l Listing) Text() string {
+	return Text(l.beside, func(family uint32) string { return l.rules[family].listing() })
+}
+
+// Text joins the texts of the families; addresses and routes, which are no part of their language, stand in comments.
+func Text(beside iptables.Ruleset, rules func(family uint32) string) string {
+	var b strings.Builder
+	for _, p := range beside.Loopback {
+		fmt.Fprintf(&b, "# ip address replace %s dev lo\n", p)
+	}
+	for _, p := range beside.Routing {
+		fmt.Fprintf(&b, "# %s\n", p)
+	}
+	names := families()
+	for _, family := range slices.Sorted(maps.Keys(names)) {
+		fmt.Fprintf(&b, "# %s-restore --noflush\n%s", names[family], rules(family))
+	}
+	return b.String()
+}
+
+// View gives the listing for machines to read. The type of a chain is its family and table as nftables would name them.
+func (l Listing) View() iptables.View {
+	v := l.beside.View()
+	for _, family := range slices.Sorted(maps.Keys(l.rules)) {
+		prefix := map[uint32]string{iptables.IPv4: "ip ", iptables.IPv6: "ip6 "}[family]
+		for _, name := range l.rules[family].names() {
+			t := l.rules[family][name]
+			for _, chain := range slices.Sorted(maps.Keys(t.chains)) {
+				v.Chains = append(v.Chains, t.view(chain, prefix+name))
+			}
+		}
+	}
+	return v
+}
+
+func (t *table) view(chain, kind string) iptables.ChainView {
+	v := iptables.ChainView{Name: chain, Type: kind, Rules: []iptables.RuleView{}}
+	for _, j := range t.jumps {
+		if j.target() == chain {
+			v.Hook = strings.ToLower(j.chain)
+		}
+	}
+	for _, r := range t.chains[chain] {
+		v.Rules = append(v.Rules, iptables.RuleView{
+			Rule: r.spec, Comment: r.comment(), Packets: r.counter.Packets, Bytes: r.counter.Bytes,
+		})
+	}
+	return v
+}

@@ -1,0 +1,153 @@
+package xtables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"sync"
+
+	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/iptables/routing"
+)
+
+// ownProc is where the kernel tells of the network namespace of the calling thread.
+const ownProc = "/proc/thread-self/net"
+
+// snapshot is what the namespace of the calling thread holds of ours, by family. A family that it does not have is not in it.
+type snapshot map[uint32]state
+
+// wanted renders want for the families of have, and parses it like anything else.
+func wanted(have snapshot, want iptables.Ruleset) snapshot {
+	out := snapshot{}
+	for family := range have {
+		out[family] = parse(want.RestoreText(family))
+	}
+	return out
+}
+
+// drift tells how the snapshot, with addresses and routes of ns, differs from want.
+func (s snapshot) drift(ns *netns.NS, want iptables.Ruleset) (iptables.Drift, error) {
+	beside, err := routing.Read(ns)
+	if err != nil {
+		return nil, err
+	}
+	drift := iptables.Diff(iptables.Ruleset{Loopback: want.Loopback, Routing: want.Routing}, beside)
+	for _, family := range slices.Sorted(maps.Keys(s)) {
+		drift = append(drift, iptables.TextDrift(want.RestoreText(family), s[family].text())...)
+	}
+	return drift, nil
+}
+
+// read takes a snapshot. It starts no process for a family that has no tables.
+func (b *Backend) read(ctx context.Context, ns *netns.NS, counters bool) (snapshot, error) {
+	if b.missing != nil {
+		return nil, b.missing
+	}
+	var mu sync.Mutex
+	out := snapshot{}
+	err := eachFamily(ns, func(family uint32) error {
+		saved, err := b.save(ctx, family, counters)
+		mu.Lock()
+		defer mu.Unlock()
+		out[family] = parse(saved)
+		return err
+	})
+	return out, err
+}
+
+func (b *Backend) save(ctx context.Context, family uint32, counters bool) (string, error) {
+	has, err := b.hasTables(family)
+	if err != nil || !has {
+		return "", err
+	}
+	var args []string
+	if counters {
+		args = append(args, "-c")
+	}
+	saved, err := b.run(ctx, "", b.tools[family].save, args...)
+	// Rules that cannot be seen would be written again and again.
+	if m := unreadable().FindStringSubmatch(saved); m != nil {
+		return "", fmt.Errorf("%s cannot read table %s: it holds what only nft understands; use the nftables backend",
+			filepath.Base(b.tools[family].save), m[1])
+	}
+	return saved, err
+}
+
+// eachFamily runs f for the families that the namespace has, at the same time and each on a thread inside.
+func eachFamily(ns *netns.NS, f func(family uint32) error) error {
+	var wg sync.WaitGroup
+	errs := map[uint32]*error{iptables.IPv4: new(error), iptables.IPv6: new(error)}
+	for family, err := range errs {
+		wg.Go(func() {
+			*err = ns.Do(func() error {
+				if family == iptables.IPv6 && !hasIPv6() {
+					return nil
+				}
+				return f(family)
+			})
+		})
+	}
+	wg.Wait()
+	return errors.Join(*errs[iptables.IPv4], *errs[iptables.IPv6])
+}
+
+// unreadable is how iptables-save tells of a table of those that we need which it leaves out.
+func unreadable() *regexp.Regexp {
+	return regexp.MustCompile("Table `(raw|mangle|nat)' is incompatible")
+}
+
+// hasIPv6 tells whether the kernel has IPv6 at all; where it has not, there is nothing to keep an eye on.
+func hasIPv6() bool {
+	_, err := os.Stat(ownProc + "/if_inet6")
+	return err == nil
+}
+
+// hasTables tells whether a family has any table of the flavour. To ask makes none.
+func (b *Backend) hasTables(family uint32) (bool, error) {
+	if b.flavour == Legacy {
+		return len(legacyTables(ownProc, family)) > 0, nil
+	}
+	tables, err := kernelTables(family)
+	return slices.ContainsFunc(tables, func(name string) bool {
+		return slices.Contains([]string{"raw", "mangle", "nat", "filter", "security"}, name)
+	}), err
+}
+
+// held takes a snapshot where there is anything of ours; ok is false where there is nothing, or nothing that we could know of.
+func (b *Backend) held(ctx context.Context, ns *netns.NS, counters bool) (have snapshot, ok bool, err error) {
+	possible, err := b.possible(ns)
+	if err != nil || !possible {
+		return nil, false, err
+	}
+	have, err = b.read(ctx, ns, counters)
+	for _, s := range have {
+		ok = ok || len(s.names()) > 0
+	}
+	return have, ok, err
+}
+
+// possible tells whether there may be anything of ours, without a process. For the nft flavour it is certain.
+func (b *Backend) possible(ns *netns.NS) (possible bool, err error) {
+	err = ns.Do(func() error {
+		if b.flavour == Legacy {
+			// Tables that we cannot look into are not known to be ours.
+			possible = b.missing == nil && len(legacyTables(ownProc, iptables.IPv4, iptables.IPv6)) > 0
+			return nil
+		}
+		for family := range families() {
+			chains, err := kernelChains(family)
+			if err != nil {
+				return err
+			}
+			possible = possible || slices.ContainsFunc(chains, func(c kernelChain) bool { return ours(c.name) })
+		}
+		return nil
+	})
+	return possible, err
+}

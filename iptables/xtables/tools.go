@@ -1,0 +1,139 @@
+package xtables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	goiptables "github.com/coreos/go-iptables/iptables"
+
+	"istio-pod-network-controller/iptables"
+)
+
+// Flavour is one of the two implementations of iptables, whose rules are invisible to each other.
+type Flavour string
+
+// The flavours: NFT keeps its tables in nf_tables, Legacy in x_tables.
+const (
+	NFT    Flavour = "nft"
+	Legacy Flavour = "legacy"
+)
+
+// ErrMissing says that the programs of a flavour are not installed.
+var ErrMissing = errors.New("not installed")
+
+// tools are the programs of one family.
+type tools struct{ restore, save, iptables string }
+
+// families are the families with the first part of their programs' names.
+func families() map[uint32]string {
+	return map[uint32]string{iptables.IPv4: "iptables", iptables.IPv6: "ip6tables"}
+}
+
+// find looks for the programs of a flavour: those that have it in their name, else the plain ones if they are of it.
+func find(ctx context.Context, flavour Flavour) (map[uint32]tools, error) {
+	found := map[uint32]tools{}
+	for _, family := range []uint32{iptables.IPv4, iptables.IPv6} {
+		name := families()[family]
+		t, err := findNamed(name + "-" + string(flavour))
+		if err != nil {
+			plain, errPlain := findNamed(name)
+			if errPlain == nil && flavourOf(ctx, plain.restore) == flavour {
+				t, err = plain, nil
+			}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("iptables of the %s flavour is %w: %w", flavour, ErrMissing, err)
+		}
+		found[family] = t
+	}
+	return found, nil
+}
+
+func findNamed(name string) (tools, error) {
+	var t tools
+	for _, p := range []struct {
+		path *string
+		name string
+	}{{&t.restore, name + "-restore"}, {&t.save, name + "-save"}, {&t.iptables, name}} {
+		path, err := exec.LookPath(p.name)
+		if err != nil {
+			return tools{}, err
+		}
+		*p.path = path
+	}
+	return t, nil
+}
+
+// flavourOf asks a program what it is; before there were two flavours, it was legacy.
+func flavourOf(ctx context.Context, program string) Flavour {
+	out, err := exec.CommandContext(ctx, program, "--version").Output()
+	switch {
+	case err != nil:
+		return ""
+	case strings.Contains(string(out), "nf_tables"):
+		return NFT
+	}
+	return Legacy
+}
+
+// library opens a family's program by way of go-iptables, and gives its version. It is a process, in the namespace of the
+// calling thread.
+func (t tools) library(family uint32) (*goiptables.IPTables, string, error) {
+	protocol := goiptables.ProtocolIPv4
+	if family == iptables.IPv6 {
+		protocol = goiptables.ProtocolIPv6
+	}
+	lib, err := goiptables.New(goiptables.Path(t.iptables), goiptables.IPFamily(protocol), goiptables.Timeout(lockSeconds))
+	if err != nil {
+		return nil, "", fmt.Errorf("ask %s for its version: %w", t.iptables, err)
+	}
+	v1, v2, v3 := lib.GetIptablesVersion()
+	version := fmt.Sprintf("%d.%d.%d", v1, v2, v3)
+	if v1 < 1 || v1 == 1 && (v2 < 6 || v2 == 6 && v3 < 2) {
+		return nil, version, fmt.Errorf("%s is version %s: want 1.6.2 or newer, which can wait for its lock", t.iptables, version)
+	}
+	return lib, version, nil
+}
+
+// Detect chooses the flavour for this node, proves it by a sample, and says why it is this one: the nft flavour, unless the
+// node itself has tables of the legacy one. To learn that it only reads; looking with iptables-legacy would make them.
+func Detect(ctx context.Context, config Config, sample iptables.Ruleset) (*Backend, string, error) {
+	order, why := preference(legacyTables("/proc/self/net", iptables.IPv4, iptables.IPv6))
+	var errs []error
+	for _, config.Flavour = range order {
+		b := New(ctx, config)
+		version, err := b.Probe(ctx, sample)
+		if err == nil {
+			return b, fmt.Sprintf("iptables %s of the %s flavour; %s", version, b.flavour, why), nil
+		}
+		errs = append(errs, err)
+		why = err.Error()
+	}
+	return nil, "", errors.Join(errs...)
+}
+
+// preference orders the flavours by the node's tables of the legacy one.
+func preference(legacy []string) (order []Flavour, why string) {
+	if len(legacy) > 0 {
+		return []Flavour{Legacy, NFT}, "this node has tables of the legacy one: " + strings.Join(legacy, ", ")
+	}
+	return []Flavour{NFT, Legacy}, "this node has no tables of the legacy one"
+}
+
+// legacyTables are the tables of iptables-legacy that a network namespace has, by its folder in /proc.
+func legacyTables(proc string, families ...uint32) []string {
+	var names []string
+	for _, family := range families {
+		file := map[uint32]string{iptables.IPv4: "ip_tables_names", iptables.IPv6: "ip6_tables_names"}[family]
+		// Without the kernel module there is no such file, and no table.
+		if data, err := os.ReadFile(filepath.Join(proc, file)); err == nil { //nolint:gosec // a file of the kernel
+			names = append(names, strings.Fields(string(data))...)
+		}
+	}
+	return names
+}

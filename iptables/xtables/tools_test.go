@@ -1,0 +1,184 @@
+package xtables
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"istio-pod-network-controller/internal/kerneltest"
+	"istio-pod-network-controller/iptables"
+)
+
+// programs makes a folder that has only links, by name, to the programs of one of iptables' two binaries.
+func programs(t *testing.T, binary string, names ...string) string {
+	t.Helper()
+	target, err := exec.LookPath(binary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for _, name := range names {
+		for _, suffix := range []string{"", "-restore", "-save"} {
+			if err := os.Symlink(target, filepath.Join(dir, name+suffix)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return dir
+}
+
+func config(t *testing.T) Config {
+	t.Helper()
+	return Config{Guard: kerneltest.Guard(t)}
+}
+
+// The node's own tables of iptables-legacy, in the machine's network namespace.
+func legacyOfTheNode() string {
+	return strings.Join(legacyTables("/proc/self/net", iptables.IPv4, iptables.IPv6), " ")
+}
+
+func TestDetectTakesTheNftFlavourAndMakesNoLegacyTable(t *testing.T) {
+	kerneltest.New(t)
+	before := legacyOfTheNode()
+	if before != "" {
+		t.Fatalf("this machine has tables of iptables-legacy (%s), which no test may make", before)
+	}
+	b, reason, err := Detect(t.Context(), config(t), rules(t, tproxyAndDNS))
+	if err != nil || b.flavour != NFT || !strings.Contains(reason, "nft flavour") || !strings.Contains(reason, "no tables of the legacy one") {
+		t.Errorf("%s, %q, %v", b.flavour, reason, err)
+	}
+	if after := legacyOfTheNode(); after != "" {
+		t.Errorf("tables came into being: %s", after)
+	}
+}
+
+func TestTheNodesLegacyTablesDecide(t *testing.T) {
+	if order, why := preference([]string{"nat", "filter"}); order[0] != Legacy || !strings.Contains(why, "nat, filter") {
+		t.Error(order, why)
+	}
+	if order, _ := preference(nil); order[0] != NFT {
+		t.Error(order)
+	}
+	ns := kerneltest.New(t)
+	shell(t, ns, "ip6tables-legacy -t mangle -N X")
+	err := ns.Do(func() error {
+		if names := legacyTables(ownProc, iptables.IPv4, iptables.IPv6); strings.Join(names, " ") != "mangle" {
+			t.Errorf("tables %q", names)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestProgramsAreFoundByAnyOfTheirNames(t *testing.T) {
+	kerneltest.New(t)
+	cases := map[string]struct {
+		binary string
+		names  []string
+		want   Flavour
+		reason string
+	}{
+		"legacy alone, by its name":   {"xtables-legacy-multi", []string{"iptables-legacy", "ip6tables-legacy"}, Legacy, "-nft-restore"},
+		"legacy alone, by plain name": {"xtables-legacy-multi", []string{"iptables", "ip6tables"}, Legacy, "-nft-restore"},
+		"nft by plain name":           {"xtables-nft-multi", []string{"iptables", "ip6tables"}, NFT, "no tables"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("PATH", programs(t, c.binary, c.names...))
+			b, reason, err := Detect(t.Context(), config(t), rules(t, nil))
+			if err != nil || b.flavour != c.want || !strings.Contains(reason, c.reason) {
+				t.Errorf("%s, %q, %v", b.flavour, reason, err)
+			}
+		})
+	}
+}
+
+// The image without iptables can tell that there are rules, and says what it lacks to take them away.
+func TestWithoutProgramsTheMissingOneIsNamed(t *testing.T) {
+	ns := kerneltest.New(t)
+	mustApply(t, newBackend(t, NFT), ns, rules(t, nil))
+	legacy := kerneltest.New(t)
+	mustApply(t, newBackend(t, Legacy), legacy, rules(t, nil))
+	t.Setenv("PATH", t.TempDir())
+	b := New(t.Context(), Config{Guard: kerneltest.Guard(t), Flavour: NFT})
+	if present, err := b.Present(t.Context(), ns.Path()); err != nil || !present {
+		t.Error(present, err)
+	}
+	_, errYield := b.Yield(t.Context(), ns.Path())
+	_, errApply := b.Apply(t.Context(), ns.Path(), rules(t, nil))
+	_, errProbe := b.Probe(t.Context(), rules(t, nil))
+	_, _, errDetect := Detect(t.Context(), config(t), rules(t, nil))
+	for _, err := range []error{errYield, errApply, errProbe, errDetect} {
+		if err == nil || !strings.Contains(err.Error(), "-nft-restore") {
+			t.Errorf("%v does not name the program", err)
+		}
+	}
+	b = New(t.Context(), Config{Guard: kerneltest.Guard(t), Flavour: Legacy})
+	if removed, err := b.Yield(t.Context(), legacy.Path()); err != nil || removed {
+		t.Errorf("removed %v, error %v: what cannot be looked into is not known to be ours", removed, err)
+	}
+}
+
+func TestProgramsThatAreTooOldAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	for version, want := range map[string]string{"1.4.21": "1.6.2 or newer", "1.6.1": "1.6.2 or newer", "1.6.2": "", "1.8.9 (nf_tables)": ""} {
+		tool := tools{iptables: script(t, dir, "iptables", "echo 'iptables v"+version+"'")}
+		_, got, err := tool.library(iptables.IPv4)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) || !strings.HasPrefix(version, got) {
+			t.Errorf("%s: version %s, error %v", version, got, err)
+		}
+	}
+}
+
+// To look, in either flavour, makes no legacy table; to program with the nft flavour does not either.
+func TestNoLegacyTableComesIntoBeing(t *testing.T) {
+	ns := kerneltest.New(t)
+	expectNone := func(step string) {
+		t.Helper()
+		if names := legacyNames(t, ns); names != "" {
+			t.Fatalf("%s made tables: %s", step, names)
+		}
+	}
+	for _, flavour := range flavours() {
+		b := newBackend(t, flavour)
+		_, errVerify := b.Verify(t.Context(), ns.Path(), rules(t, nil))
+		_, errPresent := b.Present(t.Context(), ns.Path())
+		_, _, errRead := b.Read(t.Context(), ns.Path())
+		_, errRemove := b.Remove(t.Context(), ns.Path())
+		_, errYield := b.Yield(t.Context(), ns.Path())
+		for _, err := range []error{errVerify, errPresent, errRead, errRemove, errYield} {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		expectNone("looking with " + string(flavour))
+	}
+	mustApply(t, newBackend(t, NFT), ns, rules(t, tproxyAndDNS))
+	expectNone("the nft flavour")
+}
+
+func TestTheLockFallsBackOnTheNamespace(t *testing.T) {
+	t.Setenv("XTABLES_LOCKFILE", "")
+	missing := filepath.Join(t.TempDir(), "no", "lock")
+	if env, own := environ(missing); !own || !strings.HasSuffix(strings.Join(env, "\n"), "\nXTABLES_LOCKFILE=/proc/self/ns/net") {
+		t.Error("no lock file, and none said")
+	}
+	if env, own := environ(filepath.Join(t.TempDir(), "lock")); own || len(env) != len(os.Environ()) {
+		t.Error("the usual lock can be had, and another one is said")
+	}
+	ns, b := kerneltest.New(t), newBackend(t, Legacy)
+	b.environ, b.ownLock = environ(missing)
+	mustApply(t, b, ns, rules(t, nil))
+	mustHold(t, b, ns, rules(t, nil))
+	if version, err := b.Probe(t.Context(), rules(t, nil)); err != nil || version == "" {
+		t.Error(version, err)
+	}
+	t.Setenv("XTABLES_LOCKFILE", "/elsewhere")
+	if env, own := environ(missing); own || len(env) != len(os.Environ()) {
+		t.Error("the user's lock is overruled")
+	}
+}

@@ -1,0 +1,44 @@
+package xtables
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/internal/netns"
+)
+
+// ErrUserNamespace says that a network namespace is that of a pod with users of its own.
+var ErrUserNamespace = errors.New("the pod has hostUsers: false, and iptables cannot tell whose its connections are: the kernel refuses " +
+	"owner matches in a network namespace that belongs to another user namespace (xt_owner, EINVAL); " +
+	"use the nftables backend, or hostUsers: true")
+
+// ownerMatches is an error where the kernel would refuse owner matches, which every rule set of ours has.
+func ownerMatches(ns *netns.NS) error {
+	fd, err := unix.IoctlRetInt(ns.Fd(), unix.NS_GET_USERNS)
+	if errors.Is(err, unix.ENOTTY) {
+		return nil // a kernel that cannot tell (before 4.9)
+	}
+	if errors.Is(err, unix.EPERM) {
+		return ErrUserNamespace // not even a descendant of ours
+	}
+	if err != nil {
+		return fmt.Errorf("ask for the network namespace's owner: %w", err)
+	}
+	owner := os.NewFile(uintptr(fd), "userns")
+	defer owner.Close()
+	theirs, err := owner.Stat()
+	if err != nil {
+		return fmt.Errorf("identify the network namespace's owner: %w", err)
+	}
+	own, err := os.Stat("/proc/self/ns/user")
+	if err != nil {
+		return fmt.Errorf("identify our own user namespace: %w", err)
+	}
+	if !os.SameFile(theirs, own) {
+		return ErrUserNamespace
+	}
+	return nil
+}
