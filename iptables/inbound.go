@@ -5,6 +5,9 @@ func (b *builder) inbound() {
 	s, r := b.spec, &rules{}
 	b.reroute(r)
 	if s.Mode == ModeRedirect && s.capturesInbound() {
+		// While TPROXY and this chain stand beside each other, on the way from one mode to the other, one of them must decide. Given
+		// both, a client that takes a port again would wait for the old connection's minute of TIME_WAIT to end.
+		r.add("diverted already", leave(), tcp(), marked(markDiverted))
 		r.excludeInterfaces(iif, s.ExcludeInterfaces)
 		r.add("the proxy's tunnel port", leave(), tcp(), port(s.TunnelPort))
 		const comment = "inbound traffic goes to the proxy"

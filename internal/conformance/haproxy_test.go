@@ -58,23 +58,28 @@ func TestHAProxyDoesNotLoopOnIPv6(t *testing.T) {
 					t.Fatal(err)
 				}
 				log := w.runProxy(t, haproxy)
-				accepted := func() int { return strings.Count(readFile(t, log), "accepted") }
-				asked := 0
-				kerneltest.Eventually(t, "HAProxy logs what it accepts", func() bool {
-					if accepted() == 0 {
-						ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-						defer cancel()
-						_, _ = kerneltest.Ask(ctx, w.pod(), kerneltest.App, "tcp", "", "[fd00:99::34]:80")
-						asked++
-					}
-					return accepted() >= c.min
-				})
-				if n := accepted(); n < c.min || n > c.max*asked {
+				asked, n := w.askUntilHeard(t, log, c.min)
+				if n < c.min || n > c.max*asked {
 					t.Errorf("%d connections, want %d to %d:\n%.500s", n, c.min, c.max, readFile(t, log))
 				}
 			})
 		}
 	}
+}
+
+// askUntilHeard has the application connect until HAProxy's log tells of it, and waits for as many connections as are wanted.
+func (w world) askUntilHeard(t *testing.T, log string, want int) (asked, accepted int) {
+	t.Helper()
+	kerneltest.Eventually(t, "HAProxy logs what it accepts", func() bool {
+		if accepted = strings.Count(readFile(t, log), "accepted"); accepted == 0 {
+			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+			defer cancel()
+			_, _ = kerneltest.Ask(ctx, w.pod(), kerneltest.App, "tcp", "", "[fd00:99::34]:80")
+			asked++
+		}
+		return accepted >= want
+	})
+	return asked, accepted
 }
 
 func withoutGuard(r iptables.Ruleset) iptables.Ruleset {

@@ -100,7 +100,7 @@ func shell(t testing.TB, ns *netns.NS, script string) string {
 }
 
 // everything is all that a backend could leave behind. The file of table names is left out where there may be some.
-const everything = "nft list ruleset; ip rule; ip -6 rule; ip route show table all; ip -6 route show table all | grep -v fe80; ip -o addr show lo"
+const everything = "nft list ruleset; ip rule; ip -6 rule; ip route show table 133 2>&1 || true; ip -6 route show table 133 2>&1 || true; ip -o addr show lo"
 
 func legacyNames(t *testing.T, ns *netns.NS) string {
 	t.Helper()
