@@ -108,7 +108,7 @@ func TestWhatIsNoneOfOurBusinessPassesAtOnce(t *testing.T) {
 		"no Kubernetes pod":        func(p *api.PodSandbox) { p.Uid = "" },
 		"a pod without a name":     func(p *api.PodSandbox) { p.Name = "" },
 		"a sandbox without an ID":  func(p *api.PodSandbox) { p.Id = "" },
-		"a pod without everything": func(p *api.PodSandbox) { *p = api.PodSandbox{} }, //nolint:govet // an empty message
+		"a pod without everything": func(p *api.PodSandbox) { *p = api.PodSandbox{} },
 	}
 	for name, change := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -166,7 +166,8 @@ func (s *server) adds(t *testing.T) {
 		}
 		want := corev1.Container{
 			Name: waitName, Image: "localhost/istio-pod-network-controller:0.1.0", ImagePullPolicy: corev1.PullIfNotPresent,
-			Args:                     []string{"wait", "--timeout=60001ms", "--port=" + port},
+			Command:                  []string{"/istio-pod-network-wait"},
+			Args:                     []string{"--timeout=60001ms", "--port=" + port},
 			Resources:                corev1.ResourceRequirements{Requests: share, Limits: share},
 			TerminationMessagePath:   "/dev/termination-log",
 			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
@@ -189,7 +190,7 @@ func (s *server) adds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff([]string{"wait", "--timeout=60001ms", "--port=15006"}, created.Spec.InitContainers[0].Args); diff != "" {
+		if diff := cmp.Diff([]string{"--timeout=60001ms", "--port=15006"}, created.Spec.InitContainers[0].Args); diff != "" {
 			t.Errorf("a port %q: arguments (-want +got):\n%s", wrong, diff)
 		}
 	}
