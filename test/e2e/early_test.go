@@ -53,7 +53,7 @@ func catchAll(t *testing.T) *catcher {
 func dialer(name string, annotations map[string]string, f family, port int) *corev1.Pod {
 	pod := newPod(name, annotations, corev1.Container{
 		Name: "app", Image: "localhost/testapp:1",
-		Args: []string{"dial", "-n=20", "-every=2ms", f.at(1, uint16(port)).String()}, //nolint:gosec // a port
+		Args: []string{"dial", "-n=20", "-every=2ms", f.at(1, uint16(port)).String()},
 	})
 	pod.Spec.RestartPolicy = corev1.RestartPolicyNever
 	return pod
