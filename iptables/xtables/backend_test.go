@@ -99,8 +99,8 @@ func shell(t testing.TB, ns *netns.NS, script string) string {
 	return string(out)
 }
 
-// everything is all that a backend could leave behind. The file of table names is left out where there may be some.
-const everything = "nft list ruleset; ip rule; ip -6 rule; ip route show table 133 2>&1 || true; ip -6 route show table 133 2>&1 || true; ip -o addr show lo"
+// everything is all that a backend could leave behind.
+const everything = "nft list ruleset; ip rule; ip -6 rule; ip route show table 133 2>/dev/null || true; ip -6 route show table 133 2>/dev/null || true; ip -o addr show lo"
 
 func legacyNames(t *testing.T, ns *netns.NS) string {
 	t.Helper()
