@@ -37,8 +37,10 @@ func mustCapture(t *testing.T, pod, world *netns.NS) {
 		from     *netns.NS
 		dst, who string
 	}{
-		{world, kerneltest.Pod4 + ":8080", "PROXY:15006"}, {world, "[" + kerneltest.Pod6 + "]:8080", "PROXY:15006"},
-		{pod, kerneltest.Outside4 + ":80", "PROXY:15001"}, {pod, "[" + kerneltest.Outside6 + "]:80", "PROXY:15001"},
+		{world, kerneltest.Pod4 + ":8080", "PROXY:15006"},
+		{world, "[" + kerneltest.Pod6 + "]:8080", "PROXY:15006"},
+		{pod, kerneltest.Outside4 + ":80", "PROXY:15001"},
+		{pod, "[" + kerneltest.Outside6 + "]:80", "PROXY:15001"},
 	} {
 		got, err := askAgain(t, s.from, s.dst)
 		if err != nil || got != s.who {
