@@ -116,6 +116,7 @@ func TestBehaviourAfterEveryChangeOfMode(t *testing.T) {
 		for _, families := range []string{"4", "6", "ds"} {
 			same := slices.DeleteFunc(slices.Clone(all), func(c configuration) bool { return c.families != families })
 			t.Run(b.Name()+"/"+families, func(t *testing.T) {
+				t.Parallel() // most of the time it waits for what nobody answers
 				untouched := newWorld(t, families).snapshot(t)
 				for _, last := range same {
 					switchTo(t, b, probes, same, last, untouched)

@@ -56,9 +56,10 @@ func TestVictim(t *testing.T) {
 // Whenever the agent is killed, what is in the namespace is the old rule set or the new one, whole; and the next call ends
 // with what was asked for.
 func TestAKilledAgentLeavesWholeRules(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test wants repeatable numbers
 	for _, b := range backends(t) {
 		t.Run(b.Name(), func(t *testing.T) {
+			t.Parallel()
+			random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test wants repeatable numbers
 			w := newWorld(t, "ds")
 			mustApply(t, b, w, configuration{spec: pair()[0]})
 			found := map[string]int{}
