@@ -4,10 +4,6 @@
 {{- if or (eq $asked "true") (and (eq $asked "auto") (.root.Capabilities.APIVersions.Has (printf "admissionregistration.k8s.io/v1/%s" .kind))) -}}true{{- end -}}
 {{- end -}}
 
-{{- define "agent.image" -}}
-{{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) | quote -}}
-{{- end -}}
-
 {{- define "agent.waitName" -}}istio-pod-network-wait{{- end -}}
 
 {{- /* The agent's name as a plugin of the runtime, which is what the annotation names. */ -}}
@@ -33,7 +29,7 @@ as. Requests are limits, so that a pod of class Guaranteed stays one.
 */ -}}
 {{- define "agent.waitContainer" -}}
 name: {{ include "agent.waitName" . }}
-image: {{ include "agent.image" . }}
+image: {{ include "agent.image" . | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 command: [/istio-pod-network-wait]
 args: [--timeout={{ .Values.admission.waitTimeout }}, --port=PORT]
