@@ -152,7 +152,7 @@ func (v *visit) takenDown(ctx context.Context) bool {
 // reportStale tells whether the pod's report speaks of a sandbox that is no more. One that the runtime does not tell of may
 // also be in the making still, with its rules in place: its namespace lives.
 func (v *visit) reportStale(ctx context.Context) bool {
-	if !reported(v.pod) || v.sandbox.ID != "" {
+	if !reported(v.pod) || v.sandbox.ID != "" || v.pod.DeletionTimestamp != nil {
 		return false
 	}
 	known, ok := v.Ledger.Of(v.sandbox.UID)
