@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
-	vishns "github.com/vishvananda/netns"
 
 	"istio-pod-network-controller/internal/netns"
 )
@@ -69,9 +68,6 @@ func Guard(t testing.TB) netns.Guard {
 	must(t, err)
 	return g
 }
-
-// Handle is the namespace for a netlink library's NewHandleAt.
-func Handle(ns *netns.NS) vishns.NsHandle { return vishns.NsHandle(ns.Fd()) }
 
 func must(t testing.TB, err error) {
 	t.Helper()

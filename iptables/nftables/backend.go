@@ -1,5 +1,5 @@
-// Package nftables puts a Ruleset into a network namespace over netlink: one table of our own, one transaction, no process
-// started.
+// Package nftables puts a Ruleset into a network namespace over netlink: one table of our own, no process started, one
+// transaction for a fresh namespace and steps that no packet slips through for a change.
 package nftables
 
 import (
@@ -26,8 +26,8 @@ func New(guard netns.Guard) *Backend { return &Backend{guard: guard, memory: new
 // Name is the backend's name in flags and reports.
 func (b *Backend) Name() string { return "nftables" }
 
-// Apply makes the namespace at path hold exactly want in our table, and tells whether something had to change. The kernel
-// takes the whole or nothing; foreign tables are not touched.
+// Apply makes the namespace at path hold exactly want in our table, and tells whether something had to change. A
+// fresh namespace gets the whole or nothing, a change is made in steps (see commit); foreign tables are not touched.
 func (b *Backend) Apply(ctx context.Context, path string, want iptables.Ruleset) (changed bool, err error) {
 	err = b.in(ctx, path, func(ns *netns.NS, conn *nft.Conn) error {
 		now, same, err := b.glance(ns, conn, want)

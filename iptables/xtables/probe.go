@@ -53,7 +53,7 @@ func (b *Backend) crossCheck(sample iptables.Ruleset) (version string, err error
 		if family == iptables.IPv6 && !hasIPv6() {
 			continue
 		}
-		lib, v, err := b.tools[family].library(family)
+		lib, v, err := b.tools[family].wrapped(family)
 		if err != nil {
 			return v, err
 		}

@@ -81,9 +81,9 @@ func flavourOf(ctx context.Context, program string) Flavour {
 	return Legacy
 }
 
-// library opens a family's program by way of go-iptables, and gives its version. It is a process, in the namespace of the
+// wrapped opens a family's program by way of go-iptables, and gives its version. It is a process, in the namespace of the
 // calling thread.
-func (t tools) library(family uint32) (*goiptables.IPTables, string, error) {
+func (t tools) wrapped(family uint32) (*goiptables.IPTables, string, error) {
 	protocol := goiptables.ProtocolIPv4
 	if family == iptables.IPv6 {
 		protocol = goiptables.ProtocolIPv6

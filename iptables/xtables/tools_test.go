@@ -127,7 +127,7 @@ func TestProgramsThatAreTooOldAreRefused(t *testing.T) {
 	dir := t.TempDir()
 	for version, want := range map[string]string{"1.4.21": "1.6.2 or newer", "1.6.1": "1.6.2 or newer", "1.6.2": "", "1.8.9 (nf_tables)": ""} {
 		tool := tools{iptables: script(t, dir, "iptables", "echo 'iptables v"+version+"'")}
-		_, got, err := tool.library(iptables.IPv4)
+		_, got, err := tool.wrapped(iptables.IPv4)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) || !strings.HasPrefix(version, got) {
 			t.Errorf("%s: version %s, error %v", version, got, err)
 		}

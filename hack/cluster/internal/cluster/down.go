@@ -130,22 +130,10 @@ func (c *Cluster) residents(s *state.State, hierarchies []cgroup.Hierarchy) ([]i
 
 // inNodeMounts lists the processes that see the node's scratch mount. No other mount namespace has it.
 func (c *Cluster) inNodeMounts() ([]int, error) {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil, fmt.Errorf("list the processes: %w", err)
-	}
-	var pids []int
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		mountinfo, err := os.ReadFile("/proc/" + e.Name() + "/mountinfo")
-		if err == nil && strings.Contains(string(mountinfo), " "+c.scratch()+" ") {
-			pids = append(pids, pid)
-		}
-	}
-	return pids, nil
+	return daemon.Where(func(pid int) bool {
+		mountinfo, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/mountinfo")
+		return err == nil && strings.Contains(string(mountinfo), " "+c.scratch()+" ")
+	})
 }
 
 // refuseInside keeps `kc exec -- kc down` from killing the shell that it was called from.

@@ -70,17 +70,21 @@ func (p Process) waitGone(limit time.Duration) bool {
 
 // InNamespace lists the processes whose namespace of the kind ("net", "mnt") is the given one, as /proc/PID/ns shows it.
 func InNamespace(kind, id string) ([]int, error) {
+	return Where(func(pid int) bool {
+		link, err := NamespaceID(pid, kind)
+		return err == nil && link == id
+	})
+}
+
+// Where lists the processes that a test is true for.
+func Where(test func(pid int) bool) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, fmt.Errorf("list the processes: %w", err)
 	}
 	var pids []int
 	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		if link, err := NamespaceID(pid, kind); err == nil && link == id {
+		if pid, err := strconv.Atoi(e.Name()); err == nil && test(pid) {
 			pids = append(pids, pid)
 		}
 	}
