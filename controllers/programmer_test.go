@@ -252,3 +252,15 @@ func TestSweepRepairsAndForgets(t *testing.T) {
 		t.Errorf("%d entries are left of a namespace that is gone", n)
 	}
 }
+
+// A finished pod waits for nothing: what it was last told stays.
+func TestAFinishedPodIsToldNothing(t *testing.T) {
+	b := newBench(t)
+	b.pods.pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: Condition}}
+	b.ensure(t, Changed)
+	b.pods.pod.Status.Phase = corev1.PodSucceeded
+	b.ensure(t, Skipped)
+	if got := b.lastReport(t); len(b.reporter.reports) != 1 || got.Reason != ReasonInitialized {
+		t.Errorf("%d reports, the last one %+v", len(b.reporter.reports), got)
+	}
+}

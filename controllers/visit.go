@@ -89,7 +89,10 @@ func (v *visit) open(ctx context.Context) (Result, error) {
 // rules does not outlive the sandbox that held them.
 func (v *visit) skip(ctx context.Context) (Result, error) {
 	log.FromContext(ctx).V(1).Info("pod skipped", "reason", v.intent.Reason)
-	if !reported(v.pod) || v.intent.Reason == intent.Finished {
+	if v.intent.Reason == intent.Finished {
+		return Skipped, nil // it waits for no gate
+	}
+	if !reported(v.pod) {
 		return v.settle(Skipped), nil
 	}
 	if err := v.find(ctx); absent(err) {

@@ -130,6 +130,7 @@ func (w *Writer) write(ctx context.Context, r Report) error {
 		return fmt.Errorf("patch pods/status: %w", err)
 	}
 	w.remember(r)
+	log.FromContext(ctx).V(1).Info("status written", "pod", r.Sandbox.Pod(), "podUID", r.Sandbox.UID, "sandbox", r.Sandbox.ID, "reason", r.Reason)
 	if r.Status == StatusFailed {
 		w.recorder.Eventf(pod, nil, corev1.EventTypeWarning, r.Reason, "Redirect", "%s", truncate(r.Message))
 	}
