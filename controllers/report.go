@@ -71,9 +71,13 @@ func (r Report) details(now time.Time) details {
 	}
 }
 
-// says tells whether two reports say the same, whoever makes them.
+// says tells whether two reports say the same, whoever makes them. In which sandbox a pod fails makes no difference: a
+// runtime that is refused one makes the next.
 func (r Report) says(other Report) bool {
 	other.Entrance = r.Entrance
+	if r.Status == StatusFailed {
+		other.Sandbox = r.Sandbox
+	}
 	other.Sandbox.Nameservers, other.Sandbox.RuntimeHandler = r.Sandbox.Nameservers, r.Sandbox.RuntimeHandler
 	return r == other
 }
@@ -93,6 +97,9 @@ func (r Report) on(pod *corev1.Pod) bool {
 	}
 	want := r.details(said.Time)
 	want.Entrance, want.Time = said.Entrance, said.Time
+	if r.Status == StatusFailed {
+		want.Sandbox, want.NetNS = said.Sandbox, said.NetNS
+	}
 	return want == said
 }
 

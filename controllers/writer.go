@@ -18,13 +18,17 @@ import (
 // cacheLag is how long the watch cache may still show a pod as it was before our last patch.
 const cacheLag = 5 * time.Second
 
+// failurePause lies between two reports of a pod that cannot be programmed, whose messages may differ from try to try: the
+// annotation that is written has the kubelet try again at once, without its back-off.
+const failurePause = 30 * time.Second
+
 // writers is how many patches are under way at once.
 const writers = 4
 
 // Writer tells pods' owners how it went:
 //
 //   - Report keeps the newest report of each pod and queues the pod;
-//   - a worker drops a report that the pod already shows;
+//   - a worker drops a report that the pod already shows, and lets one of a failure that goes on wait;
 //   - it writes annotations and condition in one patch of pods/status;
 //   - a failure also becomes an event on the pod; what could not be written is tried again with back-off.
 type Writer struct {
@@ -91,6 +95,10 @@ func (w *Writer) work(ctx context.Context) bool {
 	if !ok {
 		return true
 	}
+	if wait := w.pause(r); wait > 0 {
+		w.queue.AddAfter(uid, wait)
+		return true
+	}
 	if err := w.write(ctx, r); err != nil {
 		log.FromContext(ctx).Error(err, "status not written", "pod", r.Sandbox.Pod(), "podUID", uid)
 		w.queue.AddRateLimited(uid)
@@ -145,12 +153,23 @@ func (w *Writer) told(r Report) bool {
 	return ok && last.report.says(r) && w.now().Sub(last.at) < cacheLag
 }
 
+// pause is how long a report has to wait for its turn.
+func (w *Writer) pause(r Report) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	last, ok := w.last[r.Sandbox.UID]
+	if !ok || r.Reason != ReasonRedirectFailed || last.report.Reason != r.Reason {
+		return 0
+	}
+	return failurePause - w.now().Sub(last.at)
+}
+
 func (w *Writer) remember(r Report) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := w.now()
 	for uid, old := range w.last {
-		if now.Sub(old.at) > cacheLag {
+		if now.Sub(old.at) > failurePause {
 			delete(w.last, uid)
 		}
 	}

@@ -197,3 +197,31 @@ func TestWhatCouldNotBeWrittenIsTriedAgain(t *testing.T) {
 		t.Errorf("%d patches, error %v", b.patches, err)
 	}
 }
+
+// Every write of an annotation has the kubelet try a pod again at once: a write a try would be a loop.
+func TestAFailureThatGoesOnIsNotWrittenWithEveryTry(t *testing.T) {
+	b := newWriterBench(t, askingPod())
+	r := goodReport()
+	r.Status, r.Reason, r.Message = StatusFailed, ReasonInvalidAnnotation, "key: value"
+	b.mustWrite(t, r)
+	r.Sandbox.ID, r.Sandbox.NetNS = "sandbox-2", "/netns/2"
+	b.mustWrite(t, r)
+	b.now = b.now.Add(time.Hour)
+	b.mustWrite(t, r)
+	if b.patches != 1 {
+		t.Errorf("%d patches for one mistake", b.patches)
+	}
+	r.Reason, r.Message = ReasonRedirectFailed, "enter /netns/2"
+	if wait := b.pause(r); wait > 0 {
+		t.Errorf("another failure waits for %s", wait)
+	}
+	b.mustWrite(t, r)
+	b.now = b.now.Add(time.Second)
+	r.Message = "enter /netns/3"
+	if wait := b.pause(r); wait != failurePause-time.Second {
+		t.Errorf("the next try's report waits for %s", wait)
+	}
+	if wait := b.pause(goodReport()); wait > 0 {
+		t.Errorf("good news wait for %s", wait)
+	}
+}
