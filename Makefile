@@ -20,7 +20,7 @@ export HELM
 IMAGE := localhost/$(NAME):$(shell awk '$$1 == "appVersion:" { gsub("\"", "", $$2); print $$2 }' $(CHART)/Chart.yaml)
 
 # The small programs beside the agent in its image.
-SMALL := $(foreach program,cni wait,--file $(CURDIR)/build/istio-pod-network-$(program):/istio-pod-network-$(program))
+SMALL := $(foreach program,cni probe wait,--file $(CURDIR)/build/istio-pod-network-$(program):/istio-pod-network-$(program))
 
 KC := go -C hack/cluster run ./cmd/kc
 

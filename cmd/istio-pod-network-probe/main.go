@@ -1,0 +1,84 @@
+// Command istio-pod-network-probe asks the agent in its own pod, at its socket file, whether it is well: what the kubelet
+// runs every few seconds has to be cheaper than to start the agent's own program. Exit status: 0 when the answer is 200, 1
+// otherwise, with what the agent, or the kernel, has to say.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"time"
+)
+
+// maxAnswer bounds what is read: an answer is a few lines.
+const maxAnswer = 16 << 10
+
+func main() { os.Exit(run(os.Args[1:], os.Stderr)) }
+
+func run(args []string, errOut io.Writer) int {
+	fs := flag.NewFlagSet("istio-pod-network-probe", flag.ContinueOnError)
+	fs.SetOutput(errOut)
+	socket := fs.String("socket", "", "the agent's socket file (required)")
+	timeout := fs.Duration("timeout", 4*time.Second, "how long the answer may take; less than the kubelet allows, so that it reads why")
+	err := fs.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		return 1 // the flags have complained
+	case *socket == "":
+		err = errors.New("-socket: required")
+	case fs.NArg() != 1 || !strings.HasPrefix(fs.Arg(0), "/") || strings.ContainsAny(fs.Arg(0), " \r\n"):
+		err = fmt.Errorf("arguments %q: want one path, as /readyz", fs.Args())
+	case *timeout <= 0:
+		err = fmt.Errorf("-timeout: value %s: want more than 0", *timeout)
+	default:
+		err = probe(*socket, fs.Arg(0), *timeout)
+	}
+	if err != nil {
+		_, _ = fmt.Fprintln(errOut, "error:", err)
+		return 1
+	}
+	return 0
+}
+
+// probe speaks HTTP 1.0, by which the other side hangs up behind its answer. It is the whole of it that a probe needs, and
+// keeps net/http out of a program that starts so often.
+func probe(socket, path string, timeout time.Duration) error {
+	deadline := time.Now().Add(timeout)
+	conn, err := (&net.Dialer{Deadline: deadline}).Dial("unix", socket)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(deadline); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(conn, "GET "+path+" HTTP/1.0\r\n\r\n"); err != nil {
+		return fmt.Errorf("ask for %s: %w", path, err)
+	}
+	answer, err := io.ReadAll(io.LimitReader(conn, maxAnswer))
+	if err != nil {
+		return fmt.Errorf("wait for the answer to %s: %w", path, err)
+	}
+	return judge(path, string(answer))
+}
+
+// judge is nil for an answer of status 200.
+func judge(path, answer string) error {
+	head, body, whole := strings.Cut(answer, "\r\n\r\n")
+	status, _, _ := strings.Cut(head, "\r\n")
+	version, code, _ := strings.Cut(status, " ")
+	code, _, _ = strings.Cut(code, " ")
+	switch {
+	case !whole || !strings.HasPrefix(version, "HTTP/1.") || len(code) != 3:
+		return fmt.Errorf("%s is answered by what is not HTTP: %.80q", path, answer)
+	case code != "200":
+		return fmt.Errorf("%s is answered %s: %s", path, code, strings.TrimSpace(body))
+	}
+	return nil
+}
