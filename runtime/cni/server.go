@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"istio-pod-network-controller/internal/podnet"
@@ -33,6 +34,8 @@ type Config struct {
 	Timeout time.Duration
 	// ReadTimeout bounds how long a peer may keep us waiting, 2 s unless set.
 	ReadTimeout time.Duration
+	// Watch is how often the Server looks whether its socket's path still leads to an agent, 1 s unless set.
+	Watch time.Duration
 	// Concurrency bounds the requests at work, 64 unless set. Further ones wait in the socket's queue.
 	Concurrency int
 	// UID is the only user who is served: root, unless set.
@@ -43,7 +46,13 @@ type Config struct {
 // Server is the agent's end of the socket. Whoever may ask for a sandbox to be programmed could as well do it without us,
 // so it serves root only; and since even root's programs go wrong, a peer that is silent, too long or unintelligible costs
 // one slot for a bounded time and nothing else.
-type Server struct{ config Config }
+//
+// While an update is under way two agents are there, and the newest to start has the path. When it leaves, or dies, the one
+// that is still there takes the path back; so nobody's failure to start closes the node to new pods.
+type Server struct {
+	config    Config
+	listening atomic.Bool
+}
 
 // NewServer checks the configuration.
 func NewServer(c Config) (*Server, error) {
@@ -59,43 +68,80 @@ func NewServer(c Config) (*Server, error) {
 	if c.ReadTimeout <= 0 {
 		c.ReadTimeout = 2 * time.Second
 	}
+	if c.Watch <= 0 {
+		c.Watch = time.Second
+	}
 	if c.Concurrency <= 0 {
 		c.Concurrency = 64
 	}
 	return &Server{config: c}, nil
 }
 
+// Check tells why the plugin's requests could not come here.
+func (s *Server) Check() error {
+	if s.listening.Load() {
+		return nil
+	}
+	return fmt.Errorf("the agent does not listen at %s", s.config.Path)
+}
+
 // Start serves until ctx ends, then finishes what it has begun. It is a manager.Runnable.
 func (s *Server) Start(ctx context.Context) error {
-	l, err := listen(s.config.Path)
-	if err != nil {
-		return fmt.Errorf("listen for the CNI plugin: %w", err)
-	}
 	var busy sync.WaitGroup
 	defer busy.Wait()
-	defer l.stop()
-	defer context.AfterFunc(ctx, l.stop)()
+	defer s.listening.Store(false)
 	slots := make(chan struct{}, s.config.Concurrency)
+	for ctx.Err() == nil {
+		l, err := listen(s.config.Path)
+		if err != nil {
+			return fmt.Errorf("listen for the CNI plugin: %w", err)
+		}
+		s.listening.Store(true)
+		busy.Go(func() { s.keep(ctx, l) })
+		s.accept(ctx, l, slots, &busy)
+		l.stop()
+	}
+	return nil
+}
+
+// keep closes the socket when ctx ends, or when its path leads to no agent any more, neither to this one nor to another.
+func (s *Server) keep(ctx context.Context, l *listener) {
+	defer l.stop()
+	tick := time.NewTicker(s.config.Watch)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if !l.has() && abandoned(ctx, s.config.Path, s.config.ReadTimeout) {
+			s.config.Log.Info("socket taken back", "entrance", "cni", "socket", s.config.Path)
+			return
+		}
+	}
+}
+
+// accept serves connections until the socket is closed.
+func (s *Server) accept(ctx context.Context, l *listener, slots chan struct{}, busy *sync.WaitGroup) {
 	for {
 		select {
 		case slots <- struct{}{}:
 		case <-ctx.Done():
-			return nil
+			return
 		}
 		conn, err := l.AcceptUnix()
-		switch {
-		case err == nil:
+		if err == nil {
 			busy.Go(func() {
 				defer func() { <-slots }()
 				s.serve(ctx, conn)
 			})
 			continue
-		case ctx.Err() != nil:
-			return nil
-		case errors.Is(err, net.ErrClosed):
-			return fmt.Errorf("listen for the CNI plugin: %w", err)
 		}
 		<-slots
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
 		s.config.Log.Error("connection not accepted", "entrance", "cni", "error", err)
 		pause(ctx, s.config.ReadTimeout) // out of descriptors, most likely
 	}

@@ -189,18 +189,6 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	}
 }
 
-func TestTheNewestAgentHasTheSocket(t *testing.T) {
-	socket := filepath.Join(tempDir(t), "s")
-	older, newer := &fakeAgent{}, &fakeAgent{}
-	stopOlder := start(t, socket, older)
-	start(t, socket, newer)
-	stopOlder() // as in a rolling update
-	wantServed(t, socket)
-	if len(older.heard()) != 0 || len(newer.heard()) != 1 {
-		t.Errorf("older was asked %q, newer %q", older.heard(), newer.heard())
-	}
-}
-
 func TestNothingElseIsReplaced(t *testing.T) {
 	file := filepath.Join(tempDir(t), "s")
 	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {

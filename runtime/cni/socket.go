@@ -70,14 +70,29 @@ func (l *listener) settle(made string) error {
 	return os.Rename(made, l.path)
 }
 
-// stop closes the socket, and takes it away unless another agent has put its own there.
+// has tells whether the path leads to this socket, and not to one that another agent has put there.
+func (l *listener) has() bool {
+	there, err := os.Lstat(l.path)
+	return err == nil && os.SameFile(there, l.info)
+}
+
+// stop closes the socket, and takes it away unless it is another agent's.
 func (l *listener) stop() {
 	l.once.Do(func() {
-		if there, err := os.Lstat(l.path); err == nil && os.SameFile(there, l.info) {
+		if l.has() {
 			_ = os.Remove(l.path)
 		}
 		_ = l.Close()
 	})
+}
+
+// abandoned tells that nobody listens at a path: the agent that had it has taken its socket away, or was killed. One that
+// is slow, or answers no, has it still.
+func abandoned(ctx context.Context, path string, within time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	err := ask(ctx, path, request{Command: cmdStatus})
+	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
 // peer is the user at the other end, as the kernel knows it.

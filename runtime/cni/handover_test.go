@@ -1,0 +1,80 @@
+package cni
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestTheNewestAgentHasTheSocket(t *testing.T) {
+	socket := filepath.Join(tempDir(t), "s")
+	older, newer := &fakeAgent{}, &fakeAgent{}
+	stopOlder := start(t, socket, older)
+	start(t, socket, newer)
+	stopOlder() // as in a rolling update
+	wantServed(t, socket)
+	if len(older.heard()) != 0 || len(newer.heard()) != 1 {
+		t.Errorf("older was asked %q, newer %q", older.heard(), newer.heard())
+	}
+}
+
+// A new agent that does not live long enough to take over leaves the node to the old one, whichever way it goes.
+func TestTheAgentThatIsLeftTakesTheSocketBack(t *testing.T) {
+	quickly := func(c *Config) { c.Watch = 5 * time.Millisecond }
+	for name, leave := range map[string]func(t *testing.T, socket string){
+		"it stopped": func(t *testing.T, socket string) {
+			t.Helper()
+			start(t, socket, &fakeAgent{})()
+		},
+		"it was killed": func(t *testing.T, socket string) {
+			t.Helper()
+			l, err := listen(socket)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = l.Close()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			socket := filepath.Join(tempDir(t), "s")
+			older := &fakeAgent{}
+			stop := start(t, socket, older, quickly)
+			leave(t, socket)
+			eventually(t, "somebody listens", func() bool { return !abandoned(t.Context(), socket, time.Second) })
+			wantServed(t, socket)
+			if asked := older.heard(); asked[len(asked)-1] != "ADD" {
+				t.Errorf("the agent that is left was asked %q", asked)
+			}
+			stop()
+			if left, _ := filepath.Glob(filepath.Join(filepath.Dir(socket), "*")); len(left) != 0 {
+				t.Errorf("left behind: %q", left)
+			}
+		})
+	}
+}
+
+// While both live the path stays with the newer one, also when that says no.
+func TestTheOlderAgentLeavesTheSocketAlone(t *testing.T) {
+	socket := filepath.Join(tempDir(t), "s")
+	older, newer := &fakeAgent{}, &fakeAgent{err: errors.New("not now")}
+	start(t, socket, older, func(c *Config) { c.Watch = time.Millisecond })
+	asked := make(chan struct{}, 1000)
+	start(t, socket, newer, func(c *Config) {
+		c.Ready = func(context.Context) error {
+			select {
+			case asked <- struct{}{}:
+			default:
+			}
+			return errors.New("not ready")
+		}
+	})
+	for range 20 { // times that the older one has looked
+		<-asked
+	}
+	if got := say(t, dial(t, socket), goodRequest); !strings.Contains(got, "not now") || len(older.heard()) != 0 {
+		t.Errorf("answered %q, the older one was asked %q", got, older.heard())
+	}
+}
