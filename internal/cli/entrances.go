@@ -104,9 +104,9 @@ func addNRI(mgr manager.Manager, o *runOptions, e entrance) error {
 	connected := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "istio_pod_network_controller_nri_connected", Help: "1 while the container runtime asks the agent before containers start.",
 	}, func() float64 { return map[bool]float64{true: 1}[n.Connected()] })
+	o.health.ready["nri"] = checker(n.Check)
 	return errors.Join(
 		metrics.Registry.Register(connected),
-		mgr.AddReadyzCheck("nri", checker(n.Check)),
 		mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return n.Start(logr.NewContext(ctx, ctrl.Log)) })),
 	)
 }
@@ -136,8 +136,6 @@ func addCNI(mgr manager.Manager, o *runOptions, e entrance) error {
 	if err != nil {
 		return fmt.Errorf("make CNI installer: %w", err)
 	}
-	return errors.Join(
-		mgr.Add(server), mgr.Add(installer),
-		mgr.AddReadyzCheck("cni", checker(func(context.Context) error { return installer.Check() })),
-	)
+	o.health.ready["cni"] = checker(func(context.Context) error { return errors.Join(server.Check(), installer.Check()) })
+	return errors.Join(mgr.Add(server), mgr.Add(installer))
 }

@@ -29,6 +29,9 @@ import (
 // checkTimeout bounds one readiness check.
 const checkTimeout = 2 * time.Second
 
+// stopTimeout bounds what is finished when the agent is told to stop. The chart's grace period is a little longer.
+const stopTimeout = 15 * time.Second
+
 // Requests a second to the API server, and at once: one patch a pod, with room for a node that starts full.
 const (
 	apiQPS   = 50
@@ -82,10 +85,11 @@ func run(ctx context.Context, o *runOptions) error {
 	if err != nil {
 		return err
 	}
+	addChecks(o.health.ready, mgr, finder)
 	if err := addControllers(mgr, o, backend, finder); err != nil {
 		return err
 	}
-	if err := addChecks(mgr, finder); err != nil {
+	if err := o.health.addTo(ctx, mgr); err != nil {
 		return err
 	}
 	return mgr.Start(ctx)
@@ -98,8 +102,9 @@ func newManager(config *rest.Config, o *runOptions) (manager.Manager, error) {
 	}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: scheme, Cache: controllers.CacheOptions(o.nodeName),
-		Metrics:                metricsserver.Options{BindAddress: o.metricsAddr},
-		HealthProbeBindAddress: o.healthAddr,
+		Metrics:                 metricsserver.Options{BindAddress: o.metricsAddr, ListenConfig: sharedPort()},
+		HealthProbeBindAddress:  "0", // we serve it ourselves
+		GracefulShutdownTimeout: new(stopTimeout),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make manager: %w", err)
@@ -129,20 +134,17 @@ func addControllers(mgr manager.Manager, o *runOptions, backend exclusive, finde
 }
 
 // addChecks makes readyz say whether pods can be looked after: their cache is there, and the runtime answers.
-func addChecks(mgr manager.Manager, finder runtimeFinder) error {
-	return errors.Join(
-		mgr.AddHealthzCheck("ping", healthz.Ping),
-		mgr.AddReadyzCheck("cache", checker(func(ctx context.Context) error {
-			if !mgr.GetCache().WaitForCacheSync(ctx) {
-				return errors.New("the cache is not synchronized")
-			}
-			return nil
-		})),
-		mgr.AddReadyzCheck("runtime", checker(func(ctx context.Context) error {
-			_, err := finder.Version(ctx)
-			return err
-		})),
-	)
+func addChecks(ready map[string]healthz.Checker, mgr manager.Manager, finder runtimeFinder) {
+	ready["cache"] = checker(func(ctx context.Context) error {
+		if !mgr.GetCache().WaitForCacheSync(ctx) {
+			return errors.New("the cache is not synchronized")
+		}
+		return nil
+	})
+	ready["runtime"] = checker(func(ctx context.Context) error {
+		_, err := finder.Version(ctx)
+		return err
+	})
 }
 
 // checker bounds a check in time.

@@ -23,7 +23,8 @@ type runOptions struct {
 	logLevel        string
 	sweepInterval   time.Duration
 
-	level slog.Level
+	level  slog.Level
+	health *health
 }
 
 func (o *runOptions) addFlags(fs *pflag.FlagSet) {
@@ -32,7 +33,7 @@ func (o *runOptions) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.runtime, "runtime", "auto", "container runtime: auto, containerd, crio or docker")
 	fs.StringVar(&o.runtimeEndpoint, "runtime-endpoint", "", "socket of the container runtime; empty means the usual paths")
 	addBackendFlag(fs, &o.backend)
-	fs.StringVar(&o.healthAddr, "health-addr", "127.0.0.1:15078", "address of /healthz and /readyz")
+	fs.StringVar(&o.healthAddr, "health-addr", defaultHealthAddr, "where /healthz and /readyz are served: unix:///PATH, HOST:PORT, or 0 for nowhere")
 	fs.StringVar(&o.metricsAddr, "metrics-addr", ":15079", "address of /metrics, 0 for none")
 	fs.StringVar(&o.logLevel, "log-level", "info", "debug, info or error")
 	fs.DurationVar(&o.sweepInterval, "sweep-interval", time.Minute, "how often programmed pods are compared with the kernel, 0 for never")
@@ -57,10 +58,13 @@ func (o *runOptions) Validate() error {
 		errs = append(errs, fmt.Errorf("--log-level: value %q: want debug, info or error", o.logLevel))
 	}
 	o.level = level
-	for name, addr := range map[string]string{"--health-addr": o.healthAddr, "--metrics-addr": o.metricsAddr} {
-		if _, _, err := net.SplitHostPort(addr); err != nil && addr != "0" {
-			errs = append(errs, fmt.Errorf("%s: value %q: want HOST:PORT, or 0 for none: %w", name, addr, err))
-		}
+	if health, err := newHealth(o.healthAddr); err != nil {
+		errs = append(errs, fmt.Errorf("--health-addr: value %q: want unix:///PATH, HOST:PORT, or 0 for none: %w", o.healthAddr, err))
+	} else {
+		o.health = health
+	}
+	if _, _, err := net.SplitHostPort(o.metricsAddr); err != nil && o.metricsAddr != "0" {
+		errs = append(errs, fmt.Errorf("--metrics-addr: value %q: want HOST:PORT, or 0 for none: %w", o.metricsAddr, err))
 	}
 	if o.sweepInterval < 0 {
 		errs = append(errs, fmt.Errorf("--sweep-interval: value %q: want 0 or more", o.sweepInterval))

@@ -1,0 +1,252 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+)
+
+func socketPath(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "health") //nolint:usetesting // its names are too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return filepath.Join(dir, "pod", "s")
+}
+
+// wantAnswer wants a status and a body, or nobody who answers.
+func wantAnswer(t *testing.T, h *health, path, want string) {
+	t.Helper()
+	if got := answerOf(t, h, path); got != want {
+		t.Errorf("%s%s: %q, want %q", h.address, path, got, want)
+	}
+}
+
+func answerOf(t *testing.T, h *health, path string) string {
+	t.Helper()
+	conn, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(t.Context(), h.network, h.address)
+	if err != nil {
+		return "nobody"
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.WriteString(conn, "GET "+path+" HTTP/1.0\r\n\r\n")
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("%d %s", resp.StatusCode, text)
+}
+
+// serveHealth serves until the end of the test, or until it is told to stop.
+func serveHealth(t *testing.T, h *health) (stop func()) {
+	t.Helper()
+	l, err := h.listen(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.address = l.Addr().String()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- h.server(l).Start(ctx) }()
+	return func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestHealthIsServedAtASocketAndAtAPort(t *testing.T) {
+	for _, addr := range []string{"unix://" + socketPath(t), "127.0.0.1:0"} {
+		h, err := newHealth(addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fault := errors.New("the runtime does not call us")
+		h.ready["nri"] = func(*http.Request) error { return fault }
+		h.ready["cache"] = healthz.Ping
+		stop := serveHealth(t, h)
+		for path, want := range map[string]string{
+			"/healthz": "200 ok", "/healthz/ping": "200 ok", "/readyz": "500 nri: the runtime does not call us\n", "/readyz/cache": "200 ok",
+			"/readyz/nri": "500 internal server error: the runtime does not call us\n", "/metrics": "404 404 page not found\n",
+		} {
+			wantAnswer(t, h, path, want)
+		}
+		fault = nil
+		wantAnswer(t, h, "/readyz", "200 ok")
+		stop()
+		wantAnswer(t, h, "/healthz", "nobody")
+	}
+}
+
+// A check that takes its time delays the others by none of it.
+func TestChecksAreMadeAtOnce(t *testing.T) {
+	meet := make(chan struct{})
+	wait := func(r *http.Request) error {
+		select {
+		case meet <- struct{}{}:
+		case <-meet:
+		case <-r.Context().Done():
+			return r.Context().Err()
+		}
+		return nil
+	}
+	h := &health{network: "tcp", address: "127.0.0.1:0", ready: map[string]healthz.Checker{"a": wait, "b": wait}}
+	defer serveHealth(t, h)()
+	wantAnswer(t, h, "/readyz", "200 ok")
+}
+
+func TestTheSocketOfAKilledContainerIsReplaced(t *testing.T) {
+	h, err := newHealth("unix://" + socketPath(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	killed, err := h.listen(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	killed.(*net.UnixListener).SetUnlinkOnClose(false)
+	_ = killed.Close()
+	stop := serveHealth(t, h)
+	wantAnswer(t, h, "/healthz", "200 ok")
+	info, err := os.Lstat(h.address)
+	if err != nil || info.Mode() != os.ModeSocket|0o600 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	stop()
+	if err := os.WriteFile(h.address, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.listen(t.Context()); err == nil || !strings.Contains(err.Error(), h.address+" is in the way") {
+		t.Errorf("a file that is no socket: %v", err)
+	}
+}
+
+func TestAddressesOfHealth(t *testing.T) {
+	for addr, want := range map[string][2]string{
+		"0": {}, ":15078": {"tcp", ":15078"}, "[::1]:1": {"tcp", "[::1]:1"}, "unix:///run/a/s": {"unix", "/run/a/s"},
+	} {
+		h, err := newHealth(addr)
+		if err != nil {
+			t.Fatalf("%s: %v", addr, err)
+		}
+		if d := cmp.Diff(want, [2]string{h.network, h.address}); d != "" {
+			t.Errorf("%s: %s", addr, d)
+		}
+	}
+	for _, addr := range []string{
+		"", "here", "unix:", "unix://", "unix:///", "unix://run/s", "unix:///run/../s", "unix:///run/", "unix:run/s", "unix:///" + strings.Repeat("x", 107),
+	} {
+		if _, err := newHealth(addr); err == nil {
+			t.Errorf("%q is accepted", addr)
+		}
+	}
+}
+
+// The manager answers probes while its caches are not filled yet; and nobody where none are wanted.
+func TestTheManagerServesHealthBeforeItsCaches(t *testing.T) {
+	for _, addr := range []string{"unix://" + socketPath(t), "0"} {
+		h, err := newHealth(addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mgr, err := newManager(&rest.Config{Host: apiWithoutPods(t)}, &runOptions{nodeName: "node", metricsAddr: "0"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pods := slowCache{filled: make(chan struct{})}
+		h.ready["cache"] = checker(func(ctx context.Context) error {
+			if !pods.WaitForCacheSync(ctx) {
+				return errors.New("the cache is not synchronized")
+			}
+			return nil
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		if err := errors.Join(h.addTo(ctx, mgr), mgr.Add(pods)); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- mgr.Start(ctx) }()
+		if addr != "0" {
+			// The socket is there already; the request waits in it until it is served.
+			wantAnswer(t, h, "/readyz", "500 cache: the cache is not synchronized\n")
+			close(pods.filled)
+			wantAnswer(t, h, "/readyz", "200 ok")
+		} else {
+			close(pods.filled)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if left, _ := os.Lstat(h.address); left != nil {
+			t.Error("the socket is left behind")
+		}
+	}
+}
+
+// slowCache is one that the manager waits for.
+type slowCache struct {
+	cache.Cache
+	filled chan struct{}
+}
+
+func (c slowCache) Start(ctx context.Context) error { <-ctx.Done(); return nil }
+
+func (c slowCache) GetCache() cache.Cache { return c }
+
+func (c slowCache) WaitForCacheSync(ctx context.Context) bool {
+	select {
+	case <-c.filled:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// apiWithoutPods is an API server that knows what a pod is, and has none.
+func apiWithoutPods(t *testing.T) string {
+	t.Helper()
+	known := map[string]string{
+		"/api":  `{"kind": "APIVersions", "versions": ["v1"]}`,
+		"/apis": `{"kind": "APIGroupList", "groups": []}`,
+		"/api/v1": `{"kind": "APIResourceList", "groupVersion": "v1", "resources": [
+			{"name": "pods", "namespaced": true, "kind": "Pod", "verbs": ["list", "watch"]},
+			{"name": "namespaces", "namespaced": false, "kind": "Namespace", "verbs": ["list", "watch"]}]}`,
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if text, ok := known[r.URL.Path]; ok {
+			_, _ = io.WriteString(w, text)
+			return
+		}
+		http.NotFound(w, r)
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
