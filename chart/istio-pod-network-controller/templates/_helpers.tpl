@@ -43,16 +43,35 @@ is what /proc/PID/ns asks for.
 {{- .Values.seLinuxOptions | default $default | toJson -}}
 {{- end -}}
 
-{{- define "agent.port" -}}
-{{- regexFind "[0-9]+$" . -}}
+{{- define "agent.healthSocket" -}}
+{{- if hasPrefix "unix://" .Values.healthAddr -}}{{- trimPrefix "unix://" .Values.healthAddr -}}{{- end -}}
 {{- end -}}
 
-{{- define "agent.probeTarget" -}}
+{{- /* How the kubelet asks the agent at a path of HTTP: (list $ "/readyz"). It can reach an address itself, but not a socket file. */ -}}
+{{- define "agent.probe" -}}
+{{- $addr := (first .).Values.healthAddr -}}
+{{- with include "agent.healthSocket" (first .) -}}
+exec:
+  command: [/istio-pod-network-probe, --socket, {{ . | quote }}, {{ last $ }}]
+{{- else -}}
 {{- /* A wildcard address is asked on loopback: the kubelet shares the agent's network. */ -}}
-{{- $port := include "agent.port" .Values.healthAddr -}}
-{{- $host := .Values.healthAddr | trimSuffix (printf ":%s" $port) | trimAll "[]" -}}
-host: {{ has $host (list "" "0.0.0.0" "::") | ternary "127.0.0.1" $host | quote }}
-port: {{ $port }}
+{{- $port := regexFind "[0-9]+$" $addr -}}
+{{- $host := $addr | trimSuffix (printf ":%s" $port) | trimAll "[]" -}}
+httpGet:
+  path: {{ last $ }}
+  host: {{ has $host (list "" "0.0.0.0" "::") | ternary "127.0.0.1" $host | quote }}
+  port: {{ $port }}
+{{- end }}
+{{- end -}}
+
+{{- define "agent.updateStrategy" -}}
+{{- $strategy := .Values.updateStrategy | default dict -}}
+{{- $surge := ($strategy.rollingUpdate | default dict).maxSurge | default 0 | toString -}}
+{{- $beside := and (ne $strategy.type "OnDelete") (ne $surge "0") (ne $surge "0%") -}}
+{{- if and $beside (not (include "agent.healthSocket" .)) -}}
+{{- fail (printf "healthAddr=%s and updateStrategy.rollingUpdate.maxSurge=%s: two agents of a node cannot both listen there; set maxSurge=0 and maxUnavailable=1, or healthAddr to unix:///PATH" .Values.healthAddr $surge) -}}
+{{- end -}}
+{{- toYaml $strategy -}}
 {{- end -}}
 
 {{- /*

@@ -32,6 +32,7 @@ func TestEveryValueSet(t *testing.T) {
 			}
 			checkSecurity(t, pod, values)
 			checkMounts(t, pod)
+			checkUpdates(t, daemonSet(t, values).Spec)
 		})
 	}
 }
@@ -64,11 +65,18 @@ func checkSecurity(t *testing.T, pod corev1.PodSpec, values string) {
 func checkMounts(t *testing.T, pod corev1.PodSpec) {
 	t.Helper()
 	volumes := make(map[string]string, len(pod.Volumes))
+	own := map[string]bool{}
 	for _, volume := range pod.Volumes {
-		volumes[volume.Name] = volume.HostPath.Path
+		if own[volume.Name] = volume.EmptyDir != nil; !own[volume.Name] {
+			volumes[volume.Name] = volume.HostPath.Path
+		}
 	}
 	tooWide := map[string]bool{"/": true, "/run": true, "/var/run": true, "/var": true, "/proc": true}
 	for _, mount := range pod.Containers[0].VolumeMounts {
+		if own[mount.Name] {
+			delete(own, mount.Name)
+			continue
+		}
 		if volumes[mount.Name] != mount.MountPath {
 			t.Errorf("%s: the node's %q is mounted at %q, want the same path", mount.Name, volumes[mount.Name], mount.MountPath)
 		}
@@ -108,8 +116,8 @@ func TestSecurityContextConstraintsAdmitThePod(t *testing.T) {
 			}
 			want := map[string]any{
 				"allowHostDirVolumePlugin": true, "allowHostIPC": false, "allowHostNetwork": true, "allowHostPID": tc.wantHostPID,
-				"allowHostPorts": true, "allowPrivilegedContainer": false, "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
-				"allowedCapabilities": tc.wantCapabilities, "requiredDropCapabilities": []any{},
+				"allowHostPorts": false, "allowPrivilegedContainer": false, "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
+				"allowedCapabilities": tc.wantCapabilities, "requiredDropCapabilities": []any{}, "volumes": []any{"emptyDir", "hostPath", "projected"},
 			}
 			for key, value := range want {
 				if diff := cmp.Diff(value, scc[key]); diff != "" {

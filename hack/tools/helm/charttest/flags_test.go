@@ -106,7 +106,7 @@ func TestValuesMapOneToOne(t *testing.T) {
 		"envoy-tunnel-port":            {"envoyTunnelPort: 25008", "25008"},
 		"interception-mode":            {"interceptionMode: TPROXY", "TPROXY"},
 		"cluster-dns":                  {"clusterDNS: [10.96.0.10, 'fd00::10']", "10.96.0.10,fd00::10"},
-		"health-addr":                  {"healthAddr: ':25078'", ":25078"},
+		"health-addr":                  {"healthAddr: unix:///run/agent/health.sock", "unix:///run/agent/health.sock"},
 		"metrics-addr":                 {"metricsAddr: 127.0.0.1:25079", "127.0.0.1:25079"},
 		"log-level":                    {"logLevel: debug", "debug"},
 		"sweep-interval":               {"sweepInterval: 1h30m", "1h30m"},

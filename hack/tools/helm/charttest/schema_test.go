@@ -30,6 +30,8 @@ func TestSchemaRefuses(t *testing.T) {
 		"a TCP runtime endpoint":              {"runtimeEndpoint: tcp://10.0.0.1:2375", "at '/runtimeEndpoint': 'tcp://10.0.0.1:2375' does not match pattern"},
 		"an address without a port":           {"metricsAddr: localhost", "at '/metricsAddr': 'localhost' does not match pattern"},
 		"no address for the probes":           {`healthAddr: "0"`, "at '/healthAddr': '0' does not match pattern"},
+		"a socket outside of a directory":     {"healthAddr: unix:///health.sock", "at '/healthAddr': 'unix:///health.sock' does not match pattern"},
+		"a socket in a directory above":       {"healthAddr: unix:///run/../s", "at '/healthAddr': 'unix:///run/../s' does not match pattern"},
 		"an interval without a unit":          {`sweepInterval: "60"`, "at '/sweepInterval': '60' does not match pattern"},
 		"a policy that is neither on nor off": {"admission: {enabled: maybe}", "at '/admission/enabled': value must be one of 'auto', true, false"},
 		"an unknown failure policy":           {"admission: {failurePolicy: Warn}", "at '/admission/failurePolicy': value must be one of 'Fail', 'Ignore'"},
