@@ -34,25 +34,33 @@ func (b *Backend) Apply(ctx context.Context, path string, want iptables.Ruleset)
 		if err != nil || same {
 			return err
 		}
-		old, err := lookUp(conn)
-		if err != nil {
-			return err
-		}
-		if old.table != nil {
-			have, err := readAll(ns, conn, old)
-			if err != nil {
-				return err
-			}
-			if len(iptables.Diff(want, have)) == 0 {
-				b.memory.note(ns.ID(), now)
-				return nil
-			}
-		}
-		changed = true
-		b.memory.forget(ns.ID())
-		return write(ns, conn, old, want)
+		var old kernelTable
+		return ns.Alone(ctx, func() (same bool, err error) {
+			old, same, err = b.compare(ns, conn, want, now)
+			return same, err
+		}, func() error {
+			changed = true
+			b.memory.forget(ns.ID())
+			return write(ns, conn, old, want)
+		})
 	})
 	return changed && err == nil, err
+}
+
+// compare reads our table and tells whether the namespace holds want, which is then remembered of now.
+func (b *Backend) compare(ns *netns.NS, conn *nft.Conn, want iptables.Ruleset, now sight) (old kernelTable, same bool, err error) {
+	old, err = lookUp(conn)
+	if err != nil || old.table == nil {
+		return old, false, err
+	}
+	have, err := readAll(ns, conn, old)
+	if err != nil {
+		return old, false, err
+	}
+	if same = len(iptables.Diff(want, have)) == 0; same {
+		b.memory.note(ns.ID(), now)
+	}
+	return old, same, nil
 }
 
 // write commits want in place of old. Addresses and routes come before the rules that need them, and go after them.
@@ -103,7 +111,7 @@ func (b *Backend) Present(ctx context.Context, path string) (present bool, err e
 // Remove takes away all that we own in the namespace at path and tells whether there was anything.
 func (b *Backend) Remove(ctx context.Context, path string) (removed bool, err error) {
 	err = b.in(ctx, path, func(ns *netns.NS, conn *nft.Conn) error {
-		deleted, err := deleteTable(conn)
+		deleted, err := deleteTable(ctx, ns, conn)
 		if err != nil {
 			return err
 		}

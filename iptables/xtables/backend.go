@@ -64,18 +64,26 @@ func (b *Backend) Apply(ctx context.Context, path string, want iptables.Ruleset)
 		if err := ownerMatches(ns); err != nil {
 			return err
 		}
-		have, err := b.read(ctx, ns, false)
-		if err != nil {
-			return err
-		}
-		drift, err := have.drift(ns, want)
-		if err != nil || len(drift) == 0 {
-			return err
-		}
-		changed = true
-		return b.write(ctx, ns, have, want)
+		var have snapshot
+		return ns.Alone(ctx, func() (same bool, err error) {
+			have, same, err = b.compare(ctx, ns, want)
+			return same, err
+		}, func() error {
+			changed = true
+			return b.write(ctx, ns, have, want)
+		})
 	})
 	return changed && err == nil, err
+}
+
+// compare reads what is there and tells whether it is want.
+func (b *Backend) compare(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (have snapshot, same bool, err error) {
+	have, err = b.read(ctx, ns, false)
+	if err != nil {
+		return nil, false, err
+	}
+	drift, err := have.drift(ns, want)
+	return have, len(drift) == 0, err
 }
 
 // write puts want in place of have. Addresses and routes come before the rules that need them and go after them.
@@ -157,11 +165,16 @@ func (b *Backend) Yield(ctx context.Context, path string) (removed bool, err err
 }
 
 func (b *Backend) clear(ctx context.Context, ns *netns.NS) (removed bool, err error) {
-	have, ok, err := b.held(ctx, ns, false)
-	if err != nil || !ok {
-		return false, err
-	}
-	return true, b.restore(ctx, ns, have, snapshot{})
+	var have snapshot
+	err = ns.Alone(ctx, func() (none bool, err error) {
+		var ok bool
+		have, ok, err = b.held(ctx, ns, false)
+		return !ok, err
+	}, func() error {
+		removed = true
+		return b.restore(ctx, ns, have, snapshot{})
+	})
+	return removed, err
 }
 
 // Present tells whether the namespace at path holds any rules of ours.

@@ -102,8 +102,8 @@ func refusal(stderr, input string) string {
 	return fmt.Sprintf("%s; refused in table %s: %s", text, name, lines[n-1])
 }
 
-// environ is the environment of programs. Where the usual lock cannot be had, as on a read-only root file system, the
-// namespace itself is what iptables-legacy locks: whoever works on it through the agent is kept apart.
+// environ is the environment of programs. Where the usual lock cannot be had, as on a read-only root file system,
+// iptables-legacy locks its own input, which keeps nobody apart: the Backend locks the namespace itself.
 func environ(lock string) (env []string, own bool) {
 	env = os.Environ()
 	f, err := os.OpenFile(lock, os.O_CREATE|os.O_RDONLY, 0o600) //nolint:gosec // the lock of iptables-legacy
@@ -111,7 +111,7 @@ func environ(lock string) (env []string, own bool) {
 		err = f.Close()
 	}
 	if err != nil && os.Getenv("XTABLES_LOCKFILE") == "" {
-		return append(env, "XTABLES_LOCKFILE=/proc/self/ns/net"), true
+		return append(env, "XTABLES_LOCKFILE=/proc/self/fd/0"), true
 	}
 	return env, false
 }

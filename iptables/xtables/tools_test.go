@@ -161,10 +161,10 @@ func TestNoLegacyTableComesIntoBeing(t *testing.T) {
 	expectNone("the nft flavour")
 }
 
-func TestTheLockFallsBackOnTheNamespace(t *testing.T) {
+func TestTheLockFallsBackOnTheInput(t *testing.T) {
 	t.Setenv("XTABLES_LOCKFILE", "")
 	missing := filepath.Join(t.TempDir(), "no", "lock")
-	if env, own := environ(missing); !own || !strings.HasSuffix(strings.Join(env, "\n"), "\nXTABLES_LOCKFILE=/proc/self/ns/net") {
+	if env, own := environ(missing); !own || !strings.HasSuffix(strings.Join(env, "\n"), "\nXTABLES_LOCKFILE=/proc/self/fd/0") {
 		t.Error("no lock file, and none said")
 	}
 	if env, own := environ(filepath.Join(t.TempDir(), "lock")); own || len(env) != len(os.Environ()) {

@@ -1,0 +1,107 @@
+package netns_test
+
+import (
+	"context"
+	"errors"
+	goruntime "runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/internal/kerneltest"
+	"istio-pod-network-controller/internal/netns"
+)
+
+// other opens a namespace once more, as another process would.
+func other(t *testing.T, ns *netns.NS) *netns.NS {
+	t.Helper()
+	n, err := netns.Open(ns.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = n.Close() })
+	return n
+}
+
+func TestOneAtATimeSeesAndChangesANamespace(t *testing.T) {
+	ns := kerneltest.New(t)
+	const agents = 8
+	var inside, changes atomic.Int32
+	done := make(chan error, agents)
+	start := make(chan struct{})
+	looked := make(chan struct{}, 2*agents)
+	for range agents {
+		n := other(t, ns)
+		go func() {
+			<-start
+			done <- n.Alone(t.Context(), func() (bool, error) {
+				looked <- struct{}{}
+				return false, nil
+			}, func() error {
+				changes.Add(1)
+				if inside.Add(1) != 1 {
+					return errors.New("two act at once")
+				}
+				goruntime.Gosched()
+				inside.Add(-1)
+				return n.Close() // gives the lock back
+			})
+		}()
+	}
+	close(start)
+	for range agents {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if changes.Load() != agents || len(looked) < agents {
+		t.Errorf("%d acted, after %d looks", changes.Load(), len(looked))
+	}
+}
+
+func TestWhoWaitedLooksAgain(t *testing.T) {
+	ns := kerneltest.New(t)
+	first, second := other(t, ns), other(t, ns)
+	looks, acted := 0, false
+	err := first.Alone(t.Context(), func() (bool, error) { return false, nil }, func() error {
+		return second.Alone(t.Context(), func() (bool, error) {
+			if looks++; looks == 1 {
+				return false, first.Close() // what it saw is old now
+			}
+			return true, nil
+		}, func() error { acted = true; return nil })
+	})
+	if err != nil || looks != 2 || acted {
+		t.Errorf("%d looks, acted %v, error %v", looks, acted, err)
+	}
+}
+
+// A pod's own process, or an agent that is stopped, must not keep the pod from its rules, nor anybody waiting who has none
+// to write.
+func TestALockThatIsNotGivenBackIsPassedOver(t *testing.T) {
+	ns := kerneltest.New(t)
+	if err := unix.Flock(ns.Fd(), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	todo := func() (bool, error) { return false, nil }
+	start, acted := time.Now(), false
+	err := other(t, ns).Alone(t.Context(), todo, func() error { acted = true; return nil })
+	if took := time.Since(start); err != nil || !acted || took < 100*time.Millisecond {
+		t.Errorf("acted %v after %s: %v", acted, took, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	act := func() error { t.Error("acted although the caller's time was up"); return nil }
+	if err := other(t, ns).Alone(ctx, todo, act); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the caller's time is up: %v", err)
+	}
+	if err := other(t, ns).Alone(ctx, func() (bool, error) { return true, nil }, act); err != nil {
+		t.Errorf("there was nothing to wait for: %v", err)
+	}
+	fault := errors.New("cannot look")
+	if err := other(t, ns).Alone(t.Context(), func() (bool, error) { return false, fault }, act); !errors.Is(err, fault) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,52 @@
+package xtables
+
+import (
+	"errors"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"istio-pod-network-controller/internal/kerneltest"
+	"istio-pod-network-controller/iptables"
+)
+
+// The old and the new agent of an update are told of the same pod at the same instant, and want different rules: nobody
+// fails, and what is there in the end is what the one or the other wants. In the agent's container the usual lock of
+// iptables-legacy is not to be had.
+func TestTwoAgentsLeaveWholeRules(t *testing.T) {
+	wants := [2]iptables.Ruleset{rules(t, nil), rules(t, tproxyAndDNS)}
+	for _, flavour := range flavours() {
+		t.Run(string(flavour), func(t *testing.T) {
+			t.Setenv("XTABLES_LOCKFILE", "")
+			ns := kerneltest.New(t)
+			agents := [2]*Backend{newBackend(t, flavour), newBackend(t, flavour)}
+			for _, b := range agents {
+				b.environ, b.ownLock = environ(filepath.Join(t.TempDir(), "no", "lock"))
+			}
+			for round := range 8 {
+				var errs [2]error
+				var wg sync.WaitGroup
+				for number, b := range agents {
+					wg.Go(func() { _, errs[number] = b.Apply(t.Context(), ns.Path(), wants[number]) })
+				}
+				wg.Wait()
+				if err := errors.Join(errs[:]...); err != nil {
+					t.Fatalf("round %d: %v", round, err)
+				}
+			}
+			whole := 0
+			for _, want := range wants {
+				drift, err := agents[0].Verify(t.Context(), ns.Path(), want)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(drift) == 0 {
+					whole++
+				}
+			}
+			if whole != 1 {
+				t.Errorf("the namespace holds the rules of %d agents", whole)
+			}
+		})
+	}
+}
