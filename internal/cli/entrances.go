@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/runtime/cni"
 	"istio-pod-network-controller/runtime/nri"
@@ -27,9 +29,9 @@ type entrance struct {
 }
 
 // Ensure programs a sandbox, or finds that it needs nothing. Its error refuses the pod.
-func (e entrance) Ensure(ctx context.Context, s podnet.Sandbox) error {
-	_, err := e.programmer.Ensure(ctx, e.by, s)
-	return err
+func (e entrance) Ensure(ctx context.Context, s podnet.Sandbox) (asked bool, err error) {
+	result, err := e.programmer.Ensure(ctx, e.by, s)
+	return result != controllers.Skipped, err
 }
 
 // Forget drops a sandbox that is gone.
@@ -94,9 +96,17 @@ func addNRI(mgr manager.Manager, o *runOptions, e entrance) error {
 		return nil
 	}
 	e.by = controllers.NRI
+	guard, err := netns.NewGuard()
+	if err != nil {
+		return err
+	}
+	calls := nriCalls()
 	n, err := nri.New(nri.Config{
 		Socket: o.nriSocket, Index: o.nriIndex, Handler: e, Required: o.nri == "required", FailOpen: o.failOpen,
-		PassNamespaces: append([]string{o.config.AgentNamespace}, o.config.ExcludedNamespaces...),
+		PassNamespaces: append([]string{o.config.AgentNamespace}, o.config.ExcludedNamespaces...), IsHost: guard.IsHost,
+		Observe: func(call string, outcome nri.Outcome, took time.Duration) {
+			calls.WithLabelValues(call, string(outcome)).Observe(took.Seconds())
+		},
 	})
 	if err != nil {
 		return err
@@ -105,10 +115,18 @@ func addNRI(mgr manager.Manager, o *runOptions, e entrance) error {
 		Name: "istio_pod_network_controller_nri_connected", Help: "1 while the container runtime asks the agent before containers start.",
 	}, func() float64 { return map[bool]float64{true: 1}[n.Connected()] })
 	return errors.Join(
-		metrics.Registry.Register(connected),
+		metrics.Registry.Register(connected), metrics.Registry.Register(calls),
 		mgr.AddReadyzCheck("nri", checker(n.Check)),
 		mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return n.Start(logr.NewContext(ctx, ctrl.Log)) })),
 	)
+}
+
+// nriCalls tell how long the runtime, which asks for one pod at a time, is held.
+func nriCalls() *prometheus.HistogramVec {
+	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "istio_pod_network_controller_nri_call_duration_seconds", Help: "Time for which a call held the container runtime, by what it came to.",
+		Buckets: prometheus.ExponentialBuckets(0.00001, 2, 18), // 10 µs to 1.3 s
+	}, []string{"call", "result"})
 }
 
 func addCNI(mgr manager.Manager, o *runOptions, e entrance) error {

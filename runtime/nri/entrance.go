@@ -43,6 +43,10 @@ type Config struct {
 	Handler             Handler
 	// PassNamespaces are let through without a look: the agent's own, and those that are excluded.
 	PassNamespaces []string
+	// IsHost tells whether a path leads to the host's own network namespace; nil means never.
+	IsHost func(netns string) bool
+	// Observe is told how long the runtime was held by a call; it may be nil.
+	Observe func(call string, outcome Outcome, took time.Duration)
 	// Required makes Check fail while there is no socket; without it such a runtime is taken to have no NRI.
 	Required bool
 	// FailOpen lets pods through whose rules could not be programmed.

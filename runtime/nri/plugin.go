@@ -16,12 +16,23 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// Handler makes a sandbox hold the rules that its pod asks for. An error refuses the pod; it is read by people. A pod that
-// asks for nothing is none. Forget is told of sandboxes that are gone.
+// Handler makes a sandbox hold the rules that its pod asks for, and tells whether it asks for any. An error refuses the pod;
+// it is read by people. Forget is told of sandboxes that are gone.
 type Handler interface {
-	Ensure(ctx context.Context, s podnet.Sandbox) error
+	Ensure(ctx context.Context, s podnet.Sandbox) (asked bool, err error)
 	Forget(sandboxID string)
 }
+
+// Outcome is what a call of the runtime came to.
+type Outcome string
+
+// The outcomes: the pod has its rules; it needs none; it may not start; it may, though its rules are missing.
+const (
+	Programmed Outcome = "programmed"
+	Passed     Outcome = "passed"
+	Refused    Outcome = "refused"
+	LetThrough Outcome = "let-through"
+)
 
 // staticSource marks pods that the kubelet reads from files: the API server knows them by another UID.
 const (
@@ -43,25 +54,25 @@ type plugin struct {
 	queue chan podnet.Sandbox
 
 	mu      sync.Mutex
-	settled map[string]struct{}  // sandboxes that are programmed, or need nothing
+	settled map[string]Outcome   // sandboxes that are programmed, or need nothing
 	limit   func() time.Duration // the runtime's, for one call
 }
 
 func newPlugin(c Config, log logr.Logger) *plugin {
 	return &plugin{
-		Config: c, log: log, queue: make(chan podnet.Sandbox, queueLength), settled: map[string]struct{}{},
+		Config: c, log: log, queue: make(chan podnet.Sandbox, queueLength), settled: map[string]Outcome{},
 		limit: func() time.Duration { return api.DefaultPluginRequestTimeout },
 	}
 }
 
 // RunPodSandbox is called when the sandbox has its network and before any container.
 func (p *plugin) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
-	return p.ensure(ctx, pod)
+	return p.answer(ctx, "RunPodSandbox", pod)
 }
 
 // CreateContainer is called before every container, init containers too.
 func (p *plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, _ *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
-	return nil, nil, p.ensure(ctx, pod)
+	return nil, nil, p.answer(ctx, "CreateContainer", pod)
 }
 
 // Synchronize is told of all that the runtime has, dead sandboxes too.
@@ -94,29 +105,40 @@ func (p *plugin) RemovePodSandbox(_ context.Context, pod *api.PodSandbox) error 
 	return nil
 }
 
-func (p *plugin) ensure(ctx context.Context, pod *api.PodSandbox) error {
+// answer is what the runtime waits for.
+func (p *plugin) answer(ctx context.Context, call string, pod *api.PodSandbox) error {
+	start := time.Now()
+	outcome, err := p.judge(ctx, pod)
+	if p.Observe != nil {
+		p.Observe(call, outcome, time.Since(start))
+	}
+	return err
+}
+
+func (p *plugin) judge(ctx context.Context, pod *api.PodSandbox) (Outcome, error) {
 	s, ok := p.sandbox(pod)
-	if !ok || p.isSettled(s.ID) {
-		return nil
+	if !ok {
+		return Passed, nil
+	}
+	if outcome, ok := p.known(s.ID); ok {
+		return outcome, nil
 	}
 	log := p.log.WithValues("pod", s.Pod(), "podUID", s.UID, "sandbox", s.ID)
 	ctx, cancel := context.WithTimeout(logr.NewContext(ctx, log), p.deadline())
 	defer cancel()
-	err := p.Handler.Ensure(ctx, s)
-	if err == nil {
-		p.settle(s.ID)
-		return nil
-	}
+	asked, err := p.Handler.Ensure(ctx, s)
 	switch {
+	case err == nil:
+		return p.settle(s.ID, asked), nil
 	case errors.Is(err, podnet.ErrNoPod): // deleted while it was being started
 		log.Info("pod refused", "reason", err.Error())
 	case p.FailOpen:
 		log.Error(err, "pod let through without its rules")
-		return nil
+		return LetThrough, nil
 	default:
 		log.Error(err, "pod refused")
 	}
-	return fmt.Errorf("istio-pod-network-controller refuses pod %s until its traffic can be redirected: %w", s.Pod(), err)
+	return Refused, fmt.Errorf("istio-pod-network-controller refuses pod %s until its traffic can be redirected: %w", s.Pod(), err)
 }
 
 // sandbox reads an event; ok is false for pods that are none of our business whatever state we are in: of namespaces that
@@ -132,7 +154,9 @@ func (p *plugin) sandbox(pod *api.PodSandbox) (s podnet.Sandbox, ok bool) {
 	}
 	source := pod.GetAnnotations()[sourceAnnotation]
 	pass := slices.Contains(p.PassNamespaces, s.Namespace) || s.NetNS == "" || source != "" && source != sourceAPI
-	return s, !pass && s.Namespace != "" && s.Name != "" && s.UID != "" && s.ID != ""
+	known := s.Namespace != "" && s.Name != "" && s.UID != "" && s.ID != ""
+	// CRI-O names the host's namespace by a path like any other.
+	return s, known && !pass && (p.IsHost == nil || !p.IsHost(s.NetNS))
 }
 
 // deadline is how long a call may take: a part of what the runtime allows.
@@ -148,17 +172,23 @@ func (p *plugin) setLimit(limit func() time.Duration) {
 	p.limit = limit
 }
 
-func (p *plugin) isSettled(id string) bool {
+// known tells what a sandbox came to that was looked at before.
+func (p *plugin) known(id string) (Outcome, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_, ok := p.settled[id]
-	return ok
+	outcome, ok := p.settled[id]
+	return outcome, ok
 }
 
-func (p *plugin) settle(id string) {
+func (p *plugin) settle(id string, asked bool) Outcome {
+	outcome := Passed
+	if asked {
+		outcome = Programmed
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.settled[id] = struct{}{}
+	p.settled[id] = outcome
+	return outcome
 }
 
 func (p *plugin) forget(id string) {
@@ -177,8 +207,8 @@ func (p *plugin) work(ctx context.Context) {
 		case s := <-p.queue:
 			log := p.log.WithValues("pod", s.Pod(), "podUID", s.UID, "sandbox", s.ID)
 			ctx, cancel := context.WithTimeout(logr.NewContext(ctx, log), p.deadline())
-			if err := p.Handler.Ensure(ctx, s); err == nil {
-				p.settle(s.ID)
+			if asked, err := p.Handler.Ensure(ctx, s); err == nil {
+				p.settle(s.ID, asked)
 			}
 			cancel()
 		}
