@@ -12,8 +12,8 @@ read -ra backends <<<"${E2E_BACKENDS:-nftables iptables}"
 # What says nothing of a backend is tested once: how many requests the agent makes, and what it leaves behind.
 once='^(TestFiftyPodsAtOnceCostOneWriteEach|TestPodsDeletedWhileBeingProgrammedLeaveNothing)$'
 
-# What wants an agent that is asked before a pod's first container.
-early='^TestEarly'
+# What wants an agent that is asked before a pod's first container, or pods that wait by themselves; see test/e2e/early_test.go.
+early='^Test(Early|Burst|Always)'
 
 say() { printf '%(%T)T %s\n' -1 "$*"; }
 
@@ -64,11 +64,17 @@ for i in "${!backends[@]}"; do
   (cd test/e2e && E2E_BACKEND=$backend exec "../../$kc" exec -- ../../build/e2e.test "${flags[@]}" "$@")
 done
 
-for entrance in nri cni; do
-  say "installing the agent with the entrance $entrance"
-  others=(--set nri=off --set cni=install)
-  if [[ $entrance == nri ]]; then others=(--set nri=required --set cni=off); fi
-  hack/deploy.sh --set backend=nftables --set select=either "${others[@]}"
+# entrance NAME PATTERN VALUES...: installs the agent in one of the ways to leave no window, and runs the tests of that way.
+entrance() {
+  local name=$1 pattern=$2
+  shift 2
+  say "installing the agent so that no pod starts without its rules: $name"
+  hack/deploy.sh --set backend=nftables --set select=either "$@"
   say "running the tests of first packets"
-  (cd test/e2e && E2E_ENTRANCE=$entrance exec "../../$kc" exec -- ../../build/e2e.test -test.v -test.timeout 15m -test.run "$early" "$@")
-done
+  (cd test/e2e && E2E_ENTRANCE=$name exec "../../$kc" exec -- ../../build/e2e.test -test.v -test.timeout 15m -test.run "$pattern" "${asked[@]}")
+}
+asked=("$@")
+entrance nri '^Test(Early|Burst)' --set nri=required
+entrance required '^TestAlways' --set nri=required --set admission.requiredPlugins=true
+entrance cni '^Test(Early|Burst|Always)' --set nri=off --set cni=install
+entrance wait '^Test(Burst|AlwaysPods)' --set nri=off --set cni=off --set admission.waitContainer=true
