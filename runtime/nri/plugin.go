@@ -54,6 +54,8 @@ type plugin struct {
 	queue chan podnet.Sandbox
 
 	mu      sync.Mutex
+	calls   int                  // under way
+	ended   time.Time            // the last of them
 	settled map[string]Outcome   // sandboxes that are programmed, or need nothing
 	limit   func() time.Duration // the runtime's, for one call
 }
@@ -107,12 +109,40 @@ func (p *plugin) RemovePodSandbox(_ context.Context, pod *api.PodSandbox) error 
 
 // answer is what the runtime waits for.
 func (p *plugin) answer(ctx context.Context, call string, pod *api.PodSandbox) error {
-	start := time.Now()
+	start := p.begin()
+	defer p.end()
 	outcome, err := p.judge(ctx, pod)
 	if p.Observe != nil {
 		p.Observe(call, outcome, time.Since(start))
 	}
 	return err
+}
+
+func (p *plugin) begin() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.calls++
+	return time.Now()
+}
+
+func (p *plugin) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.calls--
+	p.ended = time.Now()
+}
+
+// awaitQuiet returns in a pause between the runtime's calls, or when there is none: a connection that ends within a call lets
+// the pod through.
+func (p *plugin) awaitQuiet() {
+	quiet := func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.calls == 0 && time.Since(p.ended) > pause
+	}
+	for end := time.Now().Add(lastCalls); !quiet() && time.Now().Before(end); {
+		time.Sleep(pause / 4)
+	}
 }
 
 func (p *plugin) judge(ctx context.Context, pod *api.PodSandbox) (Outcome, error) {

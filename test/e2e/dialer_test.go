@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,10 +13,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// catcher counts connections that reach the world at a port of their own.
+// catcher counts connections that reach the world at a port of their own, by the address that they were made to.
 type catcher struct {
-	port  int
-	count atomic.Int64
+	port int
+	mu   sync.Mutex
+	got  map[netip.Addr]int
 }
 
 func catchAll(t testing.TB) *catcher {
@@ -24,24 +25,33 @@ func catchAll(t testing.TB) *catcher {
 	l, err := net.Listen("tcp", "[::]:0")
 	must(t, err)
 	t.Cleanup(func() { _ = l.Close() })
-	c := &catcher{port: l.Addr().(*net.TCPAddr).Port}
+	c := &catcher{port: l.Addr().(*net.TCPAddr).Port, got: map[netip.Addr]int{}}
 	go func() {
 		for {
 			conn, err := l.Accept()
 			if err != nil {
 				return
 			}
-			c.count.Add(1)
+			c.mu.Lock()
+			c.got[conn.LocalAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()]++
+			c.mu.Unlock()
 			_ = conn.Close()
 		}
 	}()
 	return c
 }
 
+// none tells whether no connection came.
+func (c *catcher) none() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.got) == 0
+}
+
 func (c *catcher) wantNone(t *testing.T) {
 	t.Helper()
-	if n := c.count.Load(); n != 0 {
-		t.Errorf("%d connections bypassed the proxy", n)
+	if !c.none() {
+		t.Errorf("connections bypassed the proxy, by where they went: %v", c.got)
 	}
 }
 
@@ -49,11 +59,12 @@ func (c *catcher) wantNone(t *testing.T) {
 const dials = 20
 
 // dialer is a pod whose only container does nothing but dial the world, from its first instruction on, and ends. It has no
-// proxy: what is redirected is refused, and what is not reaches the world.
-func dialer(name string, annotations map[string]string, f family, port int) *corev1.Pod {
+// proxy: what is redirected is refused, and what is not reaches the world. The number tells where: each has an address of its own.
+func dialer(name string, annotations map[string]string, number, port int) *corev1.Pod {
+	f := families()[number%2]
 	pod := newPod(name, annotations, corev1.Container{
 		Name: "app", Image: "localhost/testapp:1",
-		Args: []string{"dial", fmt.Sprintf("-n=%d", dials), "-every=2ms", f.at(1, uint16(port)).String()},
+		Args: []string{"dial", fmt.Sprintf("-n=%d", dials), "-every=2ms", f.at(byte(1+number/2%250), uint16(port)).String()},
 	})
 	pod.Spec.RestartPolicy = corev1.RestartPolicyNever
 	return pod
@@ -90,7 +101,7 @@ func (s *space) wave(t *testing.T, c *catcher) *wave {
 		tick := time.NewTicker(waveEvery)
 		defer tick.Stop()
 		for ; ctx.Err() == nil; w.made++ {
-			pod := dialer(fmt.Sprintf("dialer-%d", w.made), asked(), families()[w.made%2], c.port)
+			pod := dialer(fmt.Sprintf("dialer-%d", w.made), asked(), w.made, c.port)
 			if _, err := s.pods().Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
 				t.Error(err)
 				return

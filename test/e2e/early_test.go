@@ -35,7 +35,7 @@ func reporter() string {
 func TestEarlyRefusesWhatCannotBeRedirected(t *testing.T) {
 	s := newSpace(t, asked())
 	caught := catchAll(t)
-	pod := dialer("wrong", map[string]string{keyInitialize: "true", keyExcludeOutbound: "http"}, families()[0], caught.port)
+	pod := dialer("wrong", map[string]string{keyInitialize: "true", keyExcludeOutbound: "http"}, 0, caught.port)
 	s.create(t, pod)
 	s.await(t, "wrong", hasStatus(statusFailed))
 	s.awaitEvent(t, "wrong", "FailedCreatePodSandBox", keyExcludeOutbound)
@@ -68,7 +68,7 @@ func TestEarlyComesBackAfterTheRuntime(t *testing.T) {
 	s.restartDaemon(t, "containerd")
 	s.awaitConnected(t)
 	caught := catchAll(t)
-	s.create(t, dialer("after", asked(), families()[1], caught.port))
+	s.create(t, dialer("after", asked(), 1, caught.port))
 	pod := s.await(t, "after", hasDialled)
 	if by := readDetails(t, pod).Entrance; by != reporter() {
 		t.Errorf("programmed by %s", by)
