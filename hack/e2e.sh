@@ -14,6 +14,8 @@ once='^(TestFiftyPodsAtOnceCostOneWriteEach|TestPodsDeletedWhileBeingProgrammedL
 
 # What wants an agent that is asked before a pod's first container.
 early='^TestEarly'
+# What wants the agent to take the startup taint away.
+taint='^TestStartupTaint'
 
 say() { printf '%(%T)T %s\n' -1 "$*"; }
 
@@ -58,7 +60,7 @@ for i in "${!backends[@]}"; do
   say "installing the agent with the backend $backend"
   hack/deploy.sh --set "backend=$backend" --set select=either --set nri=off --set cni=off
   say "running the tests"
-  skip=$early
+  skip="$early|$taint"
   if ((i > 0)); then skip+="|$once"; fi
   flags=(-test.v -test.timeout 15m -test.parallel 6 -test.skip "$skip")
   (cd test/e2e && E2E_BACKEND=$backend exec "../../$kc" exec -- ../../build/e2e.test "${flags[@]}" "$@")
@@ -66,9 +68,9 @@ done
 
 for entrance in nri cni; do
   say "installing the agent with the entrance $entrance"
-  others=(--set nri=off --set cni=install)
-  if [[ $entrance == nri ]]; then others=(--set nri=required --set cni=off); fi
+  others=(--set nri=off --set cni=install) tests=$early
+  if [[ $entrance == nri ]]; then others=(--set nri=required --set cni=off --set startupTaint=true) tests+="|$taint"; fi
   hack/deploy.sh --set backend=nftables --set select=either "${others[@]}"
   say "running the tests of first packets"
-  (cd test/e2e && E2E_ENTRANCE=$entrance exec "../../$kc" exec -- ../../build/e2e.test -test.v -test.timeout 15m -test.run "$early" "$@")
+  (cd test/e2e && E2E_ENTRANCE=$entrance exec "../../$kc" exec -- ../../build/e2e.test -test.v -test.timeout 15m -test.run "$tests" "$@")
 done
