@@ -13,7 +13,7 @@ read -ra backends <<<"${E2E_BACKENDS:-nftables iptables}"
 once='^(TestFiftyPodsAtOnceCostOneWriteEach|TestPodsDeletedWhileBeingProgrammedLeaveNothing)$'
 
 # What wants an agent that is asked before a pod's first container, or pods that wait by themselves; see test/e2e/early_test.go.
-early='^Test(Early|Burst|Always)'
+early='^Test(Early|Burst|Always|StartupTaint)'
 
 say() { printf '%(%T)T %s\n' -1 "$*"; }
 
@@ -74,7 +74,7 @@ entrance() {
   (cd test/e2e && E2E_ENTRANCE=$name exec "../../$kc" exec -- ../../build/e2e.test -test.v -test.timeout 15m -test.run "$pattern" "${asked[@]}")
 }
 asked=("$@")
-entrance nri '^Test(Early|Burst)' --set nri=required
+entrance nri '^Test(Early|Burst|StartupTaint)' --set nri=required --set startupTaint=true
 entrance required '^TestAlways' --set nri=required --set admission.requiredPlugins=true
 entrance cni '^Test(Early|Burst|Always)' --set nri=off --set cni=install
 entrance wait '^Test(Burst|AlwaysPods)' --set nri=off --set cni=off --set admission.waitContainer=true

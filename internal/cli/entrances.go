@@ -86,12 +86,12 @@ func (c chain) verdict(err error) error {
 }
 
 // addEntrances registers what tells the agent of sandboxes beside the API server.
-func addEntrances(mgr manager.Manager, o *runOptions, e entrance) error {
+func addEntrances(mgr manager.Manager, o *runOptions, ready *readiness, e entrance) error {
 	e.failOpen = o.failOpen
-	return errors.Join(addNRI(mgr, o, e), addCNI(mgr, o, e))
+	return errors.Join(addNRI(mgr, o, ready, e), addCNI(mgr, o, ready, e))
 }
 
-func addNRI(mgr manager.Manager, o *runOptions, e entrance) error {
+func addNRI(mgr manager.Manager, o *runOptions, ready *readiness, e entrance) error {
 	if o.nri == "off" {
 		return nil
 	}
@@ -114,9 +114,9 @@ func addNRI(mgr manager.Manager, o *runOptions, e entrance) error {
 	connected := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "istio_pod_network_controller_nri_connected", Help: "1 while the container runtime asks the agent before containers start.",
 	}, func() float64 { return map[bool]float64{true: 1}[n.Connected()] })
+	ready.add("nri", n.Check)
 	return errors.Join(
 		metrics.Registry.Register(connected), metrics.Registry.Register(calls),
-		mgr.AddReadyzCheck("nri", checker(n.Check)),
 		mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return n.Start(logr.NewContext(ctx, ctrl.Log)) })),
 	)
 }
@@ -129,7 +129,7 @@ func nriCalls() *prometheus.HistogramVec {
 	}, []string{"call", "result"})
 }
 
-func addCNI(mgr manager.Manager, o *runOptions, e entrance) error {
+func addCNI(mgr manager.Manager, o *runOptions, ready *readiness, e entrance) error {
 	if o.cni == "off" {
 		return nil
 	}
@@ -154,8 +154,6 @@ func addCNI(mgr manager.Manager, o *runOptions, e entrance) error {
 	if err != nil {
 		return fmt.Errorf("make CNI installer: %w", err)
 	}
-	return errors.Join(
-		mgr.Add(server), mgr.Add(installer),
-		mgr.AddReadyzCheck("cni", checker(func(context.Context) error { return installer.Check() })),
-	)
+	ready.add("cni", func(context.Context) error { return installer.Check() })
+	return errors.Join(mgr.Add(server), mgr.Add(installer))
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/http"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -25,9 +24,6 @@ import (
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/podnet"
 )
-
-// checkTimeout bounds one readiness check.
-const checkTimeout = 2 * time.Second
 
 // Requests a second to the API server, and at once: one patch a pod, with room for a node that starts full.
 const (
@@ -82,10 +78,8 @@ func run(ctx context.Context, o *runOptions) error {
 	if err != nil {
 		return err
 	}
-	if err := addControllers(mgr, o, backend, finder); err != nil {
-		return err
-	}
-	if err := addChecks(mgr, finder); err != nil {
+	ready := &readiness{}
+	if err := errors.Join(addControllers(mgr, o, ready, backend, finder), addChecks(mgr, ready, finder)); err != nil {
 		return err
 	}
 	return mgr.Start(ctx)
@@ -107,7 +101,7 @@ func newManager(config *rest.Config, o *runOptions) (manager.Manager, error) {
 	return mgr, nil
 }
 
-func addControllers(mgr manager.Manager, o *runOptions, backend exclusive, finder runtimeFinder) error {
+func addControllers(mgr manager.Manager, o *runOptions, ready *readiness, backend exclusive, finder runtimeFinder) error {
 	ledger := controllers.NewLedger()
 	counters, err := controllers.NewMetrics(metrics.Registry, ledger)
 	if err != nil {
@@ -124,34 +118,32 @@ func addControllers(mgr manager.Manager, o *runOptions, backend exclusive, finde
 		watch.SetupWithManager(mgr),
 		mgr.Add(writer),
 		mgr.Add(&controllers.Sweeper{Programmer: programmer, Interval: o.sweepInterval}),
-		addEntrances(mgr, o, entrance{programmer: programmer, pods: pods}),
+		addEntrances(mgr, o, ready, entrance{programmer: programmer, pods: pods}),
+		addStartupTaint(mgr, o, ready),
 	)
 }
 
-// addChecks makes readyz say whether pods can be looked after: their cache is there, and the runtime answers.
-func addChecks(mgr manager.Manager, finder runtimeFinder) error {
-	return errors.Join(
-		mgr.AddHealthzCheck("ping", healthz.Ping),
-		mgr.AddReadyzCheck("cache", checker(func(ctx context.Context) error {
-			if !mgr.GetCache().WaitForCacheSync(ctx) {
-				return errors.New("the cache is not synchronized")
-			}
-			return nil
-		})),
-		mgr.AddReadyzCheck("runtime", checker(func(ctx context.Context) error {
-			_, err := finder.Version(ctx)
-			return err
-		})),
-	)
-}
-
-// checker bounds a check in time.
-func checker(check func(context.Context) error) healthz.Checker {
-	return func(r *http.Request) error {
-		ctx, cancel := context.WithTimeout(r.Context(), checkTimeout)
-		defer cancel()
-		return check(ctx)
+func addStartupTaint(mgr manager.Manager, o *runOptions, ready *readiness) error {
+	if !o.startupTaint {
+		return nil
 	}
+	taint := &controllers.StartupTaint{Nodes: mgr.GetClient(), Node: o.nodeName, Ready: ready.check}
+	return taint.SetupWithManager(mgr)
+}
+
+// addChecks completes what readiness means, the cache of pods and a runtime that answers, and serves it.
+func addChecks(mgr manager.Manager, ready *readiness, finder runtimeFinder) error {
+	ready.add("cache", func(ctx context.Context) error {
+		if !mgr.GetCache().WaitForCacheSync(ctx) {
+			return errors.New("the cache is not synchronized")
+		}
+		return nil
+	})
+	ready.add("runtime", func(ctx context.Context) error {
+		_, err := finder.Version(ctx)
+		return err
+	})
+	return errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), ready.serve(mgr))
 }
 
 // newBackend makes the backend of the agent, and says in the log and by a metric which one it is, and why.

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"istio-pod-network-controller/controllers"
 )
 
 // runOptions are run's flags.
@@ -22,6 +24,7 @@ type runOptions struct {
 	metricsAddr     string
 	logLevel        string
 	sweepInterval   time.Duration
+	startupTaint    bool
 
 	level slog.Level
 }
@@ -36,6 +39,7 @@ func (o *runOptions) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.metricsAddr, "metrics-addr", ":15079", "address of /metrics, 0 for none")
 	fs.StringVar(&o.logLevel, "log-level", "info", "debug, info or error")
 	fs.DurationVar(&o.sweepInterval, "sweep-interval", time.Minute, "how often programmed pods are compared with the kernel, 0 for never")
+	fs.BoolVar(&o.startupTaint, "startup-taint", false, "take the taint "+controllers.KeyStartupTaint+" off the agent's node once the agent is ready")
 	o.entranceFlags.add(fs)
 	o.intentFlags.add(fs)
 }

@@ -43,6 +43,14 @@ is what /proc/PID/ns asks for.
 {{- .Values.seLinuxOptions | default $default | toJson -}}
 {{- end -}}
 
+{{- /* The agent that takes a taint away has to tolerate it. */ -}}
+{{- define "agent.tolerations" -}}
+{{- $startup := dict "key" "pod-network-controller.istio.io/not-ready" "operator" "Exists" -}}
+{{- $given := .Values.tolerations | default list -}}
+{{- $missing := and .Values.startupTaint (not (has (dict "operator" "Exists") $given)) -}}
+{{- ternary (list $startup) list $missing | concat $given | toYaml -}}
+{{- end -}}
+
 {{- define "agent.port" -}}
 {{- regexFind "[0-9]+$" . -}}
 {{- end -}}
@@ -107,6 +115,7 @@ Docker's socket lies in /var/run itself, which is too much to hand out: there it
   (list "nri-socket" $v.nriSocket)
   (list "nri-index" $v.nriIndex)
   (list "fail-open" $v.failOpen)
+  (list "startup-taint" $v.startupTaint)
   (list "cni" $v.cni)
   (list "cni-bin-dir" $v.cniBinDir)
   (list "cni-conf-dir" $v.cniConfDir)

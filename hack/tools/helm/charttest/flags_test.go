@@ -88,6 +88,7 @@ func TestValuesMapOneToOne(t *testing.T) {
 		"nri-socket":                   {"nriSocket: /run/other/nri.sock", "/run/other/nri.sock"},
 		"nri-index":                    {"nriIndex: '05'", "05"},
 		"fail-open":                    {"failOpen: true", "true"},
+		"startup-taint":                {"startupTaint: true", "true"},
 		"cni":                          {"cni: install", "install"},
 		"cni-bin-dir":                  {"cniBinDir: /usr/libexec/cni", "/usr/libexec/cni"},
 		"cni-conf-dir":                 {"cniConfDir: /etc/kubernetes/cni/net.d", "/etc/kubernetes/cni/net.d"},

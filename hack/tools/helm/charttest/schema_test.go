@@ -35,6 +35,7 @@ func TestSchemaRefuses(t *testing.T) {
 		"an unknown failure policy":           {"admission: {failurePolicy: Warn}", "at '/admission/failurePolicy': value must be one of 'Fail', 'Ignore'"},
 		"a wait without a unit":               {`admission: {waitTimeout: "60"}`, "at '/admission/waitTimeout': '60' does not match pattern"},
 		"an unknown part of the admission":    {"admission: {gate: true}", "additional properties 'gate' not allowed"},
+		"a startup taint of one's own":        {"startupTaint: example.com/not-ready", "at '/startupTaint': got string, want boolean"},
 		"a list inside a list item":           {`excludeNamespaces: ["a,b"]`, "at '/excludeNamespaces/0': 'a,b' does not match pattern"},
 	} {
 		t.Run(name, func(t *testing.T) {
