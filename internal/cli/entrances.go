@@ -83,10 +83,10 @@ func (c chain) verdict(err error) error {
 	return err
 }
 
-// addEntrances registers what tells the agent of sandboxes beside the API server.
-func addEntrances(mgr manager.Manager, o *runOptions, e entrance) error {
+// addEntrances registers what tells the agent of sandboxes beside the API server. ctx ends when the process is told to.
+func addEntrances(ctx context.Context, mgr manager.Manager, o *runOptions, e entrance) error {
 	e.failOpen = o.failOpen
-	return errors.Join(addNRI(mgr, o, e), addCNI(mgr, o, e))
+	return errors.Join(addNRI(mgr, o, e), addCNI(ctx, mgr, o, e))
 }
 
 func addNRI(mgr manager.Manager, o *runOptions, e entrance) error {
@@ -111,8 +111,8 @@ func addNRI(mgr manager.Manager, o *runOptions, e entrance) error {
 	)
 }
 
-func addCNI(mgr manager.Manager, o *runOptions, e entrance) error {
-	if o.cni == "off" {
+func addCNI(ctx context.Context, mgr manager.Manager, o *runOptions, e entrance) error {
+	if o.cni == cniModeOff {
 		return nil
 	}
 	e.by = controllers.CNI
@@ -136,8 +136,12 @@ func addCNI(mgr manager.Manager, o *runOptions, e entrance) error {
 	if err != nil {
 		return fmt.Errorf("make CNI installer: %w", err)
 	}
+	home, err := newHome(mgr.GetConfig(), o.config.AgentNamespace, o.daemonSet)
+	if err != nil {
+		return err
+	}
 	return errors.Join(
-		mgr.Add(server), mgr.Add(installer),
+		mgr.Add(server), mgr.Add(keepChain(ctx, ctrl.Log, installer, home)),
 		mgr.AddReadyzCheck("cni", checker(func(context.Context) error { return installer.Check() })),
 	)
 }

@@ -82,7 +82,7 @@ func run(ctx context.Context, o *runOptions) error {
 	if err != nil {
 		return err
 	}
-	if err := addControllers(mgr, o, backend, finder); err != nil {
+	if err := addControllers(ctx, mgr, o, backend, finder); err != nil {
 		return err
 	}
 	if err := addChecks(mgr, finder); err != nil {
@@ -107,7 +107,7 @@ func newManager(config *rest.Config, o *runOptions) (manager.Manager, error) {
 	return mgr, nil
 }
 
-func addControllers(mgr manager.Manager, o *runOptions, backend exclusive, finder runtimeFinder) error {
+func addControllers(ctx context.Context, mgr manager.Manager, o *runOptions, backend exclusive, finder runtimeFinder) error {
 	ledger := controllers.NewLedger()
 	counters, err := controllers.NewMetrics(metrics.Registry, ledger)
 	if err != nil {
@@ -124,7 +124,7 @@ func addControllers(mgr manager.Manager, o *runOptions, backend exclusive, finde
 		watch.SetupWithManager(mgr),
 		mgr.Add(writer),
 		mgr.Add(&controllers.Sweeper{Programmer: programmer, Interval: o.sweepInterval}),
-		addEntrances(mgr, o, entrance{programmer: programmer, pods: pods}),
+		addEntrances(ctx, mgr, o, entrance{programmer: programmer, pods: pods}),
 	)
 }
 
