@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -44,7 +43,7 @@ func (i *Installer) putBinary() error {
 
 // remedy is what the node's administrator does about a binary that could not be put.
 func remedy(err error) string {
-	if errors.Is(err, unix.EROFS) || errors.Is(err, fs.ErrPermission) {
+	if errors.Is(err, unix.EROFS) {
 		return "it cannot be written from here: restart the agent's pod, whose init container puts the binary there, " +
 			"or run `cni install --binary-only` on the node"
 	}
