@@ -85,10 +85,10 @@ func (c chain) verdict(err error) error {
 	return err
 }
 
-// addEntrances registers what tells the agent of sandboxes beside the API server.
-func addEntrances(mgr manager.Manager, o *runOptions, ready *readiness, e entrance) error {
+// addEntrances registers what tells the agent of sandboxes beside the API server. ctx ends when the process is told to.
+func addEntrances(ctx context.Context, mgr manager.Manager, o *runOptions, ready *readiness, e entrance) error {
 	e.failOpen = o.failOpen
-	return errors.Join(addNRI(mgr, o, ready, e), addCNI(mgr, o, ready, e))
+	return errors.Join(addNRI(mgr, o, ready, e), addCNI(ctx, mgr, o, ready, e))
 }
 
 func addNRI(mgr manager.Manager, o *runOptions, ready *readiness, e entrance) error {
@@ -129,8 +129,8 @@ func nriCalls() *prometheus.HistogramVec {
 	}, []string{"call", "result"})
 }
 
-func addCNI(mgr manager.Manager, o *runOptions, ready *readiness, e entrance) error {
-	if o.cni == "off" {
+func addCNI(ctx context.Context, mgr manager.Manager, o *runOptions, ready *readiness, e entrance) error {
+	if o.cni == cniModeOff {
 		return nil
 	}
 	e.by = controllers.CNI
@@ -154,6 +154,10 @@ func addCNI(mgr manager.Manager, o *runOptions, ready *readiness, e entrance) er
 	if err != nil {
 		return fmt.Errorf("make CNI installer: %w", err)
 	}
+	home, err := newHome(mgr.GetConfig(), o.config.AgentNamespace, o.daemonSet)
+	if err != nil {
+		return err
+	}
 	ready.add("cni", func(context.Context) error { return installer.Check() })
-	return errors.Join(mgr.Add(server), mgr.Add(installer))
+	return errors.Join(mgr.Add(server), mgr.Add(keepChain(ctx, ctrl.Log, installer, home)))
 }

@@ -79,7 +79,7 @@ func run(ctx context.Context, o *runOptions) error {
 		return err
 	}
 	ready := &readiness{}
-	if err := errors.Join(addControllers(mgr, o, ready, backend, finder), addChecks(mgr, ready, finder)); err != nil {
+	if err := errors.Join(addControllers(ctx, mgr, o, ready, backend, finder), addChecks(mgr, ready, finder)); err != nil {
 		return err
 	}
 	return mgr.Start(ctx)
@@ -101,7 +101,7 @@ func newManager(config *rest.Config, o *runOptions) (manager.Manager, error) {
 	return mgr, nil
 }
 
-func addControllers(mgr manager.Manager, o *runOptions, ready *readiness, backend exclusive, finder runtimeFinder) error {
+func addControllers(ctx context.Context, mgr manager.Manager, o *runOptions, ready *readiness, backend exclusive, finder runtimeFinder) error {
 	ledger := controllers.NewLedger()
 	counters, err := controllers.NewMetrics(metrics.Registry, ledger)
 	if err != nil {
@@ -118,7 +118,7 @@ func addControllers(mgr manager.Manager, o *runOptions, ready *readiness, backen
 		watch.SetupWithManager(mgr),
 		mgr.Add(writer),
 		mgr.Add(&controllers.Sweeper{Programmer: programmer, Interval: o.sweepInterval}),
-		addEntrances(mgr, o, ready, entrance{programmer: programmer, pods: pods}),
+		addEntrances(ctx, mgr, o, ready, entrance{programmer: programmer, pods: pods}),
 		addStartupTaint(mgr, o, ready),
 	)
 }

@@ -15,6 +15,7 @@ func TestSchemaRefuses(t *testing.T) {
 		"a backend that is not there":         {"backend: ebpf", "value must be one of 'auto', 'nftables', 'iptables'"},
 		"an unknown selection":                {"select: all", "value must be one of 'annotation', 'injected', 'either'"},
 		"a mode that is not there yet":        {"interceptionMode: SIDEWAYS", "at '/interceptionMode': value must be one of 'REDIRECT', 'TPROXY', 'NONE'"},
+		"an unknown way with the CNI chain":   {"cni: remove", "value must be one of 'off', 'install', 'uninstall'"},
 		"an unknown log level":                {"logLevel: warn", "value must be one of 'debug', 'info', 'error'"},
 		"an unknown key":                      {"privileged: true", "additional properties 'privileged' not allowed"},
 		"an unknown key further down":         {"image: {repo: x}", "additional properties 'repo' not allowed"},
