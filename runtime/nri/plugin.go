@@ -177,16 +177,24 @@ func (p *plugin) sandbox(pod *api.PodSandbox) (s podnet.Sandbox, ok bool) {
 	s = podnet.Sandbox{
 		Namespace: pod.GetNamespace(), Name: pod.GetName(), UID: pod.GetUid(), ID: pod.GetId(), RuntimeHandler: pod.GetRuntimeHandler(),
 	}
-	for _, ns := range pod.GetLinux().GetNamespaces() {
+	namespaces := pod.GetLinux().GetNamespaces()
+	for _, ns := range namespaces {
 		if ns.GetType() == "network" {
 			s.NetNS = ns.GetPath()
 		}
 	}
 	source := pod.GetAnnotations()[sourceAnnotation]
-	pass := slices.Contains(p.PassNamespaces, s.Namespace) || s.NetNS == "" || source != "" && source != sourceAPI
-	known := s.Namespace != "" && s.Name != "" && s.UID != "" && s.ID != ""
-	// CRI-O names the host's namespace by a path like any other.
-	return s, known && !pass && (p.IsHost == nil || !p.IsHost(s.NetNS))
+	pass := slices.Contains(p.PassNamespaces, s.Namespace) || source != "" && source != sourceAPI || p.onHost(s.NetNS, len(namespaces))
+	return s, !pass && s.Namespace != "" && s.Name != "" && s.UID != "" && s.ID != ""
+}
+
+// onHost tells whether a pod uses the host's network: containerd then lists its other namespaces, CRI-O the host's own by a
+// path like any other. An event without any namespace tells nothing.
+func (p *plugin) onHost(netns string, namespaces int) bool {
+	if netns == "" {
+		return namespaces > 0
+	}
+	return p.IsHost != nil && p.IsHost(netns)
 }
 
 // deadline is how long a call may take: a part of what the runtime allows.

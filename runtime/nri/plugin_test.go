@@ -89,6 +89,14 @@ func TestASandboxIsProgrammedOnceAndForgotten(t *testing.T) {
 	}
 }
 
+// An event that tells of no namespace says nothing about the pod's network: the pod itself does.
+func TestAnEventWithoutNamespacesIsLookedInto(t *testing.T) {
+	p, h := newTestPlugin(nil)
+	if err := p.RunPodSandbox(t.Context(), event(func(p *api.PodSandbox) { p.Linux = nil })); err != nil || len(h.asked) != 1 || h.asked[0].NetNS != "" {
+		t.Errorf("error %v, asked %v", err, h.asked)
+	}
+}
+
 // Who runs a node wants to know for how long the runtime is held, and why.
 func TestEveryCallIsObserved(t *testing.T) {
 	var got []string
@@ -141,7 +149,6 @@ func TestWhatIsNoneOfOurBusinessPassesAtOnce(t *testing.T) {
 		"an excluded namespace":        func(p *api.PodSandbox) { p.Namespace = "kube-system" },
 		"the host's network":           func(p *api.PodSandbox) { p.Linux.Namespaces = p.Linux.Namespaces[:1] },
 		"the host's network by a path": func(p *api.PodSandbox) { p.Linux.Namespaces[1].Path = "/var/run/netns/host" },
-		"no namespaces at all":         func(p *api.PodSandbox) { p.Linux = nil },
 		"a static pod":                 func(p *api.PodSandbox) { p.Annotations[sourceAnnotation] = "file" },
 		"no Kubernetes pod":            func(p *api.PodSandbox) { p.Uid = "" },
 		"a pod without a name":         func(p *api.PodSandbox) { p.Name = "" },
