@@ -22,7 +22,8 @@ func eventually(t testing.TB, what string, ask func(ctx context.Context) error) 
 // within is eventually with another patience.
 func within(t testing.TB, patience time.Duration, what string, ask func(ctx context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	// What a test waits for while it cleans up counts, too.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
 	defer cancel()
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
