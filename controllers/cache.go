@@ -10,7 +10,8 @@ import (
 	"istio-pod-network-controller/internal/intent"
 )
 
-// CacheOptions keep the agent's memory that of one node: the pods of node, and namespaces, without all that nobody reads.
+// CacheOptions keep the agent's memory that of one node: itself, its pods, and namespaces, without all that nobody reads. Only
+// what is asked for is watched.
 func CacheOptions(node string) cache.Options {
 	return cache.Options{
 		DefaultTransform:            cache.TransformStripManagedFields(),
@@ -18,6 +19,7 @@ func CacheOptions(node string) cache.Options {
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Pod{}:       {Field: fields.OneTermEqualSelector("spec.nodeName", node), Transform: stripPod},
 			&corev1.Namespace{}: {Transform: stripNamespace}, // asked for as metadata only
+			&corev1.Node{}:      {Field: fields.OneTermEqualSelector("metadata.name", node), Transform: stripNode},
 		},
 	}
 }
@@ -79,5 +81,16 @@ func stripNamespace(obj any) (any, error) {
 		ObjectMeta: metav1.ObjectMeta{
 			Name: meta.Name, UID: meta.UID, ResourceVersion: meta.ResourceVersion, Annotations: kept, DeletionTimestamp: meta.DeletionTimestamp,
 		},
+	}, nil
+}
+
+func stripNode(obj any) (any, error) {
+	node, ok := obj.(*corev1.Node)
+	if !ok {
+		return obj, nil
+	}
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion},
+		Spec:       corev1.NodeSpec{Taints: node.Spec.Taints},
 	}, nil
 }

@@ -105,6 +105,9 @@ func (p *Programmer) Ensure(ctx context.Context, by Entrance, s podnet.Sandbox) 
 	if err != nil {
 		return Failed, fmt.Errorf("read namespace: %w", err)
 	}
+	if by == NRI || by == CNI {
+		pod = starting(pod)
+	}
 	v := visit{Programmer: p, by: by, sandbox: s, pod: pod}
 	v.intent, err = intent.Of(pod, ns, p.Intent)
 	switch {
@@ -116,6 +119,14 @@ func (p *Programmer) Ensure(ctx context.Context, by Entrance, s podnet.Sandbox) 
 		return v.open(ctx)
 	}
 	return v.skip(ctx)
+}
+
+// starting is a pod that the runtime makes a container for at this moment. Its phase is the kubelet's last report: a pod that
+// was interrupted while it started may be said to have failed, and start again.
+func starting(pod *corev1.Pod) *corev1.Pod {
+	out := *pod
+	out.Status.Phase = corev1.PodPending
+	return &out
 }
 
 // Forget drops what is remembered of a sandbox that is gone; its rules went with its namespace.

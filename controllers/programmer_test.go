@@ -264,3 +264,17 @@ func TestAFinishedPodIsToldNothing(t *testing.T) {
 		t.Errorf("%d reports, the last one %+v", len(b.reporter.reports), got)
 	}
 }
+
+// A kubelet that was interrupted reports a pod that was starting as failed, and starts it again.
+func TestAPodThatStartsHasNotFinished(t *testing.T) {
+	for _, by := range []Entrance{NRI, CNI} {
+		b := newBench(t)
+		b.pods.pod.Status.Phase = corev1.PodFailed
+		b.ensure(t, Skipped)
+		known := b.sandbox
+		known.ID, known.NetNS = "sandbox-1", "/netns/1"
+		if got, err := b.Ensure(t.Context(), by, known); got != Changed || err != nil {
+			t.Errorf("%s: result %q, error %v", by, got, err)
+		}
+	}
+}

@@ -12,8 +12,8 @@ read -ra backends <<<"${E2E_BACKENDS:-nftables iptables}"
 # What says nothing of a backend is tested once: how many requests the agent makes, and what it leaves behind.
 once='^(TestFiftyPodsAtOnceCostOneWriteEach|TestPodsDeletedWhileBeingProgrammedLeaveNothing)$'
 
-# What wants an agent that is asked before a pod's first container.
-early='^TestEarly'
+# What wants an agent that is asked before a pod's first container, or pods that wait by themselves; see test/e2e/early_test.go.
+early='^Test(Early|Burst|Always|StartupTaint)'
 
 say() { printf '%(%T)T %s\n' -1 "$*"; }
 
@@ -33,6 +33,25 @@ finish() {
     $kc down || status=1
   fi
   exit $status
+}
+
+# configuration tells the files of the node's CNI configuration, and what is in each, byte for byte.
+configuration() { $kc node -- sh -c 'cd /etc/cni/net.d && sha256sum -- *'; }
+
+# wait_left waits until the node is as it was before the CNI plugin was chained, and starts a pod.
+wait_left() {
+  local deadline=$((SECONDS + 30))
+  until [[ $(configuration) == "$before" ]]; do
+    if ((SECONDS > deadline)); then
+      echo "e2e: the agent has left, and the node's CNI configuration is not what it was:" >&2
+      $kc node -- sh -c 'head -n 100 /etc/cni/net.d/*' >&2
+      return 1
+    fi
+    sleep 0.5
+  done
+  $kc kubectl -n default run after --image=localhost/testapp:1 --restart=Never -- serve -http=8080
+  $kc kubectl -n default wait --for=condition=Ready pod/after --timeout=1m
+  $kc kubectl -n default delete pod after --now
 }
 
 say "building the image and the tests"
@@ -64,11 +83,36 @@ for i in "${!backends[@]}"; do
   (cd test/e2e && E2E_BACKEND=$backend exec "../../$kc" exec -- ../../build/e2e.test "${flags[@]}" "$@")
 done
 
-for entrance in nri cni; do
-  say "installing the agent with the entrance $entrance"
-  others=(--set nri=off --set cni=install)
-  if [[ $entrance == nri ]]; then others=(--set nri=required --set cni=off); fi
-  hack/deploy.sh --set backend=nftables --set select=either "${others[@]}"
+before=$(configuration)
+# entrance NAME PATTERN VALUES...: installs the agent in one of the ways to leave no window, and runs the tests of that way.
+entrance() {
+  local name=$1 pattern=$2
+  shift 2
+  say "installing the agent so that no pod starts without its rules: $name"
+  hack/deploy.sh --set backend=nftables --set select=either "$@"
   say "running the tests of first packets"
-  (cd test/e2e && E2E_ENTRANCE=$entrance exec "../../$kc" exec -- ../../build/e2e.test -test.v -test.timeout 15m -test.run "$early" "$@")
-done
+  (cd test/e2e && E2E_ENTRANCE=$name exec "../../$kc" exec -- ../../build/e2e.test -test.v -test.timeout 15m -test.run "$pattern" "${asked[@]}")
+}
+asked=("$@")
+before=$(configuration)
+entrance nri '^Test(Early|Burst|StartupTaint)' --set nri=required --set startupTaint=true
+entrance required '^TestAlways' --set nri=required --set admission.requiredPlugins=true
+entrance wait '^Test(Burst|AlwaysPods)' --set nri=off --set admission.waitContainer=true
+entrance cni '^Test(Early|Burst|Always)' --set nri=off --set cni=install
+
+chained=$(configuration)
+if [[ $chained == "$before" ]]; then
+  echo "e2e: the CNI plugin is in no configuration of the node, which is nothing to be taken out of" >&2
+  exit 1
+fi
+say "turning the CNI entrance off"
+hack/deploy.sh --set nri=off --set cni=off
+wait_left
+say "turning it on, and removing the agent"
+hack/deploy.sh --set nri=off --set cni=install
+if [[ $(configuration) != "$chained" ]]; then
+  echo "e2e: the CNI plugin is not in the chain again" >&2
+  exit 1
+fi
+$kc exec -- "${HELM:-$(make -s print-helm)}" uninstall "$name" --namespace "$name" --wait --timeout 2m
+wait_left

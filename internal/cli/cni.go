@@ -68,7 +68,7 @@ func logCNI(log logr.Logger, e cniinstall.Event) {
 	log = log.WithValues("event", e.Kind, "path", e.Path)
 	switch e.Kind {
 	case cniinstall.Contended, cniinstall.Failed:
-		log.Error(e.Err, "CNI plugin not in the chain")
+		log.Error(e.Err, "CNI plugin not installed")
 	case cniinstall.Waiting:
 		log.Info("no network to chain the CNI plugin to yet", "reason", e.Err.Error())
 	default:
@@ -87,7 +87,7 @@ func newCNI() *cobra.Command {
 
 func newCNIInstall() *cobra.Command {
 	f := &cniFlags{}
-	var watch bool
+	var watch, binary bool
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use: "install", Short: "Install the plugin and chain it to the node's network configuration", Args: cobra.NoArgs,
@@ -99,7 +99,10 @@ func newCNIInstall() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if watch {
+			switch {
+			case binary:
+				return i.PlaceBinary()
+			case watch:
 				return i.Start(cmd.Context())
 			}
 			ctx := cmd.Context()
@@ -113,8 +116,9 @@ func newCNIInstall() *cobra.Command {
 	}
 	f.add(cmd.Flags())
 	cmd.Flags().BoolVar(&watch, "watch", false, "stay, and repair what other projects undo")
+	cmd.Flags().BoolVar(&binary, "binary-only", false, "put the binary, and leave the network configuration alone")
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long to wait for a network configuration, 0 for ever")
-	cmd.MarkFlagsMutuallyExclusive("watch", "timeout")
+	cmd.MarkFlagsMutuallyExclusive("watch", "timeout", "binary-only")
 	return cmd
 }
 

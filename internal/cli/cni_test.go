@@ -67,6 +67,18 @@ func TestCNIInstallAndUninstall(t *testing.T) {
 	}
 }
 
+// What the chart's init container does: it sees no directory of configurations.
+func TestCNIInstallOfTheBinaryAlone(t *testing.T) {
+	n := newCNINode(t)
+	n.conf = "/nonexistent"
+	if code, errOut := n.call(t, "install", "--binary-only"); code != 0 {
+		t.Fatal(errOut)
+	}
+	if got, err := os.ReadFile(filepath.Join(n.bin, "istio-pod-network-cni")); err != nil || string(got) != "#!program" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 func TestCNIInstallWaitsNoLongerThanItIsTold(t *testing.T) {
 	n := newCNINode(t)
 	if err := os.Remove(filepath.Join(n.conf, "10-kc.conflist")); err != nil {
@@ -83,13 +95,15 @@ func TestCNIRefusesWrongFlags(t *testing.T) {
 		args []string
 		want string
 	}{
-		"a relative directory":         {[]string{"install", "--cni-bin-dir", "bin"}, "--cni-bin-dir"},
-		"a relative socket":            {[]string{"install", "--cni-socket", "run/s"}, "--cni-socket"},
-		"a socket by detours":          {[]string{"install", "--cni-socket", "/run/../s"}, "socket"},
-		"namespaces that cannot be":    {[]string{"uninstall", "--cni-exclude-namespaces", "*"}, "excludeNamespaces"},
-		"both to stay and to time out": {[]string{"install", "--watch", "--timeout", "1s"}, "watch"},
-		"no binary to put":             {[]string{"install", "--cni-plugin-source", "/nonexistent"}, "/nonexistent"},
-		"no directory to put it":       {[]string{"install", "--cni-plugin-source", os.Args[0], "--cni-bin-dir", "/nonexistent"}, "/nonexistent"},
+		"a relative directory":          {[]string{"install", "--cni-bin-dir", "bin"}, "--cni-bin-dir"},
+		"a relative socket":             {[]string{"install", "--cni-socket", "run/s"}, "--cni-socket"},
+		"a socket by detours":           {[]string{"install", "--cni-socket", "/run/../s"}, "socket"},
+		"namespaces that cannot be":     {[]string{"uninstall", "--cni-exclude-namespaces", "*"}, "excludeNamespaces"},
+		"both to stay and to time out":  {[]string{"install", "--watch", "--timeout", "1s"}, "watch"},
+		"the binary alone, and to stay": {[]string{"install", "--watch", "--binary-only"}, "binary-only"},
+		"no binary to put":              {[]string{"install", "--cni-plugin-source", "/nonexistent"}, "/nonexistent"},
+		"no binary to put alone":        {[]string{"install", "--binary-only", "--cni-plugin-source", "/nonexistent"}, "/nonexistent"},
+		"no directory to put it":        {[]string{"install", "--cni-plugin-source", os.Args[0], "--cni-bin-dir", "/nonexistent"}, "/nonexistent"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, _, errOut := call(t, "", append([]string{"cni"}, c.args...)...)

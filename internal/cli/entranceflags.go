@@ -9,6 +9,12 @@ import (
 	"istio-pod-network-controller/runtime/nri"
 )
 
+// What the agent does about the CNI chain.
+const (
+	cniModeOff     = "off"
+	cniModeInstall = "install"
+)
+
 // entranceFlags say by which ways, beside the API server, the agent is told of sandboxes, and what happens to a pod whose
 // rules cannot be programmed when it is told by one of them.
 type entranceFlags struct {
@@ -23,7 +29,7 @@ func (f *entranceFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.nriSocket, "nri-socket", nri.DefaultSocket, "the runtime's NRI socket")
 	fs.StringVar(&f.nriIndex, "nri-index", nri.DefaultIndex, "two digits by which the runtime orders its NRI plugins")
 	fs.BoolVar(&f.failOpen, "fail-open", false, "let pods start whose rules could not be programmed in time; the watch repeats it")
-	fs.StringVar(&f.cni, "cni", "off", "have the CNI chain ask before a pod's first container: off or install")
+	fs.StringVar(&f.cni, "cni", cniModeOff, "have the CNI chain ask before a pod's first container: off or install")
 	f.chain.add(fs)
 }
 
@@ -35,7 +41,7 @@ func (f *entranceFlags) validate() error {
 		errs = append(errs, fmt.Errorf("--nri: value %q: want auto, required or off", f.nri))
 	}
 	switch f.cni {
-	case "off", "install":
+	case cniModeOff, cniModeInstall:
 	default:
 		errs = append(errs, fmt.Errorf("--cni: value %q: want off or install", f.cni))
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/runtime/cni"
 	"istio-pod-network-controller/runtime/nri"
@@ -27,9 +29,9 @@ type entrance struct {
 }
 
 // Ensure programs a sandbox, or finds that it needs nothing. Its error refuses the pod.
-func (e entrance) Ensure(ctx context.Context, s podnet.Sandbox) error {
-	_, err := e.programmer.Ensure(ctx, e.by, s)
-	return err
+func (e entrance) Ensure(ctx context.Context, s podnet.Sandbox) (asked bool, err error) {
+	result, err := e.programmer.Ensure(ctx, e.by, s)
+	return result != controllers.Skipped, err
 }
 
 // Forget drops a sandbox that is gone.
@@ -83,20 +85,28 @@ func (c chain) verdict(err error) error {
 	return err
 }
 
-// addEntrances registers what tells the agent of sandboxes beside the API server.
-func addEntrances(mgr manager.Manager, o *runOptions, e entrance) error {
+// addEntrances registers what tells the agent of sandboxes beside the API server. ctx ends when the process is told to.
+func addEntrances(ctx context.Context, mgr manager.Manager, o *runOptions, ready *readiness, e entrance) error {
 	e.failOpen = o.failOpen
-	return errors.Join(addNRI(mgr, o, e), addCNI(mgr, o, e))
+	return errors.Join(addNRI(mgr, o, ready, e), addCNI(ctx, mgr, o, ready, e))
 }
 
-func addNRI(mgr manager.Manager, o *runOptions, e entrance) error {
+func addNRI(mgr manager.Manager, o *runOptions, ready *readiness, e entrance) error {
 	if o.nri == "off" {
 		return nil
 	}
 	e.by = controllers.NRI
+	guard, err := netns.NewGuard()
+	if err != nil {
+		return err
+	}
+	calls := nriCalls()
 	n, err := nri.New(nri.Config{
 		Socket: o.nriSocket, Index: o.nriIndex, Handler: e, Required: o.nri == "required", FailOpen: o.failOpen,
-		PassNamespaces: append([]string{o.config.AgentNamespace}, o.config.ExcludedNamespaces...),
+		PassNamespaces: append([]string{o.config.AgentNamespace}, o.config.ExcludedNamespaces...), IsHost: guard.IsHost,
+		Observe: func(call string, outcome nri.Outcome, took time.Duration) {
+			calls.WithLabelValues(call, string(outcome)).Observe(took.Seconds())
+		},
 	})
 	if err != nil {
 		return err
@@ -104,15 +114,23 @@ func addNRI(mgr manager.Manager, o *runOptions, e entrance) error {
 	connected := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "istio_pod_network_controller_nri_connected", Help: "1 while the container runtime asks the agent before containers start.",
 	}, func() float64 { return map[bool]float64{true: 1}[n.Connected()] })
-	o.health.ready["nri"] = checker(n.Check)
+	ready.add("nri", n.Check)
 	return errors.Join(
-		metrics.Registry.Register(connected),
+		metrics.Registry.Register(connected), metrics.Registry.Register(calls),
 		mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return n.Start(logr.NewContext(ctx, ctrl.Log)) })),
 	)
 }
 
-func addCNI(mgr manager.Manager, o *runOptions, e entrance) error {
-	if o.cni == "off" {
+// nriCalls tell how long the runtime, which asks for one pod at a time, is held.
+func nriCalls() *prometheus.HistogramVec {
+	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "istio_pod_network_controller_nri_call_duration_seconds", Help: "Time for which a call held the container runtime, by what it came to.",
+		Buckets: prometheus.ExponentialBuckets(0.00001, 2, 18), // 10 µs to 1.3 s
+	}, []string{"call", "result"})
+}
+
+func addCNI(ctx context.Context, mgr manager.Manager, o *runOptions, ready *readiness, e entrance) error {
+	if o.cni == cniModeOff {
 		return nil
 	}
 	e.by = controllers.CNI
@@ -136,6 +154,10 @@ func addCNI(mgr manager.Manager, o *runOptions, e entrance) error {
 	if err != nil {
 		return fmt.Errorf("make CNI installer: %w", err)
 	}
-	o.health.ready["cni"] = checker(func(context.Context) error { return errors.Join(server.Check(), installer.Check()) })
-	return errors.Join(mgr.Add(server), mgr.Add(installer))
+	home, err := newHome(mgr.GetConfig(), o.config.AgentNamespace, o.daemonSet)
+	if err != nil {
+		return err
+	}
+	ready.add("cni", func(context.Context) error { return errors.Join(server.Check(), installer.Check()) })
+	return errors.Join(mgr.Add(server), mgr.Add(keepChain(ctx, ctrl.Log, installer, home)))
 }

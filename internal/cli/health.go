@@ -5,17 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
-	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
@@ -34,35 +30,28 @@ const (
 // update, which share the node's network, must each be asked at an address of its own: a socket file in its pod.
 type health struct {
 	network, address string // both empty: nowhere
-	alive, ready     map[string]healthz.Checker
 }
 
 // newHealth reads an address: unix:///PATH, HOST:PORT, or 0 for none.
 func newHealth(addr string) (*health, error) {
-	h := &health{
-		network: "tcp", address: addr,
-		alive: map[string]healthz.Checker{"ping": healthz.Ping}, ready: map[string]healthz.Checker{},
-	}
 	if addr == "0" {
-		h.network, h.address = "", ""
-		return h, nil
+		return &health{}, nil
 	}
 	path, ok := strings.CutPrefix(addr, "unix:")
 	if !ok {
 		_, _, err := net.SplitHostPort(addr)
-		return h, err
+		return &health{"tcp", addr}, err
 	}
 	path = strings.TrimPrefix(path, "//")
-	h.network, h.address = "unix", path
 	if !filepath.IsAbs(path) || filepath.Clean(path) != path || path == "/" || len(path) > maxSocketPath {
 		return nil, fmt.Errorf("socket %q: want an absolute path of at most %d bytes", path, maxSocketPath)
 	}
-	return h, nil
+	return &health{"unix", path}, nil
 }
 
-// addTo serves the checks, from before the caches are filled until everything else has stopped. It listens at once, so
+// addTo serves what ready says, from before the caches are filled until everything else has stopped. It listens at once, so
 // that an address which cannot be had is an error here.
-func (h *health) addTo(ctx context.Context, mgr manager.Manager) error {
+func (h *health) addTo(ctx context.Context, mgr manager.Manager, ready *readiness) error {
 	if h.network == "" {
 		return nil
 	}
@@ -70,16 +59,15 @@ func (h *health) addTo(ctx context.Context, mgr manager.Manager) error {
 	if err != nil {
 		return fmt.Errorf("serve health: %w", err)
 	}
-	return mgr.Add(h.server(l))
+	return mgr.Add(healthServer(l, ready))
 }
 
-func (h *health) server(l net.Listener) *manager.Server {
+func healthServer(l net.Listener, ready *readiness) *manager.Server {
 	mux := http.NewServeMux()
-	for path, checks := range map[string]map[string]healthz.Checker{"/healthz": h.alive, "/readyz": h.ready} {
-		mux.Handle(path, verdict(checks))
-		for name, check := range checks {
-			mux.Handle(path+"/"+name, healthz.CheckHandler{Checker: check})
-		}
+	mux.Handle("/healthz", verdict(func(context.Context) error { return nil }))
+	mux.Handle("/readyz", verdict(ready.check))
+	for _, p := range ready.parts {
+		mux.Handle("/readyz/"+p.name, verdict(p.bounded))
 	}
 	return &manager.Server{
 		Name: "health probe", Listener: l, ShutdownTimeout: new(healthTimeout),
@@ -119,27 +107,14 @@ func (h *health) listen(ctx context.Context) (net.Listener, error) {
 	return l, nil
 }
 
-// verdict is 200, or 500 with what the checks have to say. healthz.Handler, made for ports that the world may ask, keeps
-// the reasons to itself; here they become the kubelet's event.
-type verdict map[string]healthz.Checker
+// verdict answers 200, or 500 with what is missing. controller-runtime, whose ports the world may ask, keeps the reasons to
+// itself; here they become the kubelet's event.
+type verdict func(context.Context) error
 
-// ServeHTTP makes all checks at once.
+// ServeHTTP makes the check.
 func (v verdict) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	names := slices.Sorted(maps.Keys(v))
-	errs := make([]error, len(names))
-	var wg sync.WaitGroup
-	for i, name := range names {
-		wg.Go(func() { errs[i] = v[name](r) })
-	}
-	wg.Wait()
-	var faults []string
-	for i, err := range errs {
-		if err != nil {
-			faults = append(faults, names[i]+": "+err.Error())
-		}
-	}
-	if len(faults) > 0 {
-		http.Error(w, strings.Join(faults, "\n"), http.StatusInternalServerError)
+	if err := v(r.Context()); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
 	_, _ = fmt.Fprint(w, "ok")

@@ -18,7 +18,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/healthz"
 )
 
 func socketPath(t *testing.T) string {
@@ -63,7 +62,7 @@ func answerOf(t *testing.T, h *health, path string) string {
 }
 
 // serveHealth serves until the end of the test, or until it is told to stop.
-func serveHealth(t *testing.T, h *health) (stop func()) {
+func serveHealth(t *testing.T, h *health, ready *readiness) (stop func()) {
 	t.Helper()
 	l, err := h.listen(t.Context())
 	if err != nil {
@@ -72,7 +71,7 @@ func serveHealth(t *testing.T, h *health) (stop func()) {
 	h.address = l.Addr().String()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- h.server(l).Start(ctx) }()
+	go func() { done <- healthServer(l, ready).Start(ctx) }()
 	return func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -88,12 +87,13 @@ func TestHealthIsServedAtASocketAndAtAPort(t *testing.T) {
 			t.Fatal(err)
 		}
 		fault := errors.New("the runtime does not call us")
-		h.ready["nri"] = func(*http.Request) error { return fault }
-		h.ready["cache"] = healthz.Ping
-		stop := serveHealth(t, h)
+		ready := &readiness{}
+		ready.add("nri", func(context.Context) error { return fault })
+		ready.add("cache", func(context.Context) error { return nil })
+		stop := serveHealth(t, h, ready)
 		for path, want := range map[string]string{
-			"/healthz": "200 ok", "/healthz/ping": "200 ok", "/readyz": "500 nri: the runtime does not call us\n", "/readyz/cache": "200 ok",
-			"/readyz/nri": "500 internal server error: the runtime does not call us\n", "/metrics": "404 404 page not found\n",
+			"/healthz": "200 ok", "/readyz": "500 nri: the runtime does not call us\n", "/readyz/cache": "200 ok",
+			"/readyz/nri": "500 the runtime does not call us\n", "/metrics": "404 404 page not found\n",
 		} {
 			wantAnswer(t, h, path, want)
 		}
@@ -102,23 +102,6 @@ func TestHealthIsServedAtASocketAndAtAPort(t *testing.T) {
 		stop()
 		wantAnswer(t, h, "/healthz", "nobody")
 	}
-}
-
-// A check that takes its time delays the others by none of it.
-func TestChecksAreMadeAtOnce(t *testing.T) {
-	meet := make(chan struct{})
-	wait := func(r *http.Request) error {
-		select {
-		case meet <- struct{}{}:
-		case <-meet:
-		case <-r.Context().Done():
-			return r.Context().Err()
-		}
-		return nil
-	}
-	h := &health{network: "tcp", address: "127.0.0.1:0", ready: map[string]healthz.Checker{"a": wait, "b": wait}}
-	defer serveHealth(t, h)()
-	wantAnswer(t, h, "/readyz", "200 ok")
 }
 
 func TestTheSocketOfAKilledContainerIsReplaced(t *testing.T) {
@@ -132,7 +115,7 @@ func TestTheSocketOfAKilledContainerIsReplaced(t *testing.T) {
 	}
 	killed.(*net.UnixListener).SetUnlinkOnClose(false)
 	_ = killed.Close()
-	stop := serveHealth(t, h)
+	stop := serveHealth(t, h, &readiness{})
 	wantAnswer(t, h, "/healthz", "200 ok")
 	info, err := os.Lstat(h.address)
 	if err != nil || info.Mode() != os.ModeSocket|0o600 {
@@ -180,14 +163,15 @@ func TestTheManagerServesHealthBeforeItsCaches(t *testing.T) {
 			t.Fatal(err)
 		}
 		pods := slowCache{filled: make(chan struct{})}
-		h.ready["cache"] = checker(func(ctx context.Context) error {
+		ready := &readiness{}
+		ready.add("cache", func(ctx context.Context) error {
 			if !pods.WaitForCacheSync(ctx) {
 				return errors.New("the cache is not synchronized")
 			}
 			return nil
 		})
 		ctx, cancel := context.WithCancel(t.Context())
-		if err := errors.Join(h.addTo(ctx, mgr), mgr.Add(pods)); err != nil {
+		if err := errors.Join(h.addTo(ctx, mgr, ready), mgr.Add(pods)); err != nil {
 			t.Fatal(err)
 		}
 		done := make(chan error, 1)
@@ -237,6 +221,7 @@ func apiWithoutPods(t *testing.T) string {
 		"/apis": `{"kind": "APIGroupList", "groups": []}`,
 		"/api/v1": `{"kind": "APIResourceList", "groupVersion": "v1", "resources": [
 			{"name": "pods", "namespaced": true, "kind": "Pod", "verbs": ["list", "watch"]},
+			{"name": "nodes", "namespaced": false, "kind": "Node", "verbs": ["list", "watch"]},
 			{"name": "namespaces", "namespaced": false, "kind": "Namespace", "verbs": ["list", "watch"]}]}`,
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/http"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -17,7 +16,6 @@ import (
 	goruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -25,9 +23,6 @@ import (
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/podnet"
 )
-
-// checkTimeout bounds one readiness check.
-const checkTimeout = 2 * time.Second
 
 // stopTimeout bounds what is finished when the agent is told to stop. The chart's grace period is a little longer.
 const stopTimeout = 15 * time.Second
@@ -85,11 +80,9 @@ func run(ctx context.Context, o *runOptions) error {
 	if err != nil {
 		return err
 	}
-	addChecks(o.health.ready, mgr, finder)
-	if err := addControllers(mgr, o, backend, finder); err != nil {
-		return err
-	}
-	if err := o.health.addTo(ctx, mgr); err != nil {
+	ready := &readiness{}
+	addChecks(mgr, ready, finder)
+	if err := errors.Join(addControllers(ctx, mgr, o, ready, backend, finder), o.health.addTo(ctx, mgr, ready)); err != nil {
 		return err
 	}
 	return mgr.Start(ctx)
@@ -112,7 +105,7 @@ func newManager(config *rest.Config, o *runOptions) (manager.Manager, error) {
 	return mgr, nil
 }
 
-func addControllers(mgr manager.Manager, o *runOptions, backend exclusive, finder runtimeFinder) error {
+func addControllers(ctx context.Context, mgr manager.Manager, o *runOptions, ready *readiness, backend exclusive, finder runtimeFinder) error {
 	ledger := controllers.NewLedger()
 	counters, err := controllers.NewMetrics(metrics.Registry, ledger)
 	if err != nil {
@@ -129,31 +122,31 @@ func addControllers(mgr manager.Manager, o *runOptions, backend exclusive, finde
 		watch.SetupWithManager(mgr),
 		mgr.Add(writer),
 		mgr.Add(&controllers.Sweeper{Programmer: programmer, Interval: o.sweepInterval}),
-		addEntrances(mgr, o, entrance{programmer: programmer, pods: pods}),
+		addEntrances(ctx, mgr, o, ready, entrance{programmer: programmer, pods: pods}),
+		addStartupTaint(mgr, o, ready),
 	)
 }
 
-// addChecks makes readyz say whether pods can be looked after: their cache is there, and the runtime answers.
-func addChecks(ready map[string]healthz.Checker, mgr manager.Manager, finder runtimeFinder) {
-	ready["cache"] = checker(func(ctx context.Context) error {
+func addStartupTaint(mgr manager.Manager, o *runOptions, ready *readiness) error {
+	if !o.startupTaint {
+		return nil
+	}
+	taint := &controllers.StartupTaint{Nodes: mgr.GetClient(), Node: o.nodeName, Ready: ready.check}
+	return taint.SetupWithManager(mgr)
+}
+
+// addChecks adds to what readiness means: the cache of pods, and a runtime that answers.
+func addChecks(mgr manager.Manager, ready *readiness, finder runtimeFinder) {
+	ready.add("cache", func(ctx context.Context) error {
 		if !mgr.GetCache().WaitForCacheSync(ctx) {
 			return errors.New("the cache is not synchronized")
 		}
 		return nil
 	})
-	ready["runtime"] = checker(func(ctx context.Context) error {
+	ready.add("runtime", func(ctx context.Context) error {
 		_, err := finder.Version(ctx)
 		return err
 	})
-}
-
-// checker bounds a check in time.
-func checker(check func(context.Context) error) healthz.Checker {
-	return func(r *http.Request) error {
-		ctx, cancel := context.WithTimeout(r.Context(), checkTimeout)
-		defer cancel()
-		return check(ctx)
-	}
 }
 
 // newBackend makes the backend of the agent, and says in the log and by a metric which one it is, and why.

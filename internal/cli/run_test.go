@@ -17,6 +17,7 @@ func TestRunNamesEveryWrongFlagAtOnce(t *testing.T) {
 		"runtime": "podman", "log-level": "loud", "health-addr": "here", "metrics-addr": "there", "sweep-interval": "-1s",
 		"backend": "ebpf", "select": "some", "unsupported-runtime-handlers": "[", "envoy-port": "0",
 		"include-inbound-ports": "x", "cluster-dns": "kube-dns", "interception-mode": "SIDEWAYS", "exclude-outbound-ip-ranges": "*",
+		"daemonset": "a/b", "cni": "chain",
 	}
 	line := []string{"run"}
 	for flag, value := range args {

@@ -5,9 +5,13 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"istio-pod-network-controller/controllers"
 )
 
 // runOptions are run's flags.
@@ -15,6 +19,7 @@ type runOptions struct {
 	intentFlags
 	entranceFlags
 	nodeName        string
+	daemonSet       string
 	runtime         string
 	runtimeEndpoint string
 	backend         string
@@ -22,6 +27,7 @@ type runOptions struct {
 	metricsAddr     string
 	logLevel        string
 	sweepInterval   time.Duration
+	startupTaint    bool
 
 	level  slog.Level
 	health *health
@@ -30,6 +36,7 @@ type runOptions struct {
 func (o *runOptions) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.nodeName, "node-name", "", "name of the node whose pods are looked after (required)")
 	fs.StringVar(&o.config.AgentNamespace, "agent-namespace", "", "namespace of the agent itself, whose pods are never ours")
+	fs.StringVar(&o.daemonSet, "daemonset", "", "the DaemonSet of the agent itself; when it is gone, so is the CNI entry. Empty means that the entry stays")
 	fs.StringVar(&o.runtime, "runtime", "auto", "container runtime: auto, containerd, crio or docker")
 	fs.StringVar(&o.runtimeEndpoint, "runtime-endpoint", "", "socket of the container runtime; empty means the usual paths")
 	addBackendFlag(fs, &o.backend)
@@ -37,6 +44,7 @@ func (o *runOptions) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.metricsAddr, "metrics-addr", ":15079", "address of /metrics, 0 for none")
 	fs.StringVar(&o.logLevel, "log-level", "info", "debug, info or error")
 	fs.DurationVar(&o.sweepInterval, "sweep-interval", time.Minute, "how often programmed pods are compared with the kernel, 0 for never")
+	fs.BoolVar(&o.startupTaint, "startup-taint", false, "take the taint "+controllers.KeyStartupTaint+" off the agent's node once the agent is ready")
 	o.entranceFlags.add(fs)
 	o.intentFlags.add(fs)
 }
@@ -46,6 +54,12 @@ func (o *runOptions) Validate() error {
 	var errs []error
 	if o.nodeName == "" {
 		errs = append(errs, errors.New("--node-name: required"))
+	}
+	if faults := validation.IsDNS1123Subdomain(o.daemonSet); o.daemonSet != "" && len(faults) > 0 {
+		errs = append(errs, fmt.Errorf("--daemonset: value %q: %s", o.daemonSet, strings.Join(faults, "; ")))
+	}
+	if o.daemonSet != "" && o.config.AgentNamespace == "" {
+		errs = append(errs, fmt.Errorf("--daemonset: value %q: --agent-namespace must say where it is", o.daemonSet))
 	}
 	switch o.runtime {
 	case "auto", "containerd", "crio", "docker":

@@ -42,6 +42,12 @@ func (g Guard) Open(path string) (*NS, error) {
 	return n, nil
 }
 
+// IsHost tells whether a path leads to the host's namespace.
+func (g Guard) IsHost(path string) bool {
+	id, err := idOf(path)
+	return err == nil && slices.Contains(g.host, id)
+}
+
 func idOf(path string) (ID, error) {
 	n, err := Open(path)
 	if err != nil {

@@ -62,8 +62,8 @@ func TestGuardRefusesTheHostByAnyPath(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{"/proc/self/ns/net", "/proc/thread-self/ns/net", link} {
-		if _, err := guard.Open(path); !errors.Is(err, netns.ErrHost) {
-			t.Errorf("%s: %v", path, err)
+		if _, err := guard.Open(path); !errors.Is(err, netns.ErrHost) || !guard.IsHost(path) {
+			t.Errorf("%s: %v, host %v", path, err, guard.IsHost(path))
 		}
 	}
 	ns := kerneltest.New(t)
@@ -72,6 +72,9 @@ func TestGuardRefusesTheHostByAnyPath(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer opened.Close()
+	if guard.IsHost(ns.Path()) || guard.IsHost(link+"-that-is-not-there") {
+		t.Error("what is not the host's is taken for it")
+	}
 	if opened.ID() != ns.ID() {
 		t.Errorf("one namespace has two identities: %v, %v", opened.ID(), ns.ID())
 	}

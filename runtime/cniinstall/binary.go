@@ -7,7 +7,16 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
+
+// PlaceBinary puts the binary alone, so that whoever looks after the chain need not be able to write where programs lie
+// that run as root.
+func (i *Installer) PlaceBinary() error {
+	removeTemps(i.config.BinDir)
+	return i.putBinary()
+}
 
 // putBinary makes the plugin's binary in the runtime's directory equal to ours, once, and then sees that there is one. A
 // running plugin keeps the old file; a directory that is not writable is fine as long as there is nothing to write.
@@ -21,12 +30,24 @@ func (i *Installer) putBinary() error {
 	} else if same {
 		return nil
 	}
+	fault := "is not there"
+	if isProgram(target) {
+		fault = "is not the one of this version"
+	}
 	if err := copyFile(i.config.Source, target); err != nil {
-		return fmt.Errorf("put the plugin into %s: %w; the directory must exist and be writable, or hold this version already",
-			i.config.BinDir, err)
+		return fmt.Errorf("the binary %s %s; put the plugin into %s: %w; %s", target, fault, i.config.BinDir, err, remedy(err))
 	}
 	i.notify(Event{Kind: BinaryPlaced, Path: target})
 	return nil
+}
+
+// remedy is what the node's administrator does about a binary that could not be put.
+func remedy(err error) string {
+	if errors.Is(err, unix.EROFS) {
+		return "it cannot be written from here: restart the agent's pod, whose init container puts the binary there, " +
+			"or run `cni install --binary-only` on the node"
+	}
+	return "the directory must exist and be writable, or hold this version already"
 }
 
 func (i *Installer) binary() string { return filepath.Join(i.config.BinDir, i.entry.kind) }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -73,6 +74,8 @@ type Installer struct {
 	last    Event
 	placed  bool   // the first round is over
 	chained string // the file that held the entry when it was last looked at
+
+	fault atomic.Pointer[error] // why the binary was not as it should be when it was last looked at
 }
 
 // entry is our element of a list's plugins.
@@ -124,6 +127,9 @@ func (i *Installer) Start(ctx context.Context) error { return i.run(ctx, false) 
 
 // Check tells why the plugin is not in the chain.
 func (i *Installer) Check() error {
+	if fault := i.fault.Load(); fault != nil && *fault != nil {
+		return *fault
+	}
 	if !isProgram(i.binary()) {
 		return fmt.Errorf("the plugin's binary %s is not there", i.binary())
 	}
@@ -175,8 +181,10 @@ func (i *Installer) run(ctx context.Context, once bool) error {
 
 // converge makes one attempt. A rewrite whose time has not come is not made, and wait says when it has.
 func (i *Installer) converge() (todo step, wait time.Duration, err error) {
-	if err := i.putBinary(); err != nil {
-		return step{}, 0, err
+	fault := i.putBinary()
+	i.fault.Store(&fault)
+	if fault != nil {
+		return step{}, 0, fault
 	}
 	todo, err = i.plan(!i.placed)
 	if err != nil {

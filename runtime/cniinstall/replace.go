@@ -112,6 +112,9 @@ const tempPattern = ".istio-pod-network-cni-*.tmp"
 // writeTemp writes a file beside the one that it is to become, of the same owner as another one, down to the disk.
 func writeTemp(dir string, from io.Reader, like fs.FileInfo, mode fs.FileMode) (name string, err error) {
 	f, err := os.CreateTemp(dir, tempPattern)
+	if at, ok := errors.AsType[*fs.PathError](err); ok {
+		at.Path = filepath.Join(dir, tempPattern) // equal words each time: what is tried again is told once
+	}
 	if err != nil {
 		return "", err
 	}

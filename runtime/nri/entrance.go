@@ -33,6 +33,12 @@ const (
 	lastWait  = 10 * time.Second
 )
 
+// At the agent's end a pause of the runtime is waited for before the connection is closed, but not longer than some calls take.
+const (
+	pause     = 20 * time.Millisecond
+	lastCalls = 3 * time.Second
+)
+
 // queueLength is how many sandboxes of one Synchronize can wait; a node has a few hundred.
 const queueLength = 1024
 
@@ -43,6 +49,10 @@ type Config struct {
 	Handler             Handler
 	// PassNamespaces are let through without a look: the agent's own, and those that are excluded.
 	PassNamespaces []string
+	// IsHost tells whether a path leads to the host's own network namespace; nil means never.
+	IsHost func(netns string) bool
+	// Observe is told how long the runtime was held by a call; it may be nil.
+	Observe func(call string, outcome Outcome, took time.Duration)
 	// Required makes Check fail while there is no socket; without it such a runtime is taken to have no NRI.
 	Required bool
 	// FailOpen lets pods through whose rules could not be programmed.
@@ -131,7 +141,10 @@ func (e *Entrance) connect(ctx context.Context, p *plugin) error {
 		return fmt.Errorf("register with the runtime: %w", err)
 	}
 	e.connected.Store(true)
-	stop := context.AfterFunc(ctx, s.Stop)
+	stop := context.AfterFunc(ctx, func() {
+		p.awaitQuiet()
+		s.Stop()
+	})
 	defer stop()
 	s.Wait()
 	return errors.New("the connection has ended")

@@ -16,12 +16,23 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// Handler makes a sandbox hold the rules that its pod asks for. An error refuses the pod; it is read by people. A pod that
-// asks for nothing is none. Forget is told of sandboxes that are gone.
+// Handler makes a sandbox hold the rules that its pod asks for, and tells whether it asks for any. An error refuses the pod;
+// it is read by people. Forget is told of sandboxes that are gone.
 type Handler interface {
-	Ensure(ctx context.Context, s podnet.Sandbox) error
+	Ensure(ctx context.Context, s podnet.Sandbox) (asked bool, err error)
 	Forget(sandboxID string)
 }
+
+// Outcome is what a call of the runtime came to.
+type Outcome string
+
+// The outcomes: the pod has its rules; it needs none; it may not start; it may, though its rules are missing.
+const (
+	Programmed Outcome = "programmed"
+	Passed     Outcome = "passed"
+	Refused    Outcome = "refused"
+	LetThrough Outcome = "let-through"
+)
 
 // staticSource marks pods that the kubelet reads from files: the API server knows them by another UID.
 const (
@@ -43,25 +54,27 @@ type plugin struct {
 	queue chan podnet.Sandbox
 
 	mu      sync.Mutex
-	settled map[string]struct{}  // sandboxes that are programmed, or need nothing
+	calls   int                  // under way
+	ended   time.Time            // the last of them
+	settled map[string]Outcome   // sandboxes that are programmed, or need nothing
 	limit   func() time.Duration // the runtime's, for one call
 }
 
 func newPlugin(c Config, log logr.Logger) *plugin {
 	return &plugin{
-		Config: c, log: log, queue: make(chan podnet.Sandbox, queueLength), settled: map[string]struct{}{},
+		Config: c, log: log, queue: make(chan podnet.Sandbox, queueLength), settled: map[string]Outcome{},
 		limit: func() time.Duration { return api.DefaultPluginRequestTimeout },
 	}
 }
 
 // RunPodSandbox is called when the sandbox has its network and before any container.
 func (p *plugin) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
-	return p.ensure(ctx, pod)
+	return p.answer(ctx, "RunPodSandbox", pod)
 }
 
 // CreateContainer is called before every container, init containers too.
 func (p *plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, _ *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
-	return nil, nil, p.ensure(ctx, pod)
+	return nil, nil, p.answer(ctx, "CreateContainer", pod)
 }
 
 // Synchronize is told of all that the runtime has, dead sandboxes too.
@@ -94,29 +107,68 @@ func (p *plugin) RemovePodSandbox(_ context.Context, pod *api.PodSandbox) error 
 	return nil
 }
 
-func (p *plugin) ensure(ctx context.Context, pod *api.PodSandbox) error {
+// answer is what the runtime waits for.
+func (p *plugin) answer(ctx context.Context, call string, pod *api.PodSandbox) error {
+	start := p.begin()
+	defer p.end()
+	outcome, err := p.judge(ctx, pod)
+	if p.Observe != nil {
+		p.Observe(call, outcome, time.Since(start))
+	}
+	return err
+}
+
+func (p *plugin) begin() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.calls++
+	return time.Now()
+}
+
+func (p *plugin) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.calls--
+	p.ended = time.Now()
+}
+
+// awaitQuiet returns in a pause between the runtime's calls, or when there is none: a connection that ends within a call lets
+// the pod through.
+func (p *plugin) awaitQuiet() {
+	quiet := func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.calls == 0 && time.Since(p.ended) > pause
+	}
+	for end := time.Now().Add(lastCalls); !quiet() && time.Now().Before(end); {
+		time.Sleep(pause / 4)
+	}
+}
+
+func (p *plugin) judge(ctx context.Context, pod *api.PodSandbox) (Outcome, error) {
 	s, ok := p.sandbox(pod)
-	if !ok || p.isSettled(s.ID) {
-		return nil
+	if !ok {
+		return Passed, nil
+	}
+	if outcome, ok := p.known(s.ID); ok {
+		return outcome, nil
 	}
 	log := p.log.WithValues("pod", s.Pod(), "podUID", s.UID, "sandbox", s.ID)
 	ctx, cancel := context.WithTimeout(logr.NewContext(ctx, log), p.deadline())
 	defer cancel()
-	err := p.Handler.Ensure(ctx, s)
-	if err == nil {
-		p.settle(s.ID)
-		return nil
-	}
+	asked, err := p.Handler.Ensure(ctx, s)
 	switch {
+	case err == nil:
+		return p.settle(s.ID, asked), nil
 	case errors.Is(err, podnet.ErrNoPod): // deleted while it was being started
 		log.Info("pod refused", "reason", err.Error())
 	case p.FailOpen:
 		log.Error(err, "pod let through without its rules")
-		return nil
+		return LetThrough, nil
 	default:
 		log.Error(err, "pod refused")
 	}
-	return fmt.Errorf("istio-pod-network-controller refuses pod %s until its traffic can be redirected: %w", s.Pod(), err)
+	return Refused, fmt.Errorf("istio-pod-network-controller refuses pod %s until its traffic can be redirected: %w", s.Pod(), err)
 }
 
 // sandbox reads an event; ok is false for pods that are none of our business whatever state we are in: of namespaces that
@@ -125,14 +177,24 @@ func (p *plugin) sandbox(pod *api.PodSandbox) (s podnet.Sandbox, ok bool) {
 	s = podnet.Sandbox{
 		Namespace: pod.GetNamespace(), Name: pod.GetName(), UID: pod.GetUid(), ID: pod.GetId(), RuntimeHandler: pod.GetRuntimeHandler(),
 	}
-	for _, ns := range pod.GetLinux().GetNamespaces() {
+	namespaces := pod.GetLinux().GetNamespaces()
+	for _, ns := range namespaces {
 		if ns.GetType() == "network" {
 			s.NetNS = ns.GetPath()
 		}
 	}
 	source := pod.GetAnnotations()[sourceAnnotation]
-	pass := slices.Contains(p.PassNamespaces, s.Namespace) || s.NetNS == "" || source != "" && source != sourceAPI
+	pass := slices.Contains(p.PassNamespaces, s.Namespace) || source != "" && source != sourceAPI || p.onHost(s.NetNS, len(namespaces))
 	return s, !pass && s.Namespace != "" && s.Name != "" && s.UID != "" && s.ID != ""
+}
+
+// onHost tells whether a pod uses the host's network: containerd then lists its other namespaces, CRI-O the host's own by a
+// path like any other. An event without any namespace tells nothing.
+func (p *plugin) onHost(netns string, namespaces int) bool {
+	if netns == "" {
+		return namespaces > 0
+	}
+	return p.IsHost != nil && p.IsHost(netns)
 }
 
 // deadline is how long a call may take: a part of what the runtime allows.
@@ -148,17 +210,23 @@ func (p *plugin) setLimit(limit func() time.Duration) {
 	p.limit = limit
 }
 
-func (p *plugin) isSettled(id string) bool {
+// known tells what a sandbox came to that was looked at before.
+func (p *plugin) known(id string) (Outcome, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_, ok := p.settled[id]
-	return ok
+	outcome, ok := p.settled[id]
+	return outcome, ok
 }
 
-func (p *plugin) settle(id string) {
+func (p *plugin) settle(id string, asked bool) Outcome {
+	outcome := Passed
+	if asked {
+		outcome = Programmed
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.settled[id] = struct{}{}
+	p.settled[id] = outcome
+	return outcome
 }
 
 func (p *plugin) forget(id string) {
@@ -177,8 +245,8 @@ func (p *plugin) work(ctx context.Context) {
 		case s := <-p.queue:
 			log := p.log.WithValues("pod", s.Pod(), "podUID", s.UID, "sandbox", s.ID)
 			ctx, cancel := context.WithTimeout(logr.NewContext(ctx, log), p.deadline())
-			if err := p.Handler.Ensure(ctx, s); err == nil {
-				p.settle(s.ID)
+			if asked, err := p.Handler.Ensure(ctx, s); err == nil {
+				p.settle(s.ID, asked)
 			}
 			cancel()
 		}

@@ -22,18 +22,19 @@ type fakeHandler struct {
 	asked     []podnet.Sandbox
 	forgotten []string
 	err       error
+	asks      bool
 	slow      bool
 }
 
-func (h *fakeHandler) Ensure(ctx context.Context, s podnet.Sandbox) error {
+func (h *fakeHandler) Ensure(ctx context.Context, s podnet.Sandbox) (bool, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.asked = append(h.asked, s)
 	if h.slow {
 		<-ctx.Done()
-		return ctx.Err()
+		return false, ctx.Err()
 	}
-	return h.err
+	return h.asks, h.err
 }
 
 func (h *fakeHandler) Forget(id string) { h.forgotten = append(h.forgotten, id) }
@@ -54,7 +55,10 @@ func event(change func(*api.PodSandbox)) *api.PodSandbox {
 
 func newTestPlugin(change func(*Config)) (*plugin, *fakeHandler) {
 	h := &fakeHandler{}
-	c := Config{Handler: h, PassNamespaces: []string{"agents", "kube-system"}}
+	c := Config{
+		Handler: h, PassNamespaces: []string{"agents", "kube-system"},
+		IsHost: func(path string) bool { return path == "/var/run/netns/host" },
+	}
 	if change != nil {
 		change(&c)
 	}
@@ -85,6 +89,47 @@ func TestASandboxIsProgrammedOnceAndForgotten(t *testing.T) {
 	}
 }
 
+// An event that tells of no namespace says nothing about the pod's network: the pod itself does.
+func TestAnEventWithoutNamespacesIsLookedInto(t *testing.T) {
+	p, h := newTestPlugin(nil)
+	if err := p.RunPodSandbox(t.Context(), event(func(p *api.PodSandbox) { p.Linux = nil })); err != nil || len(h.asked) != 1 || h.asked[0].NetNS != "" {
+		t.Errorf("error %v, asked %v", err, h.asked)
+	}
+}
+
+// Who runs a node wants to know for how long the runtime is held, and why.
+func TestEveryCallIsObserved(t *testing.T) {
+	var got []string
+	p, h := newTestPlugin(func(c *Config) {
+		c.Observe = func(call string, o Outcome, took time.Duration) {
+			if took <= 0 {
+				t.Errorf("%s took %s", call, took)
+			}
+			got = append(got, call+" "+string(o))
+		}
+	})
+	run := func(id string) {
+		t.Helper()
+		pod := event(func(p *api.PodSandbox) { p.Id = id })
+		_, _, err := p.CreateContainer(t.Context(), pod, nil)
+		if (err == nil) == (h.err != nil) || (p.RunPodSandbox(t.Context(), pod) == nil) == (h.err != nil) {
+			t.Errorf("sandbox %s: error %v, want %v", id, err, h.err)
+		}
+	}
+	run("1")
+	h.asks = true
+	run("2")
+	h.err = errors.New("no")
+	run("3")
+	want := []string{
+		"CreateContainer passed", "RunPodSandbox passed", "CreateContainer programmed", "RunPodSandbox programmed",
+		"CreateContainer refused", "RunPodSandbox refused",
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
 // A sandbox whose RunPodSandbox was lost, since the agent was away, is programmed before its first container.
 func TestCreateContainerCatchesUp(t *testing.T) {
 	p, h := newTestPlugin(nil)
@@ -100,15 +145,15 @@ func TestCreateContainerCatchesUp(t *testing.T) {
 
 func TestWhatIsNoneOfOurBusinessPassesAtOnce(t *testing.T) {
 	cases := map[string]func(*api.PodSandbox){
-		"the agent's namespace":    func(p *api.PodSandbox) { p.Namespace = "agents" },
-		"an excluded namespace":    func(p *api.PodSandbox) { p.Namespace = "kube-system" },
-		"the host's network":       func(p *api.PodSandbox) { p.Linux.Namespaces = p.Linux.Namespaces[:1] },
-		"no namespaces at all":     func(p *api.PodSandbox) { p.Linux = nil },
-		"a static pod":             func(p *api.PodSandbox) { p.Annotations[sourceAnnotation] = "file" },
-		"no Kubernetes pod":        func(p *api.PodSandbox) { p.Uid = "" },
-		"a pod without a name":     func(p *api.PodSandbox) { p.Name = "" },
-		"a sandbox without an ID":  func(p *api.PodSandbox) { p.Id = "" },
-		"a pod without everything": func(p *api.PodSandbox) { *p = api.PodSandbox{} },
+		"the agent's namespace":        func(p *api.PodSandbox) { p.Namespace = "agents" },
+		"an excluded namespace":        func(p *api.PodSandbox) { p.Namespace = "kube-system" },
+		"the host's network":           func(p *api.PodSandbox) { p.Linux.Namespaces = p.Linux.Namespaces[:1] },
+		"the host's network by a path": func(p *api.PodSandbox) { p.Linux.Namespaces[1].Path = "/var/run/netns/host" },
+		"a static pod":                 func(p *api.PodSandbox) { p.Annotations[sourceAnnotation] = "file" },
+		"no Kubernetes pod":            func(p *api.PodSandbox) { p.Uid = "" },
+		"a pod without a name":         func(p *api.PodSandbox) { p.Name = "" },
+		"a sandbox without an ID":      func(p *api.PodSandbox) { p.Id = "" },
+		"a pod without everything":     func(p *api.PodSandbox) { *p = api.PodSandbox{} },
 	}
 	for name, change := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -129,10 +174,10 @@ func TestWhatIsNoneOfOurBusinessPassesAtOnce(t *testing.T) {
 func TestTheAnswerComesBeforeTheRuntimesLimit(t *testing.T) {
 	p, h := newTestPlugin(nil)
 	h.slow = true
-	p.setLimit(func() time.Duration { return 100 * time.Millisecond })
+	p.setLimit(func() time.Duration { return time.Second })
 	start := time.Now()
 	err := p.RunPodSandbox(t.Context(), event(nil))
-	if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took > 95*time.Millisecond {
+	if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took > 950*time.Millisecond {
 		t.Errorf("error %v after %s", err, took)
 	}
 }
@@ -172,7 +217,7 @@ func TestSynchronizeOnlyQueues(t *testing.T) {
 	}
 	cancel()
 	<-done
-	if !p.isSettled("sandbox-1") {
+	if _, ok := p.known("sandbox-1"); !ok {
 		t.Error("a queued sandbox was not settled")
 	}
 }
@@ -203,5 +248,27 @@ func TestEntranceSaysWhetherItIsUp(t *testing.T) {
 		if _, err := New(wrong); err == nil {
 			t.Errorf("%+v is accepted", wrong)
 		}
+	}
+}
+
+// A connection that is closed within a call lets the pod through.
+func TestTheEndWaitsForCallsUnderWay(t *testing.T) {
+	p, h := newTestPlugin(nil)
+	h.slow = true
+	p.setLimit(func() time.Duration { return 300 * time.Millisecond })
+	answered := make(chan time.Time, 1)
+	go func() {
+		_ = p.RunPodSandbox(t.Context(), event(nil))
+		answered <- time.Now()
+	}()
+	for busy := false; !busy; {
+		p.mu.Lock()
+		busy = p.calls == 1
+		p.mu.Unlock()
+	}
+	p.awaitQuiet()
+	quiet := time.Now()
+	if at := <-answered; quiet.Sub(at) < pause/2 {
+		t.Errorf("the end came %s after the answer, want %s", quiet.Sub(at), pause)
 	}
 }

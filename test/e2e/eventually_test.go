@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// patience bounds every wait. What takes longer than this on two busy cores is broken.
+	// patience bounds a wait. What takes longer than this on two busy cores is broken.
 	patience = 60 * time.Second
 	// pollEvery spares the API server, which shares the cores with everything under test.
 	pollEvery = 100 * time.Millisecond
@@ -16,7 +16,14 @@ const (
 // eventually asks until there is no error, and fails the test with the last one when the time is over.
 func eventually(t testing.TB, what string, ask func(ctx context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	within(t, patience, what, ask)
+}
+
+// within is eventually with another patience.
+func within(t testing.TB, patience time.Duration, what string, ask func(ctx context.Context) error) {
+	t.Helper()
+	// What a test waits for while it cleans up counts, too.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
 	defer cancel()
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()

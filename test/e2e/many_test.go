@@ -64,7 +64,7 @@ func (s *space) startMany(t testing.TB, n int) time.Duration {
 // awaitAll waits until there are n pods, all as check wants them.
 func (s *space) awaitAll(t testing.TB, n int, check func(*corev1.Pod) error) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%d pods", n), func(ctx context.Context) error {
+	within(t, patience+time.Duration(n)*time.Second/2, fmt.Sprintf("%d pods", n), func(ctx context.Context) error {
 		list, err := s.pods().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err

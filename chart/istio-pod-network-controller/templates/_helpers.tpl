@@ -43,6 +43,14 @@ is what /proc/PID/ns asks for.
 {{- .Values.seLinuxOptions | default $default | toJson -}}
 {{- end -}}
 
+{{- /* The agent that takes a taint away has to tolerate it. */ -}}
+{{- define "agent.tolerations" -}}
+{{- $startup := dict "key" "pod-network-controller.istio.io/not-ready" "operator" "Exists" -}}
+{{- $given := .Values.tolerations | default list -}}
+{{- $missing := and .Values.startupTaint (not (has (dict "operator" "Exists") $given)) -}}
+{{- ternary (list $startup) list $missing | concat $given | toYaml -}}
+{{- end -}}
+
 {{- define "agent.healthSocket" -}}
 {{- if hasPrefix "unix://" .Values.healthAddr -}}{{- trimPrefix "unix://" .Values.healthAddr -}}{{- end -}}
 {{- end -}}
@@ -103,10 +111,50 @@ Docker's socket lies in /var/run itself, which is too much to hand out: there it
 - {name: nri, path: {{ dir .Values.nriSocket | quote }}, type: DirectoryOrCreate}
 {{- end }}
 {{- if eq .Values.cni "install" }}
-- {name: cni-bin, path: {{ .Values.cniBinDir | quote }}, type: DirectoryOrCreate, writable: true}
+{{- /* Whoever can write to the directory of programs is root on the node: the agent sees it read-only, the init container puts the plugin there. */}}
+- {name: cni-bin, path: {{ .Values.cniBinDir | quote }}, type: DirectoryOrCreate}
 - {name: cni-conf, path: {{ .Values.cniConfDir | quote }}, type: DirectoryOrCreate, writable: true}
 - {name: cni-socket, path: {{ dir .Values.cniSocket | quote }}, type: DirectoryOrCreate, writable: true}
+{{- else if eq .Values.cni "uninstall" }}
+- {name: cni-conf, path: {{ .Values.cniConfDir | quote }}, type: DirectoryOrCreate, initOnly: true}
 {{- end }}
+{{- end -}}
+
+{{- /*
+What is done to the node's CNI chain before the agent starts: the plugin's binary is put there, or the entry is taken out. One directory, one
+call, no capability.
+*/ -}}
+{{- define "agent.cniPlugin" -}}
+{{- $install := eq .Values.cni "install" -}}
+- name: cni-plugin
+  image: {{ include "agent.image" . | quote }}
+  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  {{- if $install }}
+  args: [cni, install, --binary-only, {{ printf "--cni-bin-dir=%s" .Values.cniBinDir | quote }}, {{ printf "--cni-plugin-source=%s" .Values.cniPluginSource | quote }}]
+  {{- else }}
+  args: [cni, uninstall, {{ printf "--cni-conf-dir=%s" .Values.cniConfDir | quote }}]
+  {{- end }}
+  terminationMessagePolicy: FallbackToLogsOnError
+  securityContext:
+    privileged: false
+    allowPrivilegeEscalation: false
+    readOnlyRootFilesystem: true
+    # The directory belongs to root.
+    runAsUser: 0
+    runAsNonRoot: false
+    capabilities: {drop: [ALL]}
+    seccompProfile: {type: RuntimeDefault}
+    {{- with include "agent.seLinuxOptions" . | fromJson }}
+    seLinuxOptions: {{ toJson . }}
+    {{- end }}
+  {{- /* The agent's, which is not there yet: nothing more is reserved, and the pod keeps its quality of service class. */}}
+  {{- with .Values.resources }}
+  resources:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  volumeMounts:
+    - name: {{ ternary "cni-bin" "cni-conf" $install }}
+      mountPath: {{ ternary .Values.cniBinDir .Values.cniConfDir $install }}
 {{- end -}}
 
 {{- /* Every flag of `run`, once. Lists are joined as the flags and the pods' annotations write them. */ -}}
@@ -116,6 +164,7 @@ Docker's socket lies in /var/run itself, which is too much to hand out: there it
 - --node-name=$(NODE_NAME)
 - --agent-namespace=$(POD_NAMESPACE)
 {{- range list
+  (list "daemonset" (ternary (include "agent.name" .) "" (eq $v.cni "install")))
   (list "runtime" $v.containerRuntime)
   (list "runtime-endpoint" $v.runtimeEndpoint)
   (list "backend" $v.backend)
@@ -126,7 +175,8 @@ Docker's socket lies in /var/run itself, which is too much to hand out: there it
   (list "nri-socket" $v.nriSocket)
   (list "nri-index" $v.nriIndex)
   (list "fail-open" $v.failOpen)
-  (list "cni" $v.cni)
+  (list "startup-taint" $v.startupTaint)
+  (list "cni" (ternary "install" "off" (eq $v.cni "install")))
   (list "cni-bin-dir" $v.cniBinDir)
   (list "cni-conf-dir" $v.cniConfDir)
   (list "cni-socket" $v.cniSocket)

@@ -22,7 +22,7 @@ const report = `"metadata": {"annotations": {"pod-network-controller.istio.io/st
 // restrictsAgent lets the agent's account do what it must not, each alone, and what it must.
 func (s *server) restrictsAgent(t *testing.T) {
 	t.Helper()
-	s.install(t, "{}")
+	s.install(t, "{startupTaint: true}")
 	s.temptAgent(t)
 	s.podOn(t, release, "agent", "n1", release)
 	s.podOn(t, "silent", "here", "n1", "default")
@@ -36,6 +36,7 @@ func (s *server) restrictsAgent(t *testing.T) {
 		return nil
 	})
 	s.testDenials(t, agent)
+	t.Run("its node", func(t *testing.T) { s.restrictsToNode(t, agent) })
 	t.Run("what the agent is for", func(t *testing.T) {
 		for _, status := range []string{"True", "False", "True"} {
 			pod, err := patch(t.Context(), agent, "here", "status",
@@ -102,7 +103,9 @@ func (s *server) temptAgent(t *testing.T) {
 	t.Helper()
 	meta := metav1.ObjectMeta{Name: "temptation"}
 	_, err := s.admin.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
-		ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"patch"}}},
+		ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{""}, Resources: []string{"pods", "nodes", "nodes/status"}, Verbs: []string{"patch"},
+		}},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -61,7 +61,7 @@ func (s *server) install(t *testing.T, values string) {
 		if !ok {
 			continue
 		}
-		rendered[object.GetKind()] = true
+		rendered[object.GetKind()+" "+object.GetName()] = true
 		to := dynamic.ResourceInterface(client.Resource(gvr))
 		if object.GetNamespace() != "" {
 			to = client.Resource(gvr).Namespace(object.GetNamespace())
@@ -71,11 +71,13 @@ func (s *server) install(t *testing.T, values string) {
 		}
 	}
 	for kind, gvr := range resources() {
-		if rendered[kind] || !strings.HasPrefix(gvr.Group, "admission") {
-			continue
-		}
-		if err := client.Resource(gvr).Delete(t.Context(), release, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-			t.Fatal(err)
+		for _, name := range []string{release, release + "-node"} {
+			if rendered[kind+" "+name] || !strings.HasPrefix(gvr.Group, "admission") {
+				continue
+			}
+			if err := client.Resource(gvr).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+				t.Fatal(err)
+			}
 		}
 	}
 }

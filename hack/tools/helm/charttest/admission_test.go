@@ -28,6 +28,8 @@ func TestPoliciesFollowTheCluster(t *testing.T) {
 		"a cluster of Kubernetes 1.36":        {in: "{}", kinds: []string{validating, mutating}, want: []string{"MutatingAdmissionPolicy", "ValidatingAdmissionPolicy"}},
 		"switched off":                        {in: "admission: {enabled: false, restrictAgent: false}", kinds: []string{validating, mutating}},
 		"switched on, whatever is known":      {in: "admission: {enabled: true, restrictAgent: true}", want: []string{"MutatingAdmissionPolicy", "ValidatingAdmissionPolicy"}},
+		"the agent's node in addition":        {in: "startupTaint: true", kinds: []string{validating}, want: []string{"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicy"}},
+		"the agent's node, switched off":      {in: "{startupTaint: true, admission: {restrictAgent: false}}", kinds: []string{validating}},
 		"one that would change nothing":       {in: "admission: {enabled: true, readinessGate: false}"},
 		"a beta of a policy is not the thing": {in: "{}", kinds: []string{strings.Replace(mutating, "v1", "v1beta1", 1)}},
 	} {
@@ -54,9 +56,11 @@ func policyKinds(t *testing.T, values string, kinds []string) []string {
 		t.Fatal(err)
 	}
 	var found []string
+	bindings := map[string]int{} // how many more than policies, by the policy's kind and name
 	for doc := range strings.SplitSeq(rel.Manifest, "\n---\n") {
 		var head struct {
 			APIVersion, Kind string
+			Metadata         struct{ Name string }
 			Spec             struct{ PolicyName string }
 		}
 		if err := yaml.Unmarshal([]byte(doc), &head); err != nil {
@@ -65,14 +69,16 @@ func policyKinds(t *testing.T, values string, kinds []string) []string {
 		if head.APIVersion != "admissionregistration.k8s.io/v1" {
 			continue
 		}
-		if bound := strings.HasSuffix(head.Kind, "Binding"); bound != (head.Spec.PolicyName == name) {
-			t.Errorf("%s is for policy %q", head.Kind, head.Spec.PolicyName)
+		if kind, bound := strings.CutSuffix(head.Kind, "Binding"); bound {
+			bindings[kind+" "+head.Spec.PolicyName]++
+		} else {
+			bindings[kind+" "+head.Metadata.Name]--
 		}
 		found = append(found, head.Kind)
 	}
-	for _, kind := range found {
-		if !strings.HasSuffix(kind, "Binding") && !slices.Contains(found, kind+"Binding") {
-			t.Errorf("%s is not bound", kind)
+	for policy, n := range bindings {
+		if n != 0 {
+			t.Errorf("%s: %d bindings more than policies of the name", policy, n)
 		}
 	}
 	return found

@@ -88,6 +88,7 @@ func TestValuesMapOneToOne(t *testing.T) {
 		"nri-socket":                   {"nriSocket: /run/other/nri.sock", "/run/other/nri.sock"},
 		"nri-index":                    {"nriIndex: '05'", "05"},
 		"fail-open":                    {"failOpen: true", "true"},
+		"startup-taint":                {"startupTaint: true", "true"},
 		"cni":                          {"cni: install", "install"},
 		"cni-bin-dir":                  {"cniBinDir: /usr/libexec/cni", "/usr/libexec/cni"},
 		"cni-conf-dir":                 {"cniConfDir: /etc/kubernetes/cni/net.d", "/etc/kubernetes/cni/net.d"},
@@ -114,12 +115,16 @@ func TestValuesMapOneToOne(t *testing.T) {
 		t.Run(flag, func(t *testing.T) {
 			want := arguments(t, "{}")
 			want[flag] = tc.want
+			if flag == "cni" {
+				want["daemonset"] = name // without the CNI chain there is nothing to ask for
+			}
 			if diff := cmp.Diff(want, arguments(t, tc.in)); diff != "" {
 				t.Errorf("arguments (-want +got):\n%s", diff)
 			}
 			delete(defaults, flag)
 		})
 	}
+	delete(defaults, "daemonset")
 	if diff := cmp.Diff(notInValues(), defaults); diff != "" {
 		t.Errorf("arguments that this test does not move (-want +got):\n%s", diff)
 	}

@@ -15,6 +15,7 @@ func TestSchemaRefuses(t *testing.T) {
 		"a backend that is not there":         {"backend: ebpf", "value must be one of 'auto', 'nftables', 'iptables'"},
 		"an unknown selection":                {"select: all", "value must be one of 'annotation', 'injected', 'either'"},
 		"a mode that is not there yet":        {"interceptionMode: SIDEWAYS", "at '/interceptionMode': value must be one of 'REDIRECT', 'TPROXY', 'NONE'"},
+		"an unknown way with the CNI chain":   {"cni: remove", "value must be one of 'off', 'install', 'uninstall'"},
 		"an unknown log level":                {"logLevel: warn", "value must be one of 'debug', 'info', 'error'"},
 		"an unknown key":                      {"privileged: true", "additional properties 'privileged' not allowed"},
 		"an unknown key further down":         {"image: {repo: x}", "additional properties 'repo' not allowed"},
@@ -37,6 +38,7 @@ func TestSchemaRefuses(t *testing.T) {
 		"an unknown failure policy":           {"admission: {failurePolicy: Warn}", "at '/admission/failurePolicy': value must be one of 'Fail', 'Ignore'"},
 		"a wait without a unit":               {`admission: {waitTimeout: "60"}`, "at '/admission/waitTimeout': '60' does not match pattern"},
 		"an unknown part of the admission":    {"admission: {gate: true}", "additional properties 'gate' not allowed"},
+		"a startup taint of one's own":        {"startupTaint: example.com/not-ready", "at '/startupTaint': got string, want boolean"},
 		"a list inside a list item":           {`excludeNamespaces: ["a,b"]`, "at '/excludeNamespaces/0': 'a,b' does not match pattern"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,0 +1,107 @@
+package controllers
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// KeyStartupTaint is the taint that nodes may register with, of whatever effect: nothing is scheduled to a node that has it.
+const KeyStartupTaint = "pod-network-controller.istio.io/not-ready"
+
+// readyPause lies between two looks whether the agent is ready; they ask nobody but the node itself.
+const readyPause = time.Second
+
+// Bounds of the wait after a patch that failed.
+const (
+	firstPatchPause = 100 * time.Millisecond
+	lastPatchPause  = 30 * time.Second
+)
+
+// Nodes reads a node from the watch cache, and changes it.
+type Nodes interface {
+	Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error
+	Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.PatchOption) error
+}
+
+// StartupTaint takes the startup taint off the agent's own node, and puts none there:
+//
+//   - Reconcile is called when the node changes, and so also for one that was deleted and has registered with the taint again;
+//   - as long as the agent is not ready, the taint stays;
+//   - then one patch removes each taint of the key from its place, if it is still there; other taints are not written at all;
+//   - a patch that fails, as when somebody else has moved the taints meanwhile, is made anew with back-off.
+type StartupTaint struct {
+	Nodes Nodes
+	Node  string
+	// Ready says what the agent still lacks to look after pods.
+	Ready func(context.Context) error
+}
+
+// SetupWithManager registers the watch, of which CacheOptions leave the one node.
+func (s *StartupTaint) SetupWithManager(mgr ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(mgr).Named("startup-taint").For(&corev1.Node{}).
+		WithOptions(controller.Options{
+			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstPatchPause, lastPatchPause),
+		}).
+		Complete(s)
+}
+
+// Reconcile looks at the agent's node, whichever node it is asked for.
+func (s *StartupTaint) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
+	var node corev1.Node
+	if err := s.Nodes.Get(ctx, client.ObjectKey{Name: s.Node}, &node); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	steps, effects := removal(node.Spec.Taints)
+	if len(steps) == 0 {
+		return ctrl.Result{}, nil
+	}
+	if err := s.Ready(ctx); err != nil {
+		log.FromContext(ctx).V(1).Info("startup taint left", "reason", err.Error())
+		return ctrl.Result{RequeueAfter: readyPause}, nil
+	}
+	data, err := json.Marshal(steps)
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("encode patch: %w", err)
+	}
+	if err := s.Nodes.Patch(ctx, &node, client.RawPatch(types.JSONPatchType, data)); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			return ctrl.Result{}, nil
+		}
+		return ctrl.Result{}, fmt.Errorf("remove taint %s: %w", KeyStartupTaint, err)
+	}
+	log.FromContext(ctx).Info("startup taint removed", "effects", effects)
+	return ctrl.Result{}, nil
+}
+
+// patchStep is one operation of a JSON patch.
+type patchStep struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value string `json:"value,omitempty"`
+}
+
+// removal takes the startup taints away, the last one first, so that the places of the others stay what they are. Each is
+// tested to be there: the patch as a whole fails if one is not.
+func removal(taints []corev1.Taint) (steps []patchStep, effects []corev1.TaintEffect) {
+	for i, taint := range slices.Backward(taints) {
+		if taint.Key != KeyStartupTaint {
+			continue
+		}
+		place := fmt.Sprintf("/spec/taints/%d", i)
+		steps = append(steps, patchStep{Op: "test", Path: place + "/key", Value: KeyStartupTaint}, patchStep{Op: "remove", Path: place})
+		effects = append(effects, taint.Effect)
+	}
+	return steps, effects
+}

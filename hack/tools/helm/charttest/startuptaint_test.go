@@ -1,0 +1,70 @@
+package charttest
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+)
+
+const startupTaint = "pod-network-controller.istio.io/not-ready"
+
+// Whatever is set beside it, only the startup taint gives the agent a right to nodes.
+func TestOnlyTheStartupTaintNeedsNodes(t *testing.T) {
+	sets := cases(t)
+	sets["the startup taint alone"] = "startupTaint: true"
+	for name, values := range sets {
+		t.Run(name, func(t *testing.T) {
+			want := map[string][]string{
+				"pods": {"get", "list", "watch"}, "namespaces": {"get", "list", "watch"}, "pods/status": {"patch"}, "events": {"create", "patch"},
+			}
+			if valuesMap(t, values)["startupTaint"] == true {
+				want["nodes"] = []string{"list", "watch", "patch"}
+			}
+			if diff := cmp.Diff(want, clusterRights(t, values)); diff != "" {
+				t.Errorf("rights in the whole cluster (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// clusterRights are the verbs of the agent's ClusterRole, by resource.
+func clusterRights(t *testing.T, values string) map[string][]string {
+	t.Helper()
+	rights := map[string][]string{}
+	for _, doc := range documents(t, values) {
+		role, ok := decode(t, doc).(*rbacv1.ClusterRole)
+		if !ok {
+			continue
+		}
+		for _, rule := range role.Rules {
+			for _, resource := range rule.Resources {
+				rights[resource] = append(rights[resource], rule.Verbs...)
+			}
+		}
+	}
+	return rights
+}
+
+// An agent that does not tolerate the taint would never come to take it away.
+func TestTheAgentToleratesTheStartupTaint(t *testing.T) {
+	for name, tc := range map[string]struct {
+		in   string
+		want []corev1.Toleration
+	}{
+		"every taint is tolerated anyway":      {in: "startupTaint: true", want: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}},
+		"others alone":                         {in: "{startupTaint: true, tolerations: [{key: a}]}", want: []corev1.Toleration{{Key: "a"}, {Key: startupTaint, Operator: corev1.TolerationOpExists}}},
+		"every taint of one effect":            {in: "{startupTaint: true, tolerations: [{operator: Exists, effect: NoSchedule}]}", want: []corev1.Toleration{{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}, {Key: startupTaint, Operator: corev1.TolerationOpExists}}},
+		"none":                                 {in: "{startupTaint: true, tolerations: []}", want: []corev1.Toleration{{Key: startupTaint, Operator: corev1.TolerationOpExists}}},
+		"without the flag what is given stays": {in: "tolerations: [{key: a}]", want: []corev1.Toleration{{Key: "a"}}},
+		"without the flag none at all":         {in: "tolerations: null"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, daemonSet(t, tc.in).Spec.Template.Spec.Tolerations, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("tolerations (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,130 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+)
+
+// wantsCNI is the annotation by which the agent's DaemonSet says what its agents do about the CNI chain, as --cni says it.
+const wantsCNI = "pod-network-controller.istio.io/cni"
+
+// maxRefusals is how often in a row the agent is refused an answer before it believes that its rights are gone: an API
+// server that has just started may not know them yet.
+const maxRefusals = 3
+
+// home is the DaemonSet that the agent belongs to. While it stands, another agent follows this one on its node.
+type home struct {
+	api             metadata.Interface
+	namespace, name string
+	// every is the time between questions, limit that for all of them.
+	every, limit time.Duration
+}
+
+// newHome is nil for an agent that belongs to no DaemonSet.
+func newHome(config *rest.Config, namespace, name string) (*home, error) {
+	if name == "" {
+		return nil, nil //nolint:nilnil // an agent without a home is a good one
+	}
+	config = rest.CopyConfig(config)
+	config.Timeout = 2 * time.Second // one question
+	api, err := metadata.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make client for the agent's DaemonSet: %w", err)
+	}
+	return &home{api: api, namespace: namespace, name: name, every: time.Second, limit: 5 * time.Second}, nil
+}
+
+// gone tells why no agent will need the CNI chain after this one, or nothing where one will. An error says that nobody
+// could tell within the limit.
+//
+//   - The DaemonSet is not there, is being deleted with or without its namespace, or says that it wants the chain no more: gone.
+//   - The agent is refused: its Role goes with the DaemonSet, and its account. Gone, if it is refused again and again.
+//   - Any DaemonSet of the name, also one made anew: it stands.
+func (h *home) gone(ctx context.Context) (reason string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, h.limit)
+	defer cancel()
+	for refused := 0; ; {
+		reason, err = h.ask(ctx)
+		switch {
+		case err == nil:
+			return reason, nil
+		case genuine(err) && (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)):
+			if refused++; refused == maxRefusals {
+				return "the agent may not ask for its DaemonSet any more", nil
+			}
+		default:
+			refused = 0
+		}
+		select {
+		case <-ctx.Done():
+			return "", err
+		case <-time.After(h.every):
+		}
+	}
+}
+
+func (h *home) ask(ctx context.Context) (reason string, err error) {
+	sets := h.api.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "daemonsets"})
+	set, err := sets.Namespace(h.namespace).Get(ctx, h.name, metav1.GetOptions{})
+	switch {
+	case genuine(err) && apierrors.IsNotFound(err):
+		return "the agent's DaemonSet is gone", nil
+	case err != nil:
+		return "", fmt.Errorf("get DaemonSet %s/%s: %w", h.namespace, h.name, err)
+	case set.DeletionTimestamp != nil:
+		return "the agent's DaemonSet is being deleted", nil
+	}
+	if wants, told := set.Annotations[wantsCNI]; told && wants != cniModeInstall {
+		return "the agent's DaemonSet says " + wantsCNI + "=" + wants, nil
+	}
+	// A namespace that is being deleted loses its pods before its DaemonSets.
+	namespace, err := h.api.Resource(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}).Get(ctx, h.namespace, metav1.GetOptions{})
+	if err == nil && namespace.DeletionTimestamp != nil {
+		return "the agent's namespace is being deleted", nil
+	}
+	return "", nil
+}
+
+// genuine tells whether an error is the API server's own answer, rather than that of something on the way to it.
+func genuine(err error) bool {
+	return err != nil && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+}
+
+// chainKeeper keeps the CNI plugin in the node's chain.
+type chainKeeper interface {
+	Start(ctx context.Context) error
+	Uninstall() error
+}
+
+// keepChain keeps the plugin in the chain, and takes it out when the process is told to end (by the end of told) and no
+// other agent will follow it: a chain that asks an agent which never comes back starts no pod.
+func keepChain(told context.Context, log logr.Logger, chain chainKeeper, h *home) manager.RunnableFunc {
+	return func(ctx context.Context) error {
+		if err := chain.Start(ctx); err != nil || told.Err() == nil || h == nil {
+			return err
+		}
+		reason, err := h.gone(context.WithoutCancel(told))
+		switch {
+		case err != nil:
+			log.Error(err, "CNI plugin left in the chain: nobody could tell whether another agent follows")
+		case reason == "":
+			log.Info("CNI plugin left in the chain for the next agent")
+		default:
+			if err := chain.Uninstall(); err != nil {
+				log.Error(err, "CNI plugin still in the chain of an agent that ends for good: run `cni uninstall` on the node", "reason", reason)
+				return nil
+			}
+			log.Info("CNI plugin taken out of the chain", "reason", reason)
+		}
+		return nil
+	}
+}

@@ -1,0 +1,63 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestReadinessNamesWhatIsMissing(t *testing.T) {
+	missing := map[string]error{}
+	r := &readiness{}
+	for _, name := range []string{"nri", "cni", "runtime"} {
+		r.add(name, func(context.Context) error { return missing[name] })
+	}
+	if err := r.check(t.Context()); err != nil {
+		t.Errorf("all is there: %v", err)
+	}
+	for _, name := range []string{"nri", "runtime"} {
+		missing[name] = errors.New("away")
+		if err := r.check(t.Context()); !errors.Is(err, missing[name]) || !strings.HasPrefix(err.Error(), name+": ") {
+			t.Errorf("%s is away: %v", name, err)
+		}
+		delete(missing, name)
+	}
+}
+
+func TestReadinessLooksAtAllPartsAtOnce(t *testing.T) {
+	meet := make(chan struct{})
+	r := &readiness{}
+	for _, name := range []string{"a", "b"} {
+		r.add(name, func(ctx context.Context) error {
+			select {
+			case meet <- struct{}{}:
+			case <-meet:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			return errors.New("away")
+		})
+	}
+	if err := r.check(t.Context()); err == nil || err.Error() != "a: away\nb: away" {
+		t.Errorf("%v, want both that are missing", err)
+	}
+}
+
+func TestReadinessWaitsForNoPartForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, began := &readiness{}, time.Now()
+		r.add("runtime", func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		if err := r.check(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error %v, want a deadline", err)
+		}
+		if took := time.Since(began); took != checkTimeout {
+			t.Errorf("waited %s, want %s", took, checkTimeout)
+		}
+	})
+}

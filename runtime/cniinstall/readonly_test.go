@@ -1,0 +1,135 @@
+package cniinstall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// readOnlyBin makes the installers that follow see the directory of binaries as a container does that has it mounted
+// read-only. f is what the node's own hands do to it meanwhile.
+func (n *node) readOnlyBin(t *testing.T) (byHand func(f func() error)) {
+	t.Helper()
+	if os.Getuid() != 0 { // modes stop other users
+		mode := func(m os.FileMode) error { return os.Chmod(n.bin, m) }
+		t.Cleanup(func() { _ = mode(0o755) })
+		if err := mode(0o555); err != nil {
+			t.Fatal(err)
+		}
+		return func(f func() error) {
+			t.Helper()
+			if err := errors.Join(mode(0o755), f(), mode(0o555)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	// A mount that no path leads to but its descriptor's: it is gone however the test ends.
+	fd, err := unix.OpenTree(unix.AT_FDCWD, n.bin, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
+		t.Fatal(err)
+	}
+	n.bin = fmt.Sprintf("/proc/self/fd/%d", fd)
+	return func(f func() error) {
+		t.Helper()
+		if err := f(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// wantReadOnly wants an error that says what is wrong with the binary and what to do.
+func wantReadOnly(t *testing.T, err error, fault string) {
+	t.Helper()
+	if !errors.Is(err, unix.EROFS) && !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("got %v, want a refusal to write", err)
+		return
+	}
+	wants := []string{"istio-pod-network-cni " + fault}
+	if errors.Is(err, unix.EROFS) {
+		wants = append(wants, "restart the agent's pod", "cni install --binary-only")
+	}
+	for _, want := range wants {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q in it", err, want)
+		}
+	}
+}
+
+func TestTheBinaryAlone(t *testing.T) {
+	n := newNode(t)
+	n.put(t, "10-kc.conflist", plain)
+	before := n.tree(t)
+	for _, version := range []string{"#!program", "#!newer", "#!newer"} {
+		n.write(t, n.source, version)
+		if err := n.installer(t).PlaceBinary(); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(filepath.Join(n.bin, "istio-pod-network-cni")); err != nil || string(got) != version {
+			t.Errorf("%q, %v; want %q", got, err, version)
+		}
+	}
+	if n.count(BinaryPlaced) != 2 {
+		t.Errorf("placed %d times, want 2", n.count(BinaryPlaced))
+	}
+	if after := n.tree(t); len(after) != len(before) || n.get(t, "10-kc.conflist") != plain {
+		t.Error("the configuration was touched")
+	}
+}
+
+// What the init container has put is all that the agent needs, and it goes on repairing the configuration.
+func TestBinaryOfAReadOnlyDirectory(t *testing.T) {
+	n := newNode(t)
+	n.put(t, "10-kc.conflist", plain)
+	if err := n.installer(t).PlaceBinary(); err != nil {
+		t.Fatal(err)
+	}
+	onNode := filepath.Join(n.bin, "istio-pod-network-cni")
+	byHand := n.readOnlyBin(t)
+	i := n.installer(t)
+	n.keep(t, i)
+	eventually(t, "the entry is there", func() bool { return n.get(t, "10-kc.conflist") == chained && i.Check() == nil })
+	n.put(t, "10-kc.conflist", strings.Replace(plain, "cni0", "cni1", 1))
+	eventually(t, "the entry is back", func() bool {
+		return n.get(t, "10-kc.conflist") == strings.Replace(chained, "cni0", "cni1", 1)
+	})
+	byHand(func() error { return os.Remove(onNode) })
+	eventually(t, "it says so", func() bool { return n.count(Failed) == 1 })
+	wantReadOnly(t, i.Check(), "is not there")
+	byHand(func() error { return os.WriteFile(onNode, []byte("#!other"), 0o755) })
+	eventually(t, "what another pod's init container puts there is good", func() bool { return i.Check() == nil })
+}
+
+func TestAnotherBinaryInAReadOnlyDirectory(t *testing.T) {
+	n := newNode(t)
+	n.put(t, "10-kc.conflist", plain)
+	n.write(t, filepath.Join(n.bin, "istio-pod-network-cni"), "#!other")
+	if err := os.Chmod(filepath.Join(n.bin, "istio-pod-network-cni"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	n.readOnlyBin(t)
+	i := n.installer(t, func(c *Config) { c.Resync = time.Millisecond })
+	n.keep(t, i)
+	eventually(t, "it says so", func() bool { return n.count(Failed) == 1 })
+	wantReadOnly(t, i.Check(), "is not the one of this version")
+	if n.get(t, "10-kc.conflist") != plain {
+		t.Error("chained to a binary that is not the agent's own")
+	}
+	quiet, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	<-quiet.Done()
+	if n.count(Failed) != 1 {
+		t.Errorf("told %d times, want once", n.count(Failed))
+	}
+}

@@ -1,0 +1,51 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// burst is how many pods start at once, unless E2E_BURST says otherwise. A node has room for some 240.
+const burst = 100
+
+func burstSize(t *testing.T) int {
+	t.Helper()
+	text := os.Getenv("E2E_BURST")
+	if text == "" {
+		return burst
+	}
+	n, err := strconv.Atoi(text)
+	must(t, err)
+	return n
+}
+
+// Not parallel: it starts as many pods as the node takes.
+func TestBurstNoFirstConnectionBypassesTheProxy(t *testing.T) {
+	s := newSpace(t, nil)
+	control := catchAll(t)
+	s.create(t, dialer("control", nil, 0, control.port))
+	s.await(t, "control", hasDialled)
+	if control.none() {
+		t.Fatal("a pod that did not ask reached nobody: the test would prove nothing")
+	}
+	caught, size := catchAll(t), burstSize(t)
+	began := time.Now()
+	for i := range size {
+		s.create(t, dialer(fmt.Sprintf("dialer-%d", i), asked(), i, caught.port))
+	}
+	s.awaitAll(t, size+1, hasDialled)
+	t.Logf("%d pods dialled %d times each in their first moments, within %s", size, dials, time.Since(began).Round(time.Millisecond))
+	caught.wantNone(t)
+	list, err := s.pods().List(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	for i := range list.Items {
+		if pod := &list.Items[i]; pod.Name != "control" && readDetails(t, pod).Entrance != reporter() {
+			t.Errorf("pod %s was programmed by %s", pod.Name, readDetails(t, pod).Entrance)
+		}
+	}
+}

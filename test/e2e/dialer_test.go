@@ -1,0 +1,125 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// catcher counts connections that reach the world at a port of their own, by the address that they were made to.
+type catcher struct {
+	port int
+	mu   sync.Mutex
+	got  map[netip.Addr]int
+}
+
+func catchAll(t testing.TB) *catcher {
+	t.Helper()
+	l, err := net.Listen("tcp", "[::]:0")
+	must(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	c := &catcher{port: l.Addr().(*net.TCPAddr).Port, got: map[netip.Addr]int{}}
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c.mu.Lock()
+			c.got[conn.LocalAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()]++
+			c.mu.Unlock()
+			_ = conn.Close()
+		}
+	}()
+	return c
+}
+
+// none tells whether no connection came.
+func (c *catcher) none() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.got) == 0
+}
+
+func (c *catcher) wantNone(t *testing.T) {
+	t.Helper()
+	if !c.none() {
+		t.Errorf("connections bypassed the proxy, by where they went: %v", c.got)
+	}
+}
+
+// dials is how often a dialer dials.
+const dials = 20
+
+// dialer is a pod whose only container does nothing but dial the world, from its first instruction on, and ends. It has no
+// proxy: what is redirected is refused, and what is not reaches the world. The number tells where: each has an address of its own.
+func dialer(name string, annotations map[string]string, number, port int) *corev1.Pod {
+	f := families()[number%2]
+	pod := newPod(name, annotations, corev1.Container{
+		Name: "app", Image: "localhost/testapp:1",
+		Args: []string{"dial", fmt.Sprintf("-n=%d", dials), "-every=2ms", f.at(byte(1+number/2%250), uint16(port)).String()},
+	})
+	pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+	return pod
+}
+
+// hasDialled is nil for a dialer whose container ran, and ended.
+func hasDialled(pod *corev1.Pod) error {
+	for _, c := range pod.Status.ContainerStatuses {
+		if end := c.State.Terminated; end != nil && !end.StartedAt.IsZero() {
+			return nil
+		}
+	}
+	return fmt.Errorf("it is %s: %v", pod.Status.Phase, pod.Status.ContainerStatuses)
+}
+
+// wave makes one dialer after the other until it is ended.
+type wave struct {
+	*space
+	stop context.CancelFunc
+	done sync.WaitGroup
+	made int
+}
+
+// waveEvery lies between two pods of a wave: as fast as the node can start them beside the trouble that it has.
+const waveEvery = 400 * time.Millisecond
+
+func (s *space) wave(t *testing.T, c *catcher) *wave {
+	t.Helper()
+	w := &wave{space: s}
+	ctx, cancel := context.WithCancel(t.Context())
+	w.stop = cancel
+	t.Cleanup(func() { cancel(); w.done.Wait() })
+	w.done.Go(func() {
+		tick := time.NewTicker(waveEvery)
+		defer tick.Stop()
+		for ; ctx.Err() == nil; w.made++ {
+			pod := dialer(fmt.Sprintf("dialer-%d", w.made), asked(), w.made, c.port)
+			if _, err := s.pods().Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+				t.Error(err)
+				return
+			}
+			select {
+			case <-ctx.Done():
+			case <-tick.C:
+			}
+		}
+	})
+	return w
+}
+
+// end stops the wave and waits until all its pods have dialled.
+func (w *wave) end(t *testing.T) {
+	t.Helper()
+	w.stop()
+	w.done.Wait()
+	w.awaitAll(t, w.made, hasDialled)
+	t.Logf("%d pods dialled %d times each in their first moments", w.made, dials)
+}
