@@ -153,7 +153,7 @@ func (p *plugin) judge(ctx context.Context, pod *api.PodSandbox) (Outcome, error
 	if outcome, ok := p.known(s.ID); ok {
 		return outcome, nil
 	}
-	log := p.log.WithValues("pod", s.Pod(), "podUID", s.UID, "sandbox", s.ID)
+	log := p.log.WithValues("pod", s.Pod(), "podUID", s.UID)
 	ctx, cancel := context.WithTimeout(logr.NewContext(ctx, log), p.deadline())
 	defer cancel()
 	asked, err := p.Handler.Ensure(ctx, s)
@@ -161,12 +161,12 @@ func (p *plugin) judge(ctx context.Context, pod *api.PodSandbox) (Outcome, error
 	case err == nil:
 		return p.settle(s.ID, asked), nil
 	case errors.Is(err, podnet.ErrNoPod): // deleted while it was being started
-		log.Info("pod refused", "reason", err.Error())
+		log.Info("pod refused", "sandbox", s.ID, "reason", err.Error())
 	case p.FailOpen:
-		log.Error(err, "pod let through without its rules")
+		log.Error(err, "pod let through without its rules", "sandbox", s.ID)
 		return LetThrough, nil
 	default:
-		log.Error(err, "pod refused")
+		log.Error(err, "pod refused", "sandbox", s.ID)
 	}
 	return Refused, fmt.Errorf("istio-pod-network-controller refuses pod %s until its traffic can be redirected: %w", s.Pod(), err)
 }
@@ -243,7 +243,7 @@ func (p *plugin) work(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case s := <-p.queue:
-			log := p.log.WithValues("pod", s.Pod(), "podUID", s.UID, "sandbox", s.ID)
+			log := p.log.WithValues("pod", s.Pod(), "podUID", s.UID)
 			ctx, cancel := context.WithTimeout(logr.NewContext(ctx, log), p.deadline())
 			if asked, err := p.Handler.Ensure(ctx, s); err == nil {
 				p.settle(s.ID, asked)
