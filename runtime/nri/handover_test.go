@@ -113,7 +113,8 @@ func TestNoPodStartsUnseenWhileOneAgentTakesOverFromAnother(t *testing.T) {
 			t.Errorf("pod %d is refused: %v", i, err)
 		}
 		byOlder, byNewer := older.knows(id), newer != nil && newer.knows(id)
-		if both := i >= pods/3 && i <= 2*pods/3; !byOlder && !byNewer || both && !(byOlder && byNewer) {
+		both := i >= pods/3 && i <= 2*pods/3
+		if unseen := !byOlder && !byNewer; unseen || both && byOlder != byNewer {
 			t.Errorf("pod %d: the old agent was asked: %v, the new one: %v", i, byOlder, byNewer)
 		}
 		if i == 2*pods/3 {
