@@ -56,10 +56,14 @@ func (b *fakeBackend) Remove(_ context.Context, netns string) (bool, error) {
 	return was, b.err
 }
 
-// fakeFinder knows one sandbox a UID.
-type fakeFinder struct{ sandboxes map[string]podnet.Sandbox }
+// fakeFinder knows one sandbox a UID, and counts questions.
+type fakeFinder struct {
+	sandboxes map[string]podnet.Sandbox
+	asked     int
+}
 
 func (f *fakeFinder) Find(_ context.Context, pod podnet.Sandbox) (podnet.Sandbox, error) {
+	f.asked++
 	found, ok := f.sandboxes[pod.UID]
 	if !ok {
 		return pod, fmt.Errorf("uid %s: %w", pod.UID, podnet.ErrNotReady)

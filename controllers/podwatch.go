@@ -66,7 +66,7 @@ func (w *PodWatch) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues("pod", req.String(), "podUID", pod.UID, "entrance", Watch))
 	_, err := w.Programmer.Ensure(ctx, Watch, podnet.Sandbox{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)})
 	if absent(err) && pod.DeletionTimestamp == nil {
-		return ctrl.Result{RequeueAfter: w.waiting.delay(req.NamespacedName, time.Now())}, nil
+		return ctrl.Result{RequeueAfter: w.delay(req.NamespacedName)}, nil
 	}
 	w.waiting.done(req.NamespacedName)
 	switch {
@@ -78,6 +78,15 @@ func (w *PodWatch) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 		return ctrl.Result{}, nil
 	}
 	return ctrl.Result{}, err
+}
+
+// delay is how long a pod's sandbox is waited for before it is looked for again. A runtime that tells of sandboxes by itself
+// is not to be hurried: with many pods starting its answers would cost more than all that the agent does.
+func (w *PodWatch) delay(pod types.NamespacedName) time.Duration {
+	if w.Programmer.told() {
+		return lastDelay
+	}
+	return w.waiting.delay(pod, time.Now())
 }
 
 // podsOf maps a namespace to the pods of this node in it.

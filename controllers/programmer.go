@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -83,6 +84,8 @@ type Programmer struct {
 	Reporter    Reporter
 	Ledger      *Ledger
 	Metrics     *Metrics
+	// Told says, one for each such entrance, whether the runtime tells by itself of every sandbox that it makes, at present.
+	Told []func() bool
 
 	locks keyedMutex
 }
@@ -127,6 +130,10 @@ func starting(pod *corev1.Pod) *corev1.Pod {
 	out := *pod
 	out.Status.Phase = corev1.PodPending
 	return &out
+}
+
+func (p *Programmer) told() bool {
+	return slices.ContainsFunc(p.Told, func(told func() bool) bool { return told() })
 }
 
 // Forget drops what is remembered of a sandbox that is gone; its rules went with its namespace.

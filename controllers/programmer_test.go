@@ -278,3 +278,38 @@ func TestAPodThatStartsHasNotFinished(t *testing.T) {
 		}
 	}
 }
+
+// A node that starts many pods would otherwise be asked for each of them again and again.
+func TestARuntimeThatTellsOfSandboxesIsNotAsked(t *testing.T) {
+	b := newBench(t)
+	told := true
+	b.Told = []func() bool{func() bool { return told }}
+	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); !errors.Is(err, podnet.ErrNotReady) || b.finder.asked != 0 {
+		t.Fatalf("error %v after %d questions", err, b.finder.asked)
+	}
+	known := b.sandbox
+	known.ID, known.NetNS = "sandbox-1", "/netns/1"
+	if _, err := b.Ensure(t.Context(), NRI, known); err != nil {
+		t.Fatal(err)
+	}
+	b.ensure(t, Unchanged)
+	if b.finder.asked != 0 {
+		t.Errorf("%d questions for a sandbox that was told of", b.finder.asked)
+	}
+	b.backend.err = fmt.Errorf("enter: %w", podnet.ErrGone)
+	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); !errors.Is(err, podnet.ErrGone) {
+		t.Errorf("error %v", err)
+	}
+	b.backend.err = nil
+	b.pods.pod.Status.PodIPs = []corev1.PodIP{{IP: "192.0.2.1"}}
+	b.finder.sandboxes["uid-1"] = podnet.Sandbox{ID: "sandbox-2", NetNS: "/netns/2"}
+	b.ensure(t, Changed)
+	if b.backend.held["/netns/2"] == "" {
+		t.Error("a sandbox that nobody told of was not found")
+	}
+	told = false
+	asked := b.finder.asked
+	if b.ensure(t, Unchanged); b.finder.asked == asked {
+		t.Error("a runtime that tells nothing was not asked")
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,10 +25,21 @@ type visit struct {
 	intent  intent.Intent
 }
 
-// find completes the sandbox where the entrance does not know its namespace.
+// find completes the sandbox where the entrance does not know its namespace. A runtime that tells of sandboxes by itself is
+// asked only for those of which it should have told.
 func (v *visit) find(ctx context.Context) error {
 	if v.sandbox.NetNS != "" {
 		return nil
+	}
+	if v.told() {
+		known, ok := v.Ledger.Of(v.sandbox.UID)
+		switch {
+		case ok && known.Sandbox.NetNS != "" && (v.intent.Spec.DNS != iptables.DNSResolvConf || known.Sandbox.Nameservers != ""):
+			v.sandbox = known.Sandbox
+			return nil
+		case !ok && !started(v.pod):
+			return fmt.Errorf("find sandbox: the runtime has told of none: %w", podnet.ErrNotReady)
+		}
 	}
 	found, err := v.Finder.Find(ctx, v.sandbox)
 	if err != nil {
@@ -130,6 +142,9 @@ func (v *visit) fail(ctx context.Context, err error) (Result, error) {
 	if !absent(err) && v.takenDown(ctx) {
 		err = errors.Join(podnet.ErrGone, err)
 	}
+	if errors.Is(err, podnet.ErrGone) {
+		v.Ledger.Forget(v.sandbox.ID)
+	}
 	if absent(err) {
 		if v.reportStale(ctx) {
 			v.report("", ReasonSandboxNotReady, "the pod's new sandbox has no rules yet")
@@ -164,6 +179,15 @@ func (v *visit) reportStale(ctx context.Context) bool {
 	}
 	_, err := v.Backend.Present(ctx, known.Sandbox.NetNS)
 	return err != nil
+}
+
+// started tells whether the kubelet knows of a sandbox of the pod.
+func started(pod *corev1.Pod) bool {
+	return len(pod.Status.PodIPs) > 0 ||
+		slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.ContainerID != "" }) ||
+		slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodReadyToStartContainers && c.Status == corev1.ConditionTrue
+		})
 }
 
 // absent tells the errors that only say that a pod or its sandbox is not there (yet, or any more).

@@ -14,4 +14,4 @@ fi
 echo "measuring in network namespaces of this machine"
 go -C hack/bench run . -json "$file" >/dev/null
 echo "measuring in the cluster"
-BENCH_JSON=$file E2E_BACKENDS=nftables hack/e2e.sh -test.run '^$' -test.bench . -test.benchtime 1x -test.v=false
+BENCH_JSON=$file E2E_BACKENDS=nftables E2E_ENTRANCES=nri hack/e2e.sh -test.run '^$' -test.bench . -test.benchtime 1x -test.v=false

@@ -2,6 +2,8 @@
 # Runs the end-to-end tests in a one-node cluster of their own. Arguments go to the test program: hack/e2e.sh -test.run TestX
 # E2E_KEEP=1 uses the cluster that is up, or leaves the new one up, to look at it or to run again quickly.
 # E2E_BACKENDS lists what programs the kernel, a run each in the same cluster: "nftables iptables" unless it says otherwise.
+# E2E_ENTRANCES lists the ways to leave no window, a run each behind those: "nri required wait cni" unless it says otherwise.
+# E2E_BURST is how many pods start at once in them.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -9,6 +11,7 @@ name=istio-pod-network-controller
 kc=hack/cluster/kc
 keep=${E2E_KEEP:-}
 read -ra backends <<<"${E2E_BACKENDS:-nftables iptables}"
+entrances=" ${E2E_ENTRANCES-nri required wait cni} "
 # What says nothing of a backend is tested once: how many requests the agent makes, and what it leaves behind.
 once='^(TestFiftyPodsAtOnceCostOneWriteEach|TestPodsDeletedWhileBeingProgrammedLeaveNothing)$'
 
@@ -54,6 +57,27 @@ wait_left() {
   $kc kubectl -n default delete pod after --now
 }
 
+# leave_chain sees that the CNI plugin goes from the node's configuration when it is turned off, and when the chart is removed.
+leave_chain() {
+  local chained
+  chained=$(configuration)
+  if [[ $chained == "$before" ]]; then
+    echo "e2e: the CNI plugin is in no configuration of the node, which is nothing to be taken out of" >&2
+    exit 1
+  fi
+  say "turning the CNI entrance off"
+  hack/deploy.sh --set nri=off --set cni=off
+  wait_left
+  say "turning it on, and removing the agent"
+  hack/deploy.sh --set nri=off --set cni=install
+  if [[ $(configuration) != "$chained" ]]; then
+    echo "e2e: the CNI plugin is not in the chain again" >&2
+    exit 1
+  fi
+  $kc exec -- "${HELM:-$(make -s print-helm)}" uninstall "$name" --namespace "$name" --wait --timeout 2m
+  wait_left
+}
+
 say "building the image and the tests"
 make -s image
 if [[ " ${backends[*]} " == *" iptables "* ]]; then make -s image-iptables; fi
@@ -88,6 +112,7 @@ before=$(configuration)
 entrance() {
   local name=$1 pattern=$2
   shift 2
+  if [[ $entrances != *" $name "* ]]; then return; fi
   say "installing the agent so that no pod starts without its rules: $name"
   hack/deploy.sh --set backend=nftables --set select=either "$@"
   say "running the tests of first packets"
@@ -100,19 +125,4 @@ entrance required '^TestAlways' --set nri=required --set admission.requiredPlugi
 entrance wait '^Test(Burst|AlwaysPods)' --set nri=off --set admission.waitContainer=true
 entrance cni '^Test(Early|Burst|Always)' --set nri=off --set cni=install
 
-chained=$(configuration)
-if [[ $chained == "$before" ]]; then
-  echo "e2e: the CNI plugin is in no configuration of the node, which is nothing to be taken out of" >&2
-  exit 1
-fi
-say "turning the CNI entrance off"
-hack/deploy.sh --set nri=off --set cni=off
-wait_left
-say "turning it on, and removing the agent"
-hack/deploy.sh --set nri=off --set cni=install
-if [[ $(configuration) != "$chained" ]]; then
-  echo "e2e: the CNI plugin is not in the chain again" >&2
-  exit 1
-fi
-$kc exec -- "${HELM:-$(make -s print-helm)}" uninstall "$name" --namespace "$name" --wait --timeout 2m
-wait_left
+if [[ $entrances == *" cni "* ]]; then leave_chain; fi

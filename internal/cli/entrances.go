@@ -115,6 +115,7 @@ func addNRI(mgr manager.Manager, o *runOptions, ready *readiness, e entrance) er
 		Name: "istio_pod_network_controller_nri_connected", Help: "1 while the container runtime asks the agent before containers start.",
 	}, func() float64 { return map[bool]float64{true: 1}[n.Connected()] })
 	ready.add("nri", n.Check)
+	e.programmer.Told = append(e.programmer.Told, n.Connected)
 	return errors.Join(
 		metrics.Registry.Register(connected), metrics.Registry.Register(calls),
 		mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return n.Start(logr.NewContext(ctx, ctrl.Log)) })),
@@ -158,6 +159,7 @@ func addCNI(ctx context.Context, mgr manager.Manager, o *runOptions, ready *read
 	if err != nil {
 		return err
 	}
+	e.programmer.Told = append(e.programmer.Told, func() bool { return installer.Check() == nil })
 	ready.add("cni", func(context.Context) error { return errors.Join(server.Check(), installer.Check()) })
 	return errors.Join(mgr.Add(server), mgr.Add(keepChain(ctx, ctrl.Log, installer, home)))
 }

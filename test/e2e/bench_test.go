@@ -20,7 +20,7 @@ const (
 )
 
 // BenchmarkAgent measures what a pod costs and adds rows to the file that BENCH_JSON names. It reports and judges nothing.
-// hack/bench.sh runs it.
+// hack/bench.sh runs it, once with an agent that watches only, and once with NRI.
 func BenchmarkAgent(b *testing.B) {
 	file := os.Getenv("BENCH_JSON")
 	if file == "" {
@@ -28,7 +28,11 @@ func BenchmarkAgent(b *testing.B) {
 	}
 	var rows []row
 	for b.Loop() {
-		rows = append(measureSingles(b), measureCrowd(b)...)
+		if entrance() == "nri" {
+			rows = append(measureCalls(b), measureStarts(b)...)
+		} else {
+			rows = append(measureSingles(b), measureCrowd(b)...)
+		}
 	}
 	all, err := addRows(file, rows)
 	must(b, err)
