@@ -102,6 +102,7 @@ func (e *Entrance) Check(context.Context) error {
 func (e *Entrance) Start(ctx context.Context) error {
 	log := logr.FromContextOrDiscard(ctx).WithValues("entrance", "nri")
 	p := newPlugin(e.config, log)
+	p.synchronized = func() { e.connected.Store(true) }
 	go p.work(ctx)
 	for wait := firstWait; ctx.Err() == nil; wait = min(2*wait, lastWait) {
 		since := time.Now()
@@ -140,7 +141,6 @@ func (e *Entrance) connect(ctx context.Context, p *plugin) error {
 	if err := s.Start(ctx); err != nil {
 		return fmt.Errorf("register with the runtime: %w", err)
 	}
-	e.connected.Store(true)
 	stop := context.AfterFunc(ctx, func() {
 		p.awaitQuiet()
 		s.Stop()

@@ -50,8 +50,9 @@ const (
 // What goes wrong is an explicit error, in time: an answer that comes too late lets the pod through.
 type plugin struct {
 	Config
-	log   logr.Logger
-	queue chan podnet.Sandbox
+	log          logr.Logger
+	queue        chan podnet.Sandbox
+	synchronized func()
 
 	mu      sync.Mutex
 	calls   int                  // under way
@@ -63,7 +64,8 @@ type plugin struct {
 func newPlugin(c Config, log logr.Logger) *plugin {
 	return &plugin{
 		Config: c, log: log, queue: make(chan podnet.Sandbox, queueLength), settled: map[string]Outcome{},
-		limit: func() time.Duration { return api.DefaultPluginRequestTimeout },
+		synchronized: func() {},
+		limit:        func() time.Duration { return api.DefaultPluginRequestTimeout },
 	}
 }
 
@@ -91,6 +93,7 @@ func (p *plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, _ []*api
 		default: // full: the watch comes to it, and CreateContainer before anything starts in it
 		}
 	}
+	p.synchronized() // from here on it calls us, and not from when we have registered
 	p.log.Info("runtime connected", "sandboxes", len(pods), "queued", queued)
 	return nil, nil
 }

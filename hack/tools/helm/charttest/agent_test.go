@@ -69,10 +69,9 @@ func checkSecurity(t *testing.T, pod corev1.PodSpec, values string) {
 
 func checkMounts(t *testing.T, pod corev1.PodSpec) {
 	t.Helper()
-	volumes := make(map[string]string, len(pod.Volumes))
-	own := map[string]bool{}
+	volumes := make(map[string]string, len(pod.Volumes)) // paths on the node
 	for _, volume := range pod.Volumes {
-		if own[volume.Name] = volume.EmptyDir != nil; !own[volume.Name] {
+		if volume.EmptyDir == nil { // that is the pod's own
 			volumes[volume.Name] = volume.HostPath.Path
 		}
 	}
@@ -83,28 +82,32 @@ func checkMounts(t *testing.T, pod corev1.PodSpec) {
 			}
 		}
 	}
-	tooWide := map[string]bool{"/": true, "/run": true, "/var/run": true, "/var": true, "/proc": true}
 	for _, mount := range pod.Containers[0].VolumeMounts {
-		if own[mount.Name] {
-			delete(own, mount.Name)
-			continue
-		}
-		if volumes[mount.Name] != mount.MountPath {
-			t.Errorf("%s: the node's %q is mounted at %q, want the same path", mount.Name, volumes[mount.Name], mount.MountPath)
-		}
-		writable := mount.Name == "cni-conf" || mount.Name == "cni-socket"
-		if mount.ReadOnly == writable || tooWide[mount.MountPath] {
-			t.Errorf("%s: read-only %t, or too wide", mount.MountPath, mount.ReadOnly)
-		}
-		// Without propagation a namespace made later is an empty file, and a container's unmounted root stays in use.
-		socket := strings.HasSuffix(mount.MountPath, ".sock")
-		if !socket && !writable && (mount.MountPropagation == nil || *mount.MountPropagation != corev1.MountPropagationHostToContainer) {
-			t.Errorf("%s: mounts of the node do not reach the agent", mount.MountPath)
+		if mount.Name != "health" { // update_test.go says which it is
+			checkMount(t, mount, volumes[mount.Name])
 		}
 		delete(volumes, mount.Name)
 	}
 	if len(volumes) != 0 {
 		t.Errorf("volumes that nothing mounts: %v", volumes)
+	}
+}
+
+// checkMount judges what the agent sees of a path of the node.
+func checkMount(t *testing.T, mount corev1.VolumeMount, path string) {
+	t.Helper()
+	if path != mount.MountPath {
+		t.Errorf("%s: the node's %q is mounted at %q, want the same path", mount.Name, path, mount.MountPath)
+	}
+	tooWide := map[string]bool{"/": true, "/run": true, "/var/run": true, "/var": true, "/proc": true}
+	writable := mount.Name == "cni-conf" || mount.Name == "cni-socket"
+	if mount.ReadOnly == writable || tooWide[mount.MountPath] {
+		t.Errorf("%s: read-only %t, or too wide", mount.MountPath, mount.ReadOnly)
+	}
+	// Without propagation a namespace made later is an empty file, and a container's unmounted root stays in use.
+	socket := strings.HasSuffix(mount.MountPath, ".sock")
+	if !socket && !writable && (mount.MountPropagation == nil || *mount.MountPropagation != corev1.MountPropagationHostToContainer) {
+		t.Errorf("%s: mounts of the node do not reach the agent", mount.MountPath)
 	}
 }
 
