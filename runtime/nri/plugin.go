@@ -143,8 +143,10 @@ func (p *plugin) awaitQuiet() {
 		defer p.mu.Unlock()
 		return p.calls == 0 && time.Since(p.ended) > pause
 	}
+	tick := time.NewTicker(pause / 4)
+	defer tick.Stop()
 	for end := time.Now().Add(lastCalls); !quiet() && time.Now().Before(end); {
-		time.Sleep(pause / 4)
+		<-tick.C
 	}
 }
 
