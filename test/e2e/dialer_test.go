@@ -102,7 +102,7 @@ func (s *space) wave(t *testing.T, c *catcher) *wave {
 		defer tick.Stop()
 		for ; ctx.Err() == nil; w.made++ {
 			pod := dialer(fmt.Sprintf("dialer-%d", w.made), asked(), w.made, c.port)
-			if _, err := s.pods().Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
+			if _, err := s.pods().Create(context.WithoutCancel(ctx), pod, metav1.CreateOptions{}); err != nil {
 				t.Error(err)
 				return
 			}

@@ -115,15 +115,17 @@ func TestAlwaysNothingBypassesTheProxyInTrouble(t *testing.T) {
 		{"the agent is updated", func() { s.rollAgent(t) }},
 	}
 	for _, trouble := range troubles {
-		before := w.dialled(t)
+		before, err := w.dialled(t.Context())
+		must(t, err)
 		began := time.Now()
 		trouble.make()
 		// Some pods start before the next trouble: each has to be survived, not all together.
-		eventually(t, "pods after: "+trouble.name, func(context.Context) error {
-			if now := w.dialled(t); now < before+3 {
-				return fmt.Errorf("%d pods have dialled since", now-before)
+		eventually(t, "pods after: "+trouble.name, func(ctx context.Context) error {
+			now, err := w.dialled(ctx)
+			if err == nil && now < before+3 {
+				err = fmt.Errorf("%d pods have dialled since", now-before)
 			}
-			return nil
+			return err
 		})
 		t.Logf("%s: over after %s", trouble.name, time.Since(began).Round(100*time.Millisecond))
 	}
@@ -132,17 +134,17 @@ func TestAlwaysNothingBypassesTheProxyInTrouble(t *testing.T) {
 }
 
 // dialled counts the pods of the wave that have dialled.
-func (w *wave) dialled(t *testing.T) int {
-	t.Helper()
-	list, err := w.pods().List(t.Context(), metav1.ListOptions{})
-	must(t, err)
-	n := 0
+func (w *wave) dialled(ctx context.Context) (n int, err error) {
+	list, err := w.pods().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return 0, err
+	}
 	for i := range list.Items {
 		if hasDialled(&list.Items[i]) == nil {
 			n++
 		}
 	}
-	return n
+	return n, nil
 }
 
 // Pods that ask are held while there is no agent, and start by themselves when it is back.
