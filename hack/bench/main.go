@@ -1,6 +1,6 @@
-// Command bench measures what putting a pod's rules into its namespace costs, beside the ways that others do it, and what the
-// rules cost packets: in one run and in turn, so that the ratios hold on a noisy machine. It writes rows for people and, with
-// -json, for machines.
+// Command bench measures what putting a pod's rules into its namespace costs, beside the ways that others do it, what the
+// rules cost packets, and what a call of the CNI plugin costs: in one run and in turn, so that the ratios hold on a noisy
+// machine. It writes rows for people and, with -json, for machines.
 package main
 
 import (
@@ -16,10 +16,13 @@ import (
 )
 
 func main() {
-	runs := flag.Int("runs", 40, "how often each way is measured")
+	var b bench
+	flag.IntVar(&b.runs, "runs", 40, "how often each way is measured")
+	flag.StringVar(&b.programs.plugin, "plugin", "", "the CNI plugin's binary, to measure its calls")
+	flag.StringVar(&b.programs.empty, "empty", "", "the binary of a program that does nothing (./empty), to compare the CNI plugin with")
 	out := flag.String("json", "", "file to write the rows to")
 	flag.Parse()
-	if err := run(context.Background(), *runs, *out); err != nil {
+	if err := run(context.Background(), b, *out); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
@@ -28,6 +31,7 @@ func main() {
 // bench is what all measurements share.
 type bench struct {
 	runs            int
+	programs        programs
 	netlink, legacy backend
 }
 
@@ -36,15 +40,18 @@ type backend interface {
 	Apply(ctx context.Context, netns string, want iptables.Ruleset) (bool, error)
 }
 
-func run(ctx context.Context, runs int, out string) error {
+func run(ctx context.Context, b bench, out string) error {
+	if err := b.programs.validate(); err != nil {
+		return err
+	}
 	guard, err := netns.NewGuard()
 	if err != nil {
 		return err
 	}
-	b := bench{runs: runs, netlink: nftables.New(guard), legacy: xtables.New(ctx, xtables.Config{Guard: guard, Flavour: xtables.NFT})}
+	b.netlink, b.legacy = nftables.New(guard), xtables.New(ctx, xtables.Config{Guard: guard, Flavour: xtables.NFT})
 	var rows []row
 	// Processes first: a child of any other measurement would be counted, too.
-	for _, part := range []func(context.Context) ([]row, error){b.processes, b.defaults, b.full, b.growth, b.packets} {
+	for _, part := range []func(context.Context) ([]row, error){b.processes, b.defaults, b.full, b.growth, b.packets, b.cni} {
 		more, err := part(ctx)
 		if err != nil {
 			return err

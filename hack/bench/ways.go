@@ -118,7 +118,9 @@ func cpuTime() (time.Duration, error) {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
 
-func median(v []float64) float64 {
+func median(v []float64) float64 { return quantile(v, 50) }
+
+func quantile(v []float64, percent int) float64 {
 	sorted := slices.Sorted(slices.Values(v))
-	return sorted[len(sorted)/2]
+	return sorted[len(sorted)*percent/100]
 }

@@ -65,14 +65,14 @@ func (b *Backend) compare(ns *netns.NS, conn *nft.Conn, want iptables.Ruleset, n
 
 // write commits want in place of old. Addresses and routes come before the rules that need them, and go after them.
 func write(ns *netns.NS, conn *nft.Conn, old kernelTable, want iptables.Ruleset) error {
-	undo, err := routing.Prepare(ns, want)
+	beside, err := routing.Prepare(ns, want)
 	if err != nil {
 		return err
 	}
 	if err := commit(ns, conn, old, want); err != nil {
-		return errors.Join(fmt.Errorf("commit nftables transaction: %w", err), undo())
+		return errors.Join(fmt.Errorf("commit nftables transaction: %w", err), beside.Undo())
 	}
-	return routing.Prune(ns, want)
+	return beside.Finish()
 }
 
 // Verify tells how the namespace at path differs from want. It writes nothing.

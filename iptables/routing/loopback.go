@@ -9,56 +9,45 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-
-	"istio-pod-network-controller/internal/netns"
 )
 
-// Loopback lists those of want that the namespace's lo has, or cannot have.
-func Loopback(ns *netns.NS, want []netip.Prefix) ([]netip.Prefix, error) {
-	var found []netip.Prefix
-	err := withNamespace(ns, func(n *namespace) error {
-		for _, p := range want {
-			if slices.Contains(n.addrs, p) || !n.possible(p) {
-				found = append(found, p)
-			}
+// settled lists those of want that lo had, or cannot have.
+func (n *namespace) settled(want []netip.Prefix) (found []netip.Prefix) {
+	for _, p := range want {
+		if slices.Contains(n.addrs, p) || !n.possible(p) {
+			found = append(found, p)
 		}
-		return nil
-	})
-	return found, err
+	}
+	return found
 }
 
-// AddLoopback adds the addresses that lo lacks and gives them back, so that a caller whose next step fails can undo it.
+// addLoopback adds the addresses that lo lacks and gives them back, so that a caller whose next step fails can undo it.
 // An IPv6 address is left out where the namespace has IPv6 switched off on lo: nothing could use it.
-func AddLoopback(ns *netns.NS, want []netip.Prefix) (added []netip.Prefix, err error) {
-	err = withNamespace(ns, func(n *namespace) error {
-		for _, p := range want {
-			if slices.Contains(n.addrs, p) || !n.possible(p) {
-				continue
-			}
-			if err := n.AddrAdd(n.lo, addrOf(p)); err != nil && !errors.Is(err, unix.EEXIST) {
-				return fmt.Errorf("add address %s to lo: %w", p, err)
-			}
-			added = append(added, p)
+func (n *namespace) addLoopback(want []netip.Prefix) (added []netip.Prefix, err error) {
+	settled := n.settled(want)
+	for _, p := range want {
+		if slices.Contains(settled, p) {
+			continue
 		}
-		return nil
-	})
-	return added, err
+		if err := n.AddrAdd(n.lo, addrOf(p)); err != nil && !errors.Is(err, unix.EEXIST) {
+			return added, fmt.Errorf("add address %s to lo: %w", p, err)
+		}
+		added = append(added, p)
+	}
+	return added, nil
 }
 
-// RemoveLoopback takes addresses away from lo; one that is not there is success. It tells whether one was there.
-func RemoveLoopback(ns *netns.NS, addrs []netip.Prefix) (removed bool, err error) {
-	err = withNamespace(ns, func(n *namespace) error {
-		for _, p := range addrs {
-			switch err := n.AddrDel(n.lo, addrOf(p)); {
-			case err == nil:
-				removed = true
-			case !errors.Is(err, unix.EADDRNOTAVAIL):
-				return fmt.Errorf("remove address %s from lo: %w", p, err)
-			}
+// removeLoopback takes addresses away from lo; one that is not there is success. It tells whether one was there.
+func (n *namespace) removeLoopback(addrs []netip.Prefix) (removed bool, err error) {
+	for _, p := range addrs {
+		switch err := n.AddrDel(n.lo, addrOf(p)); {
+		case err == nil:
+			removed = true
+		case !errors.Is(err, unix.EADDRNOTAVAIL):
+			return removed, fmt.Errorf("remove address %s from lo: %w", p, err)
 		}
-		return nil
-	})
-	return removed, err
+	}
+	return removed, nil
 }
 
 // possible tells whether lo can take an address of p's family.

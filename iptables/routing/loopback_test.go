@@ -14,29 +14,46 @@ func want() []netip.Prefix {
 	return []netip.Prefix{netip.MustParsePrefix("::6/128"), netip.MustParsePrefix("10.255.255.1/32")}
 }
 
+// open is one visit to the namespace.
+func open(t *testing.T, ns *netns.NS, f func(*namespace) error) {
+	t.Helper()
+	if err := within(ns, f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantSettled(t *testing.T, ns *netns.NS, step string, asked, want []netip.Prefix) {
+	t.Helper()
+	open(t, ns, func(n *namespace) error {
+		if have := n.settled(asked); !slices.Equal(have, want) {
+			t.Errorf("%s: have %v, want %v", step, have, want)
+		}
+		return nil
+	})
+}
+
 func TestLoopbackAddressesComeAndGo(t *testing.T) {
 	ns := kerneltest.New(t)
-	expect := func(step string, addrs ...netip.Prefix) {
-		t.Helper()
-		have, err := Loopback(ns, want())
-		if err != nil || !slices.Equal(have, addrs) {
-			t.Fatalf("%s: have %v, error %v; want %v", step, have, err, addrs)
-		}
-	}
-	expect("before")
-	for i, n := range []int{2, 0} {
-		added, err := AddLoopback(ns, want())
-		if err != nil || len(added) != n {
-			t.Fatalf("time %d: added %v, error %v", i, added, err)
-		}
-		expect("added", want()...)
+	wantSettled(t, ns, "before", want(), nil)
+	for i, count := range []int{2, 0} {
+		open(t, ns, func(n *namespace) error {
+			added, err := n.addLoopback(want())
+			if len(added) != count {
+				t.Errorf("time %d: added %v", i, added)
+			}
+			return err
+		})
+		wantSettled(t, ns, "added", want(), want())
 	}
 	for i, was := range []bool{true, false} {
-		removed, err := RemoveLoopback(ns, want())
-		if err != nil || removed != was {
-			t.Fatalf("time %d: removed %v, error %v", i, removed, err)
-		}
-		expect("removed")
+		open(t, ns, func(n *namespace) error {
+			removed, err := n.removeLoopback(want())
+			if removed != was {
+				t.Errorf("time %d: removed %v", i, removed)
+			}
+			return err
+		})
+		wantSettled(t, ns, "removed", want(), nil)
 	}
 }
 
@@ -45,17 +62,16 @@ func TestWithoutIPv6TheAddressIsLeftOut(t *testing.T) {
 	ns := kerneltest.New(t)
 	switchIPv6(t, ns, "1")
 	v6 := want()[:1]
-	added, err := AddLoopback(ns, v6)
-	if err != nil || len(added) != 0 {
-		t.Errorf("added %v, error %v", added, err)
-	}
-	if have, err := Loopback(ns, v6); err != nil || len(have) != 1 {
-		t.Errorf("an address that cannot be there counts as missing: %v, %v", have, err)
-	}
+	open(t, ns, func(n *namespace) error {
+		added, err := n.addLoopback(v6)
+		if len(added) != 0 {
+			t.Errorf("added %v", added)
+		}
+		return err
+	})
+	wantSettled(t, ns, "an address that cannot be there is not missing", v6, v6)
 	switchIPv6(t, ns, "0")
-	if have, err := Loopback(ns, v6); err != nil || len(have) != 0 {
-		t.Errorf("IPv6 is back, and the address is not missed: %v, %v", have, err)
-	}
+	wantSettled(t, ns, "IPv6 is back, and the address is missed", v6, nil)
 }
 
 func switchIPv6(t *testing.T, ns *netns.NS, disabled string) {

@@ -88,16 +88,16 @@ func (b *Backend) compare(ctx context.Context, ns *netns.NS, want iptables.Rules
 
 // write puts want in place of have. Addresses and routes come before the rules that need them and go after them.
 func (b *Backend) write(ctx context.Context, ns *netns.NS, have snapshot, want iptables.Ruleset) error {
-	undo, err := routing.Prepare(ns, want)
+	beside, err := routing.Prepare(ns, want)
 	if err != nil {
 		return err
 	}
 	if err := b.restore(ctx, ns, have, wanted(have, want)); err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 		defer cancel()
-		return errors.Join(err, b.putBack(ctx, ns, have), undo())
+		return errors.Join(err, b.putBack(ctx, ns, have), beside.Undo())
 	}
-	return routing.Prune(ns, want)
+	return beside.Finish()
 }
 
 // restore makes have into want, both families at once.

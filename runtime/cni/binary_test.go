@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
 
 // maxBinary is what the plugin may weigh on every node.
@@ -54,26 +53,5 @@ func TestBinaryIsMadeOfLittle(t *testing.T) {
 		if slices.Contains(strings.Fields(string(std)), pkg) {
 			t.Errorf("links %s", pkg)
 		}
-	}
-}
-
-// BenchmarkStart compares a call of the plugin, which asks an agent, with the start of a program that does nothing. The
-// target is less than three times, and less than 10 ms at the median.
-func BenchmarkStart(b *testing.B) {
-	add := newCall("ADD", conf(serve(b, &fakeAgent{}), ""))
-	for _, name := range []string{"empty", PluginType} {
-		b.Run(name, func(b *testing.B) {
-			var took []time.Duration
-			for b.Loop() {
-				start := time.Now()
-				if code, out, log := add.runAs(b, name); code != 0 {
-					b.Fatal(out, log)
-				}
-				took = append(took, time.Since(start))
-			}
-			slices.Sort(took)
-			b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
-			b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
-		})
 	}
 }

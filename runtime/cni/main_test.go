@@ -15,8 +15,8 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// binDir is the runtime's directory of plugins for all tests of a run: ours, built as it is shipped, an empty program to
-// compare it with, and this test program itself under the name of a plugin that makes networks.
+// binDir is the runtime's directory of plugins for all tests of a run: ours, built as it is shipped, and this test program
+// itself under the name of a plugin that makes networks.
 const binDirKey = "CNI_TEST_BIN_DIR"
 
 func TestMain(m *testing.M) {
@@ -41,16 +41,10 @@ func fill(dir string) error {
 	if err := os.Chmod(dir, 0o755); err != nil { // other users are to try as well
 		return err
 	}
-	empty := filepath.Join(dir, "empty.go")
-	if err := os.WriteFile(empty, []byte("package main\n\nfunc main() {}\n"), 0o600); err != nil {
-		return err
-	}
-	for name, source := range map[string]string{PluginType: "istio-pod-network-controller/cmd/" + PluginType, "empty": empty} {
-		build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", filepath.Join(dir, name), source)
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := build.CombinedOutput(); err != nil {
-			return fmt.Errorf("build %s: %w: %s", name, err, out)
-		}
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", dir, "istio-pod-network-controller/cmd/"+PluginType)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the plugin: %w: %s", err, out)
 	}
 	self, err := os.Executable()
 	if err != nil {

@@ -39,12 +39,7 @@ func (c call) with(env map[string]string) call {
 
 func (c call) run(tb testing.TB) (code int, out, log string) {
 	tb.Helper()
-	return c.runAs(tb, PluginType)
-}
-
-func (c call) runAs(tb testing.TB, name string) (code int, out, log string) {
-	tb.Helper()
-	cmd := exec.Command(program(name))
+	cmd := exec.Command(program(PluginType))
 	for k, v := range c.env {
 		if v != "" {
 			cmd.Env = append(cmd.Env, k+"="+v)
