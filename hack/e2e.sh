@@ -120,7 +120,7 @@ entrance() {
 }
 asked=("$@")
 before=$(configuration)
-entrance nri '^Test(Early|Burst|StartupTaint)' --set nri=required --set startupTaint=true
+entrance nri '^Test(Early|Burst|StartupTaint|FiftyPods|PodInANew|PodThatStops|RunningPodOptsIn)' --set nri=required --set startupTaint=true
 entrance required '^TestAlways' --set nri=required --set admission.requiredPlugins=true
 entrance wait '^Test(Burst|AlwaysPods)' --set nri=off --set admission.waitContainer=true
 entrance cni '^Test(Early|Burst|Always)' --set nri=off --set cni=install

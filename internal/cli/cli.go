@@ -13,6 +13,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// agentName is the program, as its users and its events name it.
+const agentName = "istio-pod-network-controller"
+
 // Exit codes beside 0.
 const (
 	exitError = 1
@@ -44,7 +47,7 @@ func Main(args []string, in io.Reader, out, errOut io.Writer) int {
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
-		Use:   "istio-pod-network-controller",
+		Use:   agentName,
 		Short: "Redirects the traffic of service mesh pods into their proxies, from outside of the pods",
 		Long: "A node agent that puts the redirection rules of a service mesh into the network namespaces of its node's pods,\n" +
 			"and a tool to compute, apply, compare and remove such rules by hand.",

@@ -11,6 +11,10 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"istio-pod-network-controller/runtime/cni"
@@ -52,15 +56,21 @@ func (f *cniFlags) validate() error {
 	return errors.Join(errs...)
 }
 
-// installer makes what puts the plugin into the chain, and keeps it there.
-func (f *cniFlags) installer(log logr.Logger) (*cniinstall.Installer, error) {
+// installer makes what puts the plugin into the chain, and keeps it there. It logs what happens; tell, which may be nil, is
+// told as well.
+func (f *cniFlags) installer(log logr.Logger, tell func(cniinstall.Event)) (*cniinstall.Installer, error) {
 	entry, err := json.Marshal(f.plugin)
 	if err != nil {
 		return nil, err
 	}
 	return cniinstall.New(cniinstall.Config{
 		BinDir: f.binDir, ConfDir: f.confDir, Source: f.source, Entry: entry, Versions: cni.Versions(),
-		Notify: func(e cniinstall.Event) { logCNI(log, e) },
+		Notify: func(e cniinstall.Event) {
+			logCNI(log, e)
+			if tell != nil {
+				tell(e)
+			}
+		},
 	})
 }
 
@@ -73,6 +83,17 @@ func logCNI(log logr.Logger, e cniinstall.Event) {
 		log.Info("no network to chain the CNI plugin to yet", "reason", e.Err.Error())
 	default:
 		log.Info("CNI plugin installed")
+	}
+}
+
+// nodeEvents makes events on the node of what its administrator has to mend.
+func nodeEvents(recorder events.EventRecorder, name string) func(cniinstall.Event) {
+	// A kubelet's own events name a node's name as its UID, too; that is what lists them with the node.
+	node := &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
+	return func(e cniinstall.Event) {
+		if e.Kind == cniinstall.Contended || e.Kind == cniinstall.Failed {
+			recorder.Eventf(node, nil, corev1.EventTypeWarning, "CNIChain"+string(e.Kind), "InstallCNI", "%s: %v", e.Path, e.Err)
+		}
 	}
 }
 
@@ -149,5 +170,5 @@ func (f *cniFlags) checked() (*cniinstall.Installer, error) {
 	if err := f.validate(); err != nil {
 		return nil, err
 	}
-	return f.installer(ctrl.Log)
+	return f.installer(ctrl.Log, nil)
 }

@@ -102,7 +102,7 @@ func addNRI(mgr manager.Manager, o *runOptions, ready *readiness, e entrance) er
 	}
 	calls := nriCalls()
 	n, err := nri.New(nri.Config{
-		Socket: o.nriSocket, Index: o.nriIndex, Handler: e, Required: o.nri == "required", FailOpen: o.failOpen,
+		Socket: o.nriSocket, Name: o.nriName, Index: o.nriIndex, Handler: e, Required: o.nri == "required", FailOpen: o.failOpen,
 		PassNamespaces: append([]string{o.config.AgentNamespace}, o.config.ExcludedNamespaces...), IsHost: guard.IsHost,
 		Observe: func(call string, outcome nri.Outcome, took time.Duration) {
 			calls.WithLabelValues(call, string(outcome)).Observe(took.Seconds())
@@ -151,7 +151,7 @@ func addCNI(ctx context.Context, mgr manager.Manager, o *runOptions, ready *read
 	if err != nil {
 		return fmt.Errorf("make CNI socket: %w", err)
 	}
-	installer, err := o.chain.installer(ctrl.Log)
+	installer, err := o.chain.installer(ctrl.Log, nodeEvents(mgr.GetEventRecorder(agentName), o.nodeName))
 	if err != nil {
 		return fmt.Errorf("make CNI installer: %w", err)
 	}

@@ -64,10 +64,10 @@ func (h *health) addTo(ctx context.Context, mgr manager.Manager, ready *readines
 
 func healthServer(l net.Listener, ready *readiness) *manager.Server {
 	mux := http.NewServeMux()
-	mux.Handle("/healthz", verdict(func(context.Context) error { return nil }))
-	mux.Handle("/readyz", verdict(ready.check))
+	mux.Handle("/healthz", verdict{ok: "ok", check: func(context.Context) error { return nil }})
+	mux.Handle("/readyz", verdict{ok: "ok: " + ready.names(), check: ready.check})
 	for _, p := range ready.parts {
-		mux.Handle("/readyz/"+p.name, verdict(p.bounded))
+		mux.Handle("/readyz/"+p.name, verdict{ok: "ok", check: p.bounded})
 	}
 	return &manager.Server{
 		Name: "health probe", Listener: l, ShutdownTimeout: new(healthTimeout),
@@ -109,13 +109,16 @@ func (h *health) listen(ctx context.Context) (net.Listener, error) {
 
 // verdict answers 200, or 500 with what is missing. controller-runtime, whose ports the world may ask, keeps the reasons to
 // itself; here they become the kubelet's event.
-type verdict func(context.Context) error
+type verdict struct {
+	ok    string
+	check func(context.Context) error
+}
 
 // ServeHTTP makes the check.
 func (v verdict) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if err := v(r.Context()); err != nil {
+	if err := v.check(r.Context()); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	_, _ = fmt.Fprint(w, "ok")
+	_, _ = fmt.Fprint(w, v.ok)
 }

@@ -98,7 +98,7 @@ func TestHealthIsServedAtASocketAndAtAPort(t *testing.T) {
 			wantAnswer(t, h, path, want)
 		}
 		fault = nil
-		wantAnswer(t, h, "/readyz", "200 ok")
+		wantAnswer(t, h, "/readyz", "200 ok: nri, cache")
 		stop()
 		wantAnswer(t, h, "/healthz", "nobody")
 	}
@@ -180,7 +180,7 @@ func TestTheManagerServesHealthBeforeItsCaches(t *testing.T) {
 			// The socket is there already; the request waits in it until it is served.
 			wantAnswer(t, h, "/readyz", "500 cache: the cache is not synchronized\n")
 			close(pods.filled)
-			wantAnswer(t, h, "/readyz", "200 ok")
+			wantAnswer(t, h, "/readyz", "200 ok: cache")
 		} else {
 			close(pods.filled)
 		}

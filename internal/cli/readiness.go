@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 )
@@ -22,6 +23,15 @@ type part struct {
 
 func (r *readiness) add(name string, check func(context.Context) error) {
 	r.parts = append(r.parts, part{name: name, check: check})
+}
+
+// names lists the parts.
+func (r *readiness) names() string {
+	names := make([]string, 0, len(r.parts))
+	for _, p := range r.parts {
+		names = append(names, p.name)
+	}
+	return strings.Join(names, ", ")
 }
 
 // check looks at all parts at once, and names each that is missing.

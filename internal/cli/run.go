@@ -112,7 +112,7 @@ func addControllers(ctx context.Context, mgr manager.Manager, o *runOptions, rea
 		return fmt.Errorf("register metrics: %w", err)
 	}
 	pods := controllers.Reader{Cache: mgr.GetCache(), Live: mgr.GetAPIReader()}
-	writer := controllers.NewWriter(mgr.GetClient(), pods, mgr.GetEventRecorder("istio-pod-network-controller"))
+	writer := controllers.NewWriter(mgr.GetClient(), pods, mgr.GetEventRecorder(agentName))
 	programmer := &controllers.Programmer{
 		Intent: o.config, Backend: backend, BackendName: backend.Name(), Finder: finder, Pods: pods,
 		Reporter: writer, Ledger: ledger, Metrics: counters,

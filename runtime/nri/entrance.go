@@ -78,6 +78,8 @@ func New(c Config) (*Entrance, error) {
 	switch {
 	case c.Handler == nil:
 		return nil, errors.New("make NRI entrance: no handler")
+	case strings.ContainsAny(c.Name, "/ \t\n"):
+		return nil, fmt.Errorf("make NRI entrance: name %q: want no blanks and slashes", c.Name)
 	case len(c.Index) != 2 || strings.Trim(c.Index, "0123456789") != "":
 		return nil, fmt.Errorf("make NRI entrance: index %q: want two digits", c.Index)
 	}

@@ -57,13 +57,13 @@ type plugin struct {
 	mu      sync.Mutex
 	calls   int                  // under way
 	ended   time.Time            // the last of them
-	settled map[string]Outcome   // sandboxes that are programmed, or need nothing
+	settled map[string]settled   // sandboxes that are programmed, or need nothing, by their ID
 	limit   func() time.Duration // the runtime's, for one call
 }
 
 func newPlugin(c Config, log logr.Logger) *plugin {
 	return &plugin{
-		Config: c, log: log, queue: make(chan podnet.Sandbox, queueLength), settled: map[string]Outcome{},
+		Config: c, log: log, queue: make(chan podnet.Sandbox, queueLength), settled: map[string]settled{},
 		synchronized: func() {},
 		limit:        func() time.Duration { return api.DefaultPluginRequestTimeout },
 	}
@@ -155,7 +155,7 @@ func (p *plugin) judge(ctx context.Context, pod *api.PodSandbox) (Outcome, error
 	if !ok {
 		return Passed, nil
 	}
-	if outcome, ok := p.known(s.ID); ok {
+	if outcome, ok := p.known(s); ok {
 		return outcome, nil
 	}
 	log := p.log.WithValues("pod", s.Pod(), "podUID", s.UID)
@@ -164,7 +164,7 @@ func (p *plugin) judge(ctx context.Context, pod *api.PodSandbox) (Outcome, error
 	asked, err := p.Handler.Ensure(ctx, s)
 	switch {
 	case err == nil:
-		return p.settle(s.ID, asked), nil
+		return p.settle(s, asked), nil
 	case errors.Is(err, podnet.ErrNoPod): // deleted while it was being started
 		log.Info("pod refused", "sandbox", s.ID, "reason", err.Error())
 	case p.FailOpen:
@@ -215,22 +215,28 @@ func (p *plugin) setLimit(limit func() time.Duration) {
 	p.limit = limit
 }
 
-// known tells what a sandbox came to that was looked at before.
-func (p *plugin) known(id string) (Outcome, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	outcome, ok := p.settled[id]
-	return outcome, ok
+// settled is what a sandbox of a pod came to.
+type settled struct {
+	podUID  string
+	outcome Outcome
 }
 
-func (p *plugin) settle(id string, asked bool) Outcome {
+// known tells what a sandbox came to that was looked at before.
+func (p *plugin) known(s podnet.Sandbox) (Outcome, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	was, ok := p.settled[s.ID]
+	return was.outcome, ok && was.podUID == s.UID
+}
+
+func (p *plugin) settle(s podnet.Sandbox, asked bool) Outcome {
 	outcome := Passed
 	if asked {
 		outcome = Programmed
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.settled[id] = outcome
+	p.settled[s.ID] = settled{podUID: s.UID, outcome: outcome}
 	return outcome
 }
 
@@ -251,7 +257,7 @@ func (p *plugin) work(ctx context.Context) {
 			log := p.log.WithValues("pod", s.Pod(), "podUID", s.UID)
 			ctx, cancel := context.WithTimeout(logr.NewContext(ctx, log), p.deadline())
 			if asked, err := p.Handler.Ensure(ctx, s); err == nil {
-				p.settle(s.ID, asked)
+				p.settle(s, asked)
 			}
 			cancel()
 		}

@@ -89,6 +89,18 @@ func TestASandboxIsProgrammedOnceAndForgotten(t *testing.T) {
 	}
 }
 
+func TestASandboxIDThatComesTwiceIsLookedAtTwice(t *testing.T) {
+	p, h := newTestPlugin(nil)
+	for _, uid := range []string{"uid-1", "uid-2", "uid-2"} {
+		if err := p.RunPodSandbox(t.Context(), event(func(p *api.PodSandbox) { p.Uid = uid })); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(h.asked) != 2 || h.asked[1].UID != "uid-2" {
+		t.Errorf("asked %v", h.asked)
+	}
+}
+
 // An event that tells of no namespace says nothing about the pod's network: the pod itself does.
 func TestAnEventWithoutNamespacesIsLookedInto(t *testing.T) {
 	p, h := newTestPlugin(nil)
@@ -217,7 +229,7 @@ func TestSynchronizeOnlyQueues(t *testing.T) {
 	}
 	cancel()
 	<-done
-	if _, ok := p.known("sandbox-1"); !ok {
+	if _, ok := p.known(podnet.Sandbox{ID: "sandbox-1", UID: "uid-1"}); !ok {
 		t.Error("a queued sandbox was not settled")
 	}
 }
@@ -244,7 +256,7 @@ func TestEntranceSaysWhetherItIsUp(t *testing.T) {
 			}
 		})
 	}
-	for _, wrong := range []Config{{}, {Handler: &fakeHandler{}, Index: "x1"}, {Handler: &fakeHandler{}, Index: "123"}} {
+	for _, wrong := range []Config{{}, {Handler: &fakeHandler{}, Index: "x1"}, {Handler: &fakeHandler{}, Index: "123"}, {Handler: &fakeHandler{}, Name: "a/b"}} {
 		if _, err := New(wrong); err == nil {
 			t.Errorf("%+v is accepted", wrong)
 		}

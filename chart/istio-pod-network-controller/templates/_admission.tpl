@@ -6,9 +6,6 @@
 
 {{- define "agent.waitName" -}}istio-pod-network-wait{{- end -}}
 
-{{- /* The agent's name as a plugin of the runtime, which is what the annotation names. */ -}}
-{{- define "agent.pluginName" -}}istio-pod-network-controller{{- end -}}
-
 {{- /*
 Any value as an expression of CEL. Every part of it is dyn(): CEL wants all values of a map to be of one type, and typed objects in a list
 make API servers of 1.36 panic.

@@ -173,6 +173,7 @@ call, no capability.
   (list "unsupported-runtime-handlers" (join "," $v.unsupportedRuntimeHandlers))
   (list "nri" $v.nri)
   (list "nri-socket" $v.nriSocket)
+  (list "nri-name" $v.nriName)
   (list "nri-index" $v.nriIndex)
   (list "fail-open" $v.failOpen)
   (list "startup-taint" $v.startupTaint)
