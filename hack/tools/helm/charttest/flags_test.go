@@ -86,6 +86,7 @@ func TestValuesMapOneToOne(t *testing.T) {
 		"unsupported-runtime-handlers": {"unsupportedRuntimeHandlers: []", ""},
 		"nri":                          {"nri: required", "required"},
 		"nri-socket":                   {"nriSocket: /run/other/nri.sock", "/run/other/nri.sock"},
+		"nri-name":                     {"nriName: mesh", "mesh"},
 		"nri-index":                    {"nriIndex: '05'", "05"},
 		"fail-open":                    {"failOpen: true", "true"},
 		"startup-taint":                {"startupTaint: true", "true"},
