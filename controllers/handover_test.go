@@ -48,11 +48,11 @@ func (n *node) tell(t *testing.T, a *agent, by Entrance) (Result, error) {
 	a.pods.pod = pod
 	result, err := a.Ensure(t.Context(), by, a.sandbox)
 	a.writer.mu.Lock()
-	r, ok := a.writer.next[a.sandbox.UID]
+	q, ok := a.writer.next[a.sandbox.UID]
 	delete(a.writer.next, a.sandbox.UID)
 	a.writer.mu.Unlock()
-	if ok && a.writer.pause(r) <= 0 {
-		if err := a.writer.write(t.Context(), r); err != nil {
+	if ok {
+		if _, err := a.writer.handle(t.Context(), q); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -22,13 +22,21 @@ const cacheLag = 5 * time.Second
 // annotation that is written has the kubelet try again at once, without its back-off.
 const failurePause = 30 * time.Second
 
+// startPause is how long a pod that starts as it should may wait for its first report. Nobody needs it before the pod's
+// containers run; the writing, and the kubelet's next look at the pod, would only hold up a node that starts many.
+const startPause = 10 * time.Second
+
+// startLook lies between two looks whether a pod that starts runs, or has ended already.
+const startLook = time.Second
+
 // writers is how many patches are under way at once.
 const writers = 4
 
 // Writer tells pods' owners how it went:
 //
 //   - Report keeps the newest report of each pod and queues the pod;
-//   - a worker drops a report that the pod already shows, and lets one of a failure that goes on wait;
+//   - a worker drops a report that the pod already shows, and lets good news of a pod that still starts wait, and those of a
+//     failure that goes on;
 //   - it writes annotations and condition in one patch of pods/status;
 //   - a failure also becomes an event on the pod; what could not be written is tried again with back-off.
 type Writer struct {
@@ -39,8 +47,14 @@ type Writer struct {
 
 	queue workqueue.TypedRateLimitingInterface[string]
 	mu    sync.Mutex
-	next  map[string]Report
+	next  map[string]queued
 	last  map[string]written
+}
+
+// queued is what a pod is to be told, and since when.
+type queued struct {
+	report Report
+	since  time.Time
 }
 
 // written is what a pod was last told, and when.
@@ -54,7 +68,7 @@ func NewWriter(c client.StatusClient, pods Pods, recorder events.EventRecorder) 
 	return &Writer{
 		client: c, pods: pods, recorder: recorder, now: time.Now,
 		queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()),
-		next:  map[string]Report{}, last: map[string]written{},
+		next:  map[string]queued{}, last: map[string]written{},
 	}
 }
 
@@ -62,8 +76,8 @@ func NewWriter(c client.StatusClient, pods Pods, recorder events.EventRecorder) 
 func (w *Writer) Report(r Report) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if waiting, ok := w.next[r.Sandbox.UID]; !ok || !waiting.says(r) {
-		w.next[r.Sandbox.UID] = r
+	if waiting, ok := w.next[r.Sandbox.UID]; !ok || !waiting.report.says(r) {
+		w.next[r.Sandbox.UID] = queued{report: r, since: w.now()}
 	}
 	w.queue.Add(r.Sandbox.UID)
 }
@@ -90,38 +104,57 @@ func (w *Writer) work(ctx context.Context) bool {
 	}
 	defer w.queue.Done(uid)
 	w.mu.Lock()
-	r, ok := w.next[uid]
+	q, ok := w.next[uid]
 	w.mu.Unlock()
 	if !ok {
 		return true
 	}
-	if wait := w.pause(r); wait > 0 {
-		w.queue.AddAfter(uid, wait)
-		return true
-	}
-	if err := w.write(ctx, r); err != nil {
-		log.FromContext(ctx).Error(err, "status not written", "pod", r.Sandbox.Pod(), "podUID", uid)
+	wait, err := w.handle(ctx, q)
+	switch {
+	case err != nil:
+		log.FromContext(ctx).Error(err, "status not written", "pod", q.report.Sandbox.Pod(), "podUID", uid)
 		w.queue.AddRateLimited(uid)
+		return true
+	case wait > 0:
+		w.queue.AddAfter(uid, wait)
 		return true
 	}
 	w.queue.Forget(uid)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.next[uid] == r {
+	if w.next[uid] == q {
 		delete(w.next, uid)
 	}
 	return true
 }
 
-func (w *Writer) write(ctx context.Context, r Report) error {
-	pod, err := w.pods.Pod(ctx, r.Sandbox)
+// handle writes a report, or tells how long it has to wait for its turn.
+func (w *Writer) handle(ctx context.Context, q queued) (wait time.Duration, err error) {
+	pod, err := w.pods.Pod(ctx, q.report.Sandbox)
 	if isGone(err) {
-		w.forget(r.Sandbox.UID)
-		return nil
+		w.forget(q.report.Sandbox.UID)
+		return 0, nil
 	}
 	if err != nil {
-		return fmt.Errorf("read pod: %w", err)
+		return 0, fmt.Errorf("read pod: %w", err)
 	}
+	if wait := max(w.pause(q.report), w.patience(q, pod)); wait > 0 {
+		return wait, nil
+	}
+	return 0, w.write(ctx, q.report, pod)
+}
+
+// patience is for pods that the runtime has told of while it makes them.
+func (w *Writer) patience(q queued, pod *corev1.Pod) time.Duration {
+	early := q.report.Entrance == NRI || q.report.Entrance == CNI
+	starting := pod.Status.Phase == corev1.PodPending || pod.Status.Phase == ""
+	if !early || !starting || q.report.Status != StatusInitialized || pod.Annotations[KeyStatus] != "" {
+		return 0
+	}
+	return min(startPause-w.now().Sub(q.since), startLook)
+}
+
+func (w *Writer) write(ctx context.Context, r Report, pod *corev1.Pod) error {
 	if w.told(r) || r.on(pod) {
 		return nil
 	}

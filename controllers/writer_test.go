@@ -51,7 +51,7 @@ func newWriterBench(t *testing.T, pods ...client.Object) *writerBench {
 
 func (b *writerBench) mustWrite(t *testing.T, r Report) *corev1.Pod {
 	t.Helper()
-	if err := b.write(t.Context(), r); err != nil {
+	if _, err := b.handle(t.Context(), queued{report: r, since: b.now}); err != nil {
 		t.Fatal(err)
 	}
 	var pod corev1.Pod
@@ -160,12 +160,12 @@ func TestOfTwoReportsThatSayTheSameTheFirstOneIsWritten(t *testing.T) {
 	first.Entrance, second.Sandbox.Nameservers = NRI, "10.96.0.10"
 	b.Report(first)
 	b.Report(second)
-	if got := b.next["uid-1"]; got != first {
+	if got := b.next["uid-1"].report; got != first {
 		t.Errorf("%+v is to be written", got)
 	}
 	second.Message = "another"
 	b.Report(second)
-	if got := b.next["uid-1"]; got != second {
+	if got := b.next["uid-1"].report; got != second {
 		t.Errorf("%+v is to be written", got)
 	}
 }
@@ -223,5 +223,41 @@ func TestAFailureThatGoesOnIsNotWrittenWithEveryTry(t *testing.T) {
 	}
 	if wait := b.pause(goodReport()); wait > 0 {
 		t.Errorf("good news wait for %s", wait)
+	}
+}
+
+// While a node starts many pods, the kubelet has better to do than to look at each once more for our annotation.
+func TestGoodNewsOfAPodThatStartsWait(t *testing.T) {
+	pod := askingPod()
+	pod.Status.Phase = corev1.PodPending
+	b := newWriterBench(t, pod)
+	r := goodReport()
+	since := b.now
+	for _, c := range []struct {
+		name   string
+		by     Entrance
+		phase  corev1.PodPhase
+		status string
+		after  time.Duration
+		want   time.Duration
+	}{
+		{name: "told of by NRI", by: NRI, phase: corev1.PodPending, want: startLook},
+		{name: "told of by the CNI chain", by: CNI, phase: corev1.PodPending, want: startLook},
+		{name: "waits long", by: NRI, phase: corev1.PodPending, after: startPause - time.Millisecond, want: time.Millisecond},
+		{name: "waited long enough", by: NRI, phase: corev1.PodPending, after: startPause},
+		{name: "runs", by: NRI, phase: corev1.PodRunning},
+		{name: "has ended", by: NRI, phase: corev1.PodFailed},
+		{name: "had failed before", by: NRI, phase: corev1.PodPending, status: "failed"},
+		{name: "found by the watch", by: Watch, phase: corev1.PodPending},
+	} {
+		r.Entrance, b.now = c.by, since.Add(c.after)
+		pod.Status.Phase, pod.Annotations[KeyStatus] = c.phase, c.status
+		if got := b.patience(queued{report: r, since: since}, pod); max(got, 0) != c.want {
+			t.Errorf("%s: waits %s, want %s", c.name, got, c.want)
+		}
+	}
+	r.Status, r.Reason, r.Entrance, b.now = StatusFailed, ReasonInvalidAnnotation, NRI, since
+	if got := b.patience(queued{report: r, since: since}, askingPod()); got > 0 {
+		t.Errorf("bad news wait %s", got)
 	}
 }

@@ -3,7 +3,7 @@
 # E2E_KEEP=1 uses the cluster that is up, or leaves the new one up, to look at it or to run again quickly.
 # E2E_BACKENDS lists what programs the kernel, a run each in the same cluster: "nftables iptables" unless it says otherwise.
 # E2E_ENTRANCES lists the ways to leave no window, a run each behind those: "nri required wait cni" unless it says otherwise.
-# E2E_BURST is how many pods start at once in them.
+# E2E_BURST is how many pods start at once in them, E2E_VALUES are more arguments to helm.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -114,7 +114,8 @@ entrance() {
   shift 2
   if [[ $entrances != *" $name "* ]]; then return; fi
   say "installing the agent so that no pod starts without its rules: $name"
-  hack/deploy.sh --set backend=nftables --set select=either "$@"
+  # shellcheck disable=SC2086 # words
+  hack/deploy.sh --set backend=nftables --set select=either "$@" ${E2E_VALUES:-}
   say "running the tests of first packets"
   (cd test/e2e && E2E_ENTRANCE=$name exec "../../$kc" exec -- ../../build/e2e.test -test.v -test.timeout 15m -test.run "$pattern" "${asked[@]}")
 }

@@ -41,10 +41,22 @@ func (b *Backend) Apply(ctx context.Context, path string, want iptables.Ruleset)
 		}, func() error {
 			changed = true
 			b.memory.forget(ns.ID())
-			return write(ns, conn, old, want)
+			if err := write(ns, conn, old, want); err != nil {
+				return err
+			}
+			b.learn(conn, ns.ID(), old, now)
+			return nil
 		})
 	})
 	return changed && err == nil, err
+}
+
+// learn remembers what a first transaction has written, which is one generation: if the next one is here, nobody else has
+// changed anything since now. Reading it all instead would cost as much as writing it.
+func (b *Backend) learn(conn *nft.Conn, id netns.ID, old kernelTable, now sight) {
+	if gen, err := conn.GetGen(); err == nil && old.table == nil && gen.ID == now.generation+1 {
+		b.memory.note(id, sight{generation: gen.ID, hash: now.hash})
+	}
 }
 
 // compare reads our table and tells whether the namespace holds want, which is then remembered of now.

@@ -15,7 +15,7 @@ import (
 // maxRemembered bounds the memory; without any of it nothing but time is lost.
 const maxRemembered = 4096
 
-// memory is what our tables were last read to hold, so that they need not be read while nothing has changed. The kernel
+// memory is what our tables were last read to hold, or made to, so that they need not be read while nothing has changed. The kernel
 // numbers the generations of a namespace's nftables: whoever changes anything, the number is another one. A number alone is
 // no proof that the namespace is the same, whose inode the kernel may have given anew; with a table of ours in it, it is:
 // whatever writes one here forgets first.

@@ -34,6 +34,43 @@ func (b *Backend) same(t *testing.T, ns *netns.NS, want iptables.Ruleset) (same 
 	return same
 }
 
+func TestMemoryBeginsWithTheFirstTransaction(t *testing.T) {
+	want := rules(t, nil)
+	b, ns := New(kerneltest.Guard(t)), kerneltest.New(t)
+	mustApply(t, b, ns, want)
+	if !b.same(t, ns, want) {
+		t.Error("what was just written has to be read")
+	}
+	mustApply(t, b, ns, rules(t, func(s *iptables.Spec) { s.InboundPort = 16006 }))
+	if b.same(t, ns, want) {
+		t.Error("what was there before is taken for what is there")
+	}
+}
+
+// Of what others write while we do nobody can tell whether it is ours, unless it is read.
+func TestMemoryDoesNotBeginWhileOthersWrite(t *testing.T) {
+	want := rules(t, nil)
+	b, ns := New(kerneltest.Guard(t)), kerneltest.New(t)
+	err := b.in(t.Context(), ns.Path(), func(ns *netns.NS, conn *nft.Conn) error {
+		now, _, err := b.glance(ns, conn, want)
+		if err != nil {
+			return err
+		}
+		if err := write(ns, conn, kernelTable{}, want); err != nil {
+			return err
+		}
+		foreign(t, ns)
+		b.learn(conn, ns.ID(), kernelTable{}, now)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.same(t, ns, want) {
+		t.Error("somebody has written meanwhile, and nobody looks")
+	}
+}
+
 func TestMemoryIsOfWhatIsWantedAlone(t *testing.T) {
 	tproxy := func(s *iptables.Spec) { s.Mode = iptables.ModeTProxy }
 	b, ns := remembered(t, rules(t, tproxy))

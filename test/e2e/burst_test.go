@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // burst is how many pods start at once, unless E2E_BURST says otherwise. A node has room for some 240.
@@ -41,11 +41,14 @@ func TestBurstNoFirstConnectionBypassesTheProxy(t *testing.T) {
 	s.awaitAll(t, size+1, hasDialled)
 	t.Logf("%d pods dialled %d times each in their first moments, within %s", size, dials, time.Since(began).Round(time.Millisecond))
 	caught.wantNone(t)
-	list, err := s.pods().List(t.Context(), metav1.ListOptions{})
-	must(t, err)
-	for i := range list.Items {
-		if pod := &list.Items[i]; pod.Name != "control" && readDetails(t, pod).Entrance != reporter() {
-			t.Errorf("pod %s was programmed by %s", pod.Name, readDetails(t, pod).Entrance)
+	s.awaitAll(t, size+1, func(pod *corev1.Pod) error {
+		if pod.Name == "control" {
+			return nil
 		}
-	}
+		d, err := detailsOf(pod)
+		if err == nil && d.Entrance != reporter() {
+			err = fmt.Errorf("programmed by %q", d.Entrance)
+		}
+		return err
+	})
 }

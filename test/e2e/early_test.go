@@ -69,7 +69,8 @@ func TestEarlyComesBackAfterTheRuntime(t *testing.T) {
 	s.awaitConnected(t)
 	caught := catchAll(t)
 	s.create(t, dialer("after", asked(), 1, caught.port))
-	pod := s.await(t, "after", hasDialled)
+	s.await(t, "after", hasDialled)
+	pod := s.await(t, "after", hasStatus(statusInitialized))
 	if by := readDetails(t, pod).Entrance; by != reporter() {
 		t.Errorf("programmed by %s", by)
 	}
