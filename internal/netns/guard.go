@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"golang.org/x/sys/unix"
 )
 
 // ErrHost says that a path leads to the host's own network namespace, which is never written to.
@@ -42,10 +44,11 @@ func (g Guard) Open(path string) (*NS, error) {
 	return n, nil
 }
 
-// IsHost tells whether a path leads to the host's namespace.
+// IsHost tells whether a path leads to the host's namespace. It opens nothing: whatever has its inode, on its file system,
+// is the host's namespace.
 func (g Guard) IsHost(path string) bool {
-	id, err := idOf(path)
-	return err == nil && slices.Contains(g.host, id)
+	var st unix.Stat_t
+	return unix.Stat(path, &st) == nil && slices.Contains(g.host, ID{Dev: st.Dev, Ino: st.Ino})
 }
 
 func idOf(path string) (ID, error) {

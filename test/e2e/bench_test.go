@@ -29,7 +29,7 @@ func BenchmarkAgent(b *testing.B) {
 	var rows []row
 	for b.Loop() {
 		if entrance() == "nri" {
-			rows = append(measureCalls(b), measureStarts(b)...)
+			rows = append(measureOneByOne(b), measureBurst(b)...)
 		} else {
 			rows = append(measureSingles(b), measureCrowd(b)...)
 		}
