@@ -27,6 +27,7 @@ func burstSize(t *testing.T) int {
 // Not parallel: it starts as many pods as the node takes.
 func TestBurstNoFirstConnectionBypassesTheProxy(t *testing.T) {
 	s := newSpace(t, nil)
+	s.awaitPolicy(t)
 	control := catchAll(t)
 	s.create(t, dialer("control", nil, 0, control.port))
 	s.await(t, "control", hasDialled)

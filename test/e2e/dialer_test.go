@@ -93,6 +93,7 @@ const waveEvery = 400 * time.Millisecond
 
 func (s *space) wave(t *testing.T, c *catcher) *wave {
 	t.Helper()
+	s.awaitPolicy(t)
 	w := &wave{space: s}
 	ctx, cancel := context.WithCancel(t.Context())
 	w.stop = cancel

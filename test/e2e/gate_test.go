@@ -17,6 +17,7 @@ import (
 func TestServicesSendNothingToAPodWithoutItsRules(t *testing.T) {
 	s := newSpace(t, nil)
 	client := s.start(t, newPod("client", nil, appContainer()))
+	s.awaitPolicy(t)
 	back := s.sendAgentAway(t)
 	pod := meshPod("gated", asked())
 	pod.Labels = map[string]string{"app": "gated"}

@@ -47,6 +47,7 @@ func TestStartupTaintGoesAndOthersStay(t *testing.T) {
 // packet on.
 func TestStartupTaintKeepsPodsAwayUntilTheAgentIsThere(t *testing.T) {
 	s := newSpace(t, nil)
+	s.awaitPolicy(t)
 	comeBack := s.sendAgentAway(t)
 	s.taint(t, corev1.Taint{Key: keyStartupTaint, Effect: corev1.TaintEffectNoSchedule})
 	caught := catchAll(t)

@@ -150,6 +150,7 @@ func (w *wave) dialled(ctx context.Context) (n int, err error) {
 // Pods that ask are held while there is no agent, and start by themselves when it is back.
 func TestAlwaysPodsAreHeldWhileTheAgentIsAway(t *testing.T) {
 	s := newSpace(t, asked())
+	s.awaitPolicy(t)
 	caught := catchAll(t)
 	back := s.sendAgentAway(t)
 	for i := range families() {

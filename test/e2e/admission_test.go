@@ -1,0 +1,39 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const keyRequiredPlugins = "required-plugins.noderesource.dev"
+
+// awaitPolicy waits until the API server prepares pods as this run's values say. It reads its policies anew some moments after
+// they have changed.
+func (s *space) awaitPolicy(t testing.TB) {
+	t.Helper()
+	eventually(t, "the policy that prepares pods", func(ctx context.Context) error {
+		pod, err := s.pods().Create(ctx, dialer("trial", asked(), 0, int(worldPort)), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err == nil {
+			err = isPrepared(pod)
+		}
+		return err
+	})
+}
+
+func isPrepared(pod *corev1.Pod) error {
+	_, required := pod.Annotations[keyRequiredPlugins]
+	waits := len(pod.Spec.InitContainers) > 0
+	switch {
+	case len(pod.Spec.ReadinessGates) == 0:
+		return errors.New("it adds no readiness gate")
+	case required != (entrance() == "required"):
+		return errors.New("it does not say as it should whether the plugin is required")
+	case waits != (entrance() == "wait"):
+		return errors.New("it does not add the container that waits as it should")
+	}
+	return nil
+}
