@@ -92,9 +92,11 @@ generate: $(HELM) ## Write what is derived: the chart's values table, its golden
 	go -C hack/tools/helm test -count=1 ./charttest -run TestGolden -update
 	hack/tools/render-config.sh $(HELM)
 
+# The go command cannot verify a module that uses the one beside it; what it downloads is the other modules', too.
 .PHONY: verify
 verify: generate ## Fail if anything generated, tidied or downloaded differs from what is committed
-	@for module in $(MODULES); do echo "tidy $$module"; go -C $$module mod tidy -diff; go -C $$module mod verify; done
+	@for module in $(MODULES); do echo "tidy $$module"; go -C $$module mod tidy -diff; \
+	  grep -q '=> \.\./' $$module/go.mod || go -C $$module mod verify; done
 	git diff --exit-code
 	@test -z "$$(git ls-files --others --exclude-standard chart config hack/tools)" || \
 	  { git ls-files --others --exclude-standard chart config hack/tools; echo 'generated, but not committed' >&2; exit 1; }
