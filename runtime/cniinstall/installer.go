@@ -75,7 +75,8 @@ type Installer struct {
 	placed  bool   // the first round is over
 	chained string // the file that held the entry when it was last looked at
 
-	fault atomic.Pointer[error] // why the binary was not as it should be when it was last looked at
+	inChain atomic.Bool
+	fault   atomic.Pointer[error] // why the binary was not as it should be when it was last looked at
 }
 
 // entry is our element of a list's plugins.
@@ -140,6 +141,9 @@ func (i *Installer) Check() error {
 	return err
 }
 
+// Chained tells, of the last look, whether the plugin was in the chain. It costs nothing, and lags behind Check by a moment.
+func (i *Installer) Chained() bool { return i.inChain.Load() }
+
 func (i *Installer) run(ctx context.Context, once bool) error {
 	removeTemps(i.config.ConfDir)
 	removeTemps(i.config.BinDir)
@@ -151,6 +155,7 @@ func (i *Installer) run(ctx context.Context, once bool) error {
 			again = i.config.Backoff
 		}
 		todo, wait, err := i.converge()
+		i.inChain.Store(err == nil && wait == 0)
 		switch {
 		case err == nil && wait == 0:
 			if once {

@@ -39,6 +39,21 @@ func TestFollowsTheNetworkThatTheRuntimeUses(t *testing.T) {
 	}
 }
 
+func TestTellsWhetherItWasInTheChain(t *testing.T) {
+	n := newNode(t)
+	i := n.installer(t)
+	n.keep(t, i)
+	if i.Chained() {
+		t.Error("it is in a chain that is not there")
+	}
+	n.put(t, "10-kc.conflist", plain)
+	eventually(t, "it is in the chain", i.Chained)
+	if err := os.Remove(filepath.Join(n.conf, "10-kc.conflist")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is in none", func() bool { return !i.Chained() })
+}
+
 func TestPutsTheBinaryBack(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "10-kc.conflist", plain)
