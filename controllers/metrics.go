@@ -6,8 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metricPrefix starts the name of every metric of ours.
-const metricPrefix = "istio_pod_network_controller_"
+// MetricPrefix starts the name of every metric of ours.
+const MetricPrefix = "istio_pod_network_controller_"
 
 // Metrics count what Ensure came to.
 type Metrics struct {
@@ -19,10 +19,10 @@ type Metrics struct {
 func NewMetrics(r prometheus.Registerer, ledger *Ledger) (*Metrics, error) {
 	m := &Metrics{
 		ensures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: metricPrefix + "ensure_total", Help: "Sandboxes looked at, by who told the agent and what it came to.",
+			Name: MetricPrefix + "ensure_total", Help: "Sandboxes looked at, by who told the agent and what it came to.",
 		}, []string{"entrance", "result"}),
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: metricPrefix + "ensure_duration_seconds", Help: "Time to look at a sandbox and program it.",
+			Name: MetricPrefix + "ensure_duration_seconds", Help: "Time to look at a sandbox and program it.",
 			Buckets: prometheus.ExponentialBuckets(0.0002, 2, 15), // 0.2 ms to 3.3 s
 		}, []string{"entrance"}),
 	}
@@ -61,5 +61,5 @@ func (g podsGauge) Collect(ch chan<- prometheus.Metric) {
 }
 
 func (podsGauge) desc() *prometheus.Desc {
-	return prometheus.NewDesc(metricPrefix+"pods", "Pods of this node that the agent has to do with, by state.", []string{"state"}, nil)
+	return prometheus.NewDesc(MetricPrefix+"pods", "Pods of this node that the agent has to do with, by state.", []string{"state"}, nil)
 }

@@ -2,7 +2,6 @@ package controllers
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,39 +14,36 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-func isNoPod(err error) bool { return errors.Is(err, podnet.ErrNoPod) }
-
 // Reader reads pods and namespaces from the watch cache, and from the API server what the cache does not have yet.
 type Reader struct{ Cache, Live client.Reader }
 
 // Pod gives the pod that a sandbox belongs to.
 func (r Reader) Pod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
+	return r.find(ctx, s.Namespace, s.Name, func(pod *corev1.Pod) bool { return string(pod.UID) == s.UID })
+}
+
+// UID gives the UID of the pod that goes by a name, for entrances that are not told.
+func (r Reader) UID(ctx context.Context, namespace, name string) (string, error) {
+	pod, err := r.find(ctx, namespace, name, func(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil })
+	if err != nil {
+		return "", err
+	}
+	return string(pod.UID), nil
+}
+
+// find gives the pod that goes by a name if it is the one that is meant. The cache may still have its predecessor.
+func (r Reader) find(ctx context.Context, namespace, name string, meant func(*corev1.Pod) bool) (*corev1.Pod, error) {
 	for _, from := range []client.Reader{r.Cache, r.Live} {
 		pod := &corev1.Pod{}
-		err := from.Get(ctx, types.NamespacedName{Namespace: s.Namespace, Name: s.Name}, pod)
+		err := from.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, pod)
 		switch {
-		case err == nil && string(pod.UID) == s.UID:
+		case err == nil && meant(pod):
 			return pod, nil
 		case err != nil && !apierrors.IsNotFound(err):
 			return nil, fmt.Errorf("get pod: %w", err)
 		}
 	}
 	return nil, podnet.ErrNoPod
-}
-
-// UID gives the UID of the pod that goes by a name, for entrances that are not told.
-func (r Reader) UID(ctx context.Context, namespace, name string) (string, error) {
-	for _, from := range []client.Reader{r.Cache, r.Live} {
-		pod := &corev1.Pod{}
-		err := from.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, pod)
-		switch {
-		case err == nil && pod.DeletionTimestamp == nil:
-			return string(pod.UID), nil
-		case err != nil && !apierrors.IsNotFound(err):
-			return "", fmt.Errorf("get pod: %w", err)
-		}
-	}
-	return "", podnet.ErrNoPod
 }
 
 // Namespace gives a namespace's metadata, or nil for one that does not exist.

@@ -173,7 +173,7 @@ func TestReaderAsksTheServerForWhatTheCacheLacks(t *testing.T) {
 	if err != nil || pod.UID != "uid-1" {
 		t.Errorf("pod %v, error %v", pod, err)
 	}
-	if _, err := r.Pod(t.Context(), podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "uid-7"}); !isNoPod(err) {
+	if _, err := r.Pod(t.Context(), podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "uid-7"}); !errors.Is(err, podnet.ErrNoPod) {
 		t.Errorf("error %v", err)
 	}
 	got, err := r.Namespace(t.Context(), "shop")

@@ -54,6 +54,9 @@ const (
 	CNI   Entrance = "cni"
 )
 
+// early tells the entrances by which we are told of a sandbox while it is made.
+func (e Entrance) early() bool { return e == NRI || e == CNI }
+
 // Result is what Ensure came to, the value of a metric's label.
 type Result string
 
@@ -108,7 +111,7 @@ func (p *Programmer) Ensure(ctx context.Context, by Entrance, s podnet.Sandbox) 
 	if err != nil {
 		return Failed, fmt.Errorf("read namespace: %w", err)
 	}
-	if by == NRI || by == CNI {
+	if by.early() {
 		pod = starting(pod)
 	}
 	v := visit{Programmer: p, by: by, sandbox: s, pod: pod}

@@ -42,7 +42,7 @@ istio_pod_network_controller_pods{state="failed"} 0
 istio_pod_network_controller_pods{state="programmed"} 1
 istio_pod_network_controller_pods{state="removed"} 0
 `
-	if err := testutil.GatherAndCompare(b.registry, strings.NewReader(wantMetrics), metricPrefix+"ensure_total", metricPrefix+"pods"); err != nil {
+	if err := testutil.GatherAndCompare(b.registry, strings.NewReader(wantMetrics), MetricPrefix+"ensure_total", MetricPrefix+"pods"); err != nil {
 		t.Error(err)
 	}
 }

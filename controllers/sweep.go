@@ -40,9 +40,7 @@ func (s *Sweeper) sweep(ctx context.Context) {
 		ensureCtx, cancel := context.WithTimeout(log.IntoContext(ctx, logger), ensureTimeout)
 		_, err := s.Programmer.Ensure(ensureCtx, Sweep, e.Sandbox)
 		cancel()
-		if absent(err) {
-			s.Programmer.Forget(e.Sandbox.ID)
-		} else if err != nil && !Permanent(err) {
+		if err != nil && !absent(err) && !Permanent(err) {
 			logger.Error(err, "sweep failed")
 		}
 	}

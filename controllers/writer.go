@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -13,6 +14,8 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"istio-pod-network-controller/internal/podnet"
 )
 
 // cacheLag is how long the watch cache may still show a pod as it was before our last patch.
@@ -146,9 +149,8 @@ func (w *Writer) handle(ctx context.Context, q queued) (wait time.Duration, err 
 
 // patience is for pods that the runtime has told of while it makes them.
 func (w *Writer) patience(q queued, pod *corev1.Pod) time.Duration {
-	early := q.report.Entrance == NRI || q.report.Entrance == CNI
 	starting := pod.Status.Phase == corev1.PodPending || pod.Status.Phase == ""
-	if !early || !starting || q.report.Status != StatusInitialized || pod.Annotations[KeyStatus] != "" {
+	if !q.report.Entrance.early() || !starting || q.report.Status != StatusInitialized || pod.Annotations[KeyStatus] != "" {
 		return 0
 	}
 	return min(startPause-w.now().Sub(q.since), startLook)
@@ -217,5 +219,5 @@ func (w *Writer) forget(uid string) {
 
 // isGone tells that the pod is no more, or that another one has its name: a UID that differs is a conflict.
 func isGone(err error) bool {
-	return isNoPod(err) || apierrors.IsNotFound(err) || apierrors.IsConflict(err)
+	return errors.Is(err, podnet.ErrNoPod) || apierrors.IsNotFound(err) || apierrors.IsConflict(err)
 }
