@@ -158,22 +158,36 @@ func (p *plugin) judge(ctx context.Context, pod *api.PodSandbox) (Outcome, error
 	if outcome, ok := p.known(s); ok {
 		return outcome, nil
 	}
-	log := p.log.WithValues("pod", s.Pod(), "podUID", s.UID)
-	ctx, cancel := context.WithTimeout(logr.NewContext(ctx, log), p.deadline())
-	defer cancel()
-	asked, err := p.Handler.Ensure(ctx, s)
+	outcome, err := p.program(ctx, s)
+	if err == nil {
+		return outcome, nil
+	}
+	log := p.logOf(s).WithValues("sandbox", s.ID)
 	switch {
-	case err == nil:
-		return p.settle(s, asked), nil
 	case errors.Is(err, podnet.ErrNoPod): // deleted while it was being started
-		log.Info("pod refused", "sandbox", s.ID, "reason", err.Error())
+		log.Info("pod refused", "reason", err.Error())
 	case p.FailOpen:
-		log.Error(err, "pod let through without its rules", "sandbox", s.ID)
+		log.Error(err, "pod let through without its rules")
 		return LetThrough, nil
 	default:
-		log.Error(err, "pod refused", "sandbox", s.ID)
+		log.Error(err, "pod refused")
 	}
 	return Refused, fmt.Errorf("istio-pod-network-controller refuses pod %s until its traffic can be redirected: %w", s.Pod(), err)
+}
+
+// program has a sandbox looked at within the time that a call may take, and remembers what it came to.
+func (p *plugin) program(ctx context.Context, s podnet.Sandbox) (Outcome, error) {
+	ctx, cancel := context.WithTimeout(logr.NewContext(ctx, p.logOf(s)), p.deadline())
+	defer cancel()
+	asked, err := p.Handler.Ensure(ctx, s)
+	if err != nil {
+		return Refused, err
+	}
+	return p.settle(s, asked), nil
+}
+
+func (p *plugin) logOf(s podnet.Sandbox) logr.Logger {
+	return p.log.WithValues("pod", s.Pod(), "podUID", s.UID)
 }
 
 // sandbox reads an event; ok is false for pods that are none of our business whatever state we are in: of namespaces that
@@ -254,12 +268,7 @@ func (p *plugin) work(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case s := <-p.queue:
-			log := p.log.WithValues("pod", s.Pod(), "podUID", s.UID)
-			ctx, cancel := context.WithTimeout(logr.NewContext(ctx, log), p.deadline())
-			if asked, err := p.Handler.Ensure(ctx, s); err == nil {
-				p.settle(s, asked)
-			}
-			cancel()
+			_, _ = p.program(ctx, s)
 		}
 	}
 }
