@@ -24,9 +24,9 @@ func TestTrafficLivesThroughAChangeOfBackend(t *testing.T) {
 	kerneltest.Sysctl(t, pod, "net/ipv4/conf/eth0/rp_filter", "0")
 	proxy := kerneltest.Owner{UID: 0, GID: 1337}
 	for port, banner := range map[int]string{15001: "PROXY", 15006: "PROXY", 8080: "APP"} {
-		go echo(kerneltest.ListenTCP(t, pod, proxy, true, fmt.Sprintf("[::]:%d", port)), fmt.Sprintf("%s:%d", banner, port))
+		go kerneltest.Echo(kerneltest.ListenTCP(t, pod, proxy, true, fmt.Sprintf("[::]:%d", port)), fmt.Sprintf("%s:%d", banner, port))
 	}
-	go echo(kerneltest.ListenTCP(t, world, kerneltest.App, false, "[::]:80"), "WORLD:80")
+	go kerneltest.Echo(kerneltest.ListenTCP(t, world, kerneltest.App, false, "[::]:80"), "WORLD:80")
 	all := allBackends(t)
 	apply := func(e exclusive) {
 		if _, err := e.Apply(t.Context(), pod.Path(), tproxyRules(t)); err != nil {
@@ -134,18 +134,4 @@ func ping(c net.Conn) error {
 	}
 	_, err := io.ReadFull(c, make([]byte, 1))
 	return err
-}
-
-func echo(l net.Listener, banner string) {
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			return
-		}
-		go func() {
-			defer c.Close()
-			_, _ = fmt.Fprintln(c, banner)
-			_, _ = io.Copy(c, c)
-		}()
-	}
 }

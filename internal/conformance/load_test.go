@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"strings"
 	"sync"
@@ -117,23 +116,9 @@ func (w world) changeUnderLoad(t *testing.T, b backend, held []held) (changed in
 func echoListeners(t *testing.T, w world) {
 	t.Helper()
 	for port, who := range map[int]string{15001: "PROXY", 15006: "PROXY", 8080: "APP"} {
-		go echo(kerneltest.ListenTCP(t, w.pod(), kerneltest.Owner{UID: 0, GID: 1337}, true, fmt.Sprintf("[::]:%d", port)), fmt.Sprintf("%s:%d", who, port))
+		go kerneltest.Echo(kerneltest.ListenTCP(t, w.pod(), kerneltest.Owner{UID: 0, GID: 1337}, true, fmt.Sprintf("[::]:%d", port)), fmt.Sprintf("%s:%d", who, port))
 	}
-	go echo(kerneltest.ListenTCP(t, w.spaces["world"], kerneltest.App, false, "[::]:7000"), "WORLD:7000")
-}
-
-func echo(l net.Listener, banner string) {
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			return
-		}
-		go func() {
-			defer c.Close()
-			_, _ = fmt.Fprintln(c, banner)
-			_, _ = io.Copy(c, c)
-		}()
-	}
+	go kerneltest.Echo(kerneltest.ListenTCP(t, w.spaces["world"], kerneltest.App, false, "[::]:7000"), "WORLD:7000")
 }
 
 // open connects and reads the banner.

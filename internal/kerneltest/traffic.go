@@ -176,3 +176,18 @@ func As(ns *netns.NS, owner Owner, f func() error) error {
 		return f()
 	})
 }
+
+// Echo tells each connection of a listener a banner, and sends back whatever comes, until the listener is closed.
+func Echo(l net.Listener, banner string) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			_, _ = fmt.Fprintln(c, banner)
+			_, _ = io.Copy(c, c)
+		}()
+	}
+}
