@@ -103,7 +103,7 @@ func addNRI(mgr manager.Manager, o *runOptions, ready *readiness, e entrance) er
 	calls := nriCalls()
 	n, err := nri.New(nri.Config{
 		Socket: o.nriSocket, Name: o.nriName, Index: o.nriIndex, Handler: e, Required: o.nri == "required", FailOpen: o.failOpen,
-		PassNamespaces: append([]string{o.config.AgentNamespace}, o.config.ExcludedNamespaces...), IsHost: guard.IsHost,
+		PassNamespaces: o.untouched(), IsHost: guard.IsHost,
 		Observe: func(call string, outcome nri.Outcome, took time.Duration) {
 			calls.WithLabelValues(call, string(outcome)).Observe(took.Seconds())
 		},
@@ -112,7 +112,7 @@ func addNRI(mgr manager.Manager, o *runOptions, ready *readiness, e entrance) er
 		return err
 	}
 	connected := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "istio_pod_network_controller_nri_connected", Help: "1 while the container runtime asks the agent before containers start.",
+		Name: controllers.MetricPrefix + "nri_connected", Help: "1 while the container runtime asks the agent before containers start.",
 	}, func() float64 { return map[bool]float64{true: 1}[n.Connected()] })
 	ready.add("nri", n.Check)
 	e.programmer.Told = append(e.programmer.Told, n.Connected)
@@ -125,7 +125,7 @@ func addNRI(mgr manager.Manager, o *runOptions, ready *readiness, e entrance) er
 // nriCalls tell how long the runtime, which asks for one pod at a time, is held.
 func nriCalls() *prometheus.HistogramVec {
 	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "istio_pod_network_controller_nri_call_duration_seconds", Help: "Time for which a call held the container runtime, by what it came to.",
+		Name: controllers.MetricPrefix + "nri_call_duration_seconds", Help: "Time for which a call held the container runtime, by what it came to.",
 		Buckets: prometheus.ExponentialBuckets(0.00001, 1.6, 25), // 10 µs to 0.8 s
 	}, []string{"call", "result"})
 }
@@ -135,18 +135,9 @@ func addCNI(ctx context.Context, mgr manager.Manager, o *runOptions, ready *read
 		return nil
 	}
 	e.by = controllers.CNI
-	o.chain.plugin.ExcludeNamespaces = append(o.chain.plugin.ExcludeNamespaces, o.config.ExcludedNamespaces...)
-	if o.config.AgentNamespace != "" {
-		o.chain.plugin.ExcludeNamespaces = append(o.chain.plugin.ExcludeNamespaces, o.config.AgentNamespace)
-	}
-	synced := func(ctx context.Context) error {
-		if !mgr.GetCache().WaitForCacheSync(ctx) {
-			return errors.New("the agent's cache is not synchronized")
-		}
-		return nil
-	}
+	o.chain.plugin.ExcludeNamespaces = append(o.chain.plugin.ExcludeNamespaces, o.untouched()...)
 	server, err := cni.NewServer(cni.Config{
-		Path: o.chain.plugin.Socket, Handler: chain{e}, Ready: synced, Log: slog.New(logr.ToSlogHandler(ctrl.Log)),
+		Path: o.chain.plugin.Socket, Handler: chain{e}, Ready: cacheFilled(mgr), Log: slog.New(logr.ToSlogHandler(ctrl.Log)),
 	})
 	if err != nil {
 		return fmt.Errorf("make CNI socket: %w", err)
@@ -159,7 +150,7 @@ func addCNI(ctx context.Context, mgr manager.Manager, o *runOptions, ready *read
 	if err != nil {
 		return err
 	}
-	e.programmer.Told = append(e.programmer.Told, func() bool { return installer.Check() == nil })
+	e.programmer.Told = append(e.programmer.Told, installer.Chained)
 	ready.add("cni", func(context.Context) error { return errors.Join(server.Check(), installer.Check()) })
 	return errors.Join(mgr.Add(server), mgr.Add(keepChain(ctx, ctrl.Log, installer, home)))
 }

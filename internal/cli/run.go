@@ -137,16 +137,21 @@ func addStartupTaint(mgr manager.Manager, o *runOptions, ready *readiness) error
 
 // addChecks adds to what readiness means: the cache of pods, and a runtime that answers.
 func addChecks(mgr manager.Manager, ready *readiness, finder runtimeFinder) {
-	ready.add("cache", func(ctx context.Context) error {
-		if !mgr.GetCache().WaitForCacheSync(ctx) {
-			return errors.New("the cache is not synchronized")
-		}
-		return nil
-	})
+	ready.add("cache", cacheFilled(mgr))
 	ready.add("runtime", func(ctx context.Context) error {
 		_, err := finder.Version(ctx)
 		return err
 	})
+}
+
+// cacheFilled tells whether the agent knows its pods.
+func cacheFilled(mgr manager.Manager) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if !mgr.GetCache().WaitForCacheSync(ctx) {
+			return errors.New("the cache is not synchronized")
+		}
+		return nil
+	}
 }
 
 // newBackend makes the backend of the agent, and says in the log and by a metric which one it is, and why.
@@ -171,12 +176,11 @@ func newBackend(ctx context.Context, name string, r prometheus.Registerer) (excl
 
 // backendMetrics tell which backend is at work, and what the processes cost that it starts.
 func backendMetrics() (info *prometheus.GaugeVec, programs *prometheus.HistogramVec) {
-	const prefix = "istio_pod_network_controller_"
 	info = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: prefix + "backend_info", Help: "1 for the backend that programs the kernel.",
+		Name: controllers.MetricPrefix + "backend_info", Help: "1 for the backend that programs the kernel.",
 	}, []string{"backend"})
 	programs = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: prefix + "exec_duration_seconds", Help: "Time that processes took which the backend started.",
+		Name: controllers.MetricPrefix + "exec_duration_seconds", Help: "Time that processes took which the backend started.",
 		Buckets: prometheus.ExponentialBuckets(0.001, 2, 12), // 1 ms to 2 s
 	}, []string{"backend"})
 	return info, programs

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -47,6 +48,15 @@ func (o *runOptions) addFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.startupTaint, "startup-taint", false, "take the taint "+controllers.KeyStartupTaint+" off the agent's node once the agent is ready")
 	o.entranceFlags.add(fs)
 	o.intentFlags.add(fs)
+}
+
+// untouched are the namespaces whose pods pass whatever state the agent is in: those that are excluded, and its own.
+func (o *runOptions) untouched() []string {
+	out := slices.Clone(o.config.ExcludedNamespaces)
+	if o.config.AgentNamespace != "" {
+		out = append(out, o.config.AgentNamespace)
+	}
+	return out
 }
 
 // Validate names every fault at once.
