@@ -13,6 +13,19 @@ var (
 	ErrGone = errors.New("network namespace is gone")
 )
 
+// ProgrammedByOthersError says that a network namespace holds the redirection rules of another project. Nothing was written to it.
+type ProgrammedByOthersError struct {
+	// Owner is the project, for example "Istio" or "linkerd".
+	Owner string
+	// Found names what was recognised, for example "chain ISTIO_OUTPUT in the iptables table nat of IPv4".
+	Found string
+}
+
+// Error names the project and what it was recognised by.
+func (e *ProgrammedByOthersError) Error() string {
+	return "the pod's network namespace is already programmed by " + e.Owner + " (" + e.Found + ")"
+}
+
 // Sandbox says which pod, which of its sandboxes, and where its network namespace is. A pod whose sandbox is made anew
 // keeps Namespace, Name and UID and gets a new ID and NetNS; state is therefore keyed by ID.
 //
