@@ -25,16 +25,16 @@ type visit struct {
 	intent  intent.Intent
 }
 
-// find completes the sandbox where the entrance does not know its namespace. A runtime that tells of sandboxes by itself is
-// asked only for those of which it should have told.
+// find completes the sandbox where the entrance does not know its namespace, or knows a path only that may lead to another
+// pod by now. A runtime that tells of sandboxes by itself is asked only for those of which it should have told.
 func (v *visit) find(ctx context.Context) error {
-	if v.sandbox.NetNS != "" {
+	if lasting(v.sandbox) {
 		return nil
 	}
 	if v.told() {
 		known, ok := v.Ledger.Of(v.sandbox.UID)
 		switch {
-		case ok && known.Sandbox.NetNS != "" && (v.intent.Spec.DNS != iptables.DNSResolvConf || known.Sandbox.Nameservers != ""):
+		case ok && lasting(known.Sandbox) && (v.intent.Spec.DNS != iptables.DNSResolvConf || known.Sandbox.Nameservers != ""):
 			v.sandbox = known.Sandbox
 			return nil
 		case !ok && !started(v.pod):
@@ -48,6 +48,9 @@ func (v *visit) find(ctx context.Context) error {
 	v.sandbox = found
 	return nil
 }
+
+// lasting reports whether a sandbox's path can be used at any time: for as long as it leads anywhere it leads to this sandbox.
+func lasting(s podnet.Sandbox) bool { return s.NetNS != "" && !s.OfProcess() }
 
 func (v *visit) program(ctx context.Context) (Result, error) {
 	if err := v.find(ctx); err != nil {
