@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -88,7 +87,7 @@ func (v *visit) recall() {
 // used again: if the runtime, asked again, still names it, it was the sandbox's when we looked.
 func (v *visit) identify(ctx context.Context, asked bool) (err error) {
 	identity, errIdentify := v.Namespaces.Identify(v.sandbox.NetNS)
-	if asked && throughProcess(v.sandbox.NetNS) {
+	if asked && v.sandbox.OfProcess() {
 		again, err := v.ask(ctx)
 		switch {
 		case err != nil:
@@ -96,8 +95,8 @@ func (v *visit) identify(ctx context.Context, asked bool) (err error) {
 		case again.ID != v.sandbox.ID || again.NetNS != v.sandbox.NetNS:
 			return fmt.Errorf("sandbox %s was replaced meanwhile: %w", v.sandbox.ID, podnet.ErrNotReady)
 		case errors.Is(errIdentify, podnet.ErrGone):
-			return fmt.Errorf("%s cannot be opened though sandbox %s runs: the runtime names no other path, and the agent does not see the "+
-				"node's processes (processFallback, hostPID)", v.sandbox.NetNS, v.sandbox.ID)
+			return fmt.Errorf("%s cannot be opened though sandbox %s runs, and the runtime names no other path: "+
+				"install with processFallback=true", v.sandbox.NetNS, v.sandbox.ID)
 		}
 	}
 	if errIdentify != nil {
@@ -106,8 +105,6 @@ func (v *visit) identify(ctx context.Context, asked bool) (err error) {
 	v.sandbox.Identity = identity
 	return nil
 }
-
-func throughProcess(path string) bool { return strings.HasPrefix(path, "/proc/") }
 
 // started reports whether the kubelet knows of a sandbox of the pod.
 func started(pod *corev1.Pod) bool {
