@@ -64,6 +64,7 @@ func (b *builder) self(r *rules, owner Cond) {
 	s := b.spec
 	// Lookups over lo are captured like any other, so they are left out of both rules; for the group only of the second.
 	dns := s.DNS != DNSOff
+	b.istioValidation(r, owner)
 	for _, lo := range s.loopbacks() {
 		conds := []Cond{oif("lo"), family(lo), not(addr(DstAddr, lo)), tcp(), not(port(s.TunnelPort))}
 		if dns && owner.Field == OwnerUID {

@@ -46,12 +46,20 @@ func (s Spec) loopbacks() []netip.Prefix {
 	return []netip.Prefix{s.LoopbackCIDR.Masked(), netip.MustParsePrefix("::1/128")}
 }
 
-// owners are the two ways to be the proxy.
-func (s Spec) owners() []Cond { return []Cond{num(OwnerUID, s.ProxyUID), num(OwnerGID, s.ProxyGID)} }
+// owners are the ways to be the proxy: by its user, by its group, or by either.
+func (s Spec) owners() (out []Cond) {
+	if s.ProxyUID != 0 {
+		out = append(out, num(OwnerUID, s.ProxyUID))
+	}
+	if s.ProxyGID != 0 {
+		out = append(out, num(OwnerGID, s.ProxyGID))
+	}
+	return out
+}
 
 // capturesInbound tells whether any inbound traffic goes to the proxy.
 func (s Spec) capturesInbound() bool {
-	return s.Mode != ModeNone && (s.IncludeInboundPorts.All || len(s.IncludeInboundPorts.List) > 0)
+	return s.IncludeInboundPorts.All || len(s.IncludeInboundPorts.List) > 0
 }
 
 // Rules computes what a pod's namespace must hold for spec. Both families are always there, whatever addresses the pod

@@ -59,7 +59,7 @@ func goldenSpecs() map[string]Spec {
 			s.IncludeCIDRs = CIDRs{List: cidrs("0.0.0.0/0", "fd00::/8")}
 			s.OwnerGroups = Groups{List: []uint32{1000, 0}}
 		}),
-		"all-groups-but": with(func(s *Spec) { s.Mode, s.OwnerGroups = ModeNone, Groups{All: true, Exclude: []uint32{888}} }),
+		"all-groups-but": with(func(s *Spec) { s.IncludeInboundPorts, s.OwnerGroups = Ports{}, Groups{All: true, Exclude: []uint32{888}} }),
 	}
 }
 

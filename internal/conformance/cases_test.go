@@ -50,7 +50,7 @@ func ownCases() map[string]ownCase {
 			"pod 1000 tcp [fd00:10:244:1::5]:8080 = APP:8080", "pod 1000 tcp [fd00:99::34]:80 = PROXY:15001",
 			"pod 0/1337 tcp [fd00:10:244:1::5]:8080 = PROXY:15006", "pod 1337 tcp [fd00:99::34]:80 = WORLD:7000",
 		}},
-		"NONE captures outbound only": {families: "ds", spec: with(func(s *iptables.Spec) { s.Mode = iptables.ModeNone }), lines: []string{
+		"outbound only": {families: "ds", spec: with(func(s *iptables.Spec) { s.IncludeInboundPorts = iptables.Ports{} }), lines: []string{
 			"world 0 tcp 10.244.1.5:8080 = APP:8080", "world 0 tcp [fd00:10:244:1::5]:8080 = APP:8080",
 			"pod 1000 tcp 93.184.216.34:80 = PROXY:15001", "pod 1000 tcp [fd00:99::34]:80 = PROXY:15001",
 		}},
@@ -102,8 +102,16 @@ func ownCases() map[string]ownCase {
 			"pod 1000/888 tcp 93.184.216.34:80 = WORLD:7000", "pod 1000/777 udp 8.8.8.8:53 = WORLD:7000",
 			"pod 1000 tcp 93.184.216.34:80 = PROXY:15001", "pod 1000 udp 8.8.8.8:53 = PROXY:15053",
 		}},
+		"a proxy known by its user alone": {families: "ds", spec: with(func(s *iptables.Spec) { s.ProxyGID = 0 }), lines: []string{
+			"pod 1337/1000 tcp 93.184.216.34:80 = WORLD:7000", "pod 1337/1000 tcp [fd00:99::34]:80 = WORLD:7000",
+			"pod 1000/1337 tcp 93.184.216.34:80 = PROXY:15001", "pod 1000/1337 tcp [fd00:99::34]:80 = PROXY:15001",
+		}},
+		"a proxy known by its group alone": {families: "ds", spec: with(func(s *iptables.Spec) { s.ProxyUID = 0 }), lines: []string{
+			"pod 0/1337 tcp 93.184.216.34:80 = WORLD:7000", "pod 0/1337 tcp [fd00:99::34]:80 = WORLD:7000",
+			"pod 1337/1000 tcp 93.184.216.34:80 = PROXY:15001", "pod 0 tcp [fd00:99::34]:80 = PROXY:15001",
+		}},
 		"a wide loopback": {families: "4", spec: with(func(s *iptables.Spec) { s.LoopbackCIDR = netip.MustParsePrefix("127.0.0.0/8") }), lines: []string{
-			"pod 1337 tcp 127.0.0.2:8080 = APP:8080", "pod 1337 tcp 10.244.1.5:8080 = PROXY:15006",
+			"pod 1337 tcp 127.0.0.2:8080 = APP:8080", "pod 1337 tcp 10.244.1.5:8080 = PROXY:15006", "pod 1337 tcp 127.0.0.6:15002 = PROXY:15006",
 		}},
 	}
 }
