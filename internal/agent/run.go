@@ -90,7 +90,7 @@ func addControllers(ctx context.Context, mgr manager.Manager, o Options, ready *
 	pods := controllers.Reader{Cache: mgr.GetCache(), Live: mgr.GetAPIReader()}
 	writer := controllers.NewWriter(mgr.GetClient(), pods, mgr.GetEventRecorder(Name))
 	programmer := &controllers.Programmer{
-		Intent: o.Intent, Backend: backend, BackendName: backend.Name(), Finder: finder, Pods: pods,
+		Intent: o.Intent, Backend: backend, BackendName: backend.Name(), Namespaces: backend, Finder: finder, Pods: pods,
 		Reporter: writer, Ledger: ledger, Metrics: counters,
 	}
 	watch := &controllers.PodWatch{Client: mgr.GetCache(), Programmer: programmer}

@@ -80,7 +80,7 @@ func runtimeOf(boxes []box, ignoresFilter bool) *fakeRuntime {
 			continue
 		}
 		resp := &criv1.PodSandboxStatusResponse{
-			Status: &criv1.PodSandboxStatus{Id: b.id, Metadata: meta, State: b.state, RuntimeHandler: "handler-" + b.id},
+			Status: &criv1.PodSandboxStatus{Id: b.id, Metadata: meta, State: b.state, CreatedAt: b.createdAt, RuntimeHandler: "handler-" + b.id},
 			Info: map[string]string{infoKey: `{"runtimeSpec":{"linux":{"namespaces":[{"type":"network","path":"/run/netns/` +
 				b.id + `"}]}}}`},
 		}
@@ -168,6 +168,11 @@ func TestFindChoosesTheSandbox(t *testing.T) {
 				want := podnet.Sandbox{
 					Namespace: "ns", Name: "pod", UID: podUID,
 					ID: tt.wantID, NetNS: "/run/netns/" + tt.wantID, RuntimeHandler: "handler-" + tt.wantID,
+				}
+				for _, b := range tt.boxes {
+					if b.id == tt.wantID {
+						want.Attempt, want.CreatedAt = b.attempt, b.createdAt
+					}
 				}
 				if diff := gocmp.Diff(want, got); diff != "" {
 					t.Errorf("Find (-want +got):\n%s", diff)
