@@ -30,18 +30,13 @@ func (v *visit) tell(reason, message string) {
 func (v *visit) settle() {
 	c := findCondition(v.pod)
 	switch {
-	case v.asked():
+	case v.intent.Asked:
 		v.tell(ReasonNotRequired, string(v.intent.Reason))
 	case c != nil && c.Status == corev1.ConditionTrue && c.Reason == ReasonRemoved && !reported(v.pod):
 		// It was told so when its rules were removed.
 	case gated(v.pod) || reported(v.pod):
 		v.report("", ReasonNotRequired, string(v.intent.Reason))
 	}
-}
-
-// asked reports whether the pod's owner will wonder why it has no rules.
-func (v *visit) asked() bool {
-	return v.pod.Annotations[intent.KeyInitialize] == "true" || v.intent.Reason == intent.UnsupportedRuntime
 }
 
 // reportKept takes back a bad report of a pod that no longer asks, and whose rules are in force; spec is nil where the agent

@@ -43,7 +43,7 @@ func (v *visit) ensure(ctx context.Context) (Result, error) {
 		return v.refuse(ctx, err)
 	case v.intent.Redirect:
 		return v.program(ctx)
-	case v.intent.Reason == intent.OptedOut:
+	case v.intent.Removes():
 		return v.removeRules(ctx)
 	}
 	return v.skip(ctx)
@@ -101,7 +101,7 @@ func (v *visit) program(ctx context.Context) (Result, error) {
 		return v.unknown(ctx, err)
 	}
 	if !v.Intent.Supports(v.sandbox.RuntimeHandler) {
-		v.intent = intent.Intent{Reason: intent.UnsupportedRuntime}
+		v.intent = intent.Intent{Reason: intent.UnsupportedRuntime, Asked: v.intent.Asked}
 		return v.skip(ctx)
 	}
 	if v.intent.Spec.DNS == iptables.DNSResolvConf && v.sandbox.Nameservers != "" {
