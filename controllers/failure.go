@@ -5,7 +5,6 @@ import (
 	"errors"
 
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"istio-pod-network-controller/internal/podnet"
 )
@@ -20,7 +19,7 @@ func (v *visit) refuse(ctx context.Context, wrong error) (Result, error) {
 		v.Ledger.Fail(v.sandbox, err != nil)
 		v.report(StatusFailed, ReasonInvalidAnnotation, wrong.Error())
 	})
-	err = reconcile.TerminalError(errors.Join(wrong, err))
+	err = permanentError{errors.Join(wrong, err)}
 	if kept {
 		err = keptError{err}
 	}

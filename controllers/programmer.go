@@ -9,7 +9,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
@@ -138,7 +137,15 @@ func (p *Programmer) forgetOthers(namespace, name, uid string) {
 }
 
 // Permanent reports whether an error of Ensure stays until the pod changes.
-func Permanent(err error) bool { return errors.Is(err, reconcile.TerminalError(nil)) }
+func Permanent(err error) bool {
+	_, ok := errors.AsType[permanentError](err)
+	return ok
+}
+
+// permanentError marks an error without a word of its own: the runtime shows its text to the pod's owner.
+type permanentError struct{ error }
+
+func (e permanentError) Unwrap() error { return e.error }
 
 // RulesKept reports whether the rules of an earlier wish are in force in spite of an error of Ensure.
 func RulesKept(err error) bool {

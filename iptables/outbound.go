@@ -30,6 +30,7 @@ func (b *builder) outbound() {
 	if s.divertsInbound() {
 		r.add(commentInName, leave(), oif("lo"), tcp(), marked(markDiverted))
 	}
+	b.istioValidation(r)
 	for _, owner := range s.owners() {
 		b.self(r, owner)
 	}
@@ -64,7 +65,6 @@ func (b *builder) self(r *rules, owner Cond) {
 	s := b.spec
 	// Lookups over lo are captured like any other, so they are left out of both rules; for the group only of the second.
 	dns := s.DNS != DNSOff
-	b.istioValidation(r, owner)
 	for _, lo := range s.loopbacks() {
 		conds := []Cond{oif("lo"), family(lo), not(addr(DstAddr, lo)), tcp(), not(port(s.TunnelPort))}
 		if dns && owner.Field == OwnerUID {

@@ -28,10 +28,12 @@ func (b *builder) validation(r *rules) {
 }
 
 // istioValidation redirects Istio's validation where the loopback range would leave it alone.
-func (b *builder) istioValidation(r *rules, owner Cond) {
+func (b *builder) istioValidation(r *rules) {
 	for _, p := range passthrough() {
-		if b.spec.LoopbackCIDR.Contains(p.Addr()) {
-			r.add("Istio's validation", to(b.spec.InboundPort), oif("lo"), family(p), addr(DstAddr, p), tcp(), port(IstioValidationPort), owner)
+		for _, owner := range b.spec.owners() {
+			if b.spec.LoopbackCIDR.Contains(p.Addr()) {
+				r.add("Istio's validation", to(b.spec.InboundPort), oif("lo"), family(p), addr(DstAddr, p), tcp(), port(IstioValidationPort), owner)
+			}
 		}
 	}
 }

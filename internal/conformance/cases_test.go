@@ -110,6 +110,11 @@ func ownCases() map[string]ownCase {
 			"pod 0/1337 tcp 93.184.216.34:80 = WORLD:7000", "pod 0/1337 tcp [fd00:99::34]:80 = WORLD:7000",
 			"pod 1337/1000 tcp 93.184.216.34:80 = PROXY:15001", "pod 0 tcp [fd00:99::34]:80 = PROXY:15001",
 		}},
+		"a wide loopback with TPROXY": {families: "ds", spec: with(func(s *iptables.Spec) {
+			s.Mode, s.LoopbackCIDR = iptables.ModeTProxy, netip.MustParsePrefix("127.0.0.0/8")
+		}), lines: []string{
+			"pod 0/1337 tcp 127.0.0.6:15002 = PROXY:15006", "pod 1337 tcp 127.0.0.6:15002 = PROXY:15006",
+		}},
 		"a wide loopback": {families: "4", spec: with(func(s *iptables.Spec) { s.LoopbackCIDR = netip.MustParsePrefix("127.0.0.0/8") }), lines: []string{
 			"pod 1337 tcp 127.0.0.2:8080 = APP:8080", "pod 1337 tcp 10.244.1.5:8080 = PROXY:15006", "pod 1337 tcp 127.0.0.6:15002 = PROXY:15006",
 		}},
