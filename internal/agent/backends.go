@@ -8,6 +8,7 @@ import (
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/iptables/foreign"
 )
 
 // backend is what a package that programs a kernel offers, for the network namespace at a path.
@@ -56,8 +57,6 @@ type Exclusive struct {
 	chosen backend
 	others []backend
 	guard  netns.Guard
-	// foreign gives a *podnet.ProgrammedByOthersError for a namespace that another project has programmed. It may be nil.
-	foreign func(ctx context.Context, path string) error
 	// panicked is told of panics. It may be nil.
 	panicked func(ctx context.Context, p *netns.PanicError)
 }
@@ -67,8 +66,9 @@ func (e Exclusive) Name() string { return e.chosen.Name() }
 
 // Apply is the chosen backend's; only then the others yield.
 func (e Exclusive) Apply(ctx context.Context, at podnet.Place, want iptables.Ruleset) (changed bool, err error) {
-	err = e.in(ctx, at, func(path string) error {
-		if err := e.refuseForeign(ctx, path); err != nil {
+	err = e.in(ctx, at, func(ns *netns.NS) error {
+		path := ns.Path()
+		if err := e.refuseForeign(ctx, ns); err != nil {
 			return err
 		}
 		if changed, err = e.chosen.Apply(ctx, path, want); err != nil {
@@ -82,20 +82,21 @@ func (e Exclusive) Apply(ctx context.Context, at podnet.Place, want iptables.Rul
 }
 
 // refuseForeign looks for rules of other projects, unless some of ours are there: these were written after such a look.
-func (e Exclusive) refuseForeign(ctx context.Context, path string) error {
-	if e.foreign == nil {
-		return nil
-	}
-	if ours, err := e.present(ctx, path); err != nil || ours {
+func (e Exclusive) refuseForeign(ctx context.Context, ns *netns.NS) error {
+	if ours, err := e.present(ctx, ns.Path()); err != nil || ours {
 		return err
 	}
-	return e.foreign(ctx, path)
+	found, err := foreign.Find(ctx, ns)
+	if found != nil {
+		return found
+	}
+	return err
 }
 
 // Present reports whether the namespace holds rules of any backend.
 func (e Exclusive) Present(ctx context.Context, at podnet.Place) (present bool, err error) {
-	err = e.in(ctx, at, func(path string) error {
-		present, err = e.present(ctx, path)
+	err = e.in(ctx, at, func(ns *netns.NS) error {
+		present, err = e.present(ctx, ns.Path())
 		return err
 	})
 	return present, err
@@ -112,7 +113,8 @@ func (e Exclusive) present(ctx context.Context, path string) (bool, error) {
 
 // Remove takes away the rules of every backend, and what stands beside them.
 func (e Exclusive) Remove(ctx context.Context, at podnet.Place) (removed bool, err error) {
-	err = e.in(ctx, at, func(path string) error {
+	err = e.in(ctx, at, func(ns *netns.NS) error {
+		path := ns.Path()
 		if removed, err = e.chosen.Remove(ctx, path); err != nil {
 			return err
 		}
@@ -136,7 +138,8 @@ func (e Exclusive) clear(ctx context.Context, path string) (removed bool, err er
 
 // Verify is the chosen backend's; rules of another one are drift.
 func (e Exclusive) Verify(ctx context.Context, at podnet.Place, want iptables.Ruleset) (drift iptables.Drift, err error) {
-	err = e.in(ctx, at, func(path string) error {
+	err = e.in(ctx, at, func(ns *netns.NS) error {
+		path := ns.Path()
 		drift, err = e.chosen.Verify(ctx, path, want)
 		for _, o := range e.others {
 			present, errPresent := o.Present(ctx, path)
@@ -152,7 +155,8 @@ func (e Exclusive) Verify(ctx context.Context, at podnet.Place, want iptables.Ru
 
 // List gives what is there, of the chosen backend if there are several.
 func (e Exclusive) List(ctx context.Context, at podnet.Place) (have Listing, ok bool, err error) {
-	err = e.in(ctx, at, func(path string) error {
+	err = e.in(ctx, at, func(ns *netns.NS) error {
+		path := ns.Path()
 		for _, b := range e.all() {
 			if have, ok, err = b.List(ctx, path); err != nil || ok {
 				return err

@@ -63,6 +63,14 @@ ip rule | grep -o 'lookup 133'; ip -o addr show lo | grep -o ::6; true`
 	return marks
 }
 
+func mustRun(t *testing.T, ns *netns.NS, script string) {
+	t.Helper()
+	err := ns.Do(func() error { return exec.CommandContext(t.Context(), "sh", "-c", script).Run() })
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // eachPair runs a test for every pair of backends: rules of the first are in a fresh namespace.
 func eachPair(t *testing.T, test func(t *testing.T, ns *netns.NS, first, second string)) {
 	t.Helper()

@@ -20,15 +20,15 @@ func (e Exclusive) Identify(path string) (found podnet.Identity, err error) {
 	return found, errors.Join(err, ns.Close())
 }
 
-// in calls f with a path to the namespace of a place that nobody else can change. Errors name the place's path.
-func (e Exclusive) in(ctx context.Context, at podnet.Place, f func(path string) error) error {
+// in calls f with the open namespace of a place, whose own path nobody else can change. Errors name the place's path.
+func (e Exclusive) in(ctx context.Context, at podnet.Place, f func(ns *netns.NS) error) error {
 	ns, err := e.guard.Open(at.Path)
 	if err != nil {
 		return err
 	}
 	err = check(ns, at)
 	if err == nil {
-		err = netns.Contain(func() error { return f(ns.Path()) })
+		err = netns.Contain(func() error { return f(ns) })
 	}
 	var p *netns.PanicError
 	if errors.As(err, &p) && e.panicked != nil {
