@@ -24,18 +24,29 @@ type writerBench struct {
 	events  *events.FakeRecorder
 	patches int
 	refuse  int
+	because error    // of refusals
+	during  func()   // called within a patch
+	sent    []string // the patches
 	now     time.Time
 }
 
 func newWriterBench(t *testing.T, pods ...client.Object) *writerBench {
 	t.Helper()
-	b := &writerBench{events: events.NewFakeRecorder(10), now: time.Unix(1000, 0)}
+	b := &writerBench{events: events.NewFakeRecorder(10), now: time.Unix(1000, 0), because: errors.New("the API server says no")}
 	b.client = fake.NewClientBuilder().WithObjects(pods...).WithStatusSubresource(pods...).WithInterceptorFuncs(interceptor.Funcs{
 		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, obj client.Object, p client.Patch, o ...client.SubResourcePatchOption) error {
 			b.patches++
+			if b.during != nil {
+				b.during()
+			}
+			data, err := p.Data(obj)
+			b.sent = append(b.sent, string(data))
+			if err != nil {
+				return err
+			}
 			if b.refuse > 0 {
 				b.refuse--
-				return errors.New("the API server says no")
+				return b.because
 			}
 			// A real API server takes annotations through the status subresource, the fake one only through the pod itself.
 			if err := c.Patch(ctx, obj.DeepCopyObject().(client.Object), p); err != nil {
