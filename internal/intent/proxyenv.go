@@ -23,6 +23,7 @@ const (
 	envGroups       = "ISTIO_OUTBOUND_OWNER_GROUPS"
 	envGroupsExcept = "ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE"
 	envLoopback     = "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR"
+	envProxyless    = "DISABLE_ENVOY"
 )
 
 // proxyEnv reads what the proxy's container says in its environment.
