@@ -53,7 +53,10 @@ func (d dice) container(name string) corev1.Container {
 	if d.maybe(2) {
 		c.Args = []string{d.one("proxy", "envoy"), d.one("sidecar", "router"), "--flag"}[:d.IntN(4)]
 	}
-	for _, name := range append(readEnv(), "OTHER", "ISTIO_META_CLUSTER_ID") {
+	for _, name := range []string{
+		"ISTIO_META_DNS_CAPTURE", "INVALID_DROP", "ISTIO_OUTBOUND_OWNER_GROUPS", "ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE",
+		"ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR", "DISABLE_ENVOY", "ISTIO_META_CLUSTER_ID",
+	} {
 		if d.maybe(8) {
 			c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: d.one("true", "false", "*", "1000,2000", "127.0.0.0/8", "x")})
 		}
@@ -106,13 +109,17 @@ func (d dice) rest(p *corev1.Pod) {
 
 func (d dice) annotations() map[string]string {
 	values := map[string][]string{
-		KeyInitialize: {"true", "true", "true", "true", "false", "x"}, KeyDNSCapture: {"all", "resolv.conf", "off", "x"}, keyMode: {"REDIRECT", "TPROXY", "NONE", "x"},
-		keyInject: {"true", "false"}, keyInjected: {"{}"}, keyDeployer: {"x"}, keyBuild: {"x"}, keyExcludeInterfaces: {"net1", "lo", "x+"},
+		KeyInitialize: {"true", "true", "true", "true", "false", "x"}, KeyDNSCapture: {"all", "resolv.conf", "resolv.conf", "off"}, keyMode: {"REDIRECT", "TPROXY", "NONE", "x"},
+		keyInject: {"true", "false"}, keyInjected: {"{}"}, keyDeployer: {"x"}, keyBuild: {"x"}, keyExcludeInterfaces: {"net1", "lo", "x+"}, keyKubevirt: {"k6t"}, keyReroute: {"net2"},
 	}
 	out := map[string]string{"example.com/big": strings.Repeat("x", 100)}
-	for _, key := range readAnnotations() {
+	for _, key := range []string{ // written out, so that one which readAnnotations forgets is missed
+		KeyInitialize, KeyOutboundPort, KeyInboundPort, KeyTunnelPort, KeyDNSCapture,
+		keyMode, keyIncludeCIDRs, keyExcludeCIDRs, keyIncludeInbound, keyExcludeInbound, keyIncludeOutbound, keyExcludeOutbound,
+		keyExcludeInterfaces, keyReroute, keyKubevirt, keyInject, keyInjected, keyDeployer, keyBuild,
+	} {
 		often := 12
-		if key == KeyInitialize || key == keyInjected {
+		if key == KeyInitialize || key == keyInjected || key == KeyDNSCapture {
 			often = 2
 		}
 		if v := values[key]; d.maybe(often) && v != nil {
