@@ -37,6 +37,8 @@ const (
 	ReasonSandboxNotReady   = "SandboxNotReady"
 	ReasonInvalidAnnotation = "InvalidAnnotation"
 	ReasonRedirectFailed    = "RedirectFailed"
+	// ReasonNote is the reason of events about a Report's Notes.
+	ReasonNote = "SettingWithoutEffect"
 	// ReasonProgrammedByOthers is of a pod whose traffic another project redirects already.
 	ReasonProgrammedByOthers = "ProgrammedByOthers"
 )
@@ -55,6 +57,8 @@ type Report struct {
 	SpecHash string
 	// Event has a report that is no failure become an event, too. Failures always do.
 	Event bool
+	// Notes are settings that do not have the effect that their author may expect, a line each. Each becomes an event.
+	Notes string
 }
 
 // details is the value of the annotation KeyDetails.
@@ -66,12 +70,13 @@ type details struct {
 	SpecHash string    `json:"specHash,omitempty"`
 	Time     time.Time `json:"time"`
 	Message  string    `json:"message"`
+	Notes    string    `json:"notes,omitempty"`
 }
 
 func (r Report) details(now time.Time) details {
 	return details{
 		Sandbox: r.Sandbox.ID, NetNS: r.Sandbox.NetNS, Entrance: r.Entrance, Backend: r.Backend, SpecHash: r.SpecHash,
-		Time: now.UTC().Truncate(time.Second), Message: truncate(r.Message),
+		Time: now.UTC().Truncate(time.Second), Message: truncate(r.Message), Notes: truncate(r.Notes),
 	}
 }
 

@@ -1,6 +1,8 @@
 package controllers
 
 import (
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"istio-pod-network-controller/internal/intent"
@@ -14,7 +16,7 @@ func (v *visit) report(status Status, reason, message string) {
 		Entrance: v.by, Backend: v.BackendName,
 	}
 	if status == StatusInitialized && v.intent.Redirect {
-		r.SpecHash = v.intent.Spec.Hash()
+		r.SpecHash, r.Notes = v.intent.Spec.Hash(), strings.Join(v.intent.Notes, "\n")
 	}
 	v.Reporter.Report(r)
 }
@@ -30,10 +32,10 @@ func (v *visit) tell(reason, message string) {
 func (v *visit) settle() {
 	c := findCondition(v.pod)
 	switch {
+	case c != nil && c.Status == corev1.ConditionTrue && c.Reason == ReasonRemoved && !reported(v.pod) && v.intent.Removes():
+		// It was told so when its rules were removed.
 	case v.intent.Asked:
 		v.tell(ReasonNotRequired, string(v.intent.Reason))
-	case c != nil && c.Status == corev1.ConditionTrue && c.Reason == ReasonRemoved && !reported(v.pod):
-		// It was told so when its rules were removed.
 	case gated(v.pod) || reported(v.pod):
 		v.report("", ReasonNotRequired, string(v.intent.Reason))
 	}

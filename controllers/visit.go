@@ -143,7 +143,7 @@ func (v *visit) leaveToOthers(others *podnet.ProgrammedByOthersError) (Result, e
 	return Skipped, nil
 }
 
-// removeRules removes the rules. Only the pod's own annotation "false" leads here.
+// removeRules removes the rules. Only the pod's own annotation "false", and the interception mode NONE, lead here.
 func (v *visit) removeRules(ctx context.Context) (Result, error) {
 	if err := v.find(ctx); absent(err) {
 		v.record(v.settle) // no sandbox, no rules

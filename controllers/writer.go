@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -138,10 +139,21 @@ func (w *Writer) write(ctx context.Context, r Report, pod *corev1.Pod) error {
 	}
 	w.remember(r, pod.ResourceVersion)
 	log.FromContext(ctx).V(1).Info("status written", "pod", r.Sandbox.Pod(), "podUID", r.Sandbox.UID, "sandbox", r.Sandbox.ID, "reason", r.Reason)
-	if r.Status == StatusFailed || r.Event {
-		w.recorder.Eventf(pod, nil, corev1.EventTypeWarning, r.Reason, "Redirect", "%s", truncate(r.Message))
-	}
+	w.record(r, pod)
 	return nil
+}
+
+// record makes the events of a report that was written just now.
+func (w *Writer) record(r Report, pod *corev1.Pod) {
+	switch {
+	case r.Status == StatusFailed:
+		w.recorder.Eventf(pod, nil, corev1.EventTypeWarning, r.Reason, "Redirect", "%s", truncate(r.Message))
+	case r.Event:
+		w.recorder.Eventf(pod, nil, corev1.EventTypeNormal, r.Reason, "Redirect", "%s", truncate(r.Message))
+	}
+	for note := range strings.Lines(r.Notes) {
+		w.recorder.Eventf(pod, nil, corev1.EventTypeWarning, ReasonNote, "Redirect", "%s", truncate(strings.TrimSpace(note)))
+	}
 }
 
 // remember keeps what was written for as long as decide may need it.

@@ -104,6 +104,7 @@ func (f *Finder) read(ctx context.Context, id string, pod podnet.Sandbox) (podne
 	}
 	pod.ID, pod.NetNS, pod.RuntimeHandler = id, netNS, resp.GetStatus().GetRuntimeHandler()
 	pod.Nameservers = strings.Join(info.Config.DNS.Servers, ",")
+	pod.Attempt, pod.CreatedAt = resp.GetStatus().GetMetadata().GetAttempt(), resp.GetStatus().GetCreatedAt()
 	return pod, nil
 }
 

@@ -30,7 +30,7 @@ func TestFindInRecordedAnswers(t *testing.T) {
 			want: podnet.Sandbox{
 				Namespace: "default", Name: "cap1", UID: "cb8bef1c-6501-4aea-8bdd-f4f7ff377212",
 				ID:    "8478531267361dcf4b425dd6ce2376ad89cde0bd00b00a445ff4431f8fab522d",
-				NetNS: "/var/run/netns/cni-493a7cb7-419b-ef79-d0d5-240cb388e88f", Nameservers: "10.96.0.10",
+				NetNS: "/var/run/netns/cni-493a7cb7-419b-ef79-d0d5-240cb388e88f", Nameservers: "10.96.0.10", CreatedAt: 1795186548137398521,
 			},
 		},
 		"CRI-O": {
@@ -39,7 +39,7 @@ func TestFindInRecordedAnswers(t *testing.T) {
 			want: podnet.Sandbox{
 				Namespace: "default", Name: "bcrio", UID: "11111111-0000-0000-0000-00000000000b",
 				ID:    "c13ba957d2cab6e68858cd5980ce98dd053b59d6e1c56b022b2285ae62cc2ea2",
-				NetNS: "/var/run/netns/e6c76180-d052-4ed8-976c-b4e54c62428f",
+				NetNS: "/var/run/netns/e6c76180-d052-4ed8-976c-b4e54c62428f", CreatedAt: 1795187995387086646,
 			},
 		},
 	}
@@ -80,7 +80,7 @@ func runtimeOf(boxes []box, ignoresFilter bool) *fakeRuntime {
 			continue
 		}
 		resp := &criv1.PodSandboxStatusResponse{
-			Status: &criv1.PodSandboxStatus{Id: b.id, Metadata: meta, State: b.state, RuntimeHandler: "handler-" + b.id},
+			Status: &criv1.PodSandboxStatus{Id: b.id, Metadata: meta, State: b.state, CreatedAt: b.createdAt, RuntimeHandler: "handler-" + b.id},
 			Info: map[string]string{infoKey: `{"runtimeSpec":{"linux":{"namespaces":[{"type":"network","path":"/run/netns/` +
 				b.id + `"}]}}}`},
 		}
@@ -168,6 +168,11 @@ func TestFindChoosesTheSandbox(t *testing.T) {
 				want := podnet.Sandbox{
 					Namespace: "ns", Name: "pod", UID: podUID,
 					ID: tt.wantID, NetNS: "/run/netns/" + tt.wantID, RuntimeHandler: "handler-" + tt.wantID,
+				}
+				for _, b := range tt.boxes {
+					if b.id == tt.wantID {
+						want.Attempt, want.CreatedAt = b.attempt, b.createdAt
+					}
 				}
 				if diff := gocmp.Diff(want, got); diff != "" {
 					t.Errorf("Find (-want +got):\n%s", diff)
