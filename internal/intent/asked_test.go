@@ -221,3 +221,30 @@ func TestIstiosValidationIsAlwaysCaptured(t *testing.T) {
 		})
 	}
 }
+
+// What a pod itself says comes first, then that its proxy listens for IPv6, then what holds for all.
+func TestWhoDecidesOnIPv6(t *testing.T) {
+	cases := map[string]struct {
+		flag   string
+		change func(*corev1.Pod)
+		direct bool
+	}{
+		"nobody says anything":               {},
+		"the flag":                           {flag: "direct", direct: true},
+		"dual stack over the flag":           {flag: "direct", change: env(envDualStack, "true")},
+		"no dual stack says nothing":         {change: env(envDualStack, "false")},
+		"the annotation":                     {change: annotate(KeyIPv6, "direct"), direct: true},
+		"the annotation over the flag":       {flag: "direct", change: annotate(KeyIPv6, "capture")},
+		"the annotation over the dual stack": {change: both(annotate(KeyIPv6, "direct"), env(envDualStack, "true")), direct: true},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			pod, ns := asking(c.change)
+			cfg := config()
+			cfg.Defaults.IPv6 = c.flag
+			if got, err := Of(pod, ns, cfg); err != nil || got.Spec.DirectIPv6 != c.direct {
+				t.Errorf("direct %v, error %v; want %v", got.Spec.DirectIPv6, err, c.direct)
+			}
+		})
+	}
+}

@@ -111,6 +111,10 @@ func valueCases() map[string]valueCase {
 		"dns: resolv.conf":          {keys: []string{KeyDNSCapture}, value: "resolv.conf"},
 		"dns: off":                  {keys: []string{KeyDNSCapture}, value: "off"},
 		"dns: another word":         {keys: []string{KeyDNSCapture}, value: "true", want: "all, resolv.conf or off"},
+		"ipv6: capture":             {keys: []string{KeyIPv6}, value: "capture"},
+		"ipv6: direct":              {keys: []string{KeyIPv6}, value: "direct"},
+		"ipv6: nothing":             {keys: []string{KeyIPv6}, value: "", want: "capture or direct"},
+		"ipv6: another word":        {keys: []string{KeyIPv6}, value: "off", want: "capture or direct"},
 		"initialize: another value": {keys: []string{KeyInitialize}, value: "yes", want: `want "true" or "false"`},
 		"initialize: nothing":       {keys: []string{KeyInitialize}, value: "", want: `want "true" or "false"`},
 	}

@@ -9,7 +9,7 @@ import (
 // readAnnotations are the keys of all annotations that Of reads.
 func readAnnotations() []string {
 	return []string{
-		KeyInitialize, KeyOutboundPort, KeyInboundPort, KeyTunnelPort, KeyDNSCapture,
+		KeyInitialize, KeyOutboundPort, KeyInboundPort, KeyTunnelPort, KeyDNSCapture, KeyIPv6,
 		keyMode, keyIncludeCIDRs, keyExcludeCIDRs, keyIncludeInbound, keyExcludeInbound, keyIncludeOutbound, keyExcludeOutbound,
 		keyExcludeInterfaces, keyReroute, keyKubevirt, keyInject, keyInjected, keyDeployer, keyBuild,
 	}
@@ -17,7 +17,7 @@ func readAnnotations() []string {
 
 // readEnv are the names of all variables that Of reads of the proxy's container.
 func readEnv() []string {
-	return []string{envDNSCapture, envDropInvalid, envGroups, envGroupsExcept, envLoopback, envProxyless}
+	return []string{envDNSCapture, envDropInvalid, envGroups, envGroupsExcept, envLoopback, envProxyless, envDualStack}
 }
 
 // readArgs is how many arguments of the proxy's container Of reads.

@@ -55,7 +55,7 @@ func (d dice) container(name string) corev1.Container {
 	}
 	for _, name := range []string{
 		"ISTIO_META_DNS_CAPTURE", "INVALID_DROP", "ISTIO_OUTBOUND_OWNER_GROUPS", "ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE",
-		"ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR", "DISABLE_ENVOY", "ISTIO_META_CLUSTER_ID",
+		"ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR", "DISABLE_ENVOY", "ISTIO_DUAL_STACK", "ISTIO_META_CLUSTER_ID",
 	} {
 		if d.maybe(8) {
 			c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: d.one("true", "false", "*", "1000,2000", "127.0.0.0/8", "x")})
@@ -110,11 +110,11 @@ func (d dice) rest(p *corev1.Pod) {
 func (d dice) annotations() map[string]string {
 	values := map[string][]string{
 		KeyInitialize: {"true", "true", "true", "true", "false", "x"}, KeyDNSCapture: {"all", "resolv.conf", "resolv.conf", "off"}, keyMode: {"REDIRECT", "TPROXY", "NONE", "x"},
-		keyInject: {"true", "false"}, keyInjected: {"{}"}, keyDeployer: {"x"}, keyBuild: {"x"}, keyExcludeInterfaces: {"net1", "lo", "x+"}, keyKubevirt: {"k6t"}, keyReroute: {"net2"},
+		keyInject: {"true", "false"}, keyInjected: {"{}"}, keyDeployer: {"x"}, keyBuild: {"x"}, keyExcludeInterfaces: {"net1", "lo", "x+"}, keyKubevirt: {"k6t"}, keyReroute: {"net2"}, KeyIPv6: {"capture", "direct"},
 	}
 	out := map[string]string{"example.com/big": strings.Repeat("x", 100)}
 	for _, key := range []string{ // written out, so that one which readAnnotations forgets is missed
-		KeyInitialize, KeyOutboundPort, KeyInboundPort, KeyTunnelPort, KeyDNSCapture,
+		KeyInitialize, KeyOutboundPort, KeyInboundPort, KeyTunnelPort, KeyDNSCapture, KeyIPv6,
 		keyMode, keyIncludeCIDRs, keyExcludeCIDRs, keyIncludeInbound, keyExcludeInbound, keyIncludeOutbound, keyExcludeOutbound,
 		keyExcludeInterfaces, keyReroute, keyKubevirt, keyInject, keyInjected, keyDeployer, keyBuild,
 	} {
@@ -134,6 +134,7 @@ func (d dice) annotations() map[string]string {
 func (d dice) config() Config {
 	c := config()
 	c.Select = Selection(d.one("annotation", "injected", "either"))
+	c.Defaults.IPv6 = d.one("capture", "direct")
 	c.ClusterDNS = Addrs([]string{"10.96.0.10"})
 	return c
 }
