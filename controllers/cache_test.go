@@ -2,7 +2,7 @@ package controllers
 
 import (
 	"fmt"
-	"runtime"
+	goruntime "runtime"
 	"strings"
 	"testing"
 
@@ -93,12 +93,12 @@ func TestTheCacheDoesNotHoldWhatNobodyReads(t *testing.T) {
 	if grown := heap() - before; grown > limit {
 		t.Errorf("%d pods take %d bytes, want at most %d", len(held), grown, limit)
 	}
-	runtime.KeepAlive(held)
+	goruntime.KeepAlive(held)
 }
 
 func heap() int64 {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
+	goruntime.GC()
+	var m goruntime.MemStats
+	goruntime.ReadMemStats(&m)
 	return int64(m.HeapAlloc) //nolint:gosec // far below the limit
 }
