@@ -62,8 +62,8 @@ func (s Spec) capturesInbound() bool {
 	return s.IncludeInboundPorts.All || len(s.IncludeInboundPorts.List) > 0
 }
 
-// Rules computes what a pod's namespace must hold for spec. Both families are always there, whatever addresses the pod
-// has now: it may get one later. The order of the rules is the order of decisions of Istio's own rule set.
+// Rules computes what a pod's namespace must hold for spec. Both families are there (unless IPv6 is to stay direct), whatever
+// addresses the pod has now: it may get one later. The order of the rules is the order of decisions of Istio's own rule set.
 func Rules(spec Spec) (Ruleset, error) {
 	if err := spec.Validate(); err != nil {
 		return Ruleset{}, fmt.Errorf("compute rules: %w", err)
@@ -76,6 +76,9 @@ func Rules(spec Spec) (Ruleset, error) {
 	out := Ruleset{Sets: sorted(b.sets), Chains: b.chains, Loopback: LoopbackAddrs()}
 	if spec.divertsInbound() {
 		out.Routing = PolicyRoutes()
+	}
+	if spec.DirectIPv6 {
+		out = out.withoutIPv6()
 	}
 	return out, nil
 }

@@ -87,6 +87,8 @@ type Spec struct {
 	Resolvers []netip.Addr `json:"resolvers,omitempty"`
 	// DropInvalid drops inbound TCP packets that connection tracking can make nothing of.
 	DropInvalid bool `json:"dropInvalid,omitempty"`
+	// DirectIPv6 leaves all IPv6 traffic alone.
+	DirectIPv6 bool `json:"directIPv6,omitempty"`
 }
 
 // DefaultSpec is what a pod gets that says nothing about its traffic: Istio's defaults.

@@ -18,10 +18,8 @@ func both(changes ...func(*corev1.Pod)) func(*corev1.Pod) {
 	}
 }
 
-func withInit(name string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) {
-		p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: name})
-	}
+func withIstioInit(p *corev1.Pod) {
+	p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: "istio-init"})
 }
 
 // A pod that expects redirection and does not get it is to be told, one that never asked is not.
@@ -35,17 +33,17 @@ func TestWhoAsked(t *testing.T) {
 		asked     bool
 		reason    Reason
 	}{
-		"the pod asks, and istio-init is there":                   {change: both(own, withInit("istio-init")), asked: true, reason: IstioInit},
-		"the namespace asks, and istio-init is there":             {change: withInit("istio-init"), namespace: "true", asked: true, reason: IstioInit},
+		"the pod asks, and istio-init is there":                   {change: both(own, withIstioInit), asked: true, reason: IstioInit},
+		"the namespace asks, and istio-init is there":             {change: withIstioInit, namespace: "true", asked: true, reason: IstioInit},
 		"the namespace asks a pod without proxy":                  {change: noProxy, namespace: "true", reason: NoProxy},
-		"the namespace asks a pod without proxy, with istio-init": {change: both(noProxy, withInit("istio-init")), namespace: "true", reason: IstioInit},
+		"the namespace asks a pod without proxy, with istio-init": {change: both(noProxy, withIstioInit), namespace: "true", reason: IstioInit},
 		"the pod asks without proxy, and is redirected":           {change: both(noProxy, own), asked: true},
 		"the namespace asks, the pod opts out":                    {change: annotate(KeyInitialize, "false"), namespace: "true", reason: OptedOut},
 		"the namespace asks, and the mode is NONE":                {change: annotate(keyMode, "NONE"), namespace: "true", asked: true, reason: ModeNone},
 		"nobody asks":                              {reason: NotAsked},
 		"injected, but annotations count":          {change: injected, reason: NotAsked},
 		"injected, and injection counts":           {selection: SelectInjected, change: injected, asked: true},
-		"injected, with istio-init":                {selection: SelectInjected, change: both(injected, withInit("istio-init")), asked: true, reason: IstioInit},
+		"injected, with istio-init":                {selection: SelectInjected, change: both(injected, withIstioInit), asked: true, reason: IstioInit},
 		"a namespace's word, and injection counts": {selection: SelectInjected, namespace: "true", reason: NotInjected},
 		"a pod's word, and injection counts":       {selection: SelectInjected, change: own, asked: true, reason: NotInjected},
 		"either, injected, on the host's network": {
@@ -217,6 +215,33 @@ func TestIstiosValidationIsAlwaysCaptured(t *testing.T) {
 			text := rules.NftText(iptables.TextOptions{})
 			if n := strings.Count(text, "daddr 127.0.0.6 meta l4proto tcp th dport 15002"); err != nil || err2 != nil || n != 2 {
 				t.Errorf("errors %v, %v, %d rules:\n%s", err, err2, n, text)
+			}
+		})
+	}
+}
+
+// What a pod itself says comes first, then that its proxy listens for IPv6, then what holds for all.
+func TestWhoDecidesOnIPv6(t *testing.T) {
+	cases := map[string]struct {
+		flag   string
+		change func(*corev1.Pod)
+		direct bool
+	}{
+		"nobody says anything":               {},
+		"the flag":                           {flag: "direct", direct: true},
+		"dual stack over the flag":           {flag: "direct", change: env(envDualStack, "true")},
+		"no dual stack says nothing":         {change: env(envDualStack, "false")},
+		"the annotation":                     {change: annotate(KeyIPv6, "direct"), direct: true},
+		"the annotation over the flag":       {flag: "direct", change: annotate(KeyIPv6, "capture")},
+		"the annotation over the dual stack": {change: both(annotate(KeyIPv6, "direct"), env(envDualStack, "true")), direct: true},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			pod, ns := asking(c.change)
+			cfg := config()
+			cfg.Defaults.IPv6 = c.flag
+			if got, err := Of(pod, ns, cfg); err != nil || got.Spec.DirectIPv6 != c.direct {
+				t.Errorf("direct %v, error %v; want %v", got.Spec.DirectIPv6, err, c.direct)
 			}
 		})
 	}

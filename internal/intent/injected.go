@@ -18,7 +18,7 @@ const (
 func injected(pod *corev1.Pod) Reason {
 	proxy := findContainer(pod, ProxyContainer)
 	if proxy != nil {
-		if boolEnv(proxy, "DISABLE_ENVOY") {
+		if boolEnv(proxy, envProxyless) {
 			return Proxyless
 		}
 	}

@@ -19,6 +19,7 @@ const (
 	KeyOutboundPort = "pod-network-controller.istio.io/envoy-port"
 	KeyInboundPort  = "pod-network-controller.istio.io/envoy-inbound-port"
 	KeyTunnelPort   = "pod-network-controller.istio.io/envoy-tunnel-port"
+	KeyIPv6         = "pod-network-controller.istio.io/ipv6"
 )
 
 // OpenShift's signs of pods that it runs for itself.

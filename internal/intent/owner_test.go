@@ -103,24 +103,29 @@ func TestWhichIDsAreTheProxys(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			pod, ns := asking(crewPod(c.pod, c.containers))
-			pod.Annotations[KeyInitialize] = "true"
-			got, err := Of(pod, ns, config())
-			if len(c.fault) > 0 {
-				for _, want := range c.fault {
-					if err == nil || !strings.Contains(err.Error(), want) {
-						t.Errorf("uid %d, gid %d, error %v; want %q", got.Spec.ProxyUID, got.Spec.ProxyGID, err, want)
-					}
-				}
-				return
-			}
-			if err != nil || got.Spec.ProxyUID != c.uid || got.Spec.ProxyGID != c.gid {
-				t.Errorf("uid %d, gid %d, error %v; want %d and %d", got.Spec.ProxyUID, got.Spec.ProxyGID, err, c.uid, c.gid)
-			}
-			if notes := strings.Join(got.Notes, "\n"); !strings.Contains(notes, c.note) || (c.note == "") != (notes == "") {
-				t.Errorf("notes %q, want %q", notes, c.note)
-			}
+			c.check(t)
 		})
+	}
+}
+
+func (c ownerCase) check(t *testing.T) {
+	t.Helper()
+	pod, ns := asking(crewPod(c.pod, c.containers))
+	pod.Annotations[KeyInitialize] = "true"
+	got, err := Of(pod, ns, config())
+	if len(c.fault) > 0 {
+		for _, want := range c.fault {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("uid %d, gid %d, error %v; want %q", got.Spec.ProxyUID, got.Spec.ProxyGID, err, want)
+			}
+		}
+		return
+	}
+	if err != nil || got.Spec.ProxyUID != c.uid || got.Spec.ProxyGID != c.gid {
+		t.Errorf("uid %d, gid %d, error %v; want %d and %d", got.Spec.ProxyUID, got.Spec.ProxyGID, err, c.uid, c.gid)
+	}
+	if notes := strings.Join(got.Notes, "\n"); !strings.Contains(notes, c.note) || (c.note == "") != (notes == "") {
+		t.Errorf("notes %q, want %q", notes, c.note)
 	}
 }
 

@@ -3,6 +3,7 @@ package intent
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"testing"
@@ -32,9 +33,8 @@ type valueCase struct {
 }
 
 func valueCases() map[string]valueCase {
-	lists, all, cidrKeys, single := trafficKeys()
+	lists, all, cidrKeys, _ := trafficKeys()
 	ports := append(append([]string{}, lists...), all...)
-	interfaces := []string{keyExcludeInterfaces, keyReroute, keyKubevirt}
 	return map[string]valueCase{
 		"ports: nothing":            {keys: ports, value: ""},
 		"ports: blanks":             {keys: ports, value: "  "},
@@ -83,6 +83,14 @@ func valueCases() map[string]valueCase {
 		"cidrs: a newline":          {keys: cidrKeys, value: "10.0.0.0/8\n"},
 		"excluded cidrs: a star":    {keys: []string{keyExcludeCIDRs}, value: "*", want: `"*" is not allowed here`},
 		"included cidrs: a star":    {keys: []string{keyIncludeCIDRs}, value: "*"},
+	}
+}
+
+// otherCases are those of what is no list of ports or CIDRs.
+func otherCases() map[string]valueCase {
+	_, _, _, single := trafficKeys()
+	interfaces := []string{keyExcludeInterfaces, keyReroute, keyKubevirt}
+	return map[string]valueCase{
 		"one port: spaces around":   {keys: single, value: " 16000 "},
 		"one port: a newline":       {keys: single, value: "16000\n"},
 		"one port: zero":            {keys: single, value: "0", want: "from 1 to 65535"},
@@ -111,13 +119,19 @@ func valueCases() map[string]valueCase {
 		"dns: resolv.conf":          {keys: []string{KeyDNSCapture}, value: "resolv.conf"},
 		"dns: off":                  {keys: []string{KeyDNSCapture}, value: "off"},
 		"dns: another word":         {keys: []string{KeyDNSCapture}, value: "true", want: "all, resolv.conf or off"},
+		"ipv6: capture":             {keys: []string{KeyIPv6}, value: "capture"},
+		"ipv6: direct":              {keys: []string{KeyIPv6}, value: "direct"},
+		"ipv6: nothing":             {keys: []string{KeyIPv6}, value: "", want: "capture or direct"},
+		"ipv6: another word":        {keys: []string{KeyIPv6}, value: "off", want: "capture or direct"},
 		"initialize: another value": {keys: []string{KeyInitialize}, value: "yes", want: `want "true" or "false"`},
 		"initialize: nothing":       {keys: []string{KeyInitialize}, value: "", want: `want "true" or "false"`},
 	}
 }
 
 func TestValuesOfTrafficAnnotations(t *testing.T) {
-	for name, c := range valueCases() {
+	cases := valueCases()
+	maps.Copy(cases, otherCases())
+	for name, c := range cases {
 		for _, key := range c.keys {
 			t.Run(name+" "+key, func(t *testing.T) {
 				pod, ns := asking(annotate(key, c.value))
@@ -159,17 +173,30 @@ func TestEveryFaultIsNamedAtOnce(t *testing.T) {
 	}
 }
 
-// Whatever an annotation says, it is a clear error or a rule set that the pure half can compute: never a panic, never half.
+// Whatever a pod says, it is a clear error or a rule set that the pure half can compute: never a panic, never half; and the
+// pod that the cache holds says the same.
 func FuzzTrafficAnnotations(f *testing.F) {
-	for _, v := range []string{"*", "", "80,443", "10.0.0.0/8,fd00::/8", "65536", "-1", "fe80::1%eth0/64", "80,\x00", "::ffff:1.2.3.4/96"} {
-		f.Add(v, v)
+	for _, v := range []string{"*", "", "80,443", "10.0.0.0/8,fd00::/8", "65536", "-1", "fe80::1%eth0/64", "80,\x00", "::ffff:1.2.3.4/96", "80,\n443\n", "net1,lo"} {
+		f.Add(v, v, v, v, false, int64(1337), int64(0))
 	}
-	f.Fuzz(func(t *testing.T, ports, cidrs string) {
-		pod, ns := asking(annotate(keyIncludeInbound, ports, keyExcludeOutbound, ports, keyIncludeCIDRs, cidrs, keyExcludeCIDRs, cidrs))
-		got, err := Of(pod, ns, config())
+	f.Fuzz(func(t *testing.T, ports, cidrs, interfaces, environment string, injection bool, uid, gid int64) {
+		pod, ns := asking(annotate(
+			keyIncludeInbound, ports, keyExcludeOutbound, ports, keyIncludeCIDRs, cidrs, keyExcludeCIDRs, cidrs,
+			keyExcludeInterfaces, interfaces, keyReroute, interfaces, keyInjected, "",
+		))
+		env(envGroups, environment, envGroupsExcept, environment, envLoopback, environment, envDualStack, environment)(pod)
+		pod.Spec.Containers[0].SecurityContext, pod.Spec.Containers[1].SecurityContext = as(uid, gid), as(gid, uid)
+		c := config()
+		if injection {
+			c.Select = SelectInjected
+		}
+		got, err := Of(pod, ns, c)
+		if whole, stripped := verdict(t, pod, ns, c), verdict(t, Strip(pod), ns, c); whole != stripped {
+			t.Errorf("the whole pod: %s\nthe stripped one: %s", whole, stripped)
+		}
 		if err != nil {
-			if !strings.Contains(err.Error(), "sidecar.istio.io/") {
-				t.Errorf("%v names no annotation", err)
+			if !strings.Contains(err.Error(), "sidecar.istio.io/") && !strings.Contains(err.Error(), "istio") || len(err.Error()) > 5000 {
+				t.Errorf("%v names no annotation, or too much", err)
 			}
 			return
 		}

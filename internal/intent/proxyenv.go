@@ -23,6 +23,8 @@ const (
 	envGroups       = "ISTIO_OUTBOUND_OWNER_GROUPS"
 	envGroupsExcept = "ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE"
 	envLoopback     = "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR"
+	envProxyless    = "DISABLE_ENVOY"
+	envDualStack    = "ISTIO_DUAL_STACK"
 )
 
 // proxyEnv reads what the proxy's container says in its environment.
@@ -34,6 +36,9 @@ func (r *reader) proxyEnv(pod *corev1.Pod, s *iptables.Spec) {
 	s.DropInvalid = boolEnv(proxy, envDropInvalid)
 	if boolEnv(proxy, envDNSCapture) {
 		s.DNS = iptables.DNSAll
+	}
+	if _, said := r.annotations[KeyIPv6]; !said && boolEnv(proxy, envDualStack) {
+		s.DirectIPv6 = false // its proxy listens for IPv6
 	}
 	env := func(name, standard string, parse func(key, value string) error) {
 		value, ok := lookupEnv(proxy, name)

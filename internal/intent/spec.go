@@ -1,6 +1,7 @@
 package intent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -43,6 +44,7 @@ type Defaults struct {
 	EnvoyPort               string
 	EnvoyInboundPort        string
 	EnvoyTunnelPort         string
+	IPv6                    string
 }
 
 // StandardDefaults are Istio's.
@@ -50,7 +52,7 @@ func StandardDefaults() Defaults {
 	return Defaults{
 		InterceptionMode: string(iptables.ModeRedirect), IncludeOutboundIPRanges: "*", IncludeInboundPorts: "*",
 		ExcludeInboundPorts: "15020", ExcludeOutboundPorts: "15020",
-		EnvoyPort: "15001", EnvoyInboundPort: "15006", EnvoyTunnelPort: "15008",
+		IPv6: ipv6Capture, EnvoyPort: "15001", EnvoyInboundPort: "15006", EnvoyTunnelPort: "15008",
 	}
 }
 
@@ -127,6 +129,7 @@ func (r *reader) spec(d Defaults) iptables.Spec {
 		ExcludeInboundPorts:  append(excludeIn, alwaysExcluded()...),
 		IncludeOutboundPorts: read(r, keyIncludeOutbound, "include-outbound-ports", d.IncludeOutboundPorts, portList),
 		ExcludeOutboundPorts: read(r, keyExcludeOutbound, "exclude-outbound-ports", d.ExcludeOutboundPorts, portList),
+		DirectIPv6:           read(r, KeyIPv6, "ipv6", cmp.Or(d.IPv6, ipv6Capture), directIPv6),
 		OwnerGroups:          iptables.Groups{All: true},
 		LoopbackCIDR:         netip.MustParsePrefix(loopbackCIDR),
 	}
@@ -157,6 +160,21 @@ func mode(key, value string) (iptables.Mode, error) {
 		return m, nil
 	}
 	return "", &ValueError{Key: key, Value: value, Want: "REDIRECT, TPROXY or NONE"}
+}
+
+// The values of KeyIPv6. Without IPv6 listeners, which Istio gives its proxies for dual stack only, captured connections are
+// refused; direct ones bypass the mesh.
+const (
+	ipv6Capture = "capture"
+	ipv6Direct  = "direct"
+)
+
+func directIPv6(key, value string) (bool, error) {
+	switch value {
+	case ipv6Capture, ipv6Direct:
+		return value == ipv6Direct, nil
+	}
+	return false, &ValueError{Key: key, Value: value, Want: ipv6Capture + " or " + ipv6Direct}
 }
 
 // interfaces reads the lists of interface names. The newer key of two counts when it is there, even when it is empty.
