@@ -46,8 +46,12 @@ func (w *PodWatch) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("pods").
 		For(&corev1.Pod{}, builder.WithPredicates(relevantPods())).
 		WatchesMetadata(ns, handler.EnqueueRequestsFromMapFunc(w.podsOf), builder.WithPredicates(annotationChanges())).
-		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency, RateLimiter: backOff[reconcile.Request]()}).
+		WithOptions(watchOptions()).
 		Complete(w)
+}
+
+func watchOptions() controller.Options {
+	return controller.Options{MaxConcurrentReconciles: concurrency, RateLimiter: backOff[reconcile.Request]()}
 }
 
 // Reconcile looks at one pod. A pod whose sandbox does not run yet is looked at again in a moment; one that says something
