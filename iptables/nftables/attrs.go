@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"encoding/binary"
+	"iter"
 	"strings"
 )
 
@@ -17,25 +18,30 @@ const (
 	attrKind   = 1<<14 - 1 // NLA_TYPE_MASK
 )
 
-// split gives the attributes of a message, or of an attribute that holds others. What is no attribute is one of kind 0.
-func split(b []byte) (out []attr) {
-	for len(b) > 0 {
-		size := 0
-		if len(b) >= attrHeader {
-			size = int(binary.NativeEndian.Uint16(b))
+// each gives the attributes of a message, or of an attribute that holds others. What is no attribute is one of kind 0.
+func each(b []byte) iter.Seq[attr] {
+	return func(yield func(attr) bool) {
+		for len(b) > 0 {
+			size := 0
+			if len(b) >= attrHeader {
+				size = int(binary.NativeEndian.Uint16(b))
+			}
+			if size < attrHeader || size > len(b) {
+				yield(attr{raw: b})
+				return
+			}
+			a := attr{kind: binary.NativeEndian.Uint16(b[2:]) & attrKind, raw: b[:size], data: b[attrHeader:size]}
+			if !yield(a) {
+				return
+			}
+			b = b[min(len(b), (size+3)&^3):]
 		}
-		if size < attrHeader || size > len(b) {
-			return append(out, attr{raw: b})
-		}
-		out = append(out, attr{kind: binary.NativeEndian.Uint16(b[2:]) & attrKind, raw: b[:size], data: b[attrHeader:size]})
-		b = b[min(len(b), (size+3)&^3):]
 	}
-	return out
 }
 
 // find gives the data of the first attribute of a kind, or nil.
-func find(attrs []attr, kind uint16) []byte {
-	for _, a := range attrs {
+func find(b []byte, kind uint16) []byte {
+	for a := range each(b) {
 		if a.kind == kind {
 			return a.data
 		}

@@ -125,7 +125,7 @@ func (b *Backend) verify(ctx context.Context, ns *netns.NS, s *socket, want ipta
 	if err != nil || len(c.lines) == 0 {
 		return nil, err
 	}
-	have, err := read(ctx, ns, s, c.have)
+	have, err := read(ctx, ns, s, c.have, size(want)+moreShown)
 	if err != nil {
 		return nil, err
 	}
@@ -165,7 +165,7 @@ func (b *Backend) Read(ctx context.Context, path string) (have iptables.Ruleset,
 		if err != nil || !o.exists() {
 			return nil, err
 		}
-		have, err := read(ctx, ns, s, o)
+		have, err := read(ctx, ns, s, o, maxShownElements)
 		return &have, err
 	})
 	if found == nil {
@@ -174,8 +174,16 @@ func (b *Backend) Read(ctx context.Context, path string) (have iptables.Ruleset,
 	return *found, true, err
 }
 
-func read(ctx context.Context, ns *netns.NS, s *socket, o outline) (iptables.Ruleset, error) {
-	have, err := s.show(ctx, o)
+// size is how many elements a Ruleset's sets have, ends of intervals included.
+func size(r iptables.Ruleset) (n int) {
+	for _, s := range r.Sets {
+		n += len(s.Ports) + 2*len(s.Prefixes)
+	}
+	return n
+}
+
+func read(ctx context.Context, ns *netns.NS, s *socket, o outline, left int) (iptables.Ruleset, error) {
+	have, err := s.show(ctx, o, left)
 	if err != nil {
 		return have, err
 	}

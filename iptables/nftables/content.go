@@ -61,12 +61,11 @@ func (h *sum) tally() tally { return tally{h.count, [sha256.Size]byte(h.hash.Sum
 func (s *socket) rules(ctx context.Context, generation string, limit *content) (map[string]tally, error) {
 	sums := map[string]*sum{}
 	err := s.list(ctx, unix.NFT_MSG_GETRULE, named(nil, unix.NFTA_RULE_TABLE, iptables.TableName), func(b []byte) error {
-		attrs := split(b)
-		chain := text(find(attrs, unix.NFTA_RULE_CHAIN))
+		chain := text(find(b, unix.NFTA_RULE_CHAIN))
 		if sums[chain] == nil {
 			sums[chain] = &sum{hash: sha256.New()}
 		}
-		sums[chain].add(canonicalRule(attrs, generation))
+		sums[chain].add(canonicalRule(b, generation))
 		if limit != nil && sums[chain].count > limit.chains[chain].count {
 			return errTooMuch
 		}
@@ -83,7 +82,7 @@ func (s *socket) rules(ctx context.Context, generation string, limit *content) (
 func (s *socket) elements(ctx context.Context, set string, most int) (tally, error) {
 	var all []string
 	err := s.list(ctx, unix.NFT_MSG_GETSETELEM, ofSet(set), func(b []byte) error {
-		for _, e := range split(find(split(b), unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+		for e := range each(find(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
 			if most >= 0 && len(all) >= most {
 				return errTooMuch
 			}
@@ -105,12 +104,12 @@ func ofSet(set string) []byte {
 
 // canonicalRule is a rule without what tells it from an equal one: its handle, what it has counted, and the generation of the
 // sets that it names.
-func canonicalRule(attrs []attr, generation string) (out []byte) {
-	for _, a := range attrs {
+func canonicalRule(rule []byte, generation string) (out []byte) {
+	for a := range each(rule) {
 		switch a.kind {
 		case unix.NFTA_RULE_HANDLE, unix.NFTA_RULE_POSITION, rulePad:
 		case unix.NFTA_RULE_EXPRESSIONS:
-			for _, e := range split(a.data) {
+			for e := range each(a.data) {
 				out = canonicalExpr(out, e, generation)
 			}
 		default:
@@ -121,13 +120,12 @@ func canonicalRule(attrs []attr, generation string) (out []byte) {
 }
 
 func canonicalExpr(out []byte, e attr, generation string) []byte {
-	parts := split(e.data)
-	switch text(find(parts, unix.NFTA_EXPR_NAME)) {
+	switch text(find(e.data, unix.NFTA_EXPR_NAME)) {
 	case "counter":
 		return named(out, unix.NFTA_EXPR_NAME, "counter")
 	case "lookup":
 		out = named(out, unix.NFTA_EXPR_NAME, "lookup")
-		for _, a := range split(find(parts, unix.NFTA_EXPR_DATA)) {
+		for a := range each(find(e.data, unix.NFTA_EXPR_DATA)) {
 			if a.kind == unix.NFTA_LOOKUP_SET {
 				out = named(out, unix.NFTA_LOOKUP_SET, strings.TrimSuffix(text(a.data), generation))
 			} else {

@@ -67,7 +67,7 @@ func (d *decoder) load(e expression) error {
 
 // meta loads a field, or sets the packet's mark.
 func (d *decoder) meta(e expression) error {
-	if find(e.attrs, unix.NFTA_META_SREG) == nil {
+	if find(e.data, unix.NFTA_META_SREG) == nil {
 		return d.load(e)
 	}
 	a := &d.rule.Action
@@ -86,7 +86,7 @@ func (d *decoder) meta(e expression) error {
 
 // ct loads a property of the connection, or sets one.
 func (d *decoder) ct(e expression) error {
-	if find(e.attrs, unix.NFTA_CT_SREG) == nil {
+	if find(e.data, unix.NFTA_CT_SREG) == nil {
 		return d.load(e)
 	}
 	key := e.number(unix.NFTA_CT_KEY)
@@ -129,7 +129,7 @@ func (d *decoder) compare(e expression) error {
 
 func (d *decoder) lookup(e expression) error {
 	d.rule.Conds = append(d.rule.Conds, iptables.Cond{
-		Field: d.field, Not: e.number(unix.NFTA_LOOKUP_FLAGS) != 0, Set: printable(baseName(text(find(e.attrs, unix.NFTA_LOOKUP_SET)))),
+		Field: d.field, Not: e.number(unix.NFTA_LOOKUP_FLAGS) != 0, Set: printable(baseName(text(find(e.data, unix.NFTA_LOOKUP_SET)))),
 	})
 	return known(e.number(unix.NFTA_LOOKUP_SREG) == reg && e.only(unix.NFTA_LOOKUP_SET, unix.NFTA_LOOKUP_SREG, unix.NFTA_LOOKUP_FLAGS))
 }
@@ -140,7 +140,7 @@ func (d *decoder) immediate(e expression) error {
 		d.field, d.number = 0, e.value(unix.NFTA_IMMEDIATE_DATA)
 		return known(to == reg)
 	}
-	verdict := split(find(split(find(e.attrs, unix.NFTA_IMMEDIATE_DATA)), unix.NFTA_DATA_VERDICT))
+	verdict := find(find(e.data, unix.NFTA_IMMEDIATE_DATA), unix.NFTA_DATA_VERDICT)
 	return d.verdict(int32(number(find(verdict, unix.NFTA_VERDICT_CODE)))) //nolint:gosec // the kernel's own negative number
 }
 

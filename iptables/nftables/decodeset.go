@@ -11,24 +11,25 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// element is a set's element as the kernel tells of it.
+// element is a set's element as the kernel tells of it. There may be many, so it points to nothing.
 type element struct {
-	key []byte
-	end bool // of an interval
+	bytes [16]byte
+	size  int  // of the key; more than 16 is of no set of ours
+	end   bool // of an interval
 }
 
-func decodeElement(e attr) element {
-	parts := split(e.data)
-	return element{
-		key: slices.Clone(find(split(find(parts, unix.NFTA_SET_ELEM_KEY)), unix.NFTA_DATA_VALUE)),
-		end: number(find(parts, unix.NFTA_SET_ELEM_FLAGS))&unix.NFT_SET_ELEM_INTERVAL_END != 0,
-	}
+func decodeElement(e attr) (out element) {
+	key := find(find(e.data, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE)
+	copy(out.bytes[:], key)
+	out.size = len(key)
+	out.end = number(find(e.data, unix.NFTA_SET_ELEM_FLAGS))&unix.NFT_SET_ELEM_INTERVAL_END != 0
+	return out
 }
 
 // decodeSet gives a set for people to read. Elements that no set of ours can have are left out.
 func decodeSet(name, attrs string, elements []element) iptables.Set {
 	out := iptables.Set{Name: printable(baseName(name))}
-	switch number(find(split([]byte(attrs)), unix.NFTA_SET_KEY_TYPE)) {
+	switch number(find([]byte(attrs), unix.NFTA_SET_KEY_TYPE)) {
 	case nft.TypeIPAddr.GetNFTMagic():
 		out.Kind, out.Prefixes = iptables.IPv4Set, prefixes(elements, 4)
 	case nft.TypeIP6Addr.GetNFTMagic():
@@ -36,8 +37,8 @@ func decodeSet(name, attrs string, elements []element) iptables.Set {
 	case nft.TypeInetService.GetNFTMagic():
 		out.Kind = iptables.PortSet
 		for _, e := range elements {
-			if len(e.key) == 2 {
-				out.Ports = append(out.Ports, binary.BigEndian.Uint16(e.key))
+			if e.size == 2 {
+				out.Ports = append(out.Ports, binary.BigEndian.Uint16(e.bytes[:]))
 			}
 		}
 	}
@@ -48,14 +49,15 @@ func decodeSet(name, attrs string, elements []element) iptables.Set {
 // prefixes joins the first addresses of intervals with those behind their ends: since intervals do not overlap, the n-th
 // of one belongs to the n-th of the other, and only the last may lack an end.
 func prefixes(elements []element, size int) []netip.Prefix {
-	var starts, ends []netip.Addr
+	starts, ends := make([]netip.Addr, 0, len(elements)), make([]netip.Addr, 0, len(elements)/2)
 	for _, e := range elements {
-		a, ok := netip.AddrFromSlice(e.key)
-		switch {
-		case !ok || len(e.key) != size:
-		case e.end:
+		if e.size != size {
+			continue
+		}
+		a, _ := netip.AddrFromSlice(e.bytes[:size])
+		if e.end {
 			ends = append(ends, a)
-		default:
+		} else {
 			starts = append(starts, a)
 		}
 	}
@@ -65,7 +67,7 @@ func prefixes(elements []element, size int) []netip.Prefix {
 	if len(ends) > 0 && ends[0].IsUnspecified() {
 		ends = ends[1:]
 	}
-	var out []netip.Prefix
+	out := make([]netip.Prefix, 0, len(starts))
 	for i, start := range starts {
 		var end netip.Addr
 		if i < len(ends) {

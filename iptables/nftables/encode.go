@@ -38,12 +38,16 @@ func (b batch) flush(conn *nft.Conn, want []iptables.Chain, there map[string]str
 		}
 		for _, rule := range c.Rules {
 			conn.AddRule(&nft.Rule{
-				Table: b.table, Chain: chain, Exprs: encode(rule, b.suffix),
-				UserData: userdata.AppendString(nil, userdata.TypeComment, rule.Comment),
+				Table: b.table, Chain: chain, Exprs: encode(rule, b.suffix), UserData: ruleUserdata(rule),
 			})
 		}
 	}
 	return conn.Flush()
+}
+
+// ruleUserdata is the rule's comment where nft looks for it.
+func ruleUserdata(r iptables.Rule) []byte {
+	return userdata.AppendString(nil, userdata.TypeComment, r.Comment)
 }
 
 func hookNumber(h iptables.Hook) *nft.ChainHook {

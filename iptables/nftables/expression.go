@@ -14,30 +14,32 @@ import (
 
 // expression is one step of a rule as the kernel tells of it.
 type expression struct {
-	name  string
-	attrs []attr
-	data  []byte
+	name string
+	data []byte // its attributes
 }
 
 func expressions(list []byte) (out []expression) {
-	for _, e := range split(list) {
-		parts := split(e.data)
-		data := find(parts, unix.NFTA_EXPR_DATA)
-		out = append(out, expression{name: text(find(parts, unix.NFTA_EXPR_NAME)), attrs: split(data), data: data})
+	for e := range each(list) {
+		out = append(out, expression{name: text(find(e.data, unix.NFTA_EXPR_NAME)), data: find(e.data, unix.NFTA_EXPR_DATA)})
 	}
 	return out
 }
 
-func (e expression) number(kind uint16) uint32 { return number(find(e.attrs, kind)) }
+func (e expression) number(kind uint16) uint32 { return number(find(e.data, kind)) }
 
 // value is data in an attribute of its own (NFTA_DATA_VALUE).
 func (e expression) value(kind uint16) []byte {
-	return find(split(find(e.attrs, kind)), unix.NFTA_DATA_VALUE)
+	return find(find(e.data, kind), unix.NFTA_DATA_VALUE)
 }
 
 // only reports whether there are no attributes but of these kinds.
 func (e expression) only(kinds ...uint16) bool {
-	return !slices.ContainsFunc(e.attrs, func(a attr) bool { return !slices.Contains(kinds, a.kind) })
+	for a := range each(e.data) {
+		if !slices.Contains(kinds, a.kind) {
+			return false
+		}
+	}
+	return true
 }
 
 // errUnknown ends the reading of an expression that none of our rules has.
@@ -53,9 +55,9 @@ func (e expression) in(err error) error {
 }
 
 // decodeRule is encode's inverse, for people to read. A rule that nothing of ours can have written says so in its comment.
-func decodeRule(attrs []attr) iptables.Rule {
-	d := decoder{rule: iptables.Rule{Comment: comment(find(attrs, unix.NFTA_RULE_USERDATA))}}
-	for _, e := range expressions(find(attrs, unix.NFTA_RULE_EXPRESSIONS)) {
+func decodeRule(rule []byte) iptables.Rule {
+	d := decoder{rule: iptables.Rule{Comment: comment(find(rule, unix.NFTA_RULE_USERDATA))}}
+	for _, e := range expressions(find(rule, unix.NFTA_RULE_EXPRESSIONS)) {
 		if err := d.take(e); err != nil {
 			d.rule.Comment = fmt.Sprintf("not ours: %s: %s", e.in(err), d.rule.Comment)
 			break
@@ -84,7 +86,7 @@ func comment(userdata []byte) string {
 // counter reads what a rule has counted.
 func (e expression) counter() iptables.Counter {
 	wide := func(kind uint16) uint64 {
-		if b := find(e.attrs, kind); len(b) == 8 {
+		if b := find(e.data, kind); len(b) == 8 {
 			return binary.BigEndian.Uint64(b)
 		}
 		return 0

@@ -35,7 +35,7 @@ type outline struct {
 
 func (o outline) exists() bool { return o.table != "" }
 
-func (o outline) flags() uint32 { return number(find(split([]byte(o.table)), unix.NFTA_TABLE_FLAGS)) }
+func (o outline) flags() uint32 { return number(find([]byte(o.table), unix.NFTA_TABLE_FLAGS)) }
 
 // generation is what the names of all sets end with; ok is false where they differ, as no transaction of ours leaves them.
 func (o outline) generation() (suffix string, ok bool) {
@@ -76,7 +76,7 @@ func (s *socket) outline(ctx context.Context) (o outline, err error) {
 		}
 	}
 	err = o.addSets(ctx, s)
-	o.foreign = o.foreign || int(number(find(split(answers[0]), unix.NFTA_TABLE_USE))) != len(o.chains)+len(o.sets)
+	o.foreign = o.foreign || int(number(find(answers[0], unix.NFTA_TABLE_USE))) != len(o.chains)+len(o.sets)
 	return o, err
 }
 
@@ -86,7 +86,7 @@ func (o *outline) addSets(ctx context.Context, s *socket) error {
 		if len(o.sets) == maxSets {
 			return errTooMuch
 		}
-		o.sets[text(find(split(b), unix.NFTA_SET_NAME))] = without(b, unix.NFTA_SET_NAME, setHandle, setPad, setCount)
+		o.sets[text(find(b, unix.NFTA_SET_NAME))] = without(b, unix.NFTA_SET_NAME, setHandle, setPad, setCount)
 		return nil
 	})
 	return o.unreadable(ctx, err)
@@ -115,7 +115,7 @@ func (o *outline) unreadable(ctx context.Context, err error) error {
 // without gives a message's attributes but for those of some kinds.
 func without(b []byte, kinds ...uint16) string {
 	var out strings.Builder
-	for _, a := range split(b) {
+	for a := range each(b) {
 		if !slices.Contains(kinds, a.kind) {
 			out.Write(padded(a.raw))
 		}

@@ -3,7 +3,6 @@ package nftables
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -17,16 +16,17 @@ import (
 // Bounds of what is read for people to see: more than any pod's rules have.
 const (
 	maxShownRules    = 4096
-	maxShownElements = 1 << 16
+	maxShownElements = 1 << 15
+	// moreShown is how much more than there should be is read to show what differs.
+	moreShown = 1000
 )
 
 // show gives what our table holds, for people to read: sets by name, chains and rules in the kernel's order. What somebody
-// else has put into it is a rule, set or chain that differs from all of ours. It never fails at what a pod has written.
-func (s *socket) show(ctx context.Context, o outline) (out iptables.Ruleset, err error) {
+// else has put into it is a rule, set or chain that differs from all of ours. It never fails at what a pod has written. At most left elements are read.
+func (s *socket) show(ctx context.Context, o outline, left int) (out iptables.Ruleset, err error) {
 	if !o.exists() || o.flags()&tableFlagDormant != 0 { // a dormant table holds rules that do nothing
 		return out, nil
 	}
-	left := maxShownElements
 	for _, name := range slices.Sorted(maps.Keys(o.sets)) {
 		elements, err := s.showElements(ctx, name, left)
 		if ctx.Err() != nil {
@@ -51,7 +51,7 @@ func (s *socket) show(ctx context.Context, o outline) (out iptables.Ruleset, err
 
 func (s *socket) showElements(ctx context.Context, set string, most int) (out []element, err error) {
 	err = s.list(ctx, unix.NFT_MSG_GETSETELEM, ofSet(set), func(b []byte) error {
-		for _, e := range split(find(split(b), unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+		for e := range each(find(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
 			if len(out) >= most {
 				return errTooMuch
 			}
@@ -67,15 +67,14 @@ func (s *socket) showRules(ctx context.Context, out *iptables.Ruleset) error {
 	count := 0
 	var last *iptables.Chain
 	err := s.list(ctx, unix.NFT_MSG_GETRULE, named(nil, unix.NFTA_RULE_TABLE, iptables.TableName), func(b []byte) error {
-		attrs := split(b)
-		name := text(find(attrs, unix.NFTA_RULE_CHAIN))
+		name := text(find(b, unix.NFTA_RULE_CHAIN))
 		if last == nil || last.Name != printable(name) {
 			last = chainIn(out, printable(name))
 		}
 		if count++; count > maxShownRules {
 			return errTooMuch
 		}
-		last.Rules = append(last.Rules, decodeRule(attrs))
+		last.Rules = append(last.Rules, decodeRule(b))
 		return nil
 	})
 	if err != nil && last != nil {
@@ -96,9 +95,9 @@ func chainIn(out *iptables.Ruleset, name string) *iptables.Chain {
 
 // decodeChain gives a chain without its rules.
 func decodeChain(name, attrs string) iptables.Chain {
-	list := split([]byte(attrs))
+	list := []byte(attrs)
 	out := iptables.Chain{Name: name, Type: iptables.ChainType(printable(text(find(list, unix.NFTA_CHAIN_TYPE)))), Hook: "none"}
-	hook := split(find(list, unix.NFTA_CHAIN_HOOK))
+	hook := find(list, unix.NFTA_CHAIN_HOOK)
 	number, priority := find(hook, unix.NFTA_HOOK_HOOKNUM), find(hook, unix.NFTA_HOOK_PRIORITY)
 	if len(number) != 4 || len(priority) != 4 {
 		return out
@@ -113,15 +112,13 @@ func decodeChain(name, attrs string) iptables.Chain {
 	return out
 }
 
-// generation asks for the number of the namespace's nftables' last change.
+// generation asks for the number of the namespace's nftables' last change; 0 is none.
 func (s *socket) generation(ctx context.Context) (uint32, error) {
 	answers, err := s.ask(ctx, request{kind: unix.NFT_MSG_GETGEN})
 	if err != nil {
 		return 0, err
 	}
-	id := find(split(answers[0]), unix.NFTA_GEN_ID)
-	if len(id) != 4 {
-		return 0, errors.New("the kernel does not number the generations of rules")
-	}
-	return binary.BigEndian.Uint32(id), nil
+	return generationOf(answers[0]), nil
 }
+
+func generationOf(attrs []byte) uint32 { return number(find(attrs, unix.NFTA_GEN_ID)) }

@@ -194,11 +194,11 @@ func (s *socket) receive(ctx context.Context, visit func(message) error) error {
 	if n > len(s.buffer) {
 		return errTooMuch
 	}
-	return messages(s.buffer[:n], visit)
+	return readMessages(s.buffer[:n], visit)
 }
 
-// messages calls visit with the messages that b holds.
-func messages(b []byte, visit func(message) error) error {
+// readMessages calls visit with the messages that b holds.
+func readMessages(b []byte, visit func(message) error) error {
 	for len(b) >= unix.SizeofNlMsghdr {
 		size := uint64(binary.NativeEndian.Uint32(b))
 		if size < unix.SizeofNlMsghdr || size > uint64(len(b)) {

@@ -47,7 +47,7 @@ func attrDifferences(kind, name, have, want string) (lines []string) {
 // byKind joins the data of all attributes of each kind.
 func byKind(attrs string) map[uint16]string {
 	out := map[uint16]string{}
-	for _, a := range split([]byte(attrs)) {
+	for a := range each([]byte(attrs)) {
 		out[a.kind] += string(a.data)
 	}
 	return out
