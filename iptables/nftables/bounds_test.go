@@ -26,6 +26,7 @@ func TestALookIsBoundedWhateverThereIs(t *testing.T) {
 			forgeRaw(t, ns, many...)
 		},
 		"100,000 chains in our table": manyChains(iptables.TableName),
+		"5,000 sets in our table":     raw(manySets(5_000)...),
 		"200,000 elements in another set": func(t *testing.T, ns *netns.NS) {
 			t.Helper()
 			forgeRaw(t, ns, forgedSet("evil.0", 7, 4, nil))

@@ -75,21 +75,30 @@ func (s *socket) outline(ctx context.Context) (o outline, err error) {
 			o.chains[name] = without(answers[i+1], unix.NFTA_CHAIN_NAME, unix.NFTA_CHAIN_HANDLE, unix.NFTA_CHAIN_PAD)
 		}
 	}
-	err = o.addSets(ctx, s)
+	err = o.unreadable(ctx, uninterrupted(func() error { return o.addSets(ctx, s) }))
 	o.foreign = o.foreign || int(number(find(answers[0], unix.NFTA_TABLE_USE))) != len(o.chains)+len(o.sets)
 	return o, err
 }
 
 func (o *outline) addSets(ctx context.Context, s *socket) error {
 	o.sets = map[string]string{}
-	err := s.list(ctx, unix.NFT_MSG_GETSET, named(nil, unix.NFTA_SET_TABLE, iptables.TableName), func(b []byte) error {
+	return s.list(ctx, unix.NFT_MSG_GETSET, named(nil, unix.NFTA_SET_TABLE, iptables.TableName), func(b []byte) error {
 		if len(o.sets) == maxSets {
 			return errTooMuch
 		}
 		o.sets[text(find(b, unix.NFTA_SET_NAME))] = without(b, unix.NFTA_SET_NAME, setHandle, setPad, setCount)
 		return nil
 	})
-	return o.unreadable(ctx, err)
+}
+
+// uninterrupted calls read again where somebody has changed something meanwhile, up to three times in all.
+func uninterrupted(read func() error) (err error) {
+	for range 3 {
+		if err = read(); !errors.Is(err, errInterrupted) {
+			return err
+		}
+	}
+	return err
 }
 
 // Attributes of nf_tables.h that golang.org/x/sys/unix does not name. What a set counts is read with its elements.

@@ -96,7 +96,11 @@ func (o outline) baseNames() map[string]string {
 
 // differences tells how what stands in our table differs from ref, a line a difference. The outlines are equal.
 func (s *socket) differences(ctx context.Context, have outline, ref reference) ([]string, error) {
-	c, err := s.content(ctx, have, &ref.content)
+	var c content
+	err := uninterrupted(func() (err error) {
+		c, err = s.content(ctx, have, &ref.content)
+		return err
+	})
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
