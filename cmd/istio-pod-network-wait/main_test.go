@@ -105,7 +105,7 @@ func TestWaitAsAProcess(t *testing.T) {
 func testEveryModeAndUser(t *testing.T, file string) {
 	t.Helper()
 	proven := regexp.MustCompile(`^redirection is in force after \S+: IPv4 IPv6\n$`)
-	for _, mode := range []iptables.Mode{iptables.ModeRedirect, iptables.ModeTProxy, iptables.ModeNone} {
+	for _, mode := range []iptables.Mode{iptables.ModeRedirect, iptables.ModeTProxy} {
 		for _, uid := range []uint32{0, 1000, 1337} {
 			pod, _ := kerneltest.NewPod(t)
 			code, said := start(t, file, pod, uid, "--once").end()
