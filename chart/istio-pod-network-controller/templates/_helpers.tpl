@@ -194,6 +194,7 @@ call, no capability.
   (list "envoy-inbound-port" (int $v.envoyInboundPort))
   (list "envoy-tunnel-port" (int $v.envoyTunnelPort))
   (list "interception-mode" $v.interceptionMode)
+  (list "ipv6" $v.ipv6)
   (list "cluster-dns" (join "," $v.clusterDNS))
   (list "health-addr" $v.healthAddr)
   (list "metrics-addr" $v.metricsAddr)

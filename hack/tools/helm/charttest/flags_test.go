@@ -107,6 +107,7 @@ func TestValuesMapOneToOne(t *testing.T) {
 		"envoy-inbound-port":           {"envoyInboundPort: 25006", "25006"},
 		"envoy-tunnel-port":            {"envoyTunnelPort: 25008", "25008"},
 		"interception-mode":            {"interceptionMode: TPROXY", "TPROXY"},
+		"ipv6":                         {"ipv6: direct", "direct"},
 		"cluster-dns":                  {"clusterDNS: [10.96.0.10, 'fd00::10']", "10.96.0.10,fd00::10"},
 		"health-addr":                  {"healthAddr: unix:///run/agent/health.sock", "unix:///run/agent/health.sock"},
 		"metrics-addr":                 {"metricsAddr: 127.0.0.1:25079", "127.0.0.1:25079"},
