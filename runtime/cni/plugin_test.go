@@ -212,6 +212,20 @@ func TestRefusalReachesThePodsOwner(t *testing.T) {
 	}
 }
 
+// CRI-O asks for every sandbox when it starts: what the agent cannot answer soon is not a reason to take a pod's address.
+func TestCheckFailsOnTheAgentsNoAlone(t *testing.T) {
+	agent := &fakeAgent{err: errNever}
+	if code, out, _ := newCall("CHECK", conf(serve(t, agent), "")).run(t); code != 1 || !strings.Contains(out, errNever.Error()) {
+		t.Errorf("an agent that says no: exit %d, %s", code, out)
+	}
+	agent = &fakeAgent{hold: make(chan struct{})}
+	start := time.Now()
+	code, out, _ := newCall("CHECK", conf(serve(t, agent), "")).run(t)
+	if took := time.Since(start); code != 0 || took > 3*time.Second {
+		t.Errorf("a slow agent: exit %d, %s, after %v", code, out, took)
+	}
+}
+
 // listenBadly is an agent's socket where connections are answered in some way, or not even accepted.
 func listenBadly(t *testing.T, answer func(*net.UnixConn)) (socket string) {
 	t.Helper()
@@ -255,8 +269,12 @@ func TestAgentsThatDoNotAnswer(t *testing.T) {
 			if code != 1 || !strings.Contains(out, `"code": 11`) || !strings.Contains(out, "did not answer") {
 				t.Errorf("ADD: exit %d, %s", code, out)
 			}
-			if code, out, log := newCall("DEL", stdin).run(t); code != 0 {
-				t.Errorf("DEL: exit %d, %s %s", code, out, log)
+			for _, command := range []string{"DEL", "CHECK"} {
+				asked := time.Now()
+				code, out, log := newCall(command, strings.Replace(stdin, `Seconds": 1`, `Seconds": 60`, 1)).run(t)
+				if took := time.Since(asked); code != 0 || took > 3*time.Second {
+					t.Errorf("%s: exit %d, %s %s, after %v", command, code, out, log, took)
+				}
 			}
 			if took := time.Since(start); took > 10*time.Second {
 				t.Errorf("took %v with a timeout of one second", took)
