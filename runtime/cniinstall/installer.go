@@ -134,6 +134,9 @@ func (i *Installer) Check() error {
 	if !isProgram(i.binary()) {
 		return fmt.Errorf("the plugin's binary %s is not there", i.binary())
 	}
+	if old, err := i.stale(); err != nil || len(old) > 0 {
+		return errors.Join(err, fmt.Errorf("lists of networks that are gone: %q", old))
+	}
 	todo, err := i.plan(false)
 	if err == nil && todo.write != nil {
 		return fmt.Errorf("%s does not hold the plugin's entry", todo.path)
@@ -162,6 +165,9 @@ func (i *Installer) run(ctx context.Context, once bool) error {
 				return nil
 			}
 			w.followTarget(todo.path)
+			if todo.owner != "" {
+				w.followTarget(todo.owner)
+			}
 		case err == nil:
 			again = wait
 		case errors.Is(err, errChanged):
@@ -190,6 +196,9 @@ func (i *Installer) converge() (todo step, wait time.Duration, err error) {
 	i.fault.Store(&fault)
 	if fault != nil {
 		return step{}, 0, fault
+	}
+	if err := i.tidy(); err != nil {
+		return step{}, 0, err
 	}
 	todo, err = i.plan(!i.placed)
 	if err != nil {
@@ -220,20 +229,24 @@ func (i *Installer) converge() (todo step, wait time.Duration, err error) {
 	return todo, 0, nil
 }
 
-// step is what is to be written so that the runtime runs the plugin; nothing where write is nil.
+// step is what is to be written so that the runtime runs the plugin; nothing where write is nil. owner is the file that a derived
+// list is made of.
 type step struct {
-	path  string
-	write func() error
+	path, owner string
+	write       func() error
 }
 
 // plan looks and computes, and changes nothing. An entry that is there but says something else is wrong where exact.
 func (i *Installer) plan(exact bool) (step, error) {
-	n, err := find(i.config.ConfDir)
+	n, err := find(i.config.ConfDir, i.entry.kind)
 	if err != nil {
 		return step{}, err
 	}
 	if !n.list.speaks(i.config.Versions) {
 		return step{}, fmt.Errorf("%s is of CNI version %q, the plugin speaks %s only", n.path, n.list.versions, strings.Join(i.config.Versions, ", "))
+	}
+	if n.single != "" {
+		return i.derive(n, exact)
 	}
 	if !exact && len(n.list.of(i.entry.kind)) > 0 {
 		return step{path: n.path}, nil
@@ -242,13 +255,52 @@ func (i *Installer) plan(exact bool) (step, error) {
 	switch {
 	case err != nil:
 		return step{}, fmt.Errorf("%s: %w", n.path, err)
-	case n.single != "":
-		c := conversion{n.single, i.entry.kind}
-		return step{path: c.list(), write: func() error { return c.make(n.data, text) }}, nil
 	case bytes.Equal(text, n.data):
 		return step{path: n.path}, nil
 	}
 	return step{path: n.path, write: func() error { return replace(n.path, n.data, text) }}, nil
+}
+
+// derive plans the list that is made of a file of one plugin. What others have chained to it stays while the file does.
+func (i *Installer) derive(n network, exact bool) (step, error) {
+	d := derived{kind: i.entry.kind, single: n.single}
+	todo := step{path: d.list(), owner: n.path}
+	base := n.list
+	if d.upToDate(n) {
+		if !exact {
+			return todo, nil
+		}
+		there, err := load(d.list())
+		if err != nil {
+			return step{}, err
+		}
+		base = there.list
+	}
+	text, err := base.with(i.entry)
+	if err != nil {
+		return step{}, fmt.Errorf("%s: %w", d.list(), err)
+	}
+	if there, err := read(d.list()); err != nil || !bytes.Equal(there, text) {
+		todo.write = func() error { return d.write(n, text) }
+	}
+	return todo, nil
+}
+
+// tidy takes away the derived lists whose owners' files are gone. Runtimes would go on using them.
+func (i *Installer) tidy() error {
+	old, err := i.stale()
+	for _, list := range old {
+		err = errors.Join(err, remove(list))
+	}
+	return err
+}
+
+func (i *Installer) stale() ([]string, error) {
+	n, err := find(i.config.ConfDir, i.entry.kind)
+	if err != nil && !errors.Is(err, ErrNoNetwork) {
+		return nil, nil //nolint:nilerr // the network cannot be judged now: plan says why, and its list stays
+	}
+	return stale(i.config.ConfDir, i.entry.kind, n.single)
 }
 
 // speaks tells whether a runtime may choose any of the list's versions. One without a version is of the very first.
