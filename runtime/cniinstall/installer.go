@@ -44,6 +44,7 @@ type EventKind string
 // The events.
 const (
 	BinaryPlaced EventKind = "BinaryPlaced" // the binary was put, or replaced, at Path
+	OtherBinary  EventKind = "OtherBinary"  // the binary at Path is of another version and cannot be replaced; it is used
 	Chained      EventKind = "Chained"      // the entry was put into the file at Path
 	Repaired     EventKind = "Repaired"     // the same once more: another project had taken it out
 	Waiting      EventKind = "Waiting"      // Err says why there is no network to be chained to yet
@@ -68,12 +69,14 @@ type Event struct {
 // Only the first round corrects what is there: while an update rolls over the node, an agent of another version is at work
 // beside this one, and the two must not fight either.
 type Installer struct {
-	config  Config
-	entry   entry
-	pace    pacer
-	last    Event
-	placed  bool   // the first round is over
-	chained string // the file that held the entry when it was last looked at
+	config Config
+	entry  entry
+	pace   pacer
+	last   Event
+	placed bool // the first round is over
+	// otherTold is set once OtherBinary was notified.
+	otherTold bool
+	chained   string // the file that held the entry when it was last looked at
 
 	inChain atomic.Bool
 	fault   atomic.Pointer[error] // why the binary was not as it should be when it was last looked at
