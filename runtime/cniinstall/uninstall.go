@@ -14,19 +14,12 @@ const maxTries = 10
 // Uninstall takes the entry out of every list that holds it, and takes the derived lists away. A file that nobody else has
 // changed since is then, byte for byte, what it was; a derived list to which others were chained stays for them. The binary stays: runtimes call it once more for every sandbox that was made with it.
 func (i *Installer) Uninstall() error {
-	entries, err := os.ReadDir(i.config.ConfDir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
+	lists, err := i.lists()
 	if err != nil {
 		return err
 	}
 	var errs []error
-	for _, e := range entries {
-		if e.IsDir() || filepath.Ext(e.Name()) != listSuffix {
-			continue
-		}
-		path := filepath.Join(i.config.ConfDir, e.Name())
+	for _, path := range lists {
 		err := errChanged
 		for try := 0; try < maxTries && errors.Is(err, errChanged); try++ {
 			err = i.unchain(path)
@@ -37,6 +30,21 @@ func (i *Installer) Uninstall() error {
 	}
 	removeTemps(i.config.ConfDir)
 	return errors.Join(errs...)
+}
+
+// lists gives the paths of all lists. There are none where there is no directory.
+func (i *Installer) lists() ([]string, error) {
+	entries, err := os.ReadDir(i.config.ConfDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var lists []string
+	for _, e := range entries {
+		if !e.IsDir() && filepath.Ext(e.Name()) == listSuffix {
+			lists = append(lists, filepath.Join(i.config.ConfDir, e.Name()))
+		}
+	}
+	return lists, nil
 }
 
 func (i *Installer) unchain(path string) error {
