@@ -62,7 +62,8 @@ func (c Conf) Validate() error {
 
 func (c Conf) timeout() time.Duration { return time.Duration(c.TimeoutSeconds) * time.Second }
 
-func (c Conf) excludes(namespace string) bool {
+// Excludes reports whether the plugin lets the pods of a namespace pass without a question.
+func (c Conf) Excludes(namespace string) bool {
 	return slices.ContainsFunc(c.ExcludeNamespaces, func(pattern string) bool {
 		matched, err := path.Match(pattern, namespace)
 		return err == nil && matched

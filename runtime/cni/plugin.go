@@ -139,7 +139,7 @@ func (p *plugin) ask(ctx context.Context, conf Conf, command string, args *skel.
 	if err != nil {
 		return types.NewError(types.ErrInvalidEnvironmentVariables, err.Error(), "")
 	}
-	if s.Name == "" || conf.excludes(s.Namespace) || isHost(s.NetNS) {
+	if s.Name == "" || conf.Excludes(s.Namespace) || isHost(s.NetNS) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit(command, conf))

@@ -51,8 +51,8 @@ type Config struct {
 // While an update is under way two agents are there, and the newest to start has the path. When it leaves, or dies, the one
 // that is still there takes the path back; so nobody's failure to start closes the node to new pods.
 type Server struct {
-	config    Config
-	listening atomic.Bool
+	config Config
+	at     atomic.Pointer[listener] // nil while it does not listen
 }
 
 // NewServer checks the configuration.
@@ -80,24 +80,30 @@ func NewServer(c Config) (*Server, error) {
 
 // Check tells why the plugin's requests could not come here.
 func (s *Server) Check() error {
-	if s.listening.Load() {
+	if s.at.Load() != nil {
 		return nil
 	}
 	return fmt.Errorf("the agent does not listen at %s", s.config.Path)
+}
+
+// Served reports whether the plugin's requests come to this agent, and not to another one that is on the node during an update.
+func (s *Server) Served() bool {
+	l := s.at.Load()
+	return l != nil && l.has()
 }
 
 // Start serves until ctx ends, then finishes what it has begun. It is a manager.Runnable.
 func (s *Server) Start(ctx context.Context) error {
 	var busy sync.WaitGroup
 	defer busy.Wait()
-	defer s.listening.Store(false)
+	defer s.at.Store(nil)
 	slots := make(chan struct{}, s.config.Concurrency)
 	for ctx.Err() == nil {
 		l, err := listen(s.config.Path)
 		if err != nil {
 			return fmt.Errorf("listen for the CNI plugin: %w", err)
 		}
-		s.listening.Store(true)
+		s.at.Store(l)
 		busy.Go(func() { s.keep(ctx, l) })
 		s.accept(ctx, l, slots, &busy)
 		l.stop()

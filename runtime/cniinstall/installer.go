@@ -50,6 +50,7 @@ const (
 	Waiting      EventKind = "Waiting"      // Err says why there is no network to be chained to yet
 	Contended    EventKind = "Contended"    // another project keeps taking the entry out of Path; it is left alone for a while
 	Failed       EventKind = "Failed"       // Err is tried again
+	NotCalled    EventKind = "NotCalled"    // Err says which pod got its network without a call of the plugin
 	Removed      EventKind = "Removed"      // Clear took the entry out of Path
 	Leftover     EventKind = "Leftover"     // Err says why the entry is still in Path though nobody serves it
 )
