@@ -42,7 +42,8 @@ func Versions() []string { return version.VersionsStartingFrom("0.3.1").Supporte
 //   - STATUS succeeds without a question, since ADD refuses by itself; with statusNeedsAgent it asks whether the agent is ready;
 //   - GC has nothing to collect: rules go with their namespace.
 //
-// Containers that are no pods, pods of excluded namespaces and the host's own network namespace pass without a question.
+// Containers that are no pods, and pods of excluded namespaces, pass without a question. The host's own network namespace does not:
+// the agent knows which pods belong there, and writes nothing there.
 type plugin struct {
 	result []byte
 	log    io.Writer
@@ -50,7 +51,7 @@ type plugin struct {
 
 // Main runs the plugin on the environment and standard input that CNI prescribes, and gives the exit code.
 func Main(ctx context.Context, out, log io.Writer) int {
-	// skel refuses the host's namespace, after ADD was done. We write nothing there and have no reason to break the chain.
+	// skel would refuse the host's namespace after ADD was done. The agent judges it before.
 	if err := os.Setenv("CNI_NETNS_OVERRIDE", "true"); err != nil {
 		_, _ = fmt.Fprintln(log, err)
 		return 1
@@ -139,7 +140,7 @@ func (p *plugin) ask(ctx context.Context, conf Conf, command string, args *skel.
 	if err != nil {
 		return types.NewError(types.ErrInvalidEnvironmentVariables, err.Error(), "")
 	}
-	if s.Name == "" || conf.Excludes(s.Namespace) || isHost(s.NetNS) {
+	if s.Name == "" || conf.Excludes(s.Namespace) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit(command, conf))
@@ -175,14 +176,4 @@ func limit(command string, conf Conf) time.Duration {
 func away(s podnet.Sandbox, conf Conf) string {
 	return fmt.Sprintf("pod %s waits for the istio-pod-network-controller agent of this node, which puts in its redirection rules "+
 		"and did not answer at %s", s.Pod(), conf.Socket)
-}
-
-// isHost reports whether a path leads to the network namespace that this process, a child of the runtime, is in.
-func isHost(path string) bool {
-	there, err := os.Stat(path)
-	if err != nil {
-		return false // the agent looks closer
-	}
-	own, err := os.Stat("/proc/self/ns/net")
-	return err == nil && os.SameFile(own, there)
 }

@@ -14,7 +14,7 @@ func TestCallsTellWhetherTheRuntimeAsks(t *testing.T) {
 		heard []string
 		want  string // a word of the error, nothing for none
 	}{
-		"no pod yet":                                       {},
+		"no pod yet": {},
 		"a pod from before the plugin was chained":         {pods: []Pod{{"a/old", at(9)}}},
 		"a pod that was asked about":                       {pods: []Pod{{"a/new", at(11)}}, heard: []string{"a/new"}},
 		"a pod that nobody asked about":                    {pods: []Pod{{"a/new", at(11)}}, want: "a/new"},
