@@ -37,7 +37,12 @@ func serveChain(t *testing.T) (socket string) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- server.Start(ctx) }()
-	t.Cleanup(func() { cancel(); <-done })
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 	kerneltest.Eventually(t, "the socket is there", func() bool { return server.Check() == nil })
 	return socket
 }

@@ -24,10 +24,14 @@ func (n *node) chosen(t *testing.T) string {
 	}
 	slices.Sort(files)
 	for _, file := range files {
+		data, errRead := os.ReadFile(file)
+		if errRead != nil {
+			t.Fatal(errRead)
+		}
 		if strings.HasSuffix(file, listSuffix) {
-			_, err = libcni.ConfListFromFile(file)
+			_, err = libcni.NetworkConfFromBytes(data)
 		} else {
-			_, err = libcni.ConfFromFile(file)
+			_, err = libcni.NetworkPluginConfFromBytes(data)
 		}
 		if err == nil {
 			return filepath.Base(file)

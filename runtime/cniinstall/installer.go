@@ -304,7 +304,7 @@ func (i *Installer) tidy() error {
 func (i *Installer) stale() ([]string, error) {
 	n, err := find(i.config.ConfDir, i.entry.kind)
 	if err != nil && !errors.Is(err, ErrNoNetwork) {
-		return nil, nil //nolint:nilerr // the network cannot be judged now: plan says why, and its list stays
+		return nil, nil // the network cannot be judged now: plan says why, and its list stays
 	}
 	return stale(i.config.ConfDir, i.entry.kind, n.single)
 }
