@@ -96,6 +96,7 @@ func TestValuesMapOneToOne(t *testing.T) {
 		"cni-socket":                   {"cniSocket: /run/agent/cni.sock", "/run/agent/cni.sock"},
 		"cni-plugin-source":            {"cniPluginSource: /plugin", "/plugin"},
 		"cni-fail-open":                {"cniFailOpen: true", "true"},
+		"cni-status-needs-agent":       {"cniStatusNeedsAgent: true", "true"},
 		"cni-exclude-namespaces":       {"cniExcludeNamespaces: [a, b]", "a,b"},
 		"include-outbound-ip-ranges":   {"includeOutboundIPRanges: [10.0.0.0/8, 'fd00::/8']", "10.0.0.0/8,fd00::/8"},
 		"exclude-outbound-ip-ranges":   {"excludeOutboundIPRanges: [192.168.0.0/16]", "192.168.0.0/16"},
