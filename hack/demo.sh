@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Shows the product at work: two pods with a proxy each, and one request between them that both proxies handle.
 #
-#   hack/demo.sh              on a one-node cluster of its own, which it starts; needs root, Go and the packages of `hack/cluster/kc deps`
+#   hack/demo.sh              on a one-node cluster of its own, which it starts; hack/preflight.sh looks at what it needs
 #   hack/demo.sh --existing   on the cluster that kubectl and helm in PATH reach (DEMO_KUBECONFIG names another one), with images that its
 #                             nodes can pull: DEMO_AGENT_IMAGE, DEMO_APP_IMAGE (testapp) and DEMO_PROXY_IMAGE (haproxy), each NAME:TAG;
 #                             `hack/cluster/kc images` packs the last two as archives
@@ -36,7 +36,13 @@ prepare() {
       --set image.repository="${DEMO_AGENT_IMAGE%:*}",image.tag="${DEMO_AGENT_IMAGE##*:}" --wait --timeout 5m >/dev/null
     return
   fi
-  step "Building the agent and its image"
+  hack/preflight.sh build images up
+  if [[ -z ${HELM:-} || ! -x ${HELM:-} ]]; then
+    step "Building Helm (once, about a minute)"
+    HELM=$(make -s print-helm)
+    export HELM
+  fi
+  step "Building the agent and its image (the first time about a minute)"
   make image
   if ! hack/cluster/kc status >/dev/null 2>&1; then
     step "Starting a one-node cluster of real Kubernetes (the first time it is built, about ten minutes; later ten seconds)"

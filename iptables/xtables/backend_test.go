@@ -45,6 +45,7 @@ func flavours() []Flavour { return []Flavour{NFT, Legacy} }
 
 func newBackend(t testing.TB, flavour Flavour) *Backend {
 	t.Helper()
+	kerneltest.Tool(t, "iptables-"+string(flavour)+"-restore")
 	b := New(t.Context(), Config{Guard: kerneltest.Guard(t), Flavour: flavour})
 	if b.missing != nil {
 		t.Fatal(b.missing)

@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# Runs tests, a line a package; a package that fails is shown whole, a test that was skipped with its reason.
+#
+#   hack/test.sh go      the root module's tests, with the race detector; then those that program network namespaces
+#   hack/test.sh kit     those of the cluster kit
+#   hack/test.sh chart   those of the chart, which want an API server: it is built the first time
+#
+# What depends on the machine, and not on the code alone, is never taken from the test cache.
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+say() { printf '\n==> %s\n' "$*"; }
+
+# report turns the output of `go test -v` into the lines that matter.
+report() {
+  local line reason='' package=() skipped=()
+  local tests=0 status=0
+  while IFS= read -r line; do
+    case $line in
+      "ok  "$'\t'* | "?   "$'\t'*)
+        printf '%s\n' "$line"
+        if ((${#skipped[@]})); then printf '%s\n' "${skipped[@]}"; fi
+        package=() skipped=() ;;
+      "FAIL"$'\t'*)
+        printf '%s\n' "${package[@]}" "$line"
+        package=() skipped=() status=1 ;;
+      "go: "*) printf '%s\n' "$line" ;;
+      *)
+        package+=("$line")
+        case $line in
+          "--- PASS"*) tests=$((tests + 1)) ;;
+          *"--- SKIP: "*)
+            line=${line#*--- SKIP: }
+            skipped+=("      skipped: ${line% (*}: ${reason#"${reason%%[! ]*}"}") ;;
+          *.go:*) reason=$line ;;
+        esac ;;
+    esac
+  done
+  if ((${#package[@]})) && [[ ${package[*]} != FAIL ]]; then printf '%s\n' "${package[@]}"; fi
+  printf '      %d tests passed\n' "$tests"
+  return "$status"
+}
+
+# run ARGUMENTS...: go test, reported.
+run() { go "${module[@]}" test -v "$@" 2>&1 | report; }
+
+# kernel_packages lists the packages of a module whose tests make namespaces, by what they import.
+kernel_packages() {
+  (cd "$1" && grep -rl --include='*_test.go' --exclude-dir=hack --exclude-dir=test '/internal/kerneltest"' .) | xargs -n1 dirname | sort -u
+}
+
+# both DIRECTORY FLAGS...: runs all tests of a module, those that make namespaces last and anew.
+both() {
+  local module=(-C "$1") all kernel pure failed=0
+  kernel=$(kernel_packages "$1")
+  all=$(cd -P "$1" && go list -f '{{.Dir}}' ./... | sed "s|^$PWD|.|")
+  pure=$(grep -vxF "$kernel" <<<"$all")
+  shift
+  # shellcheck disable=SC2086 # lists of packages
+  run "$@" $pure || failed=1
+  say "those that program network namespaces"
+  # shellcheck disable=SC2086
+  run "$@" -count=1 $kernel || failed=1
+  return "$failed"
+}
+
+# The chart lies outside its tests' module, where the test cache does not look.
+chart_tests() {
+  module=(-C hack/tools/helm)
+  say "the tests of the chart"
+  run -count=1 ./chart...
+  if [[ -z ${KUBEBUILDER_ASSETS:-} ]]; then
+    if ! compgen -G "${XDG_CACHE_HOME:-$HOME/.cache}/istio-pod-network-controller/cluster/*/bin/kube-apiserver" >/dev/null; then
+      say "building etcd and kube-apiserver for the tests of the admission policies: once, about five minutes on two cores"
+    fi
+    KUBEBUILDER_ASSETS=$(hack/cluster/kc build etcd kube-apiserver)
+    export KUBEBUILDER_ASSETS
+  fi
+  say "the tests of the admission policies, on a real API server"
+  run -count=1 ./admission...
+}
+
+case ${1:-} in
+  go)
+    say "the unit and protocol tests, with the race detector"
+    both . -race ;;
+  kit)
+    say "the tests of the cluster kit"
+    both hack/cluster ;;
+  chart) chart_tests ;;
+  *)
+    echo "usage: hack/test.sh go|kit|chart" >&2
+    exit 2 ;;
+esac
