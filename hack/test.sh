@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Runs tests, a line a package; a package that fails is shown whole, a test that was skipped with its reason.
 #
-#   hack/test.sh go      the root module's tests, with the race detector; then those that program network namespaces
+#   hack/test.sh go      the root module's, with the race detector
 #   hack/test.sh kit     those of the cluster kit
 #   hack/test.sh chart   those of the chart, which want an API server: it is built the first time
 #
-# What depends on the machine, and not on the code alone, is never taken from the test cache.
+# Tests whose result depends on the machine, which make namespaces or run programs, come last and are never taken from the test cache.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -44,23 +44,24 @@ report() {
 # run ARGUMENTS...: go test, reported.
 run() { go "${module[@]}" test -v "$@" 2>&1 | report; }
 
-# kernel_packages lists the packages of a module whose tests make namespaces, by what they import.
-kernel_packages() {
-  (cd "$1" && grep -rl --include='*_test.go' --exclude-dir=hack --exclude-dir=test '/internal/kerneltest"' .) | xargs -n1 dirname | sort -u
+# of_the_machine lists the packages of a module whose tests make namespaces or run programs, by what they import.
+of_the_machine() {
+  (cd "$1" && grep -rlE --include='*_test.go' --exclude-dir=hack --exclude-dir=test '/internal/kerneltest"|"os/exec"' .) |
+    xargs -n1 dirname | sort -u
 }
 
-# both DIRECTORY FLAGS...: runs all tests of a module, those that make namespaces last and anew.
+# both DIRECTORY FLAGS...: runs all tests of a module.
 both() {
-  local module=(-C "$1") all kernel pure failed=0
-  kernel=$(kernel_packages "$1")
+  local module=(-C "$1") all machine pure failed=0
+  machine=$(of_the_machine "$1")
   all=$(cd -P "$1" && go list -f '{{.Dir}}' ./... | sed "s|^$PWD|.|")
-  pure=$(grep -vxF "$kernel" <<<"$all")
+  pure=$(grep -vxF "$machine" <<<"$all")
   shift
   # shellcheck disable=SC2086 # lists of packages
   run "$@" $pure || failed=1
-  say "those that program network namespaces"
+  say "those that make namespaces or run programs, always anew"
   # shellcheck disable=SC2086
-  run "$@" -count=1 $kernel || failed=1
+  run "$@" -count=1 $machine || failed=1
   return "$failed"
 }
 
@@ -82,7 +83,7 @@ chart_tests() {
 
 case ${1:-} in
   go)
-    say "the unit and protocol tests, with the race detector"
+    say "the unit and protocol tests, with the race detector (a first build takes some minutes)"
     both . -race ;;
   kit)
     say "the tests of the cluster kit"
