@@ -29,6 +29,15 @@ else
 fi
 k() { $kubectl "$@"; }
 
+# failed keeps the cluster as it is, to be looked at.
+failed() {
+  local status=$?
+  if ((status == 0)); then return; fi
+  step "The demo has failed: the reason is above"
+  note "to look: $kubectl get pods -A" "the demo may be run again as it is"
+  if [[ ! $existing ]]; then note "to take it all away, whatever state it is in: make demo-down"; fi
+}
+
 prepare() {
   if [[ $existing ]]; then
     step "Installing the agent with Helm"
@@ -52,14 +61,9 @@ prepare() {
   hack/deploy.sh
 }
 
-# netns tells where the node keeps the network namespace of a pod. Elsewhere than here only the agent's log has it, and only if the pod was
-# programmed since the agent started.
-netns() {
-  if [[ $existing ]]; then
-    k -n "$name" logs "$agent" | sed -n "/\"rules applied\"/s|.*\"pod\":\"bookinfo/$1\".*\"netns\":\"\([^\"]*\)\".*|\1|p" | tail -1
-  else
-    echo "/var/run/netns/$(basename "$(hack/cluster/kc pods | awk -v pod="bookinfo/$1" '$1 == pod { print $NF }')")"
-  fi
+# details prints one field of what the agent has written about a pod.
+details() {
+  k -n bookinfo get pod "$1" -o jsonpath='{.metadata.annotations.pod-network-controller\.istio\.io/details}' | sed -n "s|.*\"$2\":\"\([^\"]*\)\".*|\1|p"
 }
 
 # logged waits for a proxy's line about a destination.
@@ -74,6 +78,7 @@ logged() {
 
 pod_of() { k -n bookinfo get pods -l "app=$1" --sort-by .metadata.creationTimestamp -o jsonpath='{.items[-1:].metadata.name}'; }
 
+trap failed EXIT
 prepare
 
 step "Creating namespace bookinfo, annotated $name/initialize=true, with two applications"
@@ -100,15 +105,11 @@ note "The application was reached by its own proxy: the peer above is 127.0.0.6.
 
 node=$(k -n bookinfo get pod "$details" -o jsonpath='{.spec.nodeName}')
 agent=$(k -n "$name" get pods -l "app.kubernetes.io/name=$name" --field-selector "spec.nodeName=$node" -o jsonpath='{.items[0].metadata.name}')
-path=$(netns "$details")
-show="-n $name exec $agent -- /$name rules show --netns ${path:-PATH}"
-if [[ -z $path ]]; then
-  note "The agent has been restarted since; its log does not name the pod's network namespace, the PATH below."
-else
-  step "The rules in the network namespace of $details, with what they have counted"
-  # shellcheck disable=SC2086 # words
-  k $show | shown
-fi
+path=$(details "$details" netns)
+show="-n $name exec $agent -- /$name rules show --netns ${path:?the agent has not written where the network namespace of $details is}"
+step "The rules in the network namespace of $details, with what they have counted"
+# shellcheck disable=SC2086 # words
+k $show | shown
 
 step "To look further"
 note "$kubectl -n bookinfo describe pod $details" "$kubectl $show"

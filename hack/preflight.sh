@@ -98,7 +98,7 @@ look_for_packages() {
   done <"$list"
 }
 
-# install_packages keeps the packages from starting services: haproxy is only run by tests and copied into an image.
+# install_packages keeps the packages from starting services, now and at the next boot: haproxy is only run by tests and copied into an image.
 install_packages() {
   local policy=$root/usr/sbin/policy-rc.d output
   if [[ ! -e $policy ]]; then
@@ -116,6 +116,7 @@ install_packages() {
     problem "apt-get could not install: ${missing[*]}"
     return
   fi
+  if [[ " ${missing[*]} " == *" haproxy "* ]] && command -v systemctl >/dev/null; then systemctl disable -q haproxy || true; fi
   look_for_packages
   if ((${#missing[@]})); then problem "installed, and still without ${programs[*]}"; fi
 }
