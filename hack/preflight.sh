@@ -80,6 +80,15 @@ check_kernel() {
   fi
 }
 
+# there FILE|FILE...: reports whether one of some files exists.
+there() {
+  local file
+  for file in ${1//|/ }; do
+    if [[ -e $root$file ]]; then return; fi
+  done
+  return 1
+}
+
 # look_for_packages sets missing and programs to the packages and the files that are not there.
 look_for_packages() {
   local package file users why step
@@ -89,7 +98,7 @@ look_for_packages() {
     for step in ${users//,/ }; do
       if ! wants "$step"; then continue; fi
       looked=$((looked + 1))
-      if [[ ! -e $root$file ]]; then
+      if ! there "$file"; then
         missing+=("$package")
         programs+=("${file##*/} ($why)")
       fi

@@ -14,7 +14,8 @@ var text string
 
 // Package is needed for one file in it; the file's presence is the check, so that other distributions work too.
 type Package struct {
-	Name  string
+	Name string
+	// File may be several, separated by "|", of which one is enough.
 	File  string
 	Steps []Step
 	Why   string
@@ -66,11 +67,16 @@ func parse(text string) []Package {
 	return packages
 }
 
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
+}
+
 // missing names all at once, so that one apt-get call is enough.
 func missing(packages []Package) error {
 	var names, why []string
 	for _, p := range packages {
-		if _, err := os.Stat(p.File); err != nil {
+		if !slices.ContainsFunc(strings.Split(p.File, "|"), exists) {
 			names = append(names, p.Name)
 			why = append(why, fmt.Sprintf("  %s: no %s (%s)", p.Name, p.File, p.Why))
 		}

@@ -61,7 +61,7 @@ func TestMissingNamesOnlyWhatIsMissingAndTheCommand(t *testing.T) {
 	if strings.Contains(err.Error(), "here") {
 		t.Errorf("error names a package that is there: %v", err)
 	}
-	if err := missing([]Package{here}); err != nil {
+	if err := missing([]Package{here, {Name: "either", File: gone + "|/proc/self/exe", Why: "x"}}); err != nil {
 		t.Errorf("nothing missing: %v", err)
 	}
 }

@@ -134,7 +134,8 @@ func packagesTree(t *testing.T, without []string) string {
 		if strings.HasPrefix(line, "#") || len(fields) < 4 || strings.Contains(strings.Join(without, " ")+" ", fields[1]+" ") {
 			continue
 		}
-		write(t, filepath.Join(root, fields[1]), "")
+		file, _, _ := strings.Cut(fields[1], "|")
+		write(t, filepath.Join(root, file), "")
 	}
 	return root
 }
