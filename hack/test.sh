@@ -11,32 +11,35 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 say() { printf '\n==> %s\n' "$*"; }
 
-# report turns the output of `go test -v` into the lines that matter.
+# report turns the output of `go test -v` into the lines that matter: of a package that failed, what its tests have said; of every
+# package, why tests of it were skipped.
 report() {
-  local line reason='' package=() skipped=()
-  local tests=0 status=0
+  local line reason='' test='' package=() tests=0 status=0
+  local -A skipped=()
   while IFS= read -r line; do
     case $line in
       "ok  "$'\t'* | "?   "$'\t'*)
         printf '%s\n' "$line"
-        if ((${#skipped[@]})); then printf '%s\n' "${skipped[@]}"; fi
-        package=() skipped=() ;;
+        for reason in "${!skipped[@]}"; do printf '      skipped: %d, because %s\n' "${skipped[$reason]}" "$reason"; done
+        package=() skipped=() test='' ;;
       "FAIL"$'\t'*)
         printf '%s\n' "${package[@]}" "$line"
-        package=() skipped=() status=1 ;;
+        package=() skipped=() test='' status=1 ;;
       "go: "*) printf '%s\n' "$line" ;;
+      PASS | FAIL | "=== PAUSE"*) ;;
+      "=== "*) test=$line ;;
+      *"--- PASS: "*) if [[ $line == ---* ]]; then tests=$((tests + 1)); fi ;;
+      *"--- SKIP: "*)
+        reason=${reason:-they say so}
+        skipped[$reason]=$((${skipped[$reason]:-0} + 1)) ;;
       *)
+        if [[ $test ]]; then package+=("$test"); fi
         package+=("$line")
-        case $line in
-          "--- PASS"*) tests=$((tests + 1)) ;;
-          *"--- SKIP: "*)
-            line=${line#*--- SKIP: }
-            skipped+=("      skipped: ${line% (*}: ${reason#"${reason%%[! ]*}"}") ;;
-          *.go:*) reason=$line ;;
-        esac ;;
+        test='' reason=${line#*.go:*: } ;;
     esac
   done
-  if ((${#package[@]})) && [[ ${package[*]} != FAIL ]]; then printf '%s\n' "${package[@]}"; fi
+  # What is left was said by the go command itself.
+  if ((${#package[@]})); then printf '%s\n' "${package[@]}"; fi
   printf '      %d tests passed\n' "$tests"
   return "$status"
 }

@@ -25,7 +25,7 @@ func TestEveryLineOfTheListIsWhole(t *testing.T) {
 	if len(names) == 0 || len(slices.Compact(slices.Clone(names))) != len(names) {
 		t.Errorf("repeats in %v", names)
 	}
-	for _, line := range strings.Split(strings.TrimSpace(text), "\n") {
+	for line := range strings.SplitSeq(strings.TrimSpace(text), "\n") {
 		if !strings.HasPrefix(line, "#") && len(strings.Fields(line)) < 4 {
 			t.Errorf("%q: want package, file, steps and reason", line)
 		}
