@@ -52,7 +52,7 @@ prepare() {
     export HELM
   fi
   step "Building the agent and its image (the first time about a minute)"
-  make image
+  make -s image
   if ! hack/cluster/kc status >/dev/null 2>&1; then
     step "Starting a one-node cluster of real Kubernetes (the first time it is built, about ten minutes; later ten seconds)"
     hack/cluster/kc up
