@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
@@ -24,7 +23,8 @@ import (
 func serveChain(t *testing.T) (socket string) {
 	t.Helper()
 	c := chainTo(t, nil, "true", nil)
-	c.programmer.Backend = controllers.Backend(allBackends(t)["nftables"])
+	real := allBackends(t)["nftables"]
+	c.programmer.Backend, c.programmer.Namespaces = real, real
 	dir, err := os.MkdirTemp("", "cni") //nolint:usetesting // its names are too long for a socket
 	if err != nil {
 		t.Fatal(err)
