@@ -51,7 +51,7 @@ func (c chain) missing(ctx context.Context, s podnet.Sandbox) bool {
 	if errPod != nil || errNamespace != nil {
 		return false // most pods ask for nothing
 	}
-	present, err := c.programmer.Backend.Present(ctx, s.NetNS)
+	present, err := c.programmer.Backend.Present(ctx, s.Place())
 	return err == nil && !present
 }
 

@@ -27,7 +27,7 @@ type fakeNamespace struct {
 	wrote int
 }
 
-func (n *fakeNamespace) Apply(context.Context, string, iptables.Ruleset) (changed bool, err error) {
+func (n *fakeNamespace) Apply(context.Context, podnet.Place, iptables.Ruleset) (changed bool, err error) {
 	n.wrote++
 	if n.err != nil {
 		return false, n.err
@@ -36,15 +36,19 @@ func (n *fakeNamespace) Apply(context.Context, string, iptables.Ruleset) (change
 	return changed, nil
 }
 
-func (n *fakeNamespace) Present(context.Context, string) (bool, error) { return n.rules, n.look }
+func (n *fakeNamespace) Present(context.Context, podnet.Place) (bool, error) { return n.rules, n.look }
 
-func (n *fakeNamespace) Remove(context.Context, string) (removed bool, err error) {
+func (n *fakeNamespace) Remove(context.Context, podnet.Place) (removed bool, err error) {
 	return false, n.err
 }
+
+// Identify finds the one namespace.
+func (*fakeNamespace) Identify(string) (podnet.Identity, error) { return podnet.Identity{Ino: 1}, nil }
 
 type noReports struct{}
 
 func (noReports) Report(controllers.Report) {}
+func (noReports) Forget(string)             {}
 
 // chainTo is the entrance for one pod, whose annotation says whether it asks for rules. API errors come from every read.
 func chainTo(t *testing.T, n *fakeNamespace, initialize string, api error) chain {
@@ -66,7 +70,7 @@ func chainTo(t *testing.T, n *fakeNamespace, initialize string, api error) chain
 		t.Fatal(err)
 	}
 	return chain{entrance: entrance{by: controllers.CNI, pods: pods, programmer: &controllers.Programmer{
-		Intent: intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults()}, Backend: n, BackendName: "fake", Pods: pods, Reporter: noReports{}, Ledger: ledger, Metrics: counters,
+		Intent: intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults()}, Backend: n, BackendName: "fake", Namespaces: n, Pods: pods, Reporter: noReports{}, Ledger: ledger, Metrics: counters,
 	}}, calls: &cniinstall.Calls{}}
 }
 

@@ -16,6 +16,7 @@ import (
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/runtime/cni"
 )
 
@@ -151,7 +152,7 @@ func TestNetworkNamespacesThatAreNoPodsFailClosed(t *testing.T) {
 
 func wantHostUntouched(t *testing.T) {
 	t.Helper()
-	present, err := allBackends(t)["nftables"].Present(t.Context(), "/proc/self/ns/net")
+	present, err := allBackends(t)["nftables"].Present(t.Context(), podnet.Place{Path: "/proc/self/ns/net"})
 	if !errors.Is(err, netns.ErrHost) {
 		t.Errorf("the guard opens the host's namespace: %t, %v", present, err)
 	}
