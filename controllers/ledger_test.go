@@ -80,21 +80,27 @@ func TestWhatTheLedgerRemembersOfAPod(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := NewLedger()
-			c.do(l)
-			if d := cmp.Diff(append([]Entry{}, c.want...), l.Entries(), cmp.Comparer(func(a, b *iptables.Spec) bool { return a == b })); d != "" {
-				t.Error(d)
-			}
-			indices := 0
-			for _, e := range c.want {
-				if indices += 2; e.Sandbox.ID != "" {
-					indices++
-				}
-			}
-			if l.size() != indices {
-				t.Errorf("%d things are remembered, want %d", l.size(), indices)
-			}
+			checkLedger(t, c.do, c.want)
 		})
+	}
+}
+
+// checkLedger compares what a ledger remembers, and that its indices hold nothing more.
+func checkLedger(t *testing.T, do func(*Ledger), want []Entry) {
+	t.Helper()
+	l := NewLedger()
+	do(l)
+	if d := cmp.Diff(append([]Entry{}, want...), l.Entries(), cmp.Comparer(func(a, b *iptables.Spec) bool { return a == b })); d != "" {
+		t.Error(d)
+	}
+	indices := 0
+	for _, e := range want {
+		if indices += 2; e.Sandbox.ID != "" {
+			indices++
+		}
+	}
+	if l.size() != indices {
+		t.Errorf("%d things are remembered, want %d", l.size(), indices)
 	}
 }
 

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -71,36 +72,52 @@ func TestAFailureGoesWithTheWish(t *testing.T) {
 		},
 	} {
 		for _, restart := range []bool{false, true} {
-			b := newBench(t)
-			if c.rules {
-				b.ensure(t, Changed)
-			}
-			b.pods.pod.Annotations[wrongKey] = "http"
-			if _, err := b.Ensure(t.Context(), Watch, b.sandbox); !Permanent(err) {
-				t.Fatal(err)
-			}
-			b.says(t, b.lastReport(t))
-			delete(b.pods.pod.Annotations, wrongKey)
-			if restart {
-				b.Ledger.ForgetPod("uid-1")
-			}
-			c.change(b)
-			if _, err := b.Ensure(t.Context(), Watch, b.sandbox); err != nil {
-				t.Fatal(err)
-			}
-			got := b.lastReport(t)
-			if got.Status != c.want.Status || got.Reason != c.want.Reason || got.condition() != corev1.ConditionTrue {
-				t.Errorf("%s, restarted %v: report %+v", name, restart, got)
-			}
-			if kept := c.want.Status == StatusInitialized; (b.backend.rules("/netns/1") != "") != kept || kept && !restart && got.SpecHash == "" {
-				t.Errorf("%s: rules %q, report %+v", name, b.backend.rules("/netns/1"), got)
-			}
-			b.says(t, got)
-			n := len(b.reporter.reports)
-			if _, err := b.Ensure(t.Context(), Watch, b.sandbox); err != nil || len(b.reporter.reports) != n {
-				t.Errorf("%s: told again: %+v, error %v", name, b.reporter.reports[n:], err)
-			}
+			t.Run(fmt.Sprintf("%s, agent restarted %v", name, restart), func(t *testing.T) {
+				b := failedBench(t, c.rules, restart)
+				c.change(b)
+				checkMended(t, b, c.want, restart)
+			})
 		}
+	}
+}
+
+// failedBench has a pod with a wrong annotation that was mended just now. It may have rules of before, and the agent may
+// have restarted.
+func failedBench(t *testing.T, rules, restart bool) *bench {
+	t.Helper()
+	b := newBench(t)
+	if rules {
+		b.ensure(t, Changed)
+	}
+	b.pods.pod.Annotations[wrongKey] = "http"
+	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); !Permanent(err) {
+		t.Fatal(err)
+	}
+	b.says(t, b.lastReport(t))
+	delete(b.pods.pod.Annotations, wrongKey)
+	if restart {
+		b.Ledger.ForgetPod("uid-1")
+	}
+	return b
+}
+
+// checkMended has the pod looked at: it is told the new state, once.
+func checkMended(t *testing.T, b *bench, want Report, restarted bool) {
+	t.Helper()
+	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); err != nil {
+		t.Fatal(err)
+	}
+	got := b.lastReport(t)
+	if got.Status != want.Status || got.Reason != want.Reason || got.condition() != corev1.ConditionTrue {
+		t.Errorf("report %+v", got)
+	}
+	if kept := want.Status == StatusInitialized; (b.backend.rules("/netns/1") != "") != kept || kept && !restarted && got.SpecHash == "" {
+		t.Errorf("rules %q, report %+v", b.backend.rules("/netns/1"), got)
+	}
+	b.says(t, got)
+	n := len(b.reporter.reports)
+	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); err != nil || len(b.reporter.reports) != n {
+		t.Errorf("told again: %+v, error %v", b.reporter.reports[n:], err)
 	}
 }
 

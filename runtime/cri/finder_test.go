@@ -3,6 +3,7 @@ package cri
 import (
 	"cmp"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -169,11 +170,8 @@ func TestFindChoosesTheSandbox(t *testing.T) {
 					Namespace: "ns", Name: "pod", UID: podUID,
 					ID: tt.wantID, NetNS: "/run/netns/" + tt.wantID, RuntimeHandler: "handler-" + tt.wantID,
 				}
-				for _, b := range tt.boxes {
-					if b.id == tt.wantID {
-						want.Attempt, want.CreatedAt = b.attempt, b.createdAt
-					}
-				}
+				chosen := tt.boxes[slices.IndexFunc(tt.boxes, func(b box) bool { return b.id == tt.wantID })]
+				want.Attempt, want.CreatedAt = chosen.attempt, chosen.createdAt
 				if diff := gocmp.Diff(want, got); diff != "" {
 					t.Errorf("Find (-want +got):\n%s", diff)
 				}
