@@ -24,6 +24,9 @@ func choiceOf(t *testing.T) backendChoice {
 // allBackends are the three ways to program a namespace, each taking over from the others.
 func allBackends(t *testing.T) map[string]Exclusive {
 	t.Helper()
+	for _, program := range []string{"iptables-nft-restore", "iptables-legacy-restore", "nft"} {
+		kerneltest.Tool(t, program)
+	}
 	c := choiceOf(t)
 	nft := c.nftables(t.Context())
 	three := []backend{nft.chosen, c.xtables(t.Context(), xtables.NFT), c.xtables(t.Context(), xtables.Legacy)}
