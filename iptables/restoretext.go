@@ -111,7 +111,7 @@ func (a Action) restoreTargets(family uint32) []string {
 	case SetMark:
 		return []string{set(a.Num)}
 	case Divert:
-		return []string{set(a.Num), decide}
+		return []string{set(a.Num), "ACCEPT"}
 	case TProxy:
 		own := map[uint32]string{IPv4: "0.0.0.0", IPv6: "::"}[family] // the address that the packet has
 		return []string{fmt.Sprintf("TPROXY --on-port %d --on-ip %s --tproxy-mark %#x/0xffffffff", a.Port, own, a.Num)}

@@ -106,10 +106,12 @@ const (
 	ConnMark                  // Num: the connection's mark
 	State                     // Num: one or more of the states below, of which one must hold
 	SrcType                   // Num: what kind of address the source is in the namespace
+	TCPFlags                  // Num: what FIN, SYN, RST and ACK together must be; a Protocol condition precedes it
+	Direction                 // Num: whether the packet goes the way that the connection's first packet went
 )
 
-// Values of Family (the kernel's NFPROTO numbers), of Protocol (IANA's), of State (the kernel's bits), and of SrcType
-// (rtnetlink's types of routes).
+// Values of Family (the kernel's NFPROTO numbers), of Protocol (IANA's), of State (the kernel's bits), of SrcType (rtnetlink's
+// types of routes), of TCPFlags (TCP's bits), and of Direction (the kernel's IP_CT_DIR numbers).
 const (
 	IPv4 = 2
 	IPv6 = 10
@@ -122,6 +124,12 @@ const (
 	Related     = 4
 
 	Local = 2
+
+	// OpeningFlags are those of a packet that opens a connection, among those of OpeningMask.
+	OpeningFlags = 0x02
+	OpeningMask  = 0x17
+
+	Original = 0
 )
 
 // Action is what happens to a packet that a rule matches.
@@ -144,7 +152,7 @@ const (
 	Drop
 	// SetMark marks the packet and goes on.
 	SetMark
-	// Divert marks the packet.
+	// Divert marks the packet. No later rule of the same table of iptables sees it: one of others could save the mark.
 	Divert
 	// TProxy gives the packet to the socket that listens on a local port, and marks it. Without such a socket nothing happens
 	// in nftables, while iptables drops the packet; a Drop behind it makes them equal.

@@ -52,7 +52,7 @@ func TestHAProxyDoesNotLoopOnIPv6(t *testing.T) {
 				w := newWorld(t, "ds")
 				rules := configuration{spec: iptables.DefaultSpec()}.rules(t)
 				if !c.guarded {
-					rules = withoutGuard(rules)
+					rules = withoutRules(rules, "dials its own listener")
 				}
 				if _, err := b.Apply(t.Context(), w.pod().Path(), rules); err != nil {
 					t.Fatal(err)
@@ -80,19 +80,6 @@ func (w world) askUntilHeard(t *testing.T, log string, want int) (asked, accepte
 		return accepted >= want
 	})
 	return asked, accepted
-}
-
-func withoutGuard(r iptables.Ruleset) iptables.Ruleset {
-	for i, c := range r.Chains {
-		var kept []iptables.Rule
-		for _, rule := range c.Rules {
-			if !strings.Contains(rule.Comment, "dials its own listener") {
-				kept = append(kept, rule)
-			}
-		}
-		r.Chains[i].Rules = kept
-	}
-	return r
 }
 
 // runProxy starts HAProxy in the pod as the proxy's user and gives the file that it logs to.
