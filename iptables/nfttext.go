@@ -131,7 +131,7 @@ func (c Cond) valueText() string {
 	name, ok := map[Cond]string{
 		{Field: Family, Num: IPv4}: "ipv4", {Field: Family, Num: IPv6}: "ipv6",
 		{Field: Protocol, Num: TCP}: "tcp", {Field: Protocol, Num: UDP}: "udp",
-		{Field: SrcType, Num: Local}: "local", {Field: TCPFlags, Num: OpeningFlags}: "syn", {Field: Direction, Num: Original}: "original", {Field: State, Num: Invalid}: "invalid", {Field: State, Num: Established | Related}: "established,related",
+		{Field: SrcType, Num: Local}: "local", {Field: TCPFlags, Num: OpeningFlags}: "syn", {Field: Direction, Num: Reply}: "reply", {Field: State, Num: Invalid}: "invalid", {Field: State, Num: Established | Related}: "established,related",
 	}[Cond{Field: c.Field, Num: c.Num}]
 	if ok {
 		return name

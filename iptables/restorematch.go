@@ -149,7 +149,7 @@ func (c Cond) restore(m restoreMatch, protocol string) restoreMatch {
 	case TCPFlags:
 		return m.with("-m " + protocol + " " + option("--tcp-flags", "FIN,SYN,RST,ACK SYN"))
 	case Direction:
-		return m.with("-m conntrack " + option("--ctdir", "ORIGINAL"))
+		return m.with("-m conntrack " + option("--ctdir", "REPLY"))
 	case SrcType:
 		return m.with("-m addrtype " + option("--src-type", strings.ToUpper(c.valueText())))
 	case Family:

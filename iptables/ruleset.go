@@ -107,7 +107,7 @@ const (
 	State                     // Num: one or more of the states below, of which one must hold
 	SrcType                   // Num: what kind of address the source is in the namespace
 	TCPFlags                  // Num: what FIN, SYN, RST and ACK together must be; a Protocol condition precedes it
-	Direction                 // Num: whether the packet goes the way that the connection's first packet went
+	Direction                 // Num: whether the packet answers its connection's first one
 )
 
 // Values of Family (the kernel's NFPROTO numbers), of Protocol (IANA's), of State (the kernel's bits), of SrcType (rtnetlink's
@@ -129,7 +129,7 @@ const (
 	OpeningFlags = 0x02
 	OpeningMask  = 0x17
 
-	Original = 0
+	Reply = 1
 )
 
 // Action is what happens to a packet that a rule matches.

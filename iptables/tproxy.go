@@ -43,6 +43,8 @@ func (b *builder) divertInbound(r *rules) {
 		r.add("the proxy handing inbound traffic to the application", leave(), iif("lo"), family(p), addr(SrcAddr, p), tcp())
 	}
 	r.add("the application reaching itself stays direct", leave(), iif("lo"), tcp(), not(marked(markSelf)))
+	// Forwarded answers to virtual machines among them, which must not be delivered here.
+	r.add("answers are not inbound", leave(), tcp(), num(Direction, Reply))
 	captured := []Cond{tcp()}
 	if s.IncludeInboundPorts.All {
 		b.excludeInbound(r)
@@ -50,7 +52,7 @@ func (b *builder) divertInbound(r *rules) {
 		captured = append(captured, inSet(DstPort, b.portSet(setIncludeIn, s.IncludeInboundPorts.List)))
 	}
 	also := func(more ...Cond) []Cond { return append(more, captured...) }
-	r.add("packets of connections that the proxy holds", Action{Verb: Divert, Num: markDiverted}, also(state(Established|Related), num(Direction, Original))...)
+	r.add("packets of connections that the proxy holds", Action{Verb: Divert, Num: markDiverted}, also(state(Established|Related))...)
 	r.openConnections()
 	for _, lo := range s.loopbacks() {
 		r.add("new connections go to the proxy", Action{Verb: TProxy, Port: s.InboundPort, Num: markDiverted},
