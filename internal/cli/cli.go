@@ -1,4 +1,4 @@
-// Package cli is the program's command line: one file a subcommand. run.go is the only file that knows every part.
+// Package cli is the program's command line, one file a subcommand: flags, manifests, printing.
 package cli
 
 import (
@@ -11,10 +11,9 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-)
 
-// agentName is the program, as its users and its events name it.
-const agentName = "istio-pod-network-controller"
+	"istio-pod-network-controller/internal/agent"
+)
 
 // Exit codes beside 0.
 const (
@@ -47,7 +46,7 @@ func Main(args []string, in io.Reader, out, errOut io.Writer) int {
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
-		Use:   agentName,
+		Use:   agent.Name,
 		Short: "Redirects the traffic of service mesh pods into their proxies, from outside of the pods",
 		Long: "A node agent that puts the redirection rules of a service mesh into the network namespaces of its node's pods,\n" +
 			"and a tool to compute, apply, compare and remove such rules by hand.",

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"istio-pod-network-controller/internal/agent"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/iptables/xtables"
 )
@@ -16,8 +17,8 @@ import (
 // The values of --output: text is the language of the backend.
 const (
 	outputText     = "text"
-	outputNft      = "nft"
-	outputIptables = "iptables"
+	outputNft      = agent.LanguageNft
+	outputIptables = agent.LanguageIptables
 	outputJSON     = "json"
 )
 
@@ -157,32 +158,26 @@ func newRemove(o *rulesOptions) *cobra.Command {
 }
 
 // open gives the backend, having looked at the flags that every use of it needs.
-func (o *rulesOptions) open(ctx context.Context) (exclusive, error) {
-	choice, err := o.choice()
-	if err != nil {
-		return exclusive{}, err
+func (o *rulesOptions) open(ctx context.Context) (agent.Exclusive, error) {
+	if err := o.validate(); err != nil {
+		return agent.Exclusive{}, err
 	}
-	b, _, err := choice.choose(ctx, o.backend)
-	return b, err
+	return agent.OpenBackend(ctx, o.backend)
 }
 
 // look gives all backends, to find whichever has rules in the namespace; none has to be able to write any.
-func (o *rulesOptions) look(ctx context.Context) (exclusive, error) {
-	choice, err := o.choice()
-	if err != nil {
-		return exclusive{}, err
+func (o *rulesOptions) look(ctx context.Context) (agent.Exclusive, error) {
+	if err := o.validate(); err != nil {
+		return agent.Exclusive{}, err
 	}
-	return choice.nftables(ctx), nil
+	return agent.AllBackends(ctx)
 }
 
-func (o *rulesOptions) choice() (backendChoice, error) {
+func (o *rulesOptions) validate() error {
 	if o.netns == "" {
-		return backendChoice{}, errors.New("--netns: required")
+		return errors.New("--netns: required")
 	}
-	if err := validateBackend(o.backend); err != nil {
-		return backendChoice{}, err
-	}
-	return newBackendChoice()
+	return agent.ValidateBackend(o.backend)
 }
 
 func (o *rulesOptions) showWanted(cmd *cobra.Command) error {
@@ -198,11 +193,11 @@ func (o *rulesOptions) showWanted(cmd *cobra.Command) error {
 
 // printText prints rules in the language that is asked for, or the backend's.
 func (o *rulesOptions) printText(cmd *cobra.Command, r iptables.Ruleset, options iptables.TextOptions) error {
-	if err := validateBackend(o.backend); err != nil {
+	if err := agent.ValidateBackend(o.backend); err != nil {
 		return err
 	}
 	text := r.NftText(options)
-	if o.output == outputIptables || o.output != outputNft && o.backend == backendIptables {
+	if o.output == outputIptables || o.output != outputNft && o.backend == agent.BackendIptables {
 		text = xtables.Text(r, r.RestoreText)
 	}
 	_, err := fmt.Fprint(cmd.OutOrStdout(), text)

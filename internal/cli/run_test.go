@@ -34,16 +34,6 @@ func TestRunNamesEveryWrongFlagAtOnce(t *testing.T) {
 	}
 }
 
-func TestRunSaysWhichRuntimesDidNotAnswer(t *testing.T) {
-	missing := filepath.Join(t.TempDir(), "missing.sock")
-	for _, runtime := range []string{"auto", "containerd", "crio", "docker"} {
-		_, err := newFinder(t.Context(), runtime, missing)
-		if err == nil || !strings.Contains(err.Error(), missing) {
-			t.Errorf("--runtime %s: %v does not name %s", runtime, err, missing)
-		}
-	}
-}
-
 // The chart renders the flags; one that it misses, or that does not exist, would be found by users. config/ is the chart
 // rendered.
 func TestTheChartRendersEveryFlagOfRun(t *testing.T) {

@@ -1,4 +1,4 @@
-package cli
+package agent
 
 import (
 	"os/exec"
@@ -21,12 +21,12 @@ func choiceOf(t *testing.T) backendChoice {
 }
 
 // allBackends are the three ways to program a namespace, each taking over from the others.
-func allBackends(t *testing.T) map[string]exclusive {
+func allBackends(t *testing.T) map[string]Exclusive {
 	t.Helper()
 	c := choiceOf(t)
 	nft := c.nftables(t.Context())
 	three := []backend{nft.chosen, c.xtables(t.Context(), xtables.NFT), c.xtables(t.Context(), xtables.Legacy)}
-	return map[string]exclusive{
+	return map[string]Exclusive{
 		"nftables":        nft,
 		"iptables nft":    {chosen: three[1], others: []backend{three[0], three[2]}},
 		"iptables legacy": {chosen: three[2], others: []backend{three[0], three[1]}},

@@ -1,4 +1,4 @@
-package cli
+package agent
 
 import (
 	"context"
@@ -83,7 +83,7 @@ func (h *home) ask(ctx context.Context) (reason string, err error) {
 	case set.DeletionTimestamp != nil:
 		return "the agent's DaemonSet is being deleted", nil
 	}
-	if wants, told := set.Annotations[wantsCNI]; told && wants != cniModeInstall {
+	if wants, told := set.Annotations[wantsCNI]; told && wants != CNIInstall {
 		return "the agent's DaemonSet says " + wantsCNI + "=" + wants, nil
 	}
 	// A namespace that is being deleted loses its pods before its DaemonSets.

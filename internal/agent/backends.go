@@ -1,4 +1,4 @@
-package cli
+package agent
 
 import (
 	"context"
@@ -21,28 +21,34 @@ type backend interface {
 // inspector tells what a namespace holds.
 type inspector interface {
 	Verify(ctx context.Context, netns string, want iptables.Ruleset) (iptables.Drift, error)
-	List(ctx context.Context, netns string) (have listing, ok bool, err error)
+	List(ctx context.Context, netns string) (have Listing, ok bool, err error)
 }
 
-// listing is what a namespace holds, with counters: in the language of its backend, and for machines.
-type listing interface {
+// The values of Listing.Language.
+const (
+	LanguageNft      = "nft"
+	LanguageIptables = "iptables"
+)
+
+// Listing is what a namespace holds, with counters: in the language of its backend, and for machines.
+type Listing interface {
 	Language() string
 	Text() string
 	View() iptables.View
 }
 
-// exclusive programs namespaces with the chosen backend, and takes away what another one has left there once the rules of
+// Exclusive programs namespaces with the chosen backend, and takes away what another one has left there once the rules of
 // the chosen one are in force: a node can change its backend under pods that run.
-type exclusive struct {
+type Exclusive struct {
 	chosen backend
 	others []backend
 }
 
 // Name is the chosen backend's.
-func (e exclusive) Name() string { return e.chosen.Name() }
+func (e Exclusive) Name() string { return e.chosen.Name() }
 
 // Apply is the chosen backend's; only then the others yield.
-func (e exclusive) Apply(ctx context.Context, netns string, want iptables.Ruleset) (changed bool, err error) {
+func (e Exclusive) Apply(ctx context.Context, netns string, want iptables.Ruleset) (changed bool, err error) {
 	changed, err = e.chosen.Apply(ctx, netns, want)
 	if err != nil {
 		return changed, err
@@ -52,7 +58,7 @@ func (e exclusive) Apply(ctx context.Context, netns string, want iptables.Rulese
 }
 
 // Present tells whether the namespace holds rules of any backend.
-func (e exclusive) Present(ctx context.Context, netns string) (bool, error) {
+func (e Exclusive) Present(ctx context.Context, netns string) (bool, error) {
 	for _, b := range e.all() {
 		if present, err := b.Present(ctx, netns); err != nil || present {
 			return present, err
@@ -62,7 +68,7 @@ func (e exclusive) Present(ctx context.Context, netns string) (bool, error) {
 }
 
 // Remove takes away the rules of every backend, and what stands beside them.
-func (e exclusive) Remove(ctx context.Context, netns string) (removed bool, err error) {
+func (e Exclusive) Remove(ctx context.Context, netns string) (removed bool, err error) {
 	removed, err = e.chosen.Remove(ctx, netns)
 	if err != nil {
 		return removed, err
@@ -71,7 +77,7 @@ func (e exclusive) Remove(ctx context.Context, netns string) (removed bool, err 
 	return removed || left, err
 }
 
-func (e exclusive) clear(ctx context.Context, netns string) (removed bool, err error) {
+func (e Exclusive) clear(ctx context.Context, netns string) (removed bool, err error) {
 	for _, o := range e.others {
 		did, err := o.Yield(ctx, netns)
 		if err != nil {
@@ -83,7 +89,7 @@ func (e exclusive) clear(ctx context.Context, netns string) (removed bool, err e
 }
 
 // Verify is the chosen backend's; rules of another one are drift.
-func (e exclusive) Verify(ctx context.Context, netns string, want iptables.Ruleset) (iptables.Drift, error) {
+func (e Exclusive) Verify(ctx context.Context, netns string, want iptables.Ruleset) (iptables.Drift, error) {
 	drift, err := e.chosen.Verify(ctx, netns, want)
 	for _, o := range e.others {
 		present, errPresent := o.Present(ctx, netns)
@@ -96,7 +102,7 @@ func (e exclusive) Verify(ctx context.Context, netns string, want iptables.Rules
 }
 
 // List gives what is there, of the chosen backend if there are several.
-func (e exclusive) List(ctx context.Context, netns string) (have listing, ok bool, err error) {
+func (e Exclusive) List(ctx context.Context, netns string) (have Listing, ok bool, err error) {
 	for _, b := range e.all() {
 		if have, ok, err := b.List(ctx, netns); err != nil || ok {
 			return have, ok, err
@@ -105,4 +111,4 @@ func (e exclusive) List(ctx context.Context, netns string) (have listing, ok boo
 	return nil, false, nil
 }
 
-func (e exclusive) all() []backend { return append([]backend{e.chosen}, e.others...) }
+func (e Exclusive) all() []backend { return append([]backend{e.chosen}, e.others...) }

@@ -1,4 +1,4 @@
-package cli
+package agent
 
 import (
 	"bufio"
@@ -158,7 +158,7 @@ func TestTheManagerServesHealthBeforeItsCaches(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		mgr, err := newManager(&rest.Config{Host: apiWithoutPods(t)}, &runOptions{nodeName: "node", metricsAddr: "0"})
+		mgr, err := newManager(&rest.Config{Host: apiWithoutPods(t)}, Options{NodeName: "node", MetricsAddr: "0"})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package cli
+package agent
 
 import (
 	"context"
@@ -47,7 +47,7 @@ func TestTheManagersMetricsShareTheirPort(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer older.Close()
-	o := &runOptions{nodeName: "node", metricsAddr: older.Addr().String()}
+	o := Options{NodeName: "node", MetricsAddr: older.Addr().String()}
 	mgr, err := newManager(&rest.Config{Host: apiWithoutPods(t)}, o)
 	if err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-package cli
+package agent
 
 import (
 	"context"
@@ -15,9 +15,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
-// defaultHealthAddr is in a directory of the pod alone, and not in that of the CNI plugin's socket, which is the node's:
+// DefaultHealthAddr is in a directory of the pod alone, and not in that of the CNI plugin's socket, which is the node's:
 // where /var/run is a link to /run, the two would be one.
-const defaultHealthAddr = "unix:///run/istio-pod-network-health/health.sock"
+const DefaultHealthAddr = "unix:///run/istio-pod-network-health/health.sock"
 
 const (
 	// maxSocketPath is what the kernel's sun_path holds.
@@ -30,6 +30,12 @@ const (
 // update, which share the node's network, must each be asked at an address of its own: a socket file in its pod.
 type health struct {
 	network, address string // both empty: nowhere
+}
+
+// ValidateHealthAddr refuses addresses that Options.HealthAddr cannot have.
+func ValidateHealthAddr(addr string) error {
+	_, err := newHealth(addr)
+	return err
 }
 
 // newHealth reads an address: unix:///PATH, HOST:PORT, or 0 for none.

@@ -1,4 +1,4 @@
-package cli
+package agent
 
 import (
 	"context"
@@ -86,13 +86,13 @@ func (c chain) verdict(err error) error {
 }
 
 // addEntrances registers what tells the agent of sandboxes beside the API server. ctx ends when the process is told to.
-func addEntrances(ctx context.Context, mgr manager.Manager, o *runOptions, ready *readiness, e entrance) error {
-	e.failOpen = o.failOpen
+func addEntrances(ctx context.Context, mgr manager.Manager, o Options, ready *readiness, e entrance) error {
+	e.failOpen = o.FailOpen
 	return errors.Join(addNRI(mgr, o, ready, e), addCNI(ctx, mgr, o, ready, e))
 }
 
-func addNRI(mgr manager.Manager, o *runOptions, ready *readiness, e entrance) error {
-	if o.nri == "off" {
+func addNRI(mgr manager.Manager, o Options, ready *readiness, e entrance) error {
+	if o.NRI.Mode == NRIOff {
 		return nil
 	}
 	e.by = controllers.NRI
@@ -102,7 +102,7 @@ func addNRI(mgr manager.Manager, o *runOptions, ready *readiness, e entrance) er
 	}
 	calls := nriCalls()
 	n, err := nri.New(nri.Config{
-		Socket: o.nriSocket, Name: o.nriName, Index: o.nriIndex, Handler: e, Required: o.nri == "required", FailOpen: o.failOpen,
+		Socket: o.NRI.Socket, Name: o.NRI.Name, Index: o.NRI.Index, Handler: e, Required: o.NRI.Mode == NRIRequired, FailOpen: o.FailOpen,
 		PassNamespaces: o.untouched(), IsHost: guard.IsHost,
 		Observe: func(call string, outcome nri.Outcome, took time.Duration) {
 			calls.WithLabelValues(call, string(outcome)).Observe(took.Seconds())
@@ -130,23 +130,23 @@ func nriCalls() *prometheus.HistogramVec {
 	}, []string{"call", "result"})
 }
 
-func addCNI(ctx context.Context, mgr manager.Manager, o *runOptions, ready *readiness, e entrance) error {
-	if o.cni == cniModeOff {
+func addCNI(ctx context.Context, mgr manager.Manager, o Options, ready *readiness, e entrance) error {
+	if o.CNI == CNIOff {
 		return nil
 	}
 	e.by = controllers.CNI
-	o.chain.plugin.ExcludeNamespaces = append(o.chain.plugin.ExcludeNamespaces, o.untouched()...)
+	o.Chain.Plugin.ExcludeNamespaces = append(o.Chain.Plugin.ExcludeNamespaces, o.untouched()...)
 	server, err := cni.NewServer(cni.Config{
-		Path: o.chain.plugin.Socket, Handler: chain{e}, Ready: cacheFilled(mgr), Log: slog.New(logr.ToSlogHandler(ctrl.Log)),
+		Path: o.Chain.Plugin.Socket, Handler: chain{e}, Ready: cacheFilled(mgr), Log: slog.New(logr.ToSlogHandler(ctrl.Log)),
 	})
 	if err != nil {
 		return fmt.Errorf("make CNI socket: %w", err)
 	}
-	installer, err := o.chain.installer(ctrl.Log, nodeEvents(mgr.GetEventRecorder(agentName), o.nodeName))
+	installer, err := o.Chain.Installer(ctrl.Log, nodeEvents(mgr.GetEventRecorder(Name), o.NodeName))
 	if err != nil {
 		return fmt.Errorf("make CNI installer: %w", err)
 	}
-	home, err := newHome(mgr.GetConfig(), o.config.AgentNamespace, o.daemonSet)
+	home, err := newHome(mgr.GetConfig(), o.Intent.AgentNamespace, o.DaemonSet)
 	if err != nil {
 		return err
 	}

@@ -1,12 +1,10 @@
-package cli
+package agent
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/spf13/pflag"
 
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
@@ -16,19 +14,34 @@ import (
 
 // The values of --backend.
 const (
-	backendAuto     = "auto"
-	backendNftables = "nftables"
-	backendIptables = "iptables"
+	BackendAuto     = "auto"
+	BackendNftables = "nftables"
+	BackendIptables = "iptables"
 )
 
-func addBackendFlag(fs *pflag.FlagSet, to *string) {
-	fs.StringVar(to, "backend", backendAuto,
-		"what programs the kernel: nftables, iptables (which takes its programs), or auto: nftables where the kernel can, else iptables")
+// OpenBackend makes the backend that --backend names, having made sure that this node takes rules by it.
+func OpenBackend(ctx context.Context, name string) (Exclusive, error) {
+	choice, err := newBackendChoice()
+	if err != nil {
+		return Exclusive{}, err
+	}
+	b, _, err := choice.choose(ctx, name)
+	return b, err
 }
 
-func validateBackend(backend string) error {
+// AllBackends finds whichever backend has rules in a namespace; none has to be able to write any.
+func AllBackends(ctx context.Context) (Exclusive, error) {
+	choice, err := newBackendChoice()
+	if err != nil {
+		return Exclusive{}, err
+	}
+	return choice.nftables(ctx), nil
+}
+
+// ValidateBackend refuses what --backend does not know.
+func ValidateBackend(backend string) error {
 	switch backend {
-	case backendAuto, backendNftables, backendIptables:
+	case BackendAuto, BackendNftables, BackendIptables:
 		return nil
 	}
 	return fmt.Errorf("--backend: value %q: want auto, nftables or iptables", backend)
@@ -49,46 +62,46 @@ func newBackendChoice() (backendChoice, error) {
 
 // choose makes the backend that --backend names, having made sure that this node takes the rules of an ordinary pod by it,
 // and says why it is this one.
-func (c backendChoice) choose(ctx context.Context, name string) (exclusive, string, error) {
+func (c backendChoice) choose(ctx context.Context, name string) (Exclusive, string, error) {
 	sample, err := iptables.Rules(iptables.DefaultSpec())
 	if err != nil {
-		return exclusive{}, "", err
+		return Exclusive{}, "", err
 	}
-	if name == backendIptables {
+	if name == BackendIptables {
 		return c.iptables(ctx, sample)
 	}
 	errNftables := c.probe(ctx, sample)
 	if errNftables == nil {
 		return c.nftables(ctx), "the kernel takes its rules", nil
 	}
-	if name == backendNftables {
-		return exclusive{}, "", errNftables
+	if name == BackendNftables {
+		return Exclusive{}, "", errNftables
 	}
 	e, reason, err := c.iptables(ctx, sample)
 	if err != nil {
-		return exclusive{}, "", errors.Join(errNftables, err)
+		return Exclusive{}, "", errors.Join(errNftables, err)
 	}
 	return e, fmt.Sprintf("%s; %s", errNftables, reason), nil
 }
 
 // nftables is that backend, without a probe.
-func (c backendChoice) nftables(ctx context.Context) exclusive {
-	return exclusive{
+func (c backendChoice) nftables(ctx context.Context) Exclusive {
+	return Exclusive{
 		chosen: nftBackend{nftables.New(c.guard)},
 		others: []backend{c.xtables(ctx, xtables.NFT), c.xtables(ctx, xtables.Legacy)},
 	}
 }
 
-func (c backendChoice) iptables(ctx context.Context, sample iptables.Ruleset) (exclusive, string, error) {
+func (c backendChoice) iptables(ctx context.Context, sample iptables.Ruleset) (Exclusive, string, error) {
 	b, reason, err := xtables.Detect(ctx, xtables.Config{Guard: c.guard, Observe: c.observe}, sample)
 	if errors.Is(err, xtables.ErrMissing) {
 		err = fmt.Errorf("%w (an image whose tag ends in -iptables has the programs)", err)
 	}
 	if err != nil {
-		return exclusive{}, "", err
+		return Exclusive{}, "", err
 	}
 	other := map[xtables.Flavour]xtables.Flavour{xtables.NFT: xtables.Legacy, xtables.Legacy: xtables.NFT}[b.Flavour()]
-	return exclusive{chosen: xtBackend{b}, others: []backend{nftBackend{nftables.New(c.guard)}, c.xtables(ctx, other)}}, reason, nil
+	return Exclusive{chosen: xtBackend{b}, others: []backend{nftBackend{nftables.New(c.guard)}, c.xtables(ctx, other)}}, reason, nil
 }
 
 func (c backendChoice) xtables(ctx context.Context, flavour xtables.Flavour) backend {
@@ -102,13 +115,13 @@ type (
 )
 
 // List gives what the namespace holds.
-func (b nftBackend) List(ctx context.Context, netns string) (listing, bool, error) {
+func (b nftBackend) List(ctx context.Context, netns string) (Listing, bool, error) {
 	have, ok, err := b.Read(ctx, netns)
 	return nftListing{have}, ok, err
 }
 
 // List gives what the namespace holds.
-func (b xtBackend) List(ctx context.Context, netns string) (listing, bool, error) {
+func (b xtBackend) List(ctx context.Context, netns string) (Listing, bool, error) {
 	have, ok, err := b.Read(ctx, netns)
 	return xtListing{have}, ok, err
 }
@@ -119,10 +132,10 @@ type (
 )
 
 // Language is iptables-restore's.
-func (xtListing) Language() string { return outputIptables }
+func (xtListing) Language() string { return LanguageIptables }
 
 // Language is nft's.
-func (nftListing) Language() string { return outputNft }
+func (nftListing) Language() string { return LanguageNft }
 
 // Text is what nft list would show.
 func (l nftListing) Text() string { return l.NftText(iptables.TextOptions{Counters: true}) }

@@ -1,4 +1,4 @@
-package cli
+package agent
 
 import (
 	"context"
@@ -57,6 +57,31 @@ func apiServer(t *testing.T, namespace apiAnswer, sets ...apiAnswer) (url string
 	}))
 	t.Cleanup(s.Close)
 	return s.URL, asked
+}
+
+const conflist = `{"cniVersion":"1.0.0","name":"kc","plugins":[{"type":"bridge"}]}`
+
+// cniNode is a node's directories.
+type cniNode struct{ bin, conf, source string }
+
+func newCNINode(t *testing.T) cniNode {
+	t.Helper()
+	n := cniNode{bin: t.TempDir(), conf: t.TempDir(), source: filepath.Join(t.TempDir(), "plugin")}
+	for file, text := range map[string]string{n.source: "#!program", filepath.Join(n.conf, "10-kc.conflist"): conflist} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return n
+}
+
+func (n cniNode) list(t *testing.T) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(n.conf, "10-kc.conflist"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
 }
 
 // keptChain is a plugin in the chain of a node, kept there by what the agent runs.

@@ -1,0 +1,61 @@
+package agent
+
+import (
+	"encoding/json"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+
+	"istio-pod-network-controller/runtime/cni"
+	"istio-pod-network-controller/runtime/cniinstall"
+)
+
+// Chain says where the CNI chain is, and how the plugin is to behave in it.
+type Chain struct {
+	BinDir, ConfDir, Source string
+	Plugin                  cni.Conf
+}
+
+// Installer makes what puts the plugin into the chain, and keeps it there. It logs what happens; tell, which may be nil, is
+// told as well.
+func (c Chain) Installer(log logr.Logger, tell func(cniinstall.Event)) (*cniinstall.Installer, error) {
+	entry, err := json.Marshal(c.Plugin)
+	if err != nil {
+		return nil, err
+	}
+	return cniinstall.New(cniinstall.Config{
+		BinDir: c.BinDir, ConfDir: c.ConfDir, Source: c.Source, Entry: entry, Versions: cni.Versions(),
+		Notify: func(e cniinstall.Event) {
+			logCNI(log, e)
+			if tell != nil {
+				tell(e)
+			}
+		},
+	})
+}
+
+func logCNI(log logr.Logger, e cniinstall.Event) {
+	log = log.WithValues("event", e.Kind, "path", e.Path)
+	switch e.Kind {
+	case cniinstall.Contended, cniinstall.Failed:
+		log.Error(e.Err, "CNI plugin not installed")
+	case cniinstall.Waiting:
+		log.Info("no network to chain the CNI plugin to yet", "reason", e.Err.Error())
+	default:
+		log.Info("CNI plugin installed")
+	}
+}
+
+// nodeEvents makes events on the node of what its administrator has to mend.
+func nodeEvents(recorder events.EventRecorder, name string) func(cniinstall.Event) {
+	// A kubelet's own events name a node's name as its UID, too; that is what lists them with the node.
+	node := &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
+	return func(e cniinstall.Event) {
+		if e.Kind == cniinstall.Contended || e.Kind == cniinstall.Failed {
+			recorder.Eventf(node, nil, corev1.EventTypeWarning, "CNIChain"+string(e.Kind), "InstallCNI", "%s: %v", e.Path, e.Err)
+		}
+	}
+}
