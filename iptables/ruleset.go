@@ -92,22 +92,22 @@ type Field uint8
 
 // The fields, and what of Cond holds their value.
 const (
-	Family   Field = iota + 1 // Num: IPv4 or IPv6
-	Protocol                  // Num: TCP or UDP
-	InIface                   // Text
-	OutIface                  // Text
-	SrcAddr                   // Prefix; a Family condition precedes it
-	DstAddr                   // Prefix or Set; a Family condition precedes it
-	SrcPort                   // Num; a Protocol condition precedes it
-	DstPort                   // Num or Set; a Protocol condition precedes it
-	OwnerUID                  // Num: the uid of the socket's owner as seen in the pod
-	OwnerGID                  // Num
-	Mark                      // Num: the packet's mark
-	ConnMark                  // Num: the connection's mark
-	State                     // Num: one or more of the states below, of which one must hold
-	SrcType                   // Num: what kind of address the source is in the namespace
-	TCPFlags                  // Num: what FIN, SYN, RST and ACK together must be; a Protocol condition precedes it
-	Direction                 // Num: whether the packet answers its connection's first one
+	Family    Field = iota + 1 // Num: IPv4 or IPv6
+	Protocol                   // Num: TCP or UDP
+	InIface                    // Text
+	OutIface                   // Text
+	SrcAddr                    // Prefix; a Family condition precedes it
+	DstAddr                    // Prefix or Set; a Family condition precedes it
+	SrcPort                    // Num; a Protocol condition precedes it
+	DstPort                    // Num or Set; a Protocol condition precedes it
+	OwnerUID                   // Num: the uid of the socket's owner as seen in the pod
+	OwnerGID                   // Num
+	Mark                       // Num: the packet's mark
+	ConnMark                   // Num: the connection's mark
+	State                      // Num: one or more of the states below, of which one must hold
+	SrcType                    // Num: what kind of address the source is in the namespace
+	TCPFlags                   // Num: what FIN, SYN, RST and ACK together must be; a Protocol condition precedes it
+	Direction                  // Num: whether the packet answers its connection's first one
 )
 
 // Values of Family (the kernel's NFPROTO numbers), of Protocol (IANA's), of State (the kernel's bits), of SrcType (rtnetlink's
