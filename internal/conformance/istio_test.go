@@ -85,8 +85,10 @@ func (m *mesh) expect(t *testing.T, step string) {
 		from      *netns.NS
 		dst, want string
 	}{
-		{m.outside, kerneltest.Pod4 + ":8080", "INBOUND"}, {m.outside, "[" + kerneltest.Pod6 + "]:8080", "INBOUND"},
-		{m.pod(), kerneltest.Outside4 + ":80", "OUTBOUND"}, {m.pod(), "[" + kerneltest.Outside6 + "]:80", "OUTBOUND"},
+		{m.outside, kerneltest.Pod4 + ":8080", "INBOUND"},
+		{m.outside, "[" + kerneltest.Pod6 + "]:8080", "INBOUND"},
+		{m.pod(), kerneltest.Outside4 + ":80", "OUTBOUND"},
+		{m.pod(), "[" + kerneltest.Outside6 + "]:80", "OUTBOUND"},
 	} {
 		c, err := captured(t, d.from, d.dst, d.want)
 		if err != nil {

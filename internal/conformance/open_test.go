@@ -93,25 +93,30 @@ func TestConnectionsThatAreOpenLiveOn(t *testing.T) {
 			for name, cut := range map[string]bool{"with our rule": false, "without it, as a control": true} {
 				t.Run(fmt.Sprintf("%s/%s/%s", b.Name(), mode, name), func(t *testing.T) {
 					t.Parallel() // the control waits for what does not come
-					pod, world := kerneltest.NewPod(t)
-					talks := openTalks(t, pod, world)
-					rules := configuration{spec: with(func(s *iptables.Spec) { s.Mode, s.DropInvalid = mode, true })}.rules(t)
-					if cut {
-						rules = withoutRules(rules, "older than the rules")
-					}
-					if _, err := b.Apply(t.Context(), pod.Path(), rules); err != nil {
-						t.Fatal(err)
-					}
-					for _, o := range talks {
-						if err := o.goOn(map[bool]time.Duration{false: 3 * time.Second, true: 300 * time.Millisecond}[cut]); (err != nil) != cut {
-							t.Errorf("%s: %v", o.name, err)
-						}
-					}
-					mustCaptureAll(t, pod, world)
+					programWhileOpen(t, b, mode, cut)
 				})
 			}
 		}
 	}
+}
+
+func programWhileOpen(t *testing.T, b backend, mode iptables.Mode, cut bool) {
+	t.Helper()
+	pod, world := kerneltest.NewPod(t)
+	talks := openTalks(t, pod, world)
+	rules, patience := configuration{spec: with(func(s *iptables.Spec) { s.Mode, s.DropInvalid = mode, true })}.rules(t), 3*time.Second
+	if cut {
+		rules, patience = withoutRules(rules, "older than the rules"), 300*time.Millisecond
+	}
+	if _, err := b.Apply(t.Context(), pod.Path(), rules); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range talks {
+		if err := o.goOn(patience); (err != nil) != cut {
+			t.Errorf("%s: %v", o.name, err)
+		}
+	}
+	mustCaptureAll(t, pod, world)
 }
 
 // mustCaptureAll connects in both directions and both families, and wants the proxy every time.

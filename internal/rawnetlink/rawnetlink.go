@@ -96,7 +96,7 @@ func Ask(end time.Time, protocol int, requests ...Request) ([]Answer, error) {
 	for i, r := range requests {
 		all = append(all, r.marshal(i)...)
 		if !r.Silent {
-			open[uint32(i)] = true //nolint:gosec // a few requests
+			open[uint32(i)] = true
 		}
 	}
 	if err := c.send(all); err != nil {

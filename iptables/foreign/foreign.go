@@ -71,6 +71,11 @@ func Find(ctx context.Context, ns *netns.NS) (found *podnet.ProgrammedByOthersEr
 	if asked, ok := ctx.Deadline(); ok && asked.Before(end) {
 		end = asked
 	}
+	return FindUntil(end, ns)
+}
+
+// FindUntil is Find for callers that have a time limit instead of a context.
+func FindUntil(end time.Time, ns *netns.NS) (found *podnet.ProgrammedByOthersError, err error) {
 	err = ns.Do(func() error {
 		if found, err = findNative(end); err != nil || found != nil {
 			return err

@@ -6,7 +6,6 @@
 package routing
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -78,9 +77,7 @@ func (c Change) Undo() error {
 // Remove takes all away that may be ours, and reports whether there was anything. Addresses stay where another project has
 // rules: it adds the same ones, and needs them.
 func Remove(ns *netns.NS) (removed bool, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), limit) //nolint:forbidigo // a visit has a limit of its own, as everywhere here
-	defer cancel()
-	others, err := foreign.Find(ctx, ns)
+	others, err := foreign.FindUntil(time.Now().Add(limit), ns)
 	if err != nil {
 		return false, fmt.Errorf("remove addresses: %w", err)
 	}

@@ -13,14 +13,14 @@ import (
 // could all have written is made anew of them; a chain with any other rule is put back as want has it, or empty.
 func restorable(have snapshot, want iptables.Ruleset) snapshot {
 	out := snapshot{}
-	goal := wanted(have, want)
+	goal, known := wanted(have, want), newVocabulary()
 	for family, tables := range have {
 		out[family] = state{}
 		for name, t := range tables {
 			safe := &table{chains: map[string][]rule{}, jumps: t.jumps, made: t.made, used: t.used}
 			for chain, rules := range t.chains {
 				var ok bool
-				if safe.chains[chain], ok = rewritten(rules); !ok {
+				if safe.chains[chain], ok = known.rewritten(rules); !ok {
 					safe.chains[chain] = goal[family].of(name).chains[chain]
 				}
 			}
@@ -30,17 +30,31 @@ func restorable(have snapshot, want iptables.Ruleset) snapshot {
 	return out
 }
 
+// vocabulary is all that our rules consist of.
+type vocabulary struct {
+	words, comments []string
+	numbers         *regexp.Regexp // one or several: ports, ranges of owners, a mark and its mask
+	iface           *regexp.Regexp // what an interface may be called in a Spec
+}
+
+func newVocabulary() vocabulary {
+	return vocabulary{
+		words: ownWords(), comments: iptables.Comments(),
+		numbers: regexp.MustCompile(`^[0-9][0-9a-fx]*([,/-][0-9][0-9a-fx]*)*$`),
+		iface:   regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9_.-]{0,14}$`),
+	}
+}
+
 // rewritten makes rules anew of their words; ok reports whether all of them are such as we write.
-func rewritten(rules []rule) (out []rule, ok bool) {
-	known := iptables.Comments()
+func (v vocabulary) rewritten(rules []rule) (out []rule, ok bool) {
 	for _, r := range rules {
 		words := r.words()
 		i := slices.Index(words, "--comment")
-		if i < 0 || i+1 >= len(words) || !slices.Contains(known, words[i+1]) {
+		if i < 0 || i+1 >= len(words) || !slices.Contains(v.comments, words[i+1]) {
 			return nil, false
 		}
 		for k, word := range words {
-			if k != i+1 && !plain(words[max(0, k-1)], word) {
+			if k != i+1 && !v.plain(words[max(0, k-1)], word) {
 				return nil, false
 			}
 		}
@@ -51,26 +65,20 @@ func rewritten(rules []rule) (out []rule, ok bool) {
 }
 
 // plain reports whether a word is one of our own, or else a value where one may stand behind the word before.
-func plain(before, word string) bool {
-	if slices.Contains(ownWords(), word) {
+func (v vocabulary) plain(before, word string) bool {
+	if slices.Contains(v.words, word) {
 		return true
 	}
 	switch before {
 	case "-j", "-m":
 		return false
 	case "-i", "-o":
-		return interfaceName().MatchString(word)
+		return v.iface.MatchString(word)
 	}
 	_, errPrefix := netip.ParsePrefix(word)
 	_, errAddr := netip.ParseAddr(word)
-	return errPrefix == nil || errAddr == nil || numbers().MatchString(word)
+	return errPrefix == nil || errAddr == nil || v.numbers.MatchString(word)
 }
-
-// numbers are one or several: ports, ranges of owners, a mark and its mask.
-func numbers() *regexp.Regexp { return regexp.MustCompile(`^[0-9][0-9a-fx]*([,/-][0-9][0-9a-fx]*)*$`) }
-
-// interfaceName is what an interface may be called in a Spec.
-func interfaceName() *regexp.Regexp { return regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9_.-]{0,14}$`) }
 
 // ownWords are all that our rules have beside values.
 func ownWords() []string {
