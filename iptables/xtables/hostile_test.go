@@ -2,6 +2,7 @@ package xtables
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -124,21 +125,19 @@ func TestMoreThanCanBeReadIsAnError(t *testing.T) {
   print "*nat\n:MANY - [0:0]"
   for (i = 0; i < 40000; i++) print "-A MANY -p tcp -m comment --comment " text " -j RETURN"
   print "COMMIT" }' | iptables-nft-restore --noflush`)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
 	start := time.Now()
-	_, err := b.Apply(ctx, ns.Path(), rules(t, nil))
-	if err == nil || ctx.Err() != nil {
-		t.Errorf("after %s: %v", time.Since(start), err)
+	_, err := b.Apply(t.Context(), ns.Path(), rules(t, nil))
+	if took := time.Since(start); took > 2*processTimeout || !errors.Is(err, errTooMuch) && !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("after %s: %v", took, err)
 	}
-	t.Logf("after %s: %v", time.Since(start), err)
 }
 
 // allowed are the lines that a change may consist of: those of what is wanted, and what our own names make.
-func allowed(line string, want string) bool {
-	return line == "" || slices.Contains(strings.Split(want, "\n"), line) ||
-		regexp.MustCompile(`^(\*(raw|mangle|nat)|COMMIT|:PODNET_[A-Z_]+ - \[0:0\]|-X PODNET_[A-Z_]+|`+
-			`-D (PREROUTING|OUTPUT) -m comment --comment pod-network-controller -j PODNET_[A-Z_]+)$`).MatchString(line)
+func allowed(want string) func(line string) bool {
+	made := regexp.MustCompile(`^(\*(raw|mangle|nat)|COMMIT|:PODNET_[A-Z_]+ - \[0:0\]|-X PODNET_[A-Z_]+|` +
+		`-D (PREROUTING|OUTPUT) -m comment --comment pod-network-controller -j PODNET_[A-Z_]+)$`)
+	lines := strings.Split(want, "\n")
+	return func(line string) bool { return line == "" || slices.Contains(lines, line) || made.MatchString(line) }
 }
 
 func FuzzNoByteOfAPodBecomesALineOfOurs(f *testing.F) {
@@ -147,16 +146,20 @@ func FuzzNoByteOfAPodBecomesALineOfOurs(f *testing.F) {
 		f.Add(saved + script)
 	}
 	f.Add("*nat\n:PODNET_OUTBOUND\n:\n-A\n-A OUTPUT\n-I OUTPUT x -j PODNET_OUTBOUND\n[1:2\n[]] \n-A OUTPUT -m comment --comment pod-network-controller -j PODNET_OUTBOUND\n")
-	want := rules(f, nil)
+	text := rules(f, nil).RestoreText(iptables.IPv4)
+	goal, allow, known := parse(text), allowed(text), newVocabulary()
 	f.Fuzz(func(t *testing.T, text string) {
 		have := parse(text)
-		goal := parse(want.RestoreText(iptables.IPv4))
 		_ = have.listing()
 		for line := range strings.SplitSeq(plan(have, goal, true).input, "\n") {
-			if !allowed(line, want.RestoreText(iptables.IPv4)) {
+			if !allow(line) {
 				t.Errorf("of %q came %q", text, line)
 			}
 		}
-		_ = restorable(snapshot{iptables.IPv4: have}, want)
+		for _, table := range have {
+			for _, chain := range table.chains {
+				_, _ = known.rewritten(chain)
+			}
+		}
 	})
 }
