@@ -14,7 +14,7 @@ func Comments() []string {
 			s.Mode, s.DNS, s.DropInvalid = mode, dns, true
 			s.ExcludeInterfaces, s.RerouteInterfaces = []string{"a"}, []string{"b"}
 			s.ExcludeCIDRs = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
-			s.IncludeOutboundPorts = []uint16{1}
+			s.IncludeOutboundPorts, s.LoopbackCIDR = []uint16{1}, netip.MustParsePrefix("127.0.0.0/8")
 			for _, g := range []Groups{{All: true, Exclude: []uint32{1}}, {List: []uint32{1}}} {
 				s.OwnerGroups = g
 				rules, _ := Rules(s) // a Spec that is not valid has no rules

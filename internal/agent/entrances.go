@@ -3,8 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
-	"log/slog"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -16,7 +14,6 @@ import (
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
-	"istio-pod-network-controller/runtime/cni"
 	"istio-pod-network-controller/runtime/nri"
 )
 
@@ -36,54 +33,6 @@ func (e entrance) Ensure(ctx context.Context, s podnet.Sandbox) (asked bool, err
 
 // Forget drops a sandbox that is gone.
 func (e entrance) Forget(sandboxID string) { e.programmer.Forget(sandboxID) }
-
-// chain is the entrance by the CNI chain, whose runtimes do not always tell the pod's UID.
-type chain struct{ entrance }
-
-// Add programs a sandbox before its containers exist. A pod that the API server does not know is a static one, or is
-// deleted already.
-func (c chain) Add(ctx context.Context, s podnet.Sandbox) error {
-	_, err := c.ensure(ctx, s)
-	return err
-}
-
-// Check repairs what is missing, and says that it was.
-func (c chain) Check(ctx context.Context, s podnet.Sandbox) error {
-	result, err := c.ensure(ctx, s)
-	if err == nil && result == controllers.Changed {
-		err = errors.New("the sandbox's rules were not as its pod asks; they are now")
-	}
-	return err
-}
-
-// Del forgets a sandbox; its rules went with its namespace.
-func (c chain) Del(_ context.Context, s podnet.Sandbox) error {
-	c.Forget(s.ID)
-	return nil
-}
-
-func (c chain) ensure(ctx context.Context, s podnet.Sandbox) (controllers.Result, error) {
-	if s.UID == "" {
-		uid, err := c.pods.UID(ctx, s.Namespace, s.Name)
-		if err != nil {
-			return controllers.Failed, c.verdict(err)
-		}
-		s.UID = uid
-	}
-	result, err := c.programmer.Ensure(ctx, c.by, s)
-	return result, c.verdict(err)
-}
-
-func (c chain) verdict(err error) error {
-	if errors.Is(err, podnet.ErrNoPod) {
-		return nil
-	}
-	if err != nil && c.failOpen {
-		ctrl.Log.Error(err, "pod let through without its rules", "entrance", c.by)
-		return nil
-	}
-	return err
-}
 
 // addEntrances registers what tells the agent of sandboxes beside the API server. ctx ends when the process is told to.
 func addEntrances(ctx context.Context, mgr manager.Manager, o Options, ready *readiness, e entrance) error {
@@ -128,29 +77,4 @@ func nriCalls() *prometheus.HistogramVec {
 		Name: controllers.MetricPrefix + "nri_call_duration_seconds", Help: "Time for which a call held the container runtime, by what it came to.",
 		Buckets: prometheus.ExponentialBuckets(0.00001, 1.6, 25), // 10 µs to 0.8 s
 	}, []string{"call", "result"})
-}
-
-func addCNI(ctx context.Context, mgr manager.Manager, o Options, ready *readiness, e entrance) error {
-	if o.CNI == CNIOff {
-		return nil
-	}
-	e.by = controllers.CNI
-	o.Chain.Plugin.ExcludeNamespaces = append(o.Chain.Plugin.ExcludeNamespaces, o.untouched()...)
-	server, err := cni.NewServer(cni.Config{
-		Path: o.Chain.Plugin.Socket, Handler: chain{e}, Ready: cacheFilled(mgr), Log: slog.New(logr.ToSlogHandler(ctrl.Log)),
-	})
-	if err != nil {
-		return fmt.Errorf("make CNI socket: %w", err)
-	}
-	installer, err := o.Chain.Installer(ctrl.Log, nodeEvents(mgr.GetEventRecorder(Name), o.NodeName))
-	if err != nil {
-		return fmt.Errorf("make CNI installer: %w", err)
-	}
-	home, err := newHome(mgr.GetConfig(), o.Intent.AgentNamespace, o.DaemonSet)
-	if err != nil {
-		return err
-	}
-	e.programmer.Told = append(e.programmer.Told, installer.Chained)
-	ready.add("cni", func(context.Context) error { return errors.Join(server.Check(), installer.Check()) })
-	return errors.Join(mgr.Add(server), mgr.Add(keepChain(ctx, ctrl.Log, installer, home)))
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	goruntime "k8s.io/apimachinery/pkg/runtime"
@@ -17,6 +18,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
 )
 
@@ -90,7 +92,7 @@ func addControllers(ctx context.Context, mgr manager.Manager, o Options, ready *
 	pods := controllers.Reader{Cache: mgr.GetCache(), Live: mgr.GetAPIReader()}
 	writer := controllers.NewWriter(mgr.GetClient(), pods, mgr.GetEventRecorder(Name))
 	programmer := &controllers.Programmer{
-		Intent: o.Intent, Backend: backend, BackendName: backend.Name(), Finder: finder, Pods: pods,
+		Intent: o.Intent, Backend: backend, BackendName: backend.Name(), Namespaces: backend, Finder: finder, Pods: pods,
 		Reporter: writer, Ledger: ledger, Metrics: counters,
 	}
 	watch := &controllers.PodWatch{Client: mgr.GetCache(), Programmer: programmer}
@@ -137,10 +139,17 @@ func newBackend(ctx context.Context, name string, r prometheus.Registerer) (Excl
 		return Exclusive{}, err
 	}
 	info, programs := backendMetrics()
-	if err := errors.Join(r.Register(info), r.Register(programs)); err != nil {
+	panics := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: controllers.MetricPrefix + "backend_panics_total", Help: "Panics while a pod's namespace was worked on: faults of the agent's, each of which cost one pod its look.",
+	})
+	if err := errors.Join(r.Register(info), r.Register(programs), r.Register(panics)); err != nil {
 		return Exclusive{}, fmt.Errorf("register metrics: %w", err)
 	}
 	choice.observe = func(_ string, took time.Duration) { programs.WithLabelValues(BackendIptables).Observe(took.Seconds()) }
+	choice.panicked = func(ctx context.Context, p *netns.PanicError) {
+		panics.Inc()
+		logr.FromContextOrDiscard(ctx).Error(p, "backend panicked", "stack", string(p.Stack))
+	}
 	backend, reason, err := choice.choose(ctx, name)
 	if err != nil {
 		return Exclusive{}, fmt.Errorf("--backend %s: %w", name, err)
