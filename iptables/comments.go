@@ -26,6 +26,7 @@ func Comments() []string {
 			}
 		}
 	}
+	out = append(out, commentDirectIPv6)
 	slices.Sort(out)
 	return slices.Compact(out)
 }
