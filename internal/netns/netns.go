@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	goruntime "runtime"
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -77,23 +76,6 @@ func (n *NS) Do(f func() error) error {
 		}
 		return f()
 	})
-}
-
-// inThread runs f on a thread of its own, which dies with the goroutine since it is never unlocked: whatever namespace it
-// ended in, no other goroutine will find itself there.
-func inThread(f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		goruntime.LockOSThread()
-		if unix.Gettid() == os.Getpid() {
-			// The main thread stands for the process in /proc/self: keep it where it is while another one works.
-			defer goruntime.UnlockOSThread()
-			done <- inThread(f)
-			return
-		}
-		done <- f()
-	}()
-	return <-done
 }
 
 func identify(fd int) (ID, error) {
