@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/netns"
@@ -22,20 +22,40 @@ import (
 
 // entrance hands sandboxes that others tell of to the Programmer.
 type entrance struct {
-	by         controllers.Entrance
-	programmer *controllers.Programmer
-	pods       controllers.Reader
-	failOpen   bool
+	by       controllers.Entrance
+	door     *door
+	failOpen bool
 }
 
 // Ensure programs a sandbox, or finds that it needs nothing. Its error refuses the pod.
 func (e entrance) Ensure(ctx context.Context, s podnet.Sandbox) (asked bool, err error) {
-	result, err := e.programmer.Ensure(ctx, e.by, s)
+	c, err := e.door.enter()
+	if err != nil {
+		return false, err
+	}
+	result, err := c.programmer.Ensure(ctx, e.by, s)
 	return result != controllers.Skipped, err
 }
 
 // Forget drops a sandbox that is gone.
-func (e entrance) Forget(sandboxID string) { e.programmer.Forget(sandboxID) }
+func (e entrance) Forget(sandboxID string) {
+	if c, err := e.door.enter(); err == nil {
+		c.programmer.Forget(sandboxID)
+	}
+}
+
+// hostNetwork reports whether the API server has a pod on the host's network, where that is known.
+func (e entrance) hostNetwork(ctx context.Context, s podnet.Sandbox) (hostNetwork, known bool) {
+	c, err := e.door.enter()
+	if err != nil {
+		return false, false
+	}
+	pod, err := c.pods.Pod(ctx, s)
+	if err != nil {
+		return false, false
+	}
+	return pod.Spec.HostNetwork, true
+}
 
 // chain is the entrance by the CNI chain, whose runtimes do not always tell the pod's UID.
 type chain struct{ entrance }
@@ -63,14 +83,18 @@ func (c chain) Del(_ context.Context, s podnet.Sandbox) error {
 }
 
 func (c chain) ensure(ctx context.Context, s podnet.Sandbox) (controllers.Result, error) {
+	in, err := c.door.enter()
+	if err != nil {
+		return controllers.Failed, c.verdict(err)
+	}
 	if s.UID == "" {
-		uid, err := c.pods.UID(ctx, s.Namespace, s.Name)
+		uid, err := in.pods.UID(ctx, s.Namespace, s.Name)
 		if err != nil {
 			return controllers.Failed, c.verdict(err)
 		}
 		s.UID = uid
 	}
-	result, err := c.programmer.Ensure(ctx, c.by, s)
+	result, err := in.programmer.Ensure(ctx, c.by, s)
 	return result, c.verdict(err)
 }
 
@@ -85,40 +109,58 @@ func (c chain) verdict(err error) error {
 	return err
 }
 
-// addEntrances registers what tells the agent of sandboxes beside the API server. ctx ends when the process is told to.
-func addEntrances(ctx context.Context, mgr manager.Manager, o Options, ready *readiness, e entrance) error {
-	e.failOpen = o.FailOpen
-	return errors.Join(addNRI(mgr, o, ready, e), addCNI(ctx, mgr, o, ready, e))
+// runnable is a part of the agent that runs until its ctx ends.
+type runnable func(context.Context) error
+
+// entrances makes what tells the agent of sandboxes beside the API server. They need none to start.
+func (a *agent) entrances() ([]runnable, error) {
+	nri, errNRI := a.newNRI()
+	cni, errCNI := a.newCNI()
+	return append(nri, cni...), errors.Join(errNRI, errCNI)
 }
 
-func addNRI(mgr manager.Manager, o Options, ready *readiness, e entrance) error {
-	if o.NRI.Mode == NRIOff {
-		return nil
+func (a *agent) newNRI() ([]runnable, error) {
+	if a.NRI.Mode == NRIOff {
+		return nil, nil
 	}
-	e.by = controllers.NRI
+	e := entrance{by: controllers.NRI, door: a.door, failOpen: a.FailOpen}
 	guard, err := netns.NewGuard()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	calls := nriCalls()
 	n, err := nri.New(nri.Config{
-		Socket: o.NRI.Socket, Name: o.NRI.Name, Index: o.NRI.Index, Handler: e, Required: o.NRI.Mode == NRIRequired, FailOpen: o.FailOpen,
-		PassNamespaces: o.untouched(), IsHost: guard.IsHost,
+		Socket: a.NRI.Socket, Name: a.NRI.Name, Index: a.NRI.Index, Handler: e, Required: a.NRI.Mode == NRIRequired, FailOpen: a.FailOpen,
+		PassNamespaces: a.untouched(), IsHost: guard.IsHost, HostNetwork: e.hostNetwork,
 		Observe: func(call string, outcome nri.Outcome, took time.Duration) {
 			calls.WithLabelValues(call, string(outcome)).Observe(took.Seconds())
 		},
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	connected := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: controllers.MetricPrefix + "nri_connected", Help: "1 while the container runtime asks the agent before containers start.",
-	}, func() float64 { return map[bool]float64{true: 1}[n.Connected()] })
-	ready.add("nri", n.Check)
-	e.programmer.Told = append(e.programmer.Told, n.Connected)
+	a.nri = n
+	a.ready.addNoted("nri", n.Check, func() string {
+		if offered, _ := n.Offered(); !offered {
+			return "not offered"
+		}
+		return ""
+	})
+	a.ready.addLive(n.Live)
+	a.told = append(a.told, n.Connected)
+	return []runnable{n.Start}, errors.Join(a.metrics.Register(calls), registerGauges(a.metrics, n))
+}
+
+// registerGauges tell whether the runtime has NRI, and uses it.
+func registerGauges(r prometheus.Registerer, n *nri.Entrance) error {
+	number := map[bool]float64{true: 1}
 	return errors.Join(
-		metrics.Registry.Register(connected), metrics.Registry.Register(calls),
-		mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return n.Start(logr.NewContext(ctx, ctrl.Log)) })),
+		r.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: controllers.MetricPrefix + "nri_connected", Help: "1 while the container runtime asks the agent before containers start.",
+		}, func() float64 { return number[n.Connected()] })),
+		r.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: controllers.MetricPrefix + "nri_offered", Help: "1 while the container runtime listens for NRI plugins.",
+		}, func() float64 { offered, _ := n.Offered(); return number[offered] })),
 	)
 }
 
@@ -130,27 +172,45 @@ func nriCalls() *prometheus.HistogramVec {
 	}, []string{"call", "result"})
 }
 
-func addCNI(ctx context.Context, mgr manager.Manager, o Options, ready *readiness, e entrance) error {
-	if o.CNI == CNIOff {
-		return nil
+func (a *agent) newCNI() ([]runnable, error) {
+	if a.CNI == CNIOff {
+		return nil, nil
 	}
-	e.by = controllers.CNI
-	o.Chain.Plugin.ExcludeNamespaces = append(o.Chain.Plugin.ExcludeNamespaces, o.untouched()...)
 	server, err := cni.NewServer(cni.Config{
-		Path: o.Chain.Plugin.Socket, Handler: chain{e}, Ready: cacheFilled(mgr), Log: slog.New(logr.ToSlogHandler(ctrl.Log)),
+		Path: a.Chain.Plugin.Socket, Handler: chain{entrance{by: controllers.CNI, door: a.door, failOpen: a.FailOpen}},
+		Ready: a.door.check, Log: slog.New(logr.ToSlogHandler(ctrl.Log)),
 	})
 	if err != nil {
-		return fmt.Errorf("make CNI socket: %w", err)
+		return nil, fmt.Errorf("make CNI socket: %w", err)
 	}
-	installer, err := o.Chain.Installer(ctrl.Log, nodeEvents(mgr.GetEventRecorder(Name), o.NodeName))
+	a.ready.add("cni", func(context.Context) error { return errors.Join(server.Check(), a.chained()) })
+	return []runnable{server.Start}, nil
+}
+
+// chained says why the plugin is not in the chain.
+func (a *agent) chained() error {
+	if i := a.installed.Load(); i != nil {
+		return i.Check()
+	}
+	return errors.New("the plugin is put into the chain once the API server is reached")
+}
+
+// addChain has the plugin kept in the node's chain. told ends when the process is told to end.
+func (a *agent) addChain(told context.Context, mgr manager.Manager, programmer *controllers.Programmer) error {
+	if a.CNI == CNIOff {
+		return nil
+	}
+	c := a.Chain
+	c.Plugin.ExcludeNamespaces = slices.Concat(c.Plugin.ExcludeNamespaces, a.untouched())
+	installer, err := c.Installer(ctrl.Log, nodeEvents(mgr.GetEventRecorder(Name), a.NodeName))
 	if err != nil {
 		return fmt.Errorf("make CNI installer: %w", err)
 	}
-	home, err := newHome(mgr.GetConfig(), o.Intent.AgentNamespace, o.DaemonSet)
+	home, err := newHome(mgr.GetConfig(), a.Intent.AgentNamespace, a.DaemonSet)
 	if err != nil {
 		return err
 	}
-	e.programmer.Told = append(e.programmer.Told, installer.Chained)
-	ready.add("cni", func(context.Context) error { return errors.Join(server.Check(), installer.Check()) })
-	return errors.Join(mgr.Add(server), mgr.Add(keepChain(ctx, ctrl.Log, installer, home)))
+	programmer.Told = append(programmer.Told, installer.Chained)
+	a.installed.Store(installer)
+	return mgr.Add(keepChain(told, ctrl.Log, installer, home))
 }
