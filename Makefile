@@ -4,6 +4,7 @@ SHELL         := /bin/bash
 .SHELLFLAGS   := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS     += --no-print-directory
+.NOTPARALLEL:
 
 NAME   := istio-pod-network-controller
 BINARY := build/$(NAME)
@@ -26,7 +27,7 @@ KC := go -C hack/cluster run ./cmd/kc
 
 # The modules that the linter walks. Modules without Go code (pins of tools, pins of the cluster's programs) are not among them.
 LINTED  := $(dir $(wildcard go.mod hack/bench/go.mod hack/cluster/go.mod hack/tools/helm/go.mod test/e2e/go.mod))
-MODULES := $(dir $(shell git ls-files --cached --others --exclude-standard 'go.mod' '*/go.mod'))
+MODULES  = $(dir $(shell git ls-files --cached --others --exclude-standard 'go.mod' '*/go.mod'))
 
 # A kernel test that cannot run is skipped on a laptop and is a failure in CI.
 ifdef CI
@@ -48,20 +49,31 @@ build: ## Build the agent and its small programs, static, to build/
 	CGO_ENABLED=0 GOOS=linux go build -trimpath -buildvcs=auto -ldflags='-s -w' -o $(BINARY) .
 	CGO_ENABLED=0 GOOS=linux go build -trimpath -buildvcs=auto -ldflags='-s -w' -o build/ ./cmd/...
 
+# Each target that needs more than Go begins with a look at the machine, which takes less than a second and installs what is missing.
 .PHONY: test
-test: test-chart ## Run the unit, protocol and kernel tests with the race detector, and those of the chart and the cluster kit
-	go test -race ./...
-	go -C hack/cluster test ./...
+test: test-preflight test-go test-kit test-chart ## All tests but the end-to-end ones; as root also those that program the kernel
+
+.PHONY: test-preflight
+test-preflight:
+	@hack/preflight.sh test kernel
+
+.PHONY: test-go
+test-go:
+	@hack/test.sh go
+
+.PHONY: test-kit
+test-kit:
+	@hack/test.sh kit
 
 .PHONY: test-kernel
 test-kernel: export REQUIRE_KERNEL := 1
 test-kernel: ## Run the tests that program real network namespaces; fail where they cannot run (needs root)
+	@hack/preflight.sh test kernel
 	go test -race -count=1 ./internal/netns/... ./internal/kerneltest/... ./iptables/...
 
-# The chart lies outside its tests' module, where the test cache does not look.
 .PHONY: test-chart
 test-chart: build
-	go -C hack/tools/helm test -count=1 ./...
+	@hack/test.sh chart
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME (20s)
@@ -113,6 +125,7 @@ image-iptables: build ## Build the image for the iptables backend, with the mach
 
 .PHONY: cluster-up
 cluster-up: ## Start the one-node cluster (the first time it builds Kubernetes: about 15 CPU minutes)
+	@hack/preflight.sh build images up
 	$(KC) up
 
 .PHONY: cluster-down
@@ -120,15 +133,20 @@ cluster-down: ## Stop the one-node cluster and leave nothing behind
 	$(KC) down
 
 .PHONY: demo
-demo: $(HELM) ## The product at work on the one-node cluster, shown step by step
+demo: ## The product at work on the one-node cluster, shown step by step
 	hack/demo.sh
 
 .PHONY: demo-down
 demo-down: cluster-down ## Take the demo and its cluster away
 
 .PHONY: e2e
-e2e: $(HELM) ## Run the end-to-end tests on the one-node cluster
+e2e: ## Run the end-to-end tests on the one-node cluster
 	hack/e2e.sh
+
+.PHONY: fresh
+fresh: ## Prove on a bare Debian, made in a directory, that `make test` and `make demo` need nothing else (needs root)
+	@hack/preflight.sh fresh
+	hack/fresh.sh
 
 .PHONY: bench
 bench: ## Measure speed and size against the reference; writes build/bench.json

@@ -1,6 +1,9 @@
 package controllers
 
 import (
+	"slices"
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -24,25 +27,26 @@ func CacheOptions(node string) cache.Options {
 	}
 }
 
-// stripPod keeps what the intent and the reports are made of, and what tells that a sandbox has been made anew.
+// staticPrefix starts the annotations by which the kubelet marks static pods and their mirrors.
+const staticPrefix = "kubernetes.io/config."
+
+// stripPod keeps what the intent and the reports are made of, and what tells that a sandbox has been made anew. A pod's owner
+// may write 256 KiB of annotations: those that nobody reads are not held.
 func stripPod(obj any) (any, error) {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
 		return obj, nil
 	}
-	delete(pod.Annotations, corev1.LastAppliedConfigAnnotation)
-	out := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
-			Labels: pod.Labels, Annotations: pod.Annotations, DeletionTimestamp: pod.DeletionTimestamp,
-		},
-		Spec: corev1.PodSpec{
-			HostNetwork: pod.Spec.HostNetwork, OS: pod.Spec.OS, NodeName: pod.Spec.NodeName, ReadinessGates: pod.Spec.ReadinessGates,
-			SecurityContext: pod.Spec.SecurityContext,
-			Containers:      stripContainers(pod.Spec.Containers), InitContainers: stripContainers(pod.Spec.InitContainers),
-		},
-		Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIPs: pod.Status.PodIPs},
+	out := intent.Strip(pod)
+	out.Annotations = intent.Only(pod.Annotations, func(key string) bool {
+		return intent.Reads(key) || key == KeyStatus || key == KeyDetails || strings.HasPrefix(key, staticPrefix)
+	})
+	out.UID, out.ResourceVersion, out.DeletionTimestamp = pod.UID, pod.ResourceVersion, pod.DeletionTimestamp
+	out.Spec.NodeName = pod.Spec.NodeName
+	if gated(pod) {
+		out.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: Condition}}
 	}
+	out.Status.PodIPs = slices.Clone(pod.Status.PodIPs)
 	for _, c := range pod.Status.Conditions {
 		if c.Type == Condition || c.Type == corev1.PodReadyToStartContainers {
 			out.Status.Conditions = append(out.Status.Conditions, c)
@@ -52,19 +56,6 @@ func stripPod(obj any) (any, error) {
 		out.Status.ContainerStatuses = append(out.Status.ContainerStatuses, corev1.ContainerStatus{Name: s.Name, ContainerID: s.ContainerID})
 	}
 	return out, nil
-}
-
-// stripContainers keeps names, and of the proxy what it is asked for.
-func stripContainers(in []corev1.Container) []corev1.Container {
-	var out []corev1.Container
-	for _, c := range in {
-		kept := corev1.Container{Name: c.Name}
-		if c.Name == intent.ProxyContainer {
-			kept.Args, kept.Env, kept.SecurityContext = c.Args, c.Env, c.SecurityContext
-		}
-		out = append(out, kept)
-	}
-	return out
 }
 
 func stripNamespace(obj any) (any, error) {

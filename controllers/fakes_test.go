@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,80 +17,155 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// fakeBackend is a kernel that remembers a hash a namespace, and fails where it is told to.
+// fakeBackend is a kernel that remembers rules by path, and fails where it is told to. A path leads to the namespace whose
+// inode its identity names; one that is not in it leads to inode 1.
 type fakeBackend struct {
-	mu     sync.Mutex
-	held   map[string]string
-	err    error
-	inside map[string]bool // namespaces that a call is at work in
-	clash  bool
+	mu       sync.Mutex
+	held     map[string]string
+	identity map[string]podnet.Identity
+	err      error           // of Apply, Remove and Present
+	errLook  error           // of Present and Identify
+	inside   map[string]bool // namespaces that a call is at work in
+	clash    bool
+	during   func() // called within Apply
 }
 
-func (b *fakeBackend) Apply(_ context.Context, netns string, want iptables.Ruleset) (bool, error) {
+func (b *fakeBackend) Identify(path string) (podnet.Identity, error) {
 	b.mu.Lock()
-	b.clash = b.clash || b.inside[netns]
-	b.inside[netns] = true
+	defer b.mu.Unlock()
+	return b.where(path), b.errLook
+}
+
+func (b *fakeBackend) where(path string) podnet.Identity {
+	if id, ok := b.identity[path]; ok {
+		return id
+	}
+	return podnet.Identity{Ino: 1}
+}
+
+// enter is what every call starts with.
+func (b *fakeBackend) enter(at podnet.Place) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.err != nil {
+		return b.err
+	}
+	if at.Identity != b.where(at.Path) {
+		return fmt.Errorf("%s leads elsewhere: %w", at.Path, podnet.ErrGone)
+	}
+	return nil
+}
+
+func (b *fakeBackend) Apply(_ context.Context, at podnet.Place, want iptables.Ruleset) (bool, error) {
+	b.mu.Lock()
+	b.clash = b.clash || b.inside[at.Path]
+	b.inside[at.Path] = true
 	b.mu.Unlock()
 	defer func() {
 		b.mu.Lock()
-		b.inside[netns] = false
+		b.inside[at.Path] = false
 		b.mu.Unlock()
 	}()
-	if b.err != nil {
-		return false, b.err
+	if b.during != nil {
+		b.during()
+	}
+	if err := b.enter(at); err != nil {
+		return false, err
 	}
 	text := want.NftText(iptables.TextOptions{})
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	changed := b.held[netns] != text
-	b.held[netns] = text
+	changed := b.held[at.Path] != text
+	b.held[at.Path] = text
 	return changed, nil
 }
 
-func (b *fakeBackend) Present(_ context.Context, netns string) (bool, error) {
-	return b.held[netns] != "", b.err
+func (b *fakeBackend) Present(_ context.Context, at podnet.Place) (bool, error) {
+	if err := errors.Join(b.enter(at), b.errLook); err != nil {
+		return false, err
+	}
+	return b.rules(at.Path) != "", nil
 }
 
-func (b *fakeBackend) Remove(_ context.Context, netns string) (bool, error) {
-	was := b.held[netns] != ""
-	delete(b.held, netns)
-	return was, b.err
+func (b *fakeBackend) Remove(_ context.Context, at podnet.Place) (bool, error) {
+	if err := b.enter(at); err != nil {
+		return false, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	was := b.held[at.Path] != ""
+	delete(b.held, at.Path)
+	return was, nil
+}
+
+func (b *fakeBackend) rules(path string) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.held[path]
 }
 
 // fakeFinder knows one sandbox a UID, and counts questions.
 type fakeFinder struct {
 	sandboxes map[string]podnet.Sandbox
-	asked     int
+	asked     atomic.Int32
+	err       error
+	during    func()
 }
 
 func (f *fakeFinder) Find(_ context.Context, pod podnet.Sandbox) (podnet.Sandbox, error) {
-	f.asked++
+	f.asked.Add(1)
+	if f.during != nil {
+		f.during()
+	}
+	if f.err != nil {
+		return podnet.Sandbox{}, f.err
+	}
 	found, ok := f.sandboxes[pod.UID]
 	if !ok {
 		return pod, fmt.Errorf("uid %s: %w", pod.UID, podnet.ErrNotReady)
 	}
-	pod.ID, pod.NetNS, pod.RuntimeHandler = found.ID, found.NetNS, found.RuntimeHandler
-	return pod, nil
+	found.Namespace, found.Name, found.UID = pod.Namespace, pod.Name, pod.UID
+	return found, nil
 }
 
 type fakePods struct {
-	pod *corev1.Pod
-	ns  *corev1.Namespace
-	err error
+	pod         *corev1.Pod
+	ns          *corev1.Namespace
+	err         error // of Pod
+	errNS       error // of Namespace
+	reads       atomic.Int32
+	beforeReply func() // called when a pod is read
 }
 
 func (f *fakePods) Pod(_ context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
-	if f.pod == nil || string(f.pod.UID) != s.UID {
-		return nil, errors.Join(podnet.ErrNoPod, f.err)
+	f.reads.Add(1)
+	pod := f.pod.DeepCopy()
+	if f.beforeReply != nil {
+		f.beforeReply()
 	}
-	return f.pod, f.err
+	if f.err != nil {
+		return nil, f.err
+	}
+	if pod == nil || string(pod.UID) != s.UID {
+		return nil, podnet.ErrNoPod
+	}
+	return pod, nil
 }
 
-func (f *fakePods) Namespace(context.Context, string) (*corev1.Namespace, error) { return f.ns, nil }
+func (f *fakePods) Namespace(context.Context, string) (*corev1.Namespace, error) {
+	return f.ns, f.errNS
+}
 
 type fakeReporter struct {
-	mu      sync.Mutex
-	reports []Report
+	mu        sync.Mutex
+	reports   []Report
+	forgotten []string
+}
+
+func (f *fakeReporter) Forget(uid string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.forgotten = append(f.forgotten, uid)
 }
 
 func (f *fakeReporter) Report(r Report) {
@@ -112,7 +188,7 @@ type bench struct {
 func newBench(t *testing.T) *bench {
 	t.Helper()
 	b := &bench{
-		backend:  &fakeBackend{held: map[string]string{}, inside: map[string]bool{}},
+		backend:  &fakeBackend{held: map[string]string{}, inside: map[string]bool{}, identity: map[string]podnet.Identity{}},
 		finder:   &fakeFinder{sandboxes: map[string]podnet.Sandbox{"uid-1": {ID: "sandbox-1", NetNS: "/netns/1"}}},
 		pods:     &fakePods{pod: askingPod(), ns: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}},
 		reporter: &fakeReporter{}, registry: prometheus.NewRegistry(),
@@ -125,7 +201,7 @@ func newBench(t *testing.T) *bench {
 	}
 	b.Programmer = &Programmer{
 		Intent:  intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults(), UnsupportedHandlers: []string{"kata*"}},
-		Backend: b.backend, BackendName: "fake", Finder: b.finder, Pods: b.pods, Reporter: b.reporter, Ledger: ledger, Metrics: metrics,
+		Backend: b.backend, BackendName: "fake", Namespaces: b.backend, Finder: b.finder, Pods: b.pods, Reporter: b.reporter, Ledger: ledger, Metrics: metrics,
 	}
 	return b
 }

@@ -35,7 +35,7 @@ func newNode(t *testing.T) *node {
 		pods := Reader{Cache: n.api.client, Live: n.api.client}
 		writer := NewWriter(n.api.client, pods, n.api.events)
 		writer.now = func() time.Time { return n.api.now }
-		b.Programmer.Backend, b.Programmer.Pods, b.Programmer.Reporter = n.kernel, b.pods, writer
+		b.Programmer.Backend, b.Programmer.Namespaces, b.Programmer.Pods, b.Programmer.Reporter = n.kernel, n.kernel, b.pods, writer
 		n.agents[i] = &agent{bench: b, writer: writer}
 	}
 	return n

@@ -6,116 +6,165 @@ import (
 	"sync"
 
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/iptables"
 )
 
-// State is what a sandbox came to.
+// State is what a pod came to.
 type State string
 
-// The states.
+// The states. An Entry without one is of a pod that could not be read yet.
 const (
 	Programmed State = "programmed"
 	Removed    State = "removed"
 	FailedPod  State = "failed"
+	ByOthers   State = "others"
 )
 
-// Entry is what the agent remembers of one sandbox.
+// Entry is what the agent remembers of one pod.
 type Entry struct {
 	Sandbox podnet.Sandbox
 	State   State
+	// Spec is that of the rules that were last in force in the sandbox, nil where the agent does not know of any.
+	Spec *iptables.Spec
+	// Retry has the sweep look at the pod again soon.
+	Retry bool
 }
 
-// Ledger remembers sandboxes by their ID, or by the pod's UID for pods that failed before one was found. It is a shortcut
-// for sweeps and metrics, never a reason to believe that a namespace holds its rules.
+// Ledger remembers one sandbox a pod: the newest one. It is a shortcut for sweeps and metrics, never a reason to believe that
+// a namespace holds its rules.
 type Ledger struct {
-	mu      sync.Mutex
-	entries map[string]Entry
+	mu        sync.Mutex
+	pods      map[string]Entry               // by the pod's UID
+	bySandbox map[string]string              // UIDs by the sandbox's ID
+	byName    map[string]map[string]struct{} // UIDs by the pod's name
 }
 
 // NewLedger makes an empty one.
-func NewLedger() *Ledger { return &Ledger{entries: map[string]Entry{}} }
-
-// Put remembers a sandbox in place of all others of its pod: a pod has one that counts.
-func (l *Ledger) Put(e Entry) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.forgetPod(e.Sandbox.UID)
-	key := e.Sandbox.ID
-	if key == "" {
-		key = e.Sandbox.UID
-	}
-	l.entries[key] = e
+func NewLedger() *Ledger {
+	return &Ledger{pods: map[string]Entry{}, bySandbox: map[string]string{}, byName: map[string]map[string]struct{}{}}
 }
 
-// Fail marks the pod as failed. What is known of its sandbox stays, since its rules do.
-func (l *Ledger) Fail(s podnet.Sandbox) {
+// Put remembers a pod's sandbox in place of its older one. It reports false for a sandbox that is the older one itself.
+func (l *Ledger) Put(e Entry) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, e := range l.entries {
-		if e.Sandbox.UID == s.UID && s.ID == "" {
-			s = e.Sandbox
-		}
+	if old, ok := l.pods[e.Sandbox.UID]; ok && old.Sandbox.ID != e.Sandbox.ID && old.Sandbox.NewerThan(e.Sandbox) {
+		return false
 	}
-	l.forgetPod(s.UID)
-	key := s.ID
-	if key == "" {
-		key = s.UID
+	l.put(e)
+	return true
+}
+
+// Fail marks a pod as failed. What is known of its sandbox and its rules stays, since they do.
+func (l *Ledger) Fail(s podnet.Sandbox, retry bool) { l.mark(s, FailedPod, retry) }
+
+// Retry has the sweep look at a pod again. What is known of it stays.
+func (l *Ledger) Retry(s podnet.Sandbox) { l.mark(s, "", true) }
+
+// mark changes the state, unless it is empty, and what is known of the sandbox.
+func (l *Ledger) mark(s podnet.Sandbox, state State, retry bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e, ok := l.pods[s.UID]
+	another := ok && s.ID != "" && s.ID != e.Sandbox.ID
+	switch {
+	case another && e.Sandbox.NewerThan(s):
+		return
+	case !ok || another:
+		e = Entry{Sandbox: s}
+	case s.ID == e.Sandbox.ID && s.NetNS != "":
+		e.Sandbox = s
 	}
-	l.entries[key] = Entry{Sandbox: s, State: FailedPod}
+	if state != "" {
+		e.State = state
+	}
+	e.Retry = retry
+	l.put(e)
 }
 
 // Forget drops a sandbox.
 func (l *Ledger) Forget(sandboxID string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.entries, sandboxID)
+	if uid, ok := l.bySandbox[sandboxID]; ok {
+		l.drop(uid)
+	}
 }
 
-// ForgetPod drops every sandbox of a pod.
+// ForgetPod drops a pod.
 func (l *Ledger) ForgetPod(uid string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.forgetPod(uid)
+	l.drop(uid)
+}
+
+// ForgetOthers drops all pods that went by a name, but the one that has it now; with an empty UID all of them.
+func (l *Ledger) ForgetOthers(namespace, name, uid string) (forgotten []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for old := range l.byName[podnet.Sandbox{Namespace: namespace, Name: name}.Pod()] {
+		if old != uid {
+			forgotten = append(forgotten, old)
+		}
+	}
+	for _, old := range forgotten {
+		l.drop(old)
+	}
+	return forgotten
 }
 
 // Of gives what is remembered of a pod.
 func (l *Ledger) Of(uid string) (Entry, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, e := range l.entries {
-		if e.Sandbox.UID == uid {
-			return e, true
-		}
-	}
-	return Entry{}, false
-}
-
-// UIDs gives the pods that go by a name and are remembered.
-func (l *Ledger) UIDs(namespace, name string) []string {
-	var out []string
-	for _, e := range l.Entries() {
-		if e.Sandbox.Namespace == namespace && e.Sandbox.Name == name {
-			out = append(out, e.Sandbox.UID)
-		}
-	}
-	return out
+	e, ok := l.pods[uid]
+	return e, ok
 }
 
 // Entries gives all, by pod name.
 func (l *Ledger) Entries() []Entry {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	out := make([]Entry, 0, len(l.entries))
-	for _, e := range l.entries {
+	out := make([]Entry, 0, len(l.pods))
+	for _, e := range l.pods {
 		out = append(out, e)
 	}
 	slices.SortFunc(out, func(a, b Entry) int { return strings.Compare(a.Sandbox.Pod(), b.Sandbox.Pod()) })
 	return out
 }
 
-func (l *Ledger) forgetPod(uid string) {
-	for key, e := range l.entries {
-		if e.Sandbox.UID == uid {
-			delete(l.entries, key)
-		}
+// size is how much is remembered, indices included.
+func (l *Ledger) size() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.pods) + len(l.bySandbox) + len(l.byName)
+}
+
+func (l *Ledger) put(e Entry) {
+	uid := e.Sandbox.UID
+	l.drop(uid)
+	l.pods[uid] = e
+	if e.Sandbox.ID != "" {
+		l.bySandbox[e.Sandbox.ID] = uid
+	}
+	name := e.Sandbox.Pod()
+	if l.byName[name] == nil {
+		l.byName[name] = map[string]struct{}{}
+	}
+	l.byName[name][uid] = struct{}{}
+}
+
+func (l *Ledger) drop(uid string) {
+	e, ok := l.pods[uid]
+	if !ok {
+		return
+	}
+	delete(l.pods, uid)
+	if l.bySandbox[e.Sandbox.ID] == uid {
+		delete(l.bySandbox, e.Sandbox.ID)
+	}
+	name := e.Sandbox.Pod()
+	if delete(l.byName[name], uid); len(l.byName[name]) == 0 {
+		delete(l.byName, name)
 	}
 }

@@ -51,9 +51,11 @@ func (g podsGauge) Describe(ch chan<- *prometheus.Desc) { ch <- g.desc() }
 
 // Collect counts.
 func (g podsGauge) Collect(ch chan<- prometheus.Metric) {
-	count := map[State]int{Programmed: 0, Removed: 0, FailedPod: 0}
+	count := map[State]int{Programmed: 0, Removed: 0, FailedPod: 0, ByOthers: 0}
 	for _, e := range g.ledger.Entries() {
-		count[e.State]++
+		if e.State != "" {
+			count[e.State]++
+		}
 	}
 	for state, n := range count {
 		ch <- prometheus.MustNewConstMetric(g.desc(), prometheus.GaugeValue, float64(n), string(state))

@@ -46,27 +46,33 @@ func (w *PodWatch) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("pods").
 		For(&corev1.Pod{}, builder.WithPredicates(relevantPods())).
 		WatchesMetadata(ns, handler.EnqueueRequestsFromMapFunc(w.podsOf), builder.WithPredicates(annotationChanges())).
-		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
+		WithOptions(watchOptions()).
 		Complete(w)
+}
+
+func watchOptions() controller.Options {
+	return controller.Options{MaxConcurrentReconciles: concurrency, RateLimiter: backOff[reconcile.Request]()}
 }
 
 // Reconcile looks at one pod. A pod whose sandbox does not run yet is looked at again in a moment; one that says something
 // wrong, when it changes; any other error is retried with back-off.
 func (w *PodWatch) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var pod corev1.Pod
-	if err := w.Client.Get(ctx, req.NamespacedName, &pod); err != nil {
+	if err := w.Client.Get(ctx, req.NamespacedName, &pod); client.IgnoreNotFound(err) != nil {
+		return ctrl.Result{}, err
+	} else if err != nil {
 		w.waiting.done(req.NamespacedName)
-		for _, uid := range w.Programmer.Ledger.UIDs(req.Namespace, req.Name) {
-			w.Programmer.Ledger.ForgetPod(uid)
-		}
-		return ctrl.Result{}, client.IgnoreNotFound(err)
+		w.Programmer.forgetOthers(req.Namespace, req.Name, "")
+		return ctrl.Result{}, nil
 	}
+	// The deletion of a predecessor may have been told together with the pod's creation.
+	w.Programmer.forgetOthers(req.Namespace, req.Name, string(pod.UID))
 	ctx, cancel := context.WithTimeout(ctx, ensureTimeout)
 	defer cancel()
 	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues("pod", req.String(), "podUID", pod.UID, "entrance", Watch))
 	_, err := w.Programmer.Ensure(ctx, Watch, podnet.Sandbox{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)})
 	if absent(err) && pod.DeletionTimestamp == nil {
-		return ctrl.Result{RequeueAfter: w.delay(req.NamespacedName)}, nil
+		return ctrl.Result{RequeueAfter: w.delay(&pod)}, nil
 	}
 	w.waiting.done(req.NamespacedName)
 	switch {
@@ -82,11 +88,11 @@ func (w *PodWatch) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 
 // delay is how long a pod's sandbox is waited for before it is looked for again. A runtime that tells of sandboxes by itself
 // is not to be hurried: with many pods starting its answers would cost more than all that the agent does.
-func (w *PodWatch) delay(pod types.NamespacedName) time.Duration {
-	if w.Programmer.told() {
+func (w *PodWatch) delay(pod *corev1.Pod) time.Duration {
+	if w.Programmer.told() && pod.Annotations[keyMirror] == "" {
 		return lastDelay
 	}
-	return w.waiting.delay(pod, time.Now())
+	return w.waiting.delay(client.ObjectKeyFromObject(pod), time.Now())
 }
 
 // podsOf maps a namespace to the pods of this node in it.

@@ -1,7 +1,9 @@
 package controllers
 
 import (
+	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -10,7 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"istio-pod-network-controller/internal/intent"
@@ -66,6 +70,53 @@ func TestADeletedPodIsForgotten(t *testing.T) {
 	}
 	if n := len(b.Ledger.Entries()); n != 0 {
 		t.Errorf("%d entries are left", n)
+	}
+}
+
+// Only the API server's word that there is no such pod makes the agent forget it.
+func TestAPodThatCannotBeReadIsNotForgotten(t *testing.T) {
+	w, b := newWatch(t, askingPod())
+	b.ensure(t, Changed)
+	broken := interceptor.Funcs{Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+		return errors.New("no")
+	}}
+	w.Client = interceptor.NewClient(fake.NewClientBuilder().Build(), broken)
+	if _, err := w.Reconcile(t.Context(), request()); err == nil || len(b.Ledger.Entries()) != 1 {
+		t.Errorf("error %v, remembered %+v", err, b.Ledger.Entries())
+	}
+}
+
+// The deletion of a pod and the creation of its successor may be told as one change.
+func TestAPredecessorIsForgotten(t *testing.T) {
+	w, b := newWatch(t, askingPod())
+	for _, state := range []State{FailedPod, Removed, Programmed} {
+		old := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "uid-0", ID: "sandbox-0"}
+		b.Ledger.Put(Entry{Sandbox: old, State: state})
+		if _, err := w.Reconcile(t.Context(), request()); err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := b.Ledger.Of("uid-0"); ok || !slices.Contains(b.reporter.forgotten, "uid-0") {
+			t.Errorf("%s: remembered %+v, forgotten reports %v", state, b.Ledger.Entries(), b.reporter.forgotten)
+		}
+	}
+}
+
+// A runtime that tells of sandboxes tells nothing of static pods.
+func TestHowSoonASandboxIsLookedForAgain(t *testing.T) {
+	static := askingPod()
+	static.Annotations[keyMirror] = "hash"
+	for _, c := range []struct {
+		told bool
+		pod  *corev1.Pod
+		want time.Duration
+	}{{false, askingPod(), firstDelay}, {true, askingPod(), lastDelay}, {true, static, firstDelay}} {
+		w, b := newWatch(t, c.pod)
+		b.Told = []func() bool{func() bool { return c.told }}
+		b.pods.pod = c.pod
+		clear(b.finder.sandboxes)
+		if got, err := w.Reconcile(t.Context(), request()); err != nil || got.RequeueAfter != c.want {
+			t.Errorf("told %v, annotations %v: again after %s, error %v", c.told, c.pod.Annotations, got.RequeueAfter, err)
+		}
 	}
 }
 

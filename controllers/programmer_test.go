@@ -20,8 +20,10 @@ func TestEnsureProgramsAndReportsOnce(t *testing.T) {
 	b.ensure(t, Changed)
 	b.ensure(t, Unchanged)
 	want := Report{
-		Sandbox: podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "uid-1", ID: "sandbox-1", NetNS: "/netns/1"},
-		Status:  StatusInitialized, Reason: ReasonInitialized, Message: "traffic is redirected", Entrance: Watch, Backend: "fake",
+		Sandbox: podnet.Sandbox{
+			Namespace: "shop", Name: "cart", UID: "uid-1", ID: "sandbox-1", NetNS: "/netns/1", Identity: podnet.Identity{Ino: 1},
+		},
+		Status: StatusInitialized, Reason: ReasonInitialized, Message: "traffic is redirected", Entrance: Watch, Backend: "fake",
 	}
 	got := b.lastReport(t)
 	if got.SpecHash == "" {
@@ -39,6 +41,7 @@ istio_pod_network_controller_ensure_total{entrance="watch",result="unchanged"} 1
 # HELP istio_pod_network_controller_pods Pods of this node that the agent has to do with, by state.
 # TYPE istio_pod_network_controller_pods gauge
 istio_pod_network_controller_pods{state="failed"} 0
+istio_pod_network_controller_pods{state="others"} 0
 istio_pod_network_controller_pods{state="programmed"} 1
 istio_pod_network_controller_pods{state="removed"} 0
 `
@@ -136,10 +139,7 @@ func TestAPodThatIsNotThereYetIsNoFailure(t *testing.T) {
 
 func TestPodsThatAreLeftAlone(t *testing.T) {
 	cases := map[string]func(*bench){
-		"nobody asks": func(b *bench) { b.pods.pod.Annotations = nil },
-		"another kernel's network": func(b *bench) {
-			b.finder.sandboxes["uid-1"] = podnet.Sandbox{ID: "s", NetNS: "/n", RuntimeHandler: "kata-qemu"}
-		},
+		"nobody asks":              func(b *bench) { b.pods.pod.Annotations = nil },
 		"opted out, not yet there": func(b *bench) { b.pods.pod.Annotations[intent.KeyInitialize] = "false"; clear(b.finder.sandboxes) },
 		"not asked, sandbox is new": func(b *bench) {
 			b.pods.pod.Annotations = map[string]string{KeyStatus: "failed"}
@@ -232,8 +232,8 @@ func TestEntrancesDoNotWorkOnOnePodAtOnce(t *testing.T) {
 	if b.backend.clash {
 		t.Error("two calls were at work in one namespace")
 	}
-	if len(b.locks.locks) != 0 {
-		t.Errorf("%d locks are left", len(b.locks.locks))
+	if len(b.turns.pod) != 0 {
+		t.Errorf("%d locks are left", len(b.turns.pod))
 	}
 }
 
@@ -242,12 +242,12 @@ func TestSweepRepairsAndForgets(t *testing.T) {
 	b.ensure(t, Changed)
 	b.backend.held["/netns/1"] = "spoilt"
 	sweeper := &Sweeper{Programmer: b.Programmer}
-	sweeper.sweep(t.Context())
+	sweeper.sweep(t.Context(), func(Entry) bool { return true })
 	if b.backend.held["/netns/1"] == "spoilt" {
 		t.Error("drift was not repaired")
 	}
 	b.backend.err = podnet.ErrGone
-	sweeper.sweep(t.Context())
+	sweeper.sweep(t.Context(), func(Entry) bool { return true })
 	if n := len(b.Ledger.Entries()); n != 0 {
 		t.Errorf("%d entries are left of a namespace that is gone", n)
 	}
@@ -284,8 +284,8 @@ func TestARuntimeThatTellsOfSandboxesIsNotAsked(t *testing.T) {
 	b := newBench(t)
 	told := true
 	b.Told = []func() bool{func() bool { return told }}
-	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); !errors.Is(err, podnet.ErrNotReady) || b.finder.asked != 0 {
-		t.Fatalf("error %v after %d questions", err, b.finder.asked)
+	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); !errors.Is(err, podnet.ErrNotReady) || b.finder.asked.Load() != 0 {
+		t.Fatalf("error %v after %d questions", err, b.finder.asked.Load())
 	}
 	known := b.sandbox
 	known.ID, known.NetNS = "sandbox-1", "/netns/1"
@@ -293,8 +293,8 @@ func TestARuntimeThatTellsOfSandboxesIsNotAsked(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.ensure(t, Unchanged)
-	if b.finder.asked != 0 {
-		t.Errorf("%d questions for a sandbox that was told of", b.finder.asked)
+	if b.finder.asked.Load() != 0 {
+		t.Errorf("%d questions for a sandbox that was told of", b.finder.asked.Load())
 	}
 	b.backend.err = fmt.Errorf("enter: %w", podnet.ErrGone)
 	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); !errors.Is(err, podnet.ErrGone) {
@@ -308,8 +308,8 @@ func TestARuntimeThatTellsOfSandboxesIsNotAsked(t *testing.T) {
 		t.Error("a sandbox that nobody told of was not found")
 	}
 	told = false
-	asked := b.finder.asked
-	if b.ensure(t, Unchanged); b.finder.asked == asked {
+	asked := b.finder.asked.Load()
+	if b.ensure(t, Unchanged); b.finder.asked.Load() == asked {
 		t.Error("a runtime that tells nothing was not asked")
 	}
 }

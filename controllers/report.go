@@ -37,12 +37,16 @@ const (
 	ReasonSandboxNotReady   = "SandboxNotReady"
 	ReasonInvalidAnnotation = "InvalidAnnotation"
 	ReasonRedirectFailed    = "RedirectFailed"
+	// ReasonNote is the reason of events about a Report's Notes.
+	ReasonNote = "SettingWithoutEffect"
+	// ReasonProgrammedByOthers is of a pod whose traffic another project redirects already.
+	ReasonProgrammedByOthers = "ProgrammedByOthers"
 )
 
 // maxMessage bounds a message: the API server refuses events whose note is longer than 1024 bytes.
 const maxMessage = 1000
 
-// Report is what a pod's owner is told. An empty Status writes the condition alone.
+// Report is what a pod's owner is told. An empty Status writes the condition, and takes away a status that contradicts it.
 type Report struct {
 	Sandbox  podnet.Sandbox
 	Status   Status
@@ -51,6 +55,10 @@ type Report struct {
 	Entrance Entrance
 	Backend  string
 	SpecHash string
+	// Event has a report that is no failure become an event, too. Failures always do.
+	Event bool
+	// Notes are settings that do not have the effect that their author may expect, a line each. Each becomes an event.
+	Notes string
 }
 
 // details is the value of the annotation KeyDetails.
@@ -62,12 +70,13 @@ type details struct {
 	SpecHash string    `json:"specHash,omitempty"`
 	Time     time.Time `json:"time"`
 	Message  string    `json:"message"`
+	Notes    string    `json:"notes,omitempty"`
 }
 
 func (r Report) details(now time.Time) details {
 	return details{
 		Sandbox: r.Sandbox.ID, NetNS: r.Sandbox.NetNS, Entrance: r.Entrance, Backend: r.Backend, SpecHash: r.SpecHash,
-		Time: now.UTC().Truncate(time.Second), Message: truncate(r.Message),
+		Time: now.UTC().Truncate(time.Second), Message: truncate(r.Message), Notes: truncate(r.Notes),
 	}
 }
 
@@ -78,7 +87,9 @@ func (r Report) says(other Report) bool {
 	if r.Status == StatusFailed {
 		other.Sandbox = r.Sandbox
 	}
-	other.Sandbox.Nameservers, other.Sandbox.RuntimeHandler = r.Sandbox.Nameservers, r.Sandbox.RuntimeHandler
+	id, netns := other.Sandbox.ID, other.Sandbox.NetNS
+	other.Sandbox = r.Sandbox // of which only these two are written
+	other.Sandbox.ID, other.Sandbox.NetNS = id, netns
 	return r == other
 }
 
@@ -89,7 +100,7 @@ func (r Report) on(pod *corev1.Pod) bool {
 		return false
 	}
 	if r.Status == "" {
-		return true
+		return !r.contradicts(pod)
 	}
 	var said details
 	if json.Unmarshal([]byte(pod.Annotations[KeyDetails]), &said) != nil || pod.Annotations[KeyStatus] != string(r.Status) {
@@ -101,6 +112,12 @@ func (r Report) on(pod *corev1.Pod) bool {
 		want.Sandbox, want.NetNS = said.Sandbox, said.NetNS
 	}
 	return want == said
+}
+
+// contradicts reports whether the pod has a status that is not true together with the report's condition. A sandbox that is
+// being made anew leaves it: its successor follows.
+func (r Report) contradicts(pod *corev1.Pod) bool {
+	return r.Status == "" && r.Reason != ReasonSandboxNotReady && reported(pod)
 }
 
 func (r Report) condition() corev1.ConditionStatus {
@@ -120,6 +137,9 @@ func (r Report) patch(pod *corev1.Pod, now time.Time) ([]byte, error) {
 			return nil, fmt.Errorf("encode details: %w", err)
 		}
 		meta["annotations"] = map[string]string{KeyStatus: string(r.Status), KeyDetails: string(text)}
+	}
+	if r.contradicts(pod) {
+		meta["annotations"] = map[string]any{KeyStatus: nil, KeyDetails: nil}
 	}
 	changed := metav1.NewTime(now.UTC().Truncate(time.Second))
 	if c := findCondition(pod); c != nil && c.Status == r.condition() {

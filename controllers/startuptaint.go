@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -22,12 +21,6 @@ const KeyStartupTaint = "pod-network-controller.istio.io/not-ready"
 
 // readyPause lies between two looks whether the agent is ready; they ask nobody but the node itself.
 const readyPause = time.Second
-
-// Bounds of the wait after a patch that failed.
-const (
-	firstPatchPause = 100 * time.Millisecond
-	lastPatchPause  = 30 * time.Second
-)
 
 // Nodes reads a node from the watch cache, and changes it.
 type Nodes interface {
@@ -52,7 +45,7 @@ type StartupTaint struct {
 func (s *StartupTaint) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("startup-taint").For(&corev1.Node{}).
 		WithOptions(controller.Options{
-			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstPatchPause, lastPatchPause),
+			RateLimiter: backOff[reconcile.Request](),
 		}).
 		Complete(s)
 }

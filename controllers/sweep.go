@@ -2,13 +2,22 @@ package controllers
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// Sweeper looks for drift: every Interval it has the Programmer compare each programmed sandbox with the kernel and repair
-// what differs. The runtime is not asked; a sandbox whose namespace is gone is forgotten, its successor has its own events.
+// retryPause lies between two looks at pods that failed.
+const retryPause = 15 * time.Second
+
+// Sweeper looks at the ledger's pods again, a few at a time:
+//
+//   - every Interval all of them: the Programmer compares the kernel with what each pod asks for, and repairs what differs;
+//   - every retryPause those that failed, whoever told of them. An Interval of 0 leaves only these.
+//
+// The runtime is not asked about a sandbox that is known. One whose namespace is gone is forgotten; its successor has its own
+// events.
 type Sweeper struct {
 	Programmer *Programmer
 	Interval   time.Duration
@@ -16,32 +25,50 @@ type Sweeper struct {
 
 // Start sweeps until ctx ends. It is a manager.Runnable.
 func (s *Sweeper) Start(ctx context.Context) error {
-	if s.Interval <= 0 {
-		return nil
+	retry := time.NewTicker(retryPause)
+	defer retry.Stop()
+	var all <-chan time.Time
+	if s.Interval > 0 {
+		tick := time.NewTicker(s.Interval)
+		defer tick.Stop()
+		all = tick.C
 	}
-	tick := time.NewTicker(s.Interval)
-	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-tick.C:
-			s.sweep(ctx)
+		case <-all:
+			s.sweep(ctx, func(Entry) bool { return true })
+		case <-retry.C:
+			s.sweep(ctx, func(e Entry) bool { return e.Retry })
 		}
 	}
 }
 
-func (s *Sweeper) sweep(ctx context.Context) {
+func (s *Sweeper) sweep(ctx context.Context, due func(Entry) bool) {
+	var wg sync.WaitGroup
+	free := make(chan struct{}, concurrency)
 	for _, e := range s.Programmer.Ledger.Entries() {
-		if e.State != Programmed || ctx.Err() != nil {
+		if ctx.Err() != nil {
+			break
+		}
+		if !due(e) {
 			continue
 		}
-		logger := log.FromContext(ctx).WithValues("pod", e.Sandbox.Pod(), "podUID", e.Sandbox.UID, "entrance", Sweep)
-		ensureCtx, cancel := context.WithTimeout(log.IntoContext(ctx, logger), ensureTimeout)
-		_, err := s.Programmer.Ensure(ensureCtx, Sweep, e.Sandbox)
-		cancel()
-		if err != nil && !absent(err) && !Permanent(err) {
-			logger.Error(err, "sweep failed")
-		}
+		free <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-free }()
+			s.visit(ctx, e)
+		})
+	}
+	wg.Wait()
+}
+
+func (s *Sweeper) visit(ctx context.Context, e Entry) {
+	logger := log.FromContext(ctx).WithValues("pod", e.Sandbox.Pod(), "podUID", e.Sandbox.UID, "entrance", Sweep)
+	ctx, cancel := context.WithTimeout(log.IntoContext(ctx, logger), ensureTimeout)
+	defer cancel()
+	if _, err := s.Programmer.Ensure(ctx, Sweep, e.Sandbox); err != nil && !absent(err) && !Permanent(err) {
+		logger.Error(err, "sweep failed")
 	}
 }

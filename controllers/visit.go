@@ -4,57 +4,104 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables"
 )
 
-// visit is one call of Ensure for one pod.
+// errOvertaken says that another call worked on the pod after this one had read it.
+var errOvertaken = errors.New("another call has worked on the pod meanwhile")
+
+// visit is one try of Ensure for one pod.
 type visit struct {
 	*Programmer
 	by      Entrance
 	sandbox podnet.Sandbox
+	ticket  *ticket
+	seen    int // turns taken when the pod was read, this visit's own included
 	pod     *corev1.Pod
+	ns      *corev1.Namespace
 	intent  intent.Intent
 }
 
-// find completes the sandbox where the entrance does not know its namespace. A runtime that tells of sandboxes by itself is
-// asked only for those of which it should have told.
-func (v *visit) find(ctx context.Context) error {
-	if v.sandbox.NetNS != "" {
-		return nil
+func (v *visit) ensure(ctx context.Context) (Result, error) {
+	if known, ok := v.Ledger.Of(v.sandbox.UID); ok && v.by == Sweep { // a newer sandbox may have come since the sweep began
+		v.sandbox = known.Sandbox
 	}
-	if v.told() {
-		known, ok := v.Ledger.Of(v.sandbox.UID)
-		switch {
-		case ok && known.Sandbox.NetNS != "" && (v.intent.Spec.DNS != iptables.DNSResolvConf || known.Sandbox.Nameservers != ""):
-			v.sandbox = known.Sandbox
-			return nil
-		case !ok && !started(v.pod):
-			return fmt.Errorf("find sandbox: the runtime has told of none: %w", podnet.ErrNotReady)
-		}
+	if err := v.read(ctx); err != nil {
+		return v.unread(err)
 	}
-	found, err := v.Finder.Find(ctx, v.sandbox)
-	if err != nil {
-		return fmt.Errorf("find sandbox: %w", err)
+	var err error
+	v.intent, err = intent.Of(v.pod, v.ns, v.Intent)
+	switch {
+	case err != nil:
+		return v.refuse(ctx, err)
+	case v.intent.Redirect:
+		return v.program(ctx)
+	case v.intent.Removes():
+		return v.removeRules(ctx)
 	}
-	v.sandbox = found
+	return v.skip(ctx)
+}
+
+func (v *visit) read(ctx context.Context) (err error) {
+	if v.pod, err = v.Pods.Pod(ctx, v.sandbox); err != nil {
+		return fmt.Errorf("read pod: %w", err)
+	}
+	if v.ns, err = v.Pods.Namespace(ctx, v.sandbox.Namespace); err != nil {
+		return fmt.Errorf("read namespace: %w", err)
+	}
+	if v.by.early() {
+		v.pod = starting(v.pod)
+	}
 	return nil
 }
 
+// starting is a pod that the runtime makes a container for at this moment. Its phase is the kubelet's last report: a pod that
+// was interrupted while it started may be said to have failed, and start again.
+func starting(pod *corev1.Pod) *corev1.Pod {
+	out := *pod
+	out.Status.Phase = corev1.PodPending
+	return &out
+}
+
+// unread is for a pod of which the API server could not be asked.
+func (v *visit) unread(err error) (Result, error) {
+	if errors.Is(err, podnet.ErrNoPod) {
+		v.forgetPod(v.sandbox.UID)
+		return Skipped, err
+	}
+	v.record(func() { v.Ledger.Retry(v.sandbox) })
+	return Failed, err
+}
+
+// inTurn runs f while no other call works on the pod. f works on the kernel, and remembers and reports what it finds there.
+func (v *visit) inTurn(ctx context.Context, f func() error) error {
+	end, err := v.ticket.take(ctx, v.by.early())
+	if err != nil {
+		return err
+	}
+	defer end()
+	if v.seen++; v.ticket.count() != v.seen {
+		return errOvertaken
+	}
+	return f()
+}
+
+// record calls f unless another call has had its turn since this one read the pod, and knows better.
+func (v *visit) record(f func()) { v.ticket.ifLast(v.seen, f) }
+
 func (v *visit) program(ctx context.Context) (Result, error) {
 	if err := v.find(ctx); err != nil {
-		return v.fail(ctx, err)
+		return v.unknown(ctx, err)
 	}
 	if !v.Intent.Supports(v.sandbox.RuntimeHandler) {
-		v.intent = intent.Intent{Reason: intent.UnsupportedRuntime}
+		v.intent = intent.Intent{Reason: intent.UnsupportedRuntime, Asked: v.intent.Asked}
 		return v.skip(ctx)
 	}
 	if v.intent.Spec.DNS == iptables.DNSResolvConf && v.sandbox.Nameservers != "" {
@@ -62,146 +109,122 @@ func (v *visit) program(ctx context.Context) (Result, error) {
 	}
 	rules, err := iptables.Rules(v.intent.Spec)
 	if err != nil {
-		return v.refuse(err)
+		return v.refuse(ctx, err)
 	}
-	changed, err := v.Backend.Apply(ctx, v.sandbox.NetNS, rules)
-	if err != nil {
+	changed := false
+	err = v.inTurn(ctx, func() error {
+		if changed, err = v.Backend.Apply(ctx, v.sandbox.Place(), rules); err != nil {
+			return err
+		}
+		if v.Ledger.Put(Entry{Sandbox: v.sandbox, State: Programmed, Spec: &v.intent.Spec}) {
+			v.report(StatusInitialized, ReasonInitialized, "traffic is redirected")
+		}
+		return nil
+	})
+	var others *podnet.ProgrammedByOthersError
+	switch {
+	case errors.As(err, &others):
+		return v.leaveToOthers(others)
+	case err != nil:
 		return v.fail(ctx, fmt.Errorf("apply rules: %w", err))
-	}
-	v.Ledger.Put(Entry{Sandbox: v.sandbox, State: Programmed})
-	v.report(StatusInitialized, ReasonInitialized, "traffic is redirected")
-	if !changed {
+	case !changed:
 		return Unchanged, nil
 	}
 	log.FromContext(ctx).Info("rules applied", "sandbox", v.sandbox.ID, "netns", v.sandbox.NetNS, "specHash", v.intent.Spec.Hash())
 	return Changed, nil
 }
 
-// open takes the rules away: the one way to do so is the pod's own wish.
-func (v *visit) open(ctx context.Context) (Result, error) {
+// leaveToOthers is for a pod whose traffic another project redirects. It is looked at again by the sweep.
+func (v *visit) leaveToOthers(others *podnet.ProgrammedByOthersError) (Result, error) {
+	v.record(func() {
+		v.Ledger.Put(Entry{Sandbox: v.sandbox, State: ByOthers})
+		v.tell(ReasonProgrammedByOthers, others.Error())
+	})
+	return Skipped, nil
+}
+
+// removeRules removes the rules. Only the pod's own annotation "false", and the interception mode NONE, lead here.
+func (v *visit) removeRules(ctx context.Context) (Result, error) {
 	if err := v.find(ctx); absent(err) {
-		return v.settle(Skipped), nil // no sandbox, no rules
+		v.record(v.settle) // no sandbox, no rules
+		return Skipped, nil
 	} else if err != nil {
-		return v.fail(ctx, err)
+		return v.unknown(ctx, err)
 	}
-	removed, err := v.Backend.Remove(ctx, v.sandbox.NetNS)
+	removed := false
+	err := v.inTurn(ctx, func() (err error) {
+		if removed, err = v.Backend.Remove(ctx, v.sandbox.Place()); err != nil {
+			return err
+		}
+		before, known := v.Ledger.Of(v.sandbox.UID)
+		kept := v.Ledger.Put(Entry{Sandbox: v.sandbox, State: Removed})
+		switch {
+		case !kept:
+		case removed:
+			v.report(StatusRemoved, ReasonRemoved, string(v.intent.Reason))
+		case !known || before.State != Removed || before.Sandbox.ID != v.sandbox.ID: // else the owner has been told
+			v.settle()
+		}
+		return nil
+	})
 	if err != nil {
 		return v.fail(ctx, fmt.Errorf("remove rules: %w", err))
 	}
-	v.Ledger.Put(Entry{Sandbox: v.sandbox, State: Removed})
 	if !removed {
-		return v.settle(Unchanged), nil
+		return Unchanged, nil
 	}
 	log.FromContext(ctx).Info("rules removed", "sandbox", v.sandbox.ID, "netns", v.sandbox.NetNS)
-	v.report(StatusRemoved, ReasonRemoved, string(v.intent.Reason))
 	return Changed, nil
 }
 
 // skip leaves a pod alone. Rules that it was given while it, or its namespace, still asked for them stay; a report of such
-// rules does not outlive the sandbox that held them.
+// rules does not outlive the sandbox that held them, and one of a failure not the wish that failed.
 func (v *visit) skip(ctx context.Context) (Result, error) {
 	log.FromContext(ctx).V(1).Info("pod skipped", "reason", v.intent.Reason)
-	if v.intent.Reason == intent.Finished {
-		return Skipped, nil // it waits for no gate
+	if v.intent.Reason == intent.Finished { // it waits for no gate
+		v.record(func() { v.Ledger.ForgetPod(v.sandbox.UID) })
+		return Skipped, nil
 	}
-	if !reported(v.pod) {
-		return v.settle(Skipped), nil
+	known, ok := v.Ledger.Of(v.sandbox.UID)
+	if !ok && !reported(v.pod) {
+		v.record(v.settle)
+		return Skipped, nil
 	}
-	if err := v.find(ctx); absent(err) {
-		return Skipped, nil // the pod's next event tells when its new sandbox runs
+	if err := v.find(ctx); absent(err) { // the pod's next event tells when its new sandbox runs
+		v.record(func() { v.Ledger.ForgetPod(v.sandbox.UID) })
+		return Skipped, nil
 	} else if err != nil {
-		return v.fail(ctx, err)
+		return v.look(ctx, err)
 	}
-	present, err := v.Backend.Present(ctx, v.sandbox.NetNS)
+	kept, err := v.keep(ctx)
 	if err != nil {
-		return v.fail(ctx, fmt.Errorf("look for rules: %w", err))
+		return v.look(ctx, err)
 	}
-	if !present {
-		v.report(StatusRemoved, ReasonRemoved, "the sandbox that had rules is gone, and the new one gets none: "+string(v.intent.Reason))
-	}
+	v.record(func() {
+		if kept {
+			v.Ledger.Put(Entry{Sandbox: v.sandbox, State: Programmed, Spec: known.Spec})
+			v.reportKept(known.Spec)
+			return
+		}
+		v.Ledger.ForgetPod(v.sandbox.UID)
+		if Status(v.pod.Annotations[KeyStatus]) == StatusInitialized {
+			v.report(StatusRemoved, ReasonRemoved, "the sandbox that had rules is gone, and the new one gets none: "+string(v.intent.Reason))
+			return
+		}
+		v.settle()
+	})
 	return Skipped, nil
 }
 
-// settle keeps a pod that waits for our readiness gate from waiting for ever.
-func (v *visit) settle(r Result) Result {
-	if gated(v.pod) {
-		v.report("", ReasonNotRequired, string(v.intent.Reason))
+// look is for a pod that needs nothing and could not be looked at. It may start, and is told nothing.
+func (v *visit) look(ctx context.Context, err error) (Result, error) {
+	if errors.Is(err, errOvertaken) {
+		return Failed, err
 	}
-	return r
-}
-
-// refuse reports what the pod's owner has to mend. Rules that are there stay: a wrong word opens nothing.
-func (v *visit) refuse(err error) (Result, error) {
-	v.Ledger.Fail(v.sandbox)
-	v.report(StatusFailed, ReasonInvalidAnnotation, err.Error())
-	return Failed, reconcile.TerminalError(err)
-}
-
-// fail reports an error that may pass, unless the sandbox is only not there (yet, or any more).
-func (v *visit) fail(ctx context.Context, err error) (Result, error) {
-	if !absent(err) && v.takenDown(ctx) {
-		err = errors.Join(podnet.ErrGone, err)
+	v.record(func() { v.Ledger.Retry(v.sandbox) })
+	if !v.by.early() {
+		return Failed, fmt.Errorf("look for rules: %w", err)
 	}
-	if errors.Is(err, podnet.ErrGone) {
-		v.Ledger.Forget(v.sandbox.ID)
-	}
-	if absent(err) {
-		if v.reportStale(ctx) {
-			v.report("", ReasonSandboxNotReady, "the pod's new sandbox has no rules yet")
-		}
-		return Skipped, err
-	}
-	v.Ledger.Fail(v.sandbox)
-	v.report(StatusFailed, ReasonRedirectFailed, err.Error())
-	return Failed, err
-}
-
-// takenDown tells whether the runtime has ended the sandbox since it was found. It unmounts the namespace before it removes
-// the path, which leads to a plain file meanwhile. Other entrances than these two come while the runtime still makes the
-// sandbox, and does not answer for it.
-func (v *visit) takenDown(ctx context.Context) bool {
-	if v.sandbox.NetNS == "" || v.by != Watch && v.by != Sweep {
-		return false
-	}
-	now, err := v.Finder.Find(ctx, v.sandbox)
-	return absent(err) || err == nil && now.ID != v.sandbox.ID
-}
-
-// reportStale tells whether the pod's report speaks of a sandbox that is no more. One that the runtime does not tell of may
-// also be in the making still, with its rules in place: its namespace lives.
-func (v *visit) reportStale(ctx context.Context) bool {
-	if !reported(v.pod) || v.sandbox.ID != "" || v.pod.DeletionTimestamp != nil {
-		return false
-	}
-	known, ok := v.Ledger.Of(v.sandbox.UID)
-	if !ok || known.Sandbox.NetNS == "" {
-		return true
-	}
-	_, err := v.Backend.Present(ctx, known.Sandbox.NetNS)
-	return err != nil
-}
-
-// started tells whether the kubelet knows of a sandbox of the pod.
-func started(pod *corev1.Pod) bool {
-	return len(pod.Status.PodIPs) > 0 ||
-		slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.ContainerID != "" }) ||
-		slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-			return c.Type == corev1.PodReadyToStartContainers && c.Status == corev1.ConditionTrue
-		})
-}
-
-// absent tells the errors that only say that a pod or its sandbox is not there (yet, or any more).
-func absent(err error) bool {
-	return errors.Is(err, podnet.ErrNotReady) || errors.Is(err, podnet.ErrGone) || errors.Is(err, podnet.ErrNoPod)
-}
-
-func (v *visit) report(status Status, reason, message string) {
-	r := Report{
-		Sandbox: v.sandbox, Status: status, Reason: reason, Message: message,
-		Entrance: v.by, Backend: v.BackendName,
-	}
-	if status == StatusInitialized {
-		r.SpecHash = v.intent.Spec.Hash()
-	}
-	v.Reporter.Report(r)
+	log.FromContext(ctx).Error(err, "rules of a pod that needs none not looked for")
+	return Skipped, nil
 }

@@ -24,18 +24,29 @@ type writerBench struct {
 	events  *events.FakeRecorder
 	patches int
 	refuse  int
+	because error    // of refusals
+	during  func()   // called within a patch
+	sent    []string // the patches
 	now     time.Time
 }
 
 func newWriterBench(t *testing.T, pods ...client.Object) *writerBench {
 	t.Helper()
-	b := &writerBench{events: events.NewFakeRecorder(10), now: time.Unix(1000, 0)}
+	b := &writerBench{events: events.NewFakeRecorder(10), now: time.Unix(1000, 0), because: errors.New("the API server says no")}
 	b.client = fake.NewClientBuilder().WithObjects(pods...).WithStatusSubresource(pods...).WithInterceptorFuncs(interceptor.Funcs{
 		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, obj client.Object, p client.Patch, o ...client.SubResourcePatchOption) error {
 			b.patches++
+			if b.during != nil {
+				b.during()
+			}
+			data, err := p.Data(obj)
+			b.sent = append(b.sent, string(data))
+			if err != nil {
+				return err
+			}
 			if b.refuse > 0 {
 				b.refuse--
-				return errors.New("the API server says no")
+				return b.because
 			}
 			// A real API server takes annotations through the status subresource, the fake one only through the pod itself.
 			if err := c.Patch(ctx, obj.DeepCopyObject().(client.Object), p); err != nil {
@@ -212,52 +223,7 @@ func TestAFailureThatGoesOnIsNotWrittenWithEveryTry(t *testing.T) {
 		t.Errorf("%d patches for one mistake", b.patches)
 	}
 	r.Reason, r.Message = ReasonRedirectFailed, "enter /netns/2"
-	if wait := b.pause(r); wait > 0 {
-		t.Errorf("another failure waits for %s", wait)
-	}
-	b.mustWrite(t, r)
-	b.now = b.now.Add(time.Second)
-	r.Message = "enter /netns/3"
-	if wait := b.pause(r); wait != failurePause-time.Second {
-		t.Errorf("the next try's report waits for %s", wait)
-	}
-	if wait := b.pause(goodReport()); wait > 0 {
-		t.Errorf("good news wait for %s", wait)
-	}
-}
-
-// While a node starts many pods, the kubelet has better to do than to look at each once more for our annotation.
-func TestGoodNewsOfAPodThatStartsWait(t *testing.T) {
-	pod := askingPod()
-	pod.Status.Phase = corev1.PodPending
-	b := newWriterBench(t, pod)
-	r := goodReport()
-	since := b.now
-	for _, c := range []struct {
-		name   string
-		by     Entrance
-		phase  corev1.PodPhase
-		status string
-		after  time.Duration
-		want   time.Duration
-	}{
-		{name: "told of by NRI", by: NRI, phase: corev1.PodPending, want: startLook},
-		{name: "told of by the CNI chain", by: CNI, phase: corev1.PodPending, want: startLook},
-		{name: "waits long", by: NRI, phase: corev1.PodPending, after: startPause - time.Millisecond, want: time.Millisecond},
-		{name: "waited long enough", by: NRI, phase: corev1.PodPending, after: startPause},
-		{name: "runs", by: NRI, phase: corev1.PodRunning},
-		{name: "has ended", by: NRI, phase: corev1.PodFailed},
-		{name: "had failed before", by: NRI, phase: corev1.PodPending, status: "failed"},
-		{name: "found by the watch", by: Watch, phase: corev1.PodPending},
-	} {
-		r.Entrance, b.now = c.by, since.Add(c.after)
-		pod.Status.Phase, pod.Annotations[KeyStatus] = c.phase, c.status
-		if got := b.patience(queued{report: r, since: since}, pod); max(got, 0) != c.want {
-			t.Errorf("%s: waits %s, want %s", c.name, got, c.want)
-		}
-	}
-	r.Status, r.Reason, r.Entrance, b.now = StatusFailed, ReasonInvalidAnnotation, NRI, since
-	if got := b.patience(queued{report: r, since: since}, askingPod()); got > 0 {
-		t.Errorf("bad news wait %s", got)
+	if b.mustWrite(t, r); b.patches != 2 {
+		t.Errorf("%d patches for two mistakes", b.patches)
 	}
 }

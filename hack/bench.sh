@@ -4,6 +4,7 @@
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
+hack/preflight.sh test kernel
 file=$PWD/build/bench.json
 make -s build
 # The same way as the plugin, which is compared with it.

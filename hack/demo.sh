@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Shows the product at work: two pods with a proxy each, and one request between them that both proxies handle.
 #
-#   hack/demo.sh              on a one-node cluster of its own, which it starts; needs root, Go and the packages of `hack/cluster/kc deps`
+#   hack/demo.sh              on a one-node cluster of its own, which it starts; hack/preflight.sh looks at what it needs
 #   hack/demo.sh --existing   on the cluster that kubectl and helm in PATH reach (DEMO_KUBECONFIG names another one), with images that its
 #                             nodes can pull: DEMO_AGENT_IMAGE, DEMO_APP_IMAGE (testapp) and DEMO_PROXY_IMAGE (haproxy), each NAME:TAG;
 #                             `hack/cluster/kc images` packs the last two as archives
@@ -29,6 +29,15 @@ else
 fi
 k() { $kubectl "$@"; }
 
+# failed keeps the cluster as it is, to be looked at.
+failed() {
+  local status=$?
+  if ((status == 0)); then return; fi
+  step "The demo has failed: the reason is above"
+  note "to look: $kubectl get pods -A" "the demo may be run again as it is"
+  if [[ ! $existing ]]; then note "to take it all away, whatever state it is in: make demo-down"; fi
+}
+
 prepare() {
   if [[ $existing ]]; then
     step "Installing the agent with Helm"
@@ -36,8 +45,14 @@ prepare() {
       --set image.repository="${DEMO_AGENT_IMAGE%:*}",image.tag="${DEMO_AGENT_IMAGE##*:}" --wait --timeout 5m >/dev/null
     return
   fi
-  step "Building the agent and its image"
-  make image
+  hack/preflight.sh build images up
+  if [[ -z ${HELM:-} || ! -x ${HELM:-} ]]; then
+    step "Building Helm (once, about a minute)"
+    HELM=$(make -s print-helm)
+    export HELM
+  fi
+  step "Building the agent and its image (the first time about a minute)"
+  make -s image
   if ! hack/cluster/kc status >/dev/null 2>&1; then
     step "Starting a one-node cluster of real Kubernetes (the first time it is built, about ten minutes; later ten seconds)"
     hack/cluster/kc up
@@ -46,14 +61,9 @@ prepare() {
   hack/deploy.sh
 }
 
-# netns tells where the node keeps the network namespace of a pod. Elsewhere than here only the agent's log has it, and only if the pod was
-# programmed since the agent started.
-netns() {
-  if [[ $existing ]]; then
-    k -n "$name" logs "$agent" | sed -n "/\"rules applied\"/s|.*\"pod\":\"bookinfo/$1\".*\"netns\":\"\([^\"]*\)\".*|\1|p" | tail -1
-  else
-    echo "/var/run/netns/$(basename "$(hack/cluster/kc pods | awk -v pod="bookinfo/$1" '$1 == pod { print $NF }')")"
-  fi
+# details prints one field of what the agent has written about a pod.
+details() {
+  k -n bookinfo get pod "$1" -o jsonpath='{.metadata.annotations.pod-network-controller\.istio\.io/details}' | sed -n "s|.*\"$2\":\"\([^\"]*\)\".*|\1|p"
 }
 
 # logged waits for a proxy's line about a destination.
@@ -68,6 +78,7 @@ logged() {
 
 pod_of() { k -n bookinfo get pods -l "app=$1" --sort-by .metadata.creationTimestamp -o jsonpath='{.items[-1:].metadata.name}'; }
 
+trap failed EXIT
 prepare
 
 step "Creating namespace bookinfo, annotated $name/initialize=true, with two applications"
@@ -94,15 +105,11 @@ note "The application was reached by its own proxy: the peer above is 127.0.0.6.
 
 node=$(k -n bookinfo get pod "$details" -o jsonpath='{.spec.nodeName}')
 agent=$(k -n "$name" get pods -l "app.kubernetes.io/name=$name" --field-selector "spec.nodeName=$node" -o jsonpath='{.items[0].metadata.name}')
-path=$(netns "$details")
-show="-n $name exec $agent -- /$name rules show --netns ${path:-PATH}"
-if [[ -z $path ]]; then
-  note "The agent has been restarted since; its log does not name the pod's network namespace, the PATH below."
-else
-  step "The rules in the network namespace of $details, with what they have counted"
-  # shellcheck disable=SC2086 # words
-  k $show | shown
-fi
+path=$(details "$details" netns)
+show="-n $name exec $agent -- /$name rules show --netns ${path:?the agent has not written where the network namespace of $details is}"
+step "The rules in the network namespace of $details, with what they have counted"
+# shellcheck disable=SC2086 # words
+k $show | shown
 
 step "To look further"
 note "$kubectl -n bookinfo describe pod $details" "$kubectl $show"

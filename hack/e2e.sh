@@ -12,6 +12,20 @@ kc=hack/cluster/kc
 keep=${E2E_KEEP:-}
 read -ra backends <<<"${E2E_BACKENDS:-nftables iptables}"
 entrances=" ${E2E_ENTRANCES-nri required wait cni} "
+
+# known VARIABLE VALUE KNOWN...: a word that is not known would run nothing, and pass.
+known() {
+  local variable=$1 value=$2
+  shift 2
+  if [[ " $* " != *" $value "* ]]; then
+    echo "e2e: $variable names \"$value\": there are $*" >&2
+    exit 2
+  fi
+}
+for word in "${backends[@]}"; do known E2E_BACKENDS "$word" nftables iptables; done
+for word in $entrances; do known E2E_ENTRANCES "$word" nri required wait cni; done
+if ((${#backends[@]} == 0)); then known E2E_BACKENDS '' nftables iptables; fi
+
 # What says nothing of a backend is tested once: how many requests the agent makes, and what it leaves behind.
 once='^(TestFiftyPodsAtOnceCostOneWriteEach|TestPodsDeletedWhileBeingProgrammedLeaveNothing)$'
 
@@ -74,11 +88,14 @@ leave_chain() {
     echo "e2e: the CNI plugin is not in the chain again" >&2
     exit 1
   fi
-  $kc exec -- "${HELM:-$(make -s print-helm)}" uninstall "$name" --namespace "$name" --wait --timeout 2m
+  $kc exec -- "$HELM" uninstall "$name" --namespace "$name" --wait --timeout 2m
   wait_left
 }
 
+hack/preflight.sh build images up
 say "building the image and the tests"
+if [[ -z ${HELM:-} || ! -x ${HELM:-} ]]; then HELM=$(make -s print-helm); fi
+export HELM
 make -s image
 if [[ " ${backends[*]} " == *" iptables "* ]]; then make -s image-iptables; fi
 CGO_ENABLED=0 go -C test/e2e test -c -o "$PWD/build/e2e.test" .

@@ -30,6 +30,7 @@ func (b *builder) outbound() {
 	if s.divertsInbound() {
 		r.add(commentInName, leave(), oif("lo"), tcp(), marked(markDiverted))
 	}
+	b.istioValidation(r)
 	for _, owner := range s.owners() {
 		b.self(r, owner)
 	}

@@ -86,6 +86,9 @@ func (c Chain) restoreName() string {
 func (r Ruleset) restoreSpecs(c Chain, family uint32) []string {
 	var out []string
 	for _, rule := range c.Rules {
+		if rule.everything(family) {
+			break // no packet of the family comes to what follows, and none needs this rule to return
+		}
 		for _, match := range r.restoreMatches(rule.Conds, family) {
 			for _, target := range rule.Action.restoreTargets(family) {
 				out = append(out, strings.TrimLeft(fmt.Sprintf("%s -m comment --comment %s -j %s", match, quoted(rule.Comment), target), " "))
@@ -93,6 +96,11 @@ func (r Ruleset) restoreSpecs(c Chain, family uint32) []string {
 		}
 	}
 	return out
+}
+
+// everything reports whether the rule lets all packets of a family return.
+func (r Rule) everything(family uint32) bool {
+	return r.Action.Verb == Return && slices.Equal(r.Conds, []Cond{num(Family, family)})
 }
 
 // restoreTargets are the targets that do what the action says: where a target of iptables does not decide, a second rule

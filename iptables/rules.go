@@ -46,16 +46,24 @@ func (s Spec) loopbacks() []netip.Prefix {
 	return []netip.Prefix{s.LoopbackCIDR.Masked(), netip.MustParsePrefix("::1/128")}
 }
 
-// owners are the two ways to be the proxy.
-func (s Spec) owners() []Cond { return []Cond{num(OwnerUID, s.ProxyUID), num(OwnerGID, s.ProxyGID)} }
+// owners are the ways to be the proxy: by its user, by its group, or by either.
+func (s Spec) owners() (out []Cond) {
+	if s.ProxyUID != 0 {
+		out = append(out, num(OwnerUID, s.ProxyUID))
+	}
+	if s.ProxyGID != 0 {
+		out = append(out, num(OwnerGID, s.ProxyGID))
+	}
+	return out
+}
 
 // capturesInbound tells whether any inbound traffic goes to the proxy.
 func (s Spec) capturesInbound() bool {
-	return s.Mode != ModeNone && (s.IncludeInboundPorts.All || len(s.IncludeInboundPorts.List) > 0)
+	return s.IncludeInboundPorts.All || len(s.IncludeInboundPorts.List) > 0
 }
 
-// Rules computes what a pod's namespace must hold for spec. Both families are always there, whatever addresses the pod
-// has now: it may get one later. The order of the rules is the order of decisions of Istio's own rule set.
+// Rules computes what a pod's namespace must hold for spec. Both families are there (unless IPv6 is to stay direct), whatever
+// addresses the pod has now: it may get one later. The order of the rules is the order of decisions of Istio's own rule set.
 func Rules(spec Spec) (Ruleset, error) {
 	if err := spec.Validate(); err != nil {
 		return Ruleset{}, fmt.Errorf("compute rules: %w", err)
@@ -68,6 +76,9 @@ func Rules(spec Spec) (Ruleset, error) {
 	out := Ruleset{Sets: sorted(b.sets), Chains: b.chains, Loopback: LoopbackAddrs()}
 	if spec.divertsInbound() {
 		out.Routing = PolicyRoutes()
+	}
+	if spec.DirectIPv6 {
+		out = out.withoutIPv6()
 	}
 	return out, nil
 }

@@ -59,7 +59,13 @@ func goldenSpecs() map[string]Spec {
 			s.IncludeCIDRs = CIDRs{List: cidrs("0.0.0.0/0", "fd00::/8")}
 			s.OwnerGroups = Groups{List: []uint32{1000, 0}}
 		}),
-		"all-groups-but": with(func(s *Spec) { s.Mode, s.OwnerGroups = ModeNone, Groups{All: true, Exclude: []uint32{888}} }),
+		"direct-ipv6": with(func(s *Spec) {
+			s.DirectIPv6, s.Mode, s.DNS, s.DropInvalid = true, ModeTProxy, DNSAll, true
+			s.ExcludeCIDRs = cidrs("10.8.0.0/16", "2001:db8::/64")
+		}),
+		"all-groups-but": with(func(s *Spec) {
+			s.IncludeInboundPorts, s.OwnerGroups = Ports{}, Groups{All: true, Exclude: []uint32{888}}
+		}),
 	}
 }
 

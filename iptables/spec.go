@@ -20,8 +20,6 @@ const (
 	ModeRedirect Mode = "REDIRECT"
 	// ModeTProxy hands inbound connections to the proxy unchanged, so that the client's address can be kept.
 	ModeTProxy Mode = "TPROXY"
-	// ModeNone leaves inbound traffic alone; outbound traffic is redirected.
-	ModeNone Mode = "NONE"
 )
 
 // DNSMode says which name lookups go to the proxy's resolver.
@@ -61,7 +59,8 @@ type Spec struct {
 	OutboundPort uint16 `json:"outboundPort"`
 	InboundPort  uint16 `json:"inboundPort"`
 	TunnelPort   uint16 `json:"tunnelPort"`
-	// ProxyUID and ProxyGID own the proxy's sockets, as seen inside the pod. Either is enough to be the proxy.
+	// ProxyUID and ProxyGID own the proxy's sockets, as seen inside the pod. Either is enough to be the proxy; 0 is an id that
+	// the application has too, or that is not known.
 	ProxyUID uint32 `json:"proxyUID"`
 	ProxyGID uint32 `json:"proxyGID"`
 
@@ -88,6 +87,8 @@ type Spec struct {
 	Resolvers []netip.Addr `json:"resolvers,omitempty"`
 	// DropInvalid drops inbound TCP packets that connection tracking can make nothing of.
 	DropInvalid bool `json:"dropInvalid,omitempty"`
+	// DirectIPv6 leaves all IPv6 traffic alone.
+	DirectIPv6 bool `json:"directIPv6,omitempty"`
 }
 
 // DefaultSpec is what a pod gets that says nothing about its traffic: Istio's defaults.
@@ -119,9 +120,9 @@ func (s Spec) Validate() error {
 	var errs []error
 	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	switch s.Mode {
-	case ModeRedirect, ModeTProxy, ModeNone:
+	case ModeRedirect, ModeTProxy:
 	default:
-		fault("interception mode %q is not known: want REDIRECT, TPROXY or NONE", s.Mode)
+		fault("interception mode %q is not known: want REDIRECT or TPROXY", s.Mode)
 	}
 	for _, p := range []struct {
 		name string
@@ -134,8 +135,8 @@ func (s Spec) Validate() error {
 	if s.OutboundPort == s.InboundPort && s.OutboundPort != 0 {
 		fault("the proxy's outbound and inbound port are both %d", s.InboundPort)
 	}
-	if s.ProxyUID == 0 || s.ProxyGID == 0 {
-		fault("the proxy's uid is %d and its gid %d: neither may be 0", s.ProxyUID, s.ProxyGID)
+	if s.ProxyUID == 0 && s.ProxyGID == 0 {
+		fault("the proxy's uid is 0 and its gid is 0: at least one must tell it from the application")
 	}
 	if !s.LoopbackCIDR.IsValid() || !s.LoopbackCIDR.Addr().Is4() || !s.LoopbackCIDR.Addr().IsLoopback() || s.LoopbackCIDR.Bits() < 8 {
 		fault("%s are no IPv4 loopback addresses", s.LoopbackCIDR)

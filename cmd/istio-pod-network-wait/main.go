@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -56,9 +57,20 @@ func parse(args []string, errOut io.Writer) (redirection.Options, error) {
 	port := fs.Uint("port", uint(o.Port), "the proxy's port for inbound traffic, where the rules lead to")
 	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "how long to wait for the rules")
 	fs.BoolVar(&o.Once, "once", o.Once, "try once, for probes")
+	// Nothing is what the downward API makes of an annotation that is not there: then what was said before stays.
+	last := func(to *string) func(string) error {
+		return func(value string) error {
+			*to = cmp.Or(value, *to)
+			return nil
+		}
+	}
+	mode, ipv6 := "", ""
+	fs.Func("mode", "the pod's interception mode: there are no rules to wait for with NONE; of several that say something the last counts", last(&mode))
+	fs.Func("ipv6", "capture, or direct where IPv6 has no rules; of several that say something the last counts", last(&ipv6))
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
+	o.NoRules, o.DirectIPv6 = mode == "NONE", ipv6 == "direct"
 	fault := ""
 	switch {
 	case fs.NArg() > 0:

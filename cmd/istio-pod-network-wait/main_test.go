@@ -94,6 +94,7 @@ func TestWaitAsAProcess(t *testing.T) {
 		"every mode, every user":                testEveryModeAndUser,
 		"rules that come while it waits":        testRulesComeLater,
 		"a port of the pod's own":               testPort,
+		"what the pod's annotations say":        testWhatThePodSays,
 		"whoever tells it to end is obeyed":     testInterrupted,
 		"what it costs":                         testCost,
 		"flags that are wrong, time that is up": testOtherEnds,
@@ -105,7 +106,7 @@ func TestWaitAsAProcess(t *testing.T) {
 func testEveryModeAndUser(t *testing.T, file string) {
 	t.Helper()
 	proven := regexp.MustCompile(`^redirection is in force after \S+: IPv4 IPv6\n$`)
-	for _, mode := range []iptables.Mode{iptables.ModeRedirect, iptables.ModeTProxy, iptables.ModeNone} {
+	for _, mode := range []iptables.Mode{iptables.ModeRedirect, iptables.ModeTProxy} {
 		for _, uid := range []uint32{0, 1000, 1337} {
 			pod, _ := kerneltest.NewPod(t)
 			code, said := start(t, file, pod, uid, "--once").end()
@@ -116,6 +117,23 @@ func testEveryModeAndUser(t *testing.T, file string) {
 			if code, said = start(t, file, pod, uid, "--once").end(); code != 0 || !proven.MatchString(said) {
 				t.Errorf("%s as %d, with rules: code %d, said %q", mode, uid, code, said)
 			}
+		}
+	}
+}
+
+// What the pod's annotations say comes by the downward API, behind what holds for all; nothing does where one is absent.
+func testWhatThePodSays(t *testing.T, file string) {
+	t.Helper()
+	pod, _ := kerneltest.NewPod(t)
+	for name, args := range map[string][]string{"for all": {"--mode=NONE", "--mode="}, "by the pod": {"--mode=REDIRECT", "--mode=NONE"}} {
+		if code, said := start(t, file, pod, 1000, append(args, "--once")...).end(); code != 0 || !strings.Contains(said, "NONE") {
+			t.Errorf("no rules %s: code %d, said %q", name, code, said)
+		}
+	}
+	applyRules(t, pod, func(s *iptables.Spec) { s.DirectIPv6 = true })
+	for want, args := range map[int][]string{0: {"--ipv6=capture", "--ipv6=direct", "--mode=REDIRECT"}, exitMissing: {"--ipv6=direct", "--ipv6=capture"}} {
+		if code, said := start(t, file, pod, 1000, append(args, "--once")...).end(); code != want || code == 0 && !strings.HasSuffix(said, ": IPv4\n") {
+			t.Errorf("%v: code %d, said %q", args, code, said)
 		}
 	}
 }

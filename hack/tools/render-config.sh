@@ -18,5 +18,8 @@ render() {
   } >"$file"
 }
 
-render kubernetes.yaml
-render openshift.yaml --set kubernetesDistribution=OpenShift --set containerRuntime=crio
+# The policy that bounds the agent is in: without it a stolen token changes any pod of the cluster. It takes Kubernetes 1.30.
+render kubernetes.yaml --set admission.restrictAgent=true
+render openshift.yaml --set kubernetesDistribution=OpenShift --set containerRuntime=crio --set admission.restrictAgent=true
+# The policy that prepares pods takes Kubernetes 1.36, so it has a file of its own.
+render admission.yaml --set admission.enabled=true --show-only templates/admission-pods.yaml

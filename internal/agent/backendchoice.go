@@ -47,12 +47,17 @@ func ValidateBackend(backend string) error {
 	return fmt.Errorf("--backend: value %q: want auto, nftables or iptables", backend)
 }
 
-// backendChoice makes backends. Observe, which may be nil, is told of every process that one starts; probe tells whether
-// the kernel takes rules by nftables.
+// backendChoice makes backends. Observe is told of every process that one starts, panicked of every panic in one; both may be
+// nil. Probe reports whether the kernel takes rules by nftables.
 type backendChoice struct {
-	guard   netns.Guard
-	observe func(program string, took time.Duration)
-	probe   func(ctx context.Context, sample iptables.Ruleset) error
+	guard    netns.Guard
+	observe  func(program string, took time.Duration)
+	panicked func(ctx context.Context, p *netns.PanicError)
+	probe    func(ctx context.Context, sample iptables.Ruleset) error
+}
+
+func (c backendChoice) exclusive(chosen backend, others ...backend) Exclusive {
+	return Exclusive{chosen: chosen, others: others, guard: c.guard, panicked: c.panicked}
 }
 
 func newBackendChoice() (backendChoice, error) {
@@ -86,10 +91,7 @@ func (c backendChoice) choose(ctx context.Context, name string) (Exclusive, stri
 
 // nftables is that backend, without a probe.
 func (c backendChoice) nftables(ctx context.Context) Exclusive {
-	return Exclusive{
-		chosen: nftBackend{nftables.New(c.guard)},
-		others: []backend{c.xtables(ctx, xtables.NFT), c.xtables(ctx, xtables.Legacy)},
-	}
+	return c.exclusive(nftBackend{nftables.New(c.guard)}, c.xtables(ctx, xtables.NFT), c.xtables(ctx, xtables.Legacy))
 }
 
 func (c backendChoice) iptables(ctx context.Context, sample iptables.Ruleset) (Exclusive, string, error) {
@@ -101,7 +103,7 @@ func (c backendChoice) iptables(ctx context.Context, sample iptables.Ruleset) (E
 		return Exclusive{}, "", err
 	}
 	other := map[xtables.Flavour]xtables.Flavour{xtables.NFT: xtables.Legacy, xtables.Legacy: xtables.NFT}[b.Flavour()]
-	return Exclusive{chosen: xtBackend{b}, others: []backend{nftBackend{nftables.New(c.guard)}, c.xtables(ctx, other)}}, reason, nil
+	return c.exclusive(xtBackend{b}, nftBackend{nftables.New(c.guard)}, c.xtables(ctx, other)), reason, nil
 }
 
 func (c backendChoice) xtables(ctx context.Context, flavour xtables.Flavour) backend {

@@ -69,7 +69,9 @@ func TestTheBackendIsAMetric(t *testing.T) {
 		}
 		got := map[string]string{}
 		for _, f := range families {
-			got[f.GetName()] = f.GetMetric()[0].GetLabel()[0].GetValue()
+			for _, label := range f.GetMetric()[0].GetLabel() {
+				got[f.GetName()] = label.GetValue()
+			}
 		}
 		if got["istio_pod_network_controller_backend_info"] != b.Name() {
 			t.Errorf("--backend %s: %v", flag, got)

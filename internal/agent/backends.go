@@ -5,23 +5,32 @@ import (
 	"errors"
 	"fmt"
 
-	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/iptables/foreign"
 )
 
-// backend is what the agent and the one-shot tool need of the packages that program a kernel.
+// backend is what a package that programs a kernel offers, for the network namespace at a path.
 type backend interface {
-	controllers.Backend
+	writer
 	inspector
 	Name() string
+}
+
+// writer changes what a namespace holds.
+type writer interface {
+	Apply(ctx context.Context, path string, want iptables.Ruleset) (changed bool, err error)
+	Remove(ctx context.Context, path string) (removed bool, err error)
 	// Yield takes the rules away and leaves what the backend that has taken over needs, too.
-	Yield(ctx context.Context, netns string) (removed bool, err error)
+	Yield(ctx context.Context, path string) (removed bool, err error)
 }
 
 // inspector tells what a namespace holds.
 type inspector interface {
-	Verify(ctx context.Context, netns string, want iptables.Ruleset) (iptables.Drift, error)
-	List(ctx context.Context, netns string) (have Listing, ok bool, err error)
+	Present(ctx context.Context, path string) (bool, error)
+	Verify(ctx context.Context, path string, want iptables.Ruleset) (iptables.Drift, error)
+	List(ctx context.Context, path string) (have Listing, ok bool, err error)
 }
 
 // The values of Listing.Language.
@@ -38,29 +47,64 @@ type Listing interface {
 }
 
 // Exclusive programs namespaces with the chosen backend, and takes away what another one has left there once the rules of
-// the chosen one are in force: a node can change its backend under pods that run.
+// the chosen one are in force: a node can change its backend under pods that run. Each call:
+//
+//   - opens the namespace, once, and refuses the host's and one of another identity than the place's;
+//   - has all backends work on what is open, wherever the path may lead meanwhile;
+//   - before rules of ours come into a namespace that has none, looks for those of other projects;
+//   - gives a panic as an error.
 type Exclusive struct {
 	chosen backend
 	others []backend
+	guard  netns.Guard
+	// panicked is told of panics. It may be nil.
+	panicked func(ctx context.Context, p *netns.PanicError)
 }
 
 // Name is the chosen backend's.
 func (e Exclusive) Name() string { return e.chosen.Name() }
 
 // Apply is the chosen backend's; only then the others yield.
-func (e Exclusive) Apply(ctx context.Context, netns string, want iptables.Ruleset) (changed bool, err error) {
-	changed, err = e.chosen.Apply(ctx, netns, want)
-	if err != nil {
-		return changed, err
-	}
-	left, err := e.clear(ctx, netns)
-	return changed || left, err
+func (e Exclusive) Apply(ctx context.Context, at podnet.Place, want iptables.Ruleset) (changed bool, err error) {
+	err = e.in(ctx, at, func(ns *netns.NS) error {
+		path := ns.Path()
+		if err := e.refuseForeign(ctx, ns); err != nil {
+			return err
+		}
+		if changed, err = e.chosen.Apply(ctx, path, want); err != nil {
+			return err
+		}
+		left, err := e.clear(ctx, path)
+		changed = changed || left
+		return err
+	})
+	return changed, err
 }
 
-// Present tells whether the namespace holds rules of any backend.
-func (e Exclusive) Present(ctx context.Context, netns string) (bool, error) {
+// refuseForeign looks for rules of other projects, unless some of ours are there: these were written after such a look.
+func (e Exclusive) refuseForeign(ctx context.Context, ns *netns.NS) error {
+	if ours, err := e.present(ctx, ns.Path()); err != nil || ours {
+		return err
+	}
+	found, err := foreign.Find(ctx, ns)
+	if found != nil {
+		return found
+	}
+	return err
+}
+
+// Present reports whether the namespace holds rules of any backend.
+func (e Exclusive) Present(ctx context.Context, at podnet.Place) (present bool, err error) {
+	err = e.in(ctx, at, func(ns *netns.NS) error {
+		present, err = e.present(ctx, ns.Path())
+		return err
+	})
+	return present, err
+}
+
+func (e Exclusive) present(ctx context.Context, path string) (bool, error) {
 	for _, b := range e.all() {
-		if present, err := b.Present(ctx, netns); err != nil || present {
+		if present, err := b.Present(ctx, path); err != nil || present {
 			return present, err
 		}
 	}
@@ -68,18 +112,22 @@ func (e Exclusive) Present(ctx context.Context, netns string) (bool, error) {
 }
 
 // Remove takes away the rules of every backend, and what stands beside them.
-func (e Exclusive) Remove(ctx context.Context, netns string) (removed bool, err error) {
-	removed, err = e.chosen.Remove(ctx, netns)
-	if err != nil {
-		return removed, err
-	}
-	left, err := e.clear(ctx, netns)
-	return removed || left, err
+func (e Exclusive) Remove(ctx context.Context, at podnet.Place) (removed bool, err error) {
+	err = e.in(ctx, at, func(ns *netns.NS) error {
+		path := ns.Path()
+		if removed, err = e.chosen.Remove(ctx, path); err != nil {
+			return err
+		}
+		left, err := e.clear(ctx, path)
+		removed = removed || left
+		return err
+	})
+	return removed, err
 }
 
-func (e Exclusive) clear(ctx context.Context, netns string) (removed bool, err error) {
+func (e Exclusive) clear(ctx context.Context, path string) (removed bool, err error) {
 	for _, o := range e.others {
-		did, err := o.Yield(ctx, netns)
+		did, err := o.Yield(ctx, path)
 		if err != nil {
 			return removed, fmt.Errorf("remove what the %s backend has left: %w", o.Name(), err)
 		}
@@ -89,26 +137,34 @@ func (e Exclusive) clear(ctx context.Context, netns string) (removed bool, err e
 }
 
 // Verify is the chosen backend's; rules of another one are drift.
-func (e Exclusive) Verify(ctx context.Context, netns string, want iptables.Ruleset) (iptables.Drift, error) {
-	drift, err := e.chosen.Verify(ctx, netns, want)
-	for _, o := range e.others {
-		present, errPresent := o.Present(ctx, netns)
-		if present {
-			drift = append(drift, "+ rules of the "+o.Name()+" backend")
+func (e Exclusive) Verify(ctx context.Context, at podnet.Place, want iptables.Ruleset) (drift iptables.Drift, err error) {
+	err = e.in(ctx, at, func(ns *netns.NS) error {
+		path := ns.Path()
+		drift, err = e.chosen.Verify(ctx, path, want)
+		for _, o := range e.others {
+			present, errPresent := o.Present(ctx, path)
+			if present {
+				drift = append(drift, "+ rules of the "+o.Name()+" backend")
+			}
+			err = errors.Join(err, errPresent)
 		}
-		err = errors.Join(err, errPresent)
-	}
+		return err
+	})
 	return drift, err
 }
 
 // List gives what is there, of the chosen backend if there are several.
-func (e Exclusive) List(ctx context.Context, netns string) (have Listing, ok bool, err error) {
-	for _, b := range e.all() {
-		if have, ok, err := b.List(ctx, netns); err != nil || ok {
-			return have, ok, err
+func (e Exclusive) List(ctx context.Context, at podnet.Place) (have Listing, ok bool, err error) {
+	err = e.in(ctx, at, func(ns *netns.NS) error {
+		path := ns.Path()
+		for _, b := range e.all() {
+			if have, ok, err = b.List(ctx, path); err != nil || ok {
+				return err
+			}
 		}
-	}
-	return nil, false, nil
+		return nil
+	})
+	return have, ok, err
 }
 
 func (e Exclusive) all() []backend { return append([]backend{e.chosen}, e.others...) }

@@ -7,6 +7,7 @@ import (
 
 	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/iptables/xtables"
 )
@@ -23,15 +24,20 @@ func choiceOf(t *testing.T) backendChoice {
 // allBackends are the three ways to program a namespace, each taking over from the others.
 func allBackends(t *testing.T) map[string]Exclusive {
 	t.Helper()
+	for _, program := range []string{"iptables-nft-restore", "iptables-legacy-restore", "nft"} {
+		kerneltest.Tool(t, program)
+	}
 	c := choiceOf(t)
 	nft := c.nftables(t.Context())
 	three := []backend{nft.chosen, c.xtables(t.Context(), xtables.NFT), c.xtables(t.Context(), xtables.Legacy)}
 	return map[string]Exclusive{
 		"nftables":        nft,
-		"iptables nft":    {chosen: three[1], others: []backend{three[0], three[2]}},
-		"iptables legacy": {chosen: three[2], others: []backend{three[0], three[1]}},
+		"iptables nft":    c.exclusive(three[1], three[0], three[2]),
+		"iptables legacy": c.exclusive(three[2], three[0], three[1]),
 	}
 }
+
+func at(ns *netns.NS) podnet.Place { return podnet.Place{Path: ns.Path()} }
 
 func tproxyRules(t *testing.T) iptables.Ruleset {
 	t.Helper()
@@ -60,6 +66,14 @@ ip rule | grep -o 'lookup 133'; ip -o addr show lo | grep -o ::6; true`
 	return marks
 }
 
+func mustRun(t *testing.T, ns *netns.NS, script string) {
+	t.Helper()
+	err := ns.Do(func() error { return exec.CommandContext(t.Context(), "sh", "-c", script).Run() })
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // eachPair runs a test for every pair of backends: rules of the first are in a fresh namespace.
 func eachPair(t *testing.T, test func(t *testing.T, ns *netns.NS, first, second string)) {
 	t.Helper()
@@ -68,7 +82,7 @@ func eachPair(t *testing.T, test func(t *testing.T, ns *netns.NS, first, second 
 		for second := range all {
 			t.Run(first+", then "+second, func(t *testing.T) {
 				ns := kerneltest.New(t)
-				if _, err := e.Apply(t.Context(), ns.Path(), tproxyRules(t)); err != nil {
+				if _, err := e.Apply(t.Context(), at(ns), tproxyRules(t)); err != nil {
 					t.Fatal(err)
 				}
 				test(t, ns, first, second)
@@ -88,17 +102,17 @@ func TestABackendTakesOverFromEveryOther(t *testing.T) {
 	eachPair(t, func(t *testing.T, ns *netns.NS, first, second string) {
 		t.Helper()
 		after := allBackends(t)[second]
-		drift, err := after.Verify(t.Context(), ns.Path(), want)
+		drift, err := after.Verify(t.Context(), at(ns), want)
 		if seen := strings.Contains(drift.String(), "+ rules of the "); err != nil || seen != (first != second) {
 			t.Errorf("drift %s, error %v", drift, err)
 		}
 		for _, changes := range []bool{first != second, false} {
-			changed, err := after.Apply(t.Context(), ns.Path(), want)
+			changed, err := after.Apply(t.Context(), at(ns), want)
 			if got := ours(t, ns); err != nil || changed != changes || got != marks[second] {
 				t.Errorf("changed %v, error %v, there is %q, want %q", changed, err, got, marks[second])
 			}
 		}
-		if drift, err := after.Verify(t.Context(), ns.Path(), want); err != nil || len(drift) > 0 {
+		if drift, err := after.Verify(t.Context(), at(ns), want); err != nil || len(drift) > 0 {
 			t.Errorf("drift %s, error %v", drift, err)
 		}
 	})
@@ -110,8 +124,8 @@ func TestRemovalIsOfEveryBackend(t *testing.T) {
 		t.Helper()
 		remover := allBackends(t)[second]
 		for _, want := range []bool{true, false} {
-			present, errPresent := remover.Present(t.Context(), ns.Path())
-			removed, errRemove := remover.Remove(t.Context(), ns.Path())
+			present, errPresent := remover.Present(t.Context(), at(ns))
+			removed, errRemove := remover.Remove(t.Context(), at(ns))
 			if present != want || removed != want || errPresent != nil || errRemove != nil {
 				t.Errorf("present %v, removed %v, errors %v, %v", present, removed, errPresent, errRemove)
 			}

@@ -29,7 +29,7 @@ func TestTrafficLivesThroughAChangeOfBackend(t *testing.T) {
 	go kerneltest.Echo(kerneltest.ListenTCP(t, world, kerneltest.App, false, "[::]:80"), "WORLD:80")
 	all := allBackends(t)
 	apply := func(e Exclusive) {
-		if _, err := e.Apply(t.Context(), pod.Path(), tproxyRules(t)); err != nil {
+		if _, err := e.Apply(t.Context(), at(pod), tproxyRules(t)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -42,6 +42,14 @@ func logCNI(log logr.Logger, e cniinstall.Event) {
 	switch e.Kind {
 	case cniinstall.Contended, cniinstall.Failed:
 		log.Error(e.Err, "CNI plugin not installed")
+	case cniinstall.OtherBinary:
+		log.Error(e.Err, "CNI plugin of another version in use")
+	case cniinstall.NotCalled:
+		log.Error(e.Err, "CNI plugin not called by the container runtime")
+	case cniinstall.Leftover:
+		log.Error(e.Err, "CNI plugin still in the chain")
+	case cniinstall.Removed:
+		log.Info("CNI plugin taken out of the chain")
 	case cniinstall.Waiting:
 		log.Info("no network to chain the CNI plugin to yet", "reason", e.Err.Error())
 	default:
@@ -53,7 +61,8 @@ func logCNI(log logr.Logger, e cniinstall.Event) {
 func nodeEvents(recorder events.EventRecorder, name string) func(cniinstall.Event) {
 	node := nodeRef(name)
 	return func(e cniinstall.Event) {
-		if e.Kind == cniinstall.Contended || e.Kind == cniinstall.Failed {
+		switch e.Kind {
+		case cniinstall.Contended, cniinstall.Failed, cniinstall.Waiting, cniinstall.OtherBinary, cniinstall.NotCalled, cniinstall.Leftover:
 			recorder.Eventf(node, nil, corev1.EventTypeWarning, "CNIChain"+string(e.Kind), "InstallCNI", "%s: %v", e.Path, e.Err)
 		}
 	}

@@ -14,12 +14,19 @@ import (
 func TestTroubleWithTheChainIsAnEventOnTheNode(t *testing.T) {
 	recorder := events.NewFakeRecorder(10)
 	tell := nodeEvents(recorder, "node1")
-	for _, kind := range []cniinstall.EventKind{cniinstall.BinaryPlaced, cniinstall.Chained, cniinstall.Repaired, cniinstall.Waiting} {
+	for _, kind := range []cniinstall.EventKind{cniinstall.BinaryPlaced, cniinstall.Chained, cniinstall.Repaired, cniinstall.Removed} {
 		tell(cniinstall.Event{Kind: kind, Path: "/etc/cni/net.d/10-net.conflist", Err: errors.New("none")})
 	}
-	tell(cniinstall.Event{Kind: cniinstall.Contended, Path: "/etc/cni/net.d/10-net.conflist", Err: errors.New("another project")})
-	if got := <-recorder.Events; !strings.HasPrefix(got, "Warning CNIChainContended /etc/cni/net.d/10-net.conflist: another project") {
-		t.Errorf("event %q", got)
+	if n := len(recorder.Events); n != 0 {
+		t.Errorf("%d events of what is in order", n)
+	}
+	for _, kind := range []cniinstall.EventKind{
+		cniinstall.Contended, cniinstall.Failed, cniinstall.Waiting, cniinstall.OtherBinary, cniinstall.NotCalled, cniinstall.Leftover,
+	} {
+		tell(cniinstall.Event{Kind: kind, Path: "/etc/cni/net.d", Err: errors.New("the reason")})
+		if got, want := <-recorder.Events, "Warning CNIChain"+string(kind)+" /etc/cni/net.d: the reason"; !strings.HasPrefix(got, want) {
+			t.Errorf("event %q, want %q", got, want)
+		}
 	}
 	if n := len(recorder.Events); n != 0 {
 		t.Errorf("%d events of what is in order", n)

@@ -28,7 +28,7 @@ type earlyEntrance struct {
 
 // addEarlyEntrance registers it where NRI was to be the way. Who switched both ways off knows.
 func (a *agent) addEarlyEntrance(mgr manager.Manager) error {
-	if a.nri == nil || a.CNI != CNIOff {
+	if a.nri == nil || a.CNI == CNIInstall {
 		return nil
 	}
 	e := earlyEntrance{offered: a.nri.Offered, recorder: mgr.GetEventRecorder(Name), node: a.NodeName, log: ctrl.Log}

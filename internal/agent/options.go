@@ -16,8 +16,9 @@ const (
 
 // What the agent does about the CNI chain.
 const (
-	CNIOff     = "off"
-	CNIInstall = "install"
+	CNIOff       = "off"
+	CNIInstall   = "install"
+	CNIUninstall = "uninstall"
 )
 
 // Options are what Run needs; internal/cli has a flag for each and its words.
@@ -35,7 +36,7 @@ type Options struct {
 	StartupTaint            bool
 
 	NRI NRI
-	// CNI is CNIOff or CNIInstall; Chain says how.
+	// CNI is CNIOff, CNIInstall or CNIUninstall; Chain says how.
 	CNI   string
 	Chain Chain
 	// FailOpen lets pods start whose rules could not be programmed in time.

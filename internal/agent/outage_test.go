@@ -12,37 +12,21 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/containerd/nri/pkg/adaptation"
 	"github.com/containerd/nri/pkg/api"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 	"k8s.io/client-go/rest"
 
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/podnet"
-	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/runtime/nri"
 )
-
-// fakeBackend remembers what it has written, and refuses the host's namespace as the real ones do.
-type fakeBackend struct {
-	backend
-	mu      sync.Mutex
-	applied []string
-}
-
-func (*fakeBackend) Name() string { return "fake" }
-
-func (b *fakeBackend) Apply(_ context.Context, netns string, _ iptables.Ruleset) (bool, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.applied = append(b.applied, netns)
-	return true, nil
-}
-
-func (*fakeBackend) Present(context.Context, string) (bool, error) { return false, nil }
 
 type fakeRuntimeFinder struct{}
 
@@ -57,7 +41,8 @@ type testAgent struct {
 	*agent
 	runtime *adaptation.Adaptation
 	health  *health
-	backend *fakeBackend
+	applied *atomic.Int64 // calls of the backend
+	netns   string        // the pod's
 	stop    func() error
 }
 
@@ -68,7 +53,7 @@ func runAgent(t *testing.T, apiURL string) *testAgent {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	r := &testAgent{runtime: newNRIRuntime(t, dir), backend: &fakeBackend{}, health: &health{"unix", filepath.Join(dir, "health.sock")}}
+	r := &testAgent{runtime: newNRIRuntime(t, dir), applied: &atomic.Int64{}, health: &health{"unix", filepath.Join(dir, "health.sock")}, netns: kerneltest.New(t).Path()}
 	r.agent = &agent{
 		Options: Options{
 			NodeName: "node", HealthAddr: "unix://" + r.health.address, MetricsAddr: "0", CNI: CNIOff,
@@ -77,7 +62,7 @@ func runAgent(t *testing.T, apiURL string) *testAgent {
 		},
 		door: &door{}, ready: &readiness{}, finder: fakeRuntimeFinder{}, metrics: prometheus.NewRegistry(),
 	}
-	r.agent.backend = Exclusive{chosen: r.backend}
+	r.agent.backend = choiceOf(t).exclusive(fakeBackend{apply: func(string) error { r.applied.Add(1); return nil }})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.run(ctx, &rest.Config{Host: apiURL}) }()
@@ -109,7 +94,7 @@ func (r *testAgent) start(t *testing.T, change func(*api.PodSandbox)) string {
 	t.Helper()
 	pod := &api.PodSandbox{
 		Id: "sandbox-" + fmt.Sprint(time.Now().UnixNano()), Uid: "u1", Namespace: "shop", Name: "cart",
-		Linux: &api.LinuxPodSandbox{Namespaces: []*api.LinuxNamespace{{Type: "ipc"}, {Type: "network", Path: "/run/netns/nobody"}}},
+		Linux: &api.LinuxPodSandbox{Namespaces: []*api.LinuxNamespace{{Type: "ipc"}, {Type: "network", Path: r.netns}}},
 	}
 	if change != nil {
 		change(pod)
@@ -157,15 +142,41 @@ func TestAnAgentThatStartsWithoutAPIServer(t *testing.T) {
 	wantAnswer(t, r.health, "/healthz", "200 ok")
 	server.up(t, "list")
 	r.await(t, "the API server", func() bool { return answerOf(t, r.health, "/readyz") == "200 ok: cache, runtime, nri" })
-	if got := r.start(t, nil); got != "" || len(r.backend.applied) == 0 {
-		t.Errorf("the pod is refused: %q, applied %v", got, r.backend.applied)
+	if got := r.start(t, nil); got != "" || r.applied.Load() == 0 {
+		t.Errorf("the pod is refused: %q, applied %v", got, r.applied.Load())
 	}
-	n := len(r.backend.applied)
-	if got := r.start(t, func(p *api.PodSandbox) { p.Uid = "u2" }); got == "" || len(r.backend.applied) != n {
-		t.Errorf("another pod's sandbox: %q, applied %v", got, r.backend.applied)
+	n := r.applied.Load()
+	if got := r.start(t, func(p *api.PodSandbox) { p.Uid = "u2" }); got == "" || r.applied.Load() != n {
+		t.Errorf("another pod's sandbox: %q, applied %v", got, r.applied.Load())
 	}
+	r.namesOfTheHost(t)
 	if err := r.stop(); err != nil {
 		t.Error(err)
+	}
+}
+
+// namesOfTheHost has a pod that asks, and has a network of its own, said to be in the host's namespace in every way.
+func (r *testAgent) namesOfTheHost(t *testing.T) {
+	t.Helper()
+	dir, n := t.TempDir(), r.applied.Load()
+	link, bind := filepath.Join(dir, "link"), filepath.Join(dir, "bind")
+	if err := errors.Join(os.Symlink("/proc/self/ns/net", link), os.WriteFile(bind, nil, 0o600), unix.Mount("/proc/self/ns/net", bind, "", unix.MS_BIND, "")); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Unmount(bind, unix.MNT_DETACH) //nolint:errcheck // the test ends
+	for _, path := range []string{
+		"/proc/self/ns/net", "/proc/1/ns/net", fmt.Sprintf("/proc/%d/ns/net", os.Getpid()), link, bind,
+		"", "proc/self/ns/net", "/proc/self/fd/../ns/net", dir + "/../../proc/self/ns/net", "/nonexistent",
+	} {
+		if got := r.start(t, func(p *api.PodSandbox) { p.Linux.Namespaces[1].Path = path }); !strings.Contains(got, "refuses pod shop/cart") {
+			t.Errorf("%q: %q", path, got)
+		}
+	}
+	if got := r.start(t, func(p *api.PodSandbox) { p.Linux.Namespaces = p.Linux.Namespaces[:1] }); !strings.Contains(got, "refuses pod") {
+		t.Errorf("no network: %q", got)
+	}
+	if r.applied.Load() != n {
+		t.Errorf("the backend was called %d times", r.applied.Load()-n)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -17,8 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
-	"istio-pod-network-controller/runtime/cniinstall"
 	"istio-pod-network-controller/runtime/nri"
 )
 
@@ -68,8 +67,7 @@ type agent struct {
 	finder  runtimeFinder
 	told    []func() bool // see controllers.Programmer.Told
 	nri     *nri.Entrance // nil: switched off
-
-	installed atomic.Pointer[cniinstall.Installer] // nil: not yet
+	cni     cniParts
 }
 
 func (a *agent) run(told context.Context, config *rest.Config) error {
@@ -87,17 +85,17 @@ func (a *agent) run(told context.Context, config *rest.Config) error {
 		return err
 	}
 	defer stopHealth()
-	keepChain := func(mgr manager.Manager, p *controllers.Programmer) error { return a.addChain(told, mgr, p) }
+	addCNI := func(mgr manager.Manager, p *controllers.Programmer) error { return a.addCNI(told, mgr, p) }
 	group, ctx := errgroup.WithContext(told) // the first that fails ends the others
 	for _, e := range entrances {
 		group.Go(func() error { return e(logr.NewContext(ctx, ctrl.Log)) })
 	}
-	group.Go(func() error { return a.manage(ctx, config, keepChain) })
+	group.Go(func() error { return a.manage(ctx, config, addCNI) })
 	return group.Wait()
 }
 
 // manage reaches the API server, and then runs what needs it.
-func (a *agent) manage(ctx context.Context, config *rest.Config, keepChain func(manager.Manager, *controllers.Programmer) error) error {
+func (a *agent) manage(ctx context.Context, config *rest.Config, addCNI func(manager.Manager, *controllers.Programmer) error) error {
 	mgr, err := reachAPI(ctx, config, a.Options, a.door)
 	if err != nil {
 		return nil // told to end before there was an API server
@@ -106,7 +104,7 @@ func (a *agent) manage(ctx context.Context, config *rest.Config, keepChain func(
 	if err != nil {
 		return err
 	}
-	if err := keepChain(mgr, c.programmer); err != nil {
+	if err := addCNI(mgr, c.programmer); err != nil {
 		return err
 	}
 	opened := make(chan error, 1)
@@ -135,7 +133,7 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 	pods := controllers.Reader{Cache: mgr.GetCache(), Live: mgr.GetAPIReader()}
 	writer := controllers.NewWriter(mgr.GetClient(), pods, mgr.GetEventRecorder(Name))
 	programmer := &controllers.Programmer{
-		Intent: a.Intent, Backend: a.backend, BackendName: a.backend.Name(), Finder: a.finder, Pods: pods,
+		Intent: a.Intent, Backend: a.backend, BackendName: a.backend.Name(), Namespaces: a.backend, Finder: a.finder, Pods: pods,
 		Reporter: writer, Ledger: ledger, Metrics: counters, Told: a.told,
 	}
 	watch := &controllers.PodWatch{Client: mgr.GetCache(), Programmer: programmer}
@@ -172,10 +170,17 @@ func newBackend(ctx context.Context, name string, r prometheus.Registerer) (Excl
 		return Exclusive{}, err
 	}
 	info, programs := backendMetrics()
-	if err := errors.Join(r.Register(info), r.Register(programs)); err != nil {
+	panics := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: controllers.MetricPrefix + "backend_panics_total", Help: "Panics while a pod's namespace was worked on: faults of the agent's, each of which cost one pod its look.",
+	})
+	if err := errors.Join(r.Register(info), r.Register(programs), r.Register(panics)); err != nil {
 		return Exclusive{}, fmt.Errorf("register metrics: %w", err)
 	}
 	choice.observe = func(_ string, took time.Duration) { programs.WithLabelValues(BackendIptables).Observe(took.Seconds()) }
+	choice.panicked = func(ctx context.Context, p *netns.PanicError) {
+		panics.Inc()
+		logr.FromContextOrDiscard(ctx).Error(p, "backend panicked", "stack", string(p.Stack))
+	}
 	backend, reason, err := choice.choose(ctx, name)
 	if err != nil {
 		return Exclusive{}, fmt.Errorf("--backend %s: %w", name, err)

@@ -29,7 +29,10 @@ func (f *cniFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.Source, "cni-plugin-source", "/"+cni.PluginType, "the plugin's binary in the agent's image")
 	fs.StringVar(&f.Plugin.Socket, "cni-socket", cni.DefaultSocket, "the socket between the plugin and the agent, a path on the node")
 	fs.BoolVar(&f.Plugin.FailOpen, "cni-fail-open", false, "let pods start without rules while the agent is away")
-	fs.StringSliceVar(&f.Plugin.ExcludeNamespaces, "cni-exclude-namespaces", nil, "namespaces whose pods start whatever state the agent is in")
+	fs.BoolVar(&f.Plugin.StatusNeedsAgent, "cni-status-needs-agent", false,
+		"have CNI's STATUS fail while the agent is away: the node is then NotReady, and Kubernetes evicts its pods after some minutes")
+	fs.StringSliceVar(&f.Plugin.ExcludeNamespaces, "cni-exclude-namespaces", nil,
+		"namespaces whose pods start whatever state the agent is in; * stands for any characters, as in openshift-*")
 }
 
 // validate names every fault at once.

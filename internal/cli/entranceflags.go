@@ -18,7 +18,7 @@ func (o *runOptions) addEntranceFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.NRI.Name, "nri-name", nri.DefaultName, "the name by which the runtime knows its plugin")
 	fs.StringVar(&o.NRI.Index, "nri-index", nri.DefaultIndex, "two digits by which the runtime orders its NRI plugins")
 	fs.BoolVar(&o.FailOpen, "fail-open", false, "let pods start whose rules could not be programmed in time; the watch repeats it")
-	fs.StringVar(&o.CNI, "cni", agent.CNIOff, "have the CNI chain ask before a pod's first container: off or install")
+	fs.StringVar(&o.CNI, "cni", agent.CNIOff, "have the CNI chain ask before a pod's first container: off, install, or uninstall, which takes out of the node what is left of install")
 	o.chain.add(fs)
 }
 
@@ -30,9 +30,9 @@ func (o *runOptions) validateEntrances() error {
 		errs = append(errs, fmt.Errorf("--nri: value %q: want auto, required or off", o.NRI.Mode))
 	}
 	switch o.CNI {
-	case agent.CNIOff, agent.CNIInstall:
+	case agent.CNIOff, agent.CNIInstall, agent.CNIUninstall:
 	default:
-		errs = append(errs, fmt.Errorf("--cni: value %q: want off or install", o.CNI))
+		errs = append(errs, fmt.Errorf("--cni: value %q: want off, install or uninstall", o.CNI))
 	}
 	return errors.Join(append(errs, o.chain.validate())...)
 }

@@ -31,7 +31,7 @@ func (f *intentFlags) add(fs *pflag.FlagSet) {
 		to             *string
 		name, std, use string
 	}{
-		{&d.InterceptionMode, "interception-mode", std.InterceptionMode, "how inbound traffic reaches the proxy: REDIRECT, TPROXY or NONE"},
+		{&d.InterceptionMode, "interception-mode", std.InterceptionMode, "how inbound traffic reaches the proxy: REDIRECT, TPROXY, or NONE for no rules at all"},
 		{&d.IncludeOutboundIPRanges, "include-outbound-ip-ranges", std.IncludeOutboundIPRanges, "CIDRs whose traffic goes to the proxy, * for all"},
 		{&d.ExcludeOutboundIPRanges, "exclude-outbound-ip-ranges", std.ExcludeOutboundIPRanges, "CIDRs whose traffic stays direct"},
 		{&d.IncludeInboundPorts, "include-inbound-ports", std.IncludeInboundPorts, "inbound ports that go to the proxy, * for all"},
@@ -40,6 +40,7 @@ func (f *intentFlags) add(fs *pflag.FlagSet) {
 		{&d.ExcludeOutboundPorts, "exclude-outbound-ports", std.ExcludeOutboundPorts, "outbound ports that stay direct"},
 		{&d.EnvoyPort, "envoy-port", std.EnvoyPort, "port on which the proxy takes outbound traffic"},
 		{&d.EnvoyInboundPort, "envoy-inbound-port", std.EnvoyInboundPort, "port on which the proxy takes inbound traffic"},
+		{&d.IPv6, "ipv6", std.IPv6, "capture, or direct to leave IPv6 alone where proxies have no listeners for it"},
 		{&d.EnvoyTunnelPort, "envoy-tunnel-port", std.EnvoyTunnelPort, "port of the proxy's tunnel (HBONE), never redirected"},
 	} {
 		fs.StringVar(s.to, s.name, s.std, s.use+", for pods that do not say otherwise")

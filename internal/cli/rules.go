@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"istio-pod-network-controller/internal/agent"
+	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/iptables/xtables"
 )
@@ -68,7 +69,7 @@ func newApply(o *rulesOptions) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			changed, err := b.Apply(cmd.Context(), o.netns, want)
+			changed, err := b.Apply(cmd.Context(), o.place(), want)
 			if err != nil {
 				return err
 			}
@@ -92,7 +93,7 @@ func newVerify(o *rulesOptions) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			drift, err := b.Verify(cmd.Context(), o.netns, want)
+			drift, err := b.Verify(cmd.Context(), o.place(), want)
 			if err != nil {
 				return err
 			}
@@ -120,7 +121,7 @@ func newShow(o *rulesOptions) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			have, ok, err := b.List(cmd.Context(), o.netns)
+			have, ok, err := b.List(cmd.Context(), o.place())
 			switch {
 			case err != nil:
 				return err
@@ -147,7 +148,7 @@ func newRemove(o *rulesOptions) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			removed, err := b.Remove(cmd.Context(), o.netns)
+			removed, err := b.Remove(cmd.Context(), o.place())
 			if err != nil {
 				return err
 			}
@@ -156,6 +157,8 @@ func newRemove(o *rulesOptions) *cobra.Command {
 		},
 	}
 }
+
+func (o *rulesOptions) place() podnet.Place { return podnet.Place{Path: o.netns} }
 
 // open gives the backend, having looked at the flags that every use of it needs.
 func (o *rulesOptions) open(ctx context.Context) (agent.Exclusive, error) {

@@ -44,7 +44,7 @@ func TestTheChartRendersEveryFlagOfRun(t *testing.T) {
 	}
 	var want, got []string
 	newRun().Flags().VisitAll(func(f *pflag.Flag) { want = append(want, f.Name) })
-	for _, m := range regexp.MustCompile(`--([a-z-]+)=`).FindAllStringSubmatch(string(text), -1) {
+	for _, m := range regexp.MustCompile(`--([a-z0-9-]+)=`).FindAllStringSubmatch(string(text), -1) {
 		got = append(got, m[1])
 	}
 	slices.Sort(want)

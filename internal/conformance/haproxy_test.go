@@ -112,6 +112,7 @@ func (w world) runProxy(t *testing.T, haproxy string) (log string) {
 	cmd := exec.CommandContext(ctx, haproxy, "-db", "-f", config)
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1337, Gid: 1337}}
+	cmd.Dir = dir // HAProxy ends where it may not be, as in a checkout in /root
 	if err := w.pod().Do(cmd.Start); err != nil {
 		t.Fatal(err)
 	}

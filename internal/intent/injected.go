@@ -10,15 +10,15 @@ import (
 const ProxyContainer = "istio-proxy"
 
 const (
-	keyInject = "sidecar.istio.io/inject"
-	keyStatus = "sidecar.istio.io/status"
+	keyInject   = "sidecar.istio.io/inject"
+	keyInjected = "sidecar.istio.io/status"
 )
 
 // injected judges a pod as Istio's CNI plugin does, so that the agent can stand in for it; "" means that it is redirected.
 func injected(pod *corev1.Pod) Reason {
 	proxy := findContainer(pod, ProxyContainer)
 	if proxy != nil {
-		if boolEnv(proxy, "DISABLE_ENVOY") {
+		if boolEnv(proxy, envProxyless) {
 			return Proxyless
 		}
 	}
@@ -28,7 +28,7 @@ func injected(pod *corev1.Pod) Reason {
 		inject = pod.Annotations[keyInject]
 	}
 	refused, err := strconv.ParseBool(inject)
-	_, status := pod.Annotations[keyStatus]
+	_, status := pod.Annotations[keyInjected]
 	switch {
 	case proxy == nil:
 		return NoProxyInject

@@ -19,41 +19,30 @@ const (
 	KeyOutboundPort = "pod-network-controller.istio.io/envoy-port"
 	KeyInboundPort  = "pod-network-controller.istio.io/envoy-inbound-port"
 	KeyTunnelPort   = "pod-network-controller.istio.io/envoy-tunnel-port"
+	KeyIPv6         = "pod-network-controller.istio.io/ipv6"
+)
+
+// OpenShift's signs of pods that it runs for itself.
+const (
+	keyDeployer = "openshift.io/deployer-pod-for.name"
+	keyBuild    = "openshift.io/build.name"
 )
 
 // Intent is what a pod asks for.
 type Intent struct {
-	// Redirect tells whether the pod's traffic is to be redirected by Spec.
+	// Redirect reports whether the pod's traffic is to be redirected by Spec.
 	Redirect bool
 	// Reason says why not.
 	Reason Reason
-	Spec   iptables.Spec
+	// Asked reports whether the pod's owner expects redirection, so that a Reason is news to him: see asked.
+	Asked bool
+	Spec  iptables.Spec
+	// Notes are settings that do not have the effect that their author may expect, one sentence each.
+	Notes []string
 }
 
-// Reason says in a few words why a pod is left alone.
-type Reason string
-
-// The reasons, in the order in which they are looked at.
-const (
-	HostNetwork        Reason = "the pod uses the host's network"
-	Finished           Reason = "the pod has finished"
-	Windows            Reason = "the pod runs on Windows"
-	AgentNamespace     Reason = "the pod belongs to the agent's own namespace"
-	ExcludedNamespace  Reason = "the pod's namespace is excluded by --exclude-namespaces"
-	IstioInit          Reason = "the pod programs itself: it has an istio-init container"
-	DeployerPod        Reason = "the pod is an OpenShift deployer"
-	BuildPod           Reason = "the pod is an OpenShift build"
-	OptedOut           Reason = `the pod opts out: its annotation ` + KeyInitialize + ` is "false"`
-	NotAsked           Reason = `neither the pod nor its namespace is annotated ` + KeyInitialize + `="true"`
-	NoProxy            Reason = "only the namespace asks, and the pod has no istio-proxy container"
-	UnsupportedRuntime Reason = "the pod's runtime handler does not use the host kernel's network (--unsupported-runtime-handlers)"
-
-	NotInjected   Reason = "the pod was not injected by Istio: it has no annotation sidecar.istio.io/status"
-	InjectFalse   Reason = "the pod's sidecar.istio.io/inject is false"
-	Proxyless     Reason = "the pod's proxy is switched off by DISABLE_ENVOY"
-	NotSidecar    Reason = "the pod's proxy is no sidecar"
-	NoProxyInject Reason = "the pod has no istio-proxy container"
-)
+// Removes reports whether rules that the pod was given are to be taken away. By any other Reason they stay.
+func (i Intent) Removes() bool { return i.Reason == OptedOut || i.Reason == ModeNone }
 
 // Selection says which sign makes a pod one of ours.
 type Selection string
@@ -78,23 +67,31 @@ type Config struct {
 }
 
 // Of tells what pod asks for; ns is its namespace, of which only name and annotations count, or nil where it is not known.
-// An error is the pod owner's to mend: an annotation whose value means nothing.
+// An error is the pod owner's to mend: a setting that means nothing, or settings that do not fit together.
 func Of(pod *corev1.Pod, ns *corev1.Namespace, c Config) (Intent, error) {
-	if reason := c.never(pod); reason != "" {
-		return Intent{Reason: reason}, nil
+	out := Intent{Asked: c.asked(pod, ns), Reason: c.never(pod)}
+	if out.Reason != "" {
+		return out, nil
 	}
-	reason, err := c.selects(pod, ns)
-	if err != nil || reason != "" {
-		return Intent{Reason: reason}, err
+	by, err := c.selects(pod, ns)
+	if err != nil || by.reason != "" {
+		out.Reason = by.reason
+		return out, err
 	}
-	spec, err := specOf(pod, c)
+	r := reader{annotations: pod.Annotations, asIstio: by.injection}
+	if r.value(keyMode, c.Defaults.InterceptionMode) == modeNone {
+		out.Reason = ModeNone
+		return out, nil
+	}
+	out.Spec, err = r.specOf(pod, c)
 	if err != nil {
-		return Intent{}, err
+		return Intent{Asked: out.Asked}, err
 	}
-	return Intent{Redirect: true, Spec: spec}, nil
+	out.Redirect, out.Notes = true, r.notes
+	return out, nil
 }
 
-// Supports tells whether pods of a runtime handler use the host kernel's network, so that rules in it mean something.
+// Supports reports whether pods of a runtime handler use the host kernel's network, so that rules in it mean something.
 func (c Config) Supports(handler string) bool {
 	return !slices.ContainsFunc(c.UnsupportedHandlers, func(pattern string) bool {
 		ok, err := path.Match(pattern, handler)
@@ -102,16 +99,25 @@ func (c Config) Supports(handler string) bool {
 	})
 }
 
-// Asked tells whether the pod itself or its namespace wants redirection, whatever else may stand against it.
+// Asked reports whether the pod itself or its namespace wants redirection, whatever else may stand against it.
 func Asked(pod *corev1.Pod, ns *corev1.Namespace) bool {
 	own, asked := pod.Annotations[KeyInitialize]
 	return own == "true" || !asked && ns != nil && ns.Annotations[KeyInitialize] == "true"
 }
 
+// asked reports whether the pod's owner expects redirection: the pod's own annotation says "true", or a sign that --select
+// goes by covers it. A namespace's annotation covers pods with a proxy only: those without one (jobs, databases) never meant
+// to be redirected.
+func (c Config) asked(pod *corev1.Pod, ns *corev1.Namespace) bool {
+	if own, set := pod.Annotations[KeyInitialize]; set {
+		return own == "true"
+	}
+	byNamespace := c.Select != SelectInjected && Asked(pod, ns) && findContainer(pod, ProxyContainer) != nil
+	return byNamespace || c.Select != SelectAnnotation && injected(pod) == ""
+}
+
 // never are the pods that nothing they say can make ours.
 func (c Config) never(pod *corev1.Pod) Reason {
-	_, deployer := pod.Annotations["openshift.io/deployer-pod-for.name"]
-	_, build := pod.Annotations["openshift.io/build.name"]
 	switch {
 	case pod.Spec.HostNetwork:
 		return HostNetwork
@@ -125,42 +131,50 @@ func (c Config) never(pod *corev1.Pod) Reason {
 		return ExcludedNamespace
 	case findContainer(pod, "istio-init") != nil:
 		return IstioInit
-	case deployer:
-		return DeployerPod
-	case build:
-		return BuildPod
 	}
 	return ""
 }
 
-// selects gives "" for a pod that is one of ours. The pod's own "false" counts whatever the selection.
-func (c Config) selects(pod *corev1.Pod, ns *corev1.Namespace) (Reason, error) {
+// selection is why a pod is not one of ours, or by which sign it is.
+type selection struct {
+	reason    Reason
+	injection bool // not by our annotation: Istio's rules for its CNI plugin hold
+}
+
+// selects gives no reason for a pod that is one of ours. The pod's own "false" counts whatever the selection.
+func (c Config) selects(pod *corev1.Pod, ns *corev1.Namespace) (selection, error) {
 	own, set := pod.Annotations[KeyInitialize]
 	if set && own != "true" && own != "false" {
-		return "", &ValueError{Key: KeyInitialize, Value: own, Want: `"true" or "false"`}
+		return selection{}, &ValueError{Key: KeyInitialize, Value: own, Want: `"true" or "false"`}
 	}
 	if own == "false" {
-		return OptedOut, nil
+		return selection{reason: OptedOut}, nil
 	}
-	byAnnotation := annotated(pod, ns)
+	byAnnotation := selection{reason: annotated(pod, ns)}
 	switch c.Select {
 	case SelectInjected:
-		return injected(pod), nil
+		return selection{reason: injected(pod), injection: true}, nil
 	case SelectEither:
-		if byAnnotation == "" {
-			return "", nil
+		if byAnnotation.reason == "" {
+			return byAnnotation, nil
 		}
-		return injected(pod), nil
+		return selection{reason: injected(pod), injection: true}, nil
 	case SelectAnnotation:
 		return byAnnotation, nil
 	}
-	return "", errors.New("select pods: unknown selection " + string(c.Select))
+	return selection{}, errors.New("select pods: unknown selection " + string(c.Select))
 }
 
 func annotated(pod *corev1.Pod, ns *corev1.Namespace) Reason {
+	_, deployer := pod.Annotations[keyDeployer]
+	_, build := pod.Annotations[keyBuild]
 	switch {
 	case !Asked(pod, ns):
 		return NotAsked
+	case deployer:
+		return DeployerPod
+	case build:
+		return BuildPod
 	case pod.Annotations[KeyInitialize] != "true" && findContainer(pod, ProxyContainer) == nil:
 		return NoProxy
 	}

@@ -146,14 +146,15 @@ func TestSpecOfAPod(t *testing.T) {
 			keyExcludeInbound, "9090", keyIncludeOutbound, "443", keyExcludeOutbound, "",
 			KeyOutboundPort, "16001", KeyInboundPort, "16006", KeyTunnelPort, "16008",
 		)(p)
-		p.Spec.Containers[1].SecurityContext = &corev1.SecurityContext{RunAsUser: id(2000), RunAsGroup: id(0)}
+		p.Spec.Containers[1].SecurityContext = &corev1.SecurityContext{RunAsUser: id(2000)}
+		p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{RunAsGroup: id(0)}
 		p.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: id(5), RunAsGroup: id(3000)}
 	})
 	got, err := Of(pod, ns, config())
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, _ := cidrList("", "10.0.0.0/8,fd00::/8")
+	list, _ := (&reader{}).cidrList("", "10.0.0.0/8,fd00::/8")
 	want := iptables.DefaultSpec()
 	want.OutboundPort, want.InboundPort, want.TunnelPort, want.ProxyUID, want.ProxyGID = 16001, 16006, 16008, 2000, 3000
 	want.IncludeCIDRs, want.IncludeInboundPorts = iptables.CIDRs{List: list}, iptables.Ports{List: []uint16{80, 8080}}

@@ -45,14 +45,29 @@ const (
 	wantOrAll = `"*" for all, `
 )
 
+// Limits of what one setting may list. Real pods stay far below; every kernel rule set that they allow is written within a
+// second.
+const (
+	maxPorts      = 1000
+	maxCIDRs      = 1000
+	maxGroups     = 64
+	maxInterfaces = 16
+)
+
+// blanks around an item do not count; a block of YAML ends with a newline.
+const blanks = " \t\r\n"
+
 // items splits a list at its commas. Blanks around an item do not count; an item that is empty means nothing.
-func items(key, value, want string) ([]string, error) {
-	if strings.Trim(value, " \t") == "" {
+func items(key, value, want string, limit int) ([]string, error) {
+	if strings.Trim(value, blanks) == "" {
 		return nil, nil
+	}
+	if n := strings.Count(value, ",") + 1; n > limit {
+		return nil, &ValueError{Key: key, Value: value, Want: want, Why: fmt.Sprintf("%d items are more than the %d that are allowed", n, limit)}
 	}
 	out := strings.Split(value, ",")
 	for i, item := range out {
-		if out[i] = strings.Trim(item, " \t"); out[i] == "" {
+		if out[i] = strings.Trim(item, blanks); out[i] == "" {
 			return nil, &ValueError{Key: key, Value: value, Want: want, Why: fmt.Sprintf("item %d is empty", i+1)}
 		}
 	}
@@ -61,7 +76,7 @@ func items(key, value, want string) ([]string, error) {
 
 // portList parses a list in which "*" has no meaning.
 func portList(key, value string) ([]uint16, error) {
-	parts, err := items(key, value, wantPorts)
+	parts, err := items(key, value, wantPorts, maxPorts)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +97,7 @@ func portList(key, value string) ([]uint16, error) {
 
 // ports parses a list that may be "*".
 func ports(key, value string) (iptables.Ports, error) {
-	if strings.Trim(value, " \t") == "*" {
+	if strings.Trim(value, blanks) == "*" {
 		return iptables.Ports{All: true}, nil
 	}
 	list, err := portList(key, value)
@@ -90,14 +105,15 @@ func ports(key, value string) (iptables.Ports, error) {
 }
 
 // cidrList parses a list in which "*" has no meaning.
-func cidrList(key, value string) ([]netip.Prefix, error) {
-	parts, err := items(key, value, wantCIDRs)
+func (r *reader) cidrList(key, value string) ([]netip.Prefix, error) {
+	parts, err := items(key, value, wantCIDRs, maxCIDRs)
 	if err != nil {
 		return nil, err
 	}
 	var out []netip.Prefix
 	for i, part := range parts {
 		p, err := netip.ParsePrefix(part)
+		mapped := err == nil && p.Addr().Is4In6()
 		why := ""
 		switch {
 		case part == "*":
@@ -106,8 +122,12 @@ func cidrList(key, value string) ([]netip.Prefix, error) {
 			why = fmt.Sprintf("item %d, %s, has no prefix length", i+1, shown(part))
 		case err != nil:
 			why = fmt.Sprintf("item %d, %s, is no CIDR", i+1, shown(part))
-		case p.Addr().Is4In6():
-			why = fmt.Sprintf("item %d, %s, is an IPv4 address in IPv6 clothes", i+1, shown(part))
+		case mapped && r.asIstio:
+			// Istio takes it for an IPv6 prefix, which no packet has an address of.
+			r.note("%s: item %d, %s, is ignored as by Istio: no packet has an IPv4 address in its IPv6 form", key, i+1, shown(part))
+			continue
+		case mapped:
+			why = fmt.Sprintf("item %d, %s, is an IPv4 address in its IPv6 form, which no packet has: write it as IPv4", i+1, shown(part))
 		}
 		if why != "" {
 			return nil, &ValueError{Key: key, Value: value, Want: wantCIDRs, Why: why}
@@ -118,11 +138,11 @@ func cidrList(key, value string) ([]netip.Prefix, error) {
 }
 
 // cidrs parses a list that may be "*".
-func cidrs(key, value string) (iptables.CIDRs, error) {
-	if strings.Trim(value, " \t") == "*" {
+func (r *reader) cidrs(key, value string) (iptables.CIDRs, error) {
+	if strings.Trim(value, blanks) == "*" {
 		return iptables.CIDRs{All: true}, nil
 	}
-	list, err := cidrList(key, value)
+	list, err := r.cidrList(key, value)
 	return iptables.CIDRs{List: list}, allToo(err)
 }
 
@@ -149,7 +169,7 @@ func interfaceName(name string) bool {
 }
 
 func interfaceList(key, value string) ([]string, error) {
-	parts, err := items(key, value, wantInterfaces)
+	parts, err := items(key, value, wantInterfaces, maxInterfaces)
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +183,7 @@ func interfaceList(key, value string) ([]string, error) {
 
 // onePort parses the proxy's listen port.
 func onePort(key, value string) (uint16, error) {
-	n, err := strconv.ParseUint(strings.Trim(value, " \t"), 10, 16)
+	n, err := strconv.ParseUint(strings.Trim(value, blanks), 10, 16)
 	if err != nil || n == 0 {
 		return 0, &ValueError{Key: key, Value: value, Want: wantPort}
 	}

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -22,6 +23,8 @@ const (
 	envGroups       = "ISTIO_OUTBOUND_OWNER_GROUPS"
 	envGroupsExcept = "ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE"
 	envLoopback     = "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR"
+	envProxyless    = "DISABLE_ENVOY"
+	envDualStack    = "ISTIO_DUAL_STACK"
 )
 
 // proxyEnv reads what the proxy's container says in its environment.
@@ -34,26 +37,39 @@ func (r *reader) proxyEnv(pod *corev1.Pod, s *iptables.Spec) {
 	if boolEnv(proxy, envDNSCapture) {
 		s.DNS = iptables.DNSAll
 	}
-	env := func(name string, parse func(key, value string) error) {
-		if value, ok := lookupEnv(proxy, name); ok {
-			if err := parse("environment of container "+ProxyContainer+", "+name, value); err != nil {
-				r.errs = append(r.errs, err)
+	if _, said := r.annotations[KeyIPv6]; !said && boolEnv(proxy, envDualStack) {
+		s.DirectIPv6 = false // its proxy listens for IPv6
+	}
+	env := func(name, standard string, parse func(key, value string) error) {
+		value, ok := lookupEnv(proxy, name)
+		if !ok {
+			return
+		}
+		key := "environment of container " + ProxyContainer + ", " + name
+		if r.asIstio {
+			if strings.Trim(value, blanks) != standard {
+				r.note("%s, value %s: ignored, as by Istio's CNI plugin, since the pod is selected by its injection; annotate it with %s to have it honoured",
+					key, shown(value), KeyInitialize)
 			}
+			return
+		}
+		if err := parse(key, value); err != nil {
+			r.errs = append(r.errs, err)
 		}
 	}
-	env(envGroups, func(key, value string) (err error) {
-		if s.OwnerGroups.All = value == "*"; !s.OwnerGroups.All {
+	env(envGroups, "*", func(key, value string) (err error) {
+		if s.OwnerGroups.All = strings.Trim(value, blanks) == "*"; !s.OwnerGroups.All {
 			s.OwnerGroups.List, err = groupList(key, value, wantOrAll+wantGroups)
 		}
 		return err
 	})
 	if s.OwnerGroups.All { // as in Istio, exceptions make sense of all only
-		env(envGroupsExcept, func(key, value string) (err error) {
+		env(envGroupsExcept, "", func(key, value string) (err error) {
 			s.OwnerGroups.Exclude, err = groupList(key, value, wantGroups)
 			return err
 		})
 	}
-	env(envLoopback, func(key, value string) (err error) {
+	env(envLoopback, loopbackCIDR, func(key, value string) (err error) {
 		s.LoopbackCIDR, err = loopback(key, value)
 		return err
 	})
@@ -71,7 +87,7 @@ func lookupEnv(c *corev1.Container, name string) (value string, ok bool) {
 const wantGroups = "numeric group ids separated by commas, at most 64"
 
 func groupList(key, value, want string) ([]uint32, error) {
-	parts, err := items(key, value, want)
+	parts, err := items(key, value, want, maxGroups)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +104,7 @@ func groupList(key, value, want string) ([]uint32, error) {
 }
 
 func loopback(key, value string) (netip.Prefix, error) {
-	p, err := netip.ParsePrefix(value)
+	p, err := netip.ParsePrefix(strings.Trim(value, blanks))
 	if err != nil || !p.Addr().Is4() || !p.Addr().IsLoopback() || p.Bits() < 8 {
 		return netip.Prefix{}, &ValueError{Key: key, Value: value, Want: "a CIDR inside 127.0.0.0/8"}
 	}

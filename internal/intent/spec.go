@@ -1,9 +1,9 @@
 package intent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"math"
 	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,9 +26,6 @@ const (
 	keyKubevirt          = "traffic.sidecar.istio.io/kubevirtInterfaces" // deprecated
 )
 
-// proxyID is the uid and gid of Istio's proxy where nothing else is said.
-const proxyID = 1337
-
 // loopbackCIDR is what Istio takes for the pod's own loopback where nothing else is said: one address, not 127.0.0.0/8.
 const loopbackCIDR = "127.0.0.1/32"
 
@@ -47,6 +44,7 @@ type Defaults struct {
 	EnvoyPort               string
 	EnvoyInboundPort        string
 	EnvoyTunnelPort         string
+	IPv6                    string
 }
 
 // StandardDefaults are Istio's.
@@ -54,7 +52,7 @@ func StandardDefaults() Defaults {
 	return Defaults{
 		InterceptionMode: string(iptables.ModeRedirect), IncludeOutboundIPRanges: "*", IncludeInboundPorts: "*",
 		ExcludeInboundPorts: "15020", ExcludeOutboundPorts: "15020",
-		EnvoyPort: "15001", EnvoyInboundPort: "15006", EnvoyTunnelPort: "15008",
+		IPv6: ipv6Capture, EnvoyPort: "15001", EnvoyInboundPort: "15006", EnvoyTunnelPort: "15008",
 	}
 }
 
@@ -66,10 +64,16 @@ func (d Defaults) Validate() error {
 }
 
 // specOf reads everything that a pod says about its traffic.
-func specOf(pod *corev1.Pod, c Config) (iptables.Spec, error) {
-	r := reader{annotations: pod.Annotations}
+func (r *reader) specOf(pod *corev1.Pod, c Config) (iptables.Spec, error) {
 	s := r.spec(c.Defaults)
-	s.ProxyUID, s.ProxyGID = proxyOwner(pod)
+	var note string
+	var err error
+	if s.ProxyUID, s.ProxyGID, note, err = proxyOwner(pod); err != nil {
+		r.errs = append(r.errs, err)
+	}
+	if note != "" {
+		r.note("%s", note)
+	}
 	r.interfaces(&s)
 	r.proxyEnv(pod, &s)
 	r.dnsCapture(pod, c, &s)
@@ -78,18 +82,38 @@ func specOf(pod *corev1.Pod, c Config) (iptables.Spec, error) {
 		if check.DNS == iptables.DNSResolvConf {
 			check.Resolvers = []netip.Addr{netip.IPv6Unspecified()} // the runtime may know them
 		}
-		if err := check.Validate(); err != nil {
+		if err := errors.Join(check.Validate(), checkable(check)); err != nil {
 			r.errs = append(r.errs, fmt.Errorf("what the pod asks for does not fit together: %w", err))
 		}
 	}
 	return s, errors.Join(r.errs...)
 }
 
-// reader reads settings and gathers what is wrong with them.
+// reader reads settings and gathers what is wrong with them, and what is odd.
 type reader struct {
 	annotations map[string]string
+	asIstio     bool // ignore what Istio's CNI plugin ignores, with a note
 	flags       bool // name flags, not annotations, in messages
 	errs        []error
+	notes       []string
+}
+
+// note keeps a sentence about a setting. Few are enough to see what is wrong.
+func (r *reader) note(format string, args ...any) {
+	if len(r.notes) < maxNotes {
+		r.notes = append(r.notes, fmt.Sprintf(format, args...))
+	}
+}
+
+// maxNotes bounds what is said of one pod.
+const maxNotes = 3
+
+// value is the annotation's, or the default where there is none.
+func (r *reader) value(key, standard string) string {
+	if v, ok := r.annotations[key]; ok {
+		return v
+	}
+	return standard
 }
 
 func (r *reader) spec(d Defaults) iptables.Spec {
@@ -99,12 +123,13 @@ func (r *reader) spec(d Defaults) iptables.Spec {
 		OutboundPort:         read(r, KeyOutboundPort, "envoy-port", d.EnvoyPort, onePort),
 		InboundPort:          read(r, KeyInboundPort, "envoy-inbound-port", d.EnvoyInboundPort, onePort),
 		TunnelPort:           read(r, KeyTunnelPort, "envoy-tunnel-port", d.EnvoyTunnelPort, onePort),
-		IncludeCIDRs:         read(r, keyIncludeCIDRs, "include-outbound-ip-ranges", d.IncludeOutboundIPRanges, cidrs),
-		ExcludeCIDRs:         read(r, keyExcludeCIDRs, "exclude-outbound-ip-ranges", d.ExcludeOutboundIPRanges, cidrList),
+		IncludeCIDRs:         read(r, keyIncludeCIDRs, "include-outbound-ip-ranges", d.IncludeOutboundIPRanges, r.cidrs),
+		ExcludeCIDRs:         read(r, keyExcludeCIDRs, "exclude-outbound-ip-ranges", d.ExcludeOutboundIPRanges, r.cidrList),
 		IncludeInboundPorts:  read(r, keyIncludeInbound, "include-inbound-ports", d.IncludeInboundPorts, ports),
 		ExcludeInboundPorts:  append(excludeIn, alwaysExcluded()...),
 		IncludeOutboundPorts: read(r, keyIncludeOutbound, "include-outbound-ports", d.IncludeOutboundPorts, portList),
 		ExcludeOutboundPorts: read(r, keyExcludeOutbound, "exclude-outbound-ports", d.ExcludeOutboundPorts, portList),
+		DirectIPv6:           read(r, KeyIPv6, "ipv6", cmp.Or(d.IPv6, ipv6Capture), directIPv6),
 		OwnerGroups:          iptables.Groups{All: true},
 		LoopbackCIDR:         netip.MustParsePrefix(loopbackCIDR),
 	}
@@ -126,12 +151,30 @@ func read[T any](r *reader, key, flag, standard string, parse func(key, value st
 	return out
 }
 
+// modeNone is the interception mode in which Istio's proxy listens for nothing that is redirected. It never gets into a Spec.
+const modeNone = "NONE"
+
 func mode(key, value string) (iptables.Mode, error) {
 	switch m := iptables.Mode(value); m {
-	case iptables.ModeRedirect, iptables.ModeTProxy, iptables.ModeNone:
+	case iptables.ModeRedirect, iptables.ModeTProxy, modeNone:
 		return m, nil
 	}
 	return "", &ValueError{Key: key, Value: value, Want: "REDIRECT, TPROXY or NONE"}
+}
+
+// The values of KeyIPv6. Without IPv6 listeners, which Istio gives its proxies for dual stack only, captured connections are
+// refused; direct ones bypass the mesh.
+const (
+	ipv6Capture = "capture"
+	ipv6Direct  = "direct"
+)
+
+func directIPv6(key, value string) (bool, error) {
+	switch value {
+	case ipv6Capture, ipv6Direct:
+		return value == ipv6Direct, nil
+	}
+	return false, &ValueError{Key: key, Value: value, Want: ipv6Capture + " or " + ipv6Direct}
 }
 
 // interfaces reads the lists of interface names. The newer key of two counts when it is there, even when it is empty.
@@ -142,30 +185,4 @@ func (r *reader) interfaces(s *iptables.Spec) {
 	}
 	s.ExcludeInterfaces = read(r, keyExcludeInterfaces, "", "", interfaceList)
 	s.RerouteInterfaces = read(r, reroute, "", "", interfaceList)
-}
-
-// proxyOwner is who the proxy runs as: by its container, else by the pod, else Istio's customary ids. 0 counts as not said.
-func proxyOwner(pod *corev1.Pod) (uid, gid uint32) {
-	var ids [2]*int64
-	if c := findContainer(pod, ProxyContainer); c != nil && c.SecurityContext != nil {
-		ids = [2]*int64{c.SecurityContext.RunAsUser, c.SecurityContext.RunAsGroup}
-	}
-	if sc := pod.Spec.SecurityContext; sc != nil {
-		ids = [2]*int64{orElse(ids[0], sc.RunAsUser), orElse(ids[1], sc.RunAsGroup)}
-	}
-	return idOr(ids[0], proxyID), idOr(ids[1], proxyID)
-}
-
-func idOr(id *int64, standard uint32) uint32 {
-	if id == nil || *id <= 0 || *id > math.MaxUint32 {
-		return standard
-	}
-	return uint32(*id)
-}
-
-func orElse(a, b *int64) *int64 {
-	if a != nil && *a != 0 {
-		return a
-	}
-	return b
 }

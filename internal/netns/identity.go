@@ -35,13 +35,3 @@ func (n *NS) IdentityBy(fd int) (Identity, error) {
 	}
 	return Identity{ID: n.id, Cookie: cookie}, nil
 }
-
-// Socket opens a socket inside the namespace. It belongs to the caller, who closes it before the call ends: it keeps the
-// namespace alive.
-func (n *NS) Socket(domain, kind, protocol int) (fd int, err error) {
-	err = n.Do(func() (err error) {
-		fd, err = unix.Socket(domain, kind|unix.SOCK_CLOEXEC, protocol)
-		return err
-	})
-	return fd, err
-}

@@ -3,6 +3,8 @@ package netns_test
 import (
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/netns"
 )
@@ -46,5 +48,31 @@ func TestAnIdentityIsNeverGivenAnew(t *testing.T) {
 		if err := ns.Close(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+func TestASocketIsInsideAndItsThreadIsNot(t *testing.T) {
+	host, err := netns.Open("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	ns := kerneltest.New(t)
+	inside, outside := identity(t, ns), identity(t, host)
+	for range 50 {
+		fd, err := ns.Socket(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if id, err := ns.IdentityBy(fd); err != nil || id != inside || id == outside {
+			t.Errorf("%+v, want %+v: %v", id, inside, err)
+		}
+		if err := unix.Close(fd); err != nil {
+			t.Error(err)
+		}
+	}
+	mustBeOutside(t, host)
+	if fd, err := ns.Socket(-1, unix.SOCK_DGRAM, 0); err == nil || fd != -1 {
+		t.Errorf("socket %d of no family: %v", fd, err)
 	}
 }

@@ -12,17 +12,20 @@ import (
 const (
 	// lockPause lies between two looks at a lock that somebody else has.
 	lockPause = time.Millisecond
-	// lockLimit is how long somebody may have it: beyond what any agent takes for one namespace.
-	lockLimit = 500 * time.Millisecond
+	// lockLimit is how long somebody may have it: beyond what any agent takes for one namespace, and a part of what a runtime
+	// waits for the answer to a new pod.
+	lockLimit = 250 * time.Millisecond
+	// lockShare is the part of the caller's time that waiting may take: the rest is for the work.
+	lockShare = 3
 )
 
 // Alone calls look, and act unless look finds nothing to do, while no other process does the same with the namespace. Two
 // agents are on a node while one takes over from the other, and what one of them reads, to write something else in its
 // place, must not be changed by the other between the two. Nobody waits who has nothing to do.
 //
-// It is the namespace's file itself that is locked, which every process sees whatever path it came by; Close, or the end of
-// the process, gives it back. A lock that is held too long is passed over: the processes of a pod can take that of their
-// own namespace, and an agent can be stopped while it has one. Neither may keep the pod from its rules.
+// The lock is on the namespace's file itself, which every process sees whatever path it came by. Close gives it back, and so
+// does the end of the process. A lock that is held for 250 ms, or a third of the caller's time, is passed over: the processes
+// of a pod can take that of their own namespace, and an agent can be stopped while it has one.
 func (n *NS) Alone(ctx context.Context, look func() (done bool, err error), act func() error) error {
 	alone, err := n.tryLock()
 	if err != nil {
@@ -46,7 +49,11 @@ func (n *NS) Alone(ctx context.Context, look func() (done bool, err error), act 
 func (n *NS) lock(ctx context.Context) error {
 	tick := time.NewTicker(lockPause)
 	defer tick.Stop()
-	for start := time.Now(); time.Since(start) < lockLimit; {
+	limit := lockLimit
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(deadline)/lockShare)
+	}
+	for start := time.Now(); time.Since(start) < limit; {
 		if got, err := n.tryLock(); err != nil || got {
 			return err
 		}
@@ -55,6 +62,9 @@ func (n *NS) lock(ctx context.Context) error {
 		case <-ctx.Done():
 			return fmt.Errorf("wait for another process that works on the network namespace: %w", ctx.Err())
 		}
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("wait for another process that works on the network namespace: %w", err)
 	}
 	return nil
 }

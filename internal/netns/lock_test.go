@@ -91,7 +91,15 @@ func TestALockThatIsNotGivenBackIsPassedOver(t *testing.T) {
 	if took := time.Since(start); err != nil || !acted || took < 100*time.Millisecond {
 		t.Errorf("acted %v after %s: %v", acted, took, err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	// Who has less time than that keeps most of it for the work.
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	start, acted = time.Now(), false
+	err = other(t, ns).Alone(ctx, todo, func() error { acted = ctx.Err() == nil; return nil })
+	if took := time.Since(start); err != nil || !acted || took > 250*time.Millisecond {
+		t.Errorf("with 300 ms: acted %v after %s: %v", acted, took, err)
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), -time.Millisecond)
 	defer cancel()
 	act := func() error { t.Error("acted although the caller's time was up"); return nil }
 	if err := other(t, ns).Alone(ctx, todo, act); !errors.Is(err, context.DeadlineExceeded) {

@@ -107,6 +107,12 @@ func TestDoLeavesEveryOtherThreadWhereItWas(t *testing.T) {
 			t.Fatalf("the function's error was lost: %v", err)
 		}
 	}
+	mustBeOutside(t, host)
+}
+
+// mustBeOutside has goroutines look where they are, on all threads there are.
+func mustBeOutside(t *testing.T, host *netns.NS) {
+	t.Helper()
 	tasks, err := filepath.Glob("/proc/self/task/*/ns/net")
 	if err != nil {
 		t.Fatal(err)

@@ -44,6 +44,39 @@ type Sandbox struct {
 	Nameservers string `json:"nameservers,omitempty"`
 	// RuntimeHandler is the runtime class's handler, empty for the runtime's default.
 	RuntimeHandler string `json:"runtimeHandler,omitempty"`
+	// Identity is that of the namespace that NetNS led to when it was first seen. Zero: it was not seen yet.
+	Identity Identity `json:"-"`
+	// Attempt and CreatedAt (nanoseconds since 1970) order the sandboxes of one pod. CreatedAt 0: the runtime has not said.
+	Attempt   uint32 `json:"-"`
+	CreatedAt int64  `json:"-"`
+}
+
+// Identity tells network namespaces apart whatever path leads to them. Compare two with ==.
+type Identity struct {
+	Dev, Ino uint64
+	// Cookie is never used again by the kernel, as an inode is; 0 where the kernel has none (before Linux 5.14).
+	Cookie uint64
+}
+
+// Place is a path to a network namespace and the identity that it must have there; a zero Identity is not known yet.
+type Place struct {
+	Path     string
+	Identity Identity
+}
+
+// Place is where the sandbox's network namespace is.
+func (s Sandbox) Place() Place { return Place{Path: s.NetNS, Identity: s.Identity} }
+
+// NewerThan reports whether the runtime says that s was made after other, of the same pod. The kubelet counts attempts up, so
+// they come before the clock.
+func (s Sandbox) NewerThan(other Sandbox) bool {
+	if s.CreatedAt == 0 || other.CreatedAt == 0 {
+		return false
+	}
+	if s.Attempt != other.Attempt {
+		return s.Attempt > other.Attempt
+	}
+	return s.CreatedAt > other.CreatedAt
 }
 
 // Pod is "namespace/name", the form of log lines and messages.

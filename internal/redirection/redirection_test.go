@@ -64,7 +64,6 @@ func TestRulesAreProven(t *testing.T) {
 	for name, change := range map[string]func(*iptables.Spec){
 		"by default": nil,
 		"TPROXY":     func(s *iptables.Spec) { s.Mode = iptables.ModeTProxy },
-		"NONE":       func(s *iptables.Spec) { s.Mode = iptables.ModeNone },
 		"nothing included": func(s *iptables.Spec) {
 			s.IncludeCIDRs, s.IncludeInboundPorts = iptables.CIDRs{}, iptables.Ports{}
 		},

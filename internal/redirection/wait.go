@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strconv"
+	"syscall"
 	"time"
 )
 
@@ -18,6 +20,10 @@ type Options struct {
 	Timeout time.Duration
 	// Once makes one try, whatever Timeout says.
 	Once bool
+	// NoRules is for a pod that gets none, by its interception mode.
+	NoRules bool
+	// DirectIPv6 is for a pod whose IPv6 traffic is left alone.
+	DirectIPv6 bool
 }
 
 // DefaultOptions are what holds without flags.
@@ -30,6 +36,10 @@ func Run(ctx context.Context, o Options, out io.Writer) error {
 		return errors.New("--port 0: want 1 to 65535")
 	case o.Timeout <= 0 && !o.Once:
 		return errors.New("--timeout " + o.Timeout.String() + ": want more than nothing; --once tries once")
+	}
+	if o.NoRules {
+		_, err := io.WriteString(out, "the interception mode is NONE: there are no rules to wait for\n")
+		return err
 	}
 	start := time.Now()
 	proof, err := Wait(ctx, o)
@@ -55,6 +65,9 @@ func Wait(ctx context.Context, o Options) (Proof, error) {
 		return Proof{}, err
 	}
 	defer p.Close()
+	if o.DirectIPv6 {
+		p.families = slices.DeleteFunc(p.families, func(f family) bool { return f.domain == syscall.AF_INET6 })
+	}
 	tick, end := time.NewTicker(interval), time.After(o.Timeout)
 	defer tick.Stop()
 	for {

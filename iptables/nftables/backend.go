@@ -1,5 +1,8 @@
 // Package nftables puts a Ruleset into a network namespace over netlink: one table of our own, no process started, one
 // transaction for a fresh namespace and steps that no packet slips through for a change.
+//
+// A pod may hold the right to change its namespace's nftables, so whatever is read from there is taken for hostile: it is read
+// in bounded parts, compared byte by byte with what the kernel tells of our own rules, and decoded only to be shown.
 package nftables
 
 import (
@@ -7,172 +10,180 @@ import (
 	"errors"
 	"fmt"
 
-	nft "github.com/google/nftables"
-
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/iptables/routing"
 )
 
-// Backend programs namespaces. Every call opens the namespace anew, refuses the host's, and leaves no descriptor behind.
+// Backend programs namespaces. Every call opens the namespace anew, refuses the host's, and leaves no descriptor behind. It
+// comes back by its deadline, and gives a panic as a *netns.PanicError.
 type Backend struct {
-	guard  netns.Guard
-	memory *memory
+	guard      netns.Guard
+	memory     *memory
+	references *references
+	visits     *visits
 }
 
 // New makes a Backend that opens namespaces through guard.
-func New(guard netns.Guard) *Backend { return &Backend{guard: guard, memory: newMemory()} }
+func New(guard netns.Guard) *Backend {
+	return &Backend{guard: guard, memory: newMemory(), references: newReferences(), visits: &visits{late: map[string]int{}}}
+}
 
 // Name is the backend's name in flags and reports.
 func (b *Backend) Name() string { return "nftables" }
 
-// Apply makes the namespace at path hold exactly want in our table, and tells whether something had to change. A
+// Apply makes the namespace at path hold exactly want in our table, and reports whether something had to change. A
 // fresh namespace gets the whole or nothing, a change is made in steps (see commit); foreign tables are not touched.
 func (b *Backend) Apply(ctx context.Context, path string, want iptables.Ruleset) (changed bool, err error) {
-	err = b.in(ctx, path, func(ns *netns.NS, conn *nft.Conn) error {
-		now, same, err := b.glance(ns, conn, want)
-		if err != nil || same {
+	return visit(ctx, b, path, func(ns *netns.NS, s *socket) (bool, error) { return b.apply(ctx, ns, s, want) })
+}
+
+func (b *Backend) apply(ctx context.Context, ns *netns.NS, s *socket, want iptables.Ruleset) (changed bool, err error) {
+	l := b.glance(ctx, s, want)
+	if same, err := b.remembers(l, ns, want); err != nil || same {
+		return false, err
+	}
+	var c comparison
+	err = ns.Alone(ctx, func() (same bool, err error) {
+		c, err = b.compare(ctx, ns, s, want, l)
+		if err == nil && c.have.flags()&tableFlagOwner != 0 {
+			err = fmt.Errorf("table inet %s: %w", iptables.TableName, ErrOwned)
+		}
+		return err == nil && len(c.lines) == 0, err
+	}, func() error {
+		changed = true
+		b.memory.forget(l.id)
+		if err := write(ctx, ns, c, want); err != nil {
 			return err
 		}
-		var old kernelTable
-		return ns.Alone(ctx, func() (same bool, err error) {
-			old, same, err = b.compare(ns, conn, want, now)
-			return same, err
-		}, func() error {
-			changed = true
-			b.memory.forget(ns.ID())
-			if err := write(ns, conn, old, want); err != nil {
-				return err
-			}
-			b.learn(conn, ns.ID(), old, now)
-			return nil
-		})
+		if !c.have.exists() {
+			b.noteWritten(ctx, s, l)
+		}
+		return nil
 	})
 	return changed && err == nil, err
 }
 
-// learn remembers what a first transaction has written, which is one generation: if the next one is here, nobody else has
-// changed anything since now. Reading it all instead would cost as much as writing it.
-func (b *Backend) learn(conn *nft.Conn, id netns.ID, old kernelTable, now sight) {
-	if gen, err := conn.GetGen(); err == nil && old.table == nil && gen.ID == now.generation+1 {
-		b.memory.note(id, sight{generation: gen.ID, hash: now.hash})
-	}
+// comparison is how a namespace differs from what it should hold, a line a difference.
+type comparison struct {
+	have  outline
+	ref   outline // of what it should hold; unknown where there is no table to compare it with
+	lines []string
+	shape bool // they are of the table, its chains and sets themselves, not of what stands in them
 }
 
-// compare reads our table and tells whether the namespace holds want, which is then remembered of now.
-func (b *Backend) compare(ns *netns.NS, conn *nft.Conn, want iptables.Ruleset, now sight) (old kernelTable, same bool, err error) {
-	old, err = lookUp(conn)
-	if err != nil || old.table == nil {
-		return old, false, err
+// compare reads our table. That there is no difference is remembered of l.
+func (b *Backend) compare(ctx context.Context, ns *netns.NS, s *socket, want iptables.Ruleset, l look) (c comparison, err error) {
+	c.have, err = s.outline(ctx)
+	if err != nil || !c.have.exists() {
+		c.lines = c.have.differences(outline{})
+		return c, err
 	}
-	have, err := readAll(ns, conn, old)
+	ref, err := b.references.of(ctx, want, l.now.hash)
 	if err != nil {
-		return old, false, err
+		return c, err
 	}
-	if same = len(iptables.Diff(want, have)) == 0; same {
-		b.memory.note(ns.ID(), now)
+	c.ref = ref.outline
+	c.lines = c.have.differences(ref.outline)
+	if c.shape = len(c.lines) > 0; c.shape {
+		return c, nil
 	}
-	return old, same, nil
+	c.lines, err = s.differences(ctx, c.have, ref)
+	if err != nil || len(c.lines) > 0 {
+		return c, err
+	}
+	c.lines, err = beside(ns, want)
+	if err == nil && len(c.lines) == 0 {
+		b.note(l)
+	}
+	return c, err
 }
 
-// write commits want in place of old. Addresses and routes come before the rules that need them, and go after them.
-func write(ns *netns.NS, conn *nft.Conn, old kernelTable, want iptables.Ruleset) error {
+// write commits want in place of what there is. Addresses and routes come before the rules that need them, and go after them.
+func write(ctx context.Context, ns *netns.NS, c comparison, want iptables.Ruleset) error {
 	beside, err := routing.Prepare(ns, want)
 	if err != nil {
 		return err
 	}
-	if err := commit(ns, conn, old, want); err != nil {
+	if err := commit(ctx, ns, c.have, c.ref, want); err != nil {
 		return errors.Join(fmt.Errorf("commit nftables transaction: %w", err), beside.Undo())
 	}
 	return beside.Finish()
 }
 
 // Verify tells how the namespace at path differs from want. It writes nothing.
-func (b *Backend) Verify(ctx context.Context, path string, want iptables.Ruleset) (drift iptables.Drift, err error) {
-	err = b.in(ctx, path, func(ns *netns.NS, conn *nft.Conn) error {
-		now, same, err := b.glance(ns, conn, want)
-		if err != nil || same {
-			return err
-		}
-		old, err := lookUp(conn)
-		if err != nil {
-			return err
-		}
-		have, err := readAll(ns, conn, old)
-		if err != nil {
-			return err
-		}
-		if drift = iptables.Diff(want, have); len(drift) == 0 && old.table != nil {
-			b.memory.note(ns.ID(), now)
-		}
-		return nil
-	})
-	return drift, err
+func (b *Backend) Verify(ctx context.Context, path string, want iptables.Ruleset) (iptables.Drift, error) {
+	return visit(ctx, b, path, func(ns *netns.NS, s *socket) (iptables.Drift, error) { return b.verify(ctx, ns, s, want) })
 }
 
-// Present tells whether the namespace at path holds anything of ours.
+func (b *Backend) verify(ctx context.Context, ns *netns.NS, s *socket, want iptables.Ruleset) (iptables.Drift, error) {
+	l := b.glance(ctx, s, want)
+	if same, err := b.remembers(l, ns, want); err != nil || same {
+		return nil, err
+	}
+	c, err := b.compare(ctx, ns, s, want, l)
+	if err != nil || len(c.lines) == 0 {
+		return nil, err
+	}
+	have, err := read(ctx, ns, s, c.have, size(want)+moreShown)
+	if err != nil {
+		return nil, err
+	}
+	drift := iptables.Diff(want, have)
+	// The text of rules has no words for everything: what it does not show is told as it was compared.
+	if len(drift) == 0 || c.shape {
+		drift = append(drift, c.lines...)
+	}
+	return drift, nil
+}
+
+// Present reports whether the namespace at path holds anything of ours.
 func (b *Backend) Present(ctx context.Context, path string) (present bool, err error) {
-	err = b.in(ctx, path, func(_ *netns.NS, conn *nft.Conn) error {
-		table, err := ownTable(conn)
-		present = table != nil
-		return err
+	return visit(ctx, b, path, func(_ *netns.NS, s *socket) (bool, error) {
+		o, err := s.outline(ctx)
+		return o.exists(), err
 	})
-	return present, err
 }
 
-// Remove takes away all that we own in the namespace at path and tells whether there was anything.
+// Remove takes away all that we own in the namespace at path and reports whether there was anything.
 func (b *Backend) Remove(ctx context.Context, path string) (removed bool, err error) {
-	err = b.in(ctx, path, func(ns *netns.NS, conn *nft.Conn) error {
-		deleted, err := deleteTable(ctx, ns, conn)
+	return visit(ctx, b, path, func(ns *netns.NS, s *socket) (bool, error) {
+		deleted, err := deleteTable(ctx, ns, s)
 		if err != nil {
-			return err
+			return false, err
 		}
 		// Also without a table: an agent that was killed between the two leaves what stands beside it.
 		beside, err := routing.Remove(ns)
-		removed = deleted || beside
-		return err
+		return deleted || beside, err
 	})
-	return removed, err
 }
 
 // Read gives what the namespace at path holds of ours, with counters; ok is false where there is nothing.
 func (b *Backend) Read(ctx context.Context, path string) (have iptables.Ruleset, ok bool, err error) {
-	err = b.in(ctx, path, func(ns *netns.NS, conn *nft.Conn) error {
-		old, err := lookUp(conn)
-		if err != nil || old.table == nil {
-			return err
+	found, err := visit(ctx, b, path, func(ns *netns.NS, s *socket) (*iptables.Ruleset, error) {
+		o, err := s.outline(ctx)
+		if err != nil || !o.exists() {
+			return nil, err
 		}
-		ok = true
-		have, err = readAll(ns, conn, old)
-		return err
+		have, err := read(ctx, ns, s, o, maxShownElements)
+		return &have, err
 	})
-	return have, ok, err
+	if found == nil {
+		return have, false, err
+	}
+	return *found, true, err
 }
 
-func (b *Backend) in(ctx context.Context, path string, f func(*netns.NS, *nft.Conn) error) error {
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("program network namespace: %w", err)
+// size is how many elements a Ruleset's sets have, ends of intervals included.
+func size(r iptables.Ruleset) (n int) {
+	for _, s := range r.Sets {
+		n += len(s.Ports) + 2*len(s.Prefixes)
 	}
-	ns, err := b.guard.Open(path)
-	if err != nil {
-		return err
-	}
-	err = withConn(ns, func(conn *nft.Conn) error { return f(ns, conn) })
-	return errors.Join(err, ns.Close())
+	return n
 }
 
-// withConn gives f a socket inside the namespace. It does not outlive the call: it would keep the namespace of a deleted pod
-// alive.
-func withConn(ns *netns.NS, f func(*nft.Conn) error) error {
-	conn, err := nft.New(nft.WithNetNSFd(ns.Fd()), nft.AsLasting())
-	if err != nil {
-		return fmt.Errorf("open nftables socket: %w", err)
-	}
-	return errors.Join(f(conn), conn.CloseLasting())
-}
-
-func readAll(ns *netns.NS, conn *nft.Conn, old kernelTable) (iptables.Ruleset, error) {
-	have, err := old.read(ns, conn)
+func read(ctx context.Context, ns *netns.NS, s *socket, o outline, left int) (iptables.Ruleset, error) {
+	have, err := s.show(ctx, o, left)
 	if err != nil {
 		return have, err
 	}
@@ -181,7 +192,7 @@ func readAll(ns *netns.NS, conn *nft.Conn, old kernelTable) (iptables.Ruleset, e
 	return have, err
 }
 
-// Probe tells whether this kernel takes a rule set, by giving it one in a namespace made for the purpose.
+// Probe reports whether this kernel takes a rule set, by giving it one in a namespace made for the purpose.
 func (b *Backend) Probe(ctx context.Context, sample iptables.Ruleset) error {
 	ns, err := netns.New()
 	if err != nil {

@@ -192,10 +192,7 @@ func withTable(t *testing.T, ns *netns.NS, f func(*nft.Conn, *nft.Table, []*nft.
 	if err != nil {
 		t.Fatal(err)
 	}
-	table, err := ownTable(conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := ownTable()
 	chains, err := conn.ListChainsOfTableFamily(nft.TableFamilyINet)
 	if err != nil {
 		t.Fatal(err)

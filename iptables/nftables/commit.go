@@ -1,25 +1,22 @@
 package nftables
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 
 	nft "github.com/google/nftables"
+	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
 )
 
-// kernelTable is our table as the kernel has it: nil where there is none.
-type kernelTable struct {
-	table  *nft.Table
-	chains []*nft.Chain
-	sets   []*nft.Set
-}
-
-// commit makes our table hold exactly want.
+// commit makes our table, which is old, hold exactly want, which looks like ref.
 //
 // A fresh namespace gets everything in one transaction. It is spared every deletion: closing a socket after one waits until
 // no packet uses what is gone, which takes milliseconds.
@@ -31,31 +28,56 @@ type kernelTable struct {
 // up to now goes. And sets come before all rules that use them and go after them, since a rule and its set do not change at
 // the same instant either.
 //
-// Any other table, which somebody else has worked on, is deleted and made anew.
-func commit(ns *netns.NS, conn *nft.Conn, old kernelTable, want iptables.Ruleset) error {
-	b := batch{table: &nft.Table{Family: nft.TableFamilyINet, Name: iptables.TableName}, suffix: nextSuffix(old.sets)}
-	if old.table == nil || !old.shapedLike(want) {
-		if old.table != nil {
-			conn.DelTable(old.table)
+// Any other table, which somebody else has worked on, is deleted and made anew, and so is one that the steps fail at.
+func commit(ctx context.Context, ns *netns.NS, old, ref outline, want iptables.Ruleset) error {
+	if old.exists() && old.shapedLike(ref) {
+		err := refill(ctx, ns, old, want)
+		if err == nil || ctx.Err() != nil {
+			return err
 		}
-		conn.CreateTable(b.table)
-		return b.flush(conn, want.Chains, nil, want.Sets)
 	}
+	return replace(ctx, ns, old.exists(), want)
+}
+
+// replace deletes the table where there is one and makes it anew, in one transaction.
+func replace(ctx context.Context, ns *netns.NS, exists bool, want iptables.Ruleset) error {
+	return insist(ctx, func() error {
+		err := transact(ctx, ns, func(c *nft.Conn) error {
+			if exists {
+				c.DelTable(ownTable())
+			}
+			c.CreateTable(ownTable())
+			return batch{table: ownTable(), suffix: ".0"}.flush(c, want.Chains, nil, want.Sets)
+		})
+		switch {
+		case errors.Is(err, unix.ENOENT):
+			exists = false
+		case errors.Is(err, unix.EEXIST):
+			exists = true
+		}
+		return err
+	})
+}
+
+// refill changes a table of our shape in steps.
+func refill(ctx context.Context, ns *netns.NS, old outline, want iptables.Ruleset) error {
+	b := batch{table: ownTable(), suffix: nextSuffix(old.sets)}
 	first, second := stages(want)
 	gone := old.without(want)
 	steps := []func(*nft.Conn) error{
 		func(c *nft.Conn) error { return b.flush(c, nil, nil, want.Sets) },
 		func(c *nft.Conn) error { return b.flush(c, first, old.chains, nil) },
 		func(c *nft.Conn) error {
-			for _, chain := range gone {
+			for _, name := range gone {
+				chain := &nft.Chain{Table: b.table, Name: name}
 				c.FlushChain(chain)
 				c.DelChain(chain)
 			}
 			return b.flush(c, second, old.chains, nil)
 		},
 		func(c *nft.Conn) error {
-			for _, s := range old.sets {
-				c.DelSet(s)
+			for name := range old.sets {
+				c.DelSet(&nft.Set{Table: b.table, Name: name})
 			}
 			return c.Flush()
 		},
@@ -65,7 +87,7 @@ func commit(ns *netns.NS, conn *nft.Conn, old kernelTable, want iptables.Ruleset
 		if !needed[i] {
 			continue
 		}
-		if err := withConn(ns, step); err != nil {
+		if err := transact(ctx, ns, step); err != nil {
 			return fmt.Errorf("step %d of %d: %w", i+1, len(steps), err)
 		}
 	}
@@ -85,16 +107,14 @@ func stages(want iptables.Ruleset) (first, second []iptables.Chain) {
 	return first, second
 }
 
-// shapedLike tells whether every chain stands where want has it, or is one that another of our Rulesets has.
-func (k kernelTable) shapedLike(want iptables.Ruleset) bool {
-	if k.table.Flags&nft.TableFlagDormant != 0 {
+// shapedLike reports whether there is nothing but chains of ours, where ref has them, and sets.
+func (o outline) shapedLike(ref outline) bool {
+	if o.foreign || without([]byte(o.table), unix.NFTA_TABLE_USE) != without([]byte(ref.table), unix.NFTA_TABLE_USE) {
 		return false
 	}
-	for _, c := range k.chains {
-		have := chainOf(c, nil)
-		known := slices.Contains(iptables.ChainNames(), c.Name)
-		i := slices.IndexFunc(want.Chains, func(w iptables.Chain) bool { return w.Name == c.Name })
-		if !known || i >= 0 && (have.Type != want.Chains[i].Type || have.Hook != want.Chains[i].Hook || have.Priority != want.Chains[i].Priority) {
+	for name, want := range ref.chains {
+		have, ok := o.chains[name]
+		if ok && without([]byte(have), unix.NFTA_CHAIN_USE) != without([]byte(want), unix.NFTA_CHAIN_USE) {
 			return false
 		}
 	}
@@ -102,18 +122,18 @@ func (k kernelTable) shapedLike(want iptables.Ruleset) bool {
 }
 
 // without gives the chains that want does not have.
-func (k kernelTable) without(want iptables.Ruleset) []*nft.Chain {
-	return slices.DeleteFunc(slices.Clone(k.chains), func(c *nft.Chain) bool {
-		return slices.ContainsFunc(want.Chains, func(w iptables.Chain) bool { return w.Name == c.Name })
+func (o outline) without(want iptables.Ruleset) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(o.chains)), func(name string) bool {
+		return slices.ContainsFunc(want.Chains, func(w iptables.Chain) bool { return w.Name == name })
 	})
 }
 
 // nextSuffix names the generation of sets that rules are to refer to, so that they never see a set that is being refilled: in
 // the kernel, ".N" follows a set's name.
-func nextSuffix(sets []*nft.Set) string {
+func nextSuffix(sets map[string]string) string {
 	highest := -1
-	for _, s := range sets {
-		if n, err := strconv.Atoi(strings.TrimPrefix(s.Name, baseName(s.Name)+".")); err == nil {
+	for name := range sets {
+		if n, err := strconv.Atoi(strings.TrimPrefix(name, baseName(name)+".")); err == nil {
 			highest = max(highest, n)
 		}
 	}

@@ -2,31 +2,11 @@ package nftables
 
 import (
 	"encoding/binary"
-	"fmt"
-	"net/netip"
-	"slices"
 
-	nft "github.com/google/nftables"
-	"github.com/google/nftables/binaryutil"
-	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/iptables"
 )
-
-// decode is encode's inverse. A rule that nothing of ours can have written says so in its comment, and so is drift.
-func decode(r dumpedRule) iptables.Rule {
-	d := decoder{rule: iptables.Rule{Comment: r.comment}}
-	if r.unknown != "" {
-		d.rule.Comment = fmt.Sprintf("not ours: expression %s: %s", r.unknown, r.comment)
-	}
-	for _, e := range r.exprs {
-		if err := d.take(e); err != nil {
-			d.rule.Comment = fmt.Sprintf("not ours: %s: %s", err, r.comment)
-			return d.rule
-		}
-	}
-	return d.rule
-}
 
 // decoder reads expressions one by one. What the register holds is a field, with the bits that a mask has left, or a number.
 type decoder struct {
@@ -36,61 +16,64 @@ type decoder struct {
 	number []byte
 }
 
-func (d *decoder) take(e expr.Any) error {
-	switch e := e.(type) {
-	case *expr.Meta:
-		if e.SourceRegister {
-			return d.setMark(e.Key)
-		}
+// The kernel's numbers (nf_tables.h) which golang.org/x/sys/unix does not name.
+const (
+	tproxyFamily  = 1
+	tproxyRegPort = 3
+	verdictDrop   = 0
+)
+
+func (d *decoder) take(e expression) error {
+	switch e.name {
+	case "meta":
+		return d.meta(e)
+	case "ct":
+		return d.ct(e)
+	case "payload", "fib":
 		return d.load(e)
-	case *expr.Ct:
-		if e.SourceRegister {
-			return d.setCt(e.Key)
-		}
-		return d.load(e)
-	case *expr.Payload:
-		return d.load(e)
-	case *expr.Fib:
-		return d.load(e)
-	case *expr.Bitwise:
-		d.mask = e.Mask
-	case *expr.Cmp:
-		c := iptables.Cond{Field: d.field, Not: e.Op == expr.CmpOpNeq && d.field != iptables.State}
-		d.rule.Conds = append(d.rule.Conds, c)
-		return setValue(&d.rule.Conds[len(d.rule.Conds)-1], e.Data, d.mask)
-	case *expr.Lookup:
-		d.rule.Conds = append(d.rule.Conds, iptables.Cond{Field: d.field, Not: e.Invert, Set: baseName(e.SetName)})
-	case *expr.Counter:
-		d.rule.Counter = iptables.Counter{Packets: e.Packets, Bytes: e.Bytes}
-	case *expr.Immediate:
-		d.field, d.number = 0, e.Data
-	case *expr.Redir:
+	case "bitwise":
+		return d.bitwise(e)
+	case "cmp":
+		return d.compare(e)
+	case "lookup":
+		return d.lookup(e)
+	case "counter":
+		d.rule.Counter = e.counter()
+		return nil
+	case "immediate":
+		return d.immediate(e)
+	case "redir":
 		d.rule.Action = iptables.Action{Verb: iptables.Redirect, Port: d.port()}
-	case *expr.TProxy:
+		return known(e.number(unix.NFTA_REDIR_REG_PROTO_MIN) == reg)
+	case "tproxy":
 		d.rule.Action = iptables.Action{Verb: iptables.TProxy, Port: d.port()}
-	case *expr.Verdict:
-		return d.verdict(e.Kind)
-	default:
-		return fmt.Errorf("unknown expression %T", e)
+		return known(e.only(tproxyFamily, tproxyRegPort) && e.number(tproxyRegPort) == reg)
 	}
-	return nil
+	return errUnknown
 }
 
-func (d *decoder) load(e expr.Any) error {
+func known(ok bool) error {
+	if ok {
+		return nil
+	}
+	return errUnknown
+}
+
+func (d *decoder) load(e expression) error {
 	field, ok := fieldOf(e)
-	if !ok {
-		return fmt.Errorf("unknown field %+v", e)
-	}
 	d.field, d.mask = field, nil
-	return nil
+	return known(ok)
 }
 
-// setMark reads what puts the register into the packet's mark.
-func (d *decoder) setMark(key expr.MetaKey) error {
+// meta loads a field, or sets the packet's mark.
+func (d *decoder) meta(e expression) error {
+	if find(e.data, unix.NFTA_META_SREG) == nil {
+		return d.load(e)
+	}
 	a := &d.rule.Action
 	switch {
-	case key != expr.MetaKeyMARK:
-		return fmt.Errorf("unknown field %d is set", key)
+	case e.number(unix.NFTA_META_KEY) != unix.NFT_META_MARK || e.number(unix.NFTA_META_SREG) != reg:
+		return errUnknown
 	case d.field == iptables.ConnMark:
 		a.Verb = iptables.RestoreMark
 	case a.Verb == iptables.TProxy:
@@ -101,26 +84,73 @@ func (d *decoder) setMark(key expr.MetaKey) error {
 	return nil
 }
 
-// setCt reads what puts the register into a property of the connection.
-func (d *decoder) setCt(key expr.CtKey) error {
+// ct loads a property of the connection, or sets one.
+func (d *decoder) ct(e expression) error {
+	if find(e.data, unix.NFTA_CT_SREG) == nil {
+		return d.load(e)
+	}
+	key := e.number(unix.NFTA_CT_KEY)
 	switch {
-	case key == expr.CtKeyMARK && d.field == iptables.Mark:
+	case e.number(unix.NFTA_CT_SREG) != reg:
+		return errUnknown
+	case key == unix.NFT_CT_MARK && d.field == iptables.Mark:
 		d.rule.Action.Verb = iptables.SaveMark
-	case key == expr.CtKeyZONE:
+	case key == unix.NFT_CT_ZONE:
 		d.rule.Action = iptables.Action{Verb: iptables.Zone, Num: d.num()}
 	default:
-		return fmt.Errorf("unknown property %d of the connection is set", key)
+		return errUnknown
 	}
 	return nil
 }
 
-func (d *decoder) verdict(kind expr.VerdictKind) error {
+func (d *decoder) bitwise(e expression) error {
+	d.mask = e.value(unix.NFTA_BITWISE_MASK)
+	for _, x := range e.value(unix.NFTA_BITWISE_XOR) {
+		if x != 0 {
+			return errUnknown
+		}
+	}
+	return known(e.number(unix.NFTA_BITWISE_SREG) == reg && e.number(unix.NFTA_BITWISE_DREG) == reg && e.number(bitwiseOp) == 0)
+}
+
+// bitwiseOp is NFTA_BITWISE_OP of nf_tables.h: 0 is mask and xor, others shift.
+const bitwiseOp = 6
+
+func (d *decoder) compare(e expression) error {
+	op := e.number(unix.NFTA_CMP_OP)
+	if e.number(unix.NFTA_CMP_SREG) != reg || op != unix.NFT_CMP_EQ && op != unix.NFT_CMP_NEQ {
+		return errUnknown
+	}
+	c := iptables.Cond{Field: d.field, Not: op == unix.NFT_CMP_NEQ && d.field != iptables.State}
+	err := setValue(&c, e.value(unix.NFTA_CMP_DATA), d.mask)
+	d.rule.Conds = append(d.rule.Conds, c)
+	return err
+}
+
+func (d *decoder) lookup(e expression) error {
+	d.rule.Conds = append(d.rule.Conds, iptables.Cond{
+		Field: d.field, Not: e.number(unix.NFTA_LOOKUP_FLAGS) != 0, Set: printable(baseName(text(find(e.data, unix.NFTA_LOOKUP_SET)))),
+	})
+	return known(e.number(unix.NFTA_LOOKUP_SREG) == reg && e.only(unix.NFTA_LOOKUP_SET, unix.NFTA_LOOKUP_SREG, unix.NFTA_LOOKUP_FLAGS))
+}
+
+// immediate puts a number into the register, or decides: a verdict is a value that goes to no register of data.
+func (d *decoder) immediate(e expression) error {
+	if to := e.number(unix.NFTA_IMMEDIATE_DREG); to != unix.NFT_REG_VERDICT {
+		d.field, d.number = 0, e.value(unix.NFTA_IMMEDIATE_DATA)
+		return known(to == reg)
+	}
+	verdict := find(find(e.data, unix.NFTA_IMMEDIATE_DATA), unix.NFTA_DATA_VERDICT)
+	return d.verdict(int32(number(find(verdict, unix.NFTA_VERDICT_CODE)))) //nolint:gosec // the kernel's own negative number
+}
+
+func (d *decoder) verdict(code int32) error {
 	a := &d.rule.Action
 	switch {
-	case kind == expr.VerdictDrop:
+	case code == verdictDrop:
 		a.Verb = iptables.Drop
-	case kind != expr.VerdictReturn:
-		return fmt.Errorf("unknown verdict %d", kind)
+	case code != unix.NFT_RETURN:
+		return errUnknown
 	case a.Verb == 0:
 		a.Verb = iptables.Return
 	case a.Verb == iptables.SetMark:
@@ -129,66 +159,15 @@ func (d *decoder) verdict(kind expr.VerdictKind) error {
 	return nil
 }
 
-// port and num read the number that the register holds, which the kernel pads.
-func (d *decoder) port() uint16 { return binary.BigEndian.Uint16(append(slices.Clone(d.number), 0, 0)) }
+// port and num read the number that the register holds, which may be shorter than they are.
+func (d *decoder) port() uint16 {
+	var b [2]byte
+	copy(b[:], d.number)
+	return binary.BigEndian.Uint16(b[:])
+}
 
 func (d *decoder) num() uint32 {
-	return binaryutil.NativeEndian.Uint32(append(slices.Clone(d.number), 0, 0, 0, 0)[:4])
-}
-
-func decodeSet(s *nft.Set, elements []nft.SetElement) iptables.Set {
-	out := iptables.Set{Name: baseName(s.Name)}
-	switch s.KeyType.GetNFTMagic() {
-	case nft.TypeIPAddr.GetNFTMagic():
-		out.Kind, out.Prefixes = iptables.IPv4Set, prefixes(elements)
-	case nft.TypeIP6Addr.GetNFTMagic():
-		out.Kind, out.Prefixes = iptables.IPv6Set, prefixes(elements)
-	case nft.TypeInetService.GetNFTMagic():
-		out.Kind = iptables.PortSet
-		for _, e := range elements {
-			out.Ports = append(out.Ports, binary.BigEndian.Uint16(e.Key))
-		}
-	}
-	return out
-}
-
-// prefixes joins the first addresses of intervals with those behind their ends: since intervals do not overlap, the n-th
-// of one belongs to the n-th of the other, and only the last may lack an end.
-func prefixes(elements []nft.SetElement) []netip.Prefix {
-	var starts, ends []netip.Addr
-	for _, e := range elements {
-		a, _ := netip.AddrFromSlice(e.Key)
-		if e.IntervalEnd {
-			ends = append(ends, a)
-		} else {
-			starts = append(starts, a)
-		}
-	}
-	slices.SortFunc(starts, netip.Addr.Compare)
-	slices.SortFunc(ends, netip.Addr.Compare)
-	// nftables' own tool opens a set whose first interval starts above zero with an end at zero.
-	if len(ends) > 0 && ends[0].IsUnspecified() {
-		ends = ends[1:]
-	}
-	var out []netip.Prefix
-	for i, start := range starts {
-		var end netip.Addr
-		if i < len(ends) {
-			end = ends[i]
-		}
-		out = append(out, prefixOf(start, end))
-	}
-	return out
-}
-
-// prefixOf gives the prefix from start up to, not including, end; an invalid end is the end of the address space. An
-// interval that is no prefix gives the widest that fits, which then differs from all that we write.
-func prefixOf(start, end netip.Addr) netip.Prefix {
-	for bits := range start.BitLen() {
-		p := netip.PrefixFrom(start, bits)
-		if p.Masked().Addr() == start && lastAddr(p).Next() == end {
-			return p
-		}
-	}
-	return netip.PrefixFrom(start, start.BitLen())
+	var b [4]byte
+	copy(b[:], d.number)
+	return binary.NativeEndian.Uint32(b[:])
 }

@@ -3,7 +3,6 @@ package nftables
 import (
 	"encoding/binary"
 	"net/netip"
-	"slices"
 
 	nft "github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -21,7 +20,7 @@ type batch struct {
 }
 
 // flush commits one transaction: it adds sets, and fills chains, having emptied those that are there already.
-func (b batch) flush(conn *nft.Conn, want []iptables.Chain, there []*nft.Chain, sets []iptables.Set) error {
+func (b batch) flush(conn *nft.Conn, want []iptables.Chain, there map[string]string, sets []iptables.Set) error {
 	for _, s := range sets {
 		if err := addSet(conn, b.table, s, b.suffix); err != nil {
 			return err
@@ -32,19 +31,23 @@ func (b batch) flush(conn *nft.Conn, want []iptables.Chain, there []*nft.Chain, 
 			Table: b.table, Name: c.Name, Type: nft.ChainType(c.Type), Hooknum: hookNumber(c.Hook),
 			Priority: new(nft.ChainPriority(c.Priority)),
 		}
-		if slices.ContainsFunc(there, func(t *nft.Chain) bool { return t.Name == c.Name }) {
+		if _, ok := there[c.Name]; ok {
 			conn.FlushChain(chain)
 		} else {
 			conn.AddChain(chain)
 		}
 		for _, rule := range c.Rules {
 			conn.AddRule(&nft.Rule{
-				Table: b.table, Chain: chain, Exprs: encode(rule, b.suffix),
-				UserData: userdata.AppendString(nil, userdata.TypeComment, rule.Comment),
+				Table: b.table, Chain: chain, Exprs: encode(rule, b.suffix), UserData: ruleUserdata(rule),
 			})
 		}
 	}
 	return conn.Flush()
+}
+
+// ruleUserdata is the rule's comment where nft looks for it.
+func ruleUserdata(r iptables.Rule) []byte {
+	return userdata.AppendString(nil, userdata.TypeComment, r.Comment)
 }
 
 func hookNumber(h iptables.Hook) *nft.ChainHook {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"strings"
 
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
@@ -68,32 +67,46 @@ func load(f iptables.Field, family uint32) expr.Any {
 	return &p
 }
 
-// fieldOf is load's inverse.
-func fieldOf(e expr.Any) (iptables.Field, bool) {
-	switch e := e.(type) {
-	case *expr.Meta:
-		for f, key := range metas() {
-			if key == e.Key {
-				return f, true
-			}
-		}
-	case *expr.Ct:
-		for f, key := range cts() {
-			if key == e.Key {
-				return f, true
-			}
-		}
-	case *expr.Fib:
-		return iptables.SrcType, e.FlagSADDR && e.ResultADDRTYPE && !e.FlagOIF && !e.FlagIIF && !e.FlagMARK
-	case *expr.Payload:
+// fieldOf is load's inverse: ok is false of what load never writes.
+func fieldOf(e expression) (field iptables.Field, ok bool) {
+	switch e.name {
+	case "meta":
+		field, ok = keyOf(metas(), expr.MetaKey(e.number(unix.NFTA_META_KEY)))
+		return field, ok && e.number(unix.NFTA_META_DREG) == reg
+	case "ct":
+		field, ok = keyOf(cts(), expr.CtKey(e.number(unix.NFTA_CT_KEY)))
+		return field, ok && e.number(unix.NFTA_CT_DREG) == reg && e.only(unix.NFTA_CT_KEY, unix.NFTA_CT_DREG)
+	case "fib":
+		ok = e.number(fibResult) == fibAddrType && e.number(fibFlags) == fibSource && e.number(fibDreg) == reg
+		return iptables.SrcType, ok
+	case "payload":
 		for at, p := range payloads() {
-			if p.Base == e.Base && p.Offset == e.Offset && p.Len == e.Len {
-				return at.field, true
+			if uint32(p.Base) == e.number(unix.NFTA_PAYLOAD_BASE) && p.Offset == e.number(unix.NFTA_PAYLOAD_OFFSET) &&
+				p.Len == e.number(unix.NFTA_PAYLOAD_LEN) {
+				return at.field, e.number(unix.NFTA_PAYLOAD_DREG) == reg
 			}
 		}
 	}
 	return 0, false
 }
+
+func keyOf[K comparable](fields map[iptables.Field]K, key K) (iptables.Field, bool) {
+	for f, k := range fields {
+		if k == key {
+			return f, true
+		}
+	}
+	return 0, false
+}
+
+// The kernel's numbers for fib (nf_tables.h), which golang.org/x/sys/unix does not name.
+const (
+	fibDreg     = 1
+	fibResult   = 2
+	fibFlags    = 3
+	fibAddrType = 3 // NFT_FIB_RESULT_ADDRTYPE
+	fibSource   = 1 // NFTA_FIB_F_SADDR
+)
 
 // value gives the bytes that the register is compared with, in the byte order that the kernel keeps the field in.
 func value(c iptables.Cond) []byte {
@@ -128,7 +141,10 @@ func mask(c iptables.Cond) []byte {
 func setValue(c *iptables.Cond, data, mask []byte) error {
 	switch c.Field {
 	case iptables.InIface, iptables.OutIface:
-		c.Text = strings.TrimRight(string(data), "\x00")
+		if len(data) != unix.IFNAMSIZ {
+			return fmt.Errorf("name of %d bytes", len(data)) // of all interfaces that begin so
+		}
+		c.Text = text(data)
 		return nil
 	case iptables.SrcAddr, iptables.DstAddr:
 		a, ok := netip.AddrFromSlice(data)
@@ -138,6 +154,9 @@ func setValue(c *iptables.Cond, data, mask []byte) error {
 		bits := a.BitLen()
 		if mask != nil {
 			bits, _ = net.IPMask(mask).Size()
+		}
+		if bits == 0 || len(data) != len(mask) && mask != nil {
+			return fmt.Errorf("address of %d bytes with mask %x", len(data), mask)
 		}
 		c.Prefix = netip.PrefixFrom(a, bits)
 		return nil

@@ -1,11 +1,9 @@
 package nftables
 
 import (
-	"fmt"
+	"context"
 	"hash/maphash"
 	"sync"
-
-	nft "github.com/google/nftables"
 
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
@@ -15,14 +13,13 @@ import (
 // maxRemembered bounds the memory; without any of it nothing but time is lost.
 const maxRemembered = 4096
 
-// memory is what our tables were last read to hold, or made to, so that they need not be read while nothing has changed. The kernel
-// numbers the generations of a namespace's nftables: whoever changes anything, the number is another one. A number alone is
-// no proof that the namespace is the same, whose inode the kernel may have given anew; with a table of ours in it, it is:
-// whatever writes one here forgets first.
+// memory is what our tables were last read to hold, or made to, so that they need not be read while nothing has changed. The
+// kernel numbers the generations of a namespace's nftables: whoever changes anything, the number is another one. A number is
+// proof only together with an identity that is never given anew: without one nothing is remembered.
 type memory struct {
 	seed maphash.Seed
 	mu   sync.Mutex
-	seen map[netns.ID]sight
+	seen map[netns.Identity]sight
 }
 
 // sight is a generation in which the table held what has this hash.
@@ -31,15 +28,20 @@ type sight struct {
 	hash       uint64
 }
 
-func newMemory() *memory { return &memory{seed: maphash.MakeSeed(), seen: map[netns.ID]sight{}} }
+func newMemory() *memory { return &memory{seed: maphash.MakeSeed(), seen: map[netns.Identity]sight{}} }
 
-func (m *memory) has(id netns.ID, s sight) bool {
+func (m *memory) has(id netns.Identity, s sight) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.seen[id] == s
+	seen, ok := m.seen[id]
+	return ok && seen == s
 }
 
-func (m *memory) note(id netns.ID, s sight) {
+// note remembers s of a namespace, unless it could be taken for another one.
+func (m *memory) note(id netns.Identity, s sight) {
+	if !id.Unique() {
+		return
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.seen) >= maxRemembered {
@@ -48,7 +50,7 @@ func (m *memory) note(id netns.ID, s sight) {
 	m.seen[id] = s
 }
 
-func (m *memory) forget(id netns.ID) {
+func (m *memory) forget(id netns.Identity) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.seen, id)
@@ -79,22 +81,52 @@ func (m *memory) hash(r iptables.Ruleset) uint64 {
 	return h.Sum64()
 }
 
-// glance tells whether the namespace holds want, as far as that can be told without reading the table, and gives what to
-// remember when reading it shows that it does. The generation is asked for before all else, so that whoever changes
-// something meanwhile makes it an old one.
-func (b *Backend) glance(ns *netns.NS, conn *nft.Conn, want iptables.Ruleset) (now sight, same bool, err error) {
-	gen, err := conn.GetGen()
+// look is what a visit knows of a namespace before it reads any rule.
+type look struct {
+	id  netns.Identity
+	now sight // nothing is remembered of a look whose generation is 0
+}
+
+// glance asks for the generation before all else, so that whoever changes something meanwhile makes it an old one. It is
+// best effort: a kernel that does not tell costs no more than time.
+func (b *Backend) glance(ctx context.Context, s *socket, want iptables.Ruleset) look {
+	l := look{now: sight{hash: b.memory.hash(want)}}
+	id, err := s.ns.IdentityBy(s.fd)
 	if err != nil {
-		return now, false, fmt.Errorf("ask for the generation of rules: %w", err)
+		return l
 	}
-	now = sight{generation: gen.ID, hash: b.memory.hash(want)}
-	if !b.memory.has(ns.ID(), now) {
-		return now, false, nil
+	if generation, err := s.generation(ctx); err == nil {
+		l.id, l.now.generation = id, generation
 	}
-	table, err := ownTable(conn)
-	if err != nil || table == nil {
-		return now, false, err
+	return l
+}
+
+// remembers reports whether the namespace holds want, as far as that can be told without reading the table.
+func (b *Backend) remembers(l look, ns *netns.NS, want iptables.Ruleset) (same bool, err error) {
+	if l.now.generation == 0 || !b.memory.has(l.id, l.now) {
+		return false, nil
 	}
-	beside, err := routing.Read(ns)
-	return now, len(iptables.Diff(iptables.Ruleset{Loopback: want.Loopback, Routing: want.Routing}, beside)) == 0, err
+	drift, err := beside(ns, want)
+	return len(drift) == 0, err
+}
+
+// beside tells how addresses and routes differ from want's.
+func beside(ns *netns.NS, want iptables.Ruleset) (iptables.Drift, error) {
+	have, err := routing.Read(ns)
+	return iptables.Diff(iptables.Ruleset{Loopback: want.Loopback, Routing: want.Routing}, have), err
+}
+
+// note remembers that the namespace holds what was looked for.
+func (b *Backend) note(l look) {
+	if l.now.generation != 0 {
+		b.memory.note(l.id, l.now)
+	}
+}
+
+// noteWritten remembers what a first transaction has written, which is one generation: if the next one is here, nobody else
+// has changed anything since the look. Reading it all instead would cost as much as writing it.
+func (b *Backend) noteWritten(ctx context.Context, s *socket, l look) {
+	if generation, err := s.generation(ctx); err == nil && l.now.generation != 0 && generation == l.now.generation+1 {
+		b.memory.note(l.id, sight{generation: generation, hash: l.now.hash})
+	}
 }

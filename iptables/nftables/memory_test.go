@@ -22,11 +22,10 @@ func remembered(t *testing.T, want iptables.Ruleset) (*Backend, *netns.NS) {
 	return b, ns
 }
 
-func (b *Backend) same(t *testing.T, ns *netns.NS, want iptables.Ruleset) (same bool) {
+func (b *Backend) same(t *testing.T, ns *netns.NS, want iptables.Ruleset) bool {
 	t.Helper()
-	err := b.in(t.Context(), ns.Path(), func(ns *netns.NS, conn *nft.Conn) (err error) {
-		_, same, err = b.glance(ns, conn, want)
-		return err
+	same, err := visit(t.Context(), b, ns.Path(), func(ns *netns.NS, s *socket) (bool, error) {
+		return b.remembers(b.glance(t.Context(), s, want), ns, want)
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -51,17 +50,14 @@ func TestMemoryBeginsWithTheFirstTransaction(t *testing.T) {
 func TestMemoryDoesNotBeginWhileOthersWrite(t *testing.T) {
 	want := rules(t, nil)
 	b, ns := New(kerneltest.Guard(t)), kerneltest.New(t)
-	err := b.in(t.Context(), ns.Path(), func(ns *netns.NS, conn *nft.Conn) error {
-		now, _, err := b.glance(ns, conn, want)
-		if err != nil {
-			return err
-		}
-		if err := write(ns, conn, kernelTable{}, want); err != nil {
-			return err
+	_, err := visit(t.Context(), b, ns.Path(), func(ns *netns.NS, s *socket) (bool, error) {
+		l := b.glance(t.Context(), s, want)
+		if err := write(t.Context(), ns, comparison{}, want); err != nil {
+			return false, err
 		}
 		foreign(t, ns)
-		b.learn(conn, ns.ID(), kernelTable{}, now)
-		return nil
+		b.noteWritten(t.Context(), s, l)
+		return true, nil
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -125,32 +121,43 @@ func TestMemoryIsNotOfWhatStandsBesideTheTable(t *testing.T) {
 	}
 }
 
-// The kernel gives a new namespace the number of one that is gone, and its generations count anew.
-func TestMemoryOfANamespaceThatIsGone(t *testing.T) {
+// The kernel gives a new namespace the inode of one that is gone, its generations count anew, and another agent can have
+// written there: all that tells the two apart is the cookie.
+func TestMemoryIsNotOfANamespaceThatIsGone(t *testing.T) {
 	want := rules(t, nil)
-	b, _ := remembered(t, want)
-	ns := kerneltest.New(t)
-	foreign(t, ns)
-	err := b.in(t.Context(), ns.Path(), func(ns *netns.NS, conn *nft.Conn) error {
-		now, _, err := b.glance(ns, conn, want)
-		b.memory.note(ns.ID(), now)
-		return err
+	b, ns := remembered(t, want)
+	_, err := visit(t.Context(), b, ns.Path(), func(_ *netns.NS, s *socket) (bool, error) {
+		l := b.glance(t.Context(), s, want)
+		gone := l.id
+		gone.Cookie++
+		if !b.memory.has(l.id, l.now) || b.memory.has(gone, l.now) {
+			t.Error("a namespace is taken for another one of the same inode")
+		}
+		return true, nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b.same(t, ns, want) || !mustApply(t, b, ns, want) {
-		t.Error("a namespace without a rule of ours passes for one with all of them")
+}
+
+func TestMemoryIsOfWhatCanBeNamedForEver(t *testing.T) {
+	m, nameless := newMemory(), netns.Identity{ID: netns.ID{Dev: 4, Ino: 4026531840}}
+	m.note(nameless, sight{generation: 2})
+	if m.has(nameless, sight{generation: 2}) {
+		t.Error("a namespace without a cookie is remembered")
+	}
+	if m.has(netns.Identity{Cookie: 7}, sight{}) {
+		t.Error("a namespace that was never seen is remembered")
 	}
 }
 
 func TestMemoryIsBounded(t *testing.T) {
-	m := newMemory()
-	for i := range uint64(maxRemembered + 10) {
-		m.note(netns.ID{Ino: i}, sight{generation: 1})
+	m, last := newMemory(), netns.Identity{Cookie: maxRemembered + 10}
+	for i := range last.Cookie {
+		m.note(netns.Identity{Cookie: i + 1}, sight{generation: 1})
 	}
-	if n := len(m.seen); n > maxRemembered || !m.has(netns.ID{Ino: maxRemembered + 9}, sight{generation: 1}) {
-		t.Errorf("%d are remembered, the last one: %v", n, m.has(netns.ID{Ino: maxRemembered + 9}, sight{generation: 1}))
+	if n := len(m.seen); n > maxRemembered || !m.has(last, sight{generation: 1}) {
+		t.Errorf("%d are remembered, the last one: %v", n, m.has(last, sight{generation: 1}))
 	}
 }
 

@@ -1,96 +1,124 @@
 package nftables
 
 import (
+	"context"
+	"encoding/binary"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
-	nft "github.com/google/nftables"
+	"golang.org/x/sys/unix"
 
-	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
 )
 
-// lookUp gives our table with the names of what it holds.
-func lookUp(conn *nft.Conn) (kernelTable, error) {
-	table, err := ownTable(conn)
-	if err != nil || table == nil {
-		return kernelTable{}, err
-	}
-	k := kernelTable{table: table}
-	if k.sets, err = conn.GetSets(table); err != nil {
-		return k, fmt.Errorf("list sets: %w", err)
-	}
-	chains, err := conn.ListChainsOfTableFamily(nft.TableFamilyINet)
-	if err != nil {
-		return k, fmt.Errorf("list chains: %w", err)
-	}
-	k.chains = slices.DeleteFunc(chains, func(c *nft.Chain) bool { return c.Table.Name != iptables.TableName })
-	return k, nil
-}
+// Bounds of what is read for people to see: more than any pod's rules have.
+const (
+	maxShownRules    = 4096
+	maxShownElements = 1 << 15
+	// moreShown is how much more than there should be is read to show what differs.
+	moreShown = 1000
+)
 
-// read gives what our table holds, sets by name, chains and rules in the kernel's order; what somebody else has put into it
-// comes back as a rule, set or chain that differs from all of ours.
-func (k kernelTable) read(ns *netns.NS, conn *nft.Conn) (iptables.Ruleset, error) {
-	var out iptables.Ruleset
-	if k.table == nil || k.table.Flags&nft.TableFlagDormant != 0 { // a dormant table holds rules that do nothing
+// show gives what our table holds, for people to read: sets by name, chains and rules in the kernel's order. What somebody
+// else has put into it is a rule, set or chain that differs from all of ours. It never fails at what a pod has written. At most left elements are read.
+func (s *socket) show(ctx context.Context, o outline, left int) (out iptables.Ruleset, err error) {
+	if !o.exists() || o.flags()&tableFlagDormant != 0 { // a dormant table holds rules that do nothing
 		return out, nil
 	}
-	for _, s := range k.sets {
-		set, err := readSet(conn, s)
-		if err != nil {
+	for _, name := range slices.Sorted(maps.Keys(o.sets)) {
+		elements, err := s.showElements(ctx, name, left)
+		if ctx.Err() != nil {
 			return out, err
 		}
+		set := decodeSet(name, o.sets[name], elements)
+		if err != nil {
+			set.Name += "-and-more"
+		}
+		left -= len(elements)
 		out.Sets = append(out.Sets, set)
 	}
-	slices.SortFunc(out.Sets, func(a, b iptables.Set) int { return strings.Compare(a.Name, b.Name) })
-	rules, err := dumpRules(ns)
-	if err != nil {
-		return out, err
+	slices.SortStableFunc(out.Sets, func(a, b iptables.Set) int { return strings.Compare(a.Name, b.Name) })
+	for _, name := range slices.Sorted(maps.Keys(o.chains)) {
+		out.Chains = append(out.Chains, decodeChain(name, o.chains[name]))
 	}
-	for _, c := range k.chains {
-		out.Chains = append(out.Chains, chainOf(c, rules))
+	if err := s.showRules(ctx, &out); ctx.Err() != nil {
+		return out, err
 	}
 	return iptables.Ordered(out), nil
 }
 
-// ownTable gives our table, or nil where there is none.
-func ownTable(conn *nft.Conn) (*nft.Table, error) {
-	tables, err := conn.ListTablesOfFamily(nft.TableFamilyINet)
-	if err != nil {
-		return nil, fmt.Errorf("list tables: %w", err)
-	}
-	for _, t := range tables {
-		if t.Name == iptables.TableName {
-			return t, nil
+func (s *socket) showElements(ctx context.Context, set string, most int) (out []element, err error) {
+	err = s.list(ctx, unix.NFT_MSG_GETSETELEM, ofSet(set), func(b []byte) error {
+		for e := range each(find(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+			if len(out) >= most {
+				return errTooMuch
+			}
+			out = append(out, decodeElement(e))
 		}
-	}
-	return nil, nil
+		return nil
+	})
+	return out, err
 }
 
-func readSet(conn *nft.Conn, s *nft.Set) (iptables.Set, error) {
-	elements, err := conn.GetSetElements(s)
-	if err != nil {
-		return iptables.Set{}, fmt.Errorf("list elements of set %s: %w", s.Name, err)
+// showRules adds the rules to their chains, and chains that are not ours where they hold any.
+func (s *socket) showRules(ctx context.Context, out *iptables.Ruleset) error {
+	count := 0
+	var last *iptables.Chain
+	err := s.list(ctx, unix.NFT_MSG_GETRULE, named(nil, unix.NFTA_RULE_TABLE, iptables.TableName), func(b []byte) error {
+		name := text(find(b, unix.NFTA_RULE_CHAIN))
+		if last == nil || last.Name != printable(name) {
+			last = chainIn(out, printable(name))
+		}
+		if count++; count > maxShownRules {
+			return errTooMuch
+		}
+		last.Rules = append(last.Rules, decodeRule(b))
+		return nil
+	})
+	if err != nil && last != nil {
+		last.Rules = append(last.Rules, iptables.Rule{Comment: fmt.Sprintf("not ours: what follows was not read: %s", err)})
 	}
-	set := decodeSet(s, elements)
-	slices.Sort(set.Ports)
-	return set, nil
+	return err
 }
 
-// chainOf puts a chain together with its rules.
-func chainOf(c *nft.Chain, rules []dumpedRule) iptables.Chain {
-	out := iptables.Chain{Name: c.Name, Type: iptables.ChainType(c.Type), Hook: "none"}
-	if c.Hooknum != nil && c.Priority != nil {
-		out.Hook, out.Priority = iptables.Output, int32(*c.Priority)
-		if *c.Hooknum == *nft.ChainHookPrerouting {
-			out.Hook = iptables.Prerouting
-		}
+// chainIn gives the chain of a name, which it adds where there is none.
+func chainIn(out *iptables.Ruleset, name string) *iptables.Chain {
+	i := slices.IndexFunc(out.Chains, func(c iptables.Chain) bool { return c.Name == name })
+	if i < 0 {
+		i = len(out.Chains)
+		out.Chains = append(out.Chains, iptables.Chain{Name: name, Hook: "none"})
 	}
-	for _, r := range rules {
-		if r.chain == c.Name {
-			out.Rules = append(out.Rules, decode(r))
+	return &out.Chains[i]
+}
+
+// decodeChain gives a chain without its rules.
+func decodeChain(name, attrs string) iptables.Chain {
+	list := []byte(attrs)
+	out := iptables.Chain{Name: name, Type: iptables.ChainType(printable(text(find(list, unix.NFTA_CHAIN_TYPE)))), Hook: "none"}
+	hook := find(list, unix.NFTA_CHAIN_HOOK)
+	number, priority := find(hook, unix.NFTA_HOOK_HOOKNUM), find(hook, unix.NFTA_HOOK_PRIORITY)
+	if len(number) != 4 || len(priority) != 4 {
+		return out
+	}
+	out.Priority = int32(binary.BigEndian.Uint32(priority)) //nolint:gosec // the kernel's own negative number
+	out.Hook = iptables.Hook(fmt.Sprintf("hook-%d", binary.BigEndian.Uint32(number)))
+	for _, known := range []iptables.Hook{iptables.Prerouting, iptables.Output} {
+		if uint32(*hookNumber(known)) == binary.BigEndian.Uint32(number) {
+			out.Hook = known
 		}
 	}
 	return out
 }
+
+// generation asks for the number of the namespace's nftables' last change; 0 is none.
+func (s *socket) generation(ctx context.Context) (uint32, error) {
+	answers, err := s.ask(ctx, request{kind: unix.NFT_MSG_GETGEN})
+	if err != nil {
+		return 0, err
+	}
+	return generationOf(answers[0]), nil
+}
+
+func generationOf(attrs []byte) uint32 { return number(find(attrs, unix.NFTA_GEN_ID)) }

@@ -10,25 +10,26 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// Yield takes away the rules alone and tells whether there were any: addresses and routes are those of the backend that has
+// Yield takes away the rules alone and reports whether there were any: addresses and routes are those of the backend that has
 // taken over.
 func (b *Backend) Yield(ctx context.Context, path string) (removed bool, err error) {
-	err = b.in(ctx, path, func(ns *netns.NS, conn *nft.Conn) error {
-		removed, err = deleteTable(ctx, ns, conn)
-		return err
-	})
-	return removed, err
+	return visit(ctx, b, path, func(ns *netns.NS, s *socket) (bool, error) { return deleteTable(ctx, ns, s) })
 }
 
-// deleteTable deletes our table and tells whether there was one.
-func deleteTable(ctx context.Context, ns *netns.NS, conn *nft.Conn) (deleted bool, err error) {
-	var have *nft.Table
+// deleteTable deletes our table and reports whether there was one.
+func deleteTable(ctx context.Context, ns *netns.NS, s *socket) (deleted bool, err error) {
 	err = ns.Alone(ctx, func() (none bool, err error) {
-		have, err = ownTable(conn)
-		return have == nil, err
+		o, err := s.outline(ctx)
+		if o.flags()&tableFlagOwner != 0 {
+			return false, fmt.Errorf("table inet %s: %w", iptables.TableName, ErrOwned)
+		}
+		return !o.exists(), err
 	}, func() error {
-		conn.DelTable(have)
-		if err := conn.Flush(); err != nil {
+		err := transact(ctx, ns, func(c *nft.Conn) error {
+			c.DelTable(ownTable())
+			return c.Flush()
+		})
+		if err = absent(err); err != nil {
 			return fmt.Errorf("delete table %s: %w", iptables.TableName, err)
 		}
 		deleted = true

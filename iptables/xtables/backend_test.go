@@ -43,8 +43,15 @@ func (s *started) take() []string {
 
 func flavours() []Flavour { return []Flavour{NFT, Legacy} }
 
+// wants skips a test where the programs of a flavour are not installed.
+func wants(t testing.TB, flavour Flavour) {
+	t.Helper()
+	kerneltest.Tool(t, "iptables-"+string(flavour)+"-restore")
+}
+
 func newBackend(t testing.TB, flavour Flavour) *Backend {
 	t.Helper()
+	wants(t, flavour)
 	b := New(t.Context(), Config{Guard: kerneltest.Guard(t), Flavour: flavour})
 	if b.missing != nil {
 		t.Fatal(b.missing)
@@ -164,6 +171,7 @@ func TestRestoreTextLoadsAsTheSameRules(t *testing.T) {
 		for _, flavour := range flavours() {
 			t.Run(filepath.Base(file)+"/"+string(flavour), func(t *testing.T) {
 				ns := kerneltest.New(t)
+				wants(t, flavour)
 				name := program + "-" + string(flavour)
 				saved := shell(t, ns, name+"-restore --noflush < "+file+"; "+name+"-save")
 				if d := cmp.Diff(parse(string(want)).text(), parse(saved).text()); d != "" {
@@ -185,6 +193,7 @@ func TestProcessesAreFew(t *testing.T) {
 		t.Run(string(flavour), func(t *testing.T) {
 			var log started
 			ns := kerneltest.New(t)
+			wants(t, flavour)
 			b := New(t.Context(), Config{Guard: kerneltest.Guard(t), Flavour: flavour, Observe: log.observe})
 			saves, restores := both(flavour, "save"), both(flavour, "restore")
 			all := slices.Sorted(slices.Values(slices.Concat(saves, restores)))

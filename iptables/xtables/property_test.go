@@ -82,7 +82,7 @@ func spec(r *rand.Rand) iptables.Spec {
 		}
 		return out
 	}
-	s.Mode = []iptables.Mode{iptables.ModeRedirect, iptables.ModeTProxy, iptables.ModeNone}[r.IntN(3)]
+	s.Mode = []iptables.Mode{iptables.ModeRedirect, iptables.ModeTProxy}[r.IntN(2)]
 	maybe(func() { s.IncludeCIDRs = iptables.CIDRs{List: ranges()} })
 	maybe(func() { s.ExcludeCIDRs = ranges() })
 	maybe(func() { s.IncludeInboundPorts = iptables.Ports{List: ports()} })

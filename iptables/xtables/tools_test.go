@@ -2,7 +2,6 @@ package xtables
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,11 +13,7 @@ import (
 // programs makes a folder that has only links, by name, to the programs of one of iptables' two binaries.
 func programs(t *testing.T, binary string, names ...string) string {
 	t.Helper()
-	target, err := exec.LookPath(binary)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
+	target, dir := kerneltest.Tool(t, binary), t.TempDir()
 	for _, name := range names {
 		for _, suffix := range []string{"", "-restore", "-save"} {
 			if err := os.Symlink(target, filepath.Join(dir, name+suffix)); err != nil {
@@ -45,9 +40,13 @@ func TestDetectTakesTheNftFlavourAndMakesNoLegacyTable(t *testing.T) {
 	if before != "" {
 		t.Fatalf("this machine has tables of iptables-legacy (%s), which no test may make", before)
 	}
+	kerneltest.Tool(t, "iptables-nft-restore")
 	b, reason, err := Detect(t.Context(), config(t), rules(t, tproxyAndDNS))
-	if err != nil || b.flavour != NFT || !strings.Contains(reason, "nft flavour") || !strings.Contains(reason, "no tables of the legacy one") {
-		t.Errorf("%s, %q, %v", b.flavour, reason, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.flavour != NFT || !strings.Contains(reason, "nft flavour") || !strings.Contains(reason, "no tables of the legacy one") {
+		t.Errorf("%s, %q", b.flavour, reason)
 	}
 	if after := legacyOfTheNode(); after != "" {
 		t.Errorf("tables came into being: %s", after)
@@ -62,6 +61,7 @@ func TestTheNodesLegacyTablesDecide(t *testing.T) {
 		t.Error(order)
 	}
 	ns := kerneltest.New(t)
+	kerneltest.Tool(t, "ip6tables-legacy")
 	shell(t, ns, "ip6tables-legacy -t mangle -N X")
 	err := ns.Do(func() error {
 		if names := legacyTables(ownProc, iptables.IPv4, iptables.IPv6); strings.Join(names, " ") != "mangle" {
@@ -90,8 +90,11 @@ func TestProgramsAreFoundByAnyOfTheirNames(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("PATH", programs(t, c.binary, c.names...))
 			b, reason, err := Detect(t.Context(), config(t), rules(t, nil))
-			if err != nil || b.flavour != c.want || !strings.Contains(reason, c.reason) {
-				t.Errorf("%s, %q, %v", b.flavour, reason, err)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if b.flavour != c.want || !strings.Contains(reason, c.reason) {
+				t.Errorf("%s, %q", b.flavour, reason)
 			}
 		})
 	}

@@ -129,7 +129,7 @@ func TestChainOfEveryVersion(t *testing.T) {
 			if err := c.cni.DelNetworkList(t.Context(), c.list, c.rt); err != nil {
 				t.Error(err)
 			}
-			asked := map[string][]string{"0.3.1": {"ADD", "DEL"}, "1.1.0": {"ADD", "CHECK", "STATUS", "DEL"}}[version]
+			asked := map[string][]string{"0.3.1": {"ADD", "DEL"}, "1.1.0": {"ADD", "CHECK", "DEL"}}[version]
 			if asked == nil {
 				asked = []string{"ADD", "CHECK", "DEL"}
 			}
@@ -169,6 +169,14 @@ func TestWhatARuntimeGetsWhileTheAgentIsAway(t *testing.T) {
 		t.Helper()
 		return c.cni.GetStatusNetworkList(t.Context(), c.list)
 	}
+	check := func(t *testing.T, c chain) error {
+		t.Helper()
+		// A runtime asks for what it has added: the result is in its cache.
+		there := newChain(t, "1.1.0", entryFor(serve(t, &fakeAgent{}), ""))
+		there.add(t, "1.1.0")
+		c.cni = there.cni
+		return c.cni.CheckNetworkList(t.Context(), c.list, c.rt)
+	}
 	del := func(t *testing.T, c chain) error {
 		t.Helper()
 		return c.cni.DelNetworkList(t.Context(), c.list, c.rt)
@@ -182,9 +190,14 @@ func TestWhatARuntimeGetsWhileTheAgentIsAway(t *testing.T) {
 		"ADD passes where the configuration fails open":  {add, `, "failOpen": true`, 0},
 		"ADD passes for an excluded namespace":           {add, `, "excludeNamespaces": ["kube-system", "shop"]`, 0},
 		"ADD fails for a namespace that is not excluded": {add, `, "excludeNamespaces": ["kube-system"]`, types.ErrTryAgainLater},
-		"DEL passes":                                   {del, "", 0},
-		"STATUS says that there is no plugin":          {status, "", types.ErrPluginNotAvailable},
-		"STATUS passes where pods start without rules": {status, `, "failOpen": true`, 0},
+		"DEL passes":   {del, "", 0},
+		"CHECK passes": {check, "", 0},
+		"STATUS passes, or the node would be NotReady":       {status, "", 0},
+		"STATUS fails where it needs the agent":              {status, `, "statusNeedsAgent": true`, types.ErrPluginNotAvailable},
+		"STATUS passes where pods start without rules":       {status, `, "statusNeedsAgent": true, "failOpen": true`, 0},
+		"STATUS passes for a configuration that ADD refuses": {status, `, "excludeNamespaces": ["?"]`, 0},
+		"ADD passes for a namespace of an excluded pattern":  {add, `, "excludeNamespaces": ["sh*p", "openshift-*"]`, 0},
+		"ADD fails where no pattern matches the whole name":  {add, `, "excludeNamespaces": ["sh*x", "openshift-*", "ho*", "s*o"]`, types.ErrTryAgainLater},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

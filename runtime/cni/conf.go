@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -32,7 +34,10 @@ type Conf struct {
 	TimeoutSeconds int `json:"timeoutSeconds,omitempty"`
 	// FailOpen lets pods start without rules while the agent is away. What the agent refuses stays refused.
 	FailOpen bool `json:"failOpen,omitempty"`
-	// ExcludeNamespaces are those whose pods start whatever state the agent is in.
+	// StatusNeedsAgent makes STATUS fail while the agent is away or not ready. Runtimes may then report the node as NotReady,
+	// and Kubernetes evicts the pods of a node that stays NotReady: an agent that does not start empties the cluster.
+	StatusNeedsAgent bool `json:"statusNeedsAgent,omitempty"`
+	// ExcludeNamespaces are those whose pods start whatever state the agent is in. "*" stands for any characters, as in "openshift-*".
 	ExcludeNamespaces []string `json:"excludeNamespaces,omitempty"`
 	// PrevResult is the result of the plugin before, byte for byte.
 	PrevResult json.RawMessage `json:"prevResult,omitempty"`
@@ -48,8 +53,8 @@ func (c Conf) Validate() error {
 		errs = append(errs, fmt.Errorf("timeoutSeconds: value %d: want 1 to %d", c.TimeoutSeconds, maxTimeoutSeconds))
 	}
 	for _, ns := range c.ExcludeNamespaces {
-		if !isLabel(ns) {
-			errs = append(errs, fmt.Errorf("excludeNamespaces: value %q: want the name of a namespace", ns))
+		if !isNamespacePattern(ns) {
+			errs = append(errs, fmt.Errorf("excludeNamespaces: value %q: want the name of a namespace, or a pattern such as openshift-*", ns))
 		}
 	}
 	return errors.Join(errs...)
@@ -57,7 +62,19 @@ func (c Conf) Validate() error {
 
 func (c Conf) timeout() time.Duration { return time.Duration(c.TimeoutSeconds) * time.Second }
 
-func (c Conf) excludes(namespace string) bool { return slices.Contains(c.ExcludeNamespaces, namespace) }
+// Excludes reports whether the plugin lets the pods of a namespace pass without a question.
+func (c Conf) Excludes(namespace string) bool {
+	return slices.ContainsFunc(c.ExcludeNamespaces, func(pattern string) bool {
+		matched, err := path.Match(pattern, namespace)
+		return err == nil && matched
+	})
+}
+
+// isNamespacePattern accepts a namespace's name in which "*" may stand for any characters. "*" alone, which would take every
+// pod from the agent, is refused.
+func isNamespacePattern(s string) bool {
+	return strings.Trim(s, "*") != "" && isLabel(strings.ReplaceAll(s, "*", "x"))
+}
 
 // parseConf reads what the runtime wrote to standard input.
 func parseConf(data []byte) (Conf, error) {

@@ -24,6 +24,8 @@ const codeRefused = 100
 const (
 	// forgetTimeout bounds DEL, which only lets the agent forget sooner what it would find gone anyway.
 	forgetTimeout = time.Second
+	// checkTimeout bounds CHECK: when CRI-O starts, it asks for every sandbox of the node, one after the other.
+	checkTimeout = time.Second
 	// statusTimeout bounds STATUS, which runtimes ask for every few seconds.
 	statusTimeout = 2 * time.Second
 )
@@ -34,12 +36,14 @@ func Versions() []string { return version.VersionsStartingFrom("0.3.1").Supporte
 // plugin is one call by the container runtime:
 //
 //   - ADD asks the agent to program the sandbox, and answers with the previous plugin's result as it came;
-//   - CHECK asks the agent whether the rules are there;
+//   - CHECK has the agent repair the rules. It fails only on the agent's own no: CRI-O takes the address from a sandbox whose
+//     CHECK fails, and the kubelet then kills the pod;
 //   - DEL lets the agent forget the sandbox, and succeeds whatever happens;
-//   - STATUS asks whether the agent could program a sandbox now;
+//   - STATUS succeeds without a question, since ADD refuses by itself; with statusNeedsAgent it asks whether the agent is ready;
 //   - GC has nothing to collect: rules go with their namespace.
 //
-// Containers that are no pods, pods of excluded namespaces and the host's own network namespace pass without a question.
+// Containers that are no pods, and pods of excluded namespaces, pass without a question. The host's own network namespace does not:
+// the agent knows which pods belong there, and writes nothing there.
 type plugin struct {
 	result []byte
 	log    io.Writer
@@ -47,7 +51,7 @@ type plugin struct {
 
 // Main runs the plugin on the environment and standard input that CNI prescribes, and gives the exit code.
 func Main(ctx context.Context, out, log io.Writer) int {
-	// skel refuses the host's namespace, after ADD was done. We write nothing there and have no reason to break the chain.
+	// skel would refuse the host's namespace after ADD was done. The agent judges it before.
 	if err := os.Setenv("CNI_NETNS_OVERRIDE", "true"); err != nil {
 		_, _ = fmt.Fprintln(log, err)
 		return 1
@@ -106,7 +110,6 @@ func (p *plugin) del(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	conf.TimeoutSeconds = min(conf.TimeoutSeconds, int(forgetTimeout.Seconds()))
 	return p.ask(ctx, conf, cmdDel, args)
 }
 
@@ -114,14 +117,19 @@ func (p *plugin) gc(context.Context, *skel.CmdArgs) error { return nil }
 
 func (p *plugin) status(ctx context.Context, args *skel.CmdArgs) error {
 	conf, err := parseConf(args.StdinData)
-	if err != nil {
-		return types.NewError(types.ErrInvalidNetworkConfig, err.Error(), "")
+	if err != nil { // ADD says so
+		_, _ = fmt.Fprintln(p.log, "istio-pod-network-cni: STATUS:", err)
+		return nil
+	}
+	// Where the chain goes on without the agent, its absence is no reason to start no pods.
+	if !conf.StatusNeedsAgent || conf.FailOpen {
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, min(conf.timeout(), statusTimeout))
 	defer cancel()
 	err = ask(ctx, conf.Socket, request{Command: cmdStatus})
-	if err == nil || conf.FailOpen {
-		return nil // where the chain goes on without the agent, its absence is no reason to start no pods
+	if err == nil {
+		return nil
 	}
 	return types.NewError(types.ErrPluginNotAvailable, "the node's istio-pod-network-controller agent is not ready", err.Error())
 }
@@ -132,14 +140,17 @@ func (p *plugin) ask(ctx context.Context, conf Conf, command string, args *skel.
 	if err != nil {
 		return types.NewError(types.ErrInvalidEnvironmentVariables, err.Error(), "")
 	}
-	if s.Name == "" || conf.excludes(s.Namespace) || isHost(s.NetNS) {
+	if s.Name == "" || conf.Excludes(s.Namespace) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, conf.timeout())
+	ctx, cancel := context.WithTimeout(ctx, limit(command, conf))
 	defer cancel()
 	err = ask(ctx, conf.Socket, request{Command: command, Sandbox: s})
 	switch {
 	case err == nil, errors.Is(err, errAway) && command == cmdDel: // it finds out by itself
+		return nil
+	case errors.Is(err, errAway) && command == cmdCheck: // no evidence that anything is missing; the agent's sweep looks
+		_, _ = fmt.Fprintf(p.log, "istio-pod-network-cni: CHECK of pod %s without the agent: %v\n", s.Pod(), err)
 		return nil
 	case errors.Is(err, errAway) && conf.FailOpen:
 		_, _ = fmt.Fprintf(p.log, "istio-pod-network-cni: %s of pod %s passed without the agent, as failOpen says: %v\n", command, s.Pod(), err)
@@ -150,18 +161,19 @@ func (p *plugin) ask(ctx context.Context, conf Conf, command string, args *skel.
 	return types.NewError(codeRefused, fmt.Sprintf("pod %s: %v", s.Pod(), err), "")
 }
 
+// limit is how long the agent's answer may take.
+func limit(command string, conf Conf) time.Duration {
+	switch command {
+	case cmdCheck:
+		return min(conf.timeout(), checkTimeout)
+	case cmdDel:
+		return min(conf.timeout(), forgetTimeout)
+	}
+	return conf.timeout()
+}
+
 // away is what the pod's owner reads in the pod's events.
 func away(s podnet.Sandbox, conf Conf) string {
 	return fmt.Sprintf("pod %s waits for the istio-pod-network-controller agent of this node, which puts in its redirection rules "+
 		"and did not answer at %s", s.Pod(), conf.Socket)
-}
-
-// isHost tells whether a path leads to the network namespace that this process, a child of the runtime, is in.
-func isHost(path string) bool {
-	there, err := os.Stat(path)
-	if err != nil {
-		return false // the agent looks closer
-	}
-	own, err := os.Stat("/proc/self/ns/net")
-	return err == nil && os.SameFile(own, there)
 }

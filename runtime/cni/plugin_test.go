@@ -80,11 +80,8 @@ func TestResultPassesByteForByte(t *testing.T) {
 
 func TestWhatIsNoneOfOurBusinessPassesWithoutAQuestion(t *testing.T) {
 	for name, env := range map[string]map[string]string{
-		"a container that is no pod's":        {"CNI_ARGS": ""},
-		"one with arguments of its own":       {"CNI_ARGS": "IgnoreUnknown=1;NERDCTL=yes;"},
-		"the host's network namespace":        {"CNI_NETNS": "/proc/self/ns/net"},
-		"the host's, by the thread's path":    {"CNI_NETNS": "/proc/thread-self/ns/net"},
-		"the host's, whatever the pod's name": {"CNI_NETNS": "/proc/self/ns/net", "CNI_ARGS": podArgs + ";X=Y"},
+		"a container that is no pod's":  {"CNI_ARGS": ""},
+		"one with arguments of its own": {"CNI_ARGS": "IgnoreUnknown=1;NERDCTL=yes;"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			agent := &fakeAgent{err: errNever}
@@ -157,6 +154,10 @@ func wrongCalls() map[string]struct {
 		"a relative namespace":              {ok, m{"CNI_NETNS": "run/netns/x"}, types.ErrInvalidEnvironmentVariables, "network namespace"},
 		"a namespace by detours":            {ok, m{"CNI_NETNS": "/var/run/netns/../../../proc/1/ns/net"}, types.ErrInvalidEnvironmentVariables, "network namespace"},
 		"a namespace of two lines":          {ok, m{"CNI_NETNS": "/var/run/netns/a\nb"}, types.ErrInvalidEnvironmentVariables, "network namespace"},
+		"the caller's own namespace":        {ok, m{"CNI_NETNS": "/proc/self/ns/net"}, types.ErrInvalidEnvironmentVariables, "each process"},
+		"the thread's own namespace":        {ok, m{"CNI_NETNS": "/proc/thread-self/ns/net"}, types.ErrInvalidEnvironmentVariables, "each process"},
+		"a descriptor":                      {ok, m{"CNI_NETNS": "/proc/self/fd/0"}, types.ErrInvalidEnvironmentVariables, "each process"},
+		"standard input":                    {ok, m{"CNI_NETNS": "/dev/stdin"}, types.ErrInvalidEnvironmentVariables, "each process"},
 		"no interface":                      {ok, m{"CNI_IFNAME": ""}, types.ErrInvalidEnvironmentVariables, "CNI_IFNAME"},
 		"an interface like a path":          {ok, m{"CNI_IFNAME": "a/b"}, types.ErrInvalidEnvironmentVariables, "interface"},
 		"no path":                           {ok, m{"CNI_PATH": ""}, types.ErrInvalidEnvironmentVariables, "CNI_PATH"},
@@ -212,6 +213,20 @@ func TestRefusalReachesThePodsOwner(t *testing.T) {
 	}
 }
 
+// CRI-O asks for every sandbox when it starts: what the agent cannot answer soon is not a reason to take a pod's address.
+func TestCheckFailsOnTheAgentsNoAlone(t *testing.T) {
+	agent := &fakeAgent{err: errNever}
+	if code, out, _ := newCall("CHECK", conf(serve(t, agent), "")).run(t); code != 1 || !strings.Contains(out, errNever.Error()) {
+		t.Errorf("an agent that says no: exit %d, %s", code, out)
+	}
+	agent = &fakeAgent{hold: make(chan struct{})}
+	start := time.Now()
+	code, out, _ := newCall("CHECK", conf(serve(t, agent), "")).run(t)
+	if took := time.Since(start); code != 0 || took > 3*time.Second {
+		t.Errorf("a slow agent: exit %d, %s, after %v", code, out, took)
+	}
+}
+
 // listenBadly is an agent's socket where connections are answered in some way, or not even accepted.
 func listenBadly(t *testing.T, answer func(*net.UnixConn)) (socket string) {
 	t.Helper()
@@ -255,8 +270,12 @@ func TestAgentsThatDoNotAnswer(t *testing.T) {
 			if code != 1 || !strings.Contains(out, `"code": 11`) || !strings.Contains(out, "did not answer") {
 				t.Errorf("ADD: exit %d, %s", code, out)
 			}
-			if code, out, log := newCall("DEL", stdin).run(t); code != 0 {
-				t.Errorf("DEL: exit %d, %s %s", code, out, log)
+			for _, command := range []string{"DEL", "CHECK"} {
+				asked := time.Now()
+				code, out, log := newCall(command, strings.Replace(stdin, `Seconds": 1`, `Seconds": 60`, 1)).run(t)
+				if took := time.Since(asked); code != 0 || took > 3*time.Second {
+					t.Errorf("%s: exit %d, %s %s, after %v", command, code, out, log, took)
+				}
 			}
 			if took := time.Since(start); took > 10*time.Second {
 				t.Errorf("took %v with a timeout of one second", took)

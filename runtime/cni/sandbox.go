@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"istio-pod-network-controller/internal/podnet"
@@ -58,6 +59,9 @@ func validate(s podnet.Sandbox) error {
 	if s.NetNS != "" && !isCleanPath(s.NetNS) { // DEL may come without
 		errs = append(errs, fmt.Errorf("network namespace %.80q: want an absolute path, with nothing to resolve in it", s.NetNS))
 	}
+	if isOwn(s.NetNS) {
+		errs = append(errs, fmt.Errorf("network namespace %.80q: leads each process somewhere else", s.NetNS))
+	}
 	return errors.Join(errs...)
 }
 
@@ -82,9 +86,14 @@ func isID(s string) bool {
 	return s != "" && len(s) <= maxID && strings.Contains(alphanumeric, s[:1]) && only(s, alphanumeric+"_.-")
 }
 
-// isCleanPath tells a path that names its file plainly. What it leads to is judged by whoever opens it.
+// isCleanPath accepts a path that names its file plainly. What it leads to is judged by whoever opens it.
 func isCleanPath(s string) bool {
 	return filepath.IsAbs(s) && filepath.Clean(s) == s && len(s) <= maxPathLen && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' })
+}
+
+// isOwn reports whether a path is one of those by which each process sees its own files: the agent's are not the runtime's.
+func isOwn(s string) bool {
+	return slices.ContainsFunc([]string{"/proc/self/", "/proc/thread-self/", "/dev/"}, func(dir string) bool { return strings.HasPrefix(s, dir) })
 }
 
 func only(s, allowed string) bool {

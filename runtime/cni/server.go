@@ -15,7 +15,8 @@ import (
 )
 
 // Handler does what the plugin asks for. Errors go to the pod's owner word for word. UID may be empty: some runtimes do not
-// tell it.
+// tell it. Check repairs, and fails only where rules are missing and could not be put in: a runtime may take the network from a
+// sandbox whose CHECK fails.
 type Handler interface {
 	Add(ctx context.Context, s podnet.Sandbox) error
 	Check(ctx context.Context, s podnet.Sandbox) error
@@ -50,8 +51,8 @@ type Config struct {
 // While an update is under way two agents are there, and the newest to start has the path. When it leaves, or dies, the one
 // that is still there takes the path back; so nobody's failure to start closes the node to new pods.
 type Server struct {
-	config    Config
-	listening atomic.Bool
+	config Config
+	at     atomic.Pointer[listener] // nil while it does not listen
 }
 
 // NewServer checks the configuration.
@@ -79,24 +80,30 @@ func NewServer(c Config) (*Server, error) {
 
 // Check tells why the plugin's requests could not come here.
 func (s *Server) Check() error {
-	if s.listening.Load() {
+	if s.at.Load() != nil {
 		return nil
 	}
 	return fmt.Errorf("the agent does not listen at %s", s.config.Path)
+}
+
+// Served reports whether the plugin's requests come to this agent, and not to another one that is on the node during an update.
+func (s *Server) Served() bool {
+	l := s.at.Load()
+	return l != nil && l.has()
 }
 
 // Start serves until ctx ends, then finishes what it has begun. It is a manager.Runnable.
 func (s *Server) Start(ctx context.Context) error {
 	var busy sync.WaitGroup
 	defer busy.Wait()
-	defer s.listening.Store(false)
+	defer s.at.Store(nil)
 	slots := make(chan struct{}, s.config.Concurrency)
 	for ctx.Err() == nil {
 		l, err := listen(s.config.Path)
 		if err != nil {
 			return fmt.Errorf("listen for the CNI plugin: %w", err)
 		}
-		s.listening.Store(true)
+		s.at.Store(l)
 		busy.Go(func() { s.keep(ctx, l) })
 		s.accept(ctx, l, slots, &busy)
 		l.stop()
@@ -155,10 +162,14 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 		s.config.Log.Warn("peer cut off", "entrance", "cni", "error", err)
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.config.Timeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.limit(r.Command))
 	defer cancel()
 	start := time.Now()
 	err = s.do(ctx, r)
+	if r.Command == cmdCheck && ctx.Err() != nil {
+		s.config.Log.Warn("CHECK passed without a look: no time", "entrance", "cni", "sandbox", r.Sandbox.ID, "error", err)
+		err = nil // nothing is known to be missing
+	}
 	s.logged(r, err, time.Since(start))
 	a := answer{OK: err == nil}
 	if err != nil {
@@ -167,6 +178,17 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	if err := write(conn, a, s.config.ReadTimeout); err != nil {
 		s.config.Log.Warn("answer not delivered", "entrance", "cni", "command", r.Command, "sandbox", r.Sandbox.ID, "error", err)
 	}
+}
+
+// checkLimit is below the plugin's own limit for CHECK.
+const checkLimit = checkTimeout * 4 / 5
+
+// limit bounds what the Handler does about one request.
+func (s *Server) limit(command string) time.Duration {
+	if command == cmdCheck {
+		return min(s.config.Timeout, checkLimit)
+	}
+	return s.config.Timeout
 }
 
 // read takes one packet from a peer that may talk to us.

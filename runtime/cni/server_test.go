@@ -166,7 +166,7 @@ func TestSocketIsTheOwnersAlone(t *testing.T) {
 	}
 	cmd := exec.Command(program(PluginType))
 	cmd.Env = []string{"CNI_COMMAND=STATUS", "CNI_PATH=/x"}
-	cmd.Stdin = strings.NewReader(strings.Replace(conf(socket, ""), "1.0.0", "1.1.0", 1))
+	cmd.Stdin = strings.NewReader(strings.Replace(conf(socket, `, "statusNeedsAgent": true`), "1.0.0", "1.1.0", 1))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	if out, err := cmd.Output(); err == nil || !bytes.Contains(out, []byte("permission denied")) {
 		t.Errorf("another user: %v %s", err, out)

@@ -12,19 +12,32 @@ import (
 )
 
 // PlaceBinary puts the binary alone, so that whoever looks after the chain need not be able to write where programs lie
-// that run as root.
+// that run as root. Unlike the agent, which uses any version that it finds, it fails where it cannot put this one.
 func (i *Installer) PlaceBinary() error {
 	removeTemps(i.config.BinDir)
-	return i.putBinary()
+	return i.replaceBinary()
 }
 
 // putBinary makes the plugin's binary in the runtime's directory equal to ours, once, and then sees that there is one. A
-// running plugin keeps the old file; a directory that is not writable is fine as long as there is nothing to write.
+// running plugin keeps the old file. A directory that is not writable is fine as long as there is a plugin in it: after a
+// rollback it is the newer one, and both ends of the socket ignore fields that they do not know.
 func (i *Installer) putBinary() error {
-	target := i.binary()
-	if i.placed && isProgram(target) {
+	if i.placed && isProgram(i.binary()) {
 		return nil
 	}
+	err := i.replaceBinary()
+	if err == nil || !isProgram(i.binary()) {
+		return err
+	}
+	if !i.otherTold {
+		i.otherTold = true
+		i.notify(Event{Kind: OtherBinary, Path: i.binary(), Err: err})
+	}
+	return nil
+}
+
+func (i *Installer) replaceBinary() error {
+	target := i.binary()
 	if same, err := sameFile(i.config.Source, target); err != nil {
 		return fmt.Errorf("read the plugin's binary: %w", err)
 	} else if same {

@@ -39,8 +39,9 @@ type network struct {
 }
 
 // find gives the configuration that runtimes choose: the first in lexical order that is valid. Runtimes differ in what
-// they do where an invalid one comes before it (CRI-O goes on, containerd waits until it is mended); both end up there.
-func find(dir string) (network, error) {
+// they do where an invalid one comes before it (CRI-O goes on, containerd waits until it is mended); both end up there. Lists
+// that we derived from a file of one plugin are passed over: that file is the configuration.
+func find(dir, kind string) (network, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return network{}, fmt.Errorf("%w in %s: no such directory", ErrNoNetwork, dir)
@@ -51,6 +52,9 @@ func find(dir string) (network, error) {
 	var why []string
 	for _, e := range entries {
 		if e.IsDir() || !slices.Contains(extensions(), filepath.Ext(e.Name())) {
+			continue
+		}
+		if _, ours := derivedFrom(filepath.Join(dir, e.Name()), kind); ours {
 			continue
 		}
 		n, err := load(filepath.Join(dir, e.Name()))

@@ -44,11 +44,15 @@ type EventKind string
 // The events.
 const (
 	BinaryPlaced EventKind = "BinaryPlaced" // the binary was put, or replaced, at Path
+	OtherBinary  EventKind = "OtherBinary"  // the binary at Path is of another version and cannot be replaced; it is used
 	Chained      EventKind = "Chained"      // the entry was put into the file at Path
 	Repaired     EventKind = "Repaired"     // the same once more: another project had taken it out
 	Waiting      EventKind = "Waiting"      // Err says why there is no network to be chained to yet
 	Contended    EventKind = "Contended"    // another project keeps taking the entry out of Path; it is left alone for a while
 	Failed       EventKind = "Failed"       // Err is tried again
+	NotCalled    EventKind = "NotCalled"    // Err says which pod got its network without a call of the plugin
+	Removed      EventKind = "Removed"      // Clear took the entry out of Path
+	Leftover     EventKind = "Leftover"     // Err says why the entry is still in Path though nobody serves it
 )
 
 // Event is something that the node's administrator may want to know.
@@ -68,12 +72,14 @@ type Event struct {
 // Only the first round corrects what is there: while an update rolls over the node, an agent of another version is at work
 // beside this one, and the two must not fight either.
 type Installer struct {
-	config  Config
-	entry   entry
-	pace    pacer
-	last    Event
-	placed  bool   // the first round is over
-	chained string // the file that held the entry when it was last looked at
+	config Config
+	entry  entry
+	pace   pacer
+	last   Event
+	placed bool // the first round is over
+	// otherTold is set once OtherBinary was notified.
+	otherTold bool
+	chained   string // the file that held the entry when it was last looked at
 
 	inChain atomic.Bool
 	fault   atomic.Pointer[error] // why the binary was not as it should be when it was last looked at
@@ -134,6 +140,9 @@ func (i *Installer) Check() error {
 	if !isProgram(i.binary()) {
 		return fmt.Errorf("the plugin's binary %s is not there", i.binary())
 	}
+	if old, err := i.stale(); err != nil || len(old) > 0 {
+		return errors.Join(err, fmt.Errorf("lists of networks that are gone: %q", old))
+	}
 	todo, err := i.plan(false)
 	if err == nil && todo.write != nil {
 		return fmt.Errorf("%s does not hold the plugin's entry", todo.path)
@@ -162,6 +171,9 @@ func (i *Installer) run(ctx context.Context, once bool) error {
 				return nil
 			}
 			w.followTarget(todo.path)
+			if todo.owner != "" {
+				w.followTarget(todo.owner)
+			}
 		case err == nil:
 			again = wait
 		case errors.Is(err, errChanged):
@@ -190,6 +202,9 @@ func (i *Installer) converge() (todo step, wait time.Duration, err error) {
 	i.fault.Store(&fault)
 	if fault != nil {
 		return step{}, 0, fault
+	}
+	if err := i.tidy(); err != nil {
+		return step{}, 0, err
 	}
 	todo, err = i.plan(!i.placed)
 	if err != nil {
@@ -220,20 +235,24 @@ func (i *Installer) converge() (todo step, wait time.Duration, err error) {
 	return todo, 0, nil
 }
 
-// step is what is to be written so that the runtime runs the plugin; nothing where write is nil.
+// step is what is to be written so that the runtime runs the plugin; nothing where write is nil. owner is the file that a derived
+// list is made of.
 type step struct {
-	path  string
-	write func() error
+	path, owner string
+	write       func() error
 }
 
 // plan looks and computes, and changes nothing. An entry that is there but says something else is wrong where exact.
 func (i *Installer) plan(exact bool) (step, error) {
-	n, err := find(i.config.ConfDir)
+	n, err := find(i.config.ConfDir, i.entry.kind)
 	if err != nil {
 		return step{}, err
 	}
 	if !n.list.speaks(i.config.Versions) {
 		return step{}, fmt.Errorf("%s is of CNI version %q, the plugin speaks %s only", n.path, n.list.versions, strings.Join(i.config.Versions, ", "))
+	}
+	if n.single != "" {
+		return i.derive(n, exact)
 	}
 	if !exact && len(n.list.of(i.entry.kind)) > 0 {
 		return step{path: n.path}, nil
@@ -242,13 +261,52 @@ func (i *Installer) plan(exact bool) (step, error) {
 	switch {
 	case err != nil:
 		return step{}, fmt.Errorf("%s: %w", n.path, err)
-	case n.single != "":
-		c := conversion{n.single, i.entry.kind}
-		return step{path: c.list(), write: func() error { return c.make(n.data, text) }}, nil
 	case bytes.Equal(text, n.data):
 		return step{path: n.path}, nil
 	}
 	return step{path: n.path, write: func() error { return replace(n.path, n.data, text) }}, nil
+}
+
+// derive plans the list that is made of a file of one plugin. What others have chained to it stays while the file does.
+func (i *Installer) derive(n network, exact bool) (step, error) {
+	d := derived{kind: i.entry.kind, single: n.single}
+	todo := step{path: d.list(), owner: n.path}
+	base := n.list
+	if d.upToDate(n) {
+		if !exact {
+			return todo, nil
+		}
+		there, err := load(d.list())
+		if err != nil {
+			return step{}, err
+		}
+		base = there.list
+	}
+	text, err := base.with(i.entry)
+	if err != nil {
+		return step{}, fmt.Errorf("%s: %w", d.list(), err)
+	}
+	if there, err := read(d.list()); err != nil || !bytes.Equal(there, text) {
+		todo.write = func() error { return d.write(n, text) }
+	}
+	return todo, nil
+}
+
+// tidy takes away the derived lists whose owners' files are gone. Runtimes would go on using them.
+func (i *Installer) tidy() error {
+	old, err := i.stale()
+	for _, list := range old {
+		err = errors.Join(err, remove(list))
+	}
+	return err
+}
+
+func (i *Installer) stale() ([]string, error) {
+	n, err := find(i.config.ConfDir, i.entry.kind)
+	if err != nil && !errors.Is(err, ErrNoNetwork) {
+		return nil, nil // the network cannot be judged now: plan says why, and its list stays
+	}
+	return stale(i.config.ConfDir, i.entry.kind, n.single)
 }
 
 // speaks tells whether a runtime may choose any of the list's versions. One without a version is of the very first.

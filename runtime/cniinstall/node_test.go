@@ -79,6 +79,18 @@ func (n *node) count(kind EventKind) int {
 	return len(slices.DeleteFunc(slices.Clone(n.events), func(e Event) bool { return e.Kind != kind }))
 }
 
+// told is the error of the last event of a kind.
+func (n *node) told(kind EventKind) (err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, e := range n.events {
+		if e.Kind == kind {
+			err = e.Err
+		}
+	}
+	return err
+}
+
 // put writes a file of the configuration directory as careful projects do: beside it, then into place.
 func (n *node) put(t testing.TB, name, text string) {
 	t.Helper()

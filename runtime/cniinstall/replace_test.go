@@ -94,7 +94,7 @@ func TestNothingThatOthersWriteIsLost(t *testing.T) {
 // that is made of it one is always there.
 func TestThereIsAlwaysANetwork(t *testing.T) {
 	whole := func(n *node) error {
-		_, err := find(n.conf)
+		_, err := find(n.conf, "istio-pod-network-cni")
 		return err
 	}
 	listed := func(n *node) error {

@@ -28,10 +28,10 @@ func TestFollowsTheNetworkThatTheRuntimeUses(t *testing.T) {
 	eventually(t, "the entry is there", func() bool { return n.get(t, "50-kc.conflist") == chained })
 	n.put(t, "10-flannel.conf", single)
 	eventually(t, "the new first file is chained to", func() bool {
-		text, _ := os.ReadFile(filepath.Join(n.conf, "10-flannel.conf.conflist"))
+		text, _ := os.ReadFile(filepath.Join(n.conf, "10-flannel-istio-pod-network-cni-10-flannel.conf.conflist"))
 		return string(text) == converted
 	})
-	if err := os.Remove(filepath.Join(n.conf, "10-flannel.conf.conflist")); err != nil { // its owner's way to undo it
+	if err := os.Remove(filepath.Join(n.conf, "10-flannel-istio-pod-network-cni-10-flannel.conf.conflist")); err != nil { // its owner's way to undo it
 		t.Fatal(err)
 	}
 	if n.get(t, "50-kc.conflist") != chained {

@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// maxAnswerBytes is four times gRPC's default: annotations of 256 KiB a pod are legal, and the verbose status
-	// repeats them.
-	maxAnswerBytes = 16 << 20
+	// maxAnswerBytes bounds what one answer may cost. It is twice gRPC's default: annotations of 256 KiB a pod are legal, the
+	// verbose status repeats them two times in JSON, which makes six bytes of one.
+	maxAnswerBytes = 8 << 20
 	// maxReconnectDelay keeps a restarted runtime from being missed for gRPC's default of two minutes.
 	maxReconnectDelay = 2 * time.Second
 	connectTimeout    = 5 * time.Second

@@ -33,7 +33,8 @@ type Config struct {
 //   - list the READY sandboxes that carry the pod's UID;
 //   - take the newest: while the kubelet replaces a sandbox two may be listed;
 //   - read its verbose status, and check that it is this pod's, still ready and not on the host's network;
-//   - take the network namespace's path from the verbose part.
+//   - take the network namespace's path from the verbose part;
+//   - if that path leads through a process, look at it and read the status again: it is the sandbox's, not another's.
 //
 // It is safe for concurrent use and connects at the first call; a runtime that restarts is found again.
 type Finder struct {
@@ -54,16 +55,35 @@ func New(c Config) (*Finder, error) {
 	return &Finder{conn: conn, runtime: criv1.NewRuntimeServiceClient(conn)}, nil
 }
 
-// Find returns pod with the ID, the network namespace and the runtime handler of its newest ready sandbox; of pod only
-// the UID is looked at. Without such a sandbox the error is podnet.ErrNotReady: ask again soon.
+// Find returns pod with the ID, the network namespace and the runtime handler of its newest ready sandbox; of pod the UID
+// is looked at, and the name where there is one. Without such a sandbox the error is podnet.ErrNotReady: ask again soon.
 func (f *Finder) Find(ctx context.Context, pod podnet.Sandbox) (podnet.Sandbox, error) {
 	if pod.UID == "" {
 		return podnet.Sandbox{}, errors.New("the pod to find has no UID")
 	}
-	id, err := f.newestReady(ctx, pod.UID)
+	id, err := f.newestReady(ctx, pod)
 	if err != nil {
 		return podnet.Sandbox{}, err
 	}
+	found, err := f.read(ctx, id, pod)
+	if err != nil || !found.OfProcess() {
+		return found, err
+	}
+	unseen := podnet.SeeProcess(found.NetNS)
+	again, err := f.read(ctx, id, pod)
+	switch {
+	case err != nil:
+		return podnet.Sandbox{}, err
+	case again != found:
+		return podnet.Sandbox{}, fmt.Errorf("sandbox %s: its process has changed meanwhile: %w", id, podnet.ErrNotReady)
+	case unseen != nil:
+		return podnet.Sandbox{}, fmt.Errorf("sandbox %s: %w", id, unseen)
+	}
+	return found, nil
+}
+
+// read takes what the runtime says of one sandbox now.
+func (f *Finder) read(ctx context.Context, id string, pod podnet.Sandbox) (podnet.Sandbox, error) {
 	resp, err := f.runtime.PodSandboxStatus(ctx, &criv1.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
 	switch {
 	case status.Code(err) == codes.NotFound: // removed since it was listed
@@ -71,7 +91,7 @@ func (f *Finder) Find(ctx context.Context, pod podnet.Sandbox) (podnet.Sandbox, 
 	case err != nil:
 		return podnet.Sandbox{}, fmt.Errorf("read status of sandbox %s: %w", id, err)
 	}
-	if err := check(resp.GetStatus(), id, pod.UID); err != nil {
+	if err := check(resp.GetStatus(), id, pod); err != nil {
 		return podnet.Sandbox{}, fmt.Errorf("sandbox %s: %w", id, err)
 	}
 	info, err := decodeInfo(resp.GetInfo())
@@ -84,6 +104,7 @@ func (f *Finder) Find(ctx context.Context, pod podnet.Sandbox) (podnet.Sandbox, 
 	}
 	pod.ID, pod.NetNS, pod.RuntimeHandler = id, netNS, resp.GetStatus().GetRuntimeHandler()
 	pod.Nameservers = strings.Join(info.Config.DNS.Servers, ",")
+	pod.Attempt, pod.CreatedAt = resp.GetStatus().GetMetadata().GetAttempt(), resp.GetStatus().GetCreatedAt()
 	return pod, nil
 }
 
@@ -104,17 +125,17 @@ func (f *Finder) Close() error {
 	return nil
 }
 
-func (f *Finder) newestReady(ctx context.Context, uid string) (string, error) {
+func (f *Finder) newestReady(ctx context.Context, pod podnet.Sandbox) (string, error) {
 	resp, err := f.runtime.ListPodSandbox(ctx, &criv1.ListPodSandboxRequest{Filter: &criv1.PodSandboxFilter{
 		State:         &criv1.PodSandboxStateValue{State: criv1.PodSandboxState_SANDBOX_READY},
-		LabelSelector: map[string]string{labelPodUID: uid},
+		LabelSelector: map[string]string{labelPodUID: pod.UID},
 	}})
 	if err != nil {
 		return "", fmt.Errorf("list sandboxes: %w", err)
 	}
-	id := newest(resp.GetItems(), uid)
+	id := newest(resp.GetItems(), pod)
 	if id == "" {
-		return "", fmt.Errorf("list sandboxes of pod UID %s: %w", uid, podnet.ErrNotReady)
+		return "", fmt.Errorf("list sandboxes of pod UID %s: %w", pod.UID, podnet.ErrNotReady)
 	}
 	return id, nil
 }

@@ -1,11 +1,13 @@
 package cri
 
 import (
+	"cmp"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"istio-pod-network-controller/internal/podnet"
@@ -29,7 +31,7 @@ func TestFindInRecordedAnswers(t *testing.T) {
 			want: podnet.Sandbox{
 				Namespace: "default", Name: "cap1", UID: "cb8bef1c-6501-4aea-8bdd-f4f7ff377212",
 				ID:    "8478531267361dcf4b425dd6ce2376ad89cde0bd00b00a445ff4431f8fab522d",
-				NetNS: "/var/run/netns/cni-493a7cb7-419b-ef79-d0d5-240cb388e88f", Nameservers: "10.96.0.10",
+				NetNS: "/var/run/netns/cni-493a7cb7-419b-ef79-d0d5-240cb388e88f", Nameservers: "10.96.0.10", CreatedAt: 1795186548137398521,
 			},
 		},
 		"CRI-O": {
@@ -38,7 +40,7 @@ func TestFindInRecordedAnswers(t *testing.T) {
 			want: podnet.Sandbox{
 				Namespace: "default", Name: "bcrio", UID: "11111111-0000-0000-0000-00000000000b",
 				ID:    "c13ba957d2cab6e68858cd5980ce98dd053b59d6e1c56b022b2285ae62cc2ea2",
-				NetNS: "/var/run/netns/e6c76180-d052-4ed8-976c-b4e54c62428f",
+				NetNS: "/var/run/netns/e6c76180-d052-4ed8-976c-b4e54c62428f", CreatedAt: 1795187995387086646,
 			},
 		},
 	}
@@ -49,7 +51,7 @@ func TestFindInRecordedAnswers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
+			if diff := gocmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("Find (-want +got):\n%s", diff)
 			}
 		})
@@ -62,6 +64,7 @@ type box struct {
 	state     criv1.PodSandboxState
 	createdAt int64
 	attempt   uint32
+	podName   string // "pod" unless it is given
 	// now changes the status after the sandbox was listed; gone takes it away.
 	now  func(*criv1.PodSandboxStatusResponse)
 	gone bool
@@ -70,7 +73,7 @@ type box struct {
 func runtimeOf(boxes []box, ignoresFilter bool) *fakeRuntime {
 	r := &fakeRuntime{ignoresFilter: ignoresFilter, statuses: map[string]*criv1.PodSandboxStatusResponse{}}
 	for _, b := range boxes {
-		meta := &criv1.PodSandboxMetadata{Uid: b.uid, Attempt: b.attempt}
+		meta := &criv1.PodSandboxMetadata{Uid: b.uid, Attempt: b.attempt, Namespace: "ns", Name: cmp.Or(b.podName, "pod")}
 		r.sandboxes = append(r.sandboxes, &criv1.PodSandbox{
 			Id: b.id, Metadata: meta, State: b.state, CreatedAt: b.createdAt, Labels: map[string]string{labelPodUID: b.uid},
 		})
@@ -78,7 +81,7 @@ func runtimeOf(boxes []box, ignoresFilter bool) *fakeRuntime {
 			continue
 		}
 		resp := &criv1.PodSandboxStatusResponse{
-			Status: &criv1.PodSandboxStatus{Id: b.id, Metadata: meta, State: b.state, RuntimeHandler: "handler-" + b.id},
+			Status: &criv1.PodSandboxStatus{Id: b.id, Metadata: meta, State: b.state, CreatedAt: b.createdAt, RuntimeHandler: "handler-" + b.id},
 			Info: map[string]string{infoKey: `{"runtimeSpec":{"linux":{"namespaces":[{"type":"network","path":"/run/netns/` +
 				b.id + `"}]}}}`},
 		}
@@ -113,6 +116,23 @@ func TestFindChoosesTheSandbox(t *testing.T) {
 				{id: "b", uid: podUID, state: ready, createdAt: 2, attempt: 0},
 			},
 			wantID: "a",
+		},
+		"the later attempt, though the clock was set back": {
+			boxes: []box{
+				{id: "a", uid: podUID, state: ready, createdAt: 9, attempt: 9},
+				{id: "b", uid: podUID, state: ready, createdAt: 2, attempt: 10},
+			},
+			wantID: "b",
+		},
+		"not a newer one that claims the UID for another name": {
+			boxes: []box{
+				{id: "a", uid: podUID, state: ready, createdAt: 1},
+				{id: "b", uid: podUID, state: ready, createdAt: 2, attempt: 7, podName: "other"},
+			},
+			wantID: "a",
+		},
+		"only one that claims the UID for another name": {
+			boxes: []box{{id: "a", uid: podUID, state: ready, podName: "other"}},
 		},
 		"a newer one that is not ready, and a newer one of another pod": {
 			boxes: []box{
@@ -150,7 +170,9 @@ func TestFindChoosesTheSandbox(t *testing.T) {
 					Namespace: "ns", Name: "pod", UID: podUID,
 					ID: tt.wantID, NetNS: "/run/netns/" + tt.wantID, RuntimeHandler: "handler-" + tt.wantID,
 				}
-				if diff := cmp.Diff(want, got); diff != "" {
+				chosen := tt.boxes[slices.IndexFunc(tt.boxes, func(b box) bool { return b.id == tt.wantID })]
+				want.Attempt, want.CreatedAt = chosen.attempt, chosen.createdAt
+				if diff := gocmp.Diff(want, got); diff != "" {
 					t.Errorf("Find (-want +got):\n%s", diff)
 				}
 			})
@@ -173,7 +195,21 @@ func TestFindRefuses(t *testing.T) {
 		},
 		"the status of another pod": {
 			now:  func(r *criv1.PodSandboxStatusResponse) { r.Status.Metadata = &criv1.PodSandboxMetadata{Uid: "uid-2"} },
-			want: `belongs to pod UID "uid-2", want "uid-1"`,
+			want: `of UID "uid-2", want UID "uid-1"`,
+		},
+		"the status of a pod of another name": {
+			now: func(r *criv1.PodSandboxStatusResponse) {
+				r.Status.Metadata = &criv1.PodSandboxMetadata{Uid: podUID, Namespace: "ns", Name: "other"}
+			},
+			want: `belongs to pod ns/other`,
+		},
+		"a process that is not seen, and still runs": {
+			now:  func(r *criv1.PodSandboxStatusResponse) { r.Info[infoKey] = `{"pid":4194304}` },
+			want: "install with processFallback=true",
+		},
+		"an answer without end": {
+			now:  func(r *criv1.PodSandboxStatusResponse) { r.Info["more"] = strings.Repeat("x", maxAnswerBytes) },
+			want: "larger than max",
 		},
 		"the host's network": {
 			now: func(r *criv1.PodSandboxStatusResponse) {
@@ -195,7 +231,7 @@ func TestFindRefuses(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			f := newFinder(t, serve(t, runtimeOf([]box{{id: "a", uid: podUID, state: ready, now: tt.now}}, false)))
-			got, err := f.Find(t.Context(), podnet.Sandbox{UID: podUID})
+			got, err := f.Find(t.Context(), podnet.Sandbox{Namespace: "ns", Name: "pod", UID: podUID})
 			if err == nil || errors.Is(err, podnet.ErrNotReady) || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v, want a lasting one that contains %q", err, tt.want)
 			}
@@ -213,14 +249,36 @@ func TestFindWithoutUID(t *testing.T) {
 	}
 }
 
-func TestFindTakesAnAnswerAboveGRPCsDefaultLimit(t *testing.T) {
+// The largest annotations that a pod may have, of characters that JSON writes in six bytes each, twice.
+func TestFindTakesTheLargestAnnotations(t *testing.T) {
 	padded := func(r *criv1.PodSandboxStatusResponse) {
-		r.Info[infoKey] = `{"padding":"` + strings.Repeat("x", 5<<20) + `",` + r.Info[infoKey][1:]
+		annotations := strings.Repeat("<", 256<<10)
+		r.Status.Annotations = map[string]string{"a": annotations}
+		r.Info[infoKey] = `{"padding":"` + strings.Repeat(`\u003c`, 2*len(annotations)) + `",` + r.Info[infoKey][1:]
 	}
 	f := newFinder(t, serve(t, runtimeOf([]box{{id: "a", uid: podUID, state: ready, now: padded}}, false)))
 	got, err := f.Find(t.Context(), podnet.Sandbox{UID: podUID})
 	if err != nil || got.NetNS != "/run/netns/a" {
 		t.Errorf("got %+v, error %v", got, err)
+	}
+}
+
+// CRI-O gives pods on the host's network a path, too, which leads to the host's namespace.
+func TestFindRefusesRecordedAnswersOfAPodOnTheHostsNetwork(t *testing.T) {
+	uids := map[string]string{
+		"containerd": "cb8bef1c-6501-4aea-8bdd-f4f7ff377212", "crio": "11111111-0000-0000-0000-00000000000b",
+	}
+	for runtime, uid := range uids {
+		t.Run(runtime, func(t *testing.T) {
+			r := recorded(t, runtime)
+			for _, answer := range r.statuses {
+				answer.GetStatus().GetLinux().GetNamespaces().GetOptions().Network = criv1.NamespaceMode_NODE
+			}
+			got, err := newFinder(t, serve(t, r)).Find(t.Context(), podnet.Sandbox{UID: uid})
+			if !errors.Is(err, errHostNetwork) {
+				t.Errorf("got %+v, error %v, want %v", got, err, errHostNetwork)
+			}
+		})
 	}
 }
 

@@ -67,14 +67,14 @@ func selects(f *criv1.PodSandboxFilter, s *criv1.PodSandbox) bool {
 }
 
 // serve starts the runtime on a socket of the test and returns the socket's path.
-func serve(tb testing.TB, r *fakeRuntime) string {
+func serve(tb testing.TB, r criv1.RuntimeServiceServer) string {
 	tb.Helper()
 	path := filepath.Join(tb.TempDir(), "cri.sock")
 	serveAt(tb, path, r)
 	return path
 }
 
-func serveAt(tb testing.TB, path string, r *fakeRuntime) {
+func serveAt(tb testing.TB, path string, r criv1.RuntimeServiceServer) {
 	tb.Helper()
 	listener, err := net.Listen("unix", path)
 	if err != nil {

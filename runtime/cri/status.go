@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -12,31 +13,41 @@ import (
 var errHostNetwork = errors.New("it uses the host's network: it has no namespace of its own")
 
 // newest is the ID of the ready sandbox of the pod that was made last, "" without one. It does not rely on the runtime
-// having filtered. The attempt decides between equal times: the kubelet counts it up with each new sandbox of a pod.
-func newest(items []*criv1.PodSandbox, uid string) string {
+// having filtered. The attempt decides, which the kubelet counts up with each new sandbox of a pod, since clocks are set
+// back; the time decides between equal ones.
+func newest(items []*criv1.PodSandbox, pod podnet.Sandbox) string {
 	var last *criv1.PodSandbox
 	for _, s := range items {
-		if s.GetState() != criv1.PodSandboxState_SANDBOX_READY || s.GetMetadata().GetUid() != uid {
+		if s.GetState() != criv1.PodSandboxState_SANDBOX_READY || !isOf(s.GetMetadata(), pod) {
 			continue
 		}
-		if last == nil || s.GetCreatedAt() > last.GetCreatedAt() ||
-			s.GetCreatedAt() == last.GetCreatedAt() && s.GetMetadata().GetAttempt() > last.GetMetadata().GetAttempt() {
+		if last == nil || cmp.Or(
+			cmp.Compare(s.GetMetadata().GetAttempt(), last.GetMetadata().GetAttempt()),
+			cmp.Compare(s.GetCreatedAt(), last.GetCreatedAt()),
+		) > 0 {
 			last = s
 		}
 	}
 	return last.GetId()
 }
 
+// isOf reports whether a sandbox is the pod's. Where the pod's name is known it must match, too: a sandbox is labelled by
+// whoever made it.
+func isOf(m *criv1.PodSandboxMetadata, pod podnet.Sandbox) bool {
+	return m.GetUid() == pod.UID && (pod.Name == "" || m.GetName() == pod.Name && m.GetNamespace() == pod.Namespace)
+}
+
 // check promises that a status speaks of the sandbox and the pod that were asked for, that the sandbox is still ready,
 // and that it has a network of its own.
-func check(s *criv1.PodSandboxStatus, id, uid string) error {
+func check(s *criv1.PodSandboxStatus, id string, pod podnet.Sandbox) error {
 	switch {
 	case s == nil:
 		return errors.New("the runtime's answer holds no status")
 	case s.GetId() != id:
 		return fmt.Errorf("the runtime's answer is about sandbox %q", s.GetId())
-	case s.GetMetadata().GetUid() != uid:
-		return fmt.Errorf("it belongs to pod UID %q, want %q", s.GetMetadata().GetUid(), uid)
+	case !isOf(s.GetMetadata(), pod):
+		return fmt.Errorf("it belongs to pod %s/%s of UID %q, want UID %q",
+			s.GetMetadata().GetNamespace(), s.GetMetadata().GetName(), s.GetMetadata().GetUid(), pod.UID)
 	case s.GetState() != criv1.PodSandboxState_SANDBOX_READY: // stopped since it was listed
 		return fmt.Errorf("state %s: %w", s.GetState(), podnet.ErrNotReady)
 	case s.GetLinux().GetNamespaces().GetOptions().GetNetwork() == criv1.NamespaceMode_NODE:

@@ -4,14 +4,17 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// infoKey is where both runtimes put their JSON into the map of a verbose status.
-const infoKey = "info"
+const (
+	// infoKey is where both runtimes put their JSON into the map of a verbose status.
+	infoKey = "info"
+	// maxPathBytes is PATH_MAX.
+	maxPathBytes = 4096
+)
 
 // verboseInfo is the little that we need of some 15 kB of JSON: containerd's SandboxInfo
 // (internal/cri/server/podsandbox/types/sandbox_info.go) and CRI-O's createSandboxInfo (server/sandbox_status.go).
@@ -62,11 +65,13 @@ func (v *verboseInfo) netNS() (string, error) {
 		return "", err
 	case path != "":
 		return path, nil
-	case v.PID > 0:
-		return "/proc/" + strconv.FormatInt(v.PID, 10) + "/ns/net", nil
 	}
-	return "", fmt.Errorf("no network namespace in the verbose status: "+
-		"runtimeSpec.linux.namespaces has no path of type network, and pid is %d", v.PID)
+	path, err = podnet.ProcessNetNS(v.PID)
+	if err != nil {
+		return "", fmt.Errorf("no network namespace in the verbose status: "+
+			"runtimeSpec.linux.namespaces has no path of type network: %w", err)
+	}
+	return path, nil
 }
 
 // specPath is the path of the spec's network namespace, "" if the spec leaves it open. A spec without a network entry
@@ -80,8 +85,8 @@ func (v *verboseInfo) specPath() (string, error) {
 		if ns.Type != "network" {
 			continue
 		}
-		if ns.Path != "" && (!filepath.IsAbs(ns.Path) || strings.ContainsRune(ns.Path, 0)) {
-			return "", fmt.Errorf("the network namespace's path %q in runtimeSpec is not absolute and plain", ns.Path)
+		if ns.Path != "" && (!filepath.IsAbs(ns.Path) || strings.ContainsRune(ns.Path, 0) || len(ns.Path) > maxPathBytes) {
+			return "", fmt.Errorf("the network namespace's path %.100q in runtimeSpec is not absolute and plain", ns.Path)
 		}
 		return ns.Path, nil
 	}

@@ -29,9 +29,9 @@ func TestNetNSOf(t *testing.T) {
 			want: "/proc/7/ns/net",
 		},
 		"no spec: the pid":               {in: `{"pid":7,"runtimeSpec":null}`, want: "/proc/7/ns/net"},
-		"no spec and no pid":             {in: `{"pid":0}`, wantError: "no path of type network, and pid is 0"},
-		"no path and no pid":             {in: `{"runtimeSpec":{"linux":{"namespaces":[{"type":"network"}]}}}`, wantError: "pid is 0"},
-		"a negative pid":                 {in: `{"pid":-1}`, wantError: "pid is -1"},
+		"no spec and no pid":             {in: `{"pid":0}`, wantError: "no path of type network: pid 0"},
+		"no path and no pid":             {in: `{"runtimeSpec":{"linux":{"namespaces":[{"type":"network"}]}}}`, wantError: "pid 0"},
+		"a negative pid":                 {in: `{"pid":-1}`, wantError: "pid -1"},
 		"a spec without a network entry": {in: `{"pid":7,"runtimeSpec":{"linux":{"namespaces":[{"type":"pid"}]}}}`, wantError: "host's network"},
 		"a spec without linux":           {in: `{"pid":7,"runtimeSpec":{}}`, wantError: "host's network"},
 		"a relative path": {
@@ -45,6 +45,11 @@ func TestNetNSOf(t *testing.T) {
 		"nothing":             {in: ``, wantError: "decode verbose status"},
 		"cut short":           {in: `{"pid":7,"runtimeSpec":{"linux"`, wantError: "decode verbose status"},
 		"a pid that is text":  {in: `{"pid":"7"}`, wantError: "decode verbose status"},
+		"a pid above Linux's": {in: `{"pid":4194305}`, wantError: "pid 4194305 is not a process"},
+		"a path longer than any": {
+			in:        `{"runtimeSpec":{"linux":{"namespaces":[{"type":"network","path":"/` + strings.Repeat("x", maxPathBytes) + `"}]}}}`,
+			wantError: "is not absolute and plain",
+		},
 		"a pid too large":     {in: `{"pid":99999999999999999999}`, wantError: "decode verbose status"},
 		"a list, not a map":   {in: `[]`, wantError: "decode verbose status"},
 		"null":                {in: `null`, wantError: "no network namespace"},
@@ -78,7 +83,7 @@ func FuzzNetNSOf(f *testing.F) {
 		if err != nil && path != "" {
 			t.Errorf("path %q with error %v", path, err)
 		}
-		if err == nil && (!filepath.IsAbs(path) || strings.ContainsRune(path, 0) || strings.HasPrefix(path, "/proc/-")) {
+		if err == nil && (!filepath.IsAbs(path) || strings.ContainsRune(path, 0) || len(path) > maxPathBytes || strings.HasPrefix(path, "/proc/-")) {
 			t.Errorf("path %q from %q", path, raw)
 		}
 	})

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -15,21 +16,24 @@ import (
 // Labels that dockershim and cri-dockerd put on every container of a pod
 // (https://github.com/Mirantis/cri-dockerd/blob/master/core/docker_service.go).
 const (
-	labelPodUID = "io.kubernetes.pod.uid"
-	labelType   = "io.kubernetes.docker.type"
-	typeSandbox = "podsandbox"
+	labelPodUID       = "io.kubernetes.pod.uid"
+	labelPodName      = "io.kubernetes.pod.name"
+	labelPodNamespace = "io.kubernetes.pod.namespace"
+	labelType         = "io.kubernetes.docker.type"
+	typeSandbox       = "podsandbox"
 )
 
 // newest is the ID of the running sandbox of the pod that was made last, "" without one. It does not rely on the Engine
-// having filtered. Creation times are in seconds; of equal ones the first wins, since the Engine lists the newest first.
-func newest(list []container.Summary, uid string) string {
+// having filtered. The attempt decides, since clocks are set back; among equal ones the time does, in seconds, and then
+// the place in the list, since the Engine lists the newest first.
+func newest(list []container.Summary, pod podnet.Sandbox) string {
 	var last *container.Summary
 	for i := range list {
 		c := &list[i]
-		if c.State != container.StateRunning || !isSandbox(c.Labels, uid) {
+		if c.State != container.StateRunning || !isSandbox(c.Labels, pod) {
 			continue
 		}
-		if last == nil || c.Created > last.Created {
+		if last == nil || cmp.Or(cmp.Compare(attemptOf(c.Names), attemptOf(last.Names)), cmp.Compare(c.Created, last.Created)) > 0 {
 			last = c
 		}
 	}
@@ -39,18 +43,37 @@ func newest(list []container.Summary, uid string) string {
 	return last.ID
 }
 
-func isSandbox(labels map[string]string, uid string) bool {
-	return labels[labelPodUID] == uid && labels[labelType] == typeSandbox
+// isSandbox reports whether labels are those of a sandbox of the pod. Where the pod's name is known it must match, too:
+// labels are the words of whoever made the container.
+func isSandbox(labels map[string]string, pod podnet.Sandbox) bool {
+	return labels[labelPodUID] == pod.UID && labels[labelType] == typeSandbox &&
+		(pod.Name == "" || labels[labelPodName] == pod.Name && labels[labelPodNamespace] == pod.Namespace)
+}
+
+// attemptOf is the number that the kubelet counts up with each new sandbox of a pod. Only the container's name tells it,
+// k8s_POD_NAME_NAMESPACE_UID_ATTEMPT, with a random part behind it if a container of that name was left over
+// (https://github.com/Mirantis/cri-dockerd/blob/master/core/naming.go). It is 0 in other names.
+func attemptOf(names []string) uint64 {
+	for _, name := range names {
+		parts := strings.Split(strings.TrimPrefix(name, "/"), "_")
+		if len(parts) < 6 || len(parts) > 7 || parts[0] != "k8s" || parts[1] != "POD" {
+			continue
+		}
+		if attempt, err := strconv.ParseUint(parts[5], 10, 32); err == nil {
+			return attempt
+		}
+	}
+	return 0
 }
 
 // check promises that an answer speaks of the sandbox and the pod that were asked for, that the sandbox still runs, and
 // that it has a network of its own.
-func check(c *container.InspectResponse, id, uid string) error {
+func check(c *container.InspectResponse, id string, pod podnet.Sandbox) error {
 	switch {
 	case c.ID != id:
 		return fmt.Errorf("the Engine's answer is about container %q", c.ID)
-	case c.Config == nil || !isSandbox(c.Config.Labels, uid):
-		return fmt.Errorf("its labels do not say that it is the sandbox of pod UID %q", uid)
+	case c.Config == nil || !isSandbox(c.Config.Labels, pod):
+		return fmt.Errorf("its labels do not say that it is the sandbox of pod UID %q", pod.UID)
 	case c.State == nil || !c.State.Running: // stopped since it was listed
 		return fmt.Errorf("it does not run: %w", podnet.ErrNotReady)
 	case c.HostConfig != nil && c.HostConfig.NetworkMode.IsHost():
@@ -66,19 +89,21 @@ func netNSOf(c *container.InspectResponse) (string, error) {
 	if c.NetworkSettings != nil {
 		key = c.NetworkSettings.SandboxKey
 	}
+	if key != "" {
+		if !filepath.IsAbs(key) || strings.ContainsRune(key, 0) || len(key) > maxPathBytes {
+			return "", fmt.Errorf("NetworkSettings.SandboxKey %.100q is not absolute and plain", key)
+		}
+		return key, nil
+	}
 	var pid int
 	if c.State != nil {
 		pid = c.State.Pid
 	}
-	switch {
-	case key != "" && (!filepath.IsAbs(key) || strings.ContainsRune(key, 0)):
-		return "", fmt.Errorf("NetworkSettings.SandboxKey %q is not absolute and plain", key)
-	case key != "":
-		return key, nil
-	case pid > 0:
-		return "/proc/" + strconv.Itoa(pid) + "/ns/net", nil
+	path, err := podnet.ProcessNetNS(int64(pid))
+	if err != nil {
+		return "", fmt.Errorf("no network namespace in the answer: NetworkSettings.SandboxKey is empty, and State.Pid: %w", err)
 	}
-	return "", fmt.Errorf("no network namespace in the answer: NetworkSettings.SandboxKey is empty, and State.Pid is %d", pid)
+	return path, nil
 }
 
 // handlerOf is the OCI runtime by its name in the Engine's configuration, "" for the two names of the built-in runc.

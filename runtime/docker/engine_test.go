@@ -81,12 +81,17 @@ func selects(filters string, c container.Summary) bool {
 // serve starts the Engine on a socket of the test and returns the socket's path.
 func serve(t *testing.T, e *fakeEngine) string {
 	t.Helper()
+	return serveHandler(t, e)
+}
+
+func serveHandler(t *testing.T, e http.Handler) string {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "docker.sock")
 	serveAt(t, path, e)
 	return path
 }
 
-func serveAt(t *testing.T, path string, e *fakeEngine) {
+func serveAt(t *testing.T, path string, e http.Handler) {
 	t.Helper()
 	listener, err := net.Listen("unix", path)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -34,12 +35,14 @@ type Config struct {
 //   - list the running containers whose labels say that they are a sandbox of the pod's UID;
 //   - take the newest: while the kubelet replaces a sandbox two may be listed;
 //   - inspect it, and check that it is this pod's, still running and not on the host's network;
-//   - take the network namespace's path from the answer.
+//   - take the network namespace's path from the answer;
+//   - if that path leads through a process, look at it and inspect the sandbox again: it is the sandbox's, not another's.
 //
 // It is safe for concurrent use and connects at the first call.
 type Finder struct {
-	engine     *client.Client
-	negotiated atomic.Bool
+	engine      *client.Client
+	connections *http.Transport
+	negotiated  atomic.Bool
 }
 
 // New checks the configuration. The Engine need not be up.
@@ -51,15 +54,17 @@ func New(c Config) (*Finder, error) {
 	if !filepath.IsAbs(path) {
 		return nil, fmt.Errorf("runtime endpoint %q: want unix:///path/to/socket or /path/to/socket", c.Endpoint)
 	}
-	engine, err := client.New(client.WithHost("unix://" + path))
+	connections := newTransport(path)
+	bounded := &http.Client{Transport: connections, CheckRedirect: client.CheckRedirect}
+	engine, err := client.New(client.WithHost("unix://"+path), client.WithHTTPClient(bounded))
 	if err != nil {
 		return nil, fmt.Errorf("set up Docker client for %s: %w", path, err)
 	}
-	return &Finder{engine: engine}, nil
+	return &Finder{engine: engine, connections: connections.base}, nil
 }
 
-// Find returns pod with the ID, the network namespace and the runtime handler of its newest running sandbox; of pod only
-// the UID is looked at. Without such a sandbox the error is podnet.ErrNotReady: ask again soon.
+// Find returns pod with the ID, the network namespace and the runtime handler of its newest running sandbox; of pod the
+// UID is looked at, and the name where there is one. Without such a sandbox the error is podnet.ErrNotReady: ask again soon.
 func (f *Finder) Find(ctx context.Context, pod podnet.Sandbox) (podnet.Sandbox, error) {
 	if pod.UID == "" {
 		return podnet.Sandbox{}, errors.New("the pod to find has no UID")
@@ -67,10 +72,29 @@ func (f *Finder) Find(ctx context.Context, pod podnet.Sandbox) (podnet.Sandbox, 
 	if err := f.negotiate(ctx); err != nil {
 		return podnet.Sandbox{}, err
 	}
-	id, err := f.newestRunning(ctx, pod.UID)
+	id, err := f.newestRunning(ctx, pod)
 	if err != nil {
 		return podnet.Sandbox{}, err
 	}
+	found, err := f.inspect(ctx, id, pod)
+	if err != nil || !found.OfProcess() {
+		return found, err
+	}
+	unseen := podnet.SeeProcess(found.NetNS)
+	again, err := f.inspect(ctx, id, pod)
+	switch {
+	case err != nil:
+		return podnet.Sandbox{}, err
+	case again != found:
+		return podnet.Sandbox{}, fmt.Errorf("sandbox %s: its process has changed meanwhile: %w", id, podnet.ErrNotReady)
+	case unseen != nil:
+		return podnet.Sandbox{}, fmt.Errorf("sandbox %s: %w", id, unseen)
+	}
+	return found, nil
+}
+
+// inspect reads what the Engine says of one sandbox now.
+func (f *Finder) inspect(ctx context.Context, id string, pod podnet.Sandbox) (podnet.Sandbox, error) {
 	answer, err := f.engine.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
 	switch {
 	case errdefs.IsNotFound(err): // removed since it was listed
@@ -78,7 +102,7 @@ func (f *Finder) Find(ctx context.Context, pod podnet.Sandbox) (podnet.Sandbox, 
 	case err != nil:
 		return podnet.Sandbox{}, fmt.Errorf("inspect sandbox %s: %w", id, err)
 	}
-	if err := check(&answer.Container, id, pod.UID); err != nil {
+	if err := check(&answer.Container, id, pod); err != nil {
 		return podnet.Sandbox{}, fmt.Errorf("sandbox %s: %w", id, err)
 	}
 	netNS, err := netNSOf(&answer.Container)
@@ -103,6 +127,7 @@ func (f *Finder) Version(ctx context.Context) (string, error) {
 
 // Close lets go of idle connections.
 func (f *Finder) Close() error {
+	f.connections.CloseIdleConnections()
 	if err := f.engine.Close(); err != nil {
 		return fmt.Errorf("close Docker client: %w", err)
 	}
@@ -122,17 +147,17 @@ func (f *Finder) negotiate(ctx context.Context) error {
 	return nil
 }
 
-func (f *Finder) newestRunning(ctx context.Context, uid string) (string, error) {
+func (f *Finder) newestRunning(ctx context.Context, pod podnet.Sandbox) (string, error) {
 	filters := client.Filters{}.
-		Add("label", labelPodUID+"="+uid, labelType+"="+typeSandbox).
+		Add("label", labelPodUID+"="+pod.UID, labelType+"="+typeSandbox).
 		Add("status", "running")
 	list, err := f.engine.ContainerList(ctx, client.ContainerListOptions{Filters: filters})
 	if err != nil {
 		return "", fmt.Errorf("list sandboxes: %w", err)
 	}
-	id := newest(list.Items, uid)
+	id := newest(list.Items, pod)
 	if id == "" {
-		return "", fmt.Errorf("list sandboxes of pod UID %s: %w", uid, podnet.ErrNotReady)
+		return "", fmt.Errorf("list sandboxes of pod UID %s: %w", pod.UID, podnet.ErrNotReady)
 	}
 	return id, nil
 }

@@ -1,12 +1,15 @@
 package docker
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/moby/moby/api/types/container"
 
 	"istio-pod-network-controller/internal/podnet"
@@ -26,14 +29,17 @@ func TestFindInRecordedAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	pod.ID, pod.NetNS = recordedID, "/var/run/docker/exec/netns/acd009690ceb"
-	if diff := cmp.Diff(pod, got); diff != "" {
+	if diff := gocmp.Diff(pod, got); diff != "" {
 		t.Errorf("Find (-want +got):\n%s", diff)
 	}
 }
 
-// box is a container of pod uid; its namespace's path ends in its ID.
+// box is a container of pod uid; its namespace's path ends in its ID. Its name tells the attempt; the pod is ns/pod unless
+// another name is given.
 type box struct {
 	id, uid, kind string
+	attempt       int
+	podName       string
 	state         container.ContainerState
 	created       int64
 	// now replaces the answer after the container was listed; gone takes it away.
@@ -45,13 +51,16 @@ func engineOf(t *testing.T, boxes []box, ignoresFilter bool) *fakeEngine {
 	t.Helper()
 	e := &fakeEngine{apiVersion: "1.44", ignoresFilter: ignoresFilter, containers: map[string]json.RawMessage{}}
 	for _, b := range boxes {
-		labels := map[string]string{labelPodUID: b.uid, labelType: b.kind}
-		e.list = append(e.list, container.Summary{ID: b.id, Labels: labels, State: b.state, Created: b.created})
+		labels := map[string]string{
+			labelPodUID: b.uid, labelType: b.kind, labelPodNamespace: "ns", labelPodName: cmp.Or(b.podName, "pod"),
+		}
+		names := []string{fmt.Sprintf("/k8s_POD_pod_ns_%s_%d", b.uid, b.attempt)}
+		e.list = append(e.list, container.Summary{ID: b.id, Names: names, Labels: labels, State: b.state, Created: b.created})
 		if b.gone {
 			continue
 		}
 		answer := &container.InspectResponse{
-			ID: b.id, Config: &container.Config{Labels: labels},
+			ID: b.id, Name: names[0], Config: &container.Config{Labels: maps.Clone(labels)},
 			State:           &container.State{Running: b.state == container.StateRunning, Pid: 7},
 			HostConfig:      &container.HostConfig{NetworkMode: "none", Runtime: "runtime-" + b.id},
 			NetworkSettings: &container.NetworkSettings{SandboxKey: "/run/docker/netns/" + b.id},
@@ -93,6 +102,23 @@ func TestFindChoosesTheSandbox(t *testing.T) {
 			},
 			wantID: "a",
 		},
+		"the later attempt, though the clock was set back": {
+			boxes: []box{
+				{id: "a", uid: podUID, kind: typeSandbox, state: running, created: 9, attempt: 9},
+				{id: "b", uid: podUID, kind: typeSandbox, state: running, created: 2, attempt: 10},
+			},
+			wantID: "b",
+		},
+		"not a newer one that claims the UID for another name": {
+			boxes: []box{
+				{id: "a", uid: podUID, kind: typeSandbox, state: running, created: 1},
+				{id: "b", uid: podUID, kind: typeSandbox, state: running, created: 2, attempt: 7, podName: "other"},
+			},
+			wantID: "a",
+		},
+		"only one that claims the UID for another name": {
+			boxes: []box{{id: "a", uid: podUID, kind: typeSandbox, state: running, podName: "other"}},
+		},
 		"newer ones that ended, are of another pod, or are no sandbox": {
 			boxes: []box{
 				{id: "a", uid: podUID, kind: typeSandbox, state: running, created: 1},
@@ -126,7 +152,7 @@ func TestFindChoosesTheSandbox(t *testing.T) {
 					Namespace: "ns", Name: "pod", UID: podUID,
 					ID: tt.wantID, NetNS: "/run/docker/netns/" + tt.wantID, RuntimeHandler: "runtime-" + tt.wantID,
 				}
-				if diff := cmp.Diff(want, got); diff != "" {
+				if diff := gocmp.Diff(want, got); diff != "" {
 					t.Errorf("Find (-want +got):\n%s", diff)
 				}
 			})
@@ -149,6 +175,22 @@ func TestFindRefuses(t *testing.T) {
 			},
 			want: `not say that it is the sandbox of pod UID "uid-1"`,
 		},
+		"a sandbox that claims the UID for another name": {
+			now:  func(c *container.InspectResponse) { c.Config.Labels[labelPodName] = "other" },
+			want: `not say that it is the sandbox of pod UID "uid-1"`,
+		},
+		"an application's container": {
+			now:  func(c *container.InspectResponse) { c.Config.Labels[labelType] = "container" },
+			want: `not say that it is the sandbox of pod UID "uid-1"`,
+		},
+		"a process that is not seen, and still runs": {
+			now:  func(c *container.InspectResponse) { c.NetworkSettings, c.State.Pid = nil, 1<<22 },
+			want: "install with processFallback=true",
+		},
+		"an answer without end": {
+			now:  func(c *container.InspectResponse) { c.Name = strings.Repeat("x", maxAnswerBytes) },
+			want: "larger than 8388608 bytes",
+		},
 		"an answer without labels": {
 			now:  func(c *container.InspectResponse) { c.Config = nil },
 			want: `not say that it is the sandbox of pod UID "uid-1"`,
@@ -159,14 +201,14 @@ func TestFindRefuses(t *testing.T) {
 		},
 		"neither path nor pid": {
 			now:  func(c *container.InspectResponse) { c.NetworkSettings, c.State.Pid = nil, 0 },
-			want: "NetworkSettings.SandboxKey is empty, and State.Pid is 0",
+			want: "NetworkSettings.SandboxKey is empty, and State.Pid: pid 0",
 		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			one := box{id: "a", uid: podUID, kind: typeSandbox, state: container.StateRunning, now: tt.now}
 			f := newFinder(t, serve(t, engineOf(t, []box{one}, false)))
-			got, err := f.Find(t.Context(), podnet.Sandbox{UID: podUID})
+			got, err := f.Find(t.Context(), podnet.Sandbox{Namespace: "ns", Name: "pod", UID: podUID})
 			if err == nil || errors.Is(err, podnet.ErrNotReady) || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v, want a lasting one that contains %q", err, tt.want)
 			}

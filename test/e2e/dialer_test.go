@@ -2,9 +2,11 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -64,20 +66,36 @@ func dialer(name string, annotations map[string]string, number, port int) *corev
 	f := families()[number%2]
 	pod := newPod(name, annotations, corev1.Container{
 		Name: "app", Image: "localhost/testapp:1",
-		Args: []string{"dial", fmt.Sprintf("-n=%d", dials), "-every=2ms", f.at(byte(1+number/2%250), uint16(port)).String()},
+		Args: []string{"dial", fmt.Sprintf("-n=%d", dials), "-every=2ms", "-last=" + corev1.TerminationMessagePathDefault, f.at(byte(1+number/2%250), uint16(port)).String()},
 	})
 	pod.Spec.RestartPolicy = corev1.RestartPolicyNever
 	return pod
 }
 
-// hasDialled is nil for a dialer whose container ran, and ended.
+// hasDialled is nil for a dialer whose container ran, dialled as often as it was to, and ended.
 func hasDialled(pod *corev1.Pod) error {
 	for _, c := range pod.Status.ContainerStatuses {
-		if end := c.State.Terminated; end != nil && !end.StartedAt.IsZero() {
-			return nil
+		end := c.State.Terminated
+		if end == nil || end.StartedAt.IsZero() {
+			continue
 		}
+		var counts struct{ OK, Failed int }
+		if err := json.Unmarshal([]byte(end.Message), &counts); err != nil {
+			return fmt.Errorf("it ended without counts: %q: %w", end.Message, err)
+		}
+		if n := counts.OK + counts.Failed; n != dials {
+			return fmt.Errorf("it dialled %d times, want %d", n, dials)
+		}
+		return nil
 	}
 	return fmt.Errorf("it is %s: %v", pod.Status.Phase, pod.Status.ContainerStatuses)
+}
+
+// hasRun reports whether a container of the pod's own was started.
+func hasRun(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
+		return c.State.Running != nil || c.State.Terminated != nil && !c.State.Terminated.StartedAt.IsZero()
+	})
 }
 
 // wave makes one dialer after the other until it is ended.

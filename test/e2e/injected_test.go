@@ -18,7 +18,7 @@ const validation = "istio-validation"
 func TestPodsAsIstioInjectsThem(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, nil)
-	for _, mode := range []string{"REDIRECT", "TPROXY", "NONE"} {
+	for _, mode := range []string{"REDIRECT", "TPROXY"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			pod := s.startMesh(t, injectedPod(strings.ToLower(mode), mode))
@@ -34,15 +34,21 @@ func TestPodsAsIstioInjectsThem(t *testing.T) {
 						t.Errorf("%s: the application saw %s, want %s", f.name, a.Peer, f.client)
 					}
 					s.wantTaken(t, pod, inbound, f, f.client)
-				case "NONE":
-					wantInbound(t, pod, f, appPort, false)
 				}
 				s.wantOutbound(t, pod, f.at(1, worldPort), true)
 			}
-			if mode != "NONE" {
-				s.wantValidated(t, pod)
-			}
+			s.wantValidated(t, pod)
 		})
+	}
+}
+
+func TestAnInjectedPodWithModeNoneHasNoRules(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t, nil)
+	pod := s.startUntouched(t, injectedPod("none", "NONE"))
+	for _, f := range families() {
+		wantInbound(t, pod, f, appPort, false)
+		s.wantOutbound(t, pod, f.at(1, worldPort), false)
 	}
 }
 

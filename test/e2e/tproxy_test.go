@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -80,14 +81,26 @@ func (s *space) wantTaken(t *testing.T, pod *corev1.Pod, direction string, f fam
 	t.Errorf("%s: the proxy took no connection from %s to %s: %+v", f.name, client, dst, journal(t, pod))
 }
 
-func TestModeNoneCapturesOutboundOnly(t *testing.T) {
+func TestModeNoneIsNoRules(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())
-	pod := s.startMesh(t, meshPod("none", map[string]string{keyMode: "NONE"}))
+	pod := s.startUntouched(t, meshPod("none", map[string]string{keyMode: "NONE"}))
 	for _, f := range families() {
 		wantInbound(t, pod, f, appPort, false)
-		s.wantOutbound(t, pod, f.at(1, worldPort), true)
+		s.wantOutbound(t, pod, f.at(1, worldPort), false)
 	}
+}
+
+// startUntouched is start for a pod that asks and needs no rules.
+func (s *space) startUntouched(t testing.TB, pod *corev1.Pod) *corev1.Pod {
+	t.Helper()
+	s.start(t, pod)
+	return s.await(t, pod.Name, func(pod *corev1.Pod) error {
+		if c := conditionOf(pod); c.Status != corev1.ConditionTrue || c.Reason != "NotRequired" {
+			return fmt.Errorf("the condition is %s, %s", c.Status, c.Reason)
+		}
+		return nil
+	})
 }
 
 // bare takes every privilege from a container.

@@ -201,7 +201,7 @@ func (s *space) awaitHeld(t *testing.T, pod string) {
 		})
 	}
 	s.await(t, pod, func(pod *corev1.Pod) error {
-		if hasDialled(pod) == nil {
+		if hasRun(pod) {
 			t.Fatalf("pod %s has run", pod.Name)
 		}
 		return nil

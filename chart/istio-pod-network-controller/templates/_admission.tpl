@@ -29,7 +29,12 @@ name: {{ include "agent.waitName" . }}
 image: {{ include "agent.image" . | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 command: [/istio-pod-network-wait]
-args: [--timeout={{ .Values.admission.waitTimeout }}, --port=PORT]
+args: [--timeout={{ .Values.admission.waitTimeout }}, --port=PORT, --mode={{ .Values.interceptionMode }}, --mode=$(MODE), --ipv6={{ .Values.ipv6 }}, --ipv6=$(IPV6)]
+env:
+- name: MODE
+  valueFrom: {fieldRef: {fieldPath: "metadata.annotations['sidecar.istio.io/interceptionMode']"}}
+- name: IPV6
+  valueFrom: {fieldRef: {fieldPath: "metadata.annotations['pod-network-controller.istio.io/ipv6']"}}
 terminationMessagePolicy: FallbackToLogsOnError
 securityContext:
   allowPrivilegeEscalation: false

@@ -23,6 +23,44 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if eq .Values.kubernetesDistribution "OpenShift" -}}true{{- end -}}
 {{- end -}}
 
+{{- /* Where the distributions keep what the agent needs, as JSON. What the values say wins. */ -}}
+{{- define "agent.node" -}}
+{{- $k3s := "unix:///run/k3s/containerd/containerd.sock" -}}
+{{- $usual := dict "bin" "/opt/cni/bin" "conf" "/etc/cni/net.d" "endpoint" "" "exclude" list -}}
+{{- $nodes := dict
+  "OpenShift" (dict "bin" "/var/lib/cni/bin" "conf" "/etc/kubernetes/cni/net.d" "exclude" (list "openshift-*"))
+  "K3s" (dict "bin" "/var/lib/rancher/k3s/data/cni" "conf" "/var/lib/rancher/k3s/agent/etc/cni/net.d" "endpoint" $k3s)
+  "RKE2" (dict "endpoint" $k3s)
+  "MicroK8s" (dict "bin" "/var/snap/microk8s/current/opt/cni/bin" "conf" "/var/snap/microk8s/current/args/cni-network"
+    "endpoint" "unix:///var/snap/microk8s/common/run/containerd.sock")
+  "GKE" (dict "bin" "/home/kubernetes/bin")
+-}}
+{{- $v := .Values -}}
+{{- $node := merge (get $nodes $v.kubernetesDistribution | default dict) $usual -}}
+{{- dict "bin" ($v.cniBinDir | default $node.bin) "conf" ($v.cniConfDir | default $node.conf) "endpoint" ($v.runtimeEndpoint | default $node.endpoint)
+  "exclude" ($v.cniExcludeNamespaces | default $node.exclude) | toJson -}}
+{{- end -}}
+
+{{- /* cni: install in a directory that the runtime does not use protects nothing: refused where it can be told. */ -}}
+{{- define "agent.checkCNI" -}}
+{{- if eq .Values.cni "install" -}}
+{{- $is := .Values.kubernetesDistribution -}}
+{{- $node := include "agent.node" . | fromJson -}}
+{{- if and (eq $is "OpenShift") (or (eq $node.conf "/etc/cni/net.d") (eq $node.bin "/opt/cni/bin")) -}}
+{{- fail (printf "cni=install with cniConfDir=%s and cniBinDir=%s: CRI-O of OpenShift reads /etc/kubernetes/cni/net.d and /var/lib/cni/bin; leave both values empty" $node.conf $node.bin) -}}
+{{- end -}}
+{{- $looks := "" -}}
+{{- $version := .Capabilities.KubeVersion.Version -}}
+{{- if .Capabilities.APIVersions.Has "security.openshift.io/v1" }}{{ $looks = "OpenShift" }}
+{{- else if contains "+k3s" $version }}{{ $looks = "K3s" }}
+{{- else if contains "-gke." $version }}{{ $looks = "GKE" }}
+{{- else if contains "/microk8s/" $node.endpoint }}{{ $looks = "MicroK8s" }}{{ end -}}
+{{- if and $looks (eq $is "Kubernetes") (not (and .Values.cniBinDir .Values.cniConfDir)) -}}
+{{- fail (printf "cni=install with kubernetesDistribution=Kubernetes on what looks like %s, whose directories are others: set kubernetesDistribution=%s, or cniBinDir and cniConfDir" $looks $looks) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "agent.image" -}}
 {{- $variant := ternary "-iptables" "" (eq .Values.backend "iptables") -}}
 {{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default (print .Chart.AppVersion $variant)) -}}
@@ -88,7 +126,8 @@ Sockets are mounted by their directory: a restarted runtime makes its socket ane
 Docker's socket lies in /var/run itself, which is too much to hand out: there it is the file, and the agent must be restarted with Docker.
 */ -}}
 {{- define "agent.hostPaths" -}}
-{{- $socket := trimPrefix "unix://" .Values.runtimeEndpoint -}}
+{{- $node := include "agent.node" . | fromJson -}}
+{{- $socket := trimPrefix "unix://" $node.endpoint -}}
 - {name: netns, path: /var/run/netns, type: DirectoryOrCreate}
 {{- if and $socket (has (dir $socket) (list "/run" "/var/run")) }}
 - {name: runtime, path: {{ $socket | quote }}, type: Socket}
@@ -112,11 +151,11 @@ Docker's socket lies in /var/run itself, which is too much to hand out: there it
 {{- end }}
 {{- if eq .Values.cni "install" }}
 {{- /* Whoever can write to the directory of programs is root on the node: the agent sees it read-only, the init container puts the plugin there. */}}
-- {name: cni-bin, path: {{ .Values.cniBinDir | quote }}, type: DirectoryOrCreate}
-- {name: cni-conf, path: {{ .Values.cniConfDir | quote }}, type: DirectoryOrCreate, writable: true}
+- {name: cni-bin, path: {{ $node.bin | quote }}, type: DirectoryOrCreate}
+- {name: cni-conf, path: {{ $node.conf | quote }}, type: DirectoryOrCreate, writable: true}
 - {name: cni-socket, path: {{ dir .Values.cniSocket | quote }}, type: DirectoryOrCreate, writable: true}
 {{- else if eq .Values.cni "uninstall" }}
-- {name: cni-conf, path: {{ .Values.cniConfDir | quote }}, type: DirectoryOrCreate, initOnly: true}
+- {name: cni-conf, path: {{ $node.conf | quote }}, type: DirectoryOrCreate, writable: true}
 {{- end }}
 {{- end -}}
 
@@ -126,13 +165,14 @@ call, no capability.
 */ -}}
 {{- define "agent.cniPlugin" -}}
 {{- $install := eq .Values.cni "install" -}}
+{{- $node := include "agent.node" . | fromJson -}}
 - name: cni-plugin
   image: {{ include "agent.image" . | quote }}
   imagePullPolicy: {{ .Values.image.pullPolicy }}
   {{- if $install }}
-  args: [cni, install, --binary-only, {{ printf "--cni-bin-dir=%s" .Values.cniBinDir | quote }}, {{ printf "--cni-plugin-source=%s" .Values.cniPluginSource | quote }}]
+  args: [cni, install, --binary-only, {{ printf "--cni-bin-dir=%s" $node.bin | quote }}, {{ printf "--cni-plugin-source=%s" .Values.cniPluginSource | quote }}]
   {{- else }}
-  args: [cni, uninstall, {{ printf "--cni-conf-dir=%s" .Values.cniConfDir | quote }}]
+  args: [cni, uninstall, {{ printf "--cni-conf-dir=%s" $node.conf | quote }}]
   {{- end }}
   terminationMessagePolicy: FallbackToLogsOnError
   securityContext:
@@ -154,19 +194,21 @@ call, no capability.
   {{- end }}
   volumeMounts:
     - name: {{ ternary "cni-bin" "cni-conf" $install }}
-      mountPath: {{ ternary .Values.cniBinDir .Values.cniConfDir $install }}
+      mountPath: {{ ternary $node.bin $node.conf $install }}
 {{- end -}}
 
 {{- /* Every flag of `run`, once. Lists are joined as the flags and the pods' annotations write them. */ -}}
 {{- define "agent.args" -}}
 {{- $v := .Values -}}
+{{- $node := include "agent.node" . | fromJson -}}
+{{- include "agent.checkCNI" . -}}
 - run
 - --node-name=$(NODE_NAME)
 - --agent-namespace=$(POD_NAMESPACE)
 {{- range list
   (list "daemonset" (ternary (include "agent.name" .) "" (eq $v.cni "install")))
   (list "runtime" $v.containerRuntime)
-  (list "runtime-endpoint" $v.runtimeEndpoint)
+  (list "runtime-endpoint" $node.endpoint)
   (list "backend" $v.backend)
   (list "select" $v.select)
   (list "exclude-namespaces" (join "," $v.excludeNamespaces))
@@ -177,13 +219,14 @@ call, no capability.
   (list "nri-index" $v.nriIndex)
   (list "fail-open" $v.failOpen)
   (list "startup-taint" $v.startupTaint)
-  (list "cni" (ternary "install" "off" (eq $v.cni "install")))
-  (list "cni-bin-dir" $v.cniBinDir)
-  (list "cni-conf-dir" $v.cniConfDir)
+  (list "cni" $v.cni)
+  (list "cni-bin-dir" $node.bin)
+  (list "cni-conf-dir" $node.conf)
   (list "cni-socket" $v.cniSocket)
   (list "cni-plugin-source" $v.cniPluginSource)
   (list "cni-fail-open" $v.cniFailOpen)
-  (list "cni-exclude-namespaces" (join "," $v.cniExcludeNamespaces))
+  (list "cni-status-needs-agent" $v.cniStatusNeedsAgent)
+  (list "cni-exclude-namespaces" (join "," $node.exclude))
   (list "include-outbound-ip-ranges" (join "," $v.includeOutboundIPRanges))
   (list "exclude-outbound-ip-ranges" (join "," $v.excludeOutboundIPRanges))
   (list "include-inbound-ports" (join "," $v.includeInboundPorts))
@@ -194,6 +237,7 @@ call, no capability.
   (list "envoy-inbound-port" (int $v.envoyInboundPort))
   (list "envoy-tunnel-port" (int $v.envoyTunnelPort))
   (list "interception-mode" $v.interceptionMode)
+  (list "ipv6" $v.ipv6)
   (list "cluster-dns" (join "," $v.clusterDNS))
   (list "health-addr" $v.healthAddr)
   (list "metrics-addr" $v.metricsAddr)

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"os"
 	"time"
 )
 
@@ -35,6 +36,21 @@ func (s *summary) add(banner string, err error, took time.Duration) {
 	s.Answers[banner]++
 }
 
+// write puts the counts into a file, if there is to be one.
+func (s *summary) write(file string) error {
+	if file == "" {
+		return nil
+	}
+	text, err := json.Marshal(s)
+	if err != nil {
+		return fmt.Errorf("encode counts: %w", err)
+	}
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		return fmt.Errorf("write counts: %w", err)
+	}
+	return nil
+}
+
 // series says when requests are made and when counts are told.
 type series struct {
 	n             int
@@ -51,6 +67,7 @@ func dial(ctx context.Context, args []string, out, progress io.Writer) error {
 	flags.DurationVar(&s.lasting, "for", 0, "how long (default: until a signal)")
 	flags.DurationVar(&s.every, "every", 10*time.Millisecond, "pause between requests")
 	flags.DurationVar(&s.report, "report", time.Second, "how often the counts so far are printed; 0: only at the end")
+	last := flags.String("last", "", "`file` that the last line goes to, too: Kubernetes shows /dev/termination-log in the pod's status")
 	made := clientFlags(flags)
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -65,6 +82,9 @@ func dial(ctx context.Context, args []string, out, progress io.Writer) error {
 	ask := func(ctx context.Context) (string, error) { return c.ask(ctx, flags.Arg(0)) }
 	result, err := s.run(ctx, ask, out)
 	if err != nil {
+		return err
+	}
+	if err := result.write(*last); err != nil {
 		return err
 	}
 	// Nothing asked is a failure too, or a mistaken limit would look like success.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -31,9 +32,9 @@ func (o *options) deps() *cobra.Command {
 // build prints the directory of the programs, for scripts.
 func (o *options) build() *cobra.Command {
 	return &cobra.Command{
-		Use: "build", Short: "Build every program of the cluster, ten minutes at first, nothing when they are there", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			set, err := o.buildPrograms(cmd.Context(), cmd.ErrOrStderr())
+		Use: "build [PROGRAM...]", Short: "Build programs of the cluster, or all: ten minutes at first, nothing when they are there",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			set, err := o.buildPrograms(cmd.Context(), cmd.ErrOrStderr(), args...)
 			if err != nil {
 				return err
 			}
@@ -112,8 +113,8 @@ func (o *options) image() *cobra.Command {
 	return cmd
 }
 
-// buildPrograms asks for a compiler's packages only when there is something to compile.
-func (o *options) buildPrograms(ctx context.Context, progress io.Writer) (program.Set, error) {
+// buildPrograms builds the named programs, or all. It asks for a compiler's packages only when there is something for cgo to compile.
+func (o *options) buildPrograms(ctx context.Context, progress io.Writer, names ...string) (program.Set, error) {
 	l, unlock, err := o.forBuilding()
 	if err != nil {
 		return program.Set{}, err
@@ -123,13 +124,16 @@ func (o *options) buildPrograms(ctx context.Context, progress io.Writer) (progra
 	if err != nil {
 		return program.Set{}, err
 	}
-	if len(set.Missing()) == 0 {
-		return set, nil
-	}
-	if err := debian.Check(debian.Build); err != nil {
+	missing, err := set.Missing(names...)
+	if err != nil {
 		return program.Set{}, err
 	}
-	return set, set.Build(ctx, progress)
+	if slices.ContainsFunc(missing, func(r program.Recipe) bool { return r.Cgo }) {
+		if err := debian.Check(debian.Build); err != nil {
+			return program.Set{}, err
+		}
+	}
+	return set, set.Build(ctx, missing, progress)
 }
 
 // packImages wants the packages even when the images are there: their files are part of the images' key.

@@ -24,7 +24,7 @@ func (o *options) up() *cobra.Command {
 				return err
 			}
 			// Before the long build, not after it.
-			if err := errors.Join(c.Check(), debian.Check(debian.Run)); err != nil {
+			if err := errors.Join(c.Check(), debian.Check(debian.Images, debian.Run)); err != nil {
 				return err
 			}
 			set, err := o.buildPrograms(cmd.Context(), cmd.ErrOrStderr())

@@ -1,83 +1,82 @@
-// Package debian is the one list of Debian packages that the cluster needs.
+// Package debian is the one list of Debian packages that tests and cluster need. packages.txt is the list; hack/preflight.sh reads it, too.
 package debian
 
 import (
+	_ "embed"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 )
+
+//go:embed packages.txt
+var text string
 
 // Package is needed for one file in it; the file's presence is the check, so that other distributions work too.
 type Package struct {
 	Name string
-	File string
-	Why  string
+	// File may be several, separated by "|", of which one is enough.
+	File  string
+	Steps []Step
+	Why   string
 }
 
-// Need says which step of the kit wants the package.
-type Need string
+// Step says what wants the package.
+type Step string
 
-// The steps.
+// The steps of kc. The others in packages.txt are the Makefile's.
 const (
-	Build  Need = "build"
-	Images Need = "images"
-	Run    Need = "up"
+	Build  Step = "build"
+	Images Step = "images"
+	Run    Step = "up"
 )
 
-// Packages lists what one step needs.
-func Packages(n Need) []Package {
-	switch n {
-	case Build:
-		return []Package{
-			{"gcc", "/usr/bin/gcc", "runc is built with cgo"},
-			{"libc6-dev", "/usr/include/stdio.h", "runc is built with cgo"},
-			{"libseccomp-dev", "/usr/include/seccomp.h", "runc applies containerd's seccomp profile"},
-		}
-	case Images:
-		return []Package{
-			{"busybox-static", "/bin/busybox", "shell of the tools image"},
-			{"conntrack", "/usr/sbin/conntrack", "tools image"},
-			{"haproxy", "/usr/sbin/haproxy", "sidecar image"},
-			{"iproute2", "/bin/ip", "tools image"},
-			{"iptables", "/usr/sbin/xtables-nft-multi", "tools image"},
-			{"nftables", "/usr/sbin/nft", "tools image"},
-		}
-	default:
-		return []Package{
-			{"nftables", "/usr/sbin/nft", "kube-proxy runs it"},
-		}
-	}
+// Packages lists what some steps need, each package once.
+func Packages(steps ...Step) []Package {
+	return slices.DeleteFunc(parse(text), func(p Package) bool {
+		return !slices.ContainsFunc(steps, func(s Step) bool { return slices.Contains(p.Steps, s) })
+	})
 }
 
-// All is every package, by name, without repeats.
+// All is every package of the cluster, by name.
 func All() []string {
 	var names []string
-	seen := map[string]bool{}
-	for _, n := range []Need{Build, Images, Run} {
-		for _, p := range Packages(n) {
-			if !seen[p.Name] {
-				seen[p.Name] = true
-				names = append(names, p.Name)
-			}
-		}
+	for _, p := range Packages(Build, Images, Run) {
+		names = append(names, p.Name)
 	}
 	return names
 }
 
 // Check names every package of the given steps whose file is missing, and the command that installs them.
-func Check(needs ...Need) error {
+func Check(steps ...Step) error { return missing(Packages(steps...)) }
+
+// parse reads lines of: package, file, steps joined by commas, reason. A line that is short of one gives a package without a reason.
+func parse(text string) []Package {
 	var packages []Package
-	for _, n := range needs {
-		packages = append(packages, Packages(n)...)
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		if len(fields) < 3 || strings.HasPrefix(line, "#") {
+			continue
+		}
+		p := Package{Name: fields[0], File: fields[1], Why: strings.Join(fields[3:], " ")}
+		for step := range strings.SplitSeq(fields[2], ",") {
+			p.Steps = append(p.Steps, Step(step))
+		}
+		packages = append(packages, p)
 	}
-	return missing(packages)
+	return packages
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
 }
 
 // missing names all at once, so that one apt-get call is enough.
 func missing(packages []Package) error {
 	var names, why []string
 	for _, p := range packages {
-		if _, err := os.Stat(p.File); err != nil {
+		if !slices.ContainsFunc(strings.Split(p.File, "|"), exists) {
 			names = append(names, p.Name)
 			why = append(why, fmt.Sprintf("  %s: no %s (%s)", p.Name, p.File, p.Why))
 		}

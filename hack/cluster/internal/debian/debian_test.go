@@ -7,27 +7,49 @@ import (
 	"testing"
 )
 
-func TestAllHasEveryPackageOnce(t *testing.T) {
-	all := All()
-	for _, n := range []Need{Build, Images, Run} {
-		for _, p := range Packages(n) {
-			if !slices.Contains(all, p.Name) {
-				t.Errorf("%s is not in All", p.Name)
-			}
-			if p.File == "" || p.Why == "" {
-				t.Errorf("%s does not say which file it is wanted for and why", p.Name)
+func TestEveryLineOfTheListIsWhole(t *testing.T) {
+	known := []Step{Build, Images, Run, "test", "kernel", "fresh"}
+	var names []string
+	for _, p := range parse(text) {
+		names = append(names, p.Name)
+		if !filepath.IsAbs(p.File) || p.Why == "" {
+			t.Errorf("%s does not say which file it is wanted for and why", p.Name)
+		}
+		for _, s := range p.Steps {
+			if !slices.Contains(known, s) {
+				t.Errorf("%s is for the unknown step %q", p.Name, s)
 			}
 		}
 	}
-	slices.Sort(all)
-	if u := slices.Compact(slices.Clone(all)); len(u) != len(all) {
-		t.Errorf("repeats in %v", all)
+	slices.Sort(names)
+	if len(names) == 0 || len(slices.Compact(slices.Clone(names))) != len(names) {
+		t.Errorf("repeats in %v", names)
+	}
+	for line := range strings.SplitSeq(strings.TrimSpace(text), "\n") {
+		if !strings.HasPrefix(line, "#") && len(strings.Fields(line)) < 4 {
+			t.Errorf("%q: want package, file, steps and reason", line)
+		}
+	}
+}
+
+func TestEachStepOfTheKitGetsItsPackages(t *testing.T) {
+	for step, want := range map[Step]string{Build: "libseccomp-dev", Images: "haproxy", Run: "nftables"} {
+		if !slices.ContainsFunc(Packages(step), func(p Package) bool { return p.Name == want }) {
+			t.Errorf("%s is not among the packages of %s", want, step)
+		}
+		if !slices.Contains(All(), want) {
+			t.Errorf("%s is not in All", want)
+		}
+	}
+	if slices.Contains(All(), "debootstrap") {
+		t.Error("the cluster does not need debootstrap")
 	}
 }
 
 func TestMissingNamesOnlyWhatIsMissingAndTheCommand(t *testing.T) {
 	gone := filepath.Join(t.TempDir(), "gone")
-	err := missing([]Package{{"here", "/proc/self/exe", "x"}, {"absent", gone, "tests want it"}})
+	here := Package{Name: "here", File: "/proc/self/exe", Why: "x"}
+	err := missing([]Package{here, {Name: "absent", File: gone, Why: "tests want it"}})
 	if err == nil {
 		t.Fatal("no error for a missing file")
 	}
@@ -39,7 +61,7 @@ func TestMissingNamesOnlyWhatIsMissingAndTheCommand(t *testing.T) {
 	if strings.Contains(err.Error(), "here") {
 		t.Errorf("error names a package that is there: %v", err)
 	}
-	if err := missing([]Package{{"here", "/proc/self/exe", "x"}}); err != nil {
+	if err := missing([]Package{here, {Name: "either", File: gone + "|/proc/self/exe", Why: "x"}}); err != nil {
 		t.Errorf("nothing missing: %v", err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -44,21 +45,28 @@ func Open(ctx context.Context, l layout.Layout) (Set, error) {
 	return Set{Dir: filepath.Join(l.Cache, k, "bin"), recipes: recipes, layout: l}, nil
 }
 
-// Missing lists what Build would build.
-func (s Set) Missing() []Recipe {
+// Missing lists which of the named programs, or of all, are not there yet.
+func (s Set) Missing(names ...string) ([]Recipe, error) {
+	for _, name := range names {
+		if !slices.ContainsFunc(s.recipes, func(r Recipe) bool { return r.Output == name }) {
+			return nil, fmt.Errorf("no program %q among those of the cluster", name)
+		}
+	}
 	var missing []Recipe
 	for _, r := range s.recipes {
+		if len(names) > 0 && !slices.Contains(names, r.Output) {
+			continue
+		}
 		if _, err := os.Stat(filepath.Join(s.Dir, r.Output)); err != nil {
 			missing = append(missing, r)
 		}
 	}
-	return missing
+	return missing, nil
 }
 
-// Build builds what is missing, one program after the other because they share most packages, and tells progress line by line.
+// Build builds what Missing has listed, one program after the other because they share most packages, and tells progress line by line.
 // A program appears under its name only when it is whole, so a build that was broken off goes on where it was.
-func (s Set) Build(ctx context.Context, out io.Writer) error {
-	missing := s.Missing()
+func (s Set) Build(ctx context.Context, missing []Recipe, out io.Writer) error {
 	start := time.Now()
 	for i, r := range missing {
 		fmt.Fprintf(out, "%7.1fs  [%d/%d] building %s\n", time.Since(start).Seconds(), i+1, len(missing), r.Output)

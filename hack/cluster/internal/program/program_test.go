@@ -72,8 +72,14 @@ func TestKeyChangesWithWhatDecidesTheBuild(t *testing.T) {
 func TestMissingListsWhatIsNotThere(t *testing.T) {
 	s := Set{Dir: t.TempDir(), recipes: []Recipe{{Output: "a"}, {Output: "cni/b"}}}
 	write(t, filepath.Join(s.Dir, "a"), "")
-	if got := s.Missing(); len(got) != 1 || got[0].Output != "cni/b" {
-		t.Errorf("got %v, want cni/b only", got)
+	if got, err := s.Missing(); err != nil || len(got) != 1 || got[0].Output != "cni/b" {
+		t.Errorf("got %v, %v; want cni/b only", got, err)
+	}
+	if got, err := s.Missing("a"); err != nil || len(got) != 0 {
+		t.Errorf("got %v, %v; a is there", got, err)
+	}
+	if _, err := s.Missing("a", "c"); err == nil || !strings.Contains(err.Error(), `"c"`) {
+		t.Errorf("got %v; there is no program c", err)
 	}
 }
 

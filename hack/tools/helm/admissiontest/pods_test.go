@@ -167,7 +167,8 @@ func (s *server) adds(t *testing.T) {
 		want := corev1.Container{
 			Name: waitName, Image: "localhost/istio-pod-network-controller:0.1.0", ImagePullPolicy: corev1.PullIfNotPresent,
 			Command:                  []string{"/istio-pod-network-wait"},
-			Args:                     []string{"--timeout=60001ms", "--port=" + port},
+			Args:                     waitArgs(port),
+			Env:                      []corev1.EnvVar{ofAnnotation("MODE", "sidecar.istio.io/interceptionMode"), ofAnnotation("IPV6", "pod-network-controller.istio.io/ipv6")},
 			Resources:                corev1.ResourceRequirements{Requests: share, Limits: share},
 			TerminationMessagePath:   "/dev/termination-log",
 			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
@@ -190,7 +191,7 @@ func (s *server) adds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff([]string{"--timeout=60001ms", "--port=15006"}, created.Spec.InitContainers[0].Args); diff != "" {
+		if diff := cmp.Diff(waitArgs("15006"), created.Spec.InitContainers[0].Args); diff != "" {
 			t.Errorf("a port %q: arguments (-want +got):\n%s", wrong, diff)
 		}
 	}
@@ -227,4 +228,14 @@ func (s *server) dryRun(t *testing.T) {
 	if after := count(); after != before {
 		t.Errorf("a dry run made %d pods", after-before)
 	}
+}
+
+// waitArgs are the arguments of the container that waits: what holds for all, and then what the pod's annotations say.
+func waitArgs(port string) []string {
+	return []string{"--timeout=60001ms", "--port=" + port, "--mode=REDIRECT", "--mode=$(MODE)", "--ipv6=capture", "--ipv6=$(IPV6)"}
+}
+
+func ofAnnotation(name, key string) corev1.EnvVar {
+	ref := &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.annotations['" + key + "']"}
+	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: ref}}
 }

@@ -2,6 +2,7 @@ package charttest
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -10,7 +11,7 @@ const configDir = "../../../../config"
 
 // What people apply without Helm are whole, valid objects, the namespace first.
 func TestConfigDecodesStrictly(t *testing.T) {
-	for pattern, want := range map[string]int{"kubernetes.yaml": 5, "openshift.yaml": 7, "namespace.yaml": 1, "samples/*.yaml": 1} {
+	for pattern, want := range map[string]int{"kubernetes.yaml": 7, "openshift.yaml": 9, "admission.yaml": 3, "namespace.yaml": 1, "samples/*.yaml": 1} {
 		files, err := filepath.Glob(filepath.Join(configDir, pattern))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("find %s: %d found, %v", pattern, len(files), err)
@@ -39,4 +40,20 @@ func kinds(t *testing.T, manifest string) []string {
 		}
 	}
 	return found
+}
+
+// A token that is stolen from an agent must not change pods of other nodes, however the agent was installed.
+func TestConfigBoundsTheAgent(t *testing.T) {
+	for file, want := range map[string][]string{
+		"kubernetes.yaml": {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"},
+		"openshift.yaml":  {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"},
+		"admission.yaml":  {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"},
+	} {
+		got := kinds(t, read(t, filepath.Join(configDir, file)))
+		for _, kind := range want {
+			if !slices.Contains(got, kind) {
+				t.Errorf("%s has %v, want a %s", file, got, kind)
+			}
+		}
+	}
 }

@@ -38,6 +38,15 @@ func load(t *testing.T) *chart.Chart {
 // (group/version/kind) are what the cluster has beside the common.
 func install(t *testing.T, values string, kinds ...string) (*release.Release, error) {
 	t.Helper()
+	return installOn(t, "", values, kinds...)
+}
+
+// installOn is install on a cluster that says this version of itself; empty means v1.36.0.
+func installOn(t *testing.T, version, values string, kinds ...string) (*release.Release, error) {
+	t.Helper()
+	if version == "" {
+		version = "v1.36.0"
+	}
 	parsed, err := chartutil.ReadValues([]byte(values))
 	if err != nil {
 		t.Fatalf("read values: %v", err)
@@ -45,7 +54,7 @@ func install(t *testing.T, values string, kinds ...string) (*release.Release, er
 	client := action.NewInstall(&action.Configuration{Log: t.Logf})
 	client.ClientOnly, client.DryRun, client.APIVersions = true, true, kinds
 	client.ReleaseName, client.Namespace = name, name
-	client.KubeVersion = &chartutil.KubeVersion{Version: "v1.36.0", Major: "1", Minor: "36"}
+	client.KubeVersion = &chartutil.KubeVersion{Version: version, Major: "1", Minor: "36"}
 	return client.RunWithContext(t.Context(), load(t), parsed)
 }
 

@@ -39,6 +39,17 @@ func TestSchemaRefuses(t *testing.T) {
 		"a wait without a unit":               {`admission: {waitTimeout: "60"}`, "at '/admission/waitTimeout': '60' does not match pattern"},
 		"an unknown part of the admission":    {"admission: {gate: true}", "additional properties 'gate' not allowed"},
 		"a startup taint of one's own":        {"startupTaint: example.com/not-ready", "at '/startupTaint': got string, want boolean"},
+		"a CNI socket in the root":           {"cniSocket: /cni.sock", "at '/cniSocket'"},
+		"a CNI socket in a shared directory": {"cniSocket: /run/cni.sock", "at '/cniSocket'"},
+		"the same by its other name":         {"cniSocket: /var/run/cni.sock", "at '/cniSocket'"},
+		"a CNI socket by detours":            {"cniSocket: /run/agent/../cni.sock", "at '/cniSocket'"},
+		"an NRI socket in a shared place":    {"nriSocket: /var/run/nri.sock", "at '/nriSocket'"},
+		"an NRI socket in /tmp":              {"nriSocket: /tmp/nri.sock", "at '/nriSocket'"},
+		"the whole of /etc":                  {"cniConfDir: /etc", "at '/cniConfDir'"},
+		"the kubelet's configuration":        {"cniConfDir: /etc/kubernetes", "at '/cniConfDir'"},
+		"configurations by detours":          {"cniConfDir: /etc/cni/net.d/../..", "at '/cniConfDir'"},
+		"all programs":                       {"cniBinDir: /opt", "at '/cniBinDir'"},
+		"every namespace":                    {"cniExcludeNamespaces: ['*']", "at '/cniExcludeNamespaces/0': '*' does not match pattern"},
 		"a list inside a list item":           {`excludeNamespaces: ["a,b"]`, "at '/excludeNamespaces/0': 'a,b' does not match pattern"},
 	} {
 		t.Run(name, func(t *testing.T) {

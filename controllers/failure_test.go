@@ -1,0 +1,125 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"istio-pod-network-controller/internal/podnet"
+)
+
+// says has the pod carry the report that it got.
+func (b *bench) says(t *testing.T, r Report) {
+	t.Helper()
+	b.pods.pod.Annotations[KeyStatus] = string(r.Status)
+	b.pods.pod.Status.Conditions = []corev1.PodCondition{{Type: Condition, Status: r.condition(), Reason: r.Reason, Message: r.Message}}
+}
+
+// A node's upgrade restarts agent and runtime together: pods whose rules stand must not leave their Services.
+func TestWhatCannotBeAskedTakesNothingBack(t *testing.T) {
+	for name, c := range map[string]struct {
+		change   func(b *bench)
+		by       Entrance
+		restart  bool // the agent remembers nothing
+		takeBack bool
+	}{
+		"the runtime":                      {change: func(b *bench) { b.finder.err = errors.New("connection refused") }},
+		"the runtime, after a restart":     {change: func(b *bench) { b.finder.err = errors.New("connection refused") }, restart: true},
+		"the API server":                   {change: func(b *bench) { b.pods.err = errors.New("connection refused") }},
+		"the API server, of the namespace": {change: func(b *bench) { b.pods.errNS = errors.New("connection refused") }},
+		"the kernel, in time":              {change: func(b *bench) { b.backend.err = fmt.Errorf("look: %w", context.DeadlineExceeded) }},
+		"the kernel, while we leave":       {change: func(b *bench) { b.backend.err = context.Canceled }, by: NRI},
+		"the runtime, but the kernel says that the rules are gone": {
+			change: func(b *bench) { b.finder.err = errors.New("connection refused"); clear(b.backend.held) }, takeBack: true,
+		},
+		"the runtime, but the namespace is gone": {
+			change: func(b *bench) {
+				b.finder.err = errors.New("connection refused")
+				b.backend.identity["/netns/1"] = podnet.Identity{Ino: 2}
+			}, takeBack: true,
+		},
+		"the runtime, and the namespace cannot be looked at": {
+			change: func(b *bench) {
+				b.finder.err, b.backend.errLook = errors.New("connection refused"), errors.New("too many files")
+			},
+		},
+		"nobody: the kernel says no": {change: func(b *bench) { b.backend.err = errors.New("kernel says no") }, takeBack: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.ensure(t, Changed)
+			b.says(t, b.lastReport(t))
+			if c.restart {
+				b.Ledger.ForgetPod("uid-1")
+			}
+			s := b.sandbox
+			if c.by == "" {
+				c.by = Watch
+			} else {
+				s.ID, s.NetNS = "sandbox-1", "/netns/1"
+			}
+			c.change(b)
+			if result, err := b.Ensure(t.Context(), c.by, s); result != Failed || err == nil {
+				t.Fatalf("result %q, error %v", result, err)
+			}
+			if taken := b.lastReport(t).condition() == corev1.ConditionFalse; taken != c.takeBack {
+				t.Errorf("reported %+v", b.lastReport(t))
+			}
+			if e, ok := b.Ledger.Of("uid-1"); !ok || !e.Retry {
+				t.Errorf("not to be retried: %+v", e)
+			}
+		})
+	}
+}
+
+// A pod that is not said to have its rules is told what is in the way.
+func TestWhatCannotBeAskedIsToldWhereNothingStands(t *testing.T) {
+	for name, condition := range map[string][]corev1.PodCondition{
+		"a new pod":                 nil,
+		"a pod that failed":         {{Type: Condition, Status: corev1.ConditionFalse, Reason: ReasonInitialized}},
+		"a pod that needed nothing": {{Type: Condition, Status: corev1.ConditionTrue, Reason: ReasonNotRequired}},
+	} {
+		b := newBench(t)
+		b.pods.pod.Status.Conditions = condition
+		b.finder.err = errors.New("connection refused")
+		if result, err := b.Ensure(t.Context(), Watch, b.sandbox); result != Failed || err == nil {
+			t.Fatalf("%s: result %q, error %v", name, result, err)
+		}
+		if got := b.lastReport(t); got.Status != StatusFailed || !strings.Contains(got.Message, "connection refused") {
+			t.Errorf("%s: report %+v", name, got)
+		}
+	}
+}
+
+// An agent that does not answer in time has learnt nothing about the sandbox.
+func TestADeadlineIsNoSandboxMadeAnew(t *testing.T) {
+	b := newBench(t)
+	b.ensure(t, Changed)
+	b.says(t, b.lastReport(t))
+	reports := len(b.reporter.reports)
+	clear(b.finder.sandboxes)
+	b.backend.errLook = fmt.Errorf("enter: %w", context.DeadlineExceeded)
+	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); !errors.Is(err, podnet.ErrNotReady) || len(b.reporter.reports) != reports {
+		t.Errorf("error %v, reports %+v", err, b.reporter.reports[reports:])
+	}
+	b.backend.errLook = errors.New("not a network namespace")
+	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); !errors.Is(err, podnet.ErrNotReady) || b.lastReport(t).Reason != ReasonSandboxNotReady {
+		t.Errorf("error %v, report %+v", err, b.lastReport(t))
+	}
+}
+
+// A pod that is being deleted needs no news of its sandbox.
+func TestADeletedPodsSandboxIsNotMadeAnew(t *testing.T) {
+	b := newBench(t)
+	b.says(t, Report{Status: StatusInitialized, Reason: ReasonInitialized})
+	clear(b.finder.sandboxes)
+	now := metav1Now()
+	b.pods.pod.DeletionTimestamp = &now
+	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); !errors.Is(err, podnet.ErrNotReady) || len(b.reporter.reports) != 0 {
+		t.Errorf("error %v, reports %+v", err, b.reporter.reports)
+	}
+}

@@ -1,0 +1,125 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/iptables"
+)
+
+// keyMirror is on pods that the kubelet has made for a static pod. Its value is the UID by which the runtime knows that pod.
+const keyMirror = corev1.MirrorPodAnnotationKey
+
+// find completes the sandbox where the entrance does not know its namespace, and identifies the namespace. No turn is held.
+func (v *visit) find(ctx context.Context) error {
+	asked, err := v.locate(ctx)
+	if err != nil {
+		return fmt.Errorf("find sandbox: %w", err)
+	}
+	v.recall()
+	if v.sandbox.Identity != (podnet.Identity{}) {
+		return nil
+	}
+	if err := v.identify(ctx, asked); err != nil {
+		return fmt.Errorf("identify network namespace: %w", err)
+	}
+	return nil
+}
+
+// locate asks the runtime where the sandbox is, unless the entrance has said so. A runtime that tells of sandboxes by itself
+// is asked only for those of which it should have told.
+func (v *visit) locate(ctx context.Context) (asked bool, err error) {
+	if v.sandbox.NetNS != "" {
+		return false, nil
+	}
+	if v.told() && v.pod.Annotations[keyMirror] == "" { // which passes static pods
+		known, ok := v.Ledger.Of(v.sandbox.UID)
+		switch {
+		case ok && v.meant(known.Sandbox) && known.Sandbox.NetNS != "" && (v.intent.Spec.DNS != iptables.DNSResolvConf || known.Sandbox.Nameservers != ""):
+			v.sandbox = known.Sandbox
+			return false, nil
+		case !ok && !started(v.pod):
+			return false, fmt.Errorf("the runtime has told of none: %w", podnet.ErrNotReady)
+		}
+	}
+	found, err := v.ask(ctx)
+	if err != nil {
+		return false, err
+	}
+	if !v.meant(found) {
+		return false, fmt.Errorf("the runtime tells of sandbox %q only: %w", found.ID, podnet.ErrNotReady)
+	}
+	v.sandbox = found
+	return true, nil
+}
+
+// meant reports whether a sandbox of the pod may be the one that this is about: an early entrance names the one that is being
+// made, and another one's rules do not stand for it.
+func (v *visit) meant(s podnet.Sandbox) bool {
+	return !v.by.early() || v.sandbox.ID == "" || v.sandbox.ID == s.ID
+}
+
+// ask has the runtime tell of the pod's newest sandbox.
+func (v *visit) ask(ctx context.Context) (podnet.Sandbox, error) {
+	wanted := podnet.Sandbox{Namespace: v.sandbox.Namespace, Name: v.sandbox.Name, UID: v.sandbox.UID}
+	if mirrored := v.pod.Annotations[keyMirror]; mirrored != "" {
+		wanted.UID = mirrored
+	}
+	found, err := v.Finder.Find(ctx, wanted)
+	found.UID = v.sandbox.UID
+	return found, err
+}
+
+// recall adds what is remembered of the very same sandbox and was not told this time.
+func (v *visit) recall() {
+	known, ok := v.Ledger.Of(v.sandbox.UID)
+	if !ok || known.Sandbox.ID != v.sandbox.ID || known.Sandbox.NetNS != v.sandbox.NetNS {
+		return
+	}
+	if v.sandbox.Identity == (podnet.Identity{}) {
+		v.sandbox.Identity = known.Sandbox.Identity
+	}
+	if v.sandbox.Nameservers == "" {
+		v.sandbox.Nameservers = known.Sandbox.Nameservers
+	}
+	if v.sandbox.CreatedAt == 0 {
+		v.sandbox.Attempt, v.sandbox.CreatedAt = known.Sandbox.Attempt, known.Sandbox.CreatedAt
+	}
+}
+
+// identify looks where the path leads. One through a process leads elsewhere once the process has ended and its number is
+// used again: if the runtime, asked again, still names it, it was the sandbox's when we looked.
+func (v *visit) identify(ctx context.Context, asked bool) (err error) {
+	identity, errIdentify := v.Namespaces.Identify(v.sandbox.NetNS)
+	if asked && v.sandbox.OfProcess() {
+		again, err := v.ask(ctx)
+		switch {
+		case err != nil:
+			return err
+		case again.ID != v.sandbox.ID || again.NetNS != v.sandbox.NetNS:
+			return fmt.Errorf("sandbox %s was replaced meanwhile: %w", v.sandbox.ID, podnet.ErrNotReady)
+		case errors.Is(errIdentify, podnet.ErrGone):
+			return fmt.Errorf("%s cannot be opened though sandbox %s runs, and the runtime names no other path: "+
+				"install with processFallback=true", v.sandbox.NetNS, v.sandbox.ID)
+		}
+	}
+	if errIdentify != nil {
+		return errIdentify
+	}
+	v.sandbox.Identity = identity
+	return nil
+}
+
+// started reports whether the kubelet knows of a sandbox of the pod.
+func started(pod *corev1.Pod) bool {
+	return len(pod.Status.PodIPs) > 0 ||
+		slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.ContainerID != "" }) ||
+		slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodReadyToStartContainers && c.Status == corev1.ConditionTrue
+		})
+}

@@ -1,0 +1,55 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/iptables"
+)
+
+// keep repairs the rules that a pod keeps though it does not, or not properly, ask for them. It reports whether there are any.
+// Rules that the agent does not remember are not repaired, only looked for.
+func (v *visit) keep(ctx context.Context) (kept bool, err error) {
+	known, ok := v.Ledger.Of(v.sandbox.UID)
+	if ok && v.sandbox.NetNS == "" {
+		v.sandbox = known.Sandbox
+	}
+	if v.sandbox.NetNS == "" {
+		return false, nil
+	}
+	if err = v.find(ctx); err == nil {
+		err = v.inTurn(ctx, func() (err error) {
+			if known.Spec == nil || known.Sandbox.ID != v.sandbox.ID {
+				kept, err = v.Backend.Present(ctx, v.sandbox.Place())
+				return err
+			}
+			err = v.repair(ctx, *known.Spec)
+			kept = err == nil
+			return err
+		})
+	}
+	var others *podnet.ProgrammedByOthersError
+	switch {
+	case errors.Is(err, podnet.ErrGone):
+		v.record(func() { v.Ledger.Forget(v.sandbox.ID) })
+		return false, nil
+	case errors.As(err, &others):
+		return false, nil
+	}
+	return kept, err
+}
+
+func (v *visit) repair(ctx context.Context, spec iptables.Spec) error {
+	rules, err := iptables.Rules(spec)
+	if err != nil {
+		return err
+	}
+	changed, err := v.Backend.Apply(ctx, v.sandbox.Place(), rules)
+	if changed {
+		log.FromContext(ctx).Info("rules repaired", "sandbox", v.sandbox.ID, "netns", v.sandbox.NetNS, "specHash", spec.Hash())
+	}
+	return err
+}

@@ -1,0 +1,123 @@
+package controllers
+
+import (
+	"strconv"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/iptables"
+)
+
+func box(id string, attempt uint32, created int64) podnet.Sandbox {
+	s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "uid-1", ID: id, Attempt: attempt, CreatedAt: created}
+	if id != "" {
+		s.NetNS = "/netns/" + id
+	}
+	return s
+}
+
+func TestWhatTheLedgerRemembersOfAPod(t *testing.T) {
+	spec := &iptables.Spec{InboundPort: 1}
+	programmed := func(s podnet.Sandbox) Entry { return Entry{Sandbox: s, State: Programmed, Spec: spec} }
+	for name, c := range map[string]struct {
+		do   func(l *Ledger)
+		want []Entry
+	}{
+		"a sandbox": {do: func(l *Ledger) { l.Put(programmed(box("a", 0, 1))) }, want: []Entry{programmed(box("a", 0, 1))}},
+		"the newer one": {
+			do:   func(l *Ledger) { l.Put(programmed(box("a", 0, 1))); l.Put(programmed(box("b", 1, 2))) },
+			want: []Entry{programmed(box("b", 1, 2))},
+		},
+		"the newer one, though the older one is seen later": {
+			do:   func(l *Ledger) { l.Put(programmed(box("b", 1, 2))); l.Put(programmed(box("a", 0, 3))) },
+			want: []Entry{programmed(box("b", 1, 2))},
+		},
+		"the latest told of, where their ages are unknown": {
+			do:   func(l *Ledger) { l.Put(programmed(box("b", 0, 0))); l.Put(programmed(box("a", 0, 0))) },
+			want: []Entry{programmed(box("a", 0, 0))},
+		},
+		"a failure keeps the rules": {
+			do:   func(l *Ledger) { l.Put(programmed(box("a", 0, 1))); l.Fail(box("", 0, 0), true) },
+			want: []Entry{{Sandbox: box("a", 0, 1), State: FailedPod, Spec: spec, Retry: true}},
+		},
+		"a failure in a new sandbox knows of none": {
+			do:   func(l *Ledger) { l.Put(programmed(box("a", 0, 1))); l.Fail(box("b", 1, 2), false) },
+			want: []Entry{{Sandbox: box("b", 1, 2), State: FailedPod}},
+		},
+		"a failure in an older sandbox is not the pod's": {
+			do:   func(l *Ledger) { l.Put(programmed(box("b", 1, 2))); l.Fail(box("a", 0, 1), true) },
+			want: []Entry{programmed(box("b", 1, 2))},
+		},
+		"a failure before a sandbox was found": {
+			do:   func(l *Ledger) { l.Fail(box("", 0, 0), true) },
+			want: []Entry{{Sandbox: box("", 0, 0), State: FailedPod, Retry: true}},
+		},
+		"a retry keeps all": {
+			do:   func(l *Ledger) { l.Put(programmed(box("a", 0, 1))); l.Retry(box("", 0, 0)) },
+			want: []Entry{{Sandbox: box("a", 0, 1), State: Programmed, Spec: spec, Retry: true}},
+		},
+		"a success ends the retries": {
+			do:   func(l *Ledger) { l.Retry(box("", 0, 0)); l.Put(programmed(box("a", 0, 1))) },
+			want: []Entry{programmed(box("a", 0, 1))},
+		},
+		"a sandbox that is gone":      {do: func(l *Ledger) { l.Put(programmed(box("a", 0, 1))); l.Forget("a") }},
+		"a pod that is gone":          {do: func(l *Ledger) { l.Put(programmed(box("a", 0, 1))); l.ForgetPod("uid-1") }},
+		"all of a name":               {do: func(l *Ledger) { l.Put(programmed(box("a", 0, 1))); l.ForgetOthers("shop", "cart", "") }},
+		"its predecessor's successor": {do: func(l *Ledger) { l.Fail(box("", 0, 0), true); l.ForgetOthers("shop", "cart", "uid-2") }},
+		"the pod that has the name": {
+			do:   func(l *Ledger) { l.Put(programmed(box("a", 0, 1))); l.ForgetOthers("shop", "cart", "uid-1") },
+			want: []Entry{programmed(box("a", 0, 1))},
+		},
+		"an older sandbox that goes": {
+			do: func(l *Ledger) {
+				l.Put(programmed(box("a", 0, 1)))
+				l.Put(programmed(box("b", 1, 2)))
+				l.Forget("a")
+			},
+			want: []Entry{programmed(box("b", 1, 2))},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			checkLedger(t, c.do, c.want)
+		})
+	}
+}
+
+// checkLedger compares what a ledger remembers, and that its indices hold nothing more.
+func checkLedger(t *testing.T, do func(*Ledger), want []Entry) {
+	t.Helper()
+	l := NewLedger()
+	do(l)
+	if d := cmp.Diff(append([]Entry{}, want...), l.Entries(), cmp.Comparer(func(a, b *iptables.Spec) bool { return a == b })); d != "" {
+		t.Error(d)
+	}
+	indices := 0
+	for _, e := range want {
+		if indices += 2; e.Sandbox.ID != "" {
+			indices++
+		}
+	}
+	if l.size() != indices {
+		t.Errorf("%d things are remembered, want %d", l.size(), indices)
+	}
+}
+
+func BenchmarkLedger(b *testing.B) {
+	for _, pods := range []int{10, 10000} {
+		b.Run(strconv.Itoa(pods), func(b *testing.B) {
+			l := NewLedger()
+			for i := range pods {
+				s := podnet.Sandbox{Namespace: "shop", Name: strconv.Itoa(i), UID: strconv.Itoa(i), ID: "s" + strconv.Itoa(i)}
+				l.Put(Entry{Sandbox: s, State: Programmed})
+			}
+			s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "uid", ID: "sandbox"}
+			for b.Loop() {
+				l.Put(Entry{Sandbox: s, State: Programmed})
+				l.Of("uid")
+				l.Forget("sandbox")
+			}
+		})
+	}
+}

@@ -1,0 +1,216 @@
+package controllers
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/podnet"
+)
+
+func metav1Now() metav1.Time { return metav1.Now() }
+
+// Who asks and gets nothing is told why, once, and its gate opens.
+func TestAPodThatAskedAndGetsNothingIsToldWhy(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*bench)
+		want   intent.Reason
+	}{
+		"istio-init is there": {
+			change: func(b *bench) { b.pods.pod.Spec.InitContainers = []corev1.Container{{Name: "istio-init"}} }, want: intent.IstioInit,
+		},
+		"the node's network": {change: func(b *bench) { b.pods.pod.Spec.HostNetwork = true }, want: intent.HostNetwork},
+		"another kernel's network": {
+			change: func(b *bench) {
+				b.finder.sandboxes["uid-1"] = podnet.Sandbox{ID: "s", NetNS: "/n", RuntimeHandler: "kata-qemu"}
+			},
+			want: intent.UnsupportedRuntime,
+		},
+	} {
+		b := newBench(t)
+		c.change(b)
+		b.ensure(t, Skipped)
+		got := b.lastReport(t)
+		if got.Status != "" || got.Reason != ReasonNotRequired || got.Message != string(c.want) || !got.Event || got.condition() != corev1.ConditionTrue {
+			t.Errorf("%s: report %+v", name, got)
+		}
+		if len(b.backend.held) != 0 || b.Ledger.size() != 0 {
+			t.Errorf("%s: rules %v, %d things remembered", name, b.backend.held, b.Ledger.size())
+		}
+	}
+}
+
+// A report of a failure does not outlive the wish that failed.
+func TestAFailureGoesWithTheWish(t *testing.T) {
+	for name, c := range map[string]struct {
+		rules  bool // from before the failure
+		change func(*bench)
+		want   Report
+	}{
+		"nobody asks, there are no rules": {
+			change: func(b *bench) { delete(b.pods.pod.Annotations, intent.KeyInitialize) },
+			want:   Report{Reason: ReasonNotRequired},
+		},
+		"nobody asks, rules of before stay": {
+			rules:  true,
+			change: func(b *bench) { delete(b.pods.pod.Annotations, intent.KeyInitialize) },
+			want:   Report{Status: StatusInitialized, Reason: ReasonInitialized},
+		},
+		"opted out, there are no rules": {
+			change: func(b *bench) { b.pods.pod.Annotations[intent.KeyInitialize] = "false" },
+			want:   Report{Reason: ReasonNotRequired},
+		},
+		"opted out, rules of before go": {
+			rules:  true,
+			change: func(b *bench) { b.pods.pod.Annotations[intent.KeyInitialize] = "false" },
+			want:   Report{Status: StatusRemoved, Reason: ReasonRemoved},
+		},
+	} {
+		for _, restart := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, agent restarted %v", name, restart), func(t *testing.T) {
+				b := failedBench(t, c.rules, restart)
+				c.change(b)
+				checkMended(t, b, c.want, restart)
+			})
+		}
+	}
+}
+
+// failedBench has a pod with a wrong annotation that was mended just now. It may have rules of before, and the agent may
+// have restarted.
+func failedBench(t *testing.T, rules, restart bool) *bench {
+	t.Helper()
+	b := newBench(t)
+	if rules {
+		b.ensure(t, Changed)
+	}
+	b.pods.pod.Annotations[wrongKey] = "http"
+	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); !Permanent(err) {
+		t.Fatal(err)
+	}
+	b.says(t, b.lastReport(t))
+	delete(b.pods.pod.Annotations, wrongKey)
+	if restart {
+		b.Ledger.ForgetPod("uid-1")
+	}
+	return b
+}
+
+// checkMended has the pod looked at: it is told the new state, once.
+func checkMended(t *testing.T, b *bench, want Report, restarted bool) {
+	t.Helper()
+	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); err != nil {
+		t.Fatal(err)
+	}
+	got := b.lastReport(t)
+	if got.Status != want.Status || got.Reason != want.Reason || got.condition() != corev1.ConditionTrue {
+		t.Errorf("report %+v", got)
+	}
+	if kept := want.Status == StatusInitialized; (b.backend.rules("/netns/1") != "") != kept || kept && !restarted && got.SpecHash == "" {
+		t.Errorf("rules %q, report %+v", b.backend.rules("/netns/1"), got)
+	}
+	b.says(t, got)
+	n := len(b.reporter.reports)
+	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); err != nil || len(b.reporter.reports) != n {
+		t.Errorf("told again: %+v, error %v", b.reporter.reports[n:], err)
+	}
+}
+
+// Pods that never asked start whatever state the agent is in.
+func TestAFaultDoesNotHoldAPodThatNeedsNothing(t *testing.T) {
+	for _, by := range []Entrance{NRI, CNI, Watch} {
+		b := newBench(t)
+		b.pods.pod.Annotations = map[string]string{KeyStatus: string(StatusInitialized)}
+		b.backend.err = errors.New("kernel says no")
+		s := b.sandbox
+		s.ID, s.NetNS = "sandbox-1", "/netns/1"
+		result, err := b.Ensure(t.Context(), by, s)
+		if early := by.early(); early != (err == nil) || early != (result == Skipped) || len(b.reporter.reports) != 0 {
+			t.Errorf("%s: result %q, error %v, reports %+v", by, result, err, b.reporter.reports)
+		}
+		if e, _ := b.Ledger.Of("uid-1"); !e.Retry {
+			t.Errorf("%s: not to be looked at again", by)
+		}
+	}
+}
+
+// What another project has programmed works; a gate that stayed shut would be an outage of our own making.
+func TestAPodThatOthersHaveProgrammedIsLeftToThem(t *testing.T) {
+	b := newBench(t)
+	b.says(t, Report{Status: StatusInitialized, Reason: ReasonInitialized})
+	b.backend.err = &podnet.ProgrammedByOthersError{Owner: "Istio", Found: "chain ISTIO_OUTPUT"}
+	for _, by := range []Entrance{Watch, Sweep} {
+		if result, err := b.Ensure(t.Context(), by, b.sandbox); result != Skipped || err != nil {
+			t.Fatalf("%s: result %q, error %v", by, result, err)
+		}
+	}
+	got := b.lastReport(t)
+	if got.Reason != ReasonProgrammedByOthers || got.Status != "" || !got.Event || got.condition() != corev1.ConditionTrue || !strings.Contains(got.Message, "Istio") {
+		t.Errorf("report %+v", got)
+	}
+	if e, _ := b.Ledger.Of("uid-1"); e.State != ByOthers || e.Retry || e.Sandbox.NetNS == "" {
+		t.Errorf("remembered %+v", e)
+	}
+	b.backend.err = nil // they have left
+	(&Sweeper{Programmer: b.Programmer}).sweep(t.Context(), func(Entry) bool { return true })
+	if b.backend.rules("/netns/1") == "" || b.lastReport(t).Status != StatusInitialized {
+		t.Errorf("report %+v", b.lastReport(t))
+	}
+}
+
+// Rules that are kept are left to others, too, if ours have gone and theirs have come.
+func TestKeptRulesThatOthersHaveReplaced(t *testing.T) {
+	b := newBench(t)
+	b.ensure(t, Changed)
+	b.pods.pod.Annotations = map[string]string{}
+	b.backend.err = &podnet.ProgrammedByOthersError{Owner: "Istio"}
+	b.ensure(t, Skipped)
+	if b.Ledger.size() != 0 {
+		t.Errorf("remembered %+v", b.Ledger.Entries())
+	}
+}
+
+func TestWhatAPodForgesIsOverwritten(t *testing.T) {
+	forged := func() map[string]string {
+		return map[string]string{KeyStatus: "initialized", KeyDetails: `{"sandbox":"sandbox-1","netns":"/netns/1","specHash":"0","message":"traffic is redirected"}`}
+	}
+	open := []corev1.PodCondition{{Type: Condition, Status: corev1.ConditionTrue, Reason: ReasonInitialized, Message: "traffic is redirected"}}
+	for name, c := range map[string]struct {
+		asks  string
+		rules bool
+		want  Report
+	}{
+		"it asks":          {asks: "true", rules: true, want: Report{Status: StatusInitialized, Reason: ReasonInitialized}},
+		"it does not ask":  {want: Report{Status: StatusRemoved, Reason: ReasonRemoved}},
+		"it has opted out": {asks: "false", want: Report{Reason: ReasonNotRequired}},
+		"it asks wrongly":  {asks: "yes", want: Report{Status: StatusFailed, Reason: ReasonInvalidAnnotation}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := askingPod()
+			pod.Annotations, pod.Status.Conditions = forged(), open
+			if delete(pod.Annotations, intent.KeyInitialize); c.asks != "" {
+				pod.Annotations[intent.KeyInitialize] = c.asks
+			}
+			b := newBench(t)
+			b.pods.pod = pod
+			if _, err := b.Ensure(t.Context(), Watch, b.sandbox); err != nil && !Permanent(err) {
+				t.Fatal(err)
+			}
+			if (b.backend.rules("/netns/1") != "") != c.rules {
+				t.Errorf("rules %q", b.backend.rules("/netns/1"))
+			}
+			got := b.lastReport(t)
+			if got.Status != c.want.Status || got.Reason != c.want.Reason {
+				t.Errorf("report %+v", got)
+			}
+			if d := decide(queued{report: got}, written{}, pod, metav1Now().Time); !d.write {
+				t.Error("what was forged stays on the pod")
+			}
+		})
+	}
+}

@@ -1,0 +1,147 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/podnet"
+)
+
+const wrongKey = "traffic.sidecar.istio.io/excludeOutboundPorts"
+
+// sweepFor lets a sweeper work for a while of a bubble's time.
+func sweepFor(t *testing.T, b *bench, interval, d time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	if err := (&Sweeper{Programmer: b.Programmer, Interval: interval}).Start(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// Whoever was told of a pod in vain, and however short the fault was, the pod is mended soon, and says so.
+func TestAFailureIsMendedWithoutAnybodyTelling(t *testing.T) {
+	for name, c := range map[string]struct {
+		by   Entrance
+		fail func(b *bench, fails bool)
+	}{
+		"the kernel, for NRI":              {by: NRI, fail: func(b *bench, fails bool) { b.backend.err = faultIf(fails) }},
+		"the kernel, for CNI":              {by: CNI, fail: func(b *bench, fails bool) { b.backend.err = faultIf(fails) }},
+		"the kernel, for the sweep itself": {by: Sweep, fail: func(b *bench, fails bool) { b.backend.err = faultIf(fails) }},
+		"the look at the namespace":        {by: NRI, fail: func(b *bench, fails bool) { b.backend.errLook = faultIf(fails) }},
+		"the runtime, for the watch":       {by: Watch, fail: func(b *bench, fails bool) { b.finder.err = faultIf(fails) }},
+		"the API server, for NRI":          {by: NRI, fail: func(b *bench, fails bool) { b.pods.err = faultIf(fails) }},
+		"the namespace, for CNI":           {by: CNI, fail: func(b *bench, fails bool) { b.pods.errNS = faultIf(fails) }},
+	} {
+		for _, interval := range []time.Duration{0, time.Hour} {
+			t.Run(name+" every "+interval.String(), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					b := newBench(t)
+					s := b.sandbox
+					if c.by != Watch {
+						s.ID, s.NetNS = "sandbox-1", "/netns/1"
+					}
+					c.fail(b, true)
+					if result, err := b.Ensure(t.Context(), c.by, s); result != Failed || err == nil {
+						t.Fatalf("result %q, error %v", result, err)
+					}
+					sweepFor(t, b, interval, time.Minute)
+					c.fail(b, false)
+					sweepFor(t, b, interval, 30*time.Second)
+					e, _ := b.Ledger.Of("uid-1")
+					if b.backend.rules("/netns/1") == "" || b.lastReport(t).Status != StatusInitialized || e.State != Programmed || e.Retry {
+						t.Errorf("rules %q, remembered %+v", b.backend.rules("/netns/1"), e)
+					}
+				})
+			})
+		}
+	}
+}
+
+func faultIf(fails bool) error {
+	if fails {
+		return errors.New("out of order")
+	}
+	return nil
+}
+
+// The rules that a pod keeps are repaired whatever it says about new ones.
+func TestKeptRulesAreRepaired(t *testing.T) {
+	for name, change := range map[string]func(b *bench){
+		"a wrong annotation":         func(b *bench) { b.pods.pod.Annotations[wrongKey] = "http" },
+		"nobody asks any more":       func(b *bench) { delete(b.pods.pod.Annotations, intent.KeyInitialize) },
+		"a word that means nothing":  func(b *bench) { b.pods.pod.Annotations[intent.KeyInitialize] = "yes" },
+		"nothing has changed at all": func(*bench) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.ensure(t, Changed)
+			before := b.backend.rules("/netns/1")
+			change(b)
+			if _, err := b.Ensure(t.Context(), Watch, b.sandbox); err != nil && !RulesKept(err) {
+				t.Errorf("the rules are not said to be kept: %v", err)
+			}
+			b.backend.held["/netns/1"] = "spoilt"
+			sweeper := &Sweeper{Programmer: b.Programmer}
+			for range 2 {
+				sweeper.sweep(t.Context(), func(Entry) bool { return true })
+			}
+			if b.backend.rules("/netns/1") != before {
+				t.Errorf("rules %q", b.backend.rules("/netns/1"))
+			}
+		})
+	}
+}
+
+// A fault while kept rules are repaired is retried, though the pod's own mistake is not.
+func TestARepairThatFailsIsRetried(t *testing.T) {
+	b := newBench(t)
+	b.ensure(t, Changed)
+	b.pods.pod.Annotations[wrongKey] = "http"
+	b.backend.err = errors.New("kernel says no")
+	result, err := b.Ensure(t.Context(), Watch, b.sandbox)
+	if e, _ := b.Ledger.Of("uid-1"); result != Failed || !Permanent(err) || RulesKept(err) || !e.Retry {
+		t.Errorf("result %q, error %v, remembered %+v", result, err, e)
+	}
+	b.backend.err = nil
+	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); !RulesKept(err) {
+		t.Errorf("error %v", err)
+	}
+	if e, _ := b.Ledger.Of("uid-1"); e.Retry || e.State != FailedPod {
+		t.Errorf("remembered %+v", e)
+	}
+}
+
+// An agent that has just started does not know what rules a pod with a wrong annotation keeps, but sees that it does.
+func TestRulesOfAnEarlierAgentAreKept(t *testing.T) {
+	b := newBench(t)
+	b.pods.pod.Annotations[wrongKey] = "http"
+	b.backend.held["/netns/1"] = "an earlier agent's"
+	s := b.sandbox
+	s.ID, s.NetNS = "sandbox-1", "/netns/1"
+	if _, err := b.Ensure(t.Context(), CNI, s); !RulesKept(err) || b.backend.rules("/netns/1") != "an earlier agent's" {
+		t.Errorf("error %v, rules %q", err, b.backend.rules("/netns/1"))
+	}
+	clear(b.backend.held)
+	if _, err := b.Ensure(t.Context(), CNI, s); RulesKept(err) || !Permanent(err) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestASweepTakesTheNewestSandbox(t *testing.T) {
+	b := newBench(t)
+	b.ensure(t, Changed)
+	old, _ := b.Ledger.Of("uid-1")
+	b.finder.sandboxes["uid-1"] = podnet.Sandbox{ID: "sandbox-2", NetNS: "/netns/2"}
+	b.ensure(t, Changed)
+	if _, err := b.Ensure(t.Context(), Sweep, old.Sandbox); err != nil {
+		t.Fatal(err)
+	}
+	if e, _ := b.Ledger.Of("uid-1"); e.Sandbox.ID != "sandbox-2" {
+		t.Errorf("remembered %+v", e)
+	}
+}

@@ -1,0 +1,161 @@
+package controllers
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// mustWork has the writer do one piece of work, and gives how many are queued for at once.
+func (b *writerBench) mustWork(t *testing.T) (queuedNow int) {
+	t.Helper()
+	if !b.work(t.Context()) {
+		t.Fatal("the writer has stopped")
+	}
+	return b.queue.Len()
+}
+
+// A patch must miss a pod that has taken the name of the one that it is about.
+func TestAPatchNamesThePodsUID(t *testing.T) {
+	b := newWriterBench(t, askingPod())
+	b.mustWrite(t, goodReport())
+	if len(b.sent) != 1 || !strings.Contains(b.sent[0], `"uid":"uid-1"`) {
+		t.Errorf("sent %q", b.sent)
+	}
+}
+
+func TestANewerReportDuringAWriteIsWrittenToo(t *testing.T) {
+	b := newWriterBench(t, askingPod())
+	newer := goodReport()
+	newer.Sandbox.ID = "sandbox-2"
+	b.Report(goodReport())
+	b.during = func() {
+		b.during = nil
+		b.Report(newer)
+	}
+	if left := b.mustWork(t); left != 1 {
+		t.Fatalf("%d pods are queued after the first patch", left)
+	}
+	b.mustWork(t)
+	pod, err := b.pods.Pod(t.Context(), newer.Sandbox)
+	if err != nil || !strings.Contains(pod.Annotations[KeyDetails], "sandbox-2") || len(b.next) != 0 {
+		t.Errorf("details %s, error %v, %d reports left", pod.Annotations[KeyDetails], err, len(b.next))
+	}
+}
+
+// The API server calls it a conflict, too, if it could not apply a patch in time.
+func TestAConflictIsTriedAgain(t *testing.T) {
+	b := newWriterBench(t, askingPod())
+	b.refuse, b.because = 1, apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "cart", errors.New("changed meanwhile"))
+	b.Report(goodReport())
+	b.mustWork(t)
+	if len(b.next) != 1 || b.queue.NumRequeues("uid-1") != 1 {
+		t.Fatalf("%d reports left, %d tries to come", len(b.next), b.queue.NumRequeues("uid-1"))
+	}
+	b.mustWork(t)
+	if b.patches != 2 || len(b.next) != 0 || b.queue.NumRequeues("uid-1") != 0 {
+		t.Errorf("%d patches, %d reports left", b.patches, len(b.next))
+	}
+}
+
+func TestReportsOfAPodThatIsNoMoreAreDropped(t *testing.T) {
+	for name, change := range map[string]func(*writerBench){
+		"another pod has its name": func(b *writerBench) { b.Writer.pods = &fakePods{} },
+		"it went while it was reported": func(b *writerBench) {
+			b.refuse, b.because = 1, apierrors.NewNotFound(schema.GroupResource{}, "cart")
+		},
+	} {
+		b := newWriterBench(t, askingPod())
+		b.last["uid-1"] = written{}
+		change(b)
+		b.Report(goodReport())
+		b.mustWork(t)
+		if len(b.next) != 0 || len(b.last) != 0 || len(b.events.Events) != 0 || b.queue.NumRequeues("uid-1") != 0 {
+			t.Errorf("%s: %d reports to write, %d remembered, %d events", name, len(b.next), len(b.last), len(b.events.Events))
+		}
+	}
+}
+
+func TestAPodThatCannotBeReadIsTriedAgain(t *testing.T) {
+	b := newWriterBench(t, askingPod())
+	b.Writer.pods = &fakePods{err: errors.New("no")}
+	b.Report(goodReport())
+	b.mustWork(t)
+	if len(b.next) != 1 || b.queue.NumRequeues("uid-1") != 1 {
+		t.Errorf("%d reports left, %d tries to come", len(b.next), b.queue.NumRequeues("uid-1"))
+	}
+}
+
+func TestAReportThatWaitsIsNotForgotten(t *testing.T) {
+	pod := askingPod()
+	pod.Status.Phase = corev1.PodPending
+	b := newWriterBench(t, pod)
+	r := goodReport()
+	r.Entrance = NRI
+	b.Report(r)
+	if b.mustWork(t); len(b.next) != 1 || b.patches != 0 {
+		t.Errorf("%d reports left after %d patches", len(b.next), b.patches)
+	}
+}
+
+// A pod that gets no rules has no status that says it had some.
+func TestAReportWithoutAStatusTakesAContradictionAway(t *testing.T) {
+	for status, want := range map[Status]string{StatusFailed: "", StatusInitialized: "", StatusRemoved: "removed"} {
+		pod := askingPod()
+		pod.Annotations[KeyStatus], pod.Annotations[KeyDetails] = string(status), "{}"
+		b := newWriterBench(t, pod)
+		r := goodReport()
+		r.Status, r.Reason = "", ReasonNotRequired
+		got := b.mustWrite(t, r)
+		if _, details := got.Annotations[KeyDetails]; got.Annotations[KeyStatus] != want || details != (want != "") {
+			t.Errorf("%s: annotations %v", status, got.Annotations)
+		}
+		if c := findCondition(got); c == nil || c.Status != corev1.ConditionTrue {
+			t.Errorf("%s: condition %+v", status, c)
+		}
+	}
+	pod := askingPod()
+	pod.Annotations[KeyStatus] = string(StatusInitialized)
+	r := goodReport()
+	r.Status, r.Reason = "", ReasonSandboxNotReady
+	if got := newWriterBench(t, pod).mustWrite(t, r); got.Annotations[KeyStatus] != string(StatusInitialized) {
+		t.Errorf("a sandbox that is made anew takes the status away: %v", got.Annotations)
+	}
+}
+
+func TestWhichReportsAreEvents(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*Report)
+		want   []string
+	}{
+		"success":   {change: func(*Report) {}},
+		"a failure": {change: func(r *Report) { r.Status, r.Reason = StatusFailed, "Bad" }, want: []string{"Warning Bad ok"}},
+		"what the owner asked for": {
+			change: func(r *Report) { r.Status, r.Reason, r.Event = "", "NotRequired", true }, want: []string{"Normal NotRequired ok"},
+		},
+		"what nobody asked for": {change: func(r *Report) { r.Status, r.Reason = "", "NotRequired" }},
+		"settings without effect": {
+			change: func(r *Report) { r.Notes = "one\ntwo" }, want: []string{"Warning " + ReasonNote + " one", "Warning " + ReasonNote + " two"},
+		},
+	} {
+		b := newWriterBench(t, askingPod())
+		r := goodReport()
+		c.change(&r)
+		b.mustWrite(t, r)
+		b.now = b.now.Add(time.Hour)
+		b.mustWrite(t, r)
+		var got []string
+		for len(b.events.Events) > 0 {
+			got = append(got, <-b.events.Events)
+		}
+		if d := cmp.Diff(c.want, got); d != "" {
+			t.Errorf("%s: %s", name, d)
+		}
+	}
+}

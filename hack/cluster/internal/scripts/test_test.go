@@ -1,0 +1,47 @@
+package scripts
+
+import (
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// goCommand is a go command whose tests have one package that passes with a skipped test, and one that fails.
+const goCommand = `#!/bin/bash
+if [[ " $* " == *" list "* ]]; then echo "$PWD/pure"; exit; fi
+if [[ " $* " != *" -count=1 "* ]]; then printf 'ok  \tm/pure\t(cached)\n'; exit; fi
+cat <<'END'
+=== RUN   TestKernel
+=== RUN   TestKernel/nft
+    kernel_test.go:31: network namespaces need root; this is uid 7
+--- SKIP: TestKernel (0.00s)
+    --- SKIP: TestKernel/nft (0.00s)
+=== RUN   TestFine
+--- PASS: TestFine (0.00s)
+PASS
+ok  	m/kernel	0.1s
+=== RUN   TestBroken
+    broken_test.go:5: got 1, want 2
+--- FAIL: TestBroken (0.00s)
+=== RUN   TestNoise
+--- PASS: TestNoise (0.00s)
+FAIL
+FAIL	m/broken	0.1s
+END
+exit 1
+`
+
+func TestReasonsOfSkippedTestsAreShown(t *testing.T) {
+	programs := fakes(t, machine{uid: "7"}, "")
+	write(t, filepath.Join(programs, "go"), goCommand)
+	cmd := exec.CommandContext(t.Context(), "../../../test.sh", "go")
+	cmd.Env = []string{"PATH=" + programs, "HOME=" + t.TempDir()}
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		t.Error("a failed package is no error")
+	}
+	says(t, string(out), []string{
+		"ok  \tm/pure\t(cached)\n", "ok  \tm/kernel\t0.1s\n", "skipped: 2, because network namespaces need root; this is uid 7\n",
+		"=== RUN   TestBroken\n    broken_test.go:5: got 1, want 2\n--- FAIL: TestBroken", "FAIL\tm/broken", "2 tests passed",
+	}, []string{"TestFine", "TestNoise"})
+}

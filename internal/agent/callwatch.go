@@ -1,0 +1,102 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"istio-pod-network-controller/runtime/cniinstall"
+)
+
+const (
+	// callInterval is the time between looks at the node's pods, which are in memory.
+	callInterval = 5 * time.Second
+	// callSettle is how long after the plugin was chained, or the socket taken over, a pod may still come without a call: the runtime
+	// reads its configuration a moment later, and the kubelet reports a pod's network with a delay.
+	callSettle = 30 * time.Second
+)
+
+// callWatch notices pods that get a network without a call of the chained plugin. It is a manager.Runnable.
+type callWatch struct {
+	pods     client.Reader
+	calls    *cniinstall.Calls
+	excluded func(namespace string) bool
+	// serving reports whether the plugin is in the chain and its requests come to this agent.
+	serving func() bool
+	// tell is told of each new fault.
+	tell func(error)
+
+	since time.Time // since when it serves, zero while it does not
+	fault atomic.Pointer[string]
+}
+
+// Start looks until ctx ends.
+func (w *callWatch) Start(ctx context.Context) error {
+	tick := time.NewTicker(callInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-tick.C:
+			w.look(ctx, now)
+		}
+	}
+}
+
+// Check tells why nobody seems to call the plugin.
+func (w *callWatch) Check() error {
+	if fault := w.fault.Load(); fault != nil {
+		return fmt.Errorf("CNI plugin not called: %s", *fault)
+	}
+	return nil
+}
+
+func (w *callWatch) look(ctx context.Context, now time.Time) {
+	if !w.serving() {
+		w.since = time.Time{}
+		w.fault.Store(nil)
+		return
+	}
+	if w.since.IsZero() {
+		w.since = now
+	}
+	settled := w.since.Add(callSettle)
+	if now.Before(settled) {
+		return
+	}
+	var pods corev1.PodList
+	if err := w.pods.List(ctx, &pods, client.UnsafeDisableDeepCopy); err != nil {
+		return // the part "cache" of readiness tells
+	}
+	err := w.calls.Judge(w.networked(pods.Items), settled, now)
+	if err == nil {
+		w.fault.Store(nil)
+		return
+	}
+	text := err.Error()
+	if before := w.fault.Swap(&text); before == nil || *before != text {
+		w.tell(err)
+	}
+}
+
+// networked are the pods for which the runtime has to call the plugin, and has made the network.
+func (w *callWatch) networked(pods []corev1.Pod) []cniinstall.Pod {
+	var out []cniinstall.Pod
+	for i := range pods {
+		pod := &pods[i]
+		if pod.Spec.HostNetwork || w.excluded(pod.Namespace) {
+			continue
+		}
+		for _, c := range pod.Status.Conditions {
+			if c.Type == corev1.PodReadyToStartContainers && c.Status == corev1.ConditionTrue {
+				out = append(out, cniinstall.Pod{Name: pod.Namespace + "/" + pod.Name, Started: c.LastTransitionTime.Time})
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,187 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/runtime/cni"
+	"istio-pod-network-controller/runtime/cniinstall"
+)
+
+// chain is the entrance by the CNI chain, whose runtimes do not always tell the pod's UID.
+type chain struct {
+	entrance
+	calls *cniinstall.Calls
+}
+
+// Add programs a sandbox before its containers exist. A pod that the API server does not know is a static one, or is
+// deleted already.
+func (c chain) Add(ctx context.Context, s podnet.Sandbox) error {
+	c.calls.Heard(s.Pod(), time.Now())
+	_, err := c.ensure(ctx, s)
+	return err
+}
+
+// Check repairs what is missing. It fails only where the pod asks for rules, has none, and they could not be put in: CRI-O takes
+// the address from a sandbox whose CHECK fails, and the kubelet then kills the pod.
+func (c chain) Check(ctx context.Context, s podnet.Sandbox) error {
+	known, err := c.ensure(ctx, s)
+	if err == nil || c.missing(ctx, known) {
+		return err
+	}
+	ctrl.Log.Info("CHECK passed without a repair", "entrance", c.by, "pod", s.Pod(), "sandbox", s.ID, "reason", err.Error())
+	return nil
+}
+
+// missing reports whether a pod that asks for rules, or asks in a way that cannot be followed, is known to have none.
+func (c chain) missing(ctx context.Context, s podnet.Sandbox) bool {
+	in, err := c.door.enter()
+	if err != nil {
+		return false
+	}
+	_, errPod := in.programmer.Pods.Pod(ctx, s)
+	_, errNamespace := in.programmer.Pods.Namespace(ctx, s.Namespace)
+	if errPod != nil || errNamespace != nil {
+		return false // most pods ask for nothing
+	}
+	present, err := in.programmer.Backend.Present(ctx, s.Place())
+	return err == nil && !present
+}
+
+// Del forgets a sandbox; its rules went with its namespace.
+func (c chain) Del(_ context.Context, s podnet.Sandbox) error {
+	c.Forget(s.ID)
+	return nil
+}
+
+// ensure gives the sandbox with its pod's UID.
+func (c chain) ensure(ctx context.Context, s podnet.Sandbox) (podnet.Sandbox, error) {
+	in, err := c.door.enter()
+	if err != nil {
+		return s, c.verdict(err)
+	}
+	if s.UID == "" {
+		uid, err := in.pods.UID(ctx, s.Namespace, s.Name)
+		if err != nil {
+			return s, c.verdict(err)
+		}
+		s.UID = uid
+	}
+	_, err = in.programmer.Ensure(ctx, c.by, s)
+	return s, c.verdict(err)
+}
+
+func (c chain) verdict(err error) error {
+	if errors.Is(err, podnet.ErrNoPod) {
+		return nil
+	}
+	if err != nil && c.failOpen {
+		ctrl.Log.Error(err, "pod let through without its rules", "entrance", c.by)
+		return nil
+	}
+	return err
+}
+
+// cniParts are what the socket, which is there from the first moment, and what keeps the chain share.
+type cniParts struct {
+	server *cni.Server
+	calls  cniinstall.Calls
+	// check says what is wrong with the chain. It is nil until the API server is reached.
+	check atomic.Pointer[func() error]
+}
+
+// Check says why the plugin's requests do not come here.
+func (p *cniParts) Check(context.Context) error {
+	var errs []error
+	if p.server != nil {
+		errs = append(errs, p.server.Check())
+	}
+	if check := p.check.Load(); check != nil {
+		return errors.Join(append(errs, (*check)())...)
+	}
+	return errors.Join(append(errs, errors.New("the chain is looked after once the API server is reached"))...)
+}
+
+// newCNI makes the socket that the plugin asks.
+func (a *agent) newCNI() ([]runnable, error) {
+	if a.CNI == CNIOff {
+		return nil, nil
+	}
+	a.Chain.Plugin.ExcludeNamespaces = slices.Concat(a.Chain.Plugin.ExcludeNamespaces, a.untouched())
+	a.ready.add("cni", a.cni.Check)
+	if a.CNI == CNIUninstall {
+		return nil, nil
+	}
+	server, err := cni.NewServer(cni.Config{
+		Path: a.Chain.Plugin.Socket, Handler: chain{entrance{by: controllers.CNI, door: a.door, failOpen: a.FailOpen}, &a.cni.calls},
+		Ready: a.door.check, Log: slog.New(logr.ToSlogHandler(ctrl.Log)),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make CNI socket: %w", err)
+	}
+	a.cni.server = server
+	return []runnable{server.Start}, nil
+}
+
+// addCNI registers what looks after the chain. told ends when the process is told to.
+func (a *agent) addCNI(told context.Context, mgr manager.Manager, programmer *controllers.Programmer) error {
+	if a.CNI == CNIOff {
+		return nil
+	}
+	tell := nodeEvents(mgr.GetEventRecorder(Name), a.NodeName)
+	installer, err := a.Chain.Installer(ctrl.Log, tell)
+	if err != nil {
+		return fmt.Errorf("make CNI installer: %w", err)
+	}
+	if a.CNI == CNIUninstall {
+		check := installer.Left
+		a.cni.check.Store(&check)
+		// It follows an agent that had the plugin in the chain, and keeps it out.
+		return errors.Join(a.metrics.Register(cniFault("leftover", installer.Left)), mgr.Add(manager.RunnableFunc(installer.Clear)))
+	}
+	return a.addChain(told, mgr, programmer, installer, tell)
+}
+
+// addChain registers what keeps the plugin in the chain, and what notices that nobody calls it.
+func (a *agent) addChain(told context.Context, mgr manager.Manager, programmer *controllers.Programmer, installer *cniinstall.Installer, tell func(cniinstall.Event)) error {
+	home, err := newHome(mgr.GetConfig(), a.Intent.AgentNamespace, a.DaemonSet)
+	if err != nil {
+		return err
+	}
+	watch := &callWatch{
+		pods: mgr.GetCache(), calls: &a.cni.calls, excluded: a.Chain.Plugin.Excludes,
+		serving: func() bool { return installer.Chained() && a.cni.server.Served() },
+		tell: func(err error) {
+			e := cniinstall.Event{Kind: cniinstall.NotCalled, Path: a.Chain.ConfDir, Err: err}
+			logCNI(ctrl.Log, e)
+			tell(e)
+		},
+	}
+	check := func() error { return errors.Join(installer.Check(), watch.Check()) }
+	a.cni.check.Store(&check)
+	programmer.Told = append(programmer.Told, installer.Chained)
+	return errors.Join(
+		a.metrics.Register(cniFault("not_called", watch.Check)), a.metrics.Register(cniFault("not_chained", installer.Check)),
+		mgr.Add(watch), mgr.Add(keepChain(told, ctrl.Log, installer, home)),
+	)
+}
+
+// cniFault is a metric that is 1 while a check of the CNI chain fails.
+func cniFault(fault string, check func() error) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: controllers.MetricPrefix + "cni_fault", Help: "1 while the node's CNI chain is not as the agent wants it.",
+		ConstLabels: prometheus.Labels{"fault": fault},
+	}, func() float64 { return map[bool]float64{true: 1}[check() != nil] })
+}

@@ -1,0 +1,141 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/runtime/cniinstall"
+)
+
+// fakeNamespace is a backend with one network namespace.
+type fakeNamespace struct {
+	rules bool  // something of ours is there
+	err   error // of Apply
+	look  error // of Present
+	wrote int
+}
+
+func (n *fakeNamespace) Apply(context.Context, podnet.Place, iptables.Ruleset) (changed bool, err error) {
+	n.wrote++
+	if n.err != nil {
+		return false, n.err
+	}
+	changed, n.rules = !n.rules, true
+	return changed, nil
+}
+
+func (n *fakeNamespace) Present(context.Context, podnet.Place) (bool, error) { return n.rules, n.look }
+
+func (n *fakeNamespace) Remove(context.Context, podnet.Place) (removed bool, err error) {
+	return false, n.err
+}
+
+// Identify finds the one namespace.
+func (*fakeNamespace) Identify(string) (podnet.Identity, error) { return podnet.Identity{Ino: 1}, nil }
+
+type noReports struct{}
+
+func (noReports) Report(controllers.Report) {}
+func (noReports) Forget(string)             {}
+
+// chainTo is the entrance for one pod, whose annotation says whether it asks for rules. API errors come from every read.
+func chainTo(t *testing.T, n *fakeNamespace, initialize string, api error) chain {
+	t.Helper()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", UID: "u-1", Annotations: map[string]string{}}}
+	if initialize != "" {
+		pod.Annotations[intent.KeyInitialize] = initialize
+	}
+	c := fake.NewClientBuilder().WithObjects(pod, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}).
+		WithInterceptorFuncs(interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if api != nil {
+				return api
+			}
+			return c.Get(ctx, key, o, opts...)
+		}}).Build()
+	pods, ledger := controllers.Reader{Cache: c, Live: c}, controllers.NewLedger()
+	counters, err := controllers.NewMetrics(prometheus.NewRegistry(), ledger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &door{}
+	d.open(core{pods: pods, programmer: &controllers.Programmer{
+		Intent: intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults()}, Backend: n, BackendName: "fake", Namespaces: n,
+		Pods: pods, Reporter: noReports{}, Ledger: ledger, Metrics: counters,
+	}})
+	return chain{entrance: entrance{by: controllers.CNI, door: d}, calls: &cniinstall.Calls{}}
+}
+
+var errSome = errors.New("some error")
+
+// CRI-O asks after every ADD, and at its start for every sandbox of the node. A CHECK that fails costs the pod its address.
+func TestCheckFailsOnlyWhereRulesAreMissing(t *testing.T) {
+	for name, tc := range map[string]struct {
+		namespace  fakeNamespace
+		initialize string
+		api        error
+		noUID      bool
+		wantErr    bool
+	}{
+		"rules are there":                                       {namespace: fakeNamespace{rules: true}, initialize: "true"},
+		"rules were missing and are there now":                  {initialize: "true"},
+		"the runtime does not tell the UID":                     {initialize: "true", noUID: true},
+		"rules are missing and cannot be put in":                {namespace: fakeNamespace{err: errSome}, initialize: "true", wantErr: true},
+		"the same without the UID":                              {namespace: fakeNamespace{err: errSome}, initialize: "true", noUID: true, wantErr: true},
+		"rules cannot be compared and some are there":           {namespace: fakeNamespace{rules: true, err: errSome}, initialize: "true"},
+		"nobody can look":                                       {namespace: fakeNamespace{err: errSome, look: errSome}, initialize: "true"},
+		"a wrong annotation, and the rules of before are kept":  {namespace: fakeNamespace{rules: true}, initialize: "yes"},
+		"a wrong annotation, and no rules":                      {initialize: "yes", wantErr: true},
+		"a pod that never asked":                                {},
+		"the API server is away":                                {initialize: "true", api: errSome},
+		"the API server is away, and the UID is not told":       {initialize: "true", api: errSome, noUID: true},
+		"the API server is away, for a pod that never asked":    {api: errSome},
+		"a wrong annotation cannot be read, with rules missing": {initialize: "yes", api: errSome},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u-1", ID: "8f5e", NetNS: "/run/netns/x"}
+			if tc.noUID {
+				s.UID = ""
+			}
+			err := chainTo(t, &tc.namespace, tc.initialize, tc.api).Check(t.Context(), s)
+			if (err != nil) != tc.wantErr {
+				t.Errorf("got %v, want an error: %t", err, tc.wantErr)
+			}
+		})
+	}
+}
+
+// What the chain says of a pod counts only where the API server says the same.
+func TestAddWritesForThePodOfTheAPIServerOnly(t *testing.T) {
+	good := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u-1", ID: "8f5e", NetNS: "/run/netns/x"}
+	for name, tc := range map[string]struct {
+		change    func(*podnet.Sandbox)
+		wantWrote int
+	}{
+		"as it is":              {func(*podnet.Sandbox) {}, 1},
+		"another pod's UID":     {func(s *podnet.Sandbox) { s.UID = "u-2" }, 0},
+		"another pod's name":    {func(s *podnet.Sandbox) { s.Name = "other" }, 0},
+		"a name without a UID":  {func(s *podnet.Sandbox) { s.UID = "" }, 1},
+		"another namespace":     {func(s *podnet.Sandbox) { s.Namespace = "other" }, 0},
+		"nobody's name, no UID": {func(s *podnet.Sandbox) { s.Name, s.UID = "other", "" }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, s := &fakeNamespace{}, good
+			tc.change(&s)
+			if err := chainTo(t, n, "true", nil).Add(t.Context(), s); err != nil || n.wrote != tc.wantWrote {
+				t.Errorf("%v, wrote %d times, want %d", err, n.wrote, tc.wantWrote)
+			}
+		})
+	}
+}

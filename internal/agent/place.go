@@ -1,0 +1,74 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/internal/podnet"
+)
+
+// Identify opens the namespace that a path leads to and gives what it can be known again by.
+func (e Exclusive) Identify(path string) (found podnet.Identity, err error) {
+	ns, err := e.guard.Open(path)
+	if err != nil {
+		return found, err
+	}
+	found, err = identityOf(ns)
+	return found, errors.Join(err, ns.Close())
+}
+
+// in calls f with the open namespace of a place, whose own path nobody else can change. Errors name the place's path.
+func (e Exclusive) in(ctx context.Context, at podnet.Place, f func(ns *netns.NS) error) error {
+	ns, err := e.guard.Open(at.Path)
+	if err != nil {
+		return err
+	}
+	err = check(ns, at)
+	if err == nil {
+		err = netns.Contain(func() error { return f(ns) })
+	}
+	var p *netns.PanicError
+	if errors.As(err, &p) && e.panicked != nil {
+		e.panicked(ctx, p)
+	}
+	if err != nil {
+		err = placedError{err: err, open: ns.Path(), path: at.Path}
+	}
+	return errors.Join(err, ns.Close())
+}
+
+// check promises that an open namespace is the one that a place means.
+func check(ns *netns.NS, at podnet.Place) error {
+	if at.Identity == (podnet.Identity{}) {
+		return nil
+	}
+	found, err := identityOf(ns)
+	if err != nil {
+		return err
+	}
+	if found != at.Identity {
+		return fmt.Errorf("%q leads to another network namespace than the sandbox's: %w", at.Path, podnet.ErrGone)
+	}
+	return nil
+}
+
+func identityOf(ns *netns.NS) (podnet.Identity, error) {
+	i, err := ns.Identity()
+	return podnet.Identity{Dev: i.ID.Dev, Ino: i.ID.Ino, Cookie: i.Cookie}, err
+}
+
+// placedError names a namespace by the path that its caller knows. That of the descriptor differs from call to call, and
+// each new text of an error would be a new report.
+type placedError struct {
+	err        error
+	open, path string
+}
+
+// Error is the error's text, about the caller's path.
+func (p placedError) Error() string { return strings.ReplaceAll(p.err.Error(), p.open, p.path) }
+
+// Unwrap gives the error itself.
+func (p placedError) Unwrap() error { return p.err }

@@ -1,0 +1,162 @@
+package intent
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// as gives the ids of a security context, uid/gid, of which -1 is not said.
+func as(uid, gid int64) *corev1.SecurityContext {
+	id := func(n int64) *int64 {
+		if n < 0 {
+			return nil
+		}
+		return &n
+	}
+	return &corev1.SecurityContext{RunAsUser: id(uid), RunAsGroup: id(gid)}
+}
+
+// crewPod is a pod whose own ids, and those of its containers, are given; init and ephemeral go by the prefix of a name.
+func crewPod(pod *corev1.SecurityContext, containers map[string]*corev1.SecurityContext) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.Containers = nil
+		if pod != nil {
+			p.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: pod.RunAsUser, RunAsGroup: pod.RunAsGroup}
+		}
+		for name, sc := range containers {
+			kind, rest, _ := strings.Cut(name, ":")
+			switch c := (corev1.Container{Name: rest, SecurityContext: sc}); kind {
+			case "init":
+				p.Spec.InitContainers = append(p.Spec.InitContainers, c)
+			case "ephemeral":
+				common := corev1.EphemeralContainerCommon{Name: rest, SecurityContext: sc}
+				p.Spec.EphemeralContainers = append(p.Spec.EphemeralContainers, corev1.EphemeralContainer{EphemeralContainerCommon: common})
+			default:
+				p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: name, SecurityContext: sc})
+			}
+		}
+	}
+}
+
+type ids = map[string]*corev1.SecurityContext
+
+type ownerCase struct {
+	pod        *corev1.SecurityContext
+	containers ids
+	uid, gid   uint32
+	note       string
+	fault      []string // what the error says
+}
+
+// Of the other containers nobody may pass for the proxy; the proxy must.
+func TestWhichIDsAreTheProxys(t *testing.T) {
+	istio := as(1337, 1337)
+	cases := map[string]ownerCase{
+		"nobody says anything":                      {containers: ids{"app": nil, "istio-proxy": nil}, uid: 1337, gid: 1337},
+		"the proxy's own":                           {containers: ids{"app": nil, "istio-proxy": as(2000, 3000)}, uid: 2000, gid: 3000},
+		"one is not said":                           {containers: ids{"app": nil, "istio-proxy": as(2000, -1)}, uid: 2000, gid: 1337},
+		"a native sidecar's":                        {containers: ids{"app": nil, "init:istio-proxy": as(2000, 3000)}, uid: 2000, gid: 3000},
+		"TPROXY's root in a pod with a user":        {pod: as(1000, -1), containers: ids{"app": nil, "istio-proxy": as(0, 1337)}, uid: 1337, gid: 1337},
+		"root in a pod with both":                   {pod: as(1000, 3000), containers: ids{"app": nil, "istio-proxy": as(0, 1337)}, uid: 1337, gid: 1337},
+		"root where the application has its own":    {pod: as(1000, -1), containers: ids{"app": as(2000, -1), "istio-proxy": as(0, 1337)}, uid: 1337, gid: 1337},
+		"a user of its own, the group is everyones": {pod: as(-1, 3000), containers: ids{"app": nil, "istio-proxy": as(1337, -1)}, uid: 1337, gid: 1337},
+		"silent where the application inherits": {
+			pod: as(1000, 3000), containers: ids{"app": nil, "istio-proxy": nil}, uid: 1337, gid: 1337, note: "its runAsUser is the pod's 1000",
+		},
+		"root and nothing else":                      {containers: ids{"app": nil, "istio-proxy": as(0, 0)}, uid: 1337, gid: 1337, note: "its runAsUser is 0"},
+		"the pod's, where nobody else has them":      {pod: as(1000, 3000), containers: ids{"app": as(1, 2), "istio-proxy": nil}, uid: 1000, gid: 3000},
+		"the pod's user, not its group":              {pod: as(1000, 3000), containers: ids{"app": as(1, -1), "istio-proxy": nil}, uid: 1000, gid: 1337},
+		"not the pod's: an init container's":         {pod: as(1000, 3000), containers: ids{"app": as(1, 2), "init:setup": nil, "istio-proxy": as(1337, -1)}, uid: 1337, gid: 1337},
+		"not the pod's: an ephemeral container's":    {pod: as(1000, 3000), containers: ids{"app": as(1, 2), "ephemeral:debug": nil, "istio-proxy": as(1337, -1)}, uid: 1337, gid: 1337},
+		"the pod's, beside Istio's and our own init": {pod: as(1000, 3000), containers: ids{"app": as(1, 2), "init:istio-validation": nil, "init:istio-pod-network-wait": nil, "istio-proxy": nil}, uid: 1000, gid: 3000},
+		"an injected pod":                            {containers: ids{"app": nil, "init:istio-validation": istio, "init:enable-core-dump": as(0, -1), "istio-proxy": istio}, uid: 1337, gid: 1337},
+		"OpenShift: a project's range": {
+			containers: ids{"app": as(1000650000, 1000650000), "init:istio-validation": as(1000650001, 1000650001), "istio-proxy": as(1000650001, 1000650001)},
+			uid:        1000650001, gid: 1000650001,
+		},
+		"the group is shared":            {containers: ids{"app": as(1000, 1337), "istio-proxy": istio}, uid: 1337},
+		"the user is shared":             {containers: ids{"app": as(1337, 1000), "istio-proxy": istio}, gid: 1337},
+		"the user is an init's":          {containers: ids{"app": nil, "init:setup": as(1337, -1), "istio-proxy": istio}, gid: 1337},
+		"the user is an ephemeral's":     {containers: ids{"app": nil, "ephemeral:debug": as(1337, -1), "istio-proxy": istio}, gid: 1337},
+		"another native sidecar's":       {containers: ids{"app": nil, "init:logger": as(1337, -1), "init:istio-proxy": istio}, gid: 1337},
+		"the customary one is taken":     {containers: ids{"app": as(1337, -1), "istio-proxy": nil}, gid: 1337},
+		"inherited by the application":   {pod: as(1337, -1), containers: ids{"app": nil, "istio-proxy": istio}, gid: 1337},
+		"istio-validation, but it stays": {containers: ids{"istio-validation": istio, "istio-proxy": as(1337, 2000)}, gid: 2000},
+		"both are shared": {
+			containers: ids{"app": istio, "istio-proxy": istio}, fault: []string{`uid 1337 is also that of container "app"`, `gid 1337 is also that of container "app"`},
+		},
+		"both are shared, by two": {
+			containers: ids{"a": as(1337, -1), "init:b": as(-1, 1337), "istio-proxy": istio}, fault: []string{`uid 1337 is also that of container "a"`, `gid 1337 is also that of container "b"`},
+		},
+		"both are shared with an ephemeral container": {containers: ids{"ephemeral:debug": istio, "istio-proxy": istio}, fault: []string{`"debug"`, "runAsUser"}},
+		"both are inherited":                          {pod: istio, containers: ids{"app": nil, "istio-proxy": nil}, fault: []string{`uid 1337 is also that of container "app"`}},
+		"TPROXY's root and a shared group": {
+			containers: ids{"app": as(1000, 1337), "istio-proxy": as(0, 1337)}, fault: []string{"uid 1337 may not be the proxy's (its runAsUser is 0)", `container "app"`},
+		},
+		"a proxy of another name":                   {containers: ids{"app": as(1000, 1000), "haproxy": istio}, uid: 1337, gid: 1337},
+		"a proxy of another name, the pod's ids":    {pod: as(1000, 1000), containers: ids{"app": nil, "haproxy": istio}, uid: 1337, gid: 1337},
+		"a proxy alone, the pod's ids":              {pod: istio, containers: ids{"haproxy": nil}, uid: 1337, gid: 1337},
+		"a proxy of another name, as everyone else": {pod: istio, containers: ids{"app": nil, "haproxy": nil}, fault: []string{"uid 1337", "gid 1337"}},
+		"a proxy of another name, a group of all":   {pod: as(-1, 1337), containers: ids{"app": as(1000, -1), "haproxy": as(1337, -1)}, uid: 1337},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			c.check(t)
+		})
+	}
+}
+
+func (c ownerCase) check(t *testing.T) {
+	t.Helper()
+	pod, ns := asking(crewPod(c.pod, c.containers))
+	pod.Annotations[KeyInitialize] = "true"
+	got, err := Of(pod, ns, config())
+	if len(c.fault) > 0 {
+		for _, want := range c.fault {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("uid %d, gid %d, error %v; want %q", got.Spec.ProxyUID, got.Spec.ProxyGID, err, want)
+			}
+		}
+		return
+	}
+	if err != nil || got.Spec.ProxyUID != c.uid || got.Spec.ProxyGID != c.gid {
+		t.Errorf("uid %d, gid %d, error %v; want %d and %d", got.Spec.ProxyUID, got.Spec.ProxyGID, err, c.uid, c.gid)
+	}
+	if notes := strings.Join(got.Notes, "\n"); !strings.Contains(notes, c.note) || (c.note == "") != (notes == "") {
+		t.Errorf("notes %q, want %q", notes, c.note)
+	}
+}
+
+// Whatever ids a pod's containers have, no other container than the proxy passes for it.
+func TestNoOtherContainerPassesForTheProxy(t *testing.T) {
+	values := []int64{-1, 0, 1000, 1337}
+	for n := range len(values) * len(values) * len(values) * len(values) * len(values) * len(values) {
+		pick := func() int64 {
+			v := values[n%len(values)]
+			n /= len(values)
+			return v
+		}
+		podSC, app, proxy := as(pick(), pick()), as(pick(), pick()), as(pick(), pick())
+		pod, ns := asking(crewPod(podSC, ids{"app": app, "istio-proxy": proxy}))
+		got, err := Of(pod, ns, config())
+		if err != nil {
+			continue
+		}
+		user, group := either(app.RunAsUser, podSC.RunAsUser), either(app.RunAsGroup, podSC.RunAsGroup)
+		if uid, gid := int64(got.Spec.ProxyUID), int64(got.Spec.ProxyGID); uid == 0 && gid == 0 || uid != 0 && uid == user || gid != 0 && gid == group {
+			t.Fatalf("pod %v, app %v, proxy %v: uid %d, gid %d", podSC, app, proxy, uid, gid)
+		}
+	}
+}
+
+func either(own, pod *int64) int64 {
+	switch {
+	case own != nil:
+		return *own
+	case pod != nil:
+		return *pod
+	}
+	return -1
+}

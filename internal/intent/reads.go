@@ -1,0 +1,103 @@
+package intent
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// readAnnotations are the keys of all annotations that Of reads.
+func readAnnotations() []string {
+	return []string{
+		KeyInitialize, KeyOutboundPort, KeyInboundPort, KeyTunnelPort, KeyDNSCapture, KeyIPv6,
+		keyMode, keyIncludeCIDRs, keyExcludeCIDRs, keyIncludeInbound, keyExcludeInbound, keyIncludeOutbound, keyExcludeOutbound,
+		keyExcludeInterfaces, keyReroute, keyKubevirt, keyInject, keyInjected, keyDeployer, keyBuild,
+	}
+}
+
+// readEnv are the names of all variables that Of reads of the proxy's container.
+func readEnv() []string {
+	return []string{envDNSCapture, envDropInvalid, envGroups, envGroupsExcept, envLoopback, envProxyless, envDualStack}
+}
+
+// readArgs is how many arguments of the proxy's container Of reads.
+const readArgs = 2
+
+// Reads reports whether Of reads an annotation.
+func Reads(annotation string) bool { return slices.Contains(readAnnotations(), annotation) }
+
+// Strip gives of a pod what Of reads, and nothing else: Of says the same of both. What it gives shares no memory with the
+// pod but strings.
+func Strip(pod *corev1.Pod) *corev1.Pod {
+	out := &corev1.Pod{}
+	out.Namespace, out.Name = pod.Namespace, pod.Name
+	out.Annotations = Only(pod.Annotations, Reads)
+	out.Labels = Only(pod.Labels, func(key string) bool { return key == keyInject })
+	out.Status.Phase = pod.Status.Phase
+	out.Spec = corev1.PodSpec{HostNetwork: pod.Spec.HostNetwork, DNSPolicy: pod.Spec.DNSPolicy}
+	if pod.Spec.OS != nil {
+		out.Spec.OS = &corev1.PodOS{Name: pod.Spec.OS.Name}
+	}
+	if pod.Spec.DNSConfig != nil {
+		out.Spec.DNSConfig = &corev1.PodDNSConfig{Nameservers: slices.Clone(pod.Spec.DNSConfig.Nameservers)}
+	}
+	if sc := pod.Spec.SecurityContext; sc != nil {
+		out.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: clone(sc.RunAsUser), RunAsGroup: clone(sc.RunAsGroup)}
+	}
+	for i := range pod.Spec.InitContainers {
+		out.Spec.InitContainers = append(out.Spec.InitContainers, stripContainer(&pod.Spec.InitContainers[i]))
+	}
+	for i := range pod.Spec.Containers {
+		out.Spec.Containers = append(out.Spec.Containers, stripContainer(&pod.Spec.Containers[i]))
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		c := &pod.Spec.EphemeralContainers[i]
+		common := corev1.EphemeralContainerCommon{Name: c.Name, SecurityContext: stripContext(c.SecurityContext)}
+		out.Spec.EphemeralContainers = append(out.Spec.EphemeralContainers, corev1.EphemeralContainer{EphemeralContainerCommon: common})
+	}
+	return out
+}
+
+// Only gives the entries of a map whose keys are wanted.
+func Only(in map[string]string, wanted func(key string) bool) map[string]string {
+	var out map[string]string
+	for key, value := range in {
+		if wanted(key) {
+			if out == nil {
+				out = map[string]string{}
+			}
+			out[key] = value
+		}
+	}
+	return out
+}
+
+// stripContainer keeps a container's name and ids, and of the proxy what it is asked for.
+func stripContainer(c *corev1.Container) corev1.Container {
+	out := corev1.Container{Name: c.Name, SecurityContext: stripContext(c.SecurityContext)}
+	if c.Name != ProxyContainer {
+		return out
+	}
+	out.Args = slices.Clone(c.Args[:min(len(c.Args), readArgs)])
+	for _, e := range c.Env {
+		if slices.Contains(readEnv(), e.Name) {
+			out.Env = append(out.Env, corev1.EnvVar{Name: e.Name, Value: e.Value})
+		}
+	}
+	return out
+}
+
+func stripContext(sc *corev1.SecurityContext) *corev1.SecurityContext {
+	if sc == nil || sc.RunAsUser == nil && sc.RunAsGroup == nil {
+		return nil
+	}
+	return &corev1.SecurityContext{RunAsUser: clone(sc.RunAsUser), RunAsGroup: clone(sc.RunAsGroup)}
+}
+
+func clone(id *int64) *int64 {
+	if id == nil {
+		return nil
+	}
+	out := *id
+	return &out
+}

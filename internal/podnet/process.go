@@ -1,0 +1,45 @@
+package podnet
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+)
+
+// maxPID is the highest process ID that Linux gives (PID_MAX_LIMIT of include/linux/threads.h).
+const maxPID = 1 << 22
+
+// ProcessNetNS is the path to a process's network namespace, for runtimes that name no other. It leads elsewhere as soon as
+// the process has ended and its number is used again: whoever remembers it has to ask the runtime before each use.
+func ProcessNetNS(pid int64) (string, error) {
+	if pid <= 0 || pid > maxPID {
+		return "", fmt.Errorf("pid %d is not a process", pid)
+	}
+	return "/proc/" + strconv.FormatInt(pid, 10) + "/ns/net", nil
+}
+
+// OfProcess reports whether NetNS is a path that ProcessNetNS makes.
+func (s Sandbox) OfProcess() bool {
+	ok, err := filepath.Match("/proc/[0-9]*/ns/net", filepath.Clean(s.NetNS))
+	return ok && err == nil
+}
+
+// SeeProcess promises that this program can open a path of ProcessNetNS. The error for a process that it does not see says
+// what to do, in case that the runtime says that the process still runs.
+func SeeProcess(path string) error {
+	switch _, err := os.Stat(path); {
+	case err == nil:
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%s is not there: the runtime names no other path, and this program does not see the node's processes: "+
+			"install with processFallback=true", path)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%w: the runtime names no other path, and this program may not look into other processes: "+
+			"install with processFallback=true", err)
+	default:
+		return err
+	}
+}

@@ -1,0 +1,225 @@
+// Package rawnetlink asks the kernel over netlink, in the network namespace of the calling thread. What a namespace holds was
+// written by its pod: no answer is trusted in its form, none is read beyond what was agreed on, and none is waited for beyond
+// the caller's deadline.
+package rawnetlink
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// answerTimeout holds where the caller has no deadline: the kernel answers in microseconds.
+	answerTimeout = 5 * time.Second
+	// bufferSize is more than the kernel puts into one datagram.
+	bufferSize = 1 << 16
+)
+
+// Request is one message to the kernel.
+type Request struct {
+	Kind, Flags uint16
+	// Header is what stands in front of the attributes, by the kind of message.
+	Header []byte
+	// Attributes are joined as they are; Text and Number make them.
+	Attributes [][]byte
+	// Silent says that the kernel does not answer this one.
+	Silent bool
+}
+
+// Answer is what the kernel says to one Request: Body has the header and the attributes, and is empty where the kernel
+// only agrees.
+type Answer struct {
+	Body []byte
+	Err  error
+}
+
+// Text is an attribute that holds a name.
+func Text(kind uint16, name string) []byte { return attribute(kind, append([]byte(name), 0)) }
+
+// Number is an attribute that holds a number in the machine's byte order.
+func Number(kind uint16, n uint32) []byte {
+	return attribute(kind, binary.NativeEndian.AppendUint32(nil, n))
+}
+
+// Bytes is an attribute that holds an address.
+func Bytes(kind uint16, data []byte) []byte { return attribute(kind, data) }
+
+func attribute(kind uint16, data []byte) []byte {
+	a := binary.NativeEndian.AppendUint16(nil, uint16(unix.SizeofNlAttr+len(data))) //nolint:gosec // names and numbers
+	a = append(binary.NativeEndian.AppendUint16(a, kind), data...)
+	return append(a, make([]byte, align(len(a))-len(a))...)
+}
+
+func align(n int) int { return (n + 3) &^ 3 }
+
+// Attributes takes attributes apart; of two of a kind the last counts, and what is cut off is left out.
+func Attributes(data []byte) map[uint16][]byte {
+	out := map[uint16][]byte{}
+	for len(data) >= unix.SizeofNlAttr {
+		length := int(binary.NativeEndian.Uint16(data))
+		if length < unix.SizeofNlAttr || length > len(data) {
+			break
+		}
+		out[binary.NativeEndian.Uint16(data[2:])&^unix.NLA_F_NESTED] = data[unix.SizeofNlAttr:length]
+		data = data[min(len(data), align(length)):]
+	}
+	return out
+}
+
+// Name is the text of an attribute.
+func Name(attribute []byte) string { return strings.TrimRight(string(attribute), "\x00") }
+
+func (r Request) marshal(sequence int) []byte {
+	body := slices.Concat(append([][]byte{r.Header}, r.Attributes...)...)
+	m := binary.NativeEndian.AppendUint32(nil, uint32(unix.SizeofNlMsghdr+len(body))) //nolint:gosec // a few attributes
+	m = binary.NativeEndian.AppendUint16(m, r.Kind)
+	m = binary.NativeEndian.AppendUint16(m, r.Flags|unix.NLM_F_REQUEST)
+	m = binary.NativeEndian.AppendUint32(m, uint32(sequence)) //nolint:gosec // a few requests
+	m = binary.NativeEndian.AppendUint32(m, 0)
+	return append(m, body...)
+}
+
+// Ask sends requests at once and gives the answer to each, in their order. Every request that is not Silent must be one that
+// the kernel answers once: it asks for one object, or has NLM_F_ACK.
+func Ask(ctx context.Context, protocol int, requests ...Request) ([]Answer, error) {
+	c, err := dial(ctx, protocol)
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	var all []byte
+	open := map[uint32]bool{}
+	for i, r := range requests {
+		all = append(all, r.marshal(i)...)
+		if !r.Silent {
+			open[uint32(i)] = true //nolint:gosec // a few requests
+		}
+	}
+	if err := c.send(all); err != nil {
+		return nil, err
+	}
+	answers := make([]Answer, len(requests))
+	for len(open) > 0 {
+		messages, err := c.receive()
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range messages {
+			if !open[m.Header.Seq] {
+				continue
+			}
+			delete(open, m.Header.Seq)
+			body, _, err := take(m)
+			answers[m.Header.Seq] = Answer{Body: slices.Clone(body), Err: err}
+		}
+	}
+	return answers, nil
+}
+
+// Dump asks for all objects of a kind and gives each to f, until f says no.
+func Dump(ctx context.Context, protocol int, r Request, f func(body []byte) (more bool)) error {
+	c, err := dial(ctx, protocol)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	r.Flags |= unix.NLM_F_DUMP
+	if err := c.send(r.marshal(0)); err != nil {
+		return err
+	}
+	for {
+		messages, err := c.receive()
+		if err != nil {
+			return err
+		}
+		for _, m := range messages {
+			body, ended, err := take(m)
+			if ended || err != nil {
+				return err
+			}
+			if !f(body) {
+				return nil
+			}
+		}
+	}
+}
+
+// take gives what a message has; ended reports whether it is the last one to its request.
+func take(m syscall.NetlinkMessage) (body []byte, ended bool, err error) {
+	if m.Header.Type != unix.NLMSG_ERROR && m.Header.Type != unix.NLMSG_DONE {
+		return m.Data, false, nil
+	}
+	if len(m.Data) >= 4 {
+		if errno := -int32(binary.NativeEndian.Uint32(m.Data)); errno > 0 { //nolint:gosec // a negative errno
+			err = unix.Errno(uint32(errno))
+		}
+	}
+	return nil, true, err
+}
+
+// conn is a socket in the namespace of the thread that made it.
+type conn struct {
+	ctx context.Context //nolint:containedctx // a conn lives for one call
+	fd  int
+	buf []byte
+	end time.Time
+}
+
+func dial(ctx context.Context, protocol int) (*conn, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
+	if err != nil {
+		return nil, fmt.Errorf("open netlink socket: %w", err)
+	}
+	c := &conn{ctx: ctx, fd: fd, buf: make([]byte, bufferSize), end: time.Now().Add(answerTimeout)}
+	if end, ok := ctx.Deadline(); ok && end.Before(c.end) {
+		c.end = end
+	}
+	// Strict checking has the kernel itself leave out routes of other tables. One that does not know it is not asked in vain.
+	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
+	return c, nil
+}
+
+func (c *conn) close() { _ = unix.Close(c.fd) }
+
+func (c *conn) send(data []byte) error {
+	if err := unix.Sendto(c.fd, data, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return fmt.Errorf("ask the kernel over netlink: %w", err)
+	}
+	return nil
+}
+
+func (c *conn) receive() ([]syscall.NetlinkMessage, error) {
+	const what = "read the kernel's answer over netlink"
+	left := time.Until(c.end)
+	if err := c.ctx.Err(); err != nil || left <= 0 {
+		return nil, fmt.Errorf("%s: %w", what, errors.Join(err, os.ErrDeadlineExceeded))
+	}
+	limit := unix.NsecToTimeval(max(left, time.Microsecond).Nanoseconds())
+	if err := unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit); err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	n, _, err := unix.Recvfrom(c.fd, c.buf, 0)
+	for errors.Is(err, unix.EINTR) {
+		n, _, err = unix.Recvfrom(c.fd, c.buf, 0)
+	}
+	if errors.Is(err, unix.EAGAIN) {
+		err = os.ErrDeadlineExceeded
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	messages, err := syscall.ParseNetlinkMessage(c.buf[:n])
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	return messages, nil
+}

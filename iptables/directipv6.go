@@ -1,0 +1,32 @@
+package iptables
+
+import "slices"
+
+// withoutIPv6 leaves all IPv6 traffic alone: what a Ruleset has of IPv6 goes, and the rest does not see its packets. Policy
+// routes stay, since no IPv6 packet is marked.
+func (r Ruleset) withoutIPv6() Ruleset {
+	isIPv6 := func(c Cond) bool { return c.Field == Family && c.Num == IPv6 }
+	out := Ruleset{Routing: r.Routing}
+	for _, s := range r.Sets {
+		if s.Kind != IPv6Set {
+			out.Sets = append(out.Sets, s)
+		}
+	}
+	for _, p := range r.Loopback {
+		if p.Addr().Is4() {
+			out.Loopback = append(out.Loopback, p)
+		}
+	}
+	for _, c := range r.Chains {
+		kept := &rules{}
+		kept.add("IPv6 stays direct", leave(), num(Family, IPv6))
+		for _, rule := range c.Rules {
+			if !slices.ContainsFunc(rule.Conds, isIPv6) {
+				*kept = append(*kept, rule)
+			}
+		}
+		c.Rules = *kept
+		out.Chains = append(out.Chains, c)
+	}
+	return out
+}

@@ -1,0 +1,159 @@
+// Package foreign recognises the redirection rules of other projects in a network namespace. It asks for their names one by
+// one, so that a look costs the same whatever else is there, and makes no table by looking.
+package foreign
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/rawnetlink"
+)
+
+// chain is a chain of another project, by which its rules are recognised, and the table of iptables that it stands in.
+type chain struct{ owner, table, name string }
+
+// chains are those that each project makes for every pod, in all versions that are in use.
+func chains() []chain {
+	return []chain{
+		{"Istio", "nat", "ISTIO_OUTPUT"},
+		{"Istio", "nat", "ISTIO_INBOUND"},
+		{"Istio", "mangle", "ISTIO_INBOUND"},
+		{"Istio", "nat", "ISTIO_PRERT"}, // ambient
+		{"linkerd", "nat", "PROXY_INIT_OUTPUT"},
+		{"linkerd", "nat", "PROXY_INIT_REDIRECT"},
+		{"Kuma", "nat", "KUMA_MESH_OUTBOUND"},
+		{"Kuma", "nat", "KUMA_MESH_INBOUND"},
+		{"Consul", "nat", "CONSUL_PROXY_OUTPUT"},
+		{"Consul", "nat", "CONSUL_PROXY_INBOUND"},
+		{"Consul", "nat", "CONSUL_DNS_REDIRECT"},
+	}
+}
+
+// nativeTables are the tables that a project makes for itself, by nftables.
+func nativeTables() []chain {
+	return []chain{
+		{owner: "Istio", table: "istio-proxy-nat"},
+		{owner: "Istio", table: "istio-proxy-mangle"},
+		{owner: "Istio", table: "istio-proxy-raw"},
+		{owner: "Istio", table: "istio-ambient-nat"},
+		{owner: "Istio", table: "istio-ambient-mangle"},
+		{owner: "Consul", table: "consul_tproxy"},
+	}
+}
+
+// place is where the kernel may have a table: a family of nf_tables.
+type place struct {
+	family byte
+	name   string
+}
+
+func places() []place {
+	return []place{{unix.NFPROTO_INET, "inet"}, {unix.NFPROTO_IPV4, "ip"}, {unix.NFPROTO_IPV6, "ip6"}}
+}
+
+// Find looks for the rules of other projects in a namespace; nil says that there are none. An empty chain that nothing jumps to
+// redirects nothing, and does not count.
+func Find(ctx context.Context, ns *netns.NS) (found *podnet.ProgrammedByOthersError, err error) {
+	err = ns.Do(func() error {
+		if found, err = findNative(ctx); err != nil || found != nil {
+			return err
+		}
+		found = findLegacy()
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look for the rules of other projects: %w", err)
+	}
+	return found, nil
+}
+
+// findNative asks nf_tables, which also holds what iptables of the nft flavour writes: for the tables first, and for chains
+// of those that are there.
+func findNative(ctx context.Context) (*podnet.ProgrammedByOthersError, error) {
+	var candidates []chain
+	var where []place
+	var requests []rawnetlink.Request
+	for _, p := range places() {
+		tables := []chain{{table: "nat"}, {table: "mangle"}}
+		if p.name == "inet" {
+			tables = append(tables[:1], nativeTables()...)
+		}
+		for _, c := range tables {
+			candidates, where = append(candidates, c), append(where, p)
+			requests = append(requests, get(unix.NFT_MSG_GETTABLE, p, rawnetlink.Text(unix.NFTA_TABLE_NAME, c.table)))
+		}
+	}
+	answers, err := ask(ctx, requests)
+	if err != nil {
+		return nil, err
+	}
+	var more []chain
+	var moreAt []place
+	for i, a := range answers {
+		c := candidates[i]
+		switch {
+		case !inUse(a, unix.NFTA_TABLE_USE):
+		case c.owner != "":
+			return &podnet.ProgrammedByOthersError{Owner: c.owner, Found: fmt.Sprintf("nftables table %s %s", where[i].name, c.table)}, nil
+		default:
+			for _, known := range chains() {
+				if known.table == c.table {
+					more, moreAt = append(more, known), append(moreAt, where[i])
+				}
+			}
+		}
+	}
+	return findChains(ctx, more, moreAt)
+}
+
+func findChains(ctx context.Context, candidates []chain, where []place) (*podnet.ProgrammedByOthersError, error) {
+	if len(candidates) == 0 {
+		return nil, nil //nolint:nilnil // nothing found, as Find says
+	}
+	var requests []rawnetlink.Request
+	for i, c := range candidates {
+		requests = append(requests, get(unix.NFT_MSG_GETCHAIN, where[i],
+			rawnetlink.Text(unix.NFTA_CHAIN_TABLE, c.table), rawnetlink.Text(unix.NFTA_CHAIN_NAME, c.name)))
+	}
+	answers, err := ask(ctx, requests)
+	if err != nil {
+		return nil, err
+	}
+	for i, a := range answers {
+		if c := candidates[i]; inUse(a, unix.NFTA_CHAIN_USE) {
+			return &podnet.ProgrammedByOthersError{Owner: c.owner, Found: fmt.Sprintf("chain %s in table %s %s", c.name, where[i].name, c.table)}, nil
+		}
+	}
+	return nil, nil //nolint:nilnil // nothing found, as Find says
+}
+
+func get(kind uint16, p place, attributes ...[]byte) rawnetlink.Request {
+	return rawnetlink.Request{
+		Kind: unix.NFNL_SUBSYS_NFTABLES<<8 | kind, Header: []byte{p.family, unix.NFNETLINK_V0, 0, 0}, Attributes: attributes,
+	}
+}
+
+// ask gives no answers where the kernel has no nf_tables.
+func ask(ctx context.Context, requests []rawnetlink.Request) ([]rawnetlink.Answer, error) {
+	answers, err := rawnetlink.Ask(ctx, unix.NETLINK_NETFILTER, requests...)
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		return nil, nil
+	}
+	return answers, err
+}
+
+// inUse reports whether an object is there, and holds or is held by others: its count of uses is the attribute of that kind.
+func inUse(a rawnetlink.Answer, kind uint16) bool {
+	const sizeofNfgenmsg = 4
+	if a.Err != nil || len(a.Body) < sizeofNfgenmsg {
+		return false
+	}
+	use := rawnetlink.Attributes(a.Body[sizeofNfgenmsg:])[kind]
+	return len(use) == 4 && binary.BigEndian.Uint32(use) > 0
+}

@@ -1,0 +1,127 @@
+package foreign
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/internal/podnet"
+)
+
+const (
+	// maxTable is how much of a legacy table is looked at: a thousand times what any project writes. A bigger one is one that
+	// none of them has made alone, and is not looked into.
+	maxTable = 4 << 20
+	// namesLimit bounds what is read of the list of tables.
+	namesLimit = 4 << 10
+	// attempts is how often a table that is changed meanwhile is asked for.
+	attempts = 3
+)
+
+// What x_tables answers by getsockopt (linux/netfilter_ipv4/ip_tables.h); the numbers of IPv6 are the same.
+const (
+	getInfo         = 64 // IPT_SO_GET_INFO
+	getEntries      = 65 // IPT_SO_GET_ENTRIES
+	tableNameSize   = 32 // XT_TABLE_MAXNAMELEN
+	infoSize        = 84 // struct ipt_getinfo, of which the last four bytes are the size of the entries
+	entriesHeadSize = 40 // struct ipt_get_entries, in front of the entries
+	targetHeadSize  = 32 // struct xt_entry_target, in front of a chain's name in its first entry
+)
+
+// legacyFamily is one family of x_tables.
+type legacyFamily struct {
+	names         string
+	domain, level int
+	place         string
+}
+
+// findLegacy looks into tables of x_tables that are there already. To ask for one that is not would make it.
+func findLegacy() *podnet.ProgrammedByOthersError {
+	for _, f := range []legacyFamily{
+		{"ip_tables_names", unix.AF_INET, unix.SOL_IP, "ip"},
+		{"ip6_tables_names", unix.AF_INET6, unix.SOL_IPV6, "ip6"},
+	} {
+		for _, table := range f.tables() {
+			entries := f.entries(table)
+			for _, c := range chains() {
+				if c.table == table && hasChain(entries, c.name) {
+					return &podnet.ProgrammedByOthersError{Owner: c.owner, Found: "chain " + c.name + " in the legacy table " + f.place + " " + table}
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// tables are those that the namespace of the calling thread has, of the ones that any project writes to. Without the kernel
+// module there is no such file, and no table.
+func (f legacyFamily) tables() (out []string) {
+	file, err := os.Open("/proc/thread-self/net/" + f.names) //nolint:gosec // one of two files of the kernel
+	if err != nil {
+		return nil
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, namesLimit))
+	if err != nil {
+		return nil
+	}
+	names := strings.Fields(string(data))
+	return slices.DeleteFunc([]string{"nat", "mangle"}, func(name string) bool { return !slices.Contains(names, name) })
+}
+
+// entries is a table as the kernel has it, or nothing where it cannot be had.
+func (f legacyFamily) entries(table string) []byte {
+	fd, err := unix.Socket(f.domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	defer unix.Close(fd) //nolint:errcheck // nothing that could be lost
+	for range attempts {
+		info := make([]byte, infoSize)
+		copy(info[:tableNameSize-1], table)
+		if !getsockopt(fd, f.level, getInfo, info) {
+			return nil
+		}
+		size := binary.NativeEndian.Uint32(info[infoSize-4:])
+		if size > maxTable {
+			return nil
+		}
+		answer := make([]byte, entriesHeadSize+int(size))
+		copy(answer[:tableNameSize-1], table)
+		binary.NativeEndian.PutUint32(answer[tableNameSize:], size)
+		if getsockopt(fd, f.level, getEntries, answer) {
+			return answer[entriesHeadSize:]
+		}
+	}
+	return nil
+}
+
+func getsockopt(fd, level, option int, value []byte) bool {
+	size := uint32(len(value)) //nolint:gosec // at most maxTable
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option),
+		uintptr(unsafe.Pointer(unsafe.SliceData(value))), uintptr(unsafe.Pointer(&size)), 0) //nolint:gosec // the kernel fills the slice
+	return errno == 0
+}
+
+// hasChain reports whether a table has a chain of that name: the chain begins with an entry whose target is called ERROR and
+// holds the name.
+func hasChain(entries []byte, name string) bool {
+	want := append([]byte(name), 0)
+	for at := 0; ; {
+		i := bytes.Index(entries[at:], want)
+		if i < 0 {
+			return false
+		}
+		at += i
+		if head := at - targetHeadSize; head >= 0 && bytes.HasPrefix(entries[head+2:], []byte("ERROR\x00")) {
+			return true
+		}
+		at += len(want)
+	}
+}

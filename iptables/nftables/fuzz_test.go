@@ -1,0 +1,108 @@
+package nftables
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/iptables"
+)
+
+// Nothing that the kernel hands on from a pod may panic a reader, nor keep it for ever.
+
+// seeds are attributes that a pod can write, and broken ones that it cannot.
+func seeds(f *testing.F) {
+	f.Helper()
+	for _, userdata := range [][]byte{{0, 255}, {1, 255}, {7, 255}, {0}, {0, 0}, []byte("\x00\x05x\n:\ny")} {
+		f.Add(forgedRule("outbound", userdata).attrs)
+		f.Add(forgedSet("exclude-inbound-ports.0", 13, 1, userdata).attrs)
+		f.Add(forgedElements("exclude-inbound-ports.0", userdata, []byte{9}, nil, make([]byte, 64)).attrs)
+	}
+	for _, name := range []string{"meta", "ct", "payload", "fib", "bitwise", "cmp", "lookup", "counter", "immediate", "redir", "tproxy", "x"} {
+		e := add(named(nil, unix.NFTA_EXPR_NAME, name), unix.NFTA_EXPR_DATA, []byte{5, 0, 1, 0, 1, 0, 0, 0})
+		f.Add(add(nil, unix.NFTA_RULE_EXPRESSIONS, add(nil, unix.NFTA_LIST_ELEM, e)))
+	}
+	f.Add(binary.BigEndian.AppendUint32(nil, 1))
+	f.Add([]byte{3, 0, 1, 0})
+	f.Add([]byte{255, 255, 1, 0, 1})
+}
+
+func FuzzRule(f *testing.F) {
+	seeds(f)
+	f.Fuzz(func(_ *testing.T, b []byte) {
+		r := decodeRule(b)
+		_ = iptables.Ruleset{Chains: []iptables.Chain{{Rules: []iptables.Rule{r}}}}.NftText(iptables.TextOptions{Counters: true})
+		_ = canonicalRule(b, ".0")
+	})
+}
+
+func FuzzExpression(f *testing.F) {
+	for _, name := range []string{"meta", "ct", "payload", "fib", "bitwise", "cmp", "lookup", "counter", "immediate", "redir", "tproxy", "x"} {
+		f.Add(name, []byte{8, 0, 1, 0, 0, 0, 0, 1, 8, 0, 2, 0, 0, 0, 0, 1, 8, 0, 3, 0, 0, 0, 0, 1}, []byte{1}, []byte{1, 2, 3, 4})
+	}
+	f.Fuzz(func(_ *testing.T, name string, data, mask, number []byte) {
+		for field := range iptables.SrcType + 2 {
+			d := decoder{field: field, mask: mask, number: number}
+			_ = d.take(expression{name: name, data: data})
+			_ = d.rule.Text()
+		}
+	})
+}
+
+func FuzzUserdata(f *testing.F) {
+	for _, b := range [][]byte{{0, 255}, {1, 255}, {7, 255}, {1, 0, 0, 2, 'x', 0}, nil} {
+		f.Add(b)
+	}
+	f.Fuzz(func(_ *testing.T, b []byte) { _ = comment(b) })
+}
+
+func FuzzSet(f *testing.F) {
+	seeds(f)
+	f.Fuzz(func(_ *testing.T, b []byte) {
+		for _, kind := range []uint32{7, 8, 13, 0x3f} { // ipv4_addr, ipv6_addr, inet_service, and nothing
+			attrs := add(nil, unix.NFTA_SET_KEY_TYPE, binary.BigEndian.AppendUint32(nil, kind))
+			var elements []element
+			for e := range each(find(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+				elements = append(elements, decodeElement(e))
+			}
+			s := decodeSet("x.0", string(append(attrs, b...)), elements)
+			_ = iptables.Ruleset{Sets: []iptables.Set{s}}.NftText(iptables.TextOptions{})
+		}
+	})
+}
+
+func FuzzElement(f *testing.F) {
+	seeds(f)
+	f.Fuzz(func(_ *testing.T, b []byte) {
+		e := decodeElement(attr{data: b})
+		_ = prefixes([]element{e, {size: 4, end: true}, e}, 4)
+		_ = prefixes([]element{e, e}, 16)
+	})
+}
+
+func FuzzTableAndChain(f *testing.F) {
+	seeds(f)
+	f.Fuzz(func(_ *testing.T, b []byte) {
+		attrs := without(b, unix.NFTA_TABLE_NAME)
+		_ = decodeChain("outbound", attrs)
+		o := outline{table: attrs, chains: map[string]string{"outbound": attrs}, sets: map[string]string{string(b): attrs}}
+		_ = o.differences(outline{table: "x", chains: map[string]string{"outbound": "x"}})
+		_ = o.shapedLike(outline{table: "x"})
+		_ = nextSuffix(o.sets)
+	})
+}
+
+func FuzzMessages(f *testing.F) {
+	sample := binary.NativeEndian.AppendUint32(nil, unix.SizeofNlMsghdr+4)
+	sample = append(sample, unix.NLMSG_ERROR, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 254, 255, 255, 255)
+	f.Add(sample)
+	f.Add(sample[:17])
+	f.Add(make([]byte, 64))
+	f.Fuzz(func(_ *testing.T, b []byte) {
+		_ = readMessages(b, func(m message) error {
+			_ = generationOf(m.attrs())
+			return m.failure()
+		})
+	})
+}

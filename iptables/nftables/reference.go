@@ -1,0 +1,161 @@
+package nftables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/iptables"
+)
+
+// maxReferences bounds what is kept of rule sets: some hundred bytes each.
+const maxReferences = 1024
+
+// reference is what this kernel tells of a table that holds exactly one of our rule sets. It is learnt from the kernel, in a
+// namespace made for the purpose: what the kernel adds to our messages, and in which order, differs from version to version.
+type reference struct {
+	outline outline // sets by their names without generation
+	content content
+}
+
+// references are those learnt, by the hash of the rule set.
+type references struct {
+	mu    sync.Mutex
+	known map[uint64]reference
+}
+
+func newReferences() *references { return &references{known: map[uint64]reference{}} }
+
+func (r *references) get(hash uint64) (reference, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	ref, ok := r.known[hash]
+	return ref, ok
+}
+
+func (r *references) put(hash uint64, ref reference) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.known) >= maxReferences {
+		clear(r.known)
+	}
+	r.known[hash] = ref
+}
+
+// of gives the reference of want, whose hash is given.
+func (r *references) of(ctx context.Context, want iptables.Ruleset, hash uint64) (reference, error) {
+	if ref, ok := r.get(hash); ok {
+		return ref, nil
+	}
+	ref, err := learn(ctx, want)
+	if err != nil {
+		return ref, fmt.Errorf("learn how the kernel tells of these rules: %w", err)
+	}
+	r.put(hash, ref)
+	return ref, nil
+}
+
+func learn(ctx context.Context, want iptables.Ruleset) (ref reference, err error) {
+	ns, err := netns.New()
+	if err != nil {
+		return ref, err
+	}
+	defer ns.Close() //nolint:errcheck // nothing was written that could be lost
+	if err := replace(ctx, ns, false, want); err != nil {
+		return ref, err
+	}
+	s, err := dial(ns)
+	if err != nil {
+		return ref, err
+	}
+	defer s.close()
+	o, err := s.outline(ctx)
+	if err != nil {
+		return ref, err
+	}
+	if o.foreign || len(o.chains) != len(want.Chains) {
+		return ref, errors.New("the kernel does not tell of all of them")
+	}
+	content, err := s.content(ctx, o, nil)
+	o.sets = o.baseNames()
+	return reference{outline: o, content: content}, err
+}
+
+// baseNames gives the sets by their names without generation.
+func (o outline) baseNames() map[string]string {
+	out := map[string]string{}
+	for name, set := range o.sets {
+		out[baseName(name)] = set
+	}
+	return out
+}
+
+// differences tells how what stands in our table differs from ref, a line a difference. The outlines are equal.
+func (s *socket) differences(ctx context.Context, have outline, ref reference) ([]string, error) {
+	var c content
+	err := uninterrupted(func() (err error) {
+		c, err = s.content(ctx, have, &ref.content)
+		return err
+	})
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if err != nil {
+		return []string{fmt.Sprintf("+ what cannot be read on: %v", err)}, nil
+	}
+	return append(tallies("chain", c.chains, ref.content.chains), tallies("set", c.sets, ref.content.sets)...), nil
+}
+
+// differences compares outlines; ref has its sets without generation.
+func (o outline) differences(ref outline) []string {
+	if !o.exists() {
+		return []string{fmt.Sprintf("- table inet %s", iptables.TableName)}
+	}
+	lines := differing("table", map[string]string{iptables.TableName: o.table}, map[string]string{iptables.TableName: ref.table})
+	lines = append(lines, differing("chain", o.chains, ref.chains)...)
+	lines = append(lines, differing("set", o.baseNames(), ref.sets)...)
+	if _, ok := o.generation(); !ok || len(o.sets) > len(ref.sets) {
+		lines = append(lines, "+ sets of more than one generation")
+	}
+	if o.foreign {
+		lines = append(lines, "+ chains, sets, objects or flowtables that are not ours")
+	}
+	return lines
+}
+
+// differing compares things of one kind by their names.
+func differing(kind string, have, want map[string]string) (lines []string) {
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		switch h, ok := have[name]; {
+		case !ok:
+			lines = append(lines, fmt.Sprintf("- %s %s", kind, name))
+		case h != want[name]:
+			lines = append(lines, attrDifferences(kind, name, h, want[name])...)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(have)) {
+		if _, ok := want[name]; !ok {
+			lines = append(lines, fmt.Sprintf("+ %s %s", kind, printable(name)))
+		}
+	}
+	return lines
+}
+
+func tallies(kind string, have, want map[string]tally) (lines []string) {
+	names := map[string]bool{}
+	for _, m := range []map[string]tally{have, want} {
+		for name := range m {
+			names[name] = true
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if have[name] != want[name] {
+			lines = append(lines, fmt.Sprintf("+ %s %s holds something else (%d entries, want %d)", kind, printable(name), have[name].count, want[name].count))
+		}
+	}
+	return lines
+}

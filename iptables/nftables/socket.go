@@ -1,0 +1,217 @@
+package nftables
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/internal/netns"
+)
+
+const (
+	// sizeofNfgenmsg is the size of the header in front of the attributes (struct nfgenmsg).
+	sizeofNfgenmsg = 4
+	// bufferSize holds whatever the kernel sends at once: it makes 32 KiB at most (netlink_dump).
+	bufferSize = 1 << 16
+	// answerSeconds is how long the kernel may take to have an answer ready. It has one by the time that it has taken the question.
+	answerSeconds = 1
+)
+
+var (
+	// errTooMuch ends the reading of what is more than we could have made.
+	errTooMuch = errors.New("there is more than was asked for")
+	// errInterrupted says that somebody has changed something between two parts of an answer.
+	errInterrupted = errors.New("the rules changed while they were read")
+)
+
+// socket reads a namespace's nftables. Answers are read part by part, and no more of them than the caller has a use for:
+// what is behind is never taken from the kernel. It is connected to the kernel, so that no process of the pod can send to it.
+type socket struct {
+	ns     *netns.NS
+	fd     int
+	seq    uint32
+	unread bool // an answer was left before its end
+	buffer []byte
+}
+
+func dial(ns *netns.NS) (*socket, error) {
+	s := &socket{ns: ns, fd: -1, buffer: make([]byte, bufferSize)}
+	return s, s.reopen()
+}
+
+func (s *socket) reopen() error {
+	s.close()
+	fd, err := s.ns.Socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return fmt.Errorf("open nftables socket: %w", err)
+	}
+	s.fd, s.unread = fd, false
+	err = errors.Join(
+		unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}),
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: answerSeconds}),
+	)
+	if err != nil {
+		s.close()
+		return fmt.Errorf("connect nftables socket: %w", err)
+	}
+	return nil
+}
+
+// close gives the descriptor back; again is nothing.
+func (s *socket) close() {
+	if s.fd >= 0 {
+		_ = unix.Close(s.fd)
+		s.fd = -1
+	}
+}
+
+// request is a question, about our table's family.
+type request struct {
+	kind  uint16 // unix.NFT_MSG_GET...
+	flags uint16
+	attrs []byte
+}
+
+func (s *socket) send(ctx context.Context, requests []request) (first uint32, err error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	if s.unread {
+		if err := s.reopen(); err != nil {
+			return 0, err
+		}
+	}
+	var out []byte
+	first = s.seq
+	for _, r := range requests {
+		out = binary.NativeEndian.AppendUint32(out, uint32(unix.SizeofNlMsghdr+sizeofNfgenmsg+len(r.attrs))) //nolint:gosec // short
+		out = binary.NativeEndian.AppendUint16(out, unix.NFNL_SUBSYS_NFTABLES<<8|r.kind)
+		out = binary.NativeEndian.AppendUint16(out, unix.NLM_F_REQUEST|r.flags)
+		out = binary.NativeEndian.AppendUint32(out, s.seq)
+		out = append(out, 0, 0, 0, 0, unix.NFPROTO_INET, unix.NFNETLINK_V0, 0, 0)
+		out = append(out, r.attrs...)
+		s.seq++
+	}
+	if err := unix.Send(s.fd, out, 0); err != nil {
+		return 0, fmt.Errorf("ask for nftables: %w", err)
+	}
+	return first, nil
+}
+
+// ask puts questions that have one answer each, and gives the answers' attributes in the same order: nil of what is not there.
+func (s *socket) ask(ctx context.Context, requests ...request) ([][]byte, error) {
+	first, err := s.send(ctx, requests)
+	if err != nil {
+		return nil, err
+	}
+	out := make([][]byte, len(requests))
+	s.unread = true
+	for missing := len(requests); missing > 0; {
+		err := s.receive(ctx, func(m message) error {
+			i := m.seq - first
+			if i >= uint32(len(requests)) { //nolint:gosec // a handful
+				return nil
+			}
+			missing--
+			if err := m.failure(); err != nil && !errors.Is(err, unix.ENOENT) {
+				return err
+			} else if err == nil {
+				out[i] = append([]byte{}, m.attrs()...)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	s.unread = false
+	return out, nil
+}
+
+// list calls visit with the attributes of each part of a listing, which it must not keep. An error of visit ends it.
+func (s *socket) list(ctx context.Context, kind uint16, attrs []byte, visit func([]byte) error) error {
+	if _, err := s.send(ctx, []request{{kind: kind, flags: unix.NLM_F_DUMP, attrs: attrs}}); err != nil {
+		return err
+	}
+	s.unread = true
+	for done := false; !done; {
+		err := s.receive(ctx, func(m message) error {
+			if m.flags&unix.NLM_F_DUMP_INTR != 0 {
+				return errInterrupted
+			}
+			if err := m.failure(); err != nil {
+				return err
+			}
+			if done = m.kind == unix.NLMSG_DONE; done {
+				return nil
+			}
+			return visit(m.attrs())
+		})
+		if err != nil {
+			return err
+		}
+	}
+	s.unread = false
+	return nil
+}
+
+// message is a part of an answer.
+type message struct {
+	kind, flags uint16
+	seq         uint32
+	data        []byte
+}
+
+// attrs are a message's attributes.
+func (m message) attrs() []byte { return m.data[min(len(m.data), sizeofNfgenmsg):] }
+
+// failure is the error that a message tells.
+func (m message) failure() error {
+	if m.kind != unix.NLMSG_ERROR && m.kind != unix.NLMSG_DONE || len(m.data) < 4 {
+		return nil
+	}
+	if number := int32(binary.NativeEndian.Uint32(m.data)); number < 0 { //nolint:gosec // the kernel's own negative number
+		return unix.Errno(-number)
+	}
+	return nil
+}
+
+// receive calls visit with the messages of one part of an answer.
+func (s *socket) receive(ctx context.Context, visit func(message) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	n, _, err := unix.Recvfrom(s.fd, s.buffer, unix.MSG_TRUNC)
+	for errors.Is(err, unix.EINTR) {
+		n, _, err = unix.Recvfrom(s.fd, s.buffer, unix.MSG_TRUNC)
+	}
+	if err != nil {
+		return fmt.Errorf("read nftables: %w", err)
+	}
+	if n > len(s.buffer) {
+		return errTooMuch
+	}
+	return readMessages(s.buffer[:n], visit)
+}
+
+// readMessages calls visit with the messages that b holds.
+func readMessages(b []byte, visit func(message) error) error {
+	for len(b) >= unix.SizeofNlMsghdr {
+		size := uint64(binary.NativeEndian.Uint32(b))
+		if size < unix.SizeofNlMsghdr || size > uint64(len(b)) {
+			return errors.New("read nftables: a message of the kernel has a wrong length")
+		}
+		m := message{
+			kind: binary.NativeEndian.Uint16(b[4:]), flags: binary.NativeEndian.Uint16(b[6:]), seq: binary.NativeEndian.Uint32(b[8:]),
+			data: b[unix.SizeofNlMsghdr:size],
+		}
+		if err := visit(m); err != nil {
+			return err
+		}
+		b = b[min(uint64(len(b)), (size+3)&^3):]
+	}
+	return nil
+}

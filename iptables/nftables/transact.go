@@ -1,0 +1,79 @@
+package nftables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	nft "github.com/google/nftables"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/iptables"
+)
+
+const (
+	// maxTransaction is what a transaction may take: tens of thousands of elements are a few MB. The kernel reserves nothing.
+	maxTransaction = 64 << 20
+	// maxAnswers is room for an error to each message of it.
+	maxAnswers = 8 << 20
+)
+
+// transact gives f a socket inside the namespace to write with. It does not outlive the call: it would keep the namespace of a
+// deleted pod alive. Closing it waits until no packet uses what f has deleted.
+func transact(ctx context.Context, ns *netns.NS, f func(*nft.Conn) error) (err error) {
+	deadline, _ := ctx.Deadline()
+	conn, err := nft.New(nft.WithNetNSFd(ns.Fd()), nft.AsLasting(), nft.WithSockOptions(func(c *netlink.Conn) error {
+		return errors.Join(c.SetWriteBuffer(maxTransaction), c.SetReadBuffer(maxAnswers), c.SetDeadline(deadline), toKernel(c))
+	}))
+	if err != nil {
+		return fmt.Errorf("open nftables socket: %w", err)
+	}
+	defer func() { err = errors.Join(err, conn.CloseLasting()) }()
+	return f(conn)
+}
+
+// toKernel connects a socket to the kernel: a process of the pod could send answers to it otherwise.
+func toKernel(c *netlink.Conn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) { failed = unix.Connect(int(fd), &unix.SockaddrNetlink{Family: unix.AF_NETLINK}) })
+	return errors.Join(err, failed)
+}
+
+// ownTable is our table as messages name it.
+func ownTable() *nft.Table { return &nft.Table{Family: nft.TableFamilyINet, Name: iptables.TableName} }
+
+// absent takes what is not there any more for deleted.
+func absent(err error) error {
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
+}
+
+// attempts is how often a transaction is tried that somebody else's comes in between of.
+const attempts = 5
+
+// insist calls try until it succeeds or fails for another reason than somebody else's changes.
+func insist(ctx context.Context, try func() error) (err error) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for range attempts {
+		err = try()
+		if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.EBUSY) {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return errors.Join(err, ctx.Err())
+		}
+	}
+	return err
+}

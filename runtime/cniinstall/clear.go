@@ -1,0 +1,84 @@
+package cniinstall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// maxClearPause bounds the time after which an entry that was put back is taken out again.
+const maxClearPause = 30 * time.Second
+
+// Clear keeps the plugin out of the chain until ctx ends. An entry without an agent that serves it starts no pods, and others may put
+// it back after Uninstall: the agent that this one replaces, or a project that restores a copy of its file. The first entry is taken out
+// at once, each further one of a row after twice the time, up to 30 s. It is a manager.Runnable.
+func (i *Installer) Clear(ctx context.Context) error {
+	w := newWatch(i.config.ConfDir, i.binary(), i.config.Settle)
+	defer w.close()
+	quietSince, pause := time.Now(), time.Duration(0)
+	for {
+		again := i.config.Resync
+		if !w.follow(i.config.ConfDir) {
+			again = maxClearPause
+		}
+		if left := i.Left(); left != nil {
+			if pause > 0 {
+				i.notify(Event{Kind: Leftover, Path: i.config.ConfDir, Err: fmt.Errorf("%w: it was put back", left)})
+				wait(ctx, pause)
+			}
+			if i.clear() != nil {
+				again = i.config.Backoff
+			}
+			quietSince, pause = time.Now(), min(max(i.config.Backoff, 2*pause), maxClearPause)
+		} else if time.Since(quietSince) > i.config.Window {
+			pause = 0
+		}
+		w.next(ctx, again)
+		if ctx.Err() != nil {
+			return nil
+		}
+	}
+}
+
+func (i *Installer) clear() error {
+	err := i.Uninstall()
+	if err == nil {
+		err = i.Left()
+	}
+	if err != nil {
+		i.notify(Event{Kind: Leftover, Path: i.config.ConfDir, Err: err})
+		return err
+	}
+	i.notify(Event{Kind: Removed, Path: i.config.ConfDir})
+	return nil
+}
+
+// Left tells where the plugin is in the chain, as an error: for an agent that is not to be in it.
+func (i *Installer) Left() error {
+	lists, err := i.lists()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, path := range lists {
+		_, ours := derivedFrom(path, i.entry.kind)
+		n, err := load(path)
+		switch {
+		case err == nil && len(n.list.of(i.entry.kind)) > 0, err != nil && ours:
+			errs = append(errs, fmt.Errorf("%s holds the plugin's entry, and no agent serves it", path))
+		case err != nil && !errors.As(err, new(invalidError)):
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}

@@ -1,0 +1,82 @@
+package cniinstall
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// clear runs Clear until the test ends.
+func (n *node) clear(t *testing.T, i *Installer) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- i.Clear(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// The agent that is replaced repairs its entry until it ends, which waits for this one to be ready.
+func TestClearWinsAgainstTheAgentThatItReplaces(t *testing.T) {
+	n := newNode(t)
+	n.put(t, "10-kc.conflist", plain)
+	old := n.installer(t, func(c *Config) { c.Backoff = time.Millisecond })
+	n.keep(t, old)
+	eventually(t, "the old agent is in the chain", old.Chained)
+	i := n.installer(t)
+	n.clear(t, i)
+	eventually(t, "the entry is out though the old agent runs", func() bool {
+		return n.count(Contended) > 0 && i.Left() == nil && n.get(t, "10-kc.conflist") == plain
+	})
+	if n.count(Removed) < 2 || n.count(Leftover) == 0 {
+		t.Errorf("%d removals and %d leftovers were told", n.count(Removed), n.count(Leftover))
+	}
+}
+
+func TestClearTakesOutWhatAppearsLater(t *testing.T) {
+	n := newNode(t)
+	if err := os.Remove(n.conf); err != nil {
+		t.Fatal(err)
+	}
+	i := n.installer(t, func(c *Config) { c.Resync = 5 * time.Millisecond })
+	if err := i.Left(); err != nil {
+		t.Errorf("without a directory: %v", err)
+	}
+	if err := os.Mkdir(n.conf, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	n.put(t, "10-flannel.conf", single)
+	want := n.tree(t)
+	n.clear(t, i)
+	if err := n.installer(t).Install(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is gone", func() bool { return n.count(Removed) == 1 && i.Left() == nil })
+	eventually(t, "all is as it was", func() bool { return cmp.Equal(want, n.tree(t)) })
+}
+
+func TestClearSaysWhatItCannotTakeOut(t *testing.T) {
+	n := newNode(t)
+	n.put(t, "10-kc.conflist", chained)
+	if err := os.Symlink("/nonexistent/11.conflist", filepath.Join(n.conf, "11-a.conflist")); err != nil {
+		t.Fatal(err)
+	}
+	i := n.installer(t)
+	if err := i.Left(); err == nil || !strings.Contains(err.Error(), "10-kc.conflist holds the plugin's entry") || !strings.Contains(err.Error(), "11-a.conflist") {
+		t.Errorf("left: %v", err)
+	}
+	n.clear(t, i)
+	eventually(t, "it is told", func() bool { return n.count(Leftover) == 1 })
+	if err := i.Left(); err == nil || n.get(t, "10-kc.conflist") != plain {
+		t.Errorf("left: %v, %s", err, n.get(t, "10-kc.conflist"))
+	}
+}

@@ -1,0 +1,125 @@
+package cniinstall
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// derived is a list that is made of a file of one plugin, which cannot be chained to. The file stays its owner's: it is neither
+// changed nor renamed, and the list follows it.
+//
+// Example: 10-x.conf gives 10-x-istio-pod-network-cni-10-x.conf.conflist. Runtimes take the first name in lexical order, and "-"
+// sorts before ".": the list comes right before its file. Multus, which skips its own file by name (00-multus, 00-multus.conf)
+// when it looks for the network to delegate to, skips the list as well.
+type derived struct {
+	kind   string // the entry's type
+	single string // the owner's file, as listed
+}
+
+func (d derived) list() string {
+	name := filepath.Base(d.single)
+	stem := strings.TrimSuffix(name, filepath.Ext(name))
+	return filepath.Join(filepath.Dir(d.single), stem+"-"+d.kind+"-"+name+listSuffix)
+}
+
+// derivedFrom is the reverse of list. It reports whether a path is that of a derived list.
+func derivedFrom(list, kind string) (d derived, ok bool) {
+	_, rest, found := strings.Cut(strings.TrimSuffix(filepath.Base(list), listSuffix), "-"+kind+"-")
+	for ; found; _, rest, found = strings.Cut(rest, "-"+kind+"-") { // the owner's name may hold it as well
+		d = derived{kind: kind, single: filepath.Join(filepath.Dir(list), rest)}
+		if slices.Contains([]string{".conf", ".json"}, filepath.Ext(rest)) && d.list() == list {
+			return d, true
+		}
+	}
+	return derived{}, false
+}
+
+// upToDate reports whether the list holds an entry of ours behind what the owner's file says. What others have chained to the
+// list does not count.
+func (d derived) upToDate(owner network) bool {
+	data, err := read(d.list())
+	if err != nil {
+		return false
+	}
+	have, err := parseList(data)
+	return err == nil && len(have.of(d.kind)) > 0 && have.name == owner.list.name && slices.Equal(have.versions, owner.list.versions) &&
+		equal(data[have.plugins[0].start:have.plugins[0].end], owner.data)
+}
+
+// write makes the list, or makes it anew. The owner may take its file away meanwhile: then the list goes, too.
+func (d derived) write(owner network, text []byte) error {
+	if err := d.put(owner.path, text); err != nil {
+		return err
+	}
+	if now, err := read(owner.path); err != nil || !bytes.Equal(now, owner.data) {
+		return errors.Join(errChanged, remove(d.list()))
+	}
+	return syncDir(filepath.Dir(d.list()))
+}
+
+func (d derived) put(like string, text []byte) error {
+	there, err := read(d.list())
+	switch {
+	case err == nil && bytes.Equal(there, text):
+		return nil
+	case err == nil:
+		return replace(d.list(), there, text)
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	info, err := os.Stat(like)
+	if errors.Is(err, fs.ErrNotExist) {
+		return errChanged
+	}
+	if err != nil {
+		return err
+	}
+	temp, err := writeTemp(filepath.Dir(d.list()), bytes.NewReader(text), info, info.Mode().Perm())
+	if err != nil {
+		return err
+	}
+	err = moveNew(temp, d.list())
+	if errors.Is(err, fs.ErrExist) {
+		err = errChanged // another agent was faster
+	}
+	if err != nil {
+		return errors.Join(err, remove(temp))
+	}
+	return nil
+}
+
+// stale gives the derived lists whose owner's file is gone, or is none that a runtime would use, and those that say something
+// else than their file. used is the file of one plugin that the runtime uses, if any: its list is written anew, not taken away.
+func stale(dir, kind, used string) ([]string, error) {
+	lists, err := filepath.Glob(filepath.Join(escape(dir), "*"+listSuffix))
+	if err != nil {
+		return nil, fmt.Errorf("look for derived lists: %w", err)
+	}
+	return slices.DeleteFunc(lists, func(list string) bool {
+		d, ok := derivedFrom(list, kind)
+		if !ok || d.single == used {
+			return true
+		}
+		owner, err := load(d.single)
+		return err == nil && d.upToDate(owner)
+	}), nil
+}
+
+// escape quotes a directory's name for filepath.Glob.
+func escape(dir string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(dir)
+}
+
+// remove takes a file away; absent is success.
+func remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
