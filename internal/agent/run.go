@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	goruntime "runtime"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -39,6 +40,9 @@ const (
 //   - the API server is asked until it answers;
 //   - then the manager runs the rest, and what ends it ends the entrances.
 func Run(ctx context.Context, o Options) error {
+	if err := metrics.Registry.Register(o.Build.metric()); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
 	backend, err := newBackend(ctx, o.Backend, metrics.Registry)
 	if err != nil {
 		return err
@@ -200,6 +204,14 @@ func backendMetrics() (info *prometheus.GaugeVec, programs *prometheus.Histogram
 		Buckets: prometheus.ExponentialBuckets(0.001, 2, 12), // 1 ms to 2 s
 	}, []string{"backend"})
 	return info, programs
+}
+
+// metric tells which build is at work.
+func (b Build) metric() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: controllers.MetricPrefix + "build_info", Help: "1, with the release, the commit and Go's version as labels.",
+		ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Revision, "goversion": goruntime.Version()},
+	}, func() float64 { return 1 })
 }
 
 // runtimeFinder is what the agent needs of a container runtime.
