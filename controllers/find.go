@@ -40,7 +40,7 @@ func (v *visit) locate(ctx context.Context) (asked bool, err error) {
 	if v.told() && v.pod.Annotations[keyMirror] == "" { // which passes static pods
 		known, ok := v.Ledger.Of(v.sandbox.UID)
 		switch {
-		case ok && known.Sandbox.NetNS != "" && (v.intent.Spec.DNS != iptables.DNSResolvConf || known.Sandbox.Nameservers != ""):
+		case ok && v.meant(known.Sandbox) && known.Sandbox.NetNS != "" && (v.intent.Spec.DNS != iptables.DNSResolvConf || known.Sandbox.Nameservers != ""):
 			v.sandbox = known.Sandbox
 			return false, nil
 		case !ok && !started(v.pod):
@@ -51,8 +51,17 @@ func (v *visit) locate(ctx context.Context) (asked bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	if !v.meant(found) {
+		return false, fmt.Errorf("the runtime tells of sandbox %q only: %w", found.ID, podnet.ErrNotReady)
+	}
 	v.sandbox = found
 	return true, nil
+}
+
+// meant reports whether a sandbox of the pod may be the one that this is about: an early entrance names the one that is being
+// made, and another one's rules do not stand for it.
+func (v *visit) meant(s podnet.Sandbox) bool {
+	return !v.by.early() || v.sandbox.ID == "" || v.sandbox.ID == s.ID
 }
 
 // ask has the runtime tell of the pod's newest sandbox.

@@ -59,12 +59,16 @@ func logCNI(log logr.Logger, e cniinstall.Event) {
 
 // nodeEvents makes events on the node of what its administrator has to mend.
 func nodeEvents(recorder events.EventRecorder, name string) func(cniinstall.Event) {
-	// A kubelet's own events name a node's name as its UID, too; that is what lists them with the node.
-	node := &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
+	node := nodeRef(name)
 	return func(e cniinstall.Event) {
 		switch e.Kind {
 		case cniinstall.Contended, cniinstall.Failed, cniinstall.Waiting, cniinstall.OtherBinary, cniinstall.NotCalled, cniinstall.Leftover:
 			recorder.Eventf(node, nil, corev1.EventTypeWarning, "CNIChain"+string(e.Kind), "InstallCNI", "%s: %v", e.Path, e.Err)
 		}
 	}
+}
+
+// nodeRef names a node for its events. A kubelet's own name the node's name as its UID, too; that is what lists them with the node.
+func nodeRef(name string) *corev1.Node {
+	return &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
 }

@@ -5,13 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/podnet"
@@ -46,12 +47,16 @@ func (c chain) Check(ctx context.Context, s podnet.Sandbox) error {
 
 // missing reports whether a pod that asks for rules, or asks in a way that cannot be followed, is known to have none.
 func (c chain) missing(ctx context.Context, s podnet.Sandbox) bool {
-	_, errPod := c.programmer.Pods.Pod(ctx, s)
-	_, errNamespace := c.programmer.Pods.Namespace(ctx, s.Namespace)
+	in, err := c.door.enter()
+	if err != nil {
+		return false
+	}
+	_, errPod := in.programmer.Pods.Pod(ctx, s)
+	_, errNamespace := in.programmer.Pods.Namespace(ctx, s.Namespace)
 	if errPod != nil || errNamespace != nil {
 		return false // most pods ask for nothing
 	}
-	present, err := c.programmer.Backend.Present(ctx, s.Place())
+	present, err := in.programmer.Backend.Present(ctx, s.Place())
 	return err == nil && !present
 }
 
@@ -63,14 +68,18 @@ func (c chain) Del(_ context.Context, s podnet.Sandbox) error {
 
 // ensure gives the sandbox with its pod's UID.
 func (c chain) ensure(ctx context.Context, s podnet.Sandbox) (podnet.Sandbox, error) {
+	in, err := c.door.enter()
+	if err != nil {
+		return s, c.verdict(err)
+	}
 	if s.UID == "" {
-		uid, err := c.pods.UID(ctx, s.Namespace, s.Name)
+		uid, err := in.pods.UID(ctx, s.Namespace, s.Name)
 		if err != nil {
 			return s, c.verdict(err)
 		}
 		s.UID = uid
 	}
-	_, err := c.programmer.Ensure(ctx, c.by, s)
+	_, err = in.programmer.Ensure(ctx, c.by, s)
 	return s, c.verdict(err)
 }
 
@@ -85,61 +94,88 @@ func (c chain) verdict(err error) error {
 	return err
 }
 
-func addCNI(ctx context.Context, mgr manager.Manager, o Options, ready *readiness, e entrance) error {
-	o.Chain.Plugin.ExcludeNamespaces = append(o.Chain.Plugin.ExcludeNamespaces, o.untouched()...)
-	tell := nodeEvents(mgr.GetEventRecorder(Name), o.NodeName)
-	switch o.CNI {
-	case CNIInstall:
-		return addChain(ctx, mgr, o, ready, e, tell)
-	case CNIUninstall:
-		return addClear(mgr, o, ready, tell)
-	}
-	return nil
+// cniParts are what the socket, which is there from the first moment, and what keeps the chain share.
+type cniParts struct {
+	server *cni.Server
+	calls  cniinstall.Calls
+	// check says what is wrong with the chain. It is nil until the API server is reached.
+	check atomic.Pointer[func() error]
 }
 
-// addChain registers the socket, what keeps the plugin in the chain, and what notices that nobody calls it.
-func addChain(ctx context.Context, mgr manager.Manager, o Options, ready *readiness, e entrance, tell func(cniinstall.Event)) error {
-	e.by = controllers.CNI
-	calls := &cniinstall.Calls{}
+// Check says why the plugin's requests do not come here.
+func (p *cniParts) Check(context.Context) error {
+	var errs []error
+	if p.server != nil {
+		errs = append(errs, p.server.Check())
+	}
+	if check := p.check.Load(); check != nil {
+		return errors.Join(append(errs, (*check)())...)
+	}
+	return errors.Join(append(errs, errors.New("the chain is looked after once the API server is reached"))...)
+}
+
+// newCNI makes the socket that the plugin asks.
+func (a *agent) newCNI() ([]runnable, error) {
+	if a.CNI == CNIOff {
+		return nil, nil
+	}
+	a.Chain.Plugin.ExcludeNamespaces = slices.Concat(a.Chain.Plugin.ExcludeNamespaces, a.untouched())
+	a.ready.add("cni", a.cni.Check)
+	if a.CNI == CNIUninstall {
+		return nil, nil
+	}
 	server, err := cni.NewServer(cni.Config{
-		Path: o.Chain.Plugin.Socket, Handler: chain{e, calls}, Ready: cacheFilled(mgr), Log: slog.New(logr.ToSlogHandler(ctrl.Log)),
+		Path: a.Chain.Plugin.Socket, Handler: chain{entrance{by: controllers.CNI, door: a.door, failOpen: a.FailOpen}, &a.cni.calls},
+		Ready: a.door.check, Log: slog.New(logr.ToSlogHandler(ctrl.Log)),
 	})
 	if err != nil {
-		return fmt.Errorf("make CNI socket: %w", err)
+		return nil, fmt.Errorf("make CNI socket: %w", err)
 	}
-	installer, err := o.Chain.Installer(ctrl.Log, tell)
+	a.cni.server = server
+	return []runnable{server.Start}, nil
+}
+
+// addCNI registers what looks after the chain. told ends when the process is told to.
+func (a *agent) addCNI(told context.Context, mgr manager.Manager, programmer *controllers.Programmer) error {
+	if a.CNI == CNIOff {
+		return nil
+	}
+	tell := nodeEvents(mgr.GetEventRecorder(Name), a.NodeName)
+	installer, err := a.Chain.Installer(ctrl.Log, tell)
 	if err != nil {
 		return fmt.Errorf("make CNI installer: %w", err)
 	}
-	home, err := newHome(mgr.GetConfig(), o.Intent.AgentNamespace, o.DaemonSet)
+	if a.CNI == CNIUninstall {
+		check := installer.Left
+		a.cni.check.Store(&check)
+		// It follows an agent that had the plugin in the chain, and keeps it out.
+		return errors.Join(a.metrics.Register(cniFault("leftover", installer.Left)), mgr.Add(manager.RunnableFunc(installer.Clear)))
+	}
+	return a.addChain(told, mgr, programmer, installer, tell)
+}
+
+// addChain registers what keeps the plugin in the chain, and what notices that nobody calls it.
+func (a *agent) addChain(told context.Context, mgr manager.Manager, programmer *controllers.Programmer, installer *cniinstall.Installer, tell func(cniinstall.Event)) error {
+	home, err := newHome(mgr.GetConfig(), a.Intent.AgentNamespace, a.DaemonSet)
 	if err != nil {
 		return err
 	}
 	watch := &callWatch{
-		pods: mgr.GetCache(), calls: calls, excluded: o.Chain.Plugin.Excludes,
-		serving: func() bool { return installer.Chained() && server.Served() },
+		pods: mgr.GetCache(), calls: &a.cni.calls, excluded: a.Chain.Plugin.Excludes,
+		serving: func() bool { return installer.Chained() && a.cni.server.Served() },
 		tell: func(err error) {
-			e := cniinstall.Event{Kind: cniinstall.NotCalled, Path: o.Chain.ConfDir, Err: err}
+			e := cniinstall.Event{Kind: cniinstall.NotCalled, Path: a.Chain.ConfDir, Err: err}
 			logCNI(ctrl.Log, e)
 			tell(e)
 		},
 	}
-	e.programmer.Told = append(e.programmer.Told, installer.Chained)
-	ready.add("cni", func(context.Context) error { return errors.Join(server.Check(), installer.Check(), watch.Check()) })
+	check := func() error { return errors.Join(installer.Check(), watch.Check()) }
+	a.cni.check.Store(&check)
+	programmer.Told = append(programmer.Told, installer.Chained)
 	return errors.Join(
-		metrics.Registry.Register(cniFault("not_called", watch.Check)), metrics.Registry.Register(cniFault("not_chained", installer.Check)),
-		mgr.Add(server), mgr.Add(watch), mgr.Add(keepChain(ctx, ctrl.Log, installer, home)),
+		a.metrics.Register(cniFault("not_called", watch.Check)), a.metrics.Register(cniFault("not_chained", installer.Check)),
+		mgr.Add(watch), mgr.Add(keepChain(told, ctrl.Log, installer, home)),
 	)
-}
-
-// addClear registers what keeps the plugin out of the chain, for an agent that follows one that had it there.
-func addClear(mgr manager.Manager, o Options, ready *readiness, tell func(cniinstall.Event)) error {
-	installer, err := o.Chain.Installer(ctrl.Log, tell)
-	if err != nil {
-		return fmt.Errorf("make CNI installer: %w", err)
-	}
-	ready.add("cni", func(context.Context) error { return installer.Left() })
-	return errors.Join(metrics.Registry.Register(cniFault("leftover", installer.Left)), mgr.Add(manager.RunnableFunc(installer.Clear)))
 }
 
 // cniFault is a metric that is 1 while a check of the CNI chain fails.

@@ -69,9 +69,12 @@ func chainTo(t *testing.T, n *fakeNamespace, initialize string, api error) chain
 	if err != nil {
 		t.Fatal(err)
 	}
-	return chain{entrance: entrance{by: controllers.CNI, pods: pods, programmer: &controllers.Programmer{
-		Intent: intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults()}, Backend: n, BackendName: "fake", Namespaces: n, Pods: pods, Reporter: noReports{}, Ledger: ledger, Metrics: counters,
-	}}, calls: &cniinstall.Calls{}}
+	d := &door{}
+	d.open(core{pods: pods, programmer: &controllers.Programmer{
+		Intent: intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults()}, Backend: n, BackendName: "fake", Namespaces: n,
+		Pods: pods, Reporter: noReports{}, Ledger: ledger, Metrics: counters,
+	}})
+	return chain{entrance: entrance{by: controllers.CNI, door: d}, calls: &cniinstall.Calls{}}
 }
 
 var errSome = errors.New("some error")

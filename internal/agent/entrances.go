@@ -5,11 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
-	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/netns"
@@ -19,55 +15,93 @@ import (
 
 // entrance hands sandboxes that others tell of to the Programmer.
 type entrance struct {
-	by         controllers.Entrance
-	programmer *controllers.Programmer
-	pods       controllers.Reader
-	failOpen   bool
+	by       controllers.Entrance
+	door     *door
+	failOpen bool
 }
 
 // Ensure programs a sandbox, or finds that it needs nothing. Its error refuses the pod.
 func (e entrance) Ensure(ctx context.Context, s podnet.Sandbox) (asked bool, err error) {
-	result, err := e.programmer.Ensure(ctx, e.by, s)
+	c, err := e.door.enter()
+	if err != nil {
+		return false, err
+	}
+	result, err := c.programmer.Ensure(ctx, e.by, s)
 	return result != controllers.Skipped, err
 }
 
 // Forget drops a sandbox that is gone.
-func (e entrance) Forget(sandboxID string) { e.programmer.Forget(sandboxID) }
-
-// addEntrances registers what tells the agent of sandboxes beside the API server. ctx ends when the process is told to.
-func addEntrances(ctx context.Context, mgr manager.Manager, o Options, ready *readiness, e entrance) error {
-	e.failOpen = o.FailOpen
-	return errors.Join(addNRI(mgr, o, ready, e), addCNI(ctx, mgr, o, ready, e))
+func (e entrance) Forget(sandboxID string) {
+	if c, err := e.door.enter(); err == nil {
+		c.programmer.Forget(sandboxID)
+	}
 }
 
-func addNRI(mgr manager.Manager, o Options, ready *readiness, e entrance) error {
-	if o.NRI.Mode == NRIOff {
-		return nil
+// hostNetwork reports whether the API server has a pod on the host's network, where that is known.
+func (e entrance) hostNetwork(ctx context.Context, s podnet.Sandbox) (hostNetwork, known bool) {
+	c, err := e.door.enter()
+	if err != nil {
+		return false, false
 	}
-	e.by = controllers.NRI
+	pod, err := c.pods.Pod(ctx, s)
+	if err != nil {
+		return false, false
+	}
+	return pod.Spec.HostNetwork, true
+}
+
+// runnable is a part of the agent that runs until its ctx ends.
+type runnable func(context.Context) error
+
+// entrances makes what tells the agent of sandboxes beside the API server. They need none to start.
+func (a *agent) entrances() ([]runnable, error) {
+	nri, errNRI := a.newNRI()
+	cni, errCNI := a.newCNI()
+	return append(nri, cni...), errors.Join(errNRI, errCNI)
+}
+
+func (a *agent) newNRI() ([]runnable, error) {
+	if a.NRI.Mode == NRIOff {
+		return nil, nil
+	}
+	e := entrance{by: controllers.NRI, door: a.door, failOpen: a.FailOpen}
 	guard, err := netns.NewGuard()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	calls := nriCalls()
 	n, err := nri.New(nri.Config{
-		Socket: o.NRI.Socket, Name: o.NRI.Name, Index: o.NRI.Index, Handler: e, Required: o.NRI.Mode == NRIRequired, FailOpen: o.FailOpen,
-		PassNamespaces: o.untouched(), IsHost: guard.IsHost,
+		Socket: a.NRI.Socket, Name: a.NRI.Name, Index: a.NRI.Index, Handler: e, Required: a.NRI.Mode == NRIRequired, FailOpen: a.FailOpen,
+		PassNamespaces: a.untouched(), IsHost: guard.IsHost, HostNetwork: e.hostNetwork,
 		Observe: func(call string, outcome nri.Outcome, took time.Duration) {
 			calls.WithLabelValues(call, string(outcome)).Observe(took.Seconds())
 		},
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	connected := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: controllers.MetricPrefix + "nri_connected", Help: "1 while the container runtime asks the agent before containers start.",
-	}, func() float64 { return map[bool]float64{true: 1}[n.Connected()] })
-	ready.add("nri", n.Check)
-	e.programmer.Told = append(e.programmer.Told, n.Connected)
+	a.nri = n
+	a.ready.addNoted("nri", n.Check, func() string {
+		if offered, _ := n.Offered(); !offered {
+			return "not offered"
+		}
+		return ""
+	})
+	a.ready.addLive(n.Live)
+	a.told = append(a.told, n.Connected)
+	return []runnable{n.Start}, errors.Join(a.metrics.Register(calls), registerGauges(a.metrics, n))
+}
+
+// registerGauges tell whether the runtime has NRI, and uses it.
+func registerGauges(r prometheus.Registerer, n *nri.Entrance) error {
+	number := map[bool]float64{true: 1}
 	return errors.Join(
-		metrics.Registry.Register(connected), metrics.Registry.Register(calls),
-		mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return n.Start(logr.NewContext(ctx, ctrl.Log)) })),
+		r.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: controllers.MetricPrefix + "nri_connected", Help: "1 while the container runtime asks the agent before containers start.",
+		}, func() float64 { return number[n.Connected()] })),
+		r.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: controllers.MetricPrefix + "nri_offered", Help: "1 while the container runtime listens for NRI plugins.",
+		}, func() float64 { offered, _ := n.Offered(); return number[offered] })),
 	)
 }
 

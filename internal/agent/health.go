@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
@@ -55,25 +57,32 @@ func newHealth(addr string) (*health, error) {
 	return &health{"unix", path}, nil
 }
 
-// addTo serves what ready says, from before the caches are filled until everything else has stopped. It listens at once, so
-// that an address which cannot be had is an error here.
-func (h *health) addTo(ctx context.Context, mgr manager.Manager, ready *readiness) error {
+// serve answers from now on until stop is called. The address that cannot be had is an error here.
+func (h *health) serve(ctx context.Context, ready *readiness) (stop func(), err error) {
 	if h.network == "" {
-		return nil
+		return func() {}, nil
 	}
 	l, err := h.listen(ctx)
 	if err != nil {
-		return fmt.Errorf("serve health: %w", err)
+		return nil, fmt.Errorf("serve health: %w", err)
 	}
-	return mgr.Add(healthServer(l, ready))
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := healthServer(l, ready).Start(logr.NewContext(ctx, ctrl.Log)); err != nil {
+			ctrl.Log.Error(err, "health not served")
+		}
+	}()
+	return func() { cancel(); <-done }, nil
 }
 
 func healthServer(l net.Listener, ready *readiness) *manager.Server {
 	mux := http.NewServeMux()
-	mux.Handle("/healthz", verdict{ok: "ok", check: func(context.Context) error { return nil }})
-	mux.Handle("/readyz", verdict{ok: "ok: " + ready.names(), check: ready.check})
+	mux.Handle("/healthz", verdict{check: ready.live})
+	mux.Handle("/readyz", verdict{more: func() string { return ": " + ready.summary() }, check: ready.check})
 	for _, p := range ready.parts {
-		mux.Handle("/readyz/"+p.name, verdict{ok: "ok", check: p.bounded})
+		mux.Handle("/readyz/"+p.name, verdict{check: p.bounded})
 	}
 	return &manager.Server{
 		Name: "health probe", Listener: l, ShutdownTimeout: new(healthTimeout),
@@ -113,10 +122,10 @@ func (h *health) listen(ctx context.Context) (net.Listener, error) {
 	return l, nil
 }
 
-// verdict answers 200, or 500 with what is missing. controller-runtime, whose ports the world may ask, keeps the reasons to
+// verdict answers 200 with ok and more, which may be nil, or 500 with what is missing. controller-runtime, whose ports the world may ask, keeps the reasons to
 // itself; here they become the kubelet's event.
 type verdict struct {
-	ok    string
+	more  func() string
 	check func(context.Context) error
 }
 
@@ -126,5 +135,8 @@ func (v verdict) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	_, _ = fmt.Fprint(w, v.ok)
+	_, _ = fmt.Fprint(w, "ok")
+	if v.more != nil {
+		_, _ = fmt.Fprint(w, v.more())
+	}
 }

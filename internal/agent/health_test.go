@@ -16,8 +16,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 )
 
 func socketPath(t *testing.T) string {
@@ -88,7 +86,9 @@ func TestHealthIsServedAtASocketAndAtAPort(t *testing.T) {
 		}
 		fault := errors.New("the runtime does not call us")
 		ready := &readiness{}
-		ready.add("nri", func(context.Context) error { return fault })
+		var stuck error
+		ready.addNoted("nri", func(context.Context) error { return fault }, func() string { return "not offered" })
+		ready.addLive(func(context.Context) error { return stuck })
 		ready.add("cache", func(context.Context) error { return nil })
 		stop := serveHealth(t, h, ready)
 		for path, want := range map[string]string{
@@ -98,7 +98,9 @@ func TestHealthIsServedAtASocketAndAtAPort(t *testing.T) {
 			wantAnswer(t, h, path, want)
 		}
 		fault = nil
-		wantAnswer(t, h, "/readyz", "200 ok: nri, cache")
+		wantAnswer(t, h, "/readyz", "200 ok: nri: not offered, cache")
+		stuck = errors.New("a call is stuck")
+		wantAnswer(t, h, "/healthz", "500 a call is stuck\n")
 		stop()
 		wantAnswer(t, h, "/healthz", "nobody")
 	}
@@ -151,65 +153,25 @@ func TestAddressesOfHealth(t *testing.T) {
 	}
 }
 
-// The manager answers probes while its caches are not filled yet; and nobody where none are wanted.
-func TestTheManagerServesHealthBeforeItsCaches(t *testing.T) {
+func TestHealthIsServedBeforeAndAfterEverythingElse(t *testing.T) {
 	for _, addr := range []string{"unix://" + socketPath(t), "0"} {
 		h, err := newHealth(addr)
 		if err != nil {
 			t.Fatal(err)
 		}
-		mgr, err := newManager(&rest.Config{Host: apiWithoutPods(t)}, Options{NodeName: "node", MetricsAddr: "0"})
+		ctx, cancel := context.WithCancel(t.Context())
+		stop, err := h.serve(ctx, &readiness{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		pods := slowCache{filled: make(chan struct{})}
-		ready := &readiness{}
-		ready.add("cache", func(ctx context.Context) error {
-			if !pods.WaitForCacheSync(ctx) {
-				return errors.New("the cache is not synchronized")
-			}
-			return nil
-		})
-		ctx, cancel := context.WithCancel(t.Context())
-		if err := errors.Join(h.addTo(ctx, mgr, ready), mgr.Add(pods)); err != nil {
-			t.Fatal(err)
-		}
-		done := make(chan error, 1)
-		go func() { done <- mgr.Start(ctx) }()
-		if addr != "0" {
-			// The socket is there already; the request waits in it until it is served.
-			wantAnswer(t, h, "/readyz", "500 cache: the cache is not synchronized\n")
-			close(pods.filled)
-			wantAnswer(t, h, "/readyz", "200 ok: cache")
-		} else {
-			close(pods.filled)
-		}
 		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
+		if addr != "0" {
+			wantAnswer(t, h, "/healthz", "200 ok")
 		}
+		stop()
 		if left, _ := os.Lstat(h.address); left != nil {
 			t.Error("the socket is left behind")
 		}
-	}
-}
-
-// slowCache is one that the manager waits for.
-type slowCache struct {
-	cache.Cache
-	filled chan struct{}
-}
-
-func (c slowCache) Start(ctx context.Context) error { <-ctx.Done(); return nil }
-
-func (c slowCache) GetCache() cache.Cache { return c }
-
-func (c slowCache) WaitForCacheSync(ctx context.Context) bool {
-	select {
-	case <-c.filled:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 

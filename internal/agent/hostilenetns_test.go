@@ -24,7 +24,7 @@ func serveChain(t *testing.T) (socket string) {
 	t.Helper()
 	c := chainTo(t, nil, "true", nil)
 	real := allBackends(t)["nftables"]
-	c.programmer.Backend, c.programmer.Namespaces = real, real
+	c.door.core.Load().programmer.Backend, c.door.core.Load().programmer.Namespaces = real, real
 	dir, err := os.MkdirTemp("", "cni") //nolint:usetesting // its names are too long for a socket
 	if err != nil {
 		t.Fatal(err)

@@ -41,7 +41,11 @@ type Options struct {
 	Chain Chain
 	// FailOpen lets pods start whose rules could not be programmed in time.
 	FailOpen bool
+	Build    Build
 }
+
+// Build is what the program was made from.
+type Build struct{ Version, Revision string }
 
 // NRI says how the container runtime asks before a pod's first container. Mode is NRIAuto, NRIRequired or NRIOff.
 type NRI struct{ Mode, Socket, Name, Index string }

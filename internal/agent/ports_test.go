@@ -48,7 +48,7 @@ func TestTheManagersMetricsShareTheirPort(t *testing.T) {
 	}
 	defer older.Close()
 	o := Options{NodeName: "node", MetricsAddr: older.Addr().String()}
-	mgr, err := newManager(&rest.Config{Host: apiWithoutPods(t)}, o)
+	mgr, err := newManager(&rest.Config{Host: apiWithoutPods(t)}, o, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,25 +13,50 @@ import (
 const checkTimeout = 2 * time.Second
 
 // readiness is what the agent needs to look after pods, part by part. /readyz tells of each that is not there, and the startup taint
-// goes when all are there. Parts are added before the manager starts.
-type readiness struct{ parts []part }
+// goes when all are there. Parts are added before anything is served.
+type readiness struct {
+	parts []part
+	alive []func(context.Context) error
+}
 
+// part has a note, which may be nil, for what its name does not tell when the check is passed.
 type part struct {
 	name  string
 	check func(context.Context) error
+	note  func() string
 }
 
 func (r *readiness) add(name string, check func(context.Context) error) {
 	r.parts = append(r.parts, part{name: name, check: check})
 }
 
-// names lists the parts.
-func (r *readiness) names() string {
-	names := make([]string, 0, len(r.parts))
-	for _, p := range r.parts {
-		names = append(names, p.name)
+func (r *readiness) addNoted(name string, check func(context.Context) error, note func() string) {
+	r.parts = append(r.parts, part{name: name, check: check, note: note})
+}
+
+// addLive adds a reason to start the agent anew.
+func (r *readiness) addLive(check func(context.Context) error) { r.alive = append(r.alive, check) }
+
+// live fails where only a new start may help. It asks nobody outside of the process.
+func (r *readiness) live(ctx context.Context) error {
+	var errs []error
+	for _, check := range r.alive {
+		errs = append(errs, check(ctx))
 	}
-	return strings.Join(names, ", ")
+	return errors.Join(errs...)
+}
+
+// summary lists the parts, with their notes.
+func (r *readiness) summary() string {
+	words := make([]string, 0, len(r.parts))
+	for _, p := range r.parts {
+		word := p.name
+		if p.note != nil && p.note() != "" {
+			word += ": " + p.note()
+		}
+		words = append(words, word)
+	}
+	return strings.Join(words, ", ")
 }
 
 // check looks at all parts at once, and names each that is missing.

@@ -5,21 +5,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	goruntime "runtime"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
-	corev1 "k8s.io/api/core/v1"
-	goruntime "k8s.io/apimachinery/pkg/runtime"
+	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/runtime/nri"
 )
 
 // stopTimeout bounds what is finished when the agent is told to stop. The chart's grace period is a little longer.
@@ -34,13 +34,16 @@ const (
 	apiBurst = 200
 )
 
-// Run joins the parts and works until ctx ends.
+// Run joins the parts and works until ctx ends:
+//
+//   - health and the entrances are there from the first moment; as long as the agent does not know its pods they refuse;
+//   - the API server is asked until it answers;
+//   - then the manager runs the rest, and what ends it ends the entrances.
 func Run(ctx context.Context, o Options) error {
-	backend, err := newBackend(ctx, o.Backend, metrics.Registry)
-	if err != nil {
-		return err
+	if err := metrics.Registry.Register(o.Build.metric()); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
 	}
-	health, err := newHealth(o.HealthAddr)
+	backend, err := newBackend(ctx, o.Backend, metrics.Registry)
 	if err != nil {
 		return err
 	}
@@ -54,82 +57,114 @@ func Run(ctx context.Context, o Options) error {
 		return fmt.Errorf("find the API server: %w", err)
 	}
 	config.QPS, config.Burst = apiQPS, apiBurst
-	mgr, err := newManager(config, o)
+	a := &agent{Options: o, door: &door{}, ready: &readiness{}, backend: backend, finder: finder, metrics: metrics.Registry}
+	return a.run(ctx, config)
+}
+
+// agent is what the parts share.
+type agent struct {
+	Options
+	door    *door
+	ready   *readiness
+	backend Exclusive
+	metrics prometheus.Registerer
+	finder  runtimeFinder
+	told    []func() bool // see controllers.Programmer.Told
+	nri     *nri.Entrance // nil: switched off
+	cni     cniParts
+}
+
+func (a *agent) run(told context.Context, config *rest.Config) error {
+	a.addChecks()
+	entrances, err := a.entrances()
 	if err != nil {
 		return err
 	}
-	ready := &readiness{}
-	addChecks(mgr, ready, finder)
-	if err := errors.Join(addControllers(ctx, mgr, o, ready, backend, finder), health.addTo(ctx, mgr, ready)); err != nil {
+	health, err := newHealth(a.HealthAddr)
+	if err != nil {
 		return err
 	}
-	return mgr.Start(ctx)
-}
-
-func newManager(config *rest.Config, o Options) (manager.Manager, error) {
-	scheme := goruntime.NewScheme()
-	if err := corev1.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
-	mgr, err := ctrl.NewManager(config, ctrl.Options{
-		Scheme: scheme, Cache: controllers.CacheOptions(o.NodeName),
-		Metrics:                 metricsserver.Options{BindAddress: o.MetricsAddr, ListenConfig: sharedPort()},
-		HealthProbeBindAddress:  "0", // we serve it ourselves
-		GracefulShutdownTimeout: new(stopTimeout),
-	})
+	stopHealth, err := health.serve(told, a.ready)
 	if err != nil {
-		return nil, fmt.Errorf("make manager: %w", err)
+		return err
 	}
-	return mgr, nil
+	defer stopHealth()
+	addCNI := func(mgr manager.Manager, p *controllers.Programmer) error { return a.addCNI(told, mgr, p) }
+	group, ctx := errgroup.WithContext(told) // the first that fails ends the others
+	for _, e := range entrances {
+		group.Go(func() error { return e(logr.NewContext(ctx, ctrl.Log)) })
+	}
+	group.Go(func() error { return a.manage(ctx, config, addCNI) })
+	return group.Wait()
 }
 
-func addControllers(ctx context.Context, mgr manager.Manager, o Options, ready *readiness, backend Exclusive, finder runtimeFinder) error {
+// manage reaches the API server, and then runs what needs it.
+func (a *agent) manage(ctx context.Context, config *rest.Config, addCNI func(manager.Manager, *controllers.Programmer) error) error {
+	mgr, err := reachAPI(ctx, config, a.Options, a.door)
+	if err != nil {
+		return nil // told to end before there was an API server
+	}
+	c, err := a.addControllers(mgr)
+	if err != nil {
+		return err
+	}
+	if err := addCNI(mgr, c.programmer); err != nil {
+		return err
+	}
+	opened := make(chan error, 1)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		err := openDoor(ctx, mgr.GetCache(), a.door, c)
+		if err != nil && ctx.Err() == nil {
+			cancel()
+		} else {
+			err = nil
+		}
+		opened <- err
+	}()
+	err = mgr.Start(ctx)
+	cancel()
+	return errors.Join(err, <-opened)
+}
+
+func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 	ledger := controllers.NewLedger()
-	counters, err := controllers.NewMetrics(metrics.Registry, ledger)
+	counters, err := controllers.NewMetrics(a.metrics, ledger)
 	if err != nil {
-		return fmt.Errorf("register metrics: %w", err)
+		return core{}, fmt.Errorf("register metrics: %w", err)
 	}
 	pods := controllers.Reader{Cache: mgr.GetCache(), Live: mgr.GetAPIReader()}
 	writer := controllers.NewWriter(mgr.GetClient(), pods, mgr.GetEventRecorder(Name))
 	programmer := &controllers.Programmer{
-		Intent: o.Intent, Backend: backend, BackendName: backend.Name(), Namespaces: backend, Finder: finder, Pods: pods,
-		Reporter: writer, Ledger: ledger, Metrics: counters,
+		Intent: a.Intent, Backend: a.backend, BackendName: a.backend.Name(), Namespaces: a.backend, Finder: a.finder, Pods: pods,
+		Reporter: writer, Ledger: ledger, Metrics: counters, Told: a.told,
 	}
 	watch := &controllers.PodWatch{Client: mgr.GetCache(), Programmer: programmer}
-	return errors.Join(
+	return core{programmer: programmer, pods: pods}, errors.Join(
 		watch.SetupWithManager(mgr),
 		mgr.Add(writer),
-		mgr.Add(&controllers.Sweeper{Programmer: programmer, Interval: o.SweepInterval}),
-		addEntrances(ctx, mgr, o, ready, entrance{programmer: programmer, pods: pods}),
-		addStartupTaint(mgr, o, ready),
+		mgr.Add(&controllers.Sweeper{Programmer: programmer, Interval: a.SweepInterval}),
+		a.addEarlyEntrance(mgr),
+		a.addStartupTaint(mgr),
 	)
 }
 
-func addStartupTaint(mgr manager.Manager, o Options, ready *readiness) error {
-	if !o.StartupTaint {
+func (a *agent) addStartupTaint(mgr manager.Manager) error {
+	if !a.StartupTaint {
 		return nil
 	}
-	taint := &controllers.StartupTaint{Nodes: mgr.GetClient(), Node: o.NodeName, Ready: ready.check}
+	taint := &controllers.StartupTaint{Nodes: mgr.GetClient(), Node: a.NodeName, Ready: a.ready.check}
 	return taint.SetupWithManager(mgr)
 }
 
-// addChecks adds to what readiness means: the cache of pods, and a runtime that answers.
-func addChecks(mgr manager.Manager, ready *readiness, finder runtimeFinder) {
-	ready.add("cache", cacheFilled(mgr))
-	ready.add("runtime", func(ctx context.Context) error {
-		_, err := finder.Version(ctx)
+// addChecks adds to what readiness means: the caches of pods and namespaces, and a runtime that answers.
+func (a *agent) addChecks() {
+	a.ready.add("cache", a.door.check)
+	a.ready.add("runtime", func(ctx context.Context) error {
+		_, err := a.finder.Version(ctx)
 		return err
 	})
-}
-
-// cacheFilled tells whether the agent knows its pods.
-func cacheFilled(mgr manager.Manager) func(context.Context) error {
-	return func(ctx context.Context) error {
-		if !mgr.GetCache().WaitForCacheSync(ctx) {
-			return errors.New("the cache is not synchronized")
-		}
-		return nil
-	}
 }
 
 // newBackend makes the backend of the agent, and says in the log and by a metric which one it is, and why.
@@ -169,6 +204,14 @@ func backendMetrics() (info *prometheus.GaugeVec, programs *prometheus.Histogram
 		Buckets: prometheus.ExponentialBuckets(0.001, 2, 12), // 1 ms to 2 s
 	}, []string{"backend"})
 	return info, programs
+}
+
+// metric tells which build is at work.
+func (b Build) metric() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: controllers.MetricPrefix + "build_info", Help: "1, with the release, the commit and Go's version as labels.",
+		ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Revision, "goversion": goruntime.Version()},
+	}, func() float64 { return 1 })
 }
 
 // runtimeFinder is what the agent needs of a container runtime.

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os/signal"
-	"runtime/debug"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -50,30 +50,25 @@ func newRoot() *cobra.Command {
 		Short: "Redirects the traffic of service mesh pods into their proxies, from outside of the pods",
 		Long: "A node agent that puts the redirection rules of a service mesh into the network namespaces of its node's pods,\n" +
 			"and a tool to compute, apply, compare and remove such rules by hand.",
-		SilenceUsage: true, SilenceErrors: true, Args: cobra.NoArgs,
+		SilenceUsage: true, SilenceErrors: true, Args: noSubcommand, RunE: help,
 		Version: version(),
 	}
-	root.AddCommand(newRun(), newRules(), newCNI())
+	root.AddCommand(newRun(), newRules(), newCNI(), newVersion())
 	return root
 }
 
-// version is the revision of the source that the program was built from.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
+// help is what a command does that is nothing without a subcommand.
+func help(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+
+// noSubcommand refuses a word that is no subcommand, and names those that are like it.
+func noSubcommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
 	}
-	revision, modified := "", ""
-	for _, s := range info.Settings {
-		switch {
-		case s.Key == "vcs.revision":
-			revision = s.Value
-		case s.Key == "vcs.modified" && s.Value == "true":
-			modified = "+modified"
-		}
+	cmd.SuggestionsMinimumDistance = 2
+	err := fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())
+	if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
+		return fmt.Errorf("%w: did you mean %s?", err, strings.Join(like, ", "))
 	}
-	if revision == "" {
-		return info.Main.Version
-	}
-	return revision + modified
+	return fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())
 }

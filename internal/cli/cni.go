@@ -53,8 +53,7 @@ func (f *cniFlags) validate() error {
 
 func newCNI() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "cni", Short: "Put the chained CNI plugin onto the node, or take it away", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Use: "cni", Short: "Put the chained CNI plugin onto the node, or take it away", Args: noSubcommand, RunE: help,
 	}
 	cmd.AddCommand(newCNIInstall(), newCNIUninstall())
 	return cmd

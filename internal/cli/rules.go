@@ -37,7 +37,7 @@ type rulesOptions struct {
 func newRules() *cobra.Command {
 	o := &rulesOptions{}
 	cmd := &cobra.Command{
-		Use: "rules", Short: "Compute, apply, compare, show or remove the rules of one network namespace", Args: cobra.NoArgs,
+		Use: "rules", Short: "Compute, apply, compare, show or remove the rules of one network namespace", Args: noSubcommand, RunE: help,
 		Long: "Works on one network namespace, without a cluster: computes what a pod's manifest asks for exactly as the agent does.\n" +
 			"Exit status: 0 done or equal, 1 error, 3 drift found by verify.",
 		Example: "  ip netns add demo\n" +

@@ -28,7 +28,7 @@ type runOptions struct {
 // options are what the flags come to, once they are valid.
 func (o *runOptions) options() agent.Options {
 	out := o.Options
-	out.Intent, out.Chain = o.config, o.chain.Chain
+	out.Intent, out.Chain, out.Build = o.config, o.chain.Chain, build()
 	return out
 }
 

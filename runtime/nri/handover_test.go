@@ -61,7 +61,7 @@ func connectAgent(t *testing.T, runtime *adaptation.Adaptation, socket string) (
 	defer tick.Stop()
 	for said := false; !said || !h.knows("first"); said = e.Connected() {
 		if said {
-			if err := start(t, runtime, "first"); err != nil {
+			if err := startPod(t, runtime, "first"); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -87,8 +87,8 @@ func (h *fakeHandler) knows(sandboxID string) bool {
 	return slices.ContainsFunc(h.asked, func(s podnet.Sandbox) bool { return s.ID == sandboxID })
 }
 
-// start has the runtime start a pod.
-func start(t *testing.T, runtime *adaptation.Adaptation, sandboxID string) error {
+// startPod has the runtime start a pod.
+func startPod(t *testing.T, runtime *adaptation.Adaptation, sandboxID string) error {
 	t.Helper()
 	pod := event(func(p *api.PodSandbox) { p.Id = sandboxID })
 	return runtime.RunPodSandbox(t.Context(), &adaptation.RunPodSandboxRequest{Pod: pod})
@@ -109,7 +109,7 @@ func TestNoPodStartsUnseenWhileOneAgentTakesOverFromAnother(t *testing.T) {
 			newer, _ = connectAgent(t, runtime, socket)
 		}
 		id := fmt.Sprint(i)
-		if err := start(t, runtime, id); err != nil {
+		if err := startPod(t, runtime, id); err != nil {
 			t.Errorf("pod %d is refused: %v", i, err)
 		}
 		byOlder, byNewer := older.knows(id), newer != nil && newer.knows(id)
@@ -135,12 +135,12 @@ func TestWhatOneOfTwoAgentsRefusesDoesNotStart(t *testing.T) {
 	newer, _ := connectAgent(t, runtime, socket)
 	for i, h := range []*fakeHandler{older, newer} {
 		h.refuse(errors.New("cannot write rules"))
-		if err := start(t, runtime, fmt.Sprint(i)); err == nil {
+		if err := startPod(t, runtime, fmt.Sprint(i)); err == nil {
 			t.Error("the pod starts")
 		}
 		h.refuse(nil)
 	}
-	if err := start(t, runtime, "0"); err != nil {
+	if err := startPod(t, runtime, "0"); err != nil {
 		t.Errorf("once both can, the pod is refused: %v", err)
 	}
 }

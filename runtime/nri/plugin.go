@@ -4,9 +4,6 @@ package nri
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -23,15 +20,35 @@ type Handler interface {
 	Forget(sandboxID string)
 }
 
+// share is the part of the runtime's time limit that we allow ourselves: past the limit the runtime drops the plugin and the
+// pod goes on without it, so our own error has to come first. A handler that is not back at lateShare is not waited for.
+const (
+	share     = 0.7
+	lateShare = 0.85
+)
+
+// At the agent's end, a gap of this length between the runtime's calls is waited for before the connection is closed. After
+// lastCalls any gap will do.
+const (
+	pause     = 20 * time.Millisecond
+	lastCalls = 3 * time.Second
+)
+
+// queueLength is how many sandboxes of one Synchronize can wait; a node has a few hundred.
+const queueLength = 1024
+
 // Outcome is what a call of the runtime came to.
 type Outcome string
 
-// The outcomes: the pod has its rules; it needs none; it may not start; it may, though its rules are missing.
+// The outcomes: the pod has its rules; it needs none; it may not start; it may, though its rules are missing; the handler did not
+// come back in time, or panicked, which refuses the pod unless Config.FailOpen.
 const (
 	Programmed Outcome = "programmed"
 	Passed     Outcome = "passed"
 	Refused    Outcome = "refused"
 	LetThrough Outcome = "let-through"
+	Late       Outcome = "late"
+	Panicked   Outcome = "panicked"
 )
 
 // staticSource marks pods that the kubelet reads from files: the API server knows them by another UID.
@@ -50,13 +67,13 @@ const (
 // What goes wrong is an explicit error, in time: an answer that comes too late lets the pod through.
 type plugin struct {
 	Config
-	log          logr.Logger
-	queue        chan podnet.Sandbox
-	synchronized func()
+	log   logr.Logger
+	queue chan podnet.Sandbox
 
 	mu      sync.Mutex
 	calls   int                  // under way
 	ended   time.Time            // the last of them
+	running map[*run]struct{}    // handlers at work, of calls that are answered, too
 	settled map[string]settled   // sandboxes that are programmed, or need nothing, by their ID
 	limit   func() time.Duration // the runtime's, for one call
 }
@@ -64,10 +81,12 @@ type plugin struct {
 func newPlugin(c Config, log logr.Logger) *plugin {
 	return &plugin{
 		Config: c, log: log, queue: make(chan podnet.Sandbox, queueLength), settled: map[string]settled{},
-		synchronized: func() {},
-		limit:        func() time.Duration { return api.DefaultPluginRequestTimeout },
+		running: map[*run]struct{}{},
+		limit:   unknownLimit,
 	}
 }
+
+func unknownLimit() time.Duration { return 0 }
 
 // RunPodSandbox is called when the sandbox has its network and before any container.
 func (p *plugin) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
@@ -79,12 +98,13 @@ func (p *plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, _ *ap
 	return nil, nil, p.answer(ctx, "CreateContainer", pod)
 }
 
-// Synchronize is told of all that the runtime has, dead sandboxes too.
+// Synchronize receives every sandbox of the runtime, including stopped ones. What is not among them is forgotten.
 func (p *plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, _ []*api.Container) ([]*api.ContainerUpdate, error) {
+	p.prune(pods)
 	queued := 0
 	for _, pod := range pods {
-		s, ok := p.sandbox(pod)
-		if !ok {
+		s, whose := p.sandbox(pod)
+		if whose != ours {
 			continue
 		}
 		select {
@@ -93,9 +113,27 @@ func (p *plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, _ []*api
 		default: // full: the watch comes to it, and CreateContainer before anything starts in it
 		}
 	}
-	p.synchronized() // from here on it calls us, and not from when we have registered
 	p.log.Info("runtime connected", "sandboxes", len(pods), "queued", queued)
 	return nil, nil
+}
+
+// prune forgets the sandboxes that went while nobody told us.
+func (p *plugin) prune(pods []*api.PodSandbox) {
+	alive := make(map[string]bool, len(pods))
+	for _, pod := range pods {
+		alive[pod.GetId()] = true
+	}
+	p.mu.Lock()
+	var gone []string
+	for id := range p.settled {
+		if !alive[id] {
+			gone = append(gone, id)
+		}
+	}
+	p.mu.Unlock()
+	for _, id := range gone {
+		p.forget(id)
+	}
 }
 
 // StopPodSandbox is called when the sandbox goes; CRI-O would keep the pod for ever if it failed.
@@ -110,132 +148,7 @@ func (p *plugin) RemovePodSandbox(_ context.Context, pod *api.PodSandbox) error 
 	return nil
 }
 
-// answer is what the runtime waits for.
-func (p *plugin) answer(ctx context.Context, call string, pod *api.PodSandbox) error {
-	start := p.begin()
-	defer p.end()
-	outcome, err := p.judge(ctx, pod)
-	if p.Observe != nil {
-		p.Observe(call, outcome, time.Since(start))
-	}
-	return err
-}
-
-func (p *plugin) begin() time.Time {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.calls++
-	return time.Now()
-}
-
-func (p *plugin) end() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.calls--
-	p.ended = time.Now()
-}
-
-// awaitQuiet returns in a pause between the runtime's calls, or when there is none: a connection that ends within a call lets
-// the pod through.
-func (p *plugin) awaitQuiet() {
-	quiet := func() bool {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return p.calls == 0 && time.Since(p.ended) > pause
-	}
-	tick := time.NewTicker(pause / 4)
-	defer tick.Stop()
-	for end := time.Now().Add(lastCalls); !quiet() && time.Now().Before(end); {
-		<-tick.C
-	}
-}
-
-func (p *plugin) judge(ctx context.Context, pod *api.PodSandbox) (Outcome, error) {
-	s, ok := p.sandbox(pod)
-	if !ok {
-		return Passed, nil
-	}
-	if outcome, ok := p.known(s); ok {
-		return outcome, nil
-	}
-	outcome, err := p.program(ctx, s)
-	if err == nil {
-		return outcome, nil
-	}
-	log := p.logOf(s).WithValues("sandbox", s.ID)
-	switch {
-	case errors.Is(err, podnet.ErrNoPod): // deleted while it was being started
-		log.Info("pod refused", "reason", err.Error())
-	case p.FailOpen:
-		log.Error(err, "pod let through without its rules")
-		return LetThrough, nil
-	default:
-		log.Error(err, "pod refused")
-	}
-	return Refused, fmt.Errorf("istio-pod-network-controller refuses pod %s until its traffic can be redirected: %w", s.Pod(), err)
-}
-
-// program has a sandbox looked at within the time that a call may take, and remembers what it came to.
-func (p *plugin) program(ctx context.Context, s podnet.Sandbox) (Outcome, error) {
-	ctx, cancel := context.WithTimeout(logr.NewContext(ctx, p.logOf(s)), p.deadline())
-	defer cancel()
-	asked, err := p.Handler.Ensure(ctx, s)
-	if err != nil {
-		return Refused, err
-	}
-	return p.settle(s, asked), nil
-}
-
-func (p *plugin) logOf(s podnet.Sandbox) logr.Logger {
-	return p.log.WithValues("pod", s.Pod(), "podUID", s.UID)
-}
-
-// sandbox reads an event; ok is false for pods that are none of our business whatever state we are in: of namespaces that
-// we never touch, with the host's network, and static ones.
-func (p *plugin) sandbox(pod *api.PodSandbox) (s podnet.Sandbox, ok bool) {
-	s = podnet.Sandbox{
-		Namespace: pod.GetNamespace(), Name: pod.GetName(), UID: pod.GetUid(), ID: pod.GetId(), RuntimeHandler: pod.GetRuntimeHandler(),
-	}
-	namespaces := pod.GetLinux().GetNamespaces()
-	for _, ns := range namespaces {
-		if ns.GetType() == "network" {
-			s.NetNS = ns.GetPath()
-		}
-	}
-	source := pod.GetAnnotations()[sourceAnnotation]
-	pass := slices.Contains(p.PassNamespaces, s.Namespace) || source != "" && source != sourceAPI || p.onHost(s.NetNS, len(namespaces))
-	return s, !pass && s.Namespace != "" && s.Name != "" && s.UID != "" && s.ID != ""
-}
-
-// onHost tells whether a pod uses the host's network: containerd then lists its other namespaces, CRI-O the host's own by a
-// path like any other. An event without any namespace tells nothing.
-func (p *plugin) onHost(netns string, namespaces int) bool {
-	if netns == "" {
-		return namespaces > 0
-	}
-	return p.IsHost != nil && p.IsHost(netns)
-}
-
-// deadline is how long a call may take: a part of what the runtime allows.
-func (p *plugin) deadline() time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return time.Duration(share * float64(p.limit()))
-}
-
-func (p *plugin) setLimit(limit func() time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.limit = limit
-}
-
-// settled is what a sandbox of a pod came to.
-type settled struct {
-	podUID  string
-	outcome Outcome
-}
-
-// known tells what a sandbox came to that was looked at before.
+// known reports what a sandbox came to that was looked at before.
 func (p *plugin) known(s podnet.Sandbox) (Outcome, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -258,7 +171,16 @@ func (p *plugin) forget(id string) {
 	p.mu.Lock()
 	delete(p.settled, id)
 	p.mu.Unlock()
-	p.Handler.Forget(id)
+	p.guarded(func() verdict {
+		p.Handler.Forget(id)
+		return verdict{}
+	})
+}
+
+// settled is what a sandbox of a pod came to.
+type settled struct {
+	podUID  string
+	outcome Outcome
 }
 
 // work takes what Synchronize has queued; failures are the watch's to repeat.
@@ -271,4 +193,8 @@ func (p *plugin) work(ctx context.Context) {
 			_, _ = p.program(ctx, s)
 		}
 	}
+}
+
+func (p *plugin) logOf(s podnet.Sandbox) logr.Logger {
+	return p.log.WithValues("pod", s.Pod(), "podUID", s.UID)
 }

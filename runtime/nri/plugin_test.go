@@ -3,7 +3,7 @@ package nri
 import (
 	"context"
 	"errors"
-	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -182,18 +182,6 @@ func TestWhatIsNoneOfOurBusinessPassesAtOnce(t *testing.T) {
 	}
 }
 
-// The runtime lets a pod through whose plugin is too slow: our own refusal has to come first.
-func TestTheAnswerComesBeforeTheRuntimesLimit(t *testing.T) {
-	p, h := newTestPlugin(nil)
-	h.slow = true
-	p.setLimit(func() time.Duration { return time.Second })
-	start := time.Now()
-	err := p.RunPodSandbox(t.Context(), event(nil))
-	if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took > 950*time.Millisecond {
-		t.Errorf("error %v after %s", err, took)
-	}
-}
-
 func TestFailOpenLetsPodsThrough(t *testing.T) {
 	p, h := newTestPlugin(func(c *Config) { c.FailOpen = true })
 	h.err = errors.New("no")
@@ -234,53 +222,18 @@ func TestSynchronizeOnlyQueues(t *testing.T) {
 	}
 }
 
-func TestEntranceSaysWhetherItIsUp(t *testing.T) {
-	missing := filepath.Join(t.TempDir(), "nri.sock")
-	cases := map[string]struct {
-		config Config
-		fault  string
-	}{
-		"no NRI, and none required": {config: Config{Socket: missing}},
-		"no NRI, but required":      {config: Config{Socket: missing, Required: true}, fault: missing},
-		"a socket, not connected":   {config: Config{Socket: t.TempDir()}, fault: "does not call us"},
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			c.config.Handler = &fakeHandler{}
-			e, err := New(c.config)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := e.Check(t.Context()); (err != nil) != (c.fault != "") || err != nil && !strings.Contains(err.Error(), c.fault) {
-				t.Errorf("error %v, want %q", err, c.fault)
-			}
-		})
-	}
-	for _, wrong := range []Config{{}, {Handler: &fakeHandler{}, Index: "x1"}, {Handler: &fakeHandler{}, Index: "123"}, {Handler: &fakeHandler{}, Name: "a/b"}} {
-		if _, err := New(wrong); err == nil {
-			t.Errorf("%+v is accepted", wrong)
+func TestWhatARuntimeNoLongerHasIsForgotten(t *testing.T) {
+	p, h := newTestPlugin(nil)
+	for _, id := range []string{"1", "2", "3"} {
+		if err := p.RunPodSandbox(t.Context(), event(func(p *api.PodSandbox) { p.Id = id })); err != nil {
+			t.Fatal(err)
 		}
 	}
-}
-
-// A connection that is closed within a call lets the pod through.
-func TestTheEndWaitsForCallsUnderWay(t *testing.T) {
-	p, h := newTestPlugin(nil)
-	h.slow = true
-	p.setLimit(func() time.Duration { return 300 * time.Millisecond })
-	answered := make(chan time.Time, 1)
-	go func() {
-		_ = p.RunPodSandbox(t.Context(), event(nil))
-		answered <- time.Now()
-	}()
-	for busy := false; !busy; {
-		p.mu.Lock()
-		busy = p.calls == 1
-		p.mu.Unlock()
+	if _, err := p.Synchronize(t.Context(), []*api.PodSandbox{event(func(p *api.PodSandbox) { p.Id = "2" })}, nil); err != nil {
+		t.Fatal(err)
 	}
-	p.awaitQuiet()
-	quiet := time.Now()
-	if at := <-answered; quiet.Sub(at) < pause/2 {
-		t.Errorf("the end came %s after the answer, want %s", quiet.Sub(at), pause)
+	slices.Sort(h.forgotten)
+	if _, ok := p.settled["2"]; !ok || len(p.settled) != 1 || !slices.Equal(h.forgotten, []string{"1", "3"}) {
+		t.Errorf("settled %v, forgotten %v", p.settled, h.forgotten)
 	}
 }

@@ -1,0 +1,128 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	goruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"istio-pod-network-controller/controllers"
+)
+
+// Bounds of the wait between two attempts to reach the API server.
+const (
+	firstAttemptWait = 250 * time.Millisecond
+	lastAttemptWait  = 15 * time.Second
+)
+
+// patient is how long controllers wait for the API server's first list before the agent ends with an error. They must not:
+// ended, it would be out of the runtime's reach as well.
+const patient = 30 * 24 * time.Hour
+
+// newManager makes the manager of an agent that is told to end by ended.
+func newManager(config *rest.Config, o Options, ended <-chan struct{}) (manager.Manager, error) {
+	scheme := goruntime.NewScheme()
+	if err := corev1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme: scheme, Cache: controllers.CacheOptions(o.NodeName),
+		Controller: controllerOptions(),
+		NewCache: func(config *rest.Config, options cache.Options) (cache.Cache, error) {
+			c, err := cache.New(config, options)
+			return endingCache{c, ended}, err
+		},
+		Metrics:                 metricsserver.Options{BindAddress: o.MetricsAddr, ListenConfig: sharedPort()},
+		HealthProbeBindAddress:  "0", // we serve it ourselves
+		GracefulShutdownTimeout: new(stopTimeout),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make manager: %w", err)
+	}
+	return mgr, nil
+}
+
+func controllerOptions() config.Controller {
+	return config.Controller{CacheSyncTimeout: patient, SkipNameValidation: new(true)} // names are unique in one manager; tests have several
+}
+
+// endingCache is one that nobody waits for after the agent's end: as long as a cache is not filled, the manager's Start neither
+// returns nor rests.
+type endingCache struct {
+	cache.Cache
+	ended <-chan struct{}
+}
+
+// WaitForCacheSync reports whether the caches are filled, or the agent is told to end.
+func (c endingCache) WaitForCacheSync(ctx context.Context) bool {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-c.ended:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return c.Cache.WaitForCacheSync(ctx) || ctx.Err() != nil
+}
+
+// reachAPI makes the manager, which asks the API server for its kinds, again and again until that succeeds or ctx ends.
+func reachAPI(ctx context.Context, config *rest.Config, o Options, d *door) (manager.Manager, error) {
+	for wait := firstAttemptWait; ; wait = min(2*wait, lastAttemptWait) {
+		mgr, err := attempt(ctx, config, o)
+		if err == nil || ctx.Err() != nil {
+			return mgr, ctx.Err()
+		}
+		d.failed(err)
+		ctrl.Log.Info("API server not reached", "reason", err.Error(), "wait", wait.String())
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(wait):
+		}
+	}
+}
+
+// attempt is newManager, which knows no ctx, for as long as ctx lasts.
+func attempt(ctx context.Context, config *rest.Config, o Options) (mgr manager.Manager, err error) {
+	done := make(chan struct{})
+	var made manager.Manager
+	var fault error
+	go func() {
+		defer close(done)
+		made, fault = newManager(config, o, ctx.Done())
+	}()
+	select {
+	case <-done:
+		return made, fault
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// openDoor opens the door when the caches hold the node's pods and the namespaces.
+func openDoor(ctx context.Context, from cache.Cache, d *door, c core) error {
+	ns := &metav1.PartialObjectMetadata{}
+	ns.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: "Namespace"})
+	for _, kind := range []client.Object{&corev1.Pod{}, ns} {
+		if _, err := from.GetInformer(ctx, kind, cache.BlockUntilSynced(false)); err != nil {
+			return err
+		}
+	}
+	if from.WaitForCacheSync(ctx) && ctx.Err() == nil {
+		d.open(c)
+	}
+	return nil
+}

@@ -1,0 +1,50 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+// A mistyped command must not look as if it had been done.
+func TestAMistypedCommandIsAnError(t *testing.T) {
+	for line, want := range map[string]string{
+		"cnii uninstall":   `unknown command "cnii" for "istio-pod-network-controller": did you mean cni?`,
+		"rules aply":       `unknown command "aply" for "istio-pod-network-controller rules": did you mean apply?`,
+		"cni unistall":     "uninstall?",
+		"something":        "see istio-pod-network-controller --help",
+		"version more":     "more",
+		"run now":          "now",
+		"rules show extra": "extra",
+	} {
+		if code, _, errOut := call(t, "", strings.Fields(line)...); code != exitError || !strings.Contains(errOut, want) {
+			t.Errorf("%s: code %d, said %q, want %q", line, code, errOut, want)
+		}
+	}
+	for _, line := range []string{"", "rules", "cni", "--help", "rules --help"} {
+		if code, out, errOut := call(t, "", strings.Fields(line)...); code != 0 || !strings.Contains(out, "Usage:") {
+			t.Errorf("%q: code %d, said %q %q", line, code, out, errOut)
+		}
+	}
+}
+
+func TestTheReleaseIsTheCharts(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join("..", "..", "chart", "istio-pod-network-controller", "Chart.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var chart struct {
+		AppVersion string `json:"appVersion"`
+	}
+	if err := yaml.Unmarshal(data, &chart); err != nil || chart.AppVersion != release {
+		t.Errorf("the chart's appVersion is %q, the program's release %q: %v", chart.AppVersion, release, err)
+	}
+	for _, line := range []string{"version", "--version"} {
+		if code, out, errOut := call(t, "", line); code != 0 || !strings.Contains(out+errOut, release+" (") {
+			t.Errorf("%s: code %d, said %q %q", line, code, out, errOut)
+		}
+	}
+}

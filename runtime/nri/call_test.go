@@ -1,0 +1,99 @@
+package nri
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"istio-pod-network-controller/internal/podnet"
+)
+
+// The runtime lets a pod through whose plugin is too slow: our own refusal has to come first.
+func TestTheAnswerComesBeforeTheRuntimesLimit(t *testing.T) {
+	p, h := newTestPlugin(nil)
+	h.slow = true
+	p.setLimit(func() time.Duration { return time.Second })
+	start := time.Now()
+	err := p.RunPodSandbox(t.Context(), event(nil))
+	if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took > 950*time.Millisecond {
+		t.Errorf("error %v after %s", err, took)
+	}
+}
+
+// A connection that is closed within a call lets the pod through.
+func TestTheEndWaitsForCallsUnderWay(t *testing.T) {
+	p, h := newTestPlugin(nil)
+	h.slow = true
+	p.setLimit(func() time.Duration { return 300 * time.Millisecond })
+	answered := make(chan time.Time, 1)
+	go func() {
+		_ = p.RunPodSandbox(t.Context(), event(nil))
+		answered <- time.Now()
+	}()
+	for busy := false; !busy; {
+		p.mu.Lock()
+		busy = p.calls == 1
+		p.mu.Unlock()
+	}
+	p.awaitQuiet()
+	quiet := time.Now()
+	if at := <-answered; quiet.Sub(at) < pause/2 {
+		t.Errorf("the end came %s after the answer, want %s", quiet.Sub(at), pause)
+	}
+}
+
+// badHandler breaks its promise in one of two ways.
+type badHandler struct{ panics bool }
+
+func (h *badHandler) Ensure(context.Context, podnet.Sandbox) (bool, error) {
+	if h.panics {
+		panic("decoder") //nolint:forbidigo // what the plugin is to survive
+	}
+	select {}
+}
+
+func (h *badHandler) Forget(string) {
+	if h.panics {
+		panic("ledger") //nolint:forbidigo // what the plugin is to survive
+	}
+}
+
+// Whatever the handler does, the runtime gets an answer in time, the pod is refused, and it is counted.
+func TestAHandlerThatBreaksItsPromiseRefusesThePod(t *testing.T) {
+	for name, c := range map[string]struct {
+		panics, failOpen bool
+		want             Outcome
+		words            string
+	}{
+		"it panics":                    {panics: true, want: Panicked, words: "failed within"},
+		"it does not come back":        {want: Late, words: "in time"},
+		"it panics, and we fail open":  {panics: true, failOpen: true, want: Panicked},
+		"it is late, and we fail open": {failOpen: true, want: Late},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got Outcome
+			p, _ := newTestPlugin(func(config *Config) {
+				config.Handler, config.FailOpen = &badHandler{panics: c.panics}, c.failOpen
+				config.Observe = func(_ string, o Outcome, _ time.Duration) { got = o }
+			})
+			p.setLimit(func() time.Duration { return time.Second })
+			began := time.Now()
+			err := p.RunPodSandbox(t.Context(), event(nil))
+			if took := time.Since(began); took > time.Second {
+				t.Errorf("answered after %s", took)
+			}
+			if (err == nil) != c.failOpen || err != nil && !strings.Contains(err.Error(), c.words) || got != c.want {
+				t.Errorf("error %v, outcome %s, want %s", err, got, c.want)
+			}
+			if err := p.StopPodSandbox(t.Context(), event(nil)); err != nil {
+				t.Error(err)
+			}
+			if c.panics {
+				p.queue <- podnet.Sandbox{ID: "1"}
+				_, _ = p.program(t.Context(), <-p.queue)
+			}
+		})
+	}
+}

@@ -1,0 +1,157 @@
+package nri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/containerd/nri/pkg/stub"
+)
+
+// errSilent says that the runtime took our connection and then said nothing.
+var errSilent = errors.New("the runtime does not answer")
+
+// errLost says that the connection ended before the runtime had configured us.
+var errLost = errors.New("the connection has ended before the runtime had configured the plugin")
+
+// lostGrace is how long the stub has to notice by itself that its connection has ended.
+const lostGrace = 50 * time.Millisecond
+
+// session is one connection to the runtime, and the plugin as the stub sees it.
+type session struct {
+	*plugin
+	entrance *Entrance
+	failed   atomic.Pointer[error] // why the connection was given up before it was configured
+}
+
+// Configure is called once, before anything else. The runtime's limits are the stub's to read. A session that was given up ends
+// here.
+func (s *session) Configure(context.Context, string, string, string) (api.EventMask, error) {
+	if err := s.failed.Load(); err != nil {
+		return 0, *err
+	}
+	return 0, nil
+}
+
+// Synchronize is called when the runtime has taken us into its list: from here on it calls us.
+func (s *session) Synchronize(ctx context.Context, pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
+	update, err := s.plugin.Synchronize(ctx, pods, containers)
+	s.entrance.connection.Store(s)
+	s.entrance.answered()
+	return update, err
+}
+
+// closed is called by the stub when the connection has ended; another one may be up already.
+func (s *session) closed() { s.entrance.connection.CompareAndSwap(s, nil) }
+
+// connect serves one connection until it ends. When ctx ends, it answers calls as before until the runtime pauses, and then leaves.
+func (e *Entrance) connect(ctx context.Context, p *plugin) error {
+	conn, err := e.dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close() //nolint:errcheck // the stub has closed it
+	e.listened()
+	s := &session{plugin: p, entrance: e}
+	defer s.closed()
+	st, err := e.newStub(s, conn)
+	if err != nil {
+		return fmt.Errorf("make NRI stub: %w", err)
+	}
+	p.setLimit(st.RequestTimeout) // it is known when the runtime has configured us
+	if err := e.startStub(ctx, st, s, conn); err != nil {
+		return fmt.Errorf("register with the runtime: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() {
+		p.awaitQuiet()
+		st.Stop()
+	})
+	defer stop()
+	st.Wait()
+	return errors.New("the connection has ended")
+}
+
+func (e *Entrance) dial(ctx context.Context) (*watchedConn, error) {
+	conn, err := (&net.Dialer{Timeout: e.startLimit}).DialContext(ctx, "unix", e.config.Socket)
+	if err != nil {
+		return nil, err
+	}
+	return &watchedConn{Conn: conn, ended: make(chan struct{})}, nil
+}
+
+func (e *Entrance) newStub(s *session, conn net.Conn) (stub.Stub, error) {
+	return stub.New(s,
+		stub.WithLogger(stubLog{s.log}), // first: others log
+		stub.WithPluginName(e.config.Name), stub.WithPluginIdx(e.config.Index), stub.WithConnection(conn),
+		// Without it older stubs end the process when the connection does (containerd/nri#173).
+		stub.WithOnClose(s.closed),
+		// Asks runtimes that know it (NRI 0.12.4) to refuse pods when we are too slow or die; others ignore it.
+		stub.WithFailurePolicy(&api.FailurePolicy{FailRequest: !e.config.FailOpen, KeepConnected: true}),
+	)
+}
+
+// startStub is st.Start with an end: the stub waits for the runtime's Configure for ever, holding its lock, also when the
+// runtime is gone.
+func (e *Entrance) startStub(ctx context.Context, st stub.Stub, s *session, conn *watchedConn) error {
+	started := make(chan error, 1)
+	// Calls inherit the ctx that the stub gets. They are answered while the agent ends, too: this one does not end.
+	go func() { started <- st.Start(context.WithoutCancel(ctx)) }()
+	limit := time.NewTimer(e.startLimit)
+	defer limit.Stop()
+	reason := errSilent
+	select {
+	case err := <-started:
+		return err
+	case <-limit.C:
+	case <-ctx.Done():
+		reason = ctx.Err()
+	case <-conn.ended:
+		reason = errLost
+		limit.Reset(lostGrace)
+		select {
+		case err := <-started:
+			return err
+		case <-limit.C:
+		}
+	}
+	s.failed.Store(&reason)
+	s.setLimit(unknownLimit)
+	release(ctx, st, conn)
+	return reason
+}
+
+// release ends a Start that waits for the runtime: the runtime's Configure is called in its place, and fails.
+func release(ctx context.Context, st stub.Stub, conn *watchedConn) {
+	_ = conn.Close()
+	if c, ok := st.(api.PluginService); ok && conn.used.Load() {
+		go c.Configure(context.WithoutCancel(ctx), &api.ConfigureRequest{}) //nolint:errcheck // it fails, which is the point
+	}
+}
+
+// watchedConn tells when it has ended, and whether anything was sent.
+type watchedConn struct {
+	net.Conn
+	used  atomic.Bool
+	once  sync.Once
+	ended chan struct{}
+}
+
+// Read notes the end.
+func (c *watchedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if err != nil {
+		c.once.Do(func() { close(c.ended) })
+	}
+	return n, err
+}
+
+// Write notes that something is sent.
+func (c *watchedConn) Write(b []byte) (int, error) {
+	c.used.Store(true)
+	return c.Conn.Write(b)
+}
