@@ -52,13 +52,14 @@ type Listing interface {
 //   - opens the namespace, once, and refuses the host's and one of another identity than the place's;
 //   - has all backends work on what is open, wherever the path may lead meanwhile;
 //   - comes back soon after its deadline, however long the pod keeps the kernel busy;
-//   - before rules of ours come into a namespace that has none, looks for those of other projects;
+//   - before rules of ours come into a namespace that has had none, looks for those of other projects;
 //   - gives a panic as an error.
 type Exclusive struct {
-	chosen backend
-	others []backend
-	guard  netns.Guard
-	visits *netns.Visits
+	chosen     backend
+	others     []backend
+	guard      netns.Guard
+	visits     *netns.Visits
+	programmed *programmed
 	// panicked is told of panics. It may be nil.
 	panicked func(ctx context.Context, p *netns.PanicError)
 }
@@ -70,20 +71,29 @@ func (e Exclusive) Name() string { return e.chosen.Name() }
 func (e Exclusive) Apply(ctx context.Context, at podnet.Place, want iptables.Ruleset) (changed bool, err error) {
 	return in(ctx, e, at, func(ns *netns.NS) (bool, error) {
 		path := ns.Path()
-		if err := e.refuseForeign(ctx, ns); err != nil {
+		id, err := identityOf(ns)
+		if err != nil {
+			return false, err
+		}
+		if err := e.refuseForeign(ctx, ns, id); err != nil {
 			return false, err
 		}
 		changed, err := e.chosen.Apply(ctx, path, want)
 		if err != nil {
 			return changed, err
 		}
+		e.programmed.add(id)
 		left, err := e.clear(ctx, path)
 		return changed || left, err
 	})
 }
 
-// refuseForeign looks for rules of other projects, unless some of ours are there: these were written after such a look.
-func (e Exclusive) refuseForeign(ctx context.Context, ns *netns.NS) error {
+// refuseForeign looks for rules of other projects, unless some of ours are there or have been: these were written after such a
+// look.
+func (e Exclusive) refuseForeign(ctx context.Context, ns *netns.NS, id podnet.Identity) error {
+	if e.programmed.has(id) {
+		return nil
+	}
 	if ours, err := e.present(ctx, ns.Path()); err != nil || ours {
 		return err
 	}
@@ -112,6 +122,11 @@ func (e Exclusive) present(ctx context.Context, path string) (bool, error) {
 func (e Exclusive) Remove(ctx context.Context, at podnet.Place) (removed bool, err error) {
 	return in(ctx, e, at, func(ns *netns.NS) (bool, error) {
 		path := ns.Path()
+		id, err := identityOf(ns)
+		if err != nil {
+			return false, err
+		}
+		e.programmed.drop(id)
 		removed, err := e.chosen.Remove(ctx, path)
 		if err != nil {
 			return removed, err
