@@ -25,8 +25,8 @@ func TestWhatIsDoneWithAReport(t *testing.T) {
 	good, failed, wrong := goodReport(), goodReport(), goodReport()
 	failed.Status, failed.Reason, failed.Message = StatusFailed, ReasonRedirectFailed, "kernel says no"
 	wrong.Status, wrong.Reason, wrong.Message = StatusFailed, ReasonInvalidAnnotation, "key: value"
-	failedAgain, early := failed, good
-	failedAgain.Message, early.Entrance = "kernel says no, otherwise", NRI
+	failedAgain, early, earlyWrong := failed, good, wrong
+	failedAgain.Message, early.Entrance, earlyWrong.Entrance = "kernel says no, otherwise", NRI, NRI
 	now := time.Unix(10000, 0)
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
 	for name, c := range map[string]struct {
@@ -61,7 +61,7 @@ func TestWhatIsDoneWithAReport(t *testing.T) {
 		"good news of a pod that runs":        {report: early, phase: corev1.PodRunning, want: decision{write: true}},
 		"good news found by the watch":        {report: good, phase: corev1.PodPending, want: decision{write: true}},
 		"good news at last":                   {report: early, phase: corev1.PodPending, shown: &failed, want: decision{write: true}},
-		"bad news of a pod that starts":       {report: wrong, phase: corev1.PodPending, want: decision{write: true}},
+		"bad news of a pod that starts":       {report: earlyWrong, phase: corev1.PodPending, want: decision{write: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var last written

@@ -35,6 +35,7 @@ func (v *visit) keep(ctx context.Context) (kept bool, err error) {
 	switch {
 	case errors.Is(err, podnet.ErrGone):
 		v.record(func() { v.Ledger.Forget(v.sandbox.ID) })
+		v.sandbox = podnet.Sandbox{Namespace: v.sandbox.Namespace, Name: v.sandbox.Name, UID: v.sandbox.UID}
 		return false, nil
 	case errors.As(err, &others):
 		return false, nil

@@ -235,3 +235,32 @@ func TestReaderAsksTheServerForWhatTheCacheLacks(t *testing.T) {
 		t.Errorf("namespace %v, error %v", got, err)
 	}
 }
+
+func TestReaderGivesTheUIDOfThePodThatStays(t *testing.T) {
+	leaving, staying := askingPod(), askingPod()
+	now := metav1.Now()
+	leaving.UID, leaving.DeletionTimestamp, leaving.Finalizers = "uid-0", &now, []string{"test/test"}
+	r := Reader{Cache: fake.NewClientBuilder().WithObjects(leaving).Build(), Live: fake.NewClientBuilder().WithObjects(staying).Build()}
+	if got, err := r.UID(t.Context(), "shop", "cart"); got != "uid-1" || err != nil {
+		t.Errorf("UID %q, error %v", got, err)
+	}
+}
+
+// Silence is not an answer: who asks must not take the pod for deleted.
+func TestReaderTellsThatItCouldNotRead(t *testing.T) {
+	down := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
+		Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+			return errors.New("no")
+		},
+	})
+	for name, r := range map[string]Reader{
+		"the cache": {Cache: down, Live: fake.NewClientBuilder().Build()}, "the server": {Cache: fake.NewClientBuilder().Build(), Live: down},
+	} {
+		if _, err := r.Pod(t.Context(), podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "uid-1"}); err == nil || absent(err) {
+			t.Errorf("pod, %s: error %v", name, err)
+		}
+		if _, err := r.Namespace(t.Context(), "shop"); err == nil {
+			t.Errorf("namespace, %s: no error", name)
+		}
+	}
+}

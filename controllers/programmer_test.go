@@ -50,6 +50,27 @@ istio_pod_network_controller_pods{state="removed"} 0
 	}
 }
 
+// A pod that waits for its sandbox is no result; one that could not be read yet has no state.
+func TestWhatIsNotCounted(t *testing.T) {
+	b := newBench(t)
+	clear(b.finder.sandboxes)
+	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); !absent(err) {
+		t.Fatal(err)
+	}
+	b.Ledger.Retry(b.sandbox)
+	want := `
+# HELP istio_pod_network_controller_pods Pods of this node that the agent has to do with, by state.
+# TYPE istio_pod_network_controller_pods gauge
+istio_pod_network_controller_pods{state="failed"} 0
+istio_pod_network_controller_pods{state="others"} 0
+istio_pod_network_controller_pods{state="programmed"} 0
+istio_pod_network_controller_pods{state="removed"} 0
+`
+	if err := testutil.GatherAndCompare(b.registry, strings.NewReader(want), MetricPrefix+"ensure_total", MetricPrefix+"pods"); err != nil {
+		t.Error(err)
+	}
+}
+
 // The fault of the 2018 controller: a pod that says it is initialized, in a sandbox that is not.
 func TestARecreatedSandboxIsProgrammedWhateverTheAnnotationsSay(t *testing.T) {
 	b := newBench(t)

@@ -114,6 +114,9 @@ func checkMended(t *testing.T, b *bench, want Report, restarted bool) {
 	if kept := want.Status == StatusInitialized; (b.backend.rules("/netns/1") != "") != kept || kept && !restarted && got.SpecHash == "" {
 		t.Errorf("rules %q, report %+v", b.backend.rules("/netns/1"), got)
 	}
+	if e, ok := b.Ledger.Of("uid-1"); ok && e.State == FailedPod || e.Retry {
+		t.Errorf("remembered %+v", e)
+	}
 	b.says(t, got)
 	n := len(b.reporter.reports)
 	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); err != nil || len(b.reporter.reports) != n {
@@ -212,5 +215,46 @@ func TestWhatAPodForgesIsOverwritten(t *testing.T) {
 				t.Error("what was forged stays on the pod")
 			}
 		})
+	}
+}
+
+// The watch cache shows a pod as it was for a while after our report.
+func TestARemovalIsToldOnce(t *testing.T) {
+	b := newBench(t)
+	b.ensure(t, Changed)
+	b.says(t, b.lastReport(t))
+	b.pods.pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: Condition}}
+	b.pods.pod.Annotations[intent.KeyInitialize] = "false"
+	b.ensure(t, Changed)
+	b.ensure(t, Unchanged)
+	if n := len(b.reporter.reports); n != 2 || b.lastReport(t).Reason != ReasonRemoved {
+		t.Errorf("%d reports, the last one %+v", n, b.lastReport(t))
+	}
+}
+
+func TestASkippedPodIsForgottenWithItsSandbox(t *testing.T) {
+	for name, change := range map[string]func(*bench){
+		"it has finished":     func(b *bench) { b.pods.pod.Status.Phase = corev1.PodSucceeded },
+		"its sandbox is gone": func(b *bench) { b.pods.pod.Annotations = nil; clear(b.finder.sandboxes) },
+		"its sandbox lost the rules": func(b *bench) {
+			b.pods.pod.Annotations = nil
+			b.Ledger.Fail(b.sandbox, true)
+			clear(b.backend.held)
+			b.Ledger.Forget("sandbox-1")
+		},
+		"it failed before it had one": func(b *bench) {
+			b.pods.pod.Annotations = nil
+			b.Ledger.Forget("sandbox-1")
+			b.Ledger.Fail(b.sandbox, true)
+			clear(b.backend.held)
+		},
+	} {
+		b := newBench(t)
+		b.ensure(t, Changed)
+		change(b)
+		b.ensure(t, Skipped)
+		if b.Ledger.size() != 0 {
+			t.Errorf("%s: remembered %+v", name, b.Ledger.Entries())
+		}
 	}
 }

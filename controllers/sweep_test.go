@@ -145,3 +145,28 @@ func TestASweepTakesTheNewestSandbox(t *testing.T) {
 		t.Errorf("remembered %+v", e)
 	}
 }
+
+// The rules of a sandbox that was replaced are not those of the new one.
+func TestRulesAreKeptInTheirSandboxOnly(t *testing.T) {
+	b := newBench(t)
+	b.ensure(t, Changed)
+	b.pods.pod.Annotations[wrongKey] = "http"
+	s := b.sandbox
+	s.ID, s.NetNS = "sandbox-2", "/netns/2"
+	if _, err := b.Ensure(t.Context(), NRI, s); !Permanent(err) || RulesKept(err) || b.backend.rules("/netns/2") != "" {
+		t.Errorf("error %v, rules %q", err, b.backend.rules("/netns/2"))
+	}
+}
+
+func TestAKeptSandboxThatIsGoneIsForgotten(t *testing.T) {
+	b := newBench(t)
+	b.ensure(t, Changed)
+	b.pods.pod.Annotations[wrongKey] = "http"
+	b.backend.identity["/netns/1"] = podnet.Identity{Ino: 2}
+	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); !Permanent(err) || RulesKept(err) {
+		t.Errorf("error %v", err)
+	}
+	if e, ok := b.Ledger.Of("uid-1"); !ok || e.Sandbox.NetNS != "" || e.Retry {
+		t.Errorf("remembered %+v", e)
+	}
+}

@@ -123,3 +123,24 @@ func TestAFailureThatWasOvertakenIsNotReported(t *testing.T) {
 		}
 	})
 }
+
+func TestAnEarlyEntranceOvertakesThoseThatWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		release := make(chan struct{})
+		b.backend.during = func() { <-release }
+		for _, by := range []Entrance{Watch, Sweep, NRI} {
+			go func() {
+				if _, err := b.Ensure(t.Context(), by, b.known()); err != nil {
+					t.Error(err)
+				}
+			}()
+			synctest.Wait()
+		}
+		close(release)
+		synctest.Wait()
+		if len(b.reporter.reports) != 3 || b.reporter.reports[1].Entrance != NRI {
+			t.Errorf("reports %+v", b.reporter.reports)
+		}
+	})
+}

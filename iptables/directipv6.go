@@ -2,6 +2,8 @@ package iptables
 
 import "slices"
 
+const commentDirectIPv6 = "IPv6 stays direct"
+
 // withoutIPv6 leaves all IPv6 traffic alone: what a Ruleset has of IPv6 goes, and the rest does not see its packets. Policy
 // routes stay, since no IPv6 packet is marked.
 func (r Ruleset) withoutIPv6() Ruleset {
@@ -19,7 +21,7 @@ func (r Ruleset) withoutIPv6() Ruleset {
 	}
 	for _, c := range r.Chains {
 		kept := &rules{}
-		kept.add("IPv6 stays direct", leave(), num(Family, IPv6))
+		kept.add(commentDirectIPv6, leave(), num(Family, IPv6))
 		for _, rule := range c.Rules {
 			if !slices.ContainsFunc(rule.Conds, isIPv6) {
 				*kept = append(*kept, rule)

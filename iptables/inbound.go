@@ -3,6 +3,9 @@ package iptables
 // inbound decides on what reaches the pod, where a redirect does it.
 func (b *builder) inbound() {
 	s, r := b.spec, &rules{}
+	if len(s.RerouteInterfaces) > 0 || s.Mode == ModeRedirect && s.capturesInbound() {
+		r.openConnections()
+	}
 	b.reroute(r)
 	if s.Mode == ModeRedirect && s.capturesInbound() {
 		// While TPROXY and this chain stand beside each other, on the way from one mode to the other, one of them must decide. Given

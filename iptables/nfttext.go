@@ -83,8 +83,11 @@ func (r Rule) text(o TextOptions) string {
 // text renders a condition; before are those in front of it, which settle the family of an address.
 func (c Cond) text(before []Cond) string {
 	words := []string{c.fieldText(before)}
-	if c.Not {
+	switch {
+	case c.Not:
 		words = append(words, "!=")
+	case c.Field == TCPFlags:
+		words = append(words, "==")
 	}
 	return strings.Join(append(words, c.valueText()), " ")
 }
@@ -99,7 +102,7 @@ func (c Cond) fieldText(before []Cond) string {
 		return map[Field]string{
 			Family: "meta nfproto", Protocol: "meta l4proto", InIface: "iifname", OutIface: "oifname", SrcPort: "th sport",
 			DstPort: "th dport", OwnerUID: "meta skuid", OwnerGID: "meta skgid", Mark: "meta mark", ConnMark: "ct mark", State: "ct state",
-			SrcType: "fib saddr type",
+			SrcType: "fib saddr type", TCPFlags: "tcp flags & (fin | syn | rst | ack)", Direction: "ct direction",
 		}[c.Field]
 	}
 }
@@ -128,7 +131,7 @@ func (c Cond) valueText() string {
 	name, ok := map[Cond]string{
 		{Field: Family, Num: IPv4}: "ipv4", {Field: Family, Num: IPv6}: "ipv6",
 		{Field: Protocol, Num: TCP}: "tcp", {Field: Protocol, Num: UDP}: "udp",
-		{Field: SrcType, Num: Local}: "local", {Field: State, Num: Invalid}: "invalid", {Field: State, Num: Established | Related}: "established,related",
+		{Field: SrcType, Num: Local}: "local", {Field: TCPFlags, Num: OpeningFlags}: "syn", {Field: Direction, Num: Reply}: "reply", {Field: State, Num: Invalid}: "invalid", {Field: State, Num: Established | Related}: "established,related",
 	}[Cond{Field: c.Field, Num: c.Num}]
 	if ok {
 		return name

@@ -16,6 +16,7 @@ func (b *builder) outbound() {
 	if s.DNS == DNSOff {
 		r.add("only TCP is redirected", leave(), not(tcp()))
 	}
+	r.openConnections()
 	b.validation(r)
 	r.excludeInterfaces(oif, s.ExcludeInterfaces)
 	for _, owner := range s.owners() {

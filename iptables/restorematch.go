@@ -146,6 +146,10 @@ func (c Cond) restore(m restoreMatch, protocol string) restoreMatch {
 		return m.with("-m connmark " + option("--mark", fmt.Sprintf("%#x", c.Num)))
 	case State:
 		return m.with("-m conntrack " + option("--ctstate", stateNames(c.Num)))
+	case TCPFlags:
+		return m.with("-m " + protocol + " " + option("--tcp-flags", "FIN,SYN,RST,ACK SYN"))
+	case Direction:
+		return m.with("-m conntrack " + option("--ctdir", "REPLY"))
 	case SrcType:
 		return m.with("-m addrtype " + option("--src-type", strings.ToUpper(c.valueText())))
 	case Family:

@@ -7,8 +7,20 @@ import (
 	"strings"
 )
 
-// ChainPrefix starts the name of every chain of ours in the tables of iptables; whatever starts with it is ours.
+// ChainPrefix starts the name of every chain of ours in the tables of iptables.
 const ChainPrefix = "PODNET_"
+
+// RestoreChainNames are the names that all the chains of any Ruleset have in iptables.
+func RestoreChainNames() []string {
+	var names []string
+	for _, name := range ChainNames() {
+		names = append(names, Chain{Name: name}.restoreName())
+	}
+	return names
+}
+
+// RestoreJump is the rule, without its chain, that leads from a built-in chain to one of ours.
+func RestoreJump(chain string) string { return "-m comment --comment " + TableName + " -j " + chain }
 
 // RestoreText renders the rules of one family (IPv4 or IPv6) as what `iptables-restore --noflush` loads, a block for each
 // table: chains of our own, which declaring empties, our jumps at the head of the built-in chains, and the rules as
@@ -51,7 +63,7 @@ func writeTable(b *strings.Builder, table string, chains []restoreChain) {
 		for _, c := range chains {
 			if c.hook == hook {
 				position++
-				fmt.Fprintf(b, "-I %s %d -m comment --comment %s -j %s\n", builtIn(hook), position, TableName, c.name)
+				fmt.Fprintf(b, "-I %s %d %s\n", builtIn(hook), position, RestoreJump(c.name))
 			}
 		}
 	}
@@ -91,7 +103,7 @@ func (r Ruleset) restoreSpecs(c Chain, family uint32) []string {
 		}
 		for _, match := range r.restoreMatches(rule.Conds, family) {
 			for _, target := range rule.Action.restoreTargets(family) {
-				out = append(out, strings.TrimLeft(fmt.Sprintf("%s -m comment --comment %s -j %s", match, quoted(rule.Comment), target), " "))
+				out = append(out, strings.TrimLeft(fmt.Sprintf("%s -m comment --comment %s -j %s", match, Quoted(rule.Comment), target), " "))
 			}
 		}
 	}
@@ -119,7 +131,7 @@ func (a Action) restoreTargets(family uint32) []string {
 	case SetMark:
 		return []string{set(a.Num)}
 	case Divert:
-		return []string{set(a.Num), decide}
+		return []string{set(a.Num), "ACCEPT"}
 	case TProxy:
 		own := map[uint32]string{IPv4: "0.0.0.0", IPv6: "::"}[family] // the address that the packet has
 		return []string{fmt.Sprintf("TPROXY --on-port %d --on-ip %s --tproxy-mark %#x/0xffffffff", a.Port, own, a.Num)}
@@ -134,8 +146,8 @@ func (a Action) restoreTargets(family uint32) []string {
 	return []string{decide}
 }
 
-// quoted is a comment as iptables-save prints it: bare where it can be.
-func quoted(s string) string {
+// Quoted is a comment as iptables-save prints it: bare where it can be.
+func Quoted(s string) string {
 	plain := func(r rune) bool {
 		return r == '_' || r == '-' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
 	}

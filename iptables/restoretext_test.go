@@ -100,7 +100,7 @@ func TestCommentsAreQuotedAsIptablesSaveDoes(t *testing.T) {
 	for in, want := range map[string]string{
 		"one-word_1": "one-word_1", "two words": `"two words"`, "the proxy's": `"the proxy\'s"`, `a "b" \`: `"a \"b\" \\"`, "": `""`, "a.b": `"a.b"`,
 	} {
-		if got := quoted(in); got != want {
+		if got := Quoted(in); got != want {
 			t.Errorf("%q became %s, want %s", in, got, want)
 		}
 	}

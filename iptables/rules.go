@@ -8,10 +8,12 @@ import (
 )
 
 // Priorities put our chains a little before those of others at the customary -100, -150 and -300: the first nat chain that
-// binds a connection wins, and the first zone counts.
+// binds a connection wins, and the first zone counts. The chain that diverts inbound packets comes a little behind: Istio's
+// rules at -150 save the mark of a packet to its connection, and must not see ours on a connection from outside.
 const (
 	natPriority    = -105
 	manglePriority = -155
+	divertPriority = -145
 	rawPriority    = -305
 )
 
@@ -132,6 +134,12 @@ func (r *rules) excludeInterfaces(iface func(string) Cond, names []string) {
 	for _, name := range names {
 		r.add(commentExcluded, leave(), iface(name))
 	}
+}
+
+// openConnections leaves connections alone that are older than the rules: connection tracking, which begins with the rules, takes
+// the first packet that it sees of them for a new connection (nf_conntrack_tcp_loose), and a redirect would cut them.
+func (r *rules) openConnections() {
+	r.add("connections that are older than the rules", leave(), tcp(), not(opening()))
 }
 
 // portSet declares a set and gives its name, or "" where there is nothing to put into it.

@@ -92,24 +92,26 @@ type Field uint8
 
 // The fields, and what of Cond holds their value.
 const (
-	Family   Field = iota + 1 // Num: IPv4 or IPv6
-	Protocol                  // Num: TCP or UDP
-	InIface                   // Text
-	OutIface                  // Text
-	SrcAddr                   // Prefix; a Family condition precedes it
-	DstAddr                   // Prefix or Set; a Family condition precedes it
-	SrcPort                   // Num; a Protocol condition precedes it
-	DstPort                   // Num or Set; a Protocol condition precedes it
-	OwnerUID                  // Num: the uid of the socket's owner as seen in the pod
-	OwnerGID                  // Num
-	Mark                      // Num: the packet's mark
-	ConnMark                  // Num: the connection's mark
-	State                     // Num: one or more of the states below, of which one must hold
-	SrcType                   // Num: what kind of address the source is in the namespace
+	Family    Field = iota + 1 // Num: IPv4 or IPv6
+	Protocol                   // Num: TCP or UDP
+	InIface                    // Text
+	OutIface                   // Text
+	SrcAddr                    // Prefix; a Family condition precedes it
+	DstAddr                    // Prefix or Set; a Family condition precedes it
+	SrcPort                    // Num; a Protocol condition precedes it
+	DstPort                    // Num or Set; a Protocol condition precedes it
+	OwnerUID                   // Num: the uid of the socket's owner as seen in the pod
+	OwnerGID                   // Num
+	Mark                       // Num: the packet's mark
+	ConnMark                   // Num: the connection's mark
+	State                      // Num: one or more of the states below, of which one must hold
+	SrcType                    // Num: what kind of address the source is in the namespace
+	TCPFlags                   // Num: what FIN, SYN, RST and ACK together must be; a Protocol condition precedes it
+	Direction                  // Num: whether the packet answers its connection's first one
 )
 
-// Values of Family (the kernel's NFPROTO numbers), of Protocol (IANA's), of State (the kernel's bits), and of SrcType
-// (rtnetlink's types of routes).
+// Values of Family (the kernel's NFPROTO numbers), of Protocol (IANA's), of State (the kernel's bits), of SrcType (rtnetlink's
+// types of routes), of TCPFlags (TCP's bits), and of Direction (the kernel's IP_CT_DIR numbers).
 const (
 	IPv4 = 2
 	IPv6 = 10
@@ -122,6 +124,12 @@ const (
 	Related     = 4
 
 	Local = 2
+
+	// OpeningFlags are those of a packet that opens a connection, among those of OpeningMask.
+	OpeningFlags = 0x02
+	OpeningMask  = 0x17
+
+	Reply = 1
 )
 
 // Action is what happens to a packet that a rule matches.
@@ -144,7 +152,7 @@ const (
 	Drop
 	// SetMark marks the packet and goes on.
 	SetMark
-	// Divert marks the packet.
+	// Divert marks the packet. No later rule of the same table of iptables sees it: one of others could save the mark.
 	Divert
 	// TProxy gives the packet to the socket that listens on a local port, and marks it. Without such a socket nothing happens
 	// in nftables, while iptables drops the packet; a Drop behind it makes them equal.

@@ -1,10 +1,11 @@
 package iptables
 
-// Marks of packets, and the routing table of the first: Istio's numbers, which its proxy uses, too.
+// Marks of packets are Istio's numbers, since its proxy marks with the first. The routing table of the first is our own and
+// nobody else's: Istio's is 133, and a rule or a route there may be Istio's.
 const (
 	markDiverted = 1337 // delivered to the proxy; also what the proxy sends with a client's address as its source
 	markSelf     = 1338 // the proxy reaching its own pod
-	routeTable   = 133
+	routeTable   = 15006
 )
 
 // commentInName is of the rules for what the proxy sends to the application with a client's address as its source.
@@ -24,10 +25,13 @@ func (b *builder) divert() {
 		in.add("packets of no known connection", Action{Verb: Drop}, tcp(), state(Invalid))
 	}
 	if s.divertsInbound() {
+		for _, name := range s.RerouteInterfaces {
+			in.add("traffic of virtual machines behind the pod is not inbound", leave(), iif(name))
+		}
 		b.divertInbound(in)
 		b.markOutbound()
 	}
-	b.chain(chainDivert, Filter, Prerouting, manglePriority, in)
+	b.chain(chainDivert, Filter, Prerouting, divertPriority, in)
 }
 
 func (b *builder) divertInbound(r *rules) {
@@ -39,6 +43,8 @@ func (b *builder) divertInbound(r *rules) {
 		r.add("the proxy handing inbound traffic to the application", leave(), iif("lo"), family(p), addr(SrcAddr, p), tcp())
 	}
 	r.add("the application reaching itself stays direct", leave(), iif("lo"), tcp(), not(marked(markSelf)))
+	// Forwarded answers to virtual machines among them, which must not be delivered here.
+	r.add("answers are not inbound", leave(), tcp(), num(Direction, Reply))
 	captured := []Cond{tcp()}
 	if s.IncludeInboundPorts.All {
 		b.excludeInbound(r)
@@ -47,6 +53,7 @@ func (b *builder) divertInbound(r *rules) {
 	}
 	also := func(more ...Cond) []Cond { return append(more, captured...) }
 	r.add("packets of connections that the proxy holds", Action{Verb: Divert, Num: markDiverted}, also(state(Established|Related))...)
+	r.openConnections()
 	for _, lo := range s.loopbacks() {
 		r.add("new connections go to the proxy", Action{Verb: TProxy, Port: s.InboundPort, Num: markDiverted},
 			also(family(lo), not(addr(DstAddr, lo)))...)

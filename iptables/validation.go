@@ -9,9 +9,12 @@ const validationPort = 15005
 // the address that the proxy hands inbound traffic from.
 const IstioValidationPort = 15002
 
-// Validation are the destinations, one of each family, that lead to the proxy's inbound port whoever dials them and whatever
-// the Spec includes or excludes: a pod proves by a connection to each that its rules are there. The addresses are those that
-// the proxy hands inbound traffic from, so they are the pod's own, or nobody's, and no connection to them leaves the pod.
+// Validation are the destinations, one of each family, that lead from the pod's loopback address to the proxy's inbound port
+// whatever the Spec includes or excludes: a pod proves by a connection to each that its rules are there. The addresses are
+// those that the proxy hands inbound traffic from, so they are the pod's own, or nobody's, and no connection to them leaves
+// the pod.
+//
+// The proxy itself is refused there: handing such a connection on to its destination it would dial itself for ever.
 func Validation() []netip.AddrPort {
 	var out []netip.AddrPort
 	for _, p := range passthrough() {
@@ -20,10 +23,19 @@ func Validation() []netip.AddrPort {
 	return out
 }
 
+// validationSources are the addresses that the proof comes from, in the order of Validation.
+func validationSources() []netip.Prefix {
+	return []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32"), netip.MustParsePrefix("::1/128")}
+}
+
 func (b *builder) validation(r *rules) {
-	for _, v := range Validation() {
+	for i, v := range Validation() {
 		p := netip.PrefixFrom(v.Addr(), v.Addr().BitLen())
-		r.add("the pod proving that its rules are there", to(b.spec.InboundPort), oif("lo"), family(p), addr(DstAddr, p), tcp(), port(v.Port()))
+		for _, owner := range b.spec.owners() {
+			r.add("the proxy may not prove the rules: it would dial itself for ever", to(refusedPort), oif("lo"), family(p), addr(DstAddr, p), tcp(), port(v.Port()), owner)
+		}
+		r.add("the pod proving that its rules are there", to(b.spec.InboundPort),
+			oif("lo"), family(p), addr(SrcAddr, validationSources()[i]), addr(DstAddr, p), tcp(), port(v.Port()))
 	}
 }
 

@@ -114,7 +114,11 @@ func testEveryModeAndUser(t *testing.T, file string) {
 				t.Errorf("%s as %d, without rules: code %d, said %q", mode, uid, code, said)
 			}
 			applyRules(t, pod, func(s *iptables.Spec) { s.Mode = mode })
-			if code, said = start(t, file, pod, uid, "--once").end(); code != 0 || !proven.MatchString(said) {
+			code, said = start(t, file, pod, uid, "--once").end()
+			if refused := code == exitMissing && strings.Contains(said, "IPv4: connection refused; IPv6: connection refused"); uid == 1337 && !refused {
+				t.Errorf("%s as the proxy's user: code %d, said %q", mode, code, said)
+			}
+			if uid != 1337 && (code != 0 || !proven.MatchString(said)) {
 				t.Errorf("%s as %d, with rules: code %d, said %q", mode, uid, code, said)
 			}
 		}

@@ -55,7 +55,7 @@ func ours(t *testing.T, ns *netns.NS) (marks string) {
 	t.Helper()
 	err := ns.Do(func() error {
 		script := `nft list tables inet; for f in nft legacy; do for p in iptables ip6tables; do $p-$f-save 2>/dev/null | grep -q PODNET_ && echo $p-$f; done; done
-ip rule | grep -o 'lookup 133'; ip -o addr show lo | grep -o ::6; true`
+ip rule | grep -o 'lookup 15006'; ip -o addr show lo | grep -o ::6; true`
 		out, err := exec.CommandContext(t.Context(), "sh", "-c", script).Output()
 		marks = strings.Join(strings.Fields(string(out)), " ")
 		return err
@@ -94,7 +94,7 @@ func eachPair(t *testing.T, test func(t *testing.T, ns *netns.NS, first, second 
 // A node that changes its backend changes that of the pods that run: the old rules go, once the new ones are in force, and
 // what both need stays.
 func TestABackendTakesOverFromEveryOther(t *testing.T) {
-	want, beside := tproxyRules(t), " lookup 133 ::6"
+	want, beside := tproxyRules(t), " lookup 15006 ::6"
 	marks := map[string]string{
 		"nftables":     "table inet " + iptables.TableName + beside,
 		"iptables nft": "iptables-nft ip6tables-nft" + beside, "iptables legacy": "iptables-legacy ip6tables-legacy" + beside,

@@ -23,8 +23,8 @@ import (
 func serveChain(t *testing.T) (socket string) {
 	t.Helper()
 	c := chainTo(t, nil, "true", nil)
-	genuine := allBackends(t)["nftables"]
-	c.door.core.Load().programmer.Backend, c.door.core.Load().programmer.Namespaces = genuine, genuine
+	b, programmer := allBackends(t)["nftables"], c.door.core.Load().programmer
+	programmer.Backend, programmer.Namespaces = b, b
 	dir, err := os.MkdirTemp("", "cni") //nolint:usetesting // its names are too long for a socket
 	if err != nil {
 		t.Fatal(err)

@@ -51,6 +51,14 @@ func ownCases() map[string]ownCase {
 			"pod 1000 tcp [fd00:10:244:1::5]:8080 = APP:8080", "pod 1000 tcp [fd00:99::34]:80 = PROXY:15001",
 			"pod 0/1337 tcp [fd00:10:244:1::5]:8080 = PROXY:15006", "pod 1337 tcp [fd00:99::34]:80 = WORLD:7000",
 		}},
+		"TPROXY takes virtual machines' traffic for outbound": {families: "4", spec: with(func(s *iptables.Spec) {
+			tproxy(s)
+			s.RerouteInterfaces = []string{"k6t-eth0"}
+			s.IncludeCIDRs = iptables.CIDRs{List: prefixes("93.184.0.0/16")}
+		}), lines: []string{
+			"vm 0 tcp 93.184.216.34:80 = PROXY:15001", "vm 0 tcp 10.8.0.1:80 = WORLD:7000", "vm 0 tcp 10.244.1.5:8080 = APP:8080",
+			"world 0 tcp 10.244.1.5:8080 = PROXY:15006", "pod 1000 tcp 93.184.216.34:80 = PROXY:15001",
+		}},
 		"outbound only": {families: "ds", spec: with(func(s *iptables.Spec) { s.IncludeInboundPorts = iptables.Ports{} }), lines: []string{
 			"world 0 tcp 10.244.1.5:8080 = APP:8080", "world 0 tcp [fd00:10:244:1::5]:8080 = APP:8080",
 			"pod 1000 tcp 93.184.216.34:80 = PROXY:15001", "pod 1000 tcp [fd00:99::34]:80 = PROXY:15001",

@@ -3,6 +3,7 @@ package conformance
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -63,7 +64,15 @@ func TestBehaviourIsAsRecorded(t *testing.T) {
 // compare makes all the probes that a configuration has an answer for and names every one that was answered by another.
 func (w world) compare(t *testing.T, probes []probe, want map[string]string) {
 	t.Helper()
-	got := w.run(t.Context(), probes, want)
+	got := w.run(t.Context(), probes, want, probeTime)
+	// A busy machine may have let the time run out: what should have been answered is asked again, patiently.
+	late := map[string]string{}
+	for row, cell := range want {
+		if answer, ok := got[row]; ok && answer == "NOBODY" && cell != answer {
+			late[row] = cell
+		}
+	}
+	maps.Copy(got, w.run(t.Context(), probes, late, 5*probeTime))
 	for _, p := range probes {
 		if cell, ok := want[p.row()]; ok && got[p.row()] != cell {
 			t.Errorf("%s: answered by %s, want %s", p.row(), got[p.row()], cell)
@@ -75,7 +84,7 @@ func (w world) compare(t *testing.T, probes []probe, want map[string]string) {
 }
 
 // run makes the probes that wanted names, many at a time: most are answered at once, a few must be waited for.
-func (w world) run(ctx context.Context, probes []probe, wanted map[string]string) map[string]string {
+func (w world) run(ctx context.Context, probes []probe, wanted map[string]string, patience time.Duration) map[string]string {
 	got := make(map[string]string, len(wanted))
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -87,7 +96,7 @@ func (w world) run(ctx context.Context, probes []probe, wanted map[string]string
 		wg.Go(func() {
 			gate <- struct{}{}
 			defer func() { <-gate }()
-			answer := w.ask(ctx, p)
+			answer := w.ask(ctx, p, patience)
 			mu.Lock()
 			defer mu.Unlock()
 			got[p.row()] = answer
@@ -97,8 +106,8 @@ func (w world) run(ctx context.Context, probes []probe, wanted map[string]string
 	return got
 }
 
-func (w world) ask(ctx context.Context, p probe) string {
-	ctx, cancel := context.WithTimeout(ctx, probeTime)
+func (w world) ask(ctx context.Context, p probe, patience time.Duration) string {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	owner := kerneltest.Owner{UID: p.UID, GID: p.GID}
 	dst := net.JoinHostPort(p.Dst, fmt.Sprint(p.Port))

@@ -73,6 +73,9 @@ func TestAKilledAgentLeavesWholeRules(t *testing.T) {
 				}
 			}
 			t.Logf("killed %d times: %v", kills, found)
+			if found["old"] == 0 || found["new"] == 0 {
+				t.Errorf("the kills did not fall before and after a change: %v", found)
+			}
 		})
 	}
 }

@@ -1,10 +1,9 @@
 // Package rawnetlink asks the kernel over netlink, in the network namespace of the calling thread. What a namespace holds was
 // written by its pod: no answer is trusted in its form, none is read beyond what was agreed on, and none is waited for beyond
-// the caller's deadline.
+// the time that the caller names.
 package rawnetlink
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -17,12 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const (
-	// answerTimeout holds where the caller has no deadline: the kernel answers in microseconds.
-	answerTimeout = 5 * time.Second
-	// bufferSize is more than the kernel puts into one datagram.
-	bufferSize = 1 << 16
-)
+// bufferSize is more than the kernel puts into one datagram.
+const bufferSize = 1 << 15
 
 // Request is one message to the kernel.
 type Request struct {
@@ -88,10 +83,10 @@ func (r Request) marshal(sequence int) []byte {
 	return append(m, body...)
 }
 
-// Ask sends requests at once and gives the answer to each, in their order. Every request that is not Silent must be one that
+// Ask sends requests at once and gives the answer to each, in their order; it waits until end and no longer. Every request that is not Silent must be one that
 // the kernel answers once: it asks for one object, or has NLM_F_ACK.
-func Ask(ctx context.Context, protocol int, requests ...Request) ([]Answer, error) {
-	c, err := dial(ctx, protocol)
+func Ask(end time.Time, protocol int, requests ...Request) ([]Answer, error) {
+	c, err := dial(end, protocol)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +96,7 @@ func Ask(ctx context.Context, protocol int, requests ...Request) ([]Answer, erro
 	for i, r := range requests {
 		all = append(all, r.marshal(i)...)
 		if !r.Silent {
-			open[uint32(i)] = true //nolint:gosec // a few requests
+			open[uint32(i)] = true
 		}
 	}
 	if err := c.send(all); err != nil {
@@ -125,9 +120,9 @@ func Ask(ctx context.Context, protocol int, requests ...Request) ([]Answer, erro
 	return answers, nil
 }
 
-// Dump asks for all objects of a kind and gives each to f, until f says no.
-func Dump(ctx context.Context, protocol int, r Request, f func(body []byte) (more bool)) error {
-	c, err := dial(ctx, protocol)
+// Dump asks for all objects of a kind and gives each to f, until f says no, or end comes.
+func Dump(end time.Time, protocol int, r Request, f func(body []byte) (more bool)) error {
+	c, err := dial(end, protocol)
 	if err != nil {
 		return err
 	}
@@ -168,21 +163,17 @@ func take(m syscall.NetlinkMessage) (body []byte, ended bool, err error) {
 
 // conn is a socket in the namespace of the thread that made it.
 type conn struct {
-	ctx context.Context //nolint:containedctx // a conn lives for one call
 	fd  int
 	buf []byte
 	end time.Time
 }
 
-func dial(ctx context.Context, protocol int) (*conn, error) {
+func dial(end time.Time, protocol int) (*conn, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
 	if err != nil {
 		return nil, fmt.Errorf("open netlink socket: %w", err)
 	}
-	c := &conn{ctx: ctx, fd: fd, buf: make([]byte, bufferSize), end: time.Now().Add(answerTimeout)}
-	if end, ok := ctx.Deadline(); ok && end.Before(c.end) {
-		c.end = end
-	}
+	c := &conn{fd: fd, buf: make([]byte, bufferSize), end: end}
 	// Strict checking has the kernel itself leave out routes of other tables. One that does not know it is not asked in vain.
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
 	return c, nil
@@ -200,8 +191,8 @@ func (c *conn) send(data []byte) error {
 func (c *conn) receive() ([]syscall.NetlinkMessage, error) {
 	const what = "read the kernel's answer over netlink"
 	left := time.Until(c.end)
-	if err := c.ctx.Err(); err != nil || left <= 0 {
-		return nil, fmt.Errorf("%s: %w", what, errors.Join(err, os.ErrDeadlineExceeded))
+	if left <= 0 {
+		return nil, fmt.Errorf("%s: %w", what, os.ErrDeadlineExceeded)
 	}
 	limit := unix.NsecToTimeval(max(left, time.Microsecond).Nanoseconds())
 	if err := unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit); err != nil {

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -14,6 +15,9 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/rawnetlink"
 )
+
+// limit is what a look may take where the caller does not say; the kernel answers in microseconds.
+const limit = 2 * time.Second
 
 // chain is a chain of another project, by which its rules are recognised, and the table of iptables that it stands in.
 type chain struct{ owner, table, name string }
@@ -60,8 +64,20 @@ func places() []place {
 // Find looks for the rules of other projects in a namespace; nil says that there are none. An empty chain that nothing jumps to
 // redirects nothing, and does not count.
 func Find(ctx context.Context, ns *netns.NS) (found *podnet.ProgrammedByOthersError, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("look for the rules of other projects: %w", err)
+	}
+	end := time.Now().Add(limit)
+	if asked, ok := ctx.Deadline(); ok && asked.Before(end) {
+		end = asked
+	}
+	return FindUntil(end, ns)
+}
+
+// FindUntil is Find for callers that have a time limit instead of a context.
+func FindUntil(end time.Time, ns *netns.NS) (found *podnet.ProgrammedByOthersError, err error) {
 	err = ns.Do(func() error {
-		if found, err = findNative(ctx); err != nil || found != nil {
+		if found, err = findNative(end); err != nil || found != nil {
 			return err
 		}
 		found = findLegacy()
@@ -75,7 +91,7 @@ func Find(ctx context.Context, ns *netns.NS) (found *podnet.ProgrammedByOthersEr
 
 // findNative asks nf_tables, which also holds what iptables of the nft flavour writes: for the tables first, and for chains
 // of those that are there.
-func findNative(ctx context.Context) (*podnet.ProgrammedByOthersError, error) {
+func findNative(end time.Time) (*podnet.ProgrammedByOthersError, error) {
 	var candidates []chain
 	var where []place
 	var requests []rawnetlink.Request
@@ -89,7 +105,7 @@ func findNative(ctx context.Context) (*podnet.ProgrammedByOthersError, error) {
 			requests = append(requests, get(unix.NFT_MSG_GETTABLE, p, rawnetlink.Text(unix.NFTA_TABLE_NAME, c.table)))
 		}
 	}
-	answers, err := ask(ctx, requests)
+	answers, err := ask(end, requests)
 	if err != nil {
 		return nil, err
 	}
@@ -109,10 +125,10 @@ func findNative(ctx context.Context) (*podnet.ProgrammedByOthersError, error) {
 			}
 		}
 	}
-	return findChains(ctx, more, moreAt)
+	return findChains(end, more, moreAt)
 }
 
-func findChains(ctx context.Context, candidates []chain, where []place) (*podnet.ProgrammedByOthersError, error) {
+func findChains(end time.Time, candidates []chain, where []place) (*podnet.ProgrammedByOthersError, error) {
 	if len(candidates) == 0 {
 		return nil, nil //nolint:nilnil // nothing found, as Find says
 	}
@@ -121,7 +137,7 @@ func findChains(ctx context.Context, candidates []chain, where []place) (*podnet
 		requests = append(requests, get(unix.NFT_MSG_GETCHAIN, where[i],
 			rawnetlink.Text(unix.NFTA_CHAIN_TABLE, c.table), rawnetlink.Text(unix.NFTA_CHAIN_NAME, c.name)))
 	}
-	answers, err := ask(ctx, requests)
+	answers, err := ask(end, requests)
 	if err != nil {
 		return nil, err
 	}
@@ -140,8 +156,8 @@ func get(kind uint16, p place, attributes ...[]byte) rawnetlink.Request {
 }
 
 // ask gives no answers where the kernel has no nf_tables.
-func ask(ctx context.Context, requests []rawnetlink.Request) ([]rawnetlink.Answer, error) {
-	answers, err := rawnetlink.Ask(ctx, unix.NETLINK_NETFILTER, requests...)
+func ask(end time.Time, requests []rawnetlink.Request) ([]rawnetlink.Answer, error) {
+	answers, err := rawnetlink.Ask(end, unix.NETLINK_NETFILTER, requests...)
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
 		return nil, nil
 	}

@@ -62,7 +62,7 @@ func findLegacy() *podnet.ProgrammedByOthersError {
 // tables are those that the namespace of the calling thread has, of the ones that any project writes to. Without the kernel
 // module there is no such file, and no table.
 func (f legacyFamily) tables() (out []string) {
-	file, err := os.Open("/proc/thread-self/net/" + f.names) //nolint:gosec // one of two files of the kernel
+	file, err := os.Open("/proc/thread-self/net/" + f.names)
 	if err != nil {
 		return nil
 	}

@@ -32,6 +32,7 @@ func payloads() map[fieldAt]expr.Payload {
 		{iptables.DstAddr, iptables.IPv6}: {DestRegister: reg, Base: network, Offset: 24, Len: 16},
 		{iptables.SrcPort, 0}:             {DestRegister: reg, Base: transport, Offset: 0, Len: 2},
 		{iptables.DstPort, 0}:             {DestRegister: reg, Base: transport, Offset: 2, Len: 2},
+		{iptables.TCPFlags, 0}:            {DestRegister: reg, Base: transport, Offset: 13, Len: 1},
 	}
 }
 
@@ -46,7 +47,9 @@ func metas() map[iptables.Field]expr.MetaKey {
 
 // cts are the fields of the packet's connection.
 func cts() map[iptables.Field]expr.CtKey {
-	return map[iptables.Field]expr.CtKey{iptables.ConnMark: expr.CtKeyMARK, iptables.State: expr.CtKeySTATE}
+	return map[iptables.Field]expr.CtKey{
+		iptables.ConnMark: expr.CtKeyMARK, iptables.State: expr.CtKeySTATE, iptables.Direction: expr.CtKeyDIRECTION,
+	}
 }
 
 // load gives the expression that puts a field into the register.
@@ -60,7 +63,7 @@ func load(f iptables.Field, family uint32) expr.Any {
 	if f == iptables.SrcType {
 		return &expr.Fib{Register: reg, FlagSADDR: true, ResultADDRTYPE: true}
 	}
-	if f == iptables.SrcPort || f == iptables.DstPort {
+	if f == iptables.SrcPort || f == iptables.DstPort || f == iptables.TCPFlags {
 		family = 0
 	}
 	p := payloads()[fieldAt{f, family}]
@@ -111,7 +114,7 @@ const (
 // value gives the bytes that the register is compared with, in the byte order that the kernel keeps the field in.
 func value(c iptables.Cond) []byte {
 	switch c.Field {
-	case iptables.Family, iptables.Protocol:
+	case iptables.Family, iptables.Protocol, iptables.TCPFlags, iptables.Direction:
 		return binary.BigEndian.AppendUint32(nil, c.Num)[3:]
 	case iptables.SrcPort, iptables.DstPort:
 		return binary.BigEndian.AppendUint32(nil, c.Num)[2:]
@@ -129,6 +132,8 @@ func value(c iptables.Cond) []byte {
 // mask gives the bits of the field that count, or nil for all.
 func mask(c iptables.Cond) []byte {
 	switch {
+	case c.Field == iptables.TCPFlags:
+		return []byte{iptables.OpeningMask}
 	case c.Field == iptables.State:
 		return binaryutil.NativeEndian.PutUint32(c.Num)
 	case c.Prefix.IsValid() && !c.Prefix.IsSingleIP():

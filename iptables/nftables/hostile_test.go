@@ -131,12 +131,12 @@ func TestRulesThatDoSomethingElseAreSeenAndMended(t *testing.T) {
 	want := rules(t, func(s *iptables.Spec) {
 		s.Mode, s.LoopbackCIDR = iptables.ModeTProxy, netip.MustParsePrefix("127.0.0.0/8")
 	})
-	zero := []byte{0, 0, 0, 1}
+	bit := func(e *expr.Bitwise) []byte { return append(make([]byte, e.Len-1), 1) }
 	cases := map[string]spoil{
 		"another comparison": altered(want, func(e *expr.Cmp) bool { e.Op = expr.CmpOpGte; return true }),
 		"the opposite":       altered(want, func(e *expr.Cmp) bool { e.Op ^= expr.CmpOpNeq; return true }),
-		"bits turned over":   altered(want, func(e *expr.Bitwise) bool { e.Xor = zero; return true }),
-		"another mask":       altered(want, func(e *expr.Bitwise) bool { e.Mask = zero; return true }),
+		"bits turned over":   altered(want, func(e *expr.Bitwise) bool { e.Xor = bit(e); return true }),
+		"another mask":       altered(want, func(e *expr.Bitwise) bool { e.Mask = bit(e); return true }),
 		"another register":   altered(want, otherRegister()),
 		"what comes first":   altered(want, func(e *expr.Meta) bool { e.Key = expr.MetaKeyPRIORITY; return true }),
 		"another set": altered(want, func(e *expr.Lookup) bool {

@@ -14,8 +14,10 @@ import (
 const (
 	// sizeofNfgenmsg is the size of the header in front of the attributes (struct nfgenmsg).
 	sizeofNfgenmsg = 4
-	// bufferSize holds whatever the kernel sends at once: it makes 32 KiB at most (netlink_dump).
+	// bufferSize holds whatever the kernel sends at once of a listing: it makes 32 KiB at most (netlink_dump).
 	bufferSize = 1 << 16
+	// answerSize holds a single answer (NLMSG_GOODSIZE).
+	answerSize = 1 << 13
 	// answerSeconds is how long the kernel may take to have an answer ready. It has one by the time that it has taken the question.
 	answerSeconds = 1
 )
@@ -38,7 +40,7 @@ type socket struct {
 }
 
 func dial(ns *netns.NS) (*socket, error) {
-	s := &socket{ns: ns, fd: -1, buffer: make([]byte, bufferSize)}
+	s := &socket{ns: ns, fd: -1, buffer: make([]byte, answerSize)}
 	return s, s.reopen()
 }
 
@@ -137,6 +139,9 @@ func (s *socket) list(ctx context.Context, kind uint16, attrs []byte, visit func
 		return err
 	}
 	s.unread = true
+	if len(s.buffer) < bufferSize {
+		s.buffer = make([]byte, bufferSize)
+	}
 	for done := false; !done; {
 		err := s.receive(ctx, func(m message) error {
 			if m.flags&unix.NLM_F_DUMP_INTR != 0 {

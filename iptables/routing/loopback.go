@@ -1,20 +1,88 @@
 package routing
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
+	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/internal/rawnetlink"
+	"istio-pod-network-controller/iptables"
 )
+
+// loIndex is the index of lo in every network namespace (the kernel's LOOPBACK_IFINDEX), whatever name it has.
+const loIndex = 1
+
+// namespace is that of the calling thread, with what it was found to hold of what may be ours.
+type namespace struct {
+	end    time.Time
+	up     bool           // lo is up
+	addrs  []netip.Prefix // of those that may be ours, and ::1
+	policy []holding
+}
+
+// look reads all that may be ours: addresses one by one, for a pod may have added any number of others.
+func (n *namespace) look() error {
+	asked := append(slices.Clone(iptables.LoopbackAddrs()), netip.PrefixFrom(netip.IPv6Loopback(), 128))
+	requests := []rawnetlink.Request{{Kind: unix.RTM_GETLINK, Header: linkHeader(0)}}
+	for _, p := range asked {
+		requests = append(requests, rawnetlink.Request{
+			Kind: unix.RTM_GETADDR, Header: addrHeader(0, p.Addr(), 0), Attributes: [][]byte{rawnetlink.Bytes(unix.IFA_ADDRESS, p.Addr().AsSlice())},
+		})
+	}
+	answers, err := rawnetlink.Ask(n.end, unix.NETLINK_ROUTE, requests...)
+	if err != nil {
+		return err
+	}
+	if answers[0].Err != nil {
+		return fmt.Errorf("find lo: %w", answers[0].Err)
+	}
+	n.up = len(answers[0].Body) >= unix.SizeofIfInfomsg && binary.NativeEndian.Uint32(answers[0].Body[8:])&unix.IFF_UP != 0
+	n.addrs = nil
+	for i, a := range answers[1:] {
+		// No answer, whatever the error: the kernel has no such address, or no IPv6.
+		if len(a.Body) >= unix.SizeofIfAddrmsg && int(a.Body[1]) == asked[i].Bits() && binary.NativeEndian.Uint32(a.Body[4:]) == loIndex {
+			n.addrs = append(n.addrs, asked[i])
+		}
+	}
+	return n.readPolicy()
+}
+
+// raise sets lo up, and looks again at what that has changed.
+func (n *namespace) raise() error {
+	if n.up {
+		return nil
+	}
+	err := n.change(rawnetlink.Request{Kind: unix.RTM_NEWLINK, Header: linkHeader(unix.IFF_UP)})
+	if err != nil {
+		return fmt.Errorf("set lo up: %w", err)
+	}
+	return n.look()
+}
+
+// change makes one request and gives the kernel's refusal.
+func (n *namespace) change(r rawnetlink.Request) error {
+	r.Flags |= unix.NLM_F_ACK
+	answers, err := rawnetlink.Ask(n.end, unix.NETLINK_ROUTE, r)
+	if err != nil {
+		return err
+	}
+	return answers[0].Err
+}
+
+// hasIPv6 reports whether IPv6 is on for lo: the kernel itself puts ::1 there when it is. While lo is down nobody can say.
+func (n *namespace) hasIPv6() bool {
+	return !n.up || slices.Contains(n.addrs, netip.PrefixFrom(netip.IPv6Loopback(), 128))
+}
 
 // settled lists those of want that lo had, or cannot have.
 func (n *namespace) settled(want []netip.Prefix) (found []netip.Prefix) {
 	for _, p := range want {
-		if slices.Contains(n.addrs, p) || !n.possible(p) {
+		if slices.Contains(n.addrs, p) || !n.hasIPv6() {
 			found = append(found, p)
 		}
 	}
@@ -22,41 +90,55 @@ func (n *namespace) settled(want []netip.Prefix) (found []netip.Prefix) {
 }
 
 // addLoopback adds the addresses that lo lacks and gives them back, so that a caller whose next step fails can undo it.
-// An IPv6 address is left out where the namespace has IPv6 switched off on lo: nothing could use it.
+// An address is left out where the namespace has IPv6 switched off on lo: nothing could use it.
 func (n *namespace) addLoopback(want []netip.Prefix) (added []netip.Prefix, err error) {
 	settled := n.settled(want)
 	for _, p := range want {
 		if slices.Contains(settled, p) {
 			continue
 		}
-		if err := n.AddrAdd(n.lo, addrOf(p)); err != nil && !errors.Is(err, unix.EEXIST) {
+		// NODAD: usable at once. Nobody else can have an address of lo.
+		switch err := n.change(addrRequest(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, p, unix.IFA_F_NODAD)); {
+		case err == nil:
+			added = append(added, p)
+		case !errors.Is(err, unix.EEXIST): // somebody else was faster, and it is theirs
 			return added, fmt.Errorf("add address %s to lo: %w", p, err)
 		}
-		added = append(added, p)
 	}
 	return added, nil
 }
 
-// removeLoopback takes addresses away from lo; one that is not there is success. It tells whether one was there.
+// removeLoopback takes addresses away from lo; one that is not there is success. It reports whether one was there.
 func (n *namespace) removeLoopback(addrs []netip.Prefix) (removed bool, err error) {
 	for _, p := range addrs {
-		switch err := n.AddrDel(n.lo, addrOf(p)); {
+		switch err := n.change(addrRequest(unix.RTM_DELADDR, 0, p, 0)); {
 		case err == nil:
 			removed = true
-		case !errors.Is(err, unix.EADDRNOTAVAIL):
+		case !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.EOPNOTSUPP):
 			return removed, fmt.Errorf("remove address %s from lo: %w", p, err)
 		}
 	}
 	return removed, nil
 }
 
-// possible tells whether lo can take an address of p's family.
-func (n *namespace) possible(p netip.Prefix) bool { return p.Addr().Is4() || n.hasIPv6() }
-
-func addrOf(p netip.Prefix) *netlink.Addr {
-	bits := p.Addr().BitLen()
-	return &netlink.Addr{
-		IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), bits)}, Scope: unix.RT_SCOPE_HOST,
-		Flags: unix.IFA_F_NODAD, // usable at once: nobody else can have an address of lo
+func addrRequest(kind, flags uint16, p netip.Prefix, addrFlags byte) rawnetlink.Request {
+	return rawnetlink.Request{
+		Kind: kind, Flags: flags, Header: addrHeader(byte(p.Bits()), p.Addr(), addrFlags), //nolint:gosec // at most 128
+		Attributes: [][]byte{rawnetlink.Bytes(unix.IFA_LOCAL, p.Addr().AsSlice()), rawnetlink.Bytes(unix.IFA_ADDRESS, p.Addr().AsSlice())},
 	}
+}
+
+// addrHeader is a struct ifaddrmsg.
+func addrHeader(bits byte, a netip.Addr, flags byte) []byte {
+	family := byte(unix.AF_INET6)
+	if a.Is4() {
+		family = unix.AF_INET
+	}
+	return binary.NativeEndian.AppendUint32([]byte{family, bits, flags, 0}, loIndex)
+}
+
+// linkHeader is a struct ifinfomsg that names lo, and flags to set.
+func linkHeader(flags uint32) []byte {
+	h := binary.NativeEndian.AppendUint32([]byte{unix.AF_UNSPEC, 0, 0, 0}, loIndex)
+	return binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(h, flags), flags)
 }

@@ -1,18 +1,15 @@
 package routing
 
 import (
-	"net/netip"
 	"os"
-	"slices"
+	"os/exec"
+	"strings"
 	"testing"
 
 	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/iptables"
 )
-
-func want() []netip.Prefix {
-	return []netip.Prefix{netip.MustParsePrefix("::6/128"), netip.MustParsePrefix("10.255.255.1/32")}
-}
 
 // open is one visit to the namespace.
 func open(t *testing.T, ns *netns.NS, f func(*namespace) error) {
@@ -22,38 +19,44 @@ func open(t *testing.T, ns *netns.NS, f func(*namespace) error) {
 	}
 }
 
-func wantSettled(t *testing.T, ns *netns.NS, step string, asked, want []netip.Prefix) {
+// shell runs a script inside ns, with input, and gives what it printed.
+func shell(t *testing.T, ns *netns.NS, script, input string) string {
 	t.Helper()
-	open(t, ns, func(n *namespace) error {
-		if have := n.settled(asked); !slices.Equal(have, want) {
-			t.Errorf("%s: have %v, want %v", step, have, want)
-		}
-		return nil
+	var out []byte
+	err := ns.Do(func() (err error) {
+		cmd := exec.CommandContext(t.Context(), "sh", "-ec", script)
+		cmd.Stdin = strings.NewReader(input)
+		out, err = cmd.CombinedOutput()
+		return err
 	})
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", script, err, out)
+	}
+	return string(out)
 }
 
 func TestLoopbackAddressesComeAndGo(t *testing.T) {
 	ns := kerneltest.New(t)
-	wantSettled(t, ns, "before", want(), nil)
-	for i, count := range []int{2, 0} {
+	wantRead(t, ns, "before", iptables.Ruleset{})
+	for i, count := range []int{1, 0} {
 		open(t, ns, func(n *namespace) error {
-			added, err := n.addLoopback(want())
+			added, err := n.addLoopback(iptables.LoopbackAddrs())
 			if len(added) != count {
 				t.Errorf("time %d: added %v", i, added)
 			}
 			return err
 		})
-		wantSettled(t, ns, "added", want(), want())
+		wantRead(t, ns, "added", redirect())
 	}
 	for i, was := range []bool{true, false} {
 		open(t, ns, func(n *namespace) error {
-			removed, err := n.removeLoopback(want())
+			removed, err := n.removeLoopback(iptables.LoopbackAddrs())
 			if removed != was {
 				t.Errorf("time %d: removed %v", i, removed)
 			}
 			return err
 		})
-		wantSettled(t, ns, "removed", want(), nil)
+		wantRead(t, ns, "removed", iptables.Ruleset{})
 	}
 }
 
@@ -61,17 +64,15 @@ func TestLoopbackAddressesComeAndGo(t *testing.T) {
 func TestWithoutIPv6TheAddressIsLeftOut(t *testing.T) {
 	ns := kerneltest.New(t)
 	switchIPv6(t, ns, "1")
-	v6 := want()[:1]
-	open(t, ns, func(n *namespace) error {
-		added, err := n.addLoopback(v6)
-		if len(added) != 0 {
-			t.Errorf("added %v", added)
-		}
-		return err
-	})
-	wantSettled(t, ns, "an address that cannot be there is not missing", v6, v6)
+	for _, want := range []iptables.Ruleset{redirect(), tproxy(), redirect()} {
+		end(t, prepare(t, ns, want).Finish())
+		wantRead(t, ns, "an address that cannot be there is not missing", want)
+	}
+	if out := shell(t, ns, "ip -6 addr show lo", ""); out != "" {
+		t.Error(out)
+	}
 	switchIPv6(t, ns, "0")
-	wantSettled(t, ns, "IPv6 is back, and the address is missed", v6, nil)
+	wantRead(t, ns, "IPv6 is back, and the address is missed", iptables.Ruleset{})
 }
 
 func switchIPv6(t *testing.T, ns *netns.NS, disabled string) {
@@ -79,5 +80,50 @@ func switchIPv6(t *testing.T, ns *netns.NS, disabled string) {
 	err := ns.Do(func() error { return os.WriteFile("/proc/sys/net/ipv6/conf/lo/disable_ipv6", []byte(disabled), 0o600) })
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A runtime may ask before it has set lo up. What it does later then changes nothing; and lo that goes down is drift.
+func TestWhatComesBeforeLoIsUpIsWhole(t *testing.T) {
+	for name, want := range map[string]iptables.Ruleset{"REDIRECT": redirect(), "TPROXY": tproxy()} {
+		t.Run(name, func(t *testing.T) {
+			ns := kerneltest.New(t)
+			shell(t, ns, "ip link set lo down", "")
+			wantRead(t, ns, "before", iptables.Ruleset{})
+			end(t, prepare(t, ns, want).Finish())
+			wantRead(t, ns, "written", want)
+			shell(t, ns, "ip link set lo up", "")
+			wantRead(t, ns, "lo is set up again", want)
+			shell(t, ns, "ip link set lo down", "")
+			wantRead(t, ns, "lo is down", iptables.Ruleset{})
+			end(t, prepare(t, ns, want).Finish())
+			wantRead(t, ns, "mended", want)
+		})
+	}
+}
+
+// Where Istio has rules, it has added the same address.
+func TestAnAddressThatOthersNeedStays(t *testing.T) {
+	ns := kerneltest.New(t)
+	end(t, prepare(t, ns, tproxy()).Finish())
+	shell(t, ns, `ip rule add fwmark 1337 lookup 133; ip route add local default dev lo table 133
+nft 'add table inet istio-proxy-nat; add chain inet istio-proxy-nat output'`, "")
+	for _, want := range []bool{true, false} {
+		if removed, err := Remove(ns); err != nil || removed != want {
+			t.Errorf("removed %v, error %v; want %v", removed, err, want)
+		}
+	}
+	out := shell(t, ns, "ip -6 addr show lo; ip rule; ip route show table 133; ip -6 rule", "")
+	for _, part := range []string{"::6/128", "fwmark 0x539 lookup 133", "local default dev lo"} {
+		if !strings.Contains(out, part) {
+			t.Errorf("%s is gone:\n%s", part, out)
+		}
+	}
+	if strings.Contains(out, "lookup 15006") {
+		t.Error(out)
+	}
+	shell(t, ns, "nft delete table inet istio-proxy-nat", "")
+	if removed, err := Remove(ns); err != nil || !removed {
+		t.Errorf("without the others: removed %v, error %v", removed, err)
 	}
 }

@@ -1,42 +1,73 @@
 package routing
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"istio-pod-network-controller/internal/rawnetlink"
 	"istio-pod-network-controller/iptables"
 )
 
-// holding is what a namespace has of a policy route in one family. Whole, that is one rule and one route.
+const (
+	// rulePriority puts our rule behind the one for local addresses, and before those by which others choose an interface.
+	rulePriority = 1000
+	// maxRead bounds how many rules and routes are looked at. Rules come in the order of their priorities.
+	maxRead = 4096
+	// sizes of the headers in front of the attributes (struct fib_rule_hdr, struct rtmsg)
+	headerSize = 12
+	// invert is FIB_RULE_INVERT.
+	invert = 2
+)
+
+// holding is what a namespace has of a policy route in one family: all that leads to its table, and all that stands in it.
 type holding struct {
 	iptables.PolicyRoute
-	family int
-	rules  []netlink.Rule
-	routes []netlink.Route
+	family        byte
+	rules, routes []found
 }
+
+// found is a rule or a route. Exact is one that we would write, to the last attribute.
+type found struct {
+	exact  bool
+	remove rawnetlink.Request
+}
+
+// whole reports whether there is our rule and our route, and nothing else.
+func (h holding) whole() bool { return exactly(h.rules) && exactly(h.routes) }
+
+func exactly(f []found) bool { return len(f) == 1 && f[0].exact }
 
 // in says of an error which family it is about.
 func (h holding) in(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("policy route of %s: %w", map[int]string{unix.AF_INET: "IPv4", unix.AF_INET6: "IPv6"}[h.family], err)
+	return fmt.Errorf("policy route of %s: %w", map[byte]string{unix.AF_INET: "IPv4", unix.AF_INET6: "IPv6"}[h.family], err)
+}
+
+// families are those that the namespace has.
+func (n *namespace) families() []byte {
+	if n.hasIPv6() {
+		return []byte{unix.AF_INET, unix.AF_INET6}
+	}
+	return []byte{unix.AF_INET}
 }
 
 // readPolicy finds what there is of every policy route that may be ours.
 func (n *namespace) readPolicy() (err error) {
+	n.policy = nil
 	for _, p := range iptables.PolicyRoutes() {
 		for _, family := range n.families() {
 			h := holding{PolicyRoute: p, family: family}
-			if h.rules, err = n.RuleListFiltered(family, h.rule(), netlink.RT_FILTER_MARK|netlink.RT_FILTER_TABLE); err != nil {
+			if h.rules, err = n.list(unix.RTM_GETRULE, h, nil, h.rule); err != nil {
 				return h.in(fmt.Errorf("list rules: %w", err))
 			}
-			if h.routes, err = n.RouteListFiltered(family, &netlink.Route{Table: p.Table}, netlink.RT_FILTER_TABLE); err != nil {
+			table := [][]byte{rawnetlink.Number(unix.RTA_TABLE, uint32(p.Table))} //nolint:gosec // a table's number
+			if h.routes, err = n.list(unix.RTM_GETROUTE, h, table, h.route); err != nil {
 				return h.in(fmt.Errorf("list routes: %w", err))
 			}
 			n.policy = append(n.policy, h)
@@ -45,12 +76,97 @@ func (n *namespace) readPolicy() (err error) {
 	return nil
 }
 
+// list reads rules or routes, and keeps those that take knows.
+func (n *namespace) list(kind uint16, h holding, attributes [][]byte, take func([]byte, map[uint16][]byte) (found, bool)) (out []found, err error) {
+	read := 0
+	request := rawnetlink.Request{Kind: kind, Header: h.header(0, 0, 0), Attributes: attributes}
+	err = rawnetlink.Dump(n.end, unix.NETLINK_ROUTE, request, func(body []byte) bool {
+		if read++; len(body) >= headerSize && body[0] == h.family {
+			if f, ok := take(body[:headerSize], rawnetlink.Attributes(body[headerSize:])); ok {
+				out = append(out, f)
+			}
+		}
+		return read < maxRead
+	})
+	if errors.Is(err, unix.ENOENT) { // there is no such table
+		return nil, nil
+	}
+	return out, err
+}
+
+// header is a struct rtmsg, and a struct fib_rule_hdr. The table's number does not fit; it is an attribute.
+func (h holding) header(protocol, scope, kind byte) []byte {
+	return []byte{h.family, 0, 0, 0, 0, protocol, scope, kind, 0, 0, 0, 0}
+}
+
+// rule takes one that leads to our table.
+func (h holding) rule(header []byte, attributes map[uint16][]byte) (found, bool) {
+	if number(attributes[unix.FRA_TABLE]) != uint32(h.Table) { //nolint:gosec // a table's number
+		return found{}, false
+	}
+	flags := binary.NativeEndian.Uint32(header[8:])
+	f := found{remove: rawnetlink.Request{Kind: unix.RTM_DELRULE, Header: h.header(0, 0, 0), Attributes: [][]byte{
+		rawnetlink.Number(unix.FRA_TABLE, uint32(h.Table)), rawnetlink.Number(unix.FRA_PRIORITY, number(attributes[unix.FRA_PRIORITY])), //nolint:gosec // as above
+	}}}
+	plain := header[1]|header[2]|header[3] == 0 && header[7] == unix.FR_ACT_TO_TBL && flags&invert == 0
+	f.exact = plain && h.exactRule(attributes)
+	return f, true
+}
+
+// exactRule compares all that a rule has. An attribute that we would not write is one that narrows the rule.
+func (h holding) exactRule(attributes map[uint16][]byte) bool {
+	want := map[uint16]uint32{
+		unix.FRA_TABLE: uint32(h.Table), unix.FRA_FWMARK: h.Mark, unix.FRA_FWMASK: 1<<32 - 1, unix.FRA_PRIORITY: rulePriority, //nolint:gosec // as above
+		unix.FRA_SUPPRESS_PREFIXLEN: 1<<32 - 1, // none
+	}
+	for kind := range attributes {
+		if _, ok := want[kind]; !ok && kind != unix.FRA_PROTOCOL {
+			return false
+		}
+	}
+	for kind, n := range want {
+		if value, ok := attributes[kind]; kind != unix.FRA_SUPPRESS_PREFIXLEN && !ok || ok && number(value) != n {
+			return false
+		}
+	}
+	return true
+}
+
+// route takes one that stands in our table.
+func (h holding) route(header []byte, attributes map[uint16][]byte) (found, bool) {
+	if number(attributes[unix.RTA_TABLE]) != uint32(h.Table) { //nolint:gosec // a table's number
+		return found{}, false
+	}
+	remove := h.header(0, unix.RT_SCOPE_NOWHERE, 0)
+	remove[1], remove[3] = header[1], header[3]
+	f := found{remove: rawnetlink.Request{Kind: unix.RTM_DELROUTE, Header: remove, Attributes: [][]byte{
+		rawnetlink.Number(unix.RTA_TABLE, uint32(h.Table)), //nolint:gosec // as above
+	}}}
+	if dst := attributes[unix.RTA_DST]; len(dst) > 0 {
+		f.remove.Attributes = append(f.remove.Attributes, rawnetlink.Bytes(unix.RTA_DST, dst))
+	}
+	if metric := attributes[unix.RTA_PRIORITY]; len(metric) == 4 {
+		f.remove.Attributes = append(f.remove.Attributes, rawnetlink.Number(unix.RTA_PRIORITY, number(metric)))
+	}
+	plain := []uint16{unix.RTA_TABLE, unix.RTA_OIF, unix.RTA_PRIORITY, unix.RTA_CACHEINFO, unix.RTA_PREF}
+	f.exact = header[1]|header[2]|header[3] == 0 && header[7] == unix.RTN_LOCAL && number(attributes[unix.RTA_OIF]) == loIndex
+	for kind := range attributes {
+		f.exact = f.exact && slices.Contains(plain, kind)
+	}
+	return f, true
+}
+
+func number(attribute []byte) uint32 {
+	if len(attribute) != 4 {
+		return 0
+	}
+	return binary.NativeEndian.Uint32(attribute)
+}
+
 // whole lists the policy routes that were there whole, in each family that the namespace has.
 func (n *namespace) whole() []iptables.PolicyRoute {
 	return slices.DeleteFunc(iptables.PolicyRoutes(), func(p iptables.PolicyRoute) bool {
-		return slices.ContainsFunc(n.policy, func(h holding) bool {
-			return h.PolicyRoute == p && (len(h.rules) != 1 || len(h.routes) != 1)
-		})
+		return slices.ContainsFunc(n.policy, func(h holding) bool { return h.PolicyRoute == p && !h.whole() })
 	})
 }
 
@@ -61,7 +177,7 @@ func (n *namespace) others(keep []iptables.PolicyRoute) []holding {
 	})
 }
 
-// addPolicy adds what is missing of want; the route comes before the rule that leads to it.
+// addPolicy makes those of want whole.
 func (n *namespace) addPolicy(want []iptables.PolicyRoute) error {
 	for _, h := range n.policy {
 		if !slices.Contains(want, h.PolicyRoute) {
@@ -74,55 +190,57 @@ func (n *namespace) addPolicy(want []iptables.PolicyRoute) error {
 	return nil
 }
 
+// complete puts our rule and our route in the place of whatever else there is; the route comes before the rule that leads to it.
 func (n *namespace) complete(h holding) error {
-	if len(h.routes) == 0 {
-		if err := n.RouteAdd(h.route(n.lo)); err != nil && !errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("add route to table %d: %w", h.Table, err)
-		}
+	oif := rawnetlink.Number(unix.RTA_OIF, loIndex)
+	table := rawnetlink.Number(unix.RTA_TABLE, uint32(h.Table)) //nolint:gosec // a table's number
+	scope := map[byte]byte{unix.AF_INET: unix.RT_SCOPE_HOST}[h.family]
+	route := rawnetlink.Request{
+		Kind: unix.RTM_NEWROUTE, Header: h.header(unix.RTPROT_BOOT, scope, unix.RTN_LOCAL), Attributes: [][]byte{table, oif},
 	}
-	if len(h.rules) == 0 {
-		if err := n.RuleAdd(h.rule()); err != nil && !errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("add rule for mark %d: %w", h.Mark, err)
-		}
+	if err := n.replace(h.routes, route); err != nil {
+		return fmt.Errorf("write route of table %d: %w", h.Table, err)
 	}
-	return n.remove(h.rules[min(1, len(h.rules)):], h.routes[min(1, len(h.routes)):]) // doubles
+	rule := rawnetlink.Request{Kind: unix.RTM_NEWRULE, Header: h.header(0, 0, unix.FR_ACT_TO_TBL), Attributes: [][]byte{
+		rawnetlink.Number(unix.FRA_TABLE, uint32(h.Table)), rawnetlink.Number(unix.FRA_FWMARK, h.Mark), //nolint:gosec // as above
+		rawnetlink.Number(unix.FRA_FWMASK, 1<<32-1), rawnetlink.Number(unix.FRA_PRIORITY, rulePriority),
+	}}
+	if err := n.replace(h.rules, rule); err != nil {
+		return fmt.Errorf("write rule for mark %d: %w", h.Mark, err)
+	}
+	return nil
+}
+
+// replace removes all that was found, unless that is what is wanted, and adds what is wanted.
+func (n *namespace) replace(have []found, want rawnetlink.Request) error {
+	if exactly(have) {
+		return nil
+	}
+	if err := n.remove(have); err != nil {
+		return err
+	}
+	want.Flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
+	if err := n.change(want); err != nil && !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	return nil
 }
 
 // removeOthers removes what was there of policy routes beside those of keep; absent is success.
 func (n *namespace) removeOthers(keep []iptables.PolicyRoute) error {
 	for _, h := range n.others(keep) {
-		if err := n.remove(h.rules, h.routes); err != nil {
+		if err := errors.Join(n.remove(h.rules), n.remove(h.routes)); err != nil {
 			return h.in(err)
 		}
 	}
 	return nil
 }
 
-func (n *namespace) remove(rules []netlink.Rule, routes []netlink.Route) error {
-	for i := range rules {
-		if err := n.RuleDel(&rules[i]); err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("remove rule for mark %d: %w", rules[i].Mark, err)
-		}
-	}
-	for i := range routes {
-		if err := n.RouteDel(&routes[i]); err != nil && !errors.Is(err, unix.ESRCH) {
-			return fmt.Errorf("remove route from table %d: %w", routes[i].Table, err)
+func (n *namespace) remove(all []found) error {
+	for _, f := range all {
+		if err := n.change(f.remove); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("remove what stands in its place: %w", err)
 		}
 	}
 	return nil
-}
-
-func (h holding) rule() *netlink.Rule {
-	r := netlink.NewRule()
-	r.Family, r.Mark, r.Table = h.family, h.Mark, h.Table
-	return r
-}
-
-// route is "local default dev lo": every address is the namespace's own.
-func (h holding) route(lo netlink.Link) *netlink.Route {
-	all := &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}
-	if h.family == unix.AF_INET6 {
-		all = &net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}
-	}
-	return &netlink.Route{Family: h.family, LinkIndex: lo.Attrs().Index, Dst: all, Table: h.Table, Type: unix.RTN_LOCAL, Scope: unix.RT_SCOPE_HOST}
 }

@@ -1,20 +1,23 @@
 // Package routing puts a Ruleset's addresses and policy routes into a network namespace over rtnetlink: what a packet
 // filter cannot hold, and what every backend needs alike.
+//
+// The routing table is our own: whatever stands in it or leads to it and is not exactly what we would write is drift. Rules,
+// routes and tables of others are not touched. What is read is bounded, and what is removed is named by numbers.
 package routing
 
 import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
-
-	"github.com/vishvananda/netlink"
-	vishns "github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
+	"time"
 
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/iptables/foreign"
 )
+
+// limit is what one visit to a namespace may take; the kernel answers in microseconds.
+const limit = 2 * time.Second
 
 // Read gives those of all the addresses and routes that may be ours which the namespace holds.
 func Read(ns *netns.NS) (have iptables.Ruleset, err error) {
@@ -35,20 +38,24 @@ type Change struct {
 	spare  bool // there was something of a route that is not wanted
 }
 
-// Prepare adds the addresses and routes of want that are missing. It comes before the rules that need them.
+// Prepare adds the addresses and routes of want that are missing. It comes before the rules that need them. It sets lo up where
+// it is down, as the container runtime is about to do: without it the kernel takes no IPv6 route.
 func Prepare(ns *netns.NS, want iptables.Ruleset) (Change, error) {
 	c := Change{ns: ns, want: want.Routing}
 	err := within(ns, func(n *namespace) (err error) {
+		if err := n.raise(); err != nil {
+			return err
+		}
 		c.before, c.spare = n.whole(), len(n.others(want.Routing)) > 0
 		if c.added, err = n.addLoopback(want.Loopback); err == nil {
 			err = n.addPolicy(want.Routing)
 		}
-		if err != nil {
-			return errors.Join(err, c.Undo())
-		}
-		return nil
+		return err
 	})
-	return c, err
+	if err != nil {
+		return c, errors.Join(err, c.Undo())
+	}
+	return c, nil
 }
 
 // Finish removes the routes of ours that are not wanted. It comes after the rules that needed them are gone.
@@ -67,63 +74,33 @@ func (c Change) Undo() error {
 	})
 }
 
-// Remove takes all away that may be ours, and tells whether there was anything.
+// Remove takes all away that may be ours, and reports whether there was anything. Addresses stay where another project has
+// rules: it adds the same ones, and needs them.
 func Remove(ns *netns.NS) (removed bool, err error) {
+	others, err := foreign.FindUntil(time.Now().Add(limit), ns)
+	if err != nil {
+		return false, fmt.Errorf("remove addresses: %w", err)
+	}
 	err = within(ns, func(n *namespace) (err error) {
 		if err := n.removeOthers(nil); err != nil {
 			return err
 		}
-		removed, err = n.removeLoopback(iptables.LoopbackAddrs())
+		if others == nil {
+			removed, err = n.removeLoopback(iptables.LoopbackAddrs())
+		}
 		removed = removed || len(n.whole()) > 0
 		return err
 	})
 	return removed, err
 }
 
-// namespace is one open namespace with what it was found to hold: addresses of lo, and of the routes that may be ours.
-type namespace struct {
-	*netlink.Handle
-	lo     netlink.Link
-	addrs  []netip.Prefix
-	policy []holding
-}
-
-// families are those that the namespace has.
-func (n *namespace) families() []int {
-	if n.hasIPv6() {
-		return []int{unix.AF_INET, unix.AF_INET6}
-	}
-	return []int{unix.AF_INET}
-}
-
-// hasIPv6 tells whether IPv6 is on for lo: the kernel itself puts ::1 there when it is.
-func (n *namespace) hasIPv6() bool {
-	return slices.ContainsFunc(n.addrs, func(p netip.Prefix) bool { return p.Addr() == netip.IPv6Loopback() })
-}
-
-// within opens the namespace for f. That takes longer than most of what is done there: do it all in one.
+// within has f look at the namespace and change it, on a thread inside.
 func within(ns *netns.NS, f func(*namespace) error) error {
-	h, err := netlink.NewHandleAt(vishns.NsHandle(ns.Fd()), unix.NETLINK_ROUTE)
-	if err != nil {
-		return fmt.Errorf("open rtnetlink socket: %w", err)
-	}
-	defer h.Close()
-	n := &namespace{Handle: h}
-	if n.lo, err = h.LinkByName("lo"); err != nil {
-		return fmt.Errorf("find lo: %w", err)
-	}
-	addrs, err := h.AddrList(n.lo, netlink.FAMILY_ALL)
-	if err != nil {
-		return fmt.Errorf("list addresses of lo: %w", err)
-	}
-	for _, a := range addrs {
-		if ip, ok := netip.AddrFromSlice(a.IP); ok {
-			bits, _ := a.Mask.Size()
-			n.addrs = append(n.addrs, netip.PrefixFrom(ip.Unmap(), bits))
+	return ns.Do(func() error {
+		n := &namespace{end: time.Now().Add(limit)}
+		if err := n.look(); err != nil {
+			return err
 		}
-	}
-	if err := n.readPolicy(); err != nil {
-		return err
-	}
-	return f(n)
+		return f(n)
+	})
 }

@@ -2,7 +2,9 @@ package routing
 
 import (
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -93,31 +95,101 @@ func TestUndoTakesBackWhatWasAddedOnly(t *testing.T) {
 	}
 }
 
-// An agent that was killed, or somebody else, leaves parts and doubles.
-func TestPartsAreCompletedOrRemoved(t *testing.T) {
-	for name, spoil := range map[string]func(n *namespace, h holding) error{
-		"no rule":  func(n *namespace, h holding) error { return n.remove(h.rules, nil) },
-		"no route": func(n *namespace, h holding) error { return n.remove(nil, h.routes) },
-		"a second rule": func(n *namespace, h holding) error {
-			double := h.rule()
-			double.Priority = 99
-			return n.RuleAdd(double)
-		},
+// Whatever leads to our table or stands in it, and is not exactly ours, is seen and mended: what an agent leaves that was
+// killed, and what somebody else does.
+func TestWhatIsNotExactlyOursIsMended(t *testing.T) {
+	const rule, route = "ip rule del pref 1000; ip rule add pref 1000 ", "ip route flush table 15006; ip route add "
+	for name, spoil := range map[string]string{
+		"no rule":                        "ip rule del pref 1000",
+		"no route":                       "ip route flush table 15006",
+		"no rule of IPv6":                "ip -6 rule del pref 1000",
+		"no route of IPv6":               "ip -6 route flush table 15006",
+		"a second rule":                  "ip rule add pref 99 fwmark 1337 lookup 15006",
+		"a second rule of the priority":  "ip rule add pref 1000 fwmark 1337 iif lo lookup 15006",
+		"another mask":                   rule + "fwmark 1337/0xffff lookup 15006",
+		"another mark":                   rule + "fwmark 1338 lookup 15006",
+		"no mark":                        rule + "from all lookup 15006",
+		"an interface":                   rule + "fwmark 1337 iif lo lookup 15006",
+		"an output interface":            rule + "fwmark 1337 oif lo lookup 15006",
+		"a source":                       rule + "from 10.0.0.0/8 fwmark 1337 lookup 15006",
+		"a destination":                  rule + "to 10.0.0.0/8 fwmark 1337 lookup 15006",
+		"not":                            rule + "not fwmark 1337 lookup 15006",
+		"a type of service":              rule + "tos 0x10 fwmark 1337 lookup 15006",
+		"a protocol":                     rule + "fwmark 1337 ipproto udp lookup 15006",
+		"users":                          rule + "fwmark 1337 uidrange 0-0 lookup 15006",
+		"suppressed routes":              rule + "fwmark 1337 lookup 15006 suppress_prefixlength 0",
+		"another priority":               "ip rule del pref 1000; ip rule add pref 40000 fwmark 1337 lookup 15006",
+		"not, of IPv6":                   "ip -6 rule del pref 1000; ip -6 rule add pref 1000 not fwmark 1337 lookup 15006",
+		"a blackhole":                    route + "blackhole default table 15006",
+		"a blackhole beside ours":        "ip route add blackhole default metric 5 table 15006",
+		"a narrower route beside ours":   "ip route add unreachable 10.0.0.0/8 table 15006",
+		"half of the addresses":          route + "local 0.0.0.0/1 dev lo table 15006",
+		"another interface":              "ip link add d0 type veth peer name d1; ip link set d0 up; " + route + "local default dev d0 table 15006",
+		"a type of service of a route":   route + "local default tos 0x10 dev lo table 15006",
+		"a source of a route":            route + "local default dev lo src 127.0.0.1 table 15006",
+		"metrics":                        route + "local default dev lo mtu lock 500 table 15006",
+		"unicast":                        route + "default dev lo table 15006",
+		"a blackhole of IPv6":            "ip -6 route flush table 15006; ip -6 route add blackhole default table 15006",
+		"a prohibition of IPv6 beside":   "ip -6 route add prohibit default metric 1 table 15006",
+		"routes behind a rule of a kind": "ip rule add pref 5 fwmark 7 lookup 15006",
 	} {
 		for _, next := range []iptables.Ruleset{tproxy(), redirect()} {
-			t.Run(fmt.Sprintf("%s of a route, %d wanted", name, len(next.Routing)), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, %d wanted", name, len(next.Routing)), func(t *testing.T) {
 				ns := kerneltest.New(t)
 				end(t, prepare(t, ns, tproxy()).Finish())
 				whole := pieces(t, ns)
-				open(t, ns, func(n *namespace) error { return spoil(n, n.policy[0]) })
+				shell(t, ns, spoil, "")
 				wantRead(t, ns, "spoilt", redirect())
 				end(t, prepare(t, ns, next).Finish())
 				wantRead(t, ns, "mended", next)
 				if n := pieces(t, ns); n != whole*len(next.Routing) {
-					t.Errorf("%d pieces are there; there were %d", n, whole)
+					t.Errorf("%d pieces are there; there were %d\n%s", n, whole, shell(t, ns, "ip rule; ip -6 rule; ip route show table all", ""))
 				}
 			})
 		}
+	}
+}
+
+// What leads elsewhere, or stands elsewhere, is others'.
+func TestWhatIsOthersStays(t *testing.T) {
+	ns := kerneltest.New(t)
+	const look = "ip rule; ip -6 rule; ip route show table 133; ip -6 route show table 133; ip -6 addr show lo"
+	shell(t, ns, `for f in -4 -6; do ip $f rule add fwmark 1337 lookup 133; ip $f route add local default dev lo table 133
+ip $f rule add pref 1000 fwmark 1337 lookup 134; ip $f rule add pref 7 fwmark 1337 blackhole; done`, "")
+	before := shell(t, ns, look, "")
+	for _, next := range []iptables.Ruleset{tproxy(), redirect(), tproxy()} {
+		end(t, prepare(t, ns, next).Finish())
+		wantRead(t, ns, "beside others", next)
+	}
+	if removed, err := Remove(ns); err != nil || !removed {
+		t.Errorf("removed %v, error %v", removed, err)
+	}
+	if d := cmp.Diff(before, shell(t, ns, look, "")); d != "" {
+		t.Error(d)
+	}
+}
+
+// A pod may have any number of rules, routes and addresses.
+func TestALookIsBounded(t *testing.T) {
+	ns := kerneltest.New(t)
+	var b strings.Builder
+	for i := range 5_000 {
+		fmt.Fprintf(&b, "rule add pref %d fwmark %d lookup 15006\n", 5000+i, i)
+	}
+	for i := range 5_000 {
+		fmt.Fprintf(&b, "route add blackhole 10.%d.%d.0/24 table 15006\nroute add blackhole 11.%d.%d.0/24 table 7\n", i/256, i%256, i/256, i%256)
+	}
+	shell(t, ns, "ip -batch -", b.String())
+	start := time.Now()
+	open(t, ns, func(n *namespace) error {
+		if len(n.policy[0].rules) > maxRead || len(n.policy[0].routes) > maxRead {
+			t.Errorf("%d rules and %d routes were read", len(n.policy[0].rules), len(n.policy[0].routes))
+		}
+		return nil
+	})
+	wantRead(t, ns, "full of others", iptables.Ruleset{})
+	if took := time.Since(start); took > time.Second {
+		t.Errorf("two looks took %s", took)
 	}
 }
 

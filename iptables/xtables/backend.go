@@ -95,7 +95,7 @@ func (b *Backend) write(ctx context.Context, ns *netns.NS, have snapshot, want i
 	if err := b.restore(ctx, ns, have, wanted(have, want)); err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 		defer cancel()
-		return errors.Join(err, b.putBack(ctx, ns, have), beside.Undo())
+		return errors.Join(err, b.putBack(ctx, ns, restorable(have, want)), beside.Undo())
 	}
 	return beside.Finish()
 }
@@ -113,7 +113,7 @@ func (b *Backend) restore(ctx context.Context, ns *netns.NS, have, want snapshot
 	})
 }
 
-// putBack makes the namespace what it was, whatever of a change has come to pass.
+// putBack makes the namespace what it was, as far as that is restorable, whatever of a change has come to pass.
 func (b *Backend) putBack(ctx context.Context, ns *netns.NS, before snapshot) error {
 	now, err := b.read(ctx, ns, false)
 	if err == nil {

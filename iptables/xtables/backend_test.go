@@ -107,7 +107,7 @@ func shell(t testing.TB, ns *netns.NS, script string) string {
 }
 
 // everything is all that a backend could leave behind.
-const everything = "nft list ruleset; ip rule; ip -6 rule; ip route show table 133 2>/dev/null || true; ip -6 route show table 133 2>/dev/null || true; ip -o addr show lo"
+const everything = "nft list ruleset; ip rule; ip -6 rule; ip route show table 15006 2>/dev/null || true; ip -6 route show table 15006 2>/dev/null || true; ip -o addr show lo"
 
 func legacyNames(t *testing.T, ns *netns.NS) string {
 	t.Helper()
@@ -277,7 +277,7 @@ func TestYieldLeavesWhatTheSuccessorNeeds(t *testing.T) {
 			t.Fatalf("removed %v, error %v", removed, err)
 		}
 	}
-	if out := shell(t, ns, everything); !strings.Contains(out, "::6") || !strings.Contains(out, "lookup 133") || strings.Contains(out, "table ip") {
+	if out := shell(t, ns, everything); !strings.Contains(out, "::6") || !strings.Contains(out, "lookup 15006") || strings.Contains(out, "table ip") {
 		t.Error(out)
 	}
 }

@@ -38,7 +38,7 @@ func refused(t *testing.T) iptables.Ruleset {
 
 // ours4and6 is what may not change, in an order that does not: rules of our chains and jumps to them, addresses, routes.
 const ours4and6 = `for p in iptables ip6tables; do $p-FLAVOUR-save | grep -e PODNET_ || true; done
-ip rule; ip -6 rule; ip route show table 133 2>/dev/null || true; ip -o addr show lo`
+ip rule; ip -6 rule; ip route show table 15006 2>/dev/null || true; ip -o addr show lo`
 
 // A refusal names what was refused; and neither family, nor a table that came first, nor a route is left changed.
 func TestARefusalChangesNothing(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"istio-pod-network-controller/iptables"
 )
 
 // change is one run of a restore program: its input, which may be empty, and the tables that we made and do not need any more.
@@ -19,7 +21,7 @@ type change struct {
 //   - our chains are declared, which empties them; one that is new comes into being;
 //   - jumps that are not where they belong are taken out, and put in;
 //   - the chains are filled;
-//   - chains that are not wanted any more go.
+//   - chains that are not wanted any more go; one that others' rules lead to stays, empty.
 //
 // Nothing of others is named. The order of the tables makes what captures a connection from now on come before what has
 // captured it up to now goes: first tables that gain a chain, last those that lose one. With mark, a table that is not
@@ -52,7 +54,9 @@ func (t *table) become(want *table) string {
 	var b strings.Builder
 	b.WriteString(declared.head() + t.replaceJumps(want) + (&table{chains: want.chains}).body())
 	for _, chain := range stale {
-		fmt.Fprintf(&b, "-X %s\n", chain)
+		if !t.used[chain] {
+			fmt.Fprintf(&b, "-X %s\n", chain)
+		}
 	}
 	return b.String()
 }
@@ -107,8 +111,9 @@ func (t *table) replaceJumps(want *table) string {
 	}
 	var b strings.Builder
 	for _, j := range t.jumps {
-		// By what it says and not by its number: whatever others do meanwhile, their rules are not the ones that go.
-		fmt.Fprintf(&b, "-D %s %s\n", j.chain, j.spec)
+		// By what it says and not by its number: whatever others do meanwhile, their rules are not the ones that go. What it says
+		// is ours: parse takes no other jump.
+		fmt.Fprintf(&b, "-D %s %s\n", j.chain, iptables.RestoreJump(j.target()))
 	}
 	b.WriteString(wanted.body())
 	return b.String()

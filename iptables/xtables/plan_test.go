@@ -45,13 +45,13 @@ func TestOnlyWhatIsOursIsRead(t *testing.T) {
 }
 
 func TestPlanNamesOnlyOurs(t *testing.T) {
-	want := parse("*nat\n:PODNET_INBOUND - [0:0]\n-I PREROUTING 1 -j PODNET_INBOUND\n-A PODNET_INBOUND -j RETURN\nCOMMIT\n")
+	want := parse("*nat\n:PODNET_INBOUND - [0:0]\n-I PREROUTING 1 -m comment --comment pod-network-controller -j PODNET_INBOUND\n-A PODNET_INBOUND -j RETURN\nCOMMIT\n")
 	got := plan(parse(saved), want, true)
 	if d := cmp.Diff(`*nat
 :PODNET_INBOUND - [0:0]
 :PODNET_OUTBOUND - [0:0]
 -D OUTPUT -m comment --comment pod-network-controller -j PODNET_OUTBOUND
--I PREROUTING 1 -j PODNET_INBOUND
+-I PREROUTING 1 -m comment --comment pod-network-controller -j PODNET_INBOUND
 -A PODNET_INBOUND -j RETURN
 -X PODNET_OUTBOUND
 COMMIT
@@ -105,12 +105,12 @@ func TestAPlanGivesJumpsTheirPositions(t *testing.T) {
 	at := func(positions ...int) state {
 		text := "*nat\n:PODNET_OUTBOUND - [0:0]\n"
 		for _, p := range positions {
-			text += fmt.Sprintf("-I OUTPUT %d -j PODNET_OUTBOUND\n", p)
+			text += fmt.Sprintf("-I OUTPUT %d %s\n", p, iptables.RestoreJump("PODNET_OUTBOUND"))
 		}
 		return parse(text + "COMMIT\n")
 	}
 	got := plan(at(2, 5), at(1), false).input
-	if strings.Count(got, "-D OUTPUT -j PODNET_OUTBOUND\n") != 2 || strings.Count(got, "-I OUTPUT 1 -j PODNET_OUTBOUND\n") != 1 {
+	if strings.Count(got, "-D OUTPUT "+iptables.RestoreJump("PODNET_OUTBOUND")+"\n") != 2 || strings.Count(got, "-I OUTPUT 1 "+iptables.RestoreJump("PODNET_OUTBOUND")+"\n") != 1 {
 		t.Error(got)
 	}
 	got = plan(at(1), at(2, 5), false).input

@@ -36,15 +36,37 @@ func (b *Backend) Probe(ctx context.Context, sample iptables.Ruleset) (version s
 		err = fmt.Errorf("iptables prints other rules than it was given:\n%s", drift)
 	}
 	if err == nil {
-		err = ns.Do(func() error {
-			version, err = b.crossCheck(sample)
-			return err
-		})
+		version, err = b.crossCheckUntil(ctx, ns, sample)
 	}
 	if err != nil {
 		return version, fmt.Errorf("probe iptables: %w", err)
 	}
 	return version, nil
+}
+
+// crossCheckUntil is crossCheck inside ns. go-iptables knows no context: what has not ended with ctx is left behind.
+func (b *Backend) crossCheckUntil(ctx context.Context, ns *netns.NS, sample iptables.Ruleset) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, processTimeout)
+	defer cancel()
+	type result struct {
+		version string
+		err     error
+	}
+	done := make(chan result, 1)
+	go func() {
+		var r result
+		r.err = ns.Do(func() (err error) {
+			r.version, err = b.crossCheck(sample)
+			return err
+		})
+		done <- r
+	}()
+	select {
+	case r := <-done:
+		return r.version, r.err
+	case <-ctx.Done():
+		return "", fmt.Errorf("ask %s: %w", b.Name(), ctx.Err())
+	}
 }
 
 // crossCheck has iptables look for our jumps, by a way of its own.

@@ -20,15 +20,33 @@ import (
 // lockFile is what iptables-legacy locks where nothing else is said.
 const lockFile = "/run/xtables.lock"
 
+const (
+	// processTimeout is what a program may take where the caller does not say.
+	processTimeout = 20 * time.Second
+	// maxOutput is a hundred times what our own rules take to print.
+	maxOutput = 8 << 20
+	// maxData is the memory that a program may take: a hundred times what our own rules need.
+	maxData = 64 << 20
+	// pageSize is how far a write may end before a limit that it would have passed.
+	pageSize = 1 << 12
+)
+
+// errTooMuch says that a namespace holds more than anybody needs, of which iptables prints all.
+var errTooMuch = errors.New("the tables hold more than can be read; use the nftables backend")
+
 // run starts a program in the network namespace of the calling thread, which a process inherits, and gives what it printed.
-// Files in memory instead of pipes: the program has its whole input whatever becomes of us.
+// Files in memory instead of pipes: the program has its whole input whatever becomes of us. What it may print, and the memory
+// that it may take to do so, is bounded, since a pod's own rules are among it.
 func (b *Backend) run(ctx context.Context, input, program string, args ...string) (output string, err error) {
 	defer func(start time.Time) { b.observe(filepath.Base(program), time.Since(start)) }(time.Now())
+	ctx, cancel := context.WithTimeout(ctx, processTimeout)
+	defer cancel()
 	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.WaitDelay = time.Second
 	// Nobody writes rules for an agent that is gone: its successor may be at work already.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Env = b.environ
-	files, err := memoryFiles(3)
+	files, err := memoryFiles(int64(len(input)), maxOutput, maxOutput)
 	if err != nil {
 		return "", err
 	}
@@ -41,36 +59,67 @@ func (b *Backend) run(ctx context.Context, input, program string, args ...string
 		return "", fmt.Errorf("write input: %w", err)
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = files[0], files[1], files[2]
-	err = cmd.Run()
+	err = runWithin(cmd, maxData)
 	stdout, errOut := content(files[1])
 	stderr, errErr := content(files[2])
-	if errRead := errors.Join(errOut, errErr); errRead != nil {
-		return "", fmt.Errorf("read output: %w", errRead)
-	}
-	switch {
+	name := filepath.Base(program)
+	switch errRead := errors.Join(errOut, errErr); {
 	case ctx.Err() != nil:
-		return "", fmt.Errorf("%s: %w", filepath.Base(program), ctx.Err())
+		return "", fmt.Errorf("%s: %w", name, ctx.Err())
+	case errRead != nil:
+		return "", fmt.Errorf("%s: %w", name, errRead)
 	case err != nil:
-		return "", fmt.Errorf("%s: %w%s", filepath.Base(program), err, refusal(stderr, input))
+		return "", fmt.Errorf("%s: %w%s", name, err, refusal(stderr, input))
 	}
 	return stdout, nil
 }
 
-func memoryFiles(n int) ([]*os.File, error) {
+// runWithin runs a program with so much memory of its own at most.
+func runWithin(cmd *exec.Cmd, bytes uint64) error {
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	limit := &unix.Rlimit{Cur: bytes, Max: bytes}
+	if err := unix.Prlimit(cmd.Process.Pid, unix.RLIMIT_DATA, limit, nil); err != nil && !errors.Is(err, unix.ESRCH) {
+		return errors.Join(fmt.Errorf("limit its memory: %w", err), cmd.Process.Kill(), cmd.Wait())
+	}
+	return cmd.Wait()
+}
+
+// memoryFiles makes files that can hold so much and no more.
+func memoryFiles(sizes ...int64) ([]*os.File, error) {
 	var files []*os.File
-	for range n {
-		fd, err := unix.MemfdCreate("xtables", unix.MFD_CLOEXEC)
+	for _, size := range sizes {
+		fd, err := unix.MemfdCreate("xtables", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 		if err != nil {
 			return nil, fmt.Errorf("make file in memory: %w", err)
 		}
-		files = append(files, os.NewFile(uintptr(fd), "xtables"))
+		f := os.NewFile(uintptr(fd), "xtables")
+		files = append(files, f)
+		if err := f.Truncate(size); err != nil {
+			return nil, fmt.Errorf("make file in memory: %w", err)
+		}
+		if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_GROW|unix.F_SEAL_SHRINK); err != nil {
+			return nil, fmt.Errorf("limit file in memory: %w", err)
+		}
 	}
 	return files, nil
 }
 
+// content is what a program has written: up to where it has left the position, which it shares with us.
 func content(f *os.File) (string, error) {
-	data, err := io.ReadAll(io.NewSectionReader(f, 0, 1<<40))
-	return string(data), err
+	end, err := f.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return "", fmt.Errorf("read output: %w", err)
+	}
+	if end > maxOutput-pageSize {
+		return "", errTooMuch
+	}
+	data := make([]byte, end)
+	if _, err := f.ReadAt(data, 0); err != nil && !errors.Is(err, io.EOF) {
+		return "", fmt.Errorf("read output: %w", err)
+	}
+	return string(data), nil
 }
 
 // refusal is what a restore program has to say, and what stands in the line that it speaks of: the rule that was refused.

@@ -113,10 +113,7 @@ func (b *Backend) hasTables(family uint32) (bool, error) {
 	if b.flavour == Legacy {
 		return len(legacyTables(ownProc, family)) > 0, nil
 	}
-	tables, err := kernelTables(family)
-	return slices.ContainsFunc(tables, func(name string) bool {
-		return slices.Contains([]string{"raw", "mangle", "nat", "filter", "security"}, name)
-	}), err
+	return haveTable(family, "raw", "mangle", "nat", "filter", "security")
 }
 
 // held takes a snapshot where there is anything of ours; ok is false where there is nothing, or nothing that we could know of.
@@ -141,11 +138,13 @@ func (b *Backend) possible(ns *netns.NS) (possible bool, err error) {
 			return nil
 		}
 		for family := range families() {
-			chains, err := kernelChains(family)
-			if err != nil {
-				return err
+			for _, table := range ownTables() {
+				chains, err := kernelChains(family, table, append(iptables.RestoreChainNames(), madeTable)...)
+				if err != nil {
+					return err
+				}
+				possible = possible || len(chains) > 0
 			}
-			possible = possible || slices.ContainsFunc(chains, func(c kernelChain) bool { return ours(c.name) })
 		}
 		return nil
 	})

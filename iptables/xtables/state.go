@@ -3,6 +3,7 @@ package xtables
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strconv"
@@ -23,6 +24,8 @@ type table struct {
 	chains map[string][]rule // all of ours, but madeTable
 	jumps  []jump            // to our chains, from those of others
 	made   bool
+	// used are chains of ours that rules of others lead to. The kernel refuses their deletion.
+	used map[string]bool
 }
 
 type rule struct {
@@ -36,22 +39,26 @@ type jump struct {
 	rule
 }
 
-// parse reads what iptables-save prints, with counters or without, or what Ruleset.RestoreText gives.
+// parse reads what iptables-save prints, with counters or without, or what Ruleset.RestoreText gives. It takes any text: what
+// it does not know is others'. Ours are chains of our names, with whatever is in them, and jumps to them that are word by
+// word those that we write.
 func parse(text string) state {
 	s := state{}
 	var t *table
-	var seen map[string]int // rules of the chains of others
-	for line := range strings.Lines(text) {
-		line = strings.TrimSpace(line)
+	var seen map[string]int // rules of the built-in chains
+	for line := range logicalLines(text) {
 		if name, ok := strings.CutPrefix(line, "*"); ok {
-			t, seen = &table{chains: map[string][]rule{}}, map[string]int{}
-			s[name] = t
+			t, seen = &table{chains: map[string][]rule{}, used: map[string]bool{}}, map[string]int{}
+			if slices.Contains(ownTables(), name) {
+				s[name] = t
+			}
 		}
 		if t == nil {
 			continue
 		}
 		if chain, ok := strings.CutPrefix(line, ":"); ok {
-			t.declare(strings.Fields(chain + " ")[0])
+			chain, _, _ = strings.Cut(chain, " ")
+			t.declare(chain)
 			continue
 		}
 		r, rest := counted(line)
@@ -71,10 +78,44 @@ func parse(text string) state {
 			t.jump(chain, n, r)
 		}
 	}
+	for _, t := range s {
+		// What we have emptied and may not delete is others' now.
+		maps.DeleteFunc(t.chains, func(chain string, rules []rule) bool {
+			return t.used[chain] && len(rules) == 0 && !slices.ContainsFunc(t.jumps, func(j jump) bool { return j.target() == chain })
+		})
+	}
 	return s
 }
 
-func ours(chain string) bool { return strings.HasPrefix(chain, iptables.ChainPrefix) }
+// logicalLines gives the lines of a text, trimmed; a line break between quotes does not end one.
+func logicalLines(text string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		quoted, escaped, start := false, false, 0
+		for i := range len(text) {
+			switch c := text[i]; {
+			case escaped:
+				escaped = false
+			case c == '\\':
+				escaped = true
+			case c == '"':
+				quoted = !quoted
+			case c == '\n' && !quoted:
+				if !yield(strings.TrimSpace(text[start:i])) {
+					return
+				}
+				start = i + 1
+			}
+		}
+		yield(strings.TrimSpace(text[start:]))
+	}
+}
+
+// ownTables are the tables that chains of ours stand in, in the order in which packets pass them.
+func ownTables() []string { return []string{"raw", "mangle", "nat"} }
+
+func ours(chain string) bool {
+	return strings.HasPrefix(chain, iptables.ChainPrefix) && slices.Contains(iptables.RestoreChainNames(), chain)
+}
 
 func (t *table) declare(chain string) {
 	switch {
@@ -85,11 +126,19 @@ func (t *table) declare(chain string) {
 	}
 }
 
+// jump takes a jump of ours. One that another has written, from wherever, is theirs.
 func (t *table) jump(chain string, position int, r rule) {
-	if ours(r.target()) {
+	switch target := r.target(); {
+	case !ours(target):
+	case slices.Contains(hooks(), chain) && r.spec == iptables.RestoreJump(target):
 		t.jumps = append(t.jumps, jump{chain: chain, position: position, rule: r})
+	default:
+		t.used[target] = true
 	}
 }
+
+// hooks are the built-in chains that ours are jumped to from.
+func hooks() []string { return []string{"PREROUTING", "OUTPUT"} }
 
 // counted takes the "[packets:bytes]" off that iptables-save -c puts in front.
 func counted(line string) (rule, string) {
@@ -156,15 +205,7 @@ func (r rule) words() []string {
 
 // names are the tables that hold something of ours, in the order in which packets pass them.
 func (s state) names() []string {
-	order := []string{"raw", "mangle", "nat"}
-	rank := func(name string) int {
-		if i := slices.Index(order, name); i >= 0 {
-			return i
-		}
-		return len(order)
-	}
-	held := slices.DeleteFunc(slices.Collect(maps.Keys(s)), func(name string) bool { return s.of(name).empty() })
-	return slices.SortedFunc(slices.Values(held), func(a, b string) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b)) })
+	return slices.DeleteFunc(ownTables(), func(name string) bool { return s.of(name).empty() })
 }
 
 // of is a table, empty where there is none.
@@ -224,10 +265,9 @@ func (t *table) lines(prefix func(rule) string) string {
 
 // sortedJumps stand in an order in which inserting them one by one gives each its position.
 func (t *table) sortedJumps() []jump {
-	hooks := []string{"PREROUTING", "OUTPUT"}
 	return slices.SortedStableFunc(slices.Values(t.jumps), func(a, b jump) int {
 		return cmp.Or(
-			cmp.Compare(slices.Index(hooks, a.chain), slices.Index(hooks, b.chain)),
+			cmp.Compare(slices.Index(hooks(), a.chain), slices.Index(hooks(), b.chain)),
 			cmp.Compare(a.chain, b.chain), cmp.Compare(a.position, b.position),
 		)
 	})

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	goiptables "github.com/coreos/go-iptables/iptables"
 
@@ -71,7 +72,11 @@ func findNamed(name string) (tools, error) {
 
 // flavourOf asks a program what it is; before there were two flavours, it was legacy.
 func flavourOf(ctx context.Context, program string) Flavour {
-	out, err := exec.CommandContext(ctx, program, "--version").Output()
+	ctx, cancel := context.WithTimeout(ctx, processTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, "--version")
+	cmd.WaitDelay = time.Second
+	out, err := cmd.Output()
 	switch {
 	case err != nil:
 		return ""

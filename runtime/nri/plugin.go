@@ -101,11 +101,14 @@ func (p *plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, _ *ap
 // Synchronize receives every sandbox of the runtime, including stopped ones. What is not among them is forgotten.
 func (p *plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, _ []*api.Container) ([]*api.ContainerUpdate, error) {
 	p.prune(pods)
-	queued := 0
+	queued, sandboxes := 0, sandboxesOfPods(pods)
 	for _, pod := range pods {
 		s, whose := p.sandbox(pod)
 		if whose != ours {
 			continue
+		}
+		if sandboxes[s.UID] > 1 { // NRI does not say which is the newest; the finder does
+			s.ID, s.NetNS = "", ""
 		}
 		select {
 		case p.queue <- s:
@@ -115,6 +118,15 @@ func (p *plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, _ []*api
 	}
 	p.log.Info("runtime connected", "sandboxes", len(pods), "queued", queued)
 	return nil, nil
+}
+
+// sandboxesOfPods counts each pod's sandboxes, stopped ones included, by the pod's UID.
+func sandboxesOfPods(pods []*api.PodSandbox) map[string]int {
+	out := make(map[string]int, len(pods))
+	for _, pod := range pods {
+		out[pod.GetUid()]++
+	}
+	return out
 }
 
 // prune forgets the sandboxes that went while nobody told us.
@@ -160,6 +172,9 @@ func (p *plugin) settle(s podnet.Sandbox, asked bool) Outcome {
 	outcome := Passed
 	if asked {
 		outcome = Programmed
+	}
+	if s.ID == "" {
+		return outcome
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

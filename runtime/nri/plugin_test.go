@@ -3,6 +3,7 @@ package nri
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -197,9 +198,9 @@ func TestFailOpenLetsPodsThrough(t *testing.T) {
 func TestSynchronizeOnlyQueues(t *testing.T) {
 	p, h := newTestPlugin(nil)
 	h.err = errors.New("must not fail the runtime")
-	pods := []*api.PodSandbox{event(nil), event(func(p *api.PodSandbox) { p.Id, p.Namespace = "sandbox-2", "agents" })}
-	for range queueLength { // more than can wait
-		pods = append(pods, event(nil))
+	pods := []*api.PodSandbox{event(nil), event(func(p *api.PodSandbox) { p.Id, p.Uid, p.Namespace = "sandbox-2", "uid-2", "agents" })}
+	for i := range queueLength { // more than can wait
+		pods = append(pods, event(func(p *api.PodSandbox) { p.Id, p.Uid = fmt.Sprint("more-", i), fmt.Sprint("uid-more-", i) }))
 	}
 	if _, err := p.Synchronize(t.Context(), pods, nil); err != nil || len(h.asked) != 0 || len(p.queue) != queueLength {
 		t.Fatalf("error %v, asked %d, queued %d", err, len(h.asked), len(p.queue))
@@ -219,6 +220,22 @@ func TestSynchronizeOnlyQueues(t *testing.T) {
 	<-done
 	if _, ok := p.known(podnet.Sandbox{ID: "sandbox-1", UID: "uid-1"}); !ok {
 		t.Error("a queued sandbox was not settled")
+	}
+}
+
+// A pod whose sandbox was made anew has two for a while, of which NRI does not say which is the newer.
+func TestSynchronizeLeavesTheChoiceAmongSandboxesToTheFinder(t *testing.T) {
+	p, _ := newTestPlugin(nil)
+	pods := []*api.PodSandbox{
+		event(nil), event(func(p *api.PodSandbox) { p.Id = "sandbox-2" }), event(func(p *api.PodSandbox) { p.Id, p.Uid = "sandbox-3", "uid-3" }),
+	}
+	if _, err := p.Synchronize(t.Context(), pods, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"", "", "sandbox-3"} {
+		if s := <-p.queue; s.ID != want || (s.NetNS == "") != (want == "") {
+			t.Errorf("queued %+v, want sandbox %q", s, want)
+		}
 	}
 }
 

@@ -1,0 +1,32 @@
+package iptables
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// Comments are those of all the rules that any Ruleset may have.
+func Comments() []string {
+	var out []string
+	for _, mode := range []Mode{ModeRedirect, ModeTProxy} {
+		for _, dns := range []DNSMode{DNSAll, DNSOff} {
+			s := DefaultSpec()
+			s.Mode, s.DNS, s.DropInvalid = mode, dns, true
+			s.ExcludeInterfaces, s.RerouteInterfaces = []string{"a"}, []string{"b"}
+			s.ExcludeCIDRs = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
+			s.IncludeOutboundPorts, s.LoopbackCIDR = []uint16{1}, netip.MustParsePrefix("127.0.0.0/8")
+			for _, g := range []Groups{{All: true, Exclude: []uint32{1}}, {List: []uint32{1}}} {
+				s.OwnerGroups = g
+				rules, _ := Rules(s) // a Spec that is not valid has no rules
+				for _, c := range rules.Chains {
+					for _, r := range c.Rules {
+						out = append(out, r.Comment)
+					}
+				}
+			}
+		}
+	}
+	out = append(out, commentDirectIPv6)
+	slices.Sort(out)
+	return slices.Compact(out)
+}

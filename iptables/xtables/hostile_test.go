@@ -1,0 +1,165 @@
+package xtables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"istio-pod-network-controller/internal/kerneltest"
+	"istio-pod-network-controller/iptables"
+)
+
+// hostile is what a pod may write, with PROGRAM for iptables. N and its like are line breaks inside of a comment.
+func hostile() map[string]string {
+	comment := func(chain, text string) string {
+		return fmt.Sprintf(`PROGRAM -t nat -A %s -p tcp -m comment --comment "$(printf '%s')" -j RETURN`, chain, text)
+	}
+	return map[string]string{
+		"a chain without a name":       comment("OUTPUT", `x\n:\ny`),
+		"a rule in a comment":          comment("OUTPUT", `x\n-A OUTPUT -j PODNET_EVIL -m bogus\ny`),
+		"a jump of ours in a comment":  comment("OUTPUT", `x\n-A OUTPUT -m comment --comment pod-network-controller -j PODNET_OUTBOUND\ny`),
+		"a table in a comment":         comment("OUTPUT", `x\n*nat\n:PODNET_OUTBOUND - [0:0]\nCOMMIT\ny`),
+		"quotes in a comment":          comment("OUTPUT", `x" -j PODNET_OUTBOUND "\n-A OUTPUT \\ y`),
+		"a comment in a chain of ours": comment("PODNET_OUTBOUND", `x\n-A PODNET_OUTBOUND -j PODNET_EVIL\ny`),
+		"a rule in a chain of ours":    "PROGRAM -t nat -N EVIL; PROGRAM -t nat -I PODNET_OUTBOUND 1 -j EVIL; PROGRAM -t nat -A PODNET_INBOUND -j EVIL",
+		"a jump from elsewhere":        "PROGRAM -t nat -N OTHER; PROGRAM -t nat -A OTHER -p udp -j PODNET_INBOUND",
+		"another jump, and a goto":     "PROGRAM -t nat -A OUTPUT -p udp -j PODNET_OUTBOUND; PROGRAM -t nat -A PREROUTING -g PODNET_INBOUND",
+		"a jump between ours":          "PROGRAM -t nat -I PODNET_OUTBOUND 1 -j PODNET_INBOUND",
+		"a chain that looks like ours": "PROGRAM -t nat -N PODNET_ODD; PROGRAM -t nat -A OUTPUT -g PODNET_ODD",
+		"only white space":             comment("OUTPUT", `\n \n\t\n`),
+	}
+}
+
+// Whatever a pod has written: nothing panics, every change comes about, and what is not ours stays.
+func TestWhateverAPodWritesRulesComeAndGo(t *testing.T) {
+	for name, script := range hostile() {
+		for _, flavour := range flavours() {
+			t.Run(name+"/"+string(flavour), func(t *testing.T) {
+				comeAndGo(t, flavour, strings.ReplaceAll(script, "PROGRAM", "iptables-"+string(flavour)))
+			})
+		}
+	}
+}
+
+func comeAndGo(t *testing.T, flavour Flavour, hostile string) {
+	t.Helper()
+	ns, b := kerneltest.New(t), newBackend(t, flavour)
+	mustApply(t, b, ns, rules(t, nil))
+	shell(t, ns, hostile)
+	if _, err := b.Verify(t.Context(), ns.Path(), rules(t, nil)); err != nil {
+		t.Error(err)
+	}
+	for _, change := range []func(*iptables.Spec){tproxyAndDNS, nil, tproxyAndDNS} {
+		mustApply(t, b, ns, rules(t, change))
+		mustHold(t, b, ns, rules(t, change))
+		if mustApply(t, b, ns, rules(t, change)) {
+			t.Error("the second apply changed something")
+		}
+	}
+	if _, err := b.Apply(t.Context(), ns.Path(), refused(t)); err == nil {
+		t.Error("accepted")
+	}
+	mustHold(t, b, ns, rules(t, tproxyAndDNS))
+	for _, want := range []bool{true, false} {
+		if removed, err := b.Remove(t.Context(), ns.Path()); err != nil || removed != want {
+			t.Errorf("removed %v, error %v; want %v", removed, err, want)
+		}
+	}
+}
+
+// A refused change is taken back without a word of the pod's.
+func TestWhatIsPutBackIsOurs(t *testing.T) {
+	have := snapshot{iptables.IPv4: parse(`*nat
+:PODNET_OUTBOUND - [0:0]
+:PODNET_INBOUND - [0:0]
+-A PODNET_OUTBOUND -p tcp -m comment --comment "the proxy\'s tunnel port" -j RETURN
+-A PODNET_OUTBOUND ! -d 127.0.0.1/32 -o net1.5 -p tcp -m owner --uid-owner 1-7 -m comment --comment "excluded interfaces" -j RETURN
+-A PODNET_INBOUND -m comment --comment "excluded interfaces" -j EVIL
+COMMIT
+`)}
+	text := restorable(have, rules(t, nil))[iptables.IPv4].text()
+	for _, part := range []string{`--comment "the proxy\'s tunnel port" -j RETURN`, "-o net1.5 -p tcp -m owner --uid-owner 1-7", `"inbound traffic goes to the proxy"`} {
+		if !strings.Contains(text, part) {
+			t.Errorf("%s is missing in\n%s", part, text)
+		}
+	}
+	if strings.Contains(text, "EVIL") {
+		t.Error(text)
+	}
+	if _, ok := newVocabulary().rewritten([]rule{{spec: "-m comment --comment evil -j RETURN"}}); ok {
+		t.Error("another comment passes for ours")
+	}
+	for _, rest := range []string{"-j EVIL", "-j 5", "-m evil -j RETURN", "-i evil;x -j RETURN", "--evil -j RETURN", "-g PODNET_INBOUND"} {
+		if _, ok := newVocabulary().rewritten([]rule{{spec: `-p tcp -m comment --comment "excluded interfaces" ` + rest}}); ok {
+			t.Errorf("%s passes for ours", rest)
+		}
+	}
+}
+
+// Everything that our rules consist of can be put back.
+func TestAllOfOursCanBePutBack(t *testing.T) {
+	for _, change := range []func(*iptables.Spec){nil, tproxyAndDNS, func(s *iptables.Spec) {
+		s.ExcludeInterfaces, s.RerouteInterfaces = []string{"net1", "a.b-c_d"}, []string{"k6t-eth0"}
+		s.OwnerGroups = iptables.Groups{List: []uint32{0, 5, 4294967294}}
+		s.ExcludeOutboundPorts = []uint16{1, 2, 3}
+	}} {
+		for family := range families() {
+			have := snapshot{family: parse(rules(t, change).RestoreText(family))}
+			if want, got := have[family].text(), restorable(have, iptables.Ruleset{})[family].text(); want != got {
+				t.Errorf("%v", iptables.TextDrift(want, got))
+			}
+		}
+	}
+}
+
+// A pod with more rules than anybody needs costs a bounded time and memory, and an error that says so.
+func TestMoreThanCanBeReadIsAnError(t *testing.T) {
+	ns, b := kerneltest.New(t), newBackend(t, NFT)
+	shell(t, ns, `awk 'BEGIN {
+  text = sprintf("%250s", ""); gsub(/ /, "x", text)
+  print "*nat\n:MANY - [0:0]"
+  for (i = 0; i < 40000; i++) print "-A MANY -p tcp -m comment --comment " text " -j RETURN"
+  print "COMMIT" }' | iptables-nft-restore --noflush`)
+	start := time.Now()
+	_, err := b.Apply(t.Context(), ns.Path(), rules(t, nil))
+	if took := time.Since(start); took > 2*processTimeout || !errors.Is(err, errTooMuch) && !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("after %s: %v", took, err)
+	}
+}
+
+// allowed are the lines that a change may consist of: those of what is wanted, and what our own names make.
+func allowed(want string) func(line string) bool {
+	made := regexp.MustCompile(`^(\*(raw|mangle|nat)|COMMIT|:PODNET_[A-Z_]+ - \[0:0\]|-X PODNET_[A-Z_]+|` +
+		`-D (PREROUTING|OUTPUT) -m comment --comment pod-network-controller -j PODNET_[A-Z_]+)$`)
+	lines := strings.Split(want, "\n")
+	return func(line string) bool { return line == "" || slices.Contains(lines, line) || made.MatchString(line) }
+}
+
+func FuzzNoByteOfAPodBecomesALineOfOurs(f *testing.F) {
+	f.Add(saved)
+	for _, script := range hostile() {
+		f.Add(saved + script)
+	}
+	f.Add("*nat\n:PODNET_OUTBOUND\n:\n-A\n-A OUTPUT\n-I OUTPUT x -j PODNET_OUTBOUND\n[1:2\n[]] \n-A OUTPUT -m comment --comment pod-network-controller -j PODNET_OUTBOUND\n")
+	text := rules(f, nil).RestoreText(iptables.IPv4)
+	goal, allow, known := parse(text), allowed(text), newVocabulary()
+	f.Fuzz(func(t *testing.T, text string) {
+		have := parse(text)
+		_ = have.listing()
+		for line := range strings.SplitSeq(plan(have, goal, true).input, "\n") {
+			if !allow(line) {
+				t.Errorf("of %q came %q", text, line)
+			}
+		}
+		for _, table := range have {
+			for _, chain := range table.chains {
+				_, _ = known.rewritten(chain)
+			}
+		}
+	})
+}

@@ -1,0 +1,89 @@
+package xtables
+
+import (
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+
+	"istio-pod-network-controller/iptables"
+)
+
+// restorable is have, to be put back, without a word that a pod may have written. A rule of a chain of ours whose words we
+// could all have written is made anew of them; a chain with any other rule is put back as want has it, or empty.
+func restorable(have snapshot, want iptables.Ruleset) snapshot {
+	out := snapshot{}
+	goal, known := wanted(have, want), newVocabulary()
+	for family, tables := range have {
+		out[family] = state{}
+		for name, t := range tables {
+			safe := &table{chains: map[string][]rule{}, jumps: t.jumps, made: t.made, used: t.used}
+			for chain, rules := range t.chains {
+				var ok bool
+				if safe.chains[chain], ok = known.rewritten(rules); !ok {
+					safe.chains[chain] = goal[family].of(name).chains[chain]
+				}
+			}
+			out[family][name] = safe
+		}
+	}
+	return out
+}
+
+// vocabulary is all that our rules consist of.
+type vocabulary struct {
+	words, comments []string
+	numbers         *regexp.Regexp // one or several: ports, ranges of owners, a mark and its mask
+	iface           *regexp.Regexp // what an interface may be called in a Spec
+}
+
+func newVocabulary() vocabulary {
+	return vocabulary{
+		words: ownWords(), comments: iptables.Comments(),
+		numbers: regexp.MustCompile(`^[0-9][0-9a-fx]*([,/-][0-9][0-9a-fx]*)*$`),
+		iface:   regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9_.-]{0,14}$`),
+	}
+}
+
+// rewritten makes rules anew of their words; ok reports whether all of them are such as we write.
+func (v vocabulary) rewritten(rules []rule) (out []rule, ok bool) {
+	for _, r := range rules {
+		words := r.words()
+		i := slices.Index(words, "--comment")
+		if i < 0 || i+1 >= len(words) || !slices.Contains(v.comments, words[i+1]) {
+			return nil, false
+		}
+		for k, word := range words {
+			if k != i+1 && !v.plain(words[max(0, k-1)], word) {
+				return nil, false
+			}
+		}
+		words[i+1] = iptables.Quoted(words[i+1])
+		out = append(out, rule{spec: strings.Join(words, " ")})
+	}
+	return out, true
+}
+
+// plain reports whether a word is one of our own, or else a value where one may stand behind the word before.
+func (v vocabulary) plain(before, word string) bool {
+	if slices.Contains(v.words, word) {
+		return true
+	}
+	switch before {
+	case "-j", "-m":
+		return false
+	case "-i", "-o":
+		return v.iface.MatchString(word)
+	}
+	_, errPrefix := netip.ParsePrefix(word)
+	_, errAddr := netip.ParseAddr(word)
+	return errPrefix == nil || errAddr == nil || v.numbers.MatchString(word)
+}
+
+// ownWords are all that our rules have beside values.
+func ownWords() []string {
+	return strings.Fields(`! -s -d -i -o -p -m -j tcp udp comment multiport owner mark connmark conntrack addrtype
+		--comment --dport --sport --dports --uid-owner --gid-owner --socket-exists --mark --ctstate --ctdir --src-type --tcp-flags
+		FIN,SYN,RST,ACK SYN LOCAL REPLY INVALID RELATED,ESTABLISHED RETURN ACCEPT DROP REDIRECT MARK CONNMARK TPROXY CT
+		--to-ports --set-xmark --save-mark --restore-mark --nfmask --ctmask --on-port --on-ip --tproxy-mark --zone`)
+}
