@@ -124,7 +124,7 @@ func (r *testAgent) await(t *testing.T, what string, is func() bool) {
 func TestAnAgentThatStartsWithoutAPIServer(t *testing.T) {
 	server := newPodAPI(t)
 	r := runAgent(t, "http://"+server.addr, false)
-	r.await(t, "NRI", func() bool { return r.nri != nil && r.nri.Connected() })
+	r.await(t, "NRI", func() bool { return strings.HasPrefix(answerOf(t, r.health, "/readyz/nri"), "200") })
 	if got := r.start(t, nil); !strings.Contains(got, "the agent cannot reach the API server yet") {
 		t.Errorf("a pod that may have asked: %q", got)
 	}
