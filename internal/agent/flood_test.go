@@ -82,16 +82,7 @@ func TestAPodThatKeepsTheKernelBusyIsAloneInThat(t *testing.T) {
 			goroutines, descriptors := goruntime.NumGoroutine(), openDescriptors(t)
 			end := flood(t, ns, 300_000)
 			for range 20 {
-				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-				start := time.Now()
-				_, err := b.Apply(ctx, at(ns), tproxyRules(t))
-				cancel()
-				if took := time.Since(start); took > time.Second {
-					t.Errorf("a call of 50 ms took %s: %v", took, err)
-				}
-				if err != nil && !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("the kernel has not said no: %v", err)
-				}
+				applyInTime(t, b, ns)
 				if _, err := b.Present(t.Context(), at(other)); err != nil {
 					t.Errorf("another namespace suffers: %v", err)
 				}
@@ -107,6 +98,21 @@ func TestAPodThatKeepsTheKernelBusyIsAloneInThat(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// applyInTime wants a call to come back by its deadline, and to say nothing else than that it was late.
+func applyInTime(t *testing.T, b Exclusive, ns *netns.NS) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	_, err := b.Apply(ctx, at(ns), tproxyRules(t))
+	if took := time.Since(start); took > time.Second {
+		t.Errorf("a call of 50 ms took %s: %v", took, err)
+	}
+	if err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the kernel has not said no: %v", err)
 	}
 }
 

@@ -19,29 +19,25 @@ func TestRulesComeBackWhateverNamesThePodMakes(t *testing.T) {
 	for name, b := range allBackends(t) {
 		t.Run(name, func(t *testing.T) {
 			ns, want := kerneltest.New(t), tproxyRules(t)
-			if _, err := b.Apply(t.Context(), at(ns), want); err != nil {
-				t.Fatal(err)
-			}
-			id, err := b.Identify(ns.Path())
-			if err != nil {
+			_, err := b.Apply(t.Context(), at(ns), want)
+			id, errID := b.Identify(ns.Path())
+			if err := errors.Join(err, errID); err != nil {
 				t.Fatal(err)
 			}
 			if id.Cookie == 0 {
 				t.Skip("this kernel names no namespace for ever")
 			}
 			mustRun(t, ns, flushAll+"; "+istioChain)
-			if changed, err := b.Apply(t.Context(), at(ns), want); err != nil || !changed {
-				t.Errorf("changed %v, error %v", changed, err)
+			changed, err := b.Apply(t.Context(), at(ns), want)
+			drift, errDrift := b.Verify(t.Context(), at(ns), want)
+			if err := errors.Join(err, errDrift); err != nil || !changed || len(drift) > 0 {
+				t.Errorf("changed %v, drift %s, error %v", changed, drift, err)
 			}
-			if drift, err := b.Verify(t.Context(), at(ns), want); err != nil || len(drift) > 0 {
-				t.Error(drift, err)
-			}
-			if _, err := b.Remove(t.Context(), at(ns)); err != nil {
-				t.Fatal(err)
-			}
+			_, errRemove := b.Remove(t.Context(), at(ns))
+			_, err = b.Apply(t.Context(), at(ns), want)
 			var others *podnet.ProgrammedByOthersError
-			if _, err := b.Apply(t.Context(), at(ns), want); !errors.As(err, &others) {
-				t.Errorf("after our rules were taken away: %v, want that it is Istio's", err)
+			if errRemove != nil || !errors.As(err, &others) {
+				t.Errorf("after our rules were taken away: %v, %v, want that it is Istio's", errRemove, err)
 			}
 		})
 	}
