@@ -46,7 +46,7 @@ func stripPod(obj any) (any, error) {
 	if gated(pod) {
 		out.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: Condition}}
 	}
-	out.Status.PodIPs = slices.Clone(pod.Status.PodIPs)
+	out.Status.PodIPs, out.Status.StartTime = slices.Clone(pod.Status.PodIPs), pod.Status.StartTime.DeepCopy()
 	for _, c := range pod.Status.Conditions {
 		if c.Type == Condition || c.Type == corev1.PodReadyToStartContainers {
 			out.Status.Conditions = append(out.Status.Conditions, c)

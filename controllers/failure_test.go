@@ -50,7 +50,7 @@ func TestWhatCannotBeAskedTakesNothingBack(t *testing.T) {
 		},
 		"the kernel, out of descriptors": {change: func(b *bench) { b.backend.err = fmt.Errorf("open: %w", syscall.EMFILE) }},
 		"the kernel, out of memory":      {change: func(b *bench) { b.backend.err = fmt.Errorf("commit: %w", syscall.ENOMEM) }},
-		"nobody: the kernel says no": {change: func(b *bench) { b.backend.err = errors.New("kernel says no") }, takeBack: true},
+		"nobody: the kernel says no":     {change: func(b *bench) { b.backend.err = errors.New("kernel says no") }, takeBack: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
