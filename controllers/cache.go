@@ -18,6 +18,7 @@ import (
 func CacheOptions(node string) cache.Options {
 	return cache.Options{
 		DefaultTransform:            cache.TransformStripManagedFields(),
+		NewInformer:                 newInformer,
 		ReaderFailOnMissingInformer: true,
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Pod{}:       {Field: fields.OneTermEqualSelector("spec.nodeName", node), Transform: stripPod},
