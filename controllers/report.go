@@ -3,6 +3,7 @@ package controllers
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -178,9 +179,11 @@ func gated(pod *corev1.Pod) bool {
 	return false
 }
 
+// truncate gives what the API server keeps of a text: whole letters, and not too many.
 func truncate(s string) string {
+	s = strings.ToValidUTF8(s, "?")
 	if len(s) > maxMessage {
-		return s[:maxMessage-3] + "..."
+		return strings.ToValidUTF8(s[:maxMessage-3], "") + "..."
 	}
 	return s
 }

@@ -33,7 +33,7 @@ func (e *ValueError) Error() string {
 
 func shown(s string) string {
 	if len(s) > maxShown {
-		return strconv.Quote(s[:maxShown]) + fmt.Sprintf("... (%d bytes)", len(s))
+		return strconv.Quote(strings.ToValidUTF8(s[:maxShown], "")) + fmt.Sprintf("... (%d bytes)", len(s))
 	}
 	return strconv.Quote(s)
 }
