@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/moby/moby/api/types/container"
 
@@ -33,7 +34,7 @@ func newest(list []container.Summary, pod podnet.Sandbox) string {
 		if c.State != container.StateRunning || !isSandbox(c.Labels, pod) {
 			continue
 		}
-		if last == nil || cmp.Or(cmp.Compare(attemptOf(c.Names), attemptOf(last.Names)), cmp.Compare(c.Created, last.Created)) > 0 {
+		if last == nil || cmp.Or(cmp.Compare(attemptOf(c.Names...), attemptOf(last.Names...)), cmp.Compare(c.Created, last.Created)) > 0 {
 			last = c
 		}
 	}
@@ -53,14 +54,14 @@ func isSandbox(labels map[string]string, pod podnet.Sandbox) bool {
 // attemptOf is the number that the kubelet counts up with each new sandbox of a pod. Only the container's name tells it,
 // k8s_POD_NAME_NAMESPACE_UID_ATTEMPT, with a random part behind it if a container of that name was left over
 // (https://github.com/Mirantis/cri-dockerd/blob/master/core/naming.go). It is 0 in other names.
-func attemptOf(names []string) uint64 {
+func attemptOf(names ...string) uint32 {
 	for _, name := range names {
 		parts := strings.Split(strings.TrimPrefix(name, "/"), "_")
 		if len(parts) < 6 || len(parts) > 7 || parts[0] != "k8s" || parts[1] != "POD" {
 			continue
 		}
 		if attempt, err := strconv.ParseUint(parts[5], 10, 32); err == nil {
-			return attempt
+			return uint32(attempt)
 		}
 	}
 	return 0
@@ -104,6 +105,15 @@ func netNSOf(c *container.InspectResponse) (string, error) {
 		return "", fmt.Errorf("no network namespace in the answer: NetworkSettings.SandboxKey is empty, and State.Pid: %w", err)
 	}
 	return path, nil
+}
+
+// createdAt is when a container was made, in nanoseconds since 1970; 0 if the Engine does not say.
+func createdAt(c *container.InspectResponse) int64 {
+	made, err := time.Parse(time.RFC3339Nano, c.Created)
+	if err != nil || made.Year() < 1970 || made.Year() > 2200 {
+		return 0
+	}
+	return made.UnixNano()
 }
 
 // handlerOf is the OCI runtime by its name in the Engine's configuration, "" for the two names of the built-in runc.

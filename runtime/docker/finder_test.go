@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -28,7 +29,7 @@ func TestFindInRecordedAnswers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pod.ID, pod.NetNS = recordedID, "/var/run/docker/exec/netns/acd009690ceb"
+	pod.ID, pod.NetNS, pod.CreatedAt = recordedID, "/var/run/docker/exec/netns/acd009690ceb", 1795186709846474874
 	if diff := gocmp.Diff(pod, got); diff != "" {
 		t.Errorf("Find (-want +got):\n%s", diff)
 	}
@@ -38,7 +39,7 @@ func TestFindInRecordedAnswers(t *testing.T) {
 // another name is given.
 type box struct {
 	id, uid, kind string
-	attempt       int
+	attempt       uint32
 	podName       string
 	state         container.ContainerState
 	created       int64
@@ -77,12 +78,15 @@ func engineOf(t *testing.T, boxes []box, ignoresFilter bool) *fakeEngine {
 	return e
 }
 
+// choice is what a runtime lists, and which of it is the pod's sandbox; "" for none.
+type choice struct {
+	boxes  []box
+	wantID string
+}
+
 func TestFindChoosesTheSandbox(t *testing.T) {
 	const running, exited = container.StateRunning, container.StateExited
-	tests := map[string]struct {
-		boxes  []box
-		wantID string
-	}{
+	tests := map[string]choice{
 		"no container at all":         {},
 		"only those of another pod":   {boxes: []box{{id: "a", uid: "uid-2", kind: typeSandbox, state: running}}},
 		"a container, but no sandbox": {boxes: []box{{id: "a", uid: podUID, kind: "container", state: running}}},
@@ -102,6 +106,27 @@ func TestFindChoosesTheSandbox(t *testing.T) {
 			},
 			wantID: "a",
 		},
+		"newer ones that ended, are of another pod, or are no sandbox": {
+			boxes: []box{
+				{id: "a", uid: podUID, kind: typeSandbox, state: running, created: 1},
+				{id: "b", uid: podUID, kind: typeSandbox, state: exited, created: 2},
+				{id: "c", uid: "uid-2", kind: typeSandbox, state: running, created: 3},
+				{id: "d", uid: podUID, kind: "container", state: running, created: 4},
+			},
+			wantID: "a",
+		},
+		"removed since it was listed": {boxes: []box{{id: "a", uid: podUID, kind: typeSandbox, state: running, gone: true}}},
+		"stopped since it was listed": {boxes: []box{{
+			id: "a", uid: podUID, kind: typeSandbox, state: running,
+			now: func(c *container.InspectResponse) { c.State.Running = false },
+		}}},
+	}
+	wantChoices(t, tests)
+}
+
+func TestFindBelievesTheAttemptAndTheName(t *testing.T) {
+	const running = container.StateRunning
+	wantChoices(t, map[string]choice{
 		"the later attempt, though the clock was set back": {
 			boxes: []box{
 				{id: "a", uid: podUID, kind: typeSandbox, state: running, created: 9, attempt: 9},
@@ -119,21 +144,12 @@ func TestFindChoosesTheSandbox(t *testing.T) {
 		"only one that claims the UID for another name": {
 			boxes: []box{{id: "a", uid: podUID, kind: typeSandbox, state: running, podName: "other"}},
 		},
-		"newer ones that ended, are of another pod, or are no sandbox": {
-			boxes: []box{
-				{id: "a", uid: podUID, kind: typeSandbox, state: running, created: 1},
-				{id: "b", uid: podUID, kind: typeSandbox, state: exited, created: 2},
-				{id: "c", uid: "uid-2", kind: typeSandbox, state: running, created: 3},
-				{id: "d", uid: podUID, kind: "container", state: running, created: 4},
-			},
-			wantID: "a",
-		},
-		"removed since it was listed": {boxes: []box{{id: "a", uid: podUID, kind: typeSandbox, state: running, gone: true}}},
-		"stopped since it was listed": {boxes: []box{{
-			id: "a", uid: podUID, kind: typeSandbox, state: running,
-			now: func(c *container.InspectResponse) { c.State.Running = false },
-		}}},
-	}
+	})
+}
+
+// wantChoices has each list asked for with the runtime's filter, and without.
+func wantChoices(t *testing.T, tests map[string]choice) {
+	t.Helper()
 	for name, tt := range tests {
 		for mode, ignoresFilter := range map[string]bool{"filtered": false, "unfiltered": true} {
 			t.Run(name+"/"+mode, func(t *testing.T) {
@@ -152,6 +168,7 @@ func TestFindChoosesTheSandbox(t *testing.T) {
 					Namespace: "ns", Name: "pod", UID: podUID,
 					ID: tt.wantID, NetNS: "/run/docker/netns/" + tt.wantID, RuntimeHandler: "runtime-" + tt.wantID,
 				}
+				want.Attempt = tt.boxes[slices.IndexFunc(tt.boxes, func(b box) bool { return b.id == tt.wantID })].attempt
 				if diff := gocmp.Diff(want, got); diff != "" {
 					t.Errorf("Find (-want +got):\n%s", diff)
 				}
