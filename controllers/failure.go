@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"errors"
+	"os"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -31,7 +32,7 @@ func (v *visit) fail(ctx context.Context, err error) (Result, error) {
 	switch {
 	case errors.Is(err, errOvertaken):
 		return Failed, err
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.Canceled):
 		return v.unknown(ctx, err) // the kernel has not said no
 	case !absent(err) && v.takenDown(ctx):
 		err = errors.Join(podnet.ErrGone, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -32,6 +33,7 @@ func TestWhatCannotBeAskedTakesNothingBack(t *testing.T) {
 		"the API server":                   {change: func(b *bench) { b.pods.err = errors.New("connection refused") }},
 		"the API server, of the namespace": {change: func(b *bench) { b.pods.errNS = errors.New("connection refused") }},
 		"the kernel, in time":              {change: func(b *bench) { b.backend.err = fmt.Errorf("look: %w", context.DeadlineExceeded) }},
+		"the kernel, in its own time":      {change: func(b *bench) { b.backend.err = fmt.Errorf("read: %w", os.ErrDeadlineExceeded) }},
 		"the kernel, while we leave":       {change: func(b *bench) { b.backend.err = context.Canceled }, by: NRI},
 		"the runtime, but the kernel says that the rules are gone": {
 			change: func(b *bench) { b.finder.err = errors.New("connection refused"); clear(b.backend.held) }, takeBack: true,

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -179,11 +180,15 @@ func gated(pod *corev1.Pod) bool {
 	return false
 }
 
-// truncate gives what the API server keeps of a text: whole letters, and not too many.
+// truncate gives text that the API server takes and gives back as it is: of a bounded length, and whole characters only.
 func truncate(s string) string {
 	s = strings.ToValidUTF8(s, "?")
-	if len(s) > maxMessage {
-		return strings.ToValidUTF8(s[:maxMessage-3], "") + "..."
+	if len(s) <= maxMessage {
+		return s
 	}
-	return s
+	end := maxMessage - len("...")
+	for !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + "..."
 }

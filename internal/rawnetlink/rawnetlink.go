@@ -161,7 +161,7 @@ func take(m syscall.NetlinkMessage) (body []byte, ended bool, err error) {
 	return nil, true, err
 }
 
-// conn is a socket in the namespace of the thread that made it.
+// conn is a socket in the namespace of the thread that made it, connected to the kernel.
 type conn struct {
 	fd  int
 	buf []byte
@@ -174,6 +174,11 @@ func dial(end time.Time, protocol int) (*conn, error) {
 		return nil, fmt.Errorf("open netlink socket: %w", err)
 	}
 	c := &conn{fd: fd, buf: make([]byte, bufferSize), end: end}
+	// A process of the pod could send answers to it otherwise.
+	if err := unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		c.close()
+		return nil, fmt.Errorf("connect netlink socket: %w", err)
+	}
 	// Strict checking has the kernel itself leave out routes of other tables. One that does not know it is not asked in vain.
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
 	return c, nil

@@ -14,8 +14,10 @@ import (
 // choices are values that interact in the templates, each with all that it may be.
 func choices() [][]string {
 	return [][]string{
-		{"kubernetesDistribution: Kubernetes", "kubernetesDistribution: OpenShift", "kubernetesDistribution: K3s", "kubernetesDistribution: RKE2",
-			"kubernetesDistribution: MicroK8s", "kubernetesDistribution: GKE", "kubernetesDistribution: Talos"},
+		{
+			"kubernetesDistribution: Kubernetes", "kubernetesDistribution: OpenShift", "kubernetesDistribution: K3s", "kubernetesDistribution: RKE2",
+			"kubernetesDistribution: MicroK8s", "kubernetesDistribution: GKE", "kubernetesDistribution: Talos",
+		},
 		{"containerRuntime: auto", "containerRuntime: containerd", "containerRuntime: crio", "containerRuntime: docker"},
 		{"nri: auto", "nri: required", "nri: off"},
 		{"cni: off", "cni: install", "cni: uninstall"},
@@ -28,8 +30,10 @@ func choices() [][]string {
 		{"tolerations: []", "tolerations: null", "tolerations: [{operator: Exists}]"},
 		{"processFallback: true", "processFallback: false"},
 		{"resources: {}", "resources: {limits: {memory: 1Gi}}"},
-		{"admission: {enabled: true, waitContainer: true}", "admission: {enabled: true, requiredPlugins: true, readinessGate: false, restrictAgent: true}",
-			"admission: {enabled: false, restrictAgent: false}", "admission: {waitContainer: true, waitTimeout: 1m30s, restrictAgent: true}"},
+		{
+			"admission: {enabled: true, waitContainer: true}", "admission: {enabled: true, requiredPlugins: true, readinessGate: false, restrictAgent: true}",
+			"admission: {enabled: false, restrictAgent: false}", "admission: {waitContainer: true, waitTimeout: 1m30s, restrictAgent: true}",
+		},
 	}
 }
 
@@ -39,7 +43,7 @@ func TestCombinationsRender(t *testing.T) {
 		nil,
 		{"admissionregistration.k8s.io/v1/MutatingAdmissionPolicy", "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"},
 	}
-	random := rand.New(rand.NewPCG(1, 2)) // the same ones every time
+	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same ones every time
 	for range 100 {
 		picked := make([]string, 0, len(choices()))
 		for _, of := range choices() {
@@ -50,7 +54,7 @@ func TestCombinationsRender(t *testing.T) {
 		if err != nil {
 			t.Fatalf("render: %v\n%s", err, values)
 		}
-		for _, doc := range strings.Split(rel.Manifest, "\n---\n") {
+		for doc := range strings.SplitSeq(rel.Manifest, "\n---\n") {
 			if ds, ok := decode(t, doc).(*appsv1.DaemonSet); ok {
 				if fault := faultOf(t, ds); fault != "" {
 					t.Errorf("%s with\n%s", fault, values)

@@ -12,7 +12,7 @@ func TestNotesAreTrue(t *testing.T) {
 		others   = "On others pods start without rules"
 		waiting  = "On others pods wait"
 		nothing  = "do nothing here"
-		token    = "may patch the status of every pod"
+		unbound  = "may patch the status of every pod"
 		mutating = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
 		bounding = "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"
 	)
@@ -21,9 +21,9 @@ func TestNotesAreTrue(t *testing.T) {
 		want     []string
 		wantNot  []string
 	}{
-		"the defaults":                   {in: "{}", want: []string{others, "NoEarlyEntrance", token}, wantNot: []string{late, nothing}},
-		"with policies":                  {in: "{}", kind: bounding, want: []string{others}, wantNot: []string{token}},
-		"a token that is not bounded":    {in: "{startupTaint: true, admission: {restrictAgent: false}}", kind: bounding, want: []string{token + ", and every node", "restrictAgent is false"}},
+		"the defaults":                   {in: "{}", want: []string{others, "NoEarlyEntrance", unbound}, wantNot: []string{late, nothing}},
+		"with policies":                  {in: "{}", kind: bounding, want: []string{others}, wantNot: []string{unbound}},
+		"a token that is not bounded":    {in: "{startupTaint: true, admission: {restrictAgent: false}}", kind: bounding, want: []string{unbound + ", and every node", "restrictAgent is false"}},
 		"nobody asks early":              {in: "{nri: off, cni: off}", want: []string{late, "nri=off and cni=off"}, wantNot: []string{others}},
 		"nobody asks, after the chain":   {in: "{nri: off, cni: uninstall}", want: []string{late, "cni=uninstall: the agents take"}},
 		"nobody asks, pods wait":         {in: "{nri: off, admission: {waitContainer: true}}", kind: mutating, wantNot: []string{late, nothing}},
@@ -44,19 +44,21 @@ func TestNotesAreTrue(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, want := range tc.want {
-				if !strings.Contains(rel.Info.Notes, want) {
-					t.Errorf("no %q in\n%s", want, rel.Info.Notes)
-				}
-			}
-			for _, not := range tc.wantNot {
-				if strings.Contains(rel.Info.Notes, not) {
-					t.Errorf("%q in\n%s", not, rel.Info.Notes)
-				}
-			}
+			expectWords(t, rel.Info.Notes, true, tc.want)
+			expectWords(t, rel.Info.Notes, false, tc.wantNot)
 			if strings.Contains(rel.Info.Notes, "\n\n\n") {
 				t.Errorf("two empty lines in\n%s", rel.Info.Notes)
 			}
 		})
+	}
+}
+
+// expectWords wants each of the words in a text, or none of them.
+func expectWords(t *testing.T, text string, there bool, words []string) {
+	t.Helper()
+	for _, word := range words {
+		if strings.Contains(text, word) != there {
+			t.Errorf("%q is there: %v, want %v, in\n%s", word, !there, there, text)
+		}
 	}
 }
