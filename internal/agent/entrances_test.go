@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,8 +22,8 @@ import (
 func TestARuntimeWithoutNRIIsToldOfOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		recorder := events.NewFakeRecorder(10)
-		offered, looked := false, false
-		e := earlyEntrance{offered: func() (bool, bool) { return offered, looked }, recorder: recorder, node: "node1", log: logr.Discard()}
+		var offered, looked atomic.Bool
+		e := earlyEntrance{offered: func() (bool, bool) { return offered.Load(), looked.Load() }, recorder: recorder, node: "node1", log: logr.Discard()}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- e.Start(ctx) }()
@@ -35,19 +36,19 @@ func TestARuntimeWithoutNRIIsToldOfOnce(t *testing.T) {
 			}
 		}
 		after(2*absence, 0) // nobody has looked
-		looked = true
+		looked.Store(true)
 		after(absence/2, 0)
-		offered = true
+		offered.Store(true)
 		after(2*absence, 0) // a restart of the runtime
-		offered = false
+		offered.Store(false)
 		after(absence+2*time.Second, 1)
 		after(10*absence, 1)
 		if got := <-recorder.Events; !strings.HasPrefix(got, "Warning NoEarlyEntrance the container runtime offers no NRI") {
 			t.Errorf("event %q", got)
 		}
-		offered = true
+		offered.Store(true)
 		after(2*time.Second, 0)
-		offered = false
+		offered.Store(false)
 		after(2*absence, 1)
 		cancel()
 		if err := <-done; err != nil {
