@@ -184,13 +184,20 @@ func TestWhatIsNoneOfOurBusinessPassesAtOnce(t *testing.T) {
 }
 
 func TestFailOpenLetsPodsThrough(t *testing.T) {
-	p, h := newTestPlugin(func(c *Config) { c.FailOpen = true })
+	var got Outcome
+	p, h := newTestPlugin(func(c *Config) {
+		c.FailOpen, c.Observe = true, func(_ string, o Outcome, _ time.Duration) { got = o }
+	})
 	h.err = errors.New("no")
-	if err := p.RunPodSandbox(t.Context(), event(nil)); err != nil {
-		t.Error(err)
+	if err := p.RunPodSandbox(t.Context(), event(nil)); err != nil || got != LetThrough {
+		t.Errorf("error %v, outcome %s", err, got)
+	}
+	h.err = fmt.Errorf("find: %w", podnet.ErrNoPod)
+	if err := p.RunPodSandbox(t.Context(), event(nil)); !errors.Is(err, podnet.ErrNoPod) || got != Refused {
+		t.Errorf("a pod that is deleted already: error %v, outcome %s", err, got)
 	}
 	h.err = nil
-	if _, _, err := p.CreateContainer(t.Context(), event(nil), nil); err != nil || len(h.asked) != 2 {
+	if _, _, err := p.CreateContainer(t.Context(), event(nil), nil); err != nil || len(h.asked) != 3 {
 		t.Errorf("a pod that was let through is not looked at again: %v, %d calls", err, len(h.asked))
 	}
 }
