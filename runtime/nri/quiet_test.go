@@ -23,24 +23,7 @@ func TestWhatTheEndWaitsFor(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p, _ := newTestPlugin(nil)
 				stop := make(chan struct{})
-				sleep := func(d time.Duration) (stopped bool) {
-					select {
-					case <-stop:
-						return true
-					case <-time.After(d):
-						return false
-					}
-				}
-				go func() {
-					for stopped := false; !stopped; {
-						if c.call > 0 {
-							p.begin()
-							stopped = sleep(c.call)
-							p.end()
-						}
-						stopped = stopped || sleep(c.gap)
-					}
-				}()
+				go callAgain(p, c.call, c.gap, stop)
 				synctest.Wait()
 				began := time.Now()
 				p.awaitQuiet()
@@ -55,6 +38,27 @@ func TestWhatTheEndWaitsFor(t *testing.T) {
 				synctest.Wait()
 			})
 		})
+	}
+}
+
+// callAgain is a runtime that calls, and pauses, until it is stopped.
+func callAgain(p *plugin, call, gap time.Duration, stop <-chan struct{}) {
+	for stopped := false; !stopped; {
+		if call > 0 {
+			p.begin()
+			stopped = waited(call, stop)
+			p.end()
+		}
+		stopped = stopped || waited(gap, stop)
+	}
+}
+
+func waited(d time.Duration, stop <-chan struct{}) (stopped bool) {
+	select {
+	case <-stop:
+		return true
+	case <-time.After(d):
+		return false
 	}
 }
 
