@@ -205,7 +205,12 @@ func TestFailOpenLetsPodsThrough(t *testing.T) {
 func TestSynchronizeOnlyQueues(t *testing.T) {
 	p, h := newTestPlugin(nil)
 	h.err = errors.New("must not fail the runtime")
-	pods := []*api.PodSandbox{event(nil), event(func(p *api.PodSandbox) { p.Id, p.Uid, p.Namespace = "sandbox-2", "uid-2", "agents" })}
+	pods := []*api.PodSandbox{
+		event(nil), event(func(p *api.PodSandbox) { p.Id, p.Uid, p.Namespace = "sandbox-2", "uid-2", "agents" }),
+		event(func(p *api.PodSandbox) {
+			p.Id, p.Uid, p.Linux.Namespaces = "sandbox-3", "uid-3", p.Linux.Namespaces[:1]
+		}), // the host's network
+	}
 	for i := range queueLength { // more than can wait
 		pods = append(pods, event(func(p *api.PodSandbox) { p.Id, p.Uid = fmt.Sprint("more-", i), fmt.Sprint("uid-more-", i) }))
 	}
@@ -228,6 +233,9 @@ func TestSynchronizeOnlyQueues(t *testing.T) {
 	if _, ok := p.known(podnet.Sandbox{ID: "sandbox-1", UID: "uid-1"}); !ok {
 		t.Error("a queued sandbox was not settled")
 	}
+	if _, ok := p.known(podnet.Sandbox{ID: "sandbox-3", UID: "uid-3"}); ok {
+		t.Error("a sandbox on the host's network was queued")
+	}
 }
 
 // A pod whose sandbox was made anew has two for a while, of which NRI does not say which is the newer.
@@ -243,6 +251,9 @@ func TestSynchronizeLeavesTheChoiceAmongSandboxesToTheFinder(t *testing.T) {
 		if s := <-p.queue; s.ID != want || (s.NetNS == "") != (want == "") {
 			t.Errorf("queued %+v, want sandbox %q", s, want)
 		}
+	}
+	if _, err := p.program(t.Context(), podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "uid-1"}); err != nil || len(p.settled) != 0 {
+		t.Errorf("a sandbox that nobody named is remembered: %v, error %v", p.settled, err)
 	}
 }
 
