@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/moby/moby/api/types/container"
 
@@ -53,17 +54,26 @@ func isSandbox(labels map[string]string, pod podnet.Sandbox) bool {
 // attemptOf is the number that the kubelet counts up with each new sandbox of a pod. Only the container's name tells it,
 // k8s_POD_NAME_NAMESPACE_UID_ATTEMPT, with a random part behind it if a container of that name was left over
 // (https://github.com/Mirantis/cri-dockerd/blob/master/core/naming.go). It is 0 in other names.
-func attemptOf(names []string) uint64 {
+func attemptOf(names []string) uint32 {
 	for _, name := range names {
 		parts := strings.Split(strings.TrimPrefix(name, "/"), "_")
 		if len(parts) < 6 || len(parts) > 7 || parts[0] != "k8s" || parts[1] != "POD" {
 			continue
 		}
 		if attempt, err := strconv.ParseUint(parts[5], 10, 32); err == nil {
-			return attempt
+			return uint32(attempt)
 		}
 	}
 	return 0
+}
+
+// madeAt is a time as the Engine writes it in nanoseconds since 1970, 0 where it is none.
+func madeAt(created string) int64 {
+	at, err := time.Parse(time.RFC3339Nano, created)
+	if err != nil {
+		return 0
+	}
+	return at.UnixNano()
 }
 
 // check promises that an answer speaks of the sandbox and the pod that were asked for, that the sandbox still runs, and

@@ -57,7 +57,7 @@ func TestNetNSOf(t *testing.T) {
 func TestAttemptOf(t *testing.T) {
 	tests := map[string]struct {
 		in   []string
-		want uint64
+		want uint32
 	}{
 		"a sandbox":                       {in: []string{"/k8s_POD_web_default_uid-1_12"}, want: 12},
 		"a name taken before":             {in: []string{"/k8s_POD_web_default_uid-1_3_5f0c6a3e"}, want: 3},
@@ -76,6 +76,15 @@ func TestAttemptOf(t *testing.T) {
 				t.Errorf("got %d, want %d", got, tt.want)
 			}
 		})
+	}
+}
+
+// A time that is none leaves the order among sandboxes open.
+func TestMadeAt(t *testing.T) {
+	for created, want := range map[string]int64{"1970-01-01T00:00:01.000000002Z": 1_000_000_002, "1970-01-01T01:00:01+01:00": 1_000_000_000, "": 0, "today": 0} {
+		if got := madeAt(created); got != want {
+			t.Errorf("%q: %d, want %d", created, got, want)
+		}
 	}
 }
 

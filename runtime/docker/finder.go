@@ -110,6 +110,7 @@ func (f *Finder) inspect(ctx context.Context, id string, pod podnet.Sandbox) (po
 		return podnet.Sandbox{}, fmt.Errorf("sandbox %s: %w", id, err)
 	}
 	pod.ID, pod.NetNS, pod.RuntimeHandler = id, netNS, handlerOf(&answer.Container)
+	pod.Attempt, pod.CreatedAt = attemptOf([]string{answer.Container.Name}), madeAt(answer.Container.Created)
 	return pod, nil
 }
 

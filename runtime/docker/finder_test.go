@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/moby/moby/api/types/container"
@@ -29,6 +31,7 @@ func TestFindInRecordedAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	pod.ID, pod.NetNS = recordedID, "/var/run/docker/exec/netns/acd009690ceb"
+	pod.CreatedAt = time.Date(2026, 11, 20, 14, 58, 29, 846474874, time.UTC).UnixNano()
 	if diff := gocmp.Diff(pod, got); diff != "" {
 		t.Errorf("Find (-want +got):\n%s", diff)
 	}
@@ -38,7 +41,7 @@ func TestFindInRecordedAnswers(t *testing.T) {
 // another name is given.
 type box struct {
 	id, uid, kind string
-	attempt       int
+	attempt       uint32
 	podName       string
 	state         container.ContainerState
 	created       int64
@@ -61,6 +64,7 @@ func engineOf(t *testing.T, boxes []box, ignoresFilter bool) *fakeEngine {
 		}
 		answer := &container.InspectResponse{
 			ID: b.id, Name: names[0], Config: &container.Config{Labels: maps.Clone(labels)},
+			Created:         time.Unix(b.created, 0).Format(time.RFC3339Nano),
 			State:           &container.State{Running: b.state == container.StateRunning, Pid: 7},
 			HostConfig:      &container.HostConfig{NetworkMode: "none", Runtime: "runtime-" + b.id},
 			NetworkSettings: &container.NetworkSettings{SandboxKey: "/run/docker/netns/" + b.id},
@@ -152,6 +156,8 @@ func TestFindChoosesTheSandbox(t *testing.T) {
 					Namespace: "ns", Name: "pod", UID: podUID,
 					ID: tt.wantID, NetNS: "/run/docker/netns/" + tt.wantID, RuntimeHandler: "runtime-" + tt.wantID,
 				}
+				newest := tt.boxes[slices.IndexFunc(tt.boxes, func(b box) bool { return b.id == tt.wantID })]
+				want.Attempt, want.CreatedAt = newest.attempt, time.Unix(newest.created, 0).UnixNano()
 				if diff := gocmp.Diff(want, got); diff != "" {
 					t.Errorf("Find (-want +got):\n%s", diff)
 				}
