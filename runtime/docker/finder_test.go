@@ -143,26 +143,27 @@ func TestFindChoosesTheSandbox(t *testing.T) {
 			t.Run(name+"/"+mode, func(t *testing.T) {
 				f := newFinder(t, serve(t, engineOf(t, tt.boxes, ignoresFilter)))
 				got, err := f.Find(t.Context(), podnet.Sandbox{Namespace: "ns", Name: "pod", UID: podUID})
-				if tt.wantID == "" {
-					if !errors.Is(err, podnet.ErrNotReady) {
-						t.Fatalf("got %+v, error %v; want one that is podnet.ErrNotReady", got, err)
-					}
-					return
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				want := podnet.Sandbox{
-					Namespace: "ns", Name: "pod", UID: podUID,
-					ID: tt.wantID, NetNS: "/run/docker/netns/" + tt.wantID, RuntimeHandler: "runtime-" + tt.wantID,
-				}
-				newest := tt.boxes[slices.IndexFunc(tt.boxes, func(b box) bool { return b.id == tt.wantID })]
-				want.Attempt, want.CreatedAt = newest.attempt, time.Unix(newest.created, 0).UnixNano()
-				if diff := gocmp.Diff(want, got); diff != "" {
-					t.Errorf("Find (-want +got):\n%s", diff)
-				}
+				wantFound(t, tt.boxes, tt.wantID, got, err)
 			})
 		}
+	}
+}
+
+func wantFound(t *testing.T, boxes []box, id string, got podnet.Sandbox, err error) {
+	t.Helper()
+	i := slices.IndexFunc(boxes, func(b box) bool { return b.id == id })
+	if i < 0 {
+		if !errors.Is(err, podnet.ErrNotReady) {
+			t.Errorf("got %+v, error %v; want one that is podnet.ErrNotReady", got, err)
+		}
+		return
+	}
+	want := podnet.Sandbox{
+		Namespace: "ns", Name: "pod", UID: podUID, ID: id, NetNS: "/run/docker/netns/" + id, RuntimeHandler: "runtime-" + id,
+		Attempt: boxes[i].attempt, CreatedAt: time.Unix(boxes[i].created, 0).UnixNano(),
+	}
+	if diff := gocmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("error %v, Find (-want +got):\n%s", err, diff)
 	}
 }
 
