@@ -50,7 +50,9 @@ func TestARuntimeWithoutNRIIsToldOfOnce(t *testing.T) {
 		offered = false
 		after(2*absence, 1)
 		cancel()
-		<-done
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
 	})
 }
 
