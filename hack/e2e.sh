@@ -3,6 +3,7 @@
 # E2E_KEEP=1 uses the cluster that is up, or leaves the new one up, to look at it or to run again quickly.
 # E2E_BACKENDS lists what programs the kernel, a run each in the same cluster: "nftables iptables" unless it says otherwise.
 # E2E_ENTRANCES lists the ways to leave no window, a run each behind those: "nri required wait cni" unless it says otherwise.
+# E2E_CHURN is how many pods come and go in one of them: 100 unless it says otherwise.
 # E2E_BURST is how many pods start at once in them, E2E_VALUES are more arguments to helm.
 set -euo pipefail
 
@@ -27,7 +28,7 @@ for word in $entrances; do known E2E_ENTRANCES "$word" nri required wait cni; do
 if ((${#backends[@]} == 0)); then known E2E_BACKENDS '' nftables iptables; fi
 
 # What says nothing of a backend is tested once: how many requests the agent makes, and what it leaves behind.
-once='^(TestFiftyPodsAtOnceCostOneWriteEach|TestPodsDeletedWhileBeingProgrammedLeaveNothing)$'
+once='^(TestFiftyPodsAtOnceCostOneWriteEach|TestPodsDeletedWhileBeingProgrammedLeaveNothing|TestChurnLeavesNothing|TestStaticPodIsProgrammedOrToldWhyNot)$'
 
 # What wants an agent that is asked before a pod's first container, or pods that wait by themselves; see test/e2e/early_test.go.
 early='^Test(Early|Burst|Always|StartupTaint)'
@@ -92,7 +93,7 @@ leave_chain() {
   wait_left
 }
 
-hack/preflight.sh build images up
+hack/preflight.sh build images up e2e
 say "building the image and the tests"
 if [[ -z ${HELM:-} || ! -x ${HELM:-} ]]; then HELM=$(make -s print-helm); fi
 export HELM
@@ -120,7 +121,7 @@ for i in "${!backends[@]}"; do
   say "running the tests"
   skip=$early
   if ((i > 0)); then skip+="|$once"; fi
-  flags=(-test.v -test.timeout 15m -test.parallel 6 -test.skip "$skip")
+  flags=(-test.v -test.timeout 30m -test.parallel 6 -test.skip "$skip")
   (cd test/e2e && E2E_BACKEND=$backend exec "../../$kc" exec -- ../../build/e2e.test "${flags[@]}" "$@")
 done
 
@@ -138,7 +139,7 @@ entrance() {
 }
 asked=("$@")
 before=$(configuration)
-entrance nri '^Test(Early|Burst|StartupTaint|FiftyPods|PodInANew|PodThatStops|RunningPodOptsIn)' --set nri=required --set startupTaint=true
+entrance nri '^Test(Early|Burst|StartupTaint|Hostile|Churn|Static|FiftyPods|PodInANew|PodThatStops|RunningPodOptsIn)' --set nri=required --set startupTaint=true
 entrance required '^TestAlways' --set nri=required --set admission.requiredPlugins=true
 entrance wait '^Test(Burst|AlwaysPods)' --set nri=off --set admission.waitContainer=true
 entrance cni '^Test(Early|Burst|Always)' --set nri=off --set cni=install

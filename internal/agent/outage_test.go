@@ -28,10 +28,12 @@ import (
 	"istio-pod-network-controller/runtime/nri"
 )
 
-type fakeRuntimeFinder struct{}
+// fakeRuntimeFinder knows another sandbox of the pod than the one that is being made.
+type fakeRuntimeFinder struct{ netns string }
 
-func (fakeRuntimeFinder) Find(context.Context, podnet.Sandbox) (podnet.Sandbox, error) {
-	return podnet.Sandbox{}, podnet.ErrNotReady
+func (f fakeRuntimeFinder) Find(_ context.Context, pod podnet.Sandbox) (podnet.Sandbox, error) {
+	pod.ID, pod.NetNS = "sandbox-of-before", f.netns
+	return pod, nil
 }
 func (fakeRuntimeFinder) Version(context.Context) (string, error) { return "fake", nil }
 func (fakeRuntimeFinder) Close() error                            { return nil }
@@ -46,7 +48,7 @@ type testAgent struct {
 	stop    func() error
 }
 
-func runAgent(t *testing.T, apiURL string) *testAgent {
+func runAgent(t *testing.T, apiURL string, failOpen bool) *testAgent {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "agent") //nolint:usetesting // its names are too long for a socket
 	if err != nil {
@@ -56,11 +58,11 @@ func runAgent(t *testing.T, apiURL string) *testAgent {
 	r := &testAgent{runtime: newNRIRuntime(t, dir), applied: &atomic.Int64{}, health: &health{"unix", filepath.Join(dir, "health.sock")}, netns: kerneltest.New(t).Path()}
 	r.agent = &agent{
 		Options: Options{
-			NodeName: "node", HealthAddr: "unix://" + r.health.address, MetricsAddr: "0", CNI: CNIOff,
+			NodeName: "node", HealthAddr: "unix://" + r.health.address, MetricsAddr: "0", CNI: CNIOff, FailOpen: failOpen,
 			NRI:    NRI{Mode: NRIAuto, Socket: filepath.Join(dir, "nri.sock"), Name: nri.DefaultName, Index: nri.DefaultIndex},
 			Intent: intent.Config{Defaults: intent.StandardDefaults(), Select: intent.SelectAnnotation, ExcludedNamespaces: []string{"kube-system"}},
 		},
-		door: &door{}, ready: &readiness{}, finder: fakeRuntimeFinder{}, metrics: prometheus.NewRegistry(),
+		door: &door{}, ready: &readiness{}, finder: fakeRuntimeFinder{r.netns}, metrics: prometheus.NewRegistry(),
 	}
 	r.agent.backend = choiceOf(t).exclusive(fakeBackend{apply: func(string) error { r.applied.Add(1); return nil }})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -121,8 +123,8 @@ func (r *testAgent) await(t *testing.T, what string, is func() bool) {
 // business, says so, and works as soon as the API server is back.
 func TestAnAgentThatStartsWithoutAPIServer(t *testing.T) {
 	server := newPodAPI(t)
-	r := runAgent(t, "http://"+server.addr)
-	r.await(t, "NRI", func() bool { return r.nri != nil && r.nri.Connected() })
+	r := runAgent(t, "http://"+server.addr, false)
+	r.await(t, "NRI", func() bool { return strings.HasPrefix(answerOf(t, r.health, "/readyz/nri"), "200") })
 	if got := r.start(t, nil); !strings.Contains(got, "the agent cannot reach the API server yet") {
 		t.Errorf("a pod that may have asked: %q", got)
 	}
@@ -180,6 +182,21 @@ func (r *testAgent) namesOfTheHost(t *testing.T) {
 	}
 }
 
+// With fail-open, pods start; and what the agent waits for, and is restarted for, is told to those who ask.
+func TestAnAgentThatFailsOpen(t *testing.T) {
+	r := runAgent(t, "http://"+newPodAPI(t).addr, true)
+	r.await(t, "NRI", func() bool { return strings.HasPrefix(answerOf(t, r.health, "/readyz/nri"), "200") })
+	if got := r.start(t, nil); got != "" {
+		t.Errorf("refused: %q", got)
+	}
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+	if len(r.ready.alive) != 1 || len(r.told) != 1 {
+		t.Errorf("%d reasons to restart, %d entrances that tell", len(r.ready.alive), len(r.told))
+	}
+}
+
 // A process that is told to end does so, whatever the API server does not do.
 func TestTheAgentEndsBeforeItKnowsItsPods(t *testing.T) {
 	for _, way := range []string{"refused", "silent", "no list"} {
@@ -188,7 +205,7 @@ func TestTheAgentEndsBeforeItKnowsItsPods(t *testing.T) {
 			if way != "refused" {
 				server.up(t, way)
 			}
-			r := runAgent(t, "http://"+server.addr)
+			r := runAgent(t, "http://"+server.addr, false)
 			r.await(t, "health", func() bool { return strings.HasPrefix(answerOf(t, r.health, "/readyz"), "500") })
 			if way == "no list" {
 				server.await(t, "/api/v1/pods")

@@ -93,11 +93,14 @@ func runtimeOf(boxes []box, ignoresFilter bool) *fakeRuntime {
 	return r
 }
 
+// choice is what a runtime lists, and which of it is the pod's sandbox; "" for none.
+type choice struct {
+	boxes  []box
+	wantID string
+}
+
 func TestFindChoosesTheSandbox(t *testing.T) {
-	tests := map[string]struct {
-		boxes  []box
-		wantID string
-	}{
+	tests := map[string]choice{
 		"no sandbox at all":         {},
 		"only those of another pod": {boxes: []box{{id: "a", uid: "uid-2", state: ready, createdAt: 9}}},
 		"one, but not ready":        {boxes: []box{{id: "a", uid: podUID, state: notReady, createdAt: 9}}},
@@ -117,23 +120,6 @@ func TestFindChoosesTheSandbox(t *testing.T) {
 			},
 			wantID: "a",
 		},
-		"the later attempt, though the clock was set back": {
-			boxes: []box{
-				{id: "a", uid: podUID, state: ready, createdAt: 9, attempt: 9},
-				{id: "b", uid: podUID, state: ready, createdAt: 2, attempt: 10},
-			},
-			wantID: "b",
-		},
-		"not a newer one that claims the UID for another name": {
-			boxes: []box{
-				{id: "a", uid: podUID, state: ready, createdAt: 1},
-				{id: "b", uid: podUID, state: ready, createdAt: 2, attempt: 7, podName: "other"},
-			},
-			wantID: "a",
-		},
-		"only one that claims the UID for another name": {
-			boxes: []box{{id: "a", uid: podUID, state: ready, podName: "other"}},
-		},
 		"a newer one that is not ready, and a newer one of another pod": {
 			boxes: []box{
 				{id: "a", uid: podUID, state: ready, createdAt: 1},
@@ -152,6 +138,34 @@ func TestFindChoosesTheSandbox(t *testing.T) {
 			now: func(r *criv1.PodSandboxStatusResponse) { r.Info[infoKey] = `{"netNamespaceClosed":true}` },
 		}}},
 	}
+	wantChoices(t, tests)
+}
+
+func TestFindBelievesTheAttemptAndTheName(t *testing.T) {
+	wantChoices(t, map[string]choice{
+		"the later attempt, though the clock was set back": {
+			boxes: []box{
+				{id: "a", uid: podUID, state: ready, createdAt: 9, attempt: 9},
+				{id: "b", uid: podUID, state: ready, createdAt: 2, attempt: 10},
+			},
+			wantID: "b",
+		},
+		"not a newer one that claims the UID for another name": {
+			boxes: []box{
+				{id: "a", uid: podUID, state: ready, createdAt: 1},
+				{id: "b", uid: podUID, state: ready, createdAt: 2, attempt: 7, podName: "other"},
+			},
+			wantID: "a",
+		},
+		"only one that claims the UID for another name": {
+			boxes: []box{{id: "a", uid: podUID, state: ready, podName: "other"}},
+		},
+	})
+}
+
+// wantChoices has each list asked for with the runtime's filter, and without.
+func wantChoices(t *testing.T, tests map[string]choice) {
+	t.Helper()
 	for name, tt := range tests {
 		for mode, ignoresFilter := range map[string]bool{"filtered": false, "unfiltered": true} {
 			t.Run(name+"/"+mode, func(t *testing.T) {
@@ -208,7 +222,7 @@ func TestFindRefuses(t *testing.T) {
 			want: "install with processFallback=true",
 		},
 		"an answer without end": {
-			now:  func(r *criv1.PodSandboxStatusResponse) { r.Info["more"] = strings.Repeat("x", maxAnswerBytes) },
+			now:  func(r *criv1.PodSandboxStatusResponse) { r.Info["more"] = strings.Repeat("x", 8<<20) },
 			want: "larger than max",
 		},
 		"the host's network": {

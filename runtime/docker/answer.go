@@ -34,7 +34,7 @@ func newest(list []container.Summary, pod podnet.Sandbox) string {
 		if c.State != container.StateRunning || !isSandbox(c.Labels, pod) {
 			continue
 		}
-		if last == nil || cmp.Or(cmp.Compare(attemptOf(c.Names), attemptOf(last.Names)), cmp.Compare(c.Created, last.Created)) > 0 {
+		if last == nil || cmp.Or(cmp.Compare(attemptOf(c.Names...), attemptOf(last.Names...)), cmp.Compare(c.Created, last.Created)) > 0 {
 			last = c
 		}
 	}
@@ -54,7 +54,7 @@ func isSandbox(labels map[string]string, pod podnet.Sandbox) bool {
 // attemptOf is the number that the kubelet counts up with each new sandbox of a pod. Only the container's name tells it,
 // k8s_POD_NAME_NAMESPACE_UID_ATTEMPT, with a random part behind it if a container of that name was left over
 // (https://github.com/Mirantis/cri-dockerd/blob/master/core/naming.go). It is 0 in other names.
-func attemptOf(names []string) uint32 {
+func attemptOf(names ...string) uint32 {
 	for _, name := range names {
 		parts := strings.Split(strings.TrimPrefix(name, "/"), "_")
 		if len(parts) < 6 || len(parts) > 7 || parts[0] != "k8s" || parts[1] != "POD" {
@@ -65,15 +65,6 @@ func attemptOf(names []string) uint32 {
 		}
 	}
 	return 0
-}
-
-// madeAt is a time as the Engine writes it in nanoseconds since 1970, 0 where it is none.
-func madeAt(created string) int64 {
-	at, err := time.Parse(time.RFC3339Nano, created)
-	if err != nil {
-		return 0
-	}
-	return at.UnixNano()
 }
 
 // check promises that an answer speaks of the sandbox and the pod that were asked for, that the sandbox still runs, and
@@ -114,6 +105,15 @@ func netNSOf(c *container.InspectResponse) (string, error) {
 		return "", fmt.Errorf("no network namespace in the answer: NetworkSettings.SandboxKey is empty, and State.Pid: %w", err)
 	}
 	return path, nil
+}
+
+// createdAt is when a container was made, in nanoseconds since 1970; 0 if the Engine does not say.
+func createdAt(c *container.InspectResponse) int64 {
+	made, err := time.Parse(time.RFC3339Nano, c.Created)
+	if err != nil || made.Year() < 1970 || made.Year() > 2200 {
+		return 0
+	}
+	return made.UnixNano()
 }
 
 // handlerOf is the OCI runtime by its name in the Engine's configuration, "" for the two names of the built-in runc.

@@ -72,19 +72,10 @@ func TestAttemptOf(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := attemptOf(tt.in); got != tt.want {
+			if got := attemptOf(tt.in...); got != tt.want {
 				t.Errorf("got %d, want %d", got, tt.want)
 			}
 		})
-	}
-}
-
-// A time that is none leaves the order among sandboxes open.
-func TestMadeAt(t *testing.T) {
-	for created, want := range map[string]int64{"1970-01-01T00:00:01.000000002Z": 1_000_000_002, "1970-01-01T01:00:01+01:00": 1_000_000_000, "": 0, "today": 0} {
-		if got := madeAt(created); got != want {
-			t.Errorf("%q: %d, want %d", created, got, want)
-		}
 	}
 }
 
@@ -103,7 +94,7 @@ func FuzzAnswer(f *testing.F) {
 		if json.Unmarshal([]byte(raw), &c) != nil {
 			return
 		}
-		_, _ = check(&c, "a", podnet.Sandbox{UID: podUID}), handlerOf(&c)
+		_, _, _ = check(&c, "a", podnet.Sandbox{UID: podUID}), handlerOf(&c), createdAt(&c)
 		path, err := netNSOf(&c)
 		if err != nil && path != "" {
 			t.Errorf("path %q with error %v", path, err)
@@ -112,6 +103,18 @@ func FuzzAnswer(f *testing.F) {
 			t.Errorf("path %q from %q", path, raw)
 		}
 	})
+}
+
+func TestCreatedAt(t *testing.T) {
+	tests := map[string]int64{
+		"2026-11-21T19:36:46.000000007Z": 1795289806000000007,
+		"1969-12-31T23:59:59Z":           0, "9999-01-01T00:00:00Z": 0, "yesterday": 0, "": 0,
+	}
+	for in, want := range tests {
+		if got := createdAt(&container.InspectResponse{Created: in}); got != want {
+			t.Errorf("%q: got %d, want %d", in, got, want)
+		}
+	}
 }
 
 func TestHandlerOf(t *testing.T) {

@@ -110,7 +110,7 @@ func (f *Finder) inspect(ctx context.Context, id string, pod podnet.Sandbox) (po
 		return podnet.Sandbox{}, fmt.Errorf("sandbox %s: %w", id, err)
 	}
 	pod.ID, pod.NetNS, pod.RuntimeHandler = id, netNS, handlerOf(&answer.Container)
-	pod.Attempt, pod.CreatedAt = attemptOf([]string{answer.Container.Name}), madeAt(answer.Container.Created)
+	pod.Attempt, pod.CreatedAt = attemptOf(answer.Container.Name), createdAt(&answer.Container)
 	return pod, nil
 }
 

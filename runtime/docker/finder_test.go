@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/moby/moby/api/types/container"
@@ -30,8 +29,7 @@ func TestFindInRecordedAnswers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pod.ID, pod.NetNS = recordedID, "/var/run/docker/exec/netns/acd009690ceb"
-	pod.CreatedAt = time.Date(2026, 11, 20, 14, 58, 29, 846474874, time.UTC).UnixNano()
+	pod.ID, pod.NetNS, pod.CreatedAt = recordedID, "/var/run/docker/exec/netns/acd009690ceb", 1795186709846474874
 	if diff := gocmp.Diff(pod, got); diff != "" {
 		t.Errorf("Find (-want +got):\n%s", diff)
 	}
@@ -64,7 +62,6 @@ func engineOf(t *testing.T, boxes []box, ignoresFilter bool) *fakeEngine {
 		}
 		answer := &container.InspectResponse{
 			ID: b.id, Name: names[0], Config: &container.Config{Labels: maps.Clone(labels)},
-			Created:         time.Unix(b.created, 0).Format(time.RFC3339Nano),
 			State:           &container.State{Running: b.state == container.StateRunning, Pid: 7},
 			HostConfig:      &container.HostConfig{NetworkMode: "none", Runtime: "runtime-" + b.id},
 			NetworkSettings: &container.NetworkSettings{SandboxKey: "/run/docker/netns/" + b.id},
@@ -81,12 +78,15 @@ func engineOf(t *testing.T, boxes []box, ignoresFilter bool) *fakeEngine {
 	return e
 }
 
+// choice is what a runtime lists, and which of it is the pod's sandbox; "" for none.
+type choice struct {
+	boxes  []box
+	wantID string
+}
+
 func TestFindChoosesTheSandbox(t *testing.T) {
 	const running, exited = container.StateRunning, container.StateExited
-	tests := map[string]struct {
-		boxes  []box
-		wantID string
-	}{
+	tests := map[string]choice{
 		"no container at all":         {},
 		"only those of another pod":   {boxes: []box{{id: "a", uid: "uid-2", kind: typeSandbox, state: running}}},
 		"a container, but no sandbox": {boxes: []box{{id: "a", uid: podUID, kind: "container", state: running}}},
@@ -106,6 +106,27 @@ func TestFindChoosesTheSandbox(t *testing.T) {
 			},
 			wantID: "a",
 		},
+		"newer ones that ended, are of another pod, or are no sandbox": {
+			boxes: []box{
+				{id: "a", uid: podUID, kind: typeSandbox, state: running, created: 1},
+				{id: "b", uid: podUID, kind: typeSandbox, state: exited, created: 2},
+				{id: "c", uid: "uid-2", kind: typeSandbox, state: running, created: 3},
+				{id: "d", uid: podUID, kind: "container", state: running, created: 4},
+			},
+			wantID: "a",
+		},
+		"removed since it was listed": {boxes: []box{{id: "a", uid: podUID, kind: typeSandbox, state: running, gone: true}}},
+		"stopped since it was listed": {boxes: []box{{
+			id: "a", uid: podUID, kind: typeSandbox, state: running,
+			now: func(c *container.InspectResponse) { c.State.Running = false },
+		}}},
+	}
+	wantChoices(t, tests)
+}
+
+func TestFindBelievesTheAttemptAndTheName(t *testing.T) {
+	const running = container.StateRunning
+	wantChoices(t, map[string]choice{
 		"the later attempt, though the clock was set back": {
 			boxes: []box{
 				{id: "a", uid: podUID, kind: typeSandbox, state: running, created: 9, attempt: 9},
@@ -123,47 +144,36 @@ func TestFindChoosesTheSandbox(t *testing.T) {
 		"only one that claims the UID for another name": {
 			boxes: []box{{id: "a", uid: podUID, kind: typeSandbox, state: running, podName: "other"}},
 		},
-		"newer ones that ended, are of another pod, or are no sandbox": {
-			boxes: []box{
-				{id: "a", uid: podUID, kind: typeSandbox, state: running, created: 1},
-				{id: "b", uid: podUID, kind: typeSandbox, state: exited, created: 2},
-				{id: "c", uid: "uid-2", kind: typeSandbox, state: running, created: 3},
-				{id: "d", uid: podUID, kind: "container", state: running, created: 4},
-			},
-			wantID: "a",
-		},
-		"removed since it was listed": {boxes: []box{{id: "a", uid: podUID, kind: typeSandbox, state: running, gone: true}}},
-		"stopped since it was listed": {boxes: []box{{
-			id: "a", uid: podUID, kind: typeSandbox, state: running,
-			now: func(c *container.InspectResponse) { c.State.Running = false },
-		}}},
-	}
+	})
+}
+
+// wantChoices has each list asked for with the runtime's filter, and without.
+func wantChoices(t *testing.T, tests map[string]choice) {
+	t.Helper()
 	for name, tt := range tests {
 		for mode, ignoresFilter := range map[string]bool{"filtered": false, "unfiltered": true} {
 			t.Run(name+"/"+mode, func(t *testing.T) {
 				f := newFinder(t, serve(t, engineOf(t, tt.boxes, ignoresFilter)))
 				got, err := f.Find(t.Context(), podnet.Sandbox{Namespace: "ns", Name: "pod", UID: podUID})
-				wantFound(t, tt.boxes, tt.wantID, got, err)
+				if tt.wantID == "" {
+					if !errors.Is(err, podnet.ErrNotReady) {
+						t.Fatalf("got %+v, error %v; want one that is podnet.ErrNotReady", got, err)
+					}
+					return
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				want := podnet.Sandbox{
+					Namespace: "ns", Name: "pod", UID: podUID,
+					ID: tt.wantID, NetNS: "/run/docker/netns/" + tt.wantID, RuntimeHandler: "runtime-" + tt.wantID,
+				}
+				want.Attempt = tt.boxes[slices.IndexFunc(tt.boxes, func(b box) bool { return b.id == tt.wantID })].attempt
+				if diff := gocmp.Diff(want, got); diff != "" {
+					t.Errorf("Find (-want +got):\n%s", diff)
+				}
 			})
 		}
-	}
-}
-
-func wantFound(t *testing.T, boxes []box, id string, got podnet.Sandbox, err error) {
-	t.Helper()
-	i := slices.IndexFunc(boxes, func(b box) bool { return b.id == id })
-	if i < 0 {
-		if !errors.Is(err, podnet.ErrNotReady) {
-			t.Errorf("got %+v, error %v; want one that is podnet.ErrNotReady", got, err)
-		}
-		return
-	}
-	want := podnet.Sandbox{
-		Namespace: "ns", Name: "pod", UID: podUID, ID: id, NetNS: "/run/docker/netns/" + id, RuntimeHandler: "runtime-" + id,
-		Attempt: boxes[i].attempt, CreatedAt: time.Unix(boxes[i].created, 0).UnixNano(),
-	}
-	if diff := gocmp.Diff(want, got); diff != "" || err != nil {
-		t.Errorf("error %v, Find (-want +got):\n%s", err, diff)
 	}
 }
 

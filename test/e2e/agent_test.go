@@ -68,6 +68,17 @@ func (v view) contains(words string) bool {
 	return false
 }
 
+// text is all rules without their counters, a line each.
+func (v view) text() string {
+	var b strings.Builder
+	for _, c := range v.Chains {
+		for _, r := range c.Rules {
+			fmt.Fprintf(&b, "%s: %s\n", c.Name, r.Rule)
+		}
+	}
+	return b.String()
+}
+
 // rules reads what the pod's namespace holds, by the agent's own tool; ok is false where that is nothing.
 func (c *cluster) rules(t testing.TB, pod *corev1.Pod) (v view, ok bool) {
 	t.Helper()
@@ -101,7 +112,11 @@ func (c *cluster) metrics(t testing.TB) metrics {
 }
 
 func (c *cluster) readMetrics(ctx context.Context) (metrics, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.node.ip()+":15079/metrics", http.NoBody)
+	return readMetricsAt(ctx, c.node.ip()+":15079")
+}
+
+func readMetricsAt(ctx context.Context, address string) (metrics, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", http.NoBody)
 	if err != nil {
 		return nil, err
 	}

@@ -36,11 +36,11 @@ func TestHostNetworkPodIsLeftAlone(t *testing.T) {
 	if a.peer() != families()[0].client {
 		t.Errorf("the host's application saw %s, want %s", a.Peer, families()[0].client)
 	}
-	wantUntouched(t, s.await(t, pod.Name, isRunning))
+	wantToldNotRequired(t, s.await(t, pod.Name, isRunning))
 	// Its own annotation is wrong, and still it is none of the agent's business.
 	s.annotate(t, pod.Name, map[string]any{keyInitialize: "yes"})
 	s.startMesh(t, meshPod("later", nil)) // by then the agent has seen the edit, too
-	wantUntouched(t, s.await(t, pod.Name, isRunning))
+	wantToldNotRequired(t, s.await(t, pod.Name, isRunning))
 }
 
 // hostState is what the node's own network namespace holds of rules and of loopback addresses, without counters.

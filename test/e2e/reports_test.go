@@ -83,3 +83,12 @@ func wantUntouched(t testing.TB, pod *corev1.Pod) {
 		t.Errorf("pod %s has status %q and condition %+v, want neither", pod.Name, status, conditionOf(pod))
 	}
 }
+
+// wantToldNotRequired wants a pod that asked, was left alone, and is told so by the condition only, which keeps no gate shut.
+func wantToldNotRequired(t testing.TB, pod *corev1.Pod) {
+	t.Helper()
+	status, said := pod.Annotations[keyStatus]
+	if c := conditionOf(pod); said || c.Status != corev1.ConditionTrue || c.Reason != "NotRequired" || c.Message == "" {
+		t.Errorf("pod %s has status %q and condition %+v, want only a condition that says why it was left alone", pod.Name, status, c)
+	}
+}
