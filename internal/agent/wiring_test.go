@@ -134,6 +134,24 @@ func TestLiveNamesWhatMustBeStartedAnew(t *testing.T) {
 	}
 }
 
+func TestASandboxThatIsDeletedIsForgotten(t *testing.T) {
+	c := chainTo(t, &fakeNamespace{}, "true", nil)
+	s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u-1", ID: "s-1", NetNS: "/run/netns/a"}
+	ledger := c.door.core.Load().programmer.Ledger
+	if err := c.Add(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := ledger.Of("u-1"); !ok {
+		t.Fatal("it was never known")
+	}
+	if err := c.Del(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	if e, ok := ledger.Of("u-1"); ok {
+		t.Errorf("remembered: %+v", e)
+	}
+}
+
 // What the entrances report of a pod: whether it asks for rules, and whether it is on the host's network.
 func TestWhatAnEntranceKnowsOfAPod(t *testing.T) {
 	s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u-1", ID: "s-1", NetNS: "/run/netns/a"}
