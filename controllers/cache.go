@@ -18,6 +18,7 @@ import (
 func CacheOptions(node string) cache.Options {
 	return cache.Options{
 		DefaultTransform:            cache.TransformStripManagedFields(),
+		NewInformer:                 newInformer,
 		ReaderFailOnMissingInformer: true,
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Pod{}:       {Field: fields.OneTermEqualSelector("spec.nodeName", node), Transform: stripPod},
@@ -46,7 +47,7 @@ func stripPod(obj any) (any, error) {
 	if gated(pod) {
 		out.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: Condition}}
 	}
-	out.Status.PodIPs = slices.Clone(pod.Status.PodIPs)
+	out.Status.PodIPs, out.Status.StartTime = slices.Clone(pod.Status.PodIPs), pod.Status.StartTime.DeepCopy()
 	for _, c := range pod.Status.Conditions {
 		if c.Type == Condition || c.Type == corev1.PodReadyToStartContainers {
 			out.Status.Conditions = append(out.Status.Conditions, c)

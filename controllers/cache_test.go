@@ -32,7 +32,7 @@ func TestTheCacheKeepsWhatTheCoreReads(t *testing.T) {
 	pod.Status.Phase = corev1.PodPending
 	pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: Condition}}
 	now := metav1Now()
-	pod.DeletionTimestamp = &now
+	pod.DeletionTimestamp, pod.Status.StartTime = &now, &now
 	stripped, err := stripPod(pod.DeepCopy())
 	if err != nil {
 		t.Fatal(err)
@@ -42,6 +42,7 @@ func TestTheCacheKeepsWhatTheCoreReads(t *testing.T) {
 		"mirror": got.Annotations[keyMirror] == "hash", "status": got.Annotations[KeyStatus] == "initialized", "details": got.Annotations[KeyDetails] == "{}",
 		"started": started(got), "condition": findCondition(got) != nil, "phase": got.Status.Phase == corev1.PodPending, "gate": gated(got),
 		"deletion": got.DeletionTimestamp != nil, "UID": got.UID == pod.UID,
+		"start": got.Status.StartTime != nil,
 	} {
 		if !kept {
 			t.Errorf("%s is not kept", what)

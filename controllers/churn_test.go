@@ -111,7 +111,7 @@ func TestNothingIsLeftOfAThousandPods(t *testing.T) {
 // What was written lately is forgotten by itself, also where nobody tells that a pod is gone.
 func TestWhatWasWrittenIsForgottenInTime(t *testing.T) {
 	b := newWriterBench(t, askingPod())
-	b.remember(Report{Sandbox: podnet.Sandbox{UID: "uid-0"}}, "")
+	b.remember(Report{Sandbox: podnet.Sandbox{UID: "uid-0"}}, "", "")
 	b.now = b.now.Add(failurePause + 1)
 	b.mustWrite(t, goodReport())
 	if len(b.last) != 1 {

@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,11 +27,22 @@ type queued struct {
 	since  time.Time
 }
 
-// written is what a pod was last told, when, and the version of the pod that was looked at. Its zero value is nothing.
+// written is what a pod was last told, when, and the versions of the pod that were looked at and made. Its zero value is nothing.
 type written struct {
-	report  Report
-	at      time.Time
-	version string
+	report        Report
+	at            time.Time
+	version, made string
+}
+
+// before reports whether a version of a pod is one from before the patch. Versions are decimal numbers that grow; of others only
+// that which was looked at is known.
+func (w written) before(version string) bool {
+	if version == w.version {
+		return true
+	}
+	shown, err1 := strconv.ParseUint(version, 10, 64)
+	made, err2 := strconv.ParseUint(w.made, 10, 64)
+	return err1 == nil && err2 == nil && shown < made
 }
 
 // decision is what to do with a report. Its zero value drops it.
@@ -47,7 +59,7 @@ type decision struct {
 func decide(q queued, last written, shown *corev1.Pod, now time.Time) decision {
 	age := now.Sub(last.at)
 	wrote := !last.at.IsZero()
-	behind := wrote && (age < cacheLag || shown.ResourceVersion == last.version)
+	behind := wrote && (age < cacheLag || last.before(shown.ResourceVersion))
 	if behind && last.report.says(q.report) || !behind && q.report.on(shown) {
 		return decision{}
 	}

@@ -82,6 +82,28 @@ func TestWhatIsDoneWithAReport(t *testing.T) {
 	}
 }
 
+// A cut watch shows the pod as it was between the version that was looked at and our patch, for half a minute.
+func TestACacheBehindOurPatchIsKnownByItsVersion(t *testing.T) {
+	good, bad := goodReport(), goodReport()
+	bad.Status, bad.Reason = StatusFailed, ReasonRedirectFailed
+	now := time.Unix(10000, 0)
+	for version, want := range map[string]bool{"8": true, "9": true, "10": false, "11": false} {
+		last := written{report: bad, at: now.Add(-20 * time.Second), version: "8", made: "10"}
+		if got := decide(queued{report: good, since: now}, last, showing(t, version, &good), now); got.write != want {
+			t.Errorf("version %s: %+v", version, got)
+		}
+	}
+}
+
+// The version that a patch makes is remembered.
+func TestTheVersionOfAPatchIsRemembered(t *testing.T) {
+	b := newWriterBench(t, askingPod())
+	pod := b.mustWrite(t, goodReport())
+	if got := b.last["uid-1"].made; got == "" || got != pod.ResourceVersion {
+		t.Errorf("got %q, want %q", got, pod.ResourceVersion)
+	}
+}
+
 // A pod that fails for a moment: good, bad, good again, while the cache shows the first all the time.
 func TestTheLastReportWinsOverACacheThatLags(t *testing.T) {
 	good, bad := goodReport(), goodReport()

@@ -3,6 +3,9 @@ package controllers
 import (
 	"context"
 	"errors"
+	"os"
+	"slices"
+	"syscall"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -31,8 +34,8 @@ func (v *visit) fail(ctx context.Context, err error) (Result, error) {
 	switch {
 	case errors.Is(err, errOvertaken):
 		return Failed, err
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		return v.unknown(ctx, err) // the kernel has not said no
+	case unanswered(err):
+		return v.unknown(ctx, err)
 	case !absent(err) && v.takenDown(ctx):
 		err = errors.Join(podnet.ErrGone, err)
 	}
@@ -43,8 +46,16 @@ func (v *visit) fail(ctx context.Context, err error) (Result, error) {
 	return Failed, err
 }
 
-// unknown is for a sandbox of which nothing could be learnt. If its pod says that it is programmed, and the kernel does not
-// say otherwise, that stays: the rules do not depend on who can be asked at the moment.
+// unanswered reports whether work in the kernel ended for a reason of the agent's own: it was out of time, descriptors or memory.
+// The kernel has not said no.
+func unanswered(err error) bool {
+	return slices.ContainsFunc([]error{
+		context.DeadlineExceeded, os.ErrDeadlineExceeded, context.Canceled, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM,
+	}, func(reason error) bool { return errors.Is(err, reason) })
+}
+
+// unknown is for a sandbox of which nothing could be learnt. If it is programmed, and the kernel does not say otherwise, that
+// stays: the rules do not depend on who can be asked at the moment.
 func (v *visit) unknown(ctx context.Context, err error) (Result, error) {
 	if absent(err) {
 		return v.absent(ctx, err)
@@ -57,18 +68,20 @@ func (v *visit) unknown(ctx context.Context, err error) (Result, error) {
 	return Failed, err
 }
 
-// stands reports whether the pod says that its rules are in force, and nothing speaks against it.
+// stands reports whether the rules of the pod are in force, as the pod says or the agent remembers, and nothing speaks against
+// it. A report that the pod does not show yet counts only with the kernel's word.
 func (v *visit) stands(ctx context.Context) bool {
 	c := findCondition(v.pod)
-	if c == nil || c.Status != corev1.ConditionTrue || c.Reason != ReasonInitialized {
+	told := c != nil && c.Status == corev1.ConditionTrue && c.Reason == ReasonInitialized
+	known, ok := v.Ledger.Of(v.sandbox.UID)
+	switch {
+	case !ok || known.Sandbox.NetNS == "":
+		return told
+	case !told && (known.State != Programmed || !v.meant(known.Sandbox)):
 		return false
 	}
-	known, ok := v.Ledger.Of(v.sandbox.UID)
-	if !ok || known.Sandbox.NetNS == "" {
-		return true
-	}
 	present, err := v.Backend.Present(ctx, known.Sandbox.Place())
-	return present || err != nil && !errors.Is(err, podnet.ErrGone)
+	return present || told && err != nil && !errors.Is(err, podnet.ErrGone)
 }
 
 // absent is for a sandbox that is not there: the report of an earlier one does not stand for it.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -32,6 +34,7 @@ func TestWhatCannotBeAskedTakesNothingBack(t *testing.T) {
 		"the API server":                   {change: func(b *bench) { b.pods.err = errors.New("connection refused") }},
 		"the API server, of the namespace": {change: func(b *bench) { b.pods.errNS = errors.New("connection refused") }},
 		"the kernel, in time":              {change: func(b *bench) { b.backend.err = fmt.Errorf("look: %w", context.DeadlineExceeded) }},
+		"the kernel, in its own time":      {change: func(b *bench) { b.backend.err = fmt.Errorf("read: %w", os.ErrDeadlineExceeded) }},
 		"the kernel, while we leave":       {change: func(b *bench) { b.backend.err = context.Canceled }, by: NRI},
 		"the runtime, but the kernel says that the rules are gone": {
 			change: func(b *bench) { b.finder.err = errors.New("connection refused"); clear(b.backend.held) }, takeBack: true,
@@ -47,7 +50,9 @@ func TestWhatCannotBeAskedTakesNothingBack(t *testing.T) {
 				b.finder.err, b.backend.errLook = errors.New("connection refused"), errors.New("too many files")
 			},
 		},
-		"nobody: the kernel says no": {change: func(b *bench) { b.backend.err = errors.New("kernel says no") }, takeBack: true},
+		"the kernel, out of descriptors": {change: func(b *bench) { b.backend.err = fmt.Errorf("open: %w", syscall.EMFILE) }},
+		"the kernel, out of memory":      {change: func(b *bench) { b.backend.err = fmt.Errorf("commit: %w", syscall.ENOMEM) }},
+		"nobody: the kernel says no":     {change: func(b *bench) { b.backend.err = errors.New("kernel says no") }, takeBack: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
@@ -73,6 +78,38 @@ func TestWhatCannotBeAskedTakesNothingBack(t *testing.T) {
 				t.Errorf("not to be retried: %+v", e)
 			}
 		})
+	}
+}
+
+// A runtime that restarts while pods start: NRI was told of them, their good report waits or is not shown yet, and the next look
+// needs the runtime. What is in the kernel is no failure.
+func TestRulesThatAreInAreNoFailureBeforeThePodSaysSo(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(b *bench)
+		failed bool
+	}{
+		"they are there":  {change: func(*bench) {}},
+		"they are gone":   {change: func(b *bench) { clear(b.backend.held) }, failed: true},
+		"nobody can look": {change: func(b *bench) { b.backend.errLook = errors.New("no") }, failed: true},
+		"they were removed": {change: func(b *bench) {
+			b.Ledger.Put(Entry{Sandbox: b.known(), State: Removed})
+		}, failed: true},
+	} {
+		b := newBench(t)
+		if result, err := b.Ensure(t.Context(), NRI, b.known()); result != Changed || err != nil {
+			t.Fatalf("%s: result %q, error %v", name, result, err)
+		}
+		b.finder.err = errors.New("connection refused")
+		c.change(b)
+		if result, err := b.Ensure(t.Context(), Watch, b.sandbox); result != Failed || err == nil {
+			t.Fatalf("%s: result %q, error %v", name, result, err)
+		}
+		if failed := b.lastReport(t).Status == StatusFailed; failed != c.failed {
+			t.Errorf("%s: reported %+v", name, b.lastReport(t))
+		}
+		if e, _ := b.Ledger.Of("uid-1"); !e.Retry {
+			t.Errorf("%s: not to be retried: %+v", name, e)
+		}
 	}
 }
 

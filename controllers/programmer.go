@@ -5,6 +5,7 @@ package controllers
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -112,6 +113,9 @@ func (p *Programmer) Ensure(ctx context.Context, by Entrance, s podnet.Sandbox) 
 		v := &visit{Programmer: p, by: by, sandbox: s, ticket: ticket, seen: ticket.count()}
 		if result, err = v.ensure(ctx); !errors.Is(err, errOvertaken) {
 			return result, err
+		}
+		if ctx.Err() != nil {
+			return Failed, fmt.Errorf("%w: %w", err, ctx.Err())
 		}
 	}
 }

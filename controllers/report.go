@@ -3,7 +3,9 @@ package controllers
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -178,9 +180,15 @@ func gated(pod *corev1.Pod) bool {
 	return false
 }
 
+// truncate gives text that the API server takes and gives back as it is: of a bounded length, and whole characters only.
 func truncate(s string) string {
-	if len(s) > maxMessage {
-		return s[:maxMessage-3] + "..."
+	s = strings.ToValidUTF8(s, "?")
+	if len(s) <= maxMessage {
+		return s
 	}
-	return s
+	end := maxMessage - len("...")
+	for !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + "..."
 }

@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -96,6 +97,55 @@ func TestACallThatWasOvertakenStartsAgain(t *testing.T) {
 			t.Errorf("result %q, rules %q", result, b.backend.rules("/netns/1"))
 		}
 	})
+}
+
+// A call that was overtaken has done nothing: it must not overtake others itself. Calls would chase each other for as long as
+// their contexts last, each reading while another one finds that it was overtaken.
+func TestCallsDoNotOvertakeEachOtherForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.pods.beforeReply = func() { <-time.After(10 * time.Millisecond) } // in a bubble
+		ctx, cancel := context.WithTimeout(t.Context(), ensureTimeout)
+		defer cancel()
+		const calls = 4
+		var wg sync.WaitGroup
+		for i := range calls {
+			wg.Go(func() {
+				<-time.After(time.Duration(i) * 3 * time.Millisecond)
+				if _, err := b.Ensure(ctx, []Entrance{NRI, Watch, Sweep, CNI}[i], b.known()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if reads := b.pods.reads.Load(); reads > calls*(calls+1)/2 {
+			t.Errorf("%d calls have read the pod %d times", calls, reads)
+		}
+	})
+}
+
+// A call whose time is over starts no further try.
+func TestACallThatWasOvertakenEndsWithItsContext(t *testing.T) {
+	b := newBench(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	b.pods.beforeReply = func() { // somebody is always faster
+		if b.pods.reads.Load() > 10 {
+			cancel()
+		}
+		b.turns.join("uid-1").overtake()
+	}
+	if result, err := b.Ensure(ctx, NRI, b.known()); result != Failed || !errors.Is(err, context.Canceled) {
+		t.Errorf("result %q, error %v", result, err)
+	}
+}
+
+// overtake is a call that is done at once.
+func (k *ticket) overtake() {
+	k.all.mu.Lock()
+	defer k.all.mu.Unlock()
+	k.used++
+	k.calls--
 }
 
 // The failure of a call that was overtaken is old news.

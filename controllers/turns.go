@@ -12,7 +12,8 @@ import (
 //   - a call joins before it reads anything, and leaves at its end;
 //   - it takes its turn for its work in the kernel only, and waits for it no longer than its context lasts;
 //   - of those that wait the early ones come first, each kind in the order of arrival;
-//   - how many turns were taken tells a call whether what it read before is still the newest.
+//   - how many turns were used tells a call whether what it read before is still the newest. One that finds that it is not
+//     has not used its turn: it makes no other call start again.
 //
 // A pod that no call has joined costs nothing. The zero value is ready.
 type turns struct {
@@ -23,7 +24,7 @@ type turns struct {
 type turn struct {
 	calls       int // that have joined
 	held        bool
-	taken       int
+	used        int
 	early, late []chan struct{}
 }
 
@@ -57,11 +58,22 @@ func (k *ticket) leave() {
 	}
 }
 
-// count gives how many turns were taken so far.
+// count gives how many turns were used so far.
 func (k *ticket) count() int {
 	k.all.mu.Lock()
 	defer k.all.mu.Unlock()
-	return k.taken
+	return k.used
+}
+
+// use counts the turn that the call has taken, unless another one was used since count gave seen. It reports whether it did.
+func (k *ticket) use(seen int) bool {
+	k.all.mu.Lock()
+	defer k.all.mu.Unlock()
+	if k.used != seen {
+		return false
+	}
+	k.used++
+	return true
 }
 
 // take waits for the turn and gives the function that ends it.
@@ -87,7 +99,6 @@ func (k *ticket) queue(early bool) chan struct{} {
 	defer k.all.mu.Unlock()
 	if !k.held {
 		k.held = true
-		k.taken++
 		return nil
 	}
 	mine := make(chan struct{})
@@ -123,15 +134,14 @@ func (k *ticket) pass() {
 		k.held = false
 		return
 	}
-	k.taken++
 	close(next)
 }
 
-// ifLast calls f unless a turn was taken since count gave seen. f must be short and must not use turns.
+// ifLast calls f unless a turn was used since count gave seen. f must be short and must not use turns.
 func (k *ticket) ifLast(seen int, f func()) {
 	k.all.mu.Lock()
 	defer k.all.mu.Unlock()
-	if k.taken == seen {
+	if k.used == seen {
 		f()
 	}
 }

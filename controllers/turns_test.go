@@ -93,9 +93,13 @@ func TestOnlyTheLastCallRecords(t *testing.T) {
 	k := all.join("uid-1")
 	seen, recorded := k.count(), 0
 	k.ifLast(seen, func() { recorded++ })
-	mustTake(t, all.join("uid-1"))()
+	mustTake(t, all.join("uid-1"))() // and found that it was overtaken
 	k.ifLast(seen, func() { recorded++ })
-	if recorded != 1 {
+	if !all.join("uid-1").use(seen) || all.join("uid-1").use(seen) {
+		t.Error("want one use")
+	}
+	k.ifLast(seen, func() { recorded++ })
+	if recorded != 2 {
 		t.Errorf("recorded %d times", recorded)
 	}
 }

@@ -23,7 +23,7 @@ type visit struct {
 	by      Entrance
 	sandbox podnet.Sandbox
 	ticket  *ticket
-	seen    int // turns taken when the pod was read, this visit's own included
+	seen    int // turns used when the pod was read, this visit's own included
 	pod     *corev1.Pod
 	ns      *corev1.Namespace
 	intent  intent.Intent
@@ -87,9 +87,10 @@ func (v *visit) inTurn(ctx context.Context, f func() error) error {
 		return err
 	}
 	defer end()
-	if v.seen++; v.ticket.count() != v.seen {
+	if !v.ticket.use(v.seen) {
 		return errOvertaken
 	}
+	v.seen++
 	return f()
 }
 

@@ -129,7 +129,8 @@ func (w *Writer) write(ctx context.Context, r Report, pod *corev1.Pod) error {
 	if err != nil {
 		return err
 	}
-	err = w.client.Status().Patch(ctx, pod.DeepCopy(), client.RawPatch(types.StrategicMergePatchType, data))
+	made := pod.DeepCopy()
+	err = w.client.Status().Patch(ctx, made, client.RawPatch(types.StrategicMergePatchType, data))
 	if apierrors.IsNotFound(err) {
 		w.Forget(r.Sandbox.UID)
 		return nil
@@ -137,7 +138,7 @@ func (w *Writer) write(ctx context.Context, r Report, pod *corev1.Pod) error {
 	if err != nil { // a conflict, too: the next look at the pod shows whether its UID is another now
 		return fmt.Errorf("patch pods/status: %w", err)
 	}
-	w.remember(r, pod.ResourceVersion)
+	w.remember(r, pod.ResourceVersion, made.ResourceVersion)
 	log.FromContext(ctx).V(1).Info("status written", "pod", r.Sandbox.Pod(), "podUID", r.Sandbox.UID, "sandbox", r.Sandbox.ID, "reason", r.Reason)
 	w.record(r, pod)
 	return nil
@@ -157,7 +158,7 @@ func (w *Writer) record(r Report, pod *corev1.Pod) {
 }
 
 // remember keeps what was written for as long as decide may need it.
-func (w *Writer) remember(r Report, version string) {
+func (w *Writer) remember(r Report, version, made string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := w.now()
@@ -166,7 +167,7 @@ func (w *Writer) remember(r Report, version string) {
 			delete(w.last, uid)
 		}
 	}
-	w.last[r.Sandbox.UID] = written{report: r, at: now, version: version}
+	w.last[r.Sandbox.UID] = written{report: r, at: now, version: version, made: made}
 }
 
 // Forget drops what is remembered of a pod that is no more. A report that is queued goes when its turn comes.

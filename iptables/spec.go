@@ -133,7 +133,7 @@ func (s Spec) Validate() error {
 		}
 	}
 	if s.OutboundPort == s.InboundPort && s.OutboundPort != 0 {
-		fault("the proxy's outbound and inbound port are both %d", s.InboundPort)
+		fault("the proxy's outbound and inbound port are both %d: give it two", s.InboundPort)
 	}
 	if s.ProxyUID == 0 && s.ProxyGID == 0 {
 		fault("the proxy's uid is 0 and its gid is 0: at least one must tell it from the application")
@@ -149,7 +149,7 @@ func (s Spec) Validate() error {
 		fault("DNS capture %q is not known: want all or resolv.conf", s.DNS)
 	case s.DNS == DNSResolvConf && len(s.Resolvers) == 0:
 		// Rules for no resolver at all would catch nothing, or everything: neither was asked for.
-		fault("DNS capture of resolv.conf wants the pod's resolvers, and none are known")
+		fault("DNS capture of resolv.conf wants the pod's resolvers, and none are known: name them in the pod's dnsConfig, or by the agent's --cluster-dns")
 	}
 	return errors.Join(errs...)
 }

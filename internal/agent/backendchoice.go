@@ -57,7 +57,9 @@ type backendChoice struct {
 }
 
 func (c backendChoice) exclusive(chosen backend, others ...backend) Exclusive {
-	return Exclusive{chosen: chosen, others: others, guard: c.guard, panicked: c.panicked}
+	return Exclusive{
+		chosen: chosen, others: others, guard: c.guard, visits: netns.NewVisits(), programmed: newProgrammed(), panicked: c.panicked,
+	}
 }
 
 func newBackendChoice() (backendChoice, error) {

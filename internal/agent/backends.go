@@ -51,12 +51,15 @@ type Listing interface {
 //
 //   - opens the namespace, once, and refuses the host's and one of another identity than the place's;
 //   - has all backends work on what is open, wherever the path may lead meanwhile;
-//   - before rules of ours come into a namespace that has none, looks for those of other projects;
+//   - comes back soon after its deadline, however long the pod keeps the kernel busy;
+//   - before rules of ours come into a namespace that has had none, looks for those of other projects;
 //   - gives a panic as an error.
 type Exclusive struct {
-	chosen backend
-	others []backend
-	guard  netns.Guard
+	chosen     backend
+	others     []backend
+	guard      netns.Guard
+	visits     *netns.Visits
+	programmed *programmed
 	// panicked is told of panics. It may be nil.
 	panicked func(ctx context.Context, p *netns.PanicError)
 }
@@ -66,23 +69,31 @@ func (e Exclusive) Name() string { return e.chosen.Name() }
 
 // Apply is the chosen backend's; only then the others yield.
 func (e Exclusive) Apply(ctx context.Context, at podnet.Place, want iptables.Ruleset) (changed bool, err error) {
-	err = e.in(ctx, at, func(ns *netns.NS) error {
+	return in(ctx, e, at, func(ns *netns.NS) (bool, error) {
 		path := ns.Path()
-		if err := e.refuseForeign(ctx, ns); err != nil {
-			return err
+		id, err := identityOf(ns)
+		if err != nil {
+			return false, err
 		}
-		if changed, err = e.chosen.Apply(ctx, path, want); err != nil {
-			return err
+		if err := e.refuseForeign(ctx, ns, id); err != nil {
+			return false, err
 		}
+		changed, err := e.chosen.Apply(ctx, path, want)
+		if err != nil {
+			return changed, err
+		}
+		e.programmed.add(id)
 		left, err := e.clear(ctx, path)
-		changed = changed || left
-		return err
+		return changed || left, err
 	})
-	return changed, err
 }
 
-// refuseForeign looks for rules of other projects, unless some of ours are there: these were written after such a look.
-func (e Exclusive) refuseForeign(ctx context.Context, ns *netns.NS) error {
+// refuseForeign looks for rules of other projects, unless some of ours are there or have been: these were written after such a
+// look.
+func (e Exclusive) refuseForeign(ctx context.Context, ns *netns.NS, id podnet.Identity) error {
+	if e.programmed.has(id) {
+		return nil
+	}
 	if ours, err := e.present(ctx, ns.Path()); err != nil || ours {
 		return err
 	}
@@ -95,11 +106,7 @@ func (e Exclusive) refuseForeign(ctx context.Context, ns *netns.NS) error {
 
 // Present reports whether the namespace holds rules of any backend.
 func (e Exclusive) Present(ctx context.Context, at podnet.Place) (present bool, err error) {
-	err = e.in(ctx, at, func(ns *netns.NS) error {
-		present, err = e.present(ctx, ns.Path())
-		return err
-	})
-	return present, err
+	return in(ctx, e, at, func(ns *netns.NS) (bool, error) { return e.present(ctx, ns.Path()) })
 }
 
 func (e Exclusive) present(ctx context.Context, path string) (bool, error) {
@@ -113,16 +120,20 @@ func (e Exclusive) present(ctx context.Context, path string) (bool, error) {
 
 // Remove takes away the rules of every backend, and what stands beside them.
 func (e Exclusive) Remove(ctx context.Context, at podnet.Place) (removed bool, err error) {
-	err = e.in(ctx, at, func(ns *netns.NS) error {
+	return in(ctx, e, at, func(ns *netns.NS) (bool, error) {
 		path := ns.Path()
-		if removed, err = e.chosen.Remove(ctx, path); err != nil {
-			return err
+		id, err := identityOf(ns)
+		if err != nil {
+			return false, err
+		}
+		e.programmed.drop(id)
+		removed, err := e.chosen.Remove(ctx, path)
+		if err != nil {
+			return removed, err
 		}
 		left, err := e.clear(ctx, path)
-		removed = removed || left
-		return err
+		return removed || left, err
 	})
-	return removed, err
 }
 
 func (e Exclusive) clear(ctx context.Context, path string) (removed bool, err error) {
@@ -137,10 +148,10 @@ func (e Exclusive) clear(ctx context.Context, path string) (removed bool, err er
 }
 
 // Verify is the chosen backend's; rules of another one are drift.
-func (e Exclusive) Verify(ctx context.Context, at podnet.Place, want iptables.Ruleset) (drift iptables.Drift, err error) {
-	err = e.in(ctx, at, func(ns *netns.NS) error {
+func (e Exclusive) Verify(ctx context.Context, at podnet.Place, want iptables.Ruleset) (iptables.Drift, error) {
+	return in(ctx, e, at, func(ns *netns.NS) (iptables.Drift, error) {
 		path := ns.Path()
-		drift, err = e.chosen.Verify(ctx, path, want)
+		drift, err := e.chosen.Verify(ctx, path, want)
 		for _, o := range e.others {
 			present, errPresent := o.Present(ctx, path)
 			if present {
@@ -148,23 +159,26 @@ func (e Exclusive) Verify(ctx context.Context, at podnet.Place, want iptables.Ru
 			}
 			err = errors.Join(err, errPresent)
 		}
-		return err
+		return drift, err
 	})
-	return drift, err
 }
 
 // List gives what is there, of the chosen backend if there are several.
 func (e Exclusive) List(ctx context.Context, at podnet.Place) (have Listing, ok bool, err error) {
-	err = e.in(ctx, at, func(ns *netns.NS) error {
+	type result struct {
+		have Listing
+		ok   bool
+	}
+	found, err := in(ctx, e, at, func(ns *netns.NS) (r result, err error) {
 		path := ns.Path()
 		for _, b := range e.all() {
-			if have, ok, err = b.List(ctx, path); err != nil || ok {
-				return err
+			if r.have, r.ok, err = b.List(ctx, path); err != nil || r.ok {
+				return r, err
 			}
 		}
-		return nil
+		return r, nil
 	})
-	return have, ok, err
+	return found.have, found.ok, err
 }
 
 func (e Exclusive) all() []backend { return append([]backend{e.chosen}, e.others...) }

@@ -94,9 +94,18 @@ func (w *callWatch) networked(pods []corev1.Pod) []cniinstall.Pod {
 		}
 		for _, c := range pod.Status.Conditions {
 			if c.Type == corev1.PodReadyToStartContainers && c.Status == corev1.ConditionTrue {
-				out = append(out, cniinstall.Pod{Name: pod.Namespace + "/" + pod.Name, Started: c.LastTransitionTime.Time})
+				out = append(out, cniinstall.Pod{Name: pod.Namespace + "/" + pod.Name, Started: begun(pod, c)})
 			}
 		}
 	}
 	return out
+}
+
+// begun is when the kubelet began with a pod. The condition says when it has told of the pod's network: before Kubernetes 1.37 that
+// is when the pod's images are there, minutes after the plugin was called.
+func begun(pod *corev1.Pod, network corev1.PodCondition) time.Time {
+	if pod.Status.StartTime != nil {
+		return pod.Status.StartTime.Time
+	}
+	return network.LastTransitionTime.Time
 }

@@ -48,6 +48,9 @@ func TestAPluginThatNobodyCallsIsAFault(t *testing.T) {
 	host.Spec.HostNetwork = true
 	starting := podWithNetwork("shop", "starting", later)
 	starting.Status.Conditions[0].Status = corev1.ConditionFalse
+	pulling := podWithNetwork("shop", "cart", later) // the kubelet reports its network when its images are there
+	begun := metav1.NewTime(start.Add(-time.Minute))
+	pulling.Status.StartTime = &begun
 	for name, tc := range map[string]struct {
 		pod   *corev1.Pod
 		heard bool
@@ -57,6 +60,8 @@ func TestAPluginThatNobodyCallsIsAFault(t *testing.T) {
 		"one that it asked about":                 {pod: podWithNetwork("shop", "cart", later), heard: true},
 		"one from before":                         {pod: podWithNetwork("shop", "cart", start)},
 		"one while the runtime reads the list":    {pod: podWithNetwork("shop", "cart", start.Add(time.Second))},
+		"one from before whose images took long":  {pod: pulling},
+		"one of a clock that was wrong":           {pod: podWithNetwork("shop", "cart", later.AddDate(1, 0, 0))},
 		"one of an excluded namespace":            {pod: podWithNetwork("kube-system", "cart", later)},
 		"one on the node's network":               {pod: host},
 		"one without a network yet":               {pod: starting},

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/runtime/cni"
 	"istio-pod-network-controller/runtime/cniinstall"
@@ -51,10 +52,13 @@ func (c chain) missing(ctx context.Context, s podnet.Sandbox) bool {
 	if err != nil {
 		return false
 	}
-	_, errPod := in.programmer.Pods.Pod(ctx, s)
-	_, errNamespace := in.programmer.Pods.Namespace(ctx, s.Namespace)
+	pod, errPod := in.programmer.Pods.Pod(ctx, s)
+	ns, errNamespace := in.programmer.Pods.Namespace(ctx, s.Namespace)
 	if errPod != nil || errNamespace != nil {
 		return false // most pods ask for nothing
+	}
+	if wish, err := intent.Of(pod, ns, in.programmer.Intent); err == nil && !wish.Redirect {
+		return false
 	}
 	present, err := in.programmer.Backend.Present(ctx, s.Place())
 	return err == nil && !present

@@ -139,3 +139,31 @@ func TestAddWritesForThePodOfTheAPIServerOnly(t *testing.T) {
 		})
 	}
 }
+
+// An API server that answers every other time must not cost pods their address that never asked for rules.
+func TestCheckKnowsWhatThePodAsksFor(t *testing.T) {
+	c := chainTo(t, &fakeNamespace{}, "", nil)
+	in, err := c.door.enter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.programmer.Pods = &flakyPods{Pods: in.programmer.Pods}
+	s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u-1", ID: "8f5e", NetNS: "/run/netns/x"}
+	if err := c.Check(t.Context(), s); err != nil {
+		t.Error(err)
+	}
+}
+
+// flakyPods fails once.
+type flakyPods struct {
+	controllers.Pods
+	asked bool
+}
+
+func (f *flakyPods) Pod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
+	if !f.asked {
+		f.asked = true
+		return nil, errSome
+	}
+	return f.Pods.Pod(ctx, s)
+}

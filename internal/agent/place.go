@@ -20,24 +20,24 @@ func (e Exclusive) Identify(path string) (found podnet.Identity, err error) {
 	return found, errors.Join(err, ns.Close())
 }
 
-// in calls f with the open namespace of a place, whose own path nobody else can change. Errors name the place's path.
-func (e Exclusive) in(ctx context.Context, at podnet.Place, f func(ns *netns.NS) error) error {
-	ns, err := e.guard.Open(at.Path)
-	if err != nil {
-		return err
-	}
-	err = check(ns, at)
-	if err == nil {
-		err = netns.Contain(func() error { return f(ns) })
-	}
-	var p *netns.PanicError
-	if errors.As(err, &p) && e.panicked != nil {
-		e.panicked(ctx, p)
-	}
-	if err != nil {
-		err = placedError{err: err, open: ns.Path(), path: at.Path}
-	}
-	return errors.Join(err, ns.Close())
+// in calls f with the open namespace of a place, whose own path nobody else can change, and comes back soon after the deadline
+// of ctx, as netns.Visit does. Errors name the place's path.
+func in[T any](ctx context.Context, e Exclusive, at podnet.Place, f func(ns *netns.NS) (T, error)) (T, error) {
+	open := func() (*netns.NS, error) { return e.guard.Open(at.Path) }
+	return netns.Visit(ctx, e.visits, open, func(ns *netns.NS) (value T, err error) {
+		err = check(ns, at)
+		if err == nil {
+			err = netns.Contain(func() error { value, err = f(ns); return err })
+		}
+		var p *netns.PanicError
+		if errors.As(err, &p) && e.panicked != nil {
+			e.panicked(ctx, p)
+		}
+		if err != nil {
+			err = placedError{err: err, open: ns.Path(), path: at.Path}
+		}
+		return value, err
+	})
 }
 
 // check promises that an open namespace is the one that a place means.

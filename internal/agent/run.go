@@ -47,7 +47,9 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	finder, err := newFinder(ctx, o.Runtime, o.RuntimeEndpoint)
+	finder, err := awaitFinder(ctx, runtimePatience, func(ctx context.Context) (runtimeFinder, error) {
+		return newFinder(ctx, o.Runtime, o.RuntimeEndpoint)
+	})
 	if err != nil {
 		return err
 	}

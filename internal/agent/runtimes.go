@@ -4,12 +4,35 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"istio-pod-network-controller/runtime/cri"
 	"istio-pod-network-controller/runtime/docker"
 )
+
+// runtimePatience is how long the agent waits at its start for a container runtime that does not answer. One that starts
+// together with the agent needs some seconds; past that the agent ends with an error, which its pod's status shows.
+const runtimePatience = 30 * time.Second
+
+// awaitFinder calls find until it succeeds, or until limit is over or ctx has ended, and gives its last error.
+func awaitFinder(ctx context.Context, limit time.Duration, find func(context.Context) (runtimeFinder, error)) (runtimeFinder, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for wait := firstAttemptWait; ; wait *= 2 {
+		finder, err := find(ctx)
+		if err == nil {
+			return finder, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(wait):
+			ctrl.Log.Info("container runtime not there yet", "reason", err.Error())
+		}
+	}
+}
 
 // newFinder connects to the container runtime that the flags name. auto is the first CRI socket that answers, else Docker.
 func newFinder(ctx context.Context, name, endpoint string) (runtimeFinder, error) {

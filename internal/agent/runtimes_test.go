@@ -1,9 +1,13 @@
 package agent
 
 import (
+	"context"
+	"errors"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 func TestRunSaysWhichRuntimesDidNotAnswer(t *testing.T) {
@@ -14,4 +18,27 @@ func TestRunSaysWhichRuntimesDidNotAnswer(t *testing.T) {
 			t.Errorf("--runtime %s: %v does not name %s", runtime, err, missing)
 		}
 	}
+}
+
+// A runtime that starts together with the agent answers after a while.
+func TestTheAgentWaitsForItsRuntime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		no, started := errors.New("connection refused"), time.Now()
+		var there runtimeFinder = struct{ runtimeFinder }{}
+		find := func(after time.Duration) func(context.Context) (runtimeFinder, error) {
+			return func(context.Context) (runtimeFinder, error) {
+				if time.Since(started) < after {
+					return nil, no
+				}
+				return there, nil
+			}
+		}
+		if got, err := awaitFinder(t.Context(), runtimePatience, find(5*time.Second)); got != there || err != nil || time.Since(started) > 10*time.Second {
+			t.Errorf("a runtime that is late: %v, %v after %s", got, err, time.Since(started))
+		}
+		started = time.Now()
+		if _, err := awaitFinder(t.Context(), runtimePatience, find(time.Hour)); !errors.Is(err, no) || time.Since(started) != runtimePatience {
+			t.Errorf("a runtime that never comes: %v after %s", err, time.Since(started))
+		}
+	})
 }

@@ -24,7 +24,7 @@ const (
 // errDrift ends a command that found what it was to look for; it has said so already.
 var errDrift = errors.New("drift found")
 
-// Main runs the command line and gives the exit code: 0 done, 1 error, 3 drift found, 95 rules missing.
+// Main runs the command line and gives the exit code: 0 done, 1 error, 3 drift found.
 func Main(args []string, in io.Reader, out, errOut io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()

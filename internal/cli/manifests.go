@@ -24,7 +24,11 @@ func (o *rulesOptions) wanted(cmd *cobra.Command) (iptables.Ruleset, error) {
 		return iptables.Ruleset{}, err
 	}
 	if o.pod == "" {
-		return iptables.Ruleset{}, errors.New("--pod: required")
+		err := errors.New("--pod: required")
+		if o.netns == "" && !o.dryRun {
+			err = errors.Join(errNoNetNS, err)
+		}
+		return iptables.Ruleset{}, err
 	}
 	var pod corev1.Pod
 	if err := readManifest(cmd.InOrStdin(), o.pod, "Pod", &pod); err != nil {

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -22,6 +24,8 @@ const (
 	outputIptables = agent.LanguageIptables
 	outputJSON     = "json"
 )
+
+var errNoNetNS = errors.New("--netns: required")
 
 // rulesOptions are the flags of `rules` and its subcommands.
 type rulesOptions struct {
@@ -178,9 +182,15 @@ func (o *rulesOptions) look(ctx context.Context) (agent.Exclusive, error) {
 
 func (o *rulesOptions) validate() error {
 	if o.netns == "" {
-		return errors.New("--netns: required")
+		return errNoNetNS
 	}
-	return agent.ValidateBackend(o.backend)
+	if err := agent.ValidateBackend(o.backend); err != nil {
+		return err
+	}
+	if _, err := os.Stat(o.netns); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("--netns: value %q: there is no such file: want the path of a network namespace, such as /run/netns/NAME", o.netns)
+	}
+	return nil
 }
 
 func (o *rulesOptions) showWanted(cmd *cobra.Command) error {

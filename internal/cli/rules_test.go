@@ -108,6 +108,8 @@ func TestRulesRefuseWhatTheyCannotDo(t *testing.T) {
 		"another namespace's pod": {podYAML, []string{"show", "--pod", "-", "--namespace", nsFile}, `namespace "bank"`},
 		"no pod":                  {"", []string{"apply", "--netns", "/x"}, "--pod: required"},
 		"no netns":                {podYAML, []string{"apply", "--pod", "-"}, "--netns: required"},
+		"neither":                 {"", []string{"verify"}, "--netns: required\n--pod: required"},
+		"a name for a path":       {podYAML, []string{"apply", "--pod", "-", "--netns", "demo"}, "such as /run/netns/NAME"},
 		"a missing netns":         {podYAML, []string{"apply", "--pod", "-", "--netns", "/nonexistent"}, "/nonexistent"},
 		"the host's netns":        {podYAML, []string{"apply", "--pod", "-", "--netns", "/proc/self/ns/net"}, "host's own"},
 		"an unknown backend":      {podYAML, []string{"apply", "--pod", "-", "--netns", "/x", "--backend", "ebpf"}, `"ebpf"`},

@@ -190,6 +190,11 @@ func TestWrongDefaultsNameTheirFlags(t *testing.T) {
 	if err := StandardDefaults().Validate(); err != nil {
 		t.Error(err)
 	}
+	d = StandardDefaults()
+	d.ExcludeOutboundPorts = "15002" // which would fail every pod
+	if err := d.Validate(); err == nil || !strings.Contains(err.Error(), "--exclude-outbound-ports: port 15002") {
+		t.Errorf("got %v", err)
+	}
 }
 
 func TestHandlersOfOtherKernels(t *testing.T) {

@@ -33,7 +33,7 @@ func (e *ValueError) Error() string {
 
 func shown(s string) string {
 	if len(s) > maxShown {
-		return strconv.Quote(s[:maxShown]) + fmt.Sprintf("... (%d bytes)", len(s))
+		return strconv.Quote(strings.ToValidUTF8(s[:maxShown], "")) + fmt.Sprintf("... (%d bytes)", len(s))
 	}
 	return strconv.Quote(s)
 }
@@ -43,6 +43,7 @@ const (
 	wantPorts = "ports from 0 to 65535 separated by commas, or nothing"
 	wantCIDRs = "CIDRs such as 10.0.0.0/8 or fd00::/8 separated by commas, or nothing"
 	wantOrAll = `"*" for all, `
+	noAll     = `"*" is not allowed here`
 )
 
 // Limits of what one setting may list. Real pods stay far below; every kernel rule set that they allow is written within a
@@ -86,7 +87,7 @@ func portList(key, value string) ([]uint16, error) {
 		if err != nil {
 			why := fmt.Sprintf("item %d, %s, is no port", i+1, shown(part))
 			if part == "*" {
-				why = `"*" is not allowed here`
+				why = noAll
 			}
 			return nil, &ValueError{Key: key, Value: value, Want: wantPorts, Why: why}
 		}
@@ -117,7 +118,7 @@ func (r *reader) cidrList(key, value string) ([]netip.Prefix, error) {
 		why := ""
 		switch {
 		case part == "*":
-			why = `"*" is not allowed here`
+			why = noAll
 		case err != nil && !strings.Contains(part, "/"):
 			why = fmt.Sprintf("item %d, %s, has no prefix length", i+1, shown(part))
 		case err != nil:
@@ -150,6 +151,9 @@ func (r *reader) cidrs(key, value string) (iptables.CIDRs, error) {
 func allToo(err error) error {
 	if e, ok := err.(*ValueError); ok { //nolint:errorlint // made a line ago, by ourselves
 		e.Want = wantOrAll + e.Want
+		if e.Why == noAll {
+			e.Why = `"*" stands for all, and has nothing beside it`
+		}
 		return e
 	}
 	return err

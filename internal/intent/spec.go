@@ -59,7 +59,9 @@ func StandardDefaults() Defaults {
 // Validate names every default that means nothing, by the name of its flag.
 func (d Defaults) Validate() error {
 	r := reader{flags: true}
-	r.spec(d)
+	if s := r.spec(d); len(r.errs) == 0 {
+		return r.checkable(s)
+	}
 	return errors.Join(r.errs...)
 }
 
@@ -82,7 +84,7 @@ func (r *reader) specOf(pod *corev1.Pod, c Config) (iptables.Spec, error) {
 		if check.DNS == iptables.DNSResolvConf {
 			check.Resolvers = []netip.Addr{netip.IPv6Unspecified()} // the runtime may know them
 		}
-		if err := errors.Join(check.Validate(), checkable(check)); err != nil {
+		if err := errors.Join(check.Validate(), r.checkable(check)); err != nil {
 			r.errs = append(r.errs, fmt.Errorf("what the pod asks for does not fit together: %w", err))
 		}
 	}
@@ -137,14 +139,7 @@ func (r *reader) spec(d Defaults) iptables.Spec {
 
 // read parses the annotation, or the default where there is none. An annotation that is there but empty is a value.
 func read[T any](r *reader, key, flag, standard string, parse func(key, value string) (T, error)) T {
-	value, ok := r.annotations[key]
-	if !ok {
-		value = standard
-	}
-	if r.flags || !ok {
-		key = "--" + flag
-	}
-	out, err := parse(key, value)
+	out, err := parse(r.source(key, flag), r.value(key, standard))
 	if err != nil {
 		r.errs = append(r.errs, err)
 	}

@@ -9,15 +9,33 @@ import (
 
 // checkable refuses what keeps Istio's validation from the inbound listener: it connects as the proxy over lo to 127.0.0.6
 // port 15002, and a pod in which that leads elsewhere would never get past its init container istio-validation.
-func checkable(s iptables.Spec) error {
+func (r *reader) checkable(s iptables.Spec) error {
 	const port = iptables.IstioValidationPort
-	switch {
-	case slices.Contains(s.ExcludeOutboundPorts, port):
-		return fmt.Errorf("%s: port %d is excluded, over which istio-validation looks for the rules", keyExcludeOutbound, port)
-	case slices.Contains(s.ExcludeInterfaces, "lo"):
-		return fmt.Errorf("%s: lo is excluded, over which istio-validation looks for the rules", keyExcludeInterfaces)
-	case slices.Contains([]uint16{s.OutboundPort, s.InboundPort, s.TunnelPort}, port):
-		return fmt.Errorf("one of the proxy's ports is %d, over which istio-validation looks for the rules", port)
+	if slices.Contains(s.ExcludeOutboundPorts, port) {
+		return fmt.Errorf("%s: port %d is excluded, and istio-validation looks for the rules by it: take it out", r.source(keyExcludeOutbound, "exclude-outbound-ports"), port)
+	}
+	if slices.Contains(s.ExcludeInterfaces, "lo") {
+		return fmt.Errorf("%s: lo is excluded, and istio-validation looks for the rules by it: take it out", keyExcludeInterfaces)
+	}
+	for _, p := range []struct {
+		key, flag string
+		port      uint16
+	}{
+		{KeyOutboundPort, "envoy-port", s.OutboundPort},
+		{KeyInboundPort, "envoy-inbound-port", s.InboundPort},
+		{KeyTunnelPort, "envoy-tunnel-port", s.TunnelPort},
+	} {
+		if p.port == port {
+			return fmt.Errorf("%s: istio-validation looks for the rules by port %d: choose another one", r.source(p.key, p.flag), port)
+		}
 	}
 	return nil
+}
+
+// source names what a value comes from: the pod's annotation, or the agent's flag.
+func (r *reader) source(key, flag string) string {
+	if _, own := r.annotations[key]; own && !r.flags {
+		return key
+	}
+	return "--" + flag
 }

@@ -163,8 +163,7 @@ func take(m syscall.NetlinkMessage) (body []byte, ended bool, err error) {
 	return nil, true, err
 }
 
-// conn is a socket in the namespace of the thread that made it. It is connected to the kernel, so that no process of the pod can
-// send to it.
+// conn is a socket in the namespace of the thread that made it, connected to the kernel.
 type conn struct {
 	fd  int
 	buf []byte
@@ -177,6 +176,7 @@ func dial(end time.Time, protocol int) (*conn, error) {
 		return nil, fmt.Errorf("open netlink socket: %w", err)
 	}
 	c := &conn{fd: fd, buf: make([]byte, bufferSize), end: end}
+	// A process of the pod could send answers to it otherwise.
 	if err := unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		c.close()
 		return nil, fmt.Errorf("connect netlink socket: %w", err)

@@ -126,32 +126,6 @@ func TestADumpEndsWithTheLastOrWhenTheCallerHasEnough(t *testing.T) {
 	})
 }
 
-// A process of the pod that has CAP_NET_ADMIN may send to netlink sockets of its namespace.
-func TestNobodyButTheKernelAnswers(t *testing.T) {
-	inside(t, func() {
-		c, err := dial(soon(), unix.NETLINK_ROUTE)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.close()
-		if err := c.send(link(4711).marshal(0)); err != nil { // an error is its answer
-			t.Fatal(err)
-		}
-		name, err := unix.Getsockname(c.fd)
-		if err != nil {
-			t.Fatal(err)
-		}
-		pod, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer unix.Close(pod) //nolint:errcheck // nothing that could be lost
-		if err := unix.Sendto(pod, link(1).marshal(0), 0, name); !errors.Is(err, unix.ECONNREFUSED) {
-			t.Errorf("a forged answer is delivered: %v", err)
-		}
-	})
-}
-
 // The kernel refuses a batch as a whole by its first message; who waits for the others waits in vain.
 func TestABatchThatIsRefusedAsAWholeEndsAtOnce(t *testing.T) {
 	edge := func(kind uint16) Request {

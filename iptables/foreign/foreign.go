@@ -3,6 +3,7 @@
 package foreign
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -15,6 +16,9 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/rawnetlink"
 )
+
+// maxRules is how many rules of a built-in chain are read: a hundred times what any project writes.
+const maxRules = 4096
 
 // limit is what a look may take where the caller does not say; the kernel answers in microseconds.
 const limit = 2 * time.Second
@@ -61,8 +65,9 @@ func places() []place {
 	return []place{{unix.NFPROTO_INET, "inet"}, {unix.NFPROTO_IPV4, "ip"}, {unix.NFPROTO_IPV6, "ip6"}}
 }
 
-// Find looks for the rules of other projects in a namespace; nil says that there are none. An empty chain that nothing jumps to
-// redirects nothing, and does not count.
+// Find looks for the rules of other projects in a namespace; nil says that there are none. A chain that no packet comes to
+// redirects nothing, and does not count: one of iptables is led to from PREROUTING or OUTPUT, which every project does
+// directly. What the rules in it do is not judged.
 func Find(ctx context.Context, ns *netns.NS) (found *podnet.ProgrammedByOthersError, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("look for the rules of other projects: %w", err)
@@ -142,12 +147,43 @@ func findChains(end time.Time, candidates []chain, where []place) (*podnet.Progr
 		return nil, err
 	}
 	for i, a := range answers {
-		if c := candidates[i]; inUse(a, unix.NFTA_CHAIN_USE) {
+		c := candidates[i]
+		if !inUse(a, unix.NFTA_CHAIN_USE) {
+			continue
+		}
+		if met, err := hooked(end, where[i], c); err != nil {
+			return nil, err
+		} else if met {
 			return &podnet.ProgrammedByOthersError{Owner: c.owner, Found: fmt.Sprintf("chain %s in table %s %s", c.name, where[i].name, c.table)}, nil
 		}
 	}
 	return nil, nil //nolint:nilnil // nothing found, as Find says
 }
+
+// hooked reports whether packets come to a chain. Where more rules stand in front than are read, they are taken to. The base
+// chains of family inet, which iptables does not write to, have any name: a chain in use counts there.
+func hooked(end time.Time, p place, c chain) (met bool, err error) {
+	if p.family == unix.NFPROTO_INET {
+		return true, nil
+	}
+	verdict := rawnetlink.Text(unix.NFTA_VERDICT_CHAIN, c.name)
+	for _, base := range hooks() {
+		request := get(unix.NFT_MSG_GETRULE, p, rawnetlink.Text(unix.NFTA_RULE_TABLE, c.table), rawnetlink.Text(unix.NFTA_RULE_CHAIN, base))
+		read := 0
+		err := rawnetlink.Dump(end, unix.NETLINK_NETFILTER, request, func(body []byte) bool {
+			read++
+			met = met || read > maxRules || bytes.Contains(body, verdict)
+			return !met
+		})
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return false, err
+		}
+	}
+	return met, nil
+}
+
+// hooks are the built-in chains that every project leads packets to its own from.
+func hooks() []string { return []string{"PREROUTING", "OUTPUT"} }
 
 func get(kind uint16, p place, attributes ...[]byte) rawnetlink.Request {
 	return rawnetlink.Request{

@@ -68,6 +68,16 @@ func TestOthersAreRecognised(t *testing.T) {
 		"an empty chain that is left over": {
 			"iptables-nft -t nat -N ISTIO_OUTPUT; nft add table inet istio-proxy-raw", "",
 		},
+		"chains with rules that no packet comes to": {
+			`for p in iptables-nft ip6tables-nft iptables-legacy ip6tables-legacy; do $p -t nat -N ISTIO_OUTPUT; $p -t nat -A ISTIO_OUTPUT -j RETURN; $p -t nat -A OUTPUT -j RETURN; done`, "",
+		},
+		"a chain of another name with a longer one": {
+			`for p in iptables-nft iptables-legacy; do $p -t nat -N ISTIO_OUTPUT; $p -t nat -A ISTIO_OUTPUT -j RETURN; $p -t nat -N ISTIO_OUTPUTS; $p -t nat -A OUTPUT -j ISTIO_OUTPUTS; done`, "",
+		},
+		"the chain behind other rules, by goto": {
+			"iptables-nft -t nat -N KUMA_MESH_OUTBOUND; iptables-nft -t nat -A OUTPUT -p udp -j RETURN; iptables-nft -t nat -A OUTPUT -p tcp -g KUMA_MESH_OUTBOUND",
+			"Kuma: chain KUMA_MESH_OUTBOUND in table ip nat",
+		},
 		"a comment with the name": {
 			`for p in iptables-nft iptables-legacy; do $p -t nat -A OUTPUT -m comment --comment ISTIO_OUTPUT -j RETURN; done`, "",
 		},

@@ -32,6 +32,8 @@ const (
 	infoSize        = 84 // struct ipt_getinfo, of which the last four bytes are the size of the entries
 	entriesHeadSize = 40 // struct ipt_get_entries, in front of the entries
 	targetHeadSize  = 32 // struct xt_entry_target, in front of a chain's name in its first entry
+	standardSize    = 40 // struct xt_standard_target, which leads on
+	errorSize       = 64 // struct xt_error_target, padded
 )
 
 // legacyFamily is one family of x_tables.
@@ -109,8 +111,9 @@ func getsockopt(fd, level, option int, value []byte) bool {
 	return errno == 0
 }
 
-// hasChain reports whether a table has a chain of that name: the chain begins with an entry whose target is called ERROR and
-// holds the name.
+// hasChain reports whether a table has a chain of that name, and a rule anywhere that leads to it: the chain begins with an
+// entry whose target is called ERROR and holds the name, and what leads to it has a target without a name that holds the place
+// behind that entry.
 func hasChain(entries []byte, name string) bool {
 	want := append([]byte(name), 0)
 	for at := 0; ; {
@@ -120,7 +123,12 @@ func hasChain(entries []byte, name string) bool {
 		}
 		at += i
 		if head := at - targetHeadSize; head >= 0 && bytes.HasPrefix(entries[head+2:], []byte("ERROR\x00")) {
-			return true
+			jump := binary.NativeEndian.AppendUint16(nil, standardSize)
+			jump = append(jump, make([]byte, targetHeadSize-2)...)
+			jump = binary.NativeEndian.AppendUint32(jump, uint32(head+errorSize)) //nolint:gosec // at most maxTable
+			if bytes.Contains(entries, jump) {
+				return true
+			}
 		}
 		at += len(want)
 	}

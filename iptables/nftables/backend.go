@@ -21,12 +21,12 @@ type Backend struct {
 	guard      netns.Guard
 	memory     *memory
 	references *references
-	visits     *visits
+	visits     *netns.Visits
 }
 
 // New makes a Backend that opens namespaces through guard.
 func New(guard netns.Guard) *Backend {
-	return &Backend{guard: guard, memory: newMemory(), references: newReferences(), visits: &visits{late: map[string]int{}}}
+	return &Backend{guard: guard, memory: newMemory(), references: newReferences(), visits: netns.NewVisits()}
 }
 
 // Name is the backend's name in flags and reports.

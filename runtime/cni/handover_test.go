@@ -3,8 +3,11 @@ package cni
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -78,3 +81,27 @@ func TestTheOlderAgentLeavesTheSocketAlone(t *testing.T) {
 		t.Errorf("answered %q, the older one was asked %q", got, older.heard())
 	}
 }
+
+// A socket that cannot be made anew (no space, no descriptors, something in the way) ends neither this entrance nor, with it,
+// the agent and its other entrances.
+func TestASocketThatCannotBeTakenBackIsTriedAgain(t *testing.T) {
+	socket := filepath.Join(tempDir(t), "s")
+	start(t, socket, &fakeAgent{}, func(c *Config) { c.Watch = 5 * time.Millisecond }, func(c *Config) {
+		var tries atomic.Int32
+		c.Log = slog.New(slog.NewTextHandler(writerFunc(func(line string) {
+			if strings.Contains(line, "not taken back") && tries.Add(1) == 3 {
+				_ = os.Remove(socket)
+			}
+		}), nil))
+	})
+	if err := errors.Join(os.Remove(socket), os.Mkdir(socket, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "somebody listens", func() bool { return !abandoned(t.Context(), socket, time.Second) })
+	wantServed(t, socket)
+}
+
+type writerFunc func(line string)
+
+// Write gives on a line.
+func (f writerFunc) Write(line []byte) (int, error) { f(string(line)); return len(line), nil }

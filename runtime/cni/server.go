@@ -92,16 +92,25 @@ func (s *Server) Served() bool {
 	return l != nil && l.has()
 }
 
-// Start serves until ctx ends, then finishes what it has begun. It is a manager.Runnable.
+// Start serves until ctx ends, then finishes what it has begun. A socket that cannot be made at first is an error; one that cannot be
+// taken back later is tried again: the agent has other entrances. It is a manager.Runnable.
 func (s *Server) Start(ctx context.Context) error {
 	var busy sync.WaitGroup
 	defer busy.Wait()
 	defer s.at.Store(nil)
 	slots := make(chan struct{}, s.config.Concurrency)
-	for ctx.Err() == nil {
+	for served := false; ctx.Err() == nil; served = true {
 		l, err := listen(s.config.Path)
-		if err != nil {
+		switch {
+		case err != nil && !served:
 			return fmt.Errorf("listen for the CNI plugin: %w", err)
+		case err != nil:
+			s.at.Store(nil)
+			s.config.Log.Error("socket not taken back", "entrance", "cni", "socket", s.config.Path, "error", err)
+			pause(ctx, s.config.Watch)
+			continue
+		case served:
+			s.config.Log.Info("socket taken back", "entrance", "cni", "socket", s.config.Path)
 		}
 		s.at.Store(l)
 		busy.Go(func() { s.keep(ctx, l) })
@@ -123,7 +132,6 @@ func (s *Server) keep(ctx context.Context, l *listener) {
 		case <-tick.C:
 		}
 		if !l.has() && abandoned(ctx, s.config.Path, s.config.ReadTimeout) {
-			s.config.Log.Info("socket taken back", "entrance", "cni", "socket", s.config.Path)
 			return
 		}
 	}

@@ -14,8 +14,10 @@ import (
 //
 // The zero value is ready to use. Pods are named by namespace/name.
 type Calls struct {
-	mu    sync.Mutex
-	heard map[string]time.Time
+	mu     sync.Mutex
+	heard  map[string]time.Time
+	judged time.Time // the last time
+	pruned time.Time // by Heard, the last time
 }
 
 // Pod is a pod of the node that is on a network of its own, and that the plugin must ask about.
@@ -26,7 +28,7 @@ type Pod struct {
 	Started time.Time
 }
 
-// callMemory is how long a call counts for a pod that the agent does not see yet.
+// callMemory is how long a call counts for a pod that the agent does not see yet, and for all where nobody judges.
 const callMemory = 10 * time.Minute
 
 // Heard notes that the plugin asked about a pod.
@@ -37,6 +39,19 @@ func (c *Calls) Heard(pod string, now time.Time) {
 		c.heard = map[string]time.Time{}
 	}
 	c.heard[pod] = now
+	if now.Sub(c.judged) > callMemory && now.Sub(c.pruned) > callMemory {
+		c.prune(nil, now)
+		c.pruned = now
+	}
+}
+
+// prune forgets old calls about pods that were not seen.
+func (c *Calls) prune(seen map[string]bool, now time.Time) {
+	for name, at := range c.heard {
+		if !seen[name] && now.Sub(at) > callMemory {
+			delete(c.heard, name)
+		}
+	}
 }
 
 // Judge tells, as an error, that the runtime starts pods without the plugin. Pods are all those of the node that have an address of
@@ -52,18 +67,15 @@ func (c *Calls) Judge(pods []Pod, since, now time.Time) error {
 		newest := &missed
 		if _, ok := c.heard[p.Name]; ok {
 			newest = &asked
-		} else if p.Started.Before(since) {
+		} else if p.Started.Before(since) || p.Started.After(now) { // by a clock that was set back since
 			continue
 		}
 		if newest.Name == "" || p.Started.After(newest.Started) {
 			*newest = p
 		}
 	}
-	for name, at := range c.heard {
-		if !seen[name] && now.Sub(at) > callMemory {
-			delete(c.heard, name)
-		}
-	}
+	c.prune(seen, now)
+	c.judged = now
 	if missed.Name == "" || asked.Name != "" && !asked.Started.Before(missed.Started) {
 		return nil
 	}

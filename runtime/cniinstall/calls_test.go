@@ -1,6 +1,7 @@
 package cniinstall
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -48,5 +49,17 @@ func TestCallsAreForgotten(t *testing.T) {
 	_ = c.Judge([]Pod{{"a/there", now}}, now, now.Add(callMemory+1))
 	if len(c.heard) != 1 {
 		t.Errorf("remembered: %v", c.heard)
+	}
+}
+
+// The plugin may be called while nobody judges: when it is in the chain and something else about it is wrong.
+func TestCallsAreForgottenWithoutAJudge(t *testing.T) {
+	c, now := &Calls{}, time.Unix(1000, 0)
+	for i := range 10_000 {
+		c.Heard(fmt.Sprint("a/job-", i), now)
+		now = now.Add(time.Second)
+	}
+	if most := 2 * int(callMemory/time.Second); len(c.heard) > most {
+		t.Errorf("%d remembered, want %d at most", len(c.heard), most)
 	}
 }

@@ -23,6 +23,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if eq .Values.kubernetesDistribution "OpenShift" -}}true{{- end -}}
 {{- end -}}
 
+{{- /* YAML takes an off without quotes for false. */ -}}
+{{- define "agent.cni" -}}{{ .Values.cni | default "off" }}{{- end -}}
+{{- define "agent.nri" -}}{{ .Values.nri | default "off" }}{{- end -}}
+
 {{- /* Where the distributions keep what the agent needs, as JSON. What the values say wins. */ -}}
 {{- define "agent.node" -}}
 {{- $k3s := "unix:///run/k3s/containerd/containerd.sock" -}}
@@ -43,7 +47,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{- /* cni: install in a directory that the runtime does not use protects nothing: refused where it can be told. */ -}}
 {{- define "agent.checkCNI" -}}
-{{- if eq .Values.cni "install" -}}
+{{- if eq (include "agent.cni" .) "install" -}}
 {{- $is := .Values.kubernetesDistribution -}}
 {{- $node := include "agent.node" . | fromJson -}}
 {{- if and (eq $is "OpenShift") (or (eq $node.conf "/etc/cni/net.d") (eq $node.bin "/opt/cni/bin")) -}}
@@ -146,15 +150,15 @@ Docker's socket lies in /var/run itself, which is too much to hand out: there it
 {{- if eq .Values.containerRuntime "docker" }}
 - {name: docker-netns, path: /var/run/docker/netns, type: DirectoryOrCreate}
 {{- end }}
-{{- if ne .Values.nri "off" }}
+{{- if ne (include "agent.nri" .) "off" }}
 - {name: nri, path: {{ dir .Values.nriSocket | quote }}, type: DirectoryOrCreate}
 {{- end }}
-{{- if eq .Values.cni "install" }}
+{{- if eq (include "agent.cni" .) "install" }}
 {{- /* Whoever can write to the directory of programs is root on the node: the agent sees it read-only, the init container puts the plugin there. */}}
 - {name: cni-bin, path: {{ $node.bin | quote }}, type: DirectoryOrCreate}
 - {name: cni-conf, path: {{ $node.conf | quote }}, type: DirectoryOrCreate, writable: true}
 - {name: cni-socket, path: {{ dir .Values.cniSocket | quote }}, type: DirectoryOrCreate, writable: true}
-{{- else if eq .Values.cni "uninstall" }}
+{{- else if eq (include "agent.cni" .) "uninstall" }}
 - {name: cni-conf, path: {{ $node.conf | quote }}, type: DirectoryOrCreate, writable: true}
 {{- end }}
 {{- end -}}
@@ -164,7 +168,7 @@ What is done to the node's CNI chain before the agent starts: the plugin's binar
 call, no capability.
 */ -}}
 {{- define "agent.cniPlugin" -}}
-{{- $install := eq .Values.cni "install" -}}
+{{- $install := eq (include "agent.cni" .) "install" -}}
 {{- $node := include "agent.node" . | fromJson -}}
 - name: cni-plugin
   image: {{ include "agent.image" . | quote }}
@@ -206,20 +210,20 @@ call, no capability.
 - --node-name=$(NODE_NAME)
 - --agent-namespace=$(POD_NAMESPACE)
 {{- range list
-  (list "daemonset" (ternary (include "agent.name" .) "" (eq $v.cni "install")))
+  (list "daemonset" (ternary (include "agent.name" .) "" (eq (include "agent.cni" .) "install")))
   (list "runtime" $v.containerRuntime)
   (list "runtime-endpoint" $node.endpoint)
   (list "backend" $v.backend)
   (list "select" $v.select)
   (list "exclude-namespaces" (join "," $v.excludeNamespaces))
   (list "unsupported-runtime-handlers" (join "," $v.unsupportedRuntimeHandlers))
-  (list "nri" $v.nri)
+  (list "nri" (include "agent.nri" $))
   (list "nri-socket" $v.nriSocket)
   (list "nri-name" $v.nriName)
   (list "nri-index" $v.nriIndex)
   (list "fail-open" $v.failOpen)
   (list "startup-taint" $v.startupTaint)
-  (list "cni" $v.cni)
+  (list "cni" (include "agent.cni" $))
   (list "cni-bin-dir" $node.bin)
   (list "cni-conf-dir" $node.conf)
   (list "cni-socket" $v.cniSocket)

@@ -162,6 +162,9 @@ func injectedShapes() map[string]shape {
 	return map[string]shape{
 		"injected":                   of(true, status, proxy),
 		"a native sidecar":           of(true, status, initContainer("istio-proxy")),
+		"OpenShift's deployer":       of(true, status, proxy, annotate("openshift.io/deployer-pod-for.name", "x")),
+		"OpenShift's build":          of(true, status, proxy, annotate("openshift.io/build.name", "x")),
+		"a build, not injected":      of(false, proxy, annotate("openshift.io/build.name", "x")),
 		"not injected":               of(false, proxy),
 		"no proxy":                   of(false, status),
 		"proxyless":                  of(false, status, proxyWith("DISABLE_ENVOY", "T")),

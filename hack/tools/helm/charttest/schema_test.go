@@ -4,53 +4,58 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"helm.sh/helm/v3/pkg/action"
 	"helm.sh/helm/v3/pkg/lint/support"
 )
 
 func TestSchemaRefuses(t *testing.T) {
 	for name, tc := range map[string]struct{ in, want string }{
-		"a distribution in lower case":        {"kubernetesDistribution: openshift", "value must be one of 'Kubernetes', 'OpenShift'"},
-		"an unknown runtime":                  {"containerRuntime: rkt", "value must be one of 'auto', 'containerd', 'crio', 'docker'"},
-		"a backend that is not there":         {"backend: ebpf", "value must be one of 'auto', 'nftables', 'iptables'"},
-		"an unknown selection":                {"select: all", "value must be one of 'annotation', 'injected', 'either'"},
-		"a mode that is not there yet":        {"interceptionMode: SIDEWAYS", "at '/interceptionMode': value must be one of 'REDIRECT', 'TPROXY', 'NONE'"},
-		"an unknown way with the CNI chain":   {"cni: remove", "value must be one of 'off', 'install', 'uninstall'"},
-		"an unknown log level":                {"logLevel: warn", "value must be one of 'debug', 'info', 'error'"},
-		"an unknown key":                      {"privileged: true", "additional properties 'privileged' not allowed"},
-		"an unknown key further down":         {"image: {repo: x}", "additional properties 'repo' not allowed"},
-		"a port that is too large":            {"envoyPort: 65536", "at '/envoyPort': maximum: got 65,536, want 65,535"},
-		"port 0 to listen on":                 {"envoyInboundPort: 0", "at '/envoyInboundPort': minimum: got 0, want 1"},
-		"a negative port in a list":           {"excludeInboundPorts: [-1]", "at '/excludeInboundPorts/0': minimum: got -1, want 0"},
-		"a range in a port list":              {"excludeOutboundPorts: [8000-9000]", "at '/excludeOutboundPorts/0': got string, want integer"},
-		"all ports where that has no meaning": {`includeOutboundPorts: ["*"]`, "at '/includeOutboundPorts/0': got string, want integer"},
-		"all ports and one more":              {`includeInboundPorts: ["*", 80]`, "at '/includeInboundPorts': 'anyOf' failed"},
-		"ports as one string":                 {`excludeInboundPorts: "80,443"`, "at '/excludeInboundPorts': got string, want array"},
-		"an address without a prefix length":  {"excludeOutboundIPRanges: [10.1.2.3]", "at '/excludeOutboundIPRanges/0': '10.1.2.3' does not match pattern"},
-		"all addresses where it has no sense": {`excludeOutboundIPRanges: ["*"]`, "at '/excludeOutboundIPRanges/0': '*' does not match pattern"},
-		"a TCP runtime endpoint":              {"runtimeEndpoint: tcp://10.0.0.1:2375", "at '/runtimeEndpoint': 'tcp://10.0.0.1:2375' does not match pattern"},
-		"an address without a port":           {"metricsAddr: localhost", "at '/metricsAddr': 'localhost' does not match pattern"},
-		"no address for the probes":           {`healthAddr: "0"`, "at '/healthAddr': '0' does not match pattern"},
-		"a socket outside of a directory":     {"healthAddr: unix:///health.sock", "at '/healthAddr': 'unix:///health.sock' does not match pattern"},
-		"a socket in a directory above":       {"healthAddr: unix:///run/../s", "at '/healthAddr': 'unix:///run/../s' does not match pattern"},
-		"an interval without a unit":          {`sweepInterval: "60"`, "at '/sweepInterval': '60' does not match pattern"},
-		"a policy that is neither on nor off": {"admission: {enabled: maybe}", "at '/admission/enabled': value must be one of 'auto', true, false"},
-		"an unknown failure policy":           {"admission: {failurePolicy: Warn}", "at '/admission/failurePolicy': value must be one of 'Fail', 'Ignore'"},
-		"a wait without a unit":               {`admission: {waitTimeout: "60"}`, "at '/admission/waitTimeout': '60' does not match pattern"},
-		"an unknown part of the admission":    {"admission: {gate: true}", "additional properties 'gate' not allowed"},
-		"a startup taint of one's own":        {"startupTaint: example.com/not-ready", "at '/startupTaint': got string, want boolean"},
-		"a CNI socket in the root":            {"cniSocket: /cni.sock", "at '/cniSocket'"},
-		"a CNI socket in a shared directory":  {"cniSocket: /run/cni.sock", "at '/cniSocket'"},
-		"the same by its other name":          {"cniSocket: /var/run/cni.sock", "at '/cniSocket'"},
-		"a CNI socket by detours":             {"cniSocket: /run/agent/../cni.sock", "at '/cniSocket'"},
-		"an NRI socket in a shared place":     {"nriSocket: /var/run/nri.sock", "at '/nriSocket'"},
-		"an NRI socket in /tmp":               {"nriSocket: /tmp/nri.sock", "at '/nriSocket'"},
-		"the whole of /etc":                   {"cniConfDir: /etc", "at '/cniConfDir'"},
-		"the kubelet's configuration":         {"cniConfDir: /etc/kubernetes", "at '/cniConfDir'"},
-		"configurations by detours":           {"cniConfDir: /etc/cni/net.d/../..", "at '/cniConfDir'"},
-		"all programs":                        {"cniBinDir: /opt", "at '/cniBinDir'"},
-		"every namespace":                     {"cniExcludeNamespaces: ['*']", "at '/cniExcludeNamespaces/0': '*' does not match pattern"},
-		"a list inside a list item":           {`excludeNamespaces: ["a,b"]`, "at '/excludeNamespaces/0': 'a,b' does not match pattern"},
+		"a distribution in lower case":                         {"kubernetesDistribution: openshift", "value must be one of 'Kubernetes', 'OpenShift'"},
+		"an unknown runtime":                                   {"containerRuntime: rkt", "value must be one of 'auto', 'containerd', 'crio', 'docker'"},
+		"a backend that is not there":                          {"backend: ebpf", "value must be one of 'auto', 'nftables', 'iptables'"},
+		"an unknown selection":                                 {"select: all", "value must be one of 'annotation', 'injected', 'either'"},
+		"a mode that is not there yet":                         {"interceptionMode: SIDEWAYS", "at '/interceptionMode': value must be one of 'REDIRECT', 'TPROXY', 'NONE'"},
+		"an unknown way with the CNI chain":                    {"cni: remove", "value must be one of 'off', 'install', 'uninstall'"},
+		"a release upgraded with the values of an older chart": {"ipv6: null", "missing property 'ipv6'"},
+		"the same further down":                                {"admission: {restrictAgent: null}", "at '/admission': missing property 'restrictAgent'"},
+		"ranges that are reset to nothing":                     {"includeOutboundIPRanges: null", "missing property 'includeOutboundIPRanges'"},
+		"NRI switched on":                                      {"nri: on", "value must be one of 'auto', 'required', 'off'"},
+		"an unknown log level":                                 {"logLevel: warn", "value must be one of 'debug', 'info', 'error'"},
+		"an unknown key":                                       {"privileged: true", "additional properties 'privileged' not allowed"},
+		"an unknown key further down":                          {"image: {repo: x}", "additional properties 'repo' not allowed"},
+		"a port that is too large":                             {"envoyPort: 65536", "at '/envoyPort': maximum: got 65,536, want 65,535"},
+		"port 0 to listen on":                                  {"envoyInboundPort: 0", "at '/envoyInboundPort': minimum: got 0, want 1"},
+		"a negative port in a list":                            {"excludeInboundPorts: [-1]", "at '/excludeInboundPorts/0': minimum: got -1, want 0"},
+		"a range in a port list":                               {"excludeOutboundPorts: [8000-9000]", "at '/excludeOutboundPorts/0': got string, want integer"},
+		"all ports where that has no meaning":                  {`includeOutboundPorts: ["*"]`, "at '/includeOutboundPorts/0': got string, want integer"},
+		"all ports and one more":                               {`includeInboundPorts: ["*", 80]`, "at '/includeInboundPorts': 'anyOf' failed"},
+		"ports as one string":                                  {`excludeInboundPorts: "80,443"`, "at '/excludeInboundPorts': got string, want array"},
+		"an address without a prefix length":                   {"excludeOutboundIPRanges: [10.1.2.3]", "at '/excludeOutboundIPRanges/0': '10.1.2.3' does not match pattern"},
+		"all addresses where it has no sense":                  {`excludeOutboundIPRanges: ["*"]`, "at '/excludeOutboundIPRanges/0': '*' does not match pattern"},
+		"a TCP runtime endpoint":                               {"runtimeEndpoint: tcp://10.0.0.1:2375", "at '/runtimeEndpoint': 'tcp://10.0.0.1:2375' does not match pattern"},
+		"an address without a port":                            {"metricsAddr: localhost", "at '/metricsAddr': 'localhost' does not match pattern"},
+		"no address for the probes":                            {`healthAddr: "0"`, "at '/healthAddr': '0' does not match pattern"},
+		"a socket outside of a directory":                      {"healthAddr: unix:///health.sock", "at '/healthAddr': 'unix:///health.sock' does not match pattern"},
+		"a socket in a directory above":                        {"healthAddr: unix:///run/../s", "at '/healthAddr': 'unix:///run/../s' does not match pattern"},
+		"an interval without a unit":                           {`sweepInterval: "60"`, "at '/sweepInterval': '60' does not match pattern"},
+		"a policy that is neither on nor off":                  {"admission: {enabled: maybe}", "at '/admission/enabled': value must be one of 'auto', true, false"},
+		"an unknown failure policy":                            {"admission: {failurePolicy: Warn}", "at '/admission/failurePolicy': value must be one of 'Fail', 'Ignore'"},
+		"a wait without a unit":                                {`admission: {waitTimeout: "60"}`, "at '/admission/waitTimeout': '60' does not match pattern"},
+		"an unknown part of the admission":                     {"admission: {gate: true}", "additional properties 'gate' not allowed"},
+		"a startup taint of one's own":                         {"startupTaint: example.com/not-ready", "at '/startupTaint': got string, want boolean"},
+		"a CNI socket in the root":                             {"cniSocket: /cni.sock", "at '/cniSocket'"},
+		"a CNI socket in a shared directory":                   {"cniSocket: /run/cni.sock", "at '/cniSocket'"},
+		"the same by its other name":                           {"cniSocket: /var/run/cni.sock", "at '/cniSocket'"},
+		"a CNI socket by detours":                              {"cniSocket: /run/agent/../cni.sock", "at '/cniSocket'"},
+		"an NRI socket in a shared place":                      {"nriSocket: /var/run/nri.sock", "at '/nriSocket'"},
+		"an NRI socket in /tmp":                                {"nriSocket: /tmp/nri.sock", "at '/nriSocket'"},
+		"the whole of /etc":                                    {"cniConfDir: /etc", "at '/cniConfDir'"},
+		"the kubelet's configuration":                          {"cniConfDir: /etc/kubernetes", "at '/cniConfDir'"},
+		"configurations by detours":                            {"cniConfDir: /etc/cni/net.d/../..", "at '/cniConfDir'"},
+		"all programs":                                         {"cniBinDir: /opt", "at '/cniBinDir'"},
+		"every namespace":                                      {"cniExcludeNamespaces: ['*']", "at '/cniExcludeNamespaces/0': '*' does not match pattern"},
+		"a list inside a list item":                            {`excludeNamespaces: ["a,b"]`, "at '/excludeNamespaces/0': 'a,b' does not match pattern"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := install(t, tc.in)
@@ -61,6 +66,21 @@ func TestSchemaRefuses(t *testing.T) {
 				t.Errorf("error says\n%v\nwant %q in it", err, tc.want)
 			}
 		})
+	}
+}
+
+// YAML takes off for false where it stands without quotes.
+func TestOffNeedsNoQuotes(t *testing.T) {
+	quoted, err := install(t, "{nri: 'off', cni: 'off'}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bare, err := install(t, "{nri: off, cni: off}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(quoted.Manifest+quoted.Info.Notes, bare.Manifest+bare.Info.Notes); diff != "" {
+		t.Errorf("off without quotes renders something else (-quoted +bare):\n%s", diff)
 	}
 }
 

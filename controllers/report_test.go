@@ -1,0 +1,47 @@
+package controllers
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// A report that its pod does not seem to have is written again with each look, and each time the kubelet starts the pod at once.
+func TestWhatWasWrittenIsKnownAgainWhateverItSays(t *testing.T) {
+	for name, message := range map[string]string{
+		"short":                            "no port",
+		"cut between characters":           strings.Repeat("a", 2*maxMessage),
+		"cut within a character":           strings.Repeat("a", maxMessage-4) + strings.Repeat("é", 9),
+		"cut within a character of four":   strings.Repeat("a", maxMessage-5) + strings.Repeat("😀", 9),
+		"bytes that are no characters":     "chain \xff\xfe",
+		"many bytes that are no character": strings.Repeat("\xff\xfea", maxMessage),
+		"lines, quotes and nothing":        "a\nb\r\"\\\x00\u2028",
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := Report{Status: StatusFailed, Reason: ReasonInvalidAnnotation, Message: message, Notes: message}
+			data, err := r.patch(&corev1.Pod{}, time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var written struct {
+				Metadata metav1.ObjectMeta
+				Status   corev1.PodStatus
+			}
+			if err := json.Unmarshal(data, &written); err != nil {
+				t.Fatal(err)
+			}
+			pod := &corev1.Pod{ObjectMeta: written.Metadata, Status: written.Status}
+			if !r.on(pod) {
+				t.Error("the report is not known again")
+			}
+			if said := findCondition(pod).Message; len(said) > maxMessage || !utf8.ValidString(truncate(message)) {
+				t.Errorf("%d bytes: %q", len(said), said)
+			}
+		})
+	}
+}

@@ -1,0 +1,64 @@
+package charttest
+
+import (
+	"strings"
+	"testing"
+)
+
+// What is printed after an installation holds for its values and its cluster.
+func TestNotesAreTrue(t *testing.T) {
+	const (
+		late     = "Pods start without rules"
+		others   = "On others pods start without rules"
+		waiting  = "On others pods wait"
+		nothing  = "do nothing here"
+		unbound  = "may patch the status of every pod"
+		mutating = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
+		bounding = "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"
+	)
+	for name, tc := range map[string]struct {
+		in, kind string
+		want     []string
+		wantNot  []string
+	}{
+		"the defaults":                   {in: "{}", want: []string{others, "NoEarlyEntrance", unbound}, wantNot: []string{late, nothing}},
+		"with policies":                  {in: "{}", kind: bounding, want: []string{others}, wantNot: []string{unbound}},
+		"a token that is not bounded":    {in: "{startupTaint: true, admission: {restrictAgent: false}}", kind: bounding, want: []string{unbound + ", and every node", "restrictAgent is false"}},
+		"nobody asks early":              {in: "{nri: off, cni: off}", want: []string{late, "nri=off and cni=off"}, wantNot: []string{others}},
+		"nobody asks, after the chain":   {in: "{nri: off, cni: uninstall}", want: []string{late, "cni=uninstall: the agents take"}},
+		"nobody asks, pods wait":         {in: "{nri: off, admission: {waitContainer: true}}", kind: mutating, wantNot: []string{late, nothing}},
+		"they cannot wait":               {in: "{nri: off, admission: {waitContainer: true}}", want: []string{late, nothing, "has no MutatingAdmissionPolicy"}},
+		"they may not wait":              {in: "{admission: {enabled: false, waitContainer: true}}", kind: mutating, want: []string{others, nothing, "admission.enabled is false"}},
+		"pods wait where NRI is not":     {in: "{admission: {waitContainer: true}}", kind: mutating, want: []string{waiting, "NoEarlyEntrance"}, wantNot: []string{others, "Switch NRI on"}},
+		"NRI is a must":                  {in: "{nri: required}", want: []string{"does not become ready"}, wantNot: []string{late, others}},
+		"the chain":                      {in: "{cni: install}", wantNot: []string{late, others, "NoEarlyEntrance"}},
+		"the chain instead of NRI":       {in: "{cni: install, nri: off}", wantNot: []string{late, others}},
+		"runtimes insist, and cannot":    {in: "{admission: {requiredPlugins: true}}", want: []string{nothing}},
+		"pods that Istio injected":       {in: "{select: injected}", want: []string{"Nothing to annotate"}, wantNot: []string{"kubectl annotate"}},
+		"a cluster that is OpenShift":    {in: "{}", kind: "security.openshift.io/v1", want: []string{"looks like OpenShift"}},
+		"OpenShift, and known as such":   {in: "{kubernetesDistribution: OpenShift}", kind: "security.openshift.io/v1", wantNot: []string{"looks like OpenShift"}, want: []string{"SCC"}},
+		"Docker, whose socket is a file": {in: "{containerRuntime: docker}", want: []string{"Restart the agent"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rel, err := install(t, tc.in, tc.kind)
+			if err != nil {
+				t.Fatal(err)
+			}
+			expectWords(t, rel.Info.Notes, true, tc.want)
+			expectWords(t, rel.Info.Notes, false, tc.wantNot)
+			if strings.Contains(rel.Info.Notes, "\n\n\n") {
+				t.Errorf("two empty lines in\n%s", rel.Info.Notes)
+			}
+		})
+	}
+}
+
+// expectWords wants each of the words in a text, or none of them.
+func expectWords(t *testing.T, text string, there bool, words []string) {
+	t.Helper()
+	for _, word := range words {
+		if strings.Contains(text, word) != there {
+			t.Errorf("%q is there: %v, want %v, in\n%s", word, !there, there, text)
+		}
+	}
+}

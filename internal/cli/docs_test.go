@@ -1,0 +1,170 @@
+package cli
+
+import (
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+)
+
+const root = "../.."
+
+// pages are what people read, by path below the root.
+func pages(t *testing.T) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	for _, pattern := range []string{"*.md", "docs/*.md", "chart/*/README.md", "hack/*/README.md"} {
+		files, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %d found, %v", pattern, len(files), err)
+		}
+		for _, file := range files {
+			found[strings.TrimPrefix(file, root+"/")] = text(t, file)
+		}
+	}
+	return found
+}
+
+func text(t *testing.T, file string) string {
+	t.Helper()
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
+
+// sources are the product's programs, without tests.
+func sources(t *testing.T) string {
+	t.Helper()
+	var all strings.Builder
+	for _, dir := range []string{"controllers", "internal", "iptables", "runtime"} {
+		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, _ fs.DirEntry, err error) error {
+			if err == nil && strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") {
+				all.WriteString(text(t, path))
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all.String()
+}
+
+// every gives the first groups of a pattern's matches, sorted, each once.
+func every(pattern, in string) []string {
+	found := map[string]bool{}
+	for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(in, -1) {
+		found[match[1]] = true
+	}
+	return slices.Sorted(maps.Keys(found))
+}
+
+func TestLinksOfTheDocsLead(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)#\s:]*)(#[^)\s]+)?\)`)
+	all := pages(t)
+	for page, in := range all {
+		for _, match := range link.FindAllStringSubmatch(in, -1) {
+			target := filepath.Join(filepath.Dir(page), match[1])
+			if match[1] == "" {
+				target = page
+			}
+			if _, err := os.Stat(filepath.Join(root, target)); err != nil {
+				t.Errorf("%s: link to %s: %v", page, match[1], err)
+			} else if match[2] != "" && !slices.Contains(anchors(all[target]), match[2]) {
+				t.Errorf("%s: %s has no heading %s", page, target, match[2])
+			}
+		}
+	}
+}
+
+// anchors are the links to a page's headings, as GitHub makes them.
+func anchors(page string) []string {
+	var found []string
+	for _, heading := range every(`(?m)^#+ (.*)$`, page) {
+		plain := regexp.MustCompile(`[^a-z0-9 _-]`).ReplaceAllString(strings.ToLower(heading), "")
+		found = append(found, "#"+strings.ReplaceAll(plain, " ", "-"))
+	}
+	return found
+}
+
+// What an administrator greps for has one name in code and docs.
+func TestNamesOfTheDocsAreThoseOfTheCode(t *testing.T) {
+	code, read := sources(t), ""
+	for _, page := range pages(t) {
+		read += page
+	}
+	status := text(t, filepath.Join(root, "docs/status.md"))
+	for name, tc := range map[string]struct{ code, docs []string }{
+		"metrics": {
+			code: every(`MetricPrefix ?\+ ?"([a-z_]+)"`, code),
+			docs: every(`istio_pod_network_controller_([a-z_]+)`, read),
+		},
+		"reasons of the condition and of events": {
+			code: every(`(?m)^\s+Reason[A-Za-z]+\s+= "([A-Za-z]+)"`, text(t, filepath.Join(root, "controllers/report.go"))),
+			docs: append(every("(?m)^\\| (?:True|False), `([A-Za-z]+)`", status), every("The event `([A-Za-z]+)`", status)...),
+		},
+		"parts of readiness": {
+			code: every(`\.add(?:Noted)?\("([a-z]+)",`, code),
+			docs: every("`([a-z]+)`", every(`/readyz. lists its parts \(([^)]*)\)`, text(t, filepath.Join(root, "docs/early.md")))[0]),
+		},
+		"outcomes of a call by NRI": {
+			code: every(`(?m)^\s+[A-Z][A-Za-z]+\s+Outcome = "([a-z-]+)"`, code),
+			docs: every("`([a-z-]+)`", every("(?s)`result`: (.*?)\\|", text(t, filepath.Join(root, "docs/early.md")))[0]),
+		},
+	} {
+		slices.Sort(tc.docs)
+		if diff := cmp.Diff(tc.code, tc.docs); diff != "" || len(tc.code) == 0 {
+			t.Errorf("%s (-code +docs):\n%s", name, diff)
+		}
+	}
+	for _, kind := range every("`(CNIChain[A-Za-z]+)`", read) {
+		if !strings.Contains(code, `"`+strings.TrimPrefix(kind, "CNIChain")+`"`) {
+			t.Errorf("no event %s in the code", kind)
+		}
+	}
+}
+
+// A command of the docs that begins with one of our programs has subcommands and flags that are there.
+func TestCommandsOfTheDocsAreThere(t *testing.T) {
+	commands := regexp.MustCompile(`(?m)(?:^ {4}|build/|: )istio-pod-network-controller ((?:run|rules|cni|version)\b[^\n#|` + "`" + `]*)`)
+	seen := 0
+	for page, in := range pages(t) {
+		for _, match := range commands.FindAllStringSubmatch(in, -1) {
+			seen++
+			cmd, rest, err := newRoot().Find(strings.Fields(match[1]))
+			if err == nil && cmd.HasSubCommands() && len(rest) > 0 && !strings.HasPrefix(rest[0], "-") {
+				err = noSubcommand(cmd, rest)
+			}
+			if err != nil {
+				t.Errorf("%s: %s: %v", page, match[1], err)
+				continue
+			}
+			for _, fault := range unknownFlags(cmd, rest) {
+				t.Errorf("%s: %s: no flag --%s", page, match[1], fault)
+			}
+		}
+	}
+	if seen == 0 {
+		t.Error("no command was found")
+	}
+}
+
+func unknownFlags(cmd *cobra.Command, args []string) (unknown []string) {
+	for _, arg := range args {
+		name, isFlag := strings.CutPrefix(arg, "--")
+		name, _, _ = strings.Cut(name, "=")
+		if isFlag && cmd.Flags().Lookup(name) == nil && cmd.InheritedFlags().Lookup(name) == nil {
+			unknown = append(unknown, name)
+		}
+	}
+	return unknown
+}

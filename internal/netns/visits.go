@@ -1,0 +1,81 @@
+package netns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// grace is what a call may take beyond its deadline to come back by itself.
+const grace = 50 * time.Millisecond
+
+// Visits knows the calls that have not come back by their deadline, by their namespace. Processes of a pod can keep the kernel
+// busy with their own transactions, and nothing ends a call that waits inside it.
+type Visits struct {
+	mu   sync.Mutex
+	late map[ID]int
+}
+
+// NewVisits makes one that knows of none.
+func NewVisits() *Visits { return &Visits{late: map[ID]int{}} }
+
+// Visit calls f with the namespace that open gives, and gives what f gives. It comes back soon after the deadline of ctx
+// whatever f does: f then ends by itself, and the namespace stays open until it has. Meanwhile each further call for the
+// namespace is refused, by whatever path it comes, and none for another one. A panic of f is an error.
+func Visit[T any](ctx context.Context, v *Visits, open func() (*NS, error), f func(*NS) (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	var none T
+	if err := ctx.Err(); err != nil {
+		return none, fmt.Errorf("program network namespace: %w", err)
+	}
+	ns, err := open()
+	if err != nil {
+		return none, err
+	}
+	id, path := ns.ID(), ns.file.Name()
+	if v.has(id) {
+		err := fmt.Errorf("program network namespace %q: the kernel has not finished an earlier call for it: %w", path, context.DeadlineExceeded)
+		return none, errors.Join(err, ns.Close())
+	}
+	done := make(chan result, 1)
+	go func() {
+		var r result
+		err := Contain(func() (err error) { r.value, err = f(ns); return err })
+		r.err = errors.Join(err, ns.Close())
+		done <- r
+	}()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+	}
+	wait := time.NewTimer(grace)
+	defer wait.Stop()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-wait.C:
+	}
+	v.add(id, 1)
+	go func() { <-done; v.add(id, -1) }()
+	return none, fmt.Errorf("program network namespace %q: the kernel has not answered: %w", path, ctx.Err())
+}
+
+func (v *Visits) add(id ID, n int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.late[id] += n; v.late[id] == 0 {
+		delete(v.late, id)
+	}
+}
+
+func (v *Visits) has(id ID) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.late[id] > 0
+}

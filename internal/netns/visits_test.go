@@ -1,0 +1,61 @@
+package netns_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"istio-pod-network-controller/internal/kerneltest"
+	"istio-pod-network-controller/internal/netns"
+)
+
+// The next namespace that is opened gets the number of the descriptor that was closed last, and with it the same path.
+func TestALateVisitRefusesItsOwnNamespaceOnly(t *testing.T) {
+	v, pod, other := netns.NewVisits(), kerneltest.New(t), kerneltest.New(t)
+	visit := func(ctx context.Context, path string, f func(*netns.NS) (bool, error)) error {
+		_, err := netns.Visit(ctx, v, func() (*netns.NS, error) { return netns.Open(path) }, f)
+		return err
+	}
+	nothing := func(*netns.NS) (bool, error) { return true, nil }
+	by := func(ns *netns.NS) string {
+		n, err := netns.Open(ns.Path())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = n.Close() })
+		return n.Path()
+	}
+	stuck, ended := make(chan struct{}), make(chan error, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	err := visit(ctx, pod.Path(), func(ns *netns.NS) (bool, error) {
+		<-stuck
+		again, err := netns.Open(ns.Path())
+		if err == nil && again.ID() != pod.ID() {
+			err = errors.New("the namespace was closed meanwhile")
+		}
+		ended <- err
+		return true, errors.Join(err, again.Close())
+	})
+	if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took > time.Second {
+		t.Errorf("after %s: %v", took, err)
+	}
+	for _, path := range []string{pod.Path(), by(pod)} {
+		if err := visit(t.Context(), path, nothing); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "has not finished") {
+			t.Errorf("another call for it: %v", err)
+		}
+	}
+	for _, path := range []string{other.Path(), by(other)} {
+		if err := visit(t.Context(), path, nothing); err != nil {
+			t.Errorf("another namespace: %v", err)
+		}
+	}
+	close(stuck)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	kerneltest.Eventually(t, "the namespace is open to calls again", func() bool { return visit(t.Context(), pod.Path(), nothing) == nil })
+}

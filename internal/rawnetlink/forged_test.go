@@ -1,0 +1,42 @@
+package rawnetlink
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/internal/kerneltest"
+)
+
+// A process of the pod with NET_ADMIN may send to any netlink socket of its namespace, and the number of ours is easily guessed.
+func TestNobodyButTheKernelCanAnswer(t *testing.T) {
+	for name, protocol := range map[string]int{"routes": unix.NETLINK_ROUTE, "nftables": unix.NETLINK_NETFILTER} {
+		t.Run(name, func(t *testing.T) {
+			ns := kerneltest.New(t)
+			var c *conn
+			err := ns.Do(func() (err error) { c, err = dial(time.Now().Add(time.Second), protocol); return err })
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.close()
+			if err := c.send(Request{Kind: unix.NLMSG_NOOP}.marshal(0)); err != nil { // gives it its number
+				t.Fatal(err)
+			}
+			address, err := unix.Getsockname(c.fd)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pod, err := ns.Socket(unix.AF_NETLINK, unix.SOCK_RAW, protocol)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Close(pod) //nolint:errcheck // the test is over
+			forged := Request{Kind: unix.NLMSG_DONE}.marshal(0)
+			if err := unix.Sendto(pod, forged, 0, address); !errors.Is(err, unix.ECONNREFUSED) {
+				t.Errorf("the forged answer to %v: %v, want a refusal", address, err)
+			}
+		})
+	}
+}
