@@ -82,7 +82,7 @@ func (r Report) details(now time.Time) details {
 	}
 }
 
-// says tells whether two reports say the same, whoever makes them. In which sandbox a pod fails makes no difference: a
+// says reports whether two reports say the same, whoever makes them. In which sandbox a pod fails makes no difference: a
 // runtime that is refused one makes the next.
 func (r Report) says(other Report) bool {
 	other.Entrance = r.Entrance
@@ -95,7 +95,7 @@ func (r Report) says(other Report) bool {
 	return r == other
 }
 
-// on tells whether the pod already says what the report says; who found out, and when, makes no difference.
+// on reports whether the pod already says what the report says; who found out, and when, makes no difference.
 func (r Report) on(pod *corev1.Pod) bool {
 	c := findCondition(pod)
 	if c == nil || c.Status != r.condition() || c.Reason != r.Reason || c.Message != truncate(r.Message) {
@@ -164,13 +164,13 @@ func findCondition(pod *corev1.Pod) *corev1.PodCondition {
 	return nil
 }
 
-// reported tells whether the pod carries a report of ours about rules.
+// reported reports whether the pod carries a report of ours about rules.
 func reported(pod *corev1.Pod) bool {
 	s := Status(pod.Annotations[KeyStatus])
 	return s == StatusInitialized || s == StatusFailed
 }
 
-// gated tells whether the pod waits for our condition.
+// gated reports whether the pod waits for our condition.
 func gated(pod *corev1.Pod) bool {
 	for _, g := range pod.Spec.ReadinessGates {
 		if g.ConditionType == Condition {

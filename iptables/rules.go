@@ -59,7 +59,7 @@ func (s Spec) owners() (out []Cond) {
 	return out
 }
 
-// capturesInbound tells whether any inbound traffic goes to the proxy.
+// capturesInbound reports whether any inbound traffic goes to the proxy.
 func (s Spec) capturesInbound() bool {
 	return s.IncludeInboundPorts.All || len(s.IncludeInboundPorts.List) > 0
 }

@@ -11,7 +11,7 @@ const (
 // commentInName is of the rules for what the proxy sends to the application with a client's address as its source.
 const commentInName = "the proxy's connections in a client's name"
 
-// divertsInbound tells whether inbound traffic reaches the proxy with its addresses unchanged.
+// divertsInbound reports whether inbound traffic reaches the proxy with its addresses unchanged.
 func (s Spec) divertsInbound() bool { return s.Mode == ModeTProxy && s.capturesInbound() }
 
 // divert decides on what reaches the pod before any address is rewritten: it drops what is invalid, and in TPROXY mode it

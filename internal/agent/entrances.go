@@ -92,7 +92,7 @@ func (a *agent) newNRI() ([]runnable, error) {
 	return []runnable{n.Start}, errors.Join(a.metrics.Register(calls), registerGauges(a.metrics, n))
 }
 
-// registerGauges tell whether the runtime has NRI, and uses it.
+// registerGauges adds the metrics that say whether the runtime has NRI, and uses it.
 func registerGauges(r prometheus.Registerer, n *nri.Entrance) error {
 	number := map[bool]float64{true: 1}
 	return errors.Join(

@@ -122,8 +122,8 @@ func (h *health) listen(ctx context.Context) (net.Listener, error) {
 	return l, nil
 }
 
-// verdict answers 200 with ok and more, which may be nil, or 500 with what is missing. controller-runtime, whose ports the world may ask, keeps the reasons to
-// itself; here they become the kubelet's event.
+// verdict answers 200 with ok and more, which may be nil, or 500 with what is missing. controller-runtime keeps the reasons to
+// itself, as anybody may ask its port; here they become the kubelet's event.
 type verdict struct {
 	more  func() string
 	check func(context.Context) error

@@ -94,7 +94,7 @@ func (h *home) ask(ctx context.Context) (reason string, err error) {
 	return "", nil
 }
 
-// genuine tells whether an error is the API server's own answer, rather than that of something on the way to it.
+// genuine reports whether an error is the API server's own answer, rather than that of something on the way to it.
 func genuine(err error) bool {
 	return err != nil && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }

@@ -18,12 +18,13 @@ import (
 type fakeBackend struct {
 	backend
 	present bool
+	look    error // of Present
 	apply   func(path string) error
 }
 
 func (b fakeBackend) Name() string { return "fake" }
 
-func (b fakeBackend) Present(context.Context, string) (bool, error) { return b.present, nil }
+func (b fakeBackend) Present(context.Context, string) (bool, error) { return b.present, b.look }
 
 func (b fakeBackend) Apply(_ context.Context, path string, _ iptables.Ruleset) (bool, error) {
 	return true, b.apply(path)
@@ -38,6 +39,27 @@ func idOf(t *testing.T, e Exclusive, path string) podnet.Identity {
 		t.Fatal(err)
 	}
 	return id
+}
+
+// The kernel gives an inode anew; the cookie is what tells.
+func TestAnIdentityHasAllThatTheKernelTells(t *testing.T) {
+	ns := kerneltest.New(t)
+	want, err := ns.Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := idOf(t, choiceOf(t).exclusive(fakeBackend{}), ns.Path()); got != (podnet.Identity{Dev: want.ID.Dev, Ino: want.ID.Ino, Cookie: want.Cookie}) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+// Who cannot tell whether there are rules of ours writes none.
+func TestNothingIsWrittenWhereNobodyCanLook(t *testing.T) {
+	written := false
+	e := choiceOf(t).exclusive(fakeBackend{look: errSome, apply: func(string) error { written = true; return nil }})
+	if _, err := e.Apply(t.Context(), at(kerneltest.New(t)), iptables.Ruleset{}); !errors.Is(err, errSome) || written {
+		t.Errorf("written %v, error %v", written, err)
+	}
 }
 
 // Whatever a path leads to, only the namespace that was identified is worked on.

@@ -44,7 +44,7 @@ func (g Guard) Open(path string) (*NS, error) {
 	return n, nil
 }
 
-// IsHost tells whether a path leads to the host's namespace. It opens nothing: whatever has its inode, on its file system,
+// IsHost reports whether a path leads to the host's namespace. It opens nothing: whatever has its inode, on its file system,
 // is the host's namespace.
 func (g Guard) IsHost(path string) bool {
 	var st unix.Stat_t

@@ -59,10 +59,14 @@ func TestASocketIsInsideAndItsThreadIsNot(t *testing.T) {
 	defer host.Close()
 	ns := kerneltest.New(t)
 	inside, outside := identity(t, ns), identity(t, host)
+	before := descriptors(t)
 	for range 50 {
 		fd, err := ns.Socket(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
+			t.Errorf("programs inherit the socket: flags %#x, %v", flags, err)
 		}
 		if id, err := ns.IdentityBy(fd); err != nil || id != inside || id == outside {
 			t.Errorf("%+v, want %+v: %v", id, inside, err)
@@ -70,6 +74,9 @@ func TestASocketIsInsideAndItsThreadIsNot(t *testing.T) {
 		if err := unix.Close(fd); err != nil {
 			t.Error(err)
 		}
+	}
+	if after := descriptors(t); after > before {
+		t.Errorf("%d descriptors before, %d after", before, after)
 	}
 	mustBeOutside(t, host)
 	if fd, err := ns.Socket(-1, unix.SOCK_DGRAM, 0); err == nil || fd != -1 {

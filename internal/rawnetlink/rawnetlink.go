@@ -26,7 +26,7 @@ type Request struct {
 	Header []byte
 	// Attributes are joined as they are; Text and Number make them.
 	Attributes [][]byte
-	// Silent says that the kernel does not answer this one.
+	// Silent says that the kernel answers this one only to refuse all: the edges of a batch.
 	Silent bool
 }
 
@@ -83,8 +83,9 @@ func (r Request) marshal(sequence int) []byte {
 	return append(m, body...)
 }
 
-// Ask sends requests at once and gives the answer to each, in their order; it waits until end and no longer. Every request that is not Silent must be one that
-// the kernel answers once: it asks for one object, or has NLM_F_ACK.
+// Ask sends requests at once and gives the answer to each, in their order; it waits until end and no longer. Every request that
+// is not Silent must be one that the kernel answers once: it asks for one object, or has NLM_F_ACK. The refusal of a Silent one is
+// Ask's own error.
 func Ask(end time.Time, protocol int, requests ...Request) ([]Answer, error) {
 	c, err := dial(end, protocol)
 	if err != nil {
@@ -109,12 +110,13 @@ func Ask(end time.Time, protocol int, requests ...Request) ([]Answer, error) {
 			return nil, err
 		}
 		for _, m := range messages {
-			if !open[m.Header.Seq] {
-				continue
-			}
-			delete(open, m.Header.Seq)
 			body, _, err := take(m)
-			answers[m.Header.Seq] = Answer{Body: slices.Clone(body), Err: err}
+			if i := m.Header.Seq; open[i] {
+				delete(open, i)
+				answers[i] = Answer{Body: slices.Clone(body), Err: err}
+			} else if err != nil && i < uint32(len(requests)) && requests[i].Silent { //nolint:gosec // a few requests
+				return nil, fmt.Errorf("ask the kernel over netlink: %w", err)
+			}
 		}
 	}
 	return answers, nil
@@ -187,7 +189,7 @@ func dial(end time.Time, protocol int) (*conn, error) {
 func (c *conn) close() { _ = unix.Close(c.fd) }
 
 func (c *conn) send(data []byte) error {
-	if err := unix.Sendto(c.fd, data, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+	if err := unix.Send(c.fd, data, 0); err != nil {
 		return fmt.Errorf("ask the kernel over netlink: %w", err)
 	}
 	return nil

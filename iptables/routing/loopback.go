@@ -44,8 +44,9 @@ func (n *namespace) look() error {
 	n.up = len(answers[0].Body) >= unix.SizeofIfInfomsg && binary.NativeEndian.Uint32(answers[0].Body[8:])&unix.IFF_UP != 0
 	n.addrs = nil
 	for i, a := range answers[1:] {
-		// No answer, whatever the error: the kernel has no such address, or no IPv6.
-		if len(a.Body) >= unix.SizeofIfAddrmsg && int(a.Body[1]) == asked[i].Bits() && binary.NativeEndian.Uint32(a.Body[4:]) == loIndex {
+		// No answer, whatever the error: the kernel has no such address, or no IPv6. An address with another prefix serves as
+		// well, and the kernel would not take ours beside it.
+		if len(a.Body) >= unix.SizeofIfAddrmsg && binary.NativeEndian.Uint32(a.Body[4:]) == loIndex {
 			n.addrs = append(n.addrs, asked[i])
 		}
 	}

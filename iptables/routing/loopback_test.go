@@ -73,6 +73,40 @@ func TestWithoutIPv6TheAddressIsLeftOut(t *testing.T) {
 	}
 	switchIPv6(t, ns, "0")
 	wantRead(t, ns, "IPv6 is back, and the address is missed", iptables.Ruleset{})
+	switchIPv6(t, ns, "1")
+	shell(t, ns, "ip link set lo down", "")
+	end(t, prepare(t, ns, tproxy()).Finish())
+	wantRead(t, ns, "lo was down, too", tproxy())
+}
+
+// The pod, or another project, may be at work at the same time.
+func TestWhatOthersAreFasterToDoIsDone(t *testing.T) {
+	ns := kerneltest.New(t)
+	open(t, ns, func(n *namespace) error {
+		shell(t, ns, "ip addr add ::6/128 dev lo", "")
+		added, err := n.addLoopback(iptables.LoopbackAddrs())
+		if len(added) != 0 {
+			t.Errorf("added %v, which is theirs", added)
+		}
+		return err
+	})
+	end(t, prepare(t, ns, tproxy()).Finish())
+	open(t, ns, func(n *namespace) error {
+		shell(t, ns, "ip rule del pref 1000; ip -6 rule del pref 1000; ip route flush table 15006; ip -6 route flush table 15006", "")
+		return n.removeOthers(nil)
+	})
+	wantRead(t, ns, "removed by others", redirect())
+}
+
+func TestAnAddressOfAnotherPrefixServesAsWell(t *testing.T) {
+	ns := kerneltest.New(t)
+	shell(t, ns, "ip addr add ::6/64 dev lo", "")
+	wantRead(t, ns, "theirs", redirect())
+	if c := prepare(t, ns, redirect()); len(c.added) != 0 || c.spare {
+		t.Errorf("added %v, to remove: %v", c.added, c.spare)
+	}
+	shell(t, ns, "ip addr del ::6/64 dev lo; ip link add d0 type veth peer name d1; ip addr add ::6/128 dev d0", "")
+	wantRead(t, ns, "on another interface", iptables.Ruleset{})
 }
 
 func switchIPv6(t *testing.T, ns *netns.NS, disabled string) {

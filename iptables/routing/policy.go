@@ -145,9 +145,6 @@ func (h holding) route(header []byte, attributes map[uint16][]byte) (found, bool
 	if dst := attributes[unix.RTA_DST]; len(dst) > 0 {
 		f.remove.Attributes = append(f.remove.Attributes, rawnetlink.Bytes(unix.RTA_DST, dst))
 	}
-	if metric := attributes[unix.RTA_PRIORITY]; len(metric) == 4 {
-		f.remove.Attributes = append(f.remove.Attributes, rawnetlink.Number(unix.RTA_PRIORITY, number(metric)))
-	}
 	plain := []uint16{unix.RTA_TABLE, unix.RTA_OIF, unix.RTA_PRIORITY, unix.RTA_CACHEINFO, unix.RTA_PREF}
 	f.exact = header[1]|header[2]|header[3] == 0 && header[7] == unix.RTN_LOCAL && number(attributes[unix.RTA_OIF]) == loIndex
 	for kind := range attributes {

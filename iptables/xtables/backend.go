@@ -58,7 +58,7 @@ func (b *Backend) Name() string { return "iptables" }
 func (b *Backend) Flavour() Flavour { return b.flavour }
 
 // Apply makes the namespace at path hold exactly want in our chains, with our jumps at the head of the built-in ones, and
-// tells whether something had to change. What is refused leaves everything as it was; rules of others are not touched.
+// reports whether something had to change. What is refused leaves everything as it was; rules of others are not touched.
 func (b *Backend) Apply(ctx context.Context, path string, want iptables.Ruleset) (changed bool, err error) {
 	err = b.in(ctx, path, func(ns *netns.NS) error {
 		if err := ownerMatches(ns); err != nil {
@@ -76,7 +76,7 @@ func (b *Backend) Apply(ctx context.Context, path string, want iptables.Ruleset)
 	return changed && err == nil, err
 }
 
-// compare reads what is there and tells whether it is want.
+// compare reads what is there and reports whether it is want.
 func (b *Backend) compare(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (have snapshot, same bool, err error) {
 	have, err = b.read(ctx, ns, false)
 	if err != nil {
@@ -138,7 +138,7 @@ func (b *Backend) Verify(ctx context.Context, path string, want iptables.Ruleset
 	return drift, err
 }
 
-// Remove takes away all that we own in the namespace at path and tells whether there was anything. A table goes if it came
+// Remove takes away all that we own in the namespace at path and reports whether there was anything. A table goes if it came
 // with us and holds nothing else now; a legacy table stays, as the kernel keeps it until the namespace ends.
 func (b *Backend) Remove(ctx context.Context, path string) (removed bool, err error) {
 	err = b.in(ctx, path, func(ns *netns.NS) error {
@@ -154,7 +154,7 @@ func (b *Backend) Remove(ctx context.Context, path string) (removed bool, err er
 	return removed, err
 }
 
-// Yield takes away the rules alone and tells whether there were any: addresses and routes are those of the backend that has
+// Yield takes away the rules alone and reports whether there were any: addresses and routes are those of the backend that has
 // taken over.
 func (b *Backend) Yield(ctx context.Context, path string) (removed bool, err error) {
 	err = b.in(ctx, path, func(ns *netns.NS) error {
@@ -177,7 +177,7 @@ func (b *Backend) clear(ctx context.Context, ns *netns.NS) (removed bool, err er
 	return removed, err
 }
 
-// Present tells whether the namespace at path holds any rules of ours.
+// Present reports whether the namespace at path holds any rules of ours.
 func (b *Backend) Present(ctx context.Context, path string) (present bool, err error) {
 	err = b.in(ctx, path, func(ns *netns.NS) error {
 		if present, err = b.possible(ns); present && b.flavour == Legacy {

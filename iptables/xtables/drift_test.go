@@ -134,6 +134,19 @@ func TestATableThatOthersUseStays(t *testing.T) {
 	}
 }
 
+// An empty table that was there before us has an owner, too.
+func TestATableOfOthersStaysAlsoWithoutRules(t *testing.T) {
+	ns, b := kerneltest.New(t), newBackend(t, NFT)
+	shell(t, ns, "iptables-nft -t nat -A OUTPUT -j ACCEPT; iptables-nft -t nat -F")
+	mustApply(t, b, ns, rules(t, tproxyAndDNS))
+	if _, err := b.Remove(t.Context(), ns.Path()); err != nil {
+		t.Fatal(err)
+	}
+	if out := shell(t, ns, "nft list tables"); strings.TrimSpace(out) != "table ip nat" {
+		t.Errorf("left: %s, want the table nat", out)
+	}
+}
+
 // An agent that was killed before it could drop a table leaves the sign, by which the next one knows.
 func TestATableThatWasNotDroppedIsDroppedLater(t *testing.T) {
 	ns, b := kerneltest.New(t), newBackend(t, NFT)

@@ -86,7 +86,7 @@ func affected(have, want state) []string {
 	return names
 }
 
-// equal tells whether two tables hold the same, whoever made them; a table of our making that we do not need is not equal to
+// equal reports whether two tables hold the same, whoever made them; a table of our making that we do not need is not equal to
 // none.
 func (t *table) equal(o *table) bool {
 	return t.head()+t.body() == o.head()+o.body() && (!t.made || !o.empty())

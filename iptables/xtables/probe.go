@@ -13,7 +13,7 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// Probe tells whether programs and kernel take a rule set, by giving it to them in a namespace made for the purpose: what is
+// Probe reports whether programs and kernel take a rule set, by giving it to them in a namespace made for the purpose: what is
 // read back must be what was written, and iptables itself must find the jumps. It gives the version of the programs.
 func (b *Backend) Probe(ctx context.Context, sample iptables.Ruleset) (version string, err error) {
 	if b.missing != nil {

@@ -102,13 +102,13 @@ func unreadable() *regexp.Regexp {
 	return regexp.MustCompile("Table `(raw|mangle|nat)' is incompatible")
 }
 
-// hasIPv6 tells whether the kernel has IPv6 at all; where it has not, there is nothing to keep an eye on.
+// hasIPv6 reports whether the kernel has IPv6 at all; where it has not, there is nothing to keep an eye on.
 func hasIPv6() bool {
 	_, err := os.Stat(ownProc + "/if_inet6")
 	return err == nil
 }
 
-// hasTables tells whether a family has any table of the flavour. To ask makes none.
+// hasTables reports whether a family has any table of the flavour. To ask makes none.
 func (b *Backend) hasTables(family uint32) (bool, error) {
 	if b.flavour == Legacy {
 		return len(legacyTables(ownProc, family)) > 0, nil
@@ -129,7 +129,7 @@ func (b *Backend) held(ctx context.Context, ns *netns.NS, counters bool) (have s
 	return have, ok, err
 }
 
-// possible tells whether there may be anything of ours, without a process. For the nft flavour it is certain.
+// possible reports whether there may be anything of ours, without a process. For the nft flavour it is certain.
 func (b *Backend) possible(ns *netns.NS) (possible bool, err error) {
 	err = ns.Do(func() error {
 		if b.flavour == Legacy {

@@ -277,6 +277,7 @@ func TestAgentsThatDoNotAnswer(t *testing.T) {
 					t.Errorf("%s: exit %d, %s %s, after %v", command, code, out, log, took)
 				}
 			}
+			wantNoStatus(t, stdin)
 			if took := time.Since(start); took > 10*time.Second {
 				t.Errorf("took %v with a timeout of one second", took)
 			}
@@ -285,5 +286,16 @@ func TestAgentsThatDoNotAnswer(t *testing.T) {
 				t.Errorf("ADD with failOpen: exit %d, %s %s", code, out, log)
 			}
 		})
+	}
+}
+
+// wantNoStatus has the runtime ask for a STATUS that needs the agent, which does not answer.
+func wantNoStatus(t *testing.T, conf string) {
+	t.Helper()
+	asked := time.Now()
+	conf = strings.NewReplacer(`Seconds": 1`, `Seconds": 60`, `{"cniVersion": "1.0.0"`, `{"statusNeedsAgent": true, "cniVersion": "1.1.0"`).Replace(conf)
+	code, out, log := newCall("STATUS", conf).run(t)
+	if took := time.Since(asked); code != 1 || !strings.Contains(out, `"code": 50`) || took > 4*time.Second {
+		t.Errorf("STATUS: exit %d, %s %s, after %v", code, out, log, took)
 	}
 }

@@ -227,6 +227,10 @@ func TestHandlersAreGivenATime(t *testing.T) {
 	if got := say(t, dial(t, socket), goodRequest); !strings.Contains(got, context.DeadlineExceeded.Error()) {
 		t.Errorf("answered %q", got)
 	}
+	s := &Server{config: Config{Timeout: 5 * time.Second}}
+	if limit := s.limit(cmdCheck); limit >= checkTimeout || limit <= 0 {
+		t.Errorf("CHECK has %s: the plugin is gone by then", limit)
+	}
 }
 
 func TestWhatHasBegunIsFinished(t *testing.T) {

@@ -70,7 +70,7 @@ func (l *listener) settle(made string) error {
 	return os.Rename(made, l.path)
 }
 
-// has tells whether the path leads to this socket, and not to one that another agent has put there.
+// has reports whether the path leads to this socket, and not to one that another agent has put there.
 func (l *listener) has() bool {
 	there, err := os.Lstat(l.path)
 	return err == nil && os.SameFile(there, l.info)

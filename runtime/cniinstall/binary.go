@@ -93,7 +93,7 @@ func isProgram(path string) bool {
 	return err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0
 }
 
-// sameFile tells whether target is an executable with the content of source.
+// sameFile reports whether target is an executable with the content of source.
 func sameFile(source, target string) (bool, error) {
 	want, err := os.ReadFile(source) //nolint:gosec // the binary that we were given
 	if err != nil {

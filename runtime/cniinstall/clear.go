@@ -30,7 +30,7 @@ func (i *Installer) Clear(ctx context.Context) error {
 			if i.clear() != nil {
 				again = i.config.Backoff
 			}
-			quietSince, pause = time.Now(), min(max(i.config.Backoff, 2*pause), maxClearPause)
+			quietSince, pause = time.Now(), longer(pause, i.config.Backoff)
 		} else if time.Since(quietSince) > i.config.Window {
 			pause = 0
 		}
@@ -39,6 +39,11 @@ func (i *Installer) Clear(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// longer is the pause after another one.
+func longer(pause, first time.Duration) time.Duration {
+	return min(max(first, 2*pause), maxClearPause)
 }
 
 func (i *Installer) clear() error {

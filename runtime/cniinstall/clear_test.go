@@ -42,6 +42,29 @@ func TestClearWinsAgainstTheAgentThatItReplaces(t *testing.T) {
 	}
 }
 
+// Another project that restores its file at once is not fought with at full speed.
+func TestClearContradictsEverMoreSlowly(t *testing.T) {
+	n := newNode(t)
+	n.put(t, "10-kc.conflist", chained)
+	i := n.installer(t, func(c *Config) { c.Backoff, c.Settle = 20*time.Millisecond, time.Millisecond })
+	n.clear(t, i)
+	removed := 0
+	for began := time.Now(); time.Since(began) < 300*time.Millisecond; <-time.After(time.Millisecond) {
+		if i.Left() == nil {
+			removed++
+			n.put(t, "10-kc.conflist", chained)
+		}
+	}
+	if removed == 0 || removed > 6 { // after 0, 20, 60, 140 and 300 ms
+		t.Errorf("taken out %d times", removed)
+	}
+	for pause, want := range map[time.Duration]time.Duration{0: time.Second, time.Second: 2 * time.Second, 20 * time.Second: maxClearPause} {
+		if got := longer(pause, time.Second); got != want {
+			t.Errorf("after %s: %s, want %s", pause, got, want)
+		}
+	}
+}
+
 func TestClearTakesOutWhatAppearsLater(t *testing.T) {
 	n := newNode(t)
 	if err := os.Remove(n.conf); err != nil {

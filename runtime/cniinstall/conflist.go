@@ -207,7 +207,7 @@ func decode(key string, value json.RawMessage, into any) error {
 	return nil
 }
 
-// equal tells whether two texts say the same: another project that reads and writes the list formats our entry anew.
+// equal reports whether two texts say the same: another project that reads and writes the list formats our entry anew.
 func equal(a, b []byte) bool {
 	var x, y any
 	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)

@@ -220,6 +220,17 @@ func TestDerivedListThatCameTooLate(t *testing.T) {
 	}
 }
 
+func TestTheDirectorysNameIsNoPattern(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "[net].d*")
+	d := derived{kind: "x", single: filepath.Join(dir, "10-a.conf")}
+	if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(d.list(), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := stale(dir, "x", ""); err != nil || len(got) != 1 || got[0] != d.list() {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 func TestUninstallOfNothing(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "10-kc.conflist", plain)

@@ -309,7 +309,7 @@ func (i *Installer) stale() ([]string, error) {
 	return stale(i.config.ConfDir, i.entry.kind, n.single)
 }
 
-// speaks tells whether a runtime may choose any of the list's versions. One without a version is of the very first.
+// speaks reports whether a runtime may choose any of the list's versions. One without a version is of the very first.
 func (l *conflist) speaks(versions []string) bool {
 	return len(l.versions) > 0 && !slices.ContainsFunc(l.versions, func(v string) bool { return !slices.Contains(versions, v) })
 }

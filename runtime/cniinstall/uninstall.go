@@ -12,7 +12,8 @@ import (
 const maxTries = 10
 
 // Uninstall takes the entry out of every list that holds it, and takes the derived lists away. A file that nobody else has
-// changed since is then, byte for byte, what it was; a derived list to which others were chained stays for them. The binary stays: runtimes call it once more for every sandbox that was made with it.
+// changed since is then, byte for byte, what it was; a derived list to which others were chained stays for them. The binary
+// stays: runtimes call it once more for every sandbox that was made with it.
 func (i *Installer) Uninstall() error {
 	lists, err := i.lists()
 	if err != nil {

@@ -101,7 +101,8 @@ func TestHalfAFileIsNotJudged(t *testing.T) {
 func TestDoesNotFight(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "10-kc.conflist", plain)
-	n.keep(t, n.installer(t, func(c *Config) { c.MaxRewrites, c.Window = 4, time.Hour }))
+	i := n.installer(t, func(c *Config) { c.MaxRewrites, c.Window = 4, time.Hour })
+	n.keep(t, i)
 	rewrites := 0
 	eventually(t, "the installer gives in", func() bool {
 		if n.get(t, "10-kc.conflist") == chained {
@@ -120,6 +121,9 @@ func TestDoesNotFight(t *testing.T) {
 	<-quiet.Done()
 	if n.get(t, "10-kc.conflist") != plain || n.count(Contended) != 1 {
 		t.Errorf("after giving in: %s, %d events", n.get(t, "10-kc.conflist"), n.count(Contended))
+	}
+	if i.Chained() {
+		t.Error("the plugin is said to be in the chain")
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// Handler makes a sandbox hold the rules that its pod asks for, and tells whether it asks for any. An error refuses the pod;
+// Handler makes a sandbox hold the rules that its pod asks for, and reports whether it asks for any. An error refuses the pod;
 // it is read by people. Forget is told of sandboxes that are gone.
 type Handler interface {
 	Ensure(ctx context.Context, s podnet.Sandbox) (asked bool, err error)

@@ -184,13 +184,20 @@ func TestWhatIsNoneOfOurBusinessPassesAtOnce(t *testing.T) {
 }
 
 func TestFailOpenLetsPodsThrough(t *testing.T) {
-	p, h := newTestPlugin(func(c *Config) { c.FailOpen = true })
+	var got Outcome
+	p, h := newTestPlugin(func(c *Config) {
+		c.FailOpen, c.Observe = true, func(_ string, o Outcome, _ time.Duration) { got = o }
+	})
 	h.err = errors.New("no")
-	if err := p.RunPodSandbox(t.Context(), event(nil)); err != nil {
-		t.Error(err)
+	if err := p.RunPodSandbox(t.Context(), event(nil)); err != nil || got != LetThrough {
+		t.Errorf("error %v, outcome %s", err, got)
+	}
+	h.err = fmt.Errorf("find: %w", podnet.ErrNoPod)
+	if err := p.RunPodSandbox(t.Context(), event(nil)); !errors.Is(err, podnet.ErrNoPod) || got != Refused {
+		t.Errorf("a pod that is deleted already: error %v, outcome %s", err, got)
 	}
 	h.err = nil
-	if _, _, err := p.CreateContainer(t.Context(), event(nil), nil); err != nil || len(h.asked) != 2 {
+	if _, _, err := p.CreateContainer(t.Context(), event(nil), nil); err != nil || len(h.asked) != 3 {
 		t.Errorf("a pod that was let through is not looked at again: %v, %d calls", err, len(h.asked))
 	}
 }
@@ -198,7 +205,12 @@ func TestFailOpenLetsPodsThrough(t *testing.T) {
 func TestSynchronizeOnlyQueues(t *testing.T) {
 	p, h := newTestPlugin(nil)
 	h.err = errors.New("must not fail the runtime")
-	pods := []*api.PodSandbox{event(nil), event(func(p *api.PodSandbox) { p.Id, p.Uid, p.Namespace = "sandbox-2", "uid-2", "agents" })}
+	pods := []*api.PodSandbox{
+		event(nil), event(func(p *api.PodSandbox) { p.Id, p.Uid, p.Namespace = "sandbox-2", "uid-2", "agents" }),
+		event(func(p *api.PodSandbox) {
+			p.Id, p.Uid, p.Linux.Namespaces = "sandbox-3", "uid-3", p.Linux.Namespaces[:1]
+		}), // the host's network
+	}
 	for i := range queueLength { // more than can wait
 		pods = append(pods, event(func(p *api.PodSandbox) { p.Id, p.Uid = fmt.Sprint("more-", i), fmt.Sprint("uid-more-", i) }))
 	}
@@ -221,6 +233,9 @@ func TestSynchronizeOnlyQueues(t *testing.T) {
 	if _, ok := p.known(podnet.Sandbox{ID: "sandbox-1", UID: "uid-1"}); !ok {
 		t.Error("a queued sandbox was not settled")
 	}
+	if _, ok := p.known(podnet.Sandbox{ID: "sandbox-3", UID: "uid-3"}); ok {
+		t.Error("a sandbox on the host's network was queued")
+	}
 }
 
 // A pod whose sandbox was made anew has two for a while, of which NRI does not say which is the newer.
@@ -236,6 +251,9 @@ func TestSynchronizeLeavesTheChoiceAmongSandboxesToTheFinder(t *testing.T) {
 		if s := <-p.queue; s.ID != want || (s.NetNS == "") != (want == "") {
 			t.Errorf("queued %+v, want sandbox %q", s, want)
 		}
+	}
+	if _, err := p.program(t.Context(), podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "uid-1"}); err != nil || len(p.settled) != 0 {
+		t.Errorf("a sandbox that nobody named is remembered: %v, error %v", p.settled, err)
 	}
 }
 

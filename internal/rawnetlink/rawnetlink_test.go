@@ -1,0 +1,157 @@
+package rawnetlink
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/internal/kerneltest"
+)
+
+// inside calls f in a fresh namespace.
+func inside(t *testing.T, f func()) {
+	t.Helper()
+	if err := kerneltest.New(t).Do(func() error { f(); return nil }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func soon() time.Time { return time.Now().Add(5 * time.Second) }
+
+// link asks for the interface of an index.
+func link(index uint32) Request {
+	header := binary.NativeEndian.AppendUint32([]byte{unix.AF_UNSPEC, 0, 0, 0}, index)
+	return Request{Kind: unix.RTM_GETLINK, Header: append(header, make([]byte, 8)...)}
+}
+
+func TestAttributesAreReadBackAndWhatIsCutOffIsLeftOut(t *testing.T) {
+	whole := append(append(Text(1, "nat"), Number(2, 7)...), Bytes(3|unix.NLA_F_NESTED, []byte{1, 2, 3})...)
+	want := map[uint16][]byte{1: []byte("nat\x00"), 2: binary.NativeEndian.AppendUint32(nil, 7), 3: {1, 2, 3}}
+	if d := cmp.Diff(want, Attributes(whole)); d != "" || Name(want[1]) != "nat" {
+		t.Error(d)
+	}
+	for name, c := range map[string]struct {
+		data []byte
+		want int
+	}{
+		"nothing":                           {nil, 0},
+		"half a header":                     {whole[:3], 0},
+		"without the last padding":          {whole[:len(whole)-1], 3},
+		"without the last byte of a value":  {whole[:len(whole)-2], 2},
+		"a length below that of a header":   {[]byte{3, 0, 1, 0, 0, 0, 0, 0}, 0},
+		"a length of nothing":               {[]byte{0, 0, 1, 0, 0, 0, 0, 0}, 0},
+		"a length beyond the end":           {[]byte{255, 255, 1, 0}, 0},
+		"the same once more: the last wins": {append(whole, Number(2, 8)...), 3},
+	} {
+		if got := Attributes(c.data); len(got) != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	if n := binary.NativeEndian.Uint32(Attributes(append(whole, Number(2, 8)...))[2]); n != 8 {
+		t.Errorf("of two the first is taken: %d", n)
+	}
+}
+
+func FuzzAttributes(f *testing.F) {
+	f.Add(Text(1, "nat"))
+	f.Add([]byte{3, 0, 1, 0})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		sum := 0
+		for _, value := range Attributes(data) {
+			sum += len(value)
+		}
+		if sum > len(data) {
+			t.Errorf("%d bytes of %d", sum, len(data))
+		}
+	})
+}
+
+func TestEachRequestHasItsOwnAnswer(t *testing.T) {
+	inside(t, func() {
+		answers, err := Ask(soon(), unix.NETLINK_ROUTE, link(1), link(4711), link(1))
+		if err != nil || len(answers) != 3 {
+			t.Fatalf("%v, %v", answers, err)
+		}
+		for i, want := range []error{nil, unix.ENODEV, nil} {
+			if a := answers[i]; !errors.Is(a.Err, want) || (len(a.Body) > 0) != (want == nil) {
+				t.Errorf("answer %d: %+v, want error %v", i, a, want)
+			}
+		}
+		if name := Name(Attributes(answers[2].Body[unix.SizeofIfInfomsg:])[unix.IFLA_IFNAME]); name != "lo" {
+			t.Errorf("name %q", name)
+		}
+	})
+}
+
+// A request that the kernel does not answer ends with the caller's time, and so does one that comes too late.
+func TestNobodyWaitsBeyondTheEnd(t *testing.T) {
+	silent := link(1)
+	silent.Kind = unix.RTM_SETLINK // without NLM_F_ACK
+	inside(t, func() {
+		for name, end := range map[string]time.Duration{"no answer": 50 * time.Millisecond, "no time": -time.Second} {
+			began := time.Now()
+			_, err := Ask(began.Add(end), unix.NETLINK_ROUTE, silent)
+			if took := time.Since(began); !errors.Is(err, os.ErrDeadlineExceeded) || took > time.Second || took < end {
+				t.Errorf("%s: error %v after %s", name, err, took)
+			}
+		}
+		if err := Dump(time.Now(), unix.NETLINK_ROUTE, link(0), func([]byte) bool { return true }); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("a dump without time: %v", err)
+		}
+	})
+}
+
+func TestADumpEndsWithTheLastOrWhenTheCallerHasEnough(t *testing.T) {
+	rules := Request{Kind: unix.RTM_GETRULE, Header: append([]byte{unix.AF_INET}, make([]byte, 11)...)}
+	inside(t, func() {
+		for _, want := range []int{1, 2, 3} { // a namespace has three rules
+			count := 0
+			if err := Dump(soon(), unix.NETLINK_ROUTE, rules, func([]byte) bool { count++; return count < want }); err != nil || count != want {
+				t.Errorf("%d rules, want %d: %v", count, want, err)
+			}
+		}
+		all := 0
+		if err := Dump(soon(), unix.NETLINK_ROUTE, rules, func([]byte) bool { all++; return true }); err != nil || all != 3 {
+			t.Errorf("%d rules: %v", all, err)
+		}
+		table := Request{Kind: unix.RTM_GETROUTE, Header: append([]byte{unix.AF_INET}, make([]byte, 11)...), Attributes: [][]byte{Number(unix.RTA_TABLE, 15006)}}
+		if err := Dump(soon(), unix.NETLINK_ROUTE, table, func([]byte) bool { return true }); !errors.Is(err, unix.ENOENT) {
+			t.Errorf("the routes of a table that is not there: %v", err)
+		}
+	})
+}
+
+// The kernel refuses a batch as a whole by its first message; who waits for the others waits in vain.
+func TestABatchThatIsRefusedAsAWholeEndsAtOnce(t *testing.T) {
+	edge := func(kind uint16) Request {
+		return Request{Kind: kind, Header: binary.BigEndian.AppendUint16([]byte{0, unix.NFNETLINK_V0}, unix.NFNL_SUBSYS_NFTABLES), Silent: true}
+	}
+	del := Request{
+		Kind: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_DELTABLE, Flags: unix.NLM_F_ACK,
+		Header: []byte{unix.NFPROTO_IPV4, unix.NFNETLINK_V0, 0, 0}, Attributes: [][]byte{Text(unix.NFTA_TABLE_NAME, "nat")},
+	}
+	batch := []Request{edge(unix.NFNL_MSG_BATCH_BEGIN), del, edge(unix.NFNL_MSG_BATCH_END)}
+	inside(t, func() {
+		if answers, err := Ask(soon(), unix.NETLINK_NETFILTER, batch...); err != nil || !errors.Is(answers[1].Err, unix.ENOENT) {
+			t.Fatalf("%v, %v: want that there is no such table", answers, err)
+		}
+		header, rights := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
+		if err := unix.Capget(&header, &rights[0]); err != nil {
+			t.Fatal(err)
+		}
+		rights[0].Effective &^= 1 << unix.CAP_NET_ADMIN
+		if err := unix.Capset(&header, &rights[0]); err != nil { // of this thread, which ends with the visit
+			t.Fatal(err)
+		}
+		began := time.Now()
+		_, err := Ask(soon(), unix.NETLINK_NETFILTER, batch...)
+		if took := time.Since(began); !errors.Is(err, unix.EPERM) || took > time.Second {
+			t.Errorf("error %v after %s", err, took)
+		}
+	})
+}
