@@ -39,7 +39,7 @@ func (c chain) Add(ctx context.Context, s podnet.Sandbox) error {
 // the address from a sandbox whose CHECK fails, and the kubelet then kills the pod.
 func (c chain) Check(ctx context.Context, s podnet.Sandbox) error {
 	known, err := c.ensure(ctx, s)
-	if err == nil || c.missing(ctx, known) {
+	if err == nil || !controllers.RulesKept(err) && c.missing(ctx, known) {
 		return err
 	}
 	ctrl.Log.Info("CHECK passed without a repair", "entrance", c.by, "pod", s.Pod(), "sandbox", s.ID, "reason", err.Error())
