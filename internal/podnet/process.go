@@ -43,3 +43,23 @@ func SeeProcess(path string) error {
 		return err
 	}
 }
+
+// Confirmed gives what read says of a sandbox. Where only a process leads to its namespace, read is called again after a look at
+// the process: what it says must not have changed, or the path may lead to another pod by now (ErrNotReady).
+func Confirmed(read func() (Sandbox, error)) (Sandbox, error) {
+	found, err := read()
+	if err != nil || !found.OfProcess() {
+		return found, err
+	}
+	unseen := SeeProcess(found.NetNS)
+	again, err := read()
+	switch {
+	case err != nil:
+		return Sandbox{}, err
+	case again != found:
+		return Sandbox{}, fmt.Errorf("sandbox %s: its process has changed meanwhile: %w", found.ID, ErrNotReady)
+	case unseen != nil:
+		return Sandbox{}, fmt.Errorf("sandbox %s: %w", found.ID, unseen)
+	}
+	return found, nil
+}

@@ -76,21 +76,7 @@ func (f *Finder) Find(ctx context.Context, pod podnet.Sandbox) (podnet.Sandbox, 
 	if err != nil {
 		return podnet.Sandbox{}, err
 	}
-	found, err := f.inspect(ctx, id, pod)
-	if err != nil || !found.OfProcess() {
-		return found, err
-	}
-	unseen := podnet.SeeProcess(found.NetNS)
-	again, err := f.inspect(ctx, id, pod)
-	switch {
-	case err != nil:
-		return podnet.Sandbox{}, err
-	case again != found:
-		return podnet.Sandbox{}, fmt.Errorf("sandbox %s: its process has changed meanwhile: %w", id, podnet.ErrNotReady)
-	case unseen != nil:
-		return podnet.Sandbox{}, fmt.Errorf("sandbox %s: %w", id, unseen)
-	}
-	return found, nil
+	return podnet.Confirmed(func() (podnet.Sandbox, error) { return f.inspect(ctx, id, pod) })
 }
 
 // inspect reads what the Engine says of one sandbox now.
