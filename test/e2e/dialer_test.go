@@ -91,6 +91,17 @@ func hasDialled(pod *corev1.Pod) error {
 	return fmt.Errorf("it is %s: %v", pod.Status.Phase, pod.Status.ContainerStatuses)
 }
 
+// hasEnded is hasDialled, or nil for a container that the runtime could not start because it was restarted itself just then. It has
+// dialled nobody, and the kubelet does not start it again.
+func hasEnded(pod *corev1.Pod) error {
+	for _, c := range pod.Status.ContainerStatuses {
+		if end := c.State.Terminated; end != nil && end.Reason == "StartError" {
+			return nil
+		}
+	}
+	return hasDialled(pod)
+}
+
 // hasRun reports whether a container of the pod's own was started.
 func hasRun(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
@@ -106,8 +117,12 @@ type wave struct {
 	made int
 }
 
-// waveEvery lies between two pods of a wave: as fast as the node can start them beside the trouble that it has.
-const waveEvery = 400 * time.Millisecond
+// waveEvery lies between two pods of a wave, and maxPending is how many may wait to be started: the node gets as many as it can start
+// beside the trouble that it has.
+const (
+	waveEvery  = 400 * time.Millisecond
+	maxPending = 30
+)
 
 func (s *space) wave(t *testing.T, c *catcher) *wave {
 	t.Helper()
@@ -119,12 +134,17 @@ func (s *space) wave(t *testing.T, c *catcher) *wave {
 	w.done.Go(func() {
 		tick := time.NewTicker(waveEvery)
 		defer tick.Stop()
-		for ; ctx.Err() == nil; w.made++ {
+		for ctx.Err() == nil {
+			if w.pending(ctx) >= maxPending {
+				<-tick.C
+				continue
+			}
 			pod := dialer(fmt.Sprintf("dialer-%d", w.made), asked(), w.made, c.port)
 			if _, err := s.pods().Create(context.WithoutCancel(ctx), pod, metav1.CreateOptions{}); err != nil {
 				t.Error(err)
 				return
 			}
+			w.made++
 			select {
 			case <-ctx.Done():
 			case <-tick.C:
@@ -134,11 +154,20 @@ func (s *space) wave(t *testing.T, c *catcher) *wave {
 	return w
 }
 
-// end stops the wave and waits until all its pods have dialled.
+// pending counts the pods that wait to be started. An API server that does not answer has none to tell of.
+func (w *wave) pending(ctx context.Context) int {
+	list, err := w.pods().List(ctx, metav1.ListOptions{FieldSelector: "status.phase=Pending", ResourceVersion: "0"})
+	if err != nil {
+		return 0
+	}
+	return len(list.Items)
+}
+
+// end stops the wave and waits until all its pods have dialled, or have ended without.
 func (w *wave) end(t *testing.T) {
 	t.Helper()
 	w.stop()
 	w.done.Wait()
-	w.awaitAll(t, w.made, hasDialled)
+	w.awaitAll(t, w.made, hasEnded)
 	t.Logf("%d pods dialled %d times each in their first moments", w.made, dials)
 }
