@@ -9,8 +9,8 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// restorable is have, to be put back, without a word that a pod may have written. A rule of a chain of ours whose words we
-// could all have written is made anew of them; a chain with any other rule is put back as want has it, or empty.
+// restorable returns have in a form that is safe to put back: it contains no word that a pod may have written. If all words of a
+// chain's rules are ones that we write, the rules are rebuilt from those words. Any other chain is put back as want has it, or empty.
 func restorable(have snapshot, want iptables.Ruleset) snapshot {
 	out := snapshot{}
 	goal, known := wanted(have, want), newVocabulary()

@@ -22,7 +22,7 @@ const ownProc = "/proc/thread-self/net"
 // snapshot is what a namespace holds of ours, by family. It has no entry for a family that the namespace does not have.
 type snapshot map[uint32]state
 
-// wanted renders want for the families of have, and parses it like anything else.
+// wanted renders want for the families of have, and parses it like any other text.
 func wanted(have snapshot, want iptables.Ruleset) snapshot {
 	out := snapshot{}
 	for family := range have {
