@@ -32,7 +32,8 @@ func (v *visit) find(ctx context.Context) error {
 }
 
 // locate asks the runtime where the sandbox is, and reports whether it did. It does not ask if the entrance has passed the path.
-// While NRI or CNI reports every sandbox, it does not ask about a pod that the kubelet has not started either.
+// While NRI or CNI reports every sandbox, it takes a known one from the ledger, and does not ask about a pod that the kubelet has
+// not started.
 func (v *visit) locate(ctx context.Context) (asked bool, err error) {
 	if v.sandbox.NetNS != "" {
 		return false, nil

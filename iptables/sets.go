@@ -26,7 +26,7 @@ func canonicalPrefixes(prefixes []netip.Prefix) []netip.Prefix {
 	})
 	var out []netip.Prefix
 	for _, p := range in {
-		// A prefix sorts directly behind the wider one that contains it, or behind others that it contains too.
+		// A prefix sorts behind the wider one that contains it; between them are only prefixes inside the wider one.
 		if len(out) == 0 || !out[len(out)-1].Contains(p.Addr()) {
 			out = append(out, p)
 		}

@@ -27,7 +27,7 @@ func (e *ProgrammedByOthersError) Error() string {
 }
 
 // Sandbox names a pod, one of its sandboxes, and the path of its network namespace. A pod whose sandbox is made anew keeps
-// Namespace, Name and UID and gets a new ID and NetNS.
+// Namespace, Name and UID and gets a new ID and NetNS, so state belongs to an ID.
 //
 // Entrances in other processes send it over the wire.
 type Sandbox struct {

@@ -21,7 +21,8 @@ const (
 	undoTimeout = 10 * time.Second
 )
 
-// Config is what a Backend needs. Observe, which may be nil, is called for each process that a Backend runs, except those of New.
+// Config is what a Backend needs. Observe, which may be nil, is called after each save and restore process, not for those that only
+// ask for a version or cross-check in Probe.
 type Config struct {
 	Guard   netns.Guard
 	Flavour Flavour
