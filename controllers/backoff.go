@@ -6,7 +6,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// Bounds of the wait after a failure. The last one is how late the agent may be once an outage is over.
+// Bounds of the wait after a failure. lastBackOff also bounds how long the agent takes to notice that an outage is over.
 const (
 	firstBackOff = 20 * time.Millisecond
 	lastBackOff  = 15 * time.Second

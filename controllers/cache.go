@@ -13,8 +13,8 @@ import (
 	"istio-pod-network-controller/internal/intent"
 )
 
-// CacheOptions keep the agent's memory that of one node: itself, its pods, and namespaces, without all that nobody reads. Only
-// what is asked for is watched.
+// CacheOptions limit the watch cache to one node: the node itself, its pods, and all namespaces, without the fields that nobody
+// reads. Only kinds that are asked for are watched.
 func CacheOptions(node string) cache.Options {
 	return cache.Options{
 		DefaultTransform:            cache.TransformStripManagedFields(),
@@ -28,11 +28,11 @@ func CacheOptions(node string) cache.Options {
 	}
 }
 
-// staticPrefix starts the annotations by which the kubelet marks static pods and their mirrors.
+// staticPrefix starts the annotations that the kubelet puts on static pods and their mirror pods.
 const staticPrefix = "kubernetes.io/config."
 
-// stripPod keeps what the intent and the reports are made of, and what tells that a sandbox has been made anew. A pod's owner
-// may write 256 KiB of annotations: those that nobody reads are not held.
+// stripPod keeps the fields that intent and reports need, and those that change with a new sandbox. A pod's owner may write 256 KiB of
+// annotations; those that nobody reads are dropped.
 func stripPod(obj any) (any, error) {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {

@@ -7,35 +7,36 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// cacheLag is how long the watch cache may still show a pod as it was before our last patch.
+// cacheLag is how long the watch cache may show a pod as it was before our last patch.
 const cacheLag = 5 * time.Second
 
-// failurePause lies between two reports of a pod that cannot be programmed, whose messages may differ from try to try: the
-// annotation that is written has the kubelet try again at once, without its back-off.
+// failurePause is the time between two reports of a pod that cannot be programmed; their messages may differ from try to try. Each
+// annotation that is written makes the kubelet try again at once, without its back-off.
 const failurePause = 30 * time.Second
 
-// startPause is how long a pod that starts as it should may wait for its first report. Nobody needs it before the pod's
-// containers run; the writing, and the kubelet's next look at the pod, would only hold up a node that starts many.
+// startPause is how long the first success report of a starting pod may be delayed. It is not needed before the pod's containers
+// run, and writing it makes the kubelet look at the pod again, which slows a node that starts many pods.
 const startPause = 10 * time.Second
 
-// startLook lies between two looks whether a pod that starts runs, or has ended already.
+// startLook is the time between two looks whether a starting pod runs or has ended.
 const startLook = time.Second
 
-// queued is what a pod is to be told, and since when.
+// queued is a report, and the time since when it has waited.
 type queued struct {
 	report Report
 	since  time.Time
 }
 
-// written is what a pod was last told, when, and the versions of the pod that were looked at and made. Its zero value is nothing.
+// written is the last report that was written on a pod: when, and the pod's resource versions before (version) and after (made) the
+// patch. The zero value means none.
 type written struct {
 	report        Report
 	at            time.Time
 	version, made string
 }
 
-// before reports whether a version of a pod is one from before the patch. Versions are decimal numbers that grow; of others only
-// that which was looked at is known.
+// before reports whether a resource version is older than the patch. Versions that are decimal numbers are compared; of others
+// only the version that was patched is known to be older.
 func (w written) before(version string) bool {
 	if version == w.version {
 		return true
@@ -45,17 +46,17 @@ func (w written) before(version string) bool {
 	return err1 == nil && err2 == nil && shown < made
 }
 
-// decision is what to do with a report. Its zero value drops it.
+// decision is what to do with a report. The zero value drops it.
 type decision struct {
 	write bool
-	wait  time.Duration // and decide again
+	wait  time.Duration // then decide again
 }
 
-// decide says what to do with a report:
+// decide returns what to do with a report:
 //
-//   - what the pod says already is dropped. While shown may be from before our last patch, that patch is what the pod says;
-//   - a failure that goes on, and good news of a pod that still starts, wait for their turn;
-//   - everything else is written.
+//   - A report that the pod already has is dropped. While shown may be older than our last patch, that patch counts as what the pod has.
+//   - A repeated failure, and a success report of a pod that is still starting, wait.
+//   - Everything else is written.
 func decide(q queued, last written, shown *corev1.Pod, now time.Time) decision {
 	age := now.Sub(last.at)
 	wrote := !last.at.IsZero()
@@ -72,7 +73,7 @@ func decide(q queued, last written, shown *corev1.Pod, now time.Time) decision {
 	return decision{write: true}
 }
 
-// patient reports whether the report is of success and its pod, of which the runtime told while it made it, still starts.
+// patient reports whether the report may wait: it is a success report, by an early entrance, of a pod that is still starting.
 func (q queued) patient(pod *corev1.Pod) bool {
 	starting := pod.Status.Phase == corev1.PodPending || pod.Status.Phase == ""
 	return q.report.Entrance.early() && starting && q.report.Status == StatusInitialized && pod.Annotations[KeyStatus] == ""

@@ -12,7 +12,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// refuse reports what the pod's owner has to mend. Existing rules stay, and are repaired.
+// refuse reports a fault that the pod's owner has to mend. Existing rules stay, and are repaired.
 func (v *visit) refuse(ctx context.Context, wrong error) (Result, error) {
 	kept, err := v.keep(ctx)
 	if errors.Is(err, errOvertaken) {
@@ -29,7 +29,7 @@ func (v *visit) refuse(ctx context.Context, wrong error) (Result, error) {
 	return Failed, err
 }
 
-// fail is for work in the kernel that did not succeed. A sandbox that is only not there (yet, or any more) is no failure.
+// fail handles work in the kernel that did not succeed. A sandbox that is not there (yet, or any more) is no failure.
 func (v *visit) fail(ctx context.Context, err error) (Result, error) {
 	switch {
 	case errors.Is(err, errOvertaken):
@@ -46,16 +46,16 @@ func (v *visit) fail(ctx context.Context, err error) (Result, error) {
 	return Failed, err
 }
 
-// unanswered reports whether work in the kernel ended for a reason of the agent's own: it was out of time, descriptors or memory.
-// The kernel has not said no.
+// unanswered reports whether work in the kernel ended because the agent ran out of time, descriptors or memory. In these cases the
+// kernel has not refused anything.
 func unanswered(err error) bool {
 	return slices.ContainsFunc([]error{
 		context.DeadlineExceeded, os.ErrDeadlineExceeded, context.Canceled, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM,
 	}, func(reason error) bool { return errors.Is(err, reason) })
 }
 
-// unknown is for a sandbox of which nothing could be learnt. If it is programmed, and the kernel does not say otherwise, that
-// stays: the rules do not depend on who can be asked at the moment.
+// unknown handles a sandbox about which nothing could be learnt. Rules that are in force, and are not shown to be missing, stay
+// reported: they work without the runtime and the API server.
 func (v *visit) unknown(ctx context.Context, err error) (Result, error) {
 	if absent(err) {
 		return v.absent(ctx, err)
@@ -68,8 +68,8 @@ func (v *visit) unknown(ctx context.Context, err error) (Result, error) {
 	return Failed, err
 }
 
-// stands reports whether the rules of the pod are in force, as the pod says or the agent remembers, and nothing speaks against
-// it. A report that the pod does not show yet counts only with the kernel's word.
+// stands reports whether the pod's rules are in force. The pod's condition counts unless the kernel contradicts it. The ledger alone
+// counts only if the kernel confirms it.
 func (v *visit) stands(ctx context.Context) bool {
 	c := findCondition(v.pod)
 	told := c != nil && c.Status == corev1.ConditionTrue && c.Reason == ReasonInitialized
@@ -84,7 +84,7 @@ func (v *visit) stands(ctx context.Context) bool {
 	return present || told && err != nil && !errors.Is(err, podnet.ErrGone)
 }
 
-// absent is for a sandbox that is not there: the report of an earlier one does not stand for it.
+// absent handles a sandbox that is not there. A report about an older sandbox is replaced.
 func (v *visit) absent(ctx context.Context, err error) (Result, error) {
 	stale := v.reportStale(ctx)
 	v.record(func() {
@@ -105,9 +105,9 @@ func (v *visit) reportFailure(err error) {
 	})
 }
 
-// takenDown reports whether the runtime has ended the sandbox since it was found. It unmounts the namespace before it removes
-// the path, which leads to a plain file meanwhile. Other entrances than these two come while the runtime still makes the
-// sandbox, and does not answer for it.
+// takenDown reports whether the runtime has ended the sandbox since it was found. The runtime unmounts the namespace before it removes
+// the path, which leads to a plain file in between. Only watch and sweep ask: NRI and CNI call while the runtime is still making the
+// sandbox, and does not list it yet.
 func (v *visit) takenDown(ctx context.Context) bool {
 	if v.sandbox.NetNS == "" || v.by != Watch && v.by != Sweep {
 		return false
@@ -116,8 +116,8 @@ func (v *visit) takenDown(ctx context.Context) bool {
 	return absent(err) || err == nil && now.ID != v.sandbox.ID
 }
 
-// reportStale reports whether the pod's report speaks of a sandbox that is no more. One that the runtime does not tell of may
-// also be in the making still, with its rules in place: its namespace lives.
+// reportStale reports whether the pod's report is about a sandbox that no longer exists. A sandbox that the runtime does not list may
+// also still be in the making, with its rules in place; then its namespace exists.
 func (v *visit) reportStale(ctx context.Context) bool {
 	if !reported(v.pod) || v.sandbox.ID != "" || v.pod.DeletionTimestamp != nil {
 		return false
@@ -130,7 +130,7 @@ func (v *visit) reportStale(ctx context.Context) bool {
 	return err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)
 }
 
-// absent reports whether an error only says that a pod or its sandbox is not there (yet, or any more).
+// absent reports whether an error only means that a pod or its sandbox is not there (yet, or any more).
 func absent(err error) bool {
 	return errors.Is(err, podnet.ErrNotReady) || errors.Is(err, podnet.ErrGone) || errors.Is(err, podnet.ErrNoPod)
 }

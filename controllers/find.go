@@ -12,10 +12,10 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// keyMirror is on pods that the kubelet has made for a static pod. Its value is the UID by which the runtime knows that pod.
+// keyMirror is an annotation of the mirror pods that the kubelet creates for static pods. Its value is the UID that the runtime uses.
 const keyMirror = corev1.MirrorPodAnnotationKey
 
-// find completes the sandbox where the entrance does not know its namespace, and identifies the namespace. No turn is held.
+// find fills in the sandbox's path if the entrance did not pass one, and identifies its namespace. It does not hold the pod's turn.
 func (v *visit) find(ctx context.Context) error {
 	asked, err := v.locate(ctx)
 	if err != nil {
@@ -31,13 +31,14 @@ func (v *visit) find(ctx context.Context) error {
 	return nil
 }
 
-// locate asks the runtime where the sandbox is, unless the entrance has said so. A runtime that tells of sandboxes by itself
-// is asked only for those of which it should have told.
+// locate asks the runtime where the sandbox is, and reports whether it did. It does not ask if the entrance has passed the path.
+// While NRI or CNI reports every sandbox, it takes a known one from the ledger, and does not ask about a pod that the kubelet has
+// not started.
 func (v *visit) locate(ctx context.Context) (asked bool, err error) {
 	if v.sandbox.NetNS != "" {
 		return false, nil
 	}
-	if v.told() && v.pod.Annotations[keyMirror] == "" { // which passes static pods
+	if v.told() && v.pod.Annotations[keyMirror] == "" { // NRI and CNI let static pods pass
 		known, ok := v.Ledger.Of(v.sandbox.UID)
 		switch {
 		case ok && v.meant(known.Sandbox) && known.Sandbox.NetNS != "" && (v.intent.Spec.DNS != iptables.DNSResolvConf || known.Sandbox.Nameservers != ""):
@@ -58,13 +59,13 @@ func (v *visit) locate(ctx context.Context) (asked bool, err error) {
 	return true, nil
 }
 
-// meant reports whether a sandbox of the pod may be the one that this is about: an early entrance names the one that is being
-// made, and another one's rules do not stand for it.
+// meant reports whether s may be the sandbox of this call. An early entrance names the sandbox that is being made: another
+// sandbox of the same pod, and its rules, do not count.
 func (v *visit) meant(s podnet.Sandbox) bool {
 	return !v.by.early() || v.sandbox.ID == "" || v.sandbox.ID == s.ID
 }
 
-// ask has the runtime tell of the pod's newest sandbox.
+// ask returns the pod's newest sandbox as the runtime describes it.
 func (v *visit) ask(ctx context.Context) (podnet.Sandbox, error) {
 	wanted := podnet.Sandbox{Namespace: v.sandbox.Namespace, Name: v.sandbox.Name, UID: v.sandbox.UID}
 	if mirrored := v.pod.Annotations[keyMirror]; mirrored != "" {
@@ -75,7 +76,7 @@ func (v *visit) ask(ctx context.Context) (podnet.Sandbox, error) {
 	return found, err
 }
 
-// recall adds what is remembered of the very same sandbox and was not told this time.
+// recall fills in, from the ledger, what this call did not learn of the same sandbox (same ID, same path).
 func (v *visit) recall() {
 	known, ok := v.Ledger.Of(v.sandbox.UID)
 	if !ok || known.Sandbox.ID != v.sandbox.ID || known.Sandbox.NetNS != v.sandbox.NetNS {
@@ -92,8 +93,9 @@ func (v *visit) recall() {
 	}
 }
 
-// identify looks where the path leads. One through a process leads elsewhere once the process has ended and its number is
-// used again: if the runtime, asked again, still names it, it was the sandbox's when we looked.
+// identify identifies the namespace that the sandbox's path leads to. A path through a process (/proc/PID/ns/net) leads elsewhere
+// once the process has ended and its PID is used again. So the runtime is asked once more: if it still names that PID, the
+// namespace was the sandbox's.
 func (v *visit) identify(ctx context.Context, asked bool) (err error) {
 	identity, errIdentify := v.Namespaces.Identify(v.sandbox.NetNS)
 	if asked && v.sandbox.OfProcess() {
@@ -115,7 +117,7 @@ func (v *visit) identify(ctx context.Context, asked bool) (err error) {
 	return nil
 }
 
-// started reports whether the kubelet knows of a sandbox of the pod.
+// started reports whether the pod's status shows a sandbox.
 func started(pod *corev1.Pod) bool {
 	return len(pod.Status.PodIPs) > 0 ||
 		slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.ContainerID != "" }) ||

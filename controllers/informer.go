@@ -13,7 +13,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 )
 
-// newInformer makes an informer that is no more than lastBackOff late when the API server is back: client-go's own waits up to a
+// newInformer makes an informer that notices within lastBackOff that the API server is back. client-go's own informer waits up to a
 // minute after an outage of minutes (https://github.com/kubernetes/client-go/blob/master/tools/cache/reflector.go,
 // defaultBackoffMax and its jitter), and offers no setting.
 func newInformer(lw toolscache.ListerWatcher, kind runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
@@ -28,7 +28,7 @@ func newInformer(lw toolscache.ListerWatcher, kind runtime.Object, resync time.D
 	}, kind, resync, indexers)
 }
 
-// outlast calls f until it gives something else than that the API server is away, or ctx ends.
+// outlast calls f again while the API server is away. It returns f's first other answer, or its last one when ctx ends.
 func outlast[T any](ctx context.Context, f func() (T, error)) (T, error) {
 	for wait := firstOutageWait; ; wait = min(2*wait, lastBackOff) {
 		got, err := f()
@@ -46,8 +46,8 @@ func outlast[T any](ctx context.Context, f func() (T, error)) (T, error) {
 // firstOutageWait is the first wait while the API server is away.
 const firstOutageWait = 500 * time.Millisecond
 
-// away reports whether an error of a request says that the API server cannot be reached, or cannot answer for now. A time-out that
-// the API server tells of is for the caller, who may ask for another version then.
+// away reports whether an error says that the API server cannot be reached, or cannot answer for now. A time-out that the API
+// server itself reports is not away: the caller may ask for another resource version then.
 func away(err error) bool {
 	var answer apierrors.APIStatus
 	if !errors.As(err, &answer) {

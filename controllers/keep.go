@@ -10,8 +10,8 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// keep repairs the rules that a pod keeps though it does not, or not properly, ask for them. It reports whether there are any.
-// Rules that the agent does not remember are not repaired, only looked for.
+// keep repairs the rules of a pod that no longer asks for rules, or whose annotations are wrong. It reports whether the pod has
+// rules. If the ledger does not have their Spec, it only looks whether any are present.
 func (v *visit) keep(ctx context.Context) (kept bool, err error) {
 	known, ok := v.Ledger.Of(v.sandbox.UID)
 	if ok && v.sandbox.NetNS == "" {

@@ -9,10 +9,10 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// State is what a pod came to.
+// State is the outcome of the last work on a pod.
 type State string
 
-// The states. An Entry without one is of a pod that could not be read yet.
+// The states. An Entry of a pod that could not be read yet has none.
 const (
 	Programmed State = "programmed"
 	Removed    State = "removed"
@@ -24,14 +24,13 @@ const (
 type Entry struct {
 	Sandbox podnet.Sandbox
 	State   State
-	// Spec is that of the rules that were last in force in the sandbox, nil where the agent does not know of any.
+	// Spec describes the rules that were last in force in the sandbox; nil if the agent knows of none.
 	Spec *iptables.Spec
-	// Retry has the sweep look at the pod again soon.
+	// Retry makes the sweep look at the pod again after retryPause.
 	Retry bool
 }
 
-// Ledger remembers one sandbox a pod: the newest one. It is a shortcut for sweeps and metrics, never a reason to believe that
-// a namespace holds its rules.
+// Ledger remembers the newest sandbox of each pod. Sweeps and metrics use it. It is no proof that a namespace holds its rules.
 type Ledger struct {
 	mu        sync.Mutex
 	pods      map[string]Entry               // by the pod's UID
@@ -39,12 +38,12 @@ type Ledger struct {
 	byName    map[string]map[string]struct{} // UIDs by the pod's name
 }
 
-// NewLedger makes an empty one.
+// NewLedger returns an empty Ledger.
 func NewLedger() *Ledger {
 	return &Ledger{pods: map[string]Entry{}, bySandbox: map[string]string{}, byName: map[string]map[string]struct{}{}}
 }
 
-// Put remembers a pod's sandbox in place of its older one. It reports false for a sandbox that is the older one itself.
+// Put remembers an entry in place of the pod's older sandbox. It reports false, and changes nothing, if e is the older one.
 func (l *Ledger) Put(e Entry) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -55,13 +54,13 @@ func (l *Ledger) Put(e Entry) bool {
 	return true
 }
 
-// Fail marks a pod as failed. What is known of its sandbox and its rules stays, since they do.
+// Fail marks a pod as failed. What is known of its sandbox and rules stays, because the rules stay in the kernel.
 func (l *Ledger) Fail(s podnet.Sandbox, retry bool) { l.mark(s, FailedPod, retry) }
 
-// Retry has the sweep look at a pod again. What is known of it stays.
+// Retry makes the sweep look at a pod again. Its state and rules stay as they are.
 func (l *Ledger) Retry(s podnet.Sandbox) { l.mark(s, "", true) }
 
-// mark changes the state, unless it is empty, and what is known of the sandbox.
+// mark changes the pod's state unless state is empty, and updates what is known of its sandbox.
 func (l *Ledger) mark(s podnet.Sandbox, state State, retry bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -98,7 +97,7 @@ func (l *Ledger) ForgetPod(uid string) {
 	l.drop(uid)
 }
 
-// ForgetOthers drops all pods that went by a name, but the one that has it now; with an empty UID all of them.
+// ForgetOthers drops all pods of a name except the one with the given UID, and returns their UIDs. An empty UID drops all.
 func (l *Ledger) ForgetOthers(namespace, name, uid string) (forgotten []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -113,7 +112,7 @@ func (l *Ledger) ForgetOthers(namespace, name, uid string) (forgotten []string) 
 	return forgotten
 }
 
-// Of gives what is remembered of a pod.
+// Of returns what is remembered of a pod.
 func (l *Ledger) Of(uid string) (Entry, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -121,7 +120,7 @@ func (l *Ledger) Of(uid string) (Entry, bool) {
 	return e, ok
 }
 
-// Entries gives all, by pod name.
+// Entries returns all entries, sorted by pod name.
 func (l *Ledger) Entries() []Entry {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -133,7 +132,7 @@ func (l *Ledger) Entries() []Entry {
 	return out
 }
 
-// size is how much is remembered, indices included.
+// size returns the number of entries and index keys.
 func (l *Ledger) size() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -6,10 +6,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// MetricPrefix starts the name of every metric of ours.
+// MetricPrefix starts the name of each of our metrics.
 const MetricPrefix = "istio_pod_network_controller_"
 
-// Metrics count what Ensure came to.
+// Metrics count the calls of Ensure by result, and measure their duration.
 type Metrics struct {
 	ensures   *prometheus.CounterVec
 	durations *prometheus.HistogramVec
@@ -34,7 +34,7 @@ func NewMetrics(r prometheus.Registerer, ledger *Ledger) (*Metrics, error) {
 	return m, nil
 }
 
-// ensured counts one call; a sandbox that is not there yet is no result.
+// ensured counts one call of Ensure. A call whose sandbox is not there yet is not counted.
 func (m *Metrics) ensured(by Entrance, result Result, err error, d time.Duration) {
 	if absent(err) {
 		return
@@ -43,13 +43,13 @@ func (m *Metrics) ensured(by Entrance, result Result, err error, d time.Duration
 	m.durations.WithLabelValues(string(by)).Observe(d.Seconds())
 }
 
-// podsGauge counts the ledger's entries by state when it is asked.
+// podsGauge counts the ledger's entries by state at each scrape.
 type podsGauge struct{ ledger *Ledger }
 
-// Describe sends the one metric that Collect gives.
+// Describe sends the description of the one metric that Collect sends.
 func (g podsGauge) Describe(ch chan<- *prometheus.Desc) { ch <- g.desc() }
 
-// Collect counts.
+// Collect sends the number of entries in each state.
 func (g podsGauge) Collect(ch chan<- prometheus.Metric) {
 	count := map[State]int{Programmed: 0, Removed: 0, FailedPod: 0, ByOthers: 0}
 	for _, e := range g.ledger.Entries() {

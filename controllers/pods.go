@@ -14,15 +14,15 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// Reader reads pods and namespaces from the watch cache, and from the API server what the cache does not have yet.
+// Reader reads pods and namespaces from the watch cache, and what is not there yet from the API server.
 type Reader struct{ Cache, Live client.Reader }
 
-// Pod gives the pod that a sandbox belongs to.
+// Pod returns the pod that a sandbox belongs to.
 func (r Reader) Pod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
 	return r.find(ctx, s.Namespace, s.Name, func(pod *corev1.Pod) bool { return string(pod.UID) == s.UID })
 }
 
-// UID gives the UID of the pod that goes by a name, for entrances that are not told.
+// UID returns the UID of the pod with a name, for entrances that do not learn it.
 func (r Reader) UID(ctx context.Context, namespace, name string) (string, error) {
 	pod, err := r.find(ctx, namespace, name, func(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil })
 	if err != nil {
@@ -31,7 +31,7 @@ func (r Reader) UID(ctx context.Context, namespace, name string) (string, error)
 	return string(pod.UID), nil
 }
 
-// find gives the pod that goes by a name if it is the one that is meant. The cache may still have its predecessor.
+// find returns the pod with a name if meant accepts it. The cache may still hold an older pod of that name.
 func (r Reader) find(ctx context.Context, namespace, name string, meant func(*corev1.Pod) bool) (*corev1.Pod, error) {
 	for _, from := range []client.Reader{r.Cache, r.Live} {
 		pod := &corev1.Pod{}
@@ -46,10 +46,10 @@ func (r Reader) find(ctx context.Context, namespace, name string, meant func(*co
 	return nil, podnet.ErrNoPod
 }
 
-// Namespace gives a namespace's metadata, or nil for one that does not exist.
+// Namespace returns a namespace's metadata, or nil if there is no such namespace.
 func (r Reader) Namespace(ctx context.Context, name string) (*corev1.Namespace, error) {
 	for _, from := range []client.Reader{r.Cache, r.Live} {
-		// Metadata is all that the cache holds; asking for more would start a second one.
+		// The cache holds metadata only; reading the whole object would start a second informer.
 		meta := &metav1.PartialObjectMetadata{}
 		meta.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: "Namespace"})
 		err := from.Get(ctx, types.NamespacedName{Name: name}, meta)

@@ -24,14 +24,14 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// ensureTimeout bounds one look at a pod: the runtime's answer and the kernel's.
+// ensureTimeout bounds one call of Ensure, with the runtime's and the kernel's answers.
 const ensureTimeout = 10 * time.Second
 
-// concurrency bounds the pods that are worked on together; a node starts few at a time.
+// concurrency bounds how many pods are worked on at once.
 const concurrency = 4
 
-// PodWatch is the entrance by the API server: it hands every pod of the node to the Programmer when something about it, or
-// about its namespace's annotation, has changed.
+// PodWatch is the entrance that watches the API server. It calls the Programmer for a pod of the node when the pod, or our
+// annotation of its namespace, has changed.
 type PodWatch struct {
 	Client     client.Reader // the watch cache
 	Programmer *Programmer
@@ -54,8 +54,8 @@ func watchOptions() controller.Options {
 	return controller.Options{MaxConcurrentReconciles: concurrency, RateLimiter: backOff[reconcile.Request]()}
 }
 
-// Reconcile looks at one pod. A pod whose sandbox does not run yet is looked at again in a moment; one that says something
-// wrong, when it changes; any other error is retried with back-off.
+// Reconcile looks at one pod. A pod whose sandbox does not run yet is looked at again after a delay. A pod with a permanent error
+// is looked at again when it changes. Any other error is retried with back-off.
 func (w *PodWatch) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var pod corev1.Pod
 	if err := w.Client.Get(ctx, req.NamespacedName, &pod); client.IgnoreNotFound(err) != nil {
@@ -65,7 +65,7 @@ func (w *PodWatch) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 		w.Programmer.forgetOthers(req.Namespace, req.Name, "")
 		return ctrl.Result{}, nil
 	}
-	// The deletion of a predecessor may have been told together with the pod's creation.
+	// One event may stand for the deletion of an older pod and the creation of this one.
 	w.Programmer.forgetOthers(req.Namespace, req.Name, string(pod.UID))
 	ctx, cancel := context.WithTimeout(ctx, ensureTimeout)
 	defer cancel()
@@ -79,15 +79,15 @@ func (w *PodWatch) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 	case absent(err):
 		return ctrl.Result{}, nil
 	case Permanent(err):
-		// The pod's owner has been told; the kubelet's next words about the pod would log an error each.
+		// The pod's owner has a report. Returning the error would log it again at each status update by the kubelet.
 		log.FromContext(ctx).Info("pod not redirected", "reason", err.Error())
 		return ctrl.Result{}, nil
 	}
 	return ctrl.Result{}, err
 }
 
-// delay is how long a pod's sandbox is waited for before it is looked for again. A runtime that tells of sandboxes by itself
-// is not to be hurried: with many pods starting its answers would cost more than all that the agent does.
+// delay returns how long to wait before the runtime is asked again for a pod's sandbox. While NRI or CNI reports every sandbox, it is
+// lastDelay: when many pods start, asking more often would cost more than all other work of the agent.
 func (w *PodWatch) delay(pod *corev1.Pod) time.Duration {
 	if w.Programmer.told() && pod.Annotations[keyMirror] == "" {
 		return lastDelay
@@ -95,7 +95,7 @@ func (w *PodWatch) delay(pod *corev1.Pod) time.Duration {
 	return w.waiting.delay(client.ObjectKeyFromObject(pod), time.Now())
 }
 
-// podsOf maps a namespace to the pods of this node in it.
+// podsOf returns a request for each pod of this node in a namespace.
 func (w *PodWatch) podsOf(ctx context.Context, ns client.Object) []reconcile.Request {
 	var pods corev1.PodList
 	if err := w.Client.List(ctx, &pods, client.InNamespace(ns.GetName())); err != nil {
@@ -109,8 +109,8 @@ func (w *PodWatch) podsOf(ctx context.Context, ns client.Object) []reconcile.Req
 	return out
 }
 
-// relevantPods lets through every change but those that only we have made. The cache has already dropped what is of no
-// interest, so what is left tells of the pod's wishes or of its sandbox.
+// relevantPods accepts every change except those that the agent itself has written. The cache transform has already dropped fields
+// that do not matter, so any other change concerns the pod's annotations or its sandbox.
 func relevantPods() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok1 := e.ObjectOld.(*corev1.Pod)
@@ -136,7 +136,7 @@ func withoutReport(pod *corev1.Pod) *corev1.Pod {
 
 func annotationChanges() predicate.Predicate {
 	return predicate.Funcs{
-		CreateFunc: func(event.CreateEvent) bool { return false }, // its pods have events of their own
+		CreateFunc: func(event.CreateEvent) bool { return false }, // the namespace's pods have events of their own
 		DeleteFunc: func(event.DeleteEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			return e.ObjectOld.GetAnnotations()[intent.KeyInitialize] != e.ObjectNew.GetAnnotations()[intent.KeyInitialize]

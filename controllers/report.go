@@ -17,7 +17,7 @@ import (
 const (
 	KeyStatus  = "pod-network-controller.istio.io/status"
 	KeyDetails = "pod-network-controller.istio.io/details"
-	// Condition is True when the pod's network namespace is as the pod asks for, so that it can serve as a readiness gate.
+	// Condition is True when the pod's network namespace holds what the pod asks for. It can be used as a readiness gate.
 	Condition corev1.PodConditionType = "pod-network-controller.istio.io/initialized"
 )
 
@@ -31,7 +31,7 @@ const (
 	StatusRemoved     Status = "removed"
 )
 
-// Reasons of the condition, and of events for those that the pod's owner can mend.
+// Reasons of the condition. Those that the pod's owner can mend are reasons of events, too.
 const (
 	ReasonInitialized       = "Initialized"
 	ReasonRemoved           = "Removed"
@@ -39,16 +39,17 @@ const (
 	ReasonSandboxNotReady   = "SandboxNotReady"
 	ReasonInvalidAnnotation = "InvalidAnnotation"
 	ReasonRedirectFailed    = "RedirectFailed"
-	// ReasonNote is the reason of events about a Report's Notes.
+	// ReasonNote is the reason of the events for a Report's Notes.
 	ReasonNote = "SettingWithoutEffect"
-	// ReasonProgrammedByOthers is of a pod whose traffic another project redirects already.
+	// ReasonProgrammedByOthers means that another project already redirects the pod's traffic.
 	ReasonProgrammedByOthers = "ProgrammedByOthers"
 )
 
 // maxMessage bounds a message: the API server refuses events whose note is longer than 1024 bytes.
 const maxMessage = 1000
 
-// Report is what a pod's owner is told. An empty Status writes the condition, and takes away a status that contradicts it.
+// Report is what the agent tells a pod's owner. With an empty Status only the condition is written, and a status that contradicts
+// it is removed.
 type Report struct {
 	Sandbox  podnet.Sandbox
 	Status   Status
@@ -57,9 +58,9 @@ type Report struct {
 	Entrance Entrance
 	Backend  string
 	SpecHash string
-	// Event has a report that is no failure become an event, too. Failures always do.
+	// Event makes an event of a report that is no failure. A failure always makes one.
 	Event bool
-	// Notes are settings that do not have the effect that their author may expect, a line each. Each becomes an event.
+	// Notes are settings that may not have the effect that their author expects, one a line. Each becomes an event.
 	Notes string
 }
 
@@ -82,20 +83,20 @@ func (r Report) details(now time.Time) details {
 	}
 }
 
-// says reports whether two reports say the same, whoever makes them. In which sandbox a pod fails makes no difference: a
-// runtime that is refused one makes the next.
+// says reports whether two reports say the same. The entrance is ignored. The sandbox of a failure is ignored too: a runtime that
+// is refused one sandbox makes the next.
 func (r Report) says(other Report) bool {
 	other.Entrance = r.Entrance
 	if r.Status == StatusFailed {
 		other.Sandbox = r.Sandbox
 	}
 	id, netns := other.Sandbox.ID, other.Sandbox.NetNS
-	other.Sandbox = r.Sandbox // of which only these two are written
+	other.Sandbox = r.Sandbox // only ID and NetNS are written on the pod
 	other.Sandbox.ID, other.Sandbox.NetNS = id, netns
 	return r == other
 }
 
-// on reports whether the pod already says what the report says; who found out, and when, makes no difference.
+// on reports whether the pod already says what the report says. Entrance and time are ignored.
 func (r Report) on(pod *corev1.Pod) bool {
 	c := findCondition(pod)
 	if c == nil || c.Status != r.condition() || c.Reason != r.Reason || c.Message != truncate(r.Message) {
@@ -116,8 +117,8 @@ func (r Report) on(pod *corev1.Pod) bool {
 	return want == said
 }
 
-// contradicts reports whether the pod has a status that is not true together with the report's condition. A sandbox that is
-// being made anew leaves it: its successor follows.
+// contradicts reports whether the pod has a status that cannot be true together with the report's condition. While a sandbox is
+// being replaced the status stays, because a new report follows.
 func (r Report) contradicts(pod *corev1.Pod) bool {
 	return r.Status == "" && r.Reason != ReasonSandboxNotReady && reported(pod)
 }
@@ -129,8 +130,8 @@ func (r Report) condition() corev1.ConditionStatus {
 	return corev1.ConditionTrue
 }
 
-// patch is a strategic merge patch of pods/status, which merges conditions by their type and takes annotations too. The UID
-// makes it miss a pod that only has the same name.
+// patch returns a strategic merge patch of pods/status, which merges conditions by type and accepts annotations. It contains the
+// UID, so that it fails on another pod of the same name.
 func (r Report) patch(pod *corev1.Pod, now time.Time) ([]byte, error) {
 	meta := map[string]any{"uid": r.Sandbox.UID}
 	if r.Status != "" {
@@ -164,13 +165,13 @@ func findCondition(pod *corev1.Pod) *corev1.PodCondition {
 	return nil
 }
 
-// reported reports whether the pod carries a report of ours about rules.
+// reported reports whether our status annotation says initialized or failed.
 func reported(pod *corev1.Pod) bool {
 	s := Status(pod.Annotations[KeyStatus])
 	return s == StatusInitialized || s == StatusFailed
 }
 
-// gated reports whether the pod waits for our condition.
+// gated reports whether our condition is one of the pod's readiness gates.
 func gated(pod *corev1.Pod) bool {
 	for _, g := range pod.Spec.ReadinessGates {
 		if g.ConditionType == Condition {
@@ -180,7 +181,7 @@ func gated(pod *corev1.Pod) bool {
 	return false
 }
 
-// truncate gives text that the API server takes and gives back as it is: of a bounded length, and whole characters only.
+// truncate returns text that the API server stores unchanged: valid UTF-8 of at most maxMessage bytes.
 func truncate(s string) string {
 	s = strings.ToValidUTF8(s, "?")
 	if len(s) <= maxMessage {

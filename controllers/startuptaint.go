@@ -16,10 +16,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// KeyStartupTaint is the taint that nodes may register with, of whatever effect: nothing is scheduled to a node that has it.
+// KeyStartupTaint is the taint that nodes may register with. Its effect may be any; pods that do not tolerate it stay away.
 const KeyStartupTaint = "pod-network-controller.istio.io/not-ready"
 
-// readyPause lies between two looks whether the agent is ready; they ask nobody but the node itself.
+// readyPause is the time between two looks whether the agent is ready. They ask the node's own parts only.
 const readyPause = time.Second
 
 // Nodes reads a node from the watch cache, and changes it.
@@ -28,20 +28,20 @@ type Nodes interface {
 	Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.PatchOption) error
 }
 
-// StartupTaint takes the startup taint off the agent's own node, and puts none there:
+// StartupTaint removes the startup taint from the agent's own node. It never adds one.
 //
-//   - Reconcile is called when the node changes, and so also for one that was deleted and has registered with the taint again;
-//   - as long as the agent is not ready, the taint stays;
-//   - then one patch removes each taint of the key from its place, if it is still there; other taints are not written at all;
-//   - a patch that fails, as when somebody else has moved the taints meanwhile, is made anew with back-off.
+//   - Reconcile is called when the node changes, so also when a deleted node has registered again with the taint.
+//   - While the agent is not ready, the taint stays.
+//   - Then one patch removes each taint with the key at its index, after a test that it is still there. Other taints are not written.
+//   - A patch that fails, for example because somebody else has moved the taints, is made again with back-off.
 type StartupTaint struct {
 	Nodes Nodes
 	Node  string
-	// Ready says what the agent still lacks to look after pods.
+	// Ready returns an error that says what the agent still lacks, or nil.
 	Ready func(context.Context) error
 }
 
-// SetupWithManager registers the watch, of which CacheOptions leave the one node.
+// SetupWithManager registers the watch. CacheOptions limit it to the one node.
 func (s *StartupTaint) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("startup-taint").For(&corev1.Node{}).
 		WithOptions(controller.Options{
@@ -50,7 +50,7 @@ func (s *StartupTaint) SetupWithManager(mgr ctrl.Manager) error {
 		Complete(s)
 }
 
-// Reconcile looks at the agent's node, whichever node it is asked for.
+// Reconcile looks at the agent's node and ignores the request's name.
 func (s *StartupTaint) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	var node corev1.Node
 	if err := s.Nodes.Get(ctx, client.ObjectKey{Name: s.Node}, &node); err != nil {
@@ -85,8 +85,8 @@ type patchStep struct {
 	Value string `json:"value,omitempty"`
 }
 
-// removal takes the startup taints away, the last one first, so that the places of the others stay what they are. Each is
-// tested to be there: the patch as a whole fails if one is not.
+// removal returns the patch that removes the startup taints, the last one first, so that the indices of the others stay valid. Each
+// removal comes after a test of the key: the patch as a whole fails if one is not there.
 func removal(taints []corev1.Taint) (steps []patchStep, effects []corev1.TaintEffect) {
 	for i, taint := range slices.Backward(taints) {
 		if taint.Key != KeyStartupTaint {

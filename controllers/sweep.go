@@ -8,16 +8,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// retryPause lies between two looks at pods that failed.
+// retryPause is the time between two looks at pods that failed.
 const retryPause = 15 * time.Second
 
 // Sweeper looks at the ledger's pods again, a few at a time:
 //
 //   - every Interval all of them: the Programmer compares the kernel with what each pod asks for, and repairs what differs;
-//   - every retryPause those that failed, whoever told of them. An Interval of 0 leaves only these.
+//   - every retryPause those that failed, whichever entrance they came by. With an Interval of 0 only these.
 //
-// The runtime is not asked about a sandbox that is known. One whose namespace is gone is forgotten; its successor has its own
-// events.
+// The runtime is not asked about a sandbox whose path is known. A sandbox whose namespace is gone is forgotten; the pod's next
+// sandbox comes by the other entrances.
 type Sweeper struct {
 	Programmer *Programmer
 	Interval   time.Duration

@@ -9,7 +9,7 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// report queues what the pod's owner is told.
+// report queues a report to the pod's owner.
 func (v *visit) report(status Status, reason, message string) {
 	r := Report{
 		Sandbox: v.sandbox, Status: status, Reason: reason, Message: message,
@@ -21,19 +21,19 @@ func (v *visit) report(status Status, reason, message string) {
 	v.Reporter.Report(r)
 }
 
-// tell queues a report without a status, which becomes an event, too.
+// tell queues a report without a status, which also becomes an event.
 func (v *visit) tell(reason, message string) {
 	v.Reporter.Report(Report{
 		Sandbox: v.sandbox, Reason: reason, Message: message, Event: true, Entrance: v.by, Backend: v.BackendName,
 	})
 }
 
-// settle tells a pod that gets no rules so, if it asked for some, or waits for our readiness gate, or says something else.
+// settle reports that a pod gets no rules, if it asked for some, waits for our readiness gate, or has another report.
 func (v *visit) settle() {
 	c := findCondition(v.pod)
 	switch {
 	case c != nil && c.Status == corev1.ConditionTrue && c.Reason == ReasonRemoved && !reported(v.pod) && v.intent.Removes():
-		// It was told so when its rules were removed.
+		// The owner was told when the rules were removed.
 	case v.intent.Asked:
 		v.tell(ReasonNotRequired, string(v.intent.Reason))
 	case gated(v.pod) || reported(v.pod):
@@ -41,8 +41,8 @@ func (v *visit) settle() {
 	}
 }
 
-// reportKept takes back a bad report of a pod that no longer asks, and whose rules are in force; spec is nil where the agent
-// does not know it.
+// reportKept replaces a failure report on a pod that no longer asks for rules but still has them. spec is nil if the agent does
+// not know the rules.
 func (v *visit) reportKept(spec *iptables.Spec) {
 	c := findCondition(v.pod)
 	if Status(v.pod.Annotations[KeyStatus]) == StatusInitialized && c != nil && c.Status == corev1.ConditionTrue {

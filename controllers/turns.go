@@ -7,15 +7,15 @@ import (
 	"sync"
 )
 
-// turns has one pod worked on by one call at a time:
+// turns lets one call at a time work on a pod:
 //
-//   - a call joins before it reads anything, and leaves at its end;
-//   - it takes its turn for its work in the kernel only, and waits for it no longer than its context lasts;
-//   - of those that wait the early ones come first, each kind in the order of arrival;
-//   - how many turns were used tells a call whether what it read before is still the newest. One that finds that it is not
-//     has not used its turn: it makes no other call start again.
+//   - a call joins before it reads the pod, and leaves when it returns;
+//   - it takes the turn only for its work in the kernel, and waits for it at most until its context ends;
+//   - early entrances go before others, each group in order of arrival;
+//   - the turns used are counted. If the count has changed since a call read the pod, another call has worked on the pod, and the
+//     call starts again. A call that starts again does not count its turn, so it makes no other call start again.
 //
-// A pod that no call has joined costs nothing. The zero value is ready.
+// Only pods that a call works on are held. The zero value is ready.
 type turns struct {
 	mu  sync.Mutex
 	pod map[string]*turn
@@ -28,7 +28,7 @@ type turn struct {
 	early, late []chan struct{}
 }
 
-// ticket is one call's part in a pod's turns.
+// ticket is one call's membership in the turns of one pod.
 type ticket struct {
 	all *turns
 	uid string
@@ -58,14 +58,14 @@ func (k *ticket) leave() {
 	}
 }
 
-// count gives how many turns were used so far.
+// count returns how many turns were used so far.
 func (k *ticket) count() int {
 	k.all.mu.Lock()
 	defer k.all.mu.Unlock()
 	return k.used
 }
 
-// use counts the turn that the call has taken, unless another one was used since count gave seen. It reports whether it did.
+// use counts the caller's turn. It reports false, and counts nothing, if another turn was used since count returned seen.
 func (k *ticket) use(seen int) bool {
 	k.all.mu.Lock()
 	defer k.all.mu.Unlock()
@@ -76,7 +76,7 @@ func (k *ticket) use(seen int) bool {
 	return true
 }
 
-// take waits for the turn and gives the function that ends it.
+// take waits for the turn and returns the function that ends it.
 func (k *ticket) take(ctx context.Context, early bool) (end func(), err error) {
 	mine := k.queue(early)
 	if mine == nil {
@@ -87,13 +87,13 @@ func (k *ticket) take(ctx context.Context, early bool) (end func(), err error) {
 		return k.pass, nil
 	case <-ctx.Done():
 	}
-	if !k.giveUp(mine) { // it came at the same moment
+	if !k.giveUp(mine) { // the turn came at the same moment
 		k.pass()
 	}
 	return nil, fmt.Errorf("wait for another call that works on the pod: %w", ctx.Err())
 }
 
-// queue takes the turn and gives nil, or gives what is closed when it has come.
+// queue takes the turn and returns nil if the turn is free. Otherwise it returns a channel that is closed when the turn has come.
 func (k *ticket) queue(early bool) chan struct{} {
 	k.all.mu.Lock()
 	defer k.all.mu.Unlock()
@@ -110,7 +110,7 @@ func (k *ticket) queue(early bool) chan struct{} {
 	return mine
 }
 
-// giveUp reports whether the caller was still waiting.
+// giveUp takes the caller out of the queue. It reports whether the caller was still in it.
 func (k *ticket) giveUp(mine chan struct{}) bool {
 	k.all.mu.Lock()
 	defer k.all.mu.Unlock()
@@ -120,7 +120,7 @@ func (k *ticket) giveUp(mine chan struct{}) bool {
 	return len(k.early)+len(k.late) < before
 }
 
-// pass ends a turn and wakes the next call.
+// pass ends the turn and gives it to the next call.
 func (k *ticket) pass() {
 	k.all.mu.Lock()
 	defer k.all.mu.Unlock()
@@ -137,7 +137,7 @@ func (k *ticket) pass() {
 	close(next)
 }
 
-// ifLast calls f unless a turn was used since count gave seen. f must be short and must not use turns.
+// ifLast calls f unless a turn was used since count returned seen. f must be short and must not use turns.
 func (k *ticket) ifLast(seen int, f func()) {
 	k.all.mu.Lock()
 	defer k.all.mu.Unlock()

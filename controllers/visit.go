@@ -14,10 +14,10 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// errOvertaken says that another call worked on the pod after this one had read it.
+// errOvertaken means that another call worked on the pod after this one had read it. Ensure starts again.
 var errOvertaken = errors.New("another call has worked on the pod meanwhile")
 
-// visit is one try of Ensure for one pod.
+// visit is one attempt of Ensure at one pod.
 type visit struct {
 	*Programmer
 	by      Entrance
@@ -30,7 +30,7 @@ type visit struct {
 }
 
 func (v *visit) ensure(ctx context.Context) (Result, error) {
-	if known, ok := v.Ledger.Of(v.sandbox.UID); ok && v.by == Sweep { // a newer sandbox may have come since the sweep began
+	if known, ok := v.Ledger.Of(v.sandbox.UID); ok && v.by == Sweep { // the pod may have a newer sandbox since the sweep began
 		v.sandbox = known.Sandbox
 	}
 	if err := v.read(ctx); err != nil {
@@ -62,15 +62,15 @@ func (v *visit) read(ctx context.Context) (err error) {
 	return nil
 }
 
-// starting is a pod that the runtime makes a container for at this moment. Its phase is the kubelet's last report: a pod that
-// was interrupted while it started may be said to have failed, and start again.
+// starting returns the pod with the phase Pending, because the runtime is making a container for it right now. The API server's phase
+// is the kubelet's last report: a pod that was interrupted while it started may be shown as failed, and start again.
 func starting(pod *corev1.Pod) *corev1.Pod {
 	out := *pod
 	out.Status.Phase = corev1.PodPending
 	return &out
 }
 
-// unread is for a pod of which the API server could not be asked.
+// unread handles a pod that could not be read.
 func (v *visit) unread(err error) (Result, error) {
 	if errors.Is(err, podnet.ErrNoPod) {
 		v.forgetPod(v.sandbox.UID)
@@ -80,7 +80,7 @@ func (v *visit) unread(err error) (Result, error) {
 	return Failed, err
 }
 
-// inTurn runs f while no other call works on the pod. f works on the kernel, and remembers and reports what it finds there.
+// inTurn runs f while no other call works on the pod. f works on the kernel, then remembers and reports the outcome.
 func (v *visit) inTurn(ctx context.Context, f func() error) error {
 	end, err := v.ticket.take(ctx, v.by.early())
 	if err != nil {
@@ -94,7 +94,7 @@ func (v *visit) inTurn(ctx context.Context, f func() error) error {
 	return f()
 }
 
-// record calls f unless another call has had its turn since this one read the pod, and knows better.
+// record calls f unless another call has used its turn since this one read the pod: that call's outcome is newer.
 func (v *visit) record(f func()) { v.ticket.ifLast(v.seen, f) }
 
 func (v *visit) program(ctx context.Context) (Result, error) {
@@ -135,7 +135,7 @@ func (v *visit) program(ctx context.Context) (Result, error) {
 	return Changed, nil
 }
 
-// leaveToOthers is for a pod whose traffic another project redirects. It is looked at again by the sweep.
+// leaveToOthers handles a pod whose traffic another project redirects. The sweep looks at it again.
 func (v *visit) leaveToOthers(others *podnet.ProgrammedByOthersError) (Result, error) {
 	v.record(func() {
 		v.Ledger.Put(Entry{Sandbox: v.sandbox, State: ByOthers})
@@ -163,7 +163,7 @@ func (v *visit) removeRules(ctx context.Context) (Result, error) {
 		case !kept:
 		case removed:
 			v.report(StatusRemoved, ReasonRemoved, string(v.intent.Reason))
-		case !known || before.State != Removed || before.Sandbox.ID != v.sandbox.ID: // else the owner has been told
+		case !known || before.State != Removed || before.Sandbox.ID != v.sandbox.ID: // else the owner has been told already
 			v.settle()
 		}
 		return nil
@@ -178,11 +178,11 @@ func (v *visit) removeRules(ctx context.Context) (Result, error) {
 	return Changed, nil
 }
 
-// skip leaves a pod alone. Rules that it was given while it, or its namespace, still asked for them stay; a report of such
-// rules does not outlive the sandbox that held them, and one of a failure not the wish that failed.
+// skip leaves a pod without a request for rules alone. Rules that it got earlier stay. A report of rules is replaced once their
+// sandbox is gone, and a report of failure once the pod no longer asks.
 func (v *visit) skip(ctx context.Context) (Result, error) {
 	log.FromContext(ctx).V(1).Info("pod skipped", "reason", v.intent.Reason)
-	if v.intent.Reason == intent.Finished { // it waits for no gate
+	if v.intent.Reason == intent.Finished { // it waits for no readiness gate
 		v.record(func() { v.Ledger.ForgetPod(v.sandbox.UID) })
 		return Skipped, nil
 	}
@@ -191,7 +191,7 @@ func (v *visit) skip(ctx context.Context) (Result, error) {
 		v.record(v.settle)
 		return Skipped, nil
 	}
-	if err := v.find(ctx); absent(err) { // the pod's next event tells when its new sandbox runs
+	if err := v.find(ctx); absent(err) { // an event follows when the new sandbox runs
 		v.record(func() { v.Ledger.ForgetPod(v.sandbox.UID) })
 		return Skipped, nil
 	} else if err != nil {
@@ -217,7 +217,7 @@ func (v *visit) skip(ctx context.Context) (Result, error) {
 	return Skipped, nil
 }
 
-// look is for a pod that needs nothing and could not be looked at. It may start, and is told nothing.
+// look handles a pod that needs no rules and could not be looked at. It may start, and gets no report.
 func (v *visit) look(ctx context.Context, err error) (Result, error) {
 	if errors.Is(err, errOvertaken) {
 		return Failed, err

@@ -13,14 +13,14 @@ const (
 	lastDelay  = 5 * time.Second
 )
 
-// waiting remembers since when pods wait for their sandbox. The delay grows with the wait: a pod that has just been
-// scheduled is looked for many times a second, one that pulls a huge image is not. Its zero value is ready.
+// waiting remembers since when pods have waited for their sandbox. The delay between two looks grows with the wait: a pod that was
+// scheduled a moment ago is looked for many times a second, one that pulls a huge image every few seconds. The zero value is ready.
 type waiting struct {
 	mu    sync.Mutex
 	since map[types.NamespacedName]time.Time
 }
 
-// delay is a fifth of the time that the pod has waited, within bounds.
+// delay returns a fifth of the time that the pod has waited, between firstDelay and lastDelay.
 func (w *waiting) delay(pod types.NamespacedName, now time.Time) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()

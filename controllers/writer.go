@@ -19,14 +19,14 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// writers is how many patches are under way at once.
+// writers is the number of workers that write reports.
 const writers = 4
 
-// Writer tells pods' owners how it went:
+// Writer writes reports to pods:
 //
 //   - Report keeps the newest report of each pod and queues the pod;
-//   - a worker reads the pod and decides whether to write the report, drop it, or wait with it;
-//   - it writes annotations and condition in one patch of pods/status, which misses a pod with another UID;
+//   - a worker reads the pod and decides whether to write the report, drop it, or delay it;
+//   - it writes annotations and condition in one patch of pods/status, which fails on a pod with another UID;
 //   - some reports also become an event on the pod; what could not be written is tried again with back-off.
 type Writer struct {
 	client   client.StatusClient
@@ -40,7 +40,7 @@ type Writer struct {
 	last  map[string]written
 }
 
-// NewWriter makes a Writer that has to be started.
+// NewWriter returns a Writer, which does nothing until Start is called.
 func NewWriter(c client.StatusClient, pods Pods, recorder events.EventRecorder) *Writer {
 	return &Writer{
 		client: c, pods: pods, recorder: recorder, now: time.Now,
@@ -49,7 +49,7 @@ func NewWriter(c client.StatusClient, pods Pods, recorder events.EventRecorder) 
 	}
 }
 
-// Report queues a report and returns at once. Of two that say the same the first one stays: it is whose work it was.
+// Report queues a report and returns at once. Of two reports that say the same the first stays: its entrance did the work.
 func (w *Writer) Report(r Report) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -59,7 +59,7 @@ func (w *Writer) Report(r Report) {
 	w.queue.Add(r.Sandbox.UID)
 }
 
-// Start works until ctx ends. It is a manager.Runnable.
+// Start writes reports until ctx ends. It is a manager.Runnable.
 func (w *Writer) Start(ctx context.Context) error {
 	var wg sync.WaitGroup
 	for range writers {
@@ -105,7 +105,7 @@ func (w *Writer) work(ctx context.Context) bool {
 	return true
 }
 
-// handle writes a report, drops it, or gives how long it has to wait.
+// handle writes a report, drops it, or returns how long to wait before it is handled again.
 func (w *Writer) handle(ctx context.Context, q queued) (wait time.Duration, err error) {
 	pod, err := w.pods.Pod(ctx, q.report.Sandbox)
 	if errors.Is(err, podnet.ErrNoPod) {
@@ -135,7 +135,7 @@ func (w *Writer) write(ctx context.Context, r Report, pod *corev1.Pod) error {
 		w.Forget(r.Sandbox.UID)
 		return nil
 	}
-	if err != nil { // a conflict, too: the next look at the pod shows whether its UID is another now
+	if err != nil { // a conflict as well: the next read of the pod shows whether it has another UID now
 		return fmt.Errorf("patch pods/status: %w", err)
 	}
 	w.remember(r, pod.ResourceVersion, made.ResourceVersion)
@@ -144,7 +144,7 @@ func (w *Writer) write(ctx context.Context, r Report, pod *corev1.Pod) error {
 	return nil
 }
 
-// record makes the events of a report that was written just now.
+// record makes the events of a report that was just written.
 func (w *Writer) record(r Report, pod *corev1.Pod) {
 	switch {
 	case r.Status == StatusFailed:
@@ -157,7 +157,7 @@ func (w *Writer) record(r Report, pod *corev1.Pod) {
 	}
 }
 
-// remember keeps what was written for as long as decide may need it.
+// remember stores what was written, and drops what decide no longer needs.
 func (w *Writer) remember(r Report, version, made string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -170,7 +170,7 @@ func (w *Writer) remember(r Report, version, made string) {
 	w.last[r.Sandbox.UID] = written{report: r, at: now, version: version, made: made}
 }
 
-// Forget drops what is remembered of a pod that is no more. A report that is queued goes when its turn comes.
+// Forget drops what is remembered of a deleted pod. A report of it that is still queued is dropped when a worker takes it.
 func (w *Writer) Forget(uid string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

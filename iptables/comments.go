@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Comments are those of all the rules that any Ruleset may have.
+// Comments returns the comments of all rules that any Ruleset may have.
 func Comments() []string {
 	var out []string
 	for _, mode := range []Mode{ModeRedirect, ModeTProxy} {
@@ -17,7 +17,7 @@ func Comments() []string {
 			s.IncludeOutboundPorts, s.LoopbackCIDR = []uint16{1}, netip.MustParsePrefix("127.0.0.0/8")
 			for _, g := range []Groups{{All: true, Exclude: []uint32{1}}, {List: []uint32{1}}} {
 				s.OwnerGroups = g
-				rules, _ := Rules(s) // a Spec that is not valid has no rules
+				rules, _ := Rules(s) // an invalid Spec has no rules
 				for _, c := range rules.Chains {
 					for _, r := range c.Rules {
 						out = append(out, r.Comment)

@@ -2,7 +2,7 @@ package iptables
 
 import "net/netip"
 
-// Short names for the vocabulary of rules, so that a rule reads like the sentence it stands for.
+// Short names for actions and conditions, so that a rule in the code reads like a sentence.
 
 func leave() Action             { return Action{Verb: Return} }
 func to(port uint16) Action     { return Action{Verb: Redirect, Port: port} }

@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// Drift is how what the kernel holds differs from what it should hold, a line a difference: "- " is missing, "+ " is too
-// much. Empty: no drift.
+// Drift is how the kernel's state differs from what it should be, one line for each difference: "- " is missing, "+ " is too
+// much. Empty means no drift.
 type Drift []string
 
-// String is one line a difference.
+// String returns one line for each difference.
 func (d Drift) String() string { return strings.Join(d, "\n") }
 
-// Diff compares two Rulesets, counters aside. Loopback addresses of have that want does not mention are not ours to judge.
+// Diff compares two Rulesets without counters. Loopback addresses that only have contains are no drift: they may be somebody else's.
 func Diff(want, have Ruleset) Drift {
 	var d Drift
 	for _, p := range want.Loopback {
@@ -42,7 +42,7 @@ func lines(r Ruleset) []string {
 	return strings.Split(strings.TrimSpace(r.NftText(TextOptions{})), "\n")
 }
 
-// lineDiff trims what both have at head and tail and tells the rest: rules are few and change in one place.
+// lineDiff removes what both have at head and tail and returns the rest: rules are few and change in one place.
 func lineDiff(want, have []string) Drift {
 	for len(want) > 0 && len(have) > 0 && want[0] == have[0] {
 		want, have = want[1:], have[1:]

@@ -4,8 +4,8 @@ import "slices"
 
 const commentDirectIPv6 = "IPv6 stays direct"
 
-// withoutIPv6 leaves all IPv6 traffic alone: what a Ruleset has of IPv6 goes, and the rest does not see its packets. Policy
-// routes stay, since no IPv6 packet is marked.
+// withoutIPv6 returns a Ruleset that leaves all IPv6 traffic alone: IPv6 rules and sets are removed, and the remaining rules do not see
+// IPv6 packets. Policy routes stay, since no IPv6 packet is marked.
 func (r Ruleset) withoutIPv6() Ruleset {
 	isIPv6 := func(c Cond) bool { return c.Field == Family && c.Num == IPv6 }
 	out := Ruleset{Routing: r.Routing}

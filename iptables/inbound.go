@@ -1,6 +1,6 @@
 package iptables
 
-// inbound decides on what reaches the pod, where a redirect does it.
+// inbound adds the rules for what reaches the pod in REDIRECT mode.
 func (b *builder) inbound() {
 	s, r := b.spec, &rules{}
 	if len(s.RerouteInterfaces) > 0 || s.Mode == ModeRedirect && s.capturesInbound() {
@@ -8,8 +8,8 @@ func (b *builder) inbound() {
 	}
 	b.reroute(r)
 	if s.Mode == ModeRedirect && s.capturesInbound() {
-		// While TPROXY and this chain stand beside each other, on the way from one mode to the other, one of them must decide. Given
-		// both, a client that takes a port again would wait for the old connection's minute of TIME_WAIT to end.
+		// During a change of mode, this chain and TPROXY's exist at the same time, and only one of them may decide. With both, a client that
+		// uses a port again would have to wait until the old connection's TIME_WAIT (a minute) is over.
 		r.add("diverted already", leave(), tcp(), marked(markDiverted))
 		r.excludeInterfaces(iif, s.ExcludeInterfaces)
 		r.add("the proxy's tunnel port", leave(), tcp(), port(s.TunnelPort))
@@ -24,8 +24,8 @@ func (b *builder) inbound() {
 	b.chain(chainInbound, NAT, Prerouting, natPriority, r)
 }
 
-// reroute takes what comes from virtual machines behind the pod for outbound traffic: first the redirects of all
-// interfaces, then the exemption of all from inbound capture.
+// reroute treats what comes from virtual machines behind the pod as outbound traffic. It first adds the redirects of all interfaces,
+// then the exemption of all from inbound capture.
 func (b *builder) reroute(r *rules) {
 	s := b.spec
 	const comment = "traffic of virtual machines behind the pod is outbound"

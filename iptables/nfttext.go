@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// TextOptions shape NftText.
+// TextOptions change what NftText prints.
 type TextOptions struct {
-	// Counters shows what each rule has counted; without it the text is the same for equal Rulesets.
+	// Counters adds the counters of each rule. Without it, equal Rulesets have equal texts.
 	Counters bool
-	// Replace puts statements in front that make the text, loaded with nft -f, replace what the namespace holds.
+	// Replace adds statements in front, so that the text, loaded with nft -f, replaces what the namespace holds.
 	Replace bool
 }
 
-// NftText renders the Ruleset as nftables' own language: what `nft -f` loads and `nft list table` shows. Addresses and
-// routes are no part of that language and stand in comments.
+// NftText renders the Ruleset in nft's language: what `nft -f` loads and `nft list table` shows. Addresses and routes are not
+// part of that language; they are in comments.
 func (r Ruleset) NftText(o TextOptions) string {
 	var b strings.Builder
 	for _, p := range r.Loopback {
@@ -65,7 +65,7 @@ func (s Set) body() string {
 	return fmt.Sprintf("\t\ttype %s\n%s\t\telements = { %s }\n", kind, flags, strings.Join(s.elements(), ", "))
 }
 
-// Text is the rule as nftables' language has it, without its counter.
+// Text returns the rule in nft's language, without its counter.
 func (r Rule) Text() string { return r.text(TextOptions{}) }
 
 func (r Rule) text(o TextOptions) string {
@@ -80,7 +80,7 @@ func (r Rule) text(o TextOptions) string {
 	return fmt.Sprintf("%s %s comment %q", strings.Join(words, " "), r.Action.text(familyIn(r.Conds)), r.Comment)
 }
 
-// text renders a condition; before are those in front of it, which settle the family of an address.
+// text renders a condition. The conditions before it determine the family of an address.
 func (c Cond) text(before []Cond) string {
 	words := []string{c.fieldText(before)}
 	switch {
@@ -107,7 +107,7 @@ func (c Cond) fieldText(before []Cond) string {
 	}
 }
 
-// familyIn is the name of the family that conditions settle.
+// familyIn returns the name of the family that the conditions require.
 func familyIn(conds []Cond) string {
 	for _, c := range conds {
 		if c.Field == Family && c.Num == IPv6 {
@@ -163,7 +163,7 @@ func (a Action) text(family string) string {
 	return fmt.Sprintf("verb-%d", a.Verb)
 }
 
-// String is the two commands that make the route, for each family.
+// String returns the commands that make the route, for each family.
 func (p PolicyRoute) String() string {
 	return fmt.Sprintf("ip rule add fwmark %d lookup %d; ip route replace local default dev lo table %d (and for -6)", p.Mark, p.Table, p.Table)
 }

@@ -5,12 +5,12 @@ import "net/netip"
 const (
 	dnsPort      = 53
 	resolverPort = 15053 // where the proxy's agent answers, on loopback only
-	// refusedPort is one that nobody listens on: a connection that is sent there is refused at once. It is tcpmux (RFC 1078),
-	// which no program of this century serves.
+	// refusedPort is a port without a listener, so that a connection that is redirected there is refused at once. It is tcpmux (RFC 1078),
+	// which is not in use any more.
 	refusedPort = 1
 )
 
-// outbound decides on what the pod sends.
+// outbound adds the rules for what the pod sends.
 func (b *builder) outbound() {
 	s, r := b.spec, &rules{}
 	if s.DNS == DNSOff {
@@ -61,10 +61,10 @@ func (b *builder) excludePorts(r *rules) {
 	}
 }
 
-// self decides on traffic inside the pod, and lets the proxy's own out.
+// self adds the rules for traffic inside the pod, and exempts the proxy's own traffic.
 func (b *builder) self(r *rules, owner Cond) {
 	s := b.spec
-	// Lookups over lo are captured like any other, so they are left out of both rules; for the group only of the second.
+	// DNS over lo is captured like any other: both rules except it; for the proxy's group only the second does.
 	dns := s.DNS != DNSOff
 	for _, lo := range s.loopbacks() {
 		conds := []Cond{oif("lo"), family(lo), not(addr(DstAddr, lo)), tcp(), not(port(s.TunnelPort))}
@@ -98,7 +98,7 @@ func (r *rules) ownerGroups(g Groups) {
 	r.add("groups that are not included", leave(), none...)
 }
 
-// lookups sends names to the proxy's resolver: all, or only what goes to the resolvers that the pod knows.
+// lookups redirects DNS to the proxy's resolver: all, or only what goes to the resolvers of the pod.
 func (b *builder) lookups(r *rules) {
 	const comment = "lookups go to the proxy's resolver"
 	for _, protocol := range []Cond{tcp(), udp()} {
@@ -114,7 +114,7 @@ func (b *builder) lookups(r *rules) {
 	}
 }
 
-// resolvers gives the pod's resolvers as prefixes of one address.
+// resolvers returns the pod's resolvers as prefixes of one address.
 func (b *builder) resolvers() []netip.Prefix {
 	var out []netip.Prefix
 	for _, a := range b.spec.Resolvers {
@@ -134,7 +134,7 @@ func (b *builder) includeCIDRs(r *rules) {
 	}
 }
 
-// includesLoopback is Istio's test for applications that want their loopback traffic redirected.
+// includesLoopback is Istio's test for applications whose loopback traffic is to be redirected.
 func includesLoopback(c CIDRs) bool {
 	for _, p := range c.List {
 		if p.Addr().IsLoopback() {

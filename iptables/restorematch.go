@@ -10,8 +10,8 @@ import (
 // maxMultiport is how many ports one rule of iptables can name.
 const maxMultiport = 15
 
-// restoreMatch is the match of one rule of iptables. iptables-save prints addresses, interfaces and the protocol first,
-// and then the extensions in the order in which they were given.
+// restoreMatch is the match of one rule of iptables. iptables-save prints addresses, interfaces and protocol first, then the
+// extensions in the order in which they were given.
 type restoreMatch struct {
 	src, dst, in, out, proto string
 	extensions               []string
@@ -27,8 +27,8 @@ func (m restoreMatch) with(extension string) restoreMatch {
 	return m
 }
 
-// restoreMatches renders the conditions for a family: one match, several where a set has to be written out, or none where
-// they are of the other family.
+// restoreMatches renders the conditions for a family: usually as one match, as several if a set has to be listed, or as none if they
+// require the other family.
 func (r Ruleset) restoreMatches(conds []Cond, family uint32) []restoreMatch {
 	if slices.ContainsFunc(conds, func(c Cond) bool { return c.Field == Family && (c.Num == family) == c.Not }) {
 		return nil
@@ -41,7 +41,7 @@ func (r Ruleset) restoreMatches(conds []Cond, family uint32) []restoreMatch {
 			matches = r.restoreSet(matches, c)
 		case len(numbers) < 2:
 			matches = each(matches, func(m restoreMatch) []restoreMatch { return []restoreMatch{c.restore(m, protocolOf(conds))} })
-		case len(excepted(conds[:i], c)) == 0: // the first of them stands for all
+		case len(excepted(conds[:i], c)) == 0: // the first such condition stands for all
 			matches = each(matches, func(m restoreMatch) []restoreMatch { return c.restoreExcepted(m, numbers) })
 		}
 	}
@@ -56,7 +56,7 @@ func each(matches []restoreMatch, f func(restoreMatch) []restoreMatch) []restore
 	return out
 }
 
-// excepted are the ports or owners that conditions like c except, sorted.
+// excepted returns the ports or owners that conditions like c exclude, sorted.
 func excepted(conds []Cond, c Cond) []uint32 {
 	var out []uint32
 	for _, other := range conds {
@@ -68,11 +68,11 @@ func excepted(conds []Cond, c Cond) []uint32 {
 	return slices.Compact(out)
 }
 
-// maxID is the highest user or group.
+// maxID is the highest user or group ID.
 const maxID = 1<<32 - 2
 
-// restoreExcepted renders several numbers that a field must not have. The nft flavour forgets all but the last of two matches
-// of ports, so they are one match; of owners a rule can name few, so what lies between them is matched.
+// restoreExcepted renders several numbers that a field must not have. The nft flavour forgets all but the last of two port matches, so
+// ports are one match. An owner match takes one range, so the ranges between the numbers are matched, one rule each.
 func (c Cond) restoreExcepted(m restoreMatch, numbers []uint32) []restoreMatch {
 	if c.Field == DstPort {
 		words := make([]string, len(numbers))
@@ -96,7 +96,7 @@ func (c Cond) restoreExcepted(m restoreMatch, numbers []uint32) []restoreMatch {
 	return out
 }
 
-// restoreSet writes a set out: a match for each prefix, or for each list of ports. No rule excepts a set.
+// restoreSet lists a set: a match for each prefix, or for each group of ports. No rule excludes a set.
 func (r Ruleset) restoreSet(matches []restoreMatch, c Cond) []restoreMatch {
 	var set Set
 	if i := slices.IndexFunc(r.Sets, func(s Set) bool { return s.Name == c.Set }); i >= 0 {
@@ -157,7 +157,7 @@ func (c Cond) restore(m restoreMatch, protocol string) restoreMatch {
 	return m
 }
 
-// restoreAddr leaves out what every address meets, as iptables-save does.
+// restoreAddr leaves out an address that matches everything, as iptables-save does.
 func (c Cond) restoreAddr(name, not string) string {
 	if c.Prefix.Bits() == 0 && !c.Not {
 		return ""
@@ -165,7 +165,7 @@ func (c Cond) restoreAddr(name, not string) string {
 	return not + name + " " + c.Prefix.Masked().String()
 }
 
-// restoreOwner has a packet without a socket match no owner, and no other than an owner either, as in nftables.
+// restoreOwner makes a packet without a socket match neither an owner nor the negation of one, as in nftables.
 func (c Cond) restoreOwner(option string) string {
 	if c.Not {
 		option = "--socket-exists ! " + option

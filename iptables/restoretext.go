@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// ChainPrefix starts the name of every chain of ours in the tables of iptables.
+// ChainPrefix starts the name of each of our chains in the tables of iptables.
 const ChainPrefix = "PODNET_"
 
-// RestoreChainNames are the names that all the chains of any Ruleset have in iptables.
+// RestoreChainNames returns the names in iptables of all chains that any Ruleset may have.
 func RestoreChainNames() []string {
 	var names []string
 	for _, name := range ChainNames() {
@@ -19,12 +19,12 @@ func RestoreChainNames() []string {
 	return names
 }
 
-// RestoreJump is the rule, without its chain, that leads from a built-in chain to one of ours.
+// RestoreJump returns the rule, without its chain, that jumps from a built-in chain to one of ours.
 func RestoreJump(chain string) string { return "-m comment --comment " + TableName + " -j " + chain }
 
-// RestoreText renders the rules of one family (IPv4 or IPv6) as what `iptables-restore --noflush` loads, a block for each
-// table: chains of our own, which declaring empties, our jumps at the head of the built-in chains, and the rules as
-// iptables-save prints them. It ends where nothing of ours begins: no built-in chain is declared.
+// RestoreText renders the rules of one family (IPv4 or IPv6) for `iptables-restore --noflush`, one block for each table: declarations
+// of our chains, which empty them, our jumps at the head of the built-in chains, and the rules as iptables-save prints them. No
+// built-in chain is declared, so the rules of others stay.
 func (r Ruleset) RestoreText(family uint32) string {
 	var b strings.Builder
 	for _, table := range []string{"raw", "mangle", "nat"} {
@@ -43,7 +43,7 @@ func (r Ruleset) RestoreText(family uint32) string {
 	return b.String()
 }
 
-// restoreChain is a chain as iptables has it for one family.
+// restoreChain is a chain in iptables for one family.
 type restoreChain struct {
 	name  string
 	hook  Hook
@@ -75,10 +75,10 @@ func writeTable(b *strings.Builder, table string, chains []restoreChain) {
 	b.WriteString("COMMIT\n")
 }
 
-// builtIn is the chain of iptables that a hook runs.
+// builtIn returns the built-in chain of iptables at a hook.
 func builtIn(h Hook) string { return strings.ToUpper(string(h)) }
 
-// restoreTable is the table of iptables that runs where the chain wants to be.
+// restoreTable returns the table of iptables that runs at the chain's place.
 func (c Chain) restoreTable() string {
 	switch {
 	case c.Type == NAT:
@@ -89,17 +89,17 @@ func (c Chain) restoreTable() string {
 	return "mangle"
 }
 
-// restoreName is the chain's name in iptables, which takes 28 characters at most.
+// restoreName returns the chain's name in iptables, which allows at most 28 characters.
 func (c Chain) restoreName() string {
 	return ChainPrefix + strings.ToUpper(strings.ReplaceAll(c.Name, "-", "_"))
 }
 
-// restoreSpecs are the chain's rules for a family: one rule of the Ruleset may be several, or none.
+// restoreSpecs returns the chain's rules for a family. One rule of the Ruleset may become several, or none.
 func (r Ruleset) restoreSpecs(c Chain, family uint32) []string {
 	var out []string
 	for _, rule := range c.Rules {
 		if rule.everything(family) {
-			break // no packet of the family comes to what follows, and none needs this rule to return
+			break // no packet of the family reaches the later rules, and this rule itself has no effect
 		}
 		for _, match := range r.restoreMatches(rule.Conds, family) {
 			for _, target := range rule.Action.restoreTargets(family) {
@@ -110,13 +110,13 @@ func (r Ruleset) restoreSpecs(c Chain, family uint32) []string {
 	return out
 }
 
-// everything reports whether the rule lets all packets of a family return.
+// everything reports whether the rule returns for all packets of a family.
 func (r Rule) everything(family uint32) bool {
 	return r.Action.Verb == Return && slices.Equal(r.Conds, []Cond{num(Family, family)})
 }
 
-// restoreTargets are the targets that do what the action says: where a target of iptables does not decide, a second rule
-// with the same match does.
+// restoreTargets returns the targets for an action. If a target of iptables does not end the chain, a second rule with the same match
+// does.
 func (a Action) restoreTargets(family uint32) []string {
 	set := func(mark uint32) string { return fmt.Sprintf("MARK --set-xmark %#x/0xffffffff", mark) }
 	connmark := func(what string) string {
@@ -133,7 +133,7 @@ func (a Action) restoreTargets(family uint32) []string {
 	case Divert:
 		return []string{set(a.Num), "ACCEPT"}
 	case TProxy:
-		own := map[uint32]string{IPv4: "0.0.0.0", IPv6: "::"}[family] // the address that the packet has
+		own := map[uint32]string{IPv4: "0.0.0.0", IPv6: "::"}[family] // the packet's own address
 		return []string{fmt.Sprintf("TPROXY --on-port %d --on-ip %s --tproxy-mark %#x/0xffffffff", a.Port, own, a.Num)}
 	case SaveMark:
 		return []string{connmark("save"), decide}
@@ -146,7 +146,7 @@ func (a Action) restoreTargets(family uint32) []string {
 	return []string{decide}
 }
 
-// Quoted is a comment as iptables-save prints it: bare where it can be.
+// Quoted returns a comment as iptables-save prints it: without quotes if possible.
 func Quoted(s string) string {
 	plain := func(r rune) bool {
 		return r == '_' || r == '-' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
@@ -157,7 +157,7 @@ func Quoted(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, `'`, `\'`).Replace(s) + `"`
 }
 
-// TextDrift tells how a text that is held differs from one that is wanted, a line a difference.
+// TextDrift returns how two texts differ, one line for each difference.
 func TextDrift(want, have string) Drift {
 	if want == have {
 		return nil

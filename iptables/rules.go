@@ -7,9 +7,9 @@ import (
 	"slices"
 )
 
-// Priorities put our chains a little before those of others at the customary -100, -150 and -300: the first nat chain that
-// binds a connection wins, and the first zone counts. The chain that diverts inbound packets comes a little behind: Istio's
-// rules at -150 save the mark of a packet to its connection, and must not see ours on a connection from outside.
+// Priorities put our chains slightly before those of others at the customary -100, -150 and -300: the first nat chain that binds a
+// connection wins, and the first zone counts. The chain that diverts inbound packets comes slightly after -150: Istio's rules there
+// save a packet's mark to its connection, and must not see our mark on a connection from outside.
 const (
 	natPriority    = -105
 	manglePriority = -155
@@ -37,18 +37,18 @@ const (
 	commentExcluded = "excluded interfaces"
 )
 
-// Addresses with a meaning of their own in Istio's data path: the source that the proxy binds when it hands inbound
-// traffic to the application, and the one IPv6 loopback address.
+// passthrough returns the source addresses that Istio's proxy binds when it hands inbound traffic to the application, one of each
+// family.
 func passthrough() []netip.Prefix {
 	return []netip.Prefix{netip.MustParsePrefix("127.0.0.6/32"), netip.MustParsePrefix("::6/128")}
 }
 
-// loopbacks are the addresses that only the pod itself can reach, one range for each family.
+// loopbacks returns the addresses that only the pod itself can reach, one range for each family.
 func (s Spec) loopbacks() []netip.Prefix {
 	return []netip.Prefix{s.LoopbackCIDR.Masked(), netip.MustParsePrefix("::1/128")}
 }
 
-// owners are the ways to be the proxy: by its user, by its group, or by either.
+// owners returns the conditions by which the proxy's packets are recognised: its user, its group, or either.
 func (s Spec) owners() (out []Cond) {
 	if s.ProxyUID != 0 {
 		out = append(out, num(OwnerUID, s.ProxyUID))
@@ -64,8 +64,8 @@ func (s Spec) capturesInbound() bool {
 	return s.IncludeInboundPorts.All || len(s.IncludeInboundPorts.List) > 0
 }
 
-// Rules computes what a pod's namespace must hold for spec. Both families are there (unless IPv6 is to stay direct), whatever
-// addresses the pod has now: it may get one later. The order of the rules is the order of decisions of Istio's own rule set.
+// Rules returns what a pod's namespace must hold for spec. It has rules for both families (unless IPv6 stays direct), whatever
+// addresses the pod has now: it may get others later. The order of the rules is that of Istio's own rule set.
 func Rules(spec Spec) (Ruleset, error) {
 	if err := spec.Validate(); err != nil {
 		return Ruleset{}, fmt.Errorf("compute rules: %w", err)
@@ -85,18 +85,18 @@ func Rules(spec Spec) (Ruleset, error) {
 	return out, nil
 }
 
-// LoopbackAddrs are all the addresses that any Ruleset may add to lo.
+// LoopbackAddrs returns all addresses that any Ruleset may add to lo.
 func LoopbackAddrs() []netip.Prefix { return passthrough()[1:] }
 
-// PolicyRoutes are all the routes that any Ruleset may add.
+// PolicyRoutes returns all policy routes that any Ruleset may add.
 func PolicyRoutes() []PolicyRoute { return []PolicyRoute{{Mark: markDiverted, Table: routeTable}} }
 
-// ChainNames are the names of all the chains that any Ruleset may have, in the order that it has them.
+// ChainNames returns the names of all chains that any Ruleset may have, in the order of Rules.
 func ChainNames() []string {
 	return []string{chainOutbound, chainInbound, chainMark, chainDivert, chainDNSOut, chainDNSIn}
 }
 
-// Ordered gives a Ruleset that was read back its chains in the order of Rules; what is not ours comes last.
+// Ordered sorts the chains of a Ruleset that was read back in the order of Rules. Chains that are not ours come last.
 func Ordered(r Ruleset) Ruleset {
 	rank := func(c Chain) int {
 		if i := slices.Index(ChainNames(), c.Name); i >= 0 {
@@ -108,7 +108,7 @@ func Ordered(r Ruleset) Ruleset {
 	return r
 }
 
-// builder gathers chains, and the sets that their rules mention.
+// builder collects chains, and the sets that their rules use.
 type builder struct {
 	spec   Spec
 	sets   []Set
@@ -122,27 +122,27 @@ func (b *builder) chain(name string, kind ChainType, hook Hook, priority int32, 
 	}
 }
 
-// rules are a chain in the making.
+// rules is a chain that is being built.
 type rules []Rule
 
 func (r *rules) add(comment string, action Action, conds ...Cond) {
 	*r = append(*r, Rule{Conds: conds, Action: action, Comment: comment})
 }
 
-// excludeInterfaces leaves what comes in, or goes out, by them alone.
+// excludeInterfaces adds a rule for each interface that leaves its packets alone.
 func (r *rules) excludeInterfaces(iface func(string) Cond, names []string) {
 	for _, name := range names {
 		r.add(commentExcluded, leave(), iface(name))
 	}
 }
 
-// openConnections leaves connections alone that are older than the rules: connection tracking, which begins with the rules, takes
-// the first packet that it sees of them for a new connection (nf_conntrack_tcp_loose), and a redirect would cut them.
+// openConnections adds a rule that leaves connections alone that are older than the rules. Connection tracking starts with the rules: it
+// takes the first packet that it sees of such a connection for a new one (nf_conntrack_tcp_loose), and a redirect would break it.
 func (r *rules) openConnections() {
 	r.add("connections that are older than the rules", leave(), tcp(), not(opening()))
 }
 
-// portSet declares a set and gives its name, or "" where there is nothing to put into it.
+// portSet declares a set and returns its name, or "" if there are no ports.
 func (b *builder) portSet(name string, ports []uint16) string {
 	if len(ports) == 0 {
 		return ""
@@ -151,7 +151,7 @@ func (b *builder) portSet(name string, ports []uint16) string {
 	return name
 }
 
-// prefixSets declares a set for each family that has prefixes.
+// prefixSets declares and returns a set for each family that has prefixes.
 func (b *builder) prefixSets(name4, name6 string, prefixes []netip.Prefix) []Set {
 	var out []Set
 	v4, v6 := splitFamilies(prefixes)

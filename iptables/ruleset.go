@@ -2,27 +2,27 @@ package iptables
 
 import "net/netip"
 
-// TableName is the name of the one nftables table that we own in a namespace, and the prefix of all that we name there.
+// TableName is the name of our one nftables table in a namespace, and the prefix of our other names there.
 const TableName = "pod-network-controller"
 
-// Ruleset is all that we own in one network namespace. Every backend renders the same Ruleset, so backends cannot drift apart.
+// Ruleset is everything that we own in one network namespace. All backends render the same Ruleset, so they cannot differ.
 type Ruleset struct {
 	Sets   []Set
 	Chains []Chain
-	// Loopback are addresses to be added to the lo interface, where the namespace has IPv6 at all.
+	// Loopback are addresses to be added to lo, if the namespace has IPv6.
 	Loopback []netip.Prefix
-	// Routing delivers packets that carry a mark to the namespace itself.
+	// Routing delivers packets with a mark to the namespace itself.
 	Routing []PolicyRoute
 }
 
-// PolicyRoute sends packets with a mark through a table of their own, whose only route delivers everything locally. It
+// PolicyRoute sends packets with a mark through a routing table of their own, whose only route delivers everything locally. It
 // exists once for each family.
 type PolicyRoute struct {
 	Mark  uint32
 	Table int
 }
 
-// Set is a named set of ports, or of prefixes of one family: canonical, that is sorted, without duplicates and overlaps.
+// Set is a named set of ports, or of prefixes of one family. It is canonical: sorted, without duplicates and overlaps.
 type Set struct {
 	Name     string
 	Kind     SetKind
@@ -40,8 +40,8 @@ const (
 	IPv6Set
 )
 
-// Chain is an ordered list of rules behind a hook of the kernel. The first rule that decides ends it; no rule that decides
-// leaves the packet as it is.
+// Chain is an ordered list of rules at a hook of the kernel. The first rule that decides ends it. If no rule decides, the packet
+// stays as it is.
 type Chain struct {
 	Name     string
 	Type     ChainType
@@ -56,7 +56,7 @@ type ChainType string
 // Hook is the kernel's hook that a chain is attached to.
 type Hook string
 
-// The chain types and hooks in use. A chain of type route has the kernel look up the route anew when a mark has changed.
+// The chain types and hooks in use. A chain of type route makes the kernel route a packet again when a rule has changed its mark.
 const (
 	NAT        ChainType = "nat"
 	Filter     ChainType = "filter"
@@ -65,8 +65,8 @@ const (
 	Prerouting Hook      = "prerouting"
 )
 
-// Rule applies Action to packets that meet all of Conds. Counter is what the kernel has counted; it is no part of the
-// rule's identity.
+// Rule applies Action to packets that meet all of Conds. Counter is what the kernel has counted; rules are compared without
+// it.
 type Rule struct {
 	Conds   []Cond
 	Action  Action
@@ -74,7 +74,7 @@ type Rule struct {
 	Counter Counter
 }
 
-// Counter counts the packets and bytes that a rule has matched. In a nat chain that is one packet a connection.
+// Counter is the number of packets and bytes that a rule has matched; in a nat chain, of the first packet of each connection.
 type Counter struct{ Packets, Bytes uint64 }
 
 // Cond compares one field of a packet with one value, or with a named set where Set is not empty.
@@ -90,7 +90,7 @@ type Cond struct {
 // Field is a property of a packet that a Cond compares.
 type Field uint8
 
-// The fields, and what of Cond holds their value.
+// The fields, and the member of Cond that holds their value.
 const (
 	Family    Field = iota + 1 // Num: IPv4 or IPv6
 	Protocol                   // Num: TCP or UDP
@@ -104,10 +104,10 @@ const (
 	OwnerGID                   // Num
 	Mark                       // Num: the packet's mark
 	ConnMark                   // Num: the connection's mark
-	State                      // Num: one or more of the states below, of which one must hold
-	SrcType                    // Num: what kind of address the source is in the namespace
-	TCPFlags                   // Num: what FIN, SYN, RST and ACK together must be; a Protocol condition precedes it
-	Direction                  // Num: whether the packet answers its connection's first one
+	State                      // Num: one or more of the states below, one of which must hold
+	SrcType                    // Num: the type of the source address in the namespace
+	TCPFlags                   // Num: what FIN, SYN, RST and ACK must be together; a Protocol condition precedes it
+	Direction                  // Num: whether the packet is in the direction of replies
 )
 
 // Values of Family (the kernel's NFPROTO numbers), of Protocol (IANA's), of State (the kernel's bits), of SrcType (rtnetlink's
@@ -125,7 +125,7 @@ const (
 
 	Local = 2
 
-	// OpeningFlags are those of a packet that opens a connection, among those of OpeningMask.
+	// OpeningFlags are the flags of a packet that opens a connection, of those in OpeningMask.
 	OpeningFlags = 0x02
 	OpeningMask  = 0x17
 
@@ -148,14 +148,14 @@ const (
 	Return Verb = iota + 1
 	// Redirect sends the connection to a local port.
 	Redirect
-	// Drop lets the packet vanish.
+	// Drop drops the packet.
 	Drop
-	// SetMark marks the packet and goes on.
+	// SetMark marks the packet; the next rule follows.
 	SetMark
-	// Divert marks the packet. No later rule of the same table of iptables sees it: one of others could save the mark.
+	// Divert marks the packet. In iptables no later rule of the same table sees it: a rule of others could save the mark.
 	Divert
-	// TProxy gives the packet to the socket that listens on a local port, and marks it. Without such a socket nothing happens
-	// in nftables, while iptables drops the packet; a Drop behind it makes them equal.
+	// TProxy gives the packet to the socket that listens on a local port, and marks it. Without such a socket, nftables goes on to the
+	// next rule while iptables drops the packet. A Drop behind it makes them equal.
 	TProxy
 	// SaveMark copies the packet's mark to its connection.
 	SaveMark

@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// canonicalPorts gives ports sorted and once each.
+// canonicalPorts returns ports sorted and without duplicates.
 func canonicalPorts(ports []uint16) []uint16 {
 	out := slices.Clone(ports)
 	slices.Sort(out)
 	return slices.Compact(out)
 }
 
-// canonicalPrefixes gives prefixes of one family masked, sorted, and without those that another one contains: the kernel
-// refuses intervals that overlap.
+// canonicalPrefixes returns prefixes of one family masked, sorted, and without those that another one contains: the kernel
+// refuses overlapping intervals.
 func canonicalPrefixes(prefixes []netip.Prefix) []netip.Prefix {
 	in := make([]netip.Prefix, len(prefixes))
 	for i, p := range prefixes {
@@ -26,7 +26,7 @@ func canonicalPrefixes(prefixes []netip.Prefix) []netip.Prefix {
 	})
 	var out []netip.Prefix
 	for _, p := range in {
-		// A prefix sorts behind the wider one that contains it, and nothing outside that one can stand between them.
+		// A prefix sorts behind the wider one that contains it; between them are only prefixes inside the wider one.
 		if len(out) == 0 || !out[len(out)-1].Contains(p.Addr()) {
 			out = append(out, p)
 		}

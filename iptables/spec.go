@@ -22,10 +22,10 @@ const (
 	ModeTProxy Mode = "TPROXY"
 )
 
-// DNSMode says which name lookups go to the proxy's resolver.
+// DNSMode says which DNS lookups go to the proxy's resolver.
 type DNSMode string
 
-// The DNS modes: none, all of port 53, or only those to the resolvers of the pod's resolv.conf.
+// The DNS modes: none, all of port 53, or only those to the resolvers in the pod's resolv.conf.
 const (
 	DNSOff        DNSMode = ""
 	DNSAll        DNSMode = "all"
@@ -44,14 +44,14 @@ type CIDRs struct {
 	List []netip.Prefix `json:"list,omitempty"`
 }
 
-// Groups is a choice of the groups whose outbound traffic is redirected: all but some, or only those of a list.
+// Groups is a choice of groups whose outbound traffic is redirected: all except some, or only those of a list.
 type Groups struct {
 	All     bool     `json:"all,omitempty"`
 	List    []uint32 `json:"list,omitempty"`
 	Exclude []uint32 `json:"exclude,omitempty"`
 }
 
-// Spec says what traffic of one pod goes where. Its zero value is not valid; Validate tells.
+// Spec says what traffic of one pod goes where. Its zero value is not valid; see Validate.
 type Spec struct {
 	Mode Mode `json:"mode"`
 	// OutboundPort, InboundPort and TunnelPort are the proxy's listen ports. The tunnel port (HBONE) is not redirected,
@@ -59,8 +59,8 @@ type Spec struct {
 	OutboundPort uint16 `json:"outboundPort"`
 	InboundPort  uint16 `json:"inboundPort"`
 	TunnelPort   uint16 `json:"tunnelPort"`
-	// ProxyUID and ProxyGID own the proxy's sockets, as seen inside the pod. Either is enough to be the proxy; 0 is an id that
-	// the application has too, or that is not known.
+	// ProxyUID and ProxyGID own the proxy's sockets, as seen inside the pod. A packet of either is the proxy's. 0 means that the id is
+	// not known, or that the application has it too.
 	ProxyUID uint32 `json:"proxyUID"`
 	ProxyGID uint32 `json:"proxyGID"`
 
@@ -78,20 +78,20 @@ type Spec struct {
 	OwnerGroups Groups `json:"ownerGroups"`
 	// LoopbackCIDR are the IPv4 addresses that count as the pod's own loopback; for IPv6 it is always ::1.
 	LoopbackCIDR netip.Prefix `json:"loopbackCIDR"`
-	// ExcludeInterfaces are left alone. What comes in by RerouteInterfaces, from virtual machines behind the pod, is outbound
+	// ExcludeInterfaces are left alone. What comes in on RerouteInterfaces, from virtual machines behind the pod, is treated as outbound
 	// traffic.
 	ExcludeInterfaces []string `json:"excludeInterfaces,omitempty"`
 	RerouteInterfaces []string `json:"rerouteInterfaces,omitempty"`
-	// DNS says which lookups go to the proxy's resolver; Resolvers are those of DNSResolvConf.
+	// DNS says which lookups go to the proxy's resolver; Resolvers are used with DNSResolvConf.
 	DNS       DNSMode      `json:"dns,omitempty"`
 	Resolvers []netip.Addr `json:"resolvers,omitempty"`
-	// DropInvalid drops inbound TCP packets that connection tracking can make nothing of.
+	// DropInvalid drops inbound TCP packets that connection tracking finds invalid.
 	DropInvalid bool `json:"dropInvalid,omitempty"`
 	// DirectIPv6 leaves all IPv6 traffic alone.
 	DirectIPv6 bool `json:"directIPv6,omitempty"`
 }
 
-// DefaultSpec is what a pod gets that says nothing about its traffic: Istio's defaults.
+// DefaultSpec returns Istio's defaults, for a pod without settings of its own.
 func DefaultSpec() Spec {
 	return Spec{
 		Mode: ModeRedirect, OutboundPort: 15001, InboundPort: 15006, TunnelPort: 15008, ProxyUID: 1337, ProxyGID: 1337,
@@ -101,21 +101,21 @@ func DefaultSpec() Spec {
 	}
 }
 
-// Hash names the Spec in 16 hexadecimal digits; equal Specs have equal hashes.
+// Hash returns 16 hexadecimal digits; equal Specs have equal hashes.
 func (s Spec) Hash() string {
 	b, err := json.Marshal(s)
 	if err != nil {
-		// Every field type of Spec marshals; an error would be a broken build, and the text still tells Specs apart.
+		// All field types of Spec can be marshalled. Should that ever fail, this text still differs between Specs.
 		b = fmt.Append(nil, s)
 	}
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:8])
 }
 
-// maxGroups is how many groups one rule can name, in the backend that can least.
+// maxGroups is how many groups one rule can name in iptables, which allows fewer than nftables.
 const maxGroups = 64
 
-// Validate names every fault of the Spec at once.
+// Validate returns an error that names every fault of the Spec.
 func (s Spec) Validate() error {
 	var errs []error
 	fault := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -148,7 +148,7 @@ func (s Spec) Validate() error {
 	case s.DNS != DNSOff && s.DNS != DNSAll && s.DNS != DNSResolvConf:
 		fault("DNS capture %q is not known: want all or resolv.conf", s.DNS)
 	case s.DNS == DNSResolvConf && len(s.Resolvers) == 0:
-		// Rules for no resolver at all would catch nothing, or everything: neither was asked for.
+		// Rules without any resolver would capture nothing, or everything; neither is what was asked for.
 		fault("DNS capture of resolv.conf wants the pod's resolvers, and none are known: name them in the pod's dnsConfig, or by the agent's --cluster-dns")
 	}
 	return errors.Join(errs...)

@@ -1,21 +1,21 @@
 package iptables
 
-// Marks of packets are Istio's numbers, since its proxy marks with the first. The routing table of the first is our own and
-// nobody else's: Istio's is 133, and a rule or a route there may be Istio's.
+// The first mark is Istio's number, because its proxy sets it itself. The routing table is ours alone: Istio's is 133, and a rule or
+// route there may be Istio's.
 const (
-	markDiverted = 1337 // delivered to the proxy; also what the proxy sends with a client's address as its source
+	markDiverted = 1337 // delivered to the proxy; the proxy also sets it on what it sends with a client's address as source
 	markSelf     = 1338 // the proxy reaching its own pod
 	routeTable   = 15006
 )
 
-// commentInName is of the rules for what the proxy sends to the application with a client's address as its source.
+// commentInName is the comment of the rules for what the proxy sends to the application with a client's address as its source.
 const commentInName = "the proxy's connections in a client's name"
 
-// divertsInbound reports whether inbound traffic reaches the proxy with its addresses unchanged.
+// divertsInbound reports whether inbound traffic reaches the proxy with its addresses unchanged (TPROXY).
 func (s Spec) divertsInbound() bool { return s.Mode == ModeTProxy && s.capturesInbound() }
 
-// divert decides on what reaches the pod before any address is rewritten: it drops what is invalid, and in TPROXY mode it
-// gives packets to the proxy's socket unchanged.
+// divert adds the rules for packets that reach the pod, before any address is rewritten: they drop invalid packets, and in TPROXY mode
+// give packets to the proxy's socket unchanged.
 func (b *builder) divert() {
 	s, in := b.spec, &rules{}
 	if s.DropInvalid || s.divertsInbound() {
@@ -36,14 +36,14 @@ func (b *builder) divert() {
 
 func (b *builder) divertInbound(r *rules) {
 	s := b.spec
-	// What the proxy itself has marked comes by lo. A mark from elsewhere is that of another rule set, which sees packets first
-	// while one backend takes over from another: remembered, it would send the answers to a client back into the pod.
+	// The proxy's own mark comes in on lo. A packet from elsewhere may carry the mark of another rule set that sees it first, while one
+	// backend takes over from another. Saved to the connection, that mark would send the answers to a client back into the pod.
 	r.add(commentInName, Action{Verb: SaveMark}, iif("lo"), tcp(), marked(markDiverted))
 	for _, p := range passthrough() {
 		r.add("the proxy handing inbound traffic to the application", leave(), iif("lo"), family(p), addr(SrcAddr, p), tcp())
 	}
 	r.add("the application reaching itself stays direct", leave(), iif("lo"), tcp(), not(marked(markSelf)))
-	// Forwarded answers to virtual machines among them, which must not be delivered here.
+	// Among them are forwarded answers to virtual machines, which must not be delivered here.
 	r.add("answers are not inbound", leave(), tcp(), num(Direction, Reply))
 	captured := []Cond{tcp()}
 	if s.IncludeInboundPorts.All {
@@ -63,13 +63,13 @@ func (b *builder) divertInbound(r *rules) {
 	}
 }
 
-// markOutbound marks what must be routed back into the pod: the proxy's connections to it, and the application's answers
-// to connections that the proxy made in a client's name.
+// markOutbound marks what must be routed back into the pod: the proxy's connections to it, and the application's answers to
+// connections that the proxy made with a client's address.
 func (b *builder) markOutbound() {
 	s, r := b.spec, &rules{}
 	r.excludeInterfaces(oif, s.ExcludeInterfaces)
 	r.add("diverted already", leave(), oif("lo"), tcp(), marked(markDiverted))
-	// Envoy marks these itself; others (HAProxy's usesrc, nginx's proxy_bind) cannot, and would meet themselves again.
+	// Envoy marks these itself. Others (HAProxy's usesrc, nginx's proxy_bind) cannot, and their connections would come back to them.
 	for _, owner := range s.owners() {
 		r.add(commentInName, Action{Verb: Divert, Num: markDiverted}, oif("lo"), tcp(), not(num(SrcType, Local)), owner)
 	}

@@ -2,19 +2,18 @@ package iptables
 
 import "net/netip"
 
-// validationPort is one of the range that Istio keeps for itself, and of which it makes no use.
+// validationPort is a port of the range that Istio reserves, which Istio does not use.
 const validationPort = 15005
 
-// IstioValidationPort is where Istio's init container istio-validation looks for the rules: as the proxy's user, over lo, at
-// the address that the proxy hands inbound traffic from.
+// IstioValidationPort is where Istio's init container istio-validation tests the rules: as the proxy's user, over lo, at the
+// addresses of passthrough.
 const IstioValidationPort = 15002
 
-// Validation are the destinations, one of each family, that lead from the pod's loopback address to the proxy's inbound port
-// whatever the Spec includes or excludes: a pod proves by a connection to each that its rules are there. The addresses are
-// those that the proxy hands inbound traffic from, so they are the pod's own, or nobody's, and no connection to them leaves
-// the pod.
+// Validation returns two destinations, one of each family. A connection to them from the pod's loopback address reaches the proxy's
+// inbound port whatever the Spec includes or excludes: so a pod can prove that its rules are there. The addresses are those of
+// passthrough: they are the pod's own or nobody's, so no such connection leaves the pod.
 //
-// The proxy itself is refused there: handing such a connection on to its destination it would dial itself for ever.
+// The proxy's own connections there are refused: it would hand them on to their destination, which is itself, for ever.
 func Validation() []netip.AddrPort {
 	var out []netip.AddrPort
 	for _, p := range passthrough() {
@@ -23,7 +22,7 @@ func Validation() []netip.AddrPort {
 	return out
 }
 
-// validationSources are the addresses that the proof comes from, in the order of Validation.
+// validationSources returns the source addresses of the proof, in the order of Validation.
 func validationSources() []netip.Prefix {
 	return []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32"), netip.MustParsePrefix("::1/128")}
 }
@@ -39,7 +38,7 @@ func (b *builder) validation(r *rules) {
 	}
 }
 
-// istioValidation redirects Istio's validation where the loopback range would leave it alone.
+// istioValidation redirects Istio's validation if the loopback range would exempt it.
 func (b *builder) istioValidation(r *rules) {
 	for _, p := range passthrough() {
 		for _, owner := range b.spec.owners() {

@@ -1,6 +1,6 @@
 package iptables
 
-// View is a Ruleset for machines to read: what NftText says, in fields. Field names are stable.
+// View is a Ruleset for machines to read: the content of NftText in fields. Field names are stable.
 type View struct {
 	Table    string      `json:"table"`
 	Loopback []string    `json:"loopback,omitempty"`
@@ -24,7 +24,7 @@ type ChainView struct {
 	Rules    []RuleView `json:"rules"`
 }
 
-// RuleView is a rule in nft's language with what it has counted.
+// RuleView is a rule in nft's language with its counters.
 type RuleView struct {
 	Rule    string `json:"rule"`
 	Comment string `json:"comment"`
@@ -32,7 +32,7 @@ type RuleView struct {
 	Bytes   uint64 `json:"bytes"`
 }
 
-// View gives the Ruleset for machines to read.
+// View returns the Ruleset for machines to read.
 func (r Ruleset) View() View {
 	v := View{Table: TableName, Sets: []SetView{}, Chains: []ChainView{}}
 	for _, p := range r.Loopback {

@@ -1,7 +1,7 @@
 package iptables
 
-// Zones of connection tracking keep two conversations apart that may have the same addresses and ports: the proxy's with
-// the real resolver, and the application's with the proxy's (istio/istio#33469).
+// Zones of connection tracking separate two exchanges that may have the same addresses and ports: the proxy's with the real
+// resolver, and the application's with the proxy (istio/istio#33469).
 const (
 	zoneUpstream = 1
 	zoneLocal    = 2
@@ -12,7 +12,7 @@ func (b *builder) zones() {
 	if s.DNS == DNSOff {
 		return
 	}
-	// One list of conditions for each resolver, or an empty one for all.
+	// One list of conditions for each resolver, or one empty list for all.
 	resolvers := func(f Field) [][]Cond {
 		if s.DNS == DNSAll {
 			return [][]Cond{{}}

@@ -1,5 +1,5 @@
-// Command istio-pod-network-cni is the chained CNI plugin: it tells the node's agent about each new sandbox and waits until
-// its rules are in. It knows no rules, no Kubernetes and no credential.
+// Command istio-pod-network-cni is the chained CNI plugin: it reports each new sandbox to the node's agent and waits until its rules
+// are there. It has no rules, Kubernetes client or credentials of its own.
 package main
 
 import (

@@ -1,6 +1,6 @@
-// Command istio-pod-network-probe asks the agent in its own pod, at its socket file, whether it is well: what the kubelet
-// runs every few seconds has to be cheaper than to start the agent's own program. Exit status: 0 when the answer is 200, 1
-// otherwise, with what the agent, or the kernel, has to say.
+// Command istio-pod-network-probe asks the agent in its own pod, over a socket file, for its health. The kubelet runs it every few
+// seconds, so it must be cheaper to start than the agent's own program. Exit status: 0 if the answer is 200, otherwise 1, with the
+// agent's or the kernel's error.
 package main
 
 import (
@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// maxAnswer bounds what is read: an answer is a few lines.
+// maxAnswer bounds an answer, which is a few lines.
 const maxAnswer = 16 << 10
 
 func main() { os.Exit(run(os.Args[1:], os.Stderr)) }
@@ -29,7 +29,7 @@ func run(args []string, errOut io.Writer) int {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
 	case err != nil:
-		return 1 // the flags have complained
+		return 1 // flag has printed the error
 	case *socket == "":
 		err = errors.New("-socket: required")
 	case fs.NArg() != 1 || !strings.HasPrefix(fs.Arg(0), "/") || strings.ContainsAny(fs.Arg(0), " \r\n"):
@@ -46,8 +46,8 @@ func run(args []string, errOut io.Writer) int {
 	return 0
 }
 
-// probe speaks HTTP 1.0, by which the other side hangs up behind its answer. It is the whole of it that a probe needs, and
-// keeps net/http out of a program that starts so often.
+// probe speaks HTTP 1.0, in which the server closes the connection after its answer. A probe needs no more, and without net/http the
+// program starts faster.
 func probe(socket, path string, timeout time.Duration) error {
 	deadline := time.Now().Add(timeout)
 	conn, err := (&net.Dialer{Deadline: deadline}).Dial("unix", socket)
@@ -68,7 +68,7 @@ func probe(socket, path string, timeout time.Duration) error {
 	return judge(path, string(answer))
 }
 
-// judge is nil for an answer of status 200.
+// judge returns nil for an answer with status 200.
 func judge(path, answer string) error {
 	head, body, whole := strings.Cut(answer, "\r\n\r\n")
 	status, _, _ := strings.Cut(head, "\r\n")

@@ -1,6 +1,6 @@
-// Command istio-pod-network-wait waits, inside a pod and without any privilege, until a connection of its own proves that
-// the pod's redirection rules are in force. It is a program of its own, since the agent's takes four times the memory only
-// to start. Exit status: 0 in force, 95 rules missing, 1 anything else, with a line that says why.
+// Command istio-pod-network-wait waits inside a pod, without privileges, until a connection of its own proves that the pod's
+// redirection rules are in force. It is a separate program because the agent's needs four times the memory just to start. Exit status:
+// 0 in force, 95 rules missing, 1 anything else; a line says why.
 package main
 
 import (
@@ -17,7 +17,7 @@ import (
 	"istio-pod-network-controller/internal/redirection"
 )
 
-// Exit codes beside 0. The second is apart from all that shells and runtimes give a meaning of their own.
+// Exit codes other than 0. The second is one that shells and runtimes do not use themselves.
 const (
 	exitError   = 1
 	exitMissing = 95
@@ -36,7 +36,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 		return 0
 	}
 	if err != nil {
-		return exitError // the flags have complained
+		return exitError // flag has printed the error
 	}
 	switch err := redirection.Run(ctx, o, out); {
 	case err == nil:
@@ -57,7 +57,7 @@ func parse(args []string, errOut io.Writer) (redirection.Options, error) {
 	port := fs.Uint("port", uint(o.Port), "the proxy's port for inbound traffic, where the rules lead to")
 	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "how long to wait for the rules")
 	fs.BoolVar(&o.Once, "once", o.Once, "try once, for probes")
-	// Nothing is what the downward API makes of an annotation that is not there: then what was said before stays.
+	// The downward API turns an absent annotation into an empty value; then the earlier value stays.
 	last := func(to *string) func(string) error {
 		return func(value string) error {
 			*to = cmp.Or(value, *to)
@@ -82,6 +82,6 @@ func parse(args []string, errOut io.Writer) (redirection.Options, error) {
 		_, _ = fmt.Fprintln(errOut, "error:", fault)
 		return o, errors.New(fault)
 	}
-	o.Port = uint16(*port) //nolint:gosec // within bounds
+	o.Port = uint16(*port) //nolint:gosec // checked above
 	return o, nil
 }

@@ -19,7 +19,7 @@ const (
 	BackendIptables = "iptables"
 )
 
-// OpenBackend makes the backend that --backend names, having made sure that this node takes rules by it.
+// OpenBackend returns the backend that --backend names. It fails if the node does not accept that backend's rules.
 func OpenBackend(ctx context.Context, name string) (Exclusive, error) {
 	choice, err := newBackendChoice()
 	if err != nil {
@@ -29,7 +29,7 @@ func OpenBackend(ctx context.Context, name string) (Exclusive, error) {
 	return b, err
 }
 
-// AllBackends finds whichever backend has rules in a namespace; none has to be able to write any.
+// AllBackends returns a backend that finds and removes the rules of every backend. It does not check that any can write.
 func AllBackends(ctx context.Context) (Exclusive, error) {
 	choice, err := newBackendChoice()
 	if err != nil {
@@ -38,7 +38,7 @@ func AllBackends(ctx context.Context) (Exclusive, error) {
 	return choice.nftables(ctx), nil
 }
 
-// ValidateBackend refuses what --backend does not know.
+// ValidateBackend returns an error for an unknown value of --backend.
 func ValidateBackend(backend string) error {
 	switch backend {
 	case BackendAuto, BackendNftables, BackendIptables:
@@ -47,8 +47,8 @@ func ValidateBackend(backend string) error {
 	return fmt.Errorf("--backend: value %q: want auto, nftables or iptables", backend)
 }
 
-// backendChoice makes backends. Observe is told of every process that one starts, panicked of every panic in one; both may be
-// nil. Probe reports whether the kernel takes rules by nftables.
+// backendChoice makes backends. observe is called after each process that a backend has run, panicked after each panic in a backend;
+// both may be nil. probe returns an error if the kernel does not accept rules by nftables.
 type backendChoice struct {
 	guard    netns.Guard
 	observe  func(program string, took time.Duration)
@@ -67,8 +67,8 @@ func newBackendChoice() (backendChoice, error) {
 	return backendChoice{guard: guard, probe: nftables.New(guard).Probe}, err
 }
 
-// choose makes the backend that --backend names, having made sure that this node takes the rules of an ordinary pod by it,
-// and says why it is this one.
+// choose returns the backend that --backend names, and why it was chosen. It makes sure that the node accepts the rules of an ordinary
+// pod by that backend.
 func (c backendChoice) choose(ctx context.Context, name string) (Exclusive, string, error) {
 	sample, err := iptables.Rules(iptables.DefaultSpec())
 	if err != nil {
@@ -91,7 +91,7 @@ func (c backendChoice) choose(ctx context.Context, name string) (Exclusive, stri
 	return e, fmt.Sprintf("%s; %s", errNftables, reason), nil
 }
 
-// nftables is that backend, without a probe.
+// nftables returns the nftables backend without a probe.
 func (c backendChoice) nftables(ctx context.Context) Exclusive {
 	return c.exclusive(nftBackend{nftables.New(c.guard)}, c.xtables(ctx, xtables.NFT), c.xtables(ctx, xtables.Legacy))
 }
@@ -112,19 +112,19 @@ func (c backendChoice) xtables(ctx context.Context, flavour xtables.Flavour) bac
 	return xtBackend{xtables.New(ctx, xtables.Config{Guard: c.guard, Flavour: flavour, Observe: c.observe})}
 }
 
-// nftBackend and xtBackend give both packages' backends one face.
+// nftBackend and xtBackend make the types of both packages a backend.
 type (
 	nftBackend struct{ *nftables.Backend }
 	xtBackend  struct{ *xtables.Backend }
 )
 
-// List gives what the namespace holds.
+// List returns the rules that the namespace holds.
 func (b nftBackend) List(ctx context.Context, netns string) (Listing, bool, error) {
 	have, ok, err := b.Read(ctx, netns)
 	return nftListing{have}, ok, err
 }
 
-// List gives what the namespace holds.
+// List returns the rules that the namespace holds.
 func (b xtBackend) List(ctx context.Context, netns string) (Listing, bool, error) {
 	have, ok, err := b.Read(ctx, netns)
 	return xtListing{have}, ok, err
@@ -135,11 +135,11 @@ type (
 	xtListing  struct{ xtables.Listing }
 )
 
-// Language is iptables-restore's.
+// Language returns LanguageIptables.
 func (xtListing) Language() string { return LanguageIptables }
 
-// Language is nft's.
+// Language returns LanguageNft.
 func (nftListing) Language() string { return LanguageNft }
 
-// Text is what nft list would show.
+// Text returns the rules as nft list would print them.
 func (l nftListing) Text() string { return l.NftText(iptables.TextOptions{Counters: true}) }

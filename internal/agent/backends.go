@@ -11,22 +11,22 @@ import (
 	"istio-pod-network-controller/iptables/foreign"
 )
 
-// backend is what a package that programs a kernel offers, for the network namespace at a path.
+// backend puts rules into the network namespace at a path.
 type backend interface {
 	writer
 	inspector
 	Name() string
 }
 
-// writer changes what a namespace holds.
+// writer changes the rules of a namespace.
 type writer interface {
 	Apply(ctx context.Context, path string, want iptables.Ruleset) (changed bool, err error)
 	Remove(ctx context.Context, path string) (removed bool, err error)
-	// Yield takes the rules away and leaves what the backend that has taken over needs, too.
+	// Yield removes this backend's rules, and leaves what the chosen backend also needs.
 	Yield(ctx context.Context, path string) (removed bool, err error)
 }
 
-// inspector tells what a namespace holds.
+// inspector reads the rules of a namespace.
 type inspector interface {
 	Present(ctx context.Context, path string) (bool, error)
 	Verify(ctx context.Context, path string, want iptables.Ruleset) (iptables.Drift, error)
@@ -39,35 +39,35 @@ const (
 	LanguageIptables = "iptables"
 )
 
-// Listing is what a namespace holds, with counters: in the language of its backend, and for machines.
+// Listing is the rules of a namespace, with counters, as text in the language of its backend and as a View for machines.
 type Listing interface {
 	Language() string
 	Text() string
 	View() iptables.View
 }
 
-// Exclusive programs namespaces with the chosen backend, and takes away what another one has left there once the rules of
-// the chosen one are in force: a node can change its backend under pods that run. Each call:
+// Exclusive programs namespaces with the chosen backend. Once the chosen backend's rules are in force, it removes those of other backends:
+// so a node can change its backend while pods run. Each call:
 //
-//   - opens the namespace, once, and refuses the host's and one of another identity than the place's;
-//   - has all backends work on what is open, wherever the path may lead meanwhile;
-//   - comes back soon after its deadline, however long the pod keeps the kernel busy;
-//   - before rules of ours come into a namespace that has had none, looks for those of other projects;
-//   - gives a panic as an error.
+//   - opens the namespace once, and refuses the host's and one whose identity is not the place's;
+//   - lets all backends work on the open namespace, wherever the path may lead meanwhile;
+//   - returns soon after its deadline, however long the pod keeps the kernel busy;
+//   - before the first write into a namespace without our rules, looks for rules of other projects;
+//   - returns a panic as an error.
 type Exclusive struct {
 	chosen     backend
 	others     []backend
 	guard      netns.Guard
 	visits     *netns.Visits
 	programmed *programmed
-	// panicked is told of panics. It may be nil.
+	// panicked is called after a panic. It may be nil.
 	panicked func(ctx context.Context, p *netns.PanicError)
 }
 
-// Name is the chosen backend's.
+// Name returns the chosen backend's name.
 func (e Exclusive) Name() string { return e.chosen.Name() }
 
-// Apply is the chosen backend's; only then the others yield.
+// Apply applies the rules with the chosen backend, and then removes those of other backends.
 func (e Exclusive) Apply(ctx context.Context, at podnet.Place, want iptables.Ruleset) (changed bool, err error) {
 	return in(ctx, e, at, func(ns *netns.NS) (bool, error) {
 		path := ns.Path()
@@ -88,8 +88,8 @@ func (e Exclusive) Apply(ctx context.Context, at podnet.Place, want iptables.Rul
 	})
 }
 
-// refuseForeign looks for rules of other projects, unless some of ours are there or have been: these were written after such a
-// look.
+// refuseForeign returns an error if rules of other projects are there. It does not look if our rules are there or have been: it looked
+// before they were written.
 func (e Exclusive) refuseForeign(ctx context.Context, ns *netns.NS, id podnet.Identity) error {
 	if e.programmed.has(id) {
 		return nil
@@ -118,7 +118,7 @@ func (e Exclusive) present(ctx context.Context, path string) (bool, error) {
 	return false, nil
 }
 
-// Remove takes away the rules of every backend, and what stands beside them.
+// Remove removes the rules of every backend, and the address and routes that belong to them.
 func (e Exclusive) Remove(ctx context.Context, at podnet.Place) (removed bool, err error) {
 	return in(ctx, e, at, func(ns *netns.NS) (bool, error) {
 		path := ns.Path()
@@ -147,7 +147,7 @@ func (e Exclusive) clear(ctx context.Context, path string) (removed bool, err er
 	return removed, nil
 }
 
-// Verify is the chosen backend's; rules of another one are drift.
+// Verify compares with the chosen backend's rules; rules of another backend count as drift.
 func (e Exclusive) Verify(ctx context.Context, at podnet.Place, want iptables.Ruleset) (iptables.Drift, error) {
 	return in(ctx, e, at, func(ns *netns.NS) (iptables.Drift, error) {
 		path := ns.Path()
@@ -163,7 +163,7 @@ func (e Exclusive) Verify(ctx context.Context, at podnet.Place, want iptables.Ru
 	})
 }
 
-// List gives what is there, of the chosen backend if there are several.
+// List returns the rules that are there, the chosen backend's first.
 func (e Exclusive) List(ctx context.Context, at podnet.Place) (have Listing, ok bool, err error) {
 	type result struct {
 		have Listing

@@ -13,28 +13,28 @@ import (
 )
 
 const (
-	// callInterval is the time between looks at the node's pods, which are in memory.
+	// callInterval is the time between looks at the node's pods, which are read from the cache.
 	callInterval = 5 * time.Second
-	// callSettle is how long after the plugin was chained, or the socket taken over, a pod may still come without a call: the runtime
-	// reads its configuration a moment later, and the kubelet reports a pod's network with a delay.
+	// callSettle is how long after the plugin was chained, or the socket was taken over, a pod may get its network without a call: the
+	// runtime reads its configuration a moment later, and the kubelet reports a pod's network with a delay.
 	callSettle = 30 * time.Second
 )
 
-// callWatch notices pods that get a network without a call of the chained plugin. It is a manager.Runnable.
+// callWatch notices pods that got a network although the chained plugin was not called. It is a manager.Runnable.
 type callWatch struct {
 	pods     client.Reader
 	calls    *cniinstall.Calls
 	excluded func(namespace string) bool
 	// serving reports whether the plugin is in the chain and its requests come to this agent.
 	serving func() bool
-	// tell is told of each new fault.
+	// tell is called with each new fault.
 	tell func(error)
 
 	since time.Time // since when it serves, zero while it does not
 	fault atomic.Pointer[string]
 }
 
-// Start looks until ctx ends.
+// Start looks at the pods until ctx ends.
 func (w *callWatch) Start(ctx context.Context) error {
 	tick := time.NewTicker(callInterval)
 	defer tick.Stop()
@@ -48,7 +48,7 @@ func (w *callWatch) Start(ctx context.Context) error {
 	}
 }
 
-// Check tells why nobody seems to call the plugin.
+// Check returns the fault if the plugin does not seem to be called.
 func (w *callWatch) Check() error {
 	if fault := w.fault.Load(); fault != nil {
 		return fmt.Errorf("CNI plugin not called: %s", *fault)
@@ -71,7 +71,7 @@ func (w *callWatch) look(ctx context.Context, now time.Time) {
 	}
 	var pods corev1.PodList
 	if err := w.pods.List(ctx, &pods, client.UnsafeDisableDeepCopy); err != nil {
-		return // the part "cache" of readiness tells
+		return // the readiness check "cache" reports it
 	}
 	err := w.calls.Judge(w.networked(pods.Items), settled, now)
 	if err == nil {
@@ -84,7 +84,7 @@ func (w *callWatch) look(ctx context.Context, now time.Time) {
 	}
 }
 
-// networked are the pods for which the runtime has to call the plugin, and has made the network.
+// networked returns the pods that have a network, and for which the runtime must have called the plugin.
 func (w *callWatch) networked(pods []corev1.Pod) []cniinstall.Pod {
 	var out []cniinstall.Pod
 	for i := range pods {
@@ -101,8 +101,8 @@ func (w *callWatch) networked(pods []corev1.Pod) []cniinstall.Pod {
 	return out
 }
 
-// begun is when the kubelet began with a pod. The condition says when it has told of the pod's network: before Kubernetes 1.37 that
-// is when the pod's images are there, minutes after the plugin was called.
+// begun returns when the kubelet began with a pod. The condition's time is when the kubelet reported the pod's network: before Kubernetes
+// 1.37 it does so once the images are pulled, maybe minutes after the plugin was called.
 func begun(pod *corev1.Pod, network corev1.PodCondition) time.Time {
 	if pod.Status.StartTime != nil {
 		return pod.Status.StartTime.Time

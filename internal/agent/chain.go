@@ -13,14 +13,14 @@ import (
 	"istio-pod-network-controller/runtime/cniinstall"
 )
 
-// Chain says where the CNI chain is, and how the plugin is to behave in it.
+// Chain says where the CNI configuration and binaries are, and how the plugin is configured.
 type Chain struct {
 	BinDir, ConfDir, Source string
 	Plugin                  cni.Conf
 }
 
-// Installer makes what puts the plugin into the chain, and keeps it there. It logs what happens; tell, which may be nil, is
-// told as well.
+// Installer returns an Installer, which puts the plugin into the chain and keeps it there. It logs each event, and passes it to tell,
+// which may be nil.
 func (c Chain) Installer(log logr.Logger, tell func(cniinstall.Event)) (*cniinstall.Installer, error) {
 	entry, err := json.Marshal(c.Plugin)
 	if err != nil {
@@ -57,7 +57,7 @@ func logCNI(log logr.Logger, e cniinstall.Event) {
 	}
 }
 
-// nodeEvents makes events on the node of what its administrator has to mend.
+// nodeEvents returns a function that makes an event on the node of each CNI fault that its administrator has to mend.
 func nodeEvents(recorder events.EventRecorder, name string) func(cniinstall.Event) {
 	node := nodeRef(name)
 	return func(e cniinstall.Event) {
@@ -68,7 +68,7 @@ func nodeEvents(recorder events.EventRecorder, name string) func(cniinstall.Even
 	}
 }
 
-// nodeRef names a node for its events. A kubelet's own name the node's name as its UID, too; that is what lists them with the node.
+// nodeRef refers to a node in events. The UID is the node's name, as in the kubelet's own events: so they are listed with the node.
 func nodeRef(name string) *corev1.Node {
 	return &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
 }

@@ -21,13 +21,13 @@ import (
 	"istio-pod-network-controller/runtime/cniinstall"
 )
 
-// chain is the entrance by the CNI chain, whose runtimes do not always tell the pod's UID.
+// chain is the entrance of the CNI chain. Not every runtime passes the pod's UID to it.
 type chain struct {
 	entrance
 	calls *cniinstall.Calls
 }
 
-// Add programs a sandbox before its containers exist. A pod that the API server does not know is a static one, or is
+// Add programs a sandbox before its containers exist. A pod that the API server does not know passes: it is a static pod, or was
 // deleted already.
 func (c chain) Add(ctx context.Context, s podnet.Sandbox) error {
 	c.calls.Heard(s.Pod(), time.Now())
@@ -35,8 +35,8 @@ func (c chain) Add(ctx context.Context, s podnet.Sandbox) error {
 	return err
 }
 
-// Check repairs what is missing. It fails only where the pod asks for rules, has none, and they could not be put in: CRI-O takes
-// the address from a sandbox whose CHECK fails, and the kubelet then kills the pod.
+// Check repairs missing rules. It fails only if the pod asks for rules, is known to have none, and they could not be applied: CRI-O
+// drops the address of a sandbox whose CHECK fails, and the kubelet then kills the pod.
 func (c chain) Check(ctx context.Context, s podnet.Sandbox) error {
 	known, err := c.ensure(ctx, s)
 	if err == nil || !controllers.RulesKept(err) && c.missing(ctx, known) {
@@ -46,7 +46,7 @@ func (c chain) Check(ctx context.Context, s podnet.Sandbox) error {
 	return nil
 }
 
-// missing reports whether a pod that asks for rules, or asks in a way that cannot be followed, is known to have none.
+// missing reports whether the pod is known to have no rules although it asks for some, or has annotations that are wrong.
 func (c chain) missing(ctx context.Context, s podnet.Sandbox) bool {
 	in, err := c.door.enter()
 	if err != nil {
@@ -55,7 +55,7 @@ func (c chain) missing(ctx context.Context, s podnet.Sandbox) bool {
 	pod, errPod := in.programmer.Pods.Pod(ctx, s)
 	ns, errNamespace := in.programmer.Pods.Namespace(ctx, s.Namespace)
 	if errPod != nil || errNamespace != nil {
-		return false // most pods ask for nothing
+		return false // unknown; most pods ask for no rules
 	}
 	if wish, err := intent.Of(pod, ns, in.programmer.Intent); err == nil && !wish.Redirect {
 		return false
@@ -70,7 +70,7 @@ func (c chain) Del(_ context.Context, s podnet.Sandbox) error {
 	return nil
 }
 
-// ensure gives the sandbox with its pod's UID.
+// ensure looks up the pod's UID if it is missing, and programs the sandbox. It returns the sandbox with its UID.
 func (c chain) ensure(ctx context.Context, s podnet.Sandbox) (podnet.Sandbox, error) {
 	in, err := c.door.enter()
 	if err != nil {
@@ -98,15 +98,15 @@ func (c chain) verdict(err error) error {
 	return err
 }
 
-// cniParts are what the socket, which is there from the first moment, and what keeps the chain share.
+// cniParts are shared by the socket, which is served from the start, and by the code that keeps the chain.
 type cniParts struct {
 	server *cni.Server
 	calls  cniinstall.Calls
-	// check says what is wrong with the chain. It is nil until the API server is reached.
+	// check returns what is wrong with the chain. It is nil until the API server was reached.
 	check atomic.Pointer[func() error]
 }
 
-// Check says why the plugin's requests do not come here.
+// Check returns why the plugin's requests do not reach this agent.
 func (p *cniParts) Check(context.Context) error {
 	var errs []error
 	if p.server != nil {
@@ -118,7 +118,7 @@ func (p *cniParts) Check(context.Context) error {
 	return errors.Join(append(errs, errors.New("the chain is looked after once the API server is reached"))...)
 }
 
-// newCNI makes the socket that the plugin asks.
+// newCNI makes the server of the socket that the plugin calls.
 func (a *agent) newCNI() ([]runnable, error) {
 	if a.CNI == CNIOff {
 		return nil, nil
@@ -139,7 +139,7 @@ func (a *agent) newCNI() ([]runnable, error) {
 	return []runnable{server.Start}, nil
 }
 
-// addCNI registers what looks after the chain. told ends when the process is told to.
+// addCNI registers the code that keeps the chain. told ends when the process is told to end.
 func (a *agent) addCNI(told context.Context, mgr manager.Manager, programmer *controllers.Programmer) error {
 	if a.CNI == CNIOff {
 		return nil
@@ -152,13 +152,13 @@ func (a *agent) addCNI(told context.Context, mgr manager.Manager, programmer *co
 	if a.CNI == CNIUninstall {
 		check := installer.Left
 		a.cni.check.Store(&check)
-		// It follows an agent that had the plugin in the chain, and keeps it out.
+		// Clear removes the plugin that an earlier agent has chained, and keeps it out.
 		return errors.Join(a.metrics.Register(cniFault("leftover", installer.Left)), mgr.Add(manager.RunnableFunc(installer.Clear)))
 	}
 	return a.addChain(told, mgr, programmer, installer, tell)
 }
 
-// addChain registers what keeps the plugin in the chain, and what notices that nobody calls it.
+// addChain registers the code that keeps the plugin in the chain, and the code that notices that it is not called.
 func (a *agent) addChain(told context.Context, mgr manager.Manager, programmer *controllers.Programmer, installer *cniinstall.Installer, tell func(cniinstall.Event)) error {
 	home, err := newHome(mgr.GetConfig(), a.Intent.AgentNamespace, a.DaemonSet)
 	if err != nil {
@@ -182,7 +182,7 @@ func (a *agent) addChain(told context.Context, mgr manager.Manager, programmer *
 	)
 }
 
-// cniFault is a metric that is 1 while a check of the CNI chain fails.
+// cniFault returns a metric that is 1 while a check of the CNI chain fails.
 func cniFault(fault string, check func() error) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: controllers.MetricPrefix + "cni_fault", Help: "1 while the node's CNI chain is not as the agent wants it.",

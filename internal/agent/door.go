@@ -8,29 +8,29 @@ import (
 	"istio-pod-network-controller/controllers"
 )
 
-// errNoAPI refuses what is asked before the agent knows its pods.
+// errNoAPI refuses entrances while the agent has not read its pods.
 var errNoAPI = errors.New("the agent cannot reach the API server yet")
 
-// core is what entrances need once the agent knows its pods.
+// core is what the entrances need of the core.
 type core struct {
 	programmer *controllers.Programmer
 	pods       controllers.Reader
 }
 
-// door leads from the entrances to the core. It is shut while the agent has not read its pods: the entrances are there from
-// the first moment, and refuse.
+// door leads from the entrances to the core. It is shut until the agent has read its pods: NRI and CNI are served from the start, and
+// refuse pods until then.
 type door struct {
 	core atomic.Pointer[core]
-	why  atomic.Pointer[error] // of the last attempt to reach the API server
+	why  atomic.Pointer[error] // the last error of reaching the API server
 }
 
-// open lets everybody in.
+// open opens the door.
 func (d *door) open(c core) { d.core.Store(&c) }
 
-// failed keeps why the door is still shut.
+// failed stores why the door is still shut.
 func (d *door) failed(err error) { d.why.Store(&err) }
 
-// enter gives the core.
+// enter returns the core, or errNoAPI while the door is shut.
 func (d *door) enter() (core, error) {
 	if c := d.core.Load(); c != nil {
 		return *c, nil
@@ -38,7 +38,7 @@ func (d *door) enter() (core, error) {
 	return core{}, errNoAPI
 }
 
-// check says why the door is shut.
+// check returns why the door is shut, or nil.
 func (d *door) check(context.Context) error {
 	if _, err := d.enter(); err != nil {
 		if why := d.why.Load(); why != nil {

@@ -11,14 +11,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
-// absence is how long a runtime may be without NRI before that is told: one that restarts is not.
+// absence is how long a runtime may be without NRI before it is reported, so that a restart is not.
 const absence = 30 * time.Second
 
-// noEarlyEntrance is the reason of the event on a node where nobody asks the agent before a pod's first container.
+// noEarlyEntrance is the reason of the event on a node without an early entrance.
 const noEarlyEntrance = "NoEarlyEntrance"
 
-// earlyEntrance tells the node's administrator, once for each time, that the runtime offers no NRI and no other way stands in
-// for it: pods start before their rules are there.
+// earlyEntrance makes an event on the node when the runtime offers no NRI and the CNI plugin is not chained: pods then start before
+// their rules are there. There is one event each time that NRI is missing.
 type earlyEntrance struct {
 	offered  func() (offered, looked bool)
 	recorder events.EventRecorder
@@ -26,7 +26,7 @@ type earlyEntrance struct {
 	log      logr.Logger
 }
 
-// addEarlyEntrance registers it where NRI was to be the way. Who switched both ways off knows.
+// addEarlyEntrance adds the check if NRI is switched on and the CNI plugin is not installed. If both are off, that was a choice.
 func (a *agent) addEarlyEntrance(mgr manager.Manager) error {
 	if a.nri == nil || a.CNI == CNIInstall {
 		return nil
@@ -35,7 +35,7 @@ func (a *agent) addEarlyEntrance(mgr manager.Manager) error {
 	return mgr.Add(manager.RunnableFunc(e.Start))
 }
 
-// Start looks until ctx ends.
+// Start checks every second until ctx ends.
 func (e earlyEntrance) Start(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()

@@ -13,14 +13,14 @@ import (
 	"istio-pod-network-controller/runtime/nri"
 )
 
-// entrance hands sandboxes that others tell of to the Programmer.
+// entrance passes sandboxes from NRI and the CNI chain to the Programmer.
 type entrance struct {
 	by       controllers.Entrance
 	door     *door
 	failOpen bool
 }
 
-// Ensure programs a sandbox, or finds that it needs nothing. Its error refuses the pod.
+// Ensure programs a sandbox and reports whether its pod asks for rules. An error refuses the pod.
 func (e entrance) Ensure(ctx context.Context, s podnet.Sandbox) (asked bool, err error) {
 	c, err := e.door.enter()
 	if err != nil {
@@ -37,7 +37,7 @@ func (e entrance) Forget(sandboxID string) {
 	}
 }
 
-// hostNetwork reports whether the API server has a pod on the host's network, where that is known.
+// hostNetwork reports whether the pod is on the host's network, according to the API server. known is false if the pod was not found.
 func (e entrance) hostNetwork(ctx context.Context, s podnet.Sandbox) (hostNetwork, known bool) {
 	c, err := e.door.enter()
 	if err != nil {
@@ -53,7 +53,7 @@ func (e entrance) hostNetwork(ctx context.Context, s podnet.Sandbox) (hostNetwor
 // runnable is a part of the agent that runs until its ctx ends.
 type runnable func(context.Context) error
 
-// entrances makes what tells the agent of sandboxes beside the API server. They need none to start.
+// entrances returns the runnables of NRI and CNI. They can start before the API server is reached.
 func (a *agent) entrances() ([]runnable, error) {
 	nri, errNRI := a.newNRI()
 	cni, errCNI := a.newCNI()
@@ -92,7 +92,7 @@ func (a *agent) newNRI() ([]runnable, error) {
 	return []runnable{n.Start}, errors.Join(a.metrics.Register(calls), registerGauges(a.metrics, n))
 }
 
-// registerGauges adds the metrics that say whether the runtime has NRI, and uses it.
+// registerGauges adds the metrics that show whether the runtime offers NRI, and whether it calls the agent.
 func registerGauges(r prometheus.Registerer, n *nri.Entrance) error {
 	number := map[bool]float64{true: 1}
 	return errors.Join(
@@ -105,7 +105,7 @@ func registerGauges(r prometheus.Registerer, n *nri.Entrance) error {
 	)
 }
 
-// nriCalls tell how long the runtime, which asks for one pod at a time, is held.
+// nriCalls returns a metric of how long calls hold the runtime, which calls for one pod at a time.
 func nriCalls() *prometheus.HistogramVec {
 	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: controllers.MetricPrefix + "nri_call_duration_seconds", Help: "Time for which a call held the container runtime, by what it came to.",

@@ -17,30 +17,30 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
-// DefaultHealthAddr is in a directory of the pod alone, and not in that of the CNI plugin's socket, which is the node's:
-// where /var/run is a link to /run, the two would be one.
+// DefaultHealthAddr is in a directory that only the agent's pod has. The directory of the CNI plugin's socket is the node's: where
+// /var/run is a link to /run, the two must not be the same directory.
 const DefaultHealthAddr = "unix:///run/istio-pod-network-health/health.sock"
 
 const (
-	// maxSocketPath is what the kernel's sun_path holds.
+	// maxSocketPath is the longest path that fits the kernel's sun_path.
 	maxSocketPath = 107
-	// healthTimeout bounds a request; checks take checkTimeout at most.
+	// healthTimeout bounds a request; each check takes at most checkTimeout.
 	healthTimeout = 5 * time.Second
 )
 
-// health answers the kubelet at /healthz and /readyz. controller-runtime's own answers on TCP only; but the agents of an
-// update, which share the node's network, must each be asked at an address of its own: a socket file in its pod.
+// health answers the kubelet at /healthz and /readyz. controller-runtime's own server listens on TCP only. During an update two agents
+// share the node's network, and the kubelet must reach each of them: so each listens on a socket file in its own pod.
 type health struct {
-	network, address string // both empty: nowhere
+	network, address string // both empty: not served
 }
 
-// ValidateHealthAddr refuses addresses that Options.HealthAddr cannot have.
+// ValidateHealthAddr returns an error for an address that Options.HealthAddr cannot be.
 func ValidateHealthAddr(addr string) error {
 	_, err := newHealth(addr)
 	return err
 }
 
-// newHealth reads an address: unix:///PATH, HOST:PORT, or 0 for none.
+// newHealth parses an address: unix:///PATH, HOST:PORT, or 0 for none.
 func newHealth(addr string) (*health, error) {
 	if addr == "0" {
 		return &health{}, nil
@@ -57,7 +57,7 @@ func newHealth(addr string) (*health, error) {
 	return &health{"unix", path}, nil
 }
 
-// serve answers from now on until stop is called. The address that cannot be had is an error here.
+// serve answers requests until stop is called. It returns an error if it cannot listen at the address.
 func (h *health) serve(ctx context.Context, ready *readiness) (stop func(), err error) {
 	if h.network == "" {
 		return func() {}, nil
@@ -92,7 +92,7 @@ func healthServer(l net.Listener, ready *readiness) *manager.Server {
 	}
 }
 
-// listen takes the address. A socket file that a killed container has left is replaced; it is root's alone.
+// listen opens the address. It replaces a socket file that a killed container has left. Only root can connect to the socket.
 func (h *health) listen(ctx context.Context) (net.Listener, error) {
 	var config net.ListenConfig
 	if h.network != "unix" {
@@ -122,14 +122,14 @@ func (h *health) listen(ctx context.Context) (net.Listener, error) {
 	return l, nil
 }
 
-// verdict answers 200 with ok and more, which may be nil, or 500 with what is missing. controller-runtime keeps the reasons to
-// itself, as anybody may ask its port; here they become the kubelet's event.
+// verdict answers 200 with "ok" and the text of more, which may be nil, or 500 with the failed checks. controller-runtime leaves the
+// reasons out, since anybody may reach its port; here the kubelet puts them into an event.
 type verdict struct {
 	more  func() string
 	check func(context.Context) error
 }
 
-// ServeHTTP makes the check.
+// ServeHTTP runs the check and writes its outcome.
 func (v verdict) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := v.check(r.Context()); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)

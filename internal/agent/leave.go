@@ -14,28 +14,28 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
-// wantsCNI is the annotation by which the agent's DaemonSet says what its agents do about the CNI chain, as --cni says it.
+// wantsCNI is the annotation of the agent's DaemonSet with the value of --cni that its agents have.
 const wantsCNI = "pod-network-controller.istio.io/cni"
 
-// maxRefusals is how often in a row the agent is refused an answer before it believes that its rights are gone: an API
-// server that has just started may not know them yet.
+// maxRefusals is how many refusals in a row mean that the agent has lost its rights. Fewer may come from an API server that has just
+// started and does not know the rights yet.
 const maxRefusals = 3
 
-// home is the DaemonSet that the agent belongs to. While it stands, another agent follows this one on its node.
+// home is the DaemonSet that the agent belongs to. While it exists, another agent follows this one on its node.
 type home struct {
 	api             metadata.Interface
 	namespace, name string
-	// every is the time between questions, limit that for all of them.
+	// every is the time between two requests; limit bounds all of them.
 	every, limit time.Duration
 }
 
-// newHome is nil for an agent that belongs to no DaemonSet.
+// newHome returns nil for an agent without a DaemonSet.
 func newHome(config *rest.Config, namespace, name string) (*home, error) {
 	if name == "" {
-		return nil, nil //nolint:nilnil // an agent without a home is a good one
+		return nil, nil //nolint:nilnil // an agent may run without a DaemonSet
 	}
 	config = rest.CopyConfig(config)
-	config.Timeout = 2 * time.Second // one question
+	config.Timeout = 2 * time.Second // for one request
 	api, err := metadata.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("make client for the agent's DaemonSet: %w", err)
@@ -43,12 +43,12 @@ func newHome(config *rest.Config, namespace, name string) (*home, error) {
 	return &home{api: api, namespace: namespace, name: name, every: time.Second, limit: 5 * time.Second}, nil
 }
 
-// gone tells why no agent will need the CNI chain after this one, or nothing where one will. An error says that nobody
-// could tell within the limit.
+// gone returns why no other agent will need the CNI chain after this one, or "" if one will. An error means that this could not be
+// found out within the limit.
 //
-//   - The DaemonSet is not there, is being deleted with or without its namespace, or says that it wants the chain no more: gone.
-//   - The agent is refused: its Role goes with the DaemonSet, and its account. Gone, if it is refused again and again.
-//   - Any DaemonSet of the name, also one made anew: it stands.
+//   - The DaemonSet does not exist, is being deleted (itself or its namespace), or does not want the chain any more: gone.
+//   - The API server refuses the request maxRefusals times in a row: gone. The agent's Role and account go with the DaemonSet.
+//   - A DaemonSet of that name exists, even one that was made anew: not gone.
 func (h *home) gone(ctx context.Context) (reason string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, h.limit)
 	defer cancel()
@@ -94,19 +94,19 @@ func (h *home) ask(ctx context.Context) (reason string, err error) {
 	return "", nil
 }
 
-// genuine reports whether an error is the API server's own answer, rather than that of something on the way to it.
+// genuine reports whether an error is the API server's own answer, and not that of a proxy on the way.
 func genuine(err error) bool {
 	return err != nil && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
-// chainKeeper keeps the CNI plugin in the node's chain.
+// chainKeeper puts the CNI plugin into the node's chain and keeps it there.
 type chainKeeper interface {
 	Start(ctx context.Context) error
 	Uninstall() error
 }
 
-// keepChain keeps the plugin in the chain, and takes it out when the process is told to end (by the end of told) and no
-// other agent will follow it: a chain that asks an agent which never comes back starts no pod.
+// keepChain keeps the plugin in the chain. When told ends (the process is told to end) and no other agent will follow, it removes
+// the plugin: with a chain that calls an agent which never comes back, no pod starts.
 func keepChain(told context.Context, log logr.Logger, chain chainKeeper, h *home) manager.RunnableFunc {
 	return func(ctx context.Context) error {
 		if err := chain.Start(ctx); err != nil || told.Err() == nil || h == nil {

@@ -26,11 +26,11 @@ const (
 	lastAttemptWait  = 15 * time.Second
 )
 
-// patient is how long controllers wait for the API server's first list before the agent ends with an error. They must not:
-// ended, it would be out of the runtime's reach as well.
+// patient is how long controllers wait for the API server's first list before the agent ends with an error. It is practically for ever:
+// an agent that ends can no longer answer the runtime.
 const patient = 30 * 24 * time.Hour
 
-// newManager makes the manager of an agent that is told to end by ended.
+// newManager makes the manager. ended is closed when the agent is told to end.
 func newManager(config *rest.Config, o Options, ended <-chan struct{}) (manager.Manager, error) {
 	scheme := goruntime.NewScheme()
 	if err := corev1.AddToScheme(scheme); err != nil {
@@ -44,7 +44,7 @@ func newManager(config *rest.Config, o Options, ended <-chan struct{}) (manager.
 			return endingCache{c, ended}, err
 		},
 		Metrics:                 metricsserver.Options{BindAddress: o.MetricsAddr, ListenConfig: sharedPort()},
-		HealthProbeBindAddress:  "0", // we serve it ourselves
+		HealthProbeBindAddress:  "0", // internal/agent serves health itself
 		GracefulShutdownTimeout: new(stopTimeout),
 	})
 	if err != nil {
@@ -54,11 +54,11 @@ func newManager(config *rest.Config, o Options, ended <-chan struct{}) (manager.
 }
 
 func controllerOptions() config.Controller {
-	return config.Controller{CacheSyncTimeout: patient, SkipNameValidation: new(true)} // names are unique in one manager; tests have several
+	return config.Controller{CacheSyncTimeout: patient, SkipNameValidation: new(true)} // names are unique in one manager; tests have several managers
 }
 
-// endingCache is one that nobody waits for after the agent's end: as long as a cache is not filled, the manager's Start neither
-// returns nor rests.
+// endingCache is a cache whose WaitForCacheSync returns when the agent is told to end. Otherwise the manager's Start would not return
+// while a cache is not filled.
 type endingCache struct {
 	cache.Cache
 	ended <-chan struct{}
@@ -78,7 +78,7 @@ func (c endingCache) WaitForCacheSync(ctx context.Context) bool {
 	return c.Cache.WaitForCacheSync(ctx) || ctx.Err() != nil
 }
 
-// reachAPI makes the manager, which asks the API server for its kinds, again and again until that succeeds or ctx ends.
+// reachAPI makes the manager, which needs the API server, and tries again until that succeeds or ctx ends.
 func reachAPI(ctx context.Context, config *rest.Config, o Options, d *door) (manager.Manager, error) {
 	for wait := firstAttemptWait; ; wait = min(2*wait, lastAttemptWait) {
 		mgr, err := attempt(ctx, config, o)
@@ -95,7 +95,7 @@ func reachAPI(ctx context.Context, config *rest.Config, o Options, d *door) (man
 	}
 }
 
-// attempt is newManager, which knows no ctx, for as long as ctx lasts.
+// attempt calls newManager, which takes no ctx, and returns early if ctx ends.
 func attempt(ctx context.Context, config *rest.Config, o Options) (mgr manager.Manager, err error) {
 	done := make(chan struct{})
 	var made manager.Manager
@@ -112,7 +112,7 @@ func attempt(ctx context.Context, config *rest.Config, o Options) (mgr manager.M
 	}
 }
 
-// openDoor opens the door when the caches hold the node's pods and the namespaces.
+// openDoor waits until the caches hold the node's pods and the namespaces, then opens the door.
 func openDoor(ctx context.Context, from cache.Cache, d *door, c core) error {
 	ns := &metav1.PartialObjectMetadata{}
 	ns.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: "Namespace"})

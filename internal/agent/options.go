@@ -7,24 +7,24 @@ import (
 	"istio-pod-network-controller/internal/intent"
 )
 
-// What the agent does about NRI.
+// Values of NRI.Mode.
 const (
 	NRIAuto     = "auto"
 	NRIRequired = "required"
 	NRIOff      = "off"
 )
 
-// What the agent does about the CNI chain.
+// Values of Options.CNI.
 const (
 	CNIOff       = "off"
 	CNIInstall   = "install"
 	CNIUninstall = "uninstall"
 )
 
-// Options are what Run needs; internal/cli has a flag for each and its words.
+// Options are the settings of Run. internal/cli has a flag for each and describes it.
 type Options struct {
 	NodeName string
-	// DaemonSet is the agent's own; when it is gone, so is the CNI entry. Empty means that the entry stays.
+	// DaemonSet is the agent's own. When it is deleted, the CNI entry is removed. If empty, the entry stays.
 	DaemonSet string
 	Intent    intent.Config
 	// Runtime is auto, containerd, crio or docker; an empty RuntimeEndpoint means the usual paths.
@@ -36,21 +36,21 @@ type Options struct {
 	StartupTaint            bool
 
 	NRI NRI
-	// CNI is CNIOff, CNIInstall or CNIUninstall; Chain says how.
+	// CNI is CNIOff, CNIInstall or CNIUninstall. Chain says where and how the plugin is installed.
 	CNI   string
 	Chain Chain
-	// FailOpen lets pods start whose rules could not be programmed in time.
+	// FailOpen lets pods start whose rules could not be applied in time.
 	FailOpen bool
 	Build    Build
 }
 
-// Build is what the program was made from.
+// Build says what the program was built from.
 type Build struct{ Version, Revision string }
 
-// NRI says how the container runtime asks before a pod's first container. Mode is NRIAuto, NRIRequired or NRIOff.
+// NRI is how the agent connects to the runtime's NRI. Mode is NRIAuto, NRIRequired or NRIOff.
 type NRI struct{ Mode, Socket, Name, Index string }
 
-// untouched are the namespaces whose pods pass whatever state the agent is in: those that are excluded, and its own.
+// untouched returns the namespaces whose pods always pass, even before the agent knows its pods: excluded ones and its own.
 func (o Options) untouched() []string {
 	out := slices.Clone(o.Intent.ExcludedNamespaces)
 	if o.Intent.AgentNamespace != "" {

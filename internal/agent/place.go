@@ -10,7 +10,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// Identify opens the namespace that a path leads to and gives what it can be known again by.
+// Identify opens the namespace that a path leads to and returns its identity.
 func (e Exclusive) Identify(path string) (found podnet.Identity, err error) {
 	ns, err := e.guard.Open(path)
 	if err != nil {
@@ -20,8 +20,8 @@ func (e Exclusive) Identify(path string) (found podnet.Identity, err error) {
 	return found, errors.Join(err, ns.Close())
 }
 
-// in calls f with the open namespace of a place, whose own path nobody else can change, and comes back soon after the deadline
-// of ctx, as netns.Visit does. Errors name the place's path.
+// in calls f with the open namespace of a place. The path of the open namespace is a descriptor's: nobody else can make it lead
+// elsewhere. in returns soon after the deadline of ctx, as netns.Visit does. Errors name the place's path.
 func in[T any](ctx context.Context, e Exclusive, at podnet.Place, f func(ns *netns.NS) (T, error)) (T, error) {
 	open := func() (*netns.NS, error) { return e.guard.Open(at.Path) }
 	return netns.Visit(ctx, e.visits, open, func(ns *netns.NS) (value T, err error) {
@@ -40,7 +40,7 @@ func in[T any](ctx context.Context, e Exclusive, at podnet.Place, f func(ns *net
 	})
 }
 
-// check promises that an open namespace is the one that a place means.
+// check returns podnet.ErrGone if the open namespace is not the place's.
 func check(ns *netns.NS, at podnet.Place) error {
 	if at.Identity == (podnet.Identity{}) {
 		return nil
@@ -60,15 +60,15 @@ func identityOf(ns *netns.NS) (podnet.Identity, error) {
 	return podnet.Identity{Dev: i.ID.Dev, Ino: i.ID.Ino, Cookie: i.Cookie}, err
 }
 
-// placedError names a namespace by the path that its caller knows. That of the descriptor differs from call to call, and
-// each new text of an error would be a new report.
+// placedError shows an error with the place's path instead of the descriptor's path. That path differs from call to call, and each new
+// text of an error would be a new report on the pod.
 type placedError struct {
 	err        error
 	open, path string
 }
 
-// Error is the error's text, about the caller's path.
+// Error returns the error's text with the place's path.
 func (p placedError) Error() string { return strings.ReplaceAll(p.err.Error(), p.open, p.path) }
 
-// Unwrap gives the error itself.
+// Unwrap returns the original error.
 func (p placedError) Unwrap() error { return p.err }

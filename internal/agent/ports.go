@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sharedPort lets the old and the new agent of an update listen on one port of the node at the same time; the kernel shares
-// the connections out between them.
+// sharedPort returns a configuration with SO_REUSEPORT: during an update the old and the new agent listen on the same port of the node,
+// and the kernel distributes connections between them.
 func sharedPort() net.ListenConfig {
 	return net.ListenConfig{Control: func(_, _ string, conn syscall.RawConn) error {
 		var refused error

@@ -6,12 +6,12 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// maxProgrammed bounds the memory; without any of it, other projects are looked for once more.
+// maxProgrammed bounds the memory. Where nothing is remembered, the agent looks for rules of other projects once more.
 const maxProgrammed = 4096
 
-// programmed knows the namespaces that rules of ours were written to and not taken from again by us. Another project is
-// recognised by names alone, and a process of the pod with NET_ADMIN can delete our rules and make such names: in a namespace
-// that had our rules, they come back.
+// programmed remembers the namespaces that our rules were written to, until we remove them. Another project is recognised by names
+// only: a process of the pod with NET_ADMIN can delete our rules and create chains of such names. In a namespace that had our rules
+// they are put back all the same.
 type programmed struct {
 	mu   sync.Mutex
 	seen map[podnet.Identity]struct{}
@@ -19,7 +19,7 @@ type programmed struct {
 
 func newProgrammed() *programmed { return &programmed{seen: map[podnet.Identity]struct{}{}} }
 
-// add remembers a namespace, unless another one could be taken for it later.
+// add remembers a namespace. One without a cookie is not remembered, since a later namespace could have the same inode.
 func (p *programmed) add(id podnet.Identity) {
 	if id.Cookie == 0 {
 		return
@@ -27,7 +27,7 @@ func (p *programmed) add(id podnet.Identity) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.seen) >= maxProgrammed {
-		clear(p.seen) // of namespaces that are gone nobody tells
+		clear(p.seen) // nothing reports namespaces that are gone
 	}
 	p.seen[id] = struct{}{}
 }

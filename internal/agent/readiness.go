@@ -12,14 +12,14 @@ import (
 // checkTimeout bounds one readiness check.
 const checkTimeout = 2 * time.Second
 
-// readiness is what the agent needs to look after pods, part by part. /readyz tells of each that is not there, and the startup taint
-// goes when all are there. Parts are added before anything is served.
+// readiness is the list of what the agent needs to look after pods. /readyz names each part that fails; the startup taint is removed when
+// all pass. Parts must be added before anything is served.
 type readiness struct {
 	parts []part
 	alive []func(context.Context) error
 }
 
-// part has a note, which may be nil, for what its name does not tell when the check is passed.
+// part is one check. note, which may be nil, adds something to the name in the summary.
 type part struct {
 	name  string
 	check func(context.Context) error
@@ -34,10 +34,10 @@ func (r *readiness) addNoted(name string, check func(context.Context) error, not
 	r.parts = append(r.parts, part{name: name, check: check, note: note})
 }
 
-// addLive adds a reason to start the agent anew.
+// addLive adds a check that makes the kubelet restart the agent when it fails.
 func (r *readiness) addLive(check func(context.Context) error) { r.alive = append(r.alive, check) }
 
-// live fails where only a new start may help. It asks nobody outside of the process.
+// live returns an error when only a restart may help. Its checks look at this process only.
 func (r *readiness) live(ctx context.Context) error {
 	var errs []error
 	for _, check := range r.alive {
@@ -46,7 +46,7 @@ func (r *readiness) live(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// summary lists the parts, with their notes.
+// summary returns the names of the parts, with their notes.
 func (r *readiness) summary() string {
 	words := make([]string, 0, len(r.parts))
 	for _, p := range r.parts {
@@ -59,7 +59,7 @@ func (r *readiness) summary() string {
 	return strings.Join(words, ", ")
 }
 
-// check looks at all parts at once, and names each that is missing.
+// check runs all checks at once, and returns an error that names each part that fails.
 func (r *readiness) check(ctx context.Context) error {
 	errs := make([]error, len(r.parts))
 	var wg sync.WaitGroup

@@ -1,4 +1,4 @@
-// Package agent is the node agent: it joins the parts and holds their policy. No other package knows every part.
+// Package agent is the node agent: it connects the other packages and decides how they work together. No other package knows all of them.
 package agent
 
 import (
@@ -22,23 +22,23 @@ import (
 	"istio-pod-network-controller/runtime/nri"
 )
 
-// stopTimeout bounds what is finished when the agent is told to stop. The chart's grace period is a little longer.
+// stopTimeout bounds the work after the agent is told to stop. The chart's grace period is a little longer.
 const stopTimeout = 15 * time.Second
 
-// Name is the program, as its users and its events name it.
+// Name is the program's name, as its users and its events show it.
 const Name = "istio-pod-network-controller"
 
-// Requests a second to the API server, and at once: one patch a pod, with room for a node that starts full.
+// Requests to the API server: a second, and at once. They allow one patch for each pod of a node that starts full.
 const (
 	apiQPS   = 50
 	apiBurst = 200
 )
 
-// Run joins the parts and works until ctx ends:
+// Run starts the agent and works until ctx ends:
 //
-//   - health and the entrances are there from the first moment; as long as the agent does not know its pods they refuse;
-//   - the API server is asked until it answers;
-//   - then the manager runs the rest, and what ends it ends the entrances.
+//   - health and the entrances start at once; until the agent has read its pods, the entrances refuse;
+//   - the API server is tried until it answers;
+//   - then the manager runs the rest. When one part fails or ctx ends, all parts end.
 func Run(ctx context.Context, o Options) error {
 	if err := metrics.Registry.Register(o.Build.metric()); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
@@ -63,7 +63,7 @@ func Run(ctx context.Context, o Options) error {
 	return a.run(ctx, config)
 }
 
-// agent is what the parts share.
+// agent is what the agent's parts share.
 type agent struct {
 	Options
 	door    *door
@@ -72,7 +72,7 @@ type agent struct {
 	metrics prometheus.Registerer
 	finder  runtimeFinder
 	told    []func() bool // see controllers.Programmer.Told
-	nri     *nri.Entrance // nil: switched off
+	nri     *nri.Entrance // nil: NRI is off
 	cni     cniParts
 }
 
@@ -100,11 +100,11 @@ func (a *agent) run(told context.Context, config *rest.Config) error {
 	return group.Wait()
 }
 
-// manage reaches the API server, and then runs what needs it.
+// manage waits for the API server, and then runs everything that needs it.
 func (a *agent) manage(ctx context.Context, config *rest.Config, addCNI func(manager.Manager, *controllers.Programmer) error) error {
 	mgr, err := reachAPI(ctx, config, a.Options, a.door)
 	if err != nil {
-		return nil // told to end before there was an API server
+		return nil // ctx has ended before the API server was reached
 	}
 	c, err := a.addControllers(mgr)
 	if err != nil {
@@ -160,7 +160,7 @@ func (a *agent) addStartupTaint(mgr manager.Manager) error {
 	return taint.SetupWithManager(mgr)
 }
 
-// addChecks adds to what readiness means: the caches of pods and namespaces, and a runtime that answers.
+// addChecks adds to readiness that the caches of pods and namespaces are filled, and that the container runtime answers.
 func (a *agent) addChecks() {
 	a.ready.add("cache", a.door.check)
 	a.ready.add("runtime", func(ctx context.Context) error {
@@ -169,7 +169,7 @@ func (a *agent) addChecks() {
 	})
 }
 
-// newBackend makes the backend of the agent, and says in the log and by a metric which one it is, and why.
+// newBackend makes the agent's backend. The log and a metric say which one it is; the log also says why.
 func newBackend(ctx context.Context, name string, r prometheus.Registerer) (Exclusive, error) {
 	choice, err := newBackendChoice()
 	if err != nil {
@@ -196,7 +196,7 @@ func newBackend(ctx context.Context, name string, r prometheus.Registerer) (Excl
 	return backend, nil
 }
 
-// backendMetrics tell which backend is at work, and what the processes cost that it starts.
+// backendMetrics returns a metric of the backend in use, and one of the time that its processes take.
 func backendMetrics() (info *prometheus.GaugeVec, programs *prometheus.HistogramVec) {
 	info = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: controllers.MetricPrefix + "backend_info", Help: "1 for the backend that programs the kernel.",
@@ -208,7 +208,7 @@ func backendMetrics() (info *prometheus.GaugeVec, programs *prometheus.Histogram
 	return info, programs
 }
 
-// metric tells which build is at work.
+// metric returns a metric that shows the build.
 func (b Build) metric() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: controllers.MetricPrefix + "build_info", Help: "1, with the release, the commit and Go's version as labels.",

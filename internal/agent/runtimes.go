@@ -12,11 +12,11 @@ import (
 	"istio-pod-network-controller/runtime/docker"
 )
 
-// runtimePatience is how long the agent waits at its start for a container runtime that does not answer. One that starts
-// together with the agent needs some seconds; past that the agent ends with an error, which its pod's status shows.
+// runtimePatience is how long the agent waits at its start for a container runtime that does not answer. A runtime that starts
+// at the same time needs some seconds. After that the agent ends with an error, which its pod's status shows.
 const runtimePatience = 30 * time.Second
 
-// awaitFinder calls find until it succeeds, or until limit is over or ctx has ended, and gives its last error.
+// awaitFinder calls find until it succeeds, limit is over, or ctx ends. It returns find's last error.
 func awaitFinder(ctx context.Context, limit time.Duration, find func(context.Context) (runtimeFinder, error)) (runtimeFinder, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -34,7 +34,7 @@ func awaitFinder(ctx context.Context, limit time.Duration, find func(context.Con
 	}
 }
 
-// newFinder connects to the container runtime that the flags name. auto is the first CRI socket that answers, else Docker.
+// newFinder connects to the container runtime that the flags name. auto means the first CRI socket that answers, else Docker.
 func newFinder(ctx context.Context, name, endpoint string) (runtimeFinder, error) {
 	finder, err := chooseFinder(ctx, name, endpoint)
 	if err != nil {

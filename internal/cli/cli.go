@@ -1,4 +1,4 @@
-// Package cli is the program's command line, one file a subcommand: flags, manifests, printing.
+// Package cli is the program's command line, one file for each subcommand: flags, manifests, printing.
 package cli
 
 import (
@@ -15,16 +15,16 @@ import (
 	"istio-pod-network-controller/internal/agent"
 )
 
-// Exit codes beside 0.
+// Exit codes other than 0.
 const (
 	exitError = 1
 	exitDrift = 3
 )
 
-// errDrift ends a command that found what it was to look for; it has said so already.
+// errDrift ends a command that has found drift and has printed it already.
 var errDrift = errors.New("drift found")
 
-// Main runs the command line and gives the exit code: 0 done, 1 error, 3 drift found.
+// Main runs the command line and returns the exit code: 0 done, 1 error, 3 drift found.
 func Main(args []string, in io.Reader, out, errOut io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -57,10 +57,10 @@ func newRoot() *cobra.Command {
 	return root
 }
 
-// help is what a command does that is nothing without a subcommand.
+// help prints the help of a command that needs a subcommand.
 func help(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 
-// noSubcommand refuses a word that is no subcommand, and names those that are like it.
+// noSubcommand returns an error for an unknown subcommand, and suggests similar ones.
 func noSubcommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil

@@ -16,10 +16,10 @@ import (
 	"istio-pod-network-controller/runtime/cniinstall"
 )
 
-// pluginTimeoutSeconds is how long the plugin waits for the agent, which answers, or refuses, sooner.
+// pluginTimeoutSeconds is how long the plugin waits for the agent, which answers or refuses earlier.
 const pluginTimeoutSeconds = 10
 
-// cniFlags say where the CNI chain is, and how the plugin is to behave in it.
+// cniFlags say where the CNI chain is, and how the plugin is configured.
 type cniFlags struct{ agent.Chain }
 
 func (f *cniFlags) add(fs *pflag.FlagSet) {
@@ -35,7 +35,7 @@ func (f *cniFlags) add(fs *pflag.FlagSet) {
 		"namespaces whose pods start whatever state the agent is in; * stands for any characters, as in openshift-*")
 }
 
-// validate names every fault at once.
+// validate returns an error that names every invalid flag.
 func (f *cniFlags) validate() error {
 	var errs []error
 	for name, path := range map[string]string{

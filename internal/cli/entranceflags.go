@@ -10,8 +10,8 @@ import (
 	"istio-pod-network-controller/runtime/nri"
 )
 
-// addEntranceFlags adds those that say by which ways, beside the API server, the agent is told of sandboxes, and what happens
-// to a pod whose rules cannot be programmed when it is told by one of them.
+// addEntranceFlags adds the flags for NRI and the CNI chain, and for what happens to a pod whose rules cannot be applied when one of
+// them calls.
 func (o *runOptions) addEntranceFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.NRI.Mode, "nri", agent.NRIAuto, "have the container runtime ask before a pod's first container: auto (where it has NRI), required or off")
 	fs.StringVar(&o.NRI.Socket, "nri-socket", nri.DefaultSocket, "the runtime's NRI socket")

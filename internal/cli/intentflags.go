@@ -11,7 +11,7 @@ import (
 	"istio-pod-network-controller/internal/intent"
 )
 
-// intentFlags are the flags that decide what pods ask for: the agent and the one-shot tool have the same.
+// intentFlags are the flags that decide what pods ask for. `run` and `rules` share them.
 type intentFlags struct {
 	selection  string
 	clusterDNS []string
@@ -47,7 +47,7 @@ func (f *intentFlags) add(fs *pflag.FlagSet) {
 	}
 }
 
-// validate completes the configuration and names every fault of the flags.
+// validate completes the configuration and returns an error that names every invalid flag.
 func (f *intentFlags) validate() error {
 	var errs []error
 	switch f.config.Select = intent.Selection(f.selection); f.config.Select {

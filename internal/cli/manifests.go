@@ -15,10 +15,10 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// maxManifest bounds a manifest: the API server takes no object larger than about this.
+// maxManifest bounds a manifest: the API server accepts no larger object.
 const maxManifest = 3 << 20
 
-// wanted computes the rules that the pod of the flags asks for. A pod that did not ask is an error that says why.
+// wanted computes the rules that the pod of the flags asks for. If it does not ask for any, the error says why.
 func (o *rulesOptions) wanted(cmd *cobra.Command) (iptables.Ruleset, error) {
 	if err := o.intentFlags.validate(); err != nil {
 		return iptables.Ruleset{}, err

@@ -17,7 +17,7 @@ import (
 	"istio-pod-network-controller/iptables/xtables"
 )
 
-// The values of --output: text is the language of the backend.
+// The values of --output. With text, the language is the backend's.
 const (
 	outputText     = "text"
 	outputNft      = agent.LanguageNft
@@ -164,7 +164,7 @@ func newRemove(o *rulesOptions) *cobra.Command {
 
 func (o *rulesOptions) place() podnet.Place { return podnet.Place{Path: o.netns} }
 
-// open gives the backend, having looked at the flags that every use of it needs.
+// open returns the backend, after checking the flags that every use of it needs.
 func (o *rulesOptions) open(ctx context.Context) (agent.Exclusive, error) {
 	if err := o.validate(); err != nil {
 		return agent.Exclusive{}, err
@@ -172,7 +172,7 @@ func (o *rulesOptions) open(ctx context.Context) (agent.Exclusive, error) {
 	return agent.OpenBackend(ctx, o.backend)
 }
 
-// look gives all backends, to find whichever has rules in the namespace; none has to be able to write any.
+// look returns a backend that finds the rules of every backend; none has to be able to write.
 func (o *rulesOptions) look(ctx context.Context) (agent.Exclusive, error) {
 	if err := o.validate(); err != nil {
 		return agent.Exclusive{}, err
@@ -204,7 +204,7 @@ func (o *rulesOptions) showWanted(cmd *cobra.Command) error {
 	return o.printText(cmd, want, iptables.TextOptions{})
 }
 
-// printText prints rules in the language that is asked for, or the backend's.
+// printText prints rules in the requested language, or in the backend's.
 func (o *rulesOptions) printText(cmd *cobra.Command, r iptables.Ruleset, options iptables.TextOptions) error {
 	if err := agent.ValidateBackend(o.backend); err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 	"istio-pod-network-controller/internal/agent"
 )
 
-// runOptions are run's flags.
+// runOptions are the flags of `run`.
 type runOptions struct {
 	agent.Options
 	intentFlags
@@ -25,7 +25,7 @@ type runOptions struct {
 	level slog.Level
 }
 
-// options are what the flags come to, once they are valid.
+// options returns the agent's options; the flags must be valid.
 func (o *runOptions) options() agent.Options {
 	out := o.Options
 	out.Intent, out.Chain, out.Build = o.config, o.chain.Chain, build()
@@ -53,7 +53,7 @@ func addBackendFlag(fs *pflag.FlagSet, to *string) {
 		"what programs the kernel: nftables, iptables (which takes its programs), or auto: nftables where the kernel can, else iptables")
 }
 
-// Validate names every fault at once.
+// Validate returns an error that names every invalid flag.
 func (o *runOptions) Validate() error {
 	var errs []error
 	if o.NodeName == "" {

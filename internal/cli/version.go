@@ -8,7 +8,7 @@ import (
 	"istio-pod-network-controller/internal/agent"
 )
 
-// release is the chart's appVersion; a test holds it to that.
+// release is the chart's appVersion, as a test checks.
 const release = "0.1.0"
 
 func newVersion() *cobra.Command {
@@ -18,12 +18,12 @@ func newVersion() *cobra.Command {
 	}
 }
 
-// version is the release, and the commit that the program was built from.
+// version returns the release, and the commit that the program was built from.
 func version() string { return release + " (" + revision() + ")" }
 
 func build() agent.Build { return agent.Build{Version: release, Revision: revision()} }
 
-// revision is the commit of the source that the program was built from.
+// revision returns the commit that the program was built from.
 func revision() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

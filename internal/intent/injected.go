@@ -14,7 +14,7 @@ const (
 	keyInjected = "sidecar.istio.io/status"
 )
 
-// injected judges a pod as Istio's CNI plugin does, so that the agent can stand in for it; "" means that it is redirected.
+// injected decides about a pod as Istio's CNI plugin does, so that the agent can replace it. "" means that the pod is redirected.
 func injected(pod *corev1.Pod) Reason {
 	proxy := findContainer(pod, ProxyContainer)
 	if proxy != nil {
@@ -22,7 +22,7 @@ func injected(pod *corev1.Pod) Reason {
 			return Proxyless
 		}
 	}
-	// A label is preferred to the annotation; what is no bool counts as not said, as in Istio.
+	// The label has precedence over the annotation. As in Istio, a value that is no bool counts as absent.
 	inject, labelled := pod.Labels[keyInject]
 	if !labelled {
 		inject = pod.Annotations[keyInject]
@@ -42,7 +42,7 @@ func injected(pod *corev1.Pod) Reason {
 	return ""
 }
 
-// findContainer looks at init containers first; of several with the same name the last one counts, as in Istio.
+// findContainer looks at init containers first. Of several with the same name the last one counts, as in Istio.
 func findContainer(pod *corev1.Pod, name string) *corev1.Container {
 	var found *corev1.Container
 	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
@@ -55,7 +55,7 @@ func findContainer(pod *corev1.Pod, name string) *corev1.Container {
 	return found
 }
 
-// boolEnv reads a Go bool from a container's environment; what is not there, or no bool, is false.
+// boolEnv returns a Go bool from a container's environment, or false if it is absent or invalid.
 func boolEnv(c *corev1.Container, name string) bool {
 	on := false
 	for _, e := range c.Env {

@@ -1,5 +1,5 @@
-// Package intent tells what a pod asks for: whether its traffic is to be redirected, why not, and how. It is the only
-// parser of annotations, and pure.
+// Package intent decides what a pod asks for: whether its traffic is redirected, why not, and how. It is the only parser of
+// annotations, and does no I/O.
 package intent
 
 import (
@@ -13,7 +13,7 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// Keys of our own; the rest are Istio's and stand beside their parsers.
+// Our own keys. Istio's are beside their parsers.
 const (
 	KeyInitialize   = "istio-pod-network-controller/initialize"
 	KeyOutboundPort = "pod-network-controller.istio.io/envoy-port"
@@ -22,7 +22,7 @@ const (
 	KeyIPv6         = "pod-network-controller.istio.io/ipv6"
 )
 
-// OpenShift's signs of pods that it runs for itself.
+// OpenShift's annotations on pods that it runs for itself.
 const (
 	keyDeployer = "openshift.io/deployer-pod-for.name"
 	keyBuild    = "openshift.io/build.name"
@@ -30,44 +30,44 @@ const (
 
 // Intent is what a pod asks for.
 type Intent struct {
-	// Redirect reports whether the pod's traffic is to be redirected by Spec.
+	// Redirect reports whether the pod's traffic is redirected as Spec says.
 	Redirect bool
 	// Reason says why not.
 	Reason Reason
-	// Asked reports whether the pod's owner expects redirection, so that a Reason is news to him: see asked.
+	// Asked reports whether the pod's owner expects redirection and should be told the Reason: see asked.
 	Asked bool
 	Spec  iptables.Spec
-	// Notes are settings that do not have the effect that their author may expect, one sentence each.
+	// Notes are settings that may not have the effect that their author expects, one sentence each.
 	Notes []string
 }
 
-// Removes reports whether rules that the pod was given are to be taken away. By any other Reason they stay.
+// Removes reports whether the pod's existing rules are removed. With any other Reason they stay.
 func (i Intent) Removes() bool { return i.Reason == OptedOut || i.Reason == ModeNone }
 
-// Selection says which sign makes a pod one of ours.
+// Selection says which pods are redirected.
 type Selection string
 
-// The selections: our own annotation, Istio's injection as its CNI plugin judges it, or one of both.
+// The selections: by our annotation, by Istio's injection as Istio's CNI plugin decides, or by either.
 const (
 	SelectAnnotation Selection = "annotation"
 	SelectInjected   Selection = "injected"
 	SelectEither     Selection = "either"
 )
 
-// Config is what holds for every pod of the cluster.
+// Config holds the settings for all pods of the cluster.
 type Config struct {
 	Select             Selection
 	ExcludedNamespaces []string
 	AgentNamespace     string
-	// UnsupportedHandlers are shell patterns (path.Match) of runtime handlers whose pods have a network of their own.
+	// UnsupportedHandlers are shell patterns (path.Match) of runtime handlers whose pods do not use the host kernel's network.
 	UnsupportedHandlers []string
-	// ClusterDNS are the name servers of pods that use the cluster's, for runtimes that do not tell a sandbox's.
+	// ClusterDNS are the name servers of pods with the cluster's DNS, for runtimes that do not report a sandbox's.
 	ClusterDNS []netip.Addr
 	Defaults   Defaults
 }
 
-// Of tells what pod asks for; ns is its namespace, of which only name and annotations count, or nil where it is not known.
-// An error is the pod owner's to mend: a setting that means nothing, or settings that do not fit together.
+// Of returns what pod asks for. ns is its namespace, of which name and annotations are used, or nil if unknown. An error is for the
+// pod's owner to mend: an invalid setting, or settings that contradict each other.
 func Of(pod *corev1.Pod, ns *corev1.Namespace, c Config) (Intent, error) {
 	out := Intent{Asked: c.asked(pod, ns), Reason: c.never(pod)}
 	if out.Reason != "" {
@@ -91,7 +91,7 @@ func Of(pod *corev1.Pod, ns *corev1.Namespace, c Config) (Intent, error) {
 	return out, nil
 }
 
-// Supports reports whether pods of a runtime handler use the host kernel's network, so that rules in it mean something.
+// Supports reports whether pods of a runtime handler use the host kernel's network, so that rules there have an effect.
 func (c Config) Supports(handler string) bool {
 	return !slices.ContainsFunc(c.UnsupportedHandlers, func(pattern string) bool {
 		ok, err := path.Match(pattern, handler)
@@ -99,15 +99,15 @@ func (c Config) Supports(handler string) bool {
 	})
 }
 
-// Asked reports whether the pod itself or its namespace wants redirection, whatever else may stand against it.
+// Asked reports whether the pod or its namespace asks for redirection, whatever the outcome is.
 func Asked(pod *corev1.Pod, ns *corev1.Namespace) bool {
 	own, asked := pod.Annotations[KeyInitialize]
 	return own == "true" || !asked && ns != nil && ns.Annotations[KeyInitialize] == "true"
 }
 
-// asked reports whether the pod's owner expects redirection: the pod's own annotation says "true", or a sign that --select
-// goes by covers it. A namespace's annotation covers pods with a proxy only: those without one (jobs, databases) never meant
-// to be redirected.
+// asked reports whether the pod's owner expects redirection: the pod's own annotation says "true", or it is selected by --select. A
+// namespace's annotation counts only for pods with a proxy: the owners of others (jobs, databases) do not expect
+// redirection.
 func (c Config) asked(pod *corev1.Pod, ns *corev1.Namespace) bool {
 	if own, set := pod.Annotations[KeyInitialize]; set {
 		return own == "true"
@@ -116,7 +116,7 @@ func (c Config) asked(pod *corev1.Pod, ns *corev1.Namespace) bool {
 	return byNamespace || c.Select != SelectAnnotation && injected(pod) == ""
 }
 
-// never are the pods that nothing they say can make ours.
+// never returns why a pod can never be redirected, whatever its annotations are, or "".
 func (c Config) never(pod *corev1.Pod) Reason {
 	switch {
 	case pod.Spec.HostNetwork:
@@ -135,13 +135,13 @@ func (c Config) never(pod *corev1.Pod) Reason {
 	return ""
 }
 
-// selection is why a pod is not one of ours, or by which sign it is.
+// selection is why a pod is not selected, or how it is.
 type selection struct {
 	reason    Reason
-	injection bool // not by our annotation: Istio's rules for its CNI plugin hold
+	injection bool // not by our annotation: the rules of Istio's CNI plugin apply
 }
 
-// selects gives no reason for a pod that is one of ours. The pod's own "false" counts whatever the selection.
+// selects returns a selection without a reason if the pod is selected. The pod's own "false" always counts.
 func (c Config) selects(pod *corev1.Pod, ns *corev1.Namespace) (selection, error) {
 	own, set := pod.Annotations[KeyInitialize]
 	if set && own != "true" && own != "false" {

@@ -8,16 +8,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// proxyID is the uid and gid of Istio's proxy where nothing else is said.
+// proxyID is the uid and gid of Istio's proxy by default.
 const proxyID = 1337
 
-// helpers are the init containers that are no application: Istio's, of which some run as the proxy, and our own.
+// helpers are init containers that are not applications: Istio's, some of which run as the proxy, and ours.
 func helpers() []string {
 	return []string{"istio-init", "istio-validation", "enable-core-dump", "istio-pod-network-wait"}
 }
 
 // idKind is one of the two ids by which the kernel knows a socket's owner. Supplemental groups and fsGroup do not matter: the
-// kernel compares the group that the socket's creator acts with, which comes from runAsGroup.
+// kernel compares the primary group of the process that creates the socket, which comes from runAsGroup.
 type idKind struct {
 	name, field string
 	own         func(*corev1.SecurityContext) *int64
@@ -40,16 +40,16 @@ func gidKind() idKind {
 	}
 }
 
-// member is a container as far as its ids go.
+// member is a container with its ids.
 type member struct {
 	name string
 	sc   *corev1.SecurityContext
 }
 
-// crew is who lives in a pod: the proxy, and all that must not be taken for it.
+// crew is the containers of a pod: the proxy, and all others, which must not be taken for it.
 type crew struct {
 	pod    *corev1.PodSecurityContext
-	proxy  *member // nil where no container has the proxy's name
+	proxy  *member // nil if no container has the proxy's name
 	others []member
 }
 
@@ -91,8 +91,8 @@ func (k idKind) of(sc *corev1.SecurityContext) *int64 {
 	return k.own(sc)
 }
 
-// holder names a container other than the proxy that runs with an id, by its own wish or else the pod's; "" is none. What an
-// image says is not known here.
+// holder returns the name of a container other than the proxy that runs with an id, set for the container or else for the pod; "" if there
+// is none. Ids that an image sets are not known here.
 func (c crew) holder(k idKind, id int64) string {
 	for _, m := range c.others {
 		have := k.of(m.sc)
@@ -106,16 +106,16 @@ func (c crew) holder(k idKind, id int64) string {
 	return ""
 }
 
-// claim is what an id is worth as the sign of the proxy.
+// claim says how well an id identifies the proxy.
 type claim struct {
 	id uint32
-	// holder is another container that has the id too; with one it is no sign.
+	// holder is another container with the same id. If there is one, the id does not identify the proxy.
 	holder string
-	// doubt says why the proxy may run with another id; "" is no doubt.
+	// doubt says why the proxy may run with another id; "" if there is no doubt.
 	doubt string
 }
 
-// claim decides on one id: the container's, else the pod's where nobody else has it, else Istio's. 0 counts as not said.
+// claim decides about one id: the container's, else the pod's if no other container has it, else Istio's. 0 counts as not set.
 func (c crew) claim(k idKind) claim {
 	if c.proxy == nil {
 		return c.unnamed(k)
@@ -136,7 +136,7 @@ func (c crew) claim(k idKind) claim {
 	return out
 }
 
-// unnamed is of a pod that asks itself and whose proxy has a name of its own: whoever has Istio's id is the proxy, unless all
+// unnamed is for a pod without a container of the proxy's name. Then whichever container has Istio's id is the proxy, unless all containers
 // have it.
 func (c crew) unnamed(k idKind) claim {
 	out := claim{id: proxyID}
@@ -154,8 +154,8 @@ func (c crew) unnamed(k idKind) claim {
 
 func valid(id *int64) bool { return id != nil && *id > 0 && *id < math.MaxUint32 }
 
-// proxyOwner gives the ids by which rules tell the proxy's sockets from the application's; 0 stands for one that does not.
-// note says what is odd about them. Without any the error says who else has them.
+// proxyOwner returns the ids by which the rules recognise the proxy's sockets; 0 means that an id does not identify them. note says
+// what may be wrong with them. If no id identifies the proxy, the error says which other containers have it.
 func proxyOwner(pod *corev1.Pod) (uid, gid uint32, note string, err error) {
 	c := crewOf(pod)
 	u, g := c.claim(uidKind()), c.claim(gidKind())

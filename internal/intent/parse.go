@@ -9,20 +9,20 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// maxShown bounds how much of a wrong value a message repeats: annotations may be 256 KiB.
+// maxShown bounds how much of a wrong value a message repeats: annotations may have 256 KiB.
 const maxShown = 80
 
-// ValueError says which setting has a value that means nothing, and what would mean something.
+// ValueError says which setting has an invalid value, and what would be valid.
 type ValueError struct {
 	// Key is the annotation's key, or the flag's name.
 	Key   string
 	Value string
 	Want  string
-	// Why tells what is wrong with it where Want alone does not.
+	// Why says what is wrong with the value if Want alone does not.
 	Why string
 }
 
-// Error names key, value and what is allowed.
+// Error names the key, the value, and what is valid.
 func (e *ValueError) Error() string {
 	msg := fmt.Sprintf("%s: value %s", e.Key, shown(e.Value))
 	if e.Why != "" {
@@ -46,7 +46,7 @@ const (
 	noAll     = `"*" is not allowed here`
 )
 
-// Limits of what one setting may list. Real pods stay far below; every kernel rule set that they allow is written within a
+// Limits of what one setting may list. Real pods stay far below; any rule set within these limits is written to the kernel within a
 // second.
 const (
 	maxPorts      = 1000
@@ -55,10 +55,10 @@ const (
 	maxInterfaces = 16
 )
 
-// blanks around an item do not count; a block of YAML ends with a newline.
+// blanks around an item are ignored; a YAML block ends with a newline.
 const blanks = " \t\r\n"
 
-// items splits a list at its commas. Blanks around an item do not count; an item that is empty means nothing.
+// items splits a list at its commas and removes blanks around items. An empty item is an error.
 func items(key, value, want string, limit int) ([]string, error) {
 	if strings.Trim(value, blanks) == "" {
 		return nil, nil
@@ -75,7 +75,7 @@ func items(key, value, want string, limit int) ([]string, error) {
 	return out, nil
 }
 
-// portList parses a list in which "*" has no meaning.
+// portList parses a list in which "*" is not allowed.
 func portList(key, value string) ([]uint16, error) {
 	parts, err := items(key, value, wantPorts, maxPorts)
 	if err != nil {
@@ -105,7 +105,7 @@ func ports(key, value string) (iptables.Ports, error) {
 	return iptables.Ports{List: list}, allToo(err)
 }
 
-// cidrList parses a list in which "*" has no meaning.
+// cidrList parses a list in which "*" is not allowed.
 func (r *reader) cidrList(key, value string) ([]netip.Prefix, error) {
 	parts, err := items(key, value, wantCIDRs, maxCIDRs)
 	if err != nil {
@@ -124,7 +124,7 @@ func (r *reader) cidrList(key, value string) ([]netip.Prefix, error) {
 		case err != nil:
 			why = fmt.Sprintf("item %d, %s, is no CIDR", i+1, shown(part))
 		case mapped && r.asIstio:
-			// Istio takes it for an IPv6 prefix, which no packet has an address of.
+			// Istio treats it as an IPv6 prefix, which matches no packet.
 			r.note("%s: item %d, %s, is ignored as by Istio: no packet has an IPv4 address in its IPv6 form", key, i+1, shown(part))
 			continue
 		case mapped:
@@ -147,7 +147,7 @@ func (r *reader) cidrs(key, value string) (iptables.CIDRs, error) {
 	return iptables.CIDRs{List: list}, allToo(err)
 }
 
-// allToo adds to a message that "*" alone would have been allowed.
+// allToo adds to an error that "*" alone would have been valid.
 func allToo(err error) error {
 	if e, ok := err.(*ValueError); ok { //nolint:errorlint // made a line ago, by ourselves
 		e.Want = wantOrAll + e.Want
@@ -161,7 +161,7 @@ func allToo(err error) error {
 
 const wantInterfaces = "interface names of at most 15 letters, digits, _, - and ., starting with a letter, separated by commas"
 
-// interfaceName is Istio's rule for names, which keeps out wildcards and whatever a shell would make something of.
+// interfaceName is Istio's rule for names: it refuses wildcards and characters that a shell interprets.
 func interfaceName(name string) bool {
 	for i, c := range []byte(name) {
 		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'

@@ -12,11 +12,11 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// KeyDNSCapture says which name lookups go to the proxy: all, those to the resolvers of resolv.conf, or none (off). Without
-// it Istio's environment of the proxy decides between all and none.
+// KeyDNSCapture says which DNS lookups go to the proxy: all, those to the resolvers in resolv.conf, or none (off). Without it,
+// Istio's environment variable on the proxy chooses between all and none.
 const KeyDNSCapture = "pod-network-controller.istio.io/dns-capture"
 
-// Environment of the proxy's container that Istio's own rule set reads, too.
+// Environment variables of the proxy's container that Istio's own rule set also uses.
 const (
 	envDNSCapture   = "ISTIO_META_DNS_CAPTURE"
 	envDropInvalid  = "INVALID_DROP"
@@ -27,7 +27,7 @@ const (
 	envDualStack    = "ISTIO_DUAL_STACK"
 )
 
-// proxyEnv reads what the proxy's container says in its environment.
+// proxyEnv reads the environment of the proxy's container.
 func (r *reader) proxyEnv(pod *corev1.Pod, s *iptables.Spec) {
 	proxy := findContainer(pod, ProxyContainer)
 	if proxy == nil {
@@ -38,7 +38,7 @@ func (r *reader) proxyEnv(pod *corev1.Pod, s *iptables.Spec) {
 		s.DNS = iptables.DNSAll
 	}
 	if _, said := r.annotations[KeyIPv6]; !said && boolEnv(proxy, envDualStack) {
-		s.DirectIPv6 = false // its proxy listens for IPv6
+		s.DirectIPv6 = false // its proxy listens on IPv6
 	}
 	env := func(name, standard string, parse func(key, value string) error) {
 		value, ok := lookupEnv(proxy, name)
@@ -63,7 +63,7 @@ func (r *reader) proxyEnv(pod *corev1.Pod, s *iptables.Spec) {
 		}
 		return err
 	})
-	if s.OwnerGroups.All { // as in Istio, exceptions make sense of all only
+	if s.OwnerGroups.All { // as in Istio, exclusions count only with all groups
 		env(envGroupsExcept, "", func(key, value string) (err error) {
 			s.OwnerGroups.Exclude, err = groupList(key, value, wantGroups)
 			return err
@@ -111,7 +111,7 @@ func loopback(key, value string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// dnsCapture reads our own annotation, which wins over Istio's environment, and the resolvers that the manifest tells of.
+// dnsCapture reads our annotation, which has precedence over Istio's variable, and the resolvers in the pod's manifest.
 func (r *reader) dnsCapture(pod *corev1.Pod, c Config, s *iptables.Spec) {
 	switch value, ok := pod.Annotations[KeyDNSCapture]; {
 	case !ok:
@@ -129,7 +129,7 @@ func (r *reader) dnsCapture(pod *corev1.Pod, c Config, s *iptables.Spec) {
 	}
 }
 
-// resolvers are the name servers that the kubelet will write into the pod's resolv.conf, as far as the manifest tells.
+// resolvers returns the name servers that the kubelet will write into the pod's resolv.conf, as far as the manifest shows.
 func resolvers(pod *corev1.Pod, cluster []netip.Addr) []netip.Addr {
 	var out []netip.Addr
 	switch pod.Spec.DNSPolicy {
@@ -143,7 +143,7 @@ func resolvers(pod *corev1.Pod, cluster []netip.Addr) []netip.Addr {
 	return out
 }
 
-// Addrs gives the addresses of a list of name servers, without what is none and without a zone.
+// Addrs returns the valid addresses of a list of name servers, without zones.
 func Addrs(list []string) []netip.Addr {
 	var out []netip.Addr
 	for _, item := range list {

@@ -6,7 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// readAnnotations are the keys of all annotations that Of reads.
+// readAnnotations are all annotations that Of reads.
 func readAnnotations() []string {
 	return []string{
 		KeyInitialize, KeyOutboundPort, KeyInboundPort, KeyTunnelPort, KeyDNSCapture, KeyIPv6,
@@ -15,7 +15,7 @@ func readAnnotations() []string {
 	}
 }
 
-// readEnv are the names of all variables that Of reads of the proxy's container.
+// readEnv are all environment variables of the proxy's container that Of reads.
 func readEnv() []string {
 	return []string{envDNSCapture, envDropInvalid, envGroups, envGroupsExcept, envLoopback, envProxyless, envDualStack}
 }
@@ -26,8 +26,8 @@ const readArgs = 2
 // Reads reports whether Of reads an annotation.
 func Reads(annotation string) bool { return slices.Contains(readAnnotations(), annotation) }
 
-// Strip gives of a pod what Of reads, and nothing else: Of says the same of both. What it gives shares no memory with the
-// pod but strings.
+// Strip returns a pod with only what Of reads: Of returns the same for both. The copy shares no memory with the pod except
+// strings.
 func Strip(pod *corev1.Pod) *corev1.Pod {
 	out := &corev1.Pod{}
 	out.Namespace, out.Name = pod.Namespace, pod.Name
@@ -58,7 +58,7 @@ func Strip(pod *corev1.Pod) *corev1.Pod {
 	return out
 }
 
-// Only gives the entries of a map whose keys are wanted.
+// Only returns the entries of a map whose keys are wanted.
 func Only(in map[string]string, wanted func(key string) bool) map[string]string {
 	var out map[string]string
 	for key, value := range in {
@@ -72,7 +72,7 @@ func Only(in map[string]string, wanted func(key string) bool) map[string]string 
 	return out
 }
 
-// stripContainer keeps a container's name and ids, and of the proxy what it is asked for.
+// stripContainer keeps a container's name and ids, and for the proxy also the arguments and variables that Of reads.
 func stripContainer(c *corev1.Container) corev1.Container {
 	out := corev1.Container{Name: c.Name, SecurityContext: stripContext(c.SecurityContext)}
 	if c.Name != ProxyContainer {

@@ -1,9 +1,9 @@
 package intent
 
-// Reason says why a pod is left alone, in words for its owner, and what to do about it.
+// Reason says why a pod is left alone, and what its owner can do about it.
 type Reason string
 
-// The reasons. Those that hold whatever the pod says come first.
+// The reasons. The first ones hold whatever the pod's annotations are.
 const (
 	HostNetwork       Reason = "the pod uses the node's network (hostNetwork), which is never redirected; give it a network of its own"
 	Finished          Reason = "the pod has finished: there is nothing left to redirect"

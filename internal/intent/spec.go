@@ -26,13 +26,13 @@ const (
 	keyKubevirt          = "traffic.sidecar.istio.io/kubevirtInterfaces" // deprecated
 )
 
-// loopbackCIDR is what Istio takes for the pod's own loopback where nothing else is said: one address, not 127.0.0.0/8.
+// loopbackCIDR is Istio's default for the pod's own loopback addresses: one address, not 127.0.0.0/8.
 const loopbackCIDR = "127.0.0.1/32"
 
-// alwaysExcluded are the ports on which kubelet and Prometheus reach the proxy itself: agent status, readiness, metrics.
+// alwaysExcluded are the ports on which kubelet and Prometheus reach the proxy: agent status, readiness, metrics.
 func alwaysExcluded() []uint16 { return []uint16{15020, 15021, 15090} }
 
-// Defaults are the values that a pod without an annotation gets, in the grammar of that annotation.
+// Defaults are the values for pods without the annotation, in the annotation's syntax.
 type Defaults struct {
 	InterceptionMode        string
 	IncludeOutboundIPRanges string
@@ -47,7 +47,7 @@ type Defaults struct {
 	IPv6                    string
 }
 
-// StandardDefaults are Istio's.
+// StandardDefaults returns Istio's defaults.
 func StandardDefaults() Defaults {
 	return Defaults{
 		InterceptionMode: string(iptables.ModeRedirect), IncludeOutboundIPRanges: "*", IncludeInboundPorts: "*",
@@ -56,7 +56,7 @@ func StandardDefaults() Defaults {
 	}
 }
 
-// Validate names every default that means nothing, by the name of its flag.
+// Validate returns an error that names every invalid default by its flag.
 func (d Defaults) Validate() error {
 	r := reader{flags: true}
 	if s := r.spec(d); len(r.errs) == 0 {
@@ -65,7 +65,7 @@ func (d Defaults) Validate() error {
 	return errors.Join(r.errs...)
 }
 
-// specOf reads everything that a pod says about its traffic.
+// specOf reads all settings of a pod's traffic.
 func (r *reader) specOf(pod *corev1.Pod, c Config) (iptables.Spec, error) {
 	s := r.spec(c.Defaults)
 	var note string
@@ -91,26 +91,26 @@ func (r *reader) specOf(pod *corev1.Pod, c Config) (iptables.Spec, error) {
 	return s, errors.Join(r.errs...)
 }
 
-// reader reads settings and gathers what is wrong with them, and what is odd.
+// reader reads settings and collects errors and notes.
 type reader struct {
 	annotations map[string]string
-	asIstio     bool // ignore what Istio's CNI plugin ignores, with a note
-	flags       bool // name flags, not annotations, in messages
+	asIstio     bool // ignore what Istio's CNI plugin ignores, and add a note
+	flags       bool // name flags instead of annotations in messages
 	errs        []error
 	notes       []string
 }
 
-// note keeps a sentence about a setting. Few are enough to see what is wrong.
+// note adds a sentence about a setting, up to maxNotes.
 func (r *reader) note(format string, args ...any) {
 	if len(r.notes) < maxNotes {
 		r.notes = append(r.notes, fmt.Sprintf(format, args...))
 	}
 }
 
-// maxNotes bounds what is said of one pod.
+// maxNotes bounds the notes for one pod.
 const maxNotes = 3
 
-// value is the annotation's, or the default where there is none.
+// value returns the annotation's value, or the default if it is absent.
 func (r *reader) value(key, standard string) string {
 	if v, ok := r.annotations[key]; ok {
 		return v
@@ -137,7 +137,7 @@ func (r *reader) spec(d Defaults) iptables.Spec {
 	}
 }
 
-// read parses the annotation, or the default where there is none. An annotation that is there but empty is a value.
+// read parses the annotation, or the default if it is absent. An empty annotation counts as present.
 func read[T any](r *reader, key, flag, standard string, parse func(key, value string) (T, error)) T {
 	out, err := parse(r.source(key, flag), r.value(key, standard))
 	if err != nil {
@@ -146,7 +146,7 @@ func read[T any](r *reader, key, flag, standard string, parse func(key, value st
 	return out
 }
 
-// modeNone is the interception mode in which Istio's proxy listens for nothing that is redirected. It never gets into a Spec.
+// modeNone is the interception mode without redirection. It never gets into a Spec.
 const modeNone = "NONE"
 
 func mode(key, value string) (iptables.Mode, error) {
@@ -157,7 +157,7 @@ func mode(key, value string) (iptables.Mode, error) {
 	return "", &ValueError{Key: key, Value: value, Want: "REDIRECT, TPROXY or NONE"}
 }
 
-// The values of KeyIPv6. Without IPv6 listeners, which Istio gives its proxies for dual stack only, captured connections are
+// The values of KeyIPv6. Istio's proxies listen on IPv6 only in dual-stack mode. Without listeners, captured IPv6 connections are
 // refused; direct ones bypass the mesh.
 const (
 	ipv6Capture = "capture"
@@ -172,7 +172,7 @@ func directIPv6(key, value string) (bool, error) {
 	return false, &ValueError{Key: key, Value: value, Want: ipv6Capture + " or " + ipv6Direct}
 }
 
-// interfaces reads the lists of interface names. The newer key of two counts when it is there, even when it is empty.
+// interfaces reads the lists of interface names. Of two keys for the same list the newer one counts if present, even if empty.
 func (r *reader) interfaces(s *iptables.Spec) {
 	reroute := keyReroute
 	if _, ok := r.annotations[keyReroute]; !ok {

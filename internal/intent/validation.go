@@ -7,8 +7,8 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// checkable refuses what keeps Istio's validation from the inbound listener: it connects as the proxy over lo to 127.0.0.6
-// port 15002, and a pod in which that leads elsewhere would never get past its init container istio-validation.
+// checkable returns an error for settings that keep Istio's validation from the inbound listener. The init container istio-validation
+// connects as the proxy over lo to 127.0.0.6 port 15002; if that leads elsewhere, the pod never gets past it.
 func (r *reader) checkable(s iptables.Spec) error {
 	const port = iptables.IstioValidationPort
 	if slices.Contains(s.ExcludeOutboundPorts, port) {
@@ -32,7 +32,7 @@ func (r *reader) checkable(s iptables.Spec) error {
 	return nil
 }
 
-// source names what a value comes from: the pod's annotation, or the agent's flag.
+// source names where a value comes from: the pod's annotation, or the agent's flag.
 func (r *reader) source(key, flag string) string {
 	if _, own := r.annotations[key]; own && !r.flags {
 		return key

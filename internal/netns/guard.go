@@ -8,28 +8,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrHost says that a path leads to the host's own network namespace, which is never written to.
+// ErrHost means that a path leads to the host's network namespace, which is never written to.
 var ErrHost = errors.New("refused: this is the host's own network namespace")
 
-// Guard opens namespaces, except the host's.
+// Guard opens any network namespace except the host's.
 type Guard struct{ host []ID }
 
-// NewGuard learns which namespaces are the host's: the one this process runs in, and the first process's where it can be
-// seen (an agent in a network namespace of its own could otherwise not tell).
+// NewGuard finds out which namespaces are the host's: this process's own, and that of process 1 if it can be seen. Without the latter,
+// an agent in a network namespace of its own would not know the host's.
 func NewGuard() (Guard, error) {
 	own, err := idOf("/proc/self/ns/net")
 	if err != nil {
 		return Guard{}, fmt.Errorf("identify the host's network namespace: %w", err)
 	}
 	g := Guard{host: []ID{own}}
-	// Seeing the first process's takes CAP_SYS_PTRACE; without it the agent's own, which shares the host's, has to do.
+	// To see process 1's takes CAP_SYS_PTRACE. Without it, the agent's own has to do, which is the host's on a hostNetwork pod.
 	if first, err := idOf("/proc/1/ns/net"); err == nil {
 		g.host = append(g.host, first)
 	}
 	return g, nil
 }
 
-// Open is Open for any namespace but the host's.
+// Open opens the namespace that path leads to, unless it is the host's.
 func (g Guard) Open(path string) (*NS, error) {
 	if len(g.host) == 0 {
 		return nil, errors.New("open network namespace: the guard does not know the host's; make it with NewGuard")
@@ -44,8 +44,8 @@ func (g Guard) Open(path string) (*NS, error) {
 	return n, nil
 }
 
-// IsHost reports whether a path leads to the host's namespace. It opens nothing: whatever has its inode, on its file system,
-// is the host's namespace.
+// IsHost reports whether a path leads to the host's namespace. It opens nothing: a file with that inode and device is the host's
+// namespace.
 func (g Guard) IsHost(path string) bool {
 	var st unix.Stat_t
 	return unix.Stat(path, &st) == nil && slices.Contains(g.host, ID{Dev: st.Dev, Ino: st.Ino})

@@ -7,17 +7,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Identity is a namespace's name for ever: the kernel gives an inode anew once its namespace is gone, a cookie never.
-// Compare two with ==. The zero value is of no namespace.
+// Identity identifies a namespace for ever: the kernel re-uses the inode of a namespace that is gone, but never a cookie.
+// Compare two with ==. The zero value is no namespace's.
 type Identity struct {
 	ID     ID
-	Cookie uint64 // 0 where the kernel has none (before Linux 5.14)
+	Cookie uint64 // 0 if the kernel has none (before Linux 5.14)
 }
 
-// Unique reports whether no other namespace can ever have this identity. Without a cookie a later one can have the inode.
+// Unique reports whether no other namespace can ever have this identity. Without a cookie, a later one may have the same inode.
 func (i Identity) Unique() bool { return i.Cookie != 0 }
 
-// Identity asks the kernel for the namespace's identity, which takes a socket inside it for a moment.
+// Identity returns the namespace's identity. It opens a socket inside it for a moment to ask for the cookie.
 func (n *NS) Identity() (Identity, error) {
 	fd, err := n.Socket(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
 	if err != nil {
@@ -27,7 +27,7 @@ func (n *NS) Identity() (Identity, error) {
 	return n.IdentityBy(fd)
 }
 
-// IdentityBy is Identity for who has a socket inside the namespace already.
+// IdentityBy is Identity for a caller that already has a socket inside the namespace.
 func (n *NS) IdentityBy(fd int) (Identity, error) {
 	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
 	if err != nil && !errors.Is(err, unix.ENOPROTOOPT) {

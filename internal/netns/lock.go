@@ -10,22 +10,22 @@ import (
 )
 
 const (
-	// lockPause lies between two looks at a lock that somebody else has.
+	// lockPause is the time between two attempts to get a lock that somebody else holds.
 	lockPause = time.Millisecond
-	// lockLimit is how long somebody may have it: beyond what any agent takes for one namespace, and a part of what a runtime
-	// waits for the answer to a new pod.
+	// lockLimit is how long to wait for the lock. It is longer than any agent works on one namespace, and a small part of the time that a
+	// runtime waits for its answer.
 	lockLimit = 250 * time.Millisecond
-	// lockShare is the part of the caller's time that waiting may take: the rest is for the work.
+	// lockShare is the part of the caller's time that may be spent waiting (1/lockShare); the rest is for the work.
 	lockShare = 3
 )
 
-// Alone calls look, and act unless look finds nothing to do, while no other process does the same with the namespace. Two
-// agents are on a node while one takes over from the other, and what one of them reads, to write something else in its
-// place, must not be changed by the other between the two. Nobody waits who has nothing to do.
+// Alone calls look, and then act unless look reports that nothing is to be done. No other process does the same with the namespace at
+// the same time: two agents are on a node while one takes over from the other, and neither may change what the other has read and is
+// about to replace. A caller that has nothing to do does not wait.
 //
-// The lock is on the namespace's file itself, which every process sees whatever path it came by. Close gives it back, and so
-// does the end of the process. A lock that is held for 250 ms, or a third of the caller's time, is passed over: the processes
-// of a pod can take that of their own namespace, and an agent can be stopped while it has one.
+// The lock is on the namespace's own file, which is the same for all processes whatever path they use. Close releases it, and so does
+// the end of the process. After 250 ms, or a third of the caller's time, act is called without the lock: a process of the pod can
+// hold the lock of its own namespace, and an agent can be stopped while it holds one.
 func (n *NS) Alone(ctx context.Context, look func() (done bool, err error), act func() error) error {
 	alone, err := n.tryLock()
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// ID identifies a namespace for as long as it lives, whatever path leads to it.
+// ID identifies a namespace while it exists, whatever path leads to it.
 type ID struct{ Dev, Ino uint64 }
 
 // NS is an open network namespace. Close it when the call ends: an open descriptor keeps a deleted pod's namespace alive.
@@ -22,11 +22,10 @@ type NS struct {
 	id   ID
 }
 
-// Open opens the namespace that path leads to. It refuses whatever is not a network namespace, by what the kernel says of
-// the open descriptor, never by the path: a plain file, a socket, another kind of namespace. A path that leads nowhere is
-// podnet.ErrGone.
+// Open opens the network namespace that path leads to. It refuses anything else (a plain file, a socket, another kind of namespace)
+// by what the kernel says of the open descriptor, not by the path. If path leads nowhere, the error is podnet.ErrGone.
 func Open(path string) (*NS, error) {
-	// Without O_NONBLOCK a FIFO put at the path would hold us for ever.
+	// Without O_NONBLOCK, opening a FIFO at the path would block for ever.
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ESRCH) {
 		return nil, fmt.Errorf("open %q: %w", path, podnet.ErrGone)
@@ -41,7 +40,7 @@ func Open(path string) (*NS, error) {
 	return n, nil
 }
 
-// New makes a fresh namespace that no path leads to: it lives as long as the descriptor.
+// New makes a fresh namespace that no path leads to. It exists as long as the descriptor is open.
 func New() (*NS, error) {
 	var n *NS
 	err := inThread(func() error {
@@ -56,19 +55,19 @@ func New() (*NS, error) {
 	return n, err
 }
 
-// ID is the namespace's identity.
+// ID returns the namespace's ID.
 func (n *NS) ID() ID { return n.id }
 
-// Fd is the open descriptor, valid until Close.
+// Fd returns the open descriptor, which is valid until Close.
 func (n *NS) Fd() int { return int(n.file.Fd()) }
 
-// Path leads to the namespace for as long as n is open, for this process only.
+// Path returns a path to the namespace that is valid while n is open, and for this process only.
 func (n *NS) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.Fd()) }
 
-// Close lets the namespace go.
+// Close closes the descriptor.
 func (n *NS) Close() error { return n.file.Close() }
 
-// Do runs f on a thread inside the namespace. f must not start goroutines: they would run outside.
+// Do runs f on a thread inside the namespace. f must not start goroutines: they would run in another namespace.
 func (n *NS) Do(f func() error) error {
 	return inThread(func() error {
 		if err := netns.Set(netns.NsHandle(n.Fd())); err != nil {
@@ -83,7 +82,7 @@ func identify(fd int) (ID, error) {
 	if err := unix.Fstatfs(fd, &fs); err != nil {
 		return ID{}, fmt.Errorf("statfs: %w", err)
 	}
-	// A namespace bound on the host after our mount namespace was copied shows up as the empty file it was bound on.
+	// A namespace that was mounted on the host after our mount namespace was copied appears as the empty file that it was mounted on.
 	if fs.Type != unix.NSFS_MAGIC {
 		return ID{}, errors.New("not a network namespace: not a file of the kernel's namespace filesystem")
 	}

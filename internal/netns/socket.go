@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Socket opens a socket inside the namespace. It belongs to the caller, who closes it before the call ends: it keeps the
-// namespace alive.
+// Socket opens a socket inside the namespace. The caller must close it before the call ends, because it keeps the namespace
+// alive.
 //
-// Unlike Do it does not spend a thread: the thread comes back at once, and dies only if it cannot.
+// Unlike Do it does not use up a thread: the thread goes back to its namespace, and is thrown away only if that fails.
 func (n *NS) Socket(domain, kind, protocol int) (fd int, err error) {
 	open := func() (err error) {
 		fd, err = unix.Socket(domain, kind|unix.SOCK_CLOEXEC, protocol)
@@ -39,7 +39,7 @@ func (n *NS) Socket(domain, kind, protocol int) (fd int, err error) {
 	return fd, nil
 }
 
-// thereAndBack calls f inside the namespace and reports whether the thread is where it was before.
+// thereAndBack calls f inside the namespace and reports whether the thread is back in its own namespace.
 func (n *NS) thereAndBack(f func() error) (home bool, err error) {
 	here, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -10,17 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PanicError is a panic as an error. What a pod's namespace holds must never end the process, which serves every other pod.
-// Callers find it with errors.As and count it: it is a fault of ours.
+// PanicError is a panic as an error. The content of one pod's namespace must never end the process, which serves all other pods.
+// Callers find it with errors.As and count it: it is a fault of the agent.
 type PanicError struct {
 	Value any
 	Stack []byte // of the goroutine that panicked; many lines, for the log
 }
 
-// Error is one line, for reports.
+// Error returns one line, for reports.
 func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
 
-// Contain calls f and gives a panic inside it as a *PanicError. A goroutine that f starts is not covered.
+// Contain calls f and returns a panic of it as a *PanicError. Goroutines that f starts are not covered.
 func Contain(f func() error) (err error) {
 	finished := false
 	defer func() {
@@ -35,8 +35,8 @@ func Contain(f func() error) (err error) {
 	return err
 }
 
-// inThread runs f on a thread of its own, which dies with the goroutine since it is never unlocked: whatever namespace it
-// ended in, no other goroutine will find itself there. A panic of f is an error of the caller's.
+// inThread runs f on a thread of its own, which ends with the goroutine because it is never unlocked: so no other goroutine runs in
+// the namespace that f has left it in. A panic of f is returned as an error.
 func inThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -44,7 +44,7 @@ func inThread(f func() error) error {
 		err := errors.New("the goroutine was ended from inside")
 		defer func() { done <- err }()
 		if unix.Gettid() == os.Getpid() {
-			// The main thread stands for the process in /proc/self: keep it where it is while another one works.
+			// /proc/self shows the main thread: it must stay in its namespace, so another thread does the work.
 			defer goruntime.UnlockOSThread()
 			err = inThread(f)
 			return

@@ -8,22 +8,22 @@ import (
 	"time"
 )
 
-// grace is what a call may take beyond its deadline to come back by itself.
+// grace is how long a call may go on after its deadline before Visit returns without it.
 const grace = 50 * time.Millisecond
 
-// Visits knows the calls that have not come back by their deadline, by their namespace. Processes of a pod can keep the kernel
-// busy with their own transactions, and nothing ends a call that waits inside it.
+// Visits counts, for each namespace, the calls that have not returned by their deadline. Processes of a pod can keep the kernel busy
+// with their own transactions, and a call that waits inside the kernel cannot be ended.
 type Visits struct {
 	mu   sync.Mutex
 	late map[ID]int
 }
 
-// NewVisits makes one that knows of none.
+// NewVisits returns an empty Visits.
 func NewVisits() *Visits { return &Visits{late: map[ID]int{}} }
 
-// Visit calls f with the namespace that open gives, and gives what f gives. It comes back soon after the deadline of ctx
-// whatever f does: f then ends by itself, and the namespace stays open until it has. Meanwhile each further call for the
-// namespace is refused, by whatever path it comes, and none for another one. A panic of f is an error.
+// Visit calls f with the namespace that open returns, and returns what f returns. It returns soon after the deadline of ctx, whatever
+// f does: f then ends in the background, and the namespace stays open until it has. Until then every other call for this namespace is
+// refused, by whatever path it comes; calls for other namespaces are not. A panic of f is returned as an error.
 func Visit[T any](ctx context.Context, v *Visits, open func() (*NS, error), f func(*NS) (T, error)) (T, error) {
 	type result struct {
 		value T

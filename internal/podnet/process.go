@@ -9,11 +9,11 @@ import (
 	"strconv"
 )
 
-// maxPID is the highest process ID that Linux gives (PID_MAX_LIMIT of include/linux/threads.h).
+// maxPID is the highest process ID of Linux (PID_MAX_LIMIT of include/linux/threads.h).
 const maxPID = 1 << 22
 
-// ProcessNetNS is the path to a process's network namespace, for runtimes that name no other. It leads elsewhere as soon as
-// the process has ended and its number is used again: whoever remembers it has to ask the runtime before each use.
+// ProcessNetNS returns the path to a process's network namespace, for runtimes that name no other path. It leads elsewhere as soon as
+// the process has ended and its PID is used again: ask the runtime again before each use.
 func ProcessNetNS(pid int64) (string, error) {
 	if pid <= 0 || pid > maxPID {
 		return "", fmt.Errorf("pid %d is not a process", pid)
@@ -21,14 +21,14 @@ func ProcessNetNS(pid int64) (string, error) {
 	return "/proc/" + strconv.FormatInt(pid, 10) + "/ns/net", nil
 }
 
-// OfProcess reports whether NetNS is a path that ProcessNetNS makes.
+// OfProcess reports whether NetNS is a path as ProcessNetNS returns it.
 func (s Sandbox) OfProcess() bool {
 	ok, err := filepath.Match("/proc/[0-9]*/ns/net", filepath.Clean(s.NetNS))
 	return ok && err == nil
 }
 
-// SeeProcess promises that this program can open a path of ProcessNetNS. The error for a process that it does not see says
-// what to do, in case that the runtime says that the process still runs.
+// SeeProcess returns an error unless this program can open a path of ProcessNetNS. For a process that it does not see, the error says
+// what to do if the runtime says that the process runs.
 func SeeProcess(path string) error {
 	switch _, err := os.Stat(path); {
 	case err == nil:
@@ -44,8 +44,8 @@ func SeeProcess(path string) error {
 	}
 }
 
-// Confirmed gives what read says of a sandbox. Where only a process leads to its namespace, read is called again after a look at
-// the process: what it says must not have changed, or the path may lead to another pod by now (ErrNotReady).
+// Confirmed returns the sandbox that read returns. If its path leads through a process, read is called again after a look at the process:
+// if the answer has changed, the path may lead to another pod by now, and the error is ErrNotReady.
 func Confirmed(read func() (Sandbox, error)) (Sandbox, error) {
 	found, err := read()
 	if err != nil || !found.OfProcess() {

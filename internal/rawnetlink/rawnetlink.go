@@ -1,6 +1,6 @@
-// Package rawnetlink asks the kernel over netlink, in the network namespace of the calling thread. What a namespace holds was
-// written by its pod: no answer is trusted in its form, none is read beyond what was agreed on, and none is waited for beyond
-// the time that the caller names.
+// Package rawnetlink asks the kernel over netlink, in the network namespace of the calling thread. A pod may have written what its
+// namespace holds, so no answer is trusted to be well-formed, none is read beyond its limit, and none is waited for beyond the time
+// that the caller sets.
 package rawnetlink
 
 import (
@@ -16,36 +16,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bufferSize is more than the kernel puts into one datagram.
+// bufferSize is more than the kernel sends in one datagram.
 const bufferSize = 1 << 15
 
 // Request is one message to the kernel.
 type Request struct {
 	Kind, Flags uint16
-	// Header is what stands in front of the attributes, by the kind of message.
+	// Header is the header in front of the attributes, which depends on the kind of message.
 	Header []byte
 	// Attributes are joined as they are; Text and Number make them.
 	Attributes [][]byte
-	// Silent says that the kernel answers this one only to refuse all: the edges of a batch.
+	// Silent means that the kernel answers only with an error, which refuses all requests: the begin and end of a batch.
 	Silent bool
 }
 
-// Answer is what the kernel says to one Request: Body has the header and the attributes, and is empty where the kernel
-// only agrees.
+// Answer is the kernel's answer to one Request. Body has the header and the attributes; it is empty if the kernel only
+// acknowledges.
 type Answer struct {
 	Body []byte
 	Err  error
 }
 
-// Text is an attribute that holds a name.
+// Text returns an attribute with a name.
 func Text(kind uint16, name string) []byte { return attribute(kind, append([]byte(name), 0)) }
 
-// Number is an attribute that holds a number in the machine's byte order.
+// Number returns an attribute with a number in the machine's byte order.
 func Number(kind uint16, n uint32) []byte {
 	return attribute(kind, binary.NativeEndian.AppendUint32(nil, n))
 }
 
-// Bytes is an attribute that holds an address.
+// Bytes returns an attribute with bytes, for example an address.
 func Bytes(kind uint16, data []byte) []byte { return attribute(kind, data) }
 
 func attribute(kind uint16, data []byte) []byte {
@@ -56,7 +56,7 @@ func attribute(kind uint16, data []byte) []byte {
 
 func align(n int) int { return (n + 3) &^ 3 }
 
-// Attributes takes attributes apart; of two of a kind the last counts, and what is cut off is left out.
+// Attributes returns the attributes in data by kind. Of duplicates the last counts; a truncated one is left out.
 func Attributes(data []byte) map[uint16][]byte {
 	out := map[uint16][]byte{}
 	for len(data) >= unix.SizeofNlAttr {
@@ -70,7 +70,7 @@ func Attributes(data []byte) map[uint16][]byte {
 	return out
 }
 
-// Name is the text of an attribute.
+// Name returns the text of an attribute.
 func Name(attribute []byte) string { return strings.TrimRight(string(attribute), "\x00") }
 
 func (r Request) marshal(sequence int) []byte {
@@ -83,9 +83,9 @@ func (r Request) marshal(sequence int) []byte {
 	return append(m, body...)
 }
 
-// Ask sends requests at once and gives the answer to each, in their order; it waits until end and no longer. Every request that
-// is not Silent must be one that the kernel answers once: it asks for one object, or has NLM_F_ACK. The refusal of a Silent one is
-// Ask's own error.
+// Ask sends requests at once and returns the answer to each, in order. It waits until end at most. Each request that is not Silent must
+// be one that the kernel answers once: it asks for one object, or has NLM_F_ACK. An error for a Silent one is returned as Ask's
+// error.
 func Ask(end time.Time, protocol int, requests ...Request) ([]Answer, error) {
 	c, err := dial(end, protocol)
 	if err != nil {
@@ -122,7 +122,7 @@ func Ask(end time.Time, protocol int, requests ...Request) ([]Answer, error) {
 	return answers, nil
 }
 
-// Dump asks for all objects of a kind and gives each to f, until f says no, or end comes.
+// Dump asks for all objects of a kind and calls f with each, until f returns false or end has come.
 func Dump(end time.Time, protocol int, r Request, f func(body []byte) (more bool)) error {
 	c, err := dial(end, protocol)
 	if err != nil {
@@ -150,7 +150,7 @@ func Dump(end time.Time, protocol int, r Request, f func(body []byte) (more bool
 	}
 }
 
-// take gives what a message has; ended reports whether it is the last one to its request.
+// take returns a message's body. ended reports whether it is the last one for its request.
 func take(m syscall.NetlinkMessage) (body []byte, ended bool, err error) {
 	if m.Header.Type != unix.NLMSG_ERROR && m.Header.Type != unix.NLMSG_DONE {
 		return m.Data, false, nil
@@ -163,7 +163,7 @@ func take(m syscall.NetlinkMessage) (body []byte, ended bool, err error) {
 	return nil, true, err
 }
 
-// conn is a socket in the namespace of the thread that made it, connected to the kernel.
+// conn is a netlink socket in the namespace of the thread that opened it, connected to the kernel.
 type conn struct {
 	fd  int
 	buf []byte
@@ -176,12 +176,12 @@ func dial(end time.Time, protocol int) (*conn, error) {
 		return nil, fmt.Errorf("open netlink socket: %w", err)
 	}
 	c := &conn{fd: fd, buf: make([]byte, bufferSize), end: end}
-	// A process of the pod could send answers to it otherwise.
+	// Otherwise a process of the pod could send answers to it.
 	if err := unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		c.close()
 		return nil, fmt.Errorf("connect netlink socket: %w", err)
 	}
-	// Strict checking has the kernel itself leave out routes of other tables. One that does not know it is not asked in vain.
+	// With strict checking the kernel leaves out routes of other tables. A kernel without it returns more, which is filtered later.
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
 	return c, nil
 }

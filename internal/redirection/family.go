@@ -11,7 +11,7 @@ import (
 // validationPort and the addresses below are those of iptables.Validation.
 const validationPort = 15005
 
-// family is one address family, and its addresses in the bytes of the wire.
+// family is an address family with its addresses as bytes.
 type family struct {
 	name                 string
 	domain               int
@@ -34,8 +34,8 @@ func (f family) address(ip []byte, port int) syscall.Sockaddr {
 	return &syscall.SockaddrInet6{Port: port, Addr: [16]byte(ip)}
 }
 
-// bind makes a socket with an address of the pod's own. EADDRINUSE: another process listens there; several that hold it
-// without listening do not mind each other. EADDRNOTAVAIL: it is not the pod's.
+// bind makes a socket bound to an address of the pod. EADDRINUSE means that another process listens there; sockets that are only bound
+// do not conflict. EADDRNOTAVAIL means that the pod does not have the address.
 func (f family) bind(ip []byte, port int) (socket, error) {
 	s, err := open(f.domain)
 	if err != nil {
@@ -48,7 +48,7 @@ func (f family) bind(ip []byte, port int) (socket, error) {
 	return s, nil
 }
 
-// take waits for the connection c to arrive at l, with a token that is sent over it and with its destination.
+// take waits until the connection c arrives at l, and checks a token that is sent over it and its original destination.
 func (f family) take(l, c socket) error {
 	token, err := newToken()
 	if err != nil {

@@ -1,7 +1,7 @@
-// Package redirection proves from inside a pod, without any privilege, that the pod's redirection rules are in force: it makes
-// a connection that only the rules can lead to where it must end.
+// Package redirection proves from inside a pod, without privileges, that the pod's redirection rules are in force: it makes a
+// connection that arrives where it must only because of the rules.
 //
-// It makes do with little more than system calls, since every pod that waits pays for it.
+// It uses little more than system calls, to stay small: each pod that waits runs it.
 package redirection
 
 import (
@@ -11,10 +11,10 @@ import (
 	"syscall"
 )
 
-// ErrMissing says that rules are not in force, or not yet.
+// ErrMissing means that rules are not in force, or not yet.
 var ErrMissing = errors.New("rules missing")
 
-// missingError is ErrMissing with the reasons, one a family.
+// missingError is ErrMissing with a reason for each family.
 type missingError []string
 
 func (m missingError) Error() string {
@@ -25,24 +25,24 @@ func (m missingError) Error() string {
 	return text
 }
 
-// Is makes errors.Is know it for what it is.
+// Is makes errors.Is recognise it as ErrMissing.
 func (m missingError) Is(target error) bool { return target == ErrMissing }
 
-// Proof says what has been proven.
+// Proof is what has been proven.
 type Proof struct {
-	// Families are the address families that are redirected: all that the pod has.
+	// Families are the redirected address families: all that the pod has.
 	Families []string
-	// ByProxy tells that another process, the proxy most likely, listens on the inbound port and took the connection: it was
-	// redirected, but to which port is not proven.
+	// ByProxy means that another process, probably the proxy, listens on the inbound port and accepted the connection. Then the
+	// connection was redirected, but to which port is not proven.
 	ByProxy bool
 }
 
-// Prober proves redirection, one family after the other:
+// Prober proves redirection for each address family:
 //
-//   - it holds the validation address, so that nobody can listen there unnoticed;
-//   - it listens where the rules lead to: on the proxy's inbound port;
+//   - it binds the validation address, so that nobody else can listen there;
+//   - it listens on the proxy's inbound port, to which the rules lead;
 //   - it dials the validation address, as any process of the pod could;
-//   - it takes the connection, reads the token that it sent, and asks the kernel for the destination.
+//   - it accepts the connection, reads the token that it sent, and asks the kernel for the original destination.
 type Prober struct {
 	families []family
 	port     int
@@ -50,7 +50,7 @@ type Prober struct {
 	proven   Proof
 }
 
-// New makes a Prober for the proxy's inbound port, and finds out which address families the pod has.
+// New returns a Prober for the proxy's inbound port. It finds out which address families the pod has.
 func New(port uint16) (*Prober, error) {
 	p := &Prober{port: int(port), listens: map[string]socket{}}
 	for _, f := range families() {
@@ -68,15 +68,15 @@ func New(port uint16) (*Prober, error) {
 	return p, nil
 }
 
-// Close gives the inbound port back.
+// Close closes the inbound port.
 func (p *Prober) Close() {
 	for _, l := range p.listens {
 		l.close()
 	}
 }
 
-// Try makes one connection for each family that is not proven yet. An error that is ErrMissing may pass with time; it names
-// every family that lacks rules.
+// Try makes one connection for each family that is not proven yet. With an error that is ErrMissing, a later try may succeed; it names
+// each family without rules.
 func (p *Prober) Try() (Proof, error) {
 	var missing missingError
 	for _, f := range p.families {
@@ -132,8 +132,8 @@ func (p *Prober) prove(f family) (byProxy bool, err error) {
 	return false, f.take(l, c)
 }
 
-// listen opens the inbound port once. The kernel delivers redirected connections of the pod itself to its loopback address, so
-// nobody outside the pod needs to reach it. False: somebody else listens there.
+// listen opens the inbound port once. It listens on loopback only, where the kernel delivers the pod's own redirected connections, so
+// nobody outside can reach it. It returns false if another process listens there.
 func (p *Prober) listen(f family) (socket, bool, error) {
 	if l, ok := p.listens[f.name]; ok {
 		return l, true, nil
@@ -152,7 +152,7 @@ func (p *Prober) listen(f family) (socket, bool, error) {
 	return 0, false, &triedError{"listen on the proxy's inbound port", err}
 }
 
-// triedError is what fmt.Errorf("%s: %w") would give.
+// triedError is like the result of fmt.Errorf("%s: %w").
 type triedError struct {
 	what string
 	err  error

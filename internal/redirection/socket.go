@@ -7,8 +7,8 @@ import (
 	"unsafe"
 )
 
-// What bounds each call that may wait. All of it happens on lo, where an answer takes microseconds; the rest is for a node
-// under load. A connection that was lost on its way is made anew sooner than the kernel would.
+// Limits of calls that may wait. On lo an answer takes microseconds; the rest is for a loaded node. A lost connection is tried again
+// sooner than the kernel would.
 const (
 	connectMicroseconds = 100_000
 	receiveSeconds      = 1
@@ -17,7 +17,7 @@ const (
 // originalDst is SO_ORIGINAL_DST of IPv4 and IP6T_SO_ORIGINAL_DST of IPv6.
 const originalDst = 80
 
-// socket is a TCP socket, of which every call ends after a time.
+// socket is a TCP socket whose calls have time limits.
 type socket int
 
 func open(domain int) (socket, error) {
@@ -39,27 +39,27 @@ func open(domain int) (socket, error) {
 	return socket(fd), nil
 }
 
-// close gives the descriptor back; nothing that was written can be lost.
+// close closes the descriptor.
 func (s socket) close() { _ = syscall.Close(int(s)) }
 
 func (s socket) listen() error { return syscall.Listen(int(s), 8) }
 
-// connect connects over lo and nothing else: an IPv6 address comes a moment before its routes, and until then a packet to it
-// would leave the pod.
+// connect connects over lo only. An IPv6 address exists a moment before its routes; until then a packet to it could leave the
+// pod.
 func (s socket) connect(to syscall.Sockaddr) error {
-	// Before Linux 5.7 that takes a privilege. There it is the packet's source that stops it: no router forwards ::1.
+	// Before Linux 5.7 this needs a privilege. There, the source address protects: no router forwards packets from ::1.
 	if err := syscall.BindToDevice(int(s), "lo"); err != nil && !errors.Is(err, syscall.EPERM) {
 		return err
 	}
 	err := syscall.Connect(int(s), to)
 	if errors.Is(err, syscall.EINPROGRESS) {
-		// What connect says when its time is up.
+		// connect returns EINPROGRESS when its time is up.
 		return syscall.ETIMEDOUT
 	}
 	return err
 }
 
-// accept gives the next connection, and the port that it comes from.
+// accept returns the next connection and its source port.
 func (s socket) accept() (arrived socket, from int, err error) {
 	fd, addr, err := syscall.Accept4(int(s), syscall.SOCK_CLOEXEC)
 	for errors.Is(err, syscall.EINTR) || errors.Is(err, syscall.ECONNABORTED) {
@@ -75,7 +75,7 @@ func (s socket) accept() (arrived socket, from int, err error) {
 	return socket(fd), portOf(addr), nil
 }
 
-// local is the port that the socket has.
+// local returns the socket's port.
 func (s socket) local() (int, error) {
 	addr, err := syscall.Getsockname(int(s))
 	return portOf(addr), err
@@ -108,11 +108,11 @@ func (s socket) read(n int) ([]byte, error) {
 	return buf, nil
 }
 
-// originalDst is where the client of a connection wanted to go, as connection tracking remembers it.
+// originalDst returns a connection's destination before redirection, from connection tracking.
 func (s socket) originalDst(domain int) (ip []byte, port int, err error) {
 	if domain == syscall.AF_INET {
-		// The kernel fills in a struct sockaddr_in: family, port, address. Of the structs that syscall can ask for this one has
-		// room for it.
+		// The kernel writes a struct sockaddr_in: family, port, address. syscall has no getter for it; this one's struct is large
+		// enough.
 		m, err := syscall.GetsockoptIPv6Mreq(int(s), syscall.IPPROTO_IP, originalDst)
 		if err != nil {
 			return nil, 0, err

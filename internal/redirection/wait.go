@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// interval is how often Wait tries.
+// interval is the time between two tries of Wait.
 const interval = 50 * time.Millisecond
 
 // Options are the flags of the command `wait`.
@@ -18,18 +18,18 @@ type Options struct {
 	// Port is the proxy's port for inbound traffic.
 	Port    uint16
 	Timeout time.Duration
-	// Once makes one try, whatever Timeout says.
+	// Once makes one try and ignores Timeout.
 	Once bool
-	// NoRules is for a pod that gets none, by its interception mode.
+	// NoRules is for a pod whose interception mode is NONE.
 	NoRules bool
-	// DirectIPv6 is for a pod whose IPv6 traffic is left alone.
+	// DirectIPv6 is for a pod whose IPv6 traffic is not redirected.
 	DirectIPv6 bool
 }
 
-// DefaultOptions are what holds without flags.
+// DefaultOptions returns the options without flags.
 func DefaultOptions() Options { return Options{Port: 15006, Timeout: time.Minute} }
 
-// Run waits as the options say, and writes in one line what was proven.
+// Run waits as the options say, and writes one line that says what was proven.
 func Run(ctx context.Context, o Options, out io.Writer) error {
 	switch {
 	case o.Port == 0:
@@ -58,7 +58,7 @@ func Run(ctx context.Context, o Options, out io.Writer) error {
 	return err
 }
 
-// Wait tries until everything is proven, or the time is up.
+// Wait tries until redirection is proven for all families, or the time is up.
 func Wait(ctx context.Context, o Options) (Proof, error) {
 	p, err := New(o.Port)
 	if err != nil {

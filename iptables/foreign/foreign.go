@@ -1,5 +1,5 @@
-// Package foreign recognises the redirection rules of other projects in a network namespace. It asks for their names one by
-// one, so that a look costs the same whatever else is there, and makes no table by looking.
+// Package foreign recognises the redirection rules of other projects in a network namespace. It asks for each of their names, so
+// a look costs the same whatever else is there, and it makes no table.
 package foreign
 
 import (
@@ -20,13 +20,13 @@ import (
 // maxRules is how many rules of a built-in chain are read: a hundred times what any project writes.
 const maxRules = 4096
 
-// limit is what a look may take where the caller does not say; the kernel answers in microseconds.
+// limit bounds a look; the caller's context may be shorter. The kernel answers in microseconds.
 const limit = 2 * time.Second
 
-// chain is a chain of another project, by which its rules are recognised, and the table of iptables that it stands in.
+// chain is a chain by which another project is recognised, and its table in iptables.
 type chain struct{ owner, table, name string }
 
-// chains are those that each project makes for every pod, in all versions that are in use.
+// chains returns the chains that each project makes in every pod, in all versions that are in use.
 func chains() []chain {
 	return []chain{
 		{"Istio", "nat", "ISTIO_OUTPUT"},
@@ -43,7 +43,7 @@ func chains() []chain {
 	}
 }
 
-// nativeTables are the tables that a project makes for itself, by nftables.
+// nativeTables returns the nftables tables that projects make for themselves.
 func nativeTables() []chain {
 	return []chain{
 		{owner: "Istio", table: "istio-proxy-nat"},
@@ -55,7 +55,7 @@ func nativeTables() []chain {
 	}
 }
 
-// place is where the kernel may have a table: a family of nf_tables.
+// place is a family of nf_tables.
 type place struct {
 	family byte
 	name   string
@@ -65,9 +65,9 @@ func places() []place {
 	return []place{{unix.NFPROTO_INET, "inet"}, {unix.NFPROTO_IPV4, "ip"}, {unix.NFPROTO_IPV6, "ip6"}}
 }
 
-// Find looks for the rules of other projects in a namespace; nil says that there are none. A chain that no packet comes to
-// redirects nothing, and does not count: one of iptables is led to from PREROUTING or OUTPUT, which every project does
-// directly. What the rules in it do is not judged.
+// Find looks for the rules of other projects in a namespace, and returns nil if there are none. A chain that no packet reaches does
+// not count: a chain of iptables needs a jump from PREROUTING or OUTPUT, where every project puts it. What the rules in the chain do
+// is not looked at.
 func Find(ctx context.Context, ns *netns.NS) (found *podnet.ProgrammedByOthersError, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("look for the rules of other projects: %w", err)
@@ -94,8 +94,8 @@ func FindUntil(end time.Time, ns *netns.NS) (found *podnet.ProgrammedByOthersErr
 	return found, nil
 }
 
-// findNative asks nf_tables, which also holds what iptables of the nft flavour writes: for the tables first, and for chains
-// of those that are there.
+// findNative asks nf_tables, which also holds the rules of iptables' nft flavour: first for the tables, then for chains in those that
+// exist.
 func findNative(end time.Time) (*podnet.ProgrammedByOthersError, error) {
 	var candidates []chain
 	var where []place
@@ -160,8 +160,8 @@ func findChains(end time.Time, candidates []chain, where []place) (*podnet.Progr
 	return nil, nil //nolint:nilnil // nothing found, as Find says
 }
 
-// hooked reports whether packets come to a chain. Where more rules stand in front than are read, they are taken to. The base
-// chains of family inet, which iptables does not write to, have any name: a chain in use counts there.
+// hooked reports whether packets reach a chain. If there are more rules before it than are read, it counts as reached. In family inet,
+// which iptables does not use, base chains have any name: there, a chain in use counts.
 func hooked(end time.Time, p place, c chain) (met bool, err error) {
 	if p.family == unix.NFPROTO_INET {
 		return true, nil
@@ -182,7 +182,7 @@ func hooked(end time.Time, p place, c chain) (met bool, err error) {
 	return met, nil
 }
 
-// hooks are the built-in chains that every project leads packets to its own from.
+// hooks are the built-in chains from which projects jump to their own.
 func hooks() []string { return []string{"PREROUTING", "OUTPUT"} }
 
 func get(kind uint16, p place, attributes ...[]byte) rawnetlink.Request {
@@ -191,7 +191,7 @@ func get(kind uint16, p place, attributes ...[]byte) rawnetlink.Request {
 	}
 }
 
-// ask gives no answers where the kernel has no nf_tables.
+// ask returns no answers if the kernel has no nf_tables.
 func ask(end time.Time, requests []rawnetlink.Request) ([]rawnetlink.Answer, error) {
 	answers, err := rawnetlink.Ask(end, unix.NETLINK_NETFILTER, requests...)
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
@@ -200,7 +200,7 @@ func ask(end time.Time, requests []rawnetlink.Request) ([]rawnetlink.Answer, err
 	return answers, err
 }
 
-// inUse reports whether an object is there, and holds or is held by others: its count of uses is the attribute of that kind.
+// inUse reports whether an object exists and its count of uses, the attribute of that kind, is not 0.
 func inUse(a rawnetlink.Answer, kind uint16) bool {
 	const sizeofNfgenmsg = 4
 	if a.Err != nil || len(a.Body) < sizeofNfgenmsg {

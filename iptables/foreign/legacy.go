@@ -15,12 +15,11 @@ import (
 )
 
 const (
-	// maxTable is how much of a legacy table is looked at: a thousand times what any project writes. A bigger one is one that
-	// none of them has made alone, and is not looked into.
+	// maxTable bounds a legacy table that is read: a thousand times what any project writes. A bigger table is not looked into.
 	maxTable = 4 << 20
 	// namesLimit bounds what is read of the list of tables.
 	namesLimit = 4 << 10
-	// attempts is how often a table that is changed meanwhile is asked for.
+	// attempts is how often a table is read again that changes at the same time.
 	attempts = 3
 )
 
@@ -32,7 +31,7 @@ const (
 	infoSize        = 84 // struct ipt_getinfo, of which the last four bytes are the size of the entries
 	entriesHeadSize = 40 // struct ipt_get_entries, in front of the entries
 	targetHeadSize  = 32 // struct xt_entry_target, in front of a chain's name in its first entry
-	standardSize    = 40 // struct xt_standard_target, which leads on
+	standardSize    = 40 // struct xt_standard_target, which jumps
 	errorSize       = 64 // struct xt_error_target, padded
 )
 
@@ -43,7 +42,7 @@ type legacyFamily struct {
 	place         string
 }
 
-// findLegacy looks into tables of x_tables that are there already. To ask for one that is not would make it.
+// findLegacy looks into the x_tables tables that exist. Asking for one that does not exist would make it.
 func findLegacy() *podnet.ProgrammedByOthersError {
 	for _, f := range []legacyFamily{
 		{"ip_tables_names", unix.AF_INET, unix.SOL_IP, "ip"},
@@ -61,8 +60,8 @@ func findLegacy() *podnet.ProgrammedByOthersError {
 	return nil
 }
 
-// tables are those that the namespace of the calling thread has, of the ones that any project writes to. Without the kernel
-// module there is no such file, and no table.
+// tables returns the tables of the calling thread's namespace that a project may write to. Without the kernel module there is no such
+// file, and no table.
 func (f legacyFamily) tables() (out []string) {
 	file, err := os.Open("/proc/thread-self/net/" + f.names)
 	if err != nil {
@@ -77,7 +76,7 @@ func (f legacyFamily) tables() (out []string) {
 	return slices.DeleteFunc([]string{"nat", "mangle"}, func(name string) bool { return !slices.Contains(names, name) })
 }
 
-// entries is a table as the kernel has it, or nothing where it cannot be had.
+// entries returns a table as the kernel holds it, or nil if it cannot be read.
 func (f legacyFamily) entries(table string) []byte {
 	fd, err := unix.Socket(f.domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -111,9 +110,8 @@ func getsockopt(fd, level, option int, value []byte) bool {
 	return errno == 0
 }
 
-// hasChain reports whether a table has a chain of that name, and a rule anywhere that leads to it: the chain begins with an
-// entry whose target is called ERROR and holds the name, and what leads to it has a target without a name that holds the place
-// behind that entry.
+// hasChain reports whether a table has a chain of that name, and a rule that jumps to it. A chain begins with an entry whose target is
+// called ERROR and holds the chain's name. A jump has a target without a name that holds the offset behind that entry.
 func hasChain(entries []byte, name string) bool {
 	want := append([]byte(name), 0)
 	for at := 0; ; {

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// attr is a netlink attribute. Everything that reads one is total: a pod may have written it.
+// attr is a netlink attribute. All code that reads one accepts any bytes, since a pod may have written them.
 type attr struct {
 	kind uint16 // without the flags
-	raw  []byte // with its header, as the kernel told it
+	raw  []byte // with its header, as the kernel returned it
 	data []byte
 }
 
@@ -18,7 +18,7 @@ const (
 	attrKind   = 1<<14 - 1 // NLA_TYPE_MASK
 )
 
-// each gives the attributes of a message, or of an attribute that holds others. What is no attribute is one of kind 0.
+// each yields the attributes of a message, or of a nested attribute. Bytes that are no attribute are yielded as one of kind 0.
 func each(b []byte) iter.Seq[attr] {
 	return func(yield func(attr) bool) {
 		for len(b) > 0 {
@@ -39,7 +39,7 @@ func each(b []byte) iter.Seq[attr] {
 	}
 }
 
-// find gives the data of the first attribute of a kind, or nil.
+// find returns the data of the first attribute of a kind, or nil.
 func find(b []byte, kind uint16) []byte {
 	for a := range each(b) {
 		if a.kind == kind {
@@ -49,13 +49,13 @@ func find(b []byte, kind uint16) []byte {
 	return nil
 }
 
-// text reads a string, which the kernel ends with a zero.
+// text returns a string up to its terminating zero.
 func text(b []byte) string {
 	s, _, _ := strings.Cut(string(b), "\x00")
 	return s
 }
 
-// number reads what the kernel keeps in network byte order, in as many bytes as there are, up to four.
+// number reads a number in network byte order, from as many bytes as there are, up to four.
 func number(b []byte) (n uint32) {
 	for _, x := range b[:min(len(b), 4)] {
 		n = n<<8 | uint32(x)

@@ -1,8 +1,8 @@
-// Package nftables puts a Ruleset into a network namespace over netlink: one table of our own, no process started, one
-// transaction for a fresh namespace and steps that no packet slips through for a change.
+// Package nftables puts a Ruleset into a network namespace over netlink. It owns one table and starts no process. A fresh namespace
+// is written in one transaction, an existing table is changed in steps that no packet slips through.
 //
-// A pod may hold the right to change its namespace's nftables, so whatever is read from there is taken for hostile: it is read
-// in bounded parts, compared byte by byte with what the kernel tells of our own rules, and decoded only to be shown.
+// A pod may have the right to change its namespace's nftables, so what is read there counts as hostile: it is read in bounded parts,
+// compared byte by byte with what the kernel returns for our own rules, and decoded only to be printed.
 package nftables
 
 import (
@@ -15,8 +15,8 @@ import (
 	"istio-pod-network-controller/iptables/routing"
 )
 
-// Backend programs namespaces. Every call opens the namespace anew, refuses the host's, and leaves no descriptor behind. It
-// comes back by its deadline, and gives a panic as a *netns.PanicError.
+// Backend programs namespaces. Each call opens the namespace anew, refuses the host's, and leaves no descriptor open. It
+// returns soon after its deadline, and returns a panic as a *netns.PanicError.
 type Backend struct {
 	guard      netns.Guard
 	memory     *memory
@@ -24,7 +24,7 @@ type Backend struct {
 	visits     *netns.Visits
 }
 
-// New makes a Backend that opens namespaces through guard.
+// New returns a Backend that opens namespaces through guard.
 func New(guard netns.Guard) *Backend {
 	return &Backend{guard: guard, memory: newMemory(), references: newReferences(), visits: netns.NewVisits()}
 }
@@ -32,8 +32,8 @@ func New(guard netns.Guard) *Backend {
 // Name is the backend's name in flags and reports.
 func (b *Backend) Name() string { return "nftables" }
 
-// Apply makes the namespace at path hold exactly want in our table, and reports whether something had to change. A
-// fresh namespace gets the whole or nothing, a change is made in steps (see commit); foreign tables are not touched.
+// Apply makes the namespace at path hold exactly want in our table, and reports whether anything had to change. A fresh namespace
+// gets all or nothing. An existing table is changed in steps (see commit). Tables of others are not touched.
 func (b *Backend) Apply(ctx context.Context, path string, want iptables.Ruleset) (changed bool, err error) {
 	return visit(ctx, b, path, func(ns *netns.NS, s *socket) (bool, error) { return b.apply(ctx, ns, s, want) })
 }
@@ -64,15 +64,15 @@ func (b *Backend) apply(ctx context.Context, ns *netns.NS, s *socket, want iptab
 	return changed && err == nil, err
 }
 
-// comparison is how a namespace differs from what it should hold, a line a difference.
+// comparison is how a namespace differs from what it should hold, one line for each difference.
 type comparison struct {
 	have  outline
-	ref   outline // of what it should hold; unknown where there is no table to compare it with
+	ref   outline // what it should look like; unset if there is no table
 	lines []string
-	shape bool // they are of the table, its chains and sets themselves, not of what stands in them
+	shape bool // the differences are of the table, its chains and sets, not of their content
 }
 
-// compare reads our table. That there is no difference is remembered of l.
+// compare reads our table and compares it with want. If it does not differ, that is remembered for l.
 func (b *Backend) compare(ctx context.Context, ns *netns.NS, s *socket, want iptables.Ruleset, l look) (c comparison, err error) {
 	c.have, err = s.outline(ctx)
 	if err != nil || !c.have.exists() {
@@ -99,7 +99,7 @@ func (b *Backend) compare(ctx context.Context, ns *netns.NS, s *socket, want ipt
 	return c, err
 }
 
-// write commits want in place of what there is. Addresses and routes come before the rules that need them, and go after them.
+// write replaces what is there with want. Addresses and routes are added before the rules that need them, and removed after them.
 func write(ctx context.Context, ns *netns.NS, c comparison, want iptables.Ruleset) error {
 	beside, err := routing.Prepare(ns, want)
 	if err != nil {
@@ -111,7 +111,7 @@ func write(ctx context.Context, ns *netns.NS, c comparison, want iptables.Rulese
 	return beside.Finish()
 }
 
-// Verify tells how the namespace at path differs from want. It writes nothing.
+// Verify returns how the namespace at path differs from want. It writes nothing.
 func (b *Backend) Verify(ctx context.Context, path string, want iptables.Ruleset) (iptables.Drift, error) {
 	return visit(ctx, b, path, func(ns *netns.NS, s *socket) (iptables.Drift, error) { return b.verify(ctx, ns, s, want) })
 }
@@ -130,7 +130,7 @@ func (b *Backend) verify(ctx context.Context, ns *netns.NS, s *socket, want ipta
 		return nil, err
 	}
 	drift := iptables.Diff(want, have)
-	// The text of rules has no words for everything: what it does not show is told as it was compared.
+	// Rules as text do not show everything. Differences that they do not show are returned as they were compared.
 	if len(drift) == 0 || c.shape {
 		drift = append(drift, c.lines...)
 	}
@@ -145,20 +145,20 @@ func (b *Backend) Present(ctx context.Context, path string) (present bool, err e
 	})
 }
 
-// Remove takes away all that we own in the namespace at path and reports whether there was anything.
+// Remove removes everything that we own in the namespace at path, and reports whether there was anything.
 func (b *Backend) Remove(ctx context.Context, path string) (removed bool, err error) {
 	return visit(ctx, b, path, func(ns *netns.NS, s *socket) (bool, error) {
 		deleted, err := deleteTable(ctx, ns, s)
 		if err != nil {
 			return false, err
 		}
-		// Also without a table: an agent that was killed between the two leaves what stands beside it.
+		// Also without a table: an agent that was killed between the two steps leaves addresses and routes.
 		beside, err := routing.Remove(ns)
 		return deleted || beside, err
 	})
 }
 
-// Read gives what the namespace at path holds of ours, with counters; ok is false where there is nothing.
+// Read returns what the namespace at path holds of ours, with counters. ok is false if there is nothing.
 func (b *Backend) Read(ctx context.Context, path string) (have iptables.Ruleset, ok bool, err error) {
 	found, err := visit(ctx, b, path, func(ns *netns.NS, s *socket) (*iptables.Ruleset, error) {
 		o, err := s.outline(ctx)
@@ -174,7 +174,7 @@ func (b *Backend) Read(ctx context.Context, path string) (have iptables.Ruleset,
 	return *found, true, err
 }
 
-// size is how many elements a Ruleset's sets have, ends of intervals included.
+// size returns the number of elements in a Ruleset's sets, ends of intervals included.
 func size(r iptables.Ruleset) (n int) {
 	for _, s := range r.Sets {
 		n += len(s.Ports) + 2*len(s.Prefixes)
@@ -192,7 +192,7 @@ func read(ctx context.Context, ns *netns.NS, s *socket, o outline, left int) (ip
 	return have, err
 }
 
-// Probe reports whether this kernel takes a rule set, by giving it one in a namespace made for the purpose.
+// Probe returns an error if this kernel does not accept a rule set. It tries in a namespace made for the purpose.
 func (b *Backend) Probe(ctx context.Context, sample iptables.Ruleset) error {
 	ns, err := netns.New()
 	if err != nil {

@@ -16,19 +16,20 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// commit makes our table, which is old, hold exactly want, which looks like ref.
+// commit makes our table, whose outline is old, hold exactly want, whose outline is ref.
 //
-// A fresh namespace gets everything in one transaction. It is spared every deletion: closing a socket after one waits until
-// no packet uses what is gone, which takes milliseconds.
+// A fresh namespace is written in one transaction without deletions: after a deletion, closing the socket waits until no packet
+// uses what is gone, which takes milliseconds.
 //
-// A table of the shape that we make is changed in steps, each with a socket of its own, whose closing is that wait. For a
-// transaction is atomic for each chain and set by itself, but a packet looks for the current generation each time that it
-// comes to one. So chains are refilled, never made anew beside the old one: a packet could find the new one still empty and,
-// a moment later, the old one empty already. What captures a connection from now on is there before what has captured it
-// up to now goes. And sets come before all rules that use them and go after them, since a rule and its set do not change at
-// the same instant either.
+// A table of our shape is changed in steps. Each step has a socket of its own, and closing it is that wait. The steps are needed because
+// a transaction is atomic only for each chain and set: a packet looks up the current generation each time that it comes to one. So:
 //
-// Any other table, which somebody else has worked on, is deleted and made anew, and so is one that the steps fail at.
+//   - Chains are refilled in place. With a new chain beside the old one, a packet could pass the new one while it is still empty, and
+//     the old one when it is already empty.
+//   - What captures connections from now on is added before what has captured them so far is removed.
+//   - Sets are added before all rules that use them and removed after them.
+//
+// Any other table was changed by somebody else: it is deleted and made anew. So is one for which the steps fail.
 func commit(ctx context.Context, ns *netns.NS, old, ref outline, want iptables.Ruleset) error {
 	if old.exists() && old.shapedLike(ref) {
 		err := refill(ctx, ns, old, want)
@@ -39,7 +40,7 @@ func commit(ctx context.Context, ns *netns.NS, old, ref outline, want iptables.R
 	return replace(ctx, ns, old.exists(), want)
 }
 
-// replace deletes the table where there is one and makes it anew, in one transaction.
+// replace makes the table anew in one transaction, which deletes the old one if exists says that there is one.
 func replace(ctx context.Context, ns *netns.NS, exists bool, want iptables.Ruleset) error {
 	return insist(ctx, func() error {
 		err := transact(ctx, ns, func(c *nft.Conn) error {
@@ -94,7 +95,7 @@ func refill(ctx context.Context, ns *netns.NS, old outline, want iptables.Rulese
 	return nil
 }
 
-// stages orders chains by what captures inbound connections from now on: TPROXY's chains, or those of nat.
+// stages splits the chains: first come those that capture inbound connections in want's mode (TPROXY's, or those of nat), then the rest.
 func stages(want iptables.Ruleset) (first, second []iptables.Chain) {
 	tproxy := len(want.Routing) > 0
 	for _, c := range want.Chains {
@@ -107,7 +108,7 @@ func stages(want iptables.Ruleset) (first, second []iptables.Chain) {
 	return first, second
 }
 
-// shapedLike reports whether there is nothing but chains of ours, where ref has them, and sets.
+// shapedLike reports whether the table holds only sets, and chains of ours whose type, hook and flags are those of ref.
 func (o outline) shapedLike(ref outline) bool {
 	if o.foreign || without([]byte(o.table), unix.NFTA_TABLE_USE) != without([]byte(ref.table), unix.NFTA_TABLE_USE) {
 		return false
@@ -121,15 +122,15 @@ func (o outline) shapedLike(ref outline) bool {
 	return true
 }
 
-// without gives the chains that want does not have.
+// without returns the names of chains that want does not have.
 func (o outline) without(want iptables.Ruleset) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(o.chains)), func(name string) bool {
 		return slices.ContainsFunc(want.Chains, func(w iptables.Chain) bool { return w.Name == name })
 	})
 }
 
-// nextSuffix names the generation of sets that rules are to refer to, so that they never see a set that is being refilled: in
-// the kernel, ".N" follows a set's name.
+// nextSuffix returns the suffix ".N" of the next generation of sets. New rules use new sets, so they never see one that is being
+// refilled.
 func nextSuffix(sets map[string]string) string {
 	highest := -1
 	for name := range sets {
@@ -140,10 +141,10 @@ func nextSuffix(sets map[string]string) string {
 	return "." + strconv.Itoa((highest+1)%maxGeneration)
 }
 
-// maxGeneration keeps names short; by then, number 0 is long gone.
+// maxGeneration keeps names short. When the numbers start again at 0, the sets with number 0 are long gone.
 const maxGeneration = 1000
 
-// baseName is a set's name without its generation.
+// baseName returns a set's name without its generation.
 func baseName(name string) string {
 	base, _, _ := strings.Cut(name, ".")
 	return base

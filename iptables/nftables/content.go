@@ -13,18 +13,18 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// tally is what stands in a chain or set: how many rules or elements, and the hash of all. Rules count in their order,
-// elements in any.
+// tally is the content of a chain or set: the number of rules or elements, and their hash. The order of rules matters, that of elements
+// does not.
 type tally struct {
 	count int
 	sum   [sha256.Size]byte
 }
 
-// content is what stands in our table's chains and in its sets, by their names without generation.
+// content is the content of our table's chains and sets, by name without the generation.
 type content struct{ chains, sets map[string]tally }
 
-// content reads what stands in the chains and sets of o. It gives up at a chain or set that holds more than limit has: what is
-// behind does not matter.
+// content reads the rules and elements of the chains and sets of o. It stops at a chain or set that holds more than limit does: then
+// the table differs, whatever else it holds.
 func (s *socket) content(ctx context.Context, o outline, limit *content) (c content, err error) {
 	c = content{chains: map[string]tally{}, sets: map[string]tally{}}
 	generation, _ := o.generation()
@@ -44,7 +44,7 @@ func (s *socket) content(ctx context.Context, o outline, limit *content) (c cont
 	return c, nil
 }
 
-// sum hashes a chain's rules one after the other.
+// sum hashes a chain's rules in order.
 type sum struct {
 	count int
 	hash  hash.Hash
@@ -78,7 +78,7 @@ func (s *socket) rules(ctx context.Context, generation string, limit *content) (
 	return out, err
 }
 
-// elements reads a set; most < 0 is no limit.
+// elements reads a set, at most so many elements; most < 0 means no limit.
 func (s *socket) elements(ctx context.Context, set string, most int) (tally, error) {
 	var all []string
 	err := s.list(ctx, unix.NFT_MSG_GETSETELEM, ofSet(set), func(b []byte) error {
@@ -102,8 +102,8 @@ func ofSet(set string) []byte {
 	return named(named(nil, unix.NFTA_SET_ELEM_LIST_TABLE, iptables.TableName), unix.NFTA_SET_ELEM_LIST_SET, set)
 }
 
-// canonicalRule is a rule without what tells it from an equal one: its handle, what it has counted, and the generation of the
-// sets that it names.
+// canonicalRule returns a rule without what differs between equal rules: its handle, its counters, and the generation of the
+// sets that it uses.
 func canonicalRule(rule []byte, generation string) (out []byte) {
 	for a := range each(rule) {
 		switch a.kind {

@@ -8,7 +8,7 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// decoder reads expressions one by one. What the register holds is a field, with the bits that a mask has left, or a number.
+// decoder reads a rule's expressions one by one. The register holds a field (with the bits that mask leaves) or a number.
 type decoder struct {
 	rule   iptables.Rule
 	field  iptables.Field
@@ -134,7 +134,7 @@ func (d *decoder) lookup(e expression) error {
 	return known(e.number(unix.NFTA_LOOKUP_SREG) == reg && e.only(unix.NFTA_LOOKUP_SET, unix.NFTA_LOOKUP_SREG, unix.NFTA_LOOKUP_FLAGS))
 }
 
-// immediate puts a number into the register, or decides: a verdict is a value that goes to no register of data.
+// immediate puts a number into the register, or returns a verdict, whose destination is the verdict register.
 func (d *decoder) immediate(e expression) error {
 	if to := e.number(unix.NFTA_IMMEDIATE_DREG); to != unix.NFT_REG_VERDICT {
 		d.field, d.number = 0, e.value(unix.NFTA_IMMEDIATE_DATA)
@@ -159,7 +159,7 @@ func (d *decoder) verdict(code int32) error {
 	return nil
 }
 
-// port and num read the number that the register holds, which may be shorter than they are.
+// port and num return the number in the register, which may be shorter than they are.
 func (d *decoder) port() uint16 {
 	var b [2]byte
 	copy(b[:], d.number)

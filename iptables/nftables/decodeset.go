@@ -11,11 +11,11 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// element is a set's element as the kernel tells of it. There may be many, so it points to nothing.
+// element is a set's element as the kernel returns it. There may be many, so it holds no pointers.
 type element struct {
 	bytes [16]byte
-	size  int  // of the key; more than 16 is of no set of ours
-	end   bool // of an interval
+	size  int  // of the key; more than 16 is in no set of ours
+	end   bool // the end of an interval
 }
 
 func decodeElement(e attr) (out element) {
@@ -26,7 +26,7 @@ func decodeElement(e attr) (out element) {
 	return out
 }
 
-// decodeSet gives a set for people to read. Elements that no set of ours can have are left out.
+// decodeSet returns a set to be printed. Elements that no set of ours can have are left out.
 func decodeSet(name, attrs string, elements []element) iptables.Set {
 	out := iptables.Set{Name: printable(baseName(name))}
 	switch number(find([]byte(attrs), unix.NFTA_SET_KEY_TYPE)) {
@@ -46,8 +46,8 @@ func decodeSet(name, attrs string, elements []element) iptables.Set {
 	return out
 }
 
-// prefixes joins the first addresses of intervals with those behind their ends: since intervals do not overlap, the n-th
-// of one belongs to the n-th of the other, and only the last may lack an end.
+// prefixes joins the starts of intervals with their ends (the first addresses behind them). Intervals do not overlap, so the n-th start
+// belongs to the n-th end; only the last may have no end.
 func prefixes(elements []element, size int) []netip.Prefix {
 	starts, ends := make([]netip.Addr, 0, len(elements)), make([]netip.Addr, 0, len(elements)/2)
 	for _, e := range elements {
@@ -63,7 +63,7 @@ func prefixes(elements []element, size int) []netip.Prefix {
 	}
 	slices.SortFunc(starts, netip.Addr.Compare)
 	slices.SortFunc(ends, netip.Addr.Compare)
-	// nftables' own tool opens a set whose first interval starts above zero with an end at zero.
+	// The nft program adds an end at zero to a set whose first interval starts above zero.
 	if len(ends) > 0 && ends[0].IsUnspecified() {
 		ends = ends[1:]
 	}
@@ -78,8 +78,8 @@ func prefixes(elements []element, size int) []netip.Prefix {
 	return out
 }
 
-// prefixOf gives the prefix from start up to, not including, end; an invalid end is the end of the address space. An
-// interval that is no prefix gives the widest that fits, which then differs from all that we write.
+// prefixOf returns the prefix from start up to, not including, end. An invalid end means the end of the address space. If the
+// interval is no prefix, it returns the address start alone, which then differs from what we write.
 func prefixOf(start, end netip.Addr) netip.Prefix {
 	for bits := range start.BitLen() {
 		p := netip.PrefixFrom(start, bits)

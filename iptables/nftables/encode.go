@@ -13,13 +13,13 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// batch fills one table with chains whose rules refer to one generation of sets.
+// batch fills one table with chains whose rules use one generation of sets.
 type batch struct {
 	table  *nft.Table
 	suffix string
 }
 
-// flush commits one transaction: it adds sets, and fills chains, having emptied those that are there already.
+// flush commits one transaction: it adds sets, and fills chains after emptying those in there.
 func (b batch) flush(conn *nft.Conn, want []iptables.Chain, there map[string]string, sets []iptables.Set) error {
 	for _, s := range sets {
 		if err := addSet(conn, b.table, s, b.suffix); err != nil {
@@ -45,7 +45,7 @@ func (b batch) flush(conn *nft.Conn, want []iptables.Chain, there map[string]str
 	return conn.Flush()
 }
 
-// ruleUserdata is the rule's comment where nft looks for it.
+// ruleUserdata returns the rule's comment in the form that nft reads.
 func ruleUserdata(r iptables.Rule) []byte {
 	return userdata.AppendString(nil, userdata.TypeComment, r.Comment)
 }
@@ -84,7 +84,7 @@ func elements(s iptables.Set) []nft.SetElement {
 	return out
 }
 
-// lastAddr is the highest address of a prefix.
+// lastAddr returns the highest address of a prefix.
 func lastAddr(p netip.Prefix) netip.Addr {
 	b := p.Masked().Addr().AsSlice()
 	for i := p.Bits(); i < len(b)*8; i++ {
@@ -108,7 +108,7 @@ func encode(r iptables.Rule, suffix string) []expr.Any {
 	return append(out, verdict(r.Action, family)...)
 }
 
-// compare tests what the register holds.
+// compare returns the expressions that compare the register with a condition's value.
 func compare(c iptables.Cond, suffix string) []expr.Any {
 	if c.Set != "" {
 		return []expr.Any{&expr.Lookup{SourceRegister: reg, SetName: c.Set + suffix, Invert: c.Not}}
@@ -122,7 +122,7 @@ func compare(c iptables.Cond, suffix string) []expr.Any {
 	}
 	zero := make([]byte, len(bits))
 	if c.Field == iptables.State {
-		// One of the bits is enough.
+		// One of the bits in common is enough.
 		op, data = expr.CmpOpNeq, zero
 	}
 	return []expr.Any{

@@ -12,7 +12,7 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// expression is one step of a rule as the kernel tells of it.
+// expression is one expression of a rule, as the kernel returns it.
 type expression struct {
 	name string
 	data []byte // its attributes
@@ -27,12 +27,12 @@ func expressions(list []byte) (out []expression) {
 
 func (e expression) number(kind uint16) uint32 { return number(find(e.data, kind)) }
 
-// value is data in an attribute of its own (NFTA_DATA_VALUE).
+// value returns the data inside an attribute (NFTA_DATA_VALUE).
 func (e expression) value(kind uint16) []byte {
 	return find(find(e.data, kind), unix.NFTA_DATA_VALUE)
 }
 
-// only reports whether there are no attributes but of these kinds.
+// only reports whether all attributes are of these kinds.
 func (e expression) only(kinds ...uint16) bool {
 	for a := range each(e.data) {
 		if !slices.Contains(kinds, a.kind) {
@@ -42,10 +42,10 @@ func (e expression) only(kinds ...uint16) bool {
 	return true
 }
 
-// errUnknown ends the reading of an expression that none of our rules has.
+// errUnknown means that an expression is none that our rules use.
 var errUnknown = errors.New("unknown")
 
-// in says which expression an error is about.
+// in adds to an error which expression it is about.
 func (e expression) in(err error) error {
 	if err == nil {
 		return nil
@@ -54,7 +54,7 @@ func (e expression) in(err error) error {
 	return fmt.Errorf("expression %s %s: %w", printable(e.name), hex.EncodeToString(e.data[:min(len(e.data), most)]), err)
 }
 
-// decodeRule is encode's inverse, for people to read. A rule that nothing of ours can have written says so in its comment.
+// decodeRule is the inverse of encode, for people to read. For a rule that we cannot have written, the comment says so.
 func decodeRule(rule []byte) iptables.Rule {
 	d := decoder{rule: iptables.Rule{Comment: comment(find(rule, unix.NFTA_RULE_USERDATA))}}
 	for _, e := range expressions(find(rule, unix.NFTA_RULE_EXPRESSIONS)) {
@@ -66,8 +66,8 @@ func decodeRule(rule []byte) iptables.Rule {
 	return d.rule
 }
 
-// comment reads what nft shows as a rule's comment: type, length, and text that ends with a zero (libnftnl's udata.h). A
-// rule's userdata is any bytes.
+// comment returns what nft shows as a rule's comment: type, length, and text that ends with a zero (libnftnl's udata.h). It
+// accepts any bytes, since a pod may have written them.
 func comment(userdata []byte) string {
 	const typeComment = 0
 	for len(userdata) >= 2 {
@@ -83,7 +83,7 @@ func comment(userdata []byte) string {
 	return ""
 }
 
-// counter reads what a rule has counted.
+// counter returns a counter's packets and bytes.
 func (e expression) counter() iptables.Counter {
 	wide := func(kind uint16) uint64 {
 		if b := find(e.data, kind); len(b) == 8 {

@@ -13,16 +13,16 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// reg is the one register that our rules use: every condition loads, compares, and is done with it.
+// reg is the only register that our rules use: each condition loads it, compares it, and no longer needs it.
 const reg = 1
 
-// fieldAt is a field of one family; the conditions in front of it have settled which. Ports stand at 0.
+// fieldAt is a field of one family, which earlier conditions of the rule have checked. Ports have family 0.
 type fieldAt struct {
 	field  iptables.Field
 	family uint32
 }
 
-// payloads are the fields that stand in the packet: where, and how long, in bytes.
+// payloads are the fields that are in the packet: header, offset and length in bytes.
 func payloads() map[fieldAt]expr.Payload {
 	network, transport := expr.PayloadBaseNetworkHeader, expr.PayloadBaseTransportHeader
 	return map[fieldAt]expr.Payload{
@@ -36,7 +36,7 @@ func payloads() map[fieldAt]expr.Payload {
 	}
 }
 
-// metas are the fields that the kernel keeps beside the packet.
+// metas are the fields that the kernel keeps with the packet.
 func metas() map[iptables.Field]expr.MetaKey {
 	return map[iptables.Field]expr.MetaKey{
 		iptables.Family: expr.MetaKeyNFPROTO, iptables.Protocol: expr.MetaKeyL4PROTO,
@@ -52,7 +52,7 @@ func cts() map[iptables.Field]expr.CtKey {
 	}
 }
 
-// load gives the expression that puts a field into the register.
+// load returns the expression that puts a field into the register.
 func load(f iptables.Field, family uint32) expr.Any {
 	if key, ok := metas()[f]; ok {
 		return &expr.Meta{Key: key, Register: reg}
@@ -70,7 +70,7 @@ func load(f iptables.Field, family uint32) expr.Any {
 	return &p
 }
 
-// fieldOf is load's inverse: ok is false of what load never writes.
+// fieldOf is the inverse of load. ok is false for an expression that load never writes.
 func fieldOf(e expression) (field iptables.Field, ok bool) {
 	switch e.name {
 	case "meta":
@@ -111,7 +111,7 @@ const (
 	fibSource   = 1 // NFTA_FIB_F_SADDR
 )
 
-// value gives the bytes that the register is compared with, in the byte order that the kernel keeps the field in.
+// value returns the bytes that the register is compared with, in the byte order in which the kernel keeps the field.
 func value(c iptables.Cond) []byte {
 	switch c.Field {
 	case iptables.Family, iptables.Protocol, iptables.TCPFlags, iptables.Direction:
@@ -129,7 +129,7 @@ func value(c iptables.Cond) []byte {
 	}
 }
 
-// mask gives the bits of the field that count, or nil for all.
+// mask returns the bits of the field that are compared, or nil for all.
 func mask(c iptables.Cond) []byte {
 	switch {
 	case c.Field == iptables.TCPFlags:
@@ -142,12 +142,12 @@ func mask(c iptables.Cond) []byte {
 	return nil
 }
 
-// setValue is value's and mask's inverse: it puts what the register is compared with into c.
+// setValue is the inverse of value and mask: it puts what the register is compared with into c.
 func setValue(c *iptables.Cond, data, mask []byte) error {
 	switch c.Field {
 	case iptables.InIface, iptables.OutIface:
 		if len(data) != unix.IFNAMSIZ {
-			return fmt.Errorf("name of %d bytes", len(data)) // of all interfaces that begin so
+			return fmt.Errorf("name of %d bytes", len(data)) // matches all interfaces that begin with it
 		}
 		c.Text = text(data)
 		return nil

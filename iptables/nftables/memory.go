@@ -10,19 +10,19 @@ import (
 	"istio-pod-network-controller/iptables/routing"
 )
 
-// maxRemembered bounds the memory; without any of it nothing but time is lost.
+// maxRemembered bounds the memory. A table that is not remembered is read again.
 const maxRemembered = 4096
 
-// memory is what our tables were last read to hold, or made to, so that they need not be read while nothing has changed. The
-// kernel numbers the generations of a namespace's nftables: whoever changes anything, the number is another one. A number is
-// proof only together with an identity that is never given anew: without one nothing is remembered.
+// memory holds what our tables contained when they were last read or written, so that they need not be read while nothing has changed.
+// The kernel counts the generations of a namespace's nftables: each change by anybody gives a new number. A matching number is
+// proof only together with an identity that is never re-used; a namespace without one is not remembered.
 type memory struct {
 	seed maphash.Seed
 	mu   sync.Mutex
 	seen map[netns.Identity]sight
 }
 
-// sight is a generation in which the table held what has this hash.
+// sight is a generation, and the hash of what the table contained in it.
 type sight struct {
 	generation uint32
 	hash       uint64
@@ -37,7 +37,7 @@ func (m *memory) has(id netns.Identity, s sight) bool {
 	return ok && seen == s
 }
 
-// note remembers s of a namespace, unless it could be taken for another one.
+// note remembers s of a namespace, unless its identity may be re-used.
 func (m *memory) note(id netns.Identity, s sight) {
 	if !id.Unique() {
 		return
@@ -45,7 +45,7 @@ func (m *memory) note(id netns.Identity, s sight) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.seen) >= maxRemembered {
-		clear(m.seen) // of namespaces that are gone nobody tells
+		clear(m.seen) // nothing reports namespaces that are gone
 	}
 	m.seen[id] = s
 }
@@ -56,7 +56,7 @@ func (m *memory) forget(id netns.Identity) {
 	delete(m.seen, id)
 }
 
-// hash is of what a table holds of a Ruleset: what stands beside it is looked at each time.
+// hash is of the sets and chains of a Ruleset. Addresses and routes are read each time.
 func (m *memory) hash(r iptables.Ruleset) uint64 {
 	var h maphash.Hash
 	h.SetSeed(m.seed)
@@ -81,14 +81,14 @@ func (m *memory) hash(r iptables.Ruleset) uint64 {
 	return h.Sum64()
 }
 
-// look is what a visit knows of a namespace before it reads any rule.
+// look is what is known of a namespace before any rule is read.
 type look struct {
 	id  netns.Identity
-	now sight // nothing is remembered of a look whose generation is 0
+	now sight // with generation 0 nothing is remembered
 }
 
-// glance asks for the generation before all else, so that whoever changes something meanwhile makes it an old one. It is
-// best effort: a kernel that does not tell costs no more than time.
+// glance asks for the generation first, so that any later change makes it an old one. If the kernel does not answer, the table is
+// read: that costs time only.
 func (b *Backend) glance(ctx context.Context, s *socket, want iptables.Ruleset) look {
 	l := look{now: sight{hash: b.memory.hash(want)}}
 	id, err := s.ns.IdentityBy(s.fd)
@@ -101,7 +101,7 @@ func (b *Backend) glance(ctx context.Context, s *socket, want iptables.Ruleset) 
 	return l
 }
 
-// remembers reports whether the namespace holds want, as far as that can be told without reading the table.
+// remembers reports whether the namespace holds want, as far as is known without reading the table.
 func (b *Backend) remembers(l look, ns *netns.NS, want iptables.Ruleset) (same bool, err error) {
 	if l.now.generation == 0 || !b.memory.has(l.id, l.now) {
 		return false, nil
@@ -110,21 +110,21 @@ func (b *Backend) remembers(l look, ns *netns.NS, want iptables.Ruleset) (same b
 	return len(drift) == 0, err
 }
 
-// beside tells how addresses and routes differ from want's.
+// beside returns how addresses and routes differ from want's.
 func beside(ns *netns.NS, want iptables.Ruleset) (iptables.Drift, error) {
 	have, err := routing.Read(ns)
 	return iptables.Diff(iptables.Ruleset{Loopback: want.Loopback, Routing: want.Routing}, have), err
 }
 
-// note remembers that the namespace holds what was looked for.
+// note remembers that the namespace holds what l looked for.
 func (b *Backend) note(l look) {
 	if l.now.generation != 0 {
 		b.memory.note(l.id, l.now)
 	}
 }
 
-// noteWritten remembers what a first transaction has written, which is one generation: if the next one is here, nobody else
-// has changed anything since the look. Reading it all instead would cost as much as writing it.
+// noteWritten remembers what a first transaction has written. A transaction is one generation: if the present one is the next after
+// the look's, nobody else has changed anything. Reading it all back would cost as much as writing it.
 func (b *Backend) noteWritten(ctx context.Context, s *socket, l look) {
 	if generation, err := s.generation(ctx); err == nil && l.now.generation != 0 && generation == l.now.generation+1 {
 		b.memory.note(l.id, sight{generation: generation, hash: l.now.hash})

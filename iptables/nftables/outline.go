@@ -13,23 +13,23 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// ErrOwned says that our table belongs to a process of the pod (NFT_TABLE_F_OWNER): nobody else can change or delete it.
+// ErrOwned means that a process of the pod owns our table (NFT_TABLE_F_OWNER): nobody else can change or delete it.
 var ErrOwned = errors.New("the table is owned by a process of the pod, and nobody else can change or delete it until that process ends")
 
 const (
 	tableFlagDormant = 1
 	tableFlagOwner   = 2
-	// maxSets is more than there are of two generations of sets.
+	// maxSets is more than two generations of our sets.
 	maxSets = 64
 )
 
-// outline is our table without what stands in its chains and sets: the attributes of each as the kernel tells them, but for
-// names, handles and padding. Equal outlines are of equal tables.
+// outline is our table without rules and elements: the attributes of the table, its chains and sets as the kernel returns them,
+// without names, handles and padding. Equal outlines mean equal tables, rules and elements aside.
 type outline struct {
-	table  string            // empty where there is no table
-	chains map[string]string // those that have names of ours
-	sets   map[string]string // by full name, generation included
-	// foreign reports whether there is more than these: chains with other names, objects, flowtables, too many sets.
+	table  string            // empty if there is no table
+	chains map[string]string // chains with our names
+	sets   map[string]string // by full name, with the generation
+	// foreign reports whether there is more: chains with other names, objects, flowtables, too many sets.
 	foreign bool
 }
 
@@ -37,7 +37,7 @@ func (o outline) exists() bool { return o.table != "" }
 
 func (o outline) flags() uint32 { return number(find([]byte(o.table), unix.NFTA_TABLE_FLAGS)) }
 
-// generation is what the names of all sets end with; ok is false where they differ, as no transaction of ours leaves them.
+// generation returns the suffix of all set names. ok is false if they differ; our transactions never leave them so.
 func (o outline) generation() (suffix string, ok bool) {
 	for i, name := range slices.Sorted(maps.Keys(o.sets)) {
 		this := strings.TrimPrefix(name, baseName(name))
@@ -49,12 +49,12 @@ func (o outline) generation() (suffix string, ok bool) {
 	return suffix, true
 }
 
-// ofTable is a question about our table.
+// ofTable is a request about our table.
 func ofTable(kind uint16) request {
 	return request{kind: kind, attrs: named(nil, unix.NFTA_TABLE_NAME, iptables.TableName)}
 }
 
-// outline asks for our table and chains by name. A listing would go through all that others have in the namespace, too.
+// outline reads our table and chains by name. A dump would also return everything that others have in the namespace.
 func (s *socket) outline(ctx context.Context) (o outline, err error) {
 	requests := []request{ofTable(unix.NFT_MSG_GETTABLE)}
 	for _, name := range iptables.ChainNames() {
@@ -91,7 +91,7 @@ func (o *outline) addSets(ctx context.Context, s *socket) error {
 	})
 }
 
-// uninterrupted calls read again where somebody has changed something meanwhile, up to three times in all.
+// uninterrupted calls read again if the rules have changed while it read, up to three times in all.
 func uninterrupted(read func() error) (err error) {
 	for range 3 {
 		if err = read(); !errors.Is(err, errInterrupted) {
@@ -101,7 +101,7 @@ func uninterrupted(read func() error) (err error) {
 	return err
 }
 
-// Attributes of nf_tables.h that golang.org/x/sys/unix does not name. What a set counts is read with its elements.
+// Attributes of nf_tables.h that golang.org/x/sys/unix does not name. setCount is left out: elements are counted when they are read.
 const (
 	tableHandle   = 4
 	tablePad      = 5
@@ -115,13 +115,13 @@ const (
 	rulePad       = 9
 )
 
-// unreadable takes what cannot be read for foreign; that the caller's time is up stays an error.
+// unreadable marks a table that cannot be read as foreign. Only the end of ctx stays an error.
 func (o *outline) unreadable(ctx context.Context, err error) error {
 	o.foreign = o.foreign || err != nil
 	return ctx.Err()
 }
 
-// without gives a message's attributes but for those of some kinds.
+// without returns a message's attributes except those of some kinds.
 func without(b []byte, kinds ...uint16) string {
 	var out strings.Builder
 	for a := range each(b) {

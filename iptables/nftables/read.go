@@ -13,18 +13,18 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// Bounds of what is read for people to see: more than any pod's rules have.
+// Bounds of what is read to be printed: more than any pod's rules have.
 const (
 	maxShownRules    = 4096
 	maxShownElements = 1 << 15
-	// moreShown is how much more than there should be is read to show what differs.
+	// moreShown is how many more elements than wanted are read to show what differs.
 	moreShown = 1000
 )
 
-// show gives what our table holds, for people to read: sets by name, chains and rules in the kernel's order. What somebody
-// else has put into it is a rule, set or chain that differs from all of ours. It never fails at what a pod has written. At most left elements are read.
+// show returns what our table holds, to be printed: sets by name, chains and rules in the kernel's order. What somebody else has added
+// appears as a rule, set or chain that differs from ours. No content of the table is an error. At most left elements are read.
 func (s *socket) show(ctx context.Context, o outline, left int) (out iptables.Ruleset, err error) {
-	if !o.exists() || o.flags()&tableFlagDormant != 0 { // a dormant table holds rules that do nothing
+	if !o.exists() || o.flags()&tableFlagDormant != 0 { // rules of a dormant table have no effect
 		return out, nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.sets)) {
@@ -62,7 +62,7 @@ func (s *socket) showElements(ctx context.Context, set string, most int) (out []
 	return out, err
 }
 
-// showRules adds the rules to their chains, and chains that are not ours where they hold any.
+// showRules adds the rules to their chains. It also adds chains that are not ours if they have rules.
 func (s *socket) showRules(ctx context.Context, out *iptables.Ruleset) error {
 	count := 0
 	var last *iptables.Chain
@@ -83,7 +83,7 @@ func (s *socket) showRules(ctx context.Context, out *iptables.Ruleset) error {
 	return err
 }
 
-// chainIn gives the chain of a name, which it adds where there is none.
+// chainIn returns the chain with a name, and adds it if there is none.
 func chainIn(out *iptables.Ruleset, name string) *iptables.Chain {
 	i := slices.IndexFunc(out.Chains, func(c iptables.Chain) bool { return c.Name == name })
 	if i < 0 {
@@ -93,7 +93,7 @@ func chainIn(out *iptables.Ruleset, name string) *iptables.Chain {
 	return &out.Chains[i]
 }
 
-// decodeChain gives a chain without its rules.
+// decodeChain returns a chain without its rules.
 func decodeChain(name, attrs string) iptables.Chain {
 	list := []byte(attrs)
 	out := iptables.Chain{Name: name, Type: iptables.ChainType(printable(text(find(list, unix.NFTA_CHAIN_TYPE)))), Hook: "none"}
@@ -112,7 +112,7 @@ func decodeChain(name, attrs string) iptables.Chain {
 	return out
 }
 
-// generation asks for the number of the namespace's nftables' last change; 0 is none.
+// generation returns the number of the last change to the namespace's nftables, or 0 if there is none.
 func (s *socket) generation(ctx context.Context) (uint32, error) {
 	answers, err := s.ask(ctx, request{kind: unix.NFT_MSG_GETGEN})
 	if err != nil {

@@ -12,17 +12,17 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// maxReferences bounds what is kept of rule sets: some hundred bytes each.
+// maxReferences bounds the number of rule sets that are kept: some hundred bytes each.
 const maxReferences = 1024
 
-// reference is what this kernel tells of a table that holds exactly one of our rule sets. It is learnt from the kernel, in a
-// namespace made for the purpose: what the kernel adds to our messages, and in which order, differs from version to version.
+// reference is what this kernel returns for a table that holds exactly one of our rule sets. It is read from the kernel, in a namespace
+// made for the purpose: what the kernel adds to our messages, and in which order, differs from version to version.
 type reference struct {
-	outline outline // sets by their names without generation
+	outline outline // sets by name without the generation
 	content content
 }
 
-// references are those learnt, by the hash of the rule set.
+// references holds the references learnt so far, by the hash of the rule set.
 type references struct {
 	mu    sync.Mutex
 	known map[uint64]reference
@@ -46,7 +46,7 @@ func (r *references) put(hash uint64, ref reference) {
 	r.known[hash] = ref
 }
 
-// of gives the reference of want, whose hash is given.
+// of returns the reference of want, whose hash is given.
 func (r *references) of(ctx context.Context, want iptables.Ruleset, hash uint64) (reference, error) {
 	if ref, ok := r.get(hash); ok {
 		return ref, nil
@@ -85,7 +85,7 @@ func learn(ctx context.Context, want iptables.Ruleset) (ref reference, err error
 	return reference{outline: o, content: content}, err
 }
 
-// baseNames gives the sets by their names without generation.
+// baseNames returns the sets by name without the generation.
 func (o outline) baseNames() map[string]string {
 	out := map[string]string{}
 	for name, set := range o.sets {
@@ -94,7 +94,7 @@ func (o outline) baseNames() map[string]string {
 	return out
 }
 
-// differences tells how what stands in our table differs from ref, a line a difference. The outlines are equal.
+// differences returns how the content of our table differs from ref, one line for each difference. The outlines must be equal.
 func (s *socket) differences(ctx context.Context, have outline, ref reference) ([]string, error) {
 	var c content
 	err := uninterrupted(func() (err error) {
@@ -110,7 +110,7 @@ func (s *socket) differences(ctx context.Context, have outline, ref reference) (
 	return append(tallies("chain", c.chains, ref.content.chains), tallies("set", c.sets, ref.content.sets)...), nil
 }
 
-// differences compares outlines; ref has its sets without generation.
+// differences compares outlines. The set names of ref have no generation.
 func (o outline) differences(ref outline) []string {
 	if !o.exists() {
 		return []string{fmt.Sprintf("- table inet %s", iptables.TableName)}
@@ -127,7 +127,7 @@ func (o outline) differences(ref outline) []string {
 	return lines
 }
 
-// differing compares things of one kind by their names.
+// differing compares tables, chains or sets by their names.
 func differing(kind string, have, want map[string]string) (lines []string) {
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		switch h, ok := have[name]; {

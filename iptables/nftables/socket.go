@@ -14,28 +14,28 @@ import (
 const (
 	// sizeofNfgenmsg is the size of the header in front of the attributes (struct nfgenmsg).
 	sizeofNfgenmsg = 4
-	// bufferSize holds whatever the kernel sends at once of a listing: it makes 32 KiB at most (netlink_dump).
+	// bufferSize holds one part of a dump: the kernel sends 32 KiB at most (netlink_dump).
 	bufferSize = 1 << 16
 	// answerSize holds a single answer (NLMSG_GOODSIZE).
 	answerSize = 1 << 13
-	// answerSeconds is how long the kernel may take to have an answer ready. It has one by the time that it has taken the question.
+	// answerSeconds is how long to wait for an answer. The kernel has it ready when it has taken the request.
 	answerSeconds = 1
 )
 
 var (
-	// errTooMuch ends the reading of what is more than we could have made.
+	// errTooMuch ends the reading when there is more than our own rules could be.
 	errTooMuch = errors.New("there is more than was asked for")
-	// errInterrupted says that somebody has changed something between two parts of an answer.
+	// errInterrupted means that the rules have changed between two parts of an answer.
 	errInterrupted = errors.New("the rules changed while they were read")
 )
 
-// socket reads a namespace's nftables. Answers are read part by part, and no more of them than the caller has a use for:
-// what is behind is never taken from the kernel. It is connected to the kernel, so that no process of the pod can send to it.
+// socket reads a namespace's nftables. Answers are read part by part, and only as far as the caller needs: the rest is never
+// taken from the kernel. The socket is connected to the kernel, so that no process of the pod can send to it.
 type socket struct {
 	ns     *netns.NS
 	fd     int
 	seq    uint32
-	unread bool // an answer was left before its end
+	unread bool // the last answer was not read to its end
 	buffer []byte
 }
 
@@ -62,7 +62,7 @@ func (s *socket) reopen() error {
 	return nil
 }
 
-// close gives the descriptor back; again is nothing.
+// close closes the descriptor. A second call does nothing.
 func (s *socket) close() {
 	if s.fd >= 0 {
 		_ = unix.Close(s.fd)
@@ -70,7 +70,7 @@ func (s *socket) close() {
 	}
 }
 
-// request is a question, about our table's family.
+// request is a request for the family of our table.
 type request struct {
 	kind  uint16 // unix.NFT_MSG_GET...
 	flags uint16
@@ -103,7 +103,7 @@ func (s *socket) send(ctx context.Context, requests []request) (first uint32, er
 	return first, nil
 }
 
-// ask puts questions that have one answer each, and gives the answers' attributes in the same order: nil of what is not there.
+// ask sends requests that have one answer each, and returns the answers' attributes in order; nil for an object that does not exist.
 func (s *socket) ask(ctx context.Context, requests ...request) ([][]byte, error) {
 	first, err := s.send(ctx, requests)
 	if err != nil {
@@ -133,7 +133,7 @@ func (s *socket) ask(ctx context.Context, requests ...request) ([][]byte, error)
 	return out, nil
 }
 
-// list calls visit with the attributes of each part of a listing, which it must not keep. An error of visit ends it.
+// list calls visit with the attributes of each message of a dump; visit must not keep them. An error of visit ends the dump.
 func (s *socket) list(ctx context.Context, kind uint16, attrs []byte, visit func([]byte) error) error {
 	if _, err := s.send(ctx, []request{{kind: kind, flags: unix.NLM_F_DUMP, attrs: attrs}}); err != nil {
 		return err
@@ -163,17 +163,17 @@ func (s *socket) list(ctx context.Context, kind uint16, attrs []byte, visit func
 	return nil
 }
 
-// message is a part of an answer.
+// message is one netlink message of an answer.
 type message struct {
 	kind, flags uint16
 	seq         uint32
 	data        []byte
 }
 
-// attrs are a message's attributes.
+// attrs returns a message's attributes.
 func (m message) attrs() []byte { return m.data[min(len(m.data), sizeofNfgenmsg):] }
 
-// failure is the error that a message tells.
+// failure returns the error that a message carries, or nil.
 func (m message) failure() error {
 	if m.kind != unix.NLMSG_ERROR && m.kind != unix.NLMSG_DONE || len(m.data) < 4 {
 		return nil
@@ -184,7 +184,7 @@ func (m message) failure() error {
 	return nil
 }
 
-// receive calls visit with the messages of one part of an answer.
+// receive reads one part of an answer and calls visit with each of its messages.
 func (s *socket) receive(ctx context.Context, visit func(message) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -202,7 +202,7 @@ func (s *socket) receive(ctx context.Context, visit func(message) error) error {
 	return readMessages(s.buffer[:n], visit)
 }
 
-// readMessages calls visit with the messages that b holds.
+// readMessages calls visit with each message in b.
 func readMessages(b []byte, visit func(message) error) error {
 	for len(b) >= unix.SizeofNlMsghdr {
 		size := uint64(binary.NativeEndian.Uint32(b))

@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// maxTransaction is what a transaction may take: tens of thousands of elements are a few MB. The kernel reserves nothing.
+	// maxTransaction bounds a transaction: tens of thousands of elements take a few MB. The kernel does not reserve the memory.
 	maxTransaction = 64 << 20
-	// maxAnswers is room for an error to each message of it.
+	// maxAnswers has room for an error for each message of a transaction.
 	maxAnswers = 8 << 20
 )
 
-// transact gives f a socket inside the namespace to write with. It does not outlive the call: it would keep the namespace of a
-// deleted pod alive. Closing it waits until no packet uses what f has deleted.
+// transact calls f with a socket inside the namespace to write with, and closes it: an open socket would keep the namespace of a
+// deleted pod alive. Closing waits until no packet uses what f has deleted.
 func transact(ctx context.Context, ns *netns.NS, f func(*nft.Conn) error) (err error) {
 	deadline, _ := ctx.Deadline()
 	conn, err := nft.New(nft.WithNetNSFd(ns.Fd()), nft.AsLasting(), nft.WithSockOptions(func(c *netlink.Conn) error {
@@ -35,7 +35,7 @@ func transact(ctx context.Context, ns *netns.NS, f func(*nft.Conn) error) (err e
 	return f(conn)
 }
 
-// toKernel connects a socket to the kernel: a process of the pod could send answers to it otherwise.
+// toKernel connects a socket to the kernel. Otherwise a process of the pod could send answers to it.
 func toKernel(c *netlink.Conn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -46,10 +46,10 @@ func toKernel(c *netlink.Conn) error {
 	return errors.Join(err, failed)
 }
 
-// ownTable is our table as messages name it.
+// ownTable is our table in messages.
 func ownTable() *nft.Table { return &nft.Table{Family: nft.TableFamilyINet, Name: iptables.TableName} }
 
-// absent takes what is not there any more for deleted.
+// absent returns nil for an error that only says that there was nothing to delete.
 func absent(err error) error {
 	if errors.Is(err, unix.ENOENT) {
 		return nil
@@ -57,10 +57,10 @@ func absent(err error) error {
 	return err
 }
 
-// attempts is how often a transaction is tried that somebody else's comes in between of.
+// attempts is how often a transaction is tried that fails because somebody else changes the rules at the same time.
 const attempts = 5
 
-// insist calls try until it succeeds or fails for another reason than somebody else's changes.
+// insist calls try again while it fails because of somebody else's changes.
 func insist(ctx context.Context, try func() error) (err error) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()

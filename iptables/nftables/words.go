@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attrNames are words for the attributes of tables, chains and sets that may differ.
+// attrNames are names for the attributes of tables, chains and sets that may differ.
 func attrNames(kind string) map[uint16]string {
 	return map[string]map[uint16]string{
 		"table": {unix.NFTA_TABLE_FLAGS: "flags", unix.NFTA_TABLE_USE: "chains, sets and objects", tableUserdata: "userdata", tableOwner: "owner"},
@@ -25,7 +25,7 @@ func attrNames(kind string) map[uint16]string {
 	}[kind]
 }
 
-// attrDifferences tells which attributes of a thing differ, and how.
+// attrDifferences returns which attributes of a table, chain or set differ, and how.
 func attrDifferences(kind, name, have, want string) (lines []string) {
 	h, w := byKind(have), byKind(want)
 	for attr := range uint16(64) {
@@ -53,7 +53,7 @@ func byKind(attrs string) map[uint16]string {
 	return out
 }
 
-// shown is data for people: a number, a name, or bytes.
+// shown returns an attribute as people can read it: a number, a name, or bytes in hexadecimal.
 func shown(data string) string {
 	const most = 64
 	name := strings.TrimSuffix(data, "\x00")
@@ -70,7 +70,7 @@ func shown(data string) string {
 	return hex.EncodeToString([]byte(data))
 }
 
-// printable gives a name that a pod may have chosen, quoted where it is more than one plain word.
+// printable returns a name that a pod may have chosen, quoted unless it is one plain word.
 func printable(name string) string {
 	plain := name != "" && strings.IndexFunc(name, func(r rune) bool { return r <= ' ' || r > '~' || r == '"' || r == '\\' }) < 0
 	if plain {

@@ -10,8 +10,8 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// Yield takes away the rules alone and reports whether there were any: addresses and routes are those of the backend that has
-// taken over.
+// Yield removes only the rules, and reports whether there were any. Addresses and routes stay: the backend that has taken over needs
+// them.
 func (b *Backend) Yield(ctx context.Context, path string) (removed bool, err error) {
 	return visit(ctx, b, path, func(ns *netns.NS, s *socket) (bool, error) { return deleteTable(ctx, ns, s) })
 }

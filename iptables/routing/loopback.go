@@ -17,15 +17,15 @@ import (
 // loIndex is the index of lo in every network namespace (the kernel's LOOPBACK_IFINDEX), whatever name it has.
 const loIndex = 1
 
-// namespace is that of the calling thread, with what it was found to hold of what may be ours.
+// namespace is the calling thread's network namespace, and what was found there that may be ours.
 type namespace struct {
 	end    time.Time
 	up     bool           // lo is up
-	addrs  []netip.Prefix // of those that may be ours, and ::1
+	addrs  []netip.Prefix // those that may be ours, and ::1
 	policy []holding
 }
 
-// look reads all that may be ours: addresses one by one, for a pod may have added any number of others.
+// look reads what may be ours. It asks for each address separately, since a pod may have added any number of others.
 func (n *namespace) look() error {
 	asked := append(slices.Clone(iptables.LoopbackAddrs()), netip.PrefixFrom(netip.IPv6Loopback(), 128))
 	requests := []rawnetlink.Request{{Kind: unix.RTM_GETLINK, Header: linkHeader(0)}}
@@ -44,8 +44,8 @@ func (n *namespace) look() error {
 	n.up = len(answers[0].Body) >= unix.SizeofIfInfomsg && binary.NativeEndian.Uint32(answers[0].Body[8:])&unix.IFF_UP != 0
 	n.addrs = nil
 	for i, a := range answers[1:] {
-		// No answer, whatever the error: the kernel has no such address, or no IPv6. An address with another prefix serves as
-		// well, and the kernel would not take ours beside it.
+		// Without an answer, whatever the error, the kernel has no such address, or no IPv6. The address with another prefix length is as
+		// good, and the kernel would not add ours beside it.
 		if len(a.Body) >= unix.SizeofIfAddrmsg && binary.NativeEndian.Uint32(a.Body[4:]) == loIndex {
 			n.addrs = append(n.addrs, asked[i])
 		}
@@ -53,7 +53,7 @@ func (n *namespace) look() error {
 	return n.readPolicy()
 }
 
-// raise sets lo up, and looks again at what that has changed.
+// raise sets lo up, and looks again, since that adds addresses.
 func (n *namespace) raise() error {
 	if n.up {
 		return nil
@@ -65,7 +65,7 @@ func (n *namespace) raise() error {
 	return n.look()
 }
 
-// change makes one request and gives the kernel's refusal.
+// change makes one request and returns the kernel's error.
 func (n *namespace) change(r rawnetlink.Request) error {
 	r.Flags |= unix.NLM_F_ACK
 	answers, err := rawnetlink.Ask(n.end, unix.NETLINK_ROUTE, r)
@@ -75,12 +75,12 @@ func (n *namespace) change(r rawnetlink.Request) error {
 	return answers[0].Err
 }
 
-// hasIPv6 reports whether IPv6 is on for lo: the kernel itself puts ::1 there when it is. While lo is down nobody can say.
+// hasIPv6 reports whether IPv6 is on for lo: then the kernel has put ::1 there. While lo is down this is unknown, and counts as on.
 func (n *namespace) hasIPv6() bool {
 	return !n.up || slices.Contains(n.addrs, netip.PrefixFrom(netip.IPv6Loopback(), 128))
 }
 
-// settled lists those of want that lo had, or cannot have.
+// settled returns those of want that lo has, or cannot have.
 func (n *namespace) settled(want []netip.Prefix) (found []netip.Prefix) {
 	for _, p := range want {
 		if slices.Contains(n.addrs, p) || !n.hasIPv6() {
@@ -90,26 +90,26 @@ func (n *namespace) settled(want []netip.Prefix) (found []netip.Prefix) {
 	return found
 }
 
-// addLoopback adds the addresses that lo lacks and gives them back, so that a caller whose next step fails can undo it.
-// An address is left out where the namespace has IPv6 switched off on lo: nothing could use it.
+// addLoopback adds the addresses that lo lacks and returns them, so that the caller can undo it. Without IPv6 on lo it adds none:
+// nothing could use them.
 func (n *namespace) addLoopback(want []netip.Prefix) (added []netip.Prefix, err error) {
 	settled := n.settled(want)
 	for _, p := range want {
 		if slices.Contains(settled, p) {
 			continue
 		}
-		// NODAD: usable at once. Nobody else can have an address of lo.
+		// NODAD: usable at once. No other host can have an address of lo.
 		switch err := n.change(addrRequest(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, p, unix.IFA_F_NODAD)); {
 		case err == nil:
 			added = append(added, p)
-		case !errors.Is(err, unix.EEXIST): // somebody else was faster, and it is theirs
+		case !errors.Is(err, unix.EEXIST): // somebody else has added it meanwhile, and owns it
 			return added, fmt.Errorf("add address %s to lo: %w", p, err)
 		}
 	}
 	return added, nil
 }
 
-// removeLoopback takes addresses away from lo; one that is not there is success. It reports whether one was there.
+// removeLoopback removes addresses from lo, and reports whether there was any. An absent address is success.
 func (n *namespace) removeLoopback(addrs []netip.Prefix) (removed bool, err error) {
 	for _, p := range addrs {
 		switch err := n.change(addrRequest(unix.RTM_DELADDR, 0, p, 0)); {
@@ -138,7 +138,7 @@ func addrHeader(bits byte, a netip.Addr, flags byte) []byte {
 	return binary.NativeEndian.AppendUint32([]byte{family, bits, flags, 0}, loIndex)
 }
 
-// linkHeader is a struct ifinfomsg that names lo, and flags to set.
+// linkHeader is a struct ifinfomsg for lo, with flags to set.
 func linkHeader(flags uint32) []byte {
 	h := binary.NativeEndian.AppendUint32([]byte{unix.AF_UNSPEC, 0, 0, 0}, loIndex)
 	return binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(h, flags), flags)

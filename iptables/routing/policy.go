@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// rulePriority puts our rule behind the one for local addresses, and before those by which others choose an interface.
+	// rulePriority puts our rule behind the one for local addresses, and before those of others that choose an interface.
 	rulePriority = 1000
-	// maxRead bounds how many rules and routes are looked at. Rules come in the order of their priorities.
+	// maxRead bounds how many rules and routes are read. Rules come in order of priority.
 	maxRead = 4096
 	// sizes of the headers in front of the attributes (struct fib_rule_hdr, struct rtmsg)
 	headerSize = 12
@@ -23,25 +23,25 @@ const (
 	invert = 2
 )
 
-// holding is what a namespace has of a policy route in one family: all that leads to its table, and all that stands in it.
+// holding is what a namespace holds of a policy route in one family: all rules that lead to its table, and all routes in it.
 type holding struct {
 	iptables.PolicyRoute
 	family        byte
 	rules, routes []found
 }
 
-// found is a rule or a route. Exact is one that we would write, to the last attribute.
+// found is a rule or a route. exact means that it is the one that we write, in every attribute.
 type found struct {
 	exact  bool
 	remove rawnetlink.Request
 }
 
-// whole reports whether there is our rule and our route, and nothing else.
+// whole reports whether our rule and our route are there, and no others.
 func (h holding) whole() bool { return exactly(h.rules) && exactly(h.routes) }
 
 func exactly(f []found) bool { return len(f) == 1 && f[0].exact }
 
-// in says of an error which family it is about.
+// in adds to an error which family it is about.
 func (h holding) in(err error) error {
 	if err == nil {
 		return nil
@@ -49,7 +49,7 @@ func (h holding) in(err error) error {
 	return fmt.Errorf("policy route of %s: %w", map[byte]string{unix.AF_INET: "IPv4", unix.AF_INET6: "IPv6"}[h.family], err)
 }
 
-// families are those that the namespace has.
+// families returns the families that the namespace has.
 func (n *namespace) families() []byte {
 	if n.hasIPv6() {
 		return []byte{unix.AF_INET, unix.AF_INET6}
@@ -57,7 +57,7 @@ func (n *namespace) families() []byte {
 	return []byte{unix.AF_INET}
 }
 
-// readPolicy finds what there is of every policy route that may be ours.
+// readPolicy finds what there is of each policy route that may be ours.
 func (n *namespace) readPolicy() (err error) {
 	n.policy = nil
 	for _, p := range iptables.PolicyRoutes() {
@@ -76,7 +76,7 @@ func (n *namespace) readPolicy() (err error) {
 	return nil
 }
 
-// list reads rules or routes, and keeps those that take knows.
+// list reads rules or routes, and returns those that take accepts.
 func (n *namespace) list(kind uint16, h holding, attributes [][]byte, take func([]byte, map[uint16][]byte) (found, bool)) (out []found, err error) {
 	read := 0
 	request := rawnetlink.Request{Kind: kind, Header: h.header(0, 0, 0), Attributes: attributes}
@@ -94,12 +94,12 @@ func (n *namespace) list(kind uint16, h holding, attributes [][]byte, take func(
 	return out, err
 }
 
-// header is a struct rtmsg, and a struct fib_rule_hdr. The table's number does not fit; it is an attribute.
+// header serves as struct rtmsg and as struct fib_rule_hdr. The table's number does not fit in, so it is an attribute.
 func (h holding) header(protocol, scope, kind byte) []byte {
 	return []byte{h.family, 0, 0, 0, 0, protocol, scope, kind, 0, 0, 0, 0}
 }
 
-// rule takes one that leads to our table.
+// rule accepts a rule that leads to our table.
 func (h holding) rule(header []byte, attributes map[uint16][]byte) (found, bool) {
 	if number(attributes[unix.FRA_TABLE]) != uint32(h.Table) { //nolint:gosec // a table's number
 		return found{}, false
@@ -113,7 +113,7 @@ func (h holding) rule(header []byte, attributes map[uint16][]byte) (found, bool)
 	return f, true
 }
 
-// exactRule compares all that a rule has. An attribute that we would not write is one that narrows the rule.
+// exactRule compares all attributes of a rule. One that we do not write restricts the rule.
 func (h holding) exactRule(attributes map[uint16][]byte) bool {
 	want := map[uint16]uint32{
 		unix.FRA_TABLE: uint32(h.Table), unix.FRA_FWMARK: h.Mark, unix.FRA_FWMASK: 1<<32 - 1, unix.FRA_PRIORITY: rulePriority, //nolint:gosec // as above
@@ -132,7 +132,7 @@ func (h holding) exactRule(attributes map[uint16][]byte) bool {
 	return true
 }
 
-// route takes one that stands in our table.
+// route accepts a route in our table.
 func (h holding) route(header []byte, attributes map[uint16][]byte) (found, bool) {
 	if number(attributes[unix.RTA_TABLE]) != uint32(h.Table) { //nolint:gosec // a table's number
 		return found{}, false
@@ -160,21 +160,21 @@ func number(attribute []byte) uint32 {
 	return binary.NativeEndian.Uint32(attribute)
 }
 
-// whole lists the policy routes that were there whole, in each family that the namespace has.
+// whole returns the policy routes that are whole in each family of the namespace.
 func (n *namespace) whole() []iptables.PolicyRoute {
 	return slices.DeleteFunc(iptables.PolicyRoutes(), func(p iptables.PolicyRoute) bool {
 		return slices.ContainsFunc(n.policy, func(h holding) bool { return h.PolicyRoute == p && !h.whole() })
 	})
 }
 
-// others lists what was there of policy routes beside those of keep.
+// others returns what there is of policy routes other than those of keep.
 func (n *namespace) others(keep []iptables.PolicyRoute) []holding {
 	return slices.DeleteFunc(slices.Clone(n.policy), func(h holding) bool {
 		return slices.Contains(keep, h.PolicyRoute) || len(h.rules)+len(h.routes) == 0
 	})
 }
 
-// addPolicy makes those of want whole.
+// addPolicy makes the routes of want whole.
 func (n *namespace) addPolicy(want []iptables.PolicyRoute) error {
 	for _, h := range n.policy {
 		if !slices.Contains(want, h.PolicyRoute) {
@@ -187,7 +187,7 @@ func (n *namespace) addPolicy(want []iptables.PolicyRoute) error {
 	return nil
 }
 
-// complete puts our rule and our route in the place of whatever else there is; the route comes before the rule that leads to it.
+// complete replaces what there is by our rule and our route. The route comes before the rule that leads to it.
 func (n *namespace) complete(h holding) error {
 	oif := rawnetlink.Number(unix.RTA_OIF, loIndex)
 	table := rawnetlink.Number(unix.RTA_TABLE, uint32(h.Table)) //nolint:gosec // a table's number
@@ -208,7 +208,7 @@ func (n *namespace) complete(h holding) error {
 	return nil
 }
 
-// replace removes all that was found, unless that is what is wanted, and adds what is wanted.
+// replace removes what was found and adds what is wanted, unless exactly that was found.
 func (n *namespace) replace(have []found, want rawnetlink.Request) error {
 	if exactly(have) {
 		return nil
@@ -223,7 +223,7 @@ func (n *namespace) replace(have []found, want rawnetlink.Request) error {
 	return nil
 }
 
-// removeOthers removes what was there of policy routes beside those of keep; absent is success.
+// removeOthers removes what there is of policy routes other than those of keep; absent is success.
 func (n *namespace) removeOthers(keep []iptables.PolicyRoute) error {
 	for _, h := range n.others(keep) {
 		if err := errors.Join(n.remove(h.rules), n.remove(h.routes)); err != nil {

@@ -1,8 +1,8 @@
-// Package routing puts a Ruleset's addresses and policy routes into a network namespace over rtnetlink: what a packet
-// filter cannot hold, and what every backend needs alike.
+// Package routing puts a Ruleset's addresses and policy routes into a network namespace over rtnetlink: the part that no packet filter
+// can hold, and that both backends need.
 //
-// The routing table is our own: whatever stands in it or leads to it and is not exactly what we would write is drift. Rules,
-// routes and tables of others are not touched. What is read is bounded, and what is removed is named by numbers.
+// The routing table is ours: any rule that leads to it and any route in it that is not exactly ours is drift. Rules, routes and tables
+// of others are not touched. What is read is bounded, and what is removed is identified by numbers.
 package routing
 
 import (
@@ -16,10 +16,10 @@ import (
 	"istio-pod-network-controller/iptables/foreign"
 )
 
-// limit is what one visit to a namespace may take; the kernel answers in microseconds.
+// limit bounds one visit to a namespace; the kernel answers in microseconds.
 const limit = 2 * time.Second
 
-// Read gives those of all the addresses and routes that may be ours which the namespace holds.
+// Read returns the addresses and policy routes in the namespace that may be ours.
 func Read(ns *netns.NS) (have iptables.Ruleset, err error) {
 	err = within(ns, func(n *namespace) error {
 		have.Loopback, have.Routing = n.settled(iptables.LoopbackAddrs()), n.whole()
@@ -28,18 +28,18 @@ func Read(ns *netns.NS) (have iptables.Ruleset, err error) {
 	return have, err
 }
 
-// Change is a namespace's addresses and routes on their way to what is wanted. What needs them is written between Prepare
-// and its end, which is Finish or Undo.
+// Change is a change of addresses and routes that is under way. The rules that need them are written after Prepare and before Finish
+// or Undo.
 type Change struct {
 	ns     *netns.NS
 	want   []iptables.PolicyRoute
 	before []iptables.PolicyRoute
 	added  []netip.Prefix
-	spare  bool // there was something of a route that is not wanted
+	spare  bool // there are rules or routes of ours that are not wanted
 }
 
-// Prepare adds the addresses and routes of want that are missing. It comes before the rules that need them. It sets lo up where
-// it is down, as the container runtime is about to do: without it the kernel takes no IPv6 route.
+// Prepare adds the addresses and routes of want that are missing. Call it before the rules that need them are written. It sets lo up
+// if it is down, as the container runtime will do soon: without it the kernel accepts no IPv6 route.
 func Prepare(ns *netns.NS, want iptables.Ruleset) (Change, error) {
 	c := Change{ns: ns, want: want.Routing}
 	err := within(ns, func(n *namespace) (err error) {
@@ -58,7 +58,7 @@ func Prepare(ns *netns.NS, want iptables.Ruleset) (Change, error) {
 	return c, nil
 }
 
-// Finish removes the routes of ours that are not wanted. It comes after the rules that needed them are gone.
+// Finish removes our routes that are not wanted. Call it when the rules that needed them are gone.
 func (c Change) Finish() error {
 	if !c.spare {
 		return nil
@@ -66,7 +66,7 @@ func (c Change) Finish() error {
 	return within(c.ns, func(n *namespace) error { return n.removeOthers(c.want) })
 }
 
-// Undo takes back what Prepare has added, where the next step failed.
+// Undo removes what Prepare has added, when the next step has failed.
 func (c Change) Undo() error {
 	return within(c.ns, func(n *namespace) error {
 		_, err := n.removeLoopback(c.added)
@@ -74,8 +74,8 @@ func (c Change) Undo() error {
 	})
 }
 
-// Remove takes all away that may be ours, and reports whether there was anything. Addresses stay where another project has
-// rules: it adds the same ones, and needs them.
+// Remove removes everything that may be ours, and reports whether there was anything. Addresses stay if another project has rules in
+// the namespace: it uses the same ones.
 func Remove(ns *netns.NS) (removed bool, err error) {
 	others, err := foreign.FindUntil(time.Now().Add(limit), ns)
 	if err != nil {
@@ -94,7 +94,7 @@ func Remove(ns *netns.NS) (removed bool, err error) {
 	return removed, err
 }
 
-// within has f look at the namespace and change it, on a thread inside.
+// within calls f on a thread inside the namespace, after a look at what is there.
 func within(ns *netns.NS, f func(*namespace) error) error {
 	return ns.Do(func() error {
 		n := &namespace{end: time.Now().Add(limit)}

@@ -1,5 +1,5 @@
-// Package xtables puts a Ruleset into a network namespace by iptables-restore and ip6tables-restore: chains of our own and
-// jumps to them, one run a family, one transaction a table.
+// Package xtables puts a Ruleset into a network namespace with iptables-restore and ip6tables-restore: our own chains and jumps
+// to them, one run for each family, one transaction for each table.
 package xtables
 
 import (
@@ -17,18 +17,19 @@ import (
 const (
 	// lockSeconds is how long programs wait for the lock of iptables-legacy.
 	lockSeconds = 5
-	// undoTimeout is what putting back may take, also when the caller's time is up.
+	// undoTimeout bounds putting back what was there, also when the caller's time is over.
 	undoTimeout = 10 * time.Second
 )
 
-// Config is what a Backend needs. Observe, which may be nil, is told of every process of its daily work.
+// Config is what a Backend needs. Observe, which may be nil, is called after each save and restore process, not for those that only
+// ask for a version or cross-check in Probe.
 type Config struct {
 	Guard   netns.Guard
 	Flavour Flavour
 	Observe func(program string, took time.Duration)
 }
 
-// Backend programs namespaces. Every call opens the namespace anew, refuses the host's, and leaves no descriptor behind.
+// Backend programs namespaces. Each call opens the namespace anew, refuses the host's, and leaves no descriptor open.
 type Backend struct {
 	guard   netns.Guard
 	flavour Flavour
@@ -39,8 +40,8 @@ type Backend struct {
 	missing error
 }
 
-// New makes a Backend of a flavour. Without its programs it can still tell whether there are rules of ours (of the nft
-// flavour); whatever takes a program is an error that names the one that is missing.
+// New returns a Backend of a flavour. Without the flavour's programs it can still say whether our rules are there (nft flavour only);
+// everything else returns an error that names the missing program.
 func New(ctx context.Context, c Config) *Backend {
 	b := &Backend{guard: c.Guard, flavour: c.Flavour, observe: c.Observe}
 	b.environ, b.ownLock = environ(lockFile)
@@ -54,11 +55,11 @@ func New(ctx context.Context, c Config) *Backend {
 // Name is the backend's name in flags and reports.
 func (b *Backend) Name() string { return "iptables" }
 
-// Flavour is the one that it was made for.
+// Flavour returns the flavour that the Backend was made for.
 func (b *Backend) Flavour() Flavour { return b.flavour }
 
-// Apply makes the namespace at path hold exactly want in our chains, with our jumps at the head of the built-in ones, and
-// reports whether something had to change. What is refused leaves everything as it was; rules of others are not touched.
+// Apply makes the namespace at path hold exactly want in our chains, with our jumps at the head of the built-in chains. It reports
+// whether anything had to change. If the kernel refuses, everything stays as it was. Rules of others are not touched.
 func (b *Backend) Apply(ctx context.Context, path string, want iptables.Ruleset) (changed bool, err error) {
 	err = b.in(ctx, path, func(ns *netns.NS) error {
 		if err := ownerMatches(ns); err != nil {
@@ -76,7 +77,7 @@ func (b *Backend) Apply(ctx context.Context, path string, want iptables.Ruleset)
 	return changed && err == nil, err
 }
 
-// compare reads what is there and reports whether it is want.
+// compare reads what is there and reports whether it is equal to want.
 func (b *Backend) compare(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (have snapshot, same bool, err error) {
 	have, err = b.read(ctx, ns, false)
 	if err != nil {
@@ -86,7 +87,7 @@ func (b *Backend) compare(ctx context.Context, ns *netns.NS, want iptables.Rules
 	return have, len(drift) == 0, err
 }
 
-// write puts want in place of have. Addresses and routes come before the rules that need them and go after them.
+// write replaces have by want. Addresses and routes are added before the rules that need them and removed after them.
 func (b *Backend) write(ctx context.Context, ns *netns.NS, have snapshot, want iptables.Ruleset) error {
 	beside, err := routing.Prepare(ns, want)
 	if err != nil {
@@ -100,7 +101,7 @@ func (b *Backend) write(ctx context.Context, ns *netns.NS, have snapshot, want i
 	return beside.Finish()
 }
 
-// restore makes have into want, both families at once.
+// restore changes have into want, both families at the same time.
 func (b *Backend) restore(ctx context.Context, ns *netns.NS, have, want snapshot) error {
 	return eachFamily(ns, func(family uint32) error {
 		c := plan(have[family], want[family], b.flavour == NFT)
@@ -113,7 +114,7 @@ func (b *Backend) restore(ctx context.Context, ns *netns.NS, have, want snapshot
 	})
 }
 
-// putBack makes the namespace what it was, as far as that is restorable, whatever of a change has come to pass.
+// putBack makes the namespace what it was before, as far as that can be restored, however much of a change was done.
 func (b *Backend) putBack(ctx context.Context, ns *netns.NS, before snapshot) error {
 	now, err := b.read(ctx, ns, false)
 	if err == nil {
@@ -125,7 +126,7 @@ func (b *Backend) putBack(ctx context.Context, ns *netns.NS, before snapshot) er
 	return nil
 }
 
-// Verify tells how the namespace at path differs from want. It writes nothing.
+// Verify returns how the namespace at path differs from want. It writes nothing.
 func (b *Backend) Verify(ctx context.Context, path string, want iptables.Ruleset) (drift iptables.Drift, err error) {
 	err = b.in(ctx, path, func(ns *netns.NS) error {
 		have, err := b.read(ctx, ns, false)
@@ -138,15 +139,15 @@ func (b *Backend) Verify(ctx context.Context, path string, want iptables.Ruleset
 	return drift, err
 }
 
-// Remove takes away all that we own in the namespace at path and reports whether there was anything. A table goes if it came
-// with us and holds nothing else now; a legacy table stays, as the kernel keeps it until the namespace ends.
+// Remove removes everything that we own in the namespace at path, and reports whether there was anything. A table is removed if we made
+// it and it is empty otherwise; a legacy table stays, since the kernel keeps it until the namespace ends.
 func (b *Backend) Remove(ctx context.Context, path string) (removed bool, err error) {
 	err = b.in(ctx, path, func(ns *netns.NS) error {
 		rules, err := b.clear(ctx, ns)
 		if err != nil {
 			return err
 		}
-		// Also without a rule: an agent that was killed between the two leaves what stands beside them.
+		// Also without rules: an agent that was killed between the two steps leaves addresses and routes.
 		beside, err := routing.Remove(ns)
 		removed = rules || beside
 		return err
@@ -154,8 +155,8 @@ func (b *Backend) Remove(ctx context.Context, path string) (removed bool, err er
 	return removed, err
 }
 
-// Yield takes away the rules alone and reports whether there were any: addresses and routes are those of the backend that has
-// taken over.
+// Yield removes only the rules, and reports whether there were any. Addresses and routes stay: the backend that has taken over needs
+// them.
 func (b *Backend) Yield(ctx context.Context, path string) (removed bool, err error) {
 	err = b.in(ctx, path, func(ns *netns.NS) error {
 		removed, err = b.clear(ctx, ns)
@@ -188,7 +189,7 @@ func (b *Backend) Present(ctx context.Context, path string) (present bool, err e
 	return present, err
 }
 
-// in opens the namespace at path for f.
+// in calls f with the open namespace at path.
 func (b *Backend) in(ctx context.Context, path string, f func(*netns.NS) error) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("program network namespace: %w", err)

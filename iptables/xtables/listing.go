@@ -18,7 +18,7 @@ type Listing struct {
 	beside iptables.Ruleset
 }
 
-// Read gives what the namespace at path holds of ours; ok is false where there is nothing.
+// Read returns what the namespace at path holds of ours; ok is false if there is nothing.
 func (b *Backend) Read(ctx context.Context, path string) (have Listing, ok bool, err error) {
 	err = b.in(ctx, path, func(ns *netns.NS) error {
 		if have.rules, ok, err = b.held(ctx, ns, true); err != nil || !ok {
@@ -30,12 +30,12 @@ func (b *Backend) Read(ctx context.Context, path string) (have Listing, ok bool,
 	return have, ok, err
 }
 
-// Text is what `iptables-restore --noflush -c` and its twin for IPv6 would load to have the same.
+// Text returns input for `iptables-restore --noflush -c` and ip6tables-restore that makes the same rules.
 func (l Listing) Text() string {
 	return Text(l.beside, func(family uint32) string { return l.rules[family].listing() })
 }
 
-// Text joins the texts of the families; addresses and routes, which are no part of their language, stand in comments.
+// Text joins the texts of the families. Addresses and routes, which are not part of their language, are in comments.
 func Text(beside iptables.Ruleset, rules func(family uint32) string) string {
 	var b strings.Builder
 	for _, p := range beside.Loopback {
@@ -51,7 +51,7 @@ func Text(beside iptables.Ruleset, rules func(family uint32) string) string {
 	return b.String()
 }
 
-// View gives the listing for machines to read. The type of a chain is its family and table as nftables would name them.
+// View returns the listing for machines to read. The type of a chain is its family and table, as nftables names them.
 func (l Listing) View() iptables.View {
 	v := l.beside.View()
 	for _, family := range slices.Sorted(maps.Keys(l.rules)) {

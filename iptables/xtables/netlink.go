@@ -12,18 +12,18 @@ import (
 	"istio-pod-network-controller/internal/rawnetlink"
 )
 
-// What the programs of the nft flavour cannot do, or only by starting a process, is asked of the kernel itself
-// (linux/netfilter/nf_tables.h): which chains there are, and the deletion of a table that holds nothing. Tables and chains
-// are asked for by their names: a pod may have made any number of others.
+// These functions ask the kernel (linux/netfilter/nf_tables.h) for what the programs of the nft flavour cannot do, or only with a
+// process: which chains exist, and the deletion of an empty table. Tables and chains are asked for by name: a pod may have made any
+// number of others.
 
 const (
 	sizeofNfgenmsg = 4
 	policyAccept   = 1 // NF_ACCEPT
-	// kernelTimeout is what an answer may take; the kernel answers in microseconds.
+	// kernelTimeout bounds an answer; the kernel answers in microseconds.
 	kernelTimeout = lockSeconds * time.Second
 )
 
-// kernelChain is a chain of nf_tables. Policy is that of a base chain, -1 of any other.
+// kernelChain is a chain of nf_tables. policy is a base chain's, and -1 for other chains.
 type kernelChain struct {
 	name   string
 	policy int
@@ -39,7 +39,7 @@ func haveTable(family uint32, names ...string) (bool, error) {
 	return slices.ContainsFunc(answers, func(a rawnetlink.Answer) bool { return a.Err == nil }), err
 }
 
-// kernelChains gives those of some chains that a table has, in the namespace of the calling thread.
+// kernelChains returns which of some chains a table has, in the namespace of the calling thread.
 func kernelChains(family uint32, table string, names ...string) (found []kernelChain, err error) {
 	var requests []rawnetlink.Request
 	for _, name := range names {
@@ -60,14 +60,14 @@ func kernelChains(family uint32, table string, names ...string) (found []kernelC
 	return found, err
 }
 
-// builtInChains are all that iptables itself makes.
+// builtInChains returns all chains that iptables itself makes.
 func builtInChains() []string {
 	return []string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}
 }
 
-// dropTables deletes those of our tables that hold nothing but built-in chains which let everything pass, and in the others
-// the sign that they are ours. The kernel itself refuses the deletion of a chain with rules and of a table with chains, so
-// whatever somebody adds meanwhile stays.
+// dropTables deletes those of our tables that hold only built-in chains with policy ACCEPT. From the others it removes the chain that
+// marks them as ours. The kernel refuses to delete a chain with rules and a table with chains, so what somebody adds at the same
+// time stays.
 func dropTables(family uint32, tables []string) error {
 	for _, name := range tables {
 		own, err := kernelChains(family, name, append(builtInChains(), madeTable)...)
@@ -88,7 +88,7 @@ func dropTables(family uint32, tables []string) error {
 	return nil
 }
 
-// drop deletes empty chains of a table, and the table if there are no others, in one transaction.
+// drop deletes empty chains of a table in one transaction, and with whole the table too.
 func drop(family uint32, table string, chains []kernelChain, whole bool) error {
 	edge := func(kind uint16) rawnetlink.Request {
 		return rawnetlink.Request{Kind: kind, Header: binary.BigEndian.AppendUint16([]byte{0, unix.NFNETLINK_V0}, unix.NFNL_SUBSYS_NFTABLES), Silent: true}
@@ -114,7 +114,7 @@ func drop(family uint32, table string, chains []kernelChain, whole bool) error {
 	return err
 }
 
-// ask gives no answers where the kernel has no nf_tables.
+// ask returns no answers if the kernel has no nf_tables.
 func ask(requests ...rawnetlink.Request) ([]rawnetlink.Answer, error) {
 	answers, err := rawnetlink.Ask(time.Now().Add(kernelTimeout), unix.NETLINK_NETFILTER, requests...)
 	if errors.Is(err, unix.EPROTONOSUPPORT) {

@@ -10,22 +10,22 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// change is one run of a restore program: its input, which may be empty, and the tables that we made and do not need any more.
+// change is one run of a restore program: its input, which may be empty, and the tables that we made and no longer need.
 type change struct {
 	input string
 	spare []string
 }
 
-// plan computes what makes have into want. It is a block for each table that differs, and every block is one transaction:
+// plan computes how have becomes want. The input has a block for each table that differs, and each block is one transaction:
 //
-//   - our chains are declared, which empties them; one that is new comes into being;
-//   - jumps that are not where they belong are taken out, and put in;
+//   - our chains are declared, which makes new ones and empties the others;
+//   - jumps that are not in their place are deleted and inserted again;
 //   - the chains are filled;
-//   - chains that are not wanted any more go; one that others' rules lead to stays, empty.
+//   - chains that are no longer wanted are deleted; one that rules of others jump to stays, empty.
 //
-// Nothing of others is named. The order of the tables makes what captures a connection from now on come before what has
-// captured it up to now goes: first tables that gain a chain, last those that lose one. With mark, a table that is not
-// there yet gets a sign that we made it.
+// Nothing of others is named. Tables that gain a chain come first and those that lose one last: so what captures connections from now
+// on is there before what has captured them so far goes. With mark, a table that does not exist yet gets a chain that says that we
+// made it.
 func plan(have, want state, mark bool) change {
 	var c change
 	for _, name := range affected(have, want) {
@@ -44,7 +44,7 @@ func plan(have, want state, mark bool) change {
 	return c
 }
 
-// become is the transaction that makes a table what want is.
+// become returns the transaction that makes the table what want is.
 func (t *table) become(want *table) string {
 	stale := t.without(want)
 	declared := &table{chains: maps.Clone(want.chains)}
@@ -68,7 +68,7 @@ func (t *table) insert(chain string) {
 	t.chains[chain] = nil
 }
 
-// affected are the tables that differ, in the order in which they are to change.
+// affected returns the tables that differ, in the order in which they have to change.
 func affected(have, want state) []string {
 	names := slices.Compact(slices.Sorted(slices.Values(slices.Concat(have.names(), want.names()))))
 	names = slices.DeleteFunc(names, func(name string) bool { return have.of(name).equal(want.of(name)) })
@@ -86,13 +86,13 @@ func affected(have, want state) []string {
 	return names
 }
 
-// equal reports whether two tables hold the same, whoever made them; a table of our making that we do not need is not equal to
-// none.
+// equal reports whether two tables hold the same, whoever made them. A table that we made and no longer need is not equal to an empty
+// one, so that it is removed.
 func (t *table) equal(o *table) bool {
 	return t.head()+t.body() == o.head()+o.body() && (!t.made || !o.empty())
 }
 
-// without gives the chains that o does not have.
+// without returns the chains that o does not have.
 func (t *table) without(o *table) []string {
 	var out []string
 	for _, chain := range slices.Sorted(maps.Keys(t.chains)) {
@@ -103,7 +103,7 @@ func (t *table) without(o *table) []string {
 	return out
 }
 
-// replaceJumps takes out our jumps and puts in those of want, unless they are there already.
+// replaceJumps deletes our jumps and inserts those of want, unless they are the same.
 func (t *table) replaceJumps(want *table) string {
 	have, wanted := table{jumps: t.jumps}, table{jumps: want.jumps}
 	if have.body() == wanted.body() {
@@ -111,8 +111,8 @@ func (t *table) replaceJumps(want *table) string {
 	}
 	var b strings.Builder
 	for _, j := range t.jumps {
-		// By what it says and not by its number: whatever others do meanwhile, their rules are not the ones that go. What it says
-		// is ours: parse takes no other jump.
+		// The rule is named by its text and not by its number: so no rule of others can be deleted, whatever they change at the same time. The
+		// text is ours: parse accepts no other jump.
 		fmt.Fprintf(&b, "-D %s %s\n", j.chain, iptables.RestoreJump(j.target()))
 	}
 	b.WriteString(wanted.body())

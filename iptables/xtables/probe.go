@@ -13,8 +13,8 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// Probe reports whether programs and kernel take a rule set, by giving it to them in a namespace made for the purpose: what is
-// read back must be what was written, and iptables itself must find the jumps. It gives the version of the programs.
+// Probe returns an error if the programs or the kernel do not accept a rule set. It tries in a namespace made for the purpose: what is
+// read back must be what was written, and iptables itself must find the jumps. It returns the programs' version.
 func (b *Backend) Probe(ctx context.Context, sample iptables.Ruleset) (version string, err error) {
 	if b.missing != nil {
 		return "", fmt.Errorf("probe iptables: %w", b.missing)
@@ -44,7 +44,7 @@ func (b *Backend) Probe(ctx context.Context, sample iptables.Ruleset) (version s
 	return version, nil
 }
 
-// crossCheckUntil is crossCheck inside ns. go-iptables knows no context: what has not ended with ctx is left behind.
+// crossCheckUntil runs crossCheck inside ns. go-iptables takes no context: a call that has not ended with ctx goes on in the background.
 func (b *Backend) crossCheckUntil(ctx context.Context, ns *netns.NS, sample iptables.Ruleset) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, processTimeout)
 	defer cancel()
@@ -69,7 +69,7 @@ func (b *Backend) crossCheckUntil(ctx context.Context, ns *netns.NS, sample ipta
 	}
 }
 
-// crossCheck has iptables look for our jumps, by a way of its own.
+// crossCheck looks for our jumps with iptables -C, which go-iptables runs.
 func (b *Backend) crossCheck(sample iptables.Ruleset) (version string, err error) {
 	for _, family := range slices.Sorted(maps.Keys(b.tools)) {
 		if family == iptables.IPv6 && !hasIPv6() {
@@ -81,7 +81,7 @@ func (b *Backend) crossCheck(sample iptables.Ruleset) (version string, err error
 		}
 		version = v
 		if b.ownLock {
-			continue // go-iptables has no way to tell its processes of another lock
+			continue // go-iptables cannot pass another lock file to its processes
 		}
 		for name, t := range parse(sample.RestoreText(family)) {
 			for _, j := range t.jumps {

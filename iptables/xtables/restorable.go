@@ -9,8 +9,8 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// restorable is have, to be put back, without a word that a pod may have written. A rule of a chain of ours whose words we
-// could all have written is made anew of them; a chain with any other rule is put back as want has it, or empty.
+// restorable returns have in a form that is safe to put back: it contains no word that a pod may have written. If all words of a
+// chain's rules are ones that we write, the rules are rebuilt from those words. Any other chain is put back as want has it, or empty.
 func restorable(have snapshot, want iptables.Ruleset) snapshot {
 	out := snapshot{}
 	goal, known := wanted(have, want), newVocabulary()
@@ -30,11 +30,11 @@ func restorable(have snapshot, want iptables.Ruleset) snapshot {
 	return out
 }
 
-// vocabulary is all that our rules consist of.
+// vocabulary is everything that our rules consist of.
 type vocabulary struct {
 	words, comments []string
 	numbers         *regexp.Regexp // one or several: ports, ranges of owners, a mark and its mask
-	iface           *regexp.Regexp // what an interface may be called in a Spec
+	iface           *regexp.Regexp // names that an interface may have in a Spec
 }
 
 func newVocabulary() vocabulary {
@@ -45,7 +45,7 @@ func newVocabulary() vocabulary {
 	}
 }
 
-// rewritten makes rules anew of their words; ok reports whether all of them are such as we write.
+// rewritten rebuilds rules from their words. ok reports whether all rules are such as we write.
 func (v vocabulary) rewritten(rules []rule) (out []rule, ok bool) {
 	for _, r := range rules {
 		words := r.words()
@@ -64,7 +64,7 @@ func (v vocabulary) rewritten(rules []rule) (out []rule, ok bool) {
 	return out, true
 }
 
-// plain reports whether a word is one of our own, or else a value where one may stand behind the word before.
+// plain reports whether a word is one of ours, or a value that may follow the word before it.
 func (v vocabulary) plain(before, word string) bool {
 	if slices.Contains(v.words, word) {
 		return true
@@ -80,7 +80,7 @@ func (v vocabulary) plain(before, word string) bool {
 	return errPrefix == nil || errAddr == nil || v.numbers.MatchString(word)
 }
 
-// ownWords are all that our rules have beside values.
+// ownWords returns all words of our rules except values.
 func ownWords() []string {
 	return strings.Fields(`! -s -d -i -o -p -m -j tcp udp comment multiport owner mark connmark conntrack addrtype
 		--comment --dport --sport --dports --uid-owner --gid-owner --socket-exists --mark --ctstate --ctdir --src-type --tcp-flags

@@ -17,33 +17,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockFile is what iptables-legacy locks where nothing else is said.
+// lockFile is what iptables-legacy locks by default.
 const lockFile = "/run/xtables.lock"
 
 const (
-	// processTimeout is what a program may take where the caller does not say.
+	// processTimeout bounds a program's time; the caller's context may be shorter.
 	processTimeout = 20 * time.Second
-	// maxOutput is a hundred times what our own rules take to print.
+	// maxOutput bounds a program's output: a hundred times what our own rules take.
 	maxOutput = 8 << 20
-	// maxData is the memory that a program may take: a hundred times what our own rules need.
+	// maxData bounds a program's memory: a hundred times what our own rules need.
 	maxData = 64 << 20
-	// pageSize is how far a write may end before a limit that it would have passed.
+	// pageSize: a write that passes a limit may end up to a page before it.
 	pageSize = 1 << 12
 )
 
-// errTooMuch says that a namespace holds more than anybody needs, of which iptables prints all.
+// errTooMuch means that a namespace holds more rules than we read; iptables-save always prints all.
 var errTooMuch = errors.New("the tables hold more than can be read; use the nftables backend")
 
-// run starts a program in the network namespace of the calling thread, which a process inherits, and gives what it printed.
-// Files in memory instead of pipes: the program has its whole input whatever becomes of us. What it may print, and the memory
-// that it may take to do so, is bounded, since a pod's own rules are among it.
+// run starts a program in the network namespace of the calling thread, which the process inherits, and returns its output. It uses
+// files in memory instead of pipes: so the program has its whole input even if the agent dies. The program's output and memory are
+// bounded, since it also prints the pod's own rules.
 func (b *Backend) run(ctx context.Context, input, program string, args ...string) (output string, err error) {
 	defer func(start time.Time) { b.observe(filepath.Base(program), time.Since(start)) }(time.Now())
 	ctx, cancel := context.WithTimeout(ctx, processTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.WaitDelay = time.Second
-	// Nobody writes rules for an agent that is gone: its successor may be at work already.
+	// The program is killed if the agent dies: the next agent may be at work already.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Env = b.environ
 	files, err := memoryFiles(int64(len(input)), maxOutput, maxOutput)
@@ -74,7 +74,7 @@ func (b *Backend) run(ctx context.Context, input, program string, args ...string
 	return stdout, nil
 }
 
-// runWithin runs a program with so much memory of its own at most.
+// runWithin runs a program and limits the memory that it may allocate.
 func runWithin(cmd *exec.Cmd, bytes uint64) error {
 	if err := cmd.Start(); err != nil {
 		return err
@@ -86,7 +86,7 @@ func runWithin(cmd *exec.Cmd, bytes uint64) error {
 	return cmd.Wait()
 }
 
-// memoryFiles makes files that can hold so much and no more.
+// memoryFiles returns files of fixed sizes in memory.
 func memoryFiles(sizes ...int64) ([]*os.File, error) {
 	var files []*os.File
 	for _, size := range sizes {
@@ -106,7 +106,7 @@ func memoryFiles(sizes ...int64) ([]*os.File, error) {
 	return files, nil
 }
 
-// content is what a program has written: up to where it has left the position, which it shares with us.
+// content returns what a program has written: up to the file position, which it shares with us.
 func content(f *os.File) (string, error) {
 	end, err := f.Seek(0, io.SeekCurrent)
 	if err != nil {
@@ -122,8 +122,8 @@ func content(f *os.File) (string, error) {
 	return string(data), nil
 }
 
-// refusal is what a restore program has to say, and what stands in the line that it speaks of: the rule that was refused.
-// Where that is COMMIT, the kernel refused the table.
+// refusal returns the error text of a restore program, and the line of the input that it names: the rule that was refused. If that is
+// COMMIT, the kernel has refused the table.
 func refusal(stderr, input string) string {
 	var said []string
 	for line := range strings.Lines(stderr) {
@@ -131,7 +131,7 @@ func refusal(stderr, input string) string {
 			said = append(said, line)
 		}
 	}
-	// The last lines tell; what is in front are warnings.
+	// The last lines are the error; the ones before are warnings.
 	text := ": " + strings.Join(said[max(0, len(said)-2):], "; ")
 	m := regexp.MustCompile(`line:? (\d+)`).FindStringSubmatch(text)
 	if m == nil {
@@ -151,8 +151,8 @@ func refusal(stderr, input string) string {
 	return fmt.Sprintf("%s; refused in table %s: %s", text, name, lines[n-1])
 }
 
-// environ is the environment of programs. Where the usual lock cannot be had, as on a read-only root file system,
-// iptables-legacy locks its own input, which keeps nobody apart: the Backend locks the namespace itself.
+// environ returns the environment of programs. If the usual lock cannot be used, as on a read-only root file system, iptables-legacy is
+// told to lock its own input, which excludes nobody: the Backend locks the namespace itself (own).
 func environ(lock string) (env []string, own bool) {
 	env = os.Environ()
 	f, err := os.OpenFile(lock, os.O_CREATE|os.O_RDONLY, 0o600) //nolint:gosec // the lock of iptables-legacy

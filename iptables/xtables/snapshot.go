@@ -16,13 +16,13 @@ import (
 	"istio-pod-network-controller/iptables/routing"
 )
 
-// ownProc is where the kernel tells of the network namespace of the calling thread.
+// ownProc is where the kernel shows the network namespace of the calling thread.
 const ownProc = "/proc/thread-self/net"
 
-// snapshot is what the namespace of the calling thread holds of ours, by family. A family that it does not have is not in it.
+// snapshot is what a namespace holds of ours, by family. It has no entry for a family that the namespace does not have.
 type snapshot map[uint32]state
 
-// wanted renders want for the families of have, and parses it like anything else.
+// wanted renders want for the families of have, and parses it like any other text.
 func wanted(have snapshot, want iptables.Ruleset) snapshot {
 	out := snapshot{}
 	for family := range have {
@@ -31,7 +31,7 @@ func wanted(have snapshot, want iptables.Ruleset) snapshot {
 	return out
 }
 
-// drift tells how the snapshot, with addresses and routes of ns, differs from want.
+// drift returns how the snapshot, with the addresses and routes of ns, differs from want.
 func (s snapshot) drift(ns *netns.NS, want iptables.Ruleset) (iptables.Drift, error) {
 	beside, err := routing.Read(ns)
 	if err != nil {
@@ -44,7 +44,7 @@ func (s snapshot) drift(ns *netns.NS, want iptables.Ruleset) (iptables.Drift, er
 	return drift, nil
 }
 
-// read takes a snapshot. It starts no process for a family that has no tables.
+// read returns a snapshot. It starts no process for a family without tables.
 func (b *Backend) read(ctx context.Context, ns *netns.NS, counters bool) (snapshot, error) {
 	if b.missing != nil {
 		return nil, b.missing
@@ -71,7 +71,7 @@ func (b *Backend) save(ctx context.Context, family uint32, counters bool) (strin
 		args = append(args, "-c")
 	}
 	saved, err := b.run(ctx, "", b.tools[family].save, args...)
-	// Rules that cannot be seen would be written again and again.
+	// Rules that cannot be read would be written again each time.
 	if m := unreadable().FindStringSubmatch(saved); m != nil {
 		return "", fmt.Errorf("%s cannot read table %s: it holds what only nft understands; use the nftables backend",
 			filepath.Base(b.tools[family].save), m[1])
@@ -79,7 +79,7 @@ func (b *Backend) save(ctx context.Context, family uint32, counters bool) (strin
 	return saved, err
 }
 
-// eachFamily runs f for the families that the namespace has, at the same time and each on a thread inside.
+// eachFamily runs f for each family of the namespace, at the same time, each on a thread inside.
 func eachFamily(ns *netns.NS, f func(family uint32) error) error {
 	var wg sync.WaitGroup
 	errs := map[uint32]*error{iptables.IPv4: new(error), iptables.IPv6: new(error)}
@@ -97,18 +97,18 @@ func eachFamily(ns *netns.NS, f func(family uint32) error) error {
 	return errors.Join(*errs[iptables.IPv4], *errs[iptables.IPv6])
 }
 
-// unreadable is how iptables-save tells of a table of those that we need which it leaves out.
+// unreadable matches iptables-save's remark about a table that we need and that it leaves out.
 func unreadable() *regexp.Regexp {
 	return regexp.MustCompile("Table `(raw|mangle|nat)' is incompatible")
 }
 
-// hasIPv6 reports whether the kernel has IPv6 at all; where it has not, there is nothing to keep an eye on.
+// hasIPv6 reports whether the namespace of the calling thread has IPv6.
 func hasIPv6() bool {
 	_, err := os.Stat(ownProc + "/if_inet6")
 	return err == nil
 }
 
-// hasTables reports whether a family has any table of the flavour. To ask makes none.
+// hasTables reports whether a family has any table of the flavour. Asking makes none.
 func (b *Backend) hasTables(family uint32) (bool, error) {
 	if b.flavour == Legacy {
 		return len(legacyTables(ownProc, family)) > 0, nil
@@ -116,7 +116,7 @@ func (b *Backend) hasTables(family uint32) (bool, error) {
 	return haveTable(family, "raw", "mangle", "nat", "filter", "security")
 }
 
-// held takes a snapshot where there is anything of ours; ok is false where there is nothing, or nothing that we could know of.
+// held returns a snapshot if there is anything of ours. ok is false if there is nothing, or nothing that can be known.
 func (b *Backend) held(ctx context.Context, ns *netns.NS, counters bool) (have snapshot, ok bool, err error) {
 	possible, err := b.possible(ns)
 	if err != nil || !possible {
@@ -129,11 +129,11 @@ func (b *Backend) held(ctx context.Context, ns *netns.NS, counters bool) (have s
 	return have, ok, err
 }
 
-// possible reports whether there may be anything of ours, without a process. For the nft flavour it is certain.
+// possible reports, without a process, whether there may be anything of ours. For the nft flavour the answer is certain.
 func (b *Backend) possible(ns *netns.NS) (possible bool, err error) {
 	err = ns.Do(func() error {
 		if b.flavour == Legacy {
-			// Tables that we cannot look into are not known to be ours.
+			// Without the programs, tables cannot be read, and do not count as ours.
 			possible = b.missing == nil && len(legacyTables(ownProc, iptables.IPv4, iptables.IPv6)) > 0
 			return nil
 		}

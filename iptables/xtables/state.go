@@ -12,19 +12,19 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// madeTable is an empty chain that we leave in a table which was not there before us, so that removal, whoever does it,
-// knows that the table may go, too.
+// madeTable is an empty chain that we leave in a table that we made. Whoever removes our rules later knows by it that the table may
+// be deleted, too.
 const madeTable = iptables.ChainPrefix + "MADE_TABLE"
 
-// state is what the tables of one family hold, as far as it is ours: by the name of the table. A table of which nothing is
-// ours is there, but empty.
+// state is what the tables of one family hold of ours, by table name. A table without anything of ours has an empty
+// entry.
 type state map[string]*table
 
 type table struct {
-	chains map[string][]rule // all of ours, but madeTable
-	jumps  []jump            // to our chains, from those of others
+	chains map[string][]rule // all of ours except madeTable
+	jumps  []jump            // from other chains to ours
 	made   bool
-	// used are chains of ours that rules of others lead to. The kernel refuses their deletion.
+	// used are our chains that rules of others jump to. The kernel refuses to delete them.
 	used map[string]bool
 }
 
@@ -39,9 +39,9 @@ type jump struct {
 	rule
 }
 
-// parse reads what iptables-save prints, with counters or without, or what Ruleset.RestoreText gives. It takes any text: what
-// it does not know is others'. Ours are chains of our names, with whatever is in them, and jumps to them that are word by
-// word those that we write.
+// parse reads the output of iptables-save, with or without counters, or of Ruleset.RestoreText. It accepts any text; what it does not
+// know counts as others'. Ours are the chains with our names, whatever is in them, and jumps to them that are word for word the ones
+// that we write.
 func parse(text string) state {
 	s := state{}
 	var t *table
@@ -79,7 +79,7 @@ func parse(text string) state {
 		}
 	}
 	for _, t := range s {
-		// What we have emptied and may not delete is others' now.
+		// A chain that we have emptied and may not delete belongs to others now.
 		maps.DeleteFunc(t.chains, func(chain string, rules []rule) bool {
 			return t.used[chain] && len(rules) == 0 && !slices.ContainsFunc(t.jumps, func(j jump) bool { return j.target() == chain })
 		})
@@ -87,7 +87,7 @@ func parse(text string) state {
 	return s
 }
 
-// logicalLines gives the lines of a text, trimmed; a line break between quotes does not end one.
+// logicalLines yields the lines of a text, trimmed. A line break between quotes does not end a line.
 func logicalLines(text string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		quoted, escaped, start := false, false, 0
@@ -110,7 +110,7 @@ func logicalLines(text string) iter.Seq[string] {
 	}
 }
 
-// ownTables are the tables that chains of ours stand in, in the order in which packets pass them.
+// ownTables are the tables that our chains are in, in the order in which packets pass them.
 func ownTables() []string { return []string{"raw", "mangle", "nat"} }
 
 func ours(chain string) bool {
@@ -126,7 +126,7 @@ func (t *table) declare(chain string) {
 	}
 }
 
-// jump takes a jump of ours. One that another has written, from wherever, is theirs.
+// jump adds a jump to one of our chains. If its words are not ours, it belongs to others.
 func (t *table) jump(chain string, position int, r rule) {
 	switch target := r.target(); {
 	case !ours(target):
@@ -137,10 +137,10 @@ func (t *table) jump(chain string, position int, r rule) {
 	}
 }
 
-// hooks are the built-in chains that ours are jumped to from.
+// hooks are the built-in chains with jumps to ours.
 func hooks() []string { return []string{"PREROUTING", "OUTPUT"} }
 
-// counted takes the "[packets:bytes]" off that iptables-save -c puts in front.
+// counted removes the "[packets:bytes]" that iptables-save -c prints in front.
 func counted(line string) (rule, string) {
 	var r rule
 	if counter, rest, ok := strings.Cut(line, "] "); ok && strings.HasPrefix(line, "[") {
@@ -152,7 +152,7 @@ func counted(line string) (rule, string) {
 	return r, line
 }
 
-// target is where the rule sends a packet, or "".
+// target returns where the rule jumps to, or "".
 func (r rule) target() string {
 	words := r.words()
 	for i, w := range words[:max(0, len(words)-1)] {
@@ -163,7 +163,7 @@ func (r rule) target() string {
 	return ""
 }
 
-// comment is the rule's comment.
+// comment returns the rule's comment, or "".
 func (r rule) comment() string {
 	words := r.words()
 	if i := slices.Index(words, "--comment"); i >= 0 && i+1 < len(words) {
@@ -172,7 +172,7 @@ func (r rule) comment() string {
 	return ""
 }
 
-// words splits a rule as iptables-restore does: quotes hold words together, a backslash takes what follows as it is.
+// words splits a rule as iptables-restore does: quotes keep words together, a backslash makes the next character literal.
 func (r rule) words() []string {
 	var words []string
 	var word strings.Builder
@@ -203,12 +203,12 @@ func (r rule) words() []string {
 	return words
 }
 
-// names are the tables that hold something of ours, in the order in which packets pass them.
+// names returns the tables that hold something of ours, in the order in which packets pass them.
 func (s state) names() []string {
 	return slices.DeleteFunc(ownTables(), func(name string) bool { return s.of(name).empty() })
 }
 
-// of is a table, empty where there is none.
+// of returns a table, or an empty one if there is none.
 func (s state) of(name string) *table {
 	if t := s[name]; t != nil {
 		return t
@@ -218,10 +218,10 @@ func (s state) of(name string) *table {
 
 func (t *table) empty() bool { return len(t.chains) == 0 && len(t.jumps) == 0 && !t.made }
 
-// text is what is ours as RestoreText would have it.
+// text returns what is ours in the form of RestoreText.
 func (s state) text() string { return s.render((*table).body) }
 
-// listing is the text with counters, as iptables-save -c has it.
+// listing returns the text with counters, in the form of iptables-save -c.
 func (s state) listing() string { return s.render((*table).countedBody) }
 
 func (s state) render(body func(*table) string) string {
@@ -234,7 +234,7 @@ func (s state) render(body func(*table) string) string {
 	return b.String()
 }
 
-// head declares the chains.
+// head returns the declarations of the chains.
 func (t *table) head() string {
 	var b strings.Builder
 	for _, chain := range slices.Sorted(maps.Keys(t.chains)) {
@@ -243,7 +243,7 @@ func (t *table) head() string {
 	return b.String()
 }
 
-// body has the jumps and the rules.
+// body returns the jumps and the rules.
 func (t *table) body() string { return t.lines(func(rule) string { return "" }) }
 
 func (t *table) countedBody() string {
@@ -263,7 +263,7 @@ func (t *table) lines(prefix func(rule) string) string {
 	return b.String()
 }
 
-// sortedJumps stand in an order in which inserting them one by one gives each its position.
+// sortedJumps returns the jumps in an order in which inserting them one by one gives each its position.
 func (t *table) sortedJumps() []jump {
 	return slices.SortedStableFunc(slices.Values(t.jumps), func(a, b jump) int {
 		return cmp.Or(

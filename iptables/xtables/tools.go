@@ -15,7 +15,7 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// Flavour is one of the two implementations of iptables, whose rules are invisible to each other.
+// Flavour is one of the two implementations of iptables. Neither sees the rules of the other.
 type Flavour string
 
 // The flavours: NFT keeps its tables in nf_tables, Legacy in x_tables.
@@ -24,18 +24,18 @@ const (
 	Legacy Flavour = "legacy"
 )
 
-// ErrMissing says that the programs of a flavour are not installed.
+// ErrMissing means that the programs of a flavour are not installed.
 var ErrMissing = errors.New("not installed")
 
 // tools are the programs of one family.
 type tools struct{ restore, save, iptables string }
 
-// families are the families with the first part of their programs' names.
+// families returns the families, with the first part of their programs' names.
 func families() map[uint32]string {
 	return map[uint32]string{iptables.IPv4: "iptables", iptables.IPv6: "ip6tables"}
 }
 
-// find looks for the programs of a flavour: those that have it in their name, else the plain ones if they are of it.
+// find looks for the programs of a flavour: those with the flavour in their name, else the plain ones if they are of that flavour.
 func find(ctx context.Context, flavour Flavour) (map[uint32]tools, error) {
 	found := map[uint32]tools{}
 	for _, family := range []uint32{iptables.IPv4, iptables.IPv6} {
@@ -70,7 +70,7 @@ func findNamed(name string) (tools, error) {
 	return t, nil
 }
 
-// flavourOf asks a program what it is; before there were two flavours, it was legacy.
+// flavourOf runs a program with --version to learn its flavour. One that names none is from before there were two: legacy.
 func flavourOf(ctx context.Context, program string) Flavour {
 	ctx, cancel := context.WithTimeout(ctx, processTimeout)
 	defer cancel()
@@ -86,7 +86,7 @@ func flavourOf(ctx context.Context, program string) Flavour {
 	return Legacy
 }
 
-// wrapped opens a family's program by way of go-iptables, and gives its version. It is a process, in the namespace of the
+// wrapped opens a family's program through go-iptables, and returns its version. It starts a process in the namespace of the
 // calling thread.
 func (t tools) wrapped(family uint32) (*goiptables.IPTables, string, error) {
 	protocol := goiptables.ProtocolIPv4
@@ -105,8 +105,8 @@ func (t tools) wrapped(family uint32) (*goiptables.IPTables, string, error) {
 	return lib, version, nil
 }
 
-// Detect chooses the flavour for this node, proves it by a sample, and says why it is this one: the nft flavour, unless the
-// node itself has tables of the legacy one. To learn that it only reads; looking with iptables-legacy would make them.
+// Detect chooses the flavour for this node, tests it with a sample, and returns why it was chosen: nft, unless the node itself has
+// legacy tables. It finds that out by reading files; running iptables-legacy would make the tables.
 func Detect(ctx context.Context, config Config, sample iptables.Ruleset) (*Backend, string, error) {
 	order, why := preference(legacyTables("/proc/self/net", iptables.IPv4, iptables.IPv6))
 	var errs []error
@@ -122,7 +122,7 @@ func Detect(ctx context.Context, config Config, sample iptables.Ruleset) (*Backe
 	return nil, "", errors.Join(errs...)
 }
 
-// preference orders the flavours by the node's tables of the legacy one.
+// preference orders the flavours: legacy first if the node has legacy tables.
 func preference(legacy []string) (order []Flavour, why string) {
 	if len(legacy) > 0 {
 		return []Flavour{Legacy, NFT}, "this node has tables of the legacy one: " + strings.Join(legacy, ", ")
@@ -130,7 +130,7 @@ func preference(legacy []string) (order []Flavour, why string) {
 	return []Flavour{NFT, Legacy}, "this node has no tables of the legacy one"
 }
 
-// legacyTables are the tables of iptables-legacy that a network namespace has, by its folder in /proc.
+// legacyTables returns the tables of iptables-legacy in a network namespace, which proc shows.
 func legacyTables(proc string, families ...uint32) []string {
 	var names []string
 	for _, family := range families {

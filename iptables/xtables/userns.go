@@ -10,19 +10,19 @@ import (
 	"istio-pod-network-controller/internal/netns"
 )
 
-// ErrUserNamespace says that a network namespace is that of a pod with users of its own.
+// ErrUserNamespace means that a network namespace belongs to a pod with a user namespace of its own.
 var ErrUserNamespace = errors.New("the pod has hostUsers: false, and iptables cannot tell whose its connections are: the kernel refuses " +
 	"owner matches in a network namespace that belongs to another user namespace (xt_owner, EINVAL); " +
 	"use the nftables backend, or hostUsers: true")
 
-// ownerMatches is an error where the kernel would refuse owner matches, which every rule set of ours has.
+// ownerMatches returns an error if the kernel would refuse owner matches, which each of our rule sets has.
 func ownerMatches(ns *netns.NS) error {
 	fd, err := unix.IoctlRetInt(ns.Fd(), unix.NS_GET_USERNS)
 	if errors.Is(err, unix.ENOTTY) {
-		return nil // a kernel that cannot tell (before 4.9)
+		return nil // a kernel before 4.9, which cannot say
 	}
 	if errors.Is(err, unix.EPERM) {
-		return ErrUserNamespace // not even a descendant of ours
+		return ErrUserNamespace // not even a descendant of our user namespace
 	}
 	if err != nil {
 		return fmt.Errorf("ask for the network namespace's owner: %w", err)

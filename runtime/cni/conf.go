@@ -20,30 +20,30 @@ const DefaultSocket = "/var/run/istio-pod-network-controller/cni.sock"
 
 const (
 	defaultTimeoutSeconds = 10
-	// maxTimeoutSeconds is below the four minutes that the kubelet gives to the start of a sandbox.
+	// maxTimeoutSeconds is less than the four minutes that the kubelet allows for the start of a sandbox.
 	maxTimeoutSeconds = 120
 )
 
-// Conf is the plugin's part of a network configuration: what the installer writes, and what the runtime hands over with
-// keys of its own, which are not ours to judge.
+// Conf is the plugin's part of a network configuration: what the installer writes, and what the runtime adds. Other keys of the runtime
+// are ignored.
 type Conf struct {
 	Type string `json:"type"`
 	// Socket is the agent's.
 	Socket string `json:"socket,omitempty"`
 	// TimeoutSeconds bounds the wait for the agent's answer.
 	TimeoutSeconds int `json:"timeoutSeconds,omitempty"`
-	// FailOpen lets pods start without rules while the agent is away. What the agent refuses stays refused.
+	// FailOpen lets pods start without rules while the agent does not answer. A pod that the agent refuses stays refused.
 	FailOpen bool `json:"failOpen,omitempty"`
-	// StatusNeedsAgent makes STATUS fail while the agent is away or not ready. Runtimes may then report the node as NotReady,
-	// and Kubernetes evicts the pods of a node that stays NotReady: an agent that does not start empties the cluster.
+	// StatusNeedsAgent makes STATUS fail while the agent does not answer or is not ready. Runtimes may then report the node as NotReady,
+	// and Kubernetes evicts the pods of a node that stays NotReady: an agent that does not start would empty the cluster.
 	StatusNeedsAgent bool `json:"statusNeedsAgent,omitempty"`
-	// ExcludeNamespaces are those whose pods start whatever state the agent is in. "*" stands for any characters, as in "openshift-*".
+	// ExcludeNamespaces are those whose pods always start, whatever state the agent is in. "*" matches any characters: "openshift-*".
 	ExcludeNamespaces []string `json:"excludeNamespaces,omitempty"`
-	// PrevResult is the result of the plugin before, byte for byte.
+	// PrevResult is the previous plugin's result, byte for byte.
 	PrevResult json.RawMessage `json:"prevResult,omitempty"`
 }
 
-// Validate names every fault at once.
+// Validate returns an error that names every fault.
 func (c Conf) Validate() error {
 	var errs []error
 	if !filepath.IsAbs(c.Socket) || filepath.Clean(c.Socket) != c.Socket {
@@ -62,7 +62,7 @@ func (c Conf) Validate() error {
 
 func (c Conf) timeout() time.Duration { return time.Duration(c.TimeoutSeconds) * time.Second }
 
-// Excludes reports whether the plugin lets the pods of a namespace pass without a question.
+// Excludes reports whether the pods of a namespace pass without asking the agent.
 func (c Conf) Excludes(namespace string) bool {
 	return slices.ContainsFunc(c.ExcludeNamespaces, func(pattern string) bool {
 		matched, err := path.Match(pattern, namespace)
@@ -70,13 +70,13 @@ func (c Conf) Excludes(namespace string) bool {
 	})
 }
 
-// isNamespacePattern accepts a namespace's name in which "*" may stand for any characters. "*" alone, which would take every
-// pod from the agent, is refused.
+// isNamespacePattern reports whether s is a namespace's name in which "*" may match any characters. It refuses "*" alone, which would
+// exclude every pod.
 func isNamespacePattern(s string) bool {
 	return strings.Trim(s, "*") != "" && isLabel(strings.ReplaceAll(s, "*", "x"))
 }
 
-// parseConf reads what the runtime wrote to standard input.
+// parseConf reads the configuration that the runtime passes on standard input.
 func parseConf(data []byte) (Conf, error) {
 	c := Conf{Socket: DefaultSocket, TimeoutSeconds: defaultTimeoutSeconds}
 	if err := json.Unmarshal(data, &c); err != nil {

@@ -1,5 +1,5 @@
-// Package cni is the entrance of the CNI chain: the plugin that the container runtime starts for every sandbox, and the
-// agent's end of the socket between the two.
+// Package cni is the entrance of the CNI chain: the plugin that the container runtime starts for each sandbox, and the agent's side
+// of the socket between the two.
 package cni
 
 import (
@@ -17,41 +17,41 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// codeRefused is the plugin's own error code (the specification leaves 100 and above to plugins): the agent was asked and
-// said no.
+// codeRefused is the plugin's own error code (the specification reserves 100 and above for plugins): the agent has refused the
+// sandbox.
 const codeRefused = 100
 
 const (
-	// forgetTimeout bounds DEL, which only lets the agent forget sooner what it would find gone anyway.
+	// forgetTimeout bounds DEL, which is only a hint: the agent finds out by itself that a namespace is gone.
 	forgetTimeout = time.Second
-	// checkTimeout bounds CHECK: when CRI-O starts, it asks for every sandbox of the node, one after the other.
+	// checkTimeout bounds CHECK: when CRI-O starts, it calls CHECK for each sandbox of the node, one after the other.
 	checkTimeout = time.Second
-	// statusTimeout bounds STATUS, which runtimes ask for every few seconds.
+	// statusTimeout bounds STATUS, which runtimes call every few seconds.
 	statusTimeout = 2 * time.Second
 )
 
-// Versions are the versions of the CNI specification that the plugin speaks.
+// Versions returns the versions of the CNI specification that the plugin supports.
 func Versions() []string { return version.VersionsStartingFrom("0.3.1").SupportedVersions() }
 
 // plugin is one call by the container runtime:
 //
-//   - ADD asks the agent to program the sandbox, and answers with the previous plugin's result as it came;
-//   - CHECK has the agent repair the rules. It fails only on the agent's own no: CRI-O takes the address from a sandbox whose
-//     CHECK fails, and the kubelet then kills the pod;
-//   - DEL lets the agent forget the sandbox, and succeeds whatever happens;
-//   - STATUS succeeds without a question, since ADD refuses by itself; with statusNeedsAgent it asks whether the agent is ready;
-//   - GC has nothing to collect: rules go with their namespace.
+//   - ADD asks the agent to program the sandbox, and returns the previous plugin's result unchanged.
+//   - CHECK asks the agent to repair the rules. It fails only if the agent refuses: CRI-O drops the address of a sandbox whose CHECK
+//     fails, and the kubelet then kills the pod.
+//   - DEL tells the agent to forget the sandbox. It always succeeds.
+//   - STATUS succeeds without asking, since ADD refuses by itself. With statusNeedsAgent it asks whether the agent is ready.
+//   - GC does nothing: rules go with their namespace.
 //
-// Containers that are no pods, and pods of excluded namespaces, pass without a question. The host's own network namespace does not:
-// the agent knows which pods belong there, and writes nothing there.
+// Containers that are not pods, and pods of excluded namespaces, pass without asking. The host's network namespace is passed on: the
+// agent knows which pods belong there, and writes nothing there.
 type plugin struct {
 	result []byte
 	log    io.Writer
 }
 
-// Main runs the plugin on the environment and standard input that CNI prescribes, and gives the exit code.
+// Main runs the plugin with the environment and standard input that CNI defines, and returns the exit code.
 func Main(ctx context.Context, out, log io.Writer) int {
-	// skel would refuse the host's namespace after ADD was done. The agent judges it before.
+	// Without it, skel refuses the host's namespace, but only after ADD is done. The agent checks it before.
 	if err := os.Setenv("CNI_NETNS_OVERRIDE", "true"); err != nil {
 		_, _ = fmt.Fprintln(log, err)
 		return 1
@@ -71,7 +71,7 @@ func Main(ctx context.Context, out, log io.Writer) int {
 		}
 		return 0
 	case os.Getenv("CNI_COMMAND") == "DEL":
-		// A pod must be able to go, whatever became of the configuration since it came.
+		// A pod can always be deleted, whatever has happened to the configuration since it was created.
 		_, _ = fmt.Fprintln(log, "istio-pod-network-cni: DEL:", failed)
 		return 0
 	}
@@ -117,11 +117,11 @@ func (p *plugin) gc(context.Context, *skel.CmdArgs) error { return nil }
 
 func (p *plugin) status(ctx context.Context, args *skel.CmdArgs) error {
 	conf, err := parseConf(args.StdinData)
-	if err != nil { // ADD says so
+	if err != nil { // ADD reports it
 		_, _ = fmt.Fprintln(p.log, "istio-pod-network-cni: STATUS:", err)
 		return nil
 	}
-	// Where the chain goes on without the agent, its absence is no reason to start no pods.
+	// If the chain works without the agent, its absence must not stop pods from starting.
 	if !conf.StatusNeedsAgent || conf.FailOpen {
 		return nil
 	}
@@ -134,7 +134,7 @@ func (p *plugin) status(ctx context.Context, args *skel.CmdArgs) error {
 	return types.NewError(types.ErrPluginNotAvailable, "the node's istio-pod-network-controller agent is not ready", err.Error())
 }
 
-// ask has the agent do something about the sandbox, unless it is none of the agent's business.
+// ask sends the agent a request about the sandbox, unless the sandbox is no pod's or its namespace is excluded.
 func (p *plugin) ask(ctx context.Context, conf Conf, command string, args *skel.CmdArgs) error {
 	s, err := sandboxOf(args.ContainerID, args.Netns, args.Args)
 	if err != nil {
@@ -147,9 +147,9 @@ func (p *plugin) ask(ctx context.Context, conf Conf, command string, args *skel.
 	defer cancel()
 	err = ask(ctx, conf.Socket, request{Command: command, Sandbox: s})
 	switch {
-	case err == nil, errors.Is(err, errAway) && command == cmdDel: // it finds out by itself
+	case err == nil, errors.Is(err, errAway) && command == cmdDel: // the agent finds out by itself
 		return nil
-	case errors.Is(err, errAway) && command == cmdCheck: // no evidence that anything is missing; the agent's sweep looks
+	case errors.Is(err, errAway) && command == cmdCheck: // nothing is known to be missing; the agent's sweep looks
 		_, _ = fmt.Fprintf(p.log, "istio-pod-network-cni: CHECK of pod %s without the agent: %v\n", s.Pod(), err)
 		return nil
 	case errors.Is(err, errAway) && conf.FailOpen:
@@ -161,7 +161,7 @@ func (p *plugin) ask(ctx context.Context, conf Conf, command string, args *skel.
 	return types.NewError(codeRefused, fmt.Sprintf("pod %s: %v", s.Pod(), err), "")
 }
 
-// limit is how long the agent's answer may take.
+// limit returns how long to wait for the agent's answer.
 func limit(command string, conf Conf) time.Duration {
 	switch command {
 	case cmdCheck:
@@ -172,7 +172,7 @@ func limit(command string, conf Conf) time.Duration {
 	return conf.timeout()
 }
 
-// away is what the pod's owner reads in the pod's events.
+// away returns the message that the pod's owner reads in the pod's events.
 func away(s podnet.Sandbox, conf Conf) string {
 	return fmt.Sprintf("pod %s waits for the istio-pod-network-controller agent of this node, which puts in its redirection rules "+
 		"and did not answer at %s", s.Pod(), conf.Socket)

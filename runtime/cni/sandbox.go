@@ -10,7 +10,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// The longest values that are believed: Kubernetes' limits for names, and the file system's for paths.
+// The longest values that are accepted: Kubernetes' limits for names, and the file system's for paths.
 const (
 	maxLabel   = 63
 	maxName    = 253
@@ -18,7 +18,7 @@ const (
 	maxPathLen = 4096
 )
 
-// sandboxOf reads the sandbox from CNI_CONTAINERID, CNI_NETNS and CNI_ARGS. A container that is no pod's has no Name.
+// sandboxOf reads the sandbox from CNI_CONTAINERID, CNI_NETNS and CNI_ARGS. If the container is not a pod's, Name is empty.
 func sandboxOf(id, netns, args string) (podnet.Sandbox, error) {
 	s := podnet.Sandbox{ID: id, NetNS: netns}
 	for pair := range strings.SplitSeq(args, ";") {
@@ -41,7 +41,7 @@ func sandboxOf(id, netns, args string) (podnet.Sandbox, error) {
 	return s, validate(s)
 }
 
-// validate refuses what no runtime says of a pod. It is asked at both ends of the socket.
+// validate refuses values that no runtime uses for a pod. Both ends of the socket call it.
 func validate(s podnet.Sandbox) error {
 	var errs []error
 	if !isLabel(s.Namespace) {
@@ -50,13 +50,13 @@ func validate(s podnet.Sandbox) error {
 	if !isSubdomain(s.Name) {
 		errs = append(errs, fmt.Errorf("pod name %.80q: not the name of a pod", s.Name))
 	}
-	if s.UID != "" && !isID(s.UID) { // some runtimes do not tell it
+	if s.UID != "" && !isID(s.UID) { // some runtimes do not pass it
 		errs = append(errs, fmt.Errorf("pod UID %.80q: not a UID", s.UID))
 	}
 	if !isID(s.ID) {
 		errs = append(errs, fmt.Errorf("sandbox ID %.80q: not an ID", s.ID))
 	}
-	if s.NetNS != "" && !isCleanPath(s.NetNS) { // DEL may come without
+	if s.NetNS != "" && !isCleanPath(s.NetNS) { // DEL may come without a path
 		errs = append(errs, fmt.Errorf("network namespace %.80q: want an absolute path, with nothing to resolve in it", s.NetNS))
 	}
 	if isOwn(s.NetNS) {
@@ -65,12 +65,12 @@ func validate(s podnet.Sandbox) error {
 	return errors.Join(errs...)
 }
 
-// isLabel is RFC 1123's label, as Kubernetes wants it of a namespace.
+// isLabel reports whether s is an RFC 1123 label, as a namespace's name must be.
 func isLabel(s string) bool {
 	return len(s) <= maxLabel && !strings.Contains(s, ".") && isSubdomain(s)
 }
 
-// isSubdomain is RFC 1123's subdomain, as Kubernetes wants it of a pod.
+// isSubdomain reports whether s is an RFC 1123 subdomain, as a pod's name must be.
 func isSubdomain(s string) bool {
 	for label := range strings.SplitSeq(s, ".") {
 		if label == "" || label[0] == '-' || label[len(label)-1] == '-' || !only(label, "abcdefghijklmnopqrstuvwxyz0123456789-") {
@@ -80,18 +80,18 @@ func isSubdomain(s string) bool {
 	return len(s) <= maxName
 }
 
-// isID is what CNI allows in a container's ID.
+// isID reports whether CNI allows s as a container ID.
 func isID(s string) bool {
 	const alphanumeric = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 	return s != "" && len(s) <= maxID && strings.Contains(alphanumeric, s[:1]) && only(s, alphanumeric+"_.-")
 }
 
-// isCleanPath accepts a path that names its file plainly. What it leads to is judged by whoever opens it.
+// isCleanPath reports whether s is an absolute path without "..", "." or control characters. Whoever opens it checks what it leads to.
 func isCleanPath(s string) bool {
 	return filepath.IsAbs(s) && filepath.Clean(s) == s && len(s) <= maxPathLen && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' })
 }
 
-// isOwn reports whether a path is one of those by which each process sees its own files: the agent's are not the runtime's.
+// isOwn reports whether a path means another file for each process: it would lead the agent elsewhere than the runtime.
 func isOwn(s string) bool {
 	return slices.ContainsFunc([]string{"/proc/self/", "/proc/thread-self/", "/dev/"}, func(dir string) bool { return strings.HasPrefix(s, dir) })
 }

@@ -14,9 +14,9 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// Handler does what the plugin asks for. Errors go to the pod's owner word for word. UID may be empty: some runtimes do not
-// tell it. Check repairs, and fails only where rules are missing and could not be put in: a runtime may take the network from a
-// sandbox whose CHECK fails.
+// Handler does what the plugin asks for. The pod's owner reads its errors. UID may be empty: some runtimes do not pass it. Check repairs,
+// and fails only if rules are missing and could not be applied: a runtime may drop the network of a sandbox whose CHECK
+// fails.
 type Handler interface {
 	Add(ctx context.Context, s podnet.Sandbox) error
 	Check(ctx context.Context, s podnet.Sandbox) error
@@ -25,31 +25,30 @@ type Handler interface {
 
 // Config is what a Server needs. Path, Handler and Ready are required.
 type Config struct {
-	// Path is the socket's.
+	// Path is the socket's path.
 	Path    string
 	Handler Handler
-	// Ready tells why a sandbox could not be programmed now. It is CNI's STATUS.
+	// Ready returns why a sandbox could not be programmed now, or nil. It answers CNI's STATUS.
 	Ready func(context.Context) error
-	// Timeout bounds what the Handler does about one request, 5 s unless set. Keep it below the plugin's own timeout, so
-	// that people read an error of ours and not that the agent is away.
+	// Timeout bounds the Handler's work on one request, 5 s unless set. Keep it below the plugin's own timeout: otherwise people read
+	// that the agent does not answer instead of the agent's error.
 	Timeout time.Duration
-	// ReadTimeout bounds how long a peer may keep us waiting, 2 s unless set.
+	// ReadTimeout bounds how long to wait for a peer to send or read, 2 s unless set.
 	ReadTimeout time.Duration
-	// Watch is how often the Server looks whether its socket's path still leads to an agent, 1 s unless set.
+	// Watch is the time between two looks whether the socket's path still leads to an agent, 1 s unless set.
 	Watch time.Duration
-	// Concurrency bounds the requests at work, 64 unless set. Further ones wait in the socket's queue.
+	// Concurrency bounds the requests that are worked on, 64 unless set. Others wait in the socket's queue.
 	Concurrency int
-	// UID is the only user who is served: root, unless set.
+	// UID is the only user that is served: root, unless set.
 	UID uint32
 	Log *slog.Logger
 }
 
-// Server is the agent's end of the socket. Whoever may ask for a sandbox to be programmed could as well do it without us,
-// so it serves root only; and since even root's programs go wrong, a peer that is silent, too long or unintelligible costs
-// one slot for a bounded time and nothing else.
+// Server is the agent's end of the socket. It serves root only, who could program a sandbox without the agent as well. A peer that is
+// silent, sends too much or sends nonsense occupies one slot for a bounded time and does no other harm.
 //
-// While an update is under way two agents are there, and the newest to start has the path. When it leaves, or dies, the one
-// that is still there takes the path back; so nobody's failure to start closes the node to new pods.
+// During an update there are two agents, and the one that started last has the path. When it ends or dies, the other one takes the
+// path back: so an agent that cannot start does not stop new pods on the node.
 type Server struct {
 	config Config
 	at     atomic.Pointer[listener] // nil while it does not listen
@@ -78,7 +77,7 @@ func NewServer(c Config) (*Server, error) {
 	return &Server{config: c}, nil
 }
 
-// Check tells why the plugin's requests could not come here.
+// Check returns why the plugin's requests cannot reach this agent, or nil.
 func (s *Server) Check() error {
 	if s.at.Load() != nil {
 		return nil
@@ -86,14 +85,14 @@ func (s *Server) Check() error {
 	return fmt.Errorf("the agent does not listen at %s", s.config.Path)
 }
 
-// Served reports whether the plugin's requests come to this agent, and not to another one that is on the node during an update.
+// Served reports whether the plugin's requests reach this agent, and not the other one that is on the node during an update.
 func (s *Server) Served() bool {
 	l := s.at.Load()
 	return l != nil && l.has()
 }
 
-// Start serves until ctx ends, then finishes what it has begun. A socket that cannot be made at first is an error; one that cannot be
-// taken back later is tried again: the agent has other entrances. It is a manager.Runnable.
+// Start serves until ctx ends, then finishes the requests that have begun. If the socket cannot be made at first, it returns an error.
+// If it cannot be taken back later, it tries again, since the agent has other entrances. It is a manager.Runnable.
 func (s *Server) Start(ctx context.Context) error {
 	var busy sync.WaitGroup
 	defer busy.Wait()
@@ -120,7 +119,7 @@ func (s *Server) Start(ctx context.Context) error {
 	return nil
 }
 
-// keep closes the socket when ctx ends, or when its path leads to no agent any more, neither to this one nor to another.
+// keep closes the socket when ctx ends, or when the path leads neither to this agent nor to another one.
 func (s *Server) keep(ctx context.Context, l *listener) {
 	defer l.stop()
 	tick := time.NewTicker(s.config.Watch)
@@ -158,11 +157,11 @@ func (s *Server) accept(ctx context.Context, l *listener, slots chan struct{}, b
 			return
 		}
 		s.config.Log.Error("connection not accepted", "entrance", "cni", "error", err)
-		pause(ctx, s.config.ReadTimeout) // out of descriptors, most likely
+		pause(ctx, s.config.ReadTimeout) // probably out of descriptors
 	}
 }
 
-// serve answers one connection. A request that has begun is not cut off when the agent is told to stop.
+// serve answers one connection. A request that has begun is finished even if the agent is told to stop.
 func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	defer conn.Close()
 	r, err := s.read(conn)
@@ -191,7 +190,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 // checkLimit is below the plugin's own limit for CHECK.
 const checkLimit = checkTimeout * 4 / 5
 
-// limit bounds what the Handler does about one request.
+// limit returns how long the Handler may work on one request.
 func (s *Server) limit(command string) time.Duration {
 	if command == cmdCheck {
 		return min(s.config.Timeout, checkLimit)
@@ -199,7 +198,7 @@ func (s *Server) limit(command string) time.Duration {
 	return s.config.Timeout
 }
 
-// read takes one packet from a peer that may talk to us.
+// read reads one packet, if the peer is the user that is served.
 func (s *Server) read(conn *net.UnixConn) (request, error) {
 	uid, err := peer(conn)
 	if err != nil {
@@ -233,7 +232,7 @@ func (s *Server) do(ctx context.Context, r request) error {
 	if err := validate(r.Sandbox); err != nil {
 		return err
 	}
-	// What the chain cannot know is not taken from it.
+	// Fields that the CNI chain does not know are not accepted from it.
 	sandbox := podnet.Sandbox{Namespace: r.Sandbox.Namespace, Name: r.Sandbox.Name, UID: r.Sandbox.UID, ID: r.Sandbox.ID, NetNS: r.Sandbox.NetNS}
 	switch r.Command {
 	case cmdDel:
@@ -255,7 +254,7 @@ func (s *Server) logged(r request, err error, took time.Duration) {
 	switch {
 	case err == nil:
 		log.Debug("request served")
-	case r.Command == cmdStatus: // asked for every few seconds, and the answer is in the node's condition
+	case r.Command == cmdStatus: // called every few seconds; the node's condition shows the answer
 		log.Debug("not ready", "error", err)
 	default:
 		log.Error("request refused", "error", err)

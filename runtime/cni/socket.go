@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// maxSocketPath is what the kernel's sun_path holds, less the suffix of the name that a socket is made under.
+	// maxSocketPath is the longest path that fits the kernel's sun_path with the suffix under which a socket is made.
 	maxSocketPath = 107 - len(".12345678")
-	// maxErrorText keeps an answer well inside a packet, and a pod's event readable.
+	// maxErrorText keeps an answer well below the size of a packet, and a pod's event readable.
 	maxErrorText = 4096
 )
 
@@ -28,7 +28,7 @@ func validatePath(path string) error {
 	return nil
 }
 
-// listener is a socket at a path that agents hand over to each other: the newest to listen has it.
+// listener is a socket at a path that agents take over from each other: the agent that listened last has it.
 type listener struct {
 	*net.UnixListener
 	path string
@@ -36,8 +36,8 @@ type listener struct {
 	once sync.Once
 }
 
-// listen makes the socket under another name and moves it into place when it is root's alone. That leaves no moment at
-// which others can connect or nobody can, and replaces what a killed agent left behind.
+// listen makes the socket under another name and, once only root can connect, renames it to path. So at each moment somebody listens
+// at the path and only root can connect. It also replaces the socket that a killed agent has left.
 func listen(path string) (*listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
@@ -76,7 +76,7 @@ func (l *listener) has() bool {
 	return err == nil && os.SameFile(there, l.info)
 }
 
-// stop closes the socket, and takes it away unless it is another agent's.
+// stop closes the socket, and removes the path unless it leads to another agent's socket.
 func (l *listener) stop() {
 	l.once.Do(func() {
 		if l.has() {
@@ -86,8 +86,8 @@ func (l *listener) stop() {
 	})
 }
 
-// abandoned tells that nobody listens at a path: the agent that had it has taken its socket away, or was killed. One that
-// is slow, or answers no, has it still.
+// abandoned reports whether nobody listens at a path: the agent that had it has removed its socket, or was killed. An agent that is
+// slow or refuses still has it.
 func abandoned(ctx context.Context, path string, within time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -95,7 +95,7 @@ func abandoned(ctx context.Context, path string, within time.Duration) bool {
 	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// peer is the user at the other end, as the kernel knows it.
+// peer returns the user ID of the process at the other end.
 func peer(conn *net.UnixConn) (uint32, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -124,7 +124,7 @@ func write(conn *net.UnixConn, a answer, within time.Duration) error {
 	return err
 }
 
-// short is an error's text, cut where no one would read on.
+// short returns an error's text, cut at maxErrorText.
 func short(err error) string {
 	text := err.Error()
 	if len(text) > maxErrorText {
@@ -133,7 +133,7 @@ func short(err error) string {
 	return text
 }
 
-// pause waits, or not, where ctx ends first.
+// pause waits for d or until ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

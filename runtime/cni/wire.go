@@ -10,14 +10,14 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// The socket keeps the boundaries of messages (SOCK_SEQPACKET): one packet asks, one packet answers, both JSON. There is
-// nothing to frame, no half of a message to wait for, and no HTTP in the plugin's binary.
+// The socket keeps message boundaries (SOCK_SEQPACKET): one packet is the request, one packet the answer, both JSON. So no framing is
+// needed, no partial message can be left, and the plugin's binary needs no HTTP.
 const network = "unixpacket"
 
 // maxMessage bounds a packet. Requests are a few hundred bytes.
 const maxMessage = 64 << 10
 
-// What the plugin asks for.
+// The commands of a request.
 const (
 	cmdAdd    = "ADD"
 	cmdCheck  = "CHECK"
@@ -25,23 +25,23 @@ const (
 	cmdStatus = "STATUS"
 )
 
-// errAway says that the agent gave no answer: it does not run, has not started yet, is stuck, or died meanwhile.
+// errAway means that the agent did not answer: it does not run, has not started yet, hangs, or died meanwhile.
 var errAway = errors.New("no answer from the agent")
 
-// request and answer are the wire format. The plugin on the node and the agent are not always of one version: both ignore
-// fields that they do not know.
+// request is the wire format, with answer. The plugin on the node and the agent may be of different versions: both ignore fields
+// that they do not know.
 type request struct {
 	Command string         `json:"command"`
 	Sandbox podnet.Sandbox `json:"sandbox"`
 }
 
-// answer is a yes, or an Error that people read.
+// answer is OK, or an Error that people read.
 type answer struct {
 	OK    bool   `json:"ok"`
 	Error string `json:"error,omitempty"`
 }
 
-// ask sends one request and waits for its answer until ctx ends. No answer is errAway; any other error is the agent's own.
+// ask sends one request and waits for its answer until ctx ends. Without an answer the error is errAway; any other error is the agent's.
 func ask(ctx context.Context, socket string, r request) error {
 	data, err := json.Marshal(r)
 	if err != nil {

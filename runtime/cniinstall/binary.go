@@ -11,16 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PlaceBinary puts the binary alone, so that whoever looks after the chain need not be able to write where programs lie
-// that run as root. Unlike the agent, which uses any version that it finds, it fails where it cannot put this one.
+// PlaceBinary installs only the binary. So the agent, which keeps the chain, does not need to write to a directory of programs that run
+// as root. Unlike the agent, which uses whatever version is there, it fails if it cannot install this one.
 func (i *Installer) PlaceBinary() error {
 	removeTemps(i.config.BinDir)
 	return i.replaceBinary()
 }
 
-// putBinary makes the plugin's binary in the runtime's directory equal to ours, once, and then sees that there is one. A
-// running plugin keeps the old file. A directory that is not writable is fine as long as there is a plugin in it: after a
-// rollback it is the newer one, and both ends of the socket ignore fields that they do not know.
+// putBinary makes the plugin's binary in the runtime's directory equal to ours once, and from then on makes sure that there is one. A
+// running plugin keeps the old file. If the directory is not writable, a plugin that is there is used: after a rollback it is the newer
+// one, and both ends of the socket ignore fields that they do not know.
 func (i *Installer) putBinary() error {
 	if i.placed && isProgram(i.binary()) {
 		return nil
@@ -54,7 +54,7 @@ func (i *Installer) replaceBinary() error {
 	return nil
 }
 
-// remedy is what the node's administrator does about a binary that could not be put.
+// remedy returns what the node's administrator can do about a binary that could not be installed.
 func remedy(err error) string {
 	if errors.Is(err, unix.EROFS) {
 		return "it cannot be written from here: restart the agent's pod, whose init container puts the binary there, " +
@@ -65,7 +65,7 @@ func remedy(err error) string {
 
 func (i *Installer) binary() string { return filepath.Join(i.config.BinDir, i.entry.kind) }
 
-// copyFile copies beside the target, down to the disk, and moves into place. The copy belongs to the directory's owner.
+// copyFile copies to a temporary file in the target's directory, syncs it and renames it. The copy belongs to the directory's owner.
 func copyFile(source, target string) error {
 	from, err := os.Open(source) //nolint:gosec // the binary that we were given
 	if err != nil {
@@ -87,7 +87,7 @@ func copyFile(source, target string) error {
 	return syncDir(dir)
 }
 
-// isProgram tells a file that can be run.
+// isProgram reports whether path is an executable file.
 func isProgram(path string) bool {
 	info, err := os.Lstat(path)
 	return err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0

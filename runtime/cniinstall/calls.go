@@ -6,32 +6,32 @@ import (
 	"time"
 )
 
-// Calls compares the pods that the plugin asked about with those that have a network. A runtime that uses another directory than
-// the one that the plugin is chained in (OpenShift's CRI-O does not use /etc/cni/net.d) asks about none, and nothing else tells.
+// Calls compares the pods that the plugin was called for with the pods that have a network. A runtime that uses another directory than
+// the one the plugin is chained in (OpenShift's CRI-O does not use /etc/cni/net.d) never calls it, and nothing else shows that.
 //
-//   - Heard notes a pod that the plugin asked about;
-//   - Judge gets the pods of the node, and wants the newest one that has a network to have been heard.
+//   - Heard notes a pod that the plugin was called for.
+//   - Judge gets the pods of the node. The newest one with a network must have been heard.
 //
 // The zero value is ready to use. Pods are named by namespace/name.
 type Calls struct {
 	mu     sync.Mutex
 	heard  map[string]time.Time
-	judged time.Time // the last time
-	pruned time.Time // by Heard, the last time
+	judged time.Time // the last time that Judge was called
+	pruned time.Time // the last time that Heard pruned
 }
 
-// Pod is a pod of the node that is on a network of its own, and that the plugin must ask about.
+// Pod is a pod of the node with a network of its own, for which the plugin must be called.
 type Pod struct {
 	// Name is namespace/name.
 	Name string
-	// Started is when the kubelet began with it.
+	// Started is when the kubelet began to start it.
 	Started time.Time
 }
 
-// callMemory is how long a call counts for a pod that the agent does not see yet, and for all where nobody judges.
+// callMemory is how long a call is kept for a pod that the agent does not see, and for all pods while Judge is not called.
 const callMemory = 10 * time.Minute
 
-// Heard notes that the plugin asked about a pod.
+// Heard notes that the plugin was called for a pod.
 func (c *Calls) Heard(pod string, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -45,7 +45,7 @@ func (c *Calls) Heard(pod string, now time.Time) {
 	}
 }
 
-// prune forgets old calls about pods that were not seen.
+// prune forgets old calls for pods that are not seen.
 func (c *Calls) prune(seen map[string]bool, now time.Time) {
 	for name, at := range c.heard {
 		if !seen[name] && now.Sub(at) > callMemory {
@@ -54,9 +54,9 @@ func (c *Calls) prune(seen map[string]bool, now time.Time) {
 	}
 }
 
-// Judge tells, as an error, that the runtime starts pods without the plugin. Pods are all those of the node that have an address of
-// their own; the ones that started before since, when the plugin was chained and the runtime had read it, do not count. An older pod
-// that nobody asked about is forgiven once the plugin has asked about a newer one.
+// Judge returns an error if the runtime starts pods without the plugin. pods are all pods of the node with an address of their own.
+// Those that started before since, when the plugin was chained and the runtime had read the configuration, do not count. An older pod
+// without a call does not count either once the plugin was called for a newer one.
 func (c *Calls) Judge(pods []Pod, since, now time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,7 +67,7 @@ func (c *Calls) Judge(pods []Pod, since, now time.Time) error {
 		newest := &missed
 		if _, ok := c.heard[p.Name]; ok {
 			newest = &asked
-		} else if p.Started.Before(since) || p.Started.After(now) { // by a clock that was set back since
+		} else if p.Started.Before(since) || p.Started.After(now) { // after now: the clock was set back
 			continue
 		}
 		if newest.Name == "" || p.Started.After(newest.Started) {

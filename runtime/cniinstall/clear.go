@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// maxClearPause bounds the time after which an entry that was put back is taken out again.
+// maxClearPause bounds the pause before an entry that was put back is removed again.
 const maxClearPause = 30 * time.Second
 
-// Clear keeps the plugin out of the chain until ctx ends. An entry without an agent that serves it starts no pods, and others may put
-// it back after Uninstall: the agent that this one replaces, or a project that restores a copy of its file. The first entry is taken out
-// at once, each further one of a row after twice the time, up to 30 s. It is a manager.Runnable.
+// Clear keeps the plugin out of the chain until ctx ends. No pod starts with an entry that no agent serves, and others may put it back
+// after Uninstall: the agent that this one replaces, or a project that restores a copy of its file. The first entry is removed at once.
+// If it comes back, the pause doubles each time, up to 30 s. It is a manager.Runnable.
 func (i *Installer) Clear(ctx context.Context) error {
 	w := newWatch(i.config.ConfDir, i.binary(), i.config.Settle)
 	defer w.close()
@@ -41,7 +41,7 @@ func (i *Installer) Clear(ctx context.Context) error {
 	}
 }
 
-// longer is the pause after another one.
+// longer returns the pause that follows another one.
 func longer(pause, first time.Duration) time.Duration {
 	return min(max(first, 2*pause), maxClearPause)
 }
@@ -59,7 +59,7 @@ func (i *Installer) clear() error {
 	return nil
 }
 
-// Left tells where the plugin is in the chain, as an error: for an agent that is not to be in it.
+// Left returns an error that names the lists that hold the plugin's entry, for an agent that does not serve it.
 func (i *Installer) Left() error {
 	lists, err := i.lists()
 	if err != nil {

@@ -12,13 +12,13 @@ import (
 	"github.com/containernetworking/cni/libcni"
 )
 
-// conflist is a network configuration list as text, and where its plugins lie in it. It is edited as text, never decoded
-// and written anew: every byte that is not ours stays, and taking our entry out again gives the very text that was before.
+// conflist is a network configuration list as text, with the positions of its plugins. It is edited as text and never decoded and
+// encoded again: so every byte that is not ours stays, and removing our entry gives the original text.
 type conflist struct {
 	data     []byte
 	name     string
 	versions []string
-	start    int // of the first plugin's place: behind the bracket
+	start    int // offset behind the bracket that opens the plugins
 	plugins  []element
 }
 
@@ -28,10 +28,10 @@ type element struct {
 	kind       string
 }
 
-// errElsewhere says that a list's plugins are not in it, but in a directory beside it (CNI 1.3's other way to chain).
+// errElsewhere means that a list's plugins are in a directory beside it (CNI 1.3's other way to chain).
 var errElsewhere = errors.New("no plugins in the list itself")
 
-// parseList reads a list. Whether it is valid is for the CNI project's own library to say, which runtimes load it with.
+// parseList parses a list. libcni, with which runtimes load lists, decides whether it is valid.
 func parseList(data []byte) (conflist, error) {
 	known, err := libcni.NetworkConfFromBytes(data)
 	if err != nil {
@@ -70,7 +70,7 @@ func parseList(data []byte) (conflist, error) {
 	return l, nil
 }
 
-// locate finds the plugins in the text of their array.
+// locate finds the positions of the plugins in their array.
 func (l *conflist) locate(array json.RawMessage) error {
 	dec := json.NewDecoder(bytes.NewReader(array))
 	if _, err := dec.Token(); err != nil {
@@ -94,8 +94,8 @@ func (l *conflist) locate(array json.RawMessage) error {
 	return nil
 }
 
-// with is the list's text with exactly one plugin of the entry's type, equal to the entry. A new one goes to the end, set
-// off as its neighbours are; one that is there keeps its place, since others may have been chained behind it.
+// with returns the list's text with exactly one plugin of the entry's type, equal to the entry. A new entry is added at the end, with
+// the same space as between the others. An existing one keeps its place, since others may be chained behind it.
 func (l *conflist) with(e entry) ([]byte, error) {
 	ours := l.of(e.kind)
 	if len(ours) == 0 {
@@ -121,10 +121,10 @@ func (l *conflist) with(e entry) ([]byte, error) {
 	return rest.cut(ours[1:]), nil
 }
 
-// without is the list's text without any plugin of a type.
+// without returns the list's text without plugins of a type.
 func (l *conflist) without(kind string) []byte { return l.cut(l.of(kind)) }
 
-// of gives the places of the plugins of a type.
+// of returns the indices of the plugins of a type.
 func (l *conflist) of(kind string) []int {
 	var at []int
 	for i, p := range l.plugins {
@@ -135,7 +135,7 @@ func (l *conflist) of(kind string) []int {
 	return at
 }
 
-// cut takes the plugins at some places out, each with the comma and the space that set it off.
+// cut removes the plugins at some indices, each with the comma and space that separate it.
 func (l *conflist) cut(places []int) []byte {
 	data := l.data
 	for _, p := range slices.Backward(places) {
@@ -151,7 +151,7 @@ func (l *conflist) cut(places []int) []byte {
 	return data
 }
 
-// fromConf is the list that a runtime makes of a configuration of one plugin.
+// fromConf returns the list that a runtime makes from a configuration of one plugin.
 func fromConf(data []byte) ([]byte, error) {
 	known, err := libcni.NetworkPluginConfFromBytes(data)
 	if err != nil {
@@ -176,8 +176,8 @@ func fromConf(data []byte) ([]byte, error) {
 	return fmt.Appendf(nil, "{\n%s  \"name\": %s,\n  \"plugins\": [\n    %s\n  ]\n}\n", version, name, bytes.TrimSpace(data)), nil
 }
 
-// walkObject visits the members of the valid object that data is, with the place where each value starts. Of a key that
-// comes twice the last one counts, as it does for a runtime.
+// walkObject calls visit for each member of a valid JSON object, with the offset of its value. Of duplicate keys the last one counts,
+// as for a runtime.
 func walkObject(data []byte, visit func(key string, value json.RawMessage, start int) error) error {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	if _, err := dec.Token(); err != nil {
@@ -207,7 +207,7 @@ func decode(key string, value json.RawMessage, into any) error {
 	return nil
 }
 
-// equal reports whether two texts say the same: another project that reads and writes the list formats our entry anew.
+// equal reports whether two JSON texts mean the same: a project that rewrites the list may format our entry differently.
 func equal(a, b []byte) bool {
 	var x, y any
 	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)

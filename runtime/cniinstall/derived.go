@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// derived is a list that is made of a file of one plugin, which cannot be chained to. The file stays its owner's: it is neither
-// changed nor renamed, and the list follows it.
+// derived is a list that we make from a file of one plugin, which cannot be chained to. The file belongs to its owner: it is neither
+// changed nor renamed, and the list follows its changes.
 //
 // Example: 10-x.conf gives 10-x-istio-pod-network-cni-10-x.conf.conflist. Runtimes take the first name in lexical order, and "-"
-// sorts before ".": the list comes right before its file. Multus, which skips its own file by name (00-multus, 00-multus.conf)
+// sorts before ".", so the list comes right before its file. Multus, which skips its own file by name (00-multus, 00-multus.conf)
 // when it looks for the network to delegate to, skips the list as well.
 type derived struct {
 	kind   string // the entry's type
@@ -28,10 +28,10 @@ func (d derived) list() string {
 	return filepath.Join(filepath.Dir(d.single), stem+"-"+d.kind+"-"+name+listSuffix)
 }
 
-// derivedFrom is the reverse of list. It reports whether a path is that of a derived list.
+// derivedFrom is the inverse of list. ok reports whether the path is that of a derived list.
 func derivedFrom(list, kind string) (d derived, ok bool) {
 	_, rest, found := strings.Cut(strings.TrimSuffix(filepath.Base(list), listSuffix), "-"+kind+"-")
-	for ; found; _, rest, found = strings.Cut(rest, "-"+kind+"-") { // the owner's name may hold it as well
+	for ; found; _, rest, found = strings.Cut(rest, "-"+kind+"-") { // the owner's name may contain it too
 		d = derived{kind: kind, single: filepath.Join(filepath.Dir(list), rest)}
 		if slices.Contains([]string{".conf", ".json"}, filepath.Ext(rest)) && d.list() == list {
 			return d, true
@@ -40,8 +40,8 @@ func derivedFrom(list, kind string) (d derived, ok bool) {
 	return derived{}, false
 }
 
-// upToDate reports whether the list holds an entry of ours behind what the owner's file says. What others have chained to the
-// list does not count.
+// upToDate reports whether the list holds our entry and, before it, what the owner's file says. What others have chained to the list
+// does not matter.
 func (d derived) upToDate(owner network) bool {
 	data, err := read(d.list())
 	if err != nil {
@@ -52,7 +52,7 @@ func (d derived) upToDate(owner network) bool {
 		equal(data[have.plugins[0].start:have.plugins[0].end], owner.data)
 }
 
-// write makes the list, or makes it anew. The owner may take its file away meanwhile: then the list goes, too.
+// write writes the list. If the owner's file is removed or changed at the same time, the list is removed again.
 func (d derived) write(owner network, text []byte) error {
 	if err := d.put(owner.path, text); err != nil {
 		return err
@@ -86,7 +86,7 @@ func (d derived) put(like string, text []byte) error {
 	}
 	err = moveNew(temp, d.list())
 	if errors.Is(err, fs.ErrExist) {
-		err = errChanged // another agent was faster
+		err = errChanged // another agent has written it meanwhile
 	}
 	if err != nil {
 		return errors.Join(err, remove(temp))
@@ -94,8 +94,8 @@ func (d derived) put(like string, text []byte) error {
 	return nil
 }
 
-// stale gives the derived lists whose owner's file is gone, or is none that a runtime would use, and those that say something
-// else than their file. used is the file of one plugin that the runtime uses, if any: its list is written anew, not taken away.
+// stale returns the derived lists that must go: their owner's file is gone, no runtime would use it, or it says something else than
+// the list. used is the file of one plugin that the runtime uses, if any: its list is not returned, because it will be rewritten.
 func stale(dir, kind, used string) ([]string, error) {
 	lists, err := filepath.Glob(filepath.Join(escape(dir), "*"+listSuffix))
 	if err != nil {
@@ -116,7 +116,7 @@ func escape(dir string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(dir)
 }
 
-// remove takes a file away; absent is success.
+// remove removes a file; absent is success.
 func remove(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

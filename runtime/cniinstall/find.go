@@ -13,34 +13,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoNetwork says that there is no network configuration to be chained to yet.
+// ErrNoNetwork means that there is no network configuration yet that the plugin could be chained to.
 var ErrNoNetwork = errors.New("no valid network configuration")
 
 const (
 	listSuffix = ".conflist"
-	// maxConfig bounds a configuration that is read; they are a few kilobytes.
+	// maxConfig bounds the size of a configuration; real ones are a few kilobytes.
 	maxConfig = 8 << 20
 )
 
-// extensions are those of the files that runtimes read.
+// extensions are the extensions of files that runtimes read.
 func extensions() []string { return []string{".conf", listSuffix, ".json"} }
 
-// errNotPlain is a directory entry that is no file: runtimes could not read it either.
+// errNotPlain means that a directory entry is not a regular file, which runtimes cannot read either.
 var errNotPlain = errors.New("not a file")
 
 // network is the configuration that the runtime uses, as read.
 type network struct {
 	path string // without symbolic links
 	data []byte
-	// list is what the file says, or, where the file is of one plugin only, what a runtime makes of it.
+	// list is the list in the file, or, if the file has one plugin only, the list that a runtime makes of it.
 	list conflist
-	// single is the path as listed of a file of one plugin, empty for lists.
+	// single is the listed path of a file of one plugin; empty for lists.
 	single string
 }
 
-// find gives the configuration that runtimes choose: the first in lexical order that is valid. Runtimes differ in what
-// they do where an invalid one comes before it (CRI-O goes on, containerd waits until it is mended); both end up there. Lists
-// that we derived from a file of one plugin are passed over: that file is the configuration.
+// find returns the configuration that runtimes choose: the first valid one in lexical order. If an invalid one comes before it, runtimes
+// differ (CRI-O goes on, containerd waits until it is mended), but both end with this one. Lists that we derived from a file of one
+// plugin are skipped: that file is the configuration.
 func find(dir, kind string) (network, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -74,12 +74,12 @@ func find(dir, kind string) (network, error) {
 	return network{}, fmt.Errorf("%w in %s: %s", ErrNoNetwork, dir, strings.Join(why, "; "))
 }
 
-// invalidError is why a file is none that a runtime would use.
+// invalidError is why no runtime would use a file.
 type invalidError struct{ error }
 
 func (e invalidError) Unwrap() error { return e.error }
 
-// load reads one file. A symbolic link is followed, and what it leads to is what will be written: the link stays.
+// load reads one file. It follows a symbolic link and returns the path of the target: that is written to, and the link stays.
 func load(path string) (network, error) {
 	target, err := filepath.EvalSymlinks(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -119,7 +119,7 @@ func load(path string) (network, error) {
 	return n, nil
 }
 
-// read reads a plain file of a bounded size. It does not wait for the writer of a FIFO.
+// read reads a regular file of a bounded size. It does not block on a FIFO.
 func read(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) //nolint:gosec // in the directory that we were given
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package cniinstall puts a chained CNI plugin onto a node, keeps it there, and takes it away: its binary, and its entry in
-// the network configuration that the container runtime uses.
+// Package cniinstall installs a chained CNI plugin on a node, keeps it there, and removes it: its binary, and its entry in the network
+// configuration that the container runtime uses.
 package cniinstall
 
 import (
@@ -17,45 +17,45 @@ import (
 
 // Config is what an Installer needs. The durations and MaxRewrites have defaults.
 type Config struct {
-	// BinDir and ConfDir are the runtime's; Source is the plugin's binary, as it was shipped.
+	// BinDir and ConfDir are the runtime's directories; Source is the plugin's binary in the image.
 	BinDir, ConfDir, Source string
 	// Entry is the plugin's configuration, a JSON object. Its type names the binary.
 	Entry []byte
-	// Versions are those of the CNI specification that the plugin speaks. A network of another one is not touched: every
-	// pod of the node would fail.
+	// Versions are the CNI versions that the plugin supports. A network of another version is not touched: with the plugin in it, every pod
+	// of the node would fail.
 	Versions []string
-	// Notify is told what happens, once for each change. It may be nil.
+	// Notify is called once for each change. It may be nil.
 	Notify func(Event)
 
-	// Settle is how long a file must have been left alone before it is judged, 200 ms unless set.
+	// Settle is how long a file must not have changed before it is looked at, 200 ms unless set.
 	Settle time.Duration
-	// Backoff is how long the second rewrite of a window waits, 1 s unless set; each further one waits twice as long.
+	// Backoff is the wait before the second rewrite in a window, 1 s unless set; each further one waits twice as long.
 	Backoff time.Duration
-	// Window and MaxRewrites say how often others are contradicted: 6 times in 10 minutes unless set.
+	// Window and MaxRewrites bound how often the entry is put back after others removed it: 6 times in 10 minutes unless set.
 	Window      time.Duration
 	MaxRewrites int
-	// Resync is how often everything is looked at without an occasion, one minute unless set.
+	// Resync is the time between two looks without an event, one minute unless set.
 	Resync time.Duration
 }
 
-// EventKind is what an Event tells.
+// EventKind says what has happened.
 type EventKind string
 
 // The events.
 const (
-	BinaryPlaced EventKind = "BinaryPlaced" // the binary was put, or replaced, at Path
+	BinaryPlaced EventKind = "BinaryPlaced" // the binary was installed or replaced at Path
 	OtherBinary  EventKind = "OtherBinary"  // the binary at Path is of another version and cannot be replaced; it is used
 	Chained      EventKind = "Chained"      // the entry was put into the file at Path
-	Repaired     EventKind = "Repaired"     // the same once more: another project had taken it out
+	Repaired     EventKind = "Repaired"     // the entry was put back into the same file: another project had removed it
 	Waiting      EventKind = "Waiting"      // Err says why there is no network to be chained to yet
-	Contended    EventKind = "Contended"    // another project keeps taking the entry out of Path; it is left alone for a while
-	Failed       EventKind = "Failed"       // Err is tried again
-	NotCalled    EventKind = "NotCalled"    // Err says which pod got its network without a call of the plugin
-	Removed      EventKind = "Removed"      // Clear took the entry out of Path
-	Leftover     EventKind = "Leftover"     // Err says why the entry is still in Path though nobody serves it
+	Contended    EventKind = "Contended"    // another project keeps removing the entry from Path; we wait for a while
+	Failed       EventKind = "Failed"       // Err will be tried again
+	NotCalled    EventKind = "NotCalled"    // Err names a pod that got its network although the plugin was not called
+	Removed      EventKind = "Removed"      // Clear removed the entry from Path
+	Leftover     EventKind = "Leftover"     // Err says why the entry is still in Path although no agent serves it
 )
 
-// Event is something that the node's administrator may want to know.
+// Event is something that the node's administrator may have to know.
 type Event struct {
 	Kind EventKind
 	Path string
@@ -64,13 +64,13 @@ type Event struct {
 
 // Installer keeps the plugin in the chain:
 //
-//   - the binary first, since a chain that names a missing binary starts no pods;
-//   - find the configuration that the runtime uses;
-//   - put the entry behind its last plugin, or correct the one that is there, and touch no other byte;
-//   - watch, and do it again when the binary or the entry is gone, ever more slowly and not without end.
+//   - It installs the binary first, since no pod starts with a chain that names a missing binary.
+//   - It finds the configuration that the runtime uses.
+//   - It adds the entry behind the last plugin, or corrects the one that is there, and changes no other byte.
+//   - It watches, and repeats this when the binary or the entry is gone: each time later, and a limited number of times.
 //
-// Only the first round corrects what is there: while an update rolls over the node, an agent of another version is at work
-// beside this one, and the two must not fight either.
+// Only the first round corrects an existing entry: during an update an agent of another version works at the same time, and the two
+// must not overwrite each other's entries for ever.
 type Installer struct {
 	config Config
 	entry  entry
@@ -79,10 +79,10 @@ type Installer struct {
 	placed bool // the first round is over
 	// otherTold is set once OtherBinary was notified.
 	otherTold bool
-	chained   string // the file that held the entry when it was last looked at
+	chained   string // the file that had the entry at the last look
 
 	inChain atomic.Bool
-	fault   atomic.Pointer[error] // why the binary was not as it should be when it was last looked at
+	fault   atomic.Pointer[error] // what was wrong with the binary at the last look
 }
 
 // entry is our element of a list's plugins.
@@ -124,15 +124,15 @@ func New(c Config) (*Installer, error) {
 	}, nil
 }
 
-// Install puts the plugin into the chain once, waiting for a chain to be there. What waiting does not mend is an error at
-// once.
+// Install puts the plugin into the chain once, and waits until there is a chain. It returns an error at once if waiting does not
+// help.
 func (i *Installer) Install(ctx context.Context) error { return i.run(ctx, true) }
 
-// Start keeps the plugin in the chain until ctx ends; the rules of pods do not depend on that alone, so whatever fails is
-// told and tried again. It is a manager.Runnable.
+// Start keeps the plugin in the chain until ctx ends. Failures are notified and tried again, since the agent has other entrances. It
+// is a manager.Runnable.
 func (i *Installer) Start(ctx context.Context) error { return i.run(ctx, false) }
 
-// Check tells why the plugin is not in the chain.
+// Check returns why the plugin is not in the chain, or nil.
 func (i *Installer) Check() error {
 	if fault := i.fault.Load(); fault != nil && *fault != nil {
 		return *fault
@@ -150,7 +150,7 @@ func (i *Installer) Check() error {
 	return err
 }
 
-// Chained tells, of the last look, whether the plugin was in the chain. It costs nothing, and lags behind Check by a moment.
+// Chained reports whether the plugin was in the chain at the last look. Unlike Check it reads no files, and may be a moment late.
 func (i *Installer) Chained() bool { return i.inChain.Load() }
 
 func (i *Installer) run(ctx context.Context, once bool) error {
@@ -196,7 +196,7 @@ func (i *Installer) run(ctx context.Context, once bool) error {
 	}
 }
 
-// converge makes one attempt. A rewrite whose time has not come is not made, and wait says when it has.
+// converge makes one attempt. If a rewrite is not due yet, it is not made, and wait is how long to wait for it.
 func (i *Installer) converge() (todo step, wait time.Duration, err error) {
 	fault := i.putBinary()
 	i.fault.Store(&fault)
@@ -235,14 +235,14 @@ func (i *Installer) converge() (todo step, wait time.Duration, err error) {
 	return todo, 0, nil
 }
 
-// step is what is to be written so that the runtime runs the plugin; nothing where write is nil. owner is the file that a derived
-// list is made of.
+// step is what has to be written so that the runtime calls the plugin; if write is nil, nothing. owner is the file that a derived list
+// is made from.
 type step struct {
 	path, owner string
 	write       func() error
 }
 
-// plan looks and computes, and changes nothing. An entry that is there but says something else is wrong where exact.
+// plan finds out what has to be written, and changes nothing. With exact, an entry that differs from ours has to be rewritten.
 func (i *Installer) plan(exact bool) (step, error) {
 	n, err := find(i.config.ConfDir, i.entry.kind)
 	if err != nil {
@@ -267,7 +267,7 @@ func (i *Installer) plan(exact bool) (step, error) {
 	return step{path: n.path, write: func() error { return replace(n.path, n.data, text) }}, nil
 }
 
-// derive plans the list that is made of a file of one plugin. What others have chained to it stays while the file does.
+// derive plans the list that is made from a file of one plugin. What others have chained to the list stays as long as the file does.
 func (i *Installer) derive(n network, exact bool) (step, error) {
 	d := derived{kind: i.entry.kind, single: n.single}
 	todo := step{path: d.list(), owner: n.path}
@@ -292,7 +292,7 @@ func (i *Installer) derive(n network, exact bool) (step, error) {
 	return todo, nil
 }
 
-// tidy takes away the derived lists whose owners' files are gone. Runtimes would go on using them.
+// tidy removes derived lists that are stale. Runtimes would go on using them.
 func (i *Installer) tidy() error {
 	old, err := i.stale()
 	for _, list := range old {
@@ -304,17 +304,17 @@ func (i *Installer) tidy() error {
 func (i *Installer) stale() ([]string, error) {
 	n, err := find(i.config.ConfDir, i.entry.kind)
 	if err != nil && !errors.Is(err, ErrNoNetwork) {
-		return nil, nil // the network cannot be judged now: plan says why, and its list stays
+		return nil, nil // the network is not known now: plan reports why, and its list stays
 	}
 	return stale(i.config.ConfDir, i.entry.kind, n.single)
 }
 
-// speaks reports whether a runtime may choose any of the list's versions. One without a version is of the very first.
+// speaks reports whether the plugin supports every version of the list. A list without a version is of the oldest, unsupported one.
 func (l *conflist) speaks(versions []string) bool {
 	return len(l.versions) > 0 && !slices.ContainsFunc(l.versions, func(v string) bool { return !slices.Contains(versions, v) })
 }
 
-// notify tells of what is new.
+// notify calls Notify for an event that differs from the last one. Repaired is always notified.
 func (i *Installer) notify(e Event) {
 	same := e.Kind == i.last.Kind && e.Path == i.last.Path && fmt.Sprint(e.Err) == fmt.Sprint(i.last.Err)
 	i.last = e

@@ -2,15 +2,15 @@ package cniinstall
 
 import "time"
 
-// pacer keeps us from fighting with another project that writes the same file: the first rewrite is made at once, each
-// further one within the window waits twice as long as the one before, and more than max are not made in any window.
+// pacer limits rewrites of a file that another project also writes. The first rewrite is made at once, each further one within the window
+// waits twice as long as the one before, and there are at most max in any window.
 type pacer struct {
 	first, window time.Duration
 	max           int
 	rewrites      []time.Time
 }
 
-// wait is how long the next rewrite has to wait, and whether that is because too many were made.
+// wait returns how long the next rewrite has to wait, and whether the reason is that max were made.
 func (p *pacer) wait(now time.Time) (d time.Duration, spent bool) {
 	for len(p.rewrites) > 0 && now.Sub(p.rewrites[0]) >= p.window {
 		p.rewrites = p.rewrites[1:]

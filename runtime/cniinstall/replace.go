@@ -14,16 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errChanged says that somebody else wrote, or took away, a file between our reading and our writing. Their version
-// stands; look again.
+// errChanged means that somebody else wrote or removed a file between our read and our write. Their version stays; the caller has
+// to look again.
 var errChanged = errors.New("the file was changed meanwhile")
 
-// maxSwaps bounds how often a file is handed back to projects that write it faster than we look: more than any can.
+// maxSwaps bounds how often a file is given back to projects that write it faster than we look: more often than any can.
 const maxSwaps = 1000
 
-// replace puts now in the place of a file that holds was, keeping its owner and permission bits, so that readers find the
-// one or the other, a power cut leaves one or the other, and nothing that anybody wrote is lost: the kernel swaps the two
-// files, and what comes out is put back unless it is what was read.
+// replace writes now to a file that contains was, and keeps owner and permissions. Readers, and the disk after a power cut, have
+// either the old or the new content. Nothing that others wrote is lost: the kernel swaps the two files, and if the old one is not
+// what was read, it is put back.
 func replace(path string, was, now []byte) error {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -36,7 +36,7 @@ func replace(path string, was, now []byte) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(temp) //nolint:errcheck // gone already where nothing was swapped
+	defer os.Remove(temp) //nolint:errcheck // gone already if nothing was swapped
 	err = swap(temp, path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -52,8 +52,8 @@ func replace(path string, was, now []byte) error {
 	return syncDir(filepath.Dir(path))
 }
 
-// settle judges what a swap brought out. Whatever is newer than what we read goes back, until what comes out is what we
-// put in last.
+// settle checks the file that a swap has brought out. If it is newer than what we read, it is put back, until what comes out is what
+// we had put in.
 func settle(temp, path string, was, placed []byte) error {
 	out, err := os.ReadFile(temp) //nolint:gosec // our own
 	if err != nil || bytes.Equal(out, was) {
@@ -75,8 +75,8 @@ func settle(temp, path string, was, placed []byte) error {
 	return errChanged
 }
 
-// replacePlainly is for file systems that cannot swap (NFS, old ZFS): what is written in the instant between looking and
-// moving is lost.
+// replacePlainly is for file systems that cannot swap (NFS, old ZFS). What others write between the comparison and the rename is
+// lost.
 func replacePlainly(temp, path string, was []byte) error {
 	there, err := os.ReadFile(path) //nolint:gosec // the directory that we were given
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !bytes.Equal(there, was) {
@@ -98,7 +98,7 @@ func swap(a, b string) error {
 	return nil
 }
 
-// moveNew moves a file to a name that must be free.
+// moveNew renames a file to a name that must not exist yet.
 func moveNew(from, to string) error {
 	if err := os.Link(from, to); err != nil {
 		return err
@@ -106,14 +106,14 @@ func moveNew(from, to string) error {
 	return os.Remove(from)
 }
 
-// tempPattern names what is being written: no runtime reads a file of this extension.
+// tempPattern names files that are being written: no runtime reads this extension.
 const tempPattern = ".istio-pod-network-cni-*.tmp"
 
-// writeTemp writes a file beside the one that it is to become, of the same owner as another one, down to the disk.
+// writeTemp writes a new file to dir, with the owner of like, and syncs it to the disk.
 func writeTemp(dir string, from io.Reader, like fs.FileInfo, mode fs.FileMode) (name string, err error) {
 	f, err := os.CreateTemp(dir, tempPattern)
 	if at, ok := errors.AsType[*fs.PathError](err); ok {
-		at.Path = filepath.Join(dir, tempPattern) // equal words each time: what is tried again is told once
+		at.Path = filepath.Join(dir, tempPattern) // the same text each time, so that a retry is not notified again
 	}
 	if err != nil {
 		return "", err
@@ -136,11 +136,11 @@ func writeTemp(dir string, from io.Reader, like fs.FileInfo, mode fs.FileMode) (
 	return f.Name(), errors.Join(err, f.Close())
 }
 
-// tempAge is beyond what any writing takes.
+// tempAge is longer than any write takes.
 const tempAge = time.Minute
 
-// removeTemps takes away what an installer that was killed left behind, not what another one is writing. It is tidiness:
-// where it cannot, nothing is lost.
+// removeTemps removes what a killed installer has left, and not what another one is writing. It ignores errors: a file that stays does
+// no harm.
 func removeTemps(dir string) {
 	temps, err := filepath.Glob(filepath.Join(dir, tempPattern))
 	if err != nil {
@@ -153,7 +153,7 @@ func removeTemps(dir string) {
 	}
 }
 
-// syncDir makes a rename last.
+// syncDir makes a rename survive a power cut.
 func syncDir(dir string) error {
 	d, err := os.Open(dir) //nolint:gosec // the directory that we were given
 	if err != nil {

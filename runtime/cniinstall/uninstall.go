@@ -8,12 +8,12 @@ import (
 	"path/filepath"
 )
 
-// maxTries bounds how often a file is looked at again that others are writing.
+// maxTries bounds how often a file is read again that others change at the same time.
 const maxTries = 10
 
-// Uninstall takes the entry out of every list that holds it, and takes the derived lists away. A file that nobody else has
-// changed since is then, byte for byte, what it was; a derived list to which others were chained stays for them. The binary
-// stays: runtimes call it once more for every sandbox that was made with it.
+// Uninstall removes the entry from every list that holds it, and removes the derived lists. A file that nobody else has changed is
+// then byte for byte what it was before. A derived list that others were chained to stays for them. The binary stays: runtimes call it
+// once more for each sandbox that was made with it.
 func (i *Installer) Uninstall() error {
 	lists, err := i.lists()
 	if err != nil {
@@ -33,7 +33,7 @@ func (i *Installer) Uninstall() error {
 	return errors.Join(errs...)
 }
 
-// lists gives the paths of all lists. There are none where there is no directory.
+// lists returns the paths of all lists; none if there is no directory.
 func (i *Installer) lists() ([]string, error) {
 	entries, err := os.ReadDir(i.config.ConfDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -55,13 +55,13 @@ func (i *Installer) unchain(path string) error {
 	case errors.As(err, new(invalidError)) && ours:
 		return remove(path)
 	case errors.As(err, new(invalidError)):
-		return nil // no runtime reads it, and our entry cannot be told from the rest
+		return nil // no runtime reads it, and our entry cannot be found in it
 	case err != nil:
 		return err
 	}
 	rest := len(n.list.plugins) - len(n.list.of(i.entry.kind))
 	switch {
-	case ours && rest <= 1: // the owner's plugin alone, for which the owner's file is there
+	case ours && rest <= 1: // only the owner's plugin is left, and the owner's file has it
 		return remove(path)
 	case rest == len(n.list.plugins):
 		return nil
@@ -69,7 +69,7 @@ func (i *Installer) unchain(path string) error {
 	return replace(n.path, n.data, n.list.without(i.entry.kind))
 }
 
-// RemoveBinary takes the binary away. It is for nodes whose sandboxes were all made without it; absent is success.
+// RemoveBinary removes the binary. Use it when no sandbox of the node was made with it. Absent is success.
 func (i *Installer) RemoveBinary() error {
 	return remove(i.binary())
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// maxSettle bounds the wait for quiet, as a multiple of the quiet time itself.
+// maxSettle bounds the wait for quiet, as a multiple of the settle time.
 const maxSettle = 10
 
-// watch tells when something that concerns us may have changed: a network configuration, the binary, or the target of a
-// symbolic link. Temporary files of other projects, which have other extensions, do not.
+// watch notices changes of network configurations, of the binary, and of the targets of symbolic links. It ignores other projects'
+// temporary files, which have other extensions.
 type watch struct {
-	watcher         *fsnotify.Watcher // nil where the node has no inotify instance left
+	watcher         *fsnotify.Watcher // nil if the node has no inotify instance left
 	events          <-chan fsnotify.Event
 	errors          <-chan error
 	confDir, binary string
@@ -37,11 +37,11 @@ func (w *watch) close() {
 	}
 }
 
-// follow watches a directory once more, where it was not there before or has been made anew. Where it cannot be watched,
-// it has to be looked at again and again.
+// follow watches a directory, also again if it was made anew. If it returns false, the directory cannot be watched, and the caller has
+// to look at it regularly.
 func (w *watch) follow(dir string) bool { return w.watcher != nil && w.watcher.Add(dir) == nil }
 
-// next waits until there is something to look at, at the latest after d, and until writers have been quiet for a while.
+// next waits for a change, for at most d. After a change it waits until the writers are quiet.
 func (w *watch) next(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -63,8 +63,8 @@ func (w *watch) next(ctx context.Context, d time.Duration) {
 	}
 }
 
-// quiet waits until nothing has happened for the settle time: some projects write in place, and half a file is not what
-// they mean.
+// quiet waits until nothing has changed for the settle time: some projects write files in place, and half a file must not be
+// read.
 func (w *watch) quiet(ctx context.Context) {
 	limit := time.NewTimer(maxSettle * w.settle)
 	defer limit.Stop()
@@ -99,7 +99,7 @@ func (w *watch) concerns(e fsnotify.Event) bool {
 	return false
 }
 
-// followTarget watches where a symbolic link leads.
+// followTarget watches the directory of a symbolic link's target.
 func (w *watch) followTarget(path string) {
 	if dir := filepath.Dir(path); dir != w.confDir && !slices.Contains(w.targets, dir) && w.follow(dir) {
 		w.targets = append(w.targets, dir)

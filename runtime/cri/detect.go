@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// detectTimeout is what one socket gets: an idle runtime answers in milliseconds, one that is starting is asked again
-// by the caller.
+// detectTimeout bounds one attempt at a socket: an idle runtime answers in milliseconds; for one that is starting, the caller tries
+// again.
 const detectTimeout = 2 * time.Second
 
-// DefaultEndpoints are the sockets that Detect is meant to try, in this order: containerd, CRI-O, then the containerd
-// of k3s and RKE2, of k0s and of MicroK8s. cri-dockerd is left out: its status names no namespace.
+// DefaultEndpoints are the sockets for Detect, in this order: containerd, CRI-O, then the containerd of k3s and RKE2, of k0s and of
+// MicroK8s. cri-dockerd is left out: its status names no namespace.
 //
-// A node of Docker Engine runs a containerd too, usually with CRI switched off; where it is on, detection cannot tell
-// that the kubelet does not use it, and the runtime must be named.
+// A node with Docker Engine also runs a containerd, usually with CRI off. If CRI is on, detection cannot know that the kubelet does not
+// use it; then the runtime must be named.
 func DefaultEndpoints() []string {
 	return []string{
 		"unix:///run/containerd/containerd.sock",
@@ -27,7 +27,7 @@ func DefaultEndpoints() []string {
 	}
 }
 
-// Detect returns the first endpoint that answers CRI's Version. The error names every endpoint and why it was not it.
+// Detect returns the first endpoint that answers CRI's Version. The error names every endpoint and what was wrong with it.
 func Detect(ctx context.Context, endpoints []string) (string, error) {
 	return detect(ctx, endpoints, detectTimeout)
 }
@@ -47,7 +47,7 @@ func detect(ctx context.Context, endpoints []string, timeout time.Duration) (str
 	return "", failed
 }
 
-// probe looks at the file first: "no such file" reads better than the transport's words for it.
+// probe looks at the file first: "no such file" is clearer than the transport's error.
 func probe(ctx context.Context, endpoint string, timeout time.Duration) error {
 	path, err := socketPath(endpoint)
 	if err != nil {

@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// maxAnswerBytes bounds what one answer may cost. It is twice gRPC's default: annotations of 256 KiB a pod are legal, the
-	// verbose status repeats them two times in JSON, which makes six bytes of one.
+	// maxAnswerBytes bounds one answer. It is twice gRPC's default: a pod may have 256 KiB of annotations, the verbose status repeats them
+	// twice, and JSON may need six bytes for one.
 	maxAnswerBytes = 8 << 20
-	// maxReconnectDelay keeps a restarted runtime from being missed for gRPC's default of two minutes.
+	// maxReconnectDelay: gRPC's default of two minutes would be too long after a restart of the runtime.
 	maxReconnectDelay = 2 * time.Second
 	connectTimeout    = 5 * time.Second
 )
 
-// socketPath reads an endpoint as the kubelet's --container-runtime-endpoint is read on Linux.
+// socketPath parses an endpoint as the kubelet parses --container-runtime-endpoint on Linux.
 func socketPath(endpoint string) (string, error) {
 	path := strings.TrimPrefix(endpoint, "unix://")
 	if !filepath.IsAbs(path) {
@@ -31,8 +31,8 @@ func socketPath(endpoint string) (string, error) {
 	return path, nil
 }
 
-// dial makes a connection that is established by the first call. The path goes past gRPC's URL parser, which would
-// stumble over some characters; "localhost" is the authority that every runtime's HTTP/2 server accepts.
+// dial returns a connection that the first call establishes. The path does not go through gRPC's URL parser, which refuses some
+// characters. "localhost" is an authority that every runtime's HTTP/2 server accepts.
 func dial(path string) (*grpc.ClientConn, error) {
 	retry := backoff.DefaultConfig
 	retry.BaseDelay = 100 * time.Millisecond

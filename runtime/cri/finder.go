@@ -34,15 +34,15 @@ type Config struct {
 //   - take the newest: while the kubelet replaces a sandbox two may be listed;
 //   - read its verbose status, and check that it is this pod's, still ready and not on the host's network;
 //   - take the network namespace's path from the verbose part;
-//   - if that path leads through a process, look at it and read the status again: it is the sandbox's, not another's.
+//   - if the path leads through a process, look at the process and read the status again, to be sure that it is this sandbox's.
 //
-// It is safe for concurrent use and connects at the first call; a runtime that restarts is found again.
+// It is safe for concurrent use and connects at the first call. It reconnects to a runtime that restarts.
 type Finder struct {
 	conn    *grpc.ClientConn
 	runtime criv1.RuntimeServiceClient
 }
 
-// New checks the configuration. The runtime need not be up.
+// New checks the configuration. The runtime need not run yet.
 func New(c Config) (*Finder, error) {
 	path, err := socketPath(c.Endpoint)
 	if err != nil {
@@ -55,8 +55,8 @@ func New(c Config) (*Finder, error) {
 	return &Finder{conn: conn, runtime: criv1.NewRuntimeServiceClient(conn)}, nil
 }
 
-// Find returns pod with the ID, the network namespace and the runtime handler of its newest ready sandbox; of pod the UID
-// is looked at, and the name where there is one. Without such a sandbox the error is podnet.ErrNotReady: ask again soon.
+// Find returns pod with the ID, network namespace and runtime handler of its newest ready sandbox. It uses the pod's UID, and its name
+// if there is one. Without such a sandbox the error is podnet.ErrNotReady: try again soon.
 func (f *Finder) Find(ctx context.Context, pod podnet.Sandbox) (podnet.Sandbox, error) {
 	if pod.UID == "" {
 		return podnet.Sandbox{}, errors.New("the pod to find has no UID")
@@ -68,7 +68,7 @@ func (f *Finder) Find(ctx context.Context, pod podnet.Sandbox) (podnet.Sandbox, 
 	return podnet.Confirmed(func() (podnet.Sandbox, error) { return f.read(ctx, id, pod) })
 }
 
-// read takes what the runtime says of one sandbox now.
+// read returns what the runtime says now of one sandbox.
 func (f *Finder) read(ctx context.Context, id string, pod podnet.Sandbox) (podnet.Sandbox, error) {
 	resp, err := f.runtime.PodSandboxStatus(ctx, &criv1.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
 	switch {
@@ -94,7 +94,7 @@ func (f *Finder) read(ctx context.Context, id string, pod podnet.Sandbox) (podne
 	return pod, nil
 }
 
-// Version names the runtime, as in "containerd 2.4.2". An answer means that the runtime serves CRI.
+// Version returns the runtime's name and version, as in "containerd 2.4.2". An answer means that the runtime serves CRI.
 func (f *Finder) Version(ctx context.Context) (string, error) {
 	v, err := f.runtime.Version(ctx, &criv1.VersionRequest{})
 	if err != nil {
@@ -103,7 +103,7 @@ func (f *Finder) Version(ctx context.Context) (string, error) {
 	return v.GetRuntimeName() + " " + v.GetRuntimeVersion(), nil
 }
 
-// Close ends the connection. Calls under way fail.
+// Close closes the connection. Calls that are under way fail.
 func (f *Finder) Close() error {
 	if err := f.conn.Close(); err != nil {
 		return fmt.Errorf("close CRI connection: %w", err)

@@ -12,9 +12,8 @@ import (
 
 var errHostNetwork = errors.New("it uses the host's network: it has no namespace of its own")
 
-// newest is the ID of the ready sandbox of the pod that was made last, "" without one. It does not rely on the runtime
-// having filtered. The attempt decides, which the kubelet counts up with each new sandbox of a pod, since clocks are set
-// back; the time decides between equal ones.
+// newest returns the ID of the pod's newest ready sandbox, or "". It does not rely on the runtime's filter. The attempt decides, which
+// the kubelet counts up with each new sandbox of a pod, because clocks can be set back; between equal attempts the time decides.
 func newest(items []*criv1.PodSandbox, pod podnet.Sandbox) string {
 	var last *criv1.PodSandbox
 	for _, s := range items {
@@ -31,14 +30,14 @@ func newest(items []*criv1.PodSandbox, pod podnet.Sandbox) string {
 	return last.GetId()
 }
 
-// isOf reports whether a sandbox is the pod's. Where the pod's name is known it must match, too: a sandbox is labelled by
-// whoever made it.
+// isOf reports whether a sandbox is the pod's. If the pod's name is known it must match, too, since anybody who makes a sandbox chooses
+// its labels.
 func isOf(m *criv1.PodSandboxMetadata, pod podnet.Sandbox) bool {
 	return m.GetUid() == pod.UID && (pod.Name == "" || m.GetName() == pod.Name && m.GetNamespace() == pod.Namespace)
 }
 
-// check promises that a status speaks of the sandbox and the pod that were asked for, that the sandbox is still ready,
-// and that it has a network of its own.
+// check returns an error unless a status is about the wanted sandbox and pod, the sandbox is still ready, and it has a network
+// of its own.
 func check(s *criv1.PodSandboxStatus, id string, pod podnet.Sandbox) error {
 	switch {
 	case s == nil:

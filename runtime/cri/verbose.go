@@ -10,20 +10,20 @@ import (
 )
 
 const (
-	// infoKey is where both runtimes put their JSON into the map of a verbose status.
+	// infoKey is the key under which both runtimes put their JSON into a verbose status.
 	infoKey = "info"
 	// maxPathBytes is PATH_MAX.
 	maxPathBytes = 4096
 )
 
-// verboseInfo is the little that we need of some 15 kB of JSON: containerd's SandboxInfo
+// verboseInfo has the fields that we need of some 15 kB of JSON: containerd's SandboxInfo
 // (internal/cri/server/podsandbox/types/sandbox_info.go) and CRI-O's createSandboxInfo (server/sandbox_status.go).
 type verboseInfo struct {
-	// PID is the pause process; 0 or absent in CRI-O, which runs none by default.
+	// PID is the pause process; 0 or absent in CRI-O, which by default has none.
 	PID int64 `json:"pid"`
-	// NetNSClosed is containerd's: the namespace is gone already, the sandbox is being stopped.
+	// NetNSClosed is set by containerd: the namespace is already gone, the sandbox is being stopped.
 	NetNSClosed bool `json:"netNamespaceClosed"`
-	// RuntimeSpec is null in containerd while a sandbox is not fully made.
+	// RuntimeSpec is null in containerd until a sandbox is complete.
 	RuntimeSpec *struct {
 		Linux struct {
 			Namespaces []struct {
@@ -32,7 +32,7 @@ type verboseInfo struct {
 			} `json:"namespaces"`
 		} `json:"linux"`
 	} `json:"runtimeSpec"`
-	// Config is the kubelet's, as containerd repeats it; CRI-O does not.
+	// Config is the kubelet's configuration, which only containerd repeats.
 	Config struct {
 		DNS struct {
 			Servers []string `json:"servers"`
@@ -53,8 +53,8 @@ func decodeInfo(info map[string]string) (verboseInfo, error) {
 	return v, nil
 }
 
-// netNS gives the path of the network namespace. The path in the OCI spec is a bind mount that lives as long as the
-// namespace; /proc/PID/ns/net is the fallback only, since it needs the host's process IDs.
+// netNS returns the path of the network namespace. The path in the OCI spec is a bind mount that exists as long as the namespace.
+// /proc/PID/ns/net is only the fallback, since it needs the host's process IDs.
 func (v *verboseInfo) netNS() (string, error) {
 	if v.NetNSClosed {
 		return "", fmt.Errorf("its network namespace is closed: %w", podnet.ErrNotReady)
@@ -74,8 +74,8 @@ func (v *verboseInfo) netNS() (string, error) {
 	return path, nil
 }
 
-// specPath is the path of the spec's network namespace, "" if the spec leaves it open. A spec without a network entry
-// means the namespace of the runtime itself, which is the host's
+// specPath returns the path of the spec's network namespace, or "" if the spec does not name one. A spec without a network entry
+// means the runtime's own namespace, which is the host's
 // (https://github.com/opencontainers/runtime-spec/blob/v1.2.1/config-linux.md#namespaces).
 func (v *verboseInfo) specPath() (string, error) {
 	if v.RuntimeSpec == nil {

@@ -24,9 +24,9 @@ const (
 	typeSandbox       = "podsandbox"
 )
 
-// newest is the ID of the running sandbox of the pod that was made last, "" without one. It does not rely on the Engine
-// having filtered. The attempt decides, since clocks are set back; among equal ones the time does, in seconds, and then
-// the place in the list, since the Engine lists the newest first.
+// newest returns the ID of the pod's newest running sandbox, or "". It does not rely on the Engine's filter. The attempt decides, because
+// clocks can be set back; between equal attempts the time in seconds does, and then the place in the list: the Engine lists the newest
+// first.
 func newest(list []container.Summary, pod podnet.Sandbox) string {
 	var last *container.Summary
 	for i := range list {
@@ -44,16 +44,16 @@ func newest(list []container.Summary, pod podnet.Sandbox) string {
 	return last.ID
 }
 
-// isSandbox reports whether labels are those of a sandbox of the pod. Where the pod's name is known it must match, too:
-// labels are the words of whoever made the container.
+// isSandbox reports whether labels are those of a sandbox of the pod. If the pod's name is known it must match, too, since anybody who
+// makes a container chooses its labels.
 func isSandbox(labels map[string]string, pod podnet.Sandbox) bool {
 	return labels[labelPodUID] == pod.UID && labels[labelType] == typeSandbox &&
 		(pod.Name == "" || labels[labelPodName] == pod.Name && labels[labelPodNamespace] == pod.Namespace)
 }
 
-// attemptOf is the number that the kubelet counts up with each new sandbox of a pod. Only the container's name tells it,
-// k8s_POD_NAME_NAMESPACE_UID_ATTEMPT, with a random part behind it if a container of that name was left over
-// (https://github.com/Mirantis/cri-dockerd/blob/master/core/naming.go). It is 0 in other names.
+// attemptOf returns the number that the kubelet counts up with each new sandbox of a pod. It is only in the container's name,
+// k8s_POD_NAME_NAMESPACE_UID_ATTEMPT, followed by a random part if a container of that name was left over
+// (https://github.com/Mirantis/cri-dockerd/blob/master/core/naming.go). For other names it is 0.
 func attemptOf(names ...string) uint32 {
 	for _, name := range names {
 		parts := strings.Split(strings.TrimPrefix(name, "/"), "_")
@@ -67,8 +67,8 @@ func attemptOf(names ...string) uint32 {
 	return 0
 }
 
-// check promises that an answer speaks of the sandbox and the pod that were asked for, that the sandbox still runs, and
-// that it has a network of its own.
+// check returns an error unless an answer is about the wanted sandbox and pod, the sandbox still runs, and it has a network of
+// its own.
 func check(c *container.InspectResponse, id string, pod podnet.Sandbox) error {
 	switch {
 	case c.ID != id:
@@ -83,8 +83,8 @@ func check(c *container.InspectResponse, id string, pod podnet.Sandbox) error {
 	return nil
 }
 
-// netNSOf takes the path of the network namespace from an answer. SandboxKey is a bind mount that lives as long as the
-// namespace; /proc/PID/ns/net is the fallback only, since it needs the host's process IDs.
+// netNSOf returns the path of the network namespace. SandboxKey is a bind mount that exists as long as the namespace.
+// /proc/PID/ns/net is only the fallback, since it needs the host's process IDs.
 func netNSOf(c *container.InspectResponse) (string, error) {
 	var key string
 	if c.NetworkSettings != nil {
@@ -107,7 +107,7 @@ func netNSOf(c *container.InspectResponse) (string, error) {
 	return path, nil
 }
 
-// createdAt is when a container was made, in nanoseconds since 1970; 0 if the Engine does not say.
+// createdAt returns when a container was made, in nanoseconds since 1970, or 0 if the Engine does not say.
 func createdAt(c *container.InspectResponse) int64 {
 	made, err := time.Parse(time.RFC3339Nano, c.Created)
 	if err != nil || made.Year() < 1970 || made.Year() > 2200 {
@@ -116,7 +116,7 @@ func createdAt(c *container.InspectResponse) int64 {
 	return made.UnixNano()
 }
 
-// handlerOf is the OCI runtime by its name in the Engine's configuration, "" for the two names of the built-in runc.
+// handlerOf returns the name of the OCI runtime in the Engine's configuration, or "" for the two names of the built-in runc.
 func handlerOf(c *container.InspectResponse) string {
 	if c.HostConfig == nil || c.HostConfig.Runtime == "runc" || c.HostConfig.Runtime == "io.containerd.runc.v2" {
 		return ""

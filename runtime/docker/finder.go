@@ -1,7 +1,7 @@
 // Package docker asks a Docker Engine which sandbox a pod has and where its network namespace is.
 //
-// The kubelet reaches such a node through cri-dockerd, whose CRI status names no namespace
-// (https://github.com/Mirantis/cri-dockerd/pull/119); the Engine itself does
+// The kubelet uses such a node through cri-dockerd, whose CRI status names no namespace
+// (https://github.com/Mirantis/cri-dockerd/pull/119). The Engine itself names it
 // (https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Container/operation/ContainerInspect).
 package docker
 
@@ -20,7 +20,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// DefaultEndpoint is where the Engine listens unless it was told otherwise.
+// DefaultEndpoint is the Engine's usual socket.
 const DefaultEndpoint = "unix:///var/run/docker.sock"
 
 // Config says which Engine a Finder asks.
@@ -36,7 +36,7 @@ type Config struct {
 //   - take the newest: while the kubelet replaces a sandbox two may be listed;
 //   - inspect it, and check that it is this pod's, still running and not on the host's network;
 //   - take the network namespace's path from the answer;
-//   - if that path leads through a process, look at it and inspect the sandbox again: it is the sandbox's, not another's.
+//   - if the path leads through a process, look at the process and inspect again, to be sure that it is this sandbox's.
 //
 // It is safe for concurrent use and connects at the first call.
 type Finder struct {
@@ -45,7 +45,7 @@ type Finder struct {
 	negotiated  atomic.Bool
 }
 
-// New checks the configuration. The Engine need not be up.
+// New checks the configuration. The Engine need not run yet.
 func New(c Config) (*Finder, error) {
 	if c.Endpoint == "" {
 		c.Endpoint = DefaultEndpoint
@@ -63,8 +63,8 @@ func New(c Config) (*Finder, error) {
 	return &Finder{engine: engine, connections: connections.base}, nil
 }
 
-// Find returns pod with the ID, the network namespace and the runtime handler of its newest running sandbox; of pod the
-// UID is looked at, and the name where there is one. Without such a sandbox the error is podnet.ErrNotReady: ask again soon.
+// Find returns pod with the ID, network namespace and runtime handler of its newest running sandbox. It uses the pod's UID, and its
+// name if there is one. Without such a sandbox the error is podnet.ErrNotReady: try again soon.
 func (f *Finder) Find(ctx context.Context, pod podnet.Sandbox) (podnet.Sandbox, error) {
 	if pod.UID == "" {
 		return podnet.Sandbox{}, errors.New("the pod to find has no UID")
@@ -79,7 +79,7 @@ func (f *Finder) Find(ctx context.Context, pod podnet.Sandbox) (podnet.Sandbox, 
 	return podnet.Confirmed(func() (podnet.Sandbox, error) { return f.inspect(ctx, id, pod) })
 }
 
-// inspect reads what the Engine says of one sandbox now.
+// inspect returns what the Engine says now of one sandbox.
 func (f *Finder) inspect(ctx context.Context, id string, pod podnet.Sandbox) (podnet.Sandbox, error) {
 	answer, err := f.engine.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
 	switch {
@@ -100,7 +100,7 @@ func (f *Finder) inspect(ctx context.Context, id string, pod podnet.Sandbox) (po
 	return pod, nil
 }
 
-// Version names the Engine, as in "docker 20.10.24". An answer means that the Engine serves.
+// Version returns the Engine's version, as in "docker 20.10.24". An answer means that the Engine serves.
 func (f *Finder) Version(ctx context.Context) (string, error) {
 	if err := f.negotiate(ctx); err != nil {
 		return "", err
@@ -112,7 +112,7 @@ func (f *Finder) Version(ctx context.Context) (string, error) {
 	return "docker " + v.Version, nil
 }
 
-// Close lets go of idle connections.
+// Close closes idle connections.
 func (f *Finder) Close() error {
 	f.connections.CloseIdleConnections()
 	if err := f.engine.Close(); err != nil {
@@ -121,8 +121,8 @@ func (f *Finder) Close() error {
 	return nil
 }
 
-// negotiate does what the client would do by itself, but tells its error: the client ignores it and then speaks its
-// newest version, which an old Engine refuses with a message that hides the reason.
+// negotiate does what the client would do by itself, and returns its error. The client ignores that error and then uses its newest
+// version, which an old Engine refuses with a message that hides the reason.
 func (f *Finder) negotiate(ctx context.Context) error {
 	if f.negotiated.Load() {
 		return nil

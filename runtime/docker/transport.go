@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// maxAnswerBytes bounds what one answer may cost. A pod's annotations come as labels: 256 KiB, up to six times as many
-	// bytes in JSON.
+	// maxAnswerBytes bounds one answer. A pod's annotations are labels here: 256 KiB, for which JSON may need six times as many
+	// bytes.
 	maxAnswerBytes = 8 << 20
 	// maxPathBytes is PATH_MAX.
 	maxPathBytes = 4096
 )
 
-// transport asks over the Engine's socket, and has an answer end in an error where it is too large: the client reads it whole.
+// transport connects to the Engine's socket, and makes a too large answer an error, because the client reads answers whole.
 type transport struct{ base *http.Transport }
 
 func newTransport(path string) transport {
@@ -32,7 +32,7 @@ func newTransport(path string) transport {
 	}}
 }
 
-// RoundTrip is http.RoundTripper's.
+// RoundTrip implements http.RoundTripper.
 func (t transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := t.base.RoundTrip(req)
 	if err != nil {
@@ -47,7 +47,7 @@ type boundBody struct {
 	left int
 }
 
-// Read reads no more than is left, and one byte to tell an answer that ends there from one that goes on.
+// Read reads at most what is left and one byte more, which shows that an answer is too large.
 func (b *boundBody) Read(p []byte) (int, error) {
 	if len(p) > b.left+1 {
 		p = p[:b.left+1]

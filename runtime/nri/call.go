@@ -13,13 +13,13 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// What becomes of a handler that breaks its promise.
+// Errors of a handler that does not return in time, or panics.
 var (
 	errLate     = errors.New("the agent did not finish in time")
 	errPanicked = errors.New("the agent failed within; its log has the details")
 )
 
-// answer is what the runtime waits for.
+// answer handles one call of the runtime. The runtime waits for it.
 func (p *plugin) answer(ctx context.Context, call string, pod *api.PodSandbox) error {
 	start := p.begin()
 	defer p.end()
@@ -47,8 +47,8 @@ func (p *plugin) end() {
 	p.ended = time.Now()
 }
 
-// awaitQuiet returns in a gap between the runtime's calls: disconnecting during a call lets the pod start without rules. A
-// runtime that leaves no long gap is left in a short one.
+// awaitQuiet returns in a gap between the runtime's calls: disconnecting during a call lets the pod start without rules. If there is no
+// gap longer than pause within lastCalls, any gap will do.
 func (p *plugin) awaitQuiet() {
 	began := time.Now()
 	short, end := began.Add(lastCalls), began.Add(lastCalls+p.runtimeLimit())
@@ -78,7 +78,7 @@ func (p *plugin) judge(ctx context.Context, pod *api.PodSandbox) (Outcome, error
 	}
 	log := p.logOf(s).WithValues("sandbox", s.ID)
 	switch {
-	case errors.Is(err, podnet.ErrNoPod): // deleted while it was being started
+	case errors.Is(err, podnet.ErrNoPod): // deleted while it was starting
 		log.Info("pod refused", "reason", err.Error())
 	case p.FailOpen:
 		log.Error(err, "pod let through without its rules")
@@ -92,8 +92,8 @@ func (p *plugin) judge(ctx context.Context, pod *api.PodSandbox) (Outcome, error
 	return outcome, fmt.Errorf("istio-pod-network-controller refuses pod %s until its traffic can be redirected: %w", s.Pod(), err)
 }
 
-// program has a sandbox looked at within the time that a call may take, and remembers what it came to. It is back in time, and
-// does not panic, whatever the handler does.
+// program calls the handler with a part of the runtime's limit, and remembers the outcome. It returns in time and does not panic,
+// whatever the handler does.
 func (p *plugin) program(ctx context.Context, s podnet.Sandbox) (Outcome, error) {
 	limit := p.runtimeLimit()
 	ctx, cancel := context.WithTimeout(logr.NewContext(ctx, p.logOf(s)), part(share, limit))
@@ -115,7 +115,7 @@ func (p *plugin) program(ctx context.Context, s podnet.Sandbox) (Outcome, error)
 	}
 }
 
-// verdict is what the handler says, or does.
+// verdict is the outcome of a handler.
 type verdict struct {
 	asked   bool
 	outcome Outcome
@@ -141,7 +141,7 @@ func (p *plugin) guarded(f func() verdict) (v verdict) {
 	return f()
 }
 
-// run is a handler at work.
+// run is a handler that has not returned.
 type run struct{ began time.Time }
 
 func (p *plugin) note(r *run) (ended func()) {
@@ -155,7 +155,7 @@ func (p *plugin) note(r *run) (ended func()) {
 	}
 }
 
-// live fails while a handler is at work for twice as long as the runtime allows.
+// live returns an error while a handler runs for longer than twice the runtime's limit.
 func (p *plugin) live() error {
 	limit := 2 * p.runtimeLimit()
 	p.mu.Lock()
@@ -172,7 +172,7 @@ func part(share float64, limit time.Duration) time.Duration {
 	return time.Duration(share * float64(limit))
 }
 
-// runtimeLimit is how long the runtime waits for an answer. Runtimes with an NRI below 0.7 do not say.
+// runtimeLimit returns how long the runtime waits for an answer. Runtimes with NRI older than 0.7 do not say; then it is NRI's default.
 func (p *plugin) runtimeLimit() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

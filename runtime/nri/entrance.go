@@ -16,19 +16,19 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// DefaultSocket is where runtimes listen for plugins.
+// DefaultSocket is where runtimes listen for NRI plugins.
 const DefaultSocket = "/var/run/nri/nri.sock"
 
-// DefaultName and DefaultIndex are how the runtime lists us; plugins are called in the order of their index.
+// DefaultName and DefaultIndex are the plugin's name and index in the runtime. Plugins are called in the order of their index.
 const (
 	DefaultName  = "istio-pod-network-controller"
 	DefaultIndex = "90"
 )
 
-// silence is how long a socket that takes connections may leave us without any answer before Live fails.
+// silence is how long the runtime may accept connections without calling the plugin before Live fails.
 const silence = 5 * time.Minute
 
-// startLimit bounds the time from dialling to being configured: the runtime's own limit is 5 s unless configured.
+// startLimit bounds the time from dialling to being configured. The runtime's own limit is 5 s unless configured.
 const startLimit = 3 * api.DefaultPluginRegistrationTimeout
 
 // Config is what an Entrance needs.
@@ -36,39 +36,39 @@ type Config struct {
 	// Socket, Name and Index have defaults.
 	Socket, Name, Index string
 	Handler             Handler
-	// PassNamespaces are let through without a look: the agent's own, and those that are excluded.
+	// PassNamespaces are namespaces whose pods always pass: the agent's own and excluded ones.
 	PassNamespaces []string
 	// IsHost reports whether a path leads to the host's own network namespace; nil means never.
 	IsHost func(netns string) bool
-	// HostNetwork reports whether the API server has the pod on the host's network; known is false where nobody could say in
-	// time. It may be nil: nobody knows.
+	// HostNetwork reports whether the pod is on the host's network according to the API server. known is false if that could not be
+	// found out in time. nil means never known.
 	HostNetwork func(ctx context.Context, s podnet.Sandbox) (hostNetwork, known bool)
-	// Observe is told how long the runtime was held by a call; it may be nil.
+	// Observe is called with the duration of each call of the runtime; it may be nil.
 	Observe func(call string, outcome Outcome, took time.Duration)
-	// Required makes Check fail while there is no socket; without it such a runtime is taken to have no NRI.
+	// Required makes Check fail while nobody listens at the socket. Otherwise such a runtime counts as one without NRI.
 	Required bool
-	// FailOpen lets pods through whose rules could not be programmed.
+	// FailOpen lets pods start whose rules could not be applied.
 	FailOpen bool
 }
 
-// Entrance keeps a connection to the runtime, for ever and again: a runtime that restarts has a new socket.
+// Entrance keeps a connection to the runtime and connects again whenever it ends.
 //
-//   - A socket file that appears or is made anew is connected to within 200 ms; only attempts on the same file back off.
-//   - Nobody who listens (no file, or a stale one) means that the runtime does not offer NRI.
-//   - An attempt that the runtime leaves without an answer ends at startLimit.
+//   - A socket file that appears or is replaced is tried within 200 ms. Only attempts on the same file back off.
+//   - If nobody listens (no file, or one left behind), the runtime does not offer NRI.
+//   - An attempt that the runtime does not answer ends at startLimit.
 type Entrance struct {
 	config     Config
 	startLimit time.Duration
 	plugin     atomic.Pointer[plugin]
-	connection atomic.Pointer[session] // the one by which the runtime calls us
+	connection atomic.Pointer[session] // the session that the runtime calls
 
 	mu      sync.Mutex
-	looked  bool      // for the socket, once
+	looked  bool      // the socket was looked at
 	offered bool      // somebody listened at the last look
-	silent  time.Time // since when somebody listens and neither calls us nor says no; zero: that is not so
+	silent  time.Time // since when the runtime listens and neither calls nor refuses; zero if it does not
 }
 
-// New checks the configuration and fills its defaults in.
+// New checks the configuration and fills in defaults.
 func New(c Config) (*Entrance, error) {
 	for _, d := range []struct {
 		value    *string
@@ -89,17 +89,17 @@ func New(c Config) (*Entrance, error) {
 	return &Entrance{config: c, startLimit: startLimit}, nil
 }
 
-// Connected reports whether the runtime calls us at present.
+// Connected reports whether the plugin is registered with the runtime.
 func (e *Entrance) Connected() bool { return e.connection.Load() != nil }
 
-// Offered reports whether the runtime offers NRI: whether somebody listened at its socket at the last look, if there was one.
+// Offered reports whether somebody listened at the socket at the last look, and whether there was a look.
 func (e *Entrance) Offered() (offered, looked bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.offered, e.looked
 }
 
-// Check is nil when the entrance is up, or when there is none to be had and none is required.
+// Check returns nil if the runtime calls the plugin, or if it offers no NRI and NRI is not required.
 func (e *Entrance) Check(context.Context) error {
 	offered, looked := e.Offered()
 	switch {
@@ -111,8 +111,8 @@ func (e *Entrance) Check(context.Context) error {
 	return fmt.Errorf("the runtime at %s does not call us", e.config.Socket)
 }
 
-// Live fails where only a new start may help: the runtime takes our connections and answers none for minutes, or a call is under
-// way for twice its limit. A runtime that says no, or has no NRI, is no reason to restart.
+// Live returns an error when only a restart may help: the runtime has accepted connections and answered none for minutes, or a handler has
+// run for twice the runtime's limit. A runtime that refuses the plugin or has no NRI is no reason to restart.
 func (e *Entrance) Live(context.Context) error {
 	e.mu.Lock()
 	silent := e.silent
@@ -126,11 +126,11 @@ func (e *Entrance) Live(context.Context) error {
 	return nil
 }
 
-// Start connects, and connects again whenever the runtime is lost, until ctx ends. Calls that are under way then are answered
+// Start connects, and connects again whenever the connection ends, until ctx ends. Calls that are not answered by then are answered
 // first.
 func (e *Entrance) Start(ctx context.Context) error {
 	log := logr.FromContextOrDiscard(ctx).WithValues("entrance", "nri")
-	if err := ctrdlog.SetFormat(ctrdlog.JSONFormat); err != nil { // of what ttrpc says by itself
+	if err := ctrdlog.SetFormat(ctrdlog.JSONFormat); err != nil { // format of ttrpc's own log
 		return err
 	}
 	p := newPlugin(e.config, log)
@@ -153,7 +153,7 @@ func (e *Entrance) Start(ctx context.Context) error {
 	return nil
 }
 
-// listened notes that the runtime has taken our connection.
+// listened notes that the runtime has accepted a connection.
 func (e *Entrance) listened() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -163,14 +163,14 @@ func (e *Entrance) listened() {
 	}
 }
 
-// answered notes that the runtime calls us.
+// answered notes that the runtime calls the plugin.
 func (e *Entrance) answered() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.silent = time.Time{}
 }
 
-// saw notes how an attempt to connect, or a connection, has ended, and reports whether anybody listens.
+// saw notes how an attempt to connect, or a connection, has ended. It reports whether somebody listens.
 func (e *Entrance) saw(err error) (listens bool) {
 	listens = !absent(err)
 	e.mu.Lock()

@@ -12,26 +12,26 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// askLimit bounds the question whether a pod is on the host's network: such pods pass also without an API server.
+// askLimit bounds the look whether a pod is on the host's network. Such pods pass also while the API server cannot be reached.
 const askLimit = 200 * time.Millisecond
 
-// whose says who an event's sandbox belongs to.
+// whose says how the sandbox of an event is to be treated.
 type whose int
 
 const (
-	theirs whose = iota // none of our business, whatever state we are in
-	hosts               // on the host's network, as the event says
+	theirs whose = iota // passes whatever state the agent is in
+	hosts               // on the host's network, according to the event
 	ours
 )
 
-// sandbox reads an event. Pods of namespaces that we never touch and static ones are theirs.
+// sandbox reads an event. Static pods and pods of PassNamespaces are theirs.
 //
 // The network namespace comes in these shapes:
 //
-//   - a path: the sandbox's own, or, with CRI-O, the host's for a pod on the host's network;
-//   - other namespaces and none of the network: a pod on the host's network, with containerd;
-//   - a network namespace without a path, a path that is not absolute or climbs, or no namespace at all: the event does not tell.
-//     The sandbox is looked into without it.
+//   - A path: the sandbox's own namespace; with CRI-O also the host's, for a pod on the host's network.
+//   - Namespaces of other kinds, but none of the network: with containerd, a pod on the host's network.
+//   - A network namespace without a path, with a relative path or one with "..", or no namespaces at all: the path is unknown, and
+//     the handler has to find it.
 func (p *plugin) sandbox(pod *api.PodSandbox) (podnet.Sandbox, whose) {
 	s := podnet.Sandbox{
 		Namespace: pod.GetNamespace(), Name: pod.GetName(), UID: pod.GetUid(), ID: pod.GetId(), RuntimeHandler: pod.GetRuntimeHandler(),
@@ -49,7 +49,7 @@ func (p *plugin) sandbox(pod *api.PodSandbox) (podnet.Sandbox, whose) {
 	return s, ours
 }
 
-// network gives the path of the network namespace, if the event tells it, and whether the sandbox may have one of its own.
+// network returns the path of the network namespace, if the event has it, and whether the sandbox may have one of its own.
 func network(namespaces []*api.LinuxNamespace) (path string, own bool) {
 	i := slices.IndexFunc(namespaces, func(ns *api.LinuxNamespace) bool { return ns.GetType() == "network" })
 	if i < 0 {
@@ -62,8 +62,8 @@ func network(namespaces []*api.LinuxNamespace) (path string, own bool) {
 	return path, true
 }
 
-// onHost reports whether a pod is on the host's network, of which the event says so. The API server's word counts more, where
-// it is known: a pod that is said to be on the host's network by mistake is looked into like any other.
+// onHost reports whether a pod that the event shows on the host's network really is there. If the API server knows the pod and says
+// otherwise, it is handled like any other pod.
 func (p *plugin) onHost(ctx context.Context, s podnet.Sandbox) bool {
 	if p.HostNetwork == nil {
 		return true

@@ -1,4 +1,4 @@
-// Package nri is the entrance by which the container runtime itself calls us (the Node Resource Interface of containerd and
+// Package nri is the entrance through which the container runtime calls the agent (the Node Resource Interface of containerd and
 // CRI-O): after a pod has its network, and before any of its containers is created.
 package nri
 
@@ -13,21 +13,21 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// Handler makes a sandbox hold the rules that its pod asks for, and reports whether it asks for any. An error refuses the pod;
-// it is read by people. Forget is told of sandboxes that are gone.
+// Handler makes a sandbox hold the rules that its pod asks for, and reports whether it asks for any. An error refuses the pod; people
+// read it. Forget is called for sandboxes that are gone.
 type Handler interface {
 	Ensure(ctx context.Context, s podnet.Sandbox) (asked bool, err error)
 	Forget(sandboxID string)
 }
 
-// share is the part of the runtime's time limit that we allow ourselves: past the limit the runtime drops the plugin and the
-// pod goes on without it, so our own error has to come first. A handler that is not back at lateShare is not waited for.
+// share is the part of the runtime's time limit that a handler gets. Past the limit the runtime drops the plugin and the pod goes on
+// without it, so our error has to come earlier. At lateShare the call is answered even if the handler has not returned.
 const (
 	share     = 0.7
 	lateShare = 0.85
 )
 
-// At the agent's end, a gap of this length between the runtime's calls is waited for before the connection is closed. After
+// When the agent ends, it waits for a gap of length pause between the runtime's calls before it closes the connection. After
 // lastCalls any gap will do.
 const (
 	pause     = 20 * time.Millisecond
@@ -37,11 +37,11 @@ const (
 // queueLength is how many sandboxes of one Synchronize can wait; a node has a few hundred.
 const queueLength = 1024
 
-// Outcome is what a call of the runtime came to.
+// Outcome is the result of one call of the runtime.
 type Outcome string
 
-// The outcomes: the pod has its rules; it needs none; it may not start; it may, though its rules are missing; the handler did not
-// come back in time, or panicked, which refuses the pod unless Config.FailOpen.
+// The outcomes. Programmed: the pod has its rules. Passed: it needs none. Refused: it may not start. LetThrough: it may start without its
+// rules. Late, Panicked: the handler did not return in time, or panicked; the pod is refused unless Config.FailOpen is set.
 const (
 	Programmed Outcome = "programmed"
 	Passed     Outcome = "passed"
@@ -51,31 +51,31 @@ const (
 	Panicked   Outcome = "panicked"
 )
 
-// staticSource marks pods that the kubelet reads from files: the API server knows them by another UID.
+// Static pods are recognised by their source, which is not the API. The API server knows them by another UID.
 const (
 	sourceAnnotation = "kubernetes.io/config.source"
 	sourceAPI        = "api"
 )
 
-// plugin answers the runtime, which calls one handler at a time on the whole node:
+// plugin answers the runtime, which makes one call at a time on the whole node:
 //
-//   - RunPodSandbox has the sandbox programmed before the runtime goes on;
-//   - CreateContainer does the same for a sandbox that was not seen, or was given up, and else costs nothing;
-//   - Synchronize, after each connection, hands what runs already to a worker;
-//   - StopPodSandbox and RemovePodSandbox only forget, and never fail.
+//   - RunPodSandbox programs the sandbox before the runtime goes on.
+//   - CreateContainer does the same for a sandbox that is not settled. For one that is, it looks into a map only.
+//   - Synchronize, after each connection, queues the running sandboxes for a worker.
+//   - StopPodSandbox and RemovePodSandbox only forget the sandbox, and never fail.
 //
-// What goes wrong is an explicit error, in time: an answer that comes too late lets the pod through.
+// A fault is returned as an error before the runtime's limit: the runtime takes a late answer for consent.
 type plugin struct {
 	Config
 	log   logr.Logger
 	queue chan podnet.Sandbox
 
 	mu      sync.Mutex
-	calls   int                  // under way
-	ended   time.Time            // the last of them
-	running map[*run]struct{}    // handlers at work, of calls that are answered, too
-	settled map[string]settled   // sandboxes that are programmed, or need nothing, by their ID
-	limit   func() time.Duration // the runtime's, for one call
+	calls   int                  // calls that are not answered yet
+	ended   time.Time            // end of the last call
+	running map[*run]struct{}    // handlers that have not returned, of answered calls too
+	settled map[string]settled   // sandboxes that are programmed or need nothing, by ID
+	limit   func() time.Duration // the runtime's limit for one call
 }
 
 func newPlugin(c Config, log logr.Logger) *plugin {
@@ -93,12 +93,12 @@ func (p *plugin) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
 	return p.answer(ctx, "RunPodSandbox", pod)
 }
 
-// CreateContainer is called before every container, init containers too.
+// CreateContainer is called before each container, init containers too.
 func (p *plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, _ *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
 	return nil, nil, p.answer(ctx, "CreateContainer", pod)
 }
 
-// Synchronize receives every sandbox of the runtime, including stopped ones. What is not among them is forgotten.
+// Synchronize receives every sandbox of the runtime, including stopped ones. Sandboxes that are not among them are forgotten.
 func (p *plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, _ []*api.Container) ([]*api.ContainerUpdate, error) {
 	p.prune(pods)
 	queued, sandboxes := 0, sandboxesOfPods(pods)
@@ -113,14 +113,14 @@ func (p *plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, _ []*api
 		select {
 		case p.queue <- s:
 			queued++
-		default: // full: the watch comes to it, and CreateContainer before anything starts in it
+		default: // full: the watch programs it, and CreateContainer before its next container
 		}
 	}
 	p.log.Info("runtime connected", "sandboxes", len(pods), "queued", queued)
 	return nil, nil
 }
 
-// sandboxesOfPods counts each pod's sandboxes, stopped ones included, by the pod's UID.
+// sandboxesOfPods returns the number of sandboxes of each pod by its UID, stopped ones included.
 func sandboxesOfPods(pods []*api.PodSandbox) map[string]int {
 	out := make(map[string]int, len(pods))
 	for _, pod := range pods {
@@ -129,7 +129,7 @@ func sandboxesOfPods(pods []*api.PodSandbox) map[string]int {
 	return out
 }
 
-// prune forgets the sandboxes that went while nobody told us.
+// prune forgets the sandboxes that were removed while the runtime was not connected.
 func (p *plugin) prune(pods []*api.PodSandbox) {
 	alive := make(map[string]bool, len(pods))
 	for _, pod := range pods {
@@ -148,19 +148,19 @@ func (p *plugin) prune(pods []*api.PodSandbox) {
 	}
 }
 
-// StopPodSandbox is called when the sandbox goes; CRI-O would keep the pod for ever if it failed.
+// StopPodSandbox forgets a sandbox. It never fails: CRI-O would keep the pod for ever.
 func (p *plugin) StopPodSandbox(_ context.Context, pod *api.PodSandbox) error {
 	p.forget(pod.GetId())
 	return nil
 }
 
-// RemovePodSandbox is called when the sandbox is gone.
+// RemovePodSandbox forgets a sandbox.
 func (p *plugin) RemovePodSandbox(_ context.Context, pod *api.PodSandbox) error {
 	p.forget(pod.GetId())
 	return nil
 }
 
-// known reports what a sandbox came to that was looked at before.
+// known returns the outcome of a settled sandbox.
 func (p *plugin) known(s podnet.Sandbox) (Outcome, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -192,13 +192,13 @@ func (p *plugin) forget(id string) {
 	})
 }
 
-// settled is what a sandbox of a pod came to.
+// settled is the outcome of a sandbox that needs no further work.
 type settled struct {
 	podUID  string
 	outcome Outcome
 }
 
-// work takes what Synchronize has queued; failures are the watch's to repeat.
+// work programs the sandboxes that Synchronize has queued. The watch repeats what fails.
 func (p *plugin) work(ctx context.Context) {
 	for {
 		select {

@@ -13,24 +13,23 @@ import (
 	"github.com/containerd/nri/pkg/stub"
 )
 
-// errSilent says that the runtime took our connection and then said nothing.
+// errSilent means that the runtime accepted the connection and then did not answer.
 var errSilent = errors.New("the runtime does not answer")
 
-// errLost says that the connection ended before the runtime had configured us.
+// errLost means that the connection ended before the runtime had configured the plugin.
 var errLost = errors.New("the connection has ended before the runtime had configured the plugin")
 
-// lostGrace is how long the stub has to notice by itself that its connection has ended.
+// lostGrace is how long the stub has to notice that its connection has ended.
 const lostGrace = 50 * time.Millisecond
 
-// session is one connection to the runtime, and the plugin as the stub sees it.
+// session is one connection to the runtime, and implements the plugin for the stub.
 type session struct {
 	*plugin
 	entrance *Entrance
-	failed   atomic.Pointer[error] // why the connection was given up before it was configured
+	failed   atomic.Pointer[error] // why the connection was closed before it was configured
 }
 
-// Configure is called once, before anything else. The runtime's limits are the stub's to read. A session that was given up ends
-// here.
+// Configure is called once, before anything else. The stub reads the runtime's limits. It fails for a session that was given up.
 func (s *session) Configure(context.Context, string, string, string) (api.EventMask, error) {
 	if err := s.failed.Load(); err != nil {
 		return 0, *err
@@ -38,7 +37,7 @@ func (s *session) Configure(context.Context, string, string, string) (api.EventM
 	return 0, nil
 }
 
-// Synchronize is called when the runtime has taken us into its list: from here on it calls us.
+// Synchronize is called when the runtime has registered the plugin: from now on it calls us.
 func (s *session) Synchronize(ctx context.Context, pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
 	update, err := s.plugin.Synchronize(ctx, pods, containers)
 	s.entrance.connection.Store(s)
@@ -46,10 +45,10 @@ func (s *session) Synchronize(ctx context.Context, pods []*api.PodSandbox, conta
 	return update, err
 }
 
-// closed is called by the stub when the connection has ended; another one may be up already.
+// closed is called by the stub when the connection has ended; there may already be another one.
 func (s *session) closed() { s.entrance.connection.CompareAndSwap(s, nil) }
 
-// connect serves one connection until it ends. When ctx ends, it answers calls as before until the runtime pauses, and then leaves.
+// connect serves one connection until it ends. When ctx ends, it goes on answering until a gap between calls, and then disconnects.
 func (e *Entrance) connect(ctx context.Context, p *plugin) error {
 	conn, err := e.dial(ctx)
 	if err != nil {
@@ -63,7 +62,7 @@ func (e *Entrance) connect(ctx context.Context, p *plugin) error {
 	if err != nil {
 		return fmt.Errorf("make NRI stub: %w", err)
 	}
-	p.setLimit(st.RequestTimeout) // it is known when the runtime has configured us
+	p.setLimit(st.RequestTimeout) // known once the runtime has configured the plugin
 	if err := e.startStub(ctx, st, s, conn); err != nil {
 		return fmt.Errorf("register with the runtime: %w", err)
 	}
@@ -86,20 +85,20 @@ func (e *Entrance) dial(ctx context.Context) (*watchedConn, error) {
 
 func (e *Entrance) newStub(s *session, conn net.Conn) (stub.Stub, error) {
 	return stub.New(s,
-		stub.WithLogger(stubLog{s.log}), // first: others log
+		stub.WithLogger(stubLog{s.log}), // first, since other options log
 		stub.WithPluginName(e.config.Name), stub.WithPluginIdx(e.config.Index), stub.WithConnection(conn),
-		// Without it older stubs end the process when the connection does (containerd/nri#173).
+		// Without it, older stubs exit the process when the connection ends (containerd/nri#173).
 		stub.WithOnClose(s.closed),
-		// Asks runtimes that know it (NRI 0.12.4) to refuse pods when we are too slow or die; others ignore it.
+		// Asks runtimes that know it (NRI 0.12.4) to refuse pods when the plugin is too slow or dies; others ignore it.
 		stub.WithFailurePolicy(&api.FailurePolicy{FailRequest: !e.config.FailOpen, KeepConnected: true}),
 	)
 }
 
-// startStub is st.Start with an end: the stub waits for the runtime's Configure for ever, holding its lock, also when the
-// runtime is gone.
+// startStub calls st.Start and returns after startLimit at the latest. Start itself waits for the runtime's Configure for ever, with
+// its lock held, even after the runtime has gone.
 func (e *Entrance) startStub(ctx context.Context, st stub.Stub, s *session, conn *watchedConn) error {
 	started := make(chan error, 1)
-	// Calls inherit the ctx that the stub gets. They are answered while the agent ends, too: this one does not end.
+	// Calls get this context. They are answered while the agent ends, so it must not end with ctx.
 	go func() { started <- st.Start(context.WithoutCancel(ctx)) }()
 	limit := time.NewTimer(e.startLimit)
 	defer limit.Stop()
@@ -125,15 +124,15 @@ func (e *Entrance) startStub(ctx context.Context, st stub.Stub, s *session, conn
 	return reason
 }
 
-// release ends a Start that waits for the runtime: the runtime's Configure is called in its place, and fails.
+// release makes a Start return that waits for the runtime: it calls Configure in the runtime's place, which fails.
 func release(ctx context.Context, st stub.Stub, conn *watchedConn) {
 	_ = conn.Close()
 	if c, ok := st.(api.PluginService); ok && conn.used.Load() {
-		go c.Configure(context.WithoutCancel(ctx), &api.ConfigureRequest{}) //nolint:errcheck // it fails, which is the point
+		go c.Configure(context.WithoutCancel(ctx), &api.ConfigureRequest{}) //nolint:errcheck // it fails, which makes Start return
 	}
 }
 
-// watchedConn tells when it has ended, and whether anything was sent.
+// watchedConn reports when it has ended, and whether anything was sent.
 type watchedConn struct {
 	net.Conn
 	used  atomic.Bool
@@ -141,7 +140,7 @@ type watchedConn struct {
 	ended chan struct{}
 }
 
-// Read notes the end.
+// Read closes ended at the first error.
 func (c *watchedConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if err != nil {
@@ -150,7 +149,7 @@ func (c *watchedConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Write notes that something is sent.
+// Write notes that something was sent.
 func (c *watchedConn) Write(b []byte) (int, error) {
 	c.used.Store(true)
 	return c.Conn.Write(b)

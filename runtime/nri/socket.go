@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// Bounds of the wait between two attempts to connect to the same socket file. The first is short: a runtime binds its socket a
+// Bounds of the wait between two attempts to connect to the same socket file. The first is short because a runtime binds its socket a
 // moment before it listens.
 const (
 	firstWait = 50 * time.Millisecond
 	lastWait  = 10 * time.Second
 )
 
-// glance is how often the socket's path is looked at while nobody is connected.
+// glance is the time between two looks at the socket's path while there is no connection.
 const glance = 100 * time.Millisecond
 
-// socketFile identifies a socket's file: a runtime that restarts makes a new one. The zero value is no file.
+// socketFile identifies a socket's file: a runtime that restarts makes a new file. The zero value means that there is none.
 type socketFile struct {
 	device, inode uint64
 	changed       syscall.Timespec
@@ -33,24 +33,24 @@ func identify(path string) socketFile {
 	return socketFile{device: st.Dev, inode: st.Ino, changed: st.Ctim}
 }
 
-// absent reports whether an error of connecting says that nobody listens: there is no file, or a process that is gone has left it.
+// absent reports whether an error of connecting means that nobody listens: there is no file, or it is left from a process that has ended.
 func absent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOTDIR)
 }
 
-// unanswered reports whether an error of connecting says that whoever listens was silent.
+// unanswered reports whether an error of connecting means that the runtime accepted and then did not answer.
 func unanswered(err error) bool {
 	return errors.Is(err, errSilent) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) ||
 		errors.Is(err, syscall.EAGAIN) // the queue of the socket is full
 }
 
-// backOff is the wait between attempts on one socket file.
+// backOff is the wait between attempts to connect to one socket file.
 type backOff struct {
 	file socketFile
 	wait time.Duration
 }
 
-// of grows the wait, or starts it anew for another file.
+// of doubles the wait, or sets it back to firstWait for another file.
 func (b *backOff) of(file socketFile) {
 	if file != b.file || b.wait == 0 {
 		*b = backOff{file: file, wait: firstWait}
@@ -59,7 +59,7 @@ func (b *backOff) of(file socketFile) {
 	b.wait = min(2*b.wait, lastWait)
 }
 
-// await returns after the wait, as soon as the path leads to another file than the one that was tried, or when ctx ends.
+// await returns after the wait, when the path leads to another file than tried, or when ctx ends.
 func (b *backOff) await(ctx context.Context, path string, tried socketFile) {
 	end := time.NewTimer(b.wait)
 	defer end.Stop()
