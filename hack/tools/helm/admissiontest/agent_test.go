@@ -51,24 +51,13 @@ func (s *server) restrictsAgent(t *testing.T) {
 			}
 		}
 	})
-	t.Run("the specification and the owner", func(t *testing.T) {
-		const spec = `{"spec": {"activeDeadlineSeconds": 1, "containers": [{"name": "app", "image": "example.com/other"}]}}`
-		_, err := patch(t.Context(), agent, "here", "", spec, true)
-		expectDenied(t, err, "the agent may change a pod's status only")
-		// The API server itself leaves both out of what changes a status.
-		const owner = `{"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "x"}]}}`
-		for _, text := range []string{spec, owner} {
-			pod, err := patch(t.Context(), agent, "here", "status", text, false)
-			if err != nil || pod.Spec.ActiveDeadlineSeconds != nil || pod.Spec.Containers[0].Image != "example.com/app" || len(pod.OwnerReferences) != 0 {
-				t.Errorf("specification %+v, owners %v, error %v", pod.Spec, pod.OwnerReferences, err)
-			}
-		}
-	})
+	t.Run("the specification and the owner", func(t *testing.T) { leavesSpecification(t, agent) })
 	t.Run("what RBAC alone refuses", func(t *testing.T) { s.refusesByRBAC(t, agent) })
 	t.Run("a token that is bound to no node", func(t *testing.T) {
 		_, err := patch(t.Context(), s.client(t, s.token(t, "")), "here", "status", `{`+report+`}`, true)
 		expectDenied(t, err, "the agent's token is not bound to a node")
 	})
+	t.Run("a token whose pod is gone", func(t *testing.T) { s.knowsNoTokenOfTheGone(t) })
 	t.Run("others are free", func(t *testing.T) {
 		if _, err := patch(t.Context(), s.admin, "there", "", `{"metadata": {"labels": {"a": "b"}}}`, true); err != nil {
 			t.Error(err)
@@ -105,6 +94,34 @@ func (s *server) testDenials(t *testing.T, agent kubernetes.Interface) {
 			_, err := patch(t.Context(), agent, c.pod, c.part, c.patch, true)
 			expectDenied(t, err, c.want)
 		})
+	}
+}
+
+// leavesSpecification tries to change what a pod is, as such and by way of its status.
+func leavesSpecification(t *testing.T, agent kubernetes.Interface) {
+	t.Helper()
+	const spec = `{"spec": {"activeDeadlineSeconds": 1, "containers": [{"name": "app", "image": "example.com/other"}]}}`
+	_, err := patch(t.Context(), agent, "here", "", spec, true)
+	expectDenied(t, err, "the agent may change a pod's status only")
+	// The API server itself leaves both out of what changes a status.
+	const owner = `{"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "x"}]}}`
+	for _, text := range []string{spec, owner} {
+		pod, err := patch(t.Context(), agent, "here", "status", text, false)
+		if err != nil || pod.Spec.ActiveDeadlineSeconds != nil || pod.Spec.Containers[0].Image != "example.com/app" || len(pod.OwnerReferences) != 0 {
+			t.Errorf("specification %+v, owners %v, error %v", pod.Spec, pod.OwnerReferences, err)
+		}
+	}
+}
+
+func (s *server) knowsNoTokenOfTheGone(t *testing.T) {
+	t.Helper()
+	s.podOn(t, release, "gone", "n1", release)
+	stolen, now := s.client(t, s.token(t, "gone")), int64(0)
+	if err := s.admin.CoreV1().Pods(release).Delete(t.Context(), "gone", metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stolen.CoreV1().Pods("silent").Get(t.Context(), "here", metav1.GetOptions{}); !apierrors.IsUnauthorized(err) {
+		t.Errorf("error %v, want unauthorized", err)
 	}
 }
 
