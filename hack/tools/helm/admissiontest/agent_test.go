@@ -9,7 +9,9 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -49,10 +51,13 @@ func (s *server) restrictsAgent(t *testing.T) {
 			}
 		}
 	})
+	t.Run("the specification and the owner", func(t *testing.T) { leavesSpecification(t, agent) })
+	t.Run("what RBAC alone refuses", func(t *testing.T) { s.refusesByRBAC(t, agent) })
 	t.Run("a token that is bound to no node", func(t *testing.T) {
 		_, err := patch(t.Context(), s.client(t, s.token(t, "")), "here", "status", `{`+report+`}`, true)
 		expectDenied(t, err, "the agent's token is not bound to a node")
 	})
+	t.Run("a token whose pod is gone", func(t *testing.T) { s.knowsNoTokenOfTheGone(t) })
 	t.Run("others are free", func(t *testing.T) {
 		if _, err := patch(t.Context(), s.admin, "there", "", `{"metadata": {"labels": {"a": "b"}}}`, true); err != nil {
 			t.Error(err)
@@ -76,6 +81,7 @@ func (s *server) testDenials(t *testing.T, agent kubernetes.Interface) {
 		"a finalizer":                         {"here", "status", `{"metadata": {"finalizers": ["a/b"]}}`, meta},
 		"readiness":                           {"here", "status", `{"status": {"conditions": [{"type": "Ready", "status": "True"}]}}`, conditions},
 		"a condition taken away":              {"here", "status", `{"status": {"conditions": [{"type": "Ready", "$patch": "delete"}]}}`, conditions},
+		"a condition more":                    {"here", "status", `{"status": {"conditions": [{"type": "PodScheduled", "status": "False"}]}}`, conditions},
 		"a condition of another name":         {"here", "status", `{"status": {"conditions": [{"type": "` + condition + `d", "status": "True"}]}}`, conditions},
 		"the phase":                           {"here", "status", `{"status": {"phase": "Succeeded"}}`, status},
 		"the address":                         {"here", "status", `{"status": {"podIP": "10.0.0.9", "podIPs": [{"ip": "10.0.0.9"}, {"$patch": "replace"}]}}`, status},
@@ -87,6 +93,78 @@ func (s *server) testDenials(t *testing.T, agent kubernetes.Interface) {
 		t.Run(name, func(t *testing.T) {
 			_, err := patch(t.Context(), agent, c.pod, c.part, c.patch, true)
 			expectDenied(t, err, c.want)
+		})
+	}
+}
+
+// leavesSpecification tries to change what a pod is, as such and by way of its status.
+func leavesSpecification(t *testing.T, agent kubernetes.Interface) {
+	t.Helper()
+	const spec = `{"spec": {"activeDeadlineSeconds": 1, "containers": [{"name": "app", "image": "example.com/other"}]}}`
+	_, err := patch(t.Context(), agent, "here", "", spec, true)
+	expectDenied(t, err, "the agent may change a pod's status only")
+	// The API server itself leaves both out of what changes a status.
+	const owner = `{"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "x"}]}}`
+	for _, text := range []string{spec, owner} {
+		pod, err := patch(t.Context(), agent, "here", "status", text, false)
+		if err != nil || pod.Spec.ActiveDeadlineSeconds != nil || pod.Spec.Containers[0].Image != "example.com/app" || len(pod.OwnerReferences) != 0 {
+			t.Errorf("specification %+v, owners %v, error %v", pod.Spec, pod.OwnerReferences, err)
+		}
+	}
+}
+
+func (s *server) knowsNoTokenOfTheGone(t *testing.T) {
+	t.Helper()
+	s.podOn(t, release, "gone", "n1", release)
+	stolen, now := s.client(t, s.token(t, "gone")), int64(0)
+	if err := s.admin.CoreV1().Pods(release).Delete(t.Context(), "gone", metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stolen.CoreV1().Pods("silent").Get(t.Context(), "here", metav1.GetOptions{}); !apierrors.IsUnauthorized(err) {
+		t.Errorf("error %v, want unauthorized", err)
+	}
+}
+
+// refusesByRBAC tries what no role of the chart allows, with the token of a pod of the agent's.
+func (s *server) refusesByRBAC(t *testing.T, agent kubernetes.Interface) {
+	t.Helper()
+	pods := agent.CoreV1().Pods("silent")
+	dryRun := []string{metav1.DryRunAll}
+	one := shape{namespace: "silent"}.pod()
+	for name, try := range map[string]func() error{
+		"a pod more": func() error {
+			_, err := pods.Create(t.Context(), one, metav1.CreateOptions{DryRun: dryRun})
+			return err
+		},
+		"a pod less": func() error { return pods.Delete(t.Context(), "here", metav1.DeleteOptions{DryRun: dryRun}) },
+		"a pod evicted": func() error {
+			return pods.EvictV1(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "here"}})
+		},
+		"a pod bound to a node": func() error {
+			binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Target: corev1.ObjectReference{Kind: "Node", Name: "n2"}}
+			return pods.Bind(t.Context(), binding, metav1.CreateOptions{DryRun: dryRun})
+		},
+		"secrets": func() error {
+			_, err := agent.CoreV1().Secrets("").List(t.Context(), metav1.ListOptions{})
+			return err
+		},
+		"a token of another account": func() error {
+			_, err := agent.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+			return err
+		},
+		"a namespace's annotation": func() error {
+			_, err := agent.CoreV1().Namespaces().Patch(t.Context(), "silent", types.MergePatchType,
+				[]byte(`{"metadata": {"annotations": {"a": "b"}}}`), metav1.PatchOptions{DryRun: dryRun})
+			return err
+		},
+		"its own policy": func() error {
+			return agent.AdmissionregistrationV1().ValidatingAdmissionPolicies().Delete(t.Context(), release, metav1.DeleteOptions{DryRun: dryRun})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := try(); !apierrors.IsForbidden(err) {
+				t.Errorf("error %v, want forbidden", err)
+			}
 		})
 	}
 }
@@ -140,11 +218,16 @@ func (s *server) podOn(t *testing.T, namespace, name, node, account string) {
 // token is one of the agent's account, as its pod gets it from the kubelet; without a pod it is bound to nothing.
 func (s *server) token(t *testing.T, pod string) string {
 	t.Helper()
+	return s.tokenOf(t, release, release, pod)
+}
+
+func (s *server) tokenOf(t *testing.T, namespace, account, pod string) string {
+	t.Helper()
 	request := &authenticationv1.TokenRequest{}
 	if pod != "" {
 		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod}
 	}
-	answer, err := s.admin.CoreV1().ServiceAccounts(release).CreateToken(t.Context(), release, request, metav1.CreateOptions{})
+	answer, err := s.admin.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), account, request, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -71,7 +71,7 @@ func (s *server) install(t *testing.T, values string) {
 		}
 	}
 	for kind, gvr := range resources() {
-		for _, name := range []string{release, release + "-node"} {
+		for _, name := range []string{release, release + "-node", release + "-opt-out"} {
 			if rendered[kind+" "+name] || !strings.HasPrefix(gvr.Group, "admission") {
 				continue
 			}

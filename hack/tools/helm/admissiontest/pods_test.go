@@ -52,6 +52,7 @@ func TestAdmission(t *testing.T) {
 	t.Run("by either, by annotation", func(t *testing.T) { s.judges(t, "either", annotationShapes()) })
 	t.Run("by either, by injection", func(t *testing.T) { s.judges(t, "either", injectedShapes()) })
 	t.Run("switched off", func(t *testing.T) { s.switchedOff(t) })
+	t.Run("opting out", func(t *testing.T) { s.optsOut(t) })
 	t.Run("the agent", func(t *testing.T) { s.restrictsAgent(t) })
 }
 

@@ -30,6 +30,7 @@ func TestPoliciesFollowTheCluster(t *testing.T) {
 		"switched on, whatever is known":      {in: "admission: {enabled: true, restrictAgent: true}", want: []string{"MutatingAdmissionPolicy", "ValidatingAdmissionPolicy"}},
 		"the agent's node in addition":        {in: "startupTaint: true", kinds: []string{validating}, want: []string{"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicy"}},
 		"the agent's node, switched off":      {in: "{startupTaint: true, admission: {restrictAgent: false}}", kinds: []string{validating}},
+		"who may opt out, whatever is known":  {in: "admission: {allowOptOut: false}", want: []string{"ValidatingAdmissionPolicy"}},
 		"one that would change nothing":       {in: "admission: {enabled: true, readinessGate: false}"},
 		"a beta of a policy is not the thing": {in: "{}", kinds: []string{strings.Replace(mutating, "v1", "v1beta1", 1)}},
 	} {

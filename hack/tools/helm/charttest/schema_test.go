@@ -40,6 +40,7 @@ func TestSchemaRefuses(t *testing.T) {
 		"a socket in a directory above":                        {"healthAddr: unix:///run/../s", "at '/healthAddr': 'unix:///run/../s' does not match pattern"},
 		"an interval without a unit":                           {`sweepInterval: "60"`, "at '/sweepInterval': '60' does not match pattern"},
 		"a policy that is neither on nor off":                  {"admission: {enabled: maybe}", "at '/admission/enabled': value must be one of 'auto', true, false"},
+		"an opting out that is left to the cluster":            {"admission: {allowOptOut: auto}", "at '/admission/allowOptOut': got string, want boolean"},
 		"an unknown failure policy":                            {"admission: {failurePolicy: Warn}", "at '/admission/failurePolicy': value must be one of 'Fail', 'Ignore'"},
 		"a wait without a unit":                                {`admission: {waitTimeout: "60"}`, "at '/admission/waitTimeout': '60' does not match pattern"},
 		"an unknown part of the admission":                     {"admission: {gate: true}", "additional properties 'gate' not allowed"},

@@ -6,47 +6,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 )
 
 const startupTaint = "pod-network-controller.istio.io/not-ready"
-
-// Whatever is set beside it, only the startup taint gives the agent a right to nodes.
-func TestOnlyTheStartupTaintNeedsNodes(t *testing.T) {
-	sets := cases(t)
-	sets["the startup taint alone"] = "startupTaint: true"
-	for name, values := range sets {
-		t.Run(name, func(t *testing.T) {
-			want := map[string][]string{
-				"pods": {"get", "list", "watch"}, "namespaces": {"get", "list", "watch"}, "pods/status": {"patch"}, "events": {"create", "patch"},
-			}
-			if valuesMap(t, values)["startupTaint"] == true {
-				want["nodes"] = []string{"list", "watch", "patch"}
-			}
-			if diff := cmp.Diff(want, clusterRights(t, values)); diff != "" {
-				t.Errorf("rights in the whole cluster (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-// clusterRights are the verbs of the agent's ClusterRole, by resource.
-func clusterRights(t *testing.T, values string) map[string][]string {
-	t.Helper()
-	rights := map[string][]string{}
-	for _, doc := range documents(t, values) {
-		role, ok := decode(t, doc).(*rbacv1.ClusterRole)
-		if !ok {
-			continue
-		}
-		for _, rule := range role.Rules {
-			for _, resource := range rule.Resources {
-				rights[resource] = append(rights[resource], rule.Verbs...)
-			}
-		}
-	}
-	return rights
-}
 
 // An agent that does not tolerate the taint would never come to take it away.
 func TestTheAgentToleratesTheStartupTaint(t *testing.T) {

@@ -1,0 +1,159 @@
+package charttest
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	rbacv1 "k8s.io/api/rbac/v1"
+)
+
+// need is a right of the agent's, and the line of code that takes it.
+type need struct {
+	verb, group, resource string
+	// own is for a right to the one object of the agent's name, in the release's namespace only.
+	own        bool
+	file, code string
+	// when is for rights that some values alone need.
+	when func(values map[string]any) bool
+}
+
+// needs are all that the agent asks of the API server. Reads through the cache are a list and a watch.
+func needs() []need {
+	taint := func(values map[string]any) bool { return values["startupTaint"] == true }
+	cni := func(values map[string]any) bool { return values["cni"] == "install" }
+	const core, events = "", "events.k8s.io"
+	const cache, live, write, tell = "controllers/cache.go", "controllers/pods.go", "controllers/writer.go", "controllers/writer.go"
+	return []need{
+		{verb: "list", group: core, resource: "pods", file: cache, code: "&corev1.Pod{}:"},
+		{verb: "watch", group: core, resource: "pods", file: cache, code: "&corev1.Pod{}:"},
+		{verb: "get", group: core, resource: "pods", file: live, code: "[]client.Reader{r.Cache, r.Live}"},
+		{verb: "list", group: core, resource: "namespaces", file: cache, code: "&corev1.Namespace{}:"},
+		{verb: "watch", group: core, resource: "namespaces", file: cache, code: "&corev1.Namespace{}:"},
+		{verb: "get", group: core, resource: "namespaces", file: live, code: `Kind: "Namespace"`},
+		{verb: "patch", group: core, resource: "pods/status", file: write, code: "w.client.Status().Patch("},
+		{verb: "create", group: events, resource: "events", file: tell, code: "w.recorder.Eventf("},
+		// An event that comes again is counted on.
+		{verb: "patch", group: events, resource: "events", file: tell, code: "w.recorder.Eventf("},
+		{verb: "list", group: core, resource: "nodes", file: cache, code: "&corev1.Node{}:", when: taint},
+		{verb: "watch", group: core, resource: "nodes", file: cache, code: "&corev1.Node{}:", when: taint},
+		{verb: "patch", group: core, resource: "nodes", file: "controllers/startuptaint.go", code: "s.Nodes.Patch(", when: taint},
+		{verb: "get", group: "apps", resource: "daemonsets", own: true, file: "internal/agent/leave.go", code: `Resource: "daemonsets"`, when: cni},
+		// The kubelet's side of it: the SecurityContextConstraints that admit the agent's pod.
+		{
+			verb: "use", group: "security.openshift.io", resource: "securitycontextconstraints", own: true,
+			file: "chart/istio-pod-network-controller/templates/openshift.yaml", code: "kind: SecurityContextConstraints",
+			when: func(values map[string]any) bool { return values["kubernetesDistribution"] == "OpenShift" },
+		},
+	}
+}
+
+// right is a need as RBAC has it, comparable.
+type right struct {
+	verb, group, resource, object string
+	namespaced                    bool
+}
+
+// The agent may do what it needs, and nothing else.
+func TestRightsAreThoseThatTheAgentNeeds(t *testing.T) {
+	sets := cases(t)
+	sets["the startup taint alone"] = "startupTaint: true"
+	sets["the CNI chain alone"] = "cni: install"
+	sets["all at once"] = "{startupTaint: true, cni: install, nri: 'off', backend: iptables, processFallback: true, admission: {restrictAgent: true}}"
+	for name, values := range sets {
+		t.Run(name, func(t *testing.T) {
+			var want []right
+			for _, n := range needs() {
+				if n.when == nil || n.when(valuesMap(t, values)) {
+					object := ""
+					if n.own {
+						object = account(t, values)
+					}
+					want = append(want, right{n.verb, n.group, n.resource, object, n.own})
+				}
+			}
+			anyOrder := cmpopts.SortSlices(func(a, b right) int {
+				return slices.Compare([]string{a.group, a.resource, a.verb}, []string{b.group, b.resource, b.verb})
+			})
+			if diff := cmp.Diff(want, granted(t, values), anyOrder, cmp.AllowUnexported(right{})); diff != "" {
+				t.Errorf("rights (-needed +given):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A right whose code is gone has to go, too.
+func TestNeedsAreInTheCode(t *testing.T) {
+	for _, n := range needs() {
+		if !strings.Contains(read(t, filepath.Join(chartDir, "../..", n.file)), n.code) {
+			t.Errorf("%s of %s: %s has no %q any more", n.verb, n.resource, n.file, n.code)
+		}
+	}
+}
+
+// granted are the rights of all roles that the chart renders. Each role must be bound once, to the agent's account and nobody else.
+func granted(t *testing.T, values string) []right {
+	t.Helper()
+	var found []right
+	bound := map[rbacv1.RoleRef]int{}
+	want := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: account(t, values), Namespace: name}}
+	bind := func(ref rbacv1.RoleRef, subjects []rbacv1.Subject) {
+		bound[ref]++
+		if diff := cmp.Diff(want, subjects); diff != "" {
+			t.Errorf("%s %s is given to (-want +got):\n%s", ref.Kind, ref.Name, diff)
+		}
+	}
+	for _, doc := range documents(t, values) {
+		switch o := decode(t, doc).(type) {
+		case *rbacv1.ClusterRole:
+			found = append(found, flatten(o.Rules, false)...)
+			bound[rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: o.Name}]--
+		case *rbacv1.Role:
+			found = append(found, flatten(o.Rules, true)...)
+			bound[rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: o.Name}]--
+		case *rbacv1.ClusterRoleBinding:
+			bind(o.RoleRef, o.Subjects)
+		case *rbacv1.RoleBinding:
+			bind(o.RoleRef, o.Subjects)
+		}
+	}
+	for ref, n := range bound {
+		if n != 0 {
+			t.Errorf("%s %s: %d bindings more than roles of the name", ref.Kind, ref.Name, n)
+		}
+	}
+	return found
+}
+
+// account is the agent's, which has the agent's name.
+func account(t *testing.T, values string) string {
+	t.Helper()
+	return daemonSet(t, values).Spec.Template.Spec.ServiceAccountName
+}
+
+// flatten gives each right of rules by itself.
+func flatten(rules []rbacv1.PolicyRule, namespaced bool) []right {
+	var out []right
+	for _, rule := range rules {
+		objects := rule.ResourceNames
+		if len(objects) == 0 {
+			objects = []string{""}
+		}
+		for _, group := range rule.APIGroups {
+			for _, resource := range rule.Resources {
+				for _, verb := range rule.Verbs {
+					for _, object := range objects {
+						out = append(out, right{verb, group, resource, object, namespaced})
+					}
+				}
+			}
+		}
+		for _, path := range rule.NonResourceURLs {
+			out = append(out, right{resource: path})
+		}
+	}
+	return out
+}
