@@ -27,11 +27,7 @@ const (
 func New(t testing.TB) *netns.NS {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		refuse := t.Skipf
-		if os.Getenv("REQUIRE_KERNEL") != "" {
-			refuse = t.Fatalf
-		}
-		refuse("network namespaces need root; this is uid %d", os.Geteuid())
+		Refuse(t, "network namespaces need root; this is uid %d", os.Geteuid())
 	}
 	ns, err := netns.New()
 	must(t, err)
@@ -85,10 +81,15 @@ func Tool(t testing.TB, name string) string {
 			return path
 		}
 	}
-	refuse := t.Skipf
-	if os.Getenv("REQUIRE_KERNEL") != "" {
-		refuse = t.Fatalf
-	}
-	refuse("%s is not installed", name)
+	Refuse(t, "%s is not installed", name)
 	return ""
+}
+
+// Refuse ends a test that cannot run here: it is skipped, or fails where REQUIRE_KERNEL is set.
+func Refuse(t testing.TB, format string, args ...any) {
+	t.Helper()
+	if os.Getenv("REQUIRE_KERNEL") != "" {
+		t.Fatalf(format, args...)
+	}
+	t.Skipf(format, args...)
 }

@@ -113,14 +113,11 @@ func forgedTable(name string) rawMessage {
 func script(text string) func(*testing.T, *netns.NS) {
 	return func(t *testing.T, ns *netns.NS) {
 		t.Helper()
-		tool, missing := kerneltest.Tool(t, "nft"), false
+		tool := kerneltest.Tool(t, "nft")
 		err := ns.Do(func() error {
 			cmd := exec.CommandContext(t.Context(), tool, "-f", "-")
 			cmd.Stdin = strings.NewReader(strings.ReplaceAll(text, "T", "inet "+iptables.TableName))
 			out, err := cmd.CombinedOutput()
-			if missing = strings.Contains(text, "flowtable") && strings.Contains(string(out), "No such file"); missing {
-				return nil
-			}
 			if err != nil {
 				t.Errorf("nft: %s", out)
 			}
@@ -128,9 +125,6 @@ func script(text string) func(*testing.T, *netns.NS) {
 		})
 		if err != nil {
 			t.Fatal(err)
-		}
-		if missing {
-			t.Skip("this kernel has no flowtables")
 		}
 	}
 }

@@ -98,7 +98,6 @@ func TestWhatAPodWritesIntoOurTableIsSeenAndMended(t *testing.T) {
 		"a chain behind a hook":                             script("add chain T evil { type filter hook input priority 0; policy drop; }"),
 		"a map of verdicts":                                 script("add map T evil { type inet_service : verdict; elements = { 80 : drop }; }"),
 		"an object":                                         script("add counter T evil"),
-		"a flowtable":                                       script("add flowtable T evil { hook ingress priority 0; devices = { lo }; }"),
 		"a policy of drop":                                  script("chain T outbound { policy drop; }"),
 		"a table that sleeps":                               script("add table T { flags dormant; }"),
 		"a rule of expressions that we never write":         script("insert rule T outbound limit rate 1/second log prefix \"x\" accept"),
