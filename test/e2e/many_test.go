@@ -3,11 +3,14 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -24,7 +27,7 @@ func TestFiftyPodsAtOnceCostOneWriteEach(t *testing.T) {
 		t.Errorf("the agent sent %v PATCH requests, want one a pod", n)
 	}
 	if n := after.writes("POST", "PUT", "DELETE") - before.writes("POST", "PUT", "DELETE"); n != 0 {
-		t.Errorf("the agent sent %v other requests that write, want none", n)
+		t.Errorf("the agent sent %v other requests that write, want none; its events: %s", n, s.agentEvents(t))
 	}
 	if n := after.ensured("changed") - before.ensured("changed"); n != 50 {
 		t.Errorf("the agent programmed %v namespaces, want 50", n)
@@ -83,3 +86,18 @@ func (s *space) awaitAll(t testing.TB, n int, check func(*corev1.Pod) error) {
 
 // rss is the agent's resident memory in MiB.
 func (m metrics) rss() float64 { return m.sum("process_resident_memory_bytes") / (1 << 20) }
+
+// agentEvents lists what the agent has told as events, the newest last, for a reader of a failed run.
+func (s *space) agentEvents(t *testing.T) string {
+	t.Helper()
+	list, err := s.api.EventsV1().Events("").List(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	slices.SortFunc(list.Items, func(a, b eventsv1.Event) int { return a.EventTime.Compare(b.EventTime.Time) })
+	var out strings.Builder
+	for i := range list.Items {
+		if e := &list.Items[i]; e.ReportingController == agentName {
+			fmt.Fprintf(&out, "\n%s %s/%s %s: %s", e.EventTime.Format(time.TimeOnly), e.Regarding.Namespace, e.Regarding.Name, e.Reason, e.Note)
+		}
+	}
+	return out.String()
+}
