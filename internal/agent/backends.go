@@ -71,7 +71,7 @@ func (e Exclusive) Name() string { return e.chosen.Name() }
 func (e Exclusive) Apply(ctx context.Context, at podnet.Place, want iptables.Ruleset) (changed bool, err error) {
 	return in(ctx, e, at, func(ns *netns.NS) (bool, error) {
 		path := ns.Path()
-		id, err := identityOf(ns)
+		id, err := identityAt(ns, at)
 		if err != nil {
 			return false, err
 		}
@@ -122,7 +122,7 @@ func (e Exclusive) present(ctx context.Context, path string) (bool, error) {
 func (e Exclusive) Remove(ctx context.Context, at podnet.Place) (removed bool, err error) {
 	return in(ctx, e, at, func(ns *netns.NS) (bool, error) {
 		path := ns.Path()
-		id, err := identityOf(ns)
+		id, err := identityAt(ns, at)
 		if err != nil {
 			return false, err
 		}

@@ -55,6 +55,14 @@ func check(ns *netns.NS, at podnet.Place) error {
 	return nil
 }
 
+// identityAt returns the identity of a place's open namespace. One that the place names was compared by check.
+func identityAt(ns *netns.NS, at podnet.Place) (podnet.Identity, error) {
+	if at.Identity != (podnet.Identity{}) {
+		return at.Identity, nil
+	}
+	return identityOf(ns)
+}
+
 func identityOf(ns *netns.NS) (podnet.Identity, error) {
 	i, err := ns.Identity()
 	return podnet.Identity{Dev: i.ID.Dev, Ino: i.ID.Ino, Cookie: i.Cookie}, err
