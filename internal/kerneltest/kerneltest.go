@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -92,4 +93,20 @@ func Refuse(t testing.TB, format string, args ...any) {
 		t.Fatalf(format, args...)
 	}
 	t.Skipf(format, args...)
+}
+
+// Shell runs a script inside ns, with input, and returns what it printed.
+func Shell(t testing.TB, ns *netns.NS, script, input string) string {
+	t.Helper()
+	var out []byte
+	err := ns.Do(func() (err error) {
+		cmd := exec.CommandContext(t.Context(), "sh", "-ec", script)
+		cmd.Stdin = strings.NewReader(input)
+		out, err = cmd.CombinedOutput()
+		return err
+	})
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", script, err, out)
+	}
+	return string(out)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -12,22 +11,6 @@ import (
 	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/netns"
 )
-
-// shell runs a script inside ns, with input, and gives what it printed.
-func shell(t testing.TB, ns *netns.NS, script, input string) string {
-	t.Helper()
-	var out []byte
-	err := ns.Do(func() (err error) {
-		cmd := exec.CommandContext(t.Context(), "sh", "-ec", script)
-		cmd.Stdin = strings.NewReader(input)
-		out, err = cmd.CombinedOutput()
-		return err
-	})
-	if err != nil {
-		t.Fatalf("%s: %v\n%s", script, err, out)
-	}
-	return string(out)
-}
 
 // find gives who was found and by what, as text; "" is nobody.
 func find(t testing.TB, ns *netns.NS) string {
@@ -88,7 +71,7 @@ nft 'add table inet pod-network-controller; add chain inet pod-network-controlle
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns := kerneltest.New(t)
-			shell(t, ns, c.script, "")
+			kerneltest.Shell(t, ns, c.script, "")
 			if got := find(t, ns); got != c.want {
 				t.Errorf("found %q, want %q", got, c.want)
 			}
@@ -103,7 +86,7 @@ func TestALookMakesNoTable(t *testing.T) {
 	if got := find(t, ns); got != "" {
 		t.Error(got)
 	}
-	if out := shell(t, ns, everything, ""); out != "" {
+	if out := kerneltest.Shell(t, ns, everything, ""); out != "" {
 		t.Errorf("a look made %s", out)
 	}
 }
@@ -119,7 +102,7 @@ func TestALookCostsTheSameWhateverIsThere(t *testing.T) {
 	for i := range 2_000 {
 		fmt.Fprintf(&b, "add table inet t%d\n", i)
 	}
-	shell(t, ns, "nft -f -", b.String())
+	kerneltest.Shell(t, ns, "nft -f -", b.String())
 	start := time.Now()
 	if got := find(t, ns); got != "" {
 		t.Error(got)

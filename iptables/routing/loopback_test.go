@@ -2,7 +2,6 @@ package routing
 
 import (
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -17,22 +16,6 @@ func open(t *testing.T, ns *netns.NS, f func(*namespace) error) {
 	if err := within(ns, f); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// shell runs a script inside ns, with input, and gives what it printed.
-func shell(t *testing.T, ns *netns.NS, script, input string) string {
-	t.Helper()
-	var out []byte
-	err := ns.Do(func() (err error) {
-		cmd := exec.CommandContext(t.Context(), "sh", "-ec", script)
-		cmd.Stdin = strings.NewReader(input)
-		out, err = cmd.CombinedOutput()
-		return err
-	})
-	if err != nil {
-		t.Fatalf("%s: %v\n%s", script, err, out)
-	}
-	return string(out)
 }
 
 func TestLoopbackAddressesComeAndGo(t *testing.T) {
@@ -68,13 +51,13 @@ func TestWithoutIPv6TheAddressIsLeftOut(t *testing.T) {
 		end(t, prepare(t, ns, want).Finish())
 		wantRead(t, ns, "an address that cannot be there is not missing", want)
 	}
-	if out := shell(t, ns, "ip -6 addr show lo", ""); out != "" {
+	if out := kerneltest.Shell(t, ns, "ip -6 addr show lo", ""); out != "" {
 		t.Error(out)
 	}
 	switchIPv6(t, ns, "0")
 	wantRead(t, ns, "IPv6 is back, and the address is missed", iptables.Ruleset{})
 	switchIPv6(t, ns, "1")
-	shell(t, ns, "ip link set lo down", "")
+	kerneltest.Shell(t, ns, "ip link set lo down", "")
 	end(t, prepare(t, ns, tproxy()).Finish())
 	wantRead(t, ns, "lo was down, too", tproxy())
 }
@@ -83,7 +66,7 @@ func TestWithoutIPv6TheAddressIsLeftOut(t *testing.T) {
 func TestWhatOthersAreFasterToDoIsDone(t *testing.T) {
 	ns := kerneltest.New(t)
 	open(t, ns, func(n *namespace) error {
-		shell(t, ns, "ip addr add ::6/128 dev lo", "")
+		kerneltest.Shell(t, ns, "ip addr add ::6/128 dev lo", "")
 		added, err := n.addLoopback(iptables.LoopbackAddrs())
 		if len(added) != 0 {
 			t.Errorf("added %v, which is theirs", added)
@@ -92,7 +75,7 @@ func TestWhatOthersAreFasterToDoIsDone(t *testing.T) {
 	})
 	end(t, prepare(t, ns, tproxy()).Finish())
 	open(t, ns, func(n *namespace) error {
-		shell(t, ns, "ip rule del pref 1000; ip -6 rule del pref 1000; ip route flush table 15006; ip -6 route flush table 15006", "")
+		kerneltest.Shell(t, ns, "ip rule del pref 1000; ip -6 rule del pref 1000; ip route flush table 15006; ip -6 route flush table 15006", "")
 		return n.removeOthers(nil)
 	})
 	wantRead(t, ns, "removed by others", redirect())
@@ -100,12 +83,12 @@ func TestWhatOthersAreFasterToDoIsDone(t *testing.T) {
 
 func TestAnAddressOfAnotherPrefixServesAsWell(t *testing.T) {
 	ns := kerneltest.New(t)
-	shell(t, ns, "ip addr add ::6/64 dev lo", "")
+	kerneltest.Shell(t, ns, "ip addr add ::6/64 dev lo", "")
 	wantRead(t, ns, "theirs", redirect())
 	if c := prepare(t, ns, redirect()); len(c.added) != 0 || c.spare {
 		t.Errorf("added %v, to remove: %v", c.added, c.spare)
 	}
-	shell(t, ns, "ip addr del ::6/64 dev lo; ip link add d0 type veth peer name d1; ip addr add ::6/128 dev d0", "")
+	kerneltest.Shell(t, ns, "ip addr del ::6/64 dev lo; ip link add d0 type veth peer name d1; ip addr add ::6/128 dev d0", "")
 	wantRead(t, ns, "on another interface", iptables.Ruleset{})
 }
 
@@ -122,13 +105,13 @@ func TestWhatComesBeforeLoIsUpIsWhole(t *testing.T) {
 	for name, want := range map[string]iptables.Ruleset{"REDIRECT": redirect(), "TPROXY": tproxy()} {
 		t.Run(name, func(t *testing.T) {
 			ns := kerneltest.New(t)
-			shell(t, ns, "ip link set lo down", "")
+			kerneltest.Shell(t, ns, "ip link set lo down", "")
 			wantRead(t, ns, "before", iptables.Ruleset{})
 			end(t, prepare(t, ns, want).Finish())
 			wantRead(t, ns, "written", want)
-			shell(t, ns, "ip link set lo up", "")
+			kerneltest.Shell(t, ns, "ip link set lo up", "")
 			wantRead(t, ns, "lo is set up again", want)
-			shell(t, ns, "ip link set lo down", "")
+			kerneltest.Shell(t, ns, "ip link set lo down", "")
 			wantRead(t, ns, "lo is down", iptables.Ruleset{})
 			end(t, prepare(t, ns, want).Finish())
 			wantRead(t, ns, "mended", want)
@@ -140,14 +123,14 @@ func TestWhatComesBeforeLoIsUpIsWhole(t *testing.T) {
 func TestAnAddressThatOthersNeedStays(t *testing.T) {
 	ns := kerneltest.New(t)
 	end(t, prepare(t, ns, tproxy()).Finish())
-	shell(t, ns, `ip rule add fwmark 1337 lookup 133; ip route add local default dev lo table 133
+	kerneltest.Shell(t, ns, `ip rule add fwmark 1337 lookup 133; ip route add local default dev lo table 133
 nft 'add table inet istio-proxy-nat; add chain inet istio-proxy-nat output'`, "")
 	for _, want := range []bool{true, false} {
 		if removed, err := Remove(ns); err != nil || removed != want {
 			t.Errorf("removed %v, error %v; want %v", removed, err, want)
 		}
 	}
-	out := shell(t, ns, "ip -6 addr show lo; ip rule; ip route show table 133; ip -6 rule", "")
+	out := kerneltest.Shell(t, ns, "ip -6 addr show lo; ip rule; ip route show table 133; ip -6 rule", "")
 	for _, part := range []string{"::6/128", "fwmark 0x539 lookup 133", "local default dev lo"} {
 		if !strings.Contains(out, part) {
 			t.Errorf("%s is gone:\n%s", part, out)
@@ -156,7 +139,7 @@ nft 'add table inet istio-proxy-nat; add chain inet istio-proxy-nat output'`, ""
 	if strings.Contains(out, "lookup 15006") {
 		t.Error(out)
 	}
-	shell(t, ns, "nft delete table inet istio-proxy-nat", "")
+	kerneltest.Shell(t, ns, "nft delete table inet istio-proxy-nat", "")
 	if removed, err := Remove(ns); err != nil || !removed {
 		t.Errorf("without the others: removed %v, error %v", removed, err)
 	}

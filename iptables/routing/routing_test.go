@@ -138,12 +138,12 @@ func TestWhatIsNotExactlyOursIsMended(t *testing.T) {
 				ns := kerneltest.New(t)
 				end(t, prepare(t, ns, tproxy()).Finish())
 				whole := pieces(t, ns)
-				shell(t, ns, spoil, "")
+				kerneltest.Shell(t, ns, spoil, "")
 				wantRead(t, ns, "spoilt", redirect())
 				end(t, prepare(t, ns, next).Finish())
 				wantRead(t, ns, "mended", next)
 				if n := pieces(t, ns); n != whole*len(next.Routing) {
-					t.Errorf("%d pieces are there; there were %d\n%s", n, whole, shell(t, ns, "ip rule; ip -6 rule; ip route show table all", ""))
+					t.Errorf("%d pieces are there; there were %d\n%s", n, whole, kerneltest.Shell(t, ns, "ip rule; ip -6 rule; ip route show table all", ""))
 				}
 			})
 		}
@@ -154,9 +154,9 @@ func TestWhatIsNotExactlyOursIsMended(t *testing.T) {
 func TestWhatIsOthersStays(t *testing.T) {
 	ns := kerneltest.New(t)
 	const look = "ip rule; ip -6 rule; ip route show table 133; ip -6 route show table 133; ip -6 addr show lo"
-	shell(t, ns, `for f in -4 -6; do ip $f rule add fwmark 1337 lookup 133; ip $f route add local default dev lo table 133
+	kerneltest.Shell(t, ns, `for f in -4 -6; do ip $f rule add fwmark 1337 lookup 133; ip $f route add local default dev lo table 133
 ip $f rule add pref 1000 fwmark 1337 lookup 134; ip $f rule add pref 7 fwmark 1337 blackhole; done`, "")
-	before := shell(t, ns, look, "")
+	before := kerneltest.Shell(t, ns, look, "")
 	for _, next := range []iptables.Ruleset{tproxy(), redirect(), tproxy()} {
 		end(t, prepare(t, ns, next).Finish())
 		wantRead(t, ns, "beside others", next)
@@ -164,7 +164,7 @@ ip $f rule add pref 1000 fwmark 1337 lookup 134; ip $f rule add pref 7 fwmark 13
 	if removed, err := Remove(ns); err != nil || !removed {
 		t.Errorf("removed %v, error %v", removed, err)
 	}
-	if d := cmp.Diff(before, shell(t, ns, look, "")); d != "" {
+	if d := cmp.Diff(before, kerneltest.Shell(t, ns, look, "")); d != "" {
 		t.Error(d)
 	}
 }
@@ -179,7 +179,7 @@ func TestALookIsBounded(t *testing.T) {
 	for i := range 5_000 {
 		fmt.Fprintf(&b, "route add blackhole 10.%d.%d.0/24 table 15006\nroute add blackhole 11.%d.%d.0/24 table 7\n", i/256, i%256, i/256, i%256)
 	}
-	shell(t, ns, "ip -batch -", b.String())
+	kerneltest.Shell(t, ns, "ip -batch -", b.String())
 	start := time.Now()
 	open(t, ns, func(n *namespace) error {
 		if len(n.policy[0].rules) > maxRead || len(n.policy[0].routes) > maxRead {
