@@ -113,7 +113,7 @@ func TestRulesThatAreInAreNoFailureBeforeThePodSaysSo(t *testing.T) {
 	}
 }
 
-// A pod that is not said to have its rules is told what is in the way.
+// A pod without a report of its rules gets a report of what failed.
 func TestWhatCannotBeAskedIsToldWhereNothingStands(t *testing.T) {
 	for name, condition := range map[string][]corev1.PodCondition{
 		"a new pod":                 nil,
