@@ -76,7 +76,7 @@ func dialer(name string, annotations map[string]string, number, port int) *corev
 func hasDialled(pod *corev1.Pod) error {
 	for _, c := range pod.Status.ContainerStatuses {
 		end := c.State.Terminated
-		if end == nil || end.StartedAt.IsZero() {
+		if !everStarted(end) {
 			continue
 		}
 		var counts struct{ OK, Failed int }
@@ -91,21 +91,27 @@ func hasDialled(pod *corev1.Pod) error {
 	return fmt.Errorf("it is %s: %v", pod.Status.Phase, pod.Status.ContainerStatuses)
 }
 
-// hasEnded is hasDialled, or nil for a container that the runtime could not start because it was restarted itself just then. It has
-// dialled nobody, and the kubelet does not start it again.
+// hasEnded is hasDialled, or nil for a container that ended without having been started: the runtime was restarted between its
+// creation and its start. It has dialled nobody, and the kubelet does not start it again.
 func hasEnded(pod *corev1.Pod) error {
 	for _, c := range pod.Status.ContainerStatuses {
-		if end := c.State.Terminated; end != nil && end.Reason == "StartError" {
+		if end := c.State.Terminated; end != nil && (end.Reason == "StartError" || !everStarted(end)) {
 			return nil
 		}
 	}
 	return hasDialled(pod)
 }
 
+// everStarted reports whether a container that ended was started before. The API server has no time for one that was not; containerd
+// gives the first second of 1970.
+func everStarted(end *corev1.ContainerStateTerminated) bool {
+	return end != nil && end.StartedAt.Unix() > 0
+}
+
 // hasRun reports whether a container of the pod's own was started.
 func hasRun(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
-		return c.State.Running != nil || c.State.Terminated != nil && !c.State.Terminated.StartedAt.IsZero()
+		return c.State.Running != nil || everStarted(c.State.Terminated)
 	})
 }
 

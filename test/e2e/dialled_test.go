@@ -14,8 +14,9 @@ func TestHasDialledReadsTheCounts(t *testing.T) {
 		in   corev1.ContainerState
 		want bool
 	}{
-		"it runs":      {in: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: started}}},
-		"it never ran": {in: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: `{"ok":20}`}}},
+		"it runs":                       {in: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: started}}},
+		"it never ran":                  {in: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: `{"ok":20}`}}},
+		"it was ended before its start": {in: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{StartedAt: metav1.NewTime(time.Unix(0, 0)), Message: `{"ok":20}`}}},
 		"it dialled, and met both": {
 			in:   corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{StartedAt: started, Message: `{"ok":12,"failed":8,"done":true}`}},
 			want: true,
@@ -28,6 +29,25 @@ func TestHasDialledReadsTheCounts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pod := &corev1.Pod{Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{State: tt.in}}}}
 			if err := hasDialled(pod); (err == nil) != tt.want {
+				t.Errorf("got %v, want success %t", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestHasEndedCountsContainersThatNeverStarted(t *testing.T) {
+	tests := map[string]struct {
+		in   corev1.ContainerStateTerminated
+		want bool
+	}{
+		"the runtime could not start it":     {in: corev1.ContainerStateTerminated{Reason: "StartError"}, want: true},
+		"containerd ended before its start":  {in: corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 137, StartedAt: metav1.NewTime(time.Unix(0, 0))}, want: true},
+		"it was started, and killed at once": {in: corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 137, StartedAt: metav1.NewTime(time.Unix(1, 0))}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			pod := &corev1.Pod{Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &tt.in}}}}}
+			if err := hasEnded(pod); (err == nil) != tt.want {
 				t.Errorf("got %v, want success %t", err, tt.want)
 			}
 		})
