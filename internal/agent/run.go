@@ -91,6 +91,11 @@ func (a *agent) run(told context.Context, config *rest.Config) error {
 		return err
 	}
 	defer stopHealth()
+	stopPprof, err := servePprof(told, a.PprofAddr)
+	if err != nil {
+		return err
+	}
+	defer stopPprof()
 	addCNI := func(mgr manager.Manager, p *controllers.Programmer) error { return a.addCNI(told, mgr, p) }
 	group, ctx := errgroup.WithContext(told) // the first that fails ends the others
 	for _, e := range entrances {
