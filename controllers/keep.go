@@ -48,8 +48,8 @@ func (v *visit) repair(ctx context.Context, spec iptables.Spec) error {
 	if err != nil {
 		return err
 	}
-	changed, err := v.Backend.Apply(ctx, v.sandbox.Place(), rules)
-	if changed {
+	out, err := v.Backend.Apply(ctx, v.sandbox.Place(), rules)
+	if out.Changed() {
 		log.FromContext(ctx).Info("rules repaired", "sandbox", v.sandbox.ID, "netns", v.sandbox.NetNS, "specHash", spec.Hash())
 	}
 	return err

@@ -16,12 +16,12 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// Backend puts rules into the network namespace at a place. Apply replaces everything that we own there, and reports whether
-// that changed anything. Present reports whether anything of ours is there. Remove removes it, and reports whether there was
+// Backend puts rules into the network namespace at a place. Apply replaces everything that we own there, and returns
+// what differed before. Present reports whether anything of ours is there. Remove removes it, and reports whether there was
 // anything. None of them ever writes to the host's namespace. If the path now leads to another namespace, the error is
 // podnet.ErrGone. If another project's rules are there, Apply writes nothing and returns a *podnet.ProgrammedByOthersError.
 type Backend interface {
-	Apply(ctx context.Context, at podnet.Place, want iptables.Ruleset) (changed bool, err error)
+	Apply(ctx context.Context, at podnet.Place, want iptables.Ruleset) (iptables.Outcome, error)
 	Present(ctx context.Context, at podnet.Place) (bool, error)
 	Remove(ctx context.Context, at podnet.Place) (removed bool, err error)
 }

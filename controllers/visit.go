@@ -112,9 +112,9 @@ func (v *visit) program(ctx context.Context) (Result, error) {
 	if err != nil {
 		return v.refuse(ctx, err)
 	}
-	changed := false
+	var out iptables.Outcome
 	err = v.inTurn(ctx, func() error {
-		if changed, err = v.Backend.Apply(ctx, v.sandbox.Place(), rules); err != nil {
+		if out, err = v.Backend.Apply(ctx, v.sandbox.Place(), rules); err != nil {
 			return err
 		}
 		if v.Ledger.Put(Entry{Sandbox: v.sandbox, State: Programmed, Spec: &v.intent.Spec}) {
@@ -128,7 +128,7 @@ func (v *visit) program(ctx context.Context) (Result, error) {
 		return v.leaveToOthers(others)
 	case err != nil:
 		return v.fail(ctx, fmt.Errorf("apply rules: %w", err))
-	case !changed:
+	case !out.Changed():
 		return Unchanged, nil
 	}
 	log.FromContext(ctx).Info("rules applied", "sandbox", v.sandbox.ID, "netns", v.sandbox.NetNS, "specHash", v.intent.Spec.Hash())

@@ -27,13 +27,15 @@ type fakeNamespace struct {
 	wrote int
 }
 
-func (n *fakeNamespace) Apply(context.Context, podnet.Place, iptables.Ruleset) (changed bool, err error) {
+func (n *fakeNamespace) Apply(context.Context, podnet.Place, iptables.Ruleset) (out iptables.Outcome, err error) {
 	n.wrote++
 	if n.err != nil {
-		return false, n.err
+		return out, n.err
 	}
-	changed, n.rules = !n.rules, true
-	return changed, nil
+	if !n.rules {
+		n.rules, out.Drift = true, iptables.Drift{{Kind: iptables.KindAbsent}}
+	}
+	return out, nil
 }
 
 func (n *fakeNamespace) Present(context.Context, podnet.Place) (bool, error) { return n.rules, n.look }
