@@ -91,6 +91,11 @@ func (a *agent) run(process context.Context, config *rest.Config) error {
 		return err
 	}
 	defer stopHealth()
+	stopPprof, err := servePprof(process, a.PprofAddr)
+	if err != nil {
+		return err
+	}
+	defer stopPprof()
 	addCNI := func(mgr manager.Manager, p *controllers.Programmer) error { return a.addCNI(process, mgr, p) }
 	group, ctx := errgroup.WithContext(process) // the first that fails ends the others
 	for _, e := range entrances {
