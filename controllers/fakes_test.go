@@ -202,7 +202,7 @@ func newBench(t *testing.T) *bench {
 		t.Fatal(err)
 	}
 	b.Programmer = &Programmer{
-		Intent:  intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults(), UnsupportedHandlers: []string{"kata*"}},
+		Config:  intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults(), UnsupportedHandlers: []string{"kata*"}},
 		Backend: b.backend, BackendName: "fake", Namespaces: b.backend, Finder: b.finder, Pods: b.pods, Reporter: b.reporter, Ledger: ledger, Metrics: metrics,
 	}
 	return b

@@ -87,7 +87,7 @@ const (
 // Nothing is skipped because of the pod's report or the ledger: the backend compares with the kernel. If the runtime, the kernel
 // or the API server cannot answer, a pod whose rules are in force does not fail: its report stays, and the sweep tries again.
 type Programmer struct {
-	Intent      intent.Config
+	Config      intent.Config
 	Backend     Backend
 	BackendName string
 	Namespaces  Namespaces
@@ -96,8 +96,9 @@ type Programmer struct {
 	Reporter    Reporter
 	Ledger      *Ledger
 	Metrics     *Metrics
-	// Told holds a function for each entrance that reports every new sandbox. It reports whether the entrance does so at present.
-	Told []func() bool
+	// Announcers holds a function for each entrance that can announce every new sandbox. It reports whether the entrance does so at
+	// present.
+	Announcers []func() bool
 
 	turns turns
 }
@@ -120,8 +121,9 @@ func (p *Programmer) Ensure(ctx context.Context, by Entrance, s podnet.Sandbox) 
 	}
 }
 
-func (p *Programmer) told() bool {
-	return slices.ContainsFunc(p.Told, func(told func() bool) bool { return told() })
+// announced reports whether some entrance announces every new sandbox at present.
+func (p *Programmer) announced() bool {
+	return slices.ContainsFunc(p.Announcers, func(announces func() bool) bool { return announces() })
 }
 
 // Forget drops a sandbox that is gone; its rules went with its namespace.

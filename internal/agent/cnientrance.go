@@ -57,7 +57,7 @@ func (c chain) missing(ctx context.Context, s podnet.Sandbox) bool {
 	if errPod != nil || errNamespace != nil {
 		return false // unknown; most pods ask for no rules
 	}
-	if wish, err := intent.Of(pod, ns, in.programmer.Intent); err == nil && !wish.Redirect {
+	if wish, err := intent.Of(pod, ns, in.programmer.Config); err == nil && !wish.Redirect {
 		return false
 	}
 	present, err := in.programmer.Backend.Present(ctx, s.Place())
@@ -139,8 +139,8 @@ func (a *agent) newCNI() ([]runnable, error) {
 	return []runnable{server.Start}, nil
 }
 
-// addCNI registers the code that keeps the chain. told ends when the process is told to end.
-func (a *agent) addCNI(told context.Context, mgr manager.Manager, programmer *controllers.Programmer) error {
+// addCNI registers the code that keeps the chain. process ends when the process is to end.
+func (a *agent) addCNI(process context.Context, mgr manager.Manager, programmer *controllers.Programmer) error {
 	if a.CNI == CNIOff {
 		return nil
 	}
@@ -155,11 +155,11 @@ func (a *agent) addCNI(told context.Context, mgr manager.Manager, programmer *co
 		// Clear removes the plugin that an earlier agent has chained, and keeps it out.
 		return errors.Join(a.metrics.Register(cniFault("leftover", installer.Left)), mgr.Add(manager.RunnableFunc(installer.Clear)))
 	}
-	return a.addChain(told, mgr, programmer, installer, tell)
+	return a.addChain(process, mgr, programmer, installer, tell)
 }
 
 // addChain registers the code that keeps the plugin in the chain, and the code that notices that it is not called.
-func (a *agent) addChain(told context.Context, mgr manager.Manager, programmer *controllers.Programmer, installer *cniinstall.Installer, tell func(cniinstall.Event)) error {
+func (a *agent) addChain(process context.Context, mgr manager.Manager, programmer *controllers.Programmer, installer *cniinstall.Installer, tell func(cniinstall.Event)) error {
 	home, err := newHome(mgr.GetConfig(), a.Intent.AgentNamespace, a.DaemonSet)
 	if err != nil {
 		return err
@@ -175,10 +175,10 @@ func (a *agent) addChain(told context.Context, mgr manager.Manager, programmer *
 	}
 	check := func() error { return errors.Join(installer.Check(), watch.Check()) }
 	a.cni.check.Store(&check)
-	programmer.Told = append(programmer.Told, installer.Chained)
+	programmer.Announcers = append(programmer.Announcers, installer.Chained)
 	return errors.Join(
 		a.metrics.Register(cniFault("not_called", watch.Check)), a.metrics.Register(cniFault("not_chained", installer.Check)),
-		mgr.Add(watch), mgr.Add(keepChain(told, ctrl.Log, installer, home)),
+		mgr.Add(watch), mgr.Add(keepChain(process, ctrl.Log, installer, home)),
 	)
 }
 

@@ -73,7 +73,7 @@ func chainTo(t *testing.T, n *fakeNamespace, initialize string, api error) chain
 	}
 	d := &door{}
 	d.open(core{pods: pods, programmer: &controllers.Programmer{
-		Intent: intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults()}, Backend: n, BackendName: "fake", Namespaces: n,
+		Config: intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults()}, Backend: n, BackendName: "fake", Namespaces: n,
 		Pods: pods, Reporter: noReports{}, Ledger: ledger, Metrics: counters,
 	}})
 	return chain{entrance: entrance{by: controllers.CNI, door: d}, calls: &cniinstall.Calls{}}

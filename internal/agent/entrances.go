@@ -88,7 +88,7 @@ func (a *agent) newNRI() ([]runnable, error) {
 		return ""
 	})
 	a.ready.addLive(n.Live)
-	a.told = append(a.told, n.Connected)
+	a.announcers = append(a.announcers, n.Connected)
 	return []runnable{n.Start}, errors.Join(a.metrics.Register(calls), registerGauges(a.metrics, n))
 }
 

@@ -43,13 +43,13 @@ func newHome(config *rest.Config, namespace, name string) (*home, error) {
 	return &home{api: api, namespace: namespace, name: name, every: time.Second, limit: 5 * time.Second}, nil
 }
 
-// gone returns why no other agent will need the CNI chain after this one, or "" if one will. An error means that this could not be
+// noSuccessor returns why no other agent will need the CNI chain after this one, or "" if one will. An error means that this could not be
 // found out within the limit.
 //
-//   - The DaemonSet does not exist, is being deleted (itself or its namespace), or does not want the chain any more: gone.
-//   - The API server refuses the request maxRefusals times in a row: gone. The agent's Role and account go with the DaemonSet.
-//   - A DaemonSet of that name exists, even one that was made anew: not gone.
-func (h *home) gone(ctx context.Context) (reason string, err error) {
+//   - The DaemonSet does not exist, is being deleted (itself or its namespace), or does not want the chain any more: no successor.
+//   - The API server refuses the request maxRefusals times in a row: no successor. The agent's Role and account go with the DaemonSet.
+//   - A DaemonSet of that name exists, even one that was made anew: a successor.
+func (h *home) noSuccessor(ctx context.Context) (reason string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, h.limit)
 	defer cancel()
 	for refused := 0; ; {
@@ -83,7 +83,7 @@ func (h *home) ask(ctx context.Context) (reason string, err error) {
 	case set.DeletionTimestamp != nil:
 		return "the agent's DaemonSet is being deleted", nil
 	}
-	if wants, told := set.Annotations[wantsCNI]; told && wants != CNIInstall {
+	if wants, ok := set.Annotations[wantsCNI]; ok && wants != CNIInstall {
 		return "the agent's DaemonSet says " + wantsCNI + "=" + wants, nil
 	}
 	// A namespace that is being deleted loses its pods before its DaemonSets.
@@ -105,14 +105,14 @@ type chainKeeper interface {
 	Uninstall() error
 }
 
-// keepChain keeps the plugin in the chain. When told ends (the process is told to end) and no other agent will follow, it removes
-// the plugin: with a chain that calls an agent which never comes back, no pod starts.
-func keepChain(told context.Context, log logr.Logger, chain chainKeeper, h *home) manager.RunnableFunc {
+// keepChain keeps the plugin in the chain. If the process ends (process.Err is not nil) and no other agent will follow, it removes the
+// plugin: with a chain that calls an agent which never comes back, no pod starts.
+func keepChain(process context.Context, log logr.Logger, chain chainKeeper, h *home) manager.RunnableFunc {
 	return func(ctx context.Context) error {
-		if err := chain.Start(ctx); err != nil || told.Err() == nil || h == nil {
+		if err := chain.Start(ctx); err != nil || process.Err() == nil || h == nil {
 			return err
 		}
-		reason, err := h.gone(context.WithoutCancel(told))
+		reason, err := h.noSuccessor(context.WithoutCancel(process))
 		switch {
 		case err != nil:
 			log.Error(err, "CNI plugin left in the chain: nobody could tell whether another agent follows")

@@ -26,9 +26,9 @@ const (
 	lastAttemptWait  = 15 * time.Second
 )
 
-// patient is how long controllers wait for the API server's first list before the agent ends with an error. It is practically for ever:
-// an agent that ends can no longer answer the runtime.
-const patient = 30 * 24 * time.Hour
+// cacheSyncTimeout is how long controllers wait for the API server's first list before the agent ends with an error. A month: an
+// agent that ends can no longer answer the runtime.
+const cacheSyncTimeout = 30 * 24 * time.Hour
 
 // newManager makes the manager. ended is closed when the agent is told to end.
 func newManager(config *rest.Config, o Options, ended <-chan struct{}) (manager.Manager, error) {
@@ -54,7 +54,7 @@ func newManager(config *rest.Config, o Options, ended <-chan struct{}) (manager.
 }
 
 func controllerOptions() config.Controller {
-	return config.Controller{CacheSyncTimeout: patient, SkipNameValidation: new(true)} // names are unique in one manager; tests have several managers
+	return config.Controller{CacheSyncTimeout: cacheSyncTimeout, SkipNameValidation: new(true)} // names are unique in one manager; tests have several managers
 }
 
 // endingCache is a cache whose WaitForCacheSync returns when the agent is told to end. Otherwise the manager's Start would not return

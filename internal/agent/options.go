@@ -30,10 +30,10 @@ type Options struct {
 	// Runtime is auto, containerd, crio or docker; an empty RuntimeEndpoint means the usual paths.
 	Runtime, RuntimeEndpoint string
 	Backend                  string
-	// HealthAddr is unix:///PATH, HOST:PORT, or 0; MetricsAddr is HOST:PORT, or 0.
-	HealthAddr, MetricsAddr string
-	SweepInterval           time.Duration
-	StartupTaint            bool
+	// HealthAddr is unix:///PATH, HOST:PORT, or 0; MetricsAddr and PprofAddr are HOST:PORT, or 0.
+	HealthAddr, MetricsAddr, PprofAddr string
+	SweepInterval                      time.Duration
+	StartupTaint                       bool
 
 	NRI NRI
 	// CNI is CNIOff, CNIInstall or CNIUninstall. Chain says where and how the plugin is installed.

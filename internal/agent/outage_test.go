@@ -192,8 +192,8 @@ func TestAnAgentThatFailsOpen(t *testing.T) {
 	if err := r.stop(); err != nil {
 		t.Error(err)
 	}
-	if len(r.ready.alive) != 1 || len(r.told) != 1 {
-		t.Errorf("%d reasons to restart, %d entrances that tell", len(r.ready.alive), len(r.told))
+	if len(r.ready.alive) != 1 || len(r.announcers) != 1 {
+		t.Errorf("%d reasons to restart, %d entrances that tell", len(r.ready.alive), len(r.announcers))
 	}
 }
 

@@ -47,7 +47,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	finder, err := awaitFinder(ctx, runtimePatience, func(ctx context.Context) (runtimeFinder, error) {
+	finder, err := awaitFinder(ctx, runtimeTimeout, func(ctx context.Context) (runtimeFinder, error) {
 		return newFinder(ctx, o.Runtime, o.RuntimeEndpoint)
 	})
 	if err != nil {
@@ -66,17 +66,17 @@ func Run(ctx context.Context, o Options) error {
 // agent is what the agent's parts share.
 type agent struct {
 	Options
-	door    *door
-	ready   *readiness
-	backend Exclusive
-	metrics prometheus.Registerer
-	finder  runtimeFinder
-	told    []func() bool // see controllers.Programmer.Told
-	nri     *nri.Entrance // nil: NRI is off
-	cni     cniParts
+	door       *door
+	ready      *readiness
+	backend    Exclusive
+	metrics    prometheus.Registerer
+	finder     runtimeFinder
+	announcers []func() bool // see controllers.Programmer.Announcers
+	nri        *nri.Entrance // nil: NRI is off
+	cni        cniParts
 }
 
-func (a *agent) run(told context.Context, config *rest.Config) error {
+func (a *agent) run(process context.Context, config *rest.Config) error {
 	a.addChecks()
 	entrances, err := a.entrances()
 	if err != nil {
@@ -86,13 +86,18 @@ func (a *agent) run(told context.Context, config *rest.Config) error {
 	if err != nil {
 		return err
 	}
-	stopHealth, err := health.serve(told, a.ready)
+	stopHealth, err := health.serve(process, a.ready)
 	if err != nil {
 		return err
 	}
 	defer stopHealth()
-	addCNI := func(mgr manager.Manager, p *controllers.Programmer) error { return a.addCNI(told, mgr, p) }
-	group, ctx := errgroup.WithContext(told) // the first that fails ends the others
+	stopPprof, err := servePprof(process, a.PprofAddr)
+	if err != nil {
+		return err
+	}
+	defer stopPprof()
+	addCNI := func(mgr manager.Manager, p *controllers.Programmer) error { return a.addCNI(process, mgr, p) }
+	group, ctx := errgroup.WithContext(process) // the first that fails ends the others
 	for _, e := range entrances {
 		group.Go(func() error { return e(logr.NewContext(ctx, ctrl.Log)) })
 	}
@@ -139,8 +144,8 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 	pods := controllers.Reader{Cache: mgr.GetCache(), Live: mgr.GetAPIReader()}
 	writer := controllers.NewWriter(mgr.GetClient(), pods, mgr.GetEventRecorder(Name))
 	programmer := &controllers.Programmer{
-		Intent: a.Intent, Backend: a.backend, BackendName: a.backend.Name(), Namespaces: a.backend, Finder: a.finder, Pods: pods,
-		Reporter: writer, Ledger: ledger, Metrics: counters, Told: a.told,
+		Config: a.Intent, Backend: a.backend, BackendName: a.backend.Name(), Namespaces: a.backend, Finder: a.finder, Pods: pods,
+		Reporter: writer, Ledger: ledger, Metrics: counters, Announcers: a.announcers,
 	}
 	watch := &controllers.PodWatch{Client: mgr.GetCache(), Programmer: programmer}
 	return core{programmer: programmer, pods: pods}, errors.Join(

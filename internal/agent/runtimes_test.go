@@ -33,11 +33,11 @@ func TestTheAgentWaitsForItsRuntime(t *testing.T) {
 				return there, nil
 			}
 		}
-		if got, err := awaitFinder(t.Context(), runtimePatience, find(5*time.Second)); got != there || err != nil || time.Since(started) > 10*time.Second {
+		if got, err := awaitFinder(t.Context(), runtimeTimeout, find(5*time.Second)); got != there || err != nil || time.Since(started) > 10*time.Second {
 			t.Errorf("a runtime that is late: %v, %v after %s", got, err, time.Since(started))
 		}
 		started = time.Now()
-		if _, err := awaitFinder(t.Context(), runtimePatience, find(time.Hour)); !errors.Is(err, no) || time.Since(started) != runtimePatience {
+		if _, err := awaitFinder(t.Context(), runtimeTimeout, find(time.Hour)); !errors.Is(err, no) || time.Since(started) != runtimeTimeout {
 			t.Errorf("a runtime that never comes: %v after %s", err, time.Since(started))
 		}
 	})

@@ -102,8 +102,8 @@ func TestTheNRIEntranceIsWired(t *testing.T) {
 		NRI: NRI{Mode: NRIRequired, Socket: t.TempDir() + "/none.sock", Name: nri.DefaultName, Index: nri.DefaultIndex},
 	}}
 	run, err := a.newNRI()
-	if err != nil || len(run) != 1 || len(a.told) != 1 || a.told[0]() || len(a.ready.alive) != 1 {
-		t.Fatalf("%d entrances, %d that tell, %d that must live, %v", len(run), len(a.told), len(a.ready.alive), err)
+	if err != nil || len(run) != 1 || len(a.announcers) != 1 || a.announcers[0]() || len(a.ready.alive) != 1 {
+		t.Fatalf("%d entrances, %d that tell, %d that must live, %v", len(run), len(a.announcers), len(a.ready.alive), err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

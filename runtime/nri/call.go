@@ -23,8 +23,8 @@ var (
 func (p *plugin) answer(ctx context.Context, call string, pod *api.PodSandbox) error {
 	start := p.begin()
 	defer p.end()
-	v := p.guarded(func() verdict {
-		outcome, err := p.judge(ctx, pod)
+	v := p.recovered(func() verdict {
+		outcome, err := p.decide(ctx, pod)
 		return verdict{outcome: outcome, err: err}
 	})
 	if p.Observe != nil {
@@ -36,26 +36,26 @@ func (p *plugin) answer(ctx context.Context, call string, pod *api.PodSandbox) e
 func (p *plugin) begin() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.calls++
+	p.openCalls++
 	return time.Now()
 }
 
 func (p *plugin) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.calls--
-	p.ended = time.Now()
+	p.openCalls--
+	p.lastCallEnd = time.Now()
 }
 
 // awaitQuiet returns in a gap between the runtime's calls: disconnecting during a call lets the pod start without rules. If there is no
-// gap longer than pause within lastCalls, any gap will do.
+// gap longer than quietGap within maxQuietGapWait, any gap will do.
 func (p *plugin) awaitQuiet() {
 	began := time.Now()
-	short, end := began.Add(lastCalls), began.Add(lastCalls+p.runtimeLimit())
+	short, end := began.Add(maxQuietGapWait), began.Add(maxQuietGapWait+p.runtimeLimit())
 	quiet := func(now time.Time) bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return p.calls == 0 && (now.Sub(p.ended) > pause || now.After(short))
+		return p.openCalls == 0 && (now.Sub(p.lastCallEnd) > quietGap || now.After(short))
 	}
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -64,12 +64,12 @@ func (p *plugin) awaitQuiet() {
 	}
 }
 
-func (p *plugin) judge(ctx context.Context, pod *api.PodSandbox) (Outcome, error) {
-	s, whose := p.sandbox(pod)
-	if whose == theirs || whose == hosts && p.onHost(ctx, s) {
+func (p *plugin) decide(ctx context.Context, pod *api.PodSandbox) (Outcome, error) {
+	s, treatment := p.readEvent(pod)
+	if treatment == pass || treatment == hostNetwork && p.isOnHostNetwork(ctx, s) {
 		return Passed, nil
 	}
-	if outcome, ok := p.known(s); ok {
+	if outcome, ok := p.outcomeOf(s); ok {
 		return outcome, nil
 	}
 	outcome, err := p.program(ctx, s)
@@ -96,20 +96,20 @@ func (p *plugin) judge(ctx context.Context, pod *api.PodSandbox) (Outcome, error
 // whatever the handler does.
 func (p *plugin) program(ctx context.Context, s podnet.Sandbox) (Outcome, error) {
 	limit := p.runtimeLimit()
-	ctx, cancel := context.WithTimeout(logr.NewContext(ctx, p.logOf(s)), part(share, limit))
-	late := time.NewTimer(part(lateShare, limit))
+	ctx, cancel := context.WithTimeout(logr.NewContext(ctx, p.logOf(s)), part(handlerShare, limit))
+	late := time.NewTimer(part(answerShare, limit))
 	defer late.Stop()
 	done := make(chan verdict, 1)
 	go func() {
 		defer cancel()
-		done <- p.ask(ctx, s)
+		done <- p.callHandler(ctx, s)
 	}()
 	select {
 	case v := <-done:
 		if v.err != nil {
 			return v.outcome, v.err
 		}
-		return p.settle(s, v.asked), nil
+		return p.remember(s, v.asked), nil
 	case <-late.C:
 		return Late, errLate
 	}
@@ -122,36 +122,36 @@ type verdict struct {
 	err     error
 }
 
-func (p *plugin) ask(ctx context.Context, s podnet.Sandbox) verdict {
-	defer p.note(&run{began: time.Now()})()
-	return p.guarded(func() verdict {
+func (p *plugin) callHandler(ctx context.Context, s podnet.Sandbox) verdict {
+	defer p.track(&handlerCall{began: time.Now()})()
+	return p.recovered(func() verdict {
 		asked, err := p.Handler.Ensure(ctx, s)
 		return verdict{asked: asked, outcome: Refused, err: err}
 	})
 }
 
-// guarded turns a panic into a refusal.
-func (p *plugin) guarded(f func() verdict) (v verdict) {
+// recovered turns a panic into a refusal.
+func (p *plugin) recovered(f func() verdict) (v verdict) {
 	defer func() {
-		if fault := recover(); fault != nil {
-			p.log.Error(errPanicked, "handler panicked", "panic", fmt.Sprint(fault), "stack", string(debug.Stack()))
+		if panicked := recover(); panicked != nil {
+			p.log.Error(errPanicked, "handler panicked", "panic", fmt.Sprint(panicked), "stack", string(debug.Stack()))
 			v = verdict{outcome: Panicked, err: errPanicked}
 		}
 	}()
 	return f()
 }
 
-// run is a handler that has not returned.
-type run struct{ began time.Time }
+// handlerCall is a handler that has not returned.
+type handlerCall struct{ began time.Time }
 
-func (p *plugin) note(r *run) (ended func()) {
+func (p *plugin) track(call *handlerCall) (ended func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.running[r] = struct{}{}
+	p.handlerCalls[call] = struct{}{}
 	return func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		delete(p.running, r)
+		delete(p.handlerCalls, call)
 	}
 }
 
@@ -160,7 +160,7 @@ func (p *plugin) live() error {
 	limit := 2 * p.runtimeLimit()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for r := range p.running {
+	for r := range p.handlerCalls {
 		if took := time.Since(r.began); took > limit {
 			return fmt.Errorf("a call of the runtime is at work for %s; the runtime waits %s", took.Round(time.Second), limit/2)
 		}
@@ -168,8 +168,8 @@ func (p *plugin) live() error {
 	return nil
 }
 
-func part(share float64, limit time.Duration) time.Duration {
-	return time.Duration(share * float64(limit))
+func part(fraction float64, limit time.Duration) time.Duration {
+	return time.Duration(fraction * float64(limit))
 }
 
 // runtimeLimit returns how long the runtime waits for an answer. Runtimes with NRI older than 0.7 do not say; then it is NRI's default.

@@ -10,7 +10,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// The runtime lets a pod through whose plugin is too slow: our own refusal has to come first.
+// The runtime starts the pod if the plugin is too slow, so the refusal has to come before its limit.
 func TestTheAnswerComesBeforeTheRuntimesLimit(t *testing.T) {
 	p, h := newTestPlugin(nil)
 	h.slow = true
@@ -22,7 +22,7 @@ func TestTheAnswerComesBeforeTheRuntimesLimit(t *testing.T) {
 	}
 }
 
-// A connection that is closed within a call lets the pod through.
+// If the connection is closed during a call, the runtime starts the pod.
 func TestTheEndWaitsForCallsUnderWay(t *testing.T) {
 	p, h := newTestPlugin(nil)
 	h.slow = true
@@ -34,17 +34,17 @@ func TestTheEndWaitsForCallsUnderWay(t *testing.T) {
 	}()
 	for busy := false; !busy; {
 		p.mu.Lock()
-		busy = p.calls == 1
+		busy = p.openCalls == 1
 		p.mu.Unlock()
 	}
 	p.awaitQuiet()
 	quiet := time.Now()
-	if at := <-answered; quiet.Sub(at) < pause/2 {
-		t.Errorf("the end came %s after the answer, want %s", quiet.Sub(at), pause)
+	if at := <-answered; quiet.Sub(at) < quietGap/2 {
+		t.Errorf("the end came %s after the answer, want %s", quiet.Sub(at), quietGap)
 	}
 }
 
-// badHandler breaks its promise in one of two ways.
+// badHandler panics, or does not return.
 type badHandler struct{ panics bool }
 
 func (h *badHandler) Ensure(context.Context, podnet.Sandbox) (bool, error) {

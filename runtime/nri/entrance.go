@@ -25,8 +25,8 @@ const (
 	DefaultIndex = "90"
 )
 
-// silence is how long the runtime may accept connections without calling the plugin before Live fails.
-const silence = 5 * time.Minute
+// maxSilence is how long the runtime may accept connections without calling the plugin before Live fails.
+const maxSilence = 5 * time.Minute
 
 // startLimit bounds the time from dialling to being configured. The runtime's own limit is 5 s unless configured.
 const startLimit = 3 * api.DefaultPluginRegistrationTimeout
@@ -62,20 +62,20 @@ type Entrance struct {
 	plugin     atomic.Pointer[plugin]
 	connection atomic.Pointer[session] // the session that the runtime calls
 
-	mu      sync.Mutex
-	looked  bool      // the socket was looked at
-	offered bool      // somebody listened at the last look
-	silent  time.Time // since when the runtime listens and neither calls nor refuses; zero if it does not
+	mu          sync.Mutex
+	checked     bool      // a connection was tried
+	offered     bool      // somebody listened at the last attempt
+	silentSince time.Time // since when the runtime listens and neither calls nor refuses; zero if it does not
 }
 
 // New checks the configuration and fills in defaults.
 func New(c Config) (*Entrance, error) {
-	for _, d := range []struct {
-		value    *string
-		standard string
+	for _, setting := range []struct {
+		value     *string
+		byDefault string
 	}{{&c.Socket, DefaultSocket}, {&c.Name, DefaultName}, {&c.Index, DefaultIndex}} {
-		if *d.value == "" {
-			*d.value = d.standard
+		if *setting.value == "" {
+			*setting.value = setting.byDefault
 		}
 	}
 	switch {
@@ -92,20 +92,20 @@ func New(c Config) (*Entrance, error) {
 // Connected reports whether the plugin is registered with the runtime.
 func (e *Entrance) Connected() bool { return e.connection.Load() != nil }
 
-// Offered reports whether somebody listened at the socket at the last look, and whether there was a look.
-func (e *Entrance) Offered() (offered, looked bool) {
+// Offered reports whether somebody listened at the socket at the last attempt to connect, and whether there was an attempt.
+func (e *Entrance) Offered() (offered, checked bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.offered, e.looked
+	return e.offered, e.checked
 }
 
 // Check returns nil if the runtime calls the plugin, or if it offers no NRI and NRI is not required.
 func (e *Entrance) Check(context.Context) error {
-	offered, looked := e.Offered()
+	offered, checked := e.Offered()
 	switch {
-	case e.Connected() || looked && !offered && !e.config.Required:
+	case e.Connected() || checked && !offered && !e.config.Required:
 		return nil
-	case looked && !offered:
+	case checked && !offered:
 		return fmt.Errorf("required, and nobody listens at %s", e.config.Socket)
 	}
 	return fmt.Errorf("the runtime at %s does not call us", e.config.Socket)
@@ -115,10 +115,10 @@ func (e *Entrance) Check(context.Context) error {
 // run for twice the runtime's limit. A runtime that refuses the plugin or has no NRI is no reason to restart.
 func (e *Entrance) Live(context.Context) error {
 	e.mu.Lock()
-	silent := e.silent
+	since := e.silentSince
 	e.mu.Unlock()
-	if !silent.IsZero() && time.Since(silent) > silence {
-		return fmt.Errorf("the runtime at %s takes connections and has answered none since %s", e.config.Socket, silent.UTC().Format(time.RFC3339))
+	if !since.IsZero() && time.Since(since) > maxSilence {
+		return fmt.Errorf("the runtime at %s takes connections and has answered none since %s", e.config.Socket, since.UTC().Format(time.RFC3339))
 	}
 	if p := e.plugin.Load(); p != nil {
 		return p.live()
@@ -126,8 +126,7 @@ func (e *Entrance) Live(context.Context) error {
 	return nil
 }
 
-// Start connects, and connects again whenever the connection ends, until ctx ends. Calls that are not answered by then are answered
-// first.
+// Start connects, and connects again whenever the connection ends, until ctx ends. Calls under way are answered first.
 func (e *Entrance) Start(ctx context.Context) error {
 	log := logr.FromContextOrDiscard(ctx).WithValues("entrance", "nri")
 	if err := ctrdlog.SetFormat(ctrdlog.JSONFormat); err != nil { // format of ttrpc's own log
@@ -136,48 +135,48 @@ func (e *Entrance) Start(ctx context.Context) error {
 	p := newPlugin(e.config, log)
 	e.plugin.Store(p)
 	go p.work(ctx)
-	pause := backOff{}
+	retry := backOff{}
 	for ctx.Err() == nil {
-		file := identify(e.config.Socket)
-		pause.of(file)
+		file := socketFileAt(e.config.Socket)
+		retry.next(file)
 		began := time.Now()
 		err := e.connect(ctx, p)
 		if time.Since(began) > lastWait {
-			pause = backOff{}
+			retry = backOff{}
 		}
-		if e.saw(err) && ctx.Err() == nil {
-			log.Info("runtime lost", "socket", e.config.Socket, "reason", fmt.Sprint(err), "wait", pause.wait.String())
+		if e.noteEnded(err) && ctx.Err() == nil {
+			log.Info("runtime lost", "socket", e.config.Socket, "reason", fmt.Sprint(err), "wait", retry.wait.String())
 		}
-		pause.await(ctx, e.config.Socket, file)
+		retry.await(ctx, e.config.Socket, file)
 	}
 	return nil
 }
 
-// listened notes that the runtime has accepted a connection.
-func (e *Entrance) listened() {
+// noteAccepted notes that the runtime has accepted a connection.
+func (e *Entrance) noteAccepted() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.offered, e.looked = true, true
-	if e.silent.IsZero() {
-		e.silent = time.Now()
+	e.offered, e.checked = true, true
+	if e.silentSince.IsZero() {
+		e.silentSince = time.Now()
 	}
 }
 
-// answered notes that the runtime calls the plugin.
-func (e *Entrance) answered() {
+// noteCalled notes that the runtime calls the plugin.
+func (e *Entrance) noteCalled() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.silent = time.Time{}
+	e.silentSince = time.Time{}
 }
 
-// saw notes how an attempt to connect, or a connection, has ended. It reports whether somebody listens.
-func (e *Entrance) saw(err error) (listens bool) {
+// noteEnded notes how an attempt to connect, or a connection, has ended. It reports whether somebody listens.
+func (e *Entrance) noteEnded(err error) (listens bool) {
 	listens = !absent(err)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.offered, e.looked = listens, true
+	e.offered, e.checked = listens, true
 	if !listens || !unanswered(err) {
-		e.silent = time.Time{}
+		e.silentSince = time.Time{}
 	}
 	return listens
 }

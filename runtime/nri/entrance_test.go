@@ -30,8 +30,7 @@ func TestNewChecksItsConfiguration(t *testing.T) {
 	}
 }
 
-// A runtime without NRI, or with a file that a process which is gone has left, offers none: that is a fault only where NRI is
-// required.
+// Without a socket, or with one that a dead process left behind, the runtime offers no NRI. That is a fault only where NRI is required.
 func TestTheEntranceSaysWhetherItIsUp(t *testing.T) {
 	for name, c := range map[string]struct {
 		socket   func(t *testing.T, path string)
@@ -51,7 +50,7 @@ func TestTheEntranceSaysWhetherItIsUp(t *testing.T) {
 				c.socket(t, path)
 			}
 			e := start(t, Config{Socket: path, Required: c.required})
-			within(t, "a look", func() bool { _, looked := e.Offered(); return looked })
+			within(t, "an attempt", func() bool { _, checked := e.Offered(); return checked })
 			if offered, _ := e.Offered(); offered != c.offered {
 				t.Errorf("offered: %v", offered)
 			}
@@ -66,14 +65,14 @@ func TestTheEntranceSaysWhetherItIsUp(t *testing.T) {
 	}
 }
 
-// Before the first look nobody knows; the startup taint must not go for that.
-func TestAnEntranceThatHasNotLookedIsNotUp(t *testing.T) {
+// Before the first attempt it is unknown whether the runtime offers NRI. The startup taint must stay until then.
+func TestCheckFailsBeforeTheFirstAttempt(t *testing.T) {
 	e, err := New(Config{Handler: &fakeHandler{}, Socket: "/nonexistent/nri.sock"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := e.Check(t.Context()); err == nil {
-		t.Error("up")
+		t.Error("Check succeeded before the first attempt to connect")
 	}
 }
 
@@ -84,21 +83,21 @@ func staleSocket(t *testing.T, path string) {
 	_ = l.Close()
 }
 
-// A runtime that restarts has a new socket, in place of the old one or of one that it has left behind. However long it was
-// away, it calls us again at once.
+// A runtime that restarts makes a new socket file, whether or not it removed the old one. It is connected to at once, however long the
+// runtime was away.
 func TestTheRuntimesReturnIsSeenAtOnce(t *testing.T) {
-	for name, leave := range map[string]bool{"the socket goes with the runtime": false, "the runtime leaves its socket behind": true} {
+	for name, leavesSocket := range map[string]bool{"the socket goes with the runtime": false, "the runtime leaves its socket behind": true} {
 		t.Run(name, func(t *testing.T) {
 			e := start(t, Config{})
 			l := listen(t, e.socket)
-			l.SetUnlinkOnClose(!leave)
+			l.SetUnlinkOnClose(!leavesSocket)
 			r := accept(t, l)
 			r.configure(t, &api.ConfigureRequest{})
 			within(t, "connected", e.Connected)
 			_ = l.Close()
 			_ = r.conn.Close()
 			within(t, "the loss is seen", func() bool { return !e.Connected() })
-			within(t, "it is no more offered", func() bool { offered, _ := e.Offered(); return !offered })
+			within(t, "it is no longer offered", func() bool { offered, _ := e.Offered(); return !offered })
 			// By now the next attempt on the same file would be half a second away.
 			<-time.After(time.Second)
 			_ = os.Remove(e.socket)
@@ -118,23 +117,23 @@ func TestTheWaitGrowsForOneFileOnly(t *testing.T) {
 	var b backOff
 	one, two := socketFile{inode: 1}, socketFile{inode: 2}
 	for _, want := range []time.Duration{firstWait, 2 * firstWait, 4 * firstWait} {
-		if b.of(one); b.wait != want {
+		if b.next(one); b.wait != want {
 			t.Errorf("wait %s, want %s", b.wait, want)
 		}
 	}
 	for range 20 {
-		b.of(one)
+		b.next(one)
 	}
 	if b.wait != lastWait {
 		t.Errorf("wait %s, want %s", b.wait, lastWait)
 	}
-	if b.of(two); b.wait != firstWait {
+	if b.next(two); b.wait != firstWait {
 		t.Errorf("another file: wait %s, want %s", b.wait, firstWait)
 	}
 }
 
-// The runtime dies between our registration and its Configure: the stub would wait for ever.
-func TestARuntimeThatDiesWhileWeRegisterIsLeft(t *testing.T) {
+// If the runtime dies between our registration and its Configure, the stub alone would wait for ever.
+func TestARuntimeThatDiesDuringRegistrationIsGivenUp(t *testing.T) {
 	e := start(t, Config{})
 	l := listen(t, e.socket)
 	for range 3 {
@@ -155,16 +154,16 @@ func TestARuntimeThatDiesWhileWeRegisterIsLeft(t *testing.T) {
 	})
 }
 
-// A runtime that takes our connection and says nothing is left after a while; after minutes, the agent is not live.
-func TestASilentRuntimeIsLeftAndAfterMinutesToldOf(t *testing.T) {
+// A connection that the runtime accepts and does not answer is closed after a while. After minutes of that the agent is not live.
+func TestASilentRuntimeIsGivenUpAndFailsLiveAfterMinutes(t *testing.T) {
 	e := startWithin(t, Config{}, 200*time.Millisecond)
 	l := listen(t, e.socket)
 	for range 2 {
 		accept(t, l).answer <- nil // it registers us, and never configures us
 	}
 	e.mu.Lock()
-	since := e.silent
-	e.silent = e.silent.Add(-silence)
+	since := e.silentSince
+	e.silentSince = e.silentSince.Add(-maxSilence)
 	e.mu.Unlock()
 	if since.IsZero() {
 		t.Fatal("the silence is not noted")
@@ -180,27 +179,27 @@ func TestASilentRuntimeIsLeftAndAfterMinutesToldOf(t *testing.T) {
 	e.stop()
 }
 
-func TestWhatEndsASilence(t *testing.T) {
+func TestWhatEndsSilence(t *testing.T) {
 	for name, c := range map[string]struct {
 		err   error
 		still bool
 	}{
 		"a runtime that does not answer": {errSilent, true},
-		"one that does not take us":      {&net.OpError{Err: os.ErrDeadlineExceeded}, true},
-		"one that says no":               {errors.New("plugin refused"), false},
+		"one that does not accept":       {&net.OpError{Err: os.ErrDeadlineExceeded}, true},
+		"one that refuses the plugin":    {errors.New("plugin refused"), false},
 		"one that closes the connection": {errLost, false},
-		"nobody who listens":             {os.ErrNotExist, false},
+		"nobody listens":                 {os.ErrNotExist, false},
 	} {
 		e := &Entrance{}
-		e.listened()
-		e.saw(c.err)
-		if still := !e.silent.IsZero(); still != c.still {
+		e.noteAccepted()
+		e.noteEnded(c.err)
+		if still := !e.silentSince.IsZero(); still != c.still {
 			t.Errorf("%s: silent %v, want %v", name, still, c.still)
 		}
 	}
 }
 
-// A call at twice its limit is stuck; one that is late only has not been waited for.
+// A call is stuck after twice the runtime's limit. One that is merely late is not.
 func TestLiveFailsAtTwiceTheLimitOfACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &stuckHandler{free: make(chan struct{})}
@@ -222,7 +221,7 @@ func TestLiveFailsAtTwiceTheLimitOfACall(t *testing.T) {
 		}
 		<-time.After(api.DefaultPluginRequestTimeout)
 		if err := e.Live(t.Context()); err == nil {
-			t.Error("a stuck call is not told of")
+			t.Error("a stuck call is not reported")
 		}
 		close(h.free)
 		synctest.Wait()
@@ -232,7 +231,7 @@ func TestLiveFailsAtTwiceTheLimitOfACall(t *testing.T) {
 	})
 }
 
-// A stop does not wait for a runtime that keeps us waiting.
+// The end does not wait for a runtime that does not answer.
 func TestTheEndDoesNotWaitForASilentRuntime(t *testing.T) {
 	e := start(t, Config{})
 	accept(t, listen(t, e.socket))
@@ -243,35 +242,35 @@ func TestTheEndDoesNotWaitForASilentRuntime(t *testing.T) {
 	}
 }
 
-// While the agent ends, it answers as before until the runtime pauses.
+// While the agent ends, it answers as before until there is a gap between the runtime's calls.
 func TestCallsAreAnsweredWhileTheAgentEnds(t *testing.T) {
-	h := &politeHandler{entered: make(chan struct{}, 1), free: make(chan struct{})}
+	h := &interruptibleHandler{entered: make(chan struct{}, 1), free: make(chan struct{})}
 	e := start(t, Config{Handler: h})
 	r := accept(t, listen(t, e.socket))
 	r.configure(t, &api.ConfigureRequest{})
 	within(t, "connected", e.Connected)
-	first, left := make(chan error, 1), make(chan struct{})
+	first, stopped := make(chan error, 1), make(chan struct{})
 	go func() { first <- r.ask(t, event(nil)) }()
 	<-h.entered
-	go func() { defer close(left); e.stop() }()
-	<-time.After(2 * pause) // the end is under way
+	go func() { defer close(stopped); e.stop() }()
+	<-time.After(2 * quietGap) // the end is under way
 	close(h.free)
 	if err := <-first; err != nil {
 		t.Errorf("a call at the end is refused: %v", err)
 	}
-	<-left
+	<-stopped
 	if e.Connected() {
 		t.Error("connected after the end")
 	}
 }
 
-// politeHandler honours its ctx.
-type politeHandler struct {
+// interruptibleHandler returns when its context ends.
+type interruptibleHandler struct {
 	fakeHandler
 	entered, free chan struct{}
 }
 
-func (h *politeHandler) Ensure(ctx context.Context, _ podnet.Sandbox) (bool, error) {
+func (h *interruptibleHandler) Ensure(ctx context.Context, _ podnet.Sandbox) (bool, error) {
 	h.entered <- struct{}{}
 	select {
 	case <-h.free:
@@ -281,7 +280,7 @@ func (h *politeHandler) Ensure(ctx context.Context, _ podnet.Sandbox) (bool, err
 	}
 }
 
-// stuckHandler does not.
+// stuckHandler ignores its context.
 type stuckHandler struct {
 	fakeHandler
 	free chan struct{}

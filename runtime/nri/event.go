@@ -12,19 +12,19 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// askLimit bounds the look whether a pod is on the host's network. Such pods pass also while the API server cannot be reached.
-const askLimit = 200 * time.Millisecond
+// hostNetworkTimeout bounds the question whether a pod is on the host's network. Such pods pass also while the API server cannot be reached.
+const hostNetworkTimeout = 200 * time.Millisecond
 
-// whose says how the sandbox of an event is to be treated.
-type whose int
+// treatment is what is to be done with the sandbox of an event.
+type treatment int
 
 const (
-	theirs whose = iota // passes whatever state the agent is in
-	hosts               // on the host's network, according to the event
-	ours
+	pass        treatment = iota // passes whatever state the agent is in
+	hostNetwork                  // on the host's network, according to the event
+	handle
 )
 
-// sandbox reads an event. Static pods and pods of PassNamespaces are theirs.
+// readEvent returns the sandbox of an event and what is to be done with it. Static pods and pods of PassNamespaces pass.
 //
 // The network namespace comes in these shapes:
 //
@@ -32,21 +32,21 @@ const (
 //   - Namespaces of other kinds, but none of the network: with containerd, a pod on the host's network.
 //   - A network namespace without a path, with a relative path or one with "..", or no namespaces at all: the path is unknown, and
 //     the handler has to find it.
-func (p *plugin) sandbox(pod *api.PodSandbox) (podnet.Sandbox, whose) {
+func (p *plugin) readEvent(pod *api.PodSandbox) (podnet.Sandbox, treatment) {
 	s := podnet.Sandbox{
 		Namespace: pod.GetNamespace(), Name: pod.GetName(), UID: pod.GetUid(), ID: pod.GetId(), RuntimeHandler: pod.GetRuntimeHandler(),
 	}
 	source := pod.GetAnnotations()[sourceAnnotation]
-	pass := slices.Contains(p.PassNamespaces, s.Namespace) || source != "" && source != sourceAPI
-	if pass || s.Namespace == "" || s.Name == "" || s.UID == "" || s.ID == "" {
-		return s, theirs
+	passes := slices.Contains(p.PassNamespaces, s.Namespace) || source != "" && source != sourceAPI
+	if passes || s.Namespace == "" || s.Name == "" || s.UID == "" || s.ID == "" {
+		return s, pass
 	}
 	path, own := network(pod.GetLinux().GetNamespaces())
 	if !own || p.IsHost != nil && path != "" && p.IsHost(path) {
-		return s, hosts
+		return s, hostNetwork
 	}
 	s.NetNS = path
-	return s, ours
+	return s, handle
 }
 
 // network returns the path of the network namespace, if the event has it, and whether the sandbox may have one of its own.
@@ -62,13 +62,13 @@ func network(namespaces []*api.LinuxNamespace) (path string, own bool) {
 	return path, true
 }
 
-// onHost reports whether a pod that the event shows on the host's network really is there. If the API server knows the pod and says
+// isOnHostNetwork reports whether a pod that the event shows on the host's network really is there. If the API server knows the pod and says
 // otherwise, it is handled like any other pod.
-func (p *plugin) onHost(ctx context.Context, s podnet.Sandbox) bool {
+func (p *plugin) isOnHostNetwork(ctx context.Context, s podnet.Sandbox) bool {
 	if p.HostNetwork == nil {
 		return true
 	}
-	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	ctx, cancel := context.WithTimeout(ctx, hostNetworkTimeout)
 	defer cancel()
 	hostNetwork, known := p.HostNetwork(ctx, s)
 	return hostNetwork || !known

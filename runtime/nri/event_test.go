@@ -10,8 +10,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// Which namespace an event names: a path that could lead elsewhere than it seems is not used, and a missing one is not the
-// host's.
+// A path that may lead elsewhere than it seems is not used. A missing path does not mean the host's namespace.
 func TestTheNetworkNamespaceOfAnEvent(t *testing.T) {
 	network := func(path string) func(*api.PodSandbox) {
 		return func(p *api.PodSandbox) { p.Linux.Namespaces[1].Path = path }
@@ -42,22 +41,22 @@ func TestTheNetworkNamespaceOfAnEvent(t *testing.T) {
 	}
 }
 
-// An event that says "the host's network" does not let a pod by of which the API server knows better.
-func TestTheAPIServersWordAboutTheHostsNetworkCounts(t *testing.T) {
+// A pod that the event shows on the host's network is handled if the API server says otherwise.
+func TestTheAPIServerDecidesWhetherAPodIsOnTheHostsNetwork(t *testing.T) {
 	shapes := map[string]func(*api.PodSandbox){
 		"by a path":     func(p *api.PodSandbox) { p.Linux.Namespaces[1].Path = "/var/run/netns/host" },
 		"by no network": func(p *api.PodSandbox) { p.Linux.Namespaces = p.Linux.Namespaces[:1] },
 	}
 	for shape, change := range shapes {
-		for word, c := range map[string]struct{ hostNetwork, known, asked bool }{
+		for answer, c := range map[string]struct{ hostNetwork, known, asked bool }{
 			"it is":          {true, true, false},
 			"it is not":      {false, true, true},
 			"nobody can say": {false, false, false},
 		} {
-			t.Run(shape+", "+word, func(t *testing.T) {
+			t.Run(shape+", "+answer, func(t *testing.T) {
 				p, h := newTestPlugin(func(config *Config) {
 					config.HostNetwork = func(ctx context.Context, s podnet.Sandbox) (bool, bool) {
-						if end, ok := ctx.Deadline(); !ok || time.Until(end) > askLimit || s.UID != "uid-1" {
+						if end, ok := ctx.Deadline(); !ok || time.Until(end) > hostNetworkTimeout || s.UID != "uid-1" {
 							t.Errorf("asked for %v until %s", s, end)
 						}
 						return c.hostNetwork, c.known

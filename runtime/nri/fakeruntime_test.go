@@ -50,7 +50,7 @@ func accept(t *testing.T, l *net.UnixListener) *fakeRuntime {
 	r := &fakeRuntime{conn: conn, registered: make(chan *api.RegisterPluginRequest, 1), answer: make(chan error, 1)}
 	mux := multiplex.Multiplex(conn, multiplex.WithBlockedRead()) // until both ends of it are open
 	t.Cleanup(func() { _ = mux.Close() })
-	ours, err := mux.Listen(multiplex.RuntimeServiceConn)
+	fromPlugin, err := mux.Listen(multiplex.RuntimeServiceConn)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,12 +59,12 @@ func accept(t *testing.T, l *net.UnixListener) *fakeRuntime {
 		t.Fatal(err)
 	}
 	api.RegisterRuntimeService(server, r)
-	go server.Serve(context.WithoutCancel(t.Context()), ours) //nolint:errcheck // it ends with the connection
-	theirs, err := mux.Open(multiplex.PluginServiceConn)
+	go server.Serve(context.WithoutCancel(t.Context()), fromPlugin) //nolint:errcheck // it ends with the connection
+	toPlugin, err := mux.Open(multiplex.PluginServiceConn)
 	if err != nil {
 		t.Fatal(err)
 	}
-	client := ttrpc.NewClient(theirs)
+	client := ttrpc.NewClient(toPlugin)
 	t.Cleanup(func() { _ = client.Close() })
 	r.plugin = api.NewPluginClient(client)
 	mux.Unblock()
@@ -76,18 +76,18 @@ func accept(t *testing.T, l *net.UnixListener) *fakeRuntime {
 	return r
 }
 
-// configure lets the plugin in, as a runtime with nothing running does.
+// configure accepts the plugin, as a runtime without sandboxes does.
 func (r *fakeRuntime) configure(t *testing.T, c *api.ConfigureRequest) *api.ConfigureResponse {
 	t.Helper()
 	r.answer <- nil
-	said, err := r.plugin.Configure(t.Context(), c)
+	resp, err := r.plugin.Configure(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.plugin.Synchronize(t.Context(), &api.SynchronizeRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	return said
+	return resp
 }
 
 // ask has the plugin asked about a pod.
@@ -118,7 +118,7 @@ func listen(t *testing.T, socket string) *net.UnixListener {
 	return l
 }
 
-// started is an entrance at work, with a socket in a directory of the test unless it has one.
+// started is a running entrance. Its socket is in a directory of the test unless the configuration names one.
 type started struct {
 	*Entrance
 	socket string
@@ -156,15 +156,15 @@ func startWithin(t *testing.T, c Config, limit time.Duration) started {
 	return started{Entrance: e, socket: c.Socket, stop: stop}
 }
 
-// within waits for a condition, but not for ever.
-func within(t *testing.T, what string, is func() bool) {
+// within waits up to 5 s for a condition.
+func within(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	began := time.Now()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for !is() {
+	for !condition() {
 		if time.Since(began) > 5*time.Second {
-			t.Fatalf("it does not come: %s", what)
+			t.Fatalf("timed out: %s", what)
 		}
 		<-tick.C
 	}

@@ -45,7 +45,7 @@ func newRuntime(t *testing.T) (runtime *adaptation.Adaptation, socket string) {
 	return runtime, socket
 }
 
-// connectAgent gives an agent of the usual name and index, once it says that it is connected and the runtime asks it.
+// connectAgent returns an agent with the default name and index, once it is connected and the runtime calls it.
 func connectAgent(t *testing.T, runtime *adaptation.Adaptation, socket string) (h *fakeHandler, stop func()) {
 	t.Helper()
 	h = &fakeHandler{}
@@ -59,8 +59,8 @@ func connectAgent(t *testing.T, runtime *adaptation.Adaptation, socket string) (
 	deadline := time.After(20 * time.Second)
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for said := false; !said || !h.knows("first"); said = e.Connected() {
-		if said {
+	for connected := false; !connected || !h.knows("first"); connected = e.Connected() {
+		if connected {
 			if err := startPod(t, runtime, "first"); err != nil {
 				t.Fatal(err)
 			}
@@ -94,14 +94,14 @@ func startPod(t *testing.T, runtime *adaptation.Adaptation, sandboxID string) er
 	return runtime.RunPodSandbox(t.Context(), &adaptation.RunPodSandboxRequest{Pod: pod})
 }
 
-// The new agent of an update connects by the name and the index of the old one, which leaves while pods are started: no
-// pod is refused, and each is somebody's.
+// During an update the new agent connects with the old one's name and index, and the old one disconnects while pods start: no pod is
+// refused, and each is seen by one of the two at least.
 func TestNoPodStartsUnseenWhileOneAgentTakesOverFromAnother(t *testing.T) {
 	runtime, socket := newRuntime(t)
 	older, stopOlder := connectAgent(t, runtime, socket)
 	var newer *fakeHandler
-	left := make(chan struct{})
-	tick := time.NewTicker(5 * pause)
+	stopped := make(chan struct{})
+	tick := time.NewTicker(5 * quietGap)
 	defer tick.Stop()
 	const pods = 24
 	for i := range pods {
@@ -118,17 +118,17 @@ func TestNoPodStartsUnseenWhileOneAgentTakesOverFromAnother(t *testing.T) {
 			t.Errorf("pod %d: the old agent was asked: %v, the new one: %v", i, byOlder, byNewer)
 		}
 		if i == 2*pods/3 {
-			go func() { defer close(left); stopOlder() }()
+			go func() { defer close(stopped); stopOlder() }()
 		}
 		<-tick.C
 	}
-	<-left
+	<-stopped
 	if older.knows(fmt.Sprint(pods - 1)) {
-		t.Error("the old agent has not left")
+		t.Error("the old agent has not disconnected")
 	}
 }
 
-// Either agent's no is a no: one that cannot program a pod does not have it started by the other's word.
+// A pod that either agent refuses does not start, though the other one agrees.
 func TestWhatOneOfTwoAgentsRefusesDoesNotStart(t *testing.T) {
 	runtime, socket := newRuntime(t)
 	older, _ := connectAgent(t, runtime, socket)

@@ -20,18 +20,18 @@ type Handler interface {
 	Forget(sandboxID string)
 }
 
-// share is the part of the runtime's time limit that a handler gets. Past the limit the runtime drops the plugin and the pod goes on
-// without it, so our error has to come earlier. At lateShare the call is answered even if the handler has not returned.
+// Parts of the runtime's limit for one call. A handler's context ends at handlerShare; at answerShare the call is answered even if the
+// handler has not returned. Past the limit the runtime drops the plugin and starts the pod without it.
 const (
-	share     = 0.7
-	lateShare = 0.85
+	handlerShare = 0.7
+	answerShare  = 0.85
 )
 
-// When the agent ends, it waits for a gap of length pause between the runtime's calls before it closes the connection. After
-// lastCalls any gap will do.
+// When the agent ends, it waits until the runtime has made no call for quietGap, and then closes the connection. After
+// maxQuietGapWait any gap between two calls will do.
 const (
-	pause     = 20 * time.Millisecond
-	lastCalls = 3 * time.Second
+	quietGap        = 20 * time.Millisecond
+	maxQuietGapWait = 3 * time.Second
 )
 
 // queueLength is how many sandboxes of one Synchronize can wait; a node has a few hundred.
@@ -60,7 +60,7 @@ const (
 // plugin answers the runtime, which makes one call at a time on the whole node:
 //
 //   - RunPodSandbox programs the sandbox before the runtime goes on.
-//   - CreateContainer does the same for a sandbox that is not settled. For one that is, it looks into a map only.
+//   - CreateContainer does the same for a sandbox that is not finished. For one that is, it looks into a map only.
 //   - Synchronize, after each connection, queues the running sandboxes for a worker.
 //   - StopPodSandbox and RemovePodSandbox only forget the sandbox, and never fail.
 //
@@ -70,19 +70,19 @@ type plugin struct {
 	log   logr.Logger
 	queue chan podnet.Sandbox
 
-	mu      sync.Mutex
-	calls   int                  // calls that are not answered yet
-	ended   time.Time            // end of the last call
-	running map[*run]struct{}    // handlers that have not returned, of answered calls too
-	settled map[string]settled   // sandboxes that are programmed or need nothing, by ID
-	limit   func() time.Duration // the runtime's limit for one call
+	mu           sync.Mutex
+	openCalls    int                        // calls that are not answered yet
+	lastCallEnd  time.Time                  // end of the last call
+	handlerCalls map[*handlerCall]struct{}  // handlers that have not returned, of answered calls too
+	finished     map[string]finishedSandbox // sandboxes that are programmed or need nothing, by ID
+	limit        func() time.Duration       // the runtime's limit for one call
 }
 
-func newPlugin(c Config, log logr.Logger) *plugin {
+func newPlugin(config Config, log logr.Logger) *plugin {
 	return &plugin{
-		Config: c, log: log, queue: make(chan podnet.Sandbox, queueLength), settled: map[string]settled{},
-		running: map[*run]struct{}{},
-		limit:   unknownLimit,
+		Config: config, log: log, queue: make(chan podnet.Sandbox, queueLength), finished: map[string]finishedSandbox{},
+		handlerCalls: map[*handlerCall]struct{}{},
+		limit:        unknownLimit,
 	}
 }
 
@@ -103,8 +103,8 @@ func (p *plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, _ []*api
 	p.prune(pods)
 	queued, sandboxes := 0, sandboxesOfPods(pods)
 	for _, pod := range pods {
-		s, whose := p.sandbox(pod)
-		if whose != ours {
+		s, treatment := p.readEvent(pod)
+		if treatment != handle {
 			continue
 		}
 		if sandboxes[s.UID] > 1 { // NRI does not say which is the newest; the finder does
@@ -137,7 +137,7 @@ func (p *plugin) prune(pods []*api.PodSandbox) {
 	}
 	p.mu.Lock()
 	var gone []string
-	for id := range p.settled {
+	for id := range p.finished {
 		if !alive[id] {
 			gone = append(gone, id)
 		}
@@ -160,15 +160,15 @@ func (p *plugin) RemovePodSandbox(_ context.Context, pod *api.PodSandbox) error 
 	return nil
 }
 
-// known returns the outcome of a settled sandbox.
-func (p *plugin) known(s podnet.Sandbox) (Outcome, bool) {
+// outcomeOf returns the outcome of a finished sandbox.
+func (p *plugin) outcomeOf(s podnet.Sandbox) (Outcome, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	was, ok := p.settled[s.ID]
-	return was.outcome, ok && was.podUID == s.UID
+	sandbox, ok := p.finished[s.ID]
+	return sandbox.outcome, ok && sandbox.podUID == s.UID
 }
 
-func (p *plugin) settle(s podnet.Sandbox, asked bool) Outcome {
+func (p *plugin) remember(s podnet.Sandbox, asked bool) Outcome {
 	outcome := Passed
 	if asked {
 		outcome = Programmed
@@ -178,22 +178,22 @@ func (p *plugin) settle(s podnet.Sandbox, asked bool) Outcome {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.settled[s.ID] = settled{podUID: s.UID, outcome: outcome}
+	p.finished[s.ID] = finishedSandbox{podUID: s.UID, outcome: outcome}
 	return outcome
 }
 
 func (p *plugin) forget(id string) {
 	p.mu.Lock()
-	delete(p.settled, id)
+	delete(p.finished, id)
 	p.mu.Unlock()
-	p.guarded(func() verdict {
+	p.recovered(func() verdict {
 		p.Handler.Forget(id)
 		return verdict{}
 	})
 }
 
-// settled is the outcome of a sandbox that needs no further work.
-type settled struct {
+// finishedSandbox is the outcome of a sandbox that needs no further work.
+type finishedSandbox struct {
 	podUID  string
 	outcome Outcome
 }

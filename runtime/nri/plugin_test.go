@@ -85,12 +85,12 @@ func TestASandboxIsProgrammedOnceAndForgotten(t *testing.T) {
 	if err := errors.Join(p.StopPodSandbox(t.Context(), event(nil)), p.RemovePodSandbox(t.Context(), event(nil))); err != nil {
 		t.Error(err)
 	}
-	if len(p.settled) != 0 || len(h.forgotten) != 2 {
-		t.Errorf("settled %v, forgotten %v", p.settled, h.forgotten)
+	if len(p.finished) != 0 || len(h.forgotten) != 2 {
+		t.Errorf("finished %v, forgotten %v", p.finished, h.forgotten)
 	}
 }
 
-func TestASandboxIDThatComesTwiceIsLookedAtTwice(t *testing.T) {
+func TestASandboxIDOfAnotherPodIsHandledAgain(t *testing.T) {
 	p, h := newTestPlugin(nil)
 	for _, uid := range []string{"uid-1", "uid-2", "uid-2"} {
 		if err := p.RunPodSandbox(t.Context(), event(func(p *api.PodSandbox) { p.Uid = uid })); err != nil {
@@ -102,15 +102,15 @@ func TestASandboxIDThatComesTwiceIsLookedAtTwice(t *testing.T) {
 	}
 }
 
-// An event that tells of no namespace says nothing about the pod's network: the pod itself does.
-func TestAnEventWithoutNamespacesIsLookedInto(t *testing.T) {
+// An event without namespaces does not say whether the pod has a network of its own: the handler has to find out.
+func TestAnEventWithoutNamespacesIsHandled(t *testing.T) {
 	p, h := newTestPlugin(nil)
 	if err := p.RunPodSandbox(t.Context(), event(func(p *api.PodSandbox) { p.Linux = nil })); err != nil || len(h.asked) != 1 || h.asked[0].NetNS != "" {
 		t.Errorf("error %v, asked %v", err, h.asked)
 	}
 }
 
-// Who runs a node wants to know for how long the runtime is held, and why.
+// Observe gets the outcome and the duration of every call.
 func TestEveryCallIsObserved(t *testing.T) {
 	var got []string
 	p, h := newTestPlugin(func(c *Config) {
@@ -143,7 +143,7 @@ func TestEveryCallIsObserved(t *testing.T) {
 	}
 }
 
-// A sandbox whose RunPodSandbox was lost, since the agent was away, is programmed before its first container.
+// A sandbox whose RunPodSandbox was missed while the agent was away is programmed before its first container.
 func TestCreateContainerCatchesUp(t *testing.T) {
 	p, h := newTestPlugin(nil)
 	h.err = errors.New("not now")
@@ -156,7 +156,7 @@ func TestCreateContainerCatchesUp(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoneOfOurBusinessPassesAtOnce(t *testing.T) {
+func TestSandboxesThatNeedNoRulesPassWithoutTheHandler(t *testing.T) {
 	cases := map[string]func(*api.PodSandbox){
 		"the agent's namespace":        func(p *api.PodSandbox) { p.Namespace = "agents" },
 		"an excluded namespace":        func(p *api.PodSandbox) { p.Namespace = "kube-system" },
@@ -166,12 +166,12 @@ func TestWhatIsNoneOfOurBusinessPassesAtOnce(t *testing.T) {
 		"no Kubernetes pod":            func(p *api.PodSandbox) { p.Uid = "" },
 		"a pod without a name":         func(p *api.PodSandbox) { p.Name = "" },
 		"a sandbox without an ID":      func(p *api.PodSandbox) { p.Id = "" },
-		"a pod without everything":     func(p *api.PodSandbox) { *p = api.PodSandbox{} },
+		"an empty event":               func(p *api.PodSandbox) { *p = api.PodSandbox{} },
 	}
 	for name, change := range cases {
 		t.Run(name, func(t *testing.T) {
 			p, h := newTestPlugin(nil)
-			h.err = errors.New("must not be asked")
+			h.err = errors.New("the handler must not be called")
 			if err := p.RunPodSandbox(t.Context(), event(change)); err != nil || len(h.asked) != 0 {
 				t.Errorf("error %v, asked %v", err, h.asked)
 			}
@@ -194,11 +194,11 @@ func TestFailOpenLetsPodsThrough(t *testing.T) {
 	}
 	h.err = fmt.Errorf("find: %w", podnet.ErrNoPod)
 	if err := p.RunPodSandbox(t.Context(), event(nil)); !errors.Is(err, podnet.ErrNoPod) || got != Refused {
-		t.Errorf("a pod that is deleted already: error %v, outcome %s", err, got)
+		t.Errorf("a deleted pod: error %v, outcome %s", err, got)
 	}
 	h.err = nil
 	if _, _, err := p.CreateContainer(t.Context(), event(nil), nil); err != nil || len(h.asked) != 3 {
-		t.Errorf("a pod that was let through is not looked at again: %v, %d calls", err, len(h.asked))
+		t.Errorf("a pod that was let through is not handled again: %v, %d calls", err, len(h.asked))
 	}
 }
 
@@ -230,15 +230,15 @@ func TestSynchronizeOnlyQueues(t *testing.T) {
 	}
 	cancel()
 	<-done
-	if _, ok := p.known(podnet.Sandbox{ID: "sandbox-1", UID: "uid-1"}); !ok {
-		t.Error("a queued sandbox was not settled")
+	if _, ok := p.outcomeOf(podnet.Sandbox{ID: "sandbox-1", UID: "uid-1"}); !ok {
+		t.Error("a queued sandbox was not remembered")
 	}
-	if _, ok := p.known(podnet.Sandbox{ID: "sandbox-3", UID: "uid-3"}); ok {
+	if _, ok := p.outcomeOf(podnet.Sandbox{ID: "sandbox-3", UID: "uid-3"}); ok {
 		t.Error("a sandbox on the host's network was queued")
 	}
 }
 
-// A pod whose sandbox was made anew has two for a while, of which NRI does not say which is the newer.
+// A pod whose sandbox is replaced has two for a while. NRI does not say which is newer, so neither ID is queued.
 func TestSynchronizeLeavesTheChoiceAmongSandboxesToTheFinder(t *testing.T) {
 	p, _ := newTestPlugin(nil)
 	pods := []*api.PodSandbox{
@@ -252,12 +252,12 @@ func TestSynchronizeLeavesTheChoiceAmongSandboxesToTheFinder(t *testing.T) {
 			t.Errorf("queued %+v, want sandbox %q", s, want)
 		}
 	}
-	if _, err := p.program(t.Context(), podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "uid-1"}); err != nil || len(p.settled) != 0 {
-		t.Errorf("a sandbox that nobody named is remembered: %v, error %v", p.settled, err)
+	if _, err := p.program(t.Context(), podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "uid-1"}); err != nil || len(p.finished) != 0 {
+		t.Errorf("a sandbox that nobody named is remembered: %v, error %v", p.finished, err)
 	}
 }
 
-func TestWhatARuntimeNoLongerHasIsForgotten(t *testing.T) {
+func TestSynchronizeForgetsWhatTheRuntimeNoLongerHas(t *testing.T) {
 	p, h := newTestPlugin(nil)
 	for _, id := range []string{"1", "2", "3"} {
 		if err := p.RunPodSandbox(t.Context(), event(func(p *api.PodSandbox) { p.Id = id })); err != nil {
@@ -268,7 +268,7 @@ func TestWhatARuntimeNoLongerHasIsForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	slices.Sort(h.forgotten)
-	if _, ok := p.settled["2"]; !ok || len(p.settled) != 1 || !slices.Equal(h.forgotten, []string{"1", "3"}) {
-		t.Errorf("settled %v, forgotten %v", p.settled, h.forgotten)
+	if _, ok := p.finished["2"]; !ok || len(p.finished) != 1 || !slices.Equal(h.forgotten, []string{"1", "3"}) {
+		t.Errorf("finished %v, forgotten %v", p.finished, h.forgotten)
 	}
 }

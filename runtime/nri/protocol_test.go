@@ -10,7 +10,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// timeHandler tells how much time it was given, and uses all of it when it is told to.
+// timeHandler reports the time until its deadline, and waits for the deadline if wait is set.
 type timeHandler struct {
 	fakeHandler
 	given chan time.Duration
@@ -27,26 +27,26 @@ func (h *timeHandler) Ensure(ctx context.Context, _ podnet.Sandbox) (bool, error
 	return true, nil
 }
 
-// What runtimes have sent since NRI 0.6: older ones know no limits, and NRIVersion came last.
+// What runtimes have sent since NRI 0.6. Older ones do not send limits; NRIVersion is the newest field.
 func TestEveryRuntimesConfigureGivesTimeForACall(t *testing.T) {
-	standard := time.Duration(share * float64(api.DefaultPluginRequestTimeout))
+	byDefault := time.Duration(handlerShare * float64(api.DefaultPluginRequestTimeout))
 	for name, c := range map[string]struct {
-		said *api.ConfigureRequest
+		req  *api.ConfigureRequest
 		want time.Duration
 	}{
-		"CRI-O 1.30 with NRI 0.6 knows no limits": {&api.ConfigureRequest{RuntimeName: "cri-o", RuntimeVersion: "1.30.14"}, standard},
-		"containerd 1.7 with NRI 0.6, and a file": {&api.ConfigureRequest{Config: "x: y", RuntimeName: "containerd", RuntimeVersion: "v1.7.28"}, standard},
+		"CRI-O 1.30 with NRI 0.6 knows no limits": {&api.ConfigureRequest{RuntimeName: "cri-o", RuntimeVersion: "1.30.14"}, byDefault},
+		"containerd 1.7 with NRI 0.6, and a file": {&api.ConfigureRequest{Config: "x: y", RuntimeName: "containerd", RuntimeVersion: "v1.7.28"}, byDefault},
 		"NRI 0.8 has limits":                      {&api.ConfigureRequest{RuntimeName: "containerd", RuntimeVersion: "v2.1.0", RegistrationTimeout: 5000, RequestTimeout: 1000}, 700 * time.Millisecond},
 		"NRI 0.12 has its version, too":           {&api.ConfigureRequest{RuntimeName: "containerd", RuntimeVersion: "v2.4.2", RegistrationTimeout: 5000, RequestTimeout: 4000, NRIVersion: "0.12.3"}, 2800 * time.Millisecond},
-		"a limit for the registration alone":      {&api.ConfigureRequest{RuntimeName: "cri-o", RegistrationTimeout: 5000}, standard},
-		"a limit below nothing":                   {&api.ConfigureRequest{RuntimeName: "cri-o", RequestTimeout: -1}, standard},
-		"nothing at all":                          {&api.ConfigureRequest{}, standard},
+		"a limit for the registration alone":      {&api.ConfigureRequest{RuntimeName: "cri-o", RegistrationTimeout: 5000}, byDefault},
+		"a negative limit":                        {&api.ConfigureRequest{RuntimeName: "cri-o", RequestTimeout: -1}, byDefault},
+		"nothing at all":                          {&api.ConfigureRequest{}, byDefault},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := &timeHandler{given: make(chan time.Duration, 1)}
 			e := start(t, Config{Handler: h})
 			r := accept(t, listen(t, e.socket))
-			r.configure(t, c.said)
+			r.configure(t, c.req)
 			within(t, "connected", e.Connected)
 			if err := r.ask(t, event(nil)); err != nil {
 				t.Fatal(err)
@@ -58,7 +58,7 @@ func TestEveryRuntimesConfigureGivesTimeForACall(t *testing.T) {
 	}
 }
 
-// The runtime takes an answer that comes too late for a yes.
+// The runtime treats a late answer as consent.
 func TestARefusalIsSentWithinTheRuntimesLimit(t *testing.T) {
 	h := &timeHandler{given: make(chan time.Duration, 1), wait: true}
 	e := start(t, Config{Handler: h})
@@ -70,8 +70,8 @@ func TestARefusalIsSentWithinTheRuntimesLimit(t *testing.T) {
 	}
 }
 
-// A runtime that knows failure policies is asked to refuse pods whose question got no answer, unless we fail open.
-func TestTheRuntimeIsToldHowToFail(t *testing.T) {
+// A runtime that knows failure policies is asked to refuse pods if the plugin does not answer, unless the agent fails open.
+func TestTheFailurePolicyFollowsFailOpen(t *testing.T) {
 	for _, open := range []bool{false, true} {
 		e := start(t, Config{FailOpen: open})
 		said := accept(t, listen(t, e.socket)).configure(t, &api.ConfigureRequest{})

@@ -8,16 +8,16 @@ import (
 	"github.com/containerd/nri/pkg/api"
 )
 
-// A connection that is closed within a call lets the pod through; an agent that never ends is killed within a call, too.
+// If the connection is closed during a call, the runtime starts the pod; an agent that waits too long is killed, perhaps during a call.
 func TestWhatTheEndWaitsFor(t *testing.T) {
 	for name, c := range map[string]struct {
 		call, gap time.Duration // of a runtime that calls again and again
 		min, max  time.Duration
 	}{
-		"long gaps":                    {call: 5 * time.Millisecond, gap: 2 * pause, min: pause, max: 2 * pause},
-		"short gaps only":              {call: 5 * time.Millisecond, gap: pause / 2, min: lastCalls, max: lastCalls + 2*pause},
-		"a call that does not end":     {call: time.Hour, min: lastCalls + api.DefaultPluginRequestTimeout, max: lastCalls + api.DefaultPluginRequestTimeout + pause},
-		"a runtime that calls no more": {gap: time.Hour, max: 2 * time.Millisecond},
+		"long gaps":                    {call: 5 * time.Millisecond, gap: 2 * quietGap, min: quietGap, max: 2 * quietGap},
+		"short gaps only":              {call: 5 * time.Millisecond, gap: quietGap / 2, min: maxQuietGapWait, max: maxQuietGapWait + 2*quietGap},
+		"a call that does not end":     {call: time.Hour, min: maxQuietGapWait + api.DefaultPluginRequestTimeout, max: maxQuietGapWait + api.DefaultPluginRequestTimeout + quietGap},
+		"a runtime that does not call": {gap: time.Hour, max: 2 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -29,7 +29,7 @@ func TestWhatTheEndWaitsFor(t *testing.T) {
 				p.awaitQuiet()
 				took := time.Since(began)
 				p.mu.Lock()
-				calls := p.calls
+				calls := p.openCalls
 				p.mu.Unlock()
 				if took < c.min || took > c.max || calls > 0 && c.call < time.Hour {
 					t.Errorf("waited %s with %d calls under way, want %s to %s", took, calls, c.min, c.max)
@@ -62,15 +62,15 @@ func waited(d time.Duration, stop <-chan struct{}) (stopped bool) {
 	}
 }
 
-// A connection that ends late must not hide the one that has come after it.
+// The end of an old connection must not hide a newer one.
 func TestTheEndOfAnOldConnectionLeavesTheNewOne(t *testing.T) {
 	e := &Entrance{}
-	old, young := &session{entrance: e}, &session{entrance: e}
-	e.connection.Store(young)
-	if old.closed(); !e.Connected() {
+	older, newer := &session{entrance: e}, &session{entrance: e}
+	e.connection.Store(newer)
+	if older.closed(); !e.Connected() {
 		t.Error("the old connection's end ended the new one")
 	}
-	if young.closed(); e.Connected() {
-		t.Error("connected by a connection that has ended")
+	if newer.closed(); e.Connected() {
+		t.Error("connected though the connection has ended")
 	}
 }

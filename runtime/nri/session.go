@@ -25,13 +25,13 @@ const lostGrace = 50 * time.Millisecond
 // session is one connection to the runtime, and implements the plugin for the stub.
 type session struct {
 	*plugin
-	entrance *Entrance
-	failed   atomic.Pointer[error] // why the connection was closed before it was configured
+	entrance  *Entrance
+	abandoned atomic.Pointer[error] // why the connection was closed before it was configured
 }
 
 // Configure is called once, before anything else. The stub reads the runtime's limits. It fails for a session that was given up.
 func (s *session) Configure(context.Context, string, string, string) (api.EventMask, error) {
-	if err := s.failed.Load(); err != nil {
+	if err := s.abandoned.Load(); err != nil {
 		return 0, *err
 	}
 	return 0, nil
@@ -41,7 +41,7 @@ func (s *session) Configure(context.Context, string, string, string) (api.EventM
 func (s *session) Synchronize(ctx context.Context, pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
 	update, err := s.plugin.Synchronize(ctx, pods, containers)
 	s.entrance.connection.Store(s)
-	s.entrance.answered()
+	s.entrance.noteCalled()
 	return update, err
 }
 
@@ -55,7 +55,7 @@ func (e *Entrance) connect(ctx context.Context, p *plugin) error {
 		return err
 	}
 	defer conn.Close() //nolint:errcheck // the stub has closed it
-	e.listened()
+	e.noteAccepted()
 	s := &session{plugin: p, entrance: e}
 	defer s.closed()
 	st, err := e.newStub(s, conn)
@@ -118,14 +118,14 @@ func (e *Entrance) startStub(ctx context.Context, st stub.Stub, s *session, conn
 		case <-limit.C:
 		}
 	}
-	s.failed.Store(&reason)
+	s.abandoned.Store(&reason)
 	s.setLimit(unknownLimit)
-	release(ctx, st, conn)
+	unblockStart(ctx, st, conn)
 	return reason
 }
 
-// release makes a Start return that waits for the runtime: it calls Configure in the runtime's place, which fails.
-func release(ctx context.Context, st stub.Stub, conn *watchedConn) {
+// unblockStart ends a Start that waits for the runtime's Configure: it calls Configure itself, which fails.
+func unblockStart(ctx context.Context, st stub.Stub, conn *watchedConn) {
 	_ = conn.Close()
 	if c, ok := st.(api.PluginService); ok && conn.used.Load() {
 		go c.Configure(context.WithoutCancel(ctx), &api.ConfigureRequest{}) //nolint:errcheck // it fails, which makes Start return

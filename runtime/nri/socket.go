@@ -16,8 +16,8 @@ const (
 	lastWait  = 10 * time.Second
 )
 
-// glance is the time between two looks at the socket's path while there is no connection.
-const glance = 100 * time.Millisecond
+// socketCheckInterval is the time between two looks at the socket's path while there is no connection.
+const socketCheckInterval = 100 * time.Millisecond
 
 // socketFile identifies a socket's file: a runtime that restarts makes a new file. The zero value means that there is none.
 type socketFile struct {
@@ -25,7 +25,7 @@ type socketFile struct {
 	changed       syscall.Timespec
 }
 
-func identify(path string) socketFile {
+func socketFileAt(path string) socketFile {
 	var st syscall.Stat_t
 	if syscall.Stat(path, &st) != nil {
 		return socketFile{}
@@ -50,8 +50,8 @@ type backOff struct {
 	wait time.Duration
 }
 
-// of doubles the wait, or sets it back to firstWait for another file.
-func (b *backOff) of(file socketFile) {
+// next doubles the wait, or sets it back to firstWait for another file.
+func (b *backOff) next(file socketFile) {
 	if file != b.file || b.wait == 0 {
 		*b = backOff{file: file, wait: firstWait}
 		return
@@ -60,10 +60,10 @@ func (b *backOff) of(file socketFile) {
 }
 
 // await returns after the wait, when the path leads to another file than tried, or when ctx ends.
-func (b *backOff) await(ctx context.Context, path string, tried socketFile) {
+func (b *backOff) await(ctx context.Context, path string, last socketFile) {
 	end := time.NewTimer(b.wait)
 	defer end.Stop()
-	look := time.NewTicker(glance)
+	look := time.NewTicker(socketCheckInterval)
 	defer look.Stop()
 	for {
 		select {
@@ -72,7 +72,7 @@ func (b *backOff) await(ctx context.Context, path string, tried socketFile) {
 		case <-end.C:
 			return
 		case <-look.C:
-			if now := identify(path); now != tried && now != (socketFile{}) {
+			if now := socketFileAt(path); now != last && now != (socketFile{}) {
 				return
 			}
 		}

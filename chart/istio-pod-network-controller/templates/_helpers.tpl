@@ -245,6 +245,7 @@ call, no capability.
   (list "cluster-dns" (join "," $v.clusterDNS))
   (list "health-addr" $v.healthAddr)
   (list "metrics-addr" $v.metricsAddr)
+  (list "pprof-addr" $v.pprofAddr)
   (list "log-level" $v.logLevel)
   (list "sweep-interval" $v.sweepInterval)
 }}

@@ -112,6 +112,7 @@ func TestValuesMapOneToOne(t *testing.T) {
 		"cluster-dns":                  {"clusterDNS: [10.96.0.10, 'fd00::10']", "10.96.0.10,fd00::10"},
 		"health-addr":                  {"healthAddr: unix:///run/agent/health.sock", "unix:///run/agent/health.sock"},
 		"metrics-addr":                 {"metricsAddr: 127.0.0.1:25079", "127.0.0.1:25079"},
+		"pprof-addr":                   {"pprofAddr: 127.0.0.1:25080", "127.0.0.1:25080"},
 		"log-level":                    {"logLevel: debug", "debug"},
 		"sweep-interval":               {"sweepInterval: 1h30m", "1h30m"},
 	} {

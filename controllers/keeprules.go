@@ -10,9 +10,9 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// keep repairs the rules of a pod that no longer asks for rules, or whose annotations are wrong. It reports whether the pod has
+// keepRules repairs the rules of a pod that no longer asks for rules, or whose annotations are wrong. It reports whether the pod has
 // rules. If the ledger does not have their Spec, it only looks whether any are present.
-func (v *visit) keep(ctx context.Context) (kept bool, err error) {
+func (v *visit) keepRules(ctx context.Context) (kept bool, err error) {
 	known, ok := v.Ledger.Of(v.sandbox.UID)
 	if ok && v.sandbox.NetNS == "" {
 		v.sandbox = known.Sandbox
