@@ -18,8 +18,8 @@ const failurePause = 30 * time.Second
 // run, and writing it makes the kubelet look at the pod again, which slows a node that starts many pods.
 const startPause = 10 * time.Second
 
-// startLook is the time between two looks whether a starting pod runs or has ended.
-const startLook = time.Second
+// startPoll is the time between two checks whether a starting pod runs or has ended.
+const startPoll = time.Second
 
 // queued is a report, and the time since when it has waited.
 type queued struct {
@@ -67,14 +67,14 @@ func decide(q queued, last written, shown *corev1.Pod, now time.Time) decision {
 	if wrote && q.report.Reason == ReasonRedirectFailed && last.report.Reason == q.report.Reason && age < failurePause {
 		return decision{wait: failurePause - age}
 	}
-	if wait := min(startPause-now.Sub(q.since), startLook); wait > 0 && !wrote && q.patient(shown) {
+	if wait := min(startPause-now.Sub(q.since), startPoll); wait > 0 && !wrote && q.mayWait(shown) {
 		return decision{wait: wait}
 	}
 	return decision{write: true}
 }
 
-// patient reports whether the report may wait: it is a success report, by an early entrance, of a pod that is still starting.
-func (q queued) patient(pod *corev1.Pod) bool {
-	starting := pod.Status.Phase == corev1.PodPending || pod.Status.Phase == ""
-	return q.report.Entrance.early() && starting && q.report.Status == StatusInitialized && pod.Annotations[KeyStatus] == ""
+// mayWait reports whether the report may be delayed: it is a success report, by an early entrance, of a pod that is still starting.
+func (q queued) mayWait(pod *corev1.Pod) bool {
+	pending := pod.Status.Phase == corev1.PodPending || pod.Status.Phase == ""
+	return q.report.Entrance.early() && pending && q.report.Status == StatusInitialized && pod.Annotations[KeyStatus] == ""
 }

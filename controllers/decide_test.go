@@ -55,7 +55,7 @@ func TestWhatIsDoneWithAReport(t *testing.T) {
 		"another failure":                     {report: failed, last: &wrong, lastAge: 10 * time.Second, shown: &wrong, want: decision{write: true}},
 		"another mistake of the owner":        {report: wrong, last: &failed, lastAge: 10 * time.Second, shown: &failed, want: decision{write: true}},
 		"good news after a failure":           {report: good, last: &failed, lastAge: time.Second, shown: &failed, want: decision{write: true}},
-		"good news of a pod that starts":      {report: early, phase: corev1.PodPending, want: decision{wait: startLook}},
+		"good news of a pod that starts":      {report: early, phase: corev1.PodPending, want: decision{wait: startPoll}},
 		"good news that waited":               {report: early, phase: corev1.PodPending, since: startPause - time.Millisecond, want: decision{wait: time.Millisecond}},
 		"good news that waited long enough":   {report: early, phase: corev1.PodPending, since: startPause, want: decision{write: true}},
 		"good news of a pod that runs":        {report: early, phase: corev1.PodRunning, want: decision{write: true}},

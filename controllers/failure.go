@@ -14,7 +14,7 @@ import (
 
 // refuse reports a fault that the pod's owner has to mend. Existing rules stay, and are repaired.
 func (v *visit) refuse(ctx context.Context, wrong error) (Result, error) {
-	kept, err := v.keep(ctx)
+	kept, err := v.keepRules(ctx)
 	if errors.Is(err, errOvertaken) {
 		return Failed, err
 	}
@@ -60,7 +60,7 @@ func (v *visit) unknown(ctx context.Context, err error) (Result, error) {
 	if absent(err) {
 		return v.absent(ctx, err)
 	}
-	if v.stands(ctx) {
+	if v.inForce(ctx) {
 		v.record(func() { v.Ledger.Retry(v.sandbox) })
 	} else {
 		v.reportFailure(err)
@@ -68,20 +68,20 @@ func (v *visit) unknown(ctx context.Context, err error) (Result, error) {
 	return Failed, err
 }
 
-// stands reports whether the pod's rules are in force. The pod's condition counts unless the kernel contradicts it. The ledger alone
+// inForce reports whether the pod's rules are in force. The pod's condition counts unless the kernel contradicts it. The ledger alone
 // counts only if the kernel confirms it.
-func (v *visit) stands(ctx context.Context) bool {
+func (v *visit) inForce(ctx context.Context) bool {
 	c := findCondition(v.pod)
-	told := c != nil && c.Status == corev1.ConditionTrue && c.Reason == ReasonInitialized
+	reportedTrue := c != nil && c.Status == corev1.ConditionTrue && c.Reason == ReasonInitialized
 	known, ok := v.Ledger.Of(v.sandbox.UID)
 	switch {
 	case !ok || known.Sandbox.NetNS == "":
-		return told
-	case !told && (known.State != Programmed || !v.meant(known.Sandbox)):
+		return reportedTrue
+	case !reportedTrue && (known.State != Programmed || !v.matches(known.Sandbox)):
 		return false
 	}
 	present, err := v.Backend.Present(ctx, known.Sandbox.Place())
-	return present || told && err != nil && !errors.Is(err, podnet.ErrGone)
+	return present || reportedTrue && err != nil && !errors.Is(err, podnet.ErrGone)
 }
 
 // absent handles a sandbox that is not there. A report about an older sandbox is replaced.

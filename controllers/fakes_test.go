@@ -56,7 +56,7 @@ func (b *fakeBackend) enter(at podnet.Place) error {
 	return nil
 }
 
-func (b *fakeBackend) Apply(_ context.Context, at podnet.Place, want iptables.Ruleset) (bool, error) {
+func (b *fakeBackend) Apply(_ context.Context, at podnet.Place, want iptables.Ruleset) (out iptables.Outcome, err error) {
 	b.mu.Lock()
 	b.clash = b.clash || b.inside[at.Path]
 	b.inside[at.Path] = true
@@ -70,14 +70,16 @@ func (b *fakeBackend) Apply(_ context.Context, at podnet.Place, want iptables.Ru
 		b.during()
 	}
 	if err := b.enter(at); err != nil {
-		return false, err
+		return out, err
 	}
 	text := want.NftText(iptables.TextOptions{})
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	changed := b.held[at.Path] != text
+	if b.held[at.Path] != text {
+		out.Drift = iptables.Drift{{Kind: iptables.KindRules, Text: "+ " + b.held[at.Path]}}
+	}
 	b.held[at.Path] = text
-	return changed, nil
+	return out, nil
 }
 
 func (b *fakeBackend) Present(_ context.Context, at podnet.Place) (bool, error) {
@@ -200,7 +202,7 @@ func newBench(t *testing.T) *bench {
 		t.Fatal(err)
 	}
 	b.Programmer = &Programmer{
-		Intent:  intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults(), UnsupportedHandlers: []string{"kata*"}},
+		Config:  intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults(), UnsupportedHandlers: []string{"kata*"}},
 		Backend: b.backend, BackendName: "fake", Namespaces: b.backend, Finder: b.finder, Pods: b.pods, Reporter: b.reporter, Ledger: ledger, Metrics: metrics,
 	}
 	return b

@@ -38,30 +38,30 @@ func (v *visit) locate(ctx context.Context) (asked bool, err error) {
 	if v.sandbox.NetNS != "" {
 		return false, nil
 	}
-	if v.told() && v.pod.Annotations[keyMirror] == "" { // NRI and CNI let static pods pass
+	if v.announced() && v.pod.Annotations[keyMirror] == "" { // NRI and CNI let static pods pass
 		known, ok := v.Ledger.Of(v.sandbox.UID)
 		switch {
-		case ok && v.meant(known.Sandbox) && known.Sandbox.NetNS != "" && (v.intent.Spec.DNS != iptables.DNSResolvConf || known.Sandbox.Nameservers != ""):
+		case ok && v.matches(known.Sandbox) && known.Sandbox.NetNS != "" && (v.intent.Spec.DNS != iptables.DNSResolvConf || known.Sandbox.Nameservers != ""):
 			v.sandbox = known.Sandbox
 			return false, nil
 		case !ok && !started(v.pod):
-			return false, fmt.Errorf("the runtime has told of none: %w", podnet.ErrNotReady)
+			return false, fmt.Errorf("the runtime has announced none: %w", podnet.ErrNotReady)
 		}
 	}
 	found, err := v.ask(ctx)
 	if err != nil {
 		return false, err
 	}
-	if !v.meant(found) {
-		return false, fmt.Errorf("the runtime tells of sandbox %q only: %w", found.ID, podnet.ErrNotReady)
+	if !v.matches(found) {
+		return false, fmt.Errorf("the runtime lists sandbox %q only: %w", found.ID, podnet.ErrNotReady)
 	}
 	v.sandbox = found
 	return true, nil
 }
 
-// meant reports whether s may be the sandbox of this call. An early entrance names the sandbox that is being made: another
+// matches reports whether s may be the sandbox of this call. An early entrance names the sandbox that is being made: another
 // sandbox of the same pod, and its rules, do not count.
-func (v *visit) meant(s podnet.Sandbox) bool {
+func (v *visit) matches(s podnet.Sandbox) bool {
 	return !v.by.early() || v.sandbox.ID == "" || v.sandbox.ID == s.ID
 }
 

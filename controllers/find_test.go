@@ -15,7 +15,7 @@ import (
 // The runtime knows a static pod by the hash of its file, the API server its mirror by another UID.
 func TestAStaticPodIsFoundByItsHash(t *testing.T) {
 	b := newBench(t)
-	b.Told = []func() bool{func() bool { return true }} // of all but static pods
+	b.Announcers = []func() bool{func() bool { return true }} // of all but static pods
 	b.pods.pod.Annotations["kubernetes.io/config.mirror"] = "hash-1"
 	b.finder.sandboxes = map[string]podnet.Sandbox{"hash-1": {ID: "sandbox-1", NetNS: "/netns/1"}}
 	b.ensure(t, Changed)
@@ -55,7 +55,7 @@ func TestAPodThatCannotBeReadIsAFailure(t *testing.T) {
 func TestASandboxsOwnNameserversAreCaptured(t *testing.T) {
 	resolvConf := func(b *bench) {
 		b.pods.pod.Annotations[intent.KeyDNSCapture] = "resolv.conf"
-		b.Programmer.Intent.ClusterDNS = []netip.Addr{netip.MustParseAddr("192.0.2.99")} // until the runtime tells
+		b.Programmer.Config.ClusterDNS = []netip.Addr{netip.MustParseAddr("192.0.2.99")} // until the runtime tells
 		b.finder.sandboxes["uid-1"] = podnet.Sandbox{ID: "sandbox-1", NetNS: "/netns/1", Nameservers: "192.0.2.53,2001:db8::53"}
 	}
 	b := newBench(t)
@@ -72,7 +72,7 @@ func TestASandboxsOwnNameserversAreCaptured(t *testing.T) {
 
 	b = newBench(t)
 	resolvConf(b)
-	b.Told = []func() bool{func() bool { return true }}
+	b.Announcers = []func() bool{func() bool { return true }}
 	if _, err := b.Ensure(t.Context(), NRI, b.known()); err != nil || b.finder.asked.Load() != 0 {
 		t.Fatalf("asked %d times, error %v", b.finder.asked.Load(), err)
 	}

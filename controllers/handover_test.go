@@ -41,8 +41,8 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
-// tell has an agent look at the pod as it is now, and write its report.
-func (n *node) tell(t *testing.T, a *agent, by Entrance) (Result, error) {
+// ensureAndWrite calls Ensure for the pod as it is now, and writes the report.
+func (n *node) ensureAndWrite(t *testing.T, a *agent, by Entrance) (Result, error) {
 	t.Helper()
 	pod := n.pod(t)
 	a.pods.pod = pod
@@ -73,7 +73,7 @@ func (n *node) changes(t *testing.T, turns ...*agent) (count int) {
 	t.Helper()
 	for _, by := range []Entrance{NRI, Watch, Sweep} {
 		for _, a := range turns {
-			result, err := n.tell(t, a, by)
+			result, err := n.ensureAndWrite(t, a, by)
 			if err != nil || result == Failed {
 				t.Fatalf("%s: %s, %v", by, result, err)
 			}
@@ -112,7 +112,7 @@ func TestTwoAgentsOfANodeReportOneMistakeOnce(t *testing.T) {
 	}
 	for range 10 {
 		for _, a := range n.agents {
-			if result, err := n.tell(t, a, Watch); result != Failed || !Permanent(err) {
+			if result, err := n.ensureAndWrite(t, a, Watch); result != Failed || !Permanent(err) {
 				t.Fatalf("%s, %v", result, err)
 			}
 		}
@@ -128,21 +128,21 @@ func TestTwoAgentsOfANodeReportOneMistakeOnce(t *testing.T) {
 func TestTheAgentThatIsLeftHasItsWay(t *testing.T) {
 	n := newNode(t)
 	older, newer := n.agents[0], n.agents[1]
-	newer.Programmer.Intent.Defaults.ExcludeInboundPorts = "15020,15099"
+	newer.Programmer.Config.Defaults.ExcludeInboundPorts = "15020,15099"
 	for _, a := range []*agent{newer, older} {
-		if result, err := n.tell(t, a, Watch); result != Changed || err != nil {
+		if result, err := n.ensureAndWrite(t, a, Watch); result != Changed || err != nil {
 			t.Fatalf("%s, %v", result, err)
 		}
 		n.api.now = n.api.now.Add(time.Second)
 	}
 	for i, want := range []Result{Changed, Unchanged, Unchanged} {
 		n.api.now = n.api.now.Add(time.Minute)
-		if result, err := n.tell(t, newer, Sweep); result != want || err != nil {
+		if result, err := n.ensureAndWrite(t, newer, Sweep); result != want || err != nil {
 			t.Fatalf("sweep %d: %s, %v", i, result, err)
 		}
 	}
 	pod := n.pod(t)
-	in, err := intent.Of(pod, nil, newer.Programmer.Intent)
+	in, err := intent.Of(pod, nil, newer.Programmer.Config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ type Metrics struct {
 func NewMetrics(r prometheus.Registerer, ledger *Ledger) (*Metrics, error) {
 	m := &Metrics{
 		ensures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: MetricPrefix + "ensure_total", Help: "Sandboxes looked at, by who told the agent and what it came to.",
+			Name: MetricPrefix + "ensure_total", Help: "Calls that made a sandbox's rules what its pod asks for, by entrance and result.",
 		}, []string{"entrance", "result"}),
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: MetricPrefix + "ensure_duration_seconds", Help: "Time to look at a sandbox and program it.",

@@ -31,13 +31,13 @@ func (r Reader) UID(ctx context.Context, namespace, name string) (string, error)
 	return string(pod.UID), nil
 }
 
-// find returns the pod with a name if meant accepts it. The cache may still hold an older pod of that name.
-func (r Reader) find(ctx context.Context, namespace, name string, meant func(*corev1.Pod) bool) (*corev1.Pod, error) {
+// find returns the pod with a name if matches accepts it. The cache may still hold an older pod of that name.
+func (r Reader) find(ctx context.Context, namespace, name string, matches func(*corev1.Pod) bool) (*corev1.Pod, error) {
 	for _, from := range []client.Reader{r.Cache, r.Live} {
 		pod := &corev1.Pod{}
 		err := from.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, pod)
 		switch {
-		case err == nil && meant(pod):
+		case err == nil && matches(pod):
 			return pod, nil
 		case err != nil && !apierrors.IsNotFound(err):
 			return nil, fmt.Errorf("get pod: %w", err)

@@ -89,7 +89,7 @@ func (w *PodWatch) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 // delay returns how long to wait before the runtime is asked again for a pod's sandbox. While NRI or CNI reports every sandbox, it is
 // lastDelay: when many pods start, asking more often would cost more than all other work of the agent.
 func (w *PodWatch) delay(pod *corev1.Pod) time.Duration {
-	if w.Programmer.told() && pod.Annotations[keyMirror] == "" {
+	if w.Programmer.announced() && pod.Annotations[keyMirror] == "" {
 		return lastDelay
 	}
 	return w.waiting.delay(client.ObjectKeyFromObject(pod), time.Now())

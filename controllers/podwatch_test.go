@@ -101,21 +101,21 @@ func TestAPredecessorIsForgotten(t *testing.T) {
 	}
 }
 
-// A runtime that tells of sandboxes tells nothing of static pods.
+// A runtime that announces sandboxes does not announce those of static pods.
 func TestHowSoonASandboxIsLookedForAgain(t *testing.T) {
 	static := askingPod()
 	static.Annotations[keyMirror] = "hash"
 	for _, c := range []struct {
-		told bool
-		pod  *corev1.Pod
-		want time.Duration
+		announced bool
+		pod       *corev1.Pod
+		want      time.Duration
 	}{{false, askingPod(), firstDelay}, {true, askingPod(), lastDelay}, {true, static, firstDelay}} {
 		w, b := newWatch(t, c.pod)
-		b.Told = []func() bool{func() bool { return c.told }}
+		b.Announcers = []func() bool{func() bool { return c.announced }}
 		b.pods.pod = c.pod
 		clear(b.finder.sandboxes)
 		if got, err := w.Reconcile(t.Context(), request()); err != nil || got.RequeueAfter != c.want {
-			t.Errorf("told %v, annotations %v: again after %s, error %v", c.told, c.pod.Annotations, got.RequeueAfter, err)
+			t.Errorf("announced %v, annotations %v: again after %s, error %v", c.announced, c.pod.Annotations, got.RequeueAfter, err)
 		}
 	}
 }

@@ -16,12 +16,12 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// Backend puts rules into the network namespace at a place. Apply replaces everything that we own there, and reports whether
-// that changed anything. Present reports whether anything of ours is there. Remove removes it, and reports whether there was
+// Backend puts rules into the network namespace at a place. Apply replaces everything that we own there, and returns
+// what differed before. Present reports whether anything of ours is there. Remove removes it, and reports whether there was
 // anything. None of them ever writes to the host's namespace. If the path now leads to another namespace, the error is
 // podnet.ErrGone. If another project's rules are there, Apply writes nothing and returns a *podnet.ProgrammedByOthersError.
 type Backend interface {
-	Apply(ctx context.Context, at podnet.Place, want iptables.Ruleset) (changed bool, err error)
+	Apply(ctx context.Context, at podnet.Place, want iptables.Ruleset) (iptables.Outcome, error)
 	Present(ctx context.Context, at podnet.Place) (bool, error)
 	Remove(ctx context.Context, at podnet.Place) (removed bool, err error)
 }
@@ -87,7 +87,7 @@ const (
 // Nothing is skipped because of the pod's report or the ledger: the backend compares with the kernel. If the runtime, the kernel
 // or the API server cannot answer, a pod whose rules are in force does not fail: its report stays, and the sweep tries again.
 type Programmer struct {
-	Intent      intent.Config
+	Config      intent.Config
 	Backend     Backend
 	BackendName string
 	Namespaces  Namespaces
@@ -96,8 +96,9 @@ type Programmer struct {
 	Reporter    Reporter
 	Ledger      *Ledger
 	Metrics     *Metrics
-	// Told holds a function for each entrance that reports every new sandbox. It reports whether the entrance does so at present.
-	Told []func() bool
+	// Announcers holds a function for each entrance that can announce every new sandbox. It reports whether the entrance does so at
+	// present.
+	Announcers []func() bool
 
 	turns turns
 }
@@ -120,8 +121,9 @@ func (p *Programmer) Ensure(ctx context.Context, by Entrance, s podnet.Sandbox) 
 	}
 }
 
-func (p *Programmer) told() bool {
-	return slices.ContainsFunc(p.Told, func(told func() bool) bool { return told() })
+// announced reports whether some entrance announces every new sandbox at present.
+func (p *Programmer) announced() bool {
+	return slices.ContainsFunc(p.Announcers, func(announces func() bool) bool { return announces() })
 }
 
 // Forget drops a sandbox that is gone; its rules went with its namespace.

@@ -34,7 +34,7 @@ func TestEnsureProgramsAndReportsOnce(t *testing.T) {
 		t.Error(d)
 	}
 	wantMetrics := `
-# HELP istio_pod_network_controller_ensure_total Sandboxes looked at, by who told the agent and what it came to.
+# HELP istio_pod_network_controller_ensure_total Calls that made a sandbox's rules what its pod asks for, by entrance and result.
 # TYPE istio_pod_network_controller_ensure_total counter
 istio_pod_network_controller_ensure_total{entrance="watch",result="changed"} 1
 istio_pod_network_controller_ensure_total{entrance="watch",result="unchanged"} 1
@@ -200,7 +200,7 @@ func TestTheGateFollowsTheSandbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.pods.pod.Annotations[KeyStatus] = string(StatusInitialized)
-	clear(b.finder.sandboxes) // the runtime does not tell of a sandbox while it makes it
+	clear(b.finder.sandboxes) // the runtime does not list a sandbox while it makes it
 	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); !errors.Is(err, podnet.ErrNotReady) {
 		t.Fatal(err)
 	}
@@ -301,10 +301,10 @@ func TestAPodThatStartsHasNotFinished(t *testing.T) {
 }
 
 // A node that starts many pods would otherwise be asked for each of them again and again.
-func TestARuntimeThatTellsOfSandboxesIsNotAsked(t *testing.T) {
+func TestARuntimeThatAnnouncesSandboxesIsNotAsked(t *testing.T) {
 	b := newBench(t)
-	told := true
-	b.Told = []func() bool{func() bool { return told }}
+	announced := true
+	b.Announcers = []func() bool{func() bool { return announced }}
 	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); !errors.Is(err, podnet.ErrNotReady) || b.finder.asked.Load() != 0 {
 		t.Fatalf("error %v after %d questions", err, b.finder.asked.Load())
 	}
@@ -315,7 +315,7 @@ func TestARuntimeThatTellsOfSandboxesIsNotAsked(t *testing.T) {
 	}
 	b.ensure(t, Unchanged)
 	if b.finder.asked.Load() != 0 {
-		t.Errorf("%d questions for a sandbox that was told of", b.finder.asked.Load())
+		t.Errorf("%d questions for a sandbox that was announced", b.finder.asked.Load())
 	}
 	b.backend.err = fmt.Errorf("enter: %w", podnet.ErrGone)
 	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); !errors.Is(err, podnet.ErrGone) {
@@ -326,11 +326,11 @@ func TestARuntimeThatTellsOfSandboxesIsNotAsked(t *testing.T) {
 	b.finder.sandboxes["uid-1"] = podnet.Sandbox{ID: "sandbox-2", NetNS: "/netns/2"}
 	b.ensure(t, Changed)
 	if b.backend.held["/netns/2"] == "" {
-		t.Error("a sandbox that nobody told of was not found")
+		t.Error("a sandbox that nobody announced was not found")
 	}
-	told = false
+	announced = false
 	asked := b.finder.asked.Load()
 	if b.ensure(t, Unchanged); b.finder.asked.Load() == asked {
-		t.Error("a runtime that tells nothing was not asked")
+		t.Error("a runtime that announces nothing was not asked")
 	}
 }

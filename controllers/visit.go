@@ -37,7 +37,7 @@ func (v *visit) ensure(ctx context.Context) (Result, error) {
 		return v.unread(err)
 	}
 	var err error
-	v.intent, err = intent.Of(v.pod, v.ns, v.Intent)
+	v.intent, err = intent.Of(v.pod, v.ns, v.Config)
 	switch {
 	case err != nil:
 		return v.refuse(ctx, err)
@@ -57,14 +57,14 @@ func (v *visit) read(ctx context.Context) (err error) {
 		return fmt.Errorf("read namespace: %w", err)
 	}
 	if v.by.early() {
-		v.pod = starting(v.pod)
+		v.pod = asPending(v.pod)
 	}
 	return nil
 }
 
-// starting returns the pod with the phase Pending, because the runtime is making a container for it right now. The API server's phase
+// asPending returns the pod with the phase Pending, because the runtime is making a container for it right now. The API server's phase
 // is the kubelet's last report: a pod that was interrupted while it started may be shown as failed, and start again.
-func starting(pod *corev1.Pod) *corev1.Pod {
+func asPending(pod *corev1.Pod) *corev1.Pod {
 	out := *pod
 	out.Status.Phase = corev1.PodPending
 	return &out
@@ -101,7 +101,7 @@ func (v *visit) program(ctx context.Context) (Result, error) {
 	if err := v.find(ctx); err != nil {
 		return v.unknown(ctx, err)
 	}
-	if !v.Intent.Supports(v.sandbox.RuntimeHandler) {
+	if !v.Config.Supports(v.sandbox.RuntimeHandler) {
 		v.intent = intent.Intent{Reason: intent.UnsupportedRuntime, Asked: v.intent.Asked}
 		return v.skip(ctx)
 	}
@@ -112,9 +112,9 @@ func (v *visit) program(ctx context.Context) (Result, error) {
 	if err != nil {
 		return v.refuse(ctx, err)
 	}
-	changed := false
+	var out iptables.Outcome
 	err = v.inTurn(ctx, func() error {
-		if changed, err = v.Backend.Apply(ctx, v.sandbox.Place(), rules); err != nil {
+		if out, err = v.Backend.Apply(ctx, v.sandbox.Place(), rules); err != nil {
 			return err
 		}
 		if v.Ledger.Put(Entry{Sandbox: v.sandbox, State: Programmed, Spec: &v.intent.Spec}) {
@@ -128,7 +128,7 @@ func (v *visit) program(ctx context.Context) (Result, error) {
 		return v.leaveToOthers(others)
 	case err != nil:
 		return v.fail(ctx, fmt.Errorf("apply rules: %w", err))
-	case !changed:
+	case !out.Changed():
 		return Unchanged, nil
 	}
 	log.FromContext(ctx).Info("rules applied", "sandbox", v.sandbox.ID, "netns", v.sandbox.NetNS, "specHash", v.intent.Spec.Hash())
@@ -139,7 +139,7 @@ func (v *visit) program(ctx context.Context) (Result, error) {
 func (v *visit) leaveToOthers(others *podnet.ProgrammedByOthersError) (Result, error) {
 	v.record(func() {
 		v.Ledger.Put(Entry{Sandbox: v.sandbox, State: ByOthers})
-		v.tell(ReasonProgrammedByOthers, others.Error())
+		v.reportEvent(ReasonProgrammedByOthers, others.Error())
 	})
 	return Skipped, nil
 }
@@ -147,7 +147,7 @@ func (v *visit) leaveToOthers(others *podnet.ProgrammedByOthersError) (Result, e
 // removeRules removes the rules. Only the pod's own annotation "false", and the interception mode NONE, lead here.
 func (v *visit) removeRules(ctx context.Context) (Result, error) {
 	if err := v.find(ctx); absent(err) {
-		v.record(v.settle) // no sandbox, no rules
+		v.record(v.reportNotRequired) // no sandbox, no rules
 		return Skipped, nil
 	} else if err != nil {
 		return v.unknown(ctx, err)
@@ -163,8 +163,8 @@ func (v *visit) removeRules(ctx context.Context) (Result, error) {
 		case !kept:
 		case removed:
 			v.report(StatusRemoved, ReasonRemoved, string(v.intent.Reason))
-		case !known || before.State != Removed || before.Sandbox.ID != v.sandbox.ID: // else the owner has been told already
-			v.settle()
+		case !known || before.State != Removed || before.Sandbox.ID != v.sandbox.ID: // else the pod has the report already
+			v.reportNotRequired()
 		}
 		return nil
 	})
@@ -188,18 +188,18 @@ func (v *visit) skip(ctx context.Context) (Result, error) {
 	}
 	known, ok := v.Ledger.Of(v.sandbox.UID)
 	if !ok && !reported(v.pod) {
-		v.record(v.settle)
+		v.record(v.reportNotRequired)
 		return Skipped, nil
 	}
 	if err := v.find(ctx); absent(err) { // an event follows when the new sandbox runs
 		v.record(func() { v.Ledger.ForgetPod(v.sandbox.UID) })
 		return Skipped, nil
 	} else if err != nil {
-		return v.look(ctx, err)
+		return v.skipUnseen(ctx, err)
 	}
-	kept, err := v.keep(ctx)
+	kept, err := v.keepRules(ctx)
 	if err != nil {
-		return v.look(ctx, err)
+		return v.skipUnseen(ctx, err)
 	}
 	v.record(func() {
 		if kept {
@@ -212,13 +212,13 @@ func (v *visit) skip(ctx context.Context) (Result, error) {
 			v.report(StatusRemoved, ReasonRemoved, "the sandbox that had rules is gone, and the new one gets none: "+string(v.intent.Reason))
 			return
 		}
-		v.settle()
+		v.reportNotRequired()
 	})
 	return Skipped, nil
 }
 
-// look handles a pod that needs no rules and could not be looked at. It may start, and gets no report.
-func (v *visit) look(ctx context.Context, err error) (Result, error) {
+// skipUnseen handles a pod that needs no rules, and of which it is not known whether it has some. It may start, and gets no report.
+func (v *visit) skipUnseen(ctx context.Context, err error) (Result, error) {
 	if errors.Is(err, errOvertaken) {
 		return Failed, err
 	}

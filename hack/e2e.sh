@@ -3,7 +3,7 @@
 # E2E_KEEP=1 uses the cluster that is up, or leaves the new one up, to look at it or to run again quickly.
 # E2E_BACKENDS lists what programs the kernel, a run each in the same cluster: "nftables iptables" unless it says otherwise.
 # E2E_ENTRANCES lists the ways to leave no window, a run each behind those: "nri required wait cni" unless it says otherwise.
-# E2E_CHURN is how many pods come and go in one of them: 100 unless it says otherwise.
+# E2E_CHURN is how many pods come and go in one of them: 40 unless it says otherwise.
 # E2E_BURST is how many pods start at once in them, E2E_VALUES are more arguments to helm.
 set -euo pipefail
 
@@ -27,8 +27,10 @@ for word in "${backends[@]}"; do known E2E_BACKENDS "$word" nftables iptables; d
 for word in $entrances; do known E2E_ENTRANCES "$word" nri required wait cni; done
 if ((${#backends[@]} == 0)); then known E2E_BACKENDS '' nftables iptables; fi
 
-# What says nothing of a backend is tested once: how many requests the agent makes, and what it leaves behind.
-once='^(TestFiftyPodsAtOnceCostOneWriteEach|TestPodsDeletedWhileBeingProgrammedLeaveNothing|TestChurnLeavesNothing|TestStaticPodIsProgrammedOrToldWhyNot)$'
+# What does not depend on the backend is tested with the first one: who is redirected, how many requests the agent makes, what it
+# leaves behind, where it finds sandboxes.
+once='^Test(FiftyPods|PodsDeleted|PodsOfOneNode|PodAsks|PodOptsOut|PodThatRefuses|Churn|Static|Docker|Services|HostNetwork|ReadinessGate)'
+once+='|^Test(Wrong|Namespace|Forged|AgentHasNoMore|Has(Dialled|Ended))'
 
 # What wants an agent that is asked before a pod's first container, or pods that wait by themselves; see test/e2e/early_test.go.
 early='^Test(Early|Burst|Always|StartupTaint)'
@@ -141,9 +143,9 @@ entrance() {
 }
 asked=("$@")
 before=$(configuration)
-entrance nri '^Test(Early|Burst|StartupTaint|Hostile|Churn|Static|FiftyPods|PodInANew|PodThatStops|RunningPodOptsIn)' --set nri=required --set startupTaint=true
+entrance nri '^Test(Early|Burst|StartupTaint|Hostile|Churn|Static|PodInANew|PodThatStops|RunningPodOptsIn)' --set nri=required --set startupTaint=true
 entrance required '^TestAlways' --set nri=required --set admission.requiredPlugins=true
 entrance wait '^Test(Burst|AlwaysPods)' --set nri=off --set admission.waitContainer=true
-entrance cni '^Test(Early|Burst|Always)' --set nri=off --set cni=install
+entrance cni '^Test(EarlyRefuses|EarlyComesBack|Burst|Always)' --set nri=off --set cni=install
 
 if [[ $entrances == *" cni "* ]]; then leave_chain; fi

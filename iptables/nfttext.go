@@ -32,7 +32,7 @@ func (r Ruleset) NftText(o TextOptions) string {
 		fmt.Fprintf(&b, "\tset %s {\n%s\t}\n", s.Name, s.body())
 	}
 	for _, c := range r.Chains {
-		fmt.Fprintf(&b, "\tchain %s {\n\t\ttype %s hook %s priority %d; policy accept;\n", c.Name, c.Type, c.Hook, c.Priority)
+		fmt.Fprintf(&b, "\tchain %s {\n\t\t%s\n", c.Name, c.header())
 		for _, rule := range c.Rules {
 			fmt.Fprintf(&b, "\t\t%s\n", rule.text(o))
 		}
@@ -41,6 +41,13 @@ func (r Ruleset) NftText(o TextOptions) string {
 	b.WriteString("}\n")
 	return b.String()
 }
+
+func (c Chain) header() string {
+	return fmt.Sprintf("type %s hook %s priority %d; policy accept;", c.Type, c.Hook, c.Priority)
+}
+
+// declaration returns the chain's name and header in one line.
+func (c Chain) declaration() string { return fmt.Sprintf("chain %s { %s }", c.Name, c.header()) }
 
 func (s Set) elements() []string {
 	out := make([]string, 0, len(s.Ports)+len(s.Prefixes))

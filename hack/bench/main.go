@@ -37,7 +37,7 @@ type bench struct {
 
 // backend is ours, of either kind.
 type backend interface {
-	Apply(ctx context.Context, netns string, want iptables.Ruleset) (bool, error)
+	Apply(ctx context.Context, netns string, want iptables.Ruleset) (iptables.Outcome, error)
 }
 
 func run(ctx context.Context, b bench, out string) error {

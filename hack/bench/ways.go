@@ -21,8 +21,8 @@ type way struct {
 
 func by(name string, b backend, rules iptables.Ruleset, runs int) way {
 	return way{name, func(ctx context.Context, ns *netns.NS) error {
-		changed, err := b.Apply(ctx, ns.Path(), rules)
-		if err == nil && !changed {
+		out, err := b.Apply(ctx, ns.Path(), rules)
+		if err == nil && !out.Changed() {
 			err = errors.New("nothing was applied")
 		}
 		return err
@@ -91,9 +91,9 @@ func unchanged(ctx context.Context, b backend, rules iptables.Ruleset, runs int)
 	var took []float64
 	for i := range runs + 1 {
 		start := time.Now()
-		changed, err := b.Apply(ctx, ns.Path(), rules)
-		if err == nil && changed != (i == 0) {
-			err = fmt.Errorf("apply %d changed the rules: %v", i, changed)
+		out, err := b.Apply(ctx, ns.Path(), rules)
+		if err == nil && out.Changed() != (i == 0) {
+			err = fmt.Errorf("apply %d found drift %q", i, out.Drift)
 		}
 		if err != nil {
 			return 0, err

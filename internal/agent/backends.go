@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
@@ -20,7 +21,7 @@ type backend interface {
 
 // writer changes the rules of a namespace.
 type writer interface {
-	Apply(ctx context.Context, path string, want iptables.Ruleset) (changed bool, err error)
+	Apply(ctx context.Context, path string, want iptables.Ruleset) (iptables.Outcome, error)
 	Remove(ctx context.Context, path string) (removed bool, err error)
 	// Yield removes this backend's rules, and leaves what the chosen backend also needs.
 	Yield(ctx context.Context, path string) (removed bool, err error)
@@ -68,24 +69,32 @@ type Exclusive struct {
 func (e Exclusive) Name() string { return e.chosen.Name() }
 
 // Apply applies the rules with the chosen backend, and then removes those of other backends.
-func (e Exclusive) Apply(ctx context.Context, at podnet.Place, want iptables.Ruleset) (changed bool, err error) {
-	return in(ctx, e, at, func(ns *netns.NS) (bool, error) {
+func (e Exclusive) Apply(ctx context.Context, at podnet.Place, want iptables.Ruleset) (iptables.Outcome, error) {
+	return in(ctx, e, at, func(ns *netns.NS) (out iptables.Outcome, err error) {
 		path := ns.Path()
 		id, err := identityAt(ns, at)
 		if err != nil {
-			return false, err
+			return out, err
 		}
 		if err := e.refuseForeign(ctx, ns, id); err != nil {
-			return false, err
+			return out, err
 		}
-		changed, err := e.chosen.Apply(ctx, path, want)
+		out, err = e.chosen.Apply(ctx, path, want)
 		if err != nil {
-			return changed, err
+			return out, err
 		}
 		e.programmed.add(id)
 		left, err := e.clear(ctx, path)
-		return changed || left, err
+		if len(left) > 0 {
+			isAbsent := func(d iptables.Difference) bool { return d.Kind == iptables.KindAbsent }
+			out.Drift = append(slices.DeleteFunc(out.Drift, isAbsent), left...)
+		}
+		return out, err
 	})
+}
+
+func remains(of backend) iptables.Difference {
+	return iptables.Difference{Kind: iptables.KindBackend, Text: "+ rules of the " + of.Name() + " backend"}
 }
 
 // refuseForeign returns an error if rules of other projects are there. It does not look if our rules are there or have been: it looked
@@ -132,17 +141,20 @@ func (e Exclusive) Remove(ctx context.Context, at podnet.Place) (removed bool, e
 			return removed, err
 		}
 		left, err := e.clear(ctx, path)
-		return removed || left, err
+		return removed || len(left) > 0, err
 	})
 }
 
-func (e Exclusive) clear(ctx context.Context, path string) (removed bool, err error) {
+// clear removes the rules of the other backends, and returns which had any.
+func (e Exclusive) clear(ctx context.Context, path string) (removed iptables.Drift, err error) {
 	for _, o := range e.others {
 		did, err := o.Yield(ctx, path)
 		if err != nil {
 			return removed, fmt.Errorf("remove what the %s backend has left: %w", o.Name(), err)
 		}
-		removed = removed || did
+		if did {
+			removed = append(removed, remains(o))
+		}
 	}
 	return removed, nil
 }
@@ -155,7 +167,7 @@ func (e Exclusive) Verify(ctx context.Context, at podnet.Place, want iptables.Ru
 		for _, o := range e.others {
 			present, errPresent := o.Present(ctx, path)
 			if present {
-				drift = append(drift, "+ rules of the "+o.Name()+" backend")
+				drift = append(drift, remains(o))
 			}
 			err = errors.Join(err, errPresent)
 		}

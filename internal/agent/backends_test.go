@@ -107,9 +107,9 @@ func TestABackendTakesOverFromEveryOther(t *testing.T) {
 			t.Errorf("drift %s, error %v", drift, err)
 		}
 		for _, changes := range []bool{first != second, false} {
-			changed, err := after.Apply(t.Context(), at(ns), want)
-			if got := ours(t, ns); err != nil || changed != changes || got != marks[second] {
-				t.Errorf("changed %v, error %v, there is %q, want %q", changed, err, got, marks[second])
+			out, err := after.Apply(t.Context(), at(ns), want)
+			if got := ours(t, ns); err != nil || out.Changed() != changes || got != marks[second] {
+				t.Errorf("changed %q, error %v, there is %q, want %q", out.Drift, err, got, marks[second])
 			}
 		}
 		if drift, err := after.Verify(t.Context(), at(ns), want); err != nil || len(drift) > 0 {

@@ -57,7 +57,7 @@ func (c cniEntrance) rulesMissing(ctx context.Context, s podnet.Sandbox) bool {
 	if errPod != nil || errNamespace != nil {
 		return false // unknown; most pods ask for no rules
 	}
-	if asked, err := intent.Of(pod, ns, core.programmer.Intent); err == nil && !asked.Redirect {
+	if asked, err := intent.Of(pod, ns, core.programmer.Config); err == nil && !asked.Redirect {
 		return false
 	}
 	present, err := core.programmer.Backend.Present(ctx, s.Place())
@@ -175,7 +175,7 @@ func (a *agent) addChain(processCtx context.Context, mgr manager.Manager, progra
 	}
 	check := func() error { return errors.Join(installer.Check(), watch.Check()) }
 	a.cni.check.Store(&check)
-	programmer.Told = append(programmer.Told, installer.Chained)
+	programmer.Announcers = append(programmer.Announcers, installer.Chained)
 	return errors.Join(
 		a.metrics.Register(cniFault("not_called", watch.Check)), a.metrics.Register(cniFault("not_chained", installer.Check)),
 		mgr.Add(watch), mgr.Add(keepChain(processCtx, ctrl.Log, installer, daemonSet)),

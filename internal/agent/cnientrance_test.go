@@ -27,13 +27,15 @@ type fakeNamespace struct {
 	applied    int
 }
 
-func (n *fakeNamespace) Apply(context.Context, podnet.Place, iptables.Ruleset) (changed bool, err error) {
+func (n *fakeNamespace) Apply(context.Context, podnet.Place, iptables.Ruleset) (out iptables.Outcome, err error) {
 	n.applied++
 	if n.errApply != nil {
-		return false, n.errApply
+		return out, n.errApply
 	}
-	changed, n.rules = !n.rules, true
-	return changed, nil
+	if !n.rules {
+		n.rules, out.Drift = true, iptables.Drift{{Kind: iptables.KindAbsent}}
+	}
+	return out, nil
 }
 
 func (n *fakeNamespace) Present(context.Context, podnet.Place) (bool, error) {
@@ -73,7 +75,7 @@ func newTestCNIEntrance(t *testing.T, n *fakeNamespace, initialize string, api e
 	}
 	d := &coreHolder{}
 	d.set(core{pods: pods, programmer: &controllers.Programmer{
-		Intent: intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults()}, Backend: n, BackendName: "fake", Namespaces: n,
+		Config: intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults()}, Backend: n, BackendName: "fake", Namespaces: n,
 		Pods: pods, Reporter: noReports{}, Ledger: ledger, Metrics: counters,
 	}})
 	return cniEntrance{entrance: entrance{by: controllers.CNI, core: d}, calls: &cniinstall.Calls{}}

@@ -26,8 +26,8 @@ func (b fakeBackend) Name() string { return "fake" }
 
 func (b fakeBackend) Present(context.Context, string) (bool, error) { return b.present, b.look }
 
-func (b fakeBackend) Apply(_ context.Context, path string, _ iptables.Ruleset) (bool, error) {
-	return true, b.apply(path)
+func (b fakeBackend) Apply(_ context.Context, path string, _ iptables.Ruleset) (iptables.Outcome, error) {
+	return iptables.Outcome{Drift: iptables.Drift{{Kind: iptables.KindAbsent}}}, b.apply(path)
 }
 
 func (b fakeBackend) Yield(_ context.Context, path string) (bool, error) { return false, b.apply(path) }

@@ -28,10 +28,10 @@ func TestRulesComeBackWhateverNamesThePodMakes(t *testing.T) {
 				kerneltest.Refuse(t, "this kernel has no SO_NETNS_COOKIE: it is older than Linux 5.14")
 			}
 			mustRun(t, ns, flushAll+"; "+istioChain)
-			changed, err := b.Apply(t.Context(), at(ns), want)
+			out, err := b.Apply(t.Context(), at(ns), want)
 			drift, errDrift := b.Verify(t.Context(), at(ns), want)
-			if err := errors.Join(err, errDrift); err != nil || !changed || len(drift) > 0 {
-				t.Errorf("changed %v, drift %s, error %v", changed, drift, err)
+			if err := errors.Join(err, errDrift); err != nil || !out.Changed() || len(drift) > 0 {
+				t.Errorf("changed %q, drift %s, error %v", out.Drift, drift, err)
 			}
 			_, errRemove := b.Remove(t.Context(), at(ns))
 			_, err = b.Apply(t.Context(), at(ns), want)

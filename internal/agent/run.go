@@ -71,7 +71,7 @@ type agent struct {
 	backend    Exclusive
 	metrics    prometheus.Registerer
 	finder     runtimeFinder
-	announcers []func() bool // see controllers.Programmer.Told
+	announcers []func() bool // see controllers.Programmer.Announcers
 	nri        *nri.Entrance // nil: NRI is off
 	cni        cniParts
 }
@@ -144,8 +144,8 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 	pods := controllers.Reader{Cache: mgr.GetCache(), Live: mgr.GetAPIReader()}
 	writer := controllers.NewWriter(mgr.GetClient(), pods, mgr.GetEventRecorder(Name))
 	programmer := &controllers.Programmer{
-		Intent: a.Intent, Backend: a.backend, BackendName: a.backend.Name(), Namespaces: a.backend, Finder: a.finder, Pods: pods,
-		Reporter: writer, Ledger: ledger, Metrics: counters, Told: a.announcers,
+		Config: a.Intent, Backend: a.backend, BackendName: a.backend.Name(), Namespaces: a.backend, Finder: a.finder, Pods: pods,
+		Reporter: writer, Ledger: ledger, Metrics: counters, Announcers: a.announcers,
 	}
 	watch := &controllers.PodWatch{Client: mgr.GetCache(), Programmer: programmer}
 	return core{programmer: programmer, pods: pods}, errors.Join(

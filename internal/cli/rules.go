@@ -73,11 +73,11 @@ func newApply(o *rulesOptions) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			changed, err := b.Apply(cmd.Context(), o.place(), want)
+			out, err := b.Apply(cmd.Context(), o.place(), want)
 			if err != nil {
 				return err
 			}
-			cmd.Println(map[bool]string{true: "rules applied", false: "nothing to do: the rules are there"}[changed])
+			cmd.Println(map[bool]string{true: "rules applied", false: "nothing to do: the rules are there"}[out.Changed()])
 			return nil
 		},
 	}

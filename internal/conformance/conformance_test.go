@@ -21,7 +21,7 @@ const probeTime = 1200 * time.Millisecond
 
 // backend is what is under test.
 type backend interface {
-	Apply(ctx context.Context, netns string, want iptables.Ruleset) (bool, error)
+	Apply(ctx context.Context, netns string, want iptables.Ruleset) (iptables.Outcome, error)
 	Verify(ctx context.Context, netns string, want iptables.Ruleset) (iptables.Drift, error)
 	Remove(ctx context.Context, netns string) (bool, error)
 	Name() string

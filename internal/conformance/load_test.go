@@ -98,11 +98,11 @@ func (w world) changeUnderLoad(t *testing.T, b backend, held []held) (changed in
 	t.Helper()
 	all := variants()
 	for i := range changes {
-		did, err := b.Apply(t.Context(), w.pod().Path(), configuration{spec: all[i%len(all)]}.rules(t))
+		out, err := b.Apply(t.Context(), w.pod().Path(), configuration{spec: all[i%len(all)]}.rules(t))
 		if err != nil {
 			t.Errorf("change %d: %v", i, err)
 		}
-		if did {
+		if out.Changed() {
 			changed++
 		}
 		for _, h := range held {

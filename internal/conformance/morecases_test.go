@@ -58,8 +58,8 @@ func TestIPv6IsCapturedAndLetGo(t *testing.T) {
 				}
 				probes, answers := parseLines(t, append(want, "pod 1000 tcp 93.184.216.34:80 = PROXY:15001"))
 				w.compare(t, probes, answers)
-				if changed, err := b.Apply(t.Context(), w.pod().Path(), c.rules(t)); err != nil || changed {
-					t.Errorf("%s, %s, step %d, again: changed %v, error %v", b.Name(), mode, i, changed, err)
+				if out, err := b.Apply(t.Context(), w.pod().Path(), c.rules(t)); err != nil || out.Changed() {
+					t.Errorf("%s, %s, step %d, again: changed %q, error %v", b.Name(), mode, i, out.Drift, err)
 				}
 			}
 		}

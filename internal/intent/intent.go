@@ -34,7 +34,7 @@ type Intent struct {
 	Redirect bool
 	// Reason says why not.
 	Reason Reason
-	// Asked reports whether the pod's owner expects redirection and should be told the Reason: see asked.
+	// Asked reports whether the pod's owner expects redirection and gets the Reason as a report: see expectsRedirection.
 	Asked bool
 	Spec  iptables.Spec
 	// Notes are settings that may not have the effect that their author expects, one sentence each.
@@ -69,7 +69,7 @@ type Config struct {
 // Of returns what pod asks for. ns is its namespace, of which name and annotations are used, or nil if unknown. An error is for the
 // pod's owner to mend: an invalid setting, or settings that contradict each other.
 func Of(pod *corev1.Pod, ns *corev1.Namespace, c Config) (Intent, error) {
-	out := Intent{Asked: c.asked(pod, ns), Reason: c.never(pod)}
+	out := Intent{Asked: c.expectsRedirection(pod, ns), Reason: c.never(pod)}
 	if out.Reason != "" {
 		return out, nil
 	}
@@ -101,14 +101,13 @@ func (c Config) Supports(handler string) bool {
 
 // Asked reports whether the pod or its namespace asks for redirection, whatever the outcome is.
 func Asked(pod *corev1.Pod, ns *corev1.Namespace) bool {
-	own, asked := pod.Annotations[KeyInitialize]
-	return own == "true" || !asked && ns != nil && ns.Annotations[KeyInitialize] == "true"
+	own, set := pod.Annotations[KeyInitialize]
+	return own == "true" || !set && ns != nil && ns.Annotations[KeyInitialize] == "true"
 }
 
-// asked reports whether the pod's owner expects redirection: the pod's own annotation says "true", or it is selected by --select. A
-// namespace's annotation counts only for pods with a proxy: the owners of others (jobs, databases) do not expect
-// redirection.
-func (c Config) asked(pod *corev1.Pod, ns *corev1.Namespace) bool {
+// expectsRedirection reports whether the pod's owner expects redirection: the pod's own annotation says "true", or --select selects
+// the pod. A namespace's annotation counts only for pods with a proxy: the owners of others (jobs, databases) do not expect it.
+func (c Config) expectsRedirection(pod *corev1.Pod, ns *corev1.Namespace) bool {
 	if own, set := pod.Annotations[KeyInitialize]; set {
 		return own == "true"
 	}

@@ -32,16 +32,16 @@ func New(guard netns.Guard) *Backend {
 // Name is the backend's name in flags and reports.
 func (b *Backend) Name() string { return "nftables" }
 
-// Apply makes the namespace at path hold exactly want in our table, and reports whether anything had to change. A fresh namespace
-// gets all or nothing. An existing table is changed in steps (see commit). Tables of others are not touched.
-func (b *Backend) Apply(ctx context.Context, path string, want iptables.Ruleset) (changed bool, err error) {
-	return visit(ctx, b, path, func(ns *netns.NS, s *socket) (bool, error) { return b.apply(ctx, ns, s, want) })
+// Apply makes the namespace at path hold exactly want in our table, and returns what differed before. A fresh namespace gets all or
+// nothing. An existing table is changed in steps (see commit). Tables of others are not touched.
+func (b *Backend) Apply(ctx context.Context, path string, want iptables.Ruleset) (iptables.Outcome, error) {
+	return visit(ctx, b, path, func(ns *netns.NS, s *socket) (iptables.Outcome, error) { return b.apply(ctx, ns, s, want) })
 }
 
-func (b *Backend) apply(ctx context.Context, ns *netns.NS, s *socket, want iptables.Ruleset) (changed bool, err error) {
+func (b *Backend) apply(ctx context.Context, ns *netns.NS, s *socket, want iptables.Ruleset) (out iptables.Outcome, err error) {
 	l := b.glance(ctx, s, want)
 	if same, err := b.remembers(l, ns, want); err != nil || same {
-		return false, err
+		return out, err
 	}
 	var c comparison
 	err = ns.Alone(ctx, func() (same bool, err error) {
@@ -49,26 +49,32 @@ func (b *Backend) apply(ctx context.Context, ns *netns.NS, s *socket, want iptab
 		if err == nil && c.have.flags()&tableFlagOwner != 0 {
 			err = fmt.Errorf("table inet %s: %w", iptables.TableName, ErrOwned)
 		}
-		return err == nil && len(c.lines) == 0, err
+		return err == nil && len(c.drift) == 0, err
 	}, func() error {
-		changed = true
 		b.memory.forget(l.id)
+		drift := c.drift
+		if c.have.exists() {
+			if drift, err = c.describe(ctx, ns, s, want); err != nil {
+				drift = c.drift // what cannot be read is replaced all the same
+			}
+		}
 		if err := write(ctx, ns, c, want); err != nil {
 			return err
 		}
+		out.Drift = drift.Bounded()
 		if !c.have.exists() {
 			b.noteWritten(ctx, s, l)
 		}
 		return nil
 	})
-	return changed && err == nil, err
+	return out, err
 }
 
-// comparison is how a namespace differs from what it should hold, one line for each difference.
+// comparison is how a namespace differs from what it should hold.
 type comparison struct {
 	have  outline
 	ref   outline // what it should look like; unset if there is no table
-	lines []string
+	drift iptables.Drift
 	shape bool // the differences are of the table, its chains and sets, not of their content
 }
 
@@ -76,7 +82,7 @@ type comparison struct {
 func (b *Backend) compare(ctx context.Context, ns *netns.NS, s *socket, want iptables.Ruleset, l look) (c comparison, err error) {
 	c.have, err = s.outline(ctx)
 	if err != nil || !c.have.exists() {
-		c.lines = c.have.differences(outline{})
+		c.drift = c.have.differences(outline{})
 		return c, err
 	}
 	ref, err := b.references.of(ctx, want, l.now.hash)
@@ -84,16 +90,16 @@ func (b *Backend) compare(ctx context.Context, ns *netns.NS, s *socket, want ipt
 		return c, err
 	}
 	c.ref = ref.outline
-	c.lines = c.have.differences(ref.outline)
-	if c.shape = len(c.lines) > 0; c.shape {
+	c.drift = c.have.differences(ref.outline)
+	if c.shape = len(c.drift) > 0; c.shape {
 		return c, nil
 	}
-	c.lines, err = s.differences(ctx, c.have, ref)
-	if err != nil || len(c.lines) > 0 {
+	c.drift, err = s.differences(ctx, c.have, ref)
+	if err != nil || len(c.drift) > 0 {
 		return c, err
 	}
-	c.lines, err = beside(ns, want)
-	if err == nil && len(c.lines) == 0 {
+	c.drift, err = beside(ns, want)
+	if err == nil && len(c.drift) == 0 {
 		b.note(l)
 	}
 	return c, err
@@ -122,8 +128,16 @@ func (b *Backend) verify(ctx context.Context, ns *netns.NS, s *socket, want ipta
 		return nil, err
 	}
 	c, err := b.compare(ctx, ns, s, want, l)
-	if err != nil || len(c.lines) == 0 {
+	if err != nil || len(c.drift) == 0 {
 		return nil, err
+	}
+	return c.describe(ctx, ns, s, want)
+}
+
+// describe reads the rules that differ and returns the differences as text. Those of a dormant table have no effect, and are not read.
+func (c comparison) describe(ctx context.Context, ns *netns.NS, s *socket, want iptables.Ruleset) (iptables.Drift, error) {
+	if c.have.flags()&tableFlagDormant != 0 {
+		return c.drift, nil
 	}
 	have, err := read(ctx, ns, s, c.have, size(want)+moreShown)
 	if err != nil {
@@ -132,7 +146,7 @@ func (b *Backend) verify(ctx context.Context, ns *netns.NS, s *socket, want ipta
 	drift := iptables.Diff(want, have)
 	// Rules as text do not show everything. Differences that they do not show are returned as they were compared.
 	if len(drift) == 0 || c.shape {
-		drift = append(drift, c.lines...)
+		drift = append(drift, c.drift...)
 	}
 	return drift, nil
 }

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	goruntime "runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -37,11 +38,11 @@ func rules(t testing.TB, change func(*iptables.Spec)) iptables.Ruleset {
 
 func mustApply(t testing.TB, b *Backend, ns *netns.NS, r iptables.Ruleset) (changed bool) {
 	t.Helper()
-	changed, err := b.Apply(t.Context(), ns.Path(), r)
+	out, err := b.Apply(t.Context(), ns.Path(), r)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return changed
+	return out.Changed()
 }
 
 func manyCIDRs() (out []netip.Prefix) {
@@ -145,42 +146,45 @@ func addBeside(have *iptables.Ruleset, text string) {
 
 // Each case is something that somebody else does to our table; it must be seen, and one apply must heal it.
 func TestDriftIsFoundAndHealed(t *testing.T) {
-	cases := map[string]func(*nft.Conn, *nft.Table, []*nft.Chain){
-		"a rule is gone": func(c *nft.Conn, table *nft.Table, chains []*nft.Chain) {
+	cases := map[string]struct {
+		kinds []iptables.Kind
+		spoil func(*nft.Conn, *nft.Table, []*nft.Chain)
+	}{
+		"a rule is gone": {[]iptables.Kind{iptables.KindRules}, func(c *nft.Conn, table *nft.Table, chains []*nft.Chain) {
 			rules, err := c.GetRules(table, chains[0])
 			if err != nil || c.DelRule(rules[2]) != nil {
 				t.Error(err)
 			}
-		},
-		"a chain is flushed": func(c *nft.Conn, _ *nft.Table, chains []*nft.Chain) { c.FlushChain(chains[0]) },
-		"the table is gone":  func(c *nft.Conn, table *nft.Table, _ []*nft.Chain) { c.DelTable(table) },
-		"a foreign rule is in the way": func(c *nft.Conn, table *nft.Table, chains []*nft.Chain) {
+		}},
+		"a chain is flushed": {[]iptables.Kind{iptables.KindRules}, func(c *nft.Conn, _ *nft.Table, chains []*nft.Chain) { c.FlushChain(chains[0]) }},
+		"the table is gone":  {[]iptables.Kind{iptables.KindAbsent}, func(c *nft.Conn, table *nft.Table, _ []*nft.Chain) { c.DelTable(table) }},
+		"a foreign rule is in the way": {[]iptables.Kind{iptables.KindRules}, func(c *nft.Conn, table *nft.Table, chains []*nft.Chain) {
 			c.InsertRule(&nft.Rule{Table: table, Chain: chains[0], Exprs: []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}})
-		},
-		"a foreign chain": func(c *nft.Conn, table *nft.Table, _ []*nft.Chain) {
+		}},
+		"a foreign chain": {[]iptables.Kind{iptables.KindTable}, func(c *nft.Conn, table *nft.Table, _ []*nft.Chain) {
 			c.AddChain(&nft.Chain{Table: table, Name: "foreign"})
-		},
-		"a set has lost an element": func(c *nft.Conn, table *nft.Table, _ []*nft.Chain) {
+		}},
+		"a set has lost an element": {[]iptables.Kind{iptables.KindSets}, func(c *nft.Conn, table *nft.Table, _ []*nft.Chain) {
 			set, err := c.GetSetByName(table, "exclude-inbound-ports.0")
 			if err != nil || c.SetDeleteElements(set, []nft.SetElement{{Key: []byte{15020 >> 8, 15020 & 0xff}}}) != nil {
 				t.Error(err)
 			}
-		},
-		"the table sleeps": func(c *nft.Conn, table *nft.Table, _ []*nft.Chain) {
+		}},
+		"the table sleeps": {[]iptables.Kind{iptables.KindTable}, func(c *nft.Conn, table *nft.Table, _ []*nft.Chain) {
 			c.AddTable(&nft.Table{Name: table.Name, Family: table.Family, Flags: nft.TableFlagDormant})
-		},
+		}},
 	}
-	for name, spoil := range cases {
+	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			ns, b, want := kerneltest.New(t), New(kerneltest.Guard(t)), rules(t, nil)
 			mustApply(t, b, ns, want)
 			mustApply(t, b, ns, want) // looks, and remembers
-			withTable(t, ns, spoil)
+			withTable(t, ns, c.spoil)
 			if drift, err := b.Verify(t.Context(), ns.Path(), want); err != nil || len(drift) == 0 {
 				t.Fatalf("drift %q, error %v", drift, err)
 			}
-			if !mustApply(t, b, ns, want) {
-				t.Error("apply changed nothing")
+			if out, err := b.Apply(t.Context(), ns.Path(), want); err != nil || !slices.Equal(out.Drift.Kinds(), c.kinds) {
+				t.Errorf("apply repaired %q, error %v, want %q", out.Drift, err, c.kinds)
 			}
 			if drift, err := b.Verify(t.Context(), ns.Path(), want); err != nil || len(drift) != 0 {
 				t.Errorf("after the repair: drift %q, error %v", drift, err)

@@ -52,9 +52,9 @@ func TestALookIsBoundedWhateverThereIs(t *testing.T) {
 		manyChains("foreign")(t, ns)
 		for _, changed := range []bool{true, false} {
 			bounded(t, "apply", func(ctx context.Context) error {
-				got, err := b.Apply(ctx, ns.Path(), want)
-				if got != changed {
-					t.Errorf("changed %v", got)
+				out, err := b.Apply(ctx, ns.Path(), want)
+				if out.Changed() != changed {
+					t.Errorf("changed %q", out.Drift)
 				}
 				return err
 			})

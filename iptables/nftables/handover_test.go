@@ -36,10 +36,10 @@ func TestTwoAgentsProgramAFreshNamespaceOnce(t *testing.T) {
 		var mu sync.Mutex
 		changes := 0
 		together(t, 1, func(b *Backend, _, _ int) error {
-			changed, err := b.Apply(t.Context(), ns.Path(), want)
+			out, err := b.Apply(t.Context(), ns.Path(), want)
 			mu.Lock()
 			defer mu.Unlock()
-			if changed {
+			if out.Changed() {
 				changes++
 			}
 			return err

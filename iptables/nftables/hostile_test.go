@@ -41,8 +41,8 @@ func mustMend(t *testing.T, want iptables.Ruleset, spoil spoil) {
 		return err
 	})
 	bounded(t, "apply", func(ctx context.Context) error {
-		changed, err := b.Apply(ctx, ns.Path(), want)
-		if !changed {
+		out, err := b.Apply(ctx, ns.Path(), want)
+		if !out.Changed() {
 			t.Error("apply changed nothing")
 		}
 		return err

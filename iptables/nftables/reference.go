@@ -94,8 +94,8 @@ func (o outline) baseNames() map[string]string {
 	return out
 }
 
-// differences returns how the content of our table differs from ref, one line for each difference. The outlines must be equal.
-func (s *socket) differences(ctx context.Context, have outline, ref reference) ([]string, error) {
+// differences returns how the content of our table differs from ref. The outlines must be equal.
+func (s *socket) differences(ctx context.Context, have outline, ref reference) (iptables.Drift, error) {
 	var c content
 	err := uninterrupted(func() (err error) {
 		c, err = s.content(ctx, have, &ref.content)
@@ -105,47 +105,48 @@ func (s *socket) differences(ctx context.Context, have outline, ref reference) (
 		return nil, ctx.Err()
 	}
 	if err != nil {
-		return []string{fmt.Sprintf("+ what cannot be read on: %v", err)}, nil
+		return iptables.Drift{{Kind: iptables.KindRules, Text: fmt.Sprintf("+ what cannot be read on: %v", err)}}, nil
 	}
-	return append(tallies("chain", c.chains, ref.content.chains), tallies("set", c.sets, ref.content.sets)...), nil
+	chains := tallies(iptables.KindRules, "chain", c.chains, ref.content.chains)
+	return append(chains, tallies(iptables.KindSets, "set", c.sets, ref.content.sets)...), nil
 }
 
 // differences compares outlines. The set names of ref have no generation.
-func (o outline) differences(ref outline) []string {
+func (o outline) differences(ref outline) iptables.Drift {
 	if !o.exists() {
-		return []string{fmt.Sprintf("- table inet %s", iptables.TableName)}
+		return iptables.Drift{{Kind: iptables.KindAbsent, Text: "- table inet " + iptables.TableName}}
 	}
-	lines := differing("table", map[string]string{iptables.TableName: o.table}, map[string]string{iptables.TableName: ref.table})
-	lines = append(lines, differing("chain", o.chains, ref.chains)...)
-	lines = append(lines, differing("set", o.baseNames(), ref.sets)...)
+	d := differing(iptables.KindTable, "table", map[string]string{iptables.TableName: o.table}, map[string]string{iptables.TableName: ref.table})
+	d = append(d, differing(iptables.KindTable, "chain", o.chains, ref.chains)...)
+	d = append(d, differing(iptables.KindSets, "set", o.baseNames(), ref.sets)...)
 	if _, ok := o.generation(); !ok || len(o.sets) > len(ref.sets) {
-		lines = append(lines, "+ sets of more than one generation")
+		d = append(d, iptables.Difference{Kind: iptables.KindSets, Text: "+ sets of more than one generation"})
 	}
 	if o.foreign {
-		lines = append(lines, "+ chains, sets, objects or flowtables that are not ours")
+		d = append(d, iptables.Difference{Kind: iptables.KindTable, Text: "+ chains, sets, objects or flowtables that are not ours"})
 	}
-	return lines
+	return d
 }
 
-// differing compares tables, chains or sets by their names.
-func differing(kind string, have, want map[string]string) (lines []string) {
+// differing compares tables, chains or sets, as noun says, by their names.
+func differing(kind iptables.Kind, noun string, have, want map[string]string) (d iptables.Drift) {
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		switch h, ok := have[name]; {
 		case !ok:
-			lines = append(lines, fmt.Sprintf("- %s %s", kind, name))
+			d = append(d, iptables.Difference{Kind: kind, Text: fmt.Sprintf("- %s %s", noun, name)})
 		case h != want[name]:
-			lines = append(lines, attrDifferences(kind, name, h, want[name])...)
+			d = append(d, attrDifferences(kind, noun, name, h, want[name])...)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(have)) {
 		if _, ok := want[name]; !ok {
-			lines = append(lines, fmt.Sprintf("+ %s %s", kind, printable(name)))
+			d = append(d, iptables.Difference{Kind: kind, Text: fmt.Sprintf("+ %s %s", noun, printable(name))})
 		}
 	}
-	return lines
+	return d
 }
 
-func tallies(kind string, have, want map[string]tally) (lines []string) {
+func tallies(kind iptables.Kind, noun string, have, want map[string]tally) (d iptables.Drift) {
 	names := map[string]bool{}
 	for _, m := range []map[string]tally{have, want} {
 		for name := range m {
@@ -154,8 +155,9 @@ func tallies(kind string, have, want map[string]tally) (lines []string) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		if have[name] != want[name] {
-			lines = append(lines, fmt.Sprintf("+ %s %s holds something else (%d entries, want %d)", kind, printable(name), have[name].count, want[name].count))
+			text := fmt.Sprintf("+ %s %s holds something else (%d entries, want %d)", noun, printable(name), have[name].count, want[name].count)
+			d = append(d, iptables.Difference{Kind: kind, Text: text})
 		}
 	}
-	return lines
+	return d
 }

@@ -7,10 +7,12 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/iptables"
 )
 
 // attrNames are names for the attributes of tables, chains and sets that may differ.
-func attrNames(kind string) map[uint16]string {
+func attrNames(noun string) map[uint16]string {
 	return map[string]map[uint16]string{
 		"table": {unix.NFTA_TABLE_FLAGS: "flags", unix.NFTA_TABLE_USE: "chains, sets and objects", tableUserdata: "userdata", tableOwner: "owner"},
 		"chain": {
@@ -22,26 +24,31 @@ func attrNames(kind string) map[uint16]string {
 			unix.NFTA_SET_DATA_TYPE: "data type", unix.NFTA_SET_DATA_LEN: "data length", unix.NFTA_SET_TIMEOUT: "timeout",
 			unix.NFTA_SET_GC_INTERVAL: "gc interval", unix.NFTA_SET_USERDATA: "userdata",
 		},
-	}[kind]
+	}[noun]
 }
 
 // attrDifferences returns which attributes of a table, chain or set differ, and how.
-func attrDifferences(kind, name, have, want string) (lines []string) {
+func attrDifferences(kind iptables.Kind, noun, name, have, want string) (d iptables.Drift) {
 	h, w := byKind(have), byKind(want)
 	for attr := range uint16(64) {
 		if h[attr] == w[attr] {
 			continue
 		}
-		word := attrNames(kind)[attr]
+		word := attrNames(noun)[attr]
 		if word == "" {
 			word = "attribute " + strconv.Itoa(int(attr))
 		}
-		lines = append(lines, fmt.Sprintf("+ %s %s: %s: %s, want %s", kind, name, word, shown(h[attr]), shown(w[attr])))
+		of := kind
+		if noun == "chain" && attr == unix.NFTA_CHAIN_USE {
+			of = iptables.KindRules // the number of rules
+		}
+		text := fmt.Sprintf("+ %s %s: %s: %s, want %s", noun, name, word, shown(h[attr]), shown(w[attr]))
+		d = append(d, iptables.Difference{Kind: of, Text: text})
 	}
-	if len(lines) == 0 {
-		lines = append(lines, fmt.Sprintf("+ %s %s differs", kind, name))
+	if len(d) == 0 {
+		d = iptables.Drift{{Kind: kind, Text: fmt.Sprintf("+ %s %s differs", noun, name)}}
 	}
-	return lines
+	return d
 }
 
 // byKind joins the data of all attributes of each kind.

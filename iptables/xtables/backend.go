@@ -58,33 +58,40 @@ func (b *Backend) Name() string { return "iptables" }
 // Flavour returns the flavour that the Backend was made for.
 func (b *Backend) Flavour() Flavour { return b.flavour }
 
-// Apply makes the namespace at path hold exactly want in our chains, with our jumps at the head of the built-in chains. It reports
-// whether anything had to change. If the kernel refuses, everything stays as it was. Rules of others are not touched.
-func (b *Backend) Apply(ctx context.Context, path string, want iptables.Ruleset) (changed bool, err error) {
+// Apply makes the namespace at path hold exactly want in our chains, with our jumps at the head of the built-in chains. It returns
+// what differed before. If the kernel refuses, everything stays as it was. Rules of others are not touched.
+func (b *Backend) Apply(ctx context.Context, path string, want iptables.Ruleset) (out iptables.Outcome, err error) {
 	err = b.in(ctx, path, func(ns *netns.NS) error {
 		if err := ownerMatches(ns); err != nil {
 			return err
 		}
 		var have snapshot
+		var drift iptables.Drift
 		return ns.Alone(ctx, func() (same bool, err error) {
-			have, same, err = b.compare(ctx, ns, want)
-			return same, err
+			have, drift, err = b.compare(ctx, ns, want)
+			return err == nil && len(drift) == 0, err
 		}, func() error {
-			changed = true
-			return b.write(ctx, ns, have, want)
+			err := b.write(ctx, ns, have, want)
+			if err == nil {
+				out.Drift = drift.Bounded()
+			}
+			return err
 		})
 	})
-	return changed && err == nil, err
+	return out, err
 }
 
-// compare reads what is there and reports whether it is equal to want.
-func (b *Backend) compare(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (have snapshot, same bool, err error) {
+// compare reads what is there and returns how it differs from want.
+func (b *Backend) compare(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (have snapshot, drift iptables.Drift, err error) {
 	have, err = b.read(ctx, ns, false)
 	if err != nil {
-		return nil, false, err
+		return nil, nil, err
 	}
-	drift, err := have.drift(ns, want)
-	return have, len(drift) == 0, err
+	drift, err = have.drift(ns, want)
+	if len(drift) > 0 && have.empty() {
+		drift = iptables.Drift{{Kind: iptables.KindAbsent, Text: "- chains " + iptables.ChainPrefix + "*"}}
+	}
+	return have, drift, err
 }
 
 // write replaces have by want. Addresses and routes are added before the rules that need them and removed after them.

@@ -78,11 +78,11 @@ func tproxyAndDNS(s *iptables.Spec) {
 
 func mustApply(t testing.TB, b *Backend, ns *netns.NS, r iptables.Ruleset) (changed bool) {
 	t.Helper()
-	changed, err := b.Apply(t.Context(), ns.Path(), r)
+	out, err := b.Apply(t.Context(), ns.Path(), r)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return changed
+	return out.Changed()
 }
 
 func mustHold(t testing.TB, b *Backend, ns *netns.NS, r iptables.Ruleset) {

@@ -54,10 +54,10 @@ func TestARefusalChangesNothing(t *testing.T) {
 					look += "; nft list ruleset"
 				}
 				untouched := shell(t, ns, look)
-				changed, err := b.Apply(t.Context(), ns.Path(), refused(t))
+				out, err := b.Apply(t.Context(), ns.Path(), refused(t))
 				want := map[Flavour]string{NFT: `-A PODNET_OUTBOUND_MARK -p tcp -m comment --comment "out of place" -j TPROXY`, Legacy: "refused in table mangle"}
-				if changed || err == nil || !strings.Contains(err.Error(), want[flavour]) || !strings.Contains(err.Error(), "ip6tables-") {
-					t.Errorf("changed %v, error %v", changed, err)
+				if out.Changed() || err == nil || !strings.Contains(err.Error(), want[flavour]) || !strings.Contains(err.Error(), "ip6tables-") {
+					t.Errorf("changed %q, error %v", out.Drift, err)
 				}
 				if d := cmp.Diff(untouched, shell(t, ns, look)); d != "" {
 					t.Error(d)

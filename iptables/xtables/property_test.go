@@ -21,7 +21,7 @@ import (
 // subject is a backend with a pod of its own and the world around it.
 type subject struct {
 	name       string
-	apply      func(context.Context, string, iptables.Ruleset) (bool, error)
+	apply      func(context.Context, string, iptables.Ruleset) (iptables.Outcome, error)
 	pod, world *netns.NS
 }
 

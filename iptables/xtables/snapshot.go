@@ -44,6 +44,16 @@ func (s snapshot) drift(ns *netns.NS, want iptables.Ruleset) (iptables.Drift, er
 	return drift, nil
 }
 
+// empty reports whether there is nothing of ours.
+func (s snapshot) empty() bool {
+	for _, tables := range s {
+		if len(tables.names()) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // read returns a snapshot. It starts no process for a family without tables.
 func (b *Backend) read(ctx context.Context, ns *netns.NS, counters bool) (snapshot, error) {
 	if b.missing != nil {
@@ -123,10 +133,7 @@ func (b *Backend) held(ctx context.Context, ns *netns.NS, counters bool) (have s
 		return nil, false, err
 	}
 	have, err = b.read(ctx, ns, counters)
-	for _, s := range have {
-		ok = ok || len(s.names()) > 0
-	}
-	return have, ok, err
+	return have, !have.empty(), err
 }
 
 // possible reports, without a process, whether there may be anything of ours. For the nft flavour the answer is certain.

@@ -17,7 +17,7 @@ import (
 
 // churn is how many pods come and go, unless E2E_CHURN says otherwise; churnAtOnce is how many there are at a time.
 const (
-	churn       = 100
+	churn       = 40
 	churnAtOnce = 20
 )
 

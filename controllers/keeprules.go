@@ -10,9 +10,9 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// keep repairs the rules of a pod that no longer asks for rules, or whose annotations are wrong. It reports whether the pod has
+// keepRules repairs the rules of a pod that no longer asks for rules, or whose annotations are wrong. It reports whether the pod has
 // rules. If the ledger does not have their Spec, it only looks whether any are present.
-func (v *visit) keep(ctx context.Context) (kept bool, err error) {
+func (v *visit) keepRules(ctx context.Context) (kept bool, err error) {
 	known, ok := v.Ledger.Of(v.sandbox.UID)
 	if ok && v.sandbox.NetNS == "" {
 		v.sandbox = known.Sandbox
@@ -48,8 +48,8 @@ func (v *visit) repair(ctx context.Context, spec iptables.Spec) error {
 	if err != nil {
 		return err
 	}
-	changed, err := v.Backend.Apply(ctx, v.sandbox.Place(), rules)
-	if changed {
+	out, err := v.Backend.Apply(ctx, v.sandbox.Place(), rules)
+	if out.Changed() {
 		log.FromContext(ctx).Info("rules repaired", "sandbox", v.sandbox.ID, "netns", v.sandbox.NetNS, "specHash", spec.Hash())
 	}
 	return err

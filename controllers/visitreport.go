@@ -21,21 +21,21 @@ func (v *visit) report(status Status, reason, message string) {
 	v.Reporter.Report(r)
 }
 
-// tell queues a report without a status, which also becomes an event.
-func (v *visit) tell(reason, message string) {
+// reportEvent queues a report without a status, which also becomes an event.
+func (v *visit) reportEvent(reason, message string) {
 	v.Reporter.Report(Report{
 		Sandbox: v.sandbox, Reason: reason, Message: message, Event: true, Entrance: v.by, Backend: v.BackendName,
 	})
 }
 
-// settle reports that a pod gets no rules, if it asked for some, waits for our readiness gate, or has another report.
-func (v *visit) settle() {
+// reportNotRequired reports that a pod gets no rules, if it asked for some, waits for our readiness gate, or has another report.
+func (v *visit) reportNotRequired() {
 	c := findCondition(v.pod)
 	switch {
 	case c != nil && c.Status == corev1.ConditionTrue && c.Reason == ReasonRemoved && !reported(v.pod) && v.intent.Removes():
-		// The owner was told when the rules were removed.
+		// The removal was reported already.
 	case v.intent.Asked:
-		v.tell(ReasonNotRequired, string(v.intent.Reason))
+		v.reportEvent(ReasonNotRequired, string(v.intent.Reason))
 	case gated(v.pod) || reported(v.pod):
 		v.report("", ReasonNotRequired, string(v.intent.Reason))
 	}

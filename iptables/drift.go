@@ -1,0 +1,109 @@
+package iptables
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Kind is what a difference is of.
+type Kind string
+
+// The kinds of differences.
+const (
+	KindAbsent  Kind = "absent"  // nothing of ours was there
+	KindTable   Kind = "table"   // the table, its chains, or their flags
+	KindRules   Kind = "rules"   // the content of chains
+	KindSets    Kind = "sets"    // sets and their content
+	KindAddress Kind = "address" // addresses on lo
+	KindRoute   Kind = "route"   // routing rules and routes
+	KindBackend Kind = "backend" // rules of another backend of ours were left
+)
+
+// Difference is one difference between the kernel's state and what it should be. In Text, "- " is missing and "+ " is too much.
+type Difference struct {
+	Kind Kind
+	Text string
+}
+
+// Drift is how the kernel's state differs from what it should be. Empty means no drift.
+type Drift []Difference
+
+// String returns one line for each difference.
+func (d Drift) String() string {
+	lines := make([]string, len(d))
+	for i, one := range d {
+		lines[i] = one.Text
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Kinds returns the kinds of the differences, sorted, each once.
+func (d Drift) Kinds() []Kind {
+	var out []Kind
+	for _, one := range d {
+		out = append(out, one.Kind)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// Bounds of what is reported about a namespace, since its pod may have written the text.
+const (
+	maxReported  = 10
+	maxTextBytes = 200
+)
+
+// Bounded returns at most 10 differences, with at least one of each kind, and a text of at most 200 printable bytes each.
+func (d Drift) Bounded() Drift {
+	first := map[Kind]bool{}
+	more := max(0, maxReported-1-len(d.Kinds())) // how many may follow the first of their kind
+	var out Drift
+	left := 0
+	for _, one := range d {
+		switch {
+		case !first[one.Kind]:
+			first[one.Kind] = true
+		case more > 0:
+			more--
+		default:
+			left++
+			continue
+		}
+		out = append(out, Difference{one.Kind, Printable(one.Text)})
+	}
+	if left > 0 {
+		out = append(out, Difference{d[len(d)-1].Kind, fmt.Sprintf("and %d more differences", left)})
+	}
+	return out
+}
+
+// Printable returns a text for reports: at most 200 bytes, of printable ASCII only.
+func Printable(text string) string {
+	const cut = "..."
+	long := len(text) > maxTextBytes
+	if long {
+		text = text[:maxTextBytes-len(cut)]
+	}
+	out := []byte(text)
+	for i, c := range out {
+		if c < ' ' || c > '~' {
+			out[i] = '?'
+		}
+	}
+	if long {
+		out = append(out, cut...)
+	}
+	return string(out)
+}
+
+// Outcome is what a call of a backend's Apply found and did.
+type Outcome struct {
+	// Drift is what differed before, bounded. Empty means that nothing was written.
+	Drift Drift
+	// Preempted are rules of others that decide about packets before ours, one line each. They are left alone.
+	Preempted []string
+}
+
+// Changed reports whether anything was written.
+func (o Outcome) Changed() bool { return len(o.Drift) > 0 }
