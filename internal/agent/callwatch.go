@@ -73,7 +73,7 @@ func (w *callWatch) inspect(ctx context.Context, now time.Time) {
 	if err := w.pods.List(ctx, &pods, client.UnsafeDisableDeepCopy); err != nil {
 		return // the readiness check "cache" reports it
 	}
-	err := w.calls.Judge(w.podsWithNetwork(pods.Items), graceEnd, now)
+	err := w.calls.Check(w.podsWithNetwork(pods.Items), graceEnd, now)
 	if err == nil {
 		w.fault.Store(nil)
 		return

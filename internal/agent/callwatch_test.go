@@ -53,11 +53,11 @@ func TestAPluginThatNobodyCallsIsAFault(t *testing.T) {
 	pulling.Status.StartTime = &begin
 	for name, tc := range map[string]struct {
 		pod   *corev1.Pod
-		heard bool
+		called bool
 		want  bool
 	}{
 		"a pod without a call of the plugin":       {pod: podWithNetwork("shop", "cart", later), want: true},
-		"a pod with a call":                        {pod: podWithNetwork("shop", "cart", later), heard: true},
+		"a pod with a call":                        {pod: podWithNetwork("shop", "cart", later), called: true},
 		"a pod from before the plugin was chained": {pod: podWithNetwork("shop", "cart", start)},
 		"a pod within the grace period":            {pod: podWithNetwork("shop", "cart", start.Add(time.Second))},
 		"a pod from before with slow image pulls":  {pod: pulling},
@@ -69,8 +69,8 @@ func TestAPluginThatNobodyCallsIsAFault(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := newCallTest(tc.pod)
 			c.inspect(t.Context(), start)
-			if tc.heard {
-				c.calls.Heard("shop/cart", later)
+			if tc.called {
+				c.calls.Called("shop/cart", later)
 			}
 			c.inspect(t.Context(), later.Add(callCheckInterval))
 			c.inspect(t.Context(), later.Add(2*callCheckInterval))

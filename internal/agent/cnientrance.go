@@ -30,7 +30,7 @@ type cniEntrance struct {
 // Add programs a sandbox before its containers exist. A pod that the API server does not know passes: it is a static pod, or was
 // deleted already.
 func (c cniEntrance) Add(ctx context.Context, s podnet.Sandbox) error {
-	c.calls.Heard(s.Pod(), time.Now())
+	c.calls.Called(s.Pod(), time.Now())
 	_, err := c.ensure(ctx, s)
 	return err
 }
@@ -150,10 +150,10 @@ func (a *agent) addCNI(processCtx context.Context, mgr manager.Manager, programm
 		return fmt.Errorf("make CNI installer: %w", err)
 	}
 	if a.CNI == CNIUninstall {
-		check := installer.Left
+		check := installer.CheckRemoved
 		a.cni.check.Store(&check)
 		// Clear removes the plugin that an earlier agent has chained, and keeps it out.
-		return errors.Join(a.metrics.Register(cniFault("leftover", installer.Left)), mgr.Add(manager.RunnableFunc(installer.Clear)))
+		return errors.Join(a.metrics.Register(cniFault("leftover", installer.CheckRemoved)), mgr.Add(manager.RunnableFunc(installer.Clear)))
 	}
 	return a.addChain(processCtx, mgr, programmer, installer, notify)
 }

@@ -98,7 +98,7 @@ func startChain(t *testing.T, h *ownDaemonSet) *keptChain {
 	k := &keptChain{node: newCNINode(t), done: make(chan error, 1)}
 	i, err := cniinstall.New(cniinstall.Config{
 		BinDir: k.node.bin, ConfDir: k.node.conf, Source: k.node.source, Entry: []byte(`{"type":"istio-pod-network-cni"}`),
-		Versions: []string{"1.0.0"}, Settle: time.Millisecond,
+		Versions: []string{"1.0.0"}, QuietTime: time.Millisecond,
 	})
 	if err != nil {
 		t.Fatal(err)
