@@ -52,9 +52,9 @@ func TestAPluginThatNobodyCallsIsAFault(t *testing.T) {
 	begin := metav1.NewTime(start.Add(-time.Minute))
 	pulling.Status.StartTime = &begin
 	for name, tc := range map[string]struct {
-		pod   *corev1.Pod
+		pod    *corev1.Pod
 		called bool
-		want  bool
+		want   bool
 	}{
 		"a pod without a call of the plugin":       {pod: podWithNetwork("shop", "cart", later), want: true},
 		"a pod with a call":                        {pod: podWithNetwork("shop", "cart", later), called: true},

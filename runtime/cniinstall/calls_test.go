@@ -11,9 +11,9 @@ func TestCallsShowWhetherTheRuntimeCallsThePlugin(t *testing.T) {
 	at := func(s int) time.Time { return time.Unix(int64(1000+s), 0) }
 	chainedAt := at(10)
 	for name, tc := range map[string]struct {
-		pods  []Pod
+		pods   []Pod
 		called []string
-		want  string // a word of the error, nothing for none
+		want   string // a word of the error, nothing for none
 	}{
 		"no pod yet": {},
 		"a pod from before the plugin was chained":    {pods: []Pod{{"a/old", at(9)}}},
