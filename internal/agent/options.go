@@ -32,7 +32,7 @@ type Options struct {
 	Backend                  string
 	// HealthAddr is unix:///PATH, HOST:PORT, or 0; MetricsAddr and PprofAddr are HOST:PORT, or 0.
 	HealthAddr, MetricsAddr, PprofAddr string
-	SweepInterval                      time.Duration
+	VerifyInterval                     time.Duration
 	StartupTaint                       bool
 
 	NRI NRI

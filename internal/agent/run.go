@@ -146,12 +146,13 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 	programmer := &controllers.Programmer{
 		Config: a.Intent, Backend: a.backend, BackendName: a.backend.Name(), Namespaces: a.backend, Finder: a.finder, Pods: pods,
 		Reporter: writer, Ledger: ledger, Metrics: counters, Announcers: a.announcers,
+		VerifyInterval: a.VerifyInterval,
 	}
 	watch := &controllers.PodWatch{Client: mgr.GetCache(), Programmer: programmer}
 	return core{programmer: programmer, pods: pods}, errors.Join(
 		watch.SetupWithManager(mgr),
 		mgr.Add(writer),
-		mgr.Add(&controllers.Sweeper{Programmer: programmer, Interval: a.SweepInterval}),
+		mgr.Add(&controllers.Verifier{Programmer: programmer}),
 		a.addEarlyEntrance(mgr),
 		a.addStartupTaint(mgr),
 	)

@@ -43,7 +43,7 @@ func (o *runOptions) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.MetricsAddr, "metrics-addr", ":15079", "address of /metrics, 0 for none")
 	fs.StringVar(&o.PprofAddr, "pprof-addr", "0", "address of Go's profiles (/debug/pprof/), 0 for none; they show memory and have no authentication: use 127.0.0.1:PORT")
 	fs.StringVar(&o.logLevel, "log-level", "info", "debug, info or error")
-	fs.DurationVar(&o.SweepInterval, "sweep-interval", time.Minute, "how often programmed pods are compared with the kernel, 0 for never")
+	fs.DurationVar(&o.VerifyInterval, "verify-interval", 10*time.Second, "how often the rules of each pod are compared with what they should be, 0 for never")
 	fs.BoolVar(&o.StartupTaint, "startup-taint", false, "take the taint "+controllers.KeyStartupTaint+" off the agent's node once the agent is ready")
 	o.addEntranceFlags(fs)
 	o.intentFlags.add(fs)
@@ -86,8 +86,8 @@ func (o *runOptions) Validate() error {
 	if _, _, err := net.SplitHostPort(o.PprofAddr); err != nil && o.PprofAddr != "0" {
 		errs = append(errs, fmt.Errorf("--pprof-addr: value %q: want HOST:PORT, or 0 for none: %w", o.PprofAddr, err))
 	}
-	if o.SweepInterval < 0 {
-		errs = append(errs, fmt.Errorf("--sweep-interval: value %q: want 0 or more", o.SweepInterval))
+	if o.VerifyInterval < 0 {
+		errs = append(errs, fmt.Errorf("--verify-interval: value %q: want 0 or more", o.VerifyInterval))
 	}
 	errs = append(errs, agent.ValidateBackend(o.Backend), o.validateEntrances(), o.intentFlags.validate())
 	return errors.Join(errs...)

@@ -149,7 +149,7 @@ func (p *plugin) ask(ctx context.Context, conf Conf, command string, args *skel.
 	switch {
 	case err == nil, errors.Is(err, errAway) && command == cmdDel: // the agent finds out by itself
 		return nil
-	case errors.Is(err, errAway) && command == cmdCheck: // nothing is known to be missing; the agent's sweep looks
+	case errors.Is(err, errAway) && command == cmdCheck: // nothing is known to be missing; the agent verifies the rules
 		_, _ = fmt.Fprintf(p.log, "istio-pod-network-cni: CHECK of pod %s without the agent: %v\n", s.Pod(), err)
 		return nil
 	case errors.Is(err, errAway) && conf.FailOpen:
