@@ -19,23 +19,23 @@ import (
 type runOptions struct {
 	agent.Options
 	intentFlags
-	chain    cniFlags
+	cniFlags cniFlags
 	logLevel string
 
 	level slog.Level
 }
 
-// options returns the agent's options; the flags must be valid.
-func (o *runOptions) options() agent.Options {
+// agentOptions returns the agent's options; the flags must be valid.
+func (o *runOptions) agentOptions() agent.Options {
 	out := o.Options
-	out.Intent, out.Chain, out.Build = o.config, o.chain.Chain, build()
+	out.Intent, out.Chain, out.Build = o.config, o.cniFlags.Chain, build()
 	return out
 }
 
 func (o *runOptions) addFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.NodeName, "node-name", "", "name of the node whose pods are looked after (required)")
-	fs.StringVar(&o.config.AgentNamespace, "agent-namespace", "", "namespace of the agent itself, whose pods are never ours")
-	fs.StringVar(&o.DaemonSet, "daemonset", "", "the DaemonSet of the agent itself; when it is gone, so is the CNI entry. Empty means that the entry stays")
+	fs.StringVar(&o.NodeName, "node-name", "", "name of the node whose pods the agent programs (required)")
+	fs.StringVar(&o.config.AgentNamespace, "agent-namespace", "", "namespace of the agent itself, whose pods are never redirected")
+	fs.StringVar(&o.DaemonSet, "daemonset", "", "the agent's own DaemonSet; an agent that ends after its deletion removes the CNI entry. Empty means that the entry stays")
 	fs.StringVar(&o.Runtime, "runtime", "auto", "container runtime: auto, containerd, crio or docker")
 	fs.StringVar(&o.RuntimeEndpoint, "runtime-endpoint", "", "socket of the container runtime; empty means the usual paths")
 	addBackendFlag(fs, &o.Backend)
@@ -49,9 +49,9 @@ func (o *runOptions) addFlags(fs *pflag.FlagSet) {
 	o.intentFlags.add(fs)
 }
 
-func addBackendFlag(fs *pflag.FlagSet, to *string) {
-	fs.StringVar(to, "backend", agent.BackendAuto,
-		"what programs the kernel: nftables, iptables (which takes its programs), or auto: nftables where the kernel can, else iptables")
+func addBackendFlag(fs *pflag.FlagSet, value *string) {
+	fs.StringVar(value, "backend", agent.BackendAuto,
+		"what programs the kernel: nftables, iptables (which needs the iptables programs), or auto: nftables if the kernel supports it, else iptables")
 }
 
 // Validate returns an error that names every invalid flag.
