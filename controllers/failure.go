@@ -106,10 +106,10 @@ func (v *visit) reportFailure(err error) {
 }
 
 // takenDown reports whether the runtime has ended the sandbox since it was found. The runtime unmounts the namespace before it removes
-// the path, which leads to a plain file in between. Only watch and sweep ask: NRI and CNI call while the runtime is still making the
+// the path, which leads to a plain file in between. Only Watch and Verify ask: NRI and CNI call while the runtime is still making the
 // sandbox, and does not list it yet.
 func (v *visit) takenDown(ctx context.Context) bool {
-	if v.sandbox.NetNS == "" || v.by != Watch && v.by != Sweep {
+	if v.sandbox.NetNS == "" || v.by != Watch && v.by != Verify {
 		return false
 	}
 	now, err := v.ask(ctx)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -105,7 +106,7 @@ func (v *visit) identify(ctx context.Context, asked bool) (err error) {
 			return err
 		case again.ID != v.sandbox.ID || again.NetNS != v.sandbox.NetNS:
 			return fmt.Errorf("sandbox %s was replaced meanwhile: %w", v.sandbox.ID, podnet.ErrNotReady)
-		case errors.Is(errIdentify, podnet.ErrGone):
+		case errors.Is(errIdentify, podnet.ErrGone), errors.Is(errIdentify, fs.ErrPermission):
 			return fmt.Errorf("%s cannot be opened though sandbox %s runs, and the runtime names no other path: "+
 				"install with processFallback=true", v.sandbox.NetNS, v.sandbox.ID)
 		}

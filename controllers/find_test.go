@@ -38,7 +38,7 @@ func TestAPodThatCannotBeReadIsAFailure(t *testing.T) {
 		"the pod":       func(b *bench) { b.pods.err = errors.New("connection refused") },
 		"its namespace": func(b *bench) { b.pods.errNS = errors.New("connection refused") },
 	} {
-		for _, by := range []Entrance{Watch, Sweep, NRI, CNI} {
+		for _, by := range []Entrance{Watch, Verify, NRI, CNI} {
 			b := newBench(t)
 			change(b)
 			result, err := b.Ensure(t.Context(), by, b.known())

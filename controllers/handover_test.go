@@ -71,7 +71,7 @@ func (n *node) pod(t *testing.T) *corev1.Pod {
 // changes counts how often an agent had to change the kernel, of those that are told in turn, as all entrances do.
 func (n *node) changes(t *testing.T, turns ...*agent) (count int) {
 	t.Helper()
-	for _, by := range []Entrance{NRI, Watch, Sweep} {
+	for _, by := range []Entrance{NRI, Watch, Verify} {
 		for _, a := range turns {
 			result, err := n.ensureAndWrite(t, a, by)
 			if err != nil || result == Failed {
@@ -124,7 +124,7 @@ func TestTwoAgentsOfANodeReportOneMistakeOnce(t *testing.T) {
 }
 
 // An update that changes a value has agents that want different rules. Each look writes what its agent wants and says so;
-// when the old one is gone the next look, at the latest a sweep, leaves the new one's rules, and its word of them.
+// when the old one is gone the next look, at the latest a check by the Verifier, leaves the new one's rules, and its word of them.
 func TestTheAgentThatIsLeftHasItsWay(t *testing.T) {
 	n := newNode(t)
 	older, newer := n.agents[0], n.agents[1]
@@ -137,8 +137,8 @@ func TestTheAgentThatIsLeftHasItsWay(t *testing.T) {
 	}
 	for i, want := range []Result{Changed, Unchanged, Unchanged} {
 		n.api.now = n.api.now.Add(time.Minute)
-		if result, err := n.ensureAndWrite(t, newer, Sweep); result != want || err != nil {
-			t.Fatalf("sweep %d: %s, %v", i, result, err)
+		if result, err := n.ensureAndWrite(t, newer, Verify); result != want || err != nil {
+			t.Fatalf("check %d: %s, %v", i, result, err)
 		}
 	}
 	pod := n.pod(t)

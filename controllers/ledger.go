@@ -1,8 +1,6 @@
 package controllers
 
 import (
-	"slices"
-	"strings"
 	"sync"
 
 	"istio-pod-network-controller/internal/podnet"
@@ -26,11 +24,11 @@ type Entry struct {
 	State   State
 	// Spec describes the rules that were last in force in the sandbox; nil if the agent knows of none.
 	Spec *iptables.Spec
-	// Retry makes the sweep look at the pod again after retryPause.
+	// Retry makes the Verifier check the pod again after retryPause.
 	Retry bool
 }
 
-// Ledger remembers the newest sandbox of each pod. Sweeps and metrics use it. It is no proof that a namespace holds its rules.
+// Ledger remembers the newest sandbox of each pod. The Verifier and metrics use it. It is no proof that a namespace holds its rules.
 type Ledger struct {
 	mu        sync.Mutex
 	pods      map[string]Entry               // by the pod's UID
@@ -57,7 +55,7 @@ func (l *Ledger) Put(e Entry) bool {
 // Fail marks a pod as failed. What is known of its sandbox and rules stays, because the rules stay in the kernel.
 func (l *Ledger) Fail(s podnet.Sandbox, retry bool) { l.mark(s, FailedPod, retry) }
 
-// Retry makes the sweep look at a pod again. Its state and rules stay as they are.
+// Retry makes the Verifier check a pod again. Its state and rules stay as they are.
 func (l *Ledger) Retry(s podnet.Sandbox) { l.mark(s, "", true) }
 
 // mark changes the pod's state unless state is empty, and updates what is known of its sandbox.
@@ -120,7 +118,7 @@ func (l *Ledger) Of(uid string) (Entry, bool) {
 	return e, ok
 }
 
-// Entries returns all entries, sorted by pod name.
+// Entries returns all entries.
 func (l *Ledger) Entries() []Entry {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -128,7 +126,6 @@ func (l *Ledger) Entries() []Entry {
 	for _, e := range l.pods {
 		out = append(out, e)
 	}
-	slices.SortFunc(out, func(a, b Entry) int { return strings.Compare(a.Sandbox.Pod(), b.Sandbox.Pod()) })
 	return out
 }
 

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"errors"
+	"io/fs"
 	"strings"
 	"testing"
 
@@ -12,7 +13,7 @@ const processPath = "/proc/7/ns/net"
 
 // The number of a process that has ended is used again, perhaps for a process of another pod.
 func TestAPathThroughAProcessThatLeadsToAnotherPodIsNotUsed(t *testing.T) {
-	for _, by := range []Entrance{Watch, Sweep, NRI, CNI} {
+	for _, by := range []Entrance{Watch, Verify, NRI, CNI} {
 		t.Run(string(by), func(t *testing.T) {
 			b := newBench(t)
 			b.finder.sandboxes["uid-1"] = podnet.Sandbox{ID: "sandbox-1", NetNS: processPath}
@@ -49,13 +50,15 @@ func TestTheRuntimeIsAskedAgainAfterALookAtAProcess(t *testing.T) {
 	}
 }
 
-// Without the node's processes in sight there is something to mend, which waiting does not.
-func TestAProcessOutOfSightIsReported(t *testing.T) {
-	b := newBench(t)
-	b.finder.sandboxes["uid-1"] = podnet.Sandbox{ID: "sandbox-1", NetNS: processPath}
-	b.backend.errLook = podnet.ErrGone
-	result, err := b.Ensure(t.Context(), Watch, b.sandbox)
-	if result != Failed || err == nil || absent(err) || !strings.Contains(b.lastReport(t).Message, "processFallback") {
-		t.Errorf("result %q, error %v", result, err)
+// If the agent cannot open a running process's namespace, waiting does not help: the report says what does.
+func TestAProcessThatCannotBeOpenedIsReported(t *testing.T) {
+	for _, reason := range []error{podnet.ErrGone, fs.ErrPermission} {
+		b := newBench(t)
+		b.finder.sandboxes["uid-1"] = podnet.Sandbox{ID: "sandbox-1", NetNS: processPath}
+		b.backend.errLook = reason
+		result, err := b.Ensure(t.Context(), Watch, b.sandbox)
+		if result != Failed || err == nil || absent(err) || !strings.Contains(b.lastReport(t).Message, "processFallback") {
+			t.Errorf("%v: result %q, error %v", reason, result, err)
+		}
 	}
 }

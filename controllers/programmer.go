@@ -52,12 +52,12 @@ type Reporter interface {
 // Entrance names where a call of Ensure comes from.
 type Entrance string
 
-// The entrances. Watch and Sweep are the agent's own; the container runtime calls NRI, and the CNI chain calls CNI.
+// The entrances. Watch and Verify are the agent's own; the container runtime calls NRI, and the CNI chain calls CNI.
 const (
-	Watch Entrance = "watch"
-	Sweep Entrance = "sweep"
-	NRI   Entrance = "nri"
-	CNI   Entrance = "cni"
+	Watch  Entrance = "watch"
+	Verify Entrance = "verify"
+	NRI    Entrance = "nri"
+	CNI    Entrance = "cni"
 )
 
 // early reports whether the entrance calls before the pod's first container exists.
@@ -85,7 +85,7 @@ const (
 // Only the kernel is worked on within a turn: a turn never includes a call to the runtime or the API server.
 //
 // Nothing is skipped because of the pod's report or the ledger: the backend compares with the kernel. If the runtime, the kernel
-// or the API server cannot answer, a pod whose rules are in force does not fail: its report stays, and the sweep tries again.
+// or the API server cannot answer, a pod whose rules are in force does not fail: its report stays, and the next check tries again.
 type Programmer struct {
 	Config      intent.Config
 	Backend     Backend
@@ -96,6 +96,8 @@ type Programmer struct {
 	Reporter    Reporter
 	Ledger      *Ledger
 	Metrics     *Metrics
+	// VerifyInterval is the time between two checks of a pod's rules by the Verifier; 0 means that there are none.
+	VerifyInterval time.Duration
 	// Announcers holds a function for each entrance that can announce every new sandbox. It reports whether the entrance does so at
 	// present.
 	Announcers []func() bool
@@ -105,7 +107,7 @@ type Programmer struct {
 
 // Ensure makes one sandbox hold the rules that its pod asks for. Namespace, Name and UID of s must be set. Errors that callers tell
 // apart: podnet.ErrNotReady and podnet.ErrGone (try again soon), podnet.ErrNoPod, and those for which Permanent is true (try again
-// when the pod changes). After any other error the sweep tries again.
+// when the pod changes). After any other error the Verifier tries again.
 func (p *Programmer) Ensure(ctx context.Context, by Entrance, s podnet.Sandbox) (result Result, err error) {
 	defer func(start time.Time) { p.Metrics.ensured(by, result, err, time.Since(start)) }(time.Now())
 	ticket := p.turns.join(s.UID)

@@ -147,7 +147,7 @@ func TestAPodThatOthersHaveProgrammedIsLeftToThem(t *testing.T) {
 	b := newBench(t)
 	b.says(t, Report{Status: StatusInitialized, Reason: ReasonInitialized})
 	b.backend.err = &podnet.ProgrammedByOthersError{Owner: "Istio", Found: "chain ISTIO_OUTPUT"}
-	for _, by := range []Entrance{Watch, Sweep} {
+	for _, by := range []Entrance{Watch, Verify} {
 		if result, err := b.Ensure(t.Context(), by, b.sandbox); result != Skipped || err != nil {
 			t.Fatalf("%s: result %q, error %v", by, result, err)
 		}
@@ -160,7 +160,7 @@ func TestAPodThatOthersHaveProgrammedIsLeftToThem(t *testing.T) {
 		t.Errorf("remembered %+v", e)
 	}
 	b.backend.err = nil // they have left
-	(&Sweeper{Programmer: b.Programmer}).sweep(t.Context(), func(Entry) bool { return true })
+	b.verify(t)
 	if b.backend.rules("/netns/1") == "" || b.lastReport(t).Status != StatusInitialized {
 		t.Errorf("report %+v", b.lastReport(t))
 	}

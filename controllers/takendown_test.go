@@ -18,7 +18,7 @@ func TestASandboxThatIsTakenDownMeanwhileIsNoFailure(t *testing.T) {
 			b.backend.err, b.finder.sandboxes = errors.New("not a network namespace"), successor
 			known := b.sandbox
 			known.ID, known.NetNS = "sandbox-1", "/netns/1"
-			result, err := b.Ensure(t.Context(), Sweep, known)
+			result, err := b.Ensure(t.Context(), Verify, known)
 			if result != Skipped || !errors.Is(err, podnet.ErrGone) {
 				t.Errorf("result %q, error %v", result, err)
 			}

@@ -112,7 +112,7 @@ func TestCallsDoNotOvertakeEachOtherForEver(t *testing.T) {
 		for i := range calls {
 			wg.Go(func() {
 				<-time.After(time.Duration(i) * 3 * time.Millisecond)
-				if _, err := b.Ensure(ctx, []Entrance{NRI, Watch, Sweep, CNI}[i], b.known()); err != nil {
+				if _, err := b.Ensure(ctx, []Entrance{NRI, Watch, Verify, CNI}[i], b.known()); err != nil {
 					t.Error(err)
 				}
 			})
@@ -179,7 +179,7 @@ func TestAnEarlyEntranceOvertakesThoseThatWait(t *testing.T) {
 		b := newBench(t)
 		release := make(chan struct{})
 		b.backend.during = func() { <-release }
-		for _, by := range []Entrance{Watch, Sweep, NRI} {
+		for _, by := range []Entrance{Watch, Verify, NRI} {
 			go func() {
 				if _, err := b.Ensure(t.Context(), by, b.known()); err != nil {
 					t.Error(err)

@@ -30,7 +30,7 @@ type visit struct {
 }
 
 func (v *visit) ensure(ctx context.Context) (Result, error) {
-	if known, ok := v.Ledger.Of(v.sandbox.UID); ok && v.by == Sweep { // the pod may have a newer sandbox since the sweep began
+	if known, ok := v.Ledger.Of(v.sandbox.UID); ok && v.by == Verify { // the pod may have a newer sandbox since the Verifier read the ledger
 		v.sandbox = known.Sandbox
 	}
 	if err := v.read(ctx); err != nil {
@@ -135,7 +135,7 @@ func (v *visit) program(ctx context.Context) (Result, error) {
 	return Changed, nil
 }
 
-// leaveToOthers handles a pod whose traffic another project redirects. The sweep looks at it again.
+// leaveToOthers handles a pod whose traffic another project redirects. The Verifier checks it again.
 func (v *visit) leaveToOthers(others *podnet.ProgrammedByOthersError) (Result, error) {
 	v.record(func() {
 		v.Ledger.Put(Entry{Sandbox: v.sandbox, State: ByOthers})

@@ -99,7 +99,7 @@ func TestOnePatchWritesAnnotationsAndCondition(t *testing.T) {
 	b.mustWrite(t, goodReport())
 	b.now = b.now.Add(time.Hour) // the cache has caught up: what the pod says decides
 	again := goodReport()
-	again.Entrance = Sweep
+	again.Entrance = Verify
 	b.mustWrite(t, again)
 	if b.patches != 1 {
 		t.Errorf("%d patches for one report", b.patches)

@@ -12,7 +12,7 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-func TestTheBackendIsChosenAndSaid(t *testing.T) {
+func TestTheBackendIsChosenWithAReason(t *testing.T) {
 	kerneltest.New(t)
 	refusing := func(context.Context, iptables.Ruleset) error { return errors.New("no nf_tables here") }
 	cases := map[string]struct {
@@ -23,14 +23,14 @@ func TestTheBackendIsChosenAndSaid(t *testing.T) {
 		because string
 		wantErr string
 	}{
-		"auto, the kernel can":               {flag: "auto", want: "nftables", because: "takes its rules"},
-		"auto, it cannot":                    {flag: "auto", refuse: true, want: "iptables", because: "no nf_tables here; iptables 1."},
-		"auto, it cannot, and no programs":   {flag: "auto", refuse: true, path: "/nonexistent", wantErr: "-nft-restore"},
-		"nftables":                           {flag: "nftables", want: "nftables", because: "takes its rules"},
-		"nftables, and the kernel cannot":    {flag: "nftables", refuse: true, wantErr: "no nf_tables here"},
-		"iptables":                           {flag: "iptables", want: "iptables", because: "nft flavour"},
-		"iptables, and there is no program":  {flag: "iptables", path: "/nonexistent", wantErr: "tag ends in -iptables"},
-		"nftables needs none of the program": {flag: "nftables", path: "/nonexistent", want: "nftables"},
+		"auto, the kernel can":              {flag: "auto", want: "nftables", because: "takes its rules"},
+		"auto, it cannot":                   {flag: "auto", refuse: true, want: "iptables", because: "no nf_tables here; iptables 1."},
+		"auto, it cannot, and no programs":  {flag: "auto", refuse: true, path: "/nonexistent", wantErr: "-nft-restore"},
+		"nftables":                          {flag: "nftables", want: "nftables", because: "takes its rules"},
+		"nftables, and the kernel cannot":   {flag: "nftables", refuse: true, wantErr: "no nf_tables here"},
+		"iptables":                          {flag: "iptables", want: "iptables", because: "nft flavour"},
+		"iptables, and there is no program": {flag: "iptables", path: "/nonexistent", wantErr: "tag ends in -iptables"},
+		"nftables, and there is no program": {flag: "nftables", path: "/nonexistent", want: "nftables"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

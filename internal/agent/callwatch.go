@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	// callInterval is the time between looks at the node's pods, which are read from the cache.
-	callInterval = 5 * time.Second
-	// callSettle is how long after the plugin was chained, or the socket was taken over, a pod may get its network without a call: the
+	// callCheckInterval is the time between looks at the node's pods, which are read from the cache.
+	callCheckInterval = 5 * time.Second
+	// callGracePeriod is how long after the plugin was chained, or the socket was taken over, a pod may get its network without a call: the
 	// runtime reads its configuration a moment later, and the kubelet reports a pod's network with a delay.
-	callSettle = 30 * time.Second
+	callGracePeriod = 30 * time.Second
 )
 
 // callWatch notices pods that got a network although the chained plugin was not called. It is a manager.Runnable.
@@ -27,23 +27,23 @@ type callWatch struct {
 	excluded func(namespace string) bool
 	// serving reports whether the plugin is in the chain and its requests come to this agent.
 	serving func() bool
-	// tell is called with each new fault.
-	tell func(error)
+	// notify is called with each new fault.
+	notify func(error)
 
-	since time.Time // since when it serves, zero while it does not
+	since time.Time // since when serving has been true, zero while it is false
 	fault atomic.Pointer[string]
 }
 
-// Start looks at the pods until ctx ends.
+// Start inspects the pods until ctx ends.
 func (w *callWatch) Start(ctx context.Context) error {
-	tick := time.NewTicker(callInterval)
+	tick := time.NewTicker(callCheckInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case now := <-tick.C:
-			w.look(ctx, now)
+			w.inspect(ctx, now)
 		}
 	}
 }
@@ -56,7 +56,7 @@ func (w *callWatch) Check() error {
 	return nil
 }
 
-func (w *callWatch) look(ctx context.Context, now time.Time) {
+func (w *callWatch) inspect(ctx context.Context, now time.Time) {
 	if !w.serving() {
 		w.since = time.Time{}
 		w.fault.Store(nil)
@@ -65,27 +65,27 @@ func (w *callWatch) look(ctx context.Context, now time.Time) {
 	if w.since.IsZero() {
 		w.since = now
 	}
-	settled := w.since.Add(callSettle)
-	if now.Before(settled) {
+	graceEnd := w.since.Add(callGracePeriod)
+	if now.Before(graceEnd) {
 		return
 	}
 	var pods corev1.PodList
 	if err := w.pods.List(ctx, &pods, client.UnsafeDisableDeepCopy); err != nil {
 		return // the readiness check "cache" reports it
 	}
-	err := w.calls.Judge(w.networked(pods.Items), settled, now)
+	err := w.calls.Check(w.podsWithNetwork(pods.Items), graceEnd, now)
 	if err == nil {
 		w.fault.Store(nil)
 		return
 	}
 	text := err.Error()
-	if before := w.fault.Swap(&text); before == nil || *before != text {
-		w.tell(err)
+	if previous := w.fault.Swap(&text); previous == nil || *previous != text {
+		w.notify(err)
 	}
 }
 
-// networked returns the pods that have a network, and for which the runtime must have called the plugin.
-func (w *callWatch) networked(pods []corev1.Pod) []cniinstall.Pod {
+// podsWithNetwork returns the pods with a network for which the runtime must have called the plugin.
+func (w *callWatch) podsWithNetwork(pods []corev1.Pod) []cniinstall.Pod {
 	var out []cniinstall.Pod
 	for i := range pods {
 		pod := &pods[i]
@@ -94,16 +94,16 @@ func (w *callWatch) networked(pods []corev1.Pod) []cniinstall.Pod {
 		}
 		for _, c := range pod.Status.Conditions {
 			if c.Type == corev1.PodReadyToStartContainers && c.Status == corev1.ConditionTrue {
-				out = append(out, cniinstall.Pod{Name: pod.Namespace + "/" + pod.Name, Started: begun(pod, c)})
+				out = append(out, cniinstall.Pod{Name: pod.Namespace + "/" + pod.Name, Started: startTime(pod, c)})
 			}
 		}
 	}
 	return out
 }
 
-// begun returns when the kubelet began with a pod. The condition's time is when the kubelet reported the pod's network: before Kubernetes
+// startTime returns when the kubelet began to start a pod. The condition's time is when the kubelet reported the pod's network: before Kubernetes
 // 1.37 it does so once the images are pulled, maybe minutes after the plugin was called.
-func begun(pod *corev1.Pod, network corev1.PodCondition) time.Time {
+func startTime(pod *corev1.Pod, network corev1.PodCondition) time.Time {
 	if pod.Status.StartTime != nil {
 		return pod.Status.StartTime.Time
 	}

@@ -13,18 +13,18 @@ import (
 	"istio-pod-network-controller/runtime/cniinstall"
 )
 
-// podWithNetwork is a pod that the kubelet reports a network of.
+// podWithNetwork returns a pod whose network the kubelet has reported.
 func podWithNetwork(namespace, name string, since time.Time) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Status: corev1.PodStatus{
 		Conditions: []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(since)}},
 	}}
 }
 
-// callTest is a watch on pods that a test makes.
+// callTest is a callWatch on the pods of a test.
 type callTest struct {
 	*callWatch
-	serves bool
-	told   []string
+	isServing bool
+	faults    []string
 }
 
 func newCallTest(pods ...*corev1.Pod) *callTest {
@@ -32,69 +32,69 @@ func newCallTest(pods ...*corev1.Pod) *callTest {
 	for _, p := range pods {
 		b = b.WithObjects(p)
 	}
-	c := &callTest{serves: true}
+	c := &callTest{isServing: true}
 	c.callWatch = &callWatch{
 		pods: b.Build(), calls: &cniinstall.Calls{}, excluded: func(ns string) bool { return ns == "kube-system" },
-		serving: func() bool { return c.serves }, tell: func(err error) { c.told = append(c.told, err.Error()) },
+		serving: func() bool { return c.isServing }, notify: func(err error) { c.faults = append(c.faults, err.Error()) },
 	}
 	return c
 }
 
-// On OpenShift an agent that chained itself in /etc/cni/net.d was ready, and no pod came by the chain.
+// On OpenShift an agent that had chained itself in /etc/cni/net.d was ready although the runtime never called the plugin.
 func TestAPluginThatNobodyCallsIsAFault(t *testing.T) {
 	start := time.Unix(1_000_000, 0)
-	later := start.Add(callSettle + time.Second)
+	later := start.Add(callGracePeriod + time.Second)
 	host := podWithNetwork("shop", "on-host", later)
 	host.Spec.HostNetwork = true
 	starting := podWithNetwork("shop", "starting", later)
 	starting.Status.Conditions[0].Status = corev1.ConditionFalse
 	pulling := podWithNetwork("shop", "cart", later) // the kubelet reports its network when its images are there
-	begun := metav1.NewTime(start.Add(-time.Minute))
-	pulling.Status.StartTime = &begun
+	begin := metav1.NewTime(start.Add(-time.Minute))
+	pulling.Status.StartTime = &begin
 	for name, tc := range map[string]struct {
-		pod   *corev1.Pod
-		heard bool
-		want  bool
+		pod    *corev1.Pod
+		called bool
+		want   bool
 	}{
-		"a pod that the plugin did not ask about": {pod: podWithNetwork("shop", "cart", later), want: true},
-		"one that it asked about":                 {pod: podWithNetwork("shop", "cart", later), heard: true},
-		"one from before":                         {pod: podWithNetwork("shop", "cart", start)},
-		"one while the runtime reads the list":    {pod: podWithNetwork("shop", "cart", start.Add(time.Second))},
-		"one from before whose images took long":  {pod: pulling},
-		"one of a clock that was wrong":           {pod: podWithNetwork("shop", "cart", later.AddDate(1, 0, 0))},
-		"one of an excluded namespace":            {pod: podWithNetwork("kube-system", "cart", later)},
-		"one on the node's network":               {pod: host},
-		"one without a network yet":               {pod: starting},
+		"a pod without a call of the plugin":       {pod: podWithNetwork("shop", "cart", later), want: true},
+		"a pod with a call":                        {pod: podWithNetwork("shop", "cart", later), called: true},
+		"a pod from before the plugin was chained": {pod: podWithNetwork("shop", "cart", start)},
+		"a pod within the grace period":            {pod: podWithNetwork("shop", "cart", start.Add(time.Second))},
+		"a pod from before with slow image pulls":  {pod: pulling},
+		"a pod with a start time in the future":    {pod: podWithNetwork("shop", "cart", later.AddDate(1, 0, 0))},
+		"a pod of an excluded namespace":           {pod: podWithNetwork("kube-system", "cart", later)},
+		"a pod on the host's network":              {pod: host},
+		"a pod without a network yet":              {pod: starting},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCallTest(tc.pod)
-			c.look(t.Context(), start)
-			if tc.heard {
-				c.calls.Heard("shop/cart", later)
+			c.inspect(t.Context(), start)
+			if tc.called {
+				c.calls.Called("shop/cart", later)
 			}
-			c.look(t.Context(), later.Add(callInterval))
-			c.look(t.Context(), later.Add(2*callInterval))
-			if err := c.Check(); (err != nil) != tc.want || (len(c.told) == 1) != tc.want {
-				t.Errorf("fault %v, told %q, want one: %t", err, c.told, tc.want)
+			c.inspect(t.Context(), later.Add(callCheckInterval))
+			c.inspect(t.Context(), later.Add(2*callCheckInterval))
+			if err := c.Check(); (err != nil) != tc.want || (len(c.faults) == 1) != tc.want {
+				t.Errorf("fault %v, faults %q, want one: %t", err, c.faults, tc.want)
 			}
-			if tc.want && !slices.ContainsFunc(c.told, func(s string) bool { return strings.Contains(s, "shop/cart") }) {
-				t.Errorf("told %q", c.told)
+			if tc.want && !slices.ContainsFunc(c.faults, func(s string) bool { return strings.Contains(s, "shop/cart") }) {
+				t.Errorf("faults %q", c.faults)
 			}
 		})
 	}
 }
 
-// During an update the plugin asks the other agent.
-func TestAnAgentThatIsNotAskedDoesNotJudge(t *testing.T) {
+// During an update the plugin may call the other agent.
+func TestNoFaultWhileAnotherAgentServesTheSocket(t *testing.T) {
 	start := time.Unix(1_000_000, 0)
 	c := newCallTest(podWithNetwork("shop", "cart", start.Add(time.Minute)))
-	c.look(t.Context(), start)
-	c.serves = false
-	c.look(t.Context(), start.Add(2*time.Minute))
-	c.serves = true
-	c.look(t.Context(), start.Add(2*time.Minute+callInterval)) // it has the socket back, and counts from here
-	c.look(t.Context(), start.Add(time.Hour))
-	if err := c.Check(); err != nil || len(c.told) > 0 {
-		t.Errorf("%v, told %q", err, c.told)
+	c.inspect(t.Context(), start)
+	c.isServing = false
+	c.inspect(t.Context(), start.Add(2*time.Minute))
+	c.isServing = true
+	c.inspect(t.Context(), start.Add(2*time.Minute+callCheckInterval)) // it has the socket back, and counts from here
+	c.inspect(t.Context(), start.Add(time.Hour))
+	if err := c.Check(); err != nil || len(c.faults) > 0 {
+		t.Errorf("%v, faults %q", err, c.faults)
 	}
 }

@@ -19,9 +19,9 @@ type Chain struct {
 	Plugin                  cni.Conf
 }
 
-// Installer returns an Installer, which puts the plugin into the chain and keeps it there. It logs each event, and passes it to tell,
-// which may be nil.
-func (c Chain) Installer(log logr.Logger, tell func(cniinstall.Event)) (*cniinstall.Installer, error) {
+// Installer returns an Installer, which puts the plugin into the chain and keeps it there. It logs each event, and passes it to
+// notify, which may be nil.
+func (c Chain) Installer(log logr.Logger, notify func(cniinstall.Event)) (*cniinstall.Installer, error) {
 	entry, err := json.Marshal(c.Plugin)
 	if err != nil {
 		return nil, err
@@ -30,8 +30,8 @@ func (c Chain) Installer(log logr.Logger, tell func(cniinstall.Event)) (*cniinst
 		BinDir: c.BinDir, ConfDir: c.ConfDir, Source: c.Source, Entry: entry, Versions: cni.Versions(),
 		Notify: func(e cniinstall.Event) {
 			logCNI(log, e)
-			if tell != nil {
-				tell(e)
+			if notify != nil {
+				notify(e)
 			}
 		},
 	})

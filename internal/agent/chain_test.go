@@ -10,12 +10,12 @@ import (
 	"istio-pod-network-controller/runtime/cniinstall"
 )
 
-// The node's administrator looks at the node, not into the log of one of its pods.
-func TestTroubleWithTheChainIsAnEventOnTheNode(t *testing.T) {
+// The node's administrator looks at the node's events, not into the agent's log.
+func TestFaultsOfTheChainAreEventsOnTheNode(t *testing.T) {
 	recorder := events.NewFakeRecorder(10)
-	tell := nodeEvents(recorder, "node1")
+	notify := nodeEvents(recorder, "node1")
 	for _, kind := range []cniinstall.EventKind{cniinstall.BinaryPlaced, cniinstall.Chained, cniinstall.Repaired, cniinstall.Removed} {
-		tell(cniinstall.Event{Kind: kind, Path: "/etc/cni/net.d/10-net.conflist", Err: errors.New("none")})
+		notify(cniinstall.Event{Kind: kind, Path: "/etc/cni/net.d/10-net.conflist", Err: errors.New("none")})
 	}
 	if n := len(recorder.Events); n != 0 {
 		t.Errorf("%d events of what is in order", n)
@@ -23,7 +23,7 @@ func TestTroubleWithTheChainIsAnEventOnTheNode(t *testing.T) {
 	for _, kind := range []cniinstall.EventKind{
 		cniinstall.Contended, cniinstall.Failed, cniinstall.Waiting, cniinstall.OtherBinary, cniinstall.NotCalled, cniinstall.Leftover,
 	} {
-		tell(cniinstall.Event{Kind: kind, Path: "/etc/cni/net.d", Err: errors.New("the reason")})
+		notify(cniinstall.Event{Kind: kind, Path: "/etc/cni/net.d", Err: errors.New("the reason")})
 		if got, want := <-recorder.Events, "Warning CNIChain"+string(kind)+" /etc/cni/net.d: the reason"; !strings.HasPrefix(got, want) {
 			t.Errorf("event %q, want %q", got, want)
 		}

@@ -21,73 +21,73 @@ import (
 	"istio-pod-network-controller/runtime/cniinstall"
 )
 
-// chain is the entrance of the CNI chain. Not every runtime passes the pod's UID to it.
-type chain struct {
+// cniEntrance is the entrance of the CNI chain. Not every runtime passes the pod's UID.
+type cniEntrance struct {
 	entrance
 	calls *cniinstall.Calls
 }
 
 // Add programs a sandbox before its containers exist. A pod that the API server does not know passes: it is a static pod, or was
 // deleted already.
-func (c chain) Add(ctx context.Context, s podnet.Sandbox) error {
-	c.calls.Heard(s.Pod(), time.Now())
+func (c cniEntrance) Add(ctx context.Context, s podnet.Sandbox) error {
+	c.calls.Called(s.Pod(), time.Now())
 	_, err := c.ensure(ctx, s)
 	return err
 }
 
 // Check repairs missing rules. It fails only if the pod asks for rules, is known to have none, and they could not be applied: CRI-O
 // drops the address of a sandbox whose CHECK fails, and the kubelet then kills the pod.
-func (c chain) Check(ctx context.Context, s podnet.Sandbox) error {
+func (c cniEntrance) Check(ctx context.Context, s podnet.Sandbox) error {
 	known, err := c.ensure(ctx, s)
-	if err == nil || !controllers.RulesKept(err) && c.missing(ctx, known) {
+	if err == nil || !controllers.RulesKept(err) && c.rulesMissing(ctx, known) {
 		return err
 	}
 	ctrl.Log.Info("CHECK passed without a repair", "entrance", c.by, "pod", s.Pod(), "sandbox", s.ID, "reason", err.Error())
 	return nil
 }
 
-// missing reports whether the pod is known to have no rules although it asks for some, or has annotations that are wrong.
-func (c chain) missing(ctx context.Context, s podnet.Sandbox) bool {
-	in, err := c.door.enter()
+// rulesMissing reports whether the pod is known to have no rules although it asks for some, or has annotations that are wrong.
+func (c cniEntrance) rulesMissing(ctx context.Context, s podnet.Sandbox) bool {
+	core, err := c.core.get()
 	if err != nil {
 		return false
 	}
-	pod, errPod := in.programmer.Pods.Pod(ctx, s)
-	ns, errNamespace := in.programmer.Pods.Namespace(ctx, s.Namespace)
+	pod, errPod := core.programmer.Pods.Pod(ctx, s)
+	ns, errNamespace := core.programmer.Pods.Namespace(ctx, s.Namespace)
 	if errPod != nil || errNamespace != nil {
 		return false // unknown; most pods ask for no rules
 	}
-	if wish, err := intent.Of(pod, ns, in.programmer.Config); err == nil && !wish.Redirect {
+	if asked, err := intent.Of(pod, ns, core.programmer.Config); err == nil && !asked.Redirect {
 		return false
 	}
-	present, err := in.programmer.Backend.Present(ctx, s.Place())
+	present, err := core.programmer.Backend.Present(ctx, s.Place())
 	return err == nil && !present
 }
 
 // Del forgets a sandbox; its rules went with its namespace.
-func (c chain) Del(_ context.Context, s podnet.Sandbox) error {
+func (c cniEntrance) Del(_ context.Context, s podnet.Sandbox) error {
 	c.Forget(s.ID)
 	return nil
 }
 
 // ensure looks up the pod's UID if it is missing, and programs the sandbox. It returns the sandbox with its UID.
-func (c chain) ensure(ctx context.Context, s podnet.Sandbox) (podnet.Sandbox, error) {
-	in, err := c.door.enter()
+func (c cniEntrance) ensure(ctx context.Context, s podnet.Sandbox) (podnet.Sandbox, error) {
+	core, err := c.core.get()
 	if err != nil {
-		return s, c.verdict(err)
+		return s, c.refusal(err)
 	}
 	if s.UID == "" {
-		uid, err := in.pods.UID(ctx, s.Namespace, s.Name)
+		uid, err := core.pods.UID(ctx, s.Namespace, s.Name)
 		if err != nil {
-			return s, c.verdict(err)
+			return s, c.refusal(err)
 		}
 		s.UID = uid
 	}
-	_, err = in.programmer.Ensure(ctx, c.by, s)
-	return s, c.verdict(err)
+	_, err = core.programmer.Ensure(ctx, c.by, s)
+	return s, c.refusal(err)
 }
 
-func (c chain) verdict(err error) error {
+func (c cniEntrance) refusal(err error) error {
 	if errors.Is(err, podnet.ErrNoPod) {
 		return nil
 	}
@@ -115,7 +115,7 @@ func (p *cniParts) Check(context.Context) error {
 	if check := p.check.Load(); check != nil {
 		return errors.Join(append(errs, (*check)())...)
 	}
-	return errors.Join(append(errs, errors.New("the chain is looked after once the API server is reached"))...)
+	return errors.Join(append(errs, errors.New("the chain is not checked until the API server is reached"))...)
 }
 
 // newCNI makes the server of the socket that the plugin calls.
@@ -123,14 +123,14 @@ func (a *agent) newCNI() ([]runnable, error) {
 	if a.CNI == CNIOff {
 		return nil, nil
 	}
-	a.Chain.Plugin.ExcludeNamespaces = slices.Concat(a.Chain.Plugin.ExcludeNamespaces, a.untouched())
+	a.Chain.Plugin.ExcludeNamespaces = slices.Concat(a.Chain.Plugin.ExcludeNamespaces, a.passNamespaces())
 	a.ready.add("cni", a.cni.Check)
 	if a.CNI == CNIUninstall {
 		return nil, nil
 	}
 	server, err := cni.NewServer(cni.Config{
-		Path: a.Chain.Plugin.Socket, Handler: chain{entrance{by: controllers.CNI, door: a.door, failOpen: a.FailOpen}, &a.cni.calls},
-		Ready: a.door.check, Log: slog.New(logr.ToSlogHandler(ctrl.Log)),
+		Path: a.Chain.Plugin.Socket, Handler: cniEntrance{entrance{by: controllers.CNI, core: a.core, failOpen: a.FailOpen}, &a.cni.calls},
+		Ready: a.core.check, Log: slog.New(logr.ToSlogHandler(ctrl.Log)),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make CNI socket: %w", err)
@@ -139,38 +139,38 @@ func (a *agent) newCNI() ([]runnable, error) {
 	return []runnable{server.Start}, nil
 }
 
-// addCNI registers the code that keeps the chain. process ends when the process is to end.
-func (a *agent) addCNI(process context.Context, mgr manager.Manager, programmer *controllers.Programmer) error {
+// addCNI registers the code that keeps the chain. processCtx ends when the process is told to end.
+func (a *agent) addCNI(processCtx context.Context, mgr manager.Manager, programmer *controllers.Programmer) error {
 	if a.CNI == CNIOff {
 		return nil
 	}
-	tell := nodeEvents(mgr.GetEventRecorder(Name), a.NodeName)
-	installer, err := a.Chain.Installer(ctrl.Log, tell)
+	notify := nodeEvents(mgr.GetEventRecorder(Name), a.NodeName)
+	installer, err := a.Chain.Installer(ctrl.Log, notify)
 	if err != nil {
 		return fmt.Errorf("make CNI installer: %w", err)
 	}
 	if a.CNI == CNIUninstall {
-		check := installer.Left
+		check := installer.CheckRemoved
 		a.cni.check.Store(&check)
 		// Clear removes the plugin that an earlier agent has chained, and keeps it out.
-		return errors.Join(a.metrics.Register(cniFault("leftover", installer.Left)), mgr.Add(manager.RunnableFunc(installer.Clear)))
+		return errors.Join(a.metrics.Register(cniFault("leftover", installer.CheckRemoved)), mgr.Add(manager.RunnableFunc(installer.Clear)))
 	}
-	return a.addChain(process, mgr, programmer, installer, tell)
+	return a.addChain(processCtx, mgr, programmer, installer, notify)
 }
 
 // addChain registers the code that keeps the plugin in the chain, and the code that notices that it is not called.
-func (a *agent) addChain(process context.Context, mgr manager.Manager, programmer *controllers.Programmer, installer *cniinstall.Installer, tell func(cniinstall.Event)) error {
-	home, err := newHome(mgr.GetConfig(), a.Intent.AgentNamespace, a.DaemonSet)
+func (a *agent) addChain(processCtx context.Context, mgr manager.Manager, programmer *controllers.Programmer, installer *cniinstall.Installer, notify func(cniinstall.Event)) error {
+	daemonSet, err := newOwnDaemonSet(mgr.GetConfig(), a.Intent.AgentNamespace, a.DaemonSet)
 	if err != nil {
 		return err
 	}
 	watch := &callWatch{
 		pods: mgr.GetCache(), calls: &a.cni.calls, excluded: a.Chain.Plugin.Excludes,
 		serving: func() bool { return installer.Chained() && a.cni.server.Served() },
-		tell: func(err error) {
+		notify: func(err error) {
 			e := cniinstall.Event{Kind: cniinstall.NotCalled, Path: a.Chain.ConfDir, Err: err}
 			logCNI(ctrl.Log, e)
-			tell(e)
+			notify(e)
 		},
 	}
 	check := func() error { return errors.Join(installer.Check(), watch.Check()) }
@@ -178,7 +178,7 @@ func (a *agent) addChain(process context.Context, mgr manager.Manager, programme
 	programmer.Announcers = append(programmer.Announcers, installer.Chained)
 	return errors.Join(
 		a.metrics.Register(cniFault("not_called", watch.Check)), a.metrics.Register(cniFault("not_chained", installer.Check)),
-		mgr.Add(watch), mgr.Add(keepChain(process, ctrl.Log, installer, home)),
+		mgr.Add(watch), mgr.Add(keepChain(processCtx, ctrl.Log, installer, daemonSet)),
 	)
 }
 

@@ -21,16 +21,16 @@ import (
 
 // fakeNamespace is a backend with one network namespace.
 type fakeNamespace struct {
-	rules bool  // something of ours is there
-	err   error // of Apply
-	look  error // of Present
-	wrote int
+	rules      bool  // something of ours is there
+	errApply   error // of Apply
+	errPresent error // of Present
+	applied    int
 }
 
 func (n *fakeNamespace) Apply(context.Context, podnet.Place, iptables.Ruleset) (out iptables.Outcome, err error) {
-	n.wrote++
-	if n.err != nil {
-		return out, n.err
+	n.applied++
+	if n.errApply != nil {
+		return out, n.errApply
 	}
 	if !n.rules {
 		n.rules, out.Drift = true, iptables.Drift{{Kind: iptables.KindAbsent}}
@@ -38,10 +38,12 @@ func (n *fakeNamespace) Apply(context.Context, podnet.Place, iptables.Ruleset) (
 	return out, nil
 }
 
-func (n *fakeNamespace) Present(context.Context, podnet.Place) (bool, error) { return n.rules, n.look }
+func (n *fakeNamespace) Present(context.Context, podnet.Place) (bool, error) {
+	return n.rules, n.errPresent
+}
 
 func (n *fakeNamespace) Remove(context.Context, podnet.Place) (removed bool, err error) {
-	return false, n.err
+	return false, n.errApply
 }
 
 // Identify finds the one namespace.
@@ -52,8 +54,8 @@ type noReports struct{}
 func (noReports) Report(controllers.Report) {}
 func (noReports) Forget(string)             {}
 
-// chainTo is the entrance for one pod, whose annotation says whether it asks for rules. API errors come from every read.
-func chainTo(t *testing.T, n *fakeNamespace, initialize string, api error) chain {
+// newTestCNIEntrance returns an entrance that knows one pod with the given initialize annotation. If api is set, every read fails with it.
+func newTestCNIEntrance(t *testing.T, n *fakeNamespace, initialize string, api error) cniEntrance {
 	t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", UID: "u-1", Annotations: map[string]string{}}}
 	if initialize != "" {
@@ -71,12 +73,12 @@ func chainTo(t *testing.T, n *fakeNamespace, initialize string, api error) chain
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &door{}
-	d.open(core{pods: pods, programmer: &controllers.Programmer{
+	d := &coreHolder{}
+	d.set(core{pods: pods, programmer: &controllers.Programmer{
 		Config: intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults()}, Backend: n, BackendName: "fake", Namespaces: n,
 		Pods: pods, Reporter: noReports{}, Ledger: ledger, Metrics: counters,
 	}})
-	return chain{entrance: entrance{by: controllers.CNI, door: d}, calls: &cniinstall.Calls{}}
+	return cniEntrance{entrance: entrance{by: controllers.CNI, core: d}, calls: &cniinstall.Calls{}}
 }
 
 var errSome = errors.New("some error")
@@ -92,16 +94,16 @@ func TestCheckFailsOnlyWhereRulesAreMissing(t *testing.T) {
 	}{
 		"rules are there":                                       {namespace: fakeNamespace{rules: true}, initialize: "true"},
 		"rules were missing and are there now":                  {initialize: "true"},
-		"the runtime does not tell the UID":                     {initialize: "true", noUID: true},
-		"rules are missing and cannot be put in":                {namespace: fakeNamespace{err: errSome}, initialize: "true", wantErr: true},
-		"the same without the UID":                              {namespace: fakeNamespace{err: errSome}, initialize: "true", noUID: true, wantErr: true},
-		"rules cannot be compared and some are there":           {namespace: fakeNamespace{rules: true, err: errSome}, initialize: "true"},
-		"nobody can look":                                       {namespace: fakeNamespace{err: errSome, look: errSome}, initialize: "true"},
-		"a wrong annotation, and the rules of before are kept":  {namespace: fakeNamespace{rules: true}, initialize: "yes"},
+		"the runtime does not pass the UID":                     {initialize: "true", noUID: true},
+		"rules are missing and cannot be applied":               {namespace: fakeNamespace{errApply: errSome}, initialize: "true", wantErr: true},
+		"the same without the UID":                              {namespace: fakeNamespace{errApply: errSome}, initialize: "true", noUID: true, wantErr: true},
+		"rules cannot be compared and some are there":           {namespace: fakeNamespace{rules: true, errApply: errSome}, initialize: "true"},
+		"the namespace cannot be read":                          {namespace: fakeNamespace{errApply: errSome, errPresent: errSome}, initialize: "true"},
+		"a wrong annotation, and earlier rules are kept":        {namespace: fakeNamespace{rules: true}, initialize: "yes"},
 		"a wrong annotation, and no rules":                      {initialize: "yes", wantErr: true},
 		"a pod that never asked":                                {},
 		"the API server is away":                                {initialize: "true", api: errSome},
-		"the API server is away, and the UID is not told":       {initialize: "true", api: errSome, noUID: true},
+		"the API server is away, and there is no UID":           {initialize: "true", api: errSome, noUID: true},
 		"the API server is away, for a pod that never asked":    {api: errSome},
 		"a wrong annotation cannot be read, with rules missing": {initialize: "yes", api: errSome},
 	} {
@@ -110,7 +112,7 @@ func TestCheckFailsOnlyWhereRulesAreMissing(t *testing.T) {
 			if tc.noUID {
 				s.UID = ""
 			}
-			err := chainTo(t, &tc.namespace, tc.initialize, tc.api).Check(t.Context(), s)
+			err := newTestCNIEntrance(t, &tc.namespace, tc.initialize, tc.api).Check(t.Context(), s)
 			if (err != nil) != tc.wantErr {
 				t.Errorf("got %v, want an error: %t", err, tc.wantErr)
 			}
@@ -118,38 +120,38 @@ func TestCheckFailsOnlyWhereRulesAreMissing(t *testing.T) {
 	}
 }
 
-// What the chain says of a pod counts only where the API server says the same.
+// A request of the plugin is followed only if the API server knows the pod by the same name and UID.
 func TestAddWritesForThePodOfTheAPIServerOnly(t *testing.T) {
 	good := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u-1", ID: "8f5e", NetNS: "/run/netns/x"}
 	for name, tc := range map[string]struct {
 		change    func(*podnet.Sandbox)
 		wantWrote int
 	}{
-		"as it is":              {func(*podnet.Sandbox) {}, 1},
-		"another pod's UID":     {func(s *podnet.Sandbox) { s.UID = "u-2" }, 0},
-		"another pod's name":    {func(s *podnet.Sandbox) { s.Name = "other" }, 0},
-		"a name without a UID":  {func(s *podnet.Sandbox) { s.UID = "" }, 1},
-		"another namespace":     {func(s *podnet.Sandbox) { s.Namespace = "other" }, 0},
-		"nobody's name, no UID": {func(s *podnet.Sandbox) { s.Name, s.UID = "other", "" }, 0},
+		"as it is":                {func(*podnet.Sandbox) {}, 1},
+		"another pod's UID":       {func(s *podnet.Sandbox) { s.UID = "u-2" }, 0},
+		"another pod's name":      {func(s *podnet.Sandbox) { s.Name = "other" }, 0},
+		"a name without a UID":    {func(s *podnet.Sandbox) { s.UID = "" }, 1},
+		"another namespace":       {func(s *podnet.Sandbox) { s.Namespace = "other" }, 0},
+		"an unknown name, no UID": {func(s *podnet.Sandbox) { s.Name, s.UID = "other", "" }, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, s := &fakeNamespace{}, good
 			tc.change(&s)
-			if err := chainTo(t, n, "true", nil).Add(t.Context(), s); err != nil || n.wrote != tc.wantWrote {
-				t.Errorf("%v, wrote %d times, want %d", err, n.wrote, tc.wantWrote)
+			if err := newTestCNIEntrance(t, n, "true", nil).Add(t.Context(), s); err != nil || n.applied != tc.wantWrote {
+				t.Errorf("%v, wrote %d times, want %d", err, n.applied, tc.wantWrote)
 			}
 		})
 	}
 }
 
-// An API server that answers every other time must not cost pods their address that never asked for rules.
+// If one read fails and the next one succeeds, CHECK must still pass for a pod that does not ask for rules.
 func TestCheckKnowsWhatThePodAsksFor(t *testing.T) {
-	c := chainTo(t, &fakeNamespace{}, "", nil)
-	in, err := c.door.enter()
+	c := newTestCNIEntrance(t, &fakeNamespace{}, "", nil)
+	core, err := c.core.get()
 	if err != nil {
 		t.Fatal(err)
 	}
-	in.programmer.Pods = &flakyPods{Pods: in.programmer.Pods}
+	core.programmer.Pods = &flakyPods{Pods: core.programmer.Pods}
 	s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u-1", ID: "8f5e", NetNS: "/run/netns/x"}
 	if err := c.Check(t.Context(), s); err != nil {
 		t.Error(err)

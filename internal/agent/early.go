@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
-// absence is how long a runtime may be without NRI before it is reported, so that a restart is not.
-const absence = 30 * time.Second
+// maxNRIAbsence is how long a runtime may be without NRI before it is reported, so that a restart is not.
+const maxNRIAbsence = 30 * time.Second
 
 // noEarlyEntrance is the reason of the event on a node without an early entrance.
 const noEarlyEntrance = "NoEarlyEntrance"
@@ -20,7 +20,7 @@ const noEarlyEntrance = "NoEarlyEntrance"
 // earlyEntrance makes an event on the node when the runtime offers no NRI and the CNI plugin is not chained: pods then start before
 // their rules are there. There is one event each time that NRI is missing.
 type earlyEntrance struct {
-	offered  func() (offered, looked bool)
+	offered  func() (offered, checked bool)
 	recorder events.EventRecorder
 	node     string
 	log      logr.Logger
@@ -40,27 +40,27 @@ func (e earlyEntrance) Start(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	var since time.Time
-	told := false
+	reported := false
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 		}
-		offered, looked := e.offered()
+		offered, checked := e.offered()
 		switch {
 		case offered:
-			since, told = time.Time{}, false
-		case looked && since.IsZero():
+			since, reported = time.Time{}, false
+		case checked && since.IsZero():
 			since = time.Now()
-		case looked && !told && time.Since(since) >= absence:
-			e.tell()
-			told = true
+		case checked && !reported && time.Since(since) >= maxNRIAbsence:
+			e.report()
+			reported = true
 		}
 	}
 }
 
-func (e earlyEntrance) tell() {
+func (e earlyEntrance) report() {
 	const message = "the container runtime offers no NRI: pods start before their rules are there; switch NRI on in the runtime, or use cni: install"
 	e.log.Info("no early entrance", "reason", message)
 	e.recorder.Eventf(nodeRef(e.node), nil, corev1.EventTypeWarning, noEarlyEntrance, "Connect", message)

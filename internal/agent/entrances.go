@@ -16,34 +16,34 @@ import (
 // entrance passes sandboxes from NRI and the CNI chain to the Programmer.
 type entrance struct {
 	by       controllers.Entrance
-	door     *door
+	core     *coreHolder
 	failOpen bool
 }
 
 // Ensure programs a sandbox and reports whether its pod asks for rules. An error refuses the pod.
 func (e entrance) Ensure(ctx context.Context, s podnet.Sandbox) (asked bool, err error) {
-	c, err := e.door.enter()
+	core, err := e.core.get()
 	if err != nil {
 		return false, err
 	}
-	result, err := c.programmer.Ensure(ctx, e.by, s)
+	result, err := core.programmer.Ensure(ctx, e.by, s)
 	return result != controllers.Skipped, err
 }
 
 // Forget drops a sandbox that is gone.
 func (e entrance) Forget(sandboxID string) {
-	if c, err := e.door.enter(); err == nil {
-		c.programmer.Forget(sandboxID)
+	if core, err := e.core.get(); err == nil {
+		core.programmer.Forget(sandboxID)
 	}
 }
 
 // hostNetwork reports whether the pod is on the host's network, according to the API server. known is false if the pod was not found.
 func (e entrance) hostNetwork(ctx context.Context, s podnet.Sandbox) (hostNetwork, known bool) {
-	c, err := e.door.enter()
+	core, err := e.core.get()
 	if err != nil {
 		return false, false
 	}
-	pod, err := c.pods.Pod(ctx, s)
+	pod, err := core.pods.Pod(ctx, s)
 	if err != nil {
 		return false, false
 	}
@@ -64,7 +64,7 @@ func (a *agent) newNRI() ([]runnable, error) {
 	if a.NRI.Mode == NRIOff {
 		return nil, nil
 	}
-	e := entrance{by: controllers.NRI, door: a.door, failOpen: a.FailOpen}
+	e := entrance{by: controllers.NRI, core: a.core, failOpen: a.FailOpen}
 	guard, err := netns.NewGuard()
 	if err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func (a *agent) newNRI() ([]runnable, error) {
 	calls := nriCalls()
 	n, err := nri.New(nri.Config{
 		Socket: a.NRI.Socket, Name: a.NRI.Name, Index: a.NRI.Index, Handler: e, Required: a.NRI.Mode == NRIRequired, FailOpen: a.FailOpen,
-		PassNamespaces: a.untouched(), IsHost: guard.IsHost, HostNetwork: e.hostNetwork,
+		PassNamespaces: a.passNamespaces(), IsHost: guard.IsHost, HostNetwork: e.hostNetwork,
 		Observe: func(call string, outcome nri.Outcome, took time.Duration) {
 			calls.WithLabelValues(call, string(outcome)).Observe(took.Seconds())
 		},
@@ -81,7 +81,7 @@ func (a *agent) newNRI() ([]runnable, error) {
 		return nil, err
 	}
 	a.nri = n
-	a.ready.addNoted("nri", n.Check, func() string {
+	a.ready.addWithNote("nri", n.Check, func() string {
 		if offered, _ := n.Offered(); !offered {
 			return "not offered"
 		}
@@ -108,7 +108,7 @@ func registerGauges(r prometheus.Registerer, n *nri.Entrance) error {
 // nriCalls returns a metric of how long calls hold the runtime, which calls for one pod at a time.
 func nriCalls() *prometheus.HistogramVec {
 	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: controllers.MetricPrefix + "nri_call_duration_seconds", Help: "Time for which a call held the container runtime, by what it came to.",
+		Name: controllers.MetricPrefix + "nri_call_duration_seconds", Help: "Time for which a call of the container runtime was under way, by call and result.",
 		Buckets: prometheus.ExponentialBuckets(0.00001, 1.6, 25), // 10 µs to 0.8 s
 	}, []string{"call", "result"})
 }

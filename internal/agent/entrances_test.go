@@ -18,12 +18,12 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// A runtime without NRI is told of once for each time, and not while it restarts.
-func TestARuntimeWithoutNRIIsToldOfOnce(t *testing.T) {
+// A runtime without NRI is reported once for each absence, and not while it restarts.
+func TestARuntimeWithoutNRIIsReportedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		recorder := events.NewFakeRecorder(10)
-		var offered, looked atomic.Bool
-		e := earlyEntrance{offered: func() (bool, bool) { return offered.Load(), looked.Load() }, recorder: recorder, node: "node1", log: logr.Discard()}
+		var offered, checked atomic.Bool
+		e := earlyEntrance{offered: func() (bool, bool) { return offered.Load(), checked.Load() }, recorder: recorder, node: "node1", log: logr.Discard()}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- e.Start(ctx) }()
@@ -35,21 +35,21 @@ func TestARuntimeWithoutNRIIsToldOfOnce(t *testing.T) {
 				t.Errorf("%d events, want %d", n, want)
 			}
 		}
-		after(2*absence, 0) // nobody has looked
-		looked.Store(true)
-		after(absence/2, 0)
+		after(2*maxNRIAbsence, 0) // no attempt to connect yet
+		checked.Store(true)
+		after(maxNRIAbsence/2, 0)
 		offered.Store(true)
-		after(2*absence, 0) // a restart of the runtime
+		after(2*maxNRIAbsence, 0) // a restart of the runtime
 		offered.Store(false)
-		after(absence+2*time.Second, 1)
-		after(10*absence, 1)
+		after(maxNRIAbsence+2*time.Second, 1)
+		after(10*maxNRIAbsence, 1)
 		if got := <-recorder.Events; !strings.HasPrefix(got, "Warning NoEarlyEntrance the container runtime offers no NRI") {
 			t.Errorf("event %q", got)
 		}
 		offered.Store(true)
 		after(2*time.Second, 0)
 		offered.Store(false)
-		after(2*absence, 1)
+		after(2*maxNRIAbsence, 1)
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
@@ -73,7 +73,7 @@ func TestTheBuildIsAMetric(t *testing.T) {
 	}
 }
 
-// What both early entrances do with an error: it refuses the pod, but for fail-open, which CNI decides here and NRI by itself.
+// An error refuses the pod unless the agent fails open. For NRI, package nri decides that.
 func TestWhatAnEntranceRefuses(t *testing.T) {
 	away := errors.New("away")
 	for name, c := range map[string]struct {
@@ -87,26 +87,26 @@ func TestWhatAnEntranceRefuses(t *testing.T) {
 		"a pod that is not known":    {err: podnet.ErrNoPod},
 		"the same, and we fail open": {err: podnet.ErrNoPod, failOpen: true},
 	} {
-		if err := (chain{entrance: entrance{failOpen: c.failOpen}}).verdict(c.err); (err != nil) != c.refused {
+		if err := (cniEntrance{entrance: entrance{failOpen: c.failOpen}}).refusal(c.err); (err != nil) != c.refused {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
-func TestAShutDoorRefusesAndForgetsNothing(t *testing.T) {
-	e := entrance{door: &door{}}
+func TestEntrancesRefuseUntilTheCoreIsSet(t *testing.T) {
+	e := entrance{core: &coreHolder{}}
 	if _, err := e.Ensure(t.Context(), podnet.Sandbox{}); !errors.Is(err, errNoAPI) {
 		t.Error(err)
 	}
-	if err := (chain{entrance: e}).verdict(errNoAPI); !errors.Is(err, errNoAPI) {
+	if err := (cniEntrance{entrance: e}).refusal(errNoAPI); !errors.Is(err, errNoAPI) {
 		t.Error(err)
 	}
 	if host, known := e.hostNetwork(t.Context(), podnet.Sandbox{}); host || known {
-		t.Error("somebody knows")
+		t.Error("hostNetwork is known without a core")
 	}
 	e.Forget("sandbox")
-	e.door.failed(errors.New("connection refused"))
-	if err := e.door.check(t.Context()); !errors.Is(err, errNoAPI) || !strings.Contains(err.Error(), "connection refused") {
+	e.core.setReason(errors.New("connection refused"))
+	if err := e.core.check(t.Context()); !errors.Is(err, errNoAPI) || !strings.Contains(err.Error(), "connection refused") {
 		t.Error(err)
 	}
 }
@@ -116,10 +116,10 @@ func TestWhichNamespacesPass(t *testing.T) {
 	for name, c := range map[string]struct {
 		own  string
 		want []string
-	}{"of its own": {"mesh", []string{"kube-system", "mesh"}}, "of nobody's": {"", []string{"kube-system"}}} {
+	}{"an agent with a namespace": {"mesh", []string{"kube-system", "mesh"}}, "an agent without one": {"", []string{"kube-system"}}} {
 		o := Options{Intent: intent.Config{ExcludedNamespaces: []string{"kube-system"}, AgentNamespace: c.own}}
-		if got := o.untouched(); !slices.Equal(got, c.want) {
-			t.Errorf("a namespace %s: %v", name, got)
+		if got := o.passNamespaces(); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v", name, got)
 		}
 	}
 }

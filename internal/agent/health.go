@@ -79,10 +79,10 @@ func (h *health) serve(ctx context.Context, ready *readiness) (stop func(), err 
 
 func healthServer(l net.Listener, ready *readiness) *manager.Server {
 	mux := http.NewServeMux()
-	mux.Handle("/healthz", verdict{check: ready.live})
-	mux.Handle("/readyz", verdict{more: func() string { return ": " + ready.summary() }, check: ready.check})
+	mux.Handle("/healthz", checkHandler{check: ready.live})
+	mux.Handle("/readyz", checkHandler{details: func() string { return ": " + ready.summary() }, check: ready.check})
 	for _, p := range ready.parts {
-		mux.Handle("/readyz/"+p.name, verdict{check: p.bounded})
+		mux.Handle("/readyz/"+p.name, checkHandler{check: p.bounded})
 	}
 	return &manager.Server{
 		Name: "health probe", Listener: l, ShutdownTimeout: new(healthTimeout),
@@ -101,11 +101,11 @@ func (h *health) listen(ctx context.Context) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(h.address), 0o700); err != nil {
 		return nil, err
 	}
-	switch there, err := os.Lstat(h.address); {
+	switch info, err := os.Lstat(h.address); {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
 		return nil, err
-	case there.Mode().Type() != os.ModeSocket:
+	case info.Mode().Type() != os.ModeSocket:
 		return nil, fmt.Errorf("%s is in the way: it is not a socket", h.address)
 	default:
 		if err := os.Remove(h.address); err != nil {
@@ -122,21 +122,21 @@ func (h *health) listen(ctx context.Context) (net.Listener, error) {
 	return l, nil
 }
 
-// verdict answers 200 with "ok" and the text of more, which may be nil, or 500 with the failed checks. controller-runtime leaves the
+// checkHandler answers 200 with "ok" and the text of more, which may be nil, or 500 with the failed checks. controller-runtime leaves the
 // reasons out, since anybody may reach its port; here the kubelet puts them into an event.
-type verdict struct {
-	more  func() string
-	check func(context.Context) error
+type checkHandler struct {
+	details func() string
+	check   func(context.Context) error
 }
 
 // ServeHTTP runs the check and writes its outcome.
-func (v verdict) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (v checkHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := v.check(r.Context()); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
 	_, _ = fmt.Fprint(w, "ok")
-	if v.more != nil {
-		_, _ = fmt.Fprint(w, v.more())
+	if v.details != nil {
+		_, _ = fmt.Fprint(w, v.details())
 	}
 }

@@ -28,7 +28,7 @@ func socketPath(t *testing.T) string {
 	return filepath.Join(dir, "pod", "s")
 }
 
-// wantAnswer wants a status and a body, or nobody who answers.
+// wantAnswer compares the answer with want: status and body, or "nobody" if the connection is refused.
 func wantAnswer(t *testing.T, h *health, path, want string) {
 	t.Helper()
 	if got := answerOf(t, h, path); got != want {
@@ -59,7 +59,7 @@ func answerOf(t *testing.T, h *health, path string) string {
 	return fmt.Sprintf("%d %s", resp.StatusCode, text)
 }
 
-// serveHealth serves until the end of the test, or until it is told to stop.
+// serveHealth serves until stop is called.
 func serveHealth(t *testing.T, h *health, ready *readiness) (stop func()) {
 	t.Helper()
 	l, err := h.listen(t.Context())
@@ -87,7 +87,7 @@ func TestHealthIsServedAtASocketAndAtAPort(t *testing.T) {
 		fault := errors.New("the runtime does not call us")
 		ready := &readiness{}
 		var stuck error
-		ready.addNoted("nri", func(context.Context) error { return fault }, func() string { return "not offered" })
+		ready.addWithNote("nri", func(context.Context) error { return fault }, func() string { return "not offered" })
 		ready.addLive(func(context.Context) error { return stuck })
 		ready.add("cache", func(context.Context) error { return nil })
 		stop := serveHealth(t, h, ready)

@@ -22,8 +22,8 @@ import (
 // serveChain runs the CNI socket in front of the real nftables backend, and gives its path. The one pod asks for redirection.
 func serveChain(t *testing.T) (socket string) {
 	t.Helper()
-	c := chainTo(t, nil, "true", nil)
-	b, programmer := allBackends(t)["nftables"], c.door.core.Load().programmer
+	c := newTestCNIEntrance(t, nil, "true", nil)
+	b, programmer := allBackends(t)["nftables"], c.core.core.Load().programmer
 	programmer.Backend, programmer.Namespaces = b, b
 	dir, err := os.MkdirTemp("", "cni") //nolint:usetesting // its names are too long for a socket
 	if err != nil {

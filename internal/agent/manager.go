@@ -26,8 +26,8 @@ const (
 	lastAttemptWait  = 15 * time.Second
 )
 
-// cacheSyncTimeout is how long controllers wait for the API server's first list before the agent ends with an error. A month: an
-// agent that ends can no longer answer the runtime.
+// cacheSyncTimeout is how long controllers wait for the API server's first list before the agent ends with an error. It is practically
+// unlimited: an agent that ends can no longer answer the runtime.
 const cacheSyncTimeout = 30 * 24 * time.Hour
 
 // newManager makes the manager. ended is closed when the agent is told to end.
@@ -79,13 +79,13 @@ func (c endingCache) WaitForCacheSync(ctx context.Context) bool {
 }
 
 // reachAPI makes the manager, which needs the API server, and tries again until that succeeds or ctx ends.
-func reachAPI(ctx context.Context, config *rest.Config, o Options, d *door) (manager.Manager, error) {
+func reachAPI(ctx context.Context, config *rest.Config, o Options, holder *coreHolder) (manager.Manager, error) {
 	for wait := firstAttemptWait; ; wait = min(2*wait, lastAttemptWait) {
-		mgr, err := attempt(ctx, config, o)
+		mgr, err := tryNewManager(ctx, config, o)
 		if err == nil || ctx.Err() != nil {
 			return mgr, ctx.Err()
 		}
-		d.failed(err)
+		holder.setReason(err)
 		ctrl.Log.Info("API server not reached", "reason", err.Error(), "wait", wait.String())
 		select {
 		case <-ctx.Done():
@@ -95,25 +95,25 @@ func reachAPI(ctx context.Context, config *rest.Config, o Options, d *door) (man
 	}
 }
 
-// attempt calls newManager, which takes no ctx, and returns early if ctx ends.
-func attempt(ctx context.Context, config *rest.Config, o Options) (mgr manager.Manager, err error) {
+// tryNewManager calls newManager, which takes no ctx, and returns early if ctx ends.
+func tryNewManager(ctx context.Context, config *rest.Config, o Options) (mgr manager.Manager, err error) {
 	done := make(chan struct{})
 	var made manager.Manager
-	var fault error
+	var errMade error
 	go func() {
 		defer close(done)
-		made, fault = newManager(config, o, ctx.Done())
+		made, errMade = newManager(config, o, ctx.Done())
 	}()
 	select {
 	case <-done:
-		return made, fault
+		return made, errMade
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 }
 
-// openDoor waits until the caches hold the node's pods and the namespaces, then opens the door.
-func openDoor(ctx context.Context, from cache.Cache, d *door, c core) error {
+// setCoreOnceSynced waits until the caches hold the node's pods and the namespaces, and then stores the core.
+func setCoreOnceSynced(ctx context.Context, from cache.Cache, holder *coreHolder, c core) error {
 	ns := &metav1.PartialObjectMetadata{}
 	ns.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: "Namespace"})
 	for _, kind := range []client.Object{&corev1.Pod{}, ns} {
@@ -122,7 +122,7 @@ func openDoor(ctx context.Context, from cache.Cache, d *door, c core) error {
 		}
 	}
 	if from.WaitForCacheSync(ctx) && ctx.Err() == nil {
-		d.open(c)
+		holder.set(c)
 	}
 	return nil
 }

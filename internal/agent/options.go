@@ -32,7 +32,7 @@ type Options struct {
 	Backend                  string
 	// HealthAddr is unix:///PATH, HOST:PORT, or 0; MetricsAddr and PprofAddr are HOST:PORT, or 0.
 	HealthAddr, MetricsAddr, PprofAddr string
-	SweepInterval                      time.Duration
+	VerifyInterval                     time.Duration
 	StartupTaint                       bool
 
 	NRI NRI
@@ -50,8 +50,8 @@ type Build struct{ Version, Revision string }
 // NRI is how the agent connects to the runtime's NRI. Mode is NRIAuto, NRIRequired or NRIOff.
 type NRI struct{ Mode, Socket, Name, Index string }
 
-// untouched returns the namespaces whose pods always pass, even before the agent knows its pods: excluded ones and its own.
-func (o Options) untouched() []string {
+// passNamespaces returns the namespaces whose pods always pass, even before the agent knows its pods: excluded ones and its own.
+func (o Options) passNamespaces() []string {
 	out := slices.Clone(o.Intent.ExcludedNamespaces)
 	if o.Intent.AgentNamespace != "" {
 		out = append(out, o.Intent.AgentNamespace)

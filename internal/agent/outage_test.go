@@ -38,7 +38,7 @@ func (f fakeRuntimeFinder) Find(_ context.Context, pod podnet.Sandbox) (podnet.S
 func (fakeRuntimeFinder) Version(context.Context) (string, error) { return "fake", nil }
 func (fakeRuntimeFinder) Close() error                            { return nil }
 
-// testAgent is an agent at work, with the runtime that it serves and an API server that may be away.
+// testAgent is a running agent with a container runtime and an API server that may be away.
 type testAgent struct {
 	*agent
 	runtime *adaptation.Adaptation
@@ -62,7 +62,7 @@ func runAgent(t *testing.T, apiURL string, failOpen bool) *testAgent {
 			NRI:    NRI{Mode: NRIAuto, Socket: filepath.Join(dir, "nri.sock"), Name: nri.DefaultName, Index: nri.DefaultIndex},
 			Intent: intent.Config{Defaults: intent.StandardDefaults(), Select: intent.SelectAnnotation, ExcludedNamespaces: []string{"kube-system"}},
 		},
-		door: &door{}, ready: &readiness{}, finder: fakeRuntimeFinder{r.netns}, metrics: prometheus.NewRegistry(),
+		core: &coreHolder{}, ready: &readiness{}, finder: fakeRuntimeFinder{r.netns}, metrics: prometheus.NewRegistry(),
 	}
 	r.agent.backend = choiceOf(t).exclusive(fakeBackend{apply: func(string) error { r.applied.Add(1); return nil }})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -91,7 +91,7 @@ func newNRIRuntime(t *testing.T, dir string) *adaptation.Adaptation {
 	return r
 }
 
-// start has the runtime start a pod, and gives what the kubelet would be told.
+// start has the runtime start a pod, and returns the error that the kubelet would get, or "".
 func (r *testAgent) start(t *testing.T, change func(*api.PodSandbox)) string {
 	t.Helper()
 	pod := &api.PodSandbox{
@@ -107,20 +107,20 @@ func (r *testAgent) start(t *testing.T, change func(*api.PodSandbox)) string {
 	return ""
 }
 
-func (r *testAgent) await(t *testing.T, what string, is func() bool) {
+func (r *testAgent) await(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	deadline := time.After(20 * time.Second)
-	for !is() {
+	for !condition() {
 		select {
 		case <-deadline:
-			t.Fatalf("it does not come: %s; readyz says %q", what, answerOf(t, r.health, "/readyz"))
+			t.Fatalf("timed out: %s; readyz says %q", what, answerOf(t, r.health, "/readyz"))
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
 }
 
-// The agent starts while the API server is away: it stays, refuses pods that it cannot know, lets by those that are none of its
-// business, says so, and works as soon as the API server is back.
+// An agent that starts while the API server is away keeps running, refuses pods that may ask for rules, lets those pass that cannot,
+// reports this at /readyz, and works as soon as the API server is back.
 func TestAnAgentThatStartsWithoutAPIServer(t *testing.T) {
 	server := newPodAPI(t)
 	r := runAgent(t, "http://"+server.addr, false)
@@ -138,11 +138,11 @@ func TestAnAgentThatStartsWithoutAPIServer(t *testing.T) {
 			t.Errorf("%s: %q", name, got)
 		}
 	}
-	r.await(t, "what readyz says", func() bool {
+	r.await(t, "the reason at readyz", func() bool {
 		return strings.Contains(answerOf(t, r.health, "/readyz"), "cache: the agent cannot reach the API server yet\nmake manager")
 	})
 	wantAnswer(t, r.health, "/healthz", "200 ok")
-	server.up(t, "list")
+	server.serve(t, "list")
 	r.await(t, "the API server", func() bool { return answerOf(t, r.health, "/readyz") == "200 ok: cache, runtime, nri" })
 	if got := r.start(t, nil); got != "" || r.applied.Load() == 0 {
 		t.Errorf("the pod is refused: %q, applied %v", got, r.applied.Load())
@@ -151,14 +151,14 @@ func TestAnAgentThatStartsWithoutAPIServer(t *testing.T) {
 	if got := r.start(t, func(p *api.PodSandbox) { p.Uid = "u2" }); got == "" || r.applied.Load() != n {
 		t.Errorf("another pod's sandbox: %q, applied %v", got, r.applied.Load())
 	}
-	r.namesOfTheHost(t)
+	r.refusesPathsToTheHost(t)
 	if err := r.stop(); err != nil {
 		t.Error(err)
 	}
 }
 
-// namesOfTheHost has a pod that asks, and has a network of its own, said to be in the host's namespace in every way.
-func (r *testAgent) namesOfTheHost(t *testing.T) {
+// refusesPathsToTheHost starts a pod that has a network of its own, with events whose paths lead to the host's namespace.
+func (r *testAgent) refusesPathsToTheHost(t *testing.T) {
 	t.Helper()
 	dir, n := t.TempDir(), r.applied.Load()
 	link, bind := filepath.Join(dir, "link"), filepath.Join(dir, "bind")
@@ -182,7 +182,7 @@ func (r *testAgent) namesOfTheHost(t *testing.T) {
 	}
 }
 
-// With fail-open, pods start; and what the agent waits for, and is restarted for, is told to those who ask.
+// With fail-open, pods start while the API server is away.
 func TestAnAgentThatFailsOpen(t *testing.T) {
 	r := runAgent(t, "http://"+newPodAPI(t).addr, true)
 	r.await(t, "NRI", func() bool { return strings.HasPrefix(answerOf(t, r.health, "/readyz/nri"), "200") })
@@ -192,18 +192,18 @@ func TestAnAgentThatFailsOpen(t *testing.T) {
 	if err := r.stop(); err != nil {
 		t.Error(err)
 	}
-	if len(r.ready.alive) != 1 || len(r.announcers) != 1 {
-		t.Errorf("%d reasons to restart, %d entrances that tell", len(r.ready.alive), len(r.announcers))
+	if len(r.ready.liveChecks) != 1 || len(r.announcers) != 1 {
+		t.Errorf("%d liveness checks, %d entrances that announce sandboxes", len(r.ready.liveChecks), len(r.announcers))
 	}
 }
 
-// A process that is told to end does so, whatever the API server does not do.
+// The agent ends in time also while the API server refuses connections, does not answer, or does not answer lists.
 func TestTheAgentEndsBeforeItKnowsItsPods(t *testing.T) {
 	for _, way := range []string{"refused", "silent", "no list"} {
 		t.Run(way, func(t *testing.T) {
 			server := newPodAPI(t)
 			if way != "refused" {
-				server.up(t, way)
+				server.serve(t, way)
 			}
 			r := runAgent(t, "http://"+server.addr, false)
 			r.await(t, "health", func() bool { return strings.HasPrefix(answerOf(t, r.health, "/readyz"), "500") })
@@ -221,7 +221,7 @@ func TestTheAgentEndsBeforeItKnowsItsPods(t *testing.T) {
 	}
 }
 
-// podAPI is an API server with one pod, which asks for redirection. Until up it refuses connections.
+// podAPI is an API server with one pod, which asks for redirection. Until serve is called it refuses connections.
 type podAPI struct {
 	addr  string
 	mu    sync.Mutex
@@ -238,8 +238,8 @@ func newPodAPI(t *testing.T) *podAPI {
 	return &podAPI{addr: l.Addr().String(), asked: map[string]bool{}}
 }
 
-// up serves: "list" everything, "no list" no objects, "silent" nothing.
-func (a *podAPI) up(t *testing.T, way string) {
+// serve starts the API server: "list" answers everything, "no list" everything but objects, "silent" nothing.
+func (a *podAPI) serve(t *testing.T, way string) {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", a.addr)
 	if err != nil {
@@ -278,7 +278,7 @@ func (a *podAPI) await(t *testing.T, path string) {
 		}
 		select {
 		case <-deadline:
-			t.Fatalf("%s is not asked for", path)
+			t.Fatalf("%s is not requested", path)
 		case <-time.After(time.Millisecond):
 		}
 	}

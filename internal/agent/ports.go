@@ -12,8 +12,8 @@ import (
 // and the kernel distributes connections between them.
 func sharedPort() net.ListenConfig {
 	return net.ListenConfig{Control: func(_, _ string, conn syscall.RawConn) error {
-		var refused error
-		err := conn.Control(func(fd uintptr) { refused = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
-		return errors.Join(err, refused)
+		var errOption error
+		err := conn.Control(func(fd uintptr) { errOption = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
+		return errors.Join(err, errOption)
 	}}
 }

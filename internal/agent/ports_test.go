@@ -31,15 +31,15 @@ func TestTwoAgentsServeMetricsOnOnePort(t *testing.T) {
 	}
 	conn, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(t.Context(), "tcp", addr)
 	if err != nil {
-		t.Fatalf("the one that is left is not reached: %v", err)
+		t.Fatalf("the second listener is not reached: %v", err)
 	}
 	defer conn.Close()
 	if _, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", addr); !errors.Is(err, syscall.EADDRINUSE) {
-		t.Errorf("a stranger gets the port as well: %v", err)
+		t.Errorf("a listener without SO_REUSEPORT gets the port: %v", err)
 	}
 }
 
-// And the manager's own server listens so, too.
+// The manager's own metrics server sets SO_REUSEPORT, too.
 func TestTheManagersMetricsShareTheirPort(t *testing.T) {
 	config := sharedPort()
 	older, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")

@@ -15,8 +15,8 @@ const checkTimeout = 2 * time.Second
 // readiness is the list of what the agent needs to look after pods. /readyz names each part that fails; the startup taint is removed when
 // all pass. Parts must be added before anything is served.
 type readiness struct {
-	parts []part
-	alive []func(context.Context) error
+	parts      []part
+	liveChecks []func(context.Context) error
 }
 
 // part is one check. note, which may be nil, adds something to the name in the summary.
@@ -30,17 +30,19 @@ func (r *readiness) add(name string, check func(context.Context) error) {
 	r.parts = append(r.parts, part{name: name, check: check})
 }
 
-func (r *readiness) addNoted(name string, check func(context.Context) error, note func() string) {
+func (r *readiness) addWithNote(name string, check func(context.Context) error, note func() string) {
 	r.parts = append(r.parts, part{name: name, check: check, note: note})
 }
 
 // addLive adds a check that makes the kubelet restart the agent when it fails.
-func (r *readiness) addLive(check func(context.Context) error) { r.alive = append(r.alive, check) }
+func (r *readiness) addLive(check func(context.Context) error) {
+	r.liveChecks = append(r.liveChecks, check)
+}
 
 // live returns an error when only a restart may help. Its checks look at this process only.
 func (r *readiness) live(ctx context.Context) error {
 	var errs []error
-	for _, check := range r.alive {
+	for _, check := range r.liveChecks {
 		errs = append(errs, check(ctx))
 	}
 	return errors.Join(errs...)

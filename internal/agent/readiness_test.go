@@ -28,13 +28,13 @@ func TestReadinessNamesWhatIsMissing(t *testing.T) {
 }
 
 func TestReadinessLooksAtAllPartsAtOnce(t *testing.T) {
-	meet := make(chan struct{})
+	rendezvous := make(chan struct{})
 	r := &readiness{}
 	for _, name := range []string{"a", "b"} {
 		r.add(name, func(ctx context.Context) error {
 			select {
-			case meet <- struct{}{}:
-			case <-meet:
+			case rendezvous <- struct{}{}:
+			case <-rendezvous:
 			case <-ctx.Done():
 				return ctx.Err()
 			}

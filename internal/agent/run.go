@@ -47,7 +47,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	finder, err := awaitFinder(ctx, runtimeTimeout, func(ctx context.Context) (runtimeFinder, error) {
+	finder, err := awaitFinder(ctx, runtimeStartTimeout, func(ctx context.Context) (runtimeFinder, error) {
 		return newFinder(ctx, o.Runtime, o.RuntimeEndpoint)
 	})
 	if err != nil {
@@ -59,14 +59,14 @@ func Run(ctx context.Context, o Options) error {
 		return fmt.Errorf("find the API server: %w", err)
 	}
 	config.QPS, config.Burst = apiQPS, apiBurst
-	a := &agent{Options: o, door: &door{}, ready: &readiness{}, backend: backend, finder: finder, metrics: metrics.Registry}
+	a := &agent{Options: o, core: &coreHolder{}, ready: &readiness{}, backend: backend, finder: finder, metrics: metrics.Registry}
 	return a.run(ctx, config)
 }
 
 // agent is what the agent's parts share.
 type agent struct {
 	Options
-	door       *door
+	core       *coreHolder
 	ready      *readiness
 	backend    Exclusive
 	metrics    prometheus.Registerer
@@ -76,7 +76,7 @@ type agent struct {
 	cni        cniParts
 }
 
-func (a *agent) run(process context.Context, config *rest.Config) error {
+func (a *agent) run(processCtx context.Context, config *rest.Config) error {
 	a.addChecks()
 	entrances, err := a.entrances()
 	if err != nil {
@@ -86,18 +86,18 @@ func (a *agent) run(process context.Context, config *rest.Config) error {
 	if err != nil {
 		return err
 	}
-	stopHealth, err := health.serve(process, a.ready)
+	stopHealth, err := health.serve(processCtx, a.ready)
 	if err != nil {
 		return err
 	}
 	defer stopHealth()
-	stopPprof, err := servePprof(process, a.PprofAddr)
+	stopPprof, err := servePprof(processCtx, a.PprofAddr)
 	if err != nil {
 		return err
 	}
 	defer stopPprof()
-	addCNI := func(mgr manager.Manager, p *controllers.Programmer) error { return a.addCNI(process, mgr, p) }
-	group, ctx := errgroup.WithContext(process) // the first that fails ends the others
+	addCNI := func(mgr manager.Manager, p *controllers.Programmer) error { return a.addCNI(processCtx, mgr, p) }
+	group, ctx := errgroup.WithContext(processCtx) // the first that fails ends the others
 	for _, e := range entrances {
 		group.Go(func() error { return e(logr.NewContext(ctx, ctrl.Log)) })
 	}
@@ -107,7 +107,7 @@ func (a *agent) run(process context.Context, config *rest.Config) error {
 
 // manage waits for the API server, and then runs everything that needs it.
 func (a *agent) manage(ctx context.Context, config *rest.Config, addCNI func(manager.Manager, *controllers.Programmer) error) error {
-	mgr, err := reachAPI(ctx, config, a.Options, a.door)
+	mgr, err := reachAPI(ctx, config, a.Options, a.core)
 	if err != nil {
 		return nil // ctx has ended before the API server was reached
 	}
@@ -118,21 +118,21 @@ func (a *agent) manage(ctx context.Context, config *rest.Config, addCNI func(man
 	if err := addCNI(mgr, c.programmer); err != nil {
 		return err
 	}
-	opened := make(chan error, 1)
+	synced := make(chan error, 1)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
-		err := openDoor(ctx, mgr.GetCache(), a.door, c)
+		err := setCoreOnceSynced(ctx, mgr.GetCache(), a.core, c)
 		if err != nil && ctx.Err() == nil {
 			cancel()
 		} else {
 			err = nil
 		}
-		opened <- err
+		synced <- err
 	}()
 	err = mgr.Start(ctx)
 	cancel()
-	return errors.Join(err, <-opened)
+	return errors.Join(err, <-synced)
 }
 
 func (a *agent) addControllers(mgr manager.Manager) (core, error) {
@@ -146,12 +146,13 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 	programmer := &controllers.Programmer{
 		Config: a.Intent, Backend: a.backend, BackendName: a.backend.Name(), Namespaces: a.backend, Finder: a.finder, Pods: pods,
 		Reporter: writer, Ledger: ledger, Metrics: counters, Announcers: a.announcers,
+		VerifyInterval: a.VerifyInterval,
 	}
 	watch := &controllers.PodWatch{Client: mgr.GetCache(), Programmer: programmer}
 	return core{programmer: programmer, pods: pods}, errors.Join(
 		watch.SetupWithManager(mgr),
 		mgr.Add(writer),
-		mgr.Add(&controllers.Sweeper{Programmer: programmer, Interval: a.SweepInterval}),
+		mgr.Add(&controllers.Verifier{Programmer: programmer}),
 		a.addEarlyEntrance(mgr),
 		a.addStartupTaint(mgr),
 	)
@@ -167,7 +168,7 @@ func (a *agent) addStartupTaint(mgr manager.Manager) error {
 
 // addChecks adds to readiness that the caches of pods and namespaces are filled, and that the container runtime answers.
 func (a *agent) addChecks() {
-	a.ready.add("cache", a.door.check)
+	a.ready.add("cache", a.core.check)
 	a.ready.add("runtime", func(ctx context.Context) error {
 		_, err := a.finder.Version(ctx)
 		return err
@@ -182,7 +183,7 @@ func newBackend(ctx context.Context, name string, r prometheus.Registerer) (Excl
 	}
 	info, programs := backendMetrics()
 	panics := prometheus.NewCounter(prometheus.CounterOpts{
-		Name: controllers.MetricPrefix + "backend_panics_total", Help: "Panics while a pod's namespace was worked on: faults of the agent's, each of which cost one pod its look.",
+		Name: controllers.MetricPrefix + "backend_panics_total", Help: "Panics of the agent while it worked in a pod's namespace. Each is a bug, and fails one call for one pod.",
 	})
 	if err := errors.Join(r.Register(info), r.Register(programs), r.Register(panics)); err != nil {
 		return Exclusive{}, fmt.Errorf("register metrics: %w", err)

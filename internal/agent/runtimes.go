@@ -12,9 +12,9 @@ import (
 	"istio-pod-network-controller/runtime/docker"
 )
 
-// runtimeTimeout is how long the agent waits at its start for a container runtime that does not answer. A runtime that starts
+// runtimeStartTimeout is how long the agent waits at its start for a container runtime that does not answer. A runtime that starts
 // at the same time needs some seconds. After that the agent ends with an error, which its pod's status shows.
-const runtimeTimeout = 30 * time.Second
+const runtimeStartTimeout = 30 * time.Second
 
 // awaitFinder calls find until it succeeds, limit is over, or ctx ends. It returns find's last error.
 func awaitFinder(ctx context.Context, limit time.Duration, find func(context.Context) (runtimeFinder, error)) (runtimeFinder, error) {

@@ -23,22 +23,22 @@ func TestRunSaysWhichRuntimesDidNotAnswer(t *testing.T) {
 // A runtime that starts together with the agent answers after a while.
 func TestTheAgentWaitsForItsRuntime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		no, started := errors.New("connection refused"), time.Now()
-		var there runtimeFinder = struct{ runtimeFinder }{}
+		errRefused, started := errors.New("connection refused"), time.Now()
+		var running runtimeFinder = struct{ runtimeFinder }{}
 		find := func(after time.Duration) func(context.Context) (runtimeFinder, error) {
 			return func(context.Context) (runtimeFinder, error) {
 				if time.Since(started) < after {
-					return nil, no
+					return nil, errRefused
 				}
-				return there, nil
+				return running, nil
 			}
 		}
-		if got, err := awaitFinder(t.Context(), runtimeTimeout, find(5*time.Second)); got != there || err != nil || time.Since(started) > 10*time.Second {
+		if got, err := awaitFinder(t.Context(), runtimeStartTimeout, find(5*time.Second)); got != running || err != nil || time.Since(started) > 10*time.Second {
 			t.Errorf("a runtime that is late: %v, %v after %s", got, err, time.Since(started))
 		}
 		started = time.Now()
-		if _, err := awaitFinder(t.Context(), runtimeTimeout, find(time.Hour)); !errors.Is(err, no) || time.Since(started) != runtimeTimeout {
-			t.Errorf("a runtime that never comes: %v after %s", err, time.Since(started))
+		if _, err := awaitFinder(t.Context(), runtimeStartTimeout, find(time.Hour)); !errors.Is(err, errRefused) || time.Since(started) != runtimeStartTimeout {
+			t.Errorf("a runtime that never answers: %v after %s", err, time.Since(started))
 		}
 	})
 }

@@ -16,52 +16,52 @@ import (
 	"istio-pod-network-controller/runtime/nri"
 )
 
-// filledCache is one whose wait ends with what it was told, as endingCache's does also when ctx has ended.
+// filledCache is a cache whose WaitForCacheSync returns filled, like endingCache's even when ctx has ended.
 type filledCache struct {
 	cache.Cache
 	filled bool
 }
 
 func (filledCache) GetInformer(context.Context, client.Object, ...cache.InformerGetOption) (cache.Informer, error) {
-	return nil, nil //nolint:nilnil // nobody asks it
+	return nil, nil //nolint:nilnil // it is not used
 }
 
 func (c filledCache) WaitForCacheSync(context.Context) bool { return c.filled }
 
-// An agent that is told to end before it has read its pods knows none.
-func TestTheDoorOpensOnFilledCachesOnly(t *testing.T) {
+// The core stays unset if the agent is told to end before the caches are filled.
+func TestTheCoreIsSetOnceTheCachesAreFilled(t *testing.T) {
 	ended, end := context.WithCancel(t.Context())
 	end()
 	for name, c := range map[string]struct {
-		ctx          context.Context //nolint:containedctx // the case
-		filled, open bool
+		ctx         context.Context //nolint:containedctx // the case
+		filled, set bool
 	}{
 		"filled":              {t.Context(), true, true},
 		"not filled":          {t.Context(), false, false},
 		"the agent has ended": {ended, true, false},
 	} {
-		d := &door{}
-		if err := openDoor(c.ctx, filledCache{filled: c.filled}, d, core{}); err != nil {
+		holder := &coreHolder{}
+		if err := setCoreOnceSynced(c.ctx, filledCache{filled: c.filled}, holder, core{}); err != nil {
 			t.Error(err)
 		}
-		if _, err := d.enter(); (err == nil) != c.open {
+		if _, err := holder.get(); (err == nil) != c.set {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
-// Controllers that gave up waiting for the API server would end the agent, and with it the entrances.
+// A controller that gives up waiting for the API server ends the agent, and with it the entrances.
 func TestControllersWaitForTheAPIServerAsLongAsItTakes(t *testing.T) {
 	if limit := controllerOptions().CacheSyncTimeout; limit < 7*24*time.Hour {
 		t.Errorf("they wait %s", limit)
 	}
 }
 
-// The event that no early entrance is there is for nodes where NRI was to be the only one. Without it nothing is registered.
-func TestWhoNeedsNoEarlyEntranceIsNotTold(t *testing.T) {
+// The event NoEarlyEntrance is for nodes on which NRI is the only early entrance that is switched on.
+func TestNoEventWithoutNRIIfNoneIsExpected(t *testing.T) {
 	for name, a := range map[string]*agent{
-		"NRI is off":                     {},
-		"the CNI chain stands in for it": {Options: Options{CNI: CNIInstall}, nri: &nri.Entrance{}},
+		"NRI is off":       {},
+		"CNI is installed": {Options: Options{CNI: CNIInstall}, nri: &nri.Entrance{}},
 	} {
 		if err := a.addEarlyEntrance(nil); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -69,10 +69,10 @@ func TestWhoNeedsNoEarlyEntranceIsNotTold(t *testing.T) {
 	}
 }
 
-// The plugin passes the pods that the agent passes, whatever state the agent is in; readiness has what may be missing.
+// The plugin excludes the namespaces that the agent excludes; readiness includes the state of the chain.
 func TestTheCNIEntranceIsWired(t *testing.T) {
 	for mode, servers := range map[string]int{CNIOff: 0, CNIUninstall: 0, CNIInstall: 1} {
-		a := &agent{door: &door{}, ready: &readiness{}, Options: Options{
+		a := &agent{core: &coreHolder{}, ready: &readiness{}, Options: Options{
 			CNI: mode, Intent: intent.Config{ExcludedNamespaces: []string{"kube-system"}, AgentNamespace: "mesh"},
 			Chain: Chain{Plugin: cni.Conf{Socket: "/run/x/cni.sock", ExcludeNamespaces: []string{"static"}}},
 		}}
@@ -96,20 +96,20 @@ func TestTheCNIEntranceIsWired(t *testing.T) {
 	}
 }
 
-// NRI is told what the flags say, and the agent is live as long as NRI is.
+// The NRI entrance follows the flags, announces sandboxes, and is part of readiness and liveness.
 func TestTheNRIEntranceIsWired(t *testing.T) {
-	a := &agent{door: &door{}, ready: &readiness{}, metrics: prometheus.NewRegistry(), Options: Options{
+	a := &agent{core: &coreHolder{}, ready: &readiness{}, metrics: prometheus.NewRegistry(), Options: Options{
 		NRI: NRI{Mode: NRIRequired, Socket: t.TempDir() + "/none.sock", Name: nri.DefaultName, Index: nri.DefaultIndex},
 	}}
 	run, err := a.newNRI()
-	if err != nil || len(run) != 1 || len(a.announcers) != 1 || a.announcers[0]() || len(a.ready.alive) != 1 {
-		t.Fatalf("%d entrances, %d that tell, %d that must live, %v", len(run), len(a.announcers), len(a.ready.alive), err)
+	if err != nil || len(run) != 1 || len(a.announcers) != 1 || a.announcers[0]() || len(a.ready.liveChecks) != 1 {
+		t.Fatalf("%d entrances, %d announcers, %d liveness checks, %v", len(run), len(a.announcers), len(a.ready.liveChecks), err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- run[0](ctx) }()
-	for looked := false; !looked; {
-		_, looked = a.nri.Offered()
+	for checked := false; !checked; {
+		_, checked = a.nri.Offered()
 		<-time.After(time.Millisecond)
 	}
 	if err := a.ready.check(t.Context()); err == nil {
@@ -125,7 +125,7 @@ func TestTheNRIEntranceIsWired(t *testing.T) {
 	}
 }
 
-func TestLiveNamesWhatMustBeStartedAnew(t *testing.T) {
+func TestLiveReturnsTheErrorOfAnyLiveCheck(t *testing.T) {
 	r := &readiness{}
 	r.addLive(func(context.Context) error { return nil })
 	r.addLive(func(context.Context) error { return errSome })
@@ -135,9 +135,9 @@ func TestLiveNamesWhatMustBeStartedAnew(t *testing.T) {
 }
 
 func TestASandboxThatIsDeletedIsForgotten(t *testing.T) {
-	c := chainTo(t, &fakeNamespace{}, "true", nil)
+	c := newTestCNIEntrance(t, &fakeNamespace{}, "true", nil)
 	s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u-1", ID: "s-1", NetNS: "/run/netns/a"}
-	ledger := c.door.core.Load().programmer.Ledger
+	ledger := c.core.core.Load().programmer.Ledger
 	if err := c.Add(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
@@ -156,20 +156,20 @@ func TestASandboxThatIsDeletedIsForgotten(t *testing.T) {
 func TestWhatAnEntranceKnowsOfAPod(t *testing.T) {
 	s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u-1", ID: "s-1", NetNS: "/run/netns/a"}
 	for initialize, want := range map[string]bool{"true": true, "": false} {
-		asked, err := chainTo(t, &fakeNamespace{}, initialize, nil).Ensure(t.Context(), s)
+		asked, err := newTestCNIEntrance(t, &fakeNamespace{}, initialize, nil).Ensure(t.Context(), s)
 		if err != nil || asked != want {
 			t.Errorf("asking %q: %v, %v", initialize, asked, err)
 		}
 	}
-	if host, known := chainTo(t, &fakeNamespace{}, "", nil).hostNetwork(t.Context(), s); host || !known {
+	if host, known := newTestCNIEntrance(t, &fakeNamespace{}, "", nil).hostNetwork(t.Context(), s); host || !known {
 		t.Errorf("host %v, known %v", host, known)
 	}
-	if _, known := chainTo(t, &fakeNamespace{}, "", errSome).hostNetwork(t.Context(), s); known {
+	if _, known := newTestCNIEntrance(t, &fakeNamespace{}, "", errSome).hostNetwork(t.Context(), s); known {
 		t.Error("known though the API server does not answer")
 	}
 	other := s
 	other.UID = "u-2"
-	if _, known := chainTo(t, &fakeNamespace{}, "", nil).hostNetwork(t.Context(), other); known {
-		t.Error("another pod of the name is taken for it")
+	if _, known := newTestCNIEntrance(t, &fakeNamespace{}, "", nil).hostNetwork(t.Context(), other); known {
+		t.Error("another pod of the same name is taken for it")
 	}
 }

@@ -31,7 +31,7 @@ func TestAMistypedCommandIsAnError(t *testing.T) {
 	}
 }
 
-func TestTheReleaseIsTheCharts(t *testing.T) {
+func TestTheReleaseIsTheChartsAppVersion(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join("..", "..", "chart", "istio-pod-network-controller", "Chart.yaml"))
 	if err != nil {
 		t.Fatal(err)

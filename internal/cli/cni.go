@@ -53,7 +53,7 @@ func (f *cniFlags) validate() error {
 
 func newCNI() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "cni", Short: "Put the chained CNI plugin onto the node, or take it away", Args: noSubcommand, RunE: help,
+		Use: "cni", Short: "Install the chained CNI plugin on the node, or remove it", Args: noSubcommand, RunE: help,
 	}
 	cmd.AddCommand(newCNIInstall(), newCNIUninstall())
 	return cmd
@@ -65,11 +65,11 @@ func newCNIInstall() *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use: "install", Short: "Install the plugin and chain it to the node's network configuration", Args: cobra.NoArgs,
-		Long: "Copies the plugin's binary, then appends the plugin to the network configuration that the runtime uses, and waits for one\n" +
-			"where there is none yet. No other byte of the configuration changes.",
+		Long: "Copies the plugin's binary, then appends the plugin to the network configuration that the runtime uses. If there is none yet,\n" +
+			"it waits for one. No other byte of the configuration changes.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			logTo(cmd.ErrOrStderr(), 0)
-			i, err := f.checked()
+			i, err := f.installer()
 			if err != nil {
 				return err
 			}
@@ -89,9 +89,9 @@ func newCNIInstall() *cobra.Command {
 		},
 	}
 	f.add(cmd.Flags())
-	cmd.Flags().BoolVar(&watch, "watch", false, "stay, and repair what other projects undo")
-	cmd.Flags().BoolVar(&binary, "binary-only", false, "put the binary, and leave the network configuration alone")
-	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long to wait for a network configuration, 0 for ever")
+	cmd.Flags().BoolVar(&watch, "watch", false, "keep running, and put the plugin back when another project removes it")
+	cmd.Flags().BoolVar(&binary, "binary-only", false, "install the binary only, and do not change the network configuration")
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long to wait for a network configuration, 0 for no limit")
 	cmd.MarkFlagsMutuallyExclusive("watch", "timeout", "binary-only")
 	return cmd
 }
@@ -100,11 +100,11 @@ func newCNIUninstall() *cobra.Command {
 	f := &cniFlags{}
 	var binary bool
 	cmd := &cobra.Command{
-		Use: "uninstall", Short: "Take the plugin out of every network configuration", Args: cobra.NoArgs,
-		Long: "Takes the plugin out of the chain: what nobody else changed is then, byte for byte, what it was. The binary stays by default,\n" +
-			"because runtimes call it once more for every sandbox that was made with it; it lets them go without the agent.",
+		Use: "uninstall", Short: "Remove the plugin from every network configuration", Args: cobra.NoArgs,
+		Long: "Removes the plugin from the chain. A file that nobody else has changed is then byte for byte what it was before. The binary\n" +
+			"stays by default: runtimes call it once more for every sandbox that was made with it, and it succeeds without the agent.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			i, err := f.checked()
+			i, err := f.installer()
 			if err != nil {
 				return err
 			}
@@ -119,7 +119,7 @@ func newCNIUninstall() *cobra.Command {
 	return cmd
 }
 
-func (f *cniFlags) checked() (*cniinstall.Installer, error) {
+func (f *cniFlags) installer() (*cniinstall.Installer, error) {
 	if err := f.validate(); err != nil {
 		return nil, err
 	}

@@ -79,7 +79,7 @@ func TestCNIInstallOfTheBinaryAlone(t *testing.T) {
 	}
 }
 
-func TestCNIInstallWaitsNoLongerThanItIsTold(t *testing.T) {
+func TestCNIInstallEndsAtItsTimeout(t *testing.T) {
 	n := newCNINode(t)
 	if err := os.Remove(filepath.Join(n.conf, "10-kc.conflist")); err != nil {
 		t.Fatal(err)

@@ -68,7 +68,7 @@ func every(pattern, in string) []string {
 	return slices.Sorted(maps.Keys(found))
 }
 
-func TestLinksOfTheDocsLead(t *testing.T) {
+func TestLinksOfTheDocsExist(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#\s:]*)(#[^)\s]+)?\)`)
 	all := pages(t)
 	for page, in := range all {
@@ -97,7 +97,7 @@ func anchors(page string) []string {
 }
 
 // What an administrator greps for has one name in code and docs.
-func TestNamesOfTheDocsAreThoseOfTheCode(t *testing.T) {
+func TestNamesInTheDocsAreThoseOfTheCode(t *testing.T) {
 	code, read := sources(t), ""
 	for _, page := range pages(t) {
 		read += page
@@ -113,7 +113,7 @@ func TestNamesOfTheDocsAreThoseOfTheCode(t *testing.T) {
 			docs: append(every("(?m)^\\| (?:True|False), `([A-Za-z]+)`", status), every("The event `([A-Za-z]+)`", status)...),
 		},
 		"parts of readiness": {
-			code: every(`\.add(?:Noted)?\("([a-z]+)",`, code),
+			code: every(`\.add(?:WithNote)?\("([a-z]+)",`, code),
 			docs: every("`([a-z]+)`", every(`/readyz. lists its parts \(([^)]*)\)`, text(t, filepath.Join(root, "docs/early.md")))[0]),
 		},
 		"outcomes of a call by NRI": {
@@ -134,7 +134,7 @@ func TestNamesOfTheDocsAreThoseOfTheCode(t *testing.T) {
 }
 
 // A command of the docs that begins with one of our programs has subcommands and flags that are there.
-func TestCommandsOfTheDocsAreThere(t *testing.T) {
+func TestCommandsOfTheDocsExist(t *testing.T) {
 	commands := regexp.MustCompile(`(?m)(?:^ {4}|build/|: )istio-pod-network-controller ((?:run|rules|cni|version)\b[^\n#|` + "`" + `]*)`)
 	seen := 0
 	for page, in := range pages(t) {

@@ -17,9 +17,9 @@ func (o *runOptions) addEntranceFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.NRI.Socket, "nri-socket", nri.DefaultSocket, "the runtime's NRI socket")
 	fs.StringVar(&o.NRI.Name, "nri-name", nri.DefaultName, "the name by which the runtime knows its plugin")
 	fs.StringVar(&o.NRI.Index, "nri-index", nri.DefaultIndex, "two digits by which the runtime orders its NRI plugins")
-	fs.BoolVar(&o.FailOpen, "fail-open", false, "let pods start whose rules could not be programmed in time; the watch repeats it")
-	fs.StringVar(&o.CNI, "cni", agent.CNIOff, "have the CNI chain ask before a pod's first container: off, install, or uninstall, which takes out of the node what is left of install")
-	o.chain.add(fs)
+	fs.BoolVar(&o.FailOpen, "fail-open", false, "let pods start whose rules could not be applied in time; the pod watch tries again")
+	fs.StringVar(&o.CNI, "cni", agent.CNIOff, "have the CNI chain ask before a pod's first container: off, install, or uninstall, which removes what install has left on the node")
+	o.cniFlags.add(fs)
 }
 
 func (o *runOptions) validateEntrances() error {
@@ -34,5 +34,5 @@ func (o *runOptions) validateEntrances() error {
 	default:
 		errs = append(errs, fmt.Errorf("--cni: value %q: want off, install or uninstall", o.CNI))
 	}
-	return errors.Join(append(errs, o.chain.validate())...)
+	return errors.Join(append(errs, o.cniFlags.validate())...)
 }

@@ -21,12 +21,12 @@ type intentFlags struct {
 func (f *intentFlags) add(fs *pflag.FlagSet) {
 	d, std := &f.config.Defaults, intent.StandardDefaults()
 	fs.StringVar(&f.selection, "select", string(intent.SelectAnnotation),
-		"which pods are ours: annotation ("+intent.KeyInitialize+"), injected (by Istio, as its CNI plugin judges), or either")
-	fs.StringSliceVar(&f.config.ExcludedNamespaces, "exclude-namespaces", []string{"kube-system"}, "namespaces whose pods are never ours")
+		"which pods are redirected: annotation ("+intent.KeyInitialize+"), injected (those that Istio's CNI plugin would redirect), or either")
+	fs.StringSliceVar(&f.config.ExcludedNamespaces, "exclude-namespaces", []string{"kube-system"}, "namespaces whose pods are never redirected")
 	fs.StringSliceVar(&f.config.UnsupportedHandlers, "unsupported-runtime-handlers", []string{"kata*", "runsc*", "gvisor*"},
 		"shell patterns of runtime handlers whose pods do not use the host kernel's network")
 	fs.StringSliceVar(&f.clusterDNS, "cluster-dns", nil,
-		"name servers of pods that use the cluster's, for "+intent.KeyDNSCapture+"=resolv.conf where the runtime does not tell a sandbox's")
+		"name servers of pods that use the cluster's, for "+intent.KeyDNSCapture+"=resolv.conf if the runtime does not report those of a sandbox")
 	for _, s := range []struct {
 		to             *string
 		name, std, use string

@@ -121,7 +121,7 @@ func newShow(o *rulesOptions) *cobra.Command {
 			if o.pod != "" {
 				return o.showWanted(cmd)
 			}
-			b, err := o.look(cmd.Context())
+			b, err := o.openAll(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -146,9 +146,9 @@ func newShow(o *rulesOptions) *cobra.Command {
 
 func newRemove(o *rulesOptions) *cobra.Command {
 	return &cobra.Command{
-		Use: "remove", Short: "Take away all of our rules", Args: cobra.NoArgs,
+		Use: "remove", Short: "Remove all of our rules", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			b, err := o.look(cmd.Context())
+			b, err := o.openAll(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -172,8 +172,8 @@ func (o *rulesOptions) open(ctx context.Context) (agent.Exclusive, error) {
 	return agent.OpenBackend(ctx, o.backend)
 }
 
-// look returns a backend that finds the rules of every backend; none has to be able to write.
-func (o *rulesOptions) look(ctx context.Context) (agent.Exclusive, error) {
+// openAll returns a backend that finds and removes the rules of every backend. It does not check that the node accepts rules.
+func (o *rulesOptions) openAll(ctx context.Context) (agent.Exclusive, error) {
 	if err := o.validate(); err != nil {
 		return agent.Exclusive{}, err
 	}

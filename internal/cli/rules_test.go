@@ -87,7 +87,7 @@ func TestRulesAsJSONFromStandardInput(t *testing.T) {
 	}
 }
 
-func TestRulesRefuseWhatTheyCannotDo(t *testing.T) {
+func TestRulesRefuseWrongFlags(t *testing.T) {
 	quiet := strings.Replace(podYAML, `"true"`, `"false"`, 1)
 	wrong := strings.Replace(podYAML, `initialize: "true"`, `initialize: "yes"`, 1)
 	unasked := strings.Replace(podYAML, "annotations:", "labels:", 1)
@@ -126,7 +126,7 @@ func TestRulesRefuseWhatTheyCannotDo(t *testing.T) {
 	}
 }
 
-func TestANamespaceCanAskForItsPod(t *testing.T) {
+func TestTheNamespacesAnnotationCounts(t *testing.T) {
 	ns := write(t, "ns.yaml", "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, annotations: {istio-pod-network-controller/initialize: 'true'}}\n")
 	unasked := strings.Replace(podYAML, "annotations:", "labels:", 1)
 	if code, _, errOut := call(t, unasked, "rules", "show", "--pod", "-", "--namespace", ns); code != 0 {

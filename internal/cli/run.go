@@ -22,7 +22,7 @@ func newRun() *cobra.Command {
 			}
 			logTo(cmd.ErrOrStderr(), o.level)
 			logStart(cmd.Flags())
-			return agent.Run(cmd.Context(), o.options())
+			return agent.Run(cmd.Context(), o.agentOptions())
 		},
 	}
 	o.addFlags(cmd.Flags())

@@ -19,23 +19,23 @@ import (
 type runOptions struct {
 	agent.Options
 	intentFlags
-	chain    cniFlags
+	cniFlags cniFlags
 	logLevel string
 
 	level slog.Level
 }
 
-// options returns the agent's options; the flags must be valid.
-func (o *runOptions) options() agent.Options {
+// agentOptions returns the agent's options; the flags must be valid.
+func (o *runOptions) agentOptions() agent.Options {
 	out := o.Options
-	out.Intent, out.Chain, out.Build = o.config, o.chain.Chain, build()
+	out.Intent, out.Chain, out.Build = o.config, o.cniFlags.Chain, build()
 	return out
 }
 
 func (o *runOptions) addFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.NodeName, "node-name", "", "name of the node whose pods are looked after (required)")
-	fs.StringVar(&o.config.AgentNamespace, "agent-namespace", "", "namespace of the agent itself, whose pods are never ours")
-	fs.StringVar(&o.DaemonSet, "daemonset", "", "the DaemonSet of the agent itself; when it is gone, so is the CNI entry. Empty means that the entry stays")
+	fs.StringVar(&o.NodeName, "node-name", "", "name of the node whose pods the agent programs (required)")
+	fs.StringVar(&o.config.AgentNamespace, "agent-namespace", "", "namespace of the agent itself, whose pods are never redirected")
+	fs.StringVar(&o.DaemonSet, "daemonset", "", "the agent's own DaemonSet; an agent that ends after its deletion removes the CNI entry. Empty means that the entry stays")
 	fs.StringVar(&o.Runtime, "runtime", "auto", "container runtime: auto, containerd, crio or docker")
 	fs.StringVar(&o.RuntimeEndpoint, "runtime-endpoint", "", "socket of the container runtime; empty means the usual paths")
 	addBackendFlag(fs, &o.Backend)
@@ -43,15 +43,15 @@ func (o *runOptions) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.MetricsAddr, "metrics-addr", ":15079", "address of /metrics, 0 for none")
 	fs.StringVar(&o.PprofAddr, "pprof-addr", "0", "address of Go's profiles (/debug/pprof/), 0 for none; they show memory and have no authentication: use 127.0.0.1:PORT")
 	fs.StringVar(&o.logLevel, "log-level", "info", "debug, info or error")
-	fs.DurationVar(&o.SweepInterval, "sweep-interval", time.Minute, "how often programmed pods are compared with the kernel, 0 for never")
+	fs.DurationVar(&o.VerifyInterval, "verify-interval", 10*time.Second, "how often the rules of each pod are compared with what they should be, 0 for never")
 	fs.BoolVar(&o.StartupTaint, "startup-taint", false, "take the taint "+controllers.KeyStartupTaint+" off the agent's node once the agent is ready")
 	o.addEntranceFlags(fs)
 	o.intentFlags.add(fs)
 }
 
-func addBackendFlag(fs *pflag.FlagSet, to *string) {
-	fs.StringVar(to, "backend", agent.BackendAuto,
-		"what programs the kernel: nftables, iptables (which takes its programs), or auto: nftables where the kernel can, else iptables")
+func addBackendFlag(fs *pflag.FlagSet, value *string) {
+	fs.StringVar(value, "backend", agent.BackendAuto,
+		"what programs the kernel: nftables, iptables (which needs the iptables programs), or auto: nftables if the kernel supports it, else iptables")
 }
 
 // Validate returns an error that names every invalid flag.
@@ -86,8 +86,8 @@ func (o *runOptions) Validate() error {
 	if _, _, err := net.SplitHostPort(o.PprofAddr); err != nil && o.PprofAddr != "0" {
 		errs = append(errs, fmt.Errorf("--pprof-addr: value %q: want HOST:PORT, or 0 for none: %w", o.PprofAddr, err))
 	}
-	if o.SweepInterval < 0 {
-		errs = append(errs, fmt.Errorf("--sweep-interval: value %q: want 0 or more", o.SweepInterval))
+	if o.VerifyInterval < 0 {
+		errs = append(errs, fmt.Errorf("--verify-interval: value %q: want 0 or more", o.VerifyInterval))
 	}
 	errs = append(errs, agent.ValidateBackend(o.Backend), o.validateEntrances(), o.intentFlags.validate())
 	return errors.Join(errs...)

@@ -22,7 +22,7 @@ const (
 )
 
 // Config is what a Backend needs. Observe, which may be nil, is called after each save and restore process, not for those that only
-// ask for a version or cross-check in Probe.
+// ask for a version.
 type Config struct {
 	Guard   netns.Guard
 	Flavour Flavour
@@ -35,7 +35,6 @@ type Backend struct {
 	flavour Flavour
 	observe func(string, time.Duration)
 	environ []string
-	ownLock bool
 	tools   map[uint32]tools
 	missing error
 }
@@ -44,7 +43,7 @@ type Backend struct {
 // everything else returns an error that names the missing program.
 func New(ctx context.Context, c Config) *Backend {
 	b := &Backend{guard: c.Guard, flavour: c.Flavour, observe: c.Observe}
-	b.environ, b.ownLock = environ(lockFile)
+	b.environ = environ(lockFile)
 	if b.observe == nil {
 		b.observe = func(string, time.Duration) {}
 	}

@@ -152,15 +152,15 @@ func refusal(stderr, input string) string {
 }
 
 // environ returns the environment of programs. If the usual lock cannot be used, as on a read-only root file system, iptables-legacy is
-// told to lock its own input, which excludes nobody: the Backend locks the namespace itself (own).
-func environ(lock string) (env []string, own bool) {
-	env = os.Environ()
+// made to lock its own input, which excludes nobody: the Backend locks the namespace itself.
+func environ(lock string) []string {
+	env := os.Environ()
 	f, err := os.OpenFile(lock, os.O_CREATE|os.O_RDONLY, 0o600) //nolint:gosec // the lock of iptables-legacy
 	if err == nil {
 		err = f.Close()
 	}
 	if err != nil && os.Getenv("XTABLES_LOCKFILE") == "" {
-		return append(env, "XTABLES_LOCKFILE=/proc/self/fd/0"), true
+		return append(env, "XTABLES_LOCKFILE=/proc/self/fd/0")
 	}
-	return env, false
+	return env
 }

@@ -86,23 +86,18 @@ func flavourOf(ctx context.Context, program string) Flavour {
 	return Legacy
 }
 
-// wrapped opens a family's program through go-iptables, and returns its version. It starts a process in the namespace of the
-// calling thread.
-func (t tools) wrapped(family uint32) (*goiptables.IPTables, string, error) {
-	protocol := goiptables.ProtocolIPv4
-	if family == iptables.IPv6 {
-		protocol = goiptables.ProtocolIPv6
-	}
-	lib, err := goiptables.New(goiptables.Path(t.iptables), goiptables.IPFamily(protocol), goiptables.Timeout(lockSeconds))
+// version returns the version of the programs, as go-iptables finds it out. Older ones than 1.6.2 are refused.
+func (t tools) version() (string, error) {
+	lib, err := goiptables.New(goiptables.Path(t.iptables))
 	if err != nil {
-		return nil, "", fmt.Errorf("ask %s for its version: %w", t.iptables, err)
+		return "", fmt.Errorf("ask %s for its version: %w", t.iptables, err)
 	}
 	v1, v2, v3 := lib.GetIptablesVersion()
 	version := fmt.Sprintf("%d.%d.%d", v1, v2, v3)
 	if v1 < 1 || v1 == 1 && (v2 < 6 || v2 == 6 && v3 < 2) {
-		return nil, version, fmt.Errorf("%s is version %s: want 1.6.2 or newer, which can wait for its lock", t.iptables, version)
+		return version, fmt.Errorf("%s is version %s: want 1.6.2 or newer, which can wait for its lock", t.iptables, version)
 	}
-	return lib, version, nil
+	return version, nil
 }
 
 // Detect chooses the flavour for this node, tests it with a sample, and returns why it was chosen: nft, unless the node itself has

@@ -130,7 +130,7 @@ func TestProgramsThatAreTooOldAreRefused(t *testing.T) {
 	dir := t.TempDir()
 	for version, want := range map[string]string{"1.4.21": "1.6.2 or newer", "1.6.1": "1.6.2 or newer", "1.6.2": "", "1.8.9 (nf_tables)": ""} {
 		tool := tools{iptables: script(t, dir, "iptables", "echo 'iptables v"+version+"'")}
-		_, got, err := tool.wrapped(iptables.IPv4)
+		got, err := tool.version()
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) || !strings.HasPrefix(version, got) {
 			t.Errorf("%s: version %s, error %v", version, got, err)
 		}
@@ -167,21 +167,21 @@ func TestNoLegacyTableComesIntoBeing(t *testing.T) {
 func TestTheLockFallsBackOnTheInput(t *testing.T) {
 	t.Setenv("XTABLES_LOCKFILE", "")
 	missing := filepath.Join(t.TempDir(), "no", "lock")
-	if env, own := environ(missing); !own || !strings.HasSuffix(strings.Join(env, "\n"), "\nXTABLES_LOCKFILE=/proc/self/fd/0") {
+	if env := environ(missing); !strings.HasSuffix(strings.Join(env, "\n"), "\nXTABLES_LOCKFILE=/proc/self/fd/0") {
 		t.Error("no lock file, and none said")
 	}
-	if env, own := environ(filepath.Join(t.TempDir(), "lock")); own || len(env) != len(os.Environ()) {
+	if env := environ(filepath.Join(t.TempDir(), "lock")); len(env) != len(os.Environ()) {
 		t.Error("the usual lock can be had, and another one is said")
 	}
 	ns, b := kerneltest.New(t), newBackend(t, Legacy)
-	b.environ, b.ownLock = environ(missing)
+	b.environ = environ(missing)
 	mustApply(t, b, ns, rules(t, nil))
 	mustHold(t, b, ns, rules(t, nil))
 	if version, err := b.Probe(t.Context(), rules(t, nil)); err != nil || version == "" {
 		t.Error(version, err)
 	}
 	t.Setenv("XTABLES_LOCKFILE", "/elsewhere")
-	if env, own := environ(missing); own || len(env) != len(os.Environ()) {
+	if env := environ(missing); len(env) != len(os.Environ()) {
 		t.Error("the user's lock is overruled")
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// maxBinary is what the plugin may weigh on every node.
+// maxBinary is the limit for the size of the plugin's binary.
 const maxBinary = 8 << 20
 
 func TestBinaryIsSmallAndStatic(t *testing.T) {
@@ -29,8 +29,8 @@ func TestBinaryIsSmallAndStatic(t *testing.T) {
 	}
 }
 
-// The plugin runs as root for every pod of every node: what it is made of is a short list.
-func TestBinaryIsMadeOfLittle(t *testing.T) {
+// The plugin runs as root for every pod of every node, so it may link few packages.
+func TestBinaryLinksFewPackages(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}",
 		"istio-pod-network-controller/cmd/"+PluginType).CombinedOutput()
 	if err != nil {

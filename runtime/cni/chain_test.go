@@ -17,7 +17,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// bridge stands in for the plugin that makes the pod's network: it gives the result that the configuration holds.
+// bridge is a fake of the plugin that makes the pod's network: it returns the result in its configuration.
 func bridge(in io.Reader, out io.Writer) int {
 	var conf struct {
 		CNIVersion string          `json:"cniVersion"`
@@ -51,7 +51,7 @@ func results(version string) string {
 		version, interfaces, ips)
 }
 
-// chain is a runtime's view: a list of the stand-in and our plugin, called through the CNI project's own library.
+// chain is the fake bridge and our plugin, called as a runtime does, through the CNI project's own library.
 type chain struct {
 	cni  *libcni.CNIConfig
 	list *libcni.NetworkConfigList
@@ -81,7 +81,7 @@ func entryFor(socket, more string) string {
 	return fmt.Sprintf(`{"type": %q, "socket": %q, "timeoutSeconds": 5%s}`, PluginType, socket, more)
 }
 
-// add is ADD of the whole chain, whose result must be what the bridge said.
+// add calls ADD for the whole chain, whose result must be the bridge's.
 func (c chain) add(t *testing.T, version string) {
 	t.Helper()
 	result, err := c.cni.AddNetworkList(t.Context(), c.list, c.rt)
@@ -98,8 +98,8 @@ func (c chain) add(t *testing.T, version string) {
 	}
 }
 
-// look is CHECK and STATUS, for the versions that have them.
-func (c chain) look(t *testing.T, version string) {
+// checkAndStatus calls CHECK and STATUS, for the versions that have them.
+func (c chain) checkAndStatus(t *testing.T, version string) {
 	t.Helper()
 	if version != "0.3.1" {
 		if err := c.cni.CheckNetworkList(t.Context(), c.list, c.rt); err != nil {
@@ -125,7 +125,7 @@ func TestChainOfEveryVersion(t *testing.T) {
 			if diff := cmp.Diff(wantSandbox, agent.last); diff != "" {
 				t.Errorf("sandbox (-want +got):\n%s", diff)
 			}
-			c.look(t, version)
+			c.checkAndStatus(t, version)
 			if err := c.cni.DelNetworkList(t.Context(), c.list, c.rt); err != nil {
 				t.Error(err)
 			}
@@ -133,7 +133,7 @@ func TestChainOfEveryVersion(t *testing.T) {
 			if asked == nil {
 				asked = []string{"ADD", "CHECK", "DEL"}
 			}
-			if diff := cmp.Diff(asked, agent.heard()); diff != "" {
+			if diff := cmp.Diff(asked, agent.requests()); diff != "" {
 				t.Errorf("the agent was asked (-want +got):\n%s", diff)
 			}
 		})
@@ -159,7 +159,7 @@ func TestVersionIsAnswered(t *testing.T) {
 	}
 }
 
-func TestWhatARuntimeGetsWhileTheAgentIsAway(t *testing.T) {
+func TestCommandsWhileTheAgentIsAway(t *testing.T) {
 	add := func(t *testing.T, c chain) error {
 		t.Helper()
 		_, err := c.cni.AddNetworkList(t.Context(), c.list, c.rt)
@@ -171,7 +171,7 @@ func TestWhatARuntimeGetsWhileTheAgentIsAway(t *testing.T) {
 	}
 	check := func(t *testing.T, c chain) error {
 		t.Helper()
-		// A runtime asks for what it has added: the result is in its cache.
+		// A runtime calls CHECK after ADD: the result is in its cache.
 		there := newChain(t, "1.1.0", entryFor(serve(t, &fakeAgent{}), ""))
 		there.add(t, "1.1.0")
 		c.cni = there.cni
@@ -190,9 +190,9 @@ func TestWhatARuntimeGetsWhileTheAgentIsAway(t *testing.T) {
 		"ADD passes where the configuration fails open":  {add, `, "failOpen": true`, 0},
 		"ADD passes for an excluded namespace":           {add, `, "excludeNamespaces": ["kube-system", "shop"]`, 0},
 		"ADD fails for a namespace that is not excluded": {add, `, "excludeNamespaces": ["kube-system"]`, types.ErrTryAgainLater},
-		"DEL passes":   {del, "", 0},
-		"CHECK passes": {check, "", 0},
-		"STATUS passes, or the node would be NotReady":       {status, "", 0},
+		"DEL passes":                                         {del, "", 0},
+		"CHECK passes":                                       {check, "", 0},
+		"STATUS passes by default":                           {status, "", 0},
 		"STATUS fails where it needs the agent":              {status, `, "statusNeedsAgent": true`, types.ErrPluginNotAvailable},
 		"STATUS passes where pods start without rules":       {status, `, "statusNeedsAgent": true, "failOpen": true`, 0},
 		"STATUS passes for a configuration that ADD refuses": {status, `, "excludeNamespaces": ["?"]`, 0},

@@ -7,7 +7,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// Whatever a runtime says, the plugin either refuses it or has values that the agent would take.
+// Whatever a runtime passes, the plugin either refuses it or gets values that the agent accepts.
 func FuzzCall(f *testing.F) {
 	for _, c := range wrongCalls() {
 		call := newCall("ADD", c.stdin).with(c.env)
@@ -31,7 +31,7 @@ func FuzzCall(f *testing.F) {
 	})
 }
 
-// Whatever a peer says, the handler sees a sandbox that could be a pod's, or nothing.
+// Whatever a peer sends, the handler gets a valid sandbox, or is not called.
 func FuzzRequest(f *testing.F) {
 	f.Add([]byte(goodRequest))
 	f.Add([]byte(`{"command":"STATUS"}`))
@@ -43,8 +43,8 @@ func FuzzRequest(f *testing.F) {
 		if json.Unmarshal(packet, &r) != nil {
 			return
 		}
-		err := s.do(t.Context(), r)
-		if asked := agent.heard(); (err == nil) != (len(asked) == 1) {
+		err := s.dispatch(t.Context(), r)
+		if asked := agent.requests(); (err == nil) != (len(asked) == 1) {
 			t.Errorf("answered %v, asked %q", err, asked)
 		}
 		if agent.last == (podnet.Sandbox{}) {

@@ -19,14 +19,14 @@ func TestTheNewestAgentHasTheSocket(t *testing.T) {
 	start(t, socket, newer)
 	stopOlder() // as in a rolling update
 	wantServed(t, socket)
-	if len(older.heard()) != 0 || len(newer.heard()) != 1 {
-		t.Errorf("older was asked %q, newer %q", older.heard(), newer.heard())
+	if len(older.requests()) != 0 || len(newer.requests()) != 1 {
+		t.Errorf("older was asked %q, newer %q", older.requests(), newer.requests())
 	}
 }
 
-// A new agent that does not live long enough to take over leaves the node to the old one, whichever way it goes.
-func TestTheAgentThatIsLeftTakesTheSocketBack(t *testing.T) {
-	quickly := func(c *Config) { c.Watch = 5 * time.Millisecond }
+// If a new agent stops or is killed soon, the old one takes the socket back.
+func TestTheRemainingAgentTakesTheSocketBack(t *testing.T) {
+	quickly := func(c *Config) { c.WatchInterval = 5 * time.Millisecond }
 	for name, leave := range map[string]func(t *testing.T, socket string){
 		"it stopped": func(t *testing.T, socket string) {
 			t.Helper()
@@ -48,8 +48,8 @@ func TestTheAgentThatIsLeftTakesTheSocketBack(t *testing.T) {
 			leave(t, socket)
 			eventually(t, "somebody listens", func() bool { return !abandoned(t.Context(), socket, time.Second) })
 			wantServed(t, socket)
-			if asked := older.heard(); asked[len(asked)-1] != "ADD" {
-				t.Errorf("the agent that is left was asked %q", asked)
+			if asked := older.requests(); asked[len(asked)-1] != "ADD" {
+				t.Errorf("the remaining agent was asked %q", asked)
 			}
 			stop()
 			if left, _ := filepath.Glob(filepath.Join(filepath.Dir(socket), "*")); len(left) != 0 {
@@ -59,11 +59,11 @@ func TestTheAgentThatIsLeftTakesTheSocketBack(t *testing.T) {
 	}
 }
 
-// While both live the path stays with the newer one, also when that says no.
+// While both run, the newer one keeps the path, even if it refuses requests.
 func TestTheOlderAgentLeavesTheSocketAlone(t *testing.T) {
 	socket := filepath.Join(tempDir(t), "s")
 	older, newer := &fakeAgent{}, &fakeAgent{err: errors.New("not now")}
-	start(t, socket, older, func(c *Config) { c.Watch = time.Millisecond })
+	start(t, socket, older, func(c *Config) { c.WatchInterval = time.Millisecond })
 	asked := make(chan struct{}, 1000)
 	start(t, socket, newer, func(c *Config) {
 		c.Ready = func(context.Context) error {
@@ -74,19 +74,18 @@ func TestTheOlderAgentLeavesTheSocketAlone(t *testing.T) {
 			return errors.New("not ready")
 		}
 	})
-	for range 20 { // times that the older one has looked
+	for range 20 { // checks of the older one
 		<-asked
 	}
-	if got := say(t, dial(t, socket), goodRequest); !strings.Contains(got, "not now") || len(older.heard()) != 0 {
-		t.Errorf("answered %q, the older one was asked %q", got, older.heard())
+	if got := send(t, dial(t, socket), goodRequest); !strings.Contains(got, "not now") || len(older.requests()) != 0 {
+		t.Errorf("answered %q, the older one was asked %q", got, older.requests())
 	}
 }
 
-// A socket that cannot be made anew (no space, no descriptors, something in the way) ends neither this entrance nor, with it,
-// the agent and its other entrances.
+// A socket that cannot be made again (no space, no descriptors, something in the way) does not end the agent: it tries again.
 func TestASocketThatCannotBeTakenBackIsTriedAgain(t *testing.T) {
 	socket := filepath.Join(tempDir(t), "s")
-	start(t, socket, &fakeAgent{}, func(c *Config) { c.Watch = 5 * time.Millisecond }, func(c *Config) {
+	start(t, socket, &fakeAgent{}, func(c *Config) { c.WatchInterval = 5 * time.Millisecond }, func(c *Config) {
 		var tries atomic.Int32
 		c.Log = slog.New(slog.NewTextHandler(writerFunc(func(line string) {
 			if strings.Contains(line, "not taken back") && tries.Add(1) == 3 {
@@ -103,5 +102,5 @@ func TestASocketThatCannotBeTakenBackIsTriedAgain(t *testing.T) {
 
 type writerFunc func(line string)
 
-// Write gives on a line.
+// Write calls f with a line.
 func (f writerFunc) Write(line []byte) (int, error) { f(string(line)); return len(line), nil }

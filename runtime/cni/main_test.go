@@ -55,13 +55,13 @@ func fill(dir string) error {
 
 func program(name string) string { return filepath.Join(os.Getenv(binDirKey), name) }
 
-// fakeAgent remembers what it was asked and answers what it was told to.
+// fakeAgent remembers requests and answers with err.
 type fakeAgent struct {
 	mu    sync.Mutex
 	asked []string
 	last  podnet.Sandbox
 	err   error
-	hold  chan struct{} // requests wait for it to be closed, where it is set
+	hold  chan struct{} // if not nil, requests wait until it is closed
 }
 
 func (a *fakeAgent) answer(ctx context.Context, what string, s podnet.Sandbox) error {
@@ -90,13 +90,13 @@ func (a *fakeAgent) ready(ctx context.Context) error {
 	return a.answer(ctx, "STATUS", podnet.Sandbox{})
 }
 
-func (a *fakeAgent) heard() []string {
+func (a *fakeAgent) requests() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.asked)
 }
 
-// serve runs a server for an agent until the test ends, and gives its socket.
+// serve runs a server for an agent until the test ends, and returns its socket's path.
 func serve(tb testing.TB, a *fakeAgent, change ...func(*Config)) string {
 	tb.Helper()
 	socket := filepath.Join(tempDir(tb), "run", "cni.sock")
@@ -104,7 +104,7 @@ func serve(tb testing.TB, a *fakeAgent, change ...func(*Config)) string {
 	return socket
 }
 
-// start gives the function that stops the server.
+// start returns a function that stops the server.
 func start(tb testing.TB, socket string, a *fakeAgent, change ...func(*Config)) (stop func()) {
 	tb.Helper()
 	own := uint32(os.Getuid()) //nolint:gosec // no user is negative
@@ -134,7 +134,7 @@ func start(tb testing.TB, socket string, a *fakeAgent, change ...func(*Config)) 
 	return stop
 }
 
-// tempDir is short enough for the path of a socket, whatever the test is called.
+// tempDir returns a directory whose path is short enough for a socket, whatever the test's name is.
 func tempDir(tb testing.TB) string {
 	tb.Helper()
 	dir, err := os.MkdirTemp("", "cni") //nolint:usetesting // its names are too long
@@ -145,12 +145,12 @@ func tempDir(tb testing.TB) string {
 	return dir
 }
 
-func eventually(tb testing.TB, what string, is func() bool) {
+func eventually(tb testing.TB, what string, condition func() bool) {
 	tb.Helper()
 	deadline := time.After(20 * time.Second)
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	for !is() {
+	for !condition() {
 		select {
 		case <-deadline:
 			tb.Fatalf("waited in vain: %s", what)

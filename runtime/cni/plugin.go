@@ -38,7 +38,7 @@ func Versions() []string { return version.VersionsStartingFrom("0.3.1").Supporte
 //   - ADD asks the agent to program the sandbox, and returns the previous plugin's result unchanged.
 //   - CHECK asks the agent to repair the rules. It fails only if the agent refuses: CRI-O drops the address of a sandbox whose CHECK
 //     fails, and the kubelet then kills the pod.
-//   - DEL tells the agent to forget the sandbox. It always succeeds.
+//   - DEL asks the agent to forget the sandbox. It always succeeds.
 //   - STATUS succeeds without asking, since ADD refuses by itself. With statusNeedsAgent it asks whether the agent is ready.
 //   - GC does nothing: rules go with their namespace.
 //
@@ -57,14 +57,14 @@ func Main(ctx context.Context, out, log io.Writer) int {
 		return 1
 	}
 	p := &plugin{log: log}
-	with := func(f func(context.Context, *skel.CmdArgs) error) func(*skel.CmdArgs) error {
+	bind := func(f func(context.Context, *skel.CmdArgs) error) func(*skel.CmdArgs) error {
 		return func(args *skel.CmdArgs) error { return f(ctx, args) }
 	}
-	failed := skel.PluginMainFuncsWithError(skel.CNIFuncs{
-		Add: with(p.add), Check: with(p.check), Del: with(p.del), Status: with(p.status), GC: with(p.gc),
+	err := skel.PluginMainFuncsWithError(skel.CNIFuncs{
+		Add: bind(p.add), Check: bind(p.check), Del: bind(p.del), Status: bind(p.status), GC: bind(p.gc),
 	}, version.PluginSupports(Versions()...), "CNI plugin istio-pod-network-cni, to be chained after the one that makes the network")
 	switch {
-	case failed == nil:
+	case err == nil:
 		if _, err := out.Write(p.result); err != nil {
 			_, _ = fmt.Fprintln(log, "write result:", err)
 			return 1
@@ -72,10 +72,10 @@ func Main(ctx context.Context, out, log io.Writer) int {
 		return 0
 	case os.Getenv("CNI_COMMAND") == "DEL":
 		// A pod can always be deleted, whatever has happened to the configuration since it was created.
-		_, _ = fmt.Fprintln(log, "istio-pod-network-cni: DEL:", failed)
+		_, _ = fmt.Fprintln(log, "istio-pod-network-cni: DEL:", err)
 		return 0
 	}
-	if err := failed.Print(); err != nil {
+	if err := err.Print(); err != nil {
 		_, _ = fmt.Fprintln(log, "write error:", err)
 	}
 	return 1
@@ -149,14 +149,14 @@ func (p *plugin) ask(ctx context.Context, conf Conf, command string, args *skel.
 	switch {
 	case err == nil, errors.Is(err, errAway) && command == cmdDel: // the agent finds out by itself
 		return nil
-	case errors.Is(err, errAway) && command == cmdCheck: // nothing is known to be missing; the agent's sweep looks
+	case errors.Is(err, errAway) && command == cmdCheck: // nothing is known to be missing; the agent verifies the rules
 		_, _ = fmt.Fprintf(p.log, "istio-pod-network-cni: CHECK of pod %s without the agent: %v\n", s.Pod(), err)
 		return nil
 	case errors.Is(err, errAway) && conf.FailOpen:
-		_, _ = fmt.Fprintf(p.log, "istio-pod-network-cni: %s of pod %s passed without the agent, as failOpen says: %v\n", command, s.Pod(), err)
+		_, _ = fmt.Fprintf(p.log, "istio-pod-network-cni: %s of pod %s passed without the agent, because failOpen is set: %v\n", command, s.Pod(), err)
 		return nil
 	case errors.Is(err, errAway):
-		return types.NewError(types.ErrTryAgainLater, away(s, conf), err.Error())
+		return types.NewError(types.ErrTryAgainLater, awayMessage(s, conf), err.Error())
 	}
 	return types.NewError(codeRefused, fmt.Sprintf("pod %s: %v", s.Pod(), err), "")
 }
@@ -172,8 +172,8 @@ func limit(command string, conf Conf) time.Duration {
 	return conf.timeout()
 }
 
-// away returns the message that the pod's owner reads in the pod's events.
-func away(s podnet.Sandbox, conf Conf) string {
-	return fmt.Sprintf("pod %s waits for the istio-pod-network-controller agent of this node, which puts in its redirection rules "+
-		"and did not answer at %s", s.Pod(), conf.Socket)
+// awayMessage returns the message that the pod's owner reads in the pod's events.
+func awayMessage(s podnet.Sandbox, conf Conf) string {
+	return fmt.Sprintf("pod %s waits for its redirection rules: the istio-pod-network-controller agent of this node "+
+		"did not answer at %s", s.Pod(), conf.Socket)
 }

@@ -54,7 +54,7 @@ func (c call) run(tb testing.TB) (code int, out, log string) {
 	return cmd.ProcessState.ExitCode(), o.String(), e.String()
 }
 
-// conf is a configuration as a runtime passes it; more is put among its keys.
+// conf returns a configuration as a runtime passes it; more is added to its keys.
 func conf(socket, more string) string {
 	return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "kc", "type": %q, "socket": %q, "timeoutSeconds": 5, "prevResult": {"cniVersion": "1.0.0"}%s}`,
 		PluginType, socket, more)
@@ -63,7 +63,7 @@ func conf(socket, more string) string {
 func TestResultPassesByteForByte(t *testing.T) {
 	for name, result := range map[string]string{
 		"as written by people":         "{\n\t\"cniVersion\" : \"1.0.0\",\r\n  \"ips\":[ ] , \"x\": 1.50e+3}",
-		"keys that nobody knows":       `{"cniVersion":"1.0.0","vendor":{"b":1,"a":2},"a":null}`,
+		"unknown keys":                 `{"cniVersion":"1.0.0","vendor":{"b":1,"a":2},"a":null}`,
 		"the same key twice":           `{"cniVersion":"1.0.0","ips":[],"ips":[{"address":"10.0.0.2/24"}]}`,
 		"numbers beyond a float":       `{"cniVersion":"1.0.0","n":123456789012345678901234567890}`,
 		"letters that could be quoted": `{"cniVersion":"1.0.0","t":"<é&\u00e9>"}`,
@@ -78,10 +78,10 @@ func TestResultPassesByteForByte(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoneOfOurBusinessPassesWithoutAQuestion(t *testing.T) {
+func TestWhatNeedsNoRulesPassesWithoutTheAgent(t *testing.T) {
 	for name, env := range map[string]map[string]string{
-		"a container that is no pod's":  {"CNI_ARGS": ""},
-		"one with arguments of its own": {"CNI_ARGS": "IgnoreUnknown=1;NERDCTL=yes;"},
+		"a container that is no pod's": {"CNI_ARGS": ""},
+		"a container of nerdctl":       {"CNI_ARGS": "IgnoreUnknown=1;NERDCTL=yes;"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			agent := &fakeAgent{err: errNever}
@@ -89,17 +89,17 @@ func TestWhatIsNoneOfOurBusinessPassesWithoutAQuestion(t *testing.T) {
 			for _, command := range []string{"ADD", "CHECK", "DEL"} {
 				code, out, log := newCall(command, conf(socket, "")).with(env).run(t)
 				want := map[string]string{"ADD": `{"cniVersion": "1.0.0"}`}[command]
-				if code != 0 || out != want || len(agent.heard()) != 0 {
-					t.Errorf("%s: exit %d, out %q, log %q, asked %q", command, code, out, log, agent.heard())
+				if code != 0 || out != want || len(agent.requests()) != 0 {
+					t.Errorf("%s: exit %d, out %q, log %q, asked %q", command, code, out, log, agent.requests())
 				}
 			}
 		})
 	}
 }
 
-var errNever = fmt.Errorf("this was not to be asked")
+var errNever = fmt.Errorf("the agent must not be asked")
 
-// wrong are calls that no runtime should make, with the code and a word of the answer.
+// wrongCalls are calls that no runtime should make, with the code and a word of the answer.
 func wrongCalls() map[string]struct {
 	stdin string
 	env   map[string]string
@@ -128,9 +128,9 @@ func wrongCalls() map[string]struct {
 		"a name like a path":           {strings.Replace(ok, `"kc"`, `"../kc"`, 1), nil, types.ErrInvalidNetworkConfig, "name"},
 		"a name that is a number":      {strings.Replace(ok, `"kc"`, `7`, 1), nil, types.ErrDecodingFailure, "number"},
 		"no version":                   {strings.Replace(ok, `"cniVersion": "1.0.0", "name"`, `"name"`, 1), nil, types.ErrIncompatibleCNIVersion, "incompatible"},
-		"a version of old":             {strings.Replace(ok, "1.0.0", "0.2.0", 1), nil, types.ErrIncompatibleCNIVersion, "incompatible"},
-		"a version to come":            {strings.Replace(ok, "1.0.0", "9.0.0", 1), nil, types.ErrIncompatibleCNIVersion, "incompatible"},
-		"a version that is none":       {strings.Replace(ok, "1.0.0", "one", 1), nil, types.ErrIncompatibleCNIVersion, "incompatible"},
+		"a version that is too old":    {strings.Replace(ok, "1.0.0", "0.2.0", 1), nil, types.ErrIncompatibleCNIVersion, "incompatible"},
+		"a version that is too new":    {strings.Replace(ok, "1.0.0", "9.0.0", 1), nil, types.ErrIncompatibleCNIVersion, "incompatible"},
+		"an invalid version":           {strings.Replace(ok, "1.0.0", "one", 1), nil, types.ErrIncompatibleCNIVersion, "incompatible"},
 		"no previous result":           {strings.Replace(ok, "prevResult", "x", 1), nil, types.ErrInvalidNetworkConfig, "prevResult"},
 		"a previous result of null":    {strings.Replace(ok, `{"cniVersion": "1.0.0"}`, "null", 1), nil, types.ErrInvalidNetworkConfig, "prevResult"},
 		"a previous result in words":   {strings.Replace(ok, `{"cniVersion": "1.0.0"}`, `"ok"`, 1), nil, types.ErrInvalidNetworkConfig, "prevResult"},
@@ -141,10 +141,10 @@ func wrongCalls() map[string]struct {
 		"no time at all":               {strings.Replace(ok, `Seconds": 5`, `Seconds": 0`, 1), nil, types.ErrInvalidNetworkConfig, "timeoutSeconds"},
 		"negative time":                {strings.Replace(ok, `Seconds": 5`, `Seconds": -5`, 1), nil, types.ErrInvalidNetworkConfig, "timeoutSeconds"},
 		"more time than the kubelet's": {strings.Replace(ok, `Seconds": 5`, `Seconds": 9999`, 1), nil, types.ErrInvalidNetworkConfig, "timeoutSeconds"},
-		"time in words":                {strings.Replace(ok, `Seconds": 5`, `Seconds": "5s"`, 1), nil, types.ErrInvalidNetworkConfig, "timeoutSeconds"},
-		"a truth in words":             {conf("/s", `, "failOpen": "yes"`), nil, types.ErrInvalidNetworkConfig, "failOpen"},
+		"a time as a string":           {strings.Replace(ok, `Seconds": 5`, `Seconds": "5s"`, 1), nil, types.ErrInvalidNetworkConfig, "timeoutSeconds"},
+		"a boolean as a string":        {conf("/s", `, "failOpen": "yes"`), nil, types.ErrInvalidNetworkConfig, "failOpen"},
 		"one namespace, not a list":    {conf("/s", `, "excludeNamespaces": "kube-system"`), nil, types.ErrInvalidNetworkConfig, "excludeNamespaces"},
-		"a namespace that is none":     {conf("/s", `, "excludeNamespaces": ["*"]`), nil, types.ErrInvalidNetworkConfig, "excludeNamespaces"},
+		"a pattern of every namespace": {conf("/s", `, "excludeNamespaces": ["*"]`), nil, types.ErrInvalidNetworkConfig, "excludeNamespaces"},
 
 		"an unknown command":                {ok, m{"CNI_COMMAND": "MEND"}, types.ErrInvalidEnvironmentVariables, "MEND"},
 		"no container":                      {ok, m{"CNI_CONTAINERID": ""}, types.ErrInvalidEnvironmentVariables, "CNI_CONTAINERID"},
@@ -170,7 +170,7 @@ func wrongCalls() map[string]struct {
 	}
 }
 
-func TestWrongCallsAreToldSo(t *testing.T) {
+func TestWrongCallsGetCNIErrors(t *testing.T) {
 	for name, c := range wrongCalls() {
 		t.Run(name, func(t *testing.T) {
 			code, out, log := newCall("ADD", c.stdin).with(c.env).run(t)
@@ -185,13 +185,13 @@ func TestWrongCallsAreToldSo(t *testing.T) {
 				return
 			}
 			if code, out, _ := newCall("DEL", c.stdin).with(c.env).run(t); code != 0 || out != "" {
-				t.Errorf("DEL: exit %d, %q; a pod must be able to go", code, out)
+				t.Errorf("DEL: exit %d, %q; it must always succeed", code, out)
 			}
 		})
 	}
 }
 
-func TestWhoStartsItByHandReadsWhatItIs(t *testing.T) {
+func TestWithoutACommandThePluginPrintsWhatItIs(t *testing.T) {
 	code, out, log := call{}.run(t)
 	if code != 0 || out != "" || !strings.Contains(log, "CNI plugin") || !strings.Contains(log, "0.3.1, 0.4.0, 1.0.0, 1.1.0") {
 		t.Errorf("exit %d, %q, %q", code, out, log)
@@ -200,7 +200,7 @@ func TestWhoStartsItByHandReadsWhatItIs(t *testing.T) {
 
 func TestRefusalReachesThePodsOwner(t *testing.T) {
 	agent := &fakeAgent{err: fmt.Errorf(`annotation traffic.sidecar.istio.io/excludeInboundPorts: value "http": want ports`)}
-	for _, more := range []string{"", `, "failOpen": true`} { // which is for an agent that is away, not for one that says no
+	for _, more := range []string{"", `, "failOpen": true`} { // failOpen is for an agent that is away, not for one that refuses
 		code, out, _ := newCall("ADD", conf(serve(t, agent), more)).run(t)
 		var got types.Error
 		if err := json.Unmarshal([]byte(out), &got); err != nil {
@@ -213,11 +213,11 @@ func TestRefusalReachesThePodsOwner(t *testing.T) {
 	}
 }
 
-// CRI-O asks for every sandbox when it starts: what the agent cannot answer soon is not a reason to take a pod's address.
-func TestCheckFailsOnTheAgentsNoAlone(t *testing.T) {
+// CRI-O calls CHECK for every sandbox when it starts. An agent that is slow must not cost a pod its address.
+func TestCheckFailsOnlyIfTheAgentRefuses(t *testing.T) {
 	agent := &fakeAgent{err: errNever}
 	if code, out, _ := newCall("CHECK", conf(serve(t, agent), "")).run(t); code != 1 || !strings.Contains(out, errNever.Error()) {
-		t.Errorf("an agent that says no: exit %d, %s", code, out)
+		t.Errorf("an agent that refuses: exit %d, %s", code, out)
 	}
 	agent = &fakeAgent{hold: make(chan struct{})}
 	start := time.Now()
@@ -227,8 +227,8 @@ func TestCheckFailsOnTheAgentsNoAlone(t *testing.T) {
 	}
 }
 
-// listenBadly is an agent's socket where connections are answered in some way, or not even accepted.
-func listenBadly(t *testing.T, answer func(*net.UnixConn)) (socket string) {
+// serveAnswer listens as an agent that answers each connection with the given function, or accepts none if it is nil.
+func serveAnswer(t *testing.T, answer func(*net.UnixConn)) (socket string) {
 	t.Helper()
 	socket = filepath.Join(tempDir(t), "s")
 	l, err := net.ListenUnix(network, &net.UnixAddr{Name: socket, Net: network})
@@ -252,18 +252,18 @@ func listenBadly(t *testing.T, answer func(*net.UnixConn)) (socket string) {
 	return socket
 }
 
-// An agent that was stopped, or that died with the request in its hands, is away as well.
+// An agent that is stopped, dies during a request or sends an invalid answer counts as one that does not answer.
 func TestAgentsThatDoNotAnswer(t *testing.T) {
 	for name, answer := range map[string]func(*net.UnixConn){
 		"stopped":        nil,
 		"dies":           func(c *net.UnixConn) { _ = c.Close() },
-		"says rubbish":   func(c *net.UnixConn) { _, _ = c.Write([]byte("?")) },
-		"says neither":   func(c *net.UnixConn) { _, _ = c.Write([]byte("{}")) },
-		"says too much":  func(c *net.UnixConn) { _, _ = c.Write(bytes.Repeat([]byte(" "), maxMessage+10)) },
-		"says something": func(c *net.UnixConn) { _, _ = c.Write([]byte(`{"ok": "yes"}`)) },
+		"sends rubbish":  func(c *net.UnixConn) { _, _ = c.Write([]byte("?")) },
+		"sends neither":  func(c *net.UnixConn) { _, _ = c.Write([]byte("{}")) },
+		"sends too much": func(c *net.UnixConn) { _, _ = c.Write(bytes.Repeat([]byte(" "), maxMessage+10)) },
+		"sends a string": func(c *net.UnixConn) { _, _ = c.Write([]byte(`{"ok": "yes"}`)) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			socket := listenBadly(t, answer)
+			socket := serveAnswer(t, answer)
 			stdin := strings.Replace(conf(socket, ""), `Seconds": 5`, `Seconds": 1`, 1)
 			start := time.Now()
 			code, out, _ := newCall("ADD", stdin).run(t)
@@ -289,7 +289,7 @@ func TestAgentsThatDoNotAnswer(t *testing.T) {
 	}
 }
 
-// wantNoStatus has the runtime ask for a STATUS that needs the agent, which does not answer.
+// wantNoStatus checks that STATUS fails if it needs the agent and the agent does not answer.
 func wantNoStatus(t *testing.T, conf string) {
 	t.Helper()
 	asked := time.Now()

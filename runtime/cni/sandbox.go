@@ -59,8 +59,8 @@ func validate(s podnet.Sandbox) error {
 	if s.NetNS != "" && !isCleanPath(s.NetNS) { // DEL may come without a path
 		errs = append(errs, fmt.Errorf("network namespace %.80q: want an absolute path, with nothing to resolve in it", s.NetNS))
 	}
-	if isOwn(s.NetNS) {
-		errs = append(errs, fmt.Errorf("network namespace %.80q: leads each process somewhere else", s.NetNS))
+	if isPerProcess(s.NetNS) {
+		errs = append(errs, fmt.Errorf("network namespace %.80q: means another file for each process", s.NetNS))
 	}
 	return errors.Join(errs...)
 }
@@ -73,7 +73,7 @@ func isLabel(s string) bool {
 // isSubdomain reports whether s is an RFC 1123 subdomain, as a pod's name must be.
 func isSubdomain(s string) bool {
 	for label := range strings.SplitSeq(s, ".") {
-		if label == "" || label[0] == '-' || label[len(label)-1] == '-' || !only(label, "abcdefghijklmnopqrstuvwxyz0123456789-") {
+		if label == "" || label[0] == '-' || label[len(label)-1] == '-' || !consistsOf(label, "abcdefghijklmnopqrstuvwxyz0123456789-") {
 			return false
 		}
 	}
@@ -83,7 +83,7 @@ func isSubdomain(s string) bool {
 // isID reports whether CNI allows s as a container ID.
 func isID(s string) bool {
 	const alphanumeric = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-	return s != "" && len(s) <= maxID && strings.Contains(alphanumeric, s[:1]) && only(s, alphanumeric+"_.-")
+	return s != "" && len(s) <= maxID && strings.Contains(alphanumeric, s[:1]) && consistsOf(s, alphanumeric+"_.-")
 }
 
 // isCleanPath reports whether s is an absolute path without "..", "." or control characters. Whoever opens it checks what it leads to.
@@ -91,11 +91,11 @@ func isCleanPath(s string) bool {
 	return filepath.IsAbs(s) && filepath.Clean(s) == s && len(s) <= maxPathLen && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' })
 }
 
-// isOwn reports whether a path means another file for each process: it would lead the agent elsewhere than the runtime.
-func isOwn(s string) bool {
+// isPerProcess reports whether a path means another file for each process: it would lead the agent elsewhere than the runtime.
+func isPerProcess(s string) bool {
 	return slices.ContainsFunc([]string{"/proc/self/", "/proc/thread-self/", "/dev/"}, func(dir string) bool { return strings.HasPrefix(s, dir) })
 }
 
-func only(s, allowed string) bool {
+func consistsOf(s, allowed string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return !strings.ContainsRune(allowed, r) })
 }

@@ -35,8 +35,8 @@ type Config struct {
 	Timeout time.Duration
 	// ReadTimeout bounds how long to wait for a peer to send or read, 2 s unless set.
 	ReadTimeout time.Duration
-	// Watch is the time between two looks whether the socket's path still leads to an agent, 1 s unless set.
-	Watch time.Duration
+	// WatchInterval is the time between two checks whether the socket's path still leads to an agent, 1 s unless set.
+	WatchInterval time.Duration
 	// Concurrency bounds the requests that are worked on, 64 unless set. Others wait in the socket's queue.
 	Concurrency int
 	// UID is the only user that is served: root, unless set.
@@ -44,14 +44,14 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// Server is the agent's end of the socket. It serves root only, who could program a sandbox without the agent as well. A peer that is
-// silent, sends too much or sends nonsense occupies one slot for a bounded time and does no other harm.
+// Server is the agent's end of the socket. It serves root only, which could program a sandbox without the agent as well. A peer that is
+// silent, sends too much or sends invalid data occupies one slot for a bounded time and does no other harm.
 //
 // During an update there are two agents, and the one that started last has the path. When it ends or dies, the other one takes the
 // path back: so an agent that cannot start does not stop new pods on the node.
 type Server struct {
-	config Config
-	at     atomic.Pointer[listener] // nil while it does not listen
+	config   Config
+	listener atomic.Pointer[listener] // nil while it does not listen
 }
 
 // NewServer checks the configuration.
@@ -68,8 +68,8 @@ func NewServer(c Config) (*Server, error) {
 	if c.ReadTimeout <= 0 {
 		c.ReadTimeout = 2 * time.Second
 	}
-	if c.Watch <= 0 {
-		c.Watch = time.Second
+	if c.WatchInterval <= 0 {
+		c.WatchInterval = time.Second
 	}
 	if c.Concurrency <= 0 {
 		c.Concurrency = 64
@@ -79,7 +79,7 @@ func NewServer(c Config) (*Server, error) {
 
 // Check returns why the plugin's requests cannot reach this agent, or nil.
 func (s *Server) Check() error {
-	if s.at.Load() != nil {
+	if s.listener.Load() != nil {
 		return nil
 	}
 	return fmt.Errorf("the agent does not listen at %s", s.config.Path)
@@ -87,8 +87,8 @@ func (s *Server) Check() error {
 
 // Served reports whether the plugin's requests reach this agent, and not the other one that is on the node during an update.
 func (s *Server) Served() bool {
-	l := s.at.Load()
-	return l != nil && l.has()
+	l := s.listener.Load()
+	return l != nil && l.ownsPath()
 }
 
 // Start serves until ctx ends, then finishes the requests that have begun. If the socket cannot be made at first, it returns an error.
@@ -96,7 +96,7 @@ func (s *Server) Served() bool {
 func (s *Server) Start(ctx context.Context) error {
 	var busy sync.WaitGroup
 	defer busy.Wait()
-	defer s.at.Store(nil)
+	defer s.listener.Store(nil)
 	slots := make(chan struct{}, s.config.Concurrency)
 	for served := false; ctx.Err() == nil; served = true {
 		l, err := listen(s.config.Path)
@@ -104,25 +104,25 @@ func (s *Server) Start(ctx context.Context) error {
 		case err != nil && !served:
 			return fmt.Errorf("listen for the CNI plugin: %w", err)
 		case err != nil:
-			s.at.Store(nil)
+			s.listener.Store(nil)
 			s.config.Log.Error("socket not taken back", "entrance", "cni", "socket", s.config.Path, "error", err)
-			pause(ctx, s.config.Watch)
+			wait(ctx, s.config.WatchInterval)
 			continue
 		case served:
 			s.config.Log.Info("socket taken back", "entrance", "cni", "socket", s.config.Path)
 		}
-		s.at.Store(l)
-		busy.Go(func() { s.keep(ctx, l) })
+		s.listener.Store(l)
+		busy.Go(func() { s.watchPath(ctx, l) })
 		s.accept(ctx, l, slots, &busy)
 		l.stop()
 	}
 	return nil
 }
 
-// keep closes the socket when ctx ends, or when the path leads neither to this agent nor to another one.
-func (s *Server) keep(ctx context.Context, l *listener) {
+// watchPath closes the socket when ctx ends, or when the path leads neither to this agent nor to another one.
+func (s *Server) watchPath(ctx context.Context, l *listener) {
 	defer l.stop()
-	tick := time.NewTicker(s.config.Watch)
+	tick := time.NewTicker(s.config.WatchInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -130,7 +130,7 @@ func (s *Server) keep(ctx context.Context, l *listener) {
 			return
 		case <-tick.C:
 		}
-		if !l.has() && abandoned(ctx, s.config.Path, s.config.ReadTimeout) {
+		if !l.ownsPath() && abandoned(ctx, s.config.Path, s.config.ReadTimeout) {
 			return
 		}
 	}
@@ -157,7 +157,7 @@ func (s *Server) accept(ctx context.Context, l *listener, slots chan struct{}, b
 			return
 		}
 		s.config.Log.Error("connection not accepted", "entrance", "cni", "error", err)
-		pause(ctx, s.config.ReadTimeout) // probably out of descriptors
+		wait(ctx, s.config.ReadTimeout) // probably out of descriptors
 	}
 }
 
@@ -172,15 +172,15 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.limit(r.Command))
 	defer cancel()
 	start := time.Now()
-	err = s.do(ctx, r)
+	err = s.dispatch(ctx, r)
 	if r.Command == cmdCheck && ctx.Err() != nil {
-		s.config.Log.Warn("CHECK passed without a look: no time", "entrance", "cni", "sandbox", r.Sandbox.ID, "error", err)
+		s.config.Log.Warn("CHECK passed: not finished in time", "entrance", "cni", "sandbox", r.Sandbox.ID, "error", err)
 		err = nil // nothing is known to be missing
 	}
-	s.logged(r, err, time.Since(start))
+	s.logResult(r, err, time.Since(start))
 	a := answer{OK: err == nil}
 	if err != nil {
-		a.Error = short(err)
+		a.Error = truncated(err)
 	}
 	if err := write(conn, a, s.config.ReadTimeout); err != nil {
 		s.config.Log.Warn("answer not delivered", "entrance", "cni", "command", r.Command, "sandbox", r.Sandbox.ID, "error", err)
@@ -225,14 +225,14 @@ func (s *Server) read(conn *net.UnixConn) (request, error) {
 	return r, nil
 }
 
-func (s *Server) do(ctx context.Context, r request) error {
+func (s *Server) dispatch(ctx context.Context, r request) error {
 	if r.Command == cmdStatus {
 		return s.config.Ready(ctx)
 	}
 	if err := validate(r.Sandbox); err != nil {
 		return err
 	}
-	// Fields that the CNI chain does not know are not accepted from it.
+	// Only these fields are accepted: the CNI chain does not know the others.
 	sandbox := podnet.Sandbox{Namespace: r.Sandbox.Namespace, Name: r.Sandbox.Name, UID: r.Sandbox.UID, ID: r.Sandbox.ID, NetNS: r.Sandbox.NetNS}
 	switch r.Command {
 	case cmdDel:
@@ -249,7 +249,7 @@ func (s *Server) do(ctx context.Context, r request) error {
 	return fmt.Errorf("command %.20q: not known to this agent", r.Command)
 }
 
-func (s *Server) logged(r request, err error, took time.Duration) {
+func (s *Server) logResult(r request, err error, took time.Duration) {
 	log := s.config.Log.With("entrance", "cni", "command", r.Command, "pod", r.Sandbox.Pod(), "sandbox", r.Sandbox.ID, "netns", r.Sandbox.NetNS, "duration", took)
 	switch {
 	case err == nil:

@@ -34,16 +34,16 @@ func dial(tb testing.TB, socket string) *net.UnixConn {
 	return c
 }
 
-// say sends one packet and gives the answer, nothing where the server hangs up.
-func say(tb testing.TB, c *net.UnixConn, packet string) string {
+// send sends one packet and returns the answer, "" if the server closes the connection.
+func send(tb testing.TB, c *net.UnixConn, packet string) string {
 	tb.Helper()
 	if _, err := c.Write([]byte(packet)); err != nil {
 		tb.Fatal(err)
 	}
-	return hear(tb, c)
+	return receive(tb, c)
 }
 
-func hear(tb testing.TB, c *net.UnixConn) string {
+func receive(tb testing.TB, c *net.UnixConn) string {
 	tb.Helper()
 	buf := make([]byte, 2*maxMessage)
 	n, err := c.Read(buf)
@@ -55,7 +55,7 @@ func hear(tb testing.TB, c *net.UnixConn) string {
 
 func wantServed(tb testing.TB, socket string) {
 	tb.Helper()
-	if got := say(tb, dial(tb, socket), goodRequest); got != `{"ok":true}` {
+	if got := send(tb, dial(tb, socket), goodRequest); got != `{"ok":true}` {
 		tb.Errorf("a good request is answered %q", got)
 	}
 }
@@ -72,25 +72,25 @@ func TestHostilePeers(t *testing.T) {
 		"too long":                       {goodRequest + strings.Repeat(" ", maxMessage), ""},
 		"deeper than any parser goes":    {strings.Repeat("[", maxMessage), ""},
 		"null":                           {"null", "pod namespace"},
-		"nobody":                         {`{"command": "ADD"}`, "pod name"},
+		"no sandbox":                     {`{"command": "ADD"}`, "pod name"},
 		"an unknown command":             {strings.Replace(goodRequest, "ADD", "MEND", 1), `command \"MEND\"`},
 		"no namespace":                   {strings.Replace(goodRequest, "/run/netns/x", "", 1), "required"},
 		"a namespace by detours":         {strings.Replace(goodRequest, "/run/netns/x", "/run/netns/../../proc/1/ns/net", 1), "network namespace"},
 		"a relative namespace":           {strings.Replace(goodRequest, "/run/netns/x", "netns", 1), "network namespace"},
 		"a pod like a path":              {strings.Replace(goodRequest, "cart", "../cart", 1), "pod name"},
 		"a namespace of a hundred bytes": {strings.Replace(goodRequest, "shop", strings.Repeat("a", 100), 1), "pod namespace"},
-		"a name of many":                 {strings.Replace(goodRequest, "cart", strings.Repeat("a.", 200)+"a", 1), "pod name"},
+		"a name of many labels":          {strings.Replace(goodRequest, "cart", strings.Repeat("a.", 200)+"a", 1), "pod name"},
 		"an ID with a line break":        {strings.Replace(goodRequest, "8f5e", `8f\n5e`, 1), "sandbox ID"},
 	}
 	agent := &fakeAgent{}
 	socket := serve(t, agent)
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			got := say(t, dial(t, socket), c.packet)
+			got := send(t, dial(t, socket), c.packet)
 			if c.want == "" && got != "" || !strings.Contains(got, c.want) || strings.Contains(got, `"ok":true`) {
 				t.Errorf("answered %q, want %q", got, c.want)
 			}
-			if asked := agent.heard(); len(asked) != 0 {
+			if asked := agent.requests(); len(asked) != 0 {
 				t.Errorf("the agent was asked %q", asked)
 			}
 		})
@@ -98,13 +98,13 @@ func TestHostilePeers(t *testing.T) {
 	wantServed(t, socket)
 }
 
-func TestSilentPeersAreCutOffAndKeepNobodyWaiting(t *testing.T) {
+func TestSilentPeersAreDisconnectedAndBlockNobody(t *testing.T) {
 	socket := serve(t, &fakeAgent{}, func(c *Config) { c.ReadTimeout, c.Concurrency = 50*time.Millisecond, 2 })
 	silent := []*net.UnixConn{dial(t, socket), dial(t, socket), dial(t, socket), dial(t, socket)}
 	wantServed(t, socket)
 	for _, c := range silent {
-		if got := hear(t, c); got != "" {
-			t.Errorf("heard %q", got)
+		if got := receive(t, c); got != "" {
+			t.Errorf("received %q", got)
 		}
 	}
 }
@@ -116,8 +116,8 @@ func TestHalfClosedPeers(t *testing.T) {
 	if err := c.CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
-	if got := hear(t, c); got != "" { // at once: there is nothing to wait for
-		t.Errorf("heard %q", got)
+	if got := receive(t, c); got != "" { // at once: there is nothing to wait for
+		t.Errorf("received %q", got)
 	}
 	c = dial(t, socket)
 	if _, err := c.Write([]byte(goodRequest)); err != nil {
@@ -126,15 +126,15 @@ func TestHalfClosedPeers(t *testing.T) {
 	if err := c.CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
-	if got := hear(t, c); got != `{"ok":true}` {
-		t.Errorf("who asked and then said no more was answered %q", got)
+	if got := receive(t, c); got != `{"ok":true}` {
+		t.Errorf("a peer that closed its sending end was answered %q", got)
 	}
 	c = dial(t, socket)
 	if _, err := c.Write([]byte(goodRequest)); err != nil {
 		t.Fatal(err)
 	}
-	_ = c.Close() // asked and gone
-	eventually(t, "the request is worked on", func() bool { return len(agent.heard()) == 2 })
+	_ = c.Close() // without reading the answer
+	eventually(t, "the request is worked on", func() bool { return len(agent.requests()) == 2 })
 	wantServed(t, socket)
 }
 
@@ -143,12 +143,12 @@ func TestOtherUsersAreNotServed(t *testing.T) {
 	socket := serve(t, agent, func(c *Config) { c.UID++ })
 	c := dial(t, socket)
 	_, _ = c.Write([]byte(goodRequest)) // the server may have hung up already
-	if got := hear(t, c); got != "" || len(agent.heard()) != 0 {
-		t.Errorf("answered %q, asked %q", got, agent.heard())
+	if got := receive(t, c); got != "" || len(agent.requests()) != 0 {
+		t.Errorf("answered %q, asked %q", got, agent.requests())
 	}
 }
 
-func TestSocketIsTheOwnersAlone(t *testing.T) {
+func TestOnlyTheOwnerCanConnect(t *testing.T) {
 	socket := serve(t, &fakeAgent{})
 	for path, want := range map[string]os.FileMode{socket: os.ModeSocket | 0o600, filepath.Dir(socket): os.ModeDir | 0o700} {
 		if info, err := os.Lstat(path); err != nil || info.Mode() != want {
@@ -156,7 +156,7 @@ func TestSocketIsTheOwnersAlone(t *testing.T) {
 		}
 	}
 	if os.Getuid() != 0 {
-		return // who is not root cannot become somebody else to try
+		return // only root can start a process as another user
 	}
 	if err := os.Chmod(filepath.Dir(filepath.Dir(socket)), 0o755); err != nil {
 		t.Fatal(err)
@@ -207,13 +207,13 @@ func TestNothingElseIsReplaced(t *testing.T) {
 	}
 }
 
-func TestServerIsConfiguredOrNotMade(t *testing.T) {
+func TestNewServerChecksTheConfiguration(t *testing.T) {
 	a := &fakeAgent{}
 	for name, c := range map[string]Config{
-		"a relative path":    {Path: "s", Handler: a, Ready: a.ready, Log: discard()},
-		"a path too long":    {Path: "/" + strings.Repeat("a", 100), Handler: a, Ready: a.ready, Log: discard()},
-		"a path by detours":  {Path: "/run/../s", Handler: a, Ready: a.ready, Log: discard()},
-		"nobody who handles": {Path: "/s", Ready: a.ready, Log: discard()},
+		"a relative path":   {Path: "s", Handler: a, Ready: a.ready, Log: discard()},
+		"a path too long":   {Path: "/" + strings.Repeat("a", 100), Handler: a, Ready: a.ready, Log: discard()},
+		"a path by detours": {Path: "/run/../s", Handler: a, Ready: a.ready, Log: discard()},
+		"no handler":        {Path: "/s", Ready: a.ready, Log: discard()},
 	} {
 		if _, err := NewServer(c); err == nil {
 			t.Errorf("%s: made", name)
@@ -221,19 +221,19 @@ func TestServerIsConfiguredOrNotMade(t *testing.T) {
 	}
 }
 
-func TestHandlersAreGivenATime(t *testing.T) {
+func TestHandlersHaveADeadline(t *testing.T) {
 	agent := &fakeAgent{hold: make(chan struct{})}
 	socket := serve(t, agent, func(c *Config) { c.Timeout = 50 * time.Millisecond })
-	if got := say(t, dial(t, socket), goodRequest); !strings.Contains(got, context.DeadlineExceeded.Error()) {
+	if got := send(t, dial(t, socket), goodRequest); !strings.Contains(got, context.DeadlineExceeded.Error()) {
 		t.Errorf("answered %q", got)
 	}
 	s := &Server{config: Config{Timeout: 5 * time.Second}}
 	if limit := s.limit(cmdCheck); limit >= checkTimeout || limit <= 0 {
-		t.Errorf("CHECK has %s: the plugin is gone by then", limit)
+		t.Errorf("CHECK may take %s, longer than the plugin waits", limit)
 	}
 }
 
-func TestWhatHasBegunIsFinished(t *testing.T) {
+func TestRequestsUnderWayAreFinished(t *testing.T) {
 	agent := &fakeAgent{hold: make(chan struct{})}
 	socket := filepath.Join(tempDir(t), "s")
 	stop := start(t, socket, agent)
@@ -241,18 +241,18 @@ func TestWhatHasBegunIsFinished(t *testing.T) {
 	if _, err := c.Write([]byte(goodRequest)); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the request is worked on", func() bool { return len(agent.heard()) == 1 })
+	eventually(t, "the request is worked on", func() bool { return len(agent.requests()) == 1 })
 	stopped := make(chan struct{})
 	go func() { stop(); close(stopped) }()
 	eventually(t, "the socket is gone", func() bool { _, err := os.Lstat(socket); return err != nil })
 	close(agent.hold)
-	if got := hear(t, c); got != `{"ok":true}` {
+	if got := receive(t, c); got != `{"ok":true}` {
 		t.Errorf("answered %q", got)
 	}
 	<-stopped
 }
 
-func TestManyAtOnce(t *testing.T) {
+func TestManyRequestsAtOnce(t *testing.T) {
 	agent := &fakeAgent{}
 	socket := serve(t, agent, func(c *Config) { c.Concurrency = 4 })
 	var all sync.WaitGroup
@@ -266,7 +266,7 @@ func TestManyAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if n := len(agent.heard()); n != 200 {
+	if n := len(agent.requests()); n != 200 {
 		t.Errorf("%d of 200 requests arrived", n)
 	}
 }
@@ -282,7 +282,7 @@ func TestStatusIsReadiness(t *testing.T) {
 func TestLongErrorsAreCut(t *testing.T) {
 	agent := &fakeAgent{err: errors.New(strings.Repeat("\x00", 2*maxMessage))}
 	var a answer
-	if err := json.Unmarshal([]byte(say(t, dial(t, serve(t, agent)), goodRequest)), &a); err != nil || len(a.Error) > maxErrorText+10 {
+	if err := json.Unmarshal([]byte(send(t, dial(t, serve(t, agent)), goodRequest)), &a); err != nil || len(a.Error) > maxErrorText+10 {
 		t.Errorf("%v, %d bytes", err, len(a.Error))
 	}
 }

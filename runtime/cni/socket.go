@@ -42,44 +42,44 @@ func listen(path string) (*listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
 	}
-	if there, err := os.Lstat(path); err == nil && there.Mode().Type() != os.ModeSocket {
+	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != os.ModeSocket {
 		return nil, fmt.Errorf("%s is in the way: it is not a socket", path)
 	}
-	made := fmt.Sprintf("%s.%08x", path, rand.Uint32()) //nolint:gosec // a name, not a secret
-	u, err := net.ListenUnix(network, &net.UnixAddr{Name: made, Net: network})
+	temp := fmt.Sprintf("%s.%08x", path, rand.Uint32()) //nolint:gosec // a name, not a secret
+	u, err := net.ListenUnix(network, &net.UnixAddr{Name: temp, Net: network})
 	if err != nil {
 		return nil, err
 	}
 	u.SetUnlinkOnClose(false)
 	l := &listener{UnixListener: u, path: path}
-	if err := l.settle(made); err != nil {
-		return nil, errors.Join(err, u.Close(), os.Remove(made))
+	if err := l.publish(temp); err != nil {
+		return nil, errors.Join(err, u.Close(), os.Remove(temp))
 	}
 	return l, nil
 }
 
-func (l *listener) settle(made string) error {
-	if err := os.Chmod(made, 0o600); err != nil {
+func (l *listener) publish(temp string) error {
+	if err := os.Chmod(temp, 0o600); err != nil {
 		return err
 	}
-	info, err := os.Lstat(made)
+	info, err := os.Lstat(temp)
 	if err != nil {
 		return err
 	}
 	l.info = info
-	return os.Rename(made, l.path)
+	return os.Rename(temp, l.path)
 }
 
-// has reports whether the path leads to this socket, and not to one that another agent has put there.
-func (l *listener) has() bool {
-	there, err := os.Lstat(l.path)
-	return err == nil && os.SameFile(there, l.info)
+// ownsPath reports whether the path leads to this socket, and not to one that another agent has put there.
+func (l *listener) ownsPath() bool {
+	info, err := os.Lstat(l.path)
+	return err == nil && os.SameFile(info, l.info)
 }
 
 // stop closes the socket, and removes the path unless it leads to another agent's socket.
 func (l *listener) stop() {
 	l.once.Do(func() {
-		if l.has() {
+		if l.ownsPath() {
 			_ = os.Remove(l.path)
 		}
 		_ = l.Close()
@@ -88,8 +88,8 @@ func (l *listener) stop() {
 
 // abandoned reports whether nobody listens at a path: the agent that had it has removed its socket, or was killed. An agent that is
 // slow or refuses still has it.
-func abandoned(ctx context.Context, path string, within time.Duration) bool {
-	ctx, cancel := context.WithTimeout(ctx, within)
+func abandoned(ctx context.Context, path string, timeout time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	err := ask(ctx, path, request{Command: cmdStatus})
 	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED)
@@ -102,30 +102,30 @@ func peer(conn *net.UnixConn) (uint32, error) {
 		return 0, err
 	}
 	var cred *syscall.Ucred
-	var failed error
+	var errOption error
 	err = raw.Control(func(fd uintptr) {
-		cred, failed = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+		cred, errOption = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
 	})
-	if err := errors.Join(err, failed); err != nil {
+	if err := errors.Join(err, errOption); err != nil {
 		return 0, err
 	}
 	return cred.Uid, nil
 }
 
-func write(conn *net.UnixConn, a answer, within time.Duration) error {
+func write(conn *net.UnixConn, a answer, timeout time.Duration) error {
 	data, err := json.Marshal(a)
 	if err != nil {
 		return err
 	}
-	if err := conn.SetDeadline(time.Now().Add(within)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(timeout)); err != nil {
 		return err
 	}
 	_, err = conn.Write(data)
 	return err
 }
 
-// short returns an error's text, cut at maxErrorText.
-func short(err error) string {
+// truncated returns an error's text, cut at maxErrorText.
+func truncated(err error) string {
 	text := err.Error()
 	if len(text) > maxErrorText {
 		text = text[:maxErrorText] + "…"
@@ -133,8 +133,8 @@ func short(err error) string {
 	return text
 }
 
-// pause waits for d or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
+// wait waits for d or until ctx ends.
+func wait(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

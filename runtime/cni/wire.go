@@ -47,19 +47,19 @@ func ask(ctx context.Context, socket string, r request) error {
 	if err != nil {
 		return err
 	}
-	a, err := exchange(ctx, socket, data)
+	a, err := roundTrip(ctx, socket, data)
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: %w", errAway, err)
 	case a.OK:
 		return nil
 	case a.Error == "":
-		return fmt.Errorf("%w: it said neither yes nor no", errAway)
+		return fmt.Errorf("%w: the answer has neither ok nor an error", errAway)
 	}
 	return errors.New(a.Error)
 }
 
-func exchange(ctx context.Context, socket string, data []byte) (answer, error) {
+func roundTrip(ctx context.Context, socket string, data []byte) (answer, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, network, socket)
 	if err != nil {
 		return answer{}, err

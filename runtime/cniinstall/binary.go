@@ -22,15 +22,15 @@ func (i *Installer) PlaceBinary() error {
 // running plugin keeps the old file. If the directory is not writable, a plugin that is there is used: after a rollback it is the newer
 // one, and both ends of the socket ignore fields that they do not know.
 func (i *Installer) putBinary() error {
-	if i.placed && isProgram(i.binary()) {
+	if i.firstRoundDone && isProgram(i.binary()) {
 		return nil
 	}
 	err := i.replaceBinary()
 	if err == nil || !isProgram(i.binary()) {
 		return err
 	}
-	if !i.otherTold {
-		i.otherTold = true
+	if !i.otherBinaryNotified {
+		i.otherBinaryNotified = true
 		i.notify(Event{Kind: OtherBinary, Path: i.binary(), Err: err})
 	}
 	return nil

@@ -14,7 +14,7 @@ const maxClearPause = 30 * time.Second
 // after Uninstall: the agent that this one replaces, or a project that restores a copy of its file. The first entry is removed at once.
 // If it comes back, the pause doubles each time, up to 30 s. It is a manager.Runnable.
 func (i *Installer) Clear(ctx context.Context) error {
-	w := newWatch(i.config.ConfDir, i.binary(), i.config.Settle)
+	w := newWatch(i.config.ConfDir, i.binary(), i.config.QuietTime)
 	defer w.close()
 	quietSince, pause := time.Now(), time.Duration(0)
 	for {
@@ -22,7 +22,7 @@ func (i *Installer) Clear(ctx context.Context) error {
 		if !w.follow(i.config.ConfDir) {
 			again = maxClearPause
 		}
-		if left := i.Left(); left != nil {
+		if left := i.CheckRemoved(); left != nil {
 			if pause > 0 {
 				i.notify(Event{Kind: Leftover, Path: i.config.ConfDir, Err: fmt.Errorf("%w: it was put back", left)})
 				wait(ctx, pause)
@@ -30,7 +30,7 @@ func (i *Installer) Clear(ctx context.Context) error {
 			if i.clear() != nil {
 				again = i.config.Backoff
 			}
-			quietSince, pause = time.Now(), longer(pause, i.config.Backoff)
+			quietSince, pause = time.Now(), nextPause(pause, i.config.Backoff)
 		} else if time.Since(quietSince) > i.config.Window {
 			pause = 0
 		}
@@ -41,15 +41,15 @@ func (i *Installer) Clear(ctx context.Context) error {
 	}
 }
 
-// longer returns the pause that follows another one.
-func longer(pause, first time.Duration) time.Duration {
+// nextPause returns the pause that follows another one.
+func nextPause(pause, first time.Duration) time.Duration {
 	return min(max(first, 2*pause), maxClearPause)
 }
 
 func (i *Installer) clear() error {
 	err := i.Uninstall()
 	if err == nil {
-		err = i.Left()
+		err = i.CheckRemoved()
 	}
 	if err != nil {
 		i.notify(Event{Kind: Leftover, Path: i.config.ConfDir, Err: err})
@@ -59,8 +59,8 @@ func (i *Installer) clear() error {
 	return nil
 }
 
-// Left returns an error that names the lists that hold the plugin's entry, for an agent that does not serve it.
-func (i *Installer) Left() error {
+// CheckRemoved returns an error that names the lists that still hold the plugin's entry. It is for an agent that does not serve it.
+func (i *Installer) CheckRemoved() error {
 	lists, err := i.lists()
 	if err != nil {
 		return err
@@ -70,7 +70,7 @@ func (i *Installer) Left() error {
 		_, ours := derivedFrom(path, i.entry.kind)
 		n, err := load(path)
 		switch {
-		case err == nil && len(n.list.of(i.entry.kind)) > 0, err != nil && ours:
+		case err == nil && len(n.list.indicesOf(i.entry.kind)) > 0, err != nil && ours:
 			errs = append(errs, fmt.Errorf("%s holds the plugin's entry, and no agent serves it", path))
 		case err != nil && !errors.As(err, new(invalidError)):
 			errs = append(errs, err)

@@ -25,53 +25,53 @@ func (n *node) clear(t *testing.T, i *Installer) {
 	})
 }
 
-// The agent that is replaced repairs its entry until it ends, which waits for this one to be ready.
+// The agent that is replaced repairs its entry until it ends, and it ends only after this one is ready.
 func TestClearWinsAgainstTheAgentThatItReplaces(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "10-kc.conflist", plain)
 	old := n.installer(t, func(c *Config) { c.Backoff = time.Millisecond })
-	n.keep(t, old)
+	n.start(t, old)
 	eventually(t, "the old agent is in the chain", old.Chained)
 	i := n.installer(t)
 	n.clear(t, i)
-	eventually(t, "the entry is out though the old agent runs", func() bool {
-		return n.count(Contended) > 0 && i.Left() == nil && n.get(t, "10-kc.conflist") == plain
+	eventually(t, "the entry is removed though the old agent runs", func() bool {
+		return n.count(Contended) > 0 && i.CheckRemoved() == nil && n.get(t, "10-kc.conflist") == plain
 	})
 	if n.count(Removed) < 2 || n.count(Leftover) == 0 {
-		t.Errorf("%d removals and %d leftovers were told", n.count(Removed), n.count(Leftover))
+		t.Errorf("%d removals and %d leftovers were notified", n.count(Removed), n.count(Leftover))
 	}
 }
 
-// Another project that restores its file at once is not fought with at full speed.
-func TestClearContradictsEverMoreSlowly(t *testing.T) {
+// If another project restores its file at once, the entry is removed after a longer pause each time.
+func TestClearWaitsLongerEachTime(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "10-kc.conflist", chained)
-	i := n.installer(t, func(c *Config) { c.Backoff, c.Settle = 20*time.Millisecond, time.Millisecond })
+	i := n.installer(t, func(c *Config) { c.Backoff, c.QuietTime = 20*time.Millisecond, time.Millisecond })
 	n.clear(t, i)
 	removed := 0
 	for began := time.Now(); time.Since(began) < 300*time.Millisecond; <-time.After(time.Millisecond) {
-		if i.Left() == nil {
+		if i.CheckRemoved() == nil {
 			removed++
 			n.put(t, "10-kc.conflist", chained)
 		}
 	}
 	if removed == 0 || removed > 6 { // after 0, 20, 60, 140 and 300 ms
-		t.Errorf("taken out %d times", removed)
+		t.Errorf("removed %d times", removed)
 	}
 	for pause, want := range map[time.Duration]time.Duration{0: time.Second, time.Second: 2 * time.Second, 20 * time.Second: maxClearPause} {
-		if got := longer(pause, time.Second); got != want {
+		if got := nextPause(pause, time.Second); got != want {
 			t.Errorf("after %s: %s, want %s", pause, got, want)
 		}
 	}
 }
 
-func TestClearTakesOutWhatAppearsLater(t *testing.T) {
+func TestClearRemovesEntriesThatAppearLater(t *testing.T) {
 	n := newNode(t)
 	if err := os.Remove(n.conf); err != nil {
 		t.Fatal(err)
 	}
 	i := n.installer(t, func(c *Config) { c.Resync = 5 * time.Millisecond })
-	if err := i.Left(); err != nil {
+	if err := i.CheckRemoved(); err != nil {
 		t.Errorf("without a directory: %v", err)
 	}
 	if err := os.Mkdir(n.conf, 0o755); err != nil {
@@ -83,23 +83,23 @@ func TestClearTakesOutWhatAppearsLater(t *testing.T) {
 	if err := n.installer(t).Install(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is gone", func() bool { return n.count(Removed) == 1 && i.Left() == nil })
-	eventually(t, "all is as it was", func() bool { return cmp.Equal(want, n.tree(t)) })
+	eventually(t, "it is gone", func() bool { return n.count(Removed) == 1 && i.CheckRemoved() == nil })
+	eventually(t, "the directory is as before", func() bool { return cmp.Equal(want, n.tree(t)) })
 }
 
-func TestClearSaysWhatItCannotTakeOut(t *testing.T) {
+func TestClearReportsWhatItCannotRemove(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "10-kc.conflist", chained)
 	if err := os.Symlink("/nonexistent/11.conflist", filepath.Join(n.conf, "11-a.conflist")); err != nil {
 		t.Fatal(err)
 	}
 	i := n.installer(t)
-	if err := i.Left(); err == nil || !strings.Contains(err.Error(), "10-kc.conflist holds the plugin's entry") || !strings.Contains(err.Error(), "11-a.conflist") {
+	if err := i.CheckRemoved(); err == nil || !strings.Contains(err.Error(), "10-kc.conflist holds the plugin's entry") || !strings.Contains(err.Error(), "11-a.conflist") {
 		t.Errorf("left: %v", err)
 	}
 	n.clear(t, i)
-	eventually(t, "it is told", func() bool { return n.count(Leftover) == 1 })
-	if err := i.Left(); err == nil || n.get(t, "10-kc.conflist") != plain {
+	eventually(t, "it is notified", func() bool { return n.count(Leftover) == 1 })
+	if err := i.CheckRemoved(); err == nil || n.get(t, "10-kc.conflist") != plain {
 		t.Errorf("left: %v, %s", err, n.get(t, "10-kc.conflist"))
 	}
 }

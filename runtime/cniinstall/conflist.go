@@ -28,8 +28,8 @@ type element struct {
 	kind       string
 }
 
-// errElsewhere means that a list's plugins are in a directory beside it (CNI 1.3's other way to chain).
-var errElsewhere = errors.New("no plugins in the list itself")
+// errPluginsInDirectory means that a list's plugins are in a directory next to it (CNI 1.3's other way to chain).
+var errPluginsInDirectory = errors.New("no plugins in the list itself")
 
 // parseList parses a list. libcni, with which runtimes load lists, decides whether it is valid.
 func parseList(data []byte) (conflist, error) {
@@ -62,7 +62,7 @@ func parseList(data []byte) (conflist, error) {
 	case l.name == "":
 		return conflist{}, errors.New("no name")
 	case plugins == nil:
-		return l, errElsewhere
+		return l, errPluginsInDirectory
 	}
 	if err := l.locate(plugins); err != nil {
 		return conflist{}, fmt.Errorf("plugins: %w", err)
@@ -94,10 +94,10 @@ func (l *conflist) locate(array json.RawMessage) error {
 	return nil
 }
 
-// with returns the list's text with exactly one plugin of the entry's type, equal to the entry. A new entry is added at the end, with
+// withEntry returns the list's text with exactly one plugin of the entry's type, equal to the entry. A new entry is added at the end, with
 // the same space as between the others. An existing one keeps its place, since others may be chained behind it.
-func (l *conflist) with(e entry) ([]byte, error) {
-	ours := l.of(e.kind)
+func (l *conflist) withEntry(e entry) ([]byte, error) {
+	ours := l.indicesOf(e.kind)
 	if len(ours) == 0 {
 		last := len(l.plugins) - 1
 		gap := "," + string(l.data[l.start:l.plugins[0].start])
@@ -118,32 +118,32 @@ func (l *conflist) with(e entry) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return rest.cut(ours[1:]), nil
+	return rest.removeAt(ours[1:]), nil
 }
 
-// without returns the list's text without plugins of a type.
-func (l *conflist) without(kind string) []byte { return l.cut(l.of(kind)) }
+// withoutType returns the list's text without plugins of a type.
+func (l *conflist) withoutType(kind string) []byte { return l.removeAt(l.indicesOf(kind)) }
 
-// of returns the indices of the plugins of a type.
-func (l *conflist) of(kind string) []int {
-	var at []int
+// indicesOf returns the indices of the plugins of a type.
+func (l *conflist) indicesOf(kind string) []int {
+	var indices []int
 	for i, p := range l.plugins {
 		if p.kind == kind {
-			at = append(at, i)
+			indices = append(indices, i)
 		}
 	}
-	return at
+	return indices
 }
 
-// cut removes the plugins at some indices, each with the comma and space that separate it.
-func (l *conflist) cut(places []int) []byte {
+// removeAt removes the plugins at some indices, each with the comma and space that separate it.
+func (l *conflist) removeAt(indices []int) []byte {
 	data := l.data
-	for _, p := range slices.Backward(places) {
+	for _, p := range slices.Backward(indices) {
 		start, end := l.plugins[p].start, l.plugins[p].end
 		switch {
 		case p > 0:
 			start = l.plugins[p-1].end
-		case len(l.plugins) > len(places):
+		case len(l.plugins) > len(indices):
 			end = l.plugins[p+1].start
 		}
 		data = splice(data, start, end, "")

@@ -25,19 +25,19 @@ func FuzzEdit(f *testing.F) {
 		if err != nil {
 			return
 		}
-		with, err := l.with(e)
+		with, err := l.withEntry(e)
 		if err != nil {
 			t.Fatal(err)
 		}
 		wantValid(t, with)
 		again, err := parseList(with)
-		if err != nil || len(again.of(e.kind)) != 1 || len(again.plugins)-1 != len(l.plugins)-len(l.of(e.kind)) {
+		if err != nil || len(again.indicesOf(e.kind)) != 1 || len(again.plugins)-1 != len(l.plugins)-len(l.indicesOf(e.kind)) {
 			t.Fatalf("%v\n%s\n%s", err, data, with)
 		}
-		if same, err := again.with(e); err != nil || !bytes.Equal(same, with) {
+		if same, err := again.withEntry(e); err != nil || !bytes.Equal(same, with) {
 			t.Errorf("a second time it differs: %v\n%s\n%s", err, with, same)
 		}
-		if rest := again.without(e.kind); len(l.of(e.kind)) == 0 && !bytes.Equal(rest, data) {
+		if rest := again.withoutType(e.kind); len(l.indicesOf(e.kind)) == 0 && !bytes.Equal(rest, data) {
 			t.Errorf("taken out again:\n%q\n%q", rest, data)
 		}
 	})

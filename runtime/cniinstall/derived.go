@@ -40,7 +40,7 @@ func derivedFrom(list, kind string) (d derived, ok bool) {
 	return derived{}, false
 }
 
-// upToDate reports whether the list holds our entry and, before it, what the owner's file says. What others have chained to the list
+// upToDate reports whether the list holds our entry and, before it, the content of the owner's file. What others have chained to the list
 // does not matter.
 func (d derived) upToDate(owner network) bool {
 	data, err := read(d.list())
@@ -48,7 +48,7 @@ func (d derived) upToDate(owner network) bool {
 		return false
 	}
 	have, err := parseList(data)
-	return err == nil && len(have.of(d.kind)) > 0 && have.name == owner.list.name && slices.Equal(have.versions, owner.list.versions) &&
+	return err == nil && len(have.indicesOf(d.kind)) > 0 && have.name == owner.list.name && slices.Equal(have.versions, owner.list.versions) &&
 		equal(data[have.plugins[0].start:have.plugins[0].end], owner.data)
 }
 
@@ -57,19 +57,19 @@ func (d derived) write(owner network, text []byte) error {
 	if err := d.put(owner.path, text); err != nil {
 		return err
 	}
-	if now, err := read(owner.path); err != nil || !bytes.Equal(now, owner.data) {
+	if current, err := read(owner.path); err != nil || !bytes.Equal(current, owner.data) {
 		return errors.Join(errChanged, remove(d.list()))
 	}
 	return syncDir(filepath.Dir(d.list()))
 }
 
 func (d derived) put(like string, text []byte) error {
-	there, err := read(d.list())
+	current, err := read(d.list())
 	switch {
-	case err == nil && bytes.Equal(there, text):
+	case err == nil && bytes.Equal(current, text):
 		return nil
 	case err == nil:
-		return replace(d.list(), there, text)
+		return replace(d.list(), current, text)
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
@@ -94,9 +94,8 @@ func (d derived) put(like string, text []byte) error {
 	return nil
 }
 
-// stale returns the derived lists that must go: their owner's file is gone, no runtime would use it, or it says something else than
-// the list. used is the file of one plugin that the runtime uses, if any: its list is not returned, because it will be rewritten.
-func stale(dir, kind, used string) ([]string, error) {
+// staleDerived returns the derived lists to remove: their owner's file is gone, no runtime would use it, or it differs from the list. used is the file of one plugin that the runtime uses, if any: its list is not returned, because it will be rewritten.
+func staleDerived(dir, kind, used string) ([]string, error) {
 	lists, err := filepath.Glob(filepath.Join(escape(dir), "*"+listSuffix))
 	if err != nil {
 		return nil, fmt.Errorf("look for derived lists: %w", err)

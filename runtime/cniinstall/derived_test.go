@@ -13,10 +13,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// derivedList is the list that is made of 10-flannel.conf.
+// derivedList is the name of the list that is derived from 10-flannel.conf.
 const derivedList = "10-flannel-istio-pod-network-cni-10-flannel.conf.conflist"
 
-// chosen is the file that containerd and CRI-O use: they sort paths and take the first one that is valid.
+// chosen returns the file that containerd and CRI-O use: they sort paths and take the first valid one.
 func (n *node) chosen(t *testing.T) string {
 	t.Helper()
 	files, err := libcni.ConfFiles(n.conf, extensions())
@@ -56,9 +56,9 @@ func TestTheDerivedListIsChosenBeforeItsFile(t *testing.T) {
 			got := n.chosen(t)
 			d, ok := derivedFrom(filepath.Join(n.conf, got), "istio-pod-network-cni")
 			if !ok || filepath.Base(d.single) != name || n.get(t, got) != converted || n.get(t, name) != single {
-				t.Errorf("the runtime uses %s, made of %q", got, d.single)
+				t.Errorf("the runtime uses %s, derived from %q", got, d.single)
 			}
-			// Multus passes over its own files by these two tests when it looks for the network to delegate to.
+			// By these two tests Multus skips its own files when it looks for the network to delegate to.
 			if name == "00-multus.conf" && (!strings.HasPrefix(got, "00-multus") || !strings.Contains(got, "00-multus.conf")) {
 				t.Errorf("Multus would delegate to itself through %s", got)
 			}
@@ -66,7 +66,7 @@ func TestTheDerivedListIsChosenBeforeItsFile(t *testing.T) {
 	}
 }
 
-// Multus deletes its file by name at SIGTERM; the next network must be the runtime's then, also where no agent ran meanwhile.
+// Multus deletes its file by name at SIGTERM. From then on the runtime must use the next network, also if no agent runs.
 func TestOwnerDeletesItsFile(t *testing.T) {
 	for name, running := range map[string]bool{"while the agent runs": true, "before the agent starts": false} {
 		t.Run(name, func(t *testing.T) {
@@ -78,7 +78,7 @@ func TestOwnerDeletesItsFile(t *testing.T) {
 			}
 			i := n.installer(t)
 			if running {
-				n.keep(t, i)
+				n.start(t, i)
 				eventually(t, "the agent looks", i.Chained)
 			}
 			if err := os.Remove(filepath.Join(n.conf, "10-flannel.conf")); err != nil {
@@ -88,7 +88,7 @@ func TestOwnerDeletesItsFile(t *testing.T) {
 				if err := i.Check(); err == nil {
 					t.Error("Check is content with the list of a network that is gone")
 				}
-				n.keep(t, i)
+				n.start(t, i)
 			}
 			eventually(t, "the next network is used", func() bool { return n.chosen(t) == "50-kc.conflist" && n.get(t, "50-kc.conflist") == chained })
 			eventually(t, "nothing is left of the other", func() bool { return len(n.tree(t)) == 2 })
@@ -101,7 +101,7 @@ func TestOwnerOfAListDeletesItsFile(t *testing.T) {
 	n.put(t, "10-a.conflist", compact(`{"type":"a"}`))
 	n.put(t, "50-kc.conflist", plain)
 	i := n.installer(t)
-	n.keep(t, i)
+	n.start(t, i)
 	eventually(t, "the entry is there", func() bool { return n.get(t, "10-a.conflist") == compact(`{"type":"a"}`, ourEntry) })
 	if err := os.Remove(filepath.Join(n.conf, "10-a.conflist")); err != nil {
 		t.Fatal(err)
@@ -114,7 +114,7 @@ func TestOwnerWritesTheConfAnew(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "10-flannel.conf", single)
 	i := n.installer(t)
-	n.keep(t, i)
+	n.start(t, i)
 	eventually(t, "the agent looks", i.Chained)
 	newer := strings.Replace(single, "true", "false", 1)
 	n.put(t, "10-flannel.conf", newer) // as flannel's init container does whenever it starts
@@ -129,15 +129,15 @@ func TestOwnerWritesTheConfAnew(t *testing.T) {
 	})
 }
 
-// Two agents of a rolling update hold different entries. Neither corrects what the other has put in.
+// The two agents of a rolling update have different entries. Neither corrects the other's.
 func TestAnEntryOfAnotherVersionStaysInTheDerivedList(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "10-flannel.conf", single)
 	older := n.installer(t)
-	n.keep(t, older)
+	n.start(t, older)
 	eventually(t, "the older one chains", older.Chained)
 	newer := n.installer(t, func(c *Config) { c.Entry = []byte(`{"type":"istio-pod-network-cni","socket":"/run/new"}`) })
-	n.keep(t, newer)
+	n.start(t, newer)
 	eventually(t, "the newer one chains", newer.Chained)
 	if err := older.Check(); err != nil || n.get(t, derivedList) != strings.Replace(converted, "/run/s", "/run/new", 1) || n.count(Repaired) != 0 {
 		t.Errorf("%v, %d repairs, %s", err, n.count(Repaired), n.get(t, derivedList))
@@ -165,13 +165,13 @@ func TestOthersWereChainedToTheDerivedList(t *testing.T) {
 	}
 }
 
-func TestUninstallTakesTheDerivedListOnly(t *testing.T) {
+func TestUninstallRemovesTheDerivedListOnly(t *testing.T) {
 	for name, change := range map[string]func(n *node) error{
-		"of a file that was written anew": func(n *node) error {
+		"of a file that has changed": func(n *node) error {
 			return os.WriteFile(filepath.Join(n.conf, "10-flannel.conf"), []byte(strings.Replace(single, "true", "false", 1)), 0o600)
 		},
-		"of a file that is gone":        func(n *node) error { return os.Remove(filepath.Join(n.conf, "10-flannel.conf")) },
-		"that is no configuration more": func(n *node) error { return os.WriteFile(filepath.Join(n.conf, derivedList), nil, 0o600) },
+		"of a file that is gone":  func(n *node) error { return os.Remove(filepath.Join(n.conf, "10-flannel.conf")) },
+		"that is no longer valid": func(n *node) error { return os.WriteFile(filepath.Join(n.conf, derivedList), nil, 0o600) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
@@ -195,8 +195,8 @@ func TestUninstallTakesTheDerivedListOnly(t *testing.T) {
 	}
 }
 
-// Between looking at the file and writing the list its owner may write it, or take it away.
-func TestDerivedListThatCameTooLate(t *testing.T) {
+// The owner may change or remove its file after it was read and before the list is written.
+func TestADerivedListIsRemovedIfItsFileChangedMeanwhile(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "10-flannel.conf", single)
 	d := derived{kind: "istio-pod-network-cni", single: filepath.Join(n.conf, "10-flannel.conf")}
@@ -215,18 +215,18 @@ func TestDerivedListThatCameTooLate(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, err := os.Stat(d.list()); err == nil {
-			t.Errorf("%s: a list of what was before is there", name)
+			t.Errorf("%s: the list was not removed", name)
 		}
 	}
 }
 
-func TestTheDirectorysNameIsNoPattern(t *testing.T) {
+func TestADirectoryNameWithGlobCharacters(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "[net].d*")
 	d := derived{kind: "x", single: filepath.Join(dir, "10-a.conf")}
 	if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(d.list(), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := stale(dir, "x", ""); err != nil || len(got) != 1 || got[0] != d.list() {
+	if got, err := staleDerived(dir, "x", ""); err != nil || len(got) != 1 || got[0] != d.list() {
 		t.Errorf("%q, %v", got, err)
 	}
 }
@@ -251,7 +251,7 @@ func TestUninstallOfNothing(t *testing.T) {
 	}
 }
 
-func TestInstallerIsConfiguredOrNotMade(t *testing.T) {
+func TestNewChecksTheConfiguration(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"an entry that is no object":    func(c *Config) { c.Entry = []byte("[]") },
 		"an entry without a type":       func(c *Config) { c.Entry = []byte("{}") },

@@ -39,7 +39,7 @@ type network struct {
 }
 
 // find returns the configuration that runtimes choose: the first valid one in lexical order. If an invalid one comes before it, runtimes
-// differ (CRI-O goes on, containerd waits until it is mended), but both end with this one. Lists that we derived from a file of one
+// differ (CRI-O skips it, containerd waits until it is valid), but both end with this one. Lists that we derived from a file of one
 // plugin are skipped: that file is the configuration.
 func find(dir, kind string) (network, error) {
 	entries, err := os.ReadDir(dir)
@@ -49,7 +49,7 @@ func find(dir, kind string) (network, error) {
 	if err != nil {
 		return network{}, err
 	}
-	var why []string
+	var reasons []string
 	for _, e := range entries {
 		if e.IsDir() || !slices.Contains(extensions(), filepath.Ext(e.Name())) {
 			continue
@@ -61,17 +61,17 @@ func find(dir, kind string) (network, error) {
 		var invalid invalidError
 		switch {
 		case errors.As(err, &invalid):
-			why = append(why, fmt.Sprintf("%s: %v", e.Name(), err))
+			reasons = append(reasons, fmt.Sprintf("%s: %v", e.Name(), err))
 		case err != nil:
 			return network{}, err
 		default:
 			return n, nil
 		}
 	}
-	if len(why) == 0 {
+	if len(reasons) == 0 {
 		return network{}, fmt.Errorf("%w in %s", ErrNoNetwork, dir)
 	}
-	return network{}, fmt.Errorf("%w in %s: %s", ErrNoNetwork, dir, strings.Join(why, "; "))
+	return network{}, fmt.Errorf("%w in %s: %s", ErrNoNetwork, dir, strings.Join(reasons, "; "))
 }
 
 // invalidError is why no runtime would use a file.
@@ -83,10 +83,10 @@ func (e invalidError) Unwrap() error { return e.error }
 func load(path string) (network, error) {
 	target, err := filepath.EvalSymlinks(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		if _, gone := os.Lstat(path); gone != nil {
+		if _, errLstat := os.Lstat(path); errLstat != nil {
 			return network{}, invalidError{err}
 		}
-		return network{}, fmt.Errorf("%s is a symbolic link to what cannot be seen from here: mount its target's directory, too", path)
+		return network{}, fmt.Errorf("%s is a symbolic link whose target is not mounted here: mount the target's directory, too", path)
 	}
 	if err != nil {
 		return network{}, err
@@ -107,10 +107,10 @@ func load(path string) (network, error) {
 		}
 	}
 	n.list, err = parseList(text)
-	if errors.Is(err, errElsewhere) {
-		beside := filepath.Join(filepath.Dir(path), n.list.name)
-		if _, there := os.Stat(beside); there == nil {
-			return network{}, fmt.Errorf("%s keeps its plugins in %s, where none is put by us: list them in the file", path, beside)
+	if errors.Is(err, errPluginsInDirectory) {
+		pluginDir := filepath.Join(filepath.Dir(path), n.list.name)
+		if _, errStat := os.Stat(pluginDir); errStat == nil {
+			return network{}, fmt.Errorf("%s has its plugins in the directory %s, which is not supported: list them in the file", path, pluginDir)
 		}
 	}
 	if err != nil {

@@ -27,14 +27,14 @@ type Config struct {
 	// Notify is called once for each change. It may be nil.
 	Notify func(Event)
 
-	// Settle is how long a file must not have changed before it is looked at, 200 ms unless set.
-	Settle time.Duration
+	// QuietTime is how long a file must not have changed before it is looked at, 200 ms unless set.
+	QuietTime time.Duration
 	// Backoff is the wait before the second rewrite in a window, 1 s unless set; each further one waits twice as long.
 	Backoff time.Duration
 	// Window and MaxRewrites bound how often the entry is put back after others removed it: 6 times in 10 minutes unless set.
 	Window      time.Duration
 	MaxRewrites int
-	// Resync is the time between two looks without an event, one minute unless set.
+	// Resync is the time between two checks without an event, one minute unless set.
 	Resync time.Duration
 }
 
@@ -48,7 +48,7 @@ const (
 	Chained      EventKind = "Chained"      // the entry was put into the file at Path
 	Repaired     EventKind = "Repaired"     // the entry was put back into the same file: another project had removed it
 	Waiting      EventKind = "Waiting"      // Err says why there is no network to be chained to yet
-	Contended    EventKind = "Contended"    // another project keeps removing the entry from Path; we wait for a while
+	Contended    EventKind = "Contended"    // another project keeps removing the entry from Path; the next attempt comes later
 	Failed       EventKind = "Failed"       // Err will be tried again
 	NotCalled    EventKind = "NotCalled"    // Err names a pod that got its network although the plugin was not called
 	Removed      EventKind = "Removed"      // Clear removed the entry from Path
@@ -72,17 +72,17 @@ type Event struct {
 // Only the first round corrects an existing entry: during an update an agent of another version works at the same time, and the two
 // must not overwrite each other's entries for ever.
 type Installer struct {
-	config Config
-	entry  entry
-	pace   pacer
-	last   Event
-	placed bool // the first round is over
-	// otherTold is set once OtherBinary was notified.
-	otherTold bool
-	chained   string // the file that had the entry at the last look
+	config         Config
+	entry          entry
+	pace           pacer
+	last           Event
+	firstRoundDone bool // the first round is over
+	// otherBinaryNotified is set once OtherBinary was notified.
+	otherBinaryNotified bool
+	lastChained         string // the file that had the entry at the last check
 
 	inChain atomic.Bool
-	fault   atomic.Pointer[error] // what was wrong with the binary at the last look
+	fault   atomic.Pointer[error] // what was wrong with the binary at the last check
 }
 
 // entry is our element of a list's plugins.
@@ -108,11 +108,11 @@ func New(c Config) (*Installer, error) {
 		}
 	}
 	c.BinDir, c.ConfDir = filepath.Clean(c.BinDir), filepath.Clean(c.ConfDir)
-	for d, usual := range map[*time.Duration]time.Duration{
-		&c.Settle: 200 * time.Millisecond, &c.Backoff: time.Second, &c.Window: 10 * time.Minute, &c.Resync: time.Minute,
+	for setting, byDefault := range map[*time.Duration]time.Duration{
+		&c.QuietTime: 200 * time.Millisecond, &c.Backoff: time.Second, &c.Window: 10 * time.Minute, &c.Resync: time.Minute,
 	} {
-		if *d <= 0 {
-			*d = usual
+		if *setting <= 0 {
+			*setting = byDefault
 		}
 	}
 	if c.MaxRewrites <= 0 {
@@ -140,7 +140,7 @@ func (i *Installer) Check() error {
 	if !isProgram(i.binary()) {
 		return fmt.Errorf("the plugin's binary %s is not there", i.binary())
 	}
-	if old, err := i.stale(); err != nil || len(old) > 0 {
+	if old, err := i.staleLists(); err != nil || len(old) > 0 {
 		return errors.Join(err, fmt.Errorf("lists of networks that are gone: %q", old))
 	}
 	todo, err := i.plan(false)
@@ -150,13 +150,13 @@ func (i *Installer) Check() error {
 	return err
 }
 
-// Chained reports whether the plugin was in the chain at the last look. Unlike Check it reads no files, and may be a moment late.
+// Chained reports whether the plugin was in the chain at the last check. Unlike Check it reads no files, and may be a moment late.
 func (i *Installer) Chained() bool { return i.inChain.Load() }
 
 func (i *Installer) run(ctx context.Context, once bool) error {
 	removeTemps(i.config.ConfDir)
 	removeTemps(i.config.BinDir)
-	w := newWatch(i.config.ConfDir, i.binary(), i.config.Settle)
+	w := newWatch(i.config.ConfDir, i.binary(), i.config.QuietTime)
 	defer w.close()
 	for {
 		again := i.config.Resync
@@ -177,7 +177,7 @@ func (i *Installer) run(ctx context.Context, once bool) error {
 		case err == nil:
 			again = wait
 		case errors.Is(err, errChanged):
-			again = i.config.Settle
+			again = i.config.QuietTime
 		case errors.Is(err, ErrNoNetwork):
 			i.notify(Event{Kind: Waiting, Path: i.config.ConfDir, Err: err})
 		case once:
@@ -203,21 +203,21 @@ func (i *Installer) converge() (todo step, wait time.Duration, err error) {
 	if fault != nil {
 		return step{}, 0, fault
 	}
-	if err := i.tidy(); err != nil {
+	if err := i.removeStale(); err != nil {
 		return step{}, 0, err
 	}
-	todo, err = i.plan(!i.placed)
+	todo, err = i.plan(!i.firstRoundDone)
 	if err != nil {
 		return step{}, 0, err
 	}
 	if todo.write == nil {
-		i.placed, i.chained = true, todo.path
+		i.firstRoundDone, i.lastChained = true, todo.path
 		return todo, 0, nil
 	}
-	wait, spent := i.pace.wait(time.Now())
-	if spent {
+	wait, exhausted := i.pace.wait(time.Now())
+	if exhausted {
 		i.notify(Event{Kind: Contended, Path: todo.path, Err: fmt.Errorf(
-			"another project took the entry out %d times within %v", i.config.MaxRewrites, i.config.Window)})
+			"another project removed the entry %d times within %v", i.config.MaxRewrites, i.config.Window)})
 	}
 	if wait > 0 {
 		return todo, wait, nil
@@ -225,12 +225,12 @@ func (i *Installer) converge() (todo step, wait time.Duration, err error) {
 	if err := todo.write(); err != nil {
 		return todo, 0, fmt.Errorf("chain the plugin to %s: %w", todo.path, err)
 	}
-	i.pace.rewrote(time.Now())
+	i.pace.record(time.Now())
 	kind := Chained
-	if i.chained == todo.path {
+	if i.lastChained == todo.path {
 		kind = Repaired
 	}
-	i.placed, i.chained = true, todo.path
+	i.firstRoundDone, i.lastChained = true, todo.path
 	i.notify(Event{Kind: kind, Path: todo.path})
 	return todo, 0, nil
 }
@@ -248,16 +248,16 @@ func (i *Installer) plan(exact bool) (step, error) {
 	if err != nil {
 		return step{}, err
 	}
-	if !n.list.speaks(i.config.Versions) {
-		return step{}, fmt.Errorf("%s is of CNI version %q, the plugin speaks %s only", n.path, n.list.versions, strings.Join(i.config.Versions, ", "))
+	if !n.list.supportedBy(i.config.Versions) {
+		return step{}, fmt.Errorf("%s is of CNI version %q, the plugin supports %s only", n.path, n.list.versions, strings.Join(i.config.Versions, ", "))
 	}
 	if n.single != "" {
 		return i.derive(n, exact)
 	}
-	if !exact && len(n.list.of(i.entry.kind)) > 0 {
+	if !exact && len(n.list.indicesOf(i.entry.kind)) > 0 {
 		return step{path: n.path}, nil
 	}
-	text, err := n.list.with(i.entry)
+	text, err := n.list.withEntry(i.entry)
 	switch {
 	case err != nil:
 		return step{}, fmt.Errorf("%s: %w", n.path, err)
@@ -276,41 +276,41 @@ func (i *Installer) derive(n network, exact bool) (step, error) {
 		if !exact {
 			return todo, nil
 		}
-		there, err := load(d.list())
+		current, err := load(d.list())
 		if err != nil {
 			return step{}, err
 		}
-		base = there.list
+		base = current.list
 	}
-	text, err := base.with(i.entry)
+	text, err := base.withEntry(i.entry)
 	if err != nil {
 		return step{}, fmt.Errorf("%s: %w", d.list(), err)
 	}
-	if there, err := read(d.list()); err != nil || !bytes.Equal(there, text) {
+	if current, err := read(d.list()); err != nil || !bytes.Equal(current, text) {
 		todo.write = func() error { return d.write(n, text) }
 	}
 	return todo, nil
 }
 
-// tidy removes derived lists that are stale. Runtimes would go on using them.
-func (i *Installer) tidy() error {
-	old, err := i.stale()
+// removeStale removes derived lists that are stale. Runtimes would go on using them.
+func (i *Installer) removeStale() error {
+	old, err := i.staleLists()
 	for _, list := range old {
 		err = errors.Join(err, remove(list))
 	}
 	return err
 }
 
-func (i *Installer) stale() ([]string, error) {
+func (i *Installer) staleLists() ([]string, error) {
 	n, err := find(i.config.ConfDir, i.entry.kind)
 	if err != nil && !errors.Is(err, ErrNoNetwork) {
 		return nil, nil // the network is not known now: plan reports why, and its list stays
 	}
-	return stale(i.config.ConfDir, i.entry.kind, n.single)
+	return staleDerived(i.config.ConfDir, i.entry.kind, n.single)
 }
 
-// speaks reports whether the plugin supports every version of the list. A list without a version is of the oldest, unsupported one.
-func (l *conflist) speaks(versions []string) bool {
+// supportedBy reports whether the plugin supports every version of the list. A list without a version is of the oldest, unsupported one.
+func (l *conflist) supportedBy(versions []string) bool {
 	return len(l.versions) > 0 && !slices.ContainsFunc(l.versions, func(v string) bool { return !slices.Contains(versions, v) })
 }
 

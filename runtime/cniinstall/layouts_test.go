@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A list that people write, and what becomes of it.
+// Files as people write them, and what the installer makes of them.
 const (
 	plain = `{
   "cniVersion": "1.0.0",
@@ -55,7 +55,7 @@ func compact(entries ...string) string {
 	return `{"cniVersion":"1.0.0","name":"n","plugins":[` + strings.Join(entries, ",") + `]}`
 }
 
-// layout is a configuration directory, and the one file of it that must have changed.
+// layout is a configuration directory, and the one file that the installer must change.
 type layout struct {
 	files   map[string]string
 	changed string
@@ -69,7 +69,7 @@ func layouts() map[string]layout {
 	return map[string]layout{
 		"one list":           {m{"10-kc.conflist": plain}, "10-kc.conflist", chained},
 		"a list on one line": {m{"10-a.conflist": compact(calico)}, "10-a.conflist", compact(calico, ourEntry)},
-		"several files, the first in the order of the alphabet counts": {
+		"several files: the first in lexical order is changed": {
 			m{"99-z.conflist": plain, "10-kc.conflist": plain, "20-f.conf": single}, "10-kc.conflist", chained,
 		},
 		"several files, whatever their extensions": {m{"10-a.conf": single, "10-a.conflist": plain}, "10-a-istio-pod-network-cni-10-a.conf.conflist", converted},
@@ -137,7 +137,7 @@ func TestLayouts(t *testing.T) {
 	}
 }
 
-// install installs twice, and sees that the one file is what it is to be.
+// install installs twice, and checks the content of the one file.
 func (l layout) install(t *testing.T, n *node, i *Installer) {
 	t.Helper()
 	for range 2 { // the second time there is nothing to do
@@ -153,16 +153,16 @@ func (l layout) install(t *testing.T, n *node, i *Installer) {
 	}
 }
 
-// wantOnly allows one file to differ, or to be new.
+// wantOnly checks that no file but one has changed or is new.
 func wantOnly(t *testing.T, before, after map[string]string, file string) {
 	t.Helper()
-	for path, was := range before {
-		if path != file && after[path] != was {
+	for path, old := range before {
+		if path != file && after[path] != old {
 			t.Errorf("%s changed", path)
 		}
 	}
 	for path := range after {
-		if _, was := before[path]; !was && path != file {
+		if _, old := before[path]; !old && path != file {
 			t.Errorf("%s is new", path)
 		}
 	}

@@ -41,7 +41,7 @@ func (n *node) installer(t *testing.T, change ...func(*Config)) *Installer {
 	t.Helper()
 	c := Config{
 		BinDir: n.bin, ConfDir: n.conf, Source: n.source, Entry: []byte(ourEntry), Versions: []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"},
-		Settle: 5 * time.Millisecond, Backoff: 10 * time.Millisecond, Resync: time.Hour,
+		QuietTime: 5 * time.Millisecond, Backoff: 10 * time.Millisecond, Resync: time.Hour,
 		Notify: func(e Event) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
@@ -58,8 +58,8 @@ func (n *node) installer(t *testing.T, change ...func(*Config)) *Installer {
 	return i
 }
 
-// keep runs an installer until the test ends.
-func (n *node) keep(t *testing.T, i *Installer) {
+// start runs an installer until the test ends.
+func (n *node) start(t *testing.T, i *Installer) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
@@ -72,15 +72,15 @@ func (n *node) keep(t *testing.T, i *Installer) {
 	})
 }
 
-// count tells how many events of a kind there were.
+// count returns the number of events of a kind.
 func (n *node) count(kind EventKind) int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return len(slices.DeleteFunc(slices.Clone(n.events), func(e Event) bool { return e.Kind != kind }))
 }
 
-// told is the error of the last event of a kind.
-func (n *node) told(kind EventKind) (err error) {
+// lastError returns the error of the last event of a kind.
+func (n *node) lastError(kind EventKind) (err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, e := range n.events {
@@ -91,7 +91,7 @@ func (n *node) told(kind EventKind) (err error) {
 	return err
 }
 
-// put writes a file of the configuration directory as careful projects do: beside it, then into place.
+// put writes a file of the configuration directory as careful projects do: under another name, which is then changed.
 func (n *node) put(t testing.TB, name, text string) {
 	t.Helper()
 	temp := filepath.Join(n.conf, name+".tmp")
@@ -142,7 +142,7 @@ func (n *node) tree(t testing.TB) map[string]string {
 	return tree
 }
 
-// asNobody runs f on a thread that root's rights to write anywhere do not hold for.
+// asNobody runs f on a thread without root's right to write to any file.
 func asNobody(t *testing.T, f func()) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -163,15 +163,15 @@ func asNobody(t *testing.T, f func()) {
 	}
 }
 
-func eventually(t testing.TB, what string, is func() bool) {
+func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	deadline := time.After(20 * time.Second)
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for !is() {
+	for !condition() {
 		select {
 		case <-deadline:
-			t.Fatalf("waited in vain: %s", what)
+			t.Fatalf("timed out: %s", what)
 		case <-tick.C:
 		}
 	}

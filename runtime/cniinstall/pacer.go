@@ -11,7 +11,7 @@ type pacer struct {
 }
 
 // wait returns how long the next rewrite has to wait, and whether the reason is that max were made.
-func (p *pacer) wait(now time.Time) (d time.Duration, spent bool) {
+func (p *pacer) wait(now time.Time) (d time.Duration, exhausted bool) {
 	for len(p.rewrites) > 0 && now.Sub(p.rewrites[0]) >= p.window {
 		p.rewrites = p.rewrites[1:]
 	}
@@ -25,4 +25,4 @@ func (p *pacer) wait(now time.Time) (d time.Duration, spent bool) {
 	return max(0, p.rewrites[n-1].Add(p.first<<(n-1)).Sub(now)), false
 }
 
-func (p *pacer) rewrote(now time.Time) { p.rewrites = append(p.rewrites, now) }
+func (p *pacer) record(now time.Time) { p.rewrites = append(p.rewrites, now) }

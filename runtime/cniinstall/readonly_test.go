@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readOnlyBin makes the installers that follow see the directory of binaries as a container does that has it mounted
-// read-only. f is what the node's own hands do to it meanwhile.
+// readOnlyBin makes the directory of binaries read-only for installers that are made from now on, as a read-only mount does for a
+// container. The function byHand changes the directory as a program on the node would.
 func (n *node) readOnlyBin(t *testing.T) (byHand func(f func() error)) {
 	t.Helper()
 	if os.Getuid() != 0 { // modes stop other users
@@ -30,7 +30,7 @@ func (n *node) readOnlyBin(t *testing.T) (byHand func(f func() error)) {
 			}
 		}
 	}
-	// A mount that no path leads to but its descriptor's: it is gone however the test ends.
+	// Only the descriptor's path leads to this mount, so it is gone however the test ends.
 	fd, err := unix.OpenTree(unix.AT_FDCWD, n.bin, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +48,7 @@ func (n *node) readOnlyBin(t *testing.T) (byHand func(f func() error)) {
 	}
 }
 
-// wantReadOnly wants an error that says what is wrong with the binary and what to do.
+// wantReadOnly checks that an error says what is wrong with the binary and what to do.
 func wantReadOnly(t *testing.T, err error, fault string) {
 	t.Helper()
 	if !errors.Is(err, unix.EROFS) && !errors.Is(err, fs.ErrPermission) {
@@ -87,7 +87,7 @@ func TestTheBinaryAlone(t *testing.T) {
 	}
 }
 
-// What the init container has put is all that the agent needs, and it goes on repairing the configuration.
+// With the binary from the init container the agent needs no write access to the directory, and repairs the configuration.
 func TestBinaryOfAReadOnlyDirectory(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "10-kc.conflist", plain)
@@ -97,17 +97,17 @@ func TestBinaryOfAReadOnlyDirectory(t *testing.T) {
 	onNode := filepath.Join(n.bin, "istio-pod-network-cni")
 	byHand := n.readOnlyBin(t)
 	i := n.installer(t)
-	n.keep(t, i)
+	n.start(t, i)
 	eventually(t, "the entry is there", func() bool { return n.get(t, "10-kc.conflist") == chained && i.Check() == nil })
 	n.put(t, "10-kc.conflist", strings.Replace(plain, "cni0", "cni1", 1))
 	eventually(t, "the entry is back", func() bool {
 		return n.get(t, "10-kc.conflist") == strings.Replace(chained, "cni0", "cni1", 1)
 	})
 	byHand(func() error { return os.Remove(onNode) })
-	eventually(t, "it says so", func() bool { return n.count(Failed) == 1 })
+	eventually(t, "it is notified", func() bool { return n.count(Failed) == 1 })
 	wantReadOnly(t, i.Check(), "is not there")
 	byHand(func() error { return os.WriteFile(onNode, []byte("#!other"), 0o755) })
-	eventually(t, "what another pod's init container puts there is good", func() bool { return i.Check() == nil })
+	eventually(t, "the binary of another pod's init container is used", func() bool { return i.Check() == nil })
 }
 
 // After a failed upgrade and its rollback the newer plugin is there, and the older agent cannot replace it.
@@ -120,15 +120,15 @@ func TestAnotherBinaryInAReadOnlyDirectoryIsAWarning(t *testing.T) {
 	}
 	n.readOnlyBin(t)
 	i := n.installer(t, func(c *Config) { c.Resync = time.Millisecond })
-	n.keep(t, i)
+	n.start(t, i)
 	eventually(t, "it chains", func() bool { return n.get(t, "10-kc.conflist") == chained && i.Check() == nil })
 	n.put(t, "10-kc.conflist", strings.Replace(plain, "cni0", "cni1", 1))
 	eventually(t, "it repairs", func() bool { return n.get(t, "10-kc.conflist") == strings.Replace(chained, "cni0", "cni1", 1) })
 	if n.count(OtherBinary) != 1 || n.count(Failed) != 0 {
-		t.Errorf("told %d times, want once; %d failures", n.count(OtherBinary), n.count(Failed))
+		t.Errorf("notified %d times, want once; %d failures", n.count(OtherBinary), n.count(Failed))
 	}
-	wantReadOnly(t, n.told(OtherBinary), "is not the one of this version")
+	wantReadOnly(t, n.lastError(OtherBinary), "is not the one of this version")
 	if err := n.installer(t).PlaceBinary(); err == nil {
-		t.Error("the init container, which is there to put this version, is content with another one")
+		t.Error("the init container, which has to install this version, accepts another one")
 	}
 }

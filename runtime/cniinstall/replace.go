@@ -18,13 +18,13 @@ import (
 // to look again.
 var errChanged = errors.New("the file was changed meanwhile")
 
-// maxSwaps bounds how often a file is given back to projects that write it faster than we look: more often than any can.
+// maxSwaps bounds how often a file is put back for projects that write it faster than we read it. No project does that so often.
 const maxSwaps = 1000
 
-// replace writes now to a file that contains was, and keeps owner and permissions. Readers, and the disk after a power cut, have
+// replace writes updated to a file that contains old, and keeps owner and permissions. Readers, and the disk after a power cut, have
 // either the old or the new content. Nothing that others wrote is lost: the kernel swaps the two files, and if the old one is not
 // what was read, it is put back.
-func replace(path string, was, now []byte) error {
+func replace(path string, old, updated []byte) error {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return errChanged
@@ -32,7 +32,7 @@ func replace(path string, was, now []byte) error {
 	if err != nil {
 		return err
 	}
-	temp, err := writeTemp(filepath.Dir(path), bytes.NewReader(now), info, info.Mode().Perm())
+	temp, err := writeTemp(filepath.Dir(path), bytes.NewReader(updated), info, info.Mode().Perm())
 	if err != nil {
 		return err
 	}
@@ -42,26 +42,26 @@ func replace(path string, was, now []byte) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return errChanged
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
-		return replacePlainly(temp, path, was)
+		return replacePlainly(temp, path, old)
 	case err != nil:
 		return err
 	}
-	if err := settle(temp, path, was, now); err != nil {
+	if err := verifySwap(temp, path, old, updated); err != nil {
 		return err
 	}
 	return syncDir(filepath.Dir(path))
 }
 
-// settle checks the file that a swap has brought out. If it is newer than what we read, it is put back, until what comes out is what
-// we had put in.
-func settle(temp, path string, was, placed []byte) error {
+// verifySwap checks the file that a swap has taken out. If it is newer than what we read, it is put back, until the file taken out is the one
+// that we put in.
+func verifySwap(temp, path string, old, placed []byte) error {
 	out, err := os.ReadFile(temp) //nolint:gosec // our own
-	if err != nil || bytes.Equal(out, was) {
+	if err != nil || bytes.Equal(out, old) {
 		return err
 	}
 	for range maxSwaps {
 		if err := swap(temp, path); err != nil {
-			return fmt.Errorf("give back what others wrote: %w", err)
+			return fmt.Errorf("put back what others wrote: %w", err)
 		}
 		next, err := os.ReadFile(temp) //nolint:gosec // our own
 		if err != nil {
@@ -77,9 +77,9 @@ func settle(temp, path string, was, placed []byte) error {
 
 // replacePlainly is for file systems that cannot swap (NFS, old ZFS). What others write between the comparison and the rename is
 // lost.
-func replacePlainly(temp, path string, was []byte) error {
-	there, err := os.ReadFile(path) //nolint:gosec // the directory that we were given
-	if errors.Is(err, fs.ErrNotExist) || err == nil && !bytes.Equal(there, was) {
+func replacePlainly(temp, path string, old []byte) error {
+	current, err := os.ReadFile(path) //nolint:gosec // the directory that we were given
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !bytes.Equal(current, old) {
 		return errChanged
 	}
 	if err != nil {

@@ -45,7 +45,7 @@ func TestReplaceWithoutSwapping(t *testing.T) {
 	}
 }
 
-// Another project writes the file as fast as it can while we edit it: what it wrote last must be what is there at the end.
+// Another project writes the file as fast as it can while we edit it. Its last version must be there at the end.
 func TestNothingThatOthersWriteIsLost(t *testing.T) {
 	const last = 3000
 	n := newNode(t)
@@ -70,7 +70,7 @@ func TestNothingThatOthersWriteIsLost(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text, err := net.list.with(entry{"istio-pod-network-cni", []byte(ourEntry)})
+		text, err := net.list.withEntry(entry{"istio-pod-network-cni", []byte(ourEntry)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -86,12 +86,12 @@ func TestNothingThatOthersWriteIsLost(t *testing.T) {
 	writer.Wait()
 	t.Logf("%d edits made, %d given up because the file was newer", edits, lost)
 	if got := n.get(t, "f.conflist"); !strings.Contains(got, fmt.Sprintf(`"cni%d"`, last)) {
-		t.Errorf("the last writing is lost:\n%s", got)
+		t.Errorf("the last version is lost:\n%s", got)
 	}
 }
 
-// At no moment may a runtime that looks find no network: a list is always whole, and of a file of one plugin and the list
-// that is made of it one is always there.
+// A runtime must find a network at every moment: a list is never half-written, and of a file with one plugin and the list derived from
+// it one is always there.
 func TestThereIsAlwaysANetwork(t *testing.T) {
 	whole := func(n *node) error {
 		_, err := find(n.conf, "istio-pod-network-cni")
@@ -111,14 +111,14 @@ func TestThereIsAlwaysANetwork(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
 			n.put(t, name, c.text)
-			stop := lookOn(t, func() error { return c.look(n) })
+			stop := checkUntilStopped(t, func() error { return c.look(n) })
 			for range 50 {
 				i := n.installer(t)
 				if err := errors.Join(i.Install(t.Context()), i.Uninstall()); err != nil {
 					t.Fatal(err)
 				}
 			}
-			t.Logf("%d looks", stop())
+			t.Logf("%d checks", stop())
 			if n.get(t, name) != c.text {
 				t.Errorf("after 50 rounds:\n%s", n.get(t, name))
 			}
@@ -126,10 +126,10 @@ func TestThereIsAlwaysANetwork(t *testing.T) {
 	}
 }
 
-// lookOn looks without a pause until it is stopped, and then tells how often it did.
-func lookOn(t *testing.T, look func() error) (stop func() int) {
+// checkUntilStopped calls check without a pause until stop is called, which returns the number of calls.
+func checkUntilStopped(t *testing.T, check func() error) (stop func() int) {
 	t.Helper()
-	done, looks := make(chan struct{}), 0
+	done, checks := make(chan struct{}), 0
 	var reader sync.WaitGroup
 	reader.Go(func() {
 		for {
@@ -138,8 +138,8 @@ func lookOn(t *testing.T, look func() error) (stop func() int) {
 				return
 			default:
 			}
-			looks++
-			if err := look(); err != nil {
+			checks++
+			if err := check(); err != nil {
 				t.Error(err)
 			}
 		}
@@ -147,7 +147,7 @@ func lookOn(t *testing.T, look func() error) (stop func() int) {
 	return func() int {
 		close(done)
 		reader.Wait()
-		return looks
+		return checks
 	}
 }
 

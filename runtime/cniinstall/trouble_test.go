@@ -18,7 +18,7 @@ func TestLayoutsThatCannotBeChained(t *testing.T) {
 		prepare func(t *testing.T, n *node)
 		want    string
 	}{
-		"a CNI version of old": {func(t *testing.T, n *node) {
+		"a CNI version that is too old": {func(t *testing.T, n *node) {
 			t.Helper()
 			n.put(t, "10-a.conflist", strings.Replace(plain, "1.0.0", "0.2.0", 1))
 		}, `"0.2.0"`},
@@ -26,7 +26,7 @@ func TestLayoutsThatCannotBeChained(t *testing.T) {
 			t.Helper()
 			n.put(t, "10-a.conflist", strings.Replace(plain, "cniVersion", "x", 1))
 		}, "CNI version"},
-		"a CNI version to come": {func(t *testing.T, n *node) {
+		"a CNI version that is too new": {func(t *testing.T, n *node) {
 			t.Helper()
 			n.put(t, "10-a.conflist", strings.Replace(plain, `"cniVersion"`, `"cniVersions": ["1.0.0", "2.0.0"], "cniVersion"`, 1))
 		}, "2.0.0"},
@@ -36,14 +36,14 @@ func TestLayoutsThatCannotBeChained(t *testing.T) {
 			if err := os.Mkdir(filepath.Join(n.conf, "dir"), 0o755); err != nil {
 				t.Fatal(err)
 			}
-		}, "keeps its plugins in"},
-		"a link to what cannot be seen": {func(t *testing.T, n *node) {
+		}, "has its plugins in the directory"},
+		"a symbolic link to nothing": {func(t *testing.T, n *node) {
 			t.Helper()
 			if err := os.Symlink("/nonexistent/10-a.conflist", filepath.Join(n.conf, "10-a.conflist")); err != nil {
 				t.Fatal(err)
 			}
 		}, "symbolic link"},
-		"a file beyond measure": {func(t *testing.T, n *node) {
+		"a file that is too large": {func(t *testing.T, n *node) {
 			t.Helper()
 			n.put(t, "10-a.conflist", plain)
 			if err := os.Truncate(filepath.Join(n.conf, "10-a.conflist"), maxConfig+1); err != nil {
@@ -57,14 +57,14 @@ func TestLayoutsThatCannotBeChained(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
 			c.prepare(t, n)
-			n.put(t, "99-next.conflist", plain) // which the runtime does not use, and must not be taken for the one that it does
+			n.put(t, "99-next.conflist", plain) // the runtime does not use it, so it must not be chained to
 			before := n.tree(t)
 			i := n.installer(t)
 			if err := i.Install(t.Context()); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 			if err := i.Check(); err == nil {
-				t.Error("Check is content")
+				t.Error("Check succeeded")
 			}
 			if diff := cmp.Diff(before, n.tree(t)); diff != "" {
 				t.Errorf("written (-before +after):\n%s", diff)
@@ -82,7 +82,7 @@ func TestReadOnlyDirectories(t *testing.T) {
 		}
 	}
 	readOnly(filepath.Dir(filepath.Dir(n.source)), 0o755) // a test's directory is its user's alone
-	try := func(dir, want string) {
+	wantRefusal := func(dir, want string) {
 		t.Helper()
 		readOnly(dir, 0o555)
 		defer readOnly(dir, 0o755)
@@ -95,10 +95,10 @@ func TestReadOnlyDirectories(t *testing.T) {
 			t.Errorf("the chain names a plugin that is not there:\n%s", got)
 		}
 	}
-	try(n.bin, "put the plugin into "+n.bin)
+	wantRefusal(n.bin, "put the plugin into "+n.bin)
 	n.write(t, filepath.Join(n.bin, "istio-pod-network-cni"), "#!program")
 	readOnly(filepath.Join(n.bin, "istio-pod-network-cni"), 0o755)
-	try(n.conf, "chain the plugin to "+filepath.Join(n.conf, "10-kc.conflist"))
+	wantRefusal(n.conf, "chain the plugin to "+filepath.Join(n.conf, "10-kc.conflist"))
 	readOnly(n.bin, 0o555) // with the binary in place already it is not written to
 	asNobody(t, func() {
 		if err := n.installer(t).putBinary(); err != nil {

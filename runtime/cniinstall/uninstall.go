@@ -59,14 +59,14 @@ func (i *Installer) unchain(path string) error {
 	case err != nil:
 		return err
 	}
-	rest := len(n.list.plugins) - len(n.list.of(i.entry.kind))
+	rest := len(n.list.plugins) - len(n.list.indicesOf(i.entry.kind))
 	switch {
 	case ours && rest <= 1: // only the owner's plugin is left, and the owner's file has it
 		return remove(path)
 	case rest == len(n.list.plugins):
 		return nil
 	}
-	return replace(n.path, n.data, n.list.without(i.entry.kind))
+	return replace(n.path, n.data, n.list.withoutType(i.entry.kind))
 }
 
 // RemoveBinary removes the binary. Use it when no sandbox of the node was made with it. Absent is success.

@@ -9,8 +9,8 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// maxSettle bounds the wait for quiet, as a multiple of the settle time.
-const maxSettle = 10
+// maxQuietTimes bounds the wait for quiet, as a multiple of the quiet time.
+const maxQuietTimes = 10
 
 // watch notices changes of network configurations, of the binary, and of the targets of symbolic links. It ignores other projects'
 // temporary files, which have other extensions.
@@ -19,12 +19,12 @@ type watch struct {
 	events          <-chan fsnotify.Event
 	errors          <-chan error
 	confDir, binary string
-	settle          time.Duration
+	quietTime       time.Duration
 	targets         []string // directories of symbolic links' targets
 }
 
-func newWatch(confDir, binary string, settle time.Duration) *watch {
-	w := &watch{confDir: confDir, binary: binary, settle: settle}
+func newWatch(confDir, binary string, quietTime time.Duration) *watch {
+	w := &watch{confDir: confDir, binary: binary, quietTime: quietTime}
 	if watcher, err := fsnotify.NewWatcher(); err == nil {
 		w.watcher, w.events, w.errors = watcher, watcher.Events, watcher.Errors
 	}
@@ -38,7 +38,7 @@ func (w *watch) close() {
 }
 
 // follow watches a directory, also again if it was made anew. If it returns false, the directory cannot be watched, and the caller has
-// to look at it regularly.
+// to check it regularly.
 func (w *watch) follow(dir string) bool { return w.watcher != nil && w.watcher.Add(dir) == nil }
 
 // next waits for a change, for at most d. After a change it waits until the writers are quiet.
@@ -51,36 +51,36 @@ func (w *watch) next(ctx context.Context, d time.Duration) {
 			return
 		case <-timer.C:
 			return
-		case <-w.errors: //nolint:errcheck // more events than the kernel keeps: look
-			w.quiet(ctx)
+		case <-w.errors: //nolint:errcheck // more events than the kernel keeps: read all files
+			w.awaitQuiet(ctx)
 			return
 		case e := <-w.events:
 			if w.concerns(e) {
-				w.quiet(ctx)
+				w.awaitQuiet(ctx)
 				return
 			}
 		}
 	}
 }
 
-// quiet waits until nothing has changed for the settle time: some projects write files in place, and half a file must not be
+// awaitQuiet waits until nothing has changed for the quiet time: some projects write files in place, and half a file must not be
 // read.
-func (w *watch) quiet(ctx context.Context) {
-	limit := time.NewTimer(maxSettle * w.settle)
+func (w *watch) awaitQuiet(ctx context.Context) {
+	limit := time.NewTimer(maxQuietTimes * w.quietTime)
 	defer limit.Stop()
-	still := time.NewTimer(w.settle)
-	defer still.Stop()
+	quiet := time.NewTimer(w.quietTime)
+	defer quiet.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-limit.C:
 			return
-		case <-still.C:
+		case <-quiet.C:
 			return
 		case e := <-w.events:
 			if w.concerns(e) {
-				still.Reset(w.settle)
+				quiet.Reset(w.quietTime)
 			}
 		}
 	}

@@ -12,19 +12,19 @@ import (
 func TestRepairsWhatAnotherProjectWritesAnew(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "10-kc.conflist", plain)
-	n.keep(t, n.installer(t))
+	n.start(t, n.installer(t))
 	eventually(t, "the entry is there", func() bool { return n.get(t, "10-kc.conflist") == chained })
 	n.put(t, "10-kc.conflist", strings.Replace(plain, "cni0", "cni1", 1))
 	eventually(t, "the entry is back in the new text", func() bool {
 		return n.get(t, "10-kc.conflist") == strings.Replace(chained, "cni0", "cni1", 1)
 	})
-	eventually(t, "it is told as a repair", func() bool { return n.count(Chained) == 1 && n.count(Repaired) == 1 })
+	eventually(t, "it is notified as a repair", func() bool { return n.count(Chained) == 1 && n.count(Repaired) == 1 })
 }
 
 func TestFollowsTheNetworkThatTheRuntimeUses(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "50-kc.conflist", plain)
-	n.keep(t, n.installer(t))
+	n.start(t, n.installer(t))
 	eventually(t, "the entry is there", func() bool { return n.get(t, "50-kc.conflist") == chained })
 	n.put(t, "10-flannel.conf", single)
 	eventually(t, "the new first file is chained to", func() bool {
@@ -35,16 +35,16 @@ func TestFollowsTheNetworkThatTheRuntimeUses(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n.get(t, "50-kc.conflist") != chained {
-		t.Error("the one before lost the entry, and would have none if it came back")
+		t.Error("the network used before lost its entry: without it, pods would start without the plugin if that network were used again")
 	}
 }
 
-func TestTellsWhetherItWasInTheChain(t *testing.T) {
+func TestChainedFollowsTheFiles(t *testing.T) {
 	n := newNode(t)
 	i := n.installer(t)
-	n.keep(t, i)
+	n.start(t, i)
 	if i.Chained() {
-		t.Error("it is in a chain that is not there")
+		t.Error("Chained without a network")
 	}
 	n.put(t, "10-kc.conflist", plain)
 	eventually(t, "it is in the chain", i.Chained)
@@ -57,7 +57,7 @@ func TestTellsWhetherItWasInTheChain(t *testing.T) {
 func TestPutsTheBinaryBack(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "10-kc.conflist", plain)
-	n.keep(t, n.installer(t))
+	n.start(t, n.installer(t))
 	binary := filepath.Join(n.bin, "istio-pod-network-cni")
 	eventually(t, "the binary is there", func() bool { return isProgram(binary) && n.count(Chained) == 1 })
 	if err := os.Remove(binary); err != nil {
@@ -66,12 +66,12 @@ func TestPutsTheBinaryBack(t *testing.T) {
 	eventually(t, "the binary is back", func() bool { return isProgram(binary) })
 }
 
-// A project that writes in place is not judged by half a file, nor is the next file taken for the runtime's.
-func TestHalfAFileIsNotJudged(t *testing.T) {
+// While a project writes its file in place, the half-written file is not read, and the next file is not chained to instead.
+func TestAFileIsReadOnceItsWriterIsDone(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "10-kc.conflist", plain)
 	n.put(t, "99-other.conflist", plain)
-	n.keep(t, n.installer(t, func(c *Config) { c.Settle = 100 * time.Millisecond }))
+	n.start(t, n.installer(t, func(c *Config) { c.QuietTime = 100 * time.Millisecond }))
 	eventually(t, "the entry is there", func() bool { return n.get(t, "10-kc.conflist") == chained })
 	f, err := os.OpenFile(filepath.Join(n.conf, "10-kc.conflist"), os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
@@ -79,7 +79,7 @@ func TestHalfAFileIsNotJudged(t *testing.T) {
 	}
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for i := range plain { // much slower than the settle time in all, and never silent for as long
+	for i := range plain { // longer than the quiet time in all, but never quiet for as long
 		if i%8 == 0 {
 			<-tick.C
 		}
@@ -92,52 +92,52 @@ func TestHalfAFileIsNotJudged(t *testing.T) {
 	}
 	eventually(t, "the entry is back", func() bool { return n.get(t, "10-kc.conflist") == chained })
 	if n.get(t, "99-other.conflist") != plain {
-		t.Error("the next file was taken for the runtime's")
+		t.Error("the next file was chained to")
 	}
 }
 
-// A project that takes the entry out whenever it sees it, as Cilium does where it is exclusive, is contradicted a few
-// times, ever more slowly, and then left alone.
+// If a project removes the entry whenever it sees it, as Cilium does with cni-exclusive, the entry is put back a few times, each time
+// later, and then no more.
 func TestDoesNotFight(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "10-kc.conflist", plain)
 	i := n.installer(t, func(c *Config) { c.MaxRewrites, c.Window = 4, time.Hour })
-	n.keep(t, i)
+	n.start(t, i)
 	rewrites := 0
-	eventually(t, "the installer gives in", func() bool {
+	eventually(t, "the installer gives up", func() bool {
 		if n.get(t, "10-kc.conflist") == chained {
 			rewrites++
 			n.put(t, "10-kc.conflist", plain)
 		}
 		return n.count(Contended) == 1
 	})
-	if told := n.count(Chained) + n.count(Repaired); rewrites != 4 || told != 4 {
-		t.Errorf("the entry was put in %d times, and %d times by its own account; want 4", rewrites, told)
+	if notified := n.count(Chained) + n.count(Repaired); rewrites != 4 || notified != 4 {
+		t.Errorf("the entry was written %d times, and %d times were notified; want 4", rewrites, notified)
 	}
-	n.put(t, "11-occasion.conflist", plain) // to look at everything once more
+	n.put(t, "11-occasion.conflist", plain) // triggers a check
 	n.put(t, "10-kc.conflist", plain)
 	quiet, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	<-quiet.Done()
 	if n.get(t, "10-kc.conflist") != plain || n.count(Contended) != 1 {
-		t.Errorf("after giving in: %s, %d events", n.get(t, "10-kc.conflist"), n.count(Contended))
+		t.Errorf("after giving up: %s, %d events", n.get(t, "10-kc.conflist"), n.count(Contended))
 	}
 	if i.Chained() {
-		t.Error("the plugin is said to be in the chain")
+		t.Error("Chained after giving up")
 	}
 }
 
-// Two agents of different versions, as in a rolling update: the newer one has its way, and the older one does not mind.
+// With two agents of different versions, as in a rolling update, the newer one writes its entry and the older one leaves it.
 func TestTwoInstallersDoNotFight(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "10-kc.conflist", plain)
-	n.keep(t, n.installer(t))
+	n.start(t, n.installer(t))
 	eventually(t, "the older entry is there", func() bool { return n.get(t, "10-kc.conflist") == chained })
 	newer := strings.Replace(ourEntry, "/run/s", "/run/new", 1)
 	other := newNode(t)
 	other.bin, other.conf = n.bin, n.conf
 	other.write(t, other.source, "#!newer")
-	other.keep(t, other.installer(t, func(c *Config) { c.Entry = []byte(newer) }))
+	other.start(t, other.installer(t, func(c *Config) { c.Entry = []byte(newer) }))
 	want := strings.Replace(chained, ourEntry, newer, 1)
 	eventually(t, "the newer entry is there", func() bool { return n.get(t, "10-kc.conflist") == want })
 	n.put(t, "11-occasion.conflist", plain)
@@ -159,7 +159,7 @@ func TestPacer(t *testing.T) {
 			t.Errorf("rewrite %d waits %v (%v), want %v", i, d, spent, want)
 		}
 		now = now.Add(d)
-		p.rewrote(now)
+		p.record(now)
 	}
 	if d, spent := p.wait(now); d != 53*time.Second || !spent { // seven seconds went by since the first
 		t.Errorf("the fifth waits %v (%v), want until the first is out of the window", d, spent)

@@ -33,8 +33,9 @@ type Config struct {
 //   - list the READY sandboxes that carry the pod's UID;
 //   - take the newest: while the kubelet replaces a sandbox two may be listed;
 //   - read its verbose status, and check that it is this pod's, still ready and not on the host's network;
-//   - take the network namespace's path from the verbose part;
-//   - if the path leads through a process, look at the process and read the status again, to be sure that it is this sandbox's.
+//   - take the network namespace's path from the verbose part.
+//
+// A path through a process may lead to another pod once the process has ended: the caller asks again after it has opened the path.
 //
 // It is safe for concurrent use and connects at the first call. It reconnects to a runtime that restarts.
 type Finder struct {
@@ -65,7 +66,7 @@ func (f *Finder) Find(ctx context.Context, pod podnet.Sandbox) (podnet.Sandbox, 
 	if err != nil {
 		return podnet.Sandbox{}, err
 	}
-	return podnet.Confirmed(func() (podnet.Sandbox, error) { return f.read(ctx, id, pod) })
+	return f.read(ctx, id, pod)
 }
 
 // read returns what the runtime says now of one sandbox.

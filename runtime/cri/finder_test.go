@@ -217,10 +217,6 @@ func TestFindRefuses(t *testing.T) {
 			},
 			want: `belongs to pod ns/other`,
 		},
-		"a process that is not seen, and still runs": {
-			now:  func(r *criv1.PodSandboxStatusResponse) { r.Info[infoKey] = `{"pid":4194304}` },
-			want: "install with processFallback=true",
-		},
 		"an answer without end": {
 			now:  func(r *criv1.PodSandboxStatusResponse) { r.Info["more"] = strings.Repeat("x", 8<<20) },
 			want: "larger than max",

@@ -81,11 +81,6 @@ func selects(filters string, c container.Summary) bool {
 // serve starts the Engine on a socket of the test and returns the socket's path.
 func serve(t *testing.T, e *fakeEngine) string {
 	t.Helper()
-	return serveHandler(t, e)
-}
-
-func serveHandler(t *testing.T, e http.Handler) string {
-	t.Helper()
 	path := filepath.Join(t.TempDir(), "docker.sock")
 	serveAt(t, path, e)
 	return path

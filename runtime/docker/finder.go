@@ -35,8 +35,9 @@ type Config struct {
 //   - list the running containers whose labels say that they are a sandbox of the pod's UID;
 //   - take the newest: while the kubelet replaces a sandbox two may be listed;
 //   - inspect it, and check that it is this pod's, still running and not on the host's network;
-//   - take the network namespace's path from the answer;
-//   - if the path leads through a process, look at the process and inspect again, to be sure that it is this sandbox's.
+//   - take the network namespace's path from the answer.
+//
+// A path through a process may lead to another pod once the process has ended: the caller asks again after it has opened the path.
 //
 // It is safe for concurrent use and connects at the first call.
 type Finder struct {
@@ -76,7 +77,7 @@ func (f *Finder) Find(ctx context.Context, pod podnet.Sandbox) (podnet.Sandbox, 
 	if err != nil {
 		return podnet.Sandbox{}, err
 	}
-	return podnet.Confirmed(func() (podnet.Sandbox, error) { return f.inspect(ctx, id, pod) })
+	return f.inspect(ctx, id, pod)
 }
 
 // inspect returns what the Engine says now of one sandbox.

@@ -200,10 +200,6 @@ func TestFindRefuses(t *testing.T) {
 			now:  func(c *container.InspectResponse) { c.Config.Labels[labelType] = "container" },
 			want: `not say that it is the sandbox of pod UID "uid-1"`,
 		},
-		"a process that is not seen, and still runs": {
-			now:  func(c *container.InspectResponse) { c.NetworkSettings, c.State.Pid = nil, 1<<22 },
-			want: "install with processFallback=true",
-		},
 		"an answer without end": {
 			now:  func(c *container.InspectResponse) { c.Name = strings.Repeat("x", maxAnswerBytes) },
 			want: "larger than 8388608 bytes",

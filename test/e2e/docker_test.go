@@ -103,11 +103,11 @@ func (d *dockerSpace) testProcess(t *testing.T) {
 	if d.rulesIn(t.Context(), t, sandbox.netns()) == "" {
 		t.Error("the sandbox holds no rules")
 	}
-	// The sweep keeps them, though it has to ask the Engine each time.
+	// The verifier keeps them, though it has to ask the Engine each time.
 	if out, err := onNode(t.Context(), "", agentProgram(t), "rules", "remove", "--backend", backend(), "--netns", sandbox.netns()); err != nil {
 		t.Fatalf("take the rules away: %v: %s", err, out)
 	}
-	eventually(t, "the sweep's repair", func(ctx context.Context) error {
+	eventually(t, "the verifier's repair", func(ctx context.Context) error {
 		if d.rulesIn(ctx, t, sandbox.netns()) == "" {
 			return errors.New("there are no rules")
 		}

@@ -53,7 +53,7 @@ func (d *dockerSpace) startAgent(t *testing.T) {
 	must(t, os.WriteFile(file, config, 0o600))
 	cmd := exec.Command("kc", "node", "--", "/usr/bin/env", "KUBECONFIG="+file, agentProgram(t), "run", "--node-name="+dockerNode,
 		"--runtime=docker", "--runtime-endpoint=unix://"+engineSocket, "--backend="+backend(), "--select=either",
-		"--nri=off", "--cni=off", "--log-level=debug", "--sweep-interval=2s", "--health-addr=0", "--metrics-addr="+dockerMetrics)
+		"--nri=off", "--cni=off", "--log-level=debug", "--verify-interval=2s", "--health-addr=0", "--metrics-addr="+dockerMetrics)
 	var log lockedBuffer
 	cmd.Stdout, cmd.Stderr = &log, &log
 	must(t, cmd.Start())

@@ -100,7 +100,7 @@ func testHostilePod(t *testing.T, h harm, users bool) {
 	s.await(t, hostile.Name, isRunning)
 
 	for i := range 3 {
-		// An edit has the agent look into the namespace now, not with the next sweep.
+		// An edit has the agent look into the namespace now, not with the next check.
 		s.annotate(t, hostile.Name, map[string]any{keyExcludeOutbound: fmt.Sprint(3306 + i)})
 		name, began := fmt.Sprintf("victim-%d", i), time.Now()
 		victim := s.startMesh(t, meshPod(name, nil))

@@ -247,7 +247,7 @@ call, no capability.
   (list "metrics-addr" $v.metricsAddr)
   (list "pprof-addr" $v.pprofAddr)
   (list "log-level" $v.logLevel)
-  (list "sweep-interval" $v.sweepInterval)
+  (list "verify-interval" $v.verifyInterval)
 }}
 - {{ printf "--%s=%v" (first .) (last .) | quote }}
 {{- end }}

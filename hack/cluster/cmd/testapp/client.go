@@ -69,21 +69,32 @@ func get(ctx context.Context, args []string, out, progress io.Writer) error {
 	return failed
 }
 
+// headerFrom tells the server the client's own address. Where it is the peer that the server sees, nobody was in between.
+const headerFrom = "From-Address"
+
 // get reads the whole body within the time limit. Any status but 200 is an error: no proxy's own answer may pass for the server's.
 func (c client) get(ctx context.Context, url string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	var d net.Dialer
-	transport := &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
-			return d.DialContext(ctx, c.network, addr)
-		},
-	}
 	// No client, so no redirects are followed and no proxy of the environment is used.
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return nil, err
+	}
+	port := request.URL.Port()
+	if port == "" {
+		port = "80"
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, c.network, net.JoinHostPort(request.URL.Hostname(), port))
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	request.Header.Set(headerFrom, conn.LocalAddr().String())
+	transport := &http.Transport{
+		DisableKeepAlives: true,
+		DialContext:       func(context.Context, string, string) (net.Conn, error) { return conn, nil },
 	}
 	response, err := transport.RoundTrip(request)
 	if err != nil {

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"strings"
 	"testing"
@@ -28,6 +30,22 @@ func TestHTTPAnswerTellsBothEndsOfTheConnection(t *testing.T) {
 				t.Errorf("got %+v from %s", got, addr)
 			}
 		})
+	}
+}
+
+// A server that sees another peer knows that somebody is in between.
+func TestHTTPClientTellsTheAddressThatItConnectsFrom(t *testing.T) {
+	var from, peer string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		from, peer = r.Header.Get("From-Address"), r.RemoteAddr
+		_ = json.NewEncoder(w).Encode(answer{})
+	}))
+	defer server.Close()
+	if err := run(t.Context(), []string{"get", server.URL}, io.Discard, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	if from == "" || from != peer {
+		t.Errorf("the client says that it connects from %q, the server sees %s", from, peer)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/hack/cluster/internal/cluster"
 	"istio-pod-network-controller/hack/cluster/internal/debian"
@@ -110,7 +111,22 @@ func (o *options) restart() *cobra.Command {
 	})
 }
 
-// daemon is the common form of the three: one daemon by name, which the cluster checks.
+// kill is for tests of what a crash, or a daemon that stands still, does to the others.
+func (o *options) kill() *cobra.Command {
+	name := "KILL"
+	signals := map[string]unix.Signal{"KILL": unix.SIGKILL, "STOP": unix.SIGSTOP, "CONT": unix.SIGCONT}
+	cmd := o.daemon("kill", "Send a daemon a signal: KILL, STOP or CONT", func(_ *cobra.Command, c *cluster.Cluster, daemon string) error {
+		signal, ok := signals[name]
+		if !ok {
+			return fmt.Errorf("--signal: value %q: want KILL, STOP or CONT", name)
+		}
+		return c.Signal(daemon, signal)
+	})
+	cmd.Flags().StringVarP(&name, "signal", "s", name, "KILL, STOP or CONT")
+	return cmd
+}
+
+// daemon is the common form of the four: one daemon by name, which the cluster checks.
 func (o *options) daemon(verb, short string, do func(*cobra.Command, *cluster.Cluster, string) error) *cobra.Command {
 	return &cobra.Command{
 		Use: verb + " containerd|kubelet|kube-proxy|...", Short: short, Args: cobra.ExactArgs(1),

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"istio-pod-network-controller/hack/cluster/internal/daemon"
 	"istio-pod-network-controller/hack/cluster/internal/space"
 	"istio-pod-network-controller/hack/cluster/internal/state"
@@ -42,6 +44,19 @@ func (c *Cluster) Restart(ctx context.Context, name string) error {
 			return err
 		}
 		return c.startAgain(ctx, s, name)
+	})
+}
+
+// Signal sends a signal to a daemon that runs. A daemon that KILL ended is started again by Start; STOP lets one stand still until CONT.
+func (c *Cluster) Signal(name string, signal unix.Signal) error {
+	return c.change(name, func(s *state.State) error {
+		if !s.Daemons[name].Alive() {
+			return fmt.Errorf("%s does not run", name)
+		}
+		if err := unix.Kill(s.Daemons[name].PID, signal); err != nil {
+			return fmt.Errorf("send %s to %s: %w", unix.SignalName(signal), name, err)
+		}
+		return nil
 	})
 }
 

@@ -114,7 +114,7 @@ func TestValuesMapOneToOne(t *testing.T) {
 		"metrics-addr":                 {"metricsAddr: 127.0.0.1:25079", "127.0.0.1:25079"},
 		"pprof-addr":                   {"pprofAddr: 127.0.0.1:25080", "127.0.0.1:25080"},
 		"log-level":                    {"logLevel: debug", "debug"},
-		"sweep-interval":               {"sweepInterval: 1h30m", "1h30m"},
+		"verify-interval":              {"verifyInterval: 1h30m", "1h30m"},
 	} {
 		t.Run(flag, func(t *testing.T) {
 			want := arguments(t, "{}")

@@ -13,12 +13,21 @@ import (
 
 const wrongKey = "traffic.sidecar.istio.io/excludeOutboundPorts"
 
-// sweepFor lets a sweeper work for a while of a bubble's time.
-func sweepFor(t *testing.T, b *bench, interval, d time.Duration) {
+// verify checks every pod in the ledger once.
+func (b *bench) verify(t *testing.T) {
+	t.Helper()
+	for _, e := range b.Ledger.Entries() {
+		(&Verifier{Programmer: b.Programmer}).check(t.Context(), e)
+	}
+}
+
+// verifyFor runs a Verifier for a while of a bubble's time.
+func verifyFor(t *testing.T, b *bench, interval, d time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
-	if err := (&Sweeper{Programmer: b.Programmer, Interval: interval}).Start(ctx); err != nil {
+	b.VerifyInterval = interval
+	if err := (&Verifier{Programmer: b.Programmer}).Start(ctx); err != nil {
 		t.Error(err)
 	}
 }
@@ -29,13 +38,13 @@ func TestAFailureIsMendedWithoutAnybodyTelling(t *testing.T) {
 		by   Entrance
 		fail func(b *bench, fails bool)
 	}{
-		"the kernel, for NRI":              {by: NRI, fail: func(b *bench, fails bool) { b.backend.err = faultIf(fails) }},
-		"the kernel, for CNI":              {by: CNI, fail: func(b *bench, fails bool) { b.backend.err = faultIf(fails) }},
-		"the kernel, for the sweep itself": {by: Sweep, fail: func(b *bench, fails bool) { b.backend.err = faultIf(fails) }},
-		"the look at the namespace":        {by: NRI, fail: func(b *bench, fails bool) { b.backend.errLook = faultIf(fails) }},
-		"the runtime, for the watch":       {by: Watch, fail: func(b *bench, fails bool) { b.finder.err = faultIf(fails) }},
-		"the API server, for NRI":          {by: NRI, fail: func(b *bench, fails bool) { b.pods.err = faultIf(fails) }},
-		"the namespace, for CNI":           {by: CNI, fail: func(b *bench, fails bool) { b.pods.errNS = faultIf(fails) }},
+		"the kernel, for NRI":          {by: NRI, fail: func(b *bench, fails bool) { b.backend.err = faultIf(fails) }},
+		"the kernel, for CNI":          {by: CNI, fail: func(b *bench, fails bool) { b.backend.err = faultIf(fails) }},
+		"the kernel, for the Verifier": {by: Verify, fail: func(b *bench, fails bool) { b.backend.err = faultIf(fails) }},
+		"the look at the namespace":    {by: NRI, fail: func(b *bench, fails bool) { b.backend.errLook = faultIf(fails) }},
+		"the runtime, for the watch":   {by: Watch, fail: func(b *bench, fails bool) { b.finder.err = faultIf(fails) }},
+		"the API server, for NRI":      {by: NRI, fail: func(b *bench, fails bool) { b.pods.err = faultIf(fails) }},
+		"the namespace, for CNI":       {by: CNI, fail: func(b *bench, fails bool) { b.pods.errNS = faultIf(fails) }},
 	} {
 		for _, interval := range []time.Duration{0, time.Hour} {
 			t.Run(name+" every "+interval.String(), func(t *testing.T) {
@@ -49,9 +58,9 @@ func TestAFailureIsMendedWithoutAnybodyTelling(t *testing.T) {
 					if result, err := b.Ensure(t.Context(), c.by, s); result != Failed || err == nil {
 						t.Fatalf("result %q, error %v", result, err)
 					}
-					sweepFor(t, b, interval, time.Minute)
+					verifyFor(t, b, interval, time.Minute)
 					c.fail(b, false)
-					sweepFor(t, b, interval, 30*time.Second)
+					verifyFor(t, b, interval, 30*time.Second)
 					e, _ := b.Ledger.Of("uid-1")
 					if b.backend.rules("/netns/1") == "" || b.lastReport(t).Status != StatusInitialized || e.State != Programmed || e.Retry {
 						t.Errorf("rules %q, remembered %+v", b.backend.rules("/netns/1"), e)
@@ -86,9 +95,8 @@ func TestKeptRulesAreRepaired(t *testing.T) {
 				t.Errorf("the rules are not said to be kept: %v", err)
 			}
 			b.backend.held["/netns/1"] = "spoilt"
-			sweeper := &Sweeper{Programmer: b.Programmer}
 			for range 2 {
-				sweeper.sweep(t.Context(), func(Entry) bool { return true })
+				b.verify(t)
 			}
 			if b.backend.rules("/netns/1") != before {
 				t.Errorf("rules %q", b.backend.rules("/netns/1"))
@@ -138,7 +146,7 @@ func TestASweepTakesTheNewestSandbox(t *testing.T) {
 	old, _ := b.Ledger.Of("uid-1")
 	b.finder.sandboxes["uid-1"] = podnet.Sandbox{ID: "sandbox-2", NetNS: "/netns/2"}
 	b.ensure(t, Changed)
-	if _, err := b.Ensure(t.Context(), Sweep, old.Sandbox); err != nil {
+	if _, err := b.Ensure(t.Context(), Verify, old.Sandbox); err != nil {
 		t.Fatal(err)
 	}
 	if e, _ := b.Ledger.Of("uid-1"); e.Sandbox.ID != "sandbox-2" {
