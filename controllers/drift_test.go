@@ -80,7 +80,7 @@ type drifting struct {
 }
 
 // runDrifting calls f in a bubble in which the pod is programmed, and everything works on.
-func runDrifting(t *testing.T, f func(t *testing.T, d *drifting)) {
+func runDrifting(t *testing.T, f func(*testing.T, *drifting)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		d := &drifting{bench: newBench(t), api: &statusServer{pod: askingPod()}, events: events.NewFakeRecorder(10_000)}
@@ -133,7 +133,7 @@ var lost = iptables.Drift{
 }
 
 func TestARepairIsReportedOnce(t *testing.T) {
-	runDrifting(t, func(t *testing.T, d *drifting) {
+	runDrifting(t, func(t *testing.T, d *drifting) { //nolint:thelper // it is the test itself
 		patches := d.api.patches
 		d.told("")
 		d.somebody(lost)
@@ -188,7 +188,7 @@ func TestRewritingIsMetWithBackOff(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			runDrifting(t, func(t *testing.T, d *drifting) {
+			runDrifting(t, func(t *testing.T, d *drifting) { //nolint:thelper // it is the test itself
 				patches := d.api.patches
 				d.somebody(lost)
 				d.told("")
@@ -200,23 +200,34 @@ func TestRewritingIsMetWithBackOff(t *testing.T) {
 				if d.applied() < 12 || d.applied() > c.applies || patches > c.patches || len(all) > c.events || contended != 1 {
 					t.Errorf("in 10 minutes: Apply called %d times, %d patches, %d events, %d of them say contended", d.applied(), patches, len(all), contended)
 				}
-				if condition, said := d.api.says(t); condition != "False Contended" || said.LastRepair.Kinds != "route, rules" {
-					t.Errorf("condition %s, details %+v", condition, said)
-				}
-				checkGauges(t, d, 1, 0)
+				checkContended(t, d)
 				d.somebody(nil)
 				d.wait(4 * time.Minute)
-				if condition, said := d.api.says(t); condition != "True Initialized" || said.LastRepair.Kinds == "" {
-					t.Errorf("after 4 minutes of calm: condition %s, details %+v", condition, said)
-				}
-				checkGauges(t, d, 0, 0)
-				d.somebody(nil)
-				d.wait(time.Minute)
-				if n := d.applied(); n < 5 || n > 7 {
-					t.Errorf("%d checks in a calm minute", n)
-				}
+				checkCalm(t, d)
 			})
 		})
+	}
+}
+
+func checkContended(t *testing.T, d *drifting) {
+	t.Helper()
+	if condition, said := d.api.says(t); condition != "False Contended" || said.LastRepair.Kinds != "route, rules" {
+		t.Errorf("condition %s, details %+v", condition, said)
+	}
+	checkGauges(t, d, 1, 0)
+}
+
+// checkCalm wants the pod to be True again, and to be checked as usual.
+func checkCalm(t *testing.T, d *drifting) {
+	t.Helper()
+	if condition, said := d.api.says(t); condition != "True Initialized" || said.LastRepair.Kinds == "" {
+		t.Errorf("condition %s, details %+v", condition, said)
+	}
+	checkGauges(t, d, 0, 0)
+	d.somebody(nil)
+	d.wait(time.Minute)
+	if n := d.applied(); n < 5 || n > 7 {
+		t.Errorf("%d checks in a minute", n)
 	}
 }
 
@@ -242,7 +253,7 @@ func checkGauges(t *testing.T, d *drifting, contended, preempted float64) {
 
 // Rules of others that decide first are reported while they are there, and once.
 func TestPreemptionIsReportedWhileItLasts(t *testing.T) {
-	runDrifting(t, func(t *testing.T, d *drifting) {
+	runDrifting(t, func(t *testing.T, d *drifting) { //nolint:thelper // it is the test itself
 		patches := d.api.patches
 		d.told("")
 		preempt := func(lines ...string) {
@@ -268,6 +279,7 @@ func TestPreemptionIsReportedWhileItLasts(t *testing.T) {
 
 // What the agent itself changes is no drift.
 func TestWhatIsNoDrift(t *testing.T) {
+	ctx := t.Context()
 	for name, change := range map[string]func(b *bench){
 		"an edited annotation": func(b *bench) { b.pods.pod.Annotations["traffic.sidecar.istio.io/excludeOutboundPorts"] = "5432" },
 		"a new sandbox": func(b *bench) {
@@ -276,7 +288,7 @@ func TestWhatIsNoDrift(t *testing.T) {
 		"an agent that has just started": func(b *bench) { b.Ledger.ForgetPod("uid-1"); b.backend.held["/netns/1"] = "an older version's" },
 		"a pod that opts in again": func(b *bench) {
 			b.pods.pod.Annotations[intent.KeyInitialize] = "false"
-			_, _ = b.Ensure(context.Background(), Watch, b.sandbox) //nolint:forbidigo // there is no t here
+			_, _ = b.Ensure(ctx, Watch, b.sandbox)
 			b.pods.pod.Annotations[intent.KeyInitialize] = "true"
 		},
 		"another agent that takes over": func(b *bench) {

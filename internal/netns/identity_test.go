@@ -35,6 +35,7 @@ func TestAnIdentityIsOfOneNamespaceByAnyPath(t *testing.T) {
 // same by then.
 func TestAnIdentityIsNeverGivenAnew(t *testing.T) {
 	seen := map[uint64]bool{}
+	kerneltest.New(t) // says whether this machine can
 	for range 20 {
 		ns, err := netns.New()
 		if err != nil {
