@@ -146,7 +146,7 @@ func packagesTree(t *testing.T, without []string) string {
 	return root
 }
 
-// fakes is a directory of programs for PATH: the machine's own but for those that tell the machine apart.
+// fakes is a directory of programs for PATH: the machine's own except for those that identify the machine.
 func fakes(t *testing.T, on machine, root string) string {
 	t.Helper()
 	dir := t.TempDir()
