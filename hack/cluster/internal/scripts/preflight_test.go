@@ -58,7 +58,7 @@ func TestPreflightNamesAllThatIsMissingAtOnce(t *testing.T) {
 		},
 		"no Debian": {
 			on: machine{uid: "0", goVersion: "go1.26.1", freeKB: plenty, without: bare, noApt: true}, args: "test kernel", wantErr: true,
-			want: []string{"install what brings: gcc (", "nft ("}, not: []string{"apt-get"},
+			want: []string{"install the packages that contain: gcc (", "nft ("}, not: []string{"apt-get"},
 		},
 		"root with apt installs and names them": {
 			on: machine{uid: "0", goVersion: "go1.26.1", freeKB: plenty, without: bare, apt: true}, args: "test kernel",
