@@ -41,7 +41,7 @@ func needs() []need {
 		{verb: "list", group: core, resource: "nodes", file: cache, code: "&corev1.Node{}:", when: taint},
 		{verb: "watch", group: core, resource: "nodes", file: cache, code: "&corev1.Node{}:", when: taint},
 		{verb: "patch", group: core, resource: "nodes", file: "controllers/startuptaint.go", code: "s.Nodes.Patch(", when: taint},
-		{verb: "get", group: "apps", resource: "daemonsets", own: true, file: "internal/agent/leave.go", code: `Resource: "daemonsets"`, when: cni},
+		{verb: "get", group: "apps", resource: "daemonsets", own: true, file: "internal/agent/keepchain.go", code: `Resource: "daemonsets"`, when: cni},
 		// The kubelet's side of it: the SecurityContextConstraints that admit the agent's pod.
 		{
 			verb: "use", group: "security.openshift.io", resource: "securitycontextconstraints", own: true,
