@@ -58,7 +58,7 @@ type backendChoice struct {
 
 func (c backendChoice) exclusive(chosen backend, others ...backend) Exclusive {
 	return Exclusive{
-		chosen: chosen, others: others, guard: c.guard, visits: netns.NewVisits(), programmed: newProgrammed(), panicked: c.panicked,
+		chosen: chosen, others: others, guard: c.guard, visits: netns.NewVisits(), programmed: newProgrammed(), verified: newVerified(), panicked: c.panicked,
 	}
 }
 

@@ -61,6 +61,7 @@ type Exclusive struct {
 	guard      netns.Guard
 	visits     *netns.Visits
 	programmed *programmed
+	verified   *verified
 	// panicked is called after a panic. It may be nil.
 	panicked func(ctx context.Context, p *netns.PanicError)
 }
@@ -71,26 +72,41 @@ func (e Exclusive) Name() string { return e.chosen.Name() }
 // Apply applies the rules with the chosen backend, and then removes those of other backends.
 func (e Exclusive) Apply(ctx context.Context, at podnet.Place, want iptables.Ruleset) (iptables.Outcome, error) {
 	return in(ctx, e, at, func(ns *netns.NS) (out iptables.Outcome, err error) {
-		path := ns.Path()
 		id, err := identityAt(ns, at)
 		if err != nil {
 			return out, err
 		}
-		if err := e.refuseForeign(ctx, ns, id); err != nil {
-			return out, err
+		now, known := e.verified.begin(ns, id, want)
+		if known {
+			if out, same, err := e.verified.unchanged(ns, id, now, want); err != nil || same {
+				return out, err
+			}
 		}
-		out, err = e.chosen.Apply(ctx, path, want)
-		if err != nil {
-			return out, err
-		}
-		e.programmed.add(id)
-		left, err := e.clear(ctx, path)
-		if len(left) > 0 {
-			isAbsent := func(d iptables.Difference) bool { return d.Kind == iptables.KindAbsent }
-			out.Drift = append(slices.DeleteFunc(out.Drift, isAbsent), left...)
+		out, err = e.apply(ctx, ns, id, want)
+		if err == nil && known && !out.Changed() {
+			now.preempted = out.Preempted
+			e.verified.add(id, now)
 		}
 		return out, err
 	})
+}
+
+// apply is Apply without a memory.
+func (e Exclusive) apply(ctx context.Context, ns *netns.NS, id podnet.Identity, want iptables.Ruleset) (out iptables.Outcome, err error) {
+	if err := e.refuseForeign(ctx, ns, id); err != nil {
+		return out, err
+	}
+	out, err = e.chosen.Apply(ctx, ns.Path(), want)
+	if err != nil {
+		return out, err
+	}
+	e.programmed.add(id)
+	left, err := e.clear(ctx, ns.Path())
+	if len(left) > 0 {
+		isAbsent := func(d iptables.Difference) bool { return d.Kind == iptables.KindAbsent }
+		out.Drift = append(slices.DeleteFunc(out.Drift, isAbsent), left...)
+	}
+	return out, err
 }
 
 func remains(of backend) iptables.Difference {

@@ -17,9 +17,10 @@ import (
 // fakeBackend does what it is told to with the path of each call.
 type fakeBackend struct {
 	backend
-	present bool
-	look    error // of Present
-	apply   func(path string) error
+	present   bool
+	look      error // of Present
+	apply     func(path string) error
+	unchanged bool // apply finds nothing to do
 }
 
 func (b fakeBackend) Name() string { return "fake" }
@@ -27,6 +28,9 @@ func (b fakeBackend) Name() string { return "fake" }
 func (b fakeBackend) Present(context.Context, string) (bool, error) { return b.present, b.look }
 
 func (b fakeBackend) Apply(_ context.Context, path string, _ iptables.Ruleset) (iptables.Outcome, error) {
+	if b.unchanged {
+		return iptables.Outcome{}, b.apply(path)
+	}
 	return iptables.Outcome{Drift: iptables.Drift{{Kind: iptables.KindAbsent}}}, b.apply(path)
 }
 

@@ -18,8 +18,10 @@ type ID struct{ Dev, Ino uint64 }
 
 // NS is an open network namespace. Close it when the call ends: an open descriptor keeps a deleted pod's namespace alive.
 type NS struct {
-	file *os.File
-	id   ID
+	fd     int // -1 after Close
+	id     ID
+	cookie uint64 // 0 until Identity has asked for it
+	thread int    // the thread that a Visit has moved into the namespace; 0 for none
 }
 
 // Open opens the network namespace that path leads to. It refuses anything else (a plain file, a socket, another kind of namespace)
@@ -33,7 +35,7 @@ func Open(path string) (*NS, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %q: %w", path, err)
 	}
-	n := &NS{file: os.NewFile(uintptr(fd), path)}
+	n := &NS{fd: fd}
 	if n.id, err = identify(fd); err != nil {
 		return nil, errors.Join(fmt.Errorf("open %q: %w", path, err), n.Close())
 	}
@@ -48,7 +50,7 @@ func New() (*NS, error) {
 		if err != nil {
 			return fmt.Errorf("make network namespace: %w", err)
 		}
-		n = &NS{file: os.NewFile(uintptr(h), "netns")}
+		n = &NS{fd: int(h)}
 		n.id, err = identify(int(h))
 		return err
 	})
@@ -59,15 +61,22 @@ func New() (*NS, error) {
 func (n *NS) ID() ID { return n.id }
 
 // Fd returns the open descriptor, which is valid until Close.
-func (n *NS) Fd() int { return int(n.file.Fd()) }
+func (n *NS) Fd() int { return n.fd }
 
 // Path returns a path to the namespace that is valid while n is open, and for this process only.
 func (n *NS) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.Fd()) }
 
-// Close closes the descriptor.
-func (n *NS) Close() error { return n.file.Close() }
+// Close closes the descriptor. A second call is an error.
+func (n *NS) Close() error {
+	fd := n.fd
+	n.fd = -1
+	if err := unix.Close(fd); err != nil {
+		return fmt.Errorf("close network namespace: %w", err)
+	}
+	return nil
+}
 
-// Do runs f on a thread inside the namespace. f must not start goroutines: they would run in another namespace.
+// Do runs f on a thread of its own inside the namespace, which ends with f. f must not start goroutines: they would run in another namespace.
 func (n *NS) Do(f func() error) error {
 	return inThread(func() error {
 		if err := netns.Set(netns.NsHandle(n.Fd())); err != nil {

@@ -12,31 +12,50 @@ import (
 
 // Socket opens a socket inside the namespace. The caller must close it before the call ends, because it keeps the namespace
 // alive.
-//
-// Unlike Do it does not use up a thread: the thread goes back to its namespace, and is thrown away only if that fails.
 func (n *NS) Socket(domain, kind, protocol int) (fd int, err error) {
-	open := func() (err error) {
+	err = n.Inside(func() (err error) {
 		fd, err = unix.Socket(domain, kind|unix.SOCK_CLOEXEC, protocol)
 		return err
-	}
-	done := make(chan error, 1)
-	go func() {
-		goruntime.LockOSThread()
-		if unix.Gettid() == os.Getpid() { // see inThread
-			goruntime.UnlockOSThread()
-			done <- n.Do(open)
-			return
-		}
-		home, err := n.thereAndBack(open)
-		if home {
-			goruntime.UnlockOSThread()
-		}
-		done <- err
-	}()
-	if err = <-done; err != nil {
+	})
+	if err != nil {
 		return -1, err
 	}
 	return fd, nil
+}
+
+// Inside runs f on a thread inside the namespace, like Do, but does not use up a thread: f must leave everything else of its thread as
+// it was. Within a Visit, f runs on the calling goroutine, whose thread is inside already.
+func (n *NS) Inside(f func() error) error {
+	if n.thread != 0 && n.thread == unix.Gettid() {
+		return Contain(f)
+	}
+	return n.elsewhere(f)
+}
+
+// elsewhere is borrow on another goroutine.
+func (n *NS) elsewhere(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		err := errors.New("the goroutine was ended from inside")
+		defer func() { done <- err }()
+		err = n.borrow(f)
+	}()
+	return <-done
+}
+
+// borrow moves the calling goroutine's thread into the namespace, calls f, and moves it back. If that fails, the goroutine stays locked
+// to the thread, which ends with it. The main thread is not moved, since /proc/self shows it: another one is.
+func (n *NS) borrow(f func() error) error {
+	goruntime.LockOSThread()
+	if unix.Gettid() == os.Getpid() {
+		defer goruntime.UnlockOSThread()
+		return n.elsewhere(f)
+	}
+	home, err := n.thereAndBack(f)
+	if home {
+		goruntime.UnlockOSThread()
+	}
+	return err
 }
 
 // thereAndBack calls f inside the namespace and reports whether the thread is back in its own namespace.
@@ -49,7 +68,7 @@ func (n *NS) thereAndBack(f func() error) (home bool, err error) {
 	if err := netns.Set(netns.NsHandle(n.Fd())); err != nil {
 		return true, fmt.Errorf("enter network namespace: %w", err)
 	}
-	err = f()
+	err = Contain(f)
 	if back := netns.Set(netns.NsHandle(here)); back != nil {
 		return false, errors.Join(err, fmt.Errorf("leave network namespace: %w", back))
 	}

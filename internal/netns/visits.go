@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // grace is how long a call may go on after its deadline before Visit returns without it.
@@ -21,10 +23,10 @@ type Visits struct {
 // NewVisits returns an empty Visits.
 func NewVisits() *Visits { return &Visits{late: map[ID]int{}} }
 
-// Visit calls f with the namespace that open returns, and returns what f returns. It returns soon after the deadline of ctx, whatever
+// Visit calls f with the namespace that open returns for path, on a thread inside it, and returns what f returns. It returns soon after the deadline of ctx, whatever
 // f does: f then ends in the background, and the namespace stays open until it has. Until then every other call for this namespace is
 // refused, by whatever path it comes; calls for other namespaces are not. A panic of f is returned as an error.
-func Visit[T any](ctx context.Context, v *Visits, open func() (*NS, error), f func(*NS) (T, error)) (T, error) {
+func Visit[T any](ctx context.Context, v *Visits, path string, open func(path string) (*NS, error), f func(*NS) (T, error)) (T, error) {
 	type result struct {
 		value T
 		err   error
@@ -33,11 +35,11 @@ func Visit[T any](ctx context.Context, v *Visits, open func() (*NS, error), f fu
 	if err := ctx.Err(); err != nil {
 		return none, fmt.Errorf("program network namespace: %w", err)
 	}
-	ns, err := open()
+	ns, err := open(path)
 	if err != nil {
 		return none, err
 	}
-	id, path := ns.ID(), ns.file.Name()
+	id := ns.ID()
 	if v.has(id) {
 		err := fmt.Errorf("program network namespace %q: the kernel has not finished an earlier call for it: %w", path, context.DeadlineExceeded)
 		return none, errors.Join(err, ns.Close())
@@ -45,7 +47,11 @@ func Visit[T any](ctx context.Context, v *Visits, open func() (*NS, error), f fu
 	done := make(chan result, 1)
 	go func() {
 		var r result
-		err := Contain(func() (err error) { r.value, err = f(ns); return err })
+		err := ns.borrow(func() (err error) {
+			ns.thread = unix.Gettid()
+			r.value, err = f(ns)
+			return err
+		})
 		r.err = errors.Join(err, ns.Close())
 		done <- r
 	}()

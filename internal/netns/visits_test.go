@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/netns"
 )
@@ -15,7 +17,7 @@ import (
 func TestALateVisitRefusesItsOwnNamespaceOnly(t *testing.T) {
 	v, pod, other := netns.NewVisits(), kerneltest.New(t), kerneltest.New(t)
 	visit := func(ctx context.Context, path string, f func(*netns.NS) (bool, error)) error {
-		_, err := netns.Visit(ctx, v, func() (*netns.NS, error) { return netns.Open(path) }, f)
+		_, err := netns.Visit(ctx, v, path, netns.Open, f)
 		return err
 	}
 	nothing := func(*netns.NS) (bool, error) { return true, nil }
@@ -58,4 +60,34 @@ func TestALateVisitRefusesItsOwnNamespaceOnly(t *testing.T) {
 		t.Error(err)
 	}
 	kerneltest.Eventually(t, "the namespace is open to calls again", func() bool { return visit(t.Context(), pod.Path(), nothing) == nil })
+}
+
+func TestVisitIsInsideOnOneThread(t *testing.T) {
+	host, err := netns.Open("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	v, pod := netns.NewVisits(), kerneltest.New(t)
+	for range 20 {
+		_, err := netns.Visit(t.Context(), v, pod.Path(), netns.Open, func(ns *netns.NS) (bool, error) {
+			thread := unix.Gettid()
+			err := ns.Inside(func() error {
+				if unix.Gettid() != thread {
+					t.Error("another thread was moved into the namespace")
+				}
+				here, err := netns.Open("/proc/thread-self/ns/net")
+				if err == nil && here.ID() != pod.ID() {
+					t.Errorf("inside is %v, want %v", here.ID(), pod.ID())
+				}
+				return errors.Join(err, here.Close())
+			})
+			mustBeOutside(t, host) // all other goroutines
+			return true, err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustBeOutside(t, host)
 }

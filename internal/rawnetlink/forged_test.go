@@ -3,7 +3,6 @@ package rawnetlink
 import (
 	"errors"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -15,13 +14,13 @@ func TestNobodyButTheKernelCanAnswer(t *testing.T) {
 	for name, protocol := range map[string]int{"routes": unix.NETLINK_ROUTE, "nftables": unix.NETLINK_NETFILTER} {
 		t.Run(name, func(t *testing.T) {
 			ns := kerneltest.New(t)
-			var c *conn
-			err := ns.Do(func() (err error) { c, err = dial(time.Now().Add(time.Second), protocol); return err })
+			var c *Conn
+			err := ns.Do(func() (err error) { c, err = Open(protocol); return err })
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer c.close()
-			if err := c.send(Request{Kind: unix.NLMSG_NOOP}.marshal(0)); err != nil { // gives it its number
+			defer c.Close()
+			if err := c.send(Request{Kind: unix.NLMSG_NOOP}.append(nil, 0)); err != nil { // gives it its number
 				t.Fatal(err)
 			}
 			address, err := unix.Getsockname(c.fd)
@@ -33,7 +32,7 @@ func TestNobodyButTheKernelCanAnswer(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer unix.Close(pod) //nolint:errcheck // the test is over
-			forged := Request{Kind: unix.NLMSG_DONE}.marshal(0)
+			forged := Request{Kind: unix.NLMSG_DONE}.append(nil, 0)
 			if err := unix.Sendto(pod, forged, 0, address); !errors.Is(err, unix.ECONNREFUSED) {
 				t.Errorf("the forged answer to %v: %v, want a refusal", address, err)
 			}

@@ -5,19 +5,13 @@ package rawnetlink
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
-
-// bufferSize is more than the kernel sends in one datagram.
-const bufferSize = 1 << 15
 
 // Request is one message to the kernel.
 type Request struct {
@@ -73,74 +67,110 @@ func Attributes(data []byte) map[uint16][]byte {
 // Name returns the text of an attribute.
 func Name(attribute []byte) string { return strings.TrimRight(string(attribute), "\x00") }
 
-func (r Request) marshal(sequence int) []byte {
-	body := slices.Concat(append([][]byte{r.Header}, r.Attributes...)...)
-	m := binary.NativeEndian.AppendUint32(nil, uint32(unix.SizeofNlMsghdr+len(body))) //nolint:gosec // a few attributes
+// append adds the request to messages.
+func (r Request) append(messages []byte, sequence uint32) []byte {
+	size := unix.SizeofNlMsghdr + len(r.Header)
+	for _, a := range r.Attributes {
+		size += len(a)
+	}
+	m := binary.NativeEndian.AppendUint32(messages, uint32(size)) //nolint:gosec // a few attributes
 	m = binary.NativeEndian.AppendUint16(m, r.Kind)
 	m = binary.NativeEndian.AppendUint16(m, r.Flags|unix.NLM_F_REQUEST)
-	m = binary.NativeEndian.AppendUint32(m, uint32(sequence)) //nolint:gosec // a few requests
+	m = binary.NativeEndian.AppendUint32(m, sequence)
 	m = binary.NativeEndian.AppendUint32(m, 0)
-	return append(m, body...)
+	m = append(m, r.Header...)
+	for _, a := range r.Attributes {
+		m = append(m, a...)
+	}
+	return m
+}
+
+// Ask is Conn.Ask on a socket of its own.
+func Ask(end time.Time, protocol int, requests ...Request) ([]Answer, error) {
+	c, err := Open(protocol)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	return c.Ask(end, requests...)
+}
+
+// Dump is Conn.Dump on a socket of its own.
+func Dump(end time.Time, protocol int, r Request, f func(body []byte) (more bool)) error {
+	c, err := Open(protocol)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return c.Dump(end, r, f)
 }
 
 // Ask sends requests at once and returns the answer to each, in order. It waits until end at most. Each request that is not Silent must
 // be one that the kernel answers once: it asks for one object, or has NLM_F_ACK. An error for a Silent one is returned as Ask's
 // error.
-func Ask(end time.Time, protocol int, requests ...Request) ([]Answer, error) {
-	c, err := dial(end, protocol)
-	if err != nil {
-		return nil, err
-	}
-	defer c.close()
+func (c *Conn) Ask(end time.Time, requests ...Request) ([]Answer, error) {
 	var all []byte
-	open := map[uint32]bool{}
-	for i, r := range requests {
-		all = append(all, r.marshal(i)...)
+	first, open := c.sequence, 0
+	for _, r := range requests {
+		all = r.append(all, c.next())
 		if !r.Silent {
-			open[uint32(i)] = true
+			open++
 		}
 	}
 	if err := c.send(all); err != nil {
 		return nil, err
 	}
 	answers := make([]Answer, len(requests))
-	for len(open) > 0 {
-		messages, err := c.receive()
+	answered := make([]bool, len(requests))
+	for open > 0 {
+		messages, err := c.receive(end)
 		if err != nil {
 			return nil, err
 		}
-		for _, m := range messages {
-			body, _, err := take(m)
-			if i := m.Header.Seq; open[i] {
-				delete(open, i)
-				answers[i] = Answer{Body: slices.Clone(body), Err: err}
-			} else if err != nil && i < uint32(len(requests)) && requests[i].Silent { //nolint:gosec // a few requests
-				return nil, fmt.Errorf("ask the kernel over netlink: %w", err)
+		for m := range messages {
+			i := m.sequence - first
+			if i >= uint32(len(requests)) || answered[i] { //nolint:gosec // a few requests
+				continue
 			}
+			body, _, err := m.take()
+			if requests[i].Silent {
+				if err != nil {
+					return nil, fmt.Errorf("ask the kernel over netlink: %w", err)
+				}
+				continue
+			}
+			answered[i] = true
+			open--
+			answers[i] = Answer{Body: slices.Clone(body), Err: err}
 		}
 	}
 	return answers, nil
 }
 
-// Dump asks for all objects of a kind and calls f with each, until f returns false or end has come.
-func Dump(end time.Time, protocol int, r Request, f func(body []byte) (more bool)) error {
-	c, err := dial(end, protocol)
-	if err != nil {
-		return err
-	}
-	defer c.close()
+// Dump asks for all objects of a kind and calls f with each, until f returns false or end has come. What f has not seen by then is
+// never taken from the kernel.
+func (c *Conn) Dump(end time.Time, r Request, f func(body []byte) (more bool)) error {
 	r.Flags |= unix.NLM_F_DUMP
-	if err := c.send(r.marshal(0)); err != nil {
+	sequence := c.next()
+	if err := c.send(r.append(nil, sequence)); err != nil {
 		return err
 	}
-	for {
-		messages, err := c.receive()
+	c.unread = true
+	for datagrams := 0; ; datagrams++ {
+		if datagrams == shortDump {
+			c.grow()
+		}
+		messages, err := c.receive(end)
 		if err != nil {
 			return err
 		}
-		for _, m := range messages {
-			body, ended, err := take(m)
-			if ended || err != nil {
+		for m := range messages {
+			if m.sequence != sequence {
+				continue
+			}
+			body, ended, err := m.take()
+			if ended {
+				c.unread = false
 				return err
 			}
 			if !f(body) {
@@ -150,74 +180,22 @@ func Dump(end time.Time, protocol int, r Request, f func(body []byte) (more bool
 	}
 }
 
+// message is one message of the kernel.
+type message struct {
+	kind     uint16
+	sequence uint32
+	data     []byte
+}
+
 // take returns a message's body. ended reports whether it is the last one for its request.
-func take(m syscall.NetlinkMessage) (body []byte, ended bool, err error) {
-	if m.Header.Type != unix.NLMSG_ERROR && m.Header.Type != unix.NLMSG_DONE {
-		return m.Data, false, nil
+func (m message) take() (body []byte, ended bool, err error) {
+	if m.kind != unix.NLMSG_ERROR && m.kind != unix.NLMSG_DONE {
+		return m.data, false, nil
 	}
-	if len(m.Data) >= 4 {
-		if errno := -int32(binary.NativeEndian.Uint32(m.Data)); errno > 0 { //nolint:gosec // a negative errno
+	if len(m.data) >= 4 {
+		if errno := -int32(binary.NativeEndian.Uint32(m.data)); errno > 0 { //nolint:gosec // a negative errno
 			err = unix.Errno(uint32(errno))
 		}
 	}
 	return nil, true, err
-}
-
-// conn is a netlink socket in the namespace of the thread that opened it, connected to the kernel.
-type conn struct {
-	fd  int
-	buf []byte
-	end time.Time
-}
-
-func dial(end time.Time, protocol int) (*conn, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
-	if err != nil {
-		return nil, fmt.Errorf("open netlink socket: %w", err)
-	}
-	c := &conn{fd: fd, buf: make([]byte, bufferSize), end: end}
-	// Otherwise a process of the pod could send answers to it.
-	if err := unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		c.close()
-		return nil, fmt.Errorf("connect netlink socket: %w", err)
-	}
-	// With strict checking the kernel leaves out routes of other tables. A kernel without it returns more, which is filtered later.
-	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
-	return c, nil
-}
-
-func (c *conn) close() { _ = unix.Close(c.fd) }
-
-func (c *conn) send(data []byte) error {
-	if err := unix.Send(c.fd, data, 0); err != nil {
-		return fmt.Errorf("ask the kernel over netlink: %w", err)
-	}
-	return nil
-}
-
-func (c *conn) receive() ([]syscall.NetlinkMessage, error) {
-	const what = "read the kernel's answer over netlink"
-	left := time.Until(c.end)
-	if left <= 0 {
-		return nil, fmt.Errorf("%s: %w", what, os.ErrDeadlineExceeded)
-	}
-	limit := unix.NsecToTimeval(max(left, time.Microsecond).Nanoseconds())
-	if err := unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit); err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
-	}
-	n, _, err := unix.Recvfrom(c.fd, c.buf, 0)
-	for errors.Is(err, unix.EINTR) {
-		n, _, err = unix.Recvfrom(c.fd, c.buf, 0)
-	}
-	if errors.Is(err, unix.EAGAIN) {
-		err = os.ErrDeadlineExceeded
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
-	}
-	messages, err := syscall.ParseNetlinkMessage(c.buf[:n])
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
-	}
-	return messages, nil
 }

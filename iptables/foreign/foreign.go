@@ -20,6 +20,9 @@ import (
 // maxRules is how many rules of a built-in chain are read: a hundred times what any project writes.
 const maxRules = 4096
 
+// sizeofNfgenmsg is the size of the header in front of the attributes (struct nfgenmsg).
+const sizeofNfgenmsg = 4
+
 // limit bounds a look; the caller's context may be shorter. The kernel answers in microseconds.
 const limit = 2 * time.Second
 
@@ -81,7 +84,7 @@ func Find(ctx context.Context, ns *netns.NS) (found *podnet.ProgrammedByOthersEr
 
 // FindUntil is Find for callers that have a time limit instead of a context.
 func FindUntil(end time.Time, ns *netns.NS) (found *podnet.ProgrammedByOthersError, err error) {
-	err = ns.Do(func() error {
+	err = ns.Inside(func() error {
 		if found, err = findNative(end); err != nil || found != nil {
 			return err
 		}
@@ -202,7 +205,6 @@ func ask(end time.Time, requests []rawnetlink.Request) ([]rawnetlink.Answer, err
 
 // inUse reports whether an object exists and its count of uses, the attribute of that kind, is not 0.
 func inUse(a rawnetlink.Answer, kind uint16) bool {
-	const sizeofNfgenmsg = 4
 	if a.Err != nil || len(a.Body) < sizeofNfgenmsg {
 		return false
 	}

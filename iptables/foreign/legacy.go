@@ -3,9 +3,7 @@ package foreign
 import (
 	"bytes"
 	"encoding/binary"
-	"io"
-	"os"
-	"slices"
+	"iter"
 	"strings"
 	"unsafe"
 
@@ -18,7 +16,7 @@ const (
 	// maxTable bounds a legacy table that is read: a thousand times what any project writes. A bigger table is not looked into.
 	maxTable = 4 << 20
 	// namesLimit bounds what is read of the list of tables.
-	namesLimit = 4 << 10
+	namesLimit = 256
 	// attempts is how often a table is read again that changes at the same time.
 	attempts = 3
 )
@@ -40,15 +38,26 @@ type legacyFamily struct {
 	names         string
 	domain, level int
 	place         string
+	layout        layout
+}
+
+// layout is where the fields of an entry are (struct ipt_entry and struct ip6t_entry).
+type layout struct{ targetOffset, nextOffset, counters, size int }
+
+func legacyFamilies() []legacyFamily {
+	return []legacyFamily{
+		{"ip_tables_names", unix.AF_INET, unix.SOL_IP, "ip", layout{targetOffset: 88, nextOffset: 90, counters: 96, size: 112}},
+		{"ip6_tables_names", unix.AF_INET6, unix.SOL_IPV6, "ip6", layout{targetOffset: 140, nextOffset: 142, counters: 152, size: 168}},
+	}
 }
 
 // findLegacy looks into the x_tables tables that exist. Asking for one that does not exist would make it.
 func findLegacy() *podnet.ProgrammedByOthersError {
-	for _, f := range []legacyFamily{
-		{"ip_tables_names", unix.AF_INET, unix.SOL_IP, "ip"},
-		{"ip6_tables_names", unix.AF_INET6, unix.SOL_IPV6, "ip6"},
-	} {
+	for _, f := range legacyFamilies() {
 		for _, table := range f.tables() {
+			if table != "nat" && table != "mangle" {
+				continue // no project is recognised by another
+			}
 			entries := f.entries(table)
 			for _, c := range chains() {
 				if c.table == table && hasChain(entries, c.name) {
@@ -60,20 +69,40 @@ func findLegacy() *podnet.ProgrammedByOthersError {
 	return nil
 }
 
-// tables returns the tables of the calling thread's namespace that a project may write to. Without the kernel module there is no such
-// file, and no table.
-func (f legacyFamily) tables() (out []string) {
-	file, err := os.Open("/proc/thread-self/net/" + f.names)
+// tables returns the tables of the calling thread's namespace. Without the kernel module there is no such file, and no table.
+func (f legacyFamily) tables() []string {
+	fd, err := unix.Open("/proc/thread-self/net/"+f.names, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil
 	}
-	defer file.Close()
-	data, err := io.ReadAll(io.LimitReader(file, namesLimit))
+	defer unix.Close(fd)       //nolint:errcheck // nothing was written that could be lost
+	var names [namesLimit]byte // the kernel has five tables
+	n, err := unix.Read(fd, names[:])
 	if err != nil {
 		return nil
 	}
-	names := strings.Fields(string(data))
-	return slices.DeleteFunc([]string{"nat", "mangle"}, func(name string) bool { return !slices.Contains(names, name) })
+	return strings.Fields(string(names[:n]))
+}
+
+// entry is one entry of a table: a rule, or the beginning of a chain.
+type entry struct {
+	layout
+	data []byte
+}
+
+func (e entry) counters() []byte { return e.data[e.layout.counters:e.size] }
+
+// each yields the entries of a table, as far as they are whole.
+func (f legacyFamily) each(entries []byte) iter.Seq[entry] {
+	return func(yield func(entry) bool) {
+		for len(entries) >= f.layout.size {
+			next := int(binary.NativeEndian.Uint16(entries[f.layout.nextOffset:]))
+			if next < f.layout.size || next > len(entries) || !yield(entry{f.layout, entries[:next]}) {
+				return
+			}
+			entries = entries[next:]
+		}
+	}
 }
 
 // entries returns a table as the kernel holds it, or nil if it cannot be read.

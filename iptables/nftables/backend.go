@@ -98,7 +98,7 @@ func (b *Backend) compare(ctx context.Context, ns *netns.NS, s *socket, want ipt
 	if err != nil || len(c.drift) > 0 {
 		return c, err
 	}
-	c.drift, err = beside(ns, want)
+	c.drift, err = routing.Drift(ns, want)
 	if err == nil && len(c.drift) == 0 {
 		b.note(l)
 	}

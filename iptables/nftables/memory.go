@@ -56,31 +56,6 @@ func (m *memory) forget(id netns.Identity) {
 	delete(m.seen, id)
 }
 
-// hash is of the sets and chains of a Ruleset. Addresses and routes are read each time.
-func (m *memory) hash(r iptables.Ruleset) uint64 {
-	var h maphash.Hash
-	h.SetSeed(m.seed)
-	for _, s := range r.Sets {
-		maphash.WriteComparable(&h, [3]any{s.Name, s.Kind, [2]int{len(s.Ports), len(s.Prefixes)}})
-		for _, p := range s.Ports {
-			maphash.WriteComparable(&h, p)
-		}
-		for _, p := range s.Prefixes {
-			maphash.WriteComparable(&h, p)
-		}
-	}
-	for _, c := range r.Chains {
-		maphash.WriteComparable(&h, [5]any{c.Name, c.Type, c.Hook, c.Priority, len(c.Rules)})
-		for _, rule := range c.Rules {
-			maphash.WriteComparable(&h, [3]any{rule.Action, rule.Comment, len(rule.Conds)})
-			for _, cond := range rule.Conds {
-				maphash.WriteComparable(&h, cond)
-			}
-		}
-	}
-	return h.Sum64()
-}
-
 // look is what is known of a namespace before any rule is read.
 type look struct {
 	id  netns.Identity
@@ -90,7 +65,7 @@ type look struct {
 // glance asks for the generation first, so that any later change makes it an old one. If the kernel does not answer, the table is
 // read: that costs time only.
 func (b *Backend) glance(ctx context.Context, s *socket, want iptables.Ruleset) look {
-	l := look{now: sight{hash: b.memory.hash(want)}}
+	l := look{now: sight{hash: want.Hash(b.memory.seed)}}
 	id, err := s.ns.IdentityBy(s.fd)
 	if err != nil {
 		return l
@@ -106,14 +81,8 @@ func (b *Backend) remembers(l look, ns *netns.NS, want iptables.Ruleset) (same b
 	if l.now.generation == 0 || !b.memory.has(l.id, l.now) {
 		return false, nil
 	}
-	drift, err := beside(ns, want)
+	drift, err := routing.Drift(ns, want)
 	return len(drift) == 0, err
-}
-
-// beside returns how addresses and routes differ from want's.
-func beside(ns *netns.NS, want iptables.Ruleset) (iptables.Drift, error) {
-	have, err := routing.Read(ns)
-	return iptables.Diff(iptables.Ruleset{Loopback: want.Loopback, Routing: want.Routing}, have), err
 }
 
 // note remembers that the namespace holds what l looked for.

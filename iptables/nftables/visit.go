@@ -8,8 +8,7 @@ import (
 
 // visit calls f with the namespace at path and a socket inside it, and returns what f returns, as netns.Visit does.
 func visit[T any](ctx context.Context, b *Backend, path string, f func(*netns.NS, *socket) (T, error)) (T, error) {
-	open := func() (*netns.NS, error) { return b.guard.Open(path) }
-	return netns.Visit(ctx, b.visits, open, func(ns *netns.NS) (value T, err error) {
+	return netns.Visit(ctx, b.visits, path, b.guard.Open, func(ns *netns.NS) (value T, err error) {
 		s, err := dial(ns)
 		if err != nil {
 			return value, err

@@ -17,8 +17,12 @@ import (
 // loIndex is the index of lo in every network namespace (the kernel's LOOPBACK_IFINDEX), whatever name it has.
 const loIndex = 1
 
+// skipStats is RTEXT_FILTER_SKIP_STATS: an interface's statistics are not wanted.
+const skipStats = 1 << 3
+
 // namespace is the calling thread's network namespace, and what was found there that may be ours.
 type namespace struct {
+	conn   *rawnetlink.Conn
 	end    time.Time
 	up     bool           // lo is up
 	addrs  []netip.Prefix // those that may be ours, and ::1
@@ -28,13 +32,15 @@ type namespace struct {
 // look reads what may be ours. It asks for each address separately, since a pod may have added any number of others.
 func (n *namespace) look() error {
 	asked := append(slices.Clone(iptables.LoopbackAddrs()), netip.PrefixFrom(netip.IPv6Loopback(), 128))
-	requests := []rawnetlink.Request{{Kind: unix.RTM_GETLINK, Header: linkHeader(0)}}
+	requests := []rawnetlink.Request{{
+		Kind: unix.RTM_GETLINK, Header: linkHeader(0), Attributes: [][]byte{rawnetlink.Number(unix.IFLA_EXT_MASK, skipStats)},
+	}}
 	for _, p := range asked {
 		requests = append(requests, rawnetlink.Request{
 			Kind: unix.RTM_GETADDR, Header: addrHeader(0, p.Addr(), 0), Attributes: [][]byte{rawnetlink.Bytes(unix.IFA_ADDRESS, p.Addr().AsSlice())},
 		})
 	}
-	answers, err := rawnetlink.Ask(n.end, unix.NETLINK_ROUTE, requests...)
+	answers, err := n.conn.Ask(n.end, requests...)
 	if err != nil {
 		return err
 	}
@@ -68,7 +74,7 @@ func (n *namespace) raise() error {
 // change makes one request and returns the kernel's error.
 func (n *namespace) change(r rawnetlink.Request) error {
 	r.Flags |= unix.NLM_F_ACK
-	answers, err := rawnetlink.Ask(n.end, unix.NETLINK_ROUTE, r)
+	answers, err := n.conn.Ask(n.end, r)
 	if err != nil {
 		return err
 	}

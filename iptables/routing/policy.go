@@ -80,7 +80,7 @@ func (n *namespace) readPolicy() (err error) {
 func (n *namespace) list(kind uint16, h holding, attributes [][]byte, take func([]byte, map[uint16][]byte) (found, bool)) (out []found, err error) {
 	read := 0
 	request := rawnetlink.Request{Kind: kind, Header: h.header(0, 0, 0), Attributes: attributes}
-	err = rawnetlink.Dump(n.end, unix.NETLINK_ROUTE, request, func(body []byte) bool {
+	err = n.conn.Dump(n.end, request, func(body []byte) bool {
 		if read++; len(body) >= headerSize && body[0] == h.family {
 			if f, ok := take(body[:headerSize], rawnetlink.Attributes(body[headerSize:])); ok {
 				out = append(out, f)

@@ -11,7 +11,10 @@ import (
 	"net/netip"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/internal/rawnetlink"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/iptables/foreign"
 )
@@ -26,6 +29,12 @@ func Read(ns *netns.NS) (have iptables.Ruleset, err error) {
 		return nil
 	})
 	return have, err
+}
+
+// Drift returns how the addresses and policy routes in the namespace differ from want's.
+func Drift(ns *netns.NS, want iptables.Ruleset) (iptables.Drift, error) {
+	have, err := Read(ns)
+	return iptables.Diff(iptables.Ruleset{Loopback: want.Loopback, Routing: want.Routing}, have), err
 }
 
 // Change is a change of addresses and routes that is under way. The rules that need them are written after Prepare and before Finish
@@ -96,8 +105,13 @@ func Remove(ns *netns.NS) (removed bool, err error) {
 
 // within calls f on a thread inside the namespace, after a look at what is there.
 func within(ns *netns.NS, f func(*namespace) error) error {
-	return ns.Do(func() error {
-		n := &namespace{end: time.Now().Add(limit)}
+	return ns.Inside(func() error {
+		conn, err := rawnetlink.Open(unix.NETLINK_ROUTE)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		n := &namespace{conn: conn, end: time.Now().Add(limit)}
 		if err := n.look(); err != nil {
 			return err
 		}

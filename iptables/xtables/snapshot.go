@@ -33,11 +33,10 @@ func wanted(have snapshot, want iptables.Ruleset) snapshot {
 
 // drift returns how the snapshot, with the addresses and routes of ns, differs from want.
 func (s snapshot) drift(ns *netns.NS, want iptables.Ruleset) (iptables.Drift, error) {
-	beside, err := routing.Read(ns)
+	drift, err := routing.Drift(ns, want)
 	if err != nil {
 		return nil, err
 	}
-	drift := iptables.Diff(iptables.Ruleset{Loopback: want.Loopback, Routing: want.Routing}, beside)
 	for _, family := range slices.Sorted(maps.Keys(s)) {
 		drift = append(drift, iptables.TextDrift(want.RestoreText(family), s[family].text())...)
 	}
@@ -95,7 +94,7 @@ func eachFamily(ns *netns.NS, f func(family uint32) error) error {
 	errs := map[uint32]*error{iptables.IPv4: new(error), iptables.IPv6: new(error)}
 	for family, err := range errs {
 		wg.Go(func() {
-			*err = ns.Do(func() error {
+			*err = ns.Inside(func() error {
 				if family == iptables.IPv6 && !hasIPv6() {
 					return nil
 				}
@@ -138,7 +137,7 @@ func (b *Backend) held(ctx context.Context, ns *netns.NS, counters bool) (have s
 
 // possible reports, without a process, whether there may be anything of ours. For the nft flavour the answer is certain.
 func (b *Backend) possible(ns *netns.NS) (possible bool, err error) {
-	err = ns.Do(func() error {
+	err = ns.Inside(func() error {
 		if b.flavour == Legacy {
 			// Without the programs, tables cannot be read, and do not count as ours.
 			possible = b.missing == nil && len(legacyTables(ownProc, iptables.IPv4, iptables.IPv6)) > 0

@@ -1,0 +1,68 @@
+package agent
+
+import (
+	"hash/maphash"
+	"sync"
+
+	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/iptables/foreign"
+	"istio-pod-network-controller/iptables/routing"
+)
+
+// maxVerified bounds the memory. Where nothing is remembered, everything is read once more.
+const maxVerified = 4096
+
+// verified remembers, for each namespace, the last Apply that found nothing to do. While no packet filter rule in the namespace changes,
+// the next one needs to compare addresses and routes only: the kernel does not count their changes.
+//
+// A namespace without a cookie is not remembered, since a later namespace could have the same inode.
+type verified struct {
+	reader foreign.Reader
+	seed   maphash.Seed
+	mu     sync.Mutex
+	seen   map[podnet.Identity]verification
+}
+
+// verification is what an Apply has found.
+type verification struct {
+	rules     foreign.State // of all rules in the namespace, read before everything else
+	want      uint64        // hash of the rules that are in force
+	preempted []string
+}
+
+func newVerified() *verified {
+	return &verified{reader: foreign.NewReader(), seed: maphash.MakeSeed(), seen: map[podnet.Identity]verification{}}
+}
+
+// begin reads what to remember if the Apply that follows finds nothing to do. ok is false if nothing can be remembered.
+func (v *verified) begin(ns *netns.NS, id podnet.Identity, want iptables.Ruleset) (now verification, ok bool) {
+	if id.Cookie == 0 {
+		return now, false
+	}
+	now.want = want.Hash(v.seed)
+	now.rules, ok = v.reader.State(ns)
+	return now, ok
+}
+
+// unchanged reports whether the namespace still holds want, and nothing in it has changed since an Apply found nothing to do.
+func (v *verified) unchanged(ns *netns.NS, id podnet.Identity, now verification, want iptables.Ruleset) (out iptables.Outcome, same bool, err error) {
+	v.mu.Lock()
+	seen, known := v.seen[id]
+	v.mu.Unlock()
+	if !known || seen.rules != now.rules || seen.want != now.want {
+		return out, false, nil
+	}
+	drift, err := routing.Drift(ns, want)
+	return iptables.Outcome{Preempted: seen.preempted}, err == nil && len(drift) == 0, err
+}
+
+func (v *verified) add(id podnet.Identity, found verification) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.seen) >= maxVerified {
+		clear(v.seen) // nothing reports namespaces that are gone
+	}
+	v.seen[id] = found
+}

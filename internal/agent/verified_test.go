@@ -1,0 +1,53 @@
+package agent
+
+import (
+	"testing"
+
+	"istio-pod-network-controller/internal/kerneltest"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/iptables"
+)
+
+// Everything that may change the result of a comparison leads to a new one.
+func TestWhatHasNotChangedIsNotComparedAgain(t *testing.T) {
+	kerneltest.ProgramPath(t, "iptables-legacy")
+	ns, want := kerneltest.New(t), iptables.Ruleset{Loopback: iptables.LoopbackAddrs()}
+	mustRun(t, ns, "ip addr add ::6/128 dev lo")
+	applied := 0
+	e := choiceOf(t).exclusive(fakeBackend{present: true, unchanged: true, apply: func(string) error { applied++; return nil }})
+	place := podnet.Place{Path: ns.Path(), Identity: idOf(t, e, ns.Path())}
+	if place.Identity.Cookie == 0 {
+		kerneltest.SkipOrFail(t, "this kernel has no SO_NETNS_COOKIE: it is older than Linux 5.14")
+	}
+	apply := func() {
+		t.Helper()
+		if _, err := e.Apply(t.Context(), place, want); err != nil {
+			t.Fatal(err)
+		}
+	}
+	apply()
+	for _, c := range []struct {
+		name   string
+		change func()
+	}{
+		{"a table of others", func() { mustRun(t, ns, "nft add table inet x") }},
+		{"a legacy rule", func() { mustRun(t, ns, "iptables-legacy -A INPUT -j ACCEPT") }},
+		{"other rules that are wanted", func() { want.Chains = []iptables.Chain{{Name: "outbound"}} }},
+	} {
+		before := applied
+		apply()
+		if applied != before {
+			t.Errorf("before %s: nothing has changed, and the rules were compared", c.name)
+		}
+		c.change()
+		if apply(); applied != before+1 {
+			t.Errorf("%s: the rules were not compared", c.name)
+		}
+	}
+	mustRun(t, ns, "ip addr del ::6/128 dev lo")
+	before := applied
+	apply()
+	if apply(); applied != before+2 {
+		t.Errorf("without an address that is wanted, the rules were compared %d times in two calls", applied-before)
+	}
+}

@@ -1,0 +1,163 @@
+package rawnetlink
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// answerSize is more than the kernel sends in one datagram to a reader with a small buffer (NLMSG_GOODSIZE).
+	answerSize = 1<<13 + 1
+	// dumpSize is more than the kernel sends in one datagram of a dump (netlink_dump).
+	dumpSize = 1<<15 + 1
+	// shortDump is how many short datagrams are read before there is room for long ones.
+	shortDump = 4
+)
+
+// Conn is a netlink socket in the namespace of the thread that opened it, connected to the kernel. It is for one thread in that
+// namespace.
+type Conn struct {
+	fd, protocol int
+	sequence     uint32
+	unread       bool // the last dump was not read to its end
+	buf          []byte
+}
+
+// Open opens a Conn in the namespace of the calling thread.
+func Open(protocol int) (*Conn, error) {
+	c := &Conn{fd: -1, protocol: protocol, buf: make([]byte, answerSize)}
+	return c, c.reopen()
+}
+
+func (c *Conn) reopen() (err error) {
+	c.Close()
+	if c.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, c.protocol); err != nil {
+		return fmt.Errorf("open netlink socket: %w", err)
+	}
+	c.unread = false
+	// Otherwise a process of the pod could send answers to it.
+	if err := unix.Connect(c.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		c.Close()
+		return fmt.Errorf("connect netlink socket: %w", err)
+	}
+	if c.protocol == unix.NETLINK_ROUTE {
+		// With strict checking the kernel leaves out routes of other tables. A kernel without it returns more, which is filtered later.
+		_ = unix.SetsockoptInt(c.fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
+	}
+	return nil
+}
+
+// Close closes the socket. A second call does nothing.
+func (c *Conn) Close() {
+	if c.fd >= 0 {
+		_ = unix.Close(c.fd)
+		c.fd = -1
+	}
+}
+
+// next returns the number of the next message.
+func (c *Conn) next() uint32 {
+	c.sequence++
+	return c.sequence - 1
+}
+
+func (c *Conn) send(data []byte) error {
+	if c.unread {
+		if err := c.reopen(); err != nil {
+			return err
+		}
+	}
+	if err := unix.Send(c.fd, data, 0); err != nil {
+		return fmt.Errorf("ask the kernel over netlink: %w", err)
+	}
+	return nil
+}
+
+// receive returns the messages of one datagram, which are valid until the next call.
+func (c *Conn) receive(end time.Time) (iter.Seq[message], error) {
+	n, err := c.read(end)
+	if err != nil {
+		return nil, fmt.Errorf("read the kernel's answer over netlink: %w", err)
+	}
+	datagram := c.buf[:n]
+	for left := datagram; len(left) > 0; {
+		size, ok := sizeOf(left)
+		if !ok {
+			return nil, errors.New("read the kernel's answer over netlink: a message has a wrong length")
+		}
+		left = left[min(len(left), align(size)):]
+	}
+	return func(yield func(message) bool) {
+		for left := datagram; len(left) > 0; {
+			size, _ := sizeOf(left)
+			m := message{
+				kind: binary.NativeEndian.Uint16(left[4:]), sequence: binary.NativeEndian.Uint32(left[8:]), data: left[unix.SizeofNlMsghdr:size],
+			}
+			if !yield(m) {
+				return
+			}
+			left = left[min(len(left), align(size)):]
+		}
+	}, nil
+}
+
+// sizeOf returns the size of the first message in b. ok is false if it is not whole.
+func sizeOf(b []byte) (size int, ok bool) {
+	if len(b) < unix.SizeofNlMsghdr {
+		return 0, false
+	}
+	n := uint64(binary.NativeEndian.Uint32(b))
+	return int(n), n >= unix.SizeofNlMsghdr && n <= uint64(len(b)) //nolint:gosec // at most len(b)
+}
+
+// read reads one datagram. The kernel answers most requests while they are sent, so it is waited for only if nothing is there.
+func (c *Conn) read(end time.Time) (int, error) {
+	left := time.Until(end)
+	if left <= 0 {
+		return 0, os.ErrDeadlineExceeded
+	}
+	n, err := ignoringEINTR(func() (int, error) { return unix.Read(c.fd, c.buf) })
+	if errors.Is(err, unix.EAGAIN) {
+		if err := c.wait(left); err != nil {
+			return 0, err
+		}
+		n, err = ignoringEINTR(func() (int, error) { return unix.Read(c.fd, c.buf) })
+	}
+	if err == nil && n == len(c.buf) {
+		return 0, errors.New("a datagram is longer than any of the kernel's") // its end is lost
+	}
+	return n, err
+}
+
+// wait waits until the socket has something to read.
+func (c *Conn) wait(left time.Duration) error {
+	limit := int(left/time.Millisecond) + 1
+	n, err := ignoringEINTR(func() (int, error) {
+		return unix.Poll([]unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN}}, limit) //nolint:gosec // descriptors are small
+	})
+	if err == nil && n == 0 {
+		return os.ErrDeadlineExceeded
+	}
+	return err
+}
+
+func ignoringEINTR(call func() (int, error)) (n int, err error) {
+	for {
+		if n, err = call(); !errors.Is(err, unix.EINTR) {
+			return n, err
+		}
+	}
+}
+
+// grow makes room for the long datagrams of a long dump.
+func (c *Conn) grow() {
+	if len(c.buf) < dumpSize {
+		c.buf = make([]byte, dumpSize)
+	}
+}

@@ -1,0 +1,28 @@
+package iptables
+
+import "hash/maphash"
+
+// Hash returns a hash of the sets and chains, without counters. Addresses and routes are not part of it.
+func (r Ruleset) Hash(seed maphash.Seed) uint64 {
+	var h maphash.Hash
+	h.SetSeed(seed)
+	for _, s := range r.Sets {
+		maphash.WriteComparable(&h, [3]any{s.Name, s.Kind, [2]int{len(s.Ports), len(s.Prefixes)}})
+		for _, p := range s.Ports {
+			maphash.WriteComparable(&h, p)
+		}
+		for _, p := range s.Prefixes {
+			maphash.WriteComparable(&h, p)
+		}
+	}
+	for _, c := range r.Chains {
+		maphash.WriteComparable(&h, [5]any{c.Name, c.Type, c.Hook, c.Priority, len(c.Rules)})
+		for _, rule := range c.Rules {
+			maphash.WriteComparable(&h, [3]any{rule.Action, rule.Comment, len(rule.Conds)})
+			for _, cond := range rule.Conds {
+				maphash.WriteComparable(&h, cond)
+			}
+		}
+	}
+	return h.Sum64()
+}
