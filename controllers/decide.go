@@ -64,7 +64,7 @@ func decide(q queued, last written, shown *corev1.Pod, now time.Time) decision {
 	if behind && last.report.says(q.report) || !behind && q.report.on(shown) {
 		return decision{}
 	}
-	if wrote && q.report.Reason == ReasonRedirectFailed && last.report.Reason == q.report.Reason && age < failurePause {
+	if wrote && q.report.repeats() && last.report.Reason == q.report.Reason && age < failurePause {
 		return decision{wait: failurePause - age}
 	}
 	if wait := min(startPause-now.Sub(q.since), startPoll); wait > 0 && !wrote && q.mayWait(shown) {
@@ -77,4 +77,9 @@ func decide(q queued, last written, shown *corev1.Pod, now time.Time) decision {
 func (q queued) mayWait(pod *corev1.Pod) bool {
 	pending := pod.Status.Phase == corev1.PodPending || pod.Status.Phase == ""
 	return q.report.Entrance.early() && pending && q.report.Status == StatusInitialized && pod.Annotations[KeyStatus] == ""
+}
+
+// repeats reports whether the report is of a kind that may come with another text each time.
+func (r Report) repeats() bool {
+	return r.Reason == ReasonRedirectFailed || r.Reason == ReasonContended || r.Reason == ReasonPreempted
 }

@@ -28,6 +28,10 @@ type fakeBackend struct {
 	inside   map[string]bool // namespaces that a call is at work in
 	clash    bool
 	during   func() // called within Apply
+	applies  int
+
+	drift     iptables.Drift // what every Apply finds, in addition to a difference from held
+	preempted []string
 }
 
 func (b *fakeBackend) Identify(path string) (podnet.Identity, error) {
@@ -75,6 +79,8 @@ func (b *fakeBackend) Apply(_ context.Context, at podnet.Place, want iptables.Ru
 	text := want.NftText(iptables.TextOptions{})
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.applies++
+	out.Preempted, out.Drift = b.preempted, b.drift
 	if b.held[at.Path] != text {
 		out.Drift = iptables.Drift{{Kind: iptables.KindRules, Text: "+ " + b.held[at.Path]}}
 	}
@@ -161,6 +167,7 @@ func (f *fakePods) Namespace(context.Context, string) (*corev1.Namespace, error)
 type fakeReporter struct {
 	mu        sync.Mutex
 	reports   []Report
+	events    []string
 	forgotten []string
 }
 
@@ -168,6 +175,12 @@ func (f *fakeReporter) Forget(uid string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.forgotten = append(f.forgotten, uid)
+}
+
+func (f *fakeReporter) Event(_ podnet.Sandbox, reason, message string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.events = append(f.events, reason+" "+message)
 }
 
 func (f *fakeReporter) Report(r Report) {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"sigs.k8s.io/controller-runtime/pkg/log"
-
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables"
 )
@@ -43,14 +41,18 @@ func (v *visit) keepRules(ctx context.Context) (kept bool, err error) {
 	return kept, err
 }
 
+// repair applies the rules of a Spec that the pod got earlier.
 func (v *visit) repair(ctx context.Context, spec iptables.Spec) error {
 	rules, err := iptables.Rules(spec)
 	if err != nil {
 		return err
 	}
-	out, err := v.Backend.Apply(ctx, v.sandbox.Place(), rules)
-	if out.Changed() {
-		log.FromContext(ctx).Info("rules repaired", "sandbox", v.sandbox.ID, "netns", v.sandbox.NetNS, "specHash", spec.Hash())
+	if v.paused(spec) {
+		return nil
+	}
+	found, _, err := v.apply(ctx, spec, rules)
+	if err == nil {
+		v.Ledger.found(v.sandbox.UID, found)
 	}
 	return err
 }

@@ -24,6 +24,7 @@ type Entry struct {
 	State   State
 	// Spec describes the rules that were last in force in the sandbox; nil if the agent knows of none.
 	Spec *iptables.Spec
+	Findings
 	// Retry makes the Verifier check the pod again after retryPause.
 	Retry bool
 }
@@ -77,6 +78,16 @@ func (l *Ledger) mark(s podnet.Sandbox, state State, retry bool) {
 	}
 	e.Retry = retry
 	l.put(e)
+}
+
+// found replaces a pod's findings.
+func (l *Ledger) found(uid string, f Findings) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e, ok := l.pods[uid]; ok {
+		e.Findings = f
+		l.pods[uid] = e
+	}
 }
 
 // Forget drops a sandbox.

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables"
@@ -90,7 +91,11 @@ func checkLedger(t *testing.T, do func(*Ledger), want []Entry) {
 	t.Helper()
 	l := NewLedger()
 	do(l)
-	if d := cmp.Diff(append([]Entry{}, want...), l.Entries(), cmp.Comparer(func(a, b *iptables.Spec) bool { return a == b })); d != "" {
+	options := cmp.Options{
+		cmp.Comparer(func(a, b *iptables.Spec) bool { return a == b }), cmpopts.EquateComparable(Findings{}),
+		cmpopts.SortSlices(func(a, b Entry) bool { return a.Sandbox.UID < b.Sandbox.UID }),
+	}
+	if d := cmp.Diff(append([]Entry{}, want...), l.Entries(), options); d != "" {
 		t.Error(d)
 	}
 	indices := 0

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"istio-pod-network-controller/iptables"
 )
 
 // MetricPrefix starts the name of each of our metrics.
@@ -13,6 +15,7 @@ const MetricPrefix = "istio_pod_network_controller_"
 type Metrics struct {
 	ensures   *prometheus.CounterVec
 	durations *prometheus.HistogramVec
+	drift     *prometheus.CounterVec
 }
 
 // NewMetrics registers the metrics, and a gauge of the ledger's entries by state.
@@ -25,8 +28,13 @@ func NewMetrics(r prometheus.Registerer, ledger *Ledger) (*Metrics, error) {
 			Name: MetricPrefix + "ensure_duration_seconds", Help: "Time to look at a sandbox and program it.",
 			Buckets: prometheus.ExponentialBuckets(0.0002, 2, 15), // 0.2 ms to 3.3 s
 		}, []string{"entrance"}),
+		drift: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: MetricPrefix + "drift_total", Help: "Repairs of rules that somebody else had changed, by what differed; a repair counts once for each kind.",
+		}, []string{"kind"}),
 	}
-	for _, c := range []prometheus.Collector{m.ensures, m.durations, podsGauge{ledger: ledger}} {
+	contended := countPods(ledger, MetricPrefix+"contended_pods", "Pods whose rules somebody keeps changing.", func(e Entry) bool { return e.contention.contended() })
+	preempted := countPods(ledger, MetricPrefix+"preempted_pods", "Pods whose packets rules of others decide about before ours.", func(e Entry) bool { return e.Preempted != "" })
+	for _, c := range []prometheus.Collector{m.ensures, m.durations, m.drift, podsGauge{ledger: ledger}, contended, preempted} {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}
@@ -41,6 +49,26 @@ func (m *Metrics) ensured(by Entrance, result Result, err error, d time.Duration
 	}
 	m.ensures.WithLabelValues(string(by), string(result)).Inc()
 	m.durations.WithLabelValues(string(by)).Observe(d.Seconds())
+}
+
+// repaired counts a repair.
+func (m *Metrics) repaired(kinds []iptables.Kind) {
+	for _, kind := range kinds {
+		m.drift.WithLabelValues(string(kind)).Inc()
+	}
+}
+
+// countPods counts the ledger's entries of a sort at each scrape.
+func countPods(ledger *Ledger, name, help string, counts func(Entry) bool) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
+		n := 0
+		for _, e := range ledger.Entries() {
+			if counts(e) {
+				n++
+			}
+		}
+		return float64(n)
+	})
 }
 
 // podsGauge counts the ledger's entries by state at each scrape.

@@ -43,9 +43,11 @@ type Pods interface {
 	Namespace(ctx context.Context, name string) (*corev1.Namespace, error)
 }
 
-// Reporter queues reports to pods' owners. Forget drops what it remembers of a pod that was deleted.
+// Reporter queues reports to pods' owners. Event makes a warning of a pod that changes nothing else on it. Forget drops what it
+// remembers of a pod that was deleted. None of them waits for the API server.
 type Reporter interface {
 	Report(r Report)
+	Event(s podnet.Sandbox, reason, message string)
 	Forget(podUID string)
 }
 

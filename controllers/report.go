@@ -39,6 +39,14 @@ const (
 	ReasonSandboxNotReady   = "SandboxNotReady"
 	ReasonInvalidAnnotation = "InvalidAnnotation"
 	ReasonRedirectFailed    = "RedirectFailed"
+	// ReasonContended means that somebody keeps changing the rules; the event's reason is ReasonRulesContended.
+	ReasonContended      = "Contended"
+	ReasonRulesContended = "RulesContended"
+	// ReasonPreempted means that rules of others decide about packets before ours; the event's reason is ReasonRulesPreempted.
+	ReasonPreempted      = "Preempted"
+	ReasonRulesPreempted = "RulesPreempted"
+	// ReasonRulesRepaired is the reason of the event for each repair of rules that somebody else had changed.
+	ReasonRulesRepaired = "RulesRepaired"
 	// ReasonNote is the reason of the events for a Report's Notes.
 	ReasonNote = "SettingWithoutEffect"
 	// ReasonProgrammedByOthers means that another project already redirects the pod's traffic.
@@ -58,6 +66,8 @@ type Report struct {
 	Entrance Entrance
 	Backend  string
 	SpecHash string
+	// LastRepair is the last one in this sandbox that this agent has made.
+	LastRepair Repair
 	// Event makes an event of a report that is no failure. A failure always makes one.
 	Event bool
 	// Notes are settings that may not have the effect that their author expects, one a line. Each becomes an event.
@@ -66,21 +76,29 @@ type Report struct {
 
 // details is the value of the annotation KeyDetails.
 type details struct {
-	Sandbox  string    `json:"sandbox,omitempty"`
-	NetNS    string    `json:"netns,omitempty"`
-	Entrance Entrance  `json:"entrance"`
-	Backend  string    `json:"backend"`
-	SpecHash string    `json:"specHash,omitempty"`
-	Time     time.Time `json:"time"`
-	Message  string    `json:"message"`
-	Notes    string    `json:"notes,omitempty"`
+	Sandbox    string    `json:"sandbox,omitempty"`
+	NetNS      string    `json:"netns,omitempty"`
+	Entrance   Entrance  `json:"entrance"`
+	Backend    string    `json:"backend"`
+	SpecHash   string    `json:"specHash,omitempty"`
+	Time       time.Time `json:"time"`
+	Message    string    `json:"message"`
+	Notes      string    `json:"notes,omitempty"`
+	LastRepair Repair    `json:"lastRepair,omitzero"`
 }
 
 func (r Report) details(now time.Time) details {
 	return details{
 		Sandbox: r.Sandbox.ID, NetNS: r.Sandbox.NetNS, Entrance: r.Entrance, Backend: r.Backend, SpecHash: r.SpecHash,
 		Time: now.UTC().Truncate(time.Second), Message: truncate(r.Message), Notes: truncate(r.Notes),
+		LastRepair: r.LastRepair,
 	}
+}
+
+// detailsOn returns what a pod's annotation says.
+func detailsOn(pod *corev1.Pod) (said details, ok bool) {
+	ok = json.Unmarshal([]byte(pod.Annotations[KeyDetails]), &said) == nil
+	return said, ok
 }
 
 // says reports whether two reports say the same. The entrance is ignored. The sandbox of a failure is ignored too: a runtime that
@@ -96,7 +114,7 @@ func (r Report) says(other Report) bool {
 	return r == other
 }
 
-// on reports whether the pod already says what the report says. Entrance and time are ignored.
+// on reports whether the pod already says what the report says. Entrance and time are ignored, and a repair by an earlier agent.
 func (r Report) on(pod *corev1.Pod) bool {
 	c := findCondition(pod)
 	if c == nil || c.Status != r.condition() || c.Reason != r.Reason || c.Message != truncate(r.Message) {
@@ -105,12 +123,15 @@ func (r Report) on(pod *corev1.Pod) bool {
 	if r.Status == "" {
 		return !r.contradicts(pod)
 	}
-	var said details
-	if json.Unmarshal([]byte(pod.Annotations[KeyDetails]), &said) != nil || pod.Annotations[KeyStatus] != string(r.Status) {
+	said, ok := detailsOn(pod)
+	if !ok || pod.Annotations[KeyStatus] != string(r.Status) {
 		return false
 	}
 	want := r.details(said.Time)
 	want.Entrance, want.Time = said.Entrance, said.Time
+	if r.LastRepair == (Repair{}) {
+		want.LastRepair = said.LastRepair
+	}
 	if r.Status == StatusFailed {
 		want.Sandbox, want.NetNS = said.Sandbox, said.NetNS
 	}

@@ -45,3 +45,24 @@ func TestWhatWasWrittenIsKnownAgainWhateverItSays(t *testing.T) {
 		})
 	}
 }
+
+// An agent that has just started knows of no repair: it does not write pods anew for that.
+func TestARepairByAnEarlierAgentStaysReported(t *testing.T) {
+	b := newWriterBench(t, askingPod())
+	r := goodReport()
+	r.LastRepair = Repair{Time: "2026-01-01T00:00:00Z", Kinds: "rules"}
+	b.mustWrite(t, r)
+	b.now = b.now.Add(time.Hour)
+	b.mustWrite(t, goodReport())
+	if b.patches != 1 {
+		t.Errorf("%d patches", b.patches)
+	}
+	r.LastRepair.Time = "2026-01-01T01:00:00Z"
+	r.Notes = "a setting without effect"
+	b.mustWrite(t, r)
+	r.LastRepair.Time = "2026-01-01T02:00:00Z"
+	b.now = b.now.Add(time.Hour)
+	if b.mustWrite(t, r); b.patches != 3 || len(b.events.Events) != 1 {
+		t.Errorf("%d patches after two repairs, %d events for one note", b.patches, len(b.events.Events))
+	}
+}

@@ -28,8 +28,7 @@ func (spread) part(uid string, n int64, of time.Duration) time.Duration {
 		return 0
 	}
 	h := fnv.New64a()
-	h.Write([]byte(uid))
-	h.Write(binary.LittleEndian.AppendUint64(nil, uint64(n))) //nolint:gosec // any bits do
+	_, _ = h.Write(binary.LittleEndian.AppendUint64([]byte(uid), uint64(n))) //nolint:gosec // any bits do
 	// FNV's lower bits differ little for short inputs that differ in the last byte.
 	sum := h.Sum64()
 	sum ^= sum >> 33

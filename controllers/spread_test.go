@@ -80,27 +80,43 @@ func TestChecksAreSpreadOverTheInterval(t *testing.T) {
 				if len(kernel.calls) != pods || kernel.most > concurrency {
 					t.Errorf("%d pods checked, %d at once", len(kernel.calls), kernel.most)
 				}
-				second := map[int]int{}
 				for path, calls := range kernel.calls {
-					if len(calls) < 5 || len(calls) > 7 {
-						t.Errorf("%s: checked %d times in a minute", path, len(calls))
-					}
-					last := time.Duration(0)
-					for _, at := range calls {
-						if gap := at - last; gap > interval*11/10+time.Second || last > 0 && gap < interval*9/10-time.Second {
-							t.Errorf("%s: checked after %s", path, gap)
-						}
-						last = at
-						second[int(at/time.Second)]++
-					}
+					checkGaps(t, path, calls, interval)
 				}
-				for s, n := range second {
-					if n > 3*pods/10 {
-						t.Errorf("%d checks in second %d", n, s)
-					}
-				}
+				checkLoad(t, kernel, 3*pods/10)
 			})
 		})
+	}
+}
+
+// checkGaps wants checks about an interval apart, for a minute.
+func checkGaps(t *testing.T, path string, calls []time.Duration, interval time.Duration) {
+	t.Helper()
+	if len(calls) < 5 || len(calls) > 7 {
+		t.Errorf("%s: checked %d times in a minute", path, len(calls))
+	}
+	last := time.Duration(0)
+	for _, at := range calls {
+		if gap := at - last; gap > interval*11/10+time.Second || last > 0 && gap < interval*9/10-time.Second {
+			t.Errorf("%s: checked after %s", path, gap)
+		}
+		last = at
+	}
+}
+
+// checkLoad wants at most so many checks in each second.
+func checkLoad(t *testing.T, kernel *timedBackend, most int) {
+	t.Helper()
+	second := map[int]int{}
+	for _, calls := range kernel.calls {
+		for _, at := range calls {
+			second[int(at/time.Second)]++
+		}
+	}
+	for s, n := range second {
+		if n > most {
+			t.Errorf("%d checks in second %d", n, s)
+		}
 	}
 }
 

@@ -90,6 +90,12 @@ func (v *Verifier) next(e Entry, last time.Time) time.Time {
 	switch {
 	case e.Retry:
 		return last.Add(retryPause)
+	case e.contention.active():
+		at := e.contention.next(interval)
+		if !at.After(last) { // the last check could not be finished
+			at = last.Add(retryPause)
+		}
+		return at
 	case interval > 0:
 		return spread{interval}.next(e.Sandbox.UID, last)
 	}

@@ -112,13 +112,17 @@ func (v *visit) program(ctx context.Context) (Result, error) {
 	if err != nil {
 		return v.refuse(ctx, err)
 	}
-	var out iptables.Outcome
+	if known, _ := v.Ledger.Of(v.sandbox.UID); known.State == Programmed && v.paused(v.intent.Spec) {
+		return Unchanged, nil
+	}
+	var found Findings
+	changed := false
 	err = v.inTurn(ctx, func() error {
-		if out, err = v.Backend.Apply(ctx, v.sandbox.Place(), rules); err != nil {
+		if found, changed, err = v.apply(ctx, v.intent.Spec, rules); err != nil {
 			return err
 		}
-		if v.Ledger.Put(Entry{Sandbox: v.sandbox, State: Programmed, Spec: &v.intent.Spec}) {
-			v.report(StatusInitialized, ReasonInitialized, "traffic is redirected")
+		if v.Ledger.Put(Entry{Sandbox: v.sandbox, State: Programmed, Spec: &v.intent.Spec, Findings: found}) {
+			v.reportProgrammed(found, "traffic is redirected")
 		}
 		return nil
 	})
@@ -128,7 +132,7 @@ func (v *visit) program(ctx context.Context) (Result, error) {
 		return v.leaveToOthers(others)
 	case err != nil:
 		return v.fail(ctx, fmt.Errorf("apply rules: %w", err))
-	case !out.Changed():
+	case !changed:
 		return Unchanged, nil
 	}
 	log.FromContext(ctx).Info("rules applied", "sandbox", v.sandbox.ID, "netns", v.sandbox.NetNS, "specHash", v.intent.Spec.Hash())
@@ -203,8 +207,9 @@ func (v *visit) skip(ctx context.Context) (Result, error) {
 	}
 	v.record(func() {
 		if kept {
-			v.Ledger.Put(Entry{Sandbox: v.sandbox, State: Programmed, Spec: known.Spec})
-			v.reportKept(known.Spec)
+			known, _ = v.Ledger.Of(v.sandbox.UID) // with what was found just now
+			v.Ledger.Put(Entry{Sandbox: v.sandbox, State: Programmed, Spec: known.Spec, Findings: known.Findings})
+			v.reportKept(known.Spec, known.Findings)
 			return
 		}
 		v.Ledger.ForgetPod(v.sandbox.UID)

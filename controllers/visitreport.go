@@ -15,10 +15,27 @@ func (v *visit) report(status Status, reason, message string) {
 		Sandbox: v.sandbox, Status: status, Reason: reason, Message: message,
 		Entrance: v.by, Backend: v.BackendName,
 	}
-	if status == StatusInitialized && v.intent.Redirect {
+	if known, ok := v.Ledger.Of(v.sandbox.UID); ok && status != "" && known.Sandbox.ID == v.sandbox.ID {
+		r.LastRepair = known.LastRepair
+	}
+	programmed := status == StatusInitialized || reason == ReasonContended || reason == ReasonPreempted
+	if programmed && v.intent.Redirect {
 		r.SpecHash, r.Notes = v.intent.Spec.Hash(), strings.Join(v.intent.Notes, "\n")
 	}
 	v.Reporter.Report(r)
+}
+
+// reportProgrammed reports a pod whose rules are in force. message is for one whose rules nobody else touches.
+func (v *visit) reportProgrammed(found Findings, message string) {
+	switch {
+	case found.Preempted != "":
+		v.report(StatusFailed, ReasonPreempted, "rules of others decide about the pod's packets before ours: "+strings.ReplaceAll(found.Preempted, "\n", "; "))
+	case found.contention.contended():
+		v.report(StatusFailed, ReasonContended, "somebody keeps changing the rules, and they are put back with growing pauses of up to "+lastPause.String()+
+			": a process of the pod or of the node; the events "+ReasonRulesRepaired+" say what differed")
+	default:
+		v.report(StatusInitialized, ReasonInitialized, message)
+	}
 }
 
 // reportEvent queues a report without a status, which also becomes an event.
@@ -43,13 +60,13 @@ func (v *visit) reportNotRequired() {
 
 // reportKept replaces a failure report on a pod that no longer asks for rules but still has them. spec is nil if the agent does
 // not know the rules.
-func (v *visit) reportKept(spec *iptables.Spec) {
+func (v *visit) reportKept(spec *iptables.Spec, found Findings) {
 	c := findCondition(v.pod)
-	if Status(v.pod.Annotations[KeyStatus]) == StatusInitialized && c != nil && c.Status == corev1.ConditionTrue {
+	if found == (Findings{}) && Status(v.pod.Annotations[KeyStatus]) == StatusInitialized && c != nil && c.Status == corev1.ConditionTrue {
 		return
 	}
 	if spec != nil {
 		v.intent = intent.Intent{Redirect: true, Spec: *spec}
 	}
-	v.report(StatusInitialized, ReasonInitialized, "nobody asks any more; the rules stay until the pod opts out")
+	v.reportProgrammed(found, "nobody asks any more; the rules stay until the pod opts out")
 }

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
@@ -144,16 +145,34 @@ func (w *Writer) write(ctx context.Context, r Report, pod *corev1.Pod) error {
 	return nil
 }
 
-// record makes the events of a report that was just written.
-func (w *Writer) record(r Report, pod *corev1.Pod) {
+// Event makes a warning of a pod.
+func (w *Writer) Event(s podnet.Sandbox, reason, message string) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, UID: types.UID(s.UID)}}
+	w.recorder.Eventf(pod, nil, corev1.EventTypeWarning, reason, "Redirect", "%s", truncate(message))
+}
+
+// record makes the events of a report that was just written. before is the pod as it was: what it said already is no event.
+func (w *Writer) record(r Report, before *corev1.Pod) {
+	w.recordStatus(r, before)
+	if said, ok := detailsOn(before); ok && said.Notes == truncate(r.Notes) {
+		return
+	}
+	for note := range strings.Lines(r.Notes) {
+		w.recorder.Eventf(before, nil, corev1.EventTypeWarning, ReasonNote, "Redirect", "%s", truncate(strings.TrimSpace(note)))
+	}
+}
+
+func (w *Writer) recordStatus(r Report, pod *corev1.Pod) {
+	reason := map[string]string{ReasonContended: ReasonRulesContended, ReasonPreempted: ReasonRulesPreempted}[r.Reason]
+	c := findCondition(pod)
 	switch {
+	case reason != "" && c != nil && c.Reason == r.Reason && c.Message == truncate(r.Message):
+	case reason != "":
+		w.recorder.Eventf(pod, nil, corev1.EventTypeWarning, reason, "Redirect", "%s", truncate(r.Message))
 	case r.Status == StatusFailed:
 		w.recorder.Eventf(pod, nil, corev1.EventTypeWarning, r.Reason, "Redirect", "%s", truncate(r.Message))
 	case r.Event:
 		w.recorder.Eventf(pod, nil, corev1.EventTypeNormal, r.Reason, "Redirect", "%s", truncate(r.Message))
-	}
-	for note := range strings.Lines(r.Notes) {
-		w.recorder.Eventf(pod, nil, corev1.EventTypeWarning, ReasonNote, "Redirect", "%s", truncate(strings.TrimSpace(note)))
 	}
 }
 

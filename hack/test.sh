@@ -35,7 +35,9 @@ report() {
       *)
         if [[ $test ]]; then package+=("$test"); fi
         package+=("$line")
-        test='' reason=${line#*.go:*: } ;;
+        test=''
+        # The program under test may log behind the reason.
+        if [[ $line =~ ^\ +[a-z0-9_]+\.go:[0-9]+:\ (.*) ]]; then reason=${BASH_REMATCH[1]}; fi ;;
     esac
   done
   # What is left was said by the go command itself.

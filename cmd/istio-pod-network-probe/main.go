@@ -23,7 +23,7 @@ func run(args []string, errOut io.Writer) int {
 	fs := flag.NewFlagSet("istio-pod-network-probe", flag.ContinueOnError)
 	fs.SetOutput(errOut)
 	socket := fs.String("socket", "", "the agent's socket file (required)")
-	timeout := fs.Duration("timeout", 4*time.Second, "how long the answer may take; less than the kubelet allows, so that it reads why")
+	timeout := fs.Duration("timeout", 4*time.Second, "how long the answer may take; less than the kubelet allows, so that the kubelet gets the reason")
 	err := fs.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -33,7 +33,7 @@ func run(args []string, errOut io.Writer) int {
 	case *socket == "":
 		err = errors.New("-socket: required")
 	case fs.NArg() != 1 || !strings.HasPrefix(fs.Arg(0), "/") || strings.ContainsAny(fs.Arg(0), " \r\n"):
-		err = fmt.Errorf("arguments %q: want one path, as /readyz", fs.Args())
+		err = fmt.Errorf("arguments %q: want one path, such as /readyz", fs.Args())
 	case *timeout <= 0:
 		err = fmt.Errorf("-timeout: value %s: want more than 0", *timeout)
 	default:
@@ -65,18 +65,18 @@ func probe(socket, path string, timeout time.Duration) error {
 	if err != nil {
 		return fmt.Errorf("wait for the answer to %s: %w", path, err)
 	}
-	return judge(path, string(answer))
+	return checkAnswer(path, string(answer))
 }
 
-// judge returns nil for an answer with status 200.
-func judge(path, answer string) error {
-	head, body, whole := strings.Cut(answer, "\r\n\r\n")
+// checkAnswer returns nil for an answer with status 200.
+func checkAnswer(path, answer string) error {
+	head, body, complete := strings.Cut(answer, "\r\n\r\n")
 	status, _, _ := strings.Cut(head, "\r\n")
 	version, code, _ := strings.Cut(status, " ")
 	code, _, _ = strings.Cut(code, " ")
 	switch {
-	case !whole || !strings.HasPrefix(version, "HTTP/1.") || len(code) != 3:
-		return fmt.Errorf("%s is answered by what is not HTTP: %.80q", path, answer)
+	case !complete || !strings.HasPrefix(version, "HTTP/1.") || len(code) != 3:
+		return fmt.Errorf("the answer to %s is not HTTP: %.80q", path, answer)
 	case code != "200":
 		return fmt.Errorf("%s is answered %s: %s", path, code, strings.TrimSpace(body))
 	}

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// tempDir is of a shorter name than a test's: a socket's path has 107 bytes.
+// tempDir has a shorter path than t.TempDir: a socket's path has at most 107 bytes.
 func tempDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "probe") //nolint:usetesting // its names are too long
@@ -24,7 +24,7 @@ func tempDir(t *testing.T) string {
 	return dir
 }
 
-// serve has an HTTP server at a socket file, as the agent has.
+// serve runs an HTTP server at a socket file, as the agent does.
 func serve(t *testing.T, h http.HandlerFunc) (socket string) {
 	t.Helper()
 	l := listen(t)
@@ -50,8 +50,8 @@ func listen(t *testing.T) net.Listener {
 	return l
 }
 
-// garble answers one connection with a text and hangs up.
-func garble(t *testing.T, text string) (socket string) {
+// serveText answers one connection with a text and closes it.
+func serveText(t *testing.T, text string) (socket string) {
 	t.Helper()
 	l := listen(t)
 	go func() {
@@ -72,7 +72,7 @@ func call(args ...string) (code int, said string) {
 	return code, strings.TrimSpace(out.String())
 }
 
-func TestTheAnswerDecides(t *testing.T) {
+func TestTheExitStatusFollowsTheAnswer(t *testing.T) {
 	handler := http.NewServeMux()
 	handler.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
 	handler.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
@@ -97,7 +97,7 @@ func TestTheAnswerDecides(t *testing.T) {
 	}
 }
 
-func TestNobodyThere(t *testing.T) {
+func TestWithoutAnAgentTheErrorNamesTheSocket(t *testing.T) {
 	missing := filepath.Join(tempDir(t), "s")
 	if code, said := call("--socket="+missing, "/readyz"); code != 1 || !strings.Contains(said, missing) || !strings.Contains(said, "no such file") {
 		t.Errorf("exit status %d, %q", code, said)
@@ -125,7 +125,7 @@ func TestAServerThatHangsIsGivenUp(t *testing.T) {
 			case <-time.After(10 * time.Second):
 			}
 		}),
-		"behind half an answer": start(t, func(w http.ResponseWriter, _ *http.Request) {
+		"after half an answer": start(t, func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, "ok")
 			_ = http.NewResponseController(w).Flush()
 			select {
@@ -142,12 +142,12 @@ func TestAServerThatHangsIsGivenUp(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotHTTP(t *testing.T) {
+func TestAnAnswerThatIsNotHTTPIsAnError(t *testing.T) {
 	for _, text := range []string{
 		"", "ok", "200", "HTTP/1.0 200 OK", "HTTP/2 200 OK\r\n\r\n", "HTTP/1.0 2000 OK\r\n\r\n", "HTTP/1.1\r\n\r\n", "SSH-2.0-200 200 200\r\n\r\n",
 		strings.Repeat("\x00", 2*maxAnswer),
 	} {
-		if code, said := call("-socket", garble(t, text), "/readyz"); code != 1 || !strings.Contains(said, "not HTTP") || len(said) > 500 {
+		if code, said := call("-socket", serveText(t, text), "/readyz"); code != 1 || !strings.Contains(said, "not HTTP") || len(said) > 500 {
 			t.Errorf("%.20q: exit status %d, %q", text, code, said)
 		}
 	}

@@ -54,19 +54,19 @@ func parse(args []string, errOut io.Writer) (redirection.Options, error) {
 	o := redirection.DefaultOptions()
 	fs := flag.NewFlagSet("istio-pod-network-wait", flag.ContinueOnError)
 	fs.SetOutput(errOut)
-	port := fs.Uint("port", uint(o.Port), "the proxy's port for inbound traffic, where the rules lead to")
+	port := fs.Uint("port", uint(o.Port), "the proxy's port for inbound traffic, to which the rules redirect")
 	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "how long to wait for the rules")
 	fs.BoolVar(&o.Once, "once", o.Once, "try once, for probes")
 	// The downward API turns an absent annotation into an empty value; then the earlier value stays.
-	last := func(to *string) func(string) error {
+	lastNonEmpty := func(target *string) func(string) error {
 		return func(value string) error {
-			*to = cmp.Or(value, *to)
+			*target = cmp.Or(value, *target)
 			return nil
 		}
 	}
 	mode, ipv6 := "", ""
-	fs.Func("mode", "the pod's interception mode: there are no rules to wait for with NONE; of several that say something the last counts", last(&mode))
-	fs.Func("ipv6", "capture, or direct where IPv6 has no rules; of several that say something the last counts", last(&ipv6))
+	fs.Func("mode", "the pod's interception mode: with NONE there are no rules to wait for; of several non-empty values the last counts", lastNonEmpty(&mode))
+	fs.Func("ipv6", "capture, or direct if IPv6 has no rules; of several non-empty values the last counts", lastNonEmpty(&ipv6))
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}

@@ -55,13 +55,13 @@ func start(t *testing.T, file string, ns *netns.NS, uid uint32, args ...string) 
 	return p
 }
 
-// end waits for the process and gives its exit code and all that it said.
+// end waits for the process and returns its exit code and its output.
 func (p *process) end() (code int, said string) {
 	_ = p.Wait() // an exit code other than 0 is an error here
 	return p.ProcessState.ExitCode(), p.out.String() + p.err.String()
 }
 
-// listens waits until the process has opened the inbound port: it tries, then.
+// listens waits until the process listens on the inbound port, as it does while it tries.
 func (p *process) listens(t *testing.T, ns *netns.NS) {
 	t.Helper()
 	kerneltest.Eventually(t, "it listens", func() bool {
@@ -95,7 +95,7 @@ func TestWaitAsAProcess(t *testing.T) {
 		"rules that come while it waits":        testRulesComeLater,
 		"a port of the pod's own":               testPort,
 		"what the pod's annotations say":        testWhatThePodSays,
-		"whoever tells it to end is obeyed":     testInterrupted,
+		"a signal ends it":                      testInterrupted,
 		"what it costs":                         testCost,
 		"flags that are wrong, time that is up": testOtherEnds,
 	} {

@@ -25,7 +25,7 @@ func choiceOf(t *testing.T) backendChoice {
 func allBackends(t *testing.T) map[string]Exclusive {
 	t.Helper()
 	for _, program := range []string{"iptables-nft-restore", "iptables-legacy-restore", "nft"} {
-		kerneltest.Tool(t, program)
+		kerneltest.ProgramPath(t, program)
 	}
 	c := choiceOf(t)
 	nft := c.nftables(t.Context())

@@ -54,6 +54,8 @@ type noReports struct{}
 func (noReports) Report(controllers.Report) {}
 func (noReports) Forget(string)             {}
 
+func (noReports) Event(podnet.Sandbox, string, string) {}
+
 // newTestCNIEntrance returns an entrance that knows one pod with the given initialize annotation. If api is set, every read fails with it.
 func newTestCNIEntrance(t *testing.T, n *fakeNamespace, initialize string, api error) cniEntrance {
 	t.Helper()

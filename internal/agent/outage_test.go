@@ -35,6 +35,11 @@ func (f fakeRuntimeFinder) Find(_ context.Context, pod podnet.Sandbox) (podnet.S
 	pod.ID, pod.NetNS = "sandbox-of-before", f.netns
 	return pod, nil
 }
+
+func (f fakeRuntimeFinder) FindAll(context.Context) (func(context.Context, podnet.Sandbox) (podnet.Sandbox, error), error) {
+	return f.Find, nil
+}
+
 func (fakeRuntimeFinder) Version(context.Context) (string, error) { return "fake", nil }
 func (fakeRuntimeFinder) Close() error                            { return nil }
 

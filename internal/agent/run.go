@@ -144,7 +144,7 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 	pods := controllers.Reader{Cache: mgr.GetCache(), Live: mgr.GetAPIReader()}
 	writer := controllers.NewWriter(mgr.GetClient(), pods, mgr.GetEventRecorder(Name))
 	programmer := &controllers.Programmer{
-		Config: a.Intent, Backend: a.backend, BackendName: a.backend.Name(), Namespaces: a.backend, Finder: a.finder, Pods: pods,
+		Config: a.Intent, Backend: a.backend, BackendName: a.backend.Name(), Namespaces: a.backend, Finder: &firstFinds{runtime: a.finder}, Pods: pods,
 		Reporter: writer, Ledger: ledger, Metrics: counters, Announcers: a.announcers,
 		VerifyInterval: a.VerifyInterval,
 	}
@@ -225,6 +225,7 @@ func (b Build) metric() prometheus.Collector {
 // runtimeFinder is what the agent needs of a container runtime.
 type runtimeFinder interface {
 	Find(ctx context.Context, pod podnet.Sandbox) (podnet.Sandbox, error)
+	FindAll(ctx context.Context) (find func(context.Context, podnet.Sandbox) (podnet.Sandbox, error), err error)
 	Version(ctx context.Context) (string, error)
 	Close() error
 }

@@ -111,7 +111,6 @@ func TestRulesRefuseWrongFlags(t *testing.T) {
 		"neither":                 {"", []string{"verify"}, "--netns: required\n--pod: required"},
 		"a name for a path":       {podYAML, []string{"apply", "--pod", "-", "--netns", "demo"}, "such as /run/netns/NAME"},
 		"a missing netns":         {podYAML, []string{"apply", "--pod", "-", "--netns", "/nonexistent"}, "/nonexistent"},
-		"the host's netns":        {podYAML, []string{"apply", "--pod", "-", "--netns", "/proc/self/ns/net"}, "host's own"},
 		"an unknown backend":      {podYAML, []string{"apply", "--pod", "-", "--netns", "/x", "--backend", "ebpf"}, `"ebpf"`},
 		"an unknown output":       {podYAML, []string{"show", "--pod", "-", "-o", "xml"}, `"xml"`},
 		"a wrong default":         {podYAML, []string{"show", "--pod", "-", "--envoy-port", "http"}, "--envoy-port"},
@@ -123,6 +122,15 @@ func TestRulesRefuseWrongFlags(t *testing.T) {
 				t.Errorf("code %d, said %q %q; want %q", code, out, errOut, c.want)
 			}
 		})
+	}
+}
+
+// No backend is chosen on a machine that cannot make a namespace to try one in, so the refusal needs root.
+func TestRulesRefuseTheHostsNamespace(t *testing.T) {
+	kerneltest.New(t)
+	code, out, errOut := call(t, podYAML, "rules", "apply", "--pod", "-", "--netns", "/proc/self/ns/net")
+	if code != exitError || !strings.Contains(errOut, "host's own") {
+		t.Errorf("code %d, said %q %q", code, out, errOut)
 	}
 }
 

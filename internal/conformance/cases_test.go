@@ -91,8 +91,8 @@ func ownCases() map[string]ownCase {
 		"an IPv6 address that comes later": {
 			families: "4", spec: iptables.DefaultSpec(), later: func(t *testing.T, w world) {
 				t.Helper()
-				kerneltest.Addr(t, w.pod(), "eth0", "fd00:10:244:1::5/64")
-				kerneltest.Route(t, w.pod(), "::/0", "fd00:10:244:1::1")
+				kerneltest.AddAddresses(t, w.pod(), "eth0", "fd00:10:244:1::5/64")
+				kerneltest.AddRoute(t, w.pod(), "::/0", "fd00:10:244:1::1")
 			},
 			lines: []string{"pod 1000 tcp [fd00:99::34]:80 = PROXY:15001", "world 0 tcp [fd00:10:244:1::5]:8080 = PROXY:15006"},
 		},

@@ -29,7 +29,7 @@ type backend interface {
 
 func backends(t *testing.T) []backend {
 	t.Helper()
-	kerneltest.Tool(t, "iptables-nft-restore")
+	kerneltest.ProgramPath(t, "iptables-nft-restore")
 	guard := kerneltest.Guard(t)
 	return []backend{nftables.New(guard), xtables.New(t.Context(), xtables.Config{Guard: guard, Flavour: xtables.NFT})}
 }

@@ -53,7 +53,7 @@ backend application
 // A real proxy that cannot find the original destination is refused once, where without our rule it dials itself until it
 // runs out of connections.
 func TestHAProxyDoesNotLoopOnIPv6(t *testing.T) {
-	haproxy := kerneltest.Tool(t, "haproxy")
+	haproxy := kerneltest.ProgramPath(t, "haproxy")
 	for _, b := range backends(t) {
 		for name, c := range map[string]struct {
 			guarded  bool
@@ -83,7 +83,7 @@ func TestHAProxyDoesNotLoopOnIPv6(t *testing.T) {
 // The connection that proves the rules reaches the proxy once. The proxy hands it on to where it was going, and is refused
 // there, where without our rules it would come back to it until it runs out of connections.
 func TestTheProofReachesHAProxyOnce(t *testing.T) {
-	haproxy := kerneltest.Tool(t, "haproxy")
+	haproxy := kerneltest.ProgramPath(t, "haproxy")
 	for _, b := range backends(t) {
 		for name, c := range map[string]struct {
 			rules    func(iptables.Ruleset) iptables.Ruleset

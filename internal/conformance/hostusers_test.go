@@ -34,7 +34,7 @@ func userNamespacePod(t *testing.T) *netns.NS {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = ns.Close() })
-	kerneltest.Addr(t, ns, "lo")
+	kerneltest.AddAddresses(t, ns, "lo")
 	return ns
 }
 

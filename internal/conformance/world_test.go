@@ -33,20 +33,20 @@ func newWorldAround(t *testing.T, pod *netns.NS, families string) world {
 		kerneltest.Sysctl(t, ns, "net/ipv4/conf/default/rp_filter", "0")
 	}
 	kerneltest.Sysctl(t, pod, "net/ipv4/ip_unprivileged_port_start", "0")
-	kerneltest.Link(t, out, "w0", pod, "eth0")
-	kerneltest.Addr(t, out, "w0", "10.244.1.1/24", "fd00:10:244:1::1/64")
+	kerneltest.JoinByVeth(t, out, "w0", pod, "eth0")
+	kerneltest.AddAddresses(t, out, "w0", "10.244.1.1/24", "fd00:10:244:1::1/64")
 	if families != "6" {
 		ipv4(t, pod, out, vm)
 	}
 	if families != "4" {
-		kerneltest.Addr(t, pod, "eth0", "fd00:10:244:1::5/64")
-		kerneltest.Route(t, pod, "::/0", "fd00:10:244:1::1")
+		kerneltest.AddAddresses(t, pod, "eth0", "fd00:10:244:1::5/64")
+		kerneltest.AddRoute(t, pod, "::/0", "fd00:10:244:1::1")
 	}
 	for _, dst := range []string{
 		"93.184.216.0/24", "10.96.0.0/12", "10.8.0.0/16", "169.254.169.254/32", "8.8.8.0/24",
 		"fd00:99::/64", "fd00:10:96::/112", "fd00:8::/64", "2001:db8::/64",
 	} {
-		kerneltest.Local(t, out, dst)
+		kerneltest.AddLocalRoute(t, out, dst)
 	}
 	catchAll(t, out)
 	return world{spaces: map[string]*netns.NS{"pod": pod, "world": out, "vm": vm}}
@@ -55,16 +55,16 @@ func newWorldAround(t *testing.T, pod *netns.NS, families string) world {
 // ipv4 gives the pod its IPv4 address, a second interface to the world, and the virtual machine.
 func ipv4(t *testing.T, pod, out, vm *netns.NS) {
 	t.Helper()
-	kerneltest.Addr(t, pod, "eth0", "10.244.1.5/24")
-	kerneltest.Route(t, pod, "0.0.0.0/0", "10.244.1.1")
-	kerneltest.Link(t, out, "w1", pod, "net1")
-	kerneltest.Addr(t, out, "w1", "192.168.50.1/24")
-	kerneltest.Addr(t, pod, "net1", "192.168.50.5/24")
-	kerneltest.Link(t, vm, "v0", pod, "k6t-eth0")
-	kerneltest.Addr(t, vm, "v0", "192.168.60.2/24")
-	kerneltest.Addr(t, pod, "k6t-eth0", "192.168.60.1/24")
-	kerneltest.Route(t, vm, "0.0.0.0/0", "192.168.60.1")
-	kerneltest.Route(t, out, "192.168.60.0/24", "10.244.1.5")
+	kerneltest.AddAddresses(t, pod, "eth0", "10.244.1.5/24")
+	kerneltest.AddRoute(t, pod, "0.0.0.0/0", "10.244.1.1")
+	kerneltest.JoinByVeth(t, out, "w1", pod, "net1")
+	kerneltest.AddAddresses(t, out, "w1", "192.168.50.1/24")
+	kerneltest.AddAddresses(t, pod, "net1", "192.168.50.5/24")
+	kerneltest.JoinByVeth(t, vm, "v0", pod, "k6t-eth0")
+	kerneltest.AddAddresses(t, vm, "v0", "192.168.60.2/24")
+	kerneltest.AddAddresses(t, pod, "k6t-eth0", "192.168.60.1/24")
+	kerneltest.AddRoute(t, vm, "0.0.0.0/0", "192.168.60.1")
+	kerneltest.AddRoute(t, out, "192.168.60.0/24", "10.244.1.5")
 	kerneltest.Sysctl(t, pod, "net/ipv4/ip_forward", "1")
 }
 

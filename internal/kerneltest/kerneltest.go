@@ -14,7 +14,7 @@ import (
 	"istio-pod-network-controller/internal/netns"
 )
 
-// Addresses of the two namespaces of NewPod. World also holds Outside, as a stand-in for everything beyond the cluster.
+// Addresses of the two namespaces of NewPod. The world also has the Outside addresses, as a fake of everything outside the cluster.
 const (
 	Pod4     = "10.244.1.5"
 	Pod6     = "fd00:10:244:1::5"
@@ -28,7 +28,7 @@ const (
 func New(t testing.TB) *netns.NS {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		Refuse(t, "network namespaces need root; this is uid %d", os.Geteuid())
+		SkipOrFail(t, "network namespaces need root; this is uid %d", os.Geteuid())
 	}
 	ns, err := netns.New()
 	must(t, err)
@@ -47,18 +47,18 @@ func New(t testing.TB) *netns.NS {
 func NewPod(t testing.TB) (pod, world *netns.NS) {
 	t.Helper()
 	pod, world = New(t), New(t)
-	Link(t, world, "w0", pod, "eth0")
-	Addr(t, world, "w0", World4+"/24", World6+"/64")
-	Addr(t, world, "lo", Outside4+"/32", Outside6+"/128")
+	JoinByVeth(t, world, "w0", pod, "eth0")
+	AddAddresses(t, world, "w0", World4+"/24", World6+"/64")
+	AddAddresses(t, world, "lo", Outside4+"/32", Outside6+"/128")
 	// The application may listen on any port, as in a pod.
 	Sysctl(t, pod, "net/ipv4/ip_unprivileged_port_start", "0")
-	Addr(t, pod, "eth0", Pod4+"/24", Pod6+"/64")
-	Route(t, pod, "0.0.0.0/0", World4)
-	Route(t, pod, "::/0", World6)
+	AddAddresses(t, pod, "eth0", Pod4+"/24", Pod6+"/64")
+	AddRoute(t, pod, "0.0.0.0/0", World4)
+	AddRoute(t, pod, "::/0", World6)
 	return pod, world
 }
 
-// Guard is what opens namespaces in tests: it refuses the machine's own.
+// Guard returns the guard of the machine's own namespace, which tests open namespaces with.
 func Guard(t testing.TB) netns.Guard {
 	t.Helper()
 	g, err := netns.NewGuard()
@@ -73,21 +73,21 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// Tool gives the path of a program that a test compares with or drives. Without it the test is skipped, or fails where
+// ProgramPath returns the path of a program that a test compares with or drives. Without it the test is skipped, or fails where
 // REQUIRE_KERNEL is set.
-func Tool(t testing.TB, name string) string {
+func ProgramPath(t testing.TB, name string) string {
 	t.Helper()
 	for _, dir := range []string{"/usr/sbin", "/usr/bin", "/sbin", "/bin"} {
 		if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
 			return path
 		}
 	}
-	Refuse(t, "%s is not installed", name)
+	SkipOrFail(t, "%s is not installed", name)
 	return ""
 }
 
-// Refuse ends a test that cannot run here: it is skipped, or fails where REQUIRE_KERNEL is set.
-func Refuse(t testing.TB, format string, args ...any) {
+// SkipOrFail ends a test that cannot run here: it is skipped, or fails where REQUIRE_KERNEL is set.
+func SkipOrFail(t testing.TB, format string, args ...any) {
 	t.Helper()
 	if os.Getenv("REQUIRE_KERNEL") != "" {
 		t.Fatalf(format, args...)

@@ -14,16 +14,16 @@ import (
 	"istio-pod-network-controller/internal/netns"
 )
 
-// Link joins two namespaces by a veth pair and puts both ends up.
-func Link(t testing.TB, a *netns.NS, nameA string, b *netns.NS, nameB string) {
+// JoinByVeth joins two namespaces by a veth pair and puts both ends up.
+func JoinByVeth(t testing.TB, a *netns.NS, nameA string, b *netns.NS, nameB string) {
 	t.Helper()
 	must(t, a.Do(func() error {
 		return netlink.LinkAdd(&netlink.Veth{
 			LinkAttrs: netlink.LinkAttrs{Name: nameA}, PeerName: nameB, PeerNamespace: netlink.NsFd(b.Fd()),
 		})
 	}))
-	Addr(t, a, nameA)
-	Addr(t, b, nameB)
+	AddAddresses(t, a, nameA)
+	AddAddresses(t, b, nameB)
 	// An address that is added before the kernel has seen the carrier cannot be used at once.
 	for ns, name := range map[*netns.NS]string{a: nameA, b: nameB} {
 		Eventually(t, name+" is up", func() bool {
@@ -52,8 +52,8 @@ func Eventually(t testing.TB, what string, condition func() bool) {
 	}
 }
 
-// Addr puts an interface up and adds addresses to it, which can be used at once.
-func Addr(t testing.TB, ns *netns.NS, name string, addrs ...string) {
+// AddAddresses puts an interface up and adds addresses to it, which can be used at once.
+func AddAddresses(t testing.TB, ns *netns.NS, name string, addrs ...string) {
 	t.Helper()
 	var added []net.IP
 	must(t, ns.Do(func() error {
@@ -93,16 +93,16 @@ func Addr(t testing.TB, ns *netns.NS, name string, addrs ...string) {
 	}
 }
 
-// Route sends dst by a gateway.
-func Route(t testing.TB, ns *netns.NS, dst, gateway string) {
+// AddRoute adds a route to dst by a gateway.
+func AddRoute(t testing.TB, ns *netns.NS, dst, gateway string) {
 	t.Helper()
 	_, to, err := net.ParseCIDR(dst)
 	must(t, err)
 	must(t, ns.Do(func() error { return netlink.RouteAdd(&netlink.Route{Dst: to, Gw: net.ParseIP(gateway)}) }))
 }
 
-// Local makes every address of dst one of the namespace's own.
-func Local(t testing.TB, ns *netns.NS, dst string) {
+// AddLocalRoute makes every address of dst local to the namespace.
+func AddLocalRoute(t testing.TB, ns *netns.NS, dst string) {
 	t.Helper()
 	_, to, err := net.ParseCIDR(dst)
 	must(t, err)

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// originalDst is where the client wanted to go: what conntrack remembers, or the local address of a direct connection.
+// originalDst returns the destination that the client dialled: from conntrack, or the local address of a direct connection.
 func originalDst(c *net.TCPConn) netip.AddrPort {
 	local := c.LocalAddr().(*net.TCPAddr).AddrPort()
 	raw, err := c.SyscallConn()

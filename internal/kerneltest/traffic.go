@@ -26,7 +26,7 @@ var (
 	Proxy = Owner{1337, 1337} //nolint:gochecknoglobals // as above
 )
 
-// Reply is what a dial found out: who accepted it, and which address it believed it had reached.
+// Reply is an answer to Dial: the banner of the listener, and the destination before any redirect.
 type Reply struct {
 	Banner string
 	Dst    netip.AddrPort
@@ -57,7 +57,7 @@ func ListenTCP(t testing.TB, ns *netns.NS, owner Owner, transparent bool, addr s
 	return l
 }
 
-// option switches a socket's option on before the socket is bound.
+// option returns a function that sets a socket's option before the socket is bound.
 func option(level, name int) func(network, addr string, raw syscall.RawConn) error {
 	return func(_, _ string, raw syscall.RawConn) error {
 		var err error
@@ -87,7 +87,7 @@ func ListenUDP(t testing.TB, ns *netns.NS, owner Owner, addr, banner string) {
 		if strings.HasPrefix(addr, "[") {
 			network = "udp6"
 		}
-		// One listener may have an address of its own beside another's wildcard.
+		// One listener may have a specific address and another one the wildcard, on the same port.
 		config := net.ListenConfig{Control: option(unix.SOL_SOCKET, unix.SO_REUSEADDR)}
 		c, err = config.ListenPacket(t.Context(), network, addr)
 		return err
@@ -105,7 +105,7 @@ func ListenUDP(t testing.TB, ns *netns.NS, owner Owner, addr, banner string) {
 	}()
 }
 
-// Dial connects from ns as owner to dst and gives the answer, from address src where it is not empty.
+// Dial connects from ns as owner to dst and returns the answer. If src is not empty, it is the local address.
 func Dial(ctx context.Context, ns *netns.NS, owner Owner, src, dst string) (Reply, error) {
 	text, err := ask(ctx, ns, owner, "tcp", src, dst)
 	if err != nil {
@@ -116,7 +116,7 @@ func Dial(ctx context.Context, ns *netns.NS, owner Owner, src, dst string) (Repl
 	return Reply{Banner: banner, Dst: addr}, err
 }
 
-// Ask sends a datagram, or connects, and gives the banner of whoever answers before ctx ends.
+// Ask sends a datagram, or connects, and returns the banner of the answer.
 func Ask(ctx context.Context, ns *netns.NS, owner Owner, network, src, dst string) (banner string, err error) {
 	text, err := ask(ctx, ns, owner, network, src, dst)
 	banner, _, _ = strings.Cut(text, " ")
@@ -177,7 +177,7 @@ func As(ns *netns.NS, owner Owner, f func() error) error {
 	})
 }
 
-// Echo tells each connection of a listener a banner, and sends back whatever comes, until the listener is closed.
+// Echo sends a banner on each connection of a listener, and then sends back what it receives, until the listener is closed.
 func Echo(l net.Listener, banner string) {
 	for {
 		c, err := l.Accept()

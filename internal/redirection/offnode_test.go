@@ -18,7 +18,7 @@ import (
 func TestNoProbeLeavesThePod(t *testing.T) {
 	pod, world := kerneltest.NewPod(t)
 	// The world would answer for it.
-	kerneltest.Local(t, world, "::6/128")
+	kerneltest.AddLocalRoute(t, world, "::6/128")
 	kerneltest.Listen(t, world, kerneltest.App, "WORLD", validationPort)
 	left := countLeaving(t, pod)
 	expect := func(step string) {
@@ -31,7 +31,7 @@ func TestNoProbeLeavesThePod(t *testing.T) {
 		}
 	}
 	expect("without the address")
-	kerneltest.Addr(t, pod, "lo", "::6/128")
+	kerneltest.AddAddresses(t, pod, "lo", "::6/128")
 	expect("with the address")
 	removeRoutes(t, pod, "::6/128")
 	expect("with the address and without its routes")

@@ -121,7 +121,7 @@ func TestMissingRulesAreNamed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pod, _ := kerneltest.NewPod(t)
 			if c.inSix {
-				kerneltest.Addr(t, pod, "lo", "::6/128")
+				kerneltest.AddAddresses(t, pod, "lo", "::6/128")
 			}
 			if c.rules {
 				apply(t, pod, c.change, c.keep)

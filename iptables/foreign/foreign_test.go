@@ -26,7 +26,7 @@ func find(t testing.TB, ns *netns.NS) string {
 }
 
 func TestOthersAreRecognised(t *testing.T) {
-	kerneltest.Tool(t, "iptables-legacy")
+	kerneltest.ProgramPath(t, "iptables-legacy")
 	redirect := func(program, table, chain string) string {
 		return fmt.Sprintf("%[1]s -t %[2]s -N %[3]s; %[1]s -t %[2]s -A %[3]s -p tcp -j RETURN; %[1]s -t %[2]s -A PREROUTING -p tcp -j %[3]s", program, table, chain)
 	}

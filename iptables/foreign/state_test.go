@@ -18,7 +18,7 @@ func state(t *testing.T, r Reader, ns *netns.NS) State {
 }
 
 func TestStateChangesWithEveryRule(t *testing.T) {
-	kerneltest.Tool(t, "iptables-legacy")
+	kerneltest.ProgramPath(t, "iptables-legacy")
 	ns, r := kerneltest.New(t), NewReader()
 	before := state(t, r, ns)
 	for _, script := range []string{
@@ -41,7 +41,7 @@ func TestStateChangesWithEveryRule(t *testing.T) {
 }
 
 func TestStateIsWithoutCounters(t *testing.T) {
-	kerneltest.Tool(t, "iptables-legacy")
+	kerneltest.ProgramPath(t, "iptables-legacy")
 	ns, r := kerneltest.New(t), NewReader()
 	kerneltest.Shell(t, ns, "iptables-legacy -A OUTPUT -p udp -j ACCEPT; ip6tables-legacy -A OUTPUT -p udp -j ACCEPT", "")
 	before := state(t, r, ns)

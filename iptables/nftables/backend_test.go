@@ -99,7 +99,7 @@ func TestApplyThenVerifyFindsNoDrift(t *testing.T) {
 
 // The text that people read and the messages that the kernel gets are one rule set: loading the text gives the same.
 func TestNftTextLoadsAsTheSameRules(t *testing.T) {
-	nft := kerneltest.Tool(t, "nft")
+	nft := kerneltest.ProgramPath(t, "nft")
 	files, err := filepath.Glob("../testdata/*.nft")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no golden files: %v", err)
@@ -211,7 +211,7 @@ func withTable(t *testing.T, ns *netns.NS, f func(*nft.Conn, *nft.Table, []*nft.
 }
 
 func TestRemoveTakesAwayOnlyOurs(t *testing.T) {
-	kerneltest.Tool(t, "nft")
+	kerneltest.ProgramPath(t, "nft")
 	ns, b := kerneltest.New(t), New(kerneltest.Guard(t))
 	before := listRuleset(t, ns)
 	mustApply(t, b, ns, rules(t, nil))

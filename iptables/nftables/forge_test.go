@@ -113,7 +113,7 @@ func forgedTable(name string) rawMessage {
 func script(text string) func(*testing.T, *netns.NS) {
 	return func(t *testing.T, ns *netns.NS) {
 		t.Helper()
-		tool := kerneltest.Tool(t, "nft")
+		tool := kerneltest.ProgramPath(t, "nft")
 		err := ns.Do(func() error {
 			cmd := exec.CommandContext(t.Context(), tool, "-f", "-")
 			cmd.Stdin = strings.NewReader(strings.ReplaceAll(text, "T", "inet "+iptables.TableName))

@@ -46,7 +46,7 @@ func flavours() []Flavour { return []Flavour{NFT, Legacy} }
 // wants skips a test where the programs of a flavour are not installed.
 func wants(t testing.TB, flavour Flavour) {
 	t.Helper()
-	kerneltest.Tool(t, "iptables-"+string(flavour)+"-restore")
+	kerneltest.ProgramPath(t, "iptables-"+string(flavour)+"-restore")
 }
 
 func newBackend(t testing.TB, flavour Flavour) *Backend {

@@ -13,7 +13,7 @@ import (
 // programs makes a folder that has only links, by name, to the programs of one of iptables' two binaries.
 func programs(t *testing.T, binary string, names ...string) string {
 	t.Helper()
-	target, dir := kerneltest.Tool(t, binary), t.TempDir()
+	target, dir := kerneltest.ProgramPath(t, binary), t.TempDir()
 	for _, name := range names {
 		for _, suffix := range []string{"", "-restore", "-save"} {
 			if err := os.Symlink(target, filepath.Join(dir, name+suffix)); err != nil {
@@ -40,7 +40,7 @@ func TestDetectTakesTheNftFlavourAndMakesNoLegacyTable(t *testing.T) {
 	if before != "" {
 		t.Fatalf("this machine has tables of iptables-legacy (%s), which no test may make", before)
 	}
-	kerneltest.Tool(t, "iptables-nft-restore")
+	kerneltest.ProgramPath(t, "iptables-nft-restore")
 	b, reason, err := Detect(t.Context(), config(t), rules(t, tproxyAndDNS))
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +61,7 @@ func TestTheNodesLegacyTablesDecide(t *testing.T) {
 		t.Error(order)
 	}
 	ns := kerneltest.New(t)
-	kerneltest.Tool(t, "ip6tables-legacy")
+	kerneltest.ProgramPath(t, "ip6tables-legacy")
 	shell(t, ns, "ip6tables-legacy -t mangle -N X")
 	err := ns.Do(func() error {
 		if names := legacyTables(ownProc, iptables.IPv4, iptables.IPv6); strings.Join(names, " ") != "mangle" {

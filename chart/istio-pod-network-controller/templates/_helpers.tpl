@@ -23,11 +23,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if eq .Values.kubernetesDistribution "OpenShift" -}}true{{- end -}}
 {{- end -}}
 
-{{- /* YAML takes an off without quotes for false. */ -}}
+{{- /* YAML reads off without quotes as false. */ -}}
 {{- define "agent.cni" -}}{{ .Values.cni | default "off" }}{{- end -}}
 {{- define "agent.nri" -}}{{ .Values.nri | default "off" }}{{- end -}}
 
-{{- /* Where the distributions keep what the agent needs, as JSON. What the values say wins. */ -}}
+{{- /* Where the distributions keep what the agent needs, as JSON. Values override them. */ -}}
 {{- define "agent.node" -}}
 {{- $k3s := "unix:///run/k3s/containerd/containerd.sock" -}}
 {{- $usual := dict "bin" "/opt/cni/bin" "conf" "/etc/cni/net.d" "endpoint" "" "exclude" list -}}
@@ -45,7 +45,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   "exclude" ($v.cniExcludeNamespaces | default $node.exclude) | toJson -}}
 {{- end -}}
 
-{{- /* cni: install in a directory that the runtime does not use protects nothing: refused where it can be told. */ -}}
+{{- /* cni: install in a directory that the runtime does not use has no effect: it is refused if that can be detected. */ -}}
 {{- define "agent.checkCNI" -}}
 {{- if eq (include "agent.cni" .) "install" -}}
 {{- $is := .Values.kubernetesDistribution -}}
@@ -72,7 +72,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{- define "agent.capabilities" -}}
 {{- /*
-SYS_ADMIN enters a pod's network namespace, NET_ADMIN writes rules there, NET_RAW is what iptables-legacy talks to the kernel by, SYS_PTRACE
+SYS_ADMIN enters a pod's network namespace, NET_ADMIN writes rules there, iptables-legacy needs NET_RAW to talk to the kernel, SYS_PTRACE
 is what /proc/PID/ns asks for.
 */ -}}
 {{- $raw := ternary (list "NET_RAW") list (eq .Values.backend "iptables") -}}
@@ -85,7 +85,7 @@ is what /proc/PID/ns asks for.
 {{- .Values.seLinuxOptions | default $default | toJson -}}
 {{- end -}}
 
-{{- /* The agent that takes a taint away has to tolerate it. */ -}}
+{{- /* The agent that removes a taint has to tolerate it. */ -}}
 {{- define "agent.tolerations" -}}
 {{- $startup := dict "key" "pod-network-controller.istio.io/not-ready" "operator" "Exists" -}}
 {{- $given := .Values.tolerations | default list -}}
@@ -126,8 +126,8 @@ httpGet:
 
 {{- /*
 What the agent sees of the node, each at the node's own path, because the runtime answers with such paths.
-Sockets are mounted by their directory: a restarted runtime makes its socket anew, and a mounted file would stay the old one.
-Docker's socket lies in /var/run itself, which is too much to hand out: there it is the file, and the agent must be restarted with Docker.
+Sockets are mounted by their directory: a restarted runtime makes a new socket file, and a mounted file would stay the old one.
+Docker's socket is in /var/run itself, which the agent must not get: only the file is mounted, and the agent must be restarted with Docker.
 */ -}}
 {{- define "agent.hostPaths" -}}
 {{- $node := include "agent.node" . | fromJson -}}
@@ -164,7 +164,7 @@ Docker's socket lies in /var/run itself, which is too much to hand out: there it
 {{- end -}}
 
 {{- /*
-What is done to the node's CNI chain before the agent starts: the plugin's binary is put there, or the entry is taken out. One directory, one
+What the init container does to the node's CNI chain before the agent starts: install the plugin's binary, or remove the entry. One directory, one
 call, no capability.
 */ -}}
 {{- define "agent.cniPlugin" -}}

@@ -25,7 +25,7 @@ func TestNotesAreTrue(t *testing.T) {
 		"with policies":                  {in: "{}", kind: bounding, want: []string{others}, wantNot: []string{unbound}},
 		"a token that is not bounded":    {in: "{startupTaint: true, admission: {restrictAgent: false}}", kind: bounding, want: []string{unbound + ", and every node", "restrictAgent is false"}},
 		"nobody asks early":              {in: "{nri: off, cni: off}", want: []string{late, "nri=off and cni=off"}, wantNot: []string{others}},
-		"nobody asks, after the chain":   {in: "{nri: off, cni: uninstall}", want: []string{late, "cni=uninstall: the agents take"}},
+		"nobody asks, after the chain":   {in: "{nri: off, cni: uninstall}", want: []string{late, "cni=uninstall: the agents remove"}},
 		"nobody asks, pods wait":         {in: "{nri: off, admission: {waitContainer: true}}", kind: mutating, wantNot: []string{late, nothing}},
 		"they cannot wait":               {in: "{nri: off, admission: {waitContainer: true}}", want: []string{late, nothing, "has no MutatingAdmissionPolicy"}},
 		"they may not wait":              {in: "{admission: {enabled: false, waitContainer: true}}", kind: mutating, want: []string{others, nothing, "admission.enabled is false"}},

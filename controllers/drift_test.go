@@ -1,0 +1,350 @@
+package controllers
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/iptables"
+)
+
+// statusServer is an API server with one pod, which takes patches of its status.
+type statusServer struct {
+	client.SubResourceWriter
+	mu      sync.Mutex
+	pod     *corev1.Pod
+	patches int
+}
+
+func (s *statusServer) Status() client.SubResourceWriter { return s }
+
+func (s *statusServer) Patch(_ context.Context, _ client.Object, p client.Patch, _ ...client.SubResourcePatchOption) error {
+	data, err := p.Data(nil)
+	if err != nil {
+		return err
+	}
+	var patch struct {
+		Metadata struct{ Annotations map[string]*string }
+		Status   struct{ Conditions []corev1.PodCondition }
+	}
+	if err := json.Unmarshal(data, &patch); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.patches++
+	for key, value := range patch.Metadata.Annotations {
+		if delete(s.pod.Annotations, key); value != nil {
+			s.pod.Annotations[key] = *value
+		}
+	}
+	s.pod.Status.Conditions = patch.Status.Conditions
+	return nil
+}
+
+func (s *statusServer) Pod(context.Context, podnet.Sandbox) (*corev1.Pod, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pod.DeepCopy(), nil
+}
+
+func (s *statusServer) Namespace(context.Context, string) (*corev1.Namespace, error) { return nil, nil }
+
+// condition returns our condition's status and reason, and the pod's details.
+func (s *statusServer) says(t *testing.T) (condition string, said details) {
+	t.Helper()
+	pod, _ := s.Pod(t.Context(), podnet.Sandbox{}) // never fails
+	said, _ = detailsOn(pod)
+	if c := findCondition(pod); c != nil {
+		condition = string(c.Status) + " " + c.Reason
+	}
+	return condition, said
+}
+
+// drifting is a Programmer, a Verifier and a Writer at work on one pod.
+type drifting struct {
+	*bench
+	api    *statusServer
+	events *events.FakeRecorder
+}
+
+// runDrifting calls f in a bubble in which the pod is programmed, and everything works on.
+func runDrifting(t *testing.T, f func(*testing.T, *drifting)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		d := &drifting{bench: newBench(t), api: &statusServer{pod: askingPod()}, events: events.NewFakeRecorder(10_000)}
+		w := NewWriter(d.api, d.api, d.events)
+		d.Pods, d.Reporter, d.VerifyInterval = d.api, w, 10*time.Second
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { _ = w.Start(ctx) })
+		running.Go(func() { _ = (&Verifier{Programmer: d.Programmer}).Start(ctx) })
+		d.ensure(t, Changed)
+		d.wait(time.Minute)
+		f(t, d)
+		cancel()
+		running.Wait()
+	})
+}
+
+// wait lets a bubble's time pass.
+func (d *drifting) wait(long time.Duration) {
+	<-time.After(long)
+	synctest.Wait()
+}
+
+// somebody changes the rules, so that each Apply finds this drift until it is nil.
+func (d *drifting) somebody(drift iptables.Drift) {
+	d.backend.mu.Lock()
+	defer d.backend.mu.Unlock()
+	d.backend.drift, d.backend.applies = drift, 0
+}
+
+func (d *drifting) applied() int {
+	d.backend.mu.Lock()
+	defer d.backend.mu.Unlock()
+	return d.backend.applies
+}
+
+// told returns the events since the last call, and how many of them have a reason.
+func (d *drifting) told(reason string) (n int, all []string) {
+	for len(d.events.Events) > 0 {
+		e := <-d.events.Events
+		if all = append(all, e); strings.HasPrefix(e, "Warning "+reason+" ") {
+			n++
+		}
+	}
+	return n, all
+}
+
+var lost = iptables.Drift{
+	{Kind: iptables.KindRules, Text: "- ip daddr 10.0.0.0/8 return"}, {Kind: iptables.KindRoute, Text: "- local default dev lo table 15006"},
+}
+
+func TestARepairIsReportedOnce(t *testing.T) {
+	runDrifting(t, func(t *testing.T, d *drifting) { //nolint:thelper // it is the test itself
+		patches := d.api.patches
+		d.told("")
+		d.somebody(lost)
+		for d.applied() == 0 {
+			d.wait(10 * time.Millisecond)
+		}
+		d.somebody(nil)
+		d.wait(5 * time.Minute)
+		n, all := d.told(ReasonRulesRepaired)
+		if n != 1 || len(all) != 1 {
+			t.Fatalf("events %q", all)
+		}
+		for _, word := range []string{"put back", "routes", "rules", "- ip daddr 10.0.0.0/8 return", "- local default dev lo"} {
+			if !strings.Contains(all[0], word) {
+				t.Errorf("event %q does not say %q", all[0], word)
+			}
+		}
+		condition, said := d.api.says(t)
+		if condition != "True Initialized" || said.LastRepair.Kinds != "route, rules" || said.LastRepair.Time == "" || d.api.patches != patches+1 {
+			t.Errorf("condition %s, details %+v, %d patches", condition, said, d.api.patches-patches)
+		}
+		for _, kind := range []iptables.Kind{iptables.KindRules, iptables.KindRoute} {
+			if n := testutil.ToFloat64(d.Metrics.drift.WithLabelValues(string(kind))); n != 1 {
+				t.Errorf("drift_total{kind=%q} %v", kind, n)
+			}
+		}
+	})
+}
+
+// Whoever rewrites the rules all the time is answered about once a minute, whatever else calls the agent.
+func TestRewritingIsMetWithBackOff(t *testing.T) {
+	for name, c := range map[string]struct {
+		call                     func(t *testing.T, d *drifting)
+		applies, patches, events int // at most, in 10 minutes
+	}{
+		"nobody else calls": {call: func(*testing.T, *drifting) {}, applies: 16, patches: 16, events: 18},
+		"the pod's owner edits it ten times a second": {
+			call: func(t *testing.T, d *drifting) {
+				t.Helper()
+				for range 10 {
+					d.wait(100 * time.Millisecond)
+					_, _ = d.Ensure(t.Context(), Watch, d.sandbox)
+				}
+			}, applies: 16, patches: 16, events: 18,
+		},
+		"its container is started once a second": {
+			call: func(t *testing.T, d *drifting) {
+				t.Helper()
+				d.wait(time.Second)
+				_, _ = d.Ensure(t.Context(), NRI, d.known())
+			}, applies: 620, patches: 24, events: 620,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			runDrifting(t, func(t *testing.T, d *drifting) { //nolint:thelper // it is the test itself
+				patches := d.api.patches
+				d.somebody(lost)
+				d.told("")
+				for start := time.Now(); time.Since(start) < 10*time.Minute; d.wait(time.Millisecond) {
+					c.call(t, d)
+				}
+				patches = d.api.patches - patches
+				contended, all := d.told(ReasonRulesContended)
+				if d.applied() < 12 || d.applied() > c.applies || patches > c.patches || len(all) > c.events || contended != 1 {
+					t.Errorf("in 10 minutes: Apply called %d times, %d patches, %d events, %d of them say contended", d.applied(), patches, len(all), contended)
+				}
+				checkContended(t, d)
+				d.somebody(nil)
+				d.wait(4 * time.Minute)
+				checkCalm(t, d)
+			})
+		})
+	}
+}
+
+func checkContended(t *testing.T, d *drifting) {
+	t.Helper()
+	if condition, said := d.api.says(t); condition != "False Contended" || said.LastRepair.Kinds != "route, rules" {
+		t.Errorf("condition %s, details %+v", condition, said)
+	}
+	checkGauges(t, d, 1, 0)
+}
+
+// checkCalm wants the pod to be True again, and to be checked as usual.
+func checkCalm(t *testing.T, d *drifting) {
+	t.Helper()
+	if condition, said := d.api.says(t); condition != "True Initialized" || said.LastRepair.Kinds == "" {
+		t.Errorf("condition %s, details %+v", condition, said)
+	}
+	checkGauges(t, d, 0, 0)
+	d.somebody(nil)
+	d.wait(time.Minute)
+	if n := d.applied(); n < 5 || n > 7 {
+		t.Errorf("%d checks in a minute", n)
+	}
+}
+
+func checkGauges(t *testing.T, d *drifting, contended, preempted float64) {
+	t.Helper()
+	families, err := d.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]float64{MetricPrefix + "contended_pods": contended, MetricPrefix + "preempted_pods": preempted}
+	for _, f := range families {
+		if n, ok := want[f.GetName()]; ok {
+			if got := f.GetMetric()[0].GetGauge().GetValue(); got != n {
+				t.Errorf("%s is %v, want %v", f.GetName(), got, n)
+			}
+			delete(want, f.GetName())
+		}
+	}
+	if len(want) > 0 {
+		t.Errorf("no metrics %v", want)
+	}
+}
+
+// Rules of others that decide first are reported while they are there, and once.
+func TestPreemptionIsReportedWhileItLasts(t *testing.T) {
+	runDrifting(t, func(t *testing.T, d *drifting) { //nolint:thelper // it is the test itself
+		patches := d.api.patches
+		d.told("")
+		preempt := func(lines ...string) {
+			d.backend.mu.Lock()
+			defer d.backend.mu.Unlock()
+			d.backend.preempted = lines
+		}
+		preempt("table ip nat, chain PREROUTING, priority -200: tcp dport 80 redirect to :9")
+		d.wait(5 * time.Minute)
+		n, all := d.told(ReasonRulesPreempted)
+		if condition, _ := d.api.says(t); condition != "False Preempted" || n != 1 || len(all) != 1 || !strings.Contains(all[0], "dport 80 redirect") || d.api.patches != patches+1 {
+			t.Errorf("condition %s, events %q, %d patches", condition, all, d.api.patches-patches)
+		}
+		checkGauges(t, d, 0, 1)
+		preempt()
+		d.wait(15 * time.Second)
+		if condition, _ := d.api.says(t); condition != "True Initialized" || d.api.patches != patches+2 {
+			t.Errorf("condition %s, %d patches", condition, d.api.patches-patches)
+		}
+		checkGauges(t, d, 0, 0)
+	})
+}
+
+// What the agent itself changes is no drift.
+func TestWhatIsNoDrift(t *testing.T) {
+	ctx := t.Context()
+	for name, change := range map[string]func(b *bench){
+		"an edited annotation": func(b *bench) { b.pods.pod.Annotations["traffic.sidecar.istio.io/excludeOutboundPorts"] = "5432" },
+		"a new sandbox": func(b *bench) {
+			b.finder.sandboxes["uid-1"] = podnet.Sandbox{ID: "sandbox-2", NetNS: "/netns/2"}
+		},
+		"an agent that has just started": func(b *bench) { b.Ledger.ForgetPod("uid-1"); b.backend.held["/netns/1"] = "an older version's" },
+		"a pod that opts in again": func(b *bench) {
+			b.pods.pod.Annotations[intent.KeyInitialize] = "false"
+			_, _ = b.Ensure(ctx, Watch, b.sandbox)
+			b.pods.pod.Annotations[intent.KeyInitialize] = "true"
+		},
+		"another agent that takes over": func(b *bench) {
+			b.backend.held["/netns/1"] = "the other agent's"
+			b.pods.pod.Annotations[KeyStatus] = string(StatusInitialized)
+			b.pods.pod.Annotations[KeyDetails] = `{"sandbox":"sandbox-1","specHash":"another"}`
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.ensure(t, Changed)
+			change(b)
+			b.ensure(t, Changed)
+			if e, _ := b.Ledger.Of("uid-1"); len(b.reporter.events) > 0 || e.Findings.contention.active() || e.LastRepair != (Repair{}) {
+				t.Errorf("events %q, findings %+v", b.reporter.events, e.Findings)
+			}
+		})
+	}
+}
+
+// What a pod writes about another agent hides two repairs at most.
+func TestAForgedTakeoverHidesLittle(t *testing.T) {
+	b := newBench(t)
+	b.ensure(t, Changed)
+	b.pods.pod.Annotations[KeyStatus] = string(StatusInitialized)
+	b.pods.pod.Annotations[KeyDetails] = `{"sandbox":"sandbox-1","specHash":"forged"}`
+	for range 5 {
+		b.backend.held["/netns/1"] = "spoilt"
+		b.verify(t)
+	}
+	if len(b.reporter.events) != 3 {
+		t.Errorf("events %q", b.reporter.events)
+	}
+}
+
+// Rules that a pod keeps are watched like any others.
+func TestDriftOfKeptRulesIsReported(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(b *bench)
+		want   Report
+	}{
+		"nobody asks any more": {func(b *bench) { delete(b.pods.pod.Annotations, intent.KeyInitialize) }, Report{Status: StatusInitialized, Reason: ReasonInitialized}},
+		"a wrong annotation":   {func(b *bench) { b.pods.pod.Annotations[wrongKey] = "http" }, Report{Status: StatusFailed, Reason: ReasonInvalidAnnotation}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.ensure(t, Changed)
+			b.says(t, b.lastReport(t))
+			c.change(b)
+			_, _ = b.Ensure(t.Context(), Watch, b.sandbox)
+			b.backend.held["/netns/1"] = "spoilt"
+			b.verify(t)
+			got := b.lastReport(t)
+			if len(b.reporter.events) != 1 || got.Status != c.want.Status || got.Reason != c.want.Reason || got.LastRepair.Kinds != "rules" {
+				t.Errorf("events %q, report %+v", b.reporter.events, got)
+			}
+		})
+	}
+}

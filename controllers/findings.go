@@ -1,0 +1,126 @@
+package controllers
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"istio-pod-network-controller/iptables"
+)
+
+// Findings are what the calls of Apply have found of others' work on a sandbox's rules.
+type Findings struct {
+	LastRepair Repair
+	// Preempted are rules of others that decide about packets before ours, one a line; "" if there are none.
+	Preempted string
+
+	contention contention
+	handovers  int // changes that were taken for another agent's
+}
+
+// Repair says when rules that somebody else had changed were put back, and what kinds of iptables.Drift there were. The zero value means
+// that there was no repair.
+type Repair struct {
+	Time  string `json:"time"` // RFC 3339
+	Kinds string `json:"kinds"`
+}
+
+// apply applies a Spec's rules within the turn. It returns what Apply and earlier calls have found, and whether rules were written.
+//
+// Drift is what differs although the same Spec was programmed in the same sandbox: the first programming is none, nor is what follows an
+// edit of annotations, nor what another agent of the node has written while it takes over from this one.
+func (v *visit) apply(ctx context.Context, spec iptables.Spec, rules iptables.Ruleset) (found Findings, changed bool, err error) {
+	outcome, err := v.Backend.Apply(ctx, v.sandbox.Place(), rules)
+	if err != nil {
+		return found, false, err
+	}
+	known, ok := v.Ledger.Of(v.sandbox.UID)
+	if ok && known.Sandbox.ID == v.sandbox.ID {
+		found = known.Findings
+	}
+	found.Preempted = strings.Join(outcome.Preempted, "\n")
+	expected := ok && known.Sandbox.ID == v.sandbox.ID && known.Spec != nil && known.Spec.Hash() == spec.Hash()
+	switch {
+	case !outcome.Changed():
+		found.contention = found.contention.withoutRepair(time.Now())
+	case expected && found.handovers < mostHandovers && v.writtenByOther(spec):
+		found.handovers++
+	case expected:
+		v.tellRepair(ctx, &found, outcome.Drift)
+	}
+	return found, outcome.Changed(), nil
+}
+
+// paused reports whether the pod's next check is not due: somebody else keeps changing its rules, and only the Verifier chooses the time
+// to put them back. Early entrances never pause, because a container is about to start.
+func (v *visit) paused(spec iptables.Spec) bool {
+	known, ok := v.Ledger.Of(v.sandbox.UID)
+	return ok && v.by == Watch && !known.Retry && known.contention.active() &&
+		known.Sandbox.ID == v.sandbox.ID && known.Spec != nil && known.Spec.Hash() == spec.Hash() &&
+		time.Now().Before(known.contention.next(v.VerifyInterval))
+}
+
+// mostHandovers bounds how many differences in a sandbox are taken for another agent's work: a pod's owner can write what
+// writtenByOther reads.
+const mostHandovers = 2
+
+// writtenByOther reports whether the pod's report is about other rules in this sandbox than this agent's: two agents of a node overlap
+// during an update, and the new one's settings may differ.
+func (v *visit) writtenByOther(spec iptables.Spec) bool {
+	said, ok := detailsOn(v.pod)
+	return ok && Status(v.pod.Annotations[KeyStatus]) == StatusInitialized &&
+		said.Sandbox == v.sandbox.ID && said.SpecHash != "" && said.SpecHash != spec.Hash()
+}
+
+// tellRepair logs, counts and reports a repair. The report follows with the pod's status.
+func (v *visit) tellRepair(ctx context.Context, found *Findings, drift iptables.Drift) {
+	now, kinds := time.Now(), drift.Kinds()
+	found.contention = found.contention.withRepair(now)
+	found.LastRepair = Repair{Time: now.UTC().Format(time.RFC3339), Kinds: joined(kinds, ", ")}
+	v.Metrics.repaired(kinds)
+	log.FromContext(ctx).Info("rules repaired", "sandbox", v.sandbox.ID, "netns", v.sandbox.NetNS, "kinds", found.LastRepair.Kinds, "drift", drift.String())
+	v.Reporter.Event(v.sandbox, ReasonRulesRepaired, repairText(drift))
+}
+
+// repairText says in words what was put back.
+func repairText(drift iptables.Drift) string {
+	var did, back []string
+	for _, kind := range drift.Kinds() {
+		if kind != iptables.KindBackend {
+			back = append(back, noun(kind))
+		}
+	}
+	if len(back) > 0 {
+		did = append(did, "put back what somebody had removed or changed ("+strings.Join(back, ", ")+")")
+	}
+	if slices.Contains(drift.Kinds(), iptables.KindBackend) {
+		did = append(did, "removed rules of another backend")
+	}
+	return strings.Join(did, ", ") + "; - was missing, + was there instead: " + strings.ReplaceAll(drift.String(), "\n", "; ")
+}
+
+func noun(kind iptables.Kind) string {
+	switch kind {
+	case iptables.KindAbsent:
+		return "all rules"
+	case iptables.KindTable:
+		return "table and chains"
+	case iptables.KindAddress:
+		return "address on lo"
+	case iptables.KindRoute:
+		return "routes"
+	case iptables.KindRules, iptables.KindSets, iptables.KindBackend:
+	}
+	return string(kind)
+}
+
+func joined(kinds []iptables.Kind, by string) string {
+	words := make([]string, len(kinds))
+	for i, kind := range kinds {
+		words[i] = string(kind)
+	}
+	return strings.Join(words, by)
+}
