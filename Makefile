@@ -51,7 +51,7 @@ build: ## Build the agent and its small programs, static, to build/
 
 # Each target that needs more than Go begins with a look at the machine, which takes less than a second and installs what is missing.
 .PHONY: test
-test: test-preflight test-go test-kit test-chart ## All tests but the end-to-end ones; as root also those that program the kernel
+test: test-preflight test-go test-kit test-chart ## All tests except the end-to-end ones; as root also those that program the kernel
 
 .PHONY: test-preflight
 test-preflight:
@@ -99,7 +99,7 @@ chart-lint: $(HELM) ## helm lint --strict; the chart's other tests are part of `
 	$(HELM) lint --strict $(CHART)
 
 .PHONY: generate
-generate: $(HELM) ## Write what is derived: the chart's values table, its golden files, config/
+generate: $(HELM) ## Write generated files: the chart's values table, its golden files, config/
 	go -C hack/tools/helm run ./chartdocs $(CURDIR)/$(CHART)
 	go -C hack/tools/helm test -count=1 ./charttest -run TestGolden -update
 	hack/tools/render-config.sh $(HELM)
@@ -133,18 +133,22 @@ cluster-down: ## Stop the one-node cluster and leave nothing behind
 	$(KC) down
 
 .PHONY: demo
-demo: ## The product at work on the one-node cluster, shown step by step
+demo: ## Show the agent step by step on the one-node cluster
 	hack/demo.sh
 
 .PHONY: demo-down
-demo-down: cluster-down ## Take the demo and its cluster away
+demo-down: cluster-down ## Remove the demo and its cluster
 
 .PHONY: e2e
 e2e: ## Run the end-to-end tests on the one-node cluster
 	hack/e2e.sh
 
+.PHONY: chaos
+chaos: ## Make chaos on the one-node cluster for CHAOS_DURATION (10m), or again as CHAOS_SEED says; see hack/chaos.sh
+	hack/chaos.sh
+
 .PHONY: fresh
-fresh: ## Prove on a bare Debian, made in a directory, that `make test` and `make demo` need nothing else (needs root)
+fresh: ## Run `make test` and `make demo` on a bare Debian in a directory, to show that they need nothing else (needs root)
 	@hack/preflight.sh fresh
 	hack/fresh.sh
 

@@ -200,7 +200,7 @@ type bench struct {
 	sandbox  podnet.Sandbox
 }
 
-func newBench(t *testing.T) *bench {
+func newBench(t testing.TB) *bench {
 	t.Helper()
 	b := &bench{
 		backend:  &fakeBackend{held: map[string]string{}, inside: map[string]bool{}, identity: map[string]podnet.Identity{}},

@@ -42,24 +42,28 @@ func (v *visit) apply(ctx context.Context, spec iptables.Spec, rules iptables.Ru
 		found = known.Findings
 	}
 	found.Preempted = strings.Join(outcome.Preempted, "\n")
-	expected := ok && known.Sandbox.ID == v.sandbox.ID && known.Spec != nil && known.Spec.Hash() == spec.Hash()
 	switch {
 	case !outcome.Changed():
 		found.contention = found.contention.withoutRepair(time.Now())
-	case expected && found.handovers < mostHandovers && v.writtenByOther(spec):
+	case !ok || !v.programmedAs(known, spec):
+	case found.handovers < mostHandovers && v.writtenByOther(spec):
 		found.handovers++
-	case expected:
-		v.tellRepair(ctx, &found, outcome.Drift)
+	default:
+		v.reportRepair(ctx, &found, outcome.Drift)
 	}
 	return found, outcome.Changed(), nil
+}
+
+// programmedAs reports whether this sandbox was programmed with this Spec.
+func (v *visit) programmedAs(known Entry, spec iptables.Spec) bool {
+	return known.Sandbox.ID == v.sandbox.ID && known.Spec != nil && known.Spec.Hash() == spec.Hash()
 }
 
 // paused reports whether the pod's next check is not due: somebody else keeps changing its rules, and only the Verifier chooses the time
 // to put them back. Early entrances never pause, because a container is about to start.
 func (v *visit) paused(spec iptables.Spec) bool {
 	known, ok := v.Ledger.Of(v.sandbox.UID)
-	return ok && v.by == Watch && !known.Retry && known.contention.active() &&
-		known.Sandbox.ID == v.sandbox.ID && known.Spec != nil && known.Spec.Hash() == spec.Hash() &&
+	return ok && v.by == Watch && !known.Retry && known.contention.active() && v.programmedAs(known, spec) &&
 		time.Now().Before(known.contention.next(v.VerifyInterval))
 }
 
@@ -75,8 +79,8 @@ func (v *visit) writtenByOther(spec iptables.Spec) bool {
 		said.Sandbox == v.sandbox.ID && said.SpecHash != "" && said.SpecHash != spec.Hash()
 }
 
-// tellRepair logs, counts and reports a repair. The report follows with the pod's status.
-func (v *visit) tellRepair(ctx context.Context, found *Findings, drift iptables.Drift) {
+// reportRepair logs and counts a repair, and makes an event of it. The pod's details get it with the next report.
+func (v *visit) reportRepair(ctx context.Context, found *Findings, drift iptables.Drift) {
 	now, kinds := time.Now(), drift.Kinds()
 	found.contention = found.contention.withRepair(now)
 	found.LastRepair = Repair{Time: now.UTC().Format(time.RFC3339), Kinds: joined(kinds, ", ")}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Shows the product at work: two pods with a proxy each, and one request between them that both proxies handle.
+# Shows the agent on a cluster: two pods with a proxy each, and one request between them that both proxies handle.
 #
 #   hack/demo.sh              on a one-node cluster of its own, which it starts; hack/preflight.sh looks at what it needs
 #   hack/demo.sh --existing   on the cluster that kubectl and helm in PATH reach (DEMO_KUBECONFIG names another one), with images that its
@@ -34,8 +34,8 @@ failed() {
   local status=$?
   if ((status == 0)); then return; fi
   step "The demo has failed: the reason is above"
-  note "to look: $kubectl get pods -A" "the demo may be run again as it is"
-  if [[ ! $existing ]]; then note "to take it all away, whatever state it is in: make demo-down"; fi
+  note "to look at the cluster: $kubectl get pods -A" "the demo can be run again"
+  if [[ ! $existing ]]; then note "to remove everything, also after a failure: make demo-down"; fi
 }
 
 prepare() {
@@ -97,11 +97,11 @@ step "productpage asks details, as if there were no proxies"
 service=$(k -n bookinfo get service details -o jsonpath='{.spec.clusterIP}')
 address=$(k -n bookinfo get pod "$details" -o jsonpath='{.status.podIP}')
 k -n bookinfo exec "$productpage" -c app -- /testapp get "http://$service:9080/details/0" | shown
-note "outbound: the connection to the service, $service:9080, was turned to productpage's proxy, which found out where it was going:"
+note "outbound: the connection to the service, $service:9080, was redirected to productpage's proxy, which found the original destination:"
 logged "$productpage" outbound "$service:9080" | shown
-note "inbound: the connection to the pod, $address:9080, was turned to details' proxy:"
+note "inbound: the connection to the pod, $address:9080, was redirected to details' proxy:"
 logged "$details" inbound "$address:9080" | shown
-note "The application was reached by its own proxy: the peer above is 127.0.0.6."
+note "The application was reached through its own proxy: the peer above is 127.0.0.6."
 
 node=$(k -n bookinfo get pod "$details" -o jsonpath='{.spec.nodeName}')
 agent=$(k -n "$name" get pods -l "app.kubernetes.io/name=$name" --field-selector "spec.nodeName=$node" -o jsonpath='{.items[0].metadata.name}')
@@ -118,7 +118,7 @@ note "$kubectl -n bookinfo annotate pod $details traffic.sidecar.istio.io/exclud
   "$kubectl -n bookinfo exec $productpage -c app -- /testapp get http://$service:9080/details/0" \
   "$kubectl -n $name logs $agent"
 if [[ $existing ]]; then
-  note "and to take it all away:" "$kubectl delete namespace bookinfo" "helm -n $name uninstall $name" "$kubectl delete namespace $name"
+  note "to remove everything:" "$kubectl delete namespace bookinfo" "helm -n $name uninstall $name" "$kubectl delete namespace $name"
 else
-  note "and to take it all away:" "make demo-down"
+  note "to remove everything:" "make demo-down"
 fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Looks at all that a target needs of the machine, at once and in less than a second: root, Go, free disk, kernel, Debian packages.
-# As root, where there is apt, it installs the packages that are missing and names them. Else it says in one line what to install.
+# Checks what a target needs on the machine, in less than a second: root, Go, free disk, kernel, Debian packages.
+# As root on a system with apt it installs missing packages, and names them. Otherwise it says in one line what to install.
 #
 #   hack/preflight.sh [--check] STEP...     steps as in hack/cluster/internal/debian/packages.txt; --check installs nothing
 #
@@ -137,7 +137,7 @@ handle_packages() {
   look_for_packages
   if ((${#missing[@]} == 0)); then return; fi
   if ! command -v apt-get >/dev/null; then
-    problem "install what brings: $(printf '%s, ' "${programs[@]}" | sed 's/, $//')"
+    problem "install the packages that contain: $(printf '%s, ' "${programs[@]}" | sed 's/, $//')"
   elif [[ $uid != 0 || $check || ${#problems[@]} != 0 ]]; then
     problem "missing packages: ${sudo}apt-get install --no-install-recommends -y ${missing[*]}"
   else

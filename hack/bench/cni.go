@@ -28,7 +28,7 @@ const (
 // programs are the binaries of which calls are measured: the CNI plugin, and one that does nothing.
 type programs struct{ plugin, empty string }
 
-// validate takes both, or none. What is not there is told before minutes of measuring.
+// validate accepts both or none. A missing file is reported before minutes of measuring.
 func (p programs) validate() error {
 	if p == (programs{}) {
 		return nil
@@ -80,7 +80,7 @@ func (b bench) cni(ctx context.Context) (rows []row, err error) {
 	}, nil
 }
 
-// calls starts each program so many times, in turn, and gives what each took, in milliseconds.
+// calls starts each program so many times, in turn, and returns what each took, in milliseconds.
 func (p programs) calls(ctx context.Context, socket, pod string, n int) (plugin, empty []float64, err error) {
 	took := map[string][]float64{}
 	for range n {
@@ -95,7 +95,7 @@ func (p programs) calls(ctx context.Context, socket, pod string, n int) (plugin,
 	return took[p.plugin], took[p.empty], nil
 }
 
-// add starts a program as a runtime starts a CNI plugin for a new sandbox, and gives the milliseconds until it has ended.
+// add starts a program as a runtime starts a CNI plugin for a new sandbox, and returns the milliseconds until it has ended.
 func add(ctx context.Context, program, socket, pod string) (float64, error) {
 	var out bytes.Buffer
 	cmd := exec.CommandContext(ctx, program)
@@ -130,7 +130,7 @@ func (a *agreeing) Check(context.Context, podnet.Sandbox) error { return nil }
 // Del is CNI's DEL.
 func (a *agreeing) Del(context.Context, podnet.Sandbox) error { return nil }
 
-// serve gives the socket, in a directory of its own, once the agent is there; stop takes both away.
+// serve returns the socket, in a directory of its own, once the agent is there; stop removes both.
 func (a *agreeing) serve(ctx context.Context) (socket string, stop func() error, err error) {
 	dir, err := os.MkdirTemp("", "bench")
 	if err != nil {

@@ -1,4 +1,4 @@
-// Command bench measures what putting a pod's rules into its namespace costs, beside the ways that others do it, what the
+// Command bench measures what applying a pod's rules in its namespace costs, compared with how others do it, what the
 // rules cost packets, and what a call of the CNI plugin costs: in one run and in turn, so that the ratios hold on a noisy
 // machine. It writes rows for people and, with -json, for machines.
 package main

@@ -137,7 +137,7 @@ func connect(to netip.Addr) (fd int, err error) {
 		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1),
 	)
 	if err == nil {
-		err = patiently(func() error { return unix.Connect(fd, &unix.SockaddrInet4{Port: appPort, Addr: to.As4()}) })
+		err = retryInterrupted(func() error { return unix.Connect(fd, &unix.SockaddrInet4{Port: appPort, Addr: to.As4()}) })
 	}
 	if err != nil {
 		return 0, errors.Join(fmt.Errorf("connect to %s: %w", to, err), unix.Close(fd))
@@ -147,7 +147,7 @@ func connect(to netip.Addr) (fd int, err error) {
 
 // whole has all of a message written, or read.
 func whole(call func(fd int, p []byte) (int, error), fd int, message []byte) error {
-	return patiently(func() error {
+	return retryInterrupted(func() error {
 		n, err := call(fd, message)
 		if err == nil && n != len(message) {
 			err = fmt.Errorf("%d of %d bytes", n, len(message))
@@ -156,8 +156,8 @@ func whole(call func(fd int, p []byte) (int, error), fd int, message []byte) err
 	})
 }
 
-// patiently goes on after a signal, such as those by which Go makes threads give way.
-func patiently(call func() error) error {
+// retryInterrupted repeats a call that a signal interrupts, such as those by which Go preempts threads.
+func retryInterrupted(call func() error) error {
 	for {
 		if err := call(); !errors.Is(err, unix.EINTR) {
 			return err

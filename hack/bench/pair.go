@@ -21,7 +21,7 @@ const (
 	outsideIP = "93.184.216.34"
 )
 
-// pair is a pod's namespace joined to another one, the world, both with servers that repeat what they are told.
+// pair is a pod's namespace joined to another one, the world, both with echo servers.
 type pair struct {
 	pod, world *netns.NS
 	servers    []net.Listener
@@ -77,7 +77,7 @@ func (p *pair) join() error {
 	})
 }
 
-// up gives an interface of the calling thread's namespace addresses and puts it up.
+// up adds addresses to an interface of the calling thread's namespace and sets it up.
 func up(name string, addresses ...string) error {
 	link, err := netlink.LinkByName(name)
 	if err != nil {

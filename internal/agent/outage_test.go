@@ -35,6 +35,11 @@ func (f fakeRuntimeFinder) Find(_ context.Context, pod podnet.Sandbox) (podnet.S
 	pod.ID, pod.NetNS = "sandbox-of-before", f.netns
 	return pod, nil
 }
+
+func (f fakeRuntimeFinder) FindAll(context.Context) (func(context.Context, podnet.Sandbox) (podnet.Sandbox, error), error) {
+	return f.Find, nil
+}
+
 func (fakeRuntimeFinder) Version(context.Context) (string, error) { return "fake", nil }
 func (fakeRuntimeFinder) Close() error                            { return nil }
 
@@ -64,7 +69,7 @@ func runAgent(t *testing.T, apiURL string, failOpen bool) *testAgent {
 		},
 		core: &coreHolder{}, ready: &readiness{}, finder: fakeRuntimeFinder{r.netns}, metrics: prometheus.NewRegistry(),
 	}
-	r.agent.backend = choiceOf(t).exclusive(fakeBackend{apply: func(string) error { r.applied.Add(1); return nil }})
+	r.agent.backends = choiceOf(t).exclusive(fakeBackend{apply: func(string) error { r.applied.Add(1); return nil }})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.run(ctx, &rest.Config{Host: apiURL}) }()

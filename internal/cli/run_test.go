@@ -14,7 +14,7 @@ import (
 
 func TestRunNamesEveryWrongFlagAtOnce(t *testing.T) {
 	args := map[string]string{
-		"runtime": "podman", "log-level": "loud", "health-addr": "here", "metrics-addr": "there", "pprof-addr": "anywhere", "verify-interval": "-1s",
+		"runtime": "podman", "log-level": "loud", "health-addr": "here", "metrics-addr": "there", "pprof-addr": "anywhere", "verify-interval": "999ms",
 		"backend": "ebpf", "select": "some", "unsupported-runtime-handlers": "[", "envoy-port": "0",
 		"include-inbound-ports": "x", "cluster-dns": "kube-dns", "interception-mode": "SIDEWAYS", "exclude-outbound-ip-ranges": "*",
 		"daemonset": "a/b", "cni": "chain",

@@ -86,8 +86,8 @@ func (o *runOptions) Validate() error {
 	if _, _, err := net.SplitHostPort(o.PprofAddr); err != nil && o.PprofAddr != "0" {
 		errs = append(errs, fmt.Errorf("--pprof-addr: value %q: want HOST:PORT, or 0 for none: %w", o.PprofAddr, err))
 	}
-	if o.VerifyInterval < 0 {
-		errs = append(errs, fmt.Errorf("--verify-interval: value %q: want 0 or more", o.VerifyInterval))
+	if o.VerifyInterval != 0 && o.VerifyInterval < time.Second {
+		errs = append(errs, fmt.Errorf("--verify-interval: value %q: want 0, or 1s or more", o.VerifyInterval))
 	}
 	errs = append(errs, agent.ValidateBackend(o.Backend), o.validateEntrances(), o.intentFlags.validate())
 	return errors.Join(errs...)

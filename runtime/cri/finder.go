@@ -62,9 +62,30 @@ func (f *Finder) Find(ctx context.Context, pod podnet.Sandbox) (podnet.Sandbox, 
 	if pod.UID == "" {
 		return podnet.Sandbox{}, errors.New("the pod to find has no UID")
 	}
-	id, err := f.newestReady(ctx, pod)
+	ready, err := f.listReady(ctx, map[string]string{labelPodUID: pod.UID})
 	if err != nil {
 		return podnet.Sandbox{}, err
+	}
+	return f.findIn(ctx, ready, pod)
+}
+
+// FindAll lists the ready sandboxes of all pods once, and returns a function that does what Find does with that list. The sandbox's
+// status is read with each call.
+func (f *Finder) FindAll(ctx context.Context) (find func(context.Context, podnet.Sandbox) (podnet.Sandbox, error), err error) {
+	ready, err := f.listReady(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, pod podnet.Sandbox) (podnet.Sandbox, error) {
+		return f.findIn(ctx, ready, pod)
+	}, nil
+}
+
+// findIn finds the pod's newest sandbox in a list.
+func (f *Finder) findIn(ctx context.Context, ready []*criv1.PodSandbox, pod podnet.Sandbox) (podnet.Sandbox, error) {
+	id := newest(ready, pod)
+	if id == "" {
+		return podnet.Sandbox{}, fmt.Errorf("list sandboxes of pod UID %s: %w", pod.UID, podnet.ErrNotReady)
 	}
 	return f.read(ctx, id, pod)
 }
@@ -112,17 +133,14 @@ func (f *Finder) Close() error {
 	return nil
 }
 
-func (f *Finder) newestReady(ctx context.Context, pod podnet.Sandbox) (string, error) {
+// listReady lists the ready sandboxes with the given labels.
+func (f *Finder) listReady(ctx context.Context, labels map[string]string) ([]*criv1.PodSandbox, error) {
 	resp, err := f.runtime.ListPodSandbox(ctx, &criv1.ListPodSandboxRequest{Filter: &criv1.PodSandboxFilter{
 		State:         &criv1.PodSandboxStateValue{State: criv1.PodSandboxState_SANDBOX_READY},
-		LabelSelector: map[string]string{labelPodUID: pod.UID},
+		LabelSelector: labels,
 	}})
 	if err != nil {
-		return "", fmt.Errorf("list sandboxes: %w", err)
+		return nil, fmt.Errorf("list sandboxes: %w", err)
 	}
-	id := newest(resp.GetItems(), pod)
-	if id == "" {
-		return "", fmt.Errorf("list sandboxes of pod UID %s: %w", pod.UID, podnet.ErrNotReady)
-	}
-	return id, nil
+	return resp.GetItems(), nil
 }

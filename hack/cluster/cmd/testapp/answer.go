@@ -11,7 +11,7 @@ import (
 
 // answer is what the server says of the connection that it sees: one line of JSON.
 type answer struct {
-	// Banner tells servers apart: the host name, which is the pod's name, unless another one is given.
+	// Banner identifies the server: the host name, which is the pod's name, unless another one is given.
 	Banner string `json:"banner"`
 	// Local and Peer are the connection's ends as the server sees them.
 	Local string `json:"local"`

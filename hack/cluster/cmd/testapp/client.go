@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// client makes one new connection a request. Redirection is decided once a connection, so one that is kept would tell nothing about the
+// client opens a new connection for each request. Redirection is decided once for each connection, so an old one would show nothing about the
 // rules of the moment.
 type client struct {
 	network string
@@ -69,7 +69,7 @@ func get(ctx context.Context, args []string, out, progress io.Writer) error {
 	return failed
 }
 
-// headerFrom tells the server the client's own address. Where it is the peer that the server sees, nobody was in between.
+// headerFrom is the header with the client's own address. If the server sees the same peer, no proxy was in between.
 const headerFrom = "From-Address"
 
 // get reads the whole body within the time limit. Any status but 200 is an error: no proxy's own answer may pass for the server's.

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// summary counts what a series of requests met. A test that traffic goes on wants failed to be 0 and one banner only.
+// summary counts the results of a series of requests. With uninterrupted traffic failed is 0 and there is one banner only.
 type summary struct {
 	OK     int `json:"ok"`
 	Failed int `json:"failed"`
@@ -51,7 +51,7 @@ func (s *summary) write(file string) error {
 	return nil
 }
 
-// series says when requests are made and when counts are told.
+// series says when requests are made and when counts are printed.
 type series struct {
 	n             int
 	lasting       time.Duration
@@ -94,7 +94,7 @@ func dial(ctx context.Context, args []string, out, progress io.Writer) error {
 	return nil
 }
 
-// run never overlaps requests: the counts then tell how long an interruption was.
+// run never overlaps requests, so that the counts show how long an interruption was.
 func (s series) run(ctx context.Context, ask func(context.Context) (string, error), out io.Writer) (summary, error) {
 	if s.lasting > 0 {
 		var cancel context.CancelFunc

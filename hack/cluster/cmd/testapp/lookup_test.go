@@ -27,7 +27,7 @@ func TestLookupAsksTheServerThatItIsGiven(t *testing.T) {
 	}
 }
 
-// startNameServer tells every asker of the name "a" that it has one IPv4 address and none of IPv6.
+// startNameServer answers lookups of the name "a" with one IPv4 address and none of IPv6.
 func startNameServer(t *testing.T) net.PacketConn {
 	t.Helper()
 	server, err := net.ListenPacket("udp", "127.0.0.1:0")

@@ -69,7 +69,7 @@ func serveHTTP(ctx context.Context, l net.Listener, banner string) error {
 			a := answerFor(banner, conn.LocalAddr(), conn.RemoteAddr())
 			a.Path, a.Host = r.URL.Path, r.Host
 			w.Header().Set("Content-Type", "application/json")
-			_ = writeAnswer(w, a) // the client has gone: nobody is left to be told
+			_ = writeAnswer(w, a) // the client has gone
 		}),
 	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// userdata puts a rule, or a set, into a table of the inet family with bytes that nft would not write: whoever reads the
+// userdata puts a rule, or a set, into a table of the inet family with bytes that nft would not write: a reader of the
 // table has to survive them. It needs NET_ADMIN.
 func userdata(args []string, progress io.Writer) error {
 	flags := flag.NewFlagSet("userdata", flag.ContinueOnError)
@@ -86,7 +86,7 @@ func message(kind, flags uint16, family byte, resource uint16, attributes ...[]b
 	return m
 }
 
-// attribute is padded to four bytes; its length is told without the padding.
+// attribute is padded to four bytes; its length does not include the padding.
 func attribute(kind uint16, data []byte) []byte {
 	a := make([]byte, 4, 4+len(data)+3)
 	binary.NativeEndian.PutUint16(a, uint16(4+len(data)))

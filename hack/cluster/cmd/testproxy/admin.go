@@ -31,8 +31,8 @@ func serveAdmin(ctx context.Context, j *journal, admin, ready uint16, failed cha
 	return nil
 }
 
-// writeJSON answers without a status of its own: what the proxy knows is always there.
+// writeJSON always answers with status 200.
 func writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(v) // the client has gone: nobody is left to be told
+	_ = json.NewEncoder(w).Encode(v) // the client has gone
 }

@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// resolver answers every lookup of an address with its own two: whoever gets them knows who answered.
+// resolver answers every lookup of an address with its own two addresses, by which a client knows who answered.
 type resolver struct{ a, aaaa netip.Addr }
 
-// standIn is the resolver of a sidecar. Its addresses are for documentation (RFC 5737, RFC 3849), so nobody else has them.
-func standIn() resolver {
+// sidecarResolver is the fake resolver of a sidecar. Its addresses are for documentation (RFC 5737, RFC 3849), so no other server has them.
+func sidecarResolver() resolver {
 	return resolver{a: netip.MustParseAddr("192.0.2.53"), aaaa: netip.MustParseAddr("2001:db8::53")}
 }
 
@@ -25,7 +25,7 @@ func standIn() resolver {
 func resolve(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("resolve", flag.ContinueOnError)
 	listen := flags.String("listen", "[::]:53", "comma-separated addresses to answer at")
-	r := standIn()
+	r := sidecarResolver()
 	flags.TextVar(&r.a, "a", r.a, "every name's IPv4 address")
 	flags.TextVar(&r.aaaa, "aaaa", r.aaaa, "every name's IPv6 address")
 	if err := flags.Parse(args); err != nil {
@@ -38,7 +38,7 @@ func resolve(ctx context.Context, args []string) error {
 			return err
 		}
 	}
-	return untilOver(ctx, failed)
+	return waitForEnd(ctx, failed)
 }
 
 // listen answers at an address by UDP and by TCP.
@@ -124,7 +124,7 @@ const (
 	toQuestion = 0xc000 | headerSize
 )
 
-// answer gives the message that answers a query, or nil where that is no query of one question.
+// answer returns the answer to a query, or nil if it is not a query with one question.
 func (r resolver) answer(query []byte) []byte {
 	if len(query) < headerSize || binary.BigEndian.Uint16(query[4:]) != 1 || query[2]&0x80 != 0 {
 		return nil

@@ -13,7 +13,7 @@ import (
 func TestEveryNameHasTheResolversAddresses(t *testing.T) {
 	address := startResolver(t)
 	for _, network := range []string{"udp", "tcp"} {
-		for kind, want := range map[string]netip.Addr{"ip4": standIn().a, "ip6": standIn().aaaa} {
+		for kind, want := range map[string]netip.Addr{"ip4": sidecarResolver().a, "ip6": sidecarResolver().aaaa} {
 			got, err := asking(network, address).LookupNetIP(t.Context(), kind, "some.name.example.")
 			if err != nil || !slices.Equal(got, []netip.Addr{want}) {
 				t.Errorf("%s by %s: %v, %v; want %s", kind, network, got, err, want)
@@ -27,7 +27,7 @@ func TestEveryNameHasTheResolversAddresses(t *testing.T) {
 
 func TestWhatIsNoQueryIsNotAnswered(t *testing.T) {
 	query := []byte{1, 2, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 'a', 0, 0, typeA, 0, 1}
-	if got := standIn().answer(query); len(got) != len(query)+16 {
+	if got := sidecarResolver().answer(query); len(got) != len(query)+16 {
 		t.Fatalf("the query itself: % x", got)
 	}
 	answer := append([]byte{}, query...)
@@ -35,7 +35,7 @@ func TestWhatIsNoQueryIsNotAnswered(t *testing.T) {
 	two := append([]byte{}, query...)
 	two[5] = 2
 	for name, message := range map[string][]byte{"empty": nil, "cut off": query[:len(query)-1], "an answer": answer, "two questions": two} {
-		if got := standIn().answer(message); got != nil {
+		if got := sidecarResolver().answer(message); got != nil {
 			t.Errorf("%s: answered by % x", name, got)
 		}
 	}
@@ -54,7 +54,7 @@ func startResolver(t *testing.T) string {
 	if err := probe.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := standIn().listen(ctx, address, failed); err != nil {
+	if err := sidecarResolver().listen(ctx, address, failed); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -1,5 +1,5 @@
-// Command testproxy stands in for a sidecar's proxy in both families: it takes redirected connections, finds out where they were
-// going, goes there, and tells which ones it saw. Beside it answers lookups, as a sidecar's agent does. Unlike Envoy it needs no
+// Command testproxy is a fake of a sidecar's proxy in both families: it accepts redirected connections, finds out where they were
+// going, forwards them, and reports which ones it saw. It also answers DNS lookups, as a sidecar's agent does. Unlike Envoy it needs no
 // configuration.
 //
 //	testproxy [proxy sidecar] [-transparent] [flags]
@@ -66,18 +66,18 @@ func serve(ctx context.Context, args []string) error {
 		}
 	}
 	for _, host := range []string{"127.0.0.1", "::1"} {
-		if err := standIn().listen(ctx, hostPort(host, uint16(*dns)), failed); err != nil {
+		if err := sidecarResolver().listen(ctx, hostPort(host, uint16(*dns)), failed); err != nil {
 			return err
 		}
 	}
 	if err := serveAdmin(ctx, p.log, uint16(*admin), uint16(*ready), failed); err != nil {
 		return err
 	}
-	return untilOver(ctx, failed)
+	return waitForEnd(ctx, failed)
 }
 
-// untilOver waits for the end that was asked for, or for a listener's own.
-func untilOver(ctx context.Context, failed <-chan error) error {
+// waitForEnd waits for the end of ctx, or for the error of a listener.
+func waitForEnd(ctx context.Context, failed <-chan error) error {
 	select {
 	case <-ctx.Done():
 		return nil

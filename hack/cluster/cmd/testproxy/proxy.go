@@ -121,12 +121,12 @@ func (p *proxy) dialer(client *net.TCPConn, d direction, dst netip.AddrPort) *ne
 	case p.transparent && err == nil:
 		// The port is another one: with the client's own, both connections would be the same to the kernel.
 		name := netip.AddrPortFrom(peer.Addr().Unmap(), 0)
-		return &net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(name), Control: inClientsName(name.Addr())}
+		return &net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(name), Control: fromClientAddress(name.Addr())}
 	}
 	return &net.Dialer{LocalAddr: passthroughSource(dst.Addr())}
 }
 
-// passthroughSource is what Envoy uses too. It tells the rules that the proxy is done with the connection. IPv4's is an address
+// passthroughSource is what Envoy uses too. By it the rules recognise connections that the proxy has handled. IPv4's is an address
 // of every loopback; IPv6's must have been added to it, or binding fails.
 func passthroughSource(dst netip.Addr) *net.TCPAddr {
 	if dst.Is4() {

@@ -8,19 +8,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inNameMark marks connections in a client's name, as Envoy marks its own: by it their answers find back.
-const inNameMark = 1337
+// fromClientMark marks connections in a client's name, as Envoy marks its own: by it their answers find back.
+const fromClientMark = 1337
 
 // openTransparent lets a listener take connections to addresses that are not the pod's.
 func openTransparent(network, _ string, raw syscall.RawConn) error {
 	return withSocket(raw, func(fd int) error { return setTransparent(fd, network == "tcp6") })
 }
 
-// inClientsName lets a connection have a source address that is not the pod's.
-func inClientsName(client netip.Addr) func(network, address string, raw syscall.RawConn) error {
+// fromClientAddress lets a connection have a source address that is not the pod's.
+func fromClientAddress(client netip.Addr) func(network, address string, raw syscall.RawConn) error {
 	return func(_, _ string, raw syscall.RawConn) error {
 		return withSocket(raw, func(fd int) error {
-			return errors.Join(setTransparent(fd, client.Is6()), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, inNameMark))
+			return errors.Join(setTransparent(fd, client.Is6()), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, fromClientMark))
 		})
 	}
 }

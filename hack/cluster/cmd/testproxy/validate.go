@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// nobodysPort is one that nobody listens on: what answers there is the proxy, by redirection.
-const nobodysPort = 15002
+// unusedPort has no listener: an answer there comes from the proxy, by redirection.
+const unusedPort = 15002
 
 // retryEvery is the pause between two tries of a probe.
 const retryEvery = 50 * time.Millisecond
 
 // validate makes Istio's acceptance test, which its istio-validation container makes before the proxy starts:
 //   - listen in the proxy's place,
-//   - in each family, connect from loopback to the address that the proxy binds towards its application, at nobodysPort,
-//   - succeed if both connections arrive, with nobodysPort as their original destination, before the time is over.
+//   - in each family, connect from loopback to the address that the proxy binds towards its application, at unusedPort,
+//   - succeed if both connections arrive, with unusedPort as their original destination, before the time is over.
 func validate(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("validate", flag.ContinueOnError)
 	outbound := flags.Uint("outbound", 15001, "the proxy's port of outbound connections")
@@ -49,7 +49,7 @@ func validate(ctx context.Context, args []string) error {
 	return nil
 }
 
-// report tells the original destination of each connection.
+// report sends the original destination on each connection.
 func report(ctx context.Context, l net.Listener, arrived chan<- netip.AddrPort) {
 	for {
 		c, err := l.Accept()
@@ -71,7 +71,7 @@ func report(ctx context.Context, l net.Listener, arrived chan<- netip.AddrPort) 
 
 // probe tries until a connection arrives as it should, or the time is over.
 func probe(ctx context.Context, source netip.Addr, arrived <-chan netip.AddrPort) error {
-	want := netip.AddrPortFrom(passthroughSource(source).AddrPort().Addr().Unmap(), nobodysPort)
+	want := netip.AddrPortFrom(passthroughSource(source).AddrPort().Addr().Unmap(), unusedPort)
 	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(source, 0)), Timeout: time.Second}
 	last := errors.New("no try")
 	for ctx.Err() == nil {

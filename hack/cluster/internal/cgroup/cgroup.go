@@ -158,7 +158,7 @@ func inheritCPUSet(parent, dir string) error {
 	return nil
 }
 
-// walk visits parents before children. A directory that goes away meanwhile is as good as visited.
+// walk visits parents before children. A directory that is removed meanwhile counts as visited.
 func walk(root string, visit func(dir string) error) error {
 	return filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if gone(err) {

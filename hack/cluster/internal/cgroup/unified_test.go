@@ -33,7 +33,7 @@ func TestNodesCgroupOnAUnifiedHierarchy(t *testing.T) {
 	}
 }
 
-// mountUnified gives this thread's mount namespace what a machine with v2 has: one hierarchy, and no other.
+// mountUnified mounts in this thread's mount namespace what a machine with v2 has: one hierarchy.
 func mountUnified() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("part from the machine's mounts: %w", err)

@@ -99,7 +99,7 @@ func (o *options) exec() *cobra.Command {
 	}
 }
 
-// node gives nothing of the caller's environment but the terminal: the node is another machine.
+// node passes nothing of the caller's environment but the terminal: the node counts as another machine.
 func (o *options) node() *cobra.Command {
 	return &cobra.Command{
 		Use: "node -- CMD ARGS...", Short: "Run a program on the node: its files, its network, its host name", Args: cobra.MinimumNArgs(1),

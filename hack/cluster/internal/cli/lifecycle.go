@@ -111,7 +111,7 @@ func (o *options) restart() *cobra.Command {
 	})
 }
 
-// kill is for tests of what a crash, or a daemon that stands still, does to the others.
+// kill is for tests of crashes and of daemons that hang.
 func (o *options) kill() *cobra.Command {
 	name := "KILL"
 	signals := map[string]unix.Signal{"KILL": unix.SIGKILL, "STOP": unix.SIGSTOP, "CONT": unix.SIGCONT}

@@ -25,14 +25,14 @@ import (
 type Cluster struct {
 	Plan   plan.Plan
 	Layout layout.Layout
-	// Out is told the progress.
+	// Out gets lines of progress.
 	Out io.Writer
 }
 
 // scratch is where the node's tmpfs is mounted, inside the node only. Its path marks the node's mount namespace.
 func (c *Cluster) scratch() string { return filepath.Join(c.Layout.Run, "node") }
 
-// lock is in the cache: the state directory goes away with the cluster.
+// lock is in the cache: the state directory is removed with the cluster.
 func (c *Cluster) lock() (unlock func(), err error) {
 	return state.Lock(filepath.Join(c.Layout.Cache, "up.lock"))
 }

@@ -47,7 +47,7 @@ func commands(p plan.Plan, l layout.Layout, programs string) map[string]command 
 	}
 }
 
-// etcdFlags use plain HTTP: nobody else is in the namespace.
+// etcdFlags use plain HTTP: only the control plane is in the namespace.
 func etcdFlags(l layout.Layout) []string {
 	const client, peer = "http://127.0.0.1:2379", "http://127.0.0.1:2380"
 	return []string{
@@ -67,7 +67,7 @@ func apiServerFlags(p plan.Plan, l layout.Layout) []string {
 		"--advertise-address=" + p.ControlPlane.V4.Addr().String(),
 		"--service-cluster-ip-range=" + p.Services.String(),
 		"--allow-privileged=true", "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
-		// No kube-proxy runs beside the API server, so it must reach webhooks by their pods' addresses.
+		// No kube-proxy runs with the API server, so it must reach webhooks by their pods' addresses.
 		"--enable-aggregator-routing=true",
 		"--client-ca-file=" + file("ca.crt"),
 		"--tls-cert-file=" + file("apiserver.crt"), "--tls-private-key-file=" + file("apiserver.key"),

@@ -94,7 +94,7 @@ func makeCredentials(p plan.Plan, l layout.Layout) (credentials, error) {
 	return c, nil
 }
 
-// writeSecret lets nobody but root read, public halves included: it is simpler to be sure of.
+// writeSecret writes a file that only root can read, also for public halves of keys, which is simpler.
 func writeSecret(file string, content []byte) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return fmt.Errorf("make the keys' directory: %w", err)

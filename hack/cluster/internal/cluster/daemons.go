@@ -47,7 +47,7 @@ func (c *Cluster) Restart(ctx context.Context, name string) error {
 	})
 }
 
-// Signal sends a signal to a daemon that runs. A daemon that KILL ended is started again by Start; STOP lets one stand still until CONT.
+// Signal sends a signal to a daemon that runs. After KILL, Start starts it again; STOP suspends it until CONT.
 func (c *Cluster) Signal(name string, signal unix.Signal) error {
 	return c.change(name, func(s *state.State) error {
 		if !s.Daemons[name].Alive() {
@@ -122,7 +122,7 @@ func (c *Cluster) launch(s *state.State, name string) (ended <-chan error, err e
 // logFile is where a daemon writes, through all its restarts.
 func (c *Cluster) logFile(name string) string { return filepath.Join(c.Layout.Logs(), name+".log") }
 
-// Dialer connects from the control plane's namespace. The socket stays there, whoever uses it.
+// Dialer connects from the control plane's namespace. The socket stays there, whichever namespace its user is in.
 func (c *Cluster) Dialer(s *state.State) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (conn net.Conn, err error) {
 		err = space.Do(s.ControlPlane.PID, space.ControlPlane, func() error {
@@ -157,7 +157,7 @@ func (c *Cluster) Load(ctx context.Context, s *state.State, archive string) erro
 	return nil
 }
 
-// loadAll goes one by one: more at once would only slow the API server's start down.
+// loadAll loads one image after the other: in parallel they would only slow the API server's start down.
 func (c *Cluster) loadAll(ctx context.Context, s *state.State, archives []string) error {
 	for _, archive := range archives {
 		if err := c.Load(ctx, s, archive); err != nil {

@@ -34,11 +34,11 @@ func (c *Cluster) Down() error {
 
 // end takes everything away, in an order in which nothing comes back:
 //   - the daemons, the kubelet first, because it would start containers again,
-//   - whoever else is in the cluster, until nobody is,
+//   - all other processes in the cluster,
 //   - the two holders, and with them the namespaces, their mounts and links,
 //   - the cgroups, the machine's settings, the files.
 //
-// It kills instead of stopping: whatever a daemon would tidy up goes with the namespaces that it lives in.
+// It kills instead of stopping: what a daemon would clean up disappears with its namespaces.
 func (c *Cluster) end() error {
 	s, err := c.State()
 	if err != nil && !errors.Is(err, state.ErrNotUp) {
@@ -79,7 +79,7 @@ func (c *Cluster) end() error {
 	return c.checkGone(s)
 }
 
-// killRest ends containers, shims, and what was run through `kc exec` and `kc node`, until there is nobody left.
+// killRest ends containers, shims, and what was run through `kc exec` and `kc node`, until no process is left.
 func (c *Cluster) killRest(s *state.State, hierarchies []cgroup.Hierarchy) error {
 	return retry(func() error {
 		pids, err := c.residents(s, hierarchies)

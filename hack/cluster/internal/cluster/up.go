@@ -58,7 +58,7 @@ func (c *Cluster) Up(ctx context.Context, parts Parts) error {
 		return err
 	}
 	defer unlock()
-	if err := c.refuseTwo(); err != nil {
+	if err := c.refuseSecondCluster(); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
@@ -75,8 +75,8 @@ func (c *Cluster) Up(ctx context.Context, parts Parts) error {
 	return nil
 }
 
-// refuseTwo says since when there is a cluster: it may be somebody else's, who would miss it.
-func (c *Cluster) refuseTwo() error {
+// refuseSecondCluster says since when there is a cluster: it may be somebody else's, who would miss it.
+func (c *Cluster) refuseSecondCluster() error {
 	s, err := c.State()
 	switch {
 	case errors.Is(err, state.ErrNotUp):
@@ -87,7 +87,7 @@ func (c *Cluster) refuseTwo() error {
 	return fmt.Errorf("the cluster is up already, since %s: use it, or end it with `kc down`", s.Began.Format(time.DateTime))
 }
 
-// start goes through the steps in order and tells each one that is done, with the time since the beginning.
+// start does the steps in order and prints each one that is done, with the time since the beginning.
 func (r *run) start(ctx context.Context) error {
 	steps := []struct {
 		name string
@@ -203,7 +203,7 @@ func (r *run) launch(names ...string) error {
 	return nil
 }
 
-// wait asks until the answer is nil. It gives up when the time is over or a daemon ends, and then says what the answer was.
+// wait calls a function until it returns nil. When the time is over or a daemon ends, it returns the function's last error.
 func (r *run) wait(ctx context.Context, what string, ask func(context.Context) error) error {
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()
@@ -226,7 +226,7 @@ func (r *run) wait(ctx context.Context, what string, ask func(context.Context) e
 // save is called after each step that leaves something behind.
 func (r *run) save() error { return r.state.Save(r.cluster.Layout.State()) }
 
-// say tells one line of progress.
+// say prints one line of progress.
 func (r *run) say(what string) {
 	fmt.Fprintf(r.cluster.Out, "%7.1fs  %s\n", time.Since(r.began).Seconds(), what)
 }

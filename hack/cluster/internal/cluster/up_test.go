@@ -14,14 +14,14 @@ func TestASecondClusterIsRefusedWithTheFirstOnesAge(t *testing.T) {
 	l := testLayout()
 	l.Run = t.TempDir()
 	c := &Cluster{Plan: plan.Default(), Layout: l, Out: io.Discard}
-	if err := c.refuseTwo(); err != nil {
+	if err := c.refuseSecondCluster(); err != nil {
 		t.Errorf("nothing is up: %v", err)
 	}
 	s := &state.State{Began: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 	if err := s.Save(l.State()); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.refuseTwo(); err == nil || !strings.Contains(err.Error(), "2026-01-02 03:04:05") {
+	if err := c.refuseSecondCluster(); err == nil || !strings.Contains(err.Error(), "2026-01-02 03:04:05") {
 		t.Errorf("got %v", err)
 	}
 }

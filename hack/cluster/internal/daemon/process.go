@@ -58,7 +58,7 @@ func (p Process) Stop(grace time.Duration) error {
 	return fmt.Errorf("process %d does not end", p.PID)
 }
 
-// waitGone polls, because the process is nobody's child any more after the command that started it has ended.
+// waitGone polls, because the process has no parent here any more once the command that started it has ended.
 func (p Process) waitGone(limit time.Duration) bool {
 	for deadline := time.Now().Add(limit); time.Now().Before(deadline); time.Sleep(poll) {
 		if !p.Alive() {

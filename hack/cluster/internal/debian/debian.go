@@ -50,7 +50,7 @@ func All() []string {
 // Check names every package of the given steps whose file is missing, and the command that installs them.
 func Check(steps ...Step) error { return missing(Packages(steps...)) }
 
-// parse reads lines of: package, file, steps joined by commas, reason. A line that is short of one gives a package without a reason.
+// parse reads lines of: package, file, steps joined by commas, reason. A line with a field too few is a package without a reason.
 func parse(text string) []Package {
 	var packages []Package
 	for line := range strings.Lines(text) {

@@ -106,7 +106,7 @@ func iptablesExtensions() (Entry, error) {
 	return Entry{Path: found[0], Source: found[0]}, nil
 }
 
-// Iptables is the machine's iptables of both flavours, under the names that tell them apart, with all that it loads.
+// Iptables is the machine's iptables of both flavours, under names with the flavour, with all that it loads.
 func Iptables(ctx context.Context) ([]Entry, error) {
 	flavours := map[string]string{"nft": "/usr/sbin/xtables-nft-multi", "legacy": "/usr/sbin/xtables-legacy-multi"}
 	entries, err := Closure(ctx, flavours["nft"], flavours["legacy"])

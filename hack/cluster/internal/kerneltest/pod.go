@@ -118,7 +118,7 @@ func (p *Pod) Run(t *testing.T, environ []string, argv ...string) (log string) {
 	}
 }
 
-// Try runs a program to its end in the proxy's place and gives what it printed.
+// Try runs a program to its end in the proxy's place and returns its output.
 func (p *Pod) Try(t *testing.T, environ []string, argv ...string) (out string, err error) {
 	t.Helper()
 	var printed strings.Builder

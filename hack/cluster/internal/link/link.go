@@ -79,7 +79,7 @@ func Node(p plan.Plan) error {
 	return unreachable(p.Pods)
 }
 
-// address gives both families to one end of the link and sets it up.
+// address adds addresses of both families to one end of the link and sets it up.
 func address(name string, d plan.Dual) error {
 	link, err := netlink.LinkByName(name)
 	if err != nil {

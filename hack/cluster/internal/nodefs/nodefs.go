@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dirs are the machine's directories that a node stands on.
+// Dirs are the machine's directories that a node uses.
 type Dirs struct {
 	// Scratch is an empty directory. Inside the node a tmpfs is mounted on it; outside it stays empty.
 	Scratch string

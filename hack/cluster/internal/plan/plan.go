@@ -65,7 +65,7 @@ func (p Plan) APIServer() string {
 // FirstService is the cluster address of the service "kubernetes".
 func (p Plan) FirstService() netip.Addr { return p.Services.V4.Addr().Next() }
 
-// DNS is the cluster address that pods are told to ask for names. Nothing answers there unless a test puts a server behind it.
+// DNS is the cluster address in pods' resolv.conf. Nothing answers there unless a test puts a server behind it.
 func (p Plan) DNS() netip.Addr {
 	a := p.Services.V4.Addr().As4()
 	a[3] = 10

@@ -15,7 +15,7 @@ import (
 	"istio-pod-network-controller/hack/cluster/internal/layout"
 )
 
-// heartbeat is how long a build may be silent: a cold Kubernetes takes minutes, and nobody should think that it hangs.
+// heartbeat is how long a build may be silent: a first build of Kubernetes takes minutes, and must not look as if it hung.
 const heartbeat = 20 * time.Second
 
 // Set is a directory of programs and what is to be in it. Its life is: Open looks at the pins, Missing at the directory, Build fills
@@ -64,8 +64,8 @@ func (s Set) Missing(names ...string) ([]Recipe, error) {
 	return missing, nil
 }
 
-// Build builds what Missing has listed, one program after the other because they share most packages, and tells progress line by line.
-// A program appears under its name only when it is whole, so a build that was broken off goes on where it was.
+// Build builds what Missing has listed, one program after the other because they share most packages, and prints a line for each.
+// A program appears under its name only when it is complete, so an interrupted build continues where it was.
 func (s Set) Build(ctx context.Context, missing []Recipe, out io.Writer) error {
 	start := time.Now()
 	for i, r := range missing {

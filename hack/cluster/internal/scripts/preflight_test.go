@@ -58,7 +58,7 @@ func TestPreflightNamesAllThatIsMissingAtOnce(t *testing.T) {
 		},
 		"no Debian": {
 			on: machine{uid: "0", goVersion: "go1.26.1", freeKB: plenty, without: bare, noApt: true}, args: "test kernel", wantErr: true,
-			want: []string{"install what brings: gcc (", "nft ("}, not: []string{"apt-get"},
+			want: []string{"install the packages that contain: gcc (", "nft ("}, not: []string{"apt-get"},
 		},
 		"root with apt installs and names them": {
 			on: machine{uid: "0", goVersion: "go1.26.1", freeKB: plenty, without: bare, apt: true}, args: "test kernel",
@@ -146,7 +146,7 @@ func packagesTree(t *testing.T, without []string) string {
 	return root
 }
 
-// fakes is a directory of programs for PATH: the machine's own but for those that tell the machine apart.
+// fakes is a directory of programs for PATH: the machine's own except for those that identify the machine.
 func fakes(t *testing.T, on machine, root string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kinds is a set of namespace types. They are entered through the process that holds them, all at once, so that nobody ends up in one
+// Kinds is a set of namespace types. They are entered through the process that holds them, all at once, so that no program ends up in one
 // cluster's network and another one's mounts.
 type Kinds int
 

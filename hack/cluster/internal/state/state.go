@@ -31,7 +31,7 @@ type State struct {
 	Sysctls map[string]string `json:"sysctls"`
 	// Controllers are the cgroup controllers that were switched on for the node.
 	Controllers []string `json:"controllers,omitempty"`
-	// Began is when the start began: who finds a cluster up can tell whether it is his own.
+	// Began is when the start began. By it a user recognises their own cluster.
 	Began time.Time `json:"began"`
 	// Ready says that the start came to its end.
 	Ready bool `json:"ready"`
@@ -40,7 +40,7 @@ type State struct {
 // ErrNotUp says that there is no cluster.
 var ErrNotUp = errors.New("the cluster is not up: start it with `kc up`")
 
-// Load reads the record, or gives ErrNotUp.
+// Load reads the record, or returns ErrNotUp.
 func Load(file string) (*State, error) {
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -71,7 +71,7 @@ func (s *State) Save(file string) error {
 	return nil
 }
 
-// Lock lets one command at a time change what the file stands for. It does not wait: two at once are a mistake.
+// Lock lets one command at a time change the cluster. It does not wait: two at once are a mistake.
 func Lock(file string) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return nil, fmt.Errorf("make the lock's directory: %w", err)

@@ -25,7 +25,7 @@ const report = `"metadata": {"annotations": {"pod-network-controller.istio.io/st
 func (s *server) restrictsAgent(t *testing.T) {
 	t.Helper()
 	s.install(t, "{startupTaint: true}")
-	s.temptAgent(t)
+	s.grantMoreRights(t)
 	s.podOn(t, release, "agent", "n1", release)
 	s.podOn(t, "silent", "here", "n1", "default")
 	s.podOn(t, "silent", "there", "n2", "default")
@@ -57,7 +57,7 @@ func (s *server) restrictsAgent(t *testing.T) {
 		_, err := patch(t.Context(), s.client(t, s.token(t, "")), "here", "status", `{`+report+`}`, true)
 		expectDenied(t, err, "the agent's token is not bound to a node")
 	})
-	t.Run("a token whose pod is gone", func(t *testing.T) { s.knowsNoTokenOfTheGone(t) })
+	t.Run("a token whose pod is gone", func(t *testing.T) { s.refusesTokensOfDeletedPods(t) })
 	t.Run("others are free", func(t *testing.T) {
 		if _, err := patch(t.Context(), s.admin, "there", "", `{"metadata": {"labels": {"a": "b"}}}`, true); err != nil {
 			t.Error(err)
@@ -97,7 +97,7 @@ func (s *server) testDenials(t *testing.T, agent kubernetes.Interface) {
 	}
 }
 
-// leavesSpecification tries to change what a pod is, as such and by way of its status.
+// leavesSpecification tries to change a pod's specification, by an update of the pod and of its status.
 func leavesSpecification(t *testing.T, agent kubernetes.Interface) {
 	t.Helper()
 	const spec = `{"spec": {"activeDeadlineSeconds": 1, "containers": [{"name": "app", "image": "example.com/other"}]}}`
@@ -113,7 +113,7 @@ func leavesSpecification(t *testing.T, agent kubernetes.Interface) {
 	}
 }
 
-func (s *server) knowsNoTokenOfTheGone(t *testing.T) {
+func (s *server) refusesTokensOfDeletedPods(t *testing.T) {
 	t.Helper()
 	s.podOn(t, release, "gone", "n1", release)
 	stolen, now := s.client(t, s.token(t, "gone")), int64(0)
@@ -176,8 +176,8 @@ func expectDenied(t *testing.T, err error, want string) {
 	}
 }
 
-// temptAgent gives the agent's account more than the chart does, so that the policy has something to deny.
-func (s *server) temptAgent(t *testing.T) {
+// grantMoreRights gives the agent's account more rights than the chart does, so that the policy and not RBAC has to deny.
+func (s *server) grantMoreRights(t *testing.T) {
 	t.Helper()
 	meta := metav1.ObjectMeta{Name: "temptation"}
 	_, err := s.admin.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{

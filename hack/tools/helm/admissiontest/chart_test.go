@@ -128,8 +128,8 @@ func render(t *testing.T, values string, kinds []string) []*unstructured.Unstruc
 	return objects
 }
 
-// policies installs the chart with values, and waits until the API server goes by them: policies have no status that tells.
-// Each configuration is told from all others by its waitTimeout.
+// policies installs the chart with values, and waits until the API server uses the new policies, which have no status that shows it.
+// Each configuration is recognised by its waitTimeout.
 func (s *server) policies(t *testing.T, admission, selection string, nonce int) {
 	t.Helper()
 	timeout := fmt.Sprintf("%dms", 60000+nonce)

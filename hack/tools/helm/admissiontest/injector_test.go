@@ -17,9 +17,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// besideInjector has a webhook that does as Istio's injector does: it adds the proxy after the policy's first turn, and puts
+// checkWithInjector has a webhook that does as Istio's injector does: it adds the proxy after the policy's first turn, and puts
 // its own init containers in front of all others.
-func (s *server) besideInjector(t *testing.T) {
+func (s *server) checkWithInjector(t *testing.T) {
 	t.Helper()
 	s.addInjector(t)
 	inject := label("inject", "yes")
@@ -108,5 +108,5 @@ func injector(w http.ResponseWriter, r *http.Request) {
 	kind := admissionv1.PatchTypeJSONPatch
 	review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true, Patch: patch, PatchType: &kind}
 	review.Request = nil
-	_ = json.NewEncoder(w).Encode(review) // the API server tells if it got nothing
+	_ = json.NewEncoder(w).Encode(review) // the API server reports a missing answer
 }

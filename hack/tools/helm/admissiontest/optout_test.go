@@ -111,10 +111,10 @@ func (s *server) people(t *testing.T) (tenant, trusted kubernetes.Interface) {
 	return s.client(t, s.tokenOf(t, "asking", "tenant", "")), s.client(t, s.tokenOf(t, "asking", "trusted", ""))
 }
 
-// podIn makes a pod that stays, and gives its name.
+// podIn creates a pod that stays, and returns its name.
 func (s *server) podIn(t *testing.T, who kubernetes.Interface, namespace, account, value string) string {
 	t.Helper()
-	created, err := who.CoreV1().Pods(namespace).Create(t.Context(), podThatSays(namespace, account, value), metav1.CreateOptions{})
+	created, err := who.CoreV1().Pods(namespace).Create(t.Context(), podWithAnnotation(namespace, account, value), metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,11 +122,11 @@ func (s *server) podIn(t *testing.T, who kubernetes.Interface, namespace, accoun
 }
 
 func createAs(ctx context.Context, who kubernetes.Interface, namespace, account, value string) (*corev1.Pod, error) {
-	return who.CoreV1().Pods(namespace).Create(ctx, podThatSays(namespace, account, value), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	return who.CoreV1().Pods(namespace).Create(ctx, podWithAnnotation(namespace, account, value), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 }
 
-// podThatSays is a pod of an account, with a value of the annotation; empty means none.
-func podThatSays(namespace, account, value string) *corev1.Pod {
+// podWithAnnotation is a pod of an account, with a value of the annotation; empty means none.
+func podWithAnnotation(namespace, account, value string) *corev1.Pod {
 	pod := shape{namespace: namespace, change: changes(container("istio-proxy"))}.pod()
 	pod.Spec.ServiceAccountName = account
 	if value != "" {

@@ -42,22 +42,22 @@ func TestAdmission(t *testing.T) {
 		}
 	}
 	s.policies(t, everything, "annotation", 1)
-	t.Run("by annotation", func(t *testing.T) { s.judges(t, "annotation", annotationShapes()) })
+	t.Run("by annotation", func(t *testing.T) { s.checkShapes(t, "annotation", annotationShapes()) })
 	t.Run("what is added", func(t *testing.T) { s.adds(t) })
 	t.Run("a dry run", func(t *testing.T) { s.dryRun(t) })
-	t.Run("beside an injector", func(t *testing.T) { s.besideInjector(t) })
+	t.Run("beside an injector", func(t *testing.T) { s.checkWithInjector(t) })
 	s.policies(t, everything, "injected", 2)
-	t.Run("by injection", func(t *testing.T) { s.judges(t, "injected", injectedShapes()) })
+	t.Run("by injection", func(t *testing.T) { s.checkShapes(t, "injected", injectedShapes()) })
 	s.policies(t, everything, "either", 3)
-	t.Run("by either, by annotation", func(t *testing.T) { s.judges(t, "either", annotationShapes()) })
-	t.Run("by either, by injection", func(t *testing.T) { s.judges(t, "either", injectedShapes()) })
+	t.Run("by either, by annotation", func(t *testing.T) { s.checkShapes(t, "either", annotationShapes()) })
+	t.Run("by either, by injection", func(t *testing.T) { s.checkShapes(t, "either", injectedShapes()) })
 	t.Run("switched off", func(t *testing.T) { s.switchedOff(t) })
 	t.Run("opting out", func(t *testing.T) { s.optsOut(t) })
 	t.Run("the agent", func(t *testing.T) { s.restrictsAgent(t) })
 }
 
-// judges creates a pod of every shape, and holds the policy's judgement against the one that is wanted and the agent's own.
-func (s *server) judges(t *testing.T, selection string, shapes map[string]shape) {
+// checkShapes creates a pod of every shape, and compares the policy's decision with the wanted one and the agent's.
+func (s *server) checkShapes(t *testing.T, selection string, shapes map[string]shape) {
 	t.Helper()
 	for name, shape := range shapes {
 		t.Run(name, func(t *testing.T) {
@@ -69,7 +69,7 @@ func (s *server) judges(t *testing.T, selection string, shapes map[string]shape)
 			if hasGate(created) != shape.want {
 				t.Fatalf("gates %q, want ours: %v", gates(created), shape.want)
 			}
-			if agents := s.agentJudges(t, pod, selection); shape.apart == "" && agents != shape.want {
+			if agents := s.agentSelects(t, pod, selection); shape.apart == "" && agents != shape.want {
 				t.Errorf("the agent redirects it: %v, the policy holds it: %v", agents, shape.want)
 			}
 			if !shape.want {
@@ -125,8 +125,8 @@ func (s *server) again(t *testing.T, pod *corev1.Pod) {
 	}
 }
 
-// agentJudges asks the agent's own tool whether it would redirect a pod.
-func (s *server) agentJudges(t *testing.T, pod *corev1.Pod, selection string) bool {
+// agentSelects asks the agent's own tool whether it would redirect a pod.
+func (s *server) agentSelects(t *testing.T, pod *corev1.Pod, selection string) bool {
 	t.Helper()
 	ns, err := s.admin.CoreV1().Namespaces().Get(t.Context(), pod.Namespace, metav1.GetOptions{})
 	if err != nil {

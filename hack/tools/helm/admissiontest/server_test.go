@@ -104,7 +104,7 @@ func run(t *testing.T, name string, args ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Not t.Context(), which ends before others' clean-ups have: etcd goes last.
+	// Not t.Context(), which ends before clean-ups run: etcd is stopped last.
 	cmd := exec.Command(name, args...) //nolint:noctx // as above
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -114,7 +114,7 @@ func ownedByReplicaSet(p *corev1.Pod) {
 	p.Labels = map[string]string{"app": "shop", "pod-template-hash": "7d4b9c6f5d"}
 }
 
-// annotationShapes are judged by annotations.
+// annotationShapes are selected by annotations.
 func annotationShapes() map[string]shape {
 	asks, optsOut, proxy := annotate(initialize, "true"), annotate(initialize, "false"), container("istio-proxy")
 	const mistake = "a mistake, which the agent reports and which is not to open the pod"
@@ -152,7 +152,7 @@ func annotationShapes() map[string]shape {
 	}
 }
 
-// injectedShapes are judged by the signs of Istio's injection; nobody asks by annotation.
+// injectedShapes are selected by Istio's injection; none has an annotation that asks.
 func injectedShapes() map[string]shape {
 	status, proxy := annotate("sidecar.istio.io/status", "{}"), proxyWith("", "")
 	const inject = "sidecar.istio.io/inject"

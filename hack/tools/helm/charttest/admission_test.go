@@ -16,7 +16,7 @@ const (
 	validating = "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"
 )
 
-// Policies are there where the cluster has such a thing, unless one is told otherwise.
+// Policies are rendered if the cluster supports them, unless a value says otherwise.
 func TestPoliciesFollowTheCluster(t *testing.T) {
 	for name, tc := range map[string]struct {
 		in    string

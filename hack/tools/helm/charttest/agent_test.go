@@ -93,7 +93,7 @@ func checkMounts(t *testing.T, pod corev1.PodSpec) {
 	}
 }
 
-// checkMount judges what the agent sees of a path of the node.
+// checkMount checks what the agent sees of a path of the node.
 func checkMount(t *testing.T, mount corev1.VolumeMount, path string) {
 	t.Helper()
 	if path != mount.MountPath {

@@ -57,7 +57,7 @@ func wantOfAgentButRights(t *testing.T, c, agent corev1.Container) {
 	}
 }
 
-// The program takes what the chart tells it, in this order, and does it.
+// The program accepts the chart's arguments for init containers, and does what they say.
 func TestTheInitContainersWork(t *testing.T) {
 	root := t.TempDir()
 	bin, conf, source := filepath.Join(root, "bin"), filepath.Join(root, "net.d"), filepath.Join(root, "plugin")

@@ -47,7 +47,7 @@ func TestArgumentsAreTheFlagsOfRun(t *testing.T) {
 	}
 }
 
-// sameDefault compares as flags do: 1m is 1m0s, and a default of false is not told.
+// sameDefault compares as flags do: 1m is 1m0s, and help does not print a default of false.
 func sameDefault(a, b string) bool {
 	if a+b == "false" {
 		return true

@@ -94,7 +94,7 @@ func TestNeedsAreInTheCode(t *testing.T) {
 	}
 }
 
-// granted are the rights of all roles that the chart renders. Each role must be bound once, to the agent's account and nobody else.
+// granted are the rights of all roles that the chart renders. Each role must be bound once, to the agent's account only.
 func granted(t *testing.T, values string) []right {
 	t.Helper()
 	var found []right
@@ -134,7 +134,7 @@ func account(t *testing.T, values string) string {
 	return daemonSet(t, values).Spec.Template.Spec.ServiceAccountName
 }
 
-// flatten gives each right of rules by itself.
+// flatten returns each right of rules on its own.
 func flatten(rules []rbacv1.PolicyRule, namespaced bool) []right {
 	var out []right
 	for _, rule := range rules {

@@ -35,7 +35,7 @@ func load(t *testing.T) *chart.Chart {
 }
 
 // install renders the chart as `helm install` would, without a cluster: values are merged and checked against the schema. Kinds
-// (group/version/kind) are what the cluster has beside the common.
+// (group/version/kind) are what the cluster has in addition to the common ones.
 func install(t *testing.T, values string, kinds ...string) (*release.Release, error) {
 	t.Helper()
 	return installOn(t, "", values, kinds...)

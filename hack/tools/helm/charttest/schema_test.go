@@ -71,7 +71,7 @@ func TestSchemaRefuses(t *testing.T) {
 	}
 }
 
-// YAML takes off for false where it stands without quotes.
+// YAML reads off without quotes as false.
 func TestOffNeedsNoQuotes(t *testing.T) {
 	quoted, err := install(t, "{nri: 'off', cni: 'off'}")
 	if err != nil {

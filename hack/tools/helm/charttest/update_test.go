@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// checkUpdates wants a pod that can stand beside another one on its node, where the update wants that.
+// checkUpdates checks that two pods of the agent can run on one node if the update strategy has both run.
 func checkUpdates(t *testing.T, ds appsv1.DaemonSetSpec) {
 	t.Helper()
 	agent := ds.Template.Spec.Containers[0]
