@@ -143,6 +143,10 @@ demo-down: cluster-down ## Remove the demo and its cluster
 e2e: ## Run the end-to-end tests on the one-node cluster
 	hack/e2e.sh
 
+.PHONY: chaos
+chaos: ## Make chaos on the one-node cluster for CHAOS_DURATION (10m), or again as CHAOS_SEED says; see hack/chaos.sh
+	hack/chaos.sh
+
 .PHONY: fresh
 fresh: ## Run `make test` and `make demo` on a bare Debian in a directory, to show that they need nothing else (needs root)
 	@hack/preflight.sh fresh

@@ -54,6 +54,7 @@ type Listing interface {
 //   - lets all backends work on the open namespace, wherever the path may lead meanwhile;
 //   - returns soon after its deadline, however long the pod keeps the kernel busy;
 //   - before the first write into a namespace without our rules, looks for rules of other projects;
+//   - reports rules of others that decide about packets before ours, and leaves them alone;
 //   - returns a panic as an error.
 type Exclusive struct {
 	chosen     backend
@@ -106,6 +107,10 @@ func (e Exclusive) apply(ctx context.Context, ns *netns.NS, id podnet.Identity, 
 		isAbsent := func(d iptables.Difference) bool { return d.Kind == iptables.KindAbsent }
 		out.Drift = append(slices.DeleteFunc(out.Drift, isAbsent), left...)
 	}
+	if err != nil {
+		return out, err
+	}
+	out.Preempted, err = foreign.Preempting(ctx, ns, foreign.OursOf(want, e.chosen.Name() != BackendNftables))
 	return out, err
 }
 

@@ -98,21 +98,21 @@ func (c cniEntrance) refusal(err error) error {
 	return err
 }
 
-// cniParts are shared by the socket, which is served from the start, and by the code that keeps the chain.
-type cniParts struct {
+// cniState is shared by the socket, which is served from the start, and by the code that keeps the chain.
+type cniState struct {
 	server *cni.Server
 	calls  cniinstall.Calls
-	// check returns what is wrong with the chain. It is nil until the API server was reached.
-	check atomic.Pointer[func() error]
+	// checkChain returns what is wrong with the chain. It is nil until the API server was reached.
+	checkChain atomic.Pointer[func() error]
 }
 
 // Check returns why the plugin's requests do not reach this agent.
-func (p *cniParts) Check(context.Context) error {
+func (p *cniState) Check(context.Context) error {
 	var errs []error
 	if p.server != nil {
 		errs = append(errs, p.server.Check())
 	}
-	if check := p.check.Load(); check != nil {
+	if check := p.checkChain.Load(); check != nil {
 		return errors.Join(append(errs, (*check)())...)
 	}
 	return errors.Join(append(errs, errors.New("the chain is not checked until the API server is reached"))...)
@@ -124,18 +124,18 @@ func (a *agent) newCNI() ([]runnable, error) {
 		return nil, nil
 	}
 	a.Chain.Plugin.ExcludeNamespaces = slices.Concat(a.Chain.Plugin.ExcludeNamespaces, a.passNamespaces())
-	a.ready.add("cni", a.cni.Check)
+	a.ready.add("cni", a.cniState.Check)
 	if a.CNI == CNIUninstall {
 		return nil, nil
 	}
 	server, err := cni.NewServer(cni.Config{
-		Path: a.Chain.Plugin.Socket, Handler: cniEntrance{entrance{by: controllers.CNI, core: a.core, failOpen: a.FailOpen}, &a.cni.calls},
+		Path: a.Chain.Plugin.Socket, Handler: cniEntrance{entrance{by: controllers.CNI, core: a.core, failOpen: a.FailOpen}, &a.cniState.calls},
 		Ready: a.core.check, Log: slog.New(logr.ToSlogHandler(ctrl.Log)),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make CNI socket: %w", err)
 	}
-	a.cni.server = server
+	a.cniState.server = server
 	return []runnable{server.Start}, nil
 }
 
@@ -151,7 +151,7 @@ func (a *agent) addCNI(processCtx context.Context, mgr manager.Manager, programm
 	}
 	if a.CNI == CNIUninstall {
 		check := installer.CheckRemoved
-		a.cni.check.Store(&check)
+		a.cniState.checkChain.Store(&check)
 		// Clear removes the plugin that an earlier agent has chained, and keeps it out.
 		return errors.Join(a.metrics.Register(cniFault("leftover", installer.CheckRemoved)), mgr.Add(manager.RunnableFunc(installer.Clear)))
 	}
@@ -165,8 +165,8 @@ func (a *agent) addChain(processCtx context.Context, mgr manager.Manager, progra
 		return err
 	}
 	watch := &callWatch{
-		pods: mgr.GetCache(), calls: &a.cni.calls, excluded: a.Chain.Plugin.Excludes,
-		serving: func() bool { return installer.Chained() && a.cni.server.Served() },
+		pods: mgr.GetCache(), calls: &a.cniState.calls, excluded: a.Chain.Plugin.Excludes,
+		serving: func() bool { return installer.Chained() && a.cniState.server.Served() },
 		notify: func(err error) {
 			e := cniinstall.Event{Kind: cniinstall.NotCalled, Path: a.Chain.ConfDir, Err: err}
 			logCNI(ctrl.Log, e)
@@ -174,7 +174,7 @@ func (a *agent) addChain(processCtx context.Context, mgr manager.Manager, progra
 		},
 	}
 	check := func() error { return errors.Join(installer.Check(), watch.Check()) }
-	a.cni.check.Store(&check)
+	a.cniState.checkChain.Store(&check)
 	programmer.Announcers = append(programmer.Announcers, installer.Chained)
 	return errors.Join(
 		a.metrics.Register(cniFault("not_called", watch.Check)), a.metrics.Register(cniFault("not_chained", installer.Check)),

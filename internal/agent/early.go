@@ -28,10 +28,10 @@ type earlyEntrance struct {
 
 // addEarlyEntrance adds the check if NRI is switched on and the CNI plugin is not installed. If both are off, that was a choice.
 func (a *agent) addEarlyEntrance(mgr manager.Manager) error {
-	if a.nri == nil || a.CNI == CNIInstall {
+	if a.nriEntrance == nil || a.CNI == CNIInstall {
 		return nil
 	}
-	e := earlyEntrance{offered: a.nri.Offered, recorder: mgr.GetEventRecorder(Name), node: a.NodeName, log: ctrl.Log}
+	e := earlyEntrance{offered: a.nriEntrance.Offered, recorder: mgr.GetEventRecorder(Name), node: a.NodeName, log: ctrl.Log}
 	return mgr.Add(manager.RunnableFunc(e.Start))
 }
 

@@ -80,7 +80,7 @@ func (a *agent) newNRI() ([]runnable, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.nri = n
+	a.nriEntrance = n
 	a.ready.addWithNote("nri", n.Check, func() string {
 		if offered, _ := n.Offered(); !offered {
 			return "not offered"

@@ -69,7 +69,7 @@ func runAgent(t *testing.T, apiURL string, failOpen bool) *testAgent {
 		},
 		core: &coreHolder{}, ready: &readiness{}, finder: fakeRuntimeFinder{r.netns}, metrics: prometheus.NewRegistry(),
 	}
-	r.agent.backend = choiceOf(t).exclusive(fakeBackend{apply: func(string) error { r.applied.Add(1); return nil }})
+	r.agent.backends = choiceOf(t).exclusive(fakeBackend{apply: func(string) error { r.applied.Add(1); return nil }})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.run(ctx, &rest.Config{Host: apiURL}) }()

@@ -59,21 +59,21 @@ func Run(ctx context.Context, o Options) error {
 		return fmt.Errorf("find the API server: %w", err)
 	}
 	config.QPS, config.Burst = apiQPS, apiBurst
-	a := &agent{Options: o, core: &coreHolder{}, ready: &readiness{}, backend: backend, finder: finder, metrics: metrics.Registry}
+	a := &agent{Options: o, core: &coreHolder{}, ready: &readiness{}, backends: backend, finder: finder, metrics: metrics.Registry}
 	return a.run(ctx, config)
 }
 
 // agent is what the agent's parts share.
 type agent struct {
 	Options
-	core       *coreHolder
-	ready      *readiness
-	backend    Exclusive
-	metrics    prometheus.Registerer
-	finder     runtimeFinder
-	announcers []func() bool // see controllers.Programmer.Announcers
-	nri        *nri.Entrance // nil: NRI is off
-	cni        cniParts
+	core        *coreHolder
+	ready       *readiness
+	backends    Exclusive
+	metrics     prometheus.Registerer
+	finder      runtimeFinder
+	announcers  []func() bool // see controllers.Programmer.Announcers
+	nriEntrance *nri.Entrance // nil: NRI is off
+	cniState    cniState
 }
 
 func (a *agent) run(processCtx context.Context, config *rest.Config) error {
@@ -144,7 +144,7 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 	pods := controllers.Reader{Cache: mgr.GetCache(), Live: mgr.GetAPIReader()}
 	writer := controllers.NewWriter(mgr.GetClient(), pods, mgr.GetEventRecorder(Name))
 	programmer := &controllers.Programmer{
-		Config: a.Intent, Backend: a.backend, BackendName: a.backend.Name(), Namespaces: a.backend, Finder: &firstFinds{runtime: a.finder}, Pods: pods,
+		Config: a.Intent, Backend: a.backends, BackendName: a.backends.Name(), Namespaces: a.backends, Finder: &firstFinds{runtime: a.finder}, Pods: pods,
 		Reporter: writer, Ledger: ledger, Metrics: counters, Announcers: a.announcers,
 		VerifyInterval: a.VerifyInterval,
 	}

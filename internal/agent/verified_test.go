@@ -51,3 +51,22 @@ func TestWhatHasNotChangedIsNotComparedAgain(t *testing.T) {
 		t.Errorf("without an address that is wanted, the rules were compared %d times in two calls", applied-before)
 	}
 }
+
+// Rules of others that decide before ours are reported as long as they are there, and left alone.
+func TestPreemptionIsReported(t *testing.T) {
+	const drop = "nft 'table inet x {\nchain c { type filter hook output priority -310; tcp dport 9 drop; }\n}'"
+	for name, e := range allBackends(t) {
+		ns, want := kerneltest.New(t), tproxyRules(t)
+		place := podnet.Place{Path: ns.Path(), Identity: idOf(t, e, ns.Path())}
+		for _, step := range []struct {
+			script string
+			lines  int
+		}{{"true", 0}, {"true", 0}, {drop, 1}, {"true", 1}, {"true", 1}, {"nft delete table inet x", 0}} {
+			mustRun(t, ns, step.script)
+			out, err := e.Apply(t.Context(), place, want)
+			if err != nil || len(out.Preempted) != step.lines {
+				t.Errorf("%s, after %s: reported %q, error %v", name, step.script, out.Preempted, err)
+			}
+		}
+	}
+}

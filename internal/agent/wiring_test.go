@@ -61,7 +61,7 @@ func TestControllersWaitForTheAPIServerAsLongAsItTakes(t *testing.T) {
 func TestNoEventWithoutNRIIfNoneIsExpected(t *testing.T) {
 	for name, a := range map[string]*agent{
 		"NRI is off":       {},
-		"CNI is installed": {Options: Options{CNI: CNIInstall}, nri: &nri.Entrance{}},
+		"CNI is installed": {Options: Options{CNI: CNIInstall}, nriEntrance: &nri.Entrance{}},
 	} {
 		if err := a.addEarlyEntrance(nil); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -77,7 +77,7 @@ func TestTheCNIEntranceIsWired(t *testing.T) {
 			Chain: Chain{Plugin: cni.Conf{Socket: "/run/x/cni.sock", ExcludeNamespaces: []string{"static"}}},
 		}}
 		run, err := a.newCNI()
-		if err != nil || len(run) != servers || (a.cni.server != nil) != (servers == 1) {
+		if err != nil || len(run) != servers || (a.cniState.server != nil) != (servers == 1) {
 			t.Errorf("%s: %d servers, %v", mode, len(run), err)
 		}
 		for _, namespace := range []string{"static", "kube-system", "mesh"} {
@@ -89,7 +89,7 @@ func TestTheCNIEntranceIsWired(t *testing.T) {
 			t.Errorf("%s, before the API server is reached: ready %v", mode, err)
 		}
 		check := func() error { return nil } // of the chain
-		a.cni.check.Store(&check)
+		a.cniState.checkChain.Store(&check)
 		if err := a.ready.check(t.Context()); (err != nil) != (mode == CNIInstall) { // nobody listens yet
 			t.Errorf("%s, with a chain: ready %v", mode, err)
 		}
@@ -109,7 +109,7 @@ func TestTheNRIEntranceIsWired(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- run[0](ctx) }()
 	for checked := false; !checked; {
-		_, checked = a.nri.Offered()
+		_, checked = a.nriEntrance.Offered()
 		<-time.After(time.Millisecond)
 	}
 	if err := a.ready.check(t.Context()); err == nil {

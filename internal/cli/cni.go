@@ -69,7 +69,7 @@ func newCNIInstall() *cobra.Command {
 			"it waits for one. No other byte of the configuration changes.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			logTo(cmd.ErrOrStderr(), 0)
-			i, err := f.installer()
+			i, err := f.newInstaller()
 			if err != nil {
 				return err
 			}
@@ -104,7 +104,7 @@ func newCNIUninstall() *cobra.Command {
 		Long: "Removes the plugin from the chain. A file that nobody else has changed is then byte for byte what it was before. The binary\n" +
 			"stays by default: runtimes call it once more for every sandbox that was made with it, and it succeeds without the agent.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			i, err := f.installer()
+			i, err := f.newInstaller()
 			if err != nil {
 				return err
 			}
@@ -119,7 +119,7 @@ func newCNIUninstall() *cobra.Command {
 	return cmd
 }
 
-func (f *cniFlags) installer() (*cniinstall.Installer, error) {
+func (f *cniFlags) newInstaller() (*cniinstall.Installer, error) {
 	if err := f.validate(); err != nil {
 		return nil, err
 	}

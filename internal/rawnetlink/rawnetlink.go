@@ -6,6 +6,8 @@ package rawnetlink
 import (
 	"encoding/binary"
 	"fmt"
+	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -52,16 +54,23 @@ func align(n int) int { return (n + 3) &^ 3 }
 
 // Attributes returns the attributes in data by kind. Of duplicates the last counts; a truncated one is left out.
 func Attributes(data []byte) map[uint16][]byte {
-	out := map[uint16][]byte{}
-	for len(data) >= unix.SizeofNlAttr {
-		length := int(binary.NativeEndian.Uint16(data))
-		if length < unix.SizeofNlAttr || length > len(data) {
-			break
+	return maps.Collect(Each(data))
+}
+
+// Each yields the kind and value of each attribute in data. A truncated one is left out.
+func Each(data []byte) iter.Seq2[uint16, []byte] {
+	return func(yield func(uint16, []byte) bool) {
+		for len(data) >= unix.SizeofNlAttr {
+			length := int(binary.NativeEndian.Uint16(data))
+			if length < unix.SizeofNlAttr || length > len(data) {
+				return
+			}
+			if !yield(binary.NativeEndian.Uint16(data[2:])&^unix.NLA_F_NESTED, data[unix.SizeofNlAttr:length]) {
+				return
+			}
+			data = data[min(len(data), align(length)):]
 		}
-		out[binary.NativeEndian.Uint16(data[2:])&^unix.NLA_F_NESTED] = data[unix.SizeofNlAttr:length]
-		data = data[min(len(data), align(length)):]
 	}
-	return out
 }
 
 // Name returns the text of an attribute.

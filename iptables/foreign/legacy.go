@@ -23,14 +23,16 @@ const (
 
 // What x_tables answers by getsockopt (linux/netfilter_ipv4/ip_tables.h); the numbers of IPv6 are the same.
 const (
-	getInfo         = 64 // IPT_SO_GET_INFO
-	getEntries      = 65 // IPT_SO_GET_ENTRIES
-	tableNameSize   = 32 // XT_TABLE_MAXNAMELEN
-	infoSize        = 84 // struct ipt_getinfo, of which the last four bytes are the size of the entries
-	entriesHeadSize = 40 // struct ipt_get_entries, in front of the entries
-	targetHeadSize  = 32 // struct xt_entry_target, in front of a chain's name in its first entry
-	standardSize    = 40 // struct xt_standard_target, which jumps
-	errorSize       = 64 // struct xt_error_target, padded
+	getInfo       = 64 // IPT_SO_GET_INFO
+	getEntries    = 65 // IPT_SO_GET_ENTRIES
+	tableNameSize = 32 // XT_TABLE_MAXNAMELEN
+	infoSize      = 84 // struct ipt_getinfo, of which the last four bytes are the size of the entries
+	// hookEntriesOffset is where the offsets of the built-in chains are in struct ipt_getinfo.
+	hookEntriesOffset = 36
+	entriesHeadSize   = 40 // struct ipt_get_entries, in front of the entries
+	targetHeadSize    = 32 // struct xt_entry_target, in front of a chain's name in its first entry
+	standardSize      = 40 // struct xt_standard_target, which jumps
+	errorSize         = 64 // struct xt_error_target, padded
 )
 
 // legacyFamily is one family of x_tables.
@@ -42,12 +44,12 @@ type legacyFamily struct {
 }
 
 // layout is where the fields of an entry are (struct ipt_entry and struct ip6t_entry).
-type layout struct{ targetOffset, nextOffset, counters, size int }
+type layout struct{ protocol, inverted, targetOffset, nextOffset, counters, size int }
 
 func legacyFamilies() []legacyFamily {
 	return []legacyFamily{
-		{"ip_tables_names", unix.AF_INET, unix.SOL_IP, "ip", layout{targetOffset: 88, nextOffset: 90, counters: 96, size: 112}},
-		{"ip6_tables_names", unix.AF_INET6, unix.SOL_IPV6, "ip6", layout{targetOffset: 140, nextOffset: 142, counters: 152, size: 168}},
+		{"ip_tables_names", unix.AF_INET, unix.SOL_IP, "ip", layout{protocol: 80, inverted: 83, targetOffset: 88, nextOffset: 90, counters: 96, size: 112}},
+		{"ip6_tables_names", unix.AF_INET6, unix.SOL_IPV6, "ip6", layout{protocol: 128, inverted: 132, targetOffset: 140, nextOffset: 142, counters: 152, size: 168}},
 	}
 }
 
@@ -90,6 +92,36 @@ type entry struct {
 	data []byte
 }
 
+// protocol returns the protocol that the rule is for, or 0 for any and for all but one.
+func (e entry) protocol() uint32 {
+	const invertedProtocol = 0x40
+	if e.data[e.inverted]&invertedProtocol != 0 {
+		return 0
+	}
+	return uint32(binary.NativeEndian.Uint16(e.data[e.layout.protocol:]))
+}
+
+// unconditional reports whether the rule matches every packet: it has no match, and nothing in front of the target's offset but zeros.
+func (e entry) unconditional() bool {
+	for _, b := range e.data[:e.inverted+1] {
+		if b != 0 {
+			return false
+		}
+	}
+	return int(binary.NativeEndian.Uint16(e.data[e.targetOffset:])) == e.size
+}
+
+// target returns the name of a rule's target, which is empty for a verdict or jump, and its data.
+func (e entry) target() (name string, info []byte) {
+	offset := int(binary.NativeEndian.Uint16(e.data[e.targetOffset:]))
+	if offset+targetHeadSize > len(e.data) {
+		return "?", nil
+	}
+	head := e.data[offset : offset+targetHeadSize]
+	text, _, _ := strings.Cut(string(head[2:targetHeadSize-1]), "\x00")
+	return text, e.data[offset+targetHeadSize:]
+}
+
 func (e entry) counters() []byte { return e.data[e.layout.counters:e.size] }
 
 // each yields the entries of a table, as far as they are whole.
@@ -105,31 +137,65 @@ func (f legacyFamily) each(entries []byte) iter.Seq[entry] {
 	}
 }
 
-// entries returns a table as the kernel holds it, or nil if it cannot be read.
+// legacyTable is a table as the kernel holds it.
+type legacyTable struct {
+	legacyFamily
+	entries []byte
+	hooks   [5]uint32      // where the built-in chains begin
+	names   map[int]string // of other chains, by where they begin
+}
+
+// read returns a table, or nil if it cannot be read.
+func (f legacyFamily) read(table string) *legacyTable {
+	t := &legacyTable{legacyFamily: f, names: map[int]string{}}
+	var info []byte
+	if t.entries, info = f.content(table); t.entries == nil {
+		return nil
+	}
+	for i := range t.hooks {
+		t.hooks[i] = binary.NativeEndian.Uint32(info[hookEntriesOffset+4*i:])
+	}
+	at := 0
+	for e := range f.each(t.entries) {
+		at += len(e.data)
+		if target, data := e.target(); target == "ERROR" {
+			t.names[at], _, _ = strings.Cut(string(data), "\x00")
+		}
+	}
+	return t
+}
+
+// entries returns a table's entries, or nil if they cannot be read.
 func (f legacyFamily) entries(table string) []byte {
+	entries, _ := f.content(table)
+	return entries
+}
+
+// content returns a table's entries, and a struct ipt_getinfo.
+func (f legacyFamily) content(table string) (entries, info []byte) {
 	fd, err := unix.Socket(f.domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil
+		return nil, nil
 	}
 	defer unix.Close(fd) //nolint:errcheck // nothing that could be lost
 	for range attempts {
 		info := make([]byte, infoSize)
 		copy(info[:tableNameSize-1], table)
 		if !getsockopt(fd, f.level, getInfo, info) {
-			return nil
+			return nil, nil
 		}
 		size := binary.NativeEndian.Uint32(info[infoSize-4:])
 		if size > maxTable {
-			return nil
+			return nil, nil
 		}
 		answer := make([]byte, entriesHeadSize+int(size))
 		copy(answer[:tableNameSize-1], table)
 		binary.NativeEndian.PutUint32(answer[tableNameSize:], size)
 		if getsockopt(fd, f.level, getEntries, answer) {
-			return answer[entriesHeadSize:]
+			return answer[entriesHeadSize:], info
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 func getsockopt(fd, level, option int, value []byte) bool {

@@ -15,7 +15,7 @@ import (
 // The zero value is ready to use. Pods are named by namespace/name.
 type Calls struct {
 	mu        sync.Mutex
-	called    map[string]time.Time
+	byPod     map[string]time.Time
 	lastCheck time.Time // the last time that Check was called
 	lastPrune time.Time // the last time that Called pruned
 }
@@ -35,10 +35,10 @@ const callTTL = 10 * time.Minute
 func (c *Calls) Called(pod string, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.called == nil {
-		c.called = map[string]time.Time{}
+	if c.byPod == nil {
+		c.byPod = map[string]time.Time{}
 	}
-	c.called[pod] = now
+	c.byPod[pod] = now
 	if now.Sub(c.lastCheck) > callTTL && now.Sub(c.lastPrune) > callTTL {
 		c.prune(nil, now)
 		c.lastPrune = now
@@ -47,9 +47,9 @@ func (c *Calls) Called(pod string, now time.Time) {
 
 // prune forgets old calls for pods that are not seen.
 func (c *Calls) prune(seen map[string]bool, now time.Time) {
-	for name, at := range c.called {
+	for name, at := range c.byPod {
 		if !seen[name] && now.Sub(at) > callTTL {
-			delete(c.called, name)
+			delete(c.byPod, name)
 		}
 	}
 }
@@ -65,7 +65,7 @@ func (c *Calls) Check(pods []Pod, since, now time.Time) error {
 	for _, p := range pods {
 		seen[p.Name] = true
 		newest := &missed
-		if _, ok := c.called[p.Name]; ok {
+		if _, ok := c.byPod[p.Name]; ok {
 			newest = &called
 		} else if p.Started.Before(since) || p.Started.After(now) { // after now: the clock was set back
 			continue

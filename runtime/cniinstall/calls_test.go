@@ -43,12 +43,12 @@ func TestCallsAreForgotten(t *testing.T) {
 	c.Called("a/gone", now)
 	c.Called("a/there", now)
 	_ = c.Check([]Pod{{"a/there", now}}, now, now.Add(callTTL))
-	if len(c.called) != 2 {
-		t.Errorf("forgotten too early: %v", c.called)
+	if len(c.byPod) != 2 {
+		t.Errorf("forgotten too early: %v", c.byPod)
 	}
 	_ = c.Check([]Pod{{"a/there", now}}, now, now.Add(callTTL+1))
-	if len(c.called) != 1 {
-		t.Errorf("remembered: %v", c.called)
+	if len(c.byPod) != 1 {
+		t.Errorf("remembered: %v", c.byPod)
 	}
 }
 
@@ -59,7 +59,7 @@ func TestCallsAreForgottenWithoutChecks(t *testing.T) {
 		c.Called(fmt.Sprint("a/job-", i), now)
 		now = now.Add(time.Second)
 	}
-	if most := 2 * int(callTTL/time.Second); len(c.called) > most {
-		t.Errorf("%d remembered, want %d at most", len(c.called), most)
+	if most := 2 * int(callTTL/time.Second); len(c.byPod) > most {
+		t.Errorf("%d remembered, want %d at most", len(c.byPod), most)
 	}
 }

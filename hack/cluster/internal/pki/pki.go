@@ -35,8 +35,8 @@ type Request struct {
 // CA signs everything in the cluster: servers, clients and, through the controller manager, requests.
 type CA struct {
 	Pair
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
+	parsedCert *x509.Certificate
+	signer     *ecdsa.PrivateKey
 }
 
 // NewCA makes a certificate authority.
@@ -53,7 +53,7 @@ func NewCA(name string) (*CA, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &CA{Pair: pair, cert: cert, key: key}, nil
+	return &CA{Pair: pair, parsedCert: cert, signer: key}, nil
 }
 
 // Issue makes a key and signs a certificate for it.
@@ -77,7 +77,7 @@ func (c *CA) Issue(r Request) (Pair, error) {
 	if len(r.Names)+len(r.Addrs) > 0 {
 		template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	}
-	pair, _, err := sign(template, c.cert, key, c.key)
+	pair, _, err := sign(template, c.parsedCert, key, c.signer)
 	return pair, err
 }
 

@@ -1,0 +1,135 @@
+package foreign
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/internal/rawnetlink"
+	"istio-pod-network-controller/iptables"
+)
+
+// base is a base chain of nf_tables.
+type base struct {
+	place
+	table, name string
+	nat         bool
+	hook        uint32
+	priority    int32
+	drops       bool // by its policy
+}
+
+func (b base) String() string {
+	hook := map[uint32]string{hookPrerouting: "prerouting", hookOutput: "output"}[b.hook]
+	return fmt.Sprintf("nftables table %s %s, chain %s (%s, priority %d)", b.place.name, b.table, b.name, hook, b.priority)
+}
+
+// nftables looks into all base chains of others that run before ours, in nf_tables, which also holds the rules of iptables' nft flavour.
+func (s *search) nftables() error {
+	conn, err := rawnetlink.Open(unix.NETLINK_NETFILTER)
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	bases, err := s.bases(conn)
+	if err != nil {
+		return err
+	}
+	for _, b := range bases {
+		seen := map[string]bool{}
+		if err := s.chain(conn, b, b.name, seen); err != nil && !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+		if b.drops {
+			s.add("%s: its policy drops", b)
+		}
+	}
+	return nil
+}
+
+// bases returns the base chains of others that run before ours, in the order of their priorities.
+func (s *search) bases(conn *rawnetlink.Conn) (out []base, err error) {
+	read := 0
+	request := get(unix.NFT_MSG_GETCHAIN, place{family: unix.NFPROTO_UNSPEC})
+	err = conn.Dump(s.end, request, func(body []byte) bool {
+		if b, ok := baseOf(body); ok && s.ours.before(b.hook, b.nat, b.priority) {
+			out = append(out, b)
+		}
+		read++
+		return read < maxChains && len(out) < maxRules/16
+	})
+	if read >= maxChains {
+		s.add("nftables: %d chains, of which no more were read", read)
+	}
+	slices.SortStableFunc(out, func(a, b base) int { return int(a.priority) - int(b.priority) })
+	return out, err
+}
+
+// baseOf returns a base chain of another table than ours at a hook of ours.
+func baseOf(body []byte) (b base, ok bool) {
+	if len(body) < sizeofNfgenmsg {
+		return b, false
+	}
+	i := slices.IndexFunc(places(), func(p place) bool { return p.family == body[0] })
+	attributes := rawnetlink.Attributes(body[sizeofNfgenmsg:])
+	hook := rawnetlink.Attributes(attributes[unix.NFTA_CHAIN_HOOK])
+	number, priority := hook[unix.NFTA_HOOK_HOOKNUM], hook[unix.NFTA_HOOK_PRIORITY]
+	if i < 0 || len(number) != 4 || len(priority) != 4 {
+		return b, false
+	}
+	b = base{
+		place: places()[i], table: rawnetlink.Name(attributes[unix.NFTA_CHAIN_TABLE]), name: rawnetlink.Name(attributes[unix.NFTA_CHAIN_NAME]),
+		nat: rawnetlink.Name(attributes[unix.NFTA_CHAIN_TYPE]) == "nat", hook: binary.BigEndian.Uint32(number),
+		priority: int32(binary.BigEndian.Uint32(priority)), //nolint:gosec // the kernel's own negative number
+		drops:    len(attributes[unix.NFTA_CHAIN_POLICY]) == 4 && bigEndian(attributes[unix.NFTA_CHAIN_POLICY]) == 0,
+	}
+	return b, b.place.family != unix.NFPROTO_INET || b.table != iptables.TableName
+}
+
+// chain looks into one chain that packets reach from a base chain, and into those that it leads to. What follows a jump to ours comes
+// after our rules.
+func (s *search) chain(conn *rawnetlink.Conn, b base, name string, seen map[string]bool) error {
+	if seen[name] || s.full() {
+		return nil
+	}
+	seen[name] = true
+	s.rules += chainCost
+	request := get(unix.NFT_MSG_GETRULE, b.place, rawnetlink.Text(unix.NFTA_RULE_TABLE, b.table), rawnetlink.Text(unix.NFTA_RULE_CHAIN, name))
+	var targets []string
+	position := 0
+	err := conn.Dump(s.end, request, func(body []byte) bool {
+		s.rules++
+		position++
+		if len(body) < sizeofNfgenmsg {
+			return true
+		}
+		r := s.ours.rule(rawnetlink.Attributes(body[sizeofNfgenmsg:])[unix.NFTA_RULE_EXPRESSIONS], b.nat)
+		if ours(r.target) {
+			return false
+		}
+		if r.decides != "" {
+			s.add("%s: rule %d of chain %s %s", b, position, name, r.decides)
+		}
+		if r.target != "" {
+			targets = append(targets, r.target)
+		}
+		return !r.ends && !s.full()
+	})
+	for _, target := range targets {
+		err = errors.Join(err, s.chain(conn, b, target, seen))
+	}
+	return err
+}
+
+func bigEndian(b []byte) uint32 {
+	if len(b) != 4 {
+		return 0
+	}
+	return binary.BigEndian.Uint32(b)
+}
