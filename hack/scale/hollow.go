@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"syscall"
 	"time"
 
@@ -56,7 +57,10 @@ func (b bench) hollow(ctx context.Context, dir string) (rows []row, err error) {
 	for _, part := range []func(context.Context) ([]row, error){h.first, h.rest, h.namespaceChange, h.again, h.serverAgain} {
 		more, err := part(ctx)
 		if err != nil {
-			return nil, err
+			return rows, err
+		}
+		if err := printRows(os.Stderr, more); err != nil {
+			return rows, err
 		}
 		rows = append(rows, more...)
 	}

@@ -54,21 +54,23 @@ func run(ctx context.Context, b bench, parts []string, out string) error {
 	}
 	known := map[string]func(context.Context, string) ([]row, error){"node": b.node, "burst": b.burst, "hollow": b.hollow}
 	var rows []row
+	var failed error
 	for _, name := range []string{"burst", "node", "hollow"} {
 		if !slices.Contains(parts, name) {
 			continue
 		}
 		fmt.Fprintln(os.Stderr, "measuring:", name)
 		more, err := inDirectory(name, func(dir string) ([]row, error) { return known[name](ctx, dir) })
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
 		rows = append(rows, more...)
+		if err != nil {
+			failed = fmt.Errorf("%s: %w", name, err)
+			break
+		}
 	}
 	if err := printRows(os.Stdout, rows); err != nil || out == "" {
-		return err
+		return errors.Join(failed, err)
 	}
-	return addRows(out, rows)
+	return errors.Join(failed, addRows(out, rows)) // what was measured before a failure, too
 }
 
 // inDirectory calls f with a directory that is removed afterwards. If f fails, the ends of the logs in it are part of the error.

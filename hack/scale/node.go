@@ -145,7 +145,7 @@ type restarted struct {
 	ready, looked            time.Duration
 	requests, writes         float64
 	lists, statuses, changed int
-	rss, load                float64
+	rss, anon, load          float64
 }
 
 // restart starts an agent that looks at each pod once an interval, and measures it when it is calm.
@@ -194,6 +194,9 @@ func (n *nodeBench) window(ctx context.Context, a *agent, seen *restarted, every
 		return err
 	}
 	if n.profiles != "" && every > 0 {
+		if err := a.profile(ctx, "heap", n.profiles+"/heap.pprof"); err != nil {
+			return err
+		}
 		if err := a.profile(ctx, fmt.Sprintf("profile?seconds=%.0f", window.Seconds()), n.profiles+"/looks.pprof"); err != nil {
 			return err
 		}
@@ -201,7 +204,7 @@ func (n *nodeBench) window(ctx context.Context, a *agent, seen *restarted, every
 		return err
 	}
 	end, err := a.usage()
-	seen.rss, seen.load = end.rss, end.load(start)
+	seen.rss, seen.anon, seen.load = end.rss, end.anon, end.load(start)
 	return err
 }
 
@@ -233,6 +236,7 @@ func (n *nodeBench) rows(small, large, idle restarted) []row {
 	each := 10 * (large.load - idle.load) * window.Seconds() / looks
 	return []row{
 		newRow(fmt.Sprintf("RSS of the agent with %s, against %d pods", of, smallPods), "MiB", large.rss, small.rss, "< 50, ratio 1"),
+		newRow("of that not backed by the program's file", "MiB", large.anon, small.anon, "reported"),
 		newRow("restart with "+of+": from start to ready", "s", large.ready.Seconds(), small.ready.Seconds(), "< 1"),
 		newRow("restart with "+of+": from start to every sandbox compared", "s", large.looked.Seconds(), small.looked.Seconds(), "reported"),
 		newRow("restart with "+of+": sandboxes whose rules were rewritten", "count", float64(large.changed), float64(small.changed), "0"),

@@ -62,32 +62,33 @@ func (p *process) cpu() (time.Duration, error) {
 	return time.Duration(used.Nano()), nil
 }
 
-// rss returns the resident memory of the process in MiB.
-func (p *process) rss() (float64, error) {
+// memory returns a line of the kernel's status of the process, in MiB: VmRSS is all that is resident, RssAnon what no file is behind.
+func (p *process) memory(what string) (float64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	if err != nil {
 		return 0, err
 	}
 	for line := range strings.Lines(string(text)) {
-		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "VmRSS:" {
+		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == what+":" {
 			kib, err := strconv.ParseFloat(fields[1], 64)
 			return kib / 1024, err
 		}
 	}
-	return 0, fmt.Errorf("process %d: no VmRSS", p.cmd.Process.Pid)
+	return 0, fmt.Errorf("process %d: no %s", p.cmd.Process.Pid, what)
 }
 
 // usage is what a process has used of the machine.
 type usage struct {
-	cpu time.Duration
-	rss float64
-	at  time.Time
+	cpu       time.Duration
+	rss, anon float64
+	at        time.Time
 }
 
 func (p *process) usage() (usage, error) {
 	cpu, errCPU := p.cpu()
-	rss, errRSS := p.rss()
-	return usage{cpu: cpu, rss: rss, at: time.Now()}, errors.Join(errCPU, errRSS)
+	rss, errRSS := p.memory("VmRSS")
+	anon, errAnon := p.memory("RssAnon")
+	return usage{cpu: cpu, rss: rss, anon: anon, at: time.Now()}, errors.Join(errCPU, errRSS, errAnon)
 }
 
 // load returns the part of one core that was used since before, in percent.

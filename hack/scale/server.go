@@ -34,6 +34,9 @@ type server struct {
 	admin         kubernetes.Interface
 }
 
+// apiPatience bounds the API server's start, which takes long on a machine that does other things.
+const apiPatience = 4 * time.Minute
+
 // startServer starts etcd and kube-apiserver, whose programs are in a directory.
 func startServer(ctx context.Context, dir, programs string) (*server, error) {
 	addresses, err := freeAddresses(ctx, 3)
@@ -74,7 +77,7 @@ func (s *server) startAPI(ctx context.Context) (err error) {
 	if s.api, err = start(s.dir, "kube-apiserver", nil, filepath.Join(s.programs, "kube-apiserver"), s.args...); err != nil {
 		return err
 	}
-	return eventually(ctx, time.Minute, "the API server is ready", func(ctx context.Context) error {
+	return eventually(ctx, apiPatience, "the API server is ready", func(ctx context.Context) error {
 		return s.admin.CoreV1().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
 	})
 }
