@@ -53,7 +53,7 @@ func TestRewritingIsMetWithBackOff(t *testing.T) {
 		call                     func(t *testing.T, d *drifting)
 		applies, patches, events int // at most, in 10 minutes
 	}{
-		"nobody else calls": {call: func(*testing.T, *drifting) {}, applies: 16, patches: 16, events: 18},
+		"no other call": {call: func(*testing.T, *drifting) {}, applies: 16, patches: 16, events: 18},
 		"the pod's owner edits it ten times a second": {
 			call: func(t *testing.T, d *drifting) {
 				t.Helper()
@@ -214,8 +214,8 @@ func TestDriftOfKeptRulesIsReported(t *testing.T) {
 		change func(b *bench)
 		want   Report
 	}{
-		"nobody asks any more": {func(b *bench) { delete(b.pods.pod.Annotations, intent.KeyInitialize) }, Report{Status: StatusInitialized, Reason: ReasonInitialized}},
-		"a wrong annotation":   {func(b *bench) { b.pods.pod.Annotations[wrongKey] = "http" }, Report{Status: StatusFailed, Reason: ReasonInvalidAnnotation}},
+		"the pod no longer asks": {func(b *bench) { delete(b.pods.pod.Annotations, intent.KeyInitialize) }, Report{Status: StatusInitialized, Reason: ReasonInitialized}},
+		"a wrong annotation":     {func(b *bench) { b.pods.pod.Annotations[wrongKey] = "http" }, Report{Status: StatusFailed, Reason: ReasonInvalidAnnotation}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)

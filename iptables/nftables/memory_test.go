@@ -46,7 +46,7 @@ func TestMemoryBeginsWithTheFirstTransaction(t *testing.T) {
 	}
 }
 
-// Of what others write while we do nobody can tell whether it is ours, unless it is read.
+// What others write at the same time cannot be distinguished from ours unless it is read.
 func TestMemoryDoesNotBeginWhileOthersWrite(t *testing.T) {
 	want := rules(t, nil)
 	b, ns := New(kerneltest.Guard(t)), kerneltest.New(t)
@@ -63,7 +63,7 @@ func TestMemoryDoesNotBeginWhileOthersWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	if b.same(t, ns, want) {
-		t.Error("somebody has written meanwhile, and nobody looks")
+		t.Error("a change by others was not noticed")
 	}
 }
 
@@ -92,7 +92,7 @@ func TestMemoryEndsWithAnyChangeOfRules(t *testing.T) {
 	b, ns := remembered(t, want)
 	foreign(t, ns)
 	if b.same(t, ns, want) {
-		t.Error("somebody has changed something, and nobody looked")
+		t.Error("a change by others was not noticed")
 	}
 	if mustApply(t, b, ns, want) || !b.same(t, ns, want) {
 		t.Error("the rules are as they were, and are not recognized")
@@ -122,7 +122,7 @@ func TestMemoryIsNotOfWhatStandsBesideTheTable(t *testing.T) {
 }
 
 // The kernel gives a new namespace the inode of one that is gone, its generations count anew, and another agent can have
-// written there: all that tells the two apart is the cookie.
+// written there: only the cookie distinguishes the two.
 func TestMemoryIsNotOfANamespaceThatIsGone(t *testing.T) {
 	want := rules(t, nil)
 	b, ns := remembered(t, want)

@@ -62,7 +62,7 @@ func TestWithoutIPv6TheAddressIsLeftOut(t *testing.T) {
 	wantRead(t, ns, "lo was down, too", tproxy())
 }
 
-// The pod, or another project, may be at work at the same time.
+// The pod, or another project, may change addresses at the same time.
 func TestWhatOthersAreFasterToDoIsDone(t *testing.T) {
 	ns := kerneltest.New(t)
 	open(t, ns, func(n *namespace) error {
