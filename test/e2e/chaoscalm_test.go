@@ -215,8 +215,8 @@ func (r *chaosRun) table(before held) {
 	}
 	r.agents.mu.Lock()
 	row("repairs seen", "%d, the longest after %.1f s of a working agent (may take %s)", c.Repairs, c.WorstRepair.Seconds(), r.judge.Bound)
-	row("drift as the agents told it", "%v", r.agents.drift)
-	row("agents", "%d after the first one", r.agents.restarts)
+	row("drift as the agents told it", "%v", r.agents.drift())
+	row("agents", "%d", len(r.agents.agents))
 	row("largest RSS of an agent", "%.1f MiB", r.agents.maxRSS/(1<<20))
 	r.agents.mu.Unlock()
 	row("longest way to calm", "%.1f s (may take %s)", r.worst.Seconds(), convergeWithin)
