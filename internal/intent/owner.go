@@ -136,8 +136,8 @@ func (c crew) claim(k idKind) claim {
 	return out
 }
 
-// unnamed is for a pod without a container of the proxy's name. Then whichever container has Istio's id is the proxy, unless all containers
-// have it.
+// unnamed decides about an id in a pod without a container of the proxy's name: the container with Istio's id is the proxy, unless all
+// containers have that id.
 func (c crew) unnamed(k idKind) claim {
 	out := claim{id: proxyID}
 	for i := range c.others {
@@ -171,7 +171,7 @@ func proxyOwner(pod *corev1.Pod) (uid, gid uint32, note string, err error) {
 	case g.holder == "" && g.doubt == "":
 		return 0, g.id, "", nil
 	}
-	return 0, 0, "", fmt.Errorf("the proxy cannot be told from the application: %s, and %s; give container %s a runAsUser or a runAsGroup that no other container has",
+	return 0, 0, "", fmt.Errorf("the proxy cannot be distinguished from the application: %s, and %s; give container %s a runAsUser or a runAsGroup that no other container has",
 		u.explain(uidKind()), g.explain(gidKind()), ProxyContainer)
 }
 
