@@ -20,7 +20,7 @@ export HELM
 
 IMAGE := localhost/$(NAME):$(shell awk '$$1 == "appVersion:" { gsub("\"", "", $$2); print $$2 }' $(CHART)/Chart.yaml)
 
-# The small programs beside the agent in its image.
+# The small programs in the agent's image.
 SMALL := $(foreach program,cni probe wait,--file $(CURDIR)/build/istio-pod-network-$(program):/istio-pod-network-$(program))
 
 KC := go -C hack/cluster run ./cmd/kc
@@ -49,7 +49,7 @@ build: ## Build the agent and its small programs, static, to build/
 	CGO_ENABLED=0 GOOS=linux go build -trimpath -buildvcs=auto -ldflags='-s -w' -o $(BINARY) .
 	CGO_ENABLED=0 GOOS=linux go build -trimpath -buildvcs=auto -ldflags='-s -w' -o build/ ./cmd/...
 
-# Each target that needs more than Go begins with a look at the machine, which takes less than a second and installs what is missing.
+# Each target that needs more than Go first checks the machine, in less than a second, and installs what is missing.
 .PHONY: test
 test: test-preflight test-go test-kit test-chart ## All tests except the end-to-end ones; as root also those that program the kernel
 
@@ -104,7 +104,7 @@ generate: $(HELM) ## Write generated files: the chart's values table, its golden
 	go -C hack/tools/helm test -count=1 ./charttest -run TestGolden -update
 	hack/tools/render-config.sh $(HELM)
 
-# The go command cannot verify a module that uses the one beside it; what it downloads is the other modules', too.
+# `go mod verify` fails for a module with a local replacement; the modules that it downloads are verified with the others.
 .PHONY: verify
 verify: generate ## Fail if anything generated, tidied or downloaded differs from what is committed
 	@for module in $(MODULES); do echo "tidy $$module"; go -C $$module mod tidy -diff; \
@@ -143,6 +143,10 @@ demo-down: cluster-down ## Remove the demo and its cluster
 e2e: ## Run the end-to-end tests on the one-node cluster
 	hack/e2e.sh
 
+.PHONY: chaos
+chaos: ## Make chaos on the one-node cluster for CHAOS_DURATION (10m), or again as CHAOS_SEED says; see hack/chaos.sh
+	hack/chaos.sh
+
 .PHONY: fresh
 fresh: ## Run `make test` and `make demo` on a bare Debian in a directory, to show that they need nothing else (needs root)
 	@hack/preflight.sh fresh
@@ -171,7 +175,7 @@ $(GOLANGCI_LINT):
 $(GOVULNCHECK):
 	nice go -C hack/tools build -trimpath -o $@ golang.org/x/vuln/cmd/govulncheck
 
-# Helm judges a chart's kubeVersion by the release of Kubernetes that it was linked for, and assumes an old one unless told.
+# Helm compares a chart's kubeVersion with the Kubernetes release that it was linked for, which is an old one unless set here.
 kube_minor   = $(shell awk '$$1 == "k8s.io/client-go" { split($$2, v, "."); print v[2] }' hack/tools/helm/go.mod)
 HELM_LDFLAGS = $(foreach pkg,chartutil lint/rules,-X helm.sh/helm/v3/pkg/$(pkg).k8sVersionMinor=$(kube_minor))
 

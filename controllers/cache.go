@@ -13,8 +13,8 @@ import (
 	"istio-pod-network-controller/internal/intent"
 )
 
-// CacheOptions limit the watch cache to one node: the node itself, its pods, and all namespaces, without the fields that nobody
-// reads. Only kinds that are asked for are watched.
+// CacheOptions limit the watch cache to one node: the node itself, its pods, and all namespaces, without the fields that are not
+// read. Only kinds that are asked for are watched.
 func CacheOptions(node string) cache.Options {
 	return cache.Options{
 		DefaultTransform:            cache.TransformStripManagedFields(),
@@ -32,7 +32,7 @@ func CacheOptions(node string) cache.Options {
 const staticPrefix = "kubernetes.io/config."
 
 // stripPod keeps the fields that intent and reports need, and those that change with a new sandbox. A pod's owner may write 256 KiB of
-// annotations; those that nobody reads are dropped.
+// annotations; the others are dropped.
 func stripPod(obj any) (any, error) {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {

@@ -23,7 +23,7 @@ func TestTheCacheIsThatOfOneNode(t *testing.T) {
 	}
 }
 
-// What the core reads of a pod beside its intent.
+// What the core reads of a pod in addition to its intent.
 func TestTheCacheKeepsWhatTheCoreReads(t *testing.T) {
 	pod := askingPod()
 	pod.Annotations[keyMirror], pod.Annotations[KeyStatus], pod.Annotations[KeyDetails] = "hash", "initialized", "{}"

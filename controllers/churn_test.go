@@ -92,7 +92,7 @@ func TestNothingIsLeftOfAThousandPods(t *testing.T) {
 		c.api.pods[client.ObjectKeyFromObject(pod)] = pod
 		c.reconcile(t, pod.Name)
 		delete(c.api.pods, client.ObjectKeyFromObject(pod))
-		if i%3 > 0 || i >= 800 { // else the deletion is told together with the next creation
+		if i%3 > 0 || i >= 800 { // else the deletion arrives together with the next creation
 			c.reconcile(t, pod.Name)
 		}
 		delete(c.finder.sandboxes, string(pod.UID))
@@ -108,7 +108,7 @@ func TestNothingIsLeftOfAThousandPods(t *testing.T) {
 	}
 }
 
-// What was written lately is forgotten by itself, also where nobody tells that a pod is gone.
+// What was written lately is forgotten by itself, also if no deletion of the pod arrives.
 func TestWhatWasWrittenIsForgottenInTime(t *testing.T) {
 	b := newWriterBench(t, askingPod())
 	b.remember(Report{Sandbox: podnet.Sandbox{UID: "uid-0"}}, "", "")

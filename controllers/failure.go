@@ -12,7 +12,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// refuse reports a fault that the pod's owner has to mend. Existing rules stay, and are repaired.
+// refuse reports a fault that the pod's owner has to correct. Existing rules stay, and are repaired.
 func (v *visit) refuse(ctx context.Context, wrong error) (Result, error) {
 	kept, err := v.keepRules(ctx)
 	if errors.Is(err, errOvertaken) {

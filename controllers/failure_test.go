@@ -52,7 +52,7 @@ func TestWhatCannotBeAskedTakesNothingBack(t *testing.T) {
 		},
 		"the kernel, out of descriptors": {change: func(b *bench) { b.backend.err = fmt.Errorf("open: %w", syscall.EMFILE) }},
 		"the kernel, out of memory":      {change: func(b *bench) { b.backend.err = fmt.Errorf("commit: %w", syscall.ENOMEM) }},
-		"nobody: the kernel says no":     {change: func(b *bench) { b.backend.err = errors.New("kernel says no") }, takeBack: true},
+		"the kernel refuses":             {change: func(b *bench) { b.backend.err = errors.New("kernel says no") }, takeBack: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
@@ -88,9 +88,9 @@ func TestRulesThatAreInAreNoFailureBeforeThePodSaysSo(t *testing.T) {
 		change func(b *bench)
 		failed bool
 	}{
-		"they are there":  {change: func(*bench) {}},
-		"they are gone":   {change: func(b *bench) { clear(b.backend.held) }, failed: true},
-		"nobody can look": {change: func(b *bench) { b.backend.errLook = errors.New("no") }, failed: true},
+		"they are there":               {change: func(*bench) {}},
+		"they are gone":                {change: func(b *bench) { clear(b.backend.held) }, failed: true},
+		"the namespace cannot be read": {change: func(b *bench) { b.backend.errLook = errors.New("no") }, failed: true},
 		"they were removed": {change: func(b *bench) {
 			b.Ledger.Put(Entry{Sandbox: b.known(), State: Removed})
 		}, failed: true},

@@ -17,7 +17,7 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// fakeBackend is a kernel that remembers rules by path, and fails where it is told to. A path leads to the namespace whose
+// fakeBackend is a kernel that remembers rules by path, and fails where a test says so. A path leads to the namespace whose
 // inode its identity names; one that is not in it leads to inode 1.
 type fakeBackend struct {
 	mu       sync.Mutex
@@ -25,7 +25,7 @@ type fakeBackend struct {
 	identity map[string]podnet.Identity
 	err      error           // of Apply, Remove and Present
 	errLook  error           // of Present and Identify
-	inside   map[string]bool // namespaces that a call is at work in
+	inside   map[string]bool // namespaces that a call works in
 	clash    bool
 	during   func() // called within Apply
 	applies  int

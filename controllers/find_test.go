@@ -55,7 +55,7 @@ func TestAPodThatCannotBeReadIsAFailure(t *testing.T) {
 func TestASandboxsOwnNameserversAreCaptured(t *testing.T) {
 	resolvConf := func(b *bench) {
 		b.pods.pod.Annotations[intent.KeyDNSCapture] = "resolv.conf"
-		b.Programmer.Config.ClusterDNS = []netip.Addr{netip.MustParseAddr("192.0.2.99")} // until the runtime tells
+		b.Programmer.Config.ClusterDNS = []netip.Addr{netip.MustParseAddr("192.0.2.99")} // until the runtime reports them
 		b.finder.sandboxes["uid-1"] = podnet.Sandbox{ID: "sandbox-1", NetNS: "/netns/1", Nameservers: "192.0.2.53,2001:db8::53"}
 	}
 	b := newBench(t)

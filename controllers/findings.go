@@ -98,12 +98,12 @@ func repairText(drift iptables.Drift) string {
 		}
 	}
 	if len(back) > 0 {
-		did = append(did, "put back what somebody had removed or changed ("+strings.Join(back, ", ")+")")
+		did = append(did, "put back "+strings.Join(back, ", ")+" that were missing or changed")
 	}
 	if slices.Contains(drift.Kinds(), iptables.KindBackend) {
 		did = append(did, "removed rules of another backend")
 	}
-	return strings.Join(did, ", ") + "; - was missing, + was there instead: " + strings.ReplaceAll(drift.String(), "\n", "; ")
+	return strings.Join(did, ", and ") + " (- was missing, + was there): " + strings.ReplaceAll(drift.String(), "\n", "; ")
 }
 
 func noun(kind iptables.Kind) string {
@@ -111,9 +111,9 @@ func noun(kind iptables.Kind) string {
 	case iptables.KindAbsent:
 		return "all rules"
 	case iptables.KindTable:
-		return "table and chains"
+		return "chains"
 	case iptables.KindAddress:
-		return "address on lo"
+		return "addresses on lo"
 	case iptables.KindRoute:
 		return "routes"
 	case iptables.KindRules, iptables.KindSets, iptables.KindBackend:

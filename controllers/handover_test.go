@@ -85,7 +85,7 @@ func (n *node) changes(t *testing.T, turns ...*agent) (count int) {
 	return count
 }
 
-// Whichever is told first, and by whom, the work is done once and told once.
+// Whichever agent is called first, and by which entrance, the work is done once and reported once.
 func TestTwoAgentsOfANodeProgramAndReportOnce(t *testing.T) {
 	for name, first := range map[string]int{"the old one first": 0, "the new one first": 1} {
 		t.Run(name, func(t *testing.T) {

@@ -59,7 +59,7 @@ func TestWhatAnOutageIs(t *testing.T) {
 		err  error
 		want bool
 	}{
-		"nobody listens":        {syscall.ECONNREFUSED, true},
+		"connection refused":    {syscall.ECONNREFUSED, true},
 		"too many requests":     {apierrors.NewTooManyRequests("later", 1), true},
 		"an internal error":     {apierrors.NewInternalError(errors.New("etcd")), true},
 		"a version that is old": {apierrors.NewResourceExpired("old"), false},

@@ -140,6 +140,16 @@ func (l *Ledger) Entries() []Entry {
 	return out
 }
 
+// each calls f with every entry, and returns how many there are. f must not call the Ledger.
+func (l *Ledger) each(f func(uid string, e Entry)) (count int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for uid, e := range l.pods {
+		f(uid, e)
+	}
+	return len(l.pods)
+}
+
 // size returns the number of entries and index keys.
 func (l *Ledger) size() int {
 	l.mu.Lock()

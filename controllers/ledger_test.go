@@ -35,7 +35,7 @@ func TestWhatTheLedgerRemembersOfAPod(t *testing.T) {
 			do:   func(l *Ledger) { l.Put(programmed(box("b", 1, 2))); l.Put(programmed(box("a", 0, 3))) },
 			want: []Entry{programmed(box("b", 1, 2))},
 		},
-		"the latest told of, where their ages are unknown": {
+		"the latest reported, if their ages are unknown": {
 			do:   func(l *Ledger) { l.Put(programmed(box("b", 0, 0))); l.Put(programmed(box("a", 0, 0))) },
 			want: []Entry{programmed(box("a", 0, 0))},
 		},

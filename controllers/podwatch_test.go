@@ -86,7 +86,7 @@ func TestAPodThatCannotBeReadIsNotForgotten(t *testing.T) {
 	}
 }
 
-// The deletion of a pod and the creation of its successor may be told as one change.
+// The deletion of a pod and the creation of its successor may arrive as one change.
 func TestAPredecessorIsForgotten(t *testing.T) {
 	w, b := newWatch(t, askingPod())
 	for _, state := range []State{FailedPod, Removed, Programmed} {

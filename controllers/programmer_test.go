@@ -89,7 +89,7 @@ func TestARecreatedSandboxIsProgrammedWhateverTheAnnotationsSay(t *testing.T) {
 func TestOnlyThePodsOwnFalseTakesRulesAway(t *testing.T) {
 	b := newBench(t)
 	b.ensure(t, Changed)
-	b.pods.pod.Annotations = map[string]string{KeyStatus: string(StatusInitialized)} // nobody asks any more
+	b.pods.pod.Annotations = map[string]string{KeyStatus: string(StatusInitialized)} // the pod no longer asks
 	b.ensure(t, Skipped)
 	if b.backend.held["/netns/1"] == "" {
 		t.Fatal("a pod was opened that did not ask for it")
@@ -160,8 +160,8 @@ func TestAPodThatIsNotThereYetIsNoFailure(t *testing.T) {
 
 func TestPodsThatAreLeftAlone(t *testing.T) {
 	cases := map[string]func(*bench){
-		"nobody asks":              func(b *bench) { b.pods.pod.Annotations = nil },
-		"opted out, not yet there": func(b *bench) { b.pods.pod.Annotations[intent.KeyInitialize] = "false"; clear(b.finder.sandboxes) },
+		"neither pod nor namespace asks": func(b *bench) { b.pods.pod.Annotations = nil },
+		"opted out, not yet there":       func(b *bench) { b.pods.pod.Annotations[intent.KeyInitialize] = "false"; clear(b.finder.sandboxes) },
 		"not asked, sandbox is new": func(b *bench) {
 			b.pods.pod.Annotations = map[string]string{KeyStatus: "failed"}
 			clear(b.finder.sandboxes)
@@ -251,7 +251,7 @@ func TestEntrancesDoNotWorkOnOnePodAtOnce(t *testing.T) {
 	}
 	wg.Wait()
 	if b.backend.clash {
-		t.Error("two calls were at work in one namespace")
+		t.Error("two calls worked in one namespace at once")
 	}
 	if len(b.turns.pod) != 0 {
 		t.Errorf("%d locks are left", len(b.turns.pod))
@@ -273,7 +273,7 @@ func TestTheVerifierRepairsAndForgets(t *testing.T) {
 	}
 }
 
-// A finished pod waits for nothing: what it was last told stays.
+// A finished pod waits for nothing: its last report stays.
 func TestAFinishedPodIsToldNothing(t *testing.T) {
 	b := newBench(t)
 	b.pods.pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: Condition}}
@@ -325,7 +325,7 @@ func TestARuntimeThatAnnouncesSandboxesIsNotAsked(t *testing.T) {
 	b.finder.sandboxes["uid-1"] = podnet.Sandbox{ID: "sandbox-2", NetNS: "/netns/2"}
 	b.ensure(t, Changed)
 	if b.backend.held["/netns/2"] == "" {
-		t.Error("a sandbox that nobody announced was not found")
+		t.Error("a sandbox that no entrance announced was not found")
 	}
 	announced = false
 	asked := b.finder.asked.Load()

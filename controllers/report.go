@@ -31,7 +31,7 @@ const (
 	StatusRemoved     Status = "removed"
 )
 
-// Reasons of the condition. Those that the pod's owner can mend are reasons of events, too.
+// Reasons of the condition. Those that the pod's owner can do something about are reasons of events, too.
 const (
 	ReasonInitialized       = "Initialized"
 	ReasonRemoved           = "Removed"
@@ -56,7 +56,7 @@ const (
 // maxMessage bounds a message: the API server refuses events whose note is longer than 1024 bytes.
 const maxMessage = 1000
 
-// Report is what the agent tells a pod's owner. With an empty Status only the condition is written, and a status that contradicts
+// Report is what the agent writes on a pod for its owner. With an empty Status only the condition is written, and a status that contradicts
 // it is removed.
 type Report struct {
 	Sandbox  podnet.Sandbox

@@ -15,7 +15,7 @@ import (
 
 func metav1Now() metav1.Time { return metav1.Now() }
 
-// Who asks and gets nothing is told why, once, and its gate opens.
+// If a pod asks and gets no rules, its report says why, once, and its gate opens.
 func TestAPodThatAskedAndGetsNothingIsToldWhy(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*bench)
@@ -45,18 +45,18 @@ func TestAPodThatAskedAndGetsNothingIsToldWhy(t *testing.T) {
 	}
 }
 
-// A report of a failure does not outlive the wish that failed.
+// A report of a failure ends with the request that failed.
 func TestAFailureGoesWithTheWish(t *testing.T) {
 	for name, c := range map[string]struct {
 		rules  bool // from before the failure
 		change func(*bench)
 		want   Report
 	}{
-		"nobody asks, there are no rules": {
+		"no request, and there are no rules": {
 			change: func(b *bench) { delete(b.pods.pod.Annotations, intent.KeyInitialize) },
 			want:   Report{Reason: ReasonNotRequired},
 		},
-		"nobody asks, rules of before stay": {
+		"no request, and earlier rules stay": {
 			rules:  true,
 			change: func(b *bench) { delete(b.pods.pod.Annotations, intent.KeyInitialize) },
 			want:   Report{Status: StatusInitialized, Reason: ReasonInitialized},
@@ -81,7 +81,7 @@ func TestAFailureGoesWithTheWish(t *testing.T) {
 	}
 }
 
-// failedBench has a pod with a wrong annotation that was mended just now. It may have rules of before, and the agent may
+// failedBench has a pod with a wrong annotation that was corrected just now. It may have earlier rules, and the agent may
 // have restarted.
 func failedBench(t *testing.T, rules, restart bool) *bench {
 	t.Helper()
@@ -101,7 +101,7 @@ func failedBench(t *testing.T, rules, restart bool) *bench {
 	return b
 }
 
-// checkMended has the pod looked at: it is told the new state, once.
+// checkMended runs Ensure for the pod: the new state is reported once.
 func checkMended(t *testing.T, b *bench, want Report, restarted bool) {
 	t.Helper()
 	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); err != nil {
@@ -120,7 +120,7 @@ func checkMended(t *testing.T, b *bench, want Report, restarted bool) {
 	b.says(t, got)
 	n := len(b.reporter.reports)
 	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); err != nil || len(b.reporter.reports) != n {
-		t.Errorf("told again: %+v, error %v", b.reporter.reports[n:], err)
+		t.Errorf("reported again: %+v, error %v", b.reporter.reports[n:], err)
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// timedBackend counts the calls of Apply by time, and how many are at work at once. The namespaces hold the rules already.
+// timedBackend counts the calls of Apply by time, and how many run at once. The namespaces hold the rules already.
 type timedBackend struct {
 	fakeBackend
 	mu      sync.Mutex

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
-// taintBench is a StartupTaint on a fake API server that counts patches, and does something before each if it is told to.
+// taintBench is a StartupTaint on a fake API server that counts patches, and calls a function before each if there is one.
 type taintBench struct {
 	*StartupTaint
 	client   client.Client

@@ -59,7 +59,7 @@ func TestAnEarlyEntranceIsAnsweredInTime(t *testing.T) {
 		release := make(chan struct{})
 		b.backend.during = func() { <-release }
 		go func() { _, _ = b.Ensure(t.Context(), Watch, b.sandbox) }()
-		synctest.Wait() // the watch is at work in the kernel, which does not answer
+		synctest.Wait() // the watch waits for the kernel, which does not answer
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
 		start := time.Now()

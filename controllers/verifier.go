@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -30,8 +31,11 @@ const (
 type Verifier struct {
 	Programmer *Programmer
 
-	checked map[string]time.Time // by UID: the last check; a pod's first entry is when it was first seen
+	plans map[string]plan // by UID
 }
+
+// plan is when a pod was checked, or first seen, and when its usual check is due. It is computed once a check: due runs every tick.
+type plan struct{ last, usual time.Time }
 
 // Start verifies until ctx ends. It is a manager.Runnable.
 func (v *Verifier) Start(ctx context.Context) error {
@@ -52,8 +56,8 @@ func (v *Verifier) Start(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case now := <-tick.C:
-			for _, e := range v.due(now) {
-				queue.Add(e.Sandbox.UID)
+			for _, uid := range v.due(now) {
+				queue.Add(uid)
 			}
 		}
 	}
@@ -63,43 +67,53 @@ func (v *Verifier) tick() time.Duration {
 	if v.Programmer.VerifyInterval == 0 {
 		return longestTick
 	}
-	return min(max(v.Programmer.VerifyInterval/100, shortestTick), longestTick)
+	return min(max(v.Programmer.VerifyInterval/40, shortestTick), longestTick)
 }
 
-// due returns the pods that are to be checked now, and takes them as checked.
-func (v *Verifier) due(now time.Time) (due []Entry) {
-	checked := make(map[string]time.Time, len(v.checked))
-	for _, e := range v.Programmer.Ledger.Entries() {
-		uid := e.Sandbox.UID
-		last, ok := v.checked[uid]
-		if !ok {
-			last = now
-		}
-		if at := v.next(e, last); !at.IsZero() && !now.Before(at) {
-			due, last = append(due, e), now
-		}
-		checked[uid] = last
+// due returns the UIDs of the pods that are to be checked now, and takes them as checked.
+func (v *Verifier) due(now time.Time) (due []string) {
+	if v.plans == nil {
+		v.plans = map[string]plan{}
 	}
-	v.checked = checked
+	pods := v.Programmer.Ledger.each(func(uid string, e Entry) {
+		p, ok := v.plans[uid]
+		if !ok {
+			p = v.plan(uid, now)
+			v.plans[uid] = p
+		}
+		if at := v.next(e, p); !at.IsZero() && !now.Before(at) {
+			due = append(due, uid)
+			v.plans[uid] = v.plan(uid, now)
+		}
+	})
+	if len(v.plans) > pods {
+		maps.DeleteFunc(v.plans, func(uid string, _ plan) bool { _, ok := v.Programmer.Ledger.Of(uid); return !ok })
+	}
 	return due
 }
 
-// next returns when a pod that was checked at last is due again; the zero time means never.
-func (v *Verifier) next(e Entry, last time.Time) time.Time {
-	interval := v.Programmer.VerifyInterval
+// plan returns the plan of a pod that is checked now.
+func (v *Verifier) plan(uid string, now time.Time) plan {
+	p := plan{last: now}
+	if interval := v.Programmer.VerifyInterval; interval > 0 {
+		p.usual = spread{interval}.next(uid, now)
+	}
+	return p
+}
+
+// next returns when a pod is due again; the zero time means never.
+func (v *Verifier) next(e Entry, p plan) time.Time {
 	switch {
 	case e.Retry:
-		return last.Add(retryPause)
+		return p.last.Add(retryPause)
 	case e.contention.active():
-		at := e.contention.next(interval)
-		if !at.After(last) { // the last check could not be finished
-			at = last.Add(retryPause)
+		at := e.contention.next(v.Programmer.VerifyInterval)
+		if !at.After(p.last) { // the last check could not be finished
+			at = p.last.Add(retryPause)
 		}
 		return at
-	case interval > 0:
-		return spread{interval}.next(e.Sandbox.UID, last)
 	}
-	return time.Time{}
+	return p.usual
 }
 
 func (v *Verifier) work(ctx context.Context, queue workqueue.TypedInterface[string]) bool {

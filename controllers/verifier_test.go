@@ -32,7 +32,7 @@ func verifyFor(t *testing.T, b *bench, interval, d time.Duration) {
 	}
 }
 
-// Whoever was told of a pod in vain, and however short the fault was, the pod is mended soon, and says so.
+// Whichever entrance failed, and however short the fault was, the pod is repaired soon, and its report says so.
 func TestAFailureIsMendedWithoutAnybodyTelling(t *testing.T) {
 	for name, c := range map[string]struct {
 		by   Entrance
@@ -82,7 +82,7 @@ func faultIf(fails bool) error {
 func TestKeptRulesAreRepaired(t *testing.T) {
 	for name, change := range map[string]func(b *bench){
 		"a wrong annotation":         func(b *bench) { b.pods.pod.Annotations[wrongKey] = "http" },
-		"nobody asks any more":       func(b *bench) { delete(b.pods.pod.Annotations, intent.KeyInitialize) },
+		"the pod no longer asks":     func(b *bench) { delete(b.pods.pod.Annotations, intent.KeyInitialize) },
 		"a word that means nothing":  func(b *bench) { b.pods.pod.Annotations[intent.KeyInitialize] = "yes" },
 		"nothing has changed at all": func(*bench) {},
 	} {

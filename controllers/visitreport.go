@@ -25,7 +25,7 @@ func (v *visit) report(status Status, reason, message string) {
 	v.Reporter.Report(r)
 }
 
-// reportProgrammed reports a pod whose rules are in force. message is for one whose rules nobody else touches.
+// reportProgrammed reports a pod whose rules are in force. message is for one whose rules no other project touches.
 func (v *visit) reportProgrammed(found Findings, message string) {
 	switch {
 	case found.Preempted != "":
@@ -68,5 +68,5 @@ func (v *visit) reportKept(spec *iptables.Spec, found Findings) {
 	if spec != nil {
 		v.intent = intent.Intent{Redirect: true, Spec: *spec}
 	}
-	v.reportProgrammed(found, "nobody asks any more; the rules stay until the pod opts out")
+	v.reportProgrammed(found, "the pod no longer asks for rules; they stay until the pod opts out")
 }

@@ -25,7 +25,7 @@ func TestModeNoneTakesRulesAway(t *testing.T) {
 	}
 }
 
-// A pod that never had rules is told that it needs none, and its gate opens.
+// A pod that never had rules is reported as not requiring any, and its gate opens.
 func TestModeNoneIsNotRequired(t *testing.T) {
 	b := newBench(t)
 	b.pods.pod.Annotations[modeKey] = "NONE"

@@ -17,7 +17,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// writerBench is a Writer on a fake API server that counts patches and refuses as many as it is told to.
+// writerBench is a Writer on a fake API server that counts patches and refuses a given number of them.
 type writerBench struct {
 	*Writer
 	client  client.Client

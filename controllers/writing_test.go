@@ -139,7 +139,7 @@ func TestWhichReportsAreEvents(t *testing.T) {
 		"what the owner asked for": {
 			change: func(r *Report) { r.Status, r.Reason, r.Event = "", "NotRequired", true }, want: []string{"Normal NotRequired ok"},
 		},
-		"what nobody asked for": {change: func(r *Report) { r.Status, r.Reason = "", "NotRequired" }},
+		"a pod that did not ask": {change: func(r *Report) { r.Status, r.Reason = "", "NotRequired" }},
 		"settings without effect": {
 			change: func(r *Report) { r.Notes = "one\ntwo" }, want: []string{"Warning " + ReasonNote + " one", "Warning " + ReasonNote + " two"},
 		},

@@ -33,7 +33,7 @@ once='^Test(FiftyPods|PodsDeleted|PodsOfOneNode|PodAsks|PodOptsOut|PodThatRefuse
 once+='|^Test(Wrong|Namespace|Forged|AgentHasNoMore|Has(Dialled|Ended))'
 
 # What wants an agent that is asked before a pod's first container, or pods that wait by themselves; see test/e2e/early_test.go.
-early='^Test(Early|Burst|Always|StartupTaint)'
+early='^Test(Early|Burst|Always|StartupTaint|Chaos)'
 
 say() { printf '%(%T)T %s\n' -1 "$*"; }
 
@@ -144,7 +144,7 @@ entrance() {
 asked=("$@")
 before=$(configuration)
 entrance nri '^Test(Early|Burst|StartupTaint|Hostile|Churn|Static|PodInANew|PodThatStops|RunningPodOptsIn)' --set nri=required --set startupTaint=true
-entrance required '^TestAlways' --set nri=required --set admission.requiredPlugins=true
+entrance required '^Test(Always|Chaos)' --set nri=required --set admission.requiredPlugins=true
 entrance wait '^Test(Burst|AlwaysPods)' --set nri=off --set admission.waitContainer=true
 entrance cni '^Test(EarlyRefuses|EarlyComesBack|Burst|Always)' --set nri=off --set cni=install
 

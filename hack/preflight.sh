@@ -70,7 +70,7 @@ check_disk() {
   done
 }
 
-# check_kernel looks at what the cluster needs and no package brings.
+# check_kernel checks what the cluster needs and no package provides.
 check_kernel() {
   if ! wants up; then return; fi
   [[ -e /proc/sys/net/ipv6 ]] || problem "the kernel has no IPv6: the cluster is dual stack (boot without ipv6.disable=1)"

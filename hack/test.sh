@@ -2,7 +2,7 @@
 # Runs tests, a line a package; a package that fails is shown whole, a test that was skipped with its reason.
 #
 #   hack/test.sh go      the root module's, with the race detector
-#   hack/test.sh kit     those of the cluster kit
+#   hack/test.sh kit     those of the cluster kit, and of what the end-to-end tests know without a cluster
 #   hack/test.sh chart   those of the chart, which want an API server: it is built the first time
 #
 # Tests whose result depends on the machine, which make namespaces or run programs, come last and are never taken from the test cache.
@@ -92,7 +92,10 @@ case ${1:-} in
     both . -race ;;
   kit)
     say "the tests of the cluster kit"
-    both hack/cluster ;;
+    both hack/cluster
+    say "what the chaos test plans, and how it judges"
+    module=(-C test/e2e)
+    run ./chaos ;;
   chart) chart_tests ;;
   *)
     echo "usage: hack/test.sh go|kit|chart" >&2

@@ -4,10 +4,10 @@ import "net/netip"
 
 // Short names for actions and conditions, so that a rule in the code reads like a sentence.
 
-func leave() Action             { return Action{Verb: Return} }
-func to(port uint16) Action     { return Action{Verb: Redirect, Port: port} }
-func mark(m uint32) Action      { return Action{Verb: SetMark, Num: m} }
-func zone(number uint32) Action { return Action{Verb: Zone, Num: number} }
+func direct() Action                { return Action{Verb: Return} }
+func redirectTo(port uint16) Action { return Action{Verb: Redirect, Port: port} }
+func mark(m uint32) Action          { return Action{Verb: SetMark, Num: m} }
+func zone(number uint32) Action     { return Action{Verb: Zone, Num: number} }
 
 func not(c Cond) Cond {
 	c.Not = true

@@ -21,7 +21,7 @@ func (r Ruleset) withoutIPv6() Ruleset {
 	}
 	for _, c := range r.Chains {
 		kept := &rules{}
-		kept.add(commentDirectIPv6, leave(), num(Family, IPv6))
+		kept.add(commentDirectIPv6, direct(), num(Family, IPv6))
 		for _, rule := range c.Rules {
 			if !slices.ContainsFunc(rule.Conds, isIPv6) {
 				*kept = append(*kept, rule)

@@ -10,15 +10,15 @@ func (b *builder) inbound() {
 	if s.Mode == ModeRedirect && s.capturesInbound() {
 		// During a change of mode, this chain and TPROXY's exist at the same time, and only one of them may decide. With both, a client that
 		// uses a port again would have to wait until the old connection's TIME_WAIT (a minute) is over.
-		r.add("diverted already", leave(), tcp(), marked(markDiverted))
+		r.add("diverted already", direct(), tcp(), marked(markDiverted))
 		r.excludeInterfaces(iif, s.ExcludeInterfaces)
-		r.add("the proxy's tunnel port", leave(), tcp(), port(s.TunnelPort))
+		r.add("the proxy's tunnel port", direct(), tcp(), port(s.TunnelPort))
 		const comment = "inbound traffic goes to the proxy"
 		if s.IncludeInboundPorts.All {
 			b.excludeInbound(r)
-			r.add(comment, to(s.InboundPort), tcp())
+			r.add(comment, redirectTo(s.InboundPort), tcp())
 		} else {
-			r.add(comment, to(s.InboundPort), tcp(), inSet(DstPort, b.portSet(setIncludeIn, s.IncludeInboundPorts.List)))
+			r.add(comment, redirectTo(s.InboundPort), tcp(), inSet(DstPort, b.portSet(setIncludeIn, s.IncludeInboundPorts.List)))
 		}
 	}
 	b.chain(chainInbound, NAT, Prerouting, natPriority, r)
@@ -31,20 +31,20 @@ func (b *builder) reroute(r *rules) {
 	const comment = "traffic of virtual machines behind the pod is outbound"
 	for _, name := range s.RerouteInterfaces {
 		if s.IncludeCIDRs.All {
-			r.add(comment, to(s.OutboundPort), iif(name), tcp())
+			r.add(comment, redirectTo(s.OutboundPort), iif(name), tcp())
 			continue
 		}
 		for _, set := range b.prefixSets(setInclude4, setInclude6, s.IncludeCIDRs.List) {
-			r.add(comment, to(s.OutboundPort), iif(name), set.family(), inSet(DstAddr, set.Name), tcp())
+			r.add(comment, redirectTo(s.OutboundPort), iif(name), set.family(), inSet(DstAddr, set.Name), tcp())
 		}
 	}
 	for _, name := range s.RerouteInterfaces {
-		r.add("traffic of virtual machines behind the pod is not inbound", leave(), iif(name))
+		r.add("traffic of virtual machines behind the pod is not inbound", direct(), iif(name))
 	}
 }
 
 func (b *builder) excludeInbound(r *rules) {
 	if set := b.portSet(setExcludeIn, b.spec.ExcludeInboundPorts); set != "" {
-		r.add("excluded inbound ports", leave(), tcp(), inSet(DstPort, set))
+		r.add("excluded inbound ports", direct(), tcp(), inSet(DstPort, set))
 	}
 }

@@ -14,22 +14,22 @@ const (
 func (b *builder) outbound() {
 	s, r := b.spec, &rules{}
 	if s.DNS == DNSOff {
-		r.add("only TCP is redirected", leave(), not(tcp()))
+		r.add("only TCP is redirected", direct(), not(tcp()))
 	}
 	r.openConnections()
 	b.validation(r)
 	r.excludeInterfaces(oif, s.ExcludeInterfaces)
 	for _, owner := range s.owners() {
 		for _, listener := range []uint16{s.OutboundPort, s.InboundPort} {
-			r.add("a proxy that dials its own listener would do so for ever", to(refusedPort), oif("lo"), tcp(), port(listener), owner)
+			r.add("a proxy that dials its own listener would do so for ever", redirectTo(refusedPort), oif("lo"), tcp(), port(listener), owner)
 		}
 	}
 	b.excludePorts(r)
 	for _, p := range passthrough() {
-		r.add("the proxy handing inbound traffic to the application", leave(), oif("lo"), family(p), addr(SrcAddr, p))
+		r.add("the proxy handing inbound traffic to the application", direct(), oif("lo"), family(p), addr(SrcAddr, p))
 	}
 	if s.divertsInbound() {
-		r.add(commentInName, leave(), oif("lo"), tcp(), marked(markDiverted))
+		r.add(commentInName, direct(), oif("lo"), tcp(), marked(markDiverted))
 	}
 	b.istioValidation(r)
 	for _, owner := range s.owners() {
@@ -38,13 +38,13 @@ func (b *builder) outbound() {
 	r.ownerGroups(s.OwnerGroups)
 	b.lookups(r)
 	for _, lo := range s.loopbacks() {
-		r.add("the pod's own loopback address stays direct", leave(), family(lo), addr(DstAddr, lo))
+		r.add("the pod's own loopback address stays direct", direct(), family(lo), addr(DstAddr, lo))
 	}
 	for _, set := range b.prefixSets(setExclude4, setExclude6, s.ExcludeCIDRs) {
-		r.add("excluded destinations", leave(), set.family(), inSet(DstAddr, set.Name))
+		r.add("excluded destinations", direct(), set.family(), inSet(DstAddr, set.Name))
 	}
 	if set := b.portSet(setIncludeOut, s.IncludeOutboundPorts); set != "" {
-		r.add("included outbound ports go to the proxy", to(s.OutboundPort), tcp(), inSet(DstPort, set))
+		r.add("included outbound ports go to the proxy", redirectTo(s.OutboundPort), tcp(), inSet(DstPort, set))
 	}
 	b.includeCIDRs(r)
 	b.chain(chainOutbound, NAT, Output, natPriority, r)
@@ -55,9 +55,9 @@ func (b *builder) excludePorts(r *rules) {
 	if set == "" {
 		return
 	}
-	r.add("excluded outbound ports", leave(), tcp(), inSet(DstPort, set))
+	r.add("excluded outbound ports", direct(), tcp(), inSet(DstPort, set))
 	if b.spec.DNS != DNSOff {
-		r.add("excluded outbound ports", leave(), udp(), inSet(DstPort, set))
+		r.add("excluded outbound ports", direct(), udp(), inSet(DstPort, set))
 	}
 }
 
@@ -71,23 +71,23 @@ func (b *builder) self(r *rules, owner Cond) {
 		if dns && owner.Field == OwnerUID {
 			conds = append(conds, not(port(dnsPort)))
 		}
-		r.add("the proxy reaching its own pod passes the inbound listener", to(s.InboundPort), append(conds, owner)...)
+		r.add("the proxy reaching its own pod passes the inbound listener", redirectTo(s.InboundPort), append(conds, owner)...)
 	}
 	const comment = "the application reaching itself stays direct"
 	switch {
 	case includesLoopback(s.IncludeCIDRs):
 	case dns:
-		r.add(comment, leave(), oif("lo"), tcp(), not(port(dnsPort)), not(owner))
+		r.add(comment, direct(), oif("lo"), tcp(), not(port(dnsPort)), not(owner))
 	default:
-		r.add(comment, leave(), oif("lo"), not(owner))
+		r.add(comment, direct(), oif("lo"), not(owner))
 	}
-	r.add("the proxy's own traffic", leave(), owner)
+	r.add("the proxy's own traffic", direct(), owner)
 }
 
 func (r *rules) ownerGroups(g Groups) {
 	if g.All {
 		for _, gid := range g.Exclude {
-			r.add("excluded owner groups", leave(), num(OwnerGID, gid))
+			r.add("excluded owner groups", direct(), num(OwnerGID, gid))
 		}
 		return
 	}
@@ -95,7 +95,7 @@ func (r *rules) ownerGroups(g Groups) {
 	for _, gid := range g.List {
 		none = append(none, not(num(OwnerGID, gid)))
 	}
-	r.add("groups that are not included", leave(), none...)
+	r.add("groups that are not included", direct(), none...)
 }
 
 // lookups redirects DNS to the proxy's resolver: all, or only what goes to the resolvers of the pod.
@@ -104,10 +104,10 @@ func (b *builder) lookups(r *rules) {
 	for _, protocol := range []Cond{tcp(), udp()} {
 		switch b.spec.DNS {
 		case DNSAll:
-			r.add(comment, to(resolverPort), protocol, port(dnsPort))
+			r.add(comment, redirectTo(resolverPort), protocol, port(dnsPort))
 		case DNSResolvConf:
 			for _, p := range b.resolvers() {
-				r.add(comment, to(resolverPort), family(p), addr(DstAddr, p), protocol, port(dnsPort))
+				r.add(comment, redirectTo(resolverPort), family(p), addr(DstAddr, p), protocol, port(dnsPort))
 			}
 		case DNSOff:
 		}
@@ -126,11 +126,11 @@ func (b *builder) resolvers() []netip.Prefix {
 func (b *builder) includeCIDRs(r *rules) {
 	const comment = "included destinations go to the proxy"
 	if b.spec.IncludeCIDRs.All {
-		r.add(comment, to(b.spec.OutboundPort), tcp())
+		r.add(comment, redirectTo(b.spec.OutboundPort), tcp())
 		return
 	}
 	for _, set := range b.prefixSets(setInclude4, setInclude6, b.spec.IncludeCIDRs.List) {
-		r.add(comment, to(b.spec.OutboundPort), set.family(), inSet(DstAddr, set.Name), tcp())
+		r.add(comment, redirectTo(b.spec.OutboundPort), set.family(), inSet(DstAddr, set.Name), tcp())
 	}
 }
 

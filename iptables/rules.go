@@ -132,14 +132,14 @@ func (r *rules) add(comment string, action Action, conds ...Cond) {
 // excludeInterfaces adds a rule for each interface that leaves its packets alone.
 func (r *rules) excludeInterfaces(iface func(string) Cond, names []string) {
 	for _, name := range names {
-		r.add(commentExcluded, leave(), iface(name))
+		r.add(commentExcluded, direct(), iface(name))
 	}
 }
 
 // openConnections adds a rule that leaves connections alone that are older than the rules. Connection tracking starts with the rules: it
 // takes the first packet that it sees of such a connection for a new one (nf_conntrack_tcp_loose), and a redirect would break it.
 func (r *rules) openConnections() {
-	r.add("connections that are older than the rules", leave(), tcp(), not(opening()))
+	r.add("connections that are older than the rules", direct(), tcp(), not(opening()))
 }
 
 // portSet declares a set and returns its name, or "" if there are no ports.

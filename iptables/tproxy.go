@@ -29,7 +29,7 @@ func (b *builder) divert() {
 	}
 	if s.divertsInbound() {
 		for _, name := range s.RerouteInterfaces {
-			in.add("traffic of virtual machines behind the pod is not inbound", leave(), iif(name))
+			in.add("traffic of virtual machines behind the pod is not inbound", direct(), iif(name))
 		}
 		b.divertInbound(in)
 		b.markOutbound()
@@ -43,11 +43,11 @@ func (b *builder) divertInbound(r *rules) {
 	// backend takes over from another. Saved to the connection, that mark would send the answers to a client back into the pod.
 	r.add(commentInName, Action{Verb: SaveMark}, iif("lo"), tcp(), marked(markDiverted))
 	for _, p := range passthrough() {
-		r.add("the proxy handing inbound traffic to the application", leave(), iif("lo"), family(p), addr(SrcAddr, p), tcp())
+		r.add("the proxy handing inbound traffic to the application", direct(), iif("lo"), family(p), addr(SrcAddr, p), tcp())
 	}
-	r.add("the application reaching itself stays direct", leave(), iif("lo"), tcp(), not(marked(markSelf)))
+	r.add("the application reaching itself stays direct", direct(), iif("lo"), tcp(), not(marked(markSelf)))
 	// Among them are forwarded answers to virtual machines, which must not be delivered here.
-	r.add("answers are not inbound", leave(), tcp(), num(Direction, Reply))
+	r.add("answers are not inbound", direct(), tcp(), num(Direction, Reply))
 	captured := []Cond{tcp()}
 	if s.IncludeInboundPorts.All {
 		b.excludeInbound(r)
@@ -71,7 +71,7 @@ func (b *builder) divertInbound(r *rules) {
 func (b *builder) markOutbound() {
 	s, r := b.spec, &rules{}
 	r.excludeInterfaces(oif, s.ExcludeInterfaces)
-	r.add("diverted already", leave(), oif("lo"), tcp(), marked(markDiverted))
+	r.add("diverted already", direct(), oif("lo"), tcp(), marked(markDiverted))
 	// Envoy marks these itself. Others (HAProxy's usesrc, nginx's proxy_bind) cannot, and their connections would come back to them.
 	for _, owner := range s.owners() {
 		r.add(commentInName, Action{Verb: Divert, Num: markDiverted}, oif("lo"), tcp(), not(num(SrcType, Local)), owner)

@@ -31,9 +31,9 @@ func (b *builder) validation(r *rules) {
 	for i, v := range Validation() {
 		p := netip.PrefixFrom(v.Addr(), v.Addr().BitLen())
 		for _, owner := range b.spec.owners() {
-			r.add("the proxy may not prove the rules: it would dial itself for ever", to(refusedPort), oif("lo"), family(p), addr(DstAddr, p), tcp(), port(v.Port()), owner)
+			r.add("the proxy may not prove the rules: it would dial itself for ever", redirectTo(refusedPort), oif("lo"), family(p), addr(DstAddr, p), tcp(), port(v.Port()), owner)
 		}
-		r.add("the pod proving that its rules are there", to(b.spec.InboundPort),
+		r.add("the pod proving that its rules are there", redirectTo(b.spec.InboundPort),
 			oif("lo"), family(p), addr(SrcAddr, validationSources()[i]), addr(DstAddr, p), tcp(), port(v.Port()))
 	}
 }
@@ -43,7 +43,7 @@ func (b *builder) istioValidation(r *rules) {
 	for _, p := range passthrough() {
 		for _, owner := range b.spec.owners() {
 			if b.spec.LoopbackCIDR.Contains(p.Addr()) {
-				r.add("Istio's validation", to(b.spec.InboundPort), oif("lo"), family(p), addr(DstAddr, p), tcp(), port(IstioValidationPort), owner)
+				r.add("Istio's validation", redirectTo(b.spec.InboundPort), oif("lo"), family(p), addr(DstAddr, p), tcp(), port(IstioValidationPort), owner)
 			}
 		}
 	}

@@ -36,8 +36,7 @@ func directions() []direction {
 	}
 }
 
-// traffic is what it met: what each connection took, in microseconds, and how many connections and requests a second there
-// were in each round.
+// traffic is what was measured: the time of each connection in microseconds, and the connections and requests per second of each round.
 type traffic struct{ connect, connections, requests []float64 }
 
 // packets compares traffic through the full set with traffic without rules, and with the iptables backend's rules.
@@ -92,8 +91,8 @@ func trafficRows(direction string, ours traffic, others map[string]traffic) (row
 	return rows
 }
 
-// send makes a round of connections and of requests, from the namespace of the calling thread. It speaks to the kernel itself:
-// Go's scheduler would be measured, too.
+// send makes a round of connections and of requests, from the namespace of the calling thread. It uses system calls directly:
+// otherwise Go's scheduler would be measured, too.
 func (t *traffic) send(to netip.Addr) error {
 	started := time.Now()
 	for range connections {
@@ -123,7 +122,7 @@ func (t *traffic) send(to netip.Addr) error {
 	return unix.Close(fd)
 }
 
-// sendLimit bounds every wait of the kernel's.
+// sendLimit bounds every wait in the kernel.
 func sendLimit() *unix.Timeval { return &unix.Timeval{Sec: 5} }
 
 func connect(to netip.Addr) (fd int, err error) {
@@ -145,7 +144,7 @@ func connect(to netip.Addr) (fd int, err error) {
 	return fd, nil
 }
 
-// whole has all of a message written, or read.
+// whole writes or reads all of a message.
 func whole(call func(fd int, p []byte) (int, error), fd int, message []byte) error {
 	return retryInterrupted(func() error {
 		n, err := call(fd, message)

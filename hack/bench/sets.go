@@ -16,7 +16,7 @@ func fullSpec() iptables.Spec {
 	return s
 }
 
-// excluding is a pod that excludes so many CIDRs, by turns of one family and the other. None overlaps another.
+// excluding returns a pod that excludes n CIDRs, alternately of IPv4 and IPv6. None overlaps another.
 func excluding(n int) iptables.Spec {
 	s := iptables.DefaultSpec()
 	for i := range n {

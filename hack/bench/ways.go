@@ -42,7 +42,7 @@ func (t times) cpuEach() float64 {
 	return sum / float64(len(t.cpu))
 }
 
-// inTurn measures each way as often as it says, one after the other, so that a noisy moment meets all of them.
+// inTurn measures each way as often as it says, one after the other, so that noise affects all of them.
 func inTurn(ctx context.Context, ways []way) (map[string]times, error) {
 	took := map[string]times{}
 	for i := range slices.MaxFunc(ways, func(a, b way) int { return a.runs - b.runs }).runs {
@@ -67,7 +67,7 @@ func (w way) measure(ctx context.Context) (wall, cpu float64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	defer ns.Close() //nolint:errcheck // it dies with its rules
+	defer ns.Close() //nolint:errcheck // it is not used any more
 	before, err := cpuTime()
 	if err != nil {
 		return 0, 0, err
@@ -87,7 +87,7 @@ func unchanged(ctx context.Context, b backend, rules iptables.Ruleset, runs int)
 	if err != nil {
 		return 0, err
 	}
-	defer ns.Close() //nolint:errcheck // it dies with its rules
+	defer ns.Close() //nolint:errcheck // it is not used any more
 	var took []float64
 	for i := range runs + 1 {
 		start := time.Now()

@@ -11,7 +11,7 @@ const maxProgrammed = 4096
 
 // programmed remembers the namespaces that our rules were written to, until we remove them. Another project is recognised by names
 // only: a process of the pod with NET_ADMIN can delete our rules and create chains of such names. In a namespace that had our rules
-// they are put back all the same.
+// they are restored nevertheless.
 type programmed struct {
 	mu   sync.Mutex
 	seen map[podnet.Identity]struct{}

@@ -59,7 +59,7 @@ func sources(t *testing.T) string {
 	return all.String()
 }
 
-// every gives the first groups of a pattern's matches, sorted, each once.
+// every returns the first group of each match, sorted and without duplicates.
 func every(pattern, in string) []string {
 	found := map[string]bool{}
 	for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(in, -1) {
@@ -133,7 +133,7 @@ func TestNamesInTheDocsAreThoseOfTheCode(t *testing.T) {
 	}
 }
 
-// A command of the docs that begins with one of our programs has subcommands and flags that are there.
+// The subcommands and flags of our programs' commands in the docs exist.
 func TestCommandsOfTheDocsExist(t *testing.T) {
 	commands := regexp.MustCompile(`(?m)(?:^ {4}|build/|: )istio-pod-network-controller ((?:run|rules|cni|version)\b[^\n#|` + "`" + `]*)`)
 	seen := 0

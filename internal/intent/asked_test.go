@@ -22,7 +22,7 @@ func withIstioInit(p *corev1.Pod) {
 	p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: "istio-init"})
 }
 
-// A pod that expects redirection and does not get it is to be told, one that never asked is not.
+// A pod that expects redirection and does not get it gets a report, one that never asked does not.
 func TestWhoAsked(t *testing.T) {
 	injected := annotate(keyInjected, "{}")
 	own := annotate(KeyInitialize, "true")
@@ -40,12 +40,12 @@ func TestWhoAsked(t *testing.T) {
 		"the pod asks without proxy, and is redirected":           {change: both(noProxy, own), asked: true},
 		"the namespace asks, the pod opts out":                    {change: annotate(KeyInitialize, "false"), namespace: "true", reason: OptedOut},
 		"the namespace asks, and the mode is NONE":                {change: annotate(keyMode, "NONE"), namespace: "true", asked: true, reason: ModeNone},
-		"nobody asks":                              {reason: NotAsked},
-		"injected, but annotations count":          {change: injected, reason: NotAsked},
-		"injected, and injection counts":           {selection: SelectInjected, change: injected, asked: true},
-		"injected, with istio-init":                {selection: SelectInjected, change: both(injected, withIstioInit), asked: true, reason: IstioInit},
-		"a namespace's word, and injection counts": {selection: SelectInjected, namespace: "true", reason: NotInjected},
-		"a pod's word, and injection counts":       {selection: SelectInjected, change: own, asked: true, reason: NotInjected},
+		"neither pod nor namespace asks":                          {reason: NotAsked},
+		"injected, but annotations count":                         {change: injected, reason: NotAsked},
+		"injected, and injection counts":                          {selection: SelectInjected, change: injected, asked: true},
+		"injected, with istio-init":                               {selection: SelectInjected, change: both(injected, withIstioInit), asked: true, reason: IstioInit},
+		"a namespace's word, and injection counts":                {selection: SelectInjected, namespace: "true", reason: NotInjected},
+		"a pod's word, and injection counts":                      {selection: SelectInjected, change: own, asked: true, reason: NotInjected},
 		"either, injected, on the host's network": {
 			selection: SelectEither, change: both(injected, func(p *corev1.Pod) { p.Spec.HostNetwork = true }), asked: true, reason: HostNetwork,
 		},
@@ -227,7 +227,7 @@ func TestWhoDecidesOnIPv6(t *testing.T) {
 		change func(*corev1.Pod)
 		direct bool
 	}{
-		"nobody says anything":               {},
+		"nothing is set":                     {},
 		"the flag":                           {flag: "direct", direct: true},
 		"dual stack over the flag":           {flag: "direct", change: env(envDualStack, "true")},
 		"no dual stack says nothing":         {change: env(envDualStack, "false")},

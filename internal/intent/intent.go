@@ -13,7 +13,7 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// Our own keys. Istio's are beside their parsers.
+// Our own keys. Istio's are next to their parsers.
 const (
 	KeyInitialize   = "istio-pod-network-controller/initialize"
 	KeyOutboundPort = "pod-network-controller.istio.io/envoy-port"
@@ -67,7 +67,7 @@ type Config struct {
 }
 
 // Of returns what pod asks for. ns is its namespace, of which name and annotations are used, or nil if unknown. An error is for the
-// pod's owner to mend: an invalid setting, or settings that contradict each other.
+// pod's owner to correct: an invalid setting, or settings that contradict each other.
 func Of(pod *corev1.Pod, ns *corev1.Namespace, c Config) (Intent, error) {
 	out := Intent{Asked: c.expectsRedirection(pod, ns), Reason: c.never(pod)}
 	if out.Reason != "" {

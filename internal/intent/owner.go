@@ -171,7 +171,7 @@ func proxyOwner(pod *corev1.Pod) (uid, gid uint32, note string, err error) {
 	case g.holder == "" && g.doubt == "":
 		return 0, g.id, "", nil
 	}
-	return 0, 0, "", fmt.Errorf("the proxy cannot be told from the application: %s, and %s; give container %s a runAsUser or a runAsGroup that no other container has",
+	return 0, 0, "", fmt.Errorf("the proxy cannot be distinguished from the application: %s, and %s; give container %s a runAsUser or a runAsGroup that no other container has",
 		u.explain(uidKind()), g.explain(gidKind()), ProxyContainer)
 }
 

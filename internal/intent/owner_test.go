@@ -50,11 +50,11 @@ type ownerCase struct {
 	fault      []string // what the error says
 }
 
-// Of the other containers nobody may pass for the proxy; the proxy must.
+// No other container may count as the proxy; the proxy must.
 func TestWhichIDsAreTheProxys(t *testing.T) {
 	istio := as(1337, 1337)
 	cases := map[string]ownerCase{
-		"nobody says anything":                      {containers: ids{"app": nil, "istio-proxy": nil}, uid: 1337, gid: 1337},
+		"nothing is set":                            {containers: ids{"app": nil, "istio-proxy": nil}, uid: 1337, gid: 1337},
 		"the proxy's own":                           {containers: ids{"app": nil, "istio-proxy": as(2000, 3000)}, uid: 2000, gid: 3000},
 		"one is not said":                           {containers: ids{"app": nil, "istio-proxy": as(2000, -1)}, uid: 2000, gid: 1337},
 		"a native sidecar's":                        {containers: ids{"app": nil, "init:istio-proxy": as(2000, 3000)}, uid: 2000, gid: 3000},
@@ -65,13 +65,13 @@ func TestWhichIDsAreTheProxys(t *testing.T) {
 		"silent where the application inherits": {
 			pod: as(1000, 3000), containers: ids{"app": nil, "istio-proxy": nil}, uid: 1337, gid: 1337, note: "its runAsUser is the pod's 1000",
 		},
-		"root and nothing else":                      {containers: ids{"app": nil, "istio-proxy": as(0, 0)}, uid: 1337, gid: 1337, note: "its runAsUser is 0"},
-		"the pod's, where nobody else has them":      {pod: as(1000, 3000), containers: ids{"app": as(1, 2), "istio-proxy": nil}, uid: 1000, gid: 3000},
-		"the pod's user, not its group":              {pod: as(1000, 3000), containers: ids{"app": as(1, -1), "istio-proxy": nil}, uid: 1000, gid: 1337},
-		"not the pod's: an init container's":         {pod: as(1000, 3000), containers: ids{"app": as(1, 2), "init:setup": nil, "istio-proxy": as(1337, -1)}, uid: 1337, gid: 1337},
-		"not the pod's: an ephemeral container's":    {pod: as(1000, 3000), containers: ids{"app": as(1, 2), "ephemeral:debug": nil, "istio-proxy": as(1337, -1)}, uid: 1337, gid: 1337},
-		"the pod's, beside Istio's and our own init": {pod: as(1000, 3000), containers: ids{"app": as(1, 2), "init:istio-validation": nil, "init:istio-pod-network-wait": nil, "istio-proxy": nil}, uid: 1000, gid: 3000},
-		"an injected pod":                            {containers: ids{"app": nil, "init:istio-validation": istio, "init:enable-core-dump": as(0, -1), "istio-proxy": istio}, uid: 1337, gid: 1337},
+		"root and nothing else":                     {containers: ids{"app": nil, "istio-proxy": as(0, 0)}, uid: 1337, gid: 1337, note: "its runAsUser is 0"},
+		"the pod's, if no other container has them": {pod: as(1000, 3000), containers: ids{"app": as(1, 2), "istio-proxy": nil}, uid: 1000, gid: 3000},
+		"the pod's user, not its group":             {pod: as(1000, 3000), containers: ids{"app": as(1, -1), "istio-proxy": nil}, uid: 1000, gid: 1337},
+		"not the pod's: an init container's":        {pod: as(1000, 3000), containers: ids{"app": as(1, 2), "init:setup": nil, "istio-proxy": as(1337, -1)}, uid: 1337, gid: 1337},
+		"not the pod's: an ephemeral container's":   {pod: as(1000, 3000), containers: ids{"app": as(1, 2), "ephemeral:debug": nil, "istio-proxy": as(1337, -1)}, uid: 1337, gid: 1337},
+		"the pod's, with Istio's and our own init":  {pod: as(1000, 3000), containers: ids{"app": as(1, 2), "init:istio-validation": nil, "init:istio-pod-network-wait": nil, "istio-proxy": nil}, uid: 1000, gid: 3000},
+		"an injected pod":                           {containers: ids{"app": nil, "init:istio-validation": istio, "init:enable-core-dump": as(0, -1), "istio-proxy": istio}, uid: 1337, gid: 1337},
 		"OpenShift: a project's range": {
 			containers: ids{"app": as(1000650000, 1000650000), "init:istio-validation": as(1000650001, 1000650001), "istio-proxy": as(1000650001, 1000650001)},
 			uid:        1000650001, gid: 1000650001,

@@ -152,7 +152,7 @@ func allToo(err error) error {
 	if e, ok := err.(*ValueError); ok { //nolint:errorlint // made a line ago, by ourselves
 		e.Want = wantOrAll + e.Want
 		if e.Why == noAll {
-			e.Why = `"*" stands for all, and has nothing beside it`
+			e.Why = `"*" stands for all, and must be the only item`
 		}
 		return e
 	}

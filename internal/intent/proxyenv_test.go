@@ -79,10 +79,10 @@ func TestResolversThatTheManifestTellsOf(t *testing.T) {
 		more   []string
 		want   []string
 	}{
-		"the cluster's":           {want: []string{"10.96.0.10"}},
-		"the cluster's and more":  {policy: corev1.DNSClusterFirst, more: []string{"fd00::53", "no address"}, want: []string{"10.96.0.10", "fd00::53"}},
-		"only the pod's own":      {policy: corev1.DNSNone, more: []string{"1.1.1.1"}, want: []string{"1.1.1.1"}},
-		"the node's: not told of": {policy: corev1.DNSDefault},
+		"the cluster's":          {want: []string{"10.96.0.10"}},
+		"the cluster's and more": {policy: corev1.DNSClusterFirst, more: []string{"fd00::53", "no address"}, want: []string{"10.96.0.10", "fd00::53"}},
+		"only the pod's own":     {policy: corev1.DNSNone, more: []string{"1.1.1.1"}, want: []string{"1.1.1.1"}},
+		"the node's: not known":  {policy: corev1.DNSDefault},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -1,5 +1,5 @@
 // Package nftables puts a Ruleset into a network namespace over netlink. It owns one table and starts no process. A fresh namespace
-// is written in one transaction, an existing table is changed in steps that no packet slips through.
+// is written in one transaction, an existing table is changed in steps during which no connection bypasses the rules.
 //
 // A pod may have the right to change its namespace's nftables, so what is read there counts as hostile: it is read in bounded parts,
 // compared byte by byte with what the kernel returns for our own rules, and decoded only to be printed.
@@ -39,19 +39,19 @@ func (b *Backend) Apply(ctx context.Context, path string, want iptables.Ruleset)
 }
 
 func (b *Backend) apply(ctx context.Context, ns *netns.NS, s *socket, want iptables.Ruleset) (out iptables.Outcome, err error) {
-	l := b.glance(ctx, s, want)
-	if same, err := b.remembers(l, ns, want); err != nil || same {
+	current := b.currentVersion(ctx, s, want)
+	if same, err := b.remembers(current, ns, want); err != nil || same {
 		return out, err
 	}
 	var c comparison
 	err = ns.Alone(ctx, func() (same bool, err error) {
-		c, err = b.compare(ctx, ns, s, want, l)
+		c, err = b.compare(ctx, ns, s, want, current)
 		if err == nil && c.have.flags()&tableFlagOwner != 0 {
 			err = fmt.Errorf("table inet %s: %w", iptables.TableName, ErrOwned)
 		}
 		return err == nil && len(c.drift) == 0, err
 	}, func() error {
-		b.memory.forget(l.id)
+		b.memory.forget(current.id)
 		drift := c.drift
 		if c.have.exists() {
 			if drift, err = c.describe(ctx, ns, s, want); err != nil {
@@ -63,7 +63,7 @@ func (b *Backend) apply(ctx context.Context, ns *netns.NS, s *socket, want iptab
 		}
 		out.Drift = drift.Bounded()
 		if !c.have.exists() {
-			b.noteWritten(ctx, s, l)
+			b.rememberWritten(ctx, s, current)
 		}
 		return nil
 	})
@@ -79,13 +79,13 @@ type comparison struct {
 }
 
 // compare reads our table and compares it with want. If it does not differ, that is remembered for l.
-func (b *Backend) compare(ctx context.Context, ns *netns.NS, s *socket, want iptables.Ruleset, l look) (c comparison, err error) {
+func (b *Backend) compare(ctx context.Context, ns *netns.NS, s *socket, want iptables.Ruleset, current namespaceVersion) (c comparison, err error) {
 	c.have, err = s.outline(ctx)
 	if err != nil || !c.have.exists() {
 		c.drift = c.have.differences(outline{})
 		return c, err
 	}
-	ref, err := b.references.of(ctx, want, l.now.hash)
+	ref, err := b.references.of(ctx, want, current.version.hash)
 	if err != nil {
 		return c, err
 	}
@@ -100,21 +100,21 @@ func (b *Backend) compare(ctx context.Context, ns *netns.NS, s *socket, want ipt
 	}
 	c.drift, err = routing.Drift(ns, want)
 	if err == nil && len(c.drift) == 0 {
-		b.note(l)
+		b.rememberCompared(current)
 	}
 	return c, err
 }
 
 // write replaces what is there with want. Addresses and routes are added before the rules that need them, and removed after them.
 func write(ctx context.Context, ns *netns.NS, c comparison, want iptables.Ruleset) error {
-	beside, err := routing.Prepare(ns, want)
+	routes, err := routing.Prepare(ns, want)
 	if err != nil {
 		return err
 	}
 	if err := commit(ctx, ns, c.have, c.ref, want); err != nil {
-		return errors.Join(fmt.Errorf("commit nftables transaction: %w", err), beside.Undo())
+		return errors.Join(fmt.Errorf("commit nftables transaction: %w", err), routes.Undo())
 	}
-	return beside.Finish()
+	return routes.Finish()
 }
 
 // Verify returns how the namespace at path differs from want. It writes nothing.
@@ -123,11 +123,11 @@ func (b *Backend) Verify(ctx context.Context, path string, want iptables.Ruleset
 }
 
 func (b *Backend) verify(ctx context.Context, ns *netns.NS, s *socket, want iptables.Ruleset) (iptables.Drift, error) {
-	l := b.glance(ctx, s, want)
-	if same, err := b.remembers(l, ns, want); err != nil || same {
+	current := b.currentVersion(ctx, s, want)
+	if same, err := b.remembers(current, ns, want); err != nil || same {
 		return nil, err
 	}
-	c, err := b.compare(ctx, ns, s, want, l)
+	c, err := b.compare(ctx, ns, s, want, current)
 	if err != nil || len(c.drift) == 0 {
 		return nil, err
 	}
@@ -167,8 +167,8 @@ func (b *Backend) Remove(ctx context.Context, path string) (removed bool, err er
 			return false, err
 		}
 		// Also without a table: an agent that was killed between the two steps leaves addresses and routes.
-		beside, err := routing.Remove(ns)
-		return deleted || beside, err
+		removedRoutes, err := routing.Remove(ns)
+		return deleted || removedRoutes, err
 	})
 }
 
@@ -201,8 +201,8 @@ func read(ctx context.Context, ns *netns.NS, s *socket, o outline, left int) (ip
 	if err != nil {
 		return have, err
 	}
-	beside, err := routing.Read(ns)
-	have.Loopback, have.Routing = beside.Loopback, beside.Routing
+	routes, err := routing.Read(ns)
+	have.Loopback, have.Routing = routes.Loopback, routes.Routing
 	return have, err
 }
 
@@ -214,7 +214,7 @@ func (b *Backend) Probe(ctx context.Context, sample iptables.Ruleset) error {
 	}
 	defer ns.Close() //nolint:errcheck // nothing was written that could be lost
 	if _, err := b.Apply(ctx, ns.Path(), sample); err != nil {
-		return fmt.Errorf("probe nftables: the kernel refuses our rules (it takes Linux 5.2 or newer with nf_tables NAT): %w", err)
+		return fmt.Errorf("probe nftables: the kernel refuses our rules (it needs Linux 5.2 or newer with nf_tables NAT): %w", err)
 	}
 	return nil
 }

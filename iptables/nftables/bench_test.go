@@ -31,7 +31,7 @@ func BenchmarkApply(b *testing.B) {
 		backend, ns := New(kerneltest.Guard(b)), kerneltest.New(b)
 		mustApply(b, backend, ns, want)
 		for b.Loop() {
-			clear(backend.memory.seen)
+			clear(backend.memory.versions)
 			mustApply(b, backend, ns, want)
 		}
 	})

@@ -24,7 +24,7 @@ import (
 // A table of our shape is changed in steps. Each step has a socket of its own, and closing it is that wait. The steps are needed because
 // a transaction is atomic only for each chain and set: a packet looks up the current generation each time that it comes to one. So:
 //
-//   - Chains are refilled in place. With a new chain beside the old one, a packet could pass the new one while it is still empty, and
+//   - Chains are refilled in place. With a new chain next to the old one, a packet could pass the new one while it is still empty, and
 //     the old one when it is already empty.
 //   - What captures connections from now on is added before what has captured them so far is removed.
 //   - Sets are added before all rules that use them and removed after them.

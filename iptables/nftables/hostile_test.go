@@ -26,7 +26,7 @@ const (
 
 type spoil = func(*testing.T, *netns.NS)
 
-// mustMend has somebody spoil rules that stand. Every reader must bear it and see it, and one apply must mend it.
+// mustMend changes rules that are in force. Every reader must cope with it and see it, and one apply must repair it.
 func mustMend(t *testing.T, want iptables.Ruleset, spoil spoil) {
 	t.Helper()
 	ns, b := kerneltest.New(t), New(kerneltest.Guard(t))

@@ -17,85 +17,87 @@ const maxRemembered = 4096
 // The kernel counts the generations of a namespace's nftables: each change by anybody gives a new number. A matching number is
 // proof only together with an identity that is never re-used; a namespace without one is not remembered.
 type memory struct {
-	seed maphash.Seed
-	mu   sync.Mutex
-	seen map[netns.Identity]sight
+	seed     maphash.Seed
+	mu       sync.Mutex
+	versions map[netns.Identity]version
 }
 
-// sight is a generation, and the hash of what the table contained in it.
-type sight struct {
+// version is a generation, and the hash of what the table contained in it.
+type version struct {
 	generation uint32
 	hash       uint64
 }
 
-func newMemory() *memory { return &memory{seed: maphash.MakeSeed(), seen: map[netns.Identity]sight{}} }
-
-func (m *memory) has(id netns.Identity, s sight) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	seen, ok := m.seen[id]
-	return ok && seen == s
+func newMemory() *memory {
+	return &memory{seed: maphash.MakeSeed(), versions: map[netns.Identity]version{}}
 }
 
-// note remembers s of a namespace, unless its identity may be re-used.
-func (m *memory) note(id netns.Identity, s sight) {
+func (m *memory) has(id netns.Identity, v version) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	seen, ok := m.versions[id]
+	return ok && seen == v
+}
+
+// remember stores v for a namespace, unless its identity may be re-used.
+func (m *memory) remember(id netns.Identity, v version) {
 	if !id.Unique() {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.seen) >= maxRemembered {
-		clear(m.seen) // nothing reports namespaces that are gone
+	if len(m.versions) >= maxRemembered {
+		clear(m.versions) // nothing reports namespaces that are gone
 	}
-	m.seen[id] = s
+	m.versions[id] = v
 }
 
 func (m *memory) forget(id netns.Identity) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.seen, id)
+	delete(m.versions, id)
 }
 
-// look is what is known of a namespace before any rule is read.
-type look struct {
-	id  netns.Identity
-	now sight // with generation 0 nothing is remembered
+// namespaceVersion is a namespace's identity with its present generation and the hash of the wanted rules.
+type namespaceVersion struct {
+	id      netns.Identity
+	version version // with generation 0 nothing is remembered
 }
 
-// glance asks for the generation first, so that any later change makes it an old one. If the kernel does not answer, the table is
-// read: that costs time only.
-func (b *Backend) glance(ctx context.Context, s *socket, want iptables.Ruleset) look {
-	l := look{now: sight{hash: want.Hash(b.memory.seed)}}
+// currentVersion asks for the generation before any rule is read, so that any later change makes it outdated. If the kernel does not
+// answer, nothing is remembered and the table is read, which costs time only.
+func (b *Backend) currentVersion(ctx context.Context, s *socket, want iptables.Ruleset) namespaceVersion {
+	current := namespaceVersion{version: version{hash: want.Hash(b.memory.seed)}}
 	id, err := s.ns.IdentityBy(s.fd)
 	if err != nil {
-		return l
+		return current
 	}
 	if generation, err := s.generation(ctx); err == nil {
-		l.id, l.now.generation = id, generation
+		current.id, current.version.generation = id, generation
 	}
-	return l
+	return current
 }
 
 // remembers reports whether the namespace holds want, as far as is known without reading the table.
-func (b *Backend) remembers(l look, ns *netns.NS, want iptables.Ruleset) (same bool, err error) {
-	if l.now.generation == 0 || !b.memory.has(l.id, l.now) {
+func (b *Backend) remembers(current namespaceVersion, ns *netns.NS, want iptables.Ruleset) (same bool, err error) {
+	if current.version.generation == 0 || !b.memory.has(current.id, current.version) {
 		return false, nil
 	}
 	drift, err := routing.Drift(ns, want)
 	return len(drift) == 0, err
 }
 
-// note remembers that the namespace holds what l looked for.
-func (b *Backend) note(l look) {
-	if l.now.generation != 0 {
-		b.memory.note(l.id, l.now)
+// rememberCompared remembers that the namespace was compared and holds the wanted rules.
+func (b *Backend) rememberCompared(current namespaceVersion) {
+	if current.version.generation != 0 {
+		b.memory.remember(current.id, current.version)
 	}
 }
 
-// noteWritten remembers what a first transaction has written. A transaction is one generation: if the present one is the next after
-// the look's, nobody else has changed anything. Reading it all back would cost as much as writing it.
-func (b *Backend) noteWritten(ctx context.Context, s *socket, l look) {
-	if generation, err := s.generation(ctx); err == nil && l.now.generation != 0 && generation == l.now.generation+1 {
-		b.memory.note(l.id, sight{generation: generation, hash: l.now.hash})
+// rememberWritten remembers what a first transaction has written. A transaction is one generation: if the present one is the next after
+// current's, nobody else has changed anything. Reading it all back would cost as much as writing it.
+func (b *Backend) rememberWritten(ctx context.Context, s *socket, current namespaceVersion) {
+	if generation, err := s.generation(ctx); err == nil && current.version.generation != 0 && generation == current.version.generation+1 {
+		b.memory.remember(current.id, version{generation: generation, hash: current.version.hash})
 	}
 }

@@ -25,7 +25,7 @@ func remembered(t *testing.T, want iptables.Ruleset) (*Backend, *netns.NS) {
 func (b *Backend) same(t *testing.T, ns *netns.NS, want iptables.Ruleset) bool {
 	t.Helper()
 	same, err := visit(t.Context(), b, ns.Path(), func(ns *netns.NS, s *socket) (bool, error) {
-		return b.remembers(b.glance(t.Context(), s, want), ns, want)
+		return b.remembers(b.currentVersion(t.Context(), s, want), ns, want)
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -46,24 +46,24 @@ func TestMemoryBeginsWithTheFirstTransaction(t *testing.T) {
 	}
 }
 
-// Of what others write while we do nobody can tell whether it is ours, unless it is read.
+// What others write at the same time cannot be distinguished from ours unless it is read.
 func TestMemoryDoesNotBeginWhileOthersWrite(t *testing.T) {
 	want := rules(t, nil)
 	b, ns := New(kerneltest.Guard(t)), kerneltest.New(t)
 	_, err := visit(t.Context(), b, ns.Path(), func(ns *netns.NS, s *socket) (bool, error) {
-		l := b.glance(t.Context(), s, want)
+		l := b.currentVersion(t.Context(), s, want)
 		if err := write(t.Context(), ns, comparison{}, want); err != nil {
 			return false, err
 		}
 		foreign(t, ns)
-		b.noteWritten(t.Context(), s, l)
+		b.rememberWritten(t.Context(), s, l)
 		return true, nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if b.same(t, ns, want) {
-		t.Error("somebody has written meanwhile, and nobody looks")
+		t.Error("a change by others was not noticed")
 	}
 }
 
@@ -92,7 +92,7 @@ func TestMemoryEndsWithAnyChangeOfRules(t *testing.T) {
 	b, ns := remembered(t, want)
 	foreign(t, ns)
 	if b.same(t, ns, want) {
-		t.Error("somebody has changed something, and nobody looked")
+		t.Error("a change by others was not noticed")
 	}
 	if mustApply(t, b, ns, want) || !b.same(t, ns, want) {
 		t.Error("the rules are as they were, and are not recognized")
@@ -122,15 +122,15 @@ func TestMemoryIsNotOfWhatStandsBesideTheTable(t *testing.T) {
 }
 
 // The kernel gives a new namespace the inode of one that is gone, its generations count anew, and another agent can have
-// written there: all that tells the two apart is the cookie.
+// written there: only the cookie distinguishes the two.
 func TestMemoryIsNotOfANamespaceThatIsGone(t *testing.T) {
 	want := rules(t, nil)
 	b, ns := remembered(t, want)
 	_, err := visit(t.Context(), b, ns.Path(), func(_ *netns.NS, s *socket) (bool, error) {
-		l := b.glance(t.Context(), s, want)
+		l := b.currentVersion(t.Context(), s, want)
 		gone := l.id
 		gone.Cookie++
-		if !b.memory.has(l.id, l.now) || b.memory.has(gone, l.now) {
+		if !b.memory.has(l.id, l.version) || b.memory.has(gone, l.version) {
 			t.Error("a namespace is taken for another one of the same inode")
 		}
 		return true, nil
@@ -142,11 +142,11 @@ func TestMemoryIsNotOfANamespaceThatIsGone(t *testing.T) {
 
 func TestMemoryIsOfWhatCanBeNamedForEver(t *testing.T) {
 	m, nameless := newMemory(), netns.Identity{ID: netns.ID{Dev: 4, Ino: 4026531840}}
-	m.note(nameless, sight{generation: 2})
-	if m.has(nameless, sight{generation: 2}) {
+	m.remember(nameless, version{generation: 2})
+	if m.has(nameless, version{generation: 2}) {
 		t.Error("a namespace without a cookie is remembered")
 	}
-	if m.has(netns.Identity{Cookie: 7}, sight{}) {
+	if m.has(netns.Identity{Cookie: 7}, version{}) {
 		t.Error("a namespace that was never seen is remembered")
 	}
 }
@@ -154,10 +154,10 @@ func TestMemoryIsOfWhatCanBeNamedForEver(t *testing.T) {
 func TestMemoryIsBounded(t *testing.T) {
 	m, last := newMemory(), netns.Identity{Cookie: maxRemembered + 10}
 	for i := range last.Cookie {
-		m.note(netns.Identity{Cookie: i + 1}, sight{generation: 1})
+		m.remember(netns.Identity{Cookie: i + 1}, version{generation: 1})
 	}
-	if n := len(m.seen); n > maxRemembered || !m.has(last, sight{generation: 1}) {
-		t.Errorf("%d are remembered, the last one: %v", n, m.has(last, sight{generation: 1}))
+	if n := len(m.versions); n > maxRemembered || !m.has(last, version{generation: 1}) {
+		t.Errorf("%d are remembered, the last one: %v", n, m.has(last, version{generation: 1}))
 	}
 }
 

@@ -13,8 +13,8 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// ErrOwned means that a process of the pod owns our table (NFT_TABLE_F_OWNER): nobody else can change or delete it.
-var ErrOwned = errors.New("the table is owned by a process of the pod, and nobody else can change or delete it until that process ends")
+// ErrOwned means that a process of the pod owns our table (NFT_TABLE_F_OWNER): no other process can change or delete it.
+var ErrOwned = errors.New("the table is owned by a process of the pod, and no other process can change or delete it until that one ends")
 
 const (
 	tableFlagDormant = 1

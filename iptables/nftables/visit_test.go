@@ -30,10 +30,10 @@ func TestAVisitComesBackByItsDeadline(t *testing.T) {
 		t.Errorf("after %s: %v", took, err)
 	}
 	if _, err := b.Present(t.Context(), ns.Path()); err == nil || !strings.Contains(err.Error(), "has not finished") {
-		t.Errorf("another call waits behind it: %v", err)
+		t.Errorf("another call is not refused: %v", err)
 	}
 	if _, err := b.Present(t.Context(), kerneltest.New(t).Path()); err != nil {
-		t.Errorf("another namespace suffers: %v", err)
+		t.Errorf("another namespace is affected: %v", err)
 	}
 	close(stuck)
 	<-ended
@@ -69,7 +69,7 @@ func TestAPanicIsAnErrorAndLeavesNothingOpen(t *testing.T) {
 	start := time.Now()
 	mustApply(t, b, ns, rules(t, nil))
 	if took := time.Since(start); took > 200*time.Millisecond {
-		t.Errorf("apply took %s: the lock was not given back", took)
+		t.Errorf("apply took %s: the lock was not released", took)
 	}
 }
 

@@ -26,11 +26,11 @@ type namespace struct {
 	end    time.Time
 	up     bool           // lo is up
 	addrs  []netip.Prefix // those that may be ours, and ::1
-	policy []holding
+	policy []policyState
 }
 
-// look reads what may be ours. It asks for each address separately, since a pod may have added any number of others.
-func (n *namespace) look() error {
+// read reads what may be ours. It asks for each address separately, since a pod may have added any number of others.
+func (n *namespace) read() error {
 	asked := append(slices.Clone(iptables.LoopbackAddrs()), netip.PrefixFrom(netip.IPv6Loopback(), 128))
 	requests := []rawnetlink.Request{{
 		Kind: unix.RTM_GETLINK, Header: linkHeader(0), Attributes: [][]byte{rawnetlink.Number(unix.IFLA_EXT_MASK, skipStats)},
@@ -59,8 +59,8 @@ func (n *namespace) look() error {
 	return n.readPolicy()
 }
 
-// raise sets lo up, and looks again, since that adds addresses.
-func (n *namespace) raise() error {
+// setLoUp sets lo up, and reads again, since that adds addresses.
+func (n *namespace) setLoUp() error {
 	if n.up {
 		return nil
 	}
@@ -68,7 +68,7 @@ func (n *namespace) raise() error {
 	if err != nil {
 		return fmt.Errorf("set lo up: %w", err)
 	}
-	return n.look()
+	return n.read()
 }
 
 // change makes one request and returns the kernel's error.
@@ -86,8 +86,8 @@ func (n *namespace) hasIPv6() bool {
 	return !n.up || slices.Contains(n.addrs, netip.PrefixFrom(netip.IPv6Loopback(), 128))
 }
 
-// settled returns those of want that lo has, or cannot have.
-func (n *namespace) settled(want []netip.Prefix) (found []netip.Prefix) {
+// addressesInPlace returns those of want that lo has, or cannot have.
+func (n *namespace) addressesInPlace(want []netip.Prefix) (found []netip.Prefix) {
 	for _, p := range want {
 		if slices.Contains(n.addrs, p) || !n.hasIPv6() {
 			found = append(found, p)
@@ -99,9 +99,9 @@ func (n *namespace) settled(want []netip.Prefix) (found []netip.Prefix) {
 // addLoopback adds the addresses that lo lacks and returns them, so that the caller can undo it. Without IPv6 on lo it adds none:
 // nothing could use them.
 func (n *namespace) addLoopback(want []netip.Prefix) (added []netip.Prefix, err error) {
-	settled := n.settled(want)
+	inPlace := n.addressesInPlace(want)
 	for _, p := range want {
-		if slices.Contains(settled, p) {
+		if slices.Contains(inPlace, p) {
 			continue
 		}
 		// NODAD: usable at once. No other host can have an address of lo.

@@ -62,7 +62,7 @@ func TestWithoutIPv6TheAddressIsLeftOut(t *testing.T) {
 	wantRead(t, ns, "lo was down, too", tproxy())
 }
 
-// The pod, or another project, may be at work at the same time.
+// The pod, or another project, may change addresses at the same time.
 func TestWhatOthersAreFasterToDoIsDone(t *testing.T) {
 	ns := kerneltest.New(t)
 	open(t, ns, func(n *namespace) error {
@@ -85,8 +85,8 @@ func TestAnAddressOfAnotherPrefixServesAsWell(t *testing.T) {
 	ns := kerneltest.New(t)
 	kerneltest.Shell(t, ns, "ip addr add ::6/64 dev lo", "")
 	wantRead(t, ns, "theirs", redirect())
-	if c := prepare(t, ns, redirect()); len(c.added) != 0 || c.spare {
-		t.Errorf("added %v, to remove: %v", c.added, c.spare)
+	if c := prepare(t, ns, redirect()); len(c.added) != 0 || c.unwanted {
+		t.Errorf("added %v, to remove: %v", c.added, c.unwanted)
 	}
 	kerneltest.Shell(t, ns, "ip addr del ::6/64 dev lo; ip link add d0 type veth peer name d1; ip addr add ::6/128 dev d0", "")
 	wantRead(t, ns, "on another interface", iptables.Ruleset{})

@@ -23,8 +23,8 @@ const (
 	invert = 2
 )
 
-// holding is what a namespace holds of a policy route in one family: all rules that lead to its table, and all routes in it.
-type holding struct {
+// policyState is what a namespace holds of a policy route in one family: all rules that lead to its table, and all routes in it.
+type policyState struct {
 	iptables.PolicyRoute
 	family        byte
 	rules, routes []found
@@ -36,13 +36,13 @@ type found struct {
 	remove rawnetlink.Request
 }
 
-// whole reports whether our rule and our route are there, and no others.
-func (h holding) whole() bool { return exactly(h.rules) && exactly(h.routes) }
+// complete reports whether our rule and our route are there, and no others.
+func (h policyState) complete() bool { return exactly(h.rules) && exactly(h.routes) }
 
 func exactly(f []found) bool { return len(f) == 1 && f[0].exact }
 
-// in adds to an error which family it is about.
-func (h holding) in(err error) error {
+// wrap adds to an error which family it is about.
+func (h policyState) wrap(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -62,13 +62,13 @@ func (n *namespace) readPolicy() (err error) {
 	n.policy = nil
 	for _, p := range iptables.PolicyRoutes() {
 		for _, family := range n.families() {
-			h := holding{PolicyRoute: p, family: family}
+			h := policyState{PolicyRoute: p, family: family}
 			if h.rules, err = n.list(unix.RTM_GETRULE, h, nil, h.rule); err != nil {
-				return h.in(fmt.Errorf("list rules: %w", err))
+				return h.wrap(fmt.Errorf("list rules: %w", err))
 			}
 			table := [][]byte{rawnetlink.Number(unix.RTA_TABLE, uint32(p.Table))} //nolint:gosec // a table's number
 			if h.routes, err = n.list(unix.RTM_GETROUTE, h, table, h.route); err != nil {
-				return h.in(fmt.Errorf("list routes: %w", err))
+				return h.wrap(fmt.Errorf("list routes: %w", err))
 			}
 			n.policy = append(n.policy, h)
 		}
@@ -77,7 +77,7 @@ func (n *namespace) readPolicy() (err error) {
 }
 
 // list reads rules or routes, and returns those that take accepts.
-func (n *namespace) list(kind uint16, h holding, attributes [][]byte, take func([]byte, map[uint16][]byte) (found, bool)) (out []found, err error) {
+func (n *namespace) list(kind uint16, h policyState, attributes [][]byte, take func([]byte, map[uint16][]byte) (found, bool)) (out []found, err error) {
 	read := 0
 	request := rawnetlink.Request{Kind: kind, Header: h.header(0, 0, 0), Attributes: attributes}
 	err = n.conn.Dump(n.end, request, func(body []byte) bool {
@@ -95,12 +95,12 @@ func (n *namespace) list(kind uint16, h holding, attributes [][]byte, take func(
 }
 
 // header serves as struct rtmsg and as struct fib_rule_hdr. The table's number does not fit in, so it is an attribute.
-func (h holding) header(protocol, scope, kind byte) []byte {
+func (h policyState) header(protocol, scope, kind byte) []byte {
 	return []byte{h.family, 0, 0, 0, 0, protocol, scope, kind, 0, 0, 0, 0}
 }
 
 // rule accepts a rule that leads to our table.
-func (h holding) rule(header []byte, attributes map[uint16][]byte) (found, bool) {
+func (h policyState) rule(header []byte, attributes map[uint16][]byte) (found, bool) {
 	if number(attributes[unix.FRA_TABLE]) != uint32(h.Table) { //nolint:gosec // a table's number
 		return found{}, false
 	}
@@ -114,7 +114,7 @@ func (h holding) rule(header []byte, attributes map[uint16][]byte) (found, bool)
 }
 
 // exactRule compares all attributes of a rule. One that we do not write restricts the rule.
-func (h holding) exactRule(attributes map[uint16][]byte) bool {
+func (h policyState) exactRule(attributes map[uint16][]byte) bool {
 	want := map[uint16]uint32{
 		unix.FRA_TABLE: uint32(h.Table), unix.FRA_FWMARK: h.Mark, unix.FRA_FWMASK: 1<<32 - 1, unix.FRA_PRIORITY: rulePriority, //nolint:gosec // as above
 		unix.FRA_SUPPRESS_PREFIXLEN: 1<<32 - 1, // none
@@ -133,7 +133,7 @@ func (h holding) exactRule(attributes map[uint16][]byte) bool {
 }
 
 // route accepts a route in our table.
-func (h holding) route(header []byte, attributes map[uint16][]byte) (found, bool) {
+func (h policyState) route(header []byte, attributes map[uint16][]byte) (found, bool) {
 	if number(attributes[unix.RTA_TABLE]) != uint32(h.Table) { //nolint:gosec // a table's number
 		return found{}, false
 	}
@@ -160,16 +160,16 @@ func number(attribute []byte) uint32 {
 	return binary.NativeEndian.Uint32(attribute)
 }
 
-// whole returns the policy routes that are whole in each family of the namespace.
-func (n *namespace) whole() []iptables.PolicyRoute {
+// completeRoutes returns the policy routes that are whole in each family of the namespace.
+func (n *namespace) completeRoutes() []iptables.PolicyRoute {
 	return slices.DeleteFunc(iptables.PolicyRoutes(), func(p iptables.PolicyRoute) bool {
-		return slices.ContainsFunc(n.policy, func(h holding) bool { return h.PolicyRoute == p && !h.whole() })
+		return slices.ContainsFunc(n.policy, func(h policyState) bool { return h.PolicyRoute == p && !h.complete() })
 	})
 }
 
-// others returns what there is of policy routes other than those of keep.
-func (n *namespace) others(keep []iptables.PolicyRoute) []holding {
-	return slices.DeleteFunc(slices.Clone(n.policy), func(h holding) bool {
+// otherRoutes returns what there is of policy routes other than those of keep.
+func (n *namespace) otherRoutes(keep []iptables.PolicyRoute) []policyState {
+	return slices.DeleteFunc(slices.Clone(n.policy), func(h policyState) bool {
 		return slices.Contains(keep, h.PolicyRoute) || len(h.rules)+len(h.routes) == 0
 	})
 }
@@ -181,14 +181,14 @@ func (n *namespace) addPolicy(want []iptables.PolicyRoute) error {
 			continue
 		}
 		if err := n.complete(h); err != nil {
-			return h.in(err)
+			return h.wrap(err)
 		}
 	}
 	return nil
 }
 
 // complete replaces what there is by our rule and our route. The route comes before the rule that leads to it.
-func (n *namespace) complete(h holding) error {
+func (n *namespace) complete(h policyState) error {
 	oif := rawnetlink.Number(unix.RTA_OIF, loIndex)
 	table := rawnetlink.Number(unix.RTA_TABLE, uint32(h.Table)) //nolint:gosec // a table's number
 	scope := map[byte]byte{unix.AF_INET: unix.RT_SCOPE_HOST}[h.family]
@@ -225,9 +225,9 @@ func (n *namespace) replace(have []found, want rawnetlink.Request) error {
 
 // removeOthers removes what there is of policy routes other than those of keep; absent is success.
 func (n *namespace) removeOthers(keep []iptables.PolicyRoute) error {
-	for _, h := range n.others(keep) {
+	for _, h := range n.otherRoutes(keep) {
 		if err := errors.Join(n.remove(h.rules), n.remove(h.routes)); err != nil {
-			return h.in(err)
+			return h.wrap(err)
 		}
 	}
 	return nil

@@ -25,7 +25,7 @@ const limit = 2 * time.Second
 // Read returns the addresses and policy routes in the namespace that may be ours.
 func Read(ns *netns.NS) (have iptables.Ruleset, err error) {
 	err = within(ns, func(n *namespace) error {
-		have.Loopback, have.Routing = n.settled(iptables.LoopbackAddrs()), n.whole()
+		have.Loopback, have.Routing = n.addressesInPlace(iptables.LoopbackAddrs()), n.completeRoutes()
 		return nil
 	})
 	return have, err
@@ -40,11 +40,11 @@ func Drift(ns *netns.NS, want iptables.Ruleset) (iptables.Drift, error) {
 // Change is a change of addresses and routes that is under way. The rules that need them are written after Prepare and before Finish
 // or Undo.
 type Change struct {
-	ns     *netns.NS
-	want   []iptables.PolicyRoute
-	before []iptables.PolicyRoute
-	added  []netip.Prefix
-	spare  bool // there are rules or routes of ours that are not wanted
+	ns       *netns.NS
+	want     []iptables.PolicyRoute
+	before   []iptables.PolicyRoute
+	added    []netip.Prefix
+	unwanted bool // there are rules or routes of ours that are not wanted
 }
 
 // Prepare adds the addresses and routes of want that are missing. Call it before the rules that need them are written. It sets lo up
@@ -52,10 +52,10 @@ type Change struct {
 func Prepare(ns *netns.NS, want iptables.Ruleset) (Change, error) {
 	c := Change{ns: ns, want: want.Routing}
 	err := within(ns, func(n *namespace) (err error) {
-		if err := n.raise(); err != nil {
+		if err := n.setLoUp(); err != nil {
 			return err
 		}
-		c.before, c.spare = n.whole(), len(n.others(want.Routing)) > 0
+		c.before, c.unwanted = n.completeRoutes(), len(n.otherRoutes(want.Routing)) > 0
 		if c.added, err = n.addLoopback(want.Loopback); err == nil {
 			err = n.addPolicy(want.Routing)
 		}
@@ -69,7 +69,7 @@ func Prepare(ns *netns.NS, want iptables.Ruleset) (Change, error) {
 
 // Finish removes our routes that are not wanted. Call it when the rules that needed them are gone.
 func (c Change) Finish() error {
-	if !c.spare {
+	if !c.unwanted {
 		return nil
 	}
 	return within(c.ns, func(n *namespace) error { return n.removeOthers(c.want) })
@@ -97,13 +97,13 @@ func Remove(ns *netns.NS) (removed bool, err error) {
 		if others == nil {
 			removed, err = n.removeLoopback(iptables.LoopbackAddrs())
 		}
-		removed = removed || len(n.whole()) > 0
+		removed = removed || len(n.completeRoutes()) > 0
 		return err
 	})
 	return removed, err
 }
 
-// within calls f on a thread inside the namespace, after a look at what is there.
+// within calls f on a thread inside the namespace, after it has read what is there.
 func within(ns *netns.NS, f func(*namespace) error) error {
 	return ns.Inside(func() error {
 		conn, err := rawnetlink.Open(unix.NETLINK_ROUTE)
@@ -112,7 +112,7 @@ func within(ns *netns.NS, f func(*namespace) error) error {
 		}
 		defer conn.Close()
 		n := &namespace{conn: conn, end: time.Now().Add(limit)}
-		if err := n.look(); err != nil {
+		if err := n.read(); err != nil {
 			return err
 		}
 		return f(n)

@@ -11,7 +11,7 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// The old and the new agent of an update are told of the same pod at the same instant, and want different rules: nobody
+// The old and the new agent of an update are called for the same pod at the same time, and want different rules: nobody
 // fails, and what is there in the end is what the one or the other wants. In the agent's container the usual lock of
 // iptables-legacy is not to be had.
 func TestTwoAgentsLeaveWholeRules(t *testing.T) {

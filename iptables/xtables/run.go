@@ -43,7 +43,7 @@ func (b *Backend) run(ctx context.Context, input, program string, args ...string
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.WaitDelay = time.Second
-	// The program is killed if the agent dies: the next agent may be at work already.
+	// The program is killed if the agent dies: the next agent may work already.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Env = b.environ
 	files, err := memoryFiles(int64(len(input)), maxOutput, maxOutput)
@@ -152,7 +152,7 @@ func refusal(stderr, input string) string {
 }
 
 // environ returns the environment of programs. If the usual lock cannot be used, as on a read-only root file system, iptables-legacy is
-// made to lock its own input, which excludes nobody: the Backend locks the namespace itself.
+// made to lock its own input, which has no effect: the Backend locks the namespace itself.
 func environ(lock string) []string {
 	env := os.Environ()
 	f, err := os.OpenFile(lock, os.O_CREATE|os.O_RDONLY, 0o600) //nolint:gosec // the lock of iptables-legacy

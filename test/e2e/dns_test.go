@@ -14,13 +14,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The resolvers that the pods' resolv.conf names: the cluster's, and one that the pods add. Nobody is at either address.
+// The resolvers that the pods' resolv.conf names: the cluster's, and one that the pods add. Nothing answers at either address.
 const (
 	clusterDNS  = "10.96.0.10"
 	clusterDNS6 = "fd00:10:96::a"
 )
 
-// An answer tells whom a lookup reached: the resolver beside the test proxy, or the world's.
+// The answers of the two resolvers: the test proxy's, and the world's. They show which one a lookup reached.
 func proxysAnswer() []string { return []string{"192.0.2.53", "2001:db8::53"} }
 func worldsAnswer() []string { return []string{"2001:db8:1::53", "203.0.113.53"} }
 
@@ -36,7 +36,7 @@ func lookups() map[string][]string {
 		"another server, by IPv6":   {"-server=" + w6},
 		"another server, by TCP":    {"-server=" + w4, "-network=tcp"},
 		"another, by TCP and IPv6":  {"-server=" + w6, "-network=tcp"},
-		"itself, where nobody is":   {"-server=127.0.0.1:53"},
+		"itself, without a server":  {"-server=127.0.0.1:53"},
 	}
 }
 
@@ -63,7 +63,7 @@ func TestLookupsAreCapturedAsThePodSays(t *testing.T) {
 			pod.Spec.Containers[1].Env = c.env
 			pod.Spec.DNSConfig = &corev1.PodDNSConfig{Nameservers: []string{clusterDNS6}}
 			pod = s.startMesh(t, pod)
-			var all sync.WaitGroup // at once, as some are waited for in vain
+			var all sync.WaitGroup // in parallel, since some run into their timeout
 			for how, args := range lookups() {
 				want := c.others
 				switch {
@@ -84,7 +84,7 @@ func TestLookupsAreCapturedAsThePodSays(t *testing.T) {
 	}
 }
 
-// wantTCPLookupsProxied wants lookups by TCP that are not captured to have been outbound traffic like any other.
+// wantTCPLookupsProxied checks whether lookups over TCP went through the proxy as ordinary outbound traffic.
 func wantTCPLookupsProxied(t *testing.T, pod *corev1.Pod, proxied bool) {
 	t.Helper()
 	for i, f := range families() {

@@ -82,21 +82,30 @@ func readSandbox(id, text string) (sandbox, error) {
 // containerPID is the first process of a pod's container, as this program counts.
 func (c *cluster) containerPID(t testing.TB, pod *corev1.Pod, name string) int {
 	t.Helper()
-	list, err := c.runtime.ListContainers(t.Context(), &criv1.ListContainersRequest{Filter: &criv1.ContainerFilter{
+	pid, err := c.findContainerPID(t.Context(), pod, name)
+	must(t, err)
+	return pid
+}
+
+func (c *cluster) findContainerPID(ctx context.Context, pod *corev1.Pod, name string) (int, error) {
+	list, err := c.runtime.ListContainers(ctx, &criv1.ListContainersRequest{Filter: &criv1.ContainerFilter{
 		State: &criv1.ContainerStateValue{State: criv1.ContainerState_CONTAINER_RUNNING},
 		LabelSelector: map[string]string{
 			"io.kubernetes.pod.uid": string(pod.UID), "io.kubernetes.container.name": name,
 		},
 	}})
-	must(t, err)
-	if len(list.Containers) != 1 {
-		t.Fatalf("pod %s has %d running containers %s, want 1", pod.Name, len(list.Containers), name)
+	if err != nil {
+		return 0, fmt.Errorf("list containers: %w", err)
 	}
-	status, err := c.runtime.ContainerStatus(t.Context(), &criv1.ContainerStatusRequest{ContainerId: list.Containers[0].Id, Verbose: true})
-	must(t, err)
+	if len(list.Containers) != 1 {
+		return 0, fmt.Errorf("pod %s has %d running containers %s, want 1", pod.Name, len(list.Containers), name)
+	}
+	status, err := c.runtime.ContainerStatus(ctx, &criv1.ContainerStatusRequest{ContainerId: list.Containers[0].Id, Verbose: true})
+	if err != nil {
+		return 0, fmt.Errorf("ask for container %s: %w", list.Containers[0].Id, err)
+	}
 	s, err := readSandbox(list.Containers[0].Id, status.Info["info"])
-	must(t, err)
-	return s.PID
+	return s.PID, err
 }
 
 // started calls f for each sandbox, and each container, of a namespace that has started, until ctx ends.

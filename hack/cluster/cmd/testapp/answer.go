@@ -9,7 +9,7 @@ import (
 	"net/netip"
 )
 
-// answer is what the server says of the connection that it sees: one line of JSON.
+// answer describes a connection as the server sees it, in one line of JSON.
 type answer struct {
 	// Banner identifies the server: the host name, which is the pod's name, unless another one is given.
 	Banner string `json:"banner"`
@@ -48,7 +48,7 @@ func writeAnswer(w io.Writer, a answer) error {
 	return err
 }
 
-// readAnswer refuses what another server sends: a connection that went astray must not count as answered.
+// readAnswer refuses what another server sends: a connection that reached another server must not count as answered.
 func readAnswer(r io.Reader) (answer, error) {
 	line, err := bufio.NewReader(r).ReadBytes('\n')
 	if err != nil {

@@ -71,7 +71,7 @@ func (r resolver) servePackets(c net.PacketConn) error {
 			return err
 		}
 		if answer := r.answer(query[:n]); answer != nil {
-			_, _ = c.WriteTo(answer, from) // who asked may be gone
+			_, _ = c.WriteTo(answer, from) // the client may be gone
 		}
 	}
 }
@@ -92,7 +92,7 @@ func (r resolver) serveStreams(l net.Listener) error {
 	}
 }
 
-// answerStream answers one query; over TCP each message has its length in front (RFC 1035, 4.2.2).
+// answerStream answers one query; over TCP each message is preceded by its length (RFC 1035, 4.2.2).
 func (r resolver) answerStream(c net.Conn) bool {
 	var length [2]byte
 	if _, err := io.ReadFull(c, length[:]); err != nil {

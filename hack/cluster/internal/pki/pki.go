@@ -1,4 +1,4 @@
-// Package pki makes the cluster's keys and certificates, for the one life of one cluster.
+// Package pki makes a cluster's keys and certificates. Each start of a cluster makes new ones.
 package pki
 
 import (
@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// lifetime is longer than any cluster of this kit is up. The start is put back for machines whose clocks step.
+// lifetime is longer than any cluster of this kit is up. Certificates are valid from an hour before, for machines whose clock is set back.
 const lifetime = 365 * 24 * time.Hour
 
 // Pair is a certificate and its key, PEM encoded.
@@ -124,7 +124,7 @@ func sign(template, parent *x509.Certificate, key, signer *ecdsa.PrivateKey) (Pa
 	return Pair{Cert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), Key: private}, cert, nil
 }
 
-// newKey is an elliptic-curve key: a dozen of them are made in milliseconds.
+// newKey makes an elliptic-curve key, which takes much less than a millisecond.
 func newKey() (*ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

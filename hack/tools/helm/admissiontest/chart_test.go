@@ -47,8 +47,8 @@ func resources() map[string]schema.GroupVersionResource {
 	}
 }
 
-// install puts what the chart renders into the API server, in place of what an earlier call has put there. The kinds of the
-// API server are asked for, as Helm would.
+// install applies what the chart renders, and deletes what an earlier call has applied. Like Helm it renders for the kinds that the
+// API server has.
 func (s *server) install(t *testing.T, values string) {
 	t.Helper()
 	client, err := dynamic.NewForConfig(s.config)
@@ -135,7 +135,7 @@ func (s *server) policies(t *testing.T, admission, selection string, nonce int) 
 	timeout := fmt.Sprintf("%dms", 60000+nonce)
 	s.install(t, fmt.Sprintf("{select: %s, admission: {waitContainer: true, waitTimeout: %s%s}}", selection, timeout, admission))
 	eventually(t, "the API server follows the policies", func(ctx context.Context) error {
-		// Selected by every sign there is.
+		// A pod that every value of select selects.
 		pod := shape{namespace: "default", change: changes(annotate(initialize, "true", "sidecar.istio.io/status", "{}"), container("istio-proxy"))}.pod()
 		created, err := s.create(ctx, pod, true)
 		if err != nil {
@@ -170,7 +170,7 @@ func (s *server) namespace(t *testing.T, name string, labels, annotations map[st
 	}
 }
 
-// names of what has them.
+// names returns the name of each item.
 func names[T any](list []T, name func(T) string) []string {
 	out := make([]string, 0, len(list))
 	for _, item := range list {

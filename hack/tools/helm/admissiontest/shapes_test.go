@@ -9,12 +9,12 @@ import (
 
 const initialize = "istio-pod-network-controller/initialize"
 
-// shape is a pod and whether the policy is to hold it until its rules are in.
+// shape is a pod, and whether the policy must prepare it.
 type shape struct {
 	namespace string
 	change    []func(*corev1.Pod)
 	want      bool
-	// apart says why the agent's own judgement is another one; without it they must agree.
+	// apart says why the agent decides otherwise; if empty, policy and agent must agree.
 	apart string
 }
 
@@ -39,7 +39,7 @@ func (s shape) pod() *corev1.Pod {
 
 func changes(list ...func(*corev1.Pod)) []func(*corev1.Pod) { return list }
 
-// asking is a pod that asks by itself and has nothing else to it.
+// asking returns a pod that asks by its own annotation and has nothing else.
 func asking() *corev1.Pod {
 	return shape{namespace: "silent", change: changes(annotate(initialize, "true"))}.pod()
 }
@@ -117,38 +117,38 @@ func ownedByReplicaSet(p *corev1.Pod) {
 // annotationShapes are selected by annotations.
 func annotationShapes() map[string]shape {
 	asks, optsOut, proxy := annotate(initialize, "true"), annotate(initialize, "false"), container("istio-proxy")
-	const mistake = "a mistake, which the agent reports and which is not to open the pod"
+	const mistake = "an invalid value, which the agent reports, and the policy still prepares the pod"
 	return map[string]shape{
-		"asks itself":                                    {namespace: "silent", change: changes(asks), want: true},
-		"asks itself in an asking namespace":             {namespace: "asking", change: changes(asks), want: true},
-		"asks by a value that means nothing":             {namespace: "silent", change: changes(annotate(initialize, "True")), want: true, apart: mistake},
-		"asks by nothing":                                {namespace: "asking", change: changes(annotate(initialize, "")), want: true, apart: mistake},
-		"opts out":                                       {namespace: "asking", change: changes(optsOut, proxy)},
-		"opts out, with everything":                      {namespace: "asking", change: changes(optsOut, proxy, gate("a/b"), initContainer("first"))},
-		"its namespace asks":                             {namespace: "asking", change: changes(proxy), want: true},
-		"its namespace asks, a native sidecar":           {namespace: "asking", change: changes(initContainer("istio-proxy")), want: true},
-		"its namespace asks, without a proxy":            {namespace: "asking"},
-		"nobody asks":                                    {namespace: "silent", change: changes(proxy)},
-		"its namespace has another value":                {namespace: "typo", change: changes(proxy)},
-		"other annotations":                              {namespace: "silent", change: changes(annotate("a", "b"), proxy)},
-		"host network":                                   {namespace: "asking", change: changes(asks, hostNetwork)},
-		"windows":                                        {namespace: "asking", change: changes(asks, windows)},
-		"programs itself":                                {namespace: "asking", change: changes(asks, proxy, initContainer("istio-init"))},
-		"programs itself, by a container":                {namespace: "asking", change: changes(asks, proxy, container("istio-init"))},
-		"a deployer":                                     {namespace: "asking", change: changes(asks, annotate("openshift.io/deployer-pod-for.name", "x"))},
-		"a build":                                        {namespace: "asking", change: changes(asks, annotate("openshift.io/build.name", "x"))},
-		"an excluded namespace":                          {namespace: "kube-system", change: changes(asks, proxy)},
-		"the agent's namespace":                          {namespace: release, change: changes(asks, proxy)},
-		"a sandboxed runtime":                            {namespace: "asking", change: changes(asks, runtimeClass("kata-qemu")), apart: "the manifest names the class, and the agent goes by its handler"},
-		"another runtime":                                {namespace: "asking", change: changes(asks, runtimeClass("nvidia")), want: true},
-		"a static pod's mirror":                          {namespace: "silent", change: changes(asks, annotate(corev1.MirrorPodAnnotationKey, "x"), onNode("n1")), apart: "what is added to a mirror does not reach the pod"},
-		"a Deployment's, asks itself":                    {namespace: "silent", change: changes(asks, ownedByReplicaSet), want: true},
-		"a Deployment's, its namespace asks":             {namespace: "asking", change: changes(proxy, ownedByReplicaSet), want: true},
-		"with gates":                                     {namespace: "silent", change: changes(asks, gate("example.com/a"), gate("example.com/b")), want: true},
-		"with init containers":                           {namespace: "silent", change: changes(asks, initContainer("one"), initContainer("two")), want: true},
-		"with all of it":                                 {namespace: "asking", change: changes(proxy, gate("a/b"), initContainer("one"), annotate("a/b", "c~d/e")), want: true},
-		"in a namespace that restricts its pods":         {namespace: "restricted", change: changes(proxy), want: true},
-		"in such a one, with what the kubelet starts so": {namespace: "restricted", change: changes(initContainer("istio-proxy"), initContainer("migrate")), want: true},
+		"asks itself":                                {namespace: "silent", change: changes(asks), want: true},
+		"asks itself in an asking namespace":         {namespace: "asking", change: changes(asks), want: true},
+		"asks by a value that means nothing":         {namespace: "silent", change: changes(annotate(initialize, "True")), want: true, apart: mistake},
+		"asks by an empty value":                     {namespace: "asking", change: changes(annotate(initialize, "")), want: true, apart: mistake},
+		"opts out":                                   {namespace: "asking", change: changes(optsOut, proxy)},
+		"opts out, with everything":                  {namespace: "asking", change: changes(optsOut, proxy, gate("a/b"), initContainer("first"))},
+		"its namespace asks":                         {namespace: "asking", change: changes(proxy), want: true},
+		"its namespace asks, a native sidecar":       {namespace: "asking", change: changes(initContainer("istio-proxy")), want: true},
+		"its namespace asks, without a proxy":        {namespace: "asking"},
+		"nobody asks":                                {namespace: "silent", change: changes(proxy)},
+		"its namespace has another value":            {namespace: "typo", change: changes(proxy)},
+		"other annotations":                          {namespace: "silent", change: changes(annotate("a", "b"), proxy)},
+		"host network":                               {namespace: "asking", change: changes(asks, hostNetwork)},
+		"windows":                                    {namespace: "asking", change: changes(asks, windows)},
+		"programs itself":                            {namespace: "asking", change: changes(asks, proxy, initContainer("istio-init"))},
+		"programs itself, by a container":            {namespace: "asking", change: changes(asks, proxy, container("istio-init"))},
+		"a deployer":                                 {namespace: "asking", change: changes(asks, annotate("openshift.io/deployer-pod-for.name", "x"))},
+		"a build":                                    {namespace: "asking", change: changes(asks, annotate("openshift.io/build.name", "x"))},
+		"an excluded namespace":                      {namespace: "kube-system", change: changes(asks, proxy)},
+		"the agent's namespace":                      {namespace: release, change: changes(asks, proxy)},
+		"a sandboxed runtime":                        {namespace: "asking", change: changes(asks, runtimeClass("kata-qemu")), apart: "the manifest names the class, and the agent goes by its handler"},
+		"another runtime":                            {namespace: "asking", change: changes(asks, runtimeClass("nvidia")), want: true},
+		"a static pod's mirror":                      {namespace: "silent", change: changes(asks, annotate(corev1.MirrorPodAnnotationKey, "x"), onNode("n1")), apart: "what is added to a mirror does not reach the pod"},
+		"a Deployment's, asks itself":                {namespace: "silent", change: changes(asks, ownedByReplicaSet), want: true},
+		"a Deployment's, its namespace asks":         {namespace: "asking", change: changes(proxy, ownedByReplicaSet), want: true},
+		"with gates":                                 {namespace: "silent", change: changes(asks, gate("example.com/a"), gate("example.com/b")), want: true},
+		"with init containers":                       {namespace: "silent", change: changes(asks, initContainer("one"), initContainer("two")), want: true},
+		"with all of it":                             {namespace: "asking", change: changes(proxy, gate("a/b"), initContainer("one"), annotate("a/b", "c~d/e")), want: true},
+		"in a namespace that restricts its pods":     {namespace: "restricted", change: changes(proxy), want: true},
+		"in such a namespace, with a native sidecar": {namespace: "restricted", change: changes(initContainer("istio-proxy"), initContainer("migrate")), want: true},
 	}
 }
 
