@@ -22,7 +22,7 @@ const (
 //   - after contendedAfter repairs the pod is contended;
 //   - it ends after calmChecks and calmTime without a repair.
 //
-// So whoever rewrites the rules once a second is answered once a minute, and one repair alone is soon followed by a second check. The
+// For example, rules that are changed every second are put back once a minute in the end. The
 // zero value is no contention.
 type contention struct {
 	repairs, clean    int // clean counts the checks since the last repair

@@ -61,7 +61,7 @@ func decide(q queued, last written, shown *corev1.Pod, now time.Time) decision {
 	age := now.Sub(last.at)
 	wrote := !last.at.IsZero()
 	behind := wrote && (age < cacheLag || last.before(shown.ResourceVersion))
-	if behind && last.report.says(q.report) || !behind && q.report.on(shown) {
+	if behind && last.report.sameAs(q.report) || !behind && q.report.shownOn(shown) {
 		return decision{}
 	}
 	if wrote && q.report.repeats() && last.report.Reason == q.report.Reason && age < failurePause {

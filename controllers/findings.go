@@ -41,7 +41,7 @@ func (v *visit) apply(ctx context.Context, spec iptables.Spec, rules iptables.Ru
 	if ok && known.Sandbox.ID == v.sandbox.ID {
 		found = known.Findings
 	}
-	found.Preempted = strings.Join(outcome.Preempted, "\n")
+	found.Preempted = truncate(strings.Join(outcome.Preempted, "\n"))
 	switch {
 	case !outcome.Changed():
 		found.contention = found.contention.withoutRepair(time.Now())

@@ -20,16 +20,16 @@ func newInformer(lw toolscache.ListerWatcher, kind runtime.Object, resync time.D
 	from := toolscache.ToListerWatcherWithContext(lw)
 	return toolscache.NewSharedIndexInformer(&toolscache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return outlast(ctx, func() (runtime.Object, error) { return from.ListWithContext(ctx, o) })
+			return retryWhileAway(ctx, func() (runtime.Object, error) { return from.ListWithContext(ctx, o) })
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return outlast(ctx, func() (watch.Interface, error) { return from.WatchWithContext(ctx, o) })
+			return retryWhileAway(ctx, func() (watch.Interface, error) { return from.WatchWithContext(ctx, o) })
 		},
 	}, kind, resync, indexers)
 }
 
-// outlast calls f again while the API server is away. It returns f's first other answer, or its last one when ctx ends.
-func outlast[T any](ctx context.Context, f func() (T, error)) (T, error) {
+// retryWhileAway calls f again while the API server is away. It returns f's first other answer, or its last one when ctx ends.
+func retryWhileAway[T any](ctx context.Context, f func() (T, error)) (T, error) {
 	for wait := firstOutageWait; ; wait = min(2*wait, lastBackOff) {
 		got, err := f()
 		if err == nil || !away(err) {

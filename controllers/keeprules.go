@@ -9,7 +9,7 @@ import (
 )
 
 // keepRules repairs the rules of a pod that no longer asks for rules, or whose annotations are wrong. It reports whether the pod has
-// rules. If the ledger does not have their Spec, it only looks whether any are present.
+// rules. If the ledger does not have their Spec, it only checks whether any are present.
 func (v *visit) keepRules(ctx context.Context) (kept bool, err error) {
 	known, ok := v.Ledger.Of(v.sandbox.UID)
 	if ok && v.sandbox.NetNS == "" {

@@ -54,8 +54,8 @@ func watchOptions() controller.Options {
 	return controller.Options{MaxConcurrentReconciles: concurrency, RateLimiter: backOff[reconcile.Request]()}
 }
 
-// Reconcile looks at one pod. A pod whose sandbox does not run yet is looked at again after a delay. A pod with a permanent error
-// is looked at again when it changes. Any other error is retried with back-off.
+// Reconcile calls Ensure for one pod. If the pod's sandbox does not run yet, it is called again after a delay; after a permanent error,
+// when the pod changes. Any other error is retried with back-off.
 func (w *PodWatch) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var pod corev1.Pod
 	if err := w.Client.Get(ctx, req.NamespacedName, &pod); client.IgnoreNotFound(err) != nil {

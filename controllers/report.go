@@ -101,9 +101,9 @@ func detailsOn(pod *corev1.Pod) (said details, ok bool) {
 	return said, ok
 }
 
-// says reports whether two reports say the same. The entrance is ignored. The sandbox of a failure is ignored too: a runtime that
+// sameAs reports whether two reports say the same. The entrance is ignored. The sandbox of a failure is ignored too: a runtime that
 // is refused one sandbox makes the next.
-func (r Report) says(other Report) bool {
+func (r Report) sameAs(other Report) bool {
 	other.Entrance = r.Entrance
 	if r.Status == StatusFailed {
 		other.Sandbox = r.Sandbox
@@ -114,8 +114,8 @@ func (r Report) says(other Report) bool {
 	return r == other
 }
 
-// on reports whether the pod already says what the report says. Entrance and time are ignored, and a repair by an earlier agent.
-func (r Report) on(pod *corev1.Pod) bool {
+// shownOn reports whether the pod already shows the report. Entrance and time are ignored, and a repair by an earlier agent.
+func (r Report) shownOn(pod *corev1.Pod) bool {
 	c := findCondition(pod)
 	if c == nil || c.Status != r.condition() || c.Reason != r.Reason || c.Message != truncate(r.Message) {
 		return false

@@ -36,7 +36,7 @@ func TestWhatWasWrittenIsKnownAgainWhateverItSays(t *testing.T) {
 				t.Fatal(err)
 			}
 			pod := &corev1.Pod{ObjectMeta: written.Metadata, Status: written.Status}
-			if !r.on(pod) {
+			if !r.shownOn(pod) {
 				t.Error("the report is not known again")
 			}
 			if said := findCondition(pod).Message; len(said) > maxMessage || !utf8.ValidString(truncate(message)) {

@@ -19,7 +19,7 @@ import (
 // KeyStartupTaint is the taint that nodes may register with. Its effect may be any; pods that do not tolerate it stay away.
 const KeyStartupTaint = "pod-network-controller.istio.io/not-ready"
 
-// readyPause is the time between two looks whether the agent is ready. They ask the node's own parts only.
+// readyPause is the time between two checks whether the agent is ready. They ask parts of this node only.
 const readyPause = time.Second
 
 // Nodes reads a node from the watch cache, and changes it.
@@ -50,7 +50,7 @@ func (s *StartupTaint) SetupWithManager(mgr ctrl.Manager) error {
 		Complete(s)
 }
 
-// Reconcile looks at the agent's node and ignores the request's name.
+// Reconcile reads the agent's node, whatever the request's name is.
 func (s *StartupTaint) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	var node corev1.Node
 	if err := s.Nodes.Get(ctx, client.ObjectKey{Name: s.Node}, &node); err != nil {

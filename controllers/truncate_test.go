@@ -28,7 +28,7 @@ func TestLongReportsAreToldOnce(t *testing.T) {
 			if err := json.Unmarshal(data, pod); err != nil {
 				t.Fatal(err)
 			}
-			if !r.on(pod) {
+			if !r.shownOn(pod) {
 				t.Errorf("the pod shows %q, and it is written again", pod.Status.Conditions[0].Message)
 			}
 			if n := len(truncate(message)); n > maxMessage {

@@ -13,7 +13,7 @@ import (
 // retryPause is the time between two checks of a pod that failed.
 const retryPause = 15 * time.Second
 
-// Bounds of the time between two looks into the ledger.
+// Bounds of the time between two searches of the ledger for pods that are due.
 const (
 	shortestTick = 10 * time.Millisecond
 	longestTick  = 250 * time.Millisecond

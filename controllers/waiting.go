@@ -7,14 +7,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Bounds of the delay between two looks for a sandbox.
+// Bounds of the delay between two searches for a sandbox.
 const (
 	firstDelay = 40 * time.Millisecond
 	lastDelay  = 5 * time.Second
 )
 
-// waiting remembers since when pods have waited for their sandbox. The delay between two looks grows with the wait: a pod that was
-// scheduled a moment ago is looked for many times a second, one that pulls a huge image every few seconds. The zero value is ready.
+// waiting remembers since when pods have waited for their sandbox. The delay between two searches grows with the wait: from
+// many a second for a pod that was scheduled a moment ago, to one every few seconds. The zero value is ready.
 type waiting struct {
 	mu    sync.Mutex
 	since map[types.NamespacedName]time.Time

@@ -54,7 +54,7 @@ func NewWriter(c client.StatusClient, pods Pods, recorder events.EventRecorder) 
 func (w *Writer) Report(r Report) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if waiting, ok := w.next[r.Sandbox.UID]; !ok || !waiting.report.says(r) {
+	if waiting, ok := w.next[r.Sandbox.UID]; !ok || !waiting.report.sameAs(r) {
 		w.next[r.Sandbox.UID] = queued{report: r, since: w.now()}
 	}
 	w.queue.Add(r.Sandbox.UID)

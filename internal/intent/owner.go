@@ -136,8 +136,8 @@ func (c crew) claim(k idKind) claim {
 	return out
 }
 
-// unnamed is for a pod without a container of the proxy's name. Then whichever container has Istio's id is the proxy, unless all containers
-// have it.
+// unnamed decides about an id in a pod without a container of the proxy's name: the container with Istio's id is the proxy, unless all
+// containers have that id.
 func (c crew) unnamed(k idKind) claim {
 	out := claim{id: proxyID}
 	for i := range c.others {
