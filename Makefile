@@ -26,7 +26,7 @@ SMALL := $(foreach program,cni probe wait,--file $(CURDIR)/build/istio-pod-netwo
 KC := go -C hack/cluster run ./cmd/kc
 
 # The modules that the linter walks. Modules without Go code (pins of tools, pins of the cluster's programs) are not among them.
-LINTED  := $(dir $(wildcard go.mod hack/bench/go.mod hack/cluster/go.mod hack/tools/helm/go.mod test/e2e/go.mod))
+LINTED  := $(dir $(wildcard go.mod hack/bench/go.mod hack/cluster/go.mod hack/scale/go.mod hack/tools/helm/go.mod test/e2e/go.mod))
 MODULES  = $(dir $(shell git ls-files --cached --others --exclude-standard 'go.mod' '*/go.mod'))
 
 # A kernel test that cannot run is skipped on a laptop and is a failure in CI.
@@ -153,8 +153,12 @@ fresh: ## Run `make test` and `make demo` on a bare Debian in a directory, to sh
 	hack/fresh.sh
 
 .PHONY: bench
-bench: ## Measure speed and size against the reference; writes build/bench.json
+bench: ## Measure speed, size and scale against the reference; writes build/bench.json
 	hack/bench.sh
+
+.PHONY: bench-scale
+bench-scale: ## Only the scale: a full node and 500 hollow agents against a real API server (needs root, about 8 minutes)
+	hack/bench.sh scale
 
 ##@ Housekeeping
 

@@ -1,27 +1,48 @@
 #!/usr/bin/env bash
-# Measures speed and size, prints one table and writes build/bench.json: first what the kernel and the CNI plugin cost, then, in
-# a one-node cluster, what a pod costs. BENCH_CLUSTER=0 leaves the cluster out. It reports and judges nothing.
+# Measures speed, size and scale, prints tables and writes build/bench.json: what the kernel and the CNI plugin cost, what a full node and a
+# large cluster cost, and, in a one-node cluster, what a pod costs. It reports and judges nothing.
+#
+#   hack/bench.sh                  all of it; BENCH_CLUSTER=0 leaves the one-node cluster out
+#   hack/bench.sh scale [FLAG...]  the full node and the large cluster only; flags as `build/bench-scale -help` lists them
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
 hack/preflight.sh test kernel
 file=$PWD/build/bench.json
 make -s build
-# The same way as the plugin, which is compared with it.
-CGO_ENABLED=0 go -C hack/bench build -trimpath -ldflags='-s -w' -o "$PWD/build/bench-empty" ./empty
-rm -f "$file"
 
-# measure runs what needs no cluster.
-measure() {
+# kernel measures in network namespaces of this machine.
+kernel() {
+  # Built the same way as the plugin, which is compared with it.
+  CGO_ENABLED=0 go -C hack/bench build -trimpath -ldflags='-s -w' -o "$PWD/build/bench-empty" ./empty
   go -C hack/bench run . -json "$file" -plugin "$PWD/build/istio-pod-network-cni" -empty "$PWD/build/bench-empty"
 }
 
-if [[ ${BENCH_CLUSTER:-1} == 0 ]]; then
-  measure
+# scale measures against etcd and kube-apiserver. Its processes and mounts end with it, even if it is killed.
+scale() {
+  local programs=${KUBEBUILDER_ASSETS:-}
+  if [[ -z $programs ]]; then programs=$(hack/cluster/kc build etcd kube-apiserver); fi
+  CGO_ENABLED=0 go -C hack/scale build -trimpath -o "$PWD/build/bench-scale" .
+  unshare --mount --pid --fork --kill-child --mount-proc --propagation private \
+    build/bench-scale -programs "$programs" -agent "$PWD/build/istio-pod-network-controller" -json "$file" "$@"
+}
+
+if [[ ${1:-} == scale ]]; then
+  shift
+  scale "$@"
+  echo "added to build/bench.json"
   exit
 fi
+rm -f "$file"
 echo "measuring in network namespaces of this machine"
-measure >/dev/null
-echo "measuring in the cluster"
+kernel
+echo "measuring a full node and a large cluster"
+scale
+if [[ ${BENCH_CLUSTER:-1} == 0 ]]; then
+  echo "written to build/bench.json"
+  exit
+fi
+echo "measuring in the one-node cluster"
 # Pods with a readiness gate would become ready with the agent only, and cost the kubelet more.
 BENCH_JSON=$file E2E_VALUES='--set admission.enabled=false' E2E_BACKENDS=nftables E2E_ENTRANCES=nri hack/e2e.sh -test.run '^$' -test.bench . -test.benchtime 1x -test.v=false
+echo "written to build/bench.json"

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/iptables"
+)
+
+// hollowAgent is the agent of one node without its kernel and its container runtime: the agent's own caches, watch, core and writer.
+type hollowAgent struct {
+	manager manager.Manager
+	seen    *fleet
+	stop    context.CancelFunc
+	ended   chan error
+}
+
+// fleet counts what all hollow agents do.
+type fleet struct {
+	applied  atomic.Int64 // looks at sandboxes
+	requests atomic.Int64
+	written  atomic.Int64 // requests that changed something
+}
+
+// newHollowAgent makes the agent of a node. Each has connections of its own, as agents on nodes have.
+func newHollowAgent(s *server, node string, seen *fleet) (*hollowAgent, error) {
+	c := s.config(s.token)
+	c.QPS, c.Burst = 50, 200 // the agent's own
+	c.ContentConfig = rest.ContentConfig{}
+	c.Dial = (&net.Dialer{}).DialContext // a connection is shared by configurations that are equal
+	c.Wrap(seen.count)
+	scheme := runtime.NewScheme()
+	if err := corev1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	mgr, err := ctrl.NewManager(c, ctrl.Options{
+		Scheme: scheme, Cache: controllers.CacheOptions(node), Controller: config.Controller{SkipNameValidation: new(true), CacheSyncTimeout: fleetLimit},
+		Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
+	})
+	if err != nil {
+		return nil, err
+	}
+	a := &hollowAgent{manager: mgr, seen: seen, ended: make(chan error, 1)}
+	return a, a.add()
+}
+
+// add adds to the manager what the agent adds to it.
+func (a *hollowAgent) add() error {
+	ledger := controllers.NewLedger()
+	counters, err := controllers.NewMetrics(prometheus.NewRegistry(), ledger)
+	if err != nil {
+		return err
+	}
+	pods := controllers.Reader{Cache: a.manager.GetCache(), Live: a.manager.GetAPIReader()}
+	writer := controllers.NewWriter(a.manager.GetClient(), pods, a.manager.GetEventRecorder("scale"))
+	kernel := noKernel{a.seen}
+	programmer := &controllers.Programmer{
+		Config:  intent.Config{Select: intent.SelectAnnotation, AgentNamespace: "mesh", Defaults: intent.StandardDefaults()},
+		Backend: kernel, BackendName: "none", Namespaces: kernel, Finder: kernel, Pods: pods, Reporter: writer, Ledger: ledger, Metrics: counters,
+	}
+	watch := &controllers.PodWatch{Client: a.manager.GetCache(), Programmer: programmer}
+	return errors.Join(watch.SetupWithManager(a.manager), a.manager.Add(writer))
+}
+
+func (a *hollowAgent) start(ctx context.Context) {
+	ctx, a.stop = context.WithCancel(ctx)
+	go func() { a.ended <- a.manager.Start(ctx) }()
+}
+
+// end ends the agent, and its connections.
+func (a *hollowAgent) end() error {
+	a.stop()
+	err := <-a.ended
+	if t, ok := a.manager.GetHTTPClient().Transport.(interface{ CloseIdleConnections() }); ok {
+		t.CloseIdleConnections()
+	}
+	return err
+}
+
+// value returns what the agent knows of a namespace's annotation.
+func (a *hollowAgent) value(ctx context.Context, namespace, key string) (string, error) {
+	ns := &metav1.PartialObjectMetadata{}
+	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	err := a.manager.GetCache().Get(ctx, client.ObjectKey{Name: namespace}, ns)
+	return ns.Annotations[key], err
+}
+
+// noKernel stands in for the kernel and the container runtime: each pod has a sandbox, and each sandbox its rules.
+type noKernel struct{ seen *fleet }
+
+// Apply finds what it wants.
+func (k noKernel) Apply(context.Context, podnet.Place, iptables.Ruleset) (iptables.Outcome, error) {
+	k.seen.applied.Add(1)
+	return iptables.Outcome{}, nil
+}
+
+// Present finds rules.
+func (noKernel) Present(context.Context, podnet.Place) (bool, error) { return true, nil }
+
+// Remove finds none.
+func (noKernel) Remove(context.Context, podnet.Place) (bool, error) { return false, nil }
+
+// Identify gives every path the same identity.
+func (noKernel) Identify(string) (podnet.Identity, error) {
+	return podnet.Identity{Dev: 1, Ino: 2, Cookie: 3}, nil
+}
+
+// Find finds a sandbox for every pod.
+func (noKernel) Find(_ context.Context, pod podnet.Sandbox) (podnet.Sandbox, error) {
+	pod.ID, pod.NetNS = hexID(pod.UID), "/run/netns/"+pod.UID
+	return pod, nil
+}

@@ -1,0 +1,91 @@
+// Command scale measures what the agent costs a large cluster and a full node: against a real API server, with the real agent, a
+// container runtime that only has network namespaces, and, for many nodes, agents without a kernel in one process. It writes rows for
+// people and, with -json, for machines. It judges nothing.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/containerd/log"
+	"github.com/go-logr/logr"
+	ctrl "sigs.k8s.io/controller-runtime"
+)
+
+func main() {
+	var b bench
+	flag.StringVar(&b.programs, "programs", os.Getenv("KUBEBUILDER_ASSETS"), "the directory of etcd and kube-apiserver")
+	flag.StringVar(&b.agent, "agent", "", "the agent's binary")
+	flag.StringVar(&b.profiles, "profiles", "", "a directory for profiles of the agent; empty for none")
+	flag.IntVar(&b.pods, "pods", 10000, "pods of the cluster")
+	flag.IntVar(&b.namespaces, "namespaces", 1000, "namespaces of the cluster")
+	flag.IntVar(&b.here, "here", 250, "pods of the measured node")
+	flag.IntVar(&b.agents, "agents", 500, "hollow agents")
+	parts := flag.String("parts", "node,burst,hollow", "what is measured")
+	out := flag.String("json", "", "file to add the rows to")
+	flag.Parse()
+	ctrl.SetLogger(logr.Discard())
+	_ = log.SetLevel("error") // NRI's
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer cancel()
+	if err := run(ctx, b, strings.Split(*parts, ","), *out); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1) //nolint:gocritic // nothing is left to be cancelled
+	}
+}
+
+// bench is what all measurements share.
+type bench struct {
+	programs, agent, profiles      string
+	pods, namespaces, here, agents int
+}
+
+func run(ctx context.Context, b bench, parts []string, out string) error {
+	if err := alone(); err != nil {
+		return err
+	}
+	known := map[string]func(context.Context, string) ([]row, error){"node": b.node, "burst": b.burst, "hollow": b.hollow}
+	var rows []row
+	var failed error
+	for _, name := range []string{"burst", "node", "hollow"} {
+		if !slices.Contains(parts, name) {
+			continue
+		}
+		fmt.Fprintln(os.Stderr, "measuring:", name)
+		more, err := inDirectory(name, func(dir string) ([]row, error) { return known[name](ctx, dir) })
+		rows = append(rows, more...)
+		if err != nil {
+			failed = fmt.Errorf("%s: %w", name, err)
+			break
+		}
+	}
+	if err := printRows(os.Stdout, rows); err != nil || out == "" {
+		return errors.Join(failed, err)
+	}
+	return errors.Join(failed, addRows(out, rows)) // what was measured before a failure, too
+}
+
+// inDirectory calls f with a directory that is removed afterwards. If f fails, the ends of the logs in it are part of the error.
+func inDirectory(name string, f func(dir string) ([]row, error)) (rows []row, err error) {
+	dir, err := os.MkdirTemp("", "scale-"+name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if rows, err = f(dir); err != nil {
+		logs, _ := filepath.Glob(filepath.Join(dir, "*.log"))
+		for _, file := range logs {
+			text, _ := os.ReadFile(file)
+			err = fmt.Errorf("%w\n%s said at the end:\n%s", err, filepath.Base(file), text[max(0, len(text)-2000):])
+		}
+	}
+	return rows, err
+}
