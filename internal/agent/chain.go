@@ -57,7 +57,7 @@ func logCNI(log logr.Logger, e cniinstall.Event) {
 	}
 }
 
-// nodeEvents returns a function that makes an event on the node of each CNI fault that its administrator has to mend.
+// nodeEvents returns a function that makes an event on the node for each CNI fault that its administrator has to correct.
 func nodeEvents(recorder events.EventRecorder, name string) func(cniinstall.Event) {
 	node := nodeRef(name)
 	return func(e cniinstall.Event) {

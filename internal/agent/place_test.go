@@ -14,7 +14,7 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// fakeBackend does what it is told to with the path of each call.
+// fakeBackend calls a test's functions with the path of each call.
 type fakeBackend struct {
 	backend
 	present   bool
@@ -45,7 +45,7 @@ func idOf(t *testing.T, e Exclusive, path string) podnet.Identity {
 	return id
 }
 
-// The kernel gives an inode anew; the cookie is what tells.
+// The kernel re-uses inodes; the cookie distinguishes the namespaces.
 func TestAnIdentityHasAllThatTheKernelTells(t *testing.T) {
 	ns := kerneltest.New(t)
 	want, err := ns.Identity()
@@ -125,22 +125,22 @@ func TestAllBackendsWorkOnWhatWasOpened(t *testing.T) {
 // outOfRange is what a decoder may do with what a pod wrote.
 func outOfRange(text []error) error { return text[0] }
 
-func TestAPanicIsAnErrorAndTold(t *testing.T) {
+func TestAPanicIsAnErrorAndReported(t *testing.T) {
 	ns := kerneltest.New(t)
 	for name, apply := range map[string]func(string) error{
 		"on the caller's goroutine": func(string) error { return outOfRange(nil) },
 		"on a thread inside":        func(string) error { return ns.Do(func() error { return outOfRange(nil) }) },
 	} {
-		told := 0
+		reports := 0
 		c := choiceOf(t)
 		c.panicked = func(_ context.Context, p *netns.PanicError) {
-			if told++; len(p.Stack) == 0 {
+			if reports++; len(p.Stack) == 0 {
 				t.Errorf("%s: no stack", name)
 			}
 		}
 		_, err := c.exclusive(fakeBackend{apply: apply}).Apply(t.Context(), at(ns), iptables.Ruleset{})
-		if err == nil || !strings.Contains(err.Error(), "index out of range") || told != 1 {
-			t.Errorf("%s: error %v, told %d times", name, err, told)
+		if err == nil || !strings.Contains(err.Error(), "index out of range") || reports != 1 {
+			t.Errorf("%s: error %v, reported %d times", name, err, reports)
 		}
 	}
 }

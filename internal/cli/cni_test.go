@@ -57,7 +57,7 @@ func TestCNIInstallAndUninstall(t *testing.T) {
 		t.Errorf("%s, %s", errOut, n.list(t))
 	}
 	if _, err := os.Stat(binary); err != nil {
-		t.Errorf("the binary goes only when it is told to: %v", err)
+		t.Errorf("the binary was removed without --remove-binary: %v", err)
 	}
 	if code, errOut := n.call(t, "uninstall", "--remove-binary"); code != 0 {
 		t.Error(errOut)

@@ -29,37 +29,37 @@ func (n *NS) Inside(f func() error) error {
 	if n.thread != 0 && n.thread == unix.Gettid() {
 		return Contain(f)
 	}
-	return n.elsewhere(f)
+	return n.runOnOther(f)
 }
 
-// elsewhere is borrow on another goroutine.
-func (n *NS) elsewhere(f func() error) error {
+// runOnOther is runInside on another goroutine.
+func (n *NS) runOnOther(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		err := errors.New("the goroutine was ended from inside")
 		defer func() { done <- err }()
-		err = n.borrow(f)
+		err = n.runInside(f)
 	}()
 	return <-done
 }
 
-// borrow moves the calling goroutine's thread into the namespace, calls f, and moves it back. If that fails, the goroutine stays locked
+// runInside moves the calling goroutine's thread into the namespace, calls f, and moves it back. If that fails, the goroutine stays locked
 // to the thread, which ends with it. The main thread is not moved, since /proc/self shows it: another one is.
-func (n *NS) borrow(f func() error) error {
+func (n *NS) runInside(f func() error) error {
 	goruntime.LockOSThread()
 	if unix.Gettid() == os.Getpid() {
 		defer goruntime.UnlockOSThread()
-		return n.elsewhere(f)
+		return n.runOnOther(f)
 	}
-	home, err := n.thereAndBack(f)
-	if home {
+	returned, err := n.enterAndReturn(f)
+	if returned {
 		goruntime.UnlockOSThread()
 	}
 	return err
 }
 
-// thereAndBack calls f inside the namespace and reports whether the thread is back in its own namespace.
-func (n *NS) thereAndBack(f func() error) (home bool, err error) {
+// enterAndReturn calls f inside the namespace and reports whether the thread is back in its own namespace.
+func (n *NS) enterAndReturn(f func() error) (returned bool, err error) {
 	here, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return true, fmt.Errorf("open the thread's own network namespace: %w", err)

@@ -47,7 +47,7 @@ func Visit[T any](ctx context.Context, v *Visits, path string, open func(path st
 	done := make(chan result, 1)
 	go func() {
 		var r result
-		err := ns.borrow(func() (err error) {
+		err := ns.runInside(func() (err error) {
 			ns.thread = unix.Gettid()
 			r.value, err = f(ns)
 			return err

@@ -35,7 +35,7 @@ func Run(ctx context.Context, o Options, out io.Writer) error {
 	case o.Port == 0:
 		return errors.New("--port 0: want 1 to 65535")
 	case o.Timeout <= 0 && !o.Once:
-		return errors.New("--timeout " + o.Timeout.String() + ": want more than nothing; --once tries once")
+		return errors.New("--timeout " + o.Timeout.String() + ": want more than 0; --once tries once")
 	}
 	if o.NoRules {
 		_, err := io.WriteString(out, "the interception mode is NONE: there are no rules to wait for\n")

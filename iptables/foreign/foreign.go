@@ -58,14 +58,14 @@ func nativeTables() []chain {
 	}
 }
 
-// place is a family of nf_tables.
-type place struct {
-	family byte
+// family is a family of nf_tables.
+type family struct {
+	number byte
 	name   string
 }
 
-func places() []place {
-	return []place{{unix.NFPROTO_INET, "inet"}, {unix.NFPROTO_IPV4, "ip"}, {unix.NFPROTO_IPV6, "ip6"}}
+func families() []family {
+	return []family{{unix.NFPROTO_INET, "inet"}, {unix.NFPROTO_IPV4, "ip"}, {unix.NFPROTO_IPV6, "ip6"}}
 }
 
 // Find looks for the rules of other projects in a namespace, and returns nil if there are none. A chain that no packet reaches does
@@ -101,9 +101,9 @@ func FindUntil(end time.Time, ns *netns.NS) (found *podnet.ProgrammedByOthersErr
 // exist.
 func findNative(end time.Time) (*podnet.ProgrammedByOthersError, error) {
 	var candidates []chain
-	var where []place
+	var where []family
 	var requests []rawnetlink.Request
-	for _, p := range places() {
+	for _, p := range families() {
 		tables := []chain{{table: "nat"}, {table: "mangle"}}
 		if p.name == "inet" {
 			tables = append(tables[:1], nativeTables()...)
@@ -118,7 +118,7 @@ func findNative(end time.Time) (*podnet.ProgrammedByOthersError, error) {
 		return nil, err
 	}
 	var more []chain
-	var moreAt []place
+	var moreAt []family
 	for i, a := range answers {
 		c := candidates[i]
 		switch {
@@ -136,7 +136,7 @@ func findNative(end time.Time) (*podnet.ProgrammedByOthersError, error) {
 	return findChains(end, more, moreAt)
 }
 
-func findChains(end time.Time, candidates []chain, where []place) (*podnet.ProgrammedByOthersError, error) {
+func findChains(end time.Time, candidates []chain, where []family) (*podnet.ProgrammedByOthersError, error) {
 	if len(candidates) == 0 {
 		return nil, nil //nolint:nilnil // nothing found, as Find says
 	}
@@ -154,9 +154,9 @@ func findChains(end time.Time, candidates []chain, where []place) (*podnet.Progr
 		if !inUse(a, unix.NFTA_CHAIN_USE) {
 			continue
 		}
-		if met, err := hooked(end, where[i], c); err != nil {
+		if reached, err := hooked(end, where[i], c); err != nil {
 			return nil, err
-		} else if met {
+		} else if reached {
 			return &podnet.ProgrammedByOthersError{Owner: c.owner, Found: fmt.Sprintf("chain %s in table %s %s", c.name, where[i].name, c.table)}, nil
 		}
 	}
@@ -165,8 +165,8 @@ func findChains(end time.Time, candidates []chain, where []place) (*podnet.Progr
 
 // hooked reports whether packets reach a chain. If there are more rules before it than are read, it counts as reached. In family inet,
 // which iptables does not use, base chains have any name: there, a chain in use counts.
-func hooked(end time.Time, p place, c chain) (met bool, err error) {
-	if p.family == unix.NFPROTO_INET {
+func hooked(end time.Time, p family, c chain) (reached bool, err error) {
+	if p.number == unix.NFPROTO_INET {
 		return true, nil
 	}
 	verdict := rawnetlink.Text(unix.NFTA_VERDICT_CHAIN, c.name)
@@ -175,22 +175,22 @@ func hooked(end time.Time, p place, c chain) (met bool, err error) {
 		read := 0
 		err := rawnetlink.Dump(end, unix.NETLINK_NETFILTER, request, func(body []byte) bool {
 			read++
-			met = met || read > maxRules || bytes.Contains(body, verdict)
-			return !met
+			reached = reached || read > maxRules || bytes.Contains(body, verdict)
+			return !reached
 		})
 		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return false, err
 		}
 	}
-	return met, nil
+	return reached, nil
 }
 
 // hooks are the built-in chains from which projects jump to their own.
 func hooks() []string { return []string{"PREROUTING", "OUTPUT"} }
 
-func get(kind uint16, p place, attributes ...[]byte) rawnetlink.Request {
+func get(kind uint16, p family, attributes ...[]byte) rawnetlink.Request {
 	return rawnetlink.Request{
-		Kind: unix.NFNL_SUBSYS_NFTABLES<<8 | kind, Header: []byte{p.family, unix.NFNETLINK_V0, 0, 0}, Attributes: attributes,
+		Kind: unix.NFNL_SUBSYS_NFTABLES<<8 | kind, Header: []byte{p.number, unix.NFNETLINK_V0, 0, 0}, Attributes: attributes,
 	}
 }
 

@@ -39,7 +39,7 @@ const (
 type legacyFamily struct {
 	names         string
 	domain, level int
-	place         string
+	family        string
 	layout        layout
 }
 
@@ -63,7 +63,7 @@ func findLegacy() *podnet.ProgrammedByOthersError {
 			entries := f.entries(table)
 			for _, c := range chains() {
 				if c.table == table && hasChain(entries, c.name) {
-					return &podnet.ProgrammedByOthersError{Owner: c.owner, Found: "chain " + c.name + " in the legacy table " + f.place + " " + table}
+					return &podnet.ProgrammedByOthersError{Owner: c.owner, Found: "chain " + c.name + " in the legacy table " + f.family + " " + table}
 				}
 			}
 		}

@@ -26,7 +26,7 @@ func (s *search) legacy() {
 				}
 				if t := f.read(table); t != nil {
 					w := walk{search: s, legacyTable: *t, nat: table == "nat", seen: map[int]bool{}}
-					w.title = fmt.Sprintf("legacy iptables, table %s %s, chain %s", f.place, table, name)
+					w.title = fmt.Sprintf("legacy iptables, table %s %s, chain %s", f.family, table, name)
 					w.chain(int(t.hooks[hook]), name)
 				}
 			}

@@ -14,7 +14,7 @@ import (
 
 // base is a base chain of nf_tables.
 type base struct {
-	place
+	family
 	table, name string
 	nat         bool
 	hook        uint32
@@ -24,7 +24,7 @@ type base struct {
 
 func (b base) String() string {
 	hook := map[uint32]string{hookPrerouting: "prerouting", hookOutput: "output"}[b.hook]
-	return fmt.Sprintf("nftables table %s %s, chain %s (%s, priority %d)", b.place.name, b.table, b.name, hook, b.priority)
+	return fmt.Sprintf("nftables table %s %s, chain %s (%s, priority %d)", b.family.name, b.table, b.name, hook, b.priority)
 }
 
 // nftables looks into all base chains of others that run before ours, in nf_tables, which also holds the rules of iptables' nft flavour.
@@ -56,7 +56,7 @@ func (s *search) nftables() error {
 // bases returns the base chains of others that run before ours, in the order of their priorities.
 func (s *search) bases(conn *rawnetlink.Conn) (out []base, err error) {
 	read := 0
-	request := get(unix.NFT_MSG_GETCHAIN, place{family: unix.NFPROTO_UNSPEC})
+	request := get(unix.NFT_MSG_GETCHAIN, family{number: unix.NFPROTO_UNSPEC})
 	err = conn.Dump(s.end, request, func(body []byte) bool {
 		if b, ok := baseOf(body); ok && s.ours.before(b.hook, b.nat, b.priority) {
 			out = append(out, b)
@@ -76,7 +76,7 @@ func baseOf(body []byte) (b base, ok bool) {
 	if len(body) < sizeofNfgenmsg {
 		return b, false
 	}
-	i := slices.IndexFunc(places(), func(p place) bool { return p.family == body[0] })
+	i := slices.IndexFunc(families(), func(p family) bool { return p.number == body[0] })
 	attributes := rawnetlink.Attributes(body[sizeofNfgenmsg:])
 	hook := rawnetlink.Attributes(attributes[unix.NFTA_CHAIN_HOOK])
 	number, priority := hook[unix.NFTA_HOOK_HOOKNUM], hook[unix.NFTA_HOOK_PRIORITY]
@@ -84,12 +84,12 @@ func baseOf(body []byte) (b base, ok bool) {
 		return b, false
 	}
 	b = base{
-		place: places()[i], table: rawnetlink.Name(attributes[unix.NFTA_CHAIN_TABLE]), name: rawnetlink.Name(attributes[unix.NFTA_CHAIN_NAME]),
+		family: families()[i], table: rawnetlink.Name(attributes[unix.NFTA_CHAIN_TABLE]), name: rawnetlink.Name(attributes[unix.NFTA_CHAIN_NAME]),
 		nat: rawnetlink.Name(attributes[unix.NFTA_CHAIN_TYPE]) == "nat", hook: binary.BigEndian.Uint32(number),
 		priority: int32(binary.BigEndian.Uint32(priority)), //nolint:gosec // the kernel's own negative number
 		drops:    len(attributes[unix.NFTA_CHAIN_POLICY]) == 4 && bigEndian(attributes[unix.NFTA_CHAIN_POLICY]) == 0,
 	}
-	return b, b.place.family != unix.NFPROTO_INET || b.table != iptables.TableName
+	return b, b.family.number != unix.NFPROTO_INET || b.table != iptables.TableName
 }
 
 // chain looks into one chain that packets reach from a base chain, and into those that it leads to. What follows a jump to ours comes
@@ -100,7 +100,7 @@ func (s *search) chain(conn *rawnetlink.Conn, b base, name string, seen map[stri
 	}
 	seen[name] = true
 	s.rules += chainCost
-	request := get(unix.NFT_MSG_GETRULE, b.place, rawnetlink.Text(unix.NFTA_RULE_TABLE, b.table), rawnetlink.Text(unix.NFTA_RULE_CHAIN, name))
+	request := get(unix.NFT_MSG_GETRULE, b.family, rawnetlink.Text(unix.NFTA_RULE_TABLE, b.table), rawnetlink.Text(unix.NFTA_RULE_CHAIN, name))
 	var targets []string
 	position := 0
 	err := conn.Dump(s.end, request, func(body []byte) bool {

@@ -38,7 +38,7 @@ func (r Reader) State(ns *netns.NS) (s State, ok bool) {
 
 // generation returns the generation of the calling thread's namespace, or 0.
 func generation(end time.Time) uint32 {
-	answers, err := ask(end, []rawnetlink.Request{get(unix.NFT_MSG_GETGEN, place{family: unix.NFPROTO_UNSPEC})})
+	answers, err := ask(end, []rawnetlink.Request{get(unix.NFT_MSG_GETGEN, family{number: unix.NFPROTO_UNSPEC})})
 	if err != nil || len(answers) == 0 || len(answers[0].Body) < sizeofNfgenmsg {
 		return 0
 	}

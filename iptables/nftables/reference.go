@@ -53,7 +53,7 @@ func (r *references) of(ctx context.Context, want iptables.Ruleset, hash uint64)
 	}
 	ref, err := learn(ctx, want)
 	if err != nil {
-		return ref, fmt.Errorf("learn how the kernel tells of these rules: %w", err)
+		return ref, fmt.Errorf("read how the kernel returns these rules: %w", err)
 	}
 	r.put(hash, ref)
 	return ref, nil
@@ -78,7 +78,7 @@ func learn(ctx context.Context, want iptables.Ruleset) (ref reference, err error
 		return ref, err
 	}
 	if o.foreign || len(o.chains) != len(want.Chains) {
-		return ref, errors.New("the kernel does not tell of all of them")
+		return ref, errors.New("the kernel does not return all of them")
 	}
 	content, err := s.content(ctx, o, nil)
 	o.sets = o.baseNames()
@@ -105,7 +105,7 @@ func (s *socket) differences(ctx context.Context, have outline, ref reference) (
 		return nil, ctx.Err()
 	}
 	if err != nil {
-		return iptables.Drift{{Kind: iptables.KindRules, Text: fmt.Sprintf("+ what cannot be read on: %v", err)}}, nil
+		return iptables.Drift{{Kind: iptables.KindRules, Text: fmt.Sprintf("+ content that cannot be read: %v", err)}}, nil
 	}
 	chains := tallies(iptables.KindRules, "chain", c.chains, ref.content.chains)
 	return append(chains, tallies(iptables.KindSets, "set", c.sets, ref.content.sets)...), nil

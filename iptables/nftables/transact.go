@@ -25,9 +25,13 @@ const (
 // deleted pod alive. Closing waits until no packet uses what f has deleted.
 func transact(ctx context.Context, ns *netns.NS, f func(*nft.Conn) error) (err error) {
 	deadline, _ := ctx.Deadline()
-	conn, err := nft.New(nft.WithNetNSFd(ns.Fd()), nft.AsLasting(), nft.WithSockOptions(func(c *netlink.Conn) error {
-		return errors.Join(c.SetWriteBuffer(maxTransaction), c.SetReadBuffer(maxAnswers), c.SetDeadline(deadline), toKernel(c))
-	}))
+	var conn *nft.Conn
+	err = ns.Inside(func() (err error) {
+		conn, err = nft.New(nft.AsLasting(), nft.WithSockOptions(func(c *netlink.Conn) error {
+			return errors.Join(c.SetWriteBuffer(maxTransaction), c.SetReadBuffer(maxAnswers), c.SetDeadline(deadline), toKernel(c))
+		}))
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("open nftables socket: %w", err)
 	}

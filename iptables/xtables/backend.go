@@ -95,16 +95,16 @@ func (b *Backend) compare(ctx context.Context, ns *netns.NS, want iptables.Rules
 
 // write replaces have by want. Addresses and routes are added before the rules that need them and removed after them.
 func (b *Backend) write(ctx context.Context, ns *netns.NS, have snapshot, want iptables.Ruleset) error {
-	beside, err := routing.Prepare(ns, want)
+	routes, err := routing.Prepare(ns, want)
 	if err != nil {
 		return err
 	}
 	if err := b.restore(ctx, ns, have, wanted(have, want)); err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 		defer cancel()
-		return errors.Join(err, b.putBack(ctx, ns, restorable(have, want)), beside.Undo())
+		return errors.Join(err, b.putBack(ctx, ns, restorable(have, want)), routes.Undo())
 	}
-	return beside.Finish()
+	return routes.Finish()
 }
 
 // restore changes have into want, both families at the same time.
@@ -154,8 +154,8 @@ func (b *Backend) Remove(ctx context.Context, path string) (removed bool, err er
 			return err
 		}
 		// Also without rules: an agent that was killed between the two steps leaves addresses and routes.
-		beside, err := routing.Remove(ns)
-		removed = rules || beside
+		routes, err := routing.Remove(ns)
+		removed = rules || routes
 		return err
 	})
 	return removed, err

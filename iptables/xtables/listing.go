@@ -15,7 +15,7 @@ import (
 // Listing is what a namespace holds of ours, with counters.
 type Listing struct {
 	rules  snapshot
-	beside iptables.Ruleset
+	routes iptables.Ruleset
 }
 
 // Read returns what the namespace at path holds of ours; ok is false if there is nothing.
@@ -24,7 +24,7 @@ func (b *Backend) Read(ctx context.Context, path string) (have Listing, ok bool,
 		if have.rules, ok, err = b.held(ctx, ns, true); err != nil || !ok {
 			return err
 		}
-		have.beside, err = routing.Read(ns)
+		have.routes, err = routing.Read(ns)
 		return err
 	})
 	return have, ok, err
@@ -32,16 +32,16 @@ func (b *Backend) Read(ctx context.Context, path string) (have Listing, ok bool,
 
 // Text returns input for `iptables-restore --noflush -c` and ip6tables-restore that makes the same rules.
 func (l Listing) Text() string {
-	return Text(l.beside, func(family uint32) string { return l.rules[family].listing() })
+	return Text(l.routes, func(family uint32) string { return l.rules[family].listing() })
 }
 
 // Text joins the texts of the families. Addresses and routes, which are not part of their language, are in comments.
-func Text(beside iptables.Ruleset, rules func(family uint32) string) string {
+func Text(routes iptables.Ruleset, rules func(family uint32) string) string {
 	var b strings.Builder
-	for _, p := range beside.Loopback {
+	for _, p := range routes.Loopback {
 		fmt.Fprintf(&b, "# ip address replace %s dev lo\n", p)
 	}
-	for _, p := range beside.Routing {
+	for _, p := range routes.Routing {
 		fmt.Fprintf(&b, "# %s\n", p)
 	}
 	names := families()
@@ -53,7 +53,7 @@ func Text(beside iptables.Ruleset, rules func(family uint32) string) string {
 
 // View returns the listing for machines to read. The type of a chain is its family and table, as nftables names them.
 func (l Listing) View() iptables.View {
-	v := l.beside.View()
+	v := l.routes.View()
 	for _, family := range slices.Sorted(maps.Keys(l.rules)) {
 		prefix := map[uint32]string{iptables.IPv4: "ip ", iptables.IPv6: "ip6 "}[family]
 		for _, name := range l.rules[family].names() {

@@ -15,7 +15,7 @@ import (
 // PluginType is the plugin's name in a network configuration, and that of its binary.
 const PluginType = "istio-pod-network-cni"
 
-// DefaultSocket is where the agent listens unless told otherwise.
+// DefaultSocket is where the agent listens by default.
 const DefaultSocket = "/var/run/istio-pod-network-controller/cni.sock"
 
 const (

@@ -61,7 +61,7 @@ func TestAttemptOf(t *testing.T) {
 	}{
 		"a sandbox":                       {in: []string{"/k8s_POD_web_default_uid-1_12"}, want: 12},
 		"a name taken before":             {in: []string{"/k8s_POD_web_default_uid-1_3_5f0c6a3e"}, want: 3},
-		"a link beside it":                {in: []string{"/other/web", "/k8s_POD_web_default_uid-1_4"}, want: 4},
+		"a link and the container's name": {in: []string{"/other/web", "/k8s_POD_web_default_uid-1_4"}, want: 4},
 		"an application's container":      {in: []string{"/k8s_app_web_default_uid-1_5"}},
 		"no number":                       {in: []string{"/k8s_POD_web_default_uid-1_x"}},
 		"a negative number":               {in: []string{"/k8s_POD_web_default_uid-1_-1"}},

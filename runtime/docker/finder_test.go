@@ -35,7 +35,7 @@ func TestFindInRecordedAnswers(t *testing.T) {
 	}
 }
 
-// box is a container of pod uid; its namespace's path ends in its ID. Its name tells the attempt; the pod is ns/pod unless
+// box is a container of pod uid; its namespace's path ends in its ID. Its name contains the attempt; the pod is ns/pod unless
 // another name is given.
 type box struct {
 	id, uid, kind string

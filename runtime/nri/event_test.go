@@ -49,9 +49,9 @@ func TestTheAPIServerDecidesWhetherAPodIsOnTheHostsNetwork(t *testing.T) {
 	}
 	for shape, change := range shapes {
 		for answer, c := range map[string]struct{ hostNetwork, known, asked bool }{
-			"it is":          {true, true, false},
-			"it is not":      {false, true, true},
-			"nobody can say": {false, false, false},
+			"it is":         {true, true, false},
+			"it is not":     {false, true, true},
+			"it is unknown": {false, false, false},
 		} {
 			t.Run(shape+", "+answer, func(t *testing.T) {
 				p, h := newTestPlugin(func(config *Config) {

@@ -253,7 +253,7 @@ func TestSynchronizeLeavesTheChoiceAmongSandboxesToTheFinder(t *testing.T) {
 		}
 	}
 	if _, err := p.program(t.Context(), podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "uid-1"}); err != nil || len(p.finished) != 0 {
-		t.Errorf("a sandbox that nobody named is remembered: %v, error %v", p.finished, err)
+		t.Errorf("a sandbox without an ID is remembered: %v, error %v", p.finished, err)
 	}
 }
 

@@ -39,6 +39,7 @@ type chaosRun struct {
 	seen     map[string]*corev1.Pod // by name, as last listed
 	netns    map[string]string      // path of a pod's network namespace by UID, as this program sees it
 	touched  map[string]string      // the network namespace that chaos wrote to, by the pod's UID
+	touches  map[string][]time.Time // when chaos wrote to a pod, by its UID
 	sandbox  map[string]string      // path by sandbox ID
 	done     map[string]int         // actions by kind and target
 	failed   map[string]int
@@ -94,7 +95,7 @@ func newChaosRun(t *testing.T) *chaosRun {
 	t.Logf("the agent verifies every %s: a repair may take %s", interval, bound)
 	return &chaosRun{
 		space: s, t: t, began: time.Now(), judge: chaos.NewJudge(bound), agents: &agentWatch{},
-		references: map[string]string{}, seen: map[string]*corev1.Pod{}, netns: map[string]string{}, touched: map[string]string{},
+		references: map[string]string{}, seen: map[string]*corev1.Pod{}, netns: map[string]string{}, touched: map[string]string{}, touches: map[string][]time.Time{},
 		sandbox: map[string]string{}, done: map[string]int{}, failed: map[string]int{}, told: map[string]bool{},
 		reports: map[string]string{}, handles: map[string]string{}, notReady: map[string]bool{},
 	}

@@ -131,6 +131,9 @@ func (r *chaosRun) rewrite(ctx context.Context, pod *corev1.Pod, netns string, a
 	}
 	if a.Kind.Touches() {
 		uid := string(pod.UID)
+		if !r.mayTouch(uid) {
+			return errors.New("left out: the agent would take it for somebody who keeps rewriting")
+		}
 		r.hold(uid, netns)
 		defer func() { r.judge.Release(uid, r.agents.clock()) }()
 	}
@@ -147,6 +150,28 @@ func (r *chaosRun) rewrite(ctx context.Context, pod *corev1.Pod, netns string, a
 	}
 	_, err := inNamespace(ctx, netns, script)
 	return err
+}
+
+// The agent calls a pod contended after contendedAfter repairs, none of them longer than calmTime after the one before, and lets it
+// wait. That has tests of its own.
+const (
+	contendedAfter = 3
+	calmTime       = time.Minute
+)
+
+// mayTouch reports whether a pod's rules may be changed once more, and remembers that they were.
+func (r *chaosRun) mayTouch(uid string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	if times := r.touches[uid]; len(times) > 0 && now.Sub(times[len(times)-1]) > calmTime+2*r.judge.Bound {
+		r.touches[uid] = nil
+	}
+	if len(r.touches[uid]) == contendedAfter-1 {
+		return false
+	}
+	r.touches[uid] = append(r.touches[uid], now)
+	return true
 }
 
 // ofText chooses a rule to delete, or a chain in which all is accepted from now on.

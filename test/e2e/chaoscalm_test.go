@@ -10,6 +10,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"istio-pod-network-controller/test/e2e/chaos"
@@ -24,6 +25,7 @@ func (r *chaosRun) calm() {
 		}
 		return r.askAsBefore(ctx)
 	})
+	r.awaitNode()
 	began := time.Now()
 	r.log("calm")
 	late := false
@@ -41,6 +43,35 @@ func (r *chaosRun) calm() {
 	took := time.Since(began)
 	r.worst = max(r.worst, took)
 	r.log("all is right after %.1f s of calm", took.Seconds())
+}
+
+// awaitNode waits until the node starts a pod that the agent has nothing to do with: a kubelet that was restarted looks at its machine
+// first, and at pods some time later.
+func (r *chaosRun) awaitNode() {
+	r.t.Helper()
+	began := time.Now()
+	other := &space{cluster: r.cluster, name: metav1.NamespaceSystem}
+	now := int64(0)
+	gone := func(ctx context.Context) error {
+		err := other.pods().Delete(ctx, "chaos-other", metav1.DeleteOptions{GracePeriodSeconds: &now})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.Join(err, errors.New("it is still there"))
+	}
+	eventually(r.t, "another pod to be gone", gone)
+	eventually(r.t, "another pod", func(ctx context.Context) error {
+		pod, err := other.pods().Create(ctx, newPod("chaos-other", nil, appContainer()), metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			pod, err = other.pods().Get(ctx, "chaos-other", metav1.GetOptions{})
+		}
+		if err != nil {
+			return err
+		}
+		return isRunning(pod)
+	})
+	eventually(r.t, "the other pod to be gone", gone)
+	r.log("the node starts pods again after %.1f s", time.Since(began).Seconds())
 }
 
 // askAsBefore takes the annotations away that chaos has left.
@@ -184,8 +215,8 @@ func (r *chaosRun) table(before held) {
 	}
 	r.agents.mu.Lock()
 	row("repairs seen", "%d, the longest after %.1f s of a working agent (may take %s)", c.Repairs, c.WorstRepair.Seconds(), r.judge.Bound)
-	row("drift as the agents told it", "%v", r.agents.drift)
-	row("agents", "%d after the first one", r.agents.restarts)
+	row("drift as the agents told it", "%v", r.agents.drift())
+	row("agents", "%d", len(r.agents.agents))
 	row("largest RSS of an agent", "%.1f MiB", r.agents.maxRSS/(1<<20))
 	r.agents.mu.Unlock()
 	row("longest way to calm", "%.1f s (may take %s)", r.worst.Seconds(), convergeWithin)

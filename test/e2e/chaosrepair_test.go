@@ -136,14 +136,11 @@ func (r *chaosRun) byUID(uid string) (name, netns string) {
 
 // agentWatch counts the time in which an agent was able to work, and what the agents did in all their lives.
 type agentWatch struct {
-	mu       sync.Mutex
-	able     time.Duration
-	last     time.Time
-	metrics  metrics
-	started  float64
-	restarts int
-	drift    map[string]float64
-	maxRSS   float64
+	mu     sync.Mutex
+	able   time.Duration
+	last   time.Time
+	agents map[float64]metrics // as last seen, by the time of the process's start: two answer while one takes over
+	maxRSS float64
 }
 
 // clock is the time in which an agent was able to repair.
@@ -172,19 +169,22 @@ func (w *agentWatch) note(m metrics, able bool, now time.Time) {
 		return
 	}
 	w.last = now
-	if started := m.sum("process_start_time_seconds"); started != w.started {
-		if w.started != 0 {
-			w.restarts++
+	if w.agents == nil {
+		w.agents = map[float64]metrics{}
+	}
+	w.agents[m.sum("process_start_time_seconds")] = m
+	w.maxRSS = max(w.maxRSS, m.sum("process_resident_memory_bytes"))
+}
+
+// drift adds up what all agents have counted, by its kind.
+func (w *agentWatch) drift() map[string]float64 {
+	drift := map[string]float64{}
+	for _, m := range w.agents {
+		for series, n := range m {
+			if kind, ok := strings.CutPrefix(series, metricPrefix+"drift_total{"); ok {
+				drift[kind] += n
+			}
 		}
-		w.started, w.metrics = started, nil
 	}
-	if w.drift == nil {
-		w.drift = map[string]float64{}
-	}
-	for series, n := range m {
-		if kind, ok := strings.CutPrefix(series, metricPrefix+"drift_total{"); ok {
-			w.drift[kind] += n - w.metrics[series]
-		}
-	}
-	w.metrics, w.maxRSS = m, max(w.maxRSS, m.sum("process_resident_memory_bytes"))
+	return drift
 }
