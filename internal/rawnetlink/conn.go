@@ -155,8 +155,9 @@ func ignoringEINTR(call func() (int, error)) (n int, err error) {
 	}
 }
 
-// grow makes room for the long datagrams of a long dump.
-func (c *Conn) grow() {
+// Grow makes room for the long datagrams of a long dump. The kernel sends none that is longer than what was last read with, and ends a
+// dump without an error at an object that does not fit into a datagram.
+func (c *Conn) Grow() {
 	if len(c.buf) < dumpSize {
 		c.buf = make([]byte, dumpSize)
 	}

@@ -167,7 +167,7 @@ func (c *Conn) Dump(end time.Time, r Request, f func(body []byte) (more bool)) e
 	c.unread = true
 	for datagrams := 0; ; datagrams++ {
 		if datagrams == shortDump {
-			c.grow()
+			c.Grow()
 		}
 		messages, err := c.receive(end)
 		if err != nil {

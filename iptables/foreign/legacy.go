@@ -3,6 +3,8 @@ package foreign
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"iter"
 	"strings"
 	"unsafe"
@@ -44,12 +46,12 @@ type legacyFamily struct {
 }
 
 // layout is where the fields of an entry are (struct ipt_entry and struct ip6t_entry).
-type layout struct{ protocol, inverted, targetOffset, nextOffset, counters, size int }
+type layout struct{ protocol, protocolFlag, inverted, targetOffset, nextOffset, counters, size int }
 
 func legacyFamilies() []legacyFamily {
 	return []legacyFamily{
 		{"ip_tables_names", unix.AF_INET, unix.SOL_IP, "ip", layout{protocol: 80, inverted: 83, targetOffset: 88, nextOffset: 90, counters: 96, size: 112}},
-		{"ip6_tables_names", unix.AF_INET6, unix.SOL_IPV6, "ip6", layout{protocol: 128, inverted: 132, targetOffset: 140, nextOffset: 142, counters: 152, size: 168}},
+		{"ip6_tables_names", unix.AF_INET6, unix.SOL_IPV6, "ip6", layout{protocol: 128, protocolFlag: 131, inverted: 132, targetOffset: 140, nextOffset: 142, counters: 152, size: 168}},
 	}
 }
 
@@ -92,10 +94,11 @@ type entry struct {
 	data []byte
 }
 
-// protocol returns the protocol that the rule is for, or 0 for any and for all but one.
+// protocol returns the protocol that the rule is for, or 0 for any and for all but one. IPv6 has a flag without which the kernel does not
+// look at the protocol.
 func (e entry) protocol() uint32 {
-	const invertedProtocol = 0x40
-	if e.data[e.inverted]&invertedProtocol != 0 {
+	const invertedProtocol, hasProtocol = 0x40, 0x01
+	if e.data[e.inverted]&invertedProtocol != 0 || e.protocolFlag > 0 && e.data[e.protocolFlag]&hasProtocol == 0 {
 		return 0
 	}
 	return uint32(binary.NativeEndian.Uint16(e.data[e.layout.protocol:]))
@@ -145,13 +148,16 @@ type legacyTable struct {
 	names   map[int]string // of other chains, by where they begin
 }
 
-// read returns a table, or nil if it cannot be read.
-func (f legacyFamily) read(table string) *legacyTable {
-	t := &legacyTable{legacyFamily: f, names: map[int]string{}}
-	var info []byte
-	if t.entries, info = f.content(table); t.entries == nil {
-		return nil
+// errTable means that a table cannot be read because of what somebody has written into it.
+var errTable = errors.New("it is too large to be read, or changes all the time")
+
+// read returns a table.
+func (f legacyFamily) read(table string) (*legacyTable, error) {
+	entries, info, err := f.content(table)
+	if err != nil {
+		return nil, err
 	}
+	t := &legacyTable{legacyFamily: f, entries: entries, names: map[int]string{}}
 	for i := range t.hooks {
 		t.hooks[i] = binary.NativeEndian.Uint32(info[hookEntriesOffset+4*i:])
 	}
@@ -162,47 +168,57 @@ func (f legacyFamily) read(table string) *legacyTable {
 			t.names[at], _, _ = strings.Cut(string(data), "\x00")
 		}
 	}
-	return t
+	return t, nil
 }
 
 // entries returns a table's entries, or nil if they cannot be read.
 func (f legacyFamily) entries(table string) []byte {
-	entries, _ := f.content(table)
+	entries, _, err := f.content(table)
+	if err != nil {
+		return nil
+	}
 	return entries
 }
 
 // content returns a table's entries, and a struct ipt_getinfo.
-func (f legacyFamily) content(table string) (entries, info []byte) {
+func (f legacyFamily) content(table string) (entries, info []byte, err error) {
 	fd, err := unix.Socket(f.domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, nil
+		return nil, nil, fmt.Errorf("open socket: %w", err)
 	}
 	defer unix.Close(fd) //nolint:errcheck // nothing that could be lost
 	for range attempts {
 		info := make([]byte, infoSize)
 		copy(info[:tableNameSize-1], table)
-		if !getsockopt(fd, f.level, getInfo, info) {
-			return nil, nil
+		if err := getsockopt(fd, f.level, getInfo, info); err != nil {
+			return nil, nil, fmt.Errorf("read legacy table: %w", err)
 		}
 		size := binary.NativeEndian.Uint32(info[infoSize-4:])
 		if size > maxTable {
-			return nil, nil
+			return nil, nil, errTable
 		}
 		answer := make([]byte, entriesHeadSize+int(size))
 		copy(answer[:tableNameSize-1], table)
 		binary.NativeEndian.PutUint32(answer[tableNameSize:], size)
-		if getsockopt(fd, f.level, getEntries, answer) {
-			return answer[entriesHeadSize:], info
+		err := getsockopt(fd, f.level, getEntries, answer)
+		if err == nil {
+			return answer[entriesHeadSize:], info, nil
+		}
+		if !errors.Is(err, unix.EAGAIN) { // which says that the size has changed
+			return nil, nil, fmt.Errorf("read legacy table: %w", err)
 		}
 	}
-	return nil, nil
+	return nil, nil, errTable
 }
 
-func getsockopt(fd, level, option int, value []byte) bool {
+func getsockopt(fd, level, option int, value []byte) error {
 	size := uint32(len(value)) //nolint:gosec // at most maxTable
 	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option),
 		uintptr(unsafe.Pointer(unsafe.SliceData(value))), uintptr(unsafe.Pointer(&size)), 0) //nolint:gosec // the kernel fills the slice
-	return errno == 0
+	if errno != 0 {
+		return errno
+	}
+	return nil
 }
 
 // hasChain reports whether a table has a chain of that name, and a rule that jumps to it. A chain begins with an entry whose target is

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"istio-pod-network-controller/internal/netns"
@@ -40,11 +39,13 @@ type Ours struct {
 	last  map[uint32]int32 // at which all of ours have seen the packet, by hook
 	marks bool             // any mark matters (TPROXY)
 	udp   bool             // lookups are redirected
+	// inIptables means that ours are chains of iptables.
+	inIptables bool
 }
 
 // OursOf returns the places of a Ruleset's chains. With inIptables they are at the heads of iptables' own chains.
 func OursOf(want iptables.Ruleset, inIptables bool) Ours {
-	o := Ours{nat: map[uint32]int32{}, last: map[uint32]int32{}, marks: len(want.Routing) > 0}
+	o := Ours{nat: map[uint32]int32{}, last: map[uint32]int32{}, marks: len(want.Routing) > 0, inIptables: inIptables}
 	for _, c := range want.Chains {
 		hook, priority := uint32(hookPrerouting), c.Priority
 		if c.Hook == iptables.Output {
@@ -75,8 +76,11 @@ func tablePriority(c iptables.Chain) int32 {
 	return legacyMangle
 }
 
-// ours reports whether a chain of iptables is ours.
-func ours(chain string) bool { return strings.HasPrefix(chain, iptables.ChainPrefix) }
+// isOwn reports whether a jump from a built-in chain of iptables to target is ours. With the nftables backend there is none: a pod can give
+// such a name to a chain of its own.
+func (o Ours) isOwn(table, target string) bool {
+	return o.inIptables && slices.Contains([]string{"raw", "mangle", "nat"}, table) && slices.Contains(iptables.RestoreChainNames(), target)
+}
 
 // before reports whether a chain of others sees packets before all chains of ours at the hook have. At equal priorities the chain that
 // was made last comes first, which cannot be known: it counts as before.
@@ -93,17 +97,20 @@ func (o Ours) hasProtocol(number uint32) bool {
 	return number == 0 || number == iptables.TCP || o.udp && number == iptables.UDP
 }
 
-// hasMark reports whether our rules decide otherwise for a packet with a mark.
-func (o Ours) hasMark(mark uint32) bool { return o.marks || slices.Contains(iptables.Marks(), mark) }
+// hasMark reports whether our rules decide otherwise for a packet with a mark. Of its bits only those of fixed are known.
+func (o Ours) hasMark(mark, fixed uint32) bool {
+	return o.marks || slices.ContainsFunc(iptables.Marks(), func(own uint32) bool { return (own^mark)&fixed == 0 })
+}
 
 // Preempting returns the rules of others that decide about packets before ours do, one line each. Nothing is changed.
 //
 // Such a rule is in a base chain at the hook of one of our chains, or in a chain that is reached from there, and the base chain runs
 // before ours. What decides depends on the type of the base chain:
 //
-//   - In a chain of type nat: what rewrites the destination, since the first nat chain that does ends them all; and what drops.
-//   - In any other: what drops, rejects or queues packets, gives them to a socket (tproxy), takes them from connection tracking, and so
-//     from NAT, or puts them into another zone of it, rewrites them, or sets a mark that our rules match.
+//   - In any: what drops, rejects, queues, copies or rewrites packets, gives them to a socket (tproxy), or sets a mark that our rules
+//     match; and what cannot be read.
+//   - In a chain of type nat also: what rewrites the destination, since the first nat chain that does ends them all.
+//   - In any other also: what takes packets from connection tracking, and so from NAT, or puts them into another zone of it.
 //
 // A plain accept ends only its own base chain, and decides nothing. Not looked at are rules for protocols that we do not redirect,
 // chains of devices (netdev), and conditions: a rule counts even if it matches few packets.
@@ -141,10 +148,11 @@ type search struct {
 	lines []string
 }
 
-// add adds a line about a rule, if there is room.
+// add adds a line about a rule, if there is room and it is a new one.
 func (s *search) add(format string, args ...any) {
-	if len(s.lines) < maxPreempted {
-		s.lines = append(s.lines, iptables.Printable(fmt.Sprintf(format, args...)))
+	line := iptables.Printable(fmt.Sprintf(format, args...))
+	if len(s.lines) < maxPreempted && !slices.Contains(s.lines, line) {
+		s.lines = append(s.lines, line)
 	}
 }
 

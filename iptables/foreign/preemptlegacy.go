@@ -2,6 +2,7 @@ package foreign
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 )
 
@@ -9,6 +10,7 @@ import (
 const (
 	legacyDrop   = -1
 	legacyAccept = -2
+	legacyQueue  = -4
 	legacyReturn = -5
 )
 
@@ -20,25 +22,35 @@ func (s *search) legacy() {
 			if !ok {
 				continue
 			}
-			for hook, name := range map[uint32]string{hookPrerouting: "PREROUTING", hookOutput: "OUTPUT"} {
-				if !s.ours.before(hook, table == "nat", priority) {
-					continue
-				}
-				if t := f.read(table); t != nil {
-					w := walk{search: s, legacyTable: *t, nat: table == "nat", seen: map[int]bool{}}
-					w.title = fmt.Sprintf("legacy iptables, table %s %s, chain %s", f.family, table, name)
-					w.chain(int(t.hooks[hook]), name)
+			for i, hook := range []uint32{hookPrerouting, hookOutput} { // always in the same order: a new text is a new report
+				if s.ours.before(hook, table == "nat", priority) {
+					s.legacyTable(f, table, hook, hooks()[i])
 				}
 			}
 		}
 	}
 }
 
+// legacyTable looks into one table from one hook, whose built-in chain has a name.
+func (s *search) legacyTable(f legacyFamily, table string, hook uint32, name string) {
+	t, err := f.read(table)
+	if errors.Is(err, errTable) {
+		s.add("legacy iptables, table %s %s: %s", f.family, table, err)
+	}
+	if err != nil {
+		return
+	}
+	w := walk{search: s, legacyTable: *t, table: table, base: int(t.hooks[hook]), seen: map[int]bool{}}
+	w.title = fmt.Sprintf("legacy iptables, table %s %s, chain %s", f.family, table, name)
+	w.chain(w.base, name)
+}
+
 // walk is the way of packets through one table from one hook.
 type walk struct {
 	*search
 	legacyTable
-	nat   bool
+	table string
+	base  int // where the built-in chain begins
 	title string
 	seen  map[int]bool
 }
@@ -59,7 +71,7 @@ func (w walk) chain(offset int, name string) {
 			break // the next chain begins
 		}
 		r := w.rule(e, target, info)
-		if ours(r.target) {
+		if offset == w.base && w.ours.isOwn(w.table, r.target) {
 			break
 		}
 		if r.decides != "" {
@@ -83,7 +95,7 @@ func (w walk) rule(e entry, target string, info []byte) (d decision) {
 		return d
 	}
 	if target != "" {
-		d.decides = xtTarget(w.ours, target, info, w.nat)
+		d.decides = xtTarget(w.ours, target, info)
 		return d
 	}
 	if len(info) < 4 {
@@ -92,6 +104,8 @@ func (w walk) rule(e entry, target string, info []byte) (d decision) {
 	switch verdict := int32(binary.NativeEndian.Uint32(info)); { //nolint:gosec // the kernel's own negative number
 	case verdict == legacyDrop:
 		d.decides, d.ends = "drops", e.unconditional()
+	case verdict == legacyQueue:
+		d.decides, d.ends = "queues", e.unconditional()
 	case verdict == legacyAccept, verdict == legacyReturn:
 		d.ends = e.unconditional()
 	case verdict >= 0:

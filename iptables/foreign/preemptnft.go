@@ -20,6 +20,7 @@ type base struct {
 	hook        uint32
 	priority    int32
 	drops       bool // by its policy
+	rules       uint32
 }
 
 func (b base) String() string {
@@ -37,6 +38,7 @@ func (s *search) nftables() error {
 		return err
 	}
 	defer conn.Close()
+	conn.Grow() // otherwise the kernel would end a list at a rule that is longer than its datagrams
 	bases, err := s.bases(conn)
 	if err != nil {
 		return err
@@ -88,6 +90,7 @@ func baseOf(body []byte) (b base, ok bool) {
 		nat: rawnetlink.Name(attributes[unix.NFTA_CHAIN_TYPE]) == "nat", hook: binary.BigEndian.Uint32(number),
 		priority: int32(binary.BigEndian.Uint32(priority)), //nolint:gosec // the kernel's own negative number
 		drops:    len(attributes[unix.NFTA_CHAIN_POLICY]) == 4 && bigEndian(attributes[unix.NFTA_CHAIN_POLICY]) == 0,
+		rules:    bigEndian(attributes[unix.NFTA_CHAIN_USE]), // nothing else uses a base chain
 	}
 	return b, b.family.number != unix.NFPROTO_INET || b.table != iptables.TableName
 }
@@ -99,32 +102,50 @@ func (s *search) chain(conn *rawnetlink.Conn, b base, name string, seen map[stri
 		return nil
 	}
 	seen[name] = true
-	s.rules += chainCost
-	request := get(unix.NFT_MSG_GETRULE, b.family, rawnetlink.Text(unix.NFTA_RULE_TABLE, b.table), rawnetlink.Text(unix.NFTA_RULE_CHAIN, name))
-	var targets []string
-	position := 0
-	err := conn.Dump(s.end, request, func(body []byte) bool {
-		s.rules++
-		position++
-		if len(body) < sizeofNfgenmsg {
-			return true
-		}
-		r := s.ours.rule(rawnetlink.Attributes(body[sizeofNfgenmsg:])[unix.NFTA_RULE_EXPRESSIONS], b.nat)
-		if ours(r.target) {
-			return false
-		}
-		if r.decides != "" {
-			s.add("%s: rule %d of chain %s %s", b, position, name, r.decides)
-		}
-		if r.target != "" {
-			targets = append(targets, r.target)
-		}
-		return !r.ends && !s.full()
-	})
+	targets, err := s.list(conn, b, name)
 	for _, target := range targets {
 		err = errors.Join(err, s.chain(conn, b, target, seen))
 	}
 	return err
+}
+
+// list reads the rules of one chain, and returns the chains that they lead to. If there seems to be no rule, it asks once more: the first
+// answer on a socket is short, and the kernel ends a list at a rule that does not fit in.
+func (s *search) list(conn *rawnetlink.Conn, b base, name string) (targets []string, err error) {
+	request := get(unix.NFT_MSG_GETRULE, b.family, rawnetlink.Text(unix.NFTA_RULE_TABLE, b.table), rawnetlink.Text(unix.NFTA_RULE_CHAIN, name))
+	read, whole := uint32(0), true
+	for attempt := 0; attempt < 2 && read == 0 && err == nil; attempt++ {
+		s.rules += chainCost
+		err = conn.Dump(s.end, request, func(body []byte) bool {
+			s.rules++
+			read++
+			if len(body) < sizeofNfgenmsg {
+				return true
+			}
+			r := s.ours.rule(b.family.number, rawnetlink.Attributes(body[sizeofNfgenmsg:])[unix.NFTA_RULE_EXPRESSIONS], b.nat)
+			if b.builtIn(name) && s.ours.isOwn(b.table, r.target) {
+				whole = false
+				return false
+			}
+			if r.decides != "" {
+				s.add("%s: rule %d of chain %s %s", b, read, name, r.decides)
+			}
+			if r.target != "" {
+				targets = append(targets, r.target)
+			}
+			whole = !r.ends && !s.full()
+			return whole
+		})
+	}
+	if err == nil && whole && name == b.name && read < b.rules {
+		s.add("%s: %d of its rules could not be read", b, b.rules-read)
+	}
+	return targets, err
+}
+
+// builtIn reports whether a chain that is reached from b is a built-in chain of iptables.
+func (b base) builtIn(chain string) bool {
+	return chain == b.name && b.family.number != unix.NFPROTO_INET && slices.Contains(hooks(), chain)
 }
 
 func bigEndian(b []byte) uint32 {
