@@ -3,6 +3,7 @@ package agent
 import (
 	"hash/maphash"
 	"sync"
+	"time"
 
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
@@ -14,6 +15,10 @@ import (
 // maxVerified bounds the memory. Where nothing is remembered, everything is read once more.
 const maxVerified = 4096
 
+// legacyAge is how long the memory of a namespace with tables of x_tables is used. They have no count of changes: a process that changes
+// a table while it is being read, and back, is not noticed.
+const legacyAge = time.Minute
+
 // verified remembers, for each namespace, the last Apply that found nothing to do. While no packet filter rule in the namespace changes,
 // the next one needs to compare addresses and routes only: the kernel does not count their changes.
 //
@@ -21,6 +26,7 @@ const maxVerified = 4096
 type verified struct {
 	reader foreign.Reader
 	seed   maphash.Seed
+	now    func() time.Time
 	mu     sync.Mutex
 	seen   map[podnet.Identity]verification
 }
@@ -30,10 +36,11 @@ type verification struct {
 	rules     foreign.State // of all rules in the namespace, read before everything else
 	want      uint64        // hash of the rules that are in force
 	preempted []string
+	at        time.Time
 }
 
 func newVerified() *verified {
-	return &verified{reader: foreign.NewReader(), seed: maphash.MakeSeed(), seen: map[podnet.Identity]verification{}}
+	return &verified{reader: foreign.NewReader(), seed: maphash.MakeSeed(), now: time.Now, seen: map[podnet.Identity]verification{}}
 }
 
 // begin reads what to remember if the Apply that follows finds nothing to do. ok is false if nothing can be remembered.
@@ -41,7 +48,7 @@ func (v *verified) begin(ns *netns.NS, id podnet.Identity, want iptables.Ruleset
 	if id.Cookie == 0 {
 		return now, false
 	}
-	now.want = want.Hash(v.seed)
+	now.want, now.at = want.Hash(v.seed), v.now()
 	now.rules, ok = v.reader.State(ns)
 	return now, ok
 }
@@ -51,7 +58,8 @@ func (v *verified) unchanged(ns *netns.NS, id podnet.Identity, now verification,
 	v.mu.Lock()
 	seen, known := v.seen[id]
 	v.mu.Unlock()
-	if !known || seen.rules != now.rules || seen.want != now.want {
+	old := now.rules.Legacy != 0 && now.at.Sub(seen.at) >= legacyAge
+	if !known || old || seen.rules != now.rules || seen.want != now.want {
 		return out, false, nil
 	}
 	drift, err := routing.Drift(ns, want)

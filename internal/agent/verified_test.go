@@ -2,6 +2,7 @@ package agent
 
 import (
 	"testing"
+	"time"
 
 	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/podnet"
@@ -44,8 +45,16 @@ func TestWhatHasNotChangedIsNotComparedAgain(t *testing.T) {
 			t.Errorf("%s: the rules were not compared", c.name)
 		}
 	}
-	mustRun(t, ns, "ip addr del ::6/128 dev lo")
 	before := applied
+	for range 2 {
+		e.verified.now = func() time.Time { return time.Now().Add(legacyAge) }
+		apply()
+	}
+	if applied != before+1 {
+		t.Errorf("with tables that count no changes, the rules were compared %d times in a minute and a moment", applied-before)
+	}
+	mustRun(t, ns, "ip addr del ::6/128 dev lo")
+	before = applied
 	apply()
 	if apply(); applied != before+2 {
 		t.Errorf("without an address that is wanted, the rules were compared %d times in two calls", applied-before)
