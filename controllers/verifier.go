@@ -96,7 +96,7 @@ func (v *Verifier) due(now time.Time) (due []string) {
 func (v *Verifier) plan(uid string, now time.Time) plan {
 	p := plan{last: now}
 	if interval := v.Programmer.VerifyInterval; interval > 0 {
-		p.usual = spread{interval}.next(uid, now)
+		p.usual = now.Add(spread{interval}.next(uid, now).Sub(now)) // unlike next's time, this one does not follow a clock that is set
 	}
 	return p
 }

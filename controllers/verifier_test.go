@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -68,6 +69,17 @@ func TestAFailureIsMendedWithoutAnybodyTelling(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// A time with a monotonic reading says so in its text. Without one, a clock that is set back by an hour would end the checks for an hour.
+func TestChecksDoNotFollowTheClock(t *testing.T) {
+	b := newBench(t)
+	b.VerifyInterval = 10 * time.Second
+	now := time.Now()
+	p := (&Verifier{Programmer: b.Programmer}).plan("uid-1", now)
+	if pause := p.usual.Sub(now); !strings.Contains(p.usual.String(), " m=") || pause <= 0 || pause > 11*time.Second {
+		t.Errorf("the check is due at %s, %s from now", p.usual, pause)
 	}
 }
 
