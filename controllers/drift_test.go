@@ -180,6 +180,12 @@ func TestWhatIsNoDrift(t *testing.T) {
 			b.pods.pod.Annotations[KeyStatus] = string(StatusInitialized)
 			b.pods.pod.Annotations[KeyDetails] = `{"sandbox":"sandbox-1","specHash":"another"}`
 		},
+		"another agent that takes over with another backend": func(b *bench) {
+			b.backend.held["/netns/1"] = "the other agent's"
+			e, _ := b.Ledger.Of("uid-1")
+			b.pods.pod.Annotations[KeyStatus] = string(StatusInitialized)
+			b.pods.pod.Annotations[KeyDetails] = `{"sandbox":"sandbox-1","backend":"another","specHash":"` + e.Spec.Hash() + `"}`
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)

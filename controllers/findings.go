@@ -71,12 +71,12 @@ func (v *visit) paused(spec iptables.Spec) bool {
 // writtenByOther reads.
 const mostHandovers = 2
 
-// writtenByOther reports whether the pod's report is about other rules in this sandbox than this agent's: two agents of a node overlap
-// during an update, and the new one's settings may differ.
+// writtenByOther reports whether the pod's report is about other rules in this sandbox than this agent's, or another backend's: two
+// agents of a node overlap during an update, and the new one's settings may differ.
 func (v *visit) writtenByOther(spec iptables.Spec) bool {
 	said, ok := detailsOn(v.pod)
 	return ok && Status(v.pod.Annotations[KeyStatus]) == StatusInitialized &&
-		said.Sandbox == v.sandbox.ID && said.SpecHash != "" && said.SpecHash != spec.Hash()
+		said.Sandbox == v.sandbox.ID && said.SpecHash != "" && (said.SpecHash != spec.Hash() || said.Backend != v.BackendName)
 }
 
 // reportRepair logs and counts a repair, and makes an event of it. The pod's details get it with the next report.
