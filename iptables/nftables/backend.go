@@ -78,7 +78,7 @@ type comparison struct {
 	shape bool // the differences are of the table, its chains and sets, not of their content
 }
 
-// compare reads our table and compares it with want. If it does not differ, that is remembered for l.
+// compare reads our table and compares it with want. If it does not differ, that is remembered.
 func (b *Backend) compare(ctx context.Context, ns *netns.NS, s *socket, want iptables.Ruleset, current namespaceVersion) (c comparison, err error) {
 	c.have, err = s.outline(ctx)
 	if err != nil || !c.have.exists() {
