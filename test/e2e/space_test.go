@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -39,6 +40,25 @@ func newSpace(t testing.TB, annotations map[string]string) *space {
 	eventually(t, "the default service account", func(ctx context.Context) error {
 		_, err := c.api.CoreV1().ServiceAccounts(s.name).Get(ctx, "default", metav1.GetOptions{})
 		return err
+	})
+	return s
+}
+
+// newQuietSpace is newSpace for a test that counts what the agent does: it first waits until the pods of earlier tests are gone.
+func newQuietSpace(t testing.TB, annotations map[string]string) *space {
+	t.Helper()
+	s := newSpace(t, annotations)
+	eventually(t, "the end of earlier tests' namespaces", func(ctx context.Context) error {
+		list, err := s.api.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for i := range list.Items {
+			if ns := &list.Items[i]; ns.DeletionTimestamp != nil {
+				return errors.New(ns.Name + " is still there")
+			}
+		}
+		return nil
 	})
 	return s
 }
