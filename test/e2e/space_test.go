@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -48,14 +47,22 @@ func newSpace(t testing.TB, annotations map[string]string) *space {
 func newQuietSpace(t testing.TB, annotations map[string]string) *space {
 	t.Helper()
 	s := newSpace(t, annotations)
-	eventually(t, "the end of earlier tests' namespaces", func(ctx context.Context) error {
-		list, err := s.api.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+	eventually(t, "the end of earlier tests' pods", func(ctx context.Context) error {
+		namespaces, err := s.api.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
-		for i := range list.Items {
-			if ns := &list.Items[i]; ns.DeletionTimestamp != nil {
-				return errors.New(ns.Name + " is still there")
+		for i := range namespaces.Items {
+			ns := &namespaces.Items[i]
+			if ns.DeletionTimestamp == nil {
+				continue
+			}
+			pods, err := s.api.CoreV1().Pods(ns.Name).List(ctx, metav1.ListOptions{})
+			if err != nil {
+				return err
+			}
+			if n := len(pods.Items); n > 0 {
+				return fmt.Errorf("namespace %s still has %d pods", ns.Name, n)
 			}
 		}
 		return nil
