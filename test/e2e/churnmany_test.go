@@ -31,7 +31,7 @@ func TestChurnLeavesNothing(t *testing.T) {
 		n, err = strconv.Atoi(text)
 		must(t, err)
 	}
-	s := newSpace(t, asked())
+	s := newQuietSpace(t, asked())
 	agent := s.agent(t)
 	s.comeAndGo(t, churnAtOnce, "warm") // what is made once, such as a metric's first series
 	s.awaitTidyNode(t, agent)

@@ -18,7 +18,7 @@ import (
 //
 // Not parallel: it counts the agent's requests.
 func TestFiftyPodsAtOnceCostOneWriteEach(t *testing.T) {
-	s := newSpace(t, asked())
+	s := newQuietSpace(t, asked())
 	before := s.metrics(t)
 	took := s.startMany(t, 50)
 	after := s.metrics(t)

@@ -15,7 +15,7 @@ import (
 //
 // Not parallel: the new agent's metrics are to tell of pods that have their rules already, and of no others.
 func TestAgentRestartTouchesNothing(t *testing.T) {
-	s := newSpace(t, asked())
+	s := newQuietSpace(t, asked())
 	tools := newPod("loaded", nil, toolsContainer(), proxyContainer("istio-proxy"))
 	pod := s.startMesh(t, tools)
 	f := families()[0]

@@ -43,6 +43,33 @@ func newSpace(t testing.TB, annotations map[string]string) *space {
 	return s
 }
 
+// newQuietSpace is newSpace for a test that counts what the agent does: it first waits until the pods of earlier tests are gone.
+func newQuietSpace(t testing.TB, annotations map[string]string) *space {
+	t.Helper()
+	s := newSpace(t, annotations)
+	eventually(t, "the end of earlier tests' pods", func(ctx context.Context) error {
+		namespaces, err := s.api.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for i := range namespaces.Items {
+			ns := &namespaces.Items[i]
+			if ns.DeletionTimestamp == nil {
+				continue
+			}
+			pods, err := s.api.CoreV1().Pods(ns.Name).List(ctx, metav1.ListOptions{})
+			if err != nil {
+				return err
+			}
+			if n := len(pods.Items); n > 0 {
+				return fmt.Errorf("namespace %s still has %d pods", ns.Name, n)
+			}
+		}
+		return nil
+	})
+	return s
+}
+
 func (s *space) pods() typedcorev1.PodInterface { return s.api.CoreV1().Pods(s.name) }
 
 func (s *space) create(t testing.TB, pod *corev1.Pod) *corev1.Pod {
