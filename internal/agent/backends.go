@@ -79,13 +79,12 @@ func (e Exclusive) Apply(ctx context.Context, at podnet.Place, want iptables.Rul
 		}
 		now, known := e.verified.begin(ns, id, want)
 		if known {
-			if out, same, err := e.verified.unchanged(ns, id, now, want); err != nil || same {
+			if same, err := e.verified.unchanged(ns, id, now, want); err != nil || same {
 				return out, err
 			}
 		}
 		out, err = e.apply(ctx, ns, id, want)
-		if err == nil && known && !out.Changed() {
-			now.preempted = out.Preempted
+		if err == nil && known && !out.Changed() && len(out.Preempted) == 0 {
 			e.verified.add(id, now)
 		}
 		return out, err

@@ -22,7 +22,8 @@ const legacyAge = time.Minute
 // verified remembers, for each namespace, the last Apply that found nothing to do. While no packet filter rule in the namespace changes,
 // the next one needs to compare addresses and routes only: the kernel does not count their changes.
 //
-// A namespace without a cookie is not remembered, since a later namespace could have the same inode.
+// A namespace without a cookie is not remembered, since a later namespace could have the same inode. Nor is one with rules of others before
+// ours: the kernel counts no change when a table goes with the process that owns it.
 type verified struct {
 	reader foreign.Reader
 	seed   maphash.Seed
@@ -33,10 +34,9 @@ type verified struct {
 
 // verification is what an Apply has found.
 type verification struct {
-	rules     foreign.State // of all rules in the namespace, read before everything else
-	want      uint64        // hash of the rules that are in force
-	preempted []string
-	at        time.Time
+	rules foreign.State // of all rules in the namespace, read before everything else
+	want  uint64        // hash of the rules that are in force
+	at    time.Time
 }
 
 func newVerified() *verified {
@@ -54,16 +54,16 @@ func (v *verified) begin(ns *netns.NS, id podnet.Identity, want iptables.Ruleset
 }
 
 // unchanged reports whether the namespace still holds want, and nothing in it has changed since an Apply found nothing to do.
-func (v *verified) unchanged(ns *netns.NS, id podnet.Identity, now verification, want iptables.Ruleset) (out iptables.Outcome, same bool, err error) {
+func (v *verified) unchanged(ns *netns.NS, id podnet.Identity, now verification, want iptables.Ruleset) (same bool, err error) {
 	v.mu.Lock()
 	seen, known := v.seen[id]
 	v.mu.Unlock()
 	old := now.rules.Legacy != 0 && now.at.Sub(seen.at) >= legacyAge
 	if !known || old || seen.rules != now.rules || seen.want != now.want {
-		return out, false, nil
+		return false, nil
 	}
 	drift, err := routing.Drift(ns, want)
-	return iptables.Outcome{Preempted: seen.preempted}, err == nil && len(drift) == 0, err
+	return err == nil && len(drift) == 0, err
 }
 
 func (v *verified) add(id podnet.Identity, found verification) {

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"io"
+	"os/exec"
 	"testing"
 	"time"
 
@@ -77,5 +79,38 @@ func TestPreemptionIsReported(t *testing.T) {
 				t.Errorf("%s, after %s: reported %q, error %v", name, step.script, out.Preempted, err)
 			}
 		}
+	}
+}
+
+// A table that a process owns goes with its owner, and the kernel does not count that as a change.
+func TestPreemptionByATableThatGoesWithItsOwnerIsReportedNoLonger(t *testing.T) {
+	e, ns, want := choiceOf(t).nftables(t.Context()), kerneltest.New(t), tproxyRules(t)
+	place := podnet.Place{Path: ns.Path(), Identity: idOf(t, e, ns.Path())}
+	preempted := func() int {
+		out, err := e.Apply(t.Context(), place, want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(out.Preempted)
+	}
+	preempted()
+	owner := exec.CommandContext(t.Context(), "nft", "-i")
+	in, err := owner.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ns.Do(owner.Start); err != nil {
+		t.Fatal(err)
+	}
+	const rules = "add table inet x { flags owner; }\nadd chain inet x c { type filter hook output priority -310; policy drop; }\n"
+	if _, err := io.WriteString(in, rules); err != nil {
+		t.Fatal(err)
+	}
+	kerneltest.Eventually(t, "the table is reported", func() bool { return preempted() == 1 })
+	preempted()
+	_ = in.Close()
+	_ = owner.Wait()
+	if n := preempted(); n > 0 {
+		t.Errorf("%d lines about a table that is gone", n)
 	}
 }
