@@ -114,3 +114,19 @@ func TestPreemptionByATableThatGoesWithItsOwnerIsReportedNoLonger(t *testing.T) 
 		t.Errorf("%d lines about a table that is gone", n)
 	}
 }
+
+// With iptables, what follows our jump in a built-in chain comes after our rules, and what is in front of it does not stay there.
+func TestWhatFollowsOurJumpIsNotReported(t *testing.T) {
+	for name, program := range map[string]string{"iptables nft": "iptables-nft", "iptables legacy": "iptables-legacy"} {
+		e, ns, want := allBackends(t)[name], kerneltest.New(t), tproxyRules(t)
+		for _, script := range []string{
+			"true", program + " -t nat -A OUTPUT -p tcp -j REDIRECT --to-ports 9; " + program + " -t mangle -A PREROUTING -p tcp -j DROP",
+			program + " -t nat -I OUTPUT -p tcp -j REDIRECT --to-ports 9; " + program + " -t mangle -I PREROUTING -p tcp -j DROP",
+		} {
+			mustRun(t, ns, script)
+			if out, err := e.Apply(t.Context(), at(ns), want); err != nil || len(out.Preempted) > 0 {
+				t.Errorf("%s, after %s: reported %q, error %v", name, script, out.Preempted, err)
+			}
+		}
+	}
+}
