@@ -30,6 +30,9 @@ func (r *chaosRun) calm() {
 	r.log("calm")
 	late := false
 	eventually(r.t, "all to be right", func(ctx context.Context) error {
+		if err := r.startDead(ctx); err != nil {
+			return err
+		}
 		wrong := r.wrong(ctx, began)
 		if len(wrong) == 0 {
 			return nil
@@ -61,6 +64,9 @@ func (r *chaosRun) awaitNode() {
 	}
 	eventually(r.t, "another pod to be gone", gone)
 	eventually(r.t, "another pod", func(ctx context.Context) error {
+		if err := r.startDead(ctx); err != nil { // a scheduler ends some seconds after its API server did
+			return err
+		}
 		pod, err := other.pods().Create(ctx, newPod("chaos-other", nil, appContainer()), metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) {
 			pod, err = other.pods().Get(ctx, "chaos-other", metav1.GetOptions{})
