@@ -29,7 +29,7 @@ if ((${#backends[@]} == 0)); then known E2E_BACKENDS '' nftables iptables; fi
 
 # What does not depend on the backend is tested with the first one: who is redirected, how many requests the agent makes, what it
 # leaves behind, where it finds sandboxes.
-once='^Test(FiftyPods|PodsDeleted|PodsOfOneNode|PodAsks|PodOptsOut|PodThatRefuses|Churn|Static|Docker|Services|HostNetwork|ReadinessGate)'
+once='^Test(FiftyPods|PodsDeleted|PodsOfOneNode|PodAsks|PodOptsOut|PodThat|PodInANew|Churn|Static|Docker|Services|HostNetwork|ReadinessGate)'
 once+='|^Test(Wrong|Namespace|Forged|AgentHasNoMore|Has(Dialled|Ended))'
 
 # What wants an agent that is asked before a pod's first container, or pods that wait by themselves; see test/e2e/early_test.go.
