@@ -4,6 +4,7 @@
 # E2E_BACKENDS lists what programs the kernel, a run each in the same cluster: "nftables iptables" unless it says otherwise.
 # E2E_ENTRANCES lists the ways to leave no window, a run each behind those: "nri required wait cni" unless it says otherwise.
 # E2E_CHURN is how many pods come and go in one of them: 40 unless it says otherwise.
+# E2E_CHAOS_SEED chooses what the minute of chaos does: always the same unless it says otherwise; empty, a seed is drawn.
 # E2E_BURST is how many pods start at once in them, E2E_VALUES are more arguments to helm.
 set -euo pipefail
 
@@ -142,6 +143,7 @@ entrance() {
   (cd test/e2e && E2E_ENTRANCE=$name exec "../../$kc" exec -- ../../build/e2e.test -test.v -test.timeout 15m -test.run "$pattern" "${asked[@]}")
 }
 asked=("$@")
+export E2E_CHAOS_SEED=${E2E_CHAOS_SEED-4}
 before=$(configuration)
 entrance nri '^Test(Early|Burst|StartupTaint|Hostile|Churn|Static|PodInANew|PodThatStops|RunningPodOptsIn)' --set nri=required --set startupTaint=true
 entrance required '^Test(Always|Chaos)' --set nri=required --set admission.requiredPlugins=true
