@@ -3,7 +3,7 @@
 # E2E_KEEP=1 uses the cluster that is up, or leaves the new one up, to look at it or to run again quickly.
 # E2E_BACKENDS lists what programs the kernel, a run each in the same cluster: "nftables iptables" unless it says otherwise.
 # E2E_ENTRANCES lists the ways to leave no window, a run each behind those: "nri required wait cni" unless it says otherwise.
-# E2E_CHURN is how many pods come and go in one of them: 40 unless it says otherwise.
+# E2E_CHURN is how many pods come and go in one of them: 20 unless it says otherwise.
 # E2E_CHAOS_SEED chooses what the minute of chaos does: always the same unless it says otherwise; empty, a seed is drawn.
 # E2E_BURST is how many pods start at once in them, E2E_VALUES are more arguments to helm.
 set -euo pipefail
@@ -31,7 +31,7 @@ if ((${#backends[@]} == 0)); then known E2E_BACKENDS '' nftables iptables; fi
 # What does not depend on the backend is tested with the first one: who is redirected, how many requests the agent makes, what it
 # leaves behind, where it finds sandboxes.
 once='^Test(FiftyPods|PodsDeleted|PodsOfOneNode|PodAsks|PodOptsOut|PodThat|PodInANew|Churn|Static|Docker|Services|HostNetwork|ReadinessGate)'
-once+='|^Test(Wrong|Namespace|Forged|AgentHasNoMore|Has(Dialled|Ended))'
+once+='|^Test(AgentRestart|Wrong|Namespace|Forged|AgentHasNoMore|Has(Dialled|Ended))'
 
 # What wants an agent that is asked before a pod's first container, or pods that wait by themselves; see test/e2e/early_test.go.
 early='^Test(Early|Burst|Always|StartupTaint|Chaos)'
@@ -146,7 +146,8 @@ asked=("$@")
 export E2E_CHAOS_SEED=${E2E_CHAOS_SEED-4}
 before=$(configuration)
 entrance nri '^Test(Early|Burst|StartupTaint|Hostile|Churn|Static|PodInANew|PodThatStops|RunningPodOptsIn)' --set nri=required --set startupTaint=true
-entrance required '^Test(Always|Chaos)' --set nri=required --set admission.requiredPlugins=true
+# The chaos has every trouble of TestAlwaysNothingBypassesTheProxyInTrouble.
+entrance required '^Test(AlwaysPods|Chaos)' --set nri=required --set admission.requiredPlugins=true
 entrance wait '^Test(Burst|AlwaysPods)' --set nri=off --set admission.waitContainer=true
 entrance cni '^Test(EarlyRefuses|EarlyComesBack|Burst|Always)' --set nri=off --set cni=install
 

@@ -17,7 +17,7 @@ import (
 
 // churn is how many pods come and go, unless E2E_CHURN says otherwise; churnAtOnce is how many there are at a time.
 const (
-	churn       = 40
+	churn       = 20
 	churnAtOnce = 20
 )
 
