@@ -47,7 +47,8 @@ func TestBurstNoFirstConnectionBypassesTheProxy(t *testing.T) {
 			return nil
 		}
 		d, err := detailsOf(pod)
-		if err == nil && d.Entrance != reporter() {
+		// Without an early entrance, a pod that the watch could not program at once is programmed by the next check.
+		if err == nil && d.Entrance != reporter() && (reporter() != "watch" || d.Entrance != "verify") {
 			err = fmt.Errorf("programmed by %q", d.Entrance)
 		}
 		return err
