@@ -83,7 +83,7 @@ func (v *visit) writtenByOther(spec iptables.Spec) bool {
 func (v *visit) reportRepair(ctx context.Context, found *Findings, drift iptables.Drift) {
 	now, kinds := time.Now(), drift.Kinds()
 	found.contention = found.contention.withRepair(now)
-	found.LastRepair = Repair{Time: now.UTC().Format(time.RFC3339), Kinds: joined(kinds, ", ")}
+	found.LastRepair = Repair{Time: now.UTC().Format(time.RFC3339), Kinds: joined(kinds)}
 	v.Metrics.repaired(kinds)
 	log.FromContext(ctx).Info("rules repaired", "sandbox", v.sandbox.ID, "netns", v.sandbox.NetNS, "kinds", found.LastRepair.Kinds, "drift", drift.String())
 	v.Reporter.Event(v.sandbox, ReasonRulesRepaired, repairText(drift))
@@ -121,10 +121,10 @@ func noun(kind iptables.Kind) string {
 	return string(kind)
 }
 
-func joined(kinds []iptables.Kind, by string) string {
+func joined(kinds []iptables.Kind) string {
 	words := make([]string, len(kinds))
 	for i, kind := range kinds {
 		words[i] = string(kind)
 	}
-	return strings.Join(words, by)
+	return strings.Join(words, ", ")
 }

@@ -75,11 +75,16 @@ func Find(ctx context.Context, ns *netns.NS) (found *podnet.ProgrammedByOthersEr
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("look for the rules of other projects: %w", err)
 	}
+	return FindUntil(endOf(ctx), ns)
+}
+
+// endOf returns when a look has to end: by the deadline of ctx, and by limit.
+func endOf(ctx context.Context) time.Time {
 	end := time.Now().Add(limit)
 	if asked, ok := ctx.Deadline(); ok && asked.Before(end) {
 		end = asked
 	}
-	return FindUntil(end, ns)
+	return end
 }
 
 // FindUntil is Find for callers that have a time limit instead of a context.

@@ -115,12 +115,8 @@ func (o Ours) hasMark(mark, fixed uint32) bool {
 // A plain accept ends only its own base chain, and decides nothing. Not looked at are rules for protocols that we do not redirect,
 // chains of devices (netdev), and conditions: a rule counts even if it matches few packets.
 func Preempting(ctx context.Context, ns *netns.NS, o Ours) (lines []string, err error) {
-	end := time.Now().Add(limit)
-	if asked, ok := ctx.Deadline(); ok && asked.Before(end) {
-		end = asked
-	}
 	err = ns.Inside(func() error {
-		s := search{end: end, ours: o}
+		s := search{end: endOf(ctx), ours: o}
 		if err := s.nftables(); err != nil {
 			return err
 		}

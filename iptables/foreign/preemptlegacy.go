@@ -22,17 +22,21 @@ func (s *search) legacy() {
 			if !ok {
 				continue
 			}
-			for i, hook := range []uint32{hookPrerouting, hookOutput} { // always in the same order: a new text is a new report
+			var before []uint32
+			for _, hook := range []uint32{hookPrerouting, hookOutput} { // always in the same order: a new text is a new report
 				if s.ours.before(hook, table == "nat", priority) {
-					s.legacyTable(f, table, hook, hooks()[i])
+					before = append(before, hook)
 				}
+			}
+			if len(before) > 0 {
+				s.legacyTable(f, table, before)
 			}
 		}
 	}
 }
 
-// legacyTable looks into one table from one hook, whose built-in chain has a name.
-func (s *search) legacyTable(f legacyFamily, table string, hook uint32, name string) {
+// legacyTable looks into one table from some hooks.
+func (s *search) legacyTable(f legacyFamily, table string, from []uint32) {
 	t, err := f.read(table)
 	if errors.Is(err, errTable) {
 		s.add("legacy iptables, table %s %s: %s", f.family, table, err)
@@ -40,9 +44,12 @@ func (s *search) legacyTable(f legacyFamily, table string, hook uint32, name str
 	if err != nil {
 		return
 	}
-	w := walk{search: s, legacyTable: *t, table: table, base: int(t.hooks[hook]), seen: map[int]bool{}}
-	w.title = fmt.Sprintf("legacy iptables, table %s %s, chain %s", f.family, table, name)
-	w.chain(w.base, name)
+	for _, hook := range from {
+		name := map[uint32]string{hookPrerouting: "PREROUTING", hookOutput: "OUTPUT"}[hook]
+		w := walk{search: s, legacyTable: *t, table: table, base: int(t.hooks[hook]), seen: map[int]bool{}}
+		w.title = fmt.Sprintf("legacy iptables, table %s %s, chain %s", f.family, table, name)
+		w.chain(w.base, name)
+	}
 }
 
 // walk is the way of packets through one table from one hook.
