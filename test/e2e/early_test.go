@@ -20,15 +20,21 @@ import (
 // All other tests run with none of them, where a pod's first packets may come before its rules.
 func entrance() string { return os.Getenv("E2E_ENTRANCE") }
 
-// reporter is the entrance that pods' details name.
+// reporter is the early entrance of this run, or watch where there is none.
 func reporter() string {
 	switch entrance() {
 	case "required":
 		return "nri"
-	case "wait":
+	case "wait", "":
 		return "watch"
 	}
 	return entrance()
+}
+
+// isReporter reports whether a pod's details may name this entrance. Without an early one, a pod that the watch could not program at once
+// is programmed by the next check.
+func isReporter(name string) bool {
+	return name == reporter() || reporter() == "watch" && name == "verify"
 }
 
 // A pod that cannot be redirected as it asks does not start, says why, and starts when it is mended.
