@@ -139,7 +139,7 @@ func (a *agent) newCNI() ([]runnable, error) {
 	return []runnable{server.Start}, nil
 }
 
-// addCNI registers the code that keeps the chain. processCtx ends when the process is told to end.
+// addCNI registers the code that keeps the chain. processCtx ends on SIGTERM.
 func (a *agent) addCNI(processCtx context.Context, mgr manager.Manager, programmer *controllers.Programmer) error {
 	if a.CNI == CNIOff {
 		return nil

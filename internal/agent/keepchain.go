@@ -105,7 +105,7 @@ type chainKeeper interface {
 	Uninstall() error
 }
 
-// keepChain keeps the plugin in the chain. When processCtx ends (the process is told to end) and no other agent will follow, it removes
+// keepChain keeps the plugin in the chain. When processCtx ends (on SIGTERM) and no other agent will follow, it removes
 // the plugin: no pod starts while the chain calls an agent that does not exist.
 func keepChain(processCtx context.Context, log logr.Logger, chain chainKeeper, d *ownDaemonSet) manager.RunnableFunc {
 	return func(ctx context.Context) error {

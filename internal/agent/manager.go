@@ -30,7 +30,7 @@ const (
 // unlimited: an agent that ends can no longer answer the runtime.
 const cacheSyncTimeout = 30 * 24 * time.Hour
 
-// newManager makes the manager. ended is closed when the agent is told to end.
+// newManager makes the manager. ended is closed on SIGTERM.
 func newManager(config *rest.Config, o Options, ended <-chan struct{}) (manager.Manager, error) {
 	scheme := goruntime.NewScheme()
 	if err := corev1.AddToScheme(scheme); err != nil {
@@ -57,7 +57,7 @@ func controllerOptions() config.Controller {
 	return config.Controller{CacheSyncTimeout: cacheSyncTimeout, SkipNameValidation: new(true)} // names are unique in one manager; tests have several managers
 }
 
-// endingCache is a cache whose WaitForCacheSync returns when the agent is told to end. Otherwise the manager's Start would not return
+// endingCache is a cache whose WaitForCacheSync returns on SIGTERM. Otherwise the manager's Start would not return
 // while a cache is not filled.
 type endingCache struct {
 	cache.Cache

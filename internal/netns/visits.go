@@ -23,9 +23,11 @@ type Visits struct {
 // NewVisits returns an empty Visits.
 func NewVisits() *Visits { return &Visits{late: map[ID]int{}} }
 
-// Visit calls f with the namespace that open returns for path, on a thread inside it, and returns what f returns. It returns soon after the deadline of ctx, whatever
-// f does: f then ends in the background, and the namespace stays open until it has. Until then every other call for this namespace is
-// refused, by whatever path it comes; calls for other namespaces are not. A panic of f is returned as an error.
+// Visit calls f with the namespace that open returns for path, on a thread inside it, and returns what f returns. A panic of f is returned
+// as an error.
+//
+// Visit returns soon after the deadline of ctx, also if f does not: f then ends in the background, and the namespace stays open until it
+// has. Until then every other call for this namespace is refused, by any path; calls for other namespaces are not.
 func Visit[T any](ctx context.Context, v *Visits, path string, open func(path string) (*NS, error), f func(*NS) (T, error)) (T, error) {
 	type result struct {
 		value T
