@@ -46,7 +46,7 @@ func (d *dockerSpace) testEdits(t *testing.T) {
 	want(sandbox.netns(), nodeIP+":3306", "15001")
 
 	first := readDetails(t, pod)
-	if first.Backend != backend() || !isReporter(first.Entrance) {
+	if first.Backend != backend() || !isLate(first.Entrance) {
 		t.Errorf("details are %+v", first)
 	}
 	d.touch(t, pod, "3306")

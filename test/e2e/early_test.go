@@ -31,11 +31,14 @@ func reporter() string {
 	return entrance()
 }
 
-// isReporter reports whether a pod's details may name this entrance. Without an early one, a pod that the watch could not program at once
-// is programmed by the next check.
+// isReporter reports whether the details of a pod that asked before it started may name this entrance.
 func isReporter(name string) bool {
-	return name == reporter() || reporter() == "watch" && name == "verify"
+	return name == reporter() || reporter() == "watch" && isLate(name)
 }
+
+// isLate reports whether the details of a pod that runs already may name this entrance: what the watch cannot program at once is programmed
+// by the next check.
+func isLate(name string) bool { return name == "watch" || name == "verify" }
 
 // A pod that cannot be redirected as it asks does not start, says why, and starts when it is mended.
 func TestEarlyRefusesWhatCannotBeRedirected(t *testing.T) {
