@@ -22,6 +22,7 @@ func (b *builder) inbound() {
 		}
 	}
 	b.chain(chainInbound, NAT, Prerouting, natPriority, r)
+	b.reused(chainReusedIn, Prerouting, iif("lo"), *r)
 }
 
 // reroute treats what comes from virtual machines behind the pod as outbound traffic. It first adds the redirects of all interfaces,

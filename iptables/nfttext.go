@@ -109,7 +109,7 @@ func (c Cond) fieldText(before []Cond) string {
 		return map[Field]string{
 			Family: "meta nfproto", Protocol: "meta l4proto", InIface: "iifname", OutIface: "oifname", SrcPort: "th sport",
 			DstPort: "th dport", OwnerUID: "meta skuid", OwnerGID: "meta skgid", Mark: "meta mark", ConnMark: "ct mark", State: "ct state",
-			SrcType: "fib saddr type", TCPFlags: "tcp flags & (fin | syn | rst | ack)", Direction: "ct direction",
+			SrcType: "fib saddr type", TCPFlags: "tcp flags & (fin | syn | rst | ack)", Direction: "ct direction", Status: "ct status",
 		}[c.Field]
 	}
 }
@@ -138,7 +138,9 @@ func (c Cond) valueText() string {
 	name, ok := map[Cond]string{
 		{Field: Family, Num: IPv4}: "ipv4", {Field: Family, Num: IPv6}: "ipv6",
 		{Field: Protocol, Num: TCP}: "tcp", {Field: Protocol, Num: UDP}: "udp",
-		{Field: SrcType, Num: Local}: "local", {Field: TCPFlags, Num: OpeningFlags}: "syn", {Field: Direction, Num: Reply}: "reply", {Field: State, Num: Invalid}: "invalid", {Field: State, Num: Established | Related}: "established,related",
+		{Field: SrcType, Num: Local}: "local", {Field: TCPFlags, Num: OpeningFlags}: "syn", {Field: Direction, Num: Reply}: "reply",
+		{Field: State, Num: Invalid}: "invalid", {Field: State, Num: Established | Related}: "established,related",
+		{Field: State, Num: Invalid | Established}: "invalid,established", {Field: Status, Num: Translated}: "dnat",
 	}[Cond{Field: c.Field, Num: c.Num}]
 	if ok {
 		return name

@@ -48,6 +48,7 @@ func (b *builder) outbound() {
 	}
 	b.includeCIDRs(r)
 	b.chain(chainOutbound, NAT, Output, natPriority, r)
+	b.reused(chainReusedOut, Output, oif("lo"), *r)
 }
 
 func (b *builder) excludePorts(r *rules) {

@@ -146,6 +146,8 @@ func (c Cond) restore(m restoreMatch, protocol string) restoreMatch {
 		return m.with("-m connmark " + option("--mark", fmt.Sprintf("%#x", c.Num)))
 	case State:
 		return m.with("-m conntrack " + option("--ctstate", stateNames(c.Num)))
+	case Status:
+		return m.with("-m conntrack " + option("--ctstate", "DNAT")) // that is where iptables has it
 	case TCPFlags:
 		return m.with("-m " + protocol + " " + option("--tcp-flags", "FIN,SYN,RST,ACK SYN"))
 	case Direction:

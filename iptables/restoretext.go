@@ -19,6 +19,11 @@ func RestoreChainNames() []string {
 	return names
 }
 
+// CapturesNothing reports whether the chain with a name in iptables captures nothing: see reused.
+func CapturesNothing(chain string) bool {
+	return slices.Contains([]string{Chain{Name: chainReusedIn}.restoreName(), Chain{Name: chainReusedOut}.restoreName()}, chain)
+}
+
 // RestoreJump returns the rule, without its chain, that jumps from a built-in chain to one of ours.
 func RestoreJump(chain string) string { return "-m comment --comment " + TableName + " -j " + chain }
 

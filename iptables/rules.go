@@ -32,6 +32,8 @@ const (
 	chainInbound    = "inbound"
 	chainDivert     = "inbound-divert"
 	chainMark       = "outbound-mark"
+	chainReusedOut  = "outbound-reused"
+	chainReusedIn   = "inbound-reused"
 	chainDNSOut     = "dns-zones-outbound"
 	chainDNSIn      = "dns-zones-inbound"
 	commentExcluded = "excluded interfaces"
@@ -93,7 +95,7 @@ func PolicyRoutes() []PolicyRoute { return []PolicyRoute{{Mark: markDiverted, Ta
 
 // ChainNames returns the names of all chains that any Ruleset may have, in the order of Rules.
 func ChainNames() []string {
-	return []string{chainOutbound, chainInbound, chainMark, chainDivert, chainDNSOut, chainDNSIn}
+	return []string{chainOutbound, chainReusedOut, chainInbound, chainReusedIn, chainMark, chainDivert, chainDNSOut, chainDNSIn}
 }
 
 // Ordered sorts the chains of a Ruleset that was read back in the order of Rules. Chains that are not ours come last.

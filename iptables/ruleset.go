@@ -108,10 +108,11 @@ const (
 	SrcType                    // Num: the type of the source address in the namespace
 	TCPFlags                   // Num: what FIN, SYN, RST and ACK must be together; a Protocol condition precedes it
 	Direction                  // Num: whether the packet is in the direction of replies
+	Status                     // Num: one or more of the bits below of the connection's status, one of which must be set
 )
 
 // Values of Family (the kernel's NFPROTO numbers), of Protocol (IANA's), of State (the kernel's bits), of SrcType (rtnetlink's
-// types of routes), of TCPFlags (TCP's bits), and of Direction (the kernel's IP_CT_DIR numbers).
+// types of routes), of TCPFlags (TCP's bits), of Direction (the kernel's IP_CT_DIR numbers), and of Status (the kernel's IPS bits).
 const (
 	IPv4 = 2
 	IPv6 = 10
@@ -130,7 +131,12 @@ const (
 	OpeningMask  = 0x17
 
 	Reply = 1
+
+	Translated = 0x20 // IPS_DST_NAT: the destination is not the one that the client sees
 )
+
+// IsBits reports whether a condition on the field names bits, one of which is enough.
+func (f Field) IsBits() bool { return f == State || f == Status }
 
 // Action is what happens to a packet that a rule matches.
 type Action struct {

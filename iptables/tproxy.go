@@ -55,7 +55,8 @@ func (b *builder) divertInbound(r *rules) {
 		captured = append(captured, inSet(DstPort, b.portSet(setIncludeIn, s.IncludeInboundPorts.List)))
 	}
 	also := func(more ...Cond) []Cond { return append(more, captured...) }
-	r.add("packets of connections that the proxy holds", Action{Verb: Divert, Num: markDiverted}, also(state(Established|Related))...)
+	// A packet that opens a connection is not among them, whatever conntrack takes it for: see reused.
+	r.add("packets of connections that the proxy holds", Action{Verb: Divert, Num: markDiverted}, append(also(state(Established|Related)), not(opening()))...)
 	r.openConnections()
 	for _, lo := range s.loopbacks() {
 		r.add("new connections go to the proxy", Action{Verb: TProxy, Port: s.InboundPort, Num: markDiverted},

@@ -122,11 +122,7 @@ func programWhileOpen(t *testing.T, b backend, mode iptables.Mode, cut bool) {
 // mustCaptureAll connects in both directions and both families, and wants the proxy every time.
 func mustCaptureAll(t *testing.T, pod, world *netns.NS) {
 	t.Helper()
-	for port, who := range map[string]string{"15001": "PROXY:15001", "15006": "PROXY:15006"} {
-		l := kerneltest.ListenTCP(t, pod, kerneltest.Owner{UID: 0, GID: 1337}, true, "[::]:"+port)
-		go kerneltest.Answer(l, who)
-		defer l.Close()
-	}
+	listenAsProxy(t, pod)
 	for _, s := range []struct {
 		from     *netns.NS
 		dst, who string
@@ -140,6 +136,14 @@ func mustCaptureAll(t *testing.T, pod, world *netns.NS) {
 		if err != nil || got.Banner != s.who {
 			t.Errorf("%s answered by %q, want %s (%v)", s.dst, got.Banner, s.who, err)
 		}
+	}
+}
+
+func listenAsProxy(t *testing.T, pod *netns.NS) {
+	t.Helper()
+	for port, who := range map[string]string{"15001": "PROXY:15001", "15006": "PROXY:15006"} {
+		l := kerneltest.ListenTCP(t, pod, kerneltest.Owner{UID: 0, GID: 1337}, true, "[::]:"+port)
+		go kerneltest.Answer(l, who)
 	}
 }
 

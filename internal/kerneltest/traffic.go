@@ -105,7 +105,7 @@ func ListenUDP(t testing.TB, ns *netns.NS, owner Owner, addr, banner string) {
 	}()
 }
 
-// Dial connects from ns as owner to dst and returns the answer. If src is not empty, it is the local address.
+// Dial connects from ns as owner to dst and returns the answer. If src is not empty, it is the local address, with a port or without one.
 func Dial(ctx context.Context, ns *netns.NS, owner Owner, src, dst string) (Reply, error) {
 	text, err := ask(ctx, ns, owner, "tcp", src, dst)
 	if err != nil {
@@ -127,7 +127,7 @@ func ask(ctx context.Context, ns *netns.NS, owner Owner, network, src, dst strin
 	err = As(ns, owner, func() error {
 		d := net.Dialer{Timeout: 2 * time.Second}
 		if src != "" {
-			d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(src)}
+			d.LocalAddr = localAddr(src)
 		}
 		c, err := d.DialContext(ctx, network, dst)
 		if err != nil {
@@ -145,6 +145,14 @@ func ask(ctx context.Context, ns *netns.NS, owner Owner, network, src, dst strin
 		return err
 	})
 	return text, err
+}
+
+// localAddr reads an address, with a port or without one.
+func localAddr(text string) net.Addr {
+	if a, err := netip.ParseAddrPort(text); err == nil {
+		return net.TCPAddrFromAddrPort(a)
+	}
+	return &net.TCPAddr{IP: net.ParseIP(text)}
 }
 
 func exchange(c net.Conn, network string) (string, error) {

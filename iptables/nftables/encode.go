@@ -121,7 +121,7 @@ func compare(c iptables.Cond, suffix string) []expr.Any {
 		return []expr.Any{&expr.Cmp{Op: op, Register: reg, Data: data}}
 	}
 	zero := make([]byte, len(bits))
-	if c.Field == iptables.State {
+	if c.Field.IsBits() {
 		// One of the bits in common is enough.
 		op, data = expr.CmpOpNeq, zero
 	}

@@ -49,6 +49,7 @@ func metas() map[iptables.Field]expr.MetaKey {
 func cts() map[iptables.Field]expr.CtKey {
 	return map[iptables.Field]expr.CtKey{
 		iptables.ConnMark: expr.CtKeyMARK, iptables.State: expr.CtKeySTATE, iptables.Direction: expr.CtKeyDIRECTION,
+		iptables.Status: expr.CtKeySTATUS,
 	}
 }
 
@@ -134,7 +135,7 @@ func mask(c iptables.Cond) []byte {
 	switch {
 	case c.Field == iptables.TCPFlags:
 		return []byte{iptables.OpeningMask}
-	case c.Field == iptables.State:
+	case c.Field.IsBits():
 		return binaryutil.NativeEndian.PutUint32(c.Num)
 	case c.Prefix.IsValid() && !c.Prefix.IsSingleIP():
 		return net.CIDRMask(c.Prefix.Bits(), c.Prefix.Addr().BitLen())
@@ -165,7 +166,7 @@ func setValue(c *iptables.Cond, data, mask []byte) error {
 		}
 		c.Prefix = netip.PrefixFrom(a, bits)
 		return nil
-	case iptables.State:
+	case iptables.State, iptables.Status:
 		data = mask
 	default:
 	}

@@ -47,7 +47,7 @@ func expectView(t *testing.T, v iptables.View) {
 			}
 		}
 	}
-	if len(v.Chains) != 10 || counted == 0 || len(v.Loopback) != 1 || len(v.Routing) != 1 {
+	if len(v.Chains) != 12 || counted == 0 || len(v.Loopback) != 1 || len(v.Routing) != 1 {
 		t.Errorf("%d chains, %d packets, %v, %v", len(v.Chains), counted, v.Loopback, v.Routing)
 	}
 }

@@ -75,15 +75,20 @@ func affected(have, want state) []string {
 	rank := func(name string) int {
 		h, w := have.of(name), want.of(name)
 		switch {
-		case len(h.without(w)) > 0:
+		case loses(h, w):
 			return 1
-		case len(w.without(h)) > 0:
+		case loses(w, h):
 			return -1
 		}
 		return 0
 	}
 	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(rank(a), rank(b)) })
 	return names
+}
+
+// loses reports whether a chain that captures is in have and not in want.
+func loses(have, want *table) bool {
+	return slices.ContainsFunc(have.without(want), func(chain string) bool { return !iptables.CapturesNothing(chain) })
 }
 
 // equal reports whether two tables hold the same, whoever made them. A table that we made and no longer need is not equal to an empty

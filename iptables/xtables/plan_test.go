@@ -80,10 +80,16 @@ func TestTablesChangeInAnOrderThatCapturesThroughout(t *testing.T) {
 		from, to iptables.Ruleset
 		want     []string
 	}{
-		"to TPROXY":                   {redirect, tproxy, []string{"mangle", "nat"}},
-		"to REDIRECT":                 {tproxy, redirect, []string{"nat", "mangle"}},
-		"to TPROXY, nat keeps chains": {rules(t, vm), rules(t, func(s *iptables.Spec) { vm(s); s.Mode = iptables.ModeTProxy }), []string{"mangle", "nat"}},
-		"to all":                      {redirect, rules(t, tproxyAndDNS), []string{"mangle", "raw", "nat"}},
+		"to TPROXY":                     {redirect, tproxy, []string{"mangle", "nat"}},
+		"to REDIRECT":                   {tproxy, redirect, []string{"nat", "mangle"}},
+		"to TPROXY, nat keeps chains":   {rules(t, vm), rules(t, func(s *iptables.Spec) { vm(s); s.Mode = iptables.ModeTProxy }), []string{"mangle", "nat"}},
+		"to REDIRECT, nat keeps chains": {rules(t, func(s *iptables.Spec) { vm(s); s.Mode = iptables.ModeTProxy }), rules(t, vm), []string{"nat", "mangle"}},
+		"to TPROXY, nothing outbound": {
+			rules(t, func(s *iptables.Spec) { vm(s); s.IncludeCIDRs = iptables.CIDRs{} }),
+			rules(t, func(s *iptables.Spec) { vm(s); s.IncludeCIDRs, s.Mode = iptables.CIDRs{}, iptables.ModeTProxy }),
+			[]string{"mangle", "nat"},
+		},
+		"to all": {redirect, rules(t, tproxyAndDNS), []string{"mangle", "raw", "nat"}},
 	}
 	for name, c := range cases {
 		for _, family := range []uint32{iptables.IPv4, iptables.IPv6} {

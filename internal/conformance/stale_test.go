@@ -1,0 +1,115 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/internal/kerneltest"
+	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/iptables"
+)
+
+// Conntrack may hold connections that have ended. Whoever opens a new one from the same port must not pass the proxy by.
+func TestAStaleEntryOfConntrackLetsNobodyPass(t *testing.T) {
+	for _, b := range backends(t) {
+		for _, mode := range []iptables.Mode{iptables.ModeRedirect, iptables.ModeTProxy} {
+			for name, control := range map[string]bool{"with our rules": false, "without them, as a control": true} {
+				t.Run(fmt.Sprintf("%s/%s/%s", b.Name(), mode, name), func(t *testing.T) {
+					t.Parallel() // dropped packets take their time
+					reopenStale(t, b, mode, control)
+				})
+			}
+		}
+	}
+}
+
+func reopenStale(t *testing.T, b backend, mode iptables.Mode, control bool) {
+	t.Helper()
+	pod, world := kerneltest.NewPod(t)
+	talks := openTalks(t, pod, world)
+	rules := configuration{spec: with(func(s *iptables.Spec) { s.Mode = mode })}.rules(t)
+	if control {
+		rules = unguarded(rules)
+	}
+	if _, err := b.Apply(t.Context(), pod.Path(), rules); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range talks {
+		if err := o.goOn(3 * time.Second); err != nil {
+			t.Fatalf("%s: %v", o.name, err)
+		}
+		vanish(t, o.client)
+		vanish(t, o.server)
+	}
+	listenAsProxy(t, pod)
+	var passed atomic.Int64
+	var wg sync.WaitGroup
+	for _, o := range talks {
+		from, to := pod, world
+		if strings.HasPrefix(o.name, "inbound") {
+			from, to = world, pod
+		}
+		kerneltest.Listen(t, to, kerneltest.App, "DIRECT", uint16(o.server.LocalAddr().(*net.TCPAddr).Port)) //nolint:gosec // a port
+		wg.Go(func() {
+			if !o.reopen(t, from) {
+				return
+			}
+			passed.Add(1)
+			if !control {
+				t.Errorf("%s: a new connection from the same port passed the proxy by", o.name)
+			}
+		})
+	}
+	wg.Wait()
+	if control && passed.Load() == 0 {
+		t.Error("no connection passed the proxy by")
+	}
+}
+
+// reopen connects again from the same port to the same address, and reports whether it passed the proxy by. It waits for longer than the
+// kernel does until it tries again.
+func (o talk) reopen(t *testing.T, from *netns.NS) (passed bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+	defer cancel()
+	reply, err := kerneltest.Dial(ctx, from, kerneltest.App, o.client.LocalAddr().String(), o.server.LocalAddr().String())
+	t.Logf("%s: answered by %q (%v)", o.name, reply.Banner, err)
+	return strings.HasPrefix(reply.Banner, "DIRECT:")
+}
+
+// vanish ends a socket without a word to the other side (TCP_REPAIR of tcp(7)): conntrack goes on to hold the connection.
+func vanish(t *testing.T, c net.Conn) {
+	t.Helper()
+	raw, err := c.(*net.TCPConn).SyscallConn()
+	if err == nil {
+		var repair error
+		err = raw.Control(func(fd uintptr) { repair = unix.SetsockoptInt(int(fd), unix.SOL_TCP, unix.TCP_REPAIR, 1) })
+		err = errors.Join(err, repair, c.Close())
+	}
+	if err != nil {
+		t.Fatalf("end a socket without a word: %v", err)
+	}
+}
+
+// unguarded leaves out what keeps stale connections from passing.
+func unguarded(r iptables.Ruleset) iptables.Ruleset {
+	r.Chains = slices.DeleteFunc(r.Chains, func(c iptables.Chain) bool { return strings.HasSuffix(c.Name, "-reused") })
+	for _, c := range r.Chains {
+		for i, rule := range c.Rules {
+			if rule.Action.Verb == iptables.Divert {
+				c.Rules[i].Conds = slices.DeleteFunc(rule.Conds, func(cond iptables.Cond) bool { return cond.Field == iptables.TCPFlags })
+			}
+		}
+	}
+	return r
+}

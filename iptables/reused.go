@@ -1,0 +1,51 @@
+package iptables
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// reused adds a chain that drops what a nat chain would redirect if it saw it.
+//
+// A nat chain sees one packet of each connection: the one that conntrack takes for the first. Conntrack may hold a connection whose end it
+// did not see: the rules were missing then, and conntrack with them, or the peer had gone. It holds it for minutes, at most for days
+// (nf_conntrack_tcp_timeout_established). A client that uses the same addresses and ports again is then taken for a part of the
+// old connection (the tables of nf_conntrack_proto_tcp.c: ignored, or invalid), no nat chain sees its packets, and it would pass the proxy by.
+//
+// Packets on lo are left alone: they stay in the pod. So are those of connections that are redirected already.
+func (b *builder) reused(name string, hook Hook, lo Cond, nat rules) {
+	r := &rules{}
+	r.add("packets that open no connection", direct(), tcp(), not(opening()))
+	r.add("redirected already", direct(), translated())
+	drops := false
+	for _, rule := range nat {
+		switch {
+		case rule.has(not(opening())), !rule.mayBeTCP(), rule.has(lo), b.toLoopback(rule), rule.has(marked(markDiverted)):
+		case rule.Action.Verb == Redirect:
+			drops = true
+			r.add("no nat chain would see this connection", Action{Verb: Drop}, append(slices.Clip(rule.outside(lo)), state(Invalid|Established))...)
+		default:
+			r.add(rule.Comment, rule.Action, rule.Conds...)
+		}
+	}
+	if drops {
+		b.chain(name, Filter, hook, manglePriority, r)
+	}
+}
+
+func (r Rule) has(c Cond) bool { return slices.Contains(r.Conds, c) }
+
+func (r Rule) mayBeTCP() bool { return !r.has(udp()) && !r.has(not(tcp())) }
+
+// toLoopback reports whether a rule is about packets to the pod's own loopback address, which are always on lo.
+func (b *builder) toLoopback(r Rule) bool {
+	return slices.ContainsFunc(b.spec.loopbacks(), func(lo netip.Prefix) bool { return r.has(addr(DstAddr, lo)) })
+}
+
+// outside returns the conditions of a rule for packets on other interfaces than lo.
+func (r Rule) outside(lo Cond) []Cond {
+	if slices.ContainsFunc(r.Conds, func(c Cond) bool { return c.Field == lo.Field }) {
+		return r.Conds // it names another interface
+	}
+	return append(slices.Clip(r.Conds), not(lo))
+}
