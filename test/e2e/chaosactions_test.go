@@ -72,19 +72,17 @@ func (r *chaosRun) optOut(ctx context.Context, pod *corev1.Pod, netns string, la
 	uid := string(pod.UID)
 	r.hold(uid, netns)
 	defer func() { r.judge.Release(uid, r.agents.clock()) }()
-	if err := r.patch(ctx, pod, keyInitialize, "false"); err != nil {
-		return err
-	}
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline) && isNamespace(netns); pause(ctx, pollEvery) {
+	failed := r.patch(ctx, pod, keyInitialize, "false") // an API server that is killed may have done it all the same
+	for deadline := time.Now().Add(5 * time.Second); failed == nil && time.Now().Before(deadline) && isNamespace(netns); pause(ctx, pollEvery) {
 		if text, err := programmed(ctx, netns); err == nil && !strings.Contains(text, "chain") {
 			break
 		}
 	}
 	pause(ctx, lasting)
-	var err error
+	err := failed
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline) && ctx.Err() == nil; pause(ctx, pollEvery) {
 		if err = r.patch(ctx, pod, keyInitialize, nil); err == nil || strings.Contains(err.Error(), "not found") {
-			return nil
+			return failed
 		}
 	}
 	return err

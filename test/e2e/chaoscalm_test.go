@@ -10,6 +10,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -34,14 +35,12 @@ func (r *chaosRun) calm() {
 			return err
 		}
 		wrong := r.wrong(ctx, began)
-		if len(wrong) == 0 {
-			return nil
-		}
-		if time.Since(began) > convergeWithin && !late {
+		overdue := slices.DeleteFunc(slices.Clone(wrong), func(c complaint) bool { return time.Since(c.since) < convergeWithin })
+		if len(overdue) > 0 && !late {
 			late = true
-			r.fault("%s after the calm began: %s", convergeWithin, strings.Join(wrong, "; "))
+			r.fault("not right after %s of calm: %v", convergeWithin, joined(overdue))
 		}
-		return fmt.Errorf("%s", strings.Join(wrong, "; "))
+		return joined(wrong)
 	})
 	took := time.Since(began)
 	r.worst = max(r.worst, took)
@@ -77,6 +76,10 @@ func (r *chaosRun) awaitNode() {
 		return isRunning(pod)
 	})
 	eventually(r.t, "the other pod to be gone", gone)
+	eventually(r.t, "the only agent", func(ctx context.Context) error { // an update may be under way
+		_, err := r.findAgent(ctx)
+		return err
+	})
 	r.log("the node starts pods again after %.1f s", time.Since(began).Seconds())
 }
 
@@ -99,38 +102,75 @@ func (r *chaosRun) askAsBefore(ctx context.Context) error {
 	return nil
 }
 
+// complaint is what is not as it should be, and since when it could be.
+type complaint struct {
+	what  string
+	since time.Time
+}
+
+func joined(list []complaint) error {
+	var all error
+	for _, c := range list {
+		all = errors.Join(all, errors.New(c.what))
+	}
+	return all
+}
+
 // wrong lists what is not as it should be when all is calm.
-func (r *chaosRun) wrong(ctx context.Context, since time.Time) (wrong []string) {
+func (r *chaosRun) wrong(ctx context.Context, calm time.Time) (list []complaint) {
+	add := func(since time.Time, format string, args ...any) {
+		list = append(list, complaint{what: fmt.Sprintf(format, args...), since: since})
+	}
 	if _, err := r.findAgent(ctx); err != nil {
-		wrong = append(wrong, "the agent: "+err.Error())
+		add(calm, "the agent: %v", err)
 	}
 	m, err := r.readMetrics(ctx)
 	if err != nil {
-		wrong = append(wrong, "its metrics: "+err.Error())
+		add(calm, "its metrics: %v", err)
 	}
 	for name, n := range map[string]float64{
 		"contended": m.sum(metricPrefix + "contended_pods"), "preempted": m.sum(metricPrefix + "preempted_pods"),
 		"failed": m.sum(metricPrefix+"pods", `state="failed"`),
 	} {
 		if n != 0 {
-			wrong = append(wrong, fmt.Sprintf("%v pods are %s", n, name))
+			add(calm, "%v pods are %s", n, name)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.specs)) {
-		if err := r.rightPod(ctx, name, since); err != nil {
-			wrong = append(wrong, name+": "+err.Error())
+		pod, err := r.pods().Get(ctx, name, metav1.GetOptions{})
+		since := calm
+		if err == nil {
+			since = startedAfter(pod, calm)
+			err = r.rightPod(ctx, pod, calm)
+		}
+		if err != nil {
+			add(since, "%s: %v", name, err)
 		}
 	}
-	return wrong
+	return list
+}
+
+// startedAfter is when the kubelet had started all of a pod's containers, or the calm began. It is now while it has not: what chaos has
+// ended again and again the kubelet starts after a back-off of its own, and the agent cannot be faster.
+func startedAfter(pod *corev1.Pod, calm time.Time) time.Time {
+	last := calm
+	for _, status := range pod.Status.ContainerStatuses {
+		if status.State.Running == nil {
+			return time.Now()
+		}
+		if started := status.State.Running.StartedAt.Time; started.After(last) {
+			last = started
+		}
+	}
+	if len(pod.Status.ContainerStatuses) == 0 {
+		return time.Now()
+	}
+	return last
 }
 
 // rightPod wants a pod to be ready, to say that it is initialized, to hold the rules that it asks for, and its connections to come to
 // its proxy.
-func (r *chaosRun) rightPod(ctx context.Context, name string, since time.Time) error {
-	pod, err := r.pods().Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return err
-	}
+func (r *chaosRun) rightPod(ctx context.Context, pod *corev1.Pod, since time.Time) error {
 	if err := hasStatus(statusInitialized)(pod); err != nil {
 		return err
 	}
@@ -140,7 +180,7 @@ func (r *chaosRun) rightPod(ctx context.Context, name string, since time.Time) e
 	if err := readyOrNot(pod); err != nil {
 		return err
 	}
-	seen, netns := r.look(name)
+	seen, netns := r.look(pod.Name)
 	if seen == nil || seen.UID != pod.UID || netns == "" {
 		return fmt.Errorf("its network namespace is not known yet")
 	}
@@ -148,7 +188,7 @@ func (r *chaosRun) rightPod(ctx context.Context, name string, since time.Time) e
 	if err != nil {
 		return err
 	}
-	if want := r.references[asks(name, strings.HasSuffix(name, "edited"))]; text != want {
+	if want := r.references[asks(pod.Name, strings.HasSuffix(pod.Name, "edited"))]; text != want {
 		return fmt.Errorf("it holds %d bytes of rules, want %d: %s", len(text), len(want), firstDifference(text, want))
 	}
 	for _, d := range []chaos.Direction{chaos.Inbound, chaos.Outbound} {
@@ -225,7 +265,7 @@ func (r *chaosRun) table(before held) {
 	row("agents", "%d", len(r.agents.agents))
 	row("largest RSS of an agent", "%.1f MiB", r.agents.maxRSS/(1<<20))
 	r.agents.mu.Unlock()
-	row("longest way to calm", "%.1f s (may take %s)", r.worst.Seconds(), convergeWithin)
+	row("longest way to calm", "%.1f s, with what the kubelet needs to start pods", r.worst.Seconds())
 	row("the agent at the start", "%+v", before)
 	row("the agent at the end", "%+v", now)
 	row("broken invariants", "%d", len(r.judge.Faults()))
