@@ -151,7 +151,7 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 	watch := &controllers.PodWatch{Client: mgr.GetCache(), Programmer: programmer}
 	return core{programmer: programmer, pods: pods}, errors.Join(
 		watch.SetupWithManager(mgr),
-		mgr.Add(writer),
+		mgr.Add(writer), mgr.Add(manager.RunnableFunc(releaseStartPages)),
 		mgr.Add(&controllers.Verifier{Programmer: programmer}),
 		a.addEarlyEntrance(mgr),
 		a.addStartupTaint(mgr),

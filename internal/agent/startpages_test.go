@@ -1,0 +1,48 @@
+package agent
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// rssFile is how much of files this process has mapped and in memory, in KiB.
+func rssFile(t *testing.T) (kib int) {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, ok := strings.Cut(string(text), "RssFile:")
+	if _, err := fmt.Sscan(after, &kib); !ok || err != nil {
+		t.Fatalf("no RssFile in %s: %v", text, err)
+	}
+	return kib
+}
+
+func TestTheProgramsPagesAreGivenBack(t *testing.T) {
+	before := rssFile(t)
+	if err := releaseProgram(); err != nil {
+		t.Fatal(err)
+	}
+	if after := rssFile(t); after > before/2 {
+		t.Errorf("%d KiB of the program are in memory, before %d KiB", after, before)
+	}
+}
+
+func TestALineOfTheMemoryMapIsRead(t *testing.T) {
+	for line, want := range map[string]mapping{
+		"00400000-0452f000 r-xp 00000000 08:01 1234   /usr/local/bin/agent":           {start: 0x400000, end: 0x452f000, file: "/usr/local/bin/agent"},
+		"0452f000-04530000 rw-p 00000000 08:01 1234   /usr/local/bin/agent (deleted)": {start: 0x452f000, end: 0x4530000, writable: true, file: "/usr/local/bin/agent (deleted)"},
+	} {
+		if got, ok := mappingOf(line); !ok || got != want {
+			t.Errorf("%s became %+v", line, got)
+		}
+	}
+	for _, line := range []string{"", "c000000000-c000400000 rw-p 00000000 00:00 0", "x-y r-xp 00000000 08:01 1 /bin/agent", "1-2 r 0 0 0 /bin/agent"} {
+		if got, ok := mappingOf(line); ok {
+			t.Errorf("%q became %+v", line, got)
+		}
+	}
+}
