@@ -3,7 +3,6 @@ package controllers
 import (
 	"context"
 	"maps"
-	"sync"
 	"time"
 
 	"k8s.io/client-go/util/workqueue"
@@ -19,7 +18,7 @@ const (
 	longestTick  = 250 * time.Millisecond
 )
 
-// Verifier checks the rules of the ledger's pods again and again, a few pods at a time:
+// Verifier checks the rules of the ledger's pods again and again:
 //
 //   - each pod every Programmer.VerifyInterval, at a time of its own (see spread): the Programmer compares the kernel with what the pod
 //     asks for, and repairs what differs;
@@ -40,14 +39,9 @@ type plan struct{ last, usual time.Time }
 // Start verifies until ctx ends. It is a manager.Runnable.
 func (v *Verifier) Start(ctx context.Context) error {
 	queue := workqueue.NewTyped[string]() // a pod that waits, or is checked right now, is not queued twice
-	var workers sync.WaitGroup
-	for range concurrency {
-		workers.Go(func() {
-			for v.work(ctx, queue) {
-			}
-		})
-	}
-	defer workers.Wait()
+	workers := &checkers{queue: queue, check: func(uid string) { v.checkPod(ctx, uid) }}
+	workers.start()
+	defer workers.working.Wait()
 	defer queue.ShutDown()
 	tick := time.NewTicker(v.tick())
 	defer tick.Stop()
@@ -116,16 +110,10 @@ func (v *Verifier) next(e Entry, p plan) time.Time {
 	return p.usual
 }
 
-func (v *Verifier) work(ctx context.Context, queue workqueue.TypedInterface[string]) bool {
-	uid, stop := queue.Get()
-	if stop {
-		return false
-	}
-	defer queue.Done(uid)
+func (v *Verifier) checkPod(ctx context.Context, uid string) {
 	if e, ok := v.Programmer.Ledger.Of(uid); ok && ctx.Err() == nil {
 		v.check(ctx, e)
 	}
-	return true
 }
 
 func (v *Verifier) check(ctx context.Context, e Entry) {
