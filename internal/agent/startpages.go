@@ -14,8 +14,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
-// startPagesKept is how long the agent keeps what only its start needs: the caches are filled by then, and each pod was checked.
-const startPagesKept = 30 * time.Second
+// startPagesKept is how long the agent, once its caches are filled, keeps what only its start needs. It has looked at its pods by then.
+const startPagesKept = 10 * time.Second
 
 // releaseStartPages gives memory back once that only the start needed: garbage, and pages of the program. Most of the program is never used
 // again after the types and API groups of Kubernetes are registered. What is still needed comes back from the page cache as it is used.
