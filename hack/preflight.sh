@@ -80,8 +80,8 @@ check_kernel() {
   fi
 }
 
-# there FILE|FILE...: reports whether one of some files exists.
-there() {
+# any_exists FILE|FILE...: reports whether one of some files exists.
+any_exists() {
   local file
   for file in ${1//|/ }; do
     if [[ -e $root$file ]]; then return; fi
@@ -98,7 +98,7 @@ look_for_packages() {
     for step in ${users//,/ }; do
       if ! wants "$step"; then continue; fi
       looked=$((looked + 1))
-      if ! there "$file"; then
+      if ! any_exists "$file"; then
         missing+=("$package")
         programs+=("${file##*/} ($why)")
       fi

@@ -10,7 +10,7 @@ const (
 	Windows           Reason = "the pod runs on Windows, where there are no such rules"
 	AgentNamespace    Reason = "the pod is in the agent's own namespace, which is never redirected; move it to another one"
 	ExcludedNamespace Reason = "the pod's namespace is excluded by the agent's --exclude-namespaces; move the pod, or have the list changed"
-	IstioInit         Reason = "istio-init programs this pod's rules already; to have the agent do it, install Istio with pilot.cni.enabled=true and create the pod anew"
+	IstioInit         Reason = "istio-init programs this pod's rules already; to have the agent do it, install Istio with pilot.cni.enabled=true and re-create the pod"
 
 	OptedOut Reason = `the pod opts out by its annotation ` + KeyInitialize + `: "false"; set it to "true" to have its traffic redirected`
 	ModeNone Reason = "the interception mode is NONE, which redirects nothing; set annotation " + keyMode + " to REDIRECT or TPROXY to have traffic redirected"

@@ -160,7 +160,7 @@ func number(attribute []byte) uint32 {
 	return binary.NativeEndian.Uint32(attribute)
 }
 
-// completeRoutes returns the policy routes that are whole in each family of the namespace.
+// completeRoutes returns the policy routes that are complete in each family of the namespace.
 func (n *namespace) completeRoutes() []iptables.PolicyRoute {
 	return slices.DeleteFunc(iptables.PolicyRoutes(), func(p iptables.PolicyRoute) bool {
 		return slices.ContainsFunc(n.policy, func(h policyState) bool { return h.PolicyRoute == p && !h.complete() })
@@ -174,7 +174,7 @@ func (n *namespace) otherRoutes(keep []iptables.PolicyRoute) []policyState {
 	})
 }
 
-// addPolicy makes the routes of want whole.
+// addPolicy completes the routes of want.
 func (n *namespace) addPolicy(want []iptables.PolicyRoute) error {
 	for _, h := range n.policy {
 		if !slices.Contains(want, h.PolicyRoute) {

@@ -57,7 +57,7 @@ func view(r iptables.Ruleset) (text []string) {
 	return text
 }
 
-// pieces counts what there is of routes of ours, whole or not.
+// pieces counts what there is of routes of ours, complete or not.
 func pieces(t *testing.T, ns *netns.NS) (count int) {
 	t.Helper()
 	open(t, ns, func(n *namespace) error {
@@ -137,13 +137,13 @@ func TestWhatIsNotExactlyOursIsMended(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, %d wanted", name, len(next.Routing)), func(t *testing.T) {
 				ns := kerneltest.New(t)
 				end(t, prepare(t, ns, tproxy()).Finish())
-				whole := pieces(t, ns)
+				complete := pieces(t, ns)
 				kerneltest.Shell(t, ns, spoil, "")
 				wantRead(t, ns, "spoilt", redirect())
 				end(t, prepare(t, ns, next).Finish())
 				wantRead(t, ns, "mended", next)
-				if n := pieces(t, ns); n != whole*len(next.Routing) {
-					t.Errorf("%d pieces are there; there were %d\n%s", n, whole, kerneltest.Shell(t, ns, "ip rule; ip -6 rule; ip route show table all", ""))
+				if n := pieces(t, ns); n != complete*len(next.Routing) {
+					t.Errorf("%d pieces are there; there were %d\n%s", n, complete, kerneltest.Shell(t, ns, "ip rule; ip -6 rule; ip route show table all", ""))
 				}
 			})
 		}

@@ -69,7 +69,7 @@ func (s *server) checkShapes(t *testing.T, selection string, shapes map[string]s
 			if hasGate(created) != shape.want {
 				t.Fatalf("gates %q, want ours: %v", gates(created), shape.want)
 			}
-			if agents := s.agentSelects(t, pod, selection); shape.apart == "" && agents != shape.want {
+			if agents := s.agentSelects(t, pod, selection); shape.differs == "" && agents != shape.want {
 				t.Errorf("the agent redirects it: %v, the policy holds it: %v", agents, shape.want)
 			}
 			if !shape.want {

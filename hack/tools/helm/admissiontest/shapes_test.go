@@ -14,8 +14,8 @@ type shape struct {
 	namespace string
 	change    []func(*corev1.Pod)
 	want      bool
-	// apart says why the agent decides otherwise; if empty, policy and agent must agree.
-	apart string
+	// differs says why the agent decides otherwise; if empty, policy and agent must agree.
+	differs string
 }
 
 func (s shape) pod() *corev1.Pod {
@@ -121,8 +121,8 @@ func annotationShapes() map[string]shape {
 	return map[string]shape{
 		"asks itself":                                {namespace: "silent", change: changes(asks), want: true},
 		"asks itself in an asking namespace":         {namespace: "asking", change: changes(asks), want: true},
-		"asks by a value that means nothing":         {namespace: "silent", change: changes(annotate(initialize, "True")), want: true, apart: mistake},
-		"asks by an empty value":                     {namespace: "asking", change: changes(annotate(initialize, "")), want: true, apart: mistake},
+		"asks by a value that means nothing":         {namespace: "silent", change: changes(annotate(initialize, "True")), want: true, differs: mistake},
+		"asks by an empty value":                     {namespace: "asking", change: changes(annotate(initialize, "")), want: true, differs: mistake},
 		"opts out":                                   {namespace: "asking", change: changes(optsOut, proxy)},
 		"opts out, with everything":                  {namespace: "asking", change: changes(optsOut, proxy, gate("a/b"), initContainer("first"))},
 		"its namespace asks":                         {namespace: "asking", change: changes(proxy), want: true},
@@ -139,9 +139,9 @@ func annotationShapes() map[string]shape {
 		"a build":                                    {namespace: "asking", change: changes(asks, annotate("openshift.io/build.name", "x"))},
 		"an excluded namespace":                      {namespace: "kube-system", change: changes(asks, proxy)},
 		"the agent's namespace":                      {namespace: release, change: changes(asks, proxy)},
-		"a sandboxed runtime":                        {namespace: "asking", change: changes(asks, runtimeClass("kata-qemu")), apart: "the manifest names the class, and the agent goes by its handler"},
+		"a sandboxed runtime":                        {namespace: "asking", change: changes(asks, runtimeClass("kata-qemu")), differs: "the manifest names the class, and the agent goes by its handler"},
 		"another runtime":                            {namespace: "asking", change: changes(asks, runtimeClass("nvidia")), want: true},
-		"a static pod's mirror":                      {namespace: "silent", change: changes(asks, annotate(corev1.MirrorPodAnnotationKey, "x"), onNode("n1")), apart: "what is added to a mirror does not reach the pod"},
+		"a static pod's mirror":                      {namespace: "silent", change: changes(asks, annotate(corev1.MirrorPodAnnotationKey, "x"), onNode("n1")), differs: "what is added to a mirror does not reach the pod"},
 		"a Deployment's, asks itself":                {namespace: "silent", change: changes(asks, ownedByReplicaSet), want: true},
 		"a Deployment's, its namespace asks":         {namespace: "asking", change: changes(proxy, ownedByReplicaSet), want: true},
 		"with gates":                                 {namespace: "silent", change: changes(asks, gate("example.com/a"), gate("example.com/b")), want: true},
