@@ -8,6 +8,7 @@ import (
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/iptables/foreign"
 	"istio-pod-network-controller/iptables/nftables"
+	"istio-pod-network-controller/iptables/xtables"
 )
 
 // preemptCase is rules of others, and what they do to connections of a pod with the default rules: out of the pod, which go to the
@@ -93,5 +94,28 @@ func TestWhatIsReportedPreempts(t *testing.T) {
 				t.Errorf("out of the pod answered %q, into it %q, want %q and %q", out.Banner, in.Banner, c.out, c.in)
 			}
 		})
+	}
+}
+
+// With the iptables backend a table of ours may come before another one: what others have in it, behind our rules, still preempts the rest.
+func TestRulesBehindOursInAnEarlierTablePreempt(t *testing.T) {
+	for _, flavour := range []xtables.Flavour{xtables.NFT, xtables.Legacy} {
+		for _, mode := range []iptables.Mode{iptables.ModeRedirect, iptables.ModeTProxy} {
+			pod, b := kerneltest.New(t), xtables.New(t.Context(), xtables.Config{Guard: kerneltest.Guard(t), Flavour: flavour})
+			rules := configuration{spec: with(func(s *iptables.Spec) { s.Mode = mode })}.rules(t)
+			if _, err := b.Apply(t.Context(), pod.Path(), rules); err != nil {
+				t.Fatal(err)
+			}
+			for _, step := range []struct{ rule, reports string }{
+				{"-t nat -A OUTPUT -p tcp --dport 80 -j REDIRECT --to-ports 9", ""},
+				{"-t mangle -A OUTPUT -p tcp --dport 80 -j DROP", "of chain OUTPUT drops"},
+			} {
+				kerneltest.Shell(t, pod, "iptables-"+string(flavour)+" "+step.rule, "")
+				lines, err := foreign.Preempting(t.Context(), pod, foreign.OursOf(rules, true))
+				if reported := strings.Join(lines, "\n"); err != nil || (reported == "") != (step.reports == "") || !strings.Contains(reported, step.reports) || len(lines) > 1 {
+					t.Errorf("%s, %s, after %s: reported %q, error %v", flavour, mode, step.rule, reported, err)
+				}
+			}
+		}
 	}
 }

@@ -82,6 +82,9 @@ func (o Ours) isOwn(table, target string) bool {
 	return o.inIptables && slices.Contains([]string{"raw", "mangle", "nat"}, table) && slices.Contains(iptables.RestoreChainNames(), target)
 }
 
+// areLast reports whether all chains of ours at a hook have seen a packet that has passed those at a priority.
+func (o Ours) areLast(hook uint32, priority int32) bool { return priority >= o.last[hook] }
+
 // before reports whether a chain of others sees packets before all chains of ours at the hook have. At equal priorities the chain that
 // was made last comes first, which cannot be known: it counts as before.
 func (o Ours) before(hook uint32, nat bool, priority int32) bool {

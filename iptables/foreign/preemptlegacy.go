@@ -29,14 +29,14 @@ func (s *search) legacy() {
 				}
 			}
 			if len(before) > 0 {
-				s.legacyTable(f, table, before)
+				s.legacyTable(f, table, before, priority)
 			}
 		}
 	}
 }
 
-// legacyTable looks into one table from some hooks.
-func (s *search) legacyTable(f legacyFamily, table string, from []uint32) {
+// legacyTable looks into one table, which has a priority, from some hooks.
+func (s *search) legacyTable(f legacyFamily, table string, from []uint32, priority int32) {
 	t, err := f.read(table)
 	if errors.Is(err, errTable) {
 		s.add("legacy iptables, table %s %s: %s", f.family, table, err)
@@ -46,7 +46,7 @@ func (s *search) legacyTable(f legacyFamily, table string, from []uint32) {
 	}
 	for _, hook := range from {
 		name := map[uint32]string{hookPrerouting: "PREROUTING", hookOutput: "OUTPUT"}[hook]
-		w := walk{search: s, legacyTable: *t, table: table, base: int(t.hooks[hook]), seen: map[int]bool{}}
+		w := walk{search: s, legacyTable: *t, table: table, base: int(t.hooks[hook]), last: s.ours.areLast(hook, priority), seen: map[int]bool{}}
 		w.title = fmt.Sprintf("legacy iptables, table %s %s, chain %s", f.family, table, name)
 		w.chain(w.base, name)
 	}
@@ -57,7 +57,8 @@ type walk struct {
 	*search
 	legacyTable
 	table string
-	base  int // where the built-in chain begins
+	base  int  // where the built-in chain begins
+	last  bool // no chain of ours comes later at the hook
 	title string
 	seen  map[int]bool
 }
@@ -79,7 +80,10 @@ func (w walk) chain(offset int, name string) {
 		}
 		r := w.rule(e, target, info)
 		if offset == w.base && w.ours.isOwn(w.table, r.target) {
-			break
+			if w.last {
+				break
+			}
+			continue
 		}
 		if r.decides != "" {
 			w.add("%s: rule %d of chain %s %s", w.title, position, name, r.decides)

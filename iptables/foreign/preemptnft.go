@@ -95,8 +95,8 @@ func baseOf(body []byte) (b base, ok bool) {
 	return b, b.family.number != unix.NFPROTO_INET || b.table != iptables.TableName
 }
 
-// chain looks into one chain that packets reach from a base chain, and into those that it leads to. What follows a jump to ours comes
-// after our rules.
+// chain looks into one chain that packets reach from a base chain, and into those that it leads to. What follows a jump to ours is not
+// looked at if none of ours comes later.
 func (s *search) chain(conn *rawnetlink.Conn, b base, name string, seen map[string]bool) error {
 	if seen[name] || s.full() {
 		return nil
@@ -124,8 +124,8 @@ func (s *search) list(conn *rawnetlink.Conn, b base, name string) (targets []str
 			}
 			r := s.ours.rule(b.family.number, rawnetlink.Attributes(body[sizeofNfgenmsg:])[unix.NFTA_RULE_EXPRESSIONS], b.nat)
 			if b.builtIn(name) && s.ours.isOwn(b.table, r.target) {
-				whole = false
-				return false
+				whole = !s.ours.areLast(b.hook, b.priority)
+				return whole
 			}
 			if r.decides != "" {
 				s.add("%s: rule %d of chain %s %s", b, read, name, r.decides)
