@@ -50,16 +50,10 @@ func TestStartupTaintKeepsPodsAwayUntilTheAgentIsThere(t *testing.T) {
 	s.awaitPolicy(t)
 	comeBack := s.sendAgentAway(t)
 	s.taint(t, corev1.Taint{Key: keyStartupTaint, Effect: corev1.TaintEffectNoSchedule})
+	s.awaitScheduler(t)
 	caught := catchAll(t)
 	s.create(t, dialer("waits", asked(), 0, caught.port))
-	s.await(t, "waits", func(pod *corev1.Pod) error {
-		for _, c := range pod.Status.Conditions {
-			if c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable {
-				return nil
-			}
-		}
-		return fmt.Errorf("it is not refused by the scheduler: %+v", pod.Status.Conditions)
-	})
+	s.await(t, "waits", isUnschedulable)
 	comeBack()
 	s.awaitUntainted(t)
 	s.await(t, "waits", hasDialled)
@@ -67,6 +61,35 @@ func TestStartupTaintKeepsPodsAwayUntilTheAgentIsThere(t *testing.T) {
 		t.Errorf("programmed by %s", by)
 	}
 	caught.wantNone(t)
+}
+
+// awaitScheduler waits until the scheduler, which watches the node, knows that no pod may come to it.
+func (s *space) awaitScheduler(t *testing.T) {
+	t.Helper()
+	now := int64(0)
+	for n := 0; ; n++ {
+		name := fmt.Sprint("first-", n)
+		s.create(t, newPod(name, nil, appContainer()))
+		pod := s.await(t, name, func(pod *corev1.Pod) error {
+			if pod.Spec.NodeName != "" {
+				return nil
+			}
+			return isUnschedulable(pod)
+		})
+		must(t, s.pods().Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: &now}))
+		if pod.Spec.NodeName == "" {
+			return
+		}
+	}
+}
+
+func isUnschedulable(pod *corev1.Pod) error {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable {
+			return nil
+		}
+	}
+	return fmt.Errorf("it is not refused by the scheduler: %+v", pod.Status.Conditions)
 }
 
 // taint puts taints on the node. Those that are left of them go with the test.
