@@ -43,10 +43,12 @@ func mustApply(t *testing.T, b backend, w world, c configuration) {
 
 // Every configuration behaves as recorded, and still does when it is applied a second time.
 func TestBehaviourIsAsRecorded(t *testing.T) {
+	t.Parallel()
 	probes := readProbes(t)
 	for _, b := range backends(t) {
 		for _, c := range readConfigurations(t) {
 			t.Run(b.Name()+"/"+c.name, func(t *testing.T) {
+				t.Parallel()
 				w := newWorld(t, c.families)
 				w.listen(t, c)
 				mustApply(t, b, w, c)
@@ -120,6 +122,7 @@ func (w world) ask(ctx context.Context, p probe, patience time.Duration) string 
 
 // Whatever mode a pod had before, the one it has now behaves as recorded; and removal leaves nothing.
 func TestBehaviourAfterEveryChangeOfMode(t *testing.T) {
+	t.Parallel()
 	probes := readProbes(t)
 	all := readConfigurations(t)
 	for _, b := range backends(t) {

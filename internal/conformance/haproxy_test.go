@@ -53,6 +53,7 @@ backend application
 // A real proxy that cannot find the original destination is refused once, where without our rule it dials itself until it
 // runs out of connections.
 func TestHAProxyDoesNotLoopOnIPv6(t *testing.T) {
+	t.Parallel()
 	haproxy := kerneltest.ProgramPath(t, "haproxy")
 	for _, b := range backends(t) {
 		for name, c := range map[string]struct {
@@ -63,6 +64,7 @@ func TestHAProxyDoesNotLoopOnIPv6(t *testing.T) {
 			"without it, as a control": {guarded: false, min: 50, max: 1 << 20},
 		} {
 			t.Run(b.Name()+"/"+name, func(t *testing.T) {
+				t.Parallel() // the controls take seconds to run out of connections
 				w := newWorld(t, "ds")
 				rules := configuration{spec: iptables.DefaultSpec()}.rules(t)
 				if !c.guarded {
@@ -83,6 +85,7 @@ func TestHAProxyDoesNotLoopOnIPv6(t *testing.T) {
 // The connection that proves the rules reaches the proxy once. The proxy hands it on to where it was going, and is refused
 // there, where without our rules it would come back to it until it runs out of connections.
 func TestTheProofReachesHAProxyOnce(t *testing.T) {
+	t.Parallel()
 	haproxy := kerneltest.ProgramPath(t, "haproxy")
 	for _, b := range backends(t) {
 		for name, c := range map[string]struct {
@@ -95,6 +98,7 @@ func TestTheProofReachesHAProxyOnce(t *testing.T) {
 			"without both, the control": {func(r iptables.Ruleset) iptables.Ruleset { return fromAnySource(withoutRules(r, "may not prove")) }, 50, 1 << 20},
 		} {
 			t.Run(b.Name()+"/"+name, func(t *testing.T) {
+				t.Parallel() // the controls take seconds to run out of connections
 				w := newWorld(t, "ds")
 				if _, err := b.Apply(t.Context(), w.pod().Path(), c.rules(configuration{spec: iptables.DefaultSpec()}.rules(t))); err != nil {
 					t.Fatal(err)

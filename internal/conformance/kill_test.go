@@ -57,6 +57,7 @@ func TestVictim(t *testing.T) {
 // Whenever the agent is killed, what is in the namespace is the old rule set or the new one, whole; and the next call ends
 // with what was asked for.
 func TestAKilledAgentLeavesWholeRules(t *testing.T) {
+	t.Parallel()
 	for _, b := range backends(t) {
 		t.Run(b.Name(), func(t *testing.T) {
 			t.Parallel()

@@ -58,6 +58,7 @@ func variants() []iptables.Spec {
 func TestNothingLeaksWhileRulesChange(t *testing.T) {
 	for _, b := range backends(t) {
 		t.Run(b.Name(), func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t, "ds")
 			echoListeners(t, w)
 			mustApply(t, b, w, configuration{spec: iptables.DefaultSpec()})

@@ -88,6 +88,7 @@ func openTalks(t *testing.T, pod, world *netns.NS) (out []talk) {
 
 // A pod that runs already is programmed in place: what was connected before stays so, and what connects later is captured.
 func TestConnectionsThatAreOpenLiveOn(t *testing.T) {
+	t.Parallel()
 	for _, b := range backends(t) {
 		for _, mode := range []iptables.Mode{iptables.ModeRedirect, iptables.ModeTProxy} {
 			for name, cut := range map[string]bool{"with our rule": false, "without it, as a control": true} {

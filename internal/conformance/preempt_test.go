@@ -70,6 +70,7 @@ func preemptCases() map[string]preemptCase {
 
 // What is reported decides about packets, and what is not reported does not.
 func TestWhatIsReportedPreempts(t *testing.T) {
+	t.Parallel()
 	kerneltest.ProgramPath(t, "iptables-legacy")
 	for name, c := range preemptCases() {
 		t.Run(name, func(t *testing.T) {
