@@ -30,7 +30,7 @@ if ((${#backends[@]} == 0)); then known E2E_BACKENDS '' nftables iptables; fi
 
 # What does not depend on the backend is tested with the first one: who is redirected, how many requests the agent makes, what it
 # leaves behind, where it finds sandboxes.
-once='^Test(FiftyPods|PodsDeleted|PodsOfOneNode|PodAsks|PodOptsOut|PodThat|PodInANew|Churn|Static|Docker|Services|HostNetwork|ReadinessGate)'
+once='^Test(ManyPods|PodsDeleted|PodsOfOneNode|PodAsks|PodOptsOut|PodThat|PodInANew|Churn|Static|Docker|Services|HostNetwork|ReadinessGate)'
 once+='|^Test(AgentRestart|Wrong|Namespace|Forged|AgentHasNoMore|Has(Dialled|Ended))'
 
 # What wants an agent that is asked before a pod's first container, or pods that wait by themselves; see test/e2e/early_test.go.
@@ -126,7 +126,7 @@ for i in "${!backends[@]}"; do
   if ((i > 0)); then skip+="|$once"; fi
   # Where these run with NRI, too, once is enough for the same backend.
   if [[ $backend == nftables && $entrances == *" nri "* ]]; then skip+='|^Test(Hostile|Churn)'; fi
-  flags=(-test.v -test.timeout 30m -test.parallel 6 -test.skip "$skip")
+  flags=(-test.v -test.timeout 30m -test.parallel 8 -test.skip "$skip")
   (cd test/e2e && E2E_BACKEND=$backend exec "../../$kc" exec -- ../../build/e2e.test "${flags[@]}" "$@")
 done
 

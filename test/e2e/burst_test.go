@@ -11,7 +11,7 @@ import (
 )
 
 // burst is how many pods start at once, unless E2E_BURST says otherwise. A node has room for some 240.
-const burst = 30
+const burst = 20
 
 func burstSize(t *testing.T) int {
 	t.Helper()

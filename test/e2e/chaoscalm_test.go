@@ -214,7 +214,7 @@ func (r *chaosRun) warmAgent() held {
 	r.t.Helper()
 	r.rollAgent(r.t)
 	r.calm()
-	pause(r.t.Context(), r.judge.Bound)
+	pause(r.t.Context(), r.verifyInterval(r.t)) // each pod was checked
 	before := r.held(r.t)
 	r.log("a fresh agent, warm: %+v", before)
 	return before
