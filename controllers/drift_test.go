@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -43,6 +44,32 @@ func TestARepairIsReportedOnce(t *testing.T) {
 			if n := testutil.ToFloat64(d.Metrics.drift.WithLabelValues(string(kind))); n != 1 {
 				t.Errorf("drift_total{kind=%q} %v", kind, n)
 			}
+		}
+	})
+}
+
+// A repair counts also if a step after it fails.
+func TestARepairIsReportedWhateverFailsAfterIt(t *testing.T) {
+	runDrifting(t, func(t *testing.T, d *drifting) { //nolint:thelper // it is the test itself
+		d.told("")
+		d.somebody(lost)
+		d.backend.mu.Lock()
+		d.backend.errLate = errors.New("out of order")
+		d.backend.mu.Unlock()
+		for d.applied() == 0 {
+			d.wait(10 * time.Millisecond)
+		}
+		d.somebody(nil)
+		d.backend.mu.Lock()
+		d.backend.errLate = nil
+		d.backend.mu.Unlock()
+		d.wait(5 * time.Minute)
+		if n, all := d.told(ReasonRulesRepaired); n != 1 {
+			t.Errorf("events %q", all)
+		}
+		condition, said := d.api.says(t)
+		if condition != "True Initialized" || said.LastRepair.Kinds != "route, rules" {
+			t.Errorf("condition %s, details %+v", condition, said)
 		}
 	})
 }

@@ -25,6 +25,7 @@ type fakeBackend struct {
 	identity map[string]podnet.Identity
 	err      error           // of Apply, Remove and Present
 	errLook  error           // of Present and Identify
+	errLate  error           // of Apply, once it has written
 	inside   map[string]bool // namespaces that a call works in
 	clash    bool
 	during   func() // called within Apply
@@ -85,7 +86,7 @@ func (b *fakeBackend) Apply(_ context.Context, at podnet.Place, want iptables.Ru
 		out.Drift = iptables.Drift{{Kind: iptables.KindRules, Text: "+ " + b.held[at.Path]}}
 	}
 	b.held[at.Path] = text
-	return out, nil
+	return out, b.errLate
 }
 
 func (b *fakeBackend) Present(_ context.Context, at podnet.Place) (bool, error) {

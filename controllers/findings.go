@@ -34,14 +34,16 @@ type Repair struct {
 // edit of annotations, nor what another agent of the node has written while it takes over from this one.
 func (v *visit) apply(ctx context.Context, spec iptables.Spec, rules iptables.Ruleset) (found Findings, changed bool, err error) {
 	outcome, err := v.Backend.Apply(ctx, v.sandbox.Place(), rules)
-	if err != nil {
+	if err != nil && !outcome.Changed() {
 		return found, false, err
 	}
 	known, ok := v.Ledger.Of(v.sandbox.UID)
 	if ok && known.Sandbox.ID == v.sandbox.ID {
 		found = known.Findings
 	}
-	found.Preempted = truncate(strings.Join(outcome.Preempted, "\n"))
+	if err == nil {
+		found.Preempted = truncate(strings.Join(outcome.Preempted, "\n"))
+	}
 	switch {
 	case !outcome.Changed():
 		found.contention = found.contention.withoutRepair(time.Now())
@@ -51,7 +53,10 @@ func (v *visit) apply(ctx context.Context, spec iptables.Spec, rules iptables.Ru
 	default:
 		v.reportRepair(ctx, &found, outcome.Drift)
 	}
-	return found, outcome.Changed(), nil
+	if err != nil { // a later step has failed; what was written counts all the same
+		v.Ledger.found(v.sandbox.UID, found)
+	}
+	return found, outcome.Changed(), err
 }
 
 // programmedAs reports whether this sandbox was programmed with this Spec.

@@ -97,7 +97,7 @@ func Printable(text string) string {
 	return string(out)
 }
 
-// Outcome is what a call of a backend's Apply found and did.
+// Outcome is what a call of a backend's Apply found and did; with an error, until then.
 type Outcome struct {
 	// Drift is what differed before, bounded. Empty means that nothing was written.
 	Drift Drift
