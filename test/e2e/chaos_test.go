@@ -15,7 +15,7 @@ import (
 	"istio-pod-network-controller/test/e2e/chaos"
 )
 
-// Chaos lasts so long, calms left out, unless E2E_CHAOS says otherwise; convergeWithin is how long a calm may take until all is right.
+// Chaos lasts so long, calms left out, unless E2E_CHAOS says otherwise; convergeWithin is how long a pod may then take to be right.
 const (
 	chaosLasts     = time.Minute
 	convergeWithin = 30 * time.Second
@@ -54,7 +54,7 @@ type chaosRun struct {
 //   - no connection of a pod that asks passes its proxy by, but while chaos itself has rewritten the pod's rules; that is repaired within
 //     the interval of verification;
 //   - a pod whose rules nobody touched keeps its True condition, and its rules are never written again;
-//   - when calm comes, all is as it should be within 30 s;
+//   - when the node is able to start pods again, and the kubelet has started the pod, all is as it should be within 30 s;
 //   - the agent's memory and descriptors end where a fresh agent's are.
 //
 // The seed is printed: E2E_CHAOS_SEED takes it again. Not parallel: it makes the node unfit for anything else.
