@@ -76,11 +76,21 @@ func (r *chaosRun) awaitNode() {
 		return isRunning(pod)
 	})
 	eventually(r.t, "the other pod to be gone", gone)
-	eventually(r.t, "the only agent", func(ctx context.Context) error { // an update may be under way
-		_, err := r.findAgent(ctx)
-		return err
-	})
+	eventually(r.t, "the end of an update of the agent", r.rolledOut)
 	r.log("the node starts pods again after %.1f s", time.Since(began).Seconds())
+}
+
+// rolledOut returns an error while an update of the agent goes on.
+func (r *chaosRun) rolledOut(ctx context.Context) error {
+	set, err := r.api.AppsV1().DaemonSets(agentName).Get(ctx, agentName, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	if set.Status.ObservedGeneration < set.Generation || set.Status.UpdatedNumberScheduled < set.Status.DesiredNumberScheduled {
+		return fmt.Errorf("the update goes on: %+v", set.Status)
+	}
+	_, err = r.findAgent(ctx)
+	return err
 }
 
 // askAsBefore takes the annotations away that chaos has left.
