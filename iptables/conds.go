@@ -21,7 +21,7 @@ func udp() Cond                         { return proto(UDP) }
 func port(p uint16) Cond                { return num(DstPort, uint32(p)) }
 func marked(m uint32) Cond              { return num(Mark, m) }
 func state(bits uint32) Cond            { return num(State, bits) }
-func translated() Cond                  { return num(Status, Translated) }
+func status(bit uint32) Cond            { return num(Status, bit) }
 func opening() Cond                     { return num(TCPFlags, OpeningFlags) }
 func iif(name string) Cond              { return Cond{Field: InIface, Text: name} }
 func oif(name string) Cond              { return Cond{Field: OutIface, Text: name} }

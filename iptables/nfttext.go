@@ -140,7 +140,7 @@ func (c Cond) valueText() string {
 		{Field: Protocol, Num: TCP}: "tcp", {Field: Protocol, Num: UDP}: "udp",
 		{Field: SrcType, Num: Local}: "local", {Field: TCPFlags, Num: OpeningFlags}: "syn", {Field: Direction, Num: Reply}: "reply",
 		{Field: State, Num: Invalid}: "invalid", {Field: State, Num: Established | Related}: "established,related",
-		{Field: State, Num: Invalid | Established}: "invalid,established", {Field: Status, Num: Translated}: "dnat",
+		{Field: Status, Num: Confirmed}: "confirmed", {Field: Status, Num: Translated}: "dnat",
 	}[Cond{Field: c.Field, Num: c.Num}]
 	if ok {
 		return name

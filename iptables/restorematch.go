@@ -147,7 +147,10 @@ func (c Cond) restore(m restoreMatch, protocol string) restoreMatch {
 	case State:
 		return m.with("-m conntrack " + option("--ctstate", stateNames(c.Num)))
 	case Status:
-		return m.with("-m conntrack " + option("--ctstate", "DNAT")) // that is where iptables has it
+		if c.Num == Translated {
+			return m.with("-m conntrack " + option("--ctstate", "DNAT")) // that is where iptables has it
+		}
+		return m.with("-m conntrack " + option("--ctstatus", "CONFIRMED"))
 	case TCPFlags:
 		return m.with("-m " + protocol + " " + option("--tcp-flags", "FIN,SYN,RST,ACK SYN"))
 	case Direction:

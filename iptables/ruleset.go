@@ -132,6 +132,7 @@ const (
 
 	Reply = 1
 
+	Confirmed  = 0x08 // IPS_CONFIRMED: an earlier packet of the connection has gone its way
 	Translated = 0x20 // IPS_DST_NAT: the destination is not the one that the client sees
 )
 

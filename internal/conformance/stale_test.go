@@ -25,16 +25,48 @@ func TestAStaleEntryOfConntrackLetsNobodyPass(t *testing.T) {
 	for _, b := range backends(t) {
 		for _, mode := range []iptables.Mode{iptables.ModeRedirect, iptables.ModeTProxy} {
 			for name, control := range map[string]bool{"with our rules": false, "without them, as a control": true} {
-				t.Run(fmt.Sprintf("%s/%s/%s", b.Name(), mode, name), func(t *testing.T) {
-					t.Parallel() // dropped packets take their time
-					reopenStale(t, b, mode, control)
-				})
+				for seen, talked := range map[string]func(t *testing.T, o talk, pod, world *netns.NS){"both ways": talkBothWays, "one way": talkOneWay} {
+					t.Run(fmt.Sprintf("%s/%s/%s/%s", b.Name(), mode, name, seen), func(t *testing.T) {
+						t.Parallel() // dropped packets take their time
+						reopenStale(t, b, mode, control, talked)
+					})
+				}
 			}
 		}
 	}
 }
 
-func reopenStale(t *testing.T, b backend, mode iptables.Mode, control bool) {
+// talkBothWays has conntrack see packets of both directions.
+func talkBothWays(t *testing.T, o talk, _, _ *netns.NS) {
+	t.Helper()
+	if err := o.goOn(3 * time.Second); err != nil {
+		t.Fatalf("%s: %v", o.name, err)
+	}
+}
+
+// talkOneWay has it see one direction only: the other end is kept from answering, before its conntrack.
+func talkOneWay(t *testing.T, o talk, pod, world *netns.NS) {
+	t.Helper()
+	speaker, listens := o.client, world
+	if o.inbound() {
+		listens = pod
+	}
+	if o.serverFirst {
+		speaker, listens = o.server, map[*netns.NS]*netns.NS{pod: world, world: pod}[listens]
+	}
+	kerneltest.Shell(t, listens, "nft 'table inet mute { chain c { type filter hook output priority -310; meta l4proto tcp drop; }; }'", "")
+	defer kerneltest.Shell(t, listens, "nft delete table inet mute", "")
+	if _, err := speaker.Write([]byte("data")); err != nil {
+		t.Fatalf("%s: %v", o.name, err)
+	}
+	<-time.After(20 * time.Millisecond) // the packet has arrived
+	vanish(t, o.client)
+	vanish(t, o.server)
+}
+
+func (o talk) inbound() bool { return strings.HasPrefix(o.name, "inbound") }
+
+func reopenStale(t *testing.T, b backend, mode iptables.Mode, control bool, talked func(t *testing.T, o talk, pod, world *netns.NS)) {
 	t.Helper()
 	pod, world := kerneltest.NewPod(t)
 	talks := openTalks(t, pod, world)
@@ -46,9 +78,7 @@ func reopenStale(t *testing.T, b backend, mode iptables.Mode, control bool) {
 		t.Fatal(err)
 	}
 	for _, o := range talks {
-		if err := o.goOn(3 * time.Second); err != nil {
-			t.Fatalf("%s: %v", o.name, err)
-		}
+		talked(t, o, pod, world)
 		vanish(t, o.client)
 		vanish(t, o.server)
 	}
@@ -57,7 +87,7 @@ func reopenStale(t *testing.T, b backend, mode iptables.Mode, control bool) {
 	var wg sync.WaitGroup
 	for _, o := range talks {
 		from, to := pod, world
-		if strings.HasPrefix(o.name, "inbound") {
+		if o.inbound() {
 			from, to = world, pod
 		}
 		kerneltest.Listen(t, to, kerneltest.App, "DIRECT", uint16(o.server.LocalAddr().(*net.TCPAddr).Port)) //nolint:gosec // a port
@@ -97,7 +127,7 @@ func vanish(t *testing.T, c net.Conn) {
 		err = raw.Control(func(fd uintptr) { repair = unix.SetsockoptInt(int(fd), unix.SOL_TCP, unix.TCP_REPAIR, 1) })
 		err = errors.Join(err, repair, c.Close())
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, net.ErrClosed) {
 		t.Fatalf("end a socket without a word: %v", err)
 	}
 }
