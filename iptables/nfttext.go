@@ -91,6 +91,8 @@ func (r Rule) text(o TextOptions) string {
 func (c Cond) text(before []Cond) string {
 	words := []string{c.fieldText(before)}
 	switch {
+	case c.Not && c.Field.IsBits():
+		return fmt.Sprintf("%s & %s == 0", words[0], c.valueText())
 	case c.Not:
 		words = append(words, "!=")
 	case c.Field == TCPFlags:
@@ -140,7 +142,8 @@ func (c Cond) valueText() string {
 		{Field: Protocol, Num: TCP}: "tcp", {Field: Protocol, Num: UDP}: "udp",
 		{Field: SrcType, Num: Local}: "local", {Field: TCPFlags, Num: OpeningFlags}: "syn", {Field: Direction, Num: Reply}: "reply",
 		{Field: State, Num: Invalid}: "invalid", {Field: State, Num: Established | Related}: "established,related",
-		{Field: Status, Num: Confirmed}: "confirmed", {Field: Status, Num: Translated}: "dnat",
+		{Field: State, Num: Invalid | New | Established}: "invalid,new,established",
+		{Field: Status, Num: Confirmed}:                  "confirmed", {Field: Status, Num: Translated}: "dnat",
 	}[Cond{Field: c.Field, Num: c.Num}]
 	if ok {
 		return name

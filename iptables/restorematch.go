@@ -183,7 +183,7 @@ func stateNames(bits uint32) string {
 	for _, s := range []struct {
 		bit  uint32
 		name string
-	}{{Invalid, "INVALID"}, {Related, "RELATED"}, {Established, "ESTABLISHED"}} {
+	}{{Invalid, "INVALID"}, {New, "NEW"}, {Related, "RELATED"}, {Established, "ESTABLISHED"}} {
 		if bits&s.bit != 0 {
 			names = append(names, s.name)
 		}

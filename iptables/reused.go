@@ -12,12 +12,13 @@ import (
 // (nf_conntrack_tcp_timeout_established). A client that uses the same addresses and ports again is then taken for a part of the
 // old connection (the tables of nf_conntrack_proto_tcp.c: ignored, or invalid), no nat chain sees its packets, and it would pass the proxy by.
 // The state of such a packet is established, invalid, or new if the old connection was seen in one direction only. What a nat chain will
-// see is new and not confirmed.
+// see is not confirmed.
 //
 // Packets on lo are left alone: they stay in the pod. So are those of connections that are redirected already.
 func (b *builder) reused(name string, hook Hook, lo Cond, nat rules) {
 	r := &rules{}
 	r.add("packets that open no connection", direct(), tcp(), not(opening()))
+	r.add("new connections, which the nat chain will see", direct(), not(status(Confirmed)))
 	r.add("redirected already", direct(), status(Translated))
 	drops := false
 	for _, rule := range nat {
@@ -25,9 +26,7 @@ func (b *builder) reused(name string, hook Hook, lo Cond, nat rules) {
 		case rule.has(not(opening())), !rule.mayBeTCP(), rule.has(lo), b.toLoopback(rule), rule.has(marked(markDiverted)):
 		case rule.Action.Verb == Redirect:
 			drops = true
-			for _, old := range []Cond{status(Confirmed), state(Invalid)} {
-				r.add("no nat chain would see this connection", Action{Verb: Drop}, append(slices.Clip(rule.outside(lo)), old)...)
-			}
+			r.add("no nat chain would see this connection", Action{Verb: Drop}, append(slices.Clip(rule.outside(lo)), state(Invalid|New|Established))...)
 		default:
 			r.add(rule.Comment, rule.Action, rule.Conds...)
 		}

@@ -123,6 +123,7 @@ const (
 	Invalid     = 1
 	Established = 2
 	Related     = 4
+	New         = 8
 
 	Local = 2
 

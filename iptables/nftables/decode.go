@@ -121,7 +121,7 @@ func (d *decoder) compare(e expression) error {
 	if e.number(unix.NFTA_CMP_SREG) != reg || op != unix.NFT_CMP_EQ && op != unix.NFT_CMP_NEQ {
 		return errUnknown
 	}
-	c := iptables.Cond{Field: d.field, Not: op == unix.NFT_CMP_NEQ && !d.field.IsBits()}
+	c := iptables.Cond{Field: d.field, Not: (op == unix.NFT_CMP_NEQ) != d.field.IsBits()}
 	err := setValue(&c, e.value(unix.NFTA_CMP_DATA), d.mask)
 	d.rule.Conds = append(d.rule.Conds, c)
 	return err

@@ -124,6 +124,9 @@ func compare(c iptables.Cond, suffix string) []expr.Any {
 	if c.Field.IsBits() {
 		// One of the bits in common is enough.
 		op, data = expr.CmpOpNeq, zero
+		if c.Not {
+			op = expr.CmpOpEq
+		}
 	}
 	return []expr.Any{
 		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: uint32(len(bits)), Mask: bits, Xor: zero}, //nolint:gosec // 4 or 16

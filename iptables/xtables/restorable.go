@@ -84,6 +84,6 @@ func (v vocabulary) plain(before, word string) bool {
 func ownWords() []string {
 	return strings.Fields(`! -s -d -i -o -p -m -j tcp udp comment multiport owner mark connmark conntrack addrtype
 		--comment --dport --sport --dports --uid-owner --gid-owner --socket-exists --mark --ctstate --ctstatus --ctdir --src-type --tcp-flags
-		FIN,SYN,RST,ACK SYN LOCAL REPLY INVALID RELATED,ESTABLISHED CONFIRMED DNAT RETURN ACCEPT DROP REDIRECT MARK CONNMARK TPROXY CT
+		FIN,SYN,RST,ACK SYN LOCAL REPLY INVALID RELATED,ESTABLISHED INVALID,NEW,ESTABLISHED CONFIRMED DNAT RETURN ACCEPT DROP REDIRECT MARK CONNMARK TPROXY CT
 		--to-ports --set-xmark --save-mark --restore-mark --nfmask --ctmask --on-port --on-ip --tproxy-mark --zone`)
 }
