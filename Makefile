@@ -104,11 +104,17 @@ generate: $(HELM) ## Write generated files: the chart's values table, its golden
 	go -C hack/tools/helm test -count=1 ./charttest -run TestGolden -update
 	hack/tools/render-config.sh $(HELM)
 
-# `go mod verify` fails for a module with a local replacement; the modules that it downloads are verified with the others.
 .PHONY: verify
-verify: generate ## Fail if anything generated, tidied or downloaded differs from what is committed
-	@for module in $(MODULES); do echo "tidy $$module"; go -C $$module mod tidy -diff; \
-	  grep -q '=> \.\./' $$module/go.mod || go -C $$module mod verify; done
+verify: verify-generated verify-modules ## Fail if anything generated, tidied or downloaded differs from what is committed
+
+# `go mod verify` fails for a module with a local replacement; the modules that it downloads are verified with the others.
+.PHONY: verify-modules
+verify-modules:
+	@for module in $(MODULES); do grep -q '=> \.\./' $$module/go.mod || { echo "verify $$module"; go -C $$module mod verify; } || exit 1; done
+
+.PHONY: verify-generated
+verify-generated: generate
+	@for module in $(MODULES); do echo "tidy $$module"; go -C $$module mod tidy -diff || exit 1; done
 	git diff --exit-code
 	@test -z "$$(git ls-files --others --exclude-standard chart config hack/tools)" || \
 	  { git ls-files --others --exclude-standard chart config hack/tools; echo 'generated, but not committed' >&2; exit 1; }

@@ -149,6 +149,7 @@ entrance nri '^Test(Early|Burst|StartupTaint|Hostile|Churn|Static|PodInANew|PodT
 # The chaos has every trouble of TestAlwaysNothingBypassesTheProxyInTrouble.
 entrance required '^Test(AlwaysPods|Chaos)' --set nri=required --set admission.requiredPlugins=true
 entrance wait '^Test(Burst|AlwaysPods)' --set nri=off --set admission.waitContainer=true
-entrance cni '^Test(EarlyRefuses|EarlyComesBack|Burst|Always)' --set nri=off --set cni=install
+# The trouble starts enough pods to see what becomes of first packets.
+entrance cni '^Test(EarlyRefuses|EarlyComesBack|Always)' --set nri=off --set cni=install
 
 if [[ $entrances == *" cni "* ]]; then leave_chain; fi

@@ -16,7 +16,7 @@ import (
 )
 
 // kills is how often a process is killed while it applies rules.
-const kills = 60
+const kills = 30
 
 // victimBackend is the environment variable that makes the test binary the process that is killed.
 const victimBackend = "CONFORMANCE_VICTIM_BACKEND"

@@ -18,7 +18,7 @@ import (
 )
 
 // changes is how often the rules are changed under load.
-const changes = 200
+const changes = 100
 
 // stream is one direction of traffic and who must answer it.
 type stream struct {
