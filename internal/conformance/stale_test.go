@@ -42,17 +42,16 @@ func talkBothWays(t *testing.T, o talk, _, _ *netns.NS) {
 	if err := o.goOn(3 * time.Second); err != nil {
 		t.Fatalf("%s: %v", o.name, err)
 	}
+	o.vanish(t)
 }
 
 // talkOneWay has it see one direction only: the other end is kept from answering, before its conntrack.
 func talkOneWay(t *testing.T, o talk, pod, world *netns.NS) {
 	t.Helper()
-	speaker, listens := o.client, world
-	if o.inbound() {
-		listens = pod
-	}
+	from, to := o.ends(pod, world)
+	speaker, listens := o.client, to
 	if o.serverFirst {
-		speaker, listens = o.server, map[*netns.NS]*netns.NS{pod: world, world: pod}[listens]
+		speaker, listens = o.server, from
 	}
 	kerneltest.Shell(t, listens, "nft 'table inet mute { chain c { type filter hook output priority -310; meta l4proto tcp drop; }; }'", "")
 	defer kerneltest.Shell(t, listens, "nft delete table inet mute", "")
@@ -60,11 +59,16 @@ func talkOneWay(t *testing.T, o talk, pod, world *netns.NS) {
 		t.Fatalf("%s: %v", o.name, err)
 	}
 	<-time.After(20 * time.Millisecond) // the packet has arrived
-	vanish(t, o.client)
-	vanish(t, o.server)
+	o.vanish(t)
 }
 
-func (o talk) inbound() bool { return strings.HasPrefix(o.name, "inbound") }
+// ends returns where the client is and where the server is.
+func (o talk) ends(pod, world *netns.NS) (client, server *netns.NS) {
+	if strings.HasPrefix(o.name, "inbound") {
+		return world, pod
+	}
+	return pod, world
+}
 
 func reopenStale(t *testing.T, b backend, mode iptables.Mode, control bool, talked func(t *testing.T, o talk, pod, world *netns.NS)) {
 	t.Helper()
@@ -72,24 +76,19 @@ func reopenStale(t *testing.T, b backend, mode iptables.Mode, control bool, talk
 	talks := openTalks(t, pod, world)
 	rules := configuration{spec: with(func(s *iptables.Spec) { s.Mode = mode })}.rules(t)
 	if control {
-		rules = unguarded(rules)
+		rules = withoutReused(rules)
 	}
 	if _, err := b.Apply(t.Context(), pod.Path(), rules); err != nil {
 		t.Fatal(err)
 	}
 	for _, o := range talks {
 		talked(t, o, pod, world)
-		vanish(t, o.client)
-		vanish(t, o.server)
 	}
 	listenAsProxy(t, pod)
 	var passed atomic.Int64
 	var wg sync.WaitGroup
 	for _, o := range talks {
-		from, to := pod, world
-		if o.inbound() {
-			from, to = world, pod
-		}
+		from, to := o.ends(pod, world)
 		kerneltest.Listen(t, to, kerneltest.App, "DIRECT", uint16(o.server.LocalAddr().(*net.TCPAddr).Port)) //nolint:gosec // a port
 		wg.Go(func() {
 			if !o.reopen(t, from) {
@@ -118,22 +117,24 @@ func (o talk) reopen(t *testing.T, from *netns.NS) (passed bool) {
 	return strings.HasPrefix(reply.Banner, "DIRECT:")
 }
 
-// vanish ends a socket without a word to the other side (TCP_REPAIR of tcp(7)): conntrack goes on to hold the connection.
-func vanish(t *testing.T, c net.Conn) {
+// vanish ends both sockets without a word to the other side (TCP_REPAIR of tcp(7)): conntrack goes on to hold the connection.
+func (o talk) vanish(t *testing.T) {
 	t.Helper()
-	raw, err := c.(*net.TCPConn).SyscallConn()
-	if err == nil {
-		var repair error
-		err = raw.Control(func(fd uintptr) { repair = unix.SetsockoptInt(int(fd), unix.SOL_TCP, unix.TCP_REPAIR, 1) })
-		err = errors.Join(err, repair, c.Close())
-	}
-	if err != nil && !errors.Is(err, net.ErrClosed) {
-		t.Fatalf("end a socket without a word: %v", err)
+	for _, c := range []net.Conn{o.client, o.server} {
+		raw, err := c.(*net.TCPConn).SyscallConn()
+		if err == nil {
+			var repair error
+			err = raw.Control(func(fd uintptr) { repair = unix.SetsockoptInt(int(fd), unix.SOL_TCP, unix.TCP_REPAIR, 1) })
+			err = errors.Join(err, repair, c.Close())
+		}
+		if err != nil {
+			t.Fatalf("%s: end a socket without a word: %v", o.name, err)
+		}
 	}
 }
 
-// unguarded leaves out what keeps stale connections from passing.
-func unguarded(r iptables.Ruleset) iptables.Ruleset {
+// withoutReused leaves out what keeps stale connections from passing.
+func withoutReused(r iptables.Ruleset) iptables.Ruleset {
 	r.Chains = slices.DeleteFunc(r.Chains, func(c iptables.Chain) bool { return strings.HasSuffix(c.Name, "-reused") })
 	for _, c := range r.Chains {
 		for i, rule := range c.Rules {
