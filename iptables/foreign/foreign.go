@@ -191,7 +191,15 @@ func hooked(end time.Time, p family, c chain) (reached bool, err error) {
 }
 
 // hooks are the built-in chains from which projects jump to their own.
-func hooks() []string { return []string{"PREROUTING", "OUTPUT"} }
+func hooks() []string { return []string{hookName(hookPrerouting), hookName(hookOutput)} }
+
+// hookName returns the name of the built-in chain at a hook.
+func hookName(hook uint32) string {
+	if hook == hookOutput {
+		return "OUTPUT"
+	}
+	return "PREROUTING"
+}
 
 func get(kind uint16, p family, attributes ...[]byte) rawnetlink.Request {
 	return rawnetlink.Request{

@@ -45,7 +45,7 @@ func (s *search) legacyTable(f legacyFamily, table string, from []uint32, priori
 		return
 	}
 	for _, hook := range from {
-		name := map[uint32]string{hookPrerouting: "PREROUTING", hookOutput: "OUTPUT"}[hook]
+		name := hookName(hook)
 		w := walk{search: s, legacyTable: *t, table: table, base: int(t.hooks[hook]), last: s.ours.areLast(hook, priority), seen: map[int]bool{}}
 		w.title = fmt.Sprintf("legacy iptables, table %s %s, chain %s", f.family, table, name)
 		w.chain(w.base, name)

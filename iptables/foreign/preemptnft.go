@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -24,8 +25,7 @@ type base struct {
 }
 
 func (b base) String() string {
-	hook := map[uint32]string{hookPrerouting: "prerouting", hookOutput: "output"}[b.hook]
-	return fmt.Sprintf("nftables table %s %s, chain %s (%s, priority %d)", b.family.name, b.table, b.name, hook, b.priority)
+	return fmt.Sprintf("nftables table %s %s, chain %s (%s, priority %d)", b.family.name, b.table, b.name, strings.ToLower(hookName(b.hook)), b.priority)
 }
 
 // nftables looks into all base chains of others that run before ours, in nf_tables, which also holds the rules of iptables' nft flavour.
