@@ -114,14 +114,14 @@ func (r *chaosRun) askAsBefore(ctx context.Context) error {
 
 // complaint is what is not as it should be, and since when it could be.
 type complaint struct {
-	what  string
+	error
 	since time.Time
 }
 
 func joined(list []complaint) error {
 	var all error
 	for _, c := range list {
-		all = errors.Join(all, errors.New(c.what))
+		all = errors.Join(all, c.error)
 	}
 	return all
 }
@@ -129,7 +129,7 @@ func joined(list []complaint) error {
 // wrong lists what is not as it should be when all is calm.
 func (r *chaosRun) wrong(ctx context.Context, calm time.Time) (list []complaint) {
 	add := func(since time.Time, format string, args ...any) {
-		list = append(list, complaint{what: fmt.Sprintf(format, args...), since: since})
+		list = append(list, complaint{fmt.Errorf(format, args...), since})
 	}
 	if _, err := r.findAgent(ctx); err != nil {
 		add(calm, "the agent: %v", err)

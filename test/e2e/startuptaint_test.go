@@ -66,7 +66,6 @@ func TestStartupTaintKeepsPodsAwayUntilTheAgentIsThere(t *testing.T) {
 // awaitScheduler waits until the scheduler, which watches the node, knows that no pod may come to it.
 func (s *space) awaitScheduler(t *testing.T) {
 	t.Helper()
-	now := int64(0)
 	for n := 0; ; n++ {
 		name := fmt.Sprint("first-", n)
 		s.create(t, newPod(name, nil, appContainer()))
@@ -76,7 +75,7 @@ func (s *space) awaitScheduler(t *testing.T) {
 			}
 			return isUnschedulable(pod)
 		})
-		must(t, s.pods().Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: &now}))
+		s.deleteWithin(t.Context(), t, name, 0)
 		if pod.Spec.NodeName == "" {
 			return
 		}
