@@ -171,6 +171,9 @@ bench-scale: ## Only the scale: a full node and 500 hollow agents against a real
 .PHONY: tools
 tools: $(GOLANGCI_LINT) $(GOVULNCHECK) $(HELM) ## Build the pinned tools (the linter takes CPU minutes, once)
 
+.PHONY: linter
+linter: $(GOLANGCI_LINT)
+
 .PHONY: print-helm
 print-helm: $(HELM) # for scripts that are started by hand: HELM=$(make -s print-helm)
 	@echo $(HELM)
