@@ -106,6 +106,7 @@ func (r *testAgent) start(t *testing.T, change func(*api.PodSandbox)) string {
 	if change != nil {
 		change(pod)
 	}
+	defer r.runtime.BlockPluginSync().Unblock() // as containerd does
 	if err := r.runtime.RunPodSandbox(t.Context(), &adaptation.RunPodSandboxRequest{Pod: pod}); err != nil {
 		return err.Error()
 	}
@@ -124,12 +125,20 @@ func (r *testAgent) await(t *testing.T, what string, condition func() bool) {
 	}
 }
 
+// awaitNRI waits until the runtime has the agent as a plugin: it adds it to its list after the agent has been told of the node's pods. A
+// runtime of NRI 0.12 whose plugin leaves before that reads the plugin's name without a lock.
+func (r *testAgent) awaitNRI(t *testing.T) {
+	t.Helper()
+	r.await(t, "NRI", func() bool { return strings.HasPrefix(answerOf(t, r.health, "/readyz/nri"), "200") })
+	r.runtime.BlockPluginSync().Unblock()
+}
+
 // An agent that starts while the API server is away keeps running, refuses pods that may ask for rules, lets those pass that cannot,
 // reports this at /readyz, and works as soon as the API server is back.
 func TestAnAgentThatStartsWithoutAPIServer(t *testing.T) {
 	server := newPodAPI(t)
 	r := runAgent(t, "http://"+server.addr, false)
-	r.await(t, "NRI", func() bool { return strings.HasPrefix(answerOf(t, r.health, "/readyz/nri"), "200") })
+	r.awaitNRI(t)
 	if got := r.start(t, nil); !strings.Contains(got, "the agent cannot reach the API server yet") {
 		t.Errorf("a pod that may have asked: %q", got)
 	}
@@ -190,7 +199,7 @@ func (r *testAgent) refusesPathsToTheHost(t *testing.T) {
 // With fail-open, pods start while the API server is away.
 func TestAnAgentThatFailsOpen(t *testing.T) {
 	r := runAgent(t, "http://"+newPodAPI(t).addr, true)
-	r.await(t, "NRI", func() bool { return strings.HasPrefix(answerOf(t, r.health, "/readyz/nri"), "200") })
+	r.awaitNRI(t)
 	if got := r.start(t, nil); got != "" {
 		t.Errorf("refused: %q", got)
 	}
@@ -212,8 +221,7 @@ func TestTheAgentEndsBeforeItKnowsItsPods(t *testing.T) {
 			}
 			r := runAgent(t, "http://"+server.addr, false)
 			r.await(t, "health", func() bool { return strings.HasPrefix(answerOf(t, r.health, "/readyz"), "500") })
-			// A runtime of NRI 0.12 whose plugin leaves while it registers reads the plugin's name without a lock.
-			r.await(t, "NRI", func() bool { return strings.HasPrefix(answerOf(t, r.health, "/readyz/nri"), "200") })
+			r.awaitNRI(t)
 			if way == "no list" {
 				server.await(t, "/api/v1/pods")
 			}
