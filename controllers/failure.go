@@ -46,10 +46,11 @@ func (v *visit) fail(ctx context.Context, err error) (Result, error) {
 	return Failed, err
 }
 
-// unanswered reports whether work in the kernel ended because the agent ran out of time, descriptors or memory. In these cases the
-// kernel has not refused anything.
+// unanswered reports whether work in the kernel ended because the agent ran out of time, descriptors or memory, before it knew whether
+// the rules are in force. In these cases the kernel has not refused anything.
 func unanswered(err error) bool {
-	return slices.ContainsFunc([]error{
+	var differ notPutBackError
+	return !errors.As(err, &differ) && slices.ContainsFunc([]error{
 		context.DeadlineExceeded, os.ErrDeadlineExceeded, context.Canceled, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM,
 	}, func(reason error) bool { return errors.Is(err, reason) })
 }

@@ -52,7 +52,17 @@ func TestWhatCannotBeAskedTakesNothingBack(t *testing.T) {
 		},
 		"the kernel, out of descriptors": {change: func(b *bench) { b.backend.err = fmt.Errorf("open: %w", syscall.EMFILE) }},
 		"the kernel, out of memory":      {change: func(b *bench) { b.backend.err = fmt.Errorf("commit: %w", syscall.ENOMEM) }},
-		"the kernel refuses":             {change: func(b *bench) { b.backend.err = errors.New("kernel says no") }, takeBack: true},
+		"the kernel, once it has shown that the rules differ": {
+			change: func(b *bench) {
+				b.backend.seen, b.backend.err = lost, fmt.Errorf("write: %w", context.DeadlineExceeded)
+			}, takeBack: true,
+		},
+		"the kernel, once it has shown other rules to a new agent": {
+			change: func(b *bench) {
+				b.backend.seen, b.backend.err = lost, fmt.Errorf("write: %w", context.DeadlineExceeded)
+			}, restart: true,
+		},
+		"the kernel refuses": {change: func(b *bench) { b.backend.err = errors.New("kernel says no") }, takeBack: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)

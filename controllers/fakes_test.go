@@ -31,6 +31,7 @@ type fakeBackend struct {
 	during   func() // called within Apply
 	applies  int
 
+	seen      iptables.Drift // what every Apply sees before it fails with err
 	drift     iptables.Drift // what every Apply finds, in addition to a difference from held
 	preempted []string
 }
@@ -61,7 +62,7 @@ func (b *fakeBackend) enter(at podnet.Place) error {
 	return nil
 }
 
-func (b *fakeBackend) Apply(_ context.Context, at podnet.Place, want iptables.Ruleset) (out iptables.Outcome, err error) {
+func (b *fakeBackend) Apply(ctx context.Context, at podnet.Place, want iptables.Ruleset) (out iptables.Outcome, err error) {
 	b.mu.Lock()
 	b.clash = b.clash || b.inside[at.Path]
 	b.inside[at.Path] = true
@@ -73,6 +74,9 @@ func (b *fakeBackend) Apply(_ context.Context, at podnet.Place, want iptables.Ru
 	}()
 	if b.during != nil {
 		b.during()
+	}
+	if len(b.seen) > 0 {
+		iptables.SawDrift(ctx, b.seen)
 	}
 	if err := b.enter(at); err != nil {
 		return out, err

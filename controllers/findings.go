@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -33,11 +34,16 @@ type Repair struct {
 // Drift is what differs although the same Spec was programmed in the same sandbox: the first programming is none, nor is what follows an
 // edit of annotations, nor what another agent of the node has written while it takes over from this one.
 func (v *visit) apply(ctx context.Context, spec iptables.Spec, rules iptables.Ruleset) (found Findings, changed bool, err error) {
-	outcome, err := v.Backend.Apply(ctx, v.sandbox.Place(), rules)
-	if err != nil && !outcome.Changed() {
+	known, ok := v.Ledger.Of(v.sandbox.UID)
+	var seen atomic.Pointer[iptables.Drift]
+	outcome, err := v.Backend.Apply(iptables.OnDrift(ctx, func(d iptables.Drift) { seen.Store(&d) }), v.sandbox.Place(), rules)
+	switch drift := seen.Load(); {
+	case err == nil || outcome.Changed():
+	case drift != nil && v.programmedAs(known, spec):
+		return found, false, notPutBackError{*drift, err}
+	default:
 		return found, false, err
 	}
-	known, ok := v.Ledger.Of(v.sandbox.UID)
 	if ok && known.Sandbox.ID == v.sandbox.ID {
 		found = known.Findings
 	}
@@ -58,6 +64,20 @@ func (v *visit) apply(ctx context.Context, spec iptables.Spec, rules iptables.Ru
 	}
 	return found, outcome.Changed(), err
 }
+
+// notPutBackError means that somebody else has changed the rules, and that they could not be put back.
+type notPutBackError struct {
+	drift iptables.Drift
+	err   error
+}
+
+// Error says what differs and why it still does.
+func (e notPutBackError) Error() string {
+	return "somebody has changed the rules (- is missing, + is there): " + strings.ReplaceAll(e.drift.String(), "\n", "; ") + "; they could not be put back: " + e.err.Error()
+}
+
+// Unwrap returns why the rules could not be put back.
+func (e notPutBackError) Unwrap() error { return e.err }
 
 // programmedAs reports whether this sandbox was programmed with this Spec.
 func (v *visit) programmedAs(known Entry, spec iptables.Spec) bool {

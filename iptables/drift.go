@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -95,6 +96,21 @@ func Printable(text string) string {
 		out = append(out, cut...)
 	}
 	return string(out)
+}
+
+type driftKey struct{}
+
+// OnDrift returns a context for Apply, which calls seen with what differs before it writes anything. An Apply that does not return in
+// time has no other way to say what it has seen. seen may be called on another goroutine, and after its caller has given up.
+func OnDrift(ctx context.Context, seen func(Drift)) context.Context {
+	return context.WithValue(ctx, driftKey{}, seen)
+}
+
+// SawDrift calls the function of OnDrift, if there is one.
+func SawDrift(ctx context.Context, drift Drift) {
+	if seen, ok := ctx.Value(driftKey{}).(func(Drift)); ok {
+		seen(drift.Bounded())
+	}
 }
 
 // Outcome is what a call of a backend's Apply found and did; with an error, until then.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	goruntime "runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,6 +16,7 @@ import (
 
 	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/iptables"
 )
 
 // flood keeps the nftables of a namespace locked, as a process of its pod can: one transaction follows another, each of so many
@@ -98,6 +100,32 @@ func TestAPodThatKeepsTheKernelBusyIsAloneInThat(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// The kernel answers questions while it is busy with transactions.
+func TestWhatDiffersIsSeenThoughTheKernelIsBusy(t *testing.T) {
+	b, ns := allBackends(t)[BackendNftables], kerneltest.New(t)
+	apply := func() (seen iptables.Drift, err error) {
+		found := make(chan iptables.Drift, 1)
+		ctx, cancel := context.WithTimeout(iptables.OnDrift(t.Context(), func(d iptables.Drift) { found <- d }), 500*time.Millisecond)
+		defer cancel()
+		_, err = b.Apply(ctx, at(ns), tproxyRules(t))
+		select {
+		case seen = <-found:
+		default:
+		}
+		return seen, err
+	}
+	if _, err := apply(); err != nil {
+		t.Fatal(err)
+	}
+	if removed, err := b.chosen.Yield(t.Context(), ns.Path()); err != nil || !removed {
+		t.Fatal(removed, err)
+	}
+	defer flood(t, ns, 300_000)()
+	if seen, err := apply(); err == nil || !slices.Equal(seen.Kinds(), []iptables.Kind{iptables.KindAbsent}) {
+		t.Errorf("our rules are gone: seen %q, error %v", seen, err)
 	}
 }
 

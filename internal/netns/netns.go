@@ -22,6 +22,7 @@ type NS struct {
 	id     ID
 	cookie uint64 // 0 until Identity has asked for it
 	thread int    // the thread that a Visit has moved into the namespace; 0 for none
+	atEnd  []func()
 }
 
 // Open opens the network namespace that path leads to. It refuses anything else (a plain file, a socket, another kind of namespace)
@@ -66,8 +67,16 @@ func (n *NS) Fd() int { return n.fd }
 // Path returns a path to the namespace that is valid while n is open, and for this process only.
 func (n *NS) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.Fd()) }
 
-// Close closes the descriptor. A second call is an error.
+// AtClose has Close call f first. It is for what closes a netfilter socket: closing one waits until the kernel has finished the
+// transaction on the namespace's nftables that is under way, and a process of the pod can follow one with the next.
+func (n *NS) AtClose(f func()) { n.atEnd = append(n.atEnd, f) }
+
+// Close calls what AtClose was given, and closes the descriptor. A second call is an error.
 func (n *NS) Close() error {
+	for _, f := range n.atEnd {
+		f()
+	}
+	n.atEnd = nil
 	fd := n.fd
 	n.fd = -1
 	if err := unix.Close(fd); err != nil {

@@ -104,16 +104,6 @@ func Ask(end time.Time, protocol int, requests ...Request) ([]Answer, error) {
 	return c.Ask(end, requests...)
 }
 
-// Dump is Conn.Dump on a socket of its own.
-func Dump(end time.Time, protocol int, r Request, f func(body []byte) (more bool)) error {
-	c, err := Open(protocol)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	return c.Dump(end, r, f)
-}
-
 // Ask sends requests at once and returns the answer to each, in order. It waits until end at most. Each request that is not Silent must
 // be one that the kernel answers once: it asks for one object, or has NLM_F_ACK. An error for a Silent one is returned as Ask's
 // error.

@@ -100,7 +100,7 @@ func TestNobodyWaitsBeyondTheEnd(t *testing.T) {
 				t.Errorf("%s: error %v after %s", name, err, took)
 			}
 		}
-		if err := Dump(time.Now(), unix.NETLINK_ROUTE, link(0), func([]byte) bool { return true }); !errors.Is(err, os.ErrDeadlineExceeded) {
+		if err := dump(time.Now(), link(0), func([]byte) bool { return true }); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("a dump without time: %v", err)
 		}
 	})
@@ -111,16 +111,16 @@ func TestADumpEndsWithTheLastOrWhenTheCallerHasEnough(t *testing.T) {
 	inside(t, func() {
 		for _, want := range []int{1, 2, 3} { // a namespace has three rules
 			count := 0
-			if err := Dump(soon(), unix.NETLINK_ROUTE, rules, func([]byte) bool { count++; return count < want }); err != nil || count != want {
+			if err := dump(soon(), rules, func([]byte) bool { count++; return count < want }); err != nil || count != want {
 				t.Errorf("%d rules, want %d: %v", count, want, err)
 			}
 		}
 		all := 0
-		if err := Dump(soon(), unix.NETLINK_ROUTE, rules, func([]byte) bool { all++; return true }); err != nil || all != 3 {
+		if err := dump(soon(), rules, func([]byte) bool { all++; return true }); err != nil || all != 3 {
 			t.Errorf("%d rules: %v", all, err)
 		}
 		table := Request{Kind: unix.RTM_GETROUTE, Header: append([]byte{unix.AF_INET}, make([]byte, 11)...), Attributes: [][]byte{Number(unix.RTA_TABLE, 15006)}}
-		if err := Dump(soon(), unix.NETLINK_ROUTE, table, func([]byte) bool { return true }); !errors.Is(err, unix.ENOENT) {
+		if err := dump(soon(), table, func([]byte) bool { return true }); !errors.Is(err, unix.ENOENT) {
 			t.Errorf("the routes of a table that is not there: %v", err)
 		}
 	})
@@ -154,4 +154,13 @@ func TestABatchThatIsRefusedAsAWholeEndsAtOnce(t *testing.T) {
 			t.Errorf("error %v after %s", err, took)
 		}
 	})
+}
+
+func dump(end time.Time, r Request, f func(body []byte) (more bool)) error {
+	c, err := Open(unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return c.Dump(end, r, f)
 }

@@ -90,7 +90,7 @@ func endOf(ctx context.Context) time.Time {
 // FindUntil is Find for callers that have a time limit instead of a context.
 func FindUntil(end time.Time, ns *netns.NS) (found *podnet.ProgrammedByOthersError, err error) {
 	err = ns.Inside(func() error {
-		if found, err = findNative(end); err != nil || found != nil {
+		if found, err = (native{ns: ns, end: end}).find(); err != nil || found != nil {
 			return err
 		}
 		found = findLegacy()
@@ -102,9 +102,14 @@ func FindUntil(end time.Time, ns *netns.NS) (found *podnet.ProgrammedByOthersErr
 	return found, nil
 }
 
-// findNative asks nf_tables, which also holds the rules of iptables' nft flavour: first for the tables, then for chains in those that
-// exist.
-func findNative(end time.Time) (*podnet.ProgrammedByOthersError, error) {
+// native asks the nf_tables of a namespace, which also hold the rules of iptables' nft flavour. It is for a thread inside it.
+type native struct {
+	ns  *netns.NS
+	end time.Time
+}
+
+// find asks first for the tables, then for chains in those that exist.
+func (n native) find() (*podnet.ProgrammedByOthersError, error) {
 	var candidates []chain
 	var where []family
 	var requests []rawnetlink.Request
@@ -118,7 +123,7 @@ func findNative(end time.Time) (*podnet.ProgrammedByOthersError, error) {
 			requests = append(requests, get(unix.NFT_MSG_GETTABLE, p, rawnetlink.Text(unix.NFTA_TABLE_NAME, c.table)))
 		}
 	}
-	answers, err := ask(end, requests)
+	answers, err := n.ask(requests...)
 	if err != nil {
 		return nil, err
 	}
@@ -138,10 +143,10 @@ func findNative(end time.Time) (*podnet.ProgrammedByOthersError, error) {
 			}
 		}
 	}
-	return findChains(end, more, moreAt)
+	return n.chains(more, moreAt)
 }
 
-func findChains(end time.Time, candidates []chain, where []family) (*podnet.ProgrammedByOthersError, error) {
+func (n native) chains(candidates []chain, where []family) (*podnet.ProgrammedByOthersError, error) {
 	if len(candidates) == 0 {
 		return nil, nil //nolint:nilnil // nothing found, as Find says
 	}
@@ -150,7 +155,7 @@ func findChains(end time.Time, candidates []chain, where []family) (*podnet.Prog
 		requests = append(requests, get(unix.NFT_MSG_GETCHAIN, where[i],
 			rawnetlink.Text(unix.NFTA_CHAIN_TABLE, c.table), rawnetlink.Text(unix.NFTA_CHAIN_NAME, c.name)))
 	}
-	answers, err := ask(end, requests)
+	answers, err := n.ask(requests...)
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +164,7 @@ func findChains(end time.Time, candidates []chain, where []family) (*podnet.Prog
 		if !inUse(a, unix.NFTA_CHAIN_USE) {
 			continue
 		}
-		if reached, err := hooked(end, where[i], c); err != nil {
+		if reached, err := n.hooked(where[i], c); err != nil {
 			return nil, err
 		} else if reached {
 			return &podnet.ProgrammedByOthersError{Owner: c.owner, Found: fmt.Sprintf("chain %s in table %s %s", c.name, where[i].name, c.table)}, nil
@@ -170,15 +175,19 @@ func findChains(end time.Time, candidates []chain, where []family) (*podnet.Prog
 
 // hooked reports whether packets reach a chain. If there are more rules before it than are read, it counts as reached. In family inet,
 // which iptables does not use, base chains have any name: there, a chain in use counts.
-func hooked(end time.Time, p family, c chain) (reached bool, err error) {
+func (n native) hooked(p family, c chain) (reached bool, err error) {
 	if p.number == unix.NFPROTO_INET {
 		return true, nil
+	}
+	conn, err := open(n.ns)
+	if err != nil {
+		return false, err
 	}
 	verdict := rawnetlink.Text(unix.NFTA_VERDICT_CHAIN, c.name)
 	for _, base := range hooks() {
 		request := get(unix.NFT_MSG_GETRULE, p, rawnetlink.Text(unix.NFTA_RULE_TABLE, c.table), rawnetlink.Text(unix.NFTA_RULE_CHAIN, base))
 		read := 0
-		err := rawnetlink.Dump(end, unix.NETLINK_NETFILTER, request, func(body []byte) bool {
+		err := conn.Dump(n.end, request, func(body []byte) bool {
 			read++
 			reached = reached || read > maxRules || bytes.Contains(body, verdict)
 			return !reached
@@ -208,12 +217,24 @@ func get(kind uint16, p family, attributes ...[]byte) rawnetlink.Request {
 }
 
 // ask returns no answers if the kernel has no nf_tables.
-func ask(end time.Time, requests []rawnetlink.Request) ([]rawnetlink.Answer, error) {
-	answers, err := rawnetlink.Ask(end, unix.NETLINK_NETFILTER, requests...)
+func (n native) ask(requests ...rawnetlink.Request) ([]rawnetlink.Answer, error) {
+	conn, err := open(n.ns)
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
 		return nil, nil
 	}
-	return answers, err
+	if err != nil {
+		return nil, err
+	}
+	return conn.Ask(n.end, requests...)
+}
+
+// open opens a socket for the thread's namespace, which is ns. It is closed with ns.
+func open(ns *netns.NS) (*rawnetlink.Conn, error) {
+	conn, err := rawnetlink.Open(unix.NETLINK_NETFILTER)
+	if err == nil {
+		ns.AtClose(conn.Close)
+	}
+	return conn, err
 }
 
 // inUse reports whether an object exists and its count of uses, the attribute of that kind, is not 0.

@@ -119,7 +119,7 @@ func (o Ours) hasMark(mark, fixed uint32) bool {
 // chains of devices (netdev), and conditions: a rule counts even if it matches few packets.
 func Preempting(ctx context.Context, ns *netns.NS, o Ours) (lines []string, err error) {
 	err = ns.Inside(func() error {
-		s := search{end: endOf(ctx), ours: o}
+		s := search{ns: ns, end: endOf(ctx), ours: o}
 		if err := s.nftables(); err != nil {
 			return err
 		}
@@ -141,6 +141,7 @@ const chainCost = 8
 
 // search is one look.
 type search struct {
+	ns    *netns.NS
 	end   time.Time
 	ours  Ours
 	rules int // read so far

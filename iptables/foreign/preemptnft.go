@@ -30,14 +30,13 @@ func (b base) String() string {
 
 // nftables looks into all base chains of others that run before ours, in nf_tables, which also holds the rules of iptables' nft flavour.
 func (s *search) nftables() error {
-	conn, err := rawnetlink.Open(unix.NETLINK_NETFILTER)
+	conn, err := open(s.ns)
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
 	conn.Grow() // otherwise the kernel would end a list at a rule that is longer than its datagrams
 	bases, err := s.bases(conn)
 	if err != nil {

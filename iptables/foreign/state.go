@@ -29,7 +29,7 @@ func NewReader() Reader { return Reader{seed: maphash.MakeSeed()} }
 // State returns the namespace's State. ok is false if it cannot be known: the kernel does not answer, or a table is too large.
 func (r Reader) State(ns *netns.NS) (s State, ok bool) {
 	err := ns.Inside(func() error {
-		s.Generation = generation(time.Now().Add(limit))
+		s.Generation = native{ns: ns, end: time.Now().Add(limit)}.generation()
 		s.Legacy, ok = r.legacy()
 		return nil
 	})
@@ -37,16 +37,16 @@ func (r Reader) State(ns *netns.NS) (s State, ok bool) {
 }
 
 // generation returns the generation of the calling thread's namespace, or 0.
-func generation(end time.Time) uint32 {
-	answers, err := ask(end, []rawnetlink.Request{get(unix.NFT_MSG_GETGEN, family{number: unix.NFPROTO_UNSPEC})})
+func (n native) generation() uint32 {
+	answers, err := n.ask(get(unix.NFT_MSG_GETGEN, family{number: unix.NFPROTO_UNSPEC}))
 	if err != nil || len(answers) == 0 || len(answers[0].Body) < sizeofNfgenmsg {
 		return 0
 	}
-	n := rawnetlink.Attributes(answers[0].Body[sizeofNfgenmsg:])[unix.NFTA_GEN_ID]
-	if len(n) != 4 {
+	id := rawnetlink.Attributes(answers[0].Body[sizeofNfgenmsg:])[unix.NFTA_GEN_ID]
+	if len(id) != 4 {
 		return 0
 	}
-	return binary.BigEndian.Uint32(n)
+	return binary.BigEndian.Uint32(id)
 }
 
 // legacy hashes all tables of x_tables without their counters.

@@ -52,6 +52,7 @@ func (b *Backend) apply(ctx context.Context, ns *netns.NS, s *socket, want iptab
 		return err == nil && len(c.drift) == 0, err
 	}, func() error {
 		b.memory.forget(current.id)
+		iptables.SawDrift(ctx, c.drift)
 		drift := c.drift
 		if c.have.exists() {
 			if drift, err = c.describe(ctx, ns, s, want); err != nil {

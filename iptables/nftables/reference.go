@@ -72,7 +72,6 @@ func learn(ctx context.Context, want iptables.Ruleset) (ref reference, err error
 	if err != nil {
 		return ref, err
 	}
-	defer s.close()
 	o, err := s.outline(ctx)
 	if err != nil {
 		return ref, err

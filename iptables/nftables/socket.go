@@ -30,7 +30,7 @@ var (
 )
 
 // socket reads a namespace's nftables. Answers are read part by part, and only as far as the caller needs: the rest is never
-// taken from the kernel. The socket is connected to the kernel, so that no process of the pod can send to it.
+// taken from the kernel. The socket is connected to the kernel, so that no process of the pod can send to it. It is closed with ns.
 type socket struct {
 	ns     *netns.NS
 	fd     int
@@ -45,29 +45,20 @@ func dial(ns *netns.NS) (*socket, error) {
 }
 
 func (s *socket) reopen() error {
-	s.close()
 	fd, err := s.ns.Socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_NETFILTER)
 	if err != nil {
 		return fmt.Errorf("open nftables socket: %w", err)
 	}
+	s.ns.AtClose(func() { _ = unix.Close(fd) })
 	s.fd, s.unread = fd, false
 	err = errors.Join(
 		unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}),
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: answerSeconds}),
 	)
 	if err != nil {
-		s.close()
 		return fmt.Errorf("connect nftables socket: %w", err)
 	}
 	return nil
-}
-
-// close closes the descriptor. A second call does nothing.
-func (s *socket) close() {
-	if s.fd >= 0 {
-		_ = unix.Close(s.fd)
-		s.fd = -1
-	}
 }
 
 // request is a request for the family of our table.

@@ -13,7 +13,6 @@ func visit[T any](ctx context.Context, b *Backend, path string, f func(*netns.NS
 		if err != nil {
 			return value, err
 		}
-		defer s.close()
 		return f(ns, s)
 	})
 }

@@ -70,6 +70,7 @@ func (b *Backend) Apply(ctx context.Context, path string, want iptables.Ruleset)
 			have, drift, err = b.compare(ctx, ns, want)
 			return err == nil && len(drift) == 0, err
 		}, func() error {
+			iptables.SawDrift(ctx, drift)
 			err := b.write(ctx, ns, have, want)
 			if err == nil {
 				out.Drift = drift.Bounded()
