@@ -29,17 +29,17 @@ type Repair struct {
 	Kinds string `json:"kinds"`
 }
 
-// apply applies a Spec's rules within the turn. It returns what Apply and earlier calls have found, and whether rules were written.
+// apply applies the rules of a Spec within the turn. It returns what Apply and earlier calls have found, and whether rules were written.
 //
 // Drift is what differs although the same Spec was programmed in the same sandbox: the first programming is none, nor is what follows an
 // edit of annotations, nor what another agent of the node has written while it takes over from this one.
-func (v *visit) apply(ctx context.Context, spec iptables.Spec, rules iptables.Ruleset) (found Findings, changed bool, err error) {
+func (v *visit) apply(ctx context.Context, want *compiled) (found Findings, changed bool, err error) {
 	known, ok := v.Ledger.Of(v.sandbox.UID)
 	var seen atomic.Pointer[iptables.Drift]
-	outcome, err := v.Backend.Apply(iptables.OnDrift(ctx, func(d iptables.Drift) { seen.Store(&d) }), v.sandbox.Place(), rules)
+	outcome, err := v.Backend.Apply(iptables.OnDrift(ctx, func(d iptables.Drift) { seen.Store(&d) }), v.sandbox.Place(), want.rules)
 	switch drift := seen.Load(); {
 	case err == nil || outcome.Changed():
-	case drift != nil && v.programmedAs(known, spec):
+	case drift != nil && v.programmedAs(known, want.hash):
 		return found, false, notPutBackError{*drift, err}
 	default:
 		return found, false, err
@@ -53,8 +53,8 @@ func (v *visit) apply(ctx context.Context, spec iptables.Spec, rules iptables.Ru
 	switch {
 	case !outcome.Changed():
 		found.contention = found.contention.withoutRepair(time.Now())
-	case !ok || !v.programmedAs(known, spec):
-	case found.handovers < mostHandovers && v.writtenByOther(spec):
+	case !ok || !v.programmedAs(known, want.hash):
+	case found.handovers < mostHandovers && v.writtenByOther(want.hash):
 		found.handovers++
 	default:
 		v.reportRepair(ctx, &found, outcome.Drift)
@@ -79,16 +79,16 @@ func (e notPutBackError) Error() string {
 // Unwrap returns why the rules could not be put back.
 func (e notPutBackError) Unwrap() error { return e.err }
 
-// programmedAs reports whether this sandbox was programmed with this Spec.
-func (v *visit) programmedAs(known Entry, spec iptables.Spec) bool {
-	return known.Sandbox.ID == v.sandbox.ID && known.Spec != nil && known.Spec.Hash() == spec.Hash()
+// programmedAs reports whether this sandbox was programmed with the Spec of a hash.
+func (v *visit) programmedAs(known Entry, specHash string) bool {
+	return known.Sandbox.ID == v.sandbox.ID && known.specHash() == specHash
 }
 
 // paused reports whether the pod's next check is not due: somebody else keeps changing its rules, and only the Verifier chooses the time
 // to put them back. Early entrances never pause, because a container is about to start.
-func (v *visit) paused(spec iptables.Spec) bool {
+func (v *visit) paused(specHash string) bool {
 	known, ok := v.Ledger.Of(v.sandbox.UID)
-	return ok && v.by == Watch && !known.Retry && known.contention.active() && v.programmedAs(known, spec) &&
+	return ok && v.by == Watch && !known.Retry && known.contention.active() && v.programmedAs(known, specHash) &&
 		time.Now().Before(known.contention.next(v.VerifyInterval))
 }
 
@@ -98,10 +98,10 @@ const mostHandovers = 2
 
 // writtenByOther reports whether the pod's report is about other rules in this sandbox than this agent's, or another backend's: two
 // agents of a node overlap during an update, and the new one's settings may differ.
-func (v *visit) writtenByOther(spec iptables.Spec) bool {
+func (v *visit) writtenByOther(specHash string) bool {
 	said, ok := detailsOn(v.pod)
 	return ok && Status(v.pod.Annotations[KeyStatus]) == StatusInitialized &&
-		said.Sandbox == v.sandbox.ID && said.SpecHash != "" && (said.SpecHash != spec.Hash() || said.Backend != v.BackendName)
+		said.Sandbox == v.sandbox.ID && said.SpecHash != "" && (said.SpecHash != specHash || said.Backend != v.BackendName)
 }
 
 // reportRepair logs and counts a repair, and makes an event of it. The pod's details get it with the next report.

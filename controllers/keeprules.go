@@ -5,7 +5,6 @@ import (
 	"errors"
 
 	"istio-pod-network-controller/internal/podnet"
-	"istio-pod-network-controller/iptables"
 )
 
 // keepRules repairs the rules of a pod that no longer asks for rules, or whose annotations are wrong. It reports whether the pod has
@@ -24,7 +23,7 @@ func (v *visit) keepRules(ctx context.Context) (kept bool, err error) {
 				kept, err = v.Backend.Present(ctx, v.sandbox.Place())
 				return err
 			}
-			err = v.repair(ctx, *known.Spec)
+			err = v.repair(ctx, known)
 			kept = err == nil
 			return err
 		})
@@ -41,16 +40,16 @@ func (v *visit) keepRules(ctx context.Context) (kept bool, err error) {
 	return kept, err
 }
 
-// repair applies the rules of a Spec that the pod got earlier.
-func (v *visit) repair(ctx context.Context, spec iptables.Spec) error {
-	rules, err := iptables.Rules(spec)
+// repair applies the rules that the pod got earlier.
+func (v *visit) repair(ctx context.Context, known Entry) error {
+	want, err := v.compiler.compile(*known.Spec, known.compiled)
 	if err != nil {
 		return err
 	}
-	if v.paused(spec) {
+	if v.paused(want.hash) {
 		return nil
 	}
-	found, _, err := v.apply(ctx, spec, rules)
+	found, _, err := v.apply(ctx, want)
 	if err == nil {
 		v.Ledger.found(v.sandbox.UID, found)
 	}

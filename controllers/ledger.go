@@ -23,10 +23,22 @@ type Entry struct {
 	Sandbox podnet.Sandbox
 	State   State
 	// Spec describes the rules that were last in force in the sandbox; nil if the agent knows of none.
-	Spec *iptables.Spec
+	Spec     *iptables.Spec
+	compiled *compiled // Spec's; nil if it is not at hand
 	Findings
 	// Retry makes the Verifier check the pod again after retryPause.
 	Retry bool
+}
+
+// specHash returns the hash of the entry's Spec, or "".
+func (e Entry) specHash() string {
+	switch {
+	case e.compiled != nil:
+		return e.compiled.hash
+	case e.Spec != nil:
+		return e.Spec.Hash()
+	}
+	return ""
 }
 
 // Ledger remembers the newest sandbox of each pod. The Verifier and metrics use it. It is no proof that a namespace holds its rules.

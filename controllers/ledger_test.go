@@ -93,6 +93,7 @@ func checkLedger(t *testing.T, do func(*Ledger), want []Entry) {
 	do(l)
 	options := cmp.Options{
 		cmp.Comparer(func(a, b *iptables.Spec) bool { return a == b }), cmpopts.EquateComparable(Findings{}),
+		cmpopts.IgnoreUnexported(Entry{}),
 		cmpopts.SortSlices(func(a, b Entry) bool { return a.Sandbox.UID < b.Sandbox.UID }),
 	}
 	if d := cmp.Diff(append([]Entry{}, want...), l.Entries(), options); d != "" {

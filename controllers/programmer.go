@@ -104,7 +104,8 @@ type Programmer struct {
 	// present.
 	Announcers []func() bool
 
-	turns turns
+	turns    turns
+	compiler compiler
 }
 
 // Ensure makes one sandbox hold the rules that its pod asks for. Namespace, Name and UID of s must be set. Errors that callers tell

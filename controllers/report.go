@@ -72,6 +72,8 @@ type Report struct {
 	Event bool
 	// Notes are settings that may not have the effect that their author expects, one a line. Each becomes an event.
 	Notes string
+	// PodVersion is the resource version of the pod that the report is based on.
+	PodVersion string
 }
 
 // details is the value of the annotation KeyDetails.
@@ -101,10 +103,10 @@ func detailsOn(pod *corev1.Pod) (said details, ok bool) {
 	return said, ok
 }
 
-// sameAs reports whether two reports say the same. The entrance is ignored. The sandbox of a failure is ignored too: a runtime that
+// sameAs reports whether two reports say the same. The entrance and the pod's version are ignored. The sandbox of a failure is ignored too: a runtime that
 // is refused one sandbox makes the next.
 func (r Report) sameAs(other Report) bool {
-	other.Entrance = r.Entrance
+	other.Entrance, other.PodVersion = r.Entrance, r.PodVersion
 	if r.Status == StatusFailed {
 		other.Sandbox = r.Sandbox
 	}

@@ -27,6 +27,7 @@ type visit struct {
 	pod     *corev1.Pod
 	ns      *corev1.Namespace
 	intent  intent.Intent
+	want    *compiled // the intent's Spec, once it is known
 }
 
 func (v *visit) ensure(ctx context.Context) (Result, error) {
@@ -108,20 +109,22 @@ func (v *visit) program(ctx context.Context) (Result, error) {
 	if v.intent.Spec.DNS == iptables.DNSResolvConf && v.sandbox.Nameservers != "" {
 		v.intent.Spec.Resolvers = intent.Addrs(strings.Split(v.sandbox.Nameservers, ","))
 	}
-	rules, err := iptables.Rules(v.intent.Spec)
+	known, _ := v.Ledger.Of(v.sandbox.UID)
+	want, err := v.compiler.compile(v.intent.Spec, known.compiled)
 	if err != nil {
 		return v.refuse(ctx, err)
 	}
-	if known, _ := v.Ledger.Of(v.sandbox.UID); known.State == Programmed && v.paused(v.intent.Spec) {
+	v.want = want
+	if known.State == Programmed && v.paused(want.hash) {
 		return Unchanged, nil
 	}
 	var found Findings
 	changed := false
 	err = v.inTurn(ctx, func() error {
-		if found, changed, err = v.apply(ctx, v.intent.Spec, rules); err != nil {
+		if found, changed, err = v.apply(ctx, want); err != nil {
 			return err
 		}
-		if v.Ledger.Put(Entry{Sandbox: v.sandbox, State: Programmed, Spec: &v.intent.Spec, Findings: found}) {
+		if v.Ledger.Put(Entry{Sandbox: v.sandbox, State: Programmed, Spec: &want.spec, compiled: want, Findings: found}) {
 			v.reportProgrammed(found, "traffic is redirected")
 		}
 		return nil
@@ -135,7 +138,7 @@ func (v *visit) program(ctx context.Context) (Result, error) {
 	case !changed:
 		return Unchanged, nil
 	}
-	log.FromContext(ctx).Info("rules applied", "sandbox", v.sandbox.ID, "netns", v.sandbox.NetNS, "specHash", v.intent.Spec.Hash())
+	log.FromContext(ctx).Info("rules applied", "sandbox", v.sandbox.ID, "netns", v.sandbox.NetNS, "specHash", want.hash)
 	return Changed, nil
 }
 
@@ -208,7 +211,7 @@ func (v *visit) skip(ctx context.Context) (Result, error) {
 	v.record(func() {
 		if kept {
 			known, _ = v.Ledger.Of(v.sandbox.UID) // with what was found just now
-			v.Ledger.Put(Entry{Sandbox: v.sandbox, State: Programmed, Spec: known.Spec, Findings: known.Findings})
+			v.Ledger.Put(Entry{Sandbox: v.sandbox, State: Programmed, Spec: known.Spec, compiled: known.compiled, Findings: known.Findings})
 			v.reportKept(known.Spec, known.Findings)
 			return
 		}

@@ -13,16 +13,24 @@ import (
 func (v *visit) report(status Status, reason, message string) {
 	r := Report{
 		Sandbox: v.sandbox, Status: status, Reason: reason, Message: message,
-		Entrance: v.by, Backend: v.BackendName,
+		Entrance: v.by, Backend: v.BackendName, PodVersion: v.pod.ResourceVersion,
 	}
 	if known, ok := v.Ledger.Of(v.sandbox.UID); ok && status != "" && known.Sandbox.ID == v.sandbox.ID {
 		r.LastRepair = known.LastRepair
 	}
 	programmed := status == StatusInitialized || reason == ReasonContended || reason == ReasonPreempted
 	if programmed && v.intent.Redirect {
-		r.SpecHash, r.Notes = v.intent.Spec.Hash(), strings.Join(v.intent.Notes, "\n")
+		r.SpecHash, r.Notes = v.specHash(), strings.Join(v.intent.Notes, "\n")
 	}
 	v.Reporter.Report(r)
+}
+
+// specHash returns the hash of the intent's Spec.
+func (v *visit) specHash() string {
+	if v.want != nil {
+		return v.want.hash
+	}
+	return v.intent.Spec.Hash()
 }
 
 // reportProgrammed reports a pod whose rules are in force. message is for one whose rules no other project touches.

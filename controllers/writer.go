@@ -39,6 +39,14 @@ type Writer struct {
 	mu    sync.Mutex
 	next  map[string]queued
 	last  map[string]written
+	// shown is, by UID, the last report that was dropped because the pod had it already.
+	shown map[string]shown
+}
+
+// shown is a report, and the version of the pod that has it.
+type shown struct {
+	report  Report
+	version string
 }
 
 // NewWriter returns a Writer, which does nothing until Start is called.
@@ -46,15 +54,21 @@ func NewWriter(c client.StatusClient, pods Pods, recorder events.EventRecorder) 
 	return &Writer{
 		client: c, pods: pods, recorder: recorder, now: time.Now,
 		queue: workqueue.NewTypedRateLimitingQueue(backOff[string]()),
-		next:  map[string]queued{}, last: map[string]written{},
+		next:  map[string]queued{}, last: map[string]written{}, shown: map[string]shown{},
 	}
 }
 
-// Report queues a report and returns at once. Of two reports that say the same the first stays: its entrance did the work.
+// Report queues a report and returns at once. Of two reports that say the same the first stays: its entrance did the work. A report that
+// this version of the pod is known to have is dropped: most checks of a pod's rules end with one.
 func (w *Writer) Report(r Report) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if waiting, ok := w.next[r.Sandbox.UID]; !ok || !waiting.report.sameAs(r) {
+	waiting, ok := w.next[r.Sandbox.UID]
+	if has := w.shown[r.Sandbox.UID]; !ok && r.PodVersion != "" && has.version == r.PodVersion && has.report.sameAs(r) {
+		return
+	}
+	delete(w.shown, r.Sandbox.UID) // this one may be written
+	if !ok || !waiting.report.sameAs(r) {
 		w.next[r.Sandbox.UID] = queued{report: r, since: w.now()}
 	}
 	w.queue.Add(r.Sandbox.UID)
@@ -118,6 +132,9 @@ func (w *Writer) handle(ctx context.Context, q queued) (wait time.Duration, err 
 	}
 	w.mu.Lock()
 	d := decide(q, w.last[q.report.Sandbox.UID], pod, w.now())
+	if d == (decision{}) {
+		w.shown[q.report.Sandbox.UID] = shown{q.report, pod.ResourceVersion}
+	}
 	w.mu.Unlock()
 	if !d.write {
 		return d.wait, nil
@@ -194,4 +211,5 @@ func (w *Writer) Forget(uid string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.last, uid)
+	delete(w.shown, uid)
 }

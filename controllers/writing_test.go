@@ -159,3 +159,42 @@ func TestWhichReportsAreEvents(t *testing.T) {
 		}
 	}
 }
+
+// Nearly every check of a pod's rules ends with the report that the pod has: only a pod that has changed since is looked at again.
+func TestAReportThatThePodHasIsNotQueuedAgain(t *testing.T) {
+	for name, c := range map[string]struct {
+		between func(*Report) // a report that comes first
+		change  func(*Report)
+		queued  int
+	}{
+		"of the same version of the pod": {},
+		"of another entrance":            {change: func(r *Report) { r.Entrance = NRI }},
+		"of another version of the pod":  {change: func(r *Report) { r.PodVersion += "0" }, queued: 1},
+		"of no version":                  {change: func(r *Report) { r.PodVersion = "" }, queued: 1},
+		"that says something else":       {change: func(r *Report) { r.Message = "something else" }, queued: 1},
+		"after one that says something else, of a cache that is behind": {between: func(r *Report) { r.Message = "something else" }, queued: 1},
+	} {
+		b := newWriterBench(t, askingPod())
+		r := goodReport()
+		r.PodVersion = b.mustWrite(t, r).ResourceVersion
+		b.now = b.now.Add(2 * cacheLag)
+		b.Report(r)
+		b.mustWork(t) // it is dropped, and remembered
+		if c.between != nil {
+			other := r
+			c.between(&other)
+			b.Report(other)
+			b.mustWork(t)
+		}
+		if c.change != nil {
+			c.change(&r)
+		}
+		if b.Report(r); b.queue.Len() != c.queued {
+			t.Errorf("a report %s: %d pods are queued", name, b.queue.Len())
+		}
+		b.Forget(r.Sandbox.UID)
+		if len(b.shown) != 0 {
+			t.Errorf("a report %s: the one of a deleted pod is remembered", name)
+		}
+	}
+}

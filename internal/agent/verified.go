@@ -15,6 +15,9 @@ import (
 // maxVerified bounds the memory. Where nothing is remembered, everything is read once more.
 const maxVerified = 4096
 
+// routesAge is how long routes are not looked at in a namespace whose rules need none. What is left of a former mode does nothing there.
+const routesAge = time.Minute
+
 // legacyAge is how long the memory of a namespace with tables of x_tables is used. They have no count of changes: a process that changes
 // a table while it is being read, and back, is not noticed.
 const legacyAge = time.Minute
@@ -34,9 +37,11 @@ type verified struct {
 
 // verification is what an Apply has found.
 type verification struct {
-	rules foreign.State // of all rules in the namespace, read before everything else
-	want  uint64        // hash of the rules that are in force
-	at    time.Time
+	rules  foreign.State   // of all rules in the namespace, read before everything else
+	want   uint64          // hash of the rules that are in force
+	chains *iptables.Chain // the first of the chains that want is the hash of; a Ruleset is not changed once it is made
+	at     time.Time       // when it began
+	routes time.Time       // when routes were compared last
 }
 
 func newVerified() *verified {
@@ -48,22 +53,50 @@ func (v *verified) begin(ns *netns.NS, id podnet.Identity, want iptables.Ruleset
 	if id.Cookie == 0 {
 		return now, false
 	}
-	now.want, now.at = want.Hash(v.seed), v.now()
+	now.at = v.now()
+	now.routes = now.at
+	now.chains = first(want.Chains)
+	if seen := v.of(id); now.chains != nil && seen.chains == now.chains {
+		now.want = seen.want
+	} else {
+		now.want = want.Hash(v.seed)
+	}
 	now.rules, ok = v.reader.State(ns)
 	return now, ok
 }
 
 // unchanged reports whether the namespace still holds want, and nothing in it has changed since an Apply found nothing to do.
 func (v *verified) unchanged(ns *netns.NS, id podnet.Identity, now verification, want iptables.Ruleset) (same bool, err error) {
-	v.mu.Lock()
-	seen, known := v.seen[id]
-	v.mu.Unlock()
+	seen := v.of(id)
 	old := now.rules.Legacy != 0 && now.at.Sub(seen.at) >= legacyAge
-	if !known || old || seen.rules != now.rules || seen.want != now.want {
+	if seen.at.IsZero() || old || seen.rules != now.rules || seen.want != now.want {
 		return false, nil
 	}
+	if len(want.Routing) == 0 && now.at.Sub(seen.routes) < routesAge {
+		drift, err := routing.AddressDrift(ns, want)
+		return err == nil && len(drift) == 0, err
+	}
 	drift, err := routing.Drift(ns, want)
-	return err == nil && len(drift) == 0, err
+	if err != nil || len(drift) > 0 {
+		return false, err
+	}
+	seen.routes = now.at
+	v.add(id, seen)
+	return true, nil
+}
+
+// of returns what was added for a namespace; the zero value if nothing was.
+func (v *verified) of(id podnet.Identity) verification {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.seen[id]
+}
+
+func first(chains []iptables.Chain) *iptables.Chain {
+	if len(chains) == 0 {
+		return nil
+	}
+	return &chains[0]
 }
 
 func (v *verified) add(id podnet.Identity, found verification) {

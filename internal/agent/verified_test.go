@@ -9,6 +9,7 @@ import (
 	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/iptables/routing"
 )
 
 // Everything that may change the result of a comparison leads to a new one.
@@ -127,6 +128,49 @@ func TestWhatFollowsOurJumpIsNotReported(t *testing.T) {
 			if out, err := e.Apply(t.Context(), at(ns), want); err != nil || len(out.Preempted) > 0 {
 				t.Errorf("%s, after %s: reported %q, error %v", name, script, out.Preempted, err)
 			}
+		}
+	}
+}
+
+// Where no rule needs a route, what was left of a mode that did is found within a minute. Where one does, it is found at once.
+func TestRoutesAreComparedAsOftenAsTheyMatter(t *testing.T) {
+	for name, c := range map[string]struct {
+		there, changed []iptables.PolicyRoute
+		after          time.Duration
+	}{
+		"REDIRECT": {changed: iptables.PolicyRoutes(), after: routesAge},
+		"TPROXY":   {there: iptables.PolicyRoutes()},
+	} {
+		ns, want := kerneltest.New(t), iptables.Ruleset{Routing: c.there}
+		if _, err := routing.Prepare(ns, want); err != nil {
+			t.Fatal(err)
+		}
+		applied, past := 0, time.Duration(0)
+		e := choiceOf(t).exclusive(fakeBackend{present: true, unchanged: true, apply: func(string) error { applied++; return nil }})
+		e.verified.now = func() time.Time { return time.Now().Add(past) }
+		place := podnet.Place{Path: ns.Path(), Identity: idOf(t, e, ns.Path())}
+		apply := func() (compared int) {
+			t.Helper()
+			before := applied
+			if _, err := e.Apply(t.Context(), place, want); err != nil {
+				t.Fatal(err)
+			}
+			return applied - before
+		}
+		apply()
+		change, err := routing.Prepare(ns, iptables.Ruleset{Routing: c.changed})
+		if err == nil {
+			err = change.Finish() // removes the other ones
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := apply(); n != 0 && c.after > 0 {
+			t.Errorf("%s: compared at once", name)
+		}
+		past = c.after
+		if apply() == 0 {
+			t.Errorf("%s: not compared after %s", name, c.after)
 		}
 	}
 }

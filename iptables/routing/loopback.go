@@ -29,8 +29,16 @@ type namespace struct {
 	policy []policyState
 }
 
-// read reads what may be ours. It asks for each address separately, since a pod may have added any number of others.
+// read reads what may be ours.
 func (n *namespace) read() error {
+	if err := n.readAddresses(); err != nil {
+		return err
+	}
+	return n.readPolicy()
+}
+
+// readAddresses asks for each address separately, since a pod may have added any number of others.
+func (n *namespace) readAddresses() error {
 	asked := append(slices.Clone(iptables.LoopbackAddrs()), netip.PrefixFrom(netip.IPv6Loopback(), 128))
 	requests := []rawnetlink.Request{{
 		Kind: unix.RTM_GETLINK, Header: linkHeader(0), Attributes: [][]byte{rawnetlink.Number(unix.IFLA_EXT_MASK, skipStats)},
@@ -56,7 +64,7 @@ func (n *namespace) read() error {
 			n.addrs = append(n.addrs, asked[i])
 		}
 	}
-	return n.readPolicy()
+	return nil
 }
 
 // setLoUp sets lo up, and reads again, since that adds addresses.

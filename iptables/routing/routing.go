@@ -37,6 +37,21 @@ func Drift(ns *netns.NS, want iptables.Ruleset) (iptables.Drift, error) {
 	return iptables.Diff(iptables.Ruleset{Loopback: want.Loopback, Routing: want.Routing}, have), err
 }
 
+// AddressDrift is Drift without routes. Rules and routes of ours that are left in a namespace do nothing while no rule sets their mark.
+func AddressDrift(ns *netns.NS, want iptables.Ruleset) (drift iptables.Drift, err error) {
+	if len(want.Loopback) == 0 {
+		return nil, nil
+	}
+	err = inside(ns, func(n *namespace) error {
+		if err := n.readAddresses(); err != nil {
+			return err
+		}
+		drift = iptables.Diff(iptables.Ruleset{Loopback: want.Loopback}, iptables.Ruleset{Loopback: n.addressesInPlace(want.Loopback)})
+		return nil
+	})
+	return drift, err
+}
+
 // Change is a change of addresses and routes that is under way. The rules that need them are written after Prepare and before Finish
 // or Undo.
 type Change struct {
@@ -105,16 +120,22 @@ func Remove(ns *netns.NS) (removed bool, err error) {
 
 // within calls f on a thread inside the namespace, after it has read what is there.
 func within(ns *netns.NS, f func(*namespace) error) error {
+	return inside(ns, func(n *namespace) error {
+		if err := n.read(); err != nil {
+			return err
+		}
+		return f(n)
+	})
+}
+
+// inside calls f on a thread inside the namespace.
+func inside(ns *netns.NS, f func(*namespace) error) error {
 	return ns.Inside(func() error {
 		conn, err := rawnetlink.Open(unix.NETLINK_ROUTE)
 		if err != nil {
 			return err
 		}
 		defer conn.Close()
-		n := &namespace{conn: conn, end: time.Now().Add(limit)}
-		if err := n.read(); err != nil {
-			return err
-		}
-		return f(n)
+		return f(&namespace{conn: conn, end: time.Now().Add(limit)})
 	})
 }

@@ -1,0 +1,47 @@
+package controllers
+
+import (
+	"reflect"
+	"sync"
+
+	"istio-pod-network-controller/iptables"
+)
+
+// compiled is a Spec with what is computed from it. It does not change: many pods share one.
+type compiled struct {
+	spec  iptables.Spec
+	hash  string
+	rules iptables.Ruleset
+}
+
+// maxCompiled bounds the memory. What is not remembered is computed again.
+const maxCompiled = 256
+
+// compiler computes the rules of Specs, and remembers them: most pods of a node have the same Spec. The zero value is ready.
+type compiler struct {
+	mu   sync.Mutex
+	done map[string]*compiled // by the Spec's hash
+}
+
+// compile returns the rules of a Spec. last is what the pod had before, or nil: to compare with it costs less than the hash.
+func (c *compiler) compile(spec iptables.Spec, last *compiled) (*compiled, error) {
+	if last != nil && reflect.DeepEqual(last.spec, spec) {
+		return last, nil
+	}
+	hash := spec.Hash()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if known, ok := c.done[hash]; ok {
+		return known, nil
+	}
+	rules, err := iptables.Rules(spec)
+	if err != nil {
+		return nil, err
+	}
+	if c.done == nil || len(c.done) >= maxCompiled {
+		c.done = map[string]*compiled{}
+	}
+	out := &compiled{spec: spec, hash: hash, rules: rules}
+	c.done[hash] = out
+	return out, nil
+}
