@@ -14,8 +14,8 @@ import (
 )
 
 // newInformer makes an informer that notices within lastBackOff that the API server is back. client-go's own informer waits up to a
-// minute after an outage of minutes (https://github.com/kubernetes/client-go/blob/master/tools/cache/reflector.go,
-// defaultBackoffMax and its jitter), and offers no setting.
+// minute after an outage of minutes, or the sixth short one in a row (https://github.com/kubernetes/client-go/blob/master/tools/cache/reflector.go,
+// defaultBackoffMax and its jitter), and offers no setting. So it gets to see none of the errors that it would wait after.
 func newInformer(lw toolscache.ListerWatcher, kind runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
 	from := toolscache.ToListerWatcherWithContext(lw)
 	return toolscache.NewSharedIndexInformer(&toolscache.ListWatch{
@@ -23,16 +23,61 @@ func newInformer(lw toolscache.ListerWatcher, kind runtime.Object, resync time.D
 			return retryWhileAway(ctx, func() (runtime.Object, error) { return from.ListWithContext(ctx, o) })
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return retryWhileAway(ctx, func() (watch.Interface, error) { return from.WatchWithContext(ctx, o) })
+			w, err := retryWhileAway(ctx, func() (watch.Interface, error) { return from.WatchWithContext(ctx, o) })
+			if err != nil {
+				return nil, err
+			}
+			return withoutOutages(w), nil
 		},
 	}, kind, resync, indexers)
 }
 
+// shortestWatch is how long a watch has to last: client-go takes one that ends earlier, without an event, for an error.
+const shortestWatch = 1100 * time.Millisecond
+
+// withoutOutages returns a watch that ends, and not before shortestWatch, where w ends or reports that the API server is away.
+func withoutOutages(w watch.Interface) watch.Interface {
+	earliest := time.NewTimer(shortestWatch)
+	events := make(chan watch.Event)
+	out := watch.NewProxyWatcher(events)
+	go func() {
+		defer close(events)
+		defer earliest.Stop()
+		defer w.Stop()
+		for {
+			select {
+			case <-out.StopChan():
+				return
+			case e, more := <-w.ResultChan():
+				if !more || e.Type == watch.Error && away(apierrors.FromObject(e.Object)) {
+					select {
+					case <-earliest.C:
+					case <-out.StopChan():
+					}
+					return
+				}
+				select {
+				case events <- e:
+				case <-out.StopChan():
+					return
+				}
+			}
+		}
+	}()
+	return out
+}
+
+// rightsLimit is how long an answer that the agent lacks a right counts as an outage: an API server that starts gives it until it has
+// read the roles.
+const rightsLimit = 30 * time.Second
+
 // retryWhileAway calls f again while the API server is away. It returns f's first other answer, or its last one when ctx ends.
 func retryWhileAway[T any](ctx context.Context, f func() (T, error)) (T, error) {
+	start := time.Now()
 	for wait := firstOutageWait; ; wait = min(2*wait, lastBackOff) {
 		got, err := f()
-		if err == nil || !away(err) {
+		starting := (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)) && time.Since(start) < rightsLimit
+		if err == nil || !away(err) && !starting {
 			return got, err
 		}
 		select {

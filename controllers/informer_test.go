@@ -71,3 +71,84 @@ func TestWhatAnOutageIs(t *testing.T) {
 		}
 	}
 }
+
+// An API server that comes and goes must not make the agent wait longer and longer.
+func TestTheCacheIsThereSoonAfterManyOutages(t *testing.T) {
+	pods := schema.GroupResource{Resource: "pods"}
+	for name, c := range map[string]struct {
+		refuses error
+		ends    func(*watch.FakeWatcher)
+	}{
+		"it is away":                  {syscall.ECONNREFUSED, (*watch.FakeWatcher).Stop},
+		"it has not read the roles":   {apierrors.NewForbidden(pods, "", errors.New("no")), (*watch.FakeWatcher).Stop},
+		"it does not know the tokens": {apierrors.NewUnauthorized("no"), (*watch.FakeWatcher).Stop},
+		"it says that it goes": {syscall.ECONNREFUSED, func(w *watch.FakeWatcher) {
+			status := apierrors.NewInternalError(errors.New("http2: client connection lost")).Status()
+			w.Error(&status)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const period = 20 * time.Second // half of it away
+				start, lists, longest := time.Now(), 0, time.Duration(0)
+				up := func() bool { return time.Since(start)%period < period/2 }
+				ended := start
+				informer := newInformer(&toolscache.ListWatch{
+					ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+						if lists++; !up() {
+							return nil, c.refuses
+						}
+						return &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}, nil
+					},
+					WatchFuncWithContext: func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+						if !up() {
+							return nil, c.refuses
+						}
+						if o.SendInitialEvents != nil {
+							return nil, apierrors.NewBadRequest("not known to this API server")
+						}
+						longest = max(longest, time.Since(ended))
+						w := watch.NewFake()
+						go func() {
+							<-time.After(period/2 - time.Since(start)%period + 10*time.Millisecond)
+							ended = time.Now()
+							c.ends(w)
+						}()
+						return w, nil
+					},
+				}, &corev1.Pod{}, 0, toolscache.Indexers{})
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan struct{})
+				go func() { defer close(done); informer.RunWithContext(ctx) }()
+				<-time.After(15 * time.Minute)
+				cancel()
+				<-done
+				// It was away for 10 s, and the waits in between are 0.5, 1, 2, 4 and 8 s.
+				if longest > 16*time.Second || lists > 10 {
+					t.Errorf("%s without a watch, %d lists", longest, lists)
+				}
+			})
+		})
+	}
+}
+
+func TestAWatchKeepsWhatIsNoOutage(t *testing.T) {
+	in := watch.NewFake()
+	out := withoutOutages(in)
+	expired := apierrors.NewResourceExpired("old").Status()
+	go func() {
+		in.Add(&corev1.Pod{})
+		in.Error(&expired)
+	}()
+	for _, want := range []watch.EventType{watch.Added, watch.Error} {
+		if got := (<-out.ResultChan()).Type; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	out.Stop()
+	for range out.ResultChan() { // it ends
+	}
+	if !in.IsStopped() {
+		t.Error("the watch of the API server goes on")
+	}
+}
