@@ -72,51 +72,57 @@ func TestWhatAnOutageIs(t *testing.T) {
 	}
 }
 
+// flapping is an API server that is there for half of each period. Its watches end when it goes.
+type flapping struct {
+	refuses error
+	ends    func(*watch.FakeWatcher)
+
+	start, ended time.Time
+	lists        int
+	longest      time.Duration // without a watch
+}
+
+const flapPeriod = 20 * time.Second
+
+// goesIn returns how long the server is still there; it is not positive while it is away.
+func (f *flapping) goesIn() time.Duration { return flapPeriod/2 - time.Since(f.start)%flapPeriod }
+
+func (f *flapping) list(context.Context, metav1.ListOptions) (runtime.Object, error) {
+	if f.lists++; f.goesIn() <= 0 {
+		return nil, f.refuses
+	}
+	return &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}, nil
+}
+
+func (f *flapping) watch(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	switch {
+	case f.goesIn() <= 0:
+		return nil, f.refuses
+	case o.SendInitialEvents != nil:
+		return nil, apierrors.NewBadRequest("not known to this API server")
+	}
+	f.longest = max(f.longest, time.Since(f.ended))
+	w := watch.NewFake()
+	time.AfterFunc(f.goesIn()+10*time.Millisecond, func() {
+		f.ended = time.Now()
+		f.ends(w)
+	})
+	return w, nil
+}
+
 // An API server that comes and goes must not make the agent wait longer and longer.
 func TestTheCacheIsThereSoonAfterManyOutages(t *testing.T) {
-	pods := schema.GroupResource{Resource: "pods"}
-	for name, c := range map[string]struct {
-		refuses error
-		ends    func(*watch.FakeWatcher)
-	}{
-		"it is away":                  {syscall.ECONNREFUSED, (*watch.FakeWatcher).Stop},
-		"it has not read the roles":   {apierrors.NewForbidden(pods, "", errors.New("no")), (*watch.FakeWatcher).Stop},
-		"it does not know the tokens": {apierrors.NewUnauthorized("no"), (*watch.FakeWatcher).Stop},
-		"it says that it goes": {syscall.ECONNREFUSED, func(w *watch.FakeWatcher) {
-			status := apierrors.NewInternalError(errors.New("http2: client connection lost")).Status()
-			w.Error(&status)
-		}},
+	pods, lost := schema.GroupResource{Resource: "pods"}, apierrors.NewInternalError(errors.New("http2: client connection lost")).Status()
+	for name, server := range map[string]*flapping{
+		"it is away":                  {refuses: syscall.ECONNREFUSED, ends: (*watch.FakeWatcher).Stop},
+		"it has not read the roles":   {refuses: apierrors.NewForbidden(pods, "", errors.New("no")), ends: (*watch.FakeWatcher).Stop},
+		"it does not know the tokens": {refuses: apierrors.NewUnauthorized("no"), ends: (*watch.FakeWatcher).Stop},
+		"it says that it goes":        {refuses: syscall.ECONNREFUSED, ends: func(w *watch.FakeWatcher) { w.Error(&lost) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				const period = 20 * time.Second // half of it away
-				start, lists, longest := time.Now(), 0, time.Duration(0)
-				up := func() bool { return time.Since(start)%period < period/2 }
-				ended := start
-				informer := newInformer(&toolscache.ListWatch{
-					ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
-						if lists++; !up() {
-							return nil, c.refuses
-						}
-						return &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}, nil
-					},
-					WatchFuncWithContext: func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
-						if !up() {
-							return nil, c.refuses
-						}
-						if o.SendInitialEvents != nil {
-							return nil, apierrors.NewBadRequest("not known to this API server")
-						}
-						longest = max(longest, time.Since(ended))
-						w := watch.NewFake()
-						go func() {
-							<-time.After(period/2 - time.Since(start)%period + 10*time.Millisecond)
-							ended = time.Now()
-							c.ends(w)
-						}()
-						return w, nil
-					},
-				}, &corev1.Pod{}, 0, toolscache.Indexers{})
+				server.start, server.ended = time.Now(), time.Now()
+				informer := newInformer(&toolscache.ListWatch{ListWithContextFunc: server.list, WatchFuncWithContext: server.watch}, &corev1.Pod{}, 0, toolscache.Indexers{})
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan struct{})
 				go func() { defer close(done); informer.RunWithContext(ctx) }()
@@ -124,8 +130,8 @@ func TestTheCacheIsThereSoonAfterManyOutages(t *testing.T) {
 				cancel()
 				<-done
 				// It was away for 10 s, and the waits in between are 0.5, 1, 2, 4 and 8 s.
-				if longest > 16*time.Second || lists > 10 {
-					t.Errorf("%s without a watch, %d lists", longest, lists)
+				if server.longest > 16*time.Second || server.lists > 10 {
+					t.Errorf("%s without a watch, %d lists", server.longest, server.lists)
 				}
 			})
 		})
