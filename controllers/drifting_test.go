@@ -51,6 +51,10 @@ func (s *statusServer) Patch(_ context.Context, _ client.Object, p client.Patch,
 	return nil
 }
 
+func (s *statusServer) Current(ctx context.Context, sandbox podnet.Sandbox) (*corev1.Pod, error) {
+	return s.Pod(ctx, sandbox)
+}
+
 func (s *statusServer) Pod(context.Context, podnet.Sandbox) (*corev1.Pod, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

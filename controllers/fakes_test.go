@@ -144,8 +144,10 @@ func (f *fakeFinder) Find(_ context.Context, pod podnet.Sandbox) (podnet.Sandbox
 type fakePods struct {
 	pod         *corev1.Pod
 	ns          *corev1.Namespace
-	err         error // of Pod
-	errNS       error // of Namespace
+	err         error       // of Pod
+	errNS       error       // of Namespace
+	current     *corev1.Pod // what the API server has, if it differs
+	errNow      error       // of Current
 	reads       atomic.Int32
 	beforeReply func() // called when a pod is read
 }
@@ -163,6 +165,13 @@ func (f *fakePods) Pod(_ context.Context, s podnet.Sandbox) (*corev1.Pod, error)
 		return nil, podnet.ErrNoPod
 	}
 	return pod, nil
+}
+
+func (f *fakePods) Current(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
+	if f.current != nil || f.errNow != nil {
+		return f.current, f.errNow
+	}
+	return f.Pod(ctx, s)
 }
 
 func (f *fakePods) Namespace(context.Context, string) (*corev1.Namespace, error) {

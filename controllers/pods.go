@@ -22,6 +22,11 @@ func (r Reader) Pod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error) 
 	return r.find(ctx, s.Namespace, s.Name, func(pod *corev1.Pod) bool { return string(pod.UID) == s.UID })
 }
 
+// Current returns the pod that a sandbox belongs to as the API server has it now.
+func (r Reader) Current(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
+	return Reader{Cache: r.Live, Live: r.Live}.Pod(ctx, s)
+}
+
 // UID returns the UID of the pod with a name, for entrances that do not learn it.
 func (r Reader) UID(ctx context.Context, namespace, name string) (string, error) {
 	pod, err := r.find(ctx, namespace, name, func(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil })

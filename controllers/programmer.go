@@ -37,9 +37,11 @@ type Finder interface {
 	Find(ctx context.Context, pod podnet.Sandbox) (podnet.Sandbox, error)
 }
 
-// Pods reads pods and namespaces. If a pod does not exist or has another UID, the error is podnet.ErrNoPod.
+// Pods reads pods and namespaces, from a cache that may be behind; Current asks the API server. If a pod does not exist or has another
+// UID, the error is podnet.ErrNoPod.
 type Pods interface {
 	Pod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error)
+	Current(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error)
 	Namespace(ctx context.Context, name string) (*corev1.Namespace, error)
 }
 

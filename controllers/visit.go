@@ -159,6 +159,11 @@ func (v *visit) removeRules(ctx context.Context) (Result, error) {
 	} else if err != nil {
 		return v.unknown(ctx, err)
 	}
+	if outdated, err := v.outdated(ctx); err != nil {
+		return v.skipUnseen(ctx, err)
+	} else if outdated {
+		return Skipped, nil // the cache will follow
+	}
 	removed := false
 	err := v.inTurn(ctx, func() (err error) {
 		if removed, err = v.Backend.Remove(ctx, v.sandbox.Place()); err != nil {
@@ -183,6 +188,24 @@ func (v *visit) removeRules(ctx context.Context) (Result, error) {
 	}
 	log.FromContext(ctx).Info("rules removed", "sandbox", v.sandbox.ID, "netns", v.sandbox.NetNS)
 	return Changed, nil
+}
+
+// outdated reports whether there are rules to remove, and the pod no longer wants them removed. After an outage the API server sends every
+// change since, one after the other: a pod that opted out and in again meanwhile must not be open for that moment.
+func (v *visit) outdated(ctx context.Context) (bool, error) {
+	present, err := v.Backend.Present(ctx, v.sandbox.Place())
+	if err != nil || !present {
+		return false, nil //nolint:nilerr // the removal meets the same error, and knows what it means
+	}
+	now, err := v.Pods.Current(ctx, v.sandbox)
+	if errors.Is(err, podnet.ErrNoPod) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("ask whether the pod still opts out: %w", err)
+	}
+	wants, err := intent.Of(now, v.ns, v.Config)
+	return err != nil || !wants.Removes(), nil //nolint:nilerr // with a wrong annotation rules stay
 }
 
 // skip leaves a pod without a request for rules alone. Rules that it got earlier stay. A report of rules is replaced once their

@@ -130,6 +130,10 @@ func (startedPods) Pod(_ context.Context, s podnet.Sandbox) (*corev1.Pod, error)
 	}, nil
 }
 
+func (p startedPods) Current(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
+	return p.Pod(ctx, s)
+}
+
 func (startedPods) Namespace(context.Context, string) (*corev1.Namespace, error) { return nil, nil }
 
 // netnsRuntime is a countingRuntime whose sandboxes have a path.
