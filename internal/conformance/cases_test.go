@@ -11,8 +11,8 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// ownCase is a configuration of ours, where the recorded ones are thin, with lines such as
-// "pod 1000 tcp 93.184.216.34:80 = PROXY:15001": from where, by which uid and gid, how, to what, and who must answer.
+// ownCase is a configuration that the recorded ones do not cover, with lines such as "pod 1000 tcp 93.184.216.34:80 = PROXY:15001": from
+// where, by which uid and gid, how, to what, and who must answer.
 type ownCase struct {
 	families string
 	spec     iptables.Spec
@@ -36,7 +36,7 @@ func prefixes(list ...string) (out []netip.Prefix) {
 
 func tproxy(s *iptables.Spec) { s.Mode = iptables.ModeTProxy }
 
-// manyCIDRs are a thousand of each family, none of which the probes go to, with doubles and overlaps.
+// manyCIDRs are a thousand ranges of each family, with duplicates and overlaps. No probe goes to any of them.
 func manyCIDRs() (out []netip.Prefix) {
 	for i := range 1000 {
 		out = append(out, prefixes(fmt.Sprintf("172.%d.%d.0/24", 16+i/256, i%256), fmt.Sprintf("fd01:%x::/32", i))...)

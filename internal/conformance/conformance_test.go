@@ -16,7 +16,7 @@ import (
 	"istio-pod-network-controller/iptables/xtables"
 )
 
-// probeTime bounds a probe: what has not been answered by then is answered by nobody.
+// probeTime bounds a probe. One without an answer by then counts as NOBODY.
 const probeTime = 1200 * time.Millisecond
 
 // backend is what is under test.
@@ -63,11 +63,11 @@ func TestBehaviourIsAsRecorded(t *testing.T) {
 	}
 }
 
-// compare makes all the probes that a configuration has an answer for and names every one that was answered by another.
+// compare makes all probes of a configuration, and reports each that somebody else answered than recorded.
 func (w world) compare(t *testing.T, probes []probe, want map[string]string) {
 	t.Helper()
 	got := w.run(t.Context(), probes, want, probeTime)
-	// A busy machine may have let the time run out: what should have been answered is asked again, patiently.
+	// On a busy machine the time may be too short: probes that should have been answered are made again with more.
 	late := map[string]string{}
 	for row, cell := range want {
 		if answer, ok := got[row]; ok && answer == "NOBODY" && cell != answer {
@@ -85,7 +85,7 @@ func (w world) compare(t *testing.T, probes []probe, want map[string]string) {
 	}
 }
 
-// run makes the probes that wanted names, many at a time: most are answered at once, a few must be waited for.
+// run makes the probes in wanted, many at a time, since some take until their time is up.
 func (w world) run(ctx context.Context, probes []probe, wanted map[string]string, patience time.Duration) map[string]string {
 	got := make(map[string]string, len(wanted))
 	var mu sync.Mutex

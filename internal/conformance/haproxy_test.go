@@ -16,9 +16,9 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// haproxyConfig sends each connection to where it takes it to have been going. HAProxy can ask the kernel for that for IPv4
-// only: of a redirected IPv6 connection it sees its own listener. The number of connections is bounded, for the control. What
-// comes in is handed on from the address that our rules and Istio's leave alone.
+// haproxyConfig sends each connection to its original destination, as far as HAProxy knows it. HAProxy can ask the kernel for IPv4 only: of
+// a redirected IPv6 connection it sees its own listener. The number of connections is bounded, for the control. Inbound connections go on
+// from the source address that our rules and Istio's leave alone.
 const haproxyConfig = `
 global
   maxconn 400
@@ -50,8 +50,8 @@ backend application
   server application 0.0.0.0
 `
 
-// A real proxy that cannot find the original destination is refused once, where without our rule it dials itself until it
-// runs out of connections.
+// A real proxy that cannot find the original destination is refused once. Without our rule it connects to itself until it runs out of
+// connections.
 func TestHAProxyDoesNotLoopOnIPv6(t *testing.T) {
 	t.Parallel()
 	haproxy := kerneltest.ProgramPath(t, "haproxy")
@@ -82,8 +82,8 @@ func TestHAProxyDoesNotLoopOnIPv6(t *testing.T) {
 	}
 }
 
-// The connection that proves the rules reaches the proxy once. The proxy hands it on to where it was going, and is refused
-// there, where without our rules it would come back to it until it runs out of connections.
+// The connection by which the wait container tests the rules reaches the proxy once. The proxy forwards it to its destination, and is
+// refused there. Without our rules it would come back to the proxy until that runs out of connections.
 func TestTheProofReachesHAProxyOnce(t *testing.T) {
 	t.Parallel()
 	haproxy := kerneltest.ProgramPath(t, "haproxy")
@@ -112,7 +112,7 @@ func TestTheProofReachesHAProxyOnce(t *testing.T) {
 	}
 }
 
-// fromAnySource takes the proof from whatever address it is made.
+// fromAnySource accepts the wait container's connection from any address.
 func fromAnySource(r iptables.Ruleset) iptables.Ruleset {
 	for _, c := range r.Chains {
 		for i, rule := range c.Rules {
@@ -124,8 +124,8 @@ func fromAnySource(r iptables.Ruleset) iptables.Ruleset {
 	return r
 }
 
-// accepted is how many connections HAProxy accepts for one of the application's. That one ends when all that came of it
-// have ended; in a loop it does not, until HAProxy has run out of connections or the time is up.
+// accepted returns how many connections HAProxy accepts for one connection of the application. That one ends when all that follow from it
+// have ended; in a loop, when HAProxy has run out of connections or the time is up.
 func (w world) accepted(t *testing.T, log string, dial selfDial, atLeast int) (n int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
@@ -138,7 +138,7 @@ func (w world) accepted(t *testing.T, log string, dial selfDial, atLeast int) (n
 	return n
 }
 
-// runProxy starts HAProxy in the pod as the proxy's user and gives the file that it logs to.
+// runProxy starts HAProxy in the pod as the proxy's user and returns the file that it logs to.
 func (w world) runProxy(t *testing.T, haproxy string) (log string) {
 	t.Helper()
 	dir := t.TempDir()

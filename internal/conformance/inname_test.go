@@ -16,8 +16,8 @@ import (
 	"istio-pod-network-controller/internal/kerneltest"
 )
 
-// A proxy that keeps the client's address connects to the application in the client's name, and gets its answers. Envoy
-// marks such connections; HAProxy and nginx do not, and need no more than this.
+// A proxy that keeps the client's address connects to the application with that address as the source, and gets the answers. Envoy marks
+// such connections; HAProxy and nginx do not, and it works without a mark.
 func TestProxyReachesItsApplicationInAClientsName(t *testing.T) {
 	owners := map[string]kerneltest.Owner{"as root, in the proxy's group": {UID: 0, GID: 1337}, "as the proxy's user": kerneltest.Proxy}
 	families := map[string]struct{ client, app string }{

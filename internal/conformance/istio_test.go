@@ -135,7 +135,7 @@ func echoed(c net.Conn) error {
 	return nil
 }
 
-// inName wants the proxy to reach the application in a client's name, as Envoy does with its mark.
+// inName wants the proxy to reach the application with a client's address as the source, as Envoy does with its mark.
 func (m *mesh) inName(t *testing.T, step string) {
 	t.Helper()
 	for client, app := range map[string]string{kerneltest.Outside4: kerneltest.Pod4 + ":8080", kerneltest.Outside6: "[" + kerneltest.Pod6 + "]:8080"} {
@@ -146,7 +146,7 @@ func (m *mesh) inName(t *testing.T, step string) {
 	}
 }
 
-// Whoever comes first, and whoever goes: connections that are open go on, and new ones are captured.
+// In whatever order Istio and we add and remove rules, open connections go on, and new ones are captured.
 func TestBesideIstioNoConnectionIsLost(t *testing.T) {
 	for _, b := range backends(t) {
 		for _, mode := range []iptables.Mode{iptables.ModeRedirect, iptables.ModeTProxy} {

@@ -119,8 +119,8 @@ func killDuring(t *testing.T, name string, w world, after time.Duration) {
 	_ = cmd.Wait()
 }
 
-// wholeness tells which of the two rule sets the namespace holds. A stage of a switch counts as the set that captures what
-// it must: both sets capture everything that the probes below make.
+// wholeness returns which of the two rule sets the namespace holds. A stage of a switch counts as the set that captures what it must: both
+// sets capture everything that the probes below make.
 func wholeness(t *testing.T, b backend, w world) string {
 	t.Helper()
 	for i, s := range pair() {

@@ -54,7 +54,7 @@ func largestPod() *corev1.Pod {
 	}
 }
 
-// Whatever a pod may ask for, the runtime's patience (2 s with NRI) lasts.
+// The largest pod is programmed within the time that a runtime waits for an NRI plugin (2 s).
 func TestTheLargestPodIsProgrammedInTime(t *testing.T) {
 	in, err := intent.Of(largestPod(), nil, intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults()})
 	if err != nil {

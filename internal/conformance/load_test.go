@@ -38,8 +38,8 @@ func streams() []stream {
 	}
 }
 
-// variants are what the rules are changed to and fro: an edit, another mode, DNS capture, long lists. What the streams are
-// to get is the same in all of them.
+// variants are the rules that are applied in turn: an edit, another mode, DNS capture, long lists. Each stream has the same result with all
+// of them.
 func variants() []iptables.Spec {
 	return []iptables.Spec{
 		iptables.DefaultSpec(),
@@ -75,7 +75,7 @@ func TestNothingLeaksWhileRulesChange(t *testing.T) {
 	}
 }
 
-// loadAll starts two loads for each stream; stop ends them and gives how many connections were made, and how many went wrong.
+// loadAll starts two loads for each stream; stop ends them and returns how many connections were made, and how many went wrong.
 func (w world) loadAll(t *testing.T) (stop func() (made, wrong int64)) {
 	t.Helper()
 	var made, wrong atomic.Int64
@@ -93,8 +93,7 @@ func (w world) loadAll(t *testing.T) (stop func() (made, wrong int64)) {
 	}
 }
 
-// changeUnderLoad changes the rules again and again, looks after the held connections each time, and gives how many changes
-// were made.
+// changeUnderLoad changes the rules again and again, checks the held connections each time, and returns how many changes were made.
 func (w world) changeUnderLoad(t *testing.T, b backend, held []held) (changed int) {
 	t.Helper()
 	all := variants()

@@ -42,7 +42,7 @@ func moreCases() map[string]ownCase {
 	}
 }
 
-// A running pod changes between the two without a rest: what is IPv6's goes, and comes back.
+// A running pod switches between capturing IPv6 and leaving it direct: its IPv6 rules are removed, and come back.
 func TestIPv6IsCapturedAndLetGo(t *testing.T) {
 	for _, b := range backends(t) {
 		for _, mode := range []iptables.Mode{iptables.ModeRedirect, iptables.ModeTProxy} {

@@ -86,7 +86,7 @@ func openTalks(t *testing.T, pod, world *netns.NS) (out []talk) {
 	return out
 }
 
-// A pod that runs already is programmed in place: what was connected before stays so, and what connects later is captured.
+// A running pod is programmed in place: open connections stay open, and new ones are captured.
 func TestConnectionsThatAreOpenLiveOn(t *testing.T) {
 	t.Parallel()
 	for _, b := range backends(t) {

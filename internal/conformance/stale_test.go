@@ -107,7 +107,7 @@ func reopenStale(t *testing.T, b backend, mode iptables.Mode, control bool, talk
 }
 
 // reopen connects again from the same port to the same address, and reports whether it passed the proxy by. It waits for longer than the
-// kernel does until it tries again.
+// kernel waits before it sends again.
 func (o talk) reopen(t *testing.T, from *netns.NS) (passed bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
@@ -117,7 +117,7 @@ func (o talk) reopen(t *testing.T, from *netns.NS) (passed bool) {
 	return strings.HasPrefix(reply.Banner, "DIRECT:")
 }
 
-// vanish ends both sockets without a word to the other side (TCP_REPAIR of tcp(7)): conntrack goes on to hold the connection.
+// vanish ends both sockets without sending anything (TCP_REPAIR of tcp(7)): conntrack goes on to hold the connection.
 func (o talk) vanish(t *testing.T) {
 	t.Helper()
 	for _, c := range []net.Conn{o.client, o.server} {

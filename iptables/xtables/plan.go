@@ -23,9 +23,8 @@ type change struct {
 //   - the chains are filled;
 //   - chains that are no longer wanted are deleted; one that rules of others jump to stays, empty.
 //
-// Nothing of others is named. Tables that gain a chain come first and those that lose one last: so what captures connections from now
-// on is there before what has captured them so far goes. With mark, a table that does not exist yet gets a chain that says that we
-// made it.
+// Nothing of others is named. Tables that gain a chain come first, and those that lose one last: connections are captured at every moment
+// in between. If mark is true, a table that does not exist yet gets a chain that says that we made it.
 func plan(have, want state, mark bool) change {
 	var c change
 	for _, name := range affected(have, want) {
