@@ -83,12 +83,31 @@ func (e Exclusive) Apply(ctx context.Context, at podnet.Place, want iptables.Rul
 				return out, err
 			}
 		}
+		if known && now.rules.Pristine() && !e.programmed.has(id) {
+			return e.applyFirst(ctx, ns, id, want, now)
+		}
 		out, err = e.apply(ctx, ns, id, want)
 		if err == nil && known && !out.Changed() && len(out.Preempted) == 0 {
 			e.verified.add(id, now)
 		}
 		return out, err
 	})
+}
+
+// applyFirst is Apply for a namespace without any rule, such as that of a pod that starts: there is nothing of others or of other backends to
+// look for. If the backend has made the one transaction that was made, there is nothing afterwards, either.
+func (e Exclusive) applyFirst(ctx context.Context, ns *netns.NS, id podnet.Identity, want iptables.Ruleset, now verification) (out iptables.Outcome, err error) {
+	if out, err = e.chosen.Apply(ctx, ns.Path(), want); err != nil {
+		return out, err
+	}
+	e.programmed.add(id)
+	after, ok := e.verified.reader.State(ns)
+	if !ok || !after.FirstOf(now.rules) {
+		return e.finish(ctx, ns, want, out)
+	}
+	now.rules = after
+	e.verified.add(id, now)
+	return out, nil
 }
 
 // apply is Apply without a memory.
@@ -101,6 +120,11 @@ func (e Exclusive) apply(ctx context.Context, ns *netns.NS, id podnet.Identity, 
 		return out, err
 	}
 	e.programmed.add(id)
+	return e.finish(ctx, ns, want, out)
+}
+
+// finish removes what other backends have left, and looks for rules of others before ours.
+func (e Exclusive) finish(ctx context.Context, ns *netns.NS, want iptables.Ruleset, out iptables.Outcome) (iptables.Outcome, error) {
 	left, err := e.clear(ctx, ns.Path())
 	if len(left) > 0 {
 		isAbsent := func(d iptables.Difference) bool { return d.Kind == iptables.KindAbsent }

@@ -61,7 +61,9 @@ func TestAnIdentityHasAllThatTheKernelTells(t *testing.T) {
 func TestNothingIsWrittenWhereNobodyCanLook(t *testing.T) {
 	written := false
 	e := choiceOf(t).exclusive(fakeBackend{look: errSome, apply: func(string) error { written = true; return nil }})
-	if _, err := e.Apply(t.Context(), at(kerneltest.New(t)), iptables.Ruleset{}); !errors.Is(err, errSome) || written {
+	ns := kerneltest.New(t)
+	mustRun(t, ns, "nft add table inet before")
+	if _, err := e.Apply(t.Context(), at(ns), iptables.Ruleset{}); !errors.Is(err, errSome) || written {
 		t.Errorf("written %v, error %v", written, err)
 	}
 }

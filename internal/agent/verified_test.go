@@ -16,7 +16,7 @@ import (
 func TestWhatHasNotChangedIsNotComparedAgain(t *testing.T) {
 	kerneltest.ProgramPath(t, "iptables-legacy")
 	ns, want := kerneltest.New(t), iptables.Ruleset{Loopback: iptables.LoopbackAddrs()}
-	mustRun(t, ns, "ip addr add ::6/128 dev lo")
+	mustRun(t, ns, "ip addr add ::6/128 dev lo && nft add table inet before")
 	applied := 0
 	e := choiceOf(t).exclusive(fakeBackend{present: true, unchanged: true, apply: func(string) error { applied++; return nil }})
 	place := podnet.Place{Path: ns.Path(), Identity: idOf(t, e, ns.Path())}
@@ -142,6 +142,7 @@ func TestRoutesAreComparedAsOftenAsTheyMatter(t *testing.T) {
 		"TPROXY":   {there: iptables.PolicyRoutes()},
 	} {
 		ns, want := kerneltest.New(t), iptables.Ruleset{Routing: c.there}
+		mustRun(t, ns, "nft add table inet before")
 		if _, err := routing.Prepare(ns, want); err != nil {
 			t.Fatal(err)
 		}

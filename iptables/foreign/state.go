@@ -20,6 +20,12 @@ type State struct {
 	Legacy uint64
 }
 
+// Pristine reports whether there has never been a packet filter rule in the namespace: nf_tables counts from 1 (nf_tables_init_net).
+func (s State) Pristine() bool { return s == State{Generation: 1} }
+
+// FirstOf reports whether the namespace was pristine, and one transaction of nf_tables has been made since.
+func (s State) FirstOf(before State) bool { return before.Pristine() && s == State{Generation: 2} }
+
 // Reader reads States. The States of two Readers do not compare.
 type Reader struct{ seed maphash.Seed }
 
