@@ -53,7 +53,7 @@ type Listing interface {
 //   - opens the namespace once, and refuses the host's and one whose identity is not the place's;
 //   - lets all backends work on the open namespace, wherever the path may lead meanwhile;
 //   - returns soon after its deadline, however long the pod keeps the kernel busy;
-//   - before the first write into a namespace without our rules, looks for rules of other projects;
+//   - before the first write into a namespace without our rules, looks for rules of other projects, unless it never had a rule;
 //   - reports rules of others that decide about packets before ours, and leaves them alone;
 //   - returns a panic as an error.
 type Exclusive struct {
