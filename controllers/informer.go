@@ -74,7 +74,7 @@ const rightsLimit = 30 * time.Second
 // retryWhileAway calls f again while the API server is away. It returns f's first other answer, or its last one when ctx ends.
 func retryWhileAway[T any](ctx context.Context, f func() (T, error)) (T, error) {
 	start := time.Now()
-	for wait := firstOutageWait; ; wait = min(2*wait, lastBackOff) {
+	for wait := firstOutageWait; ; wait = min(2*wait, longestWait(time.Since(start))) {
 		got, err := f()
 		starting := (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)) && time.Since(start) < rightsLimit
 		if err == nil || !away(err) && !starting {
@@ -88,8 +88,21 @@ func retryWhileAway[T any](ctx context.Context, f func() (T, error)) (T, error) 
 	}
 }
 
-// firstOutageWait is the first wait while the API server is away.
-const firstOutageWait = 500 * time.Millisecond
+// How long to wait while the API server is away: at first, and at most in an outage of less than shortOutage, such as a restart. An API
+// server that starts answers one kind of request after the other.
+const (
+	firstOutageWait    = 500 * time.Millisecond
+	longestInAShortOne = 4 * time.Second
+	shortOutage        = time.Minute
+)
+
+// longestWait bounds the next wait in an outage that has lasted for so long.
+func longestWait(outage time.Duration) time.Duration {
+	if outage < shortOutage {
+		return longestInAShortOne
+	}
+	return lastBackOff
+}
 
 // away reports whether an error says that the API server cannot be reached, or cannot answer for now. A time-out that the API
 // server itself reports is not away: the caller may ask for another resource version then.
