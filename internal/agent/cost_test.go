@@ -20,15 +20,7 @@ func BenchmarkUnchangedApply(b *testing.B) {
 
 func unchangedApply(b *testing.B, pause time.Duration) {
 	b.Helper()
-	c, err := newBackendChoice()
-	if err != nil {
-		b.Fatal(err)
-	}
-	want, err := iptables.Rules(iptables.DefaultSpec())
-	if err != nil {
-		b.Fatal(err)
-	}
-	e := c.nftables(b.Context())
+	e, want := ordinary(b)
 	places := programmedPlaces(b, e, want)
 	used, n := time.Duration(0), 0
 	for b.Loop() {
@@ -43,6 +35,20 @@ func unchangedApply(b *testing.B, pause time.Duration) {
 		n++
 	}
 	b.ReportMetric(float64(used.Microseconds())/float64(n), "cpu-us/op")
+}
+
+// ordinary returns the nftables backend, and the rules of an ordinary pod.
+func ordinary(b *testing.B) (Exclusive, iptables.Ruleset) {
+	b.Helper()
+	c, err := newBackendChoice()
+	if err != nil {
+		b.Fatal(err)
+	}
+	want, err := iptables.Rules(iptables.DefaultSpec())
+	if err != nil {
+		b.Fatal(err)
+	}
+	return c.nftables(b.Context()), want
 }
 
 // programmedPlaces are namespaces that hold the rules, which e remembers.

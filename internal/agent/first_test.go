@@ -107,19 +107,12 @@ func fresh(t *testing.T, ns *netns.NS, looks *int, before, after string) Exclusi
 
 // BenchmarkFirstApply measures the CPU time of the first programming of a fresh namespace.
 func BenchmarkFirstApply(b *testing.B) {
-	c, err := newBackendChoice()
-	if err != nil {
-		b.Fatal(err)
-	}
-	want, err := iptables.Rules(iptables.DefaultSpec())
-	if err != nil {
-		b.Fatal(err)
-	}
-	e := c.nftables(b.Context())
+	e, want := ordinary(b)
 	used, n := time.Duration(0), 0
 	for b.Loop() {
 		ns := kerneltest.New(b)
 		place := at(ns)
+		var err error
 		if place.Identity, err = e.Identify(ns.Path()); err != nil {
 			b.Fatal(err)
 		}
