@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/rawnetlink"
 )
 
 // ID identifies a namespace while it exists, whatever path leads to it.
@@ -22,6 +23,7 @@ type NS struct {
 	id     ID
 	cookie uint64 // 0 until Identity has asked for it
 	thread int    // the thread that a Visit has moved into the namespace; 0 for none
+	conns  map[int]*rawnetlink.Conn
 	atEnd  []func()
 }
 
@@ -71,12 +73,15 @@ func (n *NS) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n
 // transaction on the namespace's nftables that is under way, and a process of the pod can follow one with the next.
 func (n *NS) AtClose(f func()) { n.atEnd = append(n.atEnd, f) }
 
-// Close calls what AtClose was given, and closes the descriptor. A second call is an error.
+// Close closes what Netlink has opened, calls what AtClose was given, and closes the descriptor. A second call is an error.
 func (n *NS) Close() error {
+	for _, c := range n.conns {
+		c.Close()
+	}
 	for _, f := range n.atEnd {
 		f()
 	}
-	n.atEnd = nil
+	n.conns, n.atEnd = nil, nil
 	fd := n.fd
 	n.fd = -1
 	if err := unix.Close(fd); err != nil {

@@ -5,10 +5,32 @@ import (
 	"fmt"
 	"os"
 	goruntime "runtime"
+	"sync"
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/internal/rawnetlink"
 )
+
+// own is this process's own network namespace, which the main thread never leaves. It is opened once, since threads return to it often.
+var own struct {
+	sync.Mutex
+	fd *int
+}
+
+// openOwn returns a descriptor of this process's own network namespace. It stays open.
+func openOwn() (fd int, err error) {
+	own.Lock()
+	defer own.Unlock()
+	if own.fd == nil {
+		if fd, err = unix.Open("/proc/self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+			return -1, fmt.Errorf("open this process's own network namespace: %w", err)
+		}
+		own.fd = &fd
+	}
+	return *own.fd, nil
+}
 
 // Socket opens a socket inside the namespace. The caller must close it before the call ends, because it keeps the namespace
 // alive.
@@ -21,6 +43,26 @@ func (n *NS) Socket(domain, kind, protocol int) (fd int, err error) {
 		return -1, err
 	}
 	return fd, nil
+}
+
+// Netlink returns a connection to the kernel's part of the namespace for a protocol (unix.NETLINK_...). The first call opens it, and it is
+// open until Close: see AtClose. Use it from one goroutine at a time, on a thread inside the namespace.
+func (n *NS) Netlink(protocol int) (conn *rawnetlink.Conn, err error) {
+	if conn := n.conns[protocol]; conn != nil {
+		return conn, nil
+	}
+	err = n.Inside(func() (err error) {
+		conn, err = rawnetlink.Open(protocol)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if n.conns == nil {
+		n.conns = map[int]*rawnetlink.Conn{}
+	}
+	n.conns[protocol] = conn
+	return conn, nil
 }
 
 // Inside runs f on a thread inside the namespace, like Do, but does not use up a thread: f must leave everything else of its thread as
@@ -60,11 +102,10 @@ func (n *NS) runInside(f func() error) error {
 
 // enterAndReturn calls f inside the namespace and reports whether the thread is back in its own namespace.
 func (n *NS) enterAndReturn(f func() error) (returned bool, err error) {
-	here, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	here, err := openOwn()
 	if err != nil {
-		return true, fmt.Errorf("open the thread's own network namespace: %w", err)
+		return true, err
 	}
-	defer unix.Close(here) //nolint:errcheck // nothing was written that could be lost
 	if err := netns.Set(netns.NsHandle(n.Fd())); err != nil {
 		return true, fmt.Errorf("enter network namespace: %w", err)
 	}

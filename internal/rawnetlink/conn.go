@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,27 +25,40 @@ const (
 // namespace.
 type Conn struct {
 	fd, protocol int
+	former       []int // sockets with an answer that nobody wants
 	sequence     uint32
 	unread       bool // the last dump was not read to its end
 	buf          []byte
 }
 
+// buffers are the buffers of Conns that are closed.
+var buffers = sync.Pool{New: func() any { return new([answerSize]byte) }}
+
 // Open opens a Conn in the namespace of the calling thread.
 func Open(protocol int) (*Conn, error) {
-	c := &Conn{fd: -1, protocol: protocol, buf: make([]byte, answerSize)}
-	return c, c.reopen()
+	c := &Conn{fd: -1, protocol: protocol}
+	if err := c.reopen(); err != nil {
+		return nil, err
+	}
+	c.buf = buffers.Get().(*[answerSize]byte)[:] //nolint:forcetypeassert // as New makes them
+	return c, nil
 }
 
+// reopen opens another socket. The former one is closed with the Conn: to close a netfilter socket may take long.
 func (c *Conn) reopen() (err error) {
-	c.Close()
+	if c.fd >= 0 {
+		c.former = append(c.former, c.fd)
+	}
 	if c.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, c.protocol); err != nil {
 		return fmt.Errorf("open netlink socket: %w", err)
 	}
 	c.unread = false
 	// Otherwise a process of the pod could send answers to it.
 	if err := unix.Connect(c.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		c.Close()
-		return fmt.Errorf("connect netlink socket: %w", err)
+		err = fmt.Errorf("connect netlink socket: %w", err)
+		_ = unix.Close(c.fd)
+		c.fd = -1
+		return err
 	}
 	if c.protocol == unix.NETLINK_ROUTE {
 		// With strict checking the kernel leaves out routes of other tables. A kernel without it returns more, which is filtered later.
@@ -55,11 +69,20 @@ func (c *Conn) reopen() (err error) {
 
 // Close closes the socket. A second call does nothing.
 func (c *Conn) Close() {
-	if c.fd >= 0 {
-		_ = unix.Close(c.fd)
-		c.fd = -1
+	for _, fd := range append(c.former, c.fd) {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
 	}
+	c.fd, c.former = -1, nil
+	if len(c.buf) == answerSize {
+		buffers.Put((*[answerSize]byte)(c.buf))
+	}
+	c.buf = nil
 }
+
+// Fd returns the socket's descriptor. It is valid until the next call of another method.
+func (c *Conn) Fd() int { return c.fd }
 
 // next returns the number of the next message.
 func (c *Conn) next() uint32 {

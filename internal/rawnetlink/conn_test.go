@@ -1,4 +1,4 @@
-package rawnetlink
+package rawnetlink_test
 
 import (
 	"errors"
@@ -6,13 +6,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/internal/rawnetlink"
 )
 
 // What was not read of one answer must not be taken for the next one.
 func TestConnForgetsWhatWasNotRead(t *testing.T) {
-	rules := Request{Kind: unix.RTM_GETRULE, Header: append([]byte{unix.AF_INET}, make([]byte, 11)...)}
+	rules := rawnetlink.Request{Kind: unix.RTM_GETRULE, Header: append([]byte{unix.AF_INET}, make([]byte, 11)...)}
 	inside(t, func() {
-		c, err := Open(unix.NETLINK_ROUTE)
+		c, err := rawnetlink.Open(unix.NETLINK_ROUTE)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,12 +1,14 @@
-package rawnetlink
+package rawnetlink_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/internal/kerneltest"
+	"istio-pod-network-controller/internal/rawnetlink"
 )
 
 // A process of the pod with NET_ADMIN may send to any netlink socket of its namespace, and the number of ours is easily guessed.
@@ -14,16 +16,13 @@ func TestNobodyButTheKernelCanAnswer(t *testing.T) {
 	for name, protocol := range map[string]int{"routes": unix.NETLINK_ROUTE, "nftables": unix.NETLINK_NETFILTER} {
 		t.Run(name, func(t *testing.T) {
 			ns := kerneltest.New(t)
-			var c *Conn
-			err := ns.Do(func() (err error) { c, err = Open(protocol); return err })
+			var c *rawnetlink.Conn
+			err := ns.Do(func() (err error) { c, err = rawnetlink.Open(protocol); return err })
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			if err := c.send(Request{Kind: unix.NLMSG_NOOP}.append(nil, 0)); err != nil { // gives it its number
-				t.Fatal(err)
-			}
-			address, err := unix.Getsockname(c.fd)
+			address, err := unix.Getsockname(c.Fd())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -32,7 +31,9 @@ func TestNobodyButTheKernelCanAnswer(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer unix.Close(pod) //nolint:errcheck // the test is over
-			forged := Request{Kind: unix.NLMSG_DONE}.append(nil, 0)
+			forged := make([]byte, unix.SizeofNlMsghdr)
+			binary.NativeEndian.PutUint32(forged, unix.SizeofNlMsghdr)
+			binary.NativeEndian.PutUint16(forged[4:], unix.NLMSG_DONE)
 			if err := unix.Sendto(pod, forged, 0, address); !errors.Is(err, unix.ECONNREFUSED) {
 				t.Errorf("the forged answer to %v: %v, want a refusal", address, err)
 			}

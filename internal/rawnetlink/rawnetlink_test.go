@@ -1,4 +1,4 @@
-package rawnetlink
+package rawnetlink_test
 
 import (
 	"encoding/binary"
@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/internal/kerneltest"
+	"istio-pod-network-controller/internal/rawnetlink"
 )
 
 // inside calls f in a fresh namespace.
@@ -24,15 +25,15 @@ func inside(t *testing.T, f func()) {
 func soon() time.Time { return time.Now().Add(5 * time.Second) }
 
 // link asks for the interface of an index.
-func link(index uint32) Request {
+func link(index uint32) rawnetlink.Request {
 	header := binary.NativeEndian.AppendUint32([]byte{unix.AF_UNSPEC, 0, 0, 0}, index)
-	return Request{Kind: unix.RTM_GETLINK, Header: append(header, make([]byte, 8)...)}
+	return rawnetlink.Request{Kind: unix.RTM_GETLINK, Header: append(header, make([]byte, 8)...)}
 }
 
 func TestAttributesAreReadBackAndWhatIsCutOffIsLeftOut(t *testing.T) {
-	whole := append(append(Text(1, "nat"), Number(2, 7)...), Bytes(3|unix.NLA_F_NESTED, []byte{1, 2, 3})...)
+	whole := append(append(rawnetlink.Text(1, "nat"), rawnetlink.Number(2, 7)...), rawnetlink.Bytes(3|unix.NLA_F_NESTED, []byte{1, 2, 3})...)
 	want := map[uint16][]byte{1: []byte("nat\x00"), 2: binary.NativeEndian.AppendUint32(nil, 7), 3: {1, 2, 3}}
-	if d := cmp.Diff(want, Attributes(whole)); d != "" || Name(want[1]) != "nat" {
+	if d := cmp.Diff(want, rawnetlink.Attributes(whole)); d != "" || rawnetlink.Name(want[1]) != "nat" {
 		t.Error(d)
 	}
 	for name, c := range map[string]struct {
@@ -46,23 +47,23 @@ func TestAttributesAreReadBackAndWhatIsCutOffIsLeftOut(t *testing.T) {
 		"a length below that of a header":   {[]byte{3, 0, 1, 0, 0, 0, 0, 0}, 0},
 		"a length of nothing":               {[]byte{0, 0, 1, 0, 0, 0, 0, 0}, 0},
 		"a length beyond the end":           {[]byte{255, 255, 1, 0}, 0},
-		"the same once more: the last wins": {append(whole, Number(2, 8)...), 3},
+		"the same once more: the last wins": {append(whole, rawnetlink.Number(2, 8)...), 3},
 	} {
-		if got := Attributes(c.data); len(got) != c.want {
+		if got := rawnetlink.Attributes(c.data); len(got) != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
-	if n := binary.NativeEndian.Uint32(Attributes(append(whole, Number(2, 8)...))[2]); n != 8 {
+	if n := binary.NativeEndian.Uint32(rawnetlink.Attributes(append(whole, rawnetlink.Number(2, 8)...))[2]); n != 8 {
 		t.Errorf("of two the first is taken: %d", n)
 	}
 }
 
 func FuzzAttributes(f *testing.F) {
-	f.Add(Text(1, "nat"))
+	f.Add(rawnetlink.Text(1, "nat"))
 	f.Add([]byte{3, 0, 1, 0})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		sum := 0
-		for _, value := range Attributes(data) {
+		for _, value := range rawnetlink.Attributes(data) {
 			sum += len(value)
 		}
 		if sum > len(data) {
@@ -73,7 +74,7 @@ func FuzzAttributes(f *testing.F) {
 
 func TestEachRequestHasItsOwnAnswer(t *testing.T) {
 	inside(t, func() {
-		answers, err := Ask(soon(), unix.NETLINK_ROUTE, link(1), link(4711), link(1))
+		answers, err := rawnetlink.Ask(soon(), unix.NETLINK_ROUTE, link(1), link(4711), link(1))
 		if err != nil || len(answers) != 3 {
 			t.Fatalf("%v, %v", answers, err)
 		}
@@ -82,7 +83,7 @@ func TestEachRequestHasItsOwnAnswer(t *testing.T) {
 				t.Errorf("answer %d: %+v, want error %v", i, a, want)
 			}
 		}
-		if name := Name(Attributes(answers[2].Body[unix.SizeofIfInfomsg:])[unix.IFLA_IFNAME]); name != "lo" {
+		if name := rawnetlink.Name(rawnetlink.Attributes(answers[2].Body[unix.SizeofIfInfomsg:])[unix.IFLA_IFNAME]); name != "lo" {
 			t.Errorf("name %q", name)
 		}
 	})
@@ -95,7 +96,7 @@ func TestNobodyWaitsBeyondTheEnd(t *testing.T) {
 	inside(t, func() {
 		for name, end := range map[string]time.Duration{"no answer": 50 * time.Millisecond, "no time": -time.Second} {
 			began := time.Now()
-			_, err := Ask(began.Add(end), unix.NETLINK_ROUTE, silent)
+			_, err := rawnetlink.Ask(began.Add(end), unix.NETLINK_ROUTE, silent)
 			if took := time.Since(began); !errors.Is(err, os.ErrDeadlineExceeded) || took > time.Second || took < end {
 				t.Errorf("%s: error %v after %s", name, err, took)
 			}
@@ -107,7 +108,7 @@ func TestNobodyWaitsBeyondTheEnd(t *testing.T) {
 }
 
 func TestADumpEndsWithTheLastOrWhenTheCallerHasEnough(t *testing.T) {
-	rules := Request{Kind: unix.RTM_GETRULE, Header: append([]byte{unix.AF_INET}, make([]byte, 11)...)}
+	rules := rawnetlink.Request{Kind: unix.RTM_GETRULE, Header: append([]byte{unix.AF_INET}, make([]byte, 11)...)}
 	inside(t, func() {
 		for _, want := range []int{1, 2, 3} { // a namespace has three rules
 			count := 0
@@ -119,7 +120,7 @@ func TestADumpEndsWithTheLastOrWhenTheCallerHasEnough(t *testing.T) {
 		if err := dump(soon(), rules, func([]byte) bool { all++; return true }); err != nil || all != 3 {
 			t.Errorf("%d rules: %v", all, err)
 		}
-		table := Request{Kind: unix.RTM_GETROUTE, Header: append([]byte{unix.AF_INET}, make([]byte, 11)...), Attributes: [][]byte{Number(unix.RTA_TABLE, 15006)}}
+		table := rawnetlink.Request{Kind: unix.RTM_GETROUTE, Header: append([]byte{unix.AF_INET}, make([]byte, 11)...), Attributes: [][]byte{rawnetlink.Number(unix.RTA_TABLE, 15006)}}
 		if err := dump(soon(), table, func([]byte) bool { return true }); !errors.Is(err, unix.ENOENT) {
 			t.Errorf("the routes of a table that is not there: %v", err)
 		}
@@ -128,16 +129,16 @@ func TestADumpEndsWithTheLastOrWhenTheCallerHasEnough(t *testing.T) {
 
 // The kernel refuses a batch as a whole by its first message; who waits for the others waits in vain.
 func TestABatchThatIsRefusedAsAWholeEndsAtOnce(t *testing.T) {
-	edge := func(kind uint16) Request {
-		return Request{Kind: kind, Header: binary.BigEndian.AppendUint16([]byte{0, unix.NFNETLINK_V0}, unix.NFNL_SUBSYS_NFTABLES), Silent: true}
+	edge := func(kind uint16) rawnetlink.Request {
+		return rawnetlink.Request{Kind: kind, Header: binary.BigEndian.AppendUint16([]byte{0, unix.NFNETLINK_V0}, unix.NFNL_SUBSYS_NFTABLES), Silent: true}
 	}
-	del := Request{
+	del := rawnetlink.Request{
 		Kind: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_DELTABLE, Flags: unix.NLM_F_ACK,
-		Header: []byte{unix.NFPROTO_IPV4, unix.NFNETLINK_V0, 0, 0}, Attributes: [][]byte{Text(unix.NFTA_TABLE_NAME, "nat")},
+		Header: []byte{unix.NFPROTO_IPV4, unix.NFNETLINK_V0, 0, 0}, Attributes: [][]byte{rawnetlink.Text(unix.NFTA_TABLE_NAME, "nat")},
 	}
-	batch := []Request{edge(unix.NFNL_MSG_BATCH_BEGIN), del, edge(unix.NFNL_MSG_BATCH_END)}
+	batch := []rawnetlink.Request{edge(unix.NFNL_MSG_BATCH_BEGIN), del, edge(unix.NFNL_MSG_BATCH_END)}
 	inside(t, func() {
-		if answers, err := Ask(soon(), unix.NETLINK_NETFILTER, batch...); err != nil || !errors.Is(answers[1].Err, unix.ENOENT) {
+		if answers, err := rawnetlink.Ask(soon(), unix.NETLINK_NETFILTER, batch...); err != nil || !errors.Is(answers[1].Err, unix.ENOENT) {
 			t.Fatalf("%v, %v: want that there is no such table", answers, err)
 		}
 		header, rights := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
@@ -149,15 +150,15 @@ func TestABatchThatIsRefusedAsAWholeEndsAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		_, err := Ask(soon(), unix.NETLINK_NETFILTER, batch...)
+		_, err := rawnetlink.Ask(soon(), unix.NETLINK_NETFILTER, batch...)
 		if took := time.Since(began); !errors.Is(err, unix.EPERM) || took > time.Second {
 			t.Errorf("error %v after %s", err, took)
 		}
 	})
 }
 
-func dump(end time.Time, r Request, f func(body []byte) (more bool)) error {
-	c, err := Open(unix.NETLINK_ROUTE)
+func dump(end time.Time, r rawnetlink.Request, f func(body []byte) (more bool)) error {
+	c, err := rawnetlink.Open(unix.NETLINK_ROUTE)
 	if err != nil {
 		return err
 	}

@@ -179,7 +179,7 @@ func (n native) hooked(p family, c chain) (reached bool, err error) {
 	if p.number == unix.NFPROTO_INET {
 		return true, nil
 	}
-	conn, err := open(n.ns)
+	conn, err := n.ns.Netlink(unix.NETLINK_NETFILTER)
 	if err != nil {
 		return false, err
 	}
@@ -218,7 +218,7 @@ func get(kind uint16, p family, attributes ...[]byte) rawnetlink.Request {
 
 // ask returns no answers if the kernel has no nf_tables.
 func (n native) ask(requests ...rawnetlink.Request) ([]rawnetlink.Answer, error) {
-	conn, err := open(n.ns)
+	conn, err := n.ns.Netlink(unix.NETLINK_NETFILTER)
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
 		return nil, nil
 	}
@@ -226,15 +226,6 @@ func (n native) ask(requests ...rawnetlink.Request) ([]rawnetlink.Answer, error)
 		return nil, err
 	}
 	return conn.Ask(n.end, requests...)
-}
-
-// open opens a socket for the thread's namespace, which is ns. It is closed with ns.
-func open(ns *netns.NS) (*rawnetlink.Conn, error) {
-	conn, err := rawnetlink.Open(unix.NETLINK_NETFILTER)
-	if err == nil {
-		ns.AtClose(conn.Close)
-	}
-	return conn, err
 }
 
 // inUse reports whether an object exists and its count of uses, the attribute of that kind, is not 0.

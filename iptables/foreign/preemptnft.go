@@ -30,7 +30,7 @@ func (b base) String() string {
 
 // nftables looks into all base chains of others that run before ours, in nf_tables, which also holds the rules of iptables' nft flavour.
 func (s *search) nftables() error {
-	conn, err := open(s.ns)
+	conn, err := s.ns.Netlink(unix.NETLINK_NETFILTER)
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
 		return nil
 	}

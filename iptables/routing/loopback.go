@@ -40,15 +40,10 @@ func (n *namespace) read() error {
 // readAddresses asks for each address separately, since a pod may have added any number of others.
 func (n *namespace) readAddresses() error {
 	asked := append(slices.Clone(iptables.LoopbackAddrs()), netip.PrefixFrom(netip.IPv6Loopback(), 128))
-	requests := []rawnetlink.Request{{
+	link := rawnetlink.Request{
 		Kind: unix.RTM_GETLINK, Header: linkHeader(0), Attributes: [][]byte{rawnetlink.Number(unix.IFLA_EXT_MASK, skipStats)},
-	}}
-	for _, p := range asked {
-		requests = append(requests, rawnetlink.Request{
-			Kind: unix.RTM_GETADDR, Header: addrHeader(0, p.Addr(), 0), Attributes: [][]byte{rawnetlink.Bytes(unix.IFA_ADDRESS, p.Addr().AsSlice())},
-		})
 	}
-	answers, err := n.conn.Ask(n.end, requests...)
+	answers, err := n.conn.Ask(n.end, append([]rawnetlink.Request{link}, addressRequests(asked)...)...)
 	if err != nil {
 		return err
 	}
@@ -58,13 +53,34 @@ func (n *namespace) readAddresses() error {
 	n.up = len(answers[0].Body) >= unix.SizeofIfInfomsg && binary.NativeEndian.Uint32(answers[0].Body[8:])&unix.IFF_UP != 0
 	n.addrs = nil
 	for i, a := range answers[1:] {
-		// Without an answer, whatever the error, the kernel has no such address, or no IPv6. The address with another prefix length is as
-		// good, and the kernel would not add ours beside it.
-		if len(a.Body) >= unix.SizeofIfAddrmsg && binary.NativeEndian.Uint32(a.Body[4:]) == loIndex {
+		if isOnLo(a) {
 			n.addrs = append(n.addrs, asked[i])
 		}
 	}
 	return nil
+}
+
+// hasAddresses reports whether lo has all addresses of want. It is cheaper than readAddresses, since the kernel's answer about a link is
+// long. Where lo goes down, it loses its addresses.
+func (n *namespace) hasAddresses(want []netip.Prefix) (bool, error) {
+	answers, err := n.conn.Ask(n.end, addressRequests(want)...)
+	return err == nil && !slices.ContainsFunc(answers, func(a rawnetlink.Answer) bool { return !isOnLo(a) }), err
+}
+
+// addressRequests ask for one address each.
+func addressRequests(asked []netip.Prefix) (requests []rawnetlink.Request) {
+	for _, p := range asked {
+		requests = append(requests, rawnetlink.Request{
+			Kind: unix.RTM_GETADDR, Header: addrHeader(0, p.Addr(), 0), Attributes: [][]byte{rawnetlink.Bytes(unix.IFA_ADDRESS, p.Addr().AsSlice())},
+		})
+	}
+	return requests
+}
+
+// isOnLo reports whether the kernel answers with an address of lo. Without an answer, whatever the error, it has no such address, or no
+// IPv6. The address with another prefix length is as good, and the kernel would not add ours beside it.
+func isOnLo(a rawnetlink.Answer) bool {
+	return len(a.Body) >= unix.SizeofIfAddrmsg && binary.NativeEndian.Uint32(a.Body[4:]) == loIndex
 }
 
 // setLoUp sets lo up, and reads again, since that adds addresses.

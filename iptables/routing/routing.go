@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/internal/netns"
-	"istio-pod-network-controller/internal/rawnetlink"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/iptables/foreign"
 )
@@ -43,6 +42,9 @@ func AddressDrift(ns *netns.NS, want iptables.Ruleset) (drift iptables.Drift, er
 		return nil, nil
 	}
 	err = inside(ns, func(n *namespace) error {
+		if all, err := n.hasAddresses(want.Loopback); err != nil || all {
+			return err
+		}
 		if err := n.readAddresses(); err != nil {
 			return err
 		}
@@ -131,11 +133,10 @@ func within(ns *netns.NS, f func(*namespace) error) error {
 // inside calls f on a thread inside the namespace.
 func inside(ns *netns.NS, f func(*namespace) error) error {
 	return ns.Inside(func() error {
-		conn, err := rawnetlink.Open(unix.NETLINK_ROUTE)
+		conn, err := ns.Netlink(unix.NETLINK_ROUTE)
 		if err != nil {
 			return err
 		}
-		defer conn.Close()
 		return f(&namespace{conn: conn, end: time.Now().Add(limit)})
 	})
 }
