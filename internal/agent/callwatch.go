@@ -70,7 +70,7 @@ func (w *callWatch) inspect(ctx context.Context, now time.Time) {
 		return
 	}
 	var pods corev1.PodList
-	if err := w.pods.List(ctx, &pods, client.UnsafeDisableDeepCopy); err != nil {
+	if err := w.pods.List(ctx, &pods); err != nil {
 		return // the readiness check "cache" reports it
 	}
 	err := w.calls.Check(w.podsWithNetwork(pods.Items), graceEnd, now)

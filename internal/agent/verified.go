@@ -18,6 +18,9 @@ const maxVerified = 4096
 // routesAge is how long routes are not looked at in a namespace whose rules need none. What is left of a former mode does nothing there.
 const routesAge = time.Minute
 
+// noLegacyAge is how long tables of x_tables are not looked for in a namespace that had none.
+const noLegacyAge = 30 * time.Second
+
 // legacyAge is how long the memory of a namespace with tables of x_tables is used. They have no count of changes: a process that changes
 // a table while it is being read, and back, is not noticed.
 const legacyAge = time.Minute
@@ -42,6 +45,7 @@ type verification struct {
 	chains *iptables.Chain // the first of the chains that want is the hash of; a Ruleset is not changed once it is made
 	at     time.Time       // when it began
 	routes time.Time       // when routes were compared last
+	legacy time.Time       // when tables of x_tables were looked for last
 }
 
 func newVerified() *verified {
@@ -53,15 +57,21 @@ func (v *verified) begin(ns *netns.NS, id podnet.Identity, want iptables.Ruleset
 	if id.Cookie == 0 {
 		return now, false
 	}
+	seen := v.of(id)
 	now.at = v.now()
-	now.routes = now.at
+	now.routes, now.legacy = now.at, now.at
 	now.chains = first(want.Chains)
-	if seen := v.of(id); now.chains != nil && seen.chains == now.chains {
+	if now.chains != nil && seen.chains == now.chains {
 		now.want = seen.want
 	} else {
 		now.want = want.Hash(v.seed)
 	}
-	now.rules, ok = v.reader.State(ns)
+	if seen.rules.Legacy == 0 && now.at.Sub(seen.legacy) < noLegacyAge {
+		now.legacy = seen.legacy
+		now.rules, ok = v.reader.WithoutLegacy(ns)
+	} else {
+		now.rules, ok = v.reader.State(ns)
+	}
 	return now, ok
 }
 
@@ -72,15 +82,14 @@ func (v *verified) unchanged(ns *netns.NS, id podnet.Identity, now verification,
 	if seen.at.IsZero() || old || seen.rules != now.rules || seen.want != now.want {
 		return false, nil
 	}
+	compare := routing.Drift
 	if len(want.Routing) == 0 && now.at.Sub(seen.routes) < routesAge {
-		drift, err := routing.AddressDrift(ns, want)
-		return err == nil && len(drift) == 0, err
+		compare, now.routes = routing.AddressDrift, seen.routes
 	}
-	drift, err := routing.Drift(ns, want)
-	if err != nil || len(drift) > 0 {
+	if drift, err := compare(ns, want); err != nil || len(drift) > 0 {
 		return false, err
 	}
-	seen.routes = now.at
+	seen.routes, seen.legacy = now.routes, now.legacy
 	v.add(id, seen)
 	return true, nil
 }

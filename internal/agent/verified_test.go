@@ -29,29 +29,36 @@ func TestWhatHasNotChangedIsNotComparedAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	past := time.Duration(0)
+	e.verified.now = func() time.Time { return time.Now().Add(past) }
 	apply()
 	for _, c := range []struct {
 		name   string
 		change func()
+		after  time.Duration
 	}{
-		{"a table of others", func() { mustRun(t, ns, "nft add table inet x") }},
-		{"a legacy rule", func() { mustRun(t, ns, "iptables-legacy -A INPUT -j ACCEPT") }},
-		{"other rules that are wanted", func() { want.Chains = []iptables.Chain{{Name: "outbound"}} }},
+		{name: "a table of others", change: func() { mustRun(t, ns, "nft add table inet x") }},
+		{name: "a legacy rule", change: func() { mustRun(t, ns, "iptables-legacy -A INPUT -j ACCEPT") }, after: noLegacyAge},
+		{name: "other rules that are wanted", change: func() { want.Chains = []iptables.Chain{{Name: "outbound"}} }},
 	} {
 		before := applied
-		apply()
+		past += noLegacyAge * 2 / 3
+		for range 2 { // the second looks for no legacy table
+			apply()
+		}
 		if applied != before {
 			t.Errorf("before %s: nothing has changed, and the rules were compared", c.name)
 		}
 		c.change()
+		past += c.after
 		if apply(); applied != before+1 {
 			t.Errorf("%s: the rules were not compared", c.name)
 		}
 	}
 	before := applied
 	for range 2 {
-		e.verified.now = func() time.Time { return time.Now().Add(legacyAge) }
 		apply()
+		past = max(past, 3*legacyAge)
 	}
 	if applied != before+1 {
 		t.Errorf("with tables that count no changes, the rules were compared %d times in a minute and a moment", applied-before)

@@ -34,12 +34,23 @@ func NewReader() Reader { return Reader{seed: maphash.MakeSeed()} }
 
 // State returns the namespace's State. ok is false if it cannot be known: the kernel does not answer, or a table is too large.
 func (r Reader) State(ns *netns.NS) (s State, ok bool) {
+	if s, ok = r.WithoutLegacy(ns); !ok {
+		return s, false
+	}
 	err := ns.Inside(func() error {
-		s.Generation = native{ns: ns, end: time.Now().Add(limit)}.generation()
 		s.Legacy, ok = r.legacy()
 		return nil
 	})
-	return s, ok && err == nil && s.Generation != 0
+	return s, ok && err == nil
+}
+
+// WithoutLegacy is State where there are no tables of x_tables. It does not look for them, which takes as long as all else.
+func (Reader) WithoutLegacy(ns *netns.NS) (s State, ok bool) {
+	err := ns.Inside(func() error {
+		s.Generation = native{ns: ns, end: time.Now().Add(limit)}.generation()
+		return nil
+	})
+	return s, err == nil && s.Generation != 0
 }
 
 // generation returns the generation of the calling thread's namespace, or 0.
