@@ -14,9 +14,10 @@ import (
 )
 
 // CacheOptions limit the watch cache to one node: the node itself, its pods, and all namespaces, without the fields that are not
-// read. Only kinds that are asked for are watched.
+// read. Only kinds that are asked for are watched. What is read is the cache's own, and must not be changed.
 func CacheOptions(node string) cache.Options {
 	return cache.Options{
+		DefaultUnsafeDisableDeepCopy: new(true),
 		DefaultTransform:            cache.TransformStripManagedFields(),
 		NewInformer:                 newInformer,
 		ReaderFailOnMissingInformer: true,

@@ -12,10 +12,11 @@ import (
 // retryPause is the time between two checks of a pod that failed.
 const retryPause = 15 * time.Second
 
-// Bounds of the time between two searches of the ledger for pods that are due.
+// Bounds of the time between two searches of the ledger for pods that are due. Those that are due are checked one after the other: to wake
+// up for each costs more than its check.
 const (
 	shortestTick = 10 * time.Millisecond
-	longestTick  = 250 * time.Millisecond
+	longestTick  = time.Second
 )
 
 // Verifier checks the rules of the ledger's pods again and again:
@@ -61,7 +62,7 @@ func (v *Verifier) tick() time.Duration {
 	if v.Programmer.VerifyInterval == 0 {
 		return longestTick
 	}
-	return min(max(v.Programmer.VerifyInterval/40, shortestTick), longestTick)
+	return min(max(v.Programmer.VerifyInterval/10, shortestTick), longestTick)
 }
 
 // due returns the UIDs of the pods that are to be checked now, and takes them as checked.
