@@ -18,9 +18,9 @@ import (
 func CacheOptions(node string) cache.Options {
 	return cache.Options{
 		DefaultUnsafeDisableDeepCopy: new(true),
-		DefaultTransform:            cache.TransformStripManagedFields(),
-		NewInformer:                 newInformer,
-		ReaderFailOnMissingInformer: true,
+		DefaultTransform:             cache.TransformStripManagedFields(),
+		NewInformer:                  newInformer,
+		ReaderFailOnMissingInformer:  true,
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Pod{}:       {Field: fields.OneTermEqualSelector("spec.nodeName", node), Transform: stripPod},
 			&corev1.Namespace{}: {Transform: stripNamespace}, // asked for as metadata only
