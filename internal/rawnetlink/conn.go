@@ -81,6 +81,17 @@ func (c *Conn) Close() {
 	c.buf = nil
 }
 
+// SetBuffers makes room in the kernel for long messages, in bytes, beyond the system's limits. The memory is not reserved.
+func (c *Conn) SetBuffers(send, receive int) error {
+	err := errors.Join(
+		unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, send), unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receive),
+	)
+	if err != nil {
+		return fmt.Errorf("set the netlink socket's buffers: %w", err)
+	}
+	return nil
+}
+
 // Fd returns the socket's descriptor. It is valid until the next call of another method.
 func (c *Conn) Fd() int { return c.fd }
 

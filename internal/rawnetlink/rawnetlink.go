@@ -76,13 +76,18 @@ func Each(data []byte) iter.Seq2[uint16, []byte] {
 // Name returns the text of an attribute.
 func Name(attribute []byte) string { return strings.TrimRight(string(attribute), "\x00") }
 
-// append adds the request to messages.
-func (r Request) append(messages []byte, sequence uint32) []byte {
+// size returns the length of the request as a message.
+func (r Request) size() int {
 	size := unix.SizeofNlMsghdr + len(r.Header)
 	for _, a := range r.Attributes {
 		size += len(a)
 	}
-	m := binary.NativeEndian.AppendUint32(messages, uint32(size)) //nolint:gosec // a few attributes
+	return size
+}
+
+// append adds the request to messages.
+func (r Request) append(messages []byte, sequence uint32) []byte {
+	m := binary.NativeEndian.AppendUint32(messages, uint32(r.size())) //nolint:gosec // a few attributes
 	m = binary.NativeEndian.AppendUint16(m, r.Kind)
 	m = binary.NativeEndian.AppendUint16(m, r.Flags|unix.NLM_F_REQUEST)
 	m = binary.NativeEndian.AppendUint32(m, sequence)
@@ -108,7 +113,11 @@ func Ask(end time.Time, protocol int, requests ...Request) ([]Answer, error) {
 // be one that the kernel answers once: it asks for one object, or has NLM_F_ACK. An error for a Silent one is returned as Ask's
 // error.
 func (c *Conn) Ask(end time.Time, requests ...Request) ([]Answer, error) {
-	var all []byte
+	size := 0
+	for _, r := range requests {
+		size += r.size()
+	}
+	all := make([]byte, 0, size)
 	first, open := c.sequence, 0
 	for _, r := range requests {
 		all = r.append(all, c.next())
@@ -134,7 +143,7 @@ func (c *Conn) Ask(end time.Time, requests ...Request) ([]Answer, error) {
 			body, _, err := m.take()
 			if requests[i].Silent {
 				if err != nil {
-					return nil, fmt.Errorf("ask the kernel over netlink: %w", err)
+					return nil, fmt.Errorf("ask the kernel over netlink: message %d of %d, of type %#x: %w", i+1, len(requests), requests[i].Kind, err)
 				}
 				continue
 			}

@@ -21,12 +21,13 @@ type Backend struct {
 	guard      netns.Guard
 	memory     *memory
 	references *references
+	recorded   *recorded
 	visits     *netns.Visits
 }
 
 // New returns a Backend that opens namespaces through guard.
 func New(guard netns.Guard) *Backend {
-	return &Backend{guard: guard, memory: newMemory(), references: newReferences(), visits: netns.NewVisits()}
+	return &Backend{guard: guard, memory: newMemory(), references: newReferences(), recorded: newRecorded(), visits: netns.NewVisits()}
 }
 
 // Name is the backend's name in flags and reports.
@@ -59,7 +60,11 @@ func (b *Backend) apply(ctx context.Context, ns *netns.NS, s *socket, want iptab
 				drift = c.drift // what cannot be read is replaced all the same
 			}
 		}
-		if err := write(ctx, ns, c, want); err != nil {
+		fresh, err := b.recorded.of(want, current.version.hash)
+		if err != nil {
+			return err
+		}
+		if err := write(ctx, ns, c, want, fresh); err != nil {
 			return err
 		}
 		out.Drift = drift.Bounded()
@@ -107,12 +112,12 @@ func (b *Backend) compare(ctx context.Context, ns *netns.NS, s *socket, want ipt
 }
 
 // write replaces what is there with want. Addresses and routes are added before the rules that need them, and removed after them.
-func write(ctx context.Context, ns *netns.NS, c comparison, want iptables.Ruleset) error {
+func write(ctx context.Context, ns *netns.NS, c comparison, want iptables.Ruleset, fresh transaction) error {
 	routes, err := routing.Prepare(ns, want)
 	if err != nil {
 		return err
 	}
-	if err := commit(ctx, ns, c.have, c.ref, want); err != nil {
+	if err := commit(ctx, ns, c.have, c.ref, want, fresh); err != nil {
 		return errors.Join(fmt.Errorf("commit nftables transaction: %w", err), routes.Undo())
 	}
 	return routes.Finish()

@@ -16,7 +16,7 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// commit makes our table, whose outline is old, hold exactly want, whose outline is ref.
+// commit makes our table, whose outline is old, hold exactly want, whose outline is ref. fresh makes it from nothing.
 //
 // A fresh namespace is written in one transaction without deletions: after a deletion, closing the socket waits until no packet
 // uses what is gone, which takes milliseconds.
@@ -30,26 +30,26 @@ import (
 //   - Sets are added before all rules that use them and removed after them.
 //
 // Any other table was changed by somebody else: it is deleted and made anew. So is one for which the steps fail.
-func commit(ctx context.Context, ns *netns.NS, old, ref outline, want iptables.Ruleset) error {
+func commit(ctx context.Context, ns *netns.NS, old, ref outline, want iptables.Ruleset, fresh transaction) error {
 	if old.exists() && old.shapedLike(ref) {
 		err := refill(ctx, ns, old, want)
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
 	}
-	return replace(ctx, ns, old.exists(), want)
+	return replace(ctx, ns, old.exists(), fresh)
 }
 
 // replace makes the table anew in one transaction, which deletes the old one if exists says that there is one.
-func replace(ctx context.Context, ns *netns.NS, exists bool, want iptables.Ruleset) error {
-	return insist(ctx, func() error {
-		err := transact(ctx, ns, func(c *nft.Conn) error {
-			if exists {
-				c.DelTable(ownTable())
+func replace(ctx context.Context, ns *netns.NS, exists bool, fresh transaction) error {
+	return insist(ctx, func() (err error) {
+		t := fresh
+		if exists {
+			if t, err = fresh.afterDelete(); err != nil {
+				return err
 			}
-			c.CreateTable(ownTable())
-			return batch{table: ownTable(), suffix: ".0"}.flush(c, want.Chains, nil, want.Sets)
-		})
+		}
+		err = t.commit(ctx, ns)
 		switch {
 		case errors.Is(err, unix.ENOENT):
 			exists = false

@@ -52,7 +52,11 @@ func TestMemoryDoesNotBeginWhileOthersWrite(t *testing.T) {
 	b, ns := New(kerneltest.Guard(t)), kerneltest.New(t)
 	_, err := visit(t.Context(), b, ns.Path(), func(ns *netns.NS, s *socket) (bool, error) {
 		l := b.currentVersion(t.Context(), s, want)
-		if err := write(t.Context(), ns, comparison{}, want); err != nil {
+		fresh, err := create(want)
+		if err != nil {
+			return false, err
+		}
+		if err := write(t.Context(), ns, comparison{}, want, fresh); err != nil {
 			return false, err
 		}
 		foreign(t, ns)

@@ -65,7 +65,11 @@ func learn(ctx context.Context, want iptables.Ruleset) (ref reference, err error
 		return ref, err
 	}
 	defer ns.Close() //nolint:errcheck // nothing was written that could be lost
-	if err := replace(ctx, ns, false, want); err != nil {
+	fresh, err := create(want)
+	if err != nil {
+		return ref, err
+	}
+	if err := replace(ctx, ns, false, fresh); err != nil {
 		return ref, err
 	}
 	s, err := dial(ns)

@@ -3,7 +3,8 @@ package nftables
 import (
 	"context"
 	"errors"
-	"fmt"
+	"io"
+	"slices"
 	"time"
 
 	nft "github.com/google/nftables"
@@ -11,43 +12,95 @@ import (
 	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/internal/rawnetlink"
 	"istio-pod-network-controller/iptables"
 )
 
 const (
-	// maxTransaction bounds a transaction: tens of thousands of elements take a few MB. The kernel does not reserve the memory.
-	maxTransaction = 64 << 20
+	// usualSize is how much fits into a socket's buffers as they are: less than the kernel's smallest default (net.core.wmem_default).
+	usualSize = 100 << 10
 	// maxAnswers has room for an error for each message of a transaction.
 	maxAnswers = 8 << 20
+	// commitTime is how long to wait for the kernel's answer to a transaction if the caller sets no limit. It is there when all is sent.
+	commitTime = time.Minute
 )
 
-// transact calls f with a socket inside the namespace to write with, and closes it: an open socket would keep the namespace of a
-// deleted pod alive. Closing waits until no packet uses what f has deleted.
-func transact(ctx context.Context, ns *netns.NS, f func(*nft.Conn) error) (err error) {
-	deadline, _ := ctx.Deadline()
-	var conn *nft.Conn
-	err = ns.Inside(func() (err error) {
-		conn, err = nft.New(nft.AsLasting(), nft.WithSockOptions(func(c *netlink.Conn) error {
-			return errors.Join(c.SetWriteBuffer(maxTransaction), c.SetReadBuffer(maxAnswers), c.SetDeadline(deadline), toKernel(c))
-		}))
-		return err
-	})
+// transaction is the messages of one transaction, from the begin of its batch to the end.
+type transaction []rawnetlink.Request
+
+// record returns the transactions that f makes: one for each Flush. Nothing is sent.
+func record(f func(*nft.Conn) error) (out []transaction, err error) {
+	conn, err := nft.New(nft.WithTestDial(func(sent []netlink.Message) ([]netlink.Message, error) {
+		t := make(transaction, 0, len(sent))
+		for _, m := range sent {
+			t = append(t, part(m))
+		}
+		out = append(out, t)
+		return nil, io.EOF // there is no answer
+	}))
 	if err != nil {
-		return fmt.Errorf("open nftables socket: %w", err)
+		return nil, err
 	}
-	defer func() { err = errors.Join(err, conn.CloseLasting()) }()
-	return f(conn)
+	return out, f(conn)
 }
 
-// toKernel connects a socket to the kernel. Otherwise a process of the pod could send answers to it.
-func toKernel(c *netlink.Conn) error {
-	raw, err := c.SyscallConn()
+// part returns a message of the library without the wish for an answer, and for each rule as the kernel has it. The kernel answers with
+// errors all the same.
+func part(m netlink.Message) rawnetlink.Request {
+	return rawnetlink.Request{
+		Kind: uint16(m.Header.Type), Flags: uint16(m.Header.Flags &^ (netlink.Acknowledge | netlink.Echo)),
+		Header: m.Data[:sizeofNfgenmsg], Attributes: [][]byte{m.Data[sizeofNfgenmsg:]}, Silent: true,
+	}
+}
+
+// transact makes the transactions of f inside the namespace.
+func transact(ctx context.Context, ns *netns.NS, f func(*nft.Conn) error) error {
+	all, err := record(f)
 	if err != nil {
 		return err
 	}
-	var failed error
-	err = raw.Control(func(fd uintptr) { failed = unix.Connect(int(fd), &unix.SockaddrNetlink{Family: unix.AF_NETLINK}) })
-	return errors.Join(err, failed)
+	for _, t := range all {
+		if err := t.commit(ctx, ns); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// commit makes the transaction inside the namespace, on a socket of its own: closing it waits until no packet uses what was deleted.
+func (t transaction) commit(ctx context.Context, ns *netns.NS) error {
+	end, ok := ctx.Deadline()
+	if !ok {
+		end = time.Now().Add(commitTime)
+	}
+	asked := slices.Clone(t)
+	last := &asked[len(t)-2] // the one before the batch's end; all are answered together
+	last.Silent, last.Flags = false, last.Flags|unix.NLM_F_ACK
+	return ns.Inside(func() error {
+		conn, err := rawnetlink.Open(unix.NETLINK_NETFILTER)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		if size := t.size(); size > usualSize {
+			if err := conn.SetBuffers(2*size, maxAnswers); err != nil {
+				return err
+			}
+		}
+		answers, err := conn.Ask(end, asked...)
+		for _, a := range answers {
+			err = errors.Join(err, a.Err)
+		}
+		return err
+	})
+}
+
+// size returns about how many bytes are sent.
+func (t transaction) size() (size int) {
+	for _, r := range t {
+		size += unix.SizeofNlMsghdr + sizeofNfgenmsg + len(r.Attributes[0])
+	}
+	return size
 }
 
 // ownTable is our table in messages.

@@ -1,0 +1,64 @@
+package nftables
+
+import (
+	"slices"
+	"sync"
+
+	nft "github.com/google/nftables"
+
+	"istio-pod-network-controller/iptables"
+)
+
+// maxRecorded bounds the number of transactions that are kept: some 100 KB each. Most pods of a node have the same rules.
+const maxRecorded = 16
+
+// recorded holds transactions that make our table from nothing, by the hash of the rule set. To make the messages of one takes longer than
+// the kernel takes to carry them out.
+type recorded struct {
+	mu    sync.Mutex
+	known map[uint64]transaction
+}
+
+func newRecorded() *recorded { return &recorded{known: map[uint64]transaction{}} }
+
+// of returns the transaction for want, whose hash is given.
+func (r *recorded) of(want iptables.Ruleset, hash uint64) (transaction, error) {
+	r.mu.Lock()
+	t, ok := r.known[hash]
+	r.mu.Unlock()
+	if ok {
+		return t, nil
+	}
+	t, err := create(want)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.known) >= maxRecorded {
+		clear(r.known)
+	}
+	r.known[hash] = t
+	return t, nil
+}
+
+// create returns the transaction that makes our table with want from nothing.
+func create(want iptables.Ruleset) (transaction, error) {
+	all, err := record(func(c *nft.Conn) error {
+		c.CreateTable(ownTable())
+		return batch{table: ownTable(), suffix: ".0"}.flush(c, want.Chains, nil, want.Sets)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return all[0], nil
+}
+
+// afterDelete returns the transaction with the deletion of our table before it.
+func (t transaction) afterDelete() (transaction, error) {
+	deletion, err := record(func(c *nft.Conn) error { c.DelTable(ownTable()); return c.Flush() })
+	if err != nil {
+		return nil, err
+	}
+	return slices.Insert(slices.Clone(t), 1, deletion[0][1]), nil
+}
