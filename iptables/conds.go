@@ -23,6 +23,7 @@ func marked(m uint32) Cond              { return num(Mark, m) }
 func state(bits uint32) Cond            { return num(State, bits) }
 func status(bit uint32) Cond            { return num(Status, bit) }
 func opening() Cond                     { return num(TCPFlags, OpeningFlags) }
+func answering() Cond                   { return num(TCPFlags, AnsweringFlags) }
 func iif(name string) Cond              { return Cond{Field: InIface, Text: name} }
 func oif(name string) Cond              { return Cond{Field: OutIface, Text: name} }
 func addr(f Field, p netip.Prefix) Cond { return Cond{Field: f, Prefix: p} }

@@ -140,7 +140,7 @@ func (c Cond) valueText() string {
 	name, ok := map[Cond]string{
 		{Field: Family, Num: IPv4}: "ipv4", {Field: Family, Num: IPv6}: "ipv6",
 		{Field: Protocol, Num: TCP}: "tcp", {Field: Protocol, Num: UDP}: "udp",
-		{Field: SrcType, Num: Local}: "local", {Field: TCPFlags, Num: OpeningFlags}: "syn", {Field: Direction, Num: Reply}: "reply",
+		{Field: SrcType, Num: Local}: "local", {Field: TCPFlags, Num: OpeningFlags}: "syn", {Field: TCPFlags, Num: AnsweringFlags}: "syn | ack", {Field: Direction, Num: Reply}: "reply",
 		{Field: State, Num: Invalid}: "invalid", {Field: State, Num: Established | Related}: "established,related",
 		{Field: State, Num: Invalid | New | Established}: "invalid,new,established",
 		{Field: Status, Num: Confirmed}:                  "confirmed", {Field: Status, Num: Translated}: "dnat",

@@ -102,13 +102,14 @@ func (r Ruleset) restoreSet(matches []restoreMatch, c Cond) []restoreMatch {
 	if i := slices.IndexFunc(r.Sets, func(s Set) bool { return s.Name == c.Set }); i >= 0 {
 		set = r.Sets[i]
 	}
+	option := map[Field]string{SrcPort: "--sports", DstPort: "--dports"}[c.Field]
 	var out []restoreMatch
 	for _, m := range matches {
 		for _, p := range set.Prefixes {
 			out = append(out, Cond{Field: c.Field, Prefix: p}.restore(m, ""))
 		}
 		for ports := range slices.Chunk(set.elements()[:len(set.Ports)], maxMultiport) {
-			out = append(out, m.with("-m multiport --dports "+strings.Join(ports, ",")))
+			out = append(out, m.with("-m multiport "+option+" "+strings.Join(ports, ",")))
 		}
 	}
 	return out
@@ -152,7 +153,8 @@ func (c Cond) restore(m restoreMatch, protocol string) restoreMatch {
 		}
 		return m.with("-m conntrack " + option("--ctstatus", "CONFIRMED"))
 	case TCPFlags:
-		return m.with("-m " + protocol + " " + option("--tcp-flags", "FIN,SYN,RST,ACK SYN"))
+		flags := map[uint32]string{OpeningFlags: "SYN", AnsweringFlags: "SYN,ACK"}[c.Num]
+		return m.with("-m " + protocol + " " + option("--tcp-flags", "FIN,SYN,RST,ACK "+flags))
 	case Direction:
 		return m.with("-m conntrack " + option("--ctdir", "REPLY"))
 	case SrcType:

@@ -98,7 +98,7 @@ const (
 	OutIface                   // Text
 	SrcAddr                    // Prefix; a Family condition precedes it
 	DstAddr                    // Prefix or Set; a Family condition precedes it
-	SrcPort                    // Num; a Protocol condition precedes it
+	SrcPort                    // Num or Set; a Protocol condition precedes it
 	DstPort                    // Num or Set; a Protocol condition precedes it
 	OwnerUID                   // Num: the uid of the socket's owner as seen in the pod
 	OwnerGID                   // Num
@@ -127,9 +127,10 @@ const (
 
 	Local = 2
 
-	// OpeningFlags are the flags of a packet that opens a connection, of those in OpeningMask.
-	OpeningFlags = 0x02
-	OpeningMask  = 0x17
+	// OpeningFlags are the flags of a packet that opens a connection, of those in OpeningMask; AnsweringFlags are those of the answer to it.
+	OpeningFlags   = 0x02
+	AnsweringFlags = 0x12
+	OpeningMask    = 0x17
 
 	Reply = 1
 

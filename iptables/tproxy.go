@@ -84,5 +84,30 @@ func (b *builder) markOutbound() {
 		}
 	}
 	r.add("answers to connections in a client's name", Action{Verb: RestoreMark}, tcp(), num(ConnMark, markDiverted))
+	b.guard(r)
 	b.chain(chainMark, Route, Output, manglePriority, r)
+}
+
+// guard drops what a socket of the application answers to a client that opens a connection to a captured port: only the proxy's listener may.
+// The rules for inbound packets alone cannot hold this, because they do not decide which socket takes a packet:
+//   - TPROXY takes a socket that the proxy has left behind for the same addresses and ports (TIME_WAIT, SYN_RECV), whether or not the proxy
+//     still listens. TCP then looks for a listener itself, by the packet's destination, and finds the application's.
+//   - Of a connection that it answers by a SYN cookie the kernel keeps nothing (tcp_syncookies). The client's next packet goes to the
+//     application's listener, which takes the cookie for its own. Such an answer has no socket, hence no owner, and is dropped, too.
+func (b *builder) guard(r *rules) {
+	s := b.spec
+	r.add("packets that answer no opening of a connection", direct(), tcp(), not(answering()))
+	for _, name := range s.RerouteInterfaces {
+		r.add("traffic of virtual machines behind the pod is not inbound", direct(), oif(name))
+	}
+	captured := []Cond{not(oif("lo")), tcp()}
+	if !s.IncludeInboundPorts.All {
+		captured = append(captured, inSet(SrcPort, b.portSet(setIncludeIn, s.IncludeInboundPorts.List)))
+	} else if set := b.portSet(setExcludeIn, s.ExcludeInboundPorts); set != "" {
+		r.add("excluded inbound ports", direct(), tcp(), inSet(SrcPort, set))
+	}
+	for _, owner := range s.owners() {
+		r.add("the proxy's listener answers clients", direct(), tcp(), owner)
+	}
+	r.add("nobody else answers clients", Action{Verb: Drop}, captured...)
 }

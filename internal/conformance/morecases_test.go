@@ -31,6 +31,22 @@ func moreCases() map[string]ownCase {
 			"world 0 tcp 10.244.1.5:8080 = PROXY:15006", "world 0 tcp [fd00:10:244:1::5]:8080 = APP:8080",
 			"pod 1000 udp 8.8.8.8:53 = PROXY:15053", "pod 1000 udp [fd00:10:96::10]:53 = WORLD:7000", "pod 1000 tcp [fd00:99::34]:80 = WORLD:7000",
 		}},
+		"TPROXY with more excluded ports than one rule of iptables can name": {families: "ds", spec: with(func(s *iptables.Spec) {
+			tproxy(s)
+			for p := range uint16(20) {
+				s.ExcludeInboundPorts = append(s.ExcludeInboundPorts, 9980+p)
+			}
+		}), lines: []string{
+			"world 0 tcp 10.244.1.5:9999 = APP:9999", "world 0 tcp [fd00:10:244:1::5]:9999 = APP:9999",
+			"world 0 tcp 10.244.1.5:8080 = PROXY:15006", "world 0 tcp [fd00:10:244:1::5]:8080 = PROXY:15006",
+		}},
+		"TPROXY with a list of ports": {families: "ds", spec: with(func(s *iptables.Spec) {
+			tproxy(s)
+			s.IncludeInboundPorts = iptables.Ports{List: []uint16{8080}}
+		}), lines: []string{
+			"world 0 tcp 10.244.1.5:9999 = APP:9999", "world 0 tcp [fd00:10:244:1::5]:9999 = APP:9999",
+			"world 0 tcp 10.244.1.5:8080 = PROXY:15006", "world 0 tcp [fd00:10:244:1::5]:8080 = PROXY:15006",
+		}},
 		"a wide loopback with TPROXY": {families: "ds", spec: with(func(s *iptables.Spec) {
 			s.Mode, s.LoopbackCIDR = iptables.ModeTProxy, netip.MustParsePrefix("127.0.0.0/8")
 		}), lines: []string{
