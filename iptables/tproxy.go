@@ -46,8 +46,9 @@ func (b *builder) divertInbound(r *rules) {
 		r.add("the proxy handing inbound traffic to the application", direct(), iif("lo"), family(p), addr(SrcAddr, p), tcp())
 	}
 	r.add("the application reaching itself stays direct", direct(), iif("lo"), tcp(), not(marked(markSelf)))
-	// Among them are forwarded answers to virtual machines, which must not be delivered here.
-	r.add("answers are not inbound", direct(), tcp(), num(Direction, Reply))
+	// Among them are forwarded answers to virtual machines, which must not be delivered here. What opens a connection is no answer,
+	// even if the pod has tried to open one between the same addresses and ports.
+	r.add("answers are not inbound", direct(), tcp(), num(Direction, Reply), not(opening()))
 	captured := []Cond{tcp()}
 	if s.IncludeInboundPorts.All {
 		b.excludeInbound(r)

@@ -3,6 +3,7 @@ package conformance
 import (
 	"context"
 	"net"
+	"slices"
 	"testing"
 	"time"
 
@@ -16,7 +17,8 @@ type detour struct {
 	name string
 	// prepare brings the state about, for a client at src that will connect to dst.
 	prepare func(t *testing.T, p guardedPod, src, dst string)
-	lives   bool // whether the proxy still listens then
+	// lives is whether the proxy still listens then, and reaches whether a client reaches it in TPROXY mode.
+	lives, reaches bool
 }
 
 // guardedPod is a pod whose proxy listens; its application does not listen yet.
@@ -30,6 +32,7 @@ func detours() []detour {
 		{name: "the proxy has died and left TIME_WAIT", prepare: timeWait},
 		{name: "the proxy has died in a handshake", prepare: synReceived},
 		{name: "the proxy answers by SYN cookies", prepare: cookies, lives: true},
+		{name: "the pod has tried to connect to the client's port", prepare: synSent, lives: true, reaches: true},
 	}
 }
 
@@ -65,11 +68,21 @@ func (d detour) test(t *testing.T, b backend, src, dst string) {
 				rules = unguarded(rules)
 			}
 			got := d.meet(t, b, rules, src, dst)
-			if (got == "DIRECT") != c.control {
-				t.Errorf("answered by %q", got)
+			if want := d.want(c.mode, c.control); got != want && (c.mode == iptables.ModeTProxy || got == "DIRECT") {
+				t.Errorf("answered by %q, want %q", got, want)
 			}
 		})
 	}
+}
+
+func (d detour) want(mode iptables.Mode, control bool) string {
+	switch {
+	case control:
+		return "DIRECT"
+	case d.reaches && mode == iptables.ModeTProxy:
+		return "PROXY"
+	}
+	return ""
 }
 
 // meet returns who answers the client. It waits for longer than the kernel waits before it sends again.
@@ -120,6 +133,12 @@ func synReceived(t *testing.T, p guardedPod, src, dst string) {
 	p.dialInVain(t, p.world, kerneltest.App, src, dst)
 }
 
+// synSent leaves an entry in conntrack whose answers the client's packets seem to be.
+func synSent(t *testing.T, p guardedPod, src, dst string) {
+	t.Helper()
+	p.dialInVain(t, p.pod, kerneltest.Proxy, dst, src)
+}
+
 // dialInVain tries to connect while the world receives nothing.
 func (p guardedPod) dialInVain(t *testing.T, from *netns.NS, owner kerneltest.Owner, src, dst string) {
 	t.Helper()
@@ -140,5 +159,17 @@ func cookies(t *testing.T, p guardedPod, _, _ string) {
 
 // unguarded leaves out what keeps clients from the application's listener.
 func unguarded(r iptables.Ruleset) iptables.Ruleset {
-	return withoutRules(r, "nobody else answers clients")
+	r = withoutRules(r, "nobody else answers clients")
+	for _, c := range r.Chains {
+		for i, rule := range c.Rules {
+			if rule.Comment == "answers are not inbound" {
+				c.Rules[i].Conds = withoutField(rule.Conds, iptables.TCPFlags)
+			}
+		}
+	}
+	return r
+}
+
+func withoutField(conds []iptables.Cond, f iptables.Field) []iptables.Cond {
+	return slices.DeleteFunc(slices.Clone(conds), func(c iptables.Cond) bool { return c.Field == f })
 }

@@ -139,7 +139,7 @@ func withoutReused(r iptables.Ruleset) iptables.Ruleset {
 	for _, c := range r.Chains {
 		for i, rule := range c.Rules {
 			if rule.Action.Verb == iptables.Divert {
-				c.Rules[i].Conds = slices.DeleteFunc(rule.Conds, func(cond iptables.Cond) bool { return cond.Field == iptables.TCPFlags })
+				c.Rules[i].Conds = withoutField(rule.Conds, iptables.TCPFlags)
 			}
 		}
 	}
