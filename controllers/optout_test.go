@@ -9,7 +9,7 @@ import (
 	"istio-pod-network-controller/internal/intent"
 )
 
-// After an outage the watch tells of every change since. A pod that opted out and in again meanwhile must not be open in between.
+// After an outage the watch sends each change since, in order. A pod that opted out and in again in the meantime must keep its rules.
 func TestRulesAreRemovedOnlyIfThePodOptsOutNow(t *testing.T) {
 	says := func(value string) *corev1.Pod {
 		pod := askingPod()

@@ -190,8 +190,8 @@ func (v *visit) removeRules(ctx context.Context) (Result, error) {
 	return Changed, nil
 }
 
-// outdated reports whether there are rules to remove, and the pod no longer wants them removed. After an outage the API server sends every
-// change since, one after the other: a pod that opted out and in again meanwhile must not be open for that moment.
+// outdated reports whether there are rules to remove although the pod wants them again by now. After an outage the watch sends each change
+// since, in order: a pod that opted out and in again in the meantime must keep its rules.
 func (v *visit) outdated(ctx context.Context) (bool, error) {
 	present, err := v.Backend.Present(ctx, v.sandbox.Place())
 	if err != nil || !present {

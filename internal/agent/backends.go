@@ -83,10 +83,11 @@ func (e Exclusive) Apply(ctx context.Context, at podnet.Place, want iptables.Rul
 				return out, err
 			}
 		}
-		if known && now.rules.Pristine() && !e.programmed.has(id) {
-			return e.applyFirst(ctx, ns, id, want, now)
+		first := known && now.rules.Pristine() && !e.programmed.has(id)
+		if out, err = e.program(ctx, ns, id, want, first); err != nil || first && e.alone(ns, id, now) {
+			return out, err
 		}
-		out, err = e.apply(ctx, ns, id, want)
+		out, err = e.finish(ctx, ns, want, out)
 		if err == nil && known && !out.Changed() && len(out.Preempted) == 0 {
 			e.verified.add(id, now)
 		}
@@ -94,33 +95,30 @@ func (e Exclusive) Apply(ctx context.Context, at podnet.Place, want iptables.Rul
 	})
 }
 
-// applyFirst is Apply for a namespace without any rule, such as that of a pod that starts: there is nothing of others or of other backends to
-// look for. If the backend has made the one transaction that was made, there is nothing afterwards, either.
-func (e Exclusive) applyFirst(ctx context.Context, ns *netns.NS, id podnet.Identity, want iptables.Ruleset, now verification) (out iptables.Outcome, err error) {
-	if out, err = e.chosen.Apply(ctx, ns.Path(), want); err != nil {
-		return out, err
+// program applies the rules with the chosen backend. In a namespace without any rule, such as that of a pod that starts (first), there are no
+// rules of others to look for.
+func (e Exclusive) program(ctx context.Context, ns *netns.NS, id podnet.Identity, want iptables.Ruleset, first bool) (out iptables.Outcome, err error) {
+	if !first {
+		if err := e.refuseForeign(ctx, ns, id); err != nil {
+			return out, err
+		}
 	}
-	e.programmed.add(id)
-	after, ok := e.verified.reader.State(ns)
-	if !ok || !after.FirstOf(now.rules) {
-		return e.finish(ctx, ns, want, out)
+	if out, err = e.chosen.Apply(ctx, ns.Path(), want); err == nil {
+		e.programmed.add(id)
 	}
-	now.rules = after
-	e.verified.add(id, now)
-	return out, nil
+	return out, err
 }
 
-// apply is Apply without a memory.
-func (e Exclusive) apply(ctx context.Context, ns *netns.NS, id podnet.Identity, want iptables.Ruleset) (out iptables.Outcome, err error) {
-	if err := e.refuseForeign(ctx, ns, id); err != nil {
-		return out, err
+// alone reports whether the one transaction that a namespace has ever seen is the backend's. Then there is nothing of others, nor of other
+// backends, and that is remembered.
+func (e Exclusive) alone(ns *netns.NS, id podnet.Identity, before verification) bool {
+	after, ok := e.verified.reader.State(ns)
+	if !ok || !after.FirstOf(before.rules) {
+		return false
 	}
-	out, err = e.chosen.Apply(ctx, ns.Path(), want)
-	if err != nil {
-		return out, err
-	}
-	e.programmed.add(id)
-	return e.finish(ctx, ns, want, out)
+	before.rules = after
+	e.verified.add(id, before)
+	return true
 }
 
 // finish removes what other backends have left, and looks for rules of others before ours.
