@@ -1,6 +1,9 @@
 package controllers
 
 import (
+	"fmt"
+	"hash/fnv"
+	"io"
 	"reflect"
 	"sync"
 
@@ -10,8 +13,9 @@ import (
 // compiled is a Spec with what is computed from it. It does not change: many pods share one.
 type compiled struct {
 	spec  iptables.Spec
-	hash  string
 	rules iptables.Ruleset
+	// hash is of the Spec and of its rules: another version of the agent may have other rules for it.
+	hash string
 }
 
 // maxCompiled bounds the memory. What is not remembered is computed again.
@@ -28,10 +32,10 @@ func (c *compiler) compile(spec iptables.Spec, last *compiled) (*compiled, error
 	if last != nil && reflect.DeepEqual(last.spec, spec) {
 		return last, nil
 	}
-	hash := spec.Hash()
+	key := spec.Hash()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if known, ok := c.done[hash]; ok {
+	if known, ok := c.done[key]; ok {
 		return known, nil
 	}
 	rules, err := iptables.Rules(spec)
@@ -41,7 +45,14 @@ func (c *compiler) compile(spec iptables.Spec, last *compiled) (*compiled, error
 	if c.done == nil || len(c.done) >= maxCompiled {
 		c.done = map[string]*compiled{}
 	}
-	out := &compiled{spec: spec, hash: hash, rules: rules}
-	c.done[hash] = out
+	out := &compiled{spec: spec, rules: rules, hash: hashOf(key, rules)}
+	c.done[key] = out
 	return out, nil
+}
+
+// hashOf returns 16 hexadecimal digits.
+func hashOf(spec string, rules iptables.Ruleset) string {
+	h := fnv.New64a()
+	_, _ = io.WriteString(h, spec+rules.NftText(iptables.TextOptions{})) // a Hash returns no error
+	return fmt.Sprintf("%016x", h.Sum64())
 }

@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"slices"
 	"testing"
 
 	"istio-pod-network-controller/iptables"
@@ -19,8 +20,8 @@ func TestRulesAreComputedOnceForASpec(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if out.hash != spec.Hash() {
-			t.Errorf("compiled %s for %s", out.hash, spec.Hash())
+		if out.spec.Hash() != spec.Hash() {
+			t.Errorf("compiled %+v for %+v", out.spec, spec)
 		}
 		return out
 	}
@@ -37,5 +38,21 @@ func TestRulesAreComputedOnceForASpec(t *testing.T) {
 	}
 	if len(c.done) > maxCompiled {
 		t.Errorf("%d Specs are remembered", len(c.done))
+	}
+}
+
+// Two versions of the agent, of which one has another rule for the same Spec, must not take each other's rules for drift.
+func TestOtherRulesForASpecHaveAnotherHash(t *testing.T) {
+	spec := iptables.DefaultSpec()
+	rules, err := iptables.Rules(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := hashOf(spec.Hash(), rules)
+	rules.Chains = slices.Clone(rules.Chains)
+	rules.Chains[0].Rules = rules.Chains[0].Rules[1:]
+	after, other := hashOf(spec.Hash(), rules), hashOf("another", rules)
+	if len(before) != 16 || before == after || after == other {
+		t.Errorf("%s, without a rule %s, of another Spec %s", before, after, other)
 	}
 }

@@ -211,7 +211,7 @@ func TestWhatIsNoDrift(t *testing.T) {
 			b.backend.held["/netns/1"] = "the other agent's"
 			e, _ := b.Ledger.Of("uid-1")
 			b.pods.pod.Annotations[KeyStatus] = string(StatusInitialized)
-			b.pods.pod.Annotations[KeyDetails] = `{"sandbox":"sandbox-1","backend":"another","specHash":"` + e.Spec.Hash() + `"}`
+			b.pods.pod.Annotations[KeyDetails] = `{"sandbox":"sandbox-1","backend":"another","specHash":"` + e.compiled.hash + `"}`
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

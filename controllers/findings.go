@@ -39,7 +39,7 @@ func (v *visit) apply(ctx context.Context, want *compiled) (found Findings, chan
 	outcome, err := v.Backend.Apply(iptables.OnDrift(ctx, func(d iptables.Drift) { seen.Store(&d) }), v.sandbox.Place(), want.rules)
 	switch drift := seen.Load(); {
 	case err == nil || outcome.Changed():
-	case drift != nil && v.programmedAs(known, want.hash):
+	case drift != nil && v.programmedAs(known, want):
 		return found, false, notPutBackError{*drift, err}
 	default:
 		return found, false, err
@@ -53,8 +53,8 @@ func (v *visit) apply(ctx context.Context, want *compiled) (found Findings, chan
 	switch {
 	case !outcome.Changed():
 		found.contention = found.contention.withoutRepair(time.Now())
-	case !ok || !v.programmedAs(known, want.hash):
-	case found.handovers < mostHandovers && v.writtenByOther(want.hash):
+	case !ok || !v.programmedAs(known, want):
+	case found.handovers < mostHandovers && v.writtenByOther(want):
 		found.handovers++
 	default:
 		v.reportRepair(ctx, &found, outcome.Drift)
@@ -79,16 +79,16 @@ func (e notPutBackError) Error() string {
 // Unwrap returns why the rules could not be put back.
 func (e notPutBackError) Unwrap() error { return e.err }
 
-// programmedAs reports whether this sandbox was programmed with the Spec of a hash.
-func (v *visit) programmedAs(known Entry, specHash string) bool {
-	return known.Sandbox.ID == v.sandbox.ID && known.specHash() == specHash
+// programmedAs reports whether this sandbox was programmed with want.
+func (v *visit) programmedAs(known Entry, want *compiled) bool {
+	return known.Sandbox.ID == v.sandbox.ID && known.compiled != nil && known.compiled.hash == want.hash
 }
 
 // paused reports whether the pod's next check is not due: somebody else keeps changing its rules, and only the Verifier chooses the time
 // to put them back. Early entrances never pause, because a container is about to start.
-func (v *visit) paused(specHash string) bool {
+func (v *visit) paused(want *compiled) bool {
 	known, ok := v.Ledger.Of(v.sandbox.UID)
-	return ok && v.by == Watch && !known.Retry && known.contention.active() && v.programmedAs(known, specHash) &&
+	return ok && v.by == Watch && !known.Retry && known.contention.active() && v.programmedAs(known, want) &&
 		time.Now().Before(known.contention.next(v.VerifyInterval))
 }
 
@@ -98,10 +98,10 @@ const mostHandovers = 2
 
 // writtenByOther reports whether the pod's report is about other rules in this sandbox than this agent's, or another backend's: two
 // agents of a node overlap during an update, and the new one's settings may differ.
-func (v *visit) writtenByOther(specHash string) bool {
+func (v *visit) writtenByOther(want *compiled) bool {
 	said, ok := detailsOn(v.pod)
 	return ok && Status(v.pod.Annotations[KeyStatus]) == StatusInitialized &&
-		said.Sandbox == v.sandbox.ID && said.SpecHash != "" && (said.SpecHash != specHash || said.Backend != v.BackendName)
+		said.Sandbox == v.sandbox.ID && said.SpecHash != "" && (said.SpecHash != want.hash || said.Backend != v.BackendName)
 }
 
 // reportRepair logs and counts a repair, and makes an event of it. The pod's details get it with the next report.

@@ -8,7 +8,7 @@ import (
 )
 
 // keepRules repairs the rules of a pod that no longer asks for rules, or whose annotations are wrong. It reports whether the pod has
-// rules. If the ledger does not have their Spec, it only checks whether any are present.
+// rules. If the ledger does not know them, it only checks whether any are present.
 func (v *visit) keepRules(ctx context.Context) (kept bool, err error) {
 	known, ok := v.Ledger.Of(v.sandbox.UID)
 	if ok && v.sandbox.NetNS == "" {
@@ -19,7 +19,7 @@ func (v *visit) keepRules(ctx context.Context) (kept bool, err error) {
 	}
 	if err = v.find(ctx); err == nil {
 		err = v.inTurn(ctx, func() (err error) {
-			if known.Spec == nil || known.Sandbox.ID != v.sandbox.ID {
+			if known.compiled == nil || known.Sandbox.ID != v.sandbox.ID {
 				kept, err = v.Backend.Present(ctx, v.sandbox.Place())
 				return err
 			}
@@ -42,14 +42,10 @@ func (v *visit) keepRules(ctx context.Context) (kept bool, err error) {
 
 // repair applies the rules that the pod got earlier.
 func (v *visit) repair(ctx context.Context, known Entry) error {
-	want, err := v.compiler.compile(*known.Spec, known.compiled)
-	if err != nil {
-		return err
-	}
-	if v.paused(want.hash) {
+	if v.paused(known.compiled) {
 		return nil
 	}
-	found, _, err := v.apply(ctx, want)
+	found, _, err := v.apply(ctx, known.compiled)
 	if err == nil {
 		v.Ledger.found(v.sandbox.UID, found)
 	}

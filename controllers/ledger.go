@@ -4,7 +4,6 @@ import (
 	"sync"
 
 	"istio-pod-network-controller/internal/podnet"
-	"istio-pod-network-controller/iptables"
 )
 
 // State is the outcome of the last work on a pod.
@@ -22,23 +21,11 @@ const (
 type Entry struct {
 	Sandbox podnet.Sandbox
 	State   State
-	// Spec describes the rules that were last in force in the sandbox; nil if the agent knows of none.
-	Spec     *iptables.Spec
-	compiled *compiled // Spec's; nil if it is not at hand
+	// compiled has the rules that were last in force in the sandbox; nil if the agent knows of none.
+	compiled *compiled
 	Findings
 	// Retry makes the Verifier check the pod again after retryPause.
 	Retry bool
-}
-
-// specHash returns the hash of the entry's Spec, or "".
-func (e Entry) specHash() string {
-	switch {
-	case e.compiled != nil:
-		return e.compiled.hash
-	case e.Spec != nil:
-		return e.Spec.Hash()
-	}
-	return ""
 }
 
 // Ledger remembers the newest sandbox of each pod. The Verifier and metrics use it. It is no proof that a namespace holds its rules.

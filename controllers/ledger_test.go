@@ -8,7 +8,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"istio-pod-network-controller/internal/podnet"
-	"istio-pod-network-controller/iptables"
 )
 
 func box(id string, attempt uint32, created int64) podnet.Sandbox {
@@ -20,8 +19,8 @@ func box(id string, attempt uint32, created int64) podnet.Sandbox {
 }
 
 func TestWhatTheLedgerRemembersOfAPod(t *testing.T) {
-	spec := &iptables.Spec{InboundPort: 1}
-	programmed := func(s podnet.Sandbox) Entry { return Entry{Sandbox: s, State: Programmed, Spec: spec} }
+	rules := &compiled{}
+	programmed := func(s podnet.Sandbox) Entry { return Entry{Sandbox: s, State: Programmed, compiled: rules} }
 	for name, c := range map[string]struct {
 		do   func(l *Ledger)
 		want []Entry
@@ -41,7 +40,7 @@ func TestWhatTheLedgerRemembersOfAPod(t *testing.T) {
 		},
 		"a failure keeps the rules": {
 			do:   func(l *Ledger) { l.Put(programmed(box("a", 0, 1))); l.Fail(box("", 0, 0), true) },
-			want: []Entry{{Sandbox: box("a", 0, 1), State: FailedPod, Spec: spec, Retry: true}},
+			want: []Entry{{Sandbox: box("a", 0, 1), State: FailedPod, compiled: rules, Retry: true}},
 		},
 		"a failure in a new sandbox knows of none": {
 			do:   func(l *Ledger) { l.Put(programmed(box("a", 0, 1))); l.Fail(box("b", 1, 2), false) },
@@ -57,7 +56,7 @@ func TestWhatTheLedgerRemembersOfAPod(t *testing.T) {
 		},
 		"a retry keeps all": {
 			do:   func(l *Ledger) { l.Put(programmed(box("a", 0, 1))); l.Retry(box("", 0, 0)) },
-			want: []Entry{{Sandbox: box("a", 0, 1), State: Programmed, Spec: spec, Retry: true}},
+			want: []Entry{{Sandbox: box("a", 0, 1), State: Programmed, compiled: rules, Retry: true}},
 		},
 		"a success ends the retries": {
 			do:   func(l *Ledger) { l.Retry(box("", 0, 0)); l.Put(programmed(box("a", 0, 1))) },
@@ -92,8 +91,7 @@ func checkLedger(t *testing.T, do func(*Ledger), want []Entry) {
 	l := NewLedger()
 	do(l)
 	options := cmp.Options{
-		cmp.Comparer(func(a, b *iptables.Spec) bool { return a == b }), cmpopts.EquateComparable(Findings{}),
-		cmpopts.IgnoreUnexported(Entry{}),
+		cmp.AllowUnexported(Entry{}), cmp.Comparer(func(a, b *compiled) bool { return a == b }), cmpopts.EquateComparable(Findings{}),
 		cmpopts.SortSlices(func(a, b Entry) bool { return a.Sandbox.UID < b.Sandbox.UID }),
 	}
 	if d := cmp.Diff(append([]Entry{}, want...), l.Entries(), options); d != "" {

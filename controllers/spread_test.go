@@ -47,13 +47,12 @@ func newTimed(b *bench, took time.Duration) *timedBackend {
 
 // addPods puts pods into the ledger, and lets them be read.
 func (b *bench) addPods(n int) {
-	spec := iptables.Spec{}
 	for i := range n {
 		s := podnet.Sandbox{
 			Namespace: "shop", Name: fmt.Sprint("pod-", i), UID: fmt.Sprintf("6f1c6f0e-0000-4000-8000-%012d", i),
 			ID: fmt.Sprint("sandbox-", i), NetNS: fmt.Sprint("/netns/", i),
 		}
-		b.Ledger.Put(Entry{Sandbox: s, State: Programmed, Spec: &spec})
+		b.Ledger.Put(Entry{Sandbox: s, State: Programmed})
 	}
 	b.Pods = &manyPods{}
 }

@@ -115,7 +115,7 @@ func (v *visit) program(ctx context.Context) (Result, error) {
 		return v.refuse(ctx, err)
 	}
 	v.want = want
-	if known.State == Programmed && v.paused(want.hash) {
+	if known.State == Programmed && v.paused(want) {
 		return Unchanged, nil
 	}
 	var found Findings
@@ -124,7 +124,7 @@ func (v *visit) program(ctx context.Context) (Result, error) {
 		if found, changed, err = v.apply(ctx, want); err != nil {
 			return err
 		}
-		if v.Ledger.Put(Entry{Sandbox: v.sandbox, State: Programmed, Spec: &want.spec, compiled: want, Findings: found}) {
+		if v.Ledger.Put(Entry{Sandbox: v.sandbox, State: Programmed, compiled: want, Findings: found}) {
 			v.reportProgrammed(found, "traffic is redirected")
 		}
 		return nil
@@ -234,8 +234,8 @@ func (v *visit) skip(ctx context.Context) (Result, error) {
 	v.record(func() {
 		if kept {
 			known, _ = v.Ledger.Of(v.sandbox.UID) // with what was found just now
-			v.Ledger.Put(Entry{Sandbox: v.sandbox, State: Programmed, Spec: known.Spec, compiled: known.compiled, Findings: known.Findings})
-			v.reportKept(known.Spec, known.Findings)
+			v.Ledger.Put(Entry{Sandbox: v.sandbox, State: Programmed, compiled: known.compiled, Findings: known.Findings})
+			v.reportKept(known.compiled, known.Findings)
 			return
 		}
 		v.Ledger.ForgetPod(v.sandbox.UID)

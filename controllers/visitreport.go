@@ -6,7 +6,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"istio-pod-network-controller/internal/intent"
-	"istio-pod-network-controller/iptables"
 )
 
 // report queues a report to the pod's owner.
@@ -19,18 +18,10 @@ func (v *visit) report(status Status, reason, message string) {
 		r.LastRepair = known.LastRepair
 	}
 	programmed := status == StatusInitialized || reason == ReasonContended || reason == ReasonPreempted
-	if programmed && v.intent.Redirect {
-		r.SpecHash, r.Notes = v.specHash(), strings.Join(v.intent.Notes, "\n")
+	if programmed && v.want != nil {
+		r.SpecHash, r.Notes = v.want.hash, strings.Join(v.intent.Notes, "\n")
 	}
 	v.Reporter.Report(r)
-}
-
-// specHash returns the hash of the intent's Spec.
-func (v *visit) specHash() string {
-	if v.want != nil {
-		return v.want.hash
-	}
-	return v.intent.Spec.Hash()
 }
 
 // reportProgrammed reports a pod whose rules are in force. message is for one whose rules no other project touches.
@@ -66,15 +57,15 @@ func (v *visit) reportNotRequired() {
 	}
 }
 
-// reportKept replaces a failure report on a pod that no longer asks for rules but still has them. spec is nil if the agent does
-// not know the rules.
-func (v *visit) reportKept(spec *iptables.Spec, found Findings) {
+// reportKept replaces a failure report on a pod that no longer asks for rules but still has them. known is nil if the agent
+// does not know the rules.
+func (v *visit) reportKept(known *compiled, found Findings) {
 	c := findCondition(v.pod)
 	if found == (Findings{}) && Status(v.pod.Annotations[KeyStatus]) == StatusInitialized && c != nil && c.Status == corev1.ConditionTrue {
 		return
 	}
-	if spec != nil {
-		v.intent = intent.Intent{Redirect: true, Spec: *spec}
+	if known != nil {
+		v.intent, v.want = intent.Intent{Redirect: true, Spec: known.spec}, known
 	}
 	v.reportProgrammed(found, "the pod no longer asks for rules; they stay until the pod opts out")
 }
