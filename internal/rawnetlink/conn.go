@@ -60,6 +60,8 @@ func (c *Conn) reopen() (err error) {
 		c.fd = -1
 		return err
 	}
+	// An error need not come with the message that it is about, which may be longer than what is read at once. Kernels before 4.3 do so.
+	_ = unix.SetsockoptInt(c.fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1)
 	if c.protocol == unix.NETLINK_ROUTE {
 		// With strict checking the kernel leaves out routes of other tables. A kernel without it returns more, which is filtered later.
 		_ = unix.SetsockoptInt(c.fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)

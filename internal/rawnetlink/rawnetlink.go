@@ -113,18 +113,8 @@ func Ask(end time.Time, protocol int, requests ...Request) ([]Answer, error) {
 // be one that the kernel answers once: it asks for one object, or has NLM_F_ACK. An error for a Silent one is returned as Ask's
 // error.
 func (c *Conn) Ask(end time.Time, requests ...Request) ([]Answer, error) {
-	size := 0
-	for _, r := range requests {
-		size += r.size()
-	}
-	all := make([]byte, 0, size)
-	first, open := c.sequence, 0
-	for _, r := range requests {
-		all = r.append(all, c.next())
-		if !r.Silent {
-			open++
-		}
-	}
+	first := c.sequence
+	all, open := c.encode(requests)
 	if err := c.send(all); err != nil {
 		return nil, err
 	}
@@ -153,6 +143,21 @@ func (c *Conn) Ask(end time.Time, requests ...Request) ([]Answer, error) {
 		}
 	}
 	return answers, nil
+}
+
+// encode returns requests as messages, and how many of them are answered.
+func (c *Conn) encode(requests []Request) (all []byte, answered int) {
+	size := 0
+	for _, r := range requests {
+		if size += r.size(); !r.Silent {
+			answered++
+		}
+	}
+	all = make([]byte, 0, size)
+	for _, r := range requests {
+		all = r.append(all, c.next())
+	}
+	return all, answered
 }
 
 // Dump asks for all objects of a kind and calls f with each, until f returns false or end has come. What f has not seen by then is

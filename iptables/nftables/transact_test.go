@@ -1,0 +1,65 @@
+package nftables
+
+import (
+	"encoding/binary"
+	"errors"
+	"testing"
+
+	nft "github.com/google/nftables"
+	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/internal/kerneltest"
+	"istio-pod-network-controller/iptables"
+)
+
+// What the kernel has against a transaction is known, however long the message that it refuses.
+func TestARefusedTransactionSaysWhy(t *testing.T) {
+	for name, ports := range map[string]int{"a short one": 1, "a long one": 1000, "one that needs larger buffers": 30000} {
+		t.Run(name, func(t *testing.T) {
+			set := iptables.Set{Name: "exclude-inbound", Kind: iptables.PortSet}
+			for n := range ports {
+				set.Ports = append(set.Ports, binary.BigEndian.Uint16([]byte{byte(n >> 8), byte(n)}))
+			}
+			err := transact(t.Context(), kerneltest.New(t), func(c *nft.Conn) error {
+				if err := c.SetAddElements(&nft.Set{Table: ownTable(), Name: set.Name, KeyType: nft.TypeInetService}, elements(set)); err != nil {
+					return err
+				}
+				return c.Flush()
+			})
+			if !errors.Is(err, unix.ENOENT) {
+				t.Errorf("elements of a set that does not exist: %v", err)
+			}
+		})
+	}
+}
+
+// A transaction that is recorded once makes the same table as often as it is sent, in place of another, too.
+func TestATransactionIsRecordedOnce(t *testing.T) {
+	r, want, other := newRecorded(), rules(t, nil), rules(t, func(s *iptables.Spec) { s.InboundPort = 16006 })
+	ns := kerneltest.New(t)
+	for i, c := range []struct {
+		rules iptables.Ruleset
+		hash  uint64
+	}{{want, 1}, {other, 2}, {want, 1}} {
+		fresh, err := r.of(c.rules, c.hash)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, err := r.of(c.rules, c.hash); err != nil || &again[0] != &fresh[0] {
+			t.Errorf("recorded twice, error %v", err)
+		}
+		if err := replace(t.Context(), ns, i > 0, fresh); err != nil {
+			t.Fatal(err)
+		}
+		c.rules.Loopback = nil // no transaction makes an address
+		mustHold(t, ns, c.rules)
+	}
+	for hash := range uint64(2 * maxRecorded) {
+		if _, err := r.of(want, hash); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(r.known) > maxRecorded {
+		t.Errorf("%d transactions are kept", len(r.known))
+	}
+}
