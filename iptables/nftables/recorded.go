@@ -9,7 +9,7 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// maxRecorded bounds the number of transactions that are kept: some 100 KB each. Most pods of a node have the same rules.
+// maxRecorded bounds the number of transactions that are kept. Most pods of a node have the same rules. Long ones are not kept.
 const maxRecorded = 16
 
 // recorded holds transactions that make our table from nothing, by the hash of the rule set. To make the messages of one takes longer than
@@ -30,8 +30,8 @@ func (r *recorded) of(want iptables.Ruleset, hash uint64) (transaction, error) {
 		return t, nil
 	}
 	t, err := create(want)
-	if err != nil {
-		return nil, err
+	if err != nil || t.size() > usualSize {
+		return t, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

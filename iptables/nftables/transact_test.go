@@ -62,4 +62,8 @@ func TestATransactionIsRecordedOnce(t *testing.T) {
 	if len(r.known) > maxRecorded {
 		t.Errorf("%d transactions are kept", len(r.known))
 	}
+	want.Sets = []iptables.Set{{Name: "exclude-inbound", Kind: iptables.PortSet, Ports: make([]uint16, usualSize)}}
+	if _, err := r.of(want, 1000); err != nil || r.known[1000] != nil {
+		t.Errorf("a long transaction is kept, error %v", err)
+	}
 }
