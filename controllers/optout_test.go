@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/podnet"
 )
 
 // After an outage the watch sends each change since, in order. A pod that opted out and in again in the meantime must keep its rules.
@@ -23,11 +24,13 @@ func TestRulesAreRemovedOnlyIfThePodOptsOutNow(t *testing.T) {
 		want    Result
 		wrong   bool
 		removed bool
+		last    bool // it is not tried again
 	}{
 		"it opts out":                             {by: Watch, now: says("false"), want: Changed, removed: true},
 		"it is in again":                          {by: Watch, now: says("true"), want: Skipped},
 		"it is in again, and starts a container":  {by: NRI, now: says("true"), want: Skipped},
 		"it says something that nobody knows":     {by: Watch, now: says("perhaps"), want: Skipped},
+		"it is gone, and its containers run":      {by: Watch, err: podnet.ErrNoPod, want: Skipped, last: true},
 		"the API server is away":                  {by: Watch, err: errors.New("connection refused"), want: Failed, wrong: true},
 		"the API server is away, and a container": {by: NRI, err: errors.New("connection refused"), want: Skipped},
 	} {
@@ -44,7 +47,7 @@ func TestRulesAreRemovedOnlyIfThePodOptsOutNow(t *testing.T) {
 			if gone := b.backend.rules("/netns/1") == ""; gone != c.removed {
 				t.Errorf("removed: %t", gone)
 			}
-			if e, _ := b.Ledger.Of("uid-1"); c.err != nil && !e.Retry {
+			if e, _ := b.Ledger.Of("uid-1"); c.err != nil && e.Retry == c.last {
 				t.Error("it is not tried again")
 			}
 		})

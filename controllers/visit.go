@@ -191,7 +191,8 @@ func (v *visit) removeRules(ctx context.Context) (Result, error) {
 }
 
 // outdated reports whether there are rules to remove although the pod wants them again by now. After an outage the watch sends each change
-// since, in order: a pod that opted out and in again in the meantime must keep its rules.
+// since, in order: a pod that opted out and in again in the meantime must keep its rules. So does one that is gone: what it asked for last is
+// not known, and its containers may run for a while.
 func (v *visit) outdated(ctx context.Context) (bool, error) {
 	present, err := v.Backend.Present(ctx, v.sandbox.Place())
 	if err != nil || !present {
@@ -199,7 +200,7 @@ func (v *visit) outdated(ctx context.Context) (bool, error) {
 	}
 	now, err := v.Pods.Current(ctx, v.sandbox)
 	if errors.Is(err, podnet.ErrNoPod) {
-		return false, nil
+		return true, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("ask whether the pod still opts out: %w", err)
