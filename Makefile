@@ -12,10 +12,11 @@ CHART  := chart/$(NAME)
 CACHE  := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/$(NAME)
 
 # Tools are linked once for every state of the go.sum that pins them; a warm run starts them without asking the go command.
-pinned        = $(CACHE)/tools/$(firstword $(shell sha256sum < $(1)/go.sum))
-GOLANGCI_LINT := $(call pinned,hack/tools)/golangci-lint
-GOVULNCHECK   := $(call pinned,hack/tools)/govulncheck
-HELM          := $(call pinned,hack/tools/helm)/helm
+pinned         = $(CACHE)/tools/$(firstword $(shell sha256sum < $(1)/go.sum))
+GOLANGCI_LINT  := $(call pinned,hack/tools)/golangci-lint
+GOVULNCHECK    := $(call pinned,hack/tools)/govulncheck
+HELM           := $(call pinned,hack/tools/helm)/helm
+CONTROLLER_GEN := $(call pinned,hack/tools/controllergen)/controller-gen
 export HELM
 
 IMAGE := localhost/$(NAME):$(shell awk '$$1 == "appVersion:" { gsub("\"", "", $$2); print $$2 }' $(CHART)/Chart.yaml)
@@ -99,7 +100,8 @@ chart-lint: $(HELM) ## helm lint --strict; the chart's other tests are part of `
 	$(HELM) lint --strict $(CHART)
 
 .PHONY: generate
-generate: $(HELM) ## Write generated files: the chart's values table, its golden files, config/
+generate: $(HELM) $(CONTROLLER_GEN) ## Write generated files: from api/ its deepcopy functions and the chart's definitions; the chart's values table, its golden files, config/
+	hack/tools/crds.sh $(CONTROLLER_GEN)
 	go -C hack/tools/helm run ./chartdocs $(CURDIR)/$(CHART)
 	go -C hack/tools/helm test -count=1 ./charttest -run TestGolden -update
 	hack/tools/render-config.sh $(HELM)
@@ -116,8 +118,8 @@ verify-modules:
 verify-generated: generate
 	@for module in $(MODULES); do echo "tidy $$module"; go -C $$module mod tidy -diff || exit 1; done
 	git diff --exit-code
-	@test -z "$$(git ls-files --others --exclude-standard chart config hack/tools)" || \
-	  { git ls-files --others --exclude-standard chart config hack/tools; echo 'generated, but not committed' >&2; exit 1; }
+	@test -z "$$(git ls-files --others --exclude-standard api chart config hack/tools)" || \
+	  { git ls-files --others --exclude-standard api chart config hack/tools; echo 'generated, but not committed' >&2; exit 1; }
 
 ##@ The one-node cluster
 
@@ -169,7 +171,7 @@ bench-scale: ## Only the scale: a full node and 500 hollow agents against a real
 ##@ Housekeeping
 
 .PHONY: tools
-tools: $(GOLANGCI_LINT) $(GOVULNCHECK) $(HELM) ## Build the pinned tools (the linter takes CPU minutes, once)
+tools: $(GOLANGCI_LINT) $(GOVULNCHECK) $(HELM) $(CONTROLLER_GEN) ## Build the pinned tools (the linter takes CPU minutes, once)
 
 .PHONY: linter
 linter: $(GOLANGCI_LINT)
@@ -194,3 +196,6 @@ HELM_LDFLAGS = $(foreach pkg,chartutil lint/rules,-X helm.sh/helm/v3/pkg/$(pkg).
 
 $(HELM):
 	nice go -C hack/tools/helm build -trimpath -ldflags='-s -w $(HELM_LDFLAGS)' -o $@ helm.sh/helm/v3/cmd/helm
+
+$(CONTROLLER_GEN):
+	nice go -C hack/tools/controllergen build -trimpath -ldflags='-s -w' -o $@ sigs.k8s.io/controller-tools/cmd/controller-gen

@@ -1,0 +1,102 @@
+package v1alpha1
+
+import (
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// Resources bound a proxy. The pod's own limits hold as well: its containers and the proxy share them.
+type Resources struct {
+	// MemoryLimit ends the proxy when it uses more.
+	// +optional
+	MemoryLimit *resource.Quantity `json:"memoryLimit,omitempty"`
+	// CPULimit is the most CPU time that the proxy gets.
+	// +optional
+	CPULimit *resource.Quantity `json:"cpuLimit,omitempty"`
+	// CPURequest is the proxy's share when the node is busy.
+	// +optional
+	CPURequest *resource.Quantity `json:"cpuRequest,omitempty"`
+}
+
+// Readiness is a question to the proxy, asked inside the pod's network namespace: exactly one of httpGet, tcpPort and socket.
+//
+// +kubebuilder:validation:XValidation:rule="[has(self.httpGet), has(self.tcpPort), has(self.socket)].filter(x, x).size() == 1",message="exactly one of httpGet, tcpPort and socket"
+type Readiness struct {
+	// HTTPGet expects a status from 200 to 399.
+	// +optional
+	HTTPGet *HTTPGet `json:"httpGet,omitempty"`
+	// TCPPort expects that a connection to 127.0.0.1 is accepted.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	// +optional
+	TCPPort int32 `json:"tcpPort,omitempty"`
+	// Socket is the name of a unix socket in /run/sidecar, which must accept a connection.
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_-][A-Za-z0-9._-]*$`
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	Socket string `json:"socket,omitempty"`
+	// StartSeconds is how long a new proxy may take until it is ready.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=600
+	// +kubebuilder:default=10
+	// +optional
+	StartSeconds int32 `json:"startSeconds,omitempty"`
+	// PeriodSeconds is the time between two questions to a proxy that is ready.
+	// +kubebuilder:validation:Minimum=10
+	// +kubebuilder:validation:Maximum=3600
+	// +kubebuilder:default=10
+	// +optional
+	PeriodSeconds int32 `json:"periodSeconds,omitempty"`
+}
+
+// HTTPGet is a request to 127.0.0.1.
+type HTTPGet struct {
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Port int32 `json:"port"`
+	// +kubebuilder:validation:Pattern=`^/[!-~]*$`
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:default="/"
+	// +optional
+	Path string `json:"path,omitempty"`
+}
+
+// Rollout bounds the upgrade of the proxies of one node.
+type Rollout struct {
+	// MaxParallel is how many proxies of a node are upgraded at the same time.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	// +kubebuilder:default=2
+	// +optional
+	MaxParallel int32 `json:"maxParallel,omitempty"`
+	// PauseOnFailure stops the upgrades of a node once a new proxy of this version has not become ready there. The pods whose proxies
+	// failed are tried again; a success ends the pause.
+	// +kubebuilder:default=true
+	// +optional
+	PauseOnFailure *bool `json:"pauseOnFailure,omitempty"`
+}
+
+// Network says where the proxy listens. The defaults are Envoy's in Istio.
+type Network struct {
+	// OutboundPort takes the connections that the pod opens.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	// +kubebuilder:default=15001
+	// +optional
+	OutboundPort int32 `json:"outboundPort,omitempty"`
+	// InboundPort takes the connections to the pod.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	// +kubebuilder:default=15006
+	// +optional
+	InboundPort int32 `json:"inboundPort,omitempty"`
+	// ExcludeInboundPorts are not redirected: the proxy's own ports that others call, such as health and metrics.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=set
+	// +optional
+	ExcludeInboundPorts []int32 `json:"excludeInboundPorts,omitempty"`
+	// Transparent captures inbound connections with TPROXY, so that the proxy sees the clients' addresses, and gives the proxy (not the
+	// application) the capability NET_ADMIN within the pod's network. No runtime gives a capability to another user than root, so the proxy
+	// then runs as root, without any other capability, and the rules know it by runAsGroup.
+	// +optional
+	Transparent bool `json:"transparent,omitempty"`
+}

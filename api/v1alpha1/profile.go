@@ -1,0 +1,236 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// SidecarProfile says how the node's agents run a proxy for each pod that chooses the profile. Whoever may write one can run any program
+// on every node.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Image",type=string,JSONPath=`.spec.image`
+// +kubebuilder:printcolumn:name="Handover",type=string,JSONPath=`.spec.handover`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type SidecarProfile struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec   SidecarProfileSpec   `json:"spec"`
+	Status SidecarProfileStatus `json:"status,omitempty"`
+}
+
+// SidecarProfileStatus is how far a profile has reached the proxies of the cluster.
+type SidecarProfileStatus struct {
+	// Nodes are those with pods that have chosen the profile, 100 at most. Each is written by the node's agent. All proxies of the cluster
+	// are shown by their Sidecars.
+	// +kubebuilder:validation:MaxItems=100
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Nodes []NodeStatus `json:"nodes,omitempty"`
+}
+
+// NodeStatus is how far a profile has reached the proxies of one node.
+type NodeStatus struct {
+	Name string `json:"name"`
+	// ObservedGeneration is the profile's version that the node's agent works with.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration"`
+	// Pods counts the node's pods that have chosen the profile, Upgraded those whose proxy is ready and of this version, and Failed those
+	// whose proxy of this version could not be started, or that cannot have one.
+	// +optional
+	Pods int32 `json:"pods"`
+	// +optional
+	Upgraded int32 `json:"upgraded"`
+	// +optional
+	Failed int32 `json:"failed"`
+	// Paused reports whether the node's upgrades are paused after a failure.
+	// +optional
+	Paused bool `json:"paused,omitempty"`
+	// Message is why one of them failed.
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
+// SidecarProfileList is a list of SidecarProfiles.
+//
+// +kubebuilder:object:root=true
+type SidecarProfileList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []SidecarProfile `json:"items"`
+}
+
+// SidecarProfileSpec is how a proxy is run.
+//
+// +kubebuilder:validation:XValidation:rule="self.runAsUser == oldSelf.runAsUser",message="runAsUser does not change: the rules of pods name it; make another profile"
+// +kubebuilder:validation:XValidation:rule="self.network.outboundPort == oldSelf.network.outboundPort && self.network.inboundPort == oldSelf.network.inboundPort",message="the ports do not change: the rules of pods lead there; make another profile"
+// +kubebuilder:validation:XValidation:rule="(has(self.network.transparent) && self.network.transparent) == (has(oldSelf.network.transparent) && oldSelf.network.transparent)",message="transparent does not change: the rules of pods depend on it; make another profile"
+// +kubebuilder:validation:XValidation:rule="self.network.outboundPort != self.network.inboundPort",message="outboundPort and inboundPort are the same"
+// +kubebuilder:validation:XValidation:rule="self.handover == 'none' || has(self.command) || has(self.args)",messageExpression="'handover ' + self.handover + ' adds arguments: set command or args'"
+// +kubebuilder:validation:XValidation:rule="self.handover != 'envoy-hot-restart' || !has(self.command) || !self.command.exists(a, a in ['--base-id', '--base-id-path', '--use-dynamic-base-id', '--restart-epoch', '--socket-path', '--socket-mode', '--drain-time-s', '--parent-shutdown-time-s', '--hot-restart-version', '--disable-hot-restart', '--skip-hot-restart-on-no-parent'])",message="with handover envoy-hot-restart the agent sets --base-id, --base-id-path, --use-dynamic-base-id, --restart-epoch, --socket-path, --socket-mode, --drain-time-s, --parent-shutdown-time-s, --hot-restart-version, --disable-hot-restart and --skip-hot-restart-on-no-parent itself: take them out of command"
+// +kubebuilder:validation:XValidation:rule="self.handover != 'envoy-hot-restart' || !has(self.args) || !self.args.exists(a, a in ['--base-id', '--base-id-path', '--use-dynamic-base-id', '--restart-epoch', '--socket-path', '--socket-mode', '--drain-time-s', '--parent-shutdown-time-s', '--hot-restart-version', '--disable-hot-restart', '--skip-hot-restart-on-no-parent'])",message="with handover envoy-hot-restart the agent sets --base-id, --base-id-path, --use-dynamic-base-id, --restart-epoch, --socket-path, --socket-mode, --drain-time-s, --parent-shutdown-time-s, --hot-restart-version, --disable-hot-restart and --skip-hot-restart-on-no-parent itself: take them out of args"
+// +kubebuilder:validation:XValidation:rule="self.handover == 'envoy-hot-restart' || !has(self.hotRestart)",message="hotRestart needs handover envoy-hot-restart"
+type SidecarProfileSpec struct {
+	// NamespaceSelector selects, by labels, the namespaces whose pods may choose this profile. Without it no pod may; an empty selector
+	// ({}) selects all namespaces.
+	// +optional
+	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
+
+	// Image of the proxy. A tag that moves is not followed: an image is pulled when the node does not have it.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	Image string `json:"image"`
+
+	// ImagePullSecrets are Secrets of type kubernetes.io/dockerconfigjson with the credentials of the image's registry. They are in the
+	// agent's namespace, and the chart's value sidecars.secrets names them.
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	ImagePullSecrets []SecretReference `json:"imagePullSecrets,omitempty"`
+
+	// Command replaces the image's entrypoint.
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=4096
+	// +listType=atomic
+	// +optional
+	Command []string `json:"command,omitempty"`
+
+	// Args replace the image's command. With a handover, the agent appends the arguments of it.
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=4096
+	// +listType=atomic
+	// +optional
+	Args []string `json:"args,omitempty"`
+
+	// Env are environment variables.
+	// +kubebuilder:validation:MaxItems=128
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Env []EnvVar `json:"env,omitempty"`
+
+	// Files are written for each proxy and mounted read-only at /etc/sidecar.
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Files []File `json:"files,omitempty"`
+
+	// Secrets are directories in memory, mounted read-only at /run/sidecar-secrets/NAME of the proxy alone.
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Secrets []SecretSource `json:"secrets,omitempty"`
+
+	// RunAsUser is the proxy's user ID, which no container of the pod may have. With network.transparent it is 0 instead.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=2147483647
+	// +kubebuilder:default=1337
+	// +optional
+	RunAsUser int64 `json:"runAsUser,omitempty"`
+
+	// RunAsGroup is the proxy's group ID. With network.transparent, no container of the pod may have it.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=2147483647
+	// +kubebuilder:default=1337
+	// +optional
+	RunAsGroup int64 `json:"runAsGroup,omitempty"`
+
+	// Resources bound the proxy within the limits of its pod. The scheduler does not know them.
+	// +optional
+	Resources Resources `json:"resources,omitempty"`
+
+	// Readiness says when the proxy is ready.
+	Readiness Readiness `json:"readiness"`
+
+	// DrainSeconds is how long an old proxy may finish its connections after an upgrade. An Envoy gets it as --parent-shutdown-time-s, and
+	// two thirds of it as --drain-time-s.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=86400
+	// +kubebuilder:default=45
+	// +optional
+	DrainSeconds int32 `json:"drainSeconds,omitempty"`
+
+	// Handover is how a new proxy takes over from a running one, which finishes its connections: haproxy (its listeners are passed through
+	// an admin socket, which the template opens at .HandoverSocket), envoy-hot-restart (Envoy's own way; its admin interface has to be the
+	// unix socket .AdminSocket), or none (the old proxy is stopped first, connections are lost).
+	// +kubebuilder:default=none
+	// +optional
+	Handover Handover `json:"handover,omitempty"`
+
+	// HotRestart refines handover envoy-hot-restart.
+	// +optional
+	HotRestart *HotRestart `json:"hotRestart,omitempty"`
+
+	// Rollout bounds how a change of the profile reaches the proxies of a node.
+	// +kubebuilder:default={}
+	// +optional
+	Rollout Rollout `json:"rollout,omitempty"`
+
+	// RestartPolicy says whether a proxy that ends is started again: Always, or OnFailure (exit code not 0).
+	// +kubebuilder:validation:Enum=Always;OnFailure
+	// +kubebuilder:default=Always
+	// +optional
+	RestartPolicy string `json:"restartPolicy,omitempty"`
+
+	// Network says which ports the proxy listens on. The pod's traffic is redirected to them.
+	// +kubebuilder:default={}
+	// +optional
+	Network Network `json:"network,omitempty"`
+}
+
+// Handover is a way to replace a running proxy.
+//
+// +kubebuilder:validation:Enum=none;haproxy;envoy-hot-restart
+type Handover string
+
+// The handovers.
+const (
+	HandoverNone    Handover = "none"
+	HandoverHAProxy Handover = "haproxy"
+	HandoverEnvoy   Handover = "envoy-hot-restart"
+)
+
+// EnvVar is an environment variable: a value, or a field of the pod.
+//
+// +kubebuilder:validation:XValidation:rule="!(has(self.value) && has(self.fieldPath))",message="value and fieldPath exclude each other"
+type EnvVar struct {
+	// +kubebuilder:validation:Pattern=`^[A-Za-z_][A-Za-z0-9_]*$`
+	// +kubebuilder:validation:MaxLength=256
+	Name string `json:"name"`
+	// +kubebuilder:validation:MaxLength=32768
+	// +optional
+	Value string `json:"value,omitempty"`
+	// FieldPath is metadata.name, metadata.namespace, metadata.uid, spec.nodeName, spec.serviceAccountName, status.podIP,
+	// metadata.labels['KEY'] or metadata.annotations['KEY'].
+	// +kubebuilder:validation:Pattern=`^(metadata\.(name|namespace|uid)|spec\.(nodeName|serviceAccountName)|status\.podIP|metadata\.(labels|annotations)\['[^']+'\])$`
+	// +optional
+	FieldPath string `json:"fieldPath,omitempty"`
+}
+
+// File is a file for the proxy.
+type File struct {
+	// Name of the file in /etc/sidecar.
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_-][A-Za-z0-9._-]*$`
+	// +kubebuilder:validation:MaxLength=128
+	Name string `json:"name"`
+
+	// Template is a Go template over the pod's data: .Pod.Name, .Pod.Namespace, .Pod.UID, .Pod.IP, .Pod.Node, .Pod.ServiceAccount,
+	// .Pod.Labels, .Pod.Annotations, .Network, .Epoch, .HandoverSocket and .AdminSocket. Every value that it prints is quoted as Syntax says.
+	// +kubebuilder:validation:MaxLength=262144
+	Template string `json:"template"`
+
+	// Syntax is how values are quoted: haproxy (one word of a line), json and yaml (a string), or plain (only letters, digits and
+	// ._:/@=+- are accepted). A value with control characters is refused.
+	// +kubebuilder:validation:Enum=haproxy;json;yaml;plain
+	// +kubebuilder:default=plain
+	// +optional
+	Syntax string `json:"syntax,omitempty"`
+}

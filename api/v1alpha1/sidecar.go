@@ -1,0 +1,102 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// The labels of Sidecars.
+const (
+	// LabelNode is the name of the node, so that an agent watches its own Sidecars only.
+	LabelNode = Group + "/node"
+	// LabelProfile is the name of the profile.
+	LabelProfile = Group + "/profile"
+)
+
+// Sidecar shows one pod's proxy. The agent of the pod's node writes it, the pod owns it, and it has the pod's name.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Namespaced
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Profile",type=string,JSONPath=`.spec.profile`
+// +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.state`
+// +kubebuilder:printcolumn:name="Ready",type=boolean,JSONPath=`.status.ready`
+// +kubebuilder:printcolumn:name="Epoch",type=integer,JSONPath=`.status.epoch`
+// +kubebuilder:printcolumn:name="Restarts",type=integer,JSONPath=`.status.restarts`
+// +kubebuilder:printcolumn:name="Image",type=string,JSONPath=`.status.image`,priority=1
+// +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.node`,priority=1
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.message`,priority=1
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type Sidecar struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec   SidecarSpec   `json:"spec"`
+	Status SidecarStatus `json:"status,omitempty"`
+}
+
+// SidecarList is a list of Sidecars.
+//
+// +kubebuilder:object:root=true
+type SidecarList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []Sidecar `json:"items"`
+}
+
+// SidecarSpec says which proxy the object is about. It does not change.
+//
+// +kubebuilder:validation:XValidation:rule="self.pod == oldSelf.pod && self.podUID == oldSelf.podUID && self.node == oldSelf.node",message="a Sidecar stays with its pod"
+type SidecarSpec struct {
+	Profile string `json:"profile"`
+	Pod     string `json:"pod"`
+	PodUID  string `json:"podUID"`
+	Node    string `json:"node"`
+}
+
+// State is what a proxy does.
+//
+// +kubebuilder:validation:Enum=Pulling;Starting;Running;Upgrading;Failed;Refused;Ended
+type State string
+
+// The states of a proxy.
+const (
+	Pulling   State = "Pulling"   // the image is being fetched
+	Starting  State = "Starting"  // the proxy runs and is not ready yet
+	Running   State = "Running"   // the proxy is ready
+	Upgrading State = "Upgrading" // a new proxy starts beside the one that is ready
+	Failed    State = "Failed"    // the proxy cannot be started, or it has ended; it is tried again
+	Refused   State = "Refused"   // the pod or its profile has to be changed first
+	Ended     State = "Ended"     // the pod has finished, and its proxy with it
+)
+
+// SidecarStatus is how the proxy is.
+type SidecarStatus struct {
+	// +optional
+	State State `json:"state,omitempty"`
+	// Ready reports whether the proxy answers and the pod's traffic is redirected to it.
+	// +optional
+	Ready bool `json:"ready"`
+	// Sandbox is the runtime's ID of the pod's sandbox.
+	// +optional
+	Sandbox string `json:"sandbox,omitempty"`
+	// Epoch counts the pod's proxies, from 0.
+	// +optional
+	Epoch int32 `json:"epoch"`
+	// Image that the ready proxy runs, or the newest if none is ready.
+	// +optional
+	Image string `json:"image,omitempty"`
+	// ProfileHash identifies the version of the profile that the proxy runs.
+	// +optional
+	ProfileHash string `json:"profileHash,omitempty"`
+	// Restarts counts the proxies that ended without being asked to.
+	// +optional
+	Restarts int32 `json:"restarts"`
+	// Message says what to do, or why the last proxy ended: exit code and its last words.
+	// +kubebuilder:validation:MaxLength=4096
+	// +optional
+	Message string `json:"message,omitempty"`
+	// LastUpgrade is when the ready proxy took over from an older one.
+	// +optional
+	LastUpgrade *metav1.Time `json:"lastUpgrade,omitempty"`
+}

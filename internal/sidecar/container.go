@@ -1,0 +1,80 @@
+// Package sidecar holds the nouns that the sidecar manager and the container runtimes share: a proxy's container, and what it is made from.
+package sidecar
+
+import (
+	"errors"
+	"time"
+)
+
+// ErrGone means that a container or its sandbox is not there any more.
+var ErrGone = errors.New("it is not there any more")
+
+// State is what the runtime says of a container.
+type State int
+
+// The states of a container.
+const (
+	Created State = iota
+	Running
+	Exited
+)
+
+// Labels of a proxy's container.
+type Labels struct {
+	PodUID, PodNamespace, PodName string
+	Profile                       string
+	// Hash identifies what the proxy was made from.
+	Hash string
+	// StopSignal is the name of the signal that makes the proxy finish its connections and end, without "SIG"; "" for a proxy that its
+	// successor tells.
+	StopSignal string
+	// HotRestart is nil for a proxy that is no Envoy with hot restart.
+	HotRestart *HotRestart
+}
+
+// Container is a proxy's container, as the runtime reports it.
+type Container struct {
+	ID, Sandbox string
+	Labels
+	Epoch   uint32
+	State   State
+	Image   string // as the profile names it
+	Created time.Time
+}
+
+// End is how a container has ended.
+type End struct {
+	ExitCode int32
+	// Reason is the runtime's, such as "OOMKilled" or "Error".
+	Reason string
+	At     time.Time
+	// LogPath is the node's path of its log.
+	LogPath string
+}
+
+// Mount shows a directory or file of the node to the proxy.
+type Mount struct {
+	Host, Container string
+	ReadOnly        bool
+}
+
+// Spec is what a container is made from.
+type Spec struct {
+	Sandbox string // the runtime's ID
+	Labels
+	Epoch         uint32
+	Image         string
+	Command, Args []string
+	Env           []string // NAME=VALUE
+	Mounts        []Mount
+	UID, GID      int64
+	// NetAdmin gives the proxy the capability NET_ADMIN, if UID is root's.
+	NetAdmin  bool
+	Resources Resources
+}
+
+// Resources bound a container; 0 is no bound.
+type Resources struct {
+	MemoryBytes          int64
+	CPUMilli, ShareMilli int64
+}
