@@ -144,3 +144,6 @@ func (f *Finder) listReady(ctx context.Context, labels map[string]string) ([]*cr
 	}
 	return resp.GetItems(), nil
 }
+
+// Connection returns the connection to the runtime, for other parts of its interface. It is closed by Close.
+func (f *Finder) Connection() *grpc.ClientConn { return f.conn }
