@@ -1,0 +1,38 @@
+package sidecars
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// bubble runs f with a node and the means to start agents on it, in a time of its own.
+func bubble(t *testing.T, f func(t *testing.T, n *fakeNode, agent func() (m *Manager, stop func()))) {
+	t.Helper()
+	root := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode()
+		f(t, n, func() (*Manager, func()) { return startAgent(t, n, root) })
+		if len(n.broken) > 0 {
+			t.Errorf("what must never be: %q", n.broken)
+		}
+	})
+}
+
+// startAgent starts a Manager. It ends with stop, or when the node kills it.
+func startAgent(t *testing.T, n *fakeNode, root string) (m *Manager, stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	n.change(func() { n.killed, n.calls = cancel, 0 })
+	m = &Manager{Runtime: n, Logs: n, Secrets: n, Images: n, Cluster: n, Asker: n, Reporter: n, Summaries: n, Homes: Homes{Root: root}, Rollout: &Rollouts{}}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = m.Start(ctx) }()
+	return m, func() { cancel(); <-done }
+}
+
+// after lets time pass.
+func after(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}

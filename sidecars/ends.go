@@ -1,0 +1,67 @@
+package sidecars
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"istio-pod-network-controller/internal/sidecar"
+)
+
+// noteEnds notes, once for each, the proxies that have ended without being told to.
+func (s *stepping) noteEnds(ctx context.Context) {
+	s.noteLost(ctx)
+	for _, c := range s.there {
+		a, known := s.answers[c.ID]
+		if c.State != sidecar.Exited || a.ended || !s.home.drainedAt(c.Epoch).IsZero() || a.stopped || s.replaced(c.Epoch) {
+			continue
+		}
+		a.ended = true
+		s.answers[c.ID] = a
+		if s.goes(ctx) {
+			continue
+		}
+		end, err := s.Runtime.End(ctx, c.ID)
+		why := "it has ended, and the runtime no longer knows how"
+		if err == nil {
+			why = fmt.Sprintf("it has ended with exit code %d (%s)%s", end.ExitCode, end.Reason, lastWords(end.LogPath))
+		}
+		if known && a.ready {
+			s.restarts++
+		}
+		s.finished = err == nil && end.ExitCode == 0 && s.choice.Profile != nil && s.choice.Profile.Spec.RestartPolicy == restartOnFailure
+		s.fail(time.Now(), why)
+		s.Rollout.failed(s.choice.Profile, s.key)
+	}
+}
+
+// goes reports whether the proxy has ended with its pod or sandbox, which is no failure.
+func (s *stepping) goes(ctx context.Context) bool {
+	if s.choice.Ending || s.home.finished(time.Now()) {
+		return true
+	}
+	ready, err := s.Runtime.Ready(ctx, s.key.Sandbox)
+	return err == nil && !ready
+}
+
+// noteLost notes the proxies that have ended and are no longer listed: the kubelet removes containers that have ended, and may be faster.
+func (s *stepping) noteLost(ctx context.Context) {
+	for id, a := range s.answers {
+		listed := slices.ContainsFunc(s.there, func(c sidecar.Container) bool { return c.ID == id })
+		if listed {
+			continue
+		}
+		expected := a.ended || a.stopped || !s.home.drainedAt(a.epoch).IsZero() || s.replaced(a.epoch)
+		delete(s.answers, id)
+		s.home.discard(a.epoch)
+		if expected || s.goes(ctx) {
+			continue
+		}
+		if a.ready {
+			s.restarts++
+		}
+		s.fail(time.Now(), "it has ended, and the runtime no longer knows how")
+		s.Rollout.failed(s.choice.Profile, s.key)
+	}
+}

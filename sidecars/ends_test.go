@@ -1,0 +1,221 @@
+package sidecars
+
+import (
+	"errors"
+	"maps"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"istio-pod-network-controller/api/v1alpha1"
+)
+
+// What ends with its pod or its sandbox has not failed.
+func TestAProxyThatEndsWithItsPodHasNotFailed(t *testing.T) {
+	for name, ends := range map[string]func(*fakeNode){
+		"its pod is being deleted": func(n *fakeNode) { n.ending = true },
+		"its sandbox has ended":    func(n *fakeNode) { n.stopped = map[string]bool{"sandbox-u1": true} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+				m, stop := agent()
+				m.Follow(sandboxOf("u1"))
+				after(time.Second)
+				n.change(func() { ends(n) })
+				n.end("c001", 137)
+				after(time.Second)
+				n.change(func() {
+					if said := n.said["u1"]; said.Restarts != 0 || said.Message != "" || said.Failure != "" {
+						t.Errorf("the Sidecar says %+v", said)
+					}
+				})
+				stop()
+			})
+		})
+	}
+}
+
+// Nothing of a pod that is gone stays, as soon as its proxy has ended.
+func TestNothingIsLeftOfAPodThatIsGone(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		m, stop := agent()
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		n.change(func() { n.gone = true })
+		m.Notify("")
+		after(3 * time.Second)
+		if got := n.running(); len(got) != 1 {
+			t.Errorf("%v run: the kubelet ends them, not the agent", got)
+		}
+		n.end("c001", 137)
+		after(3 * time.Second)
+		homes, err := os.ReadDir(m.Homes.Root)
+		if err != nil || len(homes) > 0 || len(n.containers) > 0 || len(n.said) > 0 {
+			t.Errorf("left are homes %v, containers %v, reports %v, error %v", homes, n.containers, n.said, err)
+		}
+		stop()
+	})
+}
+
+// A pod that opts out while no agent runs has its proxy ended by the next one, though its rules are gone already.
+func TestAPodThatOptedOutWhileNoAgentRan(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		m, stop := agent()
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		stop()
+		n.change(func() { n.chosen = "" })
+		m, stop = agent()
+		after(time.Minute)
+		if len(n.containers) > 0 || len(n.said) > 0 {
+			t.Errorf("left are containers %v, reports %v", n.containers, n.said)
+		}
+		if m.Follows("u1") {
+			t.Error("it is still followed")
+		}
+		stop()
+	})
+}
+
+// A pod that has finished may be there for days. Its Sidecar says that it has ended, and nothing else is left.
+func TestAPodThatHasFinishedLeavesItsSidecar(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		m, stop := agent()
+		m.Follow(sandboxOf("u1"))
+		after(time.Minute)
+		n.change(func() { n.finished, n.ending = true, true })
+		n.end("c001", 137) // before the kubelet has stopped the sandbox
+		after(time.Minute)
+		n.mustSay(t, "u1", v1alpha1.Ended, false)
+		homes, err := os.ReadDir(m.Homes.Root)
+		if err != nil || len(homes) > 0 || len(n.containers) > 0 || n.next != 1 || m.Follows("u1") {
+			t.Errorf("left are homes %v, containers %v of %d, error %v", homes, n.containers, n.next, err)
+		}
+		stop()
+	})
+}
+
+// A sandbox that has ended while its pod has not is looked at now and then: the next one is told of.
+func TestASandboxThatHasEndedCostsNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		m, stop := agent()
+		m.Follow(sandboxOf("u1"))
+		after(time.Minute)
+		n.change(func() { n.stopped = map[string]bool{"sandbox-u1": true} })
+		n.end("c001", 137)
+		after(time.Minute)
+		n.change(func() { n.asks = 0 })
+		after(10 * time.Minute)
+		if n.next != 1 || n.asks > 100 {
+			t.Errorf("%d proxies were made; the runtime was asked %d times in 10 minutes", n.next, n.asks)
+		}
+		stop()
+	})
+}
+
+// A pod whose proxy failed keeps the others waiting only as long as it is there.
+func TestAPauseEndsWithThePodThatCausedIt(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		m, stop := agent()
+		for _, uid := range []string{"u1", "u2", "u3", "u4"} {
+			m.Follow(sandboxOf(uid))
+		}
+		after(2 * time.Second)
+		n.change(func() { n.behave = func(p *fakeProxy) { p.readyAfter = -1 } })
+		n.upgrade(m)
+		after(15 * time.Second)
+		n.change(func() { n.behave = func(*fakeProxy) {} })
+		m.Rollout.mu.Lock()
+		failed := slices.Collect(maps.Keys(m.Rollout.by["edge"].active))
+		m.Rollout.mu.Unlock()
+		for _, key := range failed {
+			m.Unfollow(key.PodUID)
+		}
+		after(time.Minute)
+		n.mustSum(t, Summary{Generation: 1, Pods: 2, Upgraded: 2})
+		stop()
+	})
+}
+
+// A proxy whose profile is gone runs on, and is taken for ready: with its pod it is left as it was, by the next agent, too.
+func TestAProxyOutlivesItsProfileAndTheAgent(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		m, stop := agent()
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		n.change(func() { n.chosen = "gone" })
+		for range 2 {
+			m.Follow(sandboxOf("u1"))
+			after(time.Minute)
+			n.mustSay(t, "u1", v1alpha1.Running, true)
+			stop()
+			m, stop = agent()
+		}
+		stop()
+		if got := n.running(); !slices.Equal(got, []string{"c001"}) {
+			t.Errorf("%v run", got)
+		}
+	})
+}
+
+// One that hangs is not ready, and is so again as soon as it answers.
+func TestAProxyThatFallsSilent(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		m, stop := agent()
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		n.change(func() { n.containers["c001"].readyAfter = -1 })
+		after(11 * time.Second)
+		n.mustSay(t, "u1", v1alpha1.Running, false)
+		n.change(func() { n.containers["c001"].readyAfter = 0 })
+		after(2 * time.Second)
+		n.mustSay(t, "u1", v1alpha1.Running, true)
+		if n.next != 1 {
+			t.Errorf("%d proxies were made: one that has been ready is not given up", n.next)
+		}
+		stop()
+	})
+}
+
+// The runtime ends a sandbox while the agent starts a proxy in it: no failure of a pod that is being deleted.
+func TestAStartThatMeetsTheEndOfThePodIsNoFailure(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		m, stop := agent()
+		m.Follow(sandboxOf("u1"))
+		after(time.Minute)
+		n.change(func() { n.ending, n.failures["create"] = true, errors.New("the sandbox's container is not running") })
+		n.end("c001", 137)
+		after(time.Second)
+		n.change(func() {
+			if said := n.said["u1"]; said.Failure != "" || n.sum.Failed > 0 {
+				t.Errorf("the Sidecar says %+v, the profile %+v", said, n.sum)
+			}
+			n.gone = true
+		})
+		after(5 * time.Second)
+		if m.Follows("u1") {
+			t.Error("a pod that is gone is still followed")
+		}
+		stop()
+	})
+}
+
+// A pod that is refused has no proxy that could end. It is forgotten all the same when it is gone.
+func TestARefusedPodThatIsGoneIsForgotten(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		m, stop := agent()
+		m.Follow(sandboxOf("u1"))
+		after(time.Minute)
+		n.change(func() { n.chosen = "gone" })
+		n.end("c001", 137)
+		after(time.Minute)
+		n.change(func() { n.gone = true })
+		after(time.Minute)
+		homes, err := os.ReadDir(m.Homes.Root)
+		if err != nil || len(homes) > 0 || m.Follows("u1") {
+			t.Errorf("left are homes %v, followed %t, error %v", homes, m.Follows("u1"), err)
+		}
+		stop()
+	})
+}

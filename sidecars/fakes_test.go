@@ -1,0 +1,334 @@
+package sidecars
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/sidecar"
+)
+
+// fakeNode is a container runtime, a registry, an API server and proxies.
+type fakeNode struct {
+	mu         sync.Mutex
+	containers map[string]*fakeProxy
+	next       int
+	calls      int
+	// killAfter is the number of a call after which the agent is killed: the call is carried out, and no other one returns. 0 is never.
+	killAfter int
+	killed    context.CancelFunc
+	failures  map[string]error // by call
+	behave    func(*fakeProxy) // how a proxy that is started behaves
+	broken    []string
+
+	profile  v1alpha1.SidecarProfile
+	chosen   string
+	ending   bool
+	finished bool
+	asks     int // calls that change nothing
+	gone     bool
+	pulling  bool
+	said     map[string]Status
+	sum      Summary
+	stopped  map[string]bool // sandboxes that do not run
+	vault    vault
+	tidied   int // containers whose logs were looked at
+}
+
+// fakeProxy is a container with a proxy. It is ready readyAfter its start; a negative time is never.
+type fakeProxy struct {
+	sidecar.Container
+	spec       sidecar.Spec
+	from       string
+	readyAfter time.Duration
+	exit       int32
+	// drains is how long it takes to end after the signal.
+	drains  time.Duration
+	drained bool
+}
+
+func newNode() *fakeNode {
+	n := &fakeNode{containers: map[string]*fakeProxy{}, failures: map[string]error{}, said: map[string]Status{}, chosen: "edge"}
+	n.behave = func(p *fakeProxy) { p.readyAfter, p.drains = 200*time.Millisecond, time.Second }
+	n.profile = v1alpha1.SidecarProfile{ObjectMeta: metav1.ObjectMeta{Name: "edge", Generation: 1}, Spec: v1alpha1.SidecarProfileSpec{
+		NamespaceSelector: &metav1.LabelSelector{}, Image: "localhost/haproxy:1", Args: []string{"-f", "/etc/sidecar/haproxy.cfg"},
+		Handover: v1alpha1.HandoverHAProxy, DrainSeconds: 45, RunAsUser: int64(os.Getuid()), RunAsGroup: int64(os.Getgid()),
+		Readiness: v1alpha1.Readiness{TCPPort: 15021, StartSeconds: 10, PeriodSeconds: 10}, Rollout: v1alpha1.Rollout{MaxParallel: 2},
+		Network: v1alpha1.Network{OutboundPort: 15001, InboundPort: 15006}, RestartPolicy: "Always",
+		Files: []v1alpha1.File{{Name: "haproxy.cfg", Template: "# {{ .Pod.Name }}", Syntax: syntaxHAProxy}},
+	}}
+	return n
+}
+
+// call counts a call of the agent that changes something, and kills the agent after the one that was chosen.
+func (n *fakeNode) call(name string) error {
+	n.calls++
+	if n.killAfter > 0 && n.calls > n.killAfter {
+		return context.Canceled // of an agent that is dead: nothing is carried out
+	}
+	if n.calls == n.killAfter {
+		defer n.killed()
+	}
+	return n.failures[name]
+}
+
+func (n *fakeNode) List(context.Context) ([]sidecar.Container, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.asks++
+	if err := n.failures["list"]; err != nil {
+		return nil, err
+	}
+	out := make([]sidecar.Container, 0, len(n.containers))
+	for _, c := range n.containers {
+		out = append(out, c.Container)
+	}
+	slices.SortFunc(out, func(a, b sidecar.Container) int { return cmp.Compare(a.ID, b.ID) })
+	return out, nil
+}
+
+// Create is two calls, as in the runtime.
+func (n *fakeNode) Create(_ context.Context, s sidecar.Spec) (string, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.call("create"); err != nil {
+		return "", err
+	}
+	for _, c := range n.containers {
+		if c.PodUID == s.PodUID && c.Epoch == s.Epoch {
+			return "", fmt.Errorf("the name of epoch %d is reserved", s.Epoch)
+		}
+	}
+	n.next++
+	p := &fakeProxy{spec: s, Container: sidecar.Container{
+		ID: fmt.Sprintf("c%03d", n.next), Sandbox: s.Sandbox, Labels: s.Labels, Epoch: s.Epoch, Image: s.Image, Created: time.Now(),
+	}}
+	if i := slices.Index(s.Args, "-x"); i >= 0 {
+		p.from = s.Args[i+1]
+	}
+	n.behave(p)
+	n.containers[p.ID] = p
+	if err := n.call("start"); err != nil {
+		if n.killAfter == 0 {
+			delete(n.containers, p.ID)
+		}
+		return "", err
+	}
+	p.State = sidecar.Running
+	if p.exit != 0 {
+		p.State = sidecar.Exited
+	}
+	n.check()
+	return p.ID, nil
+}
+
+// check notes what must never be: two proxies that take connections although one did not take over from the other.
+func (n *fakeNode) check() {
+	serving := map[string]int{}
+	for _, c := range n.containers {
+		if c.State == sidecar.Running && !c.drained && c.from == "" {
+			serving[c.Sandbox]++
+		}
+		if serving[c.Sandbox] > 1 && len(n.broken) < 5 {
+			n.broken = append(n.broken, "two proxies run that did not take over from another in "+c.Sandbox)
+		}
+	}
+}
+
+func (n *fakeNode) Signal(_ context.Context, id string, _ unix.Signal) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.call("signal"); err != nil {
+		return err
+	}
+	c, ok := n.containers[id]
+	if !ok || c.State != sidecar.Running {
+		return sidecar.ErrGone
+	}
+	if !c.drained && c.drains >= 0 {
+		time.AfterFunc(c.drains, func() { n.end(id, 0) })
+	}
+	c.drained = true
+	return nil
+}
+
+// Wait looks every 10 ms, in the bubble's time.
+func (n *fakeNode) Wait(ctx context.Context, id string) error {
+	for ctx.Err() == nil {
+		n.mu.Lock()
+		c, ok := n.containers[id]
+		runs := ok && c.State == sidecar.Running
+		n.mu.Unlock()
+		if !runs {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return ctx.Err()
+}
+
+// end ends a proxy.
+func (n *fakeNode) end(id string, code int32) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if c, ok := n.containers[id]; ok && c.State == sidecar.Running {
+		c.State, c.exit = sidecar.Exited, code
+	}
+}
+
+func (n *fakeNode) Stop(_ context.Context, id string, _ time.Duration) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.call("stop"); err != nil {
+		return err
+	}
+	if c, ok := n.containers[id]; ok {
+		c.State = sidecar.Exited
+	}
+	return nil
+}
+
+func (n *fakeNode) Remove(_ context.Context, id string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.call("remove"); err != nil {
+		return err
+	}
+	if c, ok := n.containers[id]; ok && c.State == sidecar.Running {
+		n.broken = append(n.broken, "a proxy that runs was removed")
+	}
+	delete(n.containers, id)
+	return nil
+}
+
+func (n *fakeNode) End(_ context.Context, id string) (sidecar.End, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	c, ok := n.containers[id]
+	if !ok {
+		return sidecar.End{}, sidecar.ErrGone
+	}
+	return sidecar.End{ExitCode: c.exit, Reason: "Error", At: time.Now()}, nil
+}
+
+// TidyLogs counts.
+func (n *fakeNode) TidyLogs(_ context.Context, all []sidecar.Container) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.tidied += len(all)
+	return nil
+}
+
+func (n *fakeNode) Ensure(context.Context, *Profile) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.pulling {
+		return ErrPulling
+	}
+	return n.failures["pull"]
+}
+
+func (n *fakeNode) Pod(_ context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
+	pod := thePod()
+	pod.UID = types.UID(s.UID)
+	pod.Status.PodIP = "10.0.0.1"
+	return pod, nil
+}
+
+func (n *fakeNode) Choice(context.Context, podnet.Sandbox) (Choice, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.gone {
+		return Choice{}, podnet.ErrNoPod
+	}
+	out := Choice{Name: n.chosen, Ending: n.ending, Finished: n.finished}
+	if n.chosen == "" {
+		return Choice{OptedOut: true}, n.failures["choice"]
+	}
+	if n.chosen != n.profile.Name {
+		out.Refusal = "there is no profile " + n.chosen
+		return out, n.failures["choice"]
+	}
+	var err error
+	out.Profile, err = Compile(&n.profile)
+	return out, errors.Join(err, n.failures["choice"])
+}
+
+func (n *fakeNode) Ask(_ context.Context, s podnet.Sandbox, _ *Profile, epoch uint32) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, c := range n.containers {
+		if c.Sandbox == s.ID && c.Epoch == epoch && c.State == sidecar.Running && c.readyAfter >= 0 && time.Since(c.Created) >= c.readyAfter {
+			return nil
+		}
+	}
+	return errors.New("connection refused")
+}
+
+func (n *fakeNode) Report(s podnet.Sandbox, status Status) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.said[s.UID] = status
+}
+
+func (n *fakeNode) Ready(_ context.Context, sandbox string) (bool, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return !n.stopped[sandbox], nil
+}
+
+func (n *fakeNode) Summarize(_ string, s Summary) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.sum = s
+}
+
+func (n *fakeNode) Retract(podUID string) { n.Forget(podUID) }
+
+func (n *fakeNode) Forget(podUID string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.said, podUID)
+}
+
+// running returns the IDs of the proxies that run, of all pods.
+func (n *fakeNode) running() (out []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for id, c := range n.containers {
+		if c.State == sidecar.Running {
+			out = append(out, id)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (n *fakeNode) change(f func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	f()
+}
+
+func thePod() *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart-1", UID: "u1"}}
+}
+
+func sandboxOf(uid string) podnet.Sandbox {
+	return podnet.Sandbox{Namespace: "shop", Name: "cart-1", UID: uid, ID: "sandbox-" + uid, NetNS: "/netns/" + uid}
+}

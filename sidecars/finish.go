@@ -1,0 +1,151 @@
+package sidecars
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/sidecar"
+)
+
+const (
+	// finishWait is how long the runtime waits for proxies that are told to finish. It makes no other call on the node meanwhile.
+	finishWait = 250 * time.Millisecond
+	// finishedFor is how long no proxy is started in a sandbox whose application has ended. The runtime ends the sandbox within seconds;
+	// if it does not, the application may have been started again after all.
+	finishedFor = 30 * time.Second
+)
+
+// Applications lists the containers of a sandbox that are the pod's own, in any state.
+type Applications interface {
+	Applications(ctx context.Context, sandbox string) ([]sidecar.Application, error)
+}
+
+// ContainerEnded has the proxies of a sandbox finish if its last application container has ended, and none will be started again. It is
+// called while the runtime waits for the answer: it only reads from the runtime, and signals. The runtime ends the sandbox soon after, by
+// SIGKILL.
+func (m *Manager) ContainerEnded(ctx context.Context, s podnet.Sandbox, ended sidecar.Application) error {
+	m.init()
+	key := Key{PodUID: s.UID, Sandbox: s.ID}
+	if !m.follows(key) || m.Homes.of(key).finished(time.Now()) {
+		return nil
+	}
+	over, err := m.isOver(ctx, s, ended)
+	if err != nil || !over {
+		return err
+	}
+	return m.finish(ctx, key)
+}
+
+// isOver reports whether a sandbox's application has ended for good.
+func (m *Manager) isOver(ctx context.Context, s podnet.Sandbox, ended sidecar.Application) (bool, error) {
+	all, err := m.Applications.Applications(ctx, s.ID)
+	if err != nil {
+		return false, err
+	}
+	its := false
+	for i, a := range all {
+		if a.ID == ended.ID { // the runtime may still list it as running
+			all[i], its = ended, true
+		} else if a.State != sidecar.Exited {
+			return false, nil
+		}
+	}
+	if !its {
+		return false, nil // one of ours
+	}
+	choice, err := m.Cluster.Choice(ctx, s)
+	if err == nil && choice.Ending || errors.Is(err, podnet.ErrNoPod) {
+		return true, nil
+	}
+	pod, err := m.Cluster.Pod(ctx, s)
+	if err != nil {
+		return false, fmt.Errorf("read pod: %w", err)
+	}
+	return staysEnded(pod, all), nil
+}
+
+// staysEnded reports whether none of a pod's containers will be started again, when all that were have ended. A container that was not
+// started yet will be.
+func staysEnded(pod *corev1.Pod, ended []sidecar.Application) bool {
+	if pod.DeletionTimestamp != nil {
+		return true
+	}
+	last := map[string]sidecar.Application{}
+	for _, a := range ended {
+		if before, ok := last[a.Name]; !ok || a.Attempt >= before.Attempt {
+			last[a.Name] = a
+		}
+	}
+	for _, c := range pod.Spec.Containers {
+		a, started := last[c.Name]
+		policy := pod.Spec.RestartPolicy
+		if c.RestartPolicy != nil {
+			policy = corev1.RestartPolicy(*c.RestartPolicy)
+		}
+		done := policy == corev1.RestartPolicyNever || policy == corev1.RestartPolicyOnFailure && a.ExitCode == 0
+		if !started || !done || len(c.RestartPolicyRules) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// finish tells a sandbox's proxies to finish, and waits for them. It is noted first, so that none is started in their place.
+func (m *Manager) finish(ctx context.Context, key Key) error {
+	ctx, cancel := context.WithTimeout(ctx, finishWait)
+	defer cancel()
+	all, err := m.Runtime.List(ctx)
+	if err != nil {
+		return err
+	}
+	home := m.Homes.of(key)
+	if err := home.noteFinished(); err != nil {
+		return err
+	}
+	var ending sync.WaitGroup
+	for _, c := range all {
+		if c.Sandbox != key.Sandbox || c.PodUID != key.PodUID || c.State != sidecar.Running || !home.drainedAt(c.Epoch).IsZero() {
+			continue
+		}
+		signal := unix.SIGTERM
+		if c.StopSignal != "" {
+			signal = unix.SignalNum("SIG" + c.StopSignal)
+		}
+		if errSignal := m.Runtime.Signal(ctx, c.ID, signal); errSignal != nil && !errors.Is(errSignal, sidecar.ErrGone) {
+			err = errors.Join(err, errSignal)
+			continue
+		}
+		log.FromContext(ctx).Info("proxy told to finish with its application", "sandbox", key.Sandbox, "epoch", c.Epoch)
+		ending.Go(func() { _ = m.Runtime.Wait(ctx, c.ID) })
+	}
+	ending.Wait()
+	return err
+}
+
+// noteFinished notes that the application has ended, for this agent and the next one.
+func (h home) noteFinished() error {
+	now, err := time.Now().MarshalText()
+	if err == nil {
+		err = os.WriteFile(h.noteOf(factFinished, 0), now, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("note that the application has ended: %w", err)
+	}
+	return nil
+}
+
+// finished reports whether the sandbox's application has ended lately.
+func (h home) finished(now time.Time) bool {
+	text, err := os.ReadFile(h.noteOf(factFinished, 0))
+	var at time.Time
+	return err == nil && at.UnmarshalText(text) == nil && now.Sub(at) < finishedFor
+}

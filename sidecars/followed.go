@@ -1,0 +1,122 @@
+package sidecars
+
+import (
+	"time"
+
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/sidecar"
+)
+
+// Bounds of the pause before a proxy is started again, and of the time that it has to run until the pause is short again.
+const (
+	firstPause = 100 * time.Millisecond
+	lastPause  = 10 * time.Second
+	calmTime   = time.Minute
+)
+
+// followed is what is remembered of a sandbox. One worker at a time has it: the queue hands out a key once.
+type followed struct {
+	sandbox podnet.Sandbox
+	since   time.Time // when it was first seen
+	profile string
+	answers map[string]answer // by container ID
+	epoch   uint32            // the lowest that was not used yet
+
+	failures int // in a row
+	failed   time.Time
+	restarts int32
+	why      string // of the last failure
+	// noHandover is the hash of the profile's version that cannot take over from what runs, so that this is ended first.
+	noHandover string
+	finished   bool // the proxy has ended with code 0 and is not started again
+	upgraded   time.Time
+
+	renewed time.Time // when the secrets were checked last
+	stale   string    // why a secret is not up to date, or ""
+
+	// shown is how the proxy was after the last look. Manager.mu protects it.
+	shown shown
+}
+
+// shown is what counts for the status of the profile.
+type shown struct {
+	profile          string
+	generation       int64
+	upgraded, failed bool
+	message          string
+}
+
+// answer is what is known of a running proxy.
+type answer struct {
+	epoch uint32
+	seen  time.Time // since when this agent knows the container
+	asked time.Time // when it was asked last
+	ready bool      // it has answered once
+	now   bool      // it has answered when it was asked last
+	why   string    // why it has not, if it has not
+	// watched reports whether its end is waited for.
+	watched bool
+	// ended reports whether its end was noted, and stopped whether this agent has ended it.
+	ended, stopped bool
+}
+
+// hear notes what a proxy has answered when it was asked.
+func (a *answer) hear(err error) {
+	a.now, a.asked, a.why = err == nil, time.Now(), ""
+	a.ready = a.ready || a.now
+	if err != nil {
+		a.why = err.Error()
+	}
+}
+
+func newFollowed(s podnet.Sandbox) *followed {
+	return &followed{sandbox: s, since: time.Now(), answers: map[string]answer{}}
+}
+
+// fail notes a proxy that could not be started, or has ended.
+func (f *followed) fail(now time.Time, why string) {
+	if now.Sub(f.failed) > calmTime {
+		f.failures = 0
+	}
+	f.failures++
+	f.failed, f.why = now, why
+}
+
+// retryAt returns when the next proxy may be started.
+func (f *followed) retryAt() time.Time {
+	if f.failures == 0 {
+		return time.Time{}
+	}
+	pause := firstPause
+	for range f.failures - 1 {
+		pause = min(2*pause, lastPause)
+	}
+	return f.failed.Add(pause)
+}
+
+// observe returns the sandbox's containers as Decide sees them, and forgets the answers of those that are gone.
+func (f *followed) observe(there []sidecar.Container, drainedAt func(epoch uint32) time.Time, now time.Time) []Proxy {
+	answers := map[string]answer{}
+	out := make([]Proxy, 0, len(there))
+	for _, c := range there {
+		a, ok := f.answers[c.ID]
+		if !ok {
+			a.seen, a.epoch = now, c.Epoch
+		}
+		answers[c.ID] = a
+		f.epoch = max(f.epoch, c.Epoch+1)
+		out = append(out, Proxy{
+			ID: c.ID, Epoch: c.Epoch, State: c.State, Hash: c.Hash, Since: later(c.Created, a.seen),
+			Asked: !a.asked.IsZero(), Ready: a.ready, DrainedAt: drainedAt(c.Epoch),
+		})
+	}
+	f.answers = answers
+	return out
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}

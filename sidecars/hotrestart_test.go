@@ -1,0 +1,255 @@
+package sidecars
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/sidecar"
+)
+
+// The fake node's proxies are HAProxies: none of these is asked.
+func (n *fakeNode) Serves(context.Context, podnet.Sandbox, uint32) error { return errServesNot }
+
+func (n *fakeNode) Listens(context.Context, podnet.Sandbox, *Profile) error { return nil }
+
+// envoyProfile returns the fake node's profile, for Envoys.
+func envoyProfile(t *testing.T, changes ...func(*v1alpha1.SidecarProfileSpec)) *Profile {
+	t.Helper()
+	object := newNode().profile
+	object.Spec.Handover, object.Spec.Args = v1alpha1.HandoverEnvoy, []string{"-c", "/etc/sidecar/envoy.yaml"}
+	object.Spec.Files = []v1alpha1.File{{Name: "envoy.yaml", Template: "path: {{.AdminSocket}}", Syntax: syntaxYAML}}
+	for _, change := range changes {
+		change(&object.Spec)
+	}
+	p, err := Compile(&object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestTheArgumentsOfAHotRestart(t *testing.T) {
+	if most := envoyProfile(t).maxRunning(); most != 2 {
+		t.Errorf("%d may run at once: the third one ends the first", most)
+	}
+	l := launch{profile: envoyProfile(t), pod: thePod(), epoch: 5, place: &place{sidecar.HotRestart{Line: 3, Epoch: 2, Version: "11.104"}, 7}}
+	got := l.spec(home{"/homes/u1.s1"})
+	want := strings.Fields("-c /etc/sidecar/envoy.yaml --restart-epoch 2 --base-id 7 --socket-path /run/sidecar/hot-3 --socket-mode 0600" +
+		" --drain-time-s 30 --parent-shutdown-time-s 45")
+	if diff := cmp.Diff(want, got.Args); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if got.Labels.HotRestart == nil || got.Labels.HotRestart.String() != "3/2/11.104" || got.Labels.StopSignal != "" {
+		t.Errorf("labels %+v", got.Labels)
+	}
+	files, err := l.files()
+	if want := map[string]string{"envoy.yaml": `path: "/run/sidecar/admin-5.sock"`}; err != nil || !cmp.Equal(files, want) {
+		t.Errorf("%v, %v", files, err)
+	}
+}
+
+// probe answers for a program, and remembers how it was started.
+type probe struct {
+	answer string
+	err    error
+	asked  *sidecar.Spec
+}
+
+func (p probe) Output(_ context.Context, spec sidecar.Spec) (string, error) {
+	*p.asked = spec
+	return p.answer, p.err
+}
+
+func TestWhoCanTakeOverFromWhom(t *testing.T) {
+	running := func(version string) *sidecar.Container {
+		return &sidecar.Container{Epoch: 4, Labels: sidecar.Labels{HotRestart: &sidecar.HotRestart{Line: 3, Epoch: 1, Version: version}}}
+	}
+	replace := func(s *v1alpha1.SidecarProfileSpec) {
+		s.HotRestart = &v1alpha1.HotRestart{OnIncompatibleVersion: v1alpha1.IncompatibleReplace}
+	}
+	keep := func(*v1alpha1.SidecarProfileSpec) {}
+	failed := fmt.Errorf("no such program")
+	for name, c := range map[string]struct {
+		from    *sidecar.Container
+		change  func(*v1alpha1.SidecarProfileSpec)
+		answer  string
+		failure error
+		want    string // the place, or
+		wantErr string
+	}{
+		"the first of a line":                           {nil, keep, "11.104\n", nil, "5/0/11.104", ""},
+		"the first one, whose version is not found out": {nil, keep, "", failed, "5/0/", ""},
+		"the same version":                              {running("11.104"), keep, "11.104", nil, "3/2/11.104", ""},
+		"another version":                               {running("11.104"), keep, "12.104", nil, "", "has the version 11.104, and that of localhost/haproxy:1 is 12.104"},
+		"another version, and connections may be lost":  {running("11.104"), replace, "12.104", nil, "", errReplace.Error()},
+		"a version that is not known":                   {running(""), keep, "11.104", nil, "", "has the version unknown"},
+		"a proxy of another kind":                       {&sidecar.Container{}, keep, "11.104", nil, "", "has the version unknown"},
+		"a program that says something else":            {running("11.104"), keep, "HAProxy version 2.6", nil, "", `answers --hot-restart-version with "HAProxy version 2.6"`},
+		"a program that says nothing":                   {running("11.104"), keep, "", nil, "", "which is no version"},
+		"an Envoy without hot restart":                  {running("11.104"), replace, "disabled", nil, "", "which is no version"},
+		"a program that cannot be started: it is no reason to lose connections": {running("11.104"), replace, "", failed, "", "the running proxy stays"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var asked sidecar.Spec
+			p := envoyProfile(t, c.change)
+			m := &Manager{Homes: Homes{Root: t.TempDir()}, Prober: probe{c.answer, c.failure, &asked}}
+			key := Key{"u1", "s1"}
+			s := &stepping{Manager: m, followed: newFollowed(sandboxOf("u1")), key: key, choice: Choice{Profile: p}, home: m.Homes.of(key)}
+			if err := os.MkdirAll(filepath.Join(s.home.path, "shm"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			got, err := s.takePlace(t.Context(), launch{profile: p, pod: thePod(), key: key, epoch: 5}, c.from)
+			if said := fmt.Sprint(err); c.wantErr != "" && !strings.Contains(said, c.wantErr) {
+				t.Errorf("error %s, want one with %q", said, c.wantErr)
+			}
+			if c.want != "" && (err != nil || got.HotRestart.String() != c.want || got.baseID != 1) {
+				t.Errorf("%+v, %v; want %s", got, err, c.want)
+			}
+			if noted := s.home.noted(factSuccessor, 4); noted != (c.want == "3/2/11.104") {
+				t.Errorf("a successor is noted: %t", noted)
+			}
+			if !slices.Equal(asked.Args, []string{argVersion}) || asked.Mounts != nil || asked.NetAdmin {
+				t.Errorf("asked by %+v", asked)
+			}
+		})
+	}
+}
+
+// No two sandboxes have the same base ID, also if several agents give them out at once, and one that is gone gives its own back.
+func TestBaseIDs(t *testing.T) {
+	root := t.TempDir()
+	var working sync.WaitGroup
+	var mu sync.Mutex
+	got := map[uint32]int{}
+	key := func(i int) Key { return Key{fmt.Sprintf("u%d", i), "s"} }
+	for i := range 40 {
+		working.Go(func() {
+			h := Homes{Root: root}
+			if err := os.Mkdir(h.of(key(i)).path, 0o700); err != nil {
+				t.Error(err)
+			}
+			id, err := h.baseID(key(i))
+			again, errAgain := h.baseID(key(i))
+			if err != nil || errAgain != nil || again != id || id == 0 {
+				t.Errorf("%d, then %d: %v, %v", id, again, err, errAgain)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			got[id]++
+		})
+	}
+	working.Wait()
+	if len(got) != 40 {
+		t.Errorf("40 sandboxes have the IDs %v", got)
+	}
+	h := Homes{Root: root}
+	freed, err := h.baseID(key(17))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(h.of(key(17)).path); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.sweepBaseIDs(); err != nil {
+		t.Fatal(err)
+	}
+	used, err := h.baseIDsInUse()
+	if _, still := used[freed]; err != nil || still || len(used) != 39 {
+		t.Errorf("in use: %v, %v", used, err)
+	}
+}
+
+// memoryOf is what Envoys of a version share.
+func memoryOf(size, version, flags uint64) string {
+	out := make([]byte, size)
+	binary.NativeEndian.PutUint64(out, size)
+	binary.NativeEndian.PutUint64(out[8:], version)
+	copy(out[16:], strings.Repeat("lock", 20))
+	binary.NativeEndian.PutUint64(out[size-8:], flags)
+	return string(out)
+}
+
+func TestAProxyThatEndedWhileItStartedStandsInNoOnesWay(t *testing.T) {
+	for name, c := range map[string]struct{ memory, want string }{
+		"it did":                        {memoryOf(104, 11, 1), memoryOf(104, 11, 0)},
+		"it did, beside another flag":   {memoryOf(104, 11, 5), memoryOf(104, 11, 4)},
+		"it did not":                    {memoryOf(104, 11, 0), memoryOf(104, 11, 0)},
+		"the version is another one":    {memoryOf(104, 12, 1), memoryOf(104, 12, 1)},
+		"the size is another one":       {memoryOf(112, 11, 1), memoryOf(112, 11, 1)},
+		"the file is not written whole": {"11", "11"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := home{t.TempDir()}
+			file := filepath.Join(h.path, "shm", "envoy_shared_memory_70")
+			if err := os.Mkdir(filepath.Dir(file), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(file, []byte(c.memory), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := h.endInitializing(7); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := os.ReadFile(file); err != nil || string(got) != c.want {
+				t.Errorf("%q, %v; want %q", got, err, c.want)
+			}
+		})
+	}
+}
+
+// The proxy can write to the directory of its memory. What it puts there instead is not followed.
+func TestTheMemoryOfProxiesIsNoWayOut(t *testing.T) {
+	h := home{t.TempDir()}
+	outside := filepath.Join(t.TempDir(), "outside")
+	if err := os.WriteFile(outside, []byte(memoryOf(104, 11, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(h.path, "shm"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(outside, filepath.Join(h.path, "shm", "envoy_shared_memory_70")); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.endInitializing(7); err == nil {
+		t.Error("a link is followed")
+	}
+	if got, err := os.ReadFile(outside); err != nil || string(got) != memoryOf(104, 11, 1) {
+		t.Errorf("the file outside is now %q, %v", got, err)
+	}
+	if err := h.endInitializing(8); err != nil {
+		t.Errorf("no memory: %v", err)
+	}
+}
+
+// A line's sockets go when the next line begins, unless one of the line still drains.
+func TestOldSocketsAreRemoved(t *testing.T) {
+	h := home{t.TempDir()}
+	run := filepath.Join(h.path, "run")
+	if err := os.Mkdir(run, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"hot-0_parent_10", "hot-0_child_10", "hot-3_parent_11", "hot-31_parent_10", "hot-x", "admin-3.sock", "shot-0"} {
+		if err := os.WriteFile(filepath.Join(run, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.removeLines([]uint32{3})
+	left, err := filepath.Glob(filepath.Join(run, "*"))
+	for i := range left {
+		left[i] = filepath.Base(left[i])
+	}
+	if diff := cmp.Diff([]string{"admin-3.sock", "hot-3_parent_11", "shot-0"}, left); err != nil || diff != "" {
+		t.Errorf("%v, -want +got:\n%s", err, diff)
+	}
+}

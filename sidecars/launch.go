@@ -1,0 +1,132 @@
+package sidecars
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/sidecar"
+)
+
+// launch is a proxy that is about to be made.
+type launch struct {
+	profile *Profile
+	pod     *corev1.Pod // as the API server has it
+	key     Key
+	ip      string
+	epoch   uint32
+	// from is the epoch of the proxy that it takes over from, or nil.
+	from *uint32
+	// place is where in a line of Envoys it stands; nil for others.
+	place *place
+}
+
+// files renders the profile's files.
+func (l launch) files() (map[string]string, error) {
+	data := Data{
+		Pod: PodData{
+			Name: l.pod.Name, Namespace: l.pod.Namespace, UID: string(l.pod.UID), IP: l.ip, Node: l.pod.Spec.NodeName,
+			ServiceAccount: l.pod.Spec.ServiceAccountName, Labels: l.pod.Labels, Annotations: l.pod.Annotations,
+		},
+		Network: NetworkData{InboundPort: l.profile.Spec.Network.InboundPort, OutboundPort: l.profile.Spec.Network.OutboundPort},
+		Epoch:   l.epoch, HandoverSocket: path.Join(PathRun, handoverSocket(l.epoch)), AdminSocket: path.Join(PathRun, admin(l.epoch)),
+	}
+	out := map[string]string{}
+	for _, f := range l.profile.files {
+		text, err := f.template.Render(data)
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w", f.name, err)
+		}
+		out[f.name] = text
+	}
+	return out, nil
+}
+
+// spec returns what the container is made from.
+func (l launch) spec(h home) sidecar.Spec {
+	p := l.profile.Spec
+	out := sidecar.Spec{
+		Sandbox: l.key.Sandbox, Epoch: l.epoch, Image: p.Image, Command: p.Command, Args: append(slices.Clip(p.Args), l.handoverArgs()...),
+		Labels: sidecar.Labels{
+			PodUID: string(l.pod.UID), PodNamespace: l.pod.Namespace, PodName: l.pod.Name, Profile: l.profile.Name, Hash: l.profile.Hash,
+		},
+		Env: l.env(), Mounts: append(h.mounts(l.epoch), h.secretMounts(l.epoch, p.Secrets)...), NetAdmin: p.Network.Transparent,
+		UID: l.profile.owner().uid, GID: l.profile.owner().gid,
+		Resources: sidecar.Resources{
+			MemoryBytes: amount(p.Resources.MemoryLimit, (*resource.Quantity).Value),
+			CPUMilli:    amount(p.Resources.CPULimit, (*resource.Quantity).MilliValue), ShareMilli: amount(p.Resources.CPURequest, (*resource.Quantity).MilliValue),
+		},
+	}
+	if l.place != nil {
+		out.Labels.HotRestart = &l.place.HotRestart
+	}
+	if p.Handover == v1alpha1.HandoverHAProxy {
+		out.Labels.StopSignal = "USR1" // HAProxy finishes its connections, and as the first process of its namespace ignores TERM
+	}
+	return out
+}
+
+func amount(q *resource.Quantity, value func(*resource.Quantity) int64) int64 {
+	if q == nil {
+		return 0
+	}
+	return value(q)
+}
+
+// handoverArgs are the arguments with which a proxy takes over from a running one.
+func (l launch) handoverArgs() []string {
+	switch l.profile.Spec.Handover {
+	case v1alpha1.HandoverHAProxy:
+		if l.from == nil {
+			return nil
+		}
+		return []string{"-x", path.Join(PathRun, handoverSocket(*l.from))}
+	case v1alpha1.HandoverEnvoy:
+		if l.place != nil {
+			return l.place.args(l.profile.drainLimit())
+		}
+	case v1alpha1.HandoverNone:
+	}
+	return nil
+}
+
+func number[T int32 | uint32](n T) string { return strconv.FormatInt(int64(n), 10) }
+
+func (l launch) env() []string {
+	out := []string{"SIDECAR_EPOCH=" + number(l.epoch)}
+	for _, e := range l.profile.Spec.Env {
+		value := e.Value
+		if e.FieldPath != "" {
+			value = l.field(e.FieldPath)
+		}
+		out = append(out, e.Name+"="+value)
+	}
+	return out
+}
+
+// field returns a field of the pod, by the path that the schema allows.
+func (l launch) field(fieldPath string) string {
+	switch fieldPath {
+	case "metadata.name":
+		return l.pod.Name
+	case "metadata.namespace":
+		return l.pod.Namespace
+	case "metadata.uid":
+		return string(l.pod.UID)
+	case "spec.nodeName":
+		return l.pod.Spec.NodeName
+	case "spec.serviceAccountName":
+		return l.pod.Spec.ServiceAccountName
+	case "status.podIP":
+		return l.ip
+	}
+	of := map[string]map[string]string{"metadata.labels": l.pod.Labels, "metadata.annotations": l.pod.Annotations}
+	name, rest, _ := strings.Cut(fieldPath, "['")
+	return of[name][strings.TrimSuffix(rest, "']")]
+}

@@ -1,0 +1,277 @@
+package sidecars
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/sidecar"
+)
+
+const (
+	// workers is how many sandboxes are worked on at once.
+	workers = 4
+	// stepTimeout bounds one look at a sandbox with what it leads to, a pull of an image excepted.
+	stepTimeout = 30 * time.Second
+	// sweepInterval is the time between two looks at all containers and homes, for what no event has told.
+	sweepInterval = 30 * time.Second
+	// lastErrorPause is the longest pause after an error of the runtime or the API server, which restart within seconds.
+	lastErrorPause = 2 * time.Second
+	// lookFor is how long a sandbox that does not run is asked for every startPoll: the runtime is still making a new one. Later it has ended.
+	lookFor = 10 * time.Second
+	// cleanInterval is the time between two looks at a sandbox that ends.
+	cleanInterval = 2 * time.Second
+)
+
+// Runtime makes, ends and lists the containers of proxies.
+type Runtime interface {
+	List(ctx context.Context) ([]sidecar.Container, error)
+	Create(ctx context.Context, spec sidecar.Spec) (id string, err error)
+	Signal(ctx context.Context, id string, signal unix.Signal) error
+	Stop(ctx context.Context, id string, wait time.Duration) error
+	Remove(ctx context.Context, id string) error
+	End(ctx context.Context, id string) (sidecar.End, error)
+	// Wait returns once a container has ended, or ctx has.
+	Wait(ctx context.Context, id string) error
+	// Ready reports whether a sandbox runs.
+	Ready(ctx context.Context, sandbox string) (bool, error)
+}
+
+// Logs bounds the logs of proxies.
+type Logs interface {
+	// TidyLogs rotates the logs of proxies that run, and removes old ones of proxies that have ended.
+	TidyLogs(ctx context.Context, all []sidecar.Container) error
+}
+
+// Images brings the image of a proxy to the node.
+type Images interface {
+	// Ensure pulls an image unless the node has it.
+	Ensure(ctx context.Context, p *Profile) error
+}
+
+// Cluster reads what the API server has.
+type Cluster interface {
+	// Pod returns the pod of a sandbox with all its fields, or podnet.ErrNoPod.
+	Pod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error)
+	// Choice returns the profile that a pod has chosen. Refusal says why there is none although it has chosen one.
+	Choice(ctx context.Context, s podnet.Sandbox) (c Choice, err error)
+}
+
+// Choice is what a pod has chosen: nothing, a profile that can be used, or one that cannot.
+type Choice struct {
+	Name    string
+	Profile *Profile
+	// Refusal says why Profile is nil although Name is not empty, and what to do.
+	Refusal string
+	// OptedOut reports whether the pod itself says that it has no proxy. Otherwise one that runs stays.
+	OptedOut bool
+	// Ending reports whether the pod is being deleted, or has finished; Finished whether its containers have ended for good.
+	Ending, Finished bool
+}
+
+// Asker asks proxies whether they are ready.
+type Asker interface {
+	// Ask returns nil if the proxy of an epoch is ready.
+	Ask(ctx context.Context, s podnet.Sandbox, p *Profile, epoch uint32) error
+	// Serves returns nil if an epoch's Envoy has taken over, as it says on a socket of its own.
+	Serves(ctx context.Context, s podnet.Sandbox, epoch uint32) error
+	// Listens returns ErrNobodyListens if connections to the profile's outbound port are refused.
+	Listens(ctx context.Context, s podnet.Sandbox, p *Profile) error
+}
+
+// ErrNobodyListens means that no proxy takes connections.
+var ErrNobodyListens = errors.New("nobody listens")
+
+// Reporter shows the proxies in the cluster.
+type Reporter interface {
+	Report(s podnet.Sandbox, status Status)
+	// Forget is for a pod that is gone: what shows its proxy goes with it. Retract is for one that has no proxy any more.
+	Forget(podUID string)
+	Retract(podUID string)
+}
+
+// Summaries shows how far profiles have reached the node's proxies.
+type Summaries interface {
+	Summarize(profile string, s Summary)
+}
+
+// Manager keeps one proxy running in each sandbox whose pod has chosen a profile:
+//
+//   - The Programmer follows a sandbox with Follow once its rules are in force, so no connection goes past a proxy that does not run yet.
+//   - Each event, and each time that a Decision asks for, puts the sandbox into a queue. A worker lists its containers, asks the proxies,
+//     decides, and acts.
+//   - The end of a proxy's process is such an event.
+//   - The runtime is the only memory of what runs. What is remembered here (failures, answers) may be lost at any time.
+//   - When the agent ends, nothing is ended: proxies run on without it.
+type Manager struct {
+	Runtime Runtime
+	Logs    Logs
+	Images  Images
+	Secrets Secrets
+	Prober  Prober
+	// Applications may be nil: then ContainerEnded must not be called.
+	Applications Applications
+	Cluster      Cluster
+	Asker        Asker
+	Reporter     Reporter
+	Homes        Homes
+	Rollout      *Rollouts
+	// Summaries is told of each change.
+	Summaries Summaries
+
+	once  sync.Once
+	queue workqueue.TypedRateLimitingInterface[Key]
+	mu    sync.Mutex
+	known map[Key]*followed
+}
+
+// Follow has a sandbox's proxy looked after from now on. It returns at once. An older sandbox of the pod is no longer followed.
+func (m *Manager) Follow(s podnet.Sandbox) {
+	m.init()
+	key := Key{PodUID: s.UID, Sandbox: s.ID}
+	m.mu.Lock()
+	for other := range m.known {
+		if other.PodUID == key.PodUID && other != key {
+			m.unfollow(other)
+		}
+	}
+	if f, ok := m.known[key]; ok {
+		f.sandbox = s
+	} else {
+		m.known[key] = newFollowed(s)
+	}
+	m.mu.Unlock()
+	m.queue.Add(key)
+}
+
+// Unfollow forgets a pod that is gone. Its containers end with its sandbox.
+func (m *Manager) Unfollow(podUID string) {
+	m.init()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for key := range m.known {
+		if key.PodUID == podUID {
+			m.unfollow(key)
+		}
+	}
+	m.Reporter.Forget(podUID)
+}
+
+// unfollow has what is left of a sandbox removed as soon as its containers have ended. m.mu is held.
+func (m *Manager) unfollow(key Key) {
+	f := m.known[key]
+	delete(m.known, key)
+	m.Rollout.leave(key)
+	if f != nil && f.shown.profile != "" {
+		m.summarize(f.shown.profile)
+	}
+	m.queue.Add(key)
+}
+
+// Follows reports whether a pod's proxy is looked after.
+func (m *Manager) Follows(podUID string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for key := range m.known {
+		if key.PodUID == podUID {
+			return true
+		}
+	}
+	return false
+}
+
+// Notify has all sandboxes of a profile, or all if name is empty, looked at.
+func (m *Manager) Notify(profile string) {
+	m.init()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for key, f := range m.known {
+		if profile == "" || f.profile == profile {
+			m.queue.Add(key)
+		}
+	}
+}
+
+// letGo no longer follows a sandbox whose pod has finished and stays as an object.
+func (m *Manager) letGo(key Key) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.unfollow(key)
+}
+
+// drop forgets a sandbox whose pod has no proxy any more.
+func (m *Manager) drop(key Key) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.unfollow(key)
+	m.Reporter.Retract(key.PodUID)
+}
+
+func (m *Manager) init() {
+	m.once.Do(func() {
+		m.known = map[Key]*followed{}
+		m.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[Key](firstPause, lastErrorPause))
+	})
+}
+
+// Start works until ctx ends. It is a manager.Runnable.
+func (m *Manager) Start(ctx context.Context) error {
+	m.init()
+	var working sync.WaitGroup
+	for range workers {
+		working.Go(func() {
+			for m.next(ctx) {
+			}
+		})
+	}
+	tick := time.NewTicker(sweepInterval)
+	defer tick.Stop()
+	for m.sweep(ctx); ctx.Err() == nil; {
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+			m.sweep(ctx)
+		}
+	}
+	m.queue.ShutDown()
+	working.Wait()
+	return nil
+}
+
+// next works on one sandbox, and reports whether there may be more.
+func (m *Manager) next(ctx context.Context) bool {
+	key, ended := m.queue.Get()
+	if ended {
+		return false
+	}
+	defer m.queue.Done(key)
+	m.mu.Lock()
+	f := m.known[key]
+	m.mu.Unlock()
+	if f == nil || ctx.Err() != nil {
+		m.queue.Forget(key)
+		m.clean(ctx, key)
+		return true
+	}
+	logger := log.FromContext(ctx).WithValues("pod", f.sandbox.Pod(), "podUID", key.PodUID, "sandbox", key.Sandbox)
+	again, err := m.step(log.IntoContext(ctx, logger), key, f)
+	m.watch(ctx, key, f)
+	switch {
+	case err != nil && ctx.Err() == nil:
+		logger.Error(err, "proxy not looked after")
+		m.queue.AddRateLimited(key)
+	case again > 0:
+		m.queue.Forget(key)
+		m.queue.AddAfter(key, again)
+	default:
+		m.queue.Forget(key)
+	}
+	return true
+}

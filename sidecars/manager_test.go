@@ -1,0 +1,265 @@
+package sidecars
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/sidecar"
+)
+
+// upgrade changes the profile.
+func (n *fakeNode) upgrade(m *Manager) {
+	n.change(func() { n.profile.Spec.Image = "localhost/haproxy:2" })
+	m.Notify("edge")
+}
+
+func (n *fakeNode) mustSay(t *testing.T, uid string, state v1alpha1.State, ready bool) Status {
+	t.Helper()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if got := n.said[uid]; got.State != state || got.Ready != ready {
+		t.Errorf("the Sidecar says %+v, want %s, ready %v", got, state, ready)
+	}
+	return n.said[uid]
+}
+
+func TestAProxyIsStartedKeptAndUpgraded(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		m, stop := agent()
+		m.Follow(sandboxOf("u1"))
+		after(100 * time.Millisecond)
+		n.mustSay(t, "u1", v1alpha1.Starting, false)
+		after(time.Second)
+		n.mustSay(t, "u1", v1alpha1.Running, true)
+		after(10 * time.Minute)
+		if n.tidied < 15 || n.tidied > 25 {
+			t.Errorf("its log was looked at %d times in 10 minutes", n.tidied)
+		}
+		if n.calls != 2 {
+			t.Errorf("%d calls changed something for a proxy that is well", n.calls)
+		}
+		n.upgrade(m)
+		after(100 * time.Millisecond)
+		n.mustSay(t, "u1", v1alpha1.Upgrading, true)
+		after(time.Minute)
+		said := n.mustSay(t, "u1", v1alpha1.Running, true)
+		if said.Image != "localhost/haproxy:2" || said.Epoch != 1 || said.LastUpgrade.IsZero() || said.Restarts != 0 || said.Message != "" {
+			t.Errorf("after the upgrade: %+v", said)
+		}
+		if got := n.containers["c002"]; len(n.containers) != 1 || got == nil || got.from != "/run/sidecar/handover-0.sock" {
+			t.Errorf("containers %v", n.containers)
+		}
+		stop()
+	})
+}
+
+// Nothing that an agent does when it ends or starts touches proxies that run.
+func TestProxiesSurviveTheAgent(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		for i := range 3 {
+			m, stop := agent()
+			m.Follow(sandboxOf("u1"))
+			after(time.Minute)
+			if got := n.running(); !slices.Equal(got, []string{"c001"}) {
+				t.Errorf("with agent %d run %v", i, got)
+			}
+			stop()
+		}
+	})
+}
+
+func TestAProxyThatEndsIsStartedAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		m, stop := agent()
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		n.end("c001", 139)
+		after(time.Second)
+		said := n.mustSay(t, "u1", v1alpha1.Running, true)
+		if said.Restarts != 1 || !strings.Contains(said.Message, "exit code 139") || said.Epoch != 1 {
+			t.Errorf("after the crash: %+v", said)
+		}
+		after(2 * time.Minute)
+		if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Message != "" {
+			t.Errorf("long after the crash: %+v", said)
+		}
+		stop()
+	})
+}
+
+// The pause between two starts of a proxy that always ends grows to ten seconds.
+func TestAProxyThatAlwaysEndsIsStartedWithPauses(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		n.behave = func(p *fakeProxy) { p.exit = 1 }
+		m, stop := agent()
+		m.Follow(sandboxOf("u1"))
+		after(5 * time.Minute)
+		if n.next < 30 || n.next > 45 {
+			t.Errorf("started %d times in 5 minutes", n.next)
+		}
+		n.mustSay(t, "u1", v1alpha1.Failed, false)
+		n.change(func() { n.behave = func(*fakeProxy) {} })
+		after(15 * time.Second)
+		n.mustSay(t, "u1", v1alpha1.Running, true)
+		stop()
+	})
+}
+
+func TestAnUpgradeThatFailsLeavesTheOldProxy(t *testing.T) {
+	for name, behave := range map[string]func(*fakeProxy){
+		"it hangs":  func(p *fakeProxy) { p.readyAfter = -1 },
+		"it ends":   func(p *fakeProxy) { p.exit = 1 },
+		"it cannot": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+				m, stop := agent()
+				m.Follow(sandboxOf("u1"))
+				after(time.Second)
+				n.change(func() {
+					n.behave = behave
+					if behave == nil {
+						n.failures["pull"] = errors.New("no such image")
+					}
+				})
+				n.upgrade(m)
+				after(2 * time.Minute)
+				if !slices.Contains(n.running(), "c001") || n.containers["c001"].drained {
+					t.Errorf("the old proxy does not serve: %v run", n.running())
+				}
+				n.mu.Lock()
+				said := n.said["u1"]
+				n.mu.Unlock()
+				if !said.Ready || said.Image != "localhost/haproxy:1" || said.Message == "" {
+					t.Errorf("the Sidecar says %+v", said)
+				}
+				n.change(func() { n.behave = func(*fakeProxy) {}; delete(n.failures, "pull") })
+				after(time.Minute)
+				if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Image != "localhost/haproxy:2" {
+					t.Errorf("when it can: %+v", said)
+				}
+				stop()
+			})
+		})
+	}
+}
+
+// Whatever call the agent is killed after, the next one ends with one proxy of the version that is wanted, and nothing else.
+func TestAnAgentThatIsKilledBetweenTwoCalls(t *testing.T) {
+	for kill := 1; ; kill++ {
+		finished := false
+		bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+			m, stop := agent()
+			m.Follow(sandboxOf("u1"))
+			n.change(func() { n.killAfter = kill })
+			after(time.Second)
+			n.upgrade(m)
+			after(time.Minute)
+			finished = n.calls < kill
+			stop()
+			n.change(func() { n.killAfter = 0; n.profile.Spec.Image = "localhost/haproxy:2" })
+			m, stop = agent()
+			m.Follow(sandboxOf("u1"))
+			after(2 * time.Minute)
+			said := n.mustSay(t, "u1", v1alpha1.Running, true)
+			if got := n.running(); len(got) != 1 || len(n.containers) != 1 || said.Image != "localhost/haproxy:2" {
+				t.Errorf("killed after call %d: %v run of %d containers, and the Sidecar says %+v", kill, got, len(n.containers), said)
+			}
+			stop()
+		})
+		if finished || t.Failed() {
+			if kill < 6 {
+				t.Errorf("only %d calls were tried", kill)
+			}
+			return
+		}
+	}
+}
+
+// One proxy after the other, and no more once one has failed.
+func TestAChangeReachesOnlySoManyAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		uids := []string{"u1", "u2", "u3", "u4", "u5", "u6"}
+		m, stop := agent()
+		for _, uid := range uids {
+			m.Follow(sandboxOf(uid))
+		}
+		after(2 * time.Second)
+		n.change(func() { n.behave = func(p *fakeProxy) { p.readyAfter = -1 } })
+		n.upgrade(m)
+		after(5 * time.Second)
+		if got := len(n.running()) - len(uids); got != 2 {
+			t.Errorf("%d proxies are upgraded at once", got)
+		}
+		after(5 * time.Minute)
+		if got := len(n.running()) - len(uids); got > 2 {
+			t.Errorf("%d proxies are upgraded at once after the first have failed", got)
+		}
+		n.change(func() { n.behave = func(p *fakeProxy) { p.readyAfter = 200 * time.Millisecond } })
+		after(2 * time.Minute)
+		for _, uid := range uids {
+			if said := n.mustSay(t, uid, v1alpha1.Running, true); said.Image != "localhost/haproxy:2" {
+				t.Errorf("%s: %+v", uid, said)
+			}
+		}
+		stop()
+	})
+}
+
+func TestWhatThePodHasChosenNow(t *testing.T) {
+	for name, c := range map[string]struct {
+		change  func(*fakeNode)
+		running int
+		state   v1alpha1.State
+	}{
+		"the profile is gone":   {func(n *fakeNode) { n.chosen = "other" }, 1, v1alpha1.Running},
+		"it opts out":           {func(n *fakeNode) { n.chosen = "" }, 0, ""},
+		"it is being deleted":   {func(n *fakeNode) { n.ending = true; n.profile.Spec.Image = "localhost/haproxy:2" }, 1, v1alpha1.Running},
+		"no proxy while pulled": {func(n *fakeNode) { n.pulling = true; n.profile.Spec.Image = "localhost/haproxy:2" }, 1, v1alpha1.Upgrading},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+				m, stop := agent()
+				m.Follow(sandboxOf("u1"))
+				after(time.Second)
+				n.change(func() { c.change(n) })
+				m.Notify("")
+				after(time.Minute)
+				if got := n.running(); len(got) != c.running {
+					t.Errorf("%v run", got)
+				}
+				if c.state != "" {
+					n.mustSay(t, "u1", c.state, true)
+				}
+				stop()
+			})
+		})
+	}
+}
+
+// A sandbox that is made anew gets a proxy of its own, and nothing of the old one is left.
+func TestANewSandboxIsANewCase(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		m, stop := agent()
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		n.end("c001", 137) // with its sandbox
+		next := sandboxOf("u1")
+		next.ID = "sandbox-new"
+		m.Follow(next)
+		after(time.Second)
+		c := n.containers["c002"]
+		if c == nil || c.State != sidecar.Running || c.Sandbox != "sandbox-new" || c.from != "" {
+			t.Errorf("containers %+v", n.containers)
+		}
+		after(time.Minute)
+		if len(n.containers) != 1 {
+			t.Errorf("%d containers are left", len(n.containers))
+		}
+		stop()
+	})
+}

@@ -1,0 +1,225 @@
+// Package sidecars runs a proxy beside each pod that chooses a SidecarProfile: in the pod's sandbox, and outside its spec.
+package sidecars
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"istio-pod-network-controller/internal/sidecar"
+)
+
+// Proxy is a container of ours in a sandbox, as it was observed.
+type Proxy struct {
+	ID    string
+	Epoch uint32
+	State sidecar.State
+	// Hash identifies what it was made from: see Desired.
+	Hash string
+	// Since is when it was started, or when this agent first saw it, whichever is later.
+	Since time.Time
+	// Asked reports whether its readiness is known, and Ready whether it has answered once. Ready stays true if it stops to answer: only a
+	// new proxy that never becomes ready is given up.
+	Asked, Ready bool
+	// DrainedAt is when it was told to finish its connections; zero if it was not.
+	DrainedAt time.Time
+	// Orphan reports whether the proxy that it takes over from has ended, before this one was ready: it never will be.
+	Orphan bool
+	// Succeeded reports whether a newer proxy took its listeners, and has ended since: it takes no connections any more.
+	Succeeded bool
+}
+
+// Desired is what should run in a sandbox.
+type Desired struct {
+	// Wanted reports whether the pod has a proxy. Without it nothing is started, and what runs is ended unless Keep is true.
+	Wanted, Keep bool
+	// Hash identifies everything that a new proxy is made from.
+	Hash string
+	// MaxRunning is how many proxies may run at once, those that finish their connections included. 1 means that a new proxy cannot take
+	// over from a running one, which is ended first.
+	MaxRunning int
+	// Upgrade reports whether a proxy of another hash may be replaced now.
+	Upgrade bool
+	// HotRestart reports whether proxies take over from each other in Envoy's way: a new one tells the old one to drain once it is ready,
+	// and ends it at DrainLimit. One that is asked to end before that ends the old one, too, so it is killed.
+	HotRestart bool
+	// StartLimit is how long a new proxy may take until it is ready, DrainLimit how long an old one may finish its connections.
+	StartLimit, DrainLimit time.Duration
+	// Epoch is the lowest that a new proxy may have: those of proxies that were removed are not used again.
+	Epoch uint32
+	// RetryAt is when the next proxy may be started; zero is at once.
+	RetryAt time.Time
+}
+
+// successorGrace is how much longer than the limit a proxy is left alone that its successor ends.
+const successorGrace = 5 * time.Second
+
+// Verb is what an Action does.
+type Verb string
+
+// The verbs. Each can be repeated without harm.
+const (
+	Start  Verb = "start"  // make a container and start it
+	Drain  Verb = "drain"  // tell a proxy to finish its connections and end, unless its successor has; note it in any case
+	Stop   Verb = "stop"   // end a proxy
+	Remove Verb = "remove" // remove a container that does not run
+)
+
+// Action is one step towards what is desired.
+type Action struct {
+	Verb  Verb
+	ID    string // of the container; "" for Start
+	Epoch uint32
+	From  string // for Start: the ID of the proxy that it takes over from, or ""
+	Kill  bool   // for Stop: do not ask it first
+	Why   string // for Stop: said to the pod's owner
+}
+
+// Decision is what to do about one sandbox now.
+type Decision struct {
+	Actions []Action
+	// Serving is the ID of the proxy that takes the pod's connections, or "".
+	Serving string
+	// Ask are the IDs of the proxies whose readiness decides what is done next.
+	Ask []string
+	// Again is when to decide again if nothing happens before; zero is never.
+	Again time.Time
+}
+
+// Decide compares what should run in a ready sandbox with what is there. It knows nothing else, so that an agent that starts comes to
+// the same decision as one that has been there all the time:
+//
+//   - A container that has ended, or was made and not started, is removed.
+//   - A proxy that was told to drain is left alone until DrainLimit, and then ended. With HotRestart its successor does that, and has
+//     successorGrace for it.
+//   - Of the others, the newest that is ready serves. Older ones are drained. With HotRestart they were told already, and one whose
+//     successor ended after that counts as drained, too.
+//   - A newer one that does not become ready within StartLimit, or cannot, is ended; the one that serves stays.
+//   - If there is none, one is started.
+//   - If the one that serves has another hash and may be upgraded, a new one is started that takes over from it.
+func Decide(d Desired, there []Proxy, now time.Time) (out Decision) {
+	running := out.sweep(there)
+	if !d.Wanted && !d.Keep {
+		for _, p := range running {
+			out.end(p, "the pod has no proxy any more")
+		}
+		return out
+	}
+	live := out.leaveDraining(running, d, now)
+	serving := newestReady(live)
+	for _, old := range live[:max(serving, 0)] {
+		out.Actions = append(out.Actions, Action{Verb: Drain, ID: old.ID, Epoch: old.Epoch})
+	}
+	starting := live[serving+1:]
+	for _, p := range starting {
+		out.await(p, d, now)
+	}
+	if serving >= 0 {
+		out.Serving = live[serving].ID
+	}
+	if !d.Wanted || len(starting) > 0 {
+		return out
+	}
+	next := Action{Verb: Start, Epoch: nextEpoch(d.Epoch, there)}
+	switch {
+	case serving < 0:
+		out.start(next, d.RetryAt, now)
+	case live[serving].Hash == d.Hash || !d.Upgrade:
+	case d.MaxRunning == 1:
+		out.end(live[serving], "a new version replaces it")
+	case len(running) < d.MaxRunning:
+		next.From = out.Serving
+		out.start(next, d.RetryAt, now)
+	}
+	return out
+}
+
+// sweep removes containers that do not run, and returns the others, oldest first.
+func (d *Decision) sweep(there []Proxy) (running []Proxy) {
+	for _, p := range there {
+		if p.State == sidecar.Running {
+			running = append(running, p)
+			continue
+		}
+		d.Actions = append(d.Actions, Action{Verb: Remove, ID: p.ID, Epoch: p.Epoch})
+	}
+	slices.SortFunc(running, func(a, b Proxy) int { return cmp.Compare(a.Epoch, b.Epoch) })
+	return running
+}
+
+// leaveDraining returns the proxies that were not told to drain, and ends those whose time to do so is over.
+func (d *Decision) leaveDraining(running []Proxy, want Desired, now time.Time) (live []Proxy) {
+	limit := want.DrainLimit
+	if want.HotRestart {
+		limit += successorGrace
+	}
+	for _, p := range running {
+		end := p.DrainedAt.Add(limit)
+		switch {
+		case p.DrainedAt.IsZero() && p.Succeeded:
+			d.Actions = append(d.Actions, Action{Verb: Drain, ID: p.ID, Epoch: p.Epoch})
+		case p.DrainedAt.IsZero():
+			live = append(live, p)
+		case now.Before(end):
+			d.again(end)
+		default:
+			d.end(p, "its connections did not end within "+limit.String())
+		}
+	}
+	return live
+}
+
+// newestReady returns the index of the newest proxy that is ready, or -1.
+func newestReady(live []Proxy) int {
+	for i, p := range slices.Backward(live) {
+		if p.Ready {
+			return i
+		}
+	}
+	return -1
+}
+
+// await asks whether a new proxy is ready, until its time is over or a version that can be started instead is known.
+func (d *Decision) await(p Proxy, want Desired, now time.Time) {
+	end, why := p.Since.Add(want.StartLimit), ""
+	switch {
+	case p.Orphan:
+		why = "the proxy that it was to take over from has ended"
+	case p.Asked && !now.Before(end):
+		why = "it was not ready within " + want.StartLimit.String()
+	case p.Asked && want.Wanted && want.Upgrade && p.Hash != want.Hash:
+		why = "it was not ready yet, and a new version replaces it"
+	default:
+		d.Ask = append(d.Ask, p.ID)
+		d.again(end)
+		return
+	}
+	d.Actions = append(d.Actions, Action{Verb: Stop, ID: p.ID, Epoch: p.Epoch, Kill: want.HotRestart, Why: why})
+}
+
+func (d *Decision) end(p Proxy, why string) {
+	d.Actions = append(d.Actions, Action{Verb: Stop, ID: p.ID, Epoch: p.Epoch, Why: why})
+}
+
+func (d *Decision) start(a Action, at, now time.Time) {
+	if now.Before(at) {
+		d.again(at)
+		return
+	}
+	d.Actions = append(d.Actions, a)
+}
+
+func (d *Decision) again(at time.Time) {
+	if d.Again.IsZero() || at.Before(d.Again) {
+		d.Again = at
+	}
+}
+
+// nextEpoch returns the first epoch from next on that is newer than every container. The runtime refuses a second container of the same name and epoch, which also keeps
+// two agents from starting the same one.
+func nextEpoch(next uint32, there []Proxy) uint32 {
+	for _, p := range there {
+		next = max(next, p.Epoch+1)
+	}
+	return next
+}

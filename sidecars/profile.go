@@ -1,0 +1,103 @@
+package sidecars
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"istio-pod-network-controller/api/v1alpha1"
+)
+
+// Profile is a SidecarProfile that can be used.
+type Profile struct {
+	Name       string
+	Generation int64
+	Spec       v1alpha1.SidecarProfileSpec
+	// Hash identifies everything that a running proxy depends on.
+	Hash string
+
+	namespaces labels.Selector
+	files      []file
+}
+
+type file struct {
+	name     string
+	template Template
+}
+
+// Compile checks what the schema cannot, and parses the templates. The error says everything that is wrong.
+func Compile(p *v1alpha1.SidecarProfile) (*Profile, error) {
+	out := &Profile{Name: p.Name, Generation: p.Generation, Spec: *p.Spec.DeepCopy(), namespaces: labels.Nothing()}
+	var wrong []error
+	if p.Spec.NamespaceSelector != nil {
+		var err error
+		if out.namespaces, err = metav1.LabelSelectorAsSelector(p.Spec.NamespaceSelector); err != nil {
+			wrong = append(wrong, fmt.Errorf("namespaceSelector: %w", err))
+		}
+	}
+	for _, f := range p.Spec.Files {
+		t, err := ParseTemplate(f.Name, f.Template, f.Syntax)
+		if err != nil {
+			wrong = append(wrong, err)
+		}
+		out.files = append(out.files, file{f.Name, t})
+	}
+	wrong = append(wrong, checkPorts(p.Spec.Network))
+	if err := errors.Join(wrong...); err != nil {
+		return nil, err
+	}
+	out.Hash = hashOf(p.Spec)
+	return out, nil
+}
+
+func checkPorts(n v1alpha1.Network) error {
+	if n.InboundPort == n.OutboundPort {
+		return fmt.Errorf("network: inboundPort and outboundPort are both %d", n.InboundPort)
+	}
+	return nil
+}
+
+// hashOf returns a hash of what a running proxy depends on. A change of the rest needs no new proxy.
+func hashOf(spec v1alpha1.SidecarProfileSpec) string {
+	spec.NamespaceSelector, spec.ImagePullSecrets = nil, nil
+	spec.Rollout, spec.DrainSeconds, spec.RestartPolicy = v1alpha1.Rollout{}, 0, ""
+	spec.Readiness.StartSeconds, spec.Readiness.PeriodSeconds = 0, 0
+	text, err := json.Marshal(spec)
+	if err != nil {
+		return "" // these types can be marshalled
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:8])
+}
+
+// maxRunning says how many proxies of the profile may run at once in a sandbox; 1 means that one cannot take over from another.
+func (p *Profile) maxRunning() int {
+	switch p.Spec.Handover {
+	case v1alpha1.HandoverHAProxy:
+		return 4
+	case v1alpha1.HandoverEnvoy:
+		return 2 // a third one would have the first one end at once
+	case v1alpha1.HandoverNone:
+	}
+	return 1
+}
+
+// owner is who the proxy runs as. Only root is given a capability.
+func (p *Profile) owner() owner {
+	if p.Spec.Network.Transparent {
+		return owner{0, p.Spec.RunAsGroup}
+	}
+	return owner{p.Spec.RunAsUser, p.Spec.RunAsGroup}
+}
+
+func (p *Profile) startLimit() time.Duration {
+	return time.Duration(p.Spec.Readiness.StartSeconds) * time.Second
+}
+
+func (p *Profile) drainLimit() time.Duration { return time.Duration(p.Spec.DrainSeconds) * time.Second }

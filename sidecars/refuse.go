@@ -1,0 +1,104 @@
+package sidecars
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// istioProxy is the container that Istio's injection adds to a pod's spec.
+const istioProxy = "istio-proxy"
+
+// Refusal returns why a pod cannot have a proxy of the profile, and what to do, or "". The pod itself starts and runs in any case.
+func (p *Profile) Refusal(pod *corev1.Pod, namespaceLabels map[string]string) string {
+	spec := &pod.Spec
+	switch {
+	case !p.namespaces.Matches(labels.Set(namespaceLabels)):
+		return fmt.Sprintf("the profile %s does not allow pods of the namespace %s: its namespaceSelector does not select it", p.Name, pod.Namespace)
+	case spec.HostNetwork:
+		return "the pod is on the host's network: a proxy needs a network namespace of the pod's own"
+	case spec.HostPID:
+		return "the pod sees the host's processes (hostPID), the proxy's among them: take hostPID out"
+	case spec.HostUsers != nil && !*spec.HostUsers:
+		return "the pod has a user namespace (hostUsers: false), in which the proxy could not read its files"
+	case spec.OS != nil && spec.OS.Name == corev1.Windows:
+		return "the pod is for Windows"
+	}
+	if slices.ContainsFunc(containers(pod), func(c *corev1.Container) bool { return c.Name == istioProxy }) {
+		return "the pod has a proxy of its own, the container " + istioProxy + ": take it out, or choose the profile none"
+	}
+	if c := p.runsAsProxy(pod); c != "" {
+		if p.Spec.Network.Transparent {
+			return fmt.Sprintf("container %q runs as group %d, which is the proxy's: its traffic would not be redirected; give it another runAsGroup", c, p.Spec.RunAsGroup)
+		}
+		return fmt.Sprintf("container %q runs as user %d, which is the proxy's: its traffic would not be redirected; give it another runAsUser", c, p.Spec.RunAsUser)
+	}
+	if c, port := p.collision(pod); c != "" {
+		return fmt.Sprintf("container %q listens on port %d, which the proxy needs", c, port)
+	}
+	return ""
+}
+
+// runsAsProxy returns the name of a container that the rules would take for the proxy, or "": one that runs as its user, or, if that is
+// root, as its group.
+func (p *Profile) runsAsProxy(pod *corev1.Pod) string {
+	group, of := p.Spec.Network.Transparent, p.Spec.RunAsUser
+	if group {
+		of = p.Spec.RunAsGroup
+	}
+	var byDefault *int64
+	if sc := pod.Spec.SecurityContext; sc != nil {
+		byDefault = sc.RunAsUser
+		if group {
+			byDefault = sc.RunAsGroup
+		}
+	}
+	for _, c := range containers(pod) {
+		if id := cmp.Or(ownID(c, group), byDefault); id != nil && *id == of {
+			return c.Name
+		}
+	}
+	return ""
+}
+
+// ownID returns the user or group that a container itself asks for, or nil.
+func ownID(c *corev1.Container, group bool) *int64 {
+	switch {
+	case c.SecurityContext == nil:
+		return nil
+	case group:
+		return c.SecurityContext.RunAsGroup
+	}
+	return c.SecurityContext.RunAsUser
+}
+
+// collision returns the name of a container that declares one of the proxy's ports, and the port.
+func (p *Profile) collision(pod *corev1.Pod) (name string, port int32) {
+	taken := []int32{p.Spec.Network.InboundPort, p.Spec.Network.OutboundPort}
+	for _, c := range containers(pod) {
+		for _, declared := range c.Ports {
+			if declared.Protocol != corev1.ProtocolUDP && slices.Contains(taken, declared.ContainerPort) {
+				return c.Name, declared.ContainerPort
+			}
+		}
+	}
+	return "", 0
+}
+
+// containers returns all containers of a pod, of any kind.
+func containers(pod *corev1.Pod) (out []*corev1.Container) {
+	for i := range pod.Spec.InitContainers {
+		out = append(out, &pod.Spec.InitContainers[i])
+	}
+	for i := range pod.Spec.Containers {
+		out = append(out, &pod.Spec.Containers[i])
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		c := corev1.Container(pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+		out = append(out, &c)
+	}
+	return out
+}

@@ -1,0 +1,225 @@
+package sidecars
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/sidecar"
+)
+
+// PathSecrets is where a proxy sees its secrets, each in a directory of its own.
+const PathSecrets = "/run/sidecar-secrets" //nolint:gosec // a path
+
+// What is in the directory of one secret, as the kubelet lays out its volumes:
+//
+//	tls.crt -> ..data/tls.crt    a link for each file
+//	..data  -> ..v1700000000     replaced by a rename: whoever follows it sees one version, whole
+//	..v1700000000/tls.crt        the files of one version, which do not change
+const (
+	dataLink      = "..data"
+	nextLink      = "..next"
+	versionPrefix = "..v"
+	grantSuffix   = ".json"
+)
+
+// grant is what an epoch's proxy gets as secrets, without the secrets. It is kept in the home, for agents that start later, and because the
+// profile may change while the proxy runs.
+type grant struct {
+	UID, GID int64
+	Sources  []grantedSource
+}
+
+// grantedSource is a source, and when to read it again; zero is at every check.
+type grantedSource struct {
+	v1alpha1.SecretSource
+	RenewAt time.Time
+}
+
+func (h home) secrets(epoch uint32) string {
+	return filepath.Join(h.path, "secrets-"+strconv.FormatUint(uint64(epoch), 10))
+}
+
+func (h home) grantFile(epoch uint32) string { return h.secrets(epoch) + grantSuffix }
+
+// granted returns what an epoch's proxy gets, which may be nothing.
+func (h home) granted(epoch uint32) (g grant, err error) {
+	text, err := os.ReadFile(h.grantFile(epoch))
+	if errors.Is(err, os.ErrNotExist) {
+		return grant{}, nil
+	} else if err != nil {
+		return grant{}, fmt.Errorf("read what the proxy gets as secrets: %w", err)
+	}
+	if err := json.Unmarshal(text, &g); err != nil {
+		return grant{}, fmt.Errorf("decode what the proxy gets as secrets: %w", err)
+	}
+	return g, nil
+}
+
+// putGrant replaces what is kept, in one step.
+func (h home) putGrant(epoch uint32, g grant) error {
+	text, err := json.Marshal(g)
+	if err != nil {
+		return fmt.Errorf("encode what the proxy gets as secrets: %w", err)
+	}
+	next := h.grantFile(epoch) + ".next"
+	if err := os.WriteFile(next, text, 0o600); err != nil {
+		return fmt.Errorf("keep what the proxy gets as secrets: %w", err)
+	}
+	return os.Rename(next, h.grantFile(epoch))
+}
+
+// rotated is the file that says that an epoch's secrets have changed, and that a new proxy has to read them.
+func (h home) rotatedMark(epoch uint32) string {
+	return filepath.Join(h.path, "rotated-"+strconv.FormatUint(uint64(epoch), 10))
+}
+
+func (h home) rotated(epoch uint32) bool {
+	_, err := os.Lstat(h.rotatedMark(epoch))
+	return err == nil
+}
+
+func (h home) markRotated(epoch uint32) error {
+	if err := os.WriteFile(h.rotatedMark(epoch), nil, 0o600); err != nil {
+		return fmt.Errorf("note that secrets have changed: %w", err)
+	}
+	return nil
+}
+
+// forgetSecrets removes an epoch's secrets.
+func (h home) forgetSecrets(epoch uint32) error {
+	return errors.Join(os.RemoveAll(h.secrets(epoch)), os.RemoveAll(h.grantFile(epoch)), os.RemoveAll(h.rotatedMark(epoch)))
+}
+
+// secretMounts returns what an epoch's proxy sees of its secrets.
+func (h home) secretMounts(epoch uint32, sources []v1alpha1.SecretSource) []sidecar.Mount {
+	if len(sources) == 0 {
+		return nil
+	}
+	out := []sidecar.Mount{{Host: h.secrets(epoch), Container: PathSecrets, ReadOnly: true}}
+	for _, s := range sources {
+		if s.WorkloadAPI != nil {
+			out = append(out, sidecar.Mount{Host: s.WorkloadAPI.HostDirectory, Container: filepath.Join(PathSecrets, s.Name), ReadOnly: true})
+		}
+	}
+	return out
+}
+
+// secretDir is the directory of one secret of a proxy.
+type secretDir struct {
+	path string
+	owner
+}
+
+func (h home) secretDir(epoch uint32, name string, o owner) secretDir {
+	return secretDir{filepath.Join(h.secrets(epoch), name), o}
+}
+
+// current returns the directory of the version that the proxy sees.
+func (d secretDir) current() string {
+	version, err := os.Readlink(filepath.Join(d.path, dataLink))
+	if err != nil {
+		return ""
+	}
+	return version
+}
+
+// holds reports whether the proxy sees exactly these files.
+func (d secretDir) holds(files map[string][]byte) bool {
+	dir := filepath.Join(d.path, dataLink)
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != len(files) {
+		return false
+	}
+	for name, content := range files {
+		if there, err := os.ReadFile(filepath.Join(dir, name)); err != nil || !bytes.Equal(there, content) { //nolint:gosec // names of keys
+			return false
+		}
+	}
+	return true
+}
+
+// replace shows the proxy other files. The version before stays until prune: the proxy may be about to open a file of it.
+func (d secretDir) replace(files map[string][]byte, now time.Time) error {
+	version := versionPrefix + strconv.FormatInt(now.UnixNano(), 10)
+	dir := filepath.Join(d.path, version)
+	if err := makeDir(dir, d.owner); err != nil {
+		return err
+	}
+	for name, content := range files {
+		if err := writeOwned(filepath.Join(dir, name), content, d.owner); err != nil {
+			return err
+		}
+	}
+	if err := d.link(version, dataLink); err != nil {
+		return err
+	}
+	return d.linkFiles(slices.Sorted(maps.Keys(files)))
+}
+
+// linkFiles makes a link for each file, and removes those of files that are gone.
+func (d secretDir) linkFiles(names []string) error {
+	entries, err := os.ReadDir(d.path)
+	if err != nil {
+		return fmt.Errorf("list the proxy's secret: %w", err)
+	}
+	for _, e := range entries {
+		if e.Type() == os.ModeSymlink && !strings.HasPrefix(e.Name(), "..") && !slices.Contains(names, e.Name()) {
+			err = errors.Join(err, os.Remove(filepath.Join(d.path, e.Name())))
+		}
+	}
+	for _, name := range names {
+		err = errors.Join(err, d.link(filepath.Join(dataLink, name), name))
+	}
+	return err
+}
+
+// link makes or replaces a link in one step.
+func (d secretDir) link(to, name string) error {
+	next := filepath.Join(d.path, nextLink)
+	if err := os.Remove(next); err != nil && !errors.Is(err, os.ErrNotExist) { // of an agent that was killed
+		return fmt.Errorf("remove old link: %w", err)
+	}
+	if err := os.Symlink(to, next); err != nil {
+		return fmt.Errorf("make link to the proxy's secret: %w", err)
+	}
+	if err := os.Rename(next, filepath.Join(d.path, name)); err != nil {
+		return fmt.Errorf("show the proxy its secret: %w", err)
+	}
+	return nil
+}
+
+// prune removes the versions that the proxy does not see any more.
+func (d secretDir) prune() error {
+	entries, err := os.ReadDir(d.path)
+	if err != nil {
+		return fmt.Errorf("list the proxy's secret: %w", err)
+	}
+	now := d.current()
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), versionPrefix) && e.Name() != now {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(d.path, e.Name())))
+		}
+	}
+	return err
+}
+
+// writeOwned writes a file that only the proxy can read.
+func writeOwned(path string, content []byte, o owner) error {
+	if err := os.WriteFile(path, content, 0o400); err != nil {
+		return fmt.Errorf("write file of the proxy: %w", err)
+	}
+	if err := os.Lchown(path, int(o.uid), int(o.gid)); err != nil {
+		return fmt.Errorf("give file to the proxy: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,93 @@
+package sidecars
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/sidecar"
+)
+
+// restartOnFailure is the restart policy under which a proxy that ends with code 0 is not started again.
+const restartOnFailure = "OnFailure"
+
+// maxMessage is how long a Sidecar's message can be.
+const maxMessage = 4096
+
+// Status is how a pod's proxy is.
+type Status struct {
+	Profile string
+	State   v1alpha1.State
+	Ready   bool
+	// Epoch, Image and Hash are those of the proxy that serves, or of the newest if none does.
+	Epoch       uint32
+	Image, Hash string
+	Restarts    int32
+	Message     string
+	LastUpgrade time.Time
+	// Failure is why the last proxy ended or could not be started, or "".
+	Failure string
+}
+
+// settle ends a look at a sandbox: it notes an upgrade that has succeeded, and reports.
+func (s *stepping) settle(d Decision) {
+	serving := slices.IndexFunc(s.there, func(c sidecar.Container) bool { return c.ID == d.Serving })
+	if p := s.choice.Profile; p != nil && serving >= 0 && s.there[serving].Hash == p.Hash {
+		if s.Rollout.done(p, s.key) {
+			s.upgraded = time.Now()
+			s.Notify(p.Name)
+		}
+		if time.Since(s.failed) > calmTime {
+			s.failures, s.why = 0, ""
+		}
+	}
+	status := s.status(d, serving)
+	s.Reporter.Report(s.sandbox, status)
+	s.show(status)
+}
+
+// status describes what was decided. serving is the index of the container that serves, or -1.
+func (s *stepping) status(d Decision, serving int) Status {
+	out := Status{Profile: s.choice.Name, State: s.state(d), Restarts: s.restarts, LastUpgrade: s.upgraded, Message: s.why, Failure: s.why}
+	switch {
+	case s.choice.Refusal != "":
+		out.Message = s.choice.Refusal
+	case s.stale != "" && s.why != "":
+		out.Message = s.why + "; " + s.stale
+	case s.stale != "":
+		out.Message = s.stale
+	}
+	if len(out.Message) > maxMessage {
+		out.Message = strings.ToValidUTF8(out.Message[:maxMessage], "")
+	}
+	shown := serving
+	if shown < 0 {
+		shown = len(s.there) - 1
+	}
+	if shown >= 0 {
+		c := s.there[shown]
+		out.Epoch, out.Image, out.Hash = c.Epoch, c.Image, strings.TrimSuffix(c.Hash, rotatedHash)
+		out.Ready = serving >= 0 && s.answers[c.ID].now
+	}
+	return out
+}
+
+func (s *stepping) state(d Decision) v1alpha1.State {
+	starts := slices.ContainsFunc(d.Actions, func(a Action) bool { return a.Verb == Start })
+	switch {
+	case s.choice.Finished && d.Serving == "":
+		return v1alpha1.Ended
+	case d.Serving != "" && (len(d.Ask) > 0 || starts):
+		return v1alpha1.Upgrading
+	case d.Serving != "":
+		return v1alpha1.Running
+	case s.choice.Profile == nil:
+		return v1alpha1.Refused
+	case s.pulling:
+		return v1alpha1.Pulling
+	case len(d.Ask) > 0 || starts && s.failures == 0:
+		return v1alpha1.Starting
+	}
+	return v1alpha1.Failed
+}

@@ -1,0 +1,298 @@
+package sidecars
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/sidecar"
+)
+
+const (
+	// startPoll is the time between two questions to a proxy that is starting.
+	startPoll = 50 * time.Millisecond
+	// silentPoll is the time between two questions to a proxy that no longer answers.
+	silentPoll = time.Second
+	// stopWait is how long a proxy that is ended may take.
+	stopWait = time.Second
+)
+
+// ErrPulling means that an image is being pulled. Notify is called when that has ended.
+var ErrPulling = errors.New("the image is being pulled")
+
+// step looks at one sandbox and does what is to be done. again is when to look the next time; 0 is never.
+func (m *Manager) step(ctx context.Context, key Key, f *followed) (again time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
+	defer cancel()
+	choice, err := m.Cluster.Choice(ctx, f.sandbox)
+	if errors.Is(err, podnet.ErrNoPod) {
+		m.Unfollow(key.PodUID)
+		return 0, nil
+	} else if err != nil {
+		return 0, fmt.Errorf("read what the pod has chosen: %w", err)
+	}
+	s := &stepping{Manager: m, key: key, followed: f, choice: choice, home: m.Homes.of(key)}
+	if s.there, err = s.list(ctx); err != nil {
+		return 0, err
+	}
+	if choice.Name == "" && len(s.there) == 0 {
+		m.drop(key)
+		return 0, nil
+	}
+	f.profile = choice.Name
+	if choice.Profile == nil || choice.Ending {
+		m.Rollout.leave(key)
+	}
+	s.renewSecrets(ctx)
+	s.noteReady(ctx)
+	s.noteEnds(ctx)
+	s.ask(ctx)
+	decision := Decide(s.desired(), s.relate(ctx, s.observe(s.there, s.home.drainedAt, time.Now())), time.Now())
+	err = s.act(ctx, decision)
+	s.settle(decision)
+	if choice.Finished && len(s.there) == 0 {
+		m.letGo(key)
+		return 0, nil
+	}
+	return s.again(decision), err
+}
+
+// stepping is one look at one sandbox.
+type stepping struct {
+	*Manager
+	*followed
+	key     Key
+	choice  Choice
+	home    home
+	there   []sidecar.Container
+	pulling bool
+	absent  bool // the sandbox does not run
+}
+
+// list returns the sandbox's containers. Epochs of the pod's other sandboxes are not used again: a container's name in the runtime
+// consists of the pod's UID and the epoch.
+func (s *stepping) list(ctx context.Context) (there []sidecar.Container, err error) {
+	all, err := s.Runtime.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range all {
+		if c.PodUID != s.key.PodUID {
+			continue
+		}
+		s.epoch = max(s.epoch, c.Epoch+1)
+		if c.Sandbox == s.key.Sandbox {
+			there = append(there, c)
+		}
+	}
+	return there, nil
+}
+
+// ask asks the proxies that run whether they are ready: those that were not yet, and every period those that were.
+func (s *stepping) ask(ctx context.Context) {
+	now := time.Now()
+	s.observe(s.there, s.home.drainedAt, now)
+	for _, c := range s.there {
+		a := s.answers[c.ID]
+		if c.State != sidecar.Running || !s.home.drainedAt(c.Epoch).IsZero() {
+			continue
+		}
+		switch {
+		case s.choice.Profile == nil && a.asked.IsZero():
+			a.ready, a.now = true, true // nobody knows how to ask it; it was left running
+		case s.choice.Profile == nil || a.now && now.Sub(a.asked) < s.period():
+			continue
+		case !s.serves(c):
+			a.hear(errServesNot)
+		default:
+			a.ready = a.ready || c.HotRestart != nil
+			a.hear(s.Asker.Ask(ctx, s.sandbox, s.choice.Profile, c.Epoch))
+		}
+		s.answers[c.ID] = a
+	}
+}
+
+func (s *stepping) period() time.Duration {
+	return time.Duration(s.choice.Profile.Spec.Readiness.PeriodSeconds) * time.Second
+}
+
+func (s *stepping) desired() Desired {
+	p := s.choice.Profile
+	if p == nil {
+		return Desired{Keep: !s.choice.OptedOut, MaxRunning: 1, HotRestart: s.hotRestarts(), DrainLimit: time.Hour}
+	}
+	return Desired{
+		Wanted: !s.finished && !s.choice.Finished && !s.home.finished(time.Now()), Keep: true,
+		Hash: p.Hash, MaxRunning: s.maxRunning(p), HotRestart: s.hotRestarts(), Upgrade: s.mayUpgrade(p),
+		StartLimit: p.startLimit(), DrainLimit: p.drainLimit(), Epoch: s.epoch, RetryAt: s.retryAt(),
+	}
+}
+
+// mayUpgrade reports whether a proxy of an older version may be replaced now. One that does not serve may be at once.
+func (s *stepping) mayUpgrade(p *Profile) bool {
+	outdated := slices.ContainsFunc(s.there, func(c sidecar.Container) bool {
+		return c.State == sidecar.Running && c.Hash != p.Hash && s.answers[c.ID].ready && s.home.drainedAt(c.Epoch).IsZero()
+	})
+	return !outdated || !s.choice.Ending && s.Rollout.may(p, s.key)
+}
+
+// act does what was decided, up to the first failure.
+func (s *stepping) act(ctx context.Context, d Decision) error {
+	for _, a := range d.Actions {
+		done, err := s.do(ctx, a)
+		if err != nil {
+			return fmt.Errorf("%s proxy of epoch %d: %w", a.Verb, a.Epoch, err)
+		}
+		if !done {
+			continue
+		}
+		log.FromContext(ctx).Info("proxy changed", "action", string(a.Verb), "epoch", a.Epoch, "reason", a.Why)
+	}
+	return nil
+}
+
+// do takes one step. It reports whether that has changed anything.
+func (s *stepping) do(ctx context.Context, a Action) (done bool, err error) {
+	switch a.Verb {
+	case Start:
+		return s.start(ctx, a)
+	case Drain:
+		return true, s.drain(ctx, a)
+	case Stop:
+		mine := s.answers[a.ID]
+		mine.stopped = true
+		s.answers[a.ID] = mine
+		if !mine.ready {
+			s.fail(time.Now(), reason(a.Why, mine.why))
+			s.Rollout.failed(s.choice.Profile, s.key)
+		}
+		return true, s.Runtime.Stop(ctx, a.ID, a.wait())
+	case Remove:
+		if err := s.Runtime.Remove(ctx, a.ID); err != nil {
+			return false, err
+		}
+		delete(s.answers, a.ID)
+		return true, s.home.forget(a.Epoch)
+	}
+	return false, nil
+}
+
+// reason joins why a proxy is ended with what it said when it was asked last.
+func reason(why, said string) string {
+	if said == "" {
+		return why
+	}
+	return why + ": " + said
+}
+
+// drain notes the time before it tells the proxy, so that an agent that starts in between knows as well.
+func (s *stepping) drain(ctx context.Context, a Action) error {
+	if err := s.home.markDraining(a.Epoch); err != nil {
+		return err
+	}
+	i := slices.IndexFunc(s.there, func(c sidecar.Container) bool { return c.ID == a.ID })
+	if i < 0 || s.there[i].StopSignal == "" {
+		return nil // its successor tells it
+	}
+	err := s.Runtime.Signal(ctx, a.ID, unix.SignalNum("SIG"+s.there[i].StopSignal))
+	if errors.Is(err, sidecar.ErrGone) {
+		return nil
+	}
+	return err
+}
+
+// start makes a proxy. What can fail for a reason that the pod's or the profile's owner has to know is noted as a failure.
+func (s *stepping) start(ctx context.Context, a Action) (started bool, err error) {
+	err = s.launch(ctx, a)
+	switch {
+	case errors.Is(err, ErrPulling):
+		s.pulling = true
+	case errors.Is(err, errReplace): // it is started once the running proxy has ended
+	case errors.Is(err, sidecar.ErrGone):
+		s.absent = true // the pod's next sandbox is followed when it is there
+	case err != nil && s.choice.Ending:
+		s.absent = true // the runtime ends the sandbox just now
+	case err != nil:
+		s.fail(time.Now(), err.Error())
+		s.Rollout.failed(s.choice.Profile, s.key)
+	}
+	return err == nil, nil
+}
+
+func (s *stepping) launch(ctx context.Context, a Action) error {
+	p := s.choice.Profile
+	if ready, err := s.Runtime.Ready(ctx, s.key.Sandbox); err != nil {
+		return err
+	} else if !ready {
+		return sidecar.ErrGone
+	}
+	if err := s.Images.Ensure(ctx, p); err != nil {
+		return err
+	}
+	pod, err := s.Cluster.Pod(ctx, s.sandbox)
+	if err != nil {
+		return err
+	}
+	l := launch{profile: p, pod: pod, key: s.key, ip: pod.Status.PodIP, epoch: a.Epoch}
+	var from *sidecar.Container
+	if i := slices.IndexFunc(s.there, func(c sidecar.Container) bool { return c.ID == a.From }); i >= 0 {
+		from = &s.there[i]
+		l.from = &from.Epoch
+	}
+	o := p.owner()
+	files, err := l.files()
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(s.home.prepare(o), s.home.write(a.Epoch, files, o)); err != nil {
+		return err
+	}
+	if err := s.grantSecrets(ctx, a.Epoch, pod, o); err != nil {
+		return err
+	}
+	if p.hot() {
+		if l.place, err = s.takePlace(ctx, l, from); err != nil {
+			return err
+		}
+	}
+	s.epoch = max(s.epoch, a.Epoch+1)
+	id, err := s.Runtime.Create(ctx, l.spec(s.home))
+	if err != nil {
+		return err
+	}
+	s.answers[id] = answer{seen: time.Now(), epoch: a.Epoch}
+	return nil
+}
+
+// again returns when to look at the sandbox the next time.
+func (s *stepping) again(d Decision) time.Duration {
+	switch {
+	case s.absent && s.choice.Ending:
+		return cleanInterval
+	case s.absent && time.Since(s.since) > lookFor:
+		return sweepInterval
+	}
+	if len(d.Ask) > 0 || len(d.Actions) > 0 && !s.pulling {
+		return startPoll
+	}
+	wait := sweepInterval
+	if d.Serving != "" && s.choice.Profile != nil {
+		wait = s.period()
+		if !s.answers[d.Serving].now {
+			wait = silentPoll
+		}
+	}
+	if s.home.finished(time.Now()) {
+		wait = finishedFor
+	}
+	if !d.Again.IsZero() {
+		wait = min(wait, max(time.Until(d.Again), startPoll))
+	}
+	return wait
+}

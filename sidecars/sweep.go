@@ -1,0 +1,101 @@
+package sidecars
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/sidecar"
+)
+
+// sweep looks at everything there is on the node: sandboxes with containers of ours are looked at, and homes whose sandbox is gone are
+// removed. It finds what happened while no agent ran.
+func (m *Manager) sweep(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
+	defer cancel()
+	all, err := m.Runtime.List(ctx)
+	if err != nil {
+		log.FromContext(ctx).Error(err, "proxies not listed")
+		return
+	}
+	present := map[string]bool{}
+	for _, c := range all {
+		key := Key{PodUID: c.PodUID, Sandbox: c.Sandbox}
+		present[key.name()] = present[key.name()] || c.State == sidecar.Running
+		if m.follows(key) {
+			m.queue.Add(key)
+		} else {
+			m.sweepOne(ctx, c)
+		}
+	}
+	if err := m.Logs.TidyLogs(ctx, all); err != nil {
+		log.FromContext(ctx).Error(err, "logs of proxies not rotated")
+	}
+	if err := errors.Join(m.sweepHomes(present), m.Homes.sweepBaseIDs()); err != nil {
+		log.FromContext(ctx).Error(err, "directories of proxies not removed")
+	}
+}
+
+// sweepOne looks at a container whose sandbox is not followed. One that does not run belongs to a sandbox that has ended: otherwise it
+// would be followed, or will be. One that runs is followed if its pod has opted out while no agent ran.
+func (m *Manager) sweepOne(ctx context.Context, c sidecar.Container) {
+	if c.State != sidecar.Running {
+		_ = m.Runtime.Remove(ctx, c.ID)
+		return
+	}
+	s := podnet.Sandbox{Namespace: c.PodNamespace, Name: c.PodName, UID: c.PodUID, ID: c.Sandbox}
+	if choice, err := m.Cluster.Choice(ctx, s); err == nil && choice.OptedOut {
+		m.Follow(s)
+	}
+}
+
+// clean removes what is left of a sandbox that is not followed any more, once its proxies have ended.
+func (m *Manager) clean(ctx context.Context, key Key) {
+	all, err := m.Runtime.List(ctx)
+	left := 0
+	for _, c := range all {
+		switch {
+		case c.PodUID != key.PodUID || c.Sandbox != key.Sandbox:
+		case c.State == sidecar.Running:
+			left++
+		case m.Runtime.Remove(ctx, c.ID) != nil:
+			left++
+		}
+	}
+	if err != nil || left > 0 {
+		m.queue.AddAfter(key, cleanInterval)
+		return
+	}
+	if err := m.Homes.of(key).remove(); err != nil {
+		log.FromContext(ctx).Error(err, "directory of a proxy not removed", "podUID", key.PodUID, "sandbox", key.Sandbox)
+	}
+}
+
+func (m *Manager) follows(key Key) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.known[key] != nil
+}
+
+// sweepHomes removes the homes without a container that runs whose sandbox is not followed.
+func (m *Manager) sweepHomes(present map[string]bool) error {
+	entries, err := os.ReadDir(m.Homes.Root)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		uid, sandbox, ok := strings.Cut(e.Name(), ".")
+		if !ok || present[e.Name()] || m.follows(Key{PodUID: uid, Sandbox: sandbox}) {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(m.Homes.Root, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
