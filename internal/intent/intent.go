@@ -37,12 +37,17 @@ type Intent struct {
 	// Asked reports whether the pod's owner expects redirection and gets the Reason as a report: see expectsRedirection.
 	Asked bool
 	Spec  iptables.Spec
+	// Managed reports whether the agent runs the pod's proxy. Refused says why it does not although the pod has chosen a profile.
+	Managed bool
+	Refused string
 	// Notes are settings that may not have the effect that their author expects, one sentence each.
 	Notes []string
 }
 
 // Removes reports whether the pod's existing rules are removed. With any other Reason they stay.
-func (i Intent) Removes() bool { return i.Reason == OptedOut || i.Reason == ModeNone }
+func (i Intent) Removes() bool {
+	return i.Reason == OptedOut || i.Reason == ModeNone || i.Reason == NoSidecar
+}
 
 // Selection says which pods are redirected.
 type Selection string
@@ -64,6 +69,8 @@ type Config struct {
 	// ClusterDNS are the name servers of pods with the cluster's DNS, for runtimes that do not report a sandbox's.
 	ClusterDNS []netip.Addr
 	Defaults   Defaults
+	// Managed returns the proxy that the agent runs for a pod that has chosen a SidecarProfile. nil means that the agent runs none.
+	Managed func(profile string, pod *corev1.Pod, ns *corev1.Namespace) *ManagedProxy
 }
 
 // Of returns what pod asks for. ns is its namespace, of which name and annotations are used, or nil if unknown. An error is for the
@@ -73,9 +80,19 @@ func Of(pod *corev1.Pod, ns *corev1.Namespace, c Config) (Intent, error) {
 	if out.Reason != "" {
 		return out, nil
 	}
+	managed, err := c.managed(pod, ns)
+	if err != nil {
+		return out, err
+	}
+	if managed != nil {
+		return c.ofManaged(pod, managed)
+	}
 	by, err := c.selects(pod, ns)
 	if err != nil || by.reason != "" {
 		out.Reason = by.reason
+		if c.Managed != nil && by.reason != OptedOut && pod.Annotations[KeySidecar] == SidecarNone {
+			out.Reason = NoSidecar
+		}
 		return out, err
 	}
 	r := reader{annotations: pod.Annotations, asIstio: by.injection}
@@ -83,7 +100,7 @@ func Of(pod *corev1.Pod, ns *corev1.Namespace, c Config) (Intent, error) {
 		out.Reason = ModeNone
 		return out, nil
 	}
-	out.Spec, err = r.specOf(pod, c)
+	out.Spec, err = r.specOf(pod, c, nil)
 	if err != nil {
 		return Intent{Asked: out.Asked}, err
 	}

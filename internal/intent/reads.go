@@ -9,7 +9,7 @@ import (
 // readAnnotations are all annotations that Of reads.
 func readAnnotations() []string {
 	return []string{
-		KeyInitialize, KeyOutboundPort, KeyInboundPort, KeyTunnelPort, KeyDNSCapture, KeyIPv6,
+		KeyInitialize, KeySidecar, KeyOutboundPort, KeyInboundPort, KeyTunnelPort, KeyDNSCapture, KeyIPv6,
 		keyMode, keyIncludeCIDRs, keyExcludeCIDRs, keyIncludeInbound, keyExcludeInbound, keyIncludeOutbound, keyExcludeOutbound,
 		keyExcludeInterfaces, keyReroute, keyKubevirt, keyInject, keyInjected, keyDeployer, keyBuild,
 	}
@@ -58,6 +58,24 @@ func Strip(pod *corev1.Pod) *corev1.Pod {
 	return out
 }
 
+// KeepForProxy adds to a stripped pod what decides whether it can have a proxy of the agent's.
+func KeepForProxy(stripped, pod *corev1.Pod) {
+	stripped.Spec.HostPID, stripped.Spec.HostUsers = pod.Spec.HostPID, clone(pod.Spec.HostUsers)
+	for i := range pod.Spec.InitContainers {
+		stripped.Spec.InitContainers[i].Ports = stripPorts(pod.Spec.InitContainers[i].Ports)
+	}
+	for i := range pod.Spec.Containers {
+		stripped.Spec.Containers[i].Ports = stripPorts(pod.Spec.Containers[i].Ports)
+	}
+}
+
+func stripPorts(ports []corev1.ContainerPort) (out []corev1.ContainerPort) {
+	for _, port := range ports {
+		out = append(out, corev1.ContainerPort{ContainerPort: port.ContainerPort, Protocol: port.Protocol})
+	}
+	return out
+}
+
 // Only returns the entries of a map whose keys are wanted.
 func Only(in map[string]string, wanted func(key string) bool) map[string]string {
 	var out map[string]string
@@ -94,10 +112,10 @@ func stripContext(sc *corev1.SecurityContext) *corev1.SecurityContext {
 	return &corev1.SecurityContext{RunAsUser: clone(sc.RunAsUser), RunAsGroup: clone(sc.RunAsGroup)}
 }
 
-func clone(id *int64) *int64 {
-	if id == nil {
+func clone[T any](v *T) *T {
+	if v == nil {
 		return nil
 	}
-	out := *id
+	out := *v
 	return &out
 }

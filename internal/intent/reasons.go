@@ -15,6 +15,7 @@ const (
 	OptedOut Reason = `the pod opts out by its annotation ` + KeyInitialize + `: "false"; set it to "true" to have its traffic redirected`
 	ModeNone Reason = "the interception mode is NONE, which redirects nothing; set annotation " + keyMode + " to REDIRECT or TPROXY to have traffic redirected"
 
+	NoSidecar   Reason = `the pod has no proxy of the agent's by its annotation ` + KeySidecar + `: "none"; name a SidecarProfile to have one`
 	NotAsked    Reason = `neither the pod nor its namespace has the annotation ` + KeyInitialize + `: "true"; set it to have traffic redirected`
 	NoProxy     Reason = `only the namespace asks, and the pod has no container ` + ProxyContainer + `; if its proxy has another name, annotate the pod itself with ` + KeyInitialize + `: "true"`
 	DeployerPod Reason = "the pod is an OpenShift deployer, which is redirected only where Istio has injected it and the agent's --select says so"

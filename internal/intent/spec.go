@@ -65,12 +65,14 @@ func (d Defaults) Validate() error {
 	return errors.Join(r.errs...)
 }
 
-// specOf reads all settings of a pod's traffic.
-func (r *reader) specOf(pod *corev1.Pod, c Config) (iptables.Spec, error) {
+// specOf reads all settings of a pod's traffic. managed is the proxy that the agent runs for it, or nil.
+func (r *reader) specOf(pod *corev1.Pod, c Config, managed *ManagedProxy) (iptables.Spec, error) {
 	s := r.spec(c.Defaults)
 	var note string
 	var err error
-	if s.ProxyUID, s.ProxyGID, note, err = proxyOwner(pod); err != nil {
+	if managed != nil {
+		managed.describe(&s)
+	} else if s.ProxyUID, s.ProxyGID, note, err = proxyOwner(pod); err != nil {
 		r.errs = append(r.errs, err)
 	}
 	if note != "" {

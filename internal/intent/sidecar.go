@@ -1,0 +1,92 @@
+package intent
+
+import (
+	"regexp"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"istio-pod-network-controller/iptables"
+)
+
+// KeySidecar is the annotation of a pod or a namespace that names the SidecarProfile of its proxy; the pod's wins. SidecarNone on a pod
+// means that it has none.
+const (
+	KeySidecar  = "pod-network-controller.istio.io/sidecar"
+	SidecarNone = "none"
+)
+
+// ManagedProxy is what the redirection needs to know of a proxy that the agent runs for a pod.
+type ManagedProxy struct {
+	// UID and GID own the proxy's sockets. One of them may be 0: then the other one is enough.
+	UID, GID                  uint32
+	OutboundPort, InboundPort uint16
+	ExcludeInboundPorts       []uint16
+	// Transparent captures inbound connections with TPROXY.
+	Transparent bool
+	// Refused says why the pod gets no proxy although it has chosen one, and what to do.
+	Refused string
+}
+
+// profileName is what the API server accepts as an object's name (RFC 1123 subdomain).
+const profileName = `^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
+
+// maxProfileName is the length that the API server accepts.
+const maxProfileName = 253
+
+// SidecarProfile returns the name of the profile that a pod has chosen, or "".
+func SidecarProfile(pod *corev1.Pod, ns *corev1.Namespace) (string, error) {
+	name, own := pod.Annotations[KeySidecar]
+	if !own && ns != nil {
+		name = ns.Annotations[KeySidecar]
+	}
+	if name == SidecarNone || name == "" && !own {
+		return "", nil
+	}
+	if ok, err := regexp.MatchString(profileName, name); err != nil || !ok || len(name) > maxProfileName {
+		return "", &ValueError{Key: KeySidecar, Value: name, Want: `the name of a SidecarProfile, or "none"`}
+	}
+	return name, nil
+}
+
+// managed returns the proxy that the agent runs for the pod, or nil.
+func (c Config) managed(pod *corev1.Pod, ns *corev1.Namespace) (*ManagedProxy, error) {
+	if c.Managed == nil || pod.Annotations[KeyInitialize] == "false" {
+		return nil, nil //nolint:nilnil // none, as the comment says
+	}
+	name, err := SidecarProfile(pod, ns)
+	if err != nil || name == "" {
+		return nil, err
+	}
+	return c.Managed(name, pod, ns), nil
+}
+
+// describe has a Spec lead to the proxy that the agent runs.
+func (p *ManagedProxy) describe(s *iptables.Spec) {
+	s.ProxyUID, s.ProxyGID = p.UID, p.GID
+	s.OutboundPort, s.InboundPort = p.OutboundPort, p.InboundPort
+	for _, port := range p.ExcludeInboundPorts {
+		if !slices.Contains(s.ExcludeInboundPorts, port) {
+			s.ExcludeInboundPorts = append(s.ExcludeInboundPorts, port)
+		}
+	}
+	s.Mode = iptables.ModeRedirect
+	if p.Transparent {
+		s.Mode = iptables.ModeTProxy
+	}
+}
+
+// ofManaged returns what a pod asks for whose proxy the agent runs. Asking for the proxy is asking for the redirection.
+func (c Config) ofManaged(pod *corev1.Pod, managed *ManagedProxy) (Intent, error) {
+	out := Intent{Asked: true, Managed: true, Refused: managed.Refused}
+	if out.Refused != "" {
+		return out, nil
+	}
+	r := reader{annotations: pod.Annotations}
+	var err error
+	if out.Spec, err = r.specOf(pod, c, managed); err != nil {
+		return Intent{Asked: true}, err
+	}
+	out.Redirect, out.Notes = true, r.notes
+	return out, nil
+}

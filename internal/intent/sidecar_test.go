@@ -1,0 +1,116 @@
+package intent
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"istio-pod-network-controller/iptables"
+)
+
+func TestWhichProfileAPodChooses(t *testing.T) {
+	for name, c := range map[string]struct {
+		pod, namespace *string
+		want           string
+		wrong          bool
+	}{
+		"neither":                      {},
+		"the namespace":                {namespace: new("edge"), want: "edge"},
+		"the pod":                      {pod: new("edge"), want: "edge"},
+		"the pod wins":                 {pod: new("own"), namespace: new("edge"), want: "own"},
+		"the pod wants none":           {pod: new("none"), namespace: new("edge")},
+		"the namespace wants none":     {namespace: new("none")},
+		"the namespace says nothing":   {namespace: new("")},
+		"the pod says nothing":         {pod: new(""), wrong: true},
+		"no name of an object":         {pod: new("Edge"), wrong: true},
+		"a path":                       {pod: new("../edge"), wrong: true},
+		"longer than an object's name": {pod: new(strings.Repeat("e", 254)), wrong: true},
+		"two lines":                    {pod: new("edge\nuser root"), wrong: true},
+		"a wrong name of no relevance": {pod: new("own"), namespace: new("Edge"), want: "own"},
+	} {
+		pod, ns := &corev1.Pod{}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{}}}
+		if c.pod != nil {
+			pod.Annotations = map[string]string{KeySidecar: *c.pod}
+		}
+		if c.namespace != nil {
+			ns.Annotations[KeySidecar] = *c.namespace
+		}
+		if got, err := SidecarProfile(pod, ns); got != c.want || c.wrong != (err != nil) {
+			t.Errorf("%s: %q, error %v", name, got, err)
+		}
+	}
+	if got, err := SidecarProfile(&corev1.Pod{}, nil); got != "" || err != nil {
+		t.Errorf("without a namespace: %q, error %v", got, err)
+	}
+}
+
+// managing is the settings of an agent that runs the proxy of the profile edge.
+func managing(proxy ManagedProxy) Config {
+	return Config{Select: SelectAnnotation, Defaults: StandardDefaults(), Managed: func(profile string, _ *corev1.Pod, _ *corev1.Namespace) *ManagedProxy {
+		if profile != "edge" {
+			return &ManagedProxy{Refused: "there is no profile " + profile}
+		}
+		return &proxy
+	}}
+}
+
+func TestAPodWithAManagedProxyIsRedirectedToIt(t *testing.T) {
+	proxy := ManagedProxy{UID: 7000, OutboundPort: 7001, InboundPort: 7002, ExcludeInboundPorts: []uint16{7003}}
+	edge := func(p *corev1.Pod) { p.Annotations = map[string]string{KeySidecar: "edge"} }
+	and := func(key, value string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { edge(p); p.Annotations[key] = value }
+	}
+	for name, c := range map[string]struct {
+		change      func(*corev1.Pod)
+		transparent bool
+		off         bool
+		reason      Reason
+		refused     string
+		removes     bool
+	}{
+		"no other annotation, no container of a proxy": {change: edge},
+		"the mode is the profile's":                    {change: and(keyMode, "NONE")},
+		"transparent":                                  {change: edge, transparent: true},
+		"another profile":                              {change: func(p *corev1.Pod) { p.Annotations = map[string]string{KeySidecar: "other"} }, refused: "no profile other"},
+		"the pod opts out of redirection":              {change: and(KeyInitialize, "false"), reason: OptedOut, removes: true},
+		"the pod opts out of the proxy":                {change: func(p *corev1.Pod) { p.Annotations = map[string]string{KeySidecar: "none"} }, reason: NoSidecar, removes: true},
+		"an agent that runs no proxies":                {change: edge, off: true, reason: NotAsked},
+		"on the host's network":                        {change: func(p *corev1.Pod) { edge(p); p.Spec.HostNetwork = true }, reason: HostNetwork},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := managing(proxy)
+			if proxy := proxy; c.transparent {
+				proxy.Transparent = true
+				config = managing(proxy)
+			}
+			if c.off {
+				config.Managed = nil
+			}
+			pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app"}}}}
+			c.change(pod)
+			got, err := Of(pod, nil, config)
+			if err != nil || got.Reason != c.reason || !strings.Contains(got.Refused, c.refused) || (c.refused == "") != (got.Refused == "") || got.Removes() != c.removes {
+				t.Fatalf("%+v, error %v", got, err)
+			}
+			if got.Redirect != (c.reason == "" && c.refused == "") || got.Redirect && !got.Managed {
+				t.Errorf("%+v", got)
+			}
+			if got.Redirect {
+				checkManaged(t, got.Spec, c.transparent)
+			}
+		})
+	}
+}
+
+func checkManaged(t *testing.T, s iptables.Spec, transparent bool) {
+	t.Helper()
+	if s.ProxyUID != 7000 || s.ProxyGID != 0 || s.OutboundPort != 7001 || s.InboundPort != 7002 || !slices.Contains(s.ExcludeInboundPorts, 7003) {
+		t.Errorf("%+v", s)
+	}
+	if (s.Mode == iptables.ModeTProxy) != transparent {
+		t.Errorf("mode %s", s.Mode)
+	}
+}
