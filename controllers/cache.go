@@ -60,15 +60,51 @@ func stripPod(obj any) (any, error) {
 	return out, nil
 }
 
+// namespaceKeys are the annotations of namespaces that are read.
+func namespaceKeys() []string { return []string{intent.KeyInitialize, intent.KeySidecar} }
+
+// SidecarCacheOptions are CacheOptions for an agent that runs proxies. It also reads the labels of namespaces, by which SidecarProfiles
+// select them, and what decides whether a pod can have a proxy.
+func SidecarCacheOptions(node string) cache.Options {
+	o := CacheOptions(node)
+	for kind, by := range o.ByObject {
+		switch kind.(type) {
+		case *corev1.Namespace:
+			by.Transform = stripNamespaceButLabels
+		case *corev1.Pod:
+			by.Transform = stripPodForProxy
+		}
+		o.ByObject[kind] = by
+	}
+	return o
+}
+
+func stripPodForProxy(obj any) (any, error) {
+	out, err := stripPod(obj)
+	before, ok1 := obj.(*corev1.Pod)
+	after, ok2 := out.(*corev1.Pod)
+	if ok1 && ok2 && before != after {
+		intent.KeepForProxy(after, before)
+	}
+	return out, err
+}
+
+func stripNamespaceButLabels(obj any) (any, error) {
+	out, err := stripNamespace(obj)
+	before, ok1 := obj.(*metav1.PartialObjectMetadata)
+	after, ok2 := out.(*metav1.PartialObjectMetadata)
+	if ok1 && ok2 {
+		after.Labels = before.Labels
+	}
+	return out, err
+}
+
 func stripNamespace(obj any) (any, error) {
 	meta, ok := obj.(*metav1.PartialObjectMetadata)
 	if !ok {
 		return obj, nil
 	}
-	kept := map[string]string{}
-	if v, ok := meta.Annotations[intent.KeyInitialize]; ok {
-		kept[intent.KeyInitialize] = v
-	}
+	kept := intent.Only(meta.Annotations, func(key string) bool { return slices.Contains(namespaceKeys(), key) })
 	return &metav1.PartialObjectMetadata{
 		TypeMeta: meta.TypeMeta,
 		ObjectMeta: metav1.ObjectMeta{

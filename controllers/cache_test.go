@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 )
 
 // An agent that watched the cluster's pods would cost the API server a cluster's worth of events on each node.
@@ -46,6 +47,31 @@ func TestTheCacheKeepsWhatTheCoreReads(t *testing.T) {
 	} {
 		if !kept {
 			t.Errorf("%s is not kept", what)
+		}
+	}
+}
+
+// What decides whether a pod can have a proxy is kept where the agent runs proxies, and nowhere else.
+func TestTheCacheKeepsWhatProxiesNeed(t *testing.T) {
+	pod, no := askingPod(), false
+	pod.Spec.HostPID, pod.Spec.HostUsers = true, &no
+	pod.Spec.Containers = []corev1.Container{{Name: "app", Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080, Protocol: corev1.ProtocolTCP}}}}
+	for name, c := range map[string]struct {
+		options cache.Options
+		want    bool
+	}{"with proxies": {SidecarCacheOptions("node-1"), true}, "without": {CacheOptions("node-1"), false}} {
+		for kind, by := range c.options.ByObject {
+			if _, ok := kind.(*corev1.Pod); !ok {
+				continue
+			}
+			stripped, err := by.Transform(pod.DeepCopy())
+			if err != nil {
+				t.Fatal(err)
+			}
+			spec := stripped.(*corev1.Pod).Spec
+			if got := spec.HostPID && spec.HostUsers != nil && len(spec.Containers[0].Ports) == 1; got != c.want {
+				t.Errorf("%s: kept %t: %+v", name, got, spec)
+			}
 		}
 	}
 }

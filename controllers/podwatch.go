@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,7 +21,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
 )
 
@@ -139,7 +139,8 @@ func annotationChanges() predicate.Predicate {
 		CreateFunc: func(event.CreateEvent) bool { return false }, // the namespace's pods have events of their own
 		DeleteFunc: func(event.DeleteEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {
-			return e.ObjectOld.GetAnnotations()[intent.KeyInitialize] != e.ObjectNew.GetAnnotations()[intent.KeyInitialize]
+			before, after := e.ObjectOld.GetAnnotations(), e.ObjectNew.GetAnnotations()
+			return slices.ContainsFunc(namespaceKeys(), func(key string) bool { return before[key] != after[key] })
 		},
 	}
 }

@@ -53,6 +53,19 @@ type Reporter interface {
 	Forget(podUID string)
 }
 
+// Proxies runs the proxies of pods that have chosen a SidecarProfile.
+type Proxies interface {
+	// Managed returns what the rules need to know of the pod's proxy.
+	Managed(ctx context.Context, profile string, pod *corev1.Pod, ns *corev1.Namespace) *intent.ManagedProxy
+	// Follow has the proxy of a sandbox looked after. It does not wait. One whose pod has not chosen a profile is looked at only if it has a
+	// proxy nevertheless.
+	Follow(s podnet.Sandbox, chosen bool)
+	// Ready reports whether the proxy answers; known is false as long as it was not asked.
+	Ready(s podnet.Sandbox) (ready, known bool)
+	// Forget is for a pod that is gone.
+	Forget(podUID string)
+}
+
 // Entrance names where a call of Ensure comes from.
 type Entrance string
 
@@ -105,6 +118,8 @@ type Programmer struct {
 	// Announcers holds a function for each entrance that can announce every new sandbox. It reports whether the entrance does so at
 	// present.
 	Announcers []func() bool
+	// Proxies is nil if the agent runs none.
+	Proxies Proxies
 
 	turns    turns
 	compiler compiler
@@ -140,6 +155,9 @@ func (p *Programmer) Forget(sandboxID string) { p.Ledger.Forget(sandboxID) }
 func (p *Programmer) forgetPod(uid string) {
 	p.Ledger.ForgetPod(uid)
 	p.Reporter.Forget(uid)
+	if p.Proxies != nil {
+		p.Proxies.Forget(uid)
+	}
 }
 
 // forgetOthers drops the pods of a name, except the one with the given UID.

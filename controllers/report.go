@@ -49,6 +49,10 @@ const (
 	ReasonRulesRepaired = "RulesRepaired"
 	// ReasonNote is the reason of the events for a Report's Notes.
 	ReasonNote = "SettingWithoutEffect"
+	// ReasonProxyNotReady means that the rules are in force, and the proxy that the agent runs does not answer.
+	ReasonProxyNotReady = "ProxyNotReady"
+	// ReasonProxyRefused means that the agent runs no proxy for the pod although the pod has chosen a profile.
+	ReasonProxyRefused = "ProxyRefused"
 	// ReasonProgrammedByOthers means that another project already redirects the pod's traffic.
 	ReasonProgrammedByOthers = "ProgrammedByOthers"
 )
@@ -147,7 +151,7 @@ func (r Report) contradicts(pod *corev1.Pod) bool {
 }
 
 func (r Report) condition() corev1.ConditionStatus {
-	if r.Status == StatusFailed || r.Reason == ReasonSandboxNotReady {
+	if r.Status == StatusFailed || r.Reason == ReasonSandboxNotReady || r.Reason == ReasonProxyNotReady {
 		return corev1.ConditionFalse
 	}
 	return corev1.ConditionTrue

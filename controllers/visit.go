@@ -38,10 +38,12 @@ func (v *visit) ensure(ctx context.Context) (Result, error) {
 		return v.unread(err)
 	}
 	var err error
-	v.intent, err = intent.Of(v.pod, v.ns, v.Config)
+	v.intent, err = intent.Of(v.pod, v.ns, v.config(ctx))
 	switch {
 	case err != nil:
 		return v.refuse(ctx, err)
+	case v.intent.Refused != "":
+		return v.refuseProxy(ctx)
 	case v.intent.Redirect:
 		return v.program(ctx)
 	case v.intent.Removes():
@@ -126,6 +128,7 @@ func (v *visit) program(ctx context.Context) (Result, error) {
 		}
 		if v.Ledger.Put(Entry{Sandbox: v.sandbox, State: Programmed, compiled: want, Findings: found}) {
 			v.reportProgrammed(found, "traffic is redirected")
+			v.follow(v.intent.Managed)
 		}
 		return nil
 	})
@@ -169,6 +172,7 @@ func (v *visit) removeRules(ctx context.Context) (Result, error) {
 		if removed, err = v.Backend.Remove(ctx, v.sandbox.Place()); err != nil {
 			return err
 		}
+		v.follow(false)
 		before, known := v.Ledger.Of(v.sandbox.UID)
 		kept := v.Ledger.Put(Entry{Sandbox: v.sandbox, State: Removed})
 		switch {
@@ -205,7 +209,7 @@ func (v *visit) outdated(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("ask whether the pod still opts out: %w", err)
 	}
-	wants, err := intent.Of(now, v.ns, v.Config)
+	wants, err := intent.Of(now, v.ns, v.config(ctx))
 	return err != nil || !wants.Removes(), nil //nolint:nilerr // with a wrong annotation rules stay
 }
 

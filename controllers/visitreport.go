@@ -32,6 +32,8 @@ func (v *visit) reportProgrammed(found Findings, message string) {
 	case found.contention.contended():
 		v.report(StatusFailed, ReasonContended, "somebody keeps changing the rules, and they are put back with growing pauses of up to "+lastPause.String()+
 			": a process of the pod or of the node; the events "+ReasonRulesRepaired+" say what differed")
+	case !v.proxyReady():
+		v.report(StatusInitialized, ReasonProxyNotReady, message+", and the proxy is not ready; see the pod's Sidecar")
 	default:
 		v.report(StatusInitialized, ReasonInitialized, message)
 	}

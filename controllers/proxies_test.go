@@ -1,0 +1,164 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/podnet"
+)
+
+// fakeProxies runs the proxies of the profile edge, and refuses those of any other.
+type fakeProxies struct {
+	followed     []string // IDs of sandboxes
+	forgotten    []string // UIDs of pods
+	ready, known bool
+}
+
+func (p *fakeProxies) Managed(_ context.Context, profile string, _ *corev1.Pod, _ *corev1.Namespace) *intent.ManagedProxy {
+	if profile != "edge" {
+		return &intent.ManagedProxy{Refused: "there is no profile " + profile}
+	}
+	return &intent.ManagedProxy{UID: 1337, OutboundPort: 15001, InboundPort: 15006}
+}
+
+func (p *fakeProxies) Follow(s podnet.Sandbox, chosen bool) {
+	if chosen || len(p.followed) > 0 {
+		p.followed = append(p.followed, s.ID)
+	}
+}
+
+func (p *fakeProxies) Forget(podUID string)                     { p.forgotten = append(p.forgotten, podUID) }
+func (p *fakeProxies) Ready(podnet.Sandbox) (ready, known bool) { return p.ready, p.known }
+
+// choosing is a bench whose pod has chosen a profile.
+func choosing(t *testing.T, profile string, proxies *fakeProxies) *bench {
+	t.Helper()
+	b := newBench(t)
+	b.Proxies = proxies
+	b.pods.pod.Annotations = map[string]string{intent.KeySidecar: profile}
+	return b
+}
+
+// The gate opens when the rules are in force and the proxy answers. An agent that starts does not close it before it has asked.
+func TestAPodIsReadyWhenItsProxyIs(t *testing.T) {
+	for name, c := range map[string]struct {
+		proxies fakeProxies
+		before  string // the reason that the pod shows, of the same sandbox
+		want    string
+	}{
+		"it answers":                           {proxies: fakeProxies{ready: true, known: true}, want: ReasonInitialized},
+		"it does not":                          {proxies: fakeProxies{known: true}, want: ReasonProxyNotReady},
+		"it no longer does":                    {proxies: fakeProxies{known: true}, before: ReasonInitialized, want: ReasonProxyNotReady},
+		"not known":                            {want: ReasonProxyNotReady},
+		"not known by an agent that starts":    {before: ReasonInitialized, want: ReasonInitialized},
+		"not known, and it did not do so then": {before: ReasonProxyNotReady, want: ReasonProxyNotReady},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := choosing(t, "edge", &c.proxies)
+			if c.before != "" {
+				r := Report{Sandbox: podnet.Sandbox{ID: "sandbox-1", UID: "uid-1"}, Status: StatusInitialized, Reason: c.before}
+				b.says(t, r)
+				b.pods.pod.Annotations[KeyDetails] = `{"sandbox":"sandbox-1"}`
+			}
+			b.ensure(t, Changed)
+			got := b.lastReport(t)
+			if got.Reason != c.want || got.Status != StatusInitialized {
+				t.Errorf("reported %+v", got)
+			}
+			if want := c.want == ReasonInitialized; want != (got.condition() == corev1.ConditionTrue) {
+				t.Errorf("condition %s", got.condition())
+			}
+			if len(c.proxies.followed) != 1 || c.proxies.followed[0] != "sandbox-1" {
+				t.Errorf("followed %q", c.proxies.followed)
+			}
+		})
+	}
+}
+
+// A pod whose profile cannot be used starts, is not ready, and says why.
+func TestAPodWithoutAUsableProfileStarts(t *testing.T) {
+	proxies := &fakeProxies{}
+	b := choosing(t, "other", proxies)
+	s := b.sandbox
+	s.ID, s.NetNS = "sandbox-1", "/netns/1"
+	for _, by := range []Entrance{NRI, Watch} {
+		if result, err := b.Ensure(t.Context(), by, s); result != Skipped || err != nil {
+			t.Errorf("%s: %s, error %v", by, result, err)
+		}
+	}
+	got := b.lastReport(t)
+	if got.Reason != ReasonProxyRefused || got.condition() != corev1.ConditionFalse || !strings.Contains(got.Message, "no profile other") {
+		t.Errorf("reported %+v", got)
+	}
+	if b.backend.applies != 0 {
+		t.Errorf("%d times programmed", b.backend.applies)
+	}
+}
+
+// A pod that opts out has its rules removed, and then its proxy ended.
+func TestAPodThatOptsOutOfItsProxyIsLookedAtOnceMore(t *testing.T) {
+	proxies := &fakeProxies{ready: true, known: true}
+	b := choosing(t, "edge", proxies)
+	b.ensure(t, Changed)
+	b.pods.pod.Annotations[intent.KeySidecar] = intent.SidecarNone
+	b.ensure(t, Changed)
+	if b.backend.rules("/netns/1") != "" || len(proxies.followed) != 2 {
+		t.Errorf("rules %q, followed %q", b.backend.rules("/netns/1"), proxies.followed)
+	}
+}
+
+// A profile that is taken away takes no pod out of its Services: rules and proxy are there, and stay.
+func TestAPodWhoseProfileIsGoneStaysReady(t *testing.T) {
+	for name, c := range map[string]struct {
+		ready, starts bool // starts: by an agent that has just started
+		want          string
+	}{
+		"its proxy answers":               {ready: true, want: ReasonInitialized},
+		"its proxy does not":              {want: ReasonProxyRefused},
+		"an agent that knows nothing yet": {starts: true, want: ReasonInitialized},
+	} {
+		t.Run(name, func(t *testing.T) {
+			proxies := &fakeProxies{ready: true, known: true}
+			b := choosing(t, "edge", proxies)
+			b.ensure(t, Changed)
+			rules := b.backend.rules("/netns/1")
+			proxies.ready, proxies.known, proxies.followed = c.ready, !c.starts, nil
+			if c.starts {
+				b.says(t, Report{Status: StatusInitialized, Reason: ReasonInitialized})
+				b.pods.pod.Annotations[KeyDetails] = `{"sandbox":"sandbox-1"}`
+				b.Ledger = NewLedger()
+			}
+			b.pods.pod.Annotations[intent.KeySidecar] = "gone"
+			b.ensure(t, Skipped)
+			got := b.lastReport(t)
+			if got.Reason != c.want || !strings.Contains(got.Message, "no profile gone") {
+				t.Errorf("reported %+v", got)
+			}
+			if len(proxies.followed) != 1 {
+				t.Errorf("followed %q: a profile that is made would not be used", proxies.followed)
+			}
+			if b.backend.rules("/netns/1") != rules || rules == "" {
+				t.Errorf("rules are %q, were %q", b.backend.rules("/netns/1"), rules)
+			}
+		})
+	}
+}
+
+// Whatever a pod has chosen, its proxy is forgotten with it.
+func TestAProxyIsForgottenWithItsPod(t *testing.T) {
+	proxies := &fakeProxies{}
+	b := choosing(t, "other", proxies)
+	b.ensure(t, Skipped)
+	b.pods.err = podnet.ErrNoPod
+	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); !errors.Is(err, podnet.ErrNoPod) {
+		t.Errorf("error %v", err)
+	}
+	if len(proxies.forgotten) != 1 || proxies.forgotten[0] != b.sandbox.UID {
+		t.Errorf("forgotten %q", proxies.forgotten)
+	}
+}
