@@ -84,7 +84,11 @@ func (e *Entrance) dial(ctx context.Context) (*watchedConn, error) {
 }
 
 func (e *Entrance) newStub(s *session, conn net.Conn) (stub.Stub, error) {
-	return stub.New(s,
+	var called any = s
+	if e.config.Stopped != nil { // the stub asks the runtime for the calls that the type has
+		called = stoppedSession{s}
+	}
+	return stub.New(called,
 		stub.WithLogger(stubLog{s.log}), // first, since other options log
 		stub.WithPluginName(e.config.Name), stub.WithPluginIdx(e.config.Index), stub.WithConnection(conn),
 		// Without it, older stubs exit the process when the connection ends (containerd/nri#173).
