@@ -15,6 +15,7 @@ var errNoAPI = errors.New("the agent cannot reach the API server yet")
 type core struct {
 	programmer *controllers.Programmer
 	pods       controllers.Reader
+	managed    *proxies // nil without --sidecars
 }
 
 // coreHolder passes the core to the entrances. It is empty until the agent has read its pods: NRI and CNI are served from the start, and

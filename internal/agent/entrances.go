@@ -70,9 +70,13 @@ func (a *agent) newNRI() ([]runnable, error) {
 		return nil, err
 	}
 	calls := nriCalls()
+	stopped := e.stopped
+	if !a.Sidecars {
+		stopped = nil
+	}
 	n, err := nri.New(nri.Config{
 		Socket: a.NRI.Socket, Name: a.NRI.Name, Index: a.NRI.Index, Handler: e, Required: a.NRI.Mode == NRIRequired, FailOpen: a.FailOpen,
-		PassNamespaces: a.passNamespaces(), IsHost: guard.IsHost, HostNetwork: e.hostNetwork,
+		PassNamespaces: a.passNamespaces(), IsHost: guard.IsHost, HostNetwork: e.hostNetwork, Stopped: stopped,
 		Observe: func(call string, outcome nri.Outcome, took time.Duration) {
 			calls.WithLabelValues(call, string(outcome)).Observe(took.Seconds())
 		},

@@ -2,9 +2,11 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	goruntime "k8s.io/apimachinery/pkg/runtime"
@@ -17,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/controllers"
 )
 
@@ -33,11 +36,11 @@ const cacheSyncTimeout = 30 * 24 * time.Hour
 // newManager makes the manager. ended is closed on SIGTERM.
 func newManager(config *rest.Config, o Options, ended <-chan struct{}) (manager.Manager, error) {
 	scheme := goruntime.NewScheme()
-	if err := corev1.AddToScheme(scheme); err != nil {
+	if err := errors.Join(corev1.AddToScheme(scheme), authenticationv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, err
 	}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
-		Scheme: scheme, Cache: controllers.CacheOptions(o.NodeName),
+		Scheme: scheme, Cache: o.cache(),
 		Controller: controllerOptions(),
 		NewCache: func(config *rest.Config, options cache.Options) (cache.Cache, error) {
 			c, err := cache.New(config, options)
@@ -51,6 +54,15 @@ func newManager(config *rest.Config, o Options, ended <-chan struct{}) (manager.
 		return nil, fmt.Errorf("make manager: %w", err)
 	}
 	return mgr, nil
+}
+
+func (o Options) cache() cache.Options {
+	if o.Sidecars {
+		out := controllers.SidecarCacheOptions(o.NodeName)
+		out.ByObject[&v1alpha1.SidecarProfile{}] = cache.ByObject{Transform: stripProfile(o.NodeName)}
+		return out
+	}
+	return controllers.CacheOptions(o.NodeName)
 }
 
 func controllerOptions() config.Controller {
@@ -113,10 +125,10 @@ func tryNewManager(ctx context.Context, config *rest.Config, o Options) (mgr man
 }
 
 // setCoreOnceSynced waits until the caches hold the node's pods and the namespaces, and then stores the core.
-func setCoreOnceSynced(ctx context.Context, from cache.Cache, holder *coreHolder, c core) error {
+func setCoreOnceSynced(ctx context.Context, from cache.Cache, holder *coreHolder, c core, kinds ...client.Object) error {
 	ns := &metav1.PartialObjectMetadata{}
 	ns.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: "Namespace"})
-	for _, kind := range []client.Object{&corev1.Pod{}, ns} {
+	for _, kind := range append([]client.Object{&corev1.Pod{}, ns}, kinds...) {
 		if _, err := from.GetInformer(ctx, kind, cache.BlockUntilSynced(false)); err != nil {
 			return err
 		}

@@ -34,6 +34,13 @@ type Options struct {
 	HealthAddr, MetricsAddr, PprofAddr string
 	VerifyInterval                     time.Duration
 	StartupTaint                       bool
+	// Sidecars has the agent run the proxies of pods that choose a SidecarProfile. SidecarRoot is the directory in memory for their
+	// files, at the same path for the agent and the runtime. SidecarSecrets is the directory with a volume for each Secret that profiles
+	// may name.
+	Sidecars                    bool
+	SidecarRoot, SidecarSecrets string
+	// SidecarTokenAudiences are the audiences for which the agent may ask for tokens of pods. If there is none, it has no right to.
+	SidecarTokenAudiences []string
 
 	NRI NRI
 	// CNI is CNIOff, CNIInstall or CNIUninstall. Chain says where and how the plugin is installed.

@@ -122,7 +122,7 @@ func (a *agent) manage(ctx context.Context, config *rest.Config, addCNI func(man
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
-		err := setCoreOnceSynced(ctx, mgr.GetCache(), a.core, c)
+		err := setCoreOnceSynced(ctx, mgr.GetCache(), a.core, c, a.moreKinds()...)
 		if err != nil && ctx.Err() == nil {
 			cancel()
 		} else {
@@ -143,13 +143,18 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 	}
 	pods := controllers.Reader{Cache: mgr.GetCache(), Live: mgr.GetAPIReader()}
 	writer := controllers.NewWriter(mgr.GetClient(), pods, mgr.GetEventRecorder(Name))
+	managed, err := a.addProxies(mgr, pods, writer.Event)
+	if err != nil {
+		return core{}, fmt.Errorf("set up the sidecar manager: %w", err)
+	}
 	programmer := &controllers.Programmer{
 		Config: a.Intent, Backend: a.backends, BackendName: a.backends.Name(), Namespaces: a.backends, Finder: &firstFinds{runtime: a.finder}, Pods: pods,
 		Reporter: writer, Ledger: ledger, Metrics: counters, Announcers: a.announcers,
 		VerifyInterval: a.VerifyInterval,
 	}
+	managed.join(programmer)
 	watch := &controllers.PodWatch{Client: mgr.GetCache(), Programmer: programmer}
-	return core{programmer: programmer, pods: pods}, errors.Join(
+	return core{programmer: programmer, pods: pods, managed: managed}, errors.Join(
 		watch.SetupWithManager(mgr),
 		mgr.Add(writer), mgr.Add(manager.RunnableFunc(releaseStartPages)),
 		mgr.Add(&controllers.Verifier{Programmer: programmer}),

@@ -24,7 +24,7 @@ const (
 // errDrift ends a command that has found drift and has printed it already.
 var errDrift = errors.New("drift found")
 
-// Main runs the command line and returns the exit code: 0 done, 1 error, 3 drift found.
+// Main runs the command line and returns the exit code: 0 done, 1 error, 3 drift found, or that of a command that was run in a proxy.
 func Main(args []string, in io.Reader, out, errOut io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -33,11 +33,14 @@ func Main(args []string, in io.Reader, out, errOut io.Writer) int {
 	root.SetIn(in)
 	root.SetOut(out)
 	root.SetErr(errOut)
+	var code exitCode
 	switch err := root.ExecuteContext(ctx); {
 	case err == nil:
 		return 0
 	case errors.Is(err, errDrift):
 		return exitDrift
+	case errors.As(err, &code):
+		return int(code)
 	default:
 		_, _ = fmt.Fprintln(errOut, "error:", err)
 		return exitError
@@ -53,7 +56,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage: true, SilenceErrors: true, Args: noSubcommand, RunE: help,
 		Version: version(),
 	}
-	root.AddCommand(newRun(), newRules(), newCNI(), newVersion())
+	root.AddCommand(newRun(), newRules(), newCNI(), newSidecar(), newVersion())
 	return root
 }
 

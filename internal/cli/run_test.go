@@ -17,7 +17,7 @@ func TestRunNamesEveryWrongFlagAtOnce(t *testing.T) {
 		"runtime": "podman", "log-level": "loud", "health-addr": "here", "metrics-addr": "there", "pprof-addr": "anywhere", "verify-interval": "999ms",
 		"backend": "ebpf", "select": "some", "unsupported-runtime-handlers": "[", "envoy-port": "0",
 		"include-inbound-ports": "x", "cluster-dns": "kube-dns", "interception-mode": "SIDEWAYS", "exclude-outbound-ip-ranges": "*",
-		"daemonset": "a/b", "cni": "chain",
+		"daemonset": "a/b", "cni": "chain", "sidecar-root": "sidecars", "sidecar-secrets": "secrets",
 	}
 	line := []string{"run"}
 	for flag, value := range args {
@@ -34,6 +34,31 @@ func TestRunNamesEveryWrongFlagAtOnce(t *testing.T) {
 	}
 }
 
+func TestSidecarsNeedARuntimeWithCRI(t *testing.T) {
+	for runtime, want := range map[string]string{
+		"docker": "--sidecars: the runtime docker has no CRI", "containerd": "", "crio": "", "auto": "",
+	} {
+		// The missing node's name keeps the agent from running.
+		_, _, errOut := call(t, "", "run", "--sidecars", "--runtime="+runtime)
+		if got := strings.Contains(errOut, "--sidecars"); got != (want != "") || !strings.Contains(errOut, want) {
+			t.Errorf("%s: %s", runtime, errOut)
+		}
+	}
+}
+
+func TestTheDirectoriesOfSidecarsAreAbsolute(t *testing.T) {
+	for dir, ok := range map[string]bool{
+		defaultSidecarRoot: true, "/run/a": true, "": false, "/": false, "a": false, "/run/": false, "/run/../etc": false,
+	} {
+		for _, flag := range []string{"--sidecar-root", "--sidecar-secrets"} {
+			_, _, errOut := call(t, "", "run", flag+"="+dir)
+			if got := !strings.Contains(errOut, flag); got != ok {
+				t.Errorf("%s=%q: accepted: %t, want %t: %s", flag, dir, got, ok, errOut)
+			}
+		}
+	}
+}
+
 // The chart renders the flags; one that it misses, or that does not exist, would be found by users. config/ is the chart
 // rendered.
 func TestTheChartRendersEveryFlagOfRun(t *testing.T) {
@@ -43,7 +68,11 @@ func TestTheChartRendersEveryFlagOfRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	var want, got []string
-	newRun().Flags().VisitAll(func(f *pflag.Flag) { want = append(want, f.Name) })
+	newRun().Flags().VisitAll(func(f *pflag.Flag) {
+		if !strings.HasPrefix(f.Name, "sidecar") { // config/ is rendered without sidecars
+			want = append(want, f.Name)
+		}
+	})
 	for _, m := range regexp.MustCompile(`--([a-z0-9-]+)=`).FindAllStringSubmatch(string(text), -1) {
 		got = append(got, m[1])
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -13,6 +14,13 @@ import (
 
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/agent"
+)
+
+// defaultSidecarRoot is where the chart mounts the node's directory, and defaultSidecarSecrets where it mounts the Secrets that profiles may
+// name.
+const (
+	defaultSidecarRoot    = "/run/istio-pod-network-controller/sidecars"
+	defaultSidecarSecrets = "/etc/istio-pod-network-controller/secrets" //nolint:gosec // a path
 )
 
 // runOptions are the flags of `run`.
@@ -45,6 +53,10 @@ func (o *runOptions) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.logLevel, "log-level", "info", "debug, info or error")
 	fs.DurationVar(&o.VerifyInterval, "verify-interval", 10*time.Second, "how often the rules of each pod are compared with what they should be, 0 for never")
 	fs.BoolVar(&o.StartupTaint, "startup-taint", false, "take the taint "+controllers.KeyStartupTaint+" off the agent's node once the agent is ready")
+	fs.BoolVar(&o.Sidecars, "sidecars", false, "run the proxies of pods that choose a SidecarProfile, outside the pods' specs")
+	fs.StringVar(&o.SidecarRoot, "sidecar-root", defaultSidecarRoot, "directory in memory (tmpfs) for the files of those proxies, at the same path for the agent and the container runtime")
+	fs.StringVar(&o.SidecarSecrets, "sidecar-secrets", defaultSidecarSecrets, "directory with a mounted Secret of the agent's namespace in each of its directories, for the images and the proxies of profiles that name it")
+	fs.StringSliceVar(&o.SidecarTokenAudiences, "sidecar-token-audiences", nil, "audiences for which profiles may give their proxies tokens of the pods' ServiceAccounts")
 	o.addEntranceFlags(fs)
 	o.intentFlags.add(fs)
 }
@@ -89,6 +101,19 @@ func (o *runOptions) Validate() error {
 	if o.VerifyInterval != 0 && o.VerifyInterval < time.Second {
 		errs = append(errs, fmt.Errorf("--verify-interval: value %q: want 0, or 1s or more", o.VerifyInterval))
 	}
-	errs = append(errs, agent.ValidateBackend(o.Backend), o.validateEntrances(), o.intentFlags.validate())
+	errs = append(errs, agent.ValidateBackend(o.Backend), o.validateSidecars(), o.validateEntrances(), o.intentFlags.validate())
+	return errors.Join(errs...)
+}
+
+func (o *runOptions) validateSidecars() error {
+	var errs []error
+	if o.Sidecars && o.Runtime == "docker" {
+		errs = append(errs, errors.New("--sidecars: the runtime docker has no CRI, by which the agent runs proxies: use containerd or crio"))
+	}
+	for flag, dir := range map[string]string{"root": o.SidecarRoot, "secrets": o.SidecarSecrets} {
+		if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir || filepath.Dir(dir) == dir {
+			errs = append(errs, fmt.Errorf("--sidecar-%s: value %q: want the absolute path of a directory", flag, dir))
+		}
+	}
 	return errors.Join(errs...)
 }

@@ -1,0 +1,82 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/sidecars"
+)
+
+// Serves returns nil if an epoch's Envoy has taken over: then its admin interface answers /ready with 200.
+func (a sidecarAsker) Serves(ctx context.Context, s podnet.Sandbox, epoch uint32) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	return get(ctx, "http://localhost/ready", func(ctx context.Context) (net.Conn, error) {
+		return dialUnix(ctx, a.homes.AdminSocket(s, epoch))
+	})
+}
+
+// Listens returns sidecars.ErrNobodyListens if connections to the profile's outbound port are refused.
+func (a sidecarAsker) Listens(ctx context.Context, s podnet.Sandbox, p *sidecars.Profile) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	conn, err := a.dial(ctx, s, p.Spec.Network.OutboundPort)
+	if errors.Is(err, unix.ECONNREFUSED) {
+		return fmt.Errorf("%w: %w", sidecars.ErrNobodyListens, err)
+	} else if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+// dialUnix connects to a unix socket in a directory that the proxy can write to: what is there is not followed if it is a link. The path
+// of a home is longer than a socket's address may be, so the address names the descriptor.
+func dialUnix(ctx context.Context, path string) (net.Conn, error) {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("look for the proxy's socket %s: %w", filepath.Base(path), err)
+	}
+	defer unix.Close(fd) //nolint:errcheck // nothing was written
+	var info unix.Stat_t
+	if err := unix.Fstat(fd, &info); err != nil {
+		return nil, fmt.Errorf("look at the proxy's socket %s: %w", filepath.Base(path), err)
+	}
+	if info.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		return nil, fmt.Errorf("%s of the proxy is not a socket", filepath.Base(path))
+	}
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", "/proc/self/fd/"+strconv.Itoa(fd))
+	if err != nil {
+		return nil, fmt.Errorf("connect to the proxy's socket %s: %w", filepath.Base(path), err)
+	}
+	return conn, nil
+}
+
+// get returns nil if a page is answered with a status from 200 to 399.
+func get(ctx context.Context, url string, dial func(context.Context) (net.Conn, error)) error {
+	transport := &http.Transport{
+		DisableKeepAlives: true,
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+	}
+	defer transport.CloseIdleConnections()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return fmt.Errorf("make request for the proxy: %w", err)
+	}
+	response, err := transport.RoundTrip(request) // which follows no redirect
+	if err != nil {
+		return fmt.Errorf("ask the proxy: %w", err)
+	}
+	defer response.Body.Close() //nolint:errcheck // nothing is read
+	if response.StatusCode < http.StatusOK || response.StatusCode >= http.StatusBadRequest {
+		return fmt.Errorf("the proxy answers %s", response.Status)
+	}
+	return nil
+}

@@ -1,0 +1,19 @@
+package agent
+
+import (
+	"testing"
+
+	"istio-pod-network-controller/api/v1alpha1"
+)
+
+// The rules know a proxy by its user, and one that runs as root by its group.
+func TestTheRulesKnowAProxyByWhatTheApplicationIsNot(t *testing.T) {
+	spec := v1alpha1.SidecarProfileSpec{RunAsUser: 7000, RunAsGroup: 7001}
+	if got := managedProxy(spec); got.UID != 7000 || got.GID != 0 || got.Transparent {
+		t.Errorf("%+v", got)
+	}
+	spec.Network.Transparent = true
+	if got := managedProxy(spec); got.UID != 0 || got.GID != 7001 || !got.Transparent {
+		t.Errorf("%+v", got)
+	}
+}

@@ -1,0 +1,82 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"istio-pod-network-controller/internal/agent"
+)
+
+// exitCode ends a command with the exit code of a command that it has run.
+type exitCode int
+
+func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
+
+func newSidecar() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "sidecar", Short: "Look at the proxies that the agent runs on this node", Args: noSubcommand, RunE: help,
+		Long: "Works in the agent's container, on the proxies of its own node. Whoever may run commands there may use it.",
+		Example: "  kubectl -n istio-pod-network-controller exec AGENT-POD -- /istio-pod-network-controller sidecar logs shop/cart-1\n" +
+			"  kubectl -n istio-pod-network-controller exec AGENT-POD -- /istio-pod-network-controller sidecar exec shop/cart-1 -- ls /run/sidecar",
+	}
+	cmd.AddCommand(newSidecarLogs(), newSidecarExec())
+	return cmd
+}
+
+func newSidecarLogs() *cobra.Command {
+	l := agent.SidecarLog{}
+	cmd := &cobra.Command{
+		Use: "logs NAMESPACE/POD", Short: "Print the log of a pod's proxy", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if l.Namespace, l.Pod, err = splitPod(args[0]); err != nil {
+				return err
+			}
+			return l.Print(cmd.Context(), cmd.OutOrStdout())
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&l.Root, "log-root", agent.DefaultLogRoot, "the kubelet's directory of pods' logs")
+	fs.BoolVar(&l.Previous, "previous", false, "the log of the proxy before the newest one, running or not")
+	fs.BoolVarP(&l.Follow, "follow", "f", false, "go on with what is written later")
+	fs.BoolVar(&l.Times, "timestamps", false, "begin each line with the time at which it was written")
+	fs.IntVar(&l.Tail, "tail", -1, "the last lines only; -1 for all")
+	return cmd
+}
+
+func newSidecarExec() *cobra.Command {
+	e := agent.SidecarExec{}
+	cmd := &cobra.Command{
+		Use: "exec NAMESPACE/POD -- COMMAND [ARGUMENT...]", Short: "Run a command in a pod's proxy, and print what it has printed when it has ended",
+		Long: "Runs a command in a pod's proxy, as the proxy's user and in its file system. There is no terminal and no input. The exit status is the\ncommand's.",
+		Args: cobra.MinimumNArgs(2), //nolint:mnd // a pod and a command
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if e.Namespace, e.Pod, err = splitPod(args[0]); err != nil {
+				return err
+			}
+			e.Command = args[1:]
+			code, err := e.Run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			if err == nil && code != 0 {
+				return exitCode(code)
+			}
+			return err
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&e.Runtime, "runtime", "auto", "the agent's --runtime")
+	fs.StringVar(&e.Endpoint, "runtime-endpoint", "", "the agent's --runtime-endpoint")
+	fs.DurationVar(&e.Timeout, "timeout", 30*time.Second, "how long the command may take")
+	return cmd
+}
+
+// splitPod splits NAMESPACE/POD. Either is a name as the API server takes it, so neither leads to another directory.
+func splitPod(text string) (namespace, pod string, err error) {
+	namespace, pod, _ = strings.Cut(text, "/")
+	if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(pod)) > 0 {
+		return "", "", fmt.Errorf("%q: want NAMESPACE/POD", text)
+	}
+	return namespace, pod, nil
+}

@@ -1,0 +1,36 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestTheLogOfAProxy(t *testing.T) {
+	root := t.TempDir()
+	dir := filepath.Join(root, "shop_cart-1_u1", "managed-proxy")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "0.log"), []byte("2026 stdout F one\n2026 stdout F two\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errOut := call(t, "", "sidecar", "logs", "shop/cart-1", "--log-root="+root, "--tail=1")
+	if code != 0 || out != "two\n" {
+		t.Errorf("exit status %d, %q, %q", code, out, errOut)
+	}
+}
+
+func TestAPodIsNamedWithItsNamespace(t *testing.T) {
+	for _, pod := range []string{"cart-1", "shop/", "/cart-1", "shop/cart/1", "../shop/cart", "shop/..", "shop/*", "Shop/cart", ""} {
+		for _, args := range [][]string{{"logs", pod}, {"exec", pod, "--", "ls"}} {
+			if code, _, errOut := call(t, "", append([]string{"sidecar"}, args...)...); code != exitError || !strings.Contains(errOut, "want NAMESPACE/POD") {
+				t.Errorf("%q: exit status %d, %q", args, code, errOut)
+			}
+		}
+	}
+	if code, _, errOut := call(t, "", "sidecar", "exec", "shop/cart-1"); code != exitError || !strings.Contains(errOut, "at least 2 arg") {
+		t.Errorf("without a command: exit status %d, %q", code, errOut)
+	}
+}
