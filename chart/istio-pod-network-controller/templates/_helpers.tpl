@@ -73,11 +73,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "agent.capabilities" -}}
 {{- /*
 SYS_ADMIN enters a pod's network namespace, NET_ADMIN writes rules there, iptables-legacy needs NET_RAW to talk to the kernel, SYS_PTRACE
-is what /proc/PID/ns asks for.
+is what /proc/PID/ns asks for. Proxies run as users of their own: KILL signals them, CHOWN gives them their files, and DAC_OVERRIDE takes
+these away again.
 */ -}}
 {{- $raw := ternary (list "NET_RAW") list (eq .Values.backend "iptables") -}}
-{{- ternary (list "SYS_PTRACE") list .Values.processFallback | concat (list "SYS_ADMIN" "NET_ADMIN") $raw | toJson -}}
+{{- $trace := ternary (list "SYS_PTRACE") list .Values.processFallback -}}
+{{- $sidecars := ternary (list "KILL" "CHOWN" "DAC_OVERRIDE") list .Values.sidecars.enabled -}}
+{{- concat (list "SYS_ADMIN" "NET_ADMIN") $raw $trace $sidecars | toJson -}}
 {{- end -}}
+
+{{- /* Whether the agent sees the node's processes: to open /proc/PID/ns, or to signal proxies. */ -}}
+{{- define "agent.hostPID" -}}{{ or .Values.processFallback .Values.sidecars.enabled }}{{- end -}}
 
 {{- define "agent.seLinuxOptions" -}}
 {{- /* container_t may neither connect to the runtime's socket nor open another pod's namespace. */ -}}
@@ -161,6 +167,11 @@ Docker's socket is in /var/run itself, which the agent must not get: only the fi
 {{- else if eq (include "agent.cni" .) "uninstall" }}
 - {name: cni-conf, path: {{ $node.conf | quote }}, type: DirectoryOrCreate, writable: true}
 {{- end }}
+{{- if .Values.sidecars.enabled }}
+{{- /* The proxies' files, in memory. Their logs are beside those of their pods' containers, where people and collectors look. */}}
+- {name: sidecars, path: /run/istio-pod-network-controller/sidecars, type: DirectoryOrCreate, writable: true}
+- {name: pod-logs, path: /var/log/pods, type: Directory, writable: true}
+{{- end }}
 {{- end -}}
 
 {{- /*
@@ -201,11 +212,35 @@ call, no capability.
       mountPath: {{ ternary $node.bin $node.conf $install }}
 {{- end -}}
 
-{{- /* Every flag of `run`, once. Lists are joined as the flags and the pods' annotations write them. */ -}}
+{{- /* The Secrets that profiles may use, as JSON. The agent starts without those that are missing. */ -}}
+{{- define "agent.sidecarSecrets" -}}
+{{- ternary .Values.sidecars.secrets list .Values.sidecars.enabled | toJson -}}
+{{- end -}}
+
+{{- /* The audiences of the tokens that the agent may create, as JSON. */ -}}
+{{- define "agent.tokenAudiences" -}}
+{{- ternary .Values.sidecars.tokenAudiences list .Values.sidecars.enabled | toJson -}}
+{{- end -}}
+
+{{- /*
+The agent runs proxies by the runtime's CRI. Without the policy its right to create tokens would be a right to every account of the cluster.
+*/ -}}
+{{- define "agent.checkSidecars" -}}
+{{- $narrowed := include "agent.policy" (dict "root" . "asked" .Values.admission.restrictAgent "kind" "ValidatingAdmissionPolicy") -}}
+{{- if and (include "agent.tokenAudiences" . | fromJsonArray) (not $narrowed) -}}
+{{- fail (printf "sidecars.tokenAudiences with admission.restrictAgent=%v on a cluster without ValidatingAdmissionPolicies, or where they were not asked for: without the policy the agent could create tokens of every account; set admission.restrictAgent=true on Kubernetes 1.30 or newer, or leave sidecars.tokenAudiences empty" .Values.admission.restrictAgent) -}}
+{{- end -}}
+{{- if and .Values.sidecars.enabled (eq .Values.containerRuntime "docker") -}}
+{{- fail "sidecars.enabled=true with containerRuntime=docker: Docker has no CRI, by which the agent runs proxies; use nodes with containerd or CRI-O, or leave sidecars.enabled=false" -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Every flag of `run`, once; those of sidecars only if they are on. Lists are joined as the flags and the pods' annotations write them. */ -}}
 {{- define "agent.args" -}}
 {{- $v := .Values -}}
 {{- $node := include "agent.node" . | fromJson -}}
 {{- include "agent.checkCNI" . -}}
+{{- include "agent.checkSidecars" . -}}
 - run
 - --node-name=$(NODE_NAME)
 - --agent-namespace=$(POD_NAMESPACE)
@@ -250,5 +285,11 @@ call, no capability.
   (list "verify-interval" $v.verifyInterval)
 }}
 - {{ printf "--%s=%v" (first .) (last .) | quote }}
+{{- end }}
+{{- if $v.sidecars.enabled }}
+- "--sidecars=true"
+{{- with include "agent.tokenAudiences" . | fromJsonArray }}
+- {{ printf "--sidecar-token-audiences=%s" (join "," .) | quote }}
+{{- end }}
 {{- end }}
 {{- end -}}

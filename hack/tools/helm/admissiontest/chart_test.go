@@ -44,6 +44,7 @@ func resources() map[string]schema.GroupVersionResource {
 		"ClusterRole":                      resource(rbac, "clusterroles"),
 		"ClusterRoleBinding":               resource(rbac, "clusterrolebindings"),
 		"ServiceAccount":                   resource("", "serviceaccounts"),
+		"CustomResourceDefinition":         resource("apiextensions.k8s.io", "customresourcedefinitions"),
 	}
 }
 
@@ -71,7 +72,7 @@ func (s *server) install(t *testing.T, values string) {
 		}
 	}
 	for kind, gvr := range resources() {
-		for _, name := range []string{release, release + "-node", release + "-opt-out"} {
+		for _, name := range []string{release, release + "-node", release + "-opt-out", release + "-tokens"} {
 			if rendered[kind+" "+name] || !strings.HasPrefix(gvr.Group, "admission") {
 				continue
 			}

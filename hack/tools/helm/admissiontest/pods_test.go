@@ -30,6 +30,7 @@ func TestAdmission(t *testing.T) {
 	s.namespace(t, "default", nil, nil)
 	s.namespace(t, "silent", nil, nil)
 	s.namespace(t, "asking", nil, asks)
+	s.namespace(t, "meshed", nil, map[string]string{keySidecar: "edge"})
 	s.namespace(t, "typo", nil, map[string]string{initialize: "yes"})
 	s.namespace(t, "restricted", map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}, asks)
 	s.namespace(t, release, nil, asks)
@@ -54,6 +55,9 @@ func TestAdmission(t *testing.T) {
 	t.Run("switched off", func(t *testing.T) { s.switchedOff(t) })
 	t.Run("opting out", func(t *testing.T) { s.optsOut(t) })
 	t.Run("the agent", func(t *testing.T) { s.restrictsAgent(t) })
+	t.Run("leaving a proxy", func(t *testing.T) { s.leavesProxies(t) })
+	t.Run("the sidecars", func(t *testing.T) { s.definesSidecars(t) })
+	t.Run("tokens for sidecars", func(t *testing.T) { s.narrowsTokens(t) })
 }
 
 // checkShapes creates a pod of every shape, and compares the policy's decision with the wanted one and the agent's.

@@ -51,6 +51,9 @@ func checkSecurity(t *testing.T, pod corev1.PodSpec, values string) {
 	if valuesMap(t, values)["processFallback"] == true {
 		wantAdd, wantPID = append(wantAdd, "SYS_PTRACE"), true
 	}
+	if sidecarsOn(t, values) {
+		wantAdd, wantPID = append(wantAdd, "KILL", "CHOWN", "DAC_OVERRIDE"), true
+	}
 	security := pod.Containers[0].SecurityContext
 	wantCapabilities := &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: wantAdd}
 	if diff := cmp.Diff(wantCapabilities, security.Capabilities); diff != "" {
@@ -71,7 +74,11 @@ func checkMounts(t *testing.T, pod corev1.PodSpec) {
 	t.Helper()
 	volumes := make(map[string]string, len(pod.Volumes)) // paths on the node
 	for _, volume := range pod.Volumes {
-		if volume.EmptyDir == nil { // that is the pod's own
+		switch {
+		case volume.EmptyDir != nil: // that is the pod's own
+		case volume.Secret != nil:
+			volumes[volume.Name] = sidecarSecrets + "/" + volume.Secret.SecretName
+		default:
 			volumes[volume.Name] = volume.HostPath.Path
 		}
 	}
@@ -100,13 +107,13 @@ func checkMount(t *testing.T, mount corev1.VolumeMount, path string) {
 		t.Errorf("%s: the node's %q is mounted at %q, want the same path", mount.Name, path, mount.MountPath)
 	}
 	tooWide := map[string]bool{"/": true, "/run": true, "/var/run": true, "/var": true, "/proc": true}
-	writable := mount.Name == "cni-conf" || mount.Name == "cni-socket"
+	writable := slices.Contains([]string{"cni-conf", "cni-socket", "sidecars", "pod-logs"}, mount.Name)
 	if mount.ReadOnly == writable || tooWide[mount.MountPath] {
 		t.Errorf("%s: read-only %t, or too wide", mount.MountPath, mount.ReadOnly)
 	}
 	// Without propagation a namespace made later is an empty file, and a container's unmounted root stays in use.
-	socket := strings.HasSuffix(mount.MountPath, ".sock")
-	if !socket && !writable && (mount.MountPropagation == nil || *mount.MountPropagation != corev1.MountPropagationHostToContainer) {
+	socket, secret := strings.HasSuffix(mount.MountPath, ".sock"), strings.HasPrefix(mount.MountPath, sidecarSecrets)
+	if !socket && !secret && !writable && (mount.MountPropagation == nil || *mount.MountPropagation != corev1.MountPropagationHostToContainer) {
 		t.Errorf("%s: mounts of the node do not reach the agent", mount.MountPath)
 	}
 }
@@ -121,6 +128,10 @@ func TestSecurityContextConstraintsAdmitThePod(t *testing.T) {
 		"on Kubernetes there are none":     {in: "kubernetesDistribution: Kubernetes"},
 		"what the agent needs":             {in: "kubernetesDistribution: OpenShift", wantCapabilities: []any{"SYS_ADMIN", "NET_ADMIN"}, want: true},
 		"the fallback to processes' files": {in: "{kubernetesDistribution: OpenShift, processFallback: true}", wantCapabilities: []any{"SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE"}, wantHostPID: true, want: true},
+		"proxies of the agent": {
+			in:               "{kubernetesDistribution: OpenShift, sidecars: {enabled: true}}",
+			wantCapabilities: []any{"SYS_ADMIN", "NET_ADMIN", "KILL", "CHOWN", "DAC_OVERRIDE"}, wantHostPID: true, want: true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			scc := constraints(t, tc.in)

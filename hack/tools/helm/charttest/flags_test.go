@@ -18,6 +18,11 @@ func notInValues() map[string]string {
 	return map[string]string{"node-name": "$(NODE_NAME)", "agent-namespace": "$(POD_NAMESPACE)"}
 }
 
+// notByDefault are the flags that the chart leaves out, with their defaults, unless sidecars are on. It never sets the directories, which it mounts.
+func notByDefault() map[string]string {
+	return map[string]string{"sidecars": "", "sidecar-root": sidecarRoot, "sidecar-secrets": sidecarSecrets, "sidecar-token-audiences": ""}
+}
+
 // The flags of `run` and the chart's arguments are the same set, and an untouched values.yaml says what an untouched flag says.
 func TestArgumentsAreTheFlagsOfRun(t *testing.T) {
 	help, err := exec.CommandContext(t.Context(), *binary, "run", "--help").CombinedOutput()
@@ -39,6 +44,12 @@ func TestArgumentsAreTheFlagsOfRun(t *testing.T) {
 		delete(args, name)
 		if _, ok := flags[name]; !ok {
 			t.Errorf("run has no flag --%s", name)
+		}
+		delete(flags, name)
+	}
+	for name, value := range notByDefault() {
+		if got, ok := flags[name]; !ok || got != value || args[name] != "" {
+			t.Errorf("--%s of run: there: %t, with the default %q, want %q; in the chart's arguments: %q", name, ok, got, value, args[name])
 		}
 		delete(flags, name)
 	}
@@ -115,6 +126,7 @@ func TestValuesMapOneToOne(t *testing.T) {
 		"pprof-addr":                   {"pprofAddr: 127.0.0.1:25080", "127.0.0.1:25080"},
 		"log-level":                    {"logLevel: debug", "debug"},
 		"verify-interval":              {"verifyInterval: 1h30m", "1h30m"},
+		"sidecars":                     {"sidecars: {enabled: true}", "true"},
 	} {
 		t.Run(flag, func(t *testing.T) {
 			want := arguments(t, "{}")

@@ -37,6 +37,8 @@ func TestNotesAreTrue(t *testing.T) {
 		"pods that Istio injected":       {in: "{select: injected}", want: []string{"Nothing to annotate"}, wantNot: []string{"kubectl annotate"}},
 		"a cluster that is OpenShift":    {in: "{}", kind: "security.openshift.io/v1", want: []string{"looks like OpenShift"}},
 		"OpenShift, and known as such":   {in: "{kubernetesDistribution: OpenShift}", kind: "security.openshift.io/v1", wantNot: []string{"looks like OpenShift"}, want: []string{"SCC"}},
+		"proxies of the agent":           {in: "{sidecars: {enabled: true}}", want: []string{"any program on every node", name + "-profiles-edit"}},
+		"no proxies":                     {in: "{sidecars: {enabled: false}}", wantNot: []string{"SidecarProfile", "sidecars"}},
 		"Docker, whose socket is a file": {in: "{containerRuntime: docker}", want: []string{"Restart the agent"}},
 	} {
 		t.Run(name, func(t *testing.T) {

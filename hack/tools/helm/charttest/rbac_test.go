@@ -25,8 +25,9 @@ type need struct {
 func needs() []need {
 	taint := func(values map[string]any) bool { return values["startupTaint"] == true }
 	cni := func(values map[string]any) bool { return values["cni"] == "install" }
-	const core, events = "", "events.k8s.io"
+	const core, events, ours = "", "events.k8s.io", apiGroup
 	const cache, live, write, tell = "controllers/cache.go", "controllers/pods.go", "controllers/writer.go", "controllers/writer.go"
+	const proxies, shown, sums = "internal/agent/sidecars.go", "internal/agent/sidecarreports.go", "internal/agent/sidecarsums.go"
 	return []need{
 		{verb: "list", group: core, resource: "pods", file: cache, code: "&corev1.Pod{}:"},
 		{verb: "watch", group: core, resource: "pods", file: cache, code: "&corev1.Pod{}:"},
@@ -42,6 +43,15 @@ func needs() []need {
 		{verb: "watch", group: core, resource: "nodes", file: cache, code: "&corev1.Node{}:", when: taint},
 		{verb: "patch", group: core, resource: "nodes", file: "controllers/startuptaint.go", code: "s.Nodes.Patch(", when: taint},
 		{verb: "get", group: "apps", resource: "daemonsets", own: true, file: "internal/agent/keepchain.go", code: `Resource: "daemonsets"`, when: cni},
+		{verb: "list", group: ours, resource: "sidecarprofiles", file: proxies, code: "For(&v1alpha1.SidecarProfile{},", when: sidecarsIn},
+		{verb: "watch", group: ours, resource: "sidecarprofiles", file: proxies, code: "For(&v1alpha1.SidecarProfile{},", when: sidecarsIn},
+		// To apply an object that is not there is to create it.
+		{verb: "create", group: ours, resource: "sidecars", file: shown, code: "r.client.Apply(", when: sidecarsIn},
+		{verb: "patch", group: ours, resource: "sidecars", file: shown, code: "r.client.Apply(", when: sidecarsIn},
+		{verb: "delete", group: ours, resource: "sidecars", file: shown, code: "r.client.Delete(", when: sidecarsIn},
+		{verb: "patch", group: ours, resource: "sidecars/status", file: shown, code: "r.client.Status().Apply(", when: sidecarsIn},
+		{verb: "create", group: core, resource: "serviceaccounts/token", file: "internal/agent/sidecarsecrets.go", code: `SubResource("token").Create(`, when: tokensIn},
+		{verb: "patch", group: ours, resource: "sidecarprofiles/status", file: sums, code: "s.client.Status().Apply(", when: sidecarsIn},
 		// The kubelet's side of it: the SecurityContextConstraints that admit the agent's pod.
 		{
 			verb: "use", group: "security.openshift.io", resource: "securitycontextconstraints", own: true,
@@ -62,7 +72,9 @@ func TestRightsAreThoseThatTheAgentNeeds(t *testing.T) {
 	sets := cases(t)
 	sets["the startup taint alone"] = "startupTaint: true"
 	sets["the CNI chain alone"] = "cni: install"
-	sets["all at once"] = "{startupTaint: true, cni: install, nri: 'off', backend: iptables, processFallback: true, admission: {restrictAgent: true}}"
+	sets["tokens for proxies"] = withTokens
+	sets["tokens, but no proxies"] = "{sidecars: {enabled: false, tokenAudiences: [istio-ca]}, admission: {restrictAgent: true}}"
+	sets["all at once"] = "{startupTaint: true, cni: install, nri: 'off', backend: iptables, processFallback: true, admission: {restrictAgent: true}, sidecars: {enabled: true}}"
 	for name, values := range sets {
 		t.Run(name, func(t *testing.T) {
 			var want []right
@@ -94,7 +106,7 @@ func TestNeedsAreInTheCode(t *testing.T) {
 	}
 }
 
-// granted are the rights of all roles that the chart renders. Each role must be bound once, to the agent's account only.
+// granted are the rights of all roles that the chart renders, but those for people. Each role must be bound once, to the agent's account only.
 func granted(t *testing.T, values string) []right {
 	t.Helper()
 	var found []right
@@ -109,6 +121,9 @@ func granted(t *testing.T, values string) []right {
 	for _, doc := range documents(t, values) {
 		switch o := decode(t, doc).(type) {
 		case *rbacv1.ClusterRole:
+			if forPeople(o) {
+				continue
+			}
 			found = append(found, flatten(o.Rules, false)...)
 			bound[rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: o.Name}]--
 		case *rbacv1.Role:

@@ -1,0 +1,140 @@
+package admissiontest
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
+)
+
+// definesSidecars installs the definitions, which the API server has to take: it computes what their rules may cost. Then it makes objects.
+func (s *server) definesSidecars(t *testing.T) {
+	t.Helper()
+	s.install(t, "sidecars: {enabled: true}")
+	client, err := dynamic.NewForConfig(s.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := schema.GroupVersion{Group: "pod-network-controller.istio.io", Version: "v1alpha1"}
+	profiles, sidecars := client.Resource(version.WithResource("sidecarprofiles")), client.Resource(version.WithResource("sidecars")).Namespace("default")
+	eventually(t, "the API server knows the kinds", func(ctx context.Context) error {
+		if _, err := profiles.List(ctx, metav1.ListOptions{}); err != nil {
+			return err
+		}
+		_, err := sidecars.List(ctx, metav1.ListOptions{})
+		return err
+	})
+	t.Run("secrets", func(t *testing.T) { takesSecrets(t, profiles, version.WithKind("SidecarProfile")) })
+	for _, sample := range []string{"sidecar-profile.yaml", "sidecar-profile-envoy.yaml"} {
+		t.Run(sample, func(t *testing.T) { createsSample(t, profiles, sample) })
+	}
+	t.Run("Envoys", func(t *testing.T) { checksEnvoys(t, profiles, version.WithKind("SidecarProfile")) })
+	t.Run("nodes show how far they are", func(t *testing.T) { nodesShare(t, profiles) })
+	t.Run("what rules depend on stays", func(t *testing.T) { changesNoPort(t, profiles) })
+	const profile, sidecar = "SidecarProfile", "Sidecar"
+	for name, c := range map[string]struct {
+		kind, spec string
+		// want is a word of the refusal, or of what was made.
+		refused bool
+		want    string
+	}{
+		"a profile, with its defaults": {kind: profile, spec: "{image: a/b, readiness: {tcpPort: 80}}", want: "outboundPort: 15001"},
+		"a profile without an image":   {kind: profile, spec: "{readiness: {tcpPort: 80}}", refused: true, want: "spec.image"},
+		"two questions to one proxy":   {kind: profile, spec: "{image: a/b, readiness: {tcpPort: 80, socket: s}}", refused: true, want: "exactly one of httpGet, tcpPort and socket"},
+		"a handover without arguments": {kind: profile, spec: "{image: a/b, readiness: {tcpPort: 80}, handover: haproxy}", refused: true, want: "set command or args"},
+		"a value that is two things": {
+			kind: profile, spec: "{image: a/b, readiness: {tcpPort: 80}, env: [{name: A, value: b, fieldPath: metadata.name}]}", refused: true, want: "exclude each other",
+		},
+		"two listeners at one port": {kind: profile, spec: "{image: a/b, readiness: {tcpPort: 80}, network: {inboundPort: 15001}}", refused: true, want: "are the same"},
+		"a pod's proxy":             {kind: sidecar, spec: "{profile: a, pod: b, podUID: c, node: d}", want: "podUID: c"},
+		"nobody's":                  {kind: sidecar, spec: "{profile: a}", refused: true, want: "spec.pod"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			to := dynamic.ResourceInterface(profiles)
+			if c.kind == sidecar {
+				to = sidecars
+			}
+			refused, text := createSpec(t, to, version.WithKind(c.kind), c.spec)
+			if refused != c.refused || !strings.Contains(text, c.want) {
+				t.Errorf("refused: %t, want %t and %q in\n%s", refused, c.refused, c.want, text)
+			}
+		})
+	}
+}
+
+// createsSample makes a profile that people start from. No field of it may be unknown.
+func createsSample(t *testing.T, profiles dynamic.ResourceInterface, name string) {
+	t.Helper()
+	text, err := os.ReadFile("../../../../config/samples/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sample := &unstructured.Unstructured{}
+	if err := yaml.UnmarshalStrict(text, &sample.Object); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := profiles.Create(t.Context(), sample, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict}); err != nil {
+		t.Error(err)
+	}
+}
+
+// nodesShare has two nodes write into the status of one profile: neither takes the other's entry away.
+func nodesShare(t *testing.T, profiles dynamic.ResourceInterface) {
+	t.Helper()
+	for owner, entry := range map[string]map[string]any{"agent/one": {"name": "one", "pods": int64(1)}, "agent/two": {"name": "two", "pods": int64(2)}} {
+		object := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "pod-network-controller.istio.io/v1alpha1", "kind": "SidecarProfile", "metadata": map[string]any{"name": "haproxy"},
+			"status": map[string]any{"nodes": []any{entry}},
+		}}
+		if _, err := profiles.ApplyStatus(t.Context(), "haproxy", object, metav1.ApplyOptions{FieldManager: owner, Force: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := profiles.Get(t.Context(), "haproxy", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if nodes, _, err := unstructured.NestedSlice(got.Object, "status", "nodes"); err != nil || len(nodes) != 2 || got.GetGeneration() != 1 {
+		t.Errorf("generation %d, nodes %v, error %v", got.GetGeneration(), nodes, err)
+	}
+}
+
+// changesNoPort changes what the rules of running pods depend on, which is refused, and the image, which is not.
+func changesNoPort(t *testing.T, profiles dynamic.ResourceInterface) {
+	t.Helper()
+	for patch, refused := range map[string]bool{
+		`{"spec":{"network":{"inboundPort":16006}}}`: true, `{"spec":{"network":{"transparent":true}}}`: true, `{"spec":{"runAsUser":1400}}`: true,
+		`{"spec":{"image":"a/b:2"}}`: false, `{"spec":{"network":{"excludeInboundPorts":[15021,9100]}}}`: false,
+	} {
+		_, err := profiles.Patch(t.Context(), "haproxy", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		if refused != (err != nil) || refused && !strings.Contains(err.Error(), "make another profile") {
+			t.Errorf("%s: %v", patch, err)
+		}
+	}
+}
+
+// createSpec makes an object with a spec, and returns the refusal or what was made.
+func createSpec(t *testing.T, to dynamic.ResourceInterface, kind schema.GroupVersionKind, spec string) (refused bool, text string) {
+	t.Helper()
+	object := &unstructured.Unstructured{Object: map[string]any{}}
+	if err := yaml.Unmarshal([]byte("{metadata: {generateName: x-}, spec: "+spec+"}"), &object.Object); err != nil {
+		t.Fatal(err)
+	}
+	object.SetGroupVersionKind(kind)
+	made, err := to.Create(t.Context(), object, metav1.CreateOptions{})
+	if err != nil {
+		return true, err.Error()
+	}
+	raw, err := yaml.Marshal(made.Object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return false, string(raw)
+}

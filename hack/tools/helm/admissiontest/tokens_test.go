@@ -1,0 +1,118 @@
+package admissiontest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+)
+
+// ask is a request for a token of an account in the namespace silent.
+type ask struct {
+	account   string
+	audiences []string
+	seconds   int64
+	kind, pod string
+	uid       types.UID
+}
+
+func (a ask) by(ctx context.Context, client kubernetes.Interface) (*authenticationv1.TokenRequest, error) {
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: a.audiences, ExpirationSeconds: &a.seconds}}
+	if a.kind != "" {
+		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: a.kind, Name: a.pod, UID: a.uid}
+	}
+	return client.CoreV1().ServiceAccounts("silent").CreateToken(ctx, a.account, request, metav1.CreateOptions{})
+}
+
+// narrowsTokens has the agent's account ask for tokens that it must not get, each for one reason alone, and for one that it must.
+func (s *server) narrowsTokens(t *testing.T) {
+	t.Helper()
+	s.install(t, "sidecars: {enabled: true, tokenAudiences: [istio-ca, vault]}")
+	s.podOn(t, release, "minter", "n1", release)
+	s.podOn(t, "silent", "mine", "n1", "default")
+	s.podOn(t, "silent", "theirs", "n2", "default")
+	agent := s.client(t, s.token(t, "minter"))
+	mine := ask{"default", []string{"istio-ca"}, 600, "Pod", "mine", s.uid(t, "mine")}
+	with := func(change func(*ask)) ask { out := mine; change(&out); return out }
+	theirs := with(func(a *ask) { a.pod, a.uid = "theirs", s.uid(t, "theirs") })
+	eventually(t, "the API server follows the policy for tokens", func(ctx context.Context) error {
+		if _, err := theirs.by(ctx, agent); err == nil || !strings.Contains(err.Error(), release+"-tokens") || !strings.Contains(err.Error(), "denied") {
+			return fmt.Errorf("not denied by the policy: %w", errors.Join(errNotYet, err))
+		}
+		_, err := mine.by(ctx, agent)
+		return err
+	})
+	const bound, audience = "the agent may create tokens only that are bound to a pod", "the agent may create tokens only for one of the audiences istio-ca, vault"
+	const elsewhere = "the pod is not on the agent's node n1"
+	for name, c := range map[string]struct {
+		ask
+		want string
+	}{
+		"a pod of another node":                                    {theirs, elsewhere},
+		"a pod of another node, by its name":                       {with(func(a *ask) { a.pod = "theirs" }), elsewhere},
+		"a pod of its node of the same name that was there before": {with(func(a *ask) { a.uid = "before" }), elsewhere},
+		"no pod":              {with(func(a *ask) { a.kind, a.pod, a.uid = "", "", "" }), bound},
+		"a pod without a UID": {with(func(a *ask) { a.uid = "" }), bound},
+		"the node":            {with(func(a *ask) { a.kind, a.pod = "Node", "n1" }), bound},
+		"a Secret":            {with(func(a *ask) { a.kind, a.pod = "Secret", "mine" }), bound},
+		"another audience":    {with(func(a *ask) { a.audiences = []string{"other"} }), audience},
+		"an audience more":    {with(func(a *ask) { a.audiences = []string{"istio-ca", "vault"} }), audience},
+		"the API server":      {with(func(a *ask) { a.audiences = nil }), audience},
+		"a long life":         {with(func(a *ask) { a.seconds = 86401 }), "for a day at most"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := c.by(t.Context(), agent)
+			expectDenied(t, err, c.want)
+		})
+	}
+	t.Run("another account's", func(t *testing.T) { s.refusesOtherAccounts(t, agent, mine) })
+	t.Run("a token that is bound to no node", func(t *testing.T) {
+		_, err := mine.by(t.Context(), s.client(t, s.token(t, "")))
+		expectDenied(t, err, "the agent's token is not bound to a node")
+	})
+	t.Run("others are free", func(t *testing.T) {
+		if _, err := with(func(a *ask) { a.kind, a.pod, a.uid = "", "", "" }).by(t.Context(), s.admin); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("what the agent is for", func(t *testing.T) {
+		token, err := mine.by(t.Context(), agent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		review, err := s.admin.AuthenticationV1().TokenReviews().Create(t.Context(), &authenticationv1.TokenReview{
+			Spec: authenticationv1.TokenReviewSpec{Token: token.Status.Token, Audiences: []string{"istio-ca"}},
+		}, metav1.CreateOptions{})
+		if err != nil || !review.Status.Authenticated || review.Status.User.Extra["authentication.kubernetes.io/pod-name"][0] != "mine" {
+			t.Errorf("the token is %+v, error %v", review.Status, err)
+		}
+	})
+}
+
+// refusesOtherAccounts asks for a token of an account that is not the pod's. The API server itself refuses it.
+func (s *server) refusesOtherAccounts(t *testing.T, agent kubernetes.Interface, mine ask) {
+	t.Helper()
+	other := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "other"}}
+	if _, err := s.admin.CoreV1().ServiceAccounts("silent").Create(t.Context(), other, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	mine.account = "other"
+	_, err := mine.by(t.Context(), agent)
+	expectDenied(t, err, "different serviceaccount name")
+}
+
+func (s *server) uid(t *testing.T, pod string) types.UID {
+	t.Helper()
+	found, err := s.admin.CoreV1().Pods("silent").Get(t.Context(), pod, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found.UID
+}
