@@ -33,8 +33,9 @@ if ((${#backends[@]} == 0)); then known E2E_BACKENDS '' nftables iptables; fi
 once='^Test(ManyPods|PodsDeleted|PodsOfOneNode|PodAsks|PodOptsOut|PodThat|PodInANew|Churn|Static|Docker|Services|HostNetwork|ReadinessGate)'
 once+='|^Test(AgentRestart|Wrong|Namespace|Forged|AgentHasNoMore|Has(Dialled|Ended))'
 
-# What wants an agent that is asked before a pod's first container, or pods that wait by themselves; see test/e2e/early_test.go.
-early='^Test(Early|Burst|Always|StartupTaint|Chaos)'
+# What wants an agent that is asked before a pod's first container, or pods that wait by themselves (see test/e2e/early_test.go), or the
+# sidecar manager.
+early='^Test(Early|Burst|Always|StartupTaint|Chaos|Sidecar)'
 
 say() { printf '%(%T)T %s\n' -1 "$*"; }
 
@@ -145,7 +146,9 @@ entrance() {
 asked=("$@")
 export E2E_CHAOS_SEED=${E2E_CHAOS_SEED-4}
 before=$(configuration)
-entrance nri '^Test(Early|Burst|StartupTaint|Hostile|Churn|Static|PodInANew|PodThatStops|RunningPodOptsIn)' --set nri=required --set startupTaint=true
+# The sidecar manager is on in one of them: what is tested there holds beside it as well.
+entrance nri '^Test(Early|Burst|StartupTaint|Hostile|Churn|Static|PodInANew|PodThatStops|RunningPodOptsIn|Sidecar)' --set nri=required --set startupTaint=true \
+  --set sidecars.enabled=true
 # The chaos has every trouble of TestAlwaysNothingBypassesTheProxyInTrouble.
 entrance required '^Test(AlwaysPods|Chaos)' --set nri=required --set admission.requiredPlugins=true
 entrance wait '^Test(Burst|AlwaysPods)' --set nri=off --set admission.waitContainer=true

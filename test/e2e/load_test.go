@@ -27,11 +27,16 @@ type inboundLoad struct {
 
 func loadInbound(t *testing.T, to netip.AddrPort, proxy netip.Addr) *inboundLoad {
 	t.Helper()
+	return loadInboundEvery(t, loadEvery, to, proxy)
+}
+
+func loadInboundEvery(t *testing.T, every time.Duration, to netip.AddrPort, proxy netip.Addr) *inboundLoad {
+	t.Helper()
 	l := &inboundLoad{}
 	ctx, cancel := context.WithCancel(t.Context())
 	l.cancel = cancel
 	l.ended.Go(func() {
-		tick := time.NewTicker(loadEvery)
+		tick := time.NewTicker(every)
 		defer tick.Stop()
 		for ctx.Err() == nil {
 			var a answer

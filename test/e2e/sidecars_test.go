@@ -1,0 +1,248 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// The sidecar manager's part of the contract with users.
+const (
+	keySidecar     = "pod-network-controller.istio.io/sidecar"
+	managedProxy   = "managed-proxy"
+	sidecarRoot    = "run/istio-pod-network-controller/sidecars"
+	missingImage   = "localhost/no-such-image:1"
+	sidecarsImage  = "localhost/haproxy:1"
+	proxyNotReady  = "ProxyNotReady"
+	proxyRefused   = "ProxyRefused"
+	proxyFailed    = "ProxyFailed"
+	sidecarVersion = "v1alpha1"
+)
+
+// sidecarKind returns the resource of one of the sidecar manager's kinds.
+func sidecarKind(plural string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: "pod-network-controller.istio.io", Version: sidecarVersion, Resource: plural}
+}
+
+// managed is a namespace whose pods have proxies of a profile of their own.
+type managed struct {
+	*space
+	profile string
+	objects dynamic.Interface
+}
+
+// newManaged makes a namespace and a profile for its pods alone: the sample's, as changed.
+func newManaged(t *testing.T, change ...func(spec map[string]any)) managed {
+	t.Helper()
+	s := newSpace(t, nil)
+	objects, err := dynamic.NewForConfig(s.rest)
+	must(t, err)
+	m := managed{s, s.name, objects}
+	m.createProfile(t, change...)
+	t.Cleanup(func() {
+		err := objects.Resource(sidecarKind("sidecarprofiles")).Delete(context.WithoutCancel(t.Context()), s.name, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			t.Error(err)
+		}
+	})
+	s.annotateSelf(t, map[string]any{keySidecar: s.name})
+	return m
+}
+
+func (m managed) createProfile(t *testing.T, change ...func(spec map[string]any)) {
+	t.Helper()
+	text, err := os.ReadFile("../../config/samples/sidecar-profile.yaml")
+	must(t, err)
+	profile := &unstructured.Unstructured{}
+	must(t, yaml.Unmarshal(text, &profile.Object))
+	profile.SetName(m.profile)
+	spec := profile.Object["spec"].(map[string]any)
+	spec["namespaceSelector"] = map[string]any{"matchLabels": map[string]any{"kubernetes.io/metadata.name": m.name}}
+	for _, f := range change {
+		f(spec)
+	}
+	_, err = m.objects.Resource(sidecarKind("sidecarprofiles")).Create(t.Context(), profile, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
+	must(t, err)
+}
+
+// patchProfile changes the profile's spec.
+func (m managed) patchProfile(t *testing.T, spec map[string]any) {
+	t.Helper()
+	patch, err := json.Marshal(map[string]any{"spec": spec})
+	must(t, err)
+	_, err = m.objects.Resource(sidecarKind("sidecarprofiles")).Patch(t.Context(), m.profile, types.MergePatchType, patch, metav1.PatchOptions{})
+	must(t, err)
+}
+
+// newVersion changes the profile so that its proxies are upgraded.
+func (m managed) newVersion(t *testing.T, version string) {
+	t.Helper()
+	m.patchProfile(t, map[string]any{"env": []any{map[string]any{"name": "VERSION", "value": version}}})
+}
+
+// sidecar returns the status of a pod's Sidecar.
+func (m managed) sidecar(ctx context.Context, pod string) (map[string]any, error) {
+	sidecar, err := m.objects.Resource(sidecarKind("sidecars")).Namespace(m.name).Get(ctx, pod, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	status, _, err := unstructured.NestedMap(sidecar.Object, "status")
+	return status, err
+}
+
+// awaitSidecar waits until a pod's Sidecar is as check wants it.
+func (m managed) awaitSidecar(t *testing.T, pod string, check func(status map[string]any) error) {
+	t.Helper()
+	eventually(t, "the Sidecar "+pod, func(ctx context.Context) error {
+		status, err := m.sidecar(ctx, pod)
+		if err != nil {
+			return err
+		}
+		return check(status)
+	})
+}
+
+// isServing wants a proxy of an epoch to serve, and no other state.
+func isServing(epoch int64) func(map[string]any) error {
+	return func(status map[string]any) error {
+		if status["state"] != "Running" || status["ready"] != true || status["epoch"] != epoch {
+			return fmt.Errorf("it says %v", status)
+		}
+		return nil
+	}
+}
+
+// says wants a message with some words, and the proxy to be ready or not.
+func says(ready bool, words ...string) func(map[string]any) error {
+	return func(status map[string]any) error {
+		text := fmt.Sprint(status["message"])
+		for _, word := range words {
+			if !strings.Contains(text, word) || status["ready"] != ready {
+				return fmt.Errorf("want ready %t and %q, it says %v", ready, word, status)
+			}
+		}
+		return nil
+	}
+}
+
+// plainPod has nothing of the mesh in its spec but the readiness gate.
+func plainPod(name string) *corev1.Pod {
+	pod := newPod(name, nil, appContainer())
+	pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: condition}}
+	return pod
+}
+
+// startManaged makes a pod and waits until it is ready.
+func (m managed) startManaged(t *testing.T, pod *corev1.Pod) *corev1.Pod {
+	t.Helper()
+	m.create(t, pod)
+	return m.await(t, pod.Name, isReadyNow)
+}
+
+func isReadyNow(pod *corev1.Pod) error {
+	if !isReady(pod) {
+		return fmt.Errorf("it is not ready: %v", pod.Status.Conditions)
+	}
+	return nil
+}
+
+// wantProxied wants connections of both directions to pass the proxy.
+func (m managed) wantProxied(t *testing.T, pod *corev1.Pod) {
+	t.Helper()
+	f := families()[0]
+	var a answer
+	must(t, request(t.Context(), at(pod, f, appPort), "/", &a))
+	if a.Banner != pod.Name || a.peer() != f.passthrough {
+		t.Errorf("%s answered and saw %s, want the proxy", a.Banner, a.Peer)
+	}
+	before := m.proxyLog(t, pod)
+	if a = m.askFrom(t, pod, f.at(1, worldPort)); a.Banner != "world" {
+		t.Errorf("%q answered, want the world", a.Banner)
+	}
+	eventually(t, "the proxy's line", func(context.Context) error {
+		if !strings.Contains(m.proxyLog(t, pod)[len(before):], "outbound epoch=") {
+			return errors.New("there is none")
+		}
+		return nil
+	})
+}
+
+// proxyLog joins the logs of a pod's proxies.
+func (m managed) proxyLog(t *testing.T, pod *corev1.Pod) (out string) {
+	t.Helper()
+	dir := fmt.Sprintf("%s_%s_%s", pod.Namespace, pod.Name, pod.UID)
+	files, err := filepath.Glob(filepath.Join(m.node.NodeRoot, "var/log/pods", dir, managedProxy, "*.log"))
+	must(t, err)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		must(t, err)
+		out += string(text)
+	}
+	return out
+}
+
+// proxies returns the containers of the proxies of the namespace's pods, in any state.
+func (m managed) proxies(ctx context.Context) ([]*criv1.Container, error) {
+	list, err := m.runtime.ListContainers(ctx, &criv1.ListContainersRequest{Filter: &criv1.ContainerFilter{
+		LabelSelector: map[string]string{"io.kubernetes.pod.namespace": m.name, "io.kubernetes.container.name": managedProxy},
+	}})
+	return list.GetContainers(), err
+}
+
+// killProxy ends the first process of a pod's proxy.
+func (m managed) killProxy(t *testing.T, pod *corev1.Pod) {
+	t.Helper()
+	must(t, syscall.Kill(m.containerPID(t, pod, managedProxy), syscall.SIGKILL))
+}
+
+// wantNothingLeft waits until no container, directory and object of the namespace's proxies is left. uids are those of its pods.
+func (m managed) wantNothingLeft(t *testing.T, uids []types.UID) {
+	t.Helper()
+	eventually(t, "the end of all proxies", func(ctx context.Context) error {
+		containers, err := m.proxies(ctx)
+		if err != nil || len(containers) > 0 {
+			return fmt.Errorf("%d containers are left, error %w", len(containers), err)
+		}
+		objects, err := m.objects.Resource(sidecarKind("sidecars")).Namespace(m.name).List(ctx, metav1.ListOptions{})
+		if err != nil || len(objects.Items) > 0 {
+			return fmt.Errorf("%d Sidecars are left, error %w", len(objects.Items), err)
+		}
+		homes, err := os.ReadDir(filepath.Join(m.node.NodeRoot, sidecarRoot))
+		for _, home := range homes {
+			for _, uid := range uids {
+				if strings.HasPrefix(home.Name(), string(uid)) {
+					return fmt.Errorf("directory %s is left", home.Name())
+				}
+			}
+		}
+		return err
+	})
+}
+
+// An application without anything in its spec runs in the mesh.
+func TestSidecarTakesTheConnectionsOfAPlainPod(t *testing.T) {
+	t.Parallel()
+	m := newManaged(t)
+	pod := m.startManaged(t, plainPod("plain"))
+	m.awaitSidecar(t, "plain", isServing(0))
+	if n := len(pod.Spec.Containers) + len(pod.Spec.InitContainers); n != 1 {
+		t.Errorf("the pod has %d containers in its spec", n)
+	}
+	m.wantProxied(t, pod)
+}

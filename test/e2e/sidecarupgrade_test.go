@@ -1,0 +1,199 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+const (
+	// loadedPods have their proxies upgraded at the same time; each makes, and takes, a new connection every so often.
+	loadedPods  = 10
+	loadedEvery = 40 * time.Millisecond
+)
+
+// loadedPod is an application that makes new connections to the world, counts the answers, and holds one connection that it talks on. Its
+// load is in containers of its own: what is run by exec ends with the runtime's restart.
+func loadedPod(name string, world, ticks string) *corev1.Pod {
+	pod := plainPod(name)
+	pod.Spec.Containers = append(pod.Spec.Containers,
+		corev1.Container{Name: "dials", Image: "localhost/testapp:1", Args: []string{"dial", "-report", "200ms", "-every", loadedEvery.String(), "http://" + world + "/"}},
+		corev1.Container{Name: "talks", Image: "localhost/tools:1", Command: []string{"sh", "-c", "while echo tick; do usleep 100000; done | nc " + strings.Replace(ticks, ":", " ", 1)}},
+	)
+	// They start when the proxy is there: before, connections are refused.
+	for i := range pod.Spec.Containers[1:] {
+		c := &pod.Spec.Containers[i+1]
+		wait := "until wget -q -O /dev/null http://127.0.0.1:15021/healthz/ready; do usleep 100000; done; "
+		if c.Name == "dials" {
+			c.Image, c.Command, c.Args = "localhost/tools:1", []string{"sh", "-c", wait + "exec testapp " + strings.Join(c.Args, " ")}, nil
+		} else {
+			c.Command[2] = wait + c.Command[2]
+		}
+	}
+	return pod
+}
+
+// ticker takes connections that stay open, and counts what comes over them.
+type ticker struct {
+	net.Listener
+	mu                 sync.Mutex
+	conns, ended, read int
+}
+
+func listenTicks(t *testing.T) *ticker {
+	t.Helper()
+	l, err := net.Listen("tcp", "[::]:0")
+	must(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	c := &ticker{Listener: l}
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c.count(1, 0, 0)
+			go c.take(conn)
+		}
+	}()
+	return c
+}
+
+func (c *ticker) take(conn net.Conn) {
+	defer conn.Close() //nolint:errcheck // it has ended
+	defer c.count(0, 1, 0)
+	lines := bufio.NewReader(conn)
+	for {
+		if _, err := lines.ReadString('\n'); err != nil {
+			return
+		}
+		c.count(0, 0, 1)
+	}
+}
+
+func (c *ticker) count(conns, ended, read int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.conns, c.ended, c.read = c.conns+conns, c.ended+ended, c.read+read
+}
+
+func (c *ticker) now() (conns, ended, read int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.conns, c.ended, c.read
+}
+
+// Every proxy of the node is replaced, again and again, under load in both directions: no new connection fails, and none that is open
+// breaks. Neither the agent's end nor the runtime's changes that.
+//
+// Not parallel: it ends the agent and the runtime.
+func TestSidecarsAreUpgradedWithoutALostConnection(t *testing.T) {
+	m := newManaged(t, func(spec map[string]any) { spec["drainSeconds"] = int64(600) })
+	f := families()[0]
+	ticks := listenTicks(t)
+	world, tick := f.at(1, worldPort).String(), f.at(2, uint16(ticks.Addr().(*net.TCPAddr).Port)).String()
+	pods := make([]*corev1.Pod, loadedPods)
+	for i := range pods {
+		m.create(t, loadedPod(fmt.Sprintf("loaded-%d", i), world, tick))
+	}
+	var loads []*inboundLoad
+	var held []*echo
+	for i := range pods {
+		pods[i] = m.await(t, fmt.Sprintf("loaded-%d", i), isReadyNow)
+		loads = append(loads, loadInboundEvery(t, loadedEvery, at(pods[i], f, appPort), f.passthrough))
+		held = append(held, dialEcho(t, at(pods[i], f, appTCPPort)))
+	}
+	eventually(t, "the pods' connections", func(ctx context.Context) error {
+		if conns, _, _ := ticks.now(); conns < loadedPods {
+			return fmt.Errorf("%d of %d are open", conns, loadedPods)
+		}
+		return errors.Join(m.eachDials(ctx, pods, func(s summary) error { return atLeast(s.OK, 1) }))
+	})
+	for i, trouble := range []func(){func() { m.killAgent(t) }, func() { m.restartDaemon(t, "containerd") }} {
+		began := time.Now()
+		before, err := m.sidecar(t.Context(), pods[0].Name)
+		must(t, err)
+		m.newVersion(t, fmt.Sprint("upgrade ", i))
+		trouble()
+		for _, pod := range pods {
+			m.awaitSidecar(t, pod.Name, isUpgraded(before))
+		}
+		t.Logf("upgrade %d: %d proxies in %s", i, len(pods), time.Since(began).Round(time.Millisecond))
+		for j := range held {
+			held[j].say(t, fmt.Sprint("after upgrade ", i))
+		}
+	}
+	asked := 0
+	for i, l := range loads {
+		l.stop(t)
+		asked += l.asked
+		if l.failed != nil || l.bypassed > 0 || l.asked == 0 {
+			t.Errorf("inbound of pod %d: of %d connections %d bypassed the proxy, error %v", i, l.asked, l.bypassed, l.failed)
+		}
+	}
+	conns, ended, read := ticks.now()
+	if conns != loadedPods || ended != 0 {
+		t.Errorf("of the pods' %d open connections %d have ended; want %d and none", conns, ended, loadedPods)
+	}
+	dialled := 0
+	must(t, m.eachDials(t.Context(), pods, func(s summary) error {
+		dialled += s.OK
+		if s.Failed > 0 {
+			return fmt.Errorf("of %d connections %d failed: %v", s.OK+s.Failed, s.Failed, s.Errors)
+		}
+		return nil
+	}))
+	t.Logf("%d inbound and %d outbound connections, %d lines on %d open ones", asked, dialled, read, conns)
+}
+
+// isUpgraded wants a proxy of another version than before to serve. Its epoch is not known: the runtime may end while it starts one.
+func isUpgraded(before map[string]any) func(map[string]any) error {
+	return func(status map[string]any) error {
+		if status["profileHash"] == before["profileHash"] {
+			return fmt.Errorf("it is of the version before: %v", status)
+		}
+		epoch, _ := status["epoch"].(int64)
+		return isServing(epoch)(status)
+	}
+}
+
+func atLeast(n, want int) error {
+	if n < want {
+		return fmt.Errorf("%d, want %d", n, want)
+	}
+	return nil
+}
+
+// eachDials calls f with what each pod says of the connections that it has made so far.
+func (m managed) eachDials(ctx context.Context, pods []*corev1.Pod, f func(summary) error) error {
+	lines := int64(1)
+	for _, pod := range pods {
+		logs, err := m.pods().GetLogs(pod.Name, &corev1.PodLogOptions{Container: "dials", TailLines: &lines}).Stream(ctx)
+		if err != nil {
+			return fmt.Errorf("read log of %s: %w", pod.Name, err)
+		}
+		text, err := io.ReadAll(logs)
+		_ = logs.Close()
+		var s summary
+		if err == nil {
+			err = json.Unmarshal(text, &s)
+		}
+		if err != nil {
+			return fmt.Errorf("read log of %s, %q: %w", pod.Name, text, err)
+		}
+		if err := f(s); err != nil {
+			return fmt.Errorf("%s: %w", pod.Name, err)
+		}
+	}
+	return nil
+}
