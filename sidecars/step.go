@@ -277,9 +277,10 @@ func (s *stepping) again(d Decision) time.Duration {
 		return cleanInterval
 	case s.absent && time.Since(s.since) > lookFor:
 		return sweepInterval
-	}
-	if len(d.Ask) > 0 || len(d.Actions) > 0 && !s.pulling {
+	case len(d.Ask) > 0 || len(d.Actions) > 0 && !s.pulling:
 		return startPoll
+	case s.choice.Ending && d.Serving == "": // the pod is gone soon
+		return cleanInterval
 	}
 	wait := sweepInterval
 	if d.Serving != "" && s.choice.Profile != nil {

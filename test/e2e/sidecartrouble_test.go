@@ -211,7 +211,7 @@ func TestSidecarEndsWithAPodThatFinishes(t *testing.T) {
 	pod.Spec.Containers[0].Args = nil
 	pod.Spec.RestartPolicy = corev1.RestartPolicyNever
 	m.create(t, pod)
-	pod = m.await(t, "job", func(pod *corev1.Pod) error {
+	m.await(t, "job", func(pod *corev1.Pod) error {
 		if pod.Status.Phase != corev1.PodSucceeded {
 			return fmt.Errorf("it is %s", pod.Status.Phase)
 		}

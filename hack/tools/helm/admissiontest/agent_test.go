@@ -120,9 +120,12 @@ func (s *server) refusesTokensOfDeletedPods(t *testing.T) {
 	if err := s.admin.CoreV1().Pods(release).Delete(t.Context(), "gone", metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := stolen.CoreV1().Pods("silent").Get(t.Context(), "here", metav1.GetOptions{}); !apierrors.IsUnauthorized(err) {
-		t.Errorf("error %v, want unauthorized", err)
-	}
+	eventually(t, "the API server knows that the pod is gone", func(ctx context.Context) error {
+		if _, err := stolen.CoreV1().Pods("silent").Get(ctx, "here", metav1.GetOptions{}); !apierrors.IsUnauthorized(err) {
+			return fmt.Errorf("not unauthorized: %w", errors.Join(errNotYet, err))
+		}
+		return nil
+	})
 }
 
 // refusesByRBAC tries what no role of the chart allows, with the token of a pod of the agent's.
