@@ -16,9 +16,9 @@ const (
 
 // followed is what is remembered of a sandbox. One worker at a time has it: the queue hands out a key once.
 type followed struct {
-	sandbox podnet.Sandbox
-	since   time.Time // when it was first seen
-	profile string
+	sandbox podnet.Sandbox    // Manager.mu protects it
+	since   time.Time         // when it was first seen
+	profile string            // the one that its pod has chosen; Manager.mu protects it
 	answers map[string]answer // by container ID
 	epoch   uint32            // the lowest that was not used yet
 

@@ -199,6 +199,20 @@ func (m *Manager) Notify(profile string) {
 	}
 }
 
+// sandboxOf returns what is known of a sandbox now.
+func (m *Manager) sandboxOf(f *followed) podnet.Sandbox {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return f.sandbox
+}
+
+// choose notes the profile that a sandbox's pod has chosen.
+func (m *Manager) choose(f *followed, profile string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f.profile = profile
+}
+
 // letGo no longer follows a sandbox whose pod has finished and stays as an object.
 func (m *Manager) letGo(key Key) {
 	m.mu.Lock()
@@ -260,7 +274,7 @@ func (m *Manager) next(ctx context.Context) bool {
 		m.clean(ctx, key)
 		return true
 	}
-	logger := log.FromContext(ctx).WithValues("pod", f.sandbox.Pod(), "podUID", key.PodUID, "sandbox", key.Sandbox)
+	logger := log.FromContext(ctx).WithValues("pod", m.sandboxOf(f).Pod(), "podUID", key.PodUID, "sandbox", key.Sandbox)
 	again, err := m.step(log.IntoContext(ctx, logger), key, f)
 	m.watch(ctx, key, f)
 	switch {

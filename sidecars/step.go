@@ -30,14 +30,15 @@ var ErrPulling = errors.New("the image is being pulled")
 func (m *Manager) step(ctx context.Context, key Key, f *followed) (again time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
-	choice, err := m.Cluster.Choice(ctx, f.sandbox)
+	sandbox := m.sandboxOf(f)
+	choice, err := m.Cluster.Choice(ctx, sandbox)
 	if errors.Is(err, podnet.ErrNoPod) {
 		m.Unfollow(key.PodUID)
 		return 0, nil
 	} else if err != nil {
 		return 0, fmt.Errorf("read what the pod has chosen: %w", err)
 	}
-	s := &stepping{Manager: m, key: key, followed: f, choice: choice, home: m.Homes.of(key)}
+	s := &stepping{Manager: m, key: key, followed: f, sandbox: sandbox, choice: choice, home: m.Homes.of(key)}
 	if s.there, err = s.list(ctx); err != nil {
 		return 0, err
 	}
@@ -45,7 +46,7 @@ func (m *Manager) step(ctx context.Context, key Key, f *followed) (again time.Du
 		m.drop(key)
 		return 0, nil
 	}
-	f.profile = choice.Name
+	m.choose(f, choice.Name)
 	if choice.Profile == nil || choice.Ending {
 		m.Rollout.leave(key)
 	}
@@ -68,6 +69,7 @@ type stepping struct {
 	*Manager
 	*followed
 	key     Key
+	sandbox podnet.Sandbox
 	choice  Choice
 	home    home
 	there   []sidecar.Container
