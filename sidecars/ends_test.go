@@ -96,7 +96,7 @@ func TestAPodThatHasFinishedLeavesItsSidecar(t *testing.T) {
 	})
 }
 
-// A sandbox that has ended while its pod has not is looked at now and then: the next one is told of.
+// A sandbox that has ended while its pod has not is looked at every 30 s only: an event announces the next sandbox.
 func TestASandboxThatHasEndedCostsNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		m, stop := agent()

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// finishWait is how long the runtime waits for proxies that are told to finish. It makes no other call on the node meanwhile.
+	// finishWait is how long the runtime waits for proxies that are told to finish. Until then it makes no other call over NRI.
 	finishWait = 250 * time.Millisecond
 	// finishedFor is how long no proxy is started in a sandbox whose application has ended. The runtime ends the sandbox within seconds;
 	// if it does not, the application may have been started again after all.

@@ -116,14 +116,14 @@ func (h home) write(epoch uint32, files map[string]string, o owner) error {
 }
 
 func (h home) files(epoch uint32) string {
-	return filepath.Join(h.path, "files-"+strconv.FormatUint(uint64(epoch), 10))
+	return filepath.Join(h.path, "files-"+number(epoch))
 }
 
 // forget removes what belongs to one epoch. Its socket in the run directory may be in use until the proxy ends.
 func (h home) forget(epoch uint32) error {
 	return errors.Join(
 		h.forgetSecrets(epoch),
-		os.RemoveAll(h.files(epoch)), os.RemoveAll(h.mark(epoch)), os.RemoveAll(filepath.Join(h.path, "run", handoverSocket(epoch))),
+		os.RemoveAll(h.files(epoch)), os.RemoveAll(h.noteOf(factDraining, epoch)), os.RemoveAll(filepath.Join(h.path, "run", handoverSocket(epoch))),
 		os.RemoveAll(filepath.Join(h.path, "run", admin(epoch))),
 		os.RemoveAll(h.noteOf(factReady, epoch)), os.RemoveAll(h.noteOf(factSuccessor, epoch)),
 	)
@@ -153,14 +153,9 @@ func (h home) remove() error { return os.RemoveAll(h.path) }
 // discard is forget for the epoch of a container that the kubelet has removed. What it cannot remove goes with the home.
 func (h home) discard(epoch uint32) { _ = h.forget(epoch) }
 
-// mark is the file that says since when an epoch's proxy drains, for an agent that starts later.
-func (h home) mark(epoch uint32) string {
-	return filepath.Join(h.path, "draining-"+strconv.FormatUint(uint64(epoch), 10))
-}
-
-// markDraining notes that the proxy is told to drain now. A mark that is there stays.
+// markDraining notes that the proxy is told to drain now. A note that is there stays.
 func (h home) markDraining(epoch uint32) error {
-	f, err := os.OpenFile(h.mark(epoch), os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := os.OpenFile(h.noteOf(factDraining, epoch), os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, os.ErrExist) {
 		return nil
 	}
@@ -172,7 +167,7 @@ func (h home) markDraining(epoch uint32) error {
 
 // drainedAt returns when the proxy was told to drain; zero if it was not.
 func (h home) drainedAt(epoch uint32) time.Time {
-	info, err := os.Lstat(h.mark(epoch))
+	info, err := os.Lstat(h.noteOf(factDraining, epoch))
 	if err != nil {
 		return time.Time{}
 	}
@@ -190,5 +185,5 @@ func (h home) mounts(epoch uint32) []sidecar.Mount {
 
 // handoverSocket is the name of an epoch's admin socket in the run directory.
 func handoverSocket(epoch uint32) string {
-	return "handover-" + strconv.FormatUint(uint64(epoch), 10) + ".sock"
+	return "handover-" + number(epoch) + ".sock"
 }

@@ -102,7 +102,7 @@ func (p process) ask(t *testing.T, line string) string {
 func TestRole(t *testing.T) {
 	role, argument, _ := strings.Cut(os.Getenv(roleVariable), " ")
 	if role == "" {
-		t.Skip("not a container")
+		return
 	}
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {

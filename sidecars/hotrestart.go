@@ -205,6 +205,8 @@ func (s *stepping) replaced(epoch uint32) bool {
 const (
 	factReady     = "ready"     // it serves, or has
 	factSuccessor = "successor" // a proxy that takes over from it was about to be made
+	factDraining  = "draining"  // it was told to finish its connections, when the note was made
+	factRotated   = "rotated"   // its secrets have changed, and a new proxy has to read them
 	factFinished  = "finished"  // the application has ended; of the sandbox, not of an epoch
 )
 

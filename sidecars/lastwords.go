@@ -6,14 +6,14 @@ import (
 	"os"
 	"strings"
 	"unicode"
+
+	"istio-pod-network-controller/internal/sidecar"
 )
 
 const (
 	// tailBytes is how much of the end of a log is read, and maxWords how much of it is shown.
 	tailBytes = 8 << 10
 	maxWords  = 1 << 10
-	// logFields is how many words precede the text in a line of a container's log: time, stream and whether the line is whole.
-	logFields = 3
 )
 
 // lastWords returns the end of a container's log for a message, or "".
@@ -36,8 +36,8 @@ func lastWords(path string) string {
 	}
 	var lines []string
 	for line := range bytes.Lines(text) {
-		if fields := strings.SplitN(strings.TrimSpace(string(line)), " ", logFields+1); len(fields) > logFields {
-			lines = append(lines, fields[logFields])
+		if words, ok := sidecar.LogText(strings.TrimSpace(string(line))); ok {
+			lines = append(lines, words)
 		}
 	}
 	words := strings.Map(func(r rune) rune {

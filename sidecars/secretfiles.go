@@ -46,7 +46,7 @@ type grantedSource struct {
 }
 
 func (h home) secrets(epoch uint32) string {
-	return filepath.Join(h.path, "secrets-"+strconv.FormatUint(uint64(epoch), 10))
+	return filepath.Join(h.path, "secrets-"+number(epoch))
 }
 
 func (h home) grantFile(epoch uint32) string { return h.secrets(epoch) + grantSuffix }
@@ -78,26 +78,9 @@ func (h home) putGrant(epoch uint32, g grant) error {
 	return os.Rename(next, h.grantFile(epoch))
 }
 
-// rotated is the file that says that an epoch's secrets have changed, and that a new proxy has to read them.
-func (h home) rotatedMark(epoch uint32) string {
-	return filepath.Join(h.path, "rotated-"+strconv.FormatUint(uint64(epoch), 10))
-}
-
-func (h home) rotated(epoch uint32) bool {
-	_, err := os.Lstat(h.rotatedMark(epoch))
-	return err == nil
-}
-
-func (h home) markRotated(epoch uint32) error {
-	if err := os.WriteFile(h.rotatedMark(epoch), nil, 0o600); err != nil {
-		return fmt.Errorf("note that secrets have changed: %w", err)
-	}
-	return nil
-}
-
 // forgetSecrets removes an epoch's secrets.
 func (h home) forgetSecrets(epoch uint32) error {
-	return errors.Join(os.RemoveAll(h.secrets(epoch)), os.RemoveAll(h.grantFile(epoch)), os.RemoveAll(h.rotatedMark(epoch)))
+	return errors.Join(os.RemoveAll(h.secrets(epoch)), os.RemoveAll(h.grantFile(epoch)), os.RemoveAll(h.noteOf(factRotated, epoch)))
 }
 
 // secretMounts returns what an epoch's proxy sees of its secrets.

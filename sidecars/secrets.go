@@ -118,7 +118,7 @@ func (s *stepping) renewSecrets(ctx context.Context) {
 		s.stale = strings.Join(faults, "; ")
 	}
 	for i, c := range s.there {
-		if s.home.rotated(c.Epoch) {
+		if s.home.noted(factRotated, c.Epoch) {
 			s.there[i].Hash += rotatedHash
 		}
 	}
@@ -163,7 +163,7 @@ func (s *stepping) renewSource(ctx context.Context, epoch uint32, source *grante
 		return nil
 	}
 	if source.UpgradeOnRotation {
-		if err := s.home.markRotated(epoch); err != nil {
+		if err := s.home.note(factRotated, epoch); err != nil {
 			return err
 		}
 	}

@@ -29,8 +29,6 @@ const (
 	probeTimeout = 3 * time.Second
 	probePoll    = 20 * time.Millisecond
 	maxOutput    = 4 << 10
-	// logFields is how many words precede the text in a line of a container's log: time, stream and whether the line is whole.
-	logFields = 3
 )
 
 // Output runs a short container and returns what it has printed, on either stream. The container is removed in any case, and so are those
@@ -135,8 +133,8 @@ func readLog(name string) (string, error) {
 	}
 	var lines []string
 	for line := range bytes.Lines(raw) {
-		if fields := strings.SplitN(strings.TrimSuffix(string(line), "\n"), " ", logFields+1); len(fields) > logFields {
-			lines = append(lines, fields[logFields])
+		if printed, ok := sidecar.LogText(strings.TrimSuffix(string(line), "\n")); ok {
+			lines = append(lines, printed)
 		}
 	}
 	return strings.Join(lines, "\n"), nil

@@ -20,7 +20,7 @@ type Container struct {
 	ExitCode int32
 }
 
-// stoppedSession is a session that the runtime also tells of containers that have ended.
+// stoppedSession is a session that also subscribes to the end of containers.
 type stoppedSession struct{ *session }
 
 // StopContainer is called when a container has ended by itself, and again when the kubelet has stopped it. It never fails.

@@ -52,7 +52,7 @@ func TestTheEndOfAContainerIsPassedOn(t *testing.T) {
 	}
 }
 
-// tell returns a handler that passes on what it is told, and then does as the test wants.
+// tell returns a handler that sends each container to told, and then calls then.
 func tell(t *testing.T, told chan<- Container, then func(context.Context) error) func(context.Context, podnet.Sandbox, Container) error {
 	t.Helper()
 	return func(ctx context.Context, s podnet.Sandbox, c Container) error {
@@ -70,7 +70,7 @@ func tell(t *testing.T, told chan<- Container, then func(context.Context) error)
 // The runtime makes the calls that the plugin's type has: without a handler this one costs nothing.
 func TestTheRuntimeTellsOfEndsOnlyIfItIsAsked(t *testing.T) {
 	if _, told := any(&session{}).(stub.StopContainerInterface); told {
-		t.Error("each session is told")
+		t.Error("a session without a handler subscribes to ended containers")
 	}
 	if _, told := any(stoppedSession{}).(stub.StopContainerInterface); !told {
 		t.Error("the session with a handler is not told")
