@@ -17,23 +17,26 @@ var ErrNotPulled = errors.New("the image cannot be pulled")
 
 // HasImage reports whether the node has an image.
 func (r *Runtime) HasImage(ctx context.Context, image string) (bool, error) {
-	resp, err := r.images.ImageStatus(ctx, &criv1.ImageStatusRequest{Image: &criv1.ImageSpec{Image: image}})
-	if err != nil {
-		return false, fmt.Errorf("look for image %q: %w", image, err)
-	}
-	return resp.GetImage() != nil, nil
+	there, err := r.image(ctx, image)
+	return there != nil, err
 }
 
 // ImageID returns the ID of an image that the node has: a name may lead to another one later.
 func (r *Runtime) ImageID(ctx context.Context, image string) (string, error) {
+	there, err := r.image(ctx, image)
+	if err == nil && there.GetId() == "" {
+		err = fmt.Errorf("the node has no image %q", image)
+	}
+	return there.GetId(), err
+}
+
+// image returns an image of the node, or nil.
+func (r *Runtime) image(ctx context.Context, image string) (*criv1.Image, error) {
 	resp, err := r.images.ImageStatus(ctx, &criv1.ImageStatusRequest{Image: &criv1.ImageSpec{Image: image}})
 	if err != nil {
-		return "", fmt.Errorf("look for image %q: %w", image, err)
+		return nil, fmt.Errorf("look for image %q: %w", image, err)
 	}
-	if resp.GetImage().GetId() == "" {
-		return "", fmt.Errorf("the node has no image %q", image)
-	}
-	return resp.GetImage().GetId(), nil
+	return resp.GetImage(), nil
 }
 
 // Pull fetches an image, with each of the credentials until one is accepted, or without. The error contains none of them.
