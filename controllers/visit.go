@@ -25,6 +25,7 @@ type visit struct {
 	ticket  *ticket
 	seen    int // turns used when the pod was read, this visit's own included
 	pod     *corev1.Pod
+	current bool // pod is as the API server has it, not the cache
 	ns      *corev1.Namespace
 	intent  intent.Intent
 	want    *compiled // the intent's Spec, once it is known
@@ -39,6 +40,12 @@ func (v *visit) ensure(ctx context.Context) (Result, error) {
 	}
 	var err error
 	v.intent, err = intent.Of(v.pod, v.ns, v.config(ctx))
+	if err == nil && v.intent.Removes() && v.isFirstEarly() {
+		if err = v.readCurrent(ctx); err != nil {
+			return v.unread(err)
+		}
+		v.intent, err = intent.Of(v.pod, v.ns, v.config(ctx))
+	}
 	switch {
 	case err != nil:
 		return v.refuse(ctx, err)
@@ -61,6 +68,25 @@ func (v *visit) read(ctx context.Context) (err error) {
 	}
 	if v.by.early() {
 		v.pod = asPending(v.pod)
+	}
+	return nil
+}
+
+// isFirstEarly reports whether a runtime makes a sandbox that no call has found without need of rules.
+func (v *visit) isFirstEarly() bool {
+	known, ok := v.Ledger.Of(v.sandbox.UID)
+	return v.by.early() && (!ok || known.State != Removed || known.Sandbox.ID != v.sandbox.ID)
+}
+
+// readCurrent reads the pod from the API server. The cache may be late, and a pod that has opted in again must not start without rules. One
+// that is gone stays as it was read.
+func (v *visit) readCurrent(ctx context.Context) error {
+	now, err := v.Pods.Current(ctx, v.sandbox)
+	switch {
+	case err == nil:
+		v.pod, v.current = asPending(now), true
+	case !errors.Is(err, podnet.ErrNoPod):
+		return fmt.Errorf("ask whether the pod still opts out: %w", err)
 	}
 	return nil
 }
@@ -198,6 +224,9 @@ func (v *visit) removeRules(ctx context.Context) (Result, error) {
 // since, in order: a pod that opted out and in again in the meantime must keep its rules. So does one that is gone: what it asked for last is
 // not known, and its containers may run for a while.
 func (v *visit) outdated(ctx context.Context) (bool, error) {
+	if v.current {
+		return false, nil
+	}
 	present, err := v.Backend.Present(ctx, v.sandbox.Place())
 	if err != nil || !present {
 		return false, nil //nolint:nilerr // the removal meets the same error, and knows what it means
