@@ -72,7 +72,7 @@ func (e Exclusive) Name() string { return e.chosen.Name() }
 
 // Apply applies the rules with the chosen backend, and then removes those of other backends.
 func (e Exclusive) Apply(ctx context.Context, at podnet.Place, want iptables.Ruleset) (iptables.Outcome, error) {
-	return in(ctx, e, at, func(ns *netns.NS) (out iptables.Outcome, err error) {
+	return in(ctx, e, at, func(ctx context.Context, ns *netns.NS) (out iptables.Outcome, err error) {
 		id, err := identityAt(ns, at)
 		if err != nil {
 			return out, err
@@ -157,7 +157,7 @@ func (e Exclusive) refuseForeign(ctx context.Context, ns *netns.NS, id podnet.Id
 
 // Present reports whether the namespace holds rules of any backend.
 func (e Exclusive) Present(ctx context.Context, at podnet.Place) (present bool, err error) {
-	return in(ctx, e, at, func(ns *netns.NS) (bool, error) { return e.present(ctx, ns.Path()) })
+	return in(ctx, e, at, func(ctx context.Context, ns *netns.NS) (bool, error) { return e.present(ctx, ns.Path()) })
 }
 
 func (e Exclusive) present(ctx context.Context, path string) (bool, error) {
@@ -171,7 +171,7 @@ func (e Exclusive) present(ctx context.Context, path string) (bool, error) {
 
 // Remove removes the rules of every backend, and the address and routes that belong to them.
 func (e Exclusive) Remove(ctx context.Context, at podnet.Place) (removed bool, err error) {
-	return in(ctx, e, at, func(ns *netns.NS) (bool, error) {
+	return in(ctx, e, at, func(ctx context.Context, ns *netns.NS) (bool, error) {
 		path := ns.Path()
 		id, err := identityAt(ns, at)
 		if err != nil {
@@ -203,7 +203,7 @@ func (e Exclusive) clear(ctx context.Context, path string) (removed iptables.Dri
 
 // Verify compares with the chosen backend's rules; rules of another backend count as drift.
 func (e Exclusive) Verify(ctx context.Context, at podnet.Place, want iptables.Ruleset) (iptables.Drift, error) {
-	return in(ctx, e, at, func(ns *netns.NS) (iptables.Drift, error) {
+	return in(ctx, e, at, func(ctx context.Context, ns *netns.NS) (iptables.Drift, error) {
 		path := ns.Path()
 		drift, err := e.chosen.Verify(ctx, path, want)
 		for _, o := range e.others {
@@ -223,7 +223,7 @@ func (e Exclusive) List(ctx context.Context, at podnet.Place) (have Listing, ok 
 		have Listing
 		ok   bool
 	}
-	found, err := in(ctx, e, at, func(ns *netns.NS) (r result, err error) {
+	found, err := in(ctx, e, at, func(ctx context.Context, ns *netns.NS) (r result, err error) {
 		path := ns.Path()
 		for _, b := range e.all() {
 			if r.have, r.ok, err = b.List(ctx, path); err != nil || r.ok {

@@ -22,11 +22,11 @@ func (e Exclusive) Identify(path string) (found podnet.Identity, err error) {
 
 // in calls f with the open namespace of a place. The path of the open namespace is a descriptor's: nobody else can make it lead
 // elsewhere. in returns soon after the deadline of ctx, as netns.Visit does. Errors name the place's path.
-func in[T any](ctx context.Context, e Exclusive, at podnet.Place, f func(ns *netns.NS) (T, error)) (T, error) {
-	return netns.Visit(ctx, e.visits, at.Path, e.guard.Open, func(ns *netns.NS) (value T, err error) {
+func in[T any](ctx context.Context, e Exclusive, at podnet.Place, f func(ctx context.Context, ns *netns.NS) (T, error)) (T, error) {
+	return netns.Visit(ctx, e.visits, at.Path, e.guard.Open, func(ctx context.Context, ns *netns.NS) (value T, err error) {
 		err = check(ns, at)
 		if err == nil {
-			err = netns.Contain(func() error { value, err = f(ns); return err })
+			err = netns.Contain(func() error { value, err = f(ctx, ns); return err })
 		}
 		var p *netns.PanicError
 		if errors.As(err, &p) && e.panicked != nil {

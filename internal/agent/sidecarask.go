@@ -64,7 +64,7 @@ func (a sidecarAsker) askSocket(ctx context.Context, path string) error {
 
 // dial connects to a port of the pod's loopback.
 func (a sidecarAsker) dial(ctx context.Context, s podnet.Sandbox, port int32) (net.Conn, error) {
-	conn, err := in(ctx, a.guarded, s.Place(), func(ns *netns.NS) (net.Conn, error) {
+	conn, err := in(ctx, a.guarded, s.Place(), func(_ context.Context, ns *netns.NS) (net.Conn, error) {
 		fd, err := ns.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0)
 		if err != nil {
 			return nil, err

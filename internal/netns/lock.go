@@ -23,14 +23,15 @@ const (
 // the same time: two agents are on a node while one takes over from the other, and neither may change what the other has read and is
 // about to replace. A caller that has nothing to do does not wait.
 //
-// The lock is on the namespace's own file, which is the same for all processes whatever path they use. Close releases it, and so does
-// the end of the process. After 250 ms, or a third of the caller's time, act is called without the lock: a process of the pod can
+// The lock is on the namespace's own file, which is the same for all processes whatever path they use. It is released when act has
+// returned, and by the end of the process. After 250 ms, or a third of the caller's time, act is called without the lock: a process of the pod can
 // hold the lock of its own namespace, and an agent can be stopped while it holds one.
 func (n *NS) Alone(ctx context.Context, look func() (done bool, err error), act func() error) error {
 	alone, err := n.tryLock()
 	if err != nil {
 		return err
 	}
+	defer n.unlock()
 	done, err := look()
 	if err != nil || done {
 		return err
@@ -68,6 +69,9 @@ func (n *NS) lock(ctx context.Context) error {
 	}
 	return nil
 }
+
+// unlock releases the lock, if this call has it: other locks are of other open files.
+func (n *NS) unlock() { _ = unix.Flock(n.Fd(), unix.LOCK_UN) }
 
 func (n *NS) tryLock() (got bool, err error) {
 	err = unix.Flock(n.Fd(), unix.LOCK_EX|unix.LOCK_NB)

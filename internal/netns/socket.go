@@ -68,11 +68,14 @@ func (n *NS) Netlink(protocol int) (conn *rawnetlink.Conn, err error) {
 // Inside runs f on a thread inside the namespace, like Do, but does not use up a thread: f must leave everything else of its thread as
 // it was. Within a Visit, f runs on the calling goroutine, whose thread is inside already.
 func (n *NS) Inside(f func() error) error {
-	if n.thread != 0 && n.thread == unix.Gettid() {
+	if n.onThread() {
 		return Contain(f)
 	}
 	return n.runOnOther(f)
 }
+
+// onThread reports whether the calling goroutine is on the thread that a Visit has moved into the namespace.
+func (n *NS) onThread() bool { return n.thread != 0 && n.thread == unix.Gettid() }
 
 // runOnOther is runInside on another goroutine.
 func (n *NS) runOnOther(f func() error) error {

@@ -23,17 +23,27 @@ type Visits struct {
 // NewVisits returns an empty Visits.
 func NewVisits() *Visits { return &Visits{late: map[ID]int{}} }
 
+// visited is the key of a Visit's namespace in the context of its call.
+type visited struct{}
+
 // Visit calls f with the namespace that open returns for path, on a thread inside it, and returns what f returns. A panic of f is returned
 // as an error.
 //
 // Visit returns soon after the deadline of ctx, also if f does not: f then ends in the background, and the namespace stays open until it
 // has. Until then every other call for this namespace is refused, by any path; calls for other namespaces are not.
-func Visit[T any](ctx context.Context, v *Visits, path string, open func(path string) (*NS, error), f func(*NS) (T, error)) (T, error) {
+//
+// Within a Visit, with the context that it has given f, another Visit of the Path of its namespace calls f at once: the thread is inside.
+func Visit[T any](ctx context.Context, v *Visits, path string, open func(string) (*NS, error), f func(context.Context, *NS) (T, error)) (T, error) {
 	type result struct {
 		value T
 		err   error
 	}
 	var none T
+	if ns, ok := ctx.Value(visited{}).(*NS); ok && ns.onThread() && path == ns.Path() {
+		var r result
+		r.err = Contain(func() (err error) { r.value, err = f(ctx, ns); return err })
+		return r.value, r.err
+	}
 	if err := ctx.Err(); err != nil {
 		return none, fmt.Errorf("program network namespace: %w", err)
 	}
@@ -51,7 +61,7 @@ func Visit[T any](ctx context.Context, v *Visits, path string, open func(path st
 		var r result
 		err := ns.runInside(func() (err error) {
 			ns.thread = unix.Gettid()
-			r.value, err = f(ns)
+			r.value, err = f(context.WithValue(ctx, visited{}, ns), ns)
 			return err
 		})
 		r.err = errors.Join(err, ns.Close())

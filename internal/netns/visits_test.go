@@ -16,11 +16,11 @@ import (
 // The next namespace that is opened gets the number of the descriptor that was closed last, and with it the same path.
 func TestALateVisitRefusesItsOwnNamespaceOnly(t *testing.T) {
 	v, pod, other := netns.NewVisits(), kerneltest.New(t), kerneltest.New(t)
-	visit := func(ctx context.Context, path string, f func(*netns.NS) (bool, error)) error {
+	visit := func(ctx context.Context, path string, f func(context.Context, *netns.NS) (bool, error)) error {
 		_, err := netns.Visit(ctx, v, path, netns.Open, f)
 		return err
 	}
-	nothing := func(*netns.NS) (bool, error) { return true, nil }
+	nothing := func(context.Context, *netns.NS) (bool, error) { return true, nil }
 	by := func(ns *netns.NS) string {
 		n, err := netns.Open(ns.Path())
 		if err != nil {
@@ -33,7 +33,7 @@ func TestALateVisitRefusesItsOwnNamespaceOnly(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	start := time.Now()
-	err := visit(ctx, pod.Path(), func(ns *netns.NS) (bool, error) {
+	err := visit(ctx, pod.Path(), func(_ context.Context, ns *netns.NS) (bool, error) {
 		<-stuck
 		again, err := netns.Open(ns.Path())
 		if err == nil && again.ID() != pod.ID() {
@@ -70,7 +70,7 @@ func TestVisitIsInsideOnOneThread(t *testing.T) {
 	defer host.Close()
 	v, pod := netns.NewVisits(), kerneltest.New(t)
 	for range 20 {
-		_, err := netns.Visit(t.Context(), v, pod.Path(), netns.Open, func(ns *netns.NS) (bool, error) {
+		_, err := netns.Visit(t.Context(), v, pod.Path(), netns.Open, func(_ context.Context, ns *netns.NS) (bool, error) {
 			thread := unix.Gettid()
 			err := ns.Inside(func() error {
 				if unix.Gettid() != thread {
@@ -90,4 +90,46 @@ func TestVisitIsInsideOnOneThread(t *testing.T) {
 		}
 	}
 	mustBeOutside(t, host)
+}
+
+// What works on the namespace of a Visit through its path need not enter it once more. Another goroutine has to.
+func TestAVisitWithinAVisitStaysOnItsThread(t *testing.T) {
+	v, pod, other := netns.NewVisits(), kerneltest.New(t), kerneltest.New(t)
+	opened := 0
+	open := func(path string) (*netns.NS, error) { opened++; return netns.Open(path) }
+	_, err := netns.Visit(t.Context(), v, pod.Path(), open, func(ctx context.Context, outer *netns.NS) (bool, error) {
+		thread := unix.Gettid()
+		_, err := netns.Visit(ctx, v, outer.Path(), open, func(_ context.Context, inner *netns.NS) (bool, error) {
+			if inner != outer || unix.Gettid() != thread || opened != 1 {
+				t.Errorf("it is on thread %d of %d, %d namespaces were opened", unix.Gettid(), thread, opened)
+			}
+			return true, nil
+		})
+		_, errOther := netns.Visit(ctx, v, other.Path(), open, func(_ context.Context, inner *netns.NS) (bool, error) {
+			if inner.ID() != other.ID() {
+				t.Error("another path leads to the same namespace")
+			}
+			return true, nil
+		})
+		_, errPanic := netns.Visit(ctx, v, outer.Path(), open, func(context.Context, *netns.NS) (bool, error) {
+			return (*netns.NS)(nil).Fd() > 0, nil
+		})
+		if panicked := new(netns.PanicError); !errors.As(errPanic, &panicked) {
+			t.Errorf("a panic: %v", errPanic)
+		}
+		elsewhere := make(chan error)
+		go func() {
+			_, err := netns.Visit(ctx, v, outer.Path(), open, func(_ context.Context, inner *netns.NS) (bool, error) {
+				if inner == outer {
+					t.Error("two goroutines use one namespace")
+				}
+				return true, nil
+			})
+			elsewhere <- err
+		}()
+		return true, errors.Join(err, errOther, <-elsewhere)
+	})
+	if err != nil || opened != 3 {
+		t.Errorf("%d namespaces were opened, error %v", opened, err)
+	}
 }

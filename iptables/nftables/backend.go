@@ -36,7 +36,9 @@ func (b *Backend) Name() string { return "nftables" }
 // Apply makes the namespace at path hold exactly want in our table, and returns what differed before. A fresh namespace gets all or
 // nothing. An existing table is changed in steps (see commit). Tables of others are not touched.
 func (b *Backend) Apply(ctx context.Context, path string, want iptables.Ruleset) (iptables.Outcome, error) {
-	return visit(ctx, b, path, func(ns *netns.NS, s *socket) (iptables.Outcome, error) { return b.apply(ctx, ns, s, want) })
+	return visit(ctx, b, path, func(ctx context.Context, ns *netns.NS, s *socket) (iptables.Outcome, error) {
+		return b.apply(ctx, ns, s, want)
+	})
 }
 
 func (b *Backend) apply(ctx context.Context, ns *netns.NS, s *socket, want iptables.Ruleset) (out iptables.Outcome, err error) {
@@ -125,7 +127,9 @@ func write(ctx context.Context, ns *netns.NS, c comparison, want iptables.Rulese
 
 // Verify returns how the namespace at path differs from want. It writes nothing.
 func (b *Backend) Verify(ctx context.Context, path string, want iptables.Ruleset) (iptables.Drift, error) {
-	return visit(ctx, b, path, func(ns *netns.NS, s *socket) (iptables.Drift, error) { return b.verify(ctx, ns, s, want) })
+	return visit(ctx, b, path, func(ctx context.Context, ns *netns.NS, s *socket) (iptables.Drift, error) {
+		return b.verify(ctx, ns, s, want)
+	})
 }
 
 func (b *Backend) verify(ctx context.Context, ns *netns.NS, s *socket, want iptables.Ruleset) (iptables.Drift, error) {
@@ -159,7 +163,7 @@ func (c comparison) describe(ctx context.Context, ns *netns.NS, s *socket, want 
 
 // Present reports whether the namespace at path holds anything of ours.
 func (b *Backend) Present(ctx context.Context, path string) (present bool, err error) {
-	return visit(ctx, b, path, func(_ *netns.NS, s *socket) (bool, error) {
+	return visit(ctx, b, path, func(ctx context.Context, _ *netns.NS, s *socket) (bool, error) {
 		o, err := s.outline(ctx)
 		return o.exists(), err
 	})
@@ -167,7 +171,7 @@ func (b *Backend) Present(ctx context.Context, path string) (present bool, err e
 
 // Remove removes everything that we own in the namespace at path, and reports whether there was anything.
 func (b *Backend) Remove(ctx context.Context, path string) (removed bool, err error) {
-	return visit(ctx, b, path, func(ns *netns.NS, s *socket) (bool, error) {
+	return visit(ctx, b, path, func(ctx context.Context, ns *netns.NS, s *socket) (bool, error) {
 		deleted, err := deleteTable(ctx, ns, s)
 		if err != nil {
 			return false, err
@@ -180,7 +184,7 @@ func (b *Backend) Remove(ctx context.Context, path string) (removed bool, err er
 
 // Read returns what the namespace at path holds of ours, with counters. ok is false if there is nothing.
 func (b *Backend) Read(ctx context.Context, path string) (have iptables.Ruleset, ok bool, err error) {
-	found, err := visit(ctx, b, path, func(ns *netns.NS, s *socket) (*iptables.Ruleset, error) {
+	found, err := visit(ctx, b, path, func(ctx context.Context, ns *netns.NS, s *socket) (*iptables.Ruleset, error) {
 		o, err := s.outline(ctx)
 		if err != nil || !o.exists() {
 			return nil, err

@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"context"
 	"testing"
 
 	nft "github.com/google/nftables"
@@ -24,8 +25,8 @@ func remembered(t *testing.T, want iptables.Ruleset) (*Backend, *netns.NS) {
 
 func (b *Backend) same(t *testing.T, ns *netns.NS, want iptables.Ruleset) bool {
 	t.Helper()
-	same, err := visit(t.Context(), b, ns.Path(), func(ns *netns.NS, s *socket) (bool, error) {
-		return b.remembers(b.currentVersion(t.Context(), s, want), ns, want)
+	same, err := visit(t.Context(), b, ns.Path(), func(ctx context.Context, ns *netns.NS, s *socket) (bool, error) {
+		return b.remembers(b.currentVersion(ctx, s, want), ns, want)
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -50,17 +51,17 @@ func TestMemoryBeginsWithTheFirstTransaction(t *testing.T) {
 func TestMemoryDoesNotBeginWhileOthersWrite(t *testing.T) {
 	want := rules(t, nil)
 	b, ns := New(kerneltest.Guard(t)), kerneltest.New(t)
-	_, err := visit(t.Context(), b, ns.Path(), func(ns *netns.NS, s *socket) (bool, error) {
-		l := b.currentVersion(t.Context(), s, want)
+	_, err := visit(t.Context(), b, ns.Path(), func(ctx context.Context, ns *netns.NS, s *socket) (bool, error) {
+		l := b.currentVersion(ctx, s, want)
 		fresh, err := create(want)
 		if err != nil {
 			return false, err
 		}
-		if err := write(t.Context(), ns, comparison{}, want, fresh); err != nil {
+		if err := write(ctx, ns, comparison{}, want, fresh); err != nil {
 			return false, err
 		}
 		foreign(t, ns)
-		b.rememberWritten(t.Context(), s, l)
+		b.rememberWritten(ctx, s, l)
 		return true, nil
 	})
 	if err != nil {
@@ -130,8 +131,8 @@ func TestMemoryIsNotOfWhatStandsBesideTheTable(t *testing.T) {
 func TestMemoryIsNotOfANamespaceThatIsGone(t *testing.T) {
 	want := rules(t, nil)
 	b, ns := remembered(t, want)
-	_, err := visit(t.Context(), b, ns.Path(), func(_ *netns.NS, s *socket) (bool, error) {
-		l := b.currentVersion(t.Context(), s, want)
+	_, err := visit(t.Context(), b, ns.Path(), func(ctx context.Context, _ *netns.NS, s *socket) (bool, error) {
+		l := b.currentVersion(ctx, s, want)
 		gone := l.id
 		gone.Cookie++
 		if !b.memory.has(l.id, l.version) || b.memory.has(gone, l.version) {

@@ -21,7 +21,7 @@ func TestAVisitComesBackByItsDeadline(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	start := time.Now()
-	_, err := visit(ctx, b, ns.Path(), func(*netns.NS, *socket) (bool, error) {
+	_, err := visit(ctx, b, ns.Path(), func(context.Context, *netns.NS, *socket) (bool, error) {
 		<-stuck
 		close(ended)
 		return true, nil
@@ -51,8 +51,8 @@ func TestAPanicIsAnErrorAndLeavesNothingOpen(t *testing.T) {
 	ns, b := kerneltest.New(t), New(kerneltest.Guard(t))
 	before := openDescriptors(t)
 	for range 5 {
-		_, err := visit(t.Context(), b, ns.Path(), func(ns *netns.NS, _ *socket) (bool, error) {
-			err := ns.Alone(t.Context(), func() (bool, error) { return false, nil }, func() error {
+		_, err := visit(t.Context(), b, ns.Path(), func(ctx context.Context, ns *netns.NS, _ *socket) (bool, error) {
+			err := ns.Alone(ctx, func() (bool, error) { return false, nil }, func() error {
 				panic("as asked") //nolint:forbidigo // what a decoder must never do
 			})
 			return err == nil, err

@@ -13,7 +13,7 @@ import (
 // Yield removes only the rules, and reports whether there were any. Addresses and routes stay: the backend that has taken over needs
 // them.
 func (b *Backend) Yield(ctx context.Context, path string) (removed bool, err error) {
-	return visit(ctx, b, path, func(ns *netns.NS, s *socket) (bool, error) { return deleteTable(ctx, ns, s) })
+	return visit(ctx, b, path, deleteTable)
 }
 
 // deleteTable deletes our table and reports whether there was one.
