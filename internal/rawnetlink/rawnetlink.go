@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -114,8 +115,8 @@ func Ask(end time.Time, protocol int, requests ...Request) ([]Answer, error) {
 // error.
 func (c *Conn) Ask(end time.Time, requests ...Request) ([]Answer, error) {
 	first := c.sequence
-	all, open := c.encode(requests)
-	if err := c.send(all); err != nil {
+	open, err := c.sendAll(requests)
+	if err != nil {
 		return nil, err
 	}
 	answers := make([]Answer, len(requests))
@@ -145,19 +146,26 @@ func (c *Conn) Ask(end time.Time, requests ...Request) ([]Answer, error) {
 	return answers, nil
 }
 
-// encode returns requests as messages, and how many of them are answered.
-func (c *Conn) encode(requests []Request) (all []byte, answered int) {
-	size := 0
+// sending are buffers for requests, which the kernel has copied when they are sent.
+var sending = sync.Pool{New: func() any { return new([]byte) }}
+
+// longestKept is the size from which on a buffer for requests is not kept.
+const longestKept = 1 << 16
+
+// sendAll sends requests as one datagram, and returns how many of them are answered.
+func (c *Conn) sendAll(requests []Request) (answered int, err error) {
+	buffer := sending.Get().(*[]byte) //nolint:forcetypeassert // as New makes them
+	all := (*buffer)[:0]
 	for _, r := range requests {
-		if size += r.size(); !r.Silent {
+		if all = r.append(all, c.next()); !r.Silent {
 			answered++
 		}
 	}
-	all = make([]byte, 0, size)
-	for _, r := range requests {
-		all = r.append(all, c.next())
+	err = c.send(all)
+	if *buffer = all; cap(all) <= longestKept {
+		sending.Put(buffer)
 	}
-	return all, answered
+	return answered, err
 }
 
 // Dump asks for all objects of a kind and calls f with each, until f returns false or end has come. What f has not seen by then is
