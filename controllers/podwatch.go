@@ -115,8 +115,14 @@ func relevantPods() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok1 := e.ObjectOld.(*corev1.Pod)
 		after, ok2 := e.ObjectNew.(*corev1.Pod)
-		return !ok1 || !ok2 || !equality.Semantic.DeepEqual(withoutReport(before), withoutReport(after))
+		return !ok1 || !ok2 || differ(withoutReport(before), withoutReport(after))
 	}}
+}
+
+// differ reports whether two versions of a pod differ. What changes most is compared first, and the spec, which is the longest, last.
+func differ(a, b *corev1.Pod) bool {
+	equal := equality.Semantic.DeepEqual
+	return !equal(&a.Status, &b.Status) || !equal(&a.ObjectMeta, &b.ObjectMeta) || !equal(&a.Spec, &b.Spec)
 }
 
 func withoutReport(pod *corev1.Pod) *corev1.Pod {

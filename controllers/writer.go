@@ -147,7 +147,9 @@ func (w *Writer) write(ctx context.Context, r Report, pod *corev1.Pod) error {
 	if err != nil {
 		return err
 	}
-	made := pod.DeepCopy()
+	made := &metav1.PartialObjectMetadata{ // the answer need not be the whole pod
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
+	}
 	err = w.client.Status().Patch(ctx, made, client.RawPatch(types.StrategicMergePatchType, data))
 	if apierrors.IsNotFound(err) {
 		w.Forget(r.Sandbox.UID)
