@@ -92,6 +92,17 @@ func (v *visit) paused(want *compiled) bool {
 		time.Now().Before(known.contention.next(v.VerifyInterval))
 }
 
+// verifiedSoon is the longest interval of the Verifier at which a change of the pod needs no check of its own.
+const verifiedSoon = 15 * time.Second
+
+// leftToVerifier reports whether nothing has changed that the rules depend on, and nothing was wrong with them: the Verifier looks at them
+// soon, and a pod changes several times while it starts.
+func (v *visit) leftToVerifier(known Entry, want *compiled) bool {
+	soon := v.VerifyInterval > 0 && v.VerifyInterval <= verifiedSoon
+	return soon && v.by == Watch && !known.Retry && !known.contention.active() && known.Preempted == "" &&
+		v.programmedAs(known, want) && known.Sandbox.NetNS == v.sandbox.NetNS
+}
+
 // mostHandovers bounds how many differences in a sandbox are taken for another agent's work: a pod's owner can write what
 // writtenByOther reads.
 const mostHandovers = 2

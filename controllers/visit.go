@@ -143,7 +143,15 @@ func (v *visit) program(ctx context.Context) (Result, error) {
 		return v.refuse(ctx, err)
 	}
 	v.want = want
-	if known.State == Programmed && v.paused(want) {
+	switch {
+	case known.State != Programmed:
+	case v.paused(want):
+		return Unchanged, nil
+	case v.leftToVerifier(known, want):
+		v.record(func() {
+			v.reportProgrammed(known.Findings, "traffic is redirected")
+			v.follow(v.intent.Managed)
+		})
 		return Unchanged, nil
 	}
 	var found Findings

@@ -1,0 +1,49 @@
+package controllers
+
+import (
+	"testing"
+	"time"
+
+	"istio-pod-network-controller/internal/podnet"
+)
+
+// A pod changes several times while it starts. Each change reaches the kernel only if the rules may depend on it.
+func TestAChangeOfThePodIsLeftToTheVerifier(t *testing.T) {
+	for name, c := range map[string]struct {
+		by     Entrance
+		change func(*bench)
+		looks  bool
+	}{
+		"nothing that matters":           {by: Watch, change: func(*bench) {}},
+		"rules that others have changed": {by: Watch, change: func(b *bench) { b.backend.held["/netns/1"] = "" }},
+		"the pod wants other rules":      {by: Watch, change: func(b *bench) { b.pods.pod.Annotations["traffic.sidecar.istio.io/excludeOutboundPorts"] = "9000" }, looks: true},
+		"a container starts":             {by: NRI, change: func(*bench) {}, looks: true},
+		"the Verifier's turn":            {by: Verify, change: func(*bench) {}, looks: true},
+		"there is no Verifier":           {by: Watch, change: func(b *bench) { b.VerifyInterval = 0 }, looks: true},
+		"the Verifier comes rarely":      {by: Watch, change: func(b *bench) { b.VerifyInterval = time.Minute }, looks: true},
+		"the last call has failed":       {by: Watch, change: func(b *bench) { b.Ledger.Retry(b.sandbox) }, looks: true},
+		"there is another sandbox":       {by: Watch, change: func(b *bench) { b.finder.sandboxes["uid-1"] = podnet.Sandbox{ID: "2", NetNS: "/netns/2"} }, looks: true},
+		"the sandbox has another path":   {by: Watch, change: func(b *bench) { b.finder.sandboxes["uid-1"] = podnet.Sandbox{ID: "sandbox-1", NetNS: "/n"} }, looks: true},
+		"others' rules were before ours": {by: Watch, change: func(b *bench) { b.Ledger.found("uid-1", Findings{Preempted: "a chain"}) }, looks: true},
+		"the rules were repaired of late": {by: Watch, change: func(b *bench) {
+			b.Ledger.found("uid-1", Findings{contention: contention{}.withRepair(time.Unix(1, 0))})
+		}, looks: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.VerifyInterval = 10 * time.Second
+			b.ensure(t, Changed)
+			before := len(b.reporter.reports)
+			c.change(b)
+			if _, err := b.Ensure(t.Context(), c.by, b.sandbox); err != nil {
+				t.Fatal(err)
+			}
+			if looks := b.backend.applies == 2; looks != c.looks {
+				t.Errorf("it looks at the kernel: %t", looks)
+			}
+			if len(b.reporter.reports) == before {
+				t.Error("there is no report: somebody may have edited the pod's annotations")
+			}
+		})
+	}
+}
