@@ -47,8 +47,9 @@ func (r *chaosRun) calm() {
 	r.log("all is right after %.1f s of calm", took.Seconds())
 }
 
-// awaitNode waits until the node starts a pod that the agent has nothing to do with: a kubelet that was restarted looks at its machine
-// first, and at pods some time later.
+// awaitNode waits until the node starts a pod that the agent has nothing to do with, and reaches the API server: a kubelet that was restarted
+// looks at its machine first, and at pods some time later. A kube-proxy that has seen the API server leave its Service waits for up to a
+// minute before it looks again.
 func (r *chaosRun) awaitNode() {
 	r.t.Helper()
 	began := time.Now()
@@ -76,8 +77,18 @@ func (r *chaosRun) awaitNode() {
 		return isRunning(pod)
 	})
 	eventually(r.t, "the other pod to be gone", gone)
+	eventually(r.t, "the API server's Service", r.reachesAPIServer)
 	eventually(r.t, "the end of an update of the agent", r.rolledOut)
-	r.log("the node starts pods again after %.1f s", time.Since(began).Seconds())
+	r.log("the node works again after %.1f s", time.Since(began).Seconds())
+}
+
+// reachesAPIServer returns an error unless the node has a way to the API server that agents use.
+func (r *chaosRun) reachesAPIServer(ctx context.Context) error {
+	service, err := r.api.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	return kc(ctx, "node", "--", "timeout", "1", "bash", "-c", "exec 3<>/dev/tcp/"+service.Spec.ClusterIP+"/443")
 }
 
 // rolledOut returns an error while an update of the agent goes on.
