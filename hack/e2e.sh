@@ -5,6 +5,7 @@
 # E2E_ENTRANCES lists the ways to leave no window, a run each behind those: "nri required wait cni" unless it says otherwise.
 # E2E_CHURN is how many pods come and go in one of them: 20 unless it says otherwise.
 # E2E_CHAOS_SEED chooses what the minute of chaos does: always the same unless it says otherwise; empty, a seed is drawn.
+# E2E_ROTATED_PODS is how many pods have their proxies' secrets replaced under load, E2E_ROTATIONS how often: 3 and 1 unless they say otherwise.
 # E2E_BURST is how many pods start at once in them, E2E_VALUES are more arguments to helm.
 set -euo pipefail
 
@@ -148,7 +149,7 @@ export E2E_CHAOS_SEED=${E2E_CHAOS_SEED-4}
 before=$(configuration)
 # The sidecar manager is on in one of them: what is tested there holds beside it as well.
 entrance nri '^Test(Early|Burst|StartupTaint|Hostile|Churn|Static|PodInANew|PodThatStops|RunningPodOptsIn|Sidecar)' --set nri=required --set startupTaint=true \
-  --set sidecars.enabled=true
+  --set sidecars.enabled=true --set 'sidecars.secrets={e2e-registry,e2e-tls,e2e-late}' --set 'sidecars.tokenAudiences={e2e-mesh}'
 # The chaos has every trouble of TestAlwaysNothingBypassesTheProxyInTrouble.
 entrance required '^Test(AlwaysPods|Chaos)' --set nri=required --set admission.requiredPlugins=true
 entrance wait '^Test(Burst|AlwaysPods)' --set nri=off --set admission.waitContainer=true

@@ -3,6 +3,7 @@ module istio-pod-network-controller/test/e2e
 go 1.26.0
 
 require (
+	github.com/google/go-containerregistry v0.22.1
 	google.golang.org/grpc v1.82.1
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2
