@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -17,24 +18,36 @@ import (
 	"istio-pod-network-controller/sidecars"
 )
 
-// pullTimeout bounds the pull of one image.
-const pullTimeout = 10 * time.Minute
+const (
+	// pullTimeout bounds the pull of one image.
+	pullTimeout = 10 * time.Minute
+	// pullPause is how long no pull is tried after one that failed, however many pods wait for the image.
+	pullPause = 10 * time.Second
+)
 
 // sidecarImages brings images to the node. A pull takes minutes, so it goes on beside the caller.
 type sidecarImages struct {
 	runtime *container.Runtime
 	secrets secretvolume.Volumes
-	done    func() // called after each pull
+	pause   time.Duration // after a pull that failed
+	done    func()        // called after each pull
 
 	mu      sync.Mutex
 	pulling map[wantedImage]struct{}
-	failed  map[wantedImage]error // of the last pull
+	failed  map[wantedImage]failedPull
+}
+
+// failedPull is the last pull of an image, which failed. It is told at least once, and to all that ask before the pause is over.
+type failedPull struct {
+	why  error
+	at   time.Time
+	told bool
 }
 
 // wantedImage is an image, and the Secrets that it is pulled with: with others it may be refused.
 type wantedImage struct{ image, secrets string }
 
-// Ensure returns nil if the node has the image, sidecars.ErrPulling while it is pulled, and why it could not be pulled once.
+// Ensure returns nil if the node has the image, sidecars.ErrPulling while it is pulled, and why it could not be pulled.
 func (i *sidecarImages) Ensure(ctx context.Context, p *sidecars.Profile) error {
 	if there, err := i.runtime.HasImage(ctx, p.Spec.Image); err != nil || there {
 		return err
@@ -46,13 +59,14 @@ func (i *sidecarImages) Ensure(ctx context.Context, p *sidecars.Profile) error {
 	want := wantedImage{p.Spec.Image, strings.Join(names, ",")}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if err := i.failed[want]; err != nil {
-		delete(i.failed, want) // the next call tries again
-		return err
+	if f, ok := i.failed[want]; ok && (!f.told || time.Since(f.at) < i.pause) {
+		f.told = true
+		i.failed[want] = f
+		return f.why
 	}
 	if _, ok := i.pulling[want]; !ok {
 		if i.pulling == nil {
-			i.pulling, i.failed = map[wantedImage]struct{}{}, map[wantedImage]error{}
+			i.pulling, i.failed = map[wantedImage]struct{}{}, map[wantedImage]failedPull{}
 		}
 		i.pulling[want] = struct{}{}
 		go i.pull(context.WithoutCancel(ctx), want, slices.Clone(p.Spec.ImagePullSecrets))
@@ -68,16 +82,22 @@ func (i *sidecarImages) pull(ctx context.Context, want wantedImage, secrets []v1
 	credentials, unusable := i.credentials(want.image, secrets)
 	err := i.runtime.Pull(ctx, want.image, credentials)
 	ctrl.Log.Info("image pulled", "image", want.image, "duration", time.Since(start), "failed", err != nil)
-	i.mu.Lock()
-	delete(i.pulling, want)
-	switch {
-	case err != nil && unusable != nil:
-		i.failed[want] = fmt.Errorf("%w; %w", err, unusable)
-	case err != nil:
-		i.failed[want] = err
+	if err != nil && unusable != nil {
+		err = fmt.Errorf("%w; %w", err, unusable)
 	}
-	i.mu.Unlock()
+	i.note(want, err)
 	i.done()
+}
+
+// note remembers how a pull has ended. What nobody has asked for in a long time is forgotten.
+func (i *sidecarImages) note(want wantedImage, err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	delete(i.pulling, want)
+	maps.DeleteFunc(i.failed, func(other wantedImage, f failedPull) bool { return other == want || time.Since(f.at) > pullTimeout })
+	if err != nil {
+		i.failed[want] = failedPull{why: err, at: time.Now()}
+	}
 }
 
 // credentials returns those that the Secrets have for the image's registry, and which Secrets have none.

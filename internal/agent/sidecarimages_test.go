@@ -182,3 +182,22 @@ func TestProfilesPullTheSameImageWithCredentialsOfTheirOwn(t *testing.T) {
 		t.Errorf("without credentials: %v", err)
 	}
 }
+
+// A registry that refuses an image is not asked again for each pod that waits for it, and each pod says why it waits.
+func TestAnImageThatManyPodsWaitForIsPulledOnce(t *testing.T) {
+	registry, runtime := newPuller(t, "u", "p")
+	images := &sidecarImages{runtime: runtime, pause: time.Hour}
+	p := &sidecars.Profile{Spec: v1alpha1.SidecarProfileSpec{Image: "b.example/proxy:1"}}
+	for pod := range 10 {
+		if err := ensured(t, images, p); !errors.Is(err, container.ErrNotPulled) {
+			t.Errorf("pod %d: %v", pod, err)
+		}
+	}
+	if len(registry.pulls) != 1 {
+		t.Errorf("%d pulls, want 1", len(registry.pulls))
+	}
+	images.pause = 0
+	if err := ensured(t, images, p); !errors.Is(err, container.ErrNotPulled) || len(registry.pulls) != 2 {
+		t.Errorf("after the pause: %d pulls, want 2; %v", len(registry.pulls), err)
+	}
+}

@@ -173,7 +173,7 @@ func (a *agent) addProxies(mgr manager.Manager, pods controllers.Reader, event f
 		profiles: profiles, reports: newSidecarReports(mgr.GetClient(), event, a.NodeName), sums: newSidecarSums(mgr.GetClient(), a.NodeName),
 	}
 	volumes := secretvolume.Volumes{Root: a.SidecarSecrets}
-	images := &sidecarImages{runtime: runtime, secrets: volumes}
+	images := &sidecarImages{runtime: runtime, secrets: volumes, pause: pullPause}
 	out.manager = &sidecars.Manager{
 		Runtime: runtime, Logs: runtime, Images: images, Prober: &sidecarProber{programs: runtime}, Applications: runtime,
 		Cluster: sidecarCluster{pods, profiles}, Asker: sidecarAsker{a.backends, homes},
