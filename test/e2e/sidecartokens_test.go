@@ -97,8 +97,8 @@ type tokenAsk struct {
 func TestSidecarTokensOfOthersAreRefusedToTheAgent(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t)
-	elsewhere := m.createElsewhere(t)
 	pod := m.startManaged(t, plainPod("here"))
+	elsewhere := m.createElsewhere(t)
 	good := func() tokenAsk {
 		seconds := int64(3600)
 		return tokenAsk{m.name, "default", authenticationv1.TokenRequestSpec{
@@ -107,24 +107,32 @@ func TestSidecarTokensOfOthersAreRefusedToTheAgent(t *testing.T) {
 		}}
 	}
 	agent := m.as(t, m.agentToken(t))
-	eventually(t, "a token of a pod of the agent's node", func(ctx context.Context) error { return askToken(ctx, agent, good()) })
+	must(t, askToken(t.Context(), agent, good()))
+	ofElsewhere := func(a *tokenAsk) {
+		a.spec.BoundObjectRef.Name, a.spec.BoundObjectRef.UID = elsewhere.Name, elsewhere.UID
+	}
+	eventually(t, "the policy's knowledge of the other node's pod", func(ctx context.Context) error {
+		ask := good()
+		if ofElsewhere(&ask); askToken(ctx, agent, ask) == nil {
+			return errors.New("a token of it is granted")
+		}
+		return nil
+	})
 
 	const wrongAudience, wrongBinding, wrongPod = "only for one of the audiences " + tokenAudience, "only that are bound to a pod, by its name and UID", "the pod is not on the agent's node"
 	for name, c := range map[string]struct {
 		change func(*tokenAsk)
 		words  string
 	}{
-		"of another audience":            {func(a *tokenAsk) { a.spec.Audiences = []string{"vault"} }, wrongAudience},
-		"of one audience more":           {func(a *tokenAsk) { a.spec.Audiences = append(a.spec.Audiences, "vault") }, wrongAudience},
-		"of the API server's audience":   {func(a *tokenAsk) { a.spec.Audiences = nil }, wrongAudience},
-		"bound to nothing":               {func(a *tokenAsk) { a.spec.BoundObjectRef = nil }, wrongBinding},
-		"bound to a name without UID":    {func(a *tokenAsk) { a.spec.BoundObjectRef.UID = "" }, wrongBinding},
-		"bound to a Secret":              {func(a *tokenAsk) { a.spec.BoundObjectRef.Kind = "Secret" }, wrongBinding},
-		"bound to the node":              {func(a *tokenAsk) { a.spec.BoundObjectRef.Kind, a.spec.BoundObjectRef.Name = "Node", m.node.NodeName }, wrongBinding},
-		"bound to a pod that was before": {func(a *tokenAsk) { a.spec.BoundObjectRef.UID = "7c1b3f9e-0000-4000-8000-000000000000" }, wrongPod},
-		"bound to a pod of another node": {func(a *tokenAsk) {
-			a.spec.BoundObjectRef.Name, a.spec.BoundObjectRef.UID = elsewhere.Name, elsewhere.UID
-		}, wrongPod},
+		"of another audience":                    {func(a *tokenAsk) { a.spec.Audiences = []string{"vault"} }, wrongAudience},
+		"of one audience more":                   {func(a *tokenAsk) { a.spec.Audiences = append(a.spec.Audiences, "vault") }, wrongAudience},
+		"of the API server's audience":           {func(a *tokenAsk) { a.spec.Audiences = nil }, wrongAudience},
+		"bound to nothing":                       {func(a *tokenAsk) { a.spec.BoundObjectRef = nil }, wrongBinding},
+		"bound to a name without UID":            {func(a *tokenAsk) { a.spec.BoundObjectRef.UID = "" }, wrongBinding},
+		"bound to a Secret":                      {func(a *tokenAsk) { a.spec.BoundObjectRef.Kind = "Secret" }, wrongBinding},
+		"bound to the node":                      {func(a *tokenAsk) { a.spec.BoundObjectRef.Kind, a.spec.BoundObjectRef.Name = "Node", m.node.NodeName }, wrongBinding},
+		"bound to a pod that was before":         {func(a *tokenAsk) { a.spec.BoundObjectRef.UID = "7c1b3f9e-0000-4000-8000-000000000000" }, wrongPod},
+		"bound to a pod of another node":         {ofElsewhere, wrongPod},
 		"of a day and a second":                  {func(a *tokenAsk) { *a.spec.ExpirationSeconds = 24*60*60 + 1 }, "for a day at most"},
 		"of an account that is not the pod's":    {func(a *tokenAsk) { a.account = otherAccount }, "different serviceaccount"},
 		"of an account of another namespace":     {func(a *tokenAsk) { a.namespace = agentName }, "not found"},
