@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"strings"
 	"sync"
 	"time"
@@ -166,8 +167,20 @@ func (w *Writer) write(ctx context.Context, r Report, pod *corev1.Pod) error {
 
 // Event makes a warning of a pod.
 func (w *Writer) Event(s podnet.Sandbox, reason, message string) {
+	w.warn(s, reason, "Redirect", message)
+}
+
+// ProxyEvent makes a warning of a pod's proxy. The recorder counts events that differ in nothing but their words as one, and keeps the words
+// of the first. So each cause is an action of its own, which kubectl does not show. What follows a semicolon, such as the last words of a
+// log, does not make another cause.
+func (w *Writer) ProxyEvent(s podnet.Sandbox, reason, message string) {
+	cause, _, _ := strings.Cut(message, ";")
+	w.warn(s, reason, fmt.Sprintf("Proxy-%08x", crc32.ChecksumIEEE([]byte(cause))), message)
+}
+
+func (w *Writer) warn(s podnet.Sandbox, reason, action, message string) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, UID: types.UID(s.UID)}}
-	w.recorder.Eventf(pod, nil, corev1.EventTypeWarning, reason, "Redirect", "%s", truncate(message))
+	w.recorder.Eventf(pod, nil, corev1.EventTypeWarning, reason, action, "%s", truncate(message))
 }
 
 // record makes the events of a report that was just written. before is the pod as it was: what it said already is no event.

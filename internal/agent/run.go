@@ -143,7 +143,7 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 	}
 	pods := controllers.Reader{Cache: mgr.GetCache(), Live: mgr.GetAPIReader()}
 	writer := controllers.NewWriter(mgr.GetClient(), pods, mgr.GetEventRecorder(Name))
-	managed, err := a.addProxies(mgr, pods, writer.Event)
+	managed, err := a.addProxies(mgr, pods, writer.ProxyEvent)
 	if err != nil {
 		return core{}, fmt.Errorf("set up the sidecar manager: %w", err)
 	}
