@@ -13,11 +13,11 @@ import (
 	"testing"
 )
 
-// tmpfs is the number by which the kernel calls it.
-const tmpfs = 0x01021994
+// tmpfsMagic is the number by which the kernel calls it.
+const tmpfsMagic = 0x01021994
 
-// search is how an application looks for its proxy's secrets: by their path, by that of each process that it sees, by their names, and by what is in them.
-const search = `id; cat /run/sidecar-secrets/*/* /proc/[0-9]*/root/run/sidecar-secrets/*/* 2>/dev/null
+// proxySearch is how an application looks for its proxy's secrets: by their path, by that of each process that it sees, by their names, and by what is in them.
+const proxySearch = `id; cat /run/sidecar-secrets/*/* /proc/[0-9]*/root/run/sidecar-secrets/*/* 2>/dev/null
 find / -path '/proc/*' -prune -o -path '/sys/*' -prune -o -name '*tls*key*' -print 2>/dev/null
 grep -rl 'PRIVATE KEY' /run /tmp /dev/shm /var /etc /proc/[0-9]*/environ 2>/dev/null; true`
 
@@ -50,7 +50,7 @@ func wantPrivate(t *testing.T, dir string) {
 		}
 		return nil
 	}))
-	if !inMemory(dir) || files == 0 {
+	if !onTmpfs(dir) || files == 0 {
 		t.Errorf("%s: %d files; want some, in a tmpfs", dir, files)
 	}
 }
@@ -74,9 +74,9 @@ func wantInMemory(t *testing.T, pid int, below string) (n int) {
 	return n
 }
 
-func inMemory(path string) bool {
+func onTmpfs(path string) bool {
 	var in syscall.Statfs_t
-	return syscall.Statfs(path, &in) == nil && in.Type == tmpfs
+	return syscall.Statfs(path, &in) == nil && in.Type == tmpfsMagic
 }
 
 // wantNotOnDisk wants no file that the node's agent, kubelet and runtime keep on its disk to have a secret.
@@ -90,7 +90,7 @@ func (c *cluster) wantNotOnDisk(t *testing.T, secret []byte) {
 				return nil
 			case err != nil:
 				return err
-			case entry.IsDir() && inMemory(path):
+			case entry.IsDir() && onTmpfs(path):
 				return fs.SkipDir
 			case !entry.Type().IsRegular():
 				return nil

@@ -25,8 +25,8 @@ const (
 	rotations   = 1
 )
 
-// size returns a test's size, which an environment variable may say.
-func size(t *testing.T, variable string, otherwise int) int {
+// rotationSize returns a test's size, which an environment variable may say.
+func rotationSize(t *testing.T, variable string, otherwise int) int {
 	t.Helper()
 	text := os.Getenv(variable)
 	if text == "" {
@@ -52,13 +52,13 @@ func TestSidecarSecretsRotateWithoutALostConnection(t *testing.T) {
 	t.Parallel()
 	trusted := x509.NewCertPool()
 	now := newCertificate(t, 1, trusted)
-	next := make([]certificate, size(t, "E2E_ROTATIONS", rotations)) // all before the pods, which make the pool be used
+	next := make([]certificate, rotationSize(t, "E2E_ROTATIONS", rotations)) // all before the pods, which make the pool be used
 	for i := range next {
 		next[i] = newCertificate(t, int64(i+2), trusted)
 	}
 	m := newManaged(t, withTLS)
 	m.putSecret(t, tlsSecret, now.files)
-	r := m.startRotating(t, size(t, "E2E_ROTATED_PODS", rotatedPods), trusted)
+	r := m.startRotating(t, rotationSize(t, "E2E_ROTATED_PODS", rotatedPods), trusted)
 	for i, c := range next {
 		began := time.Now()
 		m.putSecret(t, tlsSecret, c.files)
@@ -167,7 +167,7 @@ func (r rotating) wantSecret(t *testing.T, c certificate, epoch int64) {
 		}
 	}
 	r.wantNotOnDisk(t, []byte(firstLineOf(c.files["tls.key"])))
-	out, err := r.run(t.Context(), command{namespace: r.name, pod: r.pods[0].Name, container: "talks", argv: []string{"sh", "-c", search}})
+	out, err := r.run(t.Context(), command{namespace: r.name, pod: r.pods[0].Name, container: "talks", argv: []string{"sh", "-c", proxySearch}})
 	must(t, err)
 	if !strings.Contains(out, "uid=0") || strings.Contains(out, "tls") || strings.Contains(out, "PRIVATE KEY") {
 		t.Errorf("the application's root finds\n%s", out)
