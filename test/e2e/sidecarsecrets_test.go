@@ -23,6 +23,8 @@ const (
 	// say otherwise.
 	rotatedPods = 3
 	rotations   = 1
+	// rotatedEvery is the time between two new connections in each direction, and to the proxies, of all pods together.
+	rotatedEvery = 15 * time.Millisecond
 )
 
 // rotationSize returns a test's size, which an environment variable may say.
@@ -82,7 +84,7 @@ func (m managed) startRotating(t *testing.T, n int, trusted *x509.CertPool) rota
 	f := families()[0]
 	r := rotating{managed: m, ticker: listenTicks(t)}
 	world, ticks := f.at(1, worldPort).String(), f.at(2, uint16(r.ticker.Addr().(*net.TCPAddr).Port)).String()
-	yes := true
+	yes, every := true, time.Duration(n)*rotatedEvery
 	for i := range n {
 		pod := loadedPod(fmt.Sprintf("rotating-%d", i), world, ticks)
 		pod.Spec.ShareProcessNamespace = &yes
@@ -91,8 +93,8 @@ func (m managed) startRotating(t *testing.T, n int, trusted *x509.CertPool) rota
 	for i := range n {
 		pod := m.await(t, fmt.Sprintf("rotating-%d", i), isReadyNow)
 		r.pods = append(r.pods, pod)
-		r.tls = append(r.tls, loadTLS(t, at(pod, f, tlsPort), trusted))
-		r.loads = append(r.loads, loadInboundEvery(t, loadedEvery, at(pod, f, appPort), f.passthrough))
+		r.tls = append(r.tls, loadTLS(t, every, at(pod, f, tlsPort), trusted))
+		r.loads = append(r.loads, loadInboundEvery(t, every, at(pod, f, appPort), f.passthrough))
 		r.held = append(r.held, dialEcho(t, at(pod, f, appTCPPort)))
 	}
 	eventually(t, "the pods' connections", func(ctx context.Context) error {

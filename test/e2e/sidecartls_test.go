@@ -78,12 +78,12 @@ type handshakes struct {
 	failed error
 }
 
-func loadTLS(t *testing.T, to netip.AddrPort, trusted *x509.CertPool) *handshakes {
+func loadTLS(t *testing.T, every time.Duration, to netip.AddrPort, trusted *x509.CertPool) *handshakes {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	h := &handshakes{to: to, trusted: trusted, cancel: cancel, of: map[int64]int{}}
 	h.ended.Go(func() {
-		tick := time.NewTicker(loadedEvery)
+		tick := time.NewTicker(every)
 		defer tick.Stop()
 		for ctx.Err() == nil {
 			h.shake(context.WithoutCancel(ctx))
