@@ -84,7 +84,7 @@ func (n *fakeNode) call(name string) error {
 	return n.failures[name]
 }
 
-func (n *fakeNode) List(context.Context) ([]sidecar.Container, error) {
+func (n *fakeNode) List(_ context.Context, podUID string) ([]sidecar.Container, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.asks++
@@ -93,7 +93,9 @@ func (n *fakeNode) List(context.Context) ([]sidecar.Container, error) {
 	}
 	out := make([]sidecar.Container, 0, len(n.containers))
 	for _, c := range n.containers {
-		out = append(out, c.Container)
+		if podUID == "" || c.PodUID == podUID {
+			out = append(out, c.Container)
+		}
 	}
 	slices.SortFunc(out, func(a, b sidecar.Container) int { return cmp.Compare(a.ID, b.ID) })
 	return out, nil

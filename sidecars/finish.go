@@ -103,7 +103,7 @@ func staysEnded(pod *corev1.Pod, ended []sidecar.Application) bool {
 func (m *Manager) finish(ctx context.Context, key Key) error {
 	ctx, cancel := context.WithTimeout(ctx, finishWait)
 	defer cancel()
-	all, err := m.Runtime.List(ctx)
+	all, err := m.Runtime.List(ctx, key.PodUID)
 	if err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func (m *Manager) finish(ctx context.Context, key Key) error {
 	}
 	var ending sync.WaitGroup
 	for _, c := range all {
-		if c.Sandbox != key.Sandbox || c.PodUID != key.PodUID || c.State != sidecar.Running || !home.drainedAt(c.Epoch).IsZero() {
+		if c.Sandbox != key.Sandbox || c.State != sidecar.Running || !home.drainedAt(c.Epoch).IsZero() {
 			continue
 		}
 		signal := unix.SIGTERM

@@ -32,7 +32,8 @@ const (
 
 // Runtime makes, ends and lists the containers of proxies.
 type Runtime interface {
-	List(ctx context.Context) ([]sidecar.Container, error)
+	// List returns the containers of a pod's proxies, or of all if podUID is empty.
+	List(ctx context.Context, podUID string) ([]sidecar.Container, error)
 	Create(ctx context.Context, spec sidecar.Spec) (id string, err error)
 	Signal(ctx context.Context, id string, signal unix.Signal) error
 	Stop(ctx context.Context, id string, wait time.Duration) error

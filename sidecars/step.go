@@ -80,14 +80,11 @@ type stepping struct {
 // list returns the sandbox's containers. Epochs of the pod's other sandboxes are not used again: a container's name in the runtime
 // consists of the pod's UID and the epoch.
 func (s *stepping) list(ctx context.Context) (there []sidecar.Container, err error) {
-	all, err := s.Runtime.List(ctx)
+	all, err := s.Runtime.List(ctx, s.key.PodUID)
 	if err != nil {
 		return nil, err
 	}
 	for _, c := range all {
-		if c.PodUID != s.key.PodUID {
-			continue
-		}
 		s.epoch = max(s.epoch, c.Epoch+1)
 		if c.Sandbox == s.key.Sandbox {
 			there = append(there, c)

@@ -18,7 +18,7 @@ import (
 func (m *Manager) sweep(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
-	all, err := m.Runtime.List(ctx)
+	all, err := m.Runtime.List(ctx, "")
 	if err != nil {
 		log.FromContext(ctx).Error(err, "proxies not listed")
 		return
@@ -56,11 +56,11 @@ func (m *Manager) sweepOne(ctx context.Context, c sidecar.Container) {
 
 // clean removes what is left of a sandbox that is not followed any more, once its proxies have ended.
 func (m *Manager) clean(ctx context.Context, key Key) {
-	all, err := m.Runtime.List(ctx)
+	all, err := m.Runtime.List(ctx, key.PodUID)
 	left := 0
 	for _, c := range all {
 		switch {
-		case c.PodUID != key.PodUID || c.Sandbox != key.Sandbox:
+		case c.Sandbox != key.Sandbox:
 		case c.State == sidecar.Running:
 			left++
 		case m.Runtime.Remove(ctx, c.ID) != nil:

@@ -152,7 +152,7 @@ func (n *envoyNode) await(t *testing.T, image string) {
 
 // line returns the place of the newest proxy that runs.
 func (n *envoyNode) line() string {
-	all, _ := n.List(context.Background()) //nolint:forbidigo // it asks nobody
+	all, _ := n.List(context.Background(), "") //nolint:forbidigo // it asks nobody
 	for _, c := range slices.Backward(all) {
 		if c.State == sidecar.Running && c.HotRestart != nil {
 			return c.HotRestart.String()

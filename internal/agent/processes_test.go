@@ -147,7 +147,7 @@ func (p *processes) call() error {
 	return nil
 }
 
-func (p *processes) List(context.Context) ([]sidecar.Container, error) {
+func (p *processes) List(context.Context, string) ([]sidecar.Container, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	out := make([]sidecar.Container, 0, len(p.all))
@@ -312,7 +312,7 @@ func (p *processes) kill(t *testing.T, epoch uint32) {
 
 // images returns the images of the proxies that run, by epoch.
 func (p *processes) images() (out []string) {
-	all, _ := p.List(context.Background()) //nolint:forbidigo // it asks nobody
+	all, _ := p.List(context.Background(), "") //nolint:forbidigo // it asks nobody
 	for _, c := range all {
 		if c.State == sidecar.Running {
 			out = append(out, strings.Split(c.Image, ",")[0])

@@ -36,7 +36,7 @@ func (e SidecarExec) Run(ctx context.Context, out, errOut io.Writer) (code int, 
 }
 
 func (e SidecarExec) run(ctx context.Context, runtime *container.Runtime, out, errOut io.Writer) (code int, err error) {
-	all, err := runtime.List(ctx)
+	all, err := runtime.List(ctx, "")
 	if err != nil {
 		return 0, err
 	}

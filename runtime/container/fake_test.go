@@ -33,6 +33,7 @@ type fakeCRI struct {
 	pulls   []*criv1.AuthConfig
 	accepts string // the user that may pull
 	removed []string
+	listed  map[string]string // the labels that were asked for last
 	// reopened are the containers whose logs were opened again.
 	reopened []string
 	well     bool // containers end with exit code 0 instead of 3
@@ -89,9 +90,10 @@ func (f *fakeCRI) RemoveContainer(_ context.Context, r *criv1.RemoveContainerReq
 }
 
 // ListContainers ignores the filter, as a runtime with another idea of labels might.
-func (f *fakeCRI) ListContainers(context.Context, *criv1.ListContainersRequest) (*criv1.ListContainersResponse, error) {
+func (f *fakeCRI) ListContainers(_ context.Context, r *criv1.ListContainersRequest) (*criv1.ListContainersResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.listed = r.GetFilter().GetLabelSelector()
 	out := &criv1.ListContainersResponse{Containers: []*criv1.Container{{Id: "the application's", Labels: map[string]string{labelPodUID: "u"}}}}
 	for id, state := range f.states {
 		r := f.made[id]

@@ -88,7 +88,7 @@ func TestAProbeIsNoProxy(t *testing.T) {
 	if config.GetMetadata().GetName() == ContainerName || config.GetLabels()[labelPodUID] == "" {
 		t.Errorf("it is called %q, labels %v", config.GetMetadata().GetName(), config.GetLabels())
 	}
-	if all, err := r.List(t.Context()); err != nil || len(all) != 0 {
+	if all, err := r.List(t.Context(), ""); err != nil || len(all) != 0 {
 		t.Errorf("listed: %+v, %v", all, err)
 	}
 	f.errors["create"] = context.DeadlineExceeded

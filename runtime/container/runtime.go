@@ -38,17 +38,19 @@ func New(conn grpc.ClientConnInterface, logRoot string) *Runtime {
 	return &Runtime{runtime: criv1.NewRuntimeServiceClient(conn), images: criv1.NewImageServiceClient(conn), logRoot: logRoot}
 }
 
-// List returns the containers of all proxies on the node, in any state.
-func (r *Runtime) List(ctx context.Context) ([]sidecar.Container, error) {
-	resp, err := r.runtime.ListContainers(ctx, &criv1.ListContainersRequest{Filter: &criv1.ContainerFilter{
-		LabelSelector: map[string]string{labelSidecar: "true"},
-	}})
+// List returns the containers of a pod's proxies, in any state, or of all proxies on the node if podUID is empty.
+func (r *Runtime) List(ctx context.Context, podUID string) ([]sidecar.Container, error) {
+	selector := map[string]string{labelSidecar: "true"}
+	if podUID != "" {
+		selector[labelPodUID] = podUID
+	}
+	resp, err := r.runtime.ListContainers(ctx, &criv1.ListContainersRequest{Filter: &criv1.ContainerFilter{LabelSelector: selector}})
 	if err != nil {
 		return nil, fmt.Errorf("list the containers of proxies: %w", err)
 	}
 	out := make([]sidecar.Container, 0, len(resp.GetContainers()))
 	for _, c := range resp.GetContainers() {
-		if c.GetLabels()[labelSidecar] == "true" {
+		if l := c.GetLabels(); l[labelSidecar] == "true" && (podUID == "" || l[labelPodUID] == podUID) {
 			out = append(out, containerOf(c))
 		}
 	}

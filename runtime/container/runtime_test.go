@@ -85,7 +85,7 @@ func apart(f *fakeCRI, made *criv1.CreateContainerRequest) map[string]bool {
 // checkListed wants the runtime to give back what the proxy was made from.
 func checkListed(t *testing.T, f *fakeCRI, r *Runtime, id string) {
 	t.Helper()
-	all, err := r.List(t.Context())
+	all, err := r.List(t.Context(), "")
 	if err != nil || len(all) != 1 {
 		t.Fatalf("listed %+v, error %v", all, err)
 	}
@@ -95,6 +95,11 @@ func checkListed(t *testing.T, f *fakeCRI, r *Runtime, id string) {
 	}
 	if all[0] != want {
 		t.Errorf("listed %+v, want %+v", all[0], want)
+	}
+	for uid, want := range map[string]int{spec.PodUID: 1, "another": 0} {
+		if all, err := r.List(t.Context(), uid); err != nil || len(all) != want || f.listed[labelPodUID] != uid {
+			t.Errorf("of the pod %s: asked for %v, listed %+v, error %v; want %d", uid, f.listed, all, err, want)
+		}
 	}
 }
 
