@@ -37,7 +37,8 @@ type fakeNode struct {
 	chosen   string
 	ending   bool
 	finished bool
-	asks     int // calls that change nothing
+	asks     int // lists
+	listed   int // containers in them
 	gone     bool
 	pulling  bool
 	said     map[string]Status
@@ -98,6 +99,7 @@ func (n *fakeNode) List(_ context.Context, podUID string) ([]sidecar.Container, 
 		}
 	}
 	slices.SortFunc(out, func(a, b sidecar.Container) int { return cmp.Compare(a.ID, b.ID) })
+	n.listed += len(out)
 	return out, nil
 }
 
