@@ -266,20 +266,6 @@ func TestSecretsThatCannotBeRead(t *testing.T) {
 	})
 }
 
-// A longer message would not be accepted, and the Sidecar would say nothing at all.
-func TestAMessageIsNotLongerThanASidecarTakes(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
-		n.failures["pull"] = errors.New(strings.Repeat("ä", 3000))
-		m, stop := agent()
-		m.Follow(sandboxOf("u1"))
-		after(time.Second)
-		if got := n.mustSay(t, "u1", v1alpha1.Failed, false).Message; len(got) != 4096 {
-			t.Errorf("%d bytes", len(got))
-		}
-		stop()
-	})
-}
-
 // A proxy of an older version of the profile gets new files of what its version asked for.
 func TestTheOldProxysSecretsAreRenewedWhileItsUpgradeFails(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself

@@ -12,9 +12,6 @@ import (
 // restartOnFailure is the restart policy under which a proxy that ends with code 0 is not started again.
 const restartOnFailure = "OnFailure"
 
-// maxMessage is how long a Sidecar's message can be.
-const maxMessage = 4096
-
 // Status is how a pod's proxy is.
 type Status struct {
 	Profile string
@@ -57,9 +54,6 @@ func (s *stepping) status(d Decision, serving int) Status {
 		out.Message = s.why + "; " + s.stale
 	case s.stale != "":
 		out.Message = s.stale
-	}
-	if len(out.Message) > maxMessage {
-		out.Message = strings.ToValidUTF8(out.Message[:maxMessage], "")
 	}
 	shown := serving
 	if shown < 0 {

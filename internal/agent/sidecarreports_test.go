@@ -86,6 +86,9 @@ func TestAProxyIsShownByItsSidecar(t *testing.T) {
 	if diff := cmp.Diff([]string{"ProxyFailed: it has ended"}, events); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
+	if err := api.Get(t.Context(), key, &got); err != nil || len(got.Status.Message) != maxMessage {
+		t.Errorf("the message has %d bytes, error %v", len(got.Status.Message), err)
+	}
 
 	r.Retract("u1")
 	workOff(t, r)
