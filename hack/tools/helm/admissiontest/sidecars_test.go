@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -52,9 +53,15 @@ func (s *server) definesSidecars(t *testing.T) {
 		"a value that is two things": {
 			kind: profile, spec: "{image: a/b, readiness: {tcpPort: 80}, env: [{name: A, value: b, fieldPath: metadata.name}]}", refused: true, want: "exclude each other",
 		},
-		"two listeners at one port": {kind: profile, spec: "{image: a/b, readiness: {tcpPort: 80}, network: {inboundPort: 15001}}", refused: true, want: "are the same"},
-		"a pod's proxy":             {kind: sidecar, spec: "{profile: a, pod: b, podUID: c, node: d}", want: "podUID: c"},
-		"nobody's":                  {kind: sidecar, spec: "{profile: a}", refused: true, want: "spec.pod"},
+		"a field that there is not":    {kind: profile, spec: "{imgae: a/b, readiness: {tcpPort: 80}}", refused: true, want: `unknown field "spec.imgae"`},
+		"a field that a part has not":  {kind: profile, spec: "{image: a/b, readiness: {tcpPort: 80, every: 5}}", refused: true, want: `unknown field "spec.readiness.every"`},
+		"a proxy that runs as root":    {kind: profile, spec: "{image: a/b, readiness: {tcpPort: 80}, runAsUser: 0}", refused: true, want: "spec.runAsUser"},
+		"a proxy in the group of root": {kind: profile, spec: "{image: a/b, readiness: {tcpPort: 80}, runAsGroup: 0}", refused: true, want: "spec.runAsGroup"},
+		"a port that there is not":     {kind: profile, spec: "{image: a/b, readiness: {tcpPort: 80}, network: {inboundPort: 70000}}", refused: true, want: "spec.network.inboundPort"},
+		"a file outside its directory": {kind: profile, spec: "{image: a/b, readiness: {tcpPort: 80}, files: [{name: ../x, template: ''}]}", refused: true, want: "spec.files[0].name"},
+		"two listeners at one port":    {kind: profile, spec: "{image: a/b, readiness: {tcpPort: 80}, network: {inboundPort: 15001}}", refused: true, want: "are the same"},
+		"a pod's proxy":                {kind: sidecar, spec: "{profile: a, pod: b, podUID: c, node: d}", want: "podUID: c"},
+		"nobody's":                     {kind: sidecar, spec: "{profile: a}", refused: true, want: "spec.pod"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			to := dynamic.ResourceInterface(profiles)
@@ -104,6 +111,37 @@ func nodesShare(t *testing.T, profiles dynamic.ResourceInterface) {
 	if nodes, _, err := unstructured.NestedSlice(got.Object, "status", "nodes"); err != nil || len(nodes) != 2 || got.GetGeneration() != 1 {
 		t.Errorf("generation %d, nodes %v, error %v", got.GetGeneration(), nodes, err)
 	}
+	wantSum(t, profiles, got)
+}
+
+// wantSum writes conditions as a node does, which leaves the entries alone and is refused once the object has changed. Then it takes
+// another node's entry away, as for a node that is gone.
+func wantSum(t *testing.T, profiles dynamic.ResourceInterface, seen *unstructured.Unstructured) {
+	t.Helper()
+	patch := func(version string) error {
+		_, err := profiles.Patch(t.Context(), seen.GetName(), types.MergePatchType, []byte(`{"metadata":{"resourceVersion":"`+version+`"},"status":{"conditions":[
+			{"type":"Upgraded","status":"True","reason":"Upgraded","message":"x","observedGeneration":1,"lastTransitionTime":"2026-01-02T03:04:05Z"}]}}`),
+			metav1.PatchOptions{FieldManager: "agent"}, "status")
+		return err
+	}
+	if err := patch(seen.GetResourceVersion()); err != nil {
+		t.Error(err)
+	}
+	if err := patch(seen.GetResourceVersion()); !apierrors.IsConflict(err) {
+		t.Errorf("computed from an old object: %v", err)
+	}
+	object := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": seen.GetAPIVersion(), "kind": seen.GetKind(), "metadata": map[string]any{"name": seen.GetName()}, "status": map[string]any{},
+	}}
+	got, err := profiles.ApplyStatus(t.Context(), seen.GetName(), object, metav1.ApplyOptions{FieldManager: "agent/two", Force: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes, _, _ := unstructured.NestedSlice(got.Object, "status", "nodes")
+	conditions, _, _ := unstructured.NestedSlice(got.Object, "status", "conditions")
+	if len(nodes) != 1 || len(conditions) != 1 {
+		t.Errorf("nodes %v, conditions %v", nodes, conditions)
+	}
 }
 
 // changesNoPort changes what the rules of running pods depend on, which is refused, and the image, which is not.
@@ -128,7 +166,7 @@ func createSpec(t *testing.T, to dynamic.ResourceInterface, kind schema.GroupVer
 		t.Fatal(err)
 	}
 	object.SetGroupVersionKind(kind)
-	made, err := to.Create(t.Context(), object, metav1.CreateOptions{})
+	made, err := to.Create(t.Context(), object, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict}) // as kubectl
 	if err != nil {
 		return true, err.Error()
 	}
