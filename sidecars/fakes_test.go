@@ -40,6 +40,7 @@ type fakeNode struct {
 	asks     int // lists
 	listed   int // containers in them
 	gone     bool
+	refusal  string // why the pod cannot have the profile's proxy
 	pulling  bool
 	said     map[string]Status
 	sum      Summary
@@ -260,13 +261,16 @@ func (n *fakeNode) Choice(context.Context, podnet.Sandbox) (Choice, error) {
 	if n.gone {
 		return Choice{}, podnet.ErrNoPod
 	}
-	out := Choice{Name: n.chosen, Ending: n.ending, Finished: n.finished}
+	out := Choice{Name: n.chosen, Generation: n.profile.Generation, Ending: n.ending, Finished: n.finished}
 	if n.chosen == "" {
 		return Choice{OptedOut: true}, n.failures["choice"]
 	}
 	if n.chosen != n.profile.Name {
 		out.Refusal = "there is no profile " + n.chosen
 		return out, n.failures["choice"]
+	}
+	if out.Refusal = n.refusal; out.Refusal != "" {
+		return out, nil
 	}
 	var err error
 	out.Profile, err = Compile(&n.profile)

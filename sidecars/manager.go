@@ -67,8 +67,10 @@ type Cluster interface {
 
 // Choice is what a pod has chosen: nothing, a profile that can be used, or one that cannot.
 type Choice struct {
-	Name    string
-	Profile *Profile
+	Name string
+	// Generation is that of the profile named, also if it cannot be used; 0 if there is none.
+	Generation int64
+	Profile    *Profile
 	// Refusal says why Profile is nil although Name is not empty, and what to do.
 	Refusal string
 	// OptedOut reports whether the pod itself says that it has no proxy. Otherwise one that runs stays.

@@ -1,7 +1,5 @@
 package sidecars
 
-import "istio-pod-network-controller/api/v1alpha1"
-
 // Summary is how far a profile has reached the node's proxies.
 type Summary struct {
 	Generation             int64
@@ -13,13 +11,12 @@ type Summary struct {
 
 // show notes how a sandbox's proxy is, and sums up if that has changed.
 func (s *stepping) show(status Status) {
-	now := shown{profile: s.choice.Name}
+	now := shown{profile: s.choice.Name, generation: s.choice.Generation}
 	if p := s.choice.Profile; p != nil {
-		now.generation = p.Generation
 		now.upgraded = status.Ready && status.Hash == p.Hash
 		now.failed = !now.upgraded && s.why != ""
 	}
-	now.failed = now.failed || status.State == v1alpha1.Refused
+	now.failed = now.failed || s.choice.Refusal != ""
 	if now.failed {
 		now.message = s.sandbox.Pod() + ": " + status.Message
 	}
@@ -39,23 +36,36 @@ func (s *stepping) show(status Status) {
 
 // summarize reports the sum of the node's proxies of a profile. m.mu is held.
 func (m *Manager) summarize(profile string) {
-	var sum Summary
+	var all []shown
 	for _, f := range m.known {
-		if f.shown.profile != profile {
-			continue
-		}
-		sum.Pods++
-		sum.Generation = max(sum.Generation, f.shown.generation)
-		if f.shown.upgraded {
-			sum.Upgraded++
-		}
-		if f.shown.failed {
-			sum.Failed++
-		}
-		if f.shown.failed && (sum.Message == "" || f.shown.message < sum.Message) {
-			sum.Message = f.shown.message
+		if f.shown.profile == profile {
+			all = append(all, f.shown)
 		}
 	}
+	sum := sumOf(all)
 	sum.Paused = m.Rollout.paused(profile)
 	m.Summaries.Summarize(profile, sum)
+}
+
+// sumOf sums up the proxies of one profile. Those that were not looked at since it changed count as pods only.
+func sumOf(all []shown) (sum Summary) {
+	sum.Pods = len(all)
+	for _, one := range all {
+		sum.Generation = max(sum.Generation, one.generation)
+	}
+	for _, one := range all {
+		if one.generation != sum.Generation {
+			continue
+		}
+		if one.upgraded {
+			sum.Upgraded++
+		}
+		if one.failed {
+			sum.Failed++
+		}
+		if one.failed && (sum.Message == "" || one.message < sum.Message) {
+			sum.Message = one.message
+		}
+	}
+	return sum
 }

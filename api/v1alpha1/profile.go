@@ -12,6 +12,9 @@ import (
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Image",type=string,JSONPath=`.spec.image`
 // +kubebuilder:printcolumn:name="Handover",type=string,JSONPath=`.spec.handover`
+// +kubebuilder:printcolumn:name="Upgraded",type=string,JSONPath=`.status.conditions[?(@.type=="Upgraded")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Upgraded")].reason`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Upgraded")].message`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type SidecarProfile struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -30,7 +33,37 @@ type SidecarProfileStatus struct {
 	// +listMapKey=name
 	// +optional
 	Nodes []NodeStatus `json:"nodes,omitempty"`
+
+	// Conditions sum up the nodes, as those of a Deployment do: Upgraded, Progressing and Failed.
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
+
+// MaxNodes is how many nodes a profile's status lists.
+const MaxNodes = 100
+
+// The conditions of a SidecarProfile. All have the same reason and message.
+const (
+	// ConditionUpgraded reports whether all proxies are ready and of the profile's present version.
+	ConditionUpgraded = "Upgraded"
+	// ConditionProgressing is False if nothing more happens by itself. It is True while proxies are upgraded, and once all are.
+	ConditionProgressing = "Progressing"
+	// ConditionFailed reports whether proxies of the present version could not be started, or cannot be had by their pods.
+	ConditionFailed = "Failed"
+)
+
+// The reasons of a SidecarProfile's conditions.
+const (
+	ReasonUpgraded     = "Upgraded"     // all proxies are
+	ReasonNoPods       = "NoPods"       // there are none
+	ReasonUpgrading    = "Upgrading"    // some are not yet
+	ReasonFailed       = "Failed"       // some could not be, and are tried again, or their pods have to be changed
+	ReasonPaused       = "Paused"       // some could not be, and on their nodes no others are upgraded until one succeeds
+	ReasonTooManyNodes = "TooManyNodes" // all on MaxNodes nodes are, and of others nothing is known
+)
 
 // NodeStatus is how far a profile has reached the proxies of one node.
 type NodeStatus struct {

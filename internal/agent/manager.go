@@ -59,7 +59,7 @@ func newManager(config *rest.Config, o Options, ended <-chan struct{}) (manager.
 func (o Options) cache() cache.Options {
 	if o.Sidecars {
 		out := controllers.SidecarCacheOptions(o.NodeName)
-		out.ByObject[&v1alpha1.SidecarProfile{}] = cache.ByObject{Transform: stripProfile(o.NodeName)}
+		out.ByObject[&v1alpha1.SidecarProfile{}] = cache.ByObject{Transform: cache.TransformStripManagedFields()}
 		return out
 	}
 	return controllers.CacheOptions(o.NodeName)

@@ -164,6 +164,9 @@ func TestAProfileShowsHowFarANodeIs(t *testing.T) {
 			sidecars.Summary{Generation: 7, Pods: 2, Upgraded: 1, Failed: 1, Paused: true, Message: "shop/cart: it has ended"},
 			[]v1alpha1.NodeStatus{{Name: "node-1", ObservedGeneration: 7, Pods: 2, Upgraded: 1, Failed: 1, Paused: true, Message: "shop/cart: it has ended"}},
 		},
+		"much to say": {
+			sidecars.Summary{Pods: 1, Message: strings.Repeat("x", 2000)}, []v1alpha1.NodeStatus{{Name: "node-1", Pods: 1, Message: strings.Repeat("x", 1024)}},
+		},
 		"no pod": {sidecars.Summary{}, nil},
 	} {
 		s.Summarize("edge", c.sum)
@@ -191,16 +194,5 @@ func TestEachNodeOwnsItsEntry(t *testing.T) {
 	}
 	if len(owners) != 4 {
 		t.Errorf("owners %v", owners)
-	}
-}
-
-func TestOtherNodesEntriesAreNotKept(t *testing.T) {
-	p := &v1alpha1.SidecarProfile{Status: v1alpha1.SidecarProfileStatus{Nodes: []v1alpha1.NodeStatus{{Name: "node-1"}, {Name: "node-2"}}}}
-	p.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x"}}
-	if _, err := stripProfile("node-2")(p); err != nil {
-		t.Fatal(err)
-	}
-	if len(p.Status.Nodes) != 1 || p.Status.Nodes[0].Name != "node-2" || p.ManagedFields != nil {
-		t.Errorf("kept %+v", p)
 	}
 }

@@ -53,15 +53,15 @@ func newProfiles(cache client.Reader) *profiles {
 	return &profiles{cache: cache, known: map[string]profile{}}
 }
 
-// get returns a profile, or why there is none that can be used. err is for what may work later.
-func (p *profiles) get(ctx context.Context, name string) (usable *sidecars.Profile, refusal string, err error) {
+// get returns a profile, and why it cannot be used, if so. err is for what may work later.
+func (p *profiles) get(ctx context.Context, name string) (found profile, refusal string, err error) {
 	var object v1alpha1.SidecarProfile
 	err = p.cache.Get(ctx, types.NamespacedName{Name: name}, &object)
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, fmt.Sprintf("there is no SidecarProfile %q: create it, or choose another one", name), nil
+		return profile{}, fmt.Sprintf("there is no SidecarProfile %q: create it, or choose another one", name), nil
 	case err != nil:
-		return nil, "", fmt.Errorf("read SidecarProfile %q: %w", name, err)
+		return profile{}, "", fmt.Errorf("read SidecarProfile %q: %w", name, err)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -72,23 +72,23 @@ func (p *profiles) get(ctx context.Context, name string) (usable *sidecars.Profi
 		p.known[name] = known
 	}
 	if known.err != nil {
-		return nil, fmt.Sprintf("the SidecarProfile %q cannot be used: %v", name, known.err), nil
+		refusal = fmt.Sprintf("the SidecarProfile %q cannot be used: %v", name, known.err)
 	}
-	return known.usable, "", nil
+	return known, refusal, nil
 }
 
 // Managed returns what the rules need to know of a pod's proxy.
 func (p *proxies) Managed(ctx context.Context, name string, pod *corev1.Pod, ns *corev1.Namespace) *intent.ManagedProxy {
-	usable, refusal, err := p.profiles.get(ctx, name)
+	found, refusal, err := p.profiles.get(ctx, name)
 	if err != nil {
 		refusal = err.Error()
 	} else if refusal == "" {
-		refusal = usable.Refusal(pod, labelsOf(ns))
+		refusal = found.usable.Refusal(pod, labelsOf(ns))
 	}
 	if refusal != "" {
 		return &intent.ManagedProxy{Refused: refusal}
 	}
-	return managedProxy(usable.Spec)
+	return managedProxy(found.usable.Spec)
 }
 
 func labelsOf(ns *corev1.Namespace) map[string]string {
@@ -144,14 +144,18 @@ func (c sidecarCluster) Choice(ctx context.Context, s podnet.Sandbox) (sidecars.
 		return out, nil //nolint:nilerr // the pod's report says what is wrong with its annotation; its proxy stays
 	}
 	out.Name = name
-	out.Profile, out.Refusal, err = c.profiles.get(ctx, name)
-	if err == nil && out.Profile != nil {
-		out.Refusal = out.Profile.Refusal(pod, labelsOf(ns))
+	found, refusal, err := c.profiles.get(ctx, name)
+	if err != nil {
+		return out, err
 	}
-	if out.Refusal != "" {
-		out.Profile = nil
+	if refusal == "" {
+		refusal = found.usable.Refusal(pod, labelsOf(ns))
 	}
-	return out, err
+	out.Generation, out.Refusal = found.generation, refusal
+	if refusal == "" {
+		out.Profile = found.usable
+	}
+	return out, nil
 }
 
 // addProxies adds the sidecar manager if it is switched on.
@@ -183,7 +187,9 @@ func (a *agent) addProxies(mgr manager.Manager, pods controllers.Reader, event f
 	images.done = func() { out.manager.Notify("") }
 	watch := ctrl.NewControllerManagedBy(mgr).Named("sidecarprofiles").
 		For(&v1alpha1.SidecarProfile{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})) // not of each node's status
+	conditions := ctrl.NewControllerManagedBy(mgr).Named("sidecarprofileconditions").For(&v1alpha1.SidecarProfile{})
 	return out, errors.Join(
+		conditions.Complete(newSidecarConditions(mgr.GetCache(), mgr.GetAPIReader(), mgr.GetClient(), a.NodeName)),
 		watch.Complete(reconcile.Func(out.profileChanged)), mgr.Add(out.manager), mgr.Add(out.reports), mgr.Add(out.sums),
 	)
 }

@@ -92,18 +92,26 @@ func (s *sidecarSums) write(ctx context.Context, profile string) error {
 		delete(s.sums, profile)
 	}
 	s.mu.Unlock()
+	if sum.Pods == 0 {
+		return applyEntry(ctx, s.client, profile, s.node, nil)
+	}
+	return applyEntry(ctx, s.client, profile, s.node, []any{map[string]any{
+		"name": s.node, "observedGeneration": sum.Generation, "pods": int64(sum.Pods), "upgraded": int64(sum.Upgraded),
+		"failed": int64(sum.Failed), "paused": sum.Paused, "message": clip(sum.Message, maxSumMessage),
+	}})
+}
+
+// applyEntry replaces what one node has written into a profile's status. Each node has an owner of its own, so that none takes the others'
+// entries away.
+func applyEntry(ctx context.Context, c client.Client, profile, node string, entries []any) error {
 	status := map[string]any{}
-	if sum.Pods > 0 {
-		status["nodes"] = []any{map[string]any{
-			"name": s.node, "observedGeneration": sum.Generation, "pods": int64(sum.Pods), "upgraded": int64(sum.Upgraded),
-			"failed": int64(sum.Failed), "paused": sum.Paused, "message": clip(sum.Message, maxSumMessage),
-		}}
+	if len(entries) > 0 {
+		status["nodes"] = entries
 	}
 	object := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": v1alpha1.GroupVersion().String(), "kind": "SidecarProfile", "metadata": map[string]any{"name": profile}, "status": status,
 	}}
-	// Each node has an owner of its own, so that none takes the others' entries away.
-	if err := s.client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(object), ownerOf(s.node), client.ForceOwnership); err != nil {
+	if err := c.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(object), ownerOf(node), client.ForceOwnership); err != nil {
 		return fmt.Errorf("apply status of SidecarProfile: %w", err)
 	}
 	return nil
@@ -117,17 +125,6 @@ func ownerOf(node string) client.FieldOwner {
 	}
 	sum := sha256.Sum256([]byte(node))
 	return client.FieldOwner(Name + "/" + hex.EncodeToString(sum[:]))
-}
-
-// stripProfile returns a transformation that keeps only this node's entry of a profile's status.
-func stripProfile(node string) func(any) (any, error) {
-	return func(object any) (any, error) {
-		if p, ok := object.(*v1alpha1.SidecarProfile); ok {
-			p.ManagedFields = nil
-			p.Status.Nodes = slices.DeleteFunc(p.Status.Nodes, func(n v1alpha1.NodeStatus) bool { return n.Name != node })
-		}
-		return object, nil
-	}
 }
 
 // clip shortens a text to so many bytes.

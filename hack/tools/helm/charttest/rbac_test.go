@@ -28,6 +28,7 @@ func needs() []need {
 	const core, events, ours = "", "events.k8s.io", apiGroup
 	const cache, live, write, tell = "controllers/cache.go", "controllers/pods.go", "controllers/writer.go", "controllers/writer.go"
 	const proxies, shown, sums = "internal/agent/sidecars.go", "internal/agent/sidecarreports.go", "internal/agent/sidecarsums.go"
+	const conditions = "internal/agent/sidecarconditions.go"
 	return []need{
 		{verb: "list", group: core, resource: "pods", file: cache, code: "&corev1.Pod{}:"},
 		{verb: "watch", group: core, resource: "pods", file: cache, code: "&corev1.Pod{}:"},
@@ -51,7 +52,8 @@ func needs() []need {
 		{verb: "delete", group: ours, resource: "sidecars", file: shown, code: "r.client.Delete(", when: sidecarsIn},
 		{verb: "patch", group: ours, resource: "sidecars/status", file: shown, code: "r.client.Status().Apply(", when: sidecarsIn},
 		{verb: "create", group: core, resource: "serviceaccounts/token", file: "internal/agent/sidecarsecrets.go", code: `SubResource("token").Create(`, when: tokensIn},
-		{verb: "patch", group: ours, resource: "sidecarprofiles/status", file: sums, code: "s.client.Status().Apply(", when: sidecarsIn},
+		{verb: "patch", group: ours, resource: "sidecarprofiles/status", file: sums, code: "c.Status().Apply(", when: sidecarsIn},
+		{verb: "get", group: core, resource: "nodes", file: conditions, code: `WithKind("Node")`, when: sidecarsIn},
 		// The kubelet's side of it: the SecurityContextConstraints that admit the agent's pod.
 		{
 			verb: "use", group: "security.openshift.io", resource: "securitycontextconstraints", own: true,
