@@ -17,15 +17,15 @@ func (p *Profile) Refusal(pod *corev1.Pod, namespaceLabels map[string]string) st
 	spec := &pod.Spec
 	switch {
 	case !p.namespaces.Matches(labels.Set(namespaceLabels)):
-		return fmt.Sprintf("the profile %s does not allow pods of the namespace %s: its namespaceSelector does not select it", p.Name, pod.Namespace)
+		return fmt.Sprintf("the profile %s does not allow pods of the namespace %s: its namespaceSelector does not select it; choose another one", p.Name, pod.Namespace)
 	case spec.HostNetwork:
-		return "the pod is on the host's network: a proxy needs a network namespace of the pod's own"
+		return "the pod is on the host's network: a proxy needs a network namespace of the pod's own; take hostNetwork out, or choose the profile none"
 	case spec.HostPID:
-		return "the pod sees the host's processes (hostPID), the proxy's among them: take hostPID out"
+		return "the pod sees the host's processes (hostPID), the proxy's among them: take hostPID out, or choose the profile none"
 	case spec.HostUsers != nil && !*spec.HostUsers:
-		return "the pod has a user namespace (hostUsers: false), in which the proxy could not read its files"
+		return "the pod has a user namespace (hostUsers: false), in which the proxy could not read its files: take it out, or choose the profile none"
 	case spec.OS != nil && spec.OS.Name == corev1.Windows:
-		return "the pod is for Windows"
+		return "the pod is for Windows: choose the profile none"
 	}
 	if slices.ContainsFunc(containers(pod), func(c *corev1.Container) bool { return c.Name == istioProxy }) {
 		return "the pod has a proxy of its own, the container " + istioProxy + ": take it out, or choose the profile none"
@@ -37,7 +37,7 @@ func (p *Profile) Refusal(pod *corev1.Pod, namespaceLabels map[string]string) st
 		return fmt.Sprintf("container %q runs as user %d, which is the proxy's: its traffic would not be redirected; give it another runAsUser", c, p.Spec.RunAsUser)
 	}
 	if c, port := p.collision(pod); c != "" {
-		return fmt.Sprintf("container %q listens on port %d, which the proxy needs", c, port)
+		return fmt.Sprintf("container %q listens on port %d, which the proxy needs: let it use another one, or choose a profile with other ports", c, port)
 	}
 	return ""
 }

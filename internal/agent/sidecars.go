@@ -121,7 +121,7 @@ type sidecarCluster struct {
 
 // Pod returns a pod as the API server has it: the cache leaves out most labels and annotations.
 func (c sidecarCluster) Pod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
-	return controllers.Reader{Cache: c.pods.Live, Live: c.pods.Live}.Pod(ctx, s)
+	return c.pods.Current(ctx, s)
 }
 
 // Choice returns what a pod has chosen.

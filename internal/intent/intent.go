@@ -122,11 +122,15 @@ func Asked(pod *corev1.Pod, ns *corev1.Namespace) bool {
 	return own == "true" || !set && ns != nil && ns.Annotations[KeyInitialize] == "true"
 }
 
-// expectsRedirection reports whether the pod's owner expects redirection: the pod's own annotation says "true", or --select selects
-// the pod. A namespace's annotation counts only for pods with a proxy: the owners of others (jobs, databases) do not expect it.
+// expectsRedirection reports whether the pod's owner expects redirection: the pod's own annotation says "true" or names a profile, or
+// --select selects the pod. A namespace's annotation counts only for pods with a proxy: the owners of others (jobs, databases) do not
+// expect it.
 func (c Config) expectsRedirection(pod *corev1.Pod, ns *corev1.Namespace) bool {
 	if own, set := pod.Annotations[KeyInitialize]; set {
 		return own == "true"
+	}
+	if own := pod.Annotations[KeySidecar]; c.Managed != nil && own != "" && own != SidecarNone {
+		return true
 	}
 	byNamespace := c.Select != SelectInjected && Asked(pod, ns) && findContainer(pod, ProxyContainer) != nil
 	return byNamespace || c.Select != SelectAnnotation && injected(pod) == ""

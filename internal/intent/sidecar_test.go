@@ -105,6 +105,28 @@ func TestAPodWithAManagedProxyIsRedirectedToIt(t *testing.T) {
 	}
 }
 
+// Whoever names a profile on a pod is told that there can be none. A namespace's annotation is for those that can.
+func TestAPodOnTheHostsNetworkThatNamesAProfileIsTold(t *testing.T) {
+	own := map[string]string{KeySidecar: "edge"}
+	for name, c := range map[string]struct {
+		pod, ns map[string]string
+		config  Config
+		asked   bool
+	}{
+		"the pod names it":             {own, nil, managing(ManagedProxy{}), true},
+		"its namespace does":           {nil, own, managing(ManagedProxy{}), false},
+		"the pod opts out":             {map[string]string{KeySidecar: "none"}, own, managing(ManagedProxy{}), false},
+		"the pod wants no redirection": {map[string]string{KeySidecar: "edge", KeyInitialize: "false"}, nil, managing(ManagedProxy{}), false},
+		"an agent that runs none":      {own, nil, Config{Select: SelectAnnotation, Defaults: StandardDefaults()}, false},
+	} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: c.pod}, Spec: corev1.PodSpec{HostNetwork: true}}
+		got, err := Of(pod, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Annotations: c.ns}}, c.config)
+		if err != nil || got.Reason != HostNetwork || got.Asked != c.asked {
+			t.Errorf("%s: %+v, error %v", name, got, err)
+		}
+	}
+}
+
 func checkManaged(t *testing.T, s iptables.Spec, transparent bool) {
 	t.Helper()
 	if s.ProxyUID != 7000 || s.ProxyGID != 0 || s.OutboundPort != 7001 || s.InboundPort != 7002 || !slices.Contains(s.ExcludeInboundPorts, 7003) {

@@ -1,0 +1,127 @@
+package sidecars
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"istio-pod-network-controller/api/v1alpha1"
+)
+
+// edgeProfile is a profile that the namespaces of a team may use.
+func edgeProfile(t *testing.T) *Profile {
+	t.Helper()
+	object := newNode().profile
+	object.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a"}}
+	object.Spec.RunAsUser, object.Spec.RunAsGroup = 7000, 7001
+	out, err := Compile(&object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// A pod that cannot have a proxy is told why, and what to do.
+func TestAPodIsRefusedForAReason(t *testing.T) {
+	yes, no, always := true, false, corev1.ContainerRestartPolicyAlways
+	listens := func(port int32, protocol corev1.Protocol) corev1.Container {
+		return corev1.Container{Name: "server", Ports: []corev1.ContainerPort{{ContainerPort: port, Protocol: protocol}}}
+	}
+	for name, c := range map[string]struct {
+		labels map[string]string // of the namespace; those that the profile wants unless it says otherwise
+		change func(*corev1.PodSpec)
+		want   []string
+	}{
+		"nothing is in the way":                  {},
+		"a shared process namespace":             {change: func(s *corev1.PodSpec) { s.ShareProcessNamespace = &yes }}, // the proxy has its own
+		"its own user namespace is not asked":    {change: func(s *corev1.PodSpec) { s.HostUsers = &yes }},
+		"Linux":                                  {change: func(s *corev1.PodSpec) { s.OS = &corev1.PodOS{Name: corev1.Linux} }},
+		"another port":                           {change: func(s *corev1.PodSpec) { s.Containers = append(s.Containers, listens(8080, "")) }},
+		"the proxy's port, by UDP":               {change: func(s *corev1.PodSpec) { s.Containers = append(s.Containers, listens(15001, corev1.ProtocolUDP)) }},
+		"a namespace of others":                  {labels: map[string]string{"team": "b"}, want: []string{"edge does not allow", "namespace shop", "choose another one"}},
+		"a namespace without labels":             {labels: map[string]string{}, want: []string{"does not allow"}},
+		"the host's network":                     {change: func(s *corev1.PodSpec) { s.HostNetwork = true }, want: []string{"host's network", "take hostNetwork out"}},
+		"the host's processes":                   {change: func(s *corev1.PodSpec) { s.HostPID = true }, want: []string{"take hostPID out"}},
+		"a user namespace":                       {change: func(s *corev1.PodSpec) { s.HostUsers = &no }, want: []string{"hostUsers: false", "take it out"}},
+		"Windows":                                {change: func(s *corev1.PodSpec) { s.OS = &corev1.PodOS{Name: corev1.Windows} }, want: []string{"Windows", "choose the profile none"}},
+		"a proxy of its own":                     {change: func(s *corev1.PodSpec) { s.Containers = append(s.Containers, corev1.Container{Name: "istio-proxy"}) }, want: []string{"container istio-proxy", "take it out"}},
+		"the proxy's port for what goes out":     {change: func(s *corev1.PodSpec) { s.Containers = append(s.Containers, listens(15001, "")) }, want: []string{`"server" listens on port 15001`, "another one"}},
+		"the proxy's port for what comes in":     {change: func(s *corev1.PodSpec) { s.Containers = append(s.Containers, listens(15006, corev1.ProtocolTCP)) }, want: []string{`"server" listens on port 15006`}},
+		"the proxy's port, of an init container": {change: func(s *corev1.PodSpec) { s.InitContainers = []corev1.Container{listens(15006, "")} }, want: []string{"listens on port 15006"}},
+		"a proxy of its own, among the init containers": {
+			change: func(s *corev1.PodSpec) {
+				s.InitContainers = []corev1.Container{{Name: "istio-proxy", RestartPolicy: &always}}
+			}, want: []string{"container istio-proxy"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := thePod()
+			pod.Spec.Containers = []corev1.Container{{Name: "app"}}
+			if c.change != nil {
+				c.change(&pod.Spec)
+			}
+			if c.labels == nil {
+				c.labels = map[string]string{"team": "a", "more": "x"}
+			}
+			got := edgeProfile(t).Refusal(pod, c.labels)
+			if (got == "") != (len(c.want) == 0) {
+				t.Fatalf("refused: %q", got)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(got, want) {
+					t.Errorf("refused: %q, want %q", got, want)
+				}
+			}
+		})
+	}
+}
+
+// A profile that does not say which namespaces may use it is for none.
+func TestAProfileWithoutASelectorIsForNobody(t *testing.T) {
+	object := newNode().profile
+	object.Spec.NamespaceSelector = nil
+	p, err := Compile(&object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := p.Refusal(thePod(), map[string]string{"team": "a"}); !strings.Contains(got, "does not allow") {
+		t.Errorf("refused: %q", got)
+	}
+}
+
+func TestAnApplicationThatTheRulesWouldTakeForTheProxyIsRefused(t *testing.T) {
+	id := func(n int64) *int64 { return &n }
+	for name, c := range map[string]struct {
+		transparent    bool
+		pod, container *corev1.SecurityContext
+		want           string
+	}{
+		"the proxy's user":                              {container: &corev1.SecurityContext{RunAsUser: id(7000)}, want: `"app" runs as user 7000`},
+		"the proxy's user, for all containers":          {pod: &corev1.SecurityContext{RunAsUser: id(7000)}, want: `"app" runs as user 7000`},
+		"another one than for all":                      {pod: &corev1.SecurityContext{RunAsUser: id(7000)}, container: &corev1.SecurityContext{RunAsUser: id(1)}},
+		"the proxy's group":                             {container: &corev1.SecurityContext{RunAsGroup: id(7001)}},
+		"no user":                                       {container: &corev1.SecurityContext{}},
+		"a transparent proxy's user":                    {transparent: true, container: &corev1.SecurityContext{RunAsUser: id(7000)}},
+		"root beside a transparent proxy":               {transparent: true, container: &corev1.SecurityContext{RunAsUser: id(0)}},
+		"a transparent proxy's group":                   {transparent: true, container: &corev1.SecurityContext{RunAsGroup: id(7001)}, want: `"app" runs as group 7001`},
+		"a transparent proxy's group, for all":          {transparent: true, pod: &corev1.SecurityContext{RunAsGroup: id(7001)}, want: `"app" runs as group 7001`},
+		"another one than for all, beside such a proxy": {transparent: true, pod: &corev1.SecurityContext{RunAsGroup: id(7001)}, container: &corev1.SecurityContext{RunAsGroup: id(1)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := envoyProfile(t, func(s *v1alpha1.SidecarProfileSpec) {
+				s.Network.Transparent, s.RunAsUser, s.RunAsGroup = c.transparent, 7000, 7001
+			})
+			pod := thePod()
+			pod.Spec.Containers = []corev1.Container{{Name: "app", SecurityContext: c.container}}
+			if c.pod != nil {
+				pod.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: c.pod.RunAsUser, RunAsGroup: c.pod.RunAsGroup}
+			}
+			got := p.Refusal(pod, nil)
+			if (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+				t.Errorf("refused: %q, want %q", got, c.want)
+			}
+		})
+	}
+}
