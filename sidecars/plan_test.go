@@ -171,6 +171,16 @@ func ends() map[string]decideCase {
 			[]Proxy{running(0, draining(15*time.Second)), running(1, draining(5*time.Second)), running(2)},
 			Decision{Serving: "c", Again: now().Add(30 * time.Second)},
 		},
+		"an old one drains, and a new one starts that will be looked at earlier": {
+			wants(to("v2")),
+			[]Proxy{running(0, draining(5*time.Second)), running(1), running(2, v2, unready(2*time.Second))},
+			Decision{Serving: "b", Ask: []string{"c"}, Again: now().Add(8 * time.Second)},
+		},
+		"a new one starts, and the pod no longer wants one": {
+			wants(to("v2"), func(d *Desired) { d.Wanted, d.Keep = false, true }),
+			[]Proxy{running(0, unready(time.Second))},
+			Decision{Ask: []string{"a"}, Again: now().Add(9 * time.Second)},
+		},
 		"the old one does not come to an end": {
 			wants(), []Proxy{running(0, draining(45*time.Second)), running(1)}, Decision{Actions: []Action{stop(0, late)}, Serving: "b"},
 		},

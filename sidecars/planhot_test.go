@@ -57,6 +57,9 @@ func TestDecideOnEnvoys(t *testing.T) {
 			[]Proxy{running(0, succeeded), running(1, v2, state(sidecar.Exited))},
 			Decision{Actions: []Action{remove(1), drain(0), start(2, "")}},
 		},
+		"it drains already": {
+			wants(hot), []Proxy{running(0, succeeded, draining(5*time.Second)), running(1)}, Decision{Serving: "b", Again: now().Add(45 * time.Second)},
+		},
 		"an Envoy is not replaced a second time while the one before drains: it would end that": {
 			wants(hot, func(d *Desired) { d.Hash, d.MaxRunning = "v2", 2 }),
 			[]Proxy{running(0, draining(5*time.Second)), running(1)},
