@@ -12,7 +12,6 @@ import (
 // What is ours is no application: neither a proxy nor a probe.
 func TestTheApplicationsOfASandbox(t *testing.T) {
 	f, r := newFake(t, "containerd")
-	withLogs(f, r)
 	if _, err := r.Create(t.Context(), f.proxy()); err != nil {
 		t.Fatal(err)
 	}

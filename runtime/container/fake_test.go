@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -170,5 +171,14 @@ func newFake(t *testing.T, recorded string) (*fakeCRI, *Runtime) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	return f, New(conn, t.TempDir())
+	r := New(conn, t.TempDir())
+	f.logBelow(r.logRoot)
+	return f, r
+}
+
+// logBelow has the sandbox's logs lie below another directory than the kubelet's.
+func (f *fakeCRI) logBelow(root string) {
+	m := f.sandbox.GetStatus().GetMetadata()
+	dir := m.GetNamespace() + "_" + m.GetName() + "_" + m.GetUid()
+	f.sandbox.Info["info"] = strings.ReplaceAll(f.sandbox.GetInfo()["info"], filepath.Join(DefaultLogRoot, dir), filepath.Join(root, dir))
 }

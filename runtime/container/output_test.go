@@ -52,7 +52,6 @@ func TestAProgramIsAskedInAShortContainer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, r := newFake(t, "containerd")
-			withLogs(f, r)
 			f.well = c.well
 			go f.endWith(t.Context(), c.log)
 			got, err := r.Output(t.Context(), f.proxy())
@@ -69,7 +68,6 @@ func TestAProgramIsAskedInAShortContainer(t *testing.T) {
 // A probe's container is none of a proxy's: nobody upgrades it or takes it for one that serves. One that an agent has left is removed.
 func TestAProbeIsNoProxy(t *testing.T) {
 	f, r := newFake(t, "containerd")
-	withLogs(f, r)
 	ctx, cancel := context.WithCancel(t.Context())
 	f.errors["start"] = nil
 	left := f.proxy()

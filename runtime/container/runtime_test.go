@@ -30,19 +30,10 @@ func (f *fakeCRI) proxy() sidecar.Spec {
 	}
 }
 
-// withLogs puts the sandbox's logs where the test's Runtime expects them.
-func withLogs(f *fakeCRI, r *Runtime) {
-	m := f.sandbox.GetStatus().GetMetadata()
-	dir := filepath.Join(r.logRoot, m.GetNamespace()+"_"+m.GetName()+"_"+m.GetUid())
-	text := f.sandbox.GetInfo()["info"]
-	f.sandbox.Info["info"] = strings.ReplaceAll(text, "/var/log/pods/"+filepath.Base(dir), dir)
-}
-
 func TestAProxyIsMadeApartFromTheApplication(t *testing.T) {
 	for _, recorded := range []string{"containerd", "crio"} {
 		t.Run(recorded, func(t *testing.T) {
 			f, r := newFake(t, recorded)
-			withLogs(f, r)
 			id, err := r.Create(t.Context(), f.proxy())
 			if err != nil {
 				t.Fatal(err)
@@ -105,7 +96,6 @@ func checkListed(t *testing.T, f *fakeCRI, r *Runtime, id string) {
 
 func TestNetAdminIsTheOnlyCapability(t *testing.T) {
 	f, r := newFake(t, "containerd")
-	withLogs(f, r)
 	spec := f.proxy()
 	spec.NetAdmin = true
 	id, err := r.Create(t.Context(), spec)
@@ -139,7 +129,6 @@ func TestNothingIsLeftOfAProxyThatCannotBeMade(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, r := newFake(t, "containerd")
-			withLogs(f, r)
 			spec := f.proxy()
 			c.change(f, &spec)
 			_, err := r.Create(t.Context(), spec)
