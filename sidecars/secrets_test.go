@@ -55,6 +55,22 @@ func withSecrets(n *fakeNode) {
 	}
 }
 
+// secretly runs f with an agent whose one pod has had a second to get a proxy with secrets. prepare, if not nil, changes the node before.
+func secretly(t *testing.T, prepare func(n *fakeNode), f func(t *testing.T, n *fakeNode, m *Manager)) {
+	t.Helper()
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		withSecrets(n)
+		if prepare != nil {
+			prepare(n)
+		}
+		m, stop := agent()
+		defer stop()
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		f(t, n, m)
+	})
+}
+
 // seen returns the files that a proxy sees in the directory of a secret, by the paths that the runtime mounts.
 func (n *fakeNode) seen(t *testing.T, id, secret string) map[string]string {
 	t.Helper()
@@ -103,11 +119,7 @@ func files(pairs ...string) map[string]string {
 }
 
 func TestAProxyGetsItsSecrets(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
-		withSecrets(n)
-		m, stop := agent()
-		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+	secretly(t, nil, func(t *testing.T, n *fakeNode, m *Manager) { //nolint:thelper // it is the test itself
 		n.mustSay(t, "u1", v1alpha1.Running, true)
 		n.mustSee(t, "c001", "tls", files("tls.crt", "crt-1", "tls.key", "key-1"))
 		n.mustSee(t, "c001", "istio", files("token", "token-1-u1-istio-ca"))
@@ -126,17 +138,12 @@ func TestAProxyGetsItsSecrets(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		stop()
 	})
 }
 
 // New files reach a proxy without a new one, and without a call to the runtime.
 func TestSecretsAreRenewedInPlace(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
-		withSecrets(n)
-		m, stop := agent()
-		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+	secretly(t, nil, func(t *testing.T, n *fakeNode, m *Manager) { //nolint:thelper // it is the test itself
 		n.change(func() { n.vault.secret = map[string][]byte{"tls.crt": []byte("crt-2"), "ca.crt": []byte("ca-2")} })
 		after(20 * time.Second)
 		n.mustSee(t, "c001", "tls", files("tls.crt", "crt-2", "ca.crt", "ca-2"))
@@ -152,7 +159,6 @@ func TestSecretsAreRenewedInPlace(t *testing.T) {
 		if old, err := filepath.Glob(filepath.Join(home.secrets(0), "*", versionPrefix+"*")); err != nil || len(old) != 2 {
 			t.Errorf("versions %v, error %v", old, err)
 		}
-		stop()
 	})
 }
 
@@ -180,12 +186,7 @@ func TestSecretsSurviveTheAgent(t *testing.T) {
 
 // A proxy that reads its files only at its start is replaced by one that takes over from it, once.
 func TestAProxyTakesOverWhenSecretsChange(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
-		withSecrets(n)
-		n.profile.Spec.Secrets[0].UpgradeOnRotation = true
-		m, stop := agent()
-		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+	secretly(t, func(n *fakeNode) { n.profile.Spec.Secrets[0].UpgradeOnRotation = true }, func(t *testing.T, n *fakeNode, _ *Manager) { //nolint:thelper // it is the test itself
 		hash := n.mustSay(t, "u1", v1alpha1.Running, true).Hash
 		n.change(func() {
 			n.vault.secret = map[string][]byte{"tls.crt": []byte("crt-2")}
@@ -202,7 +203,6 @@ func TestAProxyTakesOverWhenSecretsChange(t *testing.T) {
 		if got := n.containers["c003"]; len(n.containers) != 1 || got == nil || got.from != "/run/sidecar/handover-0.sock" || said.Hash != hash {
 			t.Errorf("containers %v; the Sidecar says %+v, the profile is %s", n.containers, said, hash)
 		}
-		stop()
 	})
 }
 
@@ -235,11 +235,7 @@ func TestAnAgentThatIsKilledWhileSecretsChange(t *testing.T) {
 
 // Without its secrets a new proxy does not start; one that runs keeps what it has. The Sidecar says why.
 func TestSecretsThatCannotBeRead(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
-		withSecrets(n)
-		n.vault.secret = nil
-		m, stop := agent()
-		m.Follow(sandboxOf("u1"))
+	secretly(t, func(n *fakeNode) { n.vault.secret = nil }, func(t *testing.T, n *fakeNode, _ *Manager) { //nolint:thelper // it is the test itself
 		after(time.Minute)
 		if said := n.mustSay(t, "u1", v1alpha1.Failed, false); said.Message != `secrets: "tls": Secret "mesh": it is not there` || len(n.containers) != 0 {
 			t.Errorf("without the Secret: %+v", said)
@@ -262,17 +258,12 @@ func TestSecretsThatCannotBeRead(t *testing.T) {
 			t.Errorf("when they can be read again: %+v", said)
 		}
 		n.mustSee(t, "c001", "tls", files("tls.crt", "crt-2"))
-		stop()
 	})
 }
 
 // A proxy of an older version of the profile gets new files of what its version asked for.
 func TestTheOldProxysSecretsAreRenewedWhileItsUpgradeFails(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
-		withSecrets(n)
-		m, stop := agent()
-		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+	secretly(t, nil, func(t *testing.T, n *fakeNode, m *Manager) { //nolint:thelper // it is the test itself
 		n.change(func() {
 			n.profile.Spec.Secrets = nil
 			n.behave = func(p *fakeProxy) { p.readyAfter = -1 }
@@ -282,17 +273,12 @@ func TestTheOldProxysSecretsAreRenewedWhileItsUpgradeFails(t *testing.T) {
 		n.change(func() { n.vault.secret = map[string][]byte{"tls.crt": []byte("crt-2")} })
 		after(time.Minute)
 		n.mustSee(t, "c001", "tls", files("tls.crt", "crt-2"))
-		stop()
 	})
 }
 
 // Secrets go with the proxy, and with the pod, also if the kubelet was faster to remove the container.
 func TestSecretsGoWithTheirProxyAndPod(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
-		withSecrets(n)
-		m, stop := agent()
-		m.Follow(sandboxOf("u1"))
-		after(time.Second)
+	secretly(t, nil, func(t *testing.T, n *fakeNode, m *Manager) { //nolint:thelper // it is the test itself
 		home := m.Homes.of(Key{PodUID: "u1", Sandbox: "sandbox-u1"})
 		n.change(func() { delete(n.containers, "c001") })
 		after(15 * time.Second)
@@ -308,6 +294,5 @@ func TestSecretsGoWithTheirProxyAndPod(t *testing.T) {
 		if left, err := os.ReadDir(m.Homes.Root); err != nil || len(left) != 0 {
 			t.Errorf("of the pod that is gone there is %v, error %v", left, err)
 		}
-		stop()
 	})
 }
