@@ -40,6 +40,8 @@ func TestConditionsSumUpTheNodes(t *testing.T) {
 		"no pods":                 {nil, [5]string{"True", "True", "False", "NoPods", "no pod has chosen the profile"}},
 		"all are":                 {[]v1alpha1.NodeStatus{done, done}, [5]string{"True", "True", "False", "Upgraded", "6 of 6 proxies are ready and of this version; nodes: 2"}},
 		"one node goes on":        {[]v1alpha1.NodeStatus{done, going}, [5]string{"False", "True", "False", "Upgrading", "4 of 6 proxies are ready and of this version; nodes: 2"}},
+		"the first goes on":       {[]v1alpha1.NodeStatus{going, done}, [5]string{"False", "True", "False", "Upgrading", "4 of 6 proxies are ready and of this version; nodes: 2"}},
+		"one knows of no pods":    {[]v1alpha1.NodeStatus{done, {Name: "none"}}, [5]string{"False", "True", "False", "Upgrading", "3 of 3 proxies are ready and of this version; nodes: 2, 1 of them have not seen it (none)"}},
 		"one has not seen it":     {[]v1alpha1.NodeStatus{done, behind}, [5]string{"False", "True", "False", "Upgrading", "3 of 6 proxies are ready and of this version; nodes: 2, 1 of them have not seen it (behind)"}},
 		"one is paused":           {[]v1alpha1.NodeStatus{done, paused}, [5]string{"False", "False", "True", "Paused", "4 of 6 proxies are ready and of this version; nodes: 2, 1 are paused; 1 failed: paused: shop/cart: no image"}},
 		"one is paused, one not":  {[]v1alpha1.NodeStatus{paused, going}, [5]string{"False", "True", "True", "Paused", "2 of 6 proxies are ready and of this version; nodes: 2, 1 are paused; 1 failed: paused: shop/cart: no image"}},

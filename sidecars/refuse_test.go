@@ -94,11 +94,12 @@ func TestAProfileWithoutASelectorIsForNobody(t *testing.T) {
 func TestAnApplicationThatTheRulesWouldTakeForTheProxyIsRefused(t *testing.T) {
 	id := func(n int64) *int64 { return &n }
 	for name, c := range map[string]struct {
-		transparent    bool
-		pod, container *corev1.SecurityContext
-		want           string
+		transparent               bool
+		pod, container, ephemeral *corev1.SecurityContext
+		want                      string
 	}{
 		"the proxy's user":                              {container: &corev1.SecurityContext{RunAsUser: id(7000)}, want: `"app" runs as user 7000`},
+		"the proxy's user, of a debugger":               {ephemeral: &corev1.SecurityContext{RunAsUser: id(7000)}, want: `"debugger" runs as user 7000`},
 		"the proxy's user, for all containers":          {pod: &corev1.SecurityContext{RunAsUser: id(7000)}, want: `"app" runs as user 7000`},
 		"another one than for all":                      {pod: &corev1.SecurityContext{RunAsUser: id(7000)}, container: &corev1.SecurityContext{RunAsUser: id(1)}},
 		"the proxy's group":                             {container: &corev1.SecurityContext{RunAsGroup: id(7001)}},
@@ -115,6 +116,10 @@ func TestAnApplicationThatTheRulesWouldTakeForTheProxyIsRefused(t *testing.T) {
 			})
 			pod := thePod()
 			pod.Spec.Containers = []corev1.Container{{Name: "app", SecurityContext: c.container}}
+			if c.ephemeral != nil {
+				debugger := corev1.EphemeralContainerCommon{Name: "debugger", SecurityContext: c.ephemeral}
+				pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: debugger}}
+			}
 			if c.pod != nil {
 				pod.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: c.pod.RunAsUser, RunAsGroup: c.pod.RunAsGroup}
 			}

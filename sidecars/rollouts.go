@@ -34,7 +34,7 @@ func (r *Rollouts) may(p *Profile, key Key) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.of(p)
-	if !now.active[key] && !now.paused && len(now.active) < int(p.Spec.Rollout.MaxParallel) {
+	if !now.paused && len(now.active) < int(p.Spec.Rollout.MaxParallel) {
 		now.active[key] = true
 	}
 	return now.active[key]

@@ -23,7 +23,7 @@ func (s *stepping) show(status Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.shown
-	if before == now || s.known[s.key] != s.followed {
+	if before == now {
 		return
 	}
 	s.shown = now

@@ -43,6 +43,7 @@ func TestTheSumOfANodesProxies(t *testing.T) {
 		"one starts":               {[]shown{up, {generation: 5}}, Summary{Generation: 5, Pods: 2, Upgraded: 1}},
 		"one is of an old version": {[]shown{{generation: 4, upgraded: true}, up}, Summary{Generation: 5, Pods: 2, Upgraded: 1}},
 		"one has failed before":    {[]shown{{generation: 4, failed: true, message: "a"}, up}, Summary{Generation: 5, Pods: 2, Upgraded: 1}},
+		"one has failed":           {[]shown{{generation: 5, failed: true, message: "b"}, up}, Summary{Generation: 5, Pods: 2, Upgraded: 1, Failed: 1, Message: "b"}},
 		"two have failed": {
 			[]shown{{generation: 5, failed: true, message: "b"}, {generation: 5, failed: true, message: "a"}, {generation: 5, failed: true, message: "c"}},
 			Summary{Generation: 5, Pods: 3, Failed: 3, Message: "a"},

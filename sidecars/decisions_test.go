@@ -1,0 +1,177 @@
+package sidecars
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/podnet"
+)
+
+// choosy is a cluster whose pods differ.
+type choosy struct {
+	*fakeNode
+	of map[string]func(*Choice) // by the pod's UID
+}
+
+func (c choosy) Choice(ctx context.Context, s podnet.Sandbox) (Choice, error) {
+	out, err := c.fakeNode.Choice(ctx, s)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if change := c.of[s.UID]; change != nil {
+		change(&out)
+	}
+	return out, err
+}
+
+// A pod that can no longer be upgraded keeps its turn from no other.
+func TestATurnEndsWithWhatItIsFor(t *testing.T) {
+	for name, change := range map[string]func(*Choice){
+		"it is being deleted":             func(c *Choice) { c.Ending = true },
+		"it can have the profile no more": func(c *Choice) { c.Profile, c.Refusal = nil, "the pod is on the host's network" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+				cluster := choosy{n, map[string]func(*Choice){}}
+				m, stop := agent()
+				defer stop()
+				m.Cluster = cluster
+				n.profile.Spec.Rollout.MaxParallel = 1
+				m.Follow(sandboxOf("u1"))
+				m.Follow(sandboxOf("u2"))
+				after(2 * time.Second)
+				n.change(func() { n.behave = func(p *fakeProxy) { p.readyAfter = -1 } })
+				n.upgrade(m)
+				after(15 * time.Second) // one of them has failed
+				failed, other := "u1", "u2"
+				if !m.Rollout.by["edge"].active[Key{PodUID: "u1", Sandbox: "sandbox-u1"}] {
+					failed, other = other, failed
+				}
+				n.change(func() { cluster.of[failed] = change; n.behave = func(*fakeProxy) {} })
+				m.Notify("")
+				after(30 * time.Second)
+				if said := n.mustSay(t, other, v1alpha1.Running, true); said.Image != "localhost/haproxy:2" {
+					t.Errorf("the other one still waits: %+v", said)
+				}
+			})
+		})
+	}
+}
+
+// counted counts what a Manager asks of proxies, and says of profiles.
+type counted struct {
+	*fakeNode
+	asks map[uint32]int // by epoch
+	sums int
+}
+
+func (c *counted) Ask(ctx context.Context, s podnet.Sandbox, p *Profile, epoch uint32) error {
+	c.mu.Lock()
+	c.asks[epoch]++
+	c.mu.Unlock()
+	return c.fakeNode.Ask(ctx, s, p, epoch)
+}
+
+func (c *counted) Summarize(profile string, s Summary) {
+	c.mu.Lock()
+	c.sums++
+	c.mu.Unlock()
+	c.fakeNode.Summarize(profile, s)
+}
+
+// A proxy is asked while it starts, and then every ten seconds, however often it is looked at. Nobody asks one that drains, has ended, or
+// has lost its profile.
+func TestProxiesAreAskedNoMoreThanTheyHaveTo(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		n.behave = func(p *fakeProxy) { p.readyAfter, p.drains = 200*time.Millisecond, -1 }
+		c := &counted{fakeNode: n, asks: map[uint32]int{}}
+		m, stop := agent()
+		defer stop()
+		m.Asker, m.Summaries = c, c
+		m.Follow(sandboxOf("u1"))
+		after(100 * time.Millisecond)
+		n.mustSum(t, Summary{Generation: 1, Pods: 1})
+		asks := func(epoch uint32, for10s func()) int {
+			n.change(func() { c.asks[epoch], c.sums = 0, 0 })
+			for range 10 {
+				for10s()
+				after(time.Second)
+			}
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return c.asks[epoch]
+		}
+		after(time.Second)
+		if got := asks(0, func() { m.Notify("edge") }); got != 1 || c.sums != 0 {
+			t.Errorf("one that is ready was asked %d times in 10 s; the profile's sum was said %d times", got, c.sums)
+		}
+		n.upgrade(m)
+		after(time.Second)
+		if got := asks(0, func() { m.Notify("edge") }); got != 0 {
+			t.Errorf("one that drains was asked %d times", got)
+		}
+		n.change(func() { n.chosen = "gone" })
+		m.Notify("")
+		if got := asks(1, func() { m.Notify("") }); got != 0 {
+			t.Errorf("one without a profile was asked %d times", got)
+		}
+		n.change(func() { n.chosen = "edge"; n.failures["remove"] = errors.New("not now") })
+		n.end("c002", 1)
+		after(time.Second)
+		if got := asks(1, func() { m.Notify("") }); got != 0 {
+			t.Errorf("one that has ended was asked %d times", got)
+		}
+	})
+}
+
+// An agent that starts does not know how long a proxy has been able to answer, and gives it its whole time.
+func TestAnAgentThatStartsGivesAProxyItsTime(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		n.behave = func(p *fakeProxy) { p.readyAfter = -1 }
+		for range 2 {
+			m, stop := agent()
+			m.Follow(sandboxOf("u1"))
+			after(8 * time.Second)
+			if got := n.running(); len(got) != 1 || n.next != 1 {
+				t.Errorf("%v run of %d", got, n.next)
+			}
+			stop()
+		}
+	})
+}
+
+// The proxy of a pod that has finished is looked at until it has ended.
+func TestAFinishedPodsProxyIsFollowedToItsEnd(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		m, stop := agent()
+		defer stop()
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		n.change(func() { n.finished, n.ending = true, true })
+		m.Notify("")
+		after(5 * time.Second)
+		n.mustSay(t, "u1", v1alpha1.Running, true)
+		n.end("c001", 137)
+		after(5 * time.Second)
+		n.mustSay(t, "u1", v1alpha1.Ended, false)
+	})
+}
+
+// The runtime refuses a name that it still has, of the pod's last sandbox: the first start in a new one must not fail by it.
+func TestANewSandboxUsesNoEpochAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		m, stop := agent()
+		defer stop()
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		next := sandboxOf("u1")
+		next.ID = "sandbox-new"
+		m.Follow(next) // while the old proxy runs
+		after(time.Second)
+		if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Epoch != 1 || said.Failure != "" || n.next != 2 {
+			t.Errorf("%+v, %d were made", said, n.next)
+		}
+	})
+}
