@@ -98,10 +98,10 @@ func (a progress) message() string {
 	}
 	out := fmt.Sprintf("%d of %d proxies are ready and of this version; nodes: %d", a.upgraded, a.pods, a.nodes)
 	if len(a.behind) > 0 {
-		out += fmt.Sprintf(", %d of them have not seen it (%s)", len(a.behind), a.behind[0])
+		out += fmt.Sprintf(", %d not up to date (%s)", len(a.behind), a.behind[0])
 	}
 	if a.paused > 0 {
-		out += fmt.Sprintf(", %d are paused", a.paused)
+		out += fmt.Sprintf(", %d paused", a.paused)
 	}
 	if a.failed > 0 {
 		out += fmt.Sprintf("; %d failed: %s", a.failed, a.why)

@@ -41,10 +41,10 @@ func TestConditionsSumUpTheNodes(t *testing.T) {
 		"all are":                 {[]v1alpha1.NodeStatus{done, done}, [5]string{"True", "True", "False", "Upgraded", "6 of 6 proxies are ready and of this version; nodes: 2"}},
 		"one node goes on":        {[]v1alpha1.NodeStatus{done, going}, [5]string{"False", "True", "False", "Upgrading", "4 of 6 proxies are ready and of this version; nodes: 2"}},
 		"the first goes on":       {[]v1alpha1.NodeStatus{going, done}, [5]string{"False", "True", "False", "Upgrading", "4 of 6 proxies are ready and of this version; nodes: 2"}},
-		"one knows of no pods":    {[]v1alpha1.NodeStatus{done, {Name: "none"}}, [5]string{"False", "True", "False", "Upgrading", "3 of 3 proxies are ready and of this version; nodes: 2, 1 of them have not seen it (none)"}},
-		"one has not seen it":     {[]v1alpha1.NodeStatus{done, behind}, [5]string{"False", "True", "False", "Upgrading", "3 of 6 proxies are ready and of this version; nodes: 2, 1 of them have not seen it (behind)"}},
-		"one is paused":           {[]v1alpha1.NodeStatus{done, paused}, [5]string{"False", "False", "True", "Paused", "4 of 6 proxies are ready and of this version; nodes: 2, 1 are paused; 1 failed: paused: shop/cart: no image"}},
-		"one is paused, one not":  {[]v1alpha1.NodeStatus{paused, going}, [5]string{"False", "True", "True", "Paused", "2 of 6 proxies are ready and of this version; nodes: 2, 1 are paused; 1 failed: paused: shop/cart: no image"}},
+		"one knows of no pods":    {[]v1alpha1.NodeStatus{done, {Name: "none"}}, [5]string{"False", "True", "False", "Upgrading", "3 of 3 proxies are ready and of this version; nodes: 2, 1 not up to date (none)"}},
+		"one has not seen it":     {[]v1alpha1.NodeStatus{done, behind}, [5]string{"False", "True", "False", "Upgrading", "3 of 6 proxies are ready and of this version; nodes: 2, 1 not up to date (behind)"}},
+		"one is paused":           {[]v1alpha1.NodeStatus{done, paused}, [5]string{"False", "False", "True", "Paused", "4 of 6 proxies are ready and of this version; nodes: 2, 1 paused; 1 failed: paused: shop/cart: no image"}},
+		"one is paused, one not":  {[]v1alpha1.NodeStatus{paused, going}, [5]string{"False", "True", "True", "Paused", "2 of 6 proxies are ready and of this version; nodes: 2, 1 paused; 1 failed: paused: shop/cart: no image"}},
 		"a pod is refused":        {[]v1alpha1.NodeStatus{done, refused}, [5]string{"False", "False", "True", "Failed", "5 of 6 proxies are ready and of this version; nodes: 2; 1 failed: refused: shop/cart: hostNetwork"}},
 		"one is tried, no pause":  {[]v1alpha1.NodeStatus{tried}, [5]string{"False", "True", "True", "Failed", "1 of 3 proxies are ready and of this version; nodes: 1; 1 failed: tried: shop/cart: it has ended"}},
 		"the first that failed":   {[]v1alpha1.NodeStatus{refused, tried}, [5]string{"False", "True", "True", "Failed", "3 of 6 proxies are ready and of this version; nodes: 2; 2 failed: refused: shop/cart: hostNetwork"}},
@@ -90,7 +90,7 @@ func TestConditionsChangeOnlyIfTheyHaveTo(t *testing.T) {
 	if c := after[1]; c.Status != metav1.ConditionTrue || c.ObservedGeneration != 6 || c.LastTransitionTime != long {
 		t.Errorf("Progressing is %+v", c)
 	}
-	if before := p.Status.Conditions[2]; before.Status != metav1.ConditionTrue || strings.Contains(before.Message, "not seen") {
+	if before := p.Status.Conditions[2]; before.Status != metav1.ConditionTrue || strings.Contains(before.Message, "not up to date") {
 		t.Errorf("the profile itself was changed: %+v", before)
 	}
 }

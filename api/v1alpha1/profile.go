@@ -49,7 +49,8 @@ const MaxNodes = 100
 const (
 	// ConditionUpgraded reports whether all proxies are ready and of the profile's present version.
 	ConditionUpgraded = "Upgraded"
-	// ConditionProgressing is False if nothing more happens by itself. It is True while proxies are upgraded, and once all are.
+	// ConditionProgressing is False if all that is left has failed already, or waits for what has. It is True while proxies are upgraded, and
+	// once all are.
 	ConditionProgressing = "Progressing"
 	// ConditionFailed reports whether proxies of the present version could not be started, or cannot be had by their pods.
 	ConditionFailed = "Failed"
