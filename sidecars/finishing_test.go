@@ -1,0 +1,115 @@
+package sidecars
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/sidecar"
+)
+
+// signalled is a node that notes which proxies get which signals.
+type signalled struct {
+	*applications
+	got []string
+	err error
+}
+
+func (s *signalled) Signal(ctx context.Context, id string, signal unix.Signal) error {
+	s.mu.Lock()
+	s.got = append(s.got, id+" "+unix.SignalName(signal))
+	err := s.err
+	s.mu.Unlock()
+	return errors.Join(err, s.fakeNode.Signal(ctx, id, signal))
+}
+
+// wantTold wants some proxies to have been told to finish, and none to be told again.
+func (s *signalled) wantTold(t *testing.T, m *Manager, want []string) {
+	t.Helper()
+	_ = m.ContainerEnded(t.Context(), sandboxOf("u1"), ended("app", 0, 0))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !slices.Equal(s.got, want) {
+		t.Errorf("told were %q, want %q", s.got, want)
+	}
+}
+
+// Each proxy that takes connections is told once, by its own signal, and waited for a quarter of a second at most.
+func TestWhoIsToldToFinish(t *testing.T) {
+	away := errors.New("not now")
+	for name, c := range map[string]struct {
+		prepare func(*fakeNode)
+		before  func(*signalled, *Manager)
+		want    []string
+		took    time.Duration
+		err     error
+	}{
+		"HAProxy": {want: []string{"c001 SIGUSR1"}, took: 20 * time.Millisecond},
+		"another": {
+			prepare: func(n *fakeNode) { n.profile.Spec.Handover = v1alpha1.HandoverNone }, want: []string{"c001 SIGTERM"}, took: 20 * time.Millisecond,
+		},
+		"one that does not finish": {
+			prepare: func(n *fakeNode) { n.behave = func(p *fakeProxy) { p.drains = -1 } }, want: []string{"c001 SIGUSR1"}, took: finishWait,
+		},
+		"one whose predecessor drains": {
+			prepare: func(n *fakeNode) {
+				n.behave = func(p *fakeProxy) { p.drains = map[uint32]time.Duration{0: -1, 1: 20 * time.Millisecond}[p.Epoch] }
+			},
+			before: func(s *signalled, m *Manager) {
+				s.upgrade(m)
+				after(time.Second)
+				s.got = nil
+			},
+			want: []string{"c002 SIGUSR1"}, took: 20 * time.Millisecond,
+		},
+		"one that has ended": {
+			before: func(s *signalled, _ *Manager) {
+				s.change(func() { s.failures["remove"], s.failures["create"] = away, away })
+				s.end("c001", 1)
+				after(time.Second)
+			},
+		},
+		"one of another sandbox": {
+			before: func(s *signalled, _ *Manager) {
+				s.change(func() { s.containers["c001"].Sandbox = "sandbox-old"; s.failures["create"] = away })
+				after(15 * time.Second)
+			},
+		},
+		"one that cannot be told": {
+			before: func(s *signalled, _ *Manager) { s.change(func() { s.err = away }) }, want: []string{"c001 SIGUSR1"}, err: away,
+		},
+		"one that has just gone": {
+			before: func(s *signalled, _ *Manager) { s.change(func() { s.err = sidecar.ErrGone }) }, want: []string{"c001 SIGUSR1"}, took: 20 * time.Millisecond,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+				n.behave = func(p *fakeProxy) { p.drains = 20 * time.Millisecond }
+				if c.prepare != nil {
+					c.prepare(n)
+				}
+				s := &signalled{applications: &applications{fakeNode: n, policy: corev1.RestartPolicyNever, all: []sidecar.Application{ended("app", 0, 0)}}}
+				m, stop := agent()
+				defer stop()
+				m.Applications, m.Cluster, m.Runtime = s, s, s
+				m.Follow(sandboxOf("u1"))
+				after(time.Second)
+				if c.before != nil {
+					c.before(s, m)
+				}
+				began := time.Now()
+				err := m.ContainerEnded(t.Context(), sandboxOf("u1"), ended("app", 0, 0))
+				if took := time.Since(began); !errors.Is(err, c.err) || took < c.took || took > c.took+10*time.Millisecond {
+					t.Errorf("it took %s: %v", took, err)
+				}
+				s.wantTold(t, m, c.want)
+			})
+		})
+	}
+}
