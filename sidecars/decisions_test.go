@@ -126,6 +126,21 @@ func TestProxiesAreAskedNoMoreThanTheyHaveTo(t *testing.T) {
 	})
 }
 
+// A proxy that was asked and has not answered is not taken for ready because nobody can ask it any more.
+func TestAProxyThatLosesItsProfileBeforeItIsReady(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		n.behave = func(p *fakeProxy) { p.readyAfter = -1 }
+		m, stop := agent()
+		defer stop()
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		n.change(func() { n.chosen = "gone" })
+		m.Notify("")
+		after(time.Second)
+		n.mustSay(t, "u1", n.said["u1"].State, false)
+	})
+}
+
 // An agent that starts does not know how long a proxy has been able to answer, and gives it its whole time.
 func TestAnAgentThatStartsGivesAProxyItsTime(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
