@@ -63,7 +63,13 @@ func TestTheEndOfAProxyIsNotedOnce(t *testing.T) {
 			if said := n.said["u1"]; said.Restarts != 1 || !strings.Contains(said.Failure, "exit code 139") {
 				t.Errorf("the Sidecar says %+v", said)
 			}
-			delete(n.failures, "remove")
+			delete(n.containers, "c001") // by the kubelet
+		})
+		after(80 * time.Millisecond)
+		n.change(func() {
+			if said := n.said["u1"]; said.Restarts != 1 || !strings.Contains(said.Failure, "exit code 139") {
+				t.Errorf("once it is gone, the Sidecar says %+v", said)
+			}
 		})
 	})
 }
