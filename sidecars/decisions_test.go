@@ -126,6 +126,22 @@ func TestProxiesAreAskedNoMoreThanTheyHaveTo(t *testing.T) {
 	})
 }
 
+// A pod that is being deleted keeps the proxy that it has.
+func TestAPodThatIsDeletedIsNotUpgraded(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		m, stop := agent()
+		defer stop()
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		n.change(func() { n.ending = true })
+		n.upgrade(m)
+		after(10 * time.Second)
+		if n.next != 1 {
+			t.Errorf("%d were made", n.next)
+		}
+	})
+}
+
 // A proxy that was asked and has not answered is not taken for ready because nobody can ask it any more.
 func TestAProxyThatLosesItsProfileBeforeItIsReady(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself

@@ -18,6 +18,14 @@ func TestAProxyThatTheKubeletHasRemoved(t *testing.T) {
 	}{
 		"it was ready":     {restarts: 1, why: unknown},
 		"it was not ready": {behave: func(p *fakeProxy) { p.readyAfter = -1 }, why: unknown},
+		"it hung, and was ended for it": {
+			behave: func(p *fakeProxy) { p.readyAfter = -1 },
+			before: func(n *fakeNode, _ *Manager) {
+				n.change(func() { n.failures["remove"] = errors.New("not now") })
+				after(11 * time.Second)
+			},
+			why: "it was not ready within 10s: connection refused",
+		},
 		"its pod is being deleted": {before: func(n *fakeNode, m *Manager) {
 			n.change(func() { n.ending = true })
 			m.Notify("")
@@ -38,7 +46,7 @@ func TestAProxyThatTheKubeletHasRemoved(t *testing.T) {
 					after(time.Second)
 				}
 				n.change(func() { delete(n.containers, "c001") })
-				after(80 * time.Millisecond)
+				after(3 * time.Second)
 				n.change(func() {
 					if said := n.said["u1"]; said.Restarts != c.restarts || said.Failure != c.why {
 						t.Errorf("the Sidecar says %+v", said)
@@ -58,14 +66,14 @@ func TestTheEndOfAProxyIsNotedOnce(t *testing.T) {
 		after(time.Second)
 		n.change(func() { n.failures["remove"] = errors.New("not now") })
 		n.end("c001", 139)
-		after(time.Minute)
+		after(10 * time.Second)
 		n.change(func() {
 			if said := n.said["u1"]; said.Restarts != 1 || !strings.Contains(said.Failure, "exit code 139") {
 				t.Errorf("the Sidecar says %+v", said)
 			}
 			delete(n.containers, "c001") // by the kubelet
 		})
-		after(80 * time.Millisecond)
+		after(3 * time.Second)
 		n.change(func() {
 			if said := n.said["u1"]; said.Restarts != 1 || !strings.Contains(said.Failure, "exit code 139") {
 				t.Errorf("once it is gone, the Sidecar says %+v", said)
