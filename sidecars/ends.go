@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"istio-pod-network-controller/internal/sidecar"
@@ -27,13 +28,32 @@ func (s *stepping) noteEnds(ctx context.Context) {
 		if err == nil {
 			why = fmt.Sprintf("it has ended with exit code %d (%s)%s", end.ExitCode, end.Reason, lastWords(end.LogPath))
 		}
+		if a.well = err == nil && end.ExitCode == 0; a.well {
+			s.answers[c.ID] = a
+		}
+		if s.isDone(c) {
+			s.home.discard(c.Epoch)
+			continue
+		}
 		if known && a.ready {
 			s.restarts++
 		}
-		s.finished = err == nil && end.ExitCode == 0 && s.choice.Profile != nil && s.choice.Profile.Spec.RestartPolicy == restartOnFailure
 		s.fail(time.Now(), why)
 		s.Rollout.failed(s.choice.Profile, s.key)
 	}
+}
+
+// isDone reports whether a proxy has ended so that none is started again, until the profile changes: with code 0, and as the newest. Its
+// container is kept, because it tells the next agent, too. The kubelet keeps the newest container of a name that has ended.
+func (s *stepping) isDone(c sidecar.Container) bool {
+	p := s.choice.Profile
+	if p == nil || p.Spec.RestartPolicy != restartOnFailure || p.Hash != strings.TrimSuffix(c.Hash, rotatedHash) || s.choice.Finished {
+		return false
+	}
+	another := slices.ContainsFunc(s.there, func(o sidecar.Container) bool {
+		return o.Epoch > c.Epoch || o.State == sidecar.Running && s.home.drainedAt(o.Epoch).IsZero()
+	})
+	return c.State == sidecar.Exited && s.answers[c.ID].well && !another
 }
 
 // goes reports whether the proxy has ended with its pod or sandbox, which is no failure.

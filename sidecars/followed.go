@@ -28,7 +28,6 @@ type followed struct {
 	why      string // of the last failure
 	// noHandover is the hash of the profile's version that cannot take over from what runs, so that this is ended first.
 	noHandover string
-	finished   bool // the proxy has ended with code 0 and is not started again
 	upgraded   time.Time
 
 	renewed time.Time // when the secrets were checked last
@@ -56,8 +55,8 @@ type answer struct {
 	why   string    // why it has not, if it has not
 	// watched reports whether its end is waited for.
 	watched bool
-	// ended reports whether its end was noted, and stopped whether this agent has ended it.
-	ended, stopped bool
+	// ended reports whether its end was noted, well whether that was with exit code 0, and stopped whether this agent has ended it.
+	ended, well, stopped bool
 }
 
 // hear notes what a proxy has answered when it was asked.

@@ -169,6 +169,7 @@ func (s *stepping) serves(c sidecar.Container) bool {
 // relate adds to the observed proxies what is known of their line.
 func (s *stepping) relate(ctx context.Context, proxies []Proxy) []Proxy {
 	for i, c := range s.there {
+		proxies[i].Done = s.isDone(c)
 		if c.HotRestart == nil || c.State != sidecar.Running {
 			continue
 		}

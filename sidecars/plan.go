@@ -25,6 +25,8 @@ type Proxy struct {
 	DrainedAt time.Time
 	// Orphan reports whether the proxy that it takes over from has ended, before this one was ready: it never will be.
 	Orphan bool
+	// Done reports whether it has ended and is not to be started again: its container stays, to say so.
+	Done bool
 	// Succeeded reports whether a newer proxy took its listeners, and has ended since: it takes no connections any more.
 	Succeeded bool
 }
@@ -89,7 +91,7 @@ type Decision struct {
 // Decide compares what should run in a ready sandbox with what is there. It knows nothing else, so that an agent that starts comes to
 // the same decision as one that has been there all the time:
 //
-//   - A container that has ended, or was made and not started, is removed.
+//   - A container that has ended, or was made and not started, is removed, unless it is Done.
 //   - A proxy that was told to drain is left alone until DrainLimit, and then ended. With HotRestart its successor does that, and has
 //     successorGrace for it.
 //   - Of the others, the newest that is ready serves. Older ones are drained. With HotRestart they were told already, and one whose
@@ -137,11 +139,12 @@ func Decide(d Desired, there []Proxy, now time.Time) (out Decision) {
 // sweep removes containers that do not run, and returns the others, oldest first.
 func (d *Decision) sweep(there []Proxy) (running []Proxy) {
 	for _, p := range there {
-		if p.State == sidecar.Running {
+		switch {
+		case p.State == sidecar.Running:
 			running = append(running, p)
-			continue
+		case !p.Done:
+			d.Actions = append(d.Actions, Action{Verb: Remove, ID: p.ID, Epoch: p.Epoch})
 		}
-		d.Actions = append(d.Actions, Action{Verb: Remove, ID: p.ID, Epoch: p.Epoch})
 	}
 	slices.SortFunc(running, func(a, b Proxy) int { return cmp.Compare(a.Epoch, b.Epoch) })
 	return running

@@ -12,6 +12,9 @@ import (
 // restartOnFailure is the restart policy under which a proxy that ends with code 0 is not started again.
 const restartOnFailure = "OnFailure"
 
+// endedWell is said of a proxy that is not started again.
+const endedWell = "it has ended with exit code 0, and by its profile's restartPolicy (OnFailure) it is not started again"
+
 // Status is how a pod's proxy is.
 type Status struct {
 	Profile string
@@ -23,6 +26,8 @@ type Status struct {
 	Restarts    int32
 	Message     string
 	LastUpgrade time.Time
+	// Final reports whether nothing follows: the pod has finished.
+	Final bool
 	// Failure is why the last proxy ended or could not be started, or "".
 	Failure string
 }
@@ -46,10 +51,15 @@ func (s *stepping) settle(d Decision) {
 
 // status describes what was decided. serving is the index of the container that serves, or -1.
 func (s *stepping) status(d Decision, serving int) Status {
-	out := Status{Profile: s.choice.Name, State: s.state(d), Restarts: s.restarts, LastUpgrade: s.upgraded, Message: s.why, Failure: s.why}
+	out := Status{
+		Profile: s.choice.Name, State: s.state(d), Restarts: s.restarts, LastUpgrade: s.upgraded, Message: s.why, Failure: s.why,
+		Final: s.hasFinished(d),
+	}
 	switch {
 	case s.choice.Refusal != "":
 		out.Message = s.choice.Refusal
+	case out.State == v1alpha1.Ended && !out.Final:
+		out.Message, out.Failure = endedWell, ""
 	case s.stale != "" && s.why != "":
 		out.Message = s.why + "; " + s.stale
 	case s.stale != "":
@@ -67,10 +77,13 @@ func (s *stepping) status(d Decision, serving int) Status {
 	return out
 }
 
+// hasFinished reports whether the pod has finished, and its proxy with it.
+func (s *stepping) hasFinished(d Decision) bool { return s.choice.Finished && d.Serving == "" }
+
 func (s *stepping) state(d Decision) v1alpha1.State {
 	starts := slices.ContainsFunc(d.Actions, func(a Action) bool { return a.Verb == Start })
 	switch {
-	case s.choice.Finished && d.Serving == "":
+	case s.hasFinished(d), slices.ContainsFunc(s.there, s.isDone):
 		return v1alpha1.Ended
 	case d.Serving != "" && (len(d.Ask) > 0 || starts):
 		return v1alpha1.Upgrading

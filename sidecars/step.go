@@ -127,7 +127,7 @@ func (s *stepping) desired() Desired {
 		return Desired{Keep: !s.choice.OptedOut, MaxRunning: 1, HotRestart: s.hotRestarts(), DrainLimit: time.Hour}
 	}
 	return Desired{
-		Wanted: !s.finished && !s.choice.Finished && !s.home.finished(time.Now()), Keep: true,
+		Wanted: !slices.ContainsFunc(s.there, s.isDone) && !s.choice.Finished && !s.home.finished(time.Now()), Keep: true,
 		Hash: p.Hash, MaxRunning: s.maxRunning(p), HotRestart: s.hotRestarts(), Upgrade: s.mayUpgrade(p),
 		StartLimit: p.startLimit(), DrainLimit: p.drainLimit(), Epoch: s.epoch, RetryAt: s.retryAt(),
 	}

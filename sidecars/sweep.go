@@ -41,16 +41,20 @@ func (m *Manager) sweep(ctx context.Context) {
 	}
 }
 
-// sweepOne looks at a container whose sandbox is not followed. One that does not run belongs to a sandbox that has ended: otherwise it
-// would be followed, or will be. One that runs is followed if its pod has opted out while no agent ran.
+// sweepOne looks at a container whose sandbox is not followed. One of a pod that has opted out while no agent ran is followed, so that it
+// is ended and removed. Another one that does not run is removed if its sandbox has ended. Otherwise it will be followed, and may say that
+// the proxy is done.
 func (m *Manager) sweepOne(ctx context.Context, c sidecar.Container) {
-	if c.State != sidecar.Running {
-		_ = m.Runtime.Remove(ctx, c.ID)
-		return
-	}
 	s := podnet.Sandbox{Namespace: c.PodNamespace, Name: c.PodName, UID: c.PodUID, ID: c.Sandbox}
-	if choice, err := m.Cluster.Choice(ctx, s); err == nil && choice.OptedOut {
+	choice, err := m.Cluster.Choice(ctx, s)
+	switch {
+	case err == nil && choice.OptedOut:
 		m.Follow(s)
+	case c.State == sidecar.Running:
+	default:
+		if ready, err := m.Runtime.Ready(ctx, c.Sandbox); err == nil && !ready {
+			_ = m.Runtime.Remove(ctx, c.ID)
+		}
 	}
 }
 

@@ -67,7 +67,7 @@ const (
 	Upgrading State = "Upgrading" // a new proxy starts beside the one that is ready
 	Failed    State = "Failed"    // the proxy cannot be started, or it has ended; it is tried again
 	Refused   State = "Refused"   // the pod or its profile has to be changed first
-	Ended     State = "Ended"     // the pod has finished, and its proxy with it
+	Ended     State = "Ended"     // the pod has finished, and its proxy with it, or the proxy itself has and is not started again
 )
 
 // SidecarStatus is how the proxy is.

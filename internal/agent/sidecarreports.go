@@ -153,7 +153,7 @@ func (r *sidecarReports) work(ctx context.Context, uid string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch now, ok := r.reports[uid]; {
-	case ok && now.status.State == v1alpha1.Ended && now.status == report.status:
+	case ok && now.status.Final && now.status == report.status:
 		delete(r.reports, uid) // nothing follows, and nobody says when the pod is deleted
 	case ok:
 		now.written, now.object = report.status, object

@@ -102,7 +102,7 @@ func TestTheEndOfAPodIsShownAndForgotten(t *testing.T) {
 	api := sidecarAPI(t)
 	r := newSidecarReports(api, nil, "node-1")
 	for _, state := range []v1alpha1.State{v1alpha1.Running, v1alpha1.Ended} {
-		r.Report(theSandbox(), sidecars.Status{Profile: "edge", State: state})
+		r.Report(theSandbox(), sidecars.Status{Profile: "edge", State: state, Final: state == v1alpha1.Ended})
 		workOff(t, r)
 	}
 	var got v1alpha1.Sidecar

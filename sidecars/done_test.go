@@ -1,0 +1,99 @@
+package sidecars
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"istio-pod-network-controller/api/v1alpha1"
+)
+
+// A proxy that has ended with code 0 is not started again by any agent if its profile says so, until the profile has changed.
+func TestAProxyThatIsDoneIsNotStartedAgain(t *testing.T) {
+	for name, c := range map[string]struct {
+		code   int32
+		change func(*fakeNode) // after the second agent has come
+		made   int             // proxies, by then and after the change
+		state  v1alpha1.State
+	}{
+		"nothing changes":              {change: func(*fakeNode) {}, made: 1, state: v1alpha1.Ended},
+		"the profile has a version":    {change: func(n *fakeNode) { n.profile.Spec.Image = "localhost/haproxy:2" }, made: 2, state: v1alpha1.Running},
+		"the profile says Always":      {change: func(n *fakeNode) { n.profile.Spec.RestartPolicy = "Always" }, made: 2, state: v1alpha1.Running},
+		"it has ended with an error":   {code: 1, change: func(*fakeNode) {}, made: 2, state: v1alpha1.Running},
+		"the pod has finished as well": {change: func(n *fakeNode) { n.finished, n.ending = true, true }, made: 1, state: v1alpha1.Ended},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+				n.profile.Spec.RestartPolicy = restartOnFailure
+				m, stop := agent()
+				m.Follow(sandboxOf("u1"))
+				after(time.Minute)
+				n.end("c001", c.code)
+				after(time.Minute)
+				stop()
+				if said := n.said["u1"]; c.code == 0 && (said.State != v1alpha1.Ended || said.Failure != "" || said.Restarts != 0 || said.Message != endedWell || said.Final) {
+					t.Errorf("the Sidecar says %+v", said)
+				}
+				if files, err := os.ReadDir(m.Homes.of(Key{"u1", "sandbox-u1"}).files(0)); err == nil {
+					t.Errorf("files of the proxy are left: %v", files)
+				}
+				m, stop = agent()
+				after(time.Second) // it looks at what there is before it knows the pod
+				m.Follow(sandboxOf("u1"))
+				after(time.Minute)
+				n.change(func() { c.change(n) })
+				m.Notify("")
+				after(time.Minute)
+				n.mustSay(t, "u1", c.state, c.state == v1alpha1.Running)
+				if n.next != c.made {
+					t.Errorf("%d proxies were made, want %d", n.next, c.made)
+				}
+				if n.finished && len(n.containers) > 0 {
+					t.Errorf("containers %v are left", n.containers)
+				}
+				stop()
+			})
+		})
+	}
+}
+
+// A new version that ends at once with code 0 has failed: the old one serves, and the new one is tried again.
+func TestANewVersionThatEndsAtOnceIsNotDone(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		n.profile.Spec.RestartPolicy = restartOnFailure
+		m, stop := agent()
+		defer stop()
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		n.change(func() {
+			n.behave = func(p *fakeProxy) { time.AfterFunc(10*time.Millisecond, func() { n.end(p.ID, 0) }) }
+		})
+		n.upgrade(m)
+		after(time.Minute)
+		if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Failure == "" || said.Epoch != 0 || n.next < 3 {
+			t.Errorf("%d proxies were made, and the Sidecar says %+v", n.next, said)
+		}
+	})
+}
+
+// What has ended is removed with its sandbox, also if no agent follows that.
+func TestAContainerOfASandboxThatHasEnded(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		m, stop := agent()
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		stop()
+		n.end("c001", 137)
+		_, stop = agent()
+		defer stop()
+		after(time.Minute)
+		if len(n.containers) != 1 {
+			t.Error("it was removed although its sandbox runs")
+		}
+		n.change(func() { n.stopped = map[string]bool{"sandbox-u1": true} })
+		after(time.Minute)
+		if len(n.containers) != 0 {
+			t.Error("it is left")
+		}
+	})
+}
