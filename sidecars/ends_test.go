@@ -219,3 +219,23 @@ func TestARefusedPodThatIsGoneIsForgotten(t *testing.T) {
 		stop()
 	})
 }
+
+// A proxy that hangs at its start costs less the longer that takes, and one that comes late is noticed within a second.
+func TestAProxyThatHangsAtItsStartCostsLittle(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		n.profile.Spec.Readiness.StartSeconds = 600
+		n.behave = func(p *fakeProxy) { p.readyAfter = -1 }
+		m, stop := agent()
+		defer stop()
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		first := n.asks
+		after(9 * time.Second)
+		if first < 12 || n.asks > 60 {
+			t.Errorf("the runtime was asked %d times in the first second, and %d times in ten", first, n.asks)
+		}
+		n.change(func() { n.containers["c001"].readyAfter = 0 })
+		after(silentPoll)
+		n.mustSay(t, "u1", v1alpha1.Running, true)
+	})
+}

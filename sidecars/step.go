@@ -15,8 +15,10 @@ import (
 )
 
 const (
-	// startPoll is the time between two questions to a proxy that is starting.
+	// startPoll is the shortest time between two questions to a proxy that is starting. Later it is one part in startPart of the time that
+	// the start has taken, and silentPoll at most.
 	startPoll = 50 * time.Millisecond
+	startPart = 8
 	// silentPoll is the time between two questions to a proxy that no longer answers.
 	silentPoll = time.Second
 	// stopWait is how long a proxy that is ended may take.
@@ -269,6 +271,15 @@ func (s *stepping) launch(ctx context.Context, a Action) error {
 	return nil
 }
 
+// pollOf returns the time until the newest of the proxies that are starting is asked again.
+func (s *stepping) pollOf(d Decision) time.Duration {
+	var newest time.Time
+	for _, id := range d.Ask {
+		newest = later(newest, s.answers[id].seen)
+	}
+	return min(max(startPoll, time.Since(newest)/startPart), silentPoll)
+}
+
 // again returns when to look at the sandbox the next time.
 func (s *stepping) again(d Decision) time.Duration {
 	switch {
@@ -276,8 +287,10 @@ func (s *stepping) again(d Decision) time.Duration {
 		return cleanInterval
 	case s.absent && time.Since(s.since) > lookFor:
 		return sweepInterval
-	case len(d.Ask) > 0 || len(d.Actions) > 0 && !s.pulling:
+	case len(d.Actions) > 0 && !s.pulling:
 		return startPoll
+	case len(d.Ask) > 0:
+		return s.pollOf(d)
 	case s.choice.Ending && d.Serving == "": // the pod is gone soon
 		return cleanInterval
 	}
