@@ -4,6 +4,8 @@
 # E2E_BACKENDS lists what programs the kernel, a run each in the same cluster: "nftables iptables" unless it says otherwise.
 # E2E_ENTRANCES lists the ways to leave no window, a run each behind those: "nri required wait cni" unless it says otherwise.
 # E2E_CHURN is how many pods come and go in one of them: 20 unless it says otherwise.
+# E2E_SIDECAR_CHURN is how many pods whose proxies the agent runs come and go, E2E_SIDECARS how many proxies are upgraded under load: 10
+# each unless they say otherwise. Their full sizes are 100 and 30.
 # E2E_CHAOS_SEED chooses what the minute of chaos does: always the same unless it says otherwise; empty, a seed is drawn.
 # E2E_ROTATED_PODS is how many pods have their proxies' secrets replaced under load, E2E_ROTATIONS how often: 3 and 1 unless they say otherwise.
 # E2E_BURST is how many pods start at once in them, E2E_VALUES are more arguments to helm.

@@ -25,12 +25,7 @@ const (
 //
 // Not parallel: it counts all that the agent holds.
 func TestChurnLeavesNothing(t *testing.T) {
-	n := churn
-	if text := os.Getenv("E2E_CHURN"); text != "" {
-		var err error
-		n, err = strconv.Atoi(text)
-		must(t, err)
-	}
+	n := amount(t, "E2E_CHURN", churn)
 	s := newQuietSpace(t, asked())
 	agent := s.agent(t)
 	s.comeAndGo(t, churnAtOnce, "warm") // what is made once, such as a metric's first series
@@ -54,6 +49,18 @@ func TestChurnLeavesNothing(t *testing.T) {
 	after := s.held(t)
 	t.Logf("%d pods came and went; before %+v, after %+v", n, before, after)
 	s.wantUnhurt(t, agent)
+}
+
+// amount is what a variable of the environment says, or else a default.
+func amount(t *testing.T, variable string, byDefault int) int {
+	t.Helper()
+	text := os.Getenv(variable)
+	if text == "" {
+		return byDefault
+	}
+	n, err := strconv.Atoi(text)
+	must(t, err)
+	return n
 }
 
 // comeAndGo makes pods that are programmed, and deletes them.

@@ -211,7 +211,7 @@ func (m managed) killProxy(t *testing.T, pod *corev1.Pod) {
 	must(t, syscall.Kill(m.containerPID(t, pod, managedProxy), syscall.SIGKILL))
 }
 
-// wantNothingLeft waits until no container, directory and object of the namespace's proxies is left. uids are those of its pods.
+// wantNothingLeft waits until no container, directory, object and cgroup of the namespace's proxies is left. uids are those of its pods.
 func (m managed) wantNothingLeft(t *testing.T, uids []types.UID) {
 	t.Helper()
 	eventually(t, "the end of all proxies", func(ctx context.Context) error {
@@ -231,7 +231,7 @@ func (m managed) wantNothingLeft(t *testing.T, uids []types.UID) {
 				}
 			}
 		}
-		return err
+		return errors.Join(err, m.strayCgroups(ctx, uids))
 	})
 }
 
@@ -245,4 +245,5 @@ func TestSidecarTakesTheConnectionsOfAPlainPod(t *testing.T) {
 		t.Errorf("the pod has %d containers in its spec", n)
 	}
 	m.wantProxied(t, pod)
+	m.wantRefused(t, pod, families()[1])
 }

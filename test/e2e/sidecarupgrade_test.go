@@ -17,23 +17,26 @@ import (
 )
 
 const (
-	// loadedPods have their proxies upgraded at the same time; each makes, and takes, a new connection every so often.
-	loadedPods  = 10
-	loadedEvery = 40 * time.Millisecond
+	// loadedPods have their proxies upgraded at the same time, unless E2E_SIDECARS says otherwise.
+	loadedPods = 10
+	// loadedEvery is the time between two new connections in each direction, of all pods together.
+	loadedEvery = 4 * time.Millisecond
 )
 
 // loadedPod is an application that makes new connections to the world, counts the answers, and holds one connection that it talks on. Its
 // load is in containers of its own: what is run by exec ends with the runtime's restart.
-func loadedPod(name string, world, ticks string) *corev1.Pod {
+func loadedPod(name string, every time.Duration, world, ticks string) *corev1.Pod {
+	// A shell's pause is a process: the more pods there are, the longer it is.
+	pause := fmt.Sprintf("usleep %d", 5*every.Microseconds()/2)
 	pod := plainPod(name)
 	pod.Spec.Containers = append(pod.Spec.Containers,
-		corev1.Container{Name: "dials", Image: "localhost/testapp:1", Args: []string{"dial", "-report", "200ms", "-every", loadedEvery.String(), "http://" + world + "/"}},
-		corev1.Container{Name: "talks", Image: "localhost/tools:1", Command: []string{"sh", "-c", "while echo tick; do usleep 100000; done | nc " + strings.Replace(ticks, ":", " ", 1)}},
+		corev1.Container{Name: "dials", Image: "localhost/testapp:1", Args: []string{"dial", "-report", "200ms", "-every", every.String(), "http://" + world + "/"}},
+		corev1.Container{Name: "talks", Image: "localhost/tools:1", Command: []string{"sh", "-c", "while echo tick; do " + pause + "; done | nc " + strings.Replace(ticks, ":", " ", 1)}},
 	)
 	// They start when the proxy is there: before, connections are refused.
 	for i := range pod.Spec.Containers[1:] {
 		c := &pod.Spec.Containers[i+1]
-		wait := "until wget -q -O /dev/null http://127.0.0.1:15021/healthz/ready; do usleep 100000; done; "
+		wait := "until wget -q -O /dev/null http://127.0.0.1:15021/healthz/ready; do " + pause + "; done; "
 		if c.Name == "dials" {
 			c.Image, c.Command, c.Args = "localhost/tools:1", []string{"sh", "-c", wait + "exec testapp " + strings.Join(c.Args, " ")}, nil
 		} else {
@@ -94,32 +97,37 @@ func (c *ticker) now() (conns, ended, read int) {
 }
 
 // Every proxy of the node is replaced, again and again, under load in both directions: no new connection fails, and none that is open
-// breaks. Neither the agent's end nor the runtime's changes that.
+// breaks. Neither the agent's end nor the kubelet's or the runtime's changes that.
 //
-// Not parallel: it ends the agent and the runtime.
+// Not parallel: it ends them.
 func TestSidecarsAreUpgradedWithoutALostConnection(t *testing.T) {
 	m := newManaged(t, func(spec map[string]any) { spec["drainSeconds"] = int64(600) })
 	f := families()[0]
 	ticks := listenTicks(t)
 	world, tick := f.at(1, worldPort).String(), f.at(2, uint16(ticks.Addr().(*net.TCPAddr).Port)).String()
-	pods := make([]*corev1.Pod, loadedPods)
+	pods := make([]*corev1.Pod, amount(t, "E2E_SIDECARS", loadedPods))
+	every := loadedEvery * time.Duration(len(pods))
 	for i := range pods {
-		m.create(t, loadedPod(fmt.Sprintf("loaded-%d", i), world, tick))
+		m.create(t, loadedPod(fmt.Sprintf("loaded-%d", i), every, world, tick))
 	}
 	var loads []*inboundLoad
 	var held []*echo
 	for i := range pods {
 		pods[i] = m.await(t, fmt.Sprintf("loaded-%d", i), isReadyNow)
-		loads = append(loads, loadInboundEvery(t, loadedEvery, at(pods[i], f, appPort), f.passthrough))
+		loads = append(loads, loadInboundEvery(t, every, at(pods[i], f, appPort), f.passthrough))
 		held = append(held, dialEcho(t, at(pods[i], f, appTCPPort)))
 	}
 	eventually(t, "the pods' connections", func(ctx context.Context) error {
-		if conns, _, _ := ticks.now(); conns < loadedPods {
-			return fmt.Errorf("%d of %d are open", conns, loadedPods)
+		if conns, _, _ := ticks.now(); conns < len(pods) {
+			return fmt.Errorf("%d of %d are open", conns, len(pods))
 		}
 		return errors.Join(m.eachDials(ctx, pods, func(s summary) error { return atLeast(s.OK, 1) }))
 	})
-	for i, trouble := range []func(){func() { m.killAgent(t) }, func() { m.restartDaemon(t, "containerd") }} {
+	wantDone := finishedProxy(t)
+	for i, trouble := range []func(){
+		// In this order: the kubelet does not start without the runtime.
+		func() { m.killAgent(t) }, func() { m.restartDaemon(t, "containerd"); m.restartDaemon(t, "kubelet") },
+	} {
 		began := time.Now()
 		before, err := m.sidecar(t.Context(), pods[0].Name)
 		must(t, err)
@@ -132,6 +140,7 @@ func TestSidecarsAreUpgradedWithoutALostConnection(t *testing.T) {
 		for j := range held {
 			held[j].say(t, fmt.Sprint("after upgrade ", i))
 		}
+		wantDone()
 	}
 	asked := 0
 	for i, l := range loads {
@@ -142,8 +151,8 @@ func TestSidecarsAreUpgradedWithoutALostConnection(t *testing.T) {
 		}
 	}
 	conns, ended, read := ticks.now()
-	if conns != loadedPods || ended != 0 {
-		t.Errorf("of the pods' %d open connections %d have ended; want %d and none", conns, ended, loadedPods)
+	if conns != len(pods) || ended != 0 {
+		t.Errorf("of the pods' %d open connections %d have ended; want %d and none", conns, ended, len(pods))
 	}
 	dialled := 0
 	must(t, m.eachDials(t.Context(), pods, func(s summary) error {
