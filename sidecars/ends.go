@@ -43,6 +43,9 @@ func (s *stepping) noteEnds(ctx context.Context) {
 	}
 }
 
+// done reports whether the sandbox's proxy is not started again. See isDone.
+func (s *stepping) done() bool { return slices.ContainsFunc(s.there, s.isDone) }
+
 // isDone reports whether a proxy has ended so that none is started again, until the profile changes: with code 0, and as the newest. Its
 // container is kept, because it tells the next agent, too. The kubelet keeps the newest container of a name that has ended.
 func (s *stepping) isDone(c sidecar.Container) bool {

@@ -155,7 +155,7 @@ func TestAProxyThatHasFinishedStaysSo(t *testing.T) {
 			if got := n.running(); len(got) != 0 || n.next != 1 {
 				t.Errorf("%v run, %d were made", got, n.next)
 			}
-			if said := n.said["u1"]; said.Restarts != 0 || said.Message != "" {
+			if said := n.mustSay(t, "u1", v1alpha1.Ended, false); said.Restarts != 0 || said.Message != "" || said.Final {
 				t.Errorf("the Sidecar says %+v", said)
 			}
 			stop()
@@ -166,6 +166,27 @@ func TestAProxyThatHasFinishedStaysSo(t *testing.T) {
 		m.Follow(sandboxOf("u1"))
 		after(2 * finishedFor)
 		n.mustSay(t, "u1", v1alpha1.Running, true)
+	})
+}
+
+// A Job's pod says that it has finished a moment after its proxy has. Nothing announces that.
+func TestAPodThatSaysLaterThatItHasFinished(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		a := &applications{fakeNode: n, policy: corev1.RestartPolicyNever, all: []sidecar.Application{ended("app", 0, 0)}}
+		m, stop := agent()
+		defer stop()
+		m.Applications, m.Cluster = a, a
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), ended("app", 0, 0)); err != nil {
+			t.Error(err)
+		}
+		after(2 * time.Second)
+		n.change(func() { n.finished, n.ending = true, true })
+		after(cleanInterval)
+		if said := n.mustSay(t, "u1", v1alpha1.Ended, false); !said.Final || m.Follows("u1") {
+			t.Errorf("the Sidecar says %+v", said)
+		}
 	})
 }
 

@@ -58,7 +58,7 @@ func (s *stepping) status(d Decision, serving int) Status {
 	switch {
 	case s.choice.Refusal != "":
 		out.Message = s.choice.Refusal
-	case out.State == v1alpha1.Ended && !out.Final:
+	case s.done():
 		out.Message, out.Failure = endedWell, ""
 	case s.stale != "" && s.why != "":
 		out.Message = s.why + "; " + s.stale
@@ -83,7 +83,7 @@ func (s *stepping) hasFinished(d Decision) bool { return s.choice.Finished && d.
 func (s *stepping) state(d Decision) v1alpha1.State {
 	starts := slices.ContainsFunc(d.Actions, func(a Action) bool { return a.Verb == Start })
 	switch {
-	case s.hasFinished(d), slices.ContainsFunc(s.there, s.isDone):
+	case s.hasFinished(d), s.done(), d.Serving == "" && s.home.finished(time.Now()):
 		return v1alpha1.Ended
 	case d.Serving != "" && (len(d.Ask) > 0 || starts):
 		return v1alpha1.Upgrading

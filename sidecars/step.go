@@ -129,7 +129,7 @@ func (s *stepping) desired() Desired {
 		return Desired{Keep: !s.choice.OptedOut, MaxRunning: 1, HotRestart: s.hotRestarts(), DrainLimit: time.Hour}
 	}
 	return Desired{
-		Wanted: !slices.ContainsFunc(s.there, s.isDone) && !s.choice.Finished && !s.home.finished(time.Now()), Keep: true,
+		Wanted: !s.done() && !s.choice.Finished && !s.home.finished(time.Now()), Keep: true,
 		Hash: p.Hash, MaxRunning: s.maxRunning(p), HotRestart: s.hotRestarts(), Upgrade: s.mayUpgrade(p),
 		StartLimit: p.startLimit(), DrainLimit: p.drainLimit(), Epoch: s.epoch, RetryAt: s.retryAt(),
 	}
@@ -291,7 +291,7 @@ func (s *stepping) again(d Decision) time.Duration {
 		return startPoll
 	case len(d.Ask) > 0:
 		return s.pollOf(d)
-	case s.choice.Ending && d.Serving == "": // the pod is gone soon
+	case d.Serving == "" && (s.choice.Ending || s.home.finished(time.Now())): // the pod is gone soon, or says that it has finished
 		return cleanInterval
 	}
 	wait := sweepInterval
@@ -300,9 +300,6 @@ func (s *stepping) again(d Decision) time.Duration {
 		if !s.answers[d.Serving].now {
 			wait = silentPoll
 		}
-	}
-	if s.home.finished(time.Now()) {
-		wait = finishedFor
 	}
 	if !d.Again.IsZero() {
 		wait = min(wait, max(time.Until(d.Again), startPoll))
