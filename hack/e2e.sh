@@ -144,7 +144,7 @@ entrance() {
   # shellcheck disable=SC2086 # words
   hack/deploy.sh --set backend=nftables --set select=either "$@" ${E2E_VALUES:-}
   say "running the tests of first packets"
-  (cd test/e2e && E2E_ENTRANCE=$name exec "../../$kc" exec -- ../../build/e2e.test -test.v -test.timeout 15m -test.run "$pattern" "${asked[@]}")
+  (cd test/e2e && E2E_ENTRANCE=$name exec "../../$kc" exec -- ../../build/e2e.test -test.v -test.timeout 15m -test.parallel 8 -test.run "$pattern" "${asked[@]}")
 }
 asked=("$@")
 export E2E_CHAOS_SEED=${E2E_CHAOS_SEED-4}
