@@ -112,7 +112,7 @@ func (e Exclusive) program(ctx context.Context, ns *netns.NS, id podnet.Identity
 // alone reports whether the one transaction that a namespace has ever seen is the backend's. Then there is nothing of others, nor of other
 // backends, and that is remembered.
 func (e Exclusive) alone(ns *netns.NS, id podnet.Identity, before verification) bool {
-	after, ok := e.verified.reader.WithoutLegacy(ns) // before is from some milliseconds ago
+	after, ok := e.verified.reader.State(ns)
 	if !ok || !after.FirstOf(before.rules) {
 		return false
 	}

@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -27,18 +26,6 @@ const (
 	rotatedEvery = 15 * time.Millisecond
 )
 
-// rotationSize returns a test's size, which an environment variable may say.
-func rotationSize(t *testing.T, variable string, otherwise int) int {
-	t.Helper()
-	text := os.Getenv(variable)
-	if text == "" {
-		return otherwise
-	}
-	n, err := strconv.Atoi(text)
-	must(t, err)
-	return n
-}
-
 // rotating are pods under load.
 type rotating struct {
 	managed
@@ -54,13 +41,13 @@ func TestSidecarSecretsRotateWithoutALostConnection(t *testing.T) {
 	t.Parallel()
 	trusted := x509.NewCertPool()
 	now := newCertificate(t, 1, trusted)
-	next := make([]certificate, rotationSize(t, "E2E_ROTATIONS", rotations)) // all before the pods, which make the pool be used
+	next := make([]certificate, amount(t, "E2E_ROTATIONS", rotations)) // all before the pods, which make the pool be used
 	for i := range next {
 		next[i] = newCertificate(t, int64(i+2), trusted)
 	}
 	m := newManaged(t, withTLS)
 	m.putSecret(t, tlsSecret, now.files)
-	r := m.startRotating(t, rotationSize(t, "E2E_ROTATED_PODS", rotatedPods), trusted)
+	r := m.startRotating(t, amount(t, "E2E_ROTATED_PODS", rotatedPods), trusted)
 	for i, c := range next {
 		began := time.Now()
 		m.putSecret(t, tlsSecret, c.files)
@@ -86,7 +73,7 @@ func (m managed) startRotating(t *testing.T, n int, trusted *x509.CertPool) rota
 	world, ticks := f.at(1, worldPort).String(), f.at(2, uint16(r.ticker.Addr().(*net.TCPAddr).Port)).String()
 	yes, every := true, time.Duration(n)*rotatedEvery
 	for i := range n {
-		pod := loadedPod(fmt.Sprintf("rotating-%d", i), world, ticks)
+		pod := loadedPod(fmt.Sprintf("rotating-%d", i), every, world, ticks)
 		pod.Spec.ShareProcessNamespace = &yes
 		m.create(t, pod)
 	}
