@@ -19,22 +19,31 @@ const (
 	crowd   = 50
 )
 
+// measurements are what BenchmarkAgent measures with each entrance.
+func measurements() map[string]func(*testing.B) []row {
+	if entrance() == "nri" {
+		return map[string]func(*testing.B) []row{"OneByOne": measureOneByOne, "Burst": measureBurst, "Sidecars": measureSidecars}
+	}
+	return map[string]func(*testing.B) []row{"Singles": measureSingles, "Crowd": measureCrowd}
+}
+
 // BenchmarkAgent measures what a pod costs and adds rows to the file that BENCH_JSON names. It reports and judges nothing.
-// hack/bench.sh runs it, once with an agent that watches only, and once with NRI.
+// hack/bench.sh runs it, once with an agent that watches only, and once with NRI and the sidecar manager. -test.bench Agent/Sidecars
+// chooses one of the measurements.
 func BenchmarkAgent(b *testing.B) {
 	file := os.Getenv("BENCH_JSON")
 	if file == "" {
 		b.Fatal("BENCH_JSON does not name the file to write to")
 	}
-	var rows []row
-	for b.Loop() {
-		if entrance() == "nri" {
-			rows = append(measureOneByOne(b), measureBurst(b)...)
-		} else {
-			rows = append(measureSingles(b), measureCrowd(b)...)
-		}
+	for name, measure := range measurements() {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				_, err := addRows(file, measure(b))
+				must(b, err)
+			}
+		})
 	}
-	all, err := addRows(file, rows)
+	all, err := addRows(file, nil)
 	must(b, err)
 	must(b, printRows(os.Stdout, all))
 }
@@ -96,7 +105,6 @@ func (s *space) watch(b *testing.B) *watcher {
 	w := &watcher{pods: map[string]moments{}}
 	pods, err := s.pods().Watch(b.Context(), metav1.ListOptions{})
 	must(b, err)
-	ctx, cancel := context.WithCancel(b.Context())
 	var ended sync.WaitGroup
 	ended.Go(func() {
 		for e := range pods.ResultChan() {
@@ -105,22 +113,30 @@ func (s *space) watch(b *testing.B) *watcher {
 			}
 		}
 	})
-	ended.Go(func() {
-		err := s.started(ctx, s.name, func(e startedEvent) {
-			w.note(e.pod, func(m *moments) {
-				if e.sandbox {
-					first(&m.ready, e.at)
-				} else {
-					first(&m.container, e.at)
-				}
-			})
+	b.Cleanup(func() { pods.Stop(); ended.Wait() })
+	s.watchRuntime(b, func(e startedEvent) {
+		w.note(e.pod, func(m *moments) {
+			if e.sandbox {
+				first(&m.ready, e.at)
+			} else {
+				first(&m.container, e.at)
+			}
 		})
-		if err != nil {
+	})
+	return w
+}
+
+// watchRuntime calls f for each sandbox and container of the namespace that starts, until the test ends.
+func (s *space) watchRuntime(b *testing.B, f func(startedEvent)) {
+	b.Helper()
+	ctx, cancel := context.WithCancel(b.Context())
+	var ended sync.WaitGroup
+	ended.Go(func() {
+		if err := s.started(ctx, s.name, f); err != nil {
 			b.Error(err)
 		}
 	})
-	b.Cleanup(func() { pods.Stop(); cancel(); ended.Wait() })
-	return w
+	b.Cleanup(func() { cancel(); ended.Wait() })
 }
 
 func (w *watcher) note(pod string, f func(*moments)) {

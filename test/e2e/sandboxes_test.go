@@ -124,14 +124,25 @@ func (c *cluster) started(ctx context.Context, namespace string, f func(startedE
 		}
 		status := e.GetPodSandboxStatus()
 		if e.ContainerEventType == criv1.ContainerEventType_CONTAINER_STARTED_EVENT && status.GetMetadata().GetNamespace() == namespace {
-			f(startedEvent{pod: status.Metadata.Name, sandbox: e.ContainerId == status.Id, at: time.Unix(0, e.CreatedAt)})
+			f(startedEvent{pod: status.Metadata.Name, name: nameOf(e), sandbox: e.ContainerId == status.Id, at: time.Unix(0, e.CreatedAt)})
 		}
 	}
+}
+
+// nameOf is the name of the container that an event is about; that of a sandbox is empty.
+func nameOf(e *criv1.ContainerEventResponse) string {
+	for _, c := range e.GetContainersStatuses() {
+		if c.GetId() == e.GetContainerId() {
+			return c.GetMetadata().GetName()
+		}
+	}
+	return ""
 }
 
 // startedEvent is the start of a pod's sandbox, which is ready then, or of one of its containers.
 type startedEvent struct {
 	pod     string
+	name    string // of the container
 	sandbox bool
 	at      time.Time
 }

@@ -48,7 +48,7 @@ type managed struct {
 }
 
 // newManaged makes a namespace and a profile for its pods alone: the sample's, as changed.
-func newManaged(t *testing.T, change ...func(spec map[string]any)) managed {
+func newManaged(t testing.TB, change ...func(spec map[string]any)) managed {
 	t.Helper()
 	s := newSpace(t, nil)
 	objects, err := dynamic.NewForConfig(s.rest)
@@ -65,7 +65,7 @@ func newManaged(t *testing.T, change ...func(spec map[string]any)) managed {
 	return m
 }
 
-func (m managed) createProfile(t *testing.T, change ...func(spec map[string]any)) {
+func (m managed) createProfile(t testing.TB, change ...func(spec map[string]any)) {
 	t.Helper()
 	text, err := os.ReadFile("../../config/samples/sidecar-profile.yaml")
 	must(t, err)
@@ -82,7 +82,7 @@ func (m managed) createProfile(t *testing.T, change ...func(spec map[string]any)
 }
 
 // patchProfile changes the profile's spec.
-func (m managed) patchProfile(t *testing.T, spec map[string]any) {
+func (m managed) patchProfile(t testing.TB, spec map[string]any) {
 	t.Helper()
 	patch, err := json.Marshal(map[string]any{"spec": spec})
 	must(t, err)
@@ -91,7 +91,7 @@ func (m managed) patchProfile(t *testing.T, spec map[string]any) {
 }
 
 // newVersion changes the profile so that its proxies are upgraded.
-func (m managed) newVersion(t *testing.T, version string) {
+func (m managed) newVersion(t testing.TB, version string) {
 	t.Helper()
 	m.patchProfile(t, map[string]any{"env": []any{map[string]any{"name": "VERSION", "value": version}}})
 }
@@ -107,7 +107,7 @@ func (m managed) sidecar(ctx context.Context, pod string) (map[string]any, error
 }
 
 // awaitSidecar waits until a pod's Sidecar is as check wants it.
-func (m managed) awaitSidecar(t *testing.T, pod string, check func(status map[string]any) error) {
+func (m managed) awaitSidecar(t testing.TB, pod string, check func(status map[string]any) error) {
 	t.Helper()
 	eventually(t, "the Sidecar "+pod, func(ctx context.Context) error {
 		status, err := m.sidecar(ctx, pod)
@@ -149,7 +149,7 @@ func plainPod(name string) *corev1.Pod {
 }
 
 // startManaged makes a pod and waits until it is ready.
-func (m managed) startManaged(t *testing.T, pod *corev1.Pod) *corev1.Pod {
+func (m managed) startManaged(t testing.TB, pod *corev1.Pod) *corev1.Pod {
 	t.Helper()
 	m.create(t, pod)
 	return m.await(t, pod.Name, isReadyNow)
