@@ -58,8 +58,8 @@ type Proxies interface {
 	// Managed returns what the rules need to know of the pod's proxy.
 	Managed(ctx context.Context, profile string, pod *corev1.Pod, ns *corev1.Namespace) *intent.ManagedProxy
 	// Follow has the proxy of a sandbox looked after. It does not wait. One whose pod has not chosen a profile is looked at only if it has a
-	// proxy nevertheless.
-	Follow(s podnet.Sandbox, chosen bool)
+	// proxy nevertheless, and one that is looked after already is not looked at once more for Verify.
+	Follow(s podnet.Sandbox, by Entrance, chosen bool)
 	// Ready reports whether the proxy answers; known is false as long as it was not asked.
 	Ready(s podnet.Sandbox) (ready, known bool)
 	// Forget is for a pod that is gone.

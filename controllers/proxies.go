@@ -23,7 +23,7 @@ func (v *visit) config(ctx context.Context) intent.Config {
 // follow has the pod's proxy looked after. chosen reports whether the pod has chosen a profile.
 func (v *visit) follow(chosen bool) {
 	if v.Proxies != nil && v.sandbox.ID != "" {
-		v.Proxies.Follow(v.sandbox, chosen)
+		v.Proxies.Follow(v.sandbox, v.by, chosen)
 	}
 }
 

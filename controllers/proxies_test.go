@@ -26,7 +26,7 @@ func (p *fakeProxies) Managed(_ context.Context, profile string, _ *corev1.Pod, 
 	return &intent.ManagedProxy{UID: 1337, OutboundPort: 15001, InboundPort: 15006}
 }
 
-func (p *fakeProxies) Follow(s podnet.Sandbox, chosen bool) {
+func (p *fakeProxies) Follow(s podnet.Sandbox, _ Entrance, chosen bool) {
 	if chosen || len(p.followed) > 0 {
 		p.followed = append(p.followed, s.ID)
 	}

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -20,7 +21,7 @@ func TestAProxyThatEndsWithItsPodHasNotFailed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 				m, stop := agent()
-				m.Follow(sandboxOf("u1"))
+				m.Keep(sandboxOf("u1"))
 				after(time.Second)
 				n.change(func() { ends(n) })
 				n.end("c001", 137)
@@ -109,6 +110,32 @@ func TestASandboxThatHasEndedCostsNothing(t *testing.T) {
 		after(10 * time.Minute)
 		if n.next != 1 || n.asks > 100 {
 			t.Errorf("%d proxies were made; the runtime was asked %d times in 10 minutes", n.next, n.asks)
+		}
+		stop()
+	})
+}
+
+// A proxy that is ready is looked at as often as it is asked, and no more often.
+func TestAnIdleProxyCostsOneLookAPeriod(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		m, stop := agent()
+		after(3 * time.Second) // so that they are not looked at together with everything else
+		const proxies = 5
+		check := func() {
+			for i := range proxies {
+				m.Keep(sandboxOf("u" + strconv.Itoa(i)))
+			}
+		}
+		check()
+		after(time.Minute)
+		n.change(func() { n.asks = 0 })
+		for range 10 * 12 { // the verifier's checks, at a time of their own
+			after(5 * time.Second)
+			check()
+		}
+		const looks, sweeps = proxies * 6 * 10, 2 * 10
+		if len(n.containers) != proxies || n.asks > looks+sweeps+2*proxies {
+			t.Errorf("for %d proxies the runtime was asked %d times in 10 minutes, want at most %d", len(n.containers), n.asks, looks+sweeps)
 		}
 		stop()
 	})

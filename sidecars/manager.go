@@ -154,6 +154,18 @@ func (m *Manager) Follow(s podnet.Sandbox) {
 	m.queue.Add(key)
 }
 
+// Keep is Follow, but a sandbox that is followed already is not looked at for it.
+func (m *Manager) Keep(s podnet.Sandbox) {
+	m.init()
+	m.mu.Lock()
+	f := m.known[Key{PodUID: s.UID, Sandbox: s.ID}]
+	kept := f != nil && f.sandbox == s
+	m.mu.Unlock()
+	if !kept {
+		m.Follow(s)
+	}
+}
+
 // Unfollow forgets a pod that is gone. Its containers end with its sandbox.
 func (m *Manager) Unfollow(podUID string) {
 	m.init()

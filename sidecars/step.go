@@ -296,7 +296,7 @@ func (s *stepping) again(d Decision) time.Duration {
 	}
 	wait := sweepInterval
 	if d.Serving != "" && s.choice.Profile != nil {
-		wait = s.period()
+		wait = min(wait, s.period())
 		if !s.answers[d.Serving].now {
 			wait = silentPoll
 		}

@@ -13,8 +13,8 @@ import (
 	"istio-pod-network-controller/internal/sidecar"
 )
 
-// sweep looks at everything there is on the node: sandboxes with containers of ours are looked at, and homes whose sandbox is gone are
-// removed. It finds what happened while no agent ran.
+// sweep looks at everything there is on the node: containers of ours whose sandbox is not followed are looked at, and homes whose sandbox is
+// gone are removed. It finds what happened while no agent ran.
 func (m *Manager) sweep(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
@@ -27,9 +27,7 @@ func (m *Manager) sweep(ctx context.Context) {
 	for _, c := range all {
 		key := Key{PodUID: c.PodUID, Sandbox: c.Sandbox}
 		present[key.name()] = present[key.name()] || c.State == sidecar.Running
-		if m.follows(key) {
-			m.queue.Add(key)
-		} else {
+		if !m.follows(key) { // others are looked at as often
 			m.sweepOne(ctx, c)
 		}
 	}

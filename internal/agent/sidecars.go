@@ -206,8 +206,12 @@ func (p *proxies) profileChanged(ctx context.Context, r reconcile.Request) (reco
 }
 
 // Follow has the proxy of a sandbox looked after.
-func (p *proxies) Follow(s podnet.Sandbox, chosen bool) {
-	if chosen || p.manager.Follows(s.UID) {
+func (p *proxies) Follow(s podnet.Sandbox, by controllers.Entrance, chosen bool) {
+	switch {
+	case !chosen && !p.manager.Follows(s.UID):
+	case by == controllers.Verify:
+		p.manager.Keep(s)
+	default:
 		p.manager.Follow(s)
 	}
 }
