@@ -3,6 +3,7 @@ package sidecars
 import (
 	"context"
 	"errors"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -186,6 +187,28 @@ func TestAPodThatSaysLaterThatItHasFinished(t *testing.T) {
 		after(cleanInterval)
 		if said := n.mustSay(t, "u1", v1alpha1.Ended, false); !said.Final || m.Follows("u1") {
 			t.Errorf("the Sidecar says %+v", said)
+		}
+	})
+}
+
+// An agent that starts looks for what is left before it follows its first sandbox: that an application has ended is not forgotten.
+func TestAnAgentThatStartsKeepsThatAnApplicationHasEnded(t *testing.T) {
+	bubble(t, func(t *testing.T, _ *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		m, stop := agent()
+		stop()
+		home := m.Homes.of(Key{PodUID: "u1", Sandbox: "sandbox-u1"})
+		if err := errors.Join(os.Mkdir(home.path, 0o700), home.noteFinished()); err != nil {
+			t.Fatal(err)
+		}
+		_, stop = agent()
+		defer stop()
+		after(time.Second)
+		if !home.finished(time.Now()) {
+			t.Error("it is forgotten at once")
+		}
+		after(3 * finishedFor)
+		if _, err := os.Stat(home.path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the directory is left, error %v", err)
 		}
 	})
 }

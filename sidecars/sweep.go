@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -84,7 +85,8 @@ func (m *Manager) follows(key Key) bool {
 	return m.known[key] != nil
 }
 
-// sweepHomes removes the homes without a container that runs whose sandbox is not followed.
+// sweepHomes removes the homes without a container that runs whose sandbox is not followed. One whose application has ended lately is kept: an
+// agent that has just started may follow it yet.
 func (m *Manager) sweepHomes(present map[string]bool) error {
 	entries, err := os.ReadDir(m.Homes.Root)
 	if err != nil {
@@ -95,7 +97,11 @@ func (m *Manager) sweepHomes(present map[string]bool) error {
 		if !ok || present[e.Name()] || m.follows(Key{PodUID: uid, Sandbox: sandbox}) {
 			continue
 		}
-		if err := os.RemoveAll(filepath.Join(m.Homes.Root, e.Name())); err != nil {
+		left := home{filepath.Join(m.Homes.Root, e.Name())}
+		if left.finished(time.Now()) {
+			continue
+		}
+		if err := left.remove(); err != nil {
 			return err
 		}
 	}
