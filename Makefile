@@ -165,7 +165,7 @@ bench: ## Measure speed, size and scale against the reference; writes build/benc
 	hack/bench.sh
 
 .PHONY: bench-scale
-bench-scale: ## Only the scale: a full node and 500 hollow agents against a real API server (needs root, about 8 minutes)
+bench-scale: ## Only the scale: a full node, idle proxies and 500 hollow agents against a real API server (needs root, about 13 minutes)
 	hack/bench.sh scale
 
 ##@ Housekeeping

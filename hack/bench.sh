@@ -3,7 +3,8 @@
 # large cluster cost, and, in a one-node cluster, what a pod costs. It reports and judges nothing.
 #
 #   hack/bench.sh                  all of it; BENCH_CLUSTER=0 leaves the one-node cluster out
-#   hack/bench.sh scale [FLAG...]  the full node and the large cluster only; flags as `build/bench-scale -help` lists them
+#   hack/bench.sh scale [FLAG...]  the full node, idle proxies and the large cluster only; flags as `build/bench-scale -help` lists them
+#   hack/bench.sh against COMMIT   the memory of the agent without --sidecars against that of another commit's, started in turn
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -27,6 +28,13 @@ scale() {
     build/bench-scale -programs "$programs" -agent "$PWD/build/istio-pod-network-controller" -json "$file" "$@"
 }
 
+if [[ ${1:-} == against ]]; then
+  tree=$(mktemp -d)
+  trap 'rm -rf "$tree"' EXIT
+  git archive "${2:?name a commit}" | tar -x -C "$tree"
+  CGO_ENABLED=0 go -C "$tree" build -trimpath -ldflags='-s -w' -o "$PWD/build/bench-reference" .
+  set -- scale -parts reference -reference "$PWD/build/bench-reference"
+fi
 if [[ ${1:-} == scale ]]; then
   shift
   scale "$@"
@@ -36,7 +44,7 @@ fi
 rm -f "$file"
 echo "measuring in network namespaces of this machine"
 kernel
-echo "measuring a full node and a large cluster"
+echo "measuring a full node, idle proxies and a large cluster"
 scale
 if [[ ${BENCH_CLUSTER:-1} == 0 ]]; then
   echo "written to build/bench.json"

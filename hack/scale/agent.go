@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -27,8 +29,8 @@ type agent struct {
 	ready                          time.Duration // from its start to being ready
 }
 
-// startAgent starts the agent of a node beside a container runtime, and waits until it is ready.
-func startAgent(ctx context.Context, s *server, r *containerRuntime, binary, node string, flags ...string) (*agent, error) {
+// startAgent starts the agent of the measured node beside a container runtime, and waits until it is ready.
+func startAgent(ctx context.Context, s *server, r *containerRuntime, binary string, flags ...string) (*agent, error) {
 	kubeconfig, err := s.writeKubeconfig(r.dir)
 	if err != nil {
 		return nil, err
@@ -39,7 +41,7 @@ func startAgent(ctx context.Context, s *server, r *containerRuntime, binary, nod
 	}
 	a := &agent{health: filepath.Join(r.dir, "health.sock"), metricsAddr: addresses[0], pprofAddr: addresses[1]}
 	args := append([]string{
-		"run", "--node-name=" + node, "--agent-namespace=mesh", "--backend=nftables", "--runtime=containerd", "--runtime-endpoint=unix://" + r.criSocket(),
+		"run", "--node-name=" + measured, "--agent-namespace=mesh", "--backend=nftables", "--runtime=containerd", "--runtime-endpoint=unix://" + r.criSocket(),
 		"--nri-socket=" + r.nriSocket(), "--health-addr=unix://" + a.health, "--metrics-addr=" + a.metricsAddr, "--pprof-addr=" + a.pprofAddr,
 	}, flags...)
 	began := time.Now()
@@ -60,6 +62,33 @@ func startAgent(ctx context.Context, s *server, r *containerRuntime, binary, nod
 func (a *agent) metrics(ctx context.Context) (metrics, error) {
 	text, err := get(ctx, "tcp", a.metricsAddr, "http://agent/metrics")
 	return parseMetrics(text), err
+}
+
+// inUse returns what the agent has in use of Go's heap after a collection, and for stacks, in KiB. It takes the least of some collections:
+// each is made while the agent works.
+func (a *agent) inUse(ctx context.Context) (kib float64, err error) {
+	const collections = 6
+	kib = math.Inf(1)
+	for range collections {
+		text, err := get(ctx, "tcp", a.pprofAddr, "http://agent/debug/pprof/heap?gc=1&debug=1")
+		if err != nil {
+			return 0, err
+		}
+		sum := 0.0
+		for _, name := range []string{"HeapAlloc", "Stack"} {
+			_, line, _ := strings.Cut(text, "# "+name+" = ")
+			var bytes float64
+			if _, err := fmt.Sscan(line, &bytes); err != nil {
+				return 0, fmt.Errorf("read %s of the agent: %w", name, err)
+			}
+			sum += bytes / 1024
+		}
+		kib = min(kib, sum)
+		if err := pause(ctx, time.Second); err != nil {
+			return 0, err
+		}
+	}
+	return kib, nil
 }
 
 // profile writes a CPU profile of the next seconds to a file.

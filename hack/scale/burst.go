@@ -32,7 +32,7 @@ func (b bench) burst(ctx context.Context, dir string) (rows []row, err error) {
 	if err := makeNamespaces(ctx, n.server.admin, 1); err != nil {
 		return nil, err
 	}
-	a, err := startAgent(ctx, n.server, n.runtime, b.agent, measured)
+	a, err := startAgent(ctx, n.server, n.runtime, b.agent)
 	if err != nil {
 		return nil, err
 	}

@@ -29,7 +29,9 @@ func main() {
 	flag.IntVar(&b.namespaces, "namespaces", 1000, "namespaces of the cluster")
 	flag.IntVar(&b.here, "here", 250, "pods of the measured node")
 	flag.IntVar(&b.agents, "agents", 500, "hollow agents")
-	parts := flag.String("parts", "node,burst,hollow", "what is measured")
+	flag.IntVar(&b.proxies, "proxies", 200, "proxies of the sidecar manager")
+	flag.StringVar(&b.reference, "reference", "", "another agent's binary, which the part reference compares with the agent, both without --sidecars")
+	parts := flag.String("parts", "node,burst,sidecars,hollow", "what is measured")
 	out := flag.String("json", "", "file to add the rows to")
 	flag.Parse()
 	ctrl.SetLogger(logr.Discard())
@@ -44,18 +46,20 @@ func main() {
 
 // bench is what all measurements share.
 type bench struct {
-	programs, agent, profiles      string
-	pods, namespaces, here, agents int
+	programs, agent, profiles, reference    string
+	pods, namespaces, here, agents, proxies int
 }
 
 func run(ctx context.Context, b bench, parts []string, out string) error {
 	if err := alone(); err != nil {
 		return err
 	}
-	known := map[string]func(context.Context, string) ([]row, error){"node": b.node, "burst": b.burst, "hollow": b.hollow}
+	known := map[string]func(context.Context, string) ([]row, error){
+		"burst": b.burst, "node": b.node, "sidecars": b.sidecars, "reference": b.against, "hollow": b.hollow,
+	}
 	var rows []row
 	var failed error
-	for _, name := range []string{"burst", "node", "hollow"} {
+	for _, name := range []string{"burst", "node", "sidecars", "reference", "hollow"} {
 		if !slices.Contains(parts, name) {
 			continue
 		}

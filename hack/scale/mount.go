@@ -27,6 +27,17 @@ func bind(from, to string) error {
 	return nil
 }
 
+// memory makes a directory in memory, over the one that may be there.
+func memory(path string) error {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return err
+	}
+	if err := unix.Mount("tmpfs", path, "tmpfs", 0, ""); err != nil {
+		return fmt.Errorf("mount memory on %s: %w", path, err)
+	}
+	return nil
+}
+
 func unbind(path string) error {
 	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
 		return fmt.Errorf("unmount %s: %w", path, err)

@@ -85,8 +85,8 @@ func (b bench) newNode(ctx context.Context, dir string) (*nodeBench, error) {
 }
 
 // fill makes the node's own pods and their sandboxes.
-func (n *nodeBench) fill(ctx context.Context) error {
-	pods, err := makePods(ctx, n.server.admin, 0, n.here, n.namespaces, func(int) string { return measured })
+func (n *nodeBench) fill(ctx context.Context, change ...func(*corev1.Pod)) error {
+	pods, err := makePods(ctx, n.server.admin, 0, n.here, n.namespaces, func(int) string { return measured }, change...)
 	if err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func (n *nodeBench) others(ctx context.Context, upTo int) error {
 
 // program has an agent apply the rules of the node's pods, and report.
 func (n *nodeBench) program(ctx context.Context) error {
-	a, err := startAgent(ctx, n.server, n.runtime, n.agent, measured)
+	a, err := startAgent(ctx, n.server, n.runtime, n.agent)
 	if err != nil {
 		return err
 	}
@@ -156,7 +156,7 @@ func (n *nodeBench) restart(ctx context.Context, every time.Duration) (seen rest
 	}
 	lists, statuses := n.runtime.lists.Load(), n.runtime.statuses.Load()
 	began := time.Now()
-	a, err := startAgent(ctx, n.server, n.runtime, n.agent, measured, "--verify-interval="+every.String())
+	a, err := startAgent(ctx, n.server, n.runtime, n.agent, "--verify-interval="+every.String())
 	if err != nil {
 		return seen, err
 	}

@@ -36,11 +36,16 @@ func makeNamespaces(ctx context.Context, c kubernetes.Interface, n int) error {
 	})
 }
 
-// makePods makes pods numbered from first, each in one of the namespaces and on the node that on names.
-func makePods(ctx context.Context, c kubernetes.Interface, first, n, namespaces int, on func(i int) string) ([]*corev1.Pod, error) {
+// makePods makes pods numbered from first, each in one of the namespaces and on the node that on names, as changed.
+func makePods(
+	ctx context.Context, c kubernetes.Interface, first, n, namespaces int, on func(i int) string, change ...func(*corev1.Pod),
+) ([]*corev1.Pod, error) {
 	pods := make([]*corev1.Pod, n)
 	err := each(ctx, n, func(ctx context.Context, i int) (err error) {
 		pod := newPod(fmt.Sprintf("pod-%05d", first+i), namespaceName((first+i)%namespaces), on(i))
+		for _, f := range change {
+			f(pod)
+		}
 		pods[i], err = c.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{})
 		return err
 	})

@@ -36,6 +36,7 @@ type containerRuntime struct {
 	server          *grpc.Server
 	nri             *adaptation.Adaptation
 	lists, statuses atomic.Int64
+	containers      *containers
 
 	mu        sync.Mutex
 	sandboxes map[string]*sandbox // by ID
@@ -49,12 +50,18 @@ type sandbox struct {
 }
 
 func newRuntime(dir string) (*containerRuntime, error) {
-	r := &containerRuntime{dir: dir, server: grpc.NewServer(), sandboxes: map[string]*sandbox{}}
+	idle, err := start(dir, "sleep", nil, "sleep", "infinity")
+	if err != nil {
+		return nil, err
+	}
+	c := &containers{idle: idle, byID: map[string]*criv1.Container{}}
+	r := &containerRuntime{dir: dir, server: grpc.NewServer(grpc.UnaryInterceptor(c.count)), containers: c, sandboxes: map[string]*sandbox{}}
 	listener, err := net.Listen("unix", r.criSocket()) //nolint:noctx // a socket file does not block
 	if err != nil {
 		return nil, err
 	}
 	criv1.RegisterRuntimeServiceServer(r.server, r)
+	criv1.RegisterImageServiceServer(r.server, c)
 	go func() { _ = r.server.Serve(listener) }()
 	none := filepath.Join(dir, "plugins") // which are not there
 	update := func(context.Context, []*adaptation.ContainerUpdate) ([]*adaptation.ContainerUpdate, error) {
@@ -75,7 +82,7 @@ func (r *containerRuntime) nriSocket() string { return filepath.Join(r.dir, "nri
 func (r *containerRuntime) stop() error {
 	r.nri.Stop()
 	r.server.Stop()
-	var errs []error
+	errs := []error{r.containers.stop()}
 	for _, s := range r.all() {
 		errs = append(errs, r.remove(s))
 	}
@@ -213,7 +220,10 @@ func (s *sandbox) event() *adaptation.PodSandbox {
 func (s *sandbox) info() (string, error) {
 	type values map[string]any
 	text, err := json.Marshal(values{
-		"pid": 0, "config": values{"dns_config": values{"servers": []string{"10.96.0.10"}}},
+		"pid": 0, "config": values{
+			"dns_config": values{"servers": []string{"10.96.0.10"}}, "metadata": values{"uid": s.pod.UID},
+			"log_directory": "/var/log/pods/" + string(s.pod.UID), "linux": values{"cgroup_parent": "/kubepods/pod" + string(s.pod.UID)},
+		},
 		"runtimeSpec": values{
 			"linux":       values{"namespaces": []values{{"type": "pid"}, {"type": "network", "path": s.netns}}},
 			"annotations": values{"filler": strings.Repeat("as much as there is ", 700)},

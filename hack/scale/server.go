@@ -30,6 +30,7 @@ type server struct {
 	args          []string
 	etcd, api     *process
 	token         string // of the agents
+	adminToken    string
 	host          string
 	admin         kubernetes.Interface
 }
@@ -51,8 +52,8 @@ func startServer(ctx context.Context, dir, programs string) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	admin := rand.Text()
-	key, tokens, err := s.writeSecrets(admin)
+	s.adminToken = rand.Text()
+	key, tokens, err := s.writeSecrets(s.adminToken)
 	if err != nil {
 		return nil, errors.Join(err, s.stop())
 	}
@@ -63,7 +64,7 @@ func startServer(ctx context.Context, dir, programs string) (*server, error) {
 		"--service-account-key-file=" + key, "--service-account-signing-key-file=" + key, "--service-cluster-ip-range=10.0.0.0/24",
 		"--endpoint-reconciler-type=none", "--disable-admission-plugins=ServiceAccount", "--v=0",
 	}
-	if s.admin, err = kubernetes.NewForConfig(s.config(admin)); err != nil {
+	if s.admin, err = kubernetes.NewForConfig(s.config(s.adminToken)); err != nil {
 		return nil, errors.Join(err, s.stop())
 	}
 	if err := s.startAPI(ctx); err != nil {
@@ -114,6 +115,11 @@ func (s *server) allowAgents(ctx context.Context) error {
 		{APIGroups: []string{""}, Resources: []string{"pods/status"}, Verbs: []string{"patch"}},
 		{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
 	}}
+	return s.allow(ctx, role)
+}
+
+// allow makes a role and gives it to the agents.
+func (s *server) allow(ctx context.Context, role *rbacv1.ClusterRole) error {
 	binding := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: role.ObjectMeta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: agentUser}},
