@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Shows the agent on a cluster: two pods with a proxy each, and one request between them that both proxies handle.
+# Shows the agent on a cluster: two pods with a proxy each, and one request between them that both proxies handle. Then the same pods without
+# a proxy in their spec, and an upgrade of their proxies under load.
 #
 #   hack/demo.sh              on a one-node cluster of its own, which it starts; hack/preflight.sh looks at what it needs
 #   hack/demo.sh --existing   on the cluster that kubectl and helm in PATH reach (DEMO_KUBECONFIG names another one), with images that its
@@ -28,21 +29,34 @@ else
   kubectl="hack/cluster/kc kubectl"
 fi
 k() { $kubectl "$@"; }
+sidecars=sidecars.pod-network-controller.istio.io # Istio has a kind of this name, too
+# shellcheck source=hack/demo/sidecars.sh
+source hack/demo/sidecars.sh
 
 # failed keeps the cluster as it is, to be looked at.
 failed() {
   local status=$?
+  end_client
   if ((status == 0)); then return; fi
   step "The demo has failed: the reason is above"
   note "to look at the cluster: $kubectl get pods -A" "the demo can be run again"
   if [[ ! $existing ]]; then note "to remove everything, also after a failure: make demo-down"; fi
 }
 
+# install_agent installs the agent or changes how it is installed. Arguments go to helm.
+install_agent() {
+  if [[ ! $existing ]]; then
+    hack/deploy.sh "$@"
+    return
+  fi
+  helm upgrade --install "$name" "chart/$name" --namespace "$name" --create-namespace \
+    --set image.repository="${DEMO_AGENT_IMAGE%:*}",image.tag="${DEMO_AGENT_IMAGE##*:}" --wait --timeout 5m "$@" >/dev/null
+}
+
 prepare() {
   if [[ $existing ]]; then
     step "Installing the agent with Helm"
-    helm upgrade --install "$name" "chart/$name" --namespace "$name" --create-namespace \
-      --set image.repository="${DEMO_AGENT_IMAGE%:*}",image.tag="${DEMO_AGENT_IMAGE##*:}" --wait --timeout 5m >/dev/null
+    install_agent
     return
   fi
   hack/preflight.sh build images up
@@ -58,7 +72,7 @@ prepare() {
     hack/cluster/kc up
   fi
   step "Installing the agent with Helm"
-  hack/deploy.sh
+  install_agent
 }
 
 # details prints one field of what the agent has written about a pod.
@@ -103,22 +117,34 @@ note "inbound: the connection to the pod, $address:9080, was redirected to detai
 logged "$details" inbound "$address:9080" | shown
 note "The application was reached through its own proxy: the peer above is 127.0.0.6."
 
-node=$(k -n bookinfo get pod "$details" -o jsonpath='{.spec.nodeName}')
-agent=$(k -n "$name" get pods -l "app.kubernetes.io/name=$name" --field-selector "spec.nodeName=$node" -o jsonpath='{.items[0].metadata.name}')
+# agent_of prints the agent of a pod's node.
+agent_of() {
+  local node
+  node=$(k -n "$1" get pod "$2" -o jsonpath='{.spec.nodeName}')
+  k -n "$name" get pods -l "app.kubernetes.io/name=$name" --field-selector "spec.nodeName=$node" --sort-by .metadata.creationTimestamp -o jsonpath='{.items[-1:].metadata.name}'
+}
 path=$(details "$details" netns)
-show="-n $name exec $agent -- /$name rules show --netns ${path:?the agent has not written where the network namespace of $details is}"
+show="/$name rules show --netns ${path:?the agent has not written where the network namespace of $details is}"
 step "The rules in the network namespace of $details, with what they have counted"
 # shellcheck disable=SC2086 # words
-k $show | shown
+k -n "$name" exec "$(agent_of bookinfo "$details")" -- $show | shown
+
+second_act
 
 step "To look further"
-note "$kubectl -n bookinfo describe pod $details" "$kubectl $show"
+agent=$(agent_of bookinfo "$details")
+note "$kubectl -n bookinfo describe pod $details" "$kubectl -n $name exec $agent -- $show"
 note "$kubectl -n bookinfo annotate pod $details traffic.sidecar.istio.io/excludeInboundPorts=9080" \
   "    the edit is followed at once: ask again, and the peer is no longer 127.0.0.6" \
   "$kubectl -n bookinfo exec $productpage -c app -- /testapp get http://$service:9080/details/0" \
   "$kubectl -n $name logs $agent"
+if [[ ${managed:-} ]]; then
+  pod=$(kp get pods -l app=details -o jsonpath='{.items[-1:].metadata.name}')
+  note "$kubectl -n $name exec $(agent_of bookinfo-plain "$pod") -- /$name sidecar logs bookinfo-plain/$pod" "$kubectl describe sidecarprofile bookinfo"
+fi
 if [[ $existing ]]; then
-  note "to remove everything:" "$kubectl delete namespace bookinfo" "helm -n $name uninstall $name" "$kubectl delete namespace $name"
+  note "to remove everything:" "$kubectl delete namespace bookinfo bookinfo-plain" ${managed:+"$kubectl delete sidecarprofile bookinfo"} \
+    "helm -n $name uninstall $name" "$kubectl delete namespace $name"
 else
   note "to remove everything:" "make demo-down"
 fi
