@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -21,7 +22,8 @@ func newSidecar() *cobra.Command {
 		Use: "sidecar", Short: "Look at the proxies that the agent runs on this node", Args: noSubcommand, RunE: help,
 		Long: "Works in the agent's container, on the proxies of its own node. Whoever may run commands there may use it.",
 		Example: "  kubectl -n istio-pod-network-controller exec AGENT-POD -- /istio-pod-network-controller sidecar logs shop/cart-1\n" +
-			"  kubectl -n istio-pod-network-controller exec AGENT-POD -- /istio-pod-network-controller sidecar exec shop/cart-1 -- ls /run/sidecar",
+			"  kubectl -n istio-pod-network-controller exec AGENT-POD -- /istio-pod-network-controller sidecar exec shop/cart-1 -- ls /run/sidecar\n" +
+			"  kubectl -n istio-pod-network-controller exec -it AGENT-POD -- /istio-pod-network-controller sidecar exec -it shop/cart-1 -- sh",
 	}
 	cmd.AddCommand(newSidecarLogs(), newSidecarExec())
 	return cmd
@@ -49,15 +51,34 @@ func newSidecarLogs() *cobra.Command {
 
 func newSidecarExec() *cobra.Command {
 	e := agent.SidecarExec{}
+	var input, terminal bool
 	cmd := &cobra.Command{
-		Use: "exec NAMESPACE/POD -- COMMAND [ARGUMENT...]", Short: "Run a command in a pod's proxy, and print what it has printed when it has ended",
-		Long: "Runs a command in a pod's proxy, as the proxy's user and in its file system. There is no terminal and no input. The exit status is the\ncommand's.",
+		Use: "exec NAMESPACE/POD -- COMMAND [ARGUMENT...]", Short: "Run a command in a pod's proxy",
+		Long: "Runs a command in a pod's proxy, as the proxy's user and in its file system. The exit status is the command's.\n" +
+			"Without --stdin, what it has printed is printed when it has ended.",
 		Args: cobra.MinimumNArgs(2), //nolint:mnd // a pod and a command
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if e.Namespace, e.Pod, err = splitPod(args[0]); err != nil {
 				return err
 			}
 			e.Command = args[1:]
+			if terminal && !input {
+				return errors.New("--tty needs --stdin")
+			}
+			if input {
+				e.Input = cmd.InOrStdin()
+				if !cmd.Flags().Changed("timeout") {
+					e.Timeout = 0
+				}
+			}
+			if terminal {
+				sizes, restore, err := takeTerminal(cmd.Context(), e.Input)
+				if err != nil {
+					return err
+				}
+				defer restore()
+				e.Terminal = sizes
+			}
 			code, err := e.Run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 			if err == nil && code != 0 {
 				return exitCode(code)
@@ -68,7 +89,9 @@ func newSidecarExec() *cobra.Command {
 	fs := cmd.Flags()
 	fs.StringVar(&e.Runtime, "runtime", "auto", "the agent's --runtime")
 	fs.StringVar(&e.Endpoint, "runtime-endpoint", "", "the agent's --runtime-endpoint")
-	fs.DurationVar(&e.Timeout, "timeout", 30*time.Second, "how long the command may take")
+	fs.DurationVar(&e.Timeout, "timeout", 30*time.Second, "how long the command may take; with --stdin as long as it wants, unless this is given")
+	fs.BoolVarP(&input, "stdin", "i", false, "give the command this one's input, and print its output as it comes")
+	fs.BoolVarP(&terminal, "tty", "t", false, "with --stdin: give the command a terminal; kubectl exec needs -it as well")
 	return cmd
 }
 

@@ -23,3 +23,15 @@ func (r *Runtime) Exec(ctx context.Context, id string, command []string, timeout
 	}
 	return Output{Out: resp.GetStdout(), Err: resp.GetStderr(), Code: resp.GetExitCode()}, nil
 }
+
+// ExecURL returns the address of the runtime's at which a command's input and output are streamed, as SPDY: the command starts when somebody
+// connects there, within a minute. With a terminal both outputs are one.
+func (r *Runtime) ExecURL(ctx context.Context, id string, command []string, terminal bool) (string, error) {
+	resp, err := r.runtime.Exec(ctx, &criv1.ExecRequest{
+		ContainerId: id, Cmd: command, Tty: terminal, Stdin: true, Stdout: true, Stderr: !terminal,
+	})
+	if err != nil {
+		return "", fmt.Errorf("run command in container %s: %w", id, gone(err))
+	}
+	return resp.GetUrl(), nil
+}
