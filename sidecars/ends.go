@@ -2,6 +2,7 @@ package sidecars
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -35,6 +36,9 @@ func (s *stepping) noteEnds(ctx context.Context) {
 			s.home.discard(c.Epoch)
 			continue
 		}
+		if !a.ready {
+			why = s.taken(ctx, c.Epoch) + why
+		}
 		if known && a.ready {
 			s.restarts++
 		}
@@ -57,6 +61,17 @@ func (s *stepping) isDone(c sidecar.Container) bool {
 		return o.Epoch > c.Epoch || o.State == sidecar.Running && s.home.drainedAt(o.Epoch).IsZero()
 	})
 	return c.State == sidecar.Exited && s.answers[c.ID].well && !another
+}
+
+// taken says who has a port of a proxy that ended before it was ready, or nothing.
+func (s *stepping) taken(ctx context.Context, epoch uint32) string {
+	if s.choice.Profile == nil {
+		return ""
+	}
+	if err := s.Asker.Ask(ctx, s.sandbox, s.choice.Profile, epoch); errors.Is(err, ErrPortTaken) {
+		return err.Error() + "; "
+	}
+	return ""
 }
 
 // goes reports whether the proxy has ended with its pod or sandbox, which is no failure.

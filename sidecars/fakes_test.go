@@ -280,6 +280,9 @@ func (n *fakeNode) Choice(context.Context, podnet.Sandbox) (Choice, error) {
 func (n *fakeNode) Ask(_ context.Context, s podnet.Sandbox, _ *Profile, epoch uint32) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if err := n.failures["ask"]; err != nil {
+		return err
+	}
 	for _, c := range n.containers {
 		if c.Sandbox == s.ID && c.Epoch == epoch && c.State == sidecar.Running && c.readyAfter >= 0 && time.Since(c.Created) >= c.readyAfter {
 			return nil

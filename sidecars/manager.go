@@ -81,13 +81,16 @@ type Choice struct {
 
 // Asker asks proxies whether they are ready.
 type Asker interface {
-	// Ask returns nil if the proxy of an epoch is ready.
+	// Ask returns nil if the proxy of an epoch is ready, and ErrPortTaken, whether there is a proxy or not, if another process has its ports.
 	Ask(ctx context.Context, s podnet.Sandbox, p *Profile, epoch uint32) error
 	// Serves returns nil if an epoch's Envoy has taken over, as it says on a socket of its own.
 	Serves(ctx context.Context, s podnet.Sandbox, epoch uint32) error
 	// Listens returns ErrNobodyListens if connections to the profile's outbound port are refused.
 	Listens(ctx context.Context, s podnet.Sandbox, p *Profile) error
 }
+
+// ErrPortTaken means that a process of the pod that is not the proxy's listens on one of the proxy's ports.
+var ErrPortTaken = errors.New("the proxy's port is taken")
 
 // ErrNobodyListens means that no proxy takes connections.
 var ErrNobodyListens = errors.New("nobody listens")

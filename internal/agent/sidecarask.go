@@ -27,11 +27,14 @@ type sidecarAsker struct {
 	homes   sidecars.Homes
 }
 
-// Ask returns nil if the proxy of an epoch is ready. During a handover old and new proxy share their ports, so with a handover the socket
-// that only this epoch has must answer as well.
+// Ask returns nil if the proxy of an epoch is ready, and sidecars.ErrPortTaken if another user listens on its ports. During a handover old
+// and new proxy share their ports, so with a handover the socket that only this epoch has must answer as well.
 func (a sidecarAsker) Ask(ctx context.Context, s podnet.Sandbox, p *sidecars.Profile, epoch uint32) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
+	if err := a.own(ctx, s, p); err != nil {
+		return err
+	}
 	if p.Spec.Handover == v1alpha1.HandoverHAProxy {
 		if err := a.askSocket(ctx, a.homes.HandoverSocket(s, epoch)); err != nil {
 			return err

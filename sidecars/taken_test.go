@@ -1,0 +1,44 @@
+package sidecars
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A proxy that ends because the application has its port says so: its own last words name the port, but not who has it.
+func TestWhoHasTheProxysPortIsSaid(t *testing.T) {
+	for name, c := range map[string]struct {
+		ready bool
+		ask   error
+		want  bool
+	}{
+		"another process has its port":        {ask: fmt.Errorf("%w: user 0 listens on port 15006", ErrPortTaken), want: true},
+		"it ends for another reason":          {ask: errors.New("connection refused")},
+		"it was ready: it ended by something": {ready: true, ask: fmt.Errorf("%w: user 0 listens on port 15006", ErrPortTaken)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+				n.behave = func(p *fakeProxy) { p.readyAfter = 0 }
+				if !c.ready {
+					n.failures["ask"] = c.ask
+				}
+				m, stop := agent()
+				m.Follow(sandboxOf("u1"))
+				after(time.Second)
+				n.change(func() { n.failures["ask"] = c.ask })
+				n.end("c001", 1)
+				after(50 * time.Millisecond)
+				n.change(func() {
+					said := n.said["u1"].Message
+					if !strings.Contains(said, "exit code 1") || strings.Contains(said, "user 0 listens on port 15006") != c.want {
+						t.Errorf("the Sidecar says %q", said)
+					}
+				})
+				stop()
+			})
+		})
+	}
+}
