@@ -24,19 +24,27 @@ type command struct {
 
 // run gives what the program printed; the error has what it complained about.
 func (c *cluster) run(ctx context.Context, cmd command) (string, error) {
-	url := c.api.CoreV1().RESTClient().Get().Resource("pods").Namespace(cmd.namespace).Name(cmd.pod).SubResource("exec").
-		VersionedParams(&corev1.PodExecOptions{
-			Container: cmd.container, Command: cmd.argv, Stdin: cmd.stdin != nil, Stdout: true, Stderr: true,
-		}, scheme.ParameterCodec).URL()
-	executor, err := remotecommand.NewWebSocketExecutor(c.rest, http.MethodGet, url.String())
-	if err != nil {
-		return "", fmt.Errorf("run %v: %w", cmd.argv, err)
-	}
 	var out, errs bytes.Buffer
-	if err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: cmd.stdin, Stdout: &out, Stderr: &errs}); err != nil {
-		return out.String(), fmt.Errorf("run %v: %w: %s", cmd.argv, err, errs.String())
+	if err := c.stream(ctx, cmd, remotecommand.StreamOptions{Stdin: cmd.stdin, Stdout: &out, Stderr: &errs}); err != nil {
+		return out.String(), fmt.Errorf("%w: %s", err, errs.String())
 	}
 	return out.String(), nil
+}
+
+// stream runs the program with these streams, or a terminal.
+func (c *cluster) stream(ctx context.Context, cmd command, streams remotecommand.StreamOptions) error {
+	url := c.api.CoreV1().RESTClient().Get().Resource("pods").Namespace(cmd.namespace).Name(cmd.pod).SubResource("exec").
+		VersionedParams(&corev1.PodExecOptions{
+			Container: cmd.container, Command: cmd.argv, Stdin: streams.Stdin != nil, Stdout: true, Stderr: streams.Stderr != nil, TTY: streams.Tty,
+		}, scheme.ParameterCodec).URL()
+	executor, err := remotecommand.NewWebSocketExecutor(c.rest, http.MethodGet, url.String())
+	if err == nil {
+		err = executor.StreamWithContext(ctx, streams)
+	}
+	if err != nil {
+		return fmt.Errorf("run %v: %w", cmd.argv, err)
+	}
+	return nil
 }
 
 // askFrom has the pod's application make one connection, and gives the answer.
