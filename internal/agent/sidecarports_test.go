@@ -2,7 +2,6 @@ package agent
 
 import (
 	"errors"
-	"net"
 	"strings"
 	"testing"
 
@@ -46,8 +45,7 @@ func TestAnApplicationOnAProxysPortDoesNotPassForIt(t *testing.T) {
 				if c.spec.Network.Transparent {
 					owner = 0
 				}
-				var l net.Listener = kerneltest.ListenTCP(t, ns, kerneltest.Owner{UID: owner, GID: owner}, false, "127.0.0.1:7003")
-				go kerneltest.Answer(l, "x")
+				go kerneltest.Answer(kerneltest.ListenTCP(t, ns, kerneltest.Owner{UID: owner, GID: owner}, false, "127.0.0.1:7003"), "x")
 			}
 			a := sidecarAsker{guarded: choiceOf(t).exclusive(fakeBackend{})}
 			s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u1", ID: "s1", NetNS: ns.Path()}

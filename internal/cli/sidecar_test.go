@@ -34,3 +34,16 @@ func TestAPodIsNamedWithItsNamespace(t *testing.T) {
 		t.Errorf("without a command: exit status %d, %q", code, errOut)
 	}
 }
+
+// A terminal that is none would leave a program that waits for keys.
+func TestATerminalIsWanted(t *testing.T) {
+	for want, args := range map[string][]string{
+		"--tty needs --stdin":      {"-t"},
+		"the input is no terminal": {"-i", "-t"},
+	} {
+		args = append([]string{"sidecar", "exec", "shop/cart-1"}, append(args, "--", "sh")...)
+		if code, _, errOut := call(t, "", args...); code != exitError || !strings.Contains(errOut, want) {
+			t.Errorf("%q: exit status %d, %q", args, code, errOut)
+		}
+	}
+}

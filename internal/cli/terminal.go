@@ -17,10 +17,10 @@ import (
 // takeTerminal has every key of a terminal read as it is, until restore is called. sizes has the terminal's size, now and after each change.
 func takeTerminal(ctx context.Context, in io.Reader) (sizes <-chan agent.TerminalSize, restore func(), err error) {
 	file, ok := in.(*os.File)
-	if !ok || !term.IsTerminal(int(file.Fd())) { //nolint:gosec // descriptors are small
+	if !ok || !term.IsTerminal(int(file.Fd())) {
 		return nil, nil, errors.New("--tty: the input is no terminal: give kubectl exec -it as well, or leave --tty out")
 	}
-	fd := int(file.Fd()) //nolint:gosec // descriptors are small
+	fd := int(file.Fd())
 	before, err := term.MakeRaw(fd)
 	if err != nil {
 		return nil, nil, fmt.Errorf("--tty: set the terminal to raw mode: %w", err)
