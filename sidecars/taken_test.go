@@ -42,3 +42,24 @@ func TestWhoHasTheProxysPortIsSaid(t *testing.T) {
 		})
 	}
 }
+
+// A proxy that runs and no longer answers says why, until it answers again.
+func TestAProxyThatNoLongerAnswersSaysWhy(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		m, stop := agent()
+		m.Follow(sandboxOf("u1"))
+		for _, c := range []struct {
+			ask  error
+			want string
+		}{{nil, ""}, {errors.New("connection refused"), "it does not answer: connection refused"}, {nil, ""}} {
+			n.change(func() { n.failures["ask"] = c.ask })
+			after(15 * time.Second)
+			n.change(func() {
+				if said := n.said["u1"]; said.Message != c.want || said.Ready != (c.ask == nil) || said.Failure != "" {
+					t.Errorf("the Sidecar says %+v, want %q", said, c.want)
+				}
+			})
+		}
+		stop()
+	})
+}

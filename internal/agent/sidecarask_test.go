@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"istio-pod-network-controller/api/v1alpha1"
@@ -28,6 +29,13 @@ func TestProxiesAreAskedWhetherTheyAreReady(t *testing.T) {
 	mux.HandleFunc("/down", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
 	go func() { _ = http.Serve(web, mux) }() //nolint:gosec // a test's server
 
+	closing := kerneltest.ListenTCP(t, ns, kerneltest.Owner{}, false, "127.0.0.1:7004")
+	go func() {
+		for conn, err := closing.Accept(); err == nil; conn, err = closing.Accept() {
+			_ = conn.(*net.TCPConn).SetLinger(0) //nolint:forcetypeassert // it is one
+			_ = conn.Close()
+		}
+	}()
 	e := choiceOf(t).exclusive(fakeBackend{})
 	s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u1", ID: "s1", NetNS: ns.Path()}
 	dir, err := os.MkdirTemp("", "homes") //nolint:usetesting // its names are too long for a socket
@@ -58,6 +66,7 @@ func TestProxiesAreAskedWhetherTheyAreReady(t *testing.T) {
 		"a page":                         {readiness: v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Port: 7002, Path: "/ready"}}, ready: true},
 		"a page elsewhere, not followed": {readiness: v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Port: 7002, Path: "/moved"}}, ready: true},
 		"a page that says no":            {readiness: v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Port: 7002, Path: "/down"}}},
+		"a page that is not answered":    {readiness: v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Port: 7004, Path: "/ready"}}},
 		"a socket":                       {readiness: v1alpha1.Readiness{Socket: "admin"}, ready: true},
 		"no socket":                      {readiness: v1alpha1.Readiness{Socket: "none"}},
 		"a link to a socket":             {readiness: v1alpha1.Readiness{Socket: "link"}},
@@ -68,6 +77,8 @@ func TestProxiesAreAskedWhetherTheyAreReady(t *testing.T) {
 		p := &sidecars.Profile{Spec: v1alpha1.SidecarProfileSpec{Readiness: c.readiness, Handover: c.handover}}
 		if err := a.Ask(t.Context(), s, p, c.epoch); c.ready != (err == nil) {
 			t.Errorf("%s: %v", name, err)
+		} else if err != nil && strings.Contains(err.Error(), "127.0.0.1:") {
+			t.Errorf("%s: the words are others each time: %v", name, err)
 		}
 	}
 }
