@@ -119,12 +119,12 @@ func (m managed) wantOutOfReach(t *testing.T, pod *corev1.Pod, container string,
 		if p.Name != "testapp" && p.Name != "sh" && p.Name != "pause" {
 			t.Errorf("%s gets at a process %q by %v", container, p.Name, p.Ways)
 		}
-		if p.Name == "testapp" && len(p.Ways) == 7 {
+		if p.Name == "testapp" && (len(p.Ways) == 7 || container != "tracer" && len(p.Ways) >= 4) { // Yama keeps others from tracing
 			own++
 		}
 	}
 	if own == 0 {
-		t.Errorf("%s traces not even its own processes, so it shows nothing: %+v", container, got.Processes)
+		t.Errorf("%s gets at not even its own processes, so it shows nothing: %+v", container, got.Processes)
 	}
 	if names := fmt.Sprint(got.Processes); sharing != strings.Contains(names, "pause") {
 		t.Errorf("%s: the pod's processes are in one namespace: %t; it sees %s", container, sharing, names)
