@@ -36,9 +36,7 @@ func (s *stepping) noteEnds(ctx context.Context) {
 			s.home.discard(c.Epoch)
 			continue
 		}
-		if !a.ready {
-			why = s.taken(ctx, c.Epoch) + why
-		}
+		why = s.taken(ctx, a) + why
 		if known && a.ready {
 			s.restarts++
 		}
@@ -63,12 +61,12 @@ func (s *stepping) isDone(c sidecar.Container) bool {
 	return c.State == sidecar.Exited && s.answers[c.ID].well && !another
 }
 
-// taken says who has a port of a proxy that ended before it was ready, or nothing.
-func (s *stepping) taken(ctx context.Context, epoch uint32) string {
-	if s.choice.Profile == nil {
+// taken says who has a port of a proxy that has ended before it was ready, or nothing.
+func (s *stepping) taken(ctx context.Context, a answer) string {
+	if s.choice.Profile == nil || a.ready {
 		return ""
 	}
-	if err := s.Asker.Ask(ctx, s.sandbox, s.choice.Profile, epoch); errors.Is(err, ErrPortTaken) {
+	if err := s.Asker.Ask(ctx, s.sandbox, s.choice.Profile, a.epoch); errors.Is(err, ErrPortTaken) {
 		return err.Error() + "; "
 	}
 	return ""
@@ -99,7 +97,7 @@ func (s *stepping) noteLost(ctx context.Context) {
 		if a.ready {
 			s.restarts++
 		}
-		s.fail(time.Now(), "it has ended, and the runtime no longer knows how")
+		s.fail(time.Now(), s.taken(ctx, a)+"it has ended, and the runtime no longer knows how")
 		s.Rollout.failed(s.choice.Profile, s.key)
 	}
 }

@@ -71,8 +71,7 @@ func get(ctx context.Context, url string, dial func(context.Context) (net.Conn, 
 		return fmt.Errorf("make request for the proxy: %w", err)
 	}
 	response, err := transport.RoundTrip(request) // which follows no redirect
-	var op *net.OpError
-	if errors.As(err, &op) {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
 		err = op.Err // without the ports, which are others each time: the text goes into the Sidecar
 	}
 	if err != nil {

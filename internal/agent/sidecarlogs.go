@@ -27,7 +27,7 @@ type SidecarLog struct {
 	Namespace, Pod string
 	// Previous is the proxy before the newest one.
 	Previous bool
-	// Follow prints new lines until the context ends.
+	// Follow prints new lines until the context ends, or the pod is gone.
 	Follow bool
 	// Times prints when each line was written.
 	Times bool
@@ -74,11 +74,15 @@ func (l SidecarLog) Print(ctx context.Context, w io.Writer) error {
 		if err := errors.Join(err, l.print(lines, w)); err != nil {
 			return err
 		}
-		if next, err := root.Open(name); rotated && err == nil { // otherwise the runtime has not made it yet
+		next, err := root.Open(name)
+		switch {
+		case rotated && err == nil:
 			_ = f.Close()
 			f = next
-		} else if err == nil {
+		case err == nil:
 			_ = next.Close()
+		case isGone(root, path.Dir(name)): // otherwise the runtime has not made the new file yet
+			return nil
 		}
 	}
 }
@@ -122,6 +126,12 @@ func (l SidecarLog) print(lines []string, w io.Writer) error {
 	}
 	_, err := io.WriteString(w, out.String())
 	return err
+}
+
+// isGone reports whether a directory is not there: the kubelet removes the logs of a pod that is gone.
+func isGone(root *os.Root, dir string) bool {
+	_, err := root.Stat(dir)
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // isRotated reports whether another file has the name of an open one.

@@ -134,6 +134,30 @@ func TestALogIsFollowed(t *testing.T) {
 	_ = read.Close()
 }
 
+// Nobody is left to end a command that kubectl no longer listens to.
+func TestAFollowedLogEndsWithItsPod(t *testing.T) {
+	root := logTree(t, "shop_cart_u1/"+container.ContainerName+"/0.log")
+	read, write := io.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		done <- SidecarLog{Root: root, Namespace: "shop", Pod: "cart", Follow: true, Tail: 1}.Print(t.Context(), write)
+	}()
+	if _, err := io.ReadFull(read, make([]byte, len("parts\n"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(root, "shop_cart_u1")); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it is still followed")
+	}
+}
+
 func appendTo(t *testing.T, path, text string) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
