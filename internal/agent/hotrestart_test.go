@@ -2,10 +2,12 @@ package agent
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/sidecars"
 )
 
@@ -19,6 +21,7 @@ func TestEnvoysTakeOverFromEachOther(t *testing.T) {
 	for _, image := range []string{"envoy:2", "envoy:3", "envoy:4", "envoy:5"} {
 		n.upgrade(m, image)
 		n.await(t, image)
+		noAbstractSockets(t, n.pod)
 	}
 	end()
 	l.mustBeWhole(t)
@@ -27,6 +30,21 @@ func TestEnvoysTakeOverFromEachOther(t *testing.T) {
 	}
 	if s := n.says(); s.Restarts != 0 || s.Message != "" {
 		t.Errorf("the Sidecar says %+v", s)
+	}
+}
+
+// noAbstractSockets wants no unix socket that a process of the application could reach: abstract ones belong to the network namespace.
+func noAbstractSockets(t *testing.T, pod *netns.NS) {
+	t.Helper()
+	err := pod.Inside(func() error {
+		text, err := os.ReadFile("/proc/thread-self/net/unix")
+		if strings.Contains(string(text), " @") || !strings.Contains(string(text), "/run") {
+			t.Errorf("the pod's unix sockets are\n%s", text)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
