@@ -232,7 +232,7 @@ func (n *fakeNode) End(_ context.Context, id string) (sidecar.End, error) {
 }
 
 // TidyLogs counts.
-func (n *fakeNode) TidyLogs(_ context.Context, all []sidecar.Container) error {
+func (n *fakeNode) TidyLogs(all []sidecar.Container) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.tidied += len(all)

@@ -47,8 +47,8 @@ type Runtime interface {
 
 // Logs bounds the logs of proxies.
 type Logs interface {
-	// TidyLogs rotates the logs of proxies that run, and removes old ones of proxies that have ended.
-	TidyLogs(ctx context.Context, all []sidecar.Container) error
+	// TidyLogs removes logs of proxies that ended long ago. all are those that the runtime lists.
+	TidyLogs(all []sidecar.Container) error
 }
 
 // Images brings the image of a proxy to the node.

@@ -32,8 +32,8 @@ func (m *Manager) sweep(ctx context.Context) {
 			m.sweepOne(ctx, c)
 		}
 	}
-	if err := m.Logs.TidyLogs(ctx, all); err != nil {
-		log.FromContext(ctx).Error(err, "logs of proxies not rotated")
+	if err := m.Logs.TidyLogs(all); err != nil {
+		log.FromContext(ctx).Error(err, "logs of proxies not removed")
 	}
 	if err := errors.Join(m.sweepHomes(present), m.Homes.sweepBaseIDs()); err != nil {
 		log.FromContext(ctx).Error(err, "directories of proxies not removed")

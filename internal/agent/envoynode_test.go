@@ -73,10 +73,10 @@ func (n *envoyNode) agent(t *testing.T) (m *sidecars.Manager, stop func()) {
 	return m, func() { cancel(); <-done }
 }
 
-// noLogs has none to rotate.
+// noLogs has none to remove.
 type noLogs struct{}
 
-func (noLogs) TidyLogs(context.Context, []sidecar.Container) error { return nil }
+func (noLogs) TidyLogs([]sidecar.Container) error { return nil }
 
 // countedAsker has the agent killed after answers, too: what it knows from them is lost.
 type countedAsker struct {

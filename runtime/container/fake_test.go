@@ -35,9 +35,7 @@ type fakeCRI struct {
 	accepts string // the user that may pull
 	removed []string
 	listed  map[string]string // the labels that were asked for last
-	// reopened are the containers whose logs were opened again.
-	reopened []string
-	well     bool // containers end with exit code 0 instead of 3
+	well    bool              // containers end with exit code 0 instead of 3
 }
 
 func (f *fakeCRI) PodSandboxStatus(_ context.Context, r *criv1.PodSandboxStatusRequest) (*criv1.PodSandboxStatusResponse, error) {

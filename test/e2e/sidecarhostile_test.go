@@ -66,13 +66,14 @@ type pried struct {
 func pryingPod(name string, sharing bool) *corev1.Pod {
 	pod := plainPod(name)
 	pod.Spec.ShareProcessNamespace = &sharing
-	user, tracer := toolsContainer(), toolsContainer()
+	root, user, tracer := toolsContainer(), toolsContainer(), toolsContainer()
+	root.Name, root.Args = "root", []string{"serve", "-http=8083"}
 	user.Name, user.Args = "user", []string{"serve", "-http=8081"}
 	id := int64(1000)
 	user.SecurityContext = &corev1.SecurityContext{RunAsUser: &id, RunAsGroup: &id}
 	tracer.Name, tracer.Args = "tracer", []string{"serve", "-http=8082"}
 	tracer.SecurityContext = &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"SYS_PTRACE", "KILL", "DAC_READ_SEARCH"}}}
-	pod.Spec.Containers = []corev1.Container{toolsContainer(), user, tracer}
+	pod.Spec.Containers = append(pod.Spec.Containers, root, user, tracer)
 	return pod
 }
 
@@ -84,7 +85,7 @@ func TestSidecarIsOutOfItsApplicationsReach(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pod := m.startManaged(t, pryingPod(name, sharing))
-			for _, c := range pod.Spec.Containers {
+			for _, c := range pod.Spec.Containers[1:] {
 				m.wantOutOfReach(t, pod, c.Name, sharing)
 			}
 			home := filepath.Join(m.node.NodeRoot, sidecarRoot, fmt.Sprintf("%s.%s", pod.UID, m.sandboxOf(t, pod).ID))
@@ -149,7 +150,7 @@ func TestSidecarWhosePortsTheApplicationTakes(t *testing.T) {
 	taker := toolsContainer()
 	taker.Name, taker.Args = "taker", nil
 	taker.Command = []string{"sh", "-c", "until [ -e /tmp/go ]; do usleep 50000; done; until testapp serve -banner taker -http=15001,15006,15021; do usleep 20000; done"}
-	pod.Spec.Containers = []corev1.Container{toolsContainer(), taker}
+	pod.Spec.Containers = append(pod.Spec.Containers, taker)
 	pod = m.startManaged(t, pod)
 	inTaker := func(script string) {
 		_, err := m.run(t.Context(), command{namespace: m.name, pod: pod.Name, container: "taker", argv: []string{"sh", "-c", script}})
@@ -174,8 +175,8 @@ func TestSidecarWhosePortsTheApplicationTakes(t *testing.T) {
 	})
 	m.awaitWarning(t, pod, proxyFailed)
 	f := families()[0]
-	if out := m.shell(t, pod, "testapp get http://"+f.at(1, worldPort).String()+"/ 2>&1; true"); strings.Contains(out, `"world"`) {
-		t.Errorf("outbound: the world answers, past the proxy: %s", out)
+	if out, err := m.tryFrom(t, pod, "get", "http://"+f.at(1, worldPort).String()+"/"); strings.Contains(out, `"world"`) {
+		t.Errorf("outbound: the world answers, past the proxy: %s, error %v", out, err)
 	}
 	var a answer
 	if err := request(t.Context(), at(pod, f, appPort), "/", &a); a.Banner == pod.Name {
@@ -207,12 +208,4 @@ func TestSidecarIsNotReadyByItsApplicationsWord(t *testing.T) {
 	if now := m.await(t, pod.Name, isRunning); isReady(now) {
 		t.Error("the pod is ready")
 	}
-}
-
-// shell runs a script in the pod's application.
-func (s *space) shell(t *testing.T, pod *corev1.Pod, script string) string {
-	t.Helper()
-	out, err := s.run(t.Context(), command{namespace: s.name, pod: pod.Name, container: "app", argv: []string{"sh", "-c", script}})
-	must(t, err)
-	return out
 }
