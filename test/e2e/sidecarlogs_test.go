@@ -21,7 +21,7 @@ import (
 // talkingProxy prints 11 MiB, serves, and ends with exit code 3 and last words when it is told to.
 const talkingProxy = `trap 'echo these are my last words; exit 3' USR1
 echo "epoch $SIDECAR_EPOCH starts"
-head -c 11534336 /dev/zero | tr '\0' x | fold -w 1023
+head -c 11534336 /dev/zero | tr '\0' x | fold -w 1023; echo
 echo "epoch $SIDECAR_EPOCH has printed"
 testapp serve -http=15001,15006,15021 2>/dev/null &
 while :; do wait; done`
