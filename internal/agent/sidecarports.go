@@ -31,7 +31,7 @@ func (a sidecarAsker) own(ctx context.Context, s podnet.Sandbox, p *sidecars.Pro
 	if p.Spec.Network.Transparent {
 		user = 0
 	}
-	_, err := in(ctx, a.guarded, s.Place(), func(ns *netns.NS) (struct{}, error) {
+	_, err := in(ctx, a.guarded, s.Place(), func(ctx context.Context, ns *netns.NS) (struct{}, error) {
 		conn, err := ns.Netlink(unix.NETLINK_SOCK_DIAG)
 		if err != nil {
 			return struct{}{}, fmt.Errorf("ask who listens: %w", err)
