@@ -13,6 +13,7 @@ import (
 
 // Each proxy takes over from the one before it without losing a connection.
 func TestEnvoysTakeOverFromEachOther(t *testing.T) {
+	t.Parallel()
 	n := newEnvoyNode(t)
 	m, stop := n.agent(t)
 	defer stop()
@@ -50,6 +51,7 @@ func noAbstractSockets(t *testing.T, pod *netns.NS) {
 
 // One that is ended at once by its successor is not taken for one that has crashed.
 func TestAnEnvoyThatHasNoTimeToDrain(t *testing.T) {
+	t.Parallel()
 	n := newEnvoyNode(t)
 	n.profile.Spec.DrainSeconds = 0
 	m, stop := n.agent(t)
@@ -64,6 +66,7 @@ func TestAnEnvoyThatHasNoTimeToDrain(t *testing.T) {
 
 // What cannot take over leaves the running proxy as it is, and a later one that can takes over without a loss.
 func TestAnEnvoyThatCannotTakeOverLeavesTheOther(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct{ image, why string }{
 		"it ends while it starts":     {"envoy:2,STANDIN_FAULT=crash", "exit code 1"},
 		"it hangs":                    {"envoy:2,STANDIN_FAULT=hang", "not ready within 2s"},
@@ -71,6 +74,7 @@ func TestAnEnvoyThatCannotTakeOverLeavesTheOther(t *testing.T) {
 		"it is no Envoy":              {"envoy:2,STANDIN_VERSION=haproxy", "which is no version"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			n := newEnvoyNode(t)
 			m, stop := n.agent(t)
 			defer stop()
@@ -99,6 +103,7 @@ func TestAnEnvoyThatCannotTakeOverLeavesTheOther(t *testing.T) {
 
 // A proxy that is lost is replaced by one that starts by itself, in a line of its own.
 func TestALostEnvoyIsReplaced(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		lose  func(*testing.T, *envoyNode, *sidecars.Manager)
 		image string
@@ -108,6 +113,7 @@ func TestALostEnvoyIsReplaced(t *testing.T) {
 		"the profile accepts that connections are lost":   {acceptsLoss, "envoy:2"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			n := newEnvoyNode(t)
 			m, stop := n.agent(t)
 			defer stop()
@@ -154,6 +160,7 @@ func acceptsLoss(_ *testing.T, n *envoyNode, m *sidecars.Manager) {
 
 // Whatever call the agent is killed after, no connection is lost, and the next agent ends with the proxy that is wanted.
 func TestAnAgentThatIsKilledDuringAHotRestart(t *testing.T) {
+	t.Parallel()
 	for kill := 1; ; kill++ {
 		finished := false
 		t.Run(fmt.Sprintf("after call %d", kill), func(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	goruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -149,9 +150,12 @@ func TestConditionsFollowAnUpgrade(t *testing.T) {
 		}
 		<-time.After(5 * time.Second)
 		for round := range 30 { // half a minute, in which nodes are written
-			p := api.profile(t)
-			p.Status.Nodes[round%20].Upgraded = int32(round) % 2
-			if err := api.Status().Update(t.Context(), p); err != nil {
+			err := retry.RetryOnConflict(retry.DefaultRetry, func() error { // a node may write the conditions meanwhile
+				p := api.profile(t)
+				p.Status.Nodes[round%20].Upgraded = int32(round) % 2
+				return api.Status().Update(t.Context(), p)
+			})
+			if err != nil {
 				t.Error(err)
 			}
 			<-time.After(time.Second)
