@@ -95,12 +95,15 @@ func (v *visit) paused(want *compiled) bool {
 // verifiedSoon is the longest interval of the Verifier at which a change of the pod needs no check of its own.
 const verifiedSoon = 15 * time.Second
 
-// leftToVerifier reports whether nothing has changed that the rules depend on, and nothing was wrong with them: the Verifier looks at them
-// soon, and a pod changes several times while it starts.
-func (v *visit) leftToVerifier(known Entry, want *compiled) bool {
+// leftToVerifier reports whether the kernel need not be looked at because the Verifier does soon: nothing has changed that the rules depend
+// on, nothing was wrong with them, and no other agent's report is on the pod. A pod changes several times while it starts. Within the turn,
+// it also returns what earlier calls have found.
+func (v *visit) leftToVerifier(want *compiled) (found Findings, left bool) {
+	known, _ := v.Ledger.Of(v.sandbox.UID)
 	soon := v.VerifyInterval > 0 && v.VerifyInterval <= verifiedSoon
-	return soon && v.by == Watch && !known.Retry && !known.contention.active() && known.Preempted == "" &&
-		v.programmedAs(known, want) && known.Sandbox.NetNS == v.sandbox.NetNS
+	fine := known.State == Programmed && !known.Retry && !known.contention.active() && known.Preempted == ""
+	same := v.programmedAs(known, want) && known.Sandbox.NetNS == v.sandbox.NetNS
+	return known.Findings, soon && v.by == Watch && fine && same && !v.writtenByOther(want)
 }
 
 // mostHandovers bounds how many differences in a sandbox are taken for another agent's work: a pod's owner can write what

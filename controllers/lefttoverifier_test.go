@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"istio-pod-network-controller/internal/podnet"
@@ -22,6 +23,11 @@ func TestAChangeOfThePodIsLeftToTheVerifier(t *testing.T) {
 		"there is no Verifier":           {by: Watch, change: func(b *bench) { b.VerifyInterval = 0 }, looks: true},
 		"the Verifier comes rarely":      {by: Watch, change: func(b *bench) { b.VerifyInterval = time.Minute }, looks: true},
 		"the last call has failed":       {by: Watch, change: func(b *bench) { b.Ledger.Retry(b.sandbox) }, looks: true},
+		"its annotations were wrong":     {by: Watch, change: func(b *bench) { b.Ledger.Fail(b.sandbox, false) }, looks: true},
+		"another agent has reported rules": {by: Watch, change: func(b *bench) {
+			b.pods.pod.Annotations[KeyStatus] = string(StatusInitialized)
+			b.pods.pod.Annotations[KeyDetails] = `{"sandbox":"sandbox-1","backend":"fake","specHash":"another"}`
+		}, looks: true},
 		"there is another sandbox":       {by: Watch, change: func(b *bench) { b.finder.sandboxes["uid-1"] = podnet.Sandbox{ID: "2", NetNS: "/netns/2"} }, looks: true},
 		"the sandbox has another path":   {by: Watch, change: func(b *bench) { b.finder.sandboxes["uid-1"] = podnet.Sandbox{ID: "sandbox-1", NetNS: "/n"} }, looks: true},
 		"others' rules were before ours": {by: Watch, change: func(b *bench) { b.Ledger.found("uid-1", Findings{Preempted: "a chain"}) }, looks: true},
@@ -33,8 +39,10 @@ func TestAChangeOfThePodIsLeftToTheVerifier(t *testing.T) {
 			b := newBench(t)
 			b.VerifyInterval = 10 * time.Second
 			b.ensure(t, Changed)
+			proxies := &fakeProxies{followed: []string{"sandbox-1"}}
 			before := len(b.reporter.reports)
 			c.change(b)
+			b.Proxies = proxies
 			if _, err := b.Ensure(t.Context(), c.by, b.sandbox); err != nil {
 				t.Fatal(err)
 			}
@@ -44,6 +52,33 @@ func TestAChangeOfThePodIsLeftToTheVerifier(t *testing.T) {
 			if len(b.reporter.reports) == before {
 				t.Error("there is no report: somebody may have edited the pod's annotations")
 			}
+			if len(proxies.followed) != 2 {
+				t.Errorf("its proxy was followed %d times", len(proxies.followed)-1)
+			}
 		})
 	}
+}
+
+// What the Verifier is about to find must not be reported over by what was known before.
+func TestAChangeDuringACheckIsReportedAfterIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.VerifyInterval = 10 * time.Second
+		b.ensure(t, Changed)
+		before, release := len(b.reporter.reports), make(chan struct{})
+		b.backend.during = func() { <-release }
+		b.backend.preempted = []string{"a chain"}
+		go b.verify(t)
+		synctest.Wait() // the Verifier is at work
+		go func() { _, _ = b.Ensure(t.Context(), Watch, b.sandbox) }()
+		synctest.Wait()
+		if len(b.reporter.reports) != before {
+			t.Errorf("reported meanwhile: %+v", b.lastReport(t))
+		}
+		close(release)
+		synctest.Wait()
+		if got := b.lastReport(t); got.Reason != ReasonPreempted {
+			t.Errorf("reported at last: %+v", got)
+		}
+	})
 }

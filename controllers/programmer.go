@@ -101,8 +101,9 @@ const (
 //
 // Only the kernel is worked on within a turn: a turn never includes a call to the runtime or the API server.
 //
-// Nothing is skipped because of the pod's report or the ledger: the backend compares with the kernel. If the runtime, the kernel
-// or the API server cannot answer, a pod whose rules are in force does not fail: its report stays, and the next check tries again.
+// Nothing is skipped because of the pod's report: the backend compares with the kernel. The ledger decides only whether a change of the
+// pod is left to the Verifier, which compares soon (see leftToVerifier). If the runtime, the kernel or the API server cannot answer, a pod
+// whose rules are in force does not fail: its report stays, and the next check tries again.
 type Programmer struct {
 	Config      intent.Config
 	Backend     Backend

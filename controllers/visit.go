@@ -143,22 +143,16 @@ func (v *visit) program(ctx context.Context) (Result, error) {
 		return v.refuse(ctx, err)
 	}
 	v.want = want
-	switch {
-	case known.State != Programmed:
-	case v.paused(want):
-		return Unchanged, nil
-	case v.leftToVerifier(known, want):
-		v.record(func() {
-			v.reportProgrammed(known.Findings, "traffic is redirected")
-			v.follow(v.intent.Managed)
-		})
+	if known.State == Programmed && v.paused(want) {
 		return Unchanged, nil
 	}
-	var found Findings
 	changed := false
 	err = v.inTurn(ctx, func() error {
-		if found, changed, err = v.apply(ctx, want); err != nil {
-			return err
+		found, left := v.leftToVerifier(want)
+		if !left {
+			if found, changed, err = v.apply(ctx, want); err != nil {
+				return err
+			}
 		}
 		if v.Ledger.Put(Entry{Sandbox: v.sandbox, State: Programmed, compiled: want, Findings: found}) {
 			v.reportProgrammed(found, "traffic is redirected")
