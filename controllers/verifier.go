@@ -2,11 +2,14 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"time"
 
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"istio-pod-network-controller/internal/podnet"
 )
 
 // retryPause is the time between two checks of a pod that failed.
@@ -27,7 +30,8 @@ const (
 //   - one whose rules were changed by somebody else as its contention says.
 //
 // With a VerifyInterval of 0 only the last two are checked. The runtime is not asked about a sandbox whose path is known. A sandbox
-// whose namespace is gone is forgotten; the other entrances report the pod's next sandbox.
+// whose namespace is gone is forgotten, and the pod's next one is looked for once: changes of the pod that came before were left to the
+// Verifier. One that does not run yet is reported by the other entrances.
 type Verifier struct {
 	Programmer *Programmer
 
@@ -121,7 +125,12 @@ func (v *Verifier) check(ctx context.Context, e Entry) {
 	logger := log.FromContext(ctx).WithValues("pod", e.Sandbox.Pod(), "podUID", e.Sandbox.UID, "entrance", Verify)
 	ctx, cancel := context.WithTimeout(log.IntoContext(ctx, logger), ensureTimeout)
 	defer cancel()
-	if _, err := v.Programmer.Ensure(ctx, Verify, e.Sandbox); err != nil && !absent(err) && !Permanent(err) {
+	_, err := v.Programmer.Ensure(ctx, Verify, e.Sandbox)
+	if errors.Is(err, podnet.ErrGone) {
+		pod := podnet.Sandbox{Namespace: e.Sandbox.Namespace, Name: e.Sandbox.Name, UID: e.Sandbox.UID}
+		_, err = v.Programmer.Ensure(ctx, Verify, pod)
+	}
+	if err != nil && !absent(err) && !Permanent(err) {
 		logger.Error(err, "rules not verified")
 	}
 }
