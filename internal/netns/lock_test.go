@@ -113,3 +113,27 @@ func TestALockThatIsNotGivenBackIsPassedOver(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// The namespace stays open after a call within a Visit: the next backend opens it anew, and must not wait.
+func TestTheLockIsGivenBackWhileTheNamespaceIsOpen(t *testing.T) {
+	ns := kerneltest.New(t)
+	look := func() (bool, error) { return false, nil }
+	fault := errors.New("as asked")
+	for name, call := range map[string]func(n *netns.NS) error{
+		"done":     func(n *netns.NS) error { return n.Alone(t.Context(), look, func() error { return nil }) },
+		"not done": func(n *netns.NS) error { return n.Alone(t.Context(), look, func() error { return fault }) },
+		"not looked": func(n *netns.NS) error {
+			return n.Alone(t.Context(), func() (bool, error) { return false, fault }, nil)
+		},
+		"not to do": func(n *netns.NS) error { return n.Alone(t.Context(), func() (bool, error) { return true, nil }, nil) },
+		"a panic":   func(n *netns.NS) error { return netns.Contain(func() error { return n.Alone(t.Context(), look, nil) }) },
+	} {
+		_ = call(other(t, ns))
+		if err := unix.Flock(ns.Fd(), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := unix.Flock(ns.Fd(), unix.LOCK_UN); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -33,19 +33,20 @@ type visited struct{}
 // has. Until then every other call for this namespace is refused, by any path; calls for other namespaces are not.
 //
 // Within a Visit, with the context that it has given f, another Visit of the Path of its namespace calls f at once: the thread is inside.
+// After the deadline it does not: what goes on in the background begins nothing new.
 func Visit[T any](ctx context.Context, v *Visits, path string, open func(string) (*NS, error), f func(context.Context, *NS) (T, error)) (T, error) {
 	type result struct {
 		value T
 		err   error
 	}
 	var none T
+	if err := ctx.Err(); err != nil {
+		return none, fmt.Errorf("program network namespace: %w", err)
+	}
 	if ns, ok := ctx.Value(visited{}).(*NS); ok && ns.onThread() && path == ns.Path() {
 		var r result
 		r.err = Contain(func() (err error) { r.value, err = f(ctx, ns); return err })
 		return r.value, r.err
-	}
-	if err := ctx.Err(); err != nil {
-		return none, fmt.Errorf("program network namespace: %w", err)
 	}
 	ns, err := open(path)
 	if err != nil {
@@ -61,6 +62,7 @@ func Visit[T any](ctx context.Context, v *Visits, path string, open func(string)
 		var r result
 		err := ns.runInside(func() (err error) {
 			ns.thread = unix.Gettid()
+			defer func() { ns.thread = 0 }()
 			r.value, err = f(context.WithValue(ctx, visited{}, ns), ns)
 			return err
 		})

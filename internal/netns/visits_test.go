@@ -3,6 +3,7 @@ package netns_test
 import (
 	"context"
 	"errors"
+	goruntime "runtime"
 	"strings"
 	"testing"
 	"time"
@@ -131,5 +132,46 @@ func TestAVisitWithinAVisitStaysOnItsThread(t *testing.T) {
 	})
 	if err != nil || opened != 3 {
 		t.Errorf("%d namespaces were opened, error %v", opened, err)
+	}
+}
+
+// The caller has had its answer, and may have told others that nothing was changed.
+func TestALateVisitBeginsNoVisitWithin(t *testing.T) {
+	v, pod := netns.NewVisits(), kerneltest.New(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := netns.Visit(ctx, v, pod.Path(), netns.Open, func(ctx context.Context, outer *netns.NS) (bool, error) {
+		cancel()
+		return netns.Visit(ctx, v, outer.Path(), netns.Open, func(context.Context, *netns.NS) (bool, error) {
+			t.Error("it has begun")
+			return true, nil
+		})
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// The thread of a Visit serves other goroutines afterwards, in the host's namespace.
+func TestAVisitThatHasEndedIsInsideNoMore(t *testing.T) {
+	goruntime.LockOSThread()
+	defer goruntime.UnlockOSThread()
+	v, pod := netns.NewVisits(), kerneltest.New(t)
+	ended := make(chan *netns.NS)
+	for range 20 {
+		go func() {
+			ns, err := netns.Visit(t.Context(), v, pod.Path(), netns.Open, func(_ context.Context, ns *netns.NS) (*netns.NS, error) { return ns, nil })
+			if err != nil {
+				t.Error(err)
+			}
+			ended <- ns
+		}()
+		ns := <-ended
+		inside := make(chan error)
+		for range 4 { // one of them may be on the Visit's thread
+			go func() { inside <- ns.Inside(func() error { return nil }) }()
+			if err := <-inside; err == nil {
+				t.Error("a closed namespace is entered")
+			}
+		}
 	}
 }
