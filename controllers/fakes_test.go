@@ -149,7 +149,8 @@ type fakePods struct {
 	current     *corev1.Pod // what the API server has, if it differs
 	errNow      error       // of Current
 	reads       atomic.Int32
-	beforeReply func() // called when a pod is read
+	asked       atomic.Int32 // calls of Current
+	beforeReply func()       // called when a pod is read
 }
 
 func (f *fakePods) Pod(_ context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
@@ -168,6 +169,7 @@ func (f *fakePods) Pod(_ context.Context, s podnet.Sandbox) (*corev1.Pod, error)
 }
 
 func (f *fakePods) Current(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
+	f.asked.Add(1)
 	if f.current != nil || f.errNow != nil {
 		return f.current, f.errNow
 	}

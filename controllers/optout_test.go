@@ -1,8 +1,11 @@
 package controllers
 
 import (
+	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -98,4 +101,87 @@ func TestASandboxOfAPodThatOptsOutIsMadeAsTheAPIServerSaysNow(t *testing.T) {
 			}
 		})
 	}
+}
+
+// One request a sandbox: neither the removal nor the sandbox's containers ask once more. The watch and the Verifier ask only before they
+// remove rules.
+func TestASandboxOfAPodThatOptsOutIsAskedAboutOnce(t *testing.T) {
+	b := newBench(t)
+	b.backend.held["/netns/1"] = "an earlier agent's"
+	b.pods.pod.Annotations[intent.KeyInitialize] = "false"
+	for call, c := range []struct {
+		by   Entrance
+		want int32
+	}{{NRI, 1}, {NRI, 1}, {CNI, 1}, {Verify, 1}, {Watch, 1}} {
+		if _, err := b.Ensure(t.Context(), c.by, b.known()); err != nil || b.pods.asked.Load() != c.want {
+			t.Errorf("call %d: %d requests, error %v", call, b.pods.asked.Load(), err)
+		}
+	}
+	if b.backend.rules("/netns/1") != "" {
+		t.Error("the rules stay")
+	}
+}
+
+// Pods that get no rules for other reasons wait for no request: the API server may be away.
+func TestAPodThatDoesNotOptOutIsNotAskedAbout(t *testing.T) {
+	for name, change := range map[string]func(b *bench){
+		"it does not ask":             func(b *bench) { delete(b.pods.pod.Annotations, intent.KeyInitialize) },
+		"it asks":                     func(*bench) {},
+		"it is on the host's network": func(b *bench) { b.pods.pod.Spec.HostNetwork = true },
+		"its namespace is excluded": func(b *bench) {
+			b.pods.pod.Annotations[intent.KeyInitialize] = "false"
+			b.Config.ExcludedNamespaces = []string{"shop"}
+		},
+		"its namespace is the agent's": func(b *bench) {
+			b.pods.pod.Annotations[intent.KeyInitialize] = "false"
+			b.Config.AgentNamespace = "shop"
+		},
+	} {
+		for _, by := range []Entrance{NRI, CNI} {
+			b := newBench(t)
+			change(b)
+			b.pods.errNow = errors.New("connection refused")
+			if result, err := b.Ensure(t.Context(), by, b.known()); err != nil || b.pods.asked.Load() != 0 {
+				t.Errorf("%s, %s: result %s, %d requests, error %v", name, by, result, b.pods.asked.Load(), err)
+			}
+		}
+	}
+}
+
+// The kubelet may have reported a pod as failed that starts again now.
+func TestAPodThatIsInAgainAndStartsHasNotFinished(t *testing.T) {
+	b := newBench(t)
+	b.pods.pod.Annotations[intent.KeyInitialize] = "false"
+	b.pods.current = askingPod()
+	b.pods.current.Status.Phase = corev1.PodFailed
+	if result, err := b.Ensure(t.Context(), NRI, b.known()); result != Changed || err != nil {
+		t.Errorf("result %s, error %v", result, err)
+	}
+}
+
+// An API server that hangs has the pod refused at the end of the call's time, and what it wants tried again.
+func TestAnAPIServerThatHangsRefusesInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.pods.pod.Annotations[intent.KeyInitialize] = "false"
+		b.Pods = hangingPods{b.pods}
+		ctx, cancel := context.WithTimeout(t.Context(), 1400*time.Millisecond)
+		defer cancel()
+		start := time.Now()
+		result, err := b.Ensure(ctx, NRI, b.known())
+		if took := time.Since(start); result != Failed || !errors.Is(err, context.DeadlineExceeded) || took != 1400*time.Millisecond {
+			t.Errorf("after %s: result %s, error %v", took, result, err)
+		}
+		if e, _ := b.Ledger.Of("uid-1"); !e.Retry || len(b.reporter.reports) != 0 {
+			t.Errorf("remembered %+v, reports %+v", e, b.reporter.reports)
+		}
+	})
+}
+
+// hangingPods are pods of an API server that answers nobody.
+type hangingPods struct{ *fakePods }
+
+func (hangingPods) Current(ctx context.Context, _ podnet.Sandbox) (*corev1.Pod, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
 }
