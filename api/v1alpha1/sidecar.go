@@ -6,7 +6,7 @@ import (
 
 // The labels of Sidecars.
 const (
-	// LabelNode is the name of the node, so that an agent watches its own Sidecars only.
+	// LabelNode is the name of the node, to select its Sidecars by.
 	LabelNode = Group + "/node"
 	// LabelProfile is the name of the profile.
 	LabelProfile = Group + "/profile"

@@ -72,7 +72,7 @@ func (s *server) install(t *testing.T, values string) {
 		}
 	}
 	for kind, gvr := range resources() {
-		for _, name := range []string{release, release + "-node", release + "-opt-out", release + "-tokens"} {
+		for _, name := range []string{release, release + "-node", release + "-opt-out", release + "-tokens", release + "-sidecars", release + "-profiles"} {
 			if rendered[kind+" "+name] || !strings.HasPrefix(gvr.Group, "admission") {
 				continue
 			}

@@ -58,6 +58,7 @@ func TestAdmission(t *testing.T) {
 	t.Run("leaving a proxy", func(t *testing.T) { s.leavesProxies(t) })
 	t.Run("the sidecars", func(t *testing.T) { s.definesSidecars(t) })
 	t.Run("tokens for sidecars", func(t *testing.T) { s.narrowsTokens(t) })
+	t.Run("reports on proxies", func(t *testing.T) { s.restrictsReports(t) })
 }
 
 // checkShapes creates a pod of every shape, and compares the policy's decision with the wanted one and the agent's.

@@ -29,6 +29,8 @@ func TestPoliciesFollowTheCluster(t *testing.T) {
 		"switched off":                        {in: "admission: {enabled: false, restrictAgent: false}", kinds: []string{validating, mutating}},
 		"switched on, whatever is known":      {in: "admission: {enabled: true, restrictAgent: true}", want: []string{"MutatingAdmissionPolicy", "ValidatingAdmissionPolicy"}},
 		"the agent's node in addition":        {in: "startupTaint: true", kinds: []string{validating}, want: []string{"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicy"}},
+		"reports on proxies in addition":      {in: withSidecars, kinds: []string{validating}, want: []string{"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicy"}},
+		"reports on proxies, switched off":    {in: "{sidecars: {enabled: true}, admission: {restrictAgent: false}}", kinds: []string{validating}},
 		"the agent's node, switched off":      {in: "{startupTaint: true, admission: {restrictAgent: false}}", kinds: []string{validating}},
 		"who may opt out, whatever is known":  {in: "admission: {allowOptOut: false}", want: []string{"ValidatingAdmissionPolicy"}},
 		"one that would change nothing":       {in: "admission: {enabled: true, readinessGate: false}"},

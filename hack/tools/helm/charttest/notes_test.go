@@ -24,6 +24,7 @@ func TestNotesAreTrue(t *testing.T) {
 		"the defaults":                   {in: "{}", want: []string{others, "NoEarlyEntrance", unbound}, wantNot: []string{late, nothing}},
 		"with policies":                  {in: "{}", kind: bounding, want: []string{others}, wantNot: []string{unbound}},
 		"a token that is not bounded":    {in: "{startupTaint: true, admission: {restrictAgent: false}}", kind: bounding, want: []string{unbound + ", and every node", "restrictAgent is false"}},
+		"reports that are not bounded":   {in: "{sidecars: {enabled: true}}", want: []string{unbound + ", and write every Sidecar"}},
 		"nobody asks early":              {in: "{nri: off, cni: off}", want: []string{late, "nri=off and cni=off"}, wantNot: []string{others}},
 		"nobody asks, after the chain":   {in: "{nri: off, cni: uninstall}", want: []string{late, "cni=uninstall: the agents remove"}},
 		"nobody asks, pods wait":         {in: "{nri: off, admission: {waitContainer: true}}", kind: mutating, wantNot: []string{late, nothing}},

@@ -1,0 +1,230 @@
+package admissiontest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+)
+
+// reporter writes what agents show of proxies. The profile is "shown".
+type reporter struct{ profiles, sidecars dynamic.ResourceInterface }
+
+func (s *server) reporter(t *testing.T, token string) reporter {
+	t.Helper()
+	config := rest.CopyConfig(s.config)
+	config.BearerToken = token
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := schema.GroupVersion{Group: "pod-network-controller.istio.io", Version: "v1alpha1"}
+	return reporter{client.Resource(version.WithResource("sidecarprofiles")), client.Resource(version.WithResource("sidecars")).Namespace("silent")}
+}
+
+// sidecar applies the Sidecar of a pod on a node, as an agent does, after a change to it.
+func (r reporter) sidecar(ctx context.Context, pod, node string, change ...string) error {
+	text := `{"apiVersion": "pod-network-controller.istio.io/v1alpha1", "kind": "Sidecar",
+		"metadata": {"name": "POD", "labels": {"pod-network-controller.istio.io/node": "NODE", "pod-network-controller.istio.io/profile": "shown"},
+			"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "POD", "uid": "uid-POD"}]},
+		"spec": {"profile": "shown", "pod": "POD", "podUID": "uid-POD", "node": "NODE"}}`
+	text = strings.NewReplacer(append(change, "POD", pod, "NODE", node)...).Replace(text)
+	return apply(ctx, r.sidecars, pod, "agent", text)
+}
+
+// status applies how the proxy is.
+func (r reporter) status(ctx context.Context, pod string) error {
+	return apply(ctx, r.sidecars, pod, "agent", `{"apiVersion": "pod-network-controller.istio.io/v1alpha1", "kind": "Sidecar",
+		"metadata": {"name": "`+pod+`"}, "status": {"state": "Running", "ready": true, "epoch": 1, "restarts": 0}}`, "status")
+}
+
+// entry applies what a node has reached, and nothing if text is empty.
+func (r reporter) entry(ctx context.Context, node, text string) error {
+	nodes := ""
+	if text != "" {
+		nodes = `"nodes": [{"name": "` + node + `", ` + text + `}]`
+	}
+	return apply(ctx, r.profiles, "shown", "agent/"+node, `{"apiVersion": "pod-network-controller.istio.io/v1alpha1", "kind": "SidecarProfile",
+		"metadata": {"name": "shown"}, "status": {`+nodes+`}}`, "status")
+}
+
+// profile merges into the profile, or a part of it.
+func (r reporter) profile(ctx context.Context, text string, part ...string) error {
+	_, err := r.profiles.Patch(ctx, "shown", types.MergePatchType, []byte(text), metav1.PatchOptions{FieldManager: "agent"}, part...)
+	return err
+}
+
+// apply does not state the object's version, as it is done by agents.
+func apply(ctx context.Context, to dynamic.ResourceInterface, name, owner, text string, part ...string) error {
+	force := true
+	_, err := to.Patch(ctx, name, types.ApplyPatchType, []byte(text), metav1.PatchOptions{FieldManager: owner, Force: &force}, part...)
+	return err
+}
+
+// conditions are all of a profile, with one more type.
+func conditions(more string) string {
+	var list []map[string]any
+	for _, kind := range []string{"Upgraded", "Progressing", "Failed", more} {
+		if kind != "" {
+			list = append(list, map[string]any{"type": kind, "status": "True", "reason": "Upgraded", "message": "", "lastTransitionTime": "2026-01-02T03:04:05Z"})
+		}
+	}
+	text, _ := json.Marshal(list) //nolint:errchkjson // strings
+	return `{"status": {"conditions": ` + string(text) + `}}`
+}
+
+// restrictsReports has the agent's account write what it must not about proxies, each for one reason alone, and what it must.
+func (s *server) restrictsReports(t *testing.T) {
+	t.Helper()
+	s.install(t, "sidecars: {enabled: true}")
+	s.podOn(t, release, "reporter", "n1", release)
+	agent, unbound, other := s.reporter(t, s.token(t, "reporter")), s.reporter(t, s.token(t, "")), s.reporter(t, s.config.BearerToken)
+	s.tempt(t)
+	eventually(t, "the API server knows the kinds", func(ctx context.Context) error {
+		return apply(ctx, other.profiles, "shown", "admin", `{"apiVersion": "pod-network-controller.istio.io/v1alpha1", "kind": "SidecarProfile",
+			"metadata": {"name": "shown"}, "spec": {"image": "a/b", "readiness": {"tcpPort": 80}}}`)
+	})
+	for _, err := range []error{
+		other.sidecar(t.Context(), "there", "n2"), other.sidecar(t.Context(), "kept", "n1"), other.entry(t.Context(), "n2", `"observedGeneration": 1, "pods": 3`),
+		other.entry(t.Context(), "n3", `"observedGeneration": 0, "pods": 3`),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the API server follows the policies for reports", func(ctx context.Context) error {
+		err := errors.Join(unbound.status(ctx, "there"), unbound.profile(ctx, conditions(""), "status"))
+		if err == nil || !strings.Contains(err.Error(), release+"-sidecars") || !strings.Contains(err.Error(), release+"-profiles") {
+			return fmt.Errorf("not denied by the policies: %w", errors.Join(errNotYet, err))
+		}
+		return nil
+	})
+	t.Run("what the agent is for", func(t *testing.T) { agent.reports(t, other) })
+	testReportDenials(t, agent, unbound)
+}
+
+func testReportDenials(t *testing.T, agent, unbound reporter) {
+	t.Helper()
+	const node, own = "the Sidecar is not of the agent's node n1", "a Sidecar only that has its pod's name and is owned by it"
+	const meta, entry = "no finalizer, no annotation, and no label of a Sidecar but its own two", "the entry of its own node only, which is n1"
+	const profile = "the agent may change a profile's status only"
+	for name, c := range map[string]struct {
+		try  func(context.Context) error
+		want string
+	}{
+		"a Sidecar of another node":         {func(ctx context.Context) error { return agent.sidecar(ctx, "mine", "n2") }, node},
+		"another node's Sidecar":            {func(ctx context.Context) error { return agent.sidecar(ctx, "there", "n2", "shown", "other") }, node},
+		"how another node's proxy is":       {func(ctx context.Context) error { return agent.status(ctx, "there") }, node},
+		"another node's Sidecar taken away": {func(ctx context.Context) error { return agent.sidecars.Delete(ctx, "there", metav1.DeleteOptions{}) }, node},
+		"a Sidecar without an owner": {func(ctx context.Context) error {
+			return agent.sidecar(ctx, "mine", "n1", `"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "POD", "uid": "uid-POD"}]`, `"ownerReferences": []`)
+		}, own},
+		"a Sidecar that another pod owns": {func(ctx context.Context) error {
+			return agent.sidecar(ctx, "mine", "n1", `"uid": "uid-POD"`, `"uid": "x"`)
+		}, own},
+		"a Sidecar of another name": {func(ctx context.Context) error { return agent.sidecar(ctx, "mine", "n1", `"pod": "POD"`, `"pod": "x"`) }, own},
+		"an owner that waits for it": {func(ctx context.Context) error {
+			return agent.sidecar(ctx, "mine", "n1", `"uid": "uid-POD"}`, `"uid": "uid-POD", "blockOwnerDeletion": true}`)
+		}, own},
+		"a finalizer": {func(ctx context.Context) error {
+			return agent.sidecar(ctx, "mine", "n1", `"labels"`, `"finalizers": ["a/b"], "labels"`)
+		}, meta},
+		"an annotation": {func(ctx context.Context) error {
+			return agent.sidecar(ctx, "mine", "n1", `"labels"`, `"annotations": {"a": "b"}, "labels"`)
+		}, meta},
+		"a label more": {func(ctx context.Context) error {
+			return agent.sidecar(ctx, "kept", "n1", `"labels": {`, `"labels": {"a": "b", `)
+		}, meta},
+		"another's label taken away": {func(ctx context.Context) error {
+			_, err := agent.sidecars.Patch(ctx, "kept", types.MergePatchType, []byte(`{"metadata": {"labels": {"team": null}}}`), metav1.PatchOptions{})
+			return err
+		}, meta},
+		"another node's entry":                   {func(ctx context.Context) error { return agent.entry(ctx, "n2", `"observedGeneration": 1, "pods": 4`) }, entry},
+		"an entry of a node that there is not":   {func(ctx context.Context) error { return agent.entry(ctx, "n9", `"pods": 4`) }, entry},
+		"an up-to-date entry taken away":         {func(ctx context.Context) error { return agent.profile(ctx, `{"status": {"nodes": null}}`, "status") }, "that has seen the profile's version"},
+		"a condition more":                       {func(ctx context.Context) error { return agent.profile(ctx, conditions("Ready"), "status") }, "no conditions of a profile but its own"},
+		"the profile itself":                     {func(ctx context.Context) error { return agent.profile(ctx, `{"spec": {"image": "c/d"}}`) }, profile},
+		"the profile taken away":                 {func(ctx context.Context) error { return agent.profiles.Delete(ctx, "shown", metav1.DeleteOptions{}) }, profile},
+		"a Sidecar, by a token without a node":   {func(ctx context.Context) error { return unbound.sidecar(ctx, "mine", "n1") }, "bound to a node"},
+		"a condition, by a token without a node": {func(ctx context.Context) error { return unbound.profile(ctx, conditions(""), "status") }, "bound to a node"},
+	} {
+		t.Run(name, func(t *testing.T) { expectDenied(t, c.try(t.Context()), c.want) })
+	}
+	t.Run("the profile itself, by way of its status", func(t *testing.T) {
+		if err := agent.profile(t.Context(), `{"spec": {"image": "c/d"}, "metadata": {"labels": {"a": "b"}, "finalizers": ["a/b"]}}`, "status"); err != nil {
+			t.Fatal(err)
+		}
+		got, err := agent.profiles.Get(t.Context(), "shown", metav1.GetOptions{})
+		if err != nil || got.Object["spec"].(map[string]any)["image"] != "a/b" || len(got.GetLabels())+len(got.GetFinalizers()) > 0 { //nolint:forcetypeassert // an object
+			t.Errorf("profile %v, error %v", got, err)
+		}
+	})
+}
+
+// reports does all that agents do, with objects that others have changed.
+func (r reporter) reports(t *testing.T, other reporter) {
+	t.Helper()
+	const foreign = `{"metadata": {"labels": {"team": "a"}, "annotations": {"team": "a"}, "ownerReferences": [
+		{"apiVersion": "v1", "kind": "Pod", "name": "kept", "uid": "uid-kept"}, {"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "x"}]}}`
+	if _, err := other.sidecars.Patch(t.Context(), "kept", types.MergePatchType, []byte(foreign), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	many := strings.Repeat("x", 1000)
+	for i := range 97 {
+		if err := other.entry(t.Context(), fmt.Sprintf("many%d", i), `"observedGeneration": 1, "pods": 3, "message": "`+many+`"`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for what, try := range map[string]func() error{
+		"Sidecar": func() error {
+			for range 2 {
+				if err := errors.Join(r.sidecar(t.Context(), "here", "n1"), r.status(t.Context(), "here")); err != nil {
+					return err
+				}
+			}
+			return r.sidecars.Delete(t.Context(), "here", metav1.DeleteOptions{})
+		},
+		"Sidecar with others' labels": func() error {
+			return errors.Join(r.sidecar(t.Context(), "kept", "n1", "shown", "next"), r.status(t.Context(), "kept"))
+		},
+		"its entry": func() error {
+			return errors.Join(r.entry(t.Context(), "n1", `"observedGeneration": 1, "pods": 3, "message": "`+many+`"`), r.profile(t.Context(), conditions(""), "status"))
+		},
+		"entry of a node that is gone": func() error { return r.entry(t.Context(), "n3", "") },
+	} {
+		if err := try(); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if err := r.entry(t.Context(), "n1", ""); err != nil {
+		t.Errorf("its entry taken away: %v", err)
+	}
+}
+
+// tempt gives the agent's account a right to profiles that the chart does not, so that the policy and not RBAC has to deny.
+func (s *server) tempt(t *testing.T) {
+	t.Helper()
+	meta := metav1.ObjectMeta{Name: "profiles"}
+	_, err := s.admin.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{
+		APIGroups: []string{"pod-network-controller.istio.io"}, Resources: []string{"sidecarprofiles", "sidecars"}, Verbs: []string{"get", "patch", "delete"},
+	}}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.admin.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: meta.Name},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: release, Name: release}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
