@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// A claim of the threat model is worth what shows it.
-func TestTheThreatModelNamesTestsThatExist(t *testing.T) {
+// A claim is worth what shows it.
+func TestDocumentsNameTestsThatExist(t *testing.T) {
 	root := os.DirFS(filepath.Join(chartDir, "../.."))
 	there := map[string]bool{}
 	declared := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
@@ -27,17 +27,36 @@ func TestTheThreatModelNamesTestsThatExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	model, err := fs.ReadFile(root, "docs/security.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	named := regexp.MustCompile("`((?:Test|Fuzz)[A-Za-z]+)").FindAllStringSubmatch(string(model), -1)
-	for _, match := range named {
-		if !there[match[1]] {
-			t.Errorf("docs/security.md names %s, which is no test", match[1])
+	named := regexp.MustCompile("`((?:Test|Fuzz)[A-Za-z]+)")
+	for file, text := range prose(t, root) {
+		matches := named.FindAllStringSubmatch(text, -1)
+		for _, match := range matches {
+			if !there[match[1]] {
+				t.Errorf("%s names %s, which is no test", file, match[1])
+			}
+		}
+		if len(matches) == 0 && file == "docs/security.md" {
+			t.Errorf("%s names no test", file)
 		}
 	}
-	if len(named) == 0 {
-		t.Error("docs/security.md names no test")
+}
+
+// prose are the documents for people, by their path.
+func prose(t *testing.T, root fs.FS) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	for _, pattern := range []string{"*.md", "docs/*.md", "chart/*/*.md"} {
+		files, err := fs.Glob(root, pattern)
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %d files, %v", pattern, len(files), err)
+		}
+		for _, file := range files {
+			text, err := fs.ReadFile(root, file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found[file] = string(text)
+		}
 	}
+	return found
 }
