@@ -74,6 +74,9 @@ func TestRightsAreThoseThatTheAgentNeeds(t *testing.T) {
 	sets := cases(t)
 	sets["the startup taint alone"] = "startupTaint: true"
 	sets["the CNI chain alone"] = "cni: install"
+	sets["proxies alone"] = withSidecars
+	sets["proxies, Secrets"] = withSecrets
+	sets["proxies, no policies"] = "{sidecars: {enabled: true}, admission: {restrictAgent: false}}"
 	sets["tokens for proxies"] = withTokens
 	sets["tokens, but no proxies"] = "{sidecars: {enabled: false, tokenAudiences: [istio-ca]}, admission: {restrictAgent: true}}"
 	sets["all at once"] = "{startupTaint: true, cni: install, nri: 'off', backend: iptables, processFallback: true, admission: {restrictAgent: true}, sidecars: {enabled: true}}"
