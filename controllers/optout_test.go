@@ -34,6 +34,7 @@ func TestRulesAreRemovedOnlyIfThePodOptsOutNow(t *testing.T) {
 		"it is in again, and starts a container":  {by: NRI, now: says("true"), want: Unchanged},
 		"it says something that nobody knows":     {by: Watch, now: says("perhaps"), want: Skipped},
 		"it is gone, and its containers run":      {by: Watch, err: podnet.ErrNoPod, want: Skipped, last: true},
+		"it is gone, and a container starts":      {by: NRI, err: podnet.ErrNoPod, want: Skipped, last: true},
 		"the API server is away":                  {by: Watch, err: errors.New("connection refused"), want: Failed, wrong: true},
 		"the API server is away, and a container": {by: NRI, err: errors.New("connection refused"), want: Failed, wrong: true},
 	} {

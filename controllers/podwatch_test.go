@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -145,10 +147,11 @@ func TestWhichChangesOfAPodMatter(t *testing.T) {
 			p.Annotations[KeyStatus], p.Annotations[KeyDetails], p.ResourceVersion = "initialized", "{}", "2"
 			p.Status.Conditions = []corev1.PodCondition{{Type: Condition, Status: corev1.ConditionTrue}}
 		}},
-		"an annotation":   {change: func(p *corev1.Pod) { p.Annotations[intent.KeyInitialize] = "false" }, want: true},
-		"a label":         {change: func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} }, want: true},
-		"a new address":   {change: func(p *corev1.Pod) { p.Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.1"}} }, want: true},
-		"a new container": {change: func(p *corev1.Pod) { p.Status.ContainerStatuses = []corev1.ContainerStatus{{ContainerID: "x"}} }, want: true},
+		"an annotation":           {change: func(p *corev1.Pod) { p.Annotations[intent.KeyInitialize] = "false" }, want: true},
+		"a label":                 {change: func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} }, want: true},
+		"a new address":           {change: func(p *corev1.Pod) { p.Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.1"}} }, want: true},
+		"a new container":         {change: func(p *corev1.Pod) { p.Status.ContainerStatuses = []corev1.ContainerStatus{{ContainerID: "x"}} }, want: true},
+		"a container of the spec": {change: func(p *corev1.Pod) { p.Spec.Containers = []corev1.Container{{Name: "istio-proxy"}} }, want: true},
 		"the sandbox's state": {change: func(p *corev1.Pod) {
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers}}
 		}, want: true},
@@ -262,5 +265,17 @@ func TestReaderTellsThatItCouldNotRead(t *testing.T) {
 		if _, err := r.Namespace(t.Context(), "shop"); err == nil {
 			t.Errorf("namespace, %s: no error", name)
 		}
+	}
+}
+
+// People search the log by the pair.
+func TestALineOfAReconcileNamesThePodOnce(t *testing.T) {
+	var lines []string
+	logger := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
+	req := request()
+	podLogger(logger)(&req).Info("a pod")
+	podLogger(logger)(nil).Info("no pod")
+	if len(lines) != 2 || strings.Count(lines[0], "cart") != 1 || !strings.Contains(lines[0], `"pod"="shop/cart"`) || !strings.Contains(lines[1], `"controller"="pods"`) {
+		t.Errorf("%q", lines)
 	}
 }
