@@ -13,7 +13,7 @@ func TestABufferSendsOneCallsRequests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(ends[1])
+	defer func() { _ = unix.Close(ends[1]) }()
 	c := &Conn{fd: ends[0]}
 	defer c.Close()
 	for i := range 20 { // the pool drops some under the race detector
