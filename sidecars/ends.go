@@ -11,11 +11,14 @@ import (
 	"istio-pod-network-controller/internal/sidecar"
 )
 
+// endedUnknown is said of a proxy whose container is gone.
+const endedUnknown = "it has ended, and the runtime no longer knows how"
+
 // noteEnds notes, once for each, the proxies that have ended without being told to.
 func (s *stepping) noteEnds(ctx context.Context) {
 	s.noteLost(ctx)
 	for _, c := range s.there {
-		a, known := s.answers[c.ID]
+		a := s.answers[c.ID]
 		if c.State != sidecar.Exited || a.ended || !s.home.drainedAt(c.Epoch).IsZero() || a.stopped || s.replaced(c.Epoch) {
 			continue
 		}
@@ -25,7 +28,7 @@ func (s *stepping) noteEnds(ctx context.Context) {
 			continue
 		}
 		end, err := s.Runtime.End(ctx, c.ID)
-		why := "it has ended, and the runtime no longer knows how"
+		why := endedUnknown
 		if err == nil {
 			why = fmt.Sprintf("it has ended with exit code %d (%s)%s", end.ExitCode, end.Reason, lastWords(end.LogPath))
 		}
@@ -36,12 +39,7 @@ func (s *stepping) noteEnds(ctx context.Context) {
 			s.home.discard(c.Epoch)
 			continue
 		}
-		why = s.taken(ctx, a) + why
-		if known && a.ready {
-			s.restarts++
-		}
-		s.fail(time.Now(), why)
-		s.Rollout.failed(s.choice.Profile, s.key)
+		s.noteEnd(ctx, a, why)
 	}
 }
 
@@ -94,10 +92,14 @@ func (s *stepping) noteLost(ctx context.Context) {
 		if expected || s.goes(ctx) {
 			continue
 		}
-		if a.ready {
-			s.restarts++
-		}
-		s.fail(time.Now(), s.taken(ctx, a)+"it has ended, and the runtime no longer knows how")
-		s.Rollout.failed(s.choice.Profile, s.key)
+		s.noteEnd(ctx, a, endedUnknown)
 	}
+}
+
+// noteEnd notes that a proxy has ended by itself, and why.
+func (s *stepping) noteEnd(ctx context.Context, a answer, why string) {
+	if a.ready {
+		s.restarts++
+	}
+	s.fault(s.taken(ctx, a) + why)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"time"
 
@@ -129,23 +128,4 @@ func (m *Manager) finish(ctx context.Context, key Key) error {
 	}
 	ending.Wait()
 	return err
-}
-
-// noteFinished notes that the application has ended, for this agent and the next one.
-func (h home) noteFinished() error {
-	now, err := time.Now().MarshalText()
-	if err == nil {
-		err = os.WriteFile(h.noteOf(factFinished, 0), now, 0o600)
-	}
-	if err != nil {
-		return fmt.Errorf("note that the application has ended: %w", err)
-	}
-	return nil
-}
-
-// finished reports whether the sandbox's application has ended lately.
-func (h home) finished(now time.Time) bool {
-	text, err := os.ReadFile(h.noteOf(factFinished, 0))
-	var at time.Time
-	return err == nil && at.UnmarshalText(text) == nil && now.Sub(at) < finishedFor
 }

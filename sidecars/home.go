@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -122,10 +121,9 @@ func (h home) files(epoch uint32) string {
 // forget removes what belongs to one epoch. Its socket in the run directory may be in use until the proxy ends.
 func (h home) forget(epoch uint32) error {
 	return errors.Join(
-		h.forgetSecrets(epoch),
-		os.RemoveAll(h.files(epoch)), os.RemoveAll(h.noteOf(factDraining, epoch)), os.RemoveAll(filepath.Join(h.path, "run", handoverSocket(epoch))),
-		os.RemoveAll(filepath.Join(h.path, "run", admin(epoch))),
-		os.RemoveAll(h.noteOf(factReady, epoch)), os.RemoveAll(h.noteOf(factSuccessor, epoch)),
+		h.forgetSecrets(epoch), os.RemoveAll(h.files(epoch)),
+		os.RemoveAll(filepath.Join(h.path, "run", handoverSocket(epoch))), os.RemoveAll(filepath.Join(h.path, "run", admin(epoch))),
+		h.unnote(factDraining, epoch), h.unnote(factReady, epoch), h.unnote(factSuccessor, epoch),
 	)
 }
 
@@ -152,27 +150,6 @@ func (h home) remove() error { return os.RemoveAll(h.path) }
 
 // discard is forget for the epoch of a container that the kubelet has removed. What it cannot remove goes with the home.
 func (h home) discard(epoch uint32) { _ = h.forget(epoch) }
-
-// markDraining notes that the proxy is told to drain now. A note that is there stays.
-func (h home) markDraining(epoch uint32) error {
-	f, err := os.OpenFile(h.noteOf(factDraining, epoch), os.O_CREATE|os.O_EXCL, 0o600)
-	if errors.Is(err, os.ErrExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("note that a proxy drains: %w", err)
-	}
-	return f.Close()
-}
-
-// drainedAt returns when the proxy was told to drain; zero if it was not.
-func (h home) drainedAt(epoch uint32) time.Time {
-	info, err := os.Lstat(h.noteOf(factDraining, epoch))
-	if err != nil {
-		return time.Time{}
-	}
-	return info.ModTime()
-}
 
 // mounts returns what a proxy of an epoch sees of the home.
 func (h home) mounts(epoch uint32) []sidecar.Mount {

@@ -94,24 +94,6 @@ func (h home) removeLines(but []uint32) {
 	}
 }
 
-// note notes a fact about an epoch's proxy.
-func (h home) note(fact string, epoch uint32) error {
-	f, err := os.OpenFile(h.noteOf(fact, epoch), os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		return fmt.Errorf("note a fact about a proxy: %w", err)
-	}
-	return f.Close()
-}
-
-func (h home) noted(fact string, epoch uint32) bool {
-	_, err := os.Lstat(h.noteOf(fact, epoch))
-	return err == nil
-}
-
-func (h home) noteOf(fact string, epoch uint32) string {
-	return filepath.Join(h.path, fact+"-"+number(epoch))
-}
-
 // The memory that Envoys of a line share, as version 11 of their protocol lays it out (source/server/hot_restart_impl.h): the size, the
 // version, two locks, and flags.
 const (

@@ -202,15 +202,6 @@ func (s *stepping) replaced(epoch uint32) bool {
 	})
 }
 
-// Facts about a proxy that are noted in its home, for an agent that starts later.
-const (
-	factReady     = "ready"     // it serves, or has
-	factSuccessor = "successor" // a proxy that takes over from it was about to be made
-	factDraining  = "draining"  // it was told to finish its connections, when the note was made
-	factRotated   = "rotated"   // its secrets have changed, and a new proxy has to read them
-	factFinished  = "finished"  // the application has ended; of the sandbox, not of an epoch
-)
-
 // admin is the name of an epoch's admin socket in the run directory.
 func admin(epoch uint32) string { return "admin-" + number(epoch) + ".sock" }
 

@@ -1,11 +1,14 @@
 package sidecars
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -25,6 +28,73 @@ type launch struct {
 	from *uint32
 	// place is where in a line of Envoys it stands; nil for others.
 	place *place
+}
+
+// start makes a proxy. What can fail for a reason that the pod's or the profile's owner has to know is noted as a failure.
+func (s *stepping) start(ctx context.Context, a Action) (started bool, err error) {
+	err = s.launch(ctx, a)
+	switch {
+	case errors.Is(err, ErrPulling):
+		s.pulling = true
+	case errors.Is(err, errReplace): // it is started once the running proxy has ended
+	case errors.Is(err, sidecar.ErrGone):
+		s.absent = true // the pod's next sandbox is followed when it is there
+	case err != nil && s.choice.Ending:
+		s.absent = true // the runtime ends the sandbox just now
+	case err != nil:
+		s.fault(err.Error())
+	}
+	return err == nil, nil
+}
+
+// launch makes a proxy's container, and before that what it needs.
+func (s *stepping) launch(ctx context.Context, a Action) error {
+	p := s.choice.Profile
+	if ready, err := s.Runtime.Ready(ctx, s.key.Sandbox); err != nil {
+		return err
+	} else if !ready {
+		return sidecar.ErrGone
+	}
+	if err := s.Images.Ensure(ctx, p); err != nil {
+		return err
+	}
+	pod, err := s.Cluster.Pod(ctx, s.sandbox)
+	if err != nil {
+		return err
+	}
+	l := launch{profile: p, pod: pod, key: s.key, ip: pod.Status.PodIP, epoch: a.Epoch}
+	from := s.container(a.From)
+	if from != nil {
+		l.from = &from.Epoch
+	}
+	if err := s.prepare(ctx, l); err != nil {
+		return err
+	}
+	if p.hot() {
+		if l.place, err = s.takePlace(ctx, l, from); err != nil {
+			return err
+		}
+	}
+	s.epoch = max(s.epoch, a.Epoch+1)
+	id, err := s.Runtime.Create(ctx, l.spec(s.home))
+	if err != nil {
+		return err
+	}
+	s.answers[id] = answer{seen: time.Now(), epoch: a.Epoch}
+	return nil
+}
+
+// prepare makes the directories, files and secrets of a proxy that is about to be made.
+func (s *stepping) prepare(ctx context.Context, l launch) error {
+	o := l.profile.owner()
+	files, err := l.files()
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(s.home.prepare(o), s.home.write(l.epoch, files, o)); err != nil {
+		return err
+	}
+	return s.grantSecrets(ctx, l.epoch, l.pod, o)
 }
 
 // files renders the profile's files.

@@ -80,7 +80,7 @@ func (h home) putGrant(epoch uint32, g grant) error {
 
 // forgetSecrets removes an epoch's secrets.
 func (h home) forgetSecrets(epoch uint32) error {
-	return errors.Join(os.RemoveAll(h.secrets(epoch)), os.RemoveAll(h.grantFile(epoch)), os.RemoveAll(h.noteOf(factRotated, epoch)))
+	return errors.Join(os.RemoveAll(h.secrets(epoch)), os.RemoveAll(h.grantFile(epoch)), h.unnote(factRotated, epoch))
 }
 
 // secretMounts returns what an epoch's proxy sees of its secrets.

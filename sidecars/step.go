@@ -170,8 +170,7 @@ func (s *stepping) do(ctx context.Context, a Action) (done bool, err error) {
 		mine.stopped = true
 		s.answers[a.ID] = mine
 		if !mine.ready {
-			s.fail(time.Now(), reason(a.Why, mine.why))
-			s.Rollout.failed(s.choice.Profile, s.key)
+			s.fault(reason(a.Why, mine.why))
 		}
 		return true, s.Runtime.Stop(ctx, a.ID, a.wait())
 	case Remove:
@@ -194,81 +193,32 @@ func reason(why, said string) string {
 
 // drain notes the time before it tells the proxy, so that an agent that starts in between knows as well.
 func (s *stepping) drain(ctx context.Context, a Action) error {
-	if err := s.home.markDraining(a.Epoch); err != nil {
+	if err := s.home.note(factDraining, a.Epoch); err != nil {
 		return err
 	}
-	i := slices.IndexFunc(s.there, func(c sidecar.Container) bool { return c.ID == a.ID })
-	if i < 0 || s.there[i].StopSignal == "" {
+	c := s.container(a.ID)
+	if c == nil || c.StopSignal == "" {
 		return nil // its successor tells it
 	}
-	err := s.Runtime.Signal(ctx, a.ID, unix.SignalNum("SIG"+s.there[i].StopSignal))
+	err := s.Runtime.Signal(ctx, a.ID, unix.SignalNum("SIG"+c.StopSignal))
 	if errors.Is(err, sidecar.ErrGone) {
 		return nil
 	}
 	return err
 }
 
-// start makes a proxy. What can fail for a reason that the pod's or the profile's owner has to know is noted as a failure.
-func (s *stepping) start(ctx context.Context, a Action) (started bool, err error) {
-	err = s.launch(ctx, a)
-	switch {
-	case errors.Is(err, ErrPulling):
-		s.pulling = true
-	case errors.Is(err, errReplace): // it is started once the running proxy has ended
-	case errors.Is(err, sidecar.ErrGone):
-		s.absent = true // the pod's next sandbox is followed when it is there
-	case err != nil && s.choice.Ending:
-		s.absent = true // the runtime ends the sandbox just now
-	case err != nil:
-		s.fail(time.Now(), err.Error())
-		s.Rollout.failed(s.choice.Profile, s.key)
+// container returns one of the sandbox's containers by its ID, or nil.
+func (s *stepping) container(id string) *sidecar.Container {
+	if i := slices.IndexFunc(s.there, func(c sidecar.Container) bool { return c.ID == id }); i >= 0 {
+		return &s.there[i]
 	}
-	return err == nil, nil
+	return nil
 }
 
-func (s *stepping) launch(ctx context.Context, a Action) error {
-	p := s.choice.Profile
-	if ready, err := s.Runtime.Ready(ctx, s.key.Sandbox); err != nil {
-		return err
-	} else if !ready {
-		return sidecar.ErrGone
-	}
-	if err := s.Images.Ensure(ctx, p); err != nil {
-		return err
-	}
-	pod, err := s.Cluster.Pod(ctx, s.sandbox)
-	if err != nil {
-		return err
-	}
-	l := launch{profile: p, pod: pod, key: s.key, ip: pod.Status.PodIP, epoch: a.Epoch}
-	var from *sidecar.Container
-	if i := slices.IndexFunc(s.there, func(c sidecar.Container) bool { return c.ID == a.From }); i >= 0 {
-		from = &s.there[i]
-		l.from = &from.Epoch
-	}
-	o := p.owner()
-	files, err := l.files()
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(s.home.prepare(o), s.home.write(a.Epoch, files, o)); err != nil {
-		return err
-	}
-	if err := s.grantSecrets(ctx, a.Epoch, pod, o); err != nil {
-		return err
-	}
-	if p.hot() {
-		if l.place, err = s.takePlace(ctx, l, from); err != nil {
-			return err
-		}
-	}
-	s.epoch = max(s.epoch, a.Epoch+1)
-	id, err := s.Runtime.Create(ctx, l.spec(s.home))
-	if err != nil {
-		return err
-	}
-	s.answers[id] = answer{seen: time.Now(), epoch: a.Epoch}
-	return nil
+// fault notes that a proxy could not be started, or has ended without being told to.
+func (s *stepping) fault(why string) {
+	s.fail(time.Now(), why)
+	s.Rollout.failed(s.choice.Profile, s.key)
 }
 
 // pollOf returns the time until the newest of the proxies that are starting is asked again.

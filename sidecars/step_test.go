@@ -1,0 +1,195 @@
+package sidecars
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/sidecar"
+)
+
+// An agent that cannot read what there is changes nothing, and goes on once it can.
+func TestWhatCannotBeReadIsNotTakenForNothing(t *testing.T) {
+	for name, read := range map[string]string{"the runtime does not answer": "list", "the API server does not answer": "choice"} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+				for range 2 { // the second agent finds a proxy
+					m, stop := agent()
+					n.change(func() { n.failures[read] = errors.New("not now") })
+					m.Follow(sandboxOf("u1"))
+					after(10 * time.Second)
+					if n.calls != 0 || !m.Follows("u1") {
+						t.Errorf("%d calls have changed something; it is followed: %t", n.calls, m.Follows("u1"))
+					}
+					n.change(func() { delete(n.failures, read) })
+					after(10 * time.Second)
+					n.mustSay(t, "u1", v1alpha1.Running, true)
+					stop()
+				}
+				if n.next != 1 {
+					t.Errorf("%d proxies were made", n.next)
+				}
+			})
+		})
+	}
+}
+
+// signals is a runtime that remembers who was signalled.
+type signals struct {
+	*fakeNode
+	sent map[string][]unix.Signal // by container ID
+}
+
+func (r signals) Signal(ctx context.Context, id string, signal unix.Signal) error {
+	err := r.fakeNode.Signal(ctx, id, signal)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil {
+		r.sent[id] = append(r.sent[id], signal)
+	}
+	return err
+}
+
+// Each proxy is told to drain by the signal that it was made with, once, and not at all if its successor tells it.
+func TestEachProxyIsToldToDrainByItsOwnSignal(t *testing.T) {
+	for name, c := range map[string]struct {
+		first string
+		want  map[string][]unix.Signal
+	}{
+		"two HAProxies":              {"USR1", map[string][]unix.Signal{"c001": {unix.SIGUSR1}, "c002": {unix.SIGUSR1}}},
+		"a proxy of another version": {"WINCH", map[string][]unix.Signal{"c001": {unix.SIGWINCH}, "c002": {unix.SIGUSR1}}},
+		"its successor tells it":     {"", map[string][]unix.Signal{"c002": {unix.SIGUSR1}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+				n.behave = func(p *fakeProxy) { p.drains = -1 }
+				m, stop := agent()
+				defer stop()
+				runtime := signals{n, map[string][]unix.Signal{}}
+				m.Runtime = runtime
+				m.Follow(sandboxOf("u1"))
+				after(time.Second)
+				n.change(func() { n.containers["c001"].StopSignal = c.first })
+				for _, image := range []string{"localhost/haproxy:2", "localhost/haproxy:3"} {
+					n.change(func() { n.profile.Spec.Image = image })
+					m.Notify("edge")
+					after(time.Second)
+				}
+				if !maps.EqualFunc(runtime.sent, c.want, slices.Equal) || len(n.running()) != 3 {
+					t.Errorf("signals %v, want %v; %v run", runtime.sent, c.want, n.running())
+				}
+			})
+		})
+	}
+}
+
+// A proxy without handover is ended for its new version. That is no failure.
+func TestAReplacementIsNoFailure(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		n.profile.Spec.Handover = v1alpha1.HandoverNone
+		m, stop := agent()
+		defer stop()
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		n.upgrade(m)
+		after(5 * time.Second)
+		if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Image != "localhost/haproxy:2" || said.Message != "" || said.Failure != "" || said.Restarts != 0 {
+			t.Errorf("the Sidecar says %+v", said)
+		}
+		n.mustSum(t, Summary{Generation: 1, Pods: 1, Upgraded: 1})
+	})
+}
+
+// A pod whose image is being pulled says so, and is looked at when the pull has ended.
+func TestAPodThatWaitsForItsImageCostsNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		n.pulling = true
+		m, stop := agent()
+		defer stop()
+		after(time.Second)
+		m.Follow(sandboxOf("u1"))
+		after(5 * time.Minute)
+		n.mustSay(t, "u1", v1alpha1.Pulling, false)
+		if n.asks > 30 {
+			t.Errorf("the runtime was asked %d times in 5 minutes", n.asks)
+		}
+		n.change(func() { n.pulling = false })
+		m.Notify("")
+		after(time.Second)
+		n.mustSay(t, "u1", v1alpha1.Running, true)
+	})
+}
+
+// A proxy whose container is gone before anybody has seen it has failed like any other one.
+func TestAProxyThatVanishesIsStartedWithPauses(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		n.behave = func(p *fakeProxy) {
+			time.AfterFunc(time.Millisecond, func() { n.change(func() { delete(n.containers, p.ID) }) })
+		}
+		m, stop := agent()
+		defer stop()
+		m.Follow(sandboxOf("u1"))
+		after(time.Minute)
+		if said := n.said["u1"]; n.next > 20 || said.Failure == "" {
+			t.Errorf("%d proxies were made in a minute; the Sidecar says %+v", n.next, said)
+		}
+	})
+}
+
+// An epoch that could not be started is not used again: the runtime may still have its name.
+func TestAnEpochThatFailedIsNotUsedAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		n.failures["start"] = errors.New("not now")
+		m, stop := agent()
+		defer stop()
+		m.Follow(sandboxOf("u1"))
+		after(50 * time.Millisecond)
+		n.change(func() { delete(n.failures, "start") })
+		after(5 * time.Second)
+		if said := n.mustSay(t, "u1", v1alpha1.Running, true); int(said.Epoch) != n.next-1 || n.next < 2 {
+			t.Errorf("epoch %d of %d", said.Epoch, n.next)
+		}
+	})
+}
+
+// Whatever runs that is not ready may be replaced out of turn, and what has ended counts as nothing.
+func TestWhoNeedsATurnForItsUpgrade(t *testing.T) {
+	for name, c := range map[string]struct {
+		there   sidecar.Container
+		ready   bool
+		drained bool
+		want    bool // a turn
+	}{
+		"one that serves":            {sidecar.Container{State: sidecar.Running, Labels: sidecar.Labels{Hash: "old"}}, true, false, true},
+		"one that never was ready":   {sidecar.Container{State: sidecar.Running, Labels: sidecar.Labels{Hash: "old"}}, false, false, false},
+		"one that has ended":         {sidecar.Container{State: sidecar.Exited, Labels: sidecar.Labels{Hash: "old"}}, true, false, false},
+		"one that drains":            {sidecar.Container{State: sidecar.Running, Labels: sidecar.Labels{Hash: "old"}}, true, true, false},
+		"one of the present version": {sidecar.Container{State: sidecar.Running, Labels: sidecar.Labels{Hash: "new"}}, true, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := &Manager{Homes: Homes{Root: t.TempDir()}, Rollout: &Rollouts{}}
+			key := Key{"u1", "s1"}
+			c.there.ID = "c1"
+			s := &stepping{Manager: m, followed: newFollowed(sandboxOf("u1")), key: key, there: []sidecar.Container{c.there}, home: m.Homes.of(key)}
+			s.answers["c1"] = answer{ready: c.ready}
+			if err := s.home.prepare(owner{}); err != nil {
+				t.Fatal(err)
+			}
+			if c.drained {
+				if err := s.home.note(factDraining, 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p := &Profile{Name: "edge", Hash: "new"} // its roll-out gives nobody a turn
+			if got := s.mayUpgrade(p); got == c.want {
+				t.Errorf("it may be upgraded: %t", got)
+			}
+		})
+	}
+}
