@@ -135,12 +135,17 @@ func (s *stepping) desired() Desired {
 	}
 }
 
-// mayUpgrade reports whether a proxy of an older version may be replaced now. One that does not serve may be at once.
+// mayUpgrade reports whether a proxy of an older version may be replaced now. One that does not serve may be at once. One that has its
+// successor, and could not be told to drain yet, needs no other turn.
 func (s *stepping) mayUpgrade(p *Profile) bool {
-	outdated := slices.ContainsFunc(s.there, func(c sidecar.Container) bool {
-		return c.State == sidecar.Running && c.Hash != p.Hash && s.answers[c.ID].ready && s.home.drainedAt(c.Epoch).IsZero()
-	})
-	return !outdated || !s.choice.Ending && s.Rollout.may(p, s.key)
+	old, present := false, false
+	for _, c := range s.there {
+		if c.State != sidecar.Running || !s.answers[c.ID].ready || !s.home.drainedAt(c.Epoch).IsZero() {
+			continue
+		}
+		old, present = old || c.Hash != p.Hash, present || c.Hash == p.Hash
+	}
+	return !old || present || !s.choice.Ending && s.Rollout.may(p, s.key)
 }
 
 // act does what was decided, up to the first failure.
@@ -191,7 +196,8 @@ func reason(why, said string) string {
 	return why + ": " + said
 }
 
-// drain notes the time before it tells the proxy, so that an agent that starts in between knows as well.
+// drain notes the time before it tells the proxy, so that an agent that starts in between knows as well. A proxy that could not be told is
+// told later.
 func (s *stepping) drain(ctx context.Context, a Action) error {
 	if err := s.home.note(factDraining, a.Epoch); err != nil {
 		return err
@@ -201,10 +207,10 @@ func (s *stepping) drain(ctx context.Context, a Action) error {
 		return nil // its successor tells it
 	}
 	err := s.Runtime.Signal(ctx, a.ID, unix.SignalNum("SIG"+c.StopSignal))
-	if errors.Is(err, sidecar.ErrGone) {
+	if err == nil || errors.Is(err, sidecar.ErrGone) {
 		return nil
 	}
-	return err
+	return errors.Join(err, s.home.unnote(factDraining, a.Epoch))
 }
 
 // container returns one of the sandbox's containers by its ID, or nil.

@@ -89,6 +89,32 @@ func TestEachProxyIsToldToDrainByItsOwnSignal(t *testing.T) {
 	}
 }
 
+// A proxy that cannot be signalled just now is told to drain later: untold it would take connections until it is killed.
+func TestAProxyThatCannotBeSignalledIsToldLater(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		m, stop := agent()
+		defer stop()
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		n.change(func() { n.failures["signal"] = errors.New("the runtime restarts") })
+		n.change(func() { n.asks = 0 })
+		n.upgrade(m)
+		after(10 * time.Second)
+		n.mustSay(t, "u1", v1alpha1.Running, true)
+		if n.asks > 40 {
+			t.Errorf("the runtime was asked %d times in 10 s", n.asks)
+		}
+		n.change(func() { delete(n.failures, "signal") })
+		after(5 * time.Second)
+		if got := n.running(); !slices.Equal(got, []string{"c002"}) {
+			t.Errorf("%v run", got)
+		}
+		if said := n.said["u1"]; said.Restarts != 0 || said.Failure != "" {
+			t.Errorf("the Sidecar says %+v", said)
+		}
+	})
+}
+
 // A proxy without handover is ended for its new version. That is no failure.
 func TestAReplacementIsNoFailure(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
