@@ -148,19 +148,19 @@ func (s *stepping) mayUpgrade(p *Profile) bool {
 	return !old || present || !s.choice.Ending && s.Rollout.may(p, s.key)
 }
 
-// act does what was decided, up to the first failure.
+// act does what was decided. An action that fails keeps no other one from being done: none needs another of the same Decision.
 func (s *stepping) act(ctx context.Context, d Decision) error {
+	var faults []error
 	for _, a := range d.Actions {
 		done, err := s.do(ctx, a)
-		if err != nil {
-			return fmt.Errorf("%s proxy of epoch %d: %w", a.Verb, a.Epoch, err)
+		switch {
+		case err != nil:
+			faults = append(faults, fmt.Errorf("%s proxy of epoch %d: %w", a.Verb, a.Epoch, err))
+		case done:
+			log.FromContext(ctx).Info("proxy changed", "action", string(a.Verb), "epoch", a.Epoch, "reason", a.Why)
 		}
-		if !done {
-			continue
-		}
-		log.FromContext(ctx).Info("proxy changed", "action", string(a.Verb), "epoch", a.Epoch, "reason", a.Why)
 	}
-	return nil
+	return errors.Join(faults...)
 }
 
 // do takes one step. It reports whether that has changed anything.

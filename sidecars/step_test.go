@@ -115,6 +115,22 @@ func TestAProxyThatCannotBeSignalledIsToldLater(t *testing.T) {
 	})
 }
 
+// A container that the runtime cannot remove keeps the pod waiting for no proxy.
+func TestAContainerThatCannotBeRemovedHasASuccessor(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		m, stop := agent()
+		defer stop()
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		n.change(func() { n.failures["remove"] = errors.New("device or resource busy") })
+		n.end("c001", 139)
+		after(5 * time.Second)
+		if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Epoch != 1 || said.Restarts != 1 {
+			t.Errorf("the Sidecar says %+v", said)
+		}
+	})
+}
+
 // A proxy without handover is ended for its new version. That is no failure.
 func TestAReplacementIsNoFailure(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
