@@ -93,23 +93,25 @@ func (f *followed) retryAt() time.Time {
 	return f.failed.Add(pause)
 }
 
-// observe returns the sandbox's containers as Decide sees them, and forgets the answers of those that are gone.
-func (f *followed) observe(there []sidecar.Container, drainedAt func(epoch uint32) time.Time, now time.Time) []Proxy {
-	answers := map[string]answer{}
+// meet remembers the containers that this agent sees for the first time.
+func (f *followed) meet(there []sidecar.Container, now time.Time) {
+	for _, c := range there {
+		if _, known := f.answers[c.ID]; !known {
+			f.answers[c.ID] = answer{epoch: c.Epoch, seen: now}
+		}
+	}
+}
+
+// observe returns the sandbox's containers as Decide sees them.
+func (f *followed) observe(there []sidecar.Container, drainedAt func(epoch uint32) time.Time) []Proxy {
 	out := make([]Proxy, 0, len(there))
 	for _, c := range there {
-		a, ok := f.answers[c.ID]
-		if !ok {
-			a.seen, a.epoch = now, c.Epoch
-		}
-		answers[c.ID] = a
-		f.epoch = max(f.epoch, c.Epoch+1)
+		a := f.answers[c.ID]
 		out = append(out, Proxy{
 			ID: c.ID, Epoch: c.Epoch, State: c.State, Hash: c.Hash, Since: later(c.Created, a.seen),
 			Asked: !a.asked.IsZero(), Ready: a.ready, DrainedAt: drainedAt(c.Epoch),
 		})
 	}
-	f.answers = answers
 	return out
 }
 

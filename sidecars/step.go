@@ -52,11 +52,12 @@ func (m *Manager) step(ctx context.Context, key Key, f *followed) (again time.Du
 	if choice.Profile == nil || choice.Ending {
 		m.Rollout.leave(key)
 	}
+	s.meet(s.there, time.Now())
 	s.renewSecrets(ctx)
 	s.noteReady(ctx)
 	s.noteEnds(ctx)
 	s.ask(ctx)
-	decision := Decide(s.desired(), s.relate(ctx, s.observe(s.there, s.home.drainedAt, time.Now())), time.Now())
+	decision := Decide(s.desired(), s.relate(ctx, s.observe(s.there, s.home.drainedAt)), time.Now())
 	err = s.act(ctx, decision)
 	s.settle(decision)
 	if choice.Finished && len(s.there) == 0 {
@@ -98,7 +99,6 @@ func (s *stepping) list(ctx context.Context) (there []sidecar.Container, err err
 // ask asks the proxies that run whether they are ready: those that were not yet, and every period those that were.
 func (s *stepping) ask(ctx context.Context) {
 	now := time.Now()
-	s.observe(s.there, s.home.drainedAt, now)
 	for _, c := range s.there {
 		a := s.answers[c.ID]
 		if c.State != sidecar.Running || !s.home.drainedAt(c.Epoch).IsZero() {

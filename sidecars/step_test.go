@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -127,6 +128,30 @@ func TestAContainerThatCannotBeRemovedHasASuccessor(t *testing.T) {
 		after(5 * time.Second)
 		if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Epoch != 1 || said.Restarts != 1 {
 			t.Errorf("the Sidecar says %+v", said)
+		}
+	})
+}
+
+// What belongs to a proxy that runs stays when the container of another one goes that had ended before this agent came.
+func TestTheEndOfAContainerTakesNothingFromAnother(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		m, stop := agent()
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		n.change(func() { n.behave = func(p *fakeProxy) { p.readyAfter = -1 } })
+		n.upgrade(m)
+		after(time.Second)
+		stop()
+		n.end("c002", 1)
+		m, stop = agent()
+		defer stop()
+		n.change(func() { n.failures["remove"], n.failures["create"] = errors.New("not now"), errors.New("not now") })
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		n.change(func() { delete(n.containers, "c002") }) // by the kubelet
+		after(3 * time.Second)
+		if _, err := os.Stat(m.Homes.of(Key{"u1", "sandbox-u1"}).files(0)); err != nil {
+			t.Errorf("files of the proxy that serves: %v", err)
 		}
 	})
 }
