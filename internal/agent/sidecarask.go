@@ -32,7 +32,7 @@ type sidecarAsker struct {
 func (a sidecarAsker) Ask(ctx context.Context, s podnet.Sandbox, p *sidecars.Profile, epoch uint32) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	if err := a.own(ctx, s, p); err != nil {
+	if err := a.checkPorts(ctx, s, p); err != nil {
 		return err
 	}
 	if p.Spec.Handover == v1alpha1.HandoverHAProxy {

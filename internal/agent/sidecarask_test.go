@@ -72,6 +72,7 @@ func TestProxiesAreAskedWhetherTheyAreReady(t *testing.T) {
 		"a link to a socket":             {readiness: v1alpha1.Readiness{Socket: "link"}},
 		"a file":                         {readiness: v1alpha1.Readiness{Socket: "file"}},
 		"a port, by its own socket":      {readiness: v1alpha1.Readiness{TCPPort: 7001}, handover: v1alpha1.HandoverHAProxy, epoch: 1, ready: true},
+		"a socket of its own, no port":   {readiness: v1alpha1.Readiness{TCPPort: 7003}, handover: v1alpha1.HandoverHAProxy, epoch: 1},
 		"a port of another epoch":        {readiness: v1alpha1.Readiness{TCPPort: 7001}, handover: v1alpha1.HandoverHAProxy, epoch: 2},
 	} {
 		p := &sidecars.Profile{Spec: v1alpha1.SidecarProfileSpec{Readiness: c.readiness, Handover: c.handover}}

@@ -150,7 +150,7 @@ func TestImagesArePulledWithTheProfilesCredentials(t *testing.T) {
 				p.Spec.ImagePullSecrets = append(p.Spec.ImagePullSecrets, v1alpha1.SecretReference{Name: secret})
 			}
 			err := ensured(t, &sidecarImages{runtime: runtime, secrets: secretvolume.Volumes{Root: root}}, p)
-			if (err == nil) != (c.want == "") || err != nil && (!strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "hunter2")) {
+			if (err == nil) != (c.want == "") || err != nil && (!strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), "%!")) {
 				t.Errorf("error %v, want %q in it", err, c.want)
 			}
 			if len(registry.pulls) != c.pulls || registry.there != (c.want == "") {
@@ -199,5 +199,31 @@ func TestAnImageThatManyPodsWaitForIsPulledOnce(t *testing.T) {
 	images.pause = 0
 	if err := ensured(t, images, p); !errors.Is(err, container.ErrNotPulled) || len(registry.pulls) != 2 {
 		t.Errorf("after the pause: %d pulls, want 2; %v", len(registry.pulls), err)
+	}
+}
+
+// While an image is pulled nobody starts another pull of it. One that has been removed from the node since is pulled again.
+func TestAnImageIsPulledByOneAtATime(t *testing.T) {
+	registry, runtime := newPuller(t, "u", "p")
+	asked, answer, done := make(chan struct{}, 3), make(chan int, 3), make(chan struct{}, 3)
+	registry.registry.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked <- struct{}{}
+		w.WriteHeader(<-answer)
+	})
+	images := &sidecarImages{runtime: runtime, done: func() { done <- struct{}{} }}
+	p := &sidecars.Profile{Spec: v1alpha1.SidecarProfileSpec{Image: "b.example/proxy:1"}}
+	for range 2 {
+		for pod := range 3 {
+			if err := images.Ensure(t.Context(), p); !errors.Is(err, sidecars.ErrPulling) {
+				t.Errorf("pod %d: %v", pod, err)
+			}
+		}
+		<-asked
+		answer <- http.StatusOK
+		<-done
+		registry.there = false
+	}
+	if len(registry.pulls) != 2 {
+		t.Errorf("%d pulls, want 2", len(registry.pulls))
 	}
 }

@@ -24,9 +24,9 @@ const (
 	tcpListen       = 10 // TCP_LISTEN of include/net/tcp_states.h
 )
 
-// own returns sidecars.ErrPortTaken if a process of another user than the proxy's listens on a port of the proxy's: it would be taken for
+// checkPorts returns sidecars.ErrPortTaken if a process of another user than the proxy's listens on a port of the proxy's: it would be taken for
 // the proxy. A process of the application that has become the proxy's user is not found out.
-func (a sidecarAsker) own(ctx context.Context, s podnet.Sandbox, p *sidecars.Profile) error {
+func (a sidecarAsker) checkPorts(ctx context.Context, s podnet.Sandbox, p *sidecars.Profile) error {
 	user := uint32(p.Spec.RunAsUser) //nolint:gosec // the schema has checked it
 	if p.Spec.Network.Transparent {
 		user = 0
@@ -66,7 +66,8 @@ func proxyPorts(spec v1alpha1.SidecarProfileSpec) (out []int32) {
 	return out
 }
 
-// otherListener returns another user than the given one that listens on a TCP port, at any address of either family, or nil.
+// otherListener returns another user than the given one that listens on a TCP port, at any address of either family, or nil. A kernel
+// without the module tcp_diag answers ENOENT: there nobody is found.
 func otherListener(conn *rawnetlink.Conn, end time.Time, port uint16, user uint32) (other *uint32, err error) {
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 		request := make([]byte, diagRequestSize)
@@ -82,7 +83,7 @@ func otherListener(conn *rawnetlink.Conn, end time.Time, port uint16, user uint3
 			}
 			return other == nil
 		})
-		if other != nil || err != nil && !errors.Is(err, unix.ENOENT) { // a kernel that cannot say it
+		if other != nil || err != nil && !errors.Is(err, unix.ENOENT) {
 			return other, err
 		}
 	}

@@ -22,6 +22,10 @@ func TestAnApplicationOnAProxysPortDoesNotPassForIt(t *testing.T) {
 		"the proxy":                                  {listens: map[string]int{"0.0.0.0:7001": proxy, "[::]:7002": proxy}},
 		"nobody on the ports for traffic":            {},
 		"the application, on the readiness port":     {listens: map[string]int{"127.0.0.1:7003": app}, wantedPorts: "user 1000, listens on port 7003"},
+		"the application, on the readiness page's port": {
+			listens: map[string]int{"127.0.0.1:7004": app}, spec: v1alpha1.SidecarProfileSpec{Readiness: v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Port: 7004}}},
+			wantedPorts: "user 1000, listens on port 7004",
+		},
 		"root, on the readiness port":                {listens: map[string]int{"127.0.0.1:7003": 0}, wantedPorts: "user 0, listens on port 7003"},
 		"the application, on the outbound port":      {listens: map[string]int{"0.0.0.0:7001": app}, wantedPorts: "user 1000, listens on port 7001"},
 		"the application, on the inbound port, IPv6": {listens: map[string]int{"[::1]:7002": app}, wantedPorts: "user 1000, listens on port 7002"},
