@@ -60,8 +60,8 @@ func (s *stepping) status(d Decision, serving int) Status {
 		out.Message = s.choice.Refusal
 	case s.done():
 		out.Message, out.Failure = endedWell, ""
-	case serving >= 0 && s.silence(d.Serving) != "":
-		out.Message = "it does not answer: " + s.silence(d.Serving)
+	case s.answers[d.Serving].why != "":
+		out.Message = "it does not answer: " + s.answers[d.Serving].why
 	case s.stale != "" && s.why != "":
 		out.Message = s.why + "; " + s.stale
 	case s.stale != "":
@@ -81,14 +81,6 @@ func (s *stepping) status(d Decision, serving int) Status {
 
 // hasFinished reports whether the pod has finished, and its proxy with it.
 func (s *stepping) hasFinished(d Decision) bool { return s.choice.Finished && d.Serving == "" }
-
-// silence returns why a proxy that was ready is not, or "".
-func (s *stepping) silence(id string) string {
-	if a := s.answers[id]; !a.now {
-		return a.why
-	}
-	return ""
-}
 
 func (s *stepping) state(d Decision) v1alpha1.State {
 	starts := slices.ContainsFunc(d.Actions, func(a Action) bool { return a.Verb == Start })

@@ -1,0 +1,59 @@
+package sidecars
+
+import (
+	"testing"
+	"time"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/sidecar"
+)
+
+// The Sidecar says what its pod's owner has to know first.
+func TestWhatTheSidecarSaysOfAProxyThatServes(t *testing.T) {
+	for name, c := range map[string]struct {
+		refusal, why, stale string
+		silent              string
+		want                string
+	}{
+		"it is well":                                  {},
+		"a start that failed":                         {why: "exit code 1", want: "exit code 1"},
+		"a secret that is not renewed":                {stale: "no Secret", want: "no Secret"},
+		"both":                                        {why: "exit code 1", stale: "no Secret", want: "exit code 1; no Secret"},
+		"it does not answer, which matters more":      {why: "exit code 1", stale: "no Secret", silent: "refused", want: "it does not answer: refused"},
+		"the pod is refused, which matters even more": {refusal: "on the host's network", why: "exit code 1", silent: "refused", want: "on the host's network"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &stepping{
+				Manager: &Manager{}, followed: newFollowed(sandboxOf("u1")), there: []sidecar.Container{{ID: "c1", State: sidecar.Running}},
+				choice: Choice{Name: "edge", Refusal: c.refusal}, home: home{t.TempDir()},
+			}
+			s.why, s.stale = c.why, c.stale
+			s.answers["c1"] = answer{ready: true, now: c.silent == "", why: c.silent}
+			got := s.status(Decision{Serving: "c1"}, 0)
+			if got.Message != c.want || got.Failure != c.why || got.Ready != (c.silent == "") {
+				t.Errorf("%+v, want the message %q", got, c.want)
+			}
+		})
+	}
+}
+
+// An upgrade that has succeeded passes the turn on at once.
+func TestATurnIsPassedOnAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		n.profile.Spec.Rollout.MaxParallel = 1
+		m, stop := agent()
+		defer stop()
+		uids := []string{"u1", "u2", "u3", "u4"}
+		for _, uid := range uids {
+			m.Follow(sandboxOf(uid))
+		}
+		after(2 * time.Second)
+		n.upgrade(m)
+		after(3 * time.Second)
+		for _, uid := range uids {
+			if said := n.mustSay(t, uid, v1alpha1.Running, true); said.Image != "localhost/haproxy:2" {
+				t.Errorf("%s: %+v", uid, said)
+			}
+		}
+	})
+}
