@@ -99,7 +99,7 @@ func (n *fakeNode) List(_ context.Context, podUID string) ([]sidecar.Container, 
 			out = append(out, c.Container)
 		}
 	}
-	slices.SortFunc(out, func(a, b sidecar.Container) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(out, func(a, b sidecar.Container) int { return cmp.Compare(b.ID, a.ID) }) // runtimes promise no order
 	n.listed += len(out)
 	return out, nil
 }

@@ -1,6 +1,7 @@
 package sidecars
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -54,6 +55,26 @@ func TestATurnIsPassedOnAtOnce(t *testing.T) {
 			if said := n.mustSay(t, uid, v1alpha1.Running, true); said.Image != "localhost/haproxy:2" {
 				t.Errorf("%s: %+v", uid, said)
 			}
+		}
+	})
+}
+
+// While no proxy serves, the Sidecar shows the newest one, in whatever order the runtime lists them.
+func TestTheNewestProxyIsShownWhileNoneServes(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		m, stop := agent()
+		defer stop()
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		n.change(func() {
+			n.behave = func(p *fakeProxy) { p.readyAfter = -1 }
+			n.failures["remove"] = errors.New("device or resource busy")
+			n.profile.Spec.Image = "localhost/haproxy:2"
+		})
+		n.end("c001", 139)
+		after(3 * time.Second)
+		if said := n.mustSay(t, "u1", v1alpha1.Starting, false); said.Epoch != 1 || said.Image != "localhost/haproxy:2" {
+			t.Errorf("the Sidecar says %+v", said)
 		}
 	})
 }

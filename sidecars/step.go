@@ -1,6 +1,7 @@
 package sidecars
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -80,7 +81,7 @@ type stepping struct {
 	absent  bool // the sandbox does not run
 }
 
-// list returns the sandbox's containers. Epochs of the pod's other sandboxes are not used again: a container's name in the runtime
+// list returns the sandbox's containers, oldest first. Epochs of the pod's other sandboxes are not used again: a container's name in the runtime
 // consists of the pod's UID and the epoch.
 func (s *stepping) list(ctx context.Context) (there []sidecar.Container, err error) {
 	all, err := s.Runtime.List(ctx, s.key.PodUID)
@@ -93,6 +94,7 @@ func (s *stepping) list(ctx context.Context) (there []sidecar.Container, err err
 			there = append(there, c)
 		}
 	}
+	slices.SortFunc(there, func(a, b sidecar.Container) int { return cmp.Compare(a.Epoch, b.Epoch) })
 	return there, nil
 }
 
