@@ -74,18 +74,12 @@ func newFollowed(s podnet.Sandbox) *followed {
 
 // fail notes a proxy that could not be started, or has ended.
 func (f *followed) fail(now time.Time, why string) {
-	if now.Sub(f.failed) > calmTime {
-		f.failures = 0
-	}
 	f.failures++
 	f.failed, f.why = now, why
 }
 
-// retryAt returns when the next proxy may be started.
+// retryAt returns when the next proxy may be started: the pause grows with each failure in a row.
 func (f *followed) retryAt() time.Time {
-	if f.failures == 0 {
-		return time.Time{}
-	}
 	pause := firstPause
 	for range f.failures - 1 {
 		pause = min(2*pause, lastPause)
@@ -108,7 +102,7 @@ func (f *followed) observe(there []sidecar.Container, drainedAt func(epoch uint3
 	for _, c := range there {
 		a := f.answers[c.ID]
 		out = append(out, Proxy{
-			ID: c.ID, Epoch: c.Epoch, State: c.State, Hash: c.Hash, Since: later(c.Created, a.seen),
+			ID: c.ID, Epoch: c.Epoch, State: c.State, Hash: c.Hash, Since: a.seen,
 			Asked: !a.asked.IsZero(), Ready: a.ready, DrainedAt: drainedAt(c.Epoch),
 		})
 	}

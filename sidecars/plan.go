@@ -16,7 +16,7 @@ type Proxy struct {
 	State sidecar.State
 	// Hash identifies what it was made from: see Desired.
 	Hash string
-	// Since is when it was started, or when this agent first saw it, whichever is later.
+	// Since is when this agent first saw it.
 	Since time.Time
 	// Asked reports whether its readiness is known, and Ready whether it has answered once. Ready stays true if it stops to answer: only a
 	// new proxy that never becomes ready is given up.

@@ -16,11 +16,11 @@ func TestWhatTheSidecarSaysOfAProxyThatServes(t *testing.T) {
 		silent              string
 		want                string
 	}{
-		"it is well":                                  {},
-		"a start that failed":                         {why: "exit code 1", want: "exit code 1"},
-		"a secret that is not renewed":                {stale: "no Secret", want: "no Secret"},
-		"both":                                        {why: "exit code 1", stale: "no Secret", want: "exit code 1; no Secret"},
-		"it does not answer, which matters more":      {why: "exit code 1", stale: "no Secret", silent: "refused", want: "it does not answer: refused"},
+		"it is well":                             {},
+		"a start that failed":                    {why: "exit code 1", want: "exit code 1"},
+		"a secret that is not renewed":           {stale: "no Secret", want: "no Secret"},
+		"both":                                   {why: "exit code 1", stale: "no Secret", want: "exit code 1; no Secret"},
+		"it does not answer, which matters more": {why: "exit code 1", stale: "no Secret", silent: "refused", want: "it does not answer: refused"},
 		"the pod is refused, which matters even more": {refusal: "on the host's network", why: "exit code 1", silent: "refused", want: "on the host's network"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -77,4 +77,49 @@ func TestTheNewestProxyIsShownWhileNoneServes(t *testing.T) {
 			t.Errorf("the Sidecar says %+v", said)
 		}
 	})
+}
+
+// The pause after failures in a row doubles, up to ten seconds. Without one there is none.
+func TestThePauseAfterFailures(t *testing.T) {
+	f := newFollowed(sandboxOf("u1"))
+	if !f.retryAt().Before(now()) {
+		t.Errorf("before the first start: %s", f.retryAt())
+	}
+	for _, want := range []time.Duration{100, 200, 400, 800, 1600, 3200, 6400, 10000, 10000} {
+		f.fail(now(), "exit code 1")
+		if got := f.retryAt().Sub(now()); got != want*time.Millisecond {
+			t.Errorf("after %d failures: %s, want %d ms", f.failures, got, want)
+		}
+	}
+}
+
+// What a proxy is called that does not serve.
+func TestTheStateOfAPodWithoutAProxyThatServes(t *testing.T) {
+	start := Decision{Actions: []Action{{Verb: Start}}}
+	for name, c := range map[string]struct {
+		choice   Choice
+		decision Decision
+		pulling  bool
+		failures int
+		want     v1alpha1.State
+	}{
+		"it is refused":                           {choice: Choice{Name: "edge", Refusal: "it is on the host's network"}, want: v1alpha1.Refused},
+		"its image is pulled":                     {decision: start, pulling: true, want: v1alpha1.Pulling},
+		"its first start":                         {decision: start, want: v1alpha1.Starting},
+		"a start after a failure":                 {decision: start, failures: 1, want: v1alpha1.Failed},
+		"a start after a failure, which may last": {decision: Decision{Ask: []string{"c1"}}, failures: 1, want: v1alpha1.Starting},
+		"it waits for the next start":             {failures: 1, want: v1alpha1.Failed},
+		"the pod has finished":                    {choice: Choice{Finished: true}, want: v1alpha1.Ended},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.choice.Refusal == "" {
+				c.choice.Profile = &Profile{}
+			}
+			s := &stepping{Manager: &Manager{}, followed: newFollowed(sandboxOf("u1")), choice: c.choice, home: home{t.TempDir()}, pulling: c.pulling}
+			s.failures = c.failures
+			if got := s.state(c.decision); got != c.want {
+				t.Errorf("%s, want %s", got, c.want)
+			}
+		})
+	}
 }
