@@ -204,7 +204,7 @@ func TestAnImageThatManyPodsWaitForIsPulledOnce(t *testing.T) {
 
 // While an image is pulled nobody starts another pull of it. One that has been removed from the node since is pulled again.
 func TestAnImageIsPulledByOneAtATime(t *testing.T) {
-	registry, runtime := newPuller(t, "u", "p")
+	registry, runtime := newPuller(t, "robot", "p")
 	asked, answer, done := make(chan struct{}, 3), make(chan int, 3), make(chan struct{}, 3)
 	registry.registry.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		asked <- struct{}{}

@@ -19,9 +19,9 @@ func TestAnApplicationOnAProxysPortDoesNotPassForIt(t *testing.T) {
 		spec        v1alpha1.SidecarProfileSpec
 		wantedPorts string // in the error
 	}{
-		"the proxy":                                  {listens: map[string]int{"0.0.0.0:7001": proxy, "[::]:7002": proxy}},
-		"nobody on the ports for traffic":            {},
-		"the application, on the readiness port":     {listens: map[string]int{"127.0.0.1:7003": app}, wantedPorts: "user 1000, listens on port 7003"},
+		"the proxy":                              {listens: map[string]int{"0.0.0.0:7001": proxy, "[::]:7002": proxy}},
+		"nobody on the ports for traffic":        {},
+		"the application, on the readiness port": {listens: map[string]int{"127.0.0.1:7003": app}, wantedPorts: "user 1000, listens on port 7003"},
 		"the application, on the readiness page's port": {
 			listens: map[string]int{"127.0.0.1:7004": app}, spec: v1alpha1.SidecarProfileSpec{Readiness: v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Port: 7004}}},
 			wantedPorts: "user 1000, listens on port 7004",
