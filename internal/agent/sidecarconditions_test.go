@@ -152,7 +152,7 @@ func TestConditionsFollowAnUpgrade(t *testing.T) {
 		for round := range 30 { // half a minute, in which nodes are written
 			err := retry.RetryOnConflict(retry.DefaultRetry, func() error { // a node may write the conditions meanwhile
 				p := api.profile(t)
-				p.Status.Nodes[round%20].Upgraded = int32(round) % 2
+				p.Status.Nodes[round%20].Upgraded = int32(round % 2)
 				return api.Status().Update(t.Context(), p)
 			})
 			if err != nil {
