@@ -195,6 +195,7 @@ func (m *Manager) unfollow(key Key) {
 
 // Follows reports whether a pod's proxy is looked after.
 func (m *Manager) Follows(podUID string) bool {
+	m.init()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for key := range m.known {
