@@ -75,7 +75,7 @@ func (c *cluster) profile(t *testing.T) *v1alpha1.SidecarProfile {
 	return out
 }
 
-// run starts the agent of a node, which sees the profile four times a second, and whenever it wants to.
+// run starts the agent of a node, which sees the profile twice a second, and whenever it wants to.
 func (c *cluster) run(ctx context.Context, t *testing.T, node string) {
 	t.Helper()
 	agent := newSidecarConditions(c, c, c, node)
@@ -85,7 +85,7 @@ func (c *cluster) run(ctx context.Context, t *testing.T, node string) {
 			if err != nil && ctx.Err() == nil {
 				t.Error(err)
 			}
-			next := 250 * time.Millisecond
+			next := 500 * time.Millisecond
 			if out.RequeueAfter > 0 {
 				next = min(next, out.RequeueAfter)
 			}
@@ -121,7 +121,7 @@ func TestNodesDoNotFightForTheConditions(t *testing.T) {
 				if got := api.profile(t); !meta.IsStatusConditionTrue(got.Status.Conditions, v1alpha1.ConditionUpgraded) || len(got.Status.Nodes) != c.entries {
 					t.Errorf("after %s: %+v", c.within, got.Status)
 				}
-				<-time.After(10 * time.Minute)
+				<-time.After(time.Minute)
 				synctest.Wait()
 				if patches := api.patches.Load(); patches > 3 || c.entries > 0 && patches != 1 {
 					t.Errorf("it was written %d times", patches)
