@@ -72,8 +72,8 @@ func TestASandboxOfAPodThatOptsOutIsMadeAsTheAPIServerSaysNow(t *testing.T) {
 		"it is in again, by way of CNI": {by: CNI, now: "true", want: Changed, rules: true},
 		"it is gone":                    {by: NRI, err: podnet.ErrNoPod, want: Unchanged},
 		"the API server is away":        {by: NRI, err: errors.New("connection refused"), want: Failed},
-		"the API server is away, and the sandbox runs":    {by: Watch, err: errors.New("connection refused"), want: Unchanged},
-		"what the sandbox that runs is told by the watch": {by: Watch, now: "true", want: Unchanged},
+		"the API server is away, and the sandbox runs": {by: Watch, err: errors.New("connection refused"), want: Unchanged},
+		"the watch calls for a sandbox that runs":      {by: Watch, now: "true", want: Unchanged},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)

@@ -28,7 +28,7 @@ func (s sink) Patch(_ context.Context, e *eventsv1.Event, _ []byte) (*eventsv1.E
 	return e, nil
 }
 
-// Each cause is told in its own words, and one that comes again is counted, whatever the proxy's log says each time.
+// Each cause makes an event with its own words. The same cause makes no second one: it is counted, though the log's last words differ.
 func TestEachFailureOfAProxyIsAnEventOfItsOwn(t *testing.T) {
 	heard := make(sink, 10)
 	broadcaster := events.NewBroadcaster(heard)
