@@ -54,14 +54,11 @@ func (r *Runtime) Output(ctx context.Context, spec sidecar.Spec) (text string, e
 		defer cancel()
 		err = errors.Join(err, r.removeProbes(ctx, spec.Sandbox), os.RemoveAll(log))
 	}()
-	made, err := r.runtime.CreateContainer(ctx, &criv1.CreateContainerRequest{PodSandboxId: spec.Sandbox, Config: config, SandboxConfig: sandbox})
+	id, err := r.start(ctx, spec.Sandbox, config, sandbox)
 	if err != nil {
-		return "", fmt.Errorf("create container in sandbox %s: %w", spec.Sandbox, gone(err))
+		return "", err
 	}
-	if _, err := r.runtime.StartContainer(ctx, &criv1.StartContainerRequest{ContainerId: made.GetContainerId()}); err != nil {
-		return "", fmt.Errorf("start container %s: %w", made.GetContainerId(), err)
-	}
-	end, err := r.awaitEnd(ctx, made.GetContainerId())
+	end, err := r.awaitEnd(ctx, id)
 	if err != nil {
 		return "", err
 	}

@@ -83,13 +83,25 @@ func (r *Runtime) Create(ctx context.Context, spec sidecar.Spec) (id string, err
 	if err := r.makeLogDirectory(sandbox, config); err != nil {
 		return "", err
 	}
-	made, err := r.runtime.CreateContainer(ctx, &criv1.CreateContainerRequest{PodSandboxId: spec.Sandbox, Config: config, SandboxConfig: sandbox})
+	id, err = r.start(ctx, spec.Sandbox, config, sandbox)
+	if err != nil && id != "" {
+		err = errors.Join(err, r.Remove(ctx, id))
+	}
 	if err != nil {
-		return "", fmt.Errorf("create container in sandbox %s: %w", spec.Sandbox, gone(err))
+		return "", err
+	}
+	return id, nil
+}
+
+// start makes a container and starts it. With an error, id is that of a container that was made and cannot be started, or empty.
+func (r *Runtime) start(ctx context.Context, sandbox string, config *criv1.ContainerConfig, of *criv1.PodSandboxConfig) (id string, err error) {
+	made, err := r.runtime.CreateContainer(ctx, &criv1.CreateContainerRequest{PodSandboxId: sandbox, Config: config, SandboxConfig: of})
+	if err != nil {
+		return "", fmt.Errorf("create container in sandbox %s: %w", sandbox, gone(err))
 	}
 	id = made.GetContainerId()
 	if _, err := r.runtime.StartContainer(ctx, &criv1.StartContainerRequest{ContainerId: id}); err != nil {
-		return "", errors.Join(fmt.Errorf("start container %s: %w", id, err), r.Remove(ctx, id))
+		return id, fmt.Errorf("start container %s: %w", id, err)
 	}
 	return id, nil
 }
