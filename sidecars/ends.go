@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"istio-pod-network-controller/internal/sidecar"
@@ -50,7 +49,7 @@ func (s *stepping) done() bool { return slices.ContainsFunc(s.there, s.isDone) }
 // container is kept, because it tells the next agent, too. The kubelet keeps the newest container of a name that has ended.
 func (s *stepping) isDone(c sidecar.Container) bool {
 	p := s.choice.Profile
-	if p == nil || p.Spec.RestartPolicy != restartOnFailure || p.Hash != strings.TrimSuffix(c.Hash, rotatedHash) || s.choice.Finished {
+	if p == nil || p.Spec.RestartPolicy != restartOnFailure || p.Hash != versionOf(c) || s.choice.Finished {
 		return false
 	}
 	another := slices.ContainsFunc(s.there, func(o sidecar.Container) bool {

@@ -16,9 +16,8 @@ import (
 
 // Profile is a SidecarProfile that can be used.
 type Profile struct {
-	Name       string
-	Generation int64
-	Spec       v1alpha1.SidecarProfileSpec
+	Name string
+	Spec v1alpha1.SidecarProfileSpec
 	// Hash identifies everything that a running proxy depends on.
 	Hash string
 
@@ -33,7 +32,7 @@ type file struct {
 
 // Compile checks what the schema cannot, and parses the templates. The error says everything that is wrong.
 func Compile(p *v1alpha1.SidecarProfile) (*Profile, error) {
-	out := &Profile{Name: p.Name, Generation: p.Generation, Spec: *p.Spec.DeepCopy(), namespaces: labels.Nothing()}
+	out := &Profile{Name: p.Name, Spec: *p.Spec.DeepCopy(), namespaces: labels.Nothing()}
 	var wrong []error
 	if p.Spec.NamespaceSelector != nil {
 		var err error
@@ -88,13 +87,15 @@ func (p *Profile) maxRunning() int {
 	return 1
 }
 
-// owner is who the proxy runs as. Only root is given a capability.
-func (p *Profile) owner() owner {
+// UID is the user that the proxy runs as. Only root is given a capability.
+func (p *Profile) UID() int64 {
 	if p.Spec.Network.Transparent {
-		return owner{0, p.Spec.RunAsGroup}
+		return 0
 	}
-	return owner{p.Spec.RunAsUser, p.Spec.RunAsGroup}
+	return p.Spec.RunAsUser
 }
+
+func (p *Profile) owner() owner { return owner{p.UID(), p.Spec.RunAsGroup} }
 
 func (p *Profile) startLimit() time.Duration {
 	return time.Duration(p.Spec.Readiness.StartSeconds) * time.Second

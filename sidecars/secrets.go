@@ -23,6 +23,9 @@ const (
 	rotatedHash = "-rotated"
 )
 
+// versionOf returns the hash of the profile's version that a proxy is of.
+func versionOf(c sidecar.Container) string { return strings.TrimSuffix(c.Hash, rotatedHash) }
+
 // Secrets has what profiles give to their proxies. Errors contain nothing of it.
 type Secrets interface {
 	// Secret returns the values of a Secret's keys, all of one version. Without keys it returns all.

@@ -2,7 +2,6 @@ package sidecars
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	"istio-pod-network-controller/api/v1alpha1"
@@ -73,7 +72,7 @@ func (s *stepping) status(d Decision, serving int) Status {
 	}
 	if shown >= 0 {
 		c := s.there[shown]
-		out.Epoch, out.Image, out.Hash = c.Epoch, c.Image, strings.TrimSuffix(c.Hash, rotatedHash)
+		out.Epoch, out.Image, out.Hash = c.Epoch, c.Image, versionOf(c)
 		out.Ready = serving >= 0 && s.answers[c.ID].now
 	}
 	return out

@@ -96,13 +96,19 @@ func TestACommandRunsInTheNewestProxy(t *testing.T) {
 // serveRuntime returns the endpoint at which a runtime is served.
 func serveRuntime(t *testing.T, runtime criv1.RuntimeServiceServer) (endpoint string) {
 	t.Helper()
+	return serveCRI(t, func(server *grpc.Server) { criv1.RegisterRuntimeServiceServer(server, runtime) })
+}
+
+// serveCRI returns the endpoint at which what is registered is served.
+func serveCRI(t *testing.T, register func(*grpc.Server)) (endpoint string) {
+	t.Helper()
 	socket := filepath.Join(t.TempDir(), "cri.sock")
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := grpc.NewServer()
-	criv1.RegisterRuntimeServiceServer(server, runtime)
+	register(server)
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
 	return "unix://" + socket

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -70,16 +69,8 @@ func newPuller(t *testing.T, user, password string) (*puller, *container.Runtime
 		}
 	}))}
 	t.Cleanup(p.registry.Close)
-	socket := filepath.Join(t.TempDir(), "cri.sock")
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := grpc.NewServer()
-	criv1.RegisterImageServiceServer(server, p)
-	go func() { _ = server.Serve(listener) }()
-	t.Cleanup(server.Stop)
-	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	endpoint := serveCRI(t, func(server *grpc.Server) { criv1.RegisterImageServiceServer(server, p) })
+	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,10 +27,7 @@ const (
 // checkPorts returns sidecars.ErrPortTaken if a process of another user than the proxy's listens on a port of the proxy's: it would be taken for
 // the proxy. A process of the application that has become the proxy's user is not found out.
 func (a sidecarAsker) checkPorts(ctx context.Context, s podnet.Sandbox, p *sidecars.Profile) error {
-	user := uint32(p.Spec.RunAsUser) //nolint:gosec // the schema has checked it
-	if p.Spec.Network.Transparent {
-		user = 0
-	}
+	user := uint32(p.UID()) //nolint:gosec // the schema has checked it
 	_, err := in(ctx, a.guarded, s.Place(), func(ctx context.Context, ns *netns.NS) (struct{}, error) {
 		conn, err := ns.Netlink(unix.NETLINK_SOCK_DIAG)
 		if err != nil {

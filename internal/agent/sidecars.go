@@ -77,13 +77,20 @@ func (p *profiles) get(ctx context.Context, name string) (found profile, refusal
 	return known, refusal, nil
 }
 
+// forPod is get, and refusal says as well why the pod in its namespace cannot have a proxy of the profile.
+func (p *profiles) forPod(ctx context.Context, name string, pod *corev1.Pod, ns *corev1.Namespace) (found profile, refusal string, err error) {
+	found, refusal, err = p.get(ctx, name)
+	if err == nil && refusal == "" {
+		refusal = found.usable.Refusal(pod, labelsOf(ns))
+	}
+	return found, refusal, err
+}
+
 // Managed returns what the rules need to know of a pod's proxy.
 func (p *proxies) Managed(ctx context.Context, name string, pod *corev1.Pod, ns *corev1.Namespace) *intent.ManagedProxy {
-	found, refusal, err := p.profiles.get(ctx, name)
+	found, refusal, err := p.profiles.forPod(ctx, name, pod, ns)
 	if err != nil {
 		refusal = err.Error()
-	} else if refusal == "" {
-		refusal = found.usable.Refusal(pod, labelsOf(ns))
 	}
 	if refusal != "" {
 		return &intent.ManagedProxy{Refused: refusal}
@@ -144,12 +151,9 @@ func (c sidecarCluster) Choice(ctx context.Context, s podnet.Sandbox) (sidecars.
 		return out, nil //nolint:nilerr // the pod's report says what is wrong with its annotation; its proxy stays
 	}
 	out.Name = name
-	found, refusal, err := c.profiles.get(ctx, name)
+	found, refusal, err := c.profiles.forPod(ctx, name, pod, ns)
 	if err != nil {
 		return out, err
-	}
-	if refusal == "" {
-		refusal = found.usable.Refusal(pod, labelsOf(ns))
 	}
 	out.Generation, out.Refusal = found.generation, refusal
 	if refusal == "" {
