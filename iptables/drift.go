@@ -21,6 +21,11 @@ const (
 	KindBackend Kind = "backend" // rules of another backend of ours were left
 )
 
+// Kinds returns all kinds.
+func Kinds() []Kind {
+	return []Kind{KindAbsent, KindTable, KindRules, KindSets, KindAddress, KindRoute, KindBackend}
+}
+
 // Difference is one difference between the kernel's state and what it should be. In Text, "- " is missing and "+ " is too much.
 type Difference struct {
 	Kind Kind

@@ -1,5 +1,7 @@
 package iptables
 
+import "slices"
+
 // inbound adds the rules for what reaches the pod in REDIRECT mode.
 func (b *builder) inbound() {
 	s, r := b.spec, &rules{}
@@ -13,12 +15,17 @@ func (b *builder) inbound() {
 		r.add("diverted already", direct(), tcp(), marked(markDiverted))
 		r.excludeInterfaces(iif, s.ExcludeInterfaces)
 		r.add("the proxy's tunnel port", direct(), tcp(), port(s.TunnelPort))
-		const comment = "inbound traffic goes to the proxy"
+		b.ownPorts(r)
+		captured := []Cond{tcp()}
 		if s.IncludeInboundPorts.All {
 			b.excludeInbound(r)
-			r.add(comment, redirectTo(s.InboundPort), tcp())
 		} else {
-			r.add(comment, redirectTo(s.InboundPort), tcp(), inSet(DstPort, b.portSet(setIncludeIn, s.IncludeInboundPorts.List)))
+			captured = append(captured, inSet(DstPort, b.portSet(setIncludeIn, s.IncludeInboundPorts.List)))
+		}
+		r.add("inbound traffic goes to the proxy", redirectTo(s.InboundPort), append(slices.Clip(captured), s.listening()...)...)
+		if s.IncludeInboundPorts.Listening {
+			// The connection is refused here and now: if it went on, it would meet an application that has begun to listen meanwhile.
+			r.add("nobody listens", redirectTo(refusedPort), append(slices.Clip(captured), num(DstType, Local))...)
 		}
 	}
 	b.chain(chainInbound, NAT, Prerouting, natPriority, r)
@@ -42,6 +49,33 @@ func (b *builder) reroute(r *rules) {
 	for _, name := range s.RerouteInterfaces {
 		r.add("traffic of virtual machines behind the pod is not inbound", direct(), iif(name))
 	}
+}
+
+// listening returns the condition that narrows the captured ports to those on which somebody listens.
+func (s Spec) listening() []Cond {
+	if s.IncludeInboundPorts.Listening {
+		return []Cond{num(Socket, AnySocket)}
+	}
+	return nil
+}
+
+// ownPorts leaves the proxy's own ports alone: it listens there, and is no application.
+func (b *builder) ownPorts(r *rules) {
+	if s := b.spec; s.IncludeInboundPorts.Listening {
+		r.add("the proxy's own ports", direct(), tcp(), inSet(DstPort, b.portSet(setOwnPorts, s.ownPorts())))
+	}
+}
+
+func (s Spec) ownPorts() []uint16 { return []uint16{s.OutboundPort, s.InboundPort, s.TunnelPort} }
+
+// CapturesListener reports whether connections to a port of the pod go to the proxy while somebody listens there, if only such ports are
+// captured.
+func (s Spec) CapturesListener(port uint16) bool {
+	included := slices.Contains(s.IncludeInboundPorts.List, port)
+	if s.IncludeInboundPorts.All {
+		included = !slices.Contains(s.ExcludeInboundPorts, port)
+	}
+	return s.IncludeInboundPorts.Listening && included && !slices.Contains(s.ownPorts(), port)
 }
 
 func (b *builder) excludeInbound(r *rules) {

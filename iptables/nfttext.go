@@ -80,11 +80,14 @@ func (r Rule) text(o TextOptions) string {
 	for i, c := range r.Conds {
 		words = append(words, c.text(r.Conds[:i]))
 	}
-	words = append(words, "counter")
-	if o.Counters {
-		words = append(words, fmt.Sprintf("packets %d bytes %d", r.Counter.Packets, r.Counter.Bytes))
+	switch {
+	case r.Uncounted:
+	case o.Counters:
+		words = append(words, fmt.Sprintf("counter packets %d bytes %d", r.Counter.Packets, r.Counter.Bytes))
+	default:
+		words = append(words, "counter")
 	}
-	return fmt.Sprintf("%s %s comment %q", strings.Join(words, " "), r.Action.text(familyIn(r.Conds)), r.Comment)
+	return fmt.Sprintf("%s comment %q", strings.Join(append(words, r.Action.text(familyIn(r.Conds))), " "), r.Comment)
 }
 
 // text renders a condition. The conditions before it determine the family of an address.
@@ -97,6 +100,8 @@ func (c Cond) text(before []Cond) string {
 		words = append(words, "!=")
 	case c.Field == TCPFlags:
 		words = append(words, "==")
+	case c.Field == Socket:
+		words = append(words, "<=")
 	}
 	return strings.Join(append(words, c.valueText()), " ")
 }
@@ -111,7 +116,8 @@ func (c Cond) fieldText(before []Cond) string {
 		return map[Field]string{
 			Family: "meta nfproto", Protocol: "meta l4proto", InIface: "iifname", OutIface: "oifname", SrcPort: "th sport",
 			DstPort: "th dport", OwnerUID: "meta skuid", OwnerGID: "meta skgid", Mark: "meta mark", ConnMark: "ct mark", State: "ct state",
-			SrcType: "fib saddr type", TCPFlags: "tcp flags & (fin | syn | rst | ack)", Direction: "ct direction", Status: "ct status",
+			SrcType: "fib saddr type", DstType: "fib daddr type", TCPFlags: "tcp flags & (fin | syn | rst | ack)", Direction: "ct direction", Status: "ct status",
+			Socket: "socket transparent",
 		}[c.Field]
 	}
 }
@@ -140,7 +146,7 @@ func (c Cond) valueText() string {
 	name, ok := map[Cond]string{
 		{Field: Family, Num: IPv4}: "ipv4", {Field: Family, Num: IPv6}: "ipv6",
 		{Field: Protocol, Num: TCP}: "tcp", {Field: Protocol, Num: UDP}: "udp",
-		{Field: SrcType, Num: Local}: "local", {Field: TCPFlags, Num: OpeningFlags}: "syn", {Field: TCPFlags, Num: AnsweringFlags}: "syn | ack", {Field: Direction, Num: Reply}: "reply",
+		{Field: SrcType, Num: Local}: "local", {Field: DstType, Num: Local}: "local", {Field: TCPFlags, Num: OpeningFlags}: "syn", {Field: TCPFlags, Num: AnsweringFlags}: "syn | ack", {Field: Direction, Num: Reply}: "reply",
 		{Field: State, Num: Invalid}: "invalid", {Field: State, Num: Established | Related}: "established,related",
 		{Field: State, Num: Invalid | New | Established}: "invalid,new,established",
 		{Field: Status, Num: Confirmed}:                  "confirmed", {Field: Status, Num: Translated}: "dnat",

@@ -159,6 +159,10 @@ func (c Cond) restore(m restoreMatch, protocol string) restoreMatch {
 		return m.with("-m conntrack " + option("--ctdir", "REPLY"))
 	case SrcType:
 		return m.with("-m addrtype " + option("--src-type", strings.ToUpper(c.valueText())))
+	case DstType:
+		return m.with("-m addrtype " + option("--dst-type", strings.ToUpper(c.valueText())))
+	case Socket:
+		return m.with("-m socket --nowildcard") // by default it leaves out sockets that listen at all addresses
 	case Family:
 	}
 	return m

@@ -27,6 +27,7 @@ const (
 	setIncludeOut = "include-outbound-ports"
 	setExcludeIn  = "exclude-inbound-ports"
 	setIncludeIn  = "include-inbound-ports"
+	setOwnPorts   = "proxy-ports"
 
 	chainOutbound   = "outbound"
 	chainInbound    = "inbound"

@@ -63,6 +63,9 @@ func goldenSpecs() map[string]Spec {
 			s.DirectIPv6, s.Mode, s.DNS, s.DropInvalid = true, ModeTProxy, DNSAll, true
 			s.ExcludeCIDRs = cidrs("10.8.0.0/16", "2001:db8::/64")
 		}),
+		"listening":        with(func(s *Spec) { s.IncludeInboundPorts.Listening = true }),
+		"listening-list":   with(func(s *Spec) { s.IncludeInboundPorts = Ports{List: []uint16{8080}, Listening: true} }),
+		"tproxy-listening": with(func(s *Spec) { s.Mode, s.IncludeInboundPorts.Listening = ModeTProxy, true }),
 		"all-groups-but": with(func(s *Spec) {
 			s.IncludeInboundPorts, s.OwnerGroups = Ports{}, Groups{All: true, Exclude: []uint32{888}}
 		}),

@@ -72,6 +72,8 @@ type Rule struct {
 	Action  Action
 	Comment string
 	Counter Counter
+	// Uncounted reports whether the rule has no counter in the kernel. All rules of Rules have one.
+	Uncounted bool
 }
 
 // Counter is the number of packets and bytes that a rule has matched; in a nat chain, of the first packet of each connection.
@@ -109,6 +111,8 @@ const (
 	TCPFlags                   // Num: what FIN, SYN, RST and ACK must be together; a Protocol condition precedes it
 	Direction                  // Num: whether the packet is in the direction of replies
 	Status                     // Num: one or more of the bits below of the connection's status, one of which must be set
+	DstType                    // Num: the type of the destination address in the namespace
+	Socket                     // Num: AnySocket; a socket of the namespace takes the packet: its connection's, else one that listens
 )
 
 // Values of Family (the kernel's NFPROTO numbers), of Protocol (IANA's), of State (the kernel's bits), of SrcType (rtnetlink's
@@ -136,6 +140,10 @@ const (
 
 	Confirmed  = 0x08 // IPS_CONFIRMED: an earlier packet of the connection has gone its way
 	Translated = 0x20 // IPS_DST_NAT: the destination is not the one that the client sees
+
+	// AnySocket is the highest value of a socket's property "transparent": it is 0 or 1, so every socket has at most this. A packet without
+	// a socket has none, and does not match.
+	AnySocket = 1
 )
 
 // IsBits reports whether a condition on the field names bits, one of which is enough.

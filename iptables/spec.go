@@ -32,10 +32,12 @@ const (
 	DNSResolvConf DNSMode = "resolv.conf"
 )
 
-// Ports is a choice of TCP ports: all of them, or those of a list.
+// Ports is a choice of TCP ports: all of them, or those of a list. Listening narrows it to ports on which a socket of the pod listens at
+// the address that is dialled, when the connection is opened.
 type Ports struct {
-	All  bool     `json:"all,omitempty"`
-	List []uint16 `json:"list,omitempty"`
+	All       bool     `json:"all,omitempty"`
+	List      []uint16 `json:"list,omitempty"`
+	Listening bool     `json:"listening,omitempty"`
 }
 
 // CIDRs is a choice of destinations of both families: all of them, or those of a list.

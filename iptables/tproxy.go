@@ -49,6 +49,7 @@ func (b *builder) divertInbound(r *rules) {
 	// Among them are forwarded answers to virtual machines, which must not be delivered here. What opens a connection is no answer,
 	// even if the pod has tried to open one between the same addresses and ports.
 	r.add("answers are not inbound", direct(), tcp(), num(Direction, Reply), not(opening()))
+	b.ownPorts(r)
 	captured := []Cond{tcp()}
 	if s.IncludeInboundPorts.All {
 		b.excludeInbound(r)
@@ -59,6 +60,7 @@ func (b *builder) divertInbound(r *rules) {
 	// A packet that opens a connection is not among them, whatever conntrack takes it for: see reused.
 	r.add("packets of connections that the proxy holds", Action{Verb: Divert, Num: markDiverted}, append(also(state(Established|Related)), not(opening()))...)
 	r.openConnections()
+	captured = append(captured, s.listening()...)
 	for _, lo := range s.loopbacks() {
 		r.add("new connections go to the proxy", Action{Verb: TProxy, Port: s.InboundPort, Num: markDiverted},
 			also(family(lo), not(addr(DstAddr, lo)))...)

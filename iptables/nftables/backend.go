@@ -198,6 +198,12 @@ func (b *Backend) Read(ctx context.Context, path string) (have iptables.Ruleset,
 	return *found, true, err
 }
 
+// Describe returns the rules of ours that the namespace at path holds, in words and with counters; none if there are none.
+func (b *Backend) Describe(ctx context.Context, path string) ([]iptables.Line, error) {
+	have, _, err := b.Read(ctx, path)
+	return have.Lines(), err
+}
+
 // size returns the number of elements in a Ruleset's sets, ends of intervals included.
 func size(r iptables.Ruleset) (n int) {
 	for _, s := range r.Sets {

@@ -29,7 +29,7 @@ func (d *decoder) take(e expression) error {
 		return d.meta(e)
 	case "ct":
 		return d.ct(e)
-	case "payload", "fib":
+	case "payload", "fib", "socket":
 		return d.load(e)
 	case "bitwise":
 		return d.bitwise(e)
@@ -38,7 +38,7 @@ func (d *decoder) take(e expression) error {
 	case "lookup":
 		return d.lookup(e)
 	case "counter":
-		d.rule.Counter = e.counter()
+		d.rule.Counter, d.rule.Uncounted = e.counter(), false
 		return nil
 	case "immediate":
 		return d.immediate(e)
@@ -118,7 +118,11 @@ const bitwiseOp = 6
 
 func (d *decoder) compare(e expression) error {
 	op := e.number(unix.NFTA_CMP_OP)
-	if e.number(unix.NFTA_CMP_SREG) != reg || op != unix.NFT_CMP_EQ && op != unix.NFT_CMP_NEQ {
+	equal := op == unix.NFT_CMP_EQ || op == unix.NFT_CMP_NEQ
+	if d.field == iptables.Socket {
+		equal = op == unix.NFT_CMP_LTE
+	}
+	if e.number(unix.NFTA_CMP_SREG) != reg || !equal {
 		return errUnknown
 	}
 	c := iptables.Cond{Field: d.field, Not: (op == unix.NFT_CMP_NEQ) != d.field.IsBits()}

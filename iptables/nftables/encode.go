@@ -114,7 +114,10 @@ func compare(c iptables.Cond, suffix string) []expr.Any {
 		return []expr.Any{&expr.Lookup{SourceRegister: reg, SetName: c.Set + suffix, Invert: c.Not}}
 	}
 	op, data, bits := expr.CmpOpEq, value(c), mask(c)
-	if c.Not {
+	switch {
+	case c.Field == iptables.Socket:
+		op = expr.CmpOpLte
+	case c.Not:
 		op = expr.CmpOpNeq
 	}
 	if bits == nil {

@@ -56,7 +56,7 @@ func (e expression) in(err error) error {
 
 // decodeRule is the inverse of encode, for people to read. For a rule that we cannot have written, the comment says so.
 func decodeRule(rule []byte) iptables.Rule {
-	d := decoder{rule: iptables.Rule{Comment: comment(find(rule, unix.NFTA_RULE_USERDATA))}}
+	d := decoder{rule: iptables.Rule{Comment: comment(find(rule, unix.NFTA_RULE_USERDATA)), Uncounted: true}}
 	for _, e := range expressions(find(rule, unix.NFTA_RULE_EXPRESSIONS)) {
 		if err := d.take(e); err != nil {
 			d.rule.Comment = fmt.Sprintf("not ours: %s: %s", e.in(err), d.rule.Comment)

@@ -61,11 +61,14 @@ func load(f iptables.Field, family uint32) expr.Any {
 	if key, ok := cts()[f]; ok {
 		return &expr.Ct{Key: key, Register: reg}
 	}
-	if f == iptables.SrcType {
-		return &expr.Fib{Register: reg, FlagSADDR: true, ResultADDRTYPE: true}
-	}
-	if f == iptables.SrcPort || f == iptables.DstPort || f == iptables.TCPFlags {
+	switch f {
+	case iptables.SrcType, iptables.DstType:
+		return &expr.Fib{Register: reg, FlagSADDR: f == iptables.SrcType, FlagDADDR: f == iptables.DstType, ResultADDRTYPE: true}
+	case iptables.Socket:
+		return &expr.Socket{Key: expr.SocketKeyTransparent, Register: reg}
+	case iptables.SrcPort, iptables.DstPort, iptables.TCPFlags:
 		family = 0
+	default:
 	}
 	p := payloads()[fieldAt{f, family}]
 	return &p
@@ -81,8 +84,11 @@ func fieldOf(e expression) (field iptables.Field, ok bool) {
 		field, ok = keyOf(cts(), expr.CtKey(e.number(unix.NFTA_CT_KEY)))
 		return field, ok && e.number(unix.NFTA_CT_DREG) == reg && e.only(unix.NFTA_CT_KEY, unix.NFTA_CT_DREG)
 	case "fib":
-		ok = e.number(fibResult) == fibAddrType && e.number(fibFlags) == fibSource && e.number(fibDreg) == reg
-		return iptables.SrcType, ok
+		field, ok = map[uint32]iptables.Field{fibSource: iptables.SrcType, fibDestination: iptables.DstType}[e.number(fibFlags)]
+		return field, ok && e.number(fibResult) == fibAddrType && e.number(fibDreg) == reg
+	case "socket":
+		ok = e.number(expr.NFTA_SOCKET_KEY) == expr.NFT_SOCKET_TRANSPARENT && e.number(expr.NFTA_SOCKET_DREG) == reg
+		return iptables.Socket, ok
 	case "payload":
 		for at, p := range payloads() {
 			if uint32(p.Base) == e.number(unix.NFTA_PAYLOAD_BASE) && p.Offset == e.number(unix.NFTA_PAYLOAD_OFFSET) &&
@@ -110,12 +116,14 @@ const (
 	fibFlags    = 3
 	fibAddrType = 3 // NFT_FIB_RESULT_ADDRTYPE
 	fibSource   = 1 // NFTA_FIB_F_SADDR
+
+	fibDestination = 2 // NFTA_FIB_F_DADDR
 )
 
 // value returns the bytes that the register is compared with, in the byte order in which the kernel keeps the field.
 func value(c iptables.Cond) []byte {
 	switch c.Field {
-	case iptables.Family, iptables.Protocol, iptables.TCPFlags, iptables.Direction:
+	case iptables.Family, iptables.Protocol, iptables.TCPFlags, iptables.Direction, iptables.Socket:
 		return binary.BigEndian.AppendUint32(nil, c.Num)[3:]
 	case iptables.SrcPort, iptables.DstPort:
 		return binary.BigEndian.AppendUint32(nil, c.Num)[2:]

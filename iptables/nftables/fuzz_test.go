@@ -19,7 +19,7 @@ func seeds(f *testing.F) {
 		f.Add(forgedSet("exclude-inbound-ports.0", 13, 1, userdata).attrs)
 		f.Add(forgedElements("exclude-inbound-ports.0", userdata, []byte{9}, nil, make([]byte, 64)).attrs)
 	}
-	for _, name := range []string{"meta", "ct", "payload", "fib", "bitwise", "cmp", "lookup", "counter", "immediate", "redir", "tproxy", "x"} {
+	for _, name := range []string{"meta", "ct", "payload", "fib", "socket", "bitwise", "cmp", "lookup", "counter", "immediate", "redir", "tproxy", "x"} {
 		e := add(named(nil, unix.NFTA_EXPR_NAME, name), unix.NFTA_EXPR_DATA, []byte{5, 0, 1, 0, 1, 0, 0, 0})
 		f.Add(add(nil, unix.NFTA_RULE_EXPRESSIONS, add(nil, unix.NFTA_LIST_ELEM, e)))
 	}
@@ -32,7 +32,9 @@ func FuzzRule(f *testing.F) {
 	seeds(f)
 	f.Fuzz(func(_ *testing.T, b []byte) {
 		r := decodeRule(b)
-		_ = iptables.Ruleset{Chains: []iptables.Chain{{Rules: []iptables.Rule{r}}}}.NftText(iptables.TextOptions{Counters: true})
+		all := iptables.Ruleset{Chains: []iptables.Chain{{Rules: []iptables.Rule{r}}}}
+		_ = all.NftText(iptables.TextOptions{Counters: true})
+		_ = all.Lines()
 		_ = canonicalRule(b, ".0")
 	})
 }
@@ -42,7 +44,7 @@ func FuzzExpression(f *testing.F) {
 		f.Add(name, []byte{8, 0, 1, 0, 0, 0, 0, 1, 8, 0, 2, 0, 0, 0, 0, 1, 8, 0, 3, 0, 0, 0, 0, 1}, []byte{1}, []byte{1, 2, 3, 4})
 	}
 	f.Fuzz(func(_ *testing.T, name string, data, mask, number []byte) {
-		for field := range iptables.SrcType + 2 {
+		for field := range iptables.Socket + 2 {
 			d := decoder{field: field, mask: mask, number: number}
 			_ = d.take(expression{name: name, data: data})
 			_ = d.rule.Text()

@@ -78,7 +78,7 @@ func (s *socket) showRules(ctx context.Context, out *iptables.Ruleset) error {
 		return nil
 	})
 	if err != nil && last != nil {
-		last.Rules = append(last.Rules, iptables.Rule{Comment: fmt.Sprintf("not ours: what follows was not read: %s", err)})
+		last.Rules = append(last.Rules, iptables.Rule{Comment: fmt.Sprintf("not ours: what follows was not read: %s", err), Uncounted: true})
 	}
 	return err
 }

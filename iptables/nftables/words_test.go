@@ -1,0 +1,79 @@
+package nftables
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	nft "github.com/google/nftables"
+	"github.com/google/nftables/expr"
+
+	"istio-pod-network-controller/internal/kerneltest"
+	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/iptables"
+)
+
+func TestDescribeCounts(t *testing.T) {
+	ns, b, want := kerneltest.New(t), New(kerneltest.Guard(t)), rules(t, nil)
+	if lines, err := b.Describe(t.Context(), ns.Path()); err != nil || len(lines) > 0 {
+		t.Errorf("%d lines, error %v", len(lines), err)
+	}
+	mustApply(t, b, ns, want)
+	lines, err := b.Describe(t.Context(), ns.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want.Lines(), lines); d != "" {
+		t.Errorf("the kernel's rules have other words: %s", d)
+	}
+	if _, err := kerneltest.Ask(t.Context(), ns, kerneltest.App, "tcp", "", "127.0.0.1:9"); err == nil {
+		t.Fatal("somebody answers")
+	}
+	if lines, err = b.Describe(t.Context(), ns.Path()); err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(lines, func(l iptables.Line) bool { return l.Words == "anything over lo not of user 1337 -> direct" })
+	if i < 0 || lines[i].Packets != 1 || lines[i].Bytes != 60 {
+		t.Errorf("no line counts the packet:\n%+v", lines)
+	}
+	if drift, err := b.Verify(t.Context(), ns.Path(), want); err != nil || len(drift) > 0 {
+		t.Errorf("what was counted is drift: %s, error %v", drift, err)
+	}
+}
+
+// Rules that lost their counters, or came from an agent that writes none, capture as before until the next Apply puts them back.
+func TestRulesWithoutCountersAreDrift(t *testing.T) {
+	ns, b, want := kerneltest.New(t), New(kerneltest.Guard(t)), rules(t, nil)
+	mustApply(t, b, ns, want)
+	withoutCounters(t, ns, want)
+	lines, err := b.Describe(t.Context(), ns.Path())
+	if err != nil || len(lines) != len(want.Lines()) || slices.ContainsFunc(lines, func(l iptables.Line) bool { return l.HasCounter }) {
+		t.Fatalf("lines %+v, error %v", lines, err)
+	}
+	drift, err := b.Verify(t.Context(), ns.Path(), want)
+	if err != nil || !strings.Contains(drift.String(), "+ meta l4proto != tcp return") {
+		t.Fatalf("drift %s, error %v", drift, err)
+	}
+	if !mustApply(t, b, ns, want) {
+		t.Error("nothing was written")
+	}
+	mustHold(t, ns, want)
+}
+
+// withoutCounters writes the chains as they are, except that no rule counts.
+func withoutCounters(t *testing.T, ns *netns.NS, want iptables.Ruleset) {
+	t.Helper()
+	b := batch{table: ownTable(), suffix: ".0"}
+	mustTransact(t, ns, func(c *nft.Conn) error {
+		for _, chain := range want.Chains {
+			at := &nft.Chain{Table: b.table, Name: chain.Name}
+			c.FlushChain(at)
+			for _, r := range chain.Rules {
+				exprs := slices.DeleteFunc(encode(r, b.suffix), func(e expr.Any) bool { _, counts := e.(*expr.Counter); return counts })
+				c.AddRule(&nft.Rule{Table: b.table, Chain: at, Exprs: exprs, UserData: ruleUserdata(r)})
+			}
+		}
+		return c.Flush()
+	})
+}

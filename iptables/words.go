@@ -1,0 +1,318 @@
+package iptables
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Line is one rule in words, with what the kernel has counted. In a nat chain that is the first packet of each connection.
+type Line struct {
+	Chain string `json:"chain"`
+	// Words is the traffic and what becomes of it, such as "tcp to port 15020 -> direct".
+	Words string `json:"words"`
+	// Why is the rule's comment.
+	Why        string `json:"why,omitempty"`
+	Packets    uint64 `json:"packets"`
+	Bytes      uint64 `json:"bytes"`
+	HasCounter bool   `json:"hasCounter"`
+}
+
+// maxLines bounds the lines of one namespace, which its pod may have filled.
+const maxLines = 4096
+
+// Lines returns the rules in words, in the order in which packets meet them: what the pod sends, then what reaches it.
+func (r Ruleset) Lines() []Line {
+	var out []Line
+	chains := slices.Clone(r.Chains)
+	slices.SortStableFunc(chains, func(a, b Chain) int {
+		return cmp.Or(cmp.Compare(a.Hook.rank(), b.Hook.rank()), cmp.Compare(a.Priority, b.Priority))
+	})
+	for _, c := range chains {
+		for _, rule := range c.Rules {
+			if len(out) == maxLines {
+				return append(out, Line{Chain: tidy(c.Name), Words: "more rules than are shown"})
+			}
+			out = append(out, c.line(rule, r.Sets))
+		}
+	}
+	return out
+}
+
+// JoinFamilies returns the rules of two families as one list: equal rules of both become one line with the sum of their counters, and a rule
+// that only one family has says which.
+func JoinFamilies(v4, v6 []Line) []Line {
+	left := map[Line]int{}
+	for _, l := range v6 {
+		left[l.uncounted()]++
+	}
+	var out []Line
+	for _, l := range v4 {
+		if left[l.uncounted()] == 0 {
+			out = append(out, l.of("IPv4"))
+			continue
+		}
+		for len(v6) > 0 {
+			twin := v6[0]
+			v6 = v6[1:]
+			left[twin.uncounted()]--
+			if twin.uncounted() == l.uncounted() {
+				l.Packets, l.Bytes = l.Packets+twin.Packets, l.Bytes+twin.Bytes
+				break
+			}
+			out = append(out, twin.of("IPv6"))
+		}
+		out = append(out, l)
+	}
+	for _, l := range v6 {
+		out = append(out, l.of("IPv6"))
+	}
+	return out[:min(len(out), maxLines)]
+}
+
+func (l Line) uncounted() Line {
+	l.Packets, l.Bytes = 0, 0
+	return l
+}
+
+func (l Line) of(family string) Line {
+	l.Words = family + " " + strings.TrimPrefix(l.Words, "anything ")
+	return l
+}
+
+func (h Hook) rank() int {
+	if i := slices.Index([]Hook{Output, Prerouting}, h); i >= 0 {
+		return i
+	}
+	return 2
+}
+
+func (c Chain) line(rule Rule, sets []Set) Line {
+	return Line{
+		Chain: tidy(c.Name), Words: tidy(rule.traffic(sets)) + " -> " + rule.Action.words(c.Type), Why: tidy(rule.Comment),
+		Packets: rule.Counter.Packets, Bytes: rule.Counter.Bytes, HasCounter: !rule.Uncounted,
+	}
+}
+
+// traffic returns the packets that the rule matches, in words. Their order is fixed: that of the conditions differs between backends.
+func (r Rule) traffic(sets []Set) string {
+	conds := slices.SortedStableFunc(slices.Values(r.Conds), func(a, b Cond) int { return cmp.Compare(a.Field, b.Field) })
+	var words []string
+	for i, c := range conds {
+		if numbers := excepted(conds, c); len(numbers) > 1 {
+			if len(excepted(conds[:i], c)) > 0 {
+				continue // the first such condition stands for all
+			}
+			c.Text = joined(numbers)
+		}
+		toAddress := i > 0 && conds[i-1].Field == DstAddr
+		if toAddress && c.Field == DstPort && c.Not {
+			words[len(words)-1] += ","
+		}
+		words = append(words, c.words(sets, toAddress))
+	}
+	if len(conds) == 0 || conds[0].Field > Protocol {
+		words = slices.Insert(words, 0, "anything")
+	}
+	return strings.Join(words, " ")
+}
+
+func joined(numbers []uint32) string {
+	words := make([]string, len(numbers))
+	for i, n := range numbers {
+		words[i] = strconv.FormatUint(uint64(n), 10)
+	}
+	return strings.Join(words, ", ")
+}
+
+// words renders a condition as a part of a sentence about a packet. toAddress reports whether the destination's address precedes it.
+func (c Cond) words(sets []Set, toAddress bool) string {
+	value := c.value(sets)
+	not := func(no, yes string) string {
+		if c.Not {
+			return no
+		}
+		return yes
+	}
+	switch c.Field {
+	case Family:
+		return not("not ", "") + map[uint32]string{IPv4: "IPv4", IPv6: "IPv6"}[c.Num]
+	case Protocol:
+		return not("anything but ", "") + value
+	case InIface, OutIface:
+		return not("not ", "") + c.interfaceWords(value)
+	case SrcAddr:
+		return not("from anywhere but ", "from ") + value
+	case DstAddr:
+		return not("to anywhere but ", "to ") + value
+	case SrcPort:
+		return not("not ", "") + "from " + portWord(value) + value
+	case DstPort:
+		to := "to "
+		if toAddress {
+			to = ""
+		}
+		return to + not("any port but ", portWord(value)) + value
+	case OwnerUID:
+		return not("not of user ", "of user ") + value
+	case OwnerGID:
+		return not("not of group ", "of group ") + value
+	case Mark:
+		return not("without mark ", "with mark ") + value
+	case ConnMark:
+		return not("of a connection without mark ", "of a connection with mark ") + value
+	case TCPFlags:
+		return c.flagWords(not)
+	case State:
+		return not("not ", "") + "in state " + value
+	case Status:
+		if c.Num == Confirmed {
+			return not("of a new connection", "of a connection seen before")
+		}
+		return not("not ", "") + "redirected already"
+	case Direction:
+		return not("that are no answers", "that are answers")
+	case SrcType:
+		return not("from an address that is not the pod's", "from an address of the pod")
+	case DstType:
+		return not("to an address that is not the pod's", "to an address of the pod")
+	case Socket:
+		return "that a socket of the pod takes"
+	}
+	return fmt.Sprintf("field-%d %s", c.Field, value)
+}
+
+func (c Cond) interfaceWords(name string) string {
+	switch {
+	case name == "lo":
+		return "over lo"
+	case c.Field == InIface:
+		return "coming in by " + name
+	}
+	return "going out by " + name
+}
+
+func (c Cond) flagWords(not func(no, yes string) string) string {
+	if c.Num == AnsweringFlags {
+		return not("not answering an opening", "answering an opening (SYN, ACK)")
+	}
+	return not("not opening a connection", "opening a connection (SYN)")
+}
+
+func portWord(value string) string {
+	if strings.Contains(value, ",") {
+		return "ports "
+	}
+	return "port "
+}
+
+// maxListed is how many elements of a set are named.
+const maxListed = 16
+
+// value returns what the condition compares with. Text may hold a list or a range, as rules of iptables have them.
+func (c Cond) value(sets []Set) string {
+	switch i := slices.IndexFunc(sets, func(s Set) bool { return s.Name == c.Set }); {
+	case c.Set != "" && i < 0:
+		return "set " + c.Set + ", which is missing"
+	case c.Set != "":
+		return sets[i].words()
+	case c.Text != "":
+		return c.Text
+	case c.Field == InIface || c.Field == OutIface:
+		return "an interface without a name"
+	case c.Field == State:
+		return strings.ToLower(stateNames(c.Num))
+	case c.Field == Protocol && c.Num != TCP && c.Num != UDP:
+		return "protocol " + strconv.FormatUint(uint64(c.Num), 10)
+	}
+	return c.valueText()
+}
+
+func (s Set) words() string {
+	all := s.elements()
+	if len(all) == 0 {
+		return "nothing"
+	}
+	if more := len(all) - maxListed; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(all[:maxListed], ", "), more)
+	}
+	return strings.Join(all, ", ")
+}
+
+// words renders an action. Return means that the packet stays as it is: for a nat chain, that its connection stays direct.
+func (a Action) words(in ChainType) string {
+	switch a.Verb {
+	case Return:
+		if in == NAT {
+			return "direct"
+		}
+		return "passes"
+	case Redirect:
+		return redirectWords(a.Port)
+	case Drop:
+		return "dropped"
+	case SetMark:
+		return fmt.Sprintf("marked %d, and on to the next rule", a.Num)
+	case Divert:
+		return fmt.Sprintf("marked %d", a.Num)
+	case TProxy:
+		return fmt.Sprintf("proxy's %d, addresses unchanged, marked %d", a.Port, a.Num)
+	case SaveMark:
+		return "its mark goes to the connection"
+	case RestoreMark:
+		return "takes the connection's mark"
+	case Zone:
+		return fmt.Sprintf("connection tracking zone %d", a.Num)
+	}
+	return "nothing that our rules do"
+}
+
+func redirectWords(port uint16) string {
+	switch port {
+	case refusedPort:
+		return "refused"
+	case resolverPort:
+		return fmt.Sprintf("proxy's resolver, %d", port)
+	}
+	return fmt.Sprintf("proxy's %d", port)
+}
+
+// ChainTitle says which packets a chain of ours sees, by the chain's name in nftables or in iptables; "" for others.
+func ChainTitle(name string) string {
+	titles := map[string]string{
+		chainOutbound:  "connections that the pod opens",
+		chainReusedOut: "connections of the pod that chain outbound would not see",
+		chainInbound:   "connections that reach the pod",
+		chainReusedIn:  "connections to the pod that chain inbound would not see",
+		chainMark:      "packets that the pod sends, before they are routed",
+		chainDivert:    "packets that reach the pod, before they are routed",
+		chainDNSOut:    "lookups and answers that the pod sends",
+		chainDNSIn:     "answers to lookups",
+	}
+	for ours, title := range titles {
+		if name == ours || name == (Chain{Name: ours}).restoreName() {
+			return title
+		}
+	}
+	return ""
+}
+
+// maxWords bounds a text of a line.
+const maxWords = 800
+
+// tidy returns a text that a pod may have written as printable ASCII of a bounded length.
+func tidy(text string) string {
+	const cut = "..."
+	if len(text) > maxWords {
+		text = text[:maxWords-len(cut)] + cut
+	}
+	out := []byte(text)
+	for i, b := range out {
+		if b < ' ' || b > '~' {
+			out[i] = '?'
+		}
+	}
+	return string(out)
+}

@@ -1,0 +1,183 @@
+package iptables
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestWordsAreGolden(t *testing.T) {
+	for name, spec := range goldenSpecs() {
+		t.Run(name, func(t *testing.T) {
+			var b strings.Builder
+			for _, l := range mustRules(t, spec).Lines() {
+				if !l.HasCounter {
+					t.Errorf("%s: %s has no counter", l.Chain, l.Words)
+				}
+				fmt.Fprintf(&b, "%s: %s  # %s\n", l.Chain, l.Words, l.Why)
+			}
+			goldenFile(t, name+".words", strings.Join(spec.Summary(), "\n")+"\n\n"+b.String())
+		})
+	}
+}
+
+func TestWordsOfARule(t *testing.T) {
+	ports := []Set{{Name: "some", Kind: PortSet, Ports: []uint16{80, 443}}}
+	for p := range uint16(20) {
+		ports = append(ports, Set{Name: "many", Kind: PortSet})
+		ports[1].Ports = append(ports[1].Ports, p)
+	}
+	cases := map[string]struct {
+		in   Rule
+		kind ChainType
+		want string
+	}{
+		"no conditions":           {Rule{Action: direct()}, NAT, "anything -> direct"},
+		"return outside of nat":   {Rule{Action: direct(), Conds: []Cond{tcp()}}, Filter, "tcp -> passes"},
+		"all but one protocol":    {Rule{Action: direct(), Conds: []Cond{not(tcp())}}, NAT, "anything but tcp -> direct"},
+		"another protocol":        {Rule{Action: direct(), Conds: []Cond{proto(132)}}, NAT, "protocol 132 -> direct"},
+		"no protocol":             {Rule{Action: direct(), Conds: []Cond{num(OwnerUID, 7)}}, NAT, "anything of user 7 -> direct"},
+		"a set":                   {Rule{Action: redirectTo(15001), Conds: []Cond{tcp(), inSet(DstPort, "some")}}, NAT, "tcp to ports 80, 443 -> proxy's 15001"},
+		"all but a set":           {Rule{Action: redirectTo(15006), Conds: []Cond{tcp(), not(inSet(DstPort, "some"))}}, NAT, "tcp to any port but 80, 443 -> proxy's 15006"},
+		"a long set":              {Rule{Action: direct(), Conds: []Cond{inSet(DstPort, "many")}}, NAT, "anything to ports 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 and 4 more -> direct"},
+		"a set that is not there": {Rule{Action: direct(), Conds: []Cond{inSet(DstPort, "gone")}}, NAT, "anything to ports set gone, which is missing -> direct"},
+		"a port of an address":    {Rule{Action: direct(), Conds: []Cond{addr(DstAddr, cidrs("::1/128")[0]), port(7)}}, NAT, "anything to ::1 port 7 -> direct"},
+		"all but some ports of an address": {
+			Rule{Action: direct(), Conds: []Cond{not(addr(DstAddr, cidrs("::1/128")[0])), not(port(7)), not(port(5))}},
+			NAT, "anything to anywhere but ::1, any port but 5, 7 -> direct",
+		},
+		"the order is fixed":            {Rule{Action: Action{Verb: Drop}, Conds: []Cond{state(Invalid | New), oif("lo"), tcp()}}, Filter, "tcp over lo in state invalid,new -> dropped"},
+		"a refusal":                     {Rule{Action: redirectTo(refusedPort), Conds: []Cond{tcp()}}, NAT, "tcp -> refused"},
+		"no action that our rules have": {Rule{}, NAT, "anything -> nothing that our rules do"},
+		"a name that is not printable":  {Rule{Action: direct(), Conds: []Cond{iif("a\x1b[31m")}}, NAT, "anything coming in by a?[31m -> direct"},
+		"a field that is not known":     {Rule{Action: direct(), Conds: []Cond{num(99, 3)}}, NAT, "anything field-99 3 -> direct"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			got := Ruleset{Sets: ports[:2], Chains: []Chain{{Name: "x", Type: c.kind, Rules: []Rule{c.in}}}}.Lines()
+			if len(got) != 1 || got[0].Words != c.want {
+				t.Errorf("got %+v, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestFamiliesAreJoined(t *testing.T) {
+	line := func(words string, n uint64) Line {
+		return Line{Chain: "c", Words: words, Packets: n, Bytes: 10 * n, HasCounter: true}
+	}
+	got := JoinFamilies(
+		[]Line{line("tcp -> direct", 1), line("tcp to 127.0.0.1 -> direct", 2), line("anything of user 7 -> direct", 3)},
+		[]Line{line("tcp -> direct", 10), line("tcp to ::1 -> direct", 20), line("anything of user 7 -> direct", 30), line("udp -> direct", 40)},
+	)
+	want := []Line{
+		line("tcp -> direct", 11), line("IPv4 tcp to 127.0.0.1 -> direct", 2), line("IPv6 tcp to ::1 -> direct", 20),
+		line("anything of user 7 -> direct", 33), line("IPv6 udp -> direct", 40),
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	if d := cmp.Diff([]Line{line("IPv4 of user 7 -> direct", 1)}, JoinFamilies([]Line{line("anything of user 7 -> direct", 1)}, nil)); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestLinesAreBounded(t *testing.T) {
+	c := Chain{Name: "x", Rules: make([]Rule, maxLines+5)}
+	got := Ruleset{Chains: []Chain{c}}.Lines()
+	if len(got) != maxLines+1 || got[maxLines].Words != "more rules than are shown" {
+		t.Errorf("%d lines", len(got))
+	}
+	long := Ruleset{Chains: []Chain{{Rules: []Rule{{Comment: strings.Repeat("x", 10000)}}}}}.Lines()
+	if len(long[0].Why) != maxWords {
+		t.Errorf("%d bytes", len(long[0].Why))
+	}
+}
+
+func TestARuleWithoutACounterIsDrift(t *testing.T) {
+	want, have := mustRules(t, DefaultSpec()), mustRules(t, DefaultSpec())
+	have.Chains[0].Rules[0].Uncounted = true
+	have.Chains = have.Chains[:1]
+	want.Chains = want.Chains[:1]
+	if d := Diff(want, have).String(); !strings.Contains(d, "- meta l4proto != tcp counter return") || !strings.Contains(d, "+ meta l4proto != tcp return") {
+		t.Errorf("%s", d)
+	}
+	if l := have.Lines()[0]; l.HasCounter {
+		t.Errorf("%+v", l)
+	}
+}
+
+func TestANegationIsOfOneCondition(t *testing.T) {
+	rule := ReadRestoreRule(strings.Fields("! -d 10.0.0.1/32 -p tcp -j RETURN"))
+	lines := Ruleset{Chains: []Chain{{Name: "x", Type: NAT, Rules: []Rule{rule}}}}.Lines()
+	if want := "tcp to anywhere but 10.0.0.1 -> direct"; lines[0].Words != want {
+		t.Errorf("%q, want %q", lines[0].Words, want)
+	}
+}
+
+func TestRulesOfOthersAreSaidToBe(t *testing.T) {
+	for _, text := range []string{
+		"-p sctp -j RETURN", "-m string --string x -j DROP", "-j LOG", "-j", "-d x -j RETURN", "--mark 5 -j RETURN", "-m conntrack --ctstate WRONG -j RETURN", "-p",
+	} {
+		if r := ReadRestoreRule(strings.Fields(text)); !strings.HasPrefix(r.Comment, "not ours: ") || !strings.HasSuffix(r.Comment, text) {
+			t.Errorf("%s: %+v", text, r)
+		}
+	}
+}
+
+func TestSummary(t *testing.T) {
+	cases := map[string]struct {
+		in   func(*Spec)
+		want string
+	}{
+		"an excluded port is not included": {
+			func(s *Spec) { s.IncludeCIDRs, s.IncludeOutboundPorts = CIDRs{}, []uint16{80, 15020} }, "outbound: tcp to port 80 -> proxy's 15001",
+		},
+		"included ports of excluded addresses stay direct": {
+			func(s *Spec) {
+				s.IncludeCIDRs, s.IncludeOutboundPorts, s.ExcludeCIDRs = CIDRs{}, []uint16{80, 81}, cidrs("10.0.0.0/8")
+			},
+			"outbound: tcp to ports 80, 81 of any address but 10.0.0.0/8 -> proxy's 15001",
+		},
+		"ports are included anyway where all addresses are": {
+			func(s *Spec) { s.IncludeOutboundPorts = []uint16{80} }, "outbound: tcp to anywhere, any port but 15020 -> proxy's 15001",
+		},
+		"the tunnel port cannot be listed": {
+			func(s *Spec) { s.IncludeInboundPorts = Ports{List: []uint16{15008}} }, "inbound: direct",
+		},
+		"it can with TPROXY": {
+			func(s *Spec) { s.IncludeInboundPorts, s.Mode = Ports{List: []uint16{15008}}, ModeTProxy },
+			"inbound: tcp to port 15008 -> proxy's 15006, addresses unchanged",
+		},
+		"the proxy by its group": {func(s *Spec) { s.ProxyUID = 0 }, "the proxy's own traffic, known by group 1337: direct"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := with(c.in).Summary(); !slices.Contains(got, c.want) {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func FuzzRestoreRule(f *testing.F) {
+	for _, spec := range goldenSpecs() {
+		r, err := Rules(spec)
+		if err != nil {
+			f.Fatal(err)
+		}
+		for line := range strings.Lines(r.RestoreText(IPv4)) {
+			f.Add(line)
+		}
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		r := ReadRestoreRule(strings.Fields(text))
+		l := Ruleset{Chains: []Chain{{Rules: []Rule{r}}}}.Lines()[0]
+		if !strings.Contains(l.Words, " -> ") || strings.ContainsFunc(l.Words+l.Why, func(r rune) bool { return r < ' ' || r > '~' }) || len(l.Words+l.Why) > 3*maxWords {
+			t.Errorf("of %q came %+v", text, l)
+		}
+	})
+}
