@@ -89,6 +89,12 @@ type Network struct {
 	// +kubebuilder:default=15006
 	// +optional
 	InboundPort int32 `json:"inboundPort,omitempty"`
+	// InboundPorts says which connections to the pod are captured: "all" (the default of the agent unless its flag --inbound-ports says
+	// otherwise), or "listening" for those to ports on which somebody listens when they are opened. An annotation of the pod or its
+	// namespace comes first.
+	// +kubebuilder:validation:Enum=all;listening
+	// +optional
+	InboundPorts string `json:"inboundPorts,omitempty"`
 	// ExcludeInboundPorts are not redirected: the proxy's own ports that others call, such as health and metrics.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=set

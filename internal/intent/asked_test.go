@@ -49,7 +49,12 @@ func TestWhoAsked(t *testing.T) {
 		"either, injected, on the host's network": {
 			selection: SelectEither, change: both(injected, func(p *corev1.Pod) { p.Spec.HostNetwork = true }), asked: true, reason: HostNetwork,
 		},
-		"either, by neither": {selection: SelectEither, reason: NotInjected},
+		"the pod names a profile, and there is no manager":  {change: annotate(KeySidecar, "haproxy"), asked: true, reason: SidecarsOff},
+		"the pod wants no profile, and there is no manager": {change: annotate(KeySidecar, SidecarNone), reason: NotAsked},
+		"the pod names a profile, and brings a proxy":       {change: annotate(KeySidecar, "haproxy", KeyInitialize, "true"), asked: true},
+		"the pod names a profile, and opts out":             {change: annotate(KeySidecar, "haproxy", KeyInitialize, "false"), reason: OptedOut},
+		"the pod names a profile, on the host's network":    {change: both(annotate(KeySidecar, "haproxy"), func(p *corev1.Pod) { p.Spec.HostNetwork = true }), asked: true, reason: HostNetwork},
+		"either, by neither":                                {selection: SelectEither, reason: NotInjected},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -71,7 +76,7 @@ func TestWhoAsked(t *testing.T) {
 func TestReasonsAreSentences(t *testing.T) {
 	for _, r := range []Reason{
 		HostNetwork, Finished, Windows, AgentNamespace, ExcludedNamespace, IstioInit, OptedOut, ModeNone, NotAsked, NoProxy, DeployerPod, BuildPod,
-		NoProxyInject, NotInjected, InjectFalse, Proxyless, NotSidecar, UnsupportedRuntime,
+		NoProxyInject, NotInjected, InjectFalse, Proxyless, NotSidecar, UnsupportedRuntime, SidecarsOff,
 	} {
 		if text := string(r); len(text) > 250 || len(strings.Fields(text)) < 6 || strings.HasSuffix(text, ".") {
 			t.Errorf("%q", text)

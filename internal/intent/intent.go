@@ -20,6 +20,8 @@ const (
 	KeyInboundPort  = "pod-network-controller.istio.io/envoy-inbound-port"
 	KeyTunnelPort   = "pod-network-controller.istio.io/envoy-tunnel-port"
 	KeyIPv6         = "pod-network-controller.istio.io/ipv6"
+	// KeyInboundPorts is also an annotation of namespaces, for pods without it.
+	KeyInboundPorts = "pod-network-controller.istio.io/inbound-ports"
 )
 
 // OpenShift's annotations on pods that it runs for itself.
@@ -75,17 +77,22 @@ type Config struct {
 
 // Of returns what pod asks for. ns is its namespace, of which name and annotations are used, or nil if unknown. An error is for the
 // pod's owner to correct: an invalid setting, or settings that contradict each other.
-func Of(pod *corev1.Pod, ns *corev1.Namespace, c Config) (Intent, error) {
+func Of(pod *corev1.Pod, ns *corev1.Namespace, c Config) (Intent, error) { return c.of(pod, ns, nil) }
+
+// of is Of, and records where the settings of a redirected pod come from.
+func (c Config) of(pod *corev1.Pod, ns *corev1.Namespace, from sources) (Intent, error) {
 	out := Intent{Asked: c.expectsRedirection(pod, ns), Reason: c.never(pod)}
 	if out.Reason != "" {
 		return out, nil
 	}
-	managed, err := c.managed(pod, ns)
+	managed, profile, err := c.managed(pod, ns)
 	if err != nil {
 		return out, err
 	}
 	if managed != nil {
-		return c.ofManaged(pod, managed)
+		out, err := c.ofManaged(pod, ns, managed, profile, from)
+		from.managed(profile)
+		return out, err
 	}
 	by, err := c.selects(pod, ns)
 	if err != nil || by.reason != "" {
@@ -93,9 +100,12 @@ func Of(pod *corev1.Pod, ns *corev1.Namespace, c Config) (Intent, error) {
 		if c.Managed != nil && by.reason != OptedOut && pod.Annotations[KeySidecar] == SidecarNone {
 			out.Reason = NoSidecar
 		}
+		if c.Managed == nil && by.reason != "" && by.reason != OptedOut && namesProfile(pod) {
+			out.Reason = SidecarsOff
+		}
 		return out, err
 	}
-	r := reader{annotations: pod.Annotations, asIstio: by.injection}
+	r := reader{annotations: pod.Annotations, namespace: annotationsOf(ns), asIstio: by.injection, from: from}
 	if r.value(keyMode, c.Defaults.InterceptionMode) == modeNone {
 		out.Reason = ModeNone
 		return out, nil
@@ -119,7 +129,7 @@ func (c Config) Supports(handler string) bool {
 // Asked reports whether the pod or its namespace asks for redirection, whatever the outcome is.
 func Asked(pod *corev1.Pod, ns *corev1.Namespace) bool {
 	own, set := pod.Annotations[KeyInitialize]
-	return own == "true" || !set && ns != nil && ns.Annotations[KeyInitialize] == "true"
+	return own == "true" || !set && annotationsOf(ns)[KeyInitialize] == "true"
 }
 
 // expectsRedirection reports whether the pod's owner expects redirection: the pod's own annotation says "true" or names a profile, or
@@ -129,8 +139,8 @@ func (c Config) expectsRedirection(pod *corev1.Pod, ns *corev1.Namespace) bool {
 	if own, set := pod.Annotations[KeyInitialize]; set {
 		return own == "true"
 	}
-	if own := pod.Annotations[KeySidecar]; c.Managed != nil && own != "" && own != SidecarNone {
-		return true
+	if namesProfile(pod) {
+		return true // whether the agent runs proxies or not
 	}
 	byNamespace := c.Select != SelectInjected && Asked(pod, ns) && findContainer(pod, ProxyContainer) != nil
 	return byNamespace || c.Select != SelectAnnotation && injected(pod) == ""

@@ -113,6 +113,8 @@ type claim struct {
 	holder string
 	// doubt says why the proxy may run with another id; "" if there is no doubt.
 	doubt string
+	// from is where the id comes from.
+	from string
 }
 
 // claim decides about one id: the container's, else the pod's if no other container has it, else Istio's. 0 counts as not set.
@@ -121,14 +123,14 @@ func (c crew) claim(k idKind) claim {
 		return c.unnamed(k)
 	}
 	own, pod := k.of(c.proxy.sc), c.ofPod(k)
-	out := claim{id: proxyID}
+	out := claim{id: proxyID, from: fromDefault}
 	switch {
 	case valid(own):
-		out.id = uint32(*own) //nolint:gosec // valid says that it fits
+		out.id, out.from = uint32(*own), fromContext+ProxyContainer //nolint:gosec // valid says that it fits
 	case own != nil:
 		out.doubt = fmt.Sprintf("its %s is %d", k.field, *own)
 	case valid(pod) && c.holder(k, *pod) == "":
-		out.id = uint32(*pod) //nolint:gosec // valid says that it fits
+		out.id, out.from = uint32(*pod), fromPodContext //nolint:gosec // valid says that it fits
 	case pod != nil:
 		out.doubt = fmt.Sprintf("its %s is the pod's %d", k.field, *pod)
 	}
@@ -139,7 +141,7 @@ func (c crew) claim(k idKind) claim {
 // unnamed decides about an id in a pod without a container of the proxy's name: the container with Istio's id is the proxy, unless all
 // containers have that id.
 func (c crew) unnamed(k idKind) claim {
-	out := claim{id: proxyID}
+	out := claim{id: proxyID, from: fromDefault}
 	for i := range c.others {
 		alone := crew{pod: c.pod, others: c.others[i : i+1]}
 		if alone.holder(k, proxyID) == "" {

@@ -34,13 +34,16 @@ func (r *reader) proxyEnv(pod *corev1.Pod, s *iptables.Spec) {
 		return
 	}
 	s.DropInvalid = boolEnv(proxy, envDropInvalid)
+	r.from.env(proxy, envDropInvalid, settingDropInvalid)
 	if boolEnv(proxy, envDNSCapture) {
 		s.DNS = iptables.DNSAll
 	}
+	r.from.env(proxy, envDNSCapture, settingDNS)
 	if _, said := r.annotations[KeyIPv6]; !said && boolEnv(proxy, envDualStack) {
 		s.DirectIPv6 = false // its proxy listens on IPv6
+		r.from.env(proxy, envDualStack, settingIPv6)
 	}
-	env := func(name, standard string, parse func(key, value string) error) {
+	env := func(name, setting, standard string, parse func(key, value string) error) {
 		value, ok := lookupEnv(proxy, name)
 		if !ok {
 			return
@@ -53,23 +56,24 @@ func (r *reader) proxyEnv(pod *corev1.Pod, s *iptables.Spec) {
 			}
 			return
 		}
+		r.from.env(proxy, name, setting)
 		if err := parse(key, value); err != nil {
 			r.errs = append(r.errs, err)
 		}
 	}
-	env(envGroups, "*", func(key, value string) (err error) {
+	env(envGroups, settingGroups, "*", func(key, value string) (err error) {
 		if s.OwnerGroups.All = strings.Trim(value, blanks) == "*"; !s.OwnerGroups.All {
 			s.OwnerGroups.List, err = groupList(key, value, wantOrAll+wantGroups)
 		}
 		return err
 	})
 	if s.OwnerGroups.All { // as in Istio, exclusions count only with all groups
-		env(envGroupsExcept, "", func(key, value string) (err error) {
+		env(envGroupsExcept, settingGroupsExcept, "", func(key, value string) (err error) {
 			s.OwnerGroups.Exclude, err = groupList(key, value, wantGroups)
 			return err
 		})
 	}
-	env(envLoopback, loopbackCIDR, func(key, value string) (err error) {
+	env(envLoopback, settingLoopback, loopbackCIDR, func(key, value string) (err error) {
 		s.LoopbackCIDR, err = loopback(key, value)
 		return err
 	})
@@ -124,8 +128,10 @@ func (r *reader) dnsCapture(pod *corev1.Pod, c Config, s *iptables.Spec) {
 	default:
 		r.errs = append(r.errs, &ValueError{Key: KeyDNSCapture, Value: value, Want: "all, resolv.conf or off"})
 	}
+	r.from.annotation(pod.Annotations, KeyDNSCapture, settingDNS)
 	if s.DNS == iptables.DNSResolvConf {
 		s.Resolvers = resolvers(pod, c.ClusterDNS)
+		r.from.resolvers(pod, s.Resolvers)
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 // readAnnotations are all annotations that Of reads.
 func readAnnotations() []string {
 	return []string{
-		KeyInitialize, KeySidecar, KeyOutboundPort, KeyInboundPort, KeyTunnelPort, KeyDNSCapture, KeyIPv6,
+		KeyInitialize, KeySidecar, KeyOutboundPort, KeyInboundPort, KeyTunnelPort, KeyDNSCapture, KeyIPv6, KeyInboundPorts,
 		keyMode, keyIncludeCIDRs, keyExcludeCIDRs, keyIncludeInbound, keyExcludeInbound, keyIncludeOutbound, keyExcludeOutbound,
 		keyExcludeInterfaces, keyReroute, keyKubevirt, keyInject, keyInjected, keyDeployer, keyBuild,
 	}

@@ -22,6 +22,8 @@ type ManagedProxy struct {
 	UID, GID                  uint32
 	OutboundPort, InboundPort uint16
 	ExcludeInboundPorts       []uint16
+	// InboundPorts is the profile's value for pods without the annotation KeyInboundPorts, or "".
+	InboundPorts string
 	// Transparent captures inbound connections with TPROXY.
 	Transparent bool
 	// Refused says why the pod gets no proxy although it has chosen one, and what to do.
@@ -37,8 +39,8 @@ const maxProfileName = 253
 // SidecarProfile returns the name of the profile that a pod has chosen, or "".
 func SidecarProfile(pod *corev1.Pod, ns *corev1.Namespace) (string, error) {
 	name, own := pod.Annotations[KeySidecar]
-	if !own && ns != nil {
-		name = ns.Annotations[KeySidecar]
+	if !own {
+		name = annotationsOf(ns)[KeySidecar]
 	}
 	if name == SidecarNone || name == "" && !own {
 		return "", nil
@@ -49,16 +51,22 @@ func SidecarProfile(pod *corev1.Pod, ns *corev1.Namespace) (string, error) {
 	return name, nil
 }
 
-// managed returns the proxy that the agent runs for the pod, or nil.
-func (c Config) managed(pod *corev1.Pod, ns *corev1.Namespace) (*ManagedProxy, error) {
+// namesProfile reports whether the pod itself has chosen a profile.
+func namesProfile(pod *corev1.Pod) bool {
+	own := pod.Annotations[KeySidecar]
+	return own != "" && own != SidecarNone
+}
+
+// managed returns the proxy that the agent runs for the pod and the name of its profile, or nil.
+func (c Config) managed(pod *corev1.Pod, ns *corev1.Namespace) (proxy *ManagedProxy, profile string, err error) {
 	if c.Managed == nil || pod.Annotations[KeyInitialize] == "false" {
-		return nil, nil //nolint:nilnil // none, as the comment says
+		return nil, "", nil
 	}
-	name, err := SidecarProfile(pod, ns)
-	if err != nil || name == "" {
-		return nil, err
+	profile, err = SidecarProfile(pod, ns)
+	if err != nil || profile == "" {
+		return nil, "", err
 	}
-	return c.Managed(name, pod, ns), nil
+	return c.Managed(profile, pod, ns), profile, nil
 }
 
 // describe has a Spec lead to the proxy that the agent runs.
@@ -77,12 +85,12 @@ func (p *ManagedProxy) describe(s *iptables.Spec) {
 }
 
 // ofManaged returns what a pod asks for whose proxy the agent runs. Asking for the proxy is asking for the redirection.
-func (c Config) ofManaged(pod *corev1.Pod, managed *ManagedProxy) (Intent, error) {
+func (c Config) ofManaged(pod *corev1.Pod, ns *corev1.Namespace, managed *ManagedProxy, profile string, from sources) (Intent, error) {
 	out := Intent{Asked: true, Managed: true, Refused: managed.Refused}
 	if out.Refused != "" {
 		return out, nil
 	}
-	r := reader{annotations: pod.Annotations}
+	r := reader{annotations: pod.Annotations, namespace: annotationsOf(ns), profile: managed, profileName: profile, from: from}
 	var err error
 	if out.Spec, err = r.specOf(pod, c, managed); err != nil {
 		return Intent{Asked: true}, err

@@ -77,7 +77,7 @@ func TestAPodWithAManagedProxyIsRedirectedToIt(t *testing.T) {
 		"another profile":                              {change: func(p *corev1.Pod) { p.Annotations = map[string]string{KeySidecar: "other"} }, refused: "no profile other"},
 		"the pod opts out of redirection":              {change: and(KeyInitialize, "false"), reason: OptedOut, removes: true},
 		"the pod opts out of the proxy":                {change: func(p *corev1.Pod) { p.Annotations = map[string]string{KeySidecar: "none"} }, reason: NoSidecar, removes: true},
-		"an agent that runs no proxies":                {change: edge, off: true, reason: NotAsked},
+		"an agent that runs no proxies":                {change: edge, off: true, reason: SidecarsOff},
 		"on the host's network":                        {change: func(p *corev1.Pod) { edge(p); p.Spec.HostNetwork = true }, reason: HostNetwork},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -117,7 +117,7 @@ func TestAPodOnTheHostsNetworkThatNamesAProfileIsTold(t *testing.T) {
 		"its namespace does":           {nil, own, managing(ManagedProxy{}), false},
 		"the pod opts out":             {map[string]string{KeySidecar: "none"}, own, managing(ManagedProxy{}), false},
 		"the pod wants no redirection": {map[string]string{KeySidecar: "edge", KeyInitialize: "false"}, nil, managing(ManagedProxy{}), false},
-		"an agent that runs none":      {own, nil, Config{Select: SelectAnnotation, Defaults: StandardDefaults()}, false},
+		"an agent that runs none":      {own, nil, Config{Select: SelectAnnotation, Defaults: StandardDefaults()}, true},
 	} {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: c.pod}, Spec: corev1.PodSpec{HostNetwork: true}}
 		got, err := Of(pod, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Annotations: c.ns}}, c.config)

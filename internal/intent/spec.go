@@ -45,6 +45,7 @@ type Defaults struct {
 	EnvoyInboundPort        string
 	EnvoyTunnelPort         string
 	IPv6                    string
+	InboundPorts            string
 }
 
 // StandardDefaults returns Istio's defaults.
@@ -52,7 +53,7 @@ func StandardDefaults() Defaults {
 	return Defaults{
 		InterceptionMode: string(iptables.ModeRedirect), IncludeOutboundIPRanges: "*", IncludeInboundPorts: "*",
 		ExcludeInboundPorts: "15020", ExcludeOutboundPorts: "15020",
-		IPv6: ipv6Capture, EnvoyPort: "15001", EnvoyInboundPort: "15006", EnvoyTunnelPort: "15008",
+		IPv6: ipv6Capture, InboundPorts: inboundAll, EnvoyPort: "15001", EnvoyInboundPort: "15006", EnvoyTunnelPort: "15008",
 	}
 }
 
@@ -78,6 +79,9 @@ func (r *reader) specOf(pod *corev1.Pod, c Config, managed *ManagedProxy) (iptab
 	if note != "" {
 		r.note("%s", note)
 	}
+	if managed == nil {
+		r.from.owner(pod)
+	}
 	r.interfaces(&s)
 	r.proxyEnv(pod, &s)
 	r.dnsCapture(pod, c, &s)
@@ -96,8 +100,12 @@ func (r *reader) specOf(pod *corev1.Pod, c Config, managed *ManagedProxy) (iptab
 // reader reads settings and collects errors and notes.
 type reader struct {
 	annotations map[string]string
+	namespace   map[string]string // annotations of the namespace
+	profile     *ManagedProxy     // the proxy that the agent runs for the pod, or nil
+	profileName string
 	asIstio     bool // ignore what Istio's CNI plugin ignores, and add a note
 	flags       bool // name flags instead of annotations in messages
+	from        sources
 	errs        []error
 	notes       []string
 }
@@ -129,7 +137,7 @@ func (r *reader) spec(d Defaults) iptables.Spec {
 		TunnelPort:           read(r, KeyTunnelPort, "envoy-tunnel-port", d.EnvoyTunnelPort, onePort),
 		IncludeCIDRs:         read(r, keyIncludeCIDRs, "include-outbound-ip-ranges", d.IncludeOutboundIPRanges, r.cidrs),
 		ExcludeCIDRs:         read(r, keyExcludeCIDRs, "exclude-outbound-ip-ranges", d.ExcludeOutboundIPRanges, r.cidrList),
-		IncludeInboundPorts:  read(r, keyIncludeInbound, "include-inbound-ports", d.IncludeInboundPorts, ports),
+		IncludeInboundPorts:  r.inboundPorts(d),
 		ExcludeInboundPorts:  append(excludeIn, alwaysExcluded()...),
 		IncludeOutboundPorts: read(r, keyIncludeOutbound, "include-outbound-ports", d.IncludeOutboundPorts, portList),
 		ExcludeOutboundPorts: read(r, keyExcludeOutbound, "exclude-outbound-ports", d.ExcludeOutboundPorts, portList),
@@ -139,8 +147,10 @@ func (r *reader) spec(d Defaults) iptables.Spec {
 	}
 }
 
-// read parses the annotation, or the default if it is absent. An empty annotation counts as present.
+// read parses the annotation, or the default of the flag if it is absent. The flag's name is also the setting's; settings without a flag
+// have a name of the same form. An empty annotation counts as present.
 func read[T any](r *reader, key, flag, standard string, parse func(key, value string) (T, error)) T {
+	r.from.value(key, flag, r.annotations, standard)
 	out, err := parse(r.source(key, flag), r.value(key, standard))
 	if err != nil {
 		r.errs = append(r.errs, err)
@@ -167,11 +177,16 @@ const (
 )
 
 func directIPv6(key, value string) (bool, error) {
+	return isSecond(key, value, ipv6Capture, ipv6Direct)
+}
+
+// isSecond reports whether a value that must be one of two is the second.
+func isSecond(key, value, first, second string) (bool, error) {
 	switch value {
-	case ipv6Capture, ipv6Direct:
-		return value == ipv6Direct, nil
+	case first, second:
+		return value == second, nil
 	}
-	return false, &ValueError{Key: key, Value: value, Want: ipv6Capture + " or " + ipv6Direct}
+	return false, &ValueError{Key: key, Value: value, Want: first + " or " + second}
 }
 
 // interfaces reads the lists of interface names. Of two keys for the same list the newer one counts if present, even if empty.
@@ -180,6 +195,6 @@ func (r *reader) interfaces(s *iptables.Spec) {
 	if _, ok := r.annotations[keyReroute]; !ok {
 		reroute = keyKubevirt
 	}
-	s.ExcludeInterfaces = read(r, keyExcludeInterfaces, "", "", interfaceList)
-	s.RerouteInterfaces = read(r, reroute, "", "", interfaceList)
+	s.ExcludeInterfaces = read(r, keyExcludeInterfaces, settingExcludeInterfaces, "", interfaceList)
+	s.RerouteInterfaces = read(r, reroute, settingReroute, "", interfaceList)
 }

@@ -1,0 +1,145 @@
+package intent
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Names of settings: those of their flags, or of the same form for those without a flag.
+const (
+	settingMode              = "interception-mode"
+	settingOutboundPort      = "envoy-port"
+	settingInboundPort       = "envoy-inbound-port"
+	settingTunnelPort        = "envoy-tunnel-port"
+	settingIncludeCIDRs      = "include-outbound-ip-ranges"
+	settingExcludeCIDRs      = "exclude-outbound-ip-ranges"
+	settingIncludeInbound    = "include-inbound-ports"
+	settingExcludeInbound    = "exclude-inbound-ports"
+	settingIncludeOutbound   = "include-outbound-ports"
+	settingExcludeOutbound   = "exclude-outbound-ports"
+	settingIPv6              = "ipv6"
+	settingInboundPorts      = "inbound-ports"
+	settingUID               = "proxy-uid"
+	settingGID               = "proxy-gid"
+	settingExcludeInterfaces = "exclude-interfaces"
+	settingReroute           = "reroute-virtual-interfaces"
+	settingGroups            = "owner-groups"
+	settingGroupsExcept      = "exclude-owner-groups"
+	settingLoopback          = "loopback-cidr"
+	settingDNS               = "dns-capture"
+	settingResolvers         = "resolvers"
+	settingDropInvalid       = "drop-invalid"
+)
+
+// Where a setting can come from. The first ones are completed by a key or a name.
+const (
+	fromPod        = "annotation of the pod: "
+	fromNamespace  = "annotation of the namespace: "
+	fromEnv        = "environment of container " + ProxyContainer + ": "
+	fromFlag       = "flag of the agent: --"
+	fromContext    = "securityContext of container "
+	fromPodContext = "securityContext of the pod"
+	fromProfile    = "SidecarProfile "
+	fromPodDNS     = "dnsConfig of the pod"
+	fromRuntime    = "container runtime"
+	fromDefault    = "default"
+)
+
+// sources holds where each setting of a pod comes from, by the setting's name. nil records nothing.
+type sources map[string]string
+
+// value records a setting that an annotation or a flag has.
+func (s sources) value(key, flag string, annotations map[string]string, standard string) {
+	if s == nil {
+		return
+	}
+	if standard == standards()[flag] {
+		s[flag] = fromDefault
+	} else {
+		s[flag] = fromFlag + flag
+	}
+	s.annotation(annotations, key, flag)
+}
+
+// annotation records a setting if the pod has the annotation.
+func (s sources) annotation(annotations map[string]string, key, setting string) {
+	if s == nil {
+		return
+	}
+	if _, ok := annotations[key]; ok {
+		s[setting] = fromPod + key
+	}
+}
+
+// env records a setting if the proxy's container has the variable.
+func (s sources) env(proxy *corev1.Container, name, setting string) {
+	if s == nil {
+		return
+	}
+	if _, ok := lookupEnv(proxy, name); ok {
+		s[setting] = fromEnv + name
+	}
+}
+
+// owner records where the proxy's ids come from.
+func (s sources) owner(pod *corev1.Pod) {
+	if s == nil {
+		return
+	}
+	crew := crewOf(pod)
+	for _, id := range []struct {
+		setting string
+		kind    idKind
+	}{{settingUID, uidKind()}, {settingGID, gidKind()}} {
+		claim := crew.claim(id.kind)
+		source := claim.from
+		if claim.holder != "" {
+			source = fmt.Sprintf("%s (but container %s has %s %d, too)", source, claim.holder, id.kind.name, claim.id)
+		}
+		s[id.setting] = source
+	}
+}
+
+// managed records what the profile of a proxy that the agent runs decides.
+func (s sources) managed(profile string) {
+	if s == nil {
+		return
+	}
+	for _, setting := range []string{settingMode, settingOutboundPort, settingInboundPort, settingUID, settingGID} {
+		s[setting] = fromProfile + profile
+	}
+}
+
+// resolvers records where the pod's name servers come from.
+func (s sources) resolvers(pod *corev1.Pod, all []netip.Addr) {
+	if s == nil {
+		return
+	}
+	own := 0
+	if pod.Spec.DNSConfig != nil {
+		own = len(Addrs(pod.Spec.DNSConfig.Nameservers))
+	}
+	var from []string
+	if len(all) > own {
+		from = append(from, fromFlag+"cluster-dns")
+	}
+	if own > 0 {
+		from = append(from, fromPodDNS)
+	}
+	s[settingResolvers] = cmp.Or(strings.Join(from, ", "), fromRuntime)
+}
+
+// standards returns the values of flags that nobody has set.
+func standards() map[string]string {
+	d := StandardDefaults()
+	return map[string]string{
+		settingMode: d.InterceptionMode, settingOutboundPort: d.EnvoyPort, settingInboundPort: d.EnvoyInboundPort, settingTunnelPort: d.EnvoyTunnelPort,
+		settingIncludeCIDRs: d.IncludeOutboundIPRanges, settingExcludeCIDRs: d.ExcludeOutboundIPRanges,
+		settingIncludeInbound: d.IncludeInboundPorts, settingExcludeInbound: d.ExcludeInboundPorts,
+		settingIncludeOutbound: d.IncludeOutboundPorts, settingExcludeOutbound: d.ExcludeOutboundPorts, settingIPv6: d.IPv6, settingInboundPorts: d.InboundPorts,
+	}
+}

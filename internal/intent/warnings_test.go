@@ -1,0 +1,97 @@
+package intent
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+)
+
+func TestMistypedAnnotationsHaveANearestMatch(t *testing.T) {
+	cases := map[string]struct{ in, want string }{
+		"a letter too few":                {"traffic.sidecar.istio.io/excludeInboundPort", keyExcludeInbound},
+		"another case":                    {"sidecar.istio.io/interceptionmode", keyMode},
+		"a wrong prefix":                  {"istio-pod-network-controler/initialize", KeyInitialize},
+		"an unknown key of ours":          {"pod-network-controller.istio.io/whatever", "some"},
+		"an unknown key of ours, too":     {"istio-pod-network-controller/init", KeyInitialize},
+		"Istio's prefix without traffic":  {"sidecar.istio.io/includeInboundPorts", keyIncludeInbound},
+		"a short name of Istio's":         {"networking.istio.io/inject", ""},
+		"one that is right":               {keyMode, ""},
+		"one that the agent writes":       {"pod-network-controller.istio.io/details", ""},
+		"one that Istio reads":            {"sidecar.istio.io/proxyCPU", ""},
+		"one that others read":            {"example.com/initialize", ""},
+		"a value that is no key":          {"pod-network-controller.istio.io/" + strings.Repeat("x", 1000), ""},
+		"a prefix of ours without a name": {"pod-network-controller.istio.io/", "some"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			got := Mistyped(map[string]string{c.in: ""})
+			switch {
+			case c.want == "" && len(got) == 0:
+			case c.want == "some" && len(got) == 1:
+			case c.want == "" || len(got) != 1 || !strings.HasSuffix(got[0], "did you mean "+c.want+"?"):
+				t.Errorf("got %q", got)
+			}
+		})
+	}
+}
+
+func TestDistance(t *testing.T) {
+	for words, want := range map[[2]string]int{
+		{"", ""}: 0, {"", "abc"}: 3, {"abc", ""}: 3, {"abc", "abc"}: 0, {"kitten", "sitting"}: 3, {"abc", "acb"}: 2, {"abc", "xabc"}: 1,
+	} {
+		if got := Distance(words[0], words[1]); got != want {
+			t.Errorf("%q: %d, want %d", words, got, want)
+		}
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	cases := map[string]struct {
+		in   func(*corev1.Pod)
+		want []string
+	}{
+		"none": {func(*corev1.Pod) {}, nil},
+		"a label": {
+			func(p *corev1.Pod) { p.Labels = map[string]string{KeyInitialize: "true", keyInject: "true"} },
+			[]string{KeyInitialize + " is a label: make it an annotation"},
+		},
+		"settings of a pod that opts out": {
+			func(p *corev1.Pod) { p.Annotations[KeyInitialize], p.Annotations[keyExcludeInbound] = "false", "80" },
+			[]string{"without effect, since the pod is not redirected: " + keyExcludeInbound},
+		},
+		"excluded ports beside a list": {
+			func(p *corev1.Pod) { p.Annotations[keyIncludeInbound], p.Annotations[keyExcludeInbound] = "80", "81" },
+			[]string{keyExcludeInbound + " has no effect: it counts only where " + keyIncludeInbound + " is *"},
+		},
+		"two keys for interfaces": {
+			func(p *corev1.Pod) { p.Annotations[keyReroute], p.Annotations[keyKubevirt] = "a", "b" },
+			[]string{keyKubevirt + " has no effect beside " + keyReroute},
+		},
+		"a variable that is no bool": {
+			func(p *corev1.Pod) { setEnv(p, envDropInvalid, "yes"); setEnv(p, envDNSCapture, "true") },
+			[]string{`environment of container istio-proxy: INVALID_DROP, value "yes", counts as false: want true or false`},
+		},
+		"a variable that comes from elsewhere": {
+			func(p *corev1.Pod) {
+				setEnv(p, envDNSCapture, "")
+				p.Spec.Containers[1].Env[0].ValueFrom = &corev1.EnvVarSource{}
+			},
+			[]string{"environment of container istio-proxy: ISTIO_META_DNS_CAPTURE counts as false: the agent sees only values that are in the pod's spec"},
+		},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			p := plainPod()
+			c.in(p)
+			in, err := Of(p, nil, Config{Select: SelectAnnotation, Defaults: StandardDefaults()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(c.want, Warnings(p, in)); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
