@@ -61,7 +61,9 @@ func stripPod(obj any) (any, error) {
 }
 
 // namespaceKeys are the annotations of namespaces that are read.
-func namespaceKeys() []string { return []string{intent.KeyInitialize, intent.KeySidecar} }
+func namespaceKeys() []string {
+	return []string{intent.KeyInitialize, intent.KeySidecar, intent.KeyInboundPorts}
+}
 
 // SidecarCacheOptions are CacheOptions for an agent that runs proxies. It also reads the labels of namespaces, by which SidecarProfiles
 // select them, and what decides whether a pod can have a proxy.

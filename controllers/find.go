@@ -20,7 +20,7 @@ const keyMirror = corev1.MirrorPodAnnotationKey
 func (v *visit) find(ctx context.Context) error {
 	asked, err := v.locate(ctx)
 	if err != nil {
-		return fmt.Errorf("find sandbox: %w", err)
+		return fmt.Errorf("find sandbox: %w", reasonError{err, reasonRuntime})
 	}
 	v.recall()
 	if v.sandbox.Identity != (podnet.Identity{}) {

@@ -17,6 +17,9 @@ type Findings struct {
 	LastRepair Repair
 	// Preempted are rules of others that decide about packets before ours, one a line; "" if there are none.
 	Preempted string
+	// Listening are the inbound ports that are captured because somebody listens, separated by commas; "" if the pod does not ask for that.
+	Listening   string
+	listeningAt time.Time // of the last change
 
 	contention contention
 	handovers  int // changes that were taken for another agent's

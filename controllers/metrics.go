@@ -11,11 +11,13 @@ import (
 // MetricPrefix starts the name of each of our metrics.
 const MetricPrefix = "istio_pod_network_controller_"
 
-// Metrics count the calls of Ensure by result, and measure their duration.
+// Metrics count the calls of Ensure by result, and measure their duration. Every series exists from the start, with 0: rate() does not see
+// the first value of a series as an increase.
 type Metrics struct {
 	ensures   *prometheus.CounterVec
 	durations *prometheus.HistogramVec
 	drift     *prometheus.CounterVec
+	failures  *prometheus.CounterVec
 }
 
 // NewMetrics registers the metrics, and a gauge of the ledger's entries by state.
@@ -31,15 +33,36 @@ func NewMetrics(r prometheus.Registerer, ledger *Ledger) (*Metrics, error) {
 		drift: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: MetricPrefix + "drift_total", Help: "Repairs of rules that somebody else had changed, by what differed; a repair counts once for each kind.",
 		}, []string{"kind"}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: MetricPrefix + "failures_total", Help: "Calls that failed, by reason: annotation (the pod's owner has to correct it), api (pod or namespace could not be read), runtime (it did " +
+				"not say where the sandbox is), timeout (time, memory or descriptors ran out), changed (somebody changed the rules, and they could not be put back), or kernel (it refused).",
+		}, []string{"reason"}),
 	}
+	m.startAtZero()
 	contended := countPods(ledger, MetricPrefix+"contended_pods", "Pods whose rules somebody keeps changing.", func(e Entry) bool { return e.contention.contended() })
 	preempted := countPods(ledger, MetricPrefix+"preempted_pods", "Pods whose packets rules of others decide about before ours.", func(e Entry) bool { return e.Preempted != "" })
-	for _, c := range []prometheus.Collector{m.ensures, m.durations, m.drift, podsGauge{ledger: ledger}, contended, preempted} {
+	for _, c := range []prometheus.Collector{m.ensures, m.durations, m.drift, m.failures, podsGauge{ledger: ledger}, contended, preempted} {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}
 	}
 	return m, nil
+}
+
+// startAtZero makes every series.
+func (m *Metrics) startAtZero() {
+	for _, by := range []Entrance{Watch, Verify, NRI, CNI} {
+		m.durations.WithLabelValues(string(by))
+		for _, result := range []Result{Changed, Unchanged, Skipped, Failed} {
+			m.ensures.WithLabelValues(string(by), string(result))
+		}
+	}
+	for _, kind := range iptables.Kinds() {
+		m.drift.WithLabelValues(string(kind))
+	}
+	for _, reason := range failureReasons() {
+		m.failures.WithLabelValues(string(reason))
+	}
 }
 
 // ensured counts one call of Ensure. A call whose sandbox is not there yet is not counted.
@@ -49,6 +72,9 @@ func (m *Metrics) ensured(by Entrance, result Result, err error, d time.Duration
 	}
 	m.ensures.WithLabelValues(string(by), string(result)).Inc()
 	m.durations.WithLabelValues(string(by)).Observe(d.Seconds())
+	if result == Failed {
+		m.failures.WithLabelValues(string(reasonOf(err))).Inc()
+	}
 }
 
 // repaired counts a repair.

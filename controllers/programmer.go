@@ -121,6 +121,8 @@ type Programmer struct {
 	Announcers []func() bool
 	// Proxies is nil if the agent runs none.
 	Proxies Proxies
+	// Listeners is nil if reports name no listening ports.
+	Listeners Listeners
 
 	turns    turns
 	compiler compiler

@@ -33,12 +33,7 @@ func TestEnsureProgramsAndReportsOnce(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
-	wantMetrics := `
-# HELP istio_pod_network_controller_ensure_total Calls that made a sandbox's rules what its pod asks for, by entrance and result.
-# TYPE istio_pod_network_controller_ensure_total counter
-istio_pod_network_controller_ensure_total{entrance="watch",result="changed"} 1
-istio_pod_network_controller_ensure_total{entrance="watch",result="unchanged"} 1
-# HELP istio_pod_network_controller_pods Pods of this node that the agent has to do with, by state.
+	wantMetrics := ensureTotal(map[string]int{"watch changed": 1, "watch unchanged": 1}) + `# HELP istio_pod_network_controller_pods Pods of this node that the agent has to do with, by state.
 # TYPE istio_pod_network_controller_pods gauge
 istio_pod_network_controller_pods{state="failed"} 0
 istio_pod_network_controller_pods{state="others"} 0
@@ -58,8 +53,7 @@ func TestWhatIsNotCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.Ledger.Retry(b.sandbox)
-	want := `
-# HELP istio_pod_network_controller_pods Pods of this node that the agent has to do with, by state.
+	want := ensureTotal(nil) + `# HELP istio_pod_network_controller_pods Pods of this node that the agent has to do with, by state.
 # TYPE istio_pod_network_controller_pods gauge
 istio_pod_network_controller_pods{state="failed"} 0
 istio_pod_network_controller_pods{state="others"} 0
@@ -105,8 +99,20 @@ func TestOnlyThePodsOwnFalseTakesRulesAway(t *testing.T) {
 func TestAReportDoesNotOutliveItsSandbox(t *testing.T) {
 	b := newBench(t)
 	b.pods.pod.Annotations = map[string]string{KeyStatus: string(StatusInitialized)}
+	b.pods.pod.Status.Conditions = []corev1.PodCondition{{Type: Condition, Status: corev1.ConditionTrue, Reason: ReasonInitialized}}
 	b.ensure(t, Skipped)
 	if got := b.lastReport(t); got.Status != StatusRemoved || !strings.Contains(got.Message, "new one gets none") {
+		t.Errorf("report %+v", got)
+	}
+}
+
+// The controller of 2018 wrote the annotation, and no condition: there is no sandbox that had rules of ours.
+func TestAnAnnotationAloneIsNoReport(t *testing.T) {
+	b := newBench(t)
+	b.pods.pod.Annotations[KeyStatus] = string(StatusInitialized)
+	b.pods.pod.Spec.InitContainers = []corev1.Container{{Name: "istio-init"}}
+	b.ensure(t, Skipped)
+	if got := b.lastReport(t); got.Status != "" || got.Reason != ReasonNotRequired || got.Message != string(intent.IstioInit) {
 		t.Errorf("report %+v", got)
 	}
 }

@@ -47,6 +47,8 @@ const (
 	ReasonRulesPreempted = "RulesPreempted"
 	// ReasonRulesRepaired is the reason of the event for each repair of rules that somebody else had changed.
 	ReasonRulesRepaired = "RulesRepaired"
+	// ReasonListening is the reason of the event for a change of the ports that are captured because somebody listens.
+	ReasonListening = "ListeningPorts"
 	// ReasonNote is the reason of the events for a Report's Notes.
 	ReasonNote = "SettingWithoutEffect"
 	// ReasonProxyNotReady means that the rules are in force, and the proxy that the agent runs does not answer.
@@ -72,6 +74,8 @@ type Report struct {
 	SpecHash string
 	// LastRepair is the last one in this sandbox that this agent has made.
 	LastRepair Repair
+	// Listening is Findings.Listening.
+	Listening string
 	// Event makes an event of a report that is no failure. A failure always makes one.
 	Event bool
 	// Notes are settings that may not have the effect that their author expects, one a line. Each becomes an event.
@@ -91,13 +95,14 @@ type details struct {
 	Message    string    `json:"message"`
 	Notes      string    `json:"notes,omitempty"`
 	LastRepair Repair    `json:"lastRepair,omitzero"`
+	Listening  string    `json:"listening,omitempty"`
 }
 
 func (r Report) details(now time.Time) details {
 	return details{
 		Sandbox: r.Sandbox.ID, NetNS: r.Sandbox.NetNS, Entrance: r.Entrance, Backend: r.Backend, SpecHash: r.SpecHash,
 		Time: now.UTC().Truncate(time.Second), Message: truncate(r.Message), Notes: truncate(r.Notes),
-		LastRepair: r.LastRepair,
+		LastRepair: r.LastRepair, Listening: r.Listening,
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// KeyStartupTaint is the taint that nodes may register with. Its effect may be any; pods that do not tolerate it stay away.
+// KeyStartupTaint is the default key of the taint that nodes may register with. Its effect may be any; pods that do not tolerate it stay away.
 const KeyStartupTaint = "pod-network-controller.istio.io/not-ready"
 
 // readyPause is the time between two checks whether the agent is ready. They ask parts of this node only.
@@ -38,6 +38,8 @@ type Nodes interface {
 type StartupTaint struct {
 	Nodes Nodes
 	Node  string
+	// Key is that of the taint: KeyStartupTaint, or what an autoscaler knows as a startup taint.
+	Key string
 	// Ready returns an error that says what the agent still lacks, or nil.
 	Ready func(context.Context) error
 }
@@ -57,7 +59,7 @@ func (s *StartupTaint) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Resu
 	if err := s.Nodes.Get(ctx, client.ObjectKey{Name: s.Node}, &node); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	steps, effects := removal(node.Spec.Taints)
+	steps, effects := removal(s.Key, node.Spec.Taints)
 	if len(steps) == 0 {
 		return ctrl.Result{}, nil
 	}
@@ -73,7 +75,7 @@ func (s *StartupTaint) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Resu
 		if client.IgnoreNotFound(err) == nil {
 			return ctrl.Result{}, nil
 		}
-		return ctrl.Result{}, fmt.Errorf("remove taint %s: %w", KeyStartupTaint, err)
+		return ctrl.Result{}, fmt.Errorf("remove taint %s: %w", s.Key, err)
 	}
 	log.FromContext(ctx).Info("startup taint removed", "effects", effects)
 	return ctrl.Result{}, nil
@@ -86,15 +88,15 @@ type patchStep struct {
 	Value string `json:"value,omitempty"`
 }
 
-// removal returns the patch that removes the startup taints, the last one first, so that the indices of the others stay valid. Each
+// removal returns the patch that removes the taints with a key, the last one first, so that the indices of the others stay valid. Each
 // removal comes after a test of the key: the patch as a whole fails if one is not there.
-func removal(taints []corev1.Taint) (steps []patchStep, effects []corev1.TaintEffect) {
+func removal(key string, taints []corev1.Taint) (steps []patchStep, effects []corev1.TaintEffect) {
 	for i, taint := range slices.Backward(taints) {
-		if taint.Key != KeyStartupTaint {
+		if taint.Key != key {
 			continue
 		}
 		place := fmt.Sprintf("/spec/taints/%d", i)
-		steps = append(steps, patchStep{Op: "test", Path: place + "/key", Value: KeyStartupTaint}, patchStep{Op: "remove", Path: place})
+		steps = append(steps, patchStep{Op: "test", Path: place + "/key", Value: key}, patchStep{Op: "remove", Path: place})
 		effects = append(effects, taint.Effect)
 	}
 	return steps, effects

@@ -42,7 +42,7 @@ func newTaintBench(t *testing.T, taints ...corev1.Taint) *taintBench {
 			return c.Patch(ctx, obj, p, o...)
 		},
 	}).Build()
-	b.StartupTaint = &StartupTaint{Nodes: b.client, Node: "here", Ready: func(context.Context) error { return b.notReady }}
+	b.StartupTaint = &StartupTaint{Nodes: b.client, Node: "here", Key: KeyStartupTaint, Ready: func(context.Context) error { return b.notReady }}
 	return b
 }
 
@@ -109,6 +109,17 @@ func TestTheStartupTaintAloneGoes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An autoscaler knows startup taints by their key, so a cluster may want another one.
+func TestTheTaintHasTheKeyThatIsAskedFor(t *testing.T) {
+	ours := corev1.Taint{Key: "startup-taint.cluster-autoscaler.kubernetes.io/mesh", Effect: corev1.TaintEffectNoSchedule}
+	b := newTaintBench(t, foreign("a"), ours, startup("NoSchedule"))
+	b.Key = ours.Key
+	if _, err := b.reconcile(t); err != nil {
+		t.Fatal(err)
+	}
+	b.wantTaints(t, "here", foreign("a"), startup("NoSchedule"))
 }
 
 func TestTheTaintStaysUntilTheAgentIsReady(t *testing.T) {

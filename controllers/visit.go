@@ -61,10 +61,10 @@ func (v *visit) ensure(ctx context.Context) (Result, error) {
 
 func (v *visit) read(ctx context.Context) (err error) {
 	if v.pod, err = v.Pods.Pod(ctx, v.sandbox); err != nil {
-		return fmt.Errorf("read pod: %w", err)
+		return fmt.Errorf("read pod: %w", reasonError{err, reasonAPI})
 	}
 	if v.ns, err = v.Pods.Namespace(ctx, v.sandbox.Namespace); err != nil {
-		return fmt.Errorf("read namespace: %w", err)
+		return fmt.Errorf("read namespace: %w", reasonError{err, reasonAPI})
 	}
 	if v.by.early() {
 		v.pod = asPending(v.pod)
@@ -86,7 +86,7 @@ func (v *visit) readCurrent(ctx context.Context) error {
 	case err == nil:
 		v.pod, v.current = asPending(now), true
 	case !errors.Is(err, podnet.ErrNoPod):
-		return fmt.Errorf("ask whether the pod still opts out: %w", err)
+		return fmt.Errorf("ask whether the pod still opts out: %w", reasonError{err, reasonAPI})
 	}
 	return nil
 }
@@ -134,9 +134,7 @@ func (v *visit) program(ctx context.Context) (Result, error) {
 		v.intent = intent.Intent{Reason: intent.UnsupportedRuntime, Asked: v.intent.Asked}
 		return v.skip(ctx)
 	}
-	if v.intent.Spec.DNS == iptables.DNSResolvConf && v.sandbox.Nameservers != "" {
-		v.intent.Spec.Resolvers = intent.Addrs(strings.Split(v.sandbox.Nameservers, ","))
-	}
+	v.useNameservers()
 	known, _ := v.Ledger.Of(v.sandbox.UID)
 	want, err := v.compiler.compile(v.intent.Spec, known.compiled)
 	if err != nil {
@@ -154,6 +152,7 @@ func (v *visit) program(ctx context.Context) (Result, error) {
 				return err
 			}
 		}
+		v.noteListening(ctx, &found)
 		if v.Ledger.Put(Entry{Sandbox: v.sandbox, State: Programmed, compiled: want, Findings: found}) {
 			v.reportProgrammed(found, "traffic is redirected")
 			v.follow(v.intent.Managed)
@@ -171,6 +170,13 @@ func (v *visit) program(ctx context.Context) (Result, error) {
 	}
 	log.FromContext(ctx).Info("rules applied", "sandbox", v.sandbox.ID, "netns", v.sandbox.NetNS, "specHash", want.hash)
 	return Changed, nil
+}
+
+// useNameservers puts the name servers that the runtime knows of the sandbox into the Spec, if its rules name them.
+func (v *visit) useNameservers() {
+	if v.intent.Spec.DNS == iptables.DNSResolvConf && v.sandbox.Nameservers != "" {
+		v.intent.Spec.Resolvers = intent.Addrs(strings.Split(v.sandbox.Nameservers, ","))
+	}
 }
 
 // leaveToOthers handles a pod whose traffic another project redirects. The Verifier checks it again.
@@ -275,7 +281,8 @@ func (v *visit) skip(ctx context.Context) (Result, error) {
 			return
 		}
 		v.Ledger.ForgetPod(v.sandbox.UID)
-		if Status(v.pod.Annotations[KeyStatus]) == StatusInitialized {
+		// A report comes with the condition. The controller of 2018 wrote the annotation alone.
+		if Status(v.pod.Annotations[KeyStatus]) == StatusInitialized && findCondition(v.pod) != nil {
 			v.report(StatusRemoved, ReasonRemoved, "the sandbox that had rules is gone, and the new one gets none: "+string(v.intent.Reason))
 			return
 		}

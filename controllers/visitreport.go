@@ -15,7 +15,7 @@ func (v *visit) report(status Status, reason, message string) {
 		Entrance: v.by, Backend: v.BackendName, PodVersion: v.pod.ResourceVersion,
 	}
 	if known, ok := v.Ledger.Of(v.sandbox.UID); ok && status != "" && known.Sandbox.ID == v.sandbox.ID {
-		r.LastRepair = known.LastRepair
+		r.LastRepair, r.Listening = known.LastRepair, known.Listening
 	}
 	programmed := status == StatusInitialized || reason == ReasonContended || reason == ReasonPreempted
 	if programmed && v.want != nil {

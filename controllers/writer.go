@@ -44,6 +44,9 @@ type Writer struct {
 	shown map[string]shown
 }
 
+// maxShown bounds Writer.shown: nothing reports the end of a pod that asked and got no rules. Where nothing is remembered, a pod is read once more.
+const maxShown = 1024
+
 // shown is a report, and the version of the pod that has it.
 type shown struct {
 	report  Report
@@ -134,6 +137,9 @@ func (w *Writer) handle(ctx context.Context, q queued) (wait time.Duration, err 
 	w.mu.Lock()
 	d := decide(q, w.last[q.report.Sandbox.UID], pod, w.now())
 	if d == (decision{}) {
+		if len(w.shown) >= maxShown {
+			clear(w.shown)
+		}
 		w.shown[q.report.Sandbox.UID] = shown{q.report, pod.ResourceVersion}
 	}
 	w.mu.Unlock()
@@ -165,22 +171,30 @@ func (w *Writer) write(ctx context.Context, r Report, pod *corev1.Pod) error {
 	return nil
 }
 
-// Event makes a warning of a pod.
+// Event makes an event of a pod: a warning, unless it says which ports are captured. The recorder counts events that differ in nothing but
+// their words as one, and keeps the words of the first. So each list of ports is an action of its own, which kubectl does not show.
 func (w *Writer) Event(s podnet.Sandbox, reason, message string) {
-	w.warn(s, reason, "Redirect", message)
+	if reason == ReasonListening {
+		w.event(s, corev1.EventTypeNormal, reason, distinctAction("Redirect", message), message)
+		return
+	}
+	w.event(s, corev1.EventTypeWarning, reason, "Redirect", message)
 }
 
-// ProxyEvent makes a warning of a pod's proxy. The recorder counts events that differ in nothing but their words as one, and keeps the words
-// of the first. So each cause is an action of its own, which kubectl does not show. What follows a semicolon, such as the last words of a
-// log, does not make another cause.
+// ProxyEvent makes a warning of a pod's proxy. Each cause is an action of its own, as for Event. What follows a semicolon, such as the last
+// words of a log, does not make another cause.
 func (w *Writer) ProxyEvent(s podnet.Sandbox, reason, message string) {
 	cause, _, _ := strings.Cut(message, ";")
-	w.warn(s, reason, fmt.Sprintf("Proxy-%08x", crc32.ChecksumIEEE([]byte(cause))), message)
+	w.event(s, corev1.EventTypeWarning, reason, distinctAction("Proxy", cause), message)
 }
 
-func (w *Writer) warn(s podnet.Sandbox, reason, action, message string) {
+func distinctAction(action, text string) string {
+	return fmt.Sprintf("%s-%08x", action, crc32.ChecksumIEEE([]byte(text)))
+}
+
+func (w *Writer) event(s podnet.Sandbox, kind, reason, action, message string) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, UID: types.UID(s.UID)}}
-	w.recorder.Eventf(pod, nil, corev1.EventTypeWarning, reason, action, "%s", truncate(message))
+	w.recorder.Eventf(pod, nil, kind, reason, action, "%s", truncate(message))
 }
 
 // record makes the events of a report that was just written. before is the pod as it was: what it said already is no event.

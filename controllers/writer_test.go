@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -225,5 +226,19 @@ func TestAFailureThatGoesOnIsNotWrittenWithEveryTry(t *testing.T) {
 	r.Reason, r.Message = ReasonRedirectFailed, "enter /netns/2"
 	if b.mustWrite(t, r); b.patches != 2 {
 		t.Errorf("%d patches for two mistakes", b.patches)
+	}
+}
+
+// Nothing tells the writer that a pod which got no rules is gone.
+func TestWhatPodsHaveAlreadyIsNotRememberedForEver(t *testing.T) {
+	b := newWriterBench(t, askingPod())
+	b.mustWrite(t, goodReport())
+	for i := range maxShown {
+		b.shown[strconv.Itoa(i)] = shown{}
+	}
+	b.Report(goodReport())
+	b.mustWork(t)
+	if len(b.shown) != 1 {
+		t.Errorf("%d pods are remembered, want the last one", len(b.shown))
 	}
 }

@@ -1,0 +1,45 @@
+package controllers
+
+import "errors"
+
+// failureReason says why a call of Ensure failed. It is the value of a metric's label.
+type failureReason string
+
+// The reasons.
+const (
+	reasonAnnotation failureReason = "annotation" // the pod's owner has to correct it
+	reasonAPI        failureReason = "api"        // pod or namespace could not be read
+	reasonRuntime    failureReason = "runtime"    // the container runtime did not say where the sandbox is
+	reasonTimeout    failureReason = "timeout"    // time, memory or descriptors ran out before the outcome was known
+	reasonChanged    failureReason = "changed"    // somebody has changed the rules, and they could not be put back
+	reasonKernel     failureReason = "kernel"     // the kernel, or the programs of the iptables backend, refused
+)
+
+func failureReasons() []failureReason {
+	return []failureReason{reasonAnnotation, reasonAPI, reasonRuntime, reasonTimeout, reasonChanged, reasonKernel}
+}
+
+// reasonError adds a reason to an error, and no text.
+type reasonError struct {
+	error
+	reason failureReason
+}
+
+func (e reasonError) Unwrap() error { return e.error }
+
+// reasonOf returns why a call failed.
+func reasonOf(err error) failureReason {
+	marked, isMarked := errors.AsType[reasonError](err)
+	_, isChanged := errors.AsType[notPutBackError](err)
+	switch {
+	case Permanent(err):
+		return reasonAnnotation
+	case isMarked:
+		return marked.reason
+	case isChanged:
+		return reasonChanged
+	case unanswered(err):
+		return reasonTimeout
+	}
+	return reasonKernel
+}

@@ -1,0 +1,70 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"istio-pod-network-controller/internal/podnet"
+)
+
+// Listeners returns the TCP ports of a pod on which a socket listens that others can reach: at another address than the pod's loopback ones,
+// and of another user than the proxy's. They are sorted, and bounded in number.
+type Listeners interface {
+	Listening(ctx context.Context, at podnet.Place, proxyUID uint32) ([]uint16, error)
+}
+
+// listeningPause is the least time between two reports of the ports of a pod. The kernel captures a new port at once, whatever the report says.
+const listeningPause = time.Minute
+
+// maxListed is how many ports a report names.
+const maxListed = 64
+
+// noteListening puts the ports that are captured while somebody listens into the findings, and makes an event of a change. It works within
+// the turn. A pod that is being made has none yet.
+func (v *visit) noteListening(ctx context.Context, found *Findings) {
+	spec := v.intent.Spec
+	switch {
+	case !spec.IncludeInboundPorts.Listening:
+		found.Listening = ""
+		return
+	case v.Listeners == nil, v.by.early(), !found.listeningAt.IsZero() && time.Since(found.listeningAt) < listeningPause:
+		return
+	}
+	ports, err := v.Listeners.Listening(ctx, v.sandbox.Place(), spec.ProxyUID)
+	if err != nil {
+		log.FromContext(ctx).V(1).Info("listening ports not read", "reason", err.Error())
+		return
+	}
+	captured := slices.DeleteFunc(ports, func(p uint16) bool { return !spec.CapturesListener(p) })
+	if found.Listening == "" && len(captured) == 0 {
+		return // its processes have just started
+	}
+	if now := listed(captured); now != found.Listening {
+		found.Listening, found.listeningAt = now, time.Now()
+		if said, _ := detailsOn(v.pod); said.Sandbox != v.sandbox.ID || said.Listening != now { // else an earlier agent has made the event
+			v.Reporter.Event(v.sandbox, ReasonListening, "inbound ports that are captured now: "+now)
+		}
+	}
+}
+
+// listed returns ports as text: "none" if there are none.
+func listed(ports []uint16) string {
+	if len(ports) == 0 {
+		return "none"
+	}
+	words := make([]string, 0, maxListed)
+	for _, p := range ports[:min(len(ports), maxListed)] {
+		words = append(words, strconv.Itoa(int(p)))
+	}
+	text := strings.Join(words, ",")
+	if more := len(ports) - maxListed; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}

@@ -1,0 +1,116 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/podnet"
+)
+
+// fakeListeners are the listening sockets of all pods.
+type fakeListeners struct {
+	ports []uint16
+	err   error
+	asked int
+}
+
+func (f *fakeListeners) Listening(context.Context, podnet.Place, uint32) ([]uint16, error) {
+	f.asked++
+	return slices.Clone(f.ports), f.err
+}
+
+func TestAReportNamesThePortsThatAreCaptured(t *testing.T) {
+	for name, c := range map[string]struct {
+		annotations map[string]string
+		by          Entrance
+		ports       []uint16
+		err         error
+		want        string
+		wantAsked   int
+	}{
+		"a pod that asks for it":        {ports: []uint16{80, 8080}, want: "80,8080", wantAsked: 1},
+		"nobody listens yet":            {wantAsked: 1},
+		"excluded ports, and the proxy": {ports: []uint16{80, 15001, 15006, 15008, 15020, 15021}, want: "80", wantAsked: 1},
+		"a list of ports": {
+			annotations: map[string]string{"traffic.sidecar.istio.io/includeInboundPorts": "80,90"}, ports: []uint16{80, 8080, 15021}, want: "80", wantAsked: 1,
+		},
+		"more than are shown":            {ports: ports(70), want: listed(ports(64)) + " and 6 more", wantAsked: 1},
+		"a pod that does not ask for it": {annotations: map[string]string{intent.KeyInboundPorts: "all"}, ports: []uint16{80}},
+		"a sandbox that is being made":   {by: NRI, ports: []uint16{80}},
+		"ports that cannot be read":      {err: errors.New("out of order"), wantAsked: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, l := newBench(t), &fakeListeners{ports: c.ports, err: c.err}
+			b.Listeners = l
+			b.pods.pod.Annotations[intent.KeyInboundPorts] = "listening"
+			maps.Copy(b.pods.pod.Annotations, c.annotations)
+			by := c.by
+			if by == "" {
+				by = Watch
+			}
+			s := b.sandbox
+			s.ID, s.NetNS = "sandbox-1", "/netns/1"
+			if _, err := b.Ensure(t.Context(), by, s); err != nil {
+				t.Fatal(err)
+			}
+			r := b.lastReport(t)
+			if r.Listening != c.want || l.asked != c.wantAsked || r.Status != StatusInitialized {
+				t.Errorf("report %+v, asked %d times", r, l.asked)
+			}
+			told := slices.Contains(b.reporter.events, ReasonListening+" inbound ports that are captured now: "+c.want)
+			if told != (c.want != "") {
+				t.Errorf("events %q", b.reporter.events)
+			}
+		})
+	}
+}
+
+// A pod that opens and closes ports all the time costs one report a minute.
+func TestPortsThatChangeAllTheTimeAreReportedOnceAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, l := newBench(t), &fakeListeners{}
+		b.Listeners = l
+		b.pods.pod.Annotations[intent.KeyInboundPorts] = "listening"
+		for i := range uint16(60) {
+			l.ports = []uint16{8000 + i}
+			if _, err := b.Ensure(t.Context(), Watch, b.sandbox); err != nil {
+				t.Fatal(err)
+			}
+			<-time.After(5 * time.Second)
+		}
+		if n := len(b.reporter.events); n != 5 {
+			t.Errorf("%d events in 5 minutes: %q", n, b.reporter.events)
+		}
+		if got := b.lastReport(t).Listening; got != "8048" {
+			t.Errorf("the last report has %s", got)
+		}
+	})
+}
+
+func TestPortsThatAreClosedAreReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, l := newBench(t), &fakeListeners{ports: []uint16{80}}
+		b.Listeners = l
+		b.pods.pod.Annotations[intent.KeyInboundPorts] = "listening"
+		b.ensure(t, Changed)
+		l.ports = nil
+		<-time.After(listeningPause)
+		b.ensure(t, Unchanged)
+		if got := b.lastReport(t).Listening; got != "none" {
+			t.Errorf("the last report has %q", got)
+		}
+	})
+}
+
+func ports(n int) (out []uint16) {
+	for i := range n {
+		out = append(out, uint16(100+i))
+	}
+	return out
+}
