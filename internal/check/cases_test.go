@@ -1,0 +1,131 @@
+package check
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"istio-pod-network-controller/internal/agentstatus"
+	"istio-pod-network-controller/internal/intent"
+)
+
+func clusterCases() map[string]changed {
+	return map[string]changed{
+		"an old cluster":               {change: func(f *Facts) { f.Version = "v1.27.9-eks-1" }, check: "kubernetes-version", level: Fail, want: "older than 1.28"},
+		"a version that is none":       {change: func(f *Facts) { f.Version = "main" }, check: "kubernetes-version", level: Warn, want: `"main"`},
+		"no validating policies":       {change: func(f *Facts) { f.APIs.Validating = false }, check: "validating-policies", level: Warn, want: "stolen token"},
+		"no mutating policies":         {change: func(f *Facts) { f.APIs.Mutating = false }, check: "mutating-policies", level: Warn, want: "readiness gate"},
+		"no mutating policies, before": {change: func(f *Facts) { f.APIs.Mutating, f.DaemonSets = false, nil }, pre: true, check: "mutating-policies", level: Warn, want: "values below admission"},
+		"no agent":                     {change: func(f *Facts) { f.DaemonSets = nil }, check: "installed", level: Fail, want: "no DaemonSet"},
+		"an agent before installing":   {change: func(*Facts) {}, pre: true, check: "not-installed-yet", level: Warn, want: "agents/agent"},
+		"two releases":                 {change: func(f *Facts) { f.DaemonSets = append(f.DaemonSets, f.DaemonSets[0]); f.DaemonSets[1].Name = "other" }, check: "installed", level: Fail, want: "agents/other"},
+		"a nodeSelector without nodes": {change: func(f *Facts) { f.DaemonSets[0].Desired, f.DaemonSets[0].Ready = 0, 0 }, check: "agents-ready", level: Fail, want: "wants no node"},
+		"an agent that waits": {change: func(f *Facts) {
+			f.DaemonSets[0].Ready, f.Agents[0].Ready, f.Agents[0].Waiting = 1, false, "ImagePullBackOff"
+		}, check: "agents-ready", level: Fail, want: "1 of 2 agents are ready: n1: ImagePullBackOff"},
+		"a rollout":               {change: func(f *Facts) { f.DaemonSets[0].Updated = 1 }, check: "agents-ready", level: Warn, want: "1 of 2"},
+		"an agent too many":       {change: func(f *Facts) { f.DaemonSets[0].Unwise = 1 }, check: "agents-ready", level: Warn, want: "wants none"},
+		"a node without an agent": {change: func(f *Facts) { f.Agents = f.Agents[:1] }, check: "nodes-without-agent", level: Warn, want: "1 node without an agent: n2"},
+		"a pod on such a node":    {change: func(f *Facts) { f.Agents = f.Agents[1:] }, check: "nodes-without-agent", level: Fail, want: "shop/cart"},
+		"agents of two versions":  {change: func(f *Facts) { f.Agents[0].Status.Version = "0.0.9" }, check: "agent-versions", level: Warn, want: "different"},
+		"a newer program":         {change: func(f *Facts) { f.Client = "0.2.0" }, check: "agent-versions", level: Warn, want: "this program of 0.2.0"},
+		"an agent that is not ready": {change: func(f *Facts) {
+			f.Agents[0].Status.Ready, f.Agents[0].Status.NotReady, f.Agents[0].Status.Time = false, []string{"nri: not connected"}, now
+		}, check: "agent-reports", level: Fail, want: "n1: nri: not connected"},
+		"an agent's last error": {change: func(f *Facts) {
+			f.Agents[0].Status.LastError = &agentstatus.Error{Pod: "a/b", Message: "refused", Time: now.Add(-time.Minute)}
+		}, check: "agent-reports", level: Warn, want: "a/b refused"},
+		"an agent that has become ready since it said that it was not": {change: func(f *Facts) {
+			f.Agents[0].Status.Ready, f.Agents[0].Status.Time, f.Agents[0].Since = false, now.Add(-5*time.Second), now.Add(-3*time.Second)
+		}, check: "agent-reports", level: Warn, want: "nothing new: n1"},
+		"an agent that has said so since": {change: func(f *Facts) {
+			f.Agents[0].Status.Ready, f.Agents[0].Status.Time, f.Agents[0].Since = false, now, now.Add(-3*time.Second)
+		}, check: "agent-reports", level: Fail, want: "n1"},
+		"an agent's error of yesterday": {change: func(f *Facts) {
+			f.Agents[0].Status.LastError = &agentstatus.Error{Message: "refused", Time: now.Add(-24 * time.Hour)}
+		}, check: "agent-reports", level: OK},
+		"an agent that takes over": {change: func(f *Facts) {
+			f.Nodes[0].Runtime = "containerd://1.7.27"
+			f.Agents = append([]Agent{{Node: "n1"}}, f.Agents...)
+		}, check: "container-runtime", level: OK},
+		"an agent that says nothing":   {change: func(f *Facts) { f.Agents[0].Status = nil }, check: "agent-reports", level: Warn, want: "n1"},
+		"a status that cannot be read": {change: func(f *Facts) { f.Agents[0].Fault = "invalid character" }, check: "agent-reports", level: Fail, want: "invalid character"},
+		"NRI lost":                     {change: func(f *Facts) { f.Agents[1].Status.Entrance[1].Up = false }, check: "early-entrance", level: Warn, want: "on n2"},
+	}
+}
+
+func nodeCases() map[string]changed {
+	return map[string]changed{
+		"an old containerd":                 {change: func(f *Facts) { f.Nodes[0].Runtime, f.Agents[0].Status = "containerd://1.6.8", nil }, check: "container-runtime", level: Warn, want: "has no NRI (n1)"},
+		"containerd with NRI off":           {change: func(f *Facts) { f.Nodes[0].Runtime, f.Agents[0].Status.Entrance = "containerd://1.7.27", nil }, check: "container-runtime", level: Warn, want: "switched off"},
+		"CRI-O with NRI off":                {change: func(f *Facts) { f.Nodes[0].Runtime, f.Agents = "cri-o://1.29.1", nil }, check: "container-runtime", level: Warn, want: "CRI-O 1.29.1"},
+		"Docker":                            {change: func(f *Facts) { f.Nodes[0].Runtime, f.Agents = "docker://20.10.24", nil }, check: "container-runtime", level: Warn, want: "Docker"},
+		"an old containerd whose NRI is on": {change: func(f *Facts) { f.Nodes[0].Runtime = "containerd://1.7.27" }, check: "container-runtime", level: OK},
+		"Talos with agents":                 {change: func(f *Facts) { f.Nodes[1].OSImage = "Talos (v1.9.0)" }, check: "operating-system", level: OK},
+		"an unknown runtime":                {change: func(f *Facts) { f.Nodes[0].Runtime, f.Agents = "", nil }, check: "container-runtime", level: Warn, want: "not known"},
+		"an old kernel":                     {change: func(f *Facts) { f.Nodes[0].Kernel = "4.18.0-553.el8" }, check: "kernel", level: Fail, want: "n1 has 4.18.0"},
+		"an old kernel with iptables":       {change: func(f *Facts) { f.Nodes[0].Kernel, f.DaemonSets[0].Args["backend"] = "4.18.0-553.el8", "iptables" }, check: "kernel", level: OK, want: "4.18.0"},
+		"a kernel without cookies":          {change: func(f *Facts) { f.Nodes[1].Kernel = "5.10.0-28" }, check: "kernel", level: OK, want: "n2 has 5.10.0"},
+		"Talos":                             {change: func(f *Facts) { f.Nodes[1].OSImage, f.DaemonSets = "Talos (v1.9.0)", nil }, pre: true, check: "operating-system", level: Warn, want: "NRI is off"},
+		"a Windows node":                    {change: func(f *Facts) { f.Nodes[1].OS, f.Agents = "windows", f.Agents[:1] }, check: "operating-system", level: OK, want: "1 Windows node"},
+		"a Windows node has no agent":       {change: func(f *Facts) { f.Nodes[1].OS, f.Agents = "windows", f.Agents[:1] }, check: "nodes-without-agent", level: OK},
+	}
+}
+
+func meshCases() map[string]changed {
+	return map[string]changed{
+		"a policy without binding":    {change: func(f *Facts) { f.Policies[0].Bound = false }, check: "policies", level: Fail, want: "ValidatingAdmissionPolicy agent"},
+		"no validating policy":        {change: func(f *Facts) { f.Policies = f.Policies[1:] }, check: "policies", level: Warn, want: "narrows"},
+		"no mutating policy":          {change: func(f *Facts) { f.Policies = f.Policies[:1] }, check: "policies", level: Warn, want: "prepares"},
+		"a pod with istio-init":       {change: func(f *Facts) { f.Pods[0].IstioInit = true }, check: "istio-init", level: Warn, want: "shop/cart"},
+		"an injector with istio-init": {change: func(f *Facts) { f.Istio.CNI = new(false) }, check: "injector", level: Warn, want: "pilot.cni.enabled is false"},
+		"istio-cni beside us": {change: func(f *Facts) {
+			f.DaemonSets = append(f.DaemonSets, DaemonSet{Namespace: "istio-system", Name: "istio-cni-node", Images: []string{"docker.io/istio/install-cni:1.30"}})
+		}, check: "other-projects", level: Warn, want: "Istio's CNI plugin (istio-system/istio-cni-node)"},
+		"Multus beside another entrance": {change: func(f *Facts) {
+			f.DaemonSets = append(f.DaemonSets, DaemonSet{Name: "m", Images: []string{"multus-cni:1"}})
+		}, check: "other-projects", level: OK},
+		"Multus by digest": {change: func(f *Facts) {
+			f.DaemonSets[0].Args["cni"] = "install"
+			f.DaemonSets = append(f.DaemonSets, DaemonSet{Name: "m", Images: []string{"ghcr.io/k8snetworkplumbingwg/multus-cni@sha256:0"}})
+		}, check: "other-projects", level: Warn, want: "Multus"},
+		"another registry's port": {change: func(f *Facts) {
+			f.DaemonSets[0].Args["cni"] = "install"
+			f.DaemonSets = append(f.DaemonSets, DaemonSet{Name: "m", Images: []string{"multus:5000/logs:1", "docker.io/of/no-multus:1"}})
+		}, check: "other-projects", level: OK},
+		"other ports of the mesh":      {change: func(f *Facts) { f.Istio.OutboundPort = 16001 }, check: "mesh-ports", level: Fail, want: "meshConfig.proxyListenPort is 16001, the agents' --envoy-port 15001"},
+		"dual stack without listeners": {change: func(f *Facts) { f.Pods[0].Families = 2 }, check: "dual-stack", level: Warn, want: "refused: shop/cart"},
+		"dual stack and direct IPv6":   {change: func(f *Facts) { f.Pods[0].Families, f.DaemonSets[0].Args["ipv6"] = 2, "direct" }, check: "dual-stack", level: Warn, want: "bypasses the mesh"},
+		"dual stack with listeners":    {change: func(f *Facts) { f.Pods[0].Families, f.Pods[0].DualStackProxy = 2, true }, check: "dual-stack", level: OK},
+		"istiod's untaint controller":  {change: func(f *Facts) { f.Istio.Untaint = true }, check: "node-untaint", level: Warn, want: "controller of node taints"},
+		"Istio's taint":                {change: func(f *Facts) { f.Nodes[0].Taints = []string{"cni.istio.io/not-ready"} }, check: "node-untaint", level: Warn, want: "n1"},
+	}
+}
+
+func podCases() map[string]changed {
+	return map[string]changed{
+		"a pod that failed": {change: func(f *Facts) {
+			f.Pods[0].Status, f.Pods[0].Condition = "failed", &corev1.PodCondition{Message: "port 0"}
+		}, check: "pods-programmed", level: Fail, want: "shop/cart (port 0)"},
+		"a pod that nobody programmed":  {change: func(f *Facts) { f.Pods[0].Status = "" }, check: "pods-programmed", level: Fail, want: "no agent says anything"},
+		"a pod that nobody can program": {change: func(f *Facts) { f.Pods[0].Status, f.Agents = "", f.Agents[1:] }, check: "pods-programmed", level: OK},
+		"a pod that has just started":   {change: func(f *Facts) { f.Pods[0].Status, f.Pods[0].Since = "", now }, check: "pods-programmed", level: OK},
+		"a pod that others programmed": {change: func(f *Facts) {
+			f.Pods[0].Status, f.Pods[0].Condition = "", &corev1.PodCondition{Status: corev1.ConditionTrue}
+		}, check: "pods-programmed", level: OK},
+		"a wrong annotation":             {change: func(f *Facts) { f.Pods[0].Fault, f.Pods[0].Redirect = "value \"x\"", false }, check: "pod-settings", level: Warn, want: `shop/cart: value "x"`},
+		"a pod that cannot have it":      {change: func(f *Facts) { f.Pods[0].Redirect, f.Pods[0].Reason = false, intent.HostNetwork }, check: "pod-settings", level: Warn, want: "hostNetwork"},
+		"a namespace without proxies":    {change: func(f *Facts) { f.Namespaces["empty"] = map[string]string{intent.KeyInitialize: "true"} }, check: "namespaces-without-effect", level: Warn, want: "empty"},
+		"a node that keeps its taint":    {change: func(f *Facts) { f.Nodes[0].Taints = []string{startupTaintKey} }, check: "startup-taint", level: Fail, want: "n1"},
+		"a taint that nobody takes off":  {change: func(f *Facts) { f.Nodes[0].Taints = []string{startupTaintKey}; f.DaemonSets[0].Args = nil }, check: "startup-taint", level: Fail, want: "--startup-taint"},
+		"a node that has just joined":    {change: func(f *Facts) { f.Nodes[0].Taints, f.Nodes[0].Since = []string{startupTaintKey}, now }, check: "startup-taint", level: OK},
+		"an autoscaler without the key":  {change: func(f *Facts) { f.Autoscaler = &Autoscaler{Name: "kube-system/ca"} }, check: "autoscaler", level: Warn, want: "kube-system/ca"},
+		"an autoscaler with the key":     {change: func(f *Facts) { f.Autoscaler = &Autoscaler{Name: "kube-system/ca", KnowsTaint: true} }, check: "autoscaler", level: OK},
+		"a CNI entry without agent":      {change: func(f *Facts) { f.Leftovers, f.Agents = []string{"n2", "n2"}, f.Agents[:1] }, check: "leftover-cni-entry", level: Fail, want: "of n2:"},
+		"an event of a mended entry":     {change: func(f *Facts) { f.Leftovers = []string{"n2"} }, check: "leftover-cni-entry", level: OK},
+		"policies of a removed release":  {change: func(f *Facts) { f.DaemonSets = nil }, check: "leftover-objects", level: Warn, want: "validatingadmissionpolicy/agent"},
+		"definitions of a removed one":   {change: func(f *Facts) { f.DaemonSets, f.Policies, f.APIs.Ours = nil, nil, true }, check: "leftover-objects", level: Warn, want: "SidecarProfiles"},
+		"no agent's pod at all":          {change: func(f *Facts) { f.Agents = nil }, check: "agents-ready", level: OK, want: "2 of 2"},
+		"many names are not all printed": {change: func(f *Facts) { f.Leftovers, f.Agents = []string{"a", "b", "c", "d", "e", "f", "g"}, nil }, check: "leftover-cni-entry", level: Fail, want: "a, b, c, d, e and 2 more"},
+	}
+}

@@ -1,0 +1,162 @@
+package check
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/internal/agentstatus"
+	"istio-pod-network-controller/internal/intent"
+)
+
+var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) //nolint:gochecknoglobals // a constant of a struct type
+
+// goodFacts are a cluster of two nodes on which all is well.
+func goodFacts() *Facts {
+	status := func(node string) Agent {
+		return Agent{Namespace: "agents", Name: "agent-" + node, Node: node, Ready: true, Status: &agentstatus.Status{
+			Version: "0.1.0", Ready: true, Entrance: []agentstatus.Entrance{{Name: "watch", Up: true}, {Name: "nri", Up: true}},
+		}}
+	}
+	node := func(name string) Node {
+		return Node{Name: name, OS: "linux", Kernel: "6.18.0-1-amd64", Runtime: "containerd://2.4.2", OSImage: "Debian GNU/Linux 12", Ready: true, Since: now.Add(-time.Hour)}
+	}
+	f := &Facts{
+		Client: "0.1.0", Version: "v1.36.3", APIs: APIs{Validating: true, Mutating: true}, Now: now,
+		DaemonSets: []DaemonSet{{
+			Namespace: "agents", Name: "agent", Ours: true, Desired: 2, Ready: 2, Updated: 2,
+			Args: map[string]string{"envoy-port": "15001", "envoy-inbound-port": "15006", "startup-taint": "true", "ipv6": "capture"},
+		}},
+		Agents: []Agent{status("n1"), status("n2")}, Nodes: []Node{node("n1"), node("n2")},
+		Namespaces: map[string]map[string]string{"shop": {intent.KeyInitialize: "true"}},
+		Pods: []Pod{{
+			Namespace: "shop", Name: "cart", Node: "n1", Injected: true, Families: 1, Asked: true, Redirect: true, Status: "initialized",
+			Running: true, Since: now.Add(-time.Hour),
+		}},
+		Policies: []Policy{{"agent", "ValidatingAdmissionPolicy", true}, {"agent", "MutatingAdmissionPolicy", true}},
+		Istio:    Istio{Found: true, OutboundPort: 15001, InboundPort: 15006, CNI: new(true)},
+	}
+	for _, s := range []source{
+		sourceVersion, sourceAPIs, sourceDaemonSets, sourceNodes, sourceNamespaces, sourcePods, sourcePolicies, sourceEvents, sourceIstio,
+	} {
+		f.noted(s, "", nil)
+	}
+	return f
+}
+
+func find(results []Result, name string) Result {
+	for _, r := range results {
+		if r.Check == name {
+			return r
+		}
+	}
+	return Result{}
+}
+
+func TestAGoodClusterHasNothingToSay(t *testing.T) {
+	for _, pre := range []bool{false, true} {
+		f := goodFacts()
+		if pre {
+			f.DaemonSets, f.Agents, f.Policies = nil, nil, nil
+		}
+		results := Run(f, pre)
+		if Worst(results) != OK || len(results) < 12 {
+			t.Errorf("before the installation %v: %s", pre, Text(results))
+		}
+	}
+}
+
+// changed is a case of TestChecks: one thing of the good cluster is different, and one check says so, with a part of its message.
+type changed struct {
+	change func(*Facts)
+	pre    bool
+	check  string
+	level  Level
+	want   string
+}
+
+func TestChecks(t *testing.T) {
+	for _, cases := range []map[string]changed{clusterCases(), nodeCases(), meshCases(), podCases()} {
+		for name, tc := range cases {
+			t.Run(name, func(t *testing.T) {
+				f := goodFacts()
+				tc.change(f)
+				r := find(Run(f, tc.pre), tc.check)
+				if r.Level != tc.level || !strings.Contains(r.Message, tc.want) {
+					t.Errorf("%+v, want %s with %q", r, tc.level, tc.want)
+				}
+				if r.Level != OK && (r.Do == "" || r.Doc == "") {
+					t.Errorf("%+v says neither what to do nor where to read", r)
+				}
+			})
+		}
+	}
+}
+
+func TestWhatCannotBeReadIsOneWarningThatNamesTheRight(t *testing.T) {
+	f := goodFacts()
+	f.noted(sourcePods, "list pods in all namespaces", errors.New("forbidden"))
+	results := Run(f, false)
+	var found []Result
+	for _, r := range results {
+		if r.Check == "missing-rights" {
+			found = append(found, r)
+		}
+	}
+	if len(found) != 1 || found[0].Level != Warn || !strings.Contains(found[0].Do, "list pods in all namespaces") {
+		t.Errorf("%+v", found)
+	}
+	if r := find(results, "pods-programmed"); r != (Result{}) {
+		t.Errorf("asked without its facts: %+v", r)
+	}
+	if r := find(results, "kernel"); r.Level != OK {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestEachCheckHasAHeadingInTheDocs(t *testing.T) {
+	raw, err := os.ReadFile("../../docs/check.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	headings := []string{}
+	for line := range strings.Lines(string(raw)) {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "### "); ok {
+			headings = append(headings, name)
+		}
+	}
+	names := []string{"missing-rights"}
+	for _, c := range checks() {
+		names = append(names, c.name)
+	}
+	for _, c := range nodeChecks() {
+		names = append(names, c.name)
+	}
+	slices.Sort(names)
+	slices.Sort(headings)
+	if diff := cmp.Diff(names, headings); diff != "" {
+		t.Errorf("-checks +docs/check.md:\n%s", diff)
+	}
+}
+
+func TestTheTaintIsTheAgents(t *testing.T) {
+	if startupTaintKey != controllers.KeyStartupTaint {
+		t.Error(startupTaintKey)
+	}
+}
+
+func TestTextHasNoControlCharacters(t *testing.T) {
+	if r := newResult("s", "c", fine(strings.Repeat("é", 5000))); len(r.Message) > maxMessage+3 {
+		t.Errorf("%d bytes", len(r.Message))
+	}
+	text := Text([]Result{newResult("s", "c", failing("a\x1b[2Jb\nc\u202e\u009b", "do\r"))})
+	if strings.ContainsAny(text, "\x1b\r\u202e\u009b") || !strings.Contains(text, "a?[2Jb c") || !strings.Contains(text, "1 fail") {
+		t.Errorf("%q", text)
+	}
+}

@@ -1,0 +1,193 @@
+package check
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"istio-pod-network-controller/internal/agentstatus"
+	"istio-pod-network-controller/internal/intent"
+)
+
+// source is something that is read from the cluster by one right.
+type source string
+
+const (
+	sourceVersion    source = "the API server's version"
+	sourceAPIs       source = "the APIs that are served"
+	sourceDaemonSets source = "DaemonSets"
+	sourceNodes      source = "nodes"
+	sourceNamespaces source = "namespaces"
+	sourcePods       source = "pods"
+	sourcePolicies   source = "admission policies"
+	sourceEvents     source = "events"
+	sourceIstio      source = "Istio's configuration"
+)
+
+// Facts is what the checks are computed from. A list is meaningful only if its source was read.
+type Facts struct {
+	Client     string // the release of this program
+	Version    string // the API server's
+	APIs       APIs
+	DaemonSets []DaemonSet
+	Agents     []Agent
+	Nodes      []Node
+	Namespaces map[string]map[string]string // annotations by name
+	Pods       []Pod
+	Policies   []Policy
+	Leftovers  []string // nodes with the event CNIChainLeftover
+	Istio      Istio
+	Autoscaler *Autoscaler
+	Now        time.Time
+
+	read   map[source]bool
+	failed []unread
+}
+
+// unread is a source that could not be read.
+type unread struct {
+	source source
+	right  string // as in "list nodes"; empty if rights are not what is missing
+	err    error
+}
+
+// APIs is what the API server serves.
+type APIs struct {
+	Validating, Mutating bool // policies, v1
+	Ours                 bool // the sidecar manager's objects
+}
+
+// DaemonSet is one of the cluster's.
+type DaemonSet struct {
+	Namespace, Name                 string
+	Ours                            bool
+	Desired, Ready, Updated, Unwise int32 // Unwise: agents on nodes that should have none
+	Args                            map[string]string
+	Images                          []string
+}
+
+// Agent is one of the agents' pods.
+type Agent struct {
+	Namespace, Name, Node string
+	Ready                 bool
+	Since                 time.Time           // when it became ready; zero: it is not
+	Waiting               string              // why its container does not run
+	Status                *agentstatus.Status // nil: it has written none
+	Fault                 string              // why its status cannot be read
+}
+
+// Node is what matters of a Node.
+type Node struct {
+	Name, OS, Kernel, Runtime, OSImage string
+	Ready                              bool
+	Since                              time.Time // when it became ready
+	Taints                             []string  // keys
+}
+
+// Pod is what matters of a pod, with what the agent's intent says of it.
+type Pod struct {
+	Namespace, Name, Node string
+	IstioInit             bool
+	Injected              bool // by Istio
+	DualStackProxy        bool // ISTIO_DUAL_STACK is true
+	Families              int
+	Asked, Redirect       bool
+	Reason                intent.Reason
+	Fault                 string // a wrong setting
+	Status                string // the agent's annotation
+	Condition             *corev1.PodCondition
+	Running               bool
+	OwnRuntime            bool      // a runtime class, whose pods may have a network stack of their own
+	Since                 time.Time // creation
+}
+
+// Policy is one of the chart's admission policies.
+type Policy struct {
+	Name  string
+	Kind  string
+	Bound bool
+}
+
+// Istio is what Istio's objects say, where they are.
+type Istio struct {
+	Found                     bool
+	OutboundPort, InboundPort int   // meshConfig's; 0 if it does not say
+	CNI                       *bool // the injector's pilot.cni.enabled; nil if it does not say
+	Untaint                   bool  // istiod's controller of node taints
+}
+
+// Autoscaler is a program that has to know the startup taint.
+type Autoscaler struct {
+	Name       string // namespace/name of its pod
+	KnowsTaint bool
+}
+
+func (f *Facts) has(needs []source) bool {
+	return !slices.ContainsFunc(needs, func(s source) bool { return !f.read[s] })
+}
+
+// noted remembers how reading a source ended.
+func (f *Facts) noted(s source, right string, err error) {
+	if f.read == nil {
+		f.read = map[source]bool{}
+	}
+	if f.read[s] = err == nil; err != nil {
+		f.failed = append(f.failed, unread{s, right, err})
+	}
+}
+
+// unread is one result for each source that could not be read: a warning for a missing right, else a failure, since nobody knows what the checks
+// would have said. So it is if too little was read to say anything about an installation.
+func (f *Facts) unread() (out []Result) {
+	for _, u := range f.failed {
+		found := failing(fmt.Sprintf("%s could not be read, so some checks are missing: %s", u.source, u.err), "try again; --timeout gives it more time")
+		if u.right != "" {
+			found = warning(fmt.Sprintf("%s could not be read, so some checks are missing", u.source), "have the right to "+u.right)
+		}
+		out = append(out, newResult("rights", "missing-rights", found))
+	}
+	if len(out) > 0 && Worst(out) != Fail && !f.read[sourceDaemonSets] && !f.read[sourceNodes] && !f.read[sourcePods] {
+		out = append(out, newResult("rights", "missing-rights", failing(
+			"neither DaemonSets nor nodes nor pods could be read: what is installed, and whether it works, was not checked", "have the rights above, or choose another --context")))
+	}
+	return out
+}
+
+// ours is the agent's DaemonSet, or nil. Of several it is the first.
+func (f *Facts) ours() *DaemonSet {
+	for i := range f.DaemonSets {
+		if f.DaemonSets[i].Ours {
+			return &f.DaemonSets[i]
+		}
+	}
+	return nil
+}
+
+// hosts reports whether a namespace may have agents: it has their DaemonSet, or DaemonSets could not be read. Whoever may create pods may give
+// them the agents' label.
+func (f *Facts) hosts(namespace string) bool {
+	return !f.read[sourceDaemonSets] || slices.ContainsFunc(f.DaemonSets, func(d DaemonSet) bool { return d.Ours && d.Namespace == namespace })
+}
+
+// agentOn returns a node's agent: the ready one of two.
+func (f *Facts) agentOn(node string) *Agent {
+	var found *Agent
+	for i := range f.Agents {
+		if a := &f.Agents[i]; a.Node == node && (found == nil || a.Ready) {
+			found = a
+		}
+	}
+	return found
+}
+
+// Unreachable returns why the cluster cannot be asked at all, or nil. A cluster that refuses tells its version to nobody, either.
+func (f *Facts) Unreachable() error {
+	for _, u := range f.failed {
+		if u.source == sourceVersion && u.right == "" {
+			return u.err
+		}
+	}
+	return nil
+}

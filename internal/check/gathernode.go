@@ -1,0 +1,180 @@
+package check
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// maxFile bounds what is read of a file, and maxFiles how many of a directory.
+const (
+	maxFile  = 1 << 20
+	maxFiles = 50
+)
+
+// NodeGatherer looks at the node that it runs on. Root is where the node's files are: / on the node itself.
+type NodeGatherer struct {
+	Root      string
+	NRISocket string
+	CNIDir    string
+	// Probe returns why the kernel does not take the agent's rules: those of ordinary pods, and those of pods with mode TPROXY.
+	Probe func(ctx context.Context) (ordinary, tproxy error)
+}
+
+// Gather looks at everything.
+func (g NodeGatherer) Gather(ctx context.Context) *NodeFacts {
+	f := &NodeFacts{NRISocket: g.NRISocket, CNIDir: g.CNIDir}
+	f.Nftables, f.TProxy = g.Probe(ctx)
+	f.Kernel = strings.TrimSpace(g.text("/proc/sys/kernel/osrelease"))
+	for _, socket := range []string{
+		"/run/containerd/containerd.sock", "/var/run/crio/crio.sock", "/var/run/docker.sock", "/run/k3s/containerd/containerd.sock",
+		"/run/k0s/containerd.sock", "/var/snap/microk8s/common/run/containerd.sock",
+	} {
+		if info, err := os.Stat(g.at(socket)); err == nil && info.Mode().Type() == fs.ModeSocket {
+			f.Sockets = append(f.Sockets, socket)
+		}
+	}
+	f.NRI = g.dial(ctx)
+	f.Validator = g.validator()
+	f.CNI, f.CNIFault = g.chains()
+	f.Legacy = strings.Fields(g.text("/proc/net/ip_tables_names"))
+	return f
+}
+
+func (g NodeGatherer) at(path string) string { return filepath.Join(g.Root, path) }
+
+// text returns a file's text, or "" if it cannot be read.
+func (g NodeGatherer) text(path string) string {
+	raw, err := readBounded(g.at(path))
+	if err != nil {
+		return ""
+	}
+	return string(raw)
+}
+
+func readBounded(path string) ([]byte, error) {
+	file, err := os.Open(path) //nolint:gosec // paths of a node, read by its root
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(err, fmt.Errorf("%s is no regular file", path))
+	}
+	var b bytes.Buffer
+	_, err = b.ReadFrom(&bounded{file, maxFile})
+	return b.Bytes(), err
+}
+
+// bounded ends with an error after left bytes.
+type bounded struct {
+	file *os.File
+	left int
+}
+
+// Read is an io.Reader's.
+func (b *bounded) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, errors.New("the file is too large")
+	}
+	n, err := b.file.Read(p[:min(len(p), b.left)])
+	b.left -= n
+	return n, err
+}
+
+// dial connects to the NRI socket and says nothing: the runtime takes that for a plugin that has gone.
+func (g NodeGatherer) dial(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unix", g.at(g.NRISocket))
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+// validator returns the file that switches NRI's default validator on, as far as its text shows.
+func (g NodeGatherer) validator() string {
+	files := []string{"/etc/containerd/config.toml", "/etc/crio/crio.conf"}
+	for _, pattern := range []string{"/etc/containerd/conf.d/*.toml", "/etc/crio/crio.conf.d/*.conf"} {
+		found, err := filepath.Glob(g.at(pattern))
+		if err == nil {
+			for _, file := range found[:min(len(found), maxFiles)] {
+				files = append(files, strings.TrimPrefix(file, strings.TrimSuffix(g.Root, "/")))
+			}
+		}
+	}
+	for _, file := range files {
+		if validates(g.text(file)) {
+			return file
+		}
+	}
+	return ""
+}
+
+// validates reports whether a configuration of containerd or CRI-O switches the default validator on.
+func validates(config string) bool {
+	section := false
+	for line := range strings.Lines(config) {
+		line, _, _ = strings.Cut(strings.TrimSpace(line), "#")
+		key, value, _ := strings.Cut(strings.ReplaceAll(line, " ", ""), "=")
+		switch {
+		case strings.HasPrefix(line, "["):
+			section = strings.Contains(line, "default_validator")
+		case value == "true" && (key == "nri_enable_default_validator" || section && key == "enable"):
+			return true
+		}
+	}
+	return false
+}
+
+// chains reads the CNI configuration as runtimes do: in the order of names.
+func (g NodeGatherer) chains() (out []Chain, err error) {
+	entries, err := os.ReadDir(g.at(g.CNIDir))
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries[:min(len(entries), maxFiles)] {
+		if !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name())) {
+			continue
+		}
+		out = append(out, g.chain(e.Name()))
+	}
+	return out, nil
+}
+
+func (g NodeGatherer) chain(name string) Chain {
+	c := Chain{File: name}
+	raw, err := readBounded(filepath.Join(g.at(g.CNIDir), name))
+	if err != nil {
+		c.Fault = err.Error()
+		return c
+	}
+	var config struct {
+		Type    string `json:"type"`
+		Plugins []struct {
+			Type string `json:"type"`
+		} `json:"plugins"`
+	}
+	if err := json.Unmarshal(raw, &config); err != nil {
+		c.Fault = err.Error()
+		return c
+	}
+	if config.Type != "" {
+		c.Plugins = append(c.Plugins, config.Type)
+	}
+	for _, p := range config.Plugins {
+		c.Plugins = append(c.Plugins, p.Type)
+	}
+	return c
+}

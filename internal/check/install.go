@@ -1,0 +1,167 @@
+package check
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"istio-pod-network-controller/internal/agentstatus"
+)
+
+// recent is how long an agent's last error is worth a warning.
+const recent = 15 * time.Minute
+
+func installed(f *Facts) finding {
+	var found []string
+	for _, d := range f.DaemonSets {
+		if d.Ours {
+			found = append(found, d.Namespace+"/"+d.Name)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return failing("there is no DaemonSet of the agent", "install the chart; use --pre to check a cluster before that")
+	case 1:
+		return fine("DaemonSet " + found[0])
+	}
+	return failing(fmt.Sprintf("there are %d DaemonSets of the agent: %s; each pod would get the rules of both", len(found), some(found)), "uninstall all releases but one")
+}
+
+func notInstalledYet(f *Facts) finding {
+	if d := f.ours(); d != nil {
+		return warning("the agent is installed already: DaemonSet "+d.Namespace+"/"+d.Name, "run check without --pre")
+	}
+	return fine("no agent is installed")
+}
+
+func agentsReady(f *Facts) finding {
+	d := f.ours()
+	switch {
+	case d == nil:
+		return finding{}
+	case d.Desired == 0:
+		return failing("the DaemonSet "+d.Name+" wants no node", "correct nodeSelector, affinity and tolerations")
+	case d.Ready < d.Desired:
+		return failing(fmt.Sprintf("%d of %d agents are ready%s", d.Ready, d.Desired, f.waiting()), "kubectl -n "+d.Namespace+" describe pods -l "+agentstatus.Label)
+	case d.Updated < d.Desired:
+		return warning(fmt.Sprintf("%d of %d agents are of the DaemonSet's newest version", d.Updated, d.Desired), "wait for the rollout to end: kubectl -n "+d.Namespace+" rollout status daemonset/"+d.Name)
+	case d.Unwise > 0:
+		return warning(count(int(d.Unwise), "agent")+" run where the DaemonSet wants none", "delete them, or correct nodeSelector and tolerations")
+	}
+	return fine(fmt.Sprintf("%d of %d agents are ready", d.Ready, d.Desired))
+}
+
+// waiting says why agents do not run, as the rest of a sentence.
+func (f *Facts) waiting() string {
+	var why []string
+	for _, a := range f.Agents {
+		if !a.Ready && a.Waiting != "" {
+			why = append(why, a.Node+": "+a.Waiting)
+		}
+	}
+	if len(why) == 0 {
+		return ""
+	}
+	return ": " + some(why)
+}
+
+func nodesWithoutAgent(f *Facts) finding {
+	var without, asking []string
+	for _, n := range f.Nodes {
+		if n.linux() && f.agentOn(n.Name) == nil {
+			without = append(without, n.Name)
+		}
+	}
+	for _, p := range f.Pods {
+		if p.Redirect && slices.Contains(without, p.Node) {
+			asking = append(asking, p.Namespace+"/"+p.Name)
+		}
+	}
+	do := "have the DaemonSet cover these nodes (nodeSelector, affinity, tolerations), or keep pods that ask off them"
+	switch {
+	case len(asking) > 0:
+		return failing(fmt.Sprintf("%s without an agent (%s) have pods that ask for redirection and get none: %s", count(len(without), "node"), some(without), some(asking)), do)
+	case len(without) > 0:
+		return warning(fmt.Sprintf("%s without an agent: %s", count(len(without), "node"), some(without)), do)
+	}
+	return fine("every Linux node has an agent")
+}
+
+func agentVersions(f *Facts) finding {
+	by := map[string][]string{}
+	for _, a := range f.Agents {
+		if a.Status != nil {
+			by[a.Status.Version] = append(by[a.Status.Version], a.Node)
+		}
+	}
+	if len(by) == 0 {
+		return finding{}
+	}
+	var parts []string
+	for version, nodes := range by {
+		parts = append(parts, fmt.Sprintf("%s on %s", version, count(len(nodes), "node")))
+	}
+	switch _, same := by[f.Client]; {
+	case len(by) > 1:
+		return warning("agents are of different versions: "+some(parts), "wait for the rollout to end, or see why it stopped: kubectl rollout status")
+	case !same:
+		return warning(fmt.Sprintf("agents are of version %s, this program of %s", some(parts), f.Client), "use the program of the agents' release")
+	}
+	return fine("agents: " + some(parts))
+}
+
+func agentReports(f *Facts) finding {
+	var silent, broken, failures []string
+	for _, a := range f.Agents {
+		switch s := a.Status; {
+		case a.Fault != "":
+			broken = append(broken, a.Node+": "+a.Fault)
+		case s == nil:
+			silent = append(silent, a.Node)
+		case !s.Ready && s.Outdated(a.Since, f.Now):
+			silent = append(silent, a.Node)
+		case !s.Ready:
+			broken = append(broken, a.Node+": "+strings.Join(s.NotReady, "; "))
+		case s.LastError != nil && f.Now.Sub(s.LastError.Time) < recent:
+			failures = append(failures, strings.TrimSpace(a.Node+": "+s.LastError.Pod+" "+s.LastError.Message))
+		}
+	}
+	switch {
+	case len(f.Agents) == 0:
+		return finding{}
+	case len(broken) > 0:
+		return failing("agents say that they are not ready: "+some(broken), "see the agent's log and docs/early.md")
+	case len(failures) > 0:
+		return warning("agents report errors of the last 15 minutes: "+some(failures), "look at these pods: kubectl describe, inspect")
+	case len(silent) > 0:
+		return warning("agents say nothing about themselves, or nothing new: "+some(silent), "wait a minute after their start; agents of older releases never do: upgrade them")
+	}
+	return fine(count(len(f.Agents), "agent") + " report to be ready")
+}
+
+func earlyEntrance(f *Facts) finding {
+	var late []string
+	known := 0
+	for _, a := range f.Agents {
+		if a.Status == nil {
+			continue
+		}
+		known++
+		early := false
+		for _, e := range a.Status.Entrance {
+			early = early || e.Up && e.Name != "watch"
+		}
+		if !early {
+			late = append(late, a.Node)
+		}
+	}
+	switch {
+	case known == 0:
+		return finding{}
+	case len(late) > 0:
+		return warning("neither NRI nor the CNI chain asks the agent on "+some(late)+": pods start without their rules and get them a moment later",
+			"switch NRI on in the container runtime, or set cni=install; until then use the wait container (docs/early.md)")
+	}
+	return fine("the runtime asks the agent before a pod's first container")
+}

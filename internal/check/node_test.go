@@ -1,0 +1,128 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// nodeRoot is the files of a node with containerd, NRI and a network.
+func nodeRoot(t *testing.T, files map[string]string) string {
+	t.Helper()
+	root := t.TempDir()
+	for path, text := range files {
+		path = filepath.Join(root, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if text != "socket" {
+			if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close() })
+	}
+	return root
+}
+
+func look(t *testing.T, root string, ordinary, tproxy error) *NodeFacts {
+	t.Helper()
+	return NodeGatherer{
+		Root: root, NRISocket: "/var/run/nri/nri.sock", CNIDir: "/etc/cni/net.d",
+		Probe: func(context.Context) (error, error) { return ordinary, tproxy },
+	}.Gather(t.Context())
+}
+
+func goodNode() map[string]string {
+	return map[string]string{
+		"proc/sys/kernel/osrelease":         "6.18.0\n",
+		"proc/net/ip_tables_names":          "",
+		"run/containerd/containerd.sock":    "socket",
+		"var/run/nri/nri.sock":              "socket",
+		"etc/containerd/config.toml":        "[plugins.\"io.containerd.nri.v1.nri\"]\n  disable = false\n[plugins.\"io.containerd.nri.v1.nri\".default_validator]\n  enable = true # on\n",
+		"etc/cni/net.d/10-flannel.conflist": `{"name":"cbr0","plugins":[{"type":"flannel"},{"type":"portmap"}]}`,
+		"etc/cni/net.d/notes.txt":           "not read",
+	}
+}
+
+func TestAGoodNodeHasNothingToSay(t *testing.T) {
+	f := look(t, nodeRoot(t, goodNode()), nil, nil)
+	results := RunNode(f)
+	if Worst(results) != OK || len(results) != len(nodeChecks()) {
+		t.Error(Text(results))
+	}
+	if f.Validator != "/etc/containerd/config.toml" || f.Kernel != "6.18.0" {
+		t.Errorf("%+v", f)
+	}
+	if diff := cmp.Diff([]Chain{{File: "10-flannel.conflist", Plugins: []string{"flannel", "portmap"}}}, f.CNI); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestNodeChecks(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change           func(files map[string]string)
+		ordinary, tproxy error
+		check            string
+		level            Level
+		want             string
+	}{
+		"a kernel without nf_tables": {ordinary: errors.New("probe nftables: operation not supported"), check: "node-kernel", level: Fail, want: "operation not supported"},
+		"a kernel without tproxy":    {tproxy: errors.New("no such file"), check: "node-tproxy", level: Warn, want: "no such file"},
+		"an older kernel":            {change: func(f map[string]string) { f["proc/sys/kernel/osrelease"] = "5.10.1" }, check: "node-kernel", level: OK, want: "costs CPU"},
+		"no runtime":                 {change: func(f map[string]string) { delete(f, "run/containerd/containerd.sock") }, check: "node-runtime-socket", level: Fail, want: "no socket"},
+		"a file for a socket":        {change: func(f map[string]string) { f["run/containerd/containerd.sock"] = "" }, check: "node-runtime-socket", level: Fail, want: "no socket"},
+		"two runtimes":               {change: func(f map[string]string) { f["var/run/crio/crio.sock"] = "socket" }, check: "node-runtime-socket", level: Warn, want: "crio.sock"},
+		"no NRI":                     {change: func(f map[string]string) { delete(f, "var/run/nri/nri.sock") }, check: "node-nri", level: Warn, want: "not offered"},
+		"a validator that is off": {
+			change: func(f map[string]string) {
+				f["etc/containerd/config.toml"] = "[default_validator]\nenable = false\n[other]\nenable = true\n"
+			},
+			check: "node-nri-validator", level: OK, want: "no effect",
+		},
+		"CRI-O's validator": {
+			change: func(f map[string]string) {
+				delete(f, "etc/containerd/config.toml")
+				f["etc/crio/crio.conf.d/60-nri.conf"] = "[crio.nri.default_validator]\nnri_enable_default_validator = true\n"
+			},
+			check: "node-nri-validator", level: OK, want: "60-nri.conf",
+		},
+		"no network":          {change: func(f map[string]string) { delete(f, "etc/cni/net.d/10-flannel.conflist") }, check: "node-cni", level: Warn, want: "no network configuration"},
+		"a file with no JSON": {change: func(f map[string]string) { f["etc/cni/net.d/00-x.conf"] = "{" }, check: "node-cni", level: Warn, want: "00-x.conf"},
+		"an entry of ours": {change: func(f map[string]string) {
+			f["etc/cni/net.d/00-x.conflist"] = `{"plugins":[{"type":"istio-pod-network-cni"}]}`
+		}, check: "node-cni", level: Warn, want: "the chain of 00-x.conflist"},
+		"a lone configuration": {change: func(f map[string]string) { f["etc/cni/net.d/00-x.conf"] = `{"type":"multus-shim"}` }, check: "node-cni", level: OK, want: "00-x.conf (multus-shim)"},
+		"tables of legacy":     {change: func(f map[string]string) { f["proc/net/ip_tables_names"] = "nat\nfilter\n" }, check: "node-iptables-legacy", level: OK, want: "nat, filter"},
+		"a file that is huge":  {change: func(f map[string]string) { f["etc/cni/net.d/00-x.conf"] = strings.Repeat(" ", maxFile+1) }, check: "node-cni", level: Warn, want: "too large"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			files := goodNode()
+			if tc.change != nil {
+				tc.change(files)
+			}
+			r := find(RunNode(look(t, nodeRoot(t, files), tc.ordinary, tc.tproxy)), tc.check)
+			if r.Level != tc.level || !strings.Contains(r.Message, tc.want) {
+				t.Errorf("%+v, want %s with %q", r, tc.level, tc.want)
+			}
+		})
+	}
+}
+
+func TestANodeWithoutADirectoryOfNetworks(t *testing.T) {
+	root := nodeRoot(t, nil)
+	if r := find(RunNode(look(t, root, nil, nil)), "node-cni"); r.Level != Warn || !strings.Contains(r.Message, "cannot be read") {
+		t.Errorf("%+v", r)
+	}
+}

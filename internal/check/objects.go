@@ -1,0 +1,103 @@
+package check
+
+import (
+	"slices"
+	"strings"
+)
+
+func policies(f *Facts) finding {
+	if f.ours() == nil {
+		return finding{}
+	}
+	var unbound []string
+	kinds := map[string]bool{}
+	for _, p := range f.Policies {
+		kinds[p.Kind] = true
+		if !p.Bound {
+			unbound = append(unbound, p.Kind+" "+p.Name)
+		}
+	}
+	switch {
+	case len(unbound) > 0:
+		return failing("policies without a binding have no effect: "+some(unbound), "install the chart again: helm upgrade")
+	case f.APIs.Validating && !kinds["ValidatingAdmissionPolicy"]:
+		return warning("no policy narrows what the agent may write, though the cluster has such policies", "set admission.restrictAgent=true, or install all of config/")
+	case f.APIs.Mutating && !kinds["MutatingAdmissionPolicy"]:
+		return warning("no policy prepares pods that ask: they get no readiness gate", "set admission.enabled=true, or add the gate to the pods' templates")
+	case len(f.Policies) == 0:
+		return finding{}
+	}
+	return fine(count(len(f.Policies), "policy object") + ", all bound")
+}
+
+func leftoverEntry(f *Facts) finding {
+	var left []string
+	for _, node := range f.Leftovers {
+		if a := f.agentOn(node); a == nil || !a.Ready { // a ready agent has no such fault; events live for an hour
+			left = append(left, node)
+		}
+	}
+	if len(left) == 0 {
+		return fine("no node reports an entry that was left in its CNI chain")
+	}
+	return failing("the plugin's entry is still in the CNI chain of "+some(left)+": without an agent no pod starts there",
+		"install with cni=uninstall, wait for the agents, then uninstall; or remove it on the node as docs/cni.md shows")
+}
+
+func leftoverObjects(f *Facts) finding {
+	if f.ours() != nil {
+		return finding{}
+	}
+	var left []string
+	for _, p := range f.Policies {
+		left = append(left, strings.ToLower(p.Kind)+"/"+p.Name)
+	}
+	if len(left) > 0 {
+		return warning("there is no agent, and policies of a removed release are still there: "+some(left),
+			"delete them: kubectl delete "+strings.Join(firstOf(left), " "))
+	}
+	if f.APIs.Ours {
+		return warning("there is no agent, and the definitions of SidecarProfiles and Sidecars of a removed release are still there",
+			"if nobody uses them: kubectl delete crd sidecarprofiles.pod-network-controller.istio.io sidecars.pod-network-controller.istio.io")
+	}
+	return fine("nothing of a removed release")
+}
+
+func firstOf(names []string) []string { return names[:min(len(names), maxNamed)] }
+
+// startupTaintKey is also controllers.KeyStartupTaint, as a test checks.
+const startupTaintKey = "pod-network-controller.istio.io/not-ready"
+
+func startupTaint(f *Facts) finding {
+	var waiting []string
+	removed := false
+	if d := f.ours(); d != nil {
+		removed = d.Args["startup-taint"] == "true"
+	}
+	for _, n := range f.Nodes {
+		if n.tainted(startupTaintKey) && n.Ready && f.Now.Sub(n.Since) > settled {
+			waiting = append(waiting, n.Name)
+		}
+	}
+	switch {
+	case len(waiting) == 0:
+		return fine("no node waits with the startup taint")
+	case !removed:
+		return failing("nodes wear the startup taint and no agent takes it off (--startup-taint): "+some(waiting), "set startupTaint=true, or register nodes without the taint "+startupTaintKey)
+	}
+	return failing("nodes have worn the startup taint for more than "+settled.String()+": "+some(waiting), "see why their agents are not ready")
+}
+
+func (n Node) tainted(key string) bool { return slices.Contains(n.Taints, key) }
+
+func autoscaler(f *Facts) finding {
+	d := f.ours()
+	if f.Autoscaler == nil || d == nil || d.Args["startup-taint"] != "true" {
+		return finding{}
+	}
+	if f.Autoscaler.KnowsTaint {
+		return fine(f.Autoscaler.Name + " knows the startup taint")
+	}
+	return warning(f.Autoscaler.Name+" may take new nodes for unusable, as it does not know the startup taint",
+		"Cluster Autoscaler: --startup-taint="+startupTaintKey+"; Karpenter: startupTaints of the NodePool")
+}

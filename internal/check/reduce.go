@@ -1,0 +1,107 @@
+package check
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/internal/agentstatus"
+	"istio-pod-network-controller/internal/intent"
+)
+
+// containersOf are all containers of a pod, init containers first.
+func containersOf(pod *corev1.Pod) []corev1.Container {
+	return slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
+}
+
+func agentOf(pod *corev1.Pod) Agent {
+	a := Agent{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName}
+	a.Ready, a.Since = agentstatus.Ready(pod), agentstatus.ReadySince(pod)
+	for i := range pod.Status.ContainerStatuses {
+		if w := pod.Status.ContainerStatuses[i].State.Waiting; w != nil {
+			a.Waiting = strings.TrimSpace(w.Reason + " " + w.Message)
+		}
+	}
+	if value, ok := pod.Annotations[agentstatus.Annotation]; ok {
+		s, err := agentstatus.Parse(value)
+		if err != nil {
+			a.Fault = err.Error()
+		} else {
+			a.Status = &s
+		}
+	}
+	return a
+}
+
+// autoscalerOf recognises Cluster Autoscaler, whose flag names the taint. Karpenter's setting is in its NodePools, which are not read.
+func autoscalerOf(pod *corev1.Pod) *Autoscaler {
+	all := containersOf(pod)
+	for i := range all {
+		c := &all[i]
+		if !strings.Contains(c.Image, "cluster-autoscaler") && !strings.Contains(c.Image, "karpenter") {
+			continue
+		}
+		knows := slices.ContainsFunc(append(slices.Clone(c.Command), c.Args...), func(arg string) bool { return strings.Contains(arg, startupTaintKey) })
+		return &Autoscaler{Name: pod.Namespace + "/" + pod.Name, KnowsTaint: knows}
+	}
+	return nil
+}
+
+func podOf(pod *corev1.Pod, namespace map[string]string, config intent.Config) Pod {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: pod.Namespace, Annotations: namespace}}
+	p := Pod{
+		Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Status: pod.Annotations[controllers.KeyStatus],
+		Families: len(pod.Status.PodIPs), Running: pod.Status.Phase == corev1.PodRunning, Since: pod.CreationTimestamp.Time,
+		OwnRuntime: pod.Spec.RuntimeClassName != nil,
+	}
+	_, p.Injected = pod.Annotations["sidecar.istio.io/status"]
+	all := containersOf(pod)
+	for i := range all {
+		p.IstioInit = p.IstioInit || all[i].Name == "istio-init"
+		if all[i].Name == intent.ProxyContainer {
+			p.DualStackProxy = p.DualStackProxy || isTrue(&all[i], "ISTIO_DUAL_STACK")
+		}
+	}
+	asks, err := intent.Of(pod, ns, config)
+	p.Asked, p.Redirect, p.Reason = asks.Asked, asks.Redirect && err == nil, asks.Reason
+	if err != nil && asks.Asked {
+		p.Fault = err.Error()
+	}
+	for i := range pod.Status.Conditions {
+		if c := pod.Status.Conditions[i]; c.Type == controllers.Condition {
+			p.Condition = &c
+		}
+	}
+	return p
+}
+
+func nodeOf(n *corev1.Node) Node {
+	out := Node{
+		Name: n.Name, OS: n.Status.NodeInfo.OperatingSystem, Kernel: n.Status.NodeInfo.KernelVersion,
+		Runtime: n.Status.NodeInfo.ContainerRuntimeVersion, OSImage: n.Status.NodeInfo.OSImage,
+	}
+	for i := range n.Status.Conditions {
+		if c := &n.Status.Conditions[i]; c.Type == corev1.NodeReady {
+			out.Ready, out.Since = c.Status == corev1.ConditionTrue, c.LastTransitionTime.Time
+		}
+	}
+	for _, t := range n.Spec.Taints {
+		out.Taints = append(out.Taints, t.Key)
+	}
+	return out
+}
+
+// isTrue reports whether a container's environment sets a variable to a Go bool that is true.
+func isTrue(c *corev1.Container, name string) bool {
+	for _, e := range c.Env {
+		if e.Name == name {
+			on, err := strconv.ParseBool(e.Value)
+			return on && err == nil
+		}
+	}
+	return false
+}

@@ -1,0 +1,30 @@
+package check
+
+import (
+	"fmt"
+	"strings"
+
+	"istio-pod-network-controller/internal/printable"
+)
+
+// Text is the results for people, by section: the reason, what to do, and where to read on.
+func Text(results []Result) string {
+	var b strings.Builder
+	counts, section := map[Level]int{}, ""
+	for _, r := range results {
+		counts[r.Level]++
+		if r.Section != section {
+			if section != "" {
+				b.WriteString("\n")
+			}
+			section = r.Section
+			fmt.Fprintf(&b, "%s\n", section)
+		}
+		fmt.Fprintf(&b, "  %-4s  %s: %s\n", r.Level, r.Check, printable.Line(r.Message))
+		if r.Level != OK {
+			fmt.Fprintf(&b, "          do:  %s\n          see: %s\n", printable.Line(r.Do), r.Doc)
+		}
+	}
+	fmt.Fprintf(&b, "\n%d ok, %d warn, %d fail\n", counts[OK], counts[Warn], counts[Fail])
+	return b.String()
+}

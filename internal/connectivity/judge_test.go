@@ -1,0 +1,123 @@
+package connectivity
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"istio-pod-network-controller/controllers"
+)
+
+func TestAnswersAreJudged(t *testing.T) {
+	target := netip.MustParseAddr("192.0.2.2")
+	at := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(target, port) }
+	c := Client{Pod: "client", Server: "server"}
+	elsewhere := netip.MustParseAddrPort("192.0.2.9:8080")
+	for name, tc := range map[string]struct{ have, want string }{
+		"the proxy took it":                   {c.outbound(target, Answer{Role: RoleOutbound, Pod: "client", Dst: at(portCaptured)}, nil), ""},
+		"the proxy lost the destination":      {c.outbound(target, Answer{Role: RoleOutbound, Pod: "client", Dst: elsewhere}, nil), "sees the destination 192.0.2.9:8080 instead of 192.0.2.2:8080"},
+		"another pod's proxy took it":         {c.outbound(target, Answer{Role: RoleOutbound, Pod: "other", Dst: at(portCaptured)}, nil), "the proxy of other"},
+		"nobody answered":                     {c.outbound(target, Answer{}, errors.New("connection refused")), "connection refused"},
+		"somebody else answered":              {c.outbound(target, Answer{}, nil), `"" of ""`},
+		"the server's proxy took it":          {c.inbound(target, Answer{Role: RoleInbound, Pod: "server", Dst: at(portEntering)}, nil), ""},
+		"the server's proxy lost it":          {c.inbound(target, Answer{Role: RoleInbound, Pod: "server", Dst: at(portInbound)}, nil), "instead of 192.0.2.2:8081"},
+		"the application took it":             {c.excluded(Answer{Role: RoleApplication, Pod: "server"}, nil), ""},
+		"the client's application took it":    {c.excluded(Answer{Role: RoleApplication, Pod: "client"}, nil), "the application of client"},
+		"the proxy reached the server":        {c.proxy(Answer{Role: RoleOutbound, Next: &Answer{Role: RoleInbound, Pod: "server"}}, nil), ""},
+		"the proxy reached another pod":       {c.proxy(Answer{Role: RoleOutbound, Next: &Answer{Role: RoleInbound, Pod: "other"}}, nil), "instead of server"},
+		"the proxy could not connect":         {c.proxy(Answer{Role: RoleOutbound, Dst: elsewhere, Fault: "refused"}, nil), "192.0.2.9:8080: refused"},
+		"the proxy was not asked":             {c.proxy(Answer{Role: RoleApplication}, nil), notTried},
+		"a long reason fits into the message": {short(strings.Repeat("é", maxWhy)), "..."},
+	} {
+		if (tc.have == "") != (tc.want == "") || !strings.Contains(tc.have, tc.want) || len(tc.have) > maxWhy+3 {
+			t.Errorf("%s: %q, want %q", name, tc.have, tc.want)
+		}
+	}
+}
+
+// A run without proofs has proven nothing.
+func TestNothingIsProvenByNothing(t *testing.T) {
+	if Proven(nil) || !Proven([]Line{{OK: true}}) || Proven([]Line{{OK: true}, {}}) {
+		t.Error("nothing, or not everything, counts as proven")
+	}
+}
+
+func TestTheAgentsReportIsJudged(t *testing.T) {
+	for status, want := range map[controllers.Status]string{
+		controllers.StatusInitialized: "", controllers.StatusFailed: "pod client: failed: because", controllers.StatusRemoved: "removed", "": "no agent has written",
+	} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "client", Annotations: map[string]string{controllers.KeyStatus: string(status)}}}
+		pod.Status.Conditions = []corev1.PodCondition{{Type: controllers.Condition, Message: "because"}}
+		if status == "" {
+			pod.Annotations = nil
+		}
+		if got := reported(pod); (got == "") != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("%s: %q, want %q", status, got, want)
+		}
+	}
+}
+
+func TestALoopEndsAtItsSecondTurn(t *testing.T) {
+	dialled := 0
+	s := Server{Dial: func(context.Context, string, string) (net.Conn, error) { dialled++; return nil, errors.New("refused") }}
+	if a, fault := s.passOn(t.Context(), netip.MustParseAddrPort("192.0.2.2:80"), Request{Hops: 1}); a != nil || fault == "" || dialled != 0 {
+		t.Errorf("%+v, %q, %d connections", a, fault, dialled)
+	}
+}
+
+func TestLinesAreBounded(t *testing.T) {
+	var into Request
+	for name, line := range map[string]string{"no end": strings.Repeat("x", 2*maxLine), "no JSON": "hello\n", "nothing": ""} {
+		if err := readLine(bytes.NewBufferString(line), &into); err == nil {
+			t.Errorf("%s: read %+v", name, into)
+		}
+	}
+}
+
+// The context of an interrupted run is over; what deletes the namespace must not use it.
+func TestWhatAnInterruptedRunDeletesIsSent(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var deleted atomic.Bool
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		var answer any = &corev1.Pod{TypeMeta: metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}}
+		switch {
+		case r.URL.Path == "/api/v1/nodes":
+			answer = &corev1.NodeList{TypeMeta: metav1.TypeMeta{Kind: "NodeList", APIVersion: "v1"}, Items: []corev1.Node{*node("a", nil)}}
+		case r.Method == http.MethodDelete && strings.HasPrefix(r.URL.Path, "/api/v1/namespaces/pod-network-test-"):
+			deleted.Store(true)
+		case strings.HasSuffix(r.URL.Path, "/pods"):
+			cancel()
+		case deleted.Load():
+			w.WriteHeader(http.StatusNotFound)
+			answer = &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound}
+		}
+		_ = json.NewEncoder(w).Encode(answer)
+	}))
+	t.Cleanup(server.Close)
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tester := newTester(nil)
+	tester.Client = client
+	if _, err := tester.Run(ctx); !errors.Is(err, context.Canceled) || errors.Is(err, ErrCleanup) {
+		t.Error(err)
+	}
+	if !deleted.Load() {
+		t.Error("the namespace is left")
+	}
+}

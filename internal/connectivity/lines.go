@@ -1,0 +1,95 @@
+package connectivity
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"istio-pod-network-controller/controllers"
+)
+
+// Line is one proof on one node, for people. A proof failed if Why is not empty; Do says what to do then.
+type Line struct {
+	Node   string `json:"node"`
+	Kind   Kind   `json:"proof"`
+	Family string `json:"family,omitempty"`
+	OK     bool   `json:"ok"`
+	What   string `json:"what"`
+	Why    string `json:"why,omitempty"`
+	Do     string `json:"do,omitempty"`
+}
+
+// What each kind shows, and what to do if it does not hold.
+const (
+	whatOutbound = "the application's connections go to its proxy, which sees their destination"
+	whatProxy    = "the proxy's own connections leave the pod"
+	whatInbound  = "connections from outside go to the pod's proxy, which sees their destination"
+	whatExcluded = "excluded ports are reached directly"
+	whatPods     = "the pods run"
+	whatReport   = "the agent reports both pods as programmed"
+
+	doFirst   = "mend what goes before it"
+	doRules   = "see whether the node has a ready agent and what it says of the pods: check, or run again with --keep and look at the annotations of the pods (docs/check.md#connectivity-test)"
+	doProxy   = "another project's rules may be in the pods as well: run again with --keep and look at them by inspect"
+	doPods    = "see the pod's events: run again with --keep, and kubectl describe"
+	doReport  = "the node has no agent, or the agent does not select the pods: check says which nodes lack an agent; compare --select with the agents' flag"
+	doNetwork = "the connection was refused or lost on its way: a NetworkPolicy of the whole cluster, or rules of another project in the pods"
+)
+
+func whatOf(k Kind) string {
+	return map[Kind]string{
+		KindOutbound: whatOutbound, KindProxy: whatProxy, KindInbound: whatInbound, KindExcluded: whatExcluded, KindPods: whatPods, KindReport: whatReport,
+	}[k]
+}
+
+func doOf(k Kind) string {
+	return map[Kind]string{
+		KindOutbound: doRules, KindProxy: doProxy, KindInbound: doRules, KindExcluded: doNetwork, KindPods: doPods, KindReport: doReport,
+	}[k]
+}
+
+// line is a Line about a node; why is empty if the proof holds.
+func line(node string, kind Kind, family, why string) Line {
+	l := Line{Node: cmp.Or(node, "(any node)"), Kind: kind, Family: family, OK: why == "", What: whatOf(kind), Why: why}
+	switch {
+	case l.OK:
+	case strings.HasPrefix(why, notTried):
+		l.Do = doFirst
+	default:
+		l.Do = doOf(kind)
+	}
+	return l
+}
+
+// lines are the proofs that a client's termination message has.
+func lines(node, message string) []Line {
+	var proofs []Proof
+	if err := json.Unmarshal([]byte(message), &proofs); err != nil || len(proofs) == 0 {
+		return []Line{line(node, KindPods, "", fmt.Sprintf("the client ended without proofs; it says %q", short(message)))}
+	}
+	out := make([]Line, 0, len(proofs))
+	for _, p := range proofs {
+		out = append(out, line(node, p.Kind, p.Family, p.Why))
+	}
+	return out
+}
+
+// reported says why a pod's report is not that of a programmed pod, or "".
+func reported(pod *corev1.Pod) string {
+	status, ok := pod.Annotations[controllers.KeyStatus]
+	if !ok {
+		return "no agent has written a status on pod " + pod.Name
+	}
+	if status == string(controllers.StatusInitialized) {
+		return ""
+	}
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == controllers.Condition {
+			return fmt.Sprintf("pod %s: %s: %s", pod.Name, status, c.Message)
+		}
+	}
+	return fmt.Sprintf("pod %s: %s", pod.Name, status)
+}

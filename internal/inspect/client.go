@@ -1,0 +1,143 @@
+package inspect
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"syscall"
+)
+
+// Client asks one agent over connections that it dials. Every connection carries TLS with the agent's certificate, end to end.
+type Client struct {
+	// Certificate is the SHA-256 of the certificate that the agent has to show, hexadecimal. Without it nothing is sent.
+	Certificate string
+	// Token is sent to the agent alone.
+	Token string
+	// Dial opens a connection to the agent, in which TLS begins.
+	Dial func(ctx context.Context) (net.Conn, error)
+}
+
+// Get returns a pod's document. An error that the agent has answered with is a *Refusal.
+func (c Client) Get(ctx context.Context, namespace, name string) (Document, error) {
+	transport := &http.Transport{
+		DisableKeepAlives: true,
+		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			conn, err := c.Dial(ctx)
+			if err != nil {
+				return nil, err
+			}
+			secured := tls.Client(conn, c.pinned())
+			if err := secured.HandshakeContext(ctx); err != nil {
+				_ = conn.Close() // the handshake's error says more
+				return nil, handshakeError(err)
+			}
+			return secured, nil
+		},
+	}
+	defer transport.CloseIdleConnections()
+	return get(ctx, &http.Client{Transport: transport, CheckRedirect: noRedirect}, "https://agent", c.Token, namespace, name)
+}
+
+// GetLocal returns a pod's document from the agent in this container, by its socket.
+func GetLocal(ctx context.Context, socket, namespace, name string) (Document, error) {
+	transport := &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", socket)
+		},
+	}
+	defer transport.CloseIdleConnections()
+	return get(ctx, &http.Client{Transport: transport, CheckRedirect: noRedirect}, "http://agent", "", namespace, name)
+}
+
+// noRedirect keeps a token from going anywhere else.
+func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
+func get(ctx context.Context, client *http.Client, base, token, namespace, name string) (doc Document, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, base+Path(namespace, name), http.NoBody)
+	if err != nil {
+		return doc, fmt.Errorf("make the request: %w", err)
+	}
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return doc, plain(err)
+	}
+	defer response.Body.Close() //nolint:errcheck // only read
+	text, err := io.ReadAll(io.LimitReader(response.Body, MaxAnswer+1))
+	switch {
+	case err != nil:
+		return doc, fmt.Errorf("read the agent's answer: %w", err)
+	case len(text) > MaxAnswer:
+		return doc, fmt.Errorf("the agent's answer is larger than %d bytes", MaxAnswer)
+	case response.StatusCode != http.StatusOK:
+		return doc, refused(response.StatusCode, text)
+	}
+	return ParseDocument(text)
+}
+
+// ParseDocument returns the document that JSON holds. Fields of a newer agent are ignored.
+func ParseDocument(text []byte) (doc Document, err error) {
+	if err := json.Unmarshal(text, &doc); err != nil {
+		return doc, fmt.Errorf("read the agent's answer: %w", err)
+	}
+	if doc.Pod == "" {
+		return doc, errors.New("read the agent's answer: it is no document about a pod: is the agent of another version?")
+	}
+	return doc, nil
+}
+
+func refused(status int, text []byte) error {
+	refusal := &Refusal{}
+	if json.Unmarshal(text, refusal) != nil || refusal.Code == "" {
+		return fmt.Errorf("the agent answered with status %d: is it of another version?", status)
+	}
+	return refusal
+}
+
+// plain takes the method and the address, which nobody has typed, from an error of net/http.
+func plain(err error) error {
+	type urlError interface {
+		Unwrap() error
+		Timeout() bool
+	}
+	if u, ok := err.(urlError); ok && u.Unwrap() != nil {
+		return u.Unwrap()
+	}
+	return err
+}
+
+func (c Client) pinned() *tls.Config {
+	return &tls.Config{
+		InsecureSkipVerify: true, //nolint:gosec // no authority has signed it: VerifyConnection compares the whole certificate
+		MinVersion:         tls.VersionTLS13, NextProtos: []string{"http/1.1"},
+		VerifyConnection: func(state tls.ConnectionState) error {
+			if len(state.PeerCertificates) == 0 {
+				return errors.New("the agent shows no certificate")
+			}
+			sum := sha256.Sum256(state.PeerCertificates[0].Raw)
+			if got := hex.EncodeToString(sum[:]); c.Certificate == "" || got != c.Certificate {
+				return fingerprintError{want: c.Certificate, got: got}
+			}
+			return nil
+		},
+	}
+}
+
+// handshakeError says what a connection that is closed at once means. The kernel resets one that was closed with something unread.
+func handshakeError(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+		return errors.New("the agent closed the connection: too many requests from this address or in all; try again in some seconds")
+	}
+	return fmt.Errorf("TLS with the agent: %w", err)
+}

@@ -1,0 +1,72 @@
+package inspect
+
+import (
+	"cmp"
+	"fmt"
+)
+
+// Advise returns what to do about a document, the most urgent first. It is computed by the agent, and once more by the command when it has
+// added the events.
+func Advise(d Document) []string {
+	var next []string
+	say := func(format string, args ...any) { next = append(next, fmt.Sprintf(format, args...)) }
+	switch {
+	case d.Asked.Invalid != "":
+		say("correct the setting that is named above; the agent follows within seconds, and rules that are in force stay until then")
+	case d.Asked.Expected && !d.Asked.Redirect:
+		say("the pod expects redirection and gets none: %s", d.Asked.Reason)
+	case !d.Asked.Redirect && !d.Agreement.Kept && len(d.Programmed.Rules) == 0 && d.Others.Owner == "":
+		say("nothing, if the pod is to be left alone; else: %s", d.Asked.Reason)
+	}
+	if d.Programmed.Absent != "" {
+		say("the pod has no sandbox to look at: see `kubectl -n %s describe pod %s` for why it does not start", d.namespace(), d.name())
+	}
+	if d.Others.Owner != "" {
+		say("%s redirects this pod's traffic and the agent leaves it alone: to have the agent do it, keep %s from programming the pod and re-create it", d.Others.Owner, d.Others.Owner)
+	}
+	if len(d.Others.Preempting) > 0 {
+		say("rules of others decide before the agent's: find out which process writes the rules that are listed, and stop it")
+	}
+	next = append(next, d.adviseDifference()...)
+	if len(next) == 0 {
+		say("nothing: the pod has what it asks for")
+		if d.Asked.Redirect && d.unused() {
+			say("no rule has seen a packet yet: send some traffic and look again; the counters show which rule takes it")
+		}
+	}
+	return next
+}
+
+func (d Document) adviseDifference() []string {
+	switch {
+	case d.Agreement.Verdict == Unknown && d.Programmed.Absent == "":
+		return []string{"the kernel could not be asked; look again in some seconds, and if it stays so, at the agent's log: " + d.agentLog()}
+	case d.Agreement.Verdict != Differ || d.Others.Owner != "":
+		return nil
+	case d.Reported.Reason == "Contended":
+		return []string{"somebody keeps changing the rules, and the agent puts them back with pauses: find the process of the pod or the node that does, and stop it"}
+	}
+	if d.Agent.VerifyInterval == "0s" {
+		return []string{"the agent does not check rules by itself (--verify-interval=0s): a change of the pod, such as a new annotation, has it look and put back what differs"}
+	}
+	return []string{fmt.Sprintf("look again: the agent puts back what differs at its next check (--verify-interval=%s); if it still differs then, its log says why: %s",
+		cmp.Or(d.Agent.VerifyInterval, "10s"), d.agentLog())}
+}
+
+func (d Document) agentLog() string {
+	return "kubectl -n AGENT-NAMESPACE logs AGENT-POD | grep " + d.Pod
+}
+
+// unused reports whether there are counters, and all are 0.
+func (d Document) unused() bool {
+	counted := false
+	for _, r := range d.Programmed.Rules {
+		if r.Packets == nil {
+			continue
+		}
+		if counted = true; *r.Packets > 0 {
+			return false
+		}
+	}
+	return counted
+}

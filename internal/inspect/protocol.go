@@ -1,0 +1,61 @@
+package inspect
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+)
+
+// What client and agent agree on.
+const (
+	pathPrefix = "/v1/pods/"
+	// Route is the pattern of a document's path, for http.ServeMux.
+	Route = pathPrefix + "{namespace}/{name}"
+	// TunnelPath is asked for with Upgrade: UpgradeProtocol. After the answer 101 the connection carries TLS, and in it the same requests.
+	TunnelPath      = "/v1/tunnel"
+	UpgradeProtocol = "istio-pod-network-inspect"
+	// Audience is one that the agent accepts in a token besides the API server's own. Such a token is worth nothing anywhere else.
+	Audience = "istio-pod-network-controller"
+	// MaxAnswer bounds an answer.
+	MaxAnswer = 1 << 20
+)
+
+// Path returns the path of a pod's document.
+func Path(namespace, name string) string {
+	return pathPrefix + url.PathEscape(namespace) + "/" + url.PathEscape(name)
+}
+
+// Code says what kind of refusal an answer is.
+type Code string
+
+// The codes.
+const (
+	CodeUnauthenticated Code = "Unauthenticated"
+	CodeForbidden       Code = "Forbidden"
+	CodeNotHere         Code = "NotHere" // the agent's node has no such pod
+	CodeBusy            Code = "Busy"
+	CodeNotReady        Code = "NotReady"
+	CodeNotShown        Code = "NotShown" // a pod that is never shown
+	CodeBadRequest      Code = "BadRequest"
+	CodeInternal        Code = "Internal"
+)
+
+// Refusal is an answer without a document.
+type Refusal struct {
+	Code    Code   `json:"code"`
+	Message string `json:"message"`
+}
+
+// Error returns the message.
+func (r *Refusal) Error() string { return r.Message }
+
+func (d Document) namespace() string { ns, _, _ := strings.Cut(d.Pod, "/"); return ns }
+
+func (d Document) name() string { _, name, _ := strings.Cut(d.Pod, "/"); return name }
+
+// fingerprintError means that the server is another one than the agent that was asked for.
+type fingerprintError struct{ want, got string }
+
+func (e fingerprintError) Error() string {
+	return fmt.Sprintf("the server has certificate %.16s..., and the agent's annotation names %.16s...: the agent was restarted just now, or somebody is in between; try again", e.got, e.want)
+}

@@ -1,0 +1,182 @@
+package inspect
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+var now = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+
+// inOrder is the document of a pod that has what it asks for.
+func inOrder() Document {
+	return Document{
+		Pod: "shop/cart-1", UID: "uid-1", Node: "node1", Time: now, Agent: Agent{Version: "0.1.0", Backend: "nftables", VerifyInterval: "10s"},
+		Asked: Asked{
+			Redirect: true, By: "annotation of the namespace: istio-pod-network-controller/initialize", Expected: true,
+			Summary:  []string{"outbound: tcp to any address -> proxy, 15001"},
+			Settings: []Setting{{"envoy-port", "15001", "default"}, {"exclude-interfaces", "", "default"}, {"exclude-inbound-ports", "", "annotation of the pod: traffic.sidecar.istio.io/excludeInboundPorts"}},
+		},
+		Reported: Reported{Status: "initialized", Condition: "True", Reason: "Initialized", Message: "traffic is redirected"},
+		Programmed: Programmed{Sandbox: "s1", Backend: "nftables", Rules: []Rule{
+			{Chain: "outbound", Words: "tcp to any port -> proxy, 15001", Why: "to the proxy", Packets: new(uint64(12)), Bytes: new(uint64(720))},
+			{Chain: "outbound", Words: "to 127.0.0.1 -> direct"},
+			{Chain: "inbound", Words: "tcp to port 15008 -> direct", Packets: new(uint64(0)), Bytes: new(uint64(0))},
+		}},
+		Agreement: Agreement{Verdict: Agree},
+		Events:    Events{Items: []Event{}},
+	}
+}
+
+// documents are of every kind, by what they are about.
+func documents() map[string]Document {
+	edited := func(edit func(d *Document)) Document {
+		d := inOrder()
+		edit(&d)
+		d.Next = Advise(d)
+		return d
+	}
+	return map[string]Document{
+		"in-order":      edited(func(*Document) {}),
+		"in-order-wide": edited(func(*Document) {}),
+		"unused": edited(func(d *Document) {
+			d.Programmed.Rules[0].Packets, d.Programmed.Rules[0].Bytes = new(uint64(0)), new(uint64(0))
+		}),
+		"drift": edited(func(d *Document) {
+			d.Agreement = Agreement{Verdict: Differ, Differences: []string{"- outbound: tcp dport 80 redirect to :15001"}}
+			d.Events.Items = []Event{{now.Add(-90 * time.Second), "Warning", "RulesRepaired", "put back the rules", 3}}
+			d.Programmed.LastRepair = Repair{"2026-11-22T11:58:30Z", "rules"}
+		}),
+		"drift-unverified": edited(func(d *Document) {
+			d.Agreement = Agreement{Verdict: Differ, Differences: []string{"- outbound"}}
+			d.Agent.VerifyInterval = "0s"
+		}),
+		"contended": edited(func(d *Document) {
+			d.Agreement = Agreement{Verdict: Differ, Differences: []string{"- outbound"}}
+			d.Reported = Reported{"failed", "False", "Contended", "somebody keeps changing the rules"}
+		}),
+		"no-rules": edited(func(d *Document) {
+			d.Programmed.Rules, d.Programmed.Backend = nil, ""
+			d.Agreement = Agreement{Verdict: Differ, Differences: []string{"- table inet istio-pod-network-controller"}}
+		}),
+		"wrong-setting": edited(func(d *Document) {
+			d.Asked = Asked{Expected: true, Invalid: `envoy-port: value "x": want a port from 1 to 65535`}
+			d.Agreement.Kept = true
+		}),
+		"not-asked": edited(func(d *Document) {
+			d.Asked = Asked{Reason: "neither the pod nor its namespace asks; annotate it"}
+			d.Programmed.Rules, d.Programmed.Backend, d.Reported = nil, "", Reported{}
+			d.Events.Error = "this takes the right to list events in namespace shop"
+		}),
+		"skipped": edited(func(d *Document) {
+			d.Asked = Asked{Expected: true, Reason: "istio-init programs this pod's rules already; re-create the pod"}
+			d.Programmed.Rules, d.Programmed.Backend = nil, ""
+			d.Others = Others{Owner: "Istio", Found: "chain ISTIO_OUTPUT in table ip nat"}
+		}),
+		"preempted": edited(func(d *Document) { d.Others.Preempting = []string{"inet theirs early: tcp dport 80 drop"} }),
+		"no-sandbox": edited(func(d *Document) {
+			d.Programmed = Programmed{Absent: "find sandbox: no ready sandbox"}
+			d.Agreement = Agreement{Verdict: Unknown, Error: d.Programmed.Absent}
+		}),
+		"kernel-silent": edited(func(d *Document) {
+			d.Agreement = Agreement{Verdict: Unknown, Error: "the kernel has not answered: context deadline exceeded"}
+		}),
+		"hostile": edited(func(d *Document) {
+			d.Reported.Message = "\x1b[2J\x1b[1;1Hall is well\r\nVerdict:\tin order\u202e"
+			d.Asked.Settings[0].Value = strings.Repeat("9,", 5000)
+		}),
+	}
+}
+
+func TestTextForPeople(t *testing.T) {
+	for name, doc := range documents() {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			if err := (Text{Now: now, Wide: name == "in-order-wide"}).Print(&out, doc); err != nil {
+				t.Fatal(err)
+			}
+			wantFile(t, name+".txt", out.String())
+			for line := range strings.SplitSeq(out.String(), "\n") {
+				if strings.ContainsAny(line, "\x1b\r\b\u202e") || len(line) > 600 {
+					t.Errorf("line %q", line)
+				}
+			}
+		})
+	}
+}
+
+// wantFile compares with a golden file.
+func wantFile(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", name, diff)
+	}
+}
+
+// Where the agent leaves a pod to another project it puts nothing back.
+func TestWhatOthersHaveIsNotAwaited(t *testing.T) {
+	d := inOrder()
+	d.Others = Others{Owner: "Istio", Found: "chain ISTIO_OUTPUT"}
+	d.Agreement = Agreement{Verdict: Differ, Differences: []string{"- outbound"}}
+	if steps := Advise(d); len(steps) != 1 || !strings.Contains(steps[0], "keep Istio from programming the pod") {
+		t.Errorf("%q", steps)
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	want := map[string]int{
+		"in-order": 0, "in-order-wide": 0, "unused": 0, "not-asked": 0,
+		"drift": 3, "drift-unverified": 3, "contended": 3, "no-rules": 3, "wrong-setting": 3, "skipped": 3, "preempted": 3, "no-sandbox": 3, "kernel-silent": 3, "hostile": 0,
+	}
+	got := map[string]int{}
+	for name, doc := range documents() {
+		got[name] = doc.ExitCode()
+		if len(doc.Next) == 0 {
+			t.Errorf("%s: nothing to do next is said", name)
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("exit codes (-want +got):\n%s", diff)
+	}
+}
+
+// The fields' names are what programs read.
+func TestFieldsOfADocument(t *testing.T) {
+	doc := inOrder()
+	text, err := json.MarshalIndent(doc, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantFile(t, "document.json", string(text)+"\n")
+	again, err := ParseDocument([]byte(strings.Replace(string(text), "{", `{"newField": {"x": 1},`, 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(doc, again); diff != "" {
+		t.Errorf("read back (-want +got):\n%s", diff)
+	}
+	for _, wrong := range []string{"", "{}", "null", "[]", "<html>", `{"pod": 1}`} {
+		if _, err := ParseDocument([]byte(wrong)); err == nil {
+			t.Errorf("%q is read as a document", wrong)
+		}
+	}
+}

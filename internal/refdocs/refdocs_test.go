@@ -1,0 +1,242 @@
+package main
+
+import (
+	"go/ast"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"istio-pod-network-controller/controllers"
+)
+
+const checkout = "../.."
+
+func reference(t *testing.T) (map[string]string, *source) {
+	t.Helper()
+	all, err := pages(checkout, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := parseSource(checkout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all, s
+}
+
+// literals calls visit with every text of the code but the paths of imports.
+func (s *source) literals(visit func(p *sourcePackage, at token.Pos, text string)) {
+	for _, p := range s.packages {
+		for _, file := range p.files {
+			ast.Inspect(file, func(n ast.Node) bool {
+				if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+					if text, err := strconv.Unquote(lit.Value); err == nil {
+						visit(p, lit.Pos(), text)
+					}
+				}
+				_, imports := n.(*ast.ImportSpec)
+				return !imports
+			})
+		}
+	}
+}
+
+// ofTheAgent reports whether the keys in a package are what pods and the agent say to each other. Commands that look at a cluster know keys
+// of other projects, and labels of a managed proxy's container are the agent's own.
+func ofTheAgent(dir string) bool {
+	top, _, _ := strings.Cut(dir, "/")
+	inside := []string{"internal/agent", "internal/agentstatus", "internal/intent", "internal/sidecar", "internal/podnet"}
+	return dir != "runtime/container" && (top != "internal" || slices.Contains(inside, dir))
+}
+
+func TestEveryKeyOfTheCodeIsInTheReference(t *testing.T) {
+	all, s := reference(t)
+	key := regexp.MustCompile(`^([a-z-]+\.)*(istio\.io|openshift\.io|istio-pod-network-controller)/[A-Za-z][A-Za-z.-]*$`)
+	seen := 0
+	s.literals(func(p *sourcePackage, at token.Pos, text string) {
+		if !key.MatchString(text) || !ofTheAgent(p.dir) {
+			return
+		}
+		seen++
+		if !strings.Contains(all["annotations.md"], "`"+text+"`") {
+			t.Errorf("%s: %s is not in annotations.md: describe it in Keys of internal/intent or Written of internal/agent", s.at(at), text)
+		}
+	})
+	if seen < 20 {
+		t.Errorf("%d keys seen in the code", seen)
+	}
+	for _, c := range s.pkg("internal/intent").constants {
+		if value, ok := s.text(s.pkg("internal/intent"), c.value); ok && strings.HasPrefix(c.name, "env") && !strings.Contains(all["annotations.md"], "`"+value+"`") {
+			t.Errorf("%s: %s is not in annotations.md: describe it in Environment of internal/intent", s.at(c.pos), value)
+		}
+	}
+}
+
+func TestEveryReasonOfTheCodeIsInTheReference(t *testing.T) {
+	all, s := reference(t)
+	both := all["conditions.md"] + all["events.md"]
+	for _, dir := range []string{"controllers", "api/v1alpha1"} {
+		for _, c := range s.pkg(dir).constants {
+			if value, ok := s.text(s.pkg(dir), c.value); ok && strings.HasPrefix(c.name, "Reason") && !strings.Contains(both, "`"+value+"`") {
+				t.Errorf("%s: reason %s is in neither conditions.md nor events.md: describe it in reference.go of its package", s.at(c.pos), value)
+			}
+		}
+	}
+}
+
+func TestEveryEventOfTheCodeIsInTheReference(t *testing.T) {
+	all, s := reference(t)
+	events := s.events()
+	for reason, at := range events {
+		if !strings.Contains(all["events.md"], "`"+reason+"`") {
+			t.Errorf("%s: event %s is not in events.md: describe it in reference.go of its package", s.at(at), reason)
+		}
+	}
+	if len(events) == 0 {
+		t.Error("no event seen in the code")
+	}
+}
+
+// events returns the constant reasons of events, and where they are made.
+func (s *source) events() map[string]token.Pos {
+	found := map[string]token.Pos{}
+	for _, p := range s.packages {
+		for _, file := range p.files {
+			ast.Inspect(file, func(n ast.Node) bool {
+				call, ok := n.(*ast.CallExpr)
+				if !ok {
+					return true
+				}
+				if f, ok := call.Fun.(*ast.SelectorExpr); !ok || f.Sel.Name != "Eventf" || len(call.Args) < 6 {
+					return true
+				}
+				if reason, constant := s.text(p, call.Args[3]); constant {
+					found[reason] = call.Pos()
+				}
+				return true
+			})
+		}
+	}
+	return found
+}
+
+// What the scan of the code says about metrics is what a registry says about them.
+func TestMetricsAreAsTheirRegistryHasThem(t *testing.T) {
+	_, s := reference(t)
+	scanned, err := s.metrics()
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]metric{}
+	for _, m := range scanned {
+		known[m.name] = m
+	}
+	registry := prometheus.NewRegistry()
+	if _, err := controllers.NewMetrics(registry, &controllers.Ledger{}); err != nil {
+		t.Fatal(err)
+	}
+	families, err := registry.Gather()
+	if err != nil || len(families) == 0 {
+		t.Fatalf("%d metrics, %v", len(families), err)
+	}
+	for _, f := range families {
+		m := known[f.GetName()]
+		if m.kind != strings.ToLower(f.GetType().String()) || m.help != f.GetHelp() {
+			t.Errorf("%s: %s %q in the registry, %s %q in the code", f.GetName(), f.GetType(), f.GetHelp(), m.kind, m.help)
+		}
+		for _, label := range f.GetMetric()[0].GetLabel() {
+			if !strings.Contains(strings.Join(m.labels, " "), label.GetName()) {
+				t.Errorf("%s: label %s is not among %q", f.GetName(), label.GetName(), m.labels)
+			}
+		}
+	}
+}
+
+// tree makes a checkout with one package.
+func tree(t *testing.T, dir, text string) *source {
+	t.Helper()
+	root := t.TempDir()
+	for _, d := range append(productDirs(), dir) {
+		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(root, dir, "x.go"), []byte("package x\n\nconst MetricPrefix = \"istio_pod_network_controller_\"\n"+text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s, err := parseSource(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestMetricsOfTheCode(t *testing.T) {
+	const name = controllers.MetricPrefix + "a"
+	cases := map[string]struct {
+		text string
+		want metric
+		err  string
+	}{
+		"a gauge": {
+			text: `var _ = NewGaugeFunc(prometheus.GaugeOpts{Name: MetricPrefix + "a", Help: "A."}, f)`, want: metric{name, "A.", "gauge", nil},
+		},
+		"a histogram with labels": {
+			text: `var _ = f(prometheus.NewHistogramVec(prometheus.HistogramOpts{Help: "A." + " B.", Name: MetricPrefix + "a"}, []string{"x", "y"}))`,
+			want: metric{name, "A. B.", "histogram", []string{"x", "y"}},
+		},
+		"constant labels": {
+			text: `var _ = prometheus.CounterOpts{Name: x.MetricPrefix + "a", Help: "A.", ConstLabels: prometheus.Labels{"x": y}}`,
+			want: metric{name, "A.", "counter", []string{"x"}},
+		},
+		"a description": {
+			text: `var _ = prometheus.NewDesc(MetricPrefix+"a", "A.", []string{"x"}, nil)`, want: metric{name, "A.", "gauge", []string{"x"}},
+		},
+		"by a function of the package": {
+			text: "var _ = count(l, MetricPrefix+\"a\", \"A.\")\nfunc count(l int, name, help string) any { return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{\"x\"}) }",
+			want: metric{name, "A.", "counter", []string{"x"}},
+		},
+		"by a function that adds the prefix": {
+			text: "var _ = gauge(\"a\", \"A.\", prometheus.Labels{\"x\": \"1\"})\n" +
+				"func gauge(name, help string, l prometheus.Labels) any { return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: MetricPrefix + name, Help: help, ConstLabels: l}, f) }",
+			want: metric{name, "A.", "gauge", []string{"x"}},
+		},
+		"without help":      {text: `var _ = prometheus.GaugeOpts{Name: MetricPrefix + "a"}`, err: "no help"},
+		"without a kind":    {text: `var _ = f(MetricPrefix+"a", "A.")`, err: "no kind"},
+		"a computed name":   {text: `var _ = prometheus.GaugeOpts{Name: MetricPrefix + kind, Help: "A."}`, err: "a literal"},
+		"a name as a const": {text: `const n = MetricPrefix + "a"`, err: "where it is made"},
+	}
+	for title, tc := range cases {
+		t.Run(title, func(t *testing.T) {
+			got, err := tree(t, "internal/x", tc.text).metrics()
+			if tc.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.err) {
+					t.Errorf("got %v, want an error with %q", err, tc.err)
+				}
+				return
+			}
+			if diff := cmp.Diff([]metric{tc.want}, got, cmp.AllowUnexported(metric{})); diff != "" || err != nil {
+				t.Errorf("%v\n%s", err, diff)
+			}
+		})
+	}
+}
+
+func TestExitCodesNeedAReason(t *testing.T) {
+	got, err := tree(t, "cmd/x", "const (\n\texitA = 2 // two\n\t// exitB is one\n\texitB = 1\n)").exitCodes()
+	want := []exitCode{{"x", "1", "is one"}, {"x", "2", "two"}}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(exitCode{})); diff != "" || err != nil {
+		t.Errorf("%v\n%s", err, diff)
+	}
+	if _, err := tree(t, "cmd/x", "const exitA = 2").exitCodes(); err == nil || !strings.Contains(err.Error(), "exitA") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,138 @@
+package survey
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"istio-pod-network-controller/internal/agentstatus"
+)
+
+// staleAfter is the age of an agent's status at which the agent is taken for one that hangs: it writes every minute.
+const staleAfter = 4 * time.Minute
+
+// Node is one node, and its agent.
+type Node struct {
+	Name string `json:"name"`
+	// Agent is the agent's pod, NAMESPACE/NAME; empty if the node has none, or AgentUnknown, because a right is missing.
+	Agent        string `json:"agent,omitempty"`
+	AgentUnknown bool   `json:"agentUnknown,omitempty"`
+	// Status is what the agent says about itself; nil if it says nothing.
+	Status *agentstatus.Status `json:"status,omitempty"`
+	// Asking counts the listed pods of a node without an agent that ask for redirection.
+	Asking int `json:"asking,omitempty"`
+	// Trouble is what makes pods of the node lack what they ask for, or soon will. Notes are worth knowing.
+	Trouble []string `json:"trouble,omitempty"`
+	Notes   []string `json:"notes,omitempty"`
+}
+
+// nodesOf joins nodes and agents. client is this program's version. If nodes could not be listed, those of the agents are shown.
+func nodesOf(nodes []corev1.Node, listed bool, agents []corev1.Pod, client string, now time.Time) []Node {
+	rows := map[string]*Node{}
+	for i := range nodes {
+		rows[nodes[i].Name] = &Node{Name: nodes[i].Name, Notes: nodeNotes(&nodes[i])}
+	}
+	for node, pods := range byNode(agents) {
+		row := rows[node]
+		if row == nil {
+			if listed {
+				continue // the node has left, or was not asked for
+			}
+			row = &Node{Name: node}
+			rows[node] = row
+		}
+		row.addAgent(pods, client, now)
+	}
+	out := make([]Node, 0, len(rows))
+	for _, name := range slices.Sorted(maps.Keys(rows)) {
+		out = append(out, *rows[name])
+	}
+	return out
+}
+
+func nodeNotes(node *corev1.Node) []string {
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+			return []string{"the node is not ready"}
+		}
+	}
+	return nil
+}
+
+// byNode returns the agents of each node, the one that is in charge first.
+func byNode(agents []corev1.Pod) map[string][]*corev1.Pod {
+	out := map[string][]*corev1.Pod{}
+	for i := range agents {
+		out[agents[i].Spec.NodeName] = append(out[agents[i].Spec.NodeName], &agents[i])
+	}
+	for _, pods := range out {
+		slices.SortStableFunc(pods, agentstatus.Compare)
+	}
+	return out
+}
+
+// addAgent adds a node's agents, of which the first is in charge.
+func (n *Node) addAgent(pods []*corev1.Pod, client string, now time.Time) {
+	pod := pods[0]
+	n.Agent = pod.Namespace + "/" + pod.Name
+	if len(pods) > 1 {
+		n.Notes = append(n.Notes, "two agents: one takes over from the other")
+	}
+	if !agentstatus.Ready(pod) {
+		n.Trouble = append(n.Trouble, "agent not ready: "+whyNotReady(pod))
+	}
+	value, ok := pod.Annotations[agentstatus.Annotation]
+	if !ok {
+		if agentstatus.Ready(pod) {
+			n.Notes = append(n.Notes, "the agent says nothing about itself: an older release, or without --pod-name")
+		}
+		return
+	}
+	said, err := agentstatus.Parse(value)
+	if err != nil {
+		n.Trouble = append(n.Trouble, "what the agent says about itself cannot be read: "+err.Error())
+		return
+	}
+	n.Status = &said
+	if !said.Outdated(agentstatus.ReadySince(pod), now) {
+		n.Trouble = append(n.Trouble, said.NotReady...)
+	}
+	n.addStatus(said, client, now)
+}
+
+func (n *Node) addStatus(said agentstatus.Status, client string, now time.Time) {
+	if age := now.Sub(said.Time); age > staleAfter {
+		n.Trouble = append(n.Trouble, fmt.Sprintf("the agent has said nothing for %s", age.Truncate(time.Minute)))
+	}
+	early, offered := false, false
+	for _, e := range said.Entrance {
+		isEarly := e.Name != "watch"
+		offered, early = offered || isEarly, early || isEarly && e.Up
+		if isEarly && !e.Up {
+			n.Notes = append(n.Notes, e.Name+" is down: "+e.Message)
+		}
+	}
+	if !early && offered {
+		n.Notes = append(n.Notes, "no early entrance: pods start before their rules are there")
+	}
+	if said.Version != client {
+		n.Notes = append(n.Notes, "the agent is of another release than this program ("+client+")")
+	}
+}
+
+// whyNotReady says in the kubelet's words what an agent's pod waits for.
+func whyNotReady(pod *corev1.Pod) string {
+	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if w := c.State.Waiting; w != nil && w.Reason != "" {
+			return strings.TrimSpace(w.Reason + " " + w.Message)
+		}
+	}
+	if pod.DeletionTimestamp != nil {
+		return "it is ending"
+	}
+	return "pod " + pod.Name + " is " + strings.ToLower(string(pod.Status.Phase))
+}

@@ -1,0 +1,160 @@
+package survey
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/internal/agentstatus"
+	"istio-pod-network-controller/internal/intent"
+)
+
+// State is how a pod stands.
+type State string
+
+// The states. The first seven are what the pod's report says; the others are of pods that ask and have no report, or none that says more.
+const (
+	Programmed    State = "programmed"
+	ProxyNotReady State = "proxy-not-ready" // programmed, and the proxy that the agent runs does not answer
+	Removed       State = "removed"
+	Skipped       State = agentstatus.Skipped
+	Others        State = "others"
+	Failed        State = "failed"
+	Contended     State = "contended"
+	Preempted     State = "preempted"
+	Waiting       State = "waiting"    // the pod starts, or its sandbox is made anew
+	NoAgent       State = "no-agent"   // the pod's node has no agent
+	Unreported    State = "unreported" // the pod runs, and the agent of its node says nothing about it
+)
+
+// patience is how long a pod may be without a report before it is unreported.
+const patience = time.Minute
+
+// Failing reports whether a pod in this state does not have what it asks for.
+func (s State) Failing() bool {
+	return slices.Contains([]State{Failed, Contended, Preempted, NoAgent, Unreported}, s)
+}
+
+// Pod is one pod that asks for redirection, or has a report.
+type Pod struct {
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+	Node      string    `json:"node,omitempty"`
+	State     State     `json:"state"`
+	Entrance  string    `json:"entrance,omitempty"`
+	Created   time.Time `json:"created"`
+	Message   string    `json:"message,omitempty"`
+	// Backend, SpecHash, Reported and Notes are those of the pod's report.
+	Backend  string    `json:"backend,omitempty"`
+	SpecHash string    `json:"specHash,omitempty"`
+	Reported time.Time `json:"reported,omitzero"`
+	Notes    string    `json:"notes,omitempty"`
+}
+
+// details are the parts of the annotation that are shown.
+type details struct {
+	Entrance string    `json:"entrance"`
+	Backend  string    `json:"backend"`
+	SpecHash string    `json:"specHash"`
+	Time     time.Time `json:"time"`
+	Notes    string    `json:"notes"`
+}
+
+// place is what a pod's state depends on beside the pod.
+type place struct {
+	now       time.Time
+	namespace *corev1.Namespace          // nil: not known
+	agentOn   func(node string) presence // whether a node has an agent
+}
+
+// presence is whether a node has an agent.
+type presence int
+
+const (
+	unknown presence = iota
+	absent
+	present
+)
+
+// podOf returns how a pod stands. ok is false for a pod that has finished, or neither asks nor has a report.
+func podOf(pod *corev1.Pod, at place) (out Pod, ok bool) {
+	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return out, false
+	}
+	condition, status := conditionOf(pod), controllers.Status(pod.Annotations[controllers.KeyStatus])
+	reported := condition != nil || status != ""
+	want, err := intent.Of(pod, at.namespace, intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults()})
+	if !reported && !want.Asked && err == nil { // who has mistyped the annotation has asked as well
+		return out, false
+	}
+	out = Pod{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Created: pod.CreationTimestamp.UTC()}
+	var said details
+	if json.Unmarshal([]byte(pod.Annotations[controllers.KeyDetails]), &said) == nil {
+		out.Entrance, out.Backend, out.SpecHash, out.Reported, out.Notes = said.Entrance, said.Backend, said.SpecHash, said.Time, said.Notes
+	}
+	if reported {
+		out.State, out.Message = reportedState(condition, status)
+	} else {
+		out.State, out.Message = at.unreported(pod, want)
+	}
+	if watched := !slices.Contains([]State{NoAgent, Skipped, Removed, Others}, out.State); watched && out.Node != "" && at.agentOn(out.Node) == absent {
+		out.Message = strings.TrimPrefix(out.Message+"; node "+out.Node+" has no agent now: nobody repairs the rules", "; ")
+	}
+	return out, true
+}
+
+// reportedState returns the state of a pod with a report. An agent of another release may use a reason that this program does not know.
+func reportedState(c *corev1.PodCondition, status controllers.Status) (State, string) {
+	if c == nil {
+		states := map[controllers.Status]State{controllers.StatusInitialized: Programmed, controllers.StatusRemoved: Removed}
+		if s, ok := states[status]; ok {
+			return s, ""
+		}
+		return Failed, "the pod's report says " + string(status)
+	}
+	state, ok := map[string]State{
+		controllers.ReasonInitialized: Programmed, controllers.ReasonRemoved: Removed, controllers.ReasonNotRequired: Skipped,
+		controllers.ReasonProgrammedByOthers: Others, controllers.ReasonProxyNotReady: ProxyNotReady, controllers.ReasonContended: Contended,
+		controllers.ReasonPreempted: Preempted, controllers.ReasonSandboxNotReady: Waiting,
+	}[c.Reason]
+	switch {
+	case state == Programmed:
+		return state, "" // it is what everybody wants to see
+	case ok:
+		return state, c.Message
+	case c.Status == corev1.ConditionTrue:
+		return Programmed, c.Reason + ": " + c.Message
+	}
+	return Failed, c.Message
+}
+
+// unreported returns the state of a pod that asks, and has no report.
+func (at place) unreported(pod *corev1.Pod, want intent.Intent) (State, string) {
+	node := pod.Spec.NodeName
+	switch {
+	case !want.Redirect && want.Reason != "":
+		return Skipped, string(want.Reason)
+	case node == "":
+		return Waiting, "not scheduled yet"
+	case at.agentOn(node) == absent:
+		return NoAgent, "node " + node + " has no agent: nothing redirects this pod's traffic"
+	case pod.Status.Phase != corev1.PodRunning:
+		return Waiting, "its containers have not started; see kubectl describe pod"
+	case pod.Status.StartTime != nil && at.now.Sub(pod.Status.StartTime.Time) < patience:
+		return Waiting, "just started"
+	}
+	return Unreported, "it runs, and the agent of node " + node + " says nothing about it; see the agent's log"
+}
+
+func conditionOf(pod *corev1.Pod) *corev1.PodCondition {
+	for i := range pod.Status.Conditions {
+		if pod.Status.Conditions[i].Type == controllers.Condition {
+			return &pod.Status.Conditions[i]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,180 @@
+// Package survey asks a cluster how the agents and the pods that ask for redirection stand. It reads only, and makes do with the rights that
+// it has.
+package survey
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// DefaultAgentNamespace is where the documentation installs the agents.
+const DefaultAgentNamespace = "istio-pod-network-controller"
+
+// Options say what is asked.
+type Options struct {
+	// Namespace is that of the pods; empty means all. Fallback is asked if the right to list those of all is missing.
+	Namespace, Fallback string
+	// Labels and Fields are selectors of pods. Node is the one node that is asked for; empty means all.
+	Labels, Fields, Node string
+	// AgentNamespace is that of the agents; empty means all.
+	AgentNamespace string
+	// Version is this program's.
+	Version string
+	// Progress, which may be nil, is called with the number of pods that were read so far.
+	Progress func(pods int)
+}
+
+// Report is the answer.
+type Report struct {
+	Time time.Time `json:"time"`
+	// Namespace is that of the pods; empty means all.
+	Namespace string `json:"namespace,omitempty"`
+	Nodes     []Node `json:"nodes"`
+	Pods      []Pod  `json:"pods"`
+	// Trouble is what is wrong with neither a node nor a pod. Missing are the rights that the asker lacks, and what is not shown for it.
+	Trouble []string `json:"trouble,omitempty"`
+	Missing []string `json:"missing,omitempty"`
+	// Incomplete means that fewer pods were looked at than were asked for, because a right is missing.
+	Incomplete bool `json:"incomplete,omitempty"`
+}
+
+// Failing reports whether something does not work as it was asked for.
+func (r Report) Failing() bool {
+	return len(r.Trouble) > 0 || slices.ContainsFunc(r.Nodes, func(n Node) bool { return len(n.Trouble) > 0 }) ||
+		slices.ContainsFunc(r.Pods, func(p Pod) bool { return p.State.Failing() })
+}
+
+// asked is what the API server has answered about everything but pods.
+type asked struct {
+	nodes                     []corev1.Node
+	agents                    []corev1.Pod
+	namespaces                map[string]*corev1.Namespace // nil: not known
+	nodesListed, agentsListed bool
+	missing, trouble          []string
+}
+
+// Ask asks a cluster. An error means that nothing could be found out.
+func (c *Client) Ask(ctx context.Context, o Options) (Report, error) {
+	now := time.Now().UTC()
+	a, err := c.around(ctx, o)
+	if err != nil {
+		return Report{}, err
+	}
+	r := Report{Time: now.Truncate(time.Second), Namespace: o.Namespace, Pods: []Pod{}, Trouble: a.trouble, Missing: a.missing}
+	r.Nodes = nodesOf(a.nodes, a.nodesListed, a.agents, o.Version, now)
+	if err := c.addPods(ctx, &r, o, a, now); err != nil {
+		return Report{}, err
+	}
+	r.countAsking(a.agentsListed)
+	return r, nil
+}
+
+// addPods lists the pods. Who may not list those of all namespaces gets those of one.
+func (c *Client) addPods(ctx context.Context, r *Report, o Options, a asked, now time.Time) error {
+	at := place{now: now, agentOn: a.agentOn(r.Nodes)}
+	read := 0
+	again := func() { r.Pods, read = []Pod{}, 0 }
+	each := func(pods []corev1.Pod) {
+		for i := range pods {
+			at.namespace = a.namespaces[pods[i].Namespace]
+			if pod, ok := podOf(&pods[i], at); ok {
+				r.Pods = append(r.Pods, pod)
+			}
+		}
+		if read += len(pods); o.Progress != nil {
+			o.Progress(read)
+		}
+	}
+	q := query{namespace: o.Namespace, labels: o.Labels, fields: fieldsOf(o)}
+	err := c.pods(ctx, q, again, each)
+	if apierrors.IsForbidden(err) && o.Namespace == "" && o.Fallback != "" {
+		r.Missing = append(r.Missing, lacks("pods", "")+"only those of namespace "+o.Fallback+" are shown")
+		again()
+		r.Incomplete = true
+		q.namespace, r.Namespace = o.Fallback, o.Fallback
+		err = c.pods(ctx, q, again, each)
+	}
+	if apierrors.IsForbidden(err) && len(r.Nodes) > 0 {
+		r.Missing, r.Incomplete = append(r.Missing, lacks("pods", q.namespace)+"no pods are shown"), true
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("list pods: %w", err)
+	}
+	slices.SortFunc(r.Pods, func(a, b Pod) int {
+		if d := strings.Compare(a.Namespace, b.Namespace); d != 0 {
+			return d
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	return nil
+}
+
+// fieldsOf returns the field selector of pods: pods that have finished need nothing any more.
+func fieldsOf(o Options) string {
+	fields := []string{"status.phase!=Succeeded", "status.phase!=Failed"}
+	if o.Node != "" {
+		fields = append(fields, "spec.nodeName="+o.Node)
+	}
+	if o.Fields != "" {
+		fields = append(fields, o.Fields)
+	}
+	return strings.Join(fields, ",")
+}
+
+// lacks begins a sentence about a missing right.
+func lacks(resource, namespace string) string {
+	if namespace == "" {
+		return `this account lacks the right "list ` + resource + `" for the whole cluster (config/samples/status-reader.yaml grants it): `
+	}
+	return `this account lacks the right "list ` + resource + `" in namespace ` + namespace + ": "
+}
+
+// agentOn returns whether a node has an agent, as far as that is known.
+func (a asked) agentOn(nodes []Node) func(string) presence {
+	have := map[string]bool{}
+	for _, n := range nodes {
+		have[n.Name] = n.Agent != ""
+	}
+	return func(node string) presence {
+		switch {
+		case have[node]:
+			return present
+		case a.agentsListed:
+			return absent
+		}
+		return unknown
+	}
+}
+
+// countAsking adds to nodes without an agent how many of the listed pods ask there. If agents could not be listed, no node is known to lack one.
+func (r *Report) countAsking(listed bool) {
+	asking := map[string]int{}
+	for _, p := range r.Pods {
+		if p.Node != "" && p.State != Skipped && p.State != Removed {
+			asking[p.Node]++
+		}
+	}
+	for i := range r.Nodes {
+		n := &r.Nodes[i]
+		n.AgentUnknown = n.Agent == "" && !listed
+		if n.Agent != "" || n.AgentUnknown || asking[n.Name] == 0 {
+			continue
+		}
+		n.Asking = asking[n.Name]
+		n.Trouble = append(n.Trouble, fmt.Sprintf("no agent, and %s here", ask(n.Asking)))
+	}
+}
+
+func ask(n int) string {
+	if n == 1 {
+		return "1 pod asks"
+	}
+	return fmt.Sprintf("%d pods ask", n)
+}
