@@ -20,7 +20,8 @@ func bubble(t *testing.T, f func(t *testing.T, n *fakeNode, agent func() (m *Man
 	})
 }
 
-// startAgent starts a Manager. It ends with stop, or when the node kills it.
+// startAgent starts a Manager, which has looked for what is left, so that a test may give it another runtime. It ends with stop, or when the
+// node kills it.
 func startAgent(t *testing.T, n *fakeNode, root string) (m *Manager, stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -28,6 +29,7 @@ func startAgent(t *testing.T, n *fakeNode, root string) (m *Manager, stop func()
 	m = &Manager{Runtime: n, Logs: n, Secrets: n, Images: n, Cluster: n, Asker: n, Reporter: n, Summaries: n, Homes: Homes{Root: root}, Rollout: &Rollouts{}}
 	done := make(chan struct{})
 	go func() { defer close(done); _ = m.Start(ctx) }()
+	synctest.Wait()
 	return m, func() { cancel(); <-done }
 }
 

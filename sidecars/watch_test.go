@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"istio-pod-network-controller/api/v1alpha1"
@@ -40,7 +39,6 @@ func TestAnEndIsNoticedAtOnce(t *testing.T) {
 				n.profile.Spec.Readiness.PeriodSeconds = 30
 				m, stop := agent()
 				defer stop()
-				synctest.Wait() // it has looked for what is left
 				runtime := &deaf{fakeNode: n, first: first}
 				m.Runtime = runtime
 				m.Follow(sandboxOf("u1"))

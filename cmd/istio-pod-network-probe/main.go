@@ -17,6 +17,9 @@ import (
 // maxAnswer bounds an answer, which is a few lines.
 const maxAnswer = 16 << 10
 
+// exitError is the exit code other than 0.
+const exitError = 1 // no answer, or one that is not 200
+
 func main() { os.Exit(run(os.Args[1:], os.Stderr)) }
 
 func run(args []string, errOut io.Writer) int {
@@ -29,7 +32,7 @@ func run(args []string, errOut io.Writer) int {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
 	case err != nil:
-		return 1 // flag has printed the error
+		return exitError // flag has printed the error
 	case *socket == "":
 		err = errors.New("-socket: required")
 	case fs.NArg() != 1 || !strings.HasPrefix(fs.Arg(0), "/") || strings.ContainsAny(fs.Arg(0), " \r\n"):
@@ -41,7 +44,7 @@ func run(args []string, errOut io.Writer) int {
 	}
 	if err != nil {
 		_, _ = fmt.Fprintln(errOut, "error:", err)
-		return 1
+		return exitError
 	}
 	return 0
 }

@@ -19,8 +19,8 @@ import (
 
 // Exit codes other than 0. The second is one that shells and runtimes do not use themselves.
 const (
-	exitError   = 1
-	exitMissing = 95
+	exitError   = 1  // it could not be found out
+	exitMissing = 95 // the rules are missing
 )
 
 func main() {

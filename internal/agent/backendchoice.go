@@ -121,25 +121,13 @@ type (
 // List returns the rules that the namespace holds.
 func (b nftBackend) List(ctx context.Context, netns string) (Listing, bool, error) {
 	have, ok, err := b.Read(ctx, netns)
-	return nftListing{have}, ok, err
+	return Listing{
+		Language: LanguageNft, Text: have.NftText(iptables.TextOptions{Counters: true}), View: have.View(), Lines: have.Lines(),
+	}, ok, err
 }
 
 // List returns the rules that the namespace holds.
 func (b xtBackend) List(ctx context.Context, netns string) (Listing, bool, error) {
 	have, ok, err := b.Read(ctx, netns)
-	return xtListing{have}, ok, err
+	return Listing{Language: LanguageIptables, Text: have.Text(), View: have.View(), Lines: have.Lines()}, ok, err
 }
-
-type (
-	nftListing struct{ iptables.Ruleset }
-	xtListing  struct{ xtables.Listing }
-)
-
-// Language returns LanguageIptables.
-func (xtListing) Language() string { return LanguageIptables }
-
-// Language returns LanguageNft.
-func (nftListing) Language() string { return LanguageNft }
-
-// Text returns the rules as nft list would print them.
-func (l nftListing) Text() string { return l.NftText(iptables.TextOptions{Counters: true}) }

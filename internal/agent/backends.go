@@ -34,17 +34,18 @@ type inspector interface {
 	List(ctx context.Context, path string) (have Listing, ok bool, err error)
 }
 
-// The values of Listing.Language.
+// The values of Language in a Listing.
 const (
 	LanguageNft      = "nft"
 	LanguageIptables = "iptables"
 )
 
-// Listing is the rules of a namespace, with counters, as text in the language of its backend and as a View for machines.
-type Listing interface {
-	Language() string
-	Text() string
-	View() iptables.View
+// Listing is the rules of a namespace, with counters: as text in the language of their backend, as a View for machines, and in words.
+type Listing struct {
+	Language string
+	Text     string
+	View     iptables.View
+	Lines    []iptables.Line
 }
 
 // Exclusive programs namespaces with the chosen backend. Once the chosen backend's rules are in force, it removes those of other backends:
@@ -233,6 +234,15 @@ func (e Exclusive) List(ctx context.Context, at podnet.Place) (have Listing, ok 
 		return r, nil
 	})
 	return found.have, found.ok, err
+}
+
+// Describe returns the rules of ours that are there, in words and with counters, and the language of their backend; none if there are none.
+func (e Exclusive) Describe(ctx context.Context, at podnet.Place) (lines []iptables.Line, language string, err error) {
+	have, ok, err := e.List(ctx, at)
+	if err != nil || !ok {
+		return nil, "", err
+	}
+	return have.Lines, have.Language, nil
 }
 
 func (e Exclusive) all() []backend { return append([]backend{e.chosen}, e.others...) }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"encoding/json"
+	"slices"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -61,9 +62,8 @@ func logCNI(log logr.Logger, e cniinstall.Event) {
 func nodeEvents(recorder events.EventRecorder, name string) func(cniinstall.Event) {
 	node := nodeRef(name)
 	return func(e cniinstall.Event) {
-		switch e.Kind {
-		case cniinstall.Contended, cniinstall.Failed, cniinstall.Waiting, cniinstall.OtherBinary, cniinstall.NotCalled, cniinstall.Leftover:
-			recorder.Eventf(node, nil, corev1.EventTypeWarning, "CNIChain"+string(e.Kind), "InstallCNI", "%s: %v", e.Path, e.Err)
+		if slices.ContainsFunc(chainFaults(), func(f chainFault) bool { return f.kind == e.Kind }) {
+			recorder.Eventf(node, nil, corev1.EventTypeWarning, chainReason+string(e.Kind), "InstallCNI", "%s: %v", e.Path, e.Err)
 		}
 	}
 }

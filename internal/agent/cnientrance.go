@@ -93,6 +93,9 @@ func (c cniEntrance) refusal(err error) error {
 	}
 	if err != nil && c.failOpen {
 		ctrl.Log.Error(err, "pod let through without its rules", "entrance", c.by)
+		if c.letThrough != nil {
+			c.letThrough()
+		}
 		return nil
 	}
 	return err
@@ -128,8 +131,11 @@ func (a *agent) newCNI() ([]runnable, error) {
 	if a.CNI == CNIUninstall {
 		return nil, nil
 	}
+	letThrough := failOpenMetric(controllers.CNI)
+	a.collectors = append(a.collectors, letThrough)
+	handler := cniEntrance{entrance{by: controllers.CNI, core: a.core, failOpen: a.FailOpen, letThrough: letThrough.Inc}, &a.cniState.calls}
 	server, err := cni.NewServer(cni.Config{
-		Path: a.Chain.Plugin.Socket, Handler: cniEntrance{entrance{by: controllers.CNI, core: a.core, failOpen: a.FailOpen}, &a.cniState.calls},
+		Path: a.Chain.Plugin.Socket, Handler: a.observeCNI(handler),
 		Ready: a.core.check, Log: slog.New(logr.ToSlogHandler(ctrl.Log)),
 	})
 	if err != nil {

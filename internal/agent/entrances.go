@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -18,6 +17,8 @@ type entrance struct {
 	by       controllers.Entrance
 	core     *coreHolder
 	failOpen bool
+	// letThrough is called for each pod that failOpen lets through; it may be nil.
+	letThrough func()
 }
 
 // Ensure programs a sandbox and reports whether its pod asks for rules. An error refuses the pod.
@@ -69,7 +70,6 @@ func (a *agent) newNRI() ([]runnable, error) {
 	if err != nil {
 		return nil, err
 	}
-	calls := nriCalls()
 	stopped := e.stopped
 	if !a.Sidecars {
 		stopped = nil
@@ -77,9 +77,7 @@ func (a *agent) newNRI() ([]runnable, error) {
 	n, err := nri.New(nri.Config{
 		Socket: a.NRI.Socket, Name: a.NRI.Name, Index: a.NRI.Index, Handler: e, Required: a.NRI.Mode == NRIRequired, FailOpen: a.FailOpen,
 		PassNamespaces: a.passNamespaces(), IsHost: guard.IsHost, HostNetwork: e.hostNetwork, Stopped: stopped,
-		Observe: func(call string, outcome nri.Outcome, took time.Duration) {
-			calls.WithLabelValues(call, string(outcome)).Observe(took.Seconds())
-		},
+		Observe: a.observeNRI(),
 	})
 	if err != nil {
 		return nil, err
@@ -93,7 +91,7 @@ func (a *agent) newNRI() ([]runnable, error) {
 	})
 	a.ready.addLive(n.Live)
 	a.announcers = append(a.announcers, n.Connected)
-	return []runnable{n.Start}, errors.Join(a.metrics.Register(calls), registerGauges(a.metrics, n))
+	return []runnable{n.Start}, registerGauges(a.metrics, n)
 }
 
 // registerGauges adds the metrics that show whether the runtime offers NRI, and whether it calls the agent.

@@ -46,7 +46,7 @@ func newEnvoyNode(t *testing.T) *envoyNode {
 	n.profile = v1alpha1.SidecarProfile{ObjectMeta: metav1.ObjectMeta{Name: "envoy"}, Spec: v1alpha1.SidecarProfileSpec{
 		NamespaceSelector: &metav1.LabelSelector{}, Image: "envoy:1", Args: []string{"-c", "/etc/sidecar/envoy.json"},
 		Handover: v1alpha1.HandoverEnvoy, DrainSeconds: 1, RunAsUser: 1337, RunAsGroup: 1337,
-		Readiness: v1alpha1.Readiness{TCPPort: 15021, StartSeconds: 2, PeriodSeconds: 10}, Rollout: v1alpha1.Rollout{MaxParallel: 1},
+		Readiness: v1alpha1.Readiness{TCPPort: 15021, StartSeconds: 20, PeriodSeconds: 10}, Rollout: v1alpha1.Rollout{MaxParallel: 1},
 		Network: v1alpha1.Network{OutboundPort: 15001, InboundPort: 15006},
 		Files: []v1alpha1.File{{
 			Name: "envoy.json", Syntax: "json",
@@ -139,6 +139,13 @@ func (n *envoyNode) upgrade(m *sidecars.Manager, image string) {
 	n.profile.Spec.Image = image
 	n.profiles.Unlock()
 	m.Notify("envoy")
+}
+
+// allow changes how long a proxy may take to start. By default a busy machine has time enough.
+func (n *envoyNode) allow(startSeconds int32) {
+	n.profiles.Lock()
+	defer n.profiles.Unlock()
+	n.profile.Spec.Readiness.StartSeconds = startSeconds
 }
 
 // await waits until the Sidecar shows an image whose proxy is ready, and nothing else runs.

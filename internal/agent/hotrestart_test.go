@@ -81,6 +81,9 @@ func TestAnEnvoyThatCannotTakeOverLeavesTheOther(t *testing.T) {
 			n.await(t, "envoy:1")
 			l, end := n.startLoad(t)
 			defer end()
+			if name == "it hangs" {
+				n.allow(2)
+			}
 			n.upgrade(m, c.image)
 			eventually(t, "the Sidecar says "+c.why, func() bool { return strings.Contains(n.says().Message, c.why) },
 				func() string { return fmt.Sprintf("%+v", n.says()) })
@@ -88,6 +91,7 @@ func TestAnEnvoyThatCannotTakeOverLeavesTheOther(t *testing.T) {
 				t.Errorf("the Sidecar says %+v", s)
 			}
 			stop() // the next agent learns that what runs serves, although it no longer says so itself
+			n.allow(20)
 			m, stop = n.agent(t)
 			defer stop()
 			n.upgrade(m, "envoy:3")
@@ -135,9 +139,7 @@ func TestALostEnvoyIsReplaced(t *testing.T) {
 // losesParent is noticed at once, and not by the time that a successor may take to start.
 func losesParent(t *testing.T, n *envoyNode, m *sidecars.Manager) {
 	t.Helper()
-	n.profiles.Lock()
-	n.profile.Spec.Readiness.StartSeconds = 600
-	n.profiles.Unlock()
+	n.allow(600)
 	n.upgrade(m, "envoy:2")
 	eventually(t, "both run", func() bool { return len(n.images()) == 2 }, func() string { return fmt.Sprint(n.images()) })
 	n.kill(t, 0)

@@ -46,14 +46,23 @@ func newManager(config *rest.Config, o Options, ended <-chan struct{}) (manager.
 			c, err := cache.New(config, options)
 			return endingCache{c, ended}, err
 		},
-		Metrics:                 metricsserver.Options{BindAddress: o.MetricsAddr, ListenConfig: sharedPort()},
-		HealthProbeBindAddress:  "0", // internal/agent serves health itself
+		Metrics:                 metricsserver.Options{BindAddress: "0"}, // see addMetrics
+		HealthProbeBindAddress:  "0",                                     // internal/agent serves health itself
 		GracefulShutdownTimeout: new(stopTimeout),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make manager: %w", err)
 	}
 	return mgr, nil
+}
+
+// addMetrics has the manager serve metrics, before its caches are filled.
+func (o Options) addMetrics(ctx context.Context, mgr manager.Manager) error {
+	server, err := o.metricsServer(ctx, mgr.GetConfig(), mgr.GetHTTPClient())
+	if err != nil || server == nil {
+		return err
+	}
+	return mgr.Add(server)
 }
 
 func (o Options) cache() cache.Options {

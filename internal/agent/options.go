@@ -24,6 +24,8 @@ const (
 // Options are the settings of Run. internal/cli has a flag for each and describes it.
 type Options struct {
 	NodeName string
+	// PodName is the agent's own pod, in Intent.AgentNamespace. The agent writes its status there; if empty, nowhere.
+	PodName string
 	// DaemonSet is the agent's own. When it is deleted, the CNI entry is removed. If empty, the entry stays.
 	DaemonSet string
 	Intent    intent.Config
@@ -32,8 +34,16 @@ type Options struct {
 	Backend                  string
 	// HealthAddr is unix:///PATH, HOST:PORT, or 0; MetricsAddr and PprofAddr are HOST:PORT, or 0.
 	HealthAddr, MetricsAddr, PprofAddr string
-	VerifyInterval                     time.Duration
-	StartupTaint                       bool
+	// InspectAddr is HOST:PORT, or 0: where callers who may get a pod are told what is programmed in it.
+	InspectAddr string
+	// MetricsSecure serves /metrics by TLS, to whom the API server allows it. MetricsCertDir has tls.crt and tls.key; if it is empty, or
+	// they are missing, the certificate is self-signed.
+	MetricsSecure  bool
+	MetricsCertDir string
+	VerifyInterval time.Duration
+	// StartupTaint has the agent remove the taint StartupTaintKey from its node once it is ready.
+	StartupTaint    bool
+	StartupTaintKey string
 	// Sidecars has the agent run the proxies of pods that choose a SidecarProfile. SidecarRoot is the directory in memory for their
 	// files, at the same path for the agent and the runtime. SidecarSecrets is the directory with a volume for each Secret that profiles
 	// may name.

@@ -39,7 +39,7 @@ func TestTwoAgentsServeMetricsOnOnePort(t *testing.T) {
 	}
 }
 
-// The manager's own metrics server sets SO_REUSEPORT, too.
+// The metrics server of a manager sets SO_REUSEPORT, too.
 func TestTheManagersMetricsShareTheirPort(t *testing.T) {
 	config := sharedPort()
 	older, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -54,6 +54,9 @@ func TestTheManagersMetricsShareTheirPort(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+	if err := o.addMetrics(ctx, mgr); err != nil {
+		t.Fatal(err)
+	}
 	if err := mgr.Add(manager.RunnableFunc(func(context.Context) error { cancel(); return nil })); err != nil {
 		t.Fatal(err)
 	}

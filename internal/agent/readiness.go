@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -62,7 +63,10 @@ func (r *readiness) summary() string {
 }
 
 // check runs all checks at once, and returns an error that names each part that fails.
-func (r *readiness) check(ctx context.Context) error {
+func (r *readiness) check(ctx context.Context) error { return errors.Join(r.failing(ctx)...) }
+
+// failing runs all checks at once, and returns an error for each that fails.
+func (r *readiness) failing(ctx context.Context) []error {
 	errs := make([]error, len(r.parts))
 	var wg sync.WaitGroup
 	for i, p := range r.parts {
@@ -73,7 +77,7 @@ func (r *readiness) check(ctx context.Context) error {
 		})
 	}
 	wg.Wait()
-	return errors.Join(errs...)
+	return slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 }
 
 func (p part) bounded(ctx context.Context) error {

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/runtime/nri"
@@ -70,16 +71,22 @@ type agent struct {
 	ready       *readiness
 	backends    Exclusive
 	metrics     prometheus.Registerer
+	collectors  []prometheus.Collector // of the entrances, see registerMetrics
 	finder      runtimeFinder
 	announcers  []func() bool // see controllers.Programmer.Announcers
 	nriEntrance *nri.Entrance // nil: NRI is off
 	cniState    cniState
+	inspect     func() *agentstatus.Inspect // where the agent answers `inspect`; nil, or a nil result: nowhere
+	selfReport  *selfReport                 // nil: the agent does not know its pod
 }
 
 func (a *agent) run(processCtx context.Context, config *rest.Config) error {
 	a.addChecks()
 	entrances, err := a.entrances()
 	if err != nil {
+		return err
+	}
+	if err := a.registerMetrics(); err != nil {
 		return err
 	}
 	health, err := newHealth(a.HealthAddr)
@@ -96,6 +103,8 @@ func (a *agent) run(processCtx context.Context, config *rest.Config) error {
 		return err
 	}
 	defer stopPprof()
+	stopInspect := a.serveInspect(processCtx, config)
+	defer stopInspect()
 	addCNI := func(mgr manager.Manager, p *controllers.Programmer) error { return a.addCNI(processCtx, mgr, p) }
 	group, ctx := errgroup.WithContext(processCtx) // the first that fails ends the others
 	for _, e := range entrances {
@@ -118,6 +127,9 @@ func (a *agent) manage(ctx context.Context, config *rest.Config, addCNI func(man
 	if err := addCNI(mgr, c.programmer); err != nil {
 		return err
 	}
+	if err := a.addMetrics(ctx, mgr); err != nil {
+		return err
+	}
 	synced := make(chan error, 1)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -130,9 +142,24 @@ func (a *agent) manage(ctx context.Context, config *rest.Config, addCNI func(man
 		}
 		synced <- err
 	}()
+	reported := a.startSelfReport(ctx)
 	err = mgr.Start(ctx)
 	cancel()
+	<-reported
 	return errors.Join(err, <-synced)
+}
+
+// startSelfReport writes the agent's status until ctx ends, and then closes done. It does not wait for the caches: an agent that cannot fill
+// them says so.
+func (a *agent) startSelfReport(ctx context.Context) (done <-chan struct{}) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if a.selfReport != nil {
+			a.selfReport.Start(ctx)
+		}
+	}()
+	return ended
 }
 
 func (a *agent) addControllers(mgr manager.Manager) (core, error) {
@@ -143,14 +170,18 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 	}
 	pods := controllers.Reader{Cache: mgr.GetCache(), Live: mgr.GetAPIReader()}
 	writer := controllers.NewWriter(mgr.GetClient(), pods, mgr.GetEventRecorder(Name))
+	reporter, err := a.addSelfReport(mgr, ledger, writer)
+	if err != nil {
+		return core{}, err
+	}
 	managed, err := a.addProxies(mgr, pods, writer.ProxyEvent)
 	if err != nil {
 		return core{}, fmt.Errorf("set up the sidecar manager: %w", err)
 	}
 	programmer := &controllers.Programmer{
 		Config: a.Intent, Backend: a.backends, BackendName: a.backends.Name(), Namespaces: a.backends, Finder: &firstFinds{runtime: a.finder}, Pods: pods,
-		Reporter: writer, Ledger: ledger, Metrics: counters, Announcers: a.announcers,
-		VerifyInterval: a.VerifyInterval,
+		Reporter: reporter, Ledger: ledger, Metrics: counters, Announcers: a.announcers,
+		VerifyInterval: a.VerifyInterval, Listeners: listeners{a.backends},
 	}
 	managed.join(programmer)
 	watch := &controllers.PodWatch{Client: mgr.GetCache(), Programmer: programmer}
@@ -167,7 +198,7 @@ func (a *agent) addStartupTaint(mgr manager.Manager) error {
 	if !a.StartupTaint {
 		return nil
 	}
-	taint := &controllers.StartupTaint{Nodes: mgr.GetClient(), Node: a.NodeName, Ready: a.ready.check}
+	taint := &controllers.StartupTaint{Nodes: mgr.GetClient(), Node: a.NodeName, Key: a.StartupTaintKey, Ready: a.ready.check}
 	return taint.SetupWithManager(mgr)
 }
 

@@ -104,12 +104,13 @@ func TestNodesDoNotFightForTheConditions(t *testing.T) {
 		agents  []int
 		within  time.Duration
 	}{
-		"all agents run":              {30, upTo(0, 40), 3 * time.Second},
-		"the first two do not":        {30, upTo(2, 40), 9 * time.Second},
-		"none of those with an entry": {3, upTo(3, 20), 75 * time.Second},
-		"no pod has chosen it":        {0, upTo(0, 20), 65 * time.Second},
+		"all agents run":              {12, nodes(0), 3 * time.Second},
+		"the first two do not":        {12, nodes(2), 9 * time.Second},
+		"none of those with an entry": {3, nodes(3), 75 * time.Second},
+		"no pod has chosen it":        {0, nodes(0), 65 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				api := newCluster(t, c.entries)
 				ctx, stop := context.WithCancel(t.Context())
@@ -133,8 +134,9 @@ func TestNodesDoNotFightForTheConditions(t *testing.T) {
 	}
 }
 
-func upTo(first, end int) (out []int) {
-	for i := first; i < end; i++ {
+// nodes are those of a cluster of 16, from one on.
+func nodes(first int) (out []int) {
+	for i := first; i < 16; i++ {
 		out = append(out, i)
 	}
 	return out

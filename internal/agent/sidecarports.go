@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"time"
 
@@ -63,24 +62,16 @@ func proxyPorts(spec v1alpha1.SidecarProfileSpec) (out []int32) {
 	return out
 }
 
-// otherListener returns another user than the given one that listens on a TCP port, at any address of either family, or nil. A kernel
-// without the module tcp_diag answers ENOENT: there nobody is found.
+// otherListener returns another user than the given one that listens on a TCP port, at any address of either family, or nil.
 func otherListener(conn *rawnetlink.Conn, end time.Time, port uint16, user uint32) (other *uint32, err error) {
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-		request := make([]byte, diagRequestSize)
-		request[0], request[1] = family, unix.IPPROTO_TCP
-		binary.NativeEndian.PutUint32(request[4:], 1<<tcpListen)
-		binary.BigEndian.PutUint16(request[8:], port)
-		err := conn.Dump(end, rawnetlink.Request{Kind: unix.SOCK_DIAG_BY_FAMILY, Header: request}, func(body []byte) (more bool) {
-			if len(body) < diagMessageSize {
-				return true
-			}
+		err := eachListener(conn, end, family, port, func(body []byte) (more bool) {
 			if uid := binary.NativeEndian.Uint32(body[diagUID:]); uid != user {
 				other = &uid
 			}
 			return other == nil
 		})
-		if other != nil || err != nil && !errors.Is(err, unix.ENOENT) {
+		if other != nil || err != nil {
 			return other, err
 		}
 	}

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -115,6 +116,9 @@ func TestTheNRIEntranceIsWired(t *testing.T) {
 	if err := a.ready.check(t.Context()); err == nil {
 		t.Error("ready without the NRI that is required")
 	}
+	if e := a.entranceStates(t.Context()); len(e) != 2 || e[1].Up || !strings.Contains(e[1].Message, "required") {
+		t.Errorf("the agent says %+v", e)
+	}
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
@@ -122,6 +126,34 @@ func TestTheNRIEntranceIsWired(t *testing.T) {
 	a.NRI.Mode = NRIOff
 	if run, err := a.newNRI(); err != nil || len(run) != 0 {
 		t.Errorf("switched off: %d entrances, %v", len(run), err)
+	}
+}
+
+// An agent that may do without NRI is ready without it, and says so.
+func TestTheAgentSaysThatNRIIsNotOffered(t *testing.T) {
+	a := &agent{core: &coreHolder{}, ready: &readiness{}, metrics: prometheus.NewRegistry(), Options: Options{
+		NRI: NRI{Mode: NRIAuto, Socket: t.TempDir() + "/none.sock", Name: nri.DefaultName, Index: nri.DefaultIndex},
+	}}
+	run, err := a.newNRI()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- run[0](ctx) }()
+	for checked := false; !checked; {
+		_, checked = a.nriEntrance.Offered()
+		<-time.After(time.Millisecond)
+	}
+	if err := a.ready.check(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if e := a.entranceStates(t.Context()); len(e) != 2 || e[1].Up || !strings.Contains(e[1].Message, "offers no NRI") {
+		t.Errorf("the agent says %+v", e)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
 

@@ -49,12 +49,15 @@ type plugin struct {
 	log    io.Writer
 }
 
+// exitError is the exit code other than 0.
+const exitError = 1 // the pod is refused, or the request cannot be understood; standard output says why, as CNI wants it
+
 // Main runs the plugin with the environment and standard input that CNI defines, and returns the exit code.
 func Main(ctx context.Context, out, log io.Writer) int {
 	// Without it, skel refuses the host's namespace, but only after ADD is done. The agent checks it before.
 	if err := os.Setenv("CNI_NETNS_OVERRIDE", "true"); err != nil {
 		_, _ = fmt.Fprintln(log, err)
-		return 1
+		return exitError
 	}
 	p := &plugin{log: log}
 	bind := func(f func(context.Context, *skel.CmdArgs) error) func(*skel.CmdArgs) error {
@@ -67,7 +70,7 @@ func Main(ctx context.Context, out, log io.Writer) int {
 	case err == nil:
 		if _, err := out.Write(p.result); err != nil {
 			_, _ = fmt.Fprintln(log, "write result:", err)
-			return 1
+			return exitError
 		}
 		return 0
 	case os.Getenv("CNI_COMMAND") == "DEL":
@@ -78,7 +81,7 @@ func Main(ctx context.Context, out, log io.Writer) int {
 	if err := err.Print(); err != nil {
 		_, _ = fmt.Fprintln(log, "write error:", err)
 	}
-	return 1
+	return exitError
 }
 
 func (p *plugin) add(ctx context.Context, args *skel.CmdArgs) error {

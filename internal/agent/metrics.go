@@ -1,0 +1,179 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/runtime/cni"
+	"istio-pod-network-controller/runtime/nri"
+)
+
+// registerMetrics registers the metrics of entrances and readiness. All parts of the agent must have been made.
+func (a *agent) registerMetrics() error {
+	collectors := slices.Concat(a.collectors, []prometheus.Collector{readyMetric{a.ready}})
+	for by, up := range a.entrancesUp() {
+		collectors = append(collectors, gaugeOf(controllers.MetricPrefix+"entrance_up", "1 while the agent learns of sandboxes by this entrance. Entrances that are switched off are missing.",
+			prometheus.Labels{"entrance": string(by)}, up))
+	}
+	if early := a.earlyUp(); early != nil {
+		collectors = append(collectors, gaugeOf(controllers.MetricPrefix+"early_entrance", "1 while the runtime asks the agent before a pod's first container exists (by NRI or CNI), 0 while pods start before their "+
+			"rules are there; missing if both are switched off.", nil, early))
+	}
+	for _, c := range collectors {
+		if err := a.metrics.Register(c); err != nil {
+			return fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	return nil
+}
+
+// entrancesUp returns, for each entrance that is switched on, a function that reports whether it works.
+func (a *agent) entrancesUp() map[controllers.Entrance]func() bool {
+	up := map[controllers.Entrance]func() bool{
+		controllers.Watch: func() bool { _, err := a.core.get(); return err == nil },
+	}
+	if a.nriEntrance != nil {
+		up[controllers.NRI] = a.nriEntrance.Connected
+	}
+	if a.cniState.server != nil {
+		up[controllers.CNI] = a.cniState.up
+	}
+	return up
+}
+
+// earlyUp returns a function that reports whether some early entrance works, or nil if there is none to work.
+func (a *agent) earlyUp() func() bool {
+	up := a.entrancesUp()
+	byNRI, byCNI := up[controllers.NRI], up[controllers.CNI]
+	if byNRI == nil && byCNI == nil {
+		return nil
+	}
+	return func() bool { return byNRI != nil && byNRI() || byCNI != nil && byCNI() }
+}
+
+// up reports whether the plugin is in the chain and its requests come to an agent of this node: during an update to this one or the other.
+func (p *cniState) up() bool { return p.Check(context.Background()) == nil } //nolint:forbidigo // a metric's function has no ctx, and Check waits for nothing
+
+// gaugeOf returns a gauge that is 1 while is returns true.
+func gaugeOf(name, help string, labels prometheus.Labels, is func() bool) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, func() float64 {
+		if is() {
+			return 1
+		}
+		return 0
+	})
+}
+
+// readyMetric makes the readiness checks at each scrape, all at once.
+type readyMetric struct{ ready *readiness }
+
+// Describe sends the description of the one metric that Collect sends.
+func (m readyMetric) Describe(ch chan<- *prometheus.Desc) { ch <- m.desc() }
+
+// Collect sends 1 for each check that passes, and 0 for each that fails.
+func (m readyMetric) Collect(ch chan<- prometheus.Metric) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for _, p := range m.ready.parts {
+		wg.Go(func() {
+			value := 0.0
+			if p.bounded(context.Background()) == nil { //nolint:forbidigo // Collect has no ctx; the check has a time limit
+				value = 1
+			}
+			ch <- prometheus.MustNewConstMetric(m.desc(), prometheus.GaugeValue, value, p.name)
+		})
+	}
+}
+
+func (readyMetric) desc() *prometheus.Desc {
+	return prometheus.NewDesc(controllers.MetricPrefix+"ready", "1 for each part of the agent's readiness that passes, as /readyz reports it.", []string{"check"}, nil)
+}
+
+// failOpenMetric returns a counter of pods that an early entrance let through.
+func failOpenMetric(by controllers.Entrance) prometheus.Counter {
+	return prometheus.NewCounter(prometheus.CounterOpts{
+		Name: controllers.MetricPrefix + "fail_open_total", ConstLabels: prometheus.Labels{"entrance": string(by)},
+		Help: "Calls of the runtime in which a pod was let through without its rules, because --fail-open is set and they could not be applied in time.",
+	})
+}
+
+// observeNRI returns what counts and measures the runtime's calls.
+func (a *agent) observeNRI() func(call string, outcome nri.Outcome, took time.Duration) {
+	calls, letThrough := nriCalls(), failOpenMetric(controllers.NRI)
+	panics := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: controllers.MetricPrefix + "nri_panics_total", Help: "Panics of the agent while it answered a call of the container runtime. Each is a bug, and fails one call for one pod.",
+	})
+	a.collectors = append(a.collectors, calls, letThrough, panics)
+	return func(call string, outcome nri.Outcome, took time.Duration) {
+		calls.WithLabelValues(call, string(outcome)).Observe(took.Seconds())
+		if outcome == nri.Panicked {
+			panics.Inc()
+		}
+		if a.FailOpen && (outcome == nri.LetThrough || outcome == nri.Late || outcome == nri.Panicked) {
+			letThrough.Inc()
+		}
+	}
+}
+
+// observeCNI adds to the handler of the CNI plugin's requests what measures them.
+func (a *agent) observeCNI(handler cni.Handler) cni.Handler {
+	calls := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    controllers.MetricPrefix + "cni_call_duration_seconds",
+		Help:    "Time for which a request of the CNI plugin was under way in the agent, by CNI command and result (passed, refused). The runtime waits for it.",
+		Buckets: prometheus.ExponentialBuckets(0.0001, 2, 18), // 0.1 ms to 13 s
+	}, []string{"command", "result"})
+	for _, command := range []string{cniAdd, cniCheck} {
+		for _, result := range []string{cniPassed, cniRefused} {
+			calls.WithLabelValues(command, result)
+		}
+	}
+	a.collectors = append(a.collectors, calls)
+	return timedCNI{handler: handler, observe: func(command, result string, took time.Duration) {
+		calls.WithLabelValues(command, result).Observe(took.Seconds())
+	}}
+}
+
+// Values of the labels command and result.
+const (
+	cniAdd, cniCheck, cniDel = "ADD", "CHECK", "DEL"
+	cniPassed, cniRefused    = "passed", "refused"
+)
+
+// timedCNI measures the requests of the CNI plugin.
+type timedCNI struct {
+	handler cni.Handler
+	observe func(command, result string, took time.Duration)
+}
+
+// Add measures an ADD.
+func (c timedCNI) Add(ctx context.Context, s podnet.Sandbox) error {
+	return c.timed(cniAdd, func() error { return c.handler.Add(ctx, s) })
+}
+
+// Check measures a CHECK.
+func (c timedCNI) Check(ctx context.Context, s podnet.Sandbox) error {
+	return c.timed(cniCheck, func() error { return c.handler.Check(ctx, s) })
+}
+
+// Del measures a DEL.
+func (c timedCNI) Del(ctx context.Context, s podnet.Sandbox) error {
+	return c.timed(cniDel, func() error { return c.handler.Del(ctx, s) })
+}
+
+func (c timedCNI) timed(command string, request func() error) error {
+	start := time.Now()
+	err := request()
+	result := cniPassed
+	if err != nil {
+		result = cniRefused
+	}
+	c.observe(command, result, time.Since(start))
+	return err
+}

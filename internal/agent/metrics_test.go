@@ -1,0 +1,187 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/runtime/cni"
+	"istio-pod-network-controller/runtime/nri"
+)
+
+// valuesOf returns the values of counters and gauges, and how often each histogram was observed, by name without the prefix and labels' values.
+func valuesOf(t *testing.T, g prometheus.Gatherer) map[string]float64 {
+	t.Helper()
+	families, err := g.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			name := strings.TrimPrefix(f.GetName(), controllers.MetricPrefix)
+			for _, l := range m.GetLabel() {
+				name += " " + l.GetValue()
+			}
+			values[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	return values
+}
+
+// entranceMetrics returns what an agent with these options registers before the runtime calls.
+func entranceMetrics(t *testing.T, o Options) (*agent, *prometheus.Registry) {
+	t.Helper()
+	registry := prometheus.NewRegistry()
+	o.NRI.Socket, o.NRI.Name, o.NRI.Index = t.TempDir()+"/none.sock", nri.DefaultName, nri.DefaultIndex
+	o.Chain = Chain{Plugin: cni.Conf{Socket: "/run/x/cni.sock"}}
+	o.Intent = intent.Config{AgentNamespace: "mesh"}
+	a := &agent{Options: o, core: &coreHolder{}, ready: &readiness{}, metrics: registry}
+	if _, err := a.entrances(); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.registerMetrics(); err != nil {
+		t.Fatal(err)
+	}
+	return a, registry
+}
+
+// Each entrance that is switched on has its metrics from the start, and no other has.
+func TestMetricsOfEntrances(t *testing.T) {
+	watch := map[string]float64{"entrance_up watch": 0}
+	byNRI := map[string]float64{
+		"entrance_up watch": 0, "entrance_up nri": 0, "early_entrance": 0, "nri_connected": 0, "nri_offered": 0, "nri_panics_total": 0,
+		"fail_open_total nri": 0, "ready nri": 0,
+	}
+	byCNI := map[string]float64{
+		"entrance_up watch": 0, "entrance_up cni": 0, "early_entrance": 0, "fail_open_total cni": 0, "ready cni": 0,
+		"cni_call_duration_seconds ADD passed": 0, "cni_call_duration_seconds ADD refused": 0,
+		"cni_call_duration_seconds CHECK passed": 0, "cni_call_duration_seconds CHECK refused": 0,
+	}
+	for name, tc := range map[string]struct {
+		nri, cni string
+		want     map[string]float64
+	}{
+		"the watch alone": {NRIOff, CNIOff, watch},
+		"NRI":             {NRIAuto, CNIOff, byNRI},
+		"CNI":             {NRIOff, CNIInstall, byCNI},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, registry := entranceMetrics(t, Options{NRI: NRI{Mode: tc.nri}, CNI: tc.cni})
+			if diff := cmp.Diff(tc.want, valuesOf(t, registry)); diff != "" {
+				t.Errorf("metrics (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// One working early entrance of two is enough.
+func TestTheEarlyEntranceIsUpIfOneIs(t *testing.T) {
+	a, registry := entranceMetrics(t, Options{NRI: NRI{Mode: NRIAuto}, CNI: CNIInstall})
+	passes := func() error { return nil }
+	a.cniState.checkChain.Store(&passes)
+	values := valuesOf(t, registry)
+	if values["early_entrance"] != 0 || values["entrance_up cni"] != 0 { // nobody listens at the socket
+		t.Errorf("before the socket is served: %v", values)
+	}
+	a.cniState.server = nil // what is left to check is the chain
+	if values := valuesOf(t, registry); values["early_entrance"] != 1 || values["entrance_up cni"] != 1 || values["entrance_up nri"] != 0 {
+		t.Errorf("with a working chain: %v", values)
+	}
+}
+
+func TestReadinessChecksAreMetrics(t *testing.T) {
+	ready := &readiness{}
+	ready.add("cache", func(context.Context) error { return nil })
+	ready.add("runtime", func(ctx context.Context) error {
+		if _, bounded := ctx.Deadline(); !bounded {
+			t.Error("the check has no time limit")
+		}
+		return errors.New("connection refused")
+	})
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(readyMetric{ready})
+	if diff := cmp.Diff(map[string]float64{"ready cache": 1, "ready runtime": 0}, valuesOf(t, registry)); diff != "" {
+		t.Errorf("metrics (-want +got):\n%s", diff)
+	}
+}
+
+func TestWhatNRICallsCount(t *testing.T) {
+	for name, tc := range map[string]struct {
+		failOpen            bool
+		outcome             nri.Outcome
+		wantOpen, wantPanic float64
+	}{
+		"programmed":                        {failOpen: true, outcome: nri.Programmed},
+		"refused":                           {outcome: nri.Refused},
+		"let through":                       {failOpen: true, outcome: nri.LetThrough, wantOpen: 1},
+		"late, and refused":                 {outcome: nri.Late},
+		"late, and let through":             {failOpen: true, outcome: nri.Late, wantOpen: 1},
+		"a panic, and refused":              {outcome: nri.Panicked, wantPanic: 1},
+		"a panic, and let through after it": {failOpen: true, outcome: nri.Panicked, wantOpen: 1, wantPanic: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := &agent{Options: Options{FailOpen: tc.failOpen}}
+			a.observeNRI()("RunPodSandbox", tc.outcome, time.Millisecond)
+			registry := prometheus.NewRegistry()
+			registry.MustRegister(a.collectors...)
+			want := map[string]float64{
+				"fail_open_total nri": tc.wantOpen, "nri_panics_total": tc.wantPanic,
+				"nri_call_duration_seconds RunPodSandbox " + string(tc.outcome): 1,
+			}
+			if diff := cmp.Diff(want, valuesOf(t, registry)); diff != "" {
+				t.Errorf("metrics (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// fakeCNI answers every request with an error, or nil.
+type fakeCNI struct{ err error }
+
+func (f fakeCNI) Add(context.Context, podnet.Sandbox) error   { return f.err }
+func (f fakeCNI) Check(context.Context, podnet.Sandbox) error { return f.err }
+func (f fakeCNI) Del(context.Context, podnet.Sandbox) error   { return f.err }
+
+func TestCNIRequestsAreMeasured(t *testing.T) {
+	for _, want := range []error{nil, errSome} {
+		a := &agent{}
+		handler := a.observeCNI(fakeCNI{want})
+		for _, request := range []func(context.Context, podnet.Sandbox) error{handler.Add, handler.Check, handler.Del} {
+			if err := request(t.Context(), podnet.Sandbox{}); !errors.Is(err, want) {
+				t.Errorf("error %v, want %v", err, want)
+			}
+		}
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(a.collectors...)
+		values := valuesOf(t, registry)
+		for _, command := range []string{"ADD", "CHECK", "DEL"} {
+			result := map[bool]string{true: " passed", false: " refused"}[want == nil]
+			if n := values["cni_call_duration_seconds "+command+result]; n != 1 {
+				t.Errorf("%s%s: %v", command, result, n)
+			}
+		}
+	}
+}
+
+func TestPodsThatTheCNIEntranceLetsThroughAreCounted(t *testing.T) {
+	for _, failOpen := range []bool{false, true} {
+		counter := failOpenMetric(controllers.CNI)
+		c := cniEntrance{entrance: entrance{by: controllers.CNI, core: &coreHolder{}, failOpen: failOpen, letThrough: counter.Inc}}
+		_, err := c.ensure(t.Context(), podnet.Sandbox{Namespace: "shop", Name: "cart"})
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(counter)
+		n := valuesOf(t, registry)["fail_open_total cni"]
+		if (err == nil) != failOpen || n != map[bool]float64{true: 1}[failOpen] {
+			t.Errorf("--fail-open=%t: error %v, counted %v", failOpen, err, n)
+		}
+	}
+}

@@ -1,0 +1,152 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"istio-pod-network-controller/internal/agentstatus"
+)
+
+func TestWhenTheAgentsStatusIsWritten(t *testing.T) {
+	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	up, down := agentstatus.Entrance{Name: "nri", Up: true}, agentstatus.Entrance{Name: "nri", Message: "away"}
+	last := agentstatus.Status{
+		Version: "1", Ready: true, Entrance: []agentstatus.Entrance{up}, Pods: map[string]int{"programmed": 1},
+		LastError: &agentstatus.Error{Pod: "shop/cart", Message: "no", Time: began}, Time: began,
+	}
+	for name, c := range map[string]struct {
+		after  time.Duration
+		change func(*agentstatus.Status)
+		want   bool
+	}{
+		"nothing has changed":                   {59 * time.Second, func(*agentstatus.Status) {}, false},
+		"nothing has changed for a minute":      {time.Minute, func(*agentstatus.Status) {}, true},
+		"the clock was set back":                {-time.Second, func(*agentstatus.Status) {}, true},
+		"not ready, at once":                    {time.Second, func(s *agentstatus.Status) { s.Ready = false }, true},
+		"an entrance is lost, at once":          {time.Second, func(s *agentstatus.Status) { s.Entrance = []agentstatus.Entrance{down} }, true},
+		"an entrance more, at once":             {time.Second, func(s *agentstatus.Status) { s.Entrance = append(s.Entrance[:1:1], down) }, true},
+		"another number of pods, too soon":      {9 * time.Second, func(s *agentstatus.Status) { s.Pods = map[string]int{"programmed": 2} }, false},
+		"another number of pods":                {10 * time.Second, func(s *agentstatus.Status) { s.Pods = map[string]int{"programmed": 2} }, true},
+		"another error":                         {10 * time.Second, func(s *agentstatus.Status) { s.LastError = &agentstatus.Error{Message: "other"} }, true},
+		"the same error once more":              {10 * time.Second, func(s *agentstatus.Status) { s.LastError = &agentstatus.Error{Pod: "shop/cart", Message: "no"} }, false},
+		"where inspect is answered has changed": {10 * time.Second, func(s *agentstatus.Status) { s.Inspect = &agentstatus.Inspect{Port: 1} }, true},
+	} {
+		now := last
+		now.Time = began.Add(c.after)
+		c.change(&now)
+		if got := selfDue(last, now); got != c.want {
+			t.Errorf("%s: written %t, want %t", name, got, c.want)
+		}
+	}
+	if !selfDue(agentstatus.Status{}, last) {
+		t.Error("the first one is not written")
+	}
+}
+
+// written are the attempts to write a status, and those that succeeded.
+type written struct {
+	mu       sync.Mutex
+	away     bool
+	attempts []time.Time
+	statuses []agentstatus.Status
+}
+
+func (w *written) write(_ context.Context, s agentstatus.Status) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.attempts = append(w.attempts, time.Now())
+	if w.away {
+		return errors.New("away")
+	}
+	w.statuses = append(w.statuses, s)
+	return nil
+}
+
+// after waits, and returns what was written until then. From then on the API server is there or not.
+func (w *written) after(d time.Duration, away bool) ([]time.Time, []agentstatus.Status) {
+	<-time.After(d)
+	synctest.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.away = away
+	return slices.Clone(w.attempts), slices.Clone(w.statuses)
+}
+
+// What fails is tried again within 15 s, with what holds by then.
+func TestAStatusThatCannotBeWrittenIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		began, w := time.Now(), &written{away: true}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			// The number of pods changes all the time.
+			look := func(context.Context) agentstatus.Status {
+				return agentstatus.Status{Ready: true, Pods: map[string]int{"programmed": int(time.Since(began).Seconds())}, Time: time.Now()}
+			}
+			selfReport{look: look, write: w.write, log: logr.Discard()}.Start(ctx)
+		}()
+		attempts, _ := w.after(2*time.Minute, false)
+		for i, at := range attempts[1:] {
+			if pause := at.Sub(attempts[i]); pause > lastAttemptWait {
+				t.Errorf("attempt %d came after %s", i+2, pause)
+			}
+		}
+		if last := attempts[len(attempts)-1]; last.Sub(began) < 100*time.Second || len(attempts) > 20 {
+			t.Errorf("%d attempts, the last after %s", len(attempts), last.Sub(began))
+		}
+		_, statuses := w.after(time.Minute, false)
+		if len(statuses) < 4 || len(statuses) > 6 { // every 10 s
+			t.Errorf("%d written in a minute", len(statuses))
+		}
+		if first := statuses[0]; first.Pods["programmed"] < 120 {
+			t.Errorf("the first that was written is old: %v", first)
+		}
+		cancel()
+		<-done
+	})
+}
+
+// statusPatch is the last patch of a status.
+type statusPatch struct {
+	client.SubResourceWriter
+	key  types.NamespacedName
+	kind types.PatchType
+	data []byte
+}
+
+func (p *statusPatch) Status() client.SubResourceWriter { return p }
+
+func (p *statusPatch) Patch(_ context.Context, obj client.Object, patch client.Patch, _ ...client.SubResourcePatchOption) (err error) {
+	p.key, p.kind = client.ObjectKeyFromObject(obj), patch.Type()
+	p.data, err = patch.Data(obj)
+	return err
+}
+
+// The policy lets the agent write this one annotation, and nothing beside it.
+func TestTheAgentsStatusIsOneAnnotation(t *testing.T) {
+	own, p := types.NamespacedName{Namespace: "mesh", Name: "agent-1"}, &statusPatch{}
+	status := agentstatus.Status{Version: "1", Pods: map[string]int{"failed": 1}}
+	if err := writeOwnStatus(t.Context(), p, own, status); err != nil {
+		t.Fatal(err)
+	}
+	var got map[string]map[string]map[string]string
+	if err := json.Unmarshal(p.data, &got); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]map[string]map[string]string{"metadata": {"annotations": {agentstatus.Annotation: status.String()}}}
+	if diff := cmp.Diff(want, got); diff != "" || p.key != own || p.kind != types.MergePatchType {
+		t.Errorf("%s of %s (-want +got):\n%s", p.kind, p.key, diff)
+	}
+}
