@@ -18,7 +18,7 @@ func TestAMistypedCommandIsAnError(t *testing.T) {
 		"something":        "see istio-pod-network-controller --help",
 		"version more":     "more",
 		"run now":          "now",
-		"rules show extra": "extra",
+		"rules show extra": `"extra": istio-pod-network-controller rules show takes no arguments`,
 	} {
 		if code, _, errOut := call(t, "", strings.Fields(line)...); code != exitError || !strings.Contains(errOut, want) {
 			t.Errorf("%s: code %d, said %q, want %q", line, code, errOut, want)
@@ -43,7 +43,7 @@ func TestTheReleaseIsTheChartsAppVersion(t *testing.T) {
 		t.Errorf("the chart's appVersion is %q, the program's release %q: %v", chart.AppVersion, release, err)
 	}
 	for _, line := range []string{"version", "--version"} {
-		if code, out, errOut := call(t, "", line); code != 0 || !strings.Contains(out+errOut, release+" (") {
+		if code, out, errOut := call(t, "", line); code != 0 || !strings.Contains(out+errOut, release+"-dev") {
 			t.Errorf("%s: code %d, said %q %q", line, code, out, errOut)
 		}
 	}

@@ -64,7 +64,7 @@ func newCNIInstall() *cobra.Command {
 	var watch, binary bool
 	var timeout time.Duration
 	cmd := &cobra.Command{
-		Use: "install", Short: "Install the plugin and chain it to the node's network configuration", Args: cobra.NoArgs,
+		Use: "install", Short: "Install the plugin and chain it to the node's network configuration", Args: noArguments,
 		Long: "Copies the plugin's binary, then appends the plugin to the network configuration that the runtime uses. If there is none yet,\n" +
 			"it waits for one. No other byte of the configuration changes.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -100,7 +100,7 @@ func newCNIUninstall() *cobra.Command {
 	f := &cniFlags{}
 	var binary bool
 	cmd := &cobra.Command{
-		Use: "uninstall", Short: "Remove the plugin from every network configuration", Args: cobra.NoArgs,
+		Use: "uninstall", Short: "Remove the plugin from every network configuration", Args: noArguments,
 		Long: "Removes the plugin from the chain. A file that nobody else has changed is then byte for byte what it was before. The binary\n" +
 			"stays by default: runtimes call it once more for every sandbox that was made with it, and it succeeds without the agent.",
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -20,7 +20,7 @@ const root = "../.."
 func pages(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
-	for _, pattern := range []string{"*.md", "docs/*.md", "chart/*/README.md", "hack/*/README.md"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/reference/*.md", "chart/*/README.md", "hack/*/README.md"} {
 		files, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: %d found, %v", pattern, len(files), err)
@@ -47,7 +47,7 @@ func sources(t *testing.T) string {
 	var all strings.Builder
 	for _, dir := range []string{"controllers", "internal", "iptables", "runtime"} {
 		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, _ fs.DirEntry, err error) error {
-			if err == nil && strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") {
+			if err == nil && strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") && !strings.Contains(path, "/refdocs/") {
 				all.WriteString(text(t, path))
 			}
 			return err
@@ -96,6 +96,35 @@ func anchors(page string) []string {
 	return found
 }
 
+func TestEveryPageIsInTheTableOfContents(t *testing.T) {
+	all := pages(t)
+	contents := all["docs/README.md"]
+	for page := range all {
+		in, found := strings.CutPrefix(page, "docs/")
+		if found && in != "README.md" && !strings.Contains(contents, "]("+in+")") {
+			t.Errorf("docs/README.md has no link to %s", in)
+		}
+	}
+}
+
+// A metric that a page names is one that the agent has. docs/reference/metrics.md is made from the code.
+func TestMetricsOfTheDocsExist(t *testing.T) {
+	const name = `istio_pod_network_controller_([a-z_]*[a-z])`
+	all := pages(t)
+	there := every(name, all["docs/reference/metrics.md"])
+	for page, in := range all {
+		for _, metric := range every(name, in) {
+			series := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(metric, "")
+			if !slices.Contains(there, metric) && !slices.Contains(there, series) {
+				t.Errorf("%s: the agent has no metric %s", page, metric)
+			}
+		}
+	}
+	if len(there) == 0 {
+		t.Error("docs/reference/metrics.md has no metric")
+	}
+}
+
 // What an administrator greps for has one name in code and docs.
 func TestNamesInTheDocsAreThoseOfTheCode(t *testing.T) {
 	code, read := sources(t), ""
@@ -104,10 +133,6 @@ func TestNamesInTheDocsAreThoseOfTheCode(t *testing.T) {
 	}
 	status := text(t, filepath.Join(root, "docs/status.md"))
 	for name, tc := range map[string]struct{ code, docs []string }{
-		"metrics": {
-			code: every(`MetricPrefix ?\+ ?"([a-z_]+)"`, code),
-			docs: every(`istio_pod_network_controller_([a-z_]+)`, read),
-		},
 		"reasons of the condition and of events": {
 			code: every(`(?m)^\s+Reason[A-Za-z]+\s+= "([A-Za-z]+)"`, text(t, filepath.Join(root, "controllers/report.go"))),
 			docs: append(every("(?m)^\\| (?:True|False), `([A-Za-z]+)`", status), every("The event `([A-Za-z]+)`", status)...),
@@ -135,7 +160,11 @@ func TestNamesInTheDocsAreThoseOfTheCode(t *testing.T) {
 
 // The subcommands and flags of our programs' commands in the docs exist.
 func TestCommandsOfTheDocsExist(t *testing.T) {
-	commands := regexp.MustCompile(`(?m)(?:^ {4}|build/|: )istio-pod-network-controller ((?:run|rules|cni|version)\b[^\n#|` + "`" + `]*)`)
+	var names []string
+	for _, cmd := range newRoot().Commands() {
+		names = append(names, cmd.Name())
+	}
+	commands := regexp.MustCompile(`(?m)(?:(?:^ {4}|build/|: )istio-pod-network-controller|kubectl pod-network) ((?:` + strings.Join(names, "|") + `)\b[^\n#|` + "`" + `]*)`)
 	seen := 0
 	for page, in := range pages(t) {
 		for _, match := range commands.FindAllStringSubmatch(in, -1) {
@@ -160,6 +189,9 @@ func TestCommandsOfTheDocsExist(t *testing.T) {
 
 func unknownFlags(cmd *cobra.Command, args []string) (unknown []string) {
 	for _, arg := range args {
+		if arg == "--" {
+			break // what follows is another program's
+		}
 		name, isFlag := strings.CutPrefix(arg, "--")
 		name, _, _ = strings.Cut(name, "=")
 		if isFlag && cmd.Flags().Lookup(name) == nil && cmd.InheritedFlags().Lookup(name) == nil {

@@ -35,6 +35,7 @@ func (f *intentFlags) add(fs *pflag.FlagSet) {
 		{&d.IncludeOutboundIPRanges, "include-outbound-ip-ranges", std.IncludeOutboundIPRanges, "CIDRs whose traffic goes to the proxy, * for all"},
 		{&d.ExcludeOutboundIPRanges, "exclude-outbound-ip-ranges", std.ExcludeOutboundIPRanges, "CIDRs whose traffic stays direct"},
 		{&d.IncludeInboundPorts, "include-inbound-ports", std.IncludeInboundPorts, "inbound ports that go to the proxy, * for all"},
+		{&d.InboundPorts, "inbound-ports", std.InboundPorts, "all of the included inbound ports, or listening for those on which somebody listens when a connection is opened"},
 		{&d.ExcludeInboundPorts, "exclude-inbound-ports", std.ExcludeInboundPorts, "inbound ports that stay direct, where all are included"},
 		{&d.IncludeOutboundPorts, "include-outbound-ports", std.IncludeOutboundPorts, "outbound ports that go to the proxy whatever their address"},
 		{&d.ExcludeOutboundPorts, "exclude-outbound-ports", std.ExcludeOutboundPorts, "outbound ports that stay direct"},

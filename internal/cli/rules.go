@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,10 +18,12 @@ import (
 
 // The values of --output. With text, the language is the backend's.
 const (
+	outputWords    = "words"
 	outputText     = "text"
 	outputNft      = agent.LanguageNft
 	outputIptables = agent.LanguageIptables
 	outputJSON     = "json"
+	outputYAML     = "yaml"
 )
 
 var errNoNetNS = errors.New("--netns: required")
@@ -60,7 +61,7 @@ func newRules() *cobra.Command {
 
 func newApply(o *rulesOptions) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "apply", Short: "Make the namespace hold exactly the rules that the pod asks for", Args: cobra.NoArgs,
+		Use: "apply", Short: "Make the namespace hold exactly the rules that the pod asks for", Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			want, err := o.wanted(cmd)
 			if err != nil {
@@ -87,7 +88,7 @@ func newApply(o *rulesOptions) *cobra.Command {
 
 func newVerify(o *rulesOptions) *cobra.Command {
 	return &cobra.Command{
-		Use: "verify", Short: "Compare what the namespace holds with what the pod asks for", Args: cobra.NoArgs,
+		Use: "verify", Short: "Compare what the namespace holds with what the pod asks for", Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			want, err := o.wanted(cmd)
 			if err != nil {
@@ -113,10 +114,10 @@ func newVerify(o *rulesOptions) *cobra.Command {
 
 func newShow(o *rulesOptions) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "show", Short: "Show what the namespace holds with its counters, or what a pod asks for", Args: cobra.NoArgs,
+		Use: "show", Short: "Show what the namespace holds with its counters, or what a pod asks for", Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !slices.Contains([]string{outputText, outputNft, outputIptables, outputJSON}, o.output) {
-				return fmt.Errorf("--output: value %q: want text, nft, iptables or json", o.output)
+			if !slices.Contains([]string{outputWords, outputText, outputNft, outputIptables, outputJSON}, o.output) {
+				return fmt.Errorf("--output: value %q: want words, text, nft, iptables or json", o.output)
 			}
 			if o.pod != "" {
 				return o.showWanted(cmd)
@@ -131,22 +132,31 @@ func newShow(o *rulesOptions) *cobra.Command {
 				return err
 			case !ok:
 				return fmt.Errorf("%s holds no rules of ours", o.netns)
-			case o.output == outputJSON:
-				return printJSON(cmd, have.View())
-			case o.output != outputText && o.output != have.Language():
-				return fmt.Errorf("--output: value %q: the rules are those of the other backend: want text, %s or json", o.output, have.Language())
 			}
-			_, err = fmt.Fprint(cmd.OutOrStdout(), have.Text())
-			return err
+			return o.printListing(cmd, have)
 		},
 	}
-	cmd.Flags().StringVarP(&o.output, "output", "o", outputText, "text: nft or iptables, by the backend; or json")
+	cmd.Flags().StringVarP(&o.output, "output", "o", outputWords, "words; nft or iptables, or text for that of the two which the backend has; or json")
 	return cmd
+}
+
+// printListing prints what a namespace holds.
+func (o *rulesOptions) printListing(cmd *cobra.Command, have agent.Listing) error {
+	switch {
+	case o.output == outputJSON:
+		return printJSON(cmd.OutOrStdout(), have.View)
+	case o.output == outputWords:
+		return printLines(cmd.OutOrStdout(), have.Lines, true)
+	case o.output != outputText && o.output != have.Language:
+		return fmt.Errorf("--output: value %q: the rules are those of the other backend: want words, text, %s or json", o.output, have.Language)
+	}
+	_, err := fmt.Fprint(cmd.OutOrStdout(), have.Text)
+	return err
 }
 
 func newRemove(o *rulesOptions) *cobra.Command {
 	return &cobra.Command{
-		Use: "remove", Short: "Remove all of our rules", Args: cobra.NoArgs,
+		Use: "remove", Short: "Remove all of our rules", Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			b, err := o.openAll(cmd.Context())
 			if err != nil {
@@ -199,7 +209,9 @@ func (o *rulesOptions) showWanted(cmd *cobra.Command) error {
 	case err != nil:
 		return err
 	case o.output == outputJSON:
-		return printJSON(cmd, want.View())
+		return printJSON(cmd.OutOrStdout(), want.View())
+	case o.output == outputWords:
+		return printLines(cmd.OutOrStdout(), want.Lines(), false)
 	}
 	return o.printText(cmd, want, iptables.TextOptions{})
 }
@@ -215,10 +227,4 @@ func (o *rulesOptions) printText(cmd *cobra.Command, r iptables.Ruleset, options
 	}
 	_, err := fmt.Fprint(cmd.OutOrStdout(), text)
 	return err
-}
-
-func printJSON(cmd *cobra.Command, v iptables.View) error {
-	enc := json.NewEncoder(cmd.OutOrStdout())
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"istio-pod-network-controller/internal/agent"
 	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/iptables"
 )
@@ -27,7 +28,7 @@ spec:
 func call(t *testing.T, stdin string, args ...string) (code int, out, errOut string) {
 	t.Helper()
 	var o, e bytes.Buffer
-	code = Main(args, strings.NewReader(stdin), &o, &e)
+	code = Main(agent.Name, args, strings.NewReader(stdin), &o, &e)
 	return code, o.String(), e.String()
 }
 
@@ -56,9 +57,12 @@ func TestRulesFromManifestToKernelAndBack(t *testing.T) {
 		{"apply", []string{"apply", "--pod", file}, 0, "rules applied"},
 		{"apply again", []string{"apply", "--pod", file}, 0, "nothing to do"},
 		{"verify", []string{"verify", "--pod", file}, 0, "the rules are there"},
-		{"show", []string{"show"}, 0, "counter packets 0 bytes 0 redirect to :15001"},
+		{"show", []string{"show"}, 0, "  tcp -> proxy's 15001  # included destinations go to the proxy"},
+		{"show in nft's language", []string{"show", "-o", "nft"}, 0, "counter packets 0 bytes 0 redirect to :15001"},
+		{"show in the backend's language", []string{"show", "-o", "text"}, 0, "counter packets 0 bytes 0 redirect to :15001"},
 		{"verify for other ports", []string{"verify", "--pod", file, "--envoy-port", "16001"}, exitDrift, "redirect to :16001"},
-		{"show what is asked for", []string{"show", "--pod", file, "--envoy-port", "16001"}, 0, "counter redirect to :16001"},
+		{"show what is asked for", []string{"show", "--pod", file, "--envoy-port", "16001"}, 0, "tcp -> proxy's 16001"},
+		{"the same in nft's language", []string{"show", "--pod", file, "--envoy-port", "16001", "-o", "nft"}, 0, "counter redirect to :16001"},
 		{"remove", []string{"remove"}, 0, "rules removed"},
 		{"remove again", []string{"remove"}, 0, "nothing to do"},
 	}
@@ -157,12 +161,13 @@ func TestRulesByTheOtherBackend(t *testing.T) {
 		{"nothing is there", []string{"verify", "--pod", file, "--backend", "iptables"}, exitDrift, "- :PODNET_OUTBOUND"},
 		{"apply", []string{"apply", "--pod", file, "--backend", "iptables"}, 0, "rules applied"},
 		{"apply again", []string{"apply", "--pod", file, "--backend", "iptables"}, 0, "nothing to do"},
-		{"show finds them", []string{"show"}, 0, "[0:0] -A PODNET_OUTBOUND"},
+		{"show finds them", []string{"show"}, 0, "PODNET_OUTBOUND: connections that the pod opens"},
+		{"in their language", []string{"show", "-o", "text"}, 0, "[0:0] -A PODNET_OUTBOUND"},
 		{"as JSON", []string{"show", "-o", "json"}, 0, `"name": "PODNET_OUTBOUND"`},
-		{"not as what they are not", []string{"show", "-o", "nft"}, exitError, "want text, iptables or json"},
+		{"not as what they are not", []string{"show", "-o", "nft"}, exitError, "want words, text, iptables or json"},
 		{"they are drift for nftables", []string{"verify", "--pod", file}, exitDrift, "+ rules of the iptables backend"},
 		{"nftables takes over", []string{"apply", "--pod", file, "--backend", "nftables"}, 0, "rules applied"},
-		{"show finds that", []string{"show"}, 0, "redirect to :15001"},
+		{"show finds that", []string{"show"}, 0, "outbound: connections that the pod opens"},
 		{"iptables takes over", []string{"apply", "--pod", file, "--backend", "iptables"}, 0, "rules applied"},
 		{"verify", []string{"verify", "--pod", file, "--backend", "iptables"}, 0, "the rules are there"},
 		{"remove needs no name", []string{"remove"}, 0, "rules removed"},

@@ -15,7 +15,7 @@ import (
 func newRun() *cobra.Command {
 	o := &runOptions{}
 	cmd := &cobra.Command{
-		Use: "run", Short: "Run the node agent", Args: cobra.NoArgs,
+		Use: "run", Short: "Run the node agent", Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.Validate(); err != nil {
 				return err

@@ -17,7 +17,8 @@ func TestRunNamesEveryWrongFlagAtOnce(t *testing.T) {
 		"runtime": "podman", "log-level": "loud", "health-addr": "here", "metrics-addr": "there", "pprof-addr": "anywhere", "verify-interval": "999ms",
 		"backend": "ebpf", "select": "some", "unsupported-runtime-handlers": "[", "envoy-port": "0",
 		"include-inbound-ports": "x", "cluster-dns": "kube-dns", "interception-mode": "SIDEWAYS", "exclude-outbound-ip-ranges": "*",
-		"daemonset": "a/b", "cni": "chain", "sidecar-root": "sidecars", "sidecar-secrets": "secrets",
+		"daemonset": "a/b", "pod-name": "a/b", "cni": "chain", "sidecar-root": "sidecars", "sidecar-secrets": "secrets",
+		"startup-taint-key": "a/b/c",
 	}
 	line := []string{"run"}
 	for flag, value := range args {
@@ -80,5 +81,24 @@ func TestTheChartRendersEveryFlagOfRun(t *testing.T) {
 	slices.Sort(got)
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
+	}
+}
+
+func TestCertificatesOfMetricsNeedMetricsByTLS(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args   []string
+		wantOK bool
+	}{
+		"a directory":                   {[]string{"--metrics-secure", "--metrics-cert-dir=/etc/tls"}, true},
+		"none":                          {[]string{"--metrics-secure"}, true},
+		"a directory, and no TLS":       {[]string{"--metrics-cert-dir=/etc/tls"}, false},
+		"a directory that is not clear": {[]string{"--metrics-secure", "--metrics-cert-dir=tls"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, _, errOut := call(t, "", append([]string{"run"}, tc.args...)...) // --node-name is missing: it never runs
+			if got := !strings.Contains(errOut, "--metrics-cert-dir"); got != tc.wantOK {
+				t.Errorf("accepted: %t, want %t: %s", got, tc.wantOK, errOut)
+			}
+		})
 	}
 }

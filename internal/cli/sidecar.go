@@ -12,11 +12,6 @@ import (
 	"istio-pod-network-controller/internal/agent"
 )
 
-// exitCode ends a command with the exit code of a command that it has run.
-type exitCode int
-
-func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
-
 func newSidecar() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "sidecar", Short: "Look at the proxies that the agent runs on this node", Args: noSubcommand, RunE: help,
