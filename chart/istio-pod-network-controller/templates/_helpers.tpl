@@ -13,61 +13,46 @@ app.kubernetes.io/name: {{ .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
-{{- define "agent.labels" -}}
+{{- define "agent.ownLabels" -}}
 {{ include "agent.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
-{{- define "agent.openshift" -}}
-{{- if eq .Values.kubernetesDistribution "OpenShift" -}}true{{- end -}}
+{{- define "agent.labels" -}}
+{{ include "agent.ownLabels" . }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- /* Those of the agent's pods: podLabels win over commonLabels. */ -}}
+{{- define "agent.podLabels" -}}
+{{ include "agent.ownLabels" . }}
+{{- with merge (dict) (.Values.podLabels | default dict) (.Values.commonLabels | default dict) }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- /* YAML reads off without quotes as false. */ -}}
 {{- define "agent.cni" -}}{{ .Values.cni | default "off" }}{{- end -}}
 {{- define "agent.nri" -}}{{ .Values.nri | default "off" }}{{- end -}}
 
-{{- /* Where the distributions keep what the agent needs, as JSON. Values override them. */ -}}
-{{- define "agent.node" -}}
-{{- $k3s := "unix:///run/k3s/containerd/containerd.sock" -}}
-{{- $usual := dict "bin" "/opt/cni/bin" "conf" "/etc/cni/net.d" "endpoint" "" "exclude" list -}}
-{{- $nodes := dict
-  "OpenShift" (dict "bin" "/var/lib/cni/bin" "conf" "/etc/kubernetes/cni/net.d" "exclude" (list "openshift-*"))
-  "K3s" (dict "bin" "/var/lib/rancher/k3s/data/cni" "conf" "/var/lib/rancher/k3s/agent/etc/cni/net.d" "endpoint" $k3s)
-  "RKE2" (dict "endpoint" $k3s)
-  "MicroK8s" (dict "bin" "/var/snap/microk8s/current/opt/cni/bin" "conf" "/var/snap/microk8s/current/args/cni-network"
-    "endpoint" "unix:///var/snap/microk8s/common/run/containerd.sock")
-  "GKE" (dict "bin" "/home/kubernetes/bin")
--}}
-{{- $v := .Values -}}
-{{- $node := merge (get $nodes $v.kubernetesDistribution | default dict) $usual -}}
-{{- dict "bin" ($v.cniBinDir | default $node.bin) "conf" ($v.cniConfDir | default $node.conf) "endpoint" ($v.runtimeEndpoint | default $node.endpoint)
-  "exclude" ($v.cniExcludeNamespaces | default $node.exclude) | toJson -}}
+{{- /* The agent's account, to which roles and policies refer. */ -}}
+{{- define "agent.account" -}}
+{{- if not (or .Values.serviceAccount.create .Values.serviceAccount.name) -}}
+{{- fail "serviceAccount.create=false: name your account by serviceAccount.name; without it every pod of the namespace would have the agent's rights, by the account default" -}}
 {{- end -}}
-
-{{- /* cni: install in a directory that the runtime does not use has no effect: it is refused if that can be detected. */ -}}
-{{- define "agent.checkCNI" -}}
-{{- if eq (include "agent.cni" .) "install" -}}
-{{- $is := .Values.kubernetesDistribution -}}
-{{- $node := include "agent.node" . | fromJson -}}
-{{- if and (eq $is "OpenShift") (or (eq $node.conf "/etc/cni/net.d") (eq $node.bin "/opt/cni/bin")) -}}
-{{- fail (printf "cni=install with cniConfDir=%s and cniBinDir=%s: CRI-O of OpenShift reads /etc/kubernetes/cni/net.d and /var/lib/cni/bin; leave both values empty" $node.conf $node.bin) -}}
-{{- end -}}
-{{- $looks := "" -}}
-{{- $version := .Capabilities.KubeVersion.Version -}}
-{{- if .Capabilities.APIVersions.Has "security.openshift.io/v1" }}{{ $looks = "OpenShift" }}
-{{- else if contains "+k3s" $version }}{{ $looks = "K3s" }}
-{{- else if contains "-gke." $version }}{{ $looks = "GKE" }}
-{{- else if contains "/microk8s/" $node.endpoint }}{{ $looks = "MicroK8s" }}{{ end -}}
-{{- if and $looks (eq $is "Kubernetes") (not (and .Values.cniBinDir .Values.cniConfDir)) -}}
-{{- fail (printf "cni=install with kubernetesDistribution=Kubernetes on what looks like %s, whose directories are others: set kubernetesDistribution=%s, or cniBinDir and cniConfDir" $looks $looks) -}}
-{{- end -}}
-{{- end -}}
+{{- .Values.serviceAccount.name | default (include "agent.name" .) -}}
 {{- end -}}
 
 {{- define "agent.image" -}}
 {{- $variant := ternary "-iptables" "" (eq .Values.backend "iptables") -}}
+{{- with .Values.image.digest -}}
+{{- printf "%s@%s" $.Values.image.repository . -}}
+{{- else -}}
 {{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default (print .Chart.AppVersion $variant)) -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "agent.capabilities" -}}
@@ -87,13 +72,12 @@ these away again.
 
 {{- define "agent.seLinuxOptions" -}}
 {{- /* container_t may neither connect to the runtime's socket nor open another pod's namespace. */ -}}
-{{- $default := ternary (dict "type" "spc_t") dict (eq .Values.kubernetesDistribution "OpenShift") -}}
-{{- .Values.seLinuxOptions | default $default | toJson -}}
+{{- .Values.seLinuxOptions | default (include "agent.node" . | fromJson).selinux | toJson -}}
 {{- end -}}
 
 {{- /* The agent that removes a taint has to tolerate it. */ -}}
 {{- define "agent.tolerations" -}}
-{{- $startup := dict "key" "pod-network-controller.istio.io/not-ready" "operator" "Exists" -}}
+{{- $startup := dict "key" .Values.startupTaintKey "operator" "Exists" -}}
 {{- $given := .Values.tolerations | default list -}}
 {{- $missing := and .Values.startupTaint (not (has (dict "operator" "Exists") $given)) -}}
 {{- ternary (list $startup) list $missing | concat $given | toYaml -}}
@@ -143,12 +127,12 @@ Docker's socket is in /var/run itself, which the agent must not get: only the fi
 - {name: runtime, path: {{ $socket | quote }}, type: Socket}
 {{- else if $socket }}
 - {name: runtime, path: {{ dir $socket | quote }}, type: Directory}
-{{- else if eq .Values.containerRuntime "auto" }}
+{{- else if eq $node.runtime "auto" }}
 - {name: containerd, path: /run/containerd, type: DirectoryOrCreate}
 - {name: crio, path: /var/run/crio, type: DirectoryOrCreate}
-{{- else if eq .Values.containerRuntime "containerd" }}
+{{- else if eq $node.runtime "containerd" }}
 - {name: containerd, path: /run/containerd, type: Directory}
-{{- else if eq .Values.containerRuntime "crio" }}
+{{- else if eq $node.runtime "crio" }}
 - {name: crio, path: /var/run/crio, type: Directory}
 {{- else }}
 - {name: docker, path: /var/run/docker.sock, type: Socket}
@@ -244,9 +228,10 @@ The agent runs proxies by the runtime's CRI. Without the policy its right to cre
 - run
 - --node-name=$(NODE_NAME)
 - --agent-namespace=$(POD_NAMESPACE)
+- --pod-name=$(POD_NAME)
 {{- range list
   (list "daemonset" (ternary (include "agent.name" .) "" (eq (include "agent.cni" .) "install")))
-  (list "runtime" $v.containerRuntime)
+  (list "runtime" $node.runtime)
   (list "runtime-endpoint" $node.endpoint)
   (list "backend" $v.backend)
   (list "select" $v.select)
@@ -258,6 +243,7 @@ The agent runs proxies by the runtime's CRI. Without the policy its right to cre
   (list "nri-index" $v.nriIndex)
   (list "fail-open" $v.failOpen)
   (list "startup-taint" $v.startupTaint)
+  (list "startup-taint-key" $v.startupTaintKey)
   (list "cni" (include "agent.cni" $))
   (list "cni-bin-dir" $node.bin)
   (list "cni-conf-dir" $node.conf)
@@ -269,6 +255,7 @@ The agent runs proxies by the runtime's CRI. Without the policy its right to cre
   (list "include-outbound-ip-ranges" (join "," $v.includeOutboundIPRanges))
   (list "exclude-outbound-ip-ranges" (join "," $v.excludeOutboundIPRanges))
   (list "include-inbound-ports" (join "," $v.includeInboundPorts))
+  (list "inbound-ports" $v.inboundPorts)
   (list "exclude-inbound-ports" (join "," $v.excludeInboundPorts))
   (list "include-outbound-ports" (join "," $v.includeOutboundPorts))
   (list "exclude-outbound-ports" (join "," $v.excludeOutboundPorts))
@@ -280,6 +267,9 @@ The agent runs proxies by the runtime's CRI. Without the policy its right to cre
   (list "cluster-dns" (join "," $v.clusterDNS))
   (list "health-addr" $v.healthAddr)
   (list "metrics-addr" $v.metricsAddr)
+  (list "metrics-secure" $v.metrics.secure)
+  (list "metrics-cert-dir" (include "agent.metricsCertDir" $))
+  (list "inspect-addr" (ternary $v.inspectAddr "0" $v.inspect.enabled))
   (list "pprof-addr" $v.pprofAddr)
   (list "log-level" $v.logLevel)
   (list "verify-interval" $v.verifyInterval)

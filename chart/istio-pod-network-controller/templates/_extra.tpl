@@ -1,0 +1,48 @@
+{{- /*
+The agent's environment: the pod's facts, and how long a connection to the API server may be silent. client-go asks a silent connection for a
+sign of life after 30 s, and waits for it for 15 s; until then an agent behind a broken connection knows no new pod.
+*/ -}}
+{{- define "agent.env" -}}
+{{- $given := list -}}
+{{- range .Values.extraEnv }}{{ $given = append $given .name }}{{ end -}}
+- name: NODE_NAME
+  valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+- name: POD_NAMESPACE
+  valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+- name: POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+{{- if dig "limits" "memory" "" (.Values.resources | default dict) }}
+- name: GOMEMLIMIT
+  valueFrom: {resourceFieldRef: {resource: limits.memory}}
+{{- end }}
+{{- range list (list "HTTP2_READ_IDLE_TIMEOUT_SECONDS" "10") (list "HTTP2_PING_TIMEOUT_SECONDS" "5") }}
+{{- if not (has (first .) $given) }}
+- name: {{ first . }}
+  value: {{ last . | quote }}
+{{- end }}
+{{- end }}
+{{- with .Values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- /* The user's volumes, whose names must not be those of the chart's own. */ -}}
+{{- define "agent.extraVolumes" -}}
+{{- $own := list "health" -}}
+{{- range include "agent.hostPaths" . | fromYamlArray }}{{ $own = append $own .name }}{{ end -}}
+{{- range $i, $secret := include "agent.sidecarSecrets" . | fromJsonArray }}{{ $own = append $own (printf "secret-%d" $i) }}{{ end -}}
+{{- range .Values.extraVolumes -}}
+{{- if has .name $own -}}
+{{- fail (printf "extraVolumes: the chart has a volume %s of its own: name yours otherwise" .name) -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.extraVolumes }}{{ toYaml . }}{{ end -}}
+{{- end -}}
+
+{{- /* The types of volumes that the agent's pods have, as JSON: what OpenShift has to allow. */ -}}
+{{- define "agent.volumeTypes" -}}
+{{- $types := list "emptyDir" "hostPath" "projected" -}}
+{{- if or (include "agent.sidecarSecrets" . | fromJsonArray) (include "agent.metricsCertDir" .) }}{{ $types = append $types "secret" }}{{ end -}}
+{{- range .Values.extraVolumes }}{{ $types = concat $types (omit . "name" | keys | sortAlpha) }}{{ end -}}
+{{- $types | uniq | toJson -}}
+{{- end -}}
