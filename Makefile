@@ -17,6 +17,7 @@ GOLANGCI_LINT  := $(call pinned,hack/tools)/golangci-lint
 GOVULNCHECK    := $(call pinned,hack/tools)/govulncheck
 HELM           := $(call pinned,hack/tools/helm)/helm
 CONTROLLER_GEN := $(call pinned,hack/tools/controllergen)/controller-gen
+CYCLONEDX      := $(call pinned,hack/tools/sbom)/cyclonedx-gomod
 export HELM
 
 IMAGE := localhost/$(NAME):$(shell awk '$$1 == "appVersion:" { gsub("\"", "", $$2); print $$2 }' $(CHART)/Chart.yaml)
@@ -27,7 +28,7 @@ SMALL := $(foreach program,cni probe wait,--file $(CURDIR)/build/istio-pod-netwo
 KC := go -C hack/cluster run ./cmd/kc
 
 # The modules that the linter walks. Modules without Go code (pins of tools, pins of the cluster's programs) are not among them.
-LINTED  := $(dir $(wildcard go.mod hack/bench/go.mod hack/cluster/go.mod hack/scale/go.mod hack/tools/helm/go.mod test/e2e/go.mod))
+LINTED  := $(dir $(wildcard go.mod hack/bench/go.mod hack/cluster/go.mod hack/plots/go.mod hack/scale/go.mod hack/tools/helm/go.mod test/e2e/go.mod))
 MODULES  = $(dir $(shell git ls-files --cached --others --exclude-standard 'go.mod' '*/go.mod'))
 
 # A kernel test that cannot run is skipped on a laptop and is a failure in CI.
@@ -100,11 +101,12 @@ chart-lint: $(HELM) ## helm lint --strict; the chart's other tests are part of `
 	$(HELM) lint --strict $(CHART)
 
 .PHONY: generate
-generate: $(HELM) $(CONTROLLER_GEN) ## Write generated files: from api/ its deepcopy functions and the chart's definitions; the chart's values table, its golden files, config/
+generate: $(HELM) $(CONTROLLER_GEN) ## Write generated files: from api/ its deepcopy functions and the chart's definitions; the chart's values table, its golden files, config/; docs/reference
 	hack/tools/crds.sh $(CONTROLLER_GEN)
 	go -C hack/tools/helm run ./chartdocs $(CURDIR)/$(CHART)
 	go -C hack/tools/helm test -count=1 ./charttest -run TestGolden -update
 	hack/tools/render-config.sh $(HELM)
+	hack/tools/reference.sh
 
 .PHONY: verify
 verify: verify-generated verify-modules ## Fail if anything generated, tidied or downloaded differs from what is committed
@@ -118,8 +120,21 @@ verify-modules:
 verify-generated: generate
 	@for module in $(MODULES); do echo "tidy $$module"; go -C $$module mod tidy -diff || exit 1; done
 	git diff --exit-code
-	@test -z "$$(git ls-files --others --exclude-standard api chart config hack/tools)" || \
-	  { git ls-files --others --exclude-standard api chart config hack/tools; echo 'generated, but not committed' >&2; exit 1; }
+	@test -z "$$(git ls-files --others --exclude-standard api chart config docs hack/tools)" || \
+	  { git ls-files --others --exclude-standard api chart config docs hack/tools; echo 'generated, but not committed' >&2; exit 1; }
+
+##@ Release
+
+.PHONY: release
+release: export CYCLONEDX := $(CYCLONEDX)
+release: $(HELM) $(CYCLONEDX) ## Build a release to build/release: programs and image for amd64 and arm64, chart, SBOMs, checksums
+	hack/release.sh
+
+.PHONY: release-check
+release-check: export CYCLONEDX := $(CYCLONEDX)
+release-check: $(HELM) $(CYCLONEDX) ## Show that the release is reproducible, in two clones, and that its arm64 programs run (with qemu)
+	@hack/preflight.sh release
+	hack/release.sh --check
 
 ##@ The one-node cluster
 
@@ -171,7 +186,7 @@ bench-scale: ## Only the scale: a full node, idle proxies and 500 hollow agents 
 ##@ Housekeeping
 
 .PHONY: tools
-tools: $(GOLANGCI_LINT) $(GOVULNCHECK) $(HELM) $(CONTROLLER_GEN) ## Build the pinned tools (the linter takes CPU minutes, once)
+tools: $(GOLANGCI_LINT) $(GOVULNCHECK) $(HELM) $(CONTROLLER_GEN) $(CYCLONEDX) ## Build the pinned tools (the linter takes CPU minutes, once)
 
 .PHONY: linter
 linter: $(GOLANGCI_LINT)
@@ -199,3 +214,6 @@ $(HELM):
 
 $(CONTROLLER_GEN):
 	nice go -C hack/tools/controllergen build -trimpath -ldflags='-s -w' -o $@ sigs.k8s.io/controller-tools/cmd/controller-gen
+
+$(CYCLONEDX):
+	nice go -C hack/tools/sbom build -trimpath -ldflags='-s -w' -o $@ github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod

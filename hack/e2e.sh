@@ -2,12 +2,14 @@
 # Runs the end-to-end tests in a one-node cluster of their own. Arguments go to the test program: hack/e2e.sh -test.run TestX
 # E2E_KEEP=1 uses the cluster that is up, or leaves the new one up, to look at it or to run again quickly.
 # E2E_BACKENDS lists what programs the kernel, a run each in the same cluster: "nftables iptables" unless it says otherwise.
-# E2E_ENTRANCES lists the ways to leave no window, a run each behind those: "nri required wait cni" unless it says otherwise.
+# E2E_ENTRANCES lists the ways to leave no window, a run each behind those, and "lifecycle", the chart's upgrade, rollback and removal:
+# "nri required wait cni lifecycle" unless it says otherwise.
 # E2E_CHURN is how many pods come and go in one of them: 20 unless it says otherwise.
 # E2E_SIDECAR_CHURN is how many pods whose proxies the agent runs come and go, E2E_SIDECARS how many proxies are upgraded under load: 10
 # each unless they say otherwise. Their full sizes are 100 and 30.
 # E2E_CHAOS_SEED chooses what the minute of chaos does: always the same unless it says otherwise; empty, a seed is drawn.
 # E2E_ROTATED_PODS is how many pods have their proxies' secrets replaced under load, E2E_ROTATIONS how often: 3 and 1 unless they say otherwise.
+# E2E_RELEASED is the commit whose chart is the one before in "lifecycle": the same chart with another version unless it says otherwise.
 # E2E_BURST is how many pods start at once in them, E2E_VALUES are more arguments to helm.
 set -euo pipefail
 
@@ -16,7 +18,7 @@ name=istio-pod-network-controller
 kc=hack/cluster/kc
 keep=${E2E_KEEP:-}
 read -ra backends <<<"${E2E_BACKENDS:-nftables iptables}"
-entrances=" ${E2E_ENTRANCES-nri required wait cni} "
+entrances=" ${E2E_ENTRANCES-nri required wait cni lifecycle} "
 
 # known VARIABLE VALUE KNOWN...: a word that is not known would run nothing, and pass.
 known() {
@@ -28,17 +30,17 @@ known() {
   fi
 }
 for word in "${backends[@]}"; do known E2E_BACKENDS "$word" nftables iptables; done
-for word in $entrances; do known E2E_ENTRANCES "$word" nri required wait cni; done
+for word in $entrances; do known E2E_ENTRANCES "$word" nri required wait cni lifecycle; done
 if ((${#backends[@]} == 0)); then known E2E_BACKENDS '' nftables iptables; fi
 
 # What does not depend on the backend is tested with the first one: who is redirected, how many requests the agent makes, what it
 # leaves behind, where it finds sandboxes.
 once='^Test(ManyPods|PodsDeleted|PodsOfOneNode|PodAsks|PodOptsOut|PodThat|PodInANew|Churn|Static|Docker|Services|HostNetwork|ReadinessGate)'
-once+='|^Test(AgentRestart|Wrong|Namespace|Forged|AgentHasNoMore|Has(Dialled|Ended))'
+once+='|^Test(Status|Check|Connectivity|QuickStart|AgentRestart|Wrong|Namespace|Forged|AgentHasNoMore|Has(Dialled|Ended))'
 
 # What wants an agent that is asked before a pod's first container, or pods that wait by themselves (see test/e2e/early_test.go), or the
-# sidecar manager.
-early='^Test(Early|Burst|Always|StartupTaint|Chaos|Sidecar)'
+# sidecar manager, or all metrics of such an agent.
+early='^Test(Early|Burst|Always|StartupTaint|Chaos|Sidecar|Prometheus|MetricsByTLS|Lifecycle|Migrate|Samples)'
 
 say() { printf '%(%T)T %s\n' -1 "$*"; }
 
@@ -100,6 +102,24 @@ leave_chain() {
   wait_left
 }
 
+# lifecycle upgrades, rolls back and removes the chart under load. No version is released yet: the one before is the same program under
+# another tag, in this chart or that of E2E_RELEASED, packaged with that version.
+lifecycle() {
+  local chart=chart/$name charts=$PWD/build/charts version
+  version=$(awk '$1 == "appVersion:" { gsub("\"", "", $2); print $2 }' "$chart/Chart.yaml")
+  rm -rf "$charts" && mkdir -p "$charts"
+  if [[ -n ${E2E_RELEASED:-} ]]; then
+    git archive "$E2E_RELEASED" "$chart" | tar -x -C "$charts"
+    chart=$charts/$chart
+  fi
+  "$HELM" package "$chart" --version 0.0.9 --app-version 0.0.9 --destination "$charts" >/dev/null
+  $kc load build/image.tar
+  $kc node -- ctr -n k8s.io images tag --force "localhost/$name:$version" "localhost/$name:0.0.9" >/dev/null
+  say "upgrading, rolling back and removing the chart"
+  (cd test/e2e && E2E_CHART_BEFORE=$charts/$name-0.0.9.tgz E2E_CHART=$PWD/../../chart/$name \
+    exec "../../$kc" exec -- ../../build/e2e.test -test.v -test.timeout 5m -test.run '^TestLifecycle' "${asked[@]}")
+}
+
 hack/preflight.sh build images up e2e
 say "building the image and the tests"
 if [[ -z ${HELM:-} || ! -x ${HELM:-} ]]; then HELM=$(make -s print-helm); fi
@@ -150,12 +170,14 @@ asked=("$@")
 export E2E_CHAOS_SEED=${E2E_CHAOS_SEED-4}
 before=$(configuration)
 # The sidecar manager is on in one of them: what is tested there holds beside it as well.
-entrance nri '^Test(Early|Burst|StartupTaint|Hostile|Churn|Static|PodInANew|PodThatStops|RunningPodOptsIn|Sidecar)' --set nri=required --set startupTaint=true \
+entrance nri '^Test(Early|Burst|StartupTaint|Hostile|Churn|Static|PodInANew|PodThatStops|RunningPodOptsIn|Sidecar|Prometheus|Migrate|Samples)' --set nri=required --set startupTaint=true \
   --set sidecars.enabled=true --set 'sidecars.secrets={e2e-registry,e2e-tls,e2e-late}' --set 'sidecars.tokenAudiences={e2e-mesh}'
 # The chaos has every trouble of TestAlwaysNothingBypassesTheProxyInTrouble.
 entrance required '^Test(AlwaysPods|Chaos)' --set nri=required --set admission.requiredPlugins=true
-entrance wait '^Test(Burst|AlwaysPods)' --set nri=off --set admission.waitContainer=true
+# Its tests read no metrics, so that these can be by TLS.
+entrance wait '^Test(Burst|AlwaysPods|MetricsByTLS)' --set nri=off --set admission.waitContainer=true --set metrics.secure=true
 # The trouble starts enough pods to see what becomes of first packets.
 entrance cni '^Test(EarlyRefuses|EarlyComesBack|Always)' --set nri=off --set cni=install
 
 if [[ $entrances == *" cni "* ]]; then leave_chain; fi
+if [[ $entrances == *" lifecycle "* ]]; then lifecycle; fi

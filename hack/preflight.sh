@@ -126,6 +126,7 @@ install_packages() {
     return
   fi
   if [[ " ${missing[*]} " == *" haproxy "* ]] && command -v systemctl >/dev/null; then systemctl disable -q haproxy || true; fi
+  if [[ " ${missing[*]} " == *" prometheus "* ]] && command -v systemctl >/dev/null; then systemctl disable -q prometheus || true; fi
   if [[ " ${missing[*]} " == *" docker.io "* ]] && command -v systemctl >/dev/null; then systemctl disable -q docker docker.socket containerd || true; fi
   look_for_packages
   if ((${#missing[@]})); then problem "installed, and still without ${programs[*]}"; fi
@@ -153,8 +154,8 @@ if ((${#steps[@]} == 0)); then
   exit 2
 fi
 for step in "${steps[@]}"; do
-  if [[ " test kernel build images up fresh e2e " != *" $step "* ]]; then
-    echo "preflight: no step $step: there are test, kernel, build, images, up, fresh, e2e" >&2
+  if [[ " test kernel build images up fresh e2e release " != *" $step "* ]]; then
+    echo "preflight: no step $step: there are test, kernel, build, images, up, fresh, e2e, release" >&2
     exit 2
   fi
 done

@@ -74,7 +74,7 @@ both() {
 chart_tests() {
   module=(-C hack/tools/helm)
   say "the tests of the chart"
-  run -count=1 ./chart...
+  run -count=1 ./chart... ./pairs
   if [[ -z ${KUBEBUILDER_ASSETS:-} ]]; then
     if ! compgen -G "${XDG_CACHE_HOME:-$HOME/.cache}/istio-pod-network-controller/cluster/*/bin/kube-apiserver" >/dev/null; then
       say "building etcd and kube-apiserver for the tests of the admission policies: once, about five minutes on two cores"

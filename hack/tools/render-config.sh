@@ -10,7 +10,7 @@ name=istio-pod-network-controller
 render() {
   local file=config/$1 rendered
   shift
-  rendered=$("$helm" template "$name" "chart/$name" --namespace "$name" "$@")
+  rendered=$("$helm" template "$name" "chart/$name" --namespace "$name" --skip-tests "$@")
   {
     echo "# Made from chart/$name by \`make generate\`; change it there. The image is the chart's default: put yours in."
     cat config/namespace.yaml
@@ -20,6 +20,6 @@ render() {
 
 # The policy that bounds the agent is in: without it a stolen token changes any pod of the cluster. It takes Kubernetes 1.30.
 render kubernetes.yaml --set admission.restrictAgent=true
-render openshift.yaml --set kubernetesDistribution=OpenShift --set containerRuntime=crio --set admission.restrictAgent=true
+render openshift.yaml --set platform=openshift --set admission.restrictAgent=true
 # The policy that prepares pods takes Kubernetes 1.36, so it has a file of its own.
 render admission.yaml --set admission.enabled=true --show-only templates/admission-pods.yaml

@@ -3,6 +3,7 @@ package image
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
 // Spec is an image of one layer.
@@ -25,6 +27,11 @@ type Spec struct {
 	// User is "uid:gid"; empty is root.
 	User    string
 	Entries []Entry
+	// Architecture is Go's name of the programs'; empty is the machine's own.
+	Architecture string
+	// Created is what the image says about its age; the zero value is the epoch.
+	Created time.Time
+	Labels  map[string]string
 }
 
 // Write packs the image into file as a docker-archive, which containerd, CRI-O and Docker all load.
@@ -38,7 +45,7 @@ func Write(file string, s Spec) error {
 	if err != nil {
 		return err
 	}
-	img, err := build(content, s)
+	img, err := build(content, s, types.DockerLayer)
 	if err != nil {
 		return fmt.Errorf("build image %s: %w", s.Tag, err)
 	}
@@ -56,11 +63,24 @@ func Write(file string, s Spec) error {
 	return nil
 }
 
-// build makes an image of one layer for the machine's own architecture.
-func build(content []byte, s Spec) (v1.Image, error) {
+// OCI packs the image as registries have it, with OCI's media types. Tag is not used.
+func OCI(s Spec) (v1.Image, error) {
+	content, err := layerTar(s.Entries)
+	if err != nil {
+		return nil, err
+	}
+	img, err := build(content, s, types.OCILayer)
+	if err != nil {
+		return nil, fmt.Errorf("build image: %w", err)
+	}
+	return mutate.MediaType(mutate.ConfigMediaType(img, types.OCIConfigJSON), types.OCIManifestSchema1), nil
+}
+
+// build makes an image of one layer.
+func build(content []byte, s Spec, kind types.MediaType) (v1.Image, error) {
 	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
 		return io.NopCloser(bytes.NewReader(content)), nil
-	})
+	}, tarball.WithMediaType(kind))
 	if err != nil {
 		return nil, err
 	}
@@ -73,10 +93,14 @@ func build(content []byte, s Spec) (v1.Image, error) {
 		return nil, err
 	}
 	config := base.DeepCopy()
-	config.OS, config.Architecture = "linux", goruntime.GOARCH
+	config.OS, config.Architecture = "linux", cmp.Or(s.Architecture, goruntime.GOARCH)
 	config.Created = v1.Time{Time: time.Unix(0, 0).UTC()}
+	if !s.Created.IsZero() {
+		config.Created.Time = s.Created.UTC()
+	}
 	config.Config.Entrypoint = s.Entrypoint
 	config.Config.User = s.User
+	config.Config.Labels = s.Labels
 	config.Config.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	return mutate.ConfigFile(img, config)
 }

@@ -51,12 +51,14 @@ func (s *server) restrictsAgent(t *testing.T) {
 			}
 		}
 	})
+	t.Run("what the agent says about itself", func(t *testing.T) { s.restrictsToOwnPod(t, agent) })
 	t.Run("the specification and the owner", func(t *testing.T) { leavesSpecification(t, agent) })
 	t.Run("what RBAC alone refuses", func(t *testing.T) { s.refusesByRBAC(t, agent) })
 	t.Run("a token that is bound to no node", func(t *testing.T) {
 		_, err := patch(t.Context(), s.client(t, s.token(t, "")), "here", "status", `{`+report+`}`, true)
 		expectDenied(t, err, "the agent's token is not bound to a node")
 	})
+	t.Run("a startup taint of another key", func(t *testing.T) { s.knowsTheKey(t, agent) })
 	t.Run("a token whose pod is gone", func(t *testing.T) { s.refusesTokensOfDeletedPods(t) })
 	t.Run("others are free", func(t *testing.T) {
 		if _, err := patch(t.Context(), s.admin, "there", "", `{"metadata": {"labels": {"a": "b"}}}`, true); err != nil {
@@ -65,9 +67,42 @@ func (s *server) restrictsAgent(t *testing.T) {
 	})
 }
 
+// restrictsToOwnPod has an agent write about itself, which it may on the pod that its token was made for.
+func (s *server) restrictsToOwnPod(t *testing.T, agent kubernetes.Interface) {
+	t.Helper()
+	s.podOn(t, release, "agent-2", "n1", release)
+	s.podOn(t, "silent", "agent", "n1", "default")
+	const status = `{"metadata": {"annotations": {"pod-network-controller.istio.io/agent": "{}"}}}`
+	pod, err := patch(t.Context(), agent, "agent", "status", status, false)
+	if err != nil || pod.Annotations["pod-network-controller.istio.io/agent"] != "{}" {
+		t.Errorf("its own pod: %v, %v", pod.Annotations, err)
+	}
+	const want = "and one about itself on its own pod"
+	for name, c := range map[string]struct{ namespace, pod, part, patch, want string }{
+		"another agent's pod, on the same node":        {release, "agent-2", "status", status, want},
+		"a pod of its name, in another namespace":      {"silent", "agent", "status", status, want},
+		"a pod that it reports on":                     {"silent", "here", "status", status, want},
+		"another key on its own pod":                   {release, "agent", "status", `{"metadata": {"annotations": {"pod-network-controller.istio.io/agent2": "{}"}}}`, want},
+		"not through the status":                       {release, "agent", "", status, "the agent may change a pod's status only"},
+		"a label of its own pod":                       {release, "agent", "status", `{"metadata": {"labels": {"a": "b"}}}`, "the agent may change no label, finalizer or owner"},
+		"its own readiness":                            {release, "agent", "status", `{"status": {"conditions": [{"type": "Ready", "status": "True"}]}}`, "the agent may write its own condition only"},
+		"another's annotation taken away from its own": {release, "agent", "status", `{"metadata": {"annotations": {"kept": null}}}`, want},
+	} {
+		t.Run(name, func(t *testing.T) {
+			parts := []string{}
+			if c.part != "" {
+				parts = append(parts, c.part)
+			}
+			_, err := agent.CoreV1().Pods(c.namespace).Patch(t.Context(), c.pod, types.StrategicMergePatchType, []byte(c.patch),
+				metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}, parts...)
+			expectDenied(t, err, c.want)
+		})
+	}
+}
+
 func (s *server) testDenials(t *testing.T, agent kubernetes.Interface) {
 	t.Helper()
-	const annotations, meta = "the agent may write its own two annotations only", "the agent may change no label, finalizer or owner"
+	const annotations, meta = "the agent may write its report's two annotations only", "the agent may change no label, finalizer or owner"
 	const conditions, status = "the agent may write its own condition only", "the agent may change nothing of a pod's status but its condition"
 	for name, c := range map[string]struct{ pod, part, patch, want string }{
 		"a pod of another node":               {"there", "status", `{` + report + `}`, "the pod is not on the agent's node n1"},
@@ -237,6 +272,14 @@ func (s *server) tokenOf(t *testing.T, namespace, account, pod string) string {
 	return answer.Status.Token
 }
 
+// namespaceOf is where a pod of these tests is.
+func namespaceOf(pod string) string {
+	if strings.HasPrefix(pod, "agent") {
+		return release
+	}
+	return "silent"
+}
+
 func patch(ctx context.Context, client kubernetes.Interface, pod, part, text string, dryRun bool) (*corev1.Pod, error) {
 	options, parts := metav1.PatchOptions{}, []string{}
 	if dryRun {
@@ -245,5 +288,5 @@ func patch(ctx context.Context, client kubernetes.Interface, pod, part, text str
 	if part != "" {
 		parts = append(parts, part)
 	}
-	return client.CoreV1().Pods("silent").Patch(ctx, pod, types.StrategicMergePatchType, []byte(text), options, parts...)
+	return client.CoreV1().Pods(namespaceOf(pod)).Patch(ctx, pod, types.StrategicMergePatchType, []byte(text), options, parts...)
 }

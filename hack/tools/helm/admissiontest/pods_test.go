@@ -59,6 +59,7 @@ func TestAdmission(t *testing.T) {
 	t.Run("the sidecars", func(t *testing.T) { s.definesSidecars(t) })
 	t.Run("tokens for sidecars", func(t *testing.T) { s.narrowsTokens(t) })
 	t.Run("reports on proxies", func(t *testing.T) { s.restrictsReports(t) })
+	t.Run("every two values", func(t *testing.T) { s.takesEveryTwoValues(t) })
 }
 
 // checkShapes creates a pod of every shape, and compares the policy's decision with the wanted one and the agent's.

@@ -82,6 +82,15 @@ func (s *server) narrowsTokens(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	t.Run("others are free where there are no pods", func(t *testing.T) {
+		s.namespace(t, "deserted", nil, nil)
+		request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{"other"}}}
+		if _, err := s.admin.CoreV1().ServiceAccounts("deserted").CreateToken(t.Context(), "default", request, metav1.CreateOptions{}); err != nil {
+			t.Error(err)
+		}
+		_, err := agent.CoreV1().ServiceAccounts("deserted").CreateToken(t.Context(), "default", request, metav1.CreateOptions{})
+		expectDenied(t, err, bound)
+	})
 	t.Run("what the agent is for", func(t *testing.T) {
 		token, err := mine.by(t.Context(), agent)
 		if err != nil {

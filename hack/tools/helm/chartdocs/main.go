@@ -16,6 +16,9 @@ import (
 const (
 	begin = "<!-- The table is made from values.yaml by `make generate`. -->\n"
 	end   = "<!-- End of the table. -->\n"
+
+	// sources is the line of a comment from which on it is for those who change the value, and not for the table.
+	sources = "\n# Sources:"
 )
 
 func main() {
@@ -79,7 +82,8 @@ func rowsOf(prefix string, mapping *yaml.Node) ([]string, error) {
 			rows = append(rows, nested...)
 			continue
 		}
-		meaning := strings.TrimSpace(strings.ReplaceAll(strings.TrimPrefix(key.HeadComment, "#"), "\n#", ""))
+		comment, _, _ := strings.Cut(key.HeadComment, sources)
+		meaning := strings.TrimSpace(strings.ReplaceAll(strings.TrimPrefix(comment, "#"), "\n#", ""))
 		if meaning == "" {
 			return nil, fmt.Errorf("%s (line %d) has no comment", name, key.Line)
 		}

@@ -17,6 +17,7 @@ func TestRender(t *testing.T) {
 		"nested values by their path":      {in: "a:\n  # Inner.\n  b: true\n", want: "| `a.b` | `true` | Inner. |\n"},
 		"a commented mapping is one value": {in: "# Whole.\na: {b: c}\n", want: "| `a` | `{\"b\":\"c\"}` | Whole. |\n"},
 		"a bar does not end the cell":      {in: "# This|that.\na: 1\n", want: "| `a` | `1` | This\\|that. |\n"},
+		"sources are for others":           {in: "# What it is.\n# Sources:\n# a: b\na: 1\n", want: "| `a` | `1` | What it is. |\n"},
 		"a value without a comment":        {in: "# Fine.\na: 1\nb: 2\n", wantErr: "b (line 3) has no comment"},
 		"a list instead of values":         {in: "- a\n", wantErr: "not one mapping"},
 	} {

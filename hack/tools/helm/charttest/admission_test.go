@@ -96,7 +96,7 @@ func TestWhatValuesMeanForPolicies(t *testing.T) {
 		"the proxy's port of the cluster":          {in: on + "}\nenvoyInboundPort: 25006", has: `: "25006"`},
 		"the image is the agent's":                 {in: on + "}\nimage: {repository: r/a, tag: '7', pullPolicy: Always}", has: `"image": dyn("r/a:7"), "imagePullPolicy": dyn("Always")`},
 		"on Kubernetes a user of no privilege":     {in: on + "}", has: `"runAsUser": dyn(65532)`},
-		"on OpenShift the namespace's":             {in: on + "}\nkubernetesDistribution: OpenShift", has: `"runAsNonRoot": dyn(true)`, hasNot: "runAsUser"},
+		"on OpenShift the namespace's":             {in: on + "}\nplatform: openshift", has: `"runAsNonRoot": dyn(true)`, hasNot: "runAsUser"},
 		"runtimes by their patterns":               {in: on + "}\nunsupportedRuntimeHandlers: ['a.b*', 'c?']", has: `matches("^(a[.]b.*|c.)$")`},
 		"no patterns at all":                       {in: on + "}\nunsupportedRuntimeHandlers: []", hasNot: "runtimeClassName"},
 		"no resources":                             {in: on + ", waitResources: null}", hasNot: "resources\""},

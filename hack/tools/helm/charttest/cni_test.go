@@ -142,64 +142,27 @@ func namespaced(t *testing.T, values string) []any {
 	var found []any
 	for _, doc := range documents(t, values) {
 		switch o := decode(t, doc).(type) {
-		case *rbacv1.Role, *rbacv1.RoleBinding:
+		case *rbacv1.Role:
+			if !forDevelopers(o.Name) {
+				found = append(found, o)
+			}
+		case *rbacv1.RoleBinding:
 			found = append(found, o)
 		}
 	}
 	return found
 }
 
-// Where distributions keep what the agent needs; what the values say wins.
-func TestDirectoriesOfDistributions(t *testing.T) {
-	type paths struct{ bin, conf, endpoint, exclude string }
-	const k3s = "unix:///run/k3s/containerd/containerd.sock"
-	for in, want := range map[string]paths{
-		"kubernetesDistribution: Kubernetes": {bin: "/opt/cni/bin", conf: "/etc/cni/net.d"},
-		"kubernetesDistribution: OpenShift":  {bin: "/var/lib/cni/bin", conf: "/etc/kubernetes/cni/net.d", exclude: "openshift-*"},
-		"kubernetesDistribution: K3s":        {bin: "/var/lib/rancher/k3s/data/cni", conf: "/var/lib/rancher/k3s/agent/etc/cni/net.d", endpoint: k3s},
-		"kubernetesDistribution: RKE2":       {bin: "/opt/cni/bin", conf: "/etc/cni/net.d", endpoint: k3s},
-		"kubernetesDistribution: MicroK8s": {
-			bin: "/var/snap/microk8s/current/opt/cni/bin", conf: "/var/snap/microk8s/current/args/cni-network",
-			endpoint: "unix:///var/snap/microk8s/common/run/containerd.sock",
-		},
-		"kubernetesDistribution: GKE":   {bin: "/home/kubernetes/bin", conf: "/etc/cni/net.d"},
-		"kubernetesDistribution: Talos": {bin: "/opt/cni/bin", conf: "/etc/cni/net.d"},
-		"{kubernetesDistribution: OpenShift, cniBinDir: /usr/libexec/cni, cniConfDir: /run/crio/net.d, cniExcludeNamespaces: [a]}": {
-			bin: "/usr/libexec/cni", conf: "/run/crio/net.d", exclude: "a",
-		},
-		"{kubernetesDistribution: K3s, runtimeEndpoint: 'unix:///run/x/y.sock', cniBinDir: /var/lib/rancher/k3s/data/current/bin}": {
-			bin: "/var/lib/rancher/k3s/data/current/bin", conf: "/var/lib/rancher/k3s/agent/etc/cni/net.d", endpoint: "unix:///run/x/y.sock",
-		},
-	} {
-		t.Run(in, func(t *testing.T) {
-			for _, mode := range []string{"install", "uninstall"} {
-				values := strings.TrimSuffix(strings.TrimPrefix(in, "{"), "}")
-				values = "{" + values + ", cni: " + mode + "}"
-				args := arguments(t, values)
-				got := paths{args["cni-bin-dir"], args["cni-conf-dir"], args["runtime-endpoint"], args["cni-exclude-namespaces"]}
-				if got != want {
-					t.Errorf("got %+v, want %+v", got, want)
-				}
-				for _, mount := range daemonSet(t, values).Spec.Template.Spec.Containers[0].VolumeMounts {
-					if mount.Name == "cni-bin" && mount.MountPath != want.bin || mount.Name == "cni-conf" && mount.MountPath != want.conf {
-						t.Errorf("%s is mounted at %s", mount.Name, mount.MountPath)
-					}
-				}
-			}
-		})
-	}
-}
-
 // A plugin in a directory that the runtime does not use protects nothing.
 func TestDirectoriesThatCannotWorkAreRefused(t *testing.T) {
 	const openshift = "security.openshift.io/v1"
 	for name, tc := range map[string]struct{ in, version, kind, want string }{
-		"OpenShift with Kubernetes' configurations": {in: "{cni: install, kubernetesDistribution: OpenShift, cniConfDir: /etc/cni/net.d}", want: "/etc/kubernetes/cni/net.d"},
-		"OpenShift with Kubernetes' programs":       {in: "{cni: install, kubernetesDistribution: OpenShift, cniBinDir: /opt/cni/bin}", want: "/var/lib/cni/bin"},
-		"a cluster that is OpenShift":               {in: "cni: install", kind: openshift, want: "kubernetesDistribution=OpenShift"},
-		"a cluster that is k3s":                     {in: "cni: install", version: "v1.36.0+k3s1", want: "kubernetesDistribution=K3s"},
-		"a cluster on GKE":                          {in: "cni: install", version: "v1.36.0-gke.100", want: "kubernetesDistribution=GKE"},
-		"MicroK8s, by its socket":                   {in: "{cni: install, runtimeEndpoint: 'unix:///var/snap/microk8s/common/run/containerd.sock'}", want: "kubernetesDistribution=MicroK8s"},
+		"OpenShift with Kubernetes' configurations": {in: "{cni: install, platform: openshift, cniConfDir: /etc/cni/net.d}", want: "/etc/kubernetes/cni/net.d"},
+		"OpenShift with Kubernetes' programs":       {in: "{cni: install, platform: openshift, cniBinDir: /opt/cni/bin}", want: "/var/lib/cni/bin"},
+		"a cluster that is OpenShift":               {in: "cni: install", kind: openshift, want: "platform=openshift"},
+		"a cluster that is k3s":                     {in: "cni: install", version: "v1.36.0+k3s1", want: "platform=k3s"},
+		"a cluster on GKE":                          {in: "cni: install", version: "v1.36.0-gke.100", want: "platform=gke"},
+		"MicroK8s, by its socket":                   {in: "{cni: install, runtimeEndpoint: 'unix:///var/snap/microk8s/common/run/containerd.sock'}", want: "platform=microk8s"},
 		"one whose directories are named":           {in: "{cni: install, cniBinDir: /x/bin, cniConfDir: /x/conf}", version: "v1.36.0+k3s1"},
 		"one without the chain":                     {in: "{}", version: "v1.36.0+k3s1"},
 	} {

@@ -15,7 +15,7 @@ var binary = flag.String("binary", "../../../../build/istio-pod-network-controll
 
 // notInValues are the flags that the pod itself answers, through the downward API.
 func notInValues() map[string]string {
-	return map[string]string{"node-name": "$(NODE_NAME)", "agent-namespace": "$(POD_NAMESPACE)"}
+	return map[string]string{"node-name": "$(NODE_NAME)", "agent-namespace": "$(POD_NAMESPACE)", "pod-name": "$(POD_NAME)"}
 }
 
 // notByDefault are the flags that the chart leaves out, with their defaults, unless sidecars are on. It never sets the directories, which it mounts.
@@ -73,7 +73,7 @@ func TestAgentTakesTheArguments(t *testing.T) {
 	for name, values := range cases(t) {
 		t.Run(name, func(t *testing.T) {
 			args := daemonSet(t, values).Spec.Template.Spec.Containers[0].Args
-			output, err := exec.CommandContext(t.Context(), *binary, append(args, "--node-name=")...).CombinedOutput()
+			output, err := exec.CommandContext(t.Context(), *binary, append(args, "--pod-name=agent-1", "--node-name=")...).CombinedOutput()
 			if err == nil {
 				t.Fatalf("the agent ran without a node's name:\n%s", output)
 			}
@@ -101,6 +101,7 @@ func TestValuesMapOneToOne(t *testing.T) {
 		"nri-index":                    {"nriIndex: '05'", "05"},
 		"fail-open":                    {"failOpen: true", "true"},
 		"startup-taint":                {"startupTaint: true", "true"},
+		"startup-taint-key":            {"startupTaintKey: a.b/c", "a.b/c"},
 		"cni":                          {"cni: install", "install"},
 		"cni-bin-dir":                  {"cniBinDir: /usr/libexec/cni", "/usr/libexec/cni"},
 		"cni-conf-dir":                 {"cniConfDir: /etc/kubernetes/cni/net.d", "/etc/kubernetes/cni/net.d"},
@@ -112,6 +113,7 @@ func TestValuesMapOneToOne(t *testing.T) {
 		"include-outbound-ip-ranges":   {"includeOutboundIPRanges: [10.0.0.0/8, 'fd00::/8']", "10.0.0.0/8,fd00::/8"},
 		"exclude-outbound-ip-ranges":   {"excludeOutboundIPRanges: [192.168.0.0/16]", "192.168.0.0/16"},
 		"include-inbound-ports":        {"includeInboundPorts: [80, 8080]", "80,8080"},
+		"inbound-ports":                {"inboundPorts: listening", "listening"},
 		"exclude-inbound-ports":        {"excludeInboundPorts: [22]", "22"},
 		"include-outbound-ports":       {"includeOutboundPorts: [3306]", "3306"},
 		"exclude-outbound-ports":       {"excludeOutboundPorts: []", ""},
@@ -123,6 +125,8 @@ func TestValuesMapOneToOne(t *testing.T) {
 		"cluster-dns":                  {"clusterDNS: [10.96.0.10, 'fd00::10']", "10.96.0.10,fd00::10"},
 		"health-addr":                  {"healthAddr: unix:///run/agent/health.sock", "unix:///run/agent/health.sock"},
 		"metrics-addr":                 {"metricsAddr: 127.0.0.1:25079", "127.0.0.1:25079"},
+		"metrics-secure":               {"metrics: {secure: true}", "true"},
+		"inspect-addr":                 {"inspectAddr: 127.0.0.1:25078", "127.0.0.1:25078"},
 		"pprof-addr":                   {"pprofAddr: 127.0.0.1:25080", "127.0.0.1:25080"},
 		"log-level":                    {"logLevel: debug", "debug"},
 		"verify-interval":              {"verifyInterval: 1h30m", "1h30m"},
@@ -141,6 +145,7 @@ func TestValuesMapOneToOne(t *testing.T) {
 		})
 	}
 	delete(defaults, "daemonset")
+	delete(defaults, "metrics-cert-dir") // which needs metrics-secure: TestSecureMetrics
 	if diff := cmp.Diff(notInValues(), defaults); diff != "" {
 		t.Errorf("arguments that this test does not move (-want +got):\n%s", diff)
 	}

@@ -54,13 +54,22 @@ func needs() []need {
 		{verb: "create", group: core, resource: "serviceaccounts/token", file: "internal/agent/sidecarsecrets.go", code: `SubResource("token").Create(`, when: tokensIn},
 		{verb: "patch", group: ours, resource: "sidecarprofiles/status", file: sums, code: "c.Status().Apply(", when: sidecarsIn},
 		{verb: "get", group: core, resource: "nodes", file: conditions, code: `WithKind("Node")`, when: sidecarsIn},
+		{verb: "create", group: "authentication.k8s.io", resource: "tokenreviews", file: "internal/apiauth/apiauth.go", code: "&authenticationv1.TokenReview{", when: reviewsIn},
+		{verb: "create", group: "authorization.k8s.io", resource: "subjectaccessreviews", file: "internal/apiauth/apiauth.go", code: "&authorizationv1.SubjectAccessReview{", when: reviewsIn},
 		// The kubelet's side of it: the SecurityContextConstraints that admit the agent's pod.
 		{
 			verb: "use", group: "security.openshift.io", resource: "securitycontextconstraints", own: true,
 			file: "chart/istio-pod-network-controller/templates/openshift.yaml", code: "kind: SecurityContextConstraints",
-			when: func(values map[string]any) bool { return values["kubernetesDistribution"] == "OpenShift" },
+			when: func(values map[string]any) bool { return values["platform"] == "openshift" },
 		},
 	}
+}
+
+// reviewsIn reports whether values have the agent ask who may read something of it.
+func reviewsIn(values map[string]any) bool {
+	metrics, _ := values["metrics"].(map[string]any)
+	inspect, given := values["inspect"].(map[string]any)
+	return metrics["secure"] == true || !given || inspect["enabled"] != false
 }
 
 // right is a need as RBAC has it, comparable.
@@ -72,6 +81,7 @@ type right struct {
 // The agent may do what it needs, and nothing else.
 func TestRightsAreThoseThatTheAgentNeeds(t *testing.T) {
 	sets := cases(t)
+	sets["nobody may inspect"] = "inspect: {enabled: false}"
 	sets["the startup taint alone"] = "startupTaint: true"
 	sets["the CNI chain alone"] = "cni: install"
 	sets["proxies alone"] = withSidecars
@@ -79,6 +89,8 @@ func TestRightsAreThoseThatTheAgentNeeds(t *testing.T) {
 	sets["proxies, no policies"] = "{sidecars: {enabled: true}, admission: {restrictAgent: false}}"
 	sets["tokens for proxies"] = withTokens
 	sets["tokens, but no proxies"] = "{sidecars: {enabled: false, tokenAudiences: [istio-ca]}, admission: {restrictAgent: true}}"
+	sets["metrics by TLS"] = withTLS
+	sets["metrics by TLS, and nobody may inspect"] = "{metrics: {secure: true}, inspect: {enabled: false}}"
 	sets["all at once"] = "{startupTaint: true, cni: install, nri: 'off', backend: iptables, processFallback: true, admission: {restrictAgent: true}, sidecars: {enabled: true}}"
 	for name, values := range sets {
 		t.Run(name, func(t *testing.T) {
@@ -132,6 +144,9 @@ func granted(t *testing.T, values string) []right {
 			found = append(found, flatten(o.Rules, false)...)
 			bound[rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: o.Name}]--
 		case *rbacv1.Role:
+			if forDevelopers(o.Name) {
+				continue
+			}
 			found = append(found, flatten(o.Rules, true)...)
 			bound[rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: o.Name}]--
 		case *rbacv1.ClusterRoleBinding:
@@ -146,6 +161,36 @@ func granted(t *testing.T, values string) []right {
 		}
 	}
 	return found
+}
+
+// forDevelopers reports whether a Role is for people who inspect their pods. It is bound by whoever wants it bound.
+func forDevelopers(role string) bool {
+	return strings.HasSuffix(role, "-inspect") || strings.HasSuffix(role, "-inspect-tunnel")
+}
+
+// What developers need is given to nobody by the chart, and is no more than docs/inspect.md says.
+func TestRolesOfDevelopersAreBoundToNobody(t *testing.T) {
+	for values, want := range map[string][]right{
+		"{}":                        {{"list", "", "pods", "", true}, {"get", "", "pods/proxy", "", true}},
+		"inspect: {enabled: false}": nil,
+	} {
+		var found []right
+		for _, doc := range documents(t, values) {
+			switch o := decode(t, doc).(type) {
+			case *rbacv1.Role:
+				if forDevelopers(o.Name) {
+					found = append(found, flatten(o.Rules, true)...)
+				}
+			case *rbacv1.RoleBinding:
+				if forDevelopers(o.RoleRef.Name) {
+					t.Errorf("%s: %s binds it", values, o.Name)
+				}
+			}
+		}
+		if diff := cmp.Diff(want, found, cmp.AllowUnexported(right{})); diff != "" {
+			t.Errorf("%s: rights (-want +got):\n%s", values, diff)
+		}
+	}
 }
 
 // account is the agent's, which has the agent's name.

@@ -11,7 +11,6 @@ import (
 
 func TestSchemaRefuses(t *testing.T) {
 	for name, tc := range map[string]struct{ in, want string }{
-		"a distribution in lower case":                         {"kubernetesDistribution: openshift", "value must be one of 'Kubernetes', 'OpenShift'"},
 		"an unknown runtime":                                   {"containerRuntime: rkt", "value must be one of 'auto', 'containerd', 'crio', 'docker'"},
 		"a backend that is not there":                          {"backend: ebpf", "value must be one of 'auto', 'nftables', 'iptables'"},
 		"an unknown selection":                                 {"select: all", "value must be one of 'annotation', 'injected', 'either'"},
@@ -65,15 +64,41 @@ func TestSchemaRefuses(t *testing.T) {
 		"every namespace":                                      {"cniExcludeNamespaces: ['*']", "at '/cniExcludeNamespaces/0': '*' does not match pattern"},
 		"a list inside a list item":                            {`excludeNamespaces: ["a,b"]`, "at '/excludeNamespaces/0': 'a,b' does not match pattern"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			_, err := install(t, tc.in)
-			if err == nil {
-				t.Fatalf("values %q were accepted, want an error that says %q", tc.in, tc.want)
-			}
-			if !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("error says\n%v\nwant %q in it", err, tc.want)
-			}
-		})
+		t.Run(name, func(t *testing.T) { wantRefused(t, tc.in, tc.want) })
+	}
+}
+
+// What the values add to objects is bounded before the API server sees it.
+func TestSchemaRefusesInObjects(t *testing.T) {
+	for name, tc := range map[string]struct{ in, want string }{
+		"a platform in capitals":                {"platform: OpenShift", "at '/platform': value must be one of 'kubernetes', 'openshift'"},
+		"a platform of its own":                 {"platform: minishift", "at '/platform': value must be one of 'kubernetes', 'openshift'"},
+		"the older value in lower case":         {"kubernetesDistribution: openshift", "value must be one of '', 'Kubernetes', 'OpenShift'"},
+		"a digest without its kind":             {"image: {digest: " + strings.Repeat("0a", 32) + "}", "at '/image/digest'"},
+		"a label that selectors use":            {"commonLabels: {app.kubernetes.io/name: a}", "at '/commonLabels/app.kubernetes.io~1name': false schema"},
+		"the same of pods":                      {"podLabels: {app.kubernetes.io/instance: a}", "at '/podLabels/app.kubernetes.io~1instance': false schema"},
+		"a label of a wrong name":               {"commonLabels: {'a b': c}", "at '/commonLabels': additional properties 'a b' not allowed"},
+		"a label that is none":                  {"commonLabels: {a: 'b c'}", "at '/commonLabels/a'"},
+		"a variable that the pod answers":       {"extraEnv: [{name: NODE_NAME, value: a}]", "at '/extraEnv/0/name'"},
+		"a volume of two kinds":                 {"extraVolumes: [{name: a, emptyDir: {}, secret: {secretName: b}}]", "at '/extraVolumes/0'"},
+		"a mount without a path":                {"extraVolumeMounts: [{name: a}]", "missing property 'mountPath'"},
+		"less time to end than the agent needs": {"terminationGracePeriodSeconds: 10", "minimum: got 10, want 20"},
+		"Kubernetes' own taint":                 {"startupTaintKey: node.kubernetes.io/not-ready", "at '/startupTaintKey'"},
+		"a taint with its effect":               {"startupTaintKey: 'a.b/c=d:NoSchedule'", "at '/startupTaintKey'"},
+	} {
+		t.Run(name, func(t *testing.T) { wantRefused(t, tc.in, tc.want) })
+	}
+}
+
+// wantRefused wants an error of the chart that has these words.
+func wantRefused(t *testing.T, values, words string) {
+	t.Helper()
+	_, err := install(t, values)
+	if err == nil {
+		t.Fatalf("values %q were accepted, want an error that says %q", values, words)
+	}
+	if !strings.Contains(err.Error(), words) {
+		t.Errorf("error says\n%v\nwant %q in it", err, words)
 	}
 }
 

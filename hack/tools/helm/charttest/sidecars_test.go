@@ -161,7 +161,7 @@ func TestDescriptionsAreLeftAlone(t *testing.T) {
 
 // forPeople reports whether a role is for people, who are bound to it by others.
 func forPeople(role *rbacv1.ClusterRole) bool {
-	return strings.HasSuffix(role.Name, "-profiles-edit") || strings.HasSuffix(role.Name, "-sidecars-view")
+	return strings.HasSuffix(role.Name, "-profiles-edit") || strings.HasSuffix(role.Name, "-sidecars-view") || strings.HasSuffix(role.Name, "-metrics-reader")
 }
 
 // The author of a profile can run any program on every node: none of the cluster's roles may come to include that.

@@ -56,7 +56,7 @@ func TestSecretsAreMountedOnlyIntoAnAgentThatRunsProxies(t *testing.T) {
 		t.Errorf("rendered with registry, error %v", err)
 	}
 	for values, want := range map[string]bool{withSidecars: false, withSecrets: true} {
-		scc := constraints(t, "kubernetesDistribution: OpenShift\n"+values)
+		scc := constraints(t, "platform: openshift\n"+values)
 		if got := slices.Contains(scc["volumes"].([]any), any("secret")); got != want { //nolint:forcetypeassert // a list
 			t.Errorf("%s: OpenShift lets the agent mount Secrets: %t, want %t", values, got, want)
 		}
@@ -90,8 +90,10 @@ func TestTokensNeedThePolicyThatNarrowsThem(t *testing.T) {
 			if c.ok != (err == nil) || err != nil && !strings.Contains(err.Error(), "without the policy the agent could create tokens of every account") {
 				t.Fatalf("error %v", err)
 			}
-			if c.ok && !strings.Contains(rel.Manifest, "name: "+name+"-tokens\n") {
-				t.Error("no policy for tokens")
+			for _, want := range []string{"-tokens", "-tokens-node"} {
+				if c.ok && !strings.Contains(rel.Manifest, "name: "+name+want+"\n") {
+					t.Error("no policy " + want)
+				}
 			}
 		})
 	}

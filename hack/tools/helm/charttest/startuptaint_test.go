@@ -20,6 +20,7 @@ func TestTheAgentToleratesTheStartupTaint(t *testing.T) {
 		"others alone":                         {in: "{startupTaint: true, tolerations: [{key: a}]}", want: []corev1.Toleration{{Key: "a"}, {Key: startupTaint, Operator: corev1.TolerationOpExists}}},
 		"every taint of one effect":            {in: "{startupTaint: true, tolerations: [{operator: Exists, effect: NoSchedule}]}", want: []corev1.Toleration{{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}, {Key: startupTaint, Operator: corev1.TolerationOpExists}}},
 		"none":                                 {in: "{startupTaint: true, tolerations: []}", want: []corev1.Toleration{{Key: startupTaint, Operator: corev1.TolerationOpExists}}},
+		"another key":                          {in: "{startupTaint: true, startupTaintKey: a.b/c, tolerations: []}", want: []corev1.Toleration{{Key: "a.b/c", Operator: corev1.TolerationOpExists}}},
 		"without the flag what is given stays": {in: "tolerations: [{key: a}]", want: []corev1.Toleration{{Key: "a"}}},
 		"without the flag none at all":         {in: "tolerations: null"},
 	} {

@@ -50,7 +50,7 @@ func checkSocket(t *testing.T, pod corev1.PodSpec, socket string) {
 
 func TestTheOldAgentLeavesWhenTheNewOneIsReady(t *testing.T) {
 	strategy := daemonSet(t, "{}").Spec.UpdateStrategy
-	if strategy.Type != appsv1.RollingUpdateDaemonSetStrategyType || strategy.RollingUpdate.MaxSurge.String() != "1" ||
+	if strategy.Type != appsv1.RollingUpdateDaemonSetStrategyType || strategy.RollingUpdate.MaxSurge.String() != "10%" ||
 		strategy.RollingUpdate.MaxUnavailable.String() != "0" {
 		t.Errorf("update strategy is %+v", strategy)
 	}

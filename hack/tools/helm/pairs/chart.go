@@ -1,0 +1,164 @@
+package pairs
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"helm.sh/helm/v3/pkg/chart"
+)
+
+// ClusterPath is the cluster on which a row is rendered, as if it were a value of the chart: one of Clusters.
+const ClusterPath = "cluster"
+
+// Clusters are the kinds that clusters have in addition to the common ones.
+func Clusters() map[string][]string {
+	const group = "admissionregistration.k8s.io/v1/"
+	policies := []string{group + "MutatingAdmissionPolicy", group + "ValidatingAdmissionPolicy"}
+	return map[string][]string{"old": nil, "new": policies, "openshift": append(policies, "security.openshift.io/v1")}
+}
+
+// Of returns the search over the values of this project's chart, and over the clusters.
+func Of(c *chart.Chart) (*Cover, error) {
+	schema, err := Parse(c.Schema)
+	if err != nil {
+		return nil, err
+	}
+	alternatives := samples()
+	for path := range alternatives {
+		value, err := defaultOf(c, path)
+		if err != nil {
+			return nil, err
+		}
+		alternatives[path] = append([]any{value}, alternatives[path]...)
+	}
+	parameters, err := schema.Parameters(alternatives)
+	if err != nil {
+		return nil, err
+	}
+	cluster := Parameter{Path: ClusterPath}
+	for _, name := range slices.Sorted(maps.Keys(Clusters())) {
+		cluster.Alternatives = append(cluster.Alternatives, name)
+	}
+	return New(append(parameters, cluster), Rules()), nil
+}
+
+// samples are what values may be, beside the default, of which the schema lists no alternatives.
+func samples() map[string][]any {
+	type object = map[string]any
+	type list = []any
+	return map[string][]any{
+		"admission.waitResources": {nil}, "admission.waitTimeout": {"1m30s"},
+		"affinity":   {object{"nodeAffinity": object{"preferredDuringSchedulingIgnoredDuringExecution": list{}}}},
+		"clusterDNS": {list{"10.96.0.10", "fd00::10"}},
+		"cniBinDir":  {"/usr/libexec/cni"}, "cniConfDir": {"/run/crio/net.d"}, "cniExcludeNamespaces": {list{"a-*"}},
+		"cniPluginSource": {"/plugin"}, "cniSocket": {"/run/agent/cni.sock"},
+		"commonLabels": {object{"example.com/team": "mesh", "tier": "x"}},
+		"envoyPort":    {25001}, "envoyInboundPort": {25006}, "envoyTunnelPort": {25008},
+		"excludeInboundPorts": {list{}}, "excludeNamespaces": {list{}}, "excludeOutboundIPRanges": {list{"10.96.0.0/12"}}, "excludeOutboundPorts": {list{22}},
+		"extraEnv":          {list{object{"name": "HTTP2_PING_TIMEOUT_SECONDS", "value": "7"}, object{"name": "A", "valueFrom": object{"fieldRef": object{"fieldPath": "status.hostIP"}}}}},
+		"extraVolumeMounts": {list{object{"name": "netns", "mountPath": "/extra"}}},
+		"extraVolumes":      {list{object{"name": "extra", "configMap": object{"name": "a"}}}},
+		"fullnameOverride":  {"redirector"}, "global": {object{"a": 1}},
+		"healthAddr":   {"127.0.0.1:15078"},
+		"image.digest": {"sha256:" + strings.Repeat("0a", 32)}, "image.repository": {"registry.example.com:5000/agent"}, "image.tag": {"7"},
+		"imagePullSecrets": {list{object{"name": "registry"}}}, "includeInboundPorts": {list{80, 8080}},
+		"includeOutboundIPRanges": {list{"10.0.0.0/8", "fd00::/8"}}, "includeOutboundPorts": {list{3306}},
+		"inspectAddr":       {0, "127.0.0.1:25078"},
+		"metrics.tlsSecret": {"metrics-tls"}, "metrics.serviceMonitor.interval": {"5m"}, "metrics.serviceMonitor.labels": {object{"release": "prometheus"}},
+		"metrics.serviceMonitor.tlsConfig": {object{"serverName": "agent"}},
+		"metrics.prometheusRule.labels":    {object{"release": "prometheus"}}, "metrics.prometheusRule.runbookURL": {"https://example.com/monitoring"},
+		"metrics.dashboard.labels": {object{"dashboards": "yes"}}, "metrics.dashboard.annotations": {object{"folder": "mesh"}}, "metrics.dashboard.namespace": {"monitoring"},
+		"metricsAddr": {"0", 0, "127.0.0.1:25079"}, "nodeSelector": {object{"a": "b"}},
+		"nriIndex": {"05", 10}, "nriName": {"mesh"}, "nriSocket": {"/run/other/nri.sock"},
+		"podAnnotations": {object{"a": "b"}}, "podLabels": {object{"example.com/team": "other"}},
+		"pprofAddr": {0, "127.0.0.1:25080"}, "priorityClassName": {"mesh-critical"},
+		"resourceQuota.pods": {100}, "resources": {nil}, "runtimeEndpoint": {"/run/user.sock", "unix:///run/k0s/containerd.sock"},
+		"seLinuxOptions":             {object{"type": "spc_t", "level": "s0"}},
+		"serviceAccount.annotations": {object{"a": "b"}}, "serviceAccount.name": {"own"},
+		"sidecars.secrets": {list{"a", "b.c"}}, "sidecars.tokenAudiences": {list{"istio-ca"}},
+		"startupTaintKey":               {"startup-taint.cluster-autoscaler.kubernetes.io/mesh"},
+		"terminationGracePeriodSeconds": {60}, "tolerations": {list{}, list{object{"key": "a"}}, nil}, "unsupportedRuntimeHandlers": {list{}},
+		"updateStrategy": {object{"type": "OnDelete"}, object{"rollingUpdate": object{"maxSurge": 0, "maxUnavailable": 1}}},
+		"verifyInterval": {"1h30m"},
+	}
+}
+
+// defaultOf is what values.yaml says of a value.
+func defaultOf(c *chart.Chart, path string) (any, error) {
+	var value any = c.Values
+	for name := range strings.SplitSeq(path, ".") {
+		inside, ok := value.(map[string]any)
+		if !ok {
+			return nil, fmt.Errorf("default of %s: %v is no map", path, value)
+		}
+		value = inside[name]
+	}
+	if value == nil && path == "global" {
+		return map[string]any{}, nil
+	}
+	return value, nil
+}
+
+// Rules are what the templates refuse.
+func Rules() []Rule {
+	type at = func(string) any
+	empty := func(value any) bool { return value == "" }
+	return []Rule{
+		{
+			Paths: []string{"platform", "kubernetesDistribution"}, Says: "contradict each other",
+			Refuses: func(v at) bool {
+				old, _ := v("kubernetesDistribution").(string)
+				old = strings.ToLower(old)
+				return old != "" && v("platform") != "kubernetes" && v("platform") != old
+			},
+		},
+		{
+			Paths: []string{"serviceAccount.create", "serviceAccount.name"}, Says: "name your account",
+			Refuses: func(v at) bool { return v("serviceAccount.create") == false && empty(v("serviceAccount.name")) },
+		},
+		{
+			Paths: []string{"metrics.tlsSecret", "metrics.secure"}, Says: "metrics are not served by TLS",
+			Refuses: func(v at) bool { return !empty(v("metrics.tlsSecret")) && v("metrics.secure") != true },
+		},
+		{
+			Paths: []string{"metrics.serviceMonitor.enabled", "metrics.service"}, Says: "finds the agents by the Service",
+			Refuses: func(v at) bool { return v("metrics.serviceMonitor.enabled") == true && v("metrics.service") != true },
+		},
+		{
+			Paths: []string{"metrics.serviceMonitor.enabled", "metricsAddr"}, Says: "Prometheus cannot reach that",
+			Refuses: func(v at) bool {
+				local := []any{"0", 0, "127.0.0.1:25079"}
+				return v("metrics.serviceMonitor.enabled") == true && slices.Contains(local, v("metricsAddr"))
+			},
+		},
+		{
+			Paths: []string{"sidecars.enabled", "containerRuntime"}, Says: "Docker has no CRI",
+			Refuses: func(v at) bool { return v("sidecars.enabled") == true && v("containerRuntime") == "docker" },
+		},
+		{
+			Paths: []string{"sidecars.enabled", "sidecars.tokenAudiences", "admission.restrictAgent", ClusterPath}, Says: "could create tokens of every account",
+			Refuses: func(v at) bool {
+				audiences, _ := v("sidecars.tokenAudiences").([]any)
+				narrowed := v("admission.restrictAgent") == true || v("admission.restrictAgent") == "auto" && v(ClusterPath) != "old"
+				return v("sidecars.enabled") == true && len(audiences) > 0 && !narrowed
+			},
+		},
+		{
+			Paths: []string{"cni", ClusterPath, "platform", "kubernetesDistribution", "cniBinDir", "cniConfDir"}, Says: "on what looks like openshift",
+			Refuses: func(v at) bool {
+				plain := v("platform") == "kubernetes" && (empty(v("kubernetesDistribution")) || v("kubernetesDistribution") == "Kubernetes")
+				return v("cni") == "install" && v(ClusterPath) == "openshift" && plain && (empty(v("cniBinDir")) || empty(v("cniConfDir")))
+			},
+		},
+		{
+			Paths: []string{"healthAddr", "updateStrategy"}, Says: "two agents of a node cannot both listen there",
+			Refuses: func(v at) bool {
+				strategy, _ := v("updateStrategy").(map[string]any)
+				rolling, _ := strategy["rollingUpdate"].(map[string]any)
+				return v("healthAddr") == "127.0.0.1:15078" && strategy["type"] != "OnDelete" && rolling["maxSurge"] != 0
+			},
+		},
+	}
+}
