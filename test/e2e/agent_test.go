@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -162,9 +163,12 @@ func (m metrics) ensured(result string) float64 {
 	return m.sum(metricPrefix+"ensure_total", `result="`+result+`"`)
 }
 
-// writes is how many requests the agent has sent to the API server that change something.
+// writes is how many requests the agent has sent to the API server that change something, but those about itself.
 func (m metrics) writes(methods ...string) float64 {
 	total := 0.0
+	if slices.Contains(methods, "PATCH") {
+		total = -m[metricPrefix+"own_status_writes_total"]
+	}
 	for _, method := range methods {
 		total += m.sum("rest_client_requests_total", `method="`+method+`"`)
 	}

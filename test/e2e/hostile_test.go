@@ -196,7 +196,12 @@ func TestForgedReportsAreOverwritten(t *testing.T) {
 	s.await(t, "wrong", hasStatus(statusFailed))
 
 	s.create(t, meshPod("never", with(map[string]string{})))
-	never := s.await(t, "never", hasStatus(statusRemoved))
+	never := s.await(t, "never", func(pod *corev1.Pod) error {
+		if got, c := pod.Annotations[keyStatus], conditionOf(pod); got != "" || c.Reason != "NotRequired" {
+			return fmt.Errorf("status is %q, the condition is %+v", got, c)
+		}
+		return nil
+	})
 	s.wantNoRules(t, never)
 
 	// While it runs, too: the next look puts it right.

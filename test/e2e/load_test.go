@@ -78,6 +78,11 @@ type summary struct {
 // loadOutbound starts the load in the pod's application container, which must have a shell.
 func (s *space) loadOutbound(t *testing.T, pod *corev1.Pod, to netip.AddrPort) *outboundLoad {
 	t.Helper()
+	return s.loadOutboundEvery(t, loadEvery, pod, to)
+}
+
+func (s *space) loadOutboundEvery(t *testing.T, every time.Duration, pod *corev1.Pod, to netip.AddrPort) *outboundLoad {
+	t.Helper()
 	stdin, end := io.Pipe()
 	l := &outboundLoad{stdin: end, done: make(chan error, 1)}
 	go func() {
@@ -85,7 +90,7 @@ func (s *space) loadOutbound(t *testing.T, pod *corev1.Pod, to netip.AddrPort) *
 		l.out, err = s.run(t.Context(), command{
 			namespace: s.name, pod: pod.Name, container: "app", stdin: stdin,
 			// The shell waits for the end of its input, then for the last line of the load.
-			argv: []string{"sh", "-c", "testapp dial -report 0 -every " + loadEvery.String() + " http://" + to.String() + "/ & read -r end; kill -TERM $!; wait $!"},
+			argv: []string{"sh", "-c", "testapp dial -report 0 -every " + every.String() + " http://" + to.String() + "/ & read -r end; kill -TERM $!; wait $!"},
 		})
 		l.done <- err
 	}()

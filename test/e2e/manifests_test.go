@@ -15,6 +15,7 @@ const (
 	keyDNSCapture      = "pod-network-controller.istio.io/dns-capture"
 	keyOutboundPort    = "pod-network-controller.istio.io/envoy-port"
 	keyInboundPort     = "pod-network-controller.istio.io/envoy-inbound-port"
+	keyInboundPorts    = "pod-network-controller.istio.io/inbound-ports"
 	keyExcludeInbound  = "traffic.sidecar.istio.io/excludeInboundPorts"
 	keyIncludeInbound  = "traffic.sidecar.istio.io/includeInboundPorts"
 	keyExcludeOutbound = "traffic.sidecar.istio.io/excludeOutboundPorts"

@@ -17,6 +17,8 @@ type details struct {
 	SpecHash string    `json:"specHash"`
 	Time     time.Time `json:"time"`
 	Message  string    `json:"message"`
+
+	Listening string `json:"listening"`
 }
 
 func detailsOf(pod *corev1.Pod) (details, error) {

@@ -97,6 +97,13 @@ func TestNamespaceAnnotationIsFollowedInAndNeverOpensRunningPods(t *testing.T) {
 	wantInbound(t, pod, families()[0], appPort, true)
 
 	s.annotateSelf(t, map[string]any{keyInitialize: nil})
+	eventually(t, "the API server's policies see the annotation gone", func(ctx context.Context) error {
+		trial, err := s.pods().Create(ctx, meshPod("trial", nil), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err == nil && len(trial.Spec.ReadinessGates) > 0 {
+			err = errors.New("they still add a readiness gate")
+		}
+		return err
+	})
 	late := s.start(t, meshPod("late", nil))
 	s.startMesh(t, meshPod("asking", asked())) // by then the agent has seen the other one, too
 	s.wantNoRules(t, late)

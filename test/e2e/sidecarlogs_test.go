@@ -47,10 +47,13 @@ func TestSidecarLogsAndCommands(t *testing.T) {
 	name := m.name + "/" + pod.Name
 	last := func(want string, flags ...string) {
 		t.Helper()
-		out, err := m.sidecarCommand(t.Context(), agent, nil, append([]string{"logs", name, "--tail=1"}, flags...)...)
-		if err != nil || out != want+"\n" {
-			t.Errorf("the last line is %.200q, want %q, error %v", out, want, err)
-		}
+		eventually(t, "the last line "+want, func(ctx context.Context) error { // the runtime writes it some time after the proxy
+			out, err := m.sidecarCommand(ctx, agent, nil, append([]string{"logs", name, "--tail=1"}, flags...)...)
+			if err == nil && out != want+"\n" {
+				err = fmt.Errorf("it is %.200q", out)
+			}
+			return err
+		})
 	}
 	lines := m.followLog(t, agent, name)
 	m.wantFollowed(t, agent, name, lines, "before")

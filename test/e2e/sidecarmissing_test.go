@@ -159,8 +159,13 @@ func (m managed) wantLacking(t *testing.T, pod *corev1.Pod, words ...string) {
 	t.Helper()
 	m.awaitSidecar(t, pod.Name, says(false, words...))
 	m.awaitWarningOf(t, pod, proxyFailed, words...)
-	now := m.await(t, pod.Name, isRunning)
-	if isReady(now) || conditionOf(now).Reason != proxyNotReady {
-		t.Errorf("%s is ready %t, its condition is %+v", pod.Name, isReady(now), conditionOf(now))
+	now := m.await(t, pod.Name, func(pod *corev1.Pod) error {
+		if c := conditionOf(pod); c.Reason != proxyNotReady {
+			return fmt.Errorf("its condition is %+v", c)
+		}
+		return isRunning(pod)
+	})
+	if isReady(now) {
+		t.Errorf("%s is ready", pod.Name)
 	}
 }

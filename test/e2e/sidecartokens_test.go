@@ -137,7 +137,7 @@ func TestSidecarTokensOfOthersAreRefusedToTheAgent(t *testing.T) {
 		"of a day and a second":                  {func(a *tokenAsk) { *a.spec.ExpirationSeconds = 24*60*60 + 1 }, "for a day at most"},
 		"of an account that is not the pod's":    {func(a *tokenAsk) { a.account = otherAccount }, "different serviceaccount"},
 		"of an account of another namespace":     {func(a *tokenAsk) { a.namespace = agentName }, "not found"},
-		"of an account of a namespace of no pod": {func(a *tokenAsk) { a.namespace = "kube-public" }, "denied"},
+		"of an account of a namespace of no pod": {func(a *tokenAsk) { a.namespace = "kube-public" }, "not found"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ask := good()

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"syscall"
 	"testing"
@@ -167,6 +168,7 @@ func TestAlwaysPodsAreHeldWhileTheAgentIsAway(t *testing.T) {
 	if free.none() {
 		t.Error("a pod that did not ask reached nobody")
 	}
+	s.awaitStatus(t, os.Getenv("KUBECONFIG"), 1, "none", "no agent, and 2 pods ask here", "trouble: the cluster has no agent", "2 no-agent")
 	back()
 	for i := range families() {
 		s.await(t, fmt.Sprintf("held-%d", i), hasDialled)

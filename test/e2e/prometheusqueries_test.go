@@ -1,0 +1,88 @@
+package e2e
+
+import (
+	"encoding/json"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// panel is a panel of the dashboard with its queries.
+type panel struct {
+	Title       string       `json:"title"`
+	Type        string       `json:"type"`
+	FieldConfig panelConfig  `json:"fieldConfig"`
+	Targets     []panelQuery `json:"targets"`
+}
+
+type panelConfig struct {
+	Defaults struct {
+		Unit string `json:"unit"`
+	} `json:"defaults"`
+}
+
+type panelQuery struct {
+	Expr         string `json:"expr"`
+	LegendFormat string `json:"legendFormat"`
+}
+
+// query is what Grafana would send with all nodes chosen.
+func (q panelQuery) query() string {
+	return strings.NewReplacer("$node", ".*", "$__rate_interval", "15s").Replace(q.Expr)
+}
+
+// legend names a series as Grafana does.
+func (q panelQuery) legend(labels map[string]string) string {
+	return regexp.MustCompile(`\{\{(\w+)\}\}`).ReplaceAllStringFunc(q.LegendFormat, func(name string) string {
+		return labels[strings.Trim(name, "{}")]
+	})
+}
+
+func dashboardPanels(t *testing.T) []panel {
+	t.Helper()
+	data, err := os.ReadFile(chartFiles + "dashboard.json")
+	must(t, err)
+	return decode[struct {
+		Panels []panel `json:"panels"`
+	}](t, string(data)).Panels
+}
+
+// alertMetrics are the metrics that the alerts ask for.
+func alertMetrics(t *testing.T) []string {
+	t.Helper()
+	data, err := os.ReadFile(chartFiles + "alerts.yaml")
+	must(t, err)
+	names := map[string]bool{}
+	for _, name := range regexp.MustCompile(metricPrefix+`[a-z_]+`).FindAllString(string(data), -1) {
+		names[name] = true
+	}
+	out := make([]string, 0, len(names))
+	for name := range names {
+		out = append(out, name)
+	}
+	return out
+}
+
+// withoutCNI is what an agent does not have that is not in the CNI chain.
+func withoutCNI(query string) bool { return strings.Contains(query, metricPrefix+"cni_") }
+
+// drawing is a panel with the data of its queries, for hack/plots.
+type drawing struct {
+	Title string `json:"title"`
+	Unit  string `json:"unit"`
+	Lines []line `json:"lines"`
+}
+
+type line struct {
+	Legend string       `json:"legend"`
+	Points [][2]float64 `json:"points"` // seconds since the first, value
+}
+
+func writeDrawings(file string, drawings []drawing) error {
+	data, err := json.Marshal(drawings)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, data, 0o600)
+}

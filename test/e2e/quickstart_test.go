@@ -1,0 +1,62 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// quickStart returns the commands of the page's steps that need a cluster with the agent on it.
+func quickStart(t *testing.T) []string {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/quick-start.md")
+	must(t, err)
+	_, steps, found := strings.Cut(string(page), "\n## 3.")
+	steps, _, ended := strings.Cut(steps, "\n## Next")
+	if !found || !ended {
+		t.Fatal("docs/quick-start.md has no step 3, or nothing behind its steps")
+	}
+	var commands []string
+	for _, match := range regexp.MustCompile(`(?m)^ {4}((?:kubectl|[a-z]+=\$\(kubectl) .*)$`).FindAllStringSubmatch(steps, -1) {
+		commands = append(commands, match[1])
+	}
+	return commands
+}
+
+// A newcomer types what the quick start says, and sees what it shows.
+func TestQuickStart(t *testing.T) {
+	t.Parallel()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+		defer cancel()
+		if out, err := exec.CommandContext(ctx, "kubectl", "delete", "namespace", "bookinfo", "--ignore-not-found", "--wait=false").CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", strings.Join(quickStart(t), "\n"))
+	cmd.Dir = "../.."
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v:\n%s", errors.Join(err, ctx.Err()), out)
+	}
+	text := string(out)
+	if n := len(regexp.MustCompile(`(?m)^(details|productpage)-\S+ +initialized$`).FindAllString(text, -1)); n != 2 {
+		t.Errorf("%d pods said initialized:\n%s", n, text)
+	}
+	peers := regexp.MustCompile(`"peer":"([^"]*):\d+"`).FindAllStringSubmatch(text, -1)
+	if len(peers) != 2 || peers[0][1] != "127.0.0.6" || peers[1][1] == "127.0.0.6" {
+		t.Errorf("details was asked by %q: want its proxy, and then somebody else:\n%s", peers, text)
+	}
+	for _, want := range []string{"outbound", "inbound", "condition met", "Warning", "InvalidAnnotation"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
