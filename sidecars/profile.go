@@ -64,6 +64,7 @@ func checkPorts(n v1alpha1.Network) error {
 
 // hashOf returns a hash of what a running proxy depends on. A change of the rest needs no new proxy.
 func hashOf(spec v1alpha1.SidecarProfileSpec) string {
+	spec.Mode, spec.Shared = "", nil // does not change, and no proxy of a pod depends on it
 	spec.NamespaceSelector, spec.ImagePullSecrets = nil, nil
 	spec.Rollout, spec.DrainSeconds, spec.RestartPolicy = v1alpha1.Rollout{}, 0, ""
 	spec.Readiness.StartSeconds, spec.Readiness.PeriodSeconds = 0, 0
@@ -87,9 +88,12 @@ func (p *Profile) maxRunning() int {
 	return 1
 }
 
+// Shared reports whether all pods of the node share one proxy.
+func (p *Profile) Shared() bool { return p.Spec.Mode == v1alpha1.ModeShared }
+
 // UID is the user that the proxy runs as. Only root is given a capability.
 func (p *Profile) UID() int64 {
-	if p.Spec.Network.Transparent {
+	if p.Spec.Network.Transparent || p.Shared() {
 		return 0
 	}
 	return p.Spec.RunAsUser

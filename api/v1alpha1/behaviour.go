@@ -106,3 +106,21 @@ type Network struct {
 	// +optional
 	Transparent bool `json:"transparent,omitempty"`
 }
+
+// Shared says how the agent puts a new configuration into force in the proxy that the pods of a node share.
+//
+// The proxy finds the files of the profile in /etc/sidecar/current, those that are to be checked in /etc/sidecar/next, and answers a GET on
+// the unix socket /run/sidecar/version.sock with the version that its configuration has (.Version in the templates).
+type Shared struct {
+	// Check is a command that ends with code 0 if the files in /etc/sidecar/next can be used. It runs in the proxy's container.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=4096
+	// +listType=atomic
+	Check []string `json:"check"`
+	// ReloadSignal is sent to the first process of the proxy's container once /etc/sidecar/current has changed. Without it the proxy sees
+	// the change itself.
+	// +kubebuilder:validation:Enum=HUP;USR1;USR2
+	// +optional
+	ReloadSignal string `json:"reloadSignal,omitempty"`
+}

@@ -10,6 +10,7 @@ import (
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster
 // +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Mode",type=string,JSONPath=`.spec.mode`
 // +kubebuilder:printcolumn:name="Image",type=string,JSONPath=`.spec.image`
 // +kubebuilder:printcolumn:name="Handover",type=string,JSONPath=`.spec.handover`
 // +kubebuilder:printcolumn:name="Upgraded",type=string,JSONPath=`.status.conditions[?(@.type=="Upgraded")].status`
@@ -104,6 +105,12 @@ type SidecarProfileList struct {
 // +kubebuilder:validation:XValidation:rule="self.runAsUser == oldSelf.runAsUser",message="runAsUser does not change: the rules of pods name it; make another profile"
 // +kubebuilder:validation:XValidation:rule="self.network.outboundPort == oldSelf.network.outboundPort && self.network.inboundPort == oldSelf.network.inboundPort",message="the ports do not change: the rules of pods lead there; make another profile"
 // +kubebuilder:validation:XValidation:rule="(has(self.network.transparent) && self.network.transparent) == (has(oldSelf.network.transparent) && oldSelf.network.transparent)",message="transparent does not change: the rules of pods depend on it; make another profile"
+// +kubebuilder:validation:XValidation:rule="self.mode == oldSelf.mode",message="mode does not change: proxies of both modes would serve the same pods; make another profile, and have the pods choose it"
+// +kubebuilder:validation:XValidation:rule="self.mode == 'shared' || has(self.image)",message="image is missing"
+// +kubebuilder:validation:XValidation:rule="(self.mode == 'shared') == has(self.shared)",message="shared belongs to mode shared, which needs it"
+// +kubebuilder:validation:XValidation:rule="self.mode != 'shared' || !(has(self.image) || has(self.imagePullSecrets) || has(self.command) || has(self.args) || has(self.env) || has(self.secrets) || has(self.hotRestart) || self.handover != 'none' || has(self.resources) && (has(self.resources.memoryLimit) || has(self.resources.cpuLimit) || has(self.resources.cpuRequest)))",message="mode shared has no image, imagePullSecrets, command, args, env, secrets, resources, handover and hotRestart: the DaemonSet of the proxy has them"
+// +kubebuilder:validation:XValidation:rule="self.mode != 'shared' || has(self.files) && self.files.size() > 0",message="mode shared needs files: the configuration of the proxy"
+// +kubebuilder:validation:XValidation:rule="self.mode != 'shared' || !has(self.network.transparent) || !self.network.transparent",message="mode shared has no network.transparent"
 // +kubebuilder:validation:XValidation:rule="self.network.outboundPort != self.network.inboundPort",message="outboundPort and inboundPort are the same"
 // +kubebuilder:validation:XValidation:rule="self.handover == 'none' || has(self.command) || has(self.args)",messageExpression="'handover ' + self.handover + ' adds arguments: set command or args'"
 // +kubebuilder:validation:XValidation:rule="self.handover != 'envoy-hot-restart' || !has(self.command) || !self.command.exists(a, a in ['--base-id', '--base-id-path', '--use-dynamic-base-id', '--restart-epoch', '--socket-path', '--socket-mode', '--drain-time-s', '--parent-shutdown-time-s', '--hot-restart-version', '--disable-hot-restart', '--skip-hot-restart-on-no-parent'])",message="with handover envoy-hot-restart the agent sets --base-id, --base-id-path, --use-dynamic-base-id, --restart-epoch, --socket-path, --socket-mode, --drain-time-s, --parent-shutdown-time-s, --hot-restart-version, --disable-hot-restart and --skip-hot-restart-on-no-parent itself: take them out of command"
@@ -115,10 +122,22 @@ type SidecarProfileSpec struct {
 	// +optional
 	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
 
+	// Mode says whether each pod has a proxy of its own (perPod), or all pods of a node that choose the profile share one (shared), which a
+	// DaemonSet of the chart runs (value sidecars.shared).
+	// +kubebuilder:validation:Enum=perPod;shared
+	// +kubebuilder:default=perPod
+	// +optional
+	Mode Mode `json:"mode,omitempty"`
+
+	// Shared says how the agent puts a new configuration into force in a shared proxy.
+	// +optional
+	Shared *Shared `json:"shared,omitempty"`
+
 	// Image of the proxy. A tag that moves is not followed: an image is pulled when the node does not have it.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
-	Image string `json:"image"`
+	// +optional
+	Image string `json:"image,omitempty"`
 
 	// ImagePullSecrets are Secrets of type kubernetes.io/dockerconfigjson with the credentials of the image's registry. They are in the
 	// agent's namespace, and the chart's value sidecars.secrets names them.
@@ -149,7 +168,7 @@ type SidecarProfileSpec struct {
 	// +optional
 	Env []EnvVar `json:"env,omitempty"`
 
-	// Files are written for each proxy and mounted read-only at /etc/sidecar.
+	// Files are written for each proxy and mounted read-only at /etc/sidecar, or with mode shared for all pods of the node at once.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=map
 	// +listMapKey=name
@@ -163,14 +182,15 @@ type SidecarProfileSpec struct {
 	// +optional
 	Secrets []SecretSource `json:"secrets,omitempty"`
 
-	// RunAsUser is the proxy's user ID, which no container of the pod may have. With network.transparent it is 0 instead.
+	// RunAsUser is the proxy's user ID, which no container of the pod may have. With network.transparent, and with mode shared, it is 0
+	// instead.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=2147483647
 	// +kubebuilder:default=1337
 	// +optional
 	RunAsUser int64 `json:"runAsUser,omitempty"`
 
-	// RunAsGroup is the proxy's group ID. With network.transparent, no container of the pod may have it.
+	// RunAsGroup is the proxy's group ID. With network.transparent, and with mode shared, no container of the pod may have it.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=2147483647
 	// +kubebuilder:default=1337
@@ -220,6 +240,15 @@ type SidecarProfileSpec struct {
 	Network Network `json:"network,omitempty"`
 }
 
+// Mode says which pods a proxy serves.
+type Mode string
+
+// The modes.
+const (
+	ModePerPod Mode = "perPod"
+	ModeShared Mode = "shared"
+)
+
 // Handover is a way to replace a running proxy.
 //
 // +kubebuilder:validation:Enum=none;haproxy;envoy-hot-restart
@@ -257,7 +286,9 @@ type File struct {
 	Name string `json:"name"`
 
 	// Template is a Go template over the pod's data: .Pod.Name, .Pod.Namespace, .Pod.UID, .Pod.IP, .Pod.Node, .Pod.ServiceAccount,
-	// .Pod.Labels, .Pod.Annotations, .Network, .Epoch, .HandoverSocket and .AdminSocket. Every value that it prints is quoted as Syntax says.
+	// .Pod.Labels, .Pod.Annotations, .Network, .Epoch, .HandoverSocket and .AdminSocket. With mode shared it is over the node's: .Pods, each
+	// with the same fields and .NetNS, the name of its network namespace in /var/run/netns; .Network, .Node, .Version and .VersionSocket.
+	// Every value that it prints is quoted as Syntax says.
 	// +kubebuilder:validation:MaxLength=262144
 	Template string `json:"template"`
 

@@ -111,7 +111,7 @@ func managedProxy(spec v1alpha1.SidecarProfileSpec) *intent.ManagedProxy {
 		UID: uint32(spec.RunAsUser), OutboundPort: uint16(spec.Network.OutboundPort), InboundPort: uint16(spec.Network.InboundPort), //nolint:gosec // see above
 		Transparent: spec.Network.Transparent, InboundPorts: spec.Network.InboundPorts,
 	}
-	if spec.Network.Transparent { // it runs as root, and so may the application
+	if spec.Network.Transparent || spec.Mode == v1alpha1.ModeShared { // it runs as root, and so may the application
 		out.UID, out.GID = 0, uint32(spec.RunAsGroup) //nolint:gosec // see above
 	}
 	for _, port := range spec.Network.ExcludeInboundPorts {
