@@ -3,7 +3,6 @@ package sidecars
 import (
 	"context"
 	"errors"
-	"fmt"
 	"path"
 	"slices"
 	"strconv"
@@ -100,22 +99,11 @@ func (s *stepping) prepare(ctx context.Context, l launch) error {
 // files renders the profile's files.
 func (l launch) files() (map[string]string, error) {
 	data := Data{
-		Pod: PodData{
-			Name: l.pod.Name, Namespace: l.pod.Namespace, UID: string(l.pod.UID), IP: l.ip, Node: l.pod.Spec.NodeName,
-			ServiceAccount: l.pod.Spec.ServiceAccountName, Labels: l.pod.Labels, Annotations: l.pod.Annotations,
-		},
-		Network: NetworkData{InboundPort: l.profile.Spec.Network.InboundPort, OutboundPort: l.profile.Spec.Network.OutboundPort},
-		Epoch:   l.epoch, HandoverSocket: path.Join(PathRun, handoverSocket(l.epoch)), AdminSocket: path.Join(PathRun, admin(l.epoch)),
+		Pod: PodDataOf(l.pod), Network: l.profile.network(),
+		Epoch: l.epoch, HandoverSocket: path.Join(PathRun, handoverSocket(l.epoch)), AdminSocket: path.Join(PathRun, admin(l.epoch)),
 	}
-	out := map[string]string{}
-	for _, f := range l.profile.files {
-		text, err := f.template.Render(data)
-		if err != nil {
-			return nil, fmt.Errorf("%q: %w", f.name, err)
-		}
-		out[f.name] = text
-	}
-	return out, nil
+	data.Pod.IP = l.ip
+	return l.profile.render(data)
 }
 
 // spec returns what the container is made from.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -44,6 +45,8 @@ func Compile(p *v1alpha1.SidecarProfile) (*Profile, error) {
 		t, err := ParseTemplate(f.Name, f.Template, f.Syntax)
 		if err != nil {
 			wrong = append(wrong, err)
+		} else if err := t.checkNames(out.Shared()); err != nil {
+			wrong = append(wrong, fmt.Errorf("file %q: %w", f.Name, err))
 		}
 		out.files = append(out.files, file{f.Name, t})
 	}
@@ -97,6 +100,20 @@ func (p *Profile) UID() int64 {
 		return 0
 	}
 	return p.Spec.RunAsUser
+}
+
+// Ports are those on which nobody but the proxy may listen in a pod.
+func (p *Profile) Ports() (out []uint16) {
+	ports := []int32{p.Spec.Network.OutboundPort, p.Spec.Network.InboundPort, p.Spec.Readiness.TCPPort}
+	if p.Spec.Readiness.HTTPGet != nil {
+		ports = append(ports, p.Spec.Readiness.HTTPGet.Port)
+	}
+	for _, port := range ports {
+		if port != 0 && !slices.Contains(out, uint16(port)) { //nolint:gosec // the schema has checked it
+			out = append(out, uint16(port)) //nolint:gosec // see above
+		}
+	}
+	return out
 }
 
 func (p *Profile) owner() owner { return owner{p.UID(), p.Spec.RunAsGroup} }

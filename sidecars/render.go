@@ -55,8 +55,13 @@ func ParseTemplate(name, text, syntax string) (Template, error) {
 	return Template{t}, nil
 }
 
+// ErrTooLarge means that a rendered file exceeds its bound.
+var ErrTooLarge = errors.New("it is larger than 1 MiB")
+
 // Render returns the file's content.
-func (t Template) Render(data Data) (string, error) {
+func (t Template) Render(data Data) (string, error) { return t.execute(data) }
+
+func (t Template) execute(data any) (string, error) {
 	var out bounded
 	if err := t.parsed.Execute(&out, data); err != nil {
 		return "", fmt.Errorf("file: %w", err)
@@ -99,7 +104,7 @@ type bounded struct{ strings.Builder }
 
 func (b *bounded) Write(p []byte) (int, error) {
 	if b.Len()+len(p) > maxFileBytes {
-		return 0, errors.New("it is larger than 1 MiB")
+		return 0, ErrTooLarge
 	}
 	return b.Builder.Write(p)
 }
