@@ -1,0 +1,128 @@
+package shared
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+const (
+	// confirmLimit is how long a proxy may take until it answers a new version, and confirmPoll the time between two questions.
+	confirmLimit = 5 * time.Second
+	confirmPoll  = 25 * time.Millisecond
+)
+
+// apply puts a configuration with these members into force:
+//
+//   - What is about to be put into force is written down first, so that an agent that starts in between knows it.
+//   - The link current is swapped, and the proxy is told.
+//   - Once the proxy answers the version, it is confirmed. If it does not, current leads back to what it was: the old configuration goes on.
+func (t *trial) apply(ctx context.Context, members []member) error {
+	content, err := render(t.profile, t.Node, members)
+	if err != nil {
+		return err
+	}
+	rec := &record{Version: content.version, Hash: t.profile.Hash, Spec: t.profile.Spec, Members: ordered(members)}
+	switch {
+	case t.inForce != nil && t.inForce.Version == content.version:
+		rec.Dir, rec.Container = t.inForce.Dir, t.inForce.Container
+		return t.confirm(state{Confirmed: rec, Pending: t.state.Pending}, rec)
+	case t.inForce == nil && t.last != nil && t.last.Version == content.version:
+		return nil // it starts with that already
+	}
+	rec.Dir = t.passed[content.version]
+	pending := state{Confirmed: t.state.Confirmed, Pending: rec}
+	if err := t.dir.save(pending); err != nil {
+		return err
+	}
+	t.state = pending
+	old := t.dir.target(currentLink)
+	if err := t.dir.point(currentLink, rec.Dir); err != nil {
+		return err
+	}
+	if t.inForce != nil || len(members) > 0 { // the first one, without pods, is no reason to let them wait
+		t.reloaded = time.Now()
+	}
+	version, err := t.reload(ctx, rec.Version)
+	if ctx.Err() != nil && version != rec.Version {
+		return ctx.Err() // the next agent finds out
+	}
+	t.hear(version, err)
+	if version == rec.Version {
+		rec.Container = t.seen.id
+		log.FromContext(ctx).Info("shared proxy configured", "version", rec.Version, "pods", len(members))
+		return t.confirm(state{Confirmed: rec}, rec)
+	}
+	return t.goBack(old, rec.Version, err)
+}
+
+// confirm notes what is in force now.
+func (t *trial) confirm(now state, rec *record) error {
+	t.state, t.inForce, t.last = now, rec, rec
+	if t.whole {
+		t.bad = badProfile{}
+	}
+	if t.batch *= 2; t.batch > len(t.pods) {
+		t.batch = 0
+	}
+	for _, m := range t.suspects {
+		if p := t.pod(m.key()); p != nil && p.before != nil && !t.whole {
+			t.pausesOf(p.sandbox.UID).changed.note(time.Now(), firstChange, "")
+		}
+	}
+	t.wakeAt(time.Now()) // for those who wait
+	return t.save()
+}
+
+// reload tells the proxy, and waits until it answers a version. It returns the last answer.
+func (t *trial) reload(ctx context.Context, want string) (version string, err error) {
+	if name := t.profile.Spec.Shared.ReloadSignal; name != "" {
+		if err := t.Proxies.Signal(ctx, t.seen.id, unix.SignalNum("SIG"+name)); err != nil {
+			return "", fmt.Errorf("have the shared proxy reload: %w", err)
+		}
+	}
+	for end := time.Now().Add(confirmLimit); ; {
+		version, err = t.dir.ask(ctx)
+		if err == nil && version == want || ctx.Err() != nil || !time.Now().Before(end) || t.hasEnded() {
+			return version, err
+		}
+		pause(ctx, confirmPoll)
+	}
+}
+
+func (t *trial) hasEnded() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.proxy.ended
+}
+
+// goBack returns to the old configuration, and notes who is to blame. The proxy is not told: it goes on with what it has.
+func (t *trial) goBack(old, version string, err error) error {
+	why := fmt.Sprintf("the proxy did not answer version %s within %s of its reload", version, confirmLimit)
+	if err != nil {
+		why += ": " + err.Error()
+	}
+	if t.inForce != nil && old != "" {
+		if err := t.dir.point(currentLink, old); err != nil {
+			return err
+		}
+	}
+	if t.seen.version == "" || t.inForce != nil && t.seen.version != t.inForce.Version {
+		t.inForce = nil // the next look finds out
+	}
+	switch n := len(t.suspects); {
+	case t.whole || n == 0:
+		t.blameProfile(why)
+	case n == 1:
+		if p := t.pod(t.suspects[0].key()); p != nil {
+			t.refuse(p, why)
+		}
+	default:
+		t.batch = n / 2 //nolint:mnd // the next ones are fewer, until one alone is to blame
+	}
+	t.wakeAt(t.reloaded.Add(reloadPause))
+	return nil
+}

@@ -1,0 +1,241 @@
+package shared
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"istio-pod-network-controller/sidecars"
+)
+
+const (
+	// checkTimeout bounds one check by the proxy, and portTimeout one look at a pod's ports.
+	checkTimeout = 10 * time.Second
+	portTimeout  = 2 * time.Second
+)
+
+// configure brings the proxy's configuration to what its pods and its profile ask for.
+func (r *round) configure(ctx context.Context) error {
+	applied, wanted := r.applied(ctx), r.wanted
+	if wanted != nil && r.bad.hash == wanted.Hash {
+		r.fault = r.bad.why
+		if !r.bad.over(r.now) {
+			r.wakeAt(r.bad.until)
+			wanted = nil
+		}
+		if wanted == nil && r.inForce == nil {
+			return nil
+		}
+	}
+	p := plans(wanted, applied, r.pods, r.inForce != nil, r.batch)
+	if p.profile == nil || !p.whole && len(p.suspects) == 0 && len(p.base) == len(r.inForce.Members) {
+		return nil
+	}
+	if due := r.reloaded.Add(reloadPause); time.Now().Before(due) {
+		r.wakeAt(due)
+		return nil
+	}
+	if err := r.testPorts(ctx, &p); err != nil {
+		return err
+	}
+	t := &trial{round: r, plan: p, passed: map[string]string{}}
+	members, ok, err := t.accept(ctx)
+	if err == nil && ok {
+		err = t.apply(ctx, members)
+	}
+	return errors.Join(err, r.prune())
+}
+
+// applied returns the profile of the configuration in force, or of the one that the proxy starts with, or nil.
+func (r *round) applied(ctx context.Context) *sidecars.Profile {
+	if r.last == nil {
+		return nil
+	}
+	p, err := r.profileOf(r.last)
+	if err != nil {
+		log.FromContext(ctx).Error(err, "configuration of the shared proxy not known")
+	}
+	return p
+}
+
+// prune removes configurations that nobody needs.
+func (r *round) prune() error {
+	var keep []string
+	for _, one := range []*record{r.state.Confirmed, r.state.Pending} {
+		if one != nil {
+			keep = append(keep, one.Dir)
+		}
+	}
+	return r.dir.prune(keep...)
+}
+
+// testPorts leaves out the pods that join although another process has the proxy's ports: its connections would be taken for the proxy's.
+func (r *round) testPorts(ctx context.Context, p *plan) error {
+	var free []member
+	for _, m := range p.suspects {
+		now := r.pod(m.key())
+		if now == nil || now.before != nil {
+			free = append(free, m)
+			continue
+		}
+		err := r.free(ctx, m, p.profile.Ports())
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err == nil:
+			free = append(free, m)
+		default:
+			r.refuse(now, err.Error())
+		}
+	}
+	p.suspects = free
+	return nil
+}
+
+func (r *round) free(ctx context.Context, m member, ports []uint16) error {
+	ctx, cancel := context.WithTimeout(ctx, portTimeout)
+	defer cancel()
+	return r.Sandboxes.Free(ctx, m.Sandbox, ports)
+}
+
+// pod returns one of the round's pods, or nil.
+func (r *round) pod(key sidecars.Key) *podNow {
+	for _, p := range r.pods {
+		if p.key() == key {
+			return p
+		}
+	}
+	return nil
+}
+
+// trial is a plan that is carried out.
+type trial struct {
+	*round
+	plan
+	passed map[string]string // directories of the versions that the proxy has accepted
+}
+
+// accept returns the members that the proxy accepts. ok is false if nothing is to be put into force.
+func (t *trial) accept(ctx context.Context) (members []member, ok bool, err error) {
+	why, err := t.test(ctx, with(t.base, t.suspects))
+	switch {
+	case err != nil:
+		return nil, false, err
+	case why == "":
+		return with(t.base, t.suspects), true, nil
+	case t.dropLost(ctx):
+		t.wakeAt(t.now)
+		return nil, false, nil
+	}
+	if len(t.suspects) > 0 {
+		if why, err = t.test(ctx, t.base); err != nil {
+			return nil, false, err
+		}
+	} else if t.whole && len(t.base) > 0 { // who began with others begins alone
+		t.suspects, t.base = t.base, nil
+		return t.accept(ctx)
+	}
+	if len(t.suspects) == 0 || why != "" {
+		t.blameProfile(why)
+		return nil, false, nil
+	}
+	return t.search(ctx)
+}
+
+// search finds out which of the suspects the proxy accepts with the others.
+func (t *trial) search(ctx context.Context) (members []member, ok bool, err error) {
+	s := &search{test: t.test, refused: map[sidecars.Key]string{}}
+	members, err = s.split(ctx, t.base, t.suspects)
+	if errors.Is(err, errTests) || errors.Is(err, context.DeadlineExceeded) {
+		t.batch = max(1, len(t.suspects)/2) //nolint:mnd // fewer at once
+		t.wakeAt(t.now.Add(reloadPause))
+		err = nil
+		if t.whole {
+			return nil, false, nil
+		}
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	if t.whole && len(s.refused) >= len(members) {
+		for _, why := range s.refused {
+			t.blameProfile(why)
+			return nil, false, nil
+		}
+	}
+	for key, why := range s.refused {
+		if p := t.pod(key); p != nil {
+			t.refuse(p, "the proxy does not take the pod's configuration: "+why)
+		}
+	}
+	t.suspects = slices.DeleteFunc(slices.Clone(t.suspects), func(m member) bool { return !has(members, m) })
+	return members, len(t.suspects) > 0 || len(t.base) < len(t.lastMembers()), nil
+}
+
+// has reports whether a member is among others, as it is.
+func has(members []member, m member) bool {
+	return slices.ContainsFunc(members, func(o member) bool { return reflect.DeepEqual(o, m) })
+}
+
+func (r *round) lastMembers() []member {
+	if r.last == nil {
+		return nil
+	}
+	return r.last.Members
+}
+
+// test renders a configuration, and has the proxy check it. why is "" if it can be used.
+func (t *trial) test(ctx context.Context, members []member) (why string, err error) {
+	content, err := render(t.profile, t.Node, members)
+	if err != nil {
+		return whyNot(err, len(members)-1), nil //nolint:nilerr // a fault of the profile or the pods
+	}
+	if _, done := t.passed[content.version]; done || t.last != nil && content.version == t.last.Version {
+		return "", nil
+	}
+	dir, err := t.dir.write(content.files, t.profile.Spec.RunAsGroup)
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	output, ok, err := t.Proxies.Check(ctx, t.seen.id, t.profile.Spec.Shared.Check)
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return fmt.Sprintf("its check of the files did not end within %s", checkTimeout), nil
+	case err != nil:
+		return "", fmt.Errorf("have the shared proxy check its files: %w", err)
+	case !ok:
+		return bounded("it refuses the files: " + output), nil
+	}
+	t.passed[content.version] = dir
+	return "", nil
+}
+
+// dropLost reports whether the network namespace of a pod has lost its name since the round began. It does not count any more then.
+func (t *trial) dropLost(ctx context.Context) (lost bool) {
+	for _, m := range with(t.base, t.suspects) {
+		name, err := t.Sandboxes.Name(ctx, m.Sandbox)
+		if ctx.Err() == nil && (err != nil || name != m.Data.NetNS) && !t.lost[m.key()] {
+			t.lost[m.key()], lost = true, true
+		}
+	}
+	return lost
+}
+
+// blameProfile notes that the profile's version, or what is in force, is not accepted without anybody else either.
+func (t *trial) blameProfile(why string) {
+	t.fault = bounded("the SidecarProfile " + t.group.profile + " is not usable for the shared proxy: " + why)
+	if t.whole {
+		t.bad.hash = t.plan.profile.Hash
+		t.bad.note(t.now, firstPause, t.fault)
+		t.wakeAt(t.bad.until)
+		return
+	}
+	t.wakeAt(t.now.Add(errorPause))
+}

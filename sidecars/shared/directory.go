@@ -1,0 +1,230 @@
+package shared
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/sidecars"
+)
+
+const (
+	stateName   = "state.json"
+	currentLink = "current"
+	nextLink    = "next"
+	versionName = "version.sock"
+	versionDir  = "v-"
+
+	dirMode     = 0o700
+	visibleMode = 0o750 // the proxy's group may look
+	fileMode    = 0o440
+)
+
+// directory is what a profile's proxy and the agent share on the node:
+//
+//   - files/v-N: one configuration; files/next and files/current are links to two of them. The proxy sees files read-only.
+//   - run: the proxy's, with the socket on which it answers its version.
+//   - state.json: what the proxy has confirmed.
+//   - lock: held by the agent that works.
+//
+// Links and state are replaced by rename: a full file system leaves them as they were.
+type directory struct{ path string }
+
+func newDirectory(root, profile string) directory {
+	return directory{filepath.Join(root, filepath.Base(profile))}
+}
+
+func (d directory) files() string  { return filepath.Join(d.path, "files") }
+func (d directory) socket() string { return filepath.Join(d.path, "run", versionName) }
+
+// prepare makes what is missing. Whoever made it before, the kubelet among them, the proxy's user alone may write to run.
+func (d directory) prepare() error {
+	for _, name := range []string{"", "files", "run"} {
+		if err := os.MkdirAll(filepath.Join(d.path, name), dirMode); err != nil {
+			return fmt.Errorf("make directory: %w", err)
+		}
+	}
+	return nil
+}
+
+// write makes a directory with a configuration, and lets next lead there. It returns the directory's name.
+func (d directory) write(files map[string]string, gid int64) (name string, err error) {
+	name, err = d.unused()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(d.files(), name)
+	if err := os.Mkdir(path, visibleMode); err != nil {
+		return "", fmt.Errorf("make directory for files: %w", err)
+	}
+	err = os.Lchown(path, -1, int(gid))
+	for file, content := range files {
+		err = errors.Join(err, writeFile(filepath.Join(path, file), content, gid))
+	}
+	if err == nil {
+		err = d.point(nextLink, name)
+	}
+	if err != nil {
+		return "", errors.Join(err, os.RemoveAll(path))
+	}
+	return name, nil
+}
+
+func writeFile(path, content string, gid int64) error {
+	if err := os.WriteFile(path, []byte(content), fileMode); err != nil {
+		return fmt.Errorf("write file of the proxy: %w", err)
+	}
+	if err := os.Lchown(path, -1, int(gid)); err != nil {
+		return fmt.Errorf("give file to the proxy's group: %w", err)
+	}
+	return nil
+}
+
+// unused returns the name of the next configuration.
+func (d directory) unused() (string, error) {
+	entries, err := os.ReadDir(d.files())
+	if err != nil {
+		return "", fmt.Errorf("look for files: %w", err)
+	}
+	last := 0
+	for _, e := range entries {
+		if text, ok := strings.CutPrefix(e.Name(), versionDir); ok {
+			if n, err := strconv.Atoi(text); err == nil {
+				last = max(last, n)
+			}
+		}
+	}
+	return versionDir + strconv.Itoa(last+1), nil
+}
+
+// point lets a link lead to a configuration.
+func (d directory) point(link, to string) error {
+	made := filepath.Join(d.files(), "."+link)
+	if err := os.Remove(made); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("replace %s: %w", link, err)
+	}
+	if err := os.Symlink(to, made); err != nil {
+		return fmt.Errorf("replace %s: %w", link, err)
+	}
+	if err := os.Rename(made, filepath.Join(d.files(), link)); err != nil {
+		return fmt.Errorf("replace %s: %w", link, err)
+	}
+	return nil
+}
+
+// target returns the configuration that a link leads to, or "" if there is none.
+func (d directory) target(link string) string {
+	to, err := os.Readlink(filepath.Join(d.files(), link))
+	if err != nil || !strings.HasPrefix(to, versionDir) {
+		return ""
+	}
+	if _, err := os.Stat(filepath.Join(d.files(), filepath.Base(to))); err != nil {
+		return ""
+	}
+	return filepath.Base(to)
+}
+
+// prune removes all configurations but those named and those that links lead to.
+func (d directory) prune(keep ...string) error {
+	entries, err := os.ReadDir(d.files())
+	if err != nil {
+		return fmt.Errorf("look for old files: %w", err)
+	}
+	kept := map[string]bool{d.target(currentLink): true, d.target(nextLink): true}
+	for _, name := range keep {
+		kept[name] = true
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), versionDir) && !kept[e.Name()] {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(d.files(), e.Name())))
+		}
+	}
+	return err
+}
+
+// state is what is known of a proxy's configurations.
+type state struct {
+	// Confirmed is the one that the proxy has answered for. Pending was put into force after it, and was not confirmed.
+	Confirmed *record `json:"confirmed,omitempty"`
+	Pending   *record `json:"pending,omitempty"`
+}
+
+// record is a configuration.
+type record struct {
+	Version string `json:"version"`
+	// Dir is its directory, and Container the one that has confirmed it.
+	Dir       string `json:"dir"`
+	Container string `json:"container,omitempty"`
+	// Hash and Spec are the profile's that it was rendered from.
+	Hash    string                      `json:"hash"`
+	Spec    v1alpha1.SidecarProfileSpec `json:"spec"`
+	Members []member                    `json:"members"`
+}
+
+// member is a pod in a configuration, with what the templates have seen of it.
+type member struct {
+	Sandbox podnet.Sandbox     `json:"sandbox"`
+	Data    sidecars.SharedPod `json:"data"`
+}
+
+func (m member) key() sidecars.Key { return keyOf(m.Sandbox) }
+
+// load returns the state that was saved last. One that cannot be read is as none.
+func (d directory) load() (out state, err error) {
+	text, err := os.ReadFile(filepath.Join(d.path, stateName))
+	if errors.Is(err, os.ErrNotExist) {
+		return state{}, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &out)
+	}
+	if err != nil {
+		return state{}, fmt.Errorf("read %s: %w", filepath.Join(d.path, stateName), err)
+	}
+	return out, nil
+}
+
+func (d directory) save(s state) error {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return fmt.Errorf("write what the proxy has confirmed: %w", err)
+	}
+	path := filepath.Join(d.path, stateName)
+	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
+		return fmt.Errorf("write what the proxy has confirmed: %w", err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return fmt.Errorf("write what the proxy has confirmed: %w", err)
+	}
+	return nil
+}
+
+// take takes the lock without waiting. held is nil if another agent has it.
+func (d directory) take() (held *os.File, err error) {
+	f, err := os.OpenFile(filepath.Join(d.path, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open lock: %w", err)
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		return f, nil
+	}
+	if errClose := f.Close(); !errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, errors.Join(fmt.Errorf("lock: %w", err), errClose)
+	}
+	return nil, nil //nolint:nilnil // another agent works
+}
+
+// holds reports whether a configuration is there.
+func (d directory) holds(name string) bool {
+	_, err := os.Stat(filepath.Join(d.files(), filepath.Base(name)))
+	return err == nil
+}

@@ -1,0 +1,415 @@
+package shared
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/sidecars"
+)
+
+// fakeNode is a node with pods, an API server, and a proxy that reads its files and answers on a real socket.
+type fakeNode struct {
+	t    *testing.T
+	root string
+
+	mu      sync.Mutex
+	pods    map[string]*fakePod // by UID
+	profile v1alpha1.SidecarProfile
+	held    map[string]bool // by UID
+	said    map[string]sidecars.Status
+	sum     sidecars.Summary
+	reads   int
+
+	container string // "" while the proxy does not run
+	made      int
+	version   string   // what is in force; "" while it waits for its first files
+	serving   []string // names of network namespaces that it listens in
+	server    *http.Server
+	ended     chan struct{}
+	reloads   int
+	checks    int
+	deaf      func(text string) bool // files that the proxy accepts and does not put into force
+	broken    []string
+}
+
+// fakePod is a pod and its sandbox.
+type fakePod struct {
+	sandbox     podnet.Sandbox
+	chosen      string
+	ending      bool
+	gone        bool // of the API server
+	stopped     bool
+	unnamed     bool // its network namespace has no name any more
+	taken       bool // another process has the ports
+	annotations map[string]string
+	refusal     string
+}
+
+const configFile = "proxy.cfg"
+
+// The proxy's language: each word "refused" is refused, and each network namespace has to be there.
+const configTemplate = `version {{ .Version }}
+{{ range .Pods }}pod {{ .NetNS }} {{ .Namespace }}/{{ .Name }} {{ index .Annotations "note" }}
+{{ end }}`
+
+func newNode(t *testing.T) *fakeNode {
+	t.Helper()
+	n := &fakeNode{
+		t: t, root: shortDir(t), pods: map[string]*fakePod{}, held: map[string]bool{}, said: map[string]sidecars.Status{},
+		deaf: func(string) bool { return false },
+	}
+	n.profile = v1alpha1.SidecarProfile{ObjectMeta: metav1.ObjectMeta{Name: "edge", Generation: 1}, Spec: v1alpha1.SidecarProfileSpec{
+		Mode: v1alpha1.ModeShared, NamespaceSelector: &metav1.LabelSelector{}, RunAsGroup: int64(os.Getgid()),
+		Network: v1alpha1.Network{OutboundPort: 15101, InboundPort: 15106}, Files: []v1alpha1.File{{Name: configFile, Template: configTemplate}},
+		Shared: &v1alpha1.Shared{Check: []string{"check"}, ReloadSignal: "USR2"},
+	}}
+	t.Cleanup(func() {
+		n.stopProxy()
+		if len(n.broken) > 0 {
+			t.Errorf("what must never be: %q", n.broken)
+		}
+	})
+	return n
+}
+
+// shortDir is a directory whose path leaves room for the name of a socket.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "shared") //nolint:usetesting // t.TempDir has the test's name in it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// agent starts a Manager.
+func (n *fakeNode) agent() (m *Manager, stop func()) {
+	n.t.Helper()
+	ctx, cancel := context.WithCancel(n.t.Context())
+	m = &Manager{Cluster: n, Proxies: n, Sandboxes: n, Ends: n, Reporter: n, Summaries: n, Root: n.root, Node: "node-1", Hold: n.hold}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = m.Start(ctx) }()
+	stop = sync.OnceFunc(func() { cancel(); <-done })
+	n.t.Cleanup(stop)
+	return m, stop
+}
+
+func (n *fakeNode) change(f func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	f()
+}
+
+// pod adds a pod with a sandbox.
+func (n *fakeNode) pod(name string, change ...func(*fakePod)) podnet.Sandbox {
+	p := &fakePod{chosen: "edge", sandbox: podnet.Sandbox{
+		Namespace: "shop", Name: name, UID: "uid-" + name, ID: "sandbox-" + name, NetNS: "/var/run/netns/ns-" + name,
+	}}
+	for _, f := range change {
+		f(p)
+	}
+	n.change(func() { n.pods[p.sandbox.UID] = p })
+	return p.sandbox
+}
+
+// edit changes a pod that is there.
+func (n *fakeNode) edit(s podnet.Sandbox, f func(*fakePod)) { n.change(func() { f(n.pods[s.UID]) }) }
+
+func (n *fakeNode) Choice(_ context.Context, s podnet.Sandbox) (sidecars.Choice, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := n.pods[s.UID]
+	if p == nil || p.gone {
+		return sidecars.Choice{}, podnet.ErrNoPod
+	}
+	out := sidecars.Choice{Name: p.chosen, Ending: p.ending, Refusal: p.refusal, OptedOut: p.chosen == "none"}
+	if out.OptedOut {
+		out.Name = ""
+	}
+	if out.Name != n.profile.Name || out.Refusal != "" {
+		return out, nil
+	}
+	var err error
+	out.Generation = n.profile.Generation
+	if out.Profile, err = sidecars.Compile(&n.profile); err != nil {
+		out.Refusal = err.Error()
+	}
+	return out, nil
+}
+
+func (n *fakeNode) Pod(_ context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.reads++
+	p := n.pods[s.UID]
+	if p == nil || p.gone {
+		return nil, podnet.ErrNoPod
+	}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, UID: types.UID(s.UID), Annotations: maps.Clone(p.annotations)},
+		Status:     corev1.PodStatus{PodIP: "10.0.0.1"},
+	}, nil
+}
+
+func (n *fakeNode) hold(_ string, s podnet.Sandbox) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.held[s.UID]
+}
+
+// Ready, Name and Free are what the agent asks about sandboxes.
+func (n *fakeNode) Ready(_ context.Context, s podnet.Sandbox) (bool, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := n.pods[s.UID]
+	return p != nil && p.sandbox.ID == s.ID && !p.stopped, nil
+}
+
+func (n *fakeNode) Name(_ context.Context, s podnet.Sandbox) (string, error) {
+	if !n.named(filepath.Base(s.NetNS)) {
+		return "", podnet.ErrGone
+	}
+	return filepath.Base(s.NetNS), nil
+}
+
+func (n *fakeNode) named(netns string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.isNamed(netns)
+}
+
+func (n *fakeNode) isNamed(netns string) bool {
+	for _, p := range n.pods {
+		if filepath.Base(p.sandbox.NetNS) == netns && !p.unnamed {
+			return true
+		}
+	}
+	return false
+}
+
+func (n *fakeNode) Free(_ context.Context, s podnet.Sandbox, ports []uint16) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.pods[s.UID].taken || slices.Contains(n.serving, filepath.Base(s.NetNS)) {
+		return fmt.Errorf("%w: port %d", sidecars.ErrPortTaken, ports[0])
+	}
+	return nil
+}
+
+// Find, Check and Signal reach the proxy.
+func (n *fakeNode) Find(context.Context, string) (Instance, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.container == "" {
+		return Instance{}, ErrNoProxy
+	}
+	return Instance{ID: n.container, Image: "localhost/proxy:1"}, nil
+}
+
+func (n *fakeNode) Check(_ context.Context, id string, _ []string) (string, bool, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if id != n.container {
+		return "", false, errors.New("no such container")
+	}
+	n.checks++
+	if _, _, err := n.parse("next"); err != nil {
+		return err.Error(), false, nil
+	}
+	return "", true, nil
+}
+
+func (n *fakeNode) Signal(_ context.Context, id string, s unix.Signal) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if id != n.container || s != unix.SIGUSR2 {
+		return errors.New("no such container, or another signal")
+	}
+	n.reloads++
+	n.loadFiles()
+	return nil
+}
+
+// loadFiles puts current into force, if it can be used.
+func (n *fakeNode) loadFiles() {
+	version, pods, err := n.parse("current")
+	if err != nil || n.deaf(strings.Join(pods, " ")) {
+		return
+	}
+	for _, p := range pods {
+		for _, other := range n.pods {
+			if filepath.Base(other.sandbox.NetNS) == p && other.taken && !slices.Contains(n.serving, p) {
+				n.broken = append(n.broken, "the proxy listens in "+p+", where another process has its port")
+			}
+		}
+	}
+	n.version, n.serving = version, pods
+}
+
+// parse reads files as the proxy does.
+func (n *fakeNode) parse(link string) (version string, pods []string, err error) {
+	text, err := os.ReadFile(filepath.Join(n.root, "edge", "files", link, configFile))
+	if err != nil {
+		return "", nil, err
+	}
+	for line := range strings.Lines(string(text)) {
+		words := strings.Fields(line)
+		switch {
+		case len(words) == 0:
+		case slices.Contains(words, "refused"):
+			return "", nil, fmt.Errorf("\x1b[31mcannot use %q", line)
+		case words[0] == "version":
+			version = words[1]
+		case words[0] == "pod" && !n.isNamed(words[1]):
+			return "", nil, fmt.Errorf("no network namespace %s", words[1])
+		case words[0] == "pod":
+			pods = append(pods, words[1])
+		}
+	}
+	return version, pods, nil
+}
+
+// startProxy starts the container. It reports whether the proxy could start: it cannot if its files cannot be used.
+func (n *fakeNode) startProxy() bool {
+	n.t.Helper()
+	run := filepath.Join(n.root, "edge", "run")
+	if err := os.MkdirAll(run, 0o700); err != nil {
+		n.t.Fatal(err)
+	}
+	_ = os.Remove(filepath.Join(run, versionName))
+	listener, err := net.Listen("unix", filepath.Join(run, versionName))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if _, _, err := n.parse("current"); err != nil && !errors.Is(err, os.ErrNotExist) {
+		_ = listener.Close()
+		return false
+	}
+	n.made++
+	n.container, n.ended = fmt.Sprintf("container-%d", n.made), make(chan struct{})
+	n.loadFiles()
+	n.server = &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.version == "" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		_, _ = w.Write([]byte(n.version + "\n"))
+	})}
+	go func() { _ = n.server.Serve(listener) }()
+	return true
+}
+
+// stopProxy ends the container.
+func (n *fakeNode) stopProxy() {
+	n.mu.Lock()
+	server := n.server
+	if n.container != "" {
+		close(n.ended)
+	}
+	n.container, n.version, n.serving, n.server = "", "", nil, nil
+	n.mu.Unlock()
+	if server != nil {
+		_ = server.Close()
+	}
+}
+
+func (n *fakeNode) Wait(ctx context.Context, id string) error {
+	n.mu.Lock()
+	ended := n.ended
+	is := id == n.container
+	n.mu.Unlock()
+	if !is {
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-ended:
+		return nil
+	}
+}
+
+// Report, Forget, Retract and Summarize show what is reported.
+func (n *fakeNode) Report(s podnet.Sandbox, status sidecars.Status) {
+	n.change(func() { n.said[s.UID] = status })
+}
+func (n *fakeNode) Forget(podUID string)  { n.change(func() { delete(n.said, podUID) }) }
+func (n *fakeNode) Retract(podUID string) { n.Forget(podUID) }
+func (n *fakeNode) Summarize(_ string, s sidecars.Summary) {
+	n.change(func() { n.sum = s })
+}
+
+// serves returns the names of the pods that the proxy serves.
+func (n *fakeNode) serves() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var out []string
+	for _, name := range n.serving {
+		out = append(out, strings.TrimPrefix(name, "ns-"))
+	}
+	return strings.Join(out, " ")
+}
+
+// eventually waits until something holds.
+func (n *fakeNode) eventually(what string, holds func() bool) {
+	n.t.Helper()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
+		if holds() {
+			return
+		}
+		pause(n.t.Context(), 10*time.Millisecond)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.t.Fatalf("not within 20 s: %s; served %q, said %+v, sum %+v", what, n.serving, n.said, n.sum)
+}
+
+// served waits until the proxy serves exactly these pods, and the agent knows.
+func (n *fakeNode) served(m *Manager, want string) {
+	n.t.Helper()
+	n.eventually("the proxy serves "+want, func() bool {
+		if n.serves() != want {
+			return false
+		}
+		for _, name := range strings.Fields(want) {
+			if ok, known := m.Serves("edge", podnet.Sandbox{UID: "uid-" + name, ID: "sandbox-" + name}); !ok || !known {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func (n *fakeNode) status(s podnet.Sandbox) sidecars.Status {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.said[s.UID]
+}
+
+func (n *fakeNode) reloadCount() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.reloads
+}

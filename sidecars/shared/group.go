@@ -1,0 +1,176 @@
+package shared
+
+import (
+	"context"
+	"os"
+	"sync"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/sidecars"
+)
+
+const (
+	// roundPause gathers the events of a moment into one round.
+	roundPause = 200 * time.Millisecond
+	// roundTimeout bounds one round.
+	roundTimeout = time.Minute
+	// errorPause is the time until a round is repeated that the runtime, the API server or the file system kept from its end.
+	errorPause = 2 * time.Second
+)
+
+// group is the pods that have chosen one profile, and their proxy.
+type group struct {
+	*Manager
+	profile string
+	dir     directory
+	dirty   chan struct{} // of one
+	started bool          // Manager.mu protects it
+
+	mu       sync.Mutex // protects what other goroutines see
+	followed map[sidecars.Key]*followed
+	known    bool
+	served   map[sidecars.Key]bool
+
+	// What follows belongs to the goroutine of run.
+	lock     *os.File // while this agent is the one that works
+	state    state
+	loaded   bool
+	unsaved  bool
+	proxy    proxy
+	watched  string // the container whose end is waited for
+	bad      badProfile
+	batch    int // how many pods may join at once, after a configuration that was not taken; 0 is all
+	reloaded time.Time
+	checked  time.Time // when the ports were looked at while no proxy was there
+	pauses   map[string]*podPauses
+	lost     map[sidecars.Key]bool // whose network namespace has lost its name in the middle of a round
+	shown    map[string]shownPod
+	sum      sidecars.Summary
+}
+
+// followed is a sandbox whose pod has chosen the profile.
+type followed struct {
+	sandbox podnet.Sandbox
+	look    bool // the pod may have changed since it was read
+}
+
+// proxy is the container as it was last seen.
+type proxy struct {
+	Instance
+	since  time.Time // when this agent first saw it
+	ended  bool      // it is known to have ended; mu protects it
+	silent time.Time // since when it does not answer; zero if it does
+}
+
+func newGroup(m *Manager, profile string) *group {
+	return &group{
+		Manager: m, profile: profile, dir: newDirectory(m.Root, profile), dirty: make(chan struct{}, 1),
+		followed: map[sidecars.Key]*followed{}, served: map[sidecars.Key]bool{}, pauses: map[string]*podPauses{}, lost: map[sidecars.Key]bool{}, shown: map[string]shownPod{},
+	}
+}
+
+// poke has a round soon.
+func (g *group) poke() {
+	select {
+	case g.dirty <- struct{}{}:
+	default:
+	}
+}
+
+func (g *group) follow(s podnet.Sandbox, look bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	key := keyOf(s)
+	for other := range g.followed {
+		if other.PodUID == s.UID && other != key {
+			delete(g.followed, other)
+		}
+	}
+	f := g.followed[key]
+	switch {
+	case f == nil:
+		g.followed[key] = &followed{sandbox: s, look: true}
+	case look && !(f.look && f.sandbox == s):
+		f.sandbox, f.look = s, true
+	default:
+		return
+	}
+	g.poke()
+}
+
+// leave no longer follows a pod. A round finds out whether it is still served.
+func (g *group) leave(podUID string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for key := range g.followed {
+		if key.PodUID == podUID {
+			delete(g.followed, key)
+			g.poke()
+		}
+	}
+}
+
+func (g *group) follows(podUID string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for key := range g.followed {
+		if key.PodUID == podUID {
+			return true
+		}
+	}
+	return false
+}
+
+func (g *group) serves(key sidecars.Key) (serves, known bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.served[key], g.known
+}
+
+// run works in rounds until ctx ends.
+func (g *group) run(ctx context.Context) {
+	defer g.unlock()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-g.dirty:
+		case <-timer.C:
+		}
+		began := time.Now()
+		again := g.work(ctx)
+		pause(ctx, roundPause-time.Since(began))
+		timer.Reset(max(again, 0))
+	}
+}
+
+// work is one round with its own deadline. It returns when the next one is due.
+func (g *group) work(ctx context.Context) time.Duration {
+	bounded, cancel := context.WithTimeout(ctx, roundTimeout)
+	defer cancel()
+	again, err := g.round(bounded)
+	if err != nil && ctx.Err() == nil {
+		log.FromContext(ctx).Error(err, "shared proxy not looked after")
+		again = errorPause
+	}
+	if ctx.Err() == nil {
+		g.watchEnd(ctx)
+	}
+	return again
+}
+
+// pause waits for d, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}

@@ -1,0 +1,218 @@
+// Package shared keeps the configuration of the proxy that all pods of the node share which have chosen a SidecarProfile with mode shared.
+package shared
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/sidecars"
+)
+
+// ErrNoProxy means that no container of the profile's proxy runs on the node.
+var ErrNoProxy = errors.New("the proxy that the node's pods share does not run")
+
+// Instance is the container of a profile's proxy.
+type Instance struct {
+	ID, Image string
+	Started   time.Time
+}
+
+// Proxies reaches the containers that the DaemonSets of shared proxies run on the node.
+type Proxies interface {
+	// Find returns the running container of a profile's proxy, or ErrNoProxy.
+	Find(ctx context.Context, profile string) (Instance, error)
+	// Check runs a command in a container. ok reports whether it ended with code 0, and output is what it printed, bounded.
+	Check(ctx context.Context, id string, command []string) (output string, ok bool, err error)
+	// Signal sends a signal to the first process of a container.
+	Signal(ctx context.Context, id string, signal unix.Signal) error
+}
+
+// Ends tells when containers end.
+type Ends interface {
+	// Wait returns once a container has ended, or ctx has.
+	Wait(ctx context.Context, id string) error
+}
+
+// Sandboxes looks at the sandboxes of pods.
+type Sandboxes interface {
+	// Ready reports whether a sandbox runs.
+	Ready(ctx context.Context, s podnet.Sandbox) (bool, error)
+	// Name returns the name of a sandbox's network namespace in /var/run/netns, or podnet.ErrGone if there is none any more.
+	Name(ctx context.Context, s podnet.Sandbox) (netns string, err error)
+	// Free returns sidecars.ErrPortTaken if a process in a sandbox has one of the ports, bound is enough.
+	Free(ctx context.Context, s podnet.Sandbox, ports []uint16) error
+}
+
+// Manager has the node's shared proxies serve the pods that have chosen them. Of each profile, one goroutine works in rounds:
+//
+//   - It finds the proxy's container, and asks it which version of its configuration is in force.
+//   - It asks of each pod whether it is to be served: it has chosen the profile, its sandbox runs, and its network namespace has a name.
+//   - A pod that is not served yet has to leave the proxy's ports free.
+//   - It renders the profile's files for all of them, and has the proxy check them. Who is to blame for a refusal stays out; the others go on.
+//   - It puts the files into force, and waits until the proxy answers their version. If it does not, the old files come back.
+//   - What the proxy has answered is written down, for the next agent. An agent that starts, and finds the proxy with that version, changes
+//     nothing.
+//
+// A proxy that does not run serves nobody: the pods' rules lead to ports where nobody listens. The agent then takes pods that are gone out of
+// the files that it starts with, so that they do not keep it from starting.
+type Manager struct {
+	Cluster   sidecars.Cluster
+	Proxies   Proxies
+	Sandboxes Sandboxes
+	// Ends may be nil: then the end of a proxy is noticed by the next look at it.
+	Ends      Ends
+	Reporter  sidecars.Reporter
+	Summaries sidecars.Summaries
+	// Root is a directory in memory that the agent and the kubelet see at the same path. Node is the node's name.
+	Root, Node string
+	// Hold reports whether a pod's rules still lead to a profile's proxy: it is kept there, even if it has chosen another. It may be nil.
+	Hold func(profile string, s podnet.Sandbox) bool
+
+	mu     sync.Mutex
+	groups map[string]*group
+	wake   chan struct{} // a group was added
+}
+
+// sweepInterval is the longest time between two rounds of a profile.
+const sweepInterval = 30 * time.Second
+
+// Follow has a sandbox served by a profile's proxy from now on, and its pod read anew. It returns at once.
+func (m *Manager) Follow(s podnet.Sandbox, profile string) { m.follow(s, profile, true) }
+
+// Keep is Follow, but the pod of a sandbox that is followed already is not read anew.
+func (m *Manager) Keep(s podnet.Sandbox, profile string) { m.follow(s, profile, false) }
+
+func (m *Manager) follow(s podnet.Sandbox, profile string, look bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for name, g := range m.groups {
+		if name != profile {
+			g.leave(s.UID)
+		}
+	}
+	m.group(profile).follow(s, look)
+}
+
+// Unfollow forgets a pod that is gone. The proxy serves it until its sandbox has ended.
+func (m *Manager) Unfollow(podUID string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, g := range m.groups {
+		g.leave(podUID)
+	}
+	m.Reporter.Forget(podUID)
+}
+
+// Follows reports whether a pod is followed for any profile.
+func (m *Manager) Follows(podUID string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, g := range m.groups {
+		if g.follows(podUID) {
+			return true
+		}
+	}
+	return false
+}
+
+// Notify has a round of a profile, or of all if name is empty.
+func (m *Manager) Notify(profile string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for name, g := range m.groups {
+		if profile == "" || profile == name {
+			g.poke()
+		}
+	}
+}
+
+// Serves reports whether a profile's proxy serves a sandbox; known is false before this agent has found out.
+func (m *Manager) Serves(profile string, s podnet.Sandbox) (serves, known bool) {
+	m.mu.Lock()
+	g := m.groups[profile]
+	m.mu.Unlock()
+	if g == nil {
+		return false, false
+	}
+	return g.serves(keyOf(s))
+}
+
+// group returns the group of a profile, which it makes if there is none. m.mu is held.
+func (m *Manager) group(profile string) *group {
+	m.init()
+	g := m.groups[profile]
+	if g == nil {
+		g = newGroup(m, profile)
+		m.groups[profile] = g
+		select {
+		case m.wake <- struct{}{}:
+		default:
+		}
+	}
+	return g
+}
+
+// init makes what is needed. m.mu is held.
+func (m *Manager) init() {
+	if m.groups == nil {
+		m.groups, m.wake = map[string]*group{}, make(chan struct{}, 1)
+	}
+}
+
+// Start works until ctx ends. It is a manager.Runnable. It changes nothing when it ends: proxies run on.
+func (m *Manager) Start(ctx context.Context) error {
+	if err := m.find(); err != nil {
+		return err
+	}
+	var working sync.WaitGroup
+	defer working.Wait()
+	for {
+		m.mu.Lock()
+		for _, g := range m.groups {
+			if !g.started {
+				g.started = true
+				logger := log.FromContext(ctx).WithValues("profile", g.profile)
+				working.Go(func() { g.run(log.IntoContext(ctx, logger)) })
+			}
+		}
+		m.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-m.wake:
+		}
+	}
+}
+
+// find makes the root, and a group for each profile that an agent has worked on before: its pods may have left meanwhile.
+func (m *Manager) find() error {
+	if err := os.MkdirAll(m.Root, dirMode); err != nil {
+		return fmt.Errorf("make directory for shared proxies: %w", err)
+	}
+	entries, err := os.ReadDir(m.Root)
+	if err != nil {
+		return fmt.Errorf("look for shared proxies: %w", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.init()
+	for _, e := range entries {
+		_, err := os.Stat(filepath.Join(m.Root, e.Name(), stateName))
+		if err == nil && len(validation.IsDNS1123Subdomain(e.Name())) == 0 {
+			m.group(e.Name())
+		}
+	}
+	return nil
+}
+
+func keyOf(s podnet.Sandbox) sidecars.Key { return sidecars.Key{PodUID: s.UID, Sandbox: s.ID} }

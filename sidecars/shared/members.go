@@ -1,0 +1,199 @@
+package shared
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/printable"
+	"istio-pod-network-controller/sidecars"
+)
+
+// readsPerRound bounds how many pods one round reads from the API server.
+const readsPerRound = 10
+
+// meet finds out about each pod that is followed or in the last configuration.
+func (r *round) meet(ctx context.Context) {
+	tracked := map[sidecars.Key]podnet.Sandbox{}
+	before := map[sidecars.Key]*member{}
+	if r.last != nil {
+		for i, m := range r.last.Members {
+			tracked[m.key()], before[m.key()] = m.Sandbox, &r.last.Members[i]
+		}
+	}
+	look := map[sidecars.Key]bool{}
+	r.mu.Lock()
+	for key, f := range r.followed {
+		tracked[key], look[key] = f.sandbox, f.look
+	}
+	r.mu.Unlock()
+	for key, s := range tracked {
+		_, known := look[key]
+		p := &podNow{sandbox: s, before: before[key], tries: r.pausesOf(key.PodUID).refused.times}
+		p.verdict = judge(r.factsOf(ctx, p, known))
+		r.pods = append(r.pods, p)
+	}
+	slices.SortFunc(r.pods, func(a, b *podNow) int {
+		return strings.Compare(a.sandbox.Pod()+a.sandbox.ID, b.sandbox.Pod()+b.sandbox.ID)
+	})
+	for _, p := range r.pods {
+		r.refresh(ctx, p, look[p.key()])
+	}
+	r.separate()
+}
+
+// factsOf asks about one pod. The runtime is asked about sandboxes that may have ended only, and about those that are to join.
+func (r *round) factsOf(ctx context.Context, p *podNow, followed bool) facts {
+	out := facts{profile: r.profile, member: p.before != nil}
+	choice, err := r.Cluster.Choice(ctx, p.sandbox)
+	switch {
+	case errors.Is(err, podnet.ErrNoPod):
+		out.gone, p.gone = true, true
+	case err != nil:
+		out.unknown = "read what the pod has chosen: " + err.Error()
+	}
+	p.choice, out.choice = choice, choice
+	if chosen := choice.Profile; chosen != nil && choice.Name == r.profile && chosen.Shared() {
+		r.wanted = chosen
+	}
+	out.held = out.member && r.Hold != nil && r.Hold(r.profile, p.sandbox)
+	if !out.member || !followed || out.gone || choice.Ending || choice.Finished {
+		ready, err := r.Sandboxes.Ready(ctx, p.sandbox)
+		out.ended = err == nil && !ready
+		if err != nil && !out.member && out.unknown == "" {
+			out.unknown = "ask the runtime for the sandbox: " + err.Error()
+		}
+	}
+	if out.member && !out.ended {
+		name, err := r.Sandboxes.Name(ctx, p.sandbox)
+		out.ended = errors.Is(err, podnet.ErrGone) || err == nil && name != p.before.Data.NetNS || err != nil && r.lost[p.key()]
+		if err == nil {
+			delete(r.lost, p.key())
+		}
+	}
+	return out
+}
+
+// refresh reads a pod that is to join, or may have changed.
+func (r *round) refresh(ctx context.Context, p *podNow, look bool) {
+	pauses := r.pausesOf(p.sandbox.UID)
+	early := p.before != nil && p.before.Data.IP == "" // it was there before the kubelet has written its address
+	switch {
+	case !p.join:
+		return
+	case !pauses.refused.over(r.now):
+		p.waits = pauses.refused.why
+		r.wakeAt(pauses.refused.until)
+		return
+	case p.before != nil && !look && !early:
+		return
+	case p.before != nil && !pauses.changed.over(r.now):
+		r.wakeAt(pauses.changed.until)
+		return
+	case r.reads >= readsPerRound:
+		r.wakeAt(r.now.Add(reloadPause))
+		return
+	}
+	r.reads++
+	m, err := r.read(ctx, p.sandbox)
+	if err != nil {
+		p.waits = err.Error()
+		r.wakeAt(r.now.Add(errorPause))
+		return
+	}
+	r.seenNow(p.key())
+	if early {
+		pauses.changed.note(r.now, firstPause, "")
+		r.wakeAt(pauses.changed.until)
+	}
+	if p.before == nil || !reflect.DeepEqual(p.before.Data, m.Data) {
+		p.now = &m
+	}
+}
+
+// seenNow notes that a pod was read.
+func (r *round) seenNow(key sidecars.Key) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if f := r.followed[key]; f != nil {
+		f.look = false
+	}
+}
+
+// read returns a pod as templates are to see it.
+func (r *round) read(ctx context.Context, s podnet.Sandbox) (member, error) {
+	name, err := r.Sandboxes.Name(ctx, s)
+	if err != nil {
+		return member{}, fmt.Errorf("find the pod's network namespace: %w", err)
+	}
+	pod, err := r.Cluster.Pod(ctx, s)
+	if err != nil {
+		return member{}, fmt.Errorf("read pod: %w", err)
+	}
+	return member{Sandbox: s, Data: sidecars.SharedPod{PodData: sidecars.PodDataOf(pod), NetNS: name}}, nil
+}
+
+// separate refuses pods whose network namespace has the name of another one's: that one's traffic would be taken for theirs.
+func (r *round) separate() {
+	owner := map[string]*podNow{}
+	for _, p := range r.pods {
+		if p.before != nil && p.stay {
+			owner[p.before.Data.NetNS] = p
+		}
+	}
+	for _, p := range r.pods {
+		if !p.changed() {
+			continue
+		}
+		other := owner[p.now.Data.NetNS]
+		if other != nil && other != p {
+			r.refuse(p, fmt.Sprintf("its network namespace %s is that of the pod %s", p.now.Data.NetNS, other.sandbox.Pod()))
+			continue
+		}
+		owner[p.now.Data.NetNS] = p
+	}
+}
+
+// refuse keeps a pod, or its change, out of the configuration for some time.
+func (r *round) refuse(p *podNow, why string) {
+	why = bounded(why)
+	pauses := r.pausesOf(p.sandbox.UID)
+	pauses.refused.note(r.now, firstPause, why)
+	p.now, p.waits = nil, why
+	p.tries = pauses.refused.times
+	r.wakeAt(pauses.refused.until)
+	r.seenAgain(p.key())
+}
+
+// seenAgain has a pod read again: what was refused is not what is in force.
+func (r *round) seenAgain(key sidecars.Key) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if f := r.followed[key]; f != nil {
+		f.look = true
+	}
+}
+
+// maxWords bounds what is shown of a proxy's words.
+const maxWords = 1 << 10
+
+// bounded returns text that can be shown: its end, if it is long.
+func bounded(text string) string {
+	text = strings.TrimSpace(printable.Line(strings.ToValidUTF8(text, "?")))
+	if len(text) > maxWords {
+		text = "..." + strings.ToValidUTF8(text[len(text)-maxWords:], "")
+	}
+	return text
+}
+
+// wakeAt has the next round at a time, unless one is due before.
+func (r *round) wakeAt(at time.Time) {
+	if r.again.IsZero() || at.Before(r.again) {
+		r.again = at
+	}
+}

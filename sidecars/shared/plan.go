@@ -1,0 +1,157 @@
+package shared
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/sidecars"
+)
+
+// phase is what can be done with a proxy.
+type phase int
+
+const (
+	absent   phase = iota // it does not run: what it starts with can be corrected
+	starting              // it does not answer yet: nothing is done
+	unknown               // what it serves is not known: it gets a configuration from which all goes on
+	serving               // it serves what it has confirmed
+)
+
+// startLimit is how long a proxy that has a configuration may take to answer.
+const startLimit = 15 * time.Second
+
+// seen is how the proxy was found.
+type seen struct {
+	there   bool
+	id      string
+	version string        // "" if it does not answer
+	silent  time.Duration // how long it does not
+}
+
+// settle returns the state after what the proxy has answered, and the configuration that is in force: nil if that is not known. A version that
+// was pending counts whoever has put it into force; a new container has read it by itself.
+func (s state) settle(p seen) (state, *record) {
+	switch {
+	case !p.there || p.version == "":
+		return s, nil
+	case s.Pending != nil && p.version == s.Pending.Version:
+		s.Confirmed, s.Pending = s.Pending, nil
+	case s.Confirmed == nil || p.version != s.Confirmed.Version:
+		return s, nil
+	}
+	if s.Confirmed.Container != p.id {
+		now := *s.Confirmed
+		now.Container = p.id
+		s.Confirmed = &now
+	}
+	return s, s.Confirmed
+}
+
+// phaseOf returns what can be done. current reports whether the proxy has a configuration to start with.
+func phaseOf(p seen, inForce *record, current bool) phase {
+	switch {
+	case !p.there:
+		return absent
+	case inForce != nil:
+		return serving
+	case p.version == "" && current && p.silent < startLimit:
+		return starting
+	}
+	return unknown
+}
+
+// podNow is a pod in one round.
+type podNow struct {
+	sandbox podnet.Sandbox
+	choice  sidecars.Choice
+	verdict
+	// before is how the configuration in force has the pod, and now how it is to have it; nil if it is not there, and if that is not known yet.
+	before, now *member
+	// gone reports whether the API server does not know the pod.
+	gone bool
+	// tries is how often it was refused.
+	tries int
+}
+
+func (p *podNow) key() sidecars.Key { return keyOf(p.sandbox) }
+
+// changed reports whether the pod is to be served, and is not as it is now.
+func (p *podNow) changed() bool { return p.join && p.now != nil }
+
+// plan is a configuration that is to be tried.
+type plan struct {
+	profile *sidecars.Profile
+	// base are the members that have been served like this, and suspects those that are to blame if the proxy does not take it.
+	base, suspects []member
+	// whole reports whether the profile itself is new to the proxy: then it may be to blame as well.
+	whole bool
+}
+
+// plans returns the configuration to try next.
+//
+//   - Without one that is known to be in force, nobody joins: it is tried with those whom the last one had, or alone. Who joins later is all
+//     that is new then.
+//   - A new version of the profile is tried with those who are served, and nobody joins with it.
+//   - Otherwise pods join, and change, and leave; at most batch join or change at once, those first that were refused least.
+func plans(wanted, inForce *sidecars.Profile, pods []*podNow, known bool, batch int) plan {
+	profile := inForce
+	if wanted != nil {
+		profile = wanted
+	}
+	out := plan{profile: profile}
+	var stay []member
+	for _, p := range pods {
+		if p.stay && p.before != nil {
+			stay = append(stay, *p.before)
+		}
+	}
+	switch {
+	case !known:
+		out.whole, out.base = true, stay
+	case inForce == nil || wanted != nil && wanted.Hash != inForce.Hash:
+		out.whole, out.suspects = true, stay
+	default:
+		out.base, out.suspects = stay, next(pods, batch)
+	}
+	return out
+}
+
+// next returns the pods that join or change now.
+func next(pods []*podNow, batch int) (out []member) {
+	var all []*podNow
+	for _, p := range pods {
+		if p.changed() {
+			all = append(all, p)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b *podNow) int { return cmp.Compare(a.tries, b.tries) })
+	if batch > 0 && len(all) > batch {
+		all = all[:batch]
+	}
+	for _, p := range all {
+		out = append(out, *p.now)
+	}
+	return out
+}
+
+// with returns members with others added. Of two that are the same sandbox the later one counts.
+func with(members, others []member) []member {
+	out := slices.DeleteFunc(slices.Clone(members), func(m member) bool {
+		return slices.ContainsFunc(others, func(o member) bool { return o.key() == m.key() })
+	})
+	return append(out, others...)
+}
+
+// ordered returns members in the order in which templates see them.
+func ordered(members []member) []member {
+	out := slices.Clone(members)
+	slices.SortFunc(out, func(a, b member) int {
+		return cmp.Or(
+			cmp.Compare(a.Sandbox.Namespace, b.Sandbox.Namespace), cmp.Compare(a.Sandbox.Name, b.Sandbox.Name),
+			cmp.Compare(a.Sandbox.UID, b.Sandbox.UID), cmp.Compare(a.Sandbox.ID, b.Sandbox.ID),
+		)
+	})
+	return out
+}

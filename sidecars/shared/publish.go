@@ -1,0 +1,144 @@
+package shared
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/sidecars"
+)
+
+// shownPod is what was reported of a pod.
+type shownPod struct {
+	sandbox podnet.Sandbox
+	status  sidecars.Status
+}
+
+func isTaken(err error) bool { return errors.Is(err, sidecars.ErrPortTaken) }
+
+// publish shows what the round has led to.
+func (r *round) publish() {
+	served := map[sidecars.Key]bool{}
+	if r.inForce != nil {
+		for _, m := range r.inForce.Members {
+			served[m.key()] = true
+		}
+	}
+	r.mu.Lock()
+	ended := r.proxy.ended
+	if ended {
+		clear(served)
+	}
+	r.served = served
+	r.known = r.known || r.inForce != nil || phaseOf(r.seen, r.inForce, r.last != nil) != starting
+	r.mu.Unlock()
+	sum := sidecars.Summary{}
+	for _, p := range r.pods {
+		r.report(p, served[p.key()], &sum)
+	}
+	r.retract()
+	if sum != r.sum {
+		r.sum = sum
+		r.Summaries.Summarize(r.profile, sum)
+	}
+	for uid, p := range r.pauses {
+		if r.podOf(uid) == nil && time.Since(p.refused.last) > calmTime && time.Since(p.changed.last) > calmTime {
+			delete(r.pauses, uid)
+		}
+	}
+}
+
+// report shows one pod, unless it has chosen another profile: that one's proxy is shown then.
+func (r *round) report(p *podNow, served bool, sum *sidecars.Summary) {
+	chosen := p.choice.Name == r.group.profile
+	if p.gone || !chosen && (p.choice.Name != "" || !served) || p.choice.Finished && !served {
+		return
+	}
+	status := r.statusOf(p, served)
+	if chosen {
+		r.count(p, status, sum)
+	}
+	now := shownPod{p.sandbox, status}
+	if r.shown[p.sandbox.UID] != now {
+		r.shown[p.sandbox.UID] = now
+		r.Reporter.Report(p.sandbox, status)
+	}
+}
+
+// statusOf describes how a pod is served.
+func (r *round) statusOf(p *podNow, served bool) sidecars.Status {
+	out := sidecars.Status{Profile: r.group.profile, State: v1alpha1.Starting, Image: r.proxy.Image, Message: p.waits}
+	refused := p.refused
+	if refused == "" && r.pausesOf(p.sandbox.UID).refused.why == p.waits {
+		refused = p.waits
+	}
+	if refused != "" {
+		out.Message, out.Failure = refused, refused
+	}
+	switch {
+	case served:
+		out.State, out.Ready, out.Hash = v1alpha1.Running, true, r.inForce.Hash
+		if out.Message == "" && r.wanted != nil && r.wanted.Hash != r.inForce.Hash {
+			out.Message, out.Failure = r.fault, r.fault
+		}
+		return out
+	case refused != "":
+		out.State = v1alpha1.Refused
+	case !r.seen.there:
+		out.State, out.Message = v1alpha1.Failed, ErrNoProxy.Error()+fmt.Sprintf(": look for the pod with the label %s=%s on the node", LabelProxy, r.group.profile)
+	case r.fault != "":
+		out.State, out.Message, out.Failure = v1alpha1.Failed, r.fault, r.fault
+	case r.lock == nil:
+		out.Message = "another agent of the node works on the shared proxy"
+	case r.inForce == nil:
+		out.Message = "the shared proxy does not answer yet"
+	}
+	return out
+}
+
+// LabelProxy is the label of the pods of shared proxies; its value is the name of the profile.
+const LabelProxy = "pod-network-controller.istio.io/shared-proxy"
+
+// count adds a pod to what the profile's status shows.
+func (r *round) count(p *podNow, status sidecars.Status, sum *sidecars.Summary) {
+	sum.Pods++
+	sum.Generation = max(sum.Generation, p.choice.Generation)
+	if status.Ready && r.wanted != nil && status.Hash == r.wanted.Hash {
+		sum.Upgraded++
+		return
+	}
+	if status.Failure == "" && status.State != v1alpha1.Failed {
+		return
+	}
+	sum.Failed++
+	if message := p.sandbox.Pod() + ": " + status.Message; sum.Message == "" {
+		sum.Message = message
+	}
+}
+
+// retract takes back what was shown of pods that are not served any more, and have not chosen another profile.
+func (r *round) retract() {
+	for uid := range r.shown {
+		p := r.podOf(uid)
+		switch {
+		case p == nil || p.gone || p.choice.Name != "" && p.choice.Name != r.group.profile:
+		case p.choice.Name != "" || r.served[p.key()]:
+			continue
+		default:
+			r.Reporter.Retract(uid)
+		}
+		delete(r.shown, uid)
+	}
+}
+
+// podOf returns the round's pod with a UID, or nil.
+func (r *round) podOf(uid string) *podNow {
+	for _, p := range r.pods {
+		if p.sandbox.UID == uid {
+			return p
+		}
+	}
+	return nil
+}

@@ -1,0 +1,218 @@
+package shared
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/sidecars"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	// reloadPause is the least time between two reloads of a proxy.
+	reloadPause = time.Second
+	// lookPause is the time until a proxy that does not answer is looked at again, and livePeriod that for one that does.
+	lookPause  = 500 * time.Millisecond
+	livePeriod = 10 * time.Second
+)
+
+// round is one look at a profile's pods and proxy, with what it leads to.
+type round struct {
+	*group
+	now     time.Time
+	seen    seen
+	inForce *record // what the proxy serves, as it says itself; nil if that is not known
+	last    *record // what it serves or starts with
+	wanted  *sidecars.Profile
+	pods    []*podNow
+	reads   int
+	again   time.Time
+	fault   string // why the profile's present version is not in force
+}
+
+// round returns the time until the next one.
+func (g *group) round(ctx context.Context) (time.Duration, error) {
+	if err := g.dir.prepare(); err != nil {
+		return 0, err
+	}
+	mine, err := g.acquire(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if g.unsaved && mine {
+		if err := g.save(); err != nil {
+			log.FromContext(ctx).Error(err, "what the shared proxy has confirmed is not saved")
+		}
+	}
+	r := &round{group: g, now: time.Now()}
+	if err := r.look(ctx); err != nil {
+		return 0, err
+	}
+	r.meet(ctx)
+	switch p := phaseOf(r.seen, r.inForce, r.last != nil && g.dir.target(currentLink) != ""); {
+	case !mine:
+		r.wakeAt(r.now.Add(reloadPause))
+	case p == absent:
+		err = r.shrink(ctx)
+	case p == starting:
+		r.wakeAt(r.now.Add(lookPause))
+	default:
+		err = r.configure(ctx)
+	}
+	r.publish()
+	return r.next(), err
+}
+
+// next returns the time until the next round.
+func (r *round) next() time.Duration {
+	wait := sweepInterval
+	switch {
+	case r.inForce == nil && len(r.pods) > 0:
+		wait = lookPause
+	case len(r.pods) > 0:
+		wait = livePeriod
+	}
+	if !r.again.IsZero() {
+		wait = min(wait, max(time.Until(r.again), 0))
+	}
+	return wait
+}
+
+// acquire reports whether this agent is the one that works. The one that is not only reads what that one has written.
+func (g *group) acquire(ctx context.Context) (mine bool, err error) {
+	if g.lock == nil {
+		if g.lock, err = g.dir.take(); err != nil {
+			return false, err
+		}
+		g.loaded = false
+	}
+	if g.loaded && g.lock != nil {
+		return true, nil
+	}
+	if g.state, err = g.dir.load(); err != nil {
+		log.FromContext(ctx).Error(err, "what the shared proxy has confirmed is not known")
+	}
+	g.loaded = true
+	return g.lock != nil, nil
+}
+
+func (g *group) unlock() {
+	if g.lock != nil {
+		_ = g.lock.Close() // which gives the lock back
+	}
+}
+
+// look finds the proxy, and asks it what is in force.
+func (r *round) look(ctx context.Context) error {
+	instance, err := r.Proxies.Find(ctx, r.profile)
+	switch {
+	case errors.Is(err, ErrNoProxy):
+		r.meetProxy(Instance{})
+	case err != nil:
+		return fmt.Errorf("find the shared proxy: %w", err)
+	default:
+		r.meetProxy(instance)
+		version, err := r.dir.ask(ctx)
+		r.hear(version, err)
+	}
+	return r.settle()
+}
+
+// meetProxy notes which container runs.
+func (r *round) meetProxy(i Instance) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if i.ID != r.proxy.ID {
+		r.proxy = proxy{since: r.now}
+		r.checked = time.Time{}
+	}
+	r.proxy.Instance = i
+	r.seen = seen{there: i.ID != "" && !r.proxy.ended, id: i.ID}
+}
+
+// hear notes what the proxy has answered.
+func (r *round) hear(version string, err error) {
+	if err == nil {
+		r.proxy.silent, r.seen.version, r.seen.silent = time.Time{}, version, 0
+		return
+	}
+	if r.proxy.silent.IsZero() {
+		r.proxy.silent = r.now
+	}
+	r.seen.version, r.seen.silent = "", time.Since(r.proxy.silent)
+}
+
+// settle notes what the proxy's answer means.
+func (r *round) settle() error {
+	now, inForce := r.state.settle(r.seen)
+	isNew := inForce != nil && inForce != r.state.Confirmed
+	r.state, r.inForce = now, inForce
+	if inForce != nil {
+		r.last = inForce
+		if r.lock != nil && r.dir.target(currentLink) != inForce.Dir && r.dir.holds(inForce.Dir) {
+			if err := r.dir.point(currentLink, inForce.Dir); err != nil { // it was taken later than it was waited for
+				return err
+			}
+		}
+	} else if r.seen.version == "" {
+		r.last = now.at(r.dir.target(currentLink))
+	}
+	if !isNew || r.lock == nil {
+		return nil
+	}
+	r.bad = badProfile{}
+	return r.save()
+}
+
+// save writes down what the proxy has confirmed. What could not be written is tried again.
+func (g *group) save() error {
+	err := g.dir.save(g.state)
+	g.unsaved = err != nil
+	return err
+}
+
+// at returns the configuration that is in a directory, or nil.
+func (s state) at(dir string) *record {
+	for _, one := range []*record{s.Confirmed, s.Pending} {
+		if one != nil && dir != "" && one.Dir == dir {
+			return one
+		}
+	}
+	return nil
+}
+
+// profileOf returns the profile that a configuration was rendered from.
+func (g *group) profileOf(rec *record) (*sidecars.Profile, error) {
+	out, err := sidecars.Compile(&v1alpha1.SidecarProfile{ObjectMeta: metav1.ObjectMeta{Name: g.profile}, Spec: rec.Spec})
+	if err != nil {
+		return nil, fmt.Errorf("use the profile's last version: %w", err)
+	}
+	return out, nil
+}
+
+// watchEnd has a round as soon as the proxy's container has ended.
+func (g *group) watchEnd(ctx context.Context) {
+	id := g.proxy.ID
+	if g.Ends == nil || id == "" || g.watched == id {
+		return
+	}
+	g.watched = id
+	go func() {
+		if g.Ends.Wait(ctx, id) != nil || ctx.Err() != nil {
+			return // the next look finds out
+		}
+		g.mu.Lock()
+		if g.proxy.ID == id {
+			g.proxy.ended = true
+			clear(g.served)
+		}
+		g.mu.Unlock()
+		g.poke()
+	}()
+}
