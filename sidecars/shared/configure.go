@@ -193,7 +193,7 @@ func (r *round) lastMembers() []member {
 func (t *trial) test(ctx context.Context, members []member) (why string, err error) {
 	content, err := render(t.profile, t.Node, members)
 	if err != nil {
-		return whyNot(err, len(members)-1), nil //nolint:nilerr // a fault of the profile or the pods
+		return whyNot(err, len(members)-1), nil // a fault of the profile or the pods
 	}
 	if _, done := t.passed[content.version]; done || t.last != nil && content.version == t.last.Version {
 		return "", nil

@@ -2,11 +2,9 @@ package shared
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"io"
 	"maps"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -42,7 +39,7 @@ type fakeNode struct {
 	made      int
 	version   string   // what is in force; "" while it waits for its first files
 	serving   []string // names of network namespaces that it listens in
-	server    *http.Server
+	server    io.Closer
 	ended     chan struct{}
 	reloads   int
 	checks    int
@@ -215,142 +212,6 @@ func (n *fakeNode) Free(_ context.Context, s podnet.Sandbox, ports []uint16) err
 	return nil
 }
 
-// Find, Check and Signal reach the proxy.
-func (n *fakeNode) Find(context.Context, string) (Instance, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.container == "" {
-		return Instance{}, ErrNoProxy
-	}
-	return Instance{ID: n.container, Image: "localhost/proxy:1"}, nil
-}
-
-func (n *fakeNode) Check(_ context.Context, id string, _ []string) (string, bool, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if id != n.container {
-		return "", false, errors.New("no such container")
-	}
-	n.checks++
-	if _, _, err := n.parse("next"); err != nil {
-		return err.Error(), false, nil
-	}
-	return "", true, nil
-}
-
-func (n *fakeNode) Signal(_ context.Context, id string, s unix.Signal) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if id != n.container || s != unix.SIGUSR2 {
-		return errors.New("no such container, or another signal")
-	}
-	n.reloads++
-	n.loadFiles()
-	return nil
-}
-
-// loadFiles puts current into force, if it can be used.
-func (n *fakeNode) loadFiles() {
-	version, pods, err := n.parse("current")
-	if err != nil || n.deaf(strings.Join(pods, " ")) {
-		return
-	}
-	for _, p := range pods {
-		for _, other := range n.pods {
-			if filepath.Base(other.sandbox.NetNS) == p && other.taken && !slices.Contains(n.serving, p) {
-				n.broken = append(n.broken, "the proxy listens in "+p+", where another process has its port")
-			}
-		}
-	}
-	n.version, n.serving = version, pods
-}
-
-// parse reads files as the proxy does.
-func (n *fakeNode) parse(link string) (version string, pods []string, err error) {
-	text, err := os.ReadFile(filepath.Join(n.root, "edge", "files", link, configFile))
-	if err != nil {
-		return "", nil, err
-	}
-	for line := range strings.Lines(string(text)) {
-		words := strings.Fields(line)
-		switch {
-		case len(words) == 0:
-		case slices.Contains(words, "refused"):
-			return "", nil, fmt.Errorf("\x1b[31mcannot use %q", line)
-		case words[0] == "version":
-			version = words[1]
-		case words[0] == "pod" && !n.isNamed(words[1]):
-			return "", nil, fmt.Errorf("no network namespace %s", words[1])
-		case words[0] == "pod":
-			pods = append(pods, words[1])
-		}
-	}
-	return version, pods, nil
-}
-
-// startProxy starts the container. It reports whether the proxy could start: it cannot if its files cannot be used.
-func (n *fakeNode) startProxy() bool {
-	n.t.Helper()
-	run := filepath.Join(n.root, "edge", "run")
-	if err := os.MkdirAll(run, 0o700); err != nil {
-		n.t.Fatal(err)
-	}
-	_ = os.Remove(filepath.Join(run, versionName))
-	listener, err := net.Listen("unix", filepath.Join(run, versionName))
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if _, _, err := n.parse("current"); err != nil && !errors.Is(err, os.ErrNotExist) {
-		_ = listener.Close()
-		return false
-	}
-	n.made++
-	n.container, n.ended = fmt.Sprintf("container-%d", n.made), make(chan struct{})
-	n.loadFiles()
-	n.server = &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		if n.version == "" {
-			w.WriteHeader(http.StatusServiceUnavailable)
-		}
-		_, _ = w.Write([]byte(n.version + "\n"))
-	})}
-	go func() { _ = n.server.Serve(listener) }()
-	return true
-}
-
-// stopProxy ends the container.
-func (n *fakeNode) stopProxy() {
-	n.mu.Lock()
-	server := n.server
-	if n.container != "" {
-		close(n.ended)
-	}
-	n.container, n.version, n.serving, n.server = "", "", nil, nil
-	n.mu.Unlock()
-	if server != nil {
-		_ = server.Close()
-	}
-}
-
-func (n *fakeNode) Wait(ctx context.Context, id string) error {
-	n.mu.Lock()
-	ended := n.ended
-	is := id == n.container
-	n.mu.Unlock()
-	if !is {
-		return nil
-	}
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-ended:
-		return nil
-	}
-}
-
 // Report, Forget, Retract and Summarize show what is reported.
 func (n *fakeNode) Report(s podnet.Sandbox, status sidecars.Status) {
 	n.change(func() { n.said[s.UID] = status })
@@ -393,7 +254,7 @@ func (n *fakeNode) served(m *Manager, want string) {
 		if n.serves() != want {
 			return false
 		}
-		for _, name := range strings.Fields(want) {
+		for name := range strings.FieldsSeq(want) {
 			if ok, known := m.Serves("edge", podnet.Sandbox{UID: "uid-" + name, ID: "sandbox-" + name}); !ok || !known {
 				return false
 			}

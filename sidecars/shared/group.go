@@ -93,7 +93,7 @@ func (g *group) follow(s podnet.Sandbox, look bool) {
 	switch {
 	case f == nil:
 		g.followed[key] = &followed{sandbox: s, look: true}
-	case look && !(f.look && f.sandbox == s):
+	case look && (!f.look || f.sandbox != s):
 		f.sandbox, f.look = s, true
 	default:
 		return
