@@ -56,7 +56,7 @@ func (t *trial) apply(ctx context.Context, members []member) error {
 		log.FromContext(ctx).Info("shared proxy configured", "version", rec.Version, "pods", len(members))
 		return t.confirm(state{Confirmed: rec}, rec)
 	}
-	return t.goBack(old, rec.Version, err)
+	return t.goBack(ctx, old, rec.Version, err)
 }
 
 // confirm notes what is in force now.
@@ -100,7 +100,7 @@ func (t *trial) hasEnded() bool {
 }
 
 // goBack returns to the old configuration, and notes who is to blame. The proxy is not told: it goes on with what it has.
-func (t *trial) goBack(old, version string, err error) error {
+func (t *trial) goBack(ctx context.Context, old, version string, err error) error {
 	why := fmt.Sprintf("the proxy did not answer version %s within %s of its reload", version, confirmLimit)
 	if err != nil {
 		why += ": " + err.Error()
@@ -113,9 +113,11 @@ func (t *trial) goBack(old, version string, err error) error {
 	if t.seen.version == "" || t.inForce != nil && t.seen.version != t.inForce.Version {
 		t.inForce = nil // the next look finds out
 	}
+	log.FromContext(ctx).Info("shared proxy has not taken its configuration", "reason", why, "suspects", len(t.suspects))
 	switch n := len(t.suspects); {
+	case t.dropLost(ctx): // who is gone is to blame
 	case t.whole || n == 0:
-		t.blameProfile(why)
+		t.blameProfile(ctx, why)
 	case n == 1:
 		if p := t.pod(t.suspects[0].key()); p != nil {
 			t.refuse(p, why)

@@ -141,7 +141,7 @@ func (t *trial) accept(ctx context.Context) (members []member, ok bool, err erro
 		return t.accept(ctx)
 	}
 	if len(t.suspects) == 0 || why != "" {
-		t.blameProfile(why)
+		t.blameProfile(ctx, why)
 		return nil, false, nil
 	}
 	return t.search(ctx)
@@ -156,6 +156,7 @@ func (t *trial) search(ctx context.Context) (members []member, ok bool, err erro
 		t.wakeAt(t.now.Add(reloadPause))
 		err = nil
 		if t.whole {
+			t.blameProfile(ctx, "too many of its pods are refused with it")
 			return nil, false, nil
 		}
 	}
@@ -164,7 +165,7 @@ func (t *trial) search(ctx context.Context) (members []member, ok bool, err erro
 	}
 	if t.whole && len(s.refused) >= len(members) {
 		for _, why := range s.refused {
-			t.blameProfile(why)
+			t.blameProfile(ctx, why)
 			return nil, false, nil
 		}
 	}
@@ -223,14 +224,19 @@ func (t *trial) dropLost(ctx context.Context) (lost bool) {
 		name, err := t.Sandboxes.Name(ctx, m.Sandbox)
 		if ctx.Err() == nil && (err != nil || name != m.Data.NetNS) && !t.lost[m.key()] {
 			t.lost[m.key()], lost = true, true
+			delete(t.names, m.key())
 		}
 	}
 	return lost
 }
 
 // blameProfile notes that the profile's version, or what is in force, is not accepted without anybody else either.
-func (t *trial) blameProfile(why string) {
+func (t *trial) blameProfile(ctx context.Context, why string) {
 	t.fault = bounded("the SidecarProfile " + t.group.profile + " is not usable for the shared proxy: " + why)
+	if why != "" && t.fault != t.told {
+		t.told = t.fault
+		log.FromContext(ctx).Info("configuration of the shared proxy refused", "reason", t.fault)
+	}
 	if t.whole {
 		t.bad.hash = t.plan.profile.Hash
 		t.bad.note(t.now, firstPause, t.fault)

@@ -46,7 +46,10 @@ type group struct {
 	reloaded time.Time
 	checked  time.Time // when the ports were looked at while no proxy was there
 	pauses   map[string]*podPauses
-	lost     map[sidecars.Key]bool // whose network namespace has lost its name in the middle of a round
+	lost     map[sidecars.Key]bool      // whose network namespace has lost its name in the middle of a round
+	names    map[sidecars.Key]time.Time // when the name of a network namespace was looked at
+	compiled *sidecars.Profile          // that of the configuration in force
+	told     string                     // the last fault that was logged
 	shown    map[string]shownPod
 	sum      sidecars.Summary
 }
@@ -68,7 +71,7 @@ type proxy struct {
 func newGroup(m *Manager, profile string) *group {
 	return &group{
 		Manager: m, profile: profile, dir: newDirectory(m.Root, profile), dirty: make(chan struct{}, 1),
-		followed: map[sidecars.Key]*followed{}, served: map[sidecars.Key]bool{}, pauses: map[string]*podPauses{}, lost: map[sidecars.Key]bool{}, shown: map[string]shownPod{},
+		followed: map[sidecars.Key]*followed{}, served: map[sidecars.Key]bool{}, pauses: map[string]*podPauses{}, lost: map[sidecars.Key]bool{}, names: map[sidecars.Key]time.Time{}, shown: map[string]shownPod{},
 	}
 }
 

@@ -15,7 +15,10 @@ import (
 )
 
 // readsPerRound bounds how many pods one round reads from the API server.
-const readsPerRound = 10
+const readsPerRound = 30
+
+// namesAgain is the time between two looks at the name of a network namespace that is served.
+const namesAgain = 2 * time.Second
 
 // meet finds out about each pod that is followed or in the last configuration.
 func (r *round) meet(ctx context.Context) {
@@ -69,11 +72,12 @@ func (r *round) factsOf(ctx context.Context, p *podNow, followed bool) facts {
 			out.unknown = "ask the runtime for the sandbox: " + err.Error()
 		}
 	}
-	if out.member && !out.ended {
+	if out.member && !out.ended && r.now.Sub(r.names[p.key()]) > namesAgain {
 		name, err := r.Sandboxes.Name(ctx, p.sandbox)
 		out.ended = errors.Is(err, podnet.ErrGone) || err == nil && name != p.before.Data.NetNS || err != nil && r.lost[p.key()]
-		if err == nil {
+		if err == nil && !out.ended {
 			delete(r.lost, p.key())
+			r.names[p.key()] = r.now
 		}
 	}
 	return out

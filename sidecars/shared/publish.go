@@ -3,6 +3,7 @@ package shared
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"istio-pod-network-controller/api/v1alpha1"
@@ -43,11 +44,20 @@ func (r *round) publish() {
 		r.sum = sum
 		r.Summaries.Summarize(r.profile, sum)
 	}
-	for uid, p := range r.pauses {
-		if r.podOf(uid) == nil && time.Since(p.refused.last) > calmTime && time.Since(p.changed.last) > calmTime {
-			delete(r.pauses, uid)
-		}
+	r.forget()
+}
+
+// forget drops what is remembered of pods that are not there any more.
+func (r *round) forget() {
+	there := map[sidecars.Key]bool{}
+	for _, p := range r.pods {
+		there[p.key()] = true
 	}
+	maps.DeleteFunc(r.names, func(key sidecars.Key, _ time.Time) bool { return !there[key] })
+	maps.DeleteFunc(r.lost, func(key sidecars.Key, _ bool) bool { return !there[key] })
+	maps.DeleteFunc(r.pauses, func(uid string, p *podPauses) bool {
+		return r.podOf(uid) == nil && time.Since(p.refused.last) > calmTime && time.Since(p.changed.last) > calmTime
+	})
 }
 
 // report shows one pod, unless it has chosen another profile: that one's proxy is shown then.

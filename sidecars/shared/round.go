@@ -188,10 +188,14 @@ func (s state) at(dir string) *record {
 
 // profileOf returns the profile that a configuration was rendered from.
 func (g *group) profileOf(rec *record) (*sidecars.Profile, error) {
+	if g.compiled != nil && g.compiled.Hash == rec.Hash {
+		return g.compiled, nil
+	}
 	out, err := sidecars.Compile(&v1alpha1.SidecarProfile{ObjectMeta: metav1.ObjectMeta{Name: g.profile}, Spec: rec.Spec})
 	if err != nil {
 		return nil, fmt.Errorf("use the profile's last version: %w", err)
 	}
+	g.compiled = out
 	return out, nil
 }
 
