@@ -69,7 +69,12 @@ func (t *trial) confirm(now state, rec *record) error {
 		t.batch = 0
 	}
 	for _, m := range t.suspects {
-		if p := t.pod(m.key()); p != nil && p.before != nil && !t.whole {
+		p := t.pod(m.key())
+		if p == nil || t.whole {
+			continue
+		}
+		t.inForceNow(p)
+		if p.before != nil {
 			t.pausesOf(p.sandbox.UID).changed.note(time.Now(), firstChange, "")
 		}
 	}

@@ -274,3 +274,22 @@ func (n *fakeNode) reloadCount() int {
 	defer n.mu.Unlock()
 	return n.reloads
 }
+
+func (n *fakeNode) readCount() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.reads
+}
+
+func (n *fakeNode) summary() sidecars.Summary {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.sum
+}
+
+// answer is the version that the proxy answers.
+func (n *fakeNode) answer() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.version
+}

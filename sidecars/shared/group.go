@@ -57,7 +57,8 @@ type group struct {
 // followed is a sandbox whose pod has chosen the profile.
 type followed struct {
 	sandbox podnet.Sandbox
-	look    bool // the pod may have changed since it was read
+	// told counts what may have changed the pod, and known is the count up to which that is in force.
+	told, known int
 }
 
 // proxy is the container as it was last seen.
@@ -95,9 +96,13 @@ func (g *group) follow(s podnet.Sandbox, look bool) {
 	f := g.followed[key]
 	switch {
 	case f == nil:
-		g.followed[key] = &followed{sandbox: s, look: true}
-	case look && (!f.look || f.sandbox != s):
-		f.sandbox, f.look = s, true
+		g.followed[key] = &followed{sandbox: s, told: 1}
+	case look:
+		waits := f.told != f.known && f.sandbox == s // a round is due already
+		f.sandbox = s
+		if f.told++; waits {
+			return
+		}
 	default:
 		return
 	}

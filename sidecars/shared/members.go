@@ -29,15 +29,15 @@ func (r *round) meet(ctx context.Context) {
 			tracked[m.key()], before[m.key()] = m.Sandbox, &r.last.Members[i]
 		}
 	}
-	look := map[sidecars.Key]bool{}
+	look := map[sidecars.Key]followed{}
 	r.mu.Lock()
 	for key, f := range r.followed {
-		tracked[key], look[key] = f.sandbox, f.look
+		tracked[key], look[key] = f.sandbox, *f
 	}
 	r.mu.Unlock()
 	for key, s := range tracked {
 		_, known := look[key]
-		p := &podNow{sandbox: s, before: before[key], tries: r.pausesOf(key.PodUID).refused.times}
+		p := &podNow{sandbox: s, before: before[key], tries: r.pausesOf(key.PodUID).refused.times, told: look[key].told}
 		p.verdict = judge(r.factsOf(ctx, p, known))
 		r.pods = append(r.pods, p)
 	}
@@ -45,7 +45,8 @@ func (r *round) meet(ctx context.Context) {
 		return strings.Compare(a.sandbox.Pod()+a.sandbox.ID, b.sandbox.Pod()+b.sandbox.ID)
 	})
 	for _, p := range r.pods {
-		r.refresh(ctx, p, look[p.key()])
+		f := look[p.key()]
+		r.refresh(ctx, p, f.told != f.known)
 	}
 	r.separate()
 }
@@ -87,14 +88,18 @@ func (r *round) factsOf(ctx context.Context, p *podNow, followed bool) facts {
 func (r *round) refresh(ctx context.Context, p *podNow, look bool) {
 	pauses := r.pausesOf(p.sandbox.UID)
 	early := p.before != nil && p.before.Data.IP == "" // it was there before the kubelet has written its address
-	switch {
-	case !p.join:
+	if !p.join {
 		return
+	}
+	p.waits = pauses.refused.why // until it is in force
+	switch {
 	case !pauses.refused.over(r.now):
-		p.waits = pauses.refused.why
 		r.wakeAt(pauses.refused.until)
 		return
 	case p.before != nil && !look && !early:
+		return
+	case r.now.Before(r.reloaded.Add(reloadPause)):
+		r.wakeAt(r.reloaded.Add(reloadPause))
 		return
 	case p.before != nil && !pauses.changed.over(r.now):
 		r.wakeAt(pauses.changed.until)
@@ -110,22 +115,24 @@ func (r *round) refresh(ctx context.Context, p *podNow, look bool) {
 		r.wakeAt(r.now.Add(errorPause))
 		return
 	}
-	r.seenNow(p.key())
 	if early {
 		pauses.changed.note(r.now, firstPause, "")
 		r.wakeAt(pauses.changed.until)
 	}
-	if p.before == nil || !reflect.DeepEqual(p.before.Data, m.Data) {
-		p.now = &m
+	if p.before != nil && reflect.DeepEqual(p.before.Data, m.Data) {
+		r.inForceNow(p)
+		return
 	}
+	p.now = &m
 }
 
-// seenNow notes that a pod was read.
-func (r *round) seenNow(key sidecars.Key) {
+// inForceNow notes that what was known of a pod when the round began is in force.
+func (r *round) inForceNow(p *podNow) {
+	r.pausesOf(p.sandbox.UID).refused.why, p.waits = "", ""
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if f := r.followed[key]; f != nil {
-		f.look = false
+	if f := r.followed[p.key()]; f != nil {
+		f.known = p.told
 	}
 }
 
@@ -171,16 +178,6 @@ func (r *round) refuse(p *podNow, why string) {
 	p.now, p.waits = nil, why
 	p.tries = pauses.refused.times
 	r.wakeAt(pauses.refused.until)
-	r.seenAgain(p.key())
-}
-
-// seenAgain has a pod read again: what was refused is not what is in force.
-func (r *round) seenAgain(key sidecars.Key) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if f := r.followed[key]; f != nil {
-		f.look = true
-	}
 }
 
 // maxWords bounds what is shown of a proxy's words.

@@ -73,6 +73,8 @@ type podNow struct {
 	gone bool
 	// tries is how often it was refused.
 	tries int
+	// told is up to where the pod's changes are known: see followed.
+	told int
 }
 
 func (p *podNow) key() sidecars.Key { return keyOf(p.sandbox) }

@@ -81,7 +81,7 @@ func (r *round) report(p *podNow, served bool, sum *sidecars.Summary) {
 func (r *round) statusOf(p *podNow, served bool) sidecars.Status {
 	out := sidecars.Status{Profile: r.group.profile, State: v1alpha1.Starting, Image: r.proxy.Image, Message: p.waits}
 	refused := p.refused
-	if refused == "" && r.pausesOf(p.sandbox.UID).refused.why == p.waits {
+	if refused == "" && p.join && p.waits != "" && p.waits == r.pausesOf(p.sandbox.UID).refused.why {
 		refused = p.waits
 	}
 	if refused != "" {

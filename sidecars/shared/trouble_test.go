@@ -1,0 +1,273 @@
+package shared
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/podnet"
+)
+
+// follow adds pods, and has them followed.
+func (n *fakeNode) follow(m *Manager, names ...string) (out []podnet.Sandbox) {
+	for _, name := range names {
+		s := n.pod(name)
+		m.Follow(s, "edge")
+		out = append(out, s)
+	}
+	return out
+}
+
+func (n *fakeNode) setTemplate(m *Manager, text string) {
+	n.change(func() {
+		n.profile.Spec.Files = []v1alpha1.File{{Name: configFile, Template: text}}
+		n.profile.Generation++
+	})
+	m.Notify("edge")
+}
+
+func TestANewVersionOfTheProfile(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.startProxy()
+	m, _ := n.agent()
+	pods := n.follow(m, "a", "b", "c")
+	n.served(m, "a b c")
+	n.setTemplate(m, configTemplate+"# refused\n")
+	n.eventually("the message is shown", func() bool {
+		s := n.status(pods[0])
+		return s.Ready && strings.Contains(s.Message, "SidecarProfile edge is not usable") && n.summary().Failed == 3
+	})
+	n.served(m, "a b c")
+	n.follow(m, "d") // joins the version that is in force
+	n.served(m, "a b c d")
+	n.setTemplate(m, configTemplate+"{{ if 1 }}{{ .Nothing }}{{ end }}")
+	n.eventually("the other message is shown", func() bool { return strings.Contains(n.status(pods[0]).Message, "can't evaluate field Nothing") })
+	n.setTemplate(m, configTemplate+"# new\n")
+	n.eventually("all have it", func() bool { sum := n.summary(); return sum.Upgraded == 4 && sum.Generation == 4 && sum.Failed == 0 })
+	n.served(m, "a b c d")
+
+	// One pod cannot keep the others from a new version. It is not served then.
+	n.edit(pods[1], func(p *fakePod) { p.annotations = map[string]string{"other": "refused"} })
+	m.Follow(pods[1], "edge")
+	n.eventually("the pod's change is in force", func() bool {
+		text, err := os.ReadFile(filepath.Join(n.root, "edge", stateName))
+		return err == nil && strings.Contains(string(text), `"other":"refused"`)
+	})
+	n.setTemplate(m, configTemplate+"{{ range .Pods }}# {{ index .Annotations `other` }}\n{{ end }}")
+	n.served(m, "a c d")
+	n.eventually("it is told", func() bool { return n.status(pods[1]).State == v1alpha1.Refused })
+}
+
+// The proxy accepts the files, but does not put them into force.
+func TestAConfigurationThatIsNotConfirmed(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.startProxy()
+	m, _ := n.agent()
+	n.follow(m, "a")
+	n.served(m, "a")
+	n.change(func() { n.deaf = func(text string) bool { return strings.Contains(text, "ns-b") } })
+	bad := n.follow(m, "b", "c")[0]
+	n.eventually("it is told", func() bool { return strings.Contains(n.status(bad).Message, "did not answer version") })
+	n.served(m, "a c")
+	if version, _, err := n.parse("current"); err != nil || version != n.answer() {
+		t.Errorf("current has version %s, error %v; the proxy has %s", version, err, n.answer())
+	}
+	n.change(func() { n.deaf = func(string) bool { return false } })
+	n.served(m, "a b c")
+}
+
+func TestANamespaceThatVanishesBetweenCheckAndReload(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.startProxy()
+	m, _ := n.agent()
+	a := n.follow(m, "a")[0]
+	n.served(m, "a")
+	n.change(func() {
+		n.deaf = func(text string) bool {
+			gone := !n.pods[a.UID].unnamed
+			n.pods[a.UID].unnamed = true
+			return gone
+		}
+	})
+	b := n.follow(m, "b")[0]
+	n.served(m, "b")
+	if s := n.status(b); s.Failure != "" {
+		t.Errorf("who joined is blamed: %s", s.Failure)
+	}
+}
+
+func TestAPodThatChangesAllTheTime(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.startProxy()
+	m, _ := n.agent()
+	hostile := n.follow(m, "a")[0]
+	n.served(m, "a")
+	reloads, reads := n.reloadCount(), n.readCount()
+	began := time.Now()
+	for i := range 50 {
+		n.edit(hostile, func(p *fakePod) {
+			p.annotations = map[string]string{"note": fmt.Sprintf("%d", i)}
+			if i%3 == 0 {
+				p.annotations["note"] = "refused"
+			}
+		})
+		m.Follow(hostile, "edge")
+		if i == 25 {
+			n.follow(m, "b")
+		}
+		pause(t.Context(), 100*time.Millisecond)
+	}
+	n.served(m, "a b")
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("the other pod has joined after %s", took)
+	}
+	if more, read := n.reloadCount()-reloads, n.readCount()-reads; more > 3 || read > 6 {
+		t.Errorf("%d reloads and %d pods read in 5 s", more, read)
+	}
+}
+
+func TestTwoAgentsOfAnUpdate(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.startProxy()
+	first, stop := n.agent()
+	n.follow(first, "a")
+	n.served(first, "a")
+	second, _ := n.agent()
+	a := n.pods["uid-a"].sandbox
+	second.Follow(a, "edge")
+	n.served(second, "a")
+	b := n.pod("b")
+	second.Follow(b, "edge") // the one that does not work does not serve it
+	pause(t.Context(), 1500*time.Millisecond)
+	n.served(second, "a")
+	first.Follow(b, "edge")
+	n.served(first, "a b")
+	n.served(second, "a b")
+	stop()
+	c := n.follow(second, "c")[0]
+	n.served(second, "a b c")
+	n.eventually("it is shown", func() bool { return n.status(c).Ready })
+}
+
+func TestAPodWhoseRulesLeadToTheProxyStays(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.startProxy()
+	m, stop := n.agent()
+	a := n.follow(m, "a", "b")[0]
+	n.served(m, "a b")
+	n.change(func() { n.held[a.UID] = true })
+	n.edit(a, func(p *fakePod) { p.chosen = "other" })
+	m.Follow(a, "other")
+	pause(t.Context(), 1500*time.Millisecond)
+	n.served(m, "a b")
+	stop()
+	m, _ = n.agent()
+	m.Follow(a, "other")
+	n.served(m, "a b")
+	pause(t.Context(), 1500*time.Millisecond)
+	n.served(m, "a b")
+	n.change(func() { n.held[a.UID] = false })
+	m.Notify("edge")
+	n.served(m, "b")
+}
+
+// What cannot be written leaves all as it was, and is tried again.
+func TestAFullFileSystem(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.startProxy()
+	m, stop := n.agent()
+	n.follow(m, "a")
+	n.served(m, "a")
+	inTheWay := filepath.Join(n.root, "edge", stateName+".new")
+	if err := os.MkdirAll(filepath.Join(inTheWay, "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	version, _, _ := n.parse("current")
+	reloads := n.reloadCount()
+	n.follow(m, "b")
+	pause(t.Context(), 2*time.Second)
+	n.served(m, "a")
+	if now, _, err := n.parse("current"); err != nil || now != version || n.reloadCount() != reloads {
+		t.Errorf("current has version %s, was %s, error %v; %d reloads", now, version, err, n.reloadCount()-reloads)
+	}
+	stop()
+	m, _ = n.agent()
+	m.Follow(n.pods["uid-a"].sandbox, "edge")
+	n.served(m, "a")
+	if err := os.RemoveAll(inTheWay); err != nil {
+		t.Fatal(err)
+	}
+	m.Follow(n.pods["uid-b"].sandbox, "edge")
+	n.served(m, "a b")
+}
+
+// Without the state nobody knows whom the proxy serves: it begins without pods, and all join anew.
+func TestTheStateIsLost(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.startProxy()
+	m, stop := n.agent()
+	a := n.follow(m, "a")[0]
+	n.served(m, "a")
+	stop()
+	if err := os.WriteFile(filepath.Join(n.root, "edge", stateName), []byte(`{"confirmed": `), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m, _ = n.agent()
+	m.Follow(a, "edge")
+	n.served(m, "a")
+}
+
+// An agent is killed after it has told the proxy. The proxy takes the configuration later.
+func TestAnAgentThatIsKilledInTheMiddle(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.startProxy()
+	m, stop := n.agent()
+	a := n.follow(m, "a")[0]
+	n.served(m, "a")
+	n.change(func() { n.deaf = func(string) bool { return true } })
+	reloads := n.reloadCount()
+	b := n.follow(m, "b")[0]
+	n.eventually("the proxy was told", func() bool { return n.reloadCount() > reloads })
+	stop()
+	n.change(func() { n.deaf = func(string) bool { return false }; n.loadFiles() })
+	m, _ = n.agent()
+	m.Follow(a, "edge")
+	m.Follow(b, "edge")
+	n.served(m, "a b")
+	pause(t.Context(), 1500*time.Millisecond)
+	if got := n.reloadCount() - reloads; got != 1 {
+		t.Errorf("%d reloads", got)
+	}
+}
+
+func TestPodsThatDoNotFit(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.profile.Spec.Files[0].Template = configTemplate + "{{ range .Pods }}{{ $note := index .Annotations `long` }}{{ range 150 }}# {{ $note }}\n{{ end }}{{ end }}"
+	n.startProxy()
+	m, _ := n.agent()
+	long := map[string]string{"long": strings.Repeat("x", 1000)}
+	for _, name := range strings.Fields("a b c d e f g h") {
+		m.Follow(n.pod(name, func(p *fakePod) { p.annotations = long }), "edge")
+	}
+	m.Follow(n.pod("i"), "edge")
+	n.served(m, "a b c d e f i")
+	for _, name := range []string{"g", "h"} {
+		n.eventually("it is told", func() bool {
+			return strings.Contains(n.status(n.pods["uid-"+name].sandbox).Message, "leave no room for this one")
+		})
+	}
+}
