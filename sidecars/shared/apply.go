@@ -74,7 +74,7 @@ func (t *trial) confirm(now state, rec *record) error {
 			continue
 		}
 		t.inForceNow(p)
-		if p.before != nil {
+		if p.before != nil && p.before.Data.IP != "" {
 			t.pausesOf(p.sandbox.UID).changed.note(time.Now(), firstChange, "")
 		}
 	}

@@ -203,11 +203,13 @@ func (t *trial) test(ctx context.Context, members []member) (why string, err err
 	if err != nil {
 		return "", err
 	}
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	checking, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	output, ok, err := t.Proxies.Check(ctx, t.seen.id, t.profile.Spec.Shared.Check)
+	output, ok, err := t.Proxies.Check(checking, t.seen.id, t.profile.Spec.Shared.Check)
 	switch {
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+	case ctx.Err() != nil:
+		return "", ctx.Err()
+	case checking.Err() != nil:
 		return fmt.Sprintf("its check of the files did not end within %s", checkTimeout), nil
 	case err != nil:
 		return "", fmt.Errorf("have the shared proxy check its files: %w", err)

@@ -112,7 +112,7 @@ func (n *fakeNode) startProxy() bool {
 	server := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		if n.version == "" {
+		if n.version == "" || n.mute {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 		_, _ = w.Write([]byte(n.version + "\n"))

@@ -42,6 +42,7 @@ type fakeNode struct {
 	server    io.Closer
 	ended     chan struct{}
 	reloads   int
+	mute      bool // it answers no questions
 	checks    int
 	deaf      func(text string) bool // files that the proxy accepts and does not put into force
 	broken    []string

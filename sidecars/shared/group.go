@@ -67,6 +67,8 @@ type proxy struct {
 	since  time.Time // when this agent first saw it
 	ended  bool      // it is known to have ended; mu protects it
 	silent time.Time // since when it does not answer; zero if it does
+	// answered reports whether it has answered this agent.
+	answered bool
 }
 
 func newGroup(m *Manager, profile string) *group {

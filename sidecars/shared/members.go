@@ -142,6 +142,7 @@ func (r *round) read(ctx context.Context, s podnet.Sandbox) (member, error) {
 	if err != nil {
 		return member{}, fmt.Errorf("find the pod's network namespace: %w", err)
 	}
+	delete(r.lost, keyOf(s))
 	pod, err := r.Cluster.Pod(ctx, s)
 	if err != nil {
 		return member{}, fmt.Errorf("read pod: %w", err)

@@ -22,8 +22,9 @@ func isTaken(err error) bool { return errors.Is(err, sidecars.ErrPortTaken) }
 // publish shows what the round has led to.
 func (r *round) publish() {
 	served := map[sidecars.Key]bool{}
-	if r.inForce != nil {
-		for _, m := range r.inForce.Members {
+	rec := r.serving()
+	if rec != nil {
+		for _, m := range rec.Members {
 			served[m.key()] = true
 		}
 	}
@@ -37,7 +38,7 @@ func (r *round) publish() {
 	r.mu.Unlock()
 	sum := sidecars.Summary{}
 	for _, p := range r.pods {
-		r.report(p, served[p.key()], &sum)
+		r.report(p, rec, served[p.key()], &sum)
 	}
 	r.retract()
 	if sum != r.sum {
@@ -61,12 +62,12 @@ func (r *round) forget() {
 }
 
 // report shows one pod, unless it has chosen another profile: that one's proxy is shown then.
-func (r *round) report(p *podNow, served bool, sum *sidecars.Summary) {
+func (r *round) report(p *podNow, rec *record, served bool, sum *sidecars.Summary) {
 	chosen := p.choice.Name == r.group.profile
 	if p.gone || !chosen && (p.choice.Name != "" || !served) || p.choice.Finished && !served {
 		return
 	}
-	status := r.statusOf(p, served)
+	status := r.statusOf(p, rec, served)
 	if chosen {
 		r.count(p, status, sum)
 	}
@@ -78,7 +79,7 @@ func (r *round) report(p *podNow, served bool, sum *sidecars.Summary) {
 }
 
 // statusOf describes how a pod is served.
-func (r *round) statusOf(p *podNow, served bool) sidecars.Status {
+func (r *round) statusOf(p *podNow, rec *record, served bool) sidecars.Status {
 	out := sidecars.Status{Profile: r.group.profile, State: v1alpha1.Starting, Image: r.proxy.Image, Message: p.waits}
 	refused := p.refused
 	if refused == "" && p.join && p.waits != "" && p.waits == r.pausesOf(p.sandbox.UID).refused.why {
@@ -89,8 +90,8 @@ func (r *round) statusOf(p *podNow, served bool) sidecars.Status {
 	}
 	switch {
 	case served:
-		out.State, out.Ready, out.Hash = v1alpha1.Running, true, r.inForce.Hash
-		if out.Message == "" && r.wanted != nil && r.wanted.Hash != r.inForce.Hash {
+		out.State, out.Ready, out.Hash = v1alpha1.Running, true, rec.Hash
+		if out.Message == "" && r.wanted != nil && r.wanted.Hash != rec.Hash {
 			out.Message, out.Failure = r.fault, r.fault
 		}
 		return out

@@ -18,6 +18,9 @@ const (
 	reloadPause = time.Second
 	// lookPause is the time until a proxy that does not answer is looked at again, and livePeriod that for one that does.
 	lookPause  = 500 * time.Millisecond
+	startPause = roundPause
+	// missLimit is how long a proxy that has answered may not answer until it is taken for one that serves nobody.
+	missLimit  = 5 * time.Second
 	livePeriod = 10 * time.Second
 )
 
@@ -60,7 +63,7 @@ func (g *group) round(ctx context.Context) (time.Duration, error) {
 	case p == absent:
 		err = r.shrink(ctx)
 	case p == starting:
-		r.wakeAt(r.now.Add(lookPause))
+		r.wakeAt(r.now.Add(startPause))
 	default:
 		err = r.configure(ctx)
 	}
@@ -138,13 +141,22 @@ func (r *round) meetProxy(i Instance) {
 // hear notes what the proxy has answered.
 func (r *round) hear(version string, err error) {
 	if err == nil {
-		r.proxy.silent, r.seen.version, r.seen.silent = time.Time{}, version, 0
+		r.proxy.silent, r.proxy.answered, r.seen.version, r.seen.silent = time.Time{}, true, version, 0
 		return
 	}
 	if r.proxy.silent.IsZero() {
 		r.proxy.silent = r.now
 	}
 	r.seen.version, r.seen.silent = "", time.Since(r.proxy.silent)
+}
+
+// serving returns the configuration that the proxy serves as far as is known: that it did not answer once means nothing.
+func (r *round) serving() *record {
+	if r.inForce == nil && r.seen.there && r.seen.version == "" && r.proxy.answered && r.seen.silent < missLimit &&
+		r.state.Confirmed != nil && r.state.Confirmed.Container == r.seen.id {
+		return r.state.Confirmed
+	}
+	return r.inForce
 }
 
 // settle notes what the proxy's answer means.

@@ -11,7 +11,6 @@ const portsAgain = 5 * time.Second
 // shrink takes the pods that are gone out of what a proxy that does not run will start with, and those whose ports another process has taken
 // meanwhile: each of them would keep it from starting. Nobody is added, since nothing can be checked.
 func (r *round) shrink(ctx context.Context) error {
-	r.wakeAt(r.now.Add(lookPause))
 	if r.last == nil {
 		return nil
 	}

@@ -260,7 +260,7 @@ func TestPodsThatDoNotFit(t *testing.T) {
 	n.startProxy()
 	m, _ := n.agent()
 	long := map[string]string{"long": strings.Repeat("x", 1000)}
-	for _, name := range strings.Fields("a b c d e f g h") {
+	for name := range strings.FieldsSeq("a b c d e f g h") {
 		m.Follow(n.pod(name, func(p *fakePod) { p.annotations = long }), "edge")
 	}
 	m.Follow(n.pod("i"), "edge")
@@ -269,5 +269,48 @@ func TestPodsThatDoNotFit(t *testing.T) {
 		n.eventually("it is told", func() bool {
 			return strings.Contains(n.status(n.pods["uid-"+name].sandbox).Message, "leave no room for this one")
 		})
+	}
+}
+
+func TestAProxyThatDoesNotAnswerForAMoment(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.startProxy()
+	m, _ := n.agent()
+	a := n.follow(m, "a")[0]
+	n.served(m, "a")
+	n.change(func() { n.mute = true })
+	m.Notify("edge")
+	for range 20 { // 2 s
+		pause(t.Context(), 100*time.Millisecond)
+		if ok, _ := m.Serves("edge", a); !ok {
+			t.Fatal("one question without an answer counts")
+		}
+	}
+	n.eventually("it counts in the end", func() bool { ok, known := m.Serves("edge", a); return !ok && known })
+	if n.reloadCount() > 2 {
+		t.Errorf("%d reloads of a proxy that does not answer", n.reloadCount())
+	}
+	n.change(func() { n.mute = false })
+	n.served(m, "a")
+}
+
+// The proxy can write into the directory of its socket.
+func TestALinkInThePlaceOfTheSocketIsNotFollowed(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.startProxy()
+	d := newDirectory(n.root, "edge")
+	if _, err := d.ask(t.Context()); err == nil || !strings.Contains(err.Error(), "status 503") {
+		t.Errorf("a proxy without a version: %v", err)
+	}
+	if err := os.Rename(d.socket(), d.socket()+".other"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(d.socket()+".other", d.socket()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.ask(t.Context()); err == nil || !strings.Contains(err.Error(), "is not a socket") {
+		t.Errorf("a link: %v", err)
 	}
 }
