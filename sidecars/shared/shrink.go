@@ -29,7 +29,7 @@ func (r *round) shrink(ctx context.Context) error {
 			continue
 		}
 		if look {
-			if err := r.free(ctx, m, p.Ports()); isTaken(err) {
+			if err := r.free(ctx, member{Sandbox: now.sandbox}, p.Ports()); isTaken(err) {
 				r.refuse(now, err.Error())
 				continue
 			}

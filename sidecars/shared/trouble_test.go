@@ -314,3 +314,25 @@ func TestALinkInThePlaceOfTheSocketIsNotFollowed(t *testing.T) {
 		t.Errorf("a link: %v", err)
 	}
 }
+
+func TestManyPodsAtOnce(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.startProxy()
+	m, _ := n.agent()
+	var good []string
+	for i := range 100 {
+		name := fmt.Sprintf("p%03d", i)
+		if i%10 == 7 {
+			m.Follow(n.pod(name, func(p *fakePod) { p.annotations = map[string]string{"note": "refused"} }), "edge")
+			continue
+		}
+		good = append(good, name)
+		m.Follow(n.pod(name), "edge")
+	}
+	n.served(m, strings.Join(good, " "))
+	if got := n.reloadCount(); got > 12 {
+		t.Errorf("%d reloads", got)
+	}
+	t.Logf("%d reloads, %d checks", n.reloadCount(), n.checks)
+}
