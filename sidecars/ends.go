@@ -29,7 +29,7 @@ func (s *stepping) noteEnds(ctx context.Context) {
 		end, err := s.Runtime.End(ctx, c.ID)
 		why := endedUnknown
 		if err == nil {
-			why = fmt.Sprintf("it has ended with exit code %d (%s)%s", end.ExitCode, end.Reason, lastWords(end.LogPath))
+			why = fmt.Sprintf("it has ended with exit code %d (%s)", end.ExitCode, end.Reason)
 		}
 		if a.well = err == nil && end.ExitCode == 0; a.well {
 			s.answers[c.ID] = a
@@ -39,6 +39,8 @@ func (s *stepping) noteEnds(ctx context.Context) {
 			continue
 		}
 		s.noteEnd(ctx, a, why)
+		s.bare, s.log = s.why, end.LogPath
+		s.hearLastWords(time.Now())
 	}
 }
 

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -266,5 +268,59 @@ func TestAProxyThatHangsAtItsStartCostsLittle(t *testing.T) {
 		n.change(func() { n.containers["c001"].readyAfter = 0 })
 		after(silentPoll)
 		n.mustSay(t, "u1", v1alpha1.Running, true)
+	})
+}
+
+// What the last failure was is said until the next proxy has been ready for a minute, however long its start takes.
+func TestAFailureIsSaidUntilTheNextProxyIsCalm(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		n.profile.Spec.Readiness.StartSeconds = 600
+		m, stop := agent()
+		defer stop()
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		n.change(func() { n.behave = func(p *fakeProxy) { p.readyAfter = 2 * calmTime } })
+		n.end("c001", 3)
+		after(2*calmTime + calmTime/2)
+		if said := n.mustSay(t, "u1", v1alpha1.Running, true); !strings.Contains(said.Message, "exit code 3") {
+			t.Errorf("half a minute after it is ready the Sidecar says %+v", said)
+		}
+		after(calmTime)
+		if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Message != "" || said.Failure != "" {
+			t.Errorf("at last the Sidecar says %+v", said)
+		}
+	})
+}
+
+// The runtime may say that a proxy has ended before it has written the proxy's last lines.
+func TestLastWordsThatAreWrittenLate(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "0.log")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(log, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		write("2026-11-22T08:00:00.1Z stdout F starts\n")
+		n.log = log
+		m, stop := agent()
+		defer stop()
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		n.end("c001", 3)
+		after(10 * time.Millisecond)
+		write("2026-11-22T08:00:00.1Z stdout F starts\n2026-11-22T08:00:01.1Z stdout F bye\n")
+		after(time.Second)
+		if said := n.mustSay(t, "u1", v1alpha1.Running, true); !strings.HasSuffix(said.Message, "exit code 3 (Error); its last words: starts / bye") {
+			t.Errorf("the Sidecar says %+v", said)
+		}
+		if err := os.Remove(log); err != nil {
+			t.Fatal(err)
+		}
+		after(2 * time.Second)
+		if said := n.said["u1"]; !strings.HasSuffix(said.Message, "bye") {
+			t.Errorf("without the log the Sidecar says %+v", said)
+		}
 	})
 }

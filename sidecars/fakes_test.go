@@ -46,7 +46,8 @@ type fakeNode struct {
 	sum      Summary
 	stopped  map[string]bool // sandboxes that do not run
 	vault    vault
-	tidied   int // containers whose logs were looked at
+	tidied   int    // containers whose logs were looked at
+	log      string // of every container
 }
 
 // fakeProxy is a container with a proxy. It is ready readyAfter its start; a negative time is never.
@@ -228,7 +229,7 @@ func (n *fakeNode) End(_ context.Context, id string) (sidecar.End, error) {
 	if !ok {
 		return sidecar.End{}, sidecar.ErrGone
 	}
-	return sidecar.End{ExitCode: c.exit, Reason: "Error", At: time.Now()}, nil
+	return sidecar.End{ExitCode: c.exit, Reason: "Error", At: time.Now(), LogPath: n.log}, nil
 }
 
 // TidyLogs counts.

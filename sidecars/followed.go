@@ -12,6 +12,9 @@ const (
 	firstPause = 100 * time.Millisecond
 	lastPause  = 10 * time.Second
 	calmTime   = time.Minute
+	// wordsTime is how long after a proxy's end its log is read again: the runtime may write the last lines after it has said that the proxy
+	// has ended.
+	wordsTime = 5 * time.Second
 )
 
 // followed is what is remembered of a sandbox. One worker at a time has it: the queue hands out a key once.
@@ -26,6 +29,8 @@ type followed struct {
 	failed   time.Time
 	restarts int32
 	why      string // of the last failure
+	// bare is why without the last words of the proxy that has ended, and log where those are; "" if no more are to come.
+	bare, log string
 	// noHandover is the hash of the profile's version that cannot take over from what runs, so that this is ended first.
 	noHandover string
 	upgraded   time.Time
@@ -50,6 +55,7 @@ type answer struct {
 	epoch uint32
 	seen  time.Time // since when this agent knows the container
 	asked time.Time // when it was asked last
+	calm  time.Time // since when it is ready
 	ready bool      // it has answered once
 	now   bool      // it has answered when it was asked last
 	why   string    // why it has not, if it has not
@@ -63,6 +69,9 @@ type answer struct {
 func (a *answer) hear(err error) {
 	a.now, a.asked, a.why = err == nil, time.Now(), ""
 	a.ready = a.ready || a.now
+	if a.now && a.calm.IsZero() {
+		a.calm = a.asked
+	}
 	if err != nil {
 		a.why = err.Error()
 	}
@@ -75,7 +84,20 @@ func newFollowed(s podnet.Sandbox) *followed {
 // fail notes a proxy that could not be started, or has ended.
 func (f *followed) fail(now time.Time, why string) {
 	f.failures++
-	f.failed, f.why = now, why
+	f.failed, f.why, f.bare, f.log = now, why, "", ""
+}
+
+// hearLastWords adds the last words to why the last proxy has ended, as far as the runtime has written them.
+func (f *followed) hearLastWords(now time.Time) {
+	if f.log == "" {
+		return
+	}
+	if words := lastWords(f.log); words != "" { // the log may be gone meanwhile
+		f.why = f.bare + words
+	}
+	if now.Sub(f.failed) > wordsTime {
+		f.log = ""
+	}
 }
 
 // retryAt returns when the next proxy may be started: the pause grows with each failure in a row.

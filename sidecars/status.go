@@ -39,8 +39,8 @@ func (s *stepping) settle(d Decision) {
 			s.upgraded = time.Now()
 			s.Notify(p.Name)
 		}
-		if time.Since(s.failed) > calmTime {
-			s.failures, s.why = 0, ""
+		if time.Since(later(s.failed, s.answers[d.Serving].calm)) > calmTime {
+			s.failures, s.why, s.log = 0, "", ""
 		}
 	}
 	status := s.status(d, serving)

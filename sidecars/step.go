@@ -56,6 +56,7 @@ func (m *Manager) step(ctx context.Context, key Key, f *followed) (again time.Du
 	s.meet(s.there, time.Now())
 	s.renewSecrets(ctx)
 	s.noteReady(ctx)
+	s.hearLastWords(time.Now())
 	s.noteEnds(ctx)
 	s.ask(ctx)
 	decision := Decide(s.desired(), s.relate(ctx, s.observe(s.there, s.home.drainedAt)), time.Now())
