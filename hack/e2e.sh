@@ -11,6 +11,7 @@
 # E2E_ROTATED_PODS is how many pods have their proxies' secrets replaced under load, E2E_ROTATIONS how often: 3 and 1 unless they say otherwise.
 # E2E_RELEASED is the commit whose chart is the one before in "lifecycle": the same chart with another version unless it says otherwise.
 # E2E_BURST is how many pods start at once in them, E2E_VALUES are more arguments to helm.
+# Up to three tests that fail beside others run again, once and alone. Those that pass then are named at the end: see CONTRIBUTING.md.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -49,6 +50,42 @@ show() {
   $kc kubectl get pods -A -o wide || true
   $kc kubectl -n "$name" logs "daemonset/$name" --tail=200 || true
   $kc kubectl -n "$name" logs "daemonset/$name" --previous --tail=50 2>/dev/null || true
+}
+
+# program LIMIT FILE ARGUMENT...: runs the test program where its source is. Its output goes to a file, too.
+program() {
+  local limit=$1 log=$2
+  shift 2
+  (cd test/e2e && exec "../../$kc" exec -- ../../build/e2e.test -test.v -test.timeout "$limit" "$@") 2>&1 | tee "$log"
+}
+
+# failures FILE: the tests that failed. Their own failed parts are indented.
+failures() { sed -nE 's/^(.*[^ ])?--- FAIL: ([^ ]+).*/\2/p' "$1" | sort -u; }
+
+# tests ROUND LIMIT ARGUMENT...: runs the tests of a round. On a busy machine one may fail for want of time beside others: up to three that
+# fail run again, once and alone. A defect fails again.
+alone=()
+tests() {
+  local round=$1 limit=$2 log=build/e2e-$1 one failed
+  shift 2
+  if program "$limit" "$log.log" -test.parallel 6 "$@"; then return; fi
+  mapfile -t failed < <(failures "$log.log")
+  # The test program says FAIL when all tests have run: behind a panic or its time limit, some have not. Benchmarks do not run again, and
+  # what had no others beside it has run alone.
+  if ((${#failed[@]} < 1 || ${#failed[@]} > 3)) || [[ " ${failed[*]}" == *" Benchmark"* ]] || ! grep -qx FAIL "$log.log" ||
+    (($(grep -cE '^--- (PASS|FAIL): ' "$log.log") < 2)); then
+    return 1
+  fi
+  show >"$log-cluster.log" 2>&1
+  say "running again, alone: ${failed[*]} (the cluster's state behind the failure is in $log-cluster.log)"
+  program "$limit" "$log-alone.log" "$@" -test.v -test.parallel 1 -test.skip '^$' -test.run "^($(IFS='|' && echo "${failed[*]}"))\$"
+  for one in "${failed[@]}"; do
+    if ! grep -q -- "^--- PASS: $one " "$log-alone.log"; then
+      echo "e2e: $one has not passed alone" >&2
+      return 1
+    fi
+  done
+  alone+=("${failed[@]/%/ ($round)}")
 }
 
 finish() {
@@ -116,8 +153,7 @@ lifecycle() {
   $kc load build/image.tar
   $kc node -- ctr -n k8s.io images tag --force "localhost/$name:$version" "localhost/$name:0.0.9" >/dev/null
   say "upgrading, rolling back and removing the chart"
-  (cd test/e2e && E2E_CHART_BEFORE=$charts/$name-0.0.9.tgz E2E_CHART=$PWD/../../chart/$name \
-    exec "../../$kc" exec -- ../../build/e2e.test -test.v -test.timeout 5m -test.run '^TestLifecycle' "${asked[@]}")
+  E2E_CHART_BEFORE=$charts/$name-0.0.9.tgz E2E_CHART=$PWD/chart/$name tests lifecycle 5m -test.run '^TestLifecycle' "${asked[@]}"
 }
 
 hack/preflight.sh build images up e2e
@@ -150,21 +186,20 @@ for i in "${!backends[@]}"; do
   if ((i > 0)); then skip+="|$once"; fi
   # Where these run with NRI, too, once is enough for the same backend.
   if [[ $backend == nftables && $entrances == *" nri "* ]]; then skip+='|^Test(Hostile|Churn)'; fi
-  flags=(-test.v -test.timeout 30m -test.parallel 8 -test.skip "$skip")
-  (cd test/e2e && E2E_BACKEND=$backend exec "../../$kc" exec -- ../../build/e2e.test "${flags[@]}" "$@")
+  E2E_BACKEND=$backend tests "$backend" 30m -test.skip "$skip" "$@"
 done
 
 before=$(configuration)
-# entrance NAME PATTERN VALUES...: installs the agent in one of the ways to leave no window, and runs the tests of that way.
+# entrance WAY PATTERN VALUES...: installs the agent in one of the ways to leave no window, and runs the tests of that way.
 entrance() {
-  local name=$1 pattern=$2
+  local way=$1 pattern=$2
   shift 2
-  if [[ $entrances != *" $name "* ]]; then return; fi
-  say "installing the agent so that no pod starts without its rules: $name"
+  if [[ $entrances != *" $way "* ]]; then return; fi
+  say "installing the agent so that no pod starts without its rules: $way"
   # shellcheck disable=SC2086 # words
   hack/deploy.sh --set backend=nftables --set select=either "$@" ${E2E_VALUES:-}
   say "running the tests of first packets"
-  (cd test/e2e && E2E_ENTRANCE=$name exec "../../$kc" exec -- ../../build/e2e.test -test.v -test.timeout 15m -test.parallel 8 -test.run "$pattern" "${asked[@]}")
+  E2E_ENTRANCE=$way tests "$way" 15m -test.run "$pattern" "${asked[@]}"
 }
 asked=("$@")
 export E2E_CHAOS_SEED=${E2E_CHAOS_SEED-4}
@@ -181,3 +216,4 @@ entrance cni '^Test(EarlyRefuses|EarlyComesBack|Always)' --set nri=off --set cni
 
 if [[ $entrances == *" cni "* ]]; then leave_chain; fi
 if [[ $entrances == *" lifecycle "* ]]; then lifecycle; fi
+if ((${#alone[@]} > 0)); then printf 'e2e: passed alone after failing beside others: %s\n' "${alone[@]}" >&2; fi

@@ -1,7 +1,10 @@
 package scripts
 
 import (
+	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -20,5 +23,63 @@ func TestEndToEndRunNamesAWordThatItDoesNotKnow(t *testing.T) {
 		if err == nil || !strings.Contains(string(out), want) {
 			t.Errorf("%s: error %v and %q, want %q", setting, err, out, want)
 		}
+	}
+}
+
+// testProgram prints what a file beside it says for each run in turn, notes its arguments, and fails if the last line says so.
+const testProgram = `#!/bin/bash
+echo "$@" >>"${0%/*}/arguments"
+run=$(wc -l <"${0%/*}/arguments")
+cat "${0%/*}/run$run"
+! grep -q "^FAIL$\|^panic" "${0%/*}/run$run"
+`
+
+// A test that fails beside others and passes alone is named; all else that fails is a failure.
+func TestEndToEndRunTriesAgainWhatFailsBesideOthers(t *testing.T) {
+	const (
+		good   = "--- PASS: TestZ (1.00s)\n"
+		itself = "--- FAIL: TestA (2.00s)\n    --- FAIL: TestA/part (1.00s)\n"
+		failed = good + itself
+		passed = "--- PASS: TestA (1.00s)\nPASS\n"
+		end    = "FAIL\n"
+	)
+	for name, c := range map[string]struct {
+		runs []string
+		ok   bool
+		want string
+	}{
+		"nothing fails":              {runs: []string{good + "PASS\n"}, ok: true},
+		"one had none beside it":     {runs: []string{itself + end}},
+		"one fails, and passes":      {runs: []string{failed + end, passed}, ok: true, want: "e2e: passed alone after failing beside others: TestA (nftables)\n"},
+		"one fails again":            {runs: []string{failed + end, itself + end}, want: "(1.00s)"},
+		"one does not run again":     {runs: []string{failed + end, "PASS\n"}, want: "e2e: TestA has not passed alone"},
+		"one fails behind its words": {runs: []string{good + "words without an end" + itself + good + end, passed}, ok: true, want: ": TestA (nftables)\n"},
+		"four fail":                  {runs: []string{failed + "--- FAIL: TestB (1s)\n--- FAIL: TestC (1s)\n--- FAIL: TestD (1s)\n" + end}},
+		"some have not run":          {runs: []string{failed + "panic: test timed out after 15m0s\n"}},
+		"a benchmark fails, too":     {runs: []string{failed + "--- FAIL: BenchmarkA\n" + end}},
+		"none is named":              {runs: []string{end}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			write(t, filepath.Join(root, "hack/e2e.sh"), read(t, "../../../e2e.sh"))
+			write(t, filepath.Join(root, "hack/cluster/kc"), "#!/bin/bash\nif [[ $1 == exec ]]; then shift 2; exec \"$@\"; fi\n")
+			for _, nothing := range []string{"hack/preflight.sh", "hack/deploy.sh", "bin/make", "bin/go", "test/e2e/here"} {
+				write(t, filepath.Join(root, nothing), "#!/bin/bash\n")
+			}
+			write(t, filepath.Join(root, "build/e2e.test"), testProgram)
+			for i, text := range c.runs {
+				write(t, filepath.Join(root, fmt.Sprintf("build/run%d", i+1)), text)
+			}
+			cmd := exec.CommandContext(t.Context(), filepath.Join(root, "hack/e2e.sh"), "-test.run", "TestX")
+			cmd.Env = []string{"PATH=" + root + "/bin:" + os.Getenv("PATH"), "HOME=" + root, "E2E_KEEP=1", "E2E_BACKENDS=nftables", "E2E_ENTRANCES=", "HELM=/bin/true"}
+			out, err := cmd.CombinedOutput()
+			asked := strings.Split(strings.TrimSpace(read(t, filepath.Join(root, "build/arguments"))), "\n")
+			if (err == nil) != c.ok || !strings.Contains(string(out), c.want) || !strings.Contains(string(out), c.runs[0]) || len(asked) != len(c.runs) {
+				t.Errorf("runs %q, error %v, and\n%s", asked, err, out)
+			}
+			if len(asked) > 1 && !strings.HasSuffix(asked[1], "-test.parallel 1 -test.skip ^$ -test.run ^(TestA)$") {
+				t.Errorf("it runs again with %s", asked[1])
+			}
+		})
 	}
 }
