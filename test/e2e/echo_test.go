@@ -18,11 +18,11 @@ type echo struct {
 
 func dialEcho(t *testing.T, to netip.AddrPort) *echo {
 	t.Helper()
-	conn, err := net.DialTimeout("tcp", to.String(), 5*time.Second)
+	conn, err := net.DialTimeout("tcp", to.String(), answerWithin)
 	must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	e := &echo{conn: conn, lines: bufio.NewReader(conn)}
-	must(t, conn.SetDeadline(time.Now().Add(5*time.Second)))
+	must(t, conn.SetDeadline(time.Now().Add(answerWithin)))
 	a := decode[answer](t, e.line(t))
 	e.proxied = a.peer().IsLoopback() || a.peer() == families()[1].passthrough
 	return e
@@ -31,7 +31,7 @@ func dialEcho(t *testing.T, to netip.AddrPort) *echo {
 // say sends a line and wants it back.
 func (e *echo) say(t *testing.T, words string) {
 	t.Helper()
-	must(t, e.conn.SetDeadline(time.Now().Add(5*time.Second)))
+	must(t, e.conn.SetDeadline(time.Now().Add(answerWithin)))
 	_, err := fmt.Fprintln(e.conn, words)
 	must(t, err)
 	if got := e.line(t); got != words+"\n" {

@@ -9,6 +9,8 @@ import (
 const (
 	// patience bounds a wait. What takes longer than this on two busy cores is broken.
 	patience = 2 * time.Minute
+	// answerWithin bounds a connection and its answer. One that is lost stays lost, and is no slow one on two busy cores.
+	answerWithin = 15 * time.Second
 	// pollEvery spares the API server, which shares the cores with everything under test.
 	pollEvery = 100 * time.Millisecond
 )

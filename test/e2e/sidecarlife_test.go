@@ -161,12 +161,14 @@ func (m managed) home(t *testing.T, pod *corev1.Pod) string {
 // deleted meanwhile: one with a proxy that drains, one that serves and one that hangs, and one whose only proxy hangs.
 func TestSidecarThatHangsAtItsStart(t *testing.T) {
 	t.Parallel()
-	m := newManaged(t, func(spec map[string]any) { spec["readiness"].(map[string]any)["startSeconds"] = int64(2) })
+	m := newManaged(t)
 	pod := m.startManaged(t, plainPod("old"))
 	held := dialEcho(t, at(pod, families()[0], appTCPPort))
 	m.newVersion(t, "drains")
 	m.awaitSidecar(t, "old", isServing(1))
-	m.patchProfile(t, map[string]any{"image": "localhost/tools:1", "command": []any{"sh", "-c", "exec sleep 1000"}})
+	m.patchProfile(t, map[string]any{
+		"image": "localhost/tools:1", "command": []any{"sh", "-c", "exec sleep 1000"}, "readiness": map[string]any{"startSeconds": 2},
+	})
 
 	late := m.create(t, plainPod("late"))
 	m.awaitSidecar(t, "late", says(false, "not ready within 2s"))

@@ -97,7 +97,7 @@ func loadTLS(t *testing.T, every time.Duration, to netip.AddrPort, trusted *x509
 func (h *handshakes) stop() { h.cancel(); h.ended.Wait() }
 
 func (h *handshakes) shake(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 	dialer := tls.Dialer{NetDialer: &net.Dialer{}, Config: &tls.Config{RootCAs: h.trusted, ServerName: tlsName, MinVersion: tls.VersionTLS12}}
 	conn, err := dialer.DialContext(ctx, "tcp", h.to.String())

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -112,7 +111,7 @@ func TestSidecarTokensOfOthersAreRefusedToTheAgent(t *testing.T) {
 	ofElsewhere := func(a *tokenAsk) {
 		a.spec.BoundObjectRef.Name, a.spec.BoundObjectRef.UID = elsewhere.Name, elsewhere.UID
 	}
-	within(t, 20*time.Second, "the policy's knowledge of the other node's pod", func(ctx context.Context) error {
+	eventually(t, "the policy's knowledge of the other node's pod", func(ctx context.Context) error {
 		ask := good()
 		if ofElsewhere(&ask); askToken(ctx, agent, ask) == nil {
 			return errors.New("a token of it is granted")

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"time"
 )
 
 // Ports of the world: two, so that one can be excluded.
@@ -51,7 +50,7 @@ func tellConnection(w http.ResponseWriter, r *http.Request) {
 
 // request makes one connection, asks, and reads JSON. Redirection is decided once a connection, so each has its own.
 func request(ctx context.Context, to netip.AddrPort, path string, into any) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+to.String()+path, http.NoBody)
 	if err != nil {
