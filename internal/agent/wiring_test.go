@@ -97,21 +97,37 @@ func TestTheCNIEntranceIsWired(t *testing.T) {
 	}
 }
 
-// The NRI entrance follows the flags, announces sandboxes, and is part of readiness and liveness.
-func TestTheNRIEntranceIsWired(t *testing.T) {
+// startNRI starts an agent's NRI entrance where no runtime offers NRI, and returns once it knows that. The entrance ends without an error.
+func startNRI(t *testing.T, mode string) *agent {
+	t.Helper()
 	a := &agent{core: &coreHolder{}, ready: &readiness{}, metrics: prometheus.NewRegistry(), Options: Options{
-		NRI: NRI{Mode: NRIRequired, Socket: t.TempDir() + "/none.sock", Name: nri.DefaultName, Index: nri.DefaultIndex},
+		NRI: NRI{Mode: mode, Socket: t.TempDir() + "/none.sock", Name: nri.DefaultName, Index: nri.DefaultIndex},
 	}}
 	run, err := a.newNRI()
-	if err != nil || len(run) != 1 || len(a.announcers) != 1 || a.announcers[0]() || len(a.ready.liveChecks) != 1 {
-		t.Fatalf("%d entrances, %d announcers, %d liveness checks, %v", len(run), len(a.announcers), len(a.ready.liveChecks), err)
+	if err != nil || len(run) != 1 {
+		t.Fatalf("%d entrances, %v", len(run), err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- run[0](ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 	for checked := false; !checked; {
 		_, checked = a.nriEntrance.Offered()
 		<-time.After(time.Millisecond)
+	}
+	return a
+}
+
+// The NRI entrance follows the flags, announces sandboxes, and is part of readiness and liveness.
+func TestTheNRIEntranceIsWired(t *testing.T) {
+	a := startNRI(t, NRIRequired)
+	if len(a.announcers) != 1 || a.announcers[0]() || len(a.ready.liveChecks) != 1 {
+		t.Fatalf("%d announcers, %d liveness checks", len(a.announcers), len(a.ready.liveChecks))
 	}
 	if err := a.ready.check(t.Context()); err == nil {
 		t.Error("ready without the NRI that is required")
@@ -119,41 +135,20 @@ func TestTheNRIEntranceIsWired(t *testing.T) {
 	if e := a.entranceStates(t.Context()); len(e) != 2 || e[1].Up || !strings.Contains(e[1].Message, "required") {
 		t.Errorf("the agent says %+v", e)
 	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-	a.NRI.Mode = NRIOff
-	if run, err := a.newNRI(); err != nil || len(run) != 0 {
+	off := &agent{Options: Options{NRI: NRI{Mode: NRIOff}}}
+	if run, err := off.newNRI(); err != nil || len(run) != 0 {
 		t.Errorf("switched off: %d entrances, %v", len(run), err)
 	}
 }
 
 // An agent that may do without NRI is ready without it, and says so.
 func TestTheAgentSaysThatNRIIsNotOffered(t *testing.T) {
-	a := &agent{core: &coreHolder{}, ready: &readiness{}, metrics: prometheus.NewRegistry(), Options: Options{
-		NRI: NRI{Mode: NRIAuto, Socket: t.TempDir() + "/none.sock", Name: nri.DefaultName, Index: nri.DefaultIndex},
-	}}
-	run, err := a.newNRI()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- run[0](ctx) }()
-	for checked := false; !checked; {
-		_, checked = a.nriEntrance.Offered()
-		<-time.After(time.Millisecond)
-	}
+	a := startNRI(t, NRIAuto)
 	if err := a.ready.check(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if e := a.entranceStates(t.Context()); len(e) != 2 || e[1].Up || !strings.Contains(e[1].Message, "offers no NRI") {
 		t.Errorf("the agent says %+v", e)
-	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
 	}
 }
 
