@@ -32,19 +32,24 @@ func IsAgent(pod *corev1.Pod) bool {
 
 // Ready reports whether a pod is ready.
 func Ready(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
+	_, ready := readyCondition(pod)
+	return ready
 }
 
 // ReadySince returns when a pod became ready; zero if it is not.
-func ReadySince(pod *corev1.Pod) (since time.Time) {
+func ReadySince(pod *corev1.Pod) time.Time {
+	c, _ := readyCondition(pod)
+	return c.LastTransitionTime.Time
+}
+
+// readyCondition returns the condition Ready of a pod if that is true.
+func readyCondition(pod *corev1.Pod) (c corev1.PodCondition, ready bool) {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
-			since = c.LastTransitionTime.Time
+			return c, true
 		}
 	}
-	return since
+	return corev1.PodCondition{}, false
 }
 
 // Compare sorts the agents of a node: first the one that is in charge. It is ready, and does not end. Of several such the newest takes over.
