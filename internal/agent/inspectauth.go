@@ -15,8 +15,8 @@ import (
 // inspectAllowedTime is how long an answer of the API server about a caller counts.
 const inspectAllowedTime = 10 * time.Second
 
-// callers decides who is told about a pod. Each connection that limits let in may cost a review: there is no second limit that one address
-// could use up for the others.
+// callers decides who is told about a pod. The API server may be asked once for each connection that is let in: connections are limited by
+// address, and a smaller limit of questions, shared by all, could be used up by one address.
 type callers struct{ authorizer *apiauth.Authorizer }
 
 // newCallers makes requests of its own: those of callers do not use up the agent's.
