@@ -28,7 +28,7 @@ func TestEndToEndRunNamesAWordThatItDoesNotKnow(t *testing.T) {
 
 // testProgram prints what a file beside it says for each run in turn, notes its arguments, and fails if the last line says so.
 const testProgram = `#!/bin/bash
-echo "$@" >>"${0%/*}/arguments"
+echo "$E2E_BACKEND: $@" >>"${0%/*}/arguments"
 run=$(wc -l <"${0%/*}/arguments")
 cat "${0%/*}/run$run"
 ! grep -q "^FAIL$\|^panic" "${0%/*}/run$run"
@@ -76,6 +76,11 @@ func TestEndToEndRunTriesAgainWhatFailsBesideOthers(t *testing.T) {
 			asked := strings.Split(strings.TrimSpace(read(t, filepath.Join(root, "build/arguments"))), "\n")
 			if (err == nil) != c.ok || !strings.Contains(string(out), c.want) || !strings.Contains(string(out), c.runs[0]) || len(asked) != len(c.runs) {
 				t.Errorf("runs %q, error %v, and\n%s", asked, err, out)
+			}
+			for _, a := range asked {
+				if !strings.HasPrefix(a, "nftables: -test.v -test.timeout ") || !strings.Contains(a, " -test.run TestX") {
+					t.Errorf("it runs with %s", a)
+				}
 			}
 			if len(asked) > 1 && !strings.HasSuffix(asked[1], "-test.parallel 1 -test.skip ^$ -test.run ^(TestA)$") {
 				t.Errorf("it runs again with %s", asked[1])
