@@ -186,7 +186,7 @@ for i in "${!backends[@]}"; do
   if ((i > 0)); then skip+="|$once"; fi
   # Where these run with NRI, too, once is enough for the same backend.
   if [[ $backend == nftables && $entrances == *" nri "* ]]; then skip+='|^Test(Hostile|Churn)'; fi
-  E2E_BACKEND=$backend tests "$backend" 30m -test.skip "$skip" "$@"
+  E2E_BACKEND=$backend tests "$backend" 30m -test.parallel 8 -test.skip "$skip" "$@"
 done
 
 before=$(configuration)
