@@ -63,26 +63,28 @@ func (l SidecarLog) Print(ctx context.Context, w io.Writer) error {
 	}
 	tick := time.NewTicker(logPoll)
 	defer tick.Stop()
-	for {
+	for seen := false; ; {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
 		}
-		rotated := isRotated(root, name, f)
+		// The runtime makes the new file before it stops writing to the old one, which is read once more behind that.
+		last := seen
+		seen = isRotated(root, name, f)
 		lines, err := readLines(f)
 		if err := errors.Join(err, l.print(lines, w)); err != nil {
 			return err
 		}
-		next, err := root.Open(name)
-		switch {
-		case rotated && err == nil:
-			_ = f.Close()
-			f = next
-		case err == nil:
-			_ = next.Close()
-		case isGone(root, path.Dir(name)): // otherwise the runtime has not made the new file yet
+		if isGone(root, path.Dir(name)) {
 			return nil
+		}
+		if !last {
+			continue
+		}
+		if next, err := root.Open(name); err == nil {
+			_ = f.Close()
+			f, seen = next, false
 		}
 	}
 }
@@ -134,12 +136,9 @@ func isGone(root *os.Root, dir string) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// isRotated reports whether another file has the name of an open one.
+// isRotated reports whether another file has the name of an open one. Between the two there is none for a moment.
 func isRotated(root *os.Root, name string, f *os.File) bool {
 	now, err := root.Stat(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return true
-	}
 	opened, errOpened := f.Stat()
 	return err == nil && errOpened == nil && !os.SameFile(now, opened)
 }
