@@ -4,6 +4,18 @@
 {{- if or (eq $asked "true") (and (eq $asked "auto") (.root.Capabilities.APIVersions.Has (printf "admissionregistration.k8s.io/v1/%s" .kind))) -}}true{{- end -}}
 {{- end -}}
 
+{{- /* A policy's match condition: the caller is the agent, of whatever node. */ -}}
+{{- define "agent.isCaller" -}}
+- name: the-agent
+  expression: request.userInfo.username == "system:serviceaccount:{{ .Release.Namespace }}:{{ include "agent.account" . }}"
+{{- end -}}
+
+{{- /* A policy's variable: the node that the caller's token is bound to, or "". */ -}}
+{{- define "agent.callersNode" -}}
+- name: node
+  expression: request.userInfo.?extra[?"authentication.kubernetes.io/node-name"][?0].orValue("")
+{{- end -}}
+
 {{- define "agent.waitName" -}}istio-pod-network-wait{{- end -}}
 
 {{- /*
