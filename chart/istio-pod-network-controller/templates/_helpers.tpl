@@ -154,6 +154,7 @@ Docker's socket is in /var/run itself, which the agent must not get: only the fi
 {{- if .Values.sidecars.enabled }}
 {{- /* The proxies' files, in memory. Their logs are beside those of their pods' containers, where people and collectors look. */}}
 - {name: sidecars, path: /run/istio-pod-network-controller/sidecars, type: DirectoryOrCreate, writable: true}
+- {name: shared, path: {{ include "agent.sharedRoot" . }}, type: DirectoryOrCreate, writable: true}
 - {name: pod-logs, path: /var/log/pods, type: Directory, writable: true}
 {{- end }}
 {{- end -}}
@@ -217,6 +218,7 @@ The agent runs proxies by the runtime's CRI. Without the policy its right to cre
 {{- if and .Values.sidecars.enabled (eq .Values.containerRuntime "docker") -}}
 {{- fail "sidecars.enabled=true with containerRuntime=docker: Docker has no CRI, by which the agent runs proxies; use nodes with containerd or CRI-O, or leave sidecars.enabled=false" -}}
 {{- end -}}
+{{- $_ := include "agent.sharedProxies" . -}}
 {{- end -}}
 
 {{- /* Every flag of `run`, once; those of sidecars only if they are on. Lists are joined as the flags and the pods' annotations write them. */ -}}

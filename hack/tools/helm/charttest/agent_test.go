@@ -107,7 +107,7 @@ func checkMount(t *testing.T, mount corev1.VolumeMount, path string) {
 		t.Errorf("%s: the node's %q is mounted at %q, want the same path", mount.Name, path, mount.MountPath)
 	}
 	tooWide := map[string]bool{"/": true, "/run": true, "/var/run": true, "/var": true, "/proc": true}
-	writable := slices.Contains([]string{"cni-conf", "cni-socket", "sidecars", "pod-logs"}, mount.Name)
+	writable := slices.Contains([]string{"cni-conf", "cni-socket", "sidecars", "shared", "pod-logs"}, mount.Name)
 	if mount.ReadOnly == writable || tooWide[mount.MountPath] {
 		t.Errorf("%s: read-only %t, or too wide", mount.MountPath, mount.ReadOnly)
 	}

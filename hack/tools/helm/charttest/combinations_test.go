@@ -56,6 +56,9 @@ func TestTheChartRefusesWhatTheRulesSay(t *testing.T) {
 		"{sidecars: {enabled: true, tokenAudiences: [a]}, admission: {restrictAgent: false}}",
 		"{cni: install, cluster: openshift}",
 		"healthAddr: 127.0.0.1:1",
+		"{containerRuntime: docker, sidecars: {enabled: true, shared: [" + minimalShared + "]}}",
+		"sidecars: {shared: [" + minimalShared + "]}",
+		"sidecars: {enabled: true, shared: [" + minimalShared + ", " + minimalShared + "]}",
 	} {
 		_, err := renderRow(t, valuesMap(t, values))
 		var named []string
@@ -128,6 +131,9 @@ func faultOf(t *testing.T, ds *appsv1.DaemonSet) string {
 		if fault := faultOfContainer(c, volumes); fault != "" {
 			return fault
 		}
+	}
+	if !isAgent(ds) {
+		return ""
 	}
 	args := append([]string{}, pod.Containers[0].Args...)
 	for i, arg := range args {

@@ -1,6 +1,7 @@
 package charttest
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -112,7 +113,7 @@ func TestTheQuota(t *testing.T) {
 		for _, doc := range documents(t, in) {
 			quota, ok := decode(t, doc).(*corev1.ResourceQuota)
 			found = found || ok
-			if ok && quota.Spec.ScopeSelector.MatchExpressions[0].Values[0] != "system-node-critical" {
+			if ok && !slices.Equal(quota.Spec.ScopeSelector.MatchExpressions[0].Values, []string{"system-node-critical"}) {
 				t.Errorf("%s: the quota is for %v", in, quota.Spec.ScopeSelector.MatchExpressions)
 			}
 		}

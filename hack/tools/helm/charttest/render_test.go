@@ -78,17 +78,20 @@ func documents(t *testing.T, values string) []string {
 	return docs
 }
 
-// daemonSet is the rendered DaemonSet, decoded strictly.
+// daemonSet is the rendered DaemonSet of the agent, decoded strictly.
 func daemonSet(t *testing.T, values string) *appsv1.DaemonSet {
 	t.Helper()
 	for _, doc := range documents(t, values) {
-		if ds, ok := decode(t, doc).(*appsv1.DaemonSet); ok {
+		if ds, ok := decode(t, doc).(*appsv1.DaemonSet); ok && isAgent(ds) {
 			return ds
 		}
 	}
-	t.Fatal("the chart renders no DaemonSet")
+	t.Fatal("the chart renders no DaemonSet of the agent")
 	return nil
 }
+
+// isAgent tells the agent's DaemonSet from those of proxies that pods share.
+func isAgent(ds *appsv1.DaemonSet) bool { return ds.Spec.Template.Spec.Containers[0].Name == "agent" }
 
 // decode turns a document into its Kubernetes type; an unknown or doubled field is an error. Nil: not a type of Kubernetes itself.
 func decode(t *testing.T, doc string) runtime.Object {

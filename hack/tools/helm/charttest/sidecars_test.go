@@ -46,7 +46,7 @@ func TestSidecarsOffChangeNothing(t *testing.T) {
 			if diff := cmp.Diff(read(t, "testdata/"+name+".golden.yaml"), rel.Manifest); diff != "" {
 				t.Errorf("switched off explicitly (-golden +got):\n%s", diff)
 			}
-			for _, word := range []string{apiGroup + "]", "--sidecar", "CustomResourceDefinition", sidecarRoot, "KILL"} {
+			for _, word := range []string{apiGroup + "]", "--sidecar", "CustomResourceDefinition", sidecarRoot, sharedRoot, "KILL"} {
 				if strings.Contains(rel.Manifest, word) {
 					t.Errorf("%q is rendered although sidecars are off", word)
 				}
@@ -69,18 +69,22 @@ func TestWhatTheAgentGetsForSidecars(t *testing.T) {
 	if !slices.Equal(add, []corev1.Capability{"KILL", "CHOWN", "DAC_OVERRIDE"}) {
 		t.Errorf("additional capabilities %v", add)
 	}
-	wantMounts := []corev1.VolumeMount{{Name: "sidecars", MountPath: sidecarRoot}, {Name: "pod-logs", MountPath: "/var/log/pods"}}
+	wantMounts := []corev1.VolumeMount{
+		{Name: "sidecars", MountPath: sidecarRoot}, {Name: "shared", MountPath: sharedRoot}, {Name: "pod-logs", MountPath: "/var/log/pods"},
+	}
 	if diff := cmp.Diff(wantMounts, agent.VolumeMounts[len(before.Containers[0].VolumeMounts)-1:len(agent.VolumeMounts)-1]); diff != "" {
 		t.Errorf("additional mounts (-want +got):\n%s", diff)
 	}
-	wantTypes := map[string]corev1.HostPathType{sidecarRoot: corev1.HostPathDirectoryOrCreate, "/var/log/pods": corev1.HostPathDirectory}
+	wantTypes := map[string]corev1.HostPathType{
+		sidecarRoot: corev1.HostPathDirectoryOrCreate, sharedRoot: corev1.HostPathDirectoryOrCreate, "/var/log/pods": corev1.HostPathDirectory,
+	}
 	got := map[string]corev1.HostPathType{}
 	for _, volume := range after.Volumes {
 		if volume.HostPath != nil && wantTypes[volume.HostPath.Path] != "" {
 			got[volume.HostPath.Path] = *volume.HostPath.Type
 		}
 	}
-	if diff := cmp.Diff(wantTypes, got); diff != "" || len(after.Volumes) != len(before.Volumes)+2 {
+	if diff := cmp.Diff(wantTypes, got); diff != "" || len(after.Volumes) != len(before.Volumes)+len(wantTypes) {
 		t.Errorf("%d volumes, before %d; types (-want +got):\n%s", len(after.Volumes), len(before.Volumes), diff)
 	}
 }

@@ -1,0 +1,133 @@
+{{- /*
+The proxies that the pods of a node share, as JSON. Two DaemonSets for one profile would be two proxies that want the same ports of the same pods.
+*/ -}}
+{{- define "agent.sharedProxies" -}}
+{{- if and .Values.sidecars.shared (eq .Values.containerRuntime "docker") -}}
+{{- fail "sidecars.shared with containerRuntime=docker: the agent finds these proxies by CRI, which Docker does not have; use nodes with containerd or CRI-O, or leave sidecars.shared empty" -}}
+{{- end -}}
+{{- $seen := list -}}
+{{- range .Values.sidecars.shared -}}
+{{- if not $.Values.sidecars.enabled -}}
+{{- fail (printf "sidecars.shared has the profile %s, but sidecars.enabled=false: no agent would tell the proxy which pods to serve; set sidecars.enabled=true, or leave sidecars.shared empty" .profile) -}}
+{{- end -}}
+{{- if has .profile $seen -}}
+{{- fail (printf "sidecars.shared has the profile %s twice: a node runs one proxy for a profile" .profile) -}}
+{{- end -}}
+{{- $seen = append $seen .profile -}}
+{{- end -}}
+{{- .Values.sidecars.shared | default list | toJson -}}
+{{- end -}}
+
+{{- /* The account of these proxies, and what OpenShift allows them. */ -}}
+{{- define "agent.sharedName" -}}{{ include "agent.name" . }}-shared{{- end -}}
+
+{{- /* (list $ "PROFILE"). The name is another one than the agent's: whoever looks for agents by their labels must not find proxies. */ -}}
+{{- define "agent.sharedSelector" -}}
+{{- $root := first . -}}
+app.kubernetes.io/name: {{ $root.Chart.Name }}-shared
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+pod-network-controller.istio.io/shared-proxy: {{ last . | quote }}
+{{- end -}}
+
+{{- /* Where the agent writes a profile's files. */ -}}
+{{- define "agent.sharedRoot" -}}/run/istio-pod-network-controller/shared{{- end -}}
+
+{{- /*
+The pod's template: (list $ PROXY). It has no version of the chart and nothing that follows from the agent's, so that an upgrade of the chart that
+changes nothing of the proxy does not end it.
+*/ -}}
+{{- define "agent.sharedPod" -}}
+{{- $root := first . -}}
+{{- $proxy := last . -}}
+{{- $v := $root.Values -}}
+metadata:
+  labels:
+    {{- include "agent.sharedSelector" (list $root $proxy.profile) | nindent 4 }}
+    {{- with $v.commonLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  annotations:
+    kubectl.kubernetes.io/default-container: proxy
+    {{- if include "agent.openshift" $root }}
+    openshift.io/required-scc: {{ include "agent.sharedName" $root }}
+    {{- end }}
+spec:
+  serviceAccountName: {{ include "agent.sharedName" $root }}
+  automountServiceAccountToken: false
+  enableServiceLinks: false
+  priorityClassName: {{ $proxy.priorityClassName | default $v.priorityClassName | quote }}
+  terminationGracePeriodSeconds: {{ dig "terminationGracePeriodSeconds" 5 $proxy | int }}
+  {{- with $proxy.imagePullSecrets | default $v.imagePullSecrets }}
+  imagePullSecrets:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with hasKey $proxy "nodeSelector" | ternary $proxy.nodeSelector $v.nodeSelector }}
+  nodeSelector:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $v.affinity }}
+  affinity:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with hasKey $proxy "tolerations" | ternary $proxy.tolerations (include "agent.tolerations" $root | fromYamlArray) }}
+  tolerations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  containers:
+    - name: proxy
+      {{- include "agent.sharedContainer" . | nindent 6 }}
+  volumes:
+    # The kubelet makes the directories if the proxy's pod is there before the agent.
+    - name: files
+      hostPath: {path: {{ include "agent.sharedRoot" . }}/{{ $proxy.profile }}/files, type: DirectoryOrCreate}
+    - name: run
+      hostPath: {path: {{ include "agent.sharedRoot" . }}/{{ $proxy.profile }}/run, type: DirectoryOrCreate}
+    - name: netns
+      hostPath: {path: /var/run/netns, type: DirectoryOrCreate}
+{{- end -}}
+
+{{- /*
+SYS_ADMIN is what setns asks for: the proxy listens in the namespaces of its pods. Runtimes give capabilities to root alone. The group is what
+the pods' rules know the proxy by.
+*/ -}}
+{{- define "agent.sharedContainer" -}}
+{{- $proxy := last . -}}
+image: {{ $proxy.image | quote }}
+imagePullPolicy: {{ $proxy.imagePullPolicy | default "IfNotPresent" }}
+command:
+  {{- toYaml $proxy.command | nindent 2 }}
+{{- with $proxy.args }}
+args:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $proxy.env }}
+env:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $proxy.readinessProbe }}
+readinessProbe:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+terminationMessagePolicy: FallbackToLogsOnError
+securityContext:
+  privileged: false
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  runAsUser: 0
+  runAsGroup: {{ $proxy.runAsGroup | default 1337 | int64 }}
+  runAsNonRoot: false
+  capabilities: {drop: [ALL], add: [SYS_ADMIN]}
+  seccompProfile: {type: RuntimeDefault}
+  {{- with include "agent.seLinuxOptions" (first .) | fromJson }}
+  seLinuxOptions: {{ toJson . }}
+  {{- end }}
+{{- with $proxy.resources }}
+resources:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+volumeMounts:
+  - {name: files, mountPath: /etc/sidecar, readOnly: true}
+  - {name: run, mountPath: /run/sidecar}
+  # Namespaces that are made later have to appear, and those that are removed must not stay.
+  - {name: netns, mountPath: /var/run/netns, readOnly: true, mountPropagation: HostToContainer}
+{{- end -}}
