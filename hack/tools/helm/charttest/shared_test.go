@@ -75,7 +75,8 @@ func TestWhatASharedProxyGets(t *testing.T) {
 		got = append(got, mount{m.MountPath, paths[m.Name], !m.ReadOnly, m.MountPropagation != nil && *m.MountPropagation == corev1.MountPropagationHostToContainer})
 	}
 	wantMounts := []mount{
-		{"/etc/sidecar", sharedRoot + "/edge/files", false, false}, {"/run/sidecar", sharedRoot + "/edge/run", true, false},
+		{"/etc/sidecar", sharedRoot + "/edge/files", false, false},
+		{"/run/sidecar", sharedRoot + "/edge/run", true, false},
 		{"/var/run/netns", "/var/run/netns", false, true},
 	}
 	if diff := cmp.Diff(wantMounts, got, cmp.AllowUnexported(mount{})); diff != "" {

@@ -85,29 +85,6 @@ func samples() map[string][]any {
 	}
 }
 
-// sharedProxies are two: one that says what it must, and one that says all.
-func sharedProxies() []any {
-	return []any{
-		map[string]any{"profile": "a", "image": "localhost/haproxy:1", "command": []any{"/usr/sbin/haproxy", "-W"}},
-		map[string]any{
-			"profile": "b.c", "image": "registry.example.com/envoy@sha256:" + strings.Repeat("0a", 32), "imagePullPolicy": "Always",
-			"imagePullSecrets": []any{map[string]any{"name": "registry"}}, "command": []any{"envoy"}, "args": []any{"-c", "{{ x }}: 'y'"},
-			"env": []any{map[string]any{"name": "A", "value": "b"}}, "runAsGroup": 2000,
-			"resources":         map[string]any{"limits": map[string]any{"memory": "1Gi"}},
-			"readinessProbe":    map[string]any{"exec": map[string]any{"command": []any{"true"}}},
-			"nodeSelector":      map[string]any{},
-			"tolerations":       []any{},
-			"priorityClassName": "mesh", "terminationGracePeriodSeconds": 0,
-		},
-	}
-}
-
-// sharedOf are the shared proxies of a row.
-func sharedOf(v func(string) any) []any {
-	list, _ := v("sidecars.shared").([]any)
-	return list
-}
-
 // defaultOf is what values.yaml says of a value.
 func defaultOf(c *chart.Chart, path string) (any, error) {
 	var value any = c.Values
@@ -128,7 +105,7 @@ func defaultOf(c *chart.Chart, path string) (any, error) {
 func Rules() []Rule {
 	type at = func(string) any
 	empty := func(value any) bool { return value == "" }
-	return []Rule{
+	return append(sidecarRules(), []Rule{
 		{
 			Paths: []string{"platform", "kubernetesDistribution"}, Says: "contradict each other",
 			Refuses: func(v at) bool {
@@ -157,37 +134,6 @@ func Rules() []Rule {
 			},
 		},
 		{
-			Paths: []string{"sidecars.enabled", "containerRuntime"}, Says: "Docker has no CRI",
-			Refuses: func(v at) bool { return v("sidecars.enabled") == true && v("containerRuntime") == "docker" },
-		},
-		{
-			Paths: []string{"sidecars.shared", "containerRuntime"}, Says: "the agent finds these proxies by CRI",
-			Refuses: func(v at) bool { return len(sharedOf(v)) > 0 && v("containerRuntime") == "docker" },
-		},
-		{
-			Paths: []string{"sidecars.enabled", "sidecars.shared"}, Says: "no agent would tell the proxy",
-			Refuses: func(v at) bool { return v("sidecars.enabled") != true && len(sharedOf(v)) > 0 },
-		},
-		{
-			Paths: []string{"sidecars.shared"}, Says: "a node runs one proxy for a profile",
-			Refuses: func(v at) bool {
-				names := map[any]bool{}
-				for _, one := range sharedOf(v) {
-					proxy, _ := one.(map[string]any)
-					names[proxy["profile"]] = true
-				}
-				return len(names) < len(sharedOf(v))
-			},
-		},
-		{
-			Paths: []string{"sidecars.enabled", "sidecars.tokenAudiences", "admission.restrictAgent", ClusterPath}, Says: "could create tokens of every account",
-			Refuses: func(v at) bool {
-				audiences, _ := v("sidecars.tokenAudiences").([]any)
-				narrowed := v("admission.restrictAgent") == true || v("admission.restrictAgent") == "auto" && v(ClusterPath) != "old"
-				return v("sidecars.enabled") == true && len(audiences) > 0 && !narrowed
-			},
-		},
-		{
 			Paths: []string{"cni", ClusterPath, "platform", "kubernetesDistribution", "cniBinDir", "cniConfDir"}, Says: "on what looks like openshift",
 			Refuses: func(v at) bool {
 				plain := v("platform") == "kubernetes" && (empty(v("kubernetesDistribution")) || v("kubernetesDistribution") == "Kubernetes")
@@ -202,5 +148,5 @@ func Rules() []Rule {
 				return v("healthAddr") == "127.0.0.1:15078" && strategy["type"] != "OnDelete" && rolling["maxSurge"] != 0
 			},
 		},
-	}
+	}...)
 }
