@@ -39,17 +39,19 @@ func sampleTests() map[string]func(t *testing.T, file string) {
 		"sidecar-deployment.yaml": runsManaged,
 
 		// For other platforms, or applied above: checked by the API server.
-		"namespace.yaml":             appliesSample,
-		"openshift-nonroot.yaml":     appliesSample,
-		"status-reader.yaml":         appliesSample, // TestStatusTellsTheTruth uses its rights
-		"sidecar-profile.yaml":       appliesSample,
-		"sidecar-profile-envoy.yaml": appliesSample,
+		"namespace.yaml":                    appliesSample,
+		"openshift-nonroot.yaml":            appliesSample,
+		"status-reader.yaml":                appliesSample, // TestStatusTellsTheTruth uses its rights
+		"sidecar-profile.yaml":              appliesSample,
+		"sidecar-profile-envoy.yaml":        appliesSample,
+		"sidecar-profile-shared-envoy.yaml": appliesSample,
 
 		// Not for this API server: every field is known.
 		"istio-values.yaml":              readsIstioValues,
 		"karpenter-nodepool.yaml":        readsNodePool,
 		"cluster-autoscaler-values.yaml": readsAutoscalerValues,
-		"values-startup-taint.yaml":      rendersChart,
+		"values-startup-taint.yaml":      rendersChart("--startup-taint=true"),
+		"values-shared-proxy.yaml":       rendersChart("name: " + agentName + "-shared-haproxy-shared"),
 	}
 }
 

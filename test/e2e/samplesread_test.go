@@ -188,11 +188,13 @@ func readsAutoscalerValues(t *testing.T, file string) {
 }
 
 // rendersChart wants the chart to accept the values, and the agent to get the flag.
-func rendersChart(t *testing.T, file string) {
-	t.Helper()
-	out := helm(t, "template", agentName, "chart/"+agentName, "-f", filepath.Join("config/samples", file))
-	if !strings.Contains(out, "--startup-taint=true") {
-		t.Error("the agent does not get --startup-taint=true")
+// rendersChart wants text in what the chart renders with a sample's values.
+func rendersChart(want string) func(*testing.T, string) {
+	return func(t *testing.T, file string) {
+		t.Helper()
+		if out := helm(t, "template", agentName, "chart/"+agentName, "-f", filepath.Join("config/samples", file)); !strings.Contains(out, want) {
+			t.Errorf("the chart renders no %q", want)
+		}
 	}
 }
 

@@ -33,7 +33,7 @@ func (s *server) definesSidecars(t *testing.T) {
 		return err
 	})
 	t.Run("secrets", func(t *testing.T) { takesSecrets(t, profiles, version.WithKind("SidecarProfile")) })
-	for _, sample := range []string{"sidecar-profile.yaml", "sidecar-profile-envoy.yaml"} {
+	for _, sample := range []string{"sidecar-profile.yaml", "sidecar-profile-envoy.yaml", "sidecar-profile-shared-envoy.yaml"} {
 		t.Run(sample, func(t *testing.T) { createsSample(t, profiles, sample) })
 	}
 	t.Run("Envoys", func(t *testing.T) { checksEnvoys(t, profiles, version.WithKind("SidecarProfile")) })
