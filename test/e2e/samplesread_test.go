@@ -187,8 +187,7 @@ func readsAutoscalerValues(t *testing.T, file string) {
 	}
 }
 
-// rendersChart wants the chart to accept the values, and the agent to get the flag.
-// rendersChart wants text in what the chart renders with a sample's values.
+// rendersChart wants the chart to accept a sample's values, and to render a text with them.
 func rendersChart(want string) func(*testing.T, string) {
 	return func(t *testing.T, file string) {
 		t.Helper()
