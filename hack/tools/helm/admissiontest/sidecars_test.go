@@ -37,6 +37,7 @@ func (s *server) definesSidecars(t *testing.T) {
 		t.Run(sample, func(t *testing.T) { createsSample(t, profiles, sample) })
 	}
 	t.Run("Envoys", func(t *testing.T) { checksEnvoys(t, profiles, version.WithKind("SidecarProfile")) })
+	t.Run("shared", func(t *testing.T) { checksShared(t, profiles, version.WithKind("SidecarProfile")) })
 	t.Run("nodes show how far they are", func(t *testing.T) { nodesShare(t, profiles) })
 	t.Run("what rules depend on stays", func(t *testing.T) { changesNoPort(t, profiles) })
 	const profile, sidecar = "SidecarProfile", "Sidecar"
@@ -47,7 +48,7 @@ func (s *server) definesSidecars(t *testing.T) {
 		want    string
 	}{
 		"a profile, with its defaults": {kind: profile, spec: "{image: a/b, readiness: {tcpPort: 80}}", want: "outboundPort: 15001"},
-		"a profile without an image":   {kind: profile, spec: "{readiness: {tcpPort: 80}}", refused: true, want: "spec.image"},
+		"a profile without an image":   {kind: profile, spec: "{readiness: {tcpPort: 80}}", refused: true, want: "image is missing"},
 		"two questions to one proxy":   {kind: profile, spec: "{image: a/b, readiness: {tcpPort: 80, socket: s}}", refused: true, want: "exactly one of httpGet, tcpPort and socket"},
 		"a handover without arguments": {kind: profile, spec: "{image: a/b, readiness: {tcpPort: 80}, handover: haproxy}", refused: true, want: "set command or args"},
 		"a value that is two things": {
