@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"syscall"
 	"testing"
 	"time"
@@ -78,4 +79,22 @@ func processCPU(b *testing.B) time.Duration {
 		b.Fatal(err)
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// BenchmarkListening measures the CPU time of asking who listens, over many namespaces in turn.
+func BenchmarkListening(b *testing.B) {
+	e, want := ordinary(b)
+	places := programmedPlaces(b, e, want)
+	used, n := time.Duration(0), 0
+	ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
+	defer cancel()
+	for b.Loop() {
+		before := processCPU(b)
+		_, err := listeners{e}.Listening(ctx, places[n%len(places)], 1337)
+		if used += processCPU(b) - before; err != nil {
+			b.Fatal(err)
+		}
+		n++
+	}
+	b.ReportMetric(float64(used.Microseconds())/float64(n), "cpu-us/op")
 }

@@ -1,49 +1,32 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
-	"time"
-
-	"golang.org/x/sys/unix"
+	"slices"
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
-	"istio-pod-network-controller/internal/rawnetlink"
 	"istio-pod-network-controller/sidecars"
 )
 
-// Lengths and offsets of struct inet_diag_req_v2 and struct inet_diag_msg in include/uapi/linux/inet_diag.h.
-const (
-	diagRequestSize = 56
-	diagUID         = 64
-	diagMessageSize = 72
-	tcpListen       = 10 // TCP_LISTEN of include/net/tcp_states.h
-)
-
-// checkPorts returns sidecars.ErrPortTaken if a process of another user than the proxy's listens on a port of the proxy's: it would be taken for
-// the proxy. A process of the application that has become the proxy's user is not found out.
+// checkPorts returns sidecars.ErrPortTaken if a process of another user than the proxy's listens on a port of the proxy's, at any address of
+// either family: it would be taken for the proxy. A process of the application that has become the proxy's user is not found out.
 func (a sidecarAsker) checkPorts(ctx context.Context, s podnet.Sandbox, p *sidecars.Profile) error {
-	user := uint32(p.UID()) //nolint:gosec // the schema has checked it
-	_, err := in(ctx, a.guarded, s.Place(), func(ctx context.Context, ns *netns.NS) (struct{}, error) {
-		conn, err := ns.Netlink(unix.NETLINK_SOCK_DIAG)
-		if err != nil {
-			return struct{}{}, fmt.Errorf("ask who listens: %w", err)
-		}
-		end, _ := ctx.Deadline()
-		for _, port := range proxyPorts(p.Spec) {
-			other, err := otherListener(conn, end, uint16(port), user) //nolint:gosec // the schema has checked it
-			if err != nil {
-				return struct{}{}, fmt.Errorf("ask who listens on port %d: %w", port, err)
+	user, ports := uint32(p.UID()), proxyPorts(p.Spec) //nolint:gosec // the schema has checked it
+	_, err := in(ctx, a.guarded, s.Place(), func(ctx context.Context, ns *netns.NS) (_ struct{}, taken error) {
+		err := eachListener(ctx, ns, func(body []byte) (more bool) {
+			port, other := int32(binary.BigEndian.Uint16(body[diagPort:])), binary.NativeEndian.Uint32(body[diagUID:])
+			if other != user && slices.Contains(ports, port) {
+				taken = fmt.Errorf("%w: a process of the application, of user %d, listens on port %d, which the proxy (user %d) needs: have it use another port",
+					sidecars.ErrPortTaken, other, port, user)
 			}
-			if other != nil {
-				return struct{}{}, fmt.Errorf("%w: a process of the application, of user %d, listens on port %d, which the proxy (user %d) needs: have it use another port",
-					sidecars.ErrPortTaken, *other, port, user)
-			}
-		}
-		return struct{}{}, nil
+			return taken == nil
+		})
+		return struct{}{}, cmp.Or(taken, err)
 	})
 	return err
 }
@@ -60,20 +43,4 @@ func proxyPorts(spec v1alpha1.SidecarProfileSpec) (out []int32) {
 		}
 	}
 	return out
-}
-
-// otherListener returns another user than the given one that listens on a TCP port, at any address of either family, or nil.
-func otherListener(conn *rawnetlink.Conn, end time.Time, port uint16, user uint32) (other *uint32, err error) {
-	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-		err := eachListener(conn, end, family, port, func(body []byte) (more bool) {
-			if uid := binary.NativeEndian.Uint32(body[diagUID:]); uid != user {
-				other = &uid
-			}
-			return other == nil
-		})
-		if other != nil || err != nil {
-			return other, err
-		}
-	}
-	return nil, nil //nolint:nilnil // nobody
 }
