@@ -115,8 +115,8 @@ func (r *containerRuntime) ContainerStatus(_ context.Context, req *criv1.Contain
 
 // answer serves, in the sandbox's network namespace, what asks whether its proxy is ready.
 func (s *sandbox) answer(asked *atomic.Int64) (stop func() error, err error) {
-	if text, err := exec.Command("nsenter", "--net="+s.netns, "ip", "link", "set", "lo", "up").CombinedOutput(); err != nil { //nolint:noctx // it ends at once
-		return nil, fmt.Errorf("%w: %s", err, text)
+	if err := s.up(); err != nil {
+		return nil, err
 	}
 	var listener net.Listener
 	err = s.mounted.Do(func() (err error) {
@@ -129,4 +129,13 @@ func (s *sandbox) answer(asked *atomic.Int64) (stop func() error, err error) {
 	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) })}
 	go func() { _ = server.Serve(listener) }()
 	return server.Close, nil
+}
+
+// up brings the sandbox's loopback interface up.
+func (s *sandbox) up() error {
+	text, err := exec.Command("nsenter", "--net="+s.netns, "ip", "link", "set", "lo", "up").CombinedOutput() //nolint:noctx // it ends at once
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, text)
+	}
+	return nil
 }

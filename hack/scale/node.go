@@ -149,14 +149,14 @@ type restarted struct {
 }
 
 // restart starts an agent that looks at each pod once an interval, and measures it when it is calm.
-func (n *nodeBench) restart(ctx context.Context, every time.Duration) (seen restarted, err error) {
+func (n *nodeBench) restart(ctx context.Context, every time.Duration, flags ...string) (seen restarted, err error) {
 	before, err := n.runtime.fingerprints(ctx)
 	if err != nil {
 		return seen, err
 	}
 	lists, statuses := n.runtime.lists.Load(), n.runtime.statuses.Load()
 	began := time.Now()
-	a, err := startAgent(ctx, n.server, n.runtime, n.agent, "--verify-interval="+every.String())
+	a, err := startAgent(ctx, n.server, n.runtime, n.agent, append(flags, "--verify-interval="+every.String())...)
 	if err != nil {
 		return seen, err
 	}
