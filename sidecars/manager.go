@@ -218,6 +218,13 @@ func (m *Manager) Notify(profile string) {
 	}
 }
 
+// look has some sandboxes looked at.
+func (m *Manager) look(keys []Key) {
+	for _, key := range keys {
+		m.queue.Add(key)
+	}
+}
+
 // sandboxOf returns what is known of a sandbox now.
 func (m *Manager) sandboxOf(f *followed) podnet.Sandbox {
 	m.mu.Lock()

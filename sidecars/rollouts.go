@@ -1,6 +1,9 @@
 package sidecars
 
-import "sync"
+import (
+	"slices"
+	"sync"
+)
 
 // Rollouts bound how a change of a profile reaches the proxies of the node: only so many are upgraded at once, and after a failure no
 // more until one has succeeded. The zero value is ready.
@@ -13,7 +16,9 @@ type Rollouts struct {
 type rollout struct {
 	hash   string
 	active map[Key]bool // sandboxes whose proxies are being upgraded
-	paused bool
+	// waiting are those that were refused a turn, in the order in which they asked.
+	waiting []Key
+	paused  bool
 }
 
 // of returns the roll-out of the profile's present version.
@@ -29,13 +34,17 @@ func (r *Rollouts) of(p *Profile) *rollout {
 	return now
 }
 
-// may reports whether a sandbox's proxy may be upgraded now.
+// may reports whether a sandbox's proxy may be upgraded now. One that may not waits for next.
 func (r *Rollouts) may(p *Profile, key Key) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.of(p)
 	if !now.paused && len(now.active) < int(p.Spec.Rollout.MaxParallel) {
 		now.active[key] = true
+	}
+	now.forget(key)
+	if !now.active[key] {
+		now.waiting = append(now.waiting, key)
 	}
 	return now.active[key]
 }
@@ -53,15 +62,27 @@ func (r *Rollouts) failed(p *Profile, key Key) {
 	}
 }
 
-// done notes that a sandbox's proxy runs the profile's present version. It reports whether others may be waiting for that.
-func (r *Rollouts) done(p *Profile, key Key) (freed bool) {
+// done notes that a sandbox's proxy runs the profile's present version. freed reports whether its turn has ended. Then next are the sandboxes
+// that may take a turn now: to look at all that wait, each time, would cost the square of their number.
+func (r *Rollouts) done(p *Profile, key Key) (next []Key, freed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.of(p)
 	freed = now.active[key]
 	delete(now.active, key)
-	now.paused = now.paused && !freed
-	return freed
+	now.forget(key)
+	if !freed {
+		return nil, false
+	}
+	now.paused = false
+	free := max(0, int(p.Spec.Rollout.MaxParallel)-len(now.active))
+	next = slices.Clone(now.waiting[:min(free, len(now.waiting))])
+	now.waiting = now.waiting[len(next):] // whoever is refused again waits again
+	return next, true
+}
+
+func (r *rollout) forget(key Key) {
+	r.waiting = slices.DeleteFunc(r.waiting, func(k Key) bool { return k == key })
 }
 
 // leave forgets a sandbox.
@@ -70,6 +91,7 @@ func (r *Rollouts) leave(key Key) {
 	defer r.mu.Unlock()
 	for _, one := range r.by {
 		delete(one.active, key)
+		one.forget(key)
 		if len(one.active) == 0 {
 			one.paused = false // whoever failed is gone: nobody else could end the pause
 		}

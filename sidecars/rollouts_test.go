@@ -76,14 +76,36 @@ func TestHowARolloutIsBounded(t *testing.T) {
 	}
 }
 
-// Others wait for a turn that ends, and only for that.
-func TestTheEndOfATurnIsSaidOnce(t *testing.T) {
-	r, p, a := &Rollouts{}, version("v1", nil), Key{PodUID: "a"}
-	if r.done(p, a) {
-		t.Error("without a turn")
+// Whoever waits is told of a turn once, as many as there are turns, and in the order in which they have asked.
+func TestTheEndOfATurnIsTheNextOnes(t *testing.T) {
+	r, p := &Rollouts{}, version("v1", nil)
+	done := func(pod string) (next []string, freed bool) {
+		keys, freed := r.done(p, Key{PodUID: pod})
+		for _, k := range keys {
+			next = append(next, k.PodUID)
+		}
+		return next, freed
 	}
-	r.may(p, a)
-	if !r.done(p, a) || r.done(p, a) {
-		t.Error("not once")
+	if next, freed := done("a"); freed || next != nil {
+		t.Errorf("without a turn: %q, %t", next, freed)
+	}
+	granted(r, p, "a", "b", "c", "d", "c", "e", "f")
+	for _, c := range []struct {
+		name, pod string
+		before    func()
+		next      []string
+	}{
+		{name: "the one that has waited longest", pod: "a", next: []string{"d"}}, // c has asked again, and is behind it
+		{name: "no turn is free", pod: "a"},
+		{name: "two turns, one of which was not taken", pod: "b", next: []string{"c", "e"}},
+		{name: "refused again", pod: "c", before: func() { granted(r, p, "c", "d", "e") }, next: []string{"f"}},
+		{name: "those that have gone do not wait", pod: "d", before: func() { r.leave(Key{PodUID: "e"}) }},
+	} {
+		if c.before != nil {
+			c.before()
+		}
+		if next, _ := done(c.pod); !slices.Equal(next, c.next) {
+			t.Errorf("%s: %q, want %q", c.name, next, c.next)
+		}
 	}
 }

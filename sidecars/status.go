@@ -35,9 +35,9 @@ type Status struct {
 func (s *stepping) settle(d Decision) {
 	serving := slices.IndexFunc(s.there, func(c sidecar.Container) bool { return c.ID == d.Serving })
 	if p := s.choice.Profile; p != nil && serving >= 0 && s.there[serving].Hash == p.Hash {
-		if s.Rollout.done(p, s.key) {
+		if next, freed := s.Rollout.done(p, s.key); freed {
 			s.upgraded = time.Now()
-			s.Notify(p.Name)
+			s.look(next)
 		}
 		if time.Since(later(s.failed, s.answers[d.Serving].calm)) > calmTime {
 			s.failures, s.why, s.log = 0, "", ""
