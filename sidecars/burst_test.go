@@ -27,3 +27,40 @@ func TestManyPodsThatStartAtOnce(t *testing.T) {
 		stop()
 	})
 }
+
+// A roll-out costs the runtime so much a proxy, however many wait for their turns.
+func TestARolloutOverManyPods(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		const pods = 100
+		n.profile.Spec.Rollout.MaxParallel = 5
+		m, stop := agent()
+		for i := range pods {
+			m.Follow(sandboxOf(fmt.Sprint("u", i)))
+		}
+		after(5 * time.Second)
+		n.change(func() { n.asks, n.profile.Generation, n.profile.Spec.Image = 0, 2, "localhost/haproxy:2" })
+		began := time.Now()
+		m.Notify("edge")
+		for old := pods; old > 0; {
+			after(10 * time.Millisecond)
+			old = 0
+			n.change(func() {
+				for _, c := range n.containers {
+					if c.Image != n.profile.Spec.Image {
+						old++
+					}
+				}
+			})
+			if time.Since(began) > time.Minute {
+				t.Fatalf("%d proxies are not upgraded", old)
+			}
+		}
+		n.change(func() {
+			t.Logf("%d lists in %s", n.asks, time.Since(began))
+			if n.asks > 12*pods {
+				t.Errorf("the runtime was asked for %d lists", n.asks)
+			}
+		})
+		stop()
+	})
+}

@@ -256,14 +256,16 @@ func TestAProxyThatHangsAtItsStartCostsLittle(t *testing.T) {
 		n.behave = func(p *fakeProxy) { p.readyAfter = -1 }
 		m, stop := agent()
 		defer stop()
+		c := &counted{fakeNode: n, asks: map[uint32]int{}}
+		m.Asker = c
 		m.Follow(sandboxOf("u1"))
-		var first, all int
+		var first, all, lists int
 		after(time.Second)
-		n.change(func() { first = n.asks })
+		n.change(func() { first = c.asks[0] })
 		after(9 * time.Second)
-		n.change(func() { all = n.asks })
-		if first < 12 || all > 60 {
-			t.Errorf("the runtime was asked %d times in the first second, and %d times in ten", first, all)
+		n.change(func() { all, lists = c.asks[0], n.asks })
+		if first < 12 || all > 60 || lists > 20 {
+			t.Errorf("the proxy was asked %d times in the first second, and %d times in ten, and the runtime for %d lists", first, all, lists)
 		}
 		n.change(func() { n.containers["c001"].readyAfter = 0 })
 		after(silentPoll)

@@ -23,7 +23,8 @@ type followed struct {
 	since   time.Time         // when it was first seen
 	profile string            // the one that its pod has chosen; Manager.mu protects it
 	answers map[string]answer // by container ID
-	epoch   uint32            // the lowest that was not used yet
+	list    listed
+	epoch   uint32 // the lowest that was not used yet
 
 	failures int // in a row
 	failed   time.Time

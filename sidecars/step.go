@@ -60,6 +60,7 @@ func (m *Manager) step(ctx context.Context, key Key, f *followed) (again time.Du
 	s.noteEnds(ctx)
 	s.ask(ctx)
 	decision := Decide(s.desired(), s.relate(ctx, s.observe(s.there, s.home.drainedAt)), time.Now())
+	s.waits(f, len(decision.Actions) == 0 && len(decision.Ask) > 0)
 	err = s.act(ctx, decision)
 	s.settle(decision)
 	if choice.Finished && len(s.there) == 0 {
@@ -85,7 +86,7 @@ type stepping struct {
 // list returns the sandbox's containers, oldest first. Epochs of the pod's other sandboxes are not used again: a container's name in the runtime
 // consists of the pod's UID and the epoch.
 func (s *stepping) list(ctx context.Context) (there []sidecar.Container, err error) {
-	all, err := s.Runtime.List(ctx, s.key.PodUID)
+	all, err := s.containers(ctx, s.key, s.followed)
 	if err != nil {
 		return nil, err
 	}

@@ -27,7 +27,7 @@ func (m *Manager) wait(ctx context.Context, key Key, id string) {
 	for {
 		err := m.Runtime.Wait(ctx, id)
 		if err == nil || errors.Is(err, sidecar.ErrGone) {
-			m.queue.Add(key)
+			m.ended(key)
 			return
 		}
 		select {
