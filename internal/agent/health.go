@@ -28,7 +28,10 @@ const (
 	healthTimeout = 5 * time.Second
 )
 
-// health answers the kubelet at /healthz and /readyz. controller-runtime's own server listens on TCP only. During an update two agents
+// startPatience is how long a start may take until /startz passes in any case.
+const startPatience = 15 * time.Second
+
+// health answers the kubelet at /healthz, /readyz and /startz. controller-runtime's own server listens on TCP only. During an update two agents
 // share the node's network, and the kubelet must reach each of them: so each listens on a socket file in its own pod.
 type health struct {
 	network, address string // both empty: not served
@@ -81,6 +84,7 @@ func healthServer(l net.Listener, ready *readiness) *manager.Server {
 	mux := http.NewServeMux()
 	mux.Handle("/healthz", checkHandler{check: ready.live})
 	mux.Handle("/readyz", checkHandler{details: func() string { return ": " + ready.summary() }, check: ready.check})
+	mux.Handle("/startz", checkHandler{check: ready.started(time.Now().Add(startPatience))})
 	for _, p := range ready.parts {
 		mux.Handle("/readyz/"+p.name, checkHandler{check: p.bounded})
 	}

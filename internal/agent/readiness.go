@@ -65,6 +65,17 @@ func (r *readiness) summary() string {
 // check runs all checks at once, and returns an error that names each part that fails.
 func (r *readiness) check(ctx context.Context) error { return errors.Join(r.failing(ctx)...) }
 
+// started returns a check that passes once all do, and after a time in any case: the kubelet asks it every second, and kills an agent of which
+// it never passes, which one that waits for the runtime or the API server is not to be.
+func (r *readiness) started(patienceEnds time.Time) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if time.Now().After(patienceEnds) {
+			return nil
+		}
+		return r.check(ctx)
+	}
+}
+
 // failing runs all checks at once, and returns an error for each that fails.
 func (r *readiness) failing(ctx context.Context) []error {
 	errs := make([]error, len(r.parts))

@@ -61,3 +61,25 @@ func TestReadinessWaitsForNoPartForLong(t *testing.T) {
 		}
 	})
 }
+
+// An agent that cannot get ready, as the API server is away, is not killed by the kubelet for that.
+func TestAStartIsOverWhenReadyOrAfterAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		away := errors.New("away")
+		r := &readiness{}
+		r.add("cache", func(context.Context) error { return away })
+		check := r.started(time.Now().Add(startPatience))
+		if err := check(t.Context()); !errors.Is(err, away) {
+			t.Errorf("not ready: %v", err)
+		}
+		away = nil
+		if err := check(t.Context()); err != nil {
+			t.Errorf("ready: %v", err)
+		}
+		away = errors.New("away again")
+		<-time.After(startPatience + time.Nanosecond)
+		if err := check(t.Context()); err != nil {
+			t.Errorf("after %s: %v", startPatience, err)
+		}
+	})
+}

@@ -47,7 +47,7 @@ func (o *runOptions) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.Runtime, "runtime", "auto", "container runtime: auto, containerd, crio or docker")
 	fs.StringVar(&o.RuntimeEndpoint, "runtime-endpoint", "", "socket of the container runtime; empty means the usual paths")
 	addBackendFlag(fs, &o.Backend)
-	fs.StringVar(&o.HealthAddr, "health-addr", agent.DefaultHealthAddr, "where /healthz and /readyz are served: unix:///PATH, HOST:PORT, or 0 for nowhere")
+	fs.StringVar(&o.HealthAddr, "health-addr", agent.DefaultHealthAddr, "where /healthz, /readyz and /startz are served: unix:///PATH, HOST:PORT, or 0 for nowhere")
 	fs.StringVar(&o.MetricsAddr, "metrics-addr", ":15079", "address of /metrics, 0 for none")
 	fs.BoolVar(&o.MetricsSecure, "metrics-secure", false, "serve /metrics by TLS, and only to callers whose bearer token may get the path /metrics")
 	fs.StringVar(&o.MetricsCertDir, "metrics-cert-dir", "", "directory with tls.crt and tls.key for --metrics-secure, read again when they change; empty means a self-signed certificate")

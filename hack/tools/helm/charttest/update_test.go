@@ -16,7 +16,7 @@ func checkUpdates(t *testing.T, ds appsv1.DaemonSetSpec) {
 	if len(agent.Ports) > 0 {
 		t.Errorf("ports of the node are declared, which one pod can have only: %+v", agent.Ports)
 	}
-	for name, probe := range map[string]*corev1.Probe{"/healthz": agent.LivenessProbe, "/readyz": agent.ReadinessProbe} {
+	for name, probe := range map[string]*corev1.Probe{"/healthz": agent.LivenessProbe, "/readyz": agent.ReadinessProbe, "/startz": agent.StartupProbe} {
 		var path string
 		switch {
 		case probe.Exec != nil:
