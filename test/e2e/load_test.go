@@ -22,7 +22,8 @@ type inboundLoad struct {
 	ended    sync.WaitGroup
 	asked    int
 	bypassed int
-	failed   error
+	lost     int
+	failed   error // the last one
 }
 
 func loadInbound(t *testing.T, to netip.AddrPort, proxy netip.Addr) *inboundLoad {
@@ -43,6 +44,7 @@ func loadInboundEvery(t *testing.T, every time.Duration, to netip.AddrPort, prox
 			// The end of the load must not break a request off: that would count as a loss.
 			if err := request(context.WithoutCancel(ctx), to, "/", &a); err != nil {
 				l.failed = err
+				l.lost++
 			}
 			l.asked++
 			if a.peer() != proxy {
