@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"os/exec"
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,20 +19,26 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"istio-pod-network-controller/sidecars"
 )
 
 // readyPort is where the sample profile's proxy says that it is ready.
 const readyPort = 15021
 
-// containers are those that the agent makes in the runtime's sandboxes. Each answers in its sandbox's network namespace as a proxy does that
-// is ready; one process of the machine, which does nothing, stands for the first process of all.
+// proxyUser is the user of a profile's proxy that says nothing else.
+const proxyUser = 1337
+
+// containers are those that the agent makes in the runtime's sandboxes. Each answers in its sandbox's network namespace, and on the socket by
+// which it hands over, as a HAProxy does that is ready. Its first process does nothing, and ends at once by the signal to drain.
 type containers struct {
 	criv1.UnimplementedImageServiceServer
 	calls  atomic.Int64 // of CRI, of any kind
 	asked  atomic.Int64 // questions whether a proxy is ready
-	idle   *process
 	mu     sync.Mutex
 	byID   map[string]*criv1.Container
+	mounts map[string][]*criv1.Mount
+	first  map[string]*exec.Cmd // by the ID of a container that runs
 	closed []func() error
 }
 
@@ -44,7 +52,12 @@ func (c *containers) stop() (err error) {
 	for _, f := range c.closed {
 		err = errors.Join(err, f())
 	}
-	return errors.Join(err, c.idle.stop(unix.SIGKILL))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, process := range c.first {
+		err = errors.Join(err, process.Process.Kill())
+	}
+	return err
 }
 
 // ImageStatus is CRI's. There is every image.
@@ -75,7 +88,7 @@ func (r *containerRuntime) CreateContainer(_ context.Context, req *criv1.CreateC
 	}
 	r.containers.mu.Lock()
 	defer r.containers.mu.Unlock()
-	r.containers.byID[c.Id] = c
+	r.containers.byID[c.Id], r.containers.mounts[c.Id] = c, config.GetMounts()
 	return &criv1.CreateContainerResponse{ContainerId: c.Id}, nil
 }
 
@@ -90,13 +103,79 @@ func (r *containerRuntime) StartContainer(_ context.Context, req *criv1.StartCon
 	r.mu.Lock()
 	s := r.sandboxes[c.GetPodSandboxId()]
 	r.mu.Unlock()
-	stop, err := s.answer(&r.containers.asked)
+	if err := s.answer(r.containers); err != nil {
+		return nil, err
+	}
+	if err := r.containers.run(c); err != nil {
+		return nil, err
+	}
+	c.State = criv1.ContainerState_CONTAINER_RUNNING
+	return &criv1.StartContainerResponse{}, nil
+}
+
+// run starts a container's first process, and listens on its socket until that ends.
+func (c *containers) run(of *criv1.Container) error {
+	process := exec.Command("sleep", "infinity") //nolint:noctx // it is ended by a signal
+	var socket net.Listener
+	for _, m := range c.mounts[of.GetId()] {
+		if m.GetContainerPath() != sidecars.PathRun {
+			continue
+		}
+		var err error
+		if socket, err = listenIn(m.GetHostPath(), fmt.Sprintf("handover-%d.sock", of.GetMetadata().GetAttempt())); err != nil {
+			return err
+		}
+		go accept(socket)
+	}
+	if err := process.Start(); err != nil {
+		return err
+	}
+	c.first[of.GetId()] = process
+	go func() {
+		_ = process.Wait() // says how it ended
+		if socket != nil {
+			_ = socket.Close()
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.first, of.GetId())
+		of.State = criv1.ContainerState_CONTAINER_EXITED
+	}()
+	return nil
+}
+
+// listenIn listens on a socket in a directory whose path may be too long for one.
+func listenIn(dir, name string) (net.Listener, error) {
+	opened, err := os.Open(dir)
 	if err != nil {
 		return nil, err
 	}
-	r.containers.closed = append(r.containers.closed, stop)
-	c.State = criv1.ContainerState_CONTAINER_RUNNING
-	return &criv1.StartContainerResponse{}, nil
+	defer opened.Close() //nolint:errcheck // nothing was written
+	l, err := net.Listen("unix", fmt.Sprintf("/proc/self/fd/%d/%s", opened.Fd(), name)) //nolint:noctx // a file does not block
+	if err == nil {
+		l.(*net.UnixListener).SetUnlinkOnClose(false) //nolint:forcetypeassert // as the network says
+	}
+	return l, err
+}
+
+// accept takes connections, and ends them.
+func accept(l net.Listener) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		_ = conn.Close()
+	}
+}
+
+// RemoveContainer is CRI's, of containers that do not run.
+func (r *containerRuntime) RemoveContainer(_ context.Context, req *criv1.RemoveContainerRequest) (*criv1.RemoveContainerResponse, error) {
+	r.containers.mu.Lock()
+	defer r.containers.mu.Unlock()
+	delete(r.containers.byID, req.GetContainerId())
+	delete(r.containers.mounts, req.GetContainerId())
+	return &criv1.RemoveContainerResponse{}, nil
 }
 
 // ContainerStatus is CRI's, always verbose.
@@ -107,28 +186,41 @@ func (r *containerRuntime) ContainerStatus(_ context.Context, req *criv1.Contain
 	if c == nil {
 		return nil, status.Error(codes.NotFound, "not found")
 	}
+	pid := 0
+	if process := r.containers.first[c.GetId()]; process != nil {
+		pid = process.Process.Pid
+	}
 	return &criv1.ContainerStatusResponse{
 		Status: &criv1.ContainerStatus{Id: c.GetId(), Metadata: c.GetMetadata(), State: c.GetState(), Labels: c.GetLabels()},
-		Info:   map[string]string{"info": `{"pid":` + strconv.Itoa(r.containers.idle.cmd.Process.Pid) + `}`},
+		Info:   map[string]string{"info": `{"pid":` + strconv.Itoa(pid) + `}`},
 	}, nil
 }
 
-// answer serves, in the sandbox's network namespace, what asks whether its proxy is ready.
-func (s *sandbox) answer(asked *atomic.Int64) (stop func() error, err error) {
-	if err := s.up(); err != nil {
-		return nil, err
+// answer serves, in the sandbox's network namespace, what asks whether its proxy is ready. Its proxies share that.
+func (s *sandbox) answer(c *containers) error {
+	if s.answers {
+		return nil
 	}
+	if err := s.up(); err != nil {
+		return err
+	}
+	config := net.ListenConfig{Control: func(_, _ string, conn syscall.RawConn) (err error) {
+		failed := conn.Control(func(fd uintptr) { err = unix.Fchown(int(fd), proxyUser, proxyUser) }) //nolint:gosec // descriptors are small
+		return errors.Join(failed, err)
+	}}
+	config.SetMultipathTCP(false) // whose listener the kernel makes as this program's user
 	var listener net.Listener
-	err = s.mounted.Do(func() (err error) {
-		listener, err = net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", readyPort)) //nolint:noctx // an address of its own does not block
+	err := s.mounted.Do(func() (err error) {
+		listener, err = config.Listen(context.Background(), "tcp4", fmt.Sprintf("127.0.0.1:%d", readyPort))
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) })}
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { c.asked.Add(1) })}
 	go func() { _ = server.Serve(listener) }()
-	return server.Close, nil
+	c.closed, s.answers = append(c.closed, server.Close), true
+	return nil
 }
 
 // up brings the sandbox's loopback interface up.

@@ -31,7 +31,7 @@ func main() {
 	flag.IntVar(&b.agents, "agents", 500, "hollow agents")
 	flag.IntVar(&b.proxies, "proxies", 200, "proxies of the sidecar manager")
 	flag.StringVar(&b.reference, "reference", "", "another agent's binary, which the part reference compares with the agent, both without --sidecars")
-	parts := flag.String("parts", "node,listening,burst,sidecars,hollow", "what is measured")
+	parts := flag.String("parts", "node,listening,burst,sidecars,rollout,hollow", "what is measured")
 	out := flag.String("json", "", "file to add the rows to")
 	flag.Parse()
 	ctrl.SetLogger(logr.Discard())
@@ -55,11 +55,11 @@ func run(ctx context.Context, b bench, parts []string, out string) error {
 		return err
 	}
 	known := map[string]func(context.Context, string) ([]row, error){
-		"burst": b.burst, "node": b.node, "listening": b.listening, "sidecars": b.sidecars, "reference": b.against, "hollow": b.hollow,
+		"burst": b.burst, "node": b.node, "listening": b.listening, "sidecars": b.sidecars, "rollout": b.rollout, "reference": b.against, "hollow": b.hollow,
 	}
 	var rows []row
 	var failed error
-	for _, name := range []string{"burst", "node", "listening", "sidecars", "reference", "hollow"} {
+	for _, name := range []string{"burst", "node", "listening", "sidecars", "rollout", "reference", "hollow"} {
 		if !slices.Contains(parts, name) {
 			continue
 		}

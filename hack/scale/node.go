@@ -16,7 +16,7 @@ const (
 	measured   = "node-0" // the node with the real agent
 	otherNodes = 500
 	smallPods  = 1000 // of the cluster that the large one is compared with
-	// settled is how long an agent runs before it is measured, and window how long it is.
+	// settled is how long an agent runs before it is measured, unless a part says otherwise, and window how long it is.
 	settled = 15 * time.Second
 	window  = 40 * time.Second
 	// interval is the time between two looks at a pod.
@@ -29,6 +29,8 @@ type nodeBench struct {
 	server  *server
 	runtime *containerRuntime
 	made    int // pods of the cluster so far
+	// calm is how long an agent runs before it is measured.
+	calm time.Duration
 }
 
 // node measures a full node in a small and in a large cluster:
@@ -81,7 +83,7 @@ func (b bench) newNode(ctx context.Context, dir string) (*nodeBench, error) {
 	if err != nil {
 		return nil, errors.Join(err, s.stop())
 	}
-	return &nodeBench{bench: b, server: s, runtime: r}, nil
+	return &nodeBench{bench: b, server: s, runtime: r, calm: settled}, nil
 }
 
 // fill makes the node's own pods and their sandboxes.
@@ -166,7 +168,7 @@ func (n *nodeBench) restart(ctx context.Context, every time.Duration, flags ...s
 		return seen, err
 	}
 	seen.looked = time.Since(began)
-	if err := pause(ctx, settled); err != nil {
+	if err := pause(ctx, n.calm); err != nil {
 		return seen, err
 	}
 	m, err := a.metrics(ctx)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -47,14 +48,11 @@ type sandbox struct {
 	id, netns string
 	created   time.Time
 	mounted   *netns.NS
+	answers   bool // whether its proxy is ready; containers.mu protects it
 }
 
 func newRuntime(dir string) (*containerRuntime, error) {
-	idle, err := start(dir, "sleep", nil, "sleep", "infinity")
-	if err != nil {
-		return nil, err
-	}
-	c := &containers{idle: idle, byID: map[string]*criv1.Container{}}
+	c := &containers{byID: map[string]*criv1.Container{}, mounts: map[string][]*criv1.Mount{}, first: map[string]*exec.Cmd{}}
 	r := &containerRuntime{dir: dir, server: grpc.NewServer(grpc.UnaryInterceptor(c.count)), containers: c, sandboxes: map[string]*sandbox{}}
 	listener, err := net.Listen("unix", r.criSocket()) //nolint:noctx // a socket file does not block
 	if err != nil {

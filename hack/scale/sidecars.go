@@ -34,39 +34,48 @@ const (
 // halves are compared to tell what each proxy costs: the first ones also cost what does not depend on their number, such as the garbage that
 // there may be until the next collection.
 func (b bench) sidecars(ctx context.Context, dir string) (rows []row, err error) {
+	err = b.withSidecars(ctx, dir, func(n *nodeBench, profile string) error {
+		var seen []idleAgent
+		for _, proxies := range []int{0, b.proxies / 2, b.proxies} {
+			if err := n.choose(ctx, profile, proxies); err != nil {
+				return err
+			}
+			one, err := n.idle(ctx, dir, proxies)
+			if err != nil {
+				return err
+			}
+			seen = append(seen, one)
+		}
+		rows = n.costs(seen[0], seen[1], seen[2])
+		return nil
+	})
+	return rows, err
+}
+
+// withSidecars calls f with a node whose pods may choose a profile.
+func (b bench) withSidecars(ctx context.Context, dir string, f func(n *nodeBench, profile string) error) (err error) {
 	b.here = b.proxies
 	n, err := b.newNode(ctx, dir)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	root := filepath.Join(dir, "sidecars")
 	defer func() { err = errors.Join(err, n.runtime.stop(), n.server.stop(), unbind(root)) }()
 	if err := errors.Join(memory(root), memory("/var/log")); err != nil { // this program's mounts are its own
-		return nil, err
+		return err
 	}
 	n.namespaces = 1
 	if err := makeNamespaces(ctx, n.server.admin, 1); err != nil {
-		return nil, err
+		return err
 	}
 	profile, err := n.server.allowSidecars(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := n.fill(ctx, withoutProxy); err != nil {
-		return nil, err
+		return err
 	}
-	var seen []idleAgent
-	for _, proxies := range []int{0, b.proxies / 2, b.proxies} {
-		if err := n.choose(ctx, profile, proxies); err != nil {
-			return nil, err
-		}
-		one, err := n.idle(ctx, dir, proxies)
-		if err != nil {
-			return nil, err
-		}
-		seen = append(seen, one)
-	}
-	return n.costs(seen[0], seen[1], seen[2]), nil
+	return f(n, profile)
 }
 
 // withoutProxy has a pod ask by itself, and gives it no proxy in its spec.
@@ -155,25 +164,30 @@ const idleWindow = time.Minute
 
 func perMinute(n int64) float64 { return float64(n) * float64(time.Minute) / float64(idleWindow) }
 
+// readyPatience is how long the node's proxies may take until they are ready.
+const readyPatience = 2 * time.Minute
+
 // awaitProxies waits until so many Sidecars say that their proxies are ready.
 func (n *nodeBench) awaitProxies(ctx context.Context, proxies int) error {
 	objects, err := n.server.objects()
 	if err != nil {
 		return err
 	}
-	return eventually(ctx, 2*time.Minute, fmt.Sprintf("%d proxies are ready", proxies), func(ctx context.Context) error {
+	return eventually(ctx, readyPatience, fmt.Sprintf("%d proxies are ready", proxies), func(ctx context.Context) error {
 		list, err := objects.Resource(v1alpha1.GroupVersion().WithResource("sidecars")).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
-		ready := 0
+		ready, why := 0, ""
 		for _, s := range list.Items {
 			if is, _, _ := unstructured.NestedBool(s.Object, "status", "ready"); is {
 				ready++
+			} else {
+				why, _, _ = unstructured.NestedString(s.Object, "status", "message")
 			}
 		}
 		if ready != proxies {
-			return fmt.Errorf("%d are", ready)
+			return fmt.Errorf("%d are: %s", ready, why)
 		}
 		return nil
 	})
@@ -231,7 +245,7 @@ func (s *server) create(ctx context.Context, file string, kind schema.GroupVersi
 	}
 	if spec, ok := object.Object["spec"].(map[string]any); ok && file == sampleProfile {
 		spec["namespaceSelector"] = map[string]any{}
-		spec["handover"] = "none" // no proxy opens a socket here
+		spec["rollout"] = map[string]any{"maxParallel": int64(rolledAtOnce)}
 	}
 	objects, err := s.objects()
 	if err != nil {
