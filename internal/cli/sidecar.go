@@ -20,7 +20,7 @@ func newSidecar() *cobra.Command {
 			"  kubectl -n istio-pod-network-controller exec AGENT-POD -- /istio-pod-network-controller sidecar exec shop/cart-1 -- ls /run/sidecar\n" +
 			"  kubectl -n istio-pod-network-controller exec -it AGENT-POD -- /istio-pod-network-controller sidecar exec -it shop/cart-1 -- sh",
 	}
-	cmd.AddCommand(newSidecarLogs(), newSidecarExec())
+	cmd.AddCommand(newSidecarLogs(), newSidecarExec(), newSidecarClean())
 	return cmd
 }
 
@@ -87,6 +87,24 @@ func newSidecarExec() *cobra.Command {
 	fs.DurationVar(&e.Timeout, "timeout", 30*time.Second, "how long the command may take; with --stdin as long as it wants, unless this is given")
 	fs.BoolVarP(&input, "stdin", "i", false, "give the command this one's input, and print its output as it comes")
 	fs.BoolVarP(&terminal, "tty", "t", false, "with --stdin: give the command a terminal; kubectl exec needs -it as well")
+	return cmd
+}
+
+func newSidecarClean() *cobra.Command {
+	c := agent.SidecarClean{}
+	cmd := &cobra.Command{
+		Use: "clean", Short: "Remove what proxies of pods that have ended left on this node", Args: noArguments,
+		Long: "For a node whose agent was removed, or had the proxies switched off, before all pods with proxies had ended. It removes the files of\n" +
+			"proxies whose pods have ended, which may have keys and tokens among them, and nothing that the runtime still runs. An agent that runs\n" +
+			"proxies does the same by itself. It runs as root on the node, or in a privileged container that sees the node's /run.",
+		Example: "  istio-pod-network-controller sidecar clean --dry-run",
+		RunE:    func(cmd *cobra.Command, _ []string) error { return c.Run(cmd.Context(), cmd.OutOrStdout()) },
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&c.Runtime, "runtime", "auto", "the agent's --runtime")
+	fs.StringVar(&c.Endpoint, "runtime-endpoint", "", "the agent's --runtime-endpoint")
+	fs.StringVar(&c.Root, "sidecar-root", defaultSidecarRoot, "the agent's --sidecar-root")
+	fs.BoolVar(&c.DryRun, "dry-run", false, "say what would be removed, and remove nothing")
 	return cmd
 }
 

@@ -1,0 +1,64 @@
+package sidecars
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// filled is a root with a home for each name, which has a file.
+func filled(t *testing.T, names ...string) Homes {
+	t.Helper()
+	h := Homes{Root: t.TempDir()}
+	for _, name := range names {
+		if err := os.MkdirAll(filepath.Join(h.Root, name, "secrets-0"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(h.Root, name, "secrets-0", "key"), []byte("k"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return h
+}
+
+func (h Homes) names(t *testing.T) (out []string) {
+	t.Helper()
+	entries, err := os.ReadDir(h.Root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out
+}
+
+func TestWhatEndedSandboxesLeftIsRemoved(t *testing.T) {
+	h := filled(t, "u1.runs", "u2.ended", "u3.gone", "no-home")
+	ready := func(_ context.Context, sandbox string) (bool, error) { return sandbox == "runs", nil }
+	want := []string{"u2.ended", "u3.gone"}
+	if got, err := h.RemoveEnded(t.Context(), ready, true); err != nil || !slices.Equal(got, want) || len(h.names(t)) != 4 {
+		t.Errorf("dry: %v, %v, %v", got, err, h.names(t))
+	}
+	if got, err := h.RemoveEnded(t.Context(), ready, false); err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v, %v", got, err)
+	}
+	if got := h.names(t); !slices.Equal(got, []string{"no-home", "u1.runs"}) {
+		t.Errorf("%v are left", got)
+	}
+}
+
+// A runtime that does not answer has not said that the sandbox has ended.
+func TestNothingIsRemovedThatMayRun(t *testing.T) {
+	h, away := filled(t, "u1.s1"), errors.New("the runtime is away")
+	got, err := h.RemoveEnded(t.Context(), func(context.Context, string) (bool, error) { return false, away }, false)
+	if !errors.Is(err, away) || len(got) > 0 || len(h.names(t)) != 1 {
+		t.Errorf("%v, %v, %v", got, err, h.names(t))
+	}
+	if got, err := (Homes{Root: filepath.Join(h.Root, "none")}).RemoveEnded(t.Context(), nil, false); err != nil || len(got) > 0 {
+		t.Errorf("without a directory: %v, %v", got, err)
+	}
+}
