@@ -43,7 +43,7 @@ func goodFacts() *Facts {
 		Istio:    Istio{Found: true, OutboundPort: 15001, InboundPort: 15006, CNI: new(true)},
 	}
 	for _, s := range []source{
-		sourceVersion, sourceAPIs, sourceDaemonSets, sourceNodes, sourceNamespaces, sourcePods, sourcePolicies, sourceEvents, sourceIstio,
+		sourceVersion, sourceAPIs, sourceDaemonSets, sourceNodes, sourceNamespaces, sourcePods, sourcePolicies, sourceEvents, sourceIstio, sourceProxies,
 	} {
 		f.noted(s, "", nil)
 	}
@@ -82,7 +82,7 @@ type changed struct {
 }
 
 func TestChecks(t *testing.T) {
-	for _, cases := range []map[string]changed{clusterCases(), nodeCases(), meshCases(), podCases()} {
+	for _, cases := range []map[string]changed{clusterCases(), nodeCases(), meshCases(), podCases(), proxyCases()} {
 		for name, tc := range cases {
 			t.Run(name, func(t *testing.T) {
 				f := goodFacts()

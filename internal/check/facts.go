@@ -24,6 +24,7 @@ const (
 	sourcePolicies   source = "admission policies"
 	sourceEvents     source = "events"
 	sourceIstio      source = "Istio's configuration"
+	sourceProxies    source = "SidecarProfiles and Sidecars"
 )
 
 // Facts is what the checks are computed from. A list is meaningful only if its source was read.
@@ -36,6 +37,8 @@ type Facts struct {
 	Nodes      []Node
 	Namespaces map[string]map[string]string // annotations by name
 	Pods       []Pod
+	Proxies    []Proxy
+	Shared     []string // SidecarProfiles of mode shared
 	Policies   []Policy
 	Leftovers  []string // nodes with the event CNIChainLeftover
 	Istio      Istio
@@ -66,6 +69,7 @@ type DaemonSet struct {
 	Desired, Ready, Updated, Unwise int32 // Unwise: agents on nodes that should have none
 	Args                            map[string]string
 	Images                          []string
+	SharedProxy                     string // the SidecarProfile whose pods share the DaemonSet's proxies
 }
 
 // Agent is one of the agents' pods.
@@ -96,6 +100,7 @@ type Pod struct {
 	Asked, Redirect       bool
 	Reason                intent.Reason
 	Fault                 string // a wrong setting
+	Profile               string // the SidecarProfile that it has chosen
 	Status                string // the agent's annotation
 	Condition             *corev1.PodCondition
 	Running               bool

@@ -27,6 +27,8 @@ type Gatherer struct {
 	Release string
 	// Intent returns what an agent with these arguments takes for an intent.
 	Intent func(args []string) (intent.Config, error)
+	// Objects returns a page of one of the sidecar manager's kinds, as JSON. nil: they are not read.
+	Objects func(ctx context.Context, resource string, o metav1.ListOptions) ([]byte, error)
 
 	config intent.Config
 }
@@ -48,6 +50,7 @@ func (g *Gatherer) Gather(ctx context.Context) *Facts {
 		{sourcePolicies, "list admission policies and their bindings", g.policies},
 		{sourceEvents, "list events in all namespaces", g.leftovers},
 		{sourceIstio, "get configmaps and deployments in namespace " + istioNamespace, g.istio},
+		{sourceProxies, "list sidecars and sidecarprofiles of pod-network-controller.istio.io in all namespaces", g.proxies},
 	} {
 		err := s.read(ctx, f)
 		right := ""

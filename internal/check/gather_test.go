@@ -1,6 +1,7 @@
 package check
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -21,6 +22,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"sigs.k8s.io/yaml"
 
+	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/intent"
 )
@@ -263,8 +265,14 @@ func TestTheDocumentedRightsAreThoseThatAreUsed(t *testing.T) {
 	istio := &corev1.ConfigMap{ObjectMeta: object("istio-system", "istio")}
 	c := served(t, fake.NewClientset(append(installation(), istio)...))
 	c.Resources[0].APIResources = append(c.Resources[0].APIResources, metav1.APIResource{Kind: "MutatingAdmissionPolicy"})
-	gather(t, c, intent.Config{})
+	c.Resources = append(c.Resources, &metav1.APIResourceList{GroupVersion: v1alpha1.GroupVersion().String()})
 	used := map[string][]string{}
+	objects := func(_ context.Context, resource string, _ metav1.ListOptions) ([]byte, error) {
+		used["list/pod-network-controller.istio.io/"+resource] = nil
+		return []byte("{}"), nil
+	}
+	g := Gatherer{Client: c, Objects: objects, Intent: func([]string) (intent.Config, error) { return intent.Config{}, nil }}
+	g.Gather(t.Context())
 	for _, action := range c.Actions() {
 		key := strings.Join([]string{action.GetVerb(), action.GetResource().Group, action.GetResource().Resource}, "/")
 		get, isGet := action.(clienttesting.GetAction)

@@ -50,7 +50,7 @@ func isOurs(d *appsv1.DaemonSet) bool {
 
 func daemonSetOf(d *appsv1.DaemonSet) DaemonSet {
 	out := DaemonSet{
-		Namespace: d.Namespace, Name: d.Name, Ours: isOurs(d), Args: map[string]string{},
+		Namespace: d.Namespace, Name: d.Name, Ours: isOurs(d), Args: map[string]string{}, SharedProxy: d.Spec.Template.Labels[LabelSharedProxy],
 		Desired: d.Status.DesiredNumberScheduled, Ready: d.Status.NumberReady, Updated: d.Status.UpdatedNumberScheduled, Unwise: d.Status.NumberMisscheduled,
 	}
 	spec := &d.Spec.Template.Spec

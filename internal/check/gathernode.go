@@ -28,6 +28,8 @@ type NodeGatherer struct {
 	CNIDir    string
 	// Probe returns why the kernel does not take the agent's rules: those of ordinary pods, and those of pods with mode TPROXY.
 	Probe func(ctx context.Context) (ordinary, tproxy error)
+	// Rules reports whether a network namespace has rules of ours. nil: namespaces are not looked at.
+	Rules func(ctx context.Context, path string) (bool, error)
 }
 
 // Gather looks at everything.
@@ -46,6 +48,7 @@ func (g NodeGatherer) Gather(ctx context.Context) *NodeFacts {
 	f.NRI = g.dial(ctx)
 	f.Validator = g.validator()
 	f.CNI, f.CNIFault = g.chains()
+	f.Left = g.left(ctx)
 	f.Legacy = strings.Fields(g.text("/proc/net/ip_tables_names"))
 	return f
 }

@@ -19,6 +19,7 @@ type NodeFacts struct {
 	CNIDir    string
 	CNI       []Chain // in the order in which runtimes read them
 	CNIFault  error
+	Left      Left     // of ours
 	Legacy    []string // tables of iptables-legacy in the node's own network namespace
 }
 
@@ -44,6 +45,7 @@ func nodeChecks() []nodeCheck {
 		{"node-nri-validator", nodeValidator},
 		{"node-cni", nodeCNI},
 		{"node-iptables-legacy", nodeLegacy},
+		{"node-leftovers", nodeLeftovers},
 	}
 }
 
@@ -139,4 +141,21 @@ func nodeLegacy(f *NodeFacts) finding {
 		return fine("the node has no tables of iptables-legacy")
 	}
 	return fine("the node has tables of iptables-legacy (" + strings.Join(f.Legacy, ", ") + "); backend=iptables would use that flavour")
+}
+
+func nodeLeftovers(f *NodeFacts) finding {
+	l := f.Left
+	found := strings.Join(l.all(), "; ")
+	switch {
+	case len(l.Faults) > 0:
+		return warning("what the node has of the agent's cannot be looked at: "+some(l.Faults), "run it as root on the node, or with --root in a privileged container")
+	case found == "":
+		return fine("the node has nothing of the agent's")
+	case l.Agent:
+		return fine("an agent runs here, and the node has of it: " + found)
+	case len(l.Pods) > 0:
+		return warning("no agent runs here, and the node has of one: "+found,
+			"re-create the pods, whose rules and proxies nobody looks after; docs/removal.md says how the rest is removed")
+	}
+	return warning("no agent runs here, and the node has of one: "+found, "docs/removal.md says why, and how it is removed; directories in /run go with the node's next start")
 }

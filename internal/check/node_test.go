@@ -41,6 +41,13 @@ func look(t *testing.T, root string, ordinary, tproxy error) *NodeFacts {
 	return NodeGatherer{
 		Root: root, NRISocket: "/var/run/nri/nri.sock", CNIDir: "/etc/cni/net.d",
 		Probe: func(context.Context) (error, error) { return ordinary, tproxy },
+		Rules: func(_ context.Context, path string) (bool, error) {
+			raw, err := os.ReadFile(path)
+			if string(raw) == "fault" {
+				err = errors.New("not entered")
+			}
+			return string(raw) == "rules", err
+		},
 	}.Gather(t.Context())
 }
 
@@ -104,8 +111,22 @@ func TestNodeChecks(t *testing.T) {
 			f["etc/cni/net.d/00-x.conflist"] = `{"plugins":[{"type":"istio-pod-network-cni"}]}`
 		}, check: "node-cni", level: Warn, want: "the chain of 00-x.conflist"},
 		"a lone configuration": {change: func(f map[string]string) { f["etc/cni/net.d/00-x.conf"] = `{"type":"multus-shim"}` }, check: "node-cni", level: OK, want: "00-x.conf (multus-shim)"},
-		"tables of legacy":     {change: func(f map[string]string) { f["proc/net/ip_tables_names"] = "nat\nfilter\n" }, check: "node-iptables-legacy", level: OK, want: "nat, filter"},
-		"a file that is huge":  {change: func(f map[string]string) { f["etc/cni/net.d/00-x.conf"] = strings.Repeat(" ", maxFile+1) }, check: "node-cni", level: Warn, want: "too large"},
+		"what a removed agent left": {change: func(f map[string]string) {
+			f["run/istio-pod-network-controller/sidecars/u1.s1/run/x"] = ""
+			f["opt/cni/bin/istio-pod-network-cni"] = "binary"
+			f["proc/1/mountinfo"] = "40 22 0:35 / /run rw - tmpfs tmpfs rw\n41 40 0:36 / /run/istio-pod-network-controller/sidecars/u1.s1/shm rw - tmpfs tmpfs rw\n"
+		}, check: "node-leftovers", level: Warn, want: "no agent runs here, and the node has of one: 1 file (/opt/cni/bin/istio-pod-network-cni); " +
+			"1 directory of proxies (/run/istio-pod-network-controller/sidecars/u1.s1); 1 mount (/run/istio-pod-network-controller/sidecars/u1.s1/shm)"},
+		"rules of a removed agent": {change: func(f map[string]string) { f["run/netns/cni-1"], f["run/netns/cni-2"] = "rules", "" }, check: "node-leftovers", level: Warn, want: "1 pod with rules (/run/netns/cni-1)"},
+		"what an agent uses": {change: func(f map[string]string) {
+			f["run/istio-pod-network-controller/cni.sock"], f["proc/77/cmdline"] = "socket", "/istio-pod-network-controller\x00run\x00--sidecars=true\x00"
+		}, check: "node-leftovers", level: OK, want: "an agent runs here, and the node has of it: 1 file"},
+		"a command beside what is left": {change: func(f map[string]string) {
+			f["run/istio-pod-network-controller/shared/edge/lock"], f["proc/77/cmdline"] = "", "/istio-pod-network-controller\x00check\x00--node\x00"
+		}, check: "node-leftovers", level: Warn, want: "shared/edge"},
+		"a namespace that cannot be entered": {change: func(f map[string]string) { f["run/netns/cni-1"] = "fault" }, check: "node-leftovers", level: Warn, want: "cni-1: not entered"},
+		"tables of legacy":                   {change: func(f map[string]string) { f["proc/net/ip_tables_names"] = "nat\nfilter\n" }, check: "node-iptables-legacy", level: OK, want: "nat, filter"},
+		"a file that is huge":                {change: func(f map[string]string) { f["etc/cni/net.d/00-x.conf"] = strings.Repeat(" ", maxFile+1) }, check: "node-cni", level: Warn, want: "too large"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			files := goodNode()

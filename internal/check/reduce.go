@@ -67,6 +67,7 @@ func podOf(pod *corev1.Pod, namespace map[string]string, config intent.Config) P
 		}
 	}
 	asks, err := intent.Of(pod, ns, config)
+	p.Profile = chosenProfile(pod, ns, config)
 	p.Asked, p.Redirect, p.Reason = asks.Asked, asks.Redirect && err == nil, asks.Reason
 	if err != nil && asks.Asked {
 		p.Fault = err.Error()
@@ -77,6 +78,16 @@ func podOf(pod *corev1.Pod, namespace map[string]string, config intent.Config) P
 		}
 	}
 	return p
+}
+
+// chosenProfile is the SidecarProfile that a pod has chosen and may have, or "".
+func chosenProfile(pod *corev1.Pod, ns *corev1.Namespace, config intent.Config) string {
+	profile, err := intent.SidecarProfile(pod, ns)
+	if err != nil || pod.Annotations[intent.KeyInitialize] == "false" || pod.Spec.HostNetwork || pod.Namespace == config.AgentNamespace ||
+		slices.Contains(config.ExcludedNamespaces, pod.Namespace) {
+		return "" // the checks of pods' settings say what is wrong
+	}
+	return profile
 }
 
 func nodeOf(n *corev1.Node) Node {

@@ -10,9 +10,12 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
 
+	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/agent"
 	"istio-pod-network-controller/internal/check"
 	"istio-pod-network-controller/internal/intent"
@@ -94,7 +97,7 @@ func (f *checkFlags) results(ctx context.Context) ([]check.Result, error) {
 		if err := f.nodeFault(); err != nil {
 			return nil, err
 		}
-		f.local.Probe = probeKernel
+		f.local.Probe, f.local.Rules = probeKernel, agent.HasRules
 		return check.RunNode(f.local.Gather(ctx)), nil
 	}
 	config, _, err := f.kube.config()
@@ -107,7 +110,7 @@ func (f *checkFlags) results(ctx context.Context) ([]check.Result, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
-	g := check.Gatherer{Client: client, Release: build().Version, Intent: intentOf}
+	g := check.Gatherer{Client: client, Release: build().Version, Intent: intentOf, Objects: objectsBy(client)}
 	facts := g.Gather(ctx)
 	switch err := facts.Unreachable(); {
 	case errors.Is(ctx.Err(), context.Canceled):
@@ -116,6 +119,14 @@ func (f *checkFlags) results(ctx context.Context) ([]check.Result, error) {
 		return nil, fmt.Errorf("read the API server's version: %w", clusterError(config, err))
 	}
 	return check.Run(facts, f.pre), nil
+}
+
+// objectsBy reads the sidecar manager's objects by the client's connection: there is no typed client of them.
+func objectsBy(client *kubernetes.Clientset) func(context.Context, string, metav1.ListOptions) ([]byte, error) {
+	return func(ctx context.Context, resource string, o metav1.ListOptions) ([]byte, error) {
+		return client.CoreV1().RESTClient().Get().AbsPath("/apis", v1alpha1.GroupVersion().Group, v1alpha1.GroupVersion().Version, resource).
+			VersionedParams(&o, scheme.ParameterCodec).SetHeader("Accept", runtime.ContentTypeJSON).DoRaw(ctx)
+	}
 }
 
 // nodeFault returns why this node cannot be looked at. Without it every check would blame the node.

@@ -1,0 +1,150 @@
+package check
+
+import (
+	"fmt"
+	"slices"
+
+	"istio-pod-network-controller/api/v1alpha1"
+)
+
+// runsProxies reports whether the agents run proxies.
+func (f *Facts) runsProxies() bool {
+	d := f.ours()
+	return d != nil && d.Args["sidecars"] == "true"
+}
+
+// proxiesUnattended names the proxies that run on and that no agent starts again, upgrades or gives new certificates.
+func proxiesUnattended(f *Facts) finding {
+	var off, away []string
+	for _, p := range f.Proxies {
+		name := fmt.Sprintf("%s/%s (%s)", p.Namespace, p.Pod, p.Node)
+		switch a := f.agentOn(p.Node); {
+		case f.ours() != nil && !f.runsProxies():
+			off = append(off, name)
+		case a == nil || !a.Ready:
+			away = append(away, name)
+		}
+	}
+	const roll = "re-create the pods (kubectl rollout restart), which start without a proxy"
+	switch {
+	case len(off) > 0:
+		return warning(fmt.Sprintf("%s run and nobody looks after them, as the agents run no proxies (sidecars.enabled=false): %s", countProxies(len(off)), some(off)),
+			roll+"; or switch sidecars.enabled on again: the agents take over what runs")
+	case len(away) > 0 && f.ours() == nil:
+		return warning(fmt.Sprintf("%s of a removed release run and nobody looks after them: %s", countProxies(len(away)), some(away)),
+			roll+"; docs/removal.md has the order, and what to remove from the nodes then")
+	case len(away) > 0:
+		return failing(fmt.Sprintf("%s have no agent on their node that looks after them: %s", countProxies(len(away)), some(away)),
+			"see why the agent of the node is not ready; a proxy that ends meanwhile is not started again, and its pod's connections are refused")
+	case len(f.Proxies) == 0:
+		return finding{}
+	}
+	return fine("agents look after " + countProxies(len(f.Proxies)))
+}
+
+func countProxies(n int) string {
+	if n == 1 {
+		return "1 proxy"
+	}
+	return fmt.Sprintf("%d proxies", n)
+}
+
+// proxiesReady names the pods that have chosen a profile and have no proxy that is ready. Those that nobody looks after may be named as well:
+// what is known of them is what was so last.
+func proxiesReady(f *Facts) finding {
+	var refused, failed, late, none []string
+	reported, young := map[string]bool{}, f.young()
+	for _, p := range f.Proxies {
+		name := p.Namespace + "/" + p.Pod
+		reported[name] = true
+		if p.Ready || p.State == v1alpha1.Ended {
+			continue
+		}
+		words := fmt.Sprintf("%s (%s%s)", name, p.State, because(p.Message))
+		switch {
+		case p.State == v1alpha1.Refused:
+			refused = append(refused, words)
+		case p.State == v1alpha1.Failed:
+			failed = append(failed, words)
+		case !young[name]:
+			late = append(late, words)
+		}
+	}
+	for _, p := range f.Pods {
+		if name := p.Namespace + "/" + p.Name; p.Profile != "" && p.Running && !reported[name] && !young[name] {
+			none = append(none, fmt.Sprintf("%s/%s (%s)", p.Namespace, p.Name, p.Profile))
+		}
+	}
+	switch missing := slices.Concat(refused, failed, late); {
+	case len(none) > 0 && !f.runsProxies():
+		return failing(count(len(none), "pod")+" have chosen a SidecarProfile and no agent runs proxies: "+some(none),
+			"set sidecars.enabled=true, or take the annotation pod-network-controller.istio.io/sidecar from the pods and their namespaces")
+	case len(missing) > 0:
+		return failing(count(len(missing), "pod")+" have no proxy that is ready, and their connections are refused: "+some(missing), adviseProxies(refused, failed))
+	case len(none) > 0:
+		return failing(count(len(none), "pod")+" have chosen a SidecarProfile and no agent says anything about their proxy: "+some(none), "see the log of the agent on their node")
+	case len(f.Proxies) == 0:
+		return finding{}
+	}
+	return fine(countProxies(len(f.Proxies)) + ", each of them ready or done")
+}
+
+func adviseProxies(refused, failed []string) string {
+	switch {
+	case len(refused) > 0:
+		return "change the pod or its profile as the message says; annotation pod-network-controller.istio.io/sidecar: none runs a pod without a proxy"
+	case len(failed) > 0:
+		return "do what the message says; the log is in the agent's container on the node: istio-pod-network-controller sidecar logs NAMESPACE/POD"
+	}
+	return "see the message, and kubectl describe the pod; the proxy has had more than " + settled.String()
+}
+
+// young are the pods that may still be starting.
+func (f *Facts) young() map[string]bool {
+	out := map[string]bool{}
+	for _, p := range f.Pods {
+		if f.Now.Sub(p.Since) <= settled {
+			out[p.Namespace+"/"+p.Name] = true
+		}
+	}
+	return out
+}
+
+func because(message string) string {
+	if message == "" {
+		return ""
+	}
+	return ": " + message
+}
+
+// sharedProxies looks for the DaemonSet that each profile of mode shared needs.
+func sharedProxies(f *Facts) finding {
+	if len(f.Shared) == 0 {
+		return finding{}
+	}
+	var without, behind []string
+	for _, profile := range f.Shared {
+		i := slices.IndexFunc(f.DaemonSets, func(d DaemonSet) bool { return d.SharedProxy == profile && f.besideAgents(d) })
+		switch {
+		case i < 0:
+			without = append(without, profile)
+		case f.DaemonSets[i].Ready < f.DaemonSets[i].Desired:
+			behind = append(behind, fmt.Sprintf("%s (%d of %d)", profile, f.DaemonSets[i].Ready, f.DaemonSets[i].Desired))
+		}
+	}
+	switch {
+	case len(without) > 0:
+		return failing("no DaemonSet runs the proxy of the shared profiles "+some(without)+": connections of their pods are refused",
+			"name them in the chart's value sidecars.shared; or have their pods choose another profile, and delete these")
+	case len(behind) > 0:
+		return failing("shared proxies are not ready on all nodes, and connections of pods there are refused: "+some(behind),
+			"kubectl get pods -A -l "+LabelSharedProxy+" -o wide, and describe those that are not ready")
+	}
+	return fine(count(len(f.Shared), "shared profile") + ", with a proxy on each node")
+}
+
+// besideAgents reports whether a DaemonSet is in the agents' namespace: anywhere else its pods are nobody's proxy.
+func (f *Facts) besideAgents(d DaemonSet) bool {
+	ours := f.ours()
+	return ours == nil || d.Namespace == ours.Namespace
+}

@@ -1,0 +1,143 @@
+package check
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/intent"
+)
+
+// withProxy has the agents run proxies, and shop/cart have one.
+func withProxy(f *Facts) *Proxy {
+	f.DaemonSets[0].Args["sidecars"] = "true"
+	f.Pods[0].Profile = "edge"
+	f.Proxies = []Proxy{{Namespace: "shop", Pod: "cart", Node: "n1", Profile: "edge", State: v1alpha1.Running, Ready: true}}
+	return &f.Proxies[0]
+}
+
+func proxyCases() map[string]changed {
+	with := func(change func(*Facts, *Proxy)) func(*Facts) {
+		return func(f *Facts) { change(f, withProxy(f)) }
+	}
+	shared := DaemonSet{Namespace: "agents", Name: "edge", SharedProxy: "edge", Desired: 2, Ready: 2}
+	return map[string]changed{
+		"a proxy that is looked after": {change: with(func(*Facts, *Proxy) {}), check: "proxies-unattended", level: OK, want: "1 proxy"},
+		"a proxy that is ready":        {change: with(func(*Facts, *Proxy) {}), check: "proxies-ready", level: OK},
+		"proxies switched off":         {change: with(func(f *Facts, _ *Proxy) { delete(f.DaemonSets[0].Args, "sidecars") }), check: "proxies-unattended", level: Warn, want: "1 proxy run and nobody looks after them, as the agents run no proxies (sidecars.enabled=false): shop/cart (n1)"},
+		"the agent was removed": {change: with(func(f *Facts, _ *Proxy) {
+			f.DaemonSets, f.Agents = nil, nil
+		}), check: "proxies-unattended", level: Warn, want: "of a removed release"},
+		"no agent on the proxy's node": {change: with(func(f *Facts, _ *Proxy) { f.Agents = f.Agents[1:] }), check: "proxies-unattended", level: Fail, want: "shop/cart (n1)"},
+		"an agent that is not ready":   {change: with(func(f *Facts, _ *Proxy) { f.Agents[0].Ready = false }), check: "proxies-unattended", level: Fail, want: "shop/cart (n1)"},
+		"a proxy that cannot start": {change: with(func(_ *Facts, p *Proxy) {
+			p.State, p.Ready, p.Message = v1alpha1.Failed, false, "exit code 1"
+		}), check: "proxies-ready", level: Fail, want: "shop/cart (Failed: exit code 1)"},
+		"a proxy that is refused": {change: with(func(_ *Facts, p *Proxy) {
+			p.State, p.Ready, p.Message = v1alpha1.Refused, false, "port 15001 is taken"
+		}), check: "proxies-ready", level: Fail, want: "port 15001 is taken"},
+		"a proxy that has long been starting": {change: with(func(_ *Facts, p *Proxy) { p.State, p.Ready = v1alpha1.Starting, false }), check: "proxies-ready", level: Fail, want: "shop/cart (Starting)"},
+		"a proxy that has just been started": {change: with(func(f *Facts, p *Proxy) {
+			p.State, p.Ready, f.Pods[0].Since = v1alpha1.Starting, false, now
+		}), check: "proxies-ready", level: OK},
+		"a proxy that is done":    {change: with(func(_ *Facts, p *Proxy) { p.State, p.Ready = v1alpha1.Ended, false }), check: "proxies-ready", level: OK},
+		"a pod without any proxy": {change: with(func(f *Facts, _ *Proxy) { f.Proxies = nil }), check: "proxies-ready", level: Fail, want: "no agent says anything about their proxy: shop/cart (edge)"},
+		"a choice without proxies": {change: with(func(f *Facts, _ *Proxy) {
+			f.Proxies, f.DaemonSets[0].Args = nil, nil
+		}), check: "proxies-ready", level: Fail, want: "no agent runs proxies: shop/cart (edge)"},
+		"a shared proxy":             {change: func(f *Facts) { f.Shared, f.DaemonSets = []string{"edge"}, append(f.DaemonSets, shared) }, check: "shared-proxies", level: OK},
+		"a shared proxy nobody runs": {change: func(f *Facts) { f.Shared = []string{"edge"} }, check: "shared-proxies", level: Fail, want: "no DaemonSet runs the proxy of the shared profiles edge"},
+		"a tenant's shared proxy": {change: func(f *Facts) {
+			forged := shared
+			forged.Namespace = "shop"
+			f.Shared, f.DaemonSets = []string{"edge"}, append(f.DaemonSets, forged)
+		}, check: "shared-proxies", level: Fail, want: "edge"},
+		"a shared proxy that is behind": {change: func(f *Facts) {
+			behind := shared
+			behind.Ready = 1
+			f.Shared, f.DaemonSets = []string{"edge"}, append(f.DaemonSets, behind)
+		}, check: "shared-proxies", level: Fail, want: "edge (1 of 2)"},
+	}
+}
+
+// pagesOf answers with one object a page.
+func pagesOf(t *testing.T) func(context.Context, string, metav1.ListOptions) ([]byte, error) {
+	t.Helper()
+	return func(_ context.Context, resource string, o metav1.ListOptions) ([]byte, error) {
+		next := ""
+		if o.Continue == "" {
+			next = "more"
+		}
+		meta := metav1.ListMeta{Continue: next}
+		if resource == "sidecars" {
+			one := v1alpha1.Sidecar{ObjectMeta: object("shop", "cart"+o.Continue), Spec: v1alpha1.SidecarSpec{Node: "n1", Profile: "edge"}}
+			one.Status = v1alpha1.SidecarStatus{State: v1alpha1.Failed, Message: "m"}
+			return json.Marshal(v1alpha1.SidecarList{ListMeta: meta, Items: []v1alpha1.Sidecar{one}})
+		}
+		one := v1alpha1.SidecarProfile{ObjectMeta: object("", "edge"+o.Continue)}
+		if next == "" {
+			one.Spec.Mode = v1alpha1.ModeShared
+		}
+		return json.Marshal(v1alpha1.SidecarProfileList{ListMeta: meta, Items: []v1alpha1.SidecarProfile{one}})
+	}
+}
+
+func TestTheSidecarManagersObjectsAreReduced(t *testing.T) {
+	objects := installation("run", "--sidecars=true")
+	daemonSet := &appsv1.DaemonSet{ObjectMeta: object("agents", "edge")}
+	daemonSet.Spec.Template.Labels = map[string]string{LabelSharedProxy: "edge"}
+	c := served(t, fake.NewClientset(append(objects, daemonSet)...))
+	c.Resources = append(c.Resources, &metav1.APIResourceList{GroupVersion: v1alpha1.GroupVersion().String()})
+	g := Gatherer{Client: c, Objects: pagesOf(t), Intent: func([]string) (intent.Config, error) { return intent.Config{}, nil }}
+	f := g.Gather(t.Context())
+	want := Proxy{Namespace: "shop", Pod: "cart", Node: "n1", Profile: "edge", State: v1alpha1.Failed, Message: "m"}
+	if len(f.failed) > 0 || len(f.Proxies) != 2 || f.Proxies[0] != want || fmt.Sprint(f.Shared) != "[edgemore]" || !f.runsProxies() {
+		t.Errorf("%+v, %+v, %v", f.failed, f.Proxies, f.Shared)
+	}
+	labelled := 0
+	for _, d := range f.DaemonSets {
+		if d.SharedProxy == "edge" {
+			labelled++
+		}
+	}
+	if labelled != 1 {
+		t.Errorf("%+v", f.DaemonSets)
+	}
+}
+
+// A pod that may not have a proxy has not chosen one.
+func TestWhoHasChosenAProfile(t *testing.T) {
+	objects := installation()
+	g := Gatherer{Client: served(t, fake.NewClientset(objects...))}
+	f := g.Gather(t.Context())
+	if p := podNamed(t, f.Pods, "cart"); p.Profile != "" {
+		t.Errorf("%+v", p)
+	}
+	for _, o := range objects {
+		if ns, ok := o.(metav1.Object); ok && ns.GetName() == "shop" {
+			ns.GetAnnotations()[intent.KeySidecar] = "edge"
+		}
+		if pod, ok := o.(metav1.Object); ok && pod.GetName() == "cart" {
+			pod.GetAnnotations()[intent.KeyInitialize] = "false"
+		}
+	}
+	g.Client = served(t, fake.NewClientset(objects...))
+	if p := podNamed(t, g.Gather(t.Context()).Pods, "cart"); p.Profile != "" {
+		t.Errorf("a pod that opts out: %+v", p)
+	}
+	for _, o := range objects {
+		if pod, ok := o.(metav1.Object); ok && pod.GetName() == "cart" {
+			delete(pod.GetAnnotations(), intent.KeyInitialize)
+		}
+	}
+	g.Client = served(t, fake.NewClientset(objects...))
+	if p := podNamed(t, g.Gather(t.Context()).Pods, "cart"); p.Profile != "edge" {
+		t.Errorf("%+v", p)
+	}
+}
