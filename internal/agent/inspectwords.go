@@ -38,6 +38,9 @@ func askedBy(looked controllers.Looked) inspect.Asked {
 	// An error is the one that Look has met, too.
 	found, _ := intent.Explain(looked.Pod, looked.Namespace, looked.Config)
 	out.By = found.AskedBy
+	if profile, err := intent.SidecarProfile(looked.Pod, looked.Namespace); err == nil && looked.Intent.Reason != intent.OptedOut {
+		out.Profile = profile
+	}
 	if !out.Redirect {
 		return out
 	}

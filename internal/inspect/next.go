@@ -13,9 +13,9 @@ func Advise(d Document) []string {
 	switch {
 	case d.Asked.Invalid != "":
 		say("correct the setting that is named above; the agent follows within seconds, and rules that are in force stay until then")
-	case d.Asked.Expected && !d.Asked.Redirect:
+	case d.Asked.Expected && !d.Asked.Redirect && d.Asked.Reason != "":
 		say("the pod expects redirection and gets none: %s", d.Asked.Reason)
-	case !d.Asked.Redirect && !d.Agreement.Kept && len(d.Programmed.Rules) == 0 && d.Others.Owner == "":
+	case !d.Asked.Redirect && !d.Agreement.Kept && len(d.Programmed.Rules) == 0 && d.Others.Owner == "" && d.Asked.Profile == "":
 		say("nothing, if the pod is to be left alone; else: %s", d.Asked.Reason)
 	}
 	if d.Programmed.Absent != "" {
@@ -27,6 +27,7 @@ func Advise(d Document) []string {
 	if len(d.Others.Preempting) > 0 {
 		say("rules of others decide before the agent's: find out which process writes the rules that are listed, and stop it")
 	}
+	next = append(next, d.adviseProxy()...)
 	next = append(next, d.adviseDifference()...)
 	if len(next) == 0 {
 		say("nothing: the pod has what it asks for")
@@ -35,6 +36,35 @@ func Advise(d Document) []string {
 		}
 	}
 	return next
+}
+
+// Reasons of the pod's condition that are about its proxy.
+const (
+	reasonProxyNotReady = "ProxyNotReady"
+	reasonProxyRefused  = "ProxyRefused"
+)
+
+// adviseProxy is about a pod that has chosen a SidecarProfile. Without one that is ready, its connections are refused.
+func (d Document) adviseProxy() []string {
+	sidecar := fmt.Sprintf("`kubectl -n %s get sidecars.pod-network-controller.istio.io %s -o yaml`", d.namespace(), d.name())
+	switch {
+	case d.Asked.Profile == "":
+	case d.Reported.Reason == reasonProxyRefused:
+		return []string{"the pod has no proxy of the SidecarProfile " + d.Asked.Profile + ": change the pod or the profile as the report on the pod says"}
+	case !d.Agent.RunsProxies && d.Programmed.Backend != "":
+		return []string{"the agent runs no proxies (sidecars.enabled is off) and nobody looks after this pod's: if it ends, the pod's connections are refused; re-create the pod, or switch it on again"}
+	case !d.Agent.RunsProxies && !d.Asked.Expected: // otherwise the reason has been given
+		return []string{"the pod's namespace chooses the SidecarProfile " + d.Asked.Profile + " and the agent runs no proxies: switch sidecars.enabled on, or take the annotation away"}
+	case d.Reported.Reason == reasonProxyNotReady:
+		return []string{"the rules lead to a proxy that is not ready, so the pod's connections are refused: " + sidecar + " says why, and what to do"}
+	}
+	return nil
+}
+
+// lacksProxy reports whether the pod has no proxy that is ready, as far as its report says.
+func (d Document) lacksProxy() bool {
+	off := !d.Agent.RunsProxies && d.Programmed.Backend == "" && d.Programmed.Absent == ""
+	return d.Asked.Profile != "" && (off || d.Reported.Reason == reasonProxyNotReady || d.Reported.Reason == reasonProxyRefused)
 }
 
 func (d Document) adviseDifference() []string {

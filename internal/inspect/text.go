@@ -173,10 +173,14 @@ func (d Document) verdict() string {
 		return "kept: the pod has the rules that it asked for earlier"
 	case d.Asked.Invalid != "":
 		return "failed: the pod has a wrong setting, and no rules"
+	case d.lacksProxy() && len(d.Programmed.Rules) == 0:
+		return "no proxy: the pod has chosen the SidecarProfile " + d.Asked.Profile + ", and has no proxy of it and no rules"
 	case d.Others.Owner != "":
 		return "left to " + d.Others.Owner + ", which redirects the pod's traffic"
 	case d.Asked.Redirect && len(d.Others.Preempting) > 0:
 		return "preempted: the rules are there, and rules of others decide before them"
+	case d.Asked.Redirect && d.lacksProxy():
+		return "no proxy: the rules are what the pod asks for, and its proxy is not ready"
 	case d.Asked.Redirect:
 		return "in order: the rules are what the pod asks for"
 	}
@@ -192,7 +196,7 @@ const (
 // ExitCode returns ExitDiffer if the pod does not have what it asks for, or if that is not known.
 func (d Document) ExitCode() int {
 	bad := d.Agreement.Verdict != Agree || d.Asked.Invalid != "" || len(d.Others.Preempting) > 0 ||
-		d.Asked.Expected && !d.Asked.Redirect && !d.Agreement.Kept
+		d.Asked.Expected && !d.Asked.Redirect && !d.Agreement.Kept || d.lacksProxy()
 	if bad {
 		return ExitDiffer
 	}

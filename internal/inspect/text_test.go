@@ -83,6 +83,21 @@ func documents() map[string]Document {
 			d.Others = Others{Owner: "Istio", Found: "chain ISTIO_OUTPUT in table ip nat"}
 		}),
 		"preempted": edited(func(d *Document) { d.Others.Preempting = []string{"inet theirs early: tcp dport 80 drop"} }),
+		"proxy-not-ready": edited(func(d *Document) {
+			d.Asked.Profile, d.Agent.RunsProxies = "edge", true
+			d.Reported = Reported{"initialized", "False", "ProxyNotReady", "traffic is redirected, and the proxy is not ready; see the pod's Sidecar"}
+		}),
+		"proxy-unattended": edited(func(d *Document) { d.Asked.Profile = "edge" }),
+		"proxies-off": edited(func(d *Document) {
+			d.Asked = Asked{Profile: "edge", Reason: "neither the pod nor its namespace asks; annotate it"}
+			d.Programmed.Rules, d.Programmed.Backend, d.Reported = nil, "", Reported{}
+		}),
+		"proxy-refused": edited(func(d *Document) {
+			d.Asked = Asked{Profile: "edge", Expected: true}
+			d.Agent.RunsProxies = true
+			d.Programmed.Rules, d.Programmed.Backend = nil, ""
+			d.Reported = Reported{"failed", "False", "ProxyRefused", "there is no SidecarProfile \"edge\": create it, or choose another one"}
+		}),
 		"no-sandbox": edited(func(d *Document) {
 			d.Programmed = Programmed{Absent: "find sandbox: no ready sandbox"}
 			d.Agreement = Agreement{Verdict: Unknown, Error: d.Programmed.Absent}
@@ -144,7 +159,7 @@ func TestWhatOthersHaveIsNotAwaited(t *testing.T) {
 
 func TestExitCodes(t *testing.T) {
 	want := map[string]int{
-		"in-order": 0, "in-order-wide": 0, "unused": 0, "not-asked": 0,
+		"in-order": 0, "in-order-wide": 0, "unused": 0, "not-asked": 0, "proxy-unattended": 0, "proxies-off": 3, "proxy-not-ready": 3, "proxy-refused": 3,
 		"drift": 3, "drift-unverified": 3, "contended": 3, "no-rules": 3, "wrong-setting": 3, "skipped": 3, "preempted": 3, "no-sandbox": 3, "kernel-silent": 3, "hostile": 0,
 	}
 	got := map[string]int{}

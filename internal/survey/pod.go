@@ -69,6 +69,7 @@ type place struct {
 	now       time.Time
 	namespace *corev1.Namespace          // nil: not known
 	agentOn   func(node string) presence // whether a node has an agent
+	proxiesOn func(node string) bool     // whether a node's agent runs proxies; true where that is not known
 }
 
 // presence is whether a node has an agent.
@@ -87,8 +88,9 @@ func podOf(pod *corev1.Pod, at place) (out Pod, ok bool) {
 	}
 	condition, status := conditionOf(pod), controllers.Status(pod.Annotations[controllers.KeyStatus])
 	reported := condition != nil || status != ""
-	want, err := intent.Of(pod, at.namespace, intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults()})
-	if !reported && !want.Asked && err == nil { // who has mistyped the annotation has asked as well
+	want, err := intent.Of(pod, at.namespace, config())
+	profile, _ := intent.SidecarProfile(pod, at.namespace) // err is the same error
+	if !reported && !want.Asked && err == nil {            // who has mistyped the annotation has asked as well
 		return out, false
 	}
 	out = Pod{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Created: pod.CreationTimestamp.UTC()}
@@ -99,12 +101,25 @@ func podOf(pod *corev1.Pod, at place) (out Pod, ok bool) {
 	if reported {
 		out.State, out.Message = reportedState(condition, status)
 	} else {
-		out.State, out.Message = at.unreported(pod, want)
+		out.State, out.Message = at.unreported(pod, want, profile)
+	}
+	if runs := out.State == Programmed || out.State == ProxyNotReady; runs && profile != "" && !at.proxiesOn(out.Node) {
+		out.Message = strings.TrimPrefix(out.Message+"; the agent of node "+out.Node+" runs no proxies now: nobody looks after the pod's, so re-create the pod, or switch sidecars.enabled on", "; ")
 	}
 	if watched := !slices.Contains([]State{NoAgent, Skipped, Removed, Others}, out.State); watched && out.Node != "" && at.agentOn(out.Node) == absent {
 		out.Message = strings.TrimPrefix(out.Message+"; node "+out.Node+" has no agent now: nobody repairs the rules", "; ")
 	}
 	return out, true
+}
+
+// config is that of an agent which knows every profile: what becomes of a choice is the agents' to say.
+func config() intent.Config {
+	return intent.Config{
+		Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults(),
+		Managed: func(string, *corev1.Pod, *corev1.Namespace) *intent.ManagedProxy {
+			return &intent.ManagedProxy{UID: 1, OutboundPort: 1, InboundPort: 2} //nolint:mnd // any that are valid
+		},
+	}
 }
 
 // reportedState returns the state of a pod with a report. An agent of another release may use a reason that this program does not know.
@@ -133,7 +148,7 @@ func reportedState(c *corev1.PodCondition, status controllers.Status) (State, st
 }
 
 // unreported returns the state of a pod that asks, and has no report.
-func (at place) unreported(pod *corev1.Pod, want intent.Intent) (State, string) {
+func (at place) unreported(pod *corev1.Pod, want intent.Intent, profile string) (State, string) {
 	node := pod.Spec.NodeName
 	switch {
 	case !want.Redirect && want.Reason != "":
@@ -146,6 +161,10 @@ func (at place) unreported(pod *corev1.Pod, want intent.Intent) (State, string) 
 		return Waiting, "its containers have not started; see kubectl describe pod"
 	case pod.Status.StartTime != nil && at.now.Sub(pod.Status.StartTime.Time) < patience:
 		return Waiting, "just started"
+	}
+	if profile != "" && !at.proxiesOn(node) {
+		return Unreported, "it has chosen the SidecarProfile " + profile + ", and the agent of node " + node +
+			" runs no proxies: switch sidecars.enabled on, or take the annotation " + intent.KeySidecar + " away"
 	}
 	return Unreported, "it runs, and the agent of node " + node + " says nothing about it; see the agent's log"
 }

@@ -77,7 +77,7 @@ func (c *Client) Ask(ctx context.Context, o Options) (Report, error) {
 
 // addPods lists the pods. Who may not list those of all namespaces gets those of one.
 func (c *Client) addPods(ctx context.Context, r *Report, o Options, a asked, now time.Time) error {
-	at := place{now: now, agentOn: a.agentOn(r.Nodes)}
+	at := place{now: now, agentOn: a.agentOn(r.Nodes), proxiesOn: a.proxiesOn()}
 	read := 0
 	again := func() { r.Pods, read = []Pod{}, 0 }
 	each := func(pods []corev1.Pod) {
@@ -151,6 +151,17 @@ func (a asked) agentOn(nodes []Node) func(string) presence {
 		}
 		return unknown
 	}
+}
+
+// proxiesOn returns whether the agent of a node runs proxies, which its arguments say.
+func (a asked) proxiesOn() func(string) bool {
+	without := map[string]bool{}
+	for node, pods := range byNode(a.agents) {
+		without[node] = !slices.ContainsFunc(pods[0].Spec.Containers, func(c corev1.Container) bool {
+			return slices.Contains(c.Args, "--sidecars=true") || slices.Contains(c.Args, "--sidecars")
+		})
+	}
+	return func(node string) bool { return !without[node] }
 }
 
 // countAsking adds to nodes without an agent how many of the listed pods ask there. If agents could not be listed, no node is known to lack one.

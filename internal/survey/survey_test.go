@@ -24,38 +24,44 @@ func TestHowAPodStands(t *testing.T) {
 		want      State // empty: not shown
 		wantWords string
 	}{
-		"programmed":                           {newPod("n", "p", "a", reports("initialized", "Initialized", "True")), Programmed, ""},
-		"programmed, proxy silent":             {newPod("n", "p", "a", reports("initialized", "ProxyNotReady", "False")), ProxyNotReady, "because"},
-		"opted out":                            {newPod("n", "p", "a", reports("removed", "Removed", "True")), Removed, "because"},
-		"asked and was skipped":                {newPod("n", "p", "a", asks, reports("", "NotRequired", "True")), Skipped, "because"},
-		"another project's":                    {newPod("n", "p", "a", reports("", "ProgrammedByOthers", "True")), Others, "because"},
-		"failed":                               {newPod("n", "p", "a", reports("failed", "RedirectFailed", "False")), Failed, "because"},
-		"wrong annotation":                     {newPod("n", "p", "a", reports("failed", "InvalidAnnotation", "False")), Failed, "because"},
-		"refused proxy":                        {newPod("n", "p", "a", reports("failed", "ProxyRefused", "False")), Failed, "because"},
-		"contended":                            {newPod("n", "p", "a", reports("failed", "Contended", "False")), Contended, "because"},
-		"preempted":                            {newPod("n", "p", "a", reports("failed", "Preempted", "False")), Preempted, "because"},
-		"new sandbox":                          {newPod("n", "p", "a", reports("initialized", "SandboxNotReady", "False")), Waiting, "because"},
-		"a later release's reason, well":       {newPod("n", "p", "a", reports("initialized", "Later", "True")), Programmed, "Later: because"},
-		"a later release's reason, not well":   {newPod("n", "p", "a", reports("failed", "Later", "False")), Failed, "because"},
-		"programmed, its agent is gone":        {newPod("n", "p", "b", reports("initialized", "Initialized", "True")), Programmed, "nobody repairs"},
-		"asks, no report":                      {newPod("n", "p", "a", asks), Unreported, "says nothing"},
-		"asks, just started":                   {newPod("n", "p", "a", asks, young), Waiting, "just"},
-		"asks, starts":                         {newPod("n", "p", "a", asks, phase(corev1.PodPending)), Waiting, "have not started"},
-		"asks, not scheduled":                  {newPod("n", "p", "", asks, phase(corev1.PodPending)), Waiting, "not scheduled"},
-		"asks, no agent":                       {newPod("n", "p", "b", asks), NoAgent, "no agent"},
-		"asks, starts, no agent":               {newPod("n", "p", "b", asks, phase(corev1.PodPending)), NoAgent, "no agent"},
-		"asks on the host's network, no agent": {newPod("n", "p", "b", asks, func(p *corev1.Pod) { p.Spec.HostNetwork = true }), Skipped, "hostNetwork"},
-		"asks by a mistyped value, no agent":   {newPod("n", "p", "b", func(p *corev1.Pod) { p.Annotations[intent.KeyInitialize] = "yes" }), NoAgent, "no agent"},
-		"opted out, its agent is gone":         {newPod("n", "p", "b", reports("removed", "Removed", "True")), Removed, "because"},
-		"its namespace asks":                   {newPod("asking", "p", "b"), NoAgent, "no agent"},
-		"its namespace asks, it has no proxy":  {newPod("asking", "p", "b", func(p *corev1.Pod) { p.Spec.Containers = p.Spec.Containers[:1] }), "", ""},
-		"never asked":                          {newPod("n", "p", "a"), "", ""},
-		"finished":                             {newPod("n", "p", "a", asks, phase(corev1.PodSucceeded), reports("initialized", "Initialized", "True")), "", ""},
+		"programmed":                                {newPod("n", "p", "a", reports("initialized", "Initialized", "True")), Programmed, ""},
+		"programmed, proxy silent":                  {newPod("n", "p", "a", reports("initialized", "ProxyNotReady", "False")), ProxyNotReady, "because"},
+		"opted out":                                 {newPod("n", "p", "a", reports("removed", "Removed", "True")), Removed, "because"},
+		"asked and was skipped":                     {newPod("n", "p", "a", asks, reports("", "NotRequired", "True")), Skipped, "because"},
+		"another project's":                         {newPod("n", "p", "a", reports("", "ProgrammedByOthers", "True")), Others, "because"},
+		"failed":                                    {newPod("n", "p", "a", reports("failed", "RedirectFailed", "False")), Failed, "because"},
+		"wrong annotation":                          {newPod("n", "p", "a", reports("failed", "InvalidAnnotation", "False")), Failed, "because"},
+		"refused proxy":                             {newPod("n", "p", "a", reports("failed", "ProxyRefused", "False")), Failed, "because"},
+		"contended":                                 {newPod("n", "p", "a", reports("failed", "Contended", "False")), Contended, "because"},
+		"preempted":                                 {newPod("n", "p", "a", reports("failed", "Preempted", "False")), Preempted, "because"},
+		"new sandbox":                               {newPod("n", "p", "a", reports("initialized", "SandboxNotReady", "False")), Waiting, "because"},
+		"a later release's reason, well":            {newPod("n", "p", "a", reports("initialized", "Later", "True")), Programmed, "Later: because"},
+		"a later release's reason, not well":        {newPod("n", "p", "a", reports("failed", "Later", "False")), Failed, "because"},
+		"programmed, its agent is gone":             {newPod("n", "p", "b", reports("initialized", "Initialized", "True")), Programmed, "nobody repairs"},
+		"asks, no report":                           {newPod("n", "p", "a", asks), Unreported, "says nothing"},
+		"asks, just started":                        {newPod("n", "p", "a", asks, young), Waiting, "just"},
+		"asks, starts":                              {newPod("n", "p", "a", asks, phase(corev1.PodPending)), Waiting, "have not started"},
+		"asks, not scheduled":                       {newPod("n", "p", "", asks, phase(corev1.PodPending)), Waiting, "not scheduled"},
+		"asks, no agent":                            {newPod("n", "p", "b", asks), NoAgent, "no agent"},
+		"asks, starts, no agent":                    {newPod("n", "p", "b", asks, phase(corev1.PodPending)), NoAgent, "no agent"},
+		"asks on the host's network, no agent":      {newPod("n", "p", "b", asks, func(p *corev1.Pod) { p.Spec.HostNetwork = true }), Skipped, "hostNetwork"},
+		"asks by a mistyped value, no agent":        {newPod("n", "p", "b", func(p *corev1.Pod) { p.Annotations[intent.KeyInitialize] = "yes" }), NoAgent, "no agent"},
+		"opted out, its agent is gone":              {newPod("n", "p", "b", reports("removed", "Removed", "True")), Removed, "because"},
+		"its namespace chooses a profile, no agent": {newPod("managed", "p", "b"), NoAgent, "no agent"},
+		"a profile that no agent follows":           {newPod("managed", "p", "a"), Unreported, "SidecarProfile edge, and the agent of node a runs no proxies: switch sidecars.enabled on"},
+		"a profile, and an agent with proxies":      {newPod("managed", "p", "c"), Unreported, "see the agent's log"},
+		"a profile that it refuses":                 {newPod("managed", "p", "a", func(p *corev1.Pod) { p.Annotations[intent.KeySidecar] = "none" }), "", ""},
+		"a proxy of before":                         {newPod("managed", "p", "a", reports("initialized", "Initialized", "True")), Programmed, "nobody looks after the pod's"},
+		"a proxy that an agent looks after":         {newPod("managed", "p", "c", reports("initialized", "Initialized", "True")), Programmed, ""},
+		"its namespace asks":                        {newPod("asking", "p", "b"), NoAgent, "no agent"},
+		"its namespace asks, it has no proxy":       {newPod("asking", "p", "b", func(p *corev1.Pod) { p.Spec.Containers = p.Spec.Containers[:1] }), "", ""},
+		"never asked":                               {newPod("n", "p", "a"), "", ""},
+		"finished":                                  {newPod("n", "p", "a", asks, phase(corev1.PodSucceeded), reports("initialized", "Initialized", "True")), "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, err := ask1(t, &apistandin.Server{
-				Pods: []corev1.Pod{c.pod, newAgent("a", says(fine()))}, Nodes: []corev1.Node{newNode("a"), newNode("b")},
-				Namespaces: []corev1.Namespace{newNamespace("n", ""), newNamespace("asking", "true")},
+				Pods: []corev1.Pod{c.pod, newAgent("a", says(fine())), newAgent("c", says(fine()), runsProxies)}, Nodes: []corev1.Node{newNode("a"), newNode("b"), newNode("c")},
+				Namespaces: []corev1.Namespace{newNamespace("n", ""), newNamespace("asking", "true"), choosing("managed", "edge")},
 			}, Options{})
 			if err != nil {
 				t.Fatal(err)
@@ -67,6 +73,17 @@ func TestHowAPodStands(t *testing.T) {
 			}
 		})
 	}
+}
+
+func runsProxies(agent *corev1.Pod) {
+	agent.Spec.Containers[0].Args = []string{"run", "--sidecars=true"}
+}
+
+// choosing is a namespace whose pods have chosen a profile.
+func choosing(name, profile string) corev1.Namespace {
+	ns := newNamespace(name, "")
+	ns.Annotations = map[string]string{intent.KeySidecar: profile}
+	return ns
 }
 
 // checkPod wants one pod in a state, with a message that contains words; none if state is empty.
