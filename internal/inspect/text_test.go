@@ -95,8 +95,7 @@ func documents() map[string]Document {
 		"proxy-refused": edited(func(d *Document) {
 			d.Asked = Asked{Profile: "edge", Expected: true}
 			d.Agent.RunsProxies = true
-			d.Programmed.Rules, d.Programmed.Backend = nil, ""
-			d.Reported = Reported{"failed", "False", "ProxyRefused", "there is no SidecarProfile \"edge\": create it, or choose another one"}
+			d.Programmed.Rules, d.Programmed.Backend, d.Reported = nil, "", Reported{"failed", "False", "ProxyRefused", "there is no SidecarProfile \"edge\": create it, or choose another one"}
 		}),
 		"no-sandbox": edited(func(d *Document) {
 			d.Programmed = Programmed{Absent: "find sandbox: no ready sandbox"}
