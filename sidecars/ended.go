@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // RemoveEnded removes the homes of sandboxes that have ended, and returns their names. It is for nodes without an agent: an agent removes them by
@@ -40,4 +42,59 @@ func (h Homes) RemoveEnded(ctx context.Context, ready func(ctx context.Context, 
 		removed = append(removed, e.Name())
 	}
 	return removed, nil
+}
+
+// RemoveUnshared removes the directories of shared proxies below root that are nobody's any more, and returns their names: no agent has the
+// directory's lock, and runs says that the node runs no proxy of the profile.
+func RemoveUnshared(ctx context.Context, root string, runs func(ctx context.Context, profile string) (bool, error), dryRun bool) (removed []string, err error) {
+	entries, err := os.ReadDir(root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list what shared proxies have left: %w", err)
+	}
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		used, err := runs(ctx, e.Name())
+		if err != nil {
+			return removed, err
+		}
+		if used {
+			continue
+		}
+		gone, err := removeUnlocked(filepath.Join(root, e.Name()), dryRun)
+		if err != nil {
+			return removed, fmt.Errorf("remove what a shared proxy has left: %w", err)
+		}
+		if gone {
+			removed = append(removed, e.Name())
+		}
+	}
+	return removed, nil
+}
+
+// removeUnlocked removes a directory if nobody has the lock in it. It has the lock itself meanwhile.
+func removeUnlocked(dir string, dryRun bool) (removed bool, err error) {
+	lock, err := os.Open(filepath.Join(dir, "lock")) //nolint:gosec // of the agent
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // no agent has ever used it
+	case err != nil:
+		return false, err
+	default:
+		defer lock.Close()
+		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return false, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("lock %s: %w", dir, err)
+		}
+	}
+	if dryRun {
+		return true, nil
+	}
+	return true, os.RemoveAll(dir)
 }

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // filled is a root with a home for each name, which has a file.
@@ -60,5 +62,43 @@ func TestNothingIsRemovedThatMayRun(t *testing.T) {
 	}
 	if got, err := (Homes{Root: filepath.Join(h.Root, "none")}).RemoveEnded(t.Context(), nil, false); err != nil || len(got) > 0 {
 		t.Errorf("without a directory: %v, %v", got, err)
+	}
+}
+
+// A directory of a shared proxy goes once neither a proxy nor an agent uses it.
+func TestWhatSharedProxiesLeftIsRemoved(t *testing.T) {
+	h := filled(t, "locked", "runs", "left", "new")
+	for _, name := range []string{"locked", "left"} {
+		if err := os.WriteFile(filepath.Join(h.Root, name, "lock"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	agent, err := os.Open(filepath.Join(h.Root, "locked", "lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Flock(int(agent.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	runs := func(_ context.Context, profile string) (bool, error) { return profile == "runs", nil }
+	want := []string{"left", "new"}
+	if got, err := RemoveUnshared(t.Context(), h.Root, runs, true); err != nil || !slices.Equal(got, want) || len(h.names(t)) != 4 {
+		t.Errorf("dry: %v, %v, %v", got, err, h.names(t))
+	}
+	if got, err := RemoveUnshared(t.Context(), h.Root, runs, false); err != nil || !slices.Equal(got, want) || !slices.Equal(h.names(t), []string{"locked", "runs"}) {
+		t.Errorf("%v, %v, %v", got, err, h.names(t))
+	}
+	if err := agent.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := RemoveUnshared(t.Context(), h.Root, runs, false); err != nil || !slices.Equal(got, []string{"locked"}) {
+		t.Errorf("without the agent: %v, %v", got, err)
+	}
+	if got, err := RemoveUnshared(t.Context(), filepath.Join(h.Root, "none"), nil, false); err != nil || len(got) > 0 {
+		t.Errorf("without a directory: %v, %v", got, err)
+	}
+	away := errors.New("the runtime is away")
+	if got, err := RemoveUnshared(t.Context(), h.Root, func(context.Context, string) (bool, error) { return false, away }, false); !errors.Is(err, away) || len(got) > 0 {
+		t.Errorf("%v, %v", got, err)
 	}
 }

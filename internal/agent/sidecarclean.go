@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"strings"
 
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/runtime/container"
@@ -13,12 +14,12 @@ import (
 	"istio-pod-network-controller/sidecars"
 )
 
-// SidecarClean removes what the proxies of pods that have ended left on a node whose agent runs no proxies any more.
+// SidecarClean removes what proxies that have ended left on a node whose agent runs no proxies any more.
 type SidecarClean struct {
 	// Runtime and Endpoint are those of Options.
 	Runtime, Endpoint string
-	// Root is Options.SidecarRoot.
-	Root string
+	// Root is Options.SidecarRoot, SharedRoot the directory of shared proxies.
+	Root, SharedRoot string
 	// DryRun says what would be removed, and removes nothing.
 	DryRun bool
 }
@@ -34,19 +35,29 @@ func (c SidecarClean) Run(ctx context.Context, out io.Writer) error {
 	if !ok {
 		return errors.New("proxies are run only by container runtimes that serve CRI: containerd or CRI-O")
 	}
-	removed, err := sidecars.Homes{Root: c.Root}.RemoveEnded(ctx, container.New(byCRI.Connection(), DefaultLogRoot).Ready, c.DryRun)
+	runtime := container.New(byCRI.Connection(), DefaultLogRoot)
+	homes, err := sidecars.Homes{Root: c.Root}.RemoveEnded(ctx, runtime.Ready, c.DryRun)
+	shared, errShared := sidecars.RemoveUnshared(ctx, c.SharedRoot, runtime.HasSharedProxy, c.DryRun)
+	return errors.Join(err, errShared, c.print(out, homes, shared, err == nil && errShared == nil))
+}
+
+// print prints what was removed. all is true if everything could be looked at.
+func (c SidecarClean) print(out io.Writer, homes, shared []string, all bool) error {
 	words := "removed"
 	if c.DryRun {
 		words = "would be removed:"
 	}
-	for _, name := range removed {
-		if _, err := fmt.Fprintln(out, words, filepath.Join(c.Root, name)); err != nil {
-			return err
-		}
+	var text strings.Builder
+	for _, name := range homes {
+		fmt.Fprintln(&text, words, filepath.Join(c.Root, name))
 	}
-	if err == nil && len(removed) == 0 {
-		_, err = fmt.Fprintln(out, "nothing to do: no proxy of a pod that has ended has left anything in", c.Root)
+	for _, name := range shared {
+		fmt.Fprintln(&text, words, filepath.Join(c.SharedRoot, name))
 	}
+	if all && text.Len() == 0 {
+		fmt.Fprintf(&text, "nothing to do: no proxy that has ended has left anything in %s or %s\n", c.Root, c.SharedRoot)
+	}
+	_, err := io.WriteString(out, text.String())
 	return err
 }
 

@@ -95,8 +95,8 @@ func newSidecarClean() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "clean", Short: "Remove what proxies of pods that have ended left on this node", Args: noArguments,
 		Long: "For a node whose agent was removed, or had the proxies switched off, before all pods with proxies had ended. It removes the files of\n" +
-			"proxies whose pods have ended, which may have keys and tokens among them, and nothing that the runtime still runs. An agent that runs\n" +
-			"proxies does the same by itself. It runs as root on the node, or in a privileged container that sees the node's /run.",
+			"proxies whose pods have ended, which may have keys and tokens among them, and those of shared proxies that neither run nor have an agent.\n" +
+			"It removes nothing that the runtime still runs. An agent that runs proxies does so for the pods' own by itself. It runs as root on the node, or in a privileged container that sees the node's /run.",
 		Example: "  istio-pod-network-controller sidecar clean --dry-run",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return c.Run(cmd.Context(), cmd.OutOrStdout()) },
 	}
@@ -104,6 +104,7 @@ func newSidecarClean() *cobra.Command {
 	fs.StringVar(&c.Runtime, "runtime", "auto", "the agent's --runtime")
 	fs.StringVar(&c.Endpoint, "runtime-endpoint", "", "the agent's --runtime-endpoint")
 	fs.StringVar(&c.Root, "sidecar-root", defaultSidecarRoot, "the agent's --sidecar-root")
+	fs.StringVar(&c.SharedRoot, "shared-root", "/run/istio-pod-network-controller/shared", "the agent's --shared-root")
 	fs.BoolVar(&c.DryRun, "dry-run", false, "say what would be removed, and remove nothing")
 	return cmd
 }

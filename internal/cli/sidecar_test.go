@@ -47,3 +47,18 @@ func TestATerminalIsWanted(t *testing.T) {
 		}
 	}
 }
+
+// A runtime that cannot be asked has not said that anything has ended.
+func TestSidecarCleanNeedsTheRuntime(t *testing.T) {
+	root := t.TempDir()
+	if err := os.Mkdir(filepath.Join(root, "u1.s1"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errOut := call(t, "", "sidecar", "clean", "--runtime-endpoint=unix://"+filepath.Join(root, "none.sock"), "--sidecar-root="+root, "--shared-root="+root)
+	if code != exitError || out != "" || !strings.Contains(errOut, "none.sock") {
+		t.Errorf("exit status %d, %q, %q", code, out, errOut)
+	}
+	if _, err := os.Stat(filepath.Join(root, "u1.s1")); err != nil {
+		t.Error(err)
+	}
+}

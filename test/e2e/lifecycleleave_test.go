@@ -188,7 +188,7 @@ func wantResult(t *testing.T, name, level, words string, args ...string) {
 // wantClean wants `sidecar clean` to remove what a proxy has left, and nothing else: by a command as docs/removal.md has it.
 func (s *space) wantClean(t *testing.T, image, home string) {
 	t.Helper()
-	args := []string{"sidecar", "clean", "--runtime-endpoint", "unix:///host/run/containerd/containerd.sock", "--sidecar-root", "/host/" + sidecarRoot}
+	args := []string{"sidecar", "clean", "--runtime-endpoint", "unix:///host/run/containerd/containerd.sock", "--sidecar-root", "/host/" + sidecarRoot, "--shared-root", "/host/run/istio-pod-network-controller/shared"}
 	if out := s.onNode(t, image, append(args, "--dry-run")...); out != "would be removed: /host"+home+"\n" {
 		t.Errorf("dry: %s", out)
 	}
