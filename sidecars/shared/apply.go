@@ -122,7 +122,7 @@ func (t *trial) goBack(ctx context.Context, old, version string, err error) erro
 	switch n := len(t.suspects); {
 	case t.dropLost(ctx): // who is gone is to blame
 	case t.whole || n == 0:
-		t.blameProfile(ctx, why)
+		t.blameProfile(ctx, why, why)
 	case n == 1:
 		if p := t.pod(t.suspects[0].key()); p != nil {
 			t.refuse(p, why)

@@ -22,6 +22,9 @@ const (
 // configure brings the proxy's configuration to what its pods and its profile ask for.
 func (r *round) configure(ctx context.Context) error {
 	applied, wanted := r.applied(ctx), r.wanted
+	if r.inForce != nil && applied != nil && r.bad.hash == applied.Hash {
+		r.bad = badProfile{} // it has been taken after all
+	}
 	if wanted != nil && r.bad.hash == wanted.Hash {
 		r.fault = r.bad.why
 		if !r.bad.over(r.now) {
@@ -140,8 +143,12 @@ func (t *trial) accept(ctx context.Context) (members []member, ok bool, err erro
 		t.suspects, t.base = t.base, nil
 		return t.accept(ctx)
 	}
-	if len(t.suspects) == 0 || why != "" {
-		t.blameProfile(ctx, why)
+	switch {
+	case t.whole && len(t.base) == 0 && why != "": // said without any pod, so nobody's data is in it
+		t.blameProfile(ctx, why, why)
+		return nil, false, nil
+	case len(t.suspects) == 0 || why != "":
+		t.blameProfile(ctx, "the proxy refuses what it serves already: the agent's log has its words", why)
 		return nil, false, nil
 	}
 	return t.search(ctx)
@@ -156,7 +163,9 @@ func (t *trial) search(ctx context.Context) (members []member, ok bool, err erro
 		t.wakeAt(t.now.Add(reloadPause))
 		err = nil
 		if t.whole {
-			t.blameProfile(ctx, "too many of its pods are refused with it")
+			t.blameProfile(ctx, "too many of its pods are refused with it", "")
+		}
+		if t.whole || ctx.Err() != nil {
 			return nil, false, nil
 		}
 	}
@@ -164,10 +173,8 @@ func (t *trial) search(ctx context.Context) (members []member, ok bool, err erro
 		return nil, false, err
 	}
 	if t.whole && len(s.refused) >= len(members) {
-		for _, why := range s.refused {
-			t.blameProfile(ctx, why)
-			return nil, false, nil
-		}
+		t.blameForMany(ctx, s.refused)
+		return nil, false, nil
 	}
 	for key, why := range s.refused {
 		if p := t.pod(key); p != nil {
@@ -232,12 +239,25 @@ func (t *trial) dropLost(ctx context.Context) (lost bool) {
 	return lost
 }
 
-// blameProfile notes that the profile's version, or what is in force, is not accepted without anybody else either.
-func (t *trial) blameProfile(ctx context.Context, why string) {
+// blameForMany blames the profile for the refusal of most of its pods. Each pod's owner sees the fault, so it has no words about the pod of
+// another one.
+func (t *trial) blameForMany(ctx context.Context, refused map[sidecars.Key]string) {
+	for _, why := range refused {
+		fault := fmt.Sprintf("%d of %d pods are refused with it: the agent's log has the proxy's words", len(refused), len(t.suspects))
+		if len(t.suspects) == 1 {
+			fault = why
+		}
+		t.blameProfile(ctx, fault, why)
+		return
+	}
+}
+
+// blameProfile notes that the profile's version, or what is in force, is not accepted without anybody else either. detail is for the log.
+func (t *trial) blameProfile(ctx context.Context, why, detail string) {
 	t.fault = bounded("the SidecarProfile " + t.group.profile + " is not usable for the shared proxy: " + why)
-	if why != "" && t.fault != t.told {
+	if t.fault != t.told {
 		t.told = t.fault
-		log.FromContext(ctx).Info("configuration of the shared proxy refused", "reason", t.fault)
+		log.FromContext(ctx).Info("configuration of the shared proxy refused", "reason", t.fault, "details", bounded(detail))
 	}
 	if t.whole {
 		t.bad.hash = t.plan.profile.Hash
