@@ -158,19 +158,17 @@ func (t *trial) accept(ctx context.Context) (members []member, ok bool, err erro
 func (t *trial) search(ctx context.Context) (members []member, ok bool, err error) {
 	s := &search{test: t.test, refused: map[sidecars.Key]string{}}
 	members, err = s.split(ctx, t.base, t.suspects)
-	if errors.Is(err, errTests) || errors.Is(err, context.DeadlineExceeded) {
+	tooMany := errors.Is(err, errTests)
+	if tooMany || errors.Is(err, context.DeadlineExceeded) {
 		t.batch = max(1, len(t.suspects)/2) //nolint:mnd // fewer at once
 		t.wakeAt(t.now.Add(reloadPause))
-		err = nil
-		if t.whole {
-			t.blameProfile(ctx, "too many of its pods are refused with it", "")
-		}
-		if t.whole || ctx.Err() != nil {
-			return nil, false, nil
-		}
 	}
-	if err != nil {
+	switch {
+	case err != nil && !tooMany:
 		return nil, false, err
+	case tooMany && t.whole:
+		t.blameProfile(ctx, "too many of its pods are refused with it", "")
+		return nil, false, nil
 	}
 	if t.whole && len(s.refused) >= len(members) {
 		t.blameForMany(ctx, s.refused)
