@@ -102,8 +102,10 @@ func (m managed) wantFollowed(t *testing.T, agent *corev1.Pod, name string, log 
 // is to go on.
 func (m managed) followLog(t *testing.T, agent *corev1.Pod, name string) (log followedLog) {
 	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
 	eventually(t, "the first line of logs -f", func(context.Context) error {
-		log = m.startLog(t, agent, name)
+		log = m.startLog(ctx, agent, name)
 		select {
 		case err := <-log.ended:
 			return fmt.Errorf("it has ended: %w", err)
@@ -114,12 +116,9 @@ func (m managed) followLog(t *testing.T, agent *corev1.Pod, name string) (log fo
 	return log
 }
 
-func (m managed) startLog(t *testing.T, agent *corev1.Pod, name string) followedLog {
-	t.Helper()
+func (m managed) startLog(ctx context.Context, agent *corev1.Pod, name string) followedLog {
 	log := followedLog{make(chan string), make(chan error, 1)}
 	read, write := io.Pipe()
-	ctx, cancel := context.WithCancel(t.Context())
-	t.Cleanup(cancel)
 	var complaint bytes.Buffer
 	go func() {
 		err := m.stream(ctx, command{namespace: agentName, pod: agent.Name, container: "agent", argv: []string{"/" + agentName, "sidecar", "logs", name, "-f", "--tail=1"}},

@@ -60,21 +60,8 @@ func TestEndToEndRunTriesAgainWhatFailsBesideOthers(t *testing.T) {
 		"none is named":              {runs: []string{end}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			root := t.TempDir()
-			write(t, filepath.Join(root, "hack/e2e.sh"), read(t, "../../../e2e.sh"))
-			write(t, filepath.Join(root, "hack/cluster/kc"), "#!/bin/bash\nif [[ $1 == exec ]]; then shift 2; exec \"$@\"; fi\n")
-			for _, nothing := range []string{"hack/preflight.sh", "hack/deploy.sh", "bin/make", "bin/go", "test/e2e/here"} {
-				write(t, filepath.Join(root, nothing), "#!/bin/bash\n")
-			}
-			write(t, filepath.Join(root, "build/e2e.test"), testProgram)
-			for i, text := range c.runs {
-				write(t, filepath.Join(root, fmt.Sprintf("build/run%d", i+1)), text)
-			}
-			cmd := exec.CommandContext(t.Context(), filepath.Join(root, "hack/e2e.sh"), "-test.run", "TestX")
-			cmd.Env = []string{"PATH=" + root + "/bin:" + os.Getenv("PATH"), "HOME=" + root, "E2E_KEEP=1", "E2E_BACKENDS=nftables", "E2E_ENTRANCES=", "HELM=/bin/true"}
-			out, err := cmd.CombinedOutput()
-			asked := strings.Split(strings.TrimSpace(read(t, filepath.Join(root, "build/arguments"))), "\n")
-			if (err == nil) != c.ok || !strings.Contains(string(out), c.want) || !strings.Contains(string(out), c.runs[0]) || len(asked) != len(c.runs) {
+			out, asked, err := endToEndRun(t, c.runs)
+			if (err == nil) != c.ok || !strings.Contains(out, c.want) || !strings.Contains(out, c.runs[0]) || len(asked) != len(c.runs) {
 				t.Errorf("runs %q, error %v, and\n%s", asked, err, out)
 			}
 			for _, a := range asked {
@@ -87,4 +74,23 @@ func TestEndToEndRunTriesAgainWhatFailsBesideOthers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// endToEndRun runs a copy of the script where a cluster is up and the test program prints these texts. asked are the program's arguments.
+func endToEndRun(t *testing.T, runs []string) (out string, asked []string, err error) {
+	t.Helper()
+	root := t.TempDir()
+	write(t, filepath.Join(root, "hack/e2e.sh"), read(t, "../../../e2e.sh"))
+	write(t, filepath.Join(root, "hack/cluster/kc"), "#!/bin/bash\nif [[ $1 == exec ]]; then shift 2; exec \"$@\"; fi\n")
+	for _, nothing := range []string{"hack/preflight.sh", "hack/deploy.sh", "bin/make", "bin/go", "test/e2e/here"} {
+		write(t, filepath.Join(root, nothing), "#!/bin/bash\n")
+	}
+	write(t, filepath.Join(root, "build/e2e.test"), testProgram)
+	for i, text := range runs {
+		write(t, filepath.Join(root, fmt.Sprintf("build/run%d", i+1)), text)
+	}
+	cmd := exec.CommandContext(t.Context(), filepath.Join(root, "hack/e2e.sh"), "-test.run", "TestX")
+	cmd.Env = []string{"PATH=" + root + "/bin:" + os.Getenv("PATH"), "HOME=" + root, "E2E_KEEP=1", "E2E_BACKENDS=nftables", "E2E_ENTRANCES=", "HELM=/bin/true"}
+	text, err := cmd.CombinedOutput()
+	return string(text), strings.Split(strings.TrimSpace(read(t, filepath.Join(root, "build/arguments"))), "\n"), err
 }
