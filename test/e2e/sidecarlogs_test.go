@@ -57,11 +57,10 @@ func TestSidecarLogsAndCommands(t *testing.T) {
 			return err
 		})
 	}
-	lines := m.followLog(t, agent, name)
-	m.wantFollowed(t, agent, name, lines, "before")
+	log := m.followLog(t, agent, name, "before")
 	m.wantCommands(t, agent, name)
 	m.wantRotated(t, pod)
-	m.wantFollowed(t, agent, name, lines, "behind")
+	m.wantFollowed(t, agent, name, log, "behind")
 	last("behind")
 	must(t, syscall.Kill(m.containerPID(t, pod, managedProxy), syscall.SIGUSR1))
 	m.awaitSidecar(t, pod.Name, says(true, "exit code 3", "these are my last words"))
@@ -76,44 +75,55 @@ type followedLog struct {
 	ended chan error
 }
 
+// errLogEnded is that of a followed log that has stopped.
+var errLogEnded = errors.New("logs -f has ended")
+
+// followLog follows the log until the test ends, and returns when words that the proxy prints are followed. It tries again what ends before
+// that; then the stream is to go on.
+func (m managed) followLog(t *testing.T, agent *corev1.Pod, name, words string) (log followedLog) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	log = m.startLog(ctx, agent, name)
+	eventually(t, "the followed log's line "+words, func(asking context.Context) error {
+		err := m.hears(asking, agent, name, log, words)
+		if errors.Is(err, errLogEnded) {
+			log = m.startLog(ctx, agent, name)
+		}
+		return err
+	})
+	return log
+}
+
 // wantFollowed has the proxy print words until they are among the lines that are followed.
 func (m managed) wantFollowed(t *testing.T, agent *corev1.Pod, name string, log followedLog, words string) {
 	t.Helper()
 	eventually(t, "the followed log's line "+words, func(ctx context.Context) error {
-		if _, err := m.sidecarCommand(ctx, agent, nil, "exec", name, "--", "sh", "-c", "echo "+words+" >/proc/1/fd/1"); err != nil {
-			return err
+		err := m.hears(ctx, agent, name, log, words)
+		if errors.Is(err, errLogEnded) {
+			t.Fatal(err)
 		}
-		for enough := time.After(time.Second); ; {
-			select {
-			case <-enough:
-				return errors.New("it is not followed")
-			case err := <-log.ended:
-				t.Fatalf("logs -f has ended: %v", err)
-			case line := <-log.lines:
-				if line == words {
-					return nil
-				}
-			}
-		}
+		return err
 	})
 }
 
-// followLog follows the log from its last line on until the test ends. It tries again what has not come to that line: after it, the stream
-// is to go on.
-func (m managed) followLog(t *testing.T, agent *corev1.Pod, name string) (log followedLog) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	t.Cleanup(cancel)
-	eventually(t, "the first line of logs -f", func(context.Context) error {
-		log = m.startLog(ctx, agent, name)
+// hears has the proxy print words once, and wants them among the lines that are followed, within a second.
+func (m managed) hears(ctx context.Context, agent *corev1.Pod, name string, log followedLog, words string) error {
+	if _, err := m.sidecarCommand(ctx, agent, nil, "exec", name, "--", "sh", "-c", "echo "+words+" >/proc/1/fd/1"); err != nil {
+		return err
+	}
+	for enough := time.After(time.Second); ; {
 		select {
+		case <-enough:
+			return errors.New("it is not followed")
 		case err := <-log.ended:
-			return fmt.Errorf("it has ended: %w", err)
-		case <-log.lines:
-			return nil
+			return fmt.Errorf("%w: %w", errLogEnded, err)
+		case line := <-log.lines:
+			if line == words {
+				return nil
+			}
 		}
-	})
-	return log
+	}
 }
 
 func (m managed) startLog(ctx context.Context, agent *corev1.Pod, name string) followedLog {
