@@ -205,7 +205,7 @@ func (s *sandbox) answer(c *containers) error {
 		return err
 	}
 	config := net.ListenConfig{Control: func(_, _ string, conn syscall.RawConn) (err error) {
-		failed := conn.Control(func(fd uintptr) { err = unix.Fchown(int(fd), proxyUser, proxyUser) }) //nolint:gosec // descriptors are small
+		failed := conn.Control(func(fd uintptr) { err = unix.Fchown(int(fd), proxyUser, proxyUser) })
 		return errors.Join(failed, err)
 	}}
 	config.SetMultipathTCP(false) // whose listener the kernel makes as this program's user

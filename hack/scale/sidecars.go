@@ -103,7 +103,8 @@ func (n *nodeBench) choose(ctx context.Context, profile string, pods int) error 
 // idleAgent is what an agent takes that has nothing to do.
 type idleAgent struct {
 	rss, inUse, load float64
-	calls, asked     float64 // a minute
+	// Calls of the runtime, questions to proxies, and requests to the API server, a minute.
+	calls, asked, requests float64
 }
 
 // idle has an agent with the sidecar manager make so many proxies, and measures the next one, which finds them, when it is calm.
@@ -137,10 +138,19 @@ func (n *nodeBench) idle(ctx context.Context, dir string, proxies int) (seen idl
 		return seen, err
 	}
 	calls, asked := r.calls.Load(), r.asked.Load()
+	said, err := a.metrics(ctx)
+	if err != nil {
+		return seen, err
+	}
 	if err := pause(ctx, idleWindow); err != nil {
 		return seen, err
 	}
 	after, err := a.usage()
+	if err != nil {
+		return seen, err
+	}
+	now, err := a.metrics(ctx)
+	seen.requests = (now.requests() - said.requests()) * float64(time.Minute) / float64(idleWindow)
 	seen.rss, seen.load = after.rss, after.load(before)
 	seen.calls, seen.asked = perMinute(r.calls.Load()-calls), perMinute(r.asked.Load()-asked)
 	return seen, err
@@ -265,6 +275,7 @@ func (n *nodeBench) costs(without, half, with idleAgent) []row {
 		newRow("RSS of the agent with "+of+", against the same pods without", "MiB", with.rss, without.rss, "reported"),
 		newRow("CPU with "+of+", against the same pods without", "% of a core", with.load, without.load, "reported"),
 		newRow("calls of the runtime with "+of+", against the same pods without", "a minute", with.calls, without.calls, "reported"),
+		newRow("requests to the API server with "+of+", against the same pods without", "a minute", with.requests, without.requests, "reported"),
 		newRow("questions to an idle proxy whether it is ready", "a minute", with.asked/float64(n.proxies), 0, "<= 6"),
 	}
 }
