@@ -169,7 +169,7 @@ func (s *space) wantCheckedNode(t *testing.T, level, words string) {
 func wantResult(t *testing.T, name, level, words string, args ...string) {
 	t.Helper()
 	eventually(t, strings.Join(args, " "), func(context.Context) error {
-		got := finish(t, program, args...)
+		got := finish(t, program, args...) //nolint:contextcheck // it has the test's
 		var report struct {
 			Results []struct{ Check, Level, Message string }
 		}

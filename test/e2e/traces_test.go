@@ -52,7 +52,7 @@ func record(file string) error {
 	if err != nil {
 		return err
 	}
-	found, err := c.traces(context.Background())
+	found, err := c.traces(context.Background()) //nolint:forbidigo // there is no test
 	if err != nil {
 		return err
 	}
@@ -70,7 +70,7 @@ func freshTraces(t *testing.T) traces {
 	if file == "" {
 		t.Fatalf("%s must name what was recorded before the chart was installed: E2E_ENTRANCES=lifecycle hack/e2e.sh", envFresh)
 	}
-	text, err := os.ReadFile(file) //nolint:gosec // of hack/e2e.sh
+	text, err := os.ReadFile(file)
 	must(t, err)
 	return decode[traces](t, string(text))
 }
@@ -123,7 +123,7 @@ func describeFile(path string) (string, error) {
 	if !info.Mode().IsRegular() {
 		return what, nil
 	}
-	text, err := os.ReadFile(path) //nolint:gosec // of the node
+	text, err := os.ReadFile(path)
 	return fmt.Sprintf("%s %x", what, sha256.Sum256(text)), err
 }
 
@@ -210,7 +210,7 @@ func (c *cluster) traceProcesses(context.Context) (map[string]string, error) {
 	found := map[string]string{}
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, file := range all {
-		text, err := os.ReadFile(file) //nolint:gosec // a process
+		text, err := os.ReadFile(file)
 		if err != nil {
 			continue // it has ended
 		}
