@@ -35,7 +35,7 @@ func TestLifecycleEachWayToLeave(t *testing.T) {
 	s := newQuietSpace(t, nil)
 	s.remove(t, r)
 	fresh := freshTraces(t)
-	documented := []string{leftPlugin, leftDirectory, leftDirectory + "/sidecars", "/run/crio"}
+	documented := []string{leftPlugin, leftDirectory, leftDirectory + "/sidecars", leftDirectory + "/shared", "/run/crio"}
 	s.wantTraces(t, "before", fresh, documented...) // of the installations of other tests
 	r.do(t, "upgrade", r.now, "--install", "--create-namespace", "--set", "cni=install", "--set", "sidecars.enabled=true")
 	image := s.agent(t).Spec.Containers[0].Image
