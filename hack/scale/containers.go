@@ -93,7 +93,7 @@ func (r *containerRuntime) CreateContainer(_ context.Context, req *criv1.CreateC
 }
 
 // StartContainer is CRI's.
-func (r *containerRuntime) StartContainer(_ context.Context, req *criv1.StartContainerRequest) (*criv1.StartContainerResponse, error) {
+func (r *containerRuntime) StartContainer(ctx context.Context, req *criv1.StartContainerRequest) (*criv1.StartContainerResponse, error) {
 	r.containers.mu.Lock()
 	defer r.containers.mu.Unlock()
 	c := r.containers.byID[req.GetContainerId()]
@@ -103,7 +103,7 @@ func (r *containerRuntime) StartContainer(_ context.Context, req *criv1.StartCon
 	r.mu.Lock()
 	s := r.sandboxes[c.GetPodSandboxId()]
 	r.mu.Unlock()
-	if err := s.answer(r.containers); err != nil {
+	if err := s.answer(ctx, r.containers); err != nil {
 		return nil, err
 	}
 	if err := r.containers.run(c); err != nil {
@@ -150,7 +150,7 @@ func listenIn(dir, name string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer opened.Close() //nolint:errcheck // nothing was written
+	defer opened.Close()                                                                //nolint:errcheck // nothing was written
 	l, err := net.Listen("unix", fmt.Sprintf("/proc/self/fd/%d/%s", opened.Fd(), name)) //nolint:noctx // a file does not block
 	if err == nil {
 		l.(*net.UnixListener).SetUnlinkOnClose(false) //nolint:forcetypeassert // as the network says
@@ -197,7 +197,7 @@ func (r *containerRuntime) ContainerStatus(_ context.Context, req *criv1.Contain
 }
 
 // answer serves, in the sandbox's network namespace, what asks whether its proxy is ready. Its proxies share that.
-func (s *sandbox) answer(c *containers) error {
+func (s *sandbox) answer(ctx context.Context, c *containers) error {
 	if s.answers {
 		return nil
 	}
@@ -211,7 +211,7 @@ func (s *sandbox) answer(c *containers) error {
 	config.SetMultipathTCP(false) // whose listener the kernel makes as this program's user
 	var listener net.Listener
 	err := s.mounted.Do(func() (err error) {
-		listener, err = config.Listen(context.Background(), "tcp4", fmt.Sprintf("127.0.0.1:%d", readyPort))
+		listener, err = config.Listen(ctx, "tcp4", fmt.Sprintf("127.0.0.1:%d", readyPort))
 		return err
 	})
 	if err != nil {
