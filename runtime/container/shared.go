@@ -1,0 +1,69 @@
+package container
+
+import (
+	"context"
+	"fmt"
+
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"istio-pod-network-controller/internal/sidecar"
+)
+
+const (
+	// labelShared is a label of the pods that run a shared proxy; its value is the name of the SidecarProfile.
+	labelShared = "pod-network-controller.istio.io/shared-proxy"
+	// sharedName is the name of the proxy's container in such a pod.
+	sharedName = "proxy"
+)
+
+// Shared returns the running container of the proxy that the node's pods of a profile share. The proxy's pod is in the given namespace,
+// and carries the profile's name as a label. While one pod replaces another, both may be ready: then the newest container counts. If
+// none runs, the error is sidecar.ErrGone.
+func (r *Runtime) Shared(ctx context.Context, namespace, profile string) (sidecar.Container, error) {
+	sandboxes, err := r.sharedSandboxes(ctx, namespace, profile)
+	if err != nil {
+		return sidecar.Container{}, err
+	}
+	if len(sandboxes) == 0 {
+		return sidecar.Container{}, fmt.Errorf("no pod of the namespace %s with the label %s=%s runs on this node: %w", namespace, labelShared, profile, sidecar.ErrGone)
+	}
+	resp, err := r.runtime.ListContainers(ctx, &criv1.ListContainersRequest{Filter: &criv1.ContainerFilter{
+		LabelSelector: map[string]string{labelContainerName: sharedName, labelPodNamespace: namespace},
+		State:         &criv1.ContainerStateValue{State: criv1.ContainerState_CONTAINER_RUNNING},
+	}})
+	if err != nil {
+		return sidecar.Container{}, fmt.Errorf("list the containers of shared proxies: %w", err)
+	}
+	var newest sidecar.Container
+	for _, c := range resp.GetContainers() {
+		found := containerOf(c)
+		if !sandboxes[found.Sandbox] || c.GetMetadata().GetName() != sharedName || found.State != sidecar.Running {
+			continue
+		}
+		if newest.ID == "" || found.Created.After(newest.Created) {
+			newest = found
+		}
+	}
+	if newest.ID == "" {
+		return sidecar.Container{}, fmt.Errorf("the container %s of the shared proxy's pod does not run: %w", sharedName, sidecar.ErrGone)
+	}
+	return newest, nil
+}
+
+// sharedSandboxes returns the IDs of the ready sandboxes of a profile's shared proxy.
+func (r *Runtime) sharedSandboxes(ctx context.Context, namespace, profile string) (map[string]bool, error) {
+	resp, err := r.runtime.ListPodSandbox(ctx, &criv1.ListPodSandboxRequest{Filter: &criv1.PodSandboxFilter{
+		LabelSelector: map[string]string{labelShared: profile, labelPodNamespace: namespace},
+		State:         &criv1.PodSandboxStateValue{State: criv1.PodSandboxState_SANDBOX_READY},
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("list the sandboxes of shared proxies: %w", err)
+	}
+	out := map[string]bool{}
+	for _, s := range resp.GetItems() {
+		if s.GetMetadata().GetNamespace() == namespace && s.GetLabels()[labelShared] == profile && s.GetState() == criv1.PodSandboxState_SANDBOX_READY {
+			out[s.GetId()] = true
+		}
+	}
+	return out, nil
+}
