@@ -73,7 +73,7 @@ func (s *stepping) taken(ctx context.Context, a answer) string {
 
 // goes reports whether the proxy has ended with its pod or sandbox, which is no failure.
 func (s *stepping) goes(ctx context.Context) bool {
-	if s.choice.Ending || s.home.finished(time.Now()) {
+	if s.choice.Ending || s.left() || s.home.finished(time.Now()) {
 		return true
 	}
 	ready, err := s.Runtime.Ready(ctx, s.key.Sandbox)

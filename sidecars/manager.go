@@ -75,6 +75,13 @@ type Choice struct {
 	Refusal string
 	// OptedOut reports whether the pod itself says that it has no proxy. Otherwise one that runs stays.
 	OptedOut bool
+	// Leaves reports whether the pod has chosen a proxy that is not in its sandbox. Name and Profile are then those of the proxy in it to
+	// which its rules lead until that one is ready, or empty once they do not lead there any more: it finishes its connections, within
+	// Drain.
+	Leaves bool
+	Drain  time.Duration
+	// Held is the name of another profile, of which a proxy is in the sandbox to which the rules still lead, or "". It has other ports.
+	Held string
 	// Ending reports whether the pod is being deleted, or has finished; Finished whether its containers have ended for good.
 	Ending, Finished bool
 }

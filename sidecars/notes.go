@@ -13,6 +13,7 @@ const (
 	factReady     = "ready"     // it serves, or has
 	factSuccessor = "successor" // a proxy that takes over from it was about to be made
 	factDraining  = "draining"  // it was told to finish its connections, at the time of the note
+	factLeft      = "left"      // the pod's rules no longer lead to it, at the time of the note; it was told nothing
 	factRotated   = "rotated"   // its secrets have changed, and a new proxy has to read them
 	factFinished  = "finished"  // the application has ended; of the sandbox, not of an epoch
 )
@@ -45,8 +46,11 @@ func (h home) noteOf(fact string, epoch uint32) string {
 }
 
 // drainedAt returns when the proxy was told to drain; zero if it was not.
-func (h home) drainedAt(epoch uint32) time.Time {
-	info, err := os.Lstat(h.noteOf(factDraining, epoch))
+func (h home) drainedAt(epoch uint32) time.Time { return h.notedAt(factDraining, epoch) }
+
+// notedAt returns when a fact was noted; zero if it was not.
+func (h home) notedAt(fact string, epoch uint32) time.Time {
+	info, err := os.Lstat(h.noteOf(fact, epoch))
 	if err != nil {
 		return time.Time{}
 	}

@@ -29,12 +29,17 @@ type Proxy struct {
 	Done bool
 	// Succeeded reports whether a newer proxy took its listeners, and has ended since: it takes no connections any more.
 	Succeeded bool
+	// Held reports whether the pod's rules still lead to it, and not to the proxies of the profile that the pod has chosen since, which
+	// have other ports.
+	Held bool
 }
 
 // Desired is what should run in a sandbox.
 type Desired struct {
 	// Wanted reports whether the pod has a proxy. Without it nothing is started, and what runs is ended unless Keep is true.
 	Wanted, Keep bool
+	// Leave reports whether the pod's rules lead to a proxy that is not in the sandbox: those that run finish their connections.
+	Leave bool
 	// Hash identifies everything that a new proxy is made from.
 	Hash string
 	// MaxRunning is how many proxies may run at once, those that finish their connections included. 1 means that a new proxy cannot take
@@ -94,13 +99,20 @@ type Decision struct {
 //   - A container that has ended, or was made and not started, is removed, unless it is Done.
 //   - A proxy that was told to drain is left alone until DrainLimit, and then ended. With HotRestart its successor does that, and has
 //     successorGrace for it.
-//   - Of the others, the newest that is ready serves. Older ones are drained. With HotRestart they were told already, and one whose
-//     successor ended after that counts as drained, too.
+//   - Of the others, the newest that is ready serves. Older ones are drained, but not one that is Held. With HotRestart they were told
+//     already, and one whose successor ended after that counts as drained, too.
 //   - A newer one that does not become ready within StartLimit, or cannot, is ended; the one that serves stays.
 //   - If there is none, one is started.
-//   - If the one that serves has another hash and may be upgraded, a new one is started that takes over from it.
+//   - If the one that serves has another hash and may be upgraded, a new one is started that takes over from it, or beside it if it is Held.
+//   - If the pod's rules lead elsewhere (Leave), all are drained.
 func Decide(d Desired, there []Proxy, now time.Time) (out Decision) {
 	running := out.sweep(there)
+	if d.Leave {
+		for _, p := range out.leaveDraining(running, d, now) {
+			out.drain(p)
+		}
+		return out
+	}
 	if !d.Wanted && !d.Keep {
 		for _, p := range running {
 			out.end(p, "the pod has no proxy any more")
@@ -110,7 +122,9 @@ func Decide(d Desired, there []Proxy, now time.Time) (out Decision) {
 	live := out.leaveDraining(running, d, now)
 	serving := newestReady(live)
 	for _, old := range live[:max(serving, 0)] {
-		out.Actions = append(out.Actions, Action{Verb: Drain, ID: old.ID, Epoch: old.Epoch})
+		if !old.Held {
+			out.drain(old)
+		}
 	}
 	starting := live[serving+1:]
 	for _, p := range starting {
@@ -127,6 +141,8 @@ func Decide(d Desired, there []Proxy, now time.Time) (out Decision) {
 	case serving < 0:
 		out.start(next, d.RetryAt, now)
 	case live[serving].Hash == d.Hash || !d.Upgrade:
+	case live[serving].Held:
+		out.start(next, d.RetryAt, now)
 	case d.MaxRunning == 1:
 		out.end(live[serving], "a new version replaces it")
 	case len(running) < d.MaxRunning:
@@ -160,7 +176,7 @@ func (d *Decision) leaveDraining(running []Proxy, want Desired, now time.Time) (
 		end := p.DrainedAt.Add(limit)
 		switch {
 		case p.DrainedAt.IsZero() && p.Succeeded:
-			d.Actions = append(d.Actions, Action{Verb: Drain, ID: p.ID, Epoch: p.Epoch})
+			d.drain(p)
 		case p.DrainedAt.IsZero():
 			live = append(live, p)
 		case now.Before(end):
@@ -198,6 +214,10 @@ func (d *Decision) await(p Proxy, want Desired, now time.Time) {
 		return
 	}
 	d.Actions = append(d.Actions, Action{Verb: Stop, ID: p.ID, Epoch: p.Epoch, Kill: want.HotRestart, Why: why})
+}
+
+func (d *Decision) drain(p Proxy) {
+	d.Actions = append(d.Actions, Action{Verb: Drain, ID: p.ID, Epoch: p.Epoch})
 }
 
 func (d *Decision) end(p Proxy, why string) {

@@ -22,6 +22,8 @@ type Status struct {
 	// Epoch, Image and Hash are those of the proxy that serves, or of the newest if none does.
 	Epoch       uint32
 	Image, Hash string
+	// Serves is the profile of a proxy that is ready, or "". It is not Profile while a pod moves from one to the other.
+	Serves      string
 	Restarts    int32
 	Message     string
 	LastUpgrade time.Time
@@ -74,6 +76,9 @@ func (s *stepping) status(d Decision, serving int) Status {
 		c := s.there[shown]
 		out.Epoch, out.Image, out.Hash = c.Epoch, c.Image, versionOf(c)
 		out.Ready = serving >= 0 && s.answers[c.ID].now
+		if out.Ready {
+			out.Serves = c.Profile
+		}
 	}
 	return out
 }

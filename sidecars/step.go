@@ -54,12 +54,13 @@ func (m *Manager) step(ctx context.Context, key Key, f *followed) (again time.Du
 		m.Rollout.leave(key)
 	}
 	s.meet(s.there, time.Now())
+	s.comeBack()
 	s.renewSecrets(ctx)
 	s.noteReady(ctx)
 	s.hearLastWords(time.Now())
 	s.noteEnds(ctx)
 	s.ask(ctx)
-	decision := Decide(s.desired(), s.relate(ctx, s.observe(s.there, s.home.drainedAt)), time.Now())
+	decision := Decide(s.desired(), s.relate(ctx, s.held(s.observe(s.there, s.leftAt))), time.Now())
 	s.waits(f, len(decision.Actions) == 0 && len(decision.Ask) > 0)
 	err = s.act(ctx, decision)
 	s.settle(decision)
@@ -129,6 +130,9 @@ func (s *stepping) period() time.Duration {
 
 func (s *stepping) desired() Desired {
 	p := s.choice.Profile
+	if s.left() {
+		return Desired{Leave: true, DrainLimit: s.choice.Drain}
+	}
 	if p == nil {
 		return Desired{Keep: !s.choice.OptedOut, MaxRunning: 1, HotRestart: s.hotRestarts(), DrainLimit: time.Hour}
 	}
@@ -203,10 +207,13 @@ func reason(why, said string) string {
 // drain notes the time before it tells the proxy, so that an agent that starts in between knows as well. A proxy that could not be told is
 // told later.
 func (s *stepping) drain(ctx context.Context, a Action) error {
+	c := s.container(a.ID)
+	if s.left() && (c == nil || c.StopSignal == "") {
+		return s.home.note(factLeft, a.Epoch) // it has no successor, and may be used again
+	}
 	if err := s.home.note(factDraining, a.Epoch); err != nil {
 		return err
 	}
-	c := s.container(a.ID)
 	if c == nil || c.StopSignal == "" {
 		return nil // its successor tells it
 	}

@@ -40,14 +40,14 @@ func (m *Manager) sweep(ctx context.Context) {
 	}
 }
 
-// sweepOne looks at a container whose sandbox is not followed. One of a pod that has opted out while no agent ran is followed, so that it
-// is ended and removed. Another one that does not run is removed if its sandbox has ended. Otherwise it will be followed, and may say that
+// sweepOne looks at a container whose sandbox is not followed. One of a pod that has opted out while no agent ran, or moves to a proxy
+// elsewhere, is followed, so that it is ended and removed. Another one that does not run is removed if its sandbox has ended. Otherwise it will be followed, and may say that
 // the proxy is done.
 func (m *Manager) sweepOne(ctx context.Context, c sidecar.Container) {
 	s := podnet.Sandbox{Namespace: c.PodNamespace, Name: c.PodName, UID: c.PodUID, ID: c.Sandbox}
 	choice, err := m.Cluster.Choice(ctx, s)
 	switch {
-	case err == nil && choice.OptedOut:
+	case err == nil && (choice.OptedOut || choice.Leaves):
 		m.Follow(s)
 	case c.State == sidecar.Running:
 	default:
