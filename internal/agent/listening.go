@@ -26,10 +26,10 @@ const (
 )
 
 const (
-	// tcpListeners asks for TCP sockets of both families at once, unlike SOCK_DIAG_BY_FAMILY: TCPDIAG_GETSOCK of linux/inet_diag.h, which
-	// all kernels keep for older programs. It halves the cost, which is the kernel's walk over the listeners of all namespaces.
-	tcpListeners = 18
-	tcpListen    = 10 // TCP_LISTEN of include/net/tcp_states.h
+	// tcpSockets asks for TCP sockets of both families at once, unlike SOCK_DIAG_BY_FAMILY: TCPDIAG_GETSOCK of linux/inet_diag.h, which
+	// all kernels keep for older programs. It halves the cost, which is the kernel's walk over the sockets of all namespaces.
+	tcpSockets = 18
+	tcpListen  = 10 // TCP_LISTEN of include/net/tcp_states.h
 	// maxListeners bounds the sockets that are read of one pod.
 	maxListeners = 8192
 )
@@ -53,24 +53,30 @@ func (l listeners) Listening(ctx context.Context, at podnet.Place, proxyUID uint
 	})
 }
 
-// eachListener calls f with the inet_diag_msg of each TCP socket of a namespace that listens, of either family, until f returns false. On a
-// kernel without the modules inet_diag and tcp_diag nobody is found.
+// eachListener is eachSocket for those that listen, on any port.
 func eachListener(ctx context.Context, ns *netns.NS, f func(body []byte) (more bool)) error {
+	return eachSocket(ctx, ns, 1<<tcpListen, 0, f)
+}
+
+// eachSocket calls f with the inet_diag_msg of each TCP socket of a namespace, of either family, in one of the states (a bit for each), whose
+// own port is the given one, or any if it is 0, until f returns false. On a kernel without the modules inet_diag and tcp_diag nobody is found.
+func eachSocket(ctx context.Context, ns *netns.NS, states uint32, port uint16, f func(body []byte) (more bool)) error {
 	conn, err := ns.Netlink(unix.NETLINK_SOCK_DIAG)
 	if err != nil {
-		return fmt.Errorf("ask who listens: %w", err)
+		return fmt.Errorf("ask for sockets: %w", err)
 	}
 	request := make([]byte, diagRequestSize)
 	request[0] = unix.AF_INET // which the kernel does not read
-	binary.NativeEndian.PutUint32(request[diagStates:], 1<<tcpListen)
+	binary.BigEndian.PutUint16(request[diagPort:], port)
+	binary.NativeEndian.PutUint32(request[diagStates:], states)
 	end, _ := ctx.Deadline()
-	err = conn.Dump(end, rawnetlink.Request{Kind: tcpListeners, Header: request}, func(body []byte) (more bool) {
+	err = conn.Dump(end, rawnetlink.Request{Kind: tcpSockets, Header: request}, func(body []byte) (more bool) {
 		return len(body) < diagMessageSize || f(body)
 	})
 	if err == nil || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
 		return nil
 	}
-	return fmt.Errorf("ask who listens: %w", err)
+	return fmt.Errorf("ask for sockets: %w", err)
 }
 
 // listensOnLoopback reports whether nobody outside of the pod can reach the socket of an inet_diag_msg.
