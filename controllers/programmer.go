@@ -55,12 +55,14 @@ type Reporter interface {
 
 // Proxies runs the proxies of pods that have chosen a SidecarProfile.
 type Proxies interface {
-	// Managed returns what the rules need to know of the pod's proxy.
-	Managed(ctx context.Context, profile string, pod *corev1.Pod, ns *corev1.Namespace) *intent.ManagedProxy
-	// Follow has the proxy of a sandbox looked after. It does not wait. One whose pod has not chosen a profile is looked at only if it has a
-	// proxy nevertheless, and one that is looked after already is not looked at once more for Verify.
-	Follow(s podnet.Sandbox, by Entrance, chosen bool)
-	// Ready reports whether the proxy answers; known is false as long as it was not asked.
+	// Managed returns what the rules need to know of the pod's proxy. The sandbox may have no ID yet.
+	Managed(ctx context.Context, s podnet.Sandbox, profile string, pod *corev1.Pod, ns *corev1.Namespace) *intent.ManagedProxy
+	// Follow has the proxy of a sandbox looked after. It does not wait. One whose pod has not chosen a profile (profile is "") is looked at
+	// only if it has a proxy nevertheless, and one that is looked after already is not looked at once more for Verify.
+	Follow(s podnet.Sandbox, by Entrance, profile string)
+	// Led is told to which profile's proxy the rules of a sandbox lead since they were applied; "" means that there are none any more.
+	Led(s podnet.Sandbox, profile string)
+	// Ready reports whether the proxy to which the rules lead answers; known is false as long as it was not asked.
 	Ready(s podnet.Sandbox) (ready, known bool)
 	// Forget is for a pod that is gone.
 	Forget(podUID string)

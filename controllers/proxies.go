@@ -14,16 +14,24 @@ func (v *visit) config(ctx context.Context) intent.Config {
 	out := v.Config
 	if v.Proxies != nil {
 		out.Managed = func(profile string, pod *corev1.Pod, ns *corev1.Namespace) *intent.ManagedProxy {
-			return v.Proxies.Managed(ctx, profile, pod, ns)
+			return v.Proxies.Managed(ctx, v.sandbox, profile, pod, ns)
 		}
 	}
 	return out
 }
 
-// follow has the pod's proxy looked after. chosen reports whether the pod has chosen a profile.
-func (v *visit) follow(chosen bool) {
+// follow has the proxy looked after of a profile that the pod has chosen, or "" if it has chosen none.
+func (v *visit) follow(profile string) {
 	if v.Proxies != nil && v.sandbox.ID != "" {
-		v.Proxies.Follow(v.sandbox, v.by, chosen)
+		v.Proxies.Follow(v.sandbox, v.by, profile)
+	}
+}
+
+// led says to which profile's proxy the rules lead that were applied just now, or "" if they were removed. What they led to before may end
+// from now on.
+func (v *visit) led(profile string) {
+	if v.Proxies != nil && v.sandbox.ID != "" {
+		v.Proxies.Led(v.sandbox, profile)
 	}
 }
 
@@ -38,7 +46,7 @@ func (v *visit) refuseProxy(ctx context.Context) (Result, error) {
 		return Failed, err
 	}
 	v.record(func() {
-		v.follow(true) // a profile that becomes usable is used at once
+		v.follow(v.intent.Profile) // a profile that becomes usable is used at once
 		if kept && err == nil && v.proxyReady() {
 			known, _ := v.Ledger.Of(v.sandbox.UID) // with what was found just now
 			v.Ledger.Put(Entry{Sandbox: v.sandbox, State: Programmed, compiled: known.compiled, Findings: known.Findings})

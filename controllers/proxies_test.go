@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,21 +17,28 @@ import (
 type fakeProxies struct {
 	followed     []string // IDs of sandboxes
 	forgotten    []string // UIDs of pods
+	led          []string // profiles
+	moving       string   // the profile that the pod comes from, while the proxy of the one that it has chosen is not ready
 	ready, known bool
 }
 
-func (p *fakeProxies) Managed(_ context.Context, profile string, _ *corev1.Pod, _ *corev1.Namespace) *intent.ManagedProxy {
+func (p *fakeProxies) Managed(_ context.Context, _ podnet.Sandbox, profile string, _ *corev1.Pod, _ *corev1.Namespace) *intent.ManagedProxy {
 	if profile != "edge" {
 		return &intent.ManagedProxy{Refused: "there is no profile " + profile}
 	}
-	return &intent.ManagedProxy{UID: 1337, OutboundPort: 15001, InboundPort: 15006}
+	if p.moving != "" {
+		return &intent.ManagedProxy{Profile: p.moving, UID: 1337, OutboundPort: 15101, InboundPort: 15106}
+	}
+	return &intent.ManagedProxy{Profile: profile, UID: 1337, OutboundPort: 15001, InboundPort: 15006}
 }
 
-func (p *fakeProxies) Follow(s podnet.Sandbox, _ Entrance, chosen bool) {
-	if chosen || len(p.followed) > 0 {
+func (p *fakeProxies) Follow(s podnet.Sandbox, _ Entrance, profile string) {
+	if profile != "" || len(p.followed) > 0 {
 		p.followed = append(p.followed, s.ID)
 	}
 }
+
+func (p *fakeProxies) Led(_ podnet.Sandbox, profile string) { p.led = append(p.led, profile) }
 
 func (p *fakeProxies) Forget(podUID string)                     { p.forgotten = append(p.forgotten, podUID) }
 func (p *fakeProxies) Ready(podnet.Sandbox) (ready, known bool) { return p.ready, p.known }
@@ -160,5 +168,32 @@ func TestAProxyIsForgottenWithItsPod(t *testing.T) {
 	}
 	if len(proxies.forgotten) != 1 || proxies.forgotten[0] != b.sandbox.UID {
 		t.Errorf("forgotten %q", proxies.forgotten)
+	}
+}
+
+// What the rules lead to is said when they do, and not before.
+func TestTheProxyIsToldWhereTheRulesLead(t *testing.T) {
+	proxies := &fakeProxies{ready: true, known: true, moving: "old"}
+	b := choosing(t, "edge", proxies)
+	b.ensure(t, Changed)
+	before := b.backend.rules("/netns/1")
+	b.backend.err, proxies.moving = errors.New("the kernel says no"), ""
+	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); err == nil {
+		t.Fatal("no error")
+	}
+	if want := []string{"old"}; !slices.Equal(proxies.led, want) {
+		t.Errorf("led %q, want %q: the rules were not changed", proxies.led, want)
+	}
+	b.backend.err = nil
+	b.ensure(t, Changed)
+	if now := b.backend.rules("/netns/1"); now == before || !strings.Contains(now, "15006") {
+		t.Errorf("rules %q", now)
+	}
+	b.pods.pod.Annotations[intent.KeySidecar] = "other" // which cannot be used: the rules stay
+	b.ensure(t, Skipped)
+	b.pods.pod.Annotations[intent.KeySidecar] = intent.SidecarNone
+	b.ensure(t, Changed)
+	if want := []string{"old", "edge", ""}; !slices.Equal(proxies.led, want) {
+		t.Errorf("led %q, want %q", proxies.led, want)
 	}
 }

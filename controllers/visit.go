@@ -154,8 +154,9 @@ func (v *visit) program(ctx context.Context) (Result, error) {
 		}
 		v.noteListening(ctx, &found)
 		if v.Ledger.Put(Entry{Sandbox: v.sandbox, State: Programmed, compiled: want, Findings: found}) {
+			v.led(v.intent.LeadsTo)
 			v.reportProgrammed(found, "traffic is redirected")
-			v.follow(v.intent.Managed)
+			v.follow(v.intent.Profile)
 		}
 		return nil
 	})
@@ -206,7 +207,8 @@ func (v *visit) removeRules(ctx context.Context) (Result, error) {
 		if removed, err = v.Backend.Remove(ctx, v.sandbox.Place()); err != nil {
 			return err
 		}
-		v.follow(false)
+		v.led("")
+		v.follow("")
 		before, known := v.Ledger.Of(v.sandbox.UID)
 		kept := v.Ledger.Put(Entry{Sandbox: v.sandbox, State: Removed})
 		switch {

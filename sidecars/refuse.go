@@ -31,7 +31,7 @@ func (p *Profile) Refusal(pod *corev1.Pod, namespaceLabels map[string]string) st
 		return "the pod has a proxy of its own, the container " + istioProxy + ": take it out, or choose the profile none"
 	}
 	if c := p.runsAsProxy(pod); c != "" {
-		if p.Spec.Network.Transparent {
+		if p.UID() == 0 {
 			return fmt.Sprintf("container %q runs as group %d, which is the proxy's: its traffic would not be redirected; give it another runAsGroup", c, p.Spec.RunAsGroup)
 		}
 		return fmt.Sprintf("container %q runs as user %d, which is the proxy's: its traffic would not be redirected; give it another runAsUser", c, p.Spec.RunAsUser)
@@ -45,7 +45,7 @@ func (p *Profile) Refusal(pod *corev1.Pod, namespaceLabels map[string]string) st
 // runsAsProxy returns the name of a container that the rules would take for the proxy, or "": one that runs as its user, or, if that is
 // root, as its group.
 func (p *Profile) runsAsProxy(pod *corev1.Pod) string {
-	group, of := p.Spec.Network.Transparent, p.Spec.RunAsUser
+	group, of := p.UID() == 0, p.Spec.RunAsUser
 	if group {
 		of = p.Spec.RunAsGroup
 	}

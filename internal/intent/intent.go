@@ -40,8 +40,11 @@ type Intent struct {
 	Asked bool
 	Spec  iptables.Spec
 	// Managed reports whether the agent runs the pod's proxy. Refused says why it does not although the pod has chosen a profile.
-	Managed bool
-	Refused string
+	// Profile is the one that the pod has chosen, and LeadsTo the one whose proxy its rules lead to: another one until the chosen one's
+	// proxy is ready.
+	Managed          bool
+	Profile, LeadsTo string
+	Refused          string
 	// Notes are settings that may not have the effect that their author expects, one sentence each.
 	Notes []string
 }

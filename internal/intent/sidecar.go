@@ -18,6 +18,8 @@ const (
 
 // ManagedProxy is what the redirection needs to know of a proxy that the agent runs for a pod.
 type ManagedProxy struct {
+	// Profile is that of the proxy. While a pod moves to another one, it is the one that the pod had before.
+	Profile string
 	// UID and GID own the proxy's sockets. One of them may be 0: then the other one is enough.
 	UID, GID                  uint32
 	OutboundPort, InboundPort uint16
@@ -86,7 +88,7 @@ func (p *ManagedProxy) describe(s *iptables.Spec) {
 
 // ofManaged returns what a pod asks for whose proxy the agent runs. Asking for the proxy is asking for the redirection.
 func (c Config) ofManaged(pod *corev1.Pod, ns *corev1.Namespace, managed *ManagedProxy, profile string, from sources) (Intent, error) {
-	out := Intent{Asked: true, Managed: true, Refused: managed.Refused}
+	out := Intent{Asked: true, Managed: true, Profile: profile, LeadsTo: managed.Profile, Refused: managed.Refused}
 	if out.Refused != "" {
 		return out, nil
 	}
