@@ -49,6 +49,9 @@ type Options struct {
 	// may name.
 	Sidecars                    bool
 	SidecarRoot, SidecarSecrets string
+	// SharedRoot is the directory in memory for the configuration of the proxies that the node's pods share, at the same path for the agent
+	// and the kubelet. If it is empty, there are none.
+	SharedRoot string
 	// SidecarTokenAudiences are the audiences for which the agent may ask for tokens of pods. If there is none, it has no right to.
 	SidecarTokenAudiences []string
 

@@ -23,6 +23,7 @@ type choosing struct {
 	pod     *corev1.Pod
 	ns      *corev1.Namespace
 	profile *v1alpha1.SidecarProfile
+	more    []*v1alpha1.SidecarProfile
 }
 
 func newChoosing() choosing {
@@ -47,7 +48,11 @@ func (c choosing) read(t *testing.T) sidecarCluster {
 		t.Fatal(err)
 	}
 	build := func(pod client.Object) client.Client {
-		return fake.NewClientBuilder().WithScheme(scheme).WithObjects(pod, c.ns, c.profile).Build()
+		out := fake.NewClientBuilder().WithScheme(scheme).WithObjects(pod, c.ns, c.profile)
+		for _, p := range c.more {
+			out = out.WithObjects(p)
+		}
+		return out.Build()
 	}
 	for kind, by := range controllers.SidecarCacheOptions("node-1").ByObject {
 		if _, ok := kind.(*corev1.Pod); !ok {
@@ -60,7 +65,7 @@ func (c choosing) read(t *testing.T) sidecarCluster {
 		}
 		pod.Finalizers = c.pod.Finalizers // the stand-in keeps no pod that is being deleted without one
 		cached := build(pod)
-		return sidecarCluster{controllers.Reader{Cache: cached, Live: build(c.pod)}, newProfiles(cached)}
+		return sidecarCluster{pods: controllers.Reader{Cache: cached, Live: build(c.pod)}, profiles: newProfiles(cached)}
 	}
 	t.Fatal("the cache has no pods")
 	return sidecarCluster{}
@@ -105,7 +110,7 @@ func TestWhatAPodHasChosen(t *testing.T) {
 			}
 			p := &proxies{profiles: read.profiles}
 			for range 2 { // from memory, too
-				if rules := p.Managed(t.Context(), got.Name, cluster.pod, cluster.ns); rules.Refused != got.Refusal || (rules.OutboundPort == 15001) != (c.want == "") {
+				if rules := p.Managed(t.Context(), theSandbox(), got.Name, cluster.pod, cluster.ns); rules.Refused != got.Refusal || (rules.OutboundPort == 15001) != (c.want == "") {
 					t.Errorf("the rules are told %+v", rules)
 				}
 			}

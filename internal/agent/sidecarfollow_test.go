@@ -37,9 +37,10 @@ func (*refusing) Summarize(string, sidecars.Summary) {}
 // The verifier checks each pod every few seconds. That alone has no proxy looked at that is followed already; an event has.
 func TestTheVerifierHasNoProxyLookedAt(t *testing.T) {
 	homes := sidecars.Homes{Root: t.TempDir()}
+	reports := newSidecarReports(nil, nil, "node-1")
 	synctest.Test(t, func(t *testing.T) {
 		r := &refusing{}
-		p := &proxies{manager: &sidecars.Manager{
+		p := &proxies{profiles: newProfiles(nil), reports: reports, manager: &sidecars.Manager{
 			Runtime: r, Logs: noLogs{}, Cluster: r, Reporter: r, Summaries: r, Homes: homes, Rollout: &sidecars.Rollouts{},
 		}}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -52,17 +53,17 @@ func TestTheVerifierHasNoProxyLookedAt(t *testing.T) {
 			what    string
 			sandbox podnet.Sandbox
 			by      controllers.Entrance
-			chosen  bool
+			profile string
 			looks   int
 		}{
-			{"a pod that has chosen none", cart, controllers.Watch, false, 0},
-			{"the verifier finds a pod first", cart, controllers.Verify, true, 1},
-			{"the verifier again", cart, controllers.Verify, true, 1},
-			{"the verifier knows the namespace's path now", moved, controllers.Verify, true, 2},
-			{"an event", moved, controllers.Watch, true, 3},
-			{"the pod has chosen none any more", moved, controllers.Watch, false, 4},
+			{"a pod that has chosen none", cart, controllers.Watch, "", 0},
+			{"the verifier finds a pod first", cart, controllers.Verify, "edge", 1},
+			{"the verifier again", cart, controllers.Verify, "edge", 1},
+			{"the verifier knows the namespace's path now", moved, controllers.Verify, "edge", 2},
+			{"an event", moved, controllers.Watch, "edge", 3},
+			{"the pod has chosen none any more", moved, controllers.Watch, "", 4},
 		} {
-			p.Follow(c.sandbox, c.by, c.chosen)
+			p.Follow(c.sandbox, c.by, c.profile)
 			<-time.After(time.Second)
 			synctest.Wait()
 			if r.looks != c.looks {

@@ -34,6 +34,8 @@ type sidecarReports struct {
 	queue   workqueue.TypedRateLimitingInterface[string] // UIDs of pods
 	mu      sync.Mutex
 	reports map[string]sidecarReport
+	chosen  chosenKinds
+	told    map[string]toldProxy // by the pod's UID
 }
 
 // sidecarReport is what is known of one pod's proxy.
@@ -41,8 +43,6 @@ type sidecarReport struct {
 	sandbox podnet.Sandbox
 	status  sidecars.Status
 	written sidecars.Status // the last one that the API server has
-	told    bool            // ready was passed on
-	ready   bool            // as it was passed on
 	object  types.UID       // of the Sidecar, once it was written
 	retract bool            // the pod has no proxy any more: the Sidecar is to be deleted
 }
@@ -52,8 +52,8 @@ const reasonProxyFailed = "ProxyFailed"
 
 func newSidecarReports(c client.Client, event func(s podnet.Sandbox, reason, message string), node string) *sidecarReports {
 	return &sidecarReports{
-		client: c, event: event, node: node, reports: map[string]sidecarReport{},
-		queue: newWriteQueue(),
+		client: c, event: event, node: node, reports: map[string]sidecarReport{}, told: map[string]toldProxy{},
+		chosen: chosenKinds{kinds: map[string]chosenKind{}, own: map[string]ownProxy{}}, queue: newWriteQueue(),
 	}
 }
 
@@ -81,6 +81,7 @@ func (r *sidecarReports) Forget(podUID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.reports, podUID)
+	r.dropMoving(podUID)
 }
 
 // Retract has the Sidecar of a pod deleted that has no proxy any more.
@@ -127,18 +128,13 @@ func (r *sidecarReports) Start(ctx context.Context) error {
 func (r *sidecarReports) work(ctx context.Context, uid string) error {
 	r.mu.Lock()
 	report, known := r.reports[uid]
-	if known && report.retract {
-		r.mu.Unlock()
-		return r.retract(ctx, uid, report)
-	}
-	isNew := known && (!report.told || report.ready != report.status.Ready)
-	if isNew {
-		report.told, report.ready = true, report.status.Ready
-		r.reports[uid] = report
-	}
+	sandbox, isNew := r.tell(uid, report, known && !report.retract)
 	r.mu.Unlock()
 	if isNew && r.changed != nil {
-		r.changed(ctx, report.sandbox)
+		r.changed(ctx, sandbox)
+	}
+	if known && report.retract {
+		return r.retract(ctx, uid, report)
 	}
 	if !known || report.status == report.written {
 		return nil
@@ -155,6 +151,7 @@ func (r *sidecarReports) work(ctx context.Context, uid string) error {
 	switch now, ok := r.reports[uid]; {
 	case ok && now.status.Final && now.status == report.status:
 		delete(r.reports, uid) // nothing follows, and nobody says when the pod is deleted
+		r.dropMoving(uid)
 	case ok:
 		now.written, now.object = report.status, object
 		r.reports[uid] = now
@@ -217,6 +214,7 @@ func (r *sidecarReports) retract(ctx context.Context, uid string, report sidecar
 	defer r.mu.Unlock()
 	if r.reports[uid].retract {
 		delete(r.reports, uid)
+		delete(r.told, uid)
 	}
 	return nil
 }

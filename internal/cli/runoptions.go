@@ -15,10 +15,11 @@ import (
 	"istio-pod-network-controller/internal/agent"
 )
 
-// defaultSidecarRoot is where the chart mounts the node's directory, and defaultSidecarSecrets where it mounts the Secrets that profiles may
+// defaultSidecarRoot and defaultSharedRoot are where the chart mounts the node's directories, and defaultSidecarSecrets where it mounts the Secrets that profiles may
 // name.
 const (
 	defaultSidecarRoot    = "/run/istio-pod-network-controller/sidecars"
+	defaultSharedRoot     = "/run/istio-pod-network-controller/shared"
 	defaultSidecarSecrets = "/etc/istio-pod-network-controller/secrets" //nolint:gosec // a path
 )
 
@@ -57,6 +58,7 @@ func (o *runOptions) addFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.VerifyInterval, "verify-interval", 10*time.Second, "how often the rules of each pod are compared with what they should be, 0 for never")
 	fs.BoolVar(&o.Sidecars, "sidecars", false, "run the proxies of pods that choose a SidecarProfile, outside the pods' specs")
 	fs.StringVar(&o.SidecarRoot, "sidecar-root", defaultSidecarRoot, "directory in memory (tmpfs) for the files of those proxies, at the same path for the agent and the container runtime")
+	fs.StringVar(&o.SharedRoot, "shared-root", defaultSharedRoot, "directory in memory (tmpfs) for the configuration of the proxies that the pods of a node share, at the same path for the agent and the kubelet; empty means that pods have proxies of their own only")
 	fs.StringVar(&o.SidecarSecrets, "sidecar-secrets", defaultSidecarSecrets, "directory with a mounted Secret of the agent's namespace in each of its directories, for the images and the proxies of profiles that name it")
 	fs.StringSliceVar(&o.SidecarTokenAudiences, "sidecar-token-audiences", nil, "audiences for which profiles may give their proxies tokens of the pods' ServiceAccounts")
 	o.addStartupTaintFlags(fs)
@@ -133,9 +135,13 @@ func (o *runOptions) validateSidecars() error {
 	if o.Sidecars && o.Runtime == "docker" {
 		errs = append(errs, errors.New("--sidecars: the runtime docker has no CRI, by which the agent runs proxies: use containerd or crio"))
 	}
-	for flag, dir := range map[string]string{"root": o.SidecarRoot, "secrets": o.SidecarSecrets} {
+	dirs := map[string]string{"--sidecar-root": o.SidecarRoot, "--sidecar-secrets": o.SidecarSecrets}
+	if o.SharedRoot != "" {
+		dirs["--shared-root"] = o.SharedRoot
+	}
+	for flag, dir := range dirs {
 		if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir || filepath.Dir(dir) == dir {
-			errs = append(errs, fmt.Errorf("--sidecar-%s: value %q: want the absolute path of a directory", flag, dir))
+			errs = append(errs, fmt.Errorf("%s: value %q: want the absolute path of a directory", flag, dir))
 		}
 	}
 	return errors.Join(errs...)

@@ -1,0 +1,183 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"istio-pod-network-controller/internal/podnet"
+)
+
+// lead says to which profile's proxy the rules of a sandbox lead.
+type lead struct {
+	// Profile is empty if there are no rules any more.
+	Profile string `json:"profile"`
+	// Shared reports whether the node's pods share the proxy. Group is the proxy's group, and Drain how long it finishes its connections.
+	Shared bool          `json:"shared,omitempty"`
+	Group  int64         `json:"group,omitempty"`
+	Drain  time.Duration `json:"drain,omitempty"`
+}
+
+// led is the lead of a sandbox, and what it has taken over from.
+type led struct {
+	Sandbox string `json:"-"`
+	Now     lead   `json:"now"`
+	// Before is what the rules led to before, until Since.
+	Before lead      `json:"before"`
+	Since  time.Time `json:"since"`
+}
+
+// draining reports whether what the rules led to before may still finish its connections.
+func (l led) draining(now time.Time) bool {
+	return l.Before.Profile != "" && now.Before(l.Since.Add(l.Before.Drain))
+}
+
+// leadsName is the directory of the notes among those of proxies. It has no dot, as those of sandboxes have.
+const leadsName = "leads"
+
+// unfinished ends the name of a note that is being written.
+const unfinished = ".new"
+
+// prunePause is the time between two looks for sandboxes that are gone.
+const prunePause = 10 * time.Minute
+
+// leads remembers to which profiles' proxies the rules of the node's pods lead: a proxy must not end before they lead elsewhere. Each is
+// noted in a file as well, in memory, for the agent that comes next in the middle of a move.
+type leads struct {
+	dir   string
+	mu    sync.Mutex
+	known map[string]led // by the pod's UID
+}
+
+// newLeads reads what an earlier agent has noted. dir is made if it is not there. A note that cannot be read counts as none.
+func newLeads(dir string) (*leads, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make directory: %w", err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("look for notes: %w", err)
+	}
+	out := &leads{dir: dir, known: map[string]led{}}
+	for _, e := range entries {
+		uid, sandbox, ok := strings.Cut(e.Name(), ".")
+		path := filepath.Join(dir, e.Name())
+		text, err := os.ReadFile(path)
+		l := led{Sandbox: sandbox}
+		if !ok || strings.HasSuffix(sandbox, unfinished) || err != nil || json.Unmarshal(text, &l) != nil {
+			_ = os.Remove(path)
+			continue
+		}
+		out.known[uid] = l
+	}
+	return out, nil
+}
+
+// of returns the lead of a sandbox. If the sandbox has no ID yet, it is taken for the pod's last one.
+func (l *leads) of(s podnet.Sandbox) (found led, known bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	found, known = l.known[s.UID]
+	if !known || s.ID != "" && s.ID != found.Sandbox {
+		return led{}, false
+	}
+	return found, true
+}
+
+// set notes a new lead, and returns the one before.
+func (l *leads) set(s podnet.Sandbox, now lead) (before lead, changed bool, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	old, known := l.known[s.UID]
+	if !known && now.Profile == "" || known && old.Sandbox == s.ID && old.Now == now {
+		return old.Now, false, nil
+	}
+	if known && old.Sandbox != s.ID {
+		_ = os.Remove(l.path(s.UID, old.Sandbox)) // of a sandbox that was made anew
+		old = led{}
+	}
+	next := led{Sandbox: s.ID, Now: now}
+	if old.Now.Profile != "" && old.Now.Profile != now.Profile {
+		next.Before, next.Since = old.Now, time.Now()
+	} else {
+		next.Before, next.Since = old.Before, old.Since
+	}
+	l.known[s.UID] = next
+	return old.Now, true, l.write(s.UID, next)
+}
+
+// write notes a lead so that the note is whole, or as it was.
+func (l *leads) write(uid string, n led) error {
+	path := l.path(uid, n.Sandbox)
+	if n.Now.Profile == "" {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("take back the note of where a pod's rules lead: %w", err)
+		}
+		return nil
+	}
+	text, err := json.Marshal(n)
+	if err == nil {
+		err = os.WriteFile(path+unfinished, text, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(path+unfinished, path)
+	}
+	if err != nil {
+		return fmt.Errorf("note where a pod's rules lead: %w", err)
+	}
+	return nil
+}
+
+// path is the file of a sandbox. Both parts are IDs that the API server and the runtime have made.
+func (l *leads) path(uid, sandbox string) string {
+	return filepath.Join(l.dir, filepath.Base(uid)+"."+filepath.Base(sandbox))
+}
+
+// forget drops a pod that is gone.
+func (l *leads) forget(podUID string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if old, known := l.known[podUID]; known {
+		_ = os.Remove(l.path(podUID, old.Sandbox))
+		delete(l.known, podUID)
+	}
+}
+
+// prune forgets sandboxes that have ended, for those whose end nobody has told. It works until ctx ends.
+func (l *leads) prune(ctx context.Context, ready func(ctx context.Context, sandbox string) (bool, error)) {
+	for ctx.Err() == nil {
+		for uid, sandbox := range l.all() {
+			runs, err := ready(ctx, sandbox)
+			if err != nil {
+				logr.FromContextOrDiscard(ctx).Error(err, "notes of ended sandboxes not looked for")
+				break
+			}
+			if now, known := l.of(podnet.Sandbox{UID: uid, ID: sandbox}); !runs && known && now.Sandbox == sandbox {
+				l.forget(uid)
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(prunePause):
+		}
+	}
+}
+
+// all returns the sandbox of each pod.
+func (l *leads) all() map[string]string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := map[string]string{}
+	for uid, n := range l.known {
+		out[uid] = n.Sandbox
+	}
+	return out
+}
