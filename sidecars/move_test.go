@@ -42,6 +42,28 @@ func TestDecideWhileAPodMoves(t *testing.T) {
 	}
 }
 
+// leaving is a pod that moves to a proxy elsewhere, and the agent that looks.
+type leaving struct {
+	*fakeNode
+	cluster choosy
+	m       *Manager
+	agent   func() (*Manager, func())
+	stop    func()
+	restart bool // another agent looks after each step
+}
+
+// next changes what the pod has chosen.
+func (l *leaving) next(change func(*Choice)) {
+	l.change(func() { l.cluster.of["u1"] = change })
+	if l.restart {
+		l.stop()
+		l.m, l.stop = l.agent()
+		l.m.Cluster = l.cluster
+		after(sweepInterval) // it finds the pod by its containers
+	}
+	l.m.Notify("")
+}
+
 // The proxy of a pod that moves to one that is not in its sandbox stays until the rules lead there, finishes its connections, and is gone,
 // whatever agent looks.
 func TestAPodMovesToAProxyElsewhere(t *testing.T) {
@@ -49,43 +71,38 @@ func TestAPodMovesToAProxyElsewhere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 				n.behave = func(p *fakeProxy) { p.drains = 20 * time.Second }
-				cluster := choosy{n, map[string]func(*Choice){}}
-				m, stop := agent()
-				m.Cluster = cluster
-				next := func(change func(*Choice)) {
-					n.change(func() { cluster.of["u1"] = change })
-					if restart {
-						stop()
-						m, stop = agent()
-						m.Cluster = cluster
-						after(sweepInterval) // it finds the pod by its containers
-					}
-					m.Notify("")
-				}
-				m.Follow(sandboxOf("u1"))
+				l := &leaving{fakeNode: n, cluster: choosy{n, map[string]func(*Choice){}}, agent: agent, restart: restart}
+				l.m, l.stop = agent()
+				l.m.Cluster = l.cluster
+				l.m.Follow(sandboxOf("u1"))
 				after(time.Minute)
-				next(func(c *Choice) { c.Leaves = true }) // the other one is not ready yet
-				after(time.Minute)
-				if got := n.running(); len(got) != 1 || n.containers["c001"].drained {
-					t.Errorf("%v run; the proxy to which the rules lead was told to end", got)
-				}
-				n.end("c001", 139)
-				after(time.Minute)
-				if got := n.running(); len(got) != 1 || got[0] != "c002" {
-					t.Errorf("%v run: the proxy to which the rules lead was not started again", got)
-				}
-				next(func(c *Choice) { *c = Choice{Leaves: true, Drain: 45 * time.Second} })
-				after(5 * time.Second)
-				if got := n.running(); len(got) == 1 && !n.containers["c002"].drained || len(got) == 0 && !restart {
-					t.Errorf("%v run: the old proxy does not finish its connections", got)
-				}
-				after(time.Minute)
-				if len(n.containers) != 0 || m.Follows("u1") {
-					t.Errorf("%v are left, followed %v", n.containers, m.Follows("u1"))
-				}
-				stop()
+				l.moves(t)
+				l.stop()
 			})
 		})
+	}
+}
+
+func (l *leaving) moves(t *testing.T) {
+	t.Helper()
+	l.next(func(c *Choice) { c.Leaves = true }) // the other one is not ready yet
+	after(time.Minute)
+	if got := l.running(); len(got) != 1 || l.containers["c001"].drained {
+		t.Errorf("%v run; the proxy to which the rules lead was told to end", got)
+	}
+	l.end("c001", 139)
+	after(time.Minute)
+	if got := l.running(); len(got) != 1 || got[0] != "c002" {
+		t.Errorf("%v run: the proxy to which the rules lead was not started again", got)
+	}
+	l.next(func(c *Choice) { *c = Choice{Leaves: true, Drain: 45 * time.Second} })
+	after(5 * time.Second)
+	if got := l.running(); len(got) == 1 && !l.containers["c002"].drained || len(got) == 0 && !l.restart {
+		t.Errorf("%v run: the old proxy does not finish its connections", got)
+	}
+	after(time.Minute)
+	if len(l.containers) != 0 || l.m.Follows("u1") {
+		t.Errorf("%v are left, followed %v", l.containers, l.m.Follows("u1"))
 	}
 }
 

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net"
@@ -60,6 +59,14 @@ func servedOnce(t *testing.T, ns *netns.NS, address string) {
 	}
 }
 
+// listening has the application listen at an address.
+func listening(address string) func(*testing.T, *netns.NS) {
+	return func(t *testing.T, ns *netns.NS) {
+		t.Helper()
+		kerneltest.ListenTCP(t, ns, kerneltest.App, false, address)
+	}
+}
+
 // A port that an application has in any way is found out before the proxy is told to listen there.
 func TestAPortForASharedProxyIsFree(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -67,10 +74,10 @@ func TestAPortForASharedProxyIsFree(t *testing.T) {
 		taken bool
 	}{
 		"nobody has it":   {func(*testing.T, *netns.NS) {}, false},
-		"on another port": {func(t *testing.T, ns *netns.NS) { kerneltest.ListenTCP(t, ns, kerneltest.App, false, "0.0.0.0:7002") }, false},
-		"it listens":      {func(t *testing.T, ns *netns.NS) { kerneltest.ListenTCP(t, ns, kerneltest.App, false, "0.0.0.0:7001") }, true},
-		"on the loopback": {func(t *testing.T, ns *netns.NS) { kerneltest.ListenTCP(t, ns, kerneltest.App, false, "127.0.0.1:7001") }, true},
-		"by IPv6":         {func(t *testing.T, ns *netns.NS) { kerneltest.ListenTCP(t, ns, kerneltest.App, false, "[::1]:7001") }, true},
+		"on another port": {listening("0.0.0.0:7002"), false},
+		"it listens":      {listening("0.0.0.0:7001"), true},
+		"on the loopback": {listening("127.0.0.1:7001"), true},
+		"by IPv6":         {listening("[::1]:7001"), true},
 		"it has bound it": {func(t *testing.T, ns *netns.NS) { bound(t, ns, false, &unix.SockaddrInet4{Port: 7001}) }, true},
 		"it has by IPv6": {func(t *testing.T, ns *netns.NS) {
 			bound(t, ns, false, &unix.SockaddrInet6{Port: 7001, Addr: [16]byte{15: 1}})
@@ -150,8 +157,3 @@ func TestTheNameOfAPodsNamespace(t *testing.T) {
 		})
 	}
 }
-
-// sandboxStates are the sandboxes that run.
-type sandboxStates map[string]bool
-
-func (s sandboxStates) Ready(_ context.Context, sandbox string) (bool, error) { return s[sandbox], nil }
