@@ -51,7 +51,8 @@ func TestTheDirectoriesOfSidecarsAreAbsolute(t *testing.T) {
 	for dir, ok := range map[string]bool{
 		defaultSidecarRoot: true, "/run/a": true, "": false, "/": false, "a": false, "/run/": false, "/run/../etc": false,
 	} {
-		for _, flag := range []string{"--sidecar-root", "--sidecar-secrets"} {
+		for _, flag := range []string{"--sidecar-root", "--sidecar-secrets", "--shared-root"} {
+			ok := ok || dir == "" && flag == "--shared-root" // which switches shared proxies off
 			_, _, errOut := call(t, "", "run", flag+"="+dir)
 			if got := !strings.Contains(errOut, flag); got != ok {
 				t.Errorf("%s=%q: accepted: %t, want %t: %s", flag, dir, got, ok, errOut)
@@ -70,7 +71,7 @@ func TestTheChartRendersEveryFlagOfRun(t *testing.T) {
 	}
 	var want, got []string
 	newRun().Flags().VisitAll(func(f *pflag.Flag) {
-		if !strings.HasPrefix(f.Name, "sidecar") { // config/ is rendered without sidecars
+		if !strings.HasPrefix(f.Name, "sidecar") && f.Name != "shared-root" { // config/ is rendered without sidecars
 			want = append(want, f.Name)
 		}
 	})

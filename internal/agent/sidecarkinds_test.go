@@ -1,0 +1,79 @@
+package agent
+
+import (
+	"testing"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/sidecars"
+)
+
+// While a pod moves, both managers speak of it: the Sidecar shows what it has chosen, and the rules follow whichever is ready.
+func TestTheSidecarShowsWhatAPodHasChosen(t *testing.T) {
+	r := newSidecarReports(nil, nil, "node-1")
+	own, shared := ownReporter{r}, sharedReporter{r}
+	s := theSandbox()
+	shows := func(step, profile string) {
+		t.Helper()
+		report, known := r.reports[s.UID]
+		if known != (profile != "") || report.status.Profile != profile || known && report.retract {
+			t.Errorf("%s: shown is %+v, want %q", step, report.status, profile)
+		}
+	}
+	r.choose(s.UID, choseOwn)
+	own.Report(s, sidecars.Status{Profile: "edge", State: v1alpha1.Running, Ready: true, Serves: "edge"})
+	shows("its own", "edge")
+	r.choose(s.UID, choseShared)
+	shared.Report(s, sidecars.Status{Profile: "shared", State: v1alpha1.Starting})
+	own.Report(s, sidecars.Status{Profile: "edge", State: v1alpha1.Failed})
+	shows("the shared one is not ready", "shared")
+	if ready, known := r.ownReady(s); ready || !known || r.ownServes(s, "edge") {
+		t.Errorf("its own is ready %v, known %v", ready, known)
+	}
+	own.Report(s, sidecars.Status{Ready: true, Serves: "edge"})
+	if !r.ownServes(s, "edge") || r.ownServes(s, "other") || r.ownServes(podnet.Sandbox{UID: s.UID, ID: "s2"}, "edge") {
+		t.Error("its own serves, or not, or another sandbox")
+	}
+	own.Retract(s.UID) // it has drained
+	shared.Forget(s.UID)
+	shows("its own has ended", "shared")
+	if _, known := r.ownReady(s); known {
+		t.Error("its own is still known")
+	}
+	r.choose(s.UID, choseOwn)
+	own.Report(s, sidecars.Status{Profile: "edge", State: v1alpha1.Starting})
+	shared.Retract(s.UID)
+	shows("back", "edge")
+	r.choose(s.UID, choseShared)
+	shared.Report(s, sidecars.Status{Profile: "shared", State: v1alpha1.Running, Ready: true})
+	r.choose(s.UID, choseNone)
+	shared.Retract(s.UID)
+	if !r.reports[s.UID].retract {
+		t.Error("the Sidecar of a pod that has opted out stays")
+	}
+}
+
+// Each change that rules may have to follow is passed on once, also one of a proxy that the Sidecar does not show.
+func TestRulesFollowEachProxyOfAMovingPod(t *testing.T) {
+	r := newSidecarReports(nil, nil, "node-1")
+	own, shared := ownReporter{r}, sharedReporter{r}
+	s := theSandbox()
+	r.choose(s.UID, choseShared)
+	for i, report := range []func(){
+		func() { own.Report(s, sidecars.Status{Ready: true, Serves: "edge"}) },
+		func() { own.Report(s, sidecars.Status{}) },
+		func() { own.Report(s, sidecars.Status{Ready: true, Serves: "edge"}) },
+		func() { shared.Report(s, sidecars.Status{Profile: "shared", Ready: true}) },
+		func() { shared.Report(s, sidecars.Status{Profile: "shared-2", Ready: true}) },
+	} {
+		report()
+		r.mu.Lock()
+		known, found := r.reports[s.UID]
+		_, first := r.tell(s.UID, known, found)
+		_, again := r.tell(s.UID, known, found)
+		r.mu.Unlock()
+		if !first || again {
+			t.Errorf("change %d: passed on %v, and again %v", i, first, again)
+		}
+	}
+}
