@@ -67,27 +67,41 @@ func listening(address string) func(*testing.T, *netns.NS) {
 	}
 }
 
+// binding has the application bind a port without listening on it.
+func binding(reuse bool, at unix.Sockaddr) func(*testing.T, *netns.NS) {
+	return func(t *testing.T, ns *netns.NS) {
+		t.Helper()
+		bound(t, ns, reuse, at)
+	}
+}
+
+// serving has a proxy serve once and end, and then the application do more.
+func serving(address string, more ...func(*testing.T, *netns.NS)) func(*testing.T, *netns.NS) {
+	return func(t *testing.T, ns *netns.NS) {
+		t.Helper()
+		servedOnce(t, ns, address)
+		for _, f := range more {
+			f(t, ns)
+		}
+	}
+}
+
 // A port that an application has in any way is found out before the proxy is told to listen there.
 func TestAPortForASharedProxyIsFree(t *testing.T) {
 	for name, c := range map[string]struct {
 		take  func(*testing.T, *netns.NS)
 		taken bool
 	}{
-		"nobody has it":   {func(*testing.T, *netns.NS) {}, false},
-		"on another port": {listening("0.0.0.0:7002"), false},
-		"it listens":      {listening("0.0.0.0:7001"), true},
-		"on the loopback": {listening("127.0.0.1:7001"), true},
-		"by IPv6":         {listening("[::1]:7001"), true},
-		"it has bound it": {func(t *testing.T, ns *netns.NS) { bound(t, ns, false, &unix.SockaddrInet4{Port: 7001}) }, true},
-		"it has by IPv6": {func(t *testing.T, ns *netns.NS) {
-			bound(t, ns, false, &unix.SockaddrInet6{Port: 7001, Addr: [16]byte{15: 1}})
-		}, true},
-		"it shares it":   {func(t *testing.T, ns *netns.NS) { bound(t, ns, true, &unix.SockaddrInet4{Port: 7001}) }, true},
-		"a proxy had it": {func(t *testing.T, ns *netns.NS) { servedOnce(t, ns, "127.0.0.1:7001") }, false},
-		"both, one by one": {func(t *testing.T, ns *netns.NS) {
-			servedOnce(t, ns, "127.0.0.1:7001")
-			bound(t, ns, false, &unix.SockaddrInet4{Port: 7001, Addr: [4]byte{127, 0, 0, 9}})
-		}, true},
+		"nobody has it":    {func(*testing.T, *netns.NS) {}, false},
+		"on another port":  {listening("0.0.0.0:7002"), false},
+		"it listens":       {listening("0.0.0.0:7001"), true},
+		"on the loopback":  {listening("127.0.0.1:7001"), true},
+		"by IPv6":          {listening("[::1]:7001"), true},
+		"it has bound it":  {binding(false, &unix.SockaddrInet4{Port: 7001}), true},
+		"it has by IPv6":   {binding(false, &unix.SockaddrInet6{Port: 7001, Addr: [16]byte{15: 1}}), true},
+		"it shares it":     {binding(true, &unix.SockaddrInet4{Port: 7001}), true},
+		"a proxy had it":   {serving("127.0.0.1:7001"), false},
+		"both, one by one": {serving("127.0.0.1:7001", binding(false, &unix.SockaddrInet4{Port: 7001, Addr: [4]byte{127, 0, 0, 9}})), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns := kerneltest.New(t)
