@@ -14,7 +14,6 @@ import (
 
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
-	"istio-pod-network-controller/internal/rawnetlink"
 	"istio-pod-network-controller/sidecars"
 )
 
@@ -75,10 +74,9 @@ func (s sharedSandboxes) Free(ctx context.Context, of podnet.Sandbox, ports []ui
 	ctx, cancel := context.WithTimeout(ctx, bindTimeout)
 	defer cancel()
 	_, err := in(ctx, s.guarded, of.Place(), func(ctx context.Context, ns *netns.NS) (struct{}, error) {
-		end, _ := ctx.Deadline()
 		for _, port := range ports {
 			for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
-				if err := checkFree(ns, end, family, port); err != nil {
+				if err := checkFree(ctx, ns, family, port); err != nil {
 					return struct{}{}, err
 				}
 			}
@@ -90,7 +88,7 @@ func (s sharedSandboxes) Free(ctx context.Context, of podnet.Sandbox, ports []ui
 
 // checkFree tries a port: first alone, and then beside connections that have not quite ended. Those of a proxy that was there before keep
 // their port for a minute, and are no obstacle: only they may explain why the first try has failed, and the second has not.
-func checkFree(ns *netns.NS, end time.Time, family int, port uint16) error {
+func checkFree(ctx context.Context, ns *netns.NS, family int, port uint16) error {
 	taken, err := binds(ns, family, port, false)
 	if err != nil || !taken {
 		return err
@@ -99,11 +97,7 @@ func checkFree(ns *netns.NS, end time.Time, family int, port uint16) error {
 		return err
 	}
 	if !taken {
-		conn, err := ns.Netlink(unix.NETLINK_SOCK_DIAG)
-		if err != nil {
-			return fmt.Errorf("ask who has port %d: %w", port, err)
-		}
-		connections, err := hasConnections(conn, end, port)
+		connections, err := hasConnections(ctx, ns, port)
 		if err != nil {
 			return fmt.Errorf("ask who has port %d: %w", port, err)
 		}
@@ -153,14 +147,10 @@ const (
 )
 
 // hasConnections reports whether there are connections of a port, of either family.
-func hasConnections(conn *rawnetlink.Conn, end time.Time, port uint16) (found bool, err error) {
-	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-		if err == nil && !found {
-			err = eachSocket(conn, end, family, connected, port, func([]byte) (more bool) {
-				found = true
-				return false
-			})
-		}
-	}
+func hasConnections(ctx context.Context, ns *netns.NS, port uint16) (found bool, err error) {
+	err = eachSocket(ctx, ns, connected, port, func([]byte) (more bool) {
+		found = true
+		return false
+	})
 	return found, err
 }
