@@ -45,6 +45,7 @@ func sampleTests() map[string]func(t *testing.T, file string) {
 		"sidecar-profile.yaml":              appliesSample,
 		"sidecar-profile-envoy.yaml":        appliesSample,
 		"sidecar-profile-shared-envoy.yaml": appliesSample,
+		"sidecar-profile-shared.yaml":       appliesSample, // TestSidecarShared... run it
 
 		// Not for this API server: every field is known.
 		"istio-values.yaml":              readsIstioValues,

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -55,7 +56,7 @@ func Catalog(ctx context.Context, bin string) (map[string]Spec, error) {
 		"testapp":   {Tag: TestAppTag, Entrypoint: []string{"/testapp"}, Entries: own("testapp")},
 		"testproxy": {Tag: TestProxyTag, Entrypoint: []string{"/testproxy"}, User: ProxyUser, Entries: own("testproxy")},
 		"haproxy": {
-			Tag: HAProxyTag, User: ProxyUser, Entries: append(users(), proxy...),
+			Tag: HAProxyTag, User: ProxyUser, Entries: slices.Concat(users(), proxy, shell()),
 			Entrypoint: []string{haproxy, "-db", "-f", "/etc/haproxy/haproxy.cfg"},
 		},
 		"tools": {Tag: ToolsTag, Entries: append(append(users(), tools...), Entry{Path: "/usr/bin/testapp", Source: filepath.Join(bin, "testapp")})},
@@ -68,6 +69,11 @@ func users() []Entry {
 		{Path: "/etc/passwd", Text: "root:x:0:0::/:/bin/sh\nproxy:x:1337:1337::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n"},
 		{Path: "/etc/group", Text: "root:x:0:\nproxy:x:1337:\nnogroup:x:65534:\n"},
 	}
+}
+
+// shell is what a command needs that waits for a file before it starts the proxy.
+func shell() []Entry {
+	return []Entry{{Path: busybox, Source: busybox}, {Path: "/bin/sh", Link: "busybox"}, {Path: "/bin/sleep", Link: "busybox"}}
 }
 
 // toolsEntries joins the real tools with busybox for all the rest, the shell among it.
