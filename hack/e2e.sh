@@ -211,7 +211,8 @@ export E2E_CHAOS_SEED=${E2E_CHAOS_SEED-4}
 before=$(configuration)
 # The sidecar manager is on in one of them: what is tested there holds beside it as well.
 entrance nri '^Test(Early|Burst|StartupTaint|Hostile|Churn|Static|PodInANew|PodThatStops|RunningPodOptsIn|Sidecar|Prometheus|Migrate|Samples)' --set nri=required --set startupTaint=true \
-  --set sidecars.enabled=true --set 'sidecars.secrets={e2e-registry,e2e-tls,e2e-late}' --set 'sidecars.tokenAudiences={e2e-mesh}'
+  --set sidecars.enabled=true --set 'sidecars.secrets={e2e-registry,e2e-tls,e2e-late}' --set 'sidecars.tokenAudiences={e2e-mesh}' \
+  --values test/e2e/testdata/shared-values.yaml
 # The chaos has every trouble of TestAlwaysNothingBypassesTheProxyInTrouble.
 entrance required '^Test(AlwaysPods|Chaos)' --set nri=required --set admission.requiredPlugins=true
 # Its tests read no metrics, so that these can be by TLS.

@@ -56,19 +56,28 @@ func newManaged(t testing.TB, change ...func(spec map[string]any)) managed {
 	must(t, err)
 	m := managed{s, s.name, objects}
 	m.createProfile(t, change...)
-	t.Cleanup(func() {
-		err := objects.Resource(sidecarKind("sidecarprofiles")).Delete(context.WithoutCancel(t.Context()), s.name, metav1.DeleteOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { m.deleteProfile(t) })
 	s.annotateSelf(t, map[string]any{keySidecar: s.name})
 	return m
 }
 
+func (m managed) deleteProfile(t testing.TB) {
+	t.Helper()
+	err := m.objects.Resource(sidecarKind("sidecarprofiles")).Delete(context.WithoutCancel(t.Context()), m.profile, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		t.Error(err)
+	}
+}
+
 func (m managed) createProfile(t testing.TB, change ...func(spec map[string]any)) {
 	t.Helper()
-	text, err := os.ReadFile("../../config/samples/sidecar-profile.yaml")
+	m.createProfileFrom(t, "sidecar-profile.yaml", change...)
+}
+
+// createProfileFrom makes the profile: that of a sample, as changed.
+func (m managed) createProfileFrom(t testing.TB, sample string, change ...func(spec map[string]any)) {
+	t.Helper()
+	text, err := os.ReadFile(sampleFile(sample))
 	must(t, err)
 	profile := &unstructured.Unstructured{}
 	must(t, yaml.Unmarshal(text, &profile.Object))
@@ -189,10 +198,16 @@ func (m managed) wantProxied(t *testing.T, pod *corev1.Pod) {
 }
 
 // proxyLog joins the logs of a pod's proxies.
-func (m managed) proxyLog(t *testing.T, pod *corev1.Pod) (out string) {
+func (m managed) proxyLog(t testing.TB, pod *corev1.Pod) string {
+	t.Helper()
+	return m.containerLog(t, pod, managedProxy)
+}
+
+// containerLog joins the logs of a container of a pod, those of its earlier starts first.
+func (c *cluster) containerLog(t testing.TB, pod *corev1.Pod, name string) (out string) {
 	t.Helper()
 	dir := fmt.Sprintf("%s_%s_%s", pod.Namespace, pod.Name, pod.UID)
-	files, err := filepath.Glob(filepath.Join(m.node.NodeRoot, "var/log/pods", dir, managedProxy, "*.log"))
+	files, err := filepath.Glob(filepath.Join(c.node.NodeRoot, "var/log/pods", dir, name, "*.log"))
 	must(t, err)
 	for _, file := range files {
 		text, err := os.ReadFile(file)

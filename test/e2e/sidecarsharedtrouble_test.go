@@ -1,0 +1,211 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// withSharedNotes has HAProxy's configuration take a line from two of a pod's annotations: any words, and a number.
+func withSharedNotes(t testing.TB) func(map[string]any) {
+	t.Helper()
+	return func(spec map[string]any) {
+		changeTemplate(t, spec, "  maxconn 1000\n", `  maxconn {{ or (index .Annotations "limit") 1000 }}
+  {{ with index .Annotations "note" }}description {{ . }}{{ end }}
+`)
+	}
+}
+
+// One pod's trouble is its own, and that of the profile leaves what is in force alone.
+func TestSidecarSharedInTrouble(t *testing.T) {
+	t.Parallel()
+	m := newShared(t, sharedTrouble, withOneThread(t), withSharedNotes(t))
+	steady := m.startManaged(t, plainPod("steady"))
+	m.wantShared(t, steady)
+	t.Run("annotations are data", func(t *testing.T) { m.wantAnnotationsAsData(t, steady) })
+	t.Run("ports that the application has", func(t *testing.T) { m.wantPortsTaken(t, steady) })
+	t.Run("a template that the proxy refuses", func(t *testing.T) { m.wantTemplateRefused(t, steady) })
+	t.Run("the end of the proxy", func(t *testing.T) { m.wantComeback(t) })
+	m.wantShared(t, steady)
+}
+
+// wantAnnotationsAsData wants pods whose annotations are no words of the proxy's configuration to be refused, each with its own reason, and the
+// others to come in.
+func (m managed) wantAnnotationsAsData(t *testing.T, steady *corev1.Pod) {
+	t.Helper()
+	for name, annotations := range map[string]map[string]string{
+		"newline":   {"note": "x\n  stats socket /run/sidecar/open.sock mode 666 level admin"},
+		"directive": {"note": "%[env(PATH)]"},
+		"number":    {"limit": "many"}, // one word, so that only the proxy itself finds it wrong
+	} {
+		pod := plainPod(name)
+		pod.Annotations = annotations
+		m.create(t, pod)
+	}
+	quoted := plainPod("quoted")
+	quoted.Annotations = map[string]string{"note": `it's "q\' # $HOME`}
+	m.wantShared(t, m.startManaged(t, quoted))
+	for name, words := range map[string]string{"newline": "control characters", "directive": "%[env(PATH)]", "number": "'maxconn'"} {
+		m.awaitSidecar(t, name, says(false, words))
+		pod := m.await(t, name, hasReason(proxyRefused))
+		m.await(t, name, isRunning)
+		m.awaitWarning(t, pod, proxyRefused)
+		var a answer
+		if err := request(t.Context(), at(pod, families()[0], appPort), "/", &a); err == nil {
+			t.Errorf("%s: the application answered and saw %s, past the proxy", name, a.Peer)
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(m.node.NodeRoot, sharedRoot, m.profile, "files/current/haproxy.cfg"))
+	must(t, err)
+	if want := `description 'it'\''s "q\'\'' # $HOME'` + "\n"; !strings.Contains(string(text), want) || strings.Contains(string(text), "open.sock") {
+		t.Errorf("the file has no line %s, or one of a pod:\n%.3000s", want, text)
+	}
+	m.annotate(t, "number", map[string]any{"limit": "100"})
+	m.wantShared(t, m.await(t, "number", isReadyNow))
+	m.wantShared(t, steady)
+}
+
+// holdingPod has one of the proxy's ports before it chooses the proxy, and leaves it when it is told to.
+func (m managed) holdingPod(name, command string) *corev1.Pod {
+	pod := plainPod(name)
+	pod.Annotations = map[string]string{keySidecar: "none"}
+	holder := toolsContainer()
+	holder.Name, holder.Args = "holder", nil
+	holder.Command = []string{"sh", "-c", command + " & until [ -e /tmp/go ]; do usleep 50000; done; kill $!; exec sleep 1000"}
+	pod.Spec.Containers = append(pod.Spec.Containers, holder)
+	return pod
+}
+
+// wantPortsTaken wants pods in which another process has a port of the proxy to be refused until it leaves it.
+func (m managed) wantPortsTaken(t *testing.T, steady *corev1.Pod) {
+	t.Helper()
+	world := families()[0].at(1, worldPort)
+	holders := map[string]string{
+		"listening": "exec testapp serve -http=15106",
+		// A socket of a connection from the port, on which nobody listens.
+		"bound": fmt.Sprintf("exec nc -p 15101 %s %d </dev/zero >/dev/null", world.Addr(), world.Port()),
+	}
+	port := map[string]string{"listening": "15106", "bound": "15101"}
+	for name, command := range holders {
+		m.create(t, m.holdingPod(name, command))
+	}
+	for name := range holders {
+		pod := m.await(t, name, isRunning)
+		eventually(t, "the port of "+name, func(ctx context.Context) error {
+			_, err := m.run(ctx, command{
+				namespace: m.name, pod: name, container: "holder", argv: []string{"sh", "-c", "ss -Htan | grep -q ':" + port[name] + " '"},
+			})
+			return err
+		})
+		m.annotate(t, name, map[string]any{keySidecar: nil})
+		m.awaitSidecar(t, name, says(false, port[name]))
+		m.awaitWarning(t, pod, proxyRefused)
+		m.wantShared(t, steady)
+		_, err := m.run(t.Context(), command{namespace: m.name, pod: name, container: "holder", argv: []string{"touch", "/tmp/go"}})
+		must(t, err)
+		m.wantShared(t, m.await(t, name, isReadyNow))
+	}
+}
+
+// wantTemplateRefused wants the configuration in force to stay when the profile's next one is refused, and to be told why.
+func (m managed) wantTemplateRefused(t *testing.T, steady *corev1.Pod) {
+	t.Helper()
+	profiles := m.objects.Resource(sidecarKind("sidecarprofiles"))
+	profile, err := profiles.Get(t.Context(), m.profile, metav1.GetOptions{})
+	must(t, err)
+	files, _, err := unstructured.NestedSlice(profile.Object, "spec", "files")
+	must(t, err)
+	good := files[0].(map[string]any)["template"].(string)
+	set := func(template string) {
+		m.patchProfile(t, map[string]any{"files": []any{map[string]any{"name": "haproxy.cfg", "syntax": "haproxy", "template": template}}})
+	}
+	version := m.version(t)
+	set(strings.Replace(good, "  retries 0\n", "  retries 0\n  no-such-keyword\n", 1))
+	m.awaitSidecar(t, steady.Name, says(true, "no-such-keyword"))
+	m.awaitWarning(t, steady, proxyFailed)
+	eventually(t, "the profile's status", func(ctx context.Context) error {
+		profile, err := profiles.Get(ctx, m.profile, metav1.GetOptions{})
+		if err == nil && !strings.Contains(fmt.Sprint(profile.Object["status"]), "no-such-keyword") {
+			err = fmt.Errorf("it says %v", profile.Object["status"])
+		}
+		return err
+	})
+	if now := m.version(t); now != version {
+		t.Errorf("version %s is in force, was %s", now, version)
+	}
+	m.wantShared(t, steady)
+	set(good)
+	m.awaitSidecar(t, steady.Name, func(status map[string]any) error {
+		if strings.Contains(fmt.Sprint(status["message"]), "no-such-keyword") {
+			return errors.New("it still says why the template was refused")
+		}
+		return isServing(0)(status)
+	})
+	m.wantShared(t, steady)
+}
+
+// wantComeback kills the proxy: connections are refused and go past nothing until it is back, with all pods, one of which is gone.
+func (m managed) wantComeback(t *testing.T) {
+	t.Helper()
+	b := m.startBusy(t, "busy")
+	gone := m.startManaged(t, plainPod("gone"))
+	b.in.stop(t) // it takes a refused connection for one that went past the proxy
+	before := m.sharedPod(t)
+	must(t, syscall.Kill(m.containerPID(t, before, "proxy"), syscall.SIGKILL))
+	now := int64(0)
+	must(t, m.pods().Delete(t.Context(), gone.Name, metav1.DeleteOptions{GracePeriodSeconds: &now}))
+	refused := m.askUntilBack(t, at(b.pod, families()[0], appPort))
+	m.await(t, b.pod.Name, isReadyNow)
+	if after := m.sharedPod(t); after.UID != before.UID || after.Status.ContainerStatuses[0].RestartCount != 1 {
+		t.Errorf("the proxy's pod was not restarted in its place once: %+v", after.Status.ContainerStatuses)
+	}
+	for _, name := range []string{"steady", "quoted"} {
+		m.wantShared(t, m.await(t, name, isReadyNow))
+	}
+	must(t, syscall.Kill(m.containerPID(t, b.pod, "dials"), syscall.SIGTERM))
+	var sent summary
+	eventually(t, "the end of the load", func(ctx context.Context) error {
+		pod, err := m.pods().Get(ctx, b.pod.Name, metav1.GetOptions{})
+		if err == nil && isRunning(pod) == nil {
+			err = errors.New("it goes on")
+		}
+		return errors.Join(err, m.eachDials(ctx, []*corev1.Pod{b.pod}, func(s summary) error { sent = s; return nil }))
+	})
+	// Those that were made when the proxy ended may have no answer.
+	if n := m.passed(t, "busy", "outbound", b.world) - 1; refused == 0 || sent.Failed == 0 || n < sent.OK || n > sent.OK+2 {
+		t.Errorf("inbound %d connections were refused; outbound %d, and %d were answered of %d that the proxy made", refused, sent.Failed, sent.OK, n)
+	}
+	t.Logf("the proxy was away for %d inbound and %d outbound connections", refused, sent.Failed)
+}
+
+// askUntilBack makes connections until one that was refused is followed by some that pass the proxy, and counts those.
+func (m managed) askUntilBack(t *testing.T, to netip.AddrPort) (refused int) {
+	t.Helper()
+	passed := 0
+	for began := time.Now(); passed < 20; {
+		var a answer
+		switch err := request(t.Context(), to, "/", &a); {
+		case err == nil && a.peer() != families()[0].passthrough:
+			t.Fatalf("the application saw %s, past the proxy", a.Peer)
+		case err == nil && refused > 0:
+			passed++
+		case err != nil:
+			refused, passed = refused+1, 0
+		}
+		if time.Since(began) > patience {
+			t.Fatalf("%d connections were refused, and the proxy is not back", refused)
+		}
+	}
+	return refused
+}
