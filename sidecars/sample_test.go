@@ -57,3 +57,53 @@ func TestTheSampleForEnvoyRenders(t *testing.T) {
 		t.Errorf("%+v", b)
 	}
 }
+
+// Whatever the pods are called, each has listeners and servers in its own network namespace, and nothing connects in the proxy's.
+func TestTheSampleForSharedProxiesRenders(t *testing.T) {
+	text, err := os.ReadFile("../config/samples/sidecar-profile-shared.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var object v1alpha1.SidecarProfile
+	if err := yaml.UnmarshalStrict(text, &object); err != nil {
+		t.Fatal(err)
+	}
+	p, err := Compile(&object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, second := thePod(), thePod()
+	second.Name, second.UID = "cart-2", "22222222-2222-2222-2222-222222222222"
+	files, err := p.RenderShared(SharedData{
+		Pods:    []SharedPod{{PodDataOf(first), "cni-1"}, {PodDataOf(second), "cni-2"}},
+		Version: "v-7", VersionSocket: "/run/sidecar/version.sock",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := files["haproxy.cfg"]
+	in := map[string]int{}
+	for line := range strings.Lines(config) {
+		words := strings.Fields(line)
+		if len(words) < 2 || words[0] != "bind" && words[0] != "server" || strings.Contains(line, "unix@") {
+			continue
+		}
+		if !strings.Contains(line, " namespace ") {
+			t.Errorf("in the proxy's own network: %s", line)
+		}
+		in[words[0]+" "+words[len(words)-1]]++
+	}
+	for _, want := range []string{"bind 'cni-1'", "bind 'cni-2'", "server 'cni-1'", "server 'cni-2'"} {
+		if in[want] != 2 {
+			t.Errorf("%d lines %s, want one a direction", in[want], want)
+		}
+	}
+	for _, want := range []string{
+		"bind unix@'/run/sidecar/version.sock' mode 600\n", " string 'v-7'\n", ":15101 namespace 'cni-1'\n", ":15106 namespace 'cni-2'\n",
+		"str(\"inbound pod=\"'shop'/'cart-2')\n",
+	} {
+		if !strings.Contains(config, want) {
+			t.Errorf("no %q in\n%s", want, config)
+		}
+	}
+}
