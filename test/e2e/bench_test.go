@@ -22,7 +22,7 @@ const (
 // measurements are what BenchmarkAgent measures with each entrance.
 func measurements() map[string]func(*testing.B) []row {
 	if entrance() == "nri" {
-		return map[string]func(*testing.B) []row{"OneByOne": measureOneByOne, "Burst": measureBurst, "Sidecars": measureSidecars}
+		return map[string]func(*testing.B) []row{"OneByOne": measureOneByOne, "Burst": measureBurst, "Sidecars": measureSidecars, "Shared": measureShared}
 	}
 	return map[string]func(*testing.B) []row{"Singles": measureSingles, "Crowd": measureCrowd}
 }
