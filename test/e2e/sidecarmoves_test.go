@@ -125,3 +125,25 @@ func (m moving) wantStays(t *testing.T, b *busy, to managed, words string) {
 	}
 	b.annotate(t, b.pod.Name, map[string]any{keySidecar: before})
 }
+
+// What the page about shared proxies says of moves can be typed.
+func TestSidecarSharedPage(t *testing.T) {
+	t.Parallel()
+	t.Cleanup(func() {
+		cleanUp(t, "namespace", "moving")
+		cleanUp(t, "sidecarprofiles.pod-network-controller.istio.io", "haproxy", "haproxy-shared")
+	})
+	text := typed(t, pageCommands(t, "sidecar-shared.md", "Moving between the modes", "Leave it"))
+	// Three choices in place, the last two with a question about the profile and one about the proxy.
+	if n := strings.Count(text, "condition met"); n != 5 {
+		t.Errorf("%d waits ended well, want 5:\n%s", n, text)
+	}
+	rows := strings.Split(strings.TrimSpace(text), "\n")
+	found := false
+	for _, row := range rows {
+		found = found || strings.HasPrefix(row, "web-") && strings.Contains(row, " haproxy-shared ")
+	}
+	if !found {
+		t.Errorf("no pod has the shared proxy at the end:\n%s", text)
+	}
+}
