@@ -1,0 +1,211 @@
+package shared
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"istio-pod-network-controller/internal/kerneltest"
+	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/internal/podnet"
+)
+
+// visitors returns how many pods come to the proxy and leave it, one after the other: 4, or what SHARED_PROXY_VISITORS says.
+func visitors(t *testing.T) int {
+	t.Helper()
+	text := os.Getenv("SHARED_PROXY_VISITORS")
+	if text == "" {
+		return 4
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("SHARED_PROXY_VISITORS: %v", err)
+	}
+	return n
+}
+
+// What the agent's rules do in a pod.
+const redirected = `table ip redirected {
+	chain output {
+		type nat hook output priority -100
+		ip saddr 127.0.0.6 return
+		meta skgid 1337 return
+		ip daddr 127.0.0.0/8 return
+		meta l4proto tcp redirect to :15101
+	}
+	chain prerouting {
+		type nat hook prerouting priority -100
+		meta l4proto tcp redirect to :15106
+	}
+}`
+
+// realProxy is HAProxy with the sample's configuration, in a network namespace of its own, as in the pod of the chart's DaemonSet.
+type realProxy struct {
+	*fakeNode
+	program string
+	cmd     *exec.Cmd
+	done    chan struct{}
+}
+
+func (p *realProxy) Find(context.Context, string) (Instance, error) {
+	return Instance{ID: "container-1", Image: "haproxy"}, nil
+}
+
+func (p *realProxy) Check(ctx context.Context, _ string, command []string) (string, bool, error) {
+	out, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput() //nolint:gosec // the sample's
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return "", false, err
+	}
+	return string(out), err == nil, nil
+}
+
+func (p *realProxy) Signal(_ context.Context, _ string, s unix.Signal) error {
+	return p.cmd.Process.Signal(s)
+}
+
+func (p *realProxy) Wait(ctx context.Context, _ string) error {
+	select {
+	case <-p.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// startReal starts the proxy as the chart does: it waits for a configuration that it can use.
+func startReal(t *testing.T, n *fakeNode) *realProxy {
+	t.Helper()
+	p := &realProxy{fakeNode: n, program: kerneltest.ProgramPath(t, "haproxy"), done: make(chan struct{})}
+	text, err := os.ReadFile("../../config/samples/sidecar-profile-shared.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(n.root, "edge")
+	words := strings.NewReplacer("/etc/sidecar/", dir+"/files/", "{{ .VersionSocket }}", dir+"/run/version.sock", "/run/sidecar/", dir+"/run/",
+		"/usr/sbin/haproxy", p.program)
+	if err := yaml.UnmarshalStrict([]byte(words.Replace(string(text))), &n.profile); err != nil {
+		t.Fatal(err)
+	}
+	n.profile.Name, n.profile.Generation = "edge", 1
+	n.profile.Spec.NamespaceSelector, n.profile.Spec.RunAsGroup = &metav1.LabelSelector{}, 1337
+	config := dir + "/files/current/haproxy.cfg"
+	p.cmd = exec.CommandContext(t.Context(), "sh", "-c", fmt.Sprintf(
+		// The kernel keeps signals without a handler from the first process of a container, which this one is not.
+		"trap : USR2; until %[1]s -c -q -f %[2]s; do sleep 0.1; done; exec %[1]s -W -db -f %[2]s", p.program, config)) //nolint:gosec // no input
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Gid: 1337}}
+	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) } // the first process ends its workers
+	if err := kerneltest.New(t).Do(p.cmd.Start); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = p.cmd.Wait(); close(p.done) }()
+	t.Cleanup(func() { <-p.done })
+	return p
+}
+
+// realPod names a network namespace as the runtime does, and returns the sandbox in it.
+func (p *realProxy) realPod(t *testing.T, name string, ns *netns.NS) podnet.Sandbox {
+	t.Helper()
+	const names = "/var/run/netns"
+	if err := os.MkdirAll(names, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(names, fmt.Sprintf("shared-test-%d-%s", os.Getpid(), name))
+	if err := os.Symlink(ns.Path(), path); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Remove(path) })
+	return p.pod(name, func(f *fakePod) { f.sandbox.NetNS = path })
+}
+
+// load makes connections one after the other until the test stops it, and counts.
+type load struct {
+	stop   context.CancelFunc
+	ended  sync.WaitGroup
+	made   atomic.Int64
+	failed atomic.Pointer[error]
+}
+
+func startLoad(t *testing.T, from *netns.NS, to, banner string) *load {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	l := &load{stop: cancel}
+	for range 4 {
+		l.ended.Go(func() {
+			for ctx.Err() == nil {
+				reply, err := kerneltest.Dial(context.WithoutCancel(ctx), from, kerneltest.App, "", to)
+				if err == nil && reply.Banner != banner {
+					err = fmt.Errorf("%q answered, want %q", reply.Banner, banner)
+				}
+				if err != nil {
+					l.failed.Store(&err)
+				}
+				l.made.Add(1)
+			}
+		})
+	}
+	t.Cleanup(func() { cancel(); l.ended.Wait() })
+	return l
+}
+
+func (l *load) wantKept(t *testing.T, what string) {
+	t.Helper()
+	l.stop()
+	l.ended.Wait()
+	if err := l.failed.Load(); err != nil || l.made.Load() < 100 {
+		t.Errorf("%s: of %d connections one failed: %v", what, l.made.Load(), err)
+	}
+}
+
+// HAProxy with the sample's configuration serves a pod in both directions, and loses none of its connections while others come and go.
+func TestHAProxyLosesNoConnection(t *testing.T) {
+	pod, world := kerneltest.NewPod(t)
+	kerneltest.Listen(t, world, kerneltest.App, "world", 8080)
+	kerneltest.Listen(t, pod, kerneltest.App, "app", 8080)
+	n := newNode(t)
+	p := startReal(t, n)
+	kerneltest.Shell(t, pod, "nft -f -", redirected)
+	m := &Manager{Cluster: n, Proxies: p, Sandboxes: n, Ends: p, Reporter: n, Summaries: n, Root: n.root, Node: "node-1"}
+	working, done := context.WithCancel(t.Context())
+	var ended sync.WaitGroup
+	ended.Go(func() { _ = m.Start(working) })
+	defer ended.Wait()
+	defer done()
+
+	serves := func(s podnet.Sandbox, want bool) {
+		t.Helper()
+		n.eventually(fmt.Sprintf("%s is served: %t", s.Name, want), func() bool {
+			ok, known := m.Serves("edge", s)
+			return known && ok == want
+		})
+	}
+	busy := p.realPod(t, "busy", pod)
+	m.Follow(busy, "edge")
+	serves(busy, true)
+	out, in := startLoad(t, pod, kerneltest.Outside4+":8080", "world:8080"), startLoad(t, world, kerneltest.Pod4+":8080", "app:8080")
+	comers := visitors(t)
+	for i := range comers {
+		s := p.realPod(t, fmt.Sprintf("visitor-%d", i), kerneltest.New(t))
+		m.Follow(s, "edge")
+		serves(s, true)
+		n.edit(s, func(f *fakePod) { f.gone, f.stopped = true, true })
+		m.Unfollow(s.UID)
+		serves(s, false)
+	}
+	out.wantKept(t, "outbound")
+	in.wantKept(t, "inbound")
+	t.Logf("%d outbound and %d inbound connections over %d reloads", out.made.Load(), in.made.Load(), 2*comers)
+}
