@@ -105,6 +105,16 @@ func TestAProxyThatStartsAnewHasThoseWhoAreLeft(t *testing.T) {
 	n.eventually("it is noticed", func() bool { ok, known := m.Serves("edge", n.pods["uid-a"].sandbox); return !ok && known })
 	n.edit(n.pods["uid-b"].sandbox, func(p *fakePod) { p.unnamed = true })
 	n.edit(n.pods["uid-c"].sandbox, func(p *fakePod) { p.taken = true })
+	reads := n.readCount()
+	m.Follow(n.pod("d"), "edge")
+	pause(t.Context(), 1500*time.Millisecond)
+	if got := n.readCount(); got != reads {
+		t.Errorf("%d pods were read while nobody can join", got-reads)
+	}
+	n.eventually("it is told", func() bool {
+		return strings.Contains(n.status(n.pods["uid-d"].sandbox).Message, "label "+LabelProxy+"=edge")
+	})
+	n.edit(n.pods["uid-d"].sandbox, func(p *fakePod) { p.stopped = true })
 	n.eventually("the proxy starts", n.startProxy)
 	n.served(m, "a")
 	n.edit(n.pods["uid-c"].sandbox, func(p *fakePod) { p.taken = false })

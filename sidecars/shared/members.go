@@ -51,7 +51,7 @@ func (r *round) meet(ctx context.Context) {
 	r.separate()
 }
 
-// factsOf asks about one pod. The runtime is asked about sandboxes that may have ended only, and about those that are to join.
+// factsOf asks about one pod. The runtime is asked about sandboxes that may have ended only.
 func (r *round) factsOf(ctx context.Context, p *podNow, followed bool) facts {
 	out := facts{profile: r.profile, member: p.before != nil}
 	choice, err := r.Cluster.Choice(ctx, p.sandbox)
@@ -66,12 +66,9 @@ func (r *round) factsOf(ctx context.Context, p *podNow, followed bool) facts {
 		r.wanted = chosen
 	}
 	out.held = out.member && r.Hold != nil && r.Hold(r.profile, p.sandbox)
-	if !out.member || !followed || out.gone || choice.Ending || choice.Finished {
+	if out.member && (!followed || out.gone || choice.Ending || choice.Finished) {
 		ready, err := r.Sandboxes.Ready(ctx, p.sandbox)
 		out.ended = err == nil && !ready
-		if err != nil && !out.member && out.unknown == "" {
-			out.unknown = "ask the runtime for the sandbox: " + err.Error()
-		}
 	}
 	if out.member && !out.ended && r.now.Sub(r.names[p.key()]) > namesAgain {
 		name, err := r.Sandboxes.Name(ctx, p.sandbox)
@@ -96,7 +93,7 @@ func (r *round) refresh(ctx context.Context, p *podNow, look bool) {
 	case !pauses.refused.over(r.now):
 		r.wakeAt(pauses.refused.until)
 		return
-	case p.before != nil && !look && !early:
+	case r.lock == nil || r.inForce == nil || p.before != nil && !look && !early: // nobody can join, or nothing has changed
 		return
 	case r.now.Before(r.reloaded.Add(reloadPause)):
 		r.wakeAt(r.reloaded.Add(reloadPause))
@@ -136,8 +133,14 @@ func (r *round) inForceNow(p *podNow) {
 	}
 }
 
-// read returns a pod as templates are to see it.
+// read returns a pod whose sandbox runs as templates are to see it.
 func (r *round) read(ctx context.Context, s podnet.Sandbox) (member, error) {
+	ready, err := r.Sandboxes.Ready(ctx, s)
+	if err != nil {
+		return member{}, fmt.Errorf("ask the runtime for the sandbox: %w", err)
+	} else if !ready {
+		return member{}, podnet.ErrNotReady
+	}
 	name, err := r.Sandboxes.Name(ctx, s)
 	if err != nil {
 		return member{}, fmt.Errorf("find the pod's network namespace: %w", err)
