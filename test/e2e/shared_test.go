@@ -80,7 +80,7 @@ func (m managed) sharedPod(t testing.TB) (pod *corev1.Pod) {
 // sharedLog is what the node's shared proxy has printed.
 func (m managed) sharedLog(t testing.TB) string {
 	t.Helper()
-	return m.containerLog(t, m.sharedPod(t), "proxy")
+	return m.logs(t, fmt.Sprintf("%s_%s-shared-%s-*", agentName, agentName, m.profile), "proxy")
 }
 
 // version is the directory of the configuration that the proxy is to have.

@@ -204,10 +204,15 @@ func (m managed) proxyLog(t testing.TB, pod *corev1.Pod) string {
 }
 
 // containerLog joins the logs of a container of a pod, those of its earlier starts first.
-func (c *cluster) containerLog(t testing.TB, pod *corev1.Pod, name string) (out string) {
+func (c *cluster) containerLog(t testing.TB, pod *corev1.Pod, name string) string {
 	t.Helper()
-	dir := fmt.Sprintf("%s_%s_%s", pod.Namespace, pod.Name, pod.UID)
-	files, err := filepath.Glob(filepath.Join(c.node.NodeRoot, "var/log/pods", dir, name, "*.log"))
+	return c.logs(t, fmt.Sprintf("%s_%s_%s", pod.Namespace, pod.Name, pod.UID), name)
+}
+
+// logs joins the logs of a container of the pods whose directories match a pattern.
+func (c *cluster) logs(t testing.TB, pods, container string) (out string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(c.node.NodeRoot, "var/log/pods", pods, container, "*.log"))
 	must(t, err)
 	for _, file := range files {
 		text, err := os.ReadFile(file)
