@@ -41,6 +41,9 @@ func (r *round) publish() {
 		r.report(p, rec, served[p.key()], &sum)
 	}
 	r.retract()
+	if r.fault != "" && sum.Failed > 0 {
+		sum.Message = r.fault // it concerns all pods, and a pod's own trouble would hide it
+	}
 	if sum != r.sum {
 		r.sum = sum
 		r.Summaries.Summarize(r.profile, sum)

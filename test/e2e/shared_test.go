@@ -170,6 +170,17 @@ func (m managed) startBusy(t *testing.T, name string) *busy {
 	return b
 }
 
+// wantNoneFailed wants none of the connections that the application has made to have failed so far.
+func (b *busy) wantNoneFailed(t *testing.T, when string) {
+	t.Helper()
+	must(t, b.eachDials(t.Context(), []*corev1.Pod{b.pod}, func(s summary) error {
+		if s.Failed > 0 {
+			t.Errorf("%s: %d connections were answered, %d failed: %v", when, s.OK, s.Failed, s.Errors)
+		}
+		return nil
+	}))
+}
+
 // stop ends the load, and returns what became of the connections that the application has made. Its first one is not among them.
 func (b *busy) stop(t *testing.T) (sent summary) {
 	t.Helper()

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
@@ -41,7 +42,7 @@ func newMoving(t *testing.T) moving {
 		own:     own,
 		other:   named(own.name+"-other", "sidecar-profile.yaml", withOneThread(t), keep, withPorts(t, 15201, 15206, 15221)),
 		shared:  named(sharedMoves, "sidecar-profile-shared.yaml", withOneThread(t)),
-		same:    named(own.name+"-same", "sidecar-profile.yaml"),
+		same:    named(own.name+"-same", "sidecar-profile.yaml", withPorts(t, 15101, 15306, 15321)),
 		foreign: named(own.name+"-foreign", "sidecar-profile.yaml", withPorts(t, 15301, 15306, 15321), func(spec map[string]any) { spec["runAsGroup"] = int64(1338) }),
 	}
 }
@@ -56,10 +57,10 @@ func TestSidecarSharedMoves(t *testing.T) {
 		m.move(t, b, to)
 		b.held.say(t, fmt.Sprintf("after move %d", i))
 	}
-	m.wantStays(t, b, m.foreign, "runAsGroup")
-	m.move(t, b, m.own)
-	m.wantStays(t, b, m.same, "ports")
 	m.move(t, b, m.shared)
+	m.wantStays(t, b, m.foreign, "has runAsGroup 1338")
+	m.wantStays(t, b, m.same, "has port 15101")
+	m.move(t, b, m.own)
 
 	sent := b.stop(t)
 	b.wantKept(t, sent)
@@ -97,6 +98,7 @@ func (m moving) move(t *testing.T, b *busy, to managed) {
 	if pod := b.await(t, b.pod.Name, isReadyNow); conditionOf(pod).Reason != "Initialized" {
 		t.Errorf("the condition is %+v", conditionOf(pod))
 	}
+	b.wantNoneFailed(t, "after the move to "+to.profile)
 }
 
 // passed counts the pod's connections to the world through a profile's proxy.
@@ -114,9 +116,10 @@ func (m moving) wantStays(t *testing.T, b *busy, to managed, words string) {
 	rules := b.listRules(t, b.pod)
 	before := b.await(t, b.pod.Name, isReadyNow).Annotations[keySidecar]
 	b.annotate(t, b.pod.Name, map[string]any{keySidecar: to.profile})
-	b.awaitSidecar(t, b.pod.Name, func(status map[string]any) error {
-		if text := fmt.Sprint(status["message"]); !strings.Contains(text, words) || !strings.Contains(text, to.profile) {
-			return fmt.Errorf("want %q about %s, it says %v", words, to.profile, status)
+	b.await(t, b.pod.Name, func(pod *corev1.Pod) error {
+		c := conditionOf(pod)
+		if c.Status != corev1.ConditionTrue || !strings.Contains(c.Message, words) || !strings.Contains(c.Message, to.profile) {
+			return fmt.Errorf("want %q about %s, the condition is %+v", words, to.profile, c)
 		}
 		return nil
 	})

@@ -21,7 +21,8 @@ import (
 func withSharedNotes(t testing.TB) func(map[string]any) {
 	t.Helper()
 	return func(spec map[string]any) {
-		changeTemplate(t, spec, "  maxconn 1000\n", `  maxconn {{ or (index .Annotations "limit") 1000 }}
+		changeTemplate(t, spec, "  maxconn 1000\n", `  maxconn 1000
+  timeout client {{ or (index .Annotations "limit") "1h" }}
   {{ with index .Annotations "note" }}description {{ . }}{{ end }}
 `)
 	}
@@ -56,11 +57,11 @@ func (m managed) wantAnnotationsAsData(t *testing.T, steady *corev1.Pod) {
 	quoted := plainPod("quoted")
 	quoted.Annotations = map[string]string{"note": `it's "q\' # $HOME`}
 	m.wantShared(t, m.startManaged(t, quoted))
-	for name, words := range map[string]string{"newline": "control characters", "directive": "%[env(PATH)]", "number": "'maxconn'"} {
+	for name, words := range map[string]string{"newline": "control characters", "directive": "%[env(PATH)]", "number": "timeout client"} {
 		m.awaitSidecar(t, name, says(false, words))
-		pod := m.await(t, name, hasReason(proxyRefused))
+		pod := m.await(t, name, hasReason(proxyNotReady))
 		m.await(t, name, isRunning)
-		m.awaitWarning(t, pod, proxyRefused)
+		m.awaitWarning(t, pod, proxyFailed)
 		var a answer
 		if err := request(t.Context(), at(pod, families()[0], appPort), "/", &a); err == nil {
 			t.Errorf("%s: the application answered and saw %s, past the proxy", name, a.Peer)
@@ -71,7 +72,7 @@ func (m managed) wantAnnotationsAsData(t *testing.T, steady *corev1.Pod) {
 	if want := `description 'it'\''s "q\'\'' # $HOME'` + "\n"; !strings.Contains(string(text), want) || strings.Contains(string(text), "open.sock") {
 		t.Errorf("the file has no line %s, or one of a pod:\n%.3000s", want, text)
 	}
-	m.annotate(t, "number", map[string]any{"limit": "100"})
+	m.annotate(t, "number", map[string]any{"limit": "30m"})
 	m.wantShared(t, m.await(t, "number", isReadyNow))
 	m.wantShared(t, steady)
 }
@@ -94,7 +95,7 @@ func (m managed) wantPortsTaken(t *testing.T, steady *corev1.Pod) {
 	holders := map[string]string{
 		"listening": "exec testapp serve -http=15106",
 		// A socket of a connection from the port, on which nobody listens.
-		"bound": fmt.Sprintf("exec nc -p 15101 %s %d </dev/zero >/dev/null", world.Addr(), world.Port()),
+		"bound": fmt.Sprintf("sleep 1000 | nc -p 15101 %s %d >/dev/null", world.Addr(), world.Port()),
 	}
 	port := map[string]string{"listening": "15106", "bound": "15101"}
 	for name, command := range holders {
@@ -110,7 +111,7 @@ func (m managed) wantPortsTaken(t *testing.T, steady *corev1.Pod) {
 		})
 		m.annotate(t, name, map[string]any{keySidecar: nil})
 		m.awaitSidecar(t, name, says(false, port[name]))
-		m.awaitWarning(t, pod, proxyRefused)
+		m.awaitWarning(t, pod, proxyFailed)
 		m.wantShared(t, steady)
 		_, err := m.run(t.Context(), command{namespace: m.name, pod: name, container: "holder", argv: []string{"touch", "/tmp/go"}})
 		must(t, err)

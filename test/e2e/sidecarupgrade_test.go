@@ -185,7 +185,7 @@ func atLeast(n, want int) error {
 
 // eachDials calls f with what each pod says of the connections that it has made so far.
 func (m managed) eachDials(ctx context.Context, pods []*corev1.Pod, f func(summary) error) error {
-	lines := int64(1)
+	lines := int64(2) // behind the last count there is a complaint if connections have failed
 	for _, pod := range pods {
 		logs, err := m.pods().GetLogs(pod.Name, &corev1.PodLogOptions{Container: "dials", TailLines: &lines}).Stream(ctx)
 		if err != nil {
@@ -194,8 +194,10 @@ func (m managed) eachDials(ctx context.Context, pods []*corev1.Pod, f func(summa
 		text, err := io.ReadAll(logs)
 		_ = logs.Close()
 		var s summary
-		if err == nil {
-			err = json.Unmarshal(text, &s)
+		for line := range strings.Lines(string(text)) {
+			if err == nil && strings.HasPrefix(line, "{") {
+				err = json.Unmarshal([]byte(line), &s)
+			}
 		}
 		if err != nil {
 			return fmt.Errorf("read log of %s, %q: %w", pod.Name, text, err)
