@@ -115,6 +115,8 @@ func (m managed) wantPortsTaken(t *testing.T, steady *corev1.Pod) {
 		m.wantShared(t, steady)
 		_, err := m.run(t.Context(), command{namespace: m.name, pod: name, container: "holder", argv: []string{"touch", "/tmp/go"}})
 		must(t, err)
+		m.awaitSidecar(t, name, isServing(0))
+		m.await(t, name, hasReason("Initialized"))
 		m.wantShared(t, m.await(t, name, isReadyNow))
 	}
 }
