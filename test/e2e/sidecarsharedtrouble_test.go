@@ -88,37 +88,25 @@ func (m managed) holdingPod(name, command string) *corev1.Pod {
 	return pod
 }
 
-// wantPortsTaken wants pods in which another process has a port of the proxy to be refused until it leaves it.
+// wantPortsTaken wants a pod in which another process has a port of the proxy to be refused until that leaves it.
 func (m managed) wantPortsTaken(t *testing.T, steady *corev1.Pod) {
 	t.Helper()
-	world := families()[0].at(1, worldPort)
-	holders := map[string]string{
-		"listening": "exec testapp serve -http=15106",
-		// A socket of a connection from the port, on which nobody listens.
-		"bound": fmt.Sprintf("sleep 1000 | nc -p 15101 %s %d >/dev/null", world.Addr(), world.Port()),
+	const name = "listening"
+	m.create(t, m.holdingPod(name, "exec testapp serve -http=15106"))
+	pod := m.await(t, name, isRunning)
+	inHolder := func(ctx context.Context, script string) error {
+		_, err := m.run(ctx, command{namespace: m.name, pod: name, container: "holder", argv: []string{"sh", "-c", script}})
+		return err
 	}
-	port := map[string]string{"listening": "15106", "bound": "15101"}
-	for name, command := range holders {
-		m.create(t, m.holdingPod(name, command))
-	}
-	for name := range holders {
-		pod := m.await(t, name, isRunning)
-		eventually(t, "the port of "+name, func(ctx context.Context) error {
-			_, err := m.run(ctx, command{
-				namespace: m.name, pod: name, container: "holder", argv: []string{"sh", "-c", "ss -Htan | grep -q ':" + port[name] + " '"},
-			})
-			return err
-		})
-		m.annotate(t, name, map[string]any{keySidecar: nil})
-		m.awaitSidecar(t, name, says(false, port[name]))
-		m.awaitWarning(t, pod, proxyFailed)
-		m.wantShared(t, steady)
-		_, err := m.run(t.Context(), command{namespace: m.name, pod: name, container: "holder", argv: []string{"touch", "/tmp/go"}})
-		must(t, err)
-		m.awaitSidecar(t, name, isServing(0))
-		m.await(t, name, hasReason("Initialized"))
-		m.wantShared(t, m.await(t, name, isReadyNow))
-	}
+	eventually(t, "the application on the port", func(ctx context.Context) error { return inHolder(ctx, "ss -Htln | grep -q ':15106 '") })
+	m.annotate(t, name, map[string]any{keySidecar: nil})
+	m.awaitSidecar(t, name, says(false, "15106"))
+	m.awaitWarning(t, pod, proxyFailed)
+	m.wantShared(t, steady)
+	must(t, inHolder(t.Context(), "touch /tmp/go"))
+	m.awaitSidecar(t, name, isServing(0))
+	m.await(t, name, hasReason("Initialized"))
+	m.wantShared(t, m.await(t, name, isReadyNow))
 }
 
 // wantTemplateRefused wants the configuration in force to stay when the profile's next one is refused, and to be told why.
