@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"istio-pod-network-controller/api/v1alpha1"
@@ -18,12 +19,19 @@ import (
 //   - Then the rules change, in one transaction, and the Programmer says so.
 //   - Then the old proxy finishes its connections: one of the pod's own is told to, and a shared one no longer has the pod.
 //
+// A pod may choose the old profile again while its proxy is about to let the pod go. So whoever changes rules says where they will lead
+// (aims) before it asks whether that proxy offers itself, and a proxy takes its offer back before it asks whether rules will lead there:
+// at least one of the two sees the other, and waits.
+//
 // What the rules lead to is noted, so that an agent that starts in between goes on from there.
 type moves struct {
 	profiles *profiles
 	leads    *leads
-	// serves reports whether the proxy of a profile serves a sandbox.
-	serves func(profile string, s podnet.Sandbox) bool
+	// serves reports whether the proxy of a profile serves a sandbox, and offers whether it is not about to let the sandbox go either.
+	serves, offers func(profile string, s podnet.Sandbox) bool
+
+	mu   sync.Mutex
+	aims map[string]string // the profile to which rules will lead, by the pod's UID
 }
 
 // defaultDrain is how long a proxy of which nothing else is known any more may finish its connections, as in the API's schema.
@@ -77,13 +85,46 @@ func (m *moves) rules(ctx context.Context, s podnet.Sandbox, to profile) *intent
 		return out
 	}
 	old, known := m.profiles.last(ctx, from.Now.Profile)
-	if _, same := samePort(old.spec, to.spec); !known || same || m.serves(to.name, withID(s, from)) {
+	m.aim(s.UID, to.name)
+	if _, same := samePort(old.spec, to.spec); !known || same || m.offers(to.name, withID(s, from)) {
 		if known && old.shared() && !to.shared() {
 			out.GID = uint32(old.spec.RunAsGroup) //nolint:gosec // as above
 		}
 		return out
 	}
+	m.aim(s.UID, old.name)
 	return managedProxy(old.name, old.spec)
+}
+
+func (m *moves) aim(podUID, profile string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.aims == nil {
+		m.aims = map[string]string{}
+	}
+	m.aims[podUID] = profile
+}
+
+// aimOf returns the profile to which a pod's rules will lead, if that is not known to be the one to which they do.
+func (m *moves) aimOf(podUID string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.aims[podUID]
+}
+
+// arrived notes that it is known where the rules of a pod lead. Nobody else changes them meanwhile.
+func (m *moves) arrived(podUID string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.aims, podUID)
+}
+
+// forget drops a pod that is gone.
+func (m *moves) forget(podUID string) {
+	m.leads.forget(podUID)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.aims, podUID)
 }
 
 // withID returns the sandbox of which a lead is known.
@@ -115,8 +156,8 @@ func (m *moves) leadOf(name string) lead {
 	return out
 }
 
-// hold reports whether a shared proxy has to keep a sandbox: its rules lead there, or it is not known where they lead.
+// hold reports whether a shared proxy has to keep a sandbox: its rules lead there or will, or it is not known where they lead.
 func (m *moves) hold(name string, s podnet.Sandbox) bool {
 	l, known := m.leads.of(s)
-	return !known || l.Now.Profile == name
+	return !known || l.Now.Profile == name || m.aimOf(s.UID) == name
 }

@@ -20,6 +20,7 @@ import (
 type fakeShared struct {
 	mu       sync.Mutex
 	serving  map[string]bool // by profile
+	leaving  func()          // called when a proxy that is about to let the pod go is asked for its offer; nil: none is
 	followed map[string]string
 	rounds   []string
 }
@@ -52,6 +53,15 @@ func (f *fakeShared) Serves(profile string, _ podnet.Sandbox) (serves, known boo
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.serving[profile], true
+}
+
+func (f *fakeShared) Offers(profile string, s podnet.Sandbox) bool {
+	if f.leaving != nil {
+		f.leaving()
+		return false
+	}
+	serves, _ := f.Serves(profile, s)
+	return serves
 }
 
 // moving is a pod on a node whose proxies answer as the test says. It has chosen the profile edge, of the pod's own.
@@ -105,7 +115,7 @@ func (m *moving) restart() {
 	}
 	m.manager.Reporter = ownReporter{m.reports}
 	m.choose(m.pod.Annotations[intent.KeySidecar])
-	m.moves.leads, m.moves.serves = leads, m.serves
+	m.moves.leads, m.moves.serves, m.moves.offers = leads, m.serves, m.offers
 	if own.ready {
 		m.own(own.serves)
 	}
@@ -126,7 +136,7 @@ func (m *moving) choose(profile string) {
 func (m *moving) cluster() ownCluster {
 	c := m.read(m.t)
 	c.moves, c.profiles = m.moves, m.profiles
-	return ownCluster{c}
+	return ownCluster{c, m.reports}
 }
 
 // own has the pod's own proxy be ready, of a profile.
@@ -202,6 +212,45 @@ func TestThePodsRulesFollowItsProxy(t *testing.T) {
 			next(func() { m.choose("edge-3") })
 			m.must("one of its own with the same ports", "edge-3", "edge-3", "", false)
 		})
+	}
+}
+
+// A pod that comes back while its former proxy is about to let it go waits where it is, and that proxy sees that it comes.
+func TestAPodComesBackToAProxyThatLetsItGo(t *testing.T) {
+	m := newMoving(t)
+	m.choose("shared")
+	m.must("it starts", "shared", "", "", true)
+	m.node.serving["shared"] = true
+	m.own("edge")
+	m.choose("edge")
+	m.must("it has chosen its own", "edge", "edge", "", false)
+	m.choose("shared")
+	held := false
+	m.node.leaving = func() { held = m.moves.hold("shared", theSandbox()) }
+	if got, _ := m.visit(); got != "edge" || !held {
+		t.Errorf("the rules lead to %q while the shared proxy lets the pod go, and it sees the pod come back: %v", got, held)
+	}
+	if m.moves.hold("shared", theSandbox()) {
+		t.Error("the shared proxy keeps a pod whose rules lead elsewhere")
+	}
+	m.node.leaving = nil
+	m.must("it is served again", "shared", "", "", true)
+
+	m.choose("edge") // the own proxy was told to drain just now, and still says that it is ready
+	if got, _ := m.visit(); got != "shared" {
+		t.Errorf("the rules lead to %q, whose proxy drains", got)
+	}
+	m.own("edge")
+	m.must("it answers again", "edge", "edge", "", false)
+	m.choose("shared")
+	m.must("there", "shared", "", "", true)
+	m.own("edge")
+	m.moves.aim("u1", "edge") // rules are about to lead there
+	if c, err := m.cluster().Choice(t.Context(), theSandbox()); err != nil || c.Name != "edge" || c.Profile == nil {
+		t.Errorf("the pod's own proxies are told %+v, error %v", c, err)
+	}
+	if !m.reports.ownOffers(theSandbox(), "edge") {
+		t.Error("the own proxy, which stays, is not offered")
 	}
 }
 

@@ -54,7 +54,10 @@ func (c sidecarCluster) Choice(ctx context.Context, s podnet.Sandbox) (sidecars.
 }
 
 // ownCluster is what the manager of the pods' own proxies reads of the cluster: for it, a pod that has chosen a shared proxy leaves.
-type ownCluster struct{ sidecarCluster }
+type ownCluster struct {
+	sidecarCluster
+	reports *sidecarReports
+}
 
 // Choice returns what a pod has chosen, as far as proxies of its own are concerned.
 func (c ownCluster) Choice(ctx context.Context, s podnet.Sandbox) (sidecars.Choice, error) {
@@ -71,16 +74,31 @@ func (c ownCluster) Choice(ctx context.Context, s podnet.Sandbox) (sidecars.Choi
 	out := sidecars.Choice{Ending: chosen.Ending, Finished: chosen.Finished}
 	switch {
 	case !known: // what runs stays, until the rules are known to lead elsewhere
-	case from.Now.Shared || from.Now.Profile == "":
+	case (from.Now.Shared || from.Now.Profile == "") && c.leavesOwn(s):
 		out.Leaves, out.Drain = true, defaultDrain
 		if from.Before.Profile != "" && !from.Before.Shared {
 			out.Drain = from.Before.Drain
 		}
 	default:
 		out.Leaves, out.Name = true, from.Now.Profile
+		if aim := c.moves.aimOf(s.UID); from.Now.Shared || from.Now.Profile == "" {
+			out.Name = aim
+		}
 		err = c.asBefore(ctx, s, &out)
 	}
 	return out, err
+}
+
+// leavesOwn takes the offer of a pod's own proxy back, and reports whether the pod's rules will not lead there all the same: otherwise it is
+// offered again.
+func (c ownCluster) leavesOwn(s podnet.Sandbox) bool {
+	c.reports.leavesOwn(s.UID, true)
+	aim := c.moves.aimOf(s.UID)
+	if of, known := c.profiles.remembered(aim); aim == "" || known && of.shared() {
+		return true
+	}
+	c.reports.leavesOwn(s.UID, false)
+	return false
 }
 
 // held returns the profile to which the rules lead, if it is another one of the pod's own with other ports.

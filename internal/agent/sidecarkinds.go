@@ -33,10 +33,31 @@ type ownProxy struct {
 	serves  string // its profile, if it is ready
 }
 
+// leavesOwn notes that a pod's own proxy is about to finish its connections. noteOwn ends that.
+func (r *sidecarReports) leavesOwn(podUID string, leaves bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if leaves {
+		r.chosen.leaving[podUID] = true
+	} else {
+		delete(r.chosen.leaving, podUID)
+	}
+}
+
+// ownOffers is ownServes for rules that are to lead to the proxy from now on.
+func (r *sidecarReports) ownOffers(s podnet.Sandbox, profile string) bool {
+	r.mu.Lock()
+	leaving := r.chosen.leaving[s.UID]
+	r.mu.Unlock()
+	return !leaving && r.ownServes(s, profile)
+}
+
 // chosenKinds is what each pod has chosen, and how its own proxy is; by the pod's UID. sidecarReports.mu protects it.
 type chosenKinds struct {
 	kinds map[string]chosenKind
 	own   map[string]ownProxy
+	// leaving is whose own proxy is about to finish its connections.
+	leaving map[string]bool
 }
 
 // toldProxy is what was passed on of a pod's proxies: rules may have to follow each change.
@@ -68,6 +89,7 @@ func (r *sidecarReports) chose(podUID string) chosenKind {
 func (r *sidecarReports) noteOwn(s podnet.Sandbox, now ownProxy) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	delete(r.chosen.leaving, s.UID)
 	if r.chosen.own[s.UID] != now {
 		r.chosen.own[s.UID] = now
 		r.queue.Add(s.UID)
@@ -79,6 +101,7 @@ func (r *sidecarReports) forgetOwn(podUID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.chosen.own, podUID)
+	delete(r.chosen.leaving, podUID)
 }
 
 // ownReady reports whether a sandbox's own proxy is ready, whatever the pod has chosen since.
@@ -128,5 +151,6 @@ func servedBy(status sidecars.Status) string {
 func (r *sidecarReports) dropMoving(podUID string) {
 	delete(r.chosen.kinds, podUID)
 	delete(r.chosen.own, podUID)
+	delete(r.chosen.leaving, podUID)
 	delete(r.told, podUID)
 }

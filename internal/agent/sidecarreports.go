@@ -53,7 +53,7 @@ const reasonProxyFailed = "ProxyFailed"
 func newSidecarReports(c client.Client, event func(s podnet.Sandbox, reason, message string), node string) *sidecarReports {
 	return &sidecarReports{
 		client: c, event: event, node: node, reports: map[string]sidecarReport{}, told: map[string]toldProxy{},
-		chosen: chosenKinds{kinds: map[string]chosenKind{}, own: map[string]ownProxy{}}, queue: newWriteQueue(),
+		chosen: chosenKinds{kinds: map[string]chosenKind{}, own: map[string]ownProxy{}, leaving: map[string]bool{}}, queue: newWriteQueue(),
 	}
 }
 

@@ -44,6 +44,8 @@ type sharedProxies interface {
 	Unfollow(podUID string)
 	Notify(profile string)
 	Serves(profile string, s podnet.Sandbox) (serves, known bool)
+	// Offers is Serves for rules that are to lead to the proxy from now on.
+	Offers(profile string, s podnet.Sandbox) bool
 }
 
 // Managed returns what the rules need to know of a pod's proxy.
@@ -84,13 +86,13 @@ func (a *agent) addProxies(mgr manager.Manager, pods controllers.Reader, event f
 	out := &proxies{
 		profiles: profiles, reports: newSidecarReports(mgr.GetClient(), event, a.NodeName), sums: newSidecarSums(mgr.GetClient(), a.NodeName),
 	}
-	out.moves = &moves{profiles: profiles, leads: leads, serves: out.serves}
+	out.moves = &moves{profiles: profiles, leads: leads, serves: out.serves, offers: out.offers}
 	cluster := sidecarCluster{pods, profiles, out.moves}
 	volumes := secretvolume.Volumes{Root: a.SidecarSecrets}
 	images := &sidecarImages{runtime: runtime, secrets: volumes, pause: pullPause}
 	out.manager = &sidecars.Manager{
 		Runtime: runtime, Logs: runtime, Images: images, Prober: &sidecarProber{programs: runtime}, Applications: runtime,
-		Cluster: ownCluster{cluster}, Asker: sidecarAsker{a.backends, homes},
+		Cluster: ownCluster{cluster, out.reports}, Asker: sidecarAsker{a.backends, homes},
 		Reporter: ownReporter{out.reports}, Homes: homes, Rollout: &sidecars.Rollouts{}, Summaries: out.sums,
 		Secrets: &sidecarSecrets{volumes: volumes, audiences: a.SidecarTokenAudiences, client: mgr.GetClient()},
 	}
@@ -154,6 +156,7 @@ func (p *proxies) Led(s podnet.Sandbox, profile string) {
 		return
 	}
 	before, changed, err := p.moves.leads.set(s, p.moves.leadOf(profile))
+	p.moves.arrived(s.UID)
 	if err != nil {
 		ctrl.Log.Error(err, "an agent that starts will not know where a pod's rules lead", "pod", s.Pod())
 	}
@@ -175,7 +178,7 @@ func (p *proxies) Forget(podUID string) {
 		p.shared.Unfollow(podUID)
 	}
 	if p.moves != nil {
-		p.moves.leads.forget(podUID)
+		p.moves.forget(podUID)
 	}
 }
 
@@ -205,6 +208,14 @@ func (p *proxies) serves(profile string, s podnet.Sandbox) bool {
 		return serves
 	}
 	return p.reports.ownServes(s, profile)
+}
+
+// offers reports whether rules that lead to the proxy of a profile from now on find it there.
+func (p *proxies) offers(profile string, s podnet.Sandbox) bool {
+	if of, known := p.profiles.remembered(profile); known && of.shared() {
+		return p.shared != nil && p.shared.Offers(profile, s)
+	}
+	return p.reports.ownOffers(s, profile)
 }
 
 // moreKinds are the kinds that are read before the first pod is worked on: a profile that is not known yet would be taken for none.

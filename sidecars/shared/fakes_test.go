@@ -100,10 +100,13 @@ func shortDir(t *testing.T) string {
 }
 
 // agent starts a Manager.
-func (n *fakeNode) agent() (m *Manager, stop func()) {
+func (n *fakeNode) agent(change ...func(*Manager)) (m *Manager, stop func()) {
 	n.t.Helper()
 	ctx, cancel := context.WithCancel(n.t.Context())
 	m = &Manager{Cluster: n, Proxies: n, Sandboxes: n, Ends: n, Reporter: n, Summaries: n, Root: n.root, Node: "node-1", Hold: n.hold}
+	for _, f := range change {
+		f(m)
+	}
 	done := make(chan struct{})
 	go func() { defer close(done); _ = m.Start(ctx) }()
 	stop = sync.OnceFunc(func() { cancel(); <-done })

@@ -33,6 +33,7 @@ type group struct {
 	followed map[sidecars.Key]*followed
 	known    bool
 	served   map[sidecars.Key]bool
+	leaving  map[sidecars.Key]bool // which the round under way lets go
 
 	// What follows belongs to the goroutine of run.
 	lock     *os.File // while this agent is the one that works
@@ -74,7 +75,7 @@ type proxy struct {
 func newGroup(m *Manager, profile string) *group {
 	return &group{
 		Manager: m, profile: profile, dir: newDirectory(m.Root, profile), dirty: make(chan struct{}, 1),
-		followed: map[sidecars.Key]*followed{}, served: map[sidecars.Key]bool{}, pauses: map[string]*podPauses{}, lost: map[sidecars.Key]bool{}, names: map[sidecars.Key]time.Time{}, shown: map[string]shownPod{},
+		followed: map[sidecars.Key]*followed{}, served: map[sidecars.Key]bool{}, leaving: map[sidecars.Key]bool{}, pauses: map[string]*podPauses{}, lost: map[sidecars.Key]bool{}, names: map[sidecars.Key]time.Time{}, shown: map[string]shownPod{},
 	}
 }
 
@@ -138,6 +139,30 @@ func (g *group) serves(key sidecars.Key) (serves, known bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.served[key], g.known
+}
+
+func (g *group) offers(key sidecars.Key) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.served[key] && !g.leaving[key]
+}
+
+// holds takes the offer to a sandbox back, and reports whether its rules lead to the proxy or will all the same: then it is offered again.
+func (g *group) holds(s podnet.Sandbox) bool {
+	if g.Hold == nil {
+		return false
+	}
+	key := keyOf(s)
+	g.mu.Lock()
+	g.leaving[key] = true
+	g.mu.Unlock()
+	held := g.Hold(g.profile, s)
+	if held {
+		g.mu.Lock()
+		delete(g.leaving, key)
+		g.mu.Unlock()
+	}
+	return held
 }
 
 // run works in rounds until ctx ends.

@@ -26,6 +26,11 @@ type verdict struct {
 	refused, waits string
 }
 
+// choseElsewhere reports whether a pod has chosen another profile than the given one, or none at all.
+func choseElsewhere(c sidecars.Choice, profile string) bool {
+	return c.OptedOut || c.Name != "" && c.Name != profile
+}
+
 // judge decides whether a pod is to be served. A pod that is served stays until its sandbox has ended, unless it has chosen otherwise and its
 // rules do not lead to the proxy any more.
 func judge(f facts) verdict {
@@ -37,7 +42,7 @@ func judge(f facts) verdict {
 		return verdict{stay: f.member, waits: f.unknown}
 	case f.gone || f.choice.Ending || f.choice.Finished:
 		return verdict{stay: f.member}
-	case f.choice.OptedOut || f.choice.Name != "" && !chosen:
+	case choseElsewhere(f.choice, f.profile):
 		return verdict{stay: f.member && f.held}
 	case !chosen: // nobody has chosen for it: as a proxy of the pod's own, the one that it has stays
 		return verdict{stay: f.member}

@@ -147,6 +147,15 @@ func (m *Manager) Serves(profile string, s podnet.Sandbox) (serves, known bool) 
 	return g.serves(keyOf(s))
 }
 
+// Offers is Serves, but a sandbox that is about to be let go is not offered the proxy any more. Whoever is to have the pod's traffic led there
+// has Hold report that before it asks.
+func (m *Manager) Offers(profile string, s podnet.Sandbox) bool {
+	m.mu.Lock()
+	g := m.groups[profile]
+	m.mu.Unlock()
+	return g != nil && g.offers(keyOf(s))
+}
+
 // group returns the group of a profile, which it makes if there is none. m.mu is held.
 func (m *Manager) group(profile string) *group {
 	m.init()

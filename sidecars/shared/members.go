@@ -65,7 +65,7 @@ func (r *round) factsOf(ctx context.Context, p *podNow, followed bool) facts {
 	if chosen := choice.Profile; chosen != nil && choice.Name == r.profile && chosen.Shared() {
 		r.wanted = chosen
 	}
-	out.held = out.member && r.Hold != nil && r.Hold(r.profile, p.sandbox)
+	out.held = out.member && choseElsewhere(choice, r.profile) && r.holds(p.sandbox)
 	if out.member && (!followed || out.gone || choice.Ending || choice.Finished) {
 		ready, err := r.Sandboxes.Ready(ctx, p.sandbox)
 		out.ended = err == nil && !ready

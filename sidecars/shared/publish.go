@@ -34,6 +34,7 @@ func (r *round) publish() {
 		clear(served)
 	}
 	r.served = served
+	clear(r.leaving)
 	r.known = r.known || r.inForce != nil || phaseOf(r.seen, r.inForce, r.last != nil) != starting
 	r.mu.Unlock()
 	sum := sidecars.Summary{}
