@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -50,20 +51,17 @@ const unfinished = ".new"
 const prunePause = 10 * time.Minute
 
 // leads remembers to which profiles' proxies the rules of the node's pods lead: a proxy must not end before they lead elsewhere. Each is
-// noted in a file as well, in memory, for the agent that comes next in the middle of a move.
+// noted in a file as well, in memory, for the agent that comes next in the middle of a move. The directory is there as long as a note is.
 type leads struct {
 	dir   string
 	mu    sync.Mutex
 	known map[string]led // by the pod's UID
 }
 
-// newLeads reads what an earlier agent has noted. dir is made if it is not there. A note that cannot be read counts as none.
+// newLeads reads what an earlier agent has noted. A note that cannot be read counts as none.
 func newLeads(dir string) (*leads, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make directory: %w", err)
-	}
 	entries, err := os.ReadDir(dir)
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("look for notes: %w", err)
 	}
 	out := &leads{dir: dir, known: map[string]led{}}
@@ -73,7 +71,7 @@ func newLeads(dir string) (*leads, error) {
 		text, err := os.ReadFile(path) //nolint:gosec // in the agent's own directory
 		l := led{Sandbox: sandbox}
 		if !ok || strings.HasSuffix(sandbox, unfinished) || err != nil || json.Unmarshal(text, &l) != nil {
-			_ = os.Remove(path)
+			removeNote(path)
 			continue
 		}
 		out.known[uid] = l
@@ -101,7 +99,7 @@ func (l *leads) set(s podnet.Sandbox, now lead) (before lead, changed bool, err 
 		return old.Now, false, nil
 	}
 	if known && old.Sandbox != s.ID {
-		_ = os.Remove(l.path(s.UID, old.Sandbox)) // of a sandbox that was made anew
+		removeNote(l.path(s.UID, old.Sandbox)) // of a sandbox that was made anew
 		old = led{}
 	}
 	next := led{Sandbox: s.ID, Now: now}
@@ -118,22 +116,36 @@ func (l *leads) set(s podnet.Sandbox, now lead) (before lead, changed bool, err 
 func (l *leads) write(uid string, n led) error {
 	path := l.path(uid, n.Sandbox)
 	if n.Now.Profile == "" {
-		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("take back the note of where a pod's rules lead: %w", err)
-		}
+		removeNote(path)
 		return nil
 	}
 	text, err := json.Marshal(n)
 	if err == nil {
-		err = os.WriteFile(path+unfinished, text, 0o600)
+		err = writeNote(path, text)
 	}
-	if err == nil {
-		err = os.Rename(path+unfinished, path)
+	if errors.Is(err, fs.ErrNotExist) { // another agent has just removed the directory with its last note
+		err = writeNote(path, text)
 	}
 	if err != nil {
 		return fmt.Errorf("note where a pod's rules lead: %w", err)
 	}
 	return nil
+}
+
+func writeNote(path string, text []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	if err := os.WriteFile(path+unfinished, text, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+unfinished, path)
+}
+
+// removeNote removes a note, and the directory with the last one. A note that stays is one of a sandbox that ends: prune looks for it.
+func removeNote(path string) {
+	_ = os.Remove(path)
+	_ = os.Remove(filepath.Dir(path)) // unless there are others
 }
 
 // path is the file of a sandbox. Both parts are IDs that the API server and the runtime have made.
@@ -146,7 +158,7 @@ func (l *leads) forget(podUID string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if old, known := l.known[podUID]; known {
-		_ = os.Remove(l.path(podUID, old.Sandbox))
+		removeNote(l.path(podUID, old.Sandbox))
 		delete(l.known, podUID)
 	}
 }
@@ -180,4 +192,30 @@ func (l *leads) all() map[string]string {
 		out[uid] = n.Sandbox
 	}
 	return out
+}
+
+// removeEnded removes the notes of sandboxes that have ended, for nodes without an agent. all reports whether none is left then, and the
+// directory neither; a dry run says so, and removes nothing.
+func removeEnded(ctx context.Context, dir string, ready func(ctx context.Context, sandbox string) (bool, error), dryRun bool) (all bool, err error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for notes: %w", err)
+	}
+	all = true
+	for _, e := range entries {
+		_, sandbox, _ := strings.Cut(strings.TrimSuffix(e.Name(), unfinished), ".")
+		runs, err := ready(ctx, sandbox)
+		switch {
+		case err != nil:
+			return false, err
+		case runs:
+			all = false
+		case !dryRun:
+			removeNote(filepath.Join(dir, e.Name()))
+		}
+	}
+	return all, nil
 }

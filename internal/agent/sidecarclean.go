@@ -37,8 +37,13 @@ func (c SidecarClean) Run(ctx context.Context, out io.Writer) error {
 	}
 	runtime := container.New(byCRI.Connection(), DefaultLogRoot)
 	homes, err := sidecars.Homes{Root: c.Root}.RemoveEnded(ctx, runtime.Ready, c.DryRun)
+	notes, errNotes := removeEnded(ctx, filepath.Join(c.Root, leadsName), runtime.Ready, c.DryRun)
+	if notes {
+		homes = append(homes, leadsName)
+	}
 	shared, errShared := sidecars.RemoveUnshared(ctx, c.SharedRoot, runtime.HasSharedProxy, c.DryRun)
-	return errors.Join(err, errShared, c.print(out, homes, shared, err == nil && errShared == nil))
+	err = errors.Join(err, errNotes, errShared)
+	return errors.Join(err, c.print(out, homes, shared, err == nil))
 }
 
 // print prints what was removed. all is true if everything could be looked at.
