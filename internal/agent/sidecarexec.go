@@ -56,8 +56,8 @@ func (e SidecarExec) run(ctx context.Context, runtime *container.Runtime, out, e
 	}
 	id := e.newest(all)
 	if id == "" {
-		return 0, fmt.Errorf("no proxy of the pod %s/%s runs on this node: `kubectl get sidecars.pod-network-controller.istio.io -n %s %s -o wide` names the pod's node",
-			e.Namespace, e.Pod, e.Namespace, e.Pod)
+		return 0, fmt.Errorf("no proxy of the pod %s/%s runs on this node: `kubectl get sidecars.pod-network-controller.istio.io -n %s %s -o wide` names the pod's node and profile; the proxy of a profile of mode shared is a pod in the agent's namespace with the label %s=PROFILE",
+			e.Namespace, e.Pod, e.Namespace, e.Pod, sidecar.LabelShared)
 	}
 	if e.Input != nil {
 		return e.stream(ctx, runtime, id, out, errOut)

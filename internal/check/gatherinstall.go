@@ -10,6 +10,7 @@ import (
 
 	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/sidecar"
 )
 
 func (g *Gatherer) daemonSets(ctx context.Context, f *Facts) error {
@@ -50,7 +51,7 @@ func isOurs(d *appsv1.DaemonSet) bool {
 
 func daemonSetOf(d *appsv1.DaemonSet) DaemonSet {
 	out := DaemonSet{
-		Namespace: d.Namespace, Name: d.Name, Ours: isOurs(d), Args: map[string]string{}, SharedProxy: d.Spec.Template.Labels[LabelSharedProxy],
+		Namespace: d.Namespace, Name: d.Name, Ours: isOurs(d), Args: map[string]string{}, SharedProxy: d.Spec.Template.Labels[sidecar.LabelShared],
 		Desired: d.Status.DesiredNumberScheduled, Ready: d.Status.NumberReady, Updated: d.Status.UpdatedNumberScheduled, Unwise: d.Status.NumberMisscheduled,
 	}
 	spec := &d.Spec.Template.Spec

@@ -11,9 +11,6 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 )
 
-// LabelSharedProxy is on the DaemonSets that run one proxy a node for the pods of a SidecarProfile of mode shared. Its value is the profile.
-const LabelSharedProxy = v1alpha1.Group + "/shared-proxy"
-
 // Proxy is what matters of a Sidecar: a pod's proxy, of its own or shared, as the agent of its node has last seen it.
 type Proxy struct {
 	Namespace, Pod, Node, Profile string

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/sidecar"
 )
 
 // runsProxies reports whether the agents run proxies.
@@ -94,7 +95,7 @@ func adviseProxies(refused, failed []string) string {
 	case len(refused) > 0:
 		return "change the pod or its profile as the message says; annotation pod-network-controller.istio.io/sidecar: none runs a pod without a proxy"
 	case len(failed) > 0:
-		return "do what the message says; the log is in the agent's container on the node: istio-pod-network-controller sidecar logs NAMESPACE/POD"
+		return "do what the message says; the log is in the agent's container on the node: istio-pod-network-controller sidecar logs NAMESPACE/POD; a shared proxy's is its own pod's"
 	}
 	return "see the message, and kubectl describe the pod; the proxy has had more than " + settled.String()
 }
@@ -138,7 +139,7 @@ func sharedProxies(f *Facts) finding {
 			"name them in the chart's value sidecars.shared; or have their pods choose another profile, and delete these")
 	case len(behind) > 0:
 		return failing("shared proxies are not ready on all nodes, and connections of pods there are refused: "+some(behind),
-			"kubectl get pods -A -l "+LabelSharedProxy+" -o wide, and describe those that are not ready")
+			"kubectl get pods -A -l "+sidecar.LabelShared+" -o wide, and describe those that are not ready")
 	}
 	return fine(count(len(f.Shared), "shared profile") + ", with a proxy on each node")
 }

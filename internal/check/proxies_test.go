@@ -12,6 +12,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/sidecar"
 )
 
 // withProxy has the agents run proxies, and shop/cart have one.
@@ -91,7 +92,7 @@ func pagesOf(t *testing.T) func(context.Context, string, metav1.ListOptions) ([]
 func TestTheSidecarManagersObjectsAreReduced(t *testing.T) {
 	objects := installation("run", "--sidecars=true")
 	daemonSet := &appsv1.DaemonSet{ObjectMeta: object("agents", "edge")}
-	daemonSet.Spec.Template.Labels = map[string]string{LabelSharedProxy: "edge"}
+	daemonSet.Spec.Template.Labels = map[string]string{sidecar.LabelShared: "edge"}
 	c := served(t, fake.NewClientset(append(objects, daemonSet)...))
 	c.Resources = append(c.Resources, &metav1.APIResourceList{GroupVersion: v1alpha1.GroupVersion().String()})
 	g := Gatherer{Client: c, Objects: pagesOf(t), Intent: func([]string) (intent.Config, error) { return intent.Config{}, nil }}

@@ -9,12 +9,8 @@ import (
 	"istio-pod-network-controller/internal/sidecar"
 )
 
-const (
-	// labelShared is a label of the pods that run a shared proxy; its value is the name of the SidecarProfile.
-	labelShared = "pod-network-controller.istio.io/shared-proxy"
-	// sharedName is the name of the proxy's container in such a pod.
-	sharedName = "proxy"
-)
+// sharedName is the name of the container in the pod of a shared proxy.
+const sharedName = "proxy"
 
 // Shared returns the running container of the proxy that the node's pods of a profile share. The proxy's pod is in the given namespace,
 // and carries the profile's name as a label. While one pod replaces another, both may be ready: then the newest container counts. If
@@ -25,7 +21,7 @@ func (r *Runtime) Shared(ctx context.Context, namespace, profile string) (sideca
 		return sidecar.Container{}, err
 	}
 	if len(sandboxes) == 0 {
-		return sidecar.Container{}, fmt.Errorf("no pod of the namespace %s with the label %s=%s runs on this node: %w", namespace, labelShared, profile, sidecar.ErrGone)
+		return sidecar.Container{}, fmt.Errorf("no pod of the namespace %s with the label %s=%s runs on this node: %w", namespace, sidecar.LabelShared, profile, sidecar.ErrGone)
 	}
 	resp, err := r.runtime.ListContainers(ctx, &criv1.ListContainersRequest{Filter: &criv1.ContainerFilter{
 		LabelSelector: map[string]string{labelContainerName: sharedName, labelPodNamespace: namespace},
@@ -53,7 +49,7 @@ func (r *Runtime) Shared(ctx context.Context, namespace, profile string) (sideca
 // sharedSandboxes returns the IDs of the ready sandboxes of a profile's shared proxy.
 func (r *Runtime) sharedSandboxes(ctx context.Context, namespace, profile string) (map[string]bool, error) {
 	resp, err := r.runtime.ListPodSandbox(ctx, &criv1.ListPodSandboxRequest{Filter: &criv1.PodSandboxFilter{
-		LabelSelector: map[string]string{labelShared: profile, labelPodNamespace: namespace},
+		LabelSelector: map[string]string{sidecar.LabelShared: profile, labelPodNamespace: namespace},
 		State:         &criv1.PodSandboxStateValue{State: criv1.PodSandboxState_SANDBOX_READY},
 	}})
 	if err != nil {
@@ -61,7 +57,7 @@ func (r *Runtime) sharedSandboxes(ctx context.Context, namespace, profile string
 	}
 	out := map[string]bool{}
 	for _, s := range resp.GetItems() {
-		if s.GetMetadata().GetNamespace() == namespace && s.GetLabels()[labelShared] == profile && s.GetState() == criv1.PodSandboxState_SANDBOX_READY {
+		if s.GetMetadata().GetNamespace() == namespace && s.GetLabels()[sidecar.LabelShared] == profile && s.GetState() == criv1.PodSandboxState_SANDBOX_READY {
 			out[s.GetId()] = true
 		}
 	}

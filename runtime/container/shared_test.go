@@ -28,7 +28,7 @@ func (f *sharedCRI) ListContainers(context.Context, *criv1.ListContainersRequest
 }
 
 func sharedSandbox(id, namespace, profile string, state criv1.PodSandboxState) *criv1.PodSandbox {
-	return &criv1.PodSandbox{Id: id, State: state, Metadata: &criv1.PodSandboxMetadata{Namespace: namespace}, Labels: map[string]string{labelShared: profile}}
+	return &criv1.PodSandbox{Id: id, State: state, Metadata: &criv1.PodSandboxMetadata{Namespace: namespace}, Labels: map[string]string{sidecar.LabelShared: profile}}
 }
 
 func sharedContainer(id, sandbox, name string, state criv1.ContainerState, created int64) *criv1.Container {

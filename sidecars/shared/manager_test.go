@@ -8,6 +8,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/sidecar"
 )
 
 func TestPodsJoinAndLeave(t *testing.T) {
@@ -150,7 +151,7 @@ func TestAProxyThatStartsAnewHasThoseWhoAreLeft(t *testing.T) {
 		t.Errorf("%d pods were read while nobody can join", got-reads)
 	}
 	n.eventually("it is told", func() bool {
-		return strings.Contains(n.status(n.pods["uid-d"].sandbox).Message, "label "+LabelProxy+"=edge")
+		return strings.Contains(n.status(n.pods["uid-d"].sandbox).Message, "label "+sidecar.LabelShared+"=edge")
 	})
 	n.edit(n.pods["uid-d"].sandbox, func(p *fakePod) { p.stopped = true })
 	n.eventually("the proxy starts", n.startProxy)

@@ -8,6 +8,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/sidecars"
 )
 
@@ -102,7 +103,7 @@ func (r *round) statusOf(p *podNow, rec *record, served bool) sidecars.Status {
 	case refused != "":
 		out.State = v1alpha1.Refused
 	case !r.seen.there:
-		out.State, out.Message = v1alpha1.Failed, ErrNoProxy.Error()+fmt.Sprintf(": look for the pod with the label %s=%s on the node", LabelProxy, r.group.profile)
+		out.State, out.Message = v1alpha1.Failed, ErrNoProxy.Error()+fmt.Sprintf(": look for the pod with the label %s=%s on the node", sidecar.LabelShared, r.group.profile)
 	case r.fault != "":
 		out.State, out.Message, out.Failure = v1alpha1.Failed, r.fault, r.fault
 	case r.lock == nil:
@@ -112,9 +113,6 @@ func (r *round) statusOf(p *podNow, rec *record, served bool) sidecars.Status {
 	}
 	return out
 }
-
-// LabelProxy is the label of the pods of shared proxies; its value is the name of the profile.
-const LabelProxy = "pod-network-controller.istio.io/shared-proxy"
 
 // count adds a pod to what the profile's status shows.
 func (r *round) count(p *podNow, status sidecars.Status, sum *sidecars.Summary) {
