@@ -64,9 +64,7 @@ func TestLifecycleEachWayToLeave(t *testing.T) {
 	s.wantChecked(t, "leftover-objects", "warn", "definitions of SidecarProfiles")
 	second.removeProfile(t)
 	s.removeDefinitions(t, second.objects)
-	if out := s.onNode(t, image, "check", "--node", "--root", "/host"); !strings.Contains(out, "warn  node-leftovers: no agent runs here, and the node has of one: 1 file ("+leftPlugin+")\n") {
-		t.Errorf("check --node: %s", out)
-	}
+	s.wantCheckedNode(t, "warn", "no agent runs here, and the node has of one: 1 file ("+leftPlugin+")")
 	s.wantTraces(t, "removed", fresh, documented...)
 }
 
@@ -185,18 +183,26 @@ func wantResult(t *testing.T, name, level, words string, args ...string) {
 	})
 }
 
-// wantClean wants `sidecar clean` to remove what a proxy has left, and nothing else: by a command as docs/removal.md has it.
+// wantClean wants `sidecar clean` to remove what a proxy has left, and nothing else: by a command as docs/removal.md has it, and dry before.
 func (s *space) wantClean(t *testing.T, image, home string) {
 	t.Helper()
-	args := []string{"sidecar", "clean", "--runtime-endpoint", "unix:///host/run/containerd/containerd.sock", "--sidecar-root", "/host/" + sidecarRoot, "--shared-root", "/host/run/istio-pod-network-controller/shared"}
-	if out := s.onNode(t, image, append(args, "--dry-run")...); out != "would be removed: /host"+home+"\n" {
-		t.Errorf("dry: %s", out)
+	leads := "/" + sidecarRoot + "/leads"
+	at := func(root string) []string {
+		return []string{
+			"sidecar", "clean", "--runtime-endpoint", "unix://" + root + "/run/containerd/containerd.sock",
+			"--sidecar-root", root + "/" + sidecarRoot, "--shared-root", root + leftDirectory + "/shared",
+		}
 	}
-	if _, err := os.Stat(s.node.NodeRoot + home); err != nil {
+	root := s.node.NodeRoot
+	dry := finish(t, program, append(at(root), "--dry-run")...)
+	if want := fmt.Sprintf("would be removed: %[1]s%[2]s\nwould be removed: %[1]s%[3]s\n", root, home, leads); dry.out != want {
+		t.Errorf("dry: %+v, want %s", dry, want)
+	}
+	if _, err := os.Stat(root + home); err != nil {
 		t.Errorf("after a dry run: %v", err)
 	}
-	if out := s.onNode(t, image, args...); out != "removed /host"+home+"\n" {
-		t.Errorf("clean: %s", out)
+	if out, want := s.onNode(t, image, at("/host")...), fmt.Sprintf("removed /host%s\nremoved /host%s\n", home, leads); out != want {
+		t.Errorf("clean: %s, want %s", out, want)
 	}
 }
 
