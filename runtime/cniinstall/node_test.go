@@ -2,6 +2,8 @@ package cniinstall
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	goruntime "runtime"
@@ -127,15 +129,17 @@ func (n *node) tree(t testing.TB) map[string]string {
 	}
 	for _, path := range append(paths, n.conf) {
 		info, err := os.Lstat(path)
-		if err != nil {
+		var data []byte
+		if err == nil && info.Mode().IsRegular() {
+			data, err = os.ReadFile(path)
+		}
+		if errors.Is(err, fs.ErrNotExist) { // a file that was renamed meanwhile
+			continue
+		} else if err != nil {
 			t.Fatal(err)
 		}
 		tree[path] = info.Mode().String()
 		if info.Mode().IsRegular() {
-			data, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
 			tree[path] += "\n" + string(data)
 		}
 	}
