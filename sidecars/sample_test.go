@@ -10,21 +10,27 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 )
 
-// The sample's bootstrap is YAML whatever a pod is called, and has the admin interface where the agent asks for it.
-func TestTheSampleForEnvoyRenders(t *testing.T) {
-	text, err := os.ReadFile("../config/samples/sidecar-profile-envoy.yaml")
+// sample compiles a profile of the samples.
+func sample(t *testing.T, name string) *Profile {
+	t.Helper()
+	text, err := os.ReadFile("../config/samples/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var object v1alpha1.SidecarProfile
+	object := v1alpha1.SidecarProfile{Spec: v1alpha1.SidecarProfileSpec{Network: v1alpha1.Network{OutboundPort: 15001, InboundPort: 15006}}} // as the schema does
 	if err := yaml.UnmarshalStrict(text, &object); err != nil {
 		t.Fatal(err)
 	}
-	object.Spec.Network.OutboundPort, object.Spec.Network.InboundPort = 15001, 15006 // as the schema does
 	p, err := Compile(&object)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return p
+}
+
+// The sample's bootstrap is YAML whatever a pod is called, and has the admin interface where the agent asks for it.
+func TestTheSampleForEnvoyRenders(t *testing.T) {
+	p := sample(t, "sidecar-profile-envoy.yaml")
 	pod := thePod()
 	pod.Spec.ServiceAccountName = `a": {}, "b`
 	files, err := (launch{profile: p, pod: pod, epoch: 3}).files()
@@ -60,18 +66,7 @@ func TestTheSampleForEnvoyRenders(t *testing.T) {
 
 // Whatever the pods are called, each has listeners and servers in its own network namespace, and nothing connects in the proxy's.
 func TestTheSampleForSharedProxiesRenders(t *testing.T) {
-	text, err := os.ReadFile("../config/samples/sidecar-profile-shared.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var object v1alpha1.SidecarProfile
-	if err := yaml.UnmarshalStrict(text, &object); err != nil {
-		t.Fatal(err)
-	}
-	p, err := Compile(&object)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := sample(t, "sidecar-profile-shared.yaml")
 	first, second := thePod(), thePod()
 	second.Name, second.UID = "cart-2", "22222222-2222-2222-2222-222222222222"
 	files, err := p.RenderShared(SharedData{

@@ -1,29 +1,15 @@
 package sidecars
 
 import (
-	"os"
 	"strings"
 	"testing"
 
 	"sigs.k8s.io/yaml"
-
-	"istio-pod-network-controller/api/v1alpha1"
 )
 
 // The sample's files are YAML whatever a pod is called, and nothing of a pod listens or connects in the proxy's own network.
 func TestTheSampleForSharedEnvoysRenders(t *testing.T) {
-	text, err := os.ReadFile("../config/samples/sidecar-profile-shared-envoy.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var object v1alpha1.SidecarProfile
-	if err := yaml.UnmarshalStrict(text, &object); err != nil {
-		t.Fatal(err)
-	}
-	p, err := Compile(&object)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := sample(t, "sidecar-profile-shared-envoy.yaml")
 	first, second := thePod(), thePod()
 	second.Name, second.UID = `a": {}, "b`, "22222222-2222-2222-2222-222222222222"
 	for _, pods := range [][]SharedPod{nil, {{PodDataOf(first), "cni-1"}, {PodDataOf(second), "cni-2"}}} {
