@@ -21,7 +21,7 @@ func ConditionReasons() []Reason {
 		{Name: ReasonRemoved, Status: yes, Means: "the pod has opted out, or its mode is `NONE`, and its rules were removed", Do: "nothing"},
 		{Name: ReasonNotRequired, Status: yes, Means: "the pod gets no rules; the message says why, by one of the sentences below", Do: "what the message says"},
 		{Name: ReasonProgrammedByOthers, Status: yes, Means: "another project's rules redirect the pod, and nothing was written", Do: "nothing, or create the pod anew without the other project"},
-		{Name: ReasonProxyNotReady, Status: no, Means: "the rules are in force, and the proxy that the agent runs for the pod does not answer", Do: "look at the pod's `Sidecar`"},
+		{Name: ReasonProxyNotReady, Status: no, Means: "the rules are in force, and the proxy that the agent runs for the pod does not answer, or the shared one does not serve the pod yet", Do: "look at the pod's `Sidecar`"},
 		{Name: ReasonProxyRefused, Status: no, Means: "the pod has chosen a SidecarProfile and cannot have a proxy of it", Do: "what the message says"},
 		{Name: ReasonSandboxNotReady, Status: no, Means: "the pod's sandbox is being made anew", Do: "wait"},
 		{Name: ReasonInvalidAnnotation, Status: no, Means: "an annotation has an invalid value; existing rules stay", Do: "correct the annotation that the message names"},

@@ -190,7 +190,8 @@ type SidecarProfileSpec struct {
 	// +optional
 	RunAsUser int64 `json:"runAsUser,omitempty"`
 
-	// RunAsGroup is the proxy's group ID. With network.transparent, and with mode shared, no container of the pod may have it.
+	// RunAsGroup is the proxy's group ID. With network.transparent, and with mode shared, no container of the pod may have it. With mode shared
+	// the chart's value sidecars.shared has to have the same: pods do not join a proxy that runs as another group.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=2147483647
 	// +kubebuilder:default=1337
@@ -201,7 +202,8 @@ type SidecarProfileSpec struct {
 	// +optional
 	Resources Resources `json:"resources,omitempty"`
 
-	// Readiness says when the proxy is ready.
+	// Readiness says when the proxy is ready. With mode shared it is ready for a pod once it has answered the version of a configuration with
+	// that pod; a port that is named here has to be free in the pod, as the proxy's other ports.
 	Readiness Readiness `json:"readiness"`
 
 	// DrainSeconds is how long an old proxy may finish its connections after an upgrade. An Envoy gets it as --parent-shutdown-time-s, and

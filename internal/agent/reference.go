@@ -23,7 +23,7 @@ func EventReasons() (ofNodes, ofPods []controllers.Reason) {
 		ofNodes = append(ofNodes, controllers.Reason{Name: chainReason + string(f.kind), Means: f.means, Do: f.do})
 	}
 	ofPods = []controllers.Reason{{
-		Name: reasonProxyFailed, Means: "the proxy that the agent runs for the pod has ended, or could not be started", Do: "read the event, then the proxy's log",
+		Name: reasonProxyFailed, Means: "the proxy that the agent runs for the pod has ended, or could not be started; or the pod cannot join the proxy that it has chosen to share", Do: "read the event, then the proxy's log",
 	}}
 	for _, list := range [][]controllers.Reason{ofNodes, ofPods} {
 		for i := range list {

@@ -46,12 +46,12 @@ func (t *trial) apply(ctx context.Context, members []member) error {
 	if t.inForce != nil || len(members) > 0 { // the first one, without pods, is no reason to let them wait
 		t.reloaded = time.Now()
 	}
-	version, err := t.reload(ctx, rec.Version)
-	if ctx.Err() != nil && version != rec.Version {
+	said, err := t.reload(ctx, rec.Version)
+	if ctx.Err() != nil && said.version != rec.Version {
 		return ctx.Err() // the next agent finds out
 	}
-	t.hear(version, err)
-	if version == rec.Version {
+	t.hear(said, err)
+	if said.version == rec.Version {
 		rec.Container = t.seen.id
 		log.FromContext(ctx).Info("shared proxy configured", "version", rec.Version, "pods", len(members))
 		return t.confirm(state{Confirmed: rec}, rec)
@@ -83,16 +83,16 @@ func (t *trial) confirm(now state, rec *record) error {
 }
 
 // reload tells the proxy, and waits until it answers a version. It returns the last answer.
-func (t *trial) reload(ctx context.Context, want string) (version string, err error) {
+func (t *trial) reload(ctx context.Context, want string) (said answer, err error) {
 	if name := t.profile.Spec.Shared.ReloadSignal; name != "" {
 		if err := t.Proxies.Signal(ctx, t.seen.id, unix.SignalNum("SIG"+name)); err != nil {
-			return "", fmt.Errorf("have the shared proxy reload: %w", err)
+			return answer{}, fmt.Errorf("have the shared proxy reload: %w", err)
 		}
 	}
 	for end := time.Now().Add(confirmLimit); ; {
-		version, err = t.dir.ask(ctx)
-		if err == nil && version == want || ctx.Err() != nil || !time.Now().Before(end) || t.hasEnded() {
-			return version, err
+		said, err = t.dir.ask(ctx)
+		if err == nil && said.version == want || ctx.Err() != nil || !time.Now().Before(end) || t.hasEnded() {
+			return said, err
 		}
 		pause(ctx, confirmPoll)
 	}

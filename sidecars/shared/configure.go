@@ -36,6 +36,11 @@ func (r *round) configure(ctx context.Context) error {
 		}
 	}
 	p := plans(wanted, applied, r.pods, r.inForce != nil, r.batch)
+	if why := wrongGID(r.proxy, p.profile); why != "" {
+		r.foreign = true
+		r.tell(ctx, why, "")
+		return nil
+	}
 	if p.profile == nil || !p.whole && len(p.suspects) == 0 && len(p.base) == len(r.inForce.Members) {
 		return nil
 	}
@@ -52,6 +57,15 @@ func (r *round) configure(ctx context.Context) error {
 		err = t.apply(ctx, members)
 	}
 	return errors.Join(err, r.prune())
+}
+
+// wrongGID says that a proxy does not run as the profile's group, by which the rules of pods know it, and what to do, or returns "".
+func wrongGID(p proxy, profile *sidecars.Profile) string {
+	if profile == nil || !p.answered || p.gid == profile.Spec.RunAsGroup {
+		return ""
+	}
+	return fmt.Sprintf("the shared proxy runs as group %d, and the SidecarProfile %s has runAsGroup %d, so the pods' rules would take what it sends for the application's: set runAsGroup of the profile in the chart's value sidecars.shared",
+		p.gid, profile.Name, profile.Spec.RunAsGroup)
 }
 
 // applied returns the profile of the configuration in force, or of the one that the proxy starts with, or nil.
@@ -252,11 +266,7 @@ func (t *trial) blameForMany(ctx context.Context, refused map[sidecars.Key]strin
 
 // blameProfile notes that the profile's version, or what is in force, is not accepted without anybody else either. detail is for the log.
 func (t *trial) blameProfile(ctx context.Context, why, detail string) {
-	t.fault = bounded("the SidecarProfile " + t.group.profile + " is not usable for the shared proxy: " + why)
-	if t.fault != t.told {
-		t.told = t.fault
-		log.FromContext(ctx).Info("configuration of the shared proxy refused", "reason", t.fault, "details", bounded(detail))
-	}
+	t.tell(ctx, bounded("the SidecarProfile "+t.group.profile+" is not usable for the shared proxy: "+why), detail)
 	if t.whole {
 		t.bad.hash = t.plan.profile.Hash
 		t.bad.note(t.now, firstPause, t.fault)
@@ -264,4 +274,12 @@ func (t *trial) blameProfile(ctx context.Context, why, detail string) {
 		return
 	}
 	t.wakeAt(t.now.Add(errorPause))
+}
+
+// tell notes why the profile's present version is not in force, and logs it once.
+func (r *round) tell(ctx context.Context, fault, detail string) {
+	if r.fault = fault; fault != r.told {
+		r.told = fault
+		log.FromContext(ctx).Info("configuration of the shared proxy refused", "reason", fault, "details", bounded(detail))
+	}
 }

@@ -68,8 +68,9 @@ type proxy struct {
 	since  time.Time // when this agent first saw it
 	ended  bool      // it is known to have ended; mu protects it
 	silent time.Time // since when it does not answer; zero if it does
-	// answered reports whether it has answered this agent.
+	// answered reports whether it has answered this agent, and gid the group that it runs as, as far as it has.
 	answered bool
+	gid      int64
 }
 
 func newGroup(m *Manager, profile string) *group {

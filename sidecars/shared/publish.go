@@ -96,7 +96,7 @@ func (r *round) statusOf(p *podNow, rec *record, served bool) sidecars.Status {
 	switch {
 	case served:
 		out.State, out.Ready, out.Hash = v1alpha1.Running, true, rec.Hash
-		if out.Message == "" && r.wanted != nil && r.wanted.Hash != rec.Hash {
+		if out.Message == "" && (r.foreign || r.wanted != nil && r.wanted.Hash != rec.Hash) {
 			out.Message, out.Failure = r.fault, r.fault
 		}
 		return out
@@ -118,7 +118,7 @@ func (r *round) statusOf(p *podNow, rec *record, served bool) sidecars.Status {
 func (r *round) count(p *podNow, status sidecars.Status, sum *sidecars.Summary) {
 	sum.Pods++
 	sum.Generation = max(sum.Generation, p.choice.Generation)
-	if status.Ready && r.wanted != nil && status.Hash == r.wanted.Hash {
+	if status.Ready && !r.foreign && r.wanted != nil && status.Hash == r.wanted.Hash {
 		sum.Upgraded++
 		return
 	}

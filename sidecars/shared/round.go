@@ -36,6 +36,7 @@ type round struct {
 	reads   int
 	again   time.Time
 	fault   string // why the profile's present version is not in force
+	foreign bool   // the proxy does not run as the profile's group: fault says so
 }
 
 // round returns the time until the next one.
@@ -120,8 +121,8 @@ func (r *round) look(ctx context.Context) error {
 		return fmt.Errorf("find the shared proxy: %w", err)
 	default:
 		r.meetProxy(instance)
-		version, err := r.dir.ask(ctx)
-		r.hear(version, err)
+		said, err := r.dir.ask(ctx)
+		r.hear(said, err)
 	}
 	return r.settle()
 }
@@ -139,9 +140,10 @@ func (r *round) meetProxy(i Instance) {
 }
 
 // hear notes what the proxy has answered.
-func (r *round) hear(version string, err error) {
+func (r *round) hear(said answer, err error) {
 	if err == nil {
-		r.proxy.silent, r.proxy.answered, r.seen.version, r.seen.silent = time.Time{}, true, version, 0
+		r.proxy.silent, r.proxy.answered, r.proxy.gid = time.Time{}, true, said.gid
+		r.seen.version, r.seen.silent = said.version, 0
 		return
 	}
 	if r.proxy.silent.IsZero() {

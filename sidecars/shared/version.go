@@ -22,46 +22,78 @@ const (
 	maxHeaders = 4 << 10
 )
 
-// ask returns the version that the proxy's configuration has, as it answers itself.
-func (d directory) ask(ctx context.Context) (string, error) {
+// answer is what a proxy says about itself: the version of its configuration. The kernel says the group of the process that listens.
+type answer struct {
+	version string
+	gid     int64
+}
+
+// ask returns what the proxy answers on its socket.
+func (d directory) ask(ctx context.Context) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
+	var listener int64 // RoundTrip returns without error only behind the dial that writes it
 	transport := &http.Transport{
 		DisableKeepAlives: true, MaxResponseHeaderBytes: maxHeaders,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, d.socket()) },
+		DialContext: func(ctx context.Context, _, _ string) (conn net.Conn, err error) {
+			conn, listener, err = dial(ctx, d.socket())
+			return conn, err
+		},
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://proxy/", http.NoBody)
 	if err != nil {
-		return "", fmt.Errorf("ask the proxy for its version: %w", err)
+		return answer{}, fmt.Errorf("ask the proxy for its version: %w", err)
 	}
-	answer, err := transport.RoundTrip(request)
+	response, err := transport.RoundTrip(request)
 	if err != nil {
-		return "", fmt.Errorf("ask the proxy for its version: %w", err)
+		return answer{}, fmt.Errorf("ask the proxy for its version: %w", err)
 	}
-	text, err := io.ReadAll(io.LimitReader(answer.Body, maxVersion))
-	if err = errors.Join(err, answer.Body.Close()); err != nil {
-		return "", fmt.Errorf("ask the proxy for its version: %w", err)
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxVersion))
+	if err = errors.Join(err, response.Body.Close()); err != nil {
+		return answer{}, fmt.Errorf("ask the proxy for its version: %w", err)
 	}
-	if answer.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("ask the proxy for its version: status %d", answer.StatusCode)
+	if response.StatusCode != http.StatusOK {
+		return answer{}, fmt.Errorf("ask the proxy for its version: status %d", response.StatusCode)
 	}
-	return strings.TrimSpace(string(text)), nil
+	return answer{version: strings.TrimSpace(string(text)), gid: listener}, nil
 }
 
-// dial connects to a socket in a directory to which the proxy may write: it follows no link out of there.
-func dial(ctx context.Context, path string) (net.Conn, error) {
+// dial connects to a socket in a directory to which the proxy may write: it follows no link out of there. gid is that of the process which
+// listens, at the time when it began to.
+func dial(ctx context.Context, path string) (conn net.Conn, gid int64, err error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", path, err)
+		return nil, 0, fmt.Errorf("open %s: %w", path, err)
 	}
 	held := os.NewFile(uintptr(fd), path)
 	defer held.Close() //nolint:errcheck // it names the socket only
 	info, err := held.Stat()
 	if err != nil {
-		return nil, fmt.Errorf("look at %s: %w", path, err)
+		return nil, 0, fmt.Errorf("look at %s: %w", path, err)
 	}
 	if info.Mode().Type() != os.ModeSocket {
-		return nil, fmt.Errorf("%s is not a socket", path)
+		return nil, 0, fmt.Errorf("%s is not a socket", path)
 	}
-	return (&net.Dialer{}).DialContext(ctx, "unix", "/proc/self/fd/"+strconv.Itoa(fd))
+	conn, err = (&net.Dialer{}).DialContext(ctx, "unix", "/proc/self/fd/"+strconv.Itoa(fd))
+	if err != nil {
+		return nil, 0, err
+	}
+	if gid, err = peerGID(conn); err != nil {
+		return nil, 0, errors.Join(fmt.Errorf("find out who listens on %s: %w", path, err), conn.Close())
+	}
+	return conn, gid, nil
+}
+
+func peerGID(conn net.Conn) (gid int64, err error) {
+	raw, err := conn.(*net.UnixConn).SyscallConn() //nolint:forcetypeassert // it was dialled as one
+	if err != nil {
+		return 0, err
+	}
+	var peer *unix.Ucred
+	var errPeer error
+	err = raw.Control(func(fd uintptr) { peer, errPeer = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if err = errors.Join(err, errPeer); err != nil {
+		return 0, err
+	}
+	return int64(peer.Gid), nil
 }

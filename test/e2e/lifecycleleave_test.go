@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -31,6 +32,8 @@ const (
 //
 // Not parallel: it is alone on the node.
 func TestLifecycleEachWayToLeave(t *testing.T) {
+	began := time.Now()
+	step := func(what string) { t.Helper(); t.Logf("%s (after %s)", what, time.Since(began).Round(time.Second)) }
 	r := newRelease(t)
 	s := newQuietSpace(t, nil)
 	s.remove(t, r)
@@ -43,23 +46,24 @@ func TestLifecycleEachWayToLeave(t *testing.T) {
 	one, two := first.startManaged(t, plainPod("one")), second.startManaged(t, plainPod("two"))
 	second.wantProxied(t, two)
 
-	t.Log("a profile is removed, after its pod was rolled")
+	step("a profile is removed, after its pod was rolled")
 	first.roll(t, one)
 	first.removeProfile(t)
 	first.wantNothingLeft(t, []types.UID{one.UID})
 
-	t.Log("the proxies are switched off, with one that runs")
+	step("the proxies are switched off, with one that runs")
 	r.do(t, "upgrade", r.now, "--reset-then-reuse-values", "--set", "sidecars.enabled=false")
 	second.wantProxied(t, two)
 	s.wantChecked(t, "proxies-unattended", "warn", "sidecars.enabled=false): "+second.name+"/two")
 	home := second.homeName(t, two)
 	s.wantCheckedNode(t, "ok", home)
 	second.roll(t, two)
+	step("sidecar clean removes what that one has left")
 	s.wantClean(t, image, home)
 	s.wantTraces(t, "off", fresh.of(kindMounts, kindLinks, kindRules, kindStrays))
 	s.wantEmpty(t, sidecarRoot)
 
-	t.Log("the chart is removed, and then its definitions")
+	step("the chart is removed, and then its definitions")
 	s.remove(t, r)
 	s.wantChecked(t, "leftover-objects", "warn", "definitions of SidecarProfiles")
 	second.removeProfile(t)
