@@ -70,7 +70,7 @@ func (c sharedContainers) Find(ctx context.Context, profile string) (shared.Inst
 	} else if err != nil {
 		return shared.Instance{}, err
 	}
-	return shared.Instance{ID: found.ID, Image: found.Image, Started: found.Created}, nil
+	return shared.Instance{ID: found.ID, Image: found.Image}, nil
 }
 
 // Check runs a command in a proxy's container. ok reports whether it ended with code 0.

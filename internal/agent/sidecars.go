@@ -100,12 +100,13 @@ func (a *agent) addProxies(mgr manager.Manager, pods controllers.Reader, event f
 	if err := a.addShared(mgr, out, cluster, runtime); err != nil {
 		return nil, err
 	}
+	prune := manager.RunnableFunc(func(ctx context.Context) error { leads.prune(ctx, runtime.Ready); return nil })
 	watch := ctrl.NewControllerManagedBy(mgr).Named("sidecarprofiles").
 		For(&v1alpha1.SidecarProfile{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})) // not of each node's status
 	conditions := ctrl.NewControllerManagedBy(mgr).Named("sidecarprofileconditions").For(&v1alpha1.SidecarProfile{})
 	return out, errors.Join(
 		conditions.Complete(newSidecarConditions(mgr.GetCache(), mgr.GetAPIReader(), mgr.GetClient(), a.NodeName)),
-		watch.Complete(reconcile.Func(out.profileChanged)), mgr.Add(out.manager), mgr.Add(out.reports), mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { leads.prune(ctx, runtime.Ready); return nil })), mgr.Add(out.sums),
+		watch.Complete(reconcile.Func(out.profileChanged)), mgr.Add(out.manager), mgr.Add(out.reports), mgr.Add(prune), mgr.Add(out.sums),
 	)
 }
 

@@ -266,9 +266,9 @@ func (t *trial) blameForMany(ctx context.Context, refused map[sidecars.Key]strin
 
 // blameProfile notes that the profile's version, or what is in force, is not accepted without anybody else either. detail is for the log.
 func (t *trial) blameProfile(ctx context.Context, why, detail string) {
-	t.tell(ctx, bounded("the SidecarProfile "+t.group.profile+" is not usable for the shared proxy: "+why), detail)
+	t.tell(ctx, bounded("the SidecarProfile "+t.name+" is not usable for the shared proxy: "+why), detail)
 	if t.whole {
-		t.bad.hash = t.plan.profile.Hash
+		t.bad.hash = t.profile.Hash
 		t.bad.note(t.now, firstPause, t.fault)
 		t.wakeAt(t.bad.until)
 		return

@@ -45,7 +45,7 @@ func newDirectory(root, profile string) directory {
 func (d directory) files() string  { return filepath.Join(d.path, "files") }
 func (d directory) socket() string { return filepath.Join(d.path, "run", versionName) }
 
-// prepare makes what is missing. Whoever made it before, the kubelet among them, the proxy's user alone may write to run.
+// prepare makes what is missing. The kubelet may have made a part of it for the proxy's pod. The root directory lets nobody but root in.
 func (d directory) prepare() error {
 	for _, name := range []string{"", "files", "run"} {
 		if err := os.MkdirAll(filepath.Join(d.path, name), dirMode); err != nil {

@@ -24,7 +24,7 @@ const (
 // group is the pods that have chosen one profile, and their proxy.
 type group struct {
 	*Manager
-	profile string
+	name    string // the profile's
 	dir     directory
 	dirty   chan struct{} // of one
 	started bool          // Manager.mu protects it
@@ -65,7 +65,6 @@ type followed struct {
 // proxy is the container as it was last seen.
 type proxy struct {
 	Instance
-	since  time.Time // when this agent first saw it
 	ended  bool      // it is known to have ended; mu protects it
 	silent time.Time // since when it does not answer; zero if it does
 	// answered reports whether it has answered this agent, and gid the group that it runs as, as far as it has.
@@ -75,8 +74,9 @@ type proxy struct {
 
 func newGroup(m *Manager, profile string) *group {
 	return &group{
-		Manager: m, profile: profile, dir: newDirectory(m.Root, profile), dirty: make(chan struct{}, 1),
-		followed: map[sidecars.Key]*followed{}, served: map[sidecars.Key]bool{}, leaving: map[sidecars.Key]bool{}, pauses: map[string]*podPauses{}, lost: map[sidecars.Key]bool{}, names: map[sidecars.Key]time.Time{}, shown: map[string]shownPod{},
+		Manager: m, name: profile, dir: newDirectory(m.Root, profile), dirty: make(chan struct{}, 1),
+		followed: map[sidecars.Key]*followed{}, served: map[sidecars.Key]bool{}, leaving: map[sidecars.Key]bool{},
+		pauses: map[string]*podPauses{}, lost: map[sidecars.Key]bool{}, names: map[sidecars.Key]time.Time{}, shown: map[string]shownPod{},
 	}
 }
 
@@ -157,7 +157,7 @@ func (g *group) holds(s podnet.Sandbox) bool {
 	g.mu.Lock()
 	g.leaving[key] = true
 	g.mu.Unlock()
-	held := g.Hold(g.profile, s)
+	held := g.Hold(g.name, s)
 	if held {
 		g.mu.Lock()
 		delete(g.leaving, key)

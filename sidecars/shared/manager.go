@@ -22,10 +22,7 @@ import (
 var ErrNoProxy = errors.New("the proxy that the node's pods share does not run")
 
 // Instance is the container of a profile's proxy.
-type Instance struct {
-	ID, Image string
-	Started   time.Time
-}
+type Instance struct{ ID, Image string }
 
 // Proxies reaches the containers that the DaemonSets of shared proxies run on the node.
 type Proxies interface {
@@ -190,7 +187,7 @@ func (m *Manager) Start(ctx context.Context) error {
 		for _, g := range m.groups {
 			if !g.started {
 				g.started = true
-				logger := log.FromContext(ctx).WithValues("profile", g.profile)
+				logger := log.FromContext(ctx).WithValues("profile", g.name)
 				working.Go(func() { g.run(log.IntoContext(ctx, logger)) })
 			}
 		}

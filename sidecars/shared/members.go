@@ -53,7 +53,7 @@ func (r *round) meet(ctx context.Context) {
 
 // factsOf asks about one pod. The runtime is asked about sandboxes that may have ended only.
 func (r *round) factsOf(ctx context.Context, p *podNow, followed bool) facts {
-	out := facts{profile: r.profile, member: p.before != nil}
+	out := facts{profile: r.name, member: p.before != nil}
 	choice, err := r.Cluster.Choice(ctx, p.sandbox)
 	switch {
 	case errors.Is(err, podnet.ErrNoPod):
@@ -62,10 +62,10 @@ func (r *round) factsOf(ctx context.Context, p *podNow, followed bool) facts {
 		out.unknown = "read what the pod has chosen: " + err.Error()
 	}
 	p.choice, out.choice = choice, choice
-	if chosen := choice.Profile; chosen != nil && choice.Name == r.profile && chosen.Shared() {
+	if chosen := choice.Profile; chosen != nil && choice.Name == r.name && chosen.Shared() {
 		r.wanted = chosen
 	}
-	out.held = out.member && choseElsewhere(choice, r.profile) && r.holds(p.sandbox)
+	out.held = out.member && choseElsewhere(choice, r.name) && r.holds(p.sandbox)
 	if out.member && (!followed || out.gone || choice.Ending || choice.Finished) {
 		ready, err := r.Sandboxes.Ready(ctx, p.sandbox)
 		out.ended = err == nil && !ready

@@ -115,13 +115,13 @@ func plans(wanted, inForce *sidecars.Profile, pods []*podNow, known bool, batch 
 	case inForce == nil || wanted != nil && wanted.Hash != inForce.Hash:
 		out.whole, out.suspects = true, stay
 	default:
-		out.base, out.suspects = stay, next(pods, batch)
+		out.base, out.suspects = stay, joining(pods, batch)
 	}
 	return out
 }
 
-// next returns the pods that join or change now.
-func next(pods []*podNow, batch int) (out []member) {
+// joining returns the pods that join or change now.
+func joining(pods []*podNow, batch int) (out []member) {
 	var all []*podNow
 	for _, p := range pods {
 		if p.changed() {

@@ -48,7 +48,7 @@ func (r *round) publish() {
 	}
 	if sum != r.sum {
 		r.sum = sum
-		r.Summaries.Summarize(r.profile, sum)
+		r.Summaries.Summarize(r.name, sum)
 	}
 	r.forget()
 }
@@ -68,7 +68,7 @@ func (r *round) forget() {
 
 // report shows one pod, unless it has chosen another profile: that one's proxy is shown then.
 func (r *round) report(p *podNow, rec *record, served bool, sum *sidecars.Summary) {
-	chosen := p.choice.Name == r.group.profile
+	chosen := p.choice.Name == r.name
 	if p.gone || !chosen && (p.choice.Name != "" || !served) || p.choice.Finished && !served {
 		return
 	}
@@ -85,7 +85,7 @@ func (r *round) report(p *podNow, rec *record, served bool, sum *sidecars.Summar
 
 // statusOf describes how a pod is served.
 func (r *round) statusOf(p *podNow, rec *record, served bool) sidecars.Status {
-	out := sidecars.Status{Profile: r.group.profile, State: v1alpha1.Starting, Image: r.proxy.Image, Message: p.waits}
+	out := sidecars.Status{Profile: r.name, State: v1alpha1.Starting, Image: r.proxy.Image, Message: p.waits}
 	refused := p.refused
 	if refused == "" && p.join && p.waits != "" && p.waits == r.pausesOf(p.sandbox.UID).refused.why {
 		refused = p.waits
@@ -103,7 +103,7 @@ func (r *round) statusOf(p *podNow, rec *record, served bool) sidecars.Status {
 	case refused != "":
 		out.State = v1alpha1.Refused
 	case !r.seen.there:
-		out.State, out.Message = v1alpha1.Failed, ErrNoProxy.Error()+fmt.Sprintf(": look for the pod with the label %s=%s on the node", sidecar.LabelShared, r.group.profile)
+		out.State, out.Message = v1alpha1.Failed, ErrNoProxy.Error()+fmt.Sprintf(": look for the pod with the label %s=%s in the agent's namespace and on this node", sidecar.LabelShared, r.name)
 	case r.fault != "":
 		out.State, out.Message, out.Failure = v1alpha1.Failed, r.fault, r.fault
 	case r.lock == nil:
@@ -136,7 +136,7 @@ func (r *round) retract() {
 	for uid := range r.shown {
 		p := r.podOf(uid)
 		switch {
-		case p == nil || p.gone || p.choice.Name != "" && p.choice.Name != r.group.profile:
+		case p == nil || p.gone || p.choice.Name != "" && p.choice.Name != r.name:
 		case p.choice.Name != "" || r.served[p.key()]:
 			continue
 		default:

@@ -17,8 +17,7 @@ const (
 	// reloadPause is the least time between two reloads of a proxy.
 	reloadPause = time.Second
 	// lookPause is the time until a proxy that does not answer is looked at again, and livePeriod that for one that does.
-	lookPause  = 500 * time.Millisecond
-	startPause = roundPause
+	lookPause = 500 * time.Millisecond
 	// missLimit is how long a proxy that has answered may not answer until it is taken for one that serves nobody.
 	missLimit  = 5 * time.Second
 	livePeriod = 10 * time.Second
@@ -64,7 +63,7 @@ func (g *group) round(ctx context.Context) (time.Duration, error) {
 	case p == absent:
 		err = r.shrink(ctx)
 	case p == starting:
-		r.wakeAt(r.now.Add(startPause))
+		r.wakeAt(r.now.Add(roundPause))
 	default:
 		err = r.configure(ctx)
 	}
@@ -113,7 +112,7 @@ func (g *group) unlock() {
 
 // look finds the proxy, and asks it what is in force.
 func (r *round) look(ctx context.Context) error {
-	instance, err := r.Proxies.Find(ctx, r.profile)
+	instance, err := r.Proxies.Find(ctx, r.name)
 	switch {
 	case errors.Is(err, ErrNoProxy):
 		r.meetProxy(Instance{})
@@ -132,7 +131,7 @@ func (r *round) meetProxy(i Instance) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if i.ID != r.proxy.ID {
-		r.proxy = proxy{since: r.now}
+		r.proxy = proxy{}
 		r.checked = time.Time{}
 	}
 	r.proxy.Instance = i
@@ -205,7 +204,7 @@ func (g *group) profileOf(rec *record) (*sidecars.Profile, error) {
 	if g.compiled != nil && g.compiled.Hash == rec.Hash {
 		return g.compiled, nil
 	}
-	out, err := sidecars.Compile(&v1alpha1.SidecarProfile{ObjectMeta: metav1.ObjectMeta{Name: g.profile}, Spec: rec.Spec})
+	out, err := sidecars.Compile(&v1alpha1.SidecarProfile{ObjectMeta: metav1.ObjectMeta{Name: g.name}, Spec: rec.Spec})
 	if err != nil {
 		return nil, fmt.Errorf("use the profile's last version: %w", err)
 	}
