@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"sync/atomic"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -128,21 +128,9 @@ func TestNoConnectionPassesByAPortThatOpens(t *testing.T) {
 	for name, w := range ways(t) {
 		t.Run(name, func(t *testing.T) {
 			p := newListeningPod(t, w, func(*iptables.Spec) {})
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			answers, done := map[string]int{}, make(chan struct{})
-			var met, refused atomic.Bool
-			go func() {
-				defer close(done)
-				for ctx.Err() == nil {
-					answer := p.dial(ctx, "10.244.1.5", 9090)
-					answers[answer]++
-					met.Store(met.Load() || answer == "PROXY")
-					refused.Store(refused.Load() || answer == "refused")
-				}
-			}()
+			client := p.startDialling(t)
 			// On busy cores the client may get few turns.
-			for i, began := 0, time.Now(); i < rounds || (!met.Load() || !refused.Load()) && time.Since(began) < 20*time.Second; i++ {
+			for i, began := 0, time.Now(); i < rounds || !client.metBoth() && time.Since(began) < 20*time.Second; i++ {
 				l := kerneltest.ListenTCP(t, p.pod(), kerneltest.App, false, "10.244.1.5:9090")
 				go kerneltest.Answer(l, "APP")
 				if got := p.dial(t.Context(), "10.244.1.5", 9090); got != "PROXY" {
@@ -152,12 +140,50 @@ func TestNoConnectionPassesByAPortThatOpens(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			cancel()
-			<-done
+			answers := client.stop()
 			if answers["APP"] > 0 || answers["PROXY"] == 0 || answers["refused"] == 0 {
 				t.Errorf("answers: %v", answers)
 			}
 			t.Log(answers)
 		})
 	}
+}
+
+// dialling is a client that dials port 9090 of a pod all the time.
+type dialling struct {
+	end     context.CancelFunc
+	done    chan struct{}
+	mu      sync.Mutex
+	answers map[string]int
+}
+
+func (p listeningPod) startDialling(t *testing.T) *dialling {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	d := &dialling{end: cancel, done: make(chan struct{}), answers: map[string]int{}}
+	go func() {
+		defer close(d.done)
+		for ctx.Err() == nil {
+			answer := p.dial(ctx, "10.244.1.5", 9090)
+			d.mu.Lock()
+			d.answers[answer]++
+			d.mu.Unlock()
+		}
+	}()
+	t.Cleanup(func() { d.stop() })
+	return d
+}
+
+// metBoth reports whether it has met the proxy, and nobody.
+func (d *dialling) metBoth() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.answers["PROXY"] > 0 && d.answers["refused"] > 0
+}
+
+// stop ends it, and returns what it has met.
+func (d *dialling) stop() map[string]int {
+	d.end()
+	<-d.done
+	return d.answers
 }

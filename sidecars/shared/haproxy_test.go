@@ -65,7 +65,7 @@ func (p *realProxy) Find(context.Context, string) (Instance, error) {
 }
 
 func (p *realProxy) Check(ctx context.Context, _ string, command []string) (string, bool, error) {
-	out, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput() //nolint:gosec // the sample's
+	out, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		return "", false, err
@@ -105,7 +105,7 @@ func startReal(t *testing.T, n *fakeNode) *realProxy {
 	config := dir + "/files/current/haproxy.cfg"
 	p.cmd = exec.CommandContext(t.Context(), "sh", "-c", fmt.Sprintf(
 		// The kernel keeps signals without a handler from the first process of a container, which this one is not.
-		"trap : USR2; until %[1]s -c -q -f %[2]s; do sleep 0.1; done; exec %[1]s -W -db -f %[2]s", p.program, config)) //nolint:gosec // no input
+		"trap : USR2; until %[1]s -c -q -f %[2]s; do sleep 0.1; done; exec %[1]s -W -db -f %[2]s", p.program, config))
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Gid: 1337}}
 	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) } // the first process ends its workers
 	if err := kerneltest.New(t).Do(p.cmd.Start); err != nil {
