@@ -24,7 +24,7 @@ type Left struct {
 	Agent bool
 	// Files, Mounts and Pods (with rules of ours, by their network namespaces) are paths.
 	Files, Mounts, Pods []string
-	// Proxies are homes of pods' own proxies, by the pods' UIDs, and profiles of shared ones.
+	// Proxies are homes of pods' own proxies, by the pods' UIDs, the notes of where rules lead, and profiles of shared proxies.
 	Proxies []string
 	// Faults are what could not be looked at.
 	Faults []string
@@ -102,15 +102,20 @@ func (g NodeGatherer) runsAgent() bool {
 // all are all of it, by kind, for people.
 func (l Left) all() (out []string) {
 	for _, kind := range []struct {
-		noun  string
-		paths []string
-	}{{"file", l.Files}, {"directory of proxies", l.Proxies}, {"mount", l.Mounts}, {"pod with rules", l.Pods}} {
+		one, many string
+		paths     []string
+	}{
+		{"file", "files", l.Files},
+		{"directory of proxies", "directories of proxies", l.Proxies},
+		{"mount", "mounts", l.Mounts},
+		{"pod with rules", "pods with rules", l.Pods},
+	} {
 		switch len(kind.paths) {
 		case 0:
 		case 1:
-			out = append(out, "1 "+kind.noun+" ("+kind.paths[0]+")")
+			out = append(out, "1 "+kind.one+" ("+kind.paths[0]+")")
 		default:
-			out = append(out, fmt.Sprintf("%d of %s (%s)", len(kind.paths), kind.noun, some(kind.paths)))
+			out = append(out, fmt.Sprintf("%d %s (%s)", len(kind.paths), kind.many, some(kind.paths)))
 		}
 	}
 	return out

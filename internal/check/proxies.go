@@ -29,13 +29,13 @@ func proxiesUnattended(f *Facts) finding {
 	const roll = "re-create the pods (kubectl rollout restart), which start without a proxy"
 	switch {
 	case len(off) > 0:
-		return warning(fmt.Sprintf("%s run and nobody looks after them, as the agents run no proxies (sidecars.enabled=false): %s", countProxies(len(off)), some(off)),
+		return warning(fmt.Sprintf("nobody looks after %s, as the agents run no proxies (sidecars.enabled=false): %s", countProxies(len(off)), some(off)),
 			roll+"; or switch sidecars.enabled on again: the agents take over what runs")
 	case len(away) > 0 && f.ours() == nil:
-		return warning(fmt.Sprintf("%s of a removed release run and nobody looks after them: %s", countProxies(len(away)), some(away)),
+		return warning(fmt.Sprintf("nobody looks after %s of a removed release: %s", countProxies(len(away)), some(away)),
 			roll+"; docs/removal.md has the order, and what to remove from the nodes then")
 	case len(away) > 0:
-		return failing(fmt.Sprintf("%s have no agent on their node that looks after them: %s", countProxies(len(away)), some(away)),
+		return failing(fmt.Sprintf("nobody looks after %s on nodes without an agent that is ready: %s", countProxies(len(away)), some(away)),
 			"see why the agent of the node is not ready; a proxy that ends meanwhile is not started again, and its pod's connections are refused")
 	case len(f.Proxies) == 0:
 		return finding{}
