@@ -74,6 +74,9 @@ func (t *trial) confirm(now state, rec *record) error {
 			continue
 		}
 		t.inForceNow(p)
+		if p.before == nil {
+			t.pausesOf(p.sandbox.UID).joined.note(time.Now(), firstChange, "")
+		}
 		if p.before != nil && p.before.Data.IP != "" {
 			t.pausesOf(p.sandbox.UID).changed.note(time.Now(), firstChange, "")
 		}
@@ -121,15 +124,32 @@ func (t *trial) goBack(ctx context.Context, old, version string, err error) erro
 	log.FromContext(ctx).Info("shared proxy has not taken its configuration", "reason", why, "suspects", len(t.suspects))
 	switch n := len(t.suspects); {
 	case t.dropLost(ctx): // who is gone is to blame
+	case t.dropTakers(ctx):
 	case t.whole || n == 0:
 		t.blameProfile(ctx, why, why)
 	case n == 1:
 		if p := t.pod(t.suspects[0].key()); p != nil {
-			t.refuse(p, why)
+			t.keepOut(p, why, firstFailure, lastFailure)
 		}
 	default:
 		t.batch = n / 2 //nolint:mnd // the next ones are fewer, until one alone is to blame
 	}
 	t.wakeAt(t.reloaded.Add(reloadPause))
 	return nil
+}
+
+// dropTakers reports whether pods that were to join have taken the proxy's ports after they were found free. They are kept out for longer than
+// others: a proxy that cannot listen may not have accepted anybody's connections while it tried to (HAProxy 2.6 tries for 2 s).
+func (t *trial) dropTakers(ctx context.Context) (found bool) {
+	for _, m := range t.suspects {
+		p := t.pod(m.key())
+		if p == nil || p.before != nil {
+			continue
+		}
+		if err := t.free(ctx, m, t.profile.Ports()); isTaken(err) {
+			t.keepOut(p, err.Error(), firstFailure, lastFailure)
+			found = true
+		}
+	}
+	return found
 }

@@ -98,6 +98,10 @@ func (r *round) refresh(ctx context.Context, p *podNow, look bool) {
 	case r.now.Before(r.reloaded.Add(reloadPause)):
 		r.wakeAt(r.reloaded.Add(reloadPause))
 		return
+	case p.before == nil && !pauses.joined.over(r.now):
+		p.waits = "the pod has joined the shared proxy a moment ago, and left: it joins again after a pause, a longer one each time"
+		r.wakeAt(pauses.joined.until)
+		return
 	case p.before != nil && !pauses.changed.over(r.now):
 		r.wakeAt(pauses.changed.until)
 		return
@@ -175,10 +179,13 @@ func (r *round) separate() {
 }
 
 // refuse keeps a pod, or its change, out of the configuration for some time.
-func (r *round) refuse(p *podNow, why string) {
+func (r *round) refuse(p *podNow, why string) { r.keepOut(p, why, firstPause, lastPause) }
+
+// keepOut is refuse with bounds of the pause.
+func (r *round) keepOut(p *podNow, why string, first, last time.Duration) {
 	why = bounded(why)
 	pauses := r.pausesOf(p.sandbox.UID)
-	pauses.refused.note(r.now, firstPause, why)
+	pauses.refused.grow(time.Now(), first, last, why)
 	p.now, p.waits = nil, why
 	p.tries = pauses.refused.times
 	r.wakeAt(pauses.refused.until)

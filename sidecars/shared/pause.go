@@ -8,28 +8,38 @@ const (
 	firstChange = 10 * time.Second
 	lastPause   = time.Minute
 	calmTime    = 2 * time.Minute
+	// firstFailure and lastFailure are those after a reload that has failed: a proxy may pause its listeners in all pods meanwhile.
+	firstFailure = 5 * time.Second
+	lastFailure  = 10 * time.Minute
 )
 
 // backoff is a pause that grows.
 type backoff struct {
 	times int
-	last  time.Time
 	until time.Time
 	why   string
 }
 
-// note begins a pause: the first one, or twice the last one if that is not long ago.
+// note begins a pause: the first one, or twice the last one if that is not long over.
 func (b *backoff) note(now time.Time, first time.Duration, why string) {
-	if now.Sub(b.last) > calmTime {
+	b.grow(now, first, lastPause, why)
+}
+
+// grow is note with a bound of its own.
+func (b *backoff) grow(now time.Time, first, last time.Duration, why string) {
+	if b.calm(now) {
 		b.times = 0
 	}
 	pause := first
 	for range b.times {
-		pause = min(2*pause, lastPause)
+		pause = min(2*pause, last)
 	}
 	b.times++
-	b.last, b.until, b.why = now, now.Add(pause), why
+	b.until, b.why = now.Add(pause), why
 }
+
+// calm reports whether the last pause is long over.
+func (b *backoff) calm(now time.Time) bool { return now.Sub(b.until) > calmTime }
 
 func (b *backoff) over(now time.Time) bool { return !now.Before(b.until) }
 
@@ -37,6 +47,12 @@ func (b *backoff) over(now time.Time) bool { return !now.Before(b.until) }
 type podPauses struct {
 	refused backoff // after its configuration was refused
 	changed backoff // after a change of its own was put into force
+	joined  backoff // after it has joined, until it may join again
+}
+
+// calm reports whether all of them are long over.
+func (p *podPauses) calm(now time.Time) bool {
+	return p.refused.calm(now) && p.changed.calm(now) && p.joined.calm(now)
 }
 
 // pausesOf returns a pod's.

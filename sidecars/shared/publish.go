@@ -62,7 +62,7 @@ func (r *round) forget() {
 	maps.DeleteFunc(r.names, func(key sidecars.Key, _ time.Time) bool { return !there[key] })
 	maps.DeleteFunc(r.lost, func(key sidecars.Key, _ bool) bool { return !there[key] })
 	maps.DeleteFunc(r.pauses, func(uid string, p *podPauses) bool {
-		return r.podOf(uid) == nil && time.Since(p.refused.last) > calmTime && time.Since(p.changed.last) > calmTime
+		return r.podOf(uid) == nil && p.calm(time.Now())
 	})
 }
 

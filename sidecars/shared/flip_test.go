@@ -1,0 +1,41 @@
+package shared
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// A pod that comes and goes all the time does not have the proxy reload all the time: each reload may leave a worker behind.
+func TestAPodThatComesAndGoesAllTheTime(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.startProxy()
+	m, _ := n.agent()
+	pods := n.follow(m, "a", "hostile")
+	n.served(m, "a hostile")
+	reloads, reads := n.reloadCount(), n.readCount()
+	for i := range 11 {
+		chosen := "none"
+		if i%2 == 1 {
+			chosen = "edge"
+		}
+		n.edit(pods[1], func(p *fakePod) { p.chosen = chosen })
+		if chosen == "none" {
+			m.Unfollow(pods[1].UID)
+		} else {
+			m.Follow(pods[1], "edge")
+		}
+		if i == 6 {
+			n.follow(m, "b")
+		}
+		pause(t.Context(), 1200*time.Millisecond)
+	}
+	if more, read := n.reloadCount()-reloads, n.readCount()-reads; more > 5 || read > 4 {
+		t.Errorf("%d reloads and %d pods read in 13 s", more, read)
+	}
+	n.served(m, "a b")
+	n.edit(pods[1], func(p *fakePod) { p.chosen = "edge" })
+	m.Follow(pods[1], "edge")
+	n.eventually("it is told", func() bool { return strings.Contains(n.status(pods[1]).Message, "joins again after a pause") })
+}
