@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"istio-pod-network-controller/api/v1alpha1"
 )
@@ -75,6 +76,17 @@ func TestAPodIsRefusedForAReason(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A shared proxy reads no files in the pod's user namespace; its group is what the rules do not find there.
+func TestAPodWithUsersOfItsOwnAndASharedProxy(t *testing.T) {
+	no := false
+	pod := thePod()
+	pod.Spec.HostUsers = &no
+	p := &Profile{Name: "edge", Spec: v1alpha1.SidecarProfileSpec{Mode: v1alpha1.ModeShared}, namespaces: labels.Everything()}
+	if got := p.Refusal(pod, nil); !strings.Contains(got, "hostUsers: false") || !strings.Contains(got, "by its group") || strings.Contains(got, "files") {
+		t.Errorf("refused: %q", got)
 	}
 }
 
