@@ -1,6 +1,7 @@
 package shared
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -38,4 +39,21 @@ func TestAPodThatComesAndGoesAllTheTime(t *testing.T) {
 	n.edit(pods[1], func(p *fakePod) { p.chosen = "edge" })
 	m.Follow(pods[1], "edge")
 	n.eventually("it is told", func() bool { return strings.Contains(n.status(pods[1]).Message, "joins again after a pause") })
+}
+
+// Pods that cannot be read do not use up what a round may read.
+func TestManyPodsThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.startProxy()
+	m, _ := n.agent()
+	for i := range 2 * readsPerRound {
+		m.Follow(n.pod(fmt.Sprintf("a%d", i), func(p *fakePod) { p.stopped = true }), "edge")
+	}
+	began := time.Now()
+	n.follow(m, "z")
+	n.served(m, "z")
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("the other pod has joined after %s", took)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -202,4 +203,33 @@ func TestPodsThatFillTheProxy(t *testing.T) {
 	if ok, known := m.Serves("edge", s); !ok || !known {
 		t.Error("not served")
 	}
+}
+
+// Who has a connection in each worker that a reload leaves behind does not keep all of them.
+func TestOldWorkersAreBounded(t *testing.T) {
+	const bound = 2
+	pod, world := kerneltest.NewPod(t)
+	kerneltest.ListenTCP(t, world, kerneltest.App, false, "0.0.0.0:8080") // which answers nobody
+	p, m := serveReal(t)
+	p.change(func() {
+		f := &p.profile.Spec.Files[0]
+		text := strings.Replace(f.Template, "mworker-max-reloads 20", fmt.Sprintf("mworker-max-reloads %d", bound), 1)
+		if text == f.Template {
+			t.Fatal("the sample does not bound old workers")
+		}
+		f.Template = text
+	})
+	kerneltest.Shell(t, pod, "nft -f -", redirected)
+	p.join(t, m, "hostile", pod)
+	for i := range 2 * bound {
+		if fill(t, pod, kerneltest.Outside4+":8080", 8) != 8 {
+			t.Error("connections are missing")
+		}
+		p.join(t, m, fmt.Sprintf("other-%d", i), kerneltest.New(t))
+	}
+	p.eventually("old workers end", func() bool {
+		children := kerneltest.Shell(t, world, fmt.Sprintf("pgrep -P %d | wc -l", p.cmd.Process.Pid), "")
+		n, err := strconv.Atoi(strings.TrimSpace(children))
+		return err == nil && n >= 1 && n <= bound+1
+	})
 }

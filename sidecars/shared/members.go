@@ -98,6 +98,10 @@ func (r *round) refresh(ctx context.Context, p *podNow, look bool) {
 	case r.now.Before(r.reloaded.Add(reloadPause)):
 		r.wakeAt(r.reloaded.Add(reloadPause))
 		return
+	case !pauses.unread.over(r.now): // those that can be read come first
+		p.waits = pauses.unread.why
+		r.wakeAt(pauses.unread.until)
+		return
 	case p.before == nil && !pauses.joined.over(r.now):
 		p.waits = "the pod has joined the shared proxy a moment ago, and left: it joins again after a pause, a longer one each time"
 		r.wakeAt(pauses.joined.until)
@@ -113,9 +117,11 @@ func (r *round) refresh(ctx context.Context, p *podNow, look bool) {
 	m, err := r.read(ctx, p.sandbox)
 	if err != nil {
 		p.waits = err.Error()
-		r.wakeAt(r.now.Add(errorPause))
+		pauses.unread.grow(r.now, errorPause, lastUnread, p.waits)
+		r.wakeAt(pauses.unread.until)
 		return
 	}
+	pauses.unread = backoff{}
 	if early {
 		pauses.changed.note(r.now, firstPause, "")
 		r.wakeAt(pauses.changed.until)

@@ -11,6 +11,8 @@ const (
 	// firstFailure and lastFailure are those after a reload that has failed: a proxy may pause its listeners in all pods meanwhile.
 	firstFailure = 5 * time.Second
 	lastFailure  = 10 * time.Minute
+	// lastUnread is the longest one after a pod could not be read, which begins with errorPause.
+	lastUnread = 10 * time.Second
 )
 
 // backoff is a pause that grows.
@@ -48,11 +50,12 @@ type podPauses struct {
 	refused backoff // after its configuration was refused
 	changed backoff // after a change of its own was put into force
 	joined  backoff // after it has joined, until it may join again
+	unread  backoff // after it could not be read
 }
 
 // calm reports whether all of them are long over.
 func (p *podPauses) calm(now time.Time) bool {
-	return p.refused.calm(now) && p.changed.calm(now) && p.joined.calm(now)
+	return p.refused.calm(now) && p.changed.calm(now) && p.joined.calm(now) && p.unread.calm(now)
 }
 
 // pausesOf returns a pod's.
