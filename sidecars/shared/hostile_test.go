@@ -198,7 +198,7 @@ func TestPodsThatFillTheProxy(t *testing.T) {
 		}
 	}
 	if version, err := newDirectory(p.root, "edge").ask(t.Context()); err != nil {
-		t.Errorf("version %q, error %v", version, err)
+		t.Errorf("version %+v, error %v", version, err)
 	}
 	if ok, known := m.Serves("edge", s); !ok || !known {
 		t.Error("not served")
