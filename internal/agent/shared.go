@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"istio-pod-network-controller/internal/podnet"
@@ -73,9 +75,13 @@ func (c sharedContainers) Find(ctx context.Context, profile string) (shared.Inst
 	return shared.Instance{ID: found.ID, Image: found.Image}, nil
 }
 
-// Check runs a command in a proxy's container. ok reports whether it ended with code 0.
+// Check runs a command in a proxy's container. ok reports whether it ended with code 0. A command that takes too long is
+// context.DeadlineExceeded.
 func (c sharedContainers) Check(ctx context.Context, id string, command []string) (output string, ok bool, err error) {
 	printed, err := c.runtime.Exec(ctx, id, command, sharedCheckTimeout)
+	if grpcstatus.Code(err) == codes.DeadlineExceeded { // the runtime has noticed first
+		return "", false, fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
+	}
 	if err != nil {
 		return "", false, err
 	}

@@ -2,6 +2,7 @@ package shared
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -14,6 +15,9 @@ const (
 	confirmLimit = 5 * time.Second
 	confirmPoll  = 25 * time.Millisecond
 )
+
+// errNotTold means that the runtime did not pass a signal on. No pod is to blame for that.
+var errNotTold = errors.New("have the shared proxy reload")
 
 // apply puts a configuration with these members into force:
 //
@@ -29,12 +33,12 @@ func (t *trial) apply(ctx context.Context, members []member) error {
 	switch {
 	case t.inForce != nil && t.inForce.Version == content.version:
 		rec.Dir, rec.Container = t.inForce.Dir, t.inForce.Container
-		return t.confirm(state{Confirmed: rec, Pending: t.state.Pending}, rec)
+		return t.confirm(state{Confirmed: rec, Pending: t.state.Pending, Late: t.state.Late}, rec)
 	case t.inForce == nil && t.last != nil && t.last.Version == content.version:
 		return nil // it starts with that already
 	}
 	rec.Dir = t.passed[content.version]
-	pending := state{Confirmed: t.state.Confirmed, Pending: rec}
+	pending := t.state.with(rec)
 	if err := t.dir.save(pending); err != nil {
 		return err
 	}
@@ -89,7 +93,7 @@ func (t *trial) confirm(now state, rec *record) error {
 func (t *trial) reload(ctx context.Context, want string) (said answer, err error) {
 	if name := t.profile.Spec.Shared.ReloadSignal; name != "" {
 		if err := t.Proxies.Signal(ctx, t.seen.id, unix.SignalNum("SIG"+name)); err != nil {
-			return answer{}, fmt.Errorf("have the shared proxy reload: %w", err)
+			return answer{}, fmt.Errorf("%w: %w", errNotTold, err)
 		}
 	}
 	for end := time.Now().Add(confirmLimit); ; {
@@ -121,6 +125,10 @@ func (t *trial) goBack(ctx context.Context, old, version string, err error) erro
 	if t.seen.version == "" || t.inForce != nil && t.seen.version != t.inForce.Version {
 		t.inForce = nil // the next look finds out
 	}
+	t.wakeAt(t.reloaded.Add(reloadPause))
+	if errors.Is(err, errNotTold) {
+		return err
+	}
 	log.FromContext(ctx).Info("shared proxy has not taken its configuration", "reason", why, "suspects", len(t.suspects))
 	switch n := len(t.suspects); {
 	case t.dropLost(ctx): // who is gone is to blame
@@ -134,7 +142,6 @@ func (t *trial) goBack(ctx context.Context, old, version string, err error) erro
 	default:
 		t.batch = n / 2 //nolint:mnd // the next ones are fewer, until one alone is to blame
 	}
-	t.wakeAt(t.reloaded.Add(reloadPause))
 	return nil
 }
 

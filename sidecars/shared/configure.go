@@ -83,10 +83,8 @@ func (r *round) applied(ctx context.Context) *sidecars.Profile {
 // prune removes configurations that nobody needs.
 func (r *round) prune() error {
 	var keep []string
-	for _, one := range []*record{r.state.Confirmed, r.state.Pending} {
-		if one != nil {
-			keep = append(keep, one.Dir)
-		}
+	for _, one := range r.state.records() {
+		keep = append(keep, one.Dir)
 	}
 	return r.dir.prune(keep...)
 }
@@ -228,7 +226,7 @@ func (t *trial) test(ctx context.Context, members []member) (why string, err err
 	switch {
 	case ctx.Err() != nil:
 		return "", ctx.Err()
-	case checking.Err() != nil:
+	case checking.Err() != nil || errors.Is(err, context.DeadlineExceeded):
 		return fmt.Sprintf("its check of the files did not end within %s", checkTimeout), nil
 	case err != nil:
 		return "", fmt.Errorf("have the shared proxy check its files: %w", err)

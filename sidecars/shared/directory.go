@@ -155,6 +155,8 @@ type state struct {
 	// Confirmed is the one that the proxy has answered for. Pending was put into force after it, and was not confirmed.
 	Confirmed *record `json:"confirmed,omitempty"`
 	Pending   *record `json:"pending,omitempty"`
+	// Late are those that were pending before, the last one first: the proxy may still answer one of them.
+	Late []*record `json:"late,omitempty"`
 }
 
 // record is a configuration.

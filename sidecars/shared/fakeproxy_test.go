@@ -15,8 +15,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// first calls a hook.
+func (n *fakeNode) first(ctx context.Context, hook *func(context.Context) error) error {
+	n.mu.Lock()
+	f := *hook
+	n.mu.Unlock()
+	if f == nil {
+		return nil
+	}
+	return f(ctx)
+}
+
 // Find, Check and Signal reach the proxy.
-func (n *fakeNode) Find(context.Context, string) (Instance, error) {
+func (n *fakeNode) Find(ctx context.Context, _ string) (Instance, error) {
+	if err := n.first(ctx, &n.finding); err != nil {
+		return Instance{}, err
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.container == "" {
@@ -25,7 +39,10 @@ func (n *fakeNode) Find(context.Context, string) (Instance, error) {
 	return Instance{ID: n.container, Image: "localhost/proxy:1"}, nil
 }
 
-func (n *fakeNode) Check(_ context.Context, id string, _ []string) (string, bool, error) {
+func (n *fakeNode) Check(ctx context.Context, id string, _ []string) (string, bool, error) {
+	if err := n.first(ctx, &n.checking); err != nil {
+		return "", false, err
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if id != n.container {
@@ -38,7 +55,10 @@ func (n *fakeNode) Check(_ context.Context, id string, _ []string) (string, bool
 	return "", true, nil
 }
 
-func (n *fakeNode) Signal(_ context.Context, id string, s unix.Signal) error {
+func (n *fakeNode) Signal(ctx context.Context, id string, s unix.Signal) error {
+	if err := n.first(ctx, &n.telling); err != nil {
+		return err
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if id != n.container || s != unix.SIGUSR2 {
@@ -54,6 +74,27 @@ func (n *fakeNode) loadFiles() {
 	version, pods, err := n.parse("current")
 	if err != nil || n.deaf(strings.Join(pods, " ")) {
 		return
+	}
+	if n.late == 0 {
+		n.use(version, pods)
+		return
+	}
+	of := n.container
+	time.AfterFunc(n.late, func() {
+		n.change(func() {
+			if n.container == of {
+				n.use(version, pods)
+			}
+		})
+	})
+}
+
+// use puts a configuration into force.
+func (n *fakeNode) use(version string, pods []string) {
+	for _, name := range n.always {
+		if !slices.Contains(pods, "ns-"+name) {
+			n.broken = append(n.broken, "the proxy does not serve "+name+" any more")
+		}
 	}
 	for _, p := range pods {
 		for _, other := range n.pods {

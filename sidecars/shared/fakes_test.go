@@ -46,6 +46,11 @@ type fakeNode struct {
 	checks    int
 	deaf      func(text string) bool // files that the proxy accepts and does not put into force
 	broken    []string
+	always    []string      // pods that it has to serve from now on
+	late      time.Duration // between its signal and the new configuration
+
+	// Each is called first, if there is one, and can wait.
+	checking, telling, reading, finding func(ctx context.Context) error
 }
 
 // fakePod is a pod and its sandbox.
@@ -157,7 +162,10 @@ func (n *fakeNode) Choice(_ context.Context, s podnet.Sandbox) (sidecars.Choice,
 	return out, nil
 }
 
-func (n *fakeNode) Pod(_ context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
+func (n *fakeNode) Pod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
+	if err := n.first(ctx, &n.reading); err != nil {
+		return nil, err
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.reads++

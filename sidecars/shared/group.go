@@ -30,6 +30,7 @@ type group struct {
 	started bool          // Manager.mu protects it
 
 	mu       sync.Mutex // protects what other goroutines see
+	watched  string     // the container whose end is waited for
 	followed map[sidecars.Key]*followed
 	known    bool
 	served   map[sidecars.Key]bool
@@ -41,7 +42,6 @@ type group struct {
 	loaded   bool
 	unsaved  bool
 	proxy    proxy
-	watched  string // the container whose end is waited for
 	bad      badProfile
 	batch    int // how many pods may join at once, after a configuration that was not taken; 0 is all
 	reloaded time.Time

@@ -17,6 +17,9 @@ import (
 // readsPerRound bounds how many pods one round reads from the API server.
 const readsPerRound = 30
 
+// readTimeout bounds how long one pod is read.
+const readTimeout = 5 * time.Second
+
 // namesAgain is the time between two looks at the name of a network namespace that is served.
 const namesAgain = 2 * time.Second
 
@@ -114,8 +117,13 @@ func (r *round) refresh(ctx context.Context, p *podNow, look bool) {
 		return
 	}
 	r.reads++
-	m, err := r.read(ctx, p.sandbox)
+	reading, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	m, err := r.read(reading, p.sandbox)
 	if err != nil {
+		if reading.Err() != nil { // nor would the other ones be read, and those who are served wait for the end of the round
+			r.reads = readsPerRound
+		}
 		p.waits = err.Error()
 		pauses.unread.grow(r.now, errorPause, lastUnread, p.waits)
 		r.wakeAt(pauses.unread.until)

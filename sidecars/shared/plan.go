@@ -37,9 +37,13 @@ func (s state) settle(p seen) (state, *record) {
 	case !p.there || p.version == "":
 		return s, nil
 	case s.Pending != nil && p.version == s.Pending.Version:
-		s.Confirmed, s.Pending = s.Pending, nil
+		s = state{Confirmed: s.Pending}
 	case s.Confirmed == nil || p.version != s.Confirmed.Version:
-		return s, nil
+		i := slices.IndexFunc(s.Late, func(r *record) bool { return r.Version == p.version })
+		if i < 0 {
+			return s, nil
+		}
+		s.Confirmed, s.Late = s.Late[i], s.Late[:i]
 	}
 	if s.Confirmed.Container != p.id {
 		now := *s.Confirmed
@@ -47,6 +51,31 @@ func (s state) settle(p seen) (state, *record) {
 		s.Confirmed = &now
 	}
 	return s, s.Confirmed
+}
+
+// maxLate bounds how many configurations are remembered that were put into force and not confirmed.
+const maxLate = 4
+
+// with returns the state after another configuration was put into force. A proxy that is slow may answer the one before even now, and whom it
+// serves must be known then.
+func (s state) with(pending *record) state {
+	if old := s.Pending; old != nil {
+		s.Late = slices.Insert(slices.Clone(s.Late), 0, old)
+	}
+	s.Pending = pending
+	s.Late = slices.DeleteFunc(s.Late, func(r *record) bool { return r.Version == pending.Version })
+	s.Late = s.Late[:min(len(s.Late), maxLate)]
+	return s
+}
+
+// records returns all configurations that the proxy may have.
+func (s state) records() (out []*record) {
+	for _, one := range append([]*record{s.Confirmed, s.Pending}, s.Late...) {
+		if one != nil {
+			out = append(out, one)
+		}
+	}
+	return out
 }
 
 // phaseOf returns what can be done. current reports whether the proxy has a configuration to start with.

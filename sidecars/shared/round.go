@@ -191,8 +191,8 @@ func (g *group) save() error {
 
 // at returns the configuration that is in a directory, or nil.
 func (s state) at(dir string) *record {
-	for _, one := range []*record{s.Confirmed, s.Pending} {
-		if one != nil && dir != "" && one.Dir == dir {
+	for _, one := range s.records() {
+		if dir != "" && one.Dir == dir {
 			return one
 		}
 	}
@@ -214,16 +214,23 @@ func (g *group) profileOf(rec *record) (*sidecars.Profile, error) {
 
 // watchEnd has a round as soon as the proxy's container has ended.
 func (g *group) watchEnd(ctx context.Context) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	id := g.proxy.ID
 	if g.Ends == nil || id == "" || g.watched == id {
 		return
 	}
 	g.watched = id
 	go func() {
-		if g.Ends.Wait(ctx, id) != nil || ctx.Err() != nil {
-			return // the next look finds out
-		}
+		err := g.Ends.Wait(ctx, id)
 		g.mu.Lock()
+		if err != nil || ctx.Err() != nil { // the next look finds out
+			if g.watched == id {
+				g.watched = "" // and waits again
+			}
+			g.mu.Unlock()
+			return
+		}
 		if g.proxy.ID == id {
 			g.proxy.ended = true
 			clear(g.served)

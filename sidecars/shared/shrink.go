@@ -47,7 +47,7 @@ func (r *round) shrink(ctx context.Context) error {
 	if rec.Dir, err = r.dir.write(content.files, p.Spec.RunAsGroup); err != nil {
 		return err
 	}
-	now := state{Confirmed: r.state.Confirmed, Pending: rec}
+	now := r.state.with(rec)
 	if err := r.dir.save(now); err != nil {
 		return err
 	}
