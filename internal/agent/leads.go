@@ -36,9 +36,9 @@ type led struct {
 	Since  time.Time `json:"since"`
 }
 
-// draining reports whether what the rules led to before may still finish its connections.
+// draining reports whether what the rules led to before may still finish its connections. A clock that was set back does not make that longer.
 func (l led) draining(now time.Time) bool {
-	return l.Before.Profile != "" && now.Before(l.Since.Add(l.Before.Drain))
+	return l.Before.Profile != "" && now.Sub(l.Since).Abs() < l.Before.Drain
 }
 
 // leadsName is the directory of the notes among those of proxies. It has no dot, as those of sandboxes have.
@@ -56,6 +56,8 @@ type leads struct {
 	dir   string
 	mu    sync.Mutex
 	known map[string]led // by the pod's UID
+	// unwritten are the pods whose note could not be written, by UID: it is tried again.
+	unwritten map[string]bool
 }
 
 // newLeads reads what an earlier agent has noted. A note that cannot be read counts as none.
@@ -64,7 +66,7 @@ func newLeads(dir string) (*leads, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("look for notes: %w", err)
 	}
-	out := &leads{dir: dir, known: map[string]led{}}
+	out := &leads{dir: dir, known: map[string]led{}, unwritten: map[string]bool{}}
 	for _, e := range entries {
 		uid, sandbox, ok := strings.Cut(e.Name(), ".")
 		path := filepath.Join(dir, e.Name())
@@ -96,7 +98,10 @@ func (l *leads) set(s podnet.Sandbox, now lead) (before lead, changed bool, err 
 	defer l.mu.Unlock()
 	old, known := l.known[s.UID]
 	if !known && now.Profile == "" || known && old.Sandbox == s.ID && old.Now == now {
-		return old.Now, false, nil
+		if l.unwritten[s.UID] {
+			err = l.write(s.UID, old)
+		}
+		return old.Now, false, err
 	}
 	if known && old.Sandbox != s.ID {
 		removeNote(l.path(s.UID, old.Sandbox)) // of a sandbox that was made anew
@@ -112,9 +117,10 @@ func (l *leads) set(s podnet.Sandbox, now lead) (before lead, changed bool, err 
 	return old.Now, true, l.write(s.UID, next)
 }
 
-// write notes a lead so that the note is whole, or as it was.
+// write notes a lead so that the note is whole. If it cannot be written there is none: to know nothing is better than to know what was.
 func (l *leads) write(uid string, n led) error {
 	path := l.path(uid, n.Sandbox)
+	delete(l.unwritten, uid)
 	if n.Now.Profile == "" {
 		removeNote(path)
 		return nil
@@ -127,6 +133,8 @@ func (l *leads) write(uid string, n led) error {
 		err = writeNote(path, text)
 	}
 	if err != nil {
+		l.unwritten[uid] = true
+		_ = os.Remove(path) // which needs no room
 		return fmt.Errorf("note where a pod's rules lead: %w", err)
 	}
 	return nil
@@ -160,6 +168,7 @@ func (l *leads) forget(podUID string) {
 	if old, known := l.known[podUID]; known {
 		removeNote(l.path(podUID, old.Sandbox))
 		delete(l.known, podUID)
+		delete(l.unwritten, podUID)
 	}
 }
 
