@@ -62,16 +62,19 @@ func TestWhatAnAnswerMeans(t *testing.T) {
 		current bool
 		phase   phase
 	}{
-		"no proxy":                              {state{Confirmed: one}, seen{}, "", true, absent},
-		"the confirmed version":                 {state{Confirmed: one, Pending: two}, seen{there: true, id: "c1", version: "1"}, "1 c1", true, serving},
-		"the confirmed version of a new one":    {state{Confirmed: one}, seen{there: true, id: "c2", version: "1"}, "1 c2", true, serving},
-		"the pending version, late":             {state{Confirmed: one, Pending: two}, seen{there: true, id: "c1", version: "2"}, "2 c1", true, serving},
-		"the first version, late":               {state{Pending: two}, seen{there: true, id: "c1", version: "2"}, "2 c1", true, serving},
-		"another version":                       {state{Confirmed: one, Pending: two}, seen{there: true, id: "c1", version: "3"}, "", true, unknown},
-		"a version, and the state is lost":      {state{}, seen{there: true, id: "c1", version: "1"}, "", true, unknown},
-		"no answer yet":                         {state{Confirmed: one}, seen{there: true, id: "c2"}, "", true, starting},
-		"no answer for long":                    {state{Confirmed: one}, seen{there: true, id: "c2", silent: startLimit}, "", true, unknown},
-		"it waits for its first files":          {state{}, seen{there: true, id: "c1"}, "", false, unknown},
+		"no proxy":                           {state{Confirmed: one}, seen{}, "", true, absent},
+		"the confirmed version":              {state{Confirmed: one, Pending: two}, seen{there: true, id: "c1", version: "1"}, "1 c1", true, serving},
+		"the confirmed version of a new one": {state{Confirmed: one}, seen{there: true, id: "c2", version: "1"}, "1 c2", true, serving},
+		"the pending version, late":          {state{Confirmed: one, Pending: two}, seen{there: true, id: "c1", version: "2"}, "2 c1", true, serving},
+		"the first version, late":            {state{Pending: two}, seen{there: true, id: "c1", version: "2"}, "2 c1", true, serving},
+		"another version":                    {state{Confirmed: one, Pending: two}, seen{there: true, id: "c1", version: "3"}, "", true, unknown},
+		"a version, and the state is lost":   {state{}, seen{there: true, id: "c1", version: "1"}, "", true, unknown},
+		"no answer yet":                      {state{Confirmed: one}, seen{there: true, id: "c2"}, "", true, starting},
+		"no answer for long":                 {state{Confirmed: one}, seen{there: true, id: "c2", silent: startLimit}, "", true, unknown},
+		"it waits for its first files":       {state{}, seen{there: true, id: "c1"}, "", false, unknown},
+		"one before the pending version": {
+			state{Confirmed: one, Pending: &record{Version: "3"}, Late: []*record{two}}, seen{there: true, id: "c1", version: "2"}, "2 c1", true, serving,
+		},
 		"an empty answer is none":               {state{Pending: &record{}}, seen{there: true, id: "c1"}, "", true, starting},
 		"what was confirmed before is the same": {state{Confirmed: one}, seen{there: true, id: "c1", version: "1"}, "1 c1", false, serving},
 	} {

@@ -65,6 +65,12 @@ func (n *fakeNode) Signal(ctx context.Context, id string, s unix.Signal) error {
 		return errors.New("no such container, or another signal")
 	}
 	n.reloads++
+	if since := time.Since(n.told); since < reloadPause-50*time.Millisecond {
+		n.broken = append(n.broken, "two reloads within "+since.String())
+	}
+	if _, pods, _ := n.parse("current"); len(pods) > 0 {
+		n.told = time.Now()
+	}
 	n.loadFiles()
 	return nil
 }
@@ -181,6 +187,7 @@ func (n *fakeNode) Wait(ctx context.Context, id string) error {
 	n.mu.Lock()
 	ended := n.ended
 	is := id == n.container
+	n.waits++
 	n.mu.Unlock()
 	if !is {
 		return nil

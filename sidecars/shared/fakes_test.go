@@ -42,12 +42,14 @@ type fakeNode struct {
 	server    io.Closer
 	ended     chan struct{}
 	reloads   int
+	waits     int
 	mute      bool // it answers no questions
 	checks    int
 	deaf      func(text string) bool // files that the proxy accepts and does not put into force
 	broken    []string
 	always    []string      // pods that it has to serve from now on
 	late      time.Duration // between its signal and the new configuration
+	told      time.Time     // when this agent has last told it of pods
 
 	// Each is called first, if there is one, and can wait.
 	checking, telling, reading, finding func(ctx context.Context) error
@@ -112,6 +114,7 @@ func (n *fakeNode) agent(change ...func(*Manager)) (m *Manager, stop func()) {
 	for _, f := range change {
 		f(m)
 	}
+	n.change(func() { n.told = time.Time{} })
 	done := make(chan struct{})
 	go func() { defer close(done); _ = m.Start(ctx) }()
 	stop = sync.OnceFunc(func() { cancel(); <-done })

@@ -123,6 +123,74 @@ func TestACheckThatTakesTooLong(t *testing.T) {
 	n.eventually("it is told", func() bool { return strings.Contains(n.status(b).Failure, "did not end within") })
 }
 
+// The runtime says that the proxy runs although its process has ended: nobody is served by it any more.
+func TestAProxyThatHasEndedAndIsStillListed(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.startProxy()
+	m, _ := n.agent()
+	a := n.follow(m, "a")[0]
+	n.served(m, "a")
+	n.eventually("its end is waited for", func() bool { n.mu.Lock(); defer n.mu.Unlock(); return n.waits > 0 })
+	n.change(func() {
+		close(n.ended)
+		n.ended = make(chan struct{})
+	})
+	began := time.Now()
+	n.eventually("it is not said to serve", func() bool { ok, known := m.Serves("edge", a); return !ok && known && !n.status(a).Ready })
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("it was noticed after %s", took)
+	}
+	m.Notify("edge")
+	pause(t.Context(), time.Second)
+	if ok, _ := m.Serves("edge", a); ok {
+		t.Error("it is said to serve again")
+	}
+}
+
+// A pod changes all the time, and is never refused: that is no reason to have the proxy reload all the time.
+func TestChangesOfAPodAreGathered(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.startProxy()
+	m, _ := n.agent()
+	a := n.follow(m, "a")[0]
+	n.served(m, "a")
+	pause(t.Context(), 1200*time.Millisecond)
+	reloads := n.reloadCount()
+	for i := range 40 { // 4 s
+		n.edit(a, func(p *fakePod) { p.annotations = map[string]string{"note": strings.Repeat("x", i+1)} })
+		m.Follow(a, "edge")
+		pause(t.Context(), 100*time.Millisecond)
+	}
+	if got := n.reloadCount() - reloads; got != 1 {
+		t.Errorf("%d reloads", got)
+	}
+}
+
+// What could only be written in part is not there, and next leads where it did.
+func TestFilesThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	d := directory{t.TempDir()}
+	if err := d.prepare(); err != nil {
+		t.Fatal(err)
+	}
+	first, err := d.write(map[string]string{"a": "1"}, int64(os.Getgid()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.write(map[string]string{"a": "2", "not/there": "3"}, int64(os.Getgid())); err == nil {
+		t.Error("no error")
+	}
+	entries, err := os.ReadDir(d.files())
+	if err != nil || len(entries) != 2 || d.target(nextLink) != first {
+		t.Errorf("%v, next is %s, error %v", entries, d.target(nextLink), err)
+	}
+	if err := d.point(currentLink, "v-9"); err != nil || d.target(currentLink) != "" {
+		t.Errorf("current is %q, which is not there; error %v", d.target(currentLink), err)
+	}
+}
+
 // The proxy ends in the middle of each step, and starts anew.
 func TestAProxyThatEndsInTheMiddle(t *testing.T) {
 	t.Parallel()

@@ -337,5 +337,8 @@ func TestManyPodsAtOnce(t *testing.T) {
 	if got := n.reloadCount(); got > 12 {
 		t.Errorf("%d reloads", got)
 	}
-	t.Logf("%d reloads, %d checks", n.reloadCount(), n.checks)
+	n.eventually("old configurations are removed", func() bool {
+		entries, err := os.ReadDir(filepath.Join(n.root, "edge", "files"))
+		return err == nil && len(entries) <= 5 // two links, what they lead to, and what was in force
+	})
 }
