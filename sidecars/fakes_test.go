@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"sync"
@@ -22,6 +23,7 @@ import (
 
 // fakeNode is a container runtime, a registry, an API server and proxies.
 type fakeNode struct {
+	cluster    Cluster // what the next agents read of pods, if not the node itself
 	mu         sync.Mutex
 	containers map[string]*fakeProxy
 	next       int
@@ -329,6 +331,21 @@ func (n *fakeNode) running() (out []string) {
 	}
 	slices.Sort(out)
 	return out
+}
+
+// drains reports whether a proxy was told to drain.
+func (n *fakeNode) drains(id string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	c := n.containers[id]
+	return c != nil && c.drained
+}
+
+// left returns the containers that there are, whatever they do.
+func (n *fakeNode) left() (out []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Sorted(maps.Keys(n.containers))
 }
 
 func (n *fakeNode) change(f func()) {

@@ -58,7 +58,6 @@ func (l *leaving) next(change func(*Choice)) {
 	if l.restart {
 		l.stop()
 		l.m, l.stop = l.agent()
-		l.m.Cluster = l.cluster
 		after(sweepInterval) // it finds the pod by its containers
 	}
 	l.m.Notify("")
@@ -72,8 +71,8 @@ func TestAPodMovesToAProxyElsewhere(t *testing.T) {
 			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 				n.behave = func(p *fakeProxy) { p.drains = 20 * time.Second }
 				l := &leaving{fakeNode: n, cluster: choosy{n, map[string]func(*Choice){}}, agent: agent, restart: restart}
+				n.cluster = l.cluster
 				l.m, l.stop = agent()
-				l.m.Cluster = l.cluster
 				l.m.Follow(sandboxOf("u1"))
 				after(time.Minute)
 				l.moves(t)
@@ -87,7 +86,7 @@ func (l *leaving) moves(t *testing.T) {
 	t.Helper()
 	l.next(func(c *Choice) { c.Leaves = true }) // the other one is not ready yet
 	after(time.Minute)
-	if got := l.running(); len(got) != 1 || l.containers["c001"].drained {
+	if got := l.running(); len(got) != 1 || l.drains("c001") {
 		t.Errorf("%v run; the proxy to which the rules lead was told to end", got)
 	}
 	l.end("c001", 139)
@@ -97,12 +96,12 @@ func (l *leaving) moves(t *testing.T) {
 	}
 	l.next(func(c *Choice) { *c = Choice{Leaves: true, Drain: 45 * time.Second} })
 	after(5 * time.Second)
-	if got := l.running(); len(got) == 1 && !l.containers["c002"].drained || len(got) == 0 && !l.restart {
+	if got := l.running(); len(got) == 1 && !l.drains("c002") || len(got) == 0 && !l.restart {
 		t.Errorf("%v run: the old proxy does not finish its connections", got)
 	}
 	after(time.Minute)
-	if len(l.containers) != 0 || l.m.Follows("u1") {
-		t.Errorf("%v are left, followed %v", l.containers, l.m.Follows("u1"))
+	if left := l.left(); len(left) != 0 || l.m.Follows("u1") {
+		t.Errorf("%v are left, followed %v", left, l.m.Follows("u1"))
 	}
 }
 
@@ -111,9 +110,9 @@ func TestAPodComesBackToAProxyThatItHasLeft(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		n.profile.Spec.Handover = "none"
 		cluster := choosy{n, map[string]func(*Choice){}}
+		n.cluster = cluster
 		m, stop := agent()
 		defer stop()
-		m.Cluster = cluster
 		m.Follow(sandboxOf("u1"))
 		after(time.Minute)
 		left := func(c *Choice) { *c = Choice{Leaves: true, Drain: 45 * time.Second} }
@@ -138,8 +137,8 @@ func TestAPodComesBackToAProxyThatItHasLeft(t *testing.T) {
 			t.Errorf("%v run before the time is over", got)
 		}
 		after(time.Minute)
-		for _, c := range n.containers {
-			t.Errorf("%+v is left", c.Container)
+		if left := n.left(); len(left) > 0 {
+			t.Errorf("%v are left", left)
 		}
 	})
 }
