@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"strconv"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -228,8 +228,8 @@ func TestOldWorkersAreBounded(t *testing.T) {
 		p.join(t, m, fmt.Sprintf("other-%d", i), kerneltest.New(t))
 	}
 	p.eventually("old workers end", func() bool {
-		children := kerneltest.Shell(t, world, fmt.Sprintf("pgrep -P %d | wc -l", p.cmd.Process.Pid), "")
-		n, err := strconv.Atoi(strings.TrimSpace(children))
+		children, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", p.cmd.Process.Pid))
+		n := len(strings.Fields(string(children)))
 		return err == nil && n >= 1 && n <= bound+1
 	})
 }
