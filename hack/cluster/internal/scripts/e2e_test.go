@@ -26,8 +26,10 @@ func TestEndToEndRunNamesAWordThatItDoesNotKnow(t *testing.T) {
 	}
 }
 
-// testProgram prints what a file beside it says for each run in turn, notes its arguments, and fails if the last line says so.
+// testProgram prints what a file beside it says for each run in turn, notes its arguments, and fails if the last line says so. How the node is
+// before the first run does not count.
 const testProgram = `#!/bin/bash
+if [[ -n $E2E_RECORD ]]; then exit; fi
 echo "$E2E_BACKEND: $@" >>"${0%/*}/arguments"
 run=$(wc -l <"${0%/*}/arguments")
 cat "${0%/*}/run$run"
