@@ -69,7 +69,7 @@ alone=()
 tests() {
   local round=$1 limit=$2 log=build/e2e-$1 one failed
   shift 2
-  if program "$limit" "$log.log" -test.parallel 6 "$@"; then return; fi
+  if program "$limit" "$log.log" -test.parallel 4 "$@"; then return; fi
   mapfile -t failed < <(failures "$log.log")
   # The test program says FAIL when all tests have run: behind a panic or its time limit, some have not. Benchmarks do not run again, and
   # what had no others beside it has run alone.

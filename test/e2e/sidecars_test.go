@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -209,15 +211,35 @@ func (c *cluster) containerLog(t testing.TB, pod *corev1.Pod, name string) strin
 	return c.logs(t, fmt.Sprintf("%s_%s_%s", pod.Namespace, pod.Name, pod.UID), name)
 }
 
+// proxyLogs returns the logs of a pod's proxies by file, one for each proxy.
+func (m managed) proxyLogs(t testing.TB, pod *corev1.Pod) map[string]string {
+	t.Helper()
+	return m.logFiles(t, fmt.Sprintf("%s_%s_%s", pod.Namespace, pod.Name, pod.UID), managedProxy)
+}
+
 // logs joins the logs of a container of the pods whose directories match a pattern.
 func (c *cluster) logs(t testing.TB, pods, container string) (out string) {
 	t.Helper()
+	files := c.logFiles(t, pods, container)
+	for _, file := range slices.Sorted(maps.Keys(files)) {
+		out += files[file]
+	}
+	return out
+}
+
+// logFiles returns the logs of a container of the pods whose directories match a pattern, by file.
+func (c *cluster) logFiles(t testing.TB, pods, container string) map[string]string {
+	t.Helper()
 	files, err := filepath.Glob(filepath.Join(c.node.NodeRoot, "var/log/pods", pods, container, "*.log"))
 	must(t, err)
+	out := map[string]string{}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
+		if errors.Is(err, os.ErrNotExist) { // removed just now
+			continue
+		}
 		must(t, err)
-		out += string(text)
+		out[file] = string(text)
 	}
 	return out
 }

@@ -154,14 +154,20 @@ func TestSidecarsAreUpgradedWithoutALostConnection(t *testing.T) {
 	if conns != len(pods) || ended != 0 {
 		t.Errorf("of the pods' %d open connections %d have ended; want %d and none", conns, ended, len(pods))
 	}
-	dialled := 0
-	must(t, m.eachDials(t.Context(), pods, func(s summary) error {
-		dialled += s.OK
-		if s.Failed > 0 {
-			return fmt.Errorf("of %d connections %d failed: %v", s.OK+s.Failed, s.Failed, s.Errors)
-		}
-		return nil
-	}))
+	dialled, faults := 0, []string{}
+	eventually(t, "the pods' logs", func(ctx context.Context) error { // the kubelet may have started just now
+		dialled, faults = 0, nil
+		return m.eachDials(ctx, pods, func(s summary) error {
+			dialled += s.OK
+			if s.Failed > 0 {
+				faults = append(faults, fmt.Sprintf("of %d connections %d failed: %v", s.OK+s.Failed, s.Failed, s.Errors))
+			}
+			return nil
+		})
+	})
+	if len(faults) > 0 {
+		t.Errorf("outbound: %q", faults)
+	}
 	t.Logf("%d inbound and %d outbound connections, %d lines on %d open ones", asked, dialled, read, conns)
 }
 
