@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"slices"
 	"sync"
@@ -331,21 +330,6 @@ func (n *fakeNode) running() (out []string) {
 	}
 	slices.Sort(out)
 	return out
-}
-
-// drains reports whether a proxy was told to drain.
-func (n *fakeNode) drains(id string) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	c := n.containers[id]
-	return c != nil && c.drained
-}
-
-// left returns the containers that there are, whatever they do.
-func (n *fakeNode) left() (out []string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return slices.Sorted(maps.Keys(n.containers))
 }
 
 func (n *fakeNode) change(f func()) {

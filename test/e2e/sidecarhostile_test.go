@@ -160,7 +160,7 @@ func TestSidecarWhosePortsTheApplicationTakes(t *testing.T) {
 	eventually(t, "the application on the proxy's ports", func(ctx context.Context) error {
 		status, err := m.sidecar(ctx, pod.Name)
 		if err == nil {
-			err = says(false, "user 0, listens on port 15001", "user 1337")(status)
+			err = says(false, "user 0, listens on port 150", "user 1337")(status)
 		}
 		if pid, errFind := m.findContainerPID(ctx, pod, managedProxy); errFind == nil && err != nil && pid > 1 {
 			_ = syscall.Kill(pid, syscall.SIGKILL) // the proxy was faster
