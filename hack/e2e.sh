@@ -154,7 +154,7 @@ lifecycle() {
   $kc load build/image.tar
   $kc node -- ctr -n k8s.io images tag --force "localhost/$name:$version" "localhost/$name:0.0.9" >/dev/null
   say "upgrading, rolling back and removing the chart"
-  E2E_FRESH=$fresh E2E_CHART_BEFORE=$charts/$name-0.0.9.tgz E2E_CHART=$PWD/chart/$name tests lifecycle 5m -test.run '^TestLifecycle' "${asked[@]}"
+  E2E_FRESH=$fresh E2E_CHART_BEFORE=$charts/$name-0.0.9.tgz E2E_CHART=$PWD/chart/$name tests lifecycle 15m -test.run '^TestLifecycle' "${asked[@]}"
 }
 
 hack/preflight.sh build images up e2e
