@@ -204,7 +204,7 @@ entrance() {
   # shellcheck disable=SC2086 # words
   hack/deploy.sh --set backend=nftables --set select=either "$@" ${E2E_VALUES:-}
   say "running the tests of first packets"
-  E2E_ENTRANCE=$way tests "$way" 15m -test.run "$pattern" "${asked[@]}"
+  E2E_ENTRANCE=$way tests "$way" 30m -test.run "$pattern" "${asked[@]}"
 }
 asked=("$@")
 export E2E_CHAOS_SEED=${E2E_CHAOS_SEED-4}
