@@ -46,10 +46,20 @@ func (r *Runtime) Shared(ctx context.Context, namespace, profile string) (sideca
 	return newest, nil
 }
 
-// sharedSandboxes returns the IDs of the ready sandboxes of a profile's shared proxy.
+// HasSharedProxy reports whether a pod runs on this node, in any namespace, that has the label of a profile's shared proxy.
+func (r *Runtime) HasSharedProxy(ctx context.Context, profile string) (bool, error) {
+	found, err := r.sharedSandboxes(ctx, "", profile)
+	return len(found) > 0, err
+}
+
+// sharedSandboxes returns the IDs of the ready sandboxes of a profile's shared proxy, in any namespace if the given one is "".
 func (r *Runtime) sharedSandboxes(ctx context.Context, namespace, profile string) (map[string]bool, error) {
+	labels := map[string]string{sidecar.LabelShared: profile}
+	if namespace != "" {
+		labels[labelPodNamespace] = namespace
+	}
 	resp, err := r.runtime.ListPodSandbox(ctx, &criv1.ListPodSandboxRequest{Filter: &criv1.PodSandboxFilter{
-		LabelSelector: map[string]string{sidecar.LabelShared: profile, labelPodNamespace: namespace},
+		LabelSelector: labels,
 		State:         &criv1.PodSandboxStateValue{State: criv1.PodSandboxState_SANDBOX_READY},
 	}})
 	if err != nil {
@@ -57,7 +67,7 @@ func (r *Runtime) sharedSandboxes(ctx context.Context, namespace, profile string
 	}
 	out := map[string]bool{}
 	for _, s := range resp.GetItems() {
-		if s.GetMetadata().GetNamespace() == namespace && s.GetLabels()[sidecar.LabelShared] == profile && s.GetState() == criv1.PodSandboxState_SANDBOX_READY {
+		if (namespace == "" || s.GetMetadata().GetNamespace() == namespace) && s.GetLabels()[sidecar.LabelShared] == profile && s.GetState() == criv1.PodSandboxState_SANDBOX_READY {
 			out[s.GetId()] = true
 		}
 	}

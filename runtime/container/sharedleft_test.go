@@ -28,7 +28,7 @@ func (l sandboxLister) Invoke(_ context.Context, _ string, request, reply any, _
 			return l.err
 		}
 	}
-	proto.Merge(into, &criv1.ListPodSandboxResponse{Items: []*criv1.PodSandbox{{Id: "s1"}}})
+	proto.Merge(into, &criv1.ListPodSandboxResponse{Items: []*criv1.PodSandbox{{Id: "s1", Labels: l.labels, State: criv1.PodSandboxState_SANDBOX_READY}}})
 	return l.err
 }
 
