@@ -38,13 +38,8 @@ func (t *trial) apply(ctx context.Context, members []member) error {
 		return nil // it starts with that already
 	}
 	rec.Dir = t.passed[content.version]
-	pending := t.state.with(rec)
-	if err := t.dir.save(pending); err != nil {
-		return err
-	}
-	t.state = pending
 	old := t.dir.target(currentLink)
-	if err := t.dir.point(currentLink, rec.Dir); err != nil {
+	if err := t.swap(rec); err != nil {
 		return err
 	}
 	if t.inForce != nil || len(members) > 0 { // the first one, without pods, is no reason to let them wait
@@ -61,6 +56,16 @@ func (t *trial) apply(ctx context.Context, members []member) error {
 		return t.confirm(state{Confirmed: rec}, rec)
 	}
 	return t.goBack(ctx, old, rec.Version, err)
+}
+
+// swap writes a configuration down, and lets current lead to it.
+func (g *group) swap(rec *record) error {
+	pending := g.state.with(rec)
+	if err := g.dir.save(pending); err != nil {
+		return err
+	}
+	g.state = pending
+	return g.dir.point(currentLink, rec.Dir)
 }
 
 // confirm notes what is in force now.

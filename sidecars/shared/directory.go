@@ -123,10 +123,7 @@ func (d directory) point(link, to string) error {
 // target returns the configuration that a link leads to, or "" if there is none.
 func (d directory) target(link string) string {
 	to, err := os.Readlink(filepath.Join(d.files(), link))
-	if err != nil || !strings.HasPrefix(to, versionDir) {
-		return ""
-	}
-	if _, err := os.Stat(filepath.Join(d.files(), filepath.Base(to))); err != nil {
+	if err != nil || !strings.HasPrefix(to, versionDir) || !d.holds(to) {
 		return ""
 	}
 	return filepath.Base(to)

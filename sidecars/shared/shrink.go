@@ -47,12 +47,7 @@ func (r *round) shrink(ctx context.Context) error {
 	if rec.Dir, err = r.dir.write(content.files, p.Spec.RunAsGroup); err != nil {
 		return err
 	}
-	now := r.state.with(rec)
-	if err := r.dir.save(now); err != nil {
-		return err
-	}
-	r.state = now
-	if err := r.dir.point(currentLink, rec.Dir); err != nil {
+	if err := r.swap(rec); err != nil {
 		return err
 	}
 	return r.prune()
