@@ -58,7 +58,7 @@ func (a sidecarAsker) Ask(ctx context.Context, s podnet.Sandbox, p *sidecars.Pro
 
 // askSocket connects to a unix socket.
 func (a sidecarAsker) askSocket(ctx context.Context, path string) error {
-	conn, err := dialUnix(ctx, path)
+	conn, err := sidecars.DialSocket(ctx, path)
 	if err != nil {
 		return err
 	}

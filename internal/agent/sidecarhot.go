@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"path/filepath"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -20,7 +18,7 @@ func (a sidecarAsker) Serves(ctx context.Context, s podnet.Sandbox, epoch uint32
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	return get(ctx, "http://localhost/ready", func(ctx context.Context) (net.Conn, error) {
-		return dialUnix(ctx, a.homes.AdminSocket(s, epoch))
+		return sidecars.DialSocket(ctx, a.homes.AdminSocket(s, epoch))
 	})
 }
 
@@ -35,28 +33,6 @@ func (a sidecarAsker) Listens(ctx context.Context, s podnet.Sandbox, p *sidecars
 		return err
 	}
 	return conn.Close()
-}
-
-// dialUnix connects to a unix socket in a directory that the proxy can write to: what is there is not followed if it is a link. The path
-// of a home is longer than a socket's address may be, so the address names the descriptor.
-func dialUnix(ctx context.Context, path string) (net.Conn, error) {
-	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("look for the proxy's socket %s: %w", filepath.Base(path), err)
-	}
-	defer unix.Close(fd) //nolint:errcheck // nothing was written
-	var info unix.Stat_t
-	if err := unix.Fstat(fd, &info); err != nil {
-		return nil, fmt.Errorf("look at the proxy's socket %s: %w", filepath.Base(path), err)
-	}
-	if info.Mode&unix.S_IFMT != unix.S_IFSOCK {
-		return nil, fmt.Errorf("%s of the proxy is not a socket", filepath.Base(path))
-	}
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", "/proc/self/fd/"+strconv.Itoa(fd))
-	if err != nil {
-		return nil, fmt.Errorf("connect to the proxy's socket %s: %w", filepath.Base(path), err)
-	}
-	return conn, nil
 }
 
 // get returns nil if a page is answered with a status from 200 to 399.

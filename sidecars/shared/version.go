@@ -7,12 +7,12 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
-	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/sidecars"
 )
 
 const (
@@ -58,23 +58,9 @@ func (d directory) ask(ctx context.Context) (answer, error) {
 	return answer{version: strings.TrimSpace(string(text)), gid: listener}, nil
 }
 
-// dial connects to a socket in a directory to which the proxy may write: it follows no link out of there. gid is that of the process which
-// listens, at the time when it began to.
+// dial connects to the proxy's socket. gid is that of the process which listens, at the time when it began to.
 func dial(ctx context.Context, path string) (conn net.Conn, gid int64, err error) {
-	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, 0, fmt.Errorf("open %s: %w", path, err)
-	}
-	held := os.NewFile(uintptr(fd), path)
-	defer held.Close() //nolint:errcheck // it names the socket only
-	info, err := held.Stat()
-	if err != nil {
-		return nil, 0, fmt.Errorf("look at %s: %w", path, err)
-	}
-	if info.Mode().Type() != os.ModeSocket {
-		return nil, 0, fmt.Errorf("%s is not a socket", path)
-	}
-	conn, err = (&net.Dialer{}).DialContext(ctx, "unix", "/proc/self/fd/"+strconv.Itoa(fd))
+	conn, err = sidecars.DialSocket(ctx, path)
 	if err != nil {
 		return nil, 0, err
 	}
