@@ -60,7 +60,7 @@ type Proxies interface {
 	// Follow has the proxy of a sandbox looked after. It does not wait. One whose pod has not chosen a profile (profile is "") is looked at
 	// only if it has a proxy nevertheless, and one that is looked after already is not looked at once more for Verify.
 	Follow(s podnet.Sandbox, by Entrance, profile string)
-	// Led is told to which profile's proxy the rules of a sandbox lead since they were applied; "" means that there are none any more.
+	// Led is called after rules were applied or removed. profile names the one to whose proxy they lead, or is "" if there are none any more.
 	Led(s podnet.Sandbox, profile string)
 	// Ready reports whether the proxy to which the rules lead answers; known is false as long as it was not asked.
 	Ready(s podnet.Sandbox) (ready, known bool)
