@@ -14,6 +14,9 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
+// labelSpace is on each namespace that a test makes: hack/e2e.sh removes by it what a failed test has kept.
+const labelSpace = "e2e-test"
+
 // space is a namespace that one test has for itself.
 type space struct {
 	*cluster
@@ -25,7 +28,7 @@ func newSpace(t testing.TB, annotations map[string]string) *space {
 	t.Helper()
 	c := open(t)
 	made, err := c.api.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-", Annotations: annotations},
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-", Labels: map[string]string{labelSpace: ""}, Annotations: annotations},
 	}, metav1.CreateOptions{})
 	must(t, err)
 	s := &space{cluster: c, name: made.Name}

@@ -36,6 +36,12 @@ cat "${0%/*}/run$run"
 ! grep -q "^FAIL$\|^panic" "${0%/*}/run$run"
 `
 
+// clusterProgram notes what is deleted in a file beside it.
+const clusterProgram = `#!/bin/bash
+if [[ $1 == exec ]]; then shift 2; exec "$@"; fi
+if [[ $2 == delete ]]; then echo "$@" >>"${0%/*}/deleted"; fi
+`
+
 // A test that fails beside others and passes alone is named; all else that fails is a failure.
 func TestEndToEndRunTriesAgainWhatFailsBesideOthers(t *testing.T) {
 	const (
@@ -62,7 +68,7 @@ func TestEndToEndRunTriesAgainWhatFailsBesideOthers(t *testing.T) {
 		"none is named":              {runs: []string{end}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out, asked, err := endToEndRun(t, c.runs)
+			out, asked, deleted, err := endToEndRun(t, c.runs)
 			if (err == nil) != c.ok || !strings.Contains(out, c.want) || !strings.Contains(out, c.runs[0]) || len(asked) != len(c.runs) {
 				t.Errorf("runs %q, error %v, and\n%s", asked, err, out)
 			}
@@ -71,6 +77,9 @@ func TestEndToEndRunTriesAgainWhatFailsBesideOthers(t *testing.T) {
 					t.Errorf("it runs with %s", a)
 				}
 			}
+			if again := len(asked) > 1; again != strings.Contains(deleted, "kubectl delete namespaces --selector e2e-test") {
+				t.Errorf("runs %q, and deletes %q: what failed tests have kept goes before they run again", asked, deleted)
+			}
 			if len(asked) > 1 && !strings.HasSuffix(asked[1], "-test.parallel 1 -test.skip ^$ -test.run ^(TestA)$") {
 				t.Errorf("it runs again with %s", asked[1])
 			}
@@ -78,12 +87,13 @@ func TestEndToEndRunTriesAgainWhatFailsBesideOthers(t *testing.T) {
 	}
 }
 
-// endToEndRun runs a copy of the script where a cluster is up and the test program prints these texts. asked are the program's arguments.
-func endToEndRun(t *testing.T, runs []string) (out string, asked []string, err error) {
+// endToEndRun runs a copy of the script where a cluster is up and the test program prints these texts. asked are the program's arguments, deleted what
+// it deletes in the cluster.
+func endToEndRun(t *testing.T, runs []string) (out string, asked []string, deleted string, err error) {
 	t.Helper()
 	root := t.TempDir()
 	write(t, filepath.Join(root, "hack/e2e.sh"), read(t, "../../../e2e.sh"))
-	write(t, filepath.Join(root, "hack/cluster/kc"), "#!/bin/bash\nif [[ $1 == exec ]]; then shift 2; exec \"$@\"; fi\n")
+	write(t, filepath.Join(root, "hack/cluster/kc"), clusterProgram)
 	for _, nothing := range []string{"hack/preflight.sh", "hack/deploy.sh", "bin/make", "bin/go", "test/e2e/here"} {
 		write(t, filepath.Join(root, nothing), "#!/bin/bash\n")
 	}
@@ -94,5 +104,6 @@ func endToEndRun(t *testing.T, runs []string) (out string, asked []string, err e
 	cmd := exec.CommandContext(t.Context(), filepath.Join(root, "hack/e2e.sh"), "-test.run", "TestX")
 	cmd.Env = []string{"PATH=" + root + "/bin:" + os.Getenv("PATH"), "HOME=" + root, "E2E_KEEP=1", "E2E_BACKENDS=nftables", "E2E_ENTRANCES=", "HELM=/bin/true"}
 	text, err := cmd.CombinedOutput()
-	return string(text), strings.Split(strings.TrimSpace(read(t, filepath.Join(root, "build/arguments"))), "\n"), err
+	note, _ := os.ReadFile(filepath.Join(root, "hack/cluster/deleted")) // there is none if it deletes nothing
+	return string(text), strings.Split(strings.TrimSpace(read(t, filepath.Join(root, "build/arguments"))), "\n"), string(note), err
 }
