@@ -46,7 +46,7 @@ func TestSidecarSharedLosesNothing(t *testing.T) {
 	if now := m.loads(t); now != loads+1 || m.version(t) == version {
 		t.Errorf("the proxy was reloaded %d times for one new pod and a new agent; its version was %s, is %s", now-loads, version, m.version(t))
 	}
-	if now := m.sharedPod(t); now.UID != proxy.UID || now.Status.ContainerStatuses[0].RestartCount != 0 {
+	if now := m.sharedPod(t); now.UID != proxy.UID || now.Status.ContainerStatuses[0].RestartCount != proxy.Status.ContainerStatuses[0].RestartCount {
 		t.Errorf("the proxy is not the one before: %+v", now.Status.ContainerStatuses)
 	}
 
