@@ -42,10 +42,18 @@ type sidecarReports struct {
 type sidecarReport struct {
 	sandbox podnet.Sandbox
 	status  sidecars.Status
-	written sidecars.Status // the last one that the API server has
-	object  types.UID       // of the Sidecar, once it was written
-	retract bool            // the pod has no proxy any more: the Sidecar is to be deleted
+	written writtenProxy
+	object  types.UID // of the Sidecar, once it was written
+	retract bool      // the pod has no proxy any more: the Sidecar is to be deleted
 }
+
+// writtenProxy is what the API server has of a proxy. That of a pod's next sandbox may be just as the one before was.
+type writtenProxy struct {
+	sandbox string
+	status  sidecars.Status
+}
+
+func (r sidecarReport) isWritten() bool { return r.written == writtenProxy{r.sandbox.ID, r.status} }
 
 // reasonProxyFailed is the reason of the events about proxies that ended or could not be started.
 const reasonProxyFailed = "ProxyFailed"
@@ -136,14 +144,14 @@ func (r *sidecarReports) work(ctx context.Context, uid string) error {
 	if known && report.retract {
 		return r.retract(ctx, uid, report)
 	}
-	if !known || report.status == report.written {
+	if !known || report.isWritten() {
 		return nil
 	}
 	object, err := r.write(ctx, report)
 	if err != nil {
 		return err
 	}
-	if why := report.status.Failure; why != "" && why != report.written.Failure {
+	if why := report.status.Failure; why != "" && why != report.written.status.Failure {
 		r.event(report.sandbox, reasonProxyFailed, why)
 	}
 	r.mu.Lock()
@@ -153,7 +161,7 @@ func (r *sidecarReports) work(ctx context.Context, uid string) error {
 		delete(r.reports, uid) // nothing follows, and nobody says when the pod is deleted
 		r.dropMoving(uid)
 	case ok:
-		now.written, now.object = report.status, object
+		now.written, now.object = writtenProxy{report.sandbox.ID, report.status}, object
 		r.reports[uid] = now
 	}
 	return nil
@@ -212,10 +220,13 @@ func (r *sidecarReports) retract(ctx context.Context, uid string, report sidecar
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.reports[uid].retract {
-		delete(r.reports, uid)
-		delete(r.told, uid)
+	if now, known := r.reports[uid]; known && !now.retract { // the pod has a proxy again
+		now.written, now.object = writtenProxy{}, ""
+		r.reports[uid] = now
+		return nil
 	}
+	delete(r.reports, uid)
+	delete(r.told, uid)
 	return nil
 }
 

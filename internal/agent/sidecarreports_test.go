@@ -12,6 +12,7 @@ import (
 	goruntime "k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/controllers"
@@ -94,6 +95,55 @@ func TestAProxyIsShownByItsSidecar(t *testing.T) {
 	workOff(t, r)
 	if err := api.Get(t.Context(), key, &got); !apierrors.IsNotFound(err) || len(r.reports) > 0 {
 		t.Errorf("after it was retracted: %v, %d are remembered", err, len(r.reports))
+	}
+}
+
+// shownSandbox is the sandbox that the Sidecar of the pod shows.
+func shownSandbox(t *testing.T, api client.Client) string {
+	t.Helper()
+	var got v1alpha1.Sidecar
+	if err := api.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "cart"}, &got); err != nil {
+		t.Fatal(err)
+	}
+	return got.Status.Sandbox
+}
+
+// The proxy in a pod's next sandbox may be ready before the API server was told that it starts.
+func TestAProxyInANewSandboxIsShownThoughItIsAsTheOneBefore(t *testing.T) {
+	api := sidecarAPI(t)
+	r := newSidecarReports(api, nil, "node-1")
+	next, serving := theSandbox(), sidecars.Status{Profile: "edge", State: v1alpha1.Running, Ready: true}
+	next.ID = "s2"
+	r.Report(theSandbox(), serving)
+	workOff(t, r)
+	r.Report(next, sidecars.Status{Profile: "edge", State: v1alpha1.Starting})
+	r.Report(next, serving)
+	workOff(t, r)
+	if got := shownSandbox(t, api); got != "s2" {
+		t.Errorf("it shows the sandbox %s, want s2", got)
+	}
+}
+
+// A pod that opts in again while its Sidecar is being deleted has one afterwards.
+func TestAProxyIsShownAgainAfterItWasRetracted(t *testing.T) {
+	var r *sidecarReports
+	serving := sidecars.Status{Profile: "edge", State: v1alpha1.Running, Ready: true}
+	api := interceptor.NewClient(sidecarAPI(t).(client.WithWatch), interceptor.Funcs{
+		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, how ...client.DeleteOption) error {
+			r.Report(theSandbox(), serving)
+			return c.Delete(ctx, o)
+		},
+	})
+	r = newSidecarReports(api, nil, "node-1")
+	r.Report(theSandbox(), serving)
+	workOff(t, r)
+	report := r.reports["u1"]
+	report.object = "o1" // the API server gives each object a UID, the stand-in does not
+	r.reports["u1"] = report
+	r.Retract("u1")
+	workOff(t, r)
+	if got := shownSandbox(t, api); got != "s1" {
+		t.Errorf("it shows the sandbox %s, want s1", got)
 	}
 }
 
