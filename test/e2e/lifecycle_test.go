@@ -81,7 +81,9 @@ func TestLifecycleUpgradeRollbackRemoval(t *testing.T) {
 		t.Errorf("the rules, or their handles, have changed\nfrom:\n%s\nto:\n%s", text, after)
 	}
 	s.wantAfterwards(t, pod.Name)
-	wantNothingElse(t, "objects of the cluster", objects, s.objects(t))
+	// Helm leaves the namespace that it has made, with what Kubernetes puts into each.
+	wantNothingElse(t, "objects of the cluster", objects, s.objects(t), "Namespace <none> "+agentName,
+		"ConfigMap "+agentName+" kube-root-ca.crt", "ServiceAccount "+agentName+" default")
 	wantNothingElse(t, "files of the node", files, s.files(t), "/opt/cni/bin/istio-pod-network-cni", "/run/istio-pod-network-controller", "/run/crio")
 }
 

@@ -43,7 +43,9 @@ func TestLifecycleEachWayToLeave(t *testing.T) {
 	r.do(t, "upgrade", r.now, "--install", "--create-namespace", "--set", "cni=install", "--set", "sidecars.enabled=true")
 	image := s.agent(t).Spec.Containers[0].Image
 	first, second := newManaged(t), newManaged(t)
-	one, two := first.startManaged(t, plainPod("one")), second.startManaged(t, plainPod("two"))
+	first.create(t, plainPod("one"))
+	two := second.startManaged(t, plainPod("two"))
+	one := first.await(t, "one", isReadyNow)
 	second.wantProxied(t, two)
 
 	step("a profile is removed, after its pod was rolled")

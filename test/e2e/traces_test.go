@@ -35,6 +35,7 @@ const (
 	kindRules     = "rules"
 	kindProcesses = "processes"
 	kindStrays    = "of pods that are gone"
+	kindLogs      = "logs of pods that are gone" // the kubelet removes them once a minute
 )
 
 // of returns the traces of some kinds.
@@ -80,6 +81,7 @@ func (c *cluster) traces(ctx context.Context) (traces, error) {
 	var errs []error
 	for kind, read := range map[string]func(context.Context) (map[string]string, error){
 		kindFiles: c.traceFiles, kindMounts: c.traceMounts, kindLinks: c.traceLinks, kindRules: c.traceRules, kindProcesses: c.traceProcesses, kindStrays: c.traceStrays,
+		kindLogs: c.traceLogs,
 	} {
 		found, err := read(ctx)
 		if err != nil {
@@ -226,18 +228,8 @@ func (c *cluster) traceProcesses(context.Context) (map[string]string, error) {
 	return found, err
 }
 
-// traceStrays are what is left of pods that are gone: containers of ours, network namespaces, cgroups, directories and logs.
+// traceStrays are what is left of pods that are gone: containers of ours, network namespaces, cgroups and directories.
 func (c *cluster) traceStrays(ctx context.Context) (map[string]string, error) {
-	pods, err := c.api.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, err
-	}
-	alive := map[string]bool{}
-	for i := range pods.Items {
-		p := &pods.Items[i]
-		alive[string(p.UID)] = true
-		alive[p.Annotations["kubernetes.io/config.hash"]] = true // a static pod's, as the runtime has it
-	}
 	containers, err := c.runtime.ListContainers(ctx, &criv1.ListContainersRequest{})
 	if err != nil {
 		return nil, err
@@ -248,18 +240,46 @@ func (c *cluster) traceStrays(ctx context.Context) (map[string]string, error) {
 			found["container "+managedProxy+" of "+one.GetLabels()["io.kubernetes.pod.name"]] = one.GetState().String()
 		}
 	}
-	stray := func(what, uid string) {
-		uid = strings.ReplaceAll(uid, "_", "-")
-		if len(uid) >= 32 && !alive[uid] && !alive[strings.ReplaceAll(uid, "-", "")] {
-			found[what] = "of a pod that is gone"
-		}
+	stray, err := c.strayOf(ctx, found)
+	if err != nil {
+		return nil, err
+	}
+	return found, errors.Join(c.strayDirectories(stray), c.strayNamespaces(ctx, found))
+}
+
+// traceLogs are the logs of pods that are gone.
+func (c *cluster) traceLogs(ctx context.Context) (map[string]string, error) {
+	found := map[string]string{}
+	stray, err := c.strayOf(ctx, found)
+	if err != nil {
+		return nil, err
 	}
 	logs, err := filepath.Glob(c.node.NodeRoot + "/var/log/pods/*")
 	for _, dir := range logs {
 		parts := strings.Split(filepath.Base(dir), "_")
 		stray("logs "+filepath.Base(dir), parts[len(parts)-1])
 	}
-	return found, errors.Join(err, c.strayDirectories(stray), c.strayNamespaces(ctx, found))
+	return found, err
+}
+
+// strayOf returns a function that notes something of a pod if that is gone.
+func (c *cluster) strayOf(ctx context.Context, found map[string]string) (func(what, uid string), error) {
+	pods, err := c.api.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	alive := map[string]bool{}
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		alive[string(p.UID)] = true
+		alive[p.Annotations["kubernetes.io/config.hash"]] = true // a static pod's, as the runtime has it
+	}
+	return func(what, uid string) {
+		uid = strings.ReplaceAll(uid, "_", "-")
+		if len(uid) >= 32 && !alive[uid] && !alive[strings.ReplaceAll(uid, "-", "")] {
+			found[what] = "of a pod that is gone"
+		}
+	}, nil
 }
 
 // strayDirectories calls stray for each directory and cgroup of a pod.
