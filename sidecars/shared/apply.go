@@ -19,25 +19,21 @@ const (
 // errNotTold means that the runtime did not pass a signal on. No pod is to blame for that.
 var errNotTold = errors.New("have the shared proxy reload")
 
-// apply puts a configuration with these members into force:
+// apply puts the configuration into force that has passed the test last:
 //
 //   - What is about to be put into force is written down first, so that an agent that starts in between knows it.
 //   - The link current is swapped, and the proxy is told.
 //   - Once the proxy answers the version, it is confirmed. If it does not, current leads back to what it was: the old configuration goes on.
-func (t *trial) apply(ctx context.Context, members []member) error {
-	content, err := render(t.profile, t.Node, members)
-	if err != nil {
-		return err
-	}
-	rec := &record{Version: content.version, Hash: t.profile.Hash, Spec: t.profile.Spec, Members: ordered(members)}
+func (t *trial) apply(ctx context.Context) error {
+	members := t.passed.members
+	rec := &record{Version: t.passed.version, Dir: t.passed.dir, Hash: t.profile.Hash, Spec: t.profile.Spec, Members: ordered(members)}
 	switch {
-	case t.inForce != nil && t.inForce.Version == content.version:
+	case t.inForce != nil && t.inForce.Version == rec.Version:
 		rec.Dir, rec.Container = t.inForce.Dir, t.inForce.Container
 		return t.confirm(state{Confirmed: rec, Pending: t.state.Pending, Late: t.state.Late}, rec)
-	case t.inForce == nil && t.last != nil && t.last.Version == content.version:
+	case t.inForce == nil && t.last != nil && t.last.Version == rec.Version:
 		return nil // it starts with that already
 	}
-	rec.Dir = t.passed[content.version]
 	old := t.dir.target(currentLink)
 	if err := t.swap(rec); err != nil {
 		return err

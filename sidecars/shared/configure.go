@@ -51,10 +51,10 @@ func (r *round) configure(ctx context.Context) error {
 	if err := r.testPorts(ctx, &p); err != nil {
 		return err
 	}
-	t := &trial{round: r, plan: p, passed: map[string]string{}}
-	members, ok, err := t.accept(ctx)
+	t := &trial{round: r, plan: p, dirs: map[string]string{}}
+	ok, err := t.accept(ctx)
 	if err == nil && ok {
-		err = t.apply(ctx, members)
+		err = t.apply(ctx)
 	}
 	return errors.Join(err, r.prune())
 }
@@ -132,24 +132,33 @@ func (r *round) pod(key sidecars.Key) *podNow {
 type trial struct {
 	*round
 	plan
-	passed map[string]string // directories of the versions that the proxy has accepted
+	// passed is the last configuration that has passed the test.
+	passed candidate
+	dirs   map[string]string // of those that the proxy's check has passed, by version
 }
 
-// accept returns the members that the proxy accepts. ok is false if nothing is to be put into force.
-func (t *trial) accept(ctx context.Context) (members []member, ok bool, err error) {
+// candidate is a configuration that can be put into force.
+type candidate struct {
+	members []member
+	version string
+	dir     string // "" if it is the one that the proxy has
+}
+
+// accept finds a configuration that the proxy accepts: passed is it then. ok is false if nothing is to be put into force.
+func (t *trial) accept(ctx context.Context) (ok bool, err error) {
 	why, err := t.test(ctx, with(t.base, t.suspects))
 	switch {
 	case err != nil:
-		return nil, false, err
+		return false, err
 	case why == "":
-		return with(t.base, t.suspects), true, nil
+		return true, nil
 	case t.dropLost(ctx):
 		t.wakeAt(t.now)
-		return nil, false, nil
+		return false, nil
 	}
 	if len(t.suspects) > 0 {
 		if why, err = t.test(ctx, t.base); err != nil {
-			return nil, false, err
+			return false, err
 		}
 	} else if t.whole && len(t.base) > 0 { // who began with others begins alone
 		t.suspects, t.base = t.base, nil
@@ -158,18 +167,18 @@ func (t *trial) accept(ctx context.Context) (members []member, ok bool, err erro
 	switch {
 	case t.whole && len(t.base) == 0 && why != "": // said without any pod, so nobody's data is in it
 		t.blameProfile(ctx, why, why)
-		return nil, false, nil
+		return false, nil
 	case len(t.suspects) == 0 || why != "":
 		t.blameProfile(ctx, "the proxy refuses what it serves already: the agent's log has its words", why)
-		return nil, false, nil
+		return false, nil
 	}
 	return t.search(ctx)
 }
 
 // search finds out which of the suspects the proxy accepts with the others.
-func (t *trial) search(ctx context.Context) (members []member, ok bool, err error) {
+func (t *trial) search(ctx context.Context) (ok bool, err error) {
 	s := &search{test: t.test, refused: map[sidecars.Key]string{}}
-	members, err = s.split(ctx, t.base, t.suspects)
+	members, err := s.split(ctx, t.base, t.suspects)
 	tooMany := errors.Is(err, errTests)
 	if tooMany || errors.Is(err, context.DeadlineExceeded) {
 		t.batch = max(1, len(t.suspects)/2) //nolint:mnd // fewer at once
@@ -177,14 +186,14 @@ func (t *trial) search(ctx context.Context) (members []member, ok bool, err erro
 	}
 	switch {
 	case err != nil && !tooMany:
-		return nil, false, err
+		return false, err
 	case tooMany && t.whole:
 		t.blameProfile(ctx, "too many of its pods are refused with it", "")
-		return nil, false, nil
+		return false, nil
 	}
 	if t.whole && len(s.refused) >= len(members) {
 		t.blameForMany(ctx, s.refused)
-		return nil, false, nil
+		return false, nil
 	}
 	for key, why := range s.refused {
 		if p := t.pod(key); p != nil {
@@ -192,7 +201,7 @@ func (t *trial) search(ctx context.Context) (members []member, ok bool, err erro
 		}
 	}
 	t.suspects = slices.DeleteFunc(slices.Clone(t.suspects), func(m member) bool { return !has(members, m) })
-	return members, len(t.suspects) > 0 || len(t.base) < len(t.lastMembers()), nil
+	return len(t.suspects) > 0 || len(t.base) < len(t.lastMembers()), nil
 }
 
 // has reports whether a member is among others, as it is.
@@ -213,11 +222,12 @@ func (t *trial) test(ctx context.Context, members []member) (why string, err err
 	if err != nil {
 		return whyNot(err, len(members)-1), nil // a fault of the profile or the pods
 	}
-	if _, done := t.passed[content.version]; done || t.last != nil && content.version == t.last.Version {
+	found := candidate{members: members, version: content.version, dir: t.dirs[content.version]}
+	if found.dir != "" || t.last != nil && content.version == t.last.Version {
+		t.passed = found
 		return "", nil
 	}
-	dir, err := t.dir.write(content.files, t.profile.Spec.RunAsGroup)
-	if err != nil {
+	if found.dir, err = t.dir.write(content.files, t.profile.Spec.RunAsGroup); err != nil {
 		return "", err
 	}
 	checking, cancel := context.WithTimeout(ctx, checkTimeout)
@@ -233,7 +243,7 @@ func (t *trial) test(ctx context.Context, members []member) (why string, err err
 	case !ok:
 		return bounded("it refuses the files: " + output), nil
 	}
-	t.passed[content.version] = dir
+	t.passed, t.dirs[found.version] = found, found.dir
 	return "", nil
 }
 
