@@ -36,7 +36,7 @@ func (r *round) configure(ctx context.Context) error {
 		}
 	}
 	p := plans(wanted, applied, r.pods, r.inForce != nil, r.batch)
-	if why := wrongGID(r.proxy, p.profile); why != "" {
+	if why := wrongGID(&r.proxy, p.profile); why != "" {
 		r.foreign = true
 		r.tell(ctx, why, "")
 		return nil
@@ -60,7 +60,7 @@ func (r *round) configure(ctx context.Context) error {
 }
 
 // wrongGID says that a proxy does not run as the profile's group, by which the rules of pods know it, and what to do, or returns "".
-func wrongGID(p proxy, profile *sidecars.Profile) string {
+func wrongGID(p *proxy, profile *sidecars.Profile) string {
 	if profile == nil || !p.answered || p.gid == profile.Spec.RunAsGroup {
 		return ""
 	}

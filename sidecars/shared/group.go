@@ -33,7 +33,7 @@ type group struct {
 	watched  string     // the container whose end is waited for
 	followed map[sidecars.Key]*followed
 	known    bool
-	served   map[sidecars.Key]bool
+	served   map[sidecars.Key]bool // replaced as a whole
 	leaving  map[sidecars.Key]bool // which the round under way lets go
 
 	// What follows belongs to the goroutine of run.
@@ -75,7 +75,7 @@ type proxy struct {
 func newGroup(m *Manager, profile string) *group {
 	return &group{
 		Manager: m, name: profile, dir: newDirectory(m.Root, profile), dirty: make(chan struct{}, 1),
-		followed: map[sidecars.Key]*followed{}, served: map[sidecars.Key]bool{}, leaving: map[sidecars.Key]bool{},
+		followed: map[sidecars.Key]*followed{}, leaving: map[sidecars.Key]bool{},
 		pauses: map[string]*podPauses{}, lost: map[sidecars.Key]bool{}, names: map[sidecars.Key]time.Time{}, shown: map[string]shownPod{},
 	}
 }

@@ -42,7 +42,7 @@ func (r *round) publish() {
 	for _, p := range r.pods {
 		r.report(p, rec, served[p.key()], &sum)
 	}
-	r.retract()
+	r.retract(served)
 	if r.fault != "" && sum.Failed > 0 {
 		sum.Message = r.fault // it concerns all pods, and a pod's own trouble would hide it
 	}
@@ -132,12 +132,12 @@ func (r *round) count(p *podNow, status sidecars.Status, sum *sidecars.Summary) 
 }
 
 // retract takes back what was shown of pods that are not served any more, and have not chosen another profile.
-func (r *round) retract() {
+func (r *round) retract(served map[sidecars.Key]bool) {
 	for uid := range r.shown {
 		p := r.podOf(uid)
 		switch {
 		case p == nil || p.gone || p.choice.Name != "" && p.choice.Name != r.name:
-		case p.choice.Name != "" || r.served[p.key()]:
+		case p.choice.Name != "" || served[p.key()]:
 			continue
 		default:
 			r.Reporter.Retract(uid)

@@ -233,7 +233,7 @@ func (g *group) watchEnd(ctx context.Context) {
 		}
 		if g.proxy.ID == id {
 			g.proxy.ended = true
-			clear(g.served)
+			g.served = nil // a round may be reading it
 		}
 		g.mu.Unlock()
 		g.poke()
