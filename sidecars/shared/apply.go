@@ -47,7 +47,7 @@ func (t *trial) apply(ctx context.Context) error {
 	}
 	t.hear(said, err)
 	if said.version == rec.Version {
-		rec.Container = t.seen.id
+		rec.Container, t.result = t.seen.id, Applied
 		log.FromContext(ctx).Info("shared proxy configured", "version", rec.Version, "pods", len(members))
 		return t.confirm(state{Confirmed: rec}, rec)
 	}
@@ -78,6 +78,7 @@ func (t *trial) confirm(now state, rec *record) error {
 		if p == nil || t.whole {
 			continue
 		}
+		t.measure(p)
 		t.inForceNow(p)
 		if p.before == nil {
 			t.pausesOf(p.sandbox.UID).joined.note(time.Now(), firstChange, "")
@@ -130,6 +131,7 @@ func (t *trial) goBack(ctx context.Context, old, version string, err error) erro
 	if errors.Is(err, errNotTold) {
 		return err
 	}
+	t.result = Unconfirmed
 	log.FromContext(ctx).Info("shared proxy has not taken its configuration", "reason", why, "suspects", len(t.suspects))
 	switch n := len(t.suspects); {
 	case t.dropLost(ctx): // who is gone is to blame

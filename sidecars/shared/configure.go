@@ -56,6 +56,7 @@ func (r *round) configure(ctx context.Context) error {
 	if err == nil && ok {
 		err = t.apply(ctx)
 	}
+	t.count(ctx, err)
 	return errors.Join(err, r.prune())
 }
 
@@ -135,6 +136,9 @@ type trial struct {
 	// passed is the last configuration that has passed the test.
 	passed candidate
 	dirs   map[string]string // of those that the proxy's check has passed, by version
+	// refused reports whether the first one was not passed. result is what became of the one that was put into force, or "".
+	refused bool
+	result  Result
 }
 
 // candidate is a configuration that can be put into force.
@@ -156,6 +160,7 @@ func (t *trial) accept(ctx context.Context) (ok bool, err error) {
 		t.wakeAt(t.now)
 		return false, nil
 	}
+	t.refused = true
 	if len(t.suspects) > 0 {
 		if why, err = t.test(ctx, t.base); err != nil {
 			return false, err

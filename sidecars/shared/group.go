@@ -35,6 +35,7 @@ type group struct {
 	known    bool
 	served   map[sidecars.Key]bool // replaced as a whole
 	leaving  map[sidecars.Key]bool // which the round under way lets go
+	figures  Figures
 
 	// What follows belongs to the goroutine of run.
 	lock     *os.File // while this agent is the one that works
@@ -60,6 +61,8 @@ type followed struct {
 	sandbox podnet.Sandbox
 	// told counts what may have changed the pod, and known is the count up to which that is in force.
 	told, known int
+	// since is when a change was told of that is not in force; zero if nobody waits for one, or it was refused meanwhile.
+	since time.Time
 }
 
 // proxy is the container as it was last seen.
@@ -75,7 +78,7 @@ type proxy struct {
 func newGroup(m *Manager, profile string) *group {
 	return &group{
 		Manager: m, name: profile, dir: newDirectory(m.Root, profile), dirty: make(chan struct{}, 1),
-		followed: map[sidecars.Key]*followed{}, leaving: map[sidecars.Key]bool{},
+		followed: map[sidecars.Key]*followed{}, figures: newFigures(), leaving: map[sidecars.Key]bool{},
 		pauses: map[string]*podPauses{}, lost: map[sidecars.Key]bool{}, names: map[sidecars.Key]time.Time{}, shown: map[string]shownPod{},
 	}
 }
@@ -100,10 +103,13 @@ func (g *group) follow(s podnet.Sandbox, look bool) {
 	f := g.followed[key]
 	switch {
 	case f == nil:
-		g.followed[key] = &followed{sandbox: s, told: 1}
+		g.followed[key] = &followed{sandbox: s, told: 1, since: time.Now()}
 	case look:
 		waits := f.told != f.known && f.sandbox == s // a round is due already
 		f.sandbox = s
+		if f.since.IsZero() {
+			f.since = time.Now()
+		}
 		if f.told++; waits {
 			return
 		}

@@ -41,7 +41,9 @@ func (r *round) meet(ctx context.Context) {
 	for key, s := range tracked {
 		_, known := look[key]
 		p := &podNow{sandbox: s, before: before[key], tries: r.pausesOf(key.PodUID).refused.times, told: look[key].told}
-		p.verdict = judge(r.factsOf(ctx, p, known))
+		if p.verdict = judge(r.factsOf(ctx, p, known)); p.refused != "" {
+			r.notMeasured(p)
+		}
 		r.pods = append(r.pods, p)
 	}
 	slices.SortFunc(r.pods, func(a, b *podNow) int {
@@ -147,7 +149,11 @@ func (r *round) inForceNow(p *podNow) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if f := r.followed[p.key()]; f != nil {
-		f.known = p.told
+		if f.known = p.told; f.told == p.told {
+			f.since = time.Time{}
+		} else {
+			f.since = r.now // at the earliest
+		}
 	}
 }
 
@@ -201,6 +207,7 @@ func (r *round) keepOut(p *podNow, why string, first, last time.Duration) {
 	pauses := r.pausesOf(p.sandbox.UID)
 	pauses.refused.grow(time.Now(), first, last, why)
 	p.now, p.waits = nil, why
+	r.notMeasured(p)
 	p.tries = pauses.refused.times
 	r.wakeAt(pauses.refused.until)
 }

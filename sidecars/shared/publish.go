@@ -43,6 +43,7 @@ func (r *round) publish() {
 		r.report(p, rec, served[p.key()], &sum)
 	}
 	r.retract(served)
+	r.sumUp(rec, served)
 	if r.fault != "" && sum.Failed > 0 {
 		sum.Message = r.fault // it concerns all pods, and a pod's own trouble would hide it
 	}

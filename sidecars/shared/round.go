@@ -232,8 +232,7 @@ func (g *group) watchEnd(ctx context.Context) {
 			return
 		}
 		if g.proxy.ID == id {
-			g.proxy.ended = true
-			g.served = nil // a round may be reading it
+			g.proxyEnded()
 		}
 		g.mu.Unlock()
 		g.poke()
