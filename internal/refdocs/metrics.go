@@ -228,10 +228,14 @@ func (m *metricScan) call(call *ast.CallExpr, name ast.Expr, found *metric) {
 	}
 }
 
-// byName returns the kind of a metric whose kind is chosen when it is collected: by Prometheus' naming, only counters end in _total.
+// byName returns the kind of a metric whose kind is chosen when it is collected: by Prometheus' naming, only counters end in _total; by ours,
+// only histograms end in _duration_seconds.
 func byName(name string) string {
-	if strings.HasSuffix(name, "_total") {
+	switch {
+	case strings.HasSuffix(name, "_total"):
 		return "counter"
+	case strings.HasSuffix(name, "_duration_seconds"):
+		return "histogram"
 	}
 	return "gauge"
 }

@@ -200,6 +200,9 @@ func TestMetricsOfTheCode(t *testing.T) {
 		"a description": {
 			text: `var _ = prometheus.NewDesc(MetricPrefix+"a", "A.", []string{"x"}, nil)`, want: metric{name, "A.", "gauge", []string{"x"}},
 		},
+		"a description of a histogram": {
+			text: `var _ = prometheus.NewDesc(MetricPrefix+"a_duration_seconds", "A.", nil, nil)`, want: metric{name + "_duration_seconds", "A.", "histogram", nil},
+		},
 		"by a function of the package": {
 			text: "var _ = count(l, MetricPrefix+\"a\", \"A.\")\nfunc count(l int, name, help string) any { return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{\"x\"}) }",
 			want: metric{name, "A.", "counter", []string{"x"}},
