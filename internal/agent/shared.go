@@ -40,6 +40,9 @@ func (a *agent) addShared(mgr manager.Manager, to *proxies, cluster sidecarClust
 		Reporter:  sharedReporter{to.reports}, Summaries: to.sums, Root: a.SharedRoot, Node: a.NodeName, Hold: to.moves.hold,
 	}
 	to.shared = m
+	if err := a.metrics.Register(sharedMetrics{m.Figures}); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
 	return mgr.Add(m)
 }
 
