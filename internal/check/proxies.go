@@ -100,6 +100,29 @@ func adviseProxies(refused, failed []string) string {
 	return "see the message, and kubectl describe the pod; the proxy has had more than " + settled.String()
 }
 
+// proxyReports names the proxies that serve, and of which their agents say what has failed: the state alone shows nothing of that.
+func proxyReports(f *Facts) finding {
+	var troubled []string
+	ready := 0
+	for _, p := range f.Proxies {
+		if p.Ready {
+			ready++
+		}
+		if p.Ready && p.Message != "" {
+			troubled = append(troubled, fmt.Sprintf("%s/%s (%s: %s)", p.Namespace, p.Pod, p.Profile, p.Message))
+		}
+	}
+	switch {
+	case len(troubled) > 0:
+		return warning(fmt.Sprintf("%s with trouble, of %d ready: a new version or a change has failed and the proxy goes on as before, or it has ended and was started again: %s",
+			countProxies(len(troubled)), ready, some(troubled)),
+			"do what the message says: correct the profile, or put its last version back; a pod's labels and annotations can be wrong for its profile, too. What serves goes on meanwhile")
+	case ready == 0:
+		return finding{}
+	}
+	return fine(countProxies(ready) + " ready, without trouble")
+}
+
 // young are the pods that may still be starting.
 func (f *Facts) young() map[string]bool {
 	out := map[string]bool{}

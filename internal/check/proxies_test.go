@@ -40,6 +40,17 @@ func proxyCases() map[string]changed {
 		"a proxy that cannot start": {change: with(func(_ *Facts, p *Proxy) {
 			p.State, p.Ready, p.Message = v1alpha1.Failed, false, "exit code 1"
 		}), check: "proxies-ready", level: Fail, want: "shop/cart (Failed: exit code 1)"},
+		"an upgrade that has failed": {change: with(func(f *Facts, p *Proxy) {
+			p.Message = `"localhost/haproxy:3": the image cannot be pulled`
+			f.Proxies = append(f.Proxies, Proxy{Namespace: "shop", Pod: "web", Node: "n1", Profile: "edge", State: v1alpha1.Running, Ready: true})
+		}), check: "proxy-reports", level: Warn, want: `1 proxy with trouble, of 2 ready: a new version or a change has failed and the proxy goes on as before, or it has ended and was started again: shop/cart (edge: "localhost/haproxy:3": the image cannot be pulled)`},
+		"an upgrade under way that has failed before": {change: with(func(_ *Facts, p *Proxy) {
+			p.State, p.Message = v1alpha1.Upgrading, "exit code 1"
+		}), check: "proxy-reports", level: Warn, want: "exit code 1"},
+		"trouble of a proxy that does not serve": {change: with(func(f *Facts, p *Proxy) {
+			f.Proxies = append(f.Proxies, *p)
+			f.Proxies[0].Ready, f.Proxies[0].Message = false, "exit code 1"
+		}), check: "proxy-reports", level: OK, want: "1 proxy ready, without trouble"},
 		"a proxy that is refused": {change: with(func(_ *Facts, p *Proxy) {
 			p.State, p.Ready, p.Message = v1alpha1.Refused, false, "port 15001 is taken"
 		}), check: "proxies-ready", level: Fail, want: "port 15001 is taken"},

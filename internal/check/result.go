@@ -118,6 +118,7 @@ func checks() []check {
 		{"pods", "namespaces-without-effect", []source{sourcePods, sourceNamespaces}, after, namespacesWithoutEffect},
 		{"proxies", "proxies-unattended", []source{sourceProxies, sourceDaemonSets, sourcePods}, always, proxiesUnattended},
 		{"proxies", "proxies-ready", []source{sourceProxies, sourceDaemonSets, sourcePods, sourceNamespaces}, always, proxiesReady},
+		{"proxies", "proxy-reports", []source{sourceProxies}, always, proxyReports},
 		{"proxies", "shared-proxies", []source{sourceProxies, sourceDaemonSets}, always, sharedProxies},
 		{"startup taint", "startup-taint", []source{sourceNodes}, always, startupTaint},
 		{"startup taint", "autoscaler", []source{sourcePods, sourceDaemonSets}, after, autoscaler},
