@@ -128,13 +128,13 @@ func (t *trial) count(ctx context.Context, err error) {
 }
 
 // sumUp counts the round's pods. rec is the configuration that the proxy serves, or nil.
-func (r *round) sumUp(rec *record, served map[sidecars.Key]bool) {
-	now := Figures{Newest: rec != nil && !r.foreign && (r.wanted == nil || r.wanted.Hash == rec.Hash)}
+func (r *round) sumUp(rec *record, served map[sidecars.Key]bool) Figures {
+	now := Figures{Running: r.seen.there, Newest: rec != nil && !r.foreign && (r.wanted == nil || r.wanted.Hash == rec.Hash)}
 	for _, p := range r.pods {
 		switch {
 		case served[p.key()]:
 			now.Served++
-			now.Newest = now.Newest && p.stay
+			now.Newest = now.Newest && (p.stay || p.join)
 		case p.gone || p.choice.Ending || choseElsewhere(p.choice, r.name) || p.choice.Name == "" && p.waits == "":
 		case r.statusOf(p, rec, false).Failure != "":
 			now.Refused++
@@ -142,11 +142,5 @@ func (r *round) sumUp(rec *record, served map[sidecars.Key]bool) {
 			now.Waiting++
 		}
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now.Running, now.Reloads, now.Changes = r.seen.there, r.figures.Reloads, r.figures.Changes
-	r.figures = now
-	if r.proxy.ended {
-		r.proxyEnded()
-	}
+	return now
 }

@@ -29,12 +29,14 @@ func (r *round) publish() {
 			served[m.key()] = true
 		}
 	}
+	figures := r.sumUp(rec, served)
 	r.mu.Lock()
-	ended := r.proxy.ended
-	if ended {
+	figures.Reloads, figures.Changes = r.figures.Reloads, r.figures.Changes
+	r.served, r.figures = served, figures
+	if r.proxy.ended {
+		r.proxyEnded()
 		clear(served)
 	}
-	r.served = served
 	clear(r.leaving)
 	r.known = r.known || r.inForce != nil || phaseOf(r.seen, r.inForce, r.last != nil) != starting
 	r.mu.Unlock()
@@ -43,7 +45,6 @@ func (r *round) publish() {
 		r.report(p, rec, served[p.key()], &sum)
 	}
 	r.retract(served)
-	r.sumUp(rec, served)
 	if r.fault != "" && sum.Failed > 0 {
 		sum.Message = r.fault // it concerns all pods, and a pod's own trouble would hide it
 	}
