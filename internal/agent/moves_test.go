@@ -69,13 +69,14 @@ type moving struct {
 	t *testing.T
 	choosing
 	*proxies
-	node *fakeShared
-	dir  string
+	sandbox podnet.Sandbox
+	node    *fakeShared
+	dir     string
 }
 
 func newMoving(t *testing.T) *moving {
 	t.Helper()
-	m := &moving{t: t, choosing: newChoosing(), dir: t.TempDir(), node: &fakeShared{serving: map[string]bool{}, followed: map[string]string{}}}
+	m := &moving{t: t, choosing: newChoosing(), sandbox: theSandbox(), dir: t.TempDir(), node: &fakeShared{serving: map[string]bool{}, followed: map[string]string{}}}
 	for name, change := range map[string]func(*v1alpha1.SidecarProfileSpec){
 		"edge-2": func(s *v1alpha1.SidecarProfileSpec) { s.Network.OutboundPort, s.Network.InboundPort = 15201, 15206 },
 		"edge-3": func(*v1alpha1.SidecarProfileSpec) {},
@@ -141,17 +142,17 @@ func (m *moving) cluster() ownCluster {
 
 // own has the pod's own proxy be ready, of a profile.
 func (m *moving) own(profile string) {
-	ownReporter{m.reports}.Report(theSandbox(), sidecars.Status{Profile: profile, Ready: profile != "", Serves: profile})
+	ownReporter{m.reports}.Report(m.sandbox, sidecars.Status{Profile: profile, Ready: profile != "", Serves: profile})
 }
 
 // visit is what the Programmer does: it returns the profile that the rules lead to, or why there is none.
 func (m *moving) visit() (leadsTo, refused string) {
 	chosen := m.pod.Annotations[intent.KeySidecar]
-	got := m.Managed(m.t.Context(), theSandbox(), chosen, m.pod, m.ns)
+	got := m.Managed(m.t.Context(), m.sandbox, chosen, m.pod, m.ns)
 	if got.Refused == "" {
-		m.Led(theSandbox(), got.Profile)
+		m.Led(m.sandbox, got.Profile)
 	}
-	m.Follow(theSandbox(), controllers.Watch, chosen)
+	m.Follow(m.sandbox, controllers.Watch, chosen)
 	return got.Profile, got.Refused
 }
 
@@ -161,12 +162,12 @@ func (m *moving) must(step, leadsTo, name, held string, leaves bool) {
 	if got, refused := m.visit(); got != leadsTo || refused != "" {
 		m.t.Errorf("%s: the rules lead to %q (%s), want %q", step, got, refused, leadsTo)
 	}
-	c, err := m.cluster().Choice(m.t.Context(), theSandbox())
+	c, err := m.cluster().Choice(m.t.Context(), m.sandbox)
 	if err != nil || c.Name != name || c.Leaves != leaves || c.Held != held || name != "" && c.Profile == nil {
 		m.t.Errorf("%s: the pod's own proxies are told %+v, error %v", step, c, err)
 	}
 	for _, profile := range []string{"shared", "shared-2"} {
-		if want := leadsTo == profile; m.moves.hold(profile, theSandbox()) != want {
+		if want := leadsTo == profile; m.moves.hold(profile, m.sandbox) != want {
 			m.t.Errorf("%s: %s holds the pod: %v", step, profile, !want)
 		}
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 // reaching returns what reaches the containers of a runtime.
-func reaching(t *testing.T, e *executor) *container.Runtime {
+func reaching(t *testing.T, e criv1.RuntimeServiceServer) *container.Runtime {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "cri.sock")
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", socket)
