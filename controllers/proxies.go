@@ -20,7 +20,8 @@ func (v *visit) config(ctx context.Context) intent.Config {
 	return out
 }
 
-// follow has the proxy looked after of a profile that the pod has chosen, or "" if it has chosen none.
+// follow has the proxy looked after of a profile that the pod has chosen, or "" if it has chosen none. A sandbox that was not found yet has no
+// proxy.
 func (v *visit) follow(profile string) {
 	if v.Proxies != nil && v.sandbox.ID != "" {
 		v.Proxies.Follow(v.sandbox, v.by, profile)
@@ -30,7 +31,7 @@ func (v *visit) follow(profile string) {
 // led says to which profile's proxy the rules lead that were applied just now, or "" if they were removed. What they led to before may end
 // from now on.
 func (v *visit) led(profile string) {
-	if v.Proxies != nil && v.sandbox.ID != "" {
+	if v.Proxies != nil {
 		v.Proxies.Led(v.sandbox, profile)
 	}
 }

@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -57,6 +58,7 @@ func TestAPodIsReadyWhenItsProxyIs(t *testing.T) {
 	for name, c := range map[string]struct {
 		proxies fakeProxies
 		before  string // the reason that the pod shows, of the same sandbox
+		details string // the details that the pod shows, if they are others
 		want    string
 	}{
 		"it answers":                           {proxies: fakeProxies{ready: true, known: true}, want: ReasonInitialized},
@@ -65,13 +67,15 @@ func TestAPodIsReadyWhenItsProxyIs(t *testing.T) {
 		"not known":                            {want: ReasonProxyNotReady},
 		"not known by an agent that starts":    {before: ReasonInitialized, want: ReasonInitialized},
 		"not known, and it did not do so then": {before: ReasonProxyNotReady, want: ReasonProxyNotReady},
+		"not known, and another sandbox did":   {before: ReasonInitialized, details: `{"sandbox":"sandbox-0"}`, want: ReasonProxyNotReady},
+		"not known, and nobody knows which":    {before: ReasonInitialized, details: `{"sandbox":`, want: ReasonProxyNotReady},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := choosing(t, "edge", &c.proxies)
 			if c.before != "" {
 				r := Report{Sandbox: podnet.Sandbox{ID: "sandbox-1", UID: "uid-1"}, Status: StatusInitialized, Reason: c.before}
 				b.says(t, r)
-				b.pods.pod.Annotations[KeyDetails] = `{"sandbox":"sandbox-1"}`
+				b.pods.pod.Annotations[KeyDetails] = cmp.Or(c.details, `{"sandbox":"sandbox-1"}`)
 			}
 			b.ensure(t, Changed)
 			got := b.lastReport(t)
@@ -105,6 +109,27 @@ func TestAPodWithoutAUsableProfileStarts(t *testing.T) {
 	}
 	if b.backend.applies != 0 {
 		t.Errorf("%d times programmed", b.backend.applies)
+	}
+}
+
+// The condition may be missing where the details are not: both are written by one request, and anybody may take one away.
+func TestDetailsAloneDoNotMakeAProxyReady(t *testing.T) {
+	b := choosing(t, "edge", &fakeProxies{})
+	b.pods.pod.Annotations[KeyDetails] = `{"sandbox":"sandbox-1"}`
+	b.ensure(t, Changed)
+	if got := b.lastReport(t); got.Reason != ReasonProxyNotReady {
+		t.Errorf("reported %+v", got)
+	}
+}
+
+// A sandbox that is not there yet has no proxy to look after: what is kept of proxies is kept by its ID.
+func TestASandboxThatIsNotFoundIsNotFollowed(t *testing.T) {
+	proxies := &fakeProxies{}
+	b := choosing(t, "other", proxies)
+	b.finder.err = podnet.ErrNotReady
+	b.ensure(t, Skipped)
+	if got := b.lastReport(t); got.Reason != ReasonProxyRefused || len(proxies.followed) != 0 {
+		t.Errorf("reported %+v, followed %q", got, proxies.followed)
 	}
 }
 
