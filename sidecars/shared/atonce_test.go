@@ -31,7 +31,7 @@ func TestAProxyEndsWhileItsPodsAreReported(t *testing.T) {
 		go n.stopProxy()
 		pause(t.Context(), 300*time.Millisecond)
 	})
-	m, _ := n.agent(func(m *Manager) {
+	m := n.agent(func(m *Manager) {
 		m.Reporter = onReport{m.Reporter, func() {
 			if ends.Load() {
 				end()
@@ -50,6 +50,6 @@ func TestAProxyEndsWhileItsPodsAreReported(t *testing.T) {
 	m.Notify("edge")
 	pause(t.Context(), time.Second) // a question would have one wait for the other
 	for _, s := range pods {
-		n.eventually("it is not said to serve", func() bool { ok, known := m.Serves("edge", s); return !ok && known && !n.status(s).Ready })
+		n.unserved(m, s)
 	}
 }

@@ -81,15 +81,12 @@ func TestAnAgentIsKilledBetweenTwoSteps(t *testing.T) {
 
 func (at moment) run(t *testing.T, anew bool) {
 	t.Helper()
-	n := newNode(t)
-	n.startProxy()
-	m, stop := n.agent()
-	a := n.follow(m, "a")[0]
-	n.served(m, "a")
+	n, m, pods := newServing(t, "a")
+	a := pods[0]
 	d := newDirectory(n.root, "edge")
 	old := d.target(currentLink)
 	n.change(func() { n.always = []string{"a"} })
-	b := at.kill(n, m, stop)
+	b := at.kill(n, m)
 	at.leave(n, d, old)
 	if anew {
 		n.stopProxy()
@@ -98,7 +95,7 @@ func (at moment) run(t *testing.T, anew bool) {
 		}
 	}
 	before := n.reloadCount()
-	m, _ = n.agent()
+	m = n.agent()
 	m.Follow(a, "edge")
 	m.Follow(b, "edge")
 	n.served(m, "a b")
@@ -114,7 +111,7 @@ func (at moment) run(t *testing.T, anew bool) {
 }
 
 // kill ends the agent while b joins, and has the disk be as it was at that moment.
-func (at moment) kill(n *fakeNode, m *Manager, stop func()) (b podnet.Sandbox) {
+func (at moment) kill(n *fakeNode, m *Manager) (b podnet.Sandbox) {
 	n.t.Helper()
 	killed, left := make(chan struct{}), disk{}
 	hook := func(ctx context.Context) error {
@@ -136,7 +133,7 @@ func (at moment) kill(n *fakeNode, m *Manager, stop func()) (b podnet.Sandbox) {
 	case <-time.After(20 * time.Second):
 		n.t.Fatal("no step to be killed at")
 	}
-	stop()
+	n.stop()
 	left.comeBack(n.t)
 	n.change(func() { n.telling, n.checking = nil, nil })
 	return b

@@ -26,6 +26,7 @@ import (
 type fakeNode struct {
 	t    *testing.T
 	root string
+	stop func() // ends the agent that was started last
 
 	mu      sync.Mutex
 	pods    map[string]*fakePod // by UID
@@ -106,20 +107,31 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// agent starts a Manager.
-func (n *fakeNode) agent(change ...func(*Manager)) (m *Manager, stop func()) {
+// agent starts a Manager. stop ends it.
+func (n *fakeNode) agent(change ...func(*Manager)) *Manager {
 	n.t.Helper()
 	ctx, cancel := context.WithCancel(n.t.Context())
-	m = &Manager{Cluster: n, Proxies: n, Sandboxes: n, Ends: n, Reporter: n, Summaries: n, Root: n.root, Node: "node-1", Hold: n.hold}
+	m := &Manager{Cluster: n, Proxies: n, Sandboxes: n, Ends: n, Reporter: n, Summaries: n, Root: n.root, Node: "node-1", Hold: n.hold}
 	for _, f := range change {
 		f(m)
 	}
 	n.change(func() { n.told = time.Time{} })
 	done := make(chan struct{})
 	go func() { defer close(done); _ = m.Start(ctx) }()
-	stop = sync.OnceFunc(func() { cancel(); <-done })
-	n.t.Cleanup(stop)
-	return m, stop
+	n.stop = sync.OnceFunc(func() { cancel(); <-done })
+	n.t.Cleanup(n.stop)
+	return m
+}
+
+// newServing returns a node with an agent and a proxy that serves these pods.
+func newServing(t *testing.T, names ...string) (n *fakeNode, m *Manager, pods []podnet.Sandbox) {
+	t.Helper()
+	n = newNode(t)
+	n.startProxy()
+	m = n.agent()
+	pods = n.follow(m, names...)
+	n.served(m, strings.Join(names, " "))
+	return n, m, pods
 }
 
 func (n *fakeNode) change(f func()) {
@@ -246,6 +258,12 @@ func (n *fakeNode) serves() string {
 		out = append(out, strings.TrimPrefix(name, "ns-"))
 	}
 	return strings.Join(out, " ")
+}
+
+// unserved waits until the agent knows that nobody serves a pod.
+func (n *fakeNode) unserved(m *Manager, s podnet.Sandbox) {
+	n.t.Helper()
+	n.eventually("nobody serves "+s.Name, func() bool { ok, known := m.Serves("edge", s); return !ok && known })
 }
 
 // eventually waits until something holds.

@@ -25,7 +25,7 @@ func (n *fakeNode) figures(m *Manager, what string, want Figures) (got Figures) 
 func TestFiguresFollowTheNode(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	m, _ := n.agent()
+	m := n.agent()
 	if f, there := m.Figures()["edge"]; there {
 		t.Errorf("a profile that nobody has chosen, without a proxy: %+v", f)
 	}
@@ -69,11 +69,7 @@ func TestFiguresFollowTheNode(t *testing.T) {
 // Each result is counted, and a change that the agent did not wait for is not measured.
 func TestWhatBecomesOfConfigurationsIsCounted(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	n.startProxy()
-	m, stop := n.agent()
-	n.follow(m, "a")
-	n.served(m, "a")
+	n, m, _ := newServing(t, "a")
 	n.change(func() { n.deaf = func(text string) bool { return strings.Contains(text, "ns-b") } })
 	b := n.follow(m, "b")[0]
 	if f := n.figures(m, "one is not confirmed", Figures{Served: 1, Refused: 1, Running: true, Newest: true}); f.Reloads[Unconfirmed] != 1 || f.Reloads[Failed] != 0 {
@@ -85,8 +81,8 @@ func TestWhatBecomesOfConfigurationsIsCounted(t *testing.T) {
 	n.eventually("the signal fails", func() bool { return m.Figures()["edge"].Reloads[Failed] > 0 })
 	n.change(func() { n.telling, n.deaf = nil, func(string) bool { return false } })
 	n.served(m, "a c")
-	stop()
-	m, _ = n.agent()
+	n.stop()
+	m = n.agent()
 	for _, name := range []string{"a", "c"} {
 		m.Follow(n.pods["uid-"+name].sandbox, "edge")
 	}

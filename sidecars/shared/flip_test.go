@@ -10,11 +10,7 @@ import (
 // A pod that comes and goes all the time does not have the proxy reload all the time: each reload may leave a worker behind.
 func TestAPodThatComesAndGoesAllTheTime(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	n.startProxy()
-	m, _ := n.agent()
-	pods := n.follow(m, "a", "hostile")
-	n.served(m, "a hostile")
+	n, m, pods := newServing(t, "a", "hostile")
 	reloads, reads := n.reloadCount(), n.readCount()
 	for i := range 11 {
 		chosen := "none"
@@ -44,9 +40,7 @@ func TestAPodThatComesAndGoesAllTheTime(t *testing.T) {
 // Pods that cannot be read do not use up what a round may read.
 func TestManyPodsThatCannotBeRead(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	n.startProxy()
-	m, _ := n.agent()
+	n, m, _ := newServing(t)
 	for i := range 2 * readsPerRound {
 		m.Follow(n.pod(fmt.Sprintf("a%d", i), func(p *fakePod) { p.stopped = true }), "edge")
 	}

@@ -177,35 +177,16 @@ func TestHAProxyLosesNoConnection(t *testing.T) {
 	pod, world := kerneltest.NewPod(t)
 	kerneltest.Listen(t, world, kerneltest.App, "world", 8080)
 	kerneltest.Listen(t, pod, kerneltest.App, "app", 8080)
-	n := newNode(t)
-	p := startReal(t, n)
 	kerneltest.Shell(t, pod, "nft -f -", redirected)
-	m := &Manager{Cluster: n, Proxies: p, Sandboxes: n, Ends: p, Reporter: n, Summaries: n, Root: n.root, Node: "node-1"}
-	working, done := context.WithCancel(t.Context())
-	var ended sync.WaitGroup
-	ended.Go(func() { _ = m.Start(working) })
-	defer ended.Wait()
-	defer done()
-
-	serves := func(s podnet.Sandbox, want bool) {
-		t.Helper()
-		n.eventually(fmt.Sprintf("%s is served: %t", s.Name, want), func() bool {
-			ok, known := m.Serves("edge", s)
-			return known && ok == want
-		})
-	}
-	busy := p.realPod(t, "busy", pod)
-	m.Follow(busy, "edge")
-	serves(busy, true)
+	p, m := serveReal(t)
+	p.join(t, m, "busy", pod)
 	out, in := startLoad(t, pod, kerneltest.Outside4+":8080", "world:8080"), startLoad(t, world, kerneltest.Pod4+":8080", "app:8080")
 	comers := visitors(t)
 	for i := range comers {
-		s := p.realPod(t, fmt.Sprintf("visitor-%d", i), kerneltest.New(t))
-		m.Follow(s, "edge")
-		serves(s, true)
-		n.edit(s, func(f *fakePod) { f.gone, f.stopped = true, true })
+		s := p.join(t, m, fmt.Sprintf("visitor-%d", i), kerneltest.New(t))
+		p.edit(s, func(f *fakePod) { f.gone, f.stopped = true, true })
 		m.Unfollow(s.UID)
-		serves(s, false)
+		p.unserved(m, s)
 	}
 	out.wantKept(t, "outbound")
 	in.wantKept(t, "inbound")

@@ -36,11 +36,17 @@ func serveReal(t *testing.T, change ...func(*Manager)) (*realProxy, *Manager) {
 }
 
 // join has a pod served.
-func (p *realProxy) join(t *testing.T, m *Manager, name string, ns *netns.NS) {
+func (p *realProxy) join(t *testing.T, m *Manager, name string, ns *netns.NS) podnet.Sandbox {
 	t.Helper()
 	s := p.realPod(t, name, ns)
 	m.Follow(s, "edge")
-	p.eventually(name+" is served", func() bool { ok, _ := m.Serves("edge", s); return ok })
+	p.isServed(m, s)
+	return s
+}
+
+func (p *realProxy) isServed(m *Manager, s podnet.Sandbox) {
+	p.t.Helper()
+	p.eventually(s.Name+" is served", func() bool { ok, _ := m.Serves("edge", s); return ok })
 }
 
 // takePorts has root's application of a pod listen on the proxy's ports. It lets others in on its port while it binds it, as the proxy does, if
@@ -128,7 +134,7 @@ func TestAPortThatIsTakenInTheLastMoment(t *testing.T) {
 	p.eventually("it is told", func() bool {
 		return strings.Contains(p.status(s).Failure, "port 15106") || strings.Contains(p.status(s).Failure, "port 15101")
 	})
-	p.eventually("the other is served", func() bool { ok, _ := m.Serves("edge", other); return ok })
+	p.isServed(m, other)
 	pause(t.Context(), 3*time.Second)
 	if n := at.looks.Load(); n != 2 {
 		t.Errorf("looked %d times, want 2", n)
@@ -186,7 +192,7 @@ func TestPodsThatFillTheProxy(t *testing.T) {
 	s.Namespace = "other"
 	p.edit(s, func(f *fakePod) { f.sandbox.Namespace = s.Namespace })
 	m.Follow(s, "edge")
-	p.eventually("it is served", func() bool { ok, _ := m.Serves("edge", s); return ok })
+	p.isServed(m, s)
 	for _, h := range all {
 		t.Logf("%d and %d connections", fill(t, h.ns, kerneltest.Outside4+":8080", 1200), fill(t, h.out, kerneltest.Pod4+":8080", 1200))
 	}

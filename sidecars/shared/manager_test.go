@@ -13,9 +13,7 @@ import (
 
 func TestPodsJoinAndLeave(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	n.startProxy()
-	m, _ := n.agent()
+	n, m, _ := newServing(t)
 	a, b := n.pod("a"), n.pod("b")
 	m.Follow(a, "edge")
 	n.served(m, "a")
@@ -46,7 +44,7 @@ func TestAPodThatIsLetGoIsNotOfferedTheProxy(t *testing.T) {
 	var held atomic.Bool
 	held.Store(true)
 	asked := make(chan bool, 1)
-	m, _ := n.agent(func(m *Manager) {
+	m := n.agent(func(m *Manager) {
 		m.Hold = func(_ string, s podnet.Sandbox) bool {
 			serves, _ := m.Serves("edge", s)
 			select {
@@ -76,9 +74,7 @@ func TestAPodThatIsLetGoIsNotOfferedTheProxy(t *testing.T) {
 
 func TestAPodThatIsRefusedKeepsNobodyFromJoining(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	n.startProxy()
-	m, _ := n.agent()
+	n, m, _ := newServing(t)
 	a, bad := n.pod("a"), n.pod("b", func(p *fakePod) { p.annotations = map[string]string{"note": "refused"} })
 	hostile, taken := n.pod("c", func(p *fakePod) { p.annotations = map[string]string{"note": "a\npod ns-x"} }), n.pod("d", func(p *fakePod) { p.taken = true })
 	vanished, twin := n.pod("e", func(p *fakePod) { p.unnamed = true }), n.pod("f", func(p *fakePod) { p.sandbox.NetNS = "/var/run/netns/ns-a" })
@@ -110,16 +106,14 @@ func TestAPodThatIsRefusedKeepsNobodyFromJoining(t *testing.T) {
 
 func TestAnAgentThatStartsChangesNothing(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	n.startProxy()
-	m, stop := n.agent()
+	n, m, _ := newServing(t)
 	a, b := n.pod("a"), n.pod("b")
 	m.Follow(a, "edge")
 	m.Follow(b, "edge")
 	n.served(m, "a b")
-	stop()
+	n.stop()
 	before := n.reloadCount()
-	m, _ = n.agent()
+	m = n.agent()
 	m.Follow(a, "edge") // b is followed later
 	n.served(m, "a b")
 	<-time.After(1500 * time.Millisecond)
@@ -133,15 +127,13 @@ func TestAnAgentThatStartsChangesNothing(t *testing.T) {
 
 func TestAProxyThatStartsAnewHasThoseWhoAreLeft(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	n.startProxy()
-	m, _ := n.agent()
+	n, m, _ := newServing(t)
 	for _, name := range []string{"a", "b", "c"} {
 		m.Follow(n.pod(name), "edge")
 	}
 	n.served(m, "a b c")
 	n.stopProxy()
-	n.eventually("it is noticed", func() bool { ok, known := m.Serves("edge", n.pods["uid-a"].sandbox); return !ok && known })
+	n.unserved(m, n.pods["uid-a"].sandbox)
 	n.edit(n.pods["uid-b"].sandbox, func(p *fakePod) { p.unnamed = true })
 	n.edit(n.pods["uid-c"].sandbox, func(p *fakePod) { p.taken = true })
 	reads := n.readCount()

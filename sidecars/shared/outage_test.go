@@ -17,11 +17,7 @@ import (
 // A proxy takes longer for each configuration than the agent waits. What it answers in the end is known, so nobody is taken out of it.
 func TestAProxyThatTakesItsConfigurationLate(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	n.startProxy()
-	m, _ := n.agent()
-	n.follow(m, "a")
-	n.served(m, "a")
+	n, m, _ := newServing(t, "a")
 	n.change(func() { n.always, n.late = []string{"a"}, confirmLimit+2500*time.Millisecond })
 	n.follow(m, "b", "c")
 	pause(t.Context(), 2*confirmLimit+3*time.Second)
@@ -32,11 +28,8 @@ func TestAProxyThatTakesItsConfigurationLate(t *testing.T) {
 // A pod cannot be read, and the API server does not even say so. Others leave all the same.
 func TestAnAPIServerThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	n.startProxy()
-	m, _ := n.agent()
-	gone := n.follow(m, "a", "b")[1]
-	n.served(m, "a b")
+	n, m, pods := newServing(t, "a", "b")
+	gone := pods[1]
 	n.change(func() { n.reading = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() } })
 	n.follow(m, "c", "d", "e", "f", "g")
 	n.edit(gone, func(p *fakePod) { p.chosen = "none" })
@@ -48,11 +41,8 @@ func TestAnAPIServerThatDoesNotAnswer(t *testing.T) {
 // The runtime is away. The proxy serves on, and so it is said; what has changed meanwhile is done afterwards.
 func TestARuntimeThatIsAway(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	n.startProxy()
-	m, _ := n.agent()
-	a := n.follow(m, "a")[0]
-	n.served(m, "a")
+	n, m, pods := newServing(t, "a")
+	a := pods[0]
 	reloads := n.reloadCount()
 	away := func(context.Context) error { return errors.New("connection refused") }
 	n.change(func() { n.always, n.finding, n.checking, n.telling = []string{"a"}, away, away, away })
@@ -73,11 +63,7 @@ func TestARuntimeThatIsAway(t *testing.T) {
 // Nobody is to blame for a signal that the runtime does not pass on, and current leads back to what the proxy has.
 func TestASignalThatIsNotPassedOn(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	n.startProxy()
-	m, _ := n.agent()
-	n.follow(m, "a")
-	n.served(m, "a")
+	n, m, _ := newServing(t, "a")
 	tried := make(chan struct{}, 100)
 	n.change(func() {
 		n.always = []string{"a"}
@@ -103,11 +89,7 @@ func TestASignalThatIsNotPassedOn(t *testing.T) {
 // The runtime ends a check that takes too long: the pod is to blame for it, and the others go on.
 func TestACheckThatTakesTooLong(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	n.startProxy()
-	m, _ := n.agent()
-	n.follow(m, "a")
-	n.served(m, "a")
+	n, m, _ := newServing(t, "a")
 	n.change(func() {
 		n.always = []string{"a"}
 		n.checking = func(context.Context) error {
@@ -126,18 +108,16 @@ func TestACheckThatTakesTooLong(t *testing.T) {
 // The runtime says that the proxy runs although its process has ended: nobody is served by it any more.
 func TestAProxyThatHasEndedAndIsStillListed(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	n.startProxy()
-	m, _ := n.agent()
-	a := n.follow(m, "a")[0]
-	n.served(m, "a")
+	n, m, pods := newServing(t, "a")
+	a := pods[0]
 	n.eventually("its end is waited for", func() bool { n.mu.Lock(); defer n.mu.Unlock(); return n.waits > 0 })
 	n.change(func() {
 		close(n.ended)
 		n.ended = make(chan struct{})
 	})
 	began := time.Now()
-	n.eventually("it is not said to serve", func() bool { ok, known := m.Serves("edge", a); return !ok && known && !n.status(a).Ready })
+	n.unserved(m, a)
+	n.eventually("it is told", func() bool { return !n.status(a).Ready })
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("it was noticed after %s", took)
 	}
@@ -151,11 +131,8 @@ func TestAProxyThatHasEndedAndIsStillListed(t *testing.T) {
 // A pod changes all the time, and is never refused: that is no reason to have the proxy reload all the time.
 func TestChangesOfAPodAreGathered(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	n.startProxy()
-	m, _ := n.agent()
-	a := n.follow(m, "a")[0]
-	n.served(m, "a")
+	n, m, pods := newServing(t, "a")
+	a := pods[0]
 	pause(t.Context(), 1200*time.Millisecond)
 	reloads := n.reloadCount()
 	for i := range 40 { // 4 s
@@ -200,11 +177,7 @@ func TestAProxyThatEndsInTheMiddle(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := newNode(t)
-			n.startProxy()
-			m, _ := n.agent()
-			n.follow(m, "a")
-			n.served(m, "a")
+			n, m, _ := newServing(t, "a")
 			n.change(func() {
 				n.always = []string{"a"}
 				hook(n, func(context.Context) error {
@@ -241,7 +214,7 @@ func TestAFileSystemWithoutRoom(t *testing.T) {
 		}
 	})
 	n.startProxy()
-	m, stop := n.agent()
+	m := n.agent()
 	a := n.follow(m, "a")[0]
 	n.served(m, "a")
 	n.change(func() { n.always = []string{"a"} })
@@ -252,8 +225,8 @@ func TestAFileSystemWithoutRoom(t *testing.T) {
 	b := n.follow(m, "b")[0]
 	pause(t.Context(), 2500*time.Millisecond)
 	n.served(m, "a")
-	stop()
-	m, _ = n.agent() // another one can begin
+	n.stop()
+	m = n.agent() // another one can begin
 	m.Follow(a, "edge")
 	m.Follow(b, "edge")
 	n.served(m, "a")

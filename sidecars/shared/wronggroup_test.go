@@ -8,9 +8,7 @@ import (
 // The rules of pods know the proxy by its group. With another one its own connections would be led back to it.
 func TestAProxyOfAnotherGroupGetsNoPods(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
-	n.startProxy()
-	m, _ := n.agent()
+	n, m, _ := newServing(t)
 	a, b := n.pod("a"), n.pod("b")
 	m.Follow(a, "edge")
 	n.served(m, "a")
