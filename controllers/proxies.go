@@ -48,7 +48,7 @@ func (v *visit) refuseProxy(ctx context.Context) (Result, error) {
 	}
 	v.record(func() {
 		v.follow(v.intent.Profile) // a profile that becomes usable is used at once
-		if kept && err == nil && v.proxyReady() {
+		if kept && v.proxyReady() {
 			known, _ := v.Ledger.Of(v.sandbox.UID) // with what was found just now
 			v.Ledger.Put(Entry{Sandbox: v.sandbox, State: Programmed, compiled: known.compiled, Findings: known.Findings})
 			v.reportProgrammed(known.Findings, "traffic is redirected to the proxy, which runs on as it is: "+v.intent.Refused)
@@ -63,7 +63,7 @@ func (v *visit) refuseProxy(ctx context.Context) (Result, error) {
 // proxyReady reports whether the pod's proxy answers, or the agent runs none for it. While that is not known, what the pod says of the same
 // sandbox counts: proxies run on while no agent does.
 func (v *visit) proxyReady() bool {
-	if v.Proxies == nil || !v.intent.Managed {
+	if !v.intent.Managed {
 		return true
 	}
 	ready, known := v.Proxies.Ready(v.sandbox)

@@ -122,6 +122,16 @@ func TestDetailsAloneDoNotMakeAProxyReady(t *testing.T) {
 	}
 }
 
+// An agent that runs proxies knows nothing of one that is in the pod's spec.
+func TestAPodWithAProxyOfItsSpecIsReadyWithItsRules(t *testing.T) {
+	b := newBench(t)
+	b.Proxies = &fakeProxies{}
+	b.ensure(t, Changed)
+	if got := b.lastReport(t); got.Reason != ReasonInitialized {
+		t.Errorf("reported %+v", got)
+	}
+}
+
 // A sandbox that is not there yet has no proxy to look after: what is kept of proxies is kept by its ID.
 func TestASandboxThatIsNotFoundIsNotFollowed(t *testing.T) {
 	proxies := &fakeProxies{}
@@ -149,11 +159,13 @@ func TestAPodThatOptsOutOfItsProxyIsLookedAtOnceMore(t *testing.T) {
 func TestAPodWhoseProfileIsGoneStaysReady(t *testing.T) {
 	for name, c := range map[string]struct {
 		ready, starts bool // starts: by an agent that has just started
+		broken        bool // the kernel does not say what is there
 		want          string
 	}{
 		"its proxy answers":               {ready: true, want: ReasonInitialized},
 		"its proxy does not":              {want: ReasonProxyRefused},
 		"an agent that knows nothing yet": {starts: true, want: ReasonInitialized},
+		"its rules cannot be looked at":   {ready: true, broken: true, want: ReasonProxyRefused},
 	} {
 		t.Run(name, func(t *testing.T) {
 			proxies := &fakeProxies{ready: true, known: true}
@@ -167,7 +179,17 @@ func TestAPodWhoseProfileIsGoneStaysReady(t *testing.T) {
 				b.Ledger = NewLedger()
 			}
 			b.pods.pod.Annotations[intent.KeySidecar] = "gone"
+			if c.broken {
+				b.backend.err = errors.New("the kernel says no")
+			}
 			b.ensure(t, Skipped)
+			want := Entry{State: Programmed}
+			if c.want == ReasonProxyRefused {
+				want = Entry{State: FailedPod, Retry: c.broken}
+			}
+			if e, _ := b.Ledger.Of(b.sandbox.UID); e.State != want.State || e.Retry != want.Retry {
+				t.Errorf("remembered as %s, to be tried again %v; want %s, %v", e.State, e.Retry, want.State, want.Retry)
+			}
 			got := b.lastReport(t)
 			if got.Reason != c.want || !strings.Contains(got.Message, "no profile gone") {
 				t.Errorf("reported %+v", got)
