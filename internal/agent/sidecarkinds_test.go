@@ -77,3 +77,18 @@ func TestRulesFollowEachProxyOfAMovingPod(t *testing.T) {
 		}
 	}
 }
+
+// Which of the two managers speaks for a pod follows its choice. What a pod without one had is taken back by whichever has shown it.
+func TestWhoSpeaksForAPodFollowsItsChoice(t *testing.T) {
+	m := newMoving(t)
+	for _, c := range []struct {
+		profile string
+		want    chosenKind
+	}{{"edge", choseOwn}, {"shared", choseShared}, {"egde", choseOwn}, {"", choseNone}} {
+		m.choose(c.profile)
+		m.visit()
+		if got := m.reports.chose(m.sandbox.UID); got != c.want {
+			t.Errorf("%q: kind %d, want %d", c.profile, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,199 @@
+package shared
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/podnet"
+)
+
+// byHand is a profile's group whose rounds a test makes one by one.
+type byHand struct {
+	*fakeNode
+	g *group
+}
+
+// newByHand returns a node whose proxy serves these pods.
+func newByHand(t *testing.T, names ...string) (h *byHand, pods []podnet.Sandbox) {
+	t.Helper()
+	h = byHandOn(newNode(t))
+	pods = h.join(names...)
+	h.rounds(2) // the first configuration is without pods
+	h.wantServed(names...)
+	return h, pods
+}
+
+func byHandOn(n *fakeNode) *byHand {
+	n.startProxy()
+	h := &byHand{n, newGroup(&Manager{Cluster: n, Proxies: n, Sandboxes: n, Reporter: n, Summaries: n, Root: n.root, Node: "node-1", Hold: n.hold}, "edge")}
+	n.t.Cleanup(h.g.unlock)
+	return h
+}
+
+// join has pods choose the profile.
+func (h *byHand) join(names ...string) (pods []podnet.Sandbox) {
+	for _, name := range names {
+		s := h.pod(name)
+		h.g.follow(s, true)
+		pods = append(pods, s)
+	}
+	return pods
+}
+
+func (h *byHand) wantServed(names ...string) {
+	h.t.Helper()
+	if got := h.serves(); got != strings.Join(names, " ") {
+		h.t.Fatalf("served are %q, want %q; said is %+v", got, names, h.said)
+	}
+}
+
+// rounds makes rounds of which each may have the proxy reload. It returns how often files were checked.
+func (h *byHand) rounds(n int) (checks int) {
+	h.t.Helper()
+	before := h.checkCount()
+	for range n {
+		if err := h.round(); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+	return h.checkCount() - before
+}
+
+func (h *byHand) round() error {
+	h.g.reloaded = time.Time{}
+	h.change(func() { h.told = time.Time{} })
+	_, err := h.g.round(h.t.Context())
+	return err
+}
+
+func (n *fakeNode) checkCount() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.checks
+}
+
+func (h *byHand) template(text string) {
+	h.change(func() {
+		h.profile.Spec.Files = []v1alpha1.File{{Name: configFile, Template: text}}
+		h.profile.Generation++
+	})
+}
+
+// A version that is refused is tried again after growing pauses, and says so meanwhile. The next version does not wait for them.
+func TestAVersionThatIsRefusedWaitsAlone(t *testing.T) {
+	t.Parallel()
+	h, pods := newByHand(t, "a")
+	h.template("# refused\n")
+	if n := h.rounds(1); n != 2 || h.g.bad.hash == "" {
+		t.Errorf("%d checks, noted %+v", n, h.g.bad)
+	}
+	for i := range 3 {
+		if n := h.rounds(2); n != 0 {
+			t.Errorf("pause %d: %d checks", i, n)
+		}
+		if s := h.status(pods[0]); !s.Ready || !strings.Contains(s.Failure, "is not usable for the shared proxy") || h.summary().Failed != 1 {
+			t.Errorf("pause %d: said is %+v, sum %+v", i, s, h.summary())
+		}
+		h.g.bad.until = time.Now()
+		if n := h.rounds(1); n == 0 {
+			t.Errorf("after pause %d: not tried again", i)
+		}
+		if got, want := time.Until(h.g.bad.until), firstPause<<(i+1); got > want || got < want-time.Second {
+			t.Errorf("after pause %d: the next one is %s, want %s", i, got, want)
+		}
+	}
+	h.g.bad.until = time.Now().Add(time.Hour)
+	h.template(configTemplate + "# mended\n")
+	h.rounds(1)
+	if s := h.status(pods[0]); s.Failure != "" || h.summary().Upgraded != 1 || h.g.bad.hash != "" {
+		t.Errorf("said is %+v, sum %+v, noted %+v", s, h.summary(), h.g.bad)
+	}
+}
+
+// What the proxy has after all is not said to be refused, nor kept from its pods.
+func TestAVersionThatIsTakenAfterAllIsNotRefused(t *testing.T) {
+	t.Parallel()
+	h, pods := newByHand(t, "a")
+	h.g.bad.hash = h.g.state.Confirmed.Hash
+	h.g.bad.grow(time.Now(), time.Hour, time.Hour, "the proxy did not answer")
+	b := h.pod("b", func(p *fakePod) { p.refusal = "no" })
+	h.g.follow(b, true)
+	h.rounds(1)
+	if s := h.summary(); h.g.bad.hash != "" || s.Message != b.Pod()+": no" || h.status(pods[0]).Message != "" {
+		t.Errorf("noted %+v, sum %+v, said %+v", h.g.bad, s, h.status(pods[0]))
+	}
+}
+
+// A profile that is refused before the proxy has had any is tried again.
+func TestAFirstVersionThatIsRefusedIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.profile.Spec.Files[0].Template = "# refused\n"
+	h := byHandOn(n)
+	h.join("a")
+	for i, want := range []int{1, 0, 1, 0} {
+		if want > 0 {
+			h.g.bad.until = time.Time{}
+		}
+		if got := h.rounds(1); got != want {
+			t.Errorf("round %d: %d checks, want %d", i, got, want)
+		}
+	}
+	h.template(configTemplate)
+	h.rounds(2)
+	h.wantServed("a")
+}
+
+// The runtime passes a check on or not, whichever of several it is. Nobody is to blame, and nothing is put into force, until it does.
+func TestACheckThatIsNotPassedOn(t *testing.T) {
+	t.Parallel()
+	for fails := range 4 {
+		h, _ := newByHand(t, "a")
+		b := h.pod("b", func(p *fakePod) { p.annotations = map[string]string{"note": "refused"} })
+		h.g.follow(b, true)
+		c := h.join("c")[0]
+		version, asked := h.answer(), 0
+		h.change(func() {
+			h.checking = func(context.Context) error {
+				if asked++; asked > fails {
+					return errors.New("the runtime is away")
+				}
+				return nil
+			}
+		})
+		err := h.round()
+		for _, s := range []podnet.Sandbox{b, c} {
+			if got := h.status(s); got.Failure != "" {
+				t.Errorf("%d checks are passed on: %s is blamed: %s", fails, s.Name, got.Failure)
+			}
+		}
+		if now, _, _ := h.parse(currentLink); err == nil || now != version || h.answer() != version {
+			t.Errorf("%d checks are passed on: error %v, current has %s, the proxy %s, want %s", fails, err, now, h.answer(), version)
+		}
+		h.change(func() { h.checking = nil })
+		h.rounds(1)
+		h.wantServed("a", "c")
+	}
+}
+
+// The words name how many pods leave no room.
+func TestAPodThatDoesNotFit(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.profile.Spec.Files[0].Template = configTemplate + "{{ range .Pods }}{{ $note := index .Annotations `long` }}{{ range 150 }}# {{ $note }}\n{{ end }}{{ end }}"
+	h := byHandOn(n)
+	var last podnet.Sandbox
+	for name := range strings.FieldsSeq("a b c d e f g") {
+		last = h.pod(name, func(p *fakePod) { p.annotations = map[string]string{"long": strings.Repeat("x", 1000)} })
+		h.g.follow(last, true)
+		h.rounds(2)
+	}
+	h.wantServed("a", "b", "c", "d", "e", "f")
+	if got := h.status(last).Failure; !strings.Contains(got, "the files for 6 pods leave no room for this one") {
+		t.Errorf("said is %q", got)
+	}
+}
