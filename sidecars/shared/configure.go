@@ -51,7 +51,7 @@ func (r *round) configure(ctx context.Context) error {
 	if err := r.testPorts(ctx, &p); err != nil {
 		return err
 	}
-	t := &trial{round: r, plan: p, dirs: map[string]string{}}
+	t := &trial{round: r, plan: p}
 	ok, err := t.accept(ctx)
 	if err == nil && ok {
 		err = t.apply(ctx)
@@ -135,7 +135,6 @@ type trial struct {
 	plan
 	// passed is the last configuration that has passed the test.
 	passed candidate
-	dirs   map[string]string // of those that the proxy's check has passed, by version
 	// refused reports whether the first one was not passed. result is what became of the one that was put into force, or "".
 	refused bool
 	result  Result
@@ -227,8 +226,8 @@ func (t *trial) test(ctx context.Context, members []member) (why string, err err
 	if err != nil {
 		return whyNot(err, len(members)-1), nil // a fault of the profile or the pods
 	}
-	found := candidate{members: members, version: content.version, dir: t.dirs[content.version]}
-	if found.dir != "" || t.last != nil && content.version == t.last.Version {
+	found := candidate{members: members, version: content.version}
+	if t.last != nil && content.version == t.last.Version {
 		t.passed = found
 		return "", nil
 	}
@@ -248,7 +247,7 @@ func (t *trial) test(ctx context.Context, members []member) (why string, err err
 	case !ok:
 		return bounded("it refuses the files: " + output), nil
 	}
-	t.passed, t.dirs[found.version] = found, found.dir
+	t.passed = found
 	return "", nil
 }
 

@@ -56,18 +56,17 @@ func (h *byHand) rounds(n int) (checks int) {
 	h.t.Helper()
 	before := h.checkCount()
 	for range n {
-		if err := h.round(); err != nil {
+		if _, err := h.round(h.t.Context()); err != nil {
 			h.t.Fatal(err)
 		}
 	}
 	return h.checkCount() - before
 }
 
-func (h *byHand) round() error {
+func (h *byHand) round(ctx context.Context) (next time.Duration, err error) {
 	h.g.reloaded = time.Time{}
 	h.change(func() { h.told = time.Time{} })
-	_, err := h.g.round(h.t.Context())
-	return err
+	return h.g.round(ctx)
 }
 
 func (n *fakeNode) checkCount() int {
@@ -95,7 +94,7 @@ func TestAVersionThatIsRefusedWaitsAlone(t *testing.T) {
 		if n := h.rounds(2); n != 0 {
 			t.Errorf("pause %d: %d checks", i, n)
 		}
-		if s := h.status(pods[0]); !s.Ready || !strings.Contains(s.Failure, "is not usable for the shared proxy") || h.summary().Failed != 1 {
+		if s := h.status(pods[0]); !s.Ready || !strings.Contains(s.Failure, `is not usable for the shared proxy: it refuses the files: ?[31mcannot use "# refused`) || h.summary().Failed != 1 {
 			t.Errorf("pause %d: said is %+v, sum %+v", i, s, h.summary())
 		}
 		h.g.bad.until = time.Now()
@@ -165,7 +164,7 @@ func TestACheckThatIsNotPassedOn(t *testing.T) {
 				return nil
 			}
 		})
-		err := h.round()
+		_, err := h.round(t.Context())
 		for _, s := range []podnet.Sandbox{b, c} {
 			if got := h.status(s); got.Failure != "" {
 				t.Errorf("%d checks are passed on: %s is blamed: %s", fails, s.Name, got.Failure)
@@ -195,5 +194,22 @@ func TestAPodThatDoesNotFit(t *testing.T) {
 	h.wantServed("a", "b", "c", "d", "e", "f")
 	if got := h.status(last).Failure; !strings.Contains(got, "the files for 6 pods leave no room for this one") {
 		t.Errorf("said is %q", got)
+	}
+}
+
+// The chart gives the proxy another group, and the profile is as it was: the proxy's new container has the same version as the old one.
+func TestAProxyThatComesBackWithAnotherGroup(t *testing.T) {
+	t.Parallel()
+	h, pods := newByHand(t, "a")
+	r := &round{group: h.g, now: time.Now()}
+	if err := r.look(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.meet(t.Context())
+	r.proxy.gid++
+	err := r.configure(t.Context())
+	r.publish()
+	if s, sum := h.status(pods[0]), h.summary(); err != nil || !s.Ready || !strings.Contains(s.Failure, "the shared proxy runs as group") || sum.Failed != 1 || sum.Upgraded != 0 || h.g.figuresNow().Newest {
+		t.Errorf("error %v, said is %+v, sum %+v, figures %+v", err, s, sum, h.g.figuresNow())
 	}
 }

@@ -122,7 +122,7 @@ func (n *fakeNode) parse(link string) (version string, pods []string, err error)
 		words := strings.Fields(line)
 		switch {
 		case len(words) == 0:
-		case slices.Contains(words, "refused"):
+		case slices.Contains(words, "refused"), n.refuses != "" && slices.Contains(words, n.refuses):
 			return "", nil, fmt.Errorf("\x1b[31mcannot use %q", line)
 		case words[0] == "version":
 			version = words[1]

@@ -46,6 +46,7 @@ type fakeNode struct {
 	waits     int
 	mute      bool // it answers no questions
 	checks    int
+	refuses   string                 // a word that its check refuses from now on
 	deaf      func(text string) bool // files that the proxy accepts and does not put into force
 	broken    []string
 	always    []string      // pods that it has to serve from now on

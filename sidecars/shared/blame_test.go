@@ -1,0 +1,133 @@
+package shared
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"istio-pod-network-controller/api/v1alpha1"
+)
+
+// The proxy refuses what it has once a pod leaves: who joins is not to blame, and it is tried again soon.
+func TestAProxyThatRefusesWhatItServes(t *testing.T) {
+	t.Parallel()
+	for _, joins := range []bool{false, true} {
+		h, pods := newByHand(t, "a", "b")
+		h.change(func() { h.refuses = "ns-a" })
+		h.edit(pods[1], func(p *fakePod) { p.chosen = "none" })
+		if joins {
+			h.join("c")
+		}
+		next, err := h.round(t.Context())
+		if err != nil || next > errorPause || next < errorPause/2 || !strings.Contains(h.g.told, "refuses what it serves already") || h.g.bad.hash != "" {
+			t.Errorf("joins %v: error %v, next round in %s, told %q, noted %+v", joins, err, next, h.g.told, h.g.bad)
+		}
+		h.wantServed("a", "b")
+		if !joins {
+			continue
+		}
+		if s := h.status(h.pods["uid-c"].sandbox); s.State != v1alpha1.Failed || !strings.Contains(s.Message, "refuses what it serves already") || strings.Contains(s.Message, "ns-a") {
+			t.Errorf("said to who joins: %+v", s)
+		}
+		h.change(func() { h.refuses = "" })
+		h.rounds(1)
+		h.wantServed("a", "c")
+	}
+}
+
+// A new version goes on without a pod that is refused with it, unless most of them are: then the version is to blame, and no owner of a pod
+// reads the words about another one.
+func TestPodsThatANewVersionRefuses(t *testing.T) {
+	t.Parallel()
+	many := strings.Fields("a b c d e f g h i j k l m n")
+	for name, c := range map[string]struct {
+		pods, refused []string
+		fault         string
+	}{
+		"one of three": {pods: many[:3], refused: many[1:2]},
+		"one of two":   {pods: many[:2], refused: many[:1], fault: "1 of 2 pods are refused with it: the agent's log has the proxy's words"},
+		"two of three": {pods: many[:3], refused: many[1:3], fault: "2 of 3 pods are refused with it"},
+		"the only one": {pods: many[:1], refused: many[:1], fault: `it refuses the files: ?[31mcannot use "# ns-a refused`},
+		"all of many":  {pods: many, refused: many, fault: "too many of its pods are refused with it"},
+	} {
+		h, pods := newByHand(t, c.pods...)
+		text := configTemplate
+		for _, bad := range c.refused {
+			text += fmt.Sprintf("{{ range .Pods }}{{ if eq .Name %q }}# {{ .NetNS }} refused\n{{ end }}{{ end }}", bad)
+		}
+		h.template(text)
+		h.rounds(1)
+		if c.fault == "" {
+			h.wantServed("a", "c")
+			if s := h.status(pods[1]); s.State != v1alpha1.Refused || !strings.Contains(s.Failure, "ns-b refused") || h.g.bad.hash != "" {
+				t.Errorf("%s: said is %+v, noted %+v", name, s, h.g.bad)
+			}
+			continue
+		}
+		h.wantServed(c.pods...)
+		for _, s := range pods {
+			if got := h.status(s); !got.Ready || !strings.Contains(got.Failure, c.fault) || h.g.bad.hash == "" {
+				t.Errorf("%s: said is %+v, noted %+v", name, got, h.g.bad)
+			}
+		}
+	}
+}
+
+// Of too many that are refused at once, fewer are tried at once.
+func TestTooManyWhoAreRefused(t *testing.T) {
+	t.Parallel()
+	h, _ := newByHand(t, "a")
+	for i := range 20 {
+		h.g.follow(h.pod(fmt.Sprintf("b%d", i), func(p *fakePod) { p.annotations = map[string]string{"note": "refused"} }), true)
+	}
+	if n := h.rounds(1); h.g.batch != 10 || n > maxTests+2 {
+		t.Errorf("%d checks, then %d at once", n, h.g.batch)
+	}
+	h.join("c") // which was refused least
+	h.rounds(1)
+	h.wantServed("a", "c")
+}
+
+// A check that takes the rest of a round has fewer tried at once in the next one.
+func TestARoundThatEndsInTheMiddleOfASearch(t *testing.T) {
+	t.Parallel()
+	h, _ := newByHand(t, "a")
+	for i := range 4 {
+		h.g.follow(h.pod(fmt.Sprintf("b%d", i), func(p *fakePod) { p.annotations = map[string]string{"note": "refused"} }), true)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	asked := 0
+	h.change(func() {
+		h.checking = func(ctx context.Context) error {
+			if asked++; asked > 2 {
+				<-ctx.Done()
+			}
+			return nil
+		}
+	})
+	if _, err := h.round(ctx); err == nil || h.g.batch != 2 {
+		t.Errorf("error %v, then %d at once", err, h.g.batch)
+	}
+}
+
+// A network namespace that is gone when the proxy looks for it is nobody's fault, also not of who joins at the same time.
+func TestANamespaceThatVanishesBeforeTheCheck(t *testing.T) {
+	t.Parallel()
+	h, _ := newByHand(t, "a")
+	pods := h.join("b", "c")
+	h.change(func() {
+		h.checking = func(context.Context) error {
+			h.edit(pods[0], func(p *fakePod) { p.unnamed = true })
+			return nil
+		}
+	})
+	next, err := h.round(t.Context())
+	if err != nil || next > 0 || h.status(pods[0]).Failure+h.status(pods[1]).Failure != "" {
+		t.Errorf("error %v, next round in %s; said is %+v and %+v", err, next, h.status(pods[0]), h.status(pods[1]))
+	}
+	h.rounds(1)
+	h.wantServed("a", "c")
+}
