@@ -159,13 +159,12 @@ func TestAPodThatOptsOutOfItsProxyIsLookedAtOnceMore(t *testing.T) {
 func TestAPodWhoseProfileIsGoneStaysReady(t *testing.T) {
 	for name, c := range map[string]struct {
 		ready, starts bool // starts: by an agent that has just started
-		broken        bool // the kernel does not say what is there
 		want          string
+		state         State
 	}{
-		"its proxy answers":               {ready: true, want: ReasonInitialized},
-		"its proxy does not":              {want: ReasonProxyRefused},
-		"an agent that knows nothing yet": {starts: true, want: ReasonInitialized},
-		"its rules cannot be looked at":   {ready: true, broken: true, want: ReasonProxyRefused},
+		"its proxy answers":               {ready: true, want: ReasonInitialized, state: Programmed},
+		"its proxy does not":              {want: ReasonProxyRefused, state: FailedPod},
+		"an agent that knows nothing yet": {starts: true, want: ReasonInitialized, state: Programmed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			proxies := &fakeProxies{ready: true, known: true}
@@ -179,17 +178,8 @@ func TestAPodWhoseProfileIsGoneStaysReady(t *testing.T) {
 				b.Ledger = NewLedger()
 			}
 			b.pods.pod.Annotations[intent.KeySidecar] = "gone"
-			if c.broken {
-				b.backend.err = errors.New("the kernel says no")
-			}
 			b.ensure(t, Skipped)
-			want := Entry{State: Programmed}
-			if c.want == ReasonProxyRefused {
-				want = Entry{State: FailedPod, Retry: c.broken}
-			}
-			if e, _ := b.Ledger.Of(b.sandbox.UID); e.State != want.State || e.Retry != want.Retry {
-				t.Errorf("remembered as %s, to be tried again %v; want %s, %v", e.State, e.Retry, want.State, want.Retry)
-			}
+			b.remembers(t, c.state, false)
 			got := b.lastReport(t)
 			if got.Reason != c.want || !strings.Contains(got.Message, "no profile gone") {
 				t.Errorf("reported %+v", got)
@@ -201,6 +191,27 @@ func TestAPodWhoseProfileIsGoneStaysReady(t *testing.T) {
 				t.Errorf("rules are %q, were %q", b.backend.rules("/netns/1"), rules)
 			}
 		})
+	}
+}
+
+// remembers checks what is remembered of the pod. The verifier works by that.
+func (b *bench) remembers(t *testing.T, state State, retry bool) {
+	t.Helper()
+	if e, _ := b.Ledger.Of(b.sandbox.UID); e.State != state || e.Retry != retry {
+		t.Errorf("remembered as %s, to be tried again %v; want %s, %v", e.State, e.Retry, state, retry)
+	}
+}
+
+// Rules that could not be looked at are looked at again soon.
+func TestAPodWhoseProfileIsGoneAndWhoseKernelFails(t *testing.T) {
+	b := choosing(t, "edge", &fakeProxies{ready: true, known: true})
+	b.ensure(t, Changed)
+	b.pods.pod.Annotations[intent.KeySidecar] = "gone"
+	b.backend.err = errors.New("the kernel says no")
+	b.ensure(t, Skipped)
+	b.remembers(t, FailedPod, true)
+	if got := b.lastReport(t); got.Reason != ReasonProxyRefused {
+		t.Errorf("reported %+v", got)
 	}
 }
 

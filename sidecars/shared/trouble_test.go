@@ -198,14 +198,13 @@ func TestAFullFileSystem(t *testing.T) {
 // Without the state nobody knows whom the proxy serves: it begins without pods, and all join anew.
 func TestTheStateIsLost(t *testing.T) {
 	t.Parallel()
-	n, m, pods := newServing(t, "a")
-	a := pods[0]
+	n, _, pods := newServing(t, "a")
 	n.stop()
 	if err := os.WriteFile(filepath.Join(n.root, "edge", stateName), []byte(`{"confirmed": `), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m = n.agent()
-	m.Follow(a, "edge")
+	m := n.agent()
+	m.Follow(pods[0], "edge")
 	n.served(m, "a")
 }
 
