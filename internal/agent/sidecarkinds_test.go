@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"testing"
 
 	"istio-pod-network-controller/api/v1alpha1"
@@ -90,5 +91,62 @@ func TestWhoSpeaksForAPodFollowsItsChoice(t *testing.T) {
 		if got := m.reports.chose(m.sandbox.UID); got != c.want {
 			t.Errorf("%q: kind %d, want %d", c.profile, got, c.want)
 		}
+	}
+}
+
+// The rules of a pod that has chosen a shared proxy may still lead to its own: they follow that one although its Sidecar shows the other.
+func TestRulesFollowAProxyThatIsNotShown(t *testing.T) {
+	r := newSidecarReports(nil, nil, "node-1")
+	var told []string
+	r.changed = func(_ context.Context, s podnet.Sandbox) { told = append(told, s.ID) }
+	s, next := theSandbox(), theSandbox()
+	next.ID = "s2"
+	r.choose(s.UID, choseShared)
+	for i, c := range []struct {
+		sandbox podnet.Sandbox
+		status  sidecars.Status
+		told    int
+	}{
+		{s, sidecars.Status{Ready: true, Serves: "edge"}, 1},
+		{s, sidecars.Status{Ready: true, Serves: "edge"}, 1},
+		{s, sidecars.Status{}, 2},
+		{next, sidecars.Status{}, 2}, // of which nothing is known that the rules depend on
+		{next, sidecars.Status{Ready: true, Serves: "edge"}, 3},
+	} {
+		ownReporter{r}.Report(c.sandbox, c.status)
+		workOff(t, r)
+		if len(told) != c.told || told[len(told)-1] != c.sandbox.ID && i != 3 {
+			t.Errorf("report %d: passed on %q, want %d", i, told, c.told)
+		}
+	}
+}
+
+// What is remembered of a proxy is of one sandbox, and ends with the pod.
+func TestNothingIsKeptOfAPodThatIsGone(t *testing.T) {
+	r := newSidecarReports(nil, nil, "node-1")
+	r.changed = func(context.Context, podnet.Sandbox) {}
+	s, next := theSandbox(), theSandbox()
+	next.ID = "s2"
+	r.choose(s.UID, choseShared)
+	ownReporter{r}.Report(s, sidecars.Status{Ready: true, Serves: "edge"})
+	workOff(t, r)
+	if _, known := r.ownReady(next); known || r.ownServes(next, "edge") || r.ownOffers(next, "edge") {
+		t.Error("the next sandbox has the proxy of the one before")
+	}
+	r.leavesOwn(s.UID, true)
+	if r.ownOffers(s, "edge") || !r.ownServes(s, "edge") {
+		t.Error("a proxy that is about to finish is offered, or does not serve any more")
+	}
+	r.Forget(s.UID)
+	if left := len(r.chosen.kinds) + len(r.chosen.own) + len(r.chosen.leaving) + len(r.told) + len(r.reports); left != 0 {
+		t.Errorf("left are %+v, told %+v", r.chosen, r.told)
+	}
+	r.choose(s.UID, choseOwn)
+	r.choose(s.UID, choseNone)
+	ownReporter{r}.Report(s, sidecars.Status{})
+	r.leavesOwn(s.UID, true)
+	ownReporter{r}.Retract(s.UID) // its own proxy has ended, and the pod is still there
+	if left := len(r.chosen.kinds) + len(r.chosen.own) + len(r.chosen.leaving); left != 0 {
+		t.Errorf("left are %+v", r.chosen)
 	}
 }
