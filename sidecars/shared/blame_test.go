@@ -131,3 +131,30 @@ func TestANamespaceThatVanishesBeforeTheCheck(t *testing.T) {
 	h.rounds(1)
 	h.wantServed("a", "c")
 }
+
+// A proxy that does not answer for long gets a configuration from which all goes on, with those whom the last one had, or with those of them
+// that it accepts.
+func TestWhoBeginsWithAProxyThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	for bad, names := range map[string][]string{"b": {"a", "b", "c"}, "a": {"a"}} {
+		h, pods := newByHand(t, names...)
+		h.template(configTemplate + fmt.Sprintf("{{ range .Pods }}{{ if eq .Name %q }}# {{ .NetNS }} refused\n{{ end }}{{ end }}", bad))
+		h.change(func() {
+			h.mute = true
+			h.telling = func(context.Context) error { h.change(func() { h.mute = false }); return nil }
+		})
+		h.g.proxy.silent = time.Now().Add(-startLimit)
+		h.rounds(1)
+		if len(names) == 1 {
+			h.wantServed("a")
+			if !strings.Contains(h.g.told, "ns-a refused") {
+				t.Errorf("told %q", h.g.told)
+			}
+			continue
+		}
+		h.wantServed("a", "c")
+		if s := h.status(pods[1]); s.State != v1alpha1.Refused || !strings.Contains(s.Failure, "ns-b refused") {
+			t.Errorf("said is %+v", s)
+		}
+	}
+}
