@@ -169,7 +169,7 @@ func (t *trial) accept(ctx context.Context) (ok bool, err error) {
 		return t.accept(ctx)
 	}
 	switch {
-	case t.whole && len(t.base) == 0 && why != "": // said without any pod, so nobody's data is in it
+	case len(t.base) == 0 && why != "": // said without any pod, so nobody's data is in it
 		t.blameProfile(ctx, why, why)
 		return false, nil
 	case len(t.suspects) == 0 || why != "":

@@ -147,6 +147,18 @@ func TestAFirstVersionThatIsRefusedIsTriedAgain(t *testing.T) {
 	h.wantServed("a")
 }
 
+// A proxy of which neither a pod nor a note says which profile it is of is left as it is.
+func TestAProxyOfWhichNobodyKnowsTheProfile(t *testing.T) {
+	t.Parallel()
+	h := byHandOn(newNode(t))
+	if n := h.rounds(2); n != 0 || h.reloadCount() != 0 {
+		t.Errorf("%d checks, %d reloads", n, h.reloadCount())
+	}
+	h.join("a")
+	h.rounds(2)
+	h.wantServed("a")
+}
+
 // The runtime passes a check on or not, whichever of several it is. Nobody is to blame, and nothing is put into force, until it does.
 func TestACheckThatIsNotPassedOn(t *testing.T) {
 	t.Parallel()

@@ -132,10 +132,10 @@ func TestAProxyThatStartsAnewHasThoseWhoAreLeft(t *testing.T) {
 		m.Follow(n.pod(name), "edge")
 	}
 	n.served(m, "a b c")
+	n.edit(n.pods["uid-c"].sandbox, func(p *fakePod) { p.taken = true }) // in the moment in which the proxy ends
 	n.stopProxy()
 	n.unserved(m, n.pods["uid-a"].sandbox)
 	n.edit(n.pods["uid-b"].sandbox, func(p *fakePod) { p.unnamed = true })
-	n.edit(n.pods["uid-c"].sandbox, func(p *fakePod) { p.taken = true })
 	reads := n.readCount()
 	m.Follow(n.pod("d"), "edge")
 	pause(t.Context(), 1500*time.Millisecond)
