@@ -80,10 +80,14 @@ func TestTooManyWhoAreRefused(t *testing.T) {
 	t.Parallel()
 	h, _ := newByHand(t, "a")
 	for i := range 20 {
-		h.g.follow(h.pod(fmt.Sprintf("b%d", i), func(p *fakePod) { p.annotations = map[string]string{"note": "refused"} }), true)
+		s := h.pod(fmt.Sprintf("b%d", i), func(p *fakePod) { p.annotations = map[string]string{"note": "refused"} })
+		h.g.follow(s, true)
+		h.g.pausesOf(s.UID).refused = backoff{times: 9, until: time.Now()} // the next one is long
 	}
-	if n := h.rounds(1); h.g.batch != 10 || n > maxTests+2 {
-		t.Errorf("%d checks, then %d at once", n, h.g.batch)
+	before := h.checkCount()
+	next, err := h.round(t.Context())
+	if n := h.checkCount() - before; err != nil || h.g.batch != 10 || n > maxTests+2 || next > reloadPause {
+		t.Errorf("error %v, %d checks, then %d at once in %s", err, n, h.g.batch, next)
 	}
 	h.join("c") // which was refused least
 	h.rounds(1)

@@ -172,7 +172,7 @@ func (t *trial) accept(ctx context.Context) (ok bool, err error) {
 	case len(t.base) == 0 && why != "": // said without any pod, so nobody's data is in it
 		t.blameProfile(ctx, why, why)
 		return false, nil
-	case len(t.suspects) == 0 || why != "":
+	case why != "":
 		t.blameProfile(ctx, "the proxy refuses what it serves already: the agent's log has its words", why)
 		return false, nil
 	}

@@ -147,6 +147,18 @@ func TestAFirstVersionThatIsRefusedIsTriedAgain(t *testing.T) {
 	h.wantServed("a")
 }
 
+// Where nothing has changed nothing is done, and not soon again.
+func TestARoundWithoutAChange(t *testing.T) {
+	t.Parallel()
+	h, _ := newByHand(t, "a")
+	reloads, checks := h.reloadCount(), h.checkCount()
+	h.rounds(1)
+	next, err := h.round(t.Context())
+	if err != nil || next < livePeriod/2 || h.reloadCount() != reloads || h.checkCount() != checks {
+		t.Errorf("error %v, next round in %s, %d reloads, %d checks", err, next, h.reloadCount()-reloads, h.checkCount()-checks)
+	}
+}
+
 // A proxy of which neither a pod nor a note says which profile it is of is left as it is.
 func TestAProxyOfWhichNobodyKnowsTheProfile(t *testing.T) {
 	t.Parallel()
