@@ -237,3 +237,52 @@ func TestAProxyThatComesBackWithAnotherGroup(t *testing.T) {
 		t.Errorf("error %v, said is %+v, sum %+v, figures %+v", err, s, sum, h.g.figuresNow())
 	}
 }
+
+// A pod that is refused keeps nobody from leaving in the same round.
+func TestAPodLeavesWhileAnotherIsRefused(t *testing.T) {
+	t.Parallel()
+	h, pods := newByHand(t, "a", "b")
+	h.edit(pods[1], func(p *fakePod) { p.chosen = "none" })
+	bad := h.pod("c", func(p *fakePod) { p.annotations = map[string]string{"note": "refused"} })
+	h.g.follow(bad, true)
+	h.rounds(1)
+	h.wantServed("a")
+	if s := h.status(bad); s.State != v1alpha1.Refused {
+		t.Errorf("said is %+v", s)
+	}
+}
+
+// A profile may write the same files with and without a pod: then the pod is served without a reload.
+func TestAPodOfWhichTheFilesSayNothing(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.profile.Spec.Files[0].Template = "version {{ .Version }}\n"
+	h := byHandOn(n)
+	h.join("a")
+	h.rounds(2)
+	reloads := h.reloadCount()
+	b := h.join("b")[0]
+	h.rounds(1)
+	if serves, known := h.g.serves(keyOf(b)); !serves || !known || h.reloadCount() != reloads {
+		t.Errorf("served %v, known %v, %d reloads", serves, known, h.reloadCount()-reloads)
+	}
+	h.edit(b, func(p *fakePod) { p.chosen = "none" })
+	h.rounds(1)
+	if serves, _ := h.g.serves(keyOf(b)); serves || h.reloadCount() != reloads {
+		t.Errorf("it has left: served %v, %d reloads", serves, h.reloadCount()-reloads)
+	}
+}
+
+// A pod that leaves right after a reload waits for the pause between two, and no longer.
+func TestAPodThatLeavesAfterAReload(t *testing.T) {
+	t.Parallel()
+	h, pods := newByHand(t, "a", "b")
+	h.edit(pods[1], func(p *fakePod) { p.chosen = "none" })
+	h.g.reloaded = time.Now()
+	if next, err := h.g.round(t.Context()); err != nil || next > reloadPause {
+		t.Errorf("error %v, next round in %s", err, next)
+	}
+	h.wantServed("a", "b")
+	h.rounds(1)
+	h.wantServed("a")
+}
