@@ -3,6 +3,9 @@ package shared
 import (
 	"strings"
 	"testing"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/sidecars"
 )
 
 // The rules of pods know the proxy by its group. With another one its own connections would be led back to it.
@@ -29,4 +32,23 @@ func TestAProxyOfAnotherGroupGetsNoPods(t *testing.T) {
 	change(-1)
 	n.served(m, "a b")
 	n.eventually("nothing is said any more", func() bool { return n.status(a).Message == "" && n.summary().Failed == 0 })
+}
+
+// A proxy that has not answered yet may be of any group.
+func TestTheGroupIsComparedOnceItIsKnown(t *testing.T) {
+	profile := &sidecars.Profile{Name: "edge", Spec: v1alpha1.SidecarProfileSpec{RunAsGroup: 1337}}
+	for name, c := range map[string]struct {
+		proxy   proxy
+		profile *sidecars.Profile
+		wrong   bool
+	}{
+		"it has not answered":   {proxy{}, profile, false},
+		"the profile's":         {proxy{answered: true, gid: 1337}, profile, false},
+		"another":               {proxy{answered: true, gid: 1338}, profile, true},
+		"no profile to compare": {proxy{answered: true, gid: 1338}, nil, false},
+	} {
+		if why := wrongGID(&c.proxy, c.profile); (why != "") != c.wrong {
+			t.Errorf("%s: %q", name, why)
+		}
+	}
 }
