@@ -286,3 +286,26 @@ func TestAPodThatLeavesAfterAReload(t *testing.T) {
 	h.rounds(1)
 	h.wantServed("a")
 }
+
+// A pod that waits because the node has no space, or the runtime is away, says so; one that is served already has nothing to say.
+func TestWhoWaitsForTheAgentSaysWhy(t *testing.T) {
+	t.Parallel()
+	h, pods := newByHand(t, "a")
+	h.change(func() { h.telling = func(context.Context) error { return errors.New("no space left on device") } })
+	pods = append(pods, h.join("b")...)
+	if _, err := h.round(t.Context()); err == nil {
+		t.Error("the agent does not know itself")
+	}
+	if got := h.status(pods[1]); got.State != v1alpha1.Starting || !strings.Contains(got.Message, "cannot change") || !strings.Contains(got.Message, "no space left on device") || got.Failure != "" {
+		t.Errorf("who waits says %+v", got)
+	}
+	if got := h.status(pods[0]); !got.Ready || got.Message != "" {
+		t.Errorf("who is served says %+v", got)
+	}
+	h.change(func() { h.telling = nil })
+	h.rounds(1)
+	h.wantServed("a", "b")
+	if got := h.status(pods[1]); !got.Ready || got.Message != "" {
+		t.Errorf("who waited says %+v", got)
+	}
+}

@@ -110,6 +110,8 @@ func (r *round) statusOf(p *podNow, rec *record, served bool) sidecars.Status {
 		out.State, out.Message, out.Failure = v1alpha1.Failed, r.fault, r.fault
 	case r.lock == nil:
 		out.Message = "another agent of the node works on the shared proxy"
+	case r.stuck != "":
+		out.Message = r.stuck
 	case r.inForce == nil:
 		out.Message = "the shared proxy does not answer yet"
 	}

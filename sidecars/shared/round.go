@@ -36,6 +36,7 @@ type round struct {
 	again   time.Time
 	fault   string // why the profile's present version is not in force
 	foreign bool   // the proxy does not run as the profile's group: fault says so
+	stuck   string // why the agent could not do what was to be done, or ""
 }
 
 // round returns the time until the next one.
@@ -66,6 +67,9 @@ func (g *group) round(ctx context.Context) (time.Duration, error) {
 		r.wakeAt(r.now.Add(roundPause))
 	default:
 		err = r.configure(ctx)
+	}
+	if err != nil && ctx.Err() == nil {
+		r.stuck = bounded("the agent cannot change the shared proxy's configuration, and tries again: " + err.Error())
 	}
 	r.publish()
 	return r.next(), err
