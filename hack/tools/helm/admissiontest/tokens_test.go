@@ -44,13 +44,7 @@ func (s *server) narrowsTokens(t *testing.T) {
 	theirs := with(func(a *ask) { a.pod, a.uid = "theirs", s.uid(t, "theirs") })
 	// The policy that asks where pods are has nothing against one that there is not: of two that deny, either may speak.
 	nobody := func(uid types.UID) ask { return with(func(a *ask) { a.pod, a.uid = "nobody", uid }) }
-	eventually(t, "the API server follows the policy for tokens", func(ctx context.Context) error {
-		if _, err := theirs.by(ctx, agent); err == nil || !strings.Contains(err.Error(), release+"-tokens") || !strings.Contains(err.Error(), "denied") {
-			return fmt.Errorf("not denied by the policy: %w", errors.Join(errNotYet, err))
-		}
-		_, err := mine.by(ctx, agent)
-		return err
-	})
+	awaitTokenPolicies(t, agent, mine, theirs)
 	const bound, audience = "the agent may create tokens only that are bound to a pod", "the agent may create tokens only for one of the audiences istio-ca, vault"
 	const elsewhere = "the pod is not on the agent's node n1"
 	for name, c := range map[string]struct {
@@ -104,6 +98,18 @@ func (s *server) narrowsTokens(t *testing.T) {
 		if err != nil || !review.Status.Authenticated || review.Status.User.Extra["authentication.kubernetes.io/pod-name"][0] != "mine" {
 			t.Errorf("the token is %+v, error %v", review.Status, err)
 		}
+	})
+}
+
+// awaitTokenPolicies waits until the agent gets a token for a pod of its node, and none for one of another.
+func awaitTokenPolicies(t *testing.T, agent kubernetes.Interface, mine, theirs ask) {
+	t.Helper()
+	eventually(t, "the API server follows the policy for tokens", func(ctx context.Context) error {
+		if _, err := theirs.by(ctx, agent); err == nil || !strings.Contains(err.Error(), release+"-tokens") || !strings.Contains(err.Error(), "denied") {
+			return fmt.Errorf("not denied by the policy: %w", errors.Join(errNotYet, err))
+		}
+		_, err := mine.by(ctx, agent)
+		return err
 	})
 }
 
