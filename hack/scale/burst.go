@@ -57,6 +57,8 @@ func (b bench) burst(ctx context.Context, dir string) (rows []row, err error) {
 		newRow("CPU of the agent for a pod's end, "+what, "ms", of(func(l life) float64 { return l.endCPU }), 0, "reported"),
 		newRow("API requests for a pod's life, "+what, "count", of(func(l life) float64 { return l.requests }), 0, "reported"),
 		newRow("API writes for a pod's life, "+what, "count", of(func(l life) float64 { return l.writes }), 0, "1"),
+		newRow("time that the runtime waits for the agent at a pod's start, "+what+", p50", "ms", n.runtime.wait(50), 0, "reported"),
+		newRow("time that the runtime waits for the agent at a pod's start, "+what+", p99", "ms", n.runtime.wait(99), 0, "reported"),
 		newRow("calls of the runtime for a pod's life, "+what, "count", of(func(l life) float64 { return l.calls }), 0, "reported"),
 	}, nil
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -41,6 +42,7 @@ type containerRuntime struct {
 
 	mu        sync.Mutex
 	sandboxes map[string]*sandbox // by ID
+	waits     []time.Duration     // for the agent, one for each sandbox that was run
 }
 
 type sandbox struct {
@@ -106,9 +108,11 @@ func (r *containerRuntime) run(ctx context.Context, pod *corev1.Pod) error {
 	if err != nil {
 		return err
 	}
+	began := time.Now()
 	if err := r.nri.RunPodSandbox(ctx, &adaptation.RunPodSandboxRequest{Pod: s.event()}); err != nil {
 		return err
 	}
+	r.waited(time.Since(began))
 	for _, c := range pod.Spec.Containers {
 		container := &adaptation.Container{Id: hexID(s.id + c.Name), PodSandboxId: s.id, Name: c.Name}
 		if _, err := r.nri.CreateContainer(ctx, &adaptation.CreateContainerRequest{Pod: s.event(), Container: container}); err != nil {
@@ -116,6 +120,24 @@ func (r *containerRuntime) run(ctx context.Context, pod *corev1.Pod) error {
 		}
 	}
 	return nil
+}
+
+// waited remembers how long the agent has taken for a sandbox. Calls for others, which come one after the other, are part of it.
+func (r *containerRuntime) waited(d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.waits = append(r.waits, d)
+}
+
+// wait returns the wait that so many percent of sandboxes had at most, in milliseconds.
+func (r *containerRuntime) wait(percent int) float64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	waits := slices.Sorted(slices.Values(r.waits))
+	if len(waits) == 0 {
+		return 0
+	}
+	return milliseconds(waits[min(len(waits)*percent/100, len(waits)-1)])
 }
 
 // end stops and removes a pod's sandbox, and says so through NRI.
