@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -40,6 +41,8 @@ type Writer struct {
 	mu    sync.Mutex
 	next  map[string]queued
 	last  map[string]written
+	// pruned is when last was last rid of what decide no longer needs: to look at all of it takes longer than to add one.
+	pruned time.Time
 	// shown is, by UID, the last report that was dropped because the pod had it already.
 	shown map[string]shown
 }
@@ -227,10 +230,9 @@ func (w *Writer) remember(r Report, version, made string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := w.now()
-	for uid, old := range w.last {
-		if now.Sub(old.at) > failurePause {
-			delete(w.last, uid)
-		}
+	if now.Sub(w.pruned) > failurePause {
+		maps.DeleteFunc(w.last, func(_ string, old written) bool { return now.Sub(old.at) > failurePause })
+		w.pruned = now
 	}
 	w.last[r.Sandbox.UID] = written{report: r, at: now, version: version, made: made}
 }
