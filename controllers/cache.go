@@ -40,9 +40,7 @@ func stripPod(obj any) (any, error) {
 		return obj, nil
 	}
 	out := intent.Strip(pod)
-	out.Annotations = intent.Only(pod.Annotations, func(key string) bool {
-		return intent.Reads(key) || key == KeyStatus || key == KeyDetails || strings.HasPrefix(key, staticPrefix)
-	})
+	out.Annotations = intent.Only(pod.Annotations, keepsAnnotation)
 	out.UID, out.ResourceVersion, out.DeletionTimestamp = pod.UID, pod.ResourceVersion, pod.DeletionTimestamp
 	out.Spec.NodeName = pod.Spec.NodeName
 	if gated(pod) {
@@ -58,6 +56,10 @@ func stripPod(obj any) (any, error) {
 		out.Status.ContainerStatuses = append(out.Status.ContainerStatuses, corev1.ContainerStatus{Name: s.Name, ContainerID: s.ContainerID})
 	}
 	return out, nil
+}
+
+func keepsAnnotation(key string) bool {
+	return intent.Reads(key) || key == KeyStatus || key == KeyDetails || strings.HasPrefix(key, staticPrefix)
 }
 
 // namespaceKeys are the annotations of namespaces that are read.

@@ -39,6 +39,8 @@ func newManager(config *rest.Config, o Options, ended <-chan struct{}) (manager.
 	if err := errors.Join(corev1.AddToScheme(scheme), authenticationv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, err
 	}
+	config = rest.CopyConfig(config)
+	config.Wrap(controllers.TrimPodWatch)
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: scheme, Cache: o.cache(),
 		Controller: controllerOptions(),

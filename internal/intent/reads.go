@@ -26,13 +26,19 @@ const readArgs = 2
 // Reads reports whether Of reads an annotation.
 func Reads(annotation string) bool { return slices.Contains(readAnnotations(), annotation) }
 
+// ReadsLabel reports whether Of reads a label of pods.
+func ReadsLabel(label string) bool { return label == keyInject }
+
+// ReadsEnv reports whether Of reads an environment variable of the proxy's container.
+func ReadsEnv(name string) bool { return slices.Contains(readEnv(), name) }
+
 // Strip returns a pod with only what Of reads: Of returns the same for both. The copy shares no memory with the pod except
 // strings.
 func Strip(pod *corev1.Pod) *corev1.Pod {
 	out := &corev1.Pod{}
 	out.Namespace, out.Name = pod.Namespace, pod.Name
 	out.Annotations = Only(pod.Annotations, Reads)
-	out.Labels = Only(pod.Labels, func(key string) bool { return key == keyInject })
+	out.Labels = Only(pod.Labels, ReadsLabel)
 	out.Status.Phase = pod.Status.Phase
 	out.Spec = corev1.PodSpec{HostNetwork: pod.Spec.HostNetwork, DNSPolicy: pod.Spec.DNSPolicy}
 	if pod.Spec.OS != nil {
@@ -98,7 +104,7 @@ func stripContainer(c *corev1.Container) corev1.Container {
 	}
 	out.Args = slices.Clone(c.Args[:min(len(c.Args), readArgs)])
 	for _, e := range c.Env {
-		if slices.Contains(readEnv(), e.Name) {
+		if ReadsEnv(e.Name) {
 			out.Env = append(out.Env, corev1.EnvVar{Name: e.Name, Value: e.Value})
 		}
 	}

@@ -1,0 +1,51 @@
+package controllers
+
+import (
+	"net/http"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/wire"
+)
+
+// TrimPodWatch returns next, except that pods come from watches without the fields that the cache drops: environment, volumes, managed fields
+// and others are two thirds of what it takes to decode a pod. Nothing depends on it: the cache's transform decides what is kept.
+func TrimPodWatch(next http.RoundTripper) http.RoundTripper {
+	return wire.TrimWatches(next, "/api/v1/pods", "Pod", podFields())
+}
+
+// podFields are the fields that stripPodForProxy reads, by their numbers in generated.proto of k8s.io/api/core/v1 and of
+// k8s.io/apimachinery/pkg/apis/meta/v1.
+func podFields() wire.Message {
+	whole := wire.Field{}
+	return wire.Message{
+		1: {Inside: wire.Message{ // metadata
+			1: whole, 3: whole, 5: whole, 6: whole, 9: whole, // name, namespace, uid, resourceVersion, deletionTimestamp
+			11: {Only: named(intent.ReadsLabel)}, 12: {Only: named(keepsAnnotation)},
+		}},
+		2: {Inside: wire.Message{ // spec
+			2: {Inside: containerFields()}, 20: {Inside: containerFields()}, // containers, initContainers
+			34: {Inside: wire.Message{1: {Inside: containerFields()}}}, // ephemeralContainers: their common part
+			6:  whole, 10: whole, 11: whole, 12: whole, 14: whole,      // dnsPolicy, nodeName, hostNetwork, hostPID, securityContext
+			26: whole, 28: whole, 36: whole, 37: whole, // dnsConfig, readinessGates, os, hostUsers
+		}},
+		3: {Inside: wire.Message{ // status
+			1: whole, 7: whole, 12: whole, // phase, startTime, podIPs
+			2: {Only: wire.Names(string(Condition), string(corev1.PodReadyToStartContainers))}, // conditions
+			8: {Inside: wire.Message{1: whole, 8: whole}},                                      // containerStatuses: name, containerID
+		}},
+	}
+}
+
+func containerFields() wire.Message {
+	whole := wire.Field{}
+	return wire.Message{
+		1: whole, 4: whole, 6: whole, 15: whole, // name, args, ports, securityContext
+		7: {Only: named(intent.ReadsEnv)}, // env
+	}
+}
+
+func named(kept func(string) bool) func([]byte) bool {
+	return func(name []byte) bool { return kept(string(name)) }
+}
