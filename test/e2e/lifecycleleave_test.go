@@ -37,6 +37,10 @@ func TestLifecycleEachWayToLeave(t *testing.T) {
 	r := newRelease(t)
 	s := newQuietSpace(t, nil)
 	s.remove(t, r)
+	// What proxies of other tests have left, shared ones too.
+	if cleaned := finish(t, program, cleaning(s.node.NodeRoot)...); cleaned.code != 0 {
+		t.Errorf("clean: %+v", cleaned)
+	}
 	fresh := freshTraces(t)
 	documented := []string{leftPlugin, leftDirectory, leftDirectory + "/sidecars", leftDirectory + "/shared", "/run/crio"}
 	quick := fresh.of(kindFiles, kindMounts, kindLinks, kindRules, kindProcesses, kindStrays)
@@ -195,23 +199,24 @@ func wantResult(t *testing.T, name, level, words string, args ...string) {
 // wantClean wants `sidecar clean` to remove what a proxy has left, and nothing else: by a command as docs/removal.md has it, and dry before.
 func (s *space) wantClean(t *testing.T, image, home string) {
 	t.Helper()
-	leads := "/" + sidecarRoot + "/leads"
-	at := func(root string) []string {
-		return []string{
-			"sidecar", "clean", "--runtime-endpoint", "unix://" + root + "/run/containerd/containerd.sock",
-			"--sidecar-root", root + "/" + sidecarRoot, "--shared-root", root + leftDirectory + "/shared",
-		}
-	}
-	root := s.node.NodeRoot
-	dry := finish(t, program, append(at(root), "--dry-run")...)
+	leads, root := "/"+sidecarRoot+"/leads", s.node.NodeRoot
+	dry := finish(t, program, append(cleaning(root), "--dry-run")...)
 	if want := fmt.Sprintf("would be removed: %[1]s%[2]s\nwould be removed: %[1]s%[3]s\n", root, home, leads); dry.out != want {
 		t.Errorf("dry: %+v, want %s", dry, want)
 	}
 	if _, err := os.Stat(root + home); err != nil {
 		t.Errorf("after a dry run: %v", err)
 	}
-	if out, want := s.onNode(t, image, at("/host")...), fmt.Sprintf("removed /host%s\nremoved /host%s\n", home, leads); out != want {
+	if out, want := s.onNode(t, image, cleaning("/host")...), fmt.Sprintf("removed /host%s\nremoved /host%s\n", home, leads); out != want {
 		t.Errorf("clean: %s, want %s", out, want)
+	}
+}
+
+// cleaning is the command that removes what proxies have left on the node whose root is there.
+func cleaning(root string) []string {
+	return []string{
+		"sidecar", "clean", "--runtime-endpoint", "unix://" + root + "/run/containerd/containerd.sock",
+		"--sidecar-root", root + "/" + sidecarRoot, "--shared-root", root + leftDirectory + "/shared",
 	}
 }
 
