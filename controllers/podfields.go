@@ -22,7 +22,7 @@ func podFields() wire.Message {
 	return wire.Message{
 		1: {Inside: wire.Message{ // metadata
 			1: whole, 3: whole, 5: whole, 6: whole, 9: whole, // name, namespace, uid, resourceVersion, deletionTimestamp
-			11: {Only: named(intent.ReadsLabel)}, 12: {Only: named(keepsAnnotation)},
+			11: {Only: intent.ReadsLabel}, 12: {Only: keepsAnnotation},
 		}},
 		2: {Inside: wire.Message{ // spec
 			2: {Inside: containerFields()}, 20: {Inside: containerFields()}, // containers, initContainers
@@ -42,10 +42,6 @@ func containerFields() wire.Message {
 	whole := wire.Field{}
 	return wire.Message{
 		1: whole, 4: whole, 6: whole, 15: whole, // name, args, ports, securityContext
-		7: {Only: named(intent.ReadsEnv)}, // env
+		7: {Only: intent.ReadsEnv}, // env
 	}
-}
-
-func named(kept func(string) bool) func([]byte) bool {
-	return func(name []byte) bool { return kept(string(name)) }
 }

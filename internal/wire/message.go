@@ -17,7 +17,7 @@ type Field struct {
 	Inside Message
 	// Only reports whether an element of a repeated field is kept, or an entry of a map, by its own first field: the name, or the key. nil
 	// keeps all.
-	Only func(name []byte) bool
+	Only func(name string) bool
 
 	inside content // other than a Message
 }
@@ -63,7 +63,7 @@ func (f Field) appendTo(dst, whole []byte, tag int) (kept []byte, ok bool) {
 		inside = f.Inside
 	}
 	switch {
-	case f.Only != nil && !f.Only(bytesOf(value, 1)):
+	case f.Only != nil && !f.Only(string(bytesOf(value, 1))):
 		return dst, true
 	case inside == nil:
 		return append(dst, whole...), true
@@ -87,10 +87,8 @@ func putLength(to []byte, length int) {
 }
 
 // Names is a Field's Only for elements with one of these names.
-func Names(names ...string) func([]byte) bool {
-	return func(name []byte) bool {
-		return slices.ContainsFunc(names, func(n string) bool { return n == string(name) })
-	}
+func Names(names ...string) func(string) bool {
+	return func(name string) bool { return slices.Contains(names, name) }
 }
 
 // bytesOf returns the value of a message's last field with a number and a length, or nil.
