@@ -27,7 +27,7 @@ import (
 )
 
 // sharedNode is a container runtime with a pod's sandbox, and with the proxy of the profile shared as a process that takes its files when it
-// is told to.
+// gets the reload signal.
 type sharedNode struct {
 	criv1.UnimplementedRuntimeServiceServer
 	t   *testing.T

@@ -207,7 +207,7 @@ func TestACheckThatIsNotPassedOn(t *testing.T) {
 func TestAPodThatDoesNotFit(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.profile.Spec.Files[0].Template = configTemplate + "{{ range .Pods }}{{ $note := index .Annotations `long` }}{{ range 150 }}# {{ $note }}\n{{ end }}{{ end }}"
+	n.profile.Spec.Files[0].Template = longNotes
 	h := byHandOn(n)
 	var last podnet.Sandbox
 	for name := range strings.FieldsSeq("a b c d e f g") {

@@ -77,6 +77,9 @@ const configTemplate = `version {{ .Version }}
 {{ range .Pods }}pod {{ .NetNS }} {{ .Namespace }}/{{ .Name }} {{ index .Annotations "note" }}
 {{ end }}`
 
+// longNotes is configTemplate with a pod's annotation long 150 times.
+const longNotes = configTemplate + "{{ range .Pods }}{{ $note := index .Annotations `long` }}{{ range 150 }}# {{ $note }}\n{{ end }}{{ end }}"
+
 func newNode(t *testing.T) *fakeNode {
 	t.Helper()
 	n := &fakeNode{

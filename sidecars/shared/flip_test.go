@@ -34,7 +34,7 @@ func TestAPodThatComesAndGoesAllTheTime(t *testing.T) {
 	n.served(m, "a b")
 	n.edit(pods[1], func(p *fakePod) { p.chosen = "edge" })
 	m.Follow(pods[1], "edge")
-	n.eventually("it is told", func() bool { return strings.Contains(n.status(pods[1]).Message, "joins again after a pause") })
+	n.eventually("the pod says that it waits", func() bool { return strings.Contains(n.status(pods[1]).Message, "joins again after a pause") })
 }
 
 // Pods that cannot be read do not use up what a round may read.

@@ -131,7 +131,7 @@ func TestAPortThatIsTakenInTheLastMoment(t *testing.T) {
 	s, other := p.realPod(t, "hostile", hostile), p.realPod(t, "other", kerneltest.New(t))
 	m.Follow(s, "edge")
 	m.Follow(other, "edge")
-	p.eventually("it is told", func() bool {
+	p.eventually("the pod says who has the port", func() bool {
 		return strings.Contains(p.status(s).Failure, "port 15106") || strings.Contains(p.status(s).Failure, "port 15101")
 	})
 	p.isServed(m, other)

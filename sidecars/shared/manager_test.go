@@ -142,7 +142,7 @@ func TestAProxyThatStartsAnewHasThoseWhoAreLeft(t *testing.T) {
 	if got := n.readCount(); got != reads {
 		t.Errorf("%d pods were read while nobody can join", got-reads)
 	}
-	n.eventually("it is told", func() bool {
+	n.eventually("the pod says why", func() bool {
 		return strings.Contains(n.status(n.pods["uid-d"].sandbox).Message, "label "+sidecar.LabelShared+"=edge")
 	})
 	n.edit(n.pods["uid-d"].sandbox, func(p *fakePod) { p.stopped = true })

@@ -102,7 +102,7 @@ func TestACheckThatTakesTooLong(t *testing.T) {
 	})
 	b := n.follow(m, "b", "c")[0]
 	n.served(m, "a c")
-	n.eventually("it is told", func() bool { return strings.Contains(n.status(b).Failure, "did not end within") })
+	n.eventually("the pod says why", func() bool { return strings.Contains(n.status(b).Failure, "did not end within") })
 }
 
 // The runtime says that the proxy runs although its process has ended: nobody is served by it any more.
@@ -117,7 +117,7 @@ func TestAProxyThatHasEndedAndIsStillListed(t *testing.T) {
 	})
 	began := time.Now()
 	n.unserved(m, a)
-	n.eventually("it is told", func() bool { return !n.status(a).Ready })
+	n.eventually("the pod says that its proxy is not ready", func() bool { return !n.status(a).Ready })
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("it was noticed after %s", took)
 	}

@@ -59,7 +59,7 @@ func TestANewVersionOfTheProfile(t *testing.T) {
 	})
 	n.setTemplate(m, configTemplate+"{{ range .Pods }}# {{ index .Annotations `other` }}\n{{ end }}")
 	n.served(m, "a c d")
-	n.eventually("it is told", func() bool { return n.status(pods[1]).State == v1alpha1.Refused })
+	n.eventually("the pod says why", func() bool { return n.status(pods[1]).State == v1alpha1.Refused })
 }
 
 // The proxy accepts the files, but does not put them into force.
@@ -68,7 +68,7 @@ func TestAConfigurationThatIsNotConfirmed(t *testing.T) {
 	n, m, _ := newServing(t, "a")
 	n.change(func() { n.deaf = func(text string) bool { return strings.Contains(text, "ns-b") } })
 	bad := n.follow(m, "b", "c")[0]
-	n.eventually("it is told", func() bool { return strings.Contains(n.status(bad).Message, "did not answer version") })
+	n.eventually("the pod says why", func() bool { return strings.Contains(n.status(bad).Message, "did not answer version") })
 	n.served(m, "a c")
 	if version, _, err := n.parse("current"); err != nil || version != n.answer() {
 		t.Errorf("current has version %s, error %v; the proxy has %s", version, err, n.answer())
@@ -232,7 +232,7 @@ func TestAnAgentThatIsKilledInTheMiddle(t *testing.T) {
 func TestPodsThatDoNotFit(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.profile.Spec.Files[0].Template = configTemplate + "{{ range .Pods }}{{ $note := index .Annotations `long` }}{{ range 150 }}# {{ $note }}\n{{ end }}{{ end }}"
+	n.profile.Spec.Files[0].Template = longNotes
 	n.startProxy()
 	m := n.agent()
 	long := map[string]string{"long": strings.Repeat("x", 1000)}
@@ -242,7 +242,7 @@ func TestPodsThatDoNotFit(t *testing.T) {
 	m.Follow(n.pod("i"), "edge")
 	n.served(m, "a b c d e f i")
 	for _, name := range []string{"g", "h"} {
-		n.eventually("it is told", func() bool {
+		n.eventually("the pod says why", func() bool {
 			return strings.Contains(n.status(n.pods["uid-"+name].sandbox).Message, "leave no room for this one")
 		})
 	}
