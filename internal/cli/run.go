@@ -3,6 +3,8 @@ package cli
 import (
 	"io"
 	"log/slog"
+	"os"
+	goruntime "runtime"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
@@ -20,6 +22,7 @@ func newRun() *cobra.Command {
 			if err := o.Validate(); err != nil {
 				return err
 			}
+			useOneThread()
 			logTo(cmd.ErrOrStderr(), o.level)
 			logStart(cmd.Flags())
 			return agent.Run(cmd.Context(), o.agentOptions())
@@ -27,6 +30,14 @@ func newRun() *cobra.Command {
 	}
 	o.addFlags(cmd.Flags())
 	return cmd
+}
+
+// useOneThread has Go code run on one thread at a time, unless the environment says otherwise: system calls still run beside it. The agent's work
+// is many short steps of many goroutines, and to wake a thread for each takes longer than the steps.
+func useOneThread() {
+	if os.Getenv("GOMAXPROCS") == "" {
+		goruntime.GOMAXPROCS(1)
+	}
 }
 
 func logTo(w io.Writer, level slog.Level) {

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -82,6 +83,19 @@ func TestTheChartRendersEveryFlagOfRun(t *testing.T) {
 	slices.Sort(got)
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
+	}
+}
+
+func TestOneThreadUnlessTheEnvironmentSaysOtherwise(t *testing.T) {
+	before := goruntime.GOMAXPROCS(3)
+	defer goruntime.GOMAXPROCS(before)
+	t.Setenv("GOMAXPROCS", "3")
+	if useOneThread(); goruntime.GOMAXPROCS(0) != 3 {
+		t.Errorf("%d threads, the environment says 3", goruntime.GOMAXPROCS(0))
+	}
+	t.Setenv("GOMAXPROCS", "")
+	if useOneThread(); goruntime.GOMAXPROCS(0) != 1 {
+		t.Errorf("%d threads", goruntime.GOMAXPROCS(0))
 	}
 }
 
