@@ -59,9 +59,9 @@ func (b bench) withSidecars(ctx context.Context, dir string, f func(n *nodeBench
 	if err != nil {
 		return err
 	}
-	root := filepath.Join(dir, "sidecars")
-	defer func() { err = errors.Join(err, n.runtime.stop(), n.server.stop(), unbind(root)) }()
-	if err := errors.Join(memory(root), memory("/var/log")); err != nil { // this program's mounts are its own
+	root, shared := filepath.Join(dir, "sidecars"), filepath.Join(dir, "shared")
+	defer func() { err = errors.Join(err, n.runtime.stop(), n.server.stop(), unbind(root), unbind(shared)) }()
+	if err := errors.Join(memory(root), memory(shared), memory("/var/log")); err != nil { // this program's mounts are its own
 		return err
 	}
 	n.namespaces = 1
@@ -159,7 +159,7 @@ func (n *nodeBench) idle(ctx context.Context, dir string, proxies int) (seen idl
 // manage starts an agent with the sidecar manager, and waits until so many proxies are ready.
 func (n *nodeBench) manage(ctx context.Context, dir string, proxies int) (*agent, error) {
 	a, err := startAgent(ctx, n.server, n.runtime, n.agent,
-		"--sidecars", "--sidecar-root="+filepath.Join(dir, "sidecars"), "--sidecar-secrets="+dir)
+		"--sidecars", "--sidecar-root="+filepath.Join(dir, "sidecars"), "--sidecar-secrets="+dir, "--shared-root="+filepath.Join(dir, "shared"))
 	if err != nil {
 		return nil, err
 	}
