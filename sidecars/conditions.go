@@ -11,7 +11,7 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 )
 
-// Conditions returns a profile's conditions as they should be, from what its nodes have written. Those that say so already are left alone.
+// Conditions returns what a profile's conditions should be by what its nodes have written. lastTransitionTime changes with a status only.
 func Conditions(p *v1alpha1.SidecarProfile) []metav1.Condition {
 	all := sumUp(p)
 	out := slices.Clone(p.Status.Conditions)

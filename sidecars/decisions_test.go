@@ -26,7 +26,7 @@ func (c choosy) Choice(ctx context.Context, s podnet.Sandbox) (Choice, error) {
 	return out, err
 }
 
-// A pod that can no longer be upgraded keeps its turn from no other.
+// A pod that can no longer be upgraded gives up its turn, so that another one is upgraded.
 func TestATurnEndsWithWhatItIsFor(t *testing.T) {
 	for name, change := range map[string]func(*Choice){
 		"it is being deleted":             func(c *Choice) { c.Ending = true },

@@ -47,8 +47,9 @@ func (s *stepping) noteEnds(ctx context.Context) {
 // done reports whether the sandbox's proxy is not started again. See isDone.
 func (s *stepping) done() bool { return slices.ContainsFunc(s.there, s.isDone) }
 
-// isDone reports whether a proxy has ended so that none is started again, until the profile changes: with code 0, and as the newest. Its
-// container is kept, because it tells the next agent, too. The kubelet keeps the newest container of a name that has ended.
+// isDone reports whether no proxy is started after this one until the profile changes: restartPolicy is OnFailure, it ended with code 0, and
+// neither a newer one nor one that takes connections is there. Its container is kept to tell the next agent. The kubelet keeps it, too,
+// as the newest of its name.
 func (s *stepping) isDone(c sidecar.Container) bool {
 	p := s.choice.Profile
 	if p == nil || p.Spec.RestartPolicy != restartOnFailure || p.Hash != versionOf(c) || s.choice.Finished {
@@ -60,7 +61,7 @@ func (s *stepping) isDone(c sidecar.Container) bool {
 	return c.State == sidecar.Exited && s.answers[c.ID].well && !another
 }
 
-// taken says who has a port of a proxy that has ended before it was ready, or nothing.
+// taken returns which other process listens on a port of a proxy that ended before it was ready, or "".
 func (s *stepping) taken(ctx context.Context, a answer) string {
 	if s.choice.Profile == nil || a.ready {
 		return ""
@@ -71,7 +72,7 @@ func (s *stepping) taken(ctx context.Context, a answer) string {
 	return ""
 }
 
-// goes reports whether the proxy has ended with its pod or sandbox, which is no failure.
+// goes reports whether the end of a proxy is no failure: the pod, the application or the sandbox ends, or the pod's rules lead elsewhere.
 func (s *stepping) goes(ctx context.Context) bool {
 	if s.choice.Ending || s.left() || s.home.finished(time.Now()) {
 		return true

@@ -188,7 +188,7 @@ func TestAProxyOutlivesItsProfileAndTheAgent(t *testing.T) {
 	})
 }
 
-// One that hangs is not ready, and is so again as soon as it answers.
+// A proxy that hangs is not ready. It is ready again as soon as it answers.
 func TestAProxyThatFallsSilent(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		m, stop := agent()
@@ -273,7 +273,7 @@ func TestAProxyThatHangsAtItsStartCostsLittle(t *testing.T) {
 	})
 }
 
-// What the last failure was is said until the next proxy has been ready for a minute, however long its start takes.
+// The message shows the last failure until the next proxy has been ready for a minute, however long its start takes.
 func TestAFailureIsSaidUntilTheNextProxyIsCalm(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		n.profile.Spec.Readiness.StartSeconds = 600

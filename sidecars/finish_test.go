@@ -213,7 +213,7 @@ func TestAnAgentThatStartsKeepsThatAnApplicationHasEnded(t *testing.T) {
 	})
 }
 
-// What is not followed is not asked about: the runtime waits.
+// The runtime waits for the answer, so a sandbox that is not followed costs no question.
 func TestTheEndOfOtherContainersIsNoOnesBusiness(t *testing.T) {
 	m := &Manager{Homes: Homes{Root: t.TempDir()}} // without a runtime to ask
 	if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), ended("app", 0, 0)); err != nil {

@@ -7,7 +7,7 @@ import (
 	"istio-pod-network-controller/internal/sidecar"
 )
 
-// Bounds of the pause before a proxy is started again, and of the time that it has to run until the pause is short again.
+// The pause before a proxy is started again grows from firstPause to lastPause. It is firstPause again after a proxy was ready for calmTime.
 const (
 	firstPause = 100 * time.Millisecond
 	lastPause  = 10 * time.Second
@@ -30,7 +30,7 @@ type followed struct {
 	failed   time.Time
 	restarts int32
 	why      string // of the last failure
-	// bare is why without the last words of the proxy that has ended, and log where those are; "" if no more are to come.
+	// bare is why without the last lines of the proxy's log. log is the path of that log, or "" once it is not read again.
 	bare, log string
 	// noHandover is the hash of the profile's version that cannot take over from what runs, so that this is ended first.
 	noHandover string
@@ -56,7 +56,7 @@ type answer struct {
 	epoch uint32
 	seen  time.Time // since when this agent knows the container
 	asked time.Time // when it was asked last
-	calm  time.Time // since when it is ready
+	calm  time.Time // when it first answered
 	ready bool      // it has answered once
 	now   bool      // it has answered when it was asked last
 	why   string    // why it has not, if it has not

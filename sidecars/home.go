@@ -67,7 +67,7 @@ func (h Homes) HandoverSocket(s podnet.Sandbox, epoch uint32) string {
 	return filepath.Join(h.RunDirectory(s), handoverSocket(epoch))
 }
 
-// Key is a pod's sandbox. A pod whose sandbox is made anew is a new case.
+// Key is a pod's sandbox. A pod whose sandbox is made anew has a new Key.
 type Key struct{ PodUID, Sandbox string }
 
 // name is the key's directory. Both parts are IDs that the API server and the runtime have made.
@@ -156,7 +156,7 @@ func (h home) mounts(epoch uint32) []sidecar.Mount {
 	return []sidecar.Mount{
 		{Host: filepath.Join(h.path, "run"), Container: PathRun},
 		{Host: h.files(epoch), Container: PathFiles, ReadOnly: true},
-		{Host: filepath.Join(h.path, "shm"), Container: pathShm}, // the sandbox's own is the application's, too
+		{Host: filepath.Join(h.path, "shm"), Container: pathShm}, // the application uses the sandbox's /dev/shm
 	}
 }
 

@@ -272,7 +272,7 @@ func cannotEnter(t *testing.T, root, dir string, id int) {
 	}
 }
 
-// The test above finds nothing because there is nothing to find: with the proxy's mounts it does.
+// The test above can fail: an application with the proxy's mounts finds the secret.
 func TestAnApplicationWithTheMountsWouldBeFound(t *testing.T) {
 	const id = 1337
 	homes, h, d := newNodeInMemory(t, owner{id, id})

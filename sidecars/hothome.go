@@ -103,9 +103,9 @@ const (
 	sharedInitializing = 1
 )
 
-// endInitializing clears the mark of a proxy that starts, in the memory of a line. Envoy leaves it there if it ends while it starts, and
-// then refuses each later one ("previous envoy process is still initializing"). It is called when none starts. Other versions' memory is
-// left alone.
+// endInitializing clears the flag "initializing" in the memory that the Envoys of a line share. An Envoy that ends while it starts leaves it
+// set, and then each later one refuses to start ("previous envoy process is still initializing"). The caller makes sure that none is
+// starting. Memory of other versions is left alone.
 func (h home) endInitializing(baseID uint32) error {
 	// An Envoy multiplies its base ID by ten.
 	name := filepath.Join(h.path, "shm", "envoy_shared_memory_"+number(baseID)+"0")

@@ -112,7 +112,8 @@ func (s *stepping) lines() (out []uint32) {
 	return out
 }
 
-// canFollow compares the versions of two Envoys.
+// canFollow returns nil if both Envoys have the same version of the hot restart, errReplace if they do not and the profile has the running
+// one stopped first, and otherwise why the running one stays.
 func (s *stepping) canFollow(next *place, from *sidecar.Container, p *Profile) error {
 	running := ""
 	if from.HotRestart != nil {
@@ -160,13 +161,13 @@ func (s *stepping) noteReady(ctx context.Context) {
 	}
 }
 
-// serves reports whether a proxy may be asked the profile's question. Old and new Envoy have the same listeners, so the answer says
-// nothing of one that does not serve yet.
+// serves reports whether the profile's readiness check says anything about a proxy. Old and new Envoy have the same ports, so before the new
+// one serves, the old one would answer for it.
 func (s *stepping) serves(c sidecar.Container) bool {
 	return c.HotRestart == nil || s.home.noted(factReady, c.Epoch)
 }
 
-// relate adds to the observed proxies what is known of their line.
+// relate adds to the observed proxies which of them are done, and what is known of the lines of Envoys.
 func (s *stepping) relate(ctx context.Context, proxies []Proxy) []Proxy {
 	for i, c := range s.there {
 		proxies[i].Done = s.isDone(c)

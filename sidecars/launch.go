@@ -29,7 +29,7 @@ type launch struct {
 	place *place
 }
 
-// start makes a proxy. What can fail for a reason that the pod's or the profile's owner has to know is noted as a failure.
+// start makes a proxy. It returns no error: what the owner of the pod or the profile has to know is noted as a failure, the rest is waited for.
 func (s *stepping) start(ctx context.Context, a Action) (started bool, err error) {
 	err = s.launch(ctx, a)
 	switch {

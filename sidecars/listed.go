@@ -10,9 +10,8 @@ import (
 // listFor is how long a list counts, see listed.
 const listFor = time.Second
 
-// listed is what the runtime has listed of a pod. While a new proxy is asked again and again whether it is ready, nothing else changes that
-// this agent has not done or is not told of: the end of a process. Then a list counts for listFor, instead of one being made for each
-// question.
+// listed is the runtime's last list of a pod's proxies. It is used again for listFor while the agent does nothing but ask a new proxy whether
+// it is ready: any other change the agent makes itself, or is told of (the end of a process). Otherwise each look makes a list.
 type listed struct {
 	containers []sidecar.Container
 	at         time.Time
@@ -43,7 +42,7 @@ func (m *Manager) waits(f *followed, is bool) {
 	f.list.waits = is
 }
 
-// ended has a sandbox looked at of which a proxy has ended.
+// ended queues a sandbox in which a proxy has ended. Its list is not used again.
 func (m *Manager) ended(key Key) {
 	m.mu.Lock()
 	if f := m.known[key]; f != nil {

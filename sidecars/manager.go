@@ -24,7 +24,7 @@ const (
 	sweepInterval = 30 * time.Second
 	// lastErrorPause is the longest pause after an error of the runtime or the API server, which restart within seconds.
 	lastErrorPause = 2 * time.Second
-	// lookFor is how long a sandbox that does not run is asked for every startPoll: the runtime is still making a new one. Later it has ended.
+	// lookFor is how long a sandbox that does not run is looked at every startPoll: the runtime may be starting it. Later it has ended.
 	lookFor = 10 * time.Second
 	// cleanInterval is the time between two looks at a sandbox that ends.
 	cleanInterval = 2 * time.Second
@@ -75,12 +75,12 @@ type Choice struct {
 	Refusal string
 	// OptedOut reports whether the pod itself says that it has no proxy. Otherwise one that runs stays.
 	OptedOut bool
-	// Leaves reports whether the pod has chosen a proxy that is not in its sandbox. Name and Profile are then those of the proxy in it to
-	// which its rules lead until that one is ready, or empty once they do not lead there any more: it finishes its connections, within
-	// Drain.
+	// Leaves reports whether the pod has chosen a shared proxy, which is not in its sandbox. Until that is ready, Name and Profile are those
+	// of the proxy in the sandbox, to which the rules lead. Then they are empty, and the proxy in the sandbox finishes its connections,
+	// within Drain.
 	Leaves bool
 	Drain  time.Duration
-	// Held is the name of another profile, of which a proxy is in the sandbox to which the rules still lead, or "". It has other ports.
+	// Held is the profile that the pod comes from, or "": the rules still lead to that profile's proxy in the sandbox, on other ports.
 	Held string
 	// Ending reports whether the pod is being deleted, or has finished; Finished whether its containers have ended for good.
 	Ending, Finished bool
@@ -189,7 +189,7 @@ func (m *Manager) Unfollow(podUID string) {
 	m.Reporter.Forget(podUID)
 }
 
-// unfollow has what is left of a sandbox removed as soon as its containers have ended. m.mu is held.
+// unfollow no longer follows a sandbox. What is left of it is removed as soon as its containers have ended. m.mu is held.
 func (m *Manager) unfollow(key Key) {
 	f := m.known[key]
 	delete(m.known, key)

@@ -21,7 +21,7 @@ func (s *stepping) leftAt(epoch uint32) time.Time {
 	return s.home.notedAt(factLeft, epoch)
 }
 
-// comeBack has proxies serve again that the pod has left, if it has come back: they were told nothing.
+// comeBack drops the notes that the pod has left its proxies, if it has come back. They serve again, since they were told nothing.
 func (s *stepping) comeBack() {
 	if s.left() {
 		return

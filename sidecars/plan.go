@@ -18,12 +18,12 @@ type Proxy struct {
 	Hash string
 	// Since is when this agent first saw it.
 	Since time.Time
-	// Asked reports whether its readiness is known, and Ready whether it has answered once. Ready stays true if it stops to answer: only a
-	// new proxy that never becomes ready is given up.
+	// Asked reports whether its readiness is known, and Ready whether it has ever answered. Ready stays true when it stops answering:
+	// only a new proxy that never becomes ready is given up.
 	Asked, Ready bool
 	// DrainedAt is when it was told to finish its connections; zero if it was not.
 	DrainedAt time.Time
-	// Orphan reports whether the proxy that it takes over from has ended, before this one was ready: it never will be.
+	// Orphan reports whether the proxy that it takes over from ended before this one was ready, so that this one never becomes ready.
 	Orphan bool
 	// Done reports whether it has ended and is not to be started again: its container stays, to say so.
 	Done bool
@@ -48,7 +48,7 @@ type Desired struct {
 	// Upgrade reports whether a proxy of another hash may be replaced now.
 	Upgrade bool
 	// HotRestart reports whether proxies take over from each other in Envoy's way: a new one tells the old one to drain once it is ready,
-	// and ends it at DrainLimit. One that is asked to end before that ends the old one, too, so it is killed.
+	// and ends it at DrainLimit. A new one that has to end before it is ready is killed: asked to end, it would end the old one, too.
 	HotRestart bool
 	// StartLimit is how long a new proxy may take until it is ready, DrainLimit how long an old one may finish its connections.
 	StartLimit, DrainLimit time.Duration
@@ -58,7 +58,7 @@ type Desired struct {
 	RetryAt time.Time
 }
 
-// successorGrace is how much longer than the limit a proxy is left alone that its successor ends.
+// successorGrace is how long after DrainLimit the agent ends a proxy that its successor should have ended.
 const successorGrace = 5 * time.Second
 
 // Verb is what an Action does.
@@ -97,12 +97,13 @@ type Decision struct {
 // the same decision as one that has been there all the time:
 //
 //   - A container that has ended, or was made and not started, is removed, unless it is Done.
-//   - A proxy that was told to drain is left alone until DrainLimit, and then ended. With HotRestart its successor does that, and has
-//     successorGrace for it.
-//   - Of the others, the newest that is ready serves. Older ones are drained, but not one that is Held. With HotRestart they were told
-//     already, and one whose successor ended after that counts as drained, too.
-//   - A newer one that does not become ready within StartLimit, or cannot, is ended; the one that serves stays.
-//   - If there is none, one is started.
+//   - A proxy that was told to drain is left alone until DrainLimit, and then ended. With HotRestart its successor ends it; if it has not
+//     by successorGrace after that, the agent does.
+//   - Of the others, the newest that is ready serves. Older ones are drained, but not one that is Held. With HotRestart the successor has
+//     told them already, and this is only noted: also of one whose successor has ended since (Succeeded).
+//   - A newer one that cannot become ready, does not within StartLimit, or has another hash and may be upgraded, is ended. The one that
+//     serves stays.
+//   - If none serves and none is starting, one is started.
 //   - If the one that serves has another hash and may be upgraded, a new one is started that takes over from it, or beside it if it is Held.
 //   - If the pod's rules lead elsewhere (Leave), all are drained.
 func Decide(d Desired, there []Proxy, now time.Time) (out Decision) {
@@ -238,8 +239,8 @@ func (d *Decision) again(at time.Time) {
 	}
 }
 
-// nextEpoch returns the first epoch from next on that is newer than every container. The runtime refuses a second container of the same name and epoch, which also keeps
-// two agents from starting the same one.
+// nextEpoch returns the first epoch from next on that is newer than every container. The runtime refuses a second container of the same
+// name and epoch, which also keeps two agents from starting the same one.
 func nextEpoch(next uint32, there []Proxy) uint32 {
 	for _, p := range there {
 		next = max(next, p.Epoch+1)

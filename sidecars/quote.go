@@ -73,8 +73,8 @@ func acceptable(text string) error {
 	return nil
 }
 
-// quoteHAProxy returns one word of a line. In strong quotes nothing is special (HAProxy configuration manual, 2.2); what the argument of
-// some keywords gives a meaning to, a leading dash and the percent sign of formats, is refused.
+// quoteHAProxy returns one word of a line. In strong quotes nothing is special (HAProxy configuration manual, 2.2). A leading dash and a
+// percent sign are refused all the same: some keywords take them for an option or a format.
 func quoteHAProxy(text string) (string, error) {
 	if strings.HasPrefix(text, "-") || strings.Contains(text, "%") {
 		return "", fmt.Errorf("value %q: haproxy may take a leading - for an option and %% for a format", text)

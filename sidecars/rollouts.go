@@ -34,7 +34,7 @@ func (r *Rollouts) of(p *Profile) *rollout {
 	return now
 }
 
-// may reports whether a sandbox's proxy may be upgraded now. One that may not waits for next.
+// may reports whether a sandbox's proxy may be upgraded now. One that may not waits until done returns it in next.
 func (r *Rollouts) may(p *Profile, key Key) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -62,8 +62,8 @@ func (r *Rollouts) failed(p *Profile, key Key) {
 	}
 }
 
-// done notes that a sandbox's proxy runs the profile's present version. freed reports whether its turn has ended. Then next are the sandboxes
-// that may take a turn now: to look at all that wait, each time, would cost the square of their number.
+// done notes that a sandbox's proxy runs the profile's present version. freed reports whether that ends a turn. next are then the sandboxes to
+// look at, as many as there are free turns: looking at all that wait, each time, would cost the square of their number.
 func (r *Rollouts) done(p *Profile, key Key) (next []Key, freed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -155,8 +155,8 @@ func (s *stepping) renewEpoch(ctx context.Context, epoch uint32) error {
 	return errors.Join(faults...)
 }
 
-// renewSource replaces the files of a source if they have changed. The mark is made first: an agent that starts in between finds the files
-// changed or unchanged, and a proxy too many does no harm.
+// renewSource replaces the files of a source if they have changed. factRotated is noted first: if the agent is killed in between, there may
+// be one new proxy too many, which does no harm, but none is missed.
 func (s *stepping) renewSource(ctx context.Context, epoch uint32, source *grantedSource, dir secretDir) error {
 	files, renewAt, err := s.readSecret(ctx, source.SecretSource, func() (*corev1.Pod, error) { return s.Cluster.Pod(ctx, s.sandbox) })
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DialSocket connects to a unix socket in a directory that a proxy can write to: what is there is not followed if it is a link. The path
-// may be longer than a socket's address can be, so the address names the descriptor.
+// DialSocket connects to a unix socket in a directory that a proxy can write to. It does not follow a link in the socket's place, which could
+// lead anywhere. It connects by the descriptor's path in /proc, since path may be longer than a socket's address can be.
 func DialSocket(ctx context.Context, path string) (net.Conn, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -101,7 +101,8 @@ func (s *stepping) list(ctx context.Context) (there []sidecar.Container, err err
 	return there, nil
 }
 
-// ask asks the proxies that run whether they are ready: those that were not yet, and every period those that were.
+// ask asks the running proxies that do not drain whether they are ready: at each look those that did not answer last time, the others every
+// period.
 func (s *stepping) ask(ctx context.Context) {
 	now := time.Now()
 	for _, c := range s.there {
@@ -143,8 +144,8 @@ func (s *stepping) desired() Desired {
 	}
 }
 
-// mayUpgrade reports whether a proxy of an older version may be replaced now. One that does not serve may be at once. One that has its
-// successor, and could not be told to drain yet, needs no other turn.
+// mayUpgrade reports whether a proxy of an older version may be replaced now. It needs no turn if no such proxy is ready, or if one of the
+// present version is ready beside it: then the old one only has to be told to drain.
 func (s *stepping) mayUpgrade(p *Profile) bool {
 	old, present := false, false
 	for _, c := range s.there {
@@ -156,7 +157,7 @@ func (s *stepping) mayUpgrade(p *Profile) bool {
 	return !old || present || !s.choice.Ending && s.Rollout.may(p, s.key)
 }
 
-// act does what was decided. An action that fails keeps no other one from being done: none needs another of the same Decision.
+// act does what was decided. It tries every action, also after one has failed: none needs another of the same Decision.
 func (s *stepping) act(ctx context.Context, d Decision) error {
 	var faults []error
 	for _, a := range d.Actions {
@@ -215,7 +216,7 @@ func (s *stepping) drain(ctx context.Context, a Action) error {
 		return err
 	}
 	if c == nil || c.StopSignal == "" {
-		return nil // its successor tells it
+		return nil // an Envoy's successor tells it; without a handover it is ended at DrainLimit
 	}
 	err := s.Runtime.Signal(ctx, a.ID, unix.SignalNum("SIG"+c.StopSignal))
 	if err == nil || errors.Is(err, sidecar.ErrGone) {

@@ -40,9 +40,11 @@ func (m *Manager) sweep(ctx context.Context) {
 	}
 }
 
-// sweepOne looks at a container whose sandbox is not followed. One of a pod that has opted out while no agent ran, or moves to a proxy
-// elsewhere, is followed, so that it is ended and removed. Another one that does not run is removed if its sandbox has ended. Otherwise it will be followed, and may say that
-// the proxy is done.
+// sweepOne looks at a container whose sandbox is not followed:
+//
+//   - If the pod has opted out, or moves to a shared proxy, the sandbox is followed, so that its proxies are ended and removed.
+//   - Otherwise a container that does not run is removed if its sandbox has ended. If it has not, the sandbox will be followed, and the
+//     container may say that its proxy is done.
 func (m *Manager) sweepOne(ctx context.Context, c sidecar.Container) {
 	s := podnet.Sandbox{Namespace: c.PodNamespace, Name: c.PodName, UID: c.PodUID, ID: c.Sandbox}
 	choice, err := m.Cluster.Choice(ctx, s)
@@ -85,8 +87,8 @@ func (m *Manager) follows(key Key) bool {
 	return m.known[key] != nil
 }
 
-// sweepHomes removes the homes without a container that runs whose sandbox is not followed. One whose application has ended lately is kept: an
-// agent that has just started may follow it yet.
+// sweepHomes removes the homes of sandboxes that are not followed and have no running proxy. One whose application has ended lately is kept: an
+// agent that has just started may still follow its sandbox.
 func (m *Manager) sweepHomes(present map[string]bool) error {
 	entries, err := os.ReadDir(m.Homes.Root)
 	if err != nil {

@@ -56,7 +56,7 @@ func inMemory(dir string) error {
 		return fmt.Errorf("look at %s: %w", dir, err)
 	}
 	if fs.Type != unix.TMPFS_MAGIC {
-		return fmt.Errorf("%s is not in memory (tmpfs): what the node has of pods is to be gone after it has started anew, as they are", dir)
+		return fmt.Errorf("%s is not in memory (tmpfs): the configuration of proxies must not outlive a restart of the node, as the sandboxes of pods do not", dir)
 	}
 	return nil
 }

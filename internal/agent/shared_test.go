@@ -57,7 +57,7 @@ func TestTheCheckOfASharedProxy(t *testing.T) {
 	}
 }
 
-// What the node has of pods must be gone after it has started anew.
+// The configuration of shared proxies must not outlive a restart of the node: the sandboxes of pods do not.
 func TestTheDirectoryOfSharedProxiesIsInMemory(t *testing.T) {
 	if err := inMemory("/proc/self/nothing"); err == nil {
 		t.Error("a directory that cannot be made is taken")

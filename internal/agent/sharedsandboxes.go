@@ -86,8 +86,8 @@ func (s sharedSandboxes) Free(ctx context.Context, of podnet.Sandbox, ports []ui
 	return err
 }
 
-// checkFree tries a port: first alone, and then beside connections that have not quite ended. Those of a proxy that was there before keep
-// their port for a minute, and are no obstacle: only they may explain why the first try has failed, and the second has not.
+// checkFree returns sidecars.ErrPortTaken if a bind of the port fails, unless only connections explain that: a bind with SO_REUSEADDR works,
+// and there are connections. Those of an earlier proxy keep the port for a minute (TIME_WAIT), and are no obstacle.
 func checkFree(ctx context.Context, ns *netns.NS, family int, port uint16) error {
 	taken, err := binds(ns, family, port, false)
 	if err != nil || !taken {
@@ -108,8 +108,8 @@ func checkFree(ctx context.Context, ns *netns.NS, family int, port uint16) error
 	return fmt.Errorf("%w: a process of the application has port %d, which the shared proxy needs: have it use another port", sidecars.ErrPortTaken, port)
 }
 
-// binds reports whether a port is taken for a socket that is bound to it at all addresses, and closed again. besides lets it be beside
-// connections, but not beside a socket that listens. A family that the pod does not have has no ports that are taken.
+// binds tries to bind a socket to a port at all addresses, closes it, and reports whether the port is taken. besides sets SO_REUSEADDR: then
+// connections do not count, but a listener does. In a family that the pod does not have, no port is taken.
 func binds(ns *netns.NS, family int, port uint16, besides bool) (taken bool, err error) {
 	fd, err := ns.Socket(family, unix.SOCK_STREAM, 0)
 	if errors.Is(err, unix.EAFNOSUPPORT) {

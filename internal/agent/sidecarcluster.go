@@ -89,8 +89,8 @@ func (c ownCluster) Choice(ctx context.Context, s podnet.Sandbox) (sidecars.Choi
 	return out, err
 }
 
-// leavesOwn takes the offer of a pod's own proxy back, and reports whether the pod's rules will not lead there all the same: otherwise it is
-// offered again.
+// leavesOwn withdraws the offer of a pod's own proxy, and reports whether the proxy may finish. It may not if the pod's rules are about to lead
+// there: then the offer stands again.
 func (c ownCluster) leavesOwn(s podnet.Sandbox) bool {
 	c.reports.leavesOwn(s.UID, true)
 	aim := c.moves.aimOf(s.UID)

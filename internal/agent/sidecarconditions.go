@@ -27,7 +27,7 @@ const (
 	goneCheck = time.Minute
 	// maxGone bounds how many of them are looked for at once.
 	maxGone = 3
-	// standIns spreads the nodes without an entry.
+	// standIns is over how many places the nodes without an entry are spread.
 	standIns = 20
 )
 
@@ -48,7 +48,7 @@ type sidecarConditions struct {
 	turns  map[string]turn // by profile
 }
 
-// turn is what this node waits with, and since when.
+// turn is the state of a profile that makes this node wait before it writes, and since when.
 type turn struct {
 	generation int64
 	conditions []metav1.Condition
@@ -85,7 +85,7 @@ func (c *sidecarConditions) Reconcile(ctx context.Context, r reconcile.Request) 
 	if !wrong {
 		return reconcile.Result{RequeueAfter: pause}, c.removeGone(ctx, &p)
 	}
-	return reconcile.Result{}, c.write(ctx, &p, want) // what comes of it is seen
+	return reconcile.Result{}, c.write(ctx, &p, want) // the write is an event, and so leads here again
 }
 
 // place is how many nodes come before this one. Those without an entry come last: they write only if there is no other.
@@ -109,7 +109,7 @@ func (c *sidecarConditions) since(p *v1alpha1.SidecarProfile, wrong bool) time.T
 	return now.since
 }
 
-// write replaces the conditions of the very object that they were computed from. If it has changed meanwhile, it is seen again.
+// write replaces the conditions of the very object that they were computed from. If that has changed meanwhile, the change is an event.
 func (c *sidecarConditions) write(ctx context.Context, p *v1alpha1.SidecarProfile, conditions []metav1.Condition) error {
 	changed := p.DeepCopy()
 	changed.Status.Conditions = conditions

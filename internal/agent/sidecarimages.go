@@ -89,7 +89,7 @@ func (i *sidecarImages) pull(ctx context.Context, want wantedImage, secrets []v1
 	i.done()
 }
 
-// note remembers how a pull has ended. What nobody has asked for in a long time is forgotten.
+// note remembers how a pull has ended. Failures older than pullTimeout are forgotten.
 func (i *sidecarImages) note(want wantedImage, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -33,7 +33,7 @@ type ownProxy struct {
 	serves  string // its profile, if it is ready
 }
 
-// leavesOwn notes that a pod's own proxy is about to finish its connections. noteOwn ends that.
+// leavesOwn notes whether a pod's own proxy is about to finish its connections. noteOwn and forgetOwn drop the note.
 func (r *sidecarReports) leavesOwn(podUID string, leaves bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -120,7 +120,8 @@ func (r *sidecarReports) ownServes(s podnet.Sandbox, profile string) bool {
 	return own.ready && own.serves == profile && own.sandbox.ID == s.ID
 }
 
-// tell returns whether something has changed that rules may have to follow, and of which sandbox. r.mu is held.
+// tell reports whether a pod's proxies have changed since the last call in a way that rules may have to follow, and in which sandbox. r.mu is
+// held.
 func (r *sidecarReports) tell(uid string, report sidecarReport, known bool) (of podnet.Sandbox, changed bool) {
 	now := toldProxy{own: r.chosen.own[uid]}
 	of = now.own.sandbox

@@ -101,7 +101,7 @@ func labelsOf(ns *corev1.Namespace) map[string]string {
 	return ns.Labels
 }
 
-// managedProxy converts what the schema has checked.
+// managedProxy returns what the rules need to know of a profile's proxy. The schema has checked the numbers.
 func managedProxy(name string, spec v1alpha1.SidecarProfileSpec) *intent.ManagedProxy {
 	out := &intent.ManagedProxy{
 		Profile: name,

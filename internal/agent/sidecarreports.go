@@ -28,7 +28,7 @@ type sidecarReports struct {
 	node   string
 	// changed is called when a proxy becomes ready, or no longer is.
 	changed func(ctx context.Context, s podnet.Sandbox)
-	// event makes a warning of a pod.
+	// event makes a Warning event of a pod.
 	event func(s podnet.Sandbox, reason, message string)
 
 	queue   workqueue.TypedRateLimitingInterface[string] // UIDs of pods
@@ -47,7 +47,7 @@ type sidecarReport struct {
 	retract bool      // the pod has no proxy any more: the Sidecar is to be deleted
 }
 
-// writtenProxy is what the API server has of a proxy. That of a pod's next sandbox may be just as the one before was.
+// writtenProxy is what the API server has of a proxy. It has the sandbox, since the proxy in a pod's next sandbox may have the same status.
 type writtenProxy struct {
 	sandbox string
 	status  sidecars.Status

@@ -151,7 +151,7 @@ func (p *proxies) followShared(s podnet.Sandbox, by controllers.Entrance, profil
 	}
 }
 
-// Led notes where the rules of a sandbox lead since just now, and has the proxy to which they led before end what it does for the pod.
+// Led notes to which profile's proxy the rules of a sandbox lead now, and has the proxy to which they led before let the pod go.
 func (p *proxies) Led(s podnet.Sandbox, profile string) {
 	if p.moves == nil {
 		return
@@ -211,7 +211,7 @@ func (p *proxies) serves(profile string, s podnet.Sandbox) bool {
 	return p.reports.ownServes(s, profile)
 }
 
-// offers reports whether rules that lead to the proxy of a profile from now on find it there.
+// offers reports whether the rules of a sandbox may be changed to lead to a profile's proxy: it serves, and is not about to let the pod go.
 func (p *proxies) offers(profile string, s podnet.Sandbox) bool {
 	if of, known := p.profiles.remembered(profile); known && of.shared() {
 		return p.shared != nil && p.shared.Offers(profile, s)

@@ -1,9 +1,9 @@
 package sidecar
 
-// Application is a container of a pod's own.
+// Application is a container of a pod's spec.
 type Application struct {
 	ID, Name string
-	// Attempt counts the containers of the name.
+	// Attempt is the runtime's number of the container among those of its name: a higher one is newer.
 	Attempt uint32
 	State   State
 	// ExitCode is that of one that has exited.

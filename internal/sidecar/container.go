@@ -25,8 +25,8 @@ type Labels struct {
 	Profile                       string
 	// Hash identifies what the proxy was made from.
 	Hash string
-	// StopSignal is the name of the signal that makes the proxy finish its connections and end, without "SIG"; "" for a proxy that its
-	// successor tells.
+	// StopSignal is the name of the signal that makes the proxy finish its connections and end, without "SIG". It is "" for an
+	// Envoy, which its successor tells, and without a handover.
 	StopSignal string
 	// HotRestart is nil for a proxy that is no Envoy with hot restart.
 	HotRestart *HotRestart

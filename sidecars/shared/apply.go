@@ -19,7 +19,7 @@ const (
 // errNotTold means that the runtime did not pass a signal on. No pod is to blame for that.
 var errNotTold = errors.New("have the shared proxy reload")
 
-// apply puts the configuration into force that has passed the test last:
+// apply puts the last configuration that has passed the test into force. One that the proxy has already is only confirmed. Otherwise:
 //
 //   - What is about to be put into force is written down first, so that an agent that starts in between knows it.
 //   - The link current is swapped, and the proxy is told.
@@ -148,8 +148,8 @@ func (t *trial) goBack(ctx context.Context, old, version string, err error) erro
 	return nil
 }
 
-// dropTakers reports whether pods that were to join have taken the proxy's ports after they were found free. They are kept out for longer than
-// others: a proxy that cannot listen may not have accepted anybody's connections while it tried to (HAProxy 2.6 tries for 2 s).
+// dropTakers keeps out pods that were to join and have taken the proxy's ports after these were found free, and reports whether there are any.
+// They wait for longer than others: while a proxy tries to listen there, it may accept no pod's connections (HAProxy 2.6 tries for 2 s).
 func (t *trial) dropTakers(ctx context.Context) (found bool) {
 	for _, m := range t.suspects {
 		p := t.pod(m.key())

@@ -21,7 +21,7 @@ func (r onReport) Report(s podnet.Sandbox, status sidecars.Status) {
 	r.Reporter.Report(s, status)
 }
 
-// The race detector sees what the end of a proxy and a round that reports its pods do at once.
+// For the race detector: the proxy ends while a round reports its pods.
 func TestAProxyEndsWhileItsPodsAreReported(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

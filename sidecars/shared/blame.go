@@ -21,8 +21,8 @@ type search struct {
 	refused map[sidecars.Key]string
 }
 
-// split returns the members that are taken together: those that are had already, and as many suspects as possible. It tests all suspects, and
-// if that fails each half of them. So a few who are to blame are found among many with few tests.
+// split returns the members that the proxy takes together: all of have, which it takes already, and as many suspects as possible. It tests all
+// suspects, and if that fails each half of them. So a few who are to blame are found among many with few tests.
 func (s *search) split(ctx context.Context, have, suspects []member) ([]member, error) {
 	if len(suspects) == 0 {
 		return have, nil

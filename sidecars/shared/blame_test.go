@@ -75,7 +75,7 @@ func TestPodsThatANewVersionRefuses(t *testing.T) {
 	}
 }
 
-// Of too many that are refused at once, fewer are tried at once.
+// If too many pods are refused to find them all in one round, the next round tries half as many.
 func TestTooManyWhoAreRefused(t *testing.T) {
 	t.Parallel()
 	h, _ := newByHand(t, "a")

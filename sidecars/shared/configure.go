@@ -90,7 +90,7 @@ func (r *round) prune() error {
 	return r.dir.prune(keep...)
 }
 
-// testPorts leaves out the pods that join although another process has the proxy's ports: its connections would be taken for the proxy's.
+// testPorts refuses pods that are to join while a process of theirs has one of the proxy's ports: the proxy could not listen there, or not alone.
 func (r *round) testPorts(ctx context.Context, p *plan) error {
 	var free []member
 	for _, m := range p.suspects {
@@ -135,7 +135,7 @@ type trial struct {
 	plan
 	// passed is the last configuration that has passed the test.
 	passed candidate
-	// refused reports whether the first one was not passed. result is what became of the one that was put into force, or "".
+	// refused reports whether the first configuration failed the test. result is what became of the one that was put into force, or "".
 	refused bool
 	result  Result
 }
@@ -147,7 +147,7 @@ type candidate struct {
 	dir     string // "" if it is the one that the proxy has
 }
 
-// accept finds a configuration that the proxy accepts: passed is it then. ok is false if nothing is to be put into force.
+// accept finds a configuration that the proxy accepts, and leaves it in passed. ok is false if nothing is to be put into force.
 func (t *trial) accept(ctx context.Context) (ok bool, err error) {
 	why, err := t.test(ctx, with(t.base, t.suspects))
 	switch {
@@ -164,7 +164,7 @@ func (t *trial) accept(ctx context.Context) (ok bool, err error) {
 		if why, err = t.test(ctx, t.base); err != nil {
 			return false, err
 		}
-	} else if t.whole && len(t.base) > 0 { // who began with others begins alone
+	} else if t.whole && len(t.base) > 0 { // without a configuration in force, each member may be to blame
 		t.suspects, t.base = t.base, nil
 		return t.accept(ctx)
 	}
@@ -251,7 +251,8 @@ func (t *trial) test(ctx context.Context, members []member) (why string, err err
 	return "", nil
 }
 
-// dropLost reports whether the network namespace of a pod has lost its name since the round began. It does not count any more then.
+// dropLost reports whether the network namespace of a member has lost its name since the round began. The next round takes the sandbox of such
+// a pod for ended.
 func (t *trial) dropLost(ctx context.Context) (lost bool) {
 	for _, m := range with(t.base, t.suspects) {
 		name, err := t.Sandboxes.Name(ctx, m.Sandbox)
@@ -276,7 +277,7 @@ func (t *trial) blameForMany(ctx context.Context, refused map[sidecars.Key]strin
 	}
 }
 
-// blameProfile notes that the profile's version, or what is in force, is not accepted without anybody else either. detail is for the log.
+// blameProfile notes that the profile, and not a pod, is to blame: for its new version (whole), or for what is in force. detail is for the log.
 func (t *trial) blameProfile(ctx context.Context, why, detail string) {
 	t.tell(ctx, bounded("the SidecarProfile "+t.name+" is not usable for the shared proxy: "+why), detail)
 	if t.whole {

@@ -113,7 +113,7 @@ func TestAVersionThatIsRefusedWaitsAlone(t *testing.T) {
 	}
 }
 
-// What the proxy has after all is not said to be refused, nor kept from its pods.
+// A version that was noted as refused, and that the proxy has after all, is no longer reported as refused.
 func TestAVersionThatIsTakenAfterAllIsNotRefused(t *testing.T) {
 	t.Parallel()
 	h, pods := newByHand(t, "a")
@@ -159,7 +159,7 @@ func TestARoundWithoutAChange(t *testing.T) {
 	}
 }
 
-// A proxy of which neither a pod nor a note says which profile it is of is left as it is.
+// A proxy is left as it is while neither a pod nor the saved state has its profile.
 func TestAProxyOfWhichNobodyKnowsTheProfile(t *testing.T) {
 	t.Parallel()
 	h := byHandOn(newNode(t))

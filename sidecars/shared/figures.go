@@ -86,7 +86,7 @@ func (g *group) figuresNow() Figures {
 	return out
 }
 
-// proxyEnded has nobody be served by a proxy that has ended. g.mu is held.
+// proxyEnded notes that the proxy has ended: it serves nobody. g.mu is held.
 func (g *group) proxyEnded() {
 	g.proxy.ended = true
 	g.served = nil // a round may be reading it

@@ -17,7 +17,7 @@ const (
 	roundPause = 200 * time.Millisecond
 	// roundTimeout bounds one round.
 	roundTimeout = time.Minute
-	// errorPause is the time until a round is repeated that the runtime, the API server or the file system kept from its end.
+	// errorPause is the time until a round is repeated after an error of the runtime, the API server or the file system.
 	errorPause = 2 * time.Second
 )
 
@@ -26,7 +26,7 @@ type group struct {
 	*Manager
 	name    string // the profile's
 	dir     directory
-	dirty   chan struct{} // of one
+	dirty   chan struct{} // holds one at most: a round is due
 	started bool          // Manager.mu protects it
 
 	mu       sync.Mutex // protects what other goroutines see
@@ -59,7 +59,7 @@ type group struct {
 // followed is a sandbox whose pod has chosen the profile.
 type followed struct {
 	sandbox podnet.Sandbox
-	// told counts what may have changed the pod, and known is the count up to which that is in force.
+	// told counts the events that may have changed the pod. known is what told was when the pod that is in force was read.
 	told, known int
 	// since is when a change was told of that is not in force; zero if nobody waits for one, or it was refused meanwhile.
 	since time.Time
@@ -154,7 +154,8 @@ func (g *group) offers(key sidecars.Key) bool {
 	return g.served[key] && !g.leaving[key]
 }
 
-// holds takes the offer to a sandbox back, and reports whether its rules lead to the proxy or will all the same: then it is offered again.
+// holds withdraws the proxy's offer to a sandbox, and reports whether the sandbox's rules lead to the proxy, or are about to. If so, the offer
+// stands again.
 func (g *group) holds(s podnet.Sandbox) bool {
 	if g.Hold == nil {
 		return false

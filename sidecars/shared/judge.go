@@ -26,7 +26,7 @@ type verdict struct {
 	refused, waits string
 }
 
-// choseElsewhere reports whether a pod has chosen another profile than the given one, or none at all.
+// choseElsewhere reports whether a pod has chosen another profile than the given one, or has opted out. A pod that chooses nothing has not.
 func choseElsewhere(c sidecars.Choice, profile string) bool {
 	return c.OptedOut || c.Name != "" && c.Name != profile
 }
@@ -44,7 +44,7 @@ func judge(f facts) verdict {
 		return verdict{stay: f.member}
 	case choseElsewhere(f.choice, f.profile):
 		return verdict{stay: f.member && f.held}
-	case !chosen: // nobody has chosen for it: as a proxy of the pod's own, the one that it has stays
+	case !chosen: // it chooses nothing any more, and keeps the proxy that it has, as with one of its own
 		return verdict{stay: f.member}
 	case f.choice.Profile == nil:
 		return verdict{stay: f.member, refused: f.choice.Refusal}

@@ -144,8 +144,8 @@ func (m *Manager) Serves(profile string, s podnet.Sandbox) (serves, known bool) 
 	return g.serves(keyOf(s))
 }
 
-// Offers is Serves, but a sandbox that is about to be let go is not offered the proxy any more. Whoever is to have the pod's traffic led there
-// has Hold report that before it asks.
+// Offers is Serves, but reports false for a sandbox that is about to be let go. Who wants to lead the pod's traffic to the proxy first makes
+// Hold report true, and then asks.
 func (m *Manager) Offers(profile string, s podnet.Sandbox) bool {
 	m.mu.Lock()
 	g := m.groups[profile]

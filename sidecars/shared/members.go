@@ -56,7 +56,7 @@ func (r *round) meet(ctx context.Context) {
 	r.separate()
 }
 
-// factsOf asks about one pod. The runtime is asked about sandboxes that may have ended only.
+// factsOf finds out about one pod. It asks the runtime only about sandboxes that may have ended.
 func (r *round) factsOf(ctx context.Context, p *podNow, followed bool) facts {
 	out := facts{profile: r.name, member: p.before != nil}
 	choice, err := r.Cluster.Choice(ctx, p.sandbox)
@@ -157,7 +157,7 @@ func (r *round) inForceNow(p *podNow) {
 	}
 }
 
-// read returns a pod whose sandbox runs as templates are to see it.
+// read returns a pod as templates are to see it. Its sandbox has to run.
 func (r *round) read(ctx context.Context, s podnet.Sandbox) (member, error) {
 	ready, err := r.Sandboxes.Ready(ctx, s)
 	if err != nil {

@@ -30,8 +30,8 @@ type seen struct {
 	silent  time.Duration // how long it does not
 }
 
-// settle returns the state after what the proxy has answered, and the configuration that is in force: nil if that is not known. A version that
-// was pending counts whoever has put it into force; a new container has read it by itself.
+// settle returns the state after what the proxy has answered, and the configuration that is in force: nil if that is not known. A pending
+// version that the proxy answers is confirmed, whichever agent has put it into force, and also if a new container has started with it.
 func (s state) settle(p seen) (state, *record) {
 	switch {
 	case !p.there || p.version == "":
@@ -56,8 +56,8 @@ func (s state) settle(p seen) (state, *record) {
 // maxLate bounds how many configurations are remembered that were put into force and not confirmed.
 const maxLate = 4
 
-// with returns the state after another configuration was put into force. A proxy that is slow may answer the one before even now, and whom it
-// serves must be known then.
+// with returns the state after another configuration was put into force. The one that was pending becomes late: a slow proxy may answer it
+// even now, and then the agent has to know whom it serves.
 func (s state) with(pending *record) state {
 	if old := s.Pending; old != nil {
 		s.Late = slices.Insert(slices.Clone(s.Late), 0, old)
@@ -96,7 +96,8 @@ type podNow struct {
 	sandbox podnet.Sandbox
 	choice  sidecars.Choice
 	verdict
-	// before is how the configuration in force has the pod, and now how it is to have it; nil if it is not there, and if that is not known yet.
+	// before is the pod in the last configuration, nil if it is not there. now is what is to be there instead; nil if nothing changes, or the
+	// pod was not read yet.
 	before, now *member
 	// gone reports whether the API server does not know the pod.
 	gone bool
@@ -108,7 +109,7 @@ type podNow struct {
 
 func (p *podNow) key() sidecars.Key { return keyOf(p.sandbox) }
 
-// changed reports whether the pod is to be served, and is not as it is now.
+// changed reports whether the pod is to join, or its new data is.
 func (p *podNow) changed() bool { return p.join && p.now != nil }
 
 // plan is a configuration that is to be tried.
@@ -122,8 +123,8 @@ type plan struct {
 
 // plans returns the configuration to try next.
 //
-//   - Without one that is known to be in force, nobody joins: it is tried with those whom the last one had, or alone. Who joins later is all
-//     that is new then.
+//   - If it is not known what is in force (known is false), nobody joins: the members of the last configuration are tried, or none. After that
+//     the pods that join are all that is new.
 //   - A new version of the profile is tried with those who are served, and nobody joins with it.
 //   - Otherwise pods join, and change, and leave; at most batch join or change at once, those first that were refused least.
 func plans(wanted, inForce *sidecars.Profile, pods []*podNow, known bool, batch int) plan {

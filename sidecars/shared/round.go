@@ -155,7 +155,7 @@ func (r *round) hear(said answer, err error) {
 	r.seen.version, r.seen.silent = "", time.Since(r.proxy.silent)
 }
 
-// serving returns the configuration that the proxy serves as far as is known: that it did not answer once means nothing.
+// serving returns the configuration that the proxy serves as far as is known: silent for less than missLimit, it serves what it has confirmed.
 func (r *round) serving() *record {
 	if r.inForce == nil && r.seen.there && r.seen.version == "" && r.proxy.answered && r.seen.silent < missLimit &&
 		r.state.Confirmed != nil && r.state.Confirmed.Container == r.seen.id {
@@ -172,7 +172,7 @@ func (r *round) settle() error {
 	if inForce != nil {
 		r.last = inForce
 		if r.lock != nil && r.dir.target(currentLink) != inForce.Dir && r.dir.holds(inForce.Dir) {
-			if err := r.dir.point(currentLink, inForce.Dir); err != nil { // it was taken later than it was waited for
+			if err := r.dir.point(currentLink, inForce.Dir); err != nil { // the proxy took it after the agent had stopped waiting
 				return err
 			}
 		}

@@ -8,8 +8,8 @@ import (
 // portsAgain is the time between two looks at the ports of pods whose proxy does not run.
 const portsAgain = 5 * time.Second
 
-// shrink takes the pods that are gone out of what a proxy that does not run will start with, and those whose ports another process has taken
-// meanwhile: each of them would keep it from starting. Nobody is added, since nothing can be checked.
+// shrink rewrites what a proxy that does not run will start with: without the pods that are gone, and those in which another process has taken
+// its ports. Each of them would keep it from starting. Nobody is added, since nothing can be checked.
 func (r *round) shrink(ctx context.Context) error {
 	if r.last == nil {
 		return nil

@@ -32,7 +32,7 @@ type answer struct {
 func (d directory) ask(ctx context.Context) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	var listener int64 // RoundTrip returns without error only behind the dial that writes it
+	var listener int64 // RoundTrip returns without error only after the dial, which writes it
 	transport := &http.Transport{
 		DisableKeepAlives: true, MaxResponseHeaderBytes: maxHeaders,
 		DialContext: func(ctx context.Context, _, _ string) (conn net.Conn, err error) {
