@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -30,21 +31,44 @@ func (h Homes) baseID(k Key) (uint32, error) {
 	if err != nil {
 		return 0, err
 	}
-	for id, owner := range used {
-		if owner == k.name() {
-			return id, nil
-		}
+	if id, ok := lowestOf(used, k); ok {
+		return id, nil
 	}
 	for id := uint32(1); id < maxBaseIDs; id++ {
 		if used[id] != "" {
 			continue
 		}
 		err := os.Symlink(k.name(), filepath.Join(dir, number(id)))
-		if err == nil || !errors.Is(err, os.ErrExist) {
-			return id, err
+		if err == nil {
+			return h.lowestBaseID(k)
+		}
+		if !errors.Is(err, os.ErrExist) {
+			return 0, err
 		}
 	}
 	return 0, fmt.Errorf("all %d base IDs are in use", maxBaseIDs)
+}
+
+// lowestBaseID returns the base ID of a home that has one. Two agents that ask at the same time may each have given it one: both take the lower.
+func (h Homes) lowestBaseID(k Key) (uint32, error) {
+	used, err := h.baseIDsInUse()
+	if err != nil {
+		return 0, err
+	}
+	id, ok := lowestOf(used, k)
+	if !ok {
+		return 0, fmt.Errorf("the base ID of %s is gone", k.name())
+	}
+	return id, nil
+}
+
+func lowestOf(used map[uint32]string, k Key) (id uint32, ok bool) {
+	for _, id := range slices.Sorted(maps.Keys(used)) {
+		if used[id] == k.name() {
+			return id, true
+		}
+	}
+	return 0, false
 }
 
 // baseIDsInUse returns the names of the homes that have base IDs.

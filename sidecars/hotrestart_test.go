@@ -170,6 +170,25 @@ func TestBaseIDs(t *testing.T) {
 	}
 }
 
+// Two agents that ask at the same time may each have given the home one.
+func TestAHomeWithTwoBaseIDsKeepsTheLower(t *testing.T) {
+	h, k := Homes{Root: t.TempDir()}, Key{"u", "s"}
+	dir := filepath.Join(h.Root, baseIDs)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []uint32{7, 3} {
+		if err := os.Symlink(k.name(), filepath.Join(dir, number(id))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 50 {
+		if id, err := h.baseID(k); id != 3 || err != nil {
+			t.Fatalf("base ID %d: %v", id, err)
+		}
+	}
+}
+
 // memoryOf is what Envoys of a version share.
 func memoryOf(size, version, flags uint64) string {
 	out := make([]byte, size)
