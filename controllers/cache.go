@@ -14,7 +14,7 @@ import (
 )
 
 // CacheOptions limit the watch cache to one node: the node itself, its pods, and all namespaces, without the fields that are not
-// read. Only kinds that are asked for are watched. What is read is the cache's own, and must not be changed.
+// read. To read a kind that is not watched is an error. Objects that are read are not copies, and must not be changed.
 func CacheOptions(node string) cache.Options {
 	return cache.Options{
 		DefaultUnsafeDisableDeepCopy: new(true),

@@ -6,8 +6,8 @@ const (
 	PreemptedPod State = "preempted"
 )
 
-// Count returns how many pods are in each state. A pod whose rules somebody keeps changing, or rules of others decide before, counts as that,
-// as in its report. Pods that could not be read yet are left out.
+// Count returns how many pods are in each state. A pod with rules that is preempted or contended, as its report then says, counts as that
+// and not as programmed. Pods that could not be read yet are left out.
 func (l *Ledger) Count() map[State]int {
 	count := map[State]int{}
 	l.each(func(_ string, e Entry) {

@@ -74,7 +74,7 @@ func TestARepairIsReportedWhateverFailsAfterIt(t *testing.T) {
 	})
 }
 
-// Whoever rewrites the rules all the time is answered about once a minute, whatever else calls the agent.
+// Rules that somebody rewrites all the time are put back about once a minute, however often entrances call.
 func TestRewritingIsMetWithBackOff(t *testing.T) {
 	for name, c := range map[string]struct {
 		call                     func(t *testing.T, d *drifting)

@@ -55,8 +55,8 @@ func unanswered(err error) bool {
 	}, func(reason error) bool { return errors.Is(err, reason) })
 }
 
-// unknown handles a sandbox about which nothing could be learnt. Rules that are in force, and are not shown to be missing, stay
-// reported: they work without the runtime and the API server.
+// unknown handles an error after which the state of the sandbox is not known. If the rules are in force, the report stays and the
+// Verifier tries again: rules work without the runtime and the API server. Otherwise it reports a failure.
 func (v *visit) unknown(ctx context.Context, err error) (Result, error) {
 	if absent(err) {
 		return v.absent(ctx, err)

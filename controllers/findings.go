@@ -98,9 +98,9 @@ func (v *visit) paused(want *compiled) bool {
 // verifiedSoon is the longest interval of the Verifier at which a change of the pod needs no check of its own.
 const verifiedSoon = 15 * time.Second
 
-// leftToVerifier reports whether the kernel need not be looked at because the Verifier does soon: nothing has changed that the rules depend
-// on, nothing was wrong with them, and no other agent's report is on the pod. A pod changes several times while it starts. Within the turn,
-// it also returns what earlier calls have found.
+// leftToVerifier reports whether this call may leave the look at the kernel to the Verifier, which looks soon: nothing has changed that the
+// rules depend on, nothing was wrong with them, and no other agent's report is on the pod. This is for pods that start, which change several
+// times. Within the turn, it also returns what earlier calls have found.
 func (v *visit) leftToVerifier(want *compiled) (found Findings, left bool) {
 	known, _ := v.Ledger.Of(v.sandbox.UID)
 	soon := v.VerifyInterval > 0 && v.VerifyInterval <= verifiedSoon

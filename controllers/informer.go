@@ -15,7 +15,7 @@ import (
 
 // newInformer makes an informer that notices within lastBackOff that the API server is back. client-go's own informer waits up to a
 // minute after an outage of minutes, or the sixth short one in a row (https://github.com/kubernetes/client-go/blob/master/tools/cache/reflector.go,
-// defaultBackoffMax and its jitter), and offers no setting. So it gets to see none of the errors that it would wait after.
+// defaultBackoffMax and its jitter), and offers no setting. So the errors that would make it wait are kept from it.
 func newInformer(lw toolscache.ListerWatcher, kind runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
 	from := toolscache.ToListerWatcherWithContext(lw)
 	return toolscache.NewSharedIndexInformer(&toolscache.ListWatch{
@@ -35,7 +35,8 @@ func newInformer(lw toolscache.ListerWatcher, kind runtime.Object, resync time.D
 // shortestWatch is how long a watch has to last: client-go takes one that ends earlier, without an event, for an error.
 const shortestWatch = 1100 * time.Millisecond
 
-// withoutOutages returns a watch that ends, and not before shortestWatch, where w ends or reports that the API server is away.
+// withoutOutages returns a watch with the events of w. It ends when w ends or reports that the API server is away, but not before
+// shortestWatch.
 func withoutOutages(w watch.Interface) watch.Interface {
 	earliest := time.NewTimer(shortestWatch)
 	events := make(chan watch.Event)
@@ -104,8 +105,8 @@ func longestWait(outage time.Duration) time.Duration {
 	return lastBackOff
 }
 
-// away reports whether an error says that the API server cannot be reached, or cannot answer for now. A time-out that the API
-// server itself reports is not away: the caller may ask for another resource version then.
+// away reports whether an error says that the API server cannot be reached, or cannot answer for now. A timeout that the API
+// server itself reports does not count: client-go may then ask for another resource version.
 func away(err error) bool {
 	var answer apierrors.APIStatus
 	if !errors.As(err, &answer) {

@@ -10,7 +10,7 @@ import (
 )
 
 // TrimPodWatch returns next, except that pods come from watches without the fields that the cache drops: environment, volumes, managed fields
-// and others are two thirds of what it takes to decode a pod. Nothing depends on it: the cache's transform decides what is kept.
+// and others are two thirds of what it takes to decode a pod. It only saves work: the cache's transform decides what is kept.
 func TrimPodWatch(next http.RoundTripper) http.RoundTripper {
 	return wire.TrimWatches(next, "/api/v1/pods", "Pod", podFields())
 }

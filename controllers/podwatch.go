@@ -52,7 +52,7 @@ func (w *PodWatch) SetupWithManager(mgr ctrl.Manager) error {
 		Complete(w)
 }
 
-// podLogger returns loggers that name the pod once. controller-runtime's own name it three times, which takes longer than to read it.
+// podLogger returns loggers that name the pod once. controller-runtime's own name it three times, which costs more than reading the pod.
 func podLogger(log logr.Logger) func(*reconcile.Request) logr.Logger {
 	return func(r *reconcile.Request) logr.Logger {
 		if r == nil {

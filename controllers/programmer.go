@@ -45,7 +45,7 @@ type Pods interface {
 	Namespace(ctx context.Context, name string) (*corev1.Namespace, error)
 }
 
-// Reporter queues reports to pods' owners. Event makes a warning of a pod that changes nothing else on it. Forget drops what it
+// Reporter queues reports to pods' owners. Event makes an event about a pod, and changes nothing else on it. Forget drops what it
 // remembers of a pod that was deleted. None of them waits for the API server.
 type Reporter interface {
 	Report(r Report)
@@ -57,12 +57,12 @@ type Reporter interface {
 type Proxies interface {
 	// Managed returns what the rules need to know of the pod's proxy. The sandbox may have no ID yet.
 	Managed(ctx context.Context, s podnet.Sandbox, profile string, pod *corev1.Pod, ns *corev1.Namespace) *intent.ManagedProxy
-	// Follow has the proxy of a sandbox looked after. It does not wait. One whose pod has not chosen a profile (profile is "") is looked at
-	// only if it has a proxy nevertheless, and one that is looked after already is not looked at once more for Verify.
+	// Follow has the proxy of a sandbox looked after, and does not wait. With profile "", the pod has chosen none: only a proxy that it has
+	// nevertheless is looked after. A call by Verify makes no new look at a sandbox whose proxy is looked after already.
 	Follow(s podnet.Sandbox, by Entrance, profile string)
-	// Led is called after rules were applied or removed. profile names the one to whose proxy they lead, or is "" if there are none any more.
+	// Led is called after rules were applied, which then lead to the proxy of profile, or removed, with profile "".
 	Led(s podnet.Sandbox, profile string)
-	// Ready reports whether the proxy to which the rules lead answers; known is false as long as it was not asked.
+	// Ready reports whether the proxy to which the rules lead answers; known is false until it was asked.
 	Ready(s podnet.Sandbox) (ready, known bool)
 	// Forget is for a pod that is gone.
 	Forget(podUID string)

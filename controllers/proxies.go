@@ -20,15 +20,15 @@ func (v *visit) config(ctx context.Context) intent.Config {
 	return out
 }
 
-// follow has the proxy looked after of a profile that the pod has chosen, or "" if it has chosen none. A sandbox that was not found yet has no
-// proxy.
+// follow has the sandbox's proxy looked after. profile is the one that the pod has chosen, or "" if it has chosen none. A sandbox that was
+// not found yet has no proxy.
 func (v *visit) follow(profile string) {
 	if v.Proxies != nil && v.sandbox.ID != "" {
 		v.Proxies.Follow(v.sandbox, v.by, profile)
 	}
 }
 
-// led says to which profile's proxy the rules lead that were applied just now, or "" if they were removed. What they led to before may end
+// led notes that the rules now lead to the proxy of profile, or, with "", that they were removed. The proxy to which they led before may end
 // from now on.
 func (v *visit) led(profile string) {
 	if v.Proxies != nil {

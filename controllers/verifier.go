@@ -31,7 +31,7 @@ const (
 //
 // With a VerifyInterval of 0 only the last two are checked. The runtime is not asked about a sandbox whose path is known. A sandbox
 // whose namespace is gone is forgotten, and the pod's next one is looked for once: changes of the pod that came before were left to the
-// Verifier. One that does not run yet is reported by the other entrances.
+// Verifier. If the next sandbox does not run yet, the other entrances report it.
 type Verifier struct {
 	Programmer *Programmer
 

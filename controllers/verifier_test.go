@@ -72,7 +72,7 @@ func TestAFailureIsMendedWithoutAnybodyTelling(t *testing.T) {
 	}
 }
 
-// A time with a monotonic reading says so in its text. Without one, a clock that is set back by an hour would end the checks for an hour.
+// A check's due time has a monotonic reading (" m=" in its text): otherwise, setting the clock back by an hour would stop checks for an hour.
 func TestChecksDoNotFollowTheClock(t *testing.T) {
 	b := newBench(t)
 	b.VerifyInterval = 10 * time.Second

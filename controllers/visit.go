@@ -25,7 +25,7 @@ type visit struct {
 	ticket  *ticket
 	seen    int // turns used when the pod was read, this visit's own included
 	pod     *corev1.Pod
-	current bool // pod is as the API server has it, not the cache
+	current bool // pod was read from the API server, not from the cache
 	ns      *corev1.Namespace
 	intent  intent.Intent
 	want    *compiled // the intent's Spec, once it is known
@@ -72,7 +72,7 @@ func (v *visit) read(ctx context.Context) (err error) {
 	return nil
 }
 
-// isFirstEarly reports whether a runtime makes a sandbox that no call has found without need of rules.
+// isFirstEarly reports whether an early entrance calls, and no call before it has removed the sandbox's rules or found none to remove.
 func (v *visit) isFirstEarly() bool {
 	known, ok := v.Ledger.Of(v.sandbox.UID)
 	return v.by.early() && (!ok || known.State != Removed || known.Sandbox.ID != v.sandbox.ID)
@@ -230,9 +230,9 @@ func (v *visit) removeRules(ctx context.Context) (Result, error) {
 	return Changed, nil
 }
 
-// outdated reports whether there are rules to remove although the pod wants them again by now. After an outage the watch sends each change
-// since, in order: a pod that opted out and in again in the meantime must keep its rules. So does one that is gone: what it asked for last is
-// not known, and its containers may run for a while.
+// outdated reports whether there are rules that must stay, because by now the pod does not opt out any more, or is gone. After an outage the
+// watch sends each change since, in order: a pod that opted out and in again must keep its rules. What a pod that is gone asked for last is not
+// known, and its containers may run for a while.
 func (v *visit) outdated(ctx context.Context) (bool, error) {
 	if v.current {
 		return false, nil
@@ -293,7 +293,7 @@ func (v *visit) skip(ctx context.Context) (Result, error) {
 	return Skipped, nil
 }
 
-// skipUnseen handles a pod that needs no rules, and of which it is not known whether it has some. It may start, and gets no report.
+// skipUnseen handles a pod that needs no rules when it could not be found out whether it has some. The pod may start, and gets no report.
 func (v *visit) skipUnseen(ctx context.Context, err error) (Result, error) {
 	if errors.Is(err, errOvertaken) {
 		return Failed, err

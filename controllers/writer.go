@@ -41,7 +41,7 @@ type Writer struct {
 	mu    sync.Mutex
 	next  map[string]queued
 	last  map[string]written
-	// pruned is when last was last rid of what decide no longer needs: to look at all of it takes longer than to add one.
+	// pruned is when entries of last that decide no longer needs were last dropped: not with each new entry, since all are looked at.
 	pruned time.Time
 	// shown is, by UID, the last report that was dropped because the pod had it already.
 	shown map[string]shown

@@ -65,7 +65,8 @@ func (b *builder) excludePorts(r *rules) {
 // self adds the rules for traffic inside the pod, and exempts the proxy's own traffic.
 func (b *builder) self(r *rules, owner Cond) {
 	s := b.spec
-	// DNS over lo is captured like any other: both rules except it; for the proxy's group only the second does.
+	// With DNS capture, the next two rules leave out lookups over lo, so that later rules decide. Exception: TCP lookups of the proxy's group
+	// meet the first.
 	dns := s.DNS != DNSOff
 	for _, lo := range s.loopbacks() {
 		conds := []Cond{oif("lo"), family(lo), not(addr(DstAddr, lo)), tcp(), not(port(s.TunnelPort))}

@@ -11,8 +11,8 @@ import (
 // did not see: the rules were missing then, and conntrack with them, or the peer had gone. It holds it for minutes, at most for days
 // (nf_conntrack_tcp_timeout_established). A client that uses the same addresses and ports again is then taken for a part of the
 // old connection (the tables of nf_conntrack_proto_tcp.c: ignored, or invalid), no nat chain sees its packets, and it would pass the proxy by.
-// The state of such a packet is established, invalid, or new if the old connection was seen in one direction only. What a nat chain will
-// see is not confirmed.
+// The state of such a packet is established, invalid, or new if the old connection was seen in one direction only. A new connection that a
+// nat chain will still see is not confirmed (IPS_CONFIRMED).
 //
 // Packets on lo are left alone: they stay in the pod. So are those of connections that are redirected already.
 func (b *builder) reused(name string, hook Hook, lo Cond, nat rules) {

@@ -110,8 +110,8 @@ func (e Exclusive) program(ctx context.Context, ns *netns.NS, id podnet.Identity
 	return out, err
 }
 
-// alone reports whether the one transaction that a namespace has ever seen is the backend's. Then there is nothing of others, nor of other
-// backends, and that is remembered.
+// alone reports whether the chosen backend's transaction is the only one that the namespace has ever had: then it holds no rules of others or of
+// other backends. That is remembered.
 func (e Exclusive) alone(ns *netns.NS, id podnet.Identity, before verification) bool {
 	after, ok := e.verified.reader.State(ns)
 	if !ok || !after.FirstOf(before.rules) {

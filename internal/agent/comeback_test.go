@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// A pod that comes back while its former proxy is about to let it go waits where it is, and that proxy sees that it comes.
+// A pod chooses a shared proxy again that is about to let it go: its rules stay where they lead, and the shared proxy sees the new choice.
 func TestAPodComesBackToAProxyThatLetsItGo(t *testing.T) {
 	m := newMoving(t)
 	m.choose("shared")

@@ -20,8 +20,8 @@ const (
 //
 //   - the first call asks the runtime for one list of all sandboxes, which other calls wait for;
 //   - the first call for each pod within firstListAge uses that list, and reads the sandbox's status from the runtime;
-//   - every further call for a pod, and one whose pod has no running sandbox in the list, asks the runtime anew: a newer sandbox than the
-//     list's is not missed twice;
+//   - every further call for a pod, and one whose pod has no running sandbox in the list, asks the runtime anew, and so finds a sandbox that
+//     is newer than the list;
 //   - after firstListAge every call asks the runtime.
 type firstFinds struct {
 	runtime runtimeFinder

@@ -15,11 +15,11 @@ import (
 // inspectAllowedTime is how long an answer of the API server about a caller counts.
 const inspectAllowedTime = 10 * time.Second
 
-// callers decides who is told about a pod. The API server may be asked once for each connection that is let in: connections are limited by
-// address, and a smaller limit of questions, shared by all, could be used up by one address.
+// callers decides who is told about a pod. It may ask the API server as often as connections are accepted (inspectRate). Connections are also
+// limited by address; questions are not, so with a smaller limit one address could use up the questions of all.
 type callers struct{ authorizer *apiauth.Authorizer }
 
-// newCallers makes requests of its own: those of callers do not use up the agent's.
+// newCallers uses a client with a rate limit of its own, so that callers do not use up the agent's requests.
 func newCallers(config *rest.Config) (callers, error) {
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst, config.Timeout = 2*inspectRate, 2*inspectBurst, inspectTimeout

@@ -19,8 +19,8 @@ type held struct {
 	others  inspect.Others
 }
 
-// look reads a namespace, and writes nothing. want may be nil: then our rules are not compared. visits are the caller's own: a look that the
-// kernel does not answer in time must not have the pod's programming refused, as a late call of the backend's own visits would.
+// look reads a namespace, and writes nothing. want may be nil: then our rules are not compared. visits must not be the backend's own: while a
+// call is late, its Visits refuse every other call for the namespace, and a late look must not stop the pod's programming.
 func (e Exclusive) look(ctx context.Context, visits *netns.Visits, at podnet.Place, want *iptables.Ruleset) (held, error) {
 	e.visits = visits
 	return in(ctx, e, at, func(ctx context.Context, ns *netns.NS) (found held, err error) {

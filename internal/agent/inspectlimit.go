@@ -8,7 +8,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// bounds are limits of connections to a port: of one address (Each), and in all. Rates are a second's.
+// bounds are limits of connections to a port: of one address (Each), and of all together. Rates are per second.
 type bounds struct {
 	rateEach, rate, burstEach, burst, openEach, open int
 }
@@ -75,7 +75,7 @@ func (l *limits) enter(from netip.Addr) (leave func(), ok bool) {
 	}), true
 }
 
-// prune makes room for one more caller. Callers without a connection are forgotten; the rate of all of them holds nevertheless.
+// prune forgets callers without an open connection, and their rates, if there are too many. The limit of all callers together still holds.
 func (l *limits) prune() {
 	if len(l.callers) < maxCallers {
 		return

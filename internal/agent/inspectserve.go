@@ -31,7 +31,7 @@ const DefaultInspectSocket = "/run/istio-pod-network-health/" + inspectSocketNam
 
 const inspectSocketName = "inspect.sock"
 
-// inspectPorts is how many ports are tried, downwards: during an update two agents share the node's network, and a caller wants a certain one.
+// inspectPorts is how many ports are tried, downwards: during an update two agents share the node's network, and each needs a port of its own.
 const inspectPorts = 3
 
 // serveInspect answers `inspect` until stop is called: on the node's network over TLS, if inspectAddr is set, and on a socket of the pod's own.

@@ -25,7 +25,7 @@ const maxRefusals = 3
 type ownDaemonSet struct {
 	api             metadata.Interface
 	namespace, name string
-	// every is the time between two requests; limit bounds all of them.
+	// interval is the time between two requests; timeout bounds all of them.
 	interval, timeout time.Duration
 }
 

@@ -27,7 +27,7 @@ type lead struct {
 	Drain  time.Duration `json:"drain,omitempty"`
 }
 
-// led is the lead of a sandbox, and what it has taken over from.
+// led is where the rules of a sandbox lead, and where they led before.
 type led struct {
 	Sandbox string `json:"-"`
 	Now     lead   `json:"now"`
@@ -41,7 +41,7 @@ func (l led) draining(now time.Time) bool {
 	return l.Before.Profile != "" && now.Sub(l.Since).Abs() < l.Before.Drain
 }
 
-// leadsName is the directory of the notes among those of proxies. It has no dot, as those of sandboxes have.
+// leadsName is the directory of the notes, beside the homes of sandboxes. Names of homes have a dot, so this is none of them.
 const leadsName = "leads"
 
 // unfinished ends the name of a note that is being written.
@@ -117,7 +117,7 @@ func (l *leads) set(s podnet.Sandbox, now lead) (before lead, changed bool, err 
 	return old.Now, true, l.write(s.UID, next)
 }
 
-// write notes a lead so that the note is whole. If it cannot be written there is none: to know nothing is better than to know what was.
+// write writes the note of a lead, whole or not at all. If that fails, an older note is removed: no note is better than an outdated one.
 func (l *leads) write(uid string, n led) error {
 	path := l.path(uid, n.Sandbox)
 	delete(l.unwritten, uid)
@@ -150,7 +150,8 @@ func writeNote(path string, text []byte) error {
 	return os.Rename(path+unfinished, path)
 }
 
-// removeNote removes a note, and the directory with the last one. A note that stays is one of a sandbox that ends: prune looks for it.
+// removeNote removes a note, and the directory with the last one. It ignores errors: a note that stays is read by the next agent, whose prune
+// removes it once the sandbox has ended.
 func removeNote(path string) {
 	_ = os.Remove(path)
 	_ = os.Remove(filepath.Dir(path)) // unless there are others
@@ -172,7 +173,7 @@ func (l *leads) forget(podUID string) {
 	}
 }
 
-// prune forgets sandboxes that have ended, for those whose end nobody has told. It works until ctx ends.
+// prune forgets sandboxes that have ended without a call of forget. It looks for them every prunePause until ctx ends.
 func (l *leads) prune(ctx context.Context, ready func(ctx context.Context, sandbox string) (bool, error)) {
 	for ctx.Err() == nil {
 		for uid, sandbox := range l.all() {
@@ -203,8 +204,8 @@ func (l *leads) all() map[string]string {
 	return out
 }
 
-// removeEnded removes the notes of sandboxes that have ended, for nodes without an agent. all reports whether none is left then, and the
-// directory neither; a dry run says so, and removes nothing.
+// removeEnded removes the notes of sandboxes that have ended, for nodes without an agent. all reports whether there is a directory of notes
+// and all notes in it are such, so that the directory is removed, too. A dry run returns the same, and removes nothing.
 func removeEnded(ctx context.Context, dir string, ready func(ctx context.Context, sandbox string) (bool, error), dryRun bool) (all bool, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

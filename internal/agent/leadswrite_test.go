@@ -10,7 +10,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// What has taken over from what is remembered for one sandbox only, and until it has drained, whatever else changes.
+// Where the rules led before is remembered for the same sandbox only, and until that proxy has drained, whatever else changes.
 func TestWhatALeadHasTakenOverFrom(t *testing.T) {
 	dir := t.TempDir()
 	l, err := newLeads(dir)
@@ -89,7 +89,7 @@ func TestTheRulesDoNotKnowTheGroupOfAnOwnProxyThatDrains(t *testing.T) {
 	}
 }
 
-// The ID of the sandbox is not known in the moment in which the runtime makes it: the proxy is asked for the one that was.
+// While the runtime makes a sandbox, its ID may not be known yet: then the pod's last sandbox decides which proxy is ready.
 func TestASandboxWithoutAnIDYet(t *testing.T) {
 	m := newMoving(t)
 	m.choose("shared")

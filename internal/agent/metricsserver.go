@@ -25,11 +25,11 @@ const (
 	metricsAllowedTime = 2 * time.Minute
 	// metricsAtOnce bounds the scrapes under way: anybody may connect, and the readiness checks run for each.
 	metricsAtOnce = 4
-	// A request comes at once, a slow reader gets all the same, and a connection outlasts the pause between two scrapes.
+	// Requests have to come quickly, answers may be read slowly, and idle connections stay open from one scrape to the next.
 	metricsReadTimeout, metricsWriteTimeout, metricsIdleTimeout = 5 * time.Second, 30 * time.Second, 2 * time.Minute
 )
 
-// metricsBounds are more than some Prometheus servers need. Scrapes keep their connections.
+// metricsBounds leave room for several Prometheus servers, which keep their connections from scrape to scrape.
 func metricsBounds() bounds {
 	return bounds{rateEach: 10, burstEach: 40, rate: 50, burst: 200, openEach: 16, open: 64}
 }

@@ -27,7 +27,7 @@ import (
 type moves struct {
 	profiles *profiles
 	leads    *leads
-	// serves reports whether the proxy of a profile serves a sandbox, and offers whether it is not about to let the sandbox go either.
+	// serves reports whether the proxy of a profile serves a sandbox; offers, whether it does and is not about to let the sandbox go.
 	serves, offers func(profile string, s podnet.Sandbox) bool
 
 	mu   sync.Mutex
@@ -105,14 +105,14 @@ func (m *moves) aim(podUID, profile string) {
 	m.aims[podUID] = profile
 }
 
-// aimOf returns the profile to which a pod's rules will lead, if that is not known to be the one to which they do.
+// aimOf returns the profile to which a pod's rules are about to lead, or "" if no change is under way.
 func (m *moves) aimOf(podUID string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.aims[podUID]
 }
 
-// arrived notes that it is known where the rules of a pod lead. Nobody else changes them meanwhile.
+// arrived ends a change of a pod's rules. Call it once leads has where they lead now, and before anybody else can change them.
 func (m *moves) arrived(podUID string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

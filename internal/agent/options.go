@@ -36,8 +36,8 @@ type Options struct {
 	HealthAddr, MetricsAddr, PprofAddr string
 	// InspectAddr is HOST:PORT, or 0: where callers who may get a pod are told what is programmed in it.
 	InspectAddr string
-	// MetricsSecure serves /metrics by TLS, to whom the API server allows it. MetricsCertDir has tls.crt and tls.key; if it is empty, or
-	// they are missing, the certificate is self-signed.
+	// MetricsSecure serves /metrics over TLS, and only to callers that the API server lets read it. MetricsCertDir has tls.crt and tls.key;
+	// if it is empty, or they are missing, the certificate is self-signed.
 	MetricsSecure  bool
 	MetricsCertDir string
 	VerifyInterval time.Duration

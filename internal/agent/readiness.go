@@ -65,8 +65,8 @@ func (r *readiness) summary() string {
 // check runs all checks at once, and returns an error that names each part that fails.
 func (r *readiness) check(ctx context.Context) error { return errors.Join(r.failing(ctx)...) }
 
-// started returns a check that passes once all do, and after a time in any case: the kubelet asks it every second, and kills an agent of which
-// it never passes, which one that waits for the runtime or the API server is not to be.
+// started returns a check that passes once all checks do, and after patienceEnds in any case: the kubelet kills an agent whose startup probe
+// never passes, and must not kill one that waits for the runtime or the API server.
 func (r *readiness) started(patienceEnds time.Time) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if time.Now().After(patienceEnds) {

@@ -18,7 +18,7 @@ const (
 	maxSelfFaults  = 10
 )
 
-// status returns what the agent writes about itself. pods tells whether a pod that got no rules is still there.
+// status returns what the agent writes about itself. pods reports whether a pod that got no rules is still there.
 func (a *agent) status(ctx context.Context, count map[controllers.State]int, seen *outcomes, pods podFinder) agentstatus.Status {
 	s := agentstatus.Status{
 		Version: a.Build.Version, Revision: a.Build.Revision, Backend: a.backends.Name(),

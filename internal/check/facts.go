@@ -143,8 +143,8 @@ func (f *Facts) noted(s source, right string, err error) {
 	}
 }
 
-// unread is one result for each source that could not be read: a warning for a missing right, else a failure, since nobody knows what the checks
-// would have said. So it is if too little was read to say anything about an installation.
+// unread returns a result for each source that could not be read: a warning if a right is missing, else a failure. It adds a failure if
+// neither DaemonSets nor nodes nor pods could be read, since then nothing is known about an installation.
 func (f *Facts) unread() (out []Result) {
 	for _, u := range f.failed {
 		found := failing(fmt.Sprintf("%s could not be read, so some checks are missing: %s", u.source, u.err), "try again; --timeout gives it more time")
@@ -187,7 +187,8 @@ func (f *Facts) agentOn(node string) *Agent {
 	return found
 }
 
-// Unreachable returns why the cluster cannot be asked at all, or nil. A cluster that refuses tells its version to nobody, either.
+// Unreachable returns why the cluster cannot be asked at all, or nil. A cluster that refuses to tell its version, for want of a right, can be
+// asked.
 func (f *Facts) Unreachable() error {
 	for _, u := range f.failed {
 		if u.source == sourceVersion && u.right == "" {

@@ -44,7 +44,8 @@ func (g *Gatherer) configure(d *appsv1.DaemonSet) {
 	}
 }
 
-// isOurs reports whether a DaemonSet is the agents'. Tenants can give theirs the label, but mostly no pod on the nodes' network.
+// isOurs reports whether a DaemonSet is the agents': it has their label and hostNetwork. Tenants can copy the label, but mostly may not use
+// the nodes' network.
 func isOurs(d *appsv1.DaemonSet) bool {
 	return agentstatus.Labelled(d.Labels) && d.Spec.Template.Spec.HostNetwork
 }

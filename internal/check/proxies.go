@@ -50,8 +50,8 @@ func countProxies(n int) string {
 	return fmt.Sprintf("%d proxies", n)
 }
 
-// proxiesReady names the pods that have chosen a profile and have no proxy that is ready. Those that nobody looks after may be named as well:
-// what is known of them is what was so last.
+// proxiesReady names the pods that have chosen a profile and have no proxy that is ready. A proxy that no agent looks after is judged by the
+// state that was last reported.
 func proxiesReady(f *Facts) finding {
 	var refused, failed, late, none []string
 	reported, young := map[string]bool{}, f.young()

@@ -19,13 +19,13 @@ const (
 	lockShare = 3
 )
 
-// Alone calls look, and then act unless look reports that nothing is to be done. No other process does the same with the namespace at
-// the same time: two agents are on a node while one takes over from the other, and neither may change what the other has read and is
-// about to replace. A caller that has nothing to do does not wait.
+// Alone calls look, and then act unless look reports that nothing is to be done. It holds a lock from before look until act has returned:
+// two agents are on a node while one takes over from the other, and neither may change what the other has read and is about to replace.
+// If somebody else holds the lock, look is called without it, and again once it is free: a caller that has nothing to do does not wait.
 //
-// The lock is on the namespace's own file, which is the same for all processes whatever path they use. It is released when act has
-// returned, and by the end of the process. After 250 ms, or a third of the caller's time, act is called without the lock: a process of the pod can
-// hold the lock of its own namespace, and an agent can be stopped while it holds one.
+// The lock is on the namespace's own file, which is the same for all processes whatever path they use; it also ends with the process.
+// After 250 ms, or a third of the caller's time, act is called without the lock: a process of the pod can hold the lock of its own
+// namespace, and an agent can be stopped while it holds one.
 func (n *NS) Alone(ctx context.Context, look func() (done bool, err error), act func() error) error {
 	alone, err := n.tryLock()
 	if err != nil {

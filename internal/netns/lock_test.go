@@ -78,8 +78,8 @@ func TestWhoWaitedLooksAgain(t *testing.T) {
 	}
 }
 
-// A pod's own process, or an agent that is stopped, must not keep the pod from its rules, nor anybody waiting who has none
-// to write.
+// A lock that a process of the pod or a stopped agent holds must neither keep the pod from its rules, nor delay a caller that
+// has nothing to write.
 func TestALockThatIsNotGivenBackIsPassedOver(t *testing.T) {
 	ns := kerneltest.New(t)
 	if err := unix.Flock(ns.Fd(), unix.LOCK_EX); err != nil {

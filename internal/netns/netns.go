@@ -69,8 +69,8 @@ func (n *NS) Fd() int { return n.fd }
 // Path returns a path to the namespace that is valid while n is open, and for this process only.
 func (n *NS) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.Fd()) }
 
-// AtClose has Close call f first. It is for what closes a netfilter socket: closing one waits until the kernel has finished the
-// transaction on the namespace's nftables that is under way, and a process of the pod can follow one with the next.
+// AtClose has Close call f before it closes the descriptor. Close netfilter sockets there: closing one waits until the kernel has
+// finished the nftables transaction that is under way in the namespace, and a process of the pod can make one after the other.
 func (n *NS) AtClose(f func()) { n.atEnd = append(n.atEnd, f) }
 
 // Close closes what Netlink has opened, calls what AtClose was given, and closes the descriptor. A second call is an error.

@@ -1,5 +1,5 @@
-// Package wire drops from the API server's answers, while they are read, what the agent does not keep. To decode a pod takes more memory and
-// time than all that the agent does with it.
+// Package wire drops fields that the agent does not keep from the API server's watch events, before they are decoded: decoding a whole pod
+// takes more memory and time than all that the agent does with it.
 package wire
 
 import (
@@ -15,8 +15,8 @@ type Message map[protowire.Number]Field
 type Field struct {
 	// Inside says what is kept of the message that is the field's value; nil keeps all.
 	Inside Message
-	// Only reports whether an element of a repeated field is kept, or an entry of a map, by its own first field: the name, or the key. nil
-	// keeps all.
+	// Only reports whether an element of a repeated field, or an entry of a map, is kept. It gets the value of the element's field number 1,
+	// which is its name or key. nil keeps all.
 	Only func(name string) bool
 
 	inside content // other than a Message
@@ -55,7 +55,7 @@ func (m Message) appendKept(dst, message []byte) (kept []byte, ok bool) {
 	return dst, true
 }
 
-// appendTo appends what is kept of a field with a length, whose tag has so many bytes.
+// appendTo appends what is kept of a length-delimited field. whole starts with the field's tag, which is tag bytes long.
 func (f Field) appendTo(dst, whole []byte, tag int) (kept []byte, ok bool) {
 	value, _ := protowire.ConsumeBytes(whole[tag:])
 	inside := f.inside
@@ -91,7 +91,7 @@ func Names(names ...string) func(string) bool {
 	return func(name string) bool { return slices.Contains(names, name) }
 }
 
-// bytesOf returns the value of a message's last field with a number and a length, or nil.
+// bytesOf returns the value of the last length-delimited field with the wanted number, or nil.
 func bytesOf(message []byte, wanted protowire.Number) (value []byte) {
 	for len(message) > 0 {
 		number, kind, tag := protowire.ConsumeTag(message)

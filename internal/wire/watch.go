@@ -20,8 +20,8 @@ const (
 	maxKept  = 64 << 10
 )
 
-// TrimWatches returns next, except that events of watches of a resource have only the fields of their objects that keep names. The kind is
-// the objects'. path is the end of the watch's path, such as "/api/v1/pods".
+// TrimWatches returns next, except that objects in the watch events of one resource have only the fields that keep names. path is the end of
+// the watches' URL path, such as "/api/v1/pods"; kind is the objects' kind, such as "Pod".
 func TrimWatches(next http.RoundTripper, path, kind string, keep Message) http.RoundTripper {
 	return &transport{next: next, path: path, event: eventOf(kind, keep)}
 }
@@ -113,8 +113,8 @@ func (e *events) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// next reads one event and trims it. One that is not as expected stays as it is, and so does a bookmark: annotations of its object are about
-// the watch.
+// next reads one event and trims it. An event of an unexpected form is passed on as it is. So is a bookmark: the annotations of its object
+// are about the watch.
 func (e *events) next() error {
 	e.in = append(e.in[:0], 0, 0, 0, 0)
 	if _, err := io.ReadFull(e.ReadCloser, e.in); err != nil {

@@ -173,8 +173,8 @@ func (n native) chains(candidates []chain, where []family) (*podnet.ProgrammedBy
 	return nil, nil //nolint:nilnil // nothing found, as Find says
 }
 
-// hooked reports whether packets reach a chain. If there are more rules before it than are read, it counts as reached. In family inet,
-// which iptables does not use, base chains have any name: there, a chain in use counts.
+// hooked reports whether packets reach a chain that is in use, by a jump from a built-in chain of iptables. With more rules there than are
+// read, it counts as reached. So does any chain of family inet, which iptables does not use: base chains there have any name.
 func (n native) hooked(p family, c chain) (reached bool, err error) {
 	if p.number == unix.NFPROTO_INET {
 		return true, nil

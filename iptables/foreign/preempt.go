@@ -36,7 +36,7 @@ const (
 // Ours is what rules of others are compared with.
 type Ours struct {
 	nat   map[uint32]int32 // priority of our nat chain by hook
-	last  map[uint32]int32 // at which all of ours have seen the packet, by hook
+	last  map[uint32]int32 // priority at which the last of our chains runs, by hook
 	marks bool             // any mark matters (TPROXY)
 	udp   bool             // lookups are redirected
 	// inIptables means that ours are chains of iptables.
@@ -100,7 +100,7 @@ func (o Ours) hasProtocol(number uint32) bool {
 	return number == 0 || number == iptables.TCP || o.udp && number == iptables.UDP
 }
 
-// hasMark reports whether our rules decide otherwise for a packet with a mark. Of its bits only those of fixed are known.
+// hasMark reports whether our rules may decide differently because of a packet's mark, of which only the bits in fixed are known.
 func (o Ours) hasMark(mark, fixed uint32) bool {
 	return o.marks || slices.ContainsFunc(iptables.Marks(), func(own uint32) bool { return (own^mark)&fixed == 0 })
 }

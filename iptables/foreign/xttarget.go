@@ -2,8 +2,8 @@ package foreign
 
 import "encoding/binary"
 
-// xtTarget returns what a target of iptables does that decides, or "". info is the target's own data (xt_*.h), which nf_tables and
-// x_tables return alike. The kernel accepts some of them in some tables only.
+// xtTarget returns, in words, how a target of iptables decides before our rules, or "" if it does not. info is the target's own data
+// (xt_*.h), which nf_tables and x_tables return alike. The kernel accepts some targets in some tables only.
 func xtTarget(o Ours, name string, info []byte) string {
 	switch name {
 	case "MARK": // struct xt_mark_tginfo2: mark, mask

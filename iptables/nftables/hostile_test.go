@@ -50,7 +50,7 @@ func mustMend(t *testing.T, want iptables.Ruleset, spoil spoil) {
 	mustHold(t, ns, want)
 }
 
-// mustHold asks somebody who remembers nothing.
+// mustHold verifies the rules with a new Backend, which remembers nothing.
 func mustHold(t *testing.T, ns *netns.NS, want iptables.Ruleset) {
 	t.Helper()
 	b := New(kerneltest.Guard(t))

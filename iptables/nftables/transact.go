@@ -44,8 +44,8 @@ func record(f func(*nft.Conn) error) (out []transaction, err error) {
 	return out, f(conn)
 }
 
-// part returns a message of the library without the wish for an answer, and for each rule as the kernel has it. The kernel answers with
-// errors all the same.
+// part returns a message of the library without its requests for an acknowledgement (NLM_F_ACK) and for a copy of the new rule (NLM_F_ECHO).
+// The kernel reports errors all the same.
 func part(m netlink.Message) rawnetlink.Request {
 	return rawnetlink.Request{
 		Kind: uint16(m.Header.Type), Flags: uint16(m.Header.Flags &^ (netlink.Acknowledge | netlink.Echo)),

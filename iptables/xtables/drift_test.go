@@ -151,7 +151,7 @@ func TestATableOfOthersStaysAlsoWithoutRules(t *testing.T) {
 	}
 }
 
-// An agent that was killed before it could drop a table leaves the sign, by which the next one knows.
+// An agent that is killed before it could drop a table leaves the chain that marks the table as ours, so that the next one drops it.
 func TestATableThatWasNotDroppedIsDroppedLater(t *testing.T) {
 	ns, b := kerneltest.New(t), newBackend(t, NFT)
 	mustApply(t, b, ns, rules(t, tproxyAndDNS))

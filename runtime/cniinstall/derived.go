@@ -94,7 +94,8 @@ func (d derived) put(like string, text []byte) error {
 	return nil
 }
 
-// staleDerived returns the derived lists to remove: their owner's file is gone, no runtime would use it, or it differs from the list. used is the file of one plugin that the runtime uses, if any: its list is not returned, because it will be rewritten.
+// staleDerived returns the derived lists to remove: their owner's file is gone, no runtime would use it, or the list is out of date. used is
+// the file of one plugin that the runtime uses, if any: its list is not returned, because it will be rewritten.
 func staleDerived(dir, kind, used string) ([]string, error) {
 	lists, err := filepath.Glob(filepath.Join(escape(dir), "*"+listSuffix))
 	if err != nil {

@@ -45,8 +45,8 @@ type Config struct {
 	HostNetwork func(ctx context.Context, s podnet.Sandbox) (hostNetwork, known bool)
 	// Observe is called with the duration of each call of the runtime; it may be nil.
 	Observe func(call string, outcome Outcome, took time.Duration)
-	// Stopped is called when a container has ended, while the runtime waits: before it ends the sandbox. It may only read from the
-	// runtime. nil has the runtime not tell.
+	// Stopped is called when a container has ended, and before the runtime ends the sandbox. The runtime waits for it, so it may only
+	// read from the runtime. If it is nil, the plugin does not subscribe to the end of containers.
 	Stopped func(ctx context.Context, s podnet.Sandbox, c Container) error
 	// Required makes Check fail while nobody listens at the socket. Otherwise such a runtime counts as one without NRI.
 	Required bool
