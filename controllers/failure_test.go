@@ -22,7 +22,7 @@ func (b *bench) says(t *testing.T, r Report) {
 }
 
 // A node's upgrade restarts agent and runtime together: pods whose rules stand must not leave their Services.
-func TestWhatCannotBeAskedTakesNothingBack(t *testing.T) {
+func TestAReportStaysWhileRuntimeOrAPIServerIsAway(t *testing.T) {
 	for name, c := range map[string]struct {
 		change   func(b *bench)
 		by       Entrance
@@ -93,7 +93,7 @@ func TestWhatCannotBeAskedTakesNothingBack(t *testing.T) {
 
 // A runtime that restarts while pods start: NRI was told of them, their good report waits or is not shown yet, and the next look
 // needs the runtime. What is in the kernel is no failure.
-func TestRulesThatAreInAreNoFailureBeforeThePodSaysSo(t *testing.T) {
+func TestRulesInTheKernelAreNoFailureWithoutAReport(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(b *bench)
 		failed bool
@@ -124,7 +124,7 @@ func TestRulesThatAreInAreNoFailureBeforeThePodSaysSo(t *testing.T) {
 }
 
 // A pod without a report of its rules gets a report of what failed.
-func TestWhatCannotBeAskedIsToldWhereNothingStands(t *testing.T) {
+func TestAPodWithoutRulesSaysThatTheRuntimeIsAway(t *testing.T) {
 	for name, condition := range map[string][]corev1.PodCondition{
 		"a new pod":                 nil,
 		"a pod that failed":         {{Type: Condition, Status: corev1.ConditionFalse, Reason: ReasonInitialized}},
@@ -143,7 +143,7 @@ func TestWhatCannotBeAskedIsToldWhereNothingStands(t *testing.T) {
 }
 
 // An agent that does not answer in time has learnt nothing about the sandbox.
-func TestADeadlineIsNoSandboxMadeAnew(t *testing.T) {
+func TestADeadlineIsNotTakenForAnEndedSandbox(t *testing.T) {
 	b := newBench(t)
 	b.ensure(t, Changed)
 	b.says(t, b.lastReport(t))

@@ -117,7 +117,7 @@ func TestAnAnnotationAloneIsNoReport(t *testing.T) {
 	}
 }
 
-func TestAWrongAnnotationIsReportedAndOpensNothing(t *testing.T) {
+func TestAWrongAnnotationIsReportedAndRulesStay(t *testing.T) {
 	b := newBench(t)
 	b.ensure(t, Changed)
 	b.pods.pod.Annotations["traffic.sidecar.istio.io/excludeOutboundPorts"] = "http"
@@ -280,7 +280,7 @@ func TestTheVerifierRepairsAndForgets(t *testing.T) {
 }
 
 // A finished pod waits for nothing: its last report stays.
-func TestAFinishedPodIsToldNothing(t *testing.T) {
+func TestAFinishedPodKeepsItsLastReport(t *testing.T) {
 	b := newBench(t)
 	b.pods.pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: Condition}}
 	b.ensure(t, Changed)

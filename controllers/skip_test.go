@@ -46,7 +46,7 @@ func TestAPodThatAskedAndGetsNothingIsToldWhy(t *testing.T) {
 }
 
 // A report of a failure ends with the request that failed.
-func TestAFailureGoesWithTheWish(t *testing.T) {
+func TestAReportOfAFailureEndsWithTheRequest(t *testing.T) {
 	for name, c := range map[string]struct {
 		rules  bool // from before the failure
 		change func(*bench)

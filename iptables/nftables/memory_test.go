@@ -104,7 +104,7 @@ func TestMemoryEndsWithAnyChangeOfRules(t *testing.T) {
 	}
 }
 
-func TestMemoryIsNotOfWhatStandsBesideTheTable(t *testing.T) {
+func TestAddressesAndRoutesAreNotRemembered(t *testing.T) {
 	want := rules(t, func(s *iptables.Spec) { s.Mode = iptables.ModeTProxy })
 	b, ns := remembered(t, want)
 	err := ns.Do(func() error {
@@ -145,7 +145,7 @@ func TestMemoryIsNotOfANamespaceThatIsGone(t *testing.T) {
 	}
 }
 
-func TestMemoryIsOfWhatCanBeNamedForEver(t *testing.T) {
+func TestOnlyNamespacesWithACookieAreRemembered(t *testing.T) {
 	m, nameless := newMemory(), netns.Identity{ID: netns.ID{Dev: 4, Ino: 4026531840}}
 	m.remember(nameless, version{generation: 2})
 	if m.has(nameless, version{generation: 2}) {
