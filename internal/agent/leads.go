@@ -227,5 +227,12 @@ func removeEnded(ctx context.Context, dir string, ready func(ctx context.Context
 			removeNote(filepath.Join(dir, e.Name()))
 		}
 	}
-	return all, nil
+	if !all || dryRun {
+		return all, nil
+	}
+	// It is gone with its last note, unless it was empty, or a note could not be removed.
+	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("remove notes: %w", err)
+	}
+	return true, nil
 }

@@ -66,4 +66,10 @@ func TestNotesOfEndedSandboxesGo(t *testing.T) {
 	if !clean(false) || there() || clean(false) {
 		t.Error("the directory stays")
 	}
+	if err := os.Mkdir(dir, 0o700); err != nil { // as an agent leaves it that could not write its first note
+		t.Fatal(err)
+	}
+	if !clean(false) || there() {
+		t.Error("the empty directory stays")
+	}
 }

@@ -15,7 +15,7 @@ func xtTarget(o Ours, name string, info []byte) string {
 			return "sets a mark of connections or packets"
 		}
 	case "CT": // struct xt_ct_target_info: flags, of which 1 is notrack, and zone
-		if len(info) < 4 || info[0]&1 != 0 {
+		if len(info) < 4 || binary.NativeEndian.Uint16(info)&1 != 0 {
 			return "takes packets from connection tracking"
 		}
 		if binary.NativeEndian.Uint16(info[2:]) != 0 {
