@@ -24,7 +24,7 @@ func clusterCases() map[string]changed {
 			f.DaemonSets[0].Ready, f.Agents[0].Ready, f.Agents[0].Waiting = 1, false, "ImagePullBackOff"
 		}, check: "agents-ready", level: Fail, want: "1 of 2 agents are ready: n1: ImagePullBackOff"},
 		"a rollout":               {change: func(f *Facts) { f.DaemonSets[0].Updated = 1 }, check: "agents-ready", level: Warn, want: "1 of 2"},
-		"an agent too many":       {change: func(f *Facts) { f.DaemonSets[0].Unwise = 1 }, check: "agents-ready", level: Warn, want: "wants none"},
+		"an agent too many":       {change: func(f *Facts) { f.DaemonSets[0].Misscheduled = 1 }, check: "agents-ready", level: Warn, want: "wants none"},
 		"a node without an agent": {change: func(f *Facts) { f.Agents = f.Agents[:1] }, check: "nodes-without-agent", level: Warn, want: "1 node without an agent: n2"},
 		"a pod on such a node":    {change: func(f *Facts) { f.Agents = f.Agents[1:] }, check: "nodes-without-agent", level: Fail, want: "shop/cart"},
 		"agents of two versions":  {change: func(f *Facts) { f.Agents[0].Status.Version = "0.0.9" }, check: "agent-versions", level: Warn, want: "different"},

@@ -66,7 +66,7 @@ type APIs struct {
 type DaemonSet struct {
 	Namespace, Name                 string
 	Ours                            bool
-	Desired, Ready, Updated, Unwise int32 // Unwise: agents on nodes that should have none
+	Desired, Ready, Updated, Misscheduled int32 // Misscheduled: agents on nodes that should have none
 	Args                            map[string]string
 	Images                          []string
 	SharedProxy                     string // the SidecarProfile whose pods share the DaemonSet's proxies

@@ -53,7 +53,7 @@ func isOurs(d *appsv1.DaemonSet) bool {
 func daemonSetOf(d *appsv1.DaemonSet) DaemonSet {
 	out := DaemonSet{
 		Namespace: d.Namespace, Name: d.Name, Ours: isOurs(d), Args: map[string]string{}, SharedProxy: d.Spec.Template.Labels[sidecar.LabelShared],
-		Desired: d.Status.DesiredNumberScheduled, Ready: d.Status.NumberReady, Updated: d.Status.UpdatedNumberScheduled, Unwise: d.Status.NumberMisscheduled,
+		Desired: d.Status.DesiredNumberScheduled, Ready: d.Status.NumberReady, Updated: d.Status.UpdatedNumberScheduled, Misscheduled: d.Status.NumberMisscheduled,
 	}
 	spec := &d.Spec.Template.Spec
 	for i := range spec.InitContainers {

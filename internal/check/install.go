@@ -46,8 +46,8 @@ func agentsReady(f *Facts) finding {
 		return failing(fmt.Sprintf("%d of %d agents are ready%s", d.Ready, d.Desired, f.waiting()), "kubectl -n "+d.Namespace+" describe pods -l "+agentstatus.Label)
 	case d.Updated < d.Desired:
 		return warning(fmt.Sprintf("%d of %d agents are of the DaemonSet's newest version", d.Updated, d.Desired), "wait for the rollout to end: kubectl -n "+d.Namespace+" rollout status daemonset/"+d.Name)
-	case d.Unwise > 0:
-		return warning(count(int(d.Unwise), "agent")+" run where the DaemonSet wants none", "delete them, or correct nodeSelector and tolerations")
+	case d.Misscheduled > 0:
+		return warning(count(int(d.Misscheduled), "agent")+" run where the DaemonSet wants none", "delete them, or correct nodeSelector and tolerations")
 	}
 	return fine(fmt.Sprintf("%d of %d agents are ready", d.Ready, d.Desired))
 }
