@@ -64,12 +64,12 @@ type APIs struct {
 
 // DaemonSet is one of the cluster's.
 type DaemonSet struct {
-	Namespace, Name                 string
-	Ours                            bool
+	Namespace, Name                       string
+	Ours                                  bool
 	Desired, Ready, Updated, Misscheduled int32 // Misscheduled: agents on nodes that should have none
-	Args                            map[string]string
-	Images                          []string
-	SharedProxy                     string // the SidecarProfile whose pods share the DaemonSet's proxies
+	Args                                  map[string]string
+	Images                                []string
+	SharedProxy                           string // the SidecarProfile whose pods share the DaemonSet's proxies
 }
 
 // Agent is one of the agents' pods.
