@@ -31,8 +31,10 @@ func (h Homes) baseID(k Key) (uint32, error) {
 	if err != nil {
 		return 0, err
 	}
-	if id, ok := lowestOf(used, k); ok {
-		return id, nil
+	for _, id := range slices.Sorted(maps.Keys(used)) {
+		if used[id] == k.name() {
+			return id, nil
+		}
 	}
 	for id := uint32(1); id < maxBaseIDs; id++ {
 		if used[id] != "" {
@@ -40,35 +42,13 @@ func (h Homes) baseID(k Key) (uint32, error) {
 		}
 		err := os.Symlink(k.name(), filepath.Join(dir, number(id)))
 		if err == nil {
-			return h.lowestBaseID(k)
+			return h.baseID(k) // another agent may have given it one at the same time: both take the lower
 		}
 		if !errors.Is(err, os.ErrExist) {
 			return 0, err
 		}
 	}
 	return 0, fmt.Errorf("all %d base IDs are in use", maxBaseIDs)
-}
-
-// lowestBaseID returns the base ID of a home that has one. Two agents that ask at the same time may each have given it one: both take the lower.
-func (h Homes) lowestBaseID(k Key) (uint32, error) {
-	used, err := h.baseIDsInUse()
-	if err != nil {
-		return 0, err
-	}
-	id, ok := lowestOf(used, k)
-	if !ok {
-		return 0, fmt.Errorf("the base ID of %s is gone", k.name())
-	}
-	return id, nil
-}
-
-func lowestOf(used map[uint32]string, k Key) (id uint32, ok bool) {
-	for _, id := range slices.Sorted(maps.Keys(used)) {
-		if used[id] == k.name() {
-			return id, true
-		}
-	}
-	return 0, false
 }
 
 // baseIDsInUse returns the names of the homes that have base IDs.

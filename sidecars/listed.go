@@ -10,8 +10,8 @@ import (
 // listFor is how long a list counts, see listed.
 const listFor = time.Second
 
-// listed is the runtime's last list of a pod's proxies. It is used again for listFor while the agent does nothing but ask a new proxy whether
-// it is ready: any other change the agent makes itself, or is told of (the end of a process). Otherwise each look makes a list.
+// listed is the runtime's last list of a pod's proxies. Each look makes a new one, except while the agent only waits for a new proxy to be ready:
+// then a list is used for listFor. All that changes meanwhile the agent does itself, or is told of (the end of a process).
 type listed struct {
 	containers []sidecar.Container
 	at         time.Time
