@@ -224,13 +224,12 @@ func removeEnded(ctx context.Context, dir string, ready func(ctx context.Context
 		case runs:
 			all = false
 		case !dryRun:
-			removeNote(filepath.Join(dir, e.Name()))
+			_ = os.Remove(filepath.Join(dir, e.Name())) // the directory of one that stays stays, too
 		}
 	}
 	if !all || dryRun {
 		return all, nil
 	}
-	// It is gone with its last note, unless it was empty, or a note could not be removed.
 	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, fmt.Errorf("remove notes: %w", err)
 	}
