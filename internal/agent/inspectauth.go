@@ -15,8 +15,8 @@ import (
 // inspectAllowedTime is how long an answer of the API server about a caller counts.
 const inspectAllowedTime = 10 * time.Second
 
-// callers decides who is told about a pod. It may ask the API server as often as connections are accepted (inspectRate). Connections are also
-// limited by address; questions are not, so with a smaller limit one address could use up the questions of all.
+// callers decides who is told about a pod. It may ask the API server twice for each connection that is accepted (inspectRate). Connections are
+// limited by address, and questions are not: with a smaller limit, one address could use up the questions of all.
 type callers struct{ authorizer *apiauth.Authorizer }
 
 // newCallers uses a client with a rate limit of its own, so that callers do not use up the agent's requests.

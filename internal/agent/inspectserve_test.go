@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"istio-pod-network-controller/internal/inspect"
+	"istio-pod-network-controller/internal/kerneltest"
 )
 
 // An agent answers on the socket of its pod whether it answers on the network or not, and on none of both where it has none.
@@ -70,7 +71,7 @@ func TestInspectAddresses(t *testing.T) {
 func TestNoPortIsTriedBelowTheFirst(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:1")
 	if err != nil {
-		t.Skip(err)
+		kerneltest.SkipOrFail(t, "port 1 cannot be bound: %v", err)
 	}
 	defer l.Close() //nolint:errcheck // the test is over
 	if _, _, err := listenBelow(t.Context(), "127.0.0.1:1"); err == nil || strings.Contains(err.Error(), ":0") {
