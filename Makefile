@@ -15,7 +15,7 @@ CACHE  := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/$(NAME)
 pinned         = $(CACHE)/tools/$(firstword $(shell sha256sum < $(1)/go.sum))
 GOLANGCI_LINT  := $(call pinned,hack/tools)/golangci-lint
 GOVULNCHECK    := $(call pinned,hack/tools)/govulncheck
-HELM           := $(call pinned,hack/tools/helm)/helm
+HELM           := $(call pinned,hack/cluster/programs)/helm
 CONTROLLER_GEN := $(call pinned,hack/tools/controllergen)/controller-gen
 CYCLONEDX      := $(call pinned,hack/tools/sbom)/cyclonedx-gomod
 export HELM
@@ -48,16 +48,15 @@ help: ## List the targets
 
 .PHONY: build
 build: ## Build the agent and its small programs, static, to build/
-	CGO_ENABLED=0 GOOS=linux go build -trimpath -buildvcs=auto -ldflags='-s -w' -o $(BINARY) .
-	CGO_ENABLED=0 GOOS=linux go build -trimpath -buildvcs=auto -ldflags='-s -w' -o build/ ./cmd/...
+	CGO_ENABLED=0 GOOS=linux hack/build.sh -trimpath -buildvcs=auto -ldflags='-s -w' -o build/ . ./cmd/...
 
 # Each target that needs more than Go first checks the machine, in less than a second, and installs what is missing.
 .PHONY: test
-test: test-preflight test-go test-kit test-chart ## All tests except the end-to-end ones; as root also those that program the kernel
+test: test-preflight test-go test-kit test-chart ## All tests except the end-to-end ones; as root also those that program the kernel. RACE=1: with the race detector
 
 .PHONY: test-preflight
 test-preflight:
-	@hack/preflight.sh test kernel
+	@hack/preflight.sh test kernel $(if $(RACE),race)
 
 .PHONY: test-go
 test-go:
@@ -72,6 +71,11 @@ test-kernel: export REQUIRE_KERNEL := 1
 test-kernel: ## Run the tests that program real network namespaces; fail where they cannot run (needs root)
 	@hack/preflight.sh test kernel
 	go test -race -count=1 ./internal/netns/... ./internal/kerneltest/... ./iptables/...
+
+.PHONY: test-runtimes
+test-runtimes: ## Run the tests with real container runtimes, of containerd also VERSIONS (2.2.5, which has a known fault); needs root
+	@REQUIRE_KERNEL=1 hack/preflight.sh build kernel
+	@hack/test.sh runtimes $(VERSIONS)
 
 .PHONY: test-chart
 test-chart: build ## The chart's golden, schema, flag and admission tests
@@ -147,7 +151,7 @@ image-iptables: build ## Build the image for the iptables backend, with the mach
 	$(KC) image --binary $(CURDIR)/$(BINARY) $(SMALL) --iptables --tag $(IMAGE)-iptables --output $(CURDIR)/build/image-iptables.tar
 
 .PHONY: cluster-up
-cluster-up: ## Start the one-node cluster (the first time it builds Kubernetes: about 15 CPU minutes)
+cluster-up: ## Start the one-node cluster (the first time it builds Kubernetes: some ten minutes)
 	@hack/preflight.sh build images up
 	$(KC) up
 
@@ -166,12 +170,16 @@ demo-down: cluster-down ## Remove the demo and its cluster
 e2e: ## Run the end-to-end tests on the one-node cluster
 	hack/e2e.sh
 
+.PHONY: powercut
+powercut: ## Cut the one-node cluster's power POWERCUT_CUTS times (20), or again as POWERCUT_SEED says; see hack/powercut.sh
+	hack/powercut.sh
+
 .PHONY: chaos
 chaos: ## Make chaos on the one-node cluster for CHAOS_DURATION (10m), or again as CHAOS_SEED says; see hack/chaos.sh
 	hack/chaos.sh
 
 .PHONY: fresh
-fresh: ## Run `make test` and `make demo` on a bare Debian in a directory, to show that they need nothing else (needs root)
+fresh: ## Run `make test` and `make demo` on a bare Debian in a directory, to show that they need nothing else (needs root). FRESH_COLD=1: with empty caches
 	@hack/preflight.sh fresh
 	hack/fresh.sh
 
@@ -206,11 +214,12 @@ $(GOVULNCHECK):
 	nice go -C hack/tools build -trimpath -o $@ golang.org/x/vuln/cmd/govulncheck
 
 # Helm compares a chart's kubeVersion with the Kubernetes release that it was linked for, which is an old one unless set here.
-kube_minor   = $(shell awk '$$1 == "k8s.io/client-go" { split($$2, v, "."); print v[2] }' hack/tools/helm/go.mod)
+kube_minor   = $(shell awk '$$1 == "k8s.io/kubernetes" { split($$2, v, "."); print v[2] }' hack/cluster/programs/go.mod)
 HELM_LDFLAGS = $(foreach pkg,chartutil lint/rules,-X helm.sh/helm/v3/pkg/$(pkg).k8sVersionMinor=$(kube_minor))
 
+# From the module of the cluster's programs: they and Helm share most packages.
 $(HELM):
-	nice go -C hack/tools/helm build -trimpath -ldflags='-s -w $(HELM_LDFLAGS)' -o $@ helm.sh/helm/v3/cmd/helm
+	CGO_ENABLED=0 nice go -C hack/cluster/programs build -trimpath -ldflags='-s -w $(HELM_LDFLAGS)' -o $@ helm.sh/helm/v3/cmd/helm
 
 $(CONTROLLER_GEN):
 	nice go -C hack/tools/controllergen build -trimpath -ldflags='-s -w' -o $@ sigs.k8s.io/controller-tools/cmd/controller-gen

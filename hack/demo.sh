@@ -53,6 +53,20 @@ install_agent() {
     --set image.repository="${DEMO_AGENT_IMAGE%:*}",image.tag="${DEMO_AGENT_IMAGE##*:}" --wait --timeout 5m "$@" >/dev/null
 }
 
+# build builds the agent beside the cluster's programs, which keep one core busy at times. Helm comes behind them: it shares their packages.
+build() {
+  local agent
+  make -s build >/dev/null &
+  agent=$!
+  hack/cluster/kc build >/dev/null || { kill "$agent" 2>/dev/null; return 1; }
+  wait "$agent"
+  make -s image
+  if [[ -z ${HELM:-} || ! -x ${HELM:-} ]]; then
+    HELM=$(make -s print-helm)
+    export HELM
+  fi
+}
+
 prepare() {
   if [[ $existing ]]; then
     step "Installing the agent with Helm"
@@ -60,15 +74,10 @@ prepare() {
     return
   fi
   hack/preflight.sh build images up
-  if [[ -z ${HELM:-} || ! -x ${HELM:-} ]]; then
-    step "Building Helm (once, about a minute)"
-    HELM=$(make -s print-helm)
-    export HELM
-  fi
-  step "Building the agent and its image (the first time about a minute)"
-  make -s image
+  step "Building the agent, Kubernetes and Helm (the first time some ten minutes on two cores; later nothing)"
+  build
   if ! hack/cluster/kc status >/dev/null 2>&1; then
-    step "Starting a one-node cluster of real Kubernetes (the first time it is built, about ten minutes; later ten seconds)"
+    step "Starting a one-node cluster of real Kubernetes"
     hack/cluster/kc up
   fi
   step "Installing the agent with Helm"

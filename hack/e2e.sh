@@ -3,14 +3,16 @@
 # E2E_KEEP=1 uses the cluster that is up, or leaves the new one up, to look at it or to run again quickly.
 # E2E_BACKENDS lists what programs the kernel, a run each in the same cluster: "nftables iptables" unless it says otherwise.
 # E2E_ENTRANCES lists the ways to leave no window, a run each behind those, and "lifecycle", the chart's upgrade, rollback and removal:
-# "nri required wait cni lifecycle" unless it says otherwise.
+# "nri required powercut wait cni lifecycle" unless it says otherwise.
 # E2E_CHURN is how many pods come and go in one of them: 20 unless it says otherwise.
 # E2E_SIDECAR_CHURN is how many pods whose proxies the agent runs come and go, E2E_SIDECARS how many proxies are upgraded under load: 10
 # each unless they say otherwise. Their full sizes are 100 and 30. E2E_ROLLED is how many proxies one roll-out replaces under load: 6 unless
 # it says otherwise, 100 for figures, which go to the file that BENCH_JSON names.
 # E2E_CHAOS_SEED chooses what the minute of chaos does: always the same unless it says otherwise; empty, a seed is drawn.
+# E2E_POWERCUT_CUTS is how many power cuts there are, E2E_POWERCUT_SEED what they interrupt: 3, always the same, unless they say otherwise.
 # E2E_ROTATED_PODS is how many pods have their proxies' secrets replaced under load, E2E_ROTATIONS how often: 3 and 1 unless they say otherwise.
 # E2E_RELEASED is the commit whose chart is the one before in "lifecycle": the same chart with another version unless it says otherwise.
+# E2E_RELEASE is how long each release that never becomes ready stays: 20s unless it says otherwise.
 # E2E_BURST is how many pods start at once in them, E2E_VALUES are more arguments to helm.
 # Up to three tests that fail beside others run again, once and alone. Those that pass then are named at the end: see CONTRIBUTING.md.
 set -euo pipefail
@@ -20,7 +22,7 @@ name=istio-pod-network-controller
 kc=hack/cluster/kc
 keep=${E2E_KEEP:-}
 read -ra backends <<<"${E2E_BACKENDS:-nftables iptables}"
-entrances=" ${E2E_ENTRANCES-nri required wait cni lifecycle} "
+entrances=" ${E2E_ENTRANCES-nri required powercut wait cni lifecycle} "
 
 # known VARIABLE VALUE KNOWN...: a word that is not known would run nothing, and pass.
 known() {
@@ -32,7 +34,7 @@ known() {
   fi
 }
 for word in "${backends[@]}"; do known E2E_BACKENDS "$word" nftables iptables; done
-for word in $entrances; do known E2E_ENTRANCES "$word" nri required wait cni lifecycle; done
+for word in $entrances; do known E2E_ENTRANCES "$word" nri required powercut wait cni lifecycle; done
 if ((${#backends[@]} == 0)); then known E2E_BACKENDS '' nftables iptables; fi
 
 # What does not depend on the backend is tested with the first one: who is redirected, how many requests the agent makes, what it
@@ -42,7 +44,7 @@ once+='|^Test(Status|Check|Connectivity|QuickStart|AgentRestart|Wrong|Namespace|
 
 # What wants an agent that is asked before a pod's first container, or pods that wait by themselves (see test/e2e/early_test.go), or the
 # sidecar manager, or all metrics of such an agent.
-early='^Test(Early|Burst|Always|StartupTaint|Chaos|Sidecar|Prometheus|MetricsByTLS|Lifecycle|Migrate|Samples)'
+early='^Test(Early|Burst|Always|StartupTaint|Chaos|PowerCut|Sidecar|Prometheus|MetricsByTLS|Lifecycle|Migrate|Samples|Release|Update)'
 
 say() { printf '%(%T)T %s\n' -1 "$*"; }
 
@@ -209,18 +211,20 @@ entrance() {
   E2E_ENTRANCE=$way tests "$way" 30m -test.run "$pattern" "${asked[@]}"
 }
 asked=("$@")
-export E2E_CHAOS_SEED=${E2E_CHAOS_SEED-4}
+export E2E_CHAOS_SEED=${E2E_CHAOS_SEED-4} E2E_POWERCUT_SEED=${E2E_POWERCUT_SEED-193}
 before=$(configuration)
 # The sidecar manager is on in one of them: what is tested there holds beside it as well.
-entrance nri '^Test(Early|Burst|StartupTaint|Hostile|Churn|Static|PodInANew|PodThatStops|RunningPodOptsIn|Sidecar|Prometheus|Migrate|Samples)' --set nri=required --set startupTaint=true \
+entrance nri '^Test(Early|Burst|StartupTaint|Hostile|Churn|Static|PodInANew|PodThatStops|RunningPodOptsIn|Sidecar|Prometheus|Migrate|Samples|Release|Update)' --set nri=required --set startupTaint=true \
   --set sidecars.enabled=true --set 'sidecars.secrets={e2e-registry,e2e-tls,e2e-late}' --set 'sidecars.tokenAudiences={e2e-mesh}' \
   --values test/e2e/testdata/shared-values.yaml
 # The chaos has every trouble of TestAlwaysNothingBypassesTheProxyInTrouble.
 entrance required '^Test(AlwaysPods|Chaos)' --set nri=required --set admission.requiredPlugins=true
+# With proxies that the agent runs: they are gone with the power, too.
+entrance powercut '^TestPowerCut' --set nri=required --set admission.requiredPlugins=true --set sidecars.enabled=true
 # Its tests read no metrics, so that these can be by TLS.
 entrance wait '^Test(Burst|AlwaysPods|MetricsByTLS)' --set nri=off --set admission.waitContainer=true --set metrics.secure=true
 # The trouble starts enough pods to see what becomes of first packets.
-entrance cni '^Test(EarlyRefuses|EarlyComesBack|Always)' --set nri=off --set cni=install
+entrance cni '^Test(EarlyRefuses|EarlyComesBack|Always|Release|Update)' --set nri=off --set cni=install
 
 if [[ $entrances == *" cni "* ]]; then leave_chain; fi
 if [[ $entrances == *" lifecycle "* ]]; then lifecycle; fi

@@ -3,11 +3,15 @@
 #
 #   hack/fresh.sh            a copy of the checkout, with what is not committed
 #   hack/fresh.sh CMD...     another command instead of the two, such as bash
-#   FRESH_COLD=1             with build caches of its own, in memory (6 GB), to see how long a first build takes
+#   FRESH_COLD=1             with an empty build cache and none of the cluster's programs, as on a machine where nothing was ever built. What
+#                            it builds stays in FRESH_CACHE (~/.cache/istio-pod-network-controller/fresh/cold): for others who name it
+#                            in XDG_CACHE_HOME. A run that passes leaves a stamp
+#   hack/fresh.sh --due      nothing but the answer whether a cold run is due: since the last that passed, something has changed that a
+#                            cold build depends on, or a day has gone by (--passed makes the stamp)
 #
 # The Debian is a directory that debootstrap makes once and keeps in ~/.cache. A run puts a layer of memory over it, in mount and
-# process namespaces of its own, so that all of it goes when the run ends. Go, the module cache, the build cache and the cluster's
-# programs are the machine's, because a cold build only takes longer. At the end it looks whether anything is left.
+# process namespaces of its own, so that all of it goes when the run ends. Go and the module cache are the machine's, and so are the build
+# cache and the cluster's programs, unless it is cold. At the end it looks whether anything is left.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -16,6 +20,9 @@ name=istio-pod-network-controller
 release=bookworm
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/$name
 tree=$cache/fresh/$release
+stamp=$cache/fresh/cold-passed
+caches=${XDG_CACHE_HOME:-$HOME/.cache} # what the bare root has as its ~/.cache
+if [[ ${FRESH_COLD:-} ]]; then caches=${FRESH_CACHE:-$cache/fresh/cold}; fi
 cgroup=$name-cluster # Plan.Cgroup of the kit
 sysctls=(vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops kernel/keys/root_maxkeys kernel/keys/root_maxbytes)
 
@@ -44,6 +51,27 @@ make_tree() {
   mv "$tree.partial" "$tree"
 }
 
+# key names all that a first build depends on: the pins, the packages, the code of the kit that builds, the scripts, and Go.
+key() {
+  {
+    go version
+    git ls-files -z --cached --others --exclude-standard '*go.mod' '*go.sum' Makefile .ci hack/cluster/kc hack/cluster/cmd/kc hack/cluster/internal/{cli,debian,image,layout,program} \
+      hack/{build,demo,deploy,fresh,preflight,test}.sh | xargs -0 sha256sum 2>/dev/null
+  } | sha256sum | cut -c1-16
+}
+
+# due reports whether a cold run is due.
+due() { [[ $(cat "$stamp" 2>/dev/null) != "$(key)" || $(find "$stamp" -mmin +1440) ]]; }
+
+# pass notes that a cold run has passed.
+pass() { mkdir -p "$cache/fresh" && key >"$stamp"; }
+
+# empty_caches removes what was built, for a cold run.
+empty_caches() {
+  say "emptying $caches"
+  rm -rf "$caches/go-build" "$caches/$name/cluster"
+}
+
 # settings prints what the kit changes for the whole machine while its cluster is up.
 settings() { (cd /proc/sys && grep -H . "${sysctls[@]}" 2>/dev/null || true); }
 
@@ -63,10 +91,12 @@ enter() {
   mount -t tmpfs -o mode=755 tmpfs "$root/root/.cache"
   share "$(go env GOROOT)" "$(go env GOROOT)"
   share "$(go env GOMODCACHE)" /root/go/pkg/mod
-  if [[ -z ${FRESH_COLD:-} ]]; then
+  if [[ ${FRESH_COLD:-} ]]; then
+    share "$caches/go-build" /root/.cache/go-build
+  else
     share "$(go env GOCACHE)" /root/.cache/go-build
-    share "$cache" "/root/.cache/$name"
   fi
+  share "$caches/$name" "/root/.cache/$name"
   # The way to the network is the machine's: its resolver, its proxies and its authorities.
   cp -L /etc/resolv.conf "$root/etc/resolv.conf"
   cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/ca-certificates.crt"
@@ -86,6 +116,7 @@ environment() {
   local variable
   printf '%s\n' HOME=/root "TERM=${TERM:-dumb}" "PATH=$(go env GOROOT)/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
   for variable in GOPROXY GOSUMDB GONOSUMDB GOPRIVATE; do echo "$variable=$(go env "$variable")"; done
+  if [[ ${RACE:-} ]]; then echo "RACE=$RACE"; fi
   for variable in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
     if [[ -n ${!variable:-} ]]; then echo "$variable=${!variable}"; fi
   done
@@ -106,16 +137,19 @@ copy_checkout() {
   git -C "$1" -c user.name=fresh -c user.email=fresh@localhost commit -qm 'the checkout'
 }
 
+# spent prints the processor time of all that has ended so far, and how busy the machine is.
+spent() { printf 'so far %s of processor time, load %s' "$(times | tail -1)" "$(cut -d' ' -f1 /proc/loadavg)"; }
+
 # first_hour is what the README tells a newcomer to type, in the new root.
 first_hour() {
   local failed=0 began=$SECONDS
   trap 'exit 130' INT TERM
   # Nothing may be skipped: make test has brought all that the tests need.
   REQUIRE_KERNEL=1 make test || failed=1
-  printf '\n=== fresh: make test took %d s\n' $((SECONDS - began))
+  printf '\n=== fresh: make test took %d s, %s\n' $((SECONDS - began)) "$(spent)"
   began=$SECONDS
   make demo || failed=1
-  printf '\n=== fresh: make demo took %d s\n' $((SECONDS - began))
+  printf '\n=== fresh: make demo took %d s, %s\n' $((SECONDS - began)) "$(spent)"
   make demo-down || failed=1
   return "$failed"
 }
@@ -128,7 +162,7 @@ left() {
       echo "process ${process##*/}: $(tr '\0' ' ' <"$process/cmdline")"
     fi
   done 2>/dev/null
-  for dir in "/sys/fs/cgroup/$cgroup" /sys/fs/cgroup/*/"$cgroup" "$cache/cluster/data"; do
+  for dir in "/sys/fs/cgroup/$cgroup" /sys/fs/cgroup/*/"$cgroup" "$caches/$name/cluster/data"; do
     if [[ -d $dir ]]; then echo "directory $dir"; fi
   done
   grep " $work/" /proc/self/mountinfo || true
@@ -138,6 +172,8 @@ left() {
 case ${1:-} in
   --enter) shift; enter "$@" ;;
   --first-hour) first_hour; exit ;;
+  --due) due; exit ;;
+  --passed) pass; exit ;;
 esac
 
 if [[ $(id -u) != 0 ]]; then
@@ -149,11 +185,16 @@ if [[ -e /run/$name-cluster/state.json ]]; then
   exit 1
 fi
 make_tree
+if [[ ${FRESH_COLD:-} ]]; then empty_caches; fi
 before=$(settings)
 work=$(mktemp -d)
 mkdir "$work/memory"
 trap 'rm -f "$work/pid"; rmdir "$work/memory" "$work"' EXIT
-if (($# == 0)); then set -- hack/fresh.sh --first-hour; fi
+whole=
+if (($# == 0)); then
+  whole=1
+  set -- hack/fresh.sh --first-hour
+fi
 say "running in a bare Debian $release: $*"
 status=0
 # The end of the first process of a process namespace ends all others in it.
@@ -164,5 +205,6 @@ if [[ -n $remains ]]; then
   printf 'fresh: left behind:\n%s\n' "$remains" >&2
   status=1
 fi
+if [[ ${FRESH_COLD:-} && $whole && $status == 0 ]]; then pass; fi
 say "done, exit status $status"
 exit "$status"

@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
 # Runs tests, a line a package; a package that fails is shown whole, a test that was skipped with its reason.
 #
-#   hack/test.sh go      the root module's, with the race detector
+#   hack/test.sh go      the root module's; with RACE=1 with the race detector
 #   hack/test.sh kit     those of the cluster kit, and of what the end-to-end tests know without a cluster
-#   hack/test.sh chart   those of the chart, which want an API server: it is built the first time
+#   hack/test.sh chart   those of the chart; those of the admission policies want an API server, the cluster's if it was built. In CI it is built
+#   hack/test.sh runtimes [VERSION...]
+#                        those with real container runtimes, as root: the cluster's, and older releases of containerd. Each is built the
+#                        first time: two minutes of CPU
 #
 # Tests whose result depends on the machine, which make namespaces or run programs, come last and are never taken from the test cache.
 set -euo pipefail
@@ -46,8 +49,12 @@ report() {
   return "$status"
 }
 
+# Programs and tests share what was compiled, and so do checkouts in different directories. Only the race detector needs a C compiler.
+flags=(-trimpath)
+if [[ ${RACE:-} ]]; then flags+=(-race); else export CGO_ENABLED=0; fi
+
 # run ARGUMENTS...: go test, reported.
-run() { go "${module[@]}" test -v "$@" 2>&1 | report; }
+run() { go "${module[@]}" test "${flags[@]}" -v "$@" 2>&1 | report; }
 
 # of_the_machine lists the packages of a module whose tests make namespaces or run programs, by what they import.
 of_the_machine() {
@@ -55,18 +62,17 @@ of_the_machine() {
     xargs -n1 dirname | sort -u
 }
 
-# both DIRECTORY FLAGS...: runs all tests of a module.
+# both DIRECTORY: runs all tests of a module.
 both() {
   local module=(-C "$1") all machine pure failed=0
   machine=$(of_the_machine "$1")
   all=$(cd -P "$1" && go list -f '{{.Dir}}' ./... | sed "s|^$PWD|.|")
   pure=$(grep -vxF "$machine" <<<"$all")
-  shift
   # shellcheck disable=SC2086 # lists of packages
-  run "$@" $pure || failed=1
+  run $pure || failed=1
   say "those that make namespaces or run programs, always anew"
   # shellcheck disable=SC2086
-  run "$@" -count=1 -p 3 -parallel 8 $machine || failed=1 # most of their time they wait
+  run -count=1 -p 3 -parallel 8 $machine || failed=1 # most of their time they wait
   return "$failed"
 }
 
@@ -75,21 +81,57 @@ chart_tests() {
   module=(-C hack/tools/helm)
   say "the tests of the chart"
   run -count=1 ./chart... ./pairs
-  if [[ -z ${KUBEBUILDER_ASSETS:-} ]]; then
-    if ! compgen -G "${XDG_CACHE_HOME:-$HOME/.cache}/istio-pod-network-controller/cluster/*/bin/kube-apiserver" >/dev/null; then
-      say "building etcd and kube-apiserver for the tests of the admission policies: once, about five minutes on two cores"
-    fi
-    KUBEBUILDER_ASSETS=$(hack/cluster/kc build etcd kube-apiserver)
+  if [[ ${CI:-} ]]; then
+    KUBEBUILDER_ASSETS=${KUBEBUILDER_ASSETS:-$(hack/cluster/kc build etcd kube-apiserver)}
     export KUBEBUILDER_ASSETS
+  elif [[ -z ${KUBEBUILDER_ASSETS:-} ]] && ! compgen -G "${XDG_CACHE_HOME:-$HOME/.cache}/istio-pod-network-controller/cluster/*/bin/kube-apiserver" >/dev/null; then
+    say "left out: the tests of the admission policies, which want an API server. 'hack/cluster/kc build' and 'make demo' build one"
+    return
   fi
   say "the tests of the admission policies, on a real API server"
   run -count=1 ./admission...
 }
 
+# release VERSION builds containerd from its own module, which pins what it is made of, and prints its directory.
+release() {
+  local module=github.com/containerd/containerd/v2 source dir
+  if [[ $1 == 1.* ]]; then module=${module%/v2}; fi
+  dir=${XDG_CACHE_HOME:-$HOME/.cache}/istio-pod-network-controller/containerd/$1-$(go env GOVERSION)
+  if [[ ! -d $dir ]]; then
+    say "building containerd $1: about two minutes of CPU, once" >&2
+    source=$(GOWORK=off go mod download -json "$module@v$1" | sed -nE 's/^\t"Dir": "(.*)",$/\1/p')
+    rm -rf "$dir.partial"
+    CGO_ENABLED=0 GOWORK=off go -C "$source" build -mod=readonly -trimpath -buildvcs=false -tags 'no_btrfs no_zfs no_devmapper' \
+      -ldflags '-s -w' -o "$dir.partial/" ./cmd/containerd ./cmd/containerd-shim-runc-v2
+    mv "$dir.partial" "$dir"
+  fi
+  printf '%s\n' "$dir"
+}
+
+# runtime_tests VERSION...: containerd and its children see only their own processes and mounts, and end with the test.
+runtime_tests() {
+  local version dir status=0
+  CONTAINERDS=$(hack/cluster/kc build containerd containerd-shim-runc-v2 ctr runc)
+  PATH=$CONTAINERDS:$PATH
+  for version in "$@"; do
+    dir=$(release "$version")
+    CONTAINERDS+=:$dir
+  done
+  mkdir -p build
+  CGO_ENABLED=0 go -C hack/cluster build -o "$PWD/build/pause" ./cmd/pause
+  PAUSE_IMAGE=$PWD/build/pause.tar CGROUP=containerd-test-$$
+  hack/cluster/kc image --binary build/pause --tag localhost/pause:1 --output "$PAUSE_IMAGE"
+  export PATH CONTAINERDS PAUSE_IMAGE CGROUP
+  say "the tests with real container runtimes"
+  run -count=1 -run '^TestContainerd' -exec 'unshare --pid --fork --kill-child --mount-proc --propagation private' ./runtime/nri || status=1
+  find /sys/fs/cgroup -depth -type d -path "*/$CGROUP*" -exec rmdir {} +
+  return "$status"
+}
+
 case ${1:-} in
   go)
-    say "the unit and protocol tests, with the race detector (a first build takes some minutes)"
-    both . -race ;;
+    say "the unit and protocol tests${RACE:+, with the race detector} (a first build takes some minutes)"
+    both . ;;
   kit)
     say "the tests of the cluster kit"
     both hack/cluster
@@ -97,7 +139,8 @@ case ${1:-} in
     module=(-C test/e2e)
     run ./chaos ;;
   chart) chart_tests ;;
+  runtimes) module=() && shift && runtime_tests "${@:-2.2.5}" ;;
   *)
-    echo "usage: hack/test.sh go|kit|chart" >&2
+    echo "usage: hack/test.sh go|kit|chart|runtimes [VERSION...]" >&2
     exit 2 ;;
 esac

@@ -48,13 +48,13 @@ func (c *Client) Ready(ctx context.Context) error {
 	return err
 }
 
-// NodeReady is nil once the node is registered, ready, and open for pods: its "not ready" taint is gone.
-func (c *Client) NodeReady(ctx context.Context, name string) error {
+// NodeReady is nil once the node has said after a time that it is ready, and is open for pods: its "not ready" taint is gone.
+func (c *Client) NodeReady(ctx context.Context, name string, after time.Time) error {
 	body, err := c.get(ctx, "/api/v1/nodes/"+name)
 	if err != nil {
 		return err
 	}
-	return nodeReady(body)
+	return nodeReady(body, after)
 }
 
 // DefaultServiceAccount is nil once pods can be made in the default namespace.
@@ -84,14 +84,18 @@ func (c *Client) get(ctx context.Context, path string) ([]byte, error) {
 	return body, nil
 }
 
-// nodeReady wants the taint to be gone too: until then the scheduler leaves pods pending.
-func nodeReady(body []byte) error {
+// nodeReady wants the taint to be gone too: until then the scheduler leaves pods pending. What a node said before its power was cut is no
+// answer; the API server's times have no fractions of a second.
+func nodeReady(body []byte, after time.Time) error {
 	var node struct {
 		Spec struct {
 			Taints []struct{ Key string }
 		}
 		Status struct {
-			Conditions []struct{ Type, Status, Message string }
+			Conditions []struct {
+				Type, Status, Message string
+				LastHeartbeatTime     time.Time
+			}
 		}
 	}
 	if err := json.Unmarshal(body, &node); err != nil {
@@ -101,12 +105,15 @@ func nodeReady(body []byte) error {
 		return fmt.Errorf("the node has the taint %s", taints[0].Key)
 	}
 	for _, c := range node.Status.Conditions {
-		if c.Type == "Ready" && c.Status == "True" {
-			return nil
-		}
-		if c.Type == "Ready" {
+		switch {
+		case c.Type != "Ready":
+			continue
+		case c.Status != "True":
 			return fmt.Errorf("the node is not ready: %s", c.Message)
+		case c.LastHeartbeatTime.Before(after.Truncate(time.Second)):
+			return fmt.Errorf("the node has not reported since %s", c.LastHeartbeatTime)
 		}
+		return nil
 	}
 	return errors.New("the node has not reported yet")
 }

@@ -5,11 +5,18 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestNodeReadyNamesWhatItWaitsFor(t *testing.T) {
-	tests := map[string]struct{ body, wantErr string }{
+	after := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
+	tests := map[string]struct {
+		body, wantErr string
+		after         time.Time
+	}{
 		"ready":         {body: `{"status":{"conditions":[{"type":"MemoryPressure","status":"False"},{"type":"Ready","status":"True"}]}}`},
+		"ready now":     {body: `{"status":{"conditions":[{"type":"Ready","status":"True","lastHeartbeatTime":"2026-01-02T03:04:05Z"}]}}`, after: after},
+		"ready before":  {body: `{"status":{"conditions":[{"type":"Ready","status":"True","lastHeartbeatTime":"2026-01-02T03:04:04Z"}]}}`, after: after, wantErr: "has not reported since"},
 		"tainted":       {body: `{"spec":{"taints":[{"key":"node.kubernetes.io/not-ready"}]},"status":{"conditions":[{"type":"Ready","status":"True"}]}}`, wantErr: "not-ready"},
 		"not ready":     {body: `{"status":{"conditions":[{"type":"Ready","status":"False","message":"no CNI"}]}}`, wantErr: "no CNI"},
 		"no report":     {body: `{}`, wantErr: "not reported"},
@@ -17,7 +24,7 @@ func TestNodeReadyNamesWhatItWaitsFor(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			err := nodeReady([]byte(tt.body))
+			err := nodeReady([]byte(tt.body), tt.after)
 			switch {
 			case tt.wantErr == "" && err != nil:
 				t.Error(err)

@@ -126,6 +126,34 @@ func (o *options) kill() *cobra.Command {
 	return cmd
 }
 
+// powercut is for tests of what a node holds on its disk.
+func (o *options) powercut() *cobra.Command {
+	return &cobra.Command{
+		Use: "powercut", Short: "Kill the node and the control plane at once and empty what a power cut empties; what is on disks stays", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, _, err := o.running(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			return c.PowerCut()
+		},
+	}
+}
+
+// boot returns when the node has said that it is ready. Pods come later.
+func (o *options) boot() *cobra.Command {
+	return &cobra.Command{
+		Use: "boot", Short: "Start all daemons again after powercut", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, _, err := o.running(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			return c.Boot(cmd.Context())
+		},
+	}
+}
+
 // daemon is the common form of the four: one daemon by name, which the cluster checks.
 func (o *options) daemon(verb, short string, do func(*cobra.Command, *cluster.Cluster, string) error) *cobra.Command {
 	return &cobra.Command{

@@ -36,7 +36,7 @@ func New(out, progress io.Writer) *cobra.Command {
 	root.Flags().StringVar(&o.cache, "cache", "", "directory of programs, images and the running cluster's data (default: in the user's cache)")
 	root.AddCommand(
 		o.deps(), o.build(), o.images(), o.image(),
-		o.up(), o.down(), o.status(), o.start(), o.stop(), o.restart(), o.kill(),
+		o.up(), o.down(), o.status(), o.start(), o.stop(), o.restart(), o.kill(), o.powercut(), o.boot(),
 		o.load(), o.pods(), o.kubectl(), o.exec(), o.node(),
 	)
 	return root

@@ -29,8 +29,9 @@ type Cluster struct {
 	Out io.Writer
 }
 
-// scratch is where the node's tmpfs is mounted, inside the node only. Its path marks the node's mount namespace.
-func (c *Cluster) scratch() string { return filepath.Join(c.Layout.Run, "node") }
+// scratch is where the node's tmpfs is mounted, inside the node only. Its path marks the node's mount namespace. It is not below /run, where
+// the node's own /run would hide it from a boot that takes it over.
+func (c *Cluster) scratch() string { return filepath.Join(c.Layout.Data(), "node") }
 
 // lock is in the cache: the state directory is removed with the cluster.
 func (c *Cluster) lock() (unlock func(), err error) {

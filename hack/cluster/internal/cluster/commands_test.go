@@ -48,7 +48,7 @@ func TestFlagsNameBothFamilies(t *testing.T) {
 func TestEveryFileThatAFlagNamesIsMade(t *testing.T) {
 	p, l := plan.Default(), testLayout()
 	l.Run = t.TempDir()
-	if _, err := makeCredentials(p, l); err != nil {
+	if err := makeCredentials(p, l); err != nil {
 		t.Fatal(err)
 	}
 	nodeFiles, err := config.Node{Plan: p}.Files()

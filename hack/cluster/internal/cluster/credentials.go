@@ -6,22 +6,21 @@ import (
 	"os"
 	"path/filepath"
 
+	"istio-pod-network-controller/hack/cluster/internal/api"
 	"istio-pod-network-controller/hack/cluster/internal/config"
 	"istio-pod-network-controller/hack/cluster/internal/layout"
 	"istio-pod-network-controller/hack/cluster/internal/pki"
 	"istio-pod-network-controller/hack/cluster/internal/plan"
+	"istio-pod-network-controller/hack/cluster/internal/state"
 )
 
-// credentials is what the start itself needs of the keys that it makes: all else is in files.
-type credentials struct {
-	ca    []byte
-	admin pki.Pair
-}
+// admin is whom the kit itself asks the API server as.
+const admin = "admin"
 
 // users lists everybody who gets a kubeconfig, by its file's name.
 func users(p plan.Plan) map[string]pki.Request {
 	return map[string]pki.Request{
-		"admin":              {CommonName: "admin", Organization: "system:masters"},
+		admin:                {CommonName: "admin", Organization: "system:masters"},
 		"controller-manager": {CommonName: "system:kube-controller-manager"},
 		"scheduler":          {CommonName: "system:kube-scheduler"},
 		"kube-proxy":         {CommonName: "system:kube-proxy"},
@@ -46,18 +45,19 @@ func certificates(p plan.Plan) map[string]pki.Request {
 		},
 		"kubelet-client": {CommonName: "kube-apiserver-kubelet-client", Organization: "system:masters"},
 		"front-proxy":    {CommonName: "front-proxy-client"},
+		admin:            users(p)[admin],
 	}
 }
 
 // makeCredentials writes all keys, certificates and kubeconfigs of one life of the cluster.
-func makeCredentials(p plan.Plan, l layout.Layout) (credentials, error) {
+func makeCredentials(p plan.Plan, l layout.Layout) error {
 	ca, err := pki.NewCA("istio-pod-network-controller-cluster")
 	if err != nil {
-		return credentials{}, err
+		return err
 	}
 	private, public, err := pki.SigningKey()
 	if err != nil {
-		return credentials{}, err
+		return err
 	}
 	files := map[string][]byte{
 		"ca.crt": ca.Cert, "ca.key": ca.Key, "service-account.key": private, "service-account.pub": public,
@@ -65,33 +65,42 @@ func makeCredentials(p plan.Plan, l layout.Layout) (credentials, error) {
 	for name, request := range certificates(p) {
 		pair, err := ca.Issue(request)
 		if err != nil {
-			return credentials{}, err
+			return err
 		}
 		files[name+".crt"], files[name+".key"] = pair.Cert, pair.Key
 	}
 	for name, content := range files {
 		if err := writeSecret(filepath.Join(l.PKI(), name), content); err != nil {
-			return credentials{}, err
+			return err
 		}
 	}
-	c := credentials{ca: ca.Cert}
 	for user, request := range users(p) {
 		pair, err := ca.Issue(request)
 		if err != nil {
-			return credentials{}, err
+			return err
 		}
 		text, err := config.Kubeconfig(p.APIServer(), ca.Cert, pair)
 		if err != nil {
-			return credentials{}, err
+			return err
 		}
 		if err := writeSecret(l.Kubeconfig(user), []byte(text)); err != nil {
-			return credentials{}, err
-		}
-		if user == "admin" {
-			c.admin = pair
+			return err
 		}
 	}
-	return c, nil
+	return nil
+}
+
+// client asks the API server as the administrator, with what makeCredentials has written.
+func (c *Cluster) client(s *state.State) (*api.Client, error) {
+	var files [3][]byte
+	for i, name := range []string{"ca.crt", admin + ".crt", admin + ".key"} {
+		text, err := os.ReadFile(filepath.Join(c.Layout.PKI(), name))
+		if err != nil {
+			return nil, fmt.Errorf("read the administrator's keys: %w", err)
+		}
+		files[i] = text
+	}
+	return api.New(c.Plan.APIServer(), files[0], pki.Pair{Cert: files[1], Key: files[2]}, c.Dialer(s))
 }
 
 // writeSecret writes a file that only root can read, also for public halves of keys, which is simpler.

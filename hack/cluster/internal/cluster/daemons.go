@@ -60,8 +60,18 @@ func (c *Cluster) Signal(name string, signal unix.Signal) error {
 	})
 }
 
-// change runs f on the recorded state, one command at a time.
+// change is withState for one of the daemons.
 func (c *Cluster) change(name string, f func(*state.State) error) error {
+	return c.withState(func(s *state.State) error {
+		if _, ok := s.Daemons[name]; !ok {
+			return fmt.Errorf("no daemon %q: there are %s", name, strings.Join(slices.Sorted(maps.Keys(s.Daemons)), ", "))
+		}
+		return f(s)
+	})
+}
+
+// withState runs f on the recorded state, one command at a time.
+func (c *Cluster) withState(f func(*state.State) error) error {
 	unlock, err := c.lock()
 	if err != nil {
 		return err
@@ -70,9 +80,6 @@ func (c *Cluster) change(name string, f func(*state.State) error) error {
 	s, err := c.State()
 	if err != nil {
 		return err
-	}
-	if _, ok := s.Daemons[name]; !ok {
-		return fmt.Errorf("no daemon %q: there are %s", name, strings.Join(slices.Sorted(maps.Keys(s.Daemons)), ", "))
 	}
 	return f(s)
 }

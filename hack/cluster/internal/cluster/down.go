@@ -59,7 +59,7 @@ func (c *Cluster) end() error {
 			return err
 		}
 	}
-	if err := c.killRest(s, hierarchies); err != nil {
+	if err := killAll(func() ([]int, error) { return c.residents(s, hierarchies) }); err != nil {
 		return err
 	}
 	for _, holder := range []daemon.Process{s.Node, s.ControlPlane} {
@@ -79,10 +79,10 @@ func (c *Cluster) end() error {
 	return c.checkGone(s)
 }
 
-// killRest ends containers, shims, and what was run through `kc exec` and `kc node`, until no process is left.
-func (c *Cluster) killRest(s *state.State, hierarchies []cgroup.Hierarchy) error {
+// killAll ends processes until a look finds none: containers, shims, and what was run through `kc exec` and `kc node`.
+func killAll(look func() ([]int, error)) error {
 	return retry(func() error {
-		pids, err := c.residents(s, hierarchies)
+		pids, err := look()
 		if err != nil {
 			return err
 		}
@@ -101,6 +101,11 @@ func (c *Cluster) killRest(s *state.State, hierarchies []cgroup.Hierarchy) error
 // residents lists who is in the cluster but for the holders: by the node's cgroup, by the node's mounts, and by the network
 // namespaces. The numbers of the latter are used again once a namespace is gone, so they count only while its holder lives.
 func (c *Cluster) residents(s *state.State, hierarchies []cgroup.Hierarchy) ([]int, error) {
+	return c.found(s, hierarchies, map[string]daemon.Process{s.Namespaces["controlPlane"]: s.ControlPlane, s.Namespaces["node"]: s.Node})
+}
+
+// found is residents for the network namespaces of some holders only.
+func (c *Cluster) found(s *state.State, hierarchies []cgroup.Hierarchy, holders map[string]daemon.Process) ([]int, error) {
 	pids, err := cgroup.Processes(hierarchies, c.Plan.Cgroup)
 	if err != nil {
 		return nil, err
@@ -110,7 +115,7 @@ func (c *Cluster) residents(s *state.State, hierarchies []cgroup.Hierarchy) ([]i
 		return nil, err
 	}
 	pids = append(pids, mounted...)
-	for id, holder := range map[string]daemon.Process{s.Namespaces["controlPlane"]: s.ControlPlane, s.Namespaces["node"]: s.Node} {
+	for id, holder := range holders {
 		if id == "" || !holder.Alive() {
 			continue
 		}

@@ -17,22 +17,39 @@ import (
 
 // makeSpaces makes both sets of namespaces, each with its holder, and joins them.
 func (r *run) makeSpaces() error {
-	hold := func(p *daemon.Process) error {
-		var err error
-		*p, _, err = daemon.Start(daemon.Spec{Argv: []string{filepath.Join(r.state.Tools, "pause")}})
-		return err
-	}
-	if err := space.Create(space.ControlPlane, func() error { return hold(&r.state.ControlPlane) }); err != nil {
+	plan := r.cluster.Plan
+	err := space.Create(space.ControlPlane, func() error {
+		if err := link.ControlPlane(plan); err != nil {
+			return err
+		}
+		return r.hold(&r.state.ControlPlane)
+	})
+	if err != nil {
 		return fmt.Errorf("control plane: %w", err)
 	}
 	if err := r.save(); err != nil {
 		return err
 	}
+	return r.makeNode(r.prepareNode)
+}
+
+// hold starts the process that holds the namespaces of the calling thread.
+func (r *run) hold(p *daemon.Process) (err error) {
+	*p, _, err = daemon.Start(daemon.Spec{Argv: []string{filepath.Join(r.state.Tools, "pause")}})
+	return err
+}
+
+// makeNode makes the node's namespaces, has its file system prepared in them, and joins it to the control plane.
+func (r *run) makeNode(prepare func() error) error {
+	plan := r.cluster.Plan
 	err := space.Create(space.Node, func() error {
-		if err := r.prepareNode(); err != nil {
+		if err := unix.Sethostname([]byte(plan.NodeName)); err != nil {
+			return fmt.Errorf("name the node: %w", err)
+		}
+		if err := prepare(); err != nil {
 			return err
 		}
-		return hold(&r.state.Node)
+		return r.hold(&r.state.Node)
 	})
 	if err != nil {
 		return fmt.Errorf("node: %w", err)
@@ -40,8 +57,7 @@ func (r *run) makeSpaces() error {
 	if err := r.recordNamespaces(); err != nil {
 		return err
 	}
-	plan := r.cluster.Plan
-	err = space.Do(r.state.ControlPlane.PID, space.ControlPlane, func() error { return link.ControlPlane(plan, r.state.Node.PID) })
+	err = space.Do(r.state.ControlPlane.PID, space.ControlPlane, func() error { return link.Join(plan, r.state.Node.PID) })
 	if err != nil {
 		return fmt.Errorf("control plane's network: %w", err)
 	}
@@ -51,12 +67,9 @@ func (r *run) makeSpaces() error {
 	return nil
 }
 
-// prepareNode fills the node's file system. It runs in the node's new namespaces.
+// prepareNode fills a new node's file system. It runs in the node's namespaces.
 func (r *run) prepareNode() error {
 	c := r.cluster
-	if err := unix.Sethostname([]byte(c.Plan.NodeName)); err != nil {
-		return fmt.Errorf("name the node: %w", err)
-	}
 	keys := map[string]string{}
 	for target, source := range map[string]string{
 		"ca.crt":      filepath.Join(c.Layout.PKI(), "ca.crt"),

@@ -33,12 +33,11 @@ type Parts struct {
 //
 // Each step records what it leaves behind before the next one begins. Whichever fails, the end takes back what is recorded.
 type run struct {
-	cluster     *Cluster
-	parts       Parts
-	state       *state.State
-	credentials credentials
-	api         *api.Client
-	began       time.Time
+	cluster *Cluster
+	parts   Parts
+	state   *state.State
+	api     *api.Client
+	began   time.Time
 	// ended gets a daemon that ends before the start does.
 	ended chan ending
 }
@@ -87,18 +86,25 @@ func (c *Cluster) refuseSecondCluster() error {
 	return fmt.Errorf("the cluster is up already, since %s: use it, or end it with `kc down`", s.Began.Format(time.DateTime))
 }
 
-// start does the steps in order and prints each one that is done, with the time since the beginning.
+// step is a part of a start.
+type step struct {
+	name string
+	do   func(context.Context) error
+}
+
+// start makes new keys each time: the keys of an earlier cluster open nothing.
 func (r *run) start(ctx context.Context) error {
-	steps := []struct {
-		name string
-		do   func(context.Context) error
-	}{
-		{"machine prepared", func(context.Context) error { return r.prepareMachine() }},
-		{"keys and certificates made", func(context.Context) error { return r.makeKeys() }},
-		{"namespaces made and joined", func(context.Context) error { return r.makeSpaces() }},
-		{"container runtime and API server are ready", r.startFirst},
-		{"node is ready", r.startRest},
-	}
+	return r.do(ctx,
+		step{"machine prepared", func(context.Context) error { return r.prepareMachine() }},
+		step{"keys and certificates made", func(context.Context) error { return makeCredentials(r.cluster.Plan, r.cluster.Layout) }},
+		step{"namespaces made and joined", func(context.Context) error { return r.makeSpaces() }},
+		step{"container runtime and API server are ready", r.startFirst},
+		step{"node is ready", r.startRest},
+	)
+}
+
+// do does the steps in order and prints each one that is done, with the time since the beginning.
+func (r *run) do(ctx context.Context, steps ...step) error {
 	for _, step := range steps {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -139,13 +145,6 @@ func (r *run) prepareMachine() error {
 	return errors.Join(err, r.save())
 }
 
-// makeKeys makes new keys for every start: those of an earlier cluster open nothing.
-func (r *run) makeKeys() error {
-	var err error
-	r.credentials, err = makeCredentials(r.cluster.Plan, r.cluster.Layout)
-	return err
-}
-
 // startFirst starts what needs nothing, and what only needs etcd. The images are loaded while the API server comes up.
 func (r *run) startFirst(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -154,8 +153,7 @@ func (r *run) startFirst(ctx context.Context) error {
 		return err
 	}
 	var err error
-	r.api, err = api.New(r.cluster.Plan.APIServer(), r.credentials.ca, r.credentials.admin, r.cluster.Dialer(r.state))
-	if err != nil {
+	if r.api, err = r.cluster.client(r.state); err != nil {
 		return err
 	}
 	runtime, err := Runtime(r.state)
@@ -183,7 +181,7 @@ func (r *run) startRest(ctx context.Context) error {
 	if err := r.wait(ctx, "the default service account", r.api.DefaultServiceAccount); err != nil {
 		return err
 	}
-	return r.wait(ctx, "the node", func(ctx context.Context) error { return r.api.NodeReady(ctx, r.cluster.Plan.NodeName) })
+	return r.wait(ctx, "the node", func(ctx context.Context) error { return r.api.NodeReady(ctx, r.cluster.Plan.NodeName, r.began) })
 }
 
 // launch records each daemon before the next one starts, so that `kc down` finds it whatever happens.

@@ -96,6 +96,12 @@ func NamespaceID(pid int, kind string) (string, error) {
 	return os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", pid, kind))
 }
 
+// Runs reports whether a process is on a processor or waits for one.
+func Runs(pid int) bool {
+	state, _, err := stat(pid)
+	return err == nil && state == "R"
+}
+
 // stat reads the state and the start time. The command's name, which may hold anything, ends at the last parenthesis.
 func stat(pid int) (state string, started uint64, err error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

@@ -39,9 +39,12 @@ func Packages(steps ...Step) []Package {
 }
 
 // All is every package of the cluster, by name.
-func All() []string {
+func All() []string { return Names(Build, Images, Run) }
+
+// Names lists the names of what some steps need.
+func Names(steps ...Step) []string {
 	var names []string
-	for _, p := range Packages(Build, Images, Run) {
+	for _, p := range Packages(steps...) {
 		names = append(names, p.Name)
 	}
 	return names

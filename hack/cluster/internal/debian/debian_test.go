@@ -8,7 +8,7 @@ import (
 )
 
 func TestEveryLineOfTheListIsWhole(t *testing.T) {
-	known := []Step{Build, Images, Run, "test", "kernel", "fresh", "e2e", "release"}
+	known := []Step{Build, Images, Run, "test", "kernel", "fresh", "e2e", "release", "race"}
 	var names []string
 	for _, p := range parse(text) {
 		names = append(names, p.Name)
@@ -43,6 +43,15 @@ func TestEachStepOfTheKitGetsItsPackages(t *testing.T) {
 	}
 	if slices.Contains(All(), "debootstrap") {
 		t.Error("the cluster does not need debootstrap")
+	}
+}
+
+// runc finds libseccomp with pkg-config: a machine with a filled build cache does not show that it is missing.
+func TestProgramsInCGetTheirTools(t *testing.T) {
+	for _, want := range []string{"gcc", "libc6-dev", "libseccomp-dev", "pkg-config"} {
+		if !slices.Contains(Names(Build), want) {
+			t.Errorf("%s is not among the packages of %s", want, Build)
+		}
 	}
 }
 

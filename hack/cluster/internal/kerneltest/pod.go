@@ -4,6 +4,7 @@ import (
 	"bufio"
 	_ "embed"
 	"encoding/json"
+	"errors"
 	"net"
 	"net/http"
 	"net/netip"
@@ -63,7 +64,7 @@ func newPod(t *testing.T, user uint32, rules string) *Pod {
 	Root(t)
 	File(t, nft)
 	p := &Pod{plan: plan.Default(), pod: hold(t), world: hold(t), user: user}
-	p.in(t, p.world, func() error { return link.ControlPlane(p.plan, p.pod) })
+	p.in(t, p.world, func() error { return errors.Join(link.ControlPlane(p.plan), link.Join(p.plan, p.pod)) })
 	p.in(t, p.pod, func() error { return link.Node(p.plan) })
 	p.in(t, p.pod, func() error {
 		lo, err := netlink.LinkByName("lo")

@@ -33,8 +33,8 @@ func New(source, cache string) (Layout, error) {
 	return Layout{Source: source, Cache: cache, Run: RunDir}, nil
 }
 
-// Kubernetes is the module that pins Kubernetes.
-func (l Layout) Kubernetes() string { return filepath.Join(l.Source, "kubernetes") }
+// Pins is the module that pins the cluster's programs.
+func (l Layout) Pins() string { return filepath.Join(l.Source, "programs") }
 
 // Data is where the node keeps images and containers and etcd its files. On a disk, not on the small tmpfs that /run often is.
 func (l Layout) Data() string { return filepath.Join(l.Cache, "data") }
@@ -70,11 +70,11 @@ func (l Layout) WithSource() (Layout, error) {
 	return l, err
 }
 
-// findSource takes kubernetes/go.mod as the mark: no other module has one at that place.
+// findSource takes programs/go.mod as the mark: no other module has one at that place.
 func findSource(dir string) (string, error) {
 	for {
 		for _, candidate := range []string{dir, filepath.Join(dir, "hack", "cluster")} {
-			if _, err := os.Stat(filepath.Join(candidate, "kubernetes", "go.mod")); err == nil {
+			if _, err := os.Stat(filepath.Join(candidate, "programs", "go.mod")); err == nil {
 				return candidate, nil
 			}
 		}

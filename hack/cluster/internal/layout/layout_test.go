@@ -11,12 +11,12 @@ func TestSourceIsFoundFromAnywhereInTheCheckout(t *testing.T) {
 	root := t.TempDir()
 	module := filepath.Join(root, "hack", "cluster")
 	deep := filepath.Join(module, "internal", "deep")
-	for _, dir := range []string{filepath.Join(module, "kubernetes"), deep} {
+	for _, dir := range []string{filepath.Join(module, "programs"), deep} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(module, "kubernetes", "go.mod"), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(module, "programs", "go.mod"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, from := range []string{root, module, deep} {

@@ -2,6 +2,7 @@
 package link
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -18,22 +19,13 @@ import (
 // nodeEnd is the node's name for its end of the link.
 const nodeEnd = "eth0"
 
-// ControlPlane sets up the namespace that it runs in: the link to the node that nodePID holds, the world's addresses, and no way out.
-func ControlPlane(p plan.Plan, nodePID int) error {
+// ControlPlane sets up the namespace that it runs in: the world's addresses, and no way out.
+func ControlPlane(p plan.Plan) error {
 	if err := setSysctls(map[string]string{
 		// A test server binds any address of the world's range, though none is on an interface.
 		"net/ipv6/ip_nonlocal_bind": "1",
 		"net/ipv4/ip_nonlocal_bind": "1",
 	}); err != nil {
-		return err
-	}
-	veth := &netlink.Veth{
-		LinkAttrs: netlink.LinkAttrs{Name: p.NodeName}, PeerName: nodeEnd, PeerNamespace: netlink.NsPid(nodePID),
-	}
-	if err := netlink.LinkAdd(veth); err != nil {
-		return fmt.Errorf("join the namespaces by a veth pair: %w", err)
-	}
-	if err := address(p.NodeName, p.ControlPlane); err != nil {
 		return err
 	}
 	loopback, err := up("lo")
@@ -46,13 +38,34 @@ func ControlPlane(p plan.Plan, nodePID int) error {
 			return fmt.Errorf("answer for %s: %w", world, err)
 		}
 	}
-	if err := via(p.NodePods, p.Node); err != nil {
-		return err
-	}
 	return unreachable(p.Pods, p.Services)
 }
 
-// Node sets up the namespace that it runs in, after ControlPlane, whose veth pair ends here: it forwards between pods and the control plane's namespace only.
+// Join joins the namespace that it runs in, which is the control plane's, to the node that nodePID holds. The link to a node of an earlier
+// boot goes first: the kernel may take seconds to remove it with the namespace at its other end.
+func Join(p plan.Plan, nodePID int) error {
+	veth := &netlink.Veth{
+		LinkAttrs: netlink.LinkAttrs{Name: p.NodeName}, PeerName: nodeEnd, PeerNamespace: netlink.NsPid(nodePID),
+	}
+	var absent netlink.LinkNotFoundError
+	switch old, err := netlink.LinkByName(p.NodeName); {
+	case err == nil:
+		if err := netlink.LinkDel(old); err != nil && !errors.Is(err, unix.ENODEV) {
+			return fmt.Errorf("remove the link to the earlier node: %w", err)
+		}
+	case !errors.As(err, &absent):
+		return fmt.Errorf("find %s: %w", p.NodeName, err)
+	}
+	if err := netlink.LinkAdd(veth); err != nil {
+		return fmt.Errorf("join the namespaces by a veth pair: %w", err)
+	}
+	if err := address(p.NodeName, p.ControlPlane); err != nil {
+		return err
+	}
+	return via(p.NodePods, p.Node)
+}
+
+// Node sets up the namespace that it runs in, after Join, whose veth pair ends here: it forwards between pods and the control plane's namespace only.
 func Node(p plan.Plan) error {
 	if _, err := up("lo"); err != nil {
 		return err

@@ -18,6 +18,8 @@ type Dirs struct {
 	Scratch string
 	// Data holds images, containers and volumes, on a disk.
 	Data string
+	// Disk is what the node wrote elsewhere before it lost its power, by Disk. Nil: a new node.
+	Disk *os.File
 }
 
 // layered are directories of which the node sees the machine's content and writes its own.
@@ -44,8 +46,8 @@ func Prepare(d Dirs) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("part from the machine's mounts: %w", err)
 	}
-	if err := unix.Mount("tmpfs", d.Scratch, "tmpfs", 0, "mode=755"); err != nil {
-		return fmt.Errorf("mount the node's scratch space: %w", err)
+	if err := mountScratch(d); err != nil {
+		return err
 	}
 	for _, dir := range layered() {
 		if err := overlay(dir, filepath.Join(d.Scratch, flat(dir))); err != nil {
@@ -69,6 +71,33 @@ func Prepare(d Dirs) error {
 		return fmt.Errorf("share mounts within the node: %w", err)
 	}
 	return makeDirs("/etc/cni/net.d", "/etc/kubernetes/manifests", "/opt/cni/bin", "/run/netns", "/run/nri")
+}
+
+// Disk holds what the node has written but for Data and /run, beyond the node's end. It runs in the node's namespaces.
+func Disk(scratch string) (*os.File, error) {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, scratch, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("hold the node's scratch space: %w", err)
+	}
+	return os.NewFile(uintptr(fd), scratch), nil
+}
+
+// mountScratch mounts the earlier node's space, or an empty one.
+func mountScratch(d Dirs) error {
+	if d.Disk == nil {
+		if err := unix.Mount("tmpfs", d.Scratch, "tmpfs", 0, "mode=755"); err != nil {
+			return fmt.Errorf("mount the node's scratch space: %w", err)
+		}
+		return nil
+	}
+	if err := unix.MoveMount(int(d.Disk.Fd()), "", unix.AT_FDCWD, d.Scratch, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("mount the earlier node's scratch space: %w", err)
+	}
+	// It came with the propagation that it had in the earlier node.
+	if err := unix.Mount("", d.Scratch, "", unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("part from the earlier node's mounts: %w", err)
+	}
+	return nil
 }
 
 // CopyDir copies the files of one directory into another one.

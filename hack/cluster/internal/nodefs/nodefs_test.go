@@ -51,6 +51,45 @@ func TestNodeWritesStandardPathsAndTheMachineKeepsItsOwn(t *testing.T) {
 	}
 }
 
+func TestNodeThatBootsAgain_findsItsDiskAndAnEmptyRun(t *testing.T) {
+	kerneltest.Root(t)
+	d := Dirs{Scratch: t.TempDir(), Data: t.TempDir()}
+	stored, volatile := []string{"/etc/cni/net.d/x", "/opt/cni/bin/x", "/var/lib/x", "/var/log/pods/x", "/var/lib/kubelet/x"}, "/run/x"
+	err := space.Create(space.Node, func() (err error) {
+		if err = Prepare(d); err != nil {
+			return err
+		}
+		for _, file := range append(stored, volatile) {
+			if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
+				return err
+			}
+		}
+		d.Disk, err = Disk(d.Scratch)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Disk.Close()
+	err = space.Create(space.Node, func() error {
+		if err := Prepare(d); err != nil {
+			return err
+		}
+		for _, file := range stored {
+			if text, err := os.ReadFile(file); err != nil || string(text) != "x" {
+				t.Errorf("%s holds %q, %v", file, text, err)
+			}
+		}
+		if _, err := os.Stat(volatile); !os.IsNotExist(err) {
+			t.Errorf("%s is still there: %v", volatile, err)
+		}
+		return os.WriteFile("/etc/cni/net.d/y", nil, 0o600) // the layers can be written again
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestCopyDirKeepsContentAndMakesFilesExecutable(t *testing.T) {
 	from, to := t.TempDir(), t.TempDir()
 	if err := os.WriteFile(filepath.Join(from, "plugin"), []byte("content"), 0o600); err != nil {

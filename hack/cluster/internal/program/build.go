@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"istio-pod-network-controller/hack/cluster/internal/debian"
 	"istio-pod-network-controller/hack/cluster/internal/layout"
 )
 
@@ -24,25 +25,24 @@ type Set struct {
 	// Dir holds the programs. It is named by the pins, so a change of them is another directory.
 	Dir     string
 	recipes []Recipe
-	layout  layout.Layout
+	pins    string // directory of the module that pins the programs
+	ldflags string
 }
 
 // Open says which set the checkout's pins ask for. It builds nothing.
 func Open(ctx context.Context, l layout.Layout) (Set, error) {
-	version, err := KubernetesVersion(l.Kubernetes())
+	version, err := KubernetesVersion(l.Pins())
 	if err != nil {
 		return Set{}, err
 	}
-	compiler, err := goCommand(ctx, l.Source, "env", "GOVERSION").Output()
+	compiler, err := goCommand(ctx, l.Pins(), "env", "GOVERSION").Output()
 	if err != nil {
 		return Set{}, fmt.Errorf("ask go for its version (Go 1.26 must be in PATH): %w", err)
 	}
-	recipes := Recipes(version)
-	k, err := key(strings.TrimSpace(string(compiler)), recipes, l.Source, l.Kubernetes())
-	if err != nil {
-		return Set{}, err
-	}
-	return Set{Dir: filepath.Join(l.Cache, k, "bin"), recipes: recipes, layout: l}, nil
+	s := Set{recipes: Recipes(), pins: l.Pins(), ldflags: "-s -w " + stamp(version)}
+	k, err := key(strings.TrimSpace(string(compiler)), s.ldflags, s.recipes, s.pins)
+	s.Dir = filepath.Join(l.Cache, k, "bin")
+	return s, err
 }
 
 // Missing lists which of the named programs, or of all, are not there yet.
@@ -64,17 +64,19 @@ func (s Set) Missing(names ...string) ([]Recipe, error) {
 	return missing, nil
 }
 
-// Build builds what Missing has listed, one program after the other because they share most packages, and prints a line for each.
-// A program appears under its name only when it is complete, so an interrupted build continues where it was.
+// Build builds what Missing has listed, and prints how long it will take. Programs with C code come first, because a package that the machine
+// lacks shows there. The others share one go command a module, which links some while it compiles others. Programs that were built stay when a later one
+// fails, and packages that were compiled stay in Go's cache.
 func (s Set) Build(ctx context.Context, missing []Recipe, out io.Writer) error {
 	start := time.Now()
-	for i, r := range missing {
-		fmt.Fprintf(out, "%7.1fs  [%d/%d] building %s\n", time.Since(start).Seconds(), i+1, len(missing), r.Output)
-		stop := everyHeartbeat(func(d time.Duration) {
-			fmt.Fprintf(out, "%7.1fs  [%d/%d] still building %s (%ds)\n",
-				time.Since(start).Seconds(), i+1, len(missing), r.Output, int(d.Seconds()))
-		})
-		err := s.build(ctx, r)
+	for _, step := range steps(missing) {
+		fmt.Fprintf(out, "%7.1fs  building %s\n", time.Since(start).Seconds(), strings.Join(outputs(step), ", "))
+		m, err := s.measure(ctx, step)
+		if err != nil {
+			return err
+		}
+		stop := everyHeartbeat(func() { fmt.Fprintf(out, "%7.1fs  %s\n", time.Since(start).Seconds(), m.report(time.Now())) })
+		err = s.build(ctx, step, m)
 		stop()
 		if err != nil {
 			return err
@@ -86,32 +88,98 @@ func (s Set) Build(ctx context.Context, missing []Recipe, out io.Writer) error {
 	return nil
 }
 
+// steps groups programs by module, and puts those with C code first.
+func steps(recipes []Recipe) (steps [][]Recipe) {
+	for _, r := range recipes {
+		i := slices.IndexFunc(steps, func(step []Recipe) bool { return step[0].Cgo == r.Cgo && step[0].Pins == r.Pins })
+		switch {
+		case i >= 0:
+			steps[i] = append(steps[i], r)
+		case r.Cgo:
+			steps = slices.Insert(steps, 0, []Recipe{r})
+		default:
+			steps = append(steps, []Recipe{r})
+		}
+	}
+	return steps
+}
+
+func outputs(step []Recipe) []string {
+	var names []string
+	for _, r := range step {
+		names = append(names, r.Output)
+	}
+	return names
+}
+
+// measure asks go how many packages a step has.
+func (s Set) measure(ctx context.Context, step []Recipe) (*meter, error) {
+	args := []string{"list", "-deps", "-tags", step[0].Tags}
+	for _, r := range step {
+		args = append(args, r.Package)
+	}
+	packages, err := s.goCommand(ctx, step, args...).Output()
+	if err != nil {
+		var said []byte
+		if exit, ok := err.(*exec.ExitError); ok { //nolint:errorlint // exec returns it as it is
+			said = exit.Stderr
+		}
+		return nil, fmt.Errorf("list the packages of %s: %w\n%s", strings.Join(outputs(step), ", "), err, tail(string(said), 30))
+	}
+	return newMeter(strings.Fields(string(packages)), len(step), func() int { return s.linked(step) }), nil
+}
+
+// partial is where the programs of a step are linked. They get their names when all are there.
+func (s Set) partial(step []Recipe) string { return filepath.Join(s.Dir, step[0].Output+".partial") }
+
+// linked counts the programs that are linked already.
+func (s Set) linked(step []Recipe) int {
+	files, _ := filepath.Glob(filepath.Join(s.partial(step), "*"))
+	return len(files)
+}
+
 // build passes on the end of the compiler's own words when it fails.
-func (s Set) build(ctx context.Context, r Recipe) error {
-	target := filepath.Join(s.Dir, r.Output)
-	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
+func (s Set) build(ctx context.Context, step []Recipe, m *meter) error {
+	partial := s.partial(step)
+	if err := os.MkdirAll(partial, 0o755); err != nil {
 		return fmt.Errorf("make the programs' directory: %w", err)
 	}
-	dir := s.layout.Source
-	if r.Module == Kubernetes {
-		dir = s.layout.Kubernetes()
+	defer os.RemoveAll(partial) //nolint:errcheck // the next build removes it, too
+	args := []string{"build", "-v", "-trimpath", "-buildvcs=false", "-tags", step[0].Tags, "-ldflags", s.ldflags, "-o", partial + "/"}
+	for _, r := range step {
+		args = append(args, r.Package)
 	}
-	partial := target + ".partial"
-	cmd := goCommand(ctx, dir, "build", "-trimpath", "-buildvcs=false", "-tags", r.Tags, "-ldflags", r.LDFlags, "-o", partial, r.Package)
-	cgo := "CGO_ENABLED=0"
-	if r.Cgo {
-		cgo = "CGO_ENABLED=1"
-	}
-	cmd.Env = append(cmd.Environ(), cgo)
+	cmd := s.goCommand(ctx, step, args...)
 	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
+	cmd.Stderr = io.MultiWriter(&stderr, m)
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("build %s: %w\n%s", r.Output, err, tail(stderr.String(), 30))
+		hint := ""
+		if step[0].Cgo {
+			hint = "\nC code needs these packages: " + strings.Join(debian.Names(debian.Build), " ")
+		}
+		return fmt.Errorf("build %s: %w\n%s%s", strings.Join(outputs(step), ", "), err, tail(m.withoutPackages(stderr.String()), 30), hint)
 	}
-	if err := os.Rename(partial, target); err != nil {
-		return fmt.Errorf("keep %s: %w", r.Output, err)
+	for _, r := range step {
+		target := filepath.Join(s.Dir, r.Output)
+		if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
+			return fmt.Errorf("make the programs' directory: %w", err)
+		}
+		if err := os.Rename(filepath.Join(partial, r.executable()), target); err != nil {
+			return fmt.Errorf("keep %s: %w", r.Output, err)
+		}
 	}
 	return nil
+}
+
+// goCommand is a go command for the programs of a step.
+func (s Set) goCommand(ctx context.Context, step []Recipe, args ...string) *exec.Cmd {
+	cmd := goCommand(ctx, filepath.Join(s.pins, step[0].Pins), args...)
+	cgo := "CGO_ENABLED=0"
+	if step[0].Cgo {
+		cgo = "CGO_ENABLED=1"
+	}
+	cmd.Env = append(cmd.Env, cgo)
+	return cmd
 }
 
 // goCommand runs go as the pins want it: a workspace around the checkout must not change them.
@@ -123,8 +191,7 @@ func goCommand(ctx context.Context, dir string, args ...string) *exec.Cmd {
 }
 
 // everyHeartbeat calls say now and then until stop.
-func everyHeartbeat(say func(time.Duration)) (stop func()) {
-	start := time.Now()
+func everyHeartbeat(say func()) (stop func()) {
 	ticker := time.NewTicker(heartbeat)
 	done := make(chan struct{})
 	go func() {
@@ -133,7 +200,7 @@ func everyHeartbeat(say func(time.Duration)) (stop func()) {
 			case <-done:
 				return
 			case <-ticker.C:
-				say(time.Since(start))
+				say()
 			}
 		}
 	}()

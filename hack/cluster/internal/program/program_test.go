@@ -39,10 +39,9 @@ func TestStampSetsBothPackages(t *testing.T) {
 	}
 }
 
-func TestEveryRecipeIsAToolOfItsModule(t *testing.T) {
-	mods := map[Module]string{Runtime: read(t, "../../go.mod"), Kubernetes: read(t, "../../kubernetes/go.mod")}
-	for _, r := range Recipes("v1.36.3") {
-		if !strings.Contains(mods[r.Module], "\t"+r.Package+"\n") {
+func TestEveryRecipeIsPinned(t *testing.T) {
+	for _, r := range Recipes() {
+		if pins := read(t, filepath.Join("../../programs", r.Pins, "go.mod")); !strings.Contains(pins, "\t"+r.Package+"\n") {
 			t.Errorf("no tool line for %s", r.Package)
 		}
 	}
@@ -52,20 +51,73 @@ func TestKeyChangesWithWhatDecidesTheBuild(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "go.mod"), "module m")
 	write(t, filepath.Join(dir, "go.sum"), "")
-	recipes := Recipes("v1.36.3")
-	base := mustKey(t, "go1.26.6", recipes, dir)
-	if again := mustKey(t, "go1.26.6", recipes, dir); again != base {
+	recipes := []Recipe{{Output: "a"}, {Output: "b", Pins: "own"}}
+	write(t, filepath.Join(dir, "own", "go.mod"), "module own")
+	write(t, filepath.Join(dir, "own", "go.sum"), "")
+	base := mustKey(t, "go1.26.6", "-s", recipes, dir)
+	if again := mustKey(t, "go1.26.6", "-s", recipes, dir); again != base {
 		t.Errorf("equal input, keys %s and %s", base, again)
 	}
-	if k := mustKey(t, "go1.27.0", recipes, dir); k == base {
+	if k := mustKey(t, "go1.27.0", "-s", recipes, dir); k == base {
 		t.Error("another compiler has the same key")
 	}
-	if k := mustKey(t, "go1.26.6", Recipes("v1.36.4"), dir); k == base {
+	if k := mustKey(t, "go1.26.6", "-s -w", recipes, dir); k == base {
+		t.Error("other flags have the same key")
+	}
+	if k := mustKey(t, "go1.26.6", "-s", recipes[1:], dir); k == base {
 		t.Error("other recipes have the same key")
 	}
-	write(t, filepath.Join(dir, "go.sum"), "x")
-	if k := mustKey(t, "go1.26.6", recipes, dir); k == base {
-		t.Error("other pins have the same key")
+	for _, file := range []string{"go.sum", "own/go.mod"} {
+		write(t, filepath.Join(dir, file), "x")
+		k := mustKey(t, "go1.26.6", "-s", recipes, dir)
+		if k == base {
+			t.Errorf("another %s has the same key", file)
+		}
+		base = k
+	}
+}
+
+func TestSteps_programsOfOneModule_shareACommand(t *testing.T) {
+	var got [][]string
+	for _, step := range steps([]Recipe{{Output: "a"}, {Output: "b", Pins: "own"}, {Output: "c"}, {Output: "d", Cgo: true}}) {
+		got = append(got, outputs(step))
+	}
+	if diff := cmp.Diff([][]string{{"d"}, {"a", "c"}, {"b"}}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// runc wants packages that a machine may lack, and is built in seconds.
+func TestSteps_programWithCCode_isFirst(t *testing.T) {
+	if got := steps(Recipes()); len(got) == 0 || got[0][0].Output != "runc" {
+		t.Errorf("steps %v: want runc first", got)
+	}
+}
+
+// What the two modules share is compiled once if they pin the same versions of it.
+func TestModulesOfTheProgramsPinTheSameVersions(t *testing.T) {
+	versions := func(file string) map[string]string {
+		found := map[string]string{}
+		for line := range strings.Lines(read(t, file)) {
+			if f := strings.Fields(line); len(f) >= 2 && strings.HasPrefix(f[1], "v") && !strings.HasPrefix(f[0], "k8s.io/") {
+				found[f[0]] = f[1]
+			}
+		}
+		return found
+	}
+	all, own := versions("../../programs/go.mod"), versions("../../programs/containerd/go.mod")
+	for module, version := range own {
+		if other, shared := all[module]; shared && other != version {
+			t.Errorf("%s: %s, and %s for containerd", module, other, version)
+		}
+	}
+}
+
+func TestExecutableIsNamedAsGoDoes(t *testing.T) {
+	for pkg, want := range map[string]string{"go.etcd.io/etcd/server/v3": "server", "k8s.io/kubernetes/cmd/kubelet": "kubelet", "example.com/vet": "vet"} {
+		if got := (Recipe{Package: pkg}).executable(); got != want {
+			t.Errorf("%s: got %s, want %s", pkg, got, want)
+		}
 	}
 }
 
@@ -83,9 +135,9 @@ func TestMissingListsWhatIsNotThere(t *testing.T) {
 	}
 }
 
-func mustKey(t *testing.T, goVersion string, r []Recipe, dir string) string {
+func mustKey(t *testing.T, goVersion, ldflags string, r []Recipe, dir string) string {
 	t.Helper()
-	k, err := key(goVersion, r, dir)
+	k, err := key(goVersion, ldflags, r, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,6 +155,9 @@ func read(t *testing.T, file string) string {
 
 func write(t *testing.T, file, text string) {
 	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

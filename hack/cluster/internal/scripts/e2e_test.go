@@ -14,7 +14,7 @@ func TestEndToEndRunNamesAWordThatItDoesNotKnow(t *testing.T) {
 	for setting, want := range map[string]string{
 		"E2E_BACKENDS=nftables iptable": `E2E_BACKENDS names "iptable": there are nftables iptables`,
 		"E2E_BACKENDS= ":                `E2E_BACKENDS names ""`,
-		"E2E_ENTRANCES=nir":             `E2E_ENTRANCES names "nir": there are nri required wait cni lifecycle`,
+		"E2E_ENTRANCES=nir":             `E2E_ENTRANCES names "nir": there are nri required powercut wait cni lifecycle`,
 	} {
 		cmd := exec.CommandContext(t.Context(), "../../../e2e.sh")
 		// On a machine where nothing more could happen.

@@ -35,7 +35,7 @@ func TestPreflightNamesAllThatIsMissingAtOnce(t *testing.T) {
 			on: machine{uid: "0", goVersion: "go1.26.1", freeKB: plenty}, args: "test kernel", want: []string{"all there"},
 		},
 		"a bare one, root, asked to change nothing": {
-			on: machine{uid: "0", goVersion: "go1.26.1", freeKB: plenty, without: bare}, args: "--check test kernel", wantErr: true,
+			on: machine{uid: "0", goVersion: "go1.26.1", freeKB: plenty, without: bare}, args: "--check test kernel race", wantErr: true,
 			want: []string{"apt-get install --no-install-recommends -y gcc nftables haproxy\n"}, not: []string{"sudo"},
 		},
 		"root, Go, disk and packages together": {
@@ -57,15 +57,15 @@ func TestPreflightNamesAllThatIsMissingAtOnce(t *testing.T) {
 			args: "test kernel", wantErr: true, want: []string{"need root"},
 		},
 		"no Debian": {
-			on: machine{uid: "0", goVersion: "go1.26.1", freeKB: plenty, without: bare, noApt: true}, args: "test kernel", wantErr: true,
+			on: machine{uid: "0", goVersion: "go1.26.1", freeKB: plenty, without: bare, noApt: true}, args: "test kernel race", wantErr: true,
 			want: []string{"install the packages that contain: gcc (", "nft ("}, not: []string{"apt-get"},
 		},
 		"root with apt installs and names them": {
-			on: machine{uid: "0", goVersion: "go1.26.1", freeKB: plenty, without: bare, apt: true}, args: "test kernel",
+			on: machine{uid: "0", goVersion: "go1.26.1", freeKB: plenty, without: bare, apt: true}, args: "test kernel race",
 			want: []string{"installing with apt-get: gcc nftables haproxy", "all there"},
 		},
 		"apt fails": {
-			on: machine{uid: "0", goVersion: "go1.26.1", freeKB: plenty, without: bare}, args: "test kernel", wantErr: true,
+			on: machine{uid: "0", goVersion: "go1.26.1", freeKB: plenty, without: bare}, args: "test kernel race", wantErr: true,
 			want: []string{"E: no network", "could not install: gcc nftables haproxy"},
 		},
 		"a step that is none": {on: machine{uid: "0", goVersion: "go1.26.1", freeKB: plenty}, args: "tets", wantErr: true, want: []string{"no step tets"}},
@@ -105,7 +105,7 @@ func TestPackagesStartNoServiceWhileTheyAreInstalled(t *testing.T) {
 	on := machine{uid: "0", goVersion: "go1.26.1", freeKB: "99999999"}
 	programs := fakes(t, on, root)
 	write(t, filepath.Join(programs, "apt-get"), script)
-	if out, err := runPreflight(t, on, programs, root, "test"); err != nil {
+	if out, err := runPreflight(t, on, programs, root, "race"); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if _, err := os.Stat(filepath.Join(root, "usr/sbin/policy-rc.d")); !os.IsNotExist(err) {

@@ -1,0 +1,72 @@
+package cluster
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"istio-pod-network-controller/hack/cluster/internal/daemon"
+)
+
+// A shell that starts processes without end, each of which starts the next one.
+const forks = `while :; do /bin/sleep 30 & done`
+
+func TestSuspendAll_processesThatStartOthers_leavesNobodyRunning(t *testing.T) {
+	cmd := exec.Command("/bin/sh", "-c", "ulimit -u 5000; "+forks)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	group := strconv.Itoa(cmd.Process.Pid)
+	look := func() ([]int, error) {
+		return daemon.Where(func(pid int) bool { f := stat(pid); return len(f) > 2 && f[0] != "Z" && f[2] == group })
+	}
+	t.Cleanup(func() {
+		if err := killAll(look); err != nil {
+			t.Error(err)
+		}
+		_ = cmd.Wait()
+	})
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		if pids, err := look(); err != nil || time.Now().After(deadline) {
+			t.Fatal("the shell starts nothing", err)
+		} else if len(pids) > 3 {
+			break
+		}
+	}
+	number, err := suspendAll(look)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pids, err := look()
+	if err != nil || len(pids) != number {
+		t.Errorf("%d processes are there, of which %d were suspended: %v", len(pids), number, err)
+	}
+	for _, pid := range pids {
+		if daemon.Runs(pid) {
+			t.Errorf("process %d runs", pid)
+		}
+	}
+}
+
+func TestSuspendAll_failedLook_isReturned(t *testing.T) {
+	broken := errors.New("broken")
+	if _, err := suspendAll(func() ([]int, error) { return nil, broken }); !errors.Is(err, broken) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// stat is what /proc tells of a process behind its name: state, parent, group.
+func stat(pid int) []string {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return nil
+	}
+	return strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+}
