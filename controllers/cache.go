@@ -14,12 +14,13 @@ import (
 )
 
 // CacheOptions limit the watch cache to one node: the node itself, its pods, and all namespaces, without the fields that are not
-// read. To read a kind that is not watched is an error. Objects that are read are not copies, and must not be changed.
-func CacheOptions(node string) cache.Options {
+// read. To read a kind that is not watched is an error. Objects that are read are not copies, and must not be changed. contact learns how
+// the API server answers.
+func CacheOptions(node string, contact *Contact) cache.Options {
 	return cache.Options{
 		DefaultUnsafeDisableDeepCopy: new(true),
 		DefaultTransform:             cache.TransformStripManagedFields(),
-		NewInformer:                  newInformer,
+		NewInformer:                  contact.informer,
 		ReaderFailOnMissingInformer:  true,
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Pod{}:       {Field: fields.OneTermEqualSelector("spec.nodeName", node), Transform: stripPod},
@@ -42,7 +43,7 @@ func stripPod(obj any) (any, error) {
 	out := intent.Strip(pod)
 	out.Annotations = intent.Only(pod.Annotations, keepsAnnotation)
 	out.UID, out.ResourceVersion, out.DeletionTimestamp = pod.UID, pod.ResourceVersion, pod.DeletionTimestamp
-	out.Spec.NodeName = pod.Spec.NodeName
+	out.Spec.NodeName, out.Spec.RuntimeClassName = pod.Spec.NodeName, pod.Spec.RuntimeClassName
 	if gated(pod) {
 		out.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: Condition}}
 	}
@@ -69,8 +70,8 @@ func namespaceKeys() []string {
 
 // SidecarCacheOptions are CacheOptions for an agent that runs proxies. It also reads the labels of namespaces, by which SidecarProfiles
 // select them, and what decides whether a pod can have a proxy.
-func SidecarCacheOptions(node string) cache.Options {
-	o := CacheOptions(node)
+func SidecarCacheOptions(node string, contact *Contact) cache.Options {
+	o := CacheOptions(node, contact)
 	for kind, by := range o.ByObject {
 		switch kind.(type) {
 		case *corev1.Namespace:

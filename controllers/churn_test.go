@@ -55,7 +55,8 @@ func newChurn(t *testing.T) *churn {
 	pods := Reader{Cache: c.api, Live: c.api}
 	c.writer = NewWriter(c.api, pods, events.NewFakeRecorder(1000))
 	c.Programmer.Pods, c.Programmer.Reporter = pods, c.writer
-	c.watch = &PodWatch{Client: c.api, Programmer: c.Programmer}
+	c.watch = NewPodWatch(c.api, c.Programmer)
+	t.Cleanup(c.watch.queue.ShutDown)
 	return c
 }
 
@@ -98,7 +99,7 @@ func TestNothingIsLeftOfAThousandPods(t *testing.T) {
 		delete(c.finder.sandboxes, string(pod.UID))
 	}
 	for what, n := range map[string]int{
-		"ledger": c.Ledger.size(), "turns": len(c.turns.pod), "waiting": len(c.watch.waiting.since),
+		"ledger": c.Ledger.size(), "turns": len(c.turns.pod), "stuck": len(c.watch.queue.stuck),
 		"reports to write": len(c.writer.next), "reports written": len(c.writer.last),
 		"goroutines": max(0, goruntime.NumGoroutine()-before),
 	} {

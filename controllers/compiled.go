@@ -6,6 +6,7 @@ import (
 	"io"
 	"reflect"
 	"sync"
+	"weak"
 
 	"istio-pod-network-controller/iptables"
 )
@@ -18,13 +19,14 @@ type compiled struct {
 	hash string
 }
 
-// maxCompiled bounds the memory. What is not remembered is computed again.
+// maxCompiled bounds the number of Specs that are shared. What is not remembered is computed again.
 const maxCompiled = 256
 
-// compiler computes the rules of Specs, and remembers them: most pods of a node have the same Spec. The zero value is ready.
+// compiler computes the rules of Specs, and shares them: most pods of a node have the same Spec. It keeps none that no pod has. The zero
+// value is ready.
 type compiler struct {
 	mu   sync.Mutex
-	done map[string]*compiled // by the Spec's hash
+	done map[string]weak.Pointer[compiled] // by the Spec's hash
 }
 
 // compile returns the rules of a Spec. last is what the pod had before, or nil: to compare with it costs less than the hash.
@@ -35,7 +37,7 @@ func (c *compiler) compile(spec iptables.Spec, last *compiled) (*compiled, error
 	key := spec.Hash()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if known, ok := c.done[key]; ok {
+	if known := c.done[key].Value(); known != nil {
 		return known, nil
 	}
 	rules, err := iptables.Rules(spec)
@@ -43,10 +45,10 @@ func (c *compiler) compile(spec iptables.Spec, last *compiled) (*compiled, error
 		return nil, err
 	}
 	if c.done == nil || len(c.done) >= maxCompiled {
-		c.done = map[string]*compiled{}
+		c.done = map[string]weak.Pointer[compiled]{}
 	}
 	out := &compiled{spec: spec, rules: rules, hash: hashOf(key, rules)}
-	c.done[key] = out
+	c.done[key] = weak.Make(out)
 	return out, nil
 }
 

@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	goruntime "runtime"
 	"slices"
 	"testing"
 
@@ -39,6 +40,31 @@ func TestRulesAreComputedOnceForASpec(t *testing.T) {
 	if len(c.done) > maxCompiled {
 		t.Errorf("%d Specs are remembered", len(c.done))
 	}
+}
+
+// A pod whose annotations are edited again and again has one set of rules in memory, not hundreds.
+func TestCompile_rulesThatNoPodHas_areFreed(t *testing.T) {
+	var c compiler
+	var last *compiled
+	for n := range uint16(100) {
+		spec := iptables.DefaultSpec()
+		spec.ExcludeInboundPorts = []uint16{n + 1}
+		var err error
+		if last, err = c.compile(spec, last); err != nil {
+			t.Fatal(err)
+		}
+	}
+	goruntime.GC()
+	held := 0
+	for _, rules := range c.done {
+		if rules.Value() != nil {
+			held++
+		}
+	}
+	if held != 1 {
+		t.Errorf("the rules of %d Specs are in memory, want those of the last one", held)
+	}
+	goruntime.KeepAlive(last)
 }
 
 // Two versions of the agent, of which one has another rule for the same Spec, must not take each other's rules for drift.

@@ -74,7 +74,7 @@ func (s *statusServer) says(t *testing.T) (condition string, said details) {
 	return condition, said
 }
 
-// drifting is a Programmer, a Verifier and a Writer at work on one pod.
+// drifting is a Programmer, a PodWatch and a Writer at work on one pod.
 type drifting struct {
 	*bench
 	api    *statusServer
@@ -91,7 +91,8 @@ func runDrifting(t *testing.T, f func(*testing.T, *drifting)) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { _ = w.Start(ctx) })
-		running.Go(func() { _ = (&Verifier{Programmer: d.Programmer}).Start(ctx) })
+		watch := newWorkWatch(d.bench)
+		running.Go(func() { d.work(ctx, t, watch) })
 		d.ensure(t, Changed)
 		d.wait(time.Minute)
 		f(t, d)

@@ -56,7 +56,7 @@ func unanswered(err error) bool {
 }
 
 // unknown handles an error after which the state of the sandbox is not known. If the rules are in force, the report stays and the
-// Verifier tries again: rules work without the runtime and the API server. Otherwise it reports a failure.
+// next visit tries again: rules work without the runtime and the API server. Otherwise it reports a failure.
 func (v *visit) unknown(ctx context.Context, err error) (Result, error) {
 	if absent(err) {
 		return v.absent(ctx, err)

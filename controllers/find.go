@@ -23,6 +23,7 @@ func (v *visit) find(ctx context.Context) error {
 		return fmt.Errorf("find sandbox: %w", reasonError{err, reasonRuntime})
 	}
 	v.recall()
+	v.askHandler(ctx)
 	if v.sandbox.Identity != (podnet.Identity{}) {
 		return nil
 	}
@@ -89,8 +90,22 @@ func (v *visit) recall() {
 	if v.sandbox.Nameservers == "" {
 		v.sandbox.Nameservers = known.Sandbox.Nameservers
 	}
+	if v.sandbox.RuntimeHandler == "" {
+		v.sandbox.RuntimeHandler = known.Sandbox.RuntimeHandler
+	}
 	if v.sandbox.CreatedAt == 0 {
 		v.sandbox.Attempt, v.sandbox.CreatedAt = known.Sandbox.Attempt, known.Sandbox.CreatedAt
+	}
+}
+
+// askHandler asks the runtime, once, for the handler of a pod with a runtime class: the CNI chain does not know it. An early entrance does not
+// ask, because the runtime does not know the sandbox yet. If the runtime does not answer, the next look asks again.
+func (v *visit) askHandler(ctx context.Context) {
+	if v.pod.Spec.RuntimeClassName == nil || v.sandbox.RuntimeHandler != "" || v.sandbox.CreatedAt != 0 || v.by.early() {
+		return
+	}
+	if found, err := v.ask(ctx); err == nil && found.ID == v.sandbox.ID {
+		v.sandbox.RuntimeHandler, v.sandbox.Attempt, v.sandbox.CreatedAt = found.RuntimeHandler, found.Attempt, found.CreatedAt
 	}
 }
 

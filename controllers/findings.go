@@ -87,26 +87,21 @@ func (v *visit) programmedAs(known Entry, want *compiled) bool {
 	return known.Sandbox.ID == v.sandbox.ID && known.compiled != nil && known.compiled.hash == want.hash
 }
 
-// paused reports whether the pod's next check is not due: somebody else keeps changing its rules, and only the Verifier chooses the time
-// to put them back. Early entrances never pause, because a container is about to start.
-func (v *visit) paused(want *compiled) bool {
-	known, ok := v.Ledger.Of(v.sandbox.UID)
-	return ok && v.by == Watch && !known.Retry && known.contention.active() && v.programmedAs(known, want) &&
-		time.Now().Before(known.contention.next(v.VerifyInterval))
-}
+// checkedSoon is the longest interval at which a change of the pod needs no look of its own.
+const checkedSoon = 15 * time.Second
 
-// verifiedSoon is the longest interval of the Verifier at which a change of the pod needs no check of its own.
-const verifiedSoon = 15 * time.Second
-
-// leftToVerifier reports whether this call may leave the look at the kernel to the Verifier, which looks soon: nothing has changed that the
-// rules depend on, nothing was wrong with them, and no other agent's report is on the pod. This is for pods that start, which change several
-// times. Within the turn, it also returns what earlier calls have found.
-func (v *visit) leftToVerifier(want *compiled) (found Findings, left bool) {
+// left reports whether this call may leave the look at the kernel to the pod's next check, because that comes soon, and nothing has changed that
+// the rules depend on, nothing was wrong with them, and no other agent's report is on the pod: pods that start change several times. Where
+// somebody else keeps changing the rules, only the check is the time to put them back. Early entrances look, because a container is about to
+// start.
+func (v *visit) left(want *compiled) bool {
 	known, _ := v.Ledger.Of(v.sandbox.UID)
-	soon := v.VerifyInterval > 0 && v.VerifyInterval <= verifiedSoon
-	fine := known.State == Programmed && !known.Retry && !known.contention.active() && known.Preempted == ""
-	same := v.programmedAs(known, want) && known.Sandbox.NetNS == v.sandbox.NetNS
-	return known.Findings, soon && v.by == Watch && fine && same && !v.writtenByOther(want)
+	if v.by != Watch || known.Retry || v.isDue(known) || !v.programmedAs(known, want) {
+		return false
+	}
+	soon := v.VerifyInterval > 0 && v.VerifyInterval <= checkedSoon
+	fine := known.State == Programmed && known.Preempted == "" && known.Sandbox.NetNS == v.sandbox.NetNS
+	return known.contention.active() || soon && fine && !v.writtenByOther(want)
 }
 
 // mostHandovers bounds how many differences in a sandbox are taken for another agent's work: a pod's owner can write what

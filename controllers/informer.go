@@ -11,23 +11,25 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	toolscache "k8s.io/client-go/tools/cache"
+
+	"istio-pod-network-controller/internal/jitter"
 )
 
-// newInformer makes an informer that notices within lastBackOff that the API server is back. client-go's own informer waits up to a
+// informer makes an informer that notices within lastBackOff that the API server is back. client-go's own informer waits up to a
 // minute after an outage of minutes, or the sixth short one in a row (https://github.com/kubernetes/client-go/blob/master/tools/cache/reflector.go,
 // defaultBackoffMax and its jitter), and offers no setting. So the errors that would make it wait are kept from it.
-func newInformer(lw toolscache.ListerWatcher, kind runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
+func (c *Contact) informer(lw toolscache.ListerWatcher, kind runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
 	from := toolscache.ToListerWatcherWithContext(lw)
 	return toolscache.NewSharedIndexInformer(&toolscache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return retryWhileAway(ctx, func() (runtime.Object, error) { return from.ListWithContext(ctx, o) })
+			return retryWhileAway(ctx, c, kind, func() (runtime.Object, error) { return from.ListWithContext(ctx, o) })
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			w, err := retryWhileAway(ctx, func() (watch.Interface, error) { return from.WatchWithContext(ctx, o) })
+			w, err := retryWhileAway(ctx, c, kind, func() (watch.Interface, error) { return from.WatchWithContext(ctx, o) })
 			if err != nil {
 				return nil, err
 			}
-			return withoutOutages(w), nil
+			return withoutOutages(w, plannedEnd(o, time.Now())), nil
 		},
 	}, kind, resync, indexers)
 }
@@ -35,15 +37,23 @@ func newInformer(lw toolscache.ListerWatcher, kind runtime.Object, resync time.D
 // shortestWatch is how long a watch has to last: client-go takes one that ends earlier, without an event, for an error.
 const shortestWatch = 1100 * time.Millisecond
 
+// plannedEnd returns when the API server ends a watch that client-go asks for: after 5 to 10 minutes, at another time for each agent.
+func plannedEnd(o metav1.ListOptions, now time.Time) time.Time {
+	if o.TimeoutSeconds == nil {
+		return now
+	}
+	return now.Add(time.Duration(*o.TimeoutSeconds) * time.Second)
+}
+
 // withoutOutages returns a watch with the events of w. It ends when w ends or reports that the API server is away, but not before
-// shortestWatch.
-func withoutOutages(w watch.Interface) watch.Interface {
-	earliest := time.NewTimer(shortestWatch)
+// shortestWatch. Watches of all agents end at once when an API server goes: one that ends before its time ends a random while later for
+// client-go, which watches again at once.
+func withoutOutages(w watch.Interface, planned time.Time) watch.Interface {
+	began := time.Now()
 	events := make(chan watch.Event)
 	out := watch.NewProxyWatcher(events)
 	go func() {
 		defer close(events)
-		defer earliest.Stop()
 		defer w.Stop()
 		for {
 			select {
@@ -52,7 +62,7 @@ func withoutOutages(w watch.Interface) watch.Interface {
 			case e, more := <-w.ResultChan():
 				if !more || e.Type == watch.Error && away(apierrors.FromObject(e.Object)) {
 					select {
-					case <-earliest.C:
+					case <-time.After(untilEnd(began, planned)):
 					case <-out.StopChan():
 					}
 					return
@@ -68,36 +78,41 @@ func withoutOutages(w watch.Interface) watch.Interface {
 	return out
 }
 
+// untilEnd returns how much later than the API server's watch the one of client-go ends.
+func untilEnd(began, planned time.Time) time.Duration {
+	least := shortestWatch - time.Since(began)
+	if time.Until(planned) < time.Second {
+		return least
+	}
+	return max(least, jitter.Full(longestInAShortOne))
+}
+
 // rightsLimit is how long an answer that the agent lacks a right counts as an outage: an API server that starts gives it until it has
 // read the roles.
 const rightsLimit = 30 * time.Second
 
 // retryWhileAway calls f again while the API server is away. It returns f's first other answer, or its last one when ctx ends.
-func retryWhileAway[T any](ctx context.Context, f func() (T, error)) (T, error) {
-	start := time.Now()
-	for wait := firstOutageWait; ; wait = min(2*wait, longestWait(time.Since(start))) {
+func retryWhileAway[T any](ctx context.Context, c *Contact, kind runtime.Object, f func() (T, error)) (T, error) {
+	for start := time.Now(); ; {
 		got, err := f()
-		starting := (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)) && time.Since(start) < rightsLimit
-		if err == nil || !away(err) && !starting {
-			return got, err
+		if ctx.Err() == nil { // the error is the API server's
+			c.Note(ctx, kind, err)
 		}
-		select {
-		case <-ctx.Done():
+		starting := (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)) && time.Since(start) < rightsLimit
+		if err == nil || !away(err) && !starting || !jitter.Wait(ctx, longestWait(time.Since(start))) {
 			return got, err
-		case <-time.After(wait):
 		}
 	}
 }
 
-// How long to wait while the API server is away: at first, and at most in an outage of less than shortOutage, such as a restart. An API
-// server that starts answers one kind of request after the other.
+// longestInAShortOne bounds each wait in an outage of less than shortOutage, such as a restart. Shorter waits at first would have all agents
+// ask most often when the API server has just gone, and again while it starts.
 const (
-	firstOutageWait    = 500 * time.Millisecond
 	longestInAShortOne = 4 * time.Second
 	shortOutage        = time.Minute
 )
 
-// longestWait bounds the next wait in an outage that has lasted for so long.
+// longestWait bounds the next wait in an outage that has lasted for so long. The wait itself is random.
 func longestWait(outage time.Duration) time.Duration {
 	if outage < shortOutage {
 		return longestInAShortOne

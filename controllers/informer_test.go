@@ -22,7 +22,7 @@ func TestTheCacheIsThereSoonAfterAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const outage = 20 * time.Minute
 		start, refused := time.Now(), 0
-		informer := CacheOptions("node").NewInformer(&toolscache.ListWatch{
+		informer := CacheOptions("node", &Contact{}).NewInformer(&toolscache.ListWatch{
 			ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
 				if time.Since(start) < outage {
 					refused++
@@ -122,15 +122,14 @@ func TestTheCacheIsThereSoonAfterManyOutages(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				server.start, server.ended = time.Now(), time.Now()
-				informer := newInformer(&toolscache.ListWatch{ListWithContextFunc: server.list, WatchFuncWithContext: server.watch}, &corev1.Pod{}, 0, toolscache.Indexers{})
+				informer := (&Contact{}).informer(&toolscache.ListWatch{ListWithContextFunc: server.list, WatchFuncWithContext: server.watch}, &corev1.Pod{}, 0, toolscache.Indexers{})
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan struct{})
 				go func() { defer close(done); informer.RunWithContext(ctx) }()
 				<-time.After(15 * time.Minute)
 				cancel()
 				<-done
-				// It was away for 10 s, and the waits in between are 0.5, 1, 2, 4 and 4 s.
-				if server.longest > 12*time.Second || server.lists > 10 {
+				if away := flapPeriod/2 + 10*time.Millisecond; server.longest > away+longestInAShortOne || server.lists > 10 {
 					t.Errorf("%s without a watch, %d lists", server.longest, server.lists)
 				}
 			})
@@ -140,7 +139,7 @@ func TestTheCacheIsThereSoonAfterManyOutages(t *testing.T) {
 
 func TestAWatchKeepsWhatIsNoOutage(t *testing.T) {
 	in := watch.NewFake()
-	out := withoutOutages(in)
+	out := withoutOutages(in, time.Now())
 	expired := apierrors.NewResourceExpired("old").Status()
 	go func() {
 		in.Add(&corev1.Pod{})

@@ -18,7 +18,7 @@ func (v *visit) keepRules(ctx context.Context) (kept bool, err error) {
 		return false, nil
 	}
 	if err = v.find(ctx); err == nil {
-		err = v.inTurn(ctx, func() (err error) {
+		err = v.inTurn(ctx, func(ctx context.Context) (err error) {
 			if known.compiled == nil || known.Sandbox.ID != v.sandbox.ID {
 				kept, err = v.Backend.Present(ctx, v.sandbox.Place())
 				return err
@@ -42,7 +42,7 @@ func (v *visit) keepRules(ctx context.Context) (kept bool, err error) {
 
 // repair applies the rules that the pod got earlier.
 func (v *visit) repair(ctx context.Context, known Entry) error {
-	if v.paused(known.compiled) {
+	if v.left(known.compiled) {
 		return nil
 	}
 	found, _, err := v.apply(ctx, known.compiled)

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"sync"
+	"time"
 
 	"istio-pod-network-controller/internal/podnet"
 )
@@ -24,11 +25,13 @@ type Entry struct {
 	// compiled has the rules that were last in force in the sandbox; nil if the agent knows of none.
 	compiled *compiled
 	Findings
-	// Retry makes the Verifier check the pod again after retryPause.
+	// Retry means that the last visit did not learn how the pod is. It is visited again soon.
 	Retry bool
+	// checked is when the pod was visited last, unless that visit was left to the next check.
+	checked time.Time
 }
 
-// Ledger remembers the newest sandbox of each pod. The Verifier and metrics use it. It is no proof that a namespace holds its rules.
+// Ledger remembers the newest sandbox of each pod. The PodWatch and metrics use it. It is no proof that a namespace holds its rules.
 type Ledger struct {
 	mu        sync.Mutex
 	pods      map[string]Entry               // by the pod's UID
@@ -48,6 +51,9 @@ func (l *Ledger) Put(e Entry) bool {
 	if old, ok := l.pods[e.Sandbox.UID]; ok && old.Sandbox.ID != e.Sandbox.ID && old.Sandbox.NewerThan(e.Sandbox) {
 		return false
 	}
+	if e.checked.IsZero() {
+		e.checked = time.Now()
+	}
 	l.put(e)
 	return true
 }
@@ -55,7 +61,7 @@ func (l *Ledger) Put(e Entry) bool {
 // Fail marks a pod as failed. What is known of its sandbox and rules stays, because the rules stay in the kernel.
 func (l *Ledger) Fail(s podnet.Sandbox, retry bool) { l.mark(s, FailedPod, retry) }
 
-// Retry makes the Verifier check a pod again. Its state and rules stay as they are.
+// Retry has a pod visited again soon. Its state and rules stay as they are.
 func (l *Ledger) Retry(s podnet.Sandbox) { l.mark(s, "", true) }
 
 // mark changes the pod's state unless state is empty, and updates what is known of its sandbox.
@@ -75,7 +81,7 @@ func (l *Ledger) mark(s podnet.Sandbox, state State, retry bool) {
 	if state != "" {
 		e.State = state
 	}
-	e.Retry = retry
+	e.Retry, e.checked = retry, time.Now()
 	l.put(e)
 }
 
@@ -84,7 +90,7 @@ func (l *Ledger) found(uid string, f Findings) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if e, ok := l.pods[uid]; ok {
-		e.Findings = f
+		e.Findings, e.checked = f, time.Now()
 		l.pods[uid] = e
 	}
 }
@@ -137,16 +143,6 @@ func (l *Ledger) Entries() []Entry {
 		out = append(out, e)
 	}
 	return out
-}
-
-// each calls f with every entry, and returns how many there are. f must not call the Ledger.
-func (l *Ledger) each(f func(uid string, e Entry)) (count int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for uid, e := range l.pods {
-		f(uid, e)
-	}
-	return len(l.pods)
 }
 
 // size returns the number of entries and index keys.

@@ -28,7 +28,11 @@ func TestTheVerifierLooksForTheNextSandbox(t *testing.T) {
 			b.backend.identity["/netns/1"] = podnet.Identity{Ino: 2} // the sandbox's own is gone
 			b.pods.pod.Annotations[KeyStatus] = string(StatusInitialized)
 			b.ensure(t, Unchanged)
-			b.verify(t)
+			w := newWorkWatch(b)
+			t.Cleanup(w.queue.ShutDown)
+			if err := w.visit(t.Context(), b.pods.pod, Verify, kernelLimit); err != nil && !absent(err) {
+				t.Error(err)
+			}
 			if got := b.lastReport(t); got.Reason != c.reason {
 				t.Errorf("report %+v", got)
 			}

@@ -28,7 +28,7 @@ func podFields() wire.Message {
 			2: {Inside: containerFields()}, 20: {Inside: containerFields()}, // containers, initContainers
 			34: {Inside: wire.Message{1: {Inside: containerFields()}}}, // ephemeralContainers: their common part
 			6:  whole, 10: whole, 11: whole, 12: whole, 14: whole,      // dnsPolicy, nodeName, hostNetwork, hostPID, securityContext
-			26: whole, 28: whole, 36: whole, 37: whole, // dnsConfig, readinessGates, os, hostUsers
+			26: whole, 28: whole, 29: whole, 36: whole, 37: whole, // dnsConfig, readinessGates, runtimeClassName, os, hostUsers
 		}},
 		3: {Inside: wire.Message{ // status
 			1: whole, 7: whole, 12: whole, // phase, startTime, podIPs
@@ -41,7 +41,7 @@ func podFields() wire.Message {
 func containerFields() wire.Message {
 	whole := wire.Field{}
 	return wire.Message{
-		1: whole, 4: whole, 6: whole, 15: whole, // name, args, ports, securityContext
+		1: whole, 4: whole, 6: whole, 15: whole, 24: whole, // name, args, ports, securityContext, restartPolicy
 		7: {Only: intent.ReadsEnv}, // env
 	}
 }

@@ -3,6 +3,7 @@ package controllers
 import (
 	"bytes"
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -15,29 +16,40 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"istio-pod-network-controller/internal/jitter"
 	"istio-pod-network-controller/internal/podnet"
 )
 
 // ensureTimeout bounds one call of Ensure, with the runtime's and the kernel's answers.
 const ensureTimeout = 10 * time.Second
 
-// concurrency bounds how many pods are worked on at once.
-const concurrency = 4
-
-// PodWatch is the entrance that watches the API server. It calls the Programmer for a pod of the node when the pod, or our
-// annotation of its namespace, has changed.
+// PodWatch is the entrance that watches the API server, and visits each pod of the node when it is due:
+//
+//   - at once, when the pod, or our annotation of its namespace, has changed. What the agent has written itself is no change;
+//   - after a failure, after a random wait whose bound doubles up to lastBackOff;
+//   - while its sandbox is not there, after a random part of the time that the pod has waited;
+//   - if its annotations are wrong, or its rules are as they should be, at its next check (see Programmer.due), whichever entrance was here last.
+//
+// A visit at the time of a check compares the kernel with what the pod asks for: its entrance is Verify. The runtime is not asked about a
+// sandbox whose path is known.
 type PodWatch struct {
 	Client     client.Reader // the watch cache
 	Programmer *Programmer
 
-	waiting waiting
+	queue *queue
+}
+
+// NewPodWatch returns a PodWatch, which is also told by the Programmer what other entrances have done.
+func NewPodWatch(c client.Reader, p *Programmer) *PodWatch {
+	w := &PodWatch{Client: c, Programmer: p, queue: newQueue()}
+	p.requeue = w.queue.due
+	return w
 }
 
 // SetupWithManager registers the watch.
@@ -47,7 +59,7 @@ func (w *PodWatch) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("pods").
 		For(&corev1.Pod{}, builder.WithPredicates(relevantPods())).
 		WatchesMetadata(ns, handler.EnqueueRequestsFromMapFunc(w.podsOf), builder.WithPredicates(annotationChanges())).
-		WithOptions(watchOptions()).
+		WithOptions(w.queue.options()).
 		WithLogConstructor(podLogger(mgr.GetLogger())).
 		Complete(w)
 }
@@ -62,49 +74,71 @@ func podLogger(log logr.Logger) func(*reconcile.Request) logr.Logger {
 	}
 }
 
-func watchOptions() controller.Options {
-	return controller.Options{MaxConcurrentReconciles: concurrency, RateLimiter: backOff[reconcile.Request]()}
-}
-
-// Reconcile calls Ensure for one pod. If the pod's sandbox does not run yet, it is called again after a delay; after a permanent error,
-// when the pod changes. Any other error is retried with back-off.
+// Reconcile visits one pod, and says when it is due again. A permanent error is not returned: it stays until the pod changes.
 func (w *PodWatch) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var pod corev1.Pod
 	if err := w.Client.Get(ctx, req.NamespacedName, &pod); client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, err
 	} else if err != nil {
-		w.waiting.done(req.NamespacedName)
+		w.queue.succeeded(req.NamespacedName)
 		w.Programmer.forgetOthers(req.Namespace, req.Name, "")
 		return ctrl.Result{}, nil
 	}
 	// One event may stand for the deletion of an older pod and the creation of this one.
 	w.Programmer.forgetOthers(req.Namespace, req.Name, string(pod.UID))
+	by := Watch
+	if known, ok := w.Programmer.Ledger.Of(string(pod.UID)); ok && w.Programmer.isDue(known) {
+		by = Verify
+	}
+	end, limit, wait := w.queue.begin(req.NamespacedName, by)
+	if wait > 0 {
+		return ctrl.Result{RequeueAfter: wait}, nil
+	}
+	defer end()
+	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues("podUID", pod.UID, "entrance", by))
+	return w.result(ctx, &pod, by, w.visit(ctx, &pod, by, limit))
+}
+
+func (w *PodWatch) visit(ctx context.Context, pod *corev1.Pod, by Entrance, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, ensureTimeout)
 	defer cancel()
-	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues("podUID", pod.UID, "entrance", Watch))
-	_, err := w.Programmer.Ensure(ctx, Watch, podnet.Sandbox{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)})
-	if absent(err) && pod.DeletionTimestamp == nil {
-		return ctrl.Result{RequeueAfter: w.delay(&pod)}, nil
+	s := podnet.Sandbox{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}
+	_, err := w.Programmer.ensure(ctx, by, s, limit)
+	if by == Verify && errors.Is(err, podnet.ErrGone) { // the next sandbox may run already; changes that came before were left to this check
+		_, err = w.Programmer.ensure(ctx, by, s, limit)
 	}
-	w.waiting.done(req.NamespacedName)
+	return err
+}
+
+// result returns when the pod is due after a visit.
+func (w *PodWatch) result(ctx context.Context, pod *corev1.Pod, by Entrance, err error) (ctrl.Result, error) {
+	name := client.ObjectKeyFromObject(pod)
 	switch {
+	case absent(err) && pod.DeletionTimestamp == nil:
+		return ctrl.Result{RequeueAfter: w.delay(pod)}, nil
 	case absent(err):
+		w.queue.succeeded(name)
 		return ctrl.Result{}, nil
-	case Permanent(err):
+	case err != nil && !Permanent(err):
+		if reasonOf(err) == reasonTimeout {
+			w.queue.unanswered(name)
+		}
+		return ctrl.Result{}, err
+	case err != nil && by == Watch:
 		// The pod's owner has a report. Returning the error would log it again at each status update by the kubelet.
 		log.FromContext(ctx).Info("pod not redirected", "reason", err.Error())
-		return ctrl.Result{}, nil
 	}
-	return ctrl.Result{}, err
+	w.queue.succeeded(name)
+	return ctrl.Result{RequeueAfter: w.Programmer.wait(string(pod.UID)), Priority: new(handler.LowPriority)}, nil
 }
 
 // delay returns how long to wait before the runtime is asked again for a pod's sandbox. While NRI or CNI reports every sandbox, it is
-// lastDelay: when many pods start, asking more often would cost more than all other work of the agent.
+// lastDelay on average: when many pods start, asking more often would cost more than all other work of the agent.
 func (w *PodWatch) delay(pod *corev1.Pod) time.Duration {
 	if w.Programmer.announced() && pod.Annotations[keyMirror] == "" {
-		return lastDelay
+		return jitter.Full(2 * lastDelay)
 	}
-	return w.waiting.delay(client.ObjectKeyFromObject(pod), time.Now())
+	return w.queue.absent(client.ObjectKeyFromObject(pod))
 }
 
 // podsOf returns a request for each pod of this node in a namespace.

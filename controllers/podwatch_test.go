@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
@@ -34,7 +33,9 @@ func newWatch(t *testing.T, pods ...*corev1.Pod) (*PodWatch, *bench) {
 	for _, p := range pods {
 		c.WithObjects(p)
 	}
-	return &PodWatch{Client: c.Build(), Programmer: b.Programmer}, b
+	w := NewPodWatch(c.Build(), b.Programmer)
+	t.Cleanup(w.queue.ShutDown)
+	return w, b
 }
 
 func TestReconcileDecidesWhenToLookAgain(t *testing.T) {
@@ -91,50 +92,17 @@ func TestAPodThatCannotBeReadIsNotForgotten(t *testing.T) {
 // The deletion of a pod and the creation of its successor may arrive as one change.
 func TestAPredecessorIsForgotten(t *testing.T) {
 	w, b := newWatch(t, askingPod())
+	proxies := &fakeProxies{}
+	b.Proxies = proxies
 	for _, state := range []State{FailedPod, Removed, Programmed} {
 		old := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "uid-0", ID: "sandbox-0"}
 		b.Ledger.Put(Entry{Sandbox: old, State: state})
 		if _, err := w.Reconcile(t.Context(), request()); err != nil {
 			t.Fatal(err)
 		}
-		if _, ok := b.Ledger.Of("uid-0"); ok || !slices.Contains(b.reporter.forgotten, "uid-0") {
-			t.Errorf("%s: remembered %+v, forgotten reports %v", state, b.Ledger.Entries(), b.reporter.forgotten)
+		if _, ok := b.Ledger.Of("uid-0"); ok || !slices.Contains(b.reporter.forgotten, "uid-0") || !slices.Contains(proxies.forgotten, "uid-0") {
+			t.Errorf("%s: remembered %+v, forgotten reports %v, proxies %v", state, b.Ledger.Entries(), b.reporter.forgotten, proxies.forgotten)
 		}
-	}
-}
-
-// A runtime that announces sandboxes does not announce those of static pods.
-func TestHowSoonASandboxIsLookedForAgain(t *testing.T) {
-	static := askingPod()
-	static.Annotations[keyMirror] = "hash"
-	for _, c := range []struct {
-		announced bool
-		pod       *corev1.Pod
-		want      time.Duration
-	}{{false, askingPod(), firstDelay}, {true, askingPod(), lastDelay}, {true, static, firstDelay}} {
-		w, b := newWatch(t, c.pod)
-		b.Announcers = []func() bool{func() bool { return c.announced }}
-		b.pods.pod = c.pod
-		clear(b.finder.sandboxes)
-		if got, err := w.Reconcile(t.Context(), request()); err != nil || got.RequeueAfter != c.want {
-			t.Errorf("announced %v, annotations %v: again after %s, error %v", c.announced, c.pod.Annotations, got.RequeueAfter, err)
-		}
-	}
-}
-
-func TestDelaysGrowWithTheWait(t *testing.T) {
-	var w waiting
-	pod, start := request().NamespacedName, time.Unix(0, 0)
-	var got []time.Duration
-	for _, at := range []time.Duration{0, time.Second, 10 * time.Second, time.Hour} {
-		got = append(got, w.delay(pod, start.Add(at)))
-	}
-	if d := cmp.Diff([]time.Duration{firstDelay, 200 * time.Millisecond, 2 * time.Second, lastDelay}, got); d != "" {
-		t.Error(d)
-	}
-	w.done(pod)
-	if got := w.delay(pod, start.Add(time.Hour)); got != firstDelay {
-		t.Errorf("a new wait starts with %v", got)
 	}
 }
 

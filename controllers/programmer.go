@@ -104,7 +104,7 @@ const (
 // Only the kernel is worked on within a turn: a turn never includes a call to the runtime or the API server.
 //
 // Nothing is skipped because of the pod's report: the backend compares with the kernel. The ledger decides only whether a change of the
-// pod is left to the Verifier, which compares soon (see leftToVerifier). If the runtime, the kernel or the API server cannot answer, a pod
+// pod is left to the next check, which comes soon (see left). If the runtime, the kernel or the API server cannot answer, a pod
 // whose rules are in force does not fail: its report stays, and the next check tries again.
 type Programmer struct {
 	Config      intent.Config
@@ -116,7 +116,7 @@ type Programmer struct {
 	Reporter    Reporter
 	Ledger      *Ledger
 	Metrics     *Metrics
-	// VerifyInterval is the time between two checks of a pod's rules by the Verifier; 0 means that there are none.
+	// VerifyInterval is the time between two checks of a pod's rules; 0 means that there are none.
 	VerifyInterval time.Duration
 	// Announcers holds a function for each entrance that can announce every new sandbox. It reports whether the entrance does so at
 	// present.
@@ -126,19 +126,30 @@ type Programmer struct {
 	// Listeners is nil if reports name no listening ports.
 	Listeners Listeners
 
+	// requeue makes a pod due after a while; nil if there is no PodWatch.
+	requeue  func(s podnet.Sandbox, wait time.Duration)
 	turns    turns
 	compiler compiler
 }
 
 // Ensure makes one sandbox hold the rules that its pod asks for. Namespace, Name and UID of s must be set. Errors that callers tell
 // apart: podnet.ErrNotReady and podnet.ErrGone (try again soon), podnet.ErrNoPod, and those for which Permanent is true (try again
-// when the pod changes). After any other error the Verifier tries again.
-func (p *Programmer) Ensure(ctx context.Context, by Entrance, s podnet.Sandbox) (result Result, err error) {
+// when the pod changes). After any other error the PodWatch tries again.
+func (p *Programmer) Ensure(ctx context.Context, by Entrance, s podnet.Sandbox) (Result, error) {
+	result, err := p.ensure(ctx, by, s, ensureTimeout)
+	if wait := p.wait(s.UID); wait > 0 && p.requeue != nil {
+		p.requeue(s, wait)
+	}
+	return result, err
+}
+
+// ensure is Ensure with a limit of the time in the kernel.
+func (p *Programmer) ensure(ctx context.Context, by Entrance, s podnet.Sandbox, limit time.Duration) (result Result, err error) {
 	defer func(start time.Time) { p.Metrics.ensured(by, result, err, time.Since(start)) }(time.Now())
 	ticket := p.turns.join(s.UID)
 	defer ticket.leave()
 	for {
-		v := &visit{Programmer: p, by: by, sandbox: s, ticket: ticket, seen: ticket.count()}
+		v := &visit{Programmer: p, by: by, sandbox: s, limit: limit, ticket: ticket, seen: ticket.count()}
 		if result, err = v.ensure(ctx); !errors.Is(err, errOvertaken) {
 			return result, err
 		}
@@ -168,7 +179,7 @@ func (p *Programmer) forgetPod(uid string) {
 // forgetOthers drops the pods of a name, except the one with the given UID.
 func (p *Programmer) forgetOthers(namespace, name, uid string) {
 	for _, old := range p.Ledger.ForgetOthers(namespace, name, uid) {
-		p.Reporter.Forget(old)
+		p.forgetPod(old)
 	}
 }
 

@@ -45,6 +45,73 @@ func TestAPodThatAskedAndGetsNothingIsToldWhy(t *testing.T) {
 	}
 }
 
+// A report that somebody else has written on a pod of the node's network is replaced, without a question to the runtime, which knows no namespace of it.
+func TestEnsure_forgedReportOnHostNetwork_isReplaced(t *testing.T) {
+	for _, asks := range []string{"true", "false", ""} {
+		b := newBench(t)
+		b.pods.pod.Spec.HostNetwork = true
+		b.pods.pod.Annotations = map[string]string{KeyStatus: string(StatusInitialized), intent.KeyInitialize: asks}
+		b.finder.err = errors.New("the sandbox has no network namespace")
+		b.ensure(t, Skipped)
+		if got := b.lastReport(t); got.Status != "" || got.Reason != ReasonNotRequired || b.finder.asked.Load() != 0 || b.Ledger.size() != 0 {
+			t.Errorf("initialize=%q: report %+v after %d questions, %d things remembered", asks, got, b.finder.asked.Load(), b.Ledger.size())
+		}
+	}
+}
+
+// The CNI chain does not know the runtime class's handler. The next look asks the runtime for it.
+func TestEnsure_handlerFoundUnsupportedAfterCNI_reportsNoRules(t *testing.T) {
+	for _, by := range []Entrance{Watch, Verify} {
+		b := benchOfClass(t, "kata-qemu")
+		if _, err := b.Ensure(t.Context(), CNI, announcedSandbox()); err != nil || b.lastReport(t).Status != StatusInitialized {
+			t.Fatalf("error %v, report %+v", err, b.lastReport(t))
+		}
+		if _, err := b.Ensure(t.Context(), by, b.sandbox); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.lastReport(t); got.Status != "" || got.Message != string(intent.UnsupportedRuntime) || b.Ledger.size() != 0 {
+			t.Errorf("%s: report %+v, %d things remembered", by, got, b.Ledger.size())
+		}
+	}
+}
+
+// A handler is asked for once, whatever it is, and not at all for a pod without a runtime class.
+func TestEnsure_handlerUnknownAfterCNI_asksOnce(t *testing.T) {
+	for class, want := range map[string]int64{"crun": 1, "": 0} {
+		b := benchOfClass(t, class)
+		for _, by := range []Entrance{CNI, Verify, Verify, CNI, Verify} {
+			if _, err := b.Ensure(t.Context(), by, announcedSandbox()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := int64(b.finder.asked.Load()); got != want {
+			t.Errorf("class %q: %d questions", class, got)
+		}
+		if known, _ := b.Ledger.Of("uid-1"); known.State != Programmed || known.Sandbox.RuntimeHandler != class {
+			t.Errorf("class %q: remembered %+v", class, known)
+		}
+	}
+}
+
+// announcedSandbox is the pod's as the CNI chain describes it.
+func announcedSandbox() podnet.Sandbox {
+	return podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "uid-1", ID: "sandbox-1", NetNS: "/netns/1"}
+}
+
+// benchOfClass has a pod of a runtime class that the runtime knows under the same name, and the CNI chain announces every sandbox.
+func benchOfClass(t *testing.T, class string) *bench {
+	t.Helper()
+	b := newBench(t)
+	b.Announcers = []func() bool{func() bool { return true }}
+	if class != "" {
+		b.pods.pod.Spec.RuntimeClassName = &class
+	}
+	known := announcedSandbox()
+	known.RuntimeHandler, known.CreatedAt = class, 1
+	b.finder.sandboxes["uid-1"] = known
+	return b
+}
+
 // A report of a failure ends with the request that failed.
 func TestAReportOfAFailureEndsWithTheRequest(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -45,11 +45,14 @@ func newTimed(b *bench, took time.Duration) *timedBackend {
 	return t
 }
 
+// manyUID begins the UIDs of addPods.
+const manyUID = "6f1c6f0e-0000-4000-8000-"
+
 // addPods puts pods into the ledger, and lets them be read.
 func (b *bench) addPods(n int) {
 	for i := range n {
 		s := podnet.Sandbox{
-			Namespace: "shop", Name: fmt.Sprint("pod-", i), UID: fmt.Sprintf("6f1c6f0e-0000-4000-8000-%012d", i),
+			Namespace: "shop", Name: fmt.Sprint("pod-", i), UID: fmt.Sprint(manyUID, i),
 			ID: fmt.Sprint("sandbox-", i), NetNS: fmt.Sprint("/netns/", i),
 		}
 		b.Ledger.Put(Entry{Sandbox: s, State: Programmed})

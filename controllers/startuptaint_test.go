@@ -243,7 +243,7 @@ func TestTheCacheKeepsAllTaintsOfOneNode(t *testing.T) {
 	if d := cmp.Diff(taintedNode("here", node.Spec.Taints), small); d != "" {
 		t.Errorf("kept (-want +got):\n%s", d)
 	}
-	for object, selection := range CacheOptions("here").ByObject {
+	for object, selection := range CacheOptions("here", &Contact{}).ByObject {
 		if _, ok := object.(*corev1.Node); ok && selection.Field.String() != "metadata.name=here" {
 			t.Errorf("nodes are selected by %q", selection.Field)
 		}

@@ -3,7 +3,6 @@ package controllers
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,19 +17,17 @@ const wrongKey = "traffic.sidecar.istio.io/excludeOutboundPorts"
 func (b *bench) verify(t *testing.T) {
 	t.Helper()
 	for _, e := range b.Ledger.Entries() {
-		(&Verifier{Programmer: b.Programmer}).check(t.Context(), e)
+		_, _ = b.Ensure(t.Context(), Verify, e.Sandbox)
 	}
 }
 
-// verifyFor runs a Verifier for a while of a bubble's time.
+// verifyFor works on the queue for a while of a bubble's time.
 func verifyFor(t *testing.T, b *bench, interval, d time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
 	b.VerifyInterval = interval
-	if err := (&Verifier{Programmer: b.Programmer}).Start(ctx); err != nil {
-		t.Error(err)
-	}
+	b.work(ctx, t, newWorkWatch(b))
 }
 
 // Whichever entrance failed, and however short the fault was, the pod is repaired soon, and its report says so.
@@ -69,17 +66,6 @@ func TestAFailureIsMendedWithoutAnybodyTelling(t *testing.T) {
 				})
 			})
 		}
-	}
-}
-
-// A check's due time has a monotonic reading (" m=" in its text): otherwise, setting the clock back by an hour would stop checks for an hour.
-func TestChecksDoNotFollowTheClock(t *testing.T) {
-	b := newBench(t)
-	b.VerifyInterval = 10 * time.Second
-	now := time.Now()
-	p := (&Verifier{Programmer: b.Programmer}).plan("uid-1", now)
-	if pause := p.usual.Sub(now); !strings.Contains(p.usual.String(), " m=") || pause <= 0 || pause > 11*time.Second {
-		t.Errorf("the check is due at %s, %s from now", p.usual, pause)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -22,6 +23,7 @@ type visit struct {
 	*Programmer
 	by      Entrance
 	sandbox podnet.Sandbox
+	limit   time.Duration // of a turn's work in the kernel
 	ticket  *ticket
 	seen    int // turns used when the pod was read, this visit's own included
 	pod     *corev1.Pod
@@ -32,7 +34,7 @@ type visit struct {
 }
 
 func (v *visit) ensure(ctx context.Context) (Result, error) {
-	if known, ok := v.Ledger.Of(v.sandbox.UID); ok && v.by == Verify { // the pod may have a newer sandbox since the Verifier read the ledger
+	if known, ok := v.Ledger.Of(v.sandbox.UID); ok && v.by == Verify { // no question to the runtime
 		v.sandbox = known.Sandbox
 	}
 	if err := v.read(ctx); err != nil {
@@ -110,7 +112,7 @@ func (v *visit) unread(err error) (Result, error) {
 }
 
 // inTurn runs f while no other call works on the pod. f works on the kernel, then remembers and reports the outcome.
-func (v *visit) inTurn(ctx context.Context, f func() error) error {
+func (v *visit) inTurn(ctx context.Context, f func(context.Context) error) error {
 	end, err := v.ticket.take(ctx, v.by.early())
 	if err != nil {
 		return err
@@ -120,7 +122,9 @@ func (v *visit) inTurn(ctx context.Context, f func() error) error {
 		return errOvertaken
 	}
 	v.seen++
-	return f()
+	ctx, cancel := context.WithTimeout(ctx, v.limit)
+	defer cancel()
+	return f(ctx)
 }
 
 // record calls f unless another call has used its turn since this one read the pod: that call's outcome is newer.
@@ -141,19 +145,16 @@ func (v *visit) program(ctx context.Context) (Result, error) {
 		return v.refuse(ctx, err)
 	}
 	v.want = want
-	if known.State == Programmed && v.paused(want) {
-		return Unchanged, nil
-	}
 	changed := false
-	err = v.inTurn(ctx, func() error {
-		found, left := v.leftToVerifier(want)
-		if !left {
-			if found, changed, err = v.apply(ctx, want); err != nil {
-				return err
-			}
+	err = v.inTurn(ctx, func(ctx context.Context) error {
+		next := Entry{Sandbox: v.sandbox, State: Programmed, compiled: want}
+		if known, _ := v.Ledger.Of(v.sandbox.UID); known.State == Programmed && v.left(want) {
+			next.Findings, next.checked = known.Findings, known.checked
+		} else if next.Findings, changed, err = v.apply(ctx, want); err != nil {
+			return err
 		}
-		v.noteListening(ctx, &found)
-		if v.Ledger.Put(Entry{Sandbox: v.sandbox, State: Programmed, compiled: want, Findings: found}) {
+		v.noteListening(ctx, &next.Findings)
+		if found := next.Findings; v.Ledger.Put(next) {
 			v.led(v.intent.LeadsTo)
 			v.reportProgrammed(found, "traffic is redirected")
 			v.follow(v.intent.Profile)
@@ -180,7 +181,7 @@ func (v *visit) useNameservers() {
 	}
 }
 
-// leaveToOthers handles a pod whose traffic another project redirects. The Verifier checks it again.
+// leaveToOthers handles a pod whose traffic another project redirects. It is checked again like any other.
 func (v *visit) leaveToOthers(others *podnet.ProgrammedByOthersError) (Result, error) {
 	v.record(func() {
 		v.Ledger.Put(Entry{Sandbox: v.sandbox, State: ByOthers})
@@ -203,7 +204,7 @@ func (v *visit) removeRules(ctx context.Context) (Result, error) {
 		return Skipped, nil // the cache will follow
 	}
 	removed := false
-	err := v.inTurn(ctx, func() (err error) {
+	err := v.inTurn(ctx, func(ctx context.Context) (err error) {
 		if removed, err = v.Backend.Remove(ctx, v.sandbox.Place()); err != nil {
 			return err
 		}
@@ -256,8 +257,15 @@ func (v *visit) outdated(ctx context.Context) (bool, error) {
 // sandbox is gone, and a report of failure once the pod no longer asks.
 func (v *visit) skip(ctx context.Context) (Result, error) {
 	log.FromContext(ctx).V(1).Info("pod skipped", "reason", v.intent.Reason)
-	if v.intent.Reason == intent.Finished { // it waits for no readiness gate
+	switch v.intent.Reason {
+	case intent.Finished: // it waits for no readiness gate
 		v.record(func() { v.Ledger.ForgetPod(v.sandbox.UID) })
+		return Skipped, nil
+	case intent.HostNetwork, intent.UnsupportedRuntime: // no packet meets rules of ours, whatever its report says
+		v.record(func() {
+			v.Ledger.ForgetPod(v.sandbox.UID)
+			v.reportNotRequired()
+		})
 		return Skipped, nil
 	}
 	known, ok := v.Ledger.Of(v.sandbox.UID)

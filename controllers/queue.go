@@ -1,0 +1,134 @@
+package controllers
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"istio-pod-network-controller/internal/jitter"
+	"istio-pod-network-controller/internal/podnet"
+)
+
+// Bounds of the wait after a failure. lastBackOff also bounds how long the agent takes to notice that an outage is over.
+const (
+	firstBackOff = 20 * time.Millisecond
+	lastBackOff  = 15 * time.Second
+)
+
+// Bounds of the mean wait between two searches for a sandbox.
+const (
+	firstDelay = 40 * time.Millisecond
+	lastDelay  = 5 * time.Second
+)
+
+// How many pods are visited at once. Of those whose visits began within the last longVisit there are fewer: one whose check is due, since to
+// wake several threads for checks of 0.2 ms costs more than the checks, and some that have changed.
+const (
+	mostVisits  = 32
+	mostBusy    = 4 // of pods whose kernel did not answer the last time
+	mostChanged = 4
+	longVisit   = 50 * time.Millisecond
+)
+
+// kernelLimit is how long a visit works in the kernel. Once the kernel did not answer in that time, it is ensureTimeout.
+const kernelLimit = 1500 * time.Millisecond
+
+// backOff has random waits, whose bound doubles with each failure of an item.
+func backOff[T comparable]() workqueue.TypedRateLimiter[T] {
+	return jitter.Limiter[T]{Bounds: workqueue.NewTypedItemExponentialFailureRateLimiter[T](firstBackOff, lastBackOff)}
+}
+
+// queue holds each pod once, with the time when it is due. It also remembers what the next visit has to know of the last ones. The visits
+// of a pod whose namespace keeps the kernel busy hold up nobody: they are short at first, then few at once and far apart.
+type queue struct {
+	priorityqueue.PriorityQueue[reconcile.Request]
+	begun map[Entrance]chan struct{} // each has room for the visits that began within longVisit
+	busy  chan struct{}              // has room for the visits of pods whose kernel did not answer
+
+	mu    sync.Mutex
+	stuck map[types.NamespacedName]stuck
+}
+
+// stuck remembers a pod's last, unsuccessful visit.
+type stuck struct {
+	absent time.Time // since when its sandbox has not been there
+	busy   time.Time // the kernel did not answer: when it is asked again
+}
+
+func newQueue() *queue {
+	return &queue{
+		PriorityQueue: priorityqueue.New("pods", func(o *priorityqueue.Opts[reconcile.Request]) { o.RateLimiter = backOff[reconcile.Request]() }),
+		begun:         map[Entrance]chan struct{}{Watch: make(chan struct{}, mostChanged), Verify: make(chan struct{}, 1)},
+		busy:          make(chan struct{}, mostBusy), stuck: map[types.NamespacedName]stuck{},
+	}
+}
+
+// options make a controller work on the queue.
+func (q *queue) options() controller.Options {
+	return controller.Options{
+		MaxConcurrentReconciles: mostVisits,
+		NewQueue: func(string, workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
+			return q.PriorityQueue
+		},
+	}
+}
+
+// due makes a pod due after a while.
+func (q *queue) due(s podnet.Sandbox, wait time.Duration) {
+	q.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: s.Namespace, Name: s.Name}}, wait)
+}
+
+// begin waits until a visit may begin, and returns what is to be called when it has ended, and how long it may wait for the kernel. If the
+// kernel did not answer the last visit and has to be left alone for now, it returns how long instead.
+func (q *queue) begin(pod types.NamespacedName, by Entrance) (end func(), limit, wait time.Duration) {
+	q.mu.Lock()
+	again := q.stuck[pod].busy
+	q.mu.Unlock()
+	if again.IsZero() {
+		q.begun[by] <- struct{}{}
+		leave := sync.OnceFunc(func() { <-q.begun[by] })
+		late := time.AfterFunc(longVisit, leave)
+		return func() { late.Stop(); leave() }, kernelLimit, 0
+	}
+	if wait = time.Until(again); wait > 0 {
+		return nil, 0, wait
+	}
+	select {
+	case q.busy <- struct{}{}:
+		return func() { <-q.busy }, ensureTimeout, 0
+	default:
+		return nil, 0, jitter.Full(lastDelay)
+	}
+}
+
+// succeeded drops what is remembered of a pod.
+func (q *queue) succeeded(pod types.NamespacedName) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.stuck, pod)
+}
+
+// unanswered remembers that the kernel did not answer for a pod. It is left alone for a while, whatever changes.
+func (q *queue) unanswered(pod types.NamespacedName) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.stuck[pod] = stuck{busy: time.Now().Add(jitter.Full(lastBackOff))}
+}
+
+// absent returns how long to wait before a pod's sandbox is looked for again: two fifths of the time that the pod has waited, at most, and
+// between the bounds on average: many searches a second for a pod that was scheduled a moment ago, later one every few seconds.
+func (q *queue) absent(pod types.NamespacedName) time.Duration {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now, since := time.Now(), q.stuck[pod].absent
+	if since.IsZero() {
+		since = now
+		q.stuck[pod] = stuck{absent: now}
+	}
+	return jitter.Full(2 * min(max(now.Sub(since)/5, firstDelay), lastDelay))
+}

@@ -1,0 +1,48 @@
+// Package jitter spreads the retries of agents over time: what they all lose at one moment they must not all ask for at the next.
+package jitter
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// Full returns a random wait of more than 0 and at most bound: "full jitter" of an exponential back-off, whose bound the caller doubles.
+// wait.Backoff and workqueue's limiters keep the bound as a minimum, and so keep agents in step.
+func Full(bound time.Duration) time.Duration {
+	if bound <= 0 {
+		return 0
+	}
+	return 1 + rand.N(bound) //nolint:gosec // a wait, not a secret
+}
+
+// Wait waits for Full(bound). It reports whether ctx has not ended meanwhile.
+func Wait(ctx context.Context, bound time.Duration) bool {
+	timer := time.NewTimer(Full(bound))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return ctx.Err() == nil
+	}
+}
+
+// bounds is a limiter of a work queue (workqueue.TypedRateLimiter), whose waits become bounds.
+type bounds[T comparable] interface {
+	When(item T) time.Duration
+	Forget(item T)
+	NumRequeues(item T) int
+}
+
+// Limiter is a limiter of a work queue that spreads the waits of another one.
+type Limiter[T comparable] struct{ Bounds bounds[T] }
+
+// When returns a random wait within the bound.
+func (l Limiter[T]) When(item T) time.Duration { return Full(l.Bounds.When(item)) }
+
+// Forget sets the bound of an item back.
+func (l Limiter[T]) Forget(item T) { l.Bounds.Forget(item) }
+
+// NumRequeues returns how often an item has failed.
+func (l Limiter[T]) NumRequeues(item T) int { return l.Bounds.NumRequeues(item) }
