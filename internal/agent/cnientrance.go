@@ -27,10 +27,13 @@ type cniEntrance struct {
 	calls *cniinstall.Calls
 }
 
-// Add programs a sandbox before its containers exist. A pod that the API server does not know passes: it is a static pod, or was
-// deleted already.
+// Add programs a sandbox before its containers exist. While the agent has not read its pods, it waits for as long as ctx allows. A pod that
+// the API server does not know passes: it is a static pod, or was deleted already.
 func (c cniEntrance) Add(ctx context.Context, s podnet.Sandbox) error {
 	c.calls.Called(s.Pod(), time.Now())
+	if err := c.core.await(ctx); err != nil {
+		return c.refusal(err)
+	}
 	_, err := c.ensure(ctx, s)
 	return err
 }
@@ -66,7 +69,9 @@ func (c cniEntrance) rulesMissing(ctx context.Context, s podnet.Sandbox) bool {
 
 // Del forgets a sandbox; its rules went with its namespace.
 func (c cniEntrance) Del(_ context.Context, s podnet.Sandbox) error {
-	c.Forget(s.ID)
+	if core, err := c.core.get(); err == nil {
+		core.programmer.Forget(s.ID)
+	}
 	return nil
 }
 
@@ -101,19 +106,20 @@ func (c cniEntrance) refusal(err error) error {
 	return err
 }
 
-// cniState is shared by the socket, which is served from the start, and by the code that keeps the chain.
+// cniState is shared by the socket, which may be served before the API server was reached, and by the code that keeps the chain.
 type cniState struct {
 	server *cni.Server
+	served func(context.Context) error // why the plugin's requests cannot reach this agent; set with server
 	calls  cniinstall.Calls
 	// checkChain returns what is wrong with the chain. It is nil until the API server was reached.
 	checkChain atomic.Pointer[func() error]
 }
 
 // Check returns why the plugin's requests do not reach this agent.
-func (p *cniState) Check(context.Context) error {
+func (p *cniState) Check(ctx context.Context) error {
 	var errs []error
 	if p.server != nil {
-		errs = append(errs, p.server.Check())
+		errs = append(errs, p.served(ctx))
 	}
 	if check := p.checkChain.Load(); check != nil {
 		return errors.Join(append(errs, (*check)())...)
@@ -141,8 +147,9 @@ func (a *agent) newCNI() ([]runnable, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make CNI socket: %w", err)
 	}
-	a.cniState.server = server
-	return []runnable{server.Start}, nil
+	door := newDoorway(a.Chain.Plugin.Socket, a.core)
+	a.cniState.server, a.cniState.served = server, door.check(func(context.Context) error { return server.Check() })
+	return []runnable{door.once(server.Start)}, nil
 }
 
 // addCNI registers the code that keeps the chain. processCtx ends on SIGTERM.
@@ -181,7 +188,7 @@ func (a *agent) addChain(processCtx context.Context, mgr manager.Manager, progra
 	}
 	check := func() error { return errors.Join(installer.Check(), watch.Check()) }
 	a.cniState.checkChain.Store(&check)
-	programmer.Announcers = append(programmer.Announcers, installer.Chained)
+	programmer.Announcers = append(programmer.Announcers, func() bool { return installer.Chained() && watch.Check() == nil })
 	return errors.Join(
 		a.metrics.Register(cniFault("not_called", watch.Check)), a.metrics.Register(cniFault("not_chained", installer.Check)),
 		mgr.Add(watch), mgr.Add(keepChain(processCtx, ctrl.Log, installer, daemonSet)),

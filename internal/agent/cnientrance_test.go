@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
@@ -81,6 +83,34 @@ func newTestCNIEntrance(t *testing.T, n *fakeNamespace, initialize string, api e
 		Pods: pods, Reporter: noReports{}, Ledger: ledger, Metrics: counters,
 	}})
 	return cniEntrance{entrance: entrance{by: controllers.CNI, core: d}, calls: &cniinstall.Calls{}}
+}
+
+// A pod that starts while the agent does waits for it, and is not refused.
+func TestAdd_podsAreReadMeanwhile_passes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &fakeNamespace{}
+		c := newTestCNIEntrance(t, n, "true", nil)
+		read, err := c.core.get()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.core = &coreHolder{}
+		s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u-1", ID: "8f5e", NetNS: "/run/netns/x"}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		time.AfterFunc(3*time.Second, func() { c.core.set(read) })
+		if err := c.Add(ctx, s); err != nil || n.applied != 1 {
+			t.Errorf("%v, wrote %d times", err, n.applied)
+		}
+		c.core = &coreHolder{}
+		if err := c.Add(ctx, s); !errors.Is(err, podnet.ErrPodsUnknown) || ctx.Err() == nil {
+			t.Errorf("the pods are never read: %v, at the deadline: %v", err, ctx.Err())
+		}
+		began := time.Now()
+		if err := c.Check(t.Context(), s); err != nil || time.Since(began) > 0 { // of each sandbox, one after the other
+			t.Errorf("CHECK: %v after %s", err, time.Since(began))
+		}
+	})
 }
 
 var errSome = errors.New("some error")

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -31,13 +32,6 @@ func (e entrance) Ensure(ctx context.Context, s podnet.Sandbox) (asked bool, err
 	return result != controllers.Skipped, err
 }
 
-// Forget drops a sandbox that is gone.
-func (e entrance) Forget(sandboxID string) {
-	if core, err := e.core.get(); err == nil {
-		core.programmer.Forget(sandboxID)
-	}
-}
-
 // hostNetwork reports whether the pod is on the host's network, according to the API server. known is false if the pod was not found.
 func (e entrance) hostNetwork(ctx context.Context, s podnet.Sandbox) (hostNetwork, known bool) {
 	core, err := e.core.get()
@@ -54,7 +48,7 @@ func (e entrance) hostNetwork(ctx context.Context, s podnet.Sandbox) (hostNetwor
 // runnable is a part of the agent that runs until its ctx ends.
 type runnable func(context.Context) error
 
-// entrances returns the runnables of NRI and CNI. They can start before the API server is reached.
+// entrances returns the runnables of NRI and CNI. They can start before the API server is reached; see doorway.
 func (a *agent) entrances() ([]runnable, error) {
 	nri, errNRI := a.newNRI()
 	cni, errCNI := a.newCNI()
@@ -82,8 +76,9 @@ func (a *agent) newNRI() ([]runnable, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.nriEntrance = n
-	a.ready.addWithNote("nri", n.Check, func() string {
+	door := newDoorway(cmp.Or(a.NRI.Socket, nri.DefaultSocket), a.core)
+	a.nriEntrance, a.nriServed = n, door.check(n.Check)
+	a.ready.addWithNote("nri", a.nriServed, func() string {
 		if offered, _ := n.Offered(); !offered {
 			return "not offered"
 		}
@@ -91,7 +86,7 @@ func (a *agent) newNRI() ([]runnable, error) {
 	})
 	a.ready.addLive(n.Live)
 	a.announcers = append(a.announcers, n.Connected)
-	return []runnable{n.Start}, registerGauges(a.metrics, n)
+	return []runnable{door.once(n.Start)}, registerGauges(a.metrics, n)
 }
 
 // registerGauges adds the metrics that show whether the runtime offers NRI, and whether it calls the agent.

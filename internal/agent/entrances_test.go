@@ -95,18 +95,17 @@ func TestWhatAnEntranceRefuses(t *testing.T) {
 
 func TestEntrancesRefuseUntilTheCoreIsSet(t *testing.T) {
 	e := entrance{core: &coreHolder{}}
-	if _, err := e.Ensure(t.Context(), podnet.Sandbox{}); !errors.Is(err, errNoAPI) {
+	if _, err := e.Ensure(t.Context(), podnet.Sandbox{}); !errors.Is(err, podnet.ErrPodsUnknown) {
 		t.Error(err)
 	}
-	if err := (cniEntrance{entrance: e}).refusal(errNoAPI); !errors.Is(err, errNoAPI) {
+	if err := (cniEntrance{entrance: e}).refusal(podnet.ErrPodsUnknown); !errors.Is(err, podnet.ErrPodsUnknown) {
 		t.Error(err)
 	}
 	if host, known := e.hostNetwork(t.Context(), podnet.Sandbox{}); host || known {
 		t.Error("hostNetwork is known without a core")
 	}
-	e.Forget("sandbox")
-	e.core.setReason(errors.New("connection refused"))
-	if err := e.core.check(t.Context()); !errors.Is(err, errNoAPI) || !strings.Contains(err.Error(), "connection refused") {
+	e.core.contact.Note(t.Context(), "start", errors.New("connection refused"))
+	if err := e.core.check(t.Context()); !errors.Is(err, podnet.ErrPodsUnknown) || !strings.Contains(err.Error(), "connection refused") {
 		t.Error(err)
 	}
 }

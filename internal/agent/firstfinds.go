@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"istio-pod-network-controller/internal/podnet"
@@ -22,34 +23,38 @@ const (
 //   - the first call for each pod within firstListAge uses that list, and reads the sandbox's status from the runtime;
 //   - every further call for a pod, and one whose pod has no running sandbox in the list, asks the runtime anew, and so finds a sandbox that
 //     is newer than the list;
-//   - after firstListAge every call asks the runtime.
+//   - after firstListAge every call asks the runtime, and nothing is kept.
 type firstFinds struct {
 	runtime runtimeFinder
 
-	start  sync.Once
-	listed chan struct{} // closed when find and err are set
-	find   func(context.Context, podnet.Sandbox) (podnet.Sandbox, error)
-	err    error
+	start sync.Once
+	list  atomic.Pointer[firstList] // nil after firstListAge
+}
 
-	mu   sync.Mutex
-	made time.Time
-	seen map[string]struct{} // UIDs; nil after firstListAge
+// firstList is the list, and who has used it.
+type firstList struct {
+	made chan struct{} // closed when find and err are set
+	find func(context.Context, podnet.Sandbox) (podnet.Sandbox, error)
+	err  error
+	seen sync.Map // UIDs
 }
 
 // Find completes a Sandbox as the runtime's Find does.
 func (f *firstFinds) Find(ctx context.Context, pod podnet.Sandbox) (podnet.Sandbox, error) {
 	f.start.Do(func() {
-		f.listed, f.made, f.seen = make(chan struct{}), time.Now(), map[string]struct{}{}
-		go f.list(context.WithoutCancel(ctx))
+		l := &firstList{made: make(chan struct{})}
+		f.list.Store(l)
+		time.AfterFunc(firstListAge, func() { f.list.Store(nil) })
+		go l.make(context.WithoutCancel(ctx), f.runtime)
 	})
-	if f.first(pod.UID) {
+	if l := f.list.Load(); l != nil && l.first(pod.UID) {
 		select {
-		case <-f.listed:
+		case <-l.made:
 		case <-ctx.Done():
 			return podnet.Sandbox{}, ctx.Err()
 		}
-		if f.err == nil {
-			if found, err := f.find(ctx, pod); !errors.Is(err, podnet.ErrNotReady) {
+		if l.err == nil {
+			if found, err := l.find(ctx, pod); !errors.Is(err, podnet.ErrNotReady) {
 				return found, err
 			}
 		}
@@ -57,24 +62,15 @@ func (f *firstFinds) Find(ctx context.Context, pod podnet.Sandbox) (podnet.Sandb
 	return f.runtime.Find(ctx, pod)
 }
 
-func (f *firstFinds) list(ctx context.Context) {
+func (l *firstList) make(ctx context.Context, runtime runtimeFinder) {
 	ctx, cancel := context.WithTimeout(ctx, firstListTimeout)
 	defer cancel()
-	defer close(f.listed)
-	f.find, f.err = f.runtime.FindAll(ctx)
+	defer close(l.made)
+	l.find, l.err = runtime.FindAll(ctx)
 }
 
-// first reports whether this is the pod's first call, while the list is used.
-func (f *firstFinds) first(uid string) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if time.Since(f.made) > firstListAge {
-		f.seen = nil
-	}
-	if f.seen == nil {
-		return false
-	}
-	_, ok := f.seen[uid]
-	f.seen[uid] = struct{}{}
-	return !ok
+// first reports whether this is the pod's first call.
+func (l *firstList) first(uid string) bool {
+	_, before := l.seen.LoadOrStore(uid, struct{}{})
+	return !before
 }

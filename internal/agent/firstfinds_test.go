@@ -102,7 +102,11 @@ func TestASecondFindAsksTheRuntime(t *testing.T) {
 			t.Errorf("%d of 250 pods asked for", len(asked))
 		}
 		<-time.After(firstListAge)
-		if s, err := f.Find(t.Context(), podnet.Sandbox{UID: "new"}); err != nil || s.ID != "asked for" || f.seen != nil || r.lists.Load() != 1 {
+		synctest.Wait()
+		if f.list.Load() != nil {
+			t.Error("the list is kept")
+		}
+		if s, err := f.Find(t.Context(), podnet.Sandbox{UID: "new"}); err != nil || s.ID != "asked for" || r.lists.Load() != 1 {
 			t.Errorf("found %+v, error %v, %d lists", s, err, r.lists.Load())
 		}
 	})
@@ -116,7 +120,7 @@ func TestAFirstFindEndsWithItsContext(t *testing.T) {
 		if _, err := f.Find(ctx, podnet.Sandbox{UID: "1"}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("error %v", err)
 		}
-		<-f.listed
+		<-f.list.Load().made
 	})
 }
 

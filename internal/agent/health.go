@@ -12,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-logr/logr"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
@@ -60,24 +58,20 @@ func newHealth(addr string) (*health, error) {
 	return &health{"unix", path}, nil
 }
 
-// serve answers requests until stop is called. It returns an error if it cannot listen at the address.
-func (h *health) serve(ctx context.Context, ready *readiness) (stop func(), err error) {
-	if h.network == "" {
+// serve answers requests until stop is called. It returns an error if it cannot make its socket.
+func (h *health) serve(ctx context.Context, ready *readiness, p *ports) (stop func(), err error) {
+	listen := h.listen
+	switch h.network {
+	case "":
 		return func() {}, nil
-	}
-	l, err := h.listen(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("serve health: %w", err)
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := healthServer(l, ready).Start(logr.NewContext(ctx, ctrl.Log)); err != nil {
-			ctrl.Log.Error(err, "health not served")
+	case "unix":
+		l, err := h.listen(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("serve health: %w", err)
 		}
-	}()
-	return func() { cancel(); <-done }, nil
+		listen = func(context.Context) (net.Listener, error) { return l, nil }
+	}
+	return p.serve(ctx, "health", listen, func(ctx context.Context, l net.Listener) error { return healthServer(l, ready).Start(ctx) }), nil
 }
 
 func healthServer(l net.Listener, ready *readiness) *manager.Server {

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -160,7 +159,7 @@ func TestHealthIsServedBeforeAndAfterEverythingElse(t *testing.T) {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		stop, err := h.serve(ctx, &readiness{})
+		stop, err := h.serve(ctx, &readiness{}, &ports{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -173,27 +172,4 @@ func TestHealthIsServedBeforeAndAfterEverythingElse(t *testing.T) {
 			t.Error("the socket is left behind")
 		}
 	}
-}
-
-// apiWithoutPods is an API server that knows what a pod is, and has none.
-func apiWithoutPods(t *testing.T) string {
-	t.Helper()
-	known := map[string]string{
-		"/api":  `{"kind": "APIVersions", "versions": ["v1"]}`,
-		"/apis": `{"kind": "APIGroupList", "groups": []}`,
-		"/api/v1": `{"kind": "APIResourceList", "groupVersion": "v1", "resources": [
-			{"name": "pods", "namespaced": true, "kind": "Pod", "verbs": ["list", "watch"]},
-			{"name": "nodes", "namespaced": false, "kind": "Node", "verbs": ["list", "watch"]},
-			{"name": "namespaces", "namespaced": false, "kind": "Namespace", "verbs": ["list", "watch"]}]}`,
-	}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		if text, ok := known[r.URL.Path]; ok {
-			_, _ = io.WriteString(w, text)
-			return
-		}
-		http.NotFound(w, r)
-	}))
-	t.Cleanup(server.Close)
-	return server.URL
 }

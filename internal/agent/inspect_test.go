@@ -131,12 +131,13 @@ func served(t *testing.T, l *looker) (*reviews, *agentstatus.Inspect) {
 	api := &reviews{}
 	server := httptest.NewServer(api)
 	t.Cleanup(server.Close)
-	at, stop, err := serveInspectTLS(t.Context(), "127.0.0.1:0", &rest.Config{Host: server.URL}, l)
+	a := &agent{Options: Options{InspectAddr: "127.0.0.1:0"}}
+	stop, err := a.serveInspectTLS(t.Context(), &rest.Config{Host: server.URL}, l)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(stop)
-	return api, at
+	return api, a.inspect.Load()
 }
 
 func callerOfAgent(at *agentstatus.Inspect, token string) inspect.Client {
@@ -215,7 +216,7 @@ func TestRefusalsSayWhatToDo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := tc.node.looker(fakeKernel{})
 			if tc.notRead {
-				l.core = func() (podLooker, cachedPods, error) { return nil, nil, errNoAPI }
+				l.core = func() (podLooker, cachedPods, error) { return nil, nil, podnet.ErrPodsUnknown }
 			}
 			api, at := served(t, l)
 			api.err = tc.apiAway

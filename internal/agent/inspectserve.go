@@ -35,7 +35,7 @@ const inspectSocketName = "inspect.sock"
 const inspectPorts = 3
 
 // serveInspect answers `inspect` until stop is called: on the node's network over TLS, if inspectAddr is set, and on a socket of the pod's own.
-// An agent that cannot answer programs pods nevertheless: why it cannot is logged. It must be called before what reads a.inspect is started.
+// An agent that cannot answer programs pods nevertheless: why it cannot is logged.
 func (a *agent) serveInspect(ctx context.Context, config *rest.Config) (stop func()) {
 	look := newLooker(a.NodeName, a.Intent.AgentNamespace,
 		inspect.Agent{Version: a.Build.Version, Revision: a.Build.Revision, Backend: a.backends.Name(), VerifyInterval: a.VerifyInterval.String(), RunsProxies: a.Sidecars}, a.backends, a.lookedAt)
@@ -46,11 +46,10 @@ func (a *agent) serveInspect(ctx context.Context, config *rest.Config) (stop fun
 		stops = append(stops, serveOn(l, inspectHandler{document: look.document}.mux()))
 	}
 	if a.InspectAddr != "0" && a.InspectAddr != "" {
-		at, stop, err := serveInspectTLS(ctx, a.InspectAddr, config, look)
+		stop, err := a.serveInspectTLS(ctx, config, look)
 		if err != nil {
 			ctrl.Log.Error(err, "inspect not served", "addr", a.InspectAddr)
 		} else {
-			a.inspect = func() *agentstatus.Inspect { return at }
 			stops = append(stops, stop)
 		}
 	}
@@ -93,28 +92,34 @@ func (a *agent) inspectSocket(ctx context.Context) (net.Listener, error) {
 }
 
 // serveInspectTLS listens at HOST:PORT, or the next port below that is free, with a certificate that is made now and is in memory only.
-func serveInspectTLS(ctx context.Context, addr string, config *rest.Config, look *looker) (at *agentstatus.Inspect, stop func(), err error) {
+func (a *agent) serveInspectTLS(ctx context.Context, config *rest.Config, look *looker) (stop func(), err error) {
 	who, err := newCallers(config)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	certificate, fingerprint, err := newCertificate(time.Now())
 	if err != nil {
-		return nil, nil, err
-	}
-	l, port, err := listenBelow(ctx, addr)
-	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	secured := &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"}}
 	documents := inspectHandler{document: look.document, check: who.check}.mux()
-	inside := newTunnel()
-	stopInside := serveOn(tls.NewListener(inside, secured), documents)
-	outside := http.NewServeMux()
-	outside.Handle("/", documents)
-	outside.Handle("GET "+inspect.TunnelPath, inside)
-	stopOutside := serveOn(tls.NewListener(limitedListener{l, newLimits(inspectBounds())}, secured), outside)
-	return &agentstatus.Inspect{Port: port, Certificate: fingerprint}, func() { stopOutside(); stopInside() }, nil
+	listen := func(ctx context.Context) (net.Listener, error) {
+		l, port, err := listenBelow(ctx, a.InspectAddr)
+		if err == nil {
+			a.inspect.Store(&agentstatus.Inspect{Port: port, Certificate: fingerprint})
+		}
+		return l, err
+	}
+	return a.ports.serve(ctx, "inspect", listen, func(ctx context.Context, l net.Listener) error {
+		inside := newTunnel()
+		defer serveOn(tls.NewListener(inside, secured), documents)()
+		outside := http.NewServeMux()
+		outside.Handle("/", documents)
+		outside.Handle("GET "+inspect.TunnelPath, inside)
+		defer serveOn(tls.NewListener(limitedListener{l, newLimits(inspectBounds())}, secured), outside)()
+		<-ctx.Done()
+		return nil
+	}), nil
 }
 
 // serveOn serves until stop is called, which cuts off what is being answered.

@@ -42,8 +42,8 @@ func TestWhereTheAgentAnswers(t *testing.T) {
 			if info, err := os.Stat(socket); tc.socket && (err != nil || info.Mode().Perm() != 0o600) {
 				t.Errorf("the socket is %v, error %v", info, err)
 			}
-			if said := a.inspect != nil; said != tc.ports || said && !listens(t, a.inspect().Port) {
-				t.Errorf("it says where it answers: %t", said)
+			if at := a.inspect.Load(); (at != nil) != tc.ports || at != nil && !listens(t, at.Port) {
+				t.Errorf("it says where it answers: %v", at)
 			}
 		})
 	}

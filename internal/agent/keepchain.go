@@ -12,6 +12,8 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"istio-pod-network-controller/internal/jitter"
 )
 
 // cniAnnotation is the annotation of the agent's DaemonSet with the value of --cni that its agents have.
@@ -67,7 +69,7 @@ func (d *ownDaemonSet) noSuccessor(ctx context.Context) (reason string, err erro
 		select {
 		case <-ctx.Done():
 			return "", err
-		case <-time.After(d.interval):
+		case <-time.After(d.interval + jitter.Full(d.interval)): // all nodes ask when the chart is removed
 		}
 	}
 }

@@ -21,6 +21,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/internal/jitter"
 )
 
 // Bounds of the wait between two attempts to reach the API server.
@@ -34,7 +35,7 @@ const (
 const cacheSyncTimeout = 30 * 24 * time.Hour
 
 // newManager makes the manager. ended is closed on SIGTERM.
-func newManager(config *rest.Config, o Options, ended <-chan struct{}) (manager.Manager, error) {
+func newManager(config *rest.Config, o Options, contact *controllers.Contact, ended <-chan struct{}) (manager.Manager, error) {
 	scheme := goruntime.NewScheme()
 	if err := errors.Join(corev1.AddToScheme(scheme), authenticationv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, err
@@ -42,13 +43,13 @@ func newManager(config *rest.Config, o Options, ended <-chan struct{}) (manager.
 	config = rest.CopyConfig(config)
 	config.Wrap(controllers.TrimPodWatch)
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
-		Scheme: scheme, Cache: o.cache(),
+		Scheme: scheme, Cache: o.cache(contact),
 		Controller: controllerOptions(),
 		NewCache: func(config *rest.Config, options cache.Options) (cache.Cache, error) {
 			c, err := cache.New(config, options)
 			return endingCache{c, ended}, err
 		},
-		Metrics:                 metricsserver.Options{BindAddress: "0"}, // see addMetrics
+		Metrics:                 metricsserver.Options{BindAddress: "0"}, // see serveMetrics
 		HealthProbeBindAddress:  "0",                                     // internal/agent serves health itself
 		GracefulShutdownTimeout: new(stopTimeout),
 	})
@@ -58,22 +59,13 @@ func newManager(config *rest.Config, o Options, ended <-chan struct{}) (manager.
 	return mgr, nil
 }
 
-// addMetrics has the manager serve metrics, before its caches are filled.
-func (o Options) addMetrics(ctx context.Context, mgr manager.Manager) error {
-	server, err := o.metricsServer(ctx, mgr.GetConfig(), mgr.GetHTTPClient())
-	if err != nil || server == nil {
-		return err
-	}
-	return mgr.Add(server)
-}
-
-func (o Options) cache() cache.Options {
+func (o Options) cache(contact *controllers.Contact) cache.Options {
 	if o.Sidecars {
-		out := controllers.SidecarCacheOptions(o.NodeName)
+		out := controllers.SidecarCacheOptions(o.NodeName, contact)
 		out.ByObject[&v1alpha1.SidecarProfile{}] = cache.ByObject{Transform: cache.TransformStripManagedFields()}
 		return out
 	}
-	return controllers.CacheOptions(o.NodeName)
+	return controllers.CacheOptions(o.NodeName, contact)
 }
 
 func controllerOptions() config.Controller {
@@ -102,30 +94,30 @@ func (c endingCache) WaitForCacheSync(ctx context.Context) bool {
 }
 
 // reachAPI makes the manager, which needs the API server, and tries again until that succeeds or ctx ends.
-func reachAPI(ctx context.Context, config *rest.Config, o Options, holder *coreHolder) (manager.Manager, error) {
+func reachAPI(ctx context.Context, config *rest.Config, o Options, contact *controllers.Contact) (manager.Manager, error) {
 	for wait := firstAttemptWait; ; wait = min(2*wait, lastAttemptWait) {
-		mgr, err := tryNewManager(ctx, config, o)
-		if err == nil || ctx.Err() != nil {
-			return mgr, ctx.Err()
-		}
-		holder.setReason(err)
-		ctrl.Log.Info("API server not reached", "reason", err.Error(), "wait", wait.String())
-		select {
-		case <-ctx.Done():
+		mgr, err := tryNewManager(ctx, config, o, contact)
+		if ctx.Err() != nil {
 			return nil, ctx.Err()
-		case <-time.After(wait):
+		}
+		contact.Note(ctx, "start", err)
+		if err == nil {
+			return mgr, nil
+		}
+		if !jitter.Wait(ctx, wait) {
+			return nil, ctx.Err()
 		}
 	}
 }
 
 // tryNewManager calls newManager, which takes no ctx, and returns early if ctx ends.
-func tryNewManager(ctx context.Context, config *rest.Config, o Options) (mgr manager.Manager, err error) {
+func tryNewManager(ctx context.Context, config *rest.Config, o Options, contact *controllers.Contact) (mgr manager.Manager, err error) {
 	done := make(chan struct{})
 	var made manager.Manager
 	var errMade error
 	go func() {
 		defer close(done)
-		made, errMade = newManager(config, o, ctx.Done())
+		made, errMade = newManager(config, o, contact, ctx.Done())
 	}()
 	select {
 	case <-done:

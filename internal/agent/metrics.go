@@ -17,7 +17,10 @@ import (
 
 // registerMetrics registers the metrics of entrances and readiness. All parts of the agent must have been made.
 func (a *agent) registerMetrics() error {
-	collectors := slices.Concat(a.collectors, []prometheus.Collector{readyMetric{a.ready}})
+	away := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: controllers.MetricPrefix + "api_server_away_seconds", Help: "Time since the API server last answered the agent; 0 while it does.",
+	}, func() float64 { return a.core.contact.Away().Seconds() })
+	collectors := slices.Concat(a.collectors, []prometheus.Collector{readyMetric{a.ready}, away})
 	for by, up := range a.entrancesUp() {
 		collectors = append(collectors, gaugeOf(controllers.MetricPrefix+"entrance_up", "1 while the agent learns of sandboxes by this entrance. Entrances that are switched off are missing.",
 			prometheus.Labels{"entrance": string(by)}, up))
@@ -37,7 +40,7 @@ func (a *agent) registerMetrics() error {
 // entrancesUp returns, for each entrance that is switched on, a function that reports whether it works.
 func (a *agent) entrancesUp() map[controllers.Entrance]func() bool {
 	up := map[controllers.Entrance]func() bool{
-		controllers.Watch: func() bool { _, err := a.core.get(); return err == nil },
+		controllers.Watch: func() bool { return a.core.watches() == nil },
 	}
 	if a.nriEntrance != nil {
 		up[controllers.NRI] = a.nriEntrance.Connected

@@ -56,13 +56,13 @@ func entranceMetrics(t *testing.T, o Options) (*agent, *prometheus.Registry) {
 
 // Each entrance that is switched on has its metrics from the start, and no other has.
 func TestMetricsOfEntrances(t *testing.T) {
-	watch := map[string]float64{"entrance_up watch": 0}
+	watch := map[string]float64{"entrance_up watch": 0, "api_server_away_seconds": 0}
 	byNRI := map[string]float64{
-		"entrance_up watch": 0, "entrance_up nri": 0, "early_entrance": 0, "nri_connected": 0, "nri_offered": 0, "nri_panics_total": 0,
+		"entrance_up watch": 0, "api_server_away_seconds": 0, "entrance_up nri": 0, "early_entrance": 0, "nri_connected": 0, "nri_offered": 0, "nri_panics_total": 0,
 		"fail_open_total nri": 0, "ready nri": 0,
 	}
 	byCNI := map[string]float64{
-		"entrance_up watch": 0, "entrance_up cni": 0, "early_entrance": 0, "fail_open_total cni": 0, "ready cni": 0,
+		"entrance_up watch": 0, "api_server_away_seconds": 0, "entrance_up cni": 0, "early_entrance": 0, "fail_open_total cni": 0, "ready cni": 0,
 		"cni_call_duration_seconds ADD passed": 0, "cni_call_duration_seconds ADD refused": 0,
 		"cni_call_duration_seconds CHECK passed": 0, "cni_call_duration_seconds CHECK refused": 0,
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -34,24 +35,25 @@ func metricsBounds() bounds {
 	return bounds{rateEach: 10, burstEach: 40, rate: 50, burst: 200, openEach: 16, open: 64}
 }
 
-// metricsServer returns the server of /metrics, which listens already, or nil if there is none. controller-runtime's takes any number of
-// connections, each with a megabyte of headers for half a minute: enough for a pod to fill the agent's memory.
-func (o Options) metricsServer(ctx context.Context, config *rest.Config, httpClient *http.Client) (*manager.Server, error) {
+// serveMetrics serves /metrics until stop is called, also before the API server is reached.
+func (o Options) serveMetrics(ctx context.Context, p *ports, config *rest.Config) (stop func(), err error) {
 	if o.MetricsAddr == "" || o.MetricsAddr == "0" {
-		return nil, nil //nolint:nilnil // there is none
+		return func() {}, nil
 	}
 	handler := promhttp.HandlerFor(metrics.Registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError, MaxRequestsInFlight: metricsAtOnce})
 	if o.MetricsSecure {
-		var err error
-		if handler, err = authorizedMetrics(config, httpClient, handler); err != nil {
-			return nil, err
+		if handler, err = authorizedMetrics(config, handler); err != nil {
+			return nil, fmt.Errorf("serve metrics: %w", err)
 		}
 	}
-	shared := sharedPort()
-	l, err := shared.Listen(ctx, "tcp", o.MetricsAddr)
-	if err != nil {
-		return nil, fmt.Errorf("serve metrics: %w", err)
-	}
+	return p.serve(ctx, "metrics", sharedPort(o.MetricsAddr), func(ctx context.Context, l net.Listener) error {
+		return o.metricsServer(l, handler).Start(ctx)
+	}), nil
+}
+
+// metricsServer returns the server of /metrics. controller-runtime's takes any number of connections, each with a megabyte of headers for half a
+// minute: enough for a pod to fill the agent's memory.
+func (o Options) metricsServer(l net.Listener, handler http.Handler) *manager.Server {
 	l = limitedListener{l, newLimits(metricsBounds())}
 	if o.MetricsSecure {
 		l = tls.NewListener(l, o.metricsTLS())
@@ -64,7 +66,7 @@ func (o Options) metricsServer(ctx context.Context, config *rest.Config, httpCli
 			Handler: mux, ReadTimeout: metricsReadTimeout, WriteTimeout: metricsWriteTimeout, IdleTimeout: metricsIdleTimeout, MaxHeaderBytes: 1 << 15,
 			ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), // what a caller sends that is no TLS and no HTTP is no news
 		},
-	}, nil
+	}
 }
 
 func (o Options) metricsTLS() *tls.Config {
@@ -77,7 +79,11 @@ func (o Options) metricsTLS() *tls.Config {
 
 // authorizedMetrics asks the API server whether the caller may get the path. controller-runtime has such a filter, too, but it links
 // k8s.io/apiserver into every agent.
-func authorizedMetrics(config *rest.Config, httpClient *http.Client, next http.Handler) (http.Handler, error) {
+func authorizedMetrics(config *rest.Config, next http.Handler) (http.Handler, error) {
+	httpClient, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, err
+	}
 	reviews, err := apiauth.NewClient(config, httpClient)
 	if err != nil {
 		return nil, err

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"bytes"
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -54,7 +53,7 @@ func fakeReviewer(t *testing.T) (config *rest.Config, requests *atomic.Int32) {
 
 func TestMetricsAreForThoseWhoMay(t *testing.T) {
 	config, requests := fakeReviewer(t)
-	handler, err := authorizedMetrics(config, http.DefaultClient, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "the metrics") }))
+	handler, err := authorizedMetrics(config, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "the metrics") }))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,21 +112,17 @@ func TestNoMetricsWithoutTheAPIServer(t *testing.T) {
 // serveMetrics serves until the test ends, and returns where.
 func serveMetrics(t *testing.T, o Options) string {
 	t.Helper()
-	o.MetricsAddr = "127.0.0.1:0"
-	s, err := o.metricsServer(t.Context(), &rest.Config{Host: "http://127.0.0.1:1"}, http.DefaultClient)
+	o.MetricsAddr = freeAddr(t)
+	var p ports
+	stop, err := o.serveMetrics(t.Context(), &p, &rest.Config{Host: "http://127.0.0.1:1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- s.Start(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	return s.Listener.Addr().String()
+	t.Cleanup(stop)
+	if err := p.check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return o.MetricsAddr
 }
 
 // Whoever reaches the port has neither a token nor the right to fill the agent's memory.
@@ -179,9 +174,6 @@ func TestConnectionsToMetricsAreBounded(t *testing.T) {
 
 // The options reach the server: TLS 1.2 or newer with HTTP/1.1, a filter; and none of it without --metrics-secure.
 func TestHowMetricsAreServed(t *testing.T) {
-	if s, err := (Options{MetricsAddr: "0"}).metricsServer(t.Context(), nil, nil); s != nil || err != nil {
-		t.Errorf("without an address: %+v, %v", s, err)
-	}
 	at := serveMetrics(t, Options{MetricsSecure: true})
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // what is tested
 	response, err := client.Get("https://" + at + "/metrics")                                                  //nolint:noctx // a test

@@ -123,6 +123,10 @@ func (r *testAgent) start(t *testing.T, change func(*api.PodSandbox)) string {
 	}
 	defer r.runtime.BlockPluginSync().Unblock() // as containerd does
 	if err := r.runtime.RunPodSandbox(t.Context(), &adaptation.RunPodSandboxRequest{Pod: pod}); err != nil {
+		t.Errorf("the sandbox is refused: %v", err)
+	}
+	_, err := r.runtime.CreateContainer(t.Context(), &adaptation.CreateContainerRequest{Pod: pod, Container: &api.Container{Id: "c", PodSandboxId: pod.Id}})
+	if err != nil {
 		return err.Error()
 	}
 	return ""
@@ -168,11 +172,11 @@ func TestAnAgentThatStartsWithoutAPIServer(t *testing.T) {
 		}
 	}
 	r.await(t, "the reason at readyz", func() bool {
-		return strings.Contains(answerOf(t, r.health, "/readyz"), "cache: the agent cannot reach the API server yet\nmake manager")
+		return strings.Contains(answerOf(t, r.health, "/readyz"), "cache: the agent cannot reach the API server yet\nthe API server does not answer, since ")
 	})
 	wantAnswer(t, r.health, "/healthz", "200 ok")
 	server.serve(t, "list")
-	r.await(t, "the API server", func() bool { return answerOf(t, r.health, "/readyz") == "200 ok: cache, runtime, nri" })
+	r.await(t, "the API server", func() bool { return answerOf(t, r.health, "/readyz") == "200 ok: cache, runtime, ports, nri" })
 	if got := r.start(t, nil); got != "" || r.applied.Load() == 0 {
 		t.Errorf("the pod is refused: %q, applied %v", got, r.applied.Load())
 	}

@@ -1,19 +1,91 @@
 package agent
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"net"
+	"slices"
+	"sync"
 	"syscall"
 
+	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"istio-pod-network-controller/internal/jitter"
 )
 
-// sharedPort returns a configuration with SO_REUSEPORT: during an update the old and the new agent listen on the same port of the node,
-// and the kernel distributes connections between them.
-func sharedPort() net.ListenConfig {
-	return net.ListenConfig{Control: func(_, _ string, conn syscall.RawConn) error {
+// ports serves the agent's TCP ports. One that another program has ends nothing: it is logged, /readyz names it, and it is tried again until it
+// is free. The zero value is ready.
+type ports struct {
+	mu     sync.Mutex
+	faults map[string]error // by what is to be served there
+}
+
+// serve listens, and serves what start serves on the listener, until stop is called.
+func (p *ports) serve(
+	ctx context.Context, name string, listen func(context.Context) (net.Listener, error), start func(context.Context, net.Listener) error,
+) (stop func()) {
+	ctx, cancel := context.WithCancel(logr.NewContext(context.WithoutCancel(ctx), ctrl.Log))
+	l, err := listen(ctx)
+	p.note(name, err)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for bound := firstAttemptWait; err != nil; bound = min(2*bound, lastAttemptWait) {
+			if !jitter.Wait(ctx, bound) {
+				return
+			}
+			l, err = listen(ctx)
+			p.note(name, err)
+		}
+		if err := start(ctx, l); err != nil {
+			ctrl.Log.Error(err, "port no longer served", "port", name)
+		}
+	}()
+	return func() { cancel(); <-done }
+}
+
+// note notes whether a port is served, and logs the first fault and the end of it.
+func (p *ports) note(name string, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	before := p.faults[name]
+	switch {
+	case err != nil:
+		if p.faults == nil {
+			p.faults = map[string]error{}
+		}
+		p.faults[name] = fmt.Errorf("%s is not served: %w", name, err)
+		if before == nil {
+			ctrl.Log.Info("port not served", "port", name, "reason", err.Error())
+		}
+	case before != nil:
+		delete(p.faults, name)
+		ctrl.Log.Info("port served", "port", name)
+	}
+}
+
+// check returns an error that names each port that is not served, or nil.
+func (p *ports) check(context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	errs := make([]error, 0, len(p.faults))
+	for _, name := range slices.Sorted(maps.Keys(p.faults)) {
+		errs = append(errs, p.faults[name])
+	}
+	return errors.Join(errs...)
+}
+
+// sharedPort returns a function that listens at a port with SO_REUSEPORT: during an update the old and the new agent listen on the same port of
+// the node, and the kernel distributes connections between them.
+func sharedPort(addr string) func(context.Context) (net.Listener, error) {
+	config := net.ListenConfig{Control: func(_, _ string, conn syscall.RawConn) error {
 		var errOption error
 		err := conn.Control(func(fd uintptr) { errOption = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
 		return errors.Join(err, errOption)
 	}}
+	return func(ctx context.Context) (net.Listener, error) { return config.Listen(ctx, "tcp", addr) }
 }

@@ -4,24 +4,26 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/http"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"istio-pod-network-controller/internal/kerneltest"
 )
 
 // The agents of an update share the node's network, and with it the port of their metrics.
 func TestTwoAgentsServeMetricsOnOnePort(t *testing.T) {
-	config := sharedPort()
-	first, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	addr := freeAddr(t)
+	first, err := sharedPort(addr)(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer first.Close()
-	addr := first.Addr().String()
-	second, err := config.Listen(t.Context(), "tcp", addr)
+	second, err := sharedPort(addr)(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,28 +41,87 @@ func TestTwoAgentsServeMetricsOnOnePort(t *testing.T) {
 	}
 }
 
-// The metrics server of a manager sets SO_REUSEPORT, too.
-func TestTheManagersMetricsShareTheirPort(t *testing.T) {
-	config := sharedPort()
-	older, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
+// Whoever binds a port of the agent first must not be able to end it, and with it the start of pods.
+func TestPorts_takenByAnotherProgram_areNamedAndServedOnceFree(t *testing.T) {
+	for name, serve := range map[string]func(ctx context.Context, p *ports, addr string) (func(), error){
+		"metrics": func(ctx context.Context, p *ports, addr string) (func(), error) {
+			return Options{MetricsAddr: addr}.serveMetrics(ctx, p, &rest.Config{Host: "http://127.0.0.1:1"})
+		},
+		"pprof": func(ctx context.Context, p *ports, addr string) (func(), error) { return p.servePprof(ctx, addr), nil },
+		"health": func(ctx context.Context, p *ports, addr string) (func(), error) {
+			return (&health{"tcp", addr}).serve(ctx, &readiness{}, p)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			addr := freeAddr(t)
+			other, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var p ports
+			stop, err := serve(t.Context(), &p, addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer stop()
+			if err := p.check(t.Context()); !errors.Is(err, syscall.EADDRINUSE) || !strings.HasPrefix(err.Error(), name+" is not served: ") {
+				t.Errorf("while another program has it: %v", err)
+			}
+			if err := other.Close(); err != nil {
+				t.Fatal(err)
+			}
+			eventuallyNil(t, func() error { return p.check(t.Context()) })
+			path := map[string]string{"metrics": "/metrics", "pprof": "/debug/pprof/", "health": "/healthz"}[name]
+			if got := status(t, "http://"+addr+path); got != http.StatusOK {
+				t.Errorf("status %d", got)
+			}
+		})
+	}
+}
+
+// The three ports of inspect are for two agents of an update, and nobody's for ever.
+func TestPorts_inspectTakenByAnotherProgram_isServedOnceFree(t *testing.T) {
+	other, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:1")
 	if err != nil {
+		kerneltest.SkipOrFail(t, "port 1 cannot be bound: %v", err)
+	}
+	a := &agent{Options: Options{NodeName: "node1", HealthAddr: "0", InspectAddr: "127.0.0.1:1"}, core: &coreHolder{}, backends: Exclusive{chosen: nftBackend{}}}
+	defer a.serveInspect(t.Context(), &rest.Config{Host: "http://127.0.0.1:1"})()
+	if err := a.ports.check(t.Context()); !errors.Is(err, syscall.EADDRINUSE) || a.inspect.Load() != nil {
+		t.Errorf("while another program has it: %v, says %v", err, a.inspect.Load())
+	}
+	if err := other.Close(); err != nil {
 		t.Fatal(err)
 	}
-	defer older.Close()
-	o := Options{NodeName: "node", MetricsAddr: older.Addr().String()}
-	mgr, err := newManager(&rest.Config{Host: apiWithoutPods(t)}, o, nil)
-	if err != nil {
-		t.Fatal(err)
+	eventuallyNil(t, func() error { return a.ports.check(t.Context()) })
+	if at := a.inspect.Load(); at == nil || !listens(t, at.Port) {
+		t.Errorf("says %v", at)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	if err := o.addMetrics(ctx, mgr); err != nil {
-		t.Fatal(err)
+}
+
+// A node whose pods have all that they need does not keep its taint for a port.
+func TestPorts_taken_keepNoTaint(t *testing.T) {
+	ready, p := &readiness{}, &ports{}
+	ready.add("cache", func(context.Context) error { return nil })
+	ready.addForPeople("ports", p.check)
+	p.note("metrics", syscall.EADDRINUSE)
+	if err := ready.check(t.Context()); err == nil || err.Error() != "ports: metrics is not served: address already in use" {
+		t.Errorf("readiness: %v", err)
 	}
-	if err := mgr.Add(manager.RunnableFunc(func(context.Context) error { cancel(); return nil })); err != nil {
-		t.Fatal(err)
+	if err := ready.serves(t.Context()); err != nil {
+		t.Errorf("the taint stays: %v", err)
 	}
-	if err := mgr.Start(ctx); err != nil {
-		t.Error(err)
+}
+
+func eventuallyNil(t *testing.T, check func() error) {
+	t.Helper()
+	tick, limit := time.NewTicker(10*time.Millisecond), time.After(30*time.Second)
+	defer tick.Stop()
+	for err := check(); err != nil; err = check() {
+		select {
+		case <-tick.C:
+		case <-limit:
+			t.Fatal(err)
+		}
 	}
 }

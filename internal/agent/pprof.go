@@ -2,15 +2,12 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"net/http"
 	"net/http/pprof"
 	goruntime "runtime"
 	"time"
 
-	"github.com/go-logr/logr"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
@@ -19,25 +16,12 @@ const profileTimeout = 5 * time.Minute
 
 // servePprof serves Go's profiles at HOST:PORT until stop is called; 0 means nowhere. Two agents of an update share the port, as they
 // share the port of the metrics.
-func servePprof(ctx context.Context, addr string) (stop func(), err error) {
+func (p *ports) servePprof(ctx context.Context, addr string) (stop func()) {
 	if addr == "0" || addr == "" {
 		goruntime.MemProfileRate = 0 // nobody will ask, and it costs some percent of the time
-		return func() {}, nil
+		return func() {}
 	}
-	config := sharedPort()
-	l, err := config.Listen(ctx, "tcp", addr)
-	if err != nil {
-		return nil, fmt.Errorf("serve profiles: %w", err)
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := pprofServer(l).Start(logr.NewContext(ctx, ctrl.Log)); err != nil {
-			ctrl.Log.Error(err, "profiles not served")
-		}
-	}()
-	return func() { cancel(); <-done }, nil
+	return p.serve(ctx, "pprof", sharedPort(addr), func(ctx context.Context, l net.Listener) error { return pprofServer(l).Start(ctx) })
 }
 
 // pprofServer has a mux of its own, so that no other server of the agent has these paths. On shutdown a profile that is being taken

@@ -14,7 +14,7 @@ import (
 const checkTimeout = 2 * time.Second
 
 // readiness is the list of what the agent needs to look after pods. /readyz names each part that fails; the startup taint is removed when
-// all pass. Parts must be added before anything is served.
+// all pass that pods need. Parts must be added before anything is served.
 type readiness struct {
 	parts      []part
 	liveChecks []func(context.Context) error
@@ -22,9 +22,10 @@ type readiness struct {
 
 // part is one check. note, which may be nil, adds something to the name in the summary.
 type part struct {
-	name  string
-	check func(context.Context) error
-	note  func() string
+	name      string
+	check     func(context.Context) error
+	note      func() string
+	forPeople bool // pods do not need it
 }
 
 func (r *readiness) add(name string, check func(context.Context) error) {
@@ -33,6 +34,11 @@ func (r *readiness) add(name string, check func(context.Context) error) {
 
 func (r *readiness) addWithNote(name string, check func(context.Context) error, note func() string) {
 	r.parts = append(r.parts, part{name: name, check: check, note: note})
+}
+
+// addForPeople adds a check that pods do not need: a node does not keep its startup taint for it.
+func (r *readiness) addForPeople(name string, check func(context.Context) error) {
+	r.parts = append(r.parts, part{name: name, check: check, forPeople: true})
 }
 
 // addLive adds a check that makes the kubelet restart the agent when it fails.
@@ -64,6 +70,12 @@ func (r *readiness) summary() string {
 
 // check runs all checks at once, and returns an error that names each part that fails.
 func (r *readiness) check(ctx context.Context) error { return errors.Join(r.failing(ctx)...) }
+
+// serves does the same with what pods need.
+func (r *readiness) serves(ctx context.Context) error {
+	parts := slices.DeleteFunc(slices.Clone(r.parts), func(p part) bool { return p.forPeople })
+	return (&readiness{parts: parts}).check(ctx)
+}
 
 // started returns a check that passes once all checks do, and after patienceEnds in any case: the kubelet kills an agent whose startup probe
 // never passes, and must not kill one that waits for the runtime or the API server.

@@ -59,7 +59,7 @@ func Written() []WrittenKey {
 		{controllers.KeyStatus, "annotation of pods", "`initialized`, `failed` or `removed`"},
 		{controllers.KeyDetails, "annotation of pods", "JSON: sandbox, path of its network namespace, entrance, backend, hash of the Spec, time, message, notes, last repair"},
 		{string(controllers.Condition), "condition of pods", "see [conditions.md](conditions.md)"},
-		{agentstatus.Annotation, "annotation of the agent's own pod", "JSON: version, backend, entrances, pods by state, last error"},
+		{agentstatus.Annotation, "annotation of the agent's own pod", "JSON: version, backend, readiness, entrances, last error"},
 		{sidecar.LabelShared, "label of the pods of shared proxies", "written by the chart: the SidecarProfile whose pods the proxy serves; in the agent's namespace alone"},
 		{cniAnnotation, "annotation of the agent's DaemonSet", "written by the chart: the value of `cni` that its agents have"},
 		{controllers.KeyStartupTaint, "taint of nodes", "written by the kubelet or the node's provider; with `startupTaint` the agent removes it when it is ready"},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	goruntime "runtime"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -37,7 +38,7 @@ const (
 
 // Run starts the agent and works until ctx ends:
 //
-//   - health and the entrances start at once; until the agent has read its pods, the entrances refuse;
+//   - health starts at once, and the entrances when this agent may serve; until it has read its pods, it refuses there;
 //   - the API server is tried until it answers;
 //   - then the manager runs the rest. When one part fails or ctx ends, all parts end.
 func Run(ctx context.Context, o Options) error {
@@ -73,11 +74,13 @@ type agent struct {
 	metrics     prometheus.Registerer
 	collectors  []prometheus.Collector // of the entrances, see registerMetrics
 	finder      runtimeFinder
-	announcers  []func() bool // see controllers.Programmer.Announcers
-	nriEntrance *nri.Entrance // nil: NRI is off
+	announcers  []func() bool               // see controllers.Programmer.Announcers
+	nriEntrance *nri.Entrance               // nil: NRI is off
+	nriServed   func(context.Context) error // why the runtime does not call this agent; set with nriEntrance
 	cniState    cniState
-	inspect     func() *agentstatus.Inspect // where the agent answers `inspect`; nil, or a nil result: nowhere
-	selfReport  *selfReport                 // nil: the agent does not know its pod
+	inspect     atomic.Pointer[agentstatus.Inspect] // where the agent answers `inspect`; nil: nowhere
+	selfReport  *selfReport                         // nil: the agent does not know its pod
+	ports       ports
 }
 
 func (a *agent) run(processCtx context.Context, config *rest.Config) error {
@@ -93,18 +96,18 @@ func (a *agent) run(processCtx context.Context, config *rest.Config) error {
 	if err != nil {
 		return err
 	}
-	stopHealth, err := health.serve(processCtx, a.ready)
+	stopHealth, err := health.serve(processCtx, a.ready, &a.ports)
 	if err != nil {
 		return err
 	}
 	defer stopHealth()
-	stopPprof, err := servePprof(processCtx, a.PprofAddr)
+	stopMetrics, err := a.serveMetrics(processCtx, &a.ports, config)
 	if err != nil {
 		return err
 	}
-	defer stopPprof()
-	stopInspect := a.serveInspect(processCtx, config)
-	defer stopInspect()
+	defer stopMetrics()
+	defer a.ports.servePprof(processCtx, a.PprofAddr)()
+	defer a.serveInspect(processCtx, config)()
 	addCNI := func(mgr manager.Manager, p *controllers.Programmer) error { return a.addCNI(processCtx, mgr, p) }
 	group, ctx := errgroup.WithContext(processCtx) // the first that fails ends the others
 	for _, e := range entrances {
@@ -116,7 +119,7 @@ func (a *agent) run(processCtx context.Context, config *rest.Config) error {
 
 // manage waits for the API server, and then runs everything that needs it.
 func (a *agent) manage(ctx context.Context, config *rest.Config, addCNI func(manager.Manager, *controllers.Programmer) error) error {
-	mgr, err := reachAPI(ctx, config, a.Options, a.core)
+	mgr, err := reachAPI(ctx, config, a.Options, &a.core.contact)
 	if err != nil {
 		return nil // ctx has ended before the API server was reached
 	}
@@ -125,9 +128,6 @@ func (a *agent) manage(ctx context.Context, config *rest.Config, addCNI func(man
 		return err
 	}
 	if err := addCNI(mgr, c.programmer); err != nil {
-		return err
-	}
-	if err := a.addMetrics(ctx, mgr); err != nil {
 		return err
 	}
 	synced := make(chan error, 1)
@@ -170,7 +170,7 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 	}
 	pods := controllers.Reader{Cache: mgr.GetCache(), Live: mgr.GetAPIReader()}
 	writer := controllers.NewWriter(mgr.GetClient(), pods, mgr.GetEventRecorder(Name))
-	reporter, err := a.addSelfReport(mgr, ledger, writer)
+	reporter, err := a.addSelfReport(mgr, writer)
 	if err != nil {
 		return core{}, err
 	}
@@ -184,11 +184,10 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 		VerifyInterval: a.VerifyInterval, Listeners: listeners{a.backends},
 	}
 	managed.join(programmer)
-	watch := &controllers.PodWatch{Client: mgr.GetCache(), Programmer: programmer}
+	watch := controllers.NewPodWatch(mgr.GetCache(), programmer)
 	return core{programmer: programmer, pods: pods, managed: managed}, errors.Join(
 		watch.SetupWithManager(mgr),
 		mgr.Add(writer), mgr.Add(manager.RunnableFunc(releaseStartPages)),
-		mgr.Add(&controllers.Verifier{Programmer: programmer}),
 		a.addEarlyEntrance(mgr),
 		a.addStartupTaint(mgr),
 	)
@@ -198,17 +197,18 @@ func (a *agent) addStartupTaint(mgr manager.Manager) error {
 	if !a.StartupTaint {
 		return nil
 	}
-	taint := &controllers.StartupTaint{Nodes: mgr.GetClient(), Node: a.NodeName, Key: a.StartupTaintKey, Ready: a.ready.check}
+	taint := &controllers.StartupTaint{Nodes: mgr.GetClient(), Node: a.NodeName, Key: a.StartupTaintKey, Ready: a.ready.serves}
 	return taint.SetupWithManager(mgr)
 }
 
-// addChecks adds to readiness that the caches of pods and namespaces are filled, and that the container runtime answers.
+// addChecks adds to readiness that the caches of pods and namespaces are filled, that the container runtime answers, and that ports are served.
 func (a *agent) addChecks() {
-	a.ready.add("cache", a.core.check)
+	a.ready.addWithNote("cache", a.core.check, a.core.note)
 	a.ready.add("runtime", func(ctx context.Context) error {
 		_, err := a.finder.Version(ctx)
 		return err
 	})
+	a.ready.addForPeople("ports", a.ports.check)
 }
 
 // newBackend makes the agent's backend. The log and a metric say which one it is; the log also says why.

@@ -8,6 +8,7 @@ import (
 
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"istio-pod-network-controller/internal/jitter"
 	"istio-pod-network-controller/runtime/cri"
 	"istio-pod-network-controller/runtime/docker"
 )
@@ -16,21 +17,22 @@ import (
 // at the same time needs some seconds. After that the agent ends with an error, which its pod's status shows.
 const runtimeStartTimeout = 30 * time.Second
 
+// lastRuntimeWait bounds the wait between two tries: a runtime that is there must not wait for the agent.
+const lastRuntimeWait = 4 * time.Second
+
 // awaitFinder calls find until it succeeds, limit is over, or ctx ends. It returns find's last error.
 func awaitFinder(ctx context.Context, limit time.Duration, find func(context.Context) (runtimeFinder, error)) (runtimeFinder, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	for wait := firstAttemptWait; ; wait *= 2 {
+	for wait := firstAttemptWait; ; wait = min(2*wait, lastRuntimeWait) {
 		finder, err := find(ctx)
 		if err == nil {
 			return finder, nil
 		}
-		select {
-		case <-ctx.Done():
+		if !jitter.Wait(ctx, wait) {
 			return nil, err
-		case <-time.After(wait):
-			ctrl.Log.Info("container runtime not there yet", "reason", err.Error())
 		}
+		ctrl.Log.Info("container runtime not there yet", "reason", err.Error())
 	}
 }
 

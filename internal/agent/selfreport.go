@@ -17,15 +17,15 @@ import (
 
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/agentstatus"
+	"istio-pod-network-controller/internal/jitter"
 )
 
 const (
 	// selfLookEvery is the time between two looks at what the agent would write about itself.
 	selfLookEvery = 5 * time.Second
-	// selfRefresh is the age at which an unchanged status is written again: readers take one that is much older for that of an agent that hangs.
-	selfRefresh = time.Minute
-	// selfPause is the least time between two writes, except when readiness or an entrance changes.
-	selfPause = 10 * time.Second
+	// selfPause is the least time between two writes, except when readiness or an entrance changes: pods that fail in turn are one last error
+	// after the other.
+	selfPause = time.Minute
 	// selfWriteTimeout bounds one write.
 	selfWriteTimeout = 10 * time.Second
 	// selfQPS and selfBurst limit the writes by a limiter of their own, so that none takes the turn of a pod's report.
@@ -36,7 +36,7 @@ const (
 //
 //   - Every selfLookEvery it looks at the agent;
 //   - a change is written, at once if it concerns readiness or an entrance, else at most every selfPause;
-//   - what has not changed is written again after selfRefresh;
+//   - while nothing changes, nothing is written: the kubelet's readiness says that the agent hangs;
 //   - a write that fails is tried again with back-off, with what holds by then.
 type selfReport struct {
 	look  func(context.Context) agentstatus.Status
@@ -58,7 +58,7 @@ func (s selfReport) Start(ctx context.Context) {
 				if failures++; failures == 1 {
 					s.log.Info("own status not written", "reason", err.Error())
 				}
-				wait = min(firstAttemptWait<<min(failures, 10), lastAttemptWait)
+				wait = jitter.Full(min(firstAttemptWait<<min(failures, 10), lastAttemptWait))
 			}
 		}
 		select {
@@ -79,7 +79,7 @@ func (s selfReport) writeBounded(ctx context.Context, now agentstatus.Status) er
 func selfDue(last, now agentstatus.Status) bool {
 	age := now.Time.Sub(last.Time)
 	switch {
-	case last.Time.IsZero() || age >= selfRefresh || age < 0: // a clock that was set back
+	case last.Time.IsZero() || age < 0: // a clock that was set back
 		return true
 	case now.Ready != last.Ready || !sameEntrances(now.Entrance, last.Entrance):
 		return true
@@ -112,18 +112,18 @@ func withoutTimes(s agentstatus.Status) agentstatus.Status {
 }
 
 // addSelfReport makes what writes the agent's status if the agent knows its pod. It returns what is to get the reports of pods.
-func (a *agent) addSelfReport(mgr manager.Manager, ledger *controllers.Ledger, to controllers.Reporter) (controllers.Reporter, error) {
+func (a *agent) addSelfReport(mgr manager.Manager, to controllers.Reporter) (controllers.Reporter, error) {
 	if a.PodName == "" {
 		return to, nil
 	}
-	seen := newOutcomes(to)
+	seen := &outcomes{Reporter: to}
 	var err error
-	a.selfReport, err = a.newSelfReport(mgr, ledger, seen, ctrl.Log)
+	a.selfReport, err = a.newSelfReport(mgr, seen, ctrl.Log)
 	return seen, err
 }
 
 // newSelfReport returns what writes the agent's status on its pod.
-func (a *agent) newSelfReport(mgr manager.Manager, ledger *controllers.Ledger, seen *outcomes, log logr.Logger) (*selfReport, error) {
+func (a *agent) newSelfReport(mgr manager.Manager, seen *outcomes, log logr.Logger) (*selfReport, error) {
 	writes := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: controllers.MetricPrefix + "own_status_writes_total", Help: "Requests by which the agent wrote its status on its own pod.",
 	})
@@ -136,11 +136,8 @@ func (a *agent) newSelfReport(mgr manager.Manager, ledger *controllers.Ledger, s
 	if err != nil {
 		return nil, fmt.Errorf("make client of the agent's status: %w", err)
 	}
-	pods := podReader{controllers.Reader{Cache: mgr.GetCache(), Live: mgr.GetCache()}}
 	return &selfReport{
-		look: func(ctx context.Context) agentstatus.Status {
-			return a.status(ctx, ledger.Count(), seen, pods)
-		},
+		look: func(ctx context.Context) agentstatus.Status { return a.status(ctx, seen) },
 		write: func(ctx context.Context, s agentstatus.Status) error {
 			writes.Inc()
 			return writeOwnStatus(ctx, c, types.NamespacedName{Namespace: a.Intent.AgentNamespace, Name: a.PodName}, s)

@@ -4,12 +4,11 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/agentstatus"
-	"istio-pod-network-controller/internal/podnet"
 )
 
 // Bounds of what the agent writes about itself: the annotations of a pod may have 256 KiB in all.
@@ -18,23 +17,15 @@ const (
 	maxSelfFaults  = 10
 )
 
-// status returns what the agent writes about itself. pods reports whether a pod that got no rules is still there.
-func (a *agent) status(ctx context.Context, count map[controllers.State]int, seen *outcomes, pods podFinder) agentstatus.Status {
+// status returns what the agent writes about itself.
+func (a *agent) status(ctx context.Context, seen *outcomes) agentstatus.Status {
 	s := agentstatus.Status{
 		Version: a.Build.Version, Revision: a.Build.Revision, Backend: a.backends.Name(),
-		NotReady: a.faults(ctx), Entrance: a.entranceStates(ctx), Pods: map[string]int{}, LastError: seen.lastError(),
+		NotReady: a.faults(ctx), Entrance: a.entranceStates(ctx), LastError: seen.last.Load(),
 		Time: time.Now().UTC().Truncate(time.Second),
 	}
 	s.Ready = len(s.NotReady) == 0
-	for state, n := range count {
-		s.Pods[string(state)] = n
-	}
-	if n := seen.skippedPods(ctx, pods); n > 0 {
-		s.Pods[agentstatus.Skipped] = n
-	}
-	if a.inspect != nil {
-		s.Inspect = a.inspect()
-	}
+	s.Inspect = a.inspect.Load()
 	return s
 }
 
@@ -52,9 +43,9 @@ func (a *agent) faults(ctx context.Context) []string {
 
 // entranceStates returns the entrances that are switched on. An early one that the runtime does not offer is down although the agent is ready.
 func (a *agent) entranceStates(ctx context.Context) []agentstatus.Entrance {
-	out := []agentstatus.Entrance{entranceState(string(controllers.Watch), a.core.check(ctx))}
+	out := []agentstatus.Entrance{entranceState(string(controllers.Watch), a.core.watches())}
 	if n := a.nriEntrance; n != nil {
-		err := n.Check(ctx)
+		err := a.nriServed(ctx)
 		if err == nil && !n.Connected() { // Check passes then only if NRI is not required
 			err = errors.New("the container runtime offers no NRI")
 		}
@@ -82,75 +73,16 @@ func oneLine(text string) string {
 	return text
 }
 
-// podFinder reports whether a sandbox's pod is still there. One that cannot be read is.
-type podFinder interface {
-	exists(ctx context.Context, s podnet.Sandbox) bool
-}
-
-// podReader is the podFinder that asks the agent's cache.
-type podReader struct{ controllers.Reader }
-
-func (p podReader) exists(ctx context.Context, s podnet.Sandbox) bool {
-	_, err := p.Pod(ctx, s)
-	return !errors.Is(err, podnet.ErrNoPod)
-}
-
-// outcomes passes reports of pods on, and remembers the newest failure, and which pods asked for rules and got none: the ledger has no entry
-// of those.
+// outcomes passes reports of pods on, and remembers the newest failure.
 type outcomes struct {
 	controllers.Reporter
-	mu      sync.Mutex
-	last    *agentstatus.Error
-	skipped map[string]podnet.Sandbox // by UID
-}
-
-func newOutcomes(to controllers.Reporter) *outcomes {
-	return &outcomes{Reporter: to, skipped: map[string]podnet.Sandbox{}}
+	last atomic.Pointer[agentstatus.Error]
 }
 
 // Report passes a report on.
 func (o *outcomes) Report(r controllers.Report) {
-	o.note(r)
-	o.Reporter.Report(r)
-}
-
-func (o *outcomes) note(r controllers.Report) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if r.Reason == controllers.ReasonNotRequired && r.Event {
-		o.skipped[r.Sandbox.UID] = podnet.Sandbox{Namespace: r.Sandbox.Namespace, Name: r.Sandbox.Name, UID: r.Sandbox.UID}
-	} else {
-		delete(o.skipped, r.Sandbox.UID)
-	}
 	if r.Status == controllers.StatusFailed {
-		o.last = &agentstatus.Error{Pod: r.Sandbox.Pod(), Message: oneLine(r.Message), Time: time.Now().UTC().Truncate(time.Second)}
+		o.last.Store(&agentstatus.Error{Pod: r.Sandbox.Pod(), Message: oneLine(r.Message), Time: time.Now().UTC().Truncate(time.Second)})
 	}
-}
-
-// Forget drops a pod that is gone.
-func (o *outcomes) Forget(podUID string) {
-	o.mu.Lock()
-	delete(o.skipped, podUID)
-	o.mu.Unlock()
-	o.Reporter.Forget(podUID)
-}
-
-// lastError returns the newest failure, or nil.
-func (o *outcomes) lastError() *agentstatus.Error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.last
-}
-
-// skippedPods returns how many pods asked and got no rules. It drops those that are gone: nothing else reports the end of a pod that is not in
-// the ledger.
-func (o *outcomes) skippedPods(ctx context.Context, pods podFinder) int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for uid, s := range o.skipped {
-		if !pods.exists(ctx, s) {
-			delete(o.skipped, uid)
-		}
-	}
-	return len(o.skipped)
+	o.Reporter.Report(r)
 }

@@ -54,7 +54,7 @@ func (c choosing) read(t *testing.T) sidecarCluster {
 		}
 		return out.Build()
 	}
-	for kind, by := range controllers.SidecarCacheOptions("node-1").ByObject {
+	for kind, by := range controllers.SidecarCacheOptions("node-1", &controllers.Contact{}).ByObject {
 		if _, ok := kind.(*corev1.Pod); !ok {
 			continue
 		}

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/jitter"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars"
 )
@@ -68,7 +69,7 @@ func newSidecarReports(c client.Client, event func(s podnet.Sandbox, reason, mes
 // newWriteQueue returns a queue of what is to be written. A write that fails is tried again within half a minute.
 func newWriteQueue() workqueue.TypedRateLimitingInterface[string] {
 	const first, last = 100 * time.Millisecond, 30 * time.Second
-	return workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](first, last))
+	return workqueue.NewTypedRateLimitingQueue(jitter.Limiter[string]{Bounds: workqueue.NewTypedItemExponentialFailureRateLimiter[string](first, last)})
 }
 
 // Report queues a status if it is a new one.

@@ -188,7 +188,7 @@ func TestWithoutSidecarsNothingIsAdded(t *testing.T) {
 	}
 	made.join(&controllers.Programmer{})
 	on := &agent{Options: Options{NodeName: "node-1", Sidecars: true}}
-	if without, with := len(off.cache().ByObject), len(on.cache().ByObject); with != without+1 || len(on.moreKinds()) != 1 {
+	if without, with := len(off.cache(&controllers.Contact{}).ByObject), len(on.cache(&controllers.Contact{}).ByObject); with != without+1 || len(on.moreKinds()) != 1 {
 		t.Errorf("%d kinds have settings, %d without proxies", with, without)
 	}
 }

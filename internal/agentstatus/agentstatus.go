@@ -10,22 +10,17 @@ import (
 // Annotation is the key on the agent's pod. Its value is a Status as JSON.
 const Annotation = "pod-network-controller.istio.io/agent"
 
-// Skipped is the state of pods that asked for rules and got none, with a reason on the pod. The other states are the core's.
-const Skipped = "skipped"
-
 // Status is one agent at one time.
 type Status struct {
-	Version  string     `json:"version"`            // release
-	Revision string     `json:"revision,omitempty"` // commit
-	Backend  string     `json:"backend,omitempty"`  // nftables or iptables
-	Ready    bool       `json:"ready"`
-	NotReady []string   `json:"notReady,omitempty"` // failing readiness checks, in words
-	Entrance []Entrance `json:"entrances,omitempty"`
-	// Pods counts pods of the node that asked, by state: programmed, removed, failed, contended, preempted, others, skipped.
-	Pods      map[string]int `json:"pods,omitempty"`
-	LastError *Error         `json:"lastError,omitempty"`
-	Inspect   *Inspect       `json:"inspect,omitempty"`
-	Time      time.Time      `json:"time"` // of writing
+	Version   string     `json:"version"`            // release
+	Revision  string     `json:"revision,omitempty"` // commit
+	Backend   string     `json:"backend,omitempty"`  // nftables or iptables
+	Ready     bool       `json:"ready"`
+	NotReady  []string   `json:"notReady,omitempty"` // failing readiness checks, in words
+	Entrance  []Entrance `json:"entrances,omitempty"`
+	LastError *Error     `json:"lastError,omitempty"`
+	Inspect   *Inspect   `json:"inspect,omitempty"`
+	Time      time.Time  `json:"time"` // of writing
 }
 
 // settling is longer than an agent takes to write that it has become ready.

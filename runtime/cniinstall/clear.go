@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"istio-pod-network-controller/internal/jitter"
 )
 
 // maxClearPause bounds the pause before an entry that was put back is removed again.
@@ -12,7 +14,7 @@ const maxClearPause = 30 * time.Second
 
 // Clear keeps the plugin out of the chain until ctx ends. No pod starts with an entry that no agent serves, and others may put it back
 // after Uninstall: the agent that this one replaces, or a project that restores a copy of its file. The first entry is removed at once.
-// If it comes back, the pause doubles each time, up to 30 s. It is a manager.Runnable.
+// If it comes back, the bound of a random pause doubles each time, up to 30 s. It is a manager.Runnable.
 func (i *Installer) Clear(ctx context.Context) error {
 	w := newWatch(i.config.ConfDir, i.binary(), i.config.QuietTime)
 	defer w.close()
@@ -25,7 +27,7 @@ func (i *Installer) Clear(ctx context.Context) error {
 		if left := i.CheckRemoved(); left != nil {
 			if pause > 0 {
 				i.notify(Event{Kind: Leftover, Path: i.config.ConfDir, Err: fmt.Errorf("%w: it was put back", left)})
-				wait(ctx, pause)
+				jitter.Wait(ctx, pause)
 			}
 			if i.clear() != nil {
 				again = i.config.Backoff
@@ -77,13 +79,4 @@ func (i *Installer) CheckRemoved() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }

@@ -110,7 +110,7 @@ func (f *Finder) read(ctx context.Context, id string, pod podnet.Sandbox) (podne
 	if err != nil {
 		return podnet.Sandbox{}, fmt.Errorf("sandbox %s: %w", id, err)
 	}
-	pod.ID, pod.NetNS, pod.RuntimeHandler = id, netNS, resp.GetStatus().GetRuntimeHandler()
+	pod.ID, pod.NetNS, pod.RuntimeHandler = id, netNS, info.handler(resp.GetStatus())
 	pod.Nameservers = strings.Join(info.Config.DNS.Servers, ",")
 	pod.Attempt, pod.CreatedAt = resp.GetStatus().GetMetadata().GetAttempt(), resp.GetStatus().GetCreatedAt()
 	return pod, nil

@@ -6,12 +6,16 @@ import (
 	"path/filepath"
 	"strings"
 
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
 	"istio-pod-network-controller/internal/podnet"
 )
 
 const (
 	// infoKey is the key under which both runtimes put their JSON into a verbose status.
 	infoKey = "info"
+	// crioHandler is the annotation of CRI-O's specs that names the runtime handler. Its status never does.
+	crioHandler = "io.kubernetes.cri-o.RuntimeHandler"
 	// maxPathBytes is PATH_MAX.
 	maxPathBytes = 4096
 )
@@ -25,7 +29,8 @@ type verboseInfo struct {
 	NetNSClosed bool `json:"netNamespaceClosed"`
 	// RuntimeSpec is null in containerd until a sandbox is complete.
 	RuntimeSpec *struct {
-		Linux struct {
+		Annotations map[string]string `json:"annotations"`
+		Linux       struct {
 			Namespaces []struct {
 				Type string `json:"type"`
 				Path string `json:"path"`
@@ -51,6 +56,17 @@ func decodeInfo(info map[string]string) (verboseInfo, error) {
 		return v, fmt.Errorf("decode verbose status: %w", err)
 	}
 	return v, nil
+}
+
+// handler returns the runtime class's handler, or "" for the runtime's default. CRI-O writes the pod's own annotations and labels over its own:
+// a value that they have is not taken.
+func (v *verboseInfo) handler(s *criv1.PodSandboxStatus) string {
+	_, annotated := s.GetAnnotations()[crioHandler]
+	_, labelled := s.GetLabels()[crioHandler]
+	if h := s.GetRuntimeHandler(); h != "" || v.RuntimeSpec == nil || annotated || labelled {
+		return h
+	}
+	return v.RuntimeSpec.Annotations[crioHandler]
 }
 
 // netNS returns the path of the network namespace. The path in the OCI spec is a bind mount that exists as long as the namespace.

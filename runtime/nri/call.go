@@ -24,7 +24,7 @@ func (p *plugin) answer(ctx context.Context, call string, pod *api.PodSandbox) e
 	start := p.begin()
 	defer p.end()
 	v := p.recovered(func() verdict {
-		outcome, err := p.decide(ctx, pod)
+		outcome, err := p.decide(ctx, call, pod)
 		return verdict{outcome: outcome, err: err}
 	})
 	if p.Observe != nil {
@@ -64,7 +64,7 @@ func (p *plugin) awaitQuiet() {
 	}
 }
 
-func (p *plugin) decide(ctx context.Context, pod *api.PodSandbox) (Outcome, error) {
+func (p *plugin) decide(ctx context.Context, call string, pod *api.PodSandbox) (Outcome, error) {
 	s, treatment := p.readEvent(pod)
 	if treatment == pass || treatment == hostNetwork && p.isOnHostNetwork(ctx, s) {
 		return Passed, nil
@@ -78,6 +78,14 @@ func (p *plugin) decide(ctx context.Context, pod *api.PodSandbox) (Outcome, erro
 	}
 	log := p.logOf(s).WithValues("sandbox", s.ID)
 	switch {
+	case call == runPodSandbox:
+		log.Info("sandbox not programmed yet", "reason", err.Error())
+		if outcome == Refused {
+			outcome = Postponed
+		}
+	case errors.Is(err, podnet.ErrPodsUnknown) && p.hasRun(s.ID):
+		log.Info("container of a pod that was started before passes", "reason", err.Error())
+		return Passed, nil
 	case errors.Is(err, podnet.ErrNoPod): // deleted while it was starting
 		log.Info("pod refused", "reason", err.Error())
 	case p.FailOpen:

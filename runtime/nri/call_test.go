@@ -16,7 +16,7 @@ func TestTheAnswerComesBeforeTheRuntimesLimit(t *testing.T) {
 	h.slow = true
 	p.setLimit(func() time.Duration { return time.Second })
 	start := time.Now()
-	err := p.RunPodSandbox(t.Context(), event(nil))
+	err := create(t, p, event(nil))
 	if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took > 950*time.Millisecond {
 		t.Errorf("error %v after %s", err, took)
 	}
@@ -54,12 +54,6 @@ func (h *badHandler) Ensure(context.Context, podnet.Sandbox) (bool, error) {
 	select {}
 }
 
-func (h *badHandler) Forget(string) {
-	if h.panics {
-		panic("ledger") //nolint:forbidigo // what the plugin is to survive
-	}
-}
-
 // Whatever the handler does, the runtime gets an answer in time, the pod is refused, and it is counted.
 func TestAHandlerThatBreaksItsPromiseRefusesThePod(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -80,15 +74,12 @@ func TestAHandlerThatBreaksItsPromiseRefusesThePod(t *testing.T) {
 			})
 			p.setLimit(func() time.Duration { return time.Second })
 			began := time.Now()
-			err := p.RunPodSandbox(t.Context(), event(nil))
+			err := create(t, p, event(nil))
 			if took := time.Since(began); took > time.Second {
 				t.Errorf("answered after %s", took)
 			}
 			if (err == nil) != c.failOpen || err != nil && !strings.Contains(err.Error(), c.words) || got != c.want {
 				t.Errorf("error %v, outcome %s, want %s", err, got, c.want)
-			}
-			if err := p.StopPodSandbox(t.Context(), event(nil)); err != nil {
-				t.Error(err)
 			}
 			if c.panics {
 				p.queue <- podnet.Sandbox{ID: "1"}

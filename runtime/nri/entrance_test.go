@@ -209,7 +209,7 @@ func TestLiveFailsAtTwiceTheLimitOfACall(t *testing.T) {
 		}
 		p := newPlugin(e.config, logr.Discard())
 		e.plugin.Store(p)
-		if err := p.RunPodSandbox(t.Context(), event(nil)); !errors.Is(err, errLate) {
+		if err := create(t, p, event(nil)); !errors.Is(err, errLate) {
 			t.Errorf("error %v", err)
 		}
 		if err := e.Live(t.Context()); err != nil {
@@ -266,7 +266,6 @@ func TestCallsAreAnsweredWhileTheAgentEnds(t *testing.T) {
 
 // interruptibleHandler returns when its context ends.
 type interruptibleHandler struct {
-	fakeHandler
 	entered, free chan struct{}
 }
 
@@ -282,7 +281,6 @@ func (h *interruptibleHandler) Ensure(ctx context.Context, _ podnet.Sandbox) (bo
 
 // stuckHandler ignores its context.
 type stuckHandler struct {
-	fakeHandler
 	free chan struct{}
 }
 

@@ -93,7 +93,7 @@ func (r *fakeRuntime) configure(t *testing.T, c *api.ConfigureRequest) *api.Conf
 // ask has the plugin asked about a pod.
 func (r *fakeRuntime) ask(t *testing.T, pod *api.PodSandbox) error {
 	t.Helper()
-	_, err := r.plugin.RunPodSandbox(t.Context(), &api.RunPodSandboxRequest{Pod: pod})
+	_, err := r.plugin.CreateContainer(t.Context(), &api.CreateContainerRequest{Pod: pod, Container: &api.Container{Id: "c"}})
 	return err
 }
 

@@ -87,11 +87,15 @@ func (h *fakeHandler) knows(sandboxID string) bool {
 	return slices.ContainsFunc(h.asked, func(s podnet.Sandbox) bool { return s.ID == sandboxID })
 }
 
-// startPod has the runtime start a pod.
+// startPod has the runtime start a pod with one container.
 func startPod(t *testing.T, runtime *adaptation.Adaptation, sandboxID string) error {
 	t.Helper()
 	pod := event(func(p *api.PodSandbox) { p.Id = sandboxID })
-	return runtime.RunPodSandbox(t.Context(), &adaptation.RunPodSandboxRequest{Pod: pod})
+	if err := runtime.RunPodSandbox(t.Context(), &adaptation.RunPodSandboxRequest{Pod: pod}); err != nil {
+		return err
+	}
+	_, err := runtime.CreateContainer(t.Context(), &adaptation.CreateContainerRequest{Pod: pod, Container: &api.Container{Id: "c", PodSandboxId: sandboxID}})
+	return err
 }
 
 // During an update the new agent connects with the old one's name and index, and the old one disconnects while pods start: no pod is

@@ -4,6 +4,7 @@ package nri
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -14,10 +15,9 @@ import (
 )
 
 // Handler makes a sandbox hold the rules that its pod asks for, and reports whether it asks for any. An error refuses the pod; people
-// read it. Forget is called for sandboxes that are gone.
+// read it. podnet.ErrPodsUnknown refuses only pods of which no container was there when the runtime connected.
 type Handler interface {
 	Ensure(ctx context.Context, s podnet.Sandbox) (asked bool, err error)
-	Forget(sandboxID string)
 }
 
 // Parts of the runtime's limit for one call. A handler's context ends at handlerShare; at answerShare the call is answered even if the
@@ -34,21 +34,32 @@ const (
 	maxQuietGapWait = 3 * time.Second
 )
 
+// maxFinished bounds what is remembered of sandboxes, since nobody tells when they end. One that is forgotten is looked at once more.
+const maxFinished = 1024
+
 // queueLength is how many sandboxes of one Synchronize can wait; a node has a few hundred.
 const queueLength = 1024
 
 // Outcome is the result of one call of the runtime.
 type Outcome string
 
-// The outcomes. Programmed: the pod has its rules. Passed: it needs none. Refused: it may not start. LetThrough: it may start without its
-// rules. Late, Panicked: the handler did not return in time, or panicked; the pod is refused unless Config.FailOpen is set.
+// The outcomes. Programmed: the pod has its rules. Passed: it needs none. Postponed: it has no rules yet, and CreateContainer decides.
+// Refused: its container may not start. LetThrough: it may start without its rules. Late, Panicked: the handler did not return in time, or
+// panicked; the container is refused unless Config.FailOpen is set.
 const (
 	Programmed Outcome = "programmed"
 	Passed     Outcome = "passed"
+	Postponed  Outcome = "postponed"
 	Refused    Outcome = "refused"
 	LetThrough Outcome = "let-through"
 	Late       Outcome = "late"
 	Panicked   Outcome = "panicked"
+)
+
+// The calls that are observed.
+const (
+	runPodSandbox   = "RunPodSandbox"
+	createContainer = "CreateContainer"
 )
 
 // Static pods are recognised by their source, which is not the API. The API server knows them by another UID.
@@ -59,12 +70,16 @@ const (
 
 // plugin answers the runtime, which makes one call at a time on the whole node:
 //
-//   - RunPodSandbox programs the sandbox before the runtime goes on.
-//   - CreateContainer does the same for a sandbox that is not finished. For one that is, it looks into a map only.
+//   - RunPodSandbox programs the sandbox before the runtime goes on. It never fails.
+//   - CreateContainer does the same for a sandbox that is not finished, and refuses the container if that fails. For a finished sandbox
+//     it looks into a map only.
 //   - Synchronize, after each connection, queues the running sandboxes for a worker.
-//   - StopPodSandbox and RemovePodSandbox only forget the sandbox, and never fail.
 //
-// A fault is returned as an error before the runtime's limit: the runtime takes a late answer for consent.
+// It does not subscribe to the end of sandboxes: a runtime that insists on an answer could end none while the agent hangs.
+//
+// A fault is returned as an error before the runtime's limit: the runtime takes a late answer for consent. Only CreateContainer returns
+// one. Nothing of the pod runs before it, and containerd before 2.2.6 keeps the record of each sandbox that a plugin refuses: once the pod
+// has started, containerd itself cannot (containerd/containerd#13609).
 type plugin struct {
 	Config
 	log   logr.Logger
@@ -74,7 +89,8 @@ type plugin struct {
 	openCalls    int                        // calls that are not answered yet
 	lastCallEnd  time.Time                  // end of the last call
 	handlerCalls map[*handlerCall]struct{}  // handlers that have not returned, of answered calls too
-	finished     map[string]finishedSandbox // sandboxes that are programmed or need nothing, by ID
+	finished     map[string]finishedSandbox // sandboxes that are programmed or need nothing, by ID; at most maxFinished
+	ran          map[string]bool            // sandboxes that had containers when the runtime connected, by ID
 	limit        func() time.Duration       // the runtime's limit for one call
 }
 
@@ -88,19 +104,21 @@ func newPlugin(config Config, log logr.Logger) *plugin {
 
 func unknownLimit() time.Duration { return 0 }
 
-// RunPodSandbox is called when the sandbox has its network and before any container.
+// RunPodSandbox is called when the sandbox has its network and before any container. A sandbox that cannot be programmed is left to
+// CreateContainer.
 func (p *plugin) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
-	return p.answer(ctx, "RunPodSandbox", pod)
+	_ = p.answer(ctx, runPodSandbox, pod)
+	return nil
 }
 
 // CreateContainer is called before each container, init containers too.
 func (p *plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, _ *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
-	return nil, nil, p.answer(ctx, "CreateContainer", pod)
+	return nil, nil, p.answer(ctx, createContainer, pod)
 }
 
 // Synchronize receives every sandbox of the runtime, including stopped ones. Sandboxes that are not among them are forgotten.
-func (p *plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, _ []*api.Container) ([]*api.ContainerUpdate, error) {
-	p.prune(pods)
+func (p *plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
+	p.prune(pods, containers)
 	queued, sandboxes := 0, sandboxesOfPods(pods)
 	for _, pod := range pods {
 		s, treatment := p.readEvent(pod)
@@ -129,35 +147,26 @@ func sandboxesOfPods(pods []*api.PodSandbox) map[string]int {
 	return out
 }
 
-// prune forgets the sandboxes that were removed while the runtime was not connected.
-func (p *plugin) prune(pods []*api.PodSandbox) {
-	alive := make(map[string]bool, len(pods))
+// prune forgets the sandboxes that the runtime has no more, and remembers which have containers.
+func (p *plugin) prune(pods []*api.PodSandbox, containers []*api.Container) {
+	alive, ran := make(map[string]bool, len(pods)), make(map[string]bool, len(pods))
 	for _, pod := range pods {
 		alive[pod.GetId()] = true
 	}
+	for _, c := range containers {
+		ran[c.GetPodSandboxId()] = true
+	}
 	p.mu.Lock()
-	var gone []string
-	for id := range p.finished {
-		if !alive[id] {
-			gone = append(gone, id)
-		}
-	}
-	p.mu.Unlock()
-	for _, id := range gone {
-		p.forget(id)
-	}
+	defer p.mu.Unlock()
+	maps.DeleteFunc(p.finished, func(id string, _ finishedSandbox) bool { return !alive[id] })
+	p.ran = ran
 }
 
-// StopPodSandbox forgets a sandbox. It never fails: CRI-O would keep the pod for ever.
-func (p *plugin) StopPodSandbox(_ context.Context, pod *api.PodSandbox) error {
-	p.forget(pod.GetId())
-	return nil
-}
-
-// RemovePodSandbox forgets a sandbox.
-func (p *plugin) RemovePodSandbox(_ context.Context, pod *api.PodSandbox) error {
-	p.forget(pod.GetId())
-	return nil
+// hasRun reports whether a sandbox had containers when the runtime connected: it was let start before this agent served.
+func (p *plugin) hasRun(id string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ran[id]
 }
 
 // outcomeOf returns the outcome of a finished sandbox.
@@ -178,18 +187,11 @@ func (p *plugin) remember(s podnet.Sandbox, asked bool) Outcome {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if len(p.finished) == maxFinished {
+		clear(p.finished)
+	}
 	p.finished[s.ID] = finishedSandbox{podUID: s.UID, outcome: outcome}
 	return outcome
-}
-
-func (p *plugin) forget(id string) {
-	p.mu.Lock()
-	delete(p.finished, id)
-	p.mu.Unlock()
-	p.recovered(func() verdict {
-		p.Handler.Forget(id)
-		return verdict{}
-	})
 }
 
 // finishedSandbox is the outcome of a sandbox that needs no further work.

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
+	"github.com/containerd/nri/pkg/stub"
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 
@@ -19,12 +19,11 @@ import (
 
 // fakeHandler remembers what it was asked, and refuses while it has an error.
 type fakeHandler struct {
-	mu        sync.Mutex
-	asked     []podnet.Sandbox
-	forgotten []string
-	err       error
-	asks      bool
-	slow      bool
+	mu    sync.Mutex
+	asked []podnet.Sandbox
+	err   error
+	asks  bool
+	slow  bool
 }
 
 func (h *fakeHandler) Ensure(ctx context.Context, s podnet.Sandbox) (bool, error) {
@@ -37,8 +36,6 @@ func (h *fakeHandler) Ensure(ctx context.Context, s podnet.Sandbox) (bool, error
 	}
 	return h.asks, h.err
 }
-
-func (h *fakeHandler) Forget(id string) { h.forgotten = append(h.forgotten, id) }
 
 func event(change func(*api.PodSandbox)) *api.PodSandbox {
 	pod := &api.PodSandbox{
@@ -66,7 +63,7 @@ func newTestPlugin(change func(*Config)) (*plugin, *fakeHandler) {
 	return newPlugin(c, logr.Discard()), h
 }
 
-func TestASandboxIsProgrammedOnceAndForgotten(t *testing.T) {
+func TestASandboxIsProgrammedOnce(t *testing.T) {
 	p, h := newTestPlugin(nil)
 	if err := p.RunPodSandbox(t.Context(), event(nil)); err != nil {
 		t.Fatal(err)
@@ -82,11 +79,61 @@ func TestASandboxIsProgrammedOnceAndForgotten(t *testing.T) {
 	if d := cmp.Diff(want, h.asked); d != "" {
 		t.Error(d)
 	}
-	if err := errors.Join(p.StopPodSandbox(t.Context(), event(nil)), p.RemovePodSandbox(t.Context(), event(nil))); err != nil {
-		t.Error(err)
+}
+
+// What is remembered of sandboxes does not grow with the pods that have come and gone.
+func TestRemember_podsComeAndGo_memoryIsBounded(t *testing.T) {
+	p, h := newTestPlugin(nil)
+	for i := range 10 * maxFinished {
+		if err := create(t, p, event(func(p *api.PodSandbox) { p.Id, p.Uid = fmt.Sprint("sandbox-", i), fmt.Sprint("uid-", i) })); err != nil {
+			t.Fatal(err)
+		}
+		if len(p.finished) > maxFinished {
+			t.Fatalf("%d sandboxes are remembered after %d pods", len(p.finished), i+1)
+		}
 	}
-	if len(p.finished) != 0 || len(h.forgotten) != 2 {
-		t.Errorf("finished %v, forgotten %v", p.finished, h.forgotten)
+	asked := len(h.asked)
+	first := event(func(p *api.PodSandbox) { p.Id, p.Uid = "sandbox-0", "uid-0" })
+	if err := errors.Join(create(t, p, first), create(t, p, first)); err != nil || len(h.asked) != asked+1 {
+		t.Errorf("one that was forgotten: error %v after %d calls", err, len(h.asked)-asked)
+	}
+}
+
+// With refusals on failure the runtime could end no pod while the agent hangs.
+func TestSession_endOfSandboxes_isNotSubscribed(t *testing.T) {
+	for name, s := range map[string]any{"a session": &session{}, "one that is told of ended containers": stoppedSession{}} {
+		_, stop := s.(stub.StopPodInterface)
+		_, remove := s.(stub.RemovePodInterface)
+		if stop || remove {
+			t.Errorf("%s subscribes: stop %t, remove %t", name, stop, remove)
+		}
+	}
+}
+
+// While the agent does not know its pods, a container of a pod that was let start before it connected comes back after a crash.
+func TestCreateContainer_podsUnknown_onlyPodsThatHadContainersPass(t *testing.T) {
+	p, h := newTestPlugin(nil)
+	h.err = fmt.Errorf("read pods: %w", podnet.ErrPodsUnknown)
+	other := event(func(p *api.PodSandbox) { p.Id, p.Uid = "sandbox-2", "uid-2" })
+	if _, err := p.Synchronize(t.Context(), []*api.PodSandbox{event(nil), other}, []*api.Container{{Id: "c", PodSandboxId: "sandbox-1"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := create(t, p, event(nil)); err != nil {
+		t.Errorf("a pod that runs: %v", err)
+	}
+	if err := create(t, p, other); !errors.Is(err, podnet.ErrPodsUnknown) {
+		t.Errorf("a pod without containers: %v", err)
+	}
+	h.err = errors.New("another fault")
+	if err := create(t, p, event(nil)); !errors.Is(err, h.err) {
+		t.Errorf("a pod that runs, once its pod is known: %v", err)
+	}
+	h.err = podnet.ErrPodsUnknown
+	if _, err := p.Synchronize(t.Context(), []*api.PodSandbox{event(nil), other}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := create(t, p, event(nil)); !errors.Is(err, podnet.ErrPodsUnknown) {
+		t.Errorf("a pod that has no containers at the next connection: %v", err)
 	}
 }
 
@@ -124,8 +171,10 @@ func TestEveryCallIsObserved(t *testing.T) {
 	run := func(id string) {
 		t.Helper()
 		pod := event(func(p *api.PodSandbox) { p.Id = id })
-		_, _, err := p.CreateContainer(t.Context(), pod, nil)
-		if (err == nil) == (h.err != nil) || (p.RunPodSandbox(t.Context(), pod) == nil) == (h.err != nil) {
+		if err := p.RunPodSandbox(t.Context(), pod); err != nil {
+			t.Errorf("sandbox %s is refused: %v", id, err)
+		}
+		if err := create(t, p, pod); (err == nil) == (h.err != nil) {
 			t.Errorf("sandbox %s: error %v, want %v", id, err, h.err)
 		}
 	}
@@ -135,23 +184,43 @@ func TestEveryCallIsObserved(t *testing.T) {
 	h.err = errors.New("no")
 	run("3")
 	want := []string{
-		"CreateContainer passed", "RunPodSandbox passed", "CreateContainer programmed", "RunPodSandbox programmed",
-		"CreateContainer refused", "RunPodSandbox refused",
+		"RunPodSandbox passed", "CreateContainer passed", "RunPodSandbox programmed", "CreateContainer programmed",
+		"RunPodSandbox postponed", "CreateContainer refused",
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
 }
 
-// A sandbox whose RunPodSandbox was missed while the agent was away is programmed before its first container.
-func TestCreateContainerCatchesUp(t *testing.T) {
+// create has the runtime create a container.
+func create(t *testing.T, p *plugin, pod *api.PodSandbox) error {
+	t.Helper()
+	_, _, err := p.CreateContainer(t.Context(), pod, nil)
+	return err
+}
+
+// A sandbox that RunPodSandbox could not program is made all the same. Its containers are refused until the handler succeeds.
+func TestRunPodSandbox_handlerFails_onlyContainersAreRefused(t *testing.T) {
 	p, h := newTestPlugin(nil)
 	h.err = errors.New("not now")
-	if _, _, err := p.CreateContainer(t.Context(), event(nil), nil); err == nil || !strings.Contains(err.Error(), "shop/cart") {
-		t.Fatalf("error %v", err)
+	if err := p.RunPodSandbox(t.Context(), event(nil)); err != nil {
+		t.Fatalf("the sandbox is refused: %v", err)
+	}
+	for range 2 {
+		if err := create(t, p, event(nil)); !errors.Is(err, h.err) || !strings.Contains(err.Error(), "shop/cart") {
+			t.Fatalf("error %v", err)
+		}
 	}
 	h.err = nil
-	if _, _, err := p.CreateContainer(t.Context(), event(nil), nil); err != nil || len(h.asked) != 2 {
+	if err := create(t, p, event(nil)); err != nil || len(h.asked) != 4 {
+		t.Errorf("error %v after %d calls", err, len(h.asked))
+	}
+}
+
+// A sandbox whose RunPodSandbox was missed while the agent was away is programmed before its first container.
+func TestCreateContainer_runPodSandboxMissed_programsTheSandbox(t *testing.T) {
+	p, h := newTestPlugin(nil)
+	if err := create(t, p, event(nil)); err != nil || len(h.asked) != 1 {
 		t.Errorf("error %v after %d calls", err, len(h.asked))
 	}
 }
@@ -189,15 +258,15 @@ func TestFailOpenLetsPodsThrough(t *testing.T) {
 		c.FailOpen, c.Observe = true, func(_ string, o Outcome, _ time.Duration) { got = o }
 	})
 	h.err = errors.New("no")
-	if err := p.RunPodSandbox(t.Context(), event(nil)); err != nil || got != LetThrough {
+	if err := create(t, p, event(nil)); err != nil || got != LetThrough {
 		t.Errorf("error %v, outcome %s", err, got)
 	}
 	h.err = fmt.Errorf("find: %w", podnet.ErrNoPod)
-	if err := p.RunPodSandbox(t.Context(), event(nil)); !errors.Is(err, podnet.ErrNoPod) || got != Refused {
+	if err := create(t, p, event(nil)); !errors.Is(err, podnet.ErrNoPod) || got != Refused {
 		t.Errorf("a deleted pod: error %v, outcome %s", err, got)
 	}
 	h.err = nil
-	if _, _, err := p.CreateContainer(t.Context(), event(nil), nil); err != nil || len(h.asked) != 3 {
+	if err := create(t, p, event(nil)); err != nil || len(h.asked) != 3 {
 		t.Errorf("a pod that was let through is not handled again: %v, %d calls", err, len(h.asked))
 	}
 }
@@ -258,7 +327,7 @@ func TestSynchronizeLeavesTheChoiceAmongSandboxesToTheFinder(t *testing.T) {
 }
 
 func TestSynchronizeForgetsWhatTheRuntimeNoLongerHas(t *testing.T) {
-	p, h := newTestPlugin(nil)
+	p, _ := newTestPlugin(nil)
 	for _, id := range []string{"1", "2", "3"} {
 		if err := p.RunPodSandbox(t.Context(), event(func(p *api.PodSandbox) { p.Id = id })); err != nil {
 			t.Fatal(err)
@@ -267,8 +336,7 @@ func TestSynchronizeForgetsWhatTheRuntimeNoLongerHas(t *testing.T) {
 	if _, err := p.Synchronize(t.Context(), []*api.PodSandbox{event(func(p *api.PodSandbox) { p.Id = "2" })}, nil); err != nil {
 		t.Fatal(err)
 	}
-	slices.Sort(h.forgotten)
-	if _, ok := p.finished["2"]; !ok || len(p.finished) != 1 || !slices.Equal(h.forgotten, []string{"1", "3"}) {
-		t.Errorf("finished %v, forgotten %v", p.finished, h.forgotten)
+	if _, ok := p.finished["2"]; !ok || len(p.finished) != 1 {
+		t.Errorf("finished %v", p.finished)
 	}
 }

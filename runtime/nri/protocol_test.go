@@ -12,7 +12,6 @@ import (
 
 // timeHandler reports the time until its deadline, and waits for the deadline if wait is set.
 type timeHandler struct {
-	fakeHandler
 	given chan time.Duration
 	wait  bool
 }

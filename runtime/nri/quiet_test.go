@@ -74,3 +74,13 @@ func TestTheEndOfAnOldConnectionLeavesTheNewOne(t *testing.T) {
 		t.Error("connected though the connection has ended")
 	}
 }
+
+// A runtime that dies while it tells of its pods has ended the connection before the plugin knows that there was one.
+func TestSynchronize_connectionHasEnded_isNotConnected(t *testing.T) {
+	p, _ := newTestPlugin(nil)
+	s := &session{plugin: p, entrance: &Entrance{}}
+	s.closed()
+	if _, err := s.Synchronize(t.Context(), nil, nil); err != nil || s.entrance.Connected() {
+		t.Errorf("error %v, connected %t", err, s.entrance.Connected())
+	}
+}

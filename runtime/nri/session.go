@@ -27,6 +27,7 @@ type session struct {
 	*plugin
 	entrance  *Entrance
 	abandoned atomic.Pointer[error] // why the connection was closed before it was configured
+	ended     atomic.Bool
 }
 
 // Configure is called once, before anything else. The stub reads the runtime's limits. It fails for a session that was given up.
@@ -41,12 +42,18 @@ func (s *session) Configure(context.Context, string, string, string) (api.EventM
 func (s *session) Synchronize(ctx context.Context, pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
 	update, err := s.plugin.Synchronize(ctx, pods, containers)
 	s.entrance.connection.Store(s)
+	if s.ended.Load() { // meanwhile
+		s.closed()
+	}
 	s.entrance.noteCalled()
 	return update, err
 }
 
 // closed is called by the stub when the connection has ended; there may already be another one.
-func (s *session) closed() { s.entrance.connection.CompareAndSwap(s, nil) }
+func (s *session) closed() {
+	s.ended.Store(true)
+	s.entrance.connection.CompareAndSwap(s, nil)
+}
 
 // connect serves one connection until it ends. When ctx ends, it goes on answering until a gap between calls, and then disconnects.
 func (e *Entrance) connect(ctx context.Context, p *plugin) error {

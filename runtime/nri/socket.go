@@ -7,6 +7,8 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"istio-pod-network-controller/internal/jitter"
 )
 
 // Bounds of the wait between two attempts to connect to the same socket file. The first is short because a runtime binds its socket a
@@ -44,13 +46,13 @@ func unanswered(err error) bool {
 		errors.Is(err, syscall.EAGAIN) // the queue of the socket is full
 }
 
-// backOff is the wait between attempts to connect to one socket file.
+// backOff bounds the wait between attempts to connect to one socket file.
 type backOff struct {
 	file socketFile
 	wait time.Duration
 }
 
-// next doubles the wait, or sets it back to firstWait for another file.
+// next doubles the bound, or sets it back to firstWait for another file.
 func (b *backOff) next(file socketFile) {
 	if file != b.file || b.wait == 0 {
 		*b = backOff{file: file, wait: firstWait}
@@ -59,9 +61,9 @@ func (b *backOff) next(file socketFile) {
 	b.wait = min(2*b.wait, lastWait)
 }
 
-// await returns after the wait, when the path leads to another file than tried, or when ctx ends.
+// await returns after a random wait within the bound, when the path leads to another file than tried, or when ctx ends.
 func (b *backOff) await(ctx context.Context, path string, last socketFile) {
-	end := time.NewTimer(b.wait)
+	end := time.NewTimer(jitter.Full(b.wait))
 	defer end.Stop()
 	look := time.NewTicker(socketCheckInterval)
 	defer look.Stop()
