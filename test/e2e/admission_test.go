@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -30,7 +31,7 @@ func isPrepared(pod *corev1.Pod) error {
 	switch {
 	case len(pod.Spec.ReadinessGates) == 0:
 		return errors.New("it adds no readiness gate")
-	case required != (entrance() == "required"):
+	case required != slices.Contains([]string{"required", "powercut"}, entrance()):
 		return errors.New("it does not say as it should whether the plugin is required")
 	case waits != (entrance() == "wait"):
 		return errors.New("it does not add the container that waits as it should")

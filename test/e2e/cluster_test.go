@@ -66,13 +66,20 @@ func connect() (*cluster, error) {
 	if err := json.Unmarshal(out, &c.node); err != nil {
 		return nil, fmt.Errorf("read kc's answer: %w", err)
 	}
-	conn, err := grpc.NewClient("unix://"+c.node.NodeRoot+"/run/containerd/containerd.sock",
-		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	return c, c.dialRuntime()
+}
+
+// runtimeSocket is below the node's root.
+const runtimeSocket = "/run/containerd/containerd.sock"
+
+// dialRuntime prepares a connection; nothing is sent before the first question.
+func (c *cluster) dialRuntime() error {
+	conn, err := grpc.NewClient("unix://"+c.node.NodeRoot+runtimeSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		return nil, fmt.Errorf("connect to the container runtime: %w", err)
+		return fmt.Errorf("connect to the container runtime: %w", err)
 	}
 	c.runtime = criv1.NewRuntimeServiceClient(conn)
-	return c, nil
+	return nil
 }
 
 func open(t testing.TB) *cluster {

@@ -12,7 +12,7 @@ func TestMigrateTroubleshootingShowsTheCause(t *testing.T) {
 	s.awaitPolicy(t)
 	s.create(t, meshPod("wrong", map[string]string{keyExcludeOutbound: "http"}))
 	s.await(t, "wrong", hasStatus(statusFailed))
-	s.awaitEvent(t, "wrong", "FailedCreatePodSandBox", keyExcludeOutbound)
+	s.awaitEvent(t, "wrong", refusedEvent(), keyExcludeOutbound)
 	well := newPod("well", nil, toolsContainer(), proxyContainer("istio-proxy"))
 	s.startMesh(t, well)
 

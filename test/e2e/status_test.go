@@ -32,7 +32,7 @@ func TestStatusTellsTheTruth(t *testing.T) {
 	s.annotate(t, "cart", map[string]any{keyExcludeInbound: nil})
 	s.awaitStatus(t, reader, 0, "cart", "programmed")
 
-	s.awaitCounted(t, reader)
+	s.awaitListed(t, reader)
 	out, _ := runStatus(t.Context(), t, reader, "-A", "-o", "wide")
 	t.Logf("all that there is:\n%s", out)
 	nobody := s.kubeconfigAs(t, s.name, "default")
@@ -41,11 +41,11 @@ func TestStatusTellsTheTruth(t *testing.T) {
 	}
 }
 
-// awaitCounted waits until the agent has counted the pod: it writes counts every 10 s at most.
-func (s *space) awaitCounted(t *testing.T, kubeconfig string) {
+// awaitListed waits until the node's agent says that it is ready, and the pod is listed.
+func (s *space) awaitListed(t *testing.T, kubeconfig string) {
 	t.Helper()
 	name := agentName + "/" + s.agent(t).Name
-	eventually(t, "the agent's count of its pods", func(ctx context.Context) error {
+	eventually(t, "the agent's status", func(ctx context.Context) error {
 		out, code := runStatus(ctx, t, kubeconfig, "-n", s.name, "-o", "json")
 		got := decode[struct {
 			Nodes []struct {
@@ -53,11 +53,11 @@ func (s *space) awaitCounted(t *testing.T, kubeconfig string) {
 				Status struct {
 					Version, Backend string
 					Ready            bool
-					Pods             map[string]int
 				}
 			}
+			Pods []struct{ State string }
 		}](t, out)
-		if n := got.Nodes; code != 0 || len(n) != 1 || n[0].Agent != name || !n[0].Status.Ready || n[0].Status.Backend == "" || n[0].Status.Pods["programmed"] == 0 {
+		if n := got.Nodes; code != 0 || len(n) != 1 || n[0].Agent != name || !n[0].Status.Ready || n[0].Status.Backend == "" || len(got.Pods) == 0 || got.Pods[0].State != "programmed" {
 			return fmt.Errorf("exit code %d, %+v", code, n)
 		}
 		return nil
