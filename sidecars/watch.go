@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"istio-pod-network-controller/internal/jitter"
 	"istio-pod-network-controller/internal/sidecar"
 )
 
@@ -30,10 +31,8 @@ func (m *Manager) wait(ctx context.Context, key Key, id string) {
 			m.ended(key)
 			return
 		}
-		select {
-		case <-ctx.Done():
+		if !jitter.Wait(ctx, watchPause) {
 			return
-		case <-time.After(watchPause):
 		}
 	}
 }

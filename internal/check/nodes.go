@@ -62,18 +62,30 @@ func (f *Facts) connected(node string) bool {
 	return a != nil && a.Status != nil && slices.ContainsFunc(a.Status.Entrance, func(e agentstatus.Entrance) bool { return e.Name == "nri" && e.Up })
 }
 
+// keepsRefused reports whether a version of containerd keeps the records of sandboxes that an NRI plugin has refused, by which its next start
+// fails (containerd/containerd#13609).
+func keepsRefused(v string) bool {
+	return !older(v, "2.0") && older(v, "2.2.6") || !older(v, "2.3") && older(v, "2.3.3")
+}
+
 func containerRuntime(f *Facts) finding {
-	by, advice, all := map[string][]string{}, map[string]string{}, []string{}
+	by, advice, all, faulty := map[string][]string{}, map[string]string{}, []string{}, []string{}
 	for _, n := range f.Nodes {
 		if !n.linux() {
 			continue
 		}
 		all = append(all, strings.Replace(n.Runtime, "://", " ", 1))
+		if v, ok := strings.CutPrefix(n.Runtime, "containerd://"); ok && keepsRefused(v) {
+			faulty = append(faulty, "containerd "+v+" ("+n.Name+")")
+		}
 		if lacks, do := runtimeAdvice(n.Runtime); lacks != "" && !f.connected(n.Name) {
 			by[lacks], advice[lacks] = append(by[lacks], n.Name), do
 		}
 	}
-	if len(by) == 0 {
+	switch {
+	case len(by) == 0 && len(faulty) > 0:
+		return fine(some(all) + "; " + some(faulty) + " cannot start again after an NRI plugin has refused sandboxes: the agent never does, other plugins may; 2.2.6, 2.3.3 and 2.4 can")
+	case len(by) == 0:
 		return fine(some(all))
 	}
 	var messages, dos []string

@@ -200,3 +200,25 @@ func unknownFlags(cmd *cobra.Command, args []string) (unknown []string) {
 	}
 	return unknown
 }
+
+// renders are commands of pages that render the chart, each with its continued lines.
+var renders = regexp.MustCompile(`(?m)^[^|\n]*helm template [^\x60\n]*(\\\\\n[^\n]*)*`)
+
+// The pod of `helm test` is a hook: applied with all else, it would run once and stay.
+func TestRenderedChartsOfTheDocsHaveNoHooks(t *testing.T) {
+	found := 0
+	for name, page := range pages(t) {
+		for _, command := range renders.FindAllString(page, -1) {
+			if !strings.Contains(command, "/") && !strings.Contains(command, "$CHART") {
+				continue // prose about the command
+			}
+			found++
+			if !strings.Contains(command, "--no-hooks") && !strings.Contains(command, "--skip-tests") {
+				t.Errorf("%s: neither --no-hooks nor --skip-tests in: %s", name, command)
+			}
+		}
+	}
+	if found < 2 {
+		t.Errorf("found %d commands: the pages have two at least", found)
+	}
+}

@@ -38,7 +38,7 @@ users: [{name: test, user: {token: abc}}]
 // oneNode is a cluster of one node, whose agent is fine, with pods of the namespace shop.
 func oneNode(pods ...corev1.Pod) *apistandin.Server {
 	status := agentstatus.Status{
-		Version: build().Version, Revision: "abc", Backend: "nftables", Ready: true, Pods: map[string]int{"programmed": 1, "failed": 1}, Time: time.Now(),
+		Version: build().Version, Revision: "abc", Backend: "nftables", Ready: true, Time: time.Now(),
 		Entrance: []agentstatus.Entrance{{Name: "watch", Up: true}, {Name: "nri", Message: "away"}},
 	}
 	agent := corev1.Pod{

@@ -22,7 +22,7 @@ func newRun() *cobra.Command {
 			if err := o.Validate(); err != nil {
 				return err
 			}
-			useOneThread()
+			useTwoThreads()
 			logTo(cmd.ErrOrStderr(), o.level)
 			logStart(cmd.Flags())
 			return agent.Run(cmd.Context(), o.agentOptions())
@@ -32,11 +32,12 @@ func newRun() *cobra.Command {
 	return cmd
 }
 
-// useOneThread has Go code run on one thread at a time, unless the environment says otherwise: system calls still run beside it. The agent's work
-// is many short steps of many goroutines, and to wake a thread for each takes longer than the steps.
-func useOneThread() {
+// useTwoThreads has Go code run on two threads at a time at most, unless the environment says otherwise: system calls still run beside it. The
+// agent's work is many short steps of many goroutines, and to wake a thread for each takes longer than the steps. With one thread a goroutine
+// that computes would hold up the runtime's calls.
+func useTwoThreads() {
 	if os.Getenv("GOMAXPROCS") == "" {
-		goruntime.GOMAXPROCS(1)
+		goruntime.GOMAXPROCS(min(2, goruntime.GOMAXPROCS(0)))
 	}
 }
 

@@ -86,15 +86,15 @@ func TestTheChartRendersEveryFlagOfRun(t *testing.T) {
 	}
 }
 
-func TestOneThreadUnlessTheEnvironmentSaysOtherwise(t *testing.T) {
+func TestTwoThreadsUnlessTheEnvironmentSaysOtherwise(t *testing.T) {
 	before := goruntime.GOMAXPROCS(3)
 	defer goruntime.GOMAXPROCS(before)
 	t.Setenv("GOMAXPROCS", "3")
-	if useOneThread(); goruntime.GOMAXPROCS(0) != 3 {
+	if useTwoThreads(); goruntime.GOMAXPROCS(0) != 3 {
 		t.Errorf("%d threads, the environment says 3", goruntime.GOMAXPROCS(0))
 	}
 	t.Setenv("GOMAXPROCS", "")
-	if useOneThread(); goruntime.GOMAXPROCS(0) != 1 {
+	if useTwoThreads(); goruntime.GOMAXPROCS(0) != 2 {
 		t.Errorf("%d threads", goruntime.GOMAXPROCS(0))
 	}
 }

@@ -50,32 +50,8 @@ func (p statusPrinter) tables(r survey.Report) error {
 	for _, line := range r.Trouble {
 		_, _ = fmt.Fprintln(p.out, "trouble:", shown(line))
 	}
-	_, err := fmt.Fprintln(p.out, summary(r)+elsewhere(r))
+	_, err := fmt.Fprintln(p.out, summary(r))
 	return err
-}
-
-// elsewhere returns a sentence about failing pods that the agents count, and that are not among those listed of one namespace; mostly "".
-func elsewhere(r survey.Report) string {
-	count, listed := 0, 0
-	for _, n := range r.Nodes {
-		if n.Status == nil {
-			continue
-		}
-		for state, pods := range n.Status.Pods {
-			if survey.State(state).Failing() {
-				count += pods
-			}
-		}
-	}
-	for _, pod := range r.Pods {
-		if pod.State.Failing() {
-			listed++
-		}
-	}
-	if r.Namespace == "" || count <= listed {
-		return ""
-	}
-	return fmt.Sprintf(" The agents count %d that fail in all namespaces: -A lists them.", count)
 }
 
 func (p statusPrinter) nodes(r survey.Report) [][]cell {
@@ -83,15 +59,22 @@ func (p statusPrinter) nodes(r survey.Report) [][]cell {
 	if p.wide {
 		head = plain("NODE", "AGENT", "BACKEND", "ENTRANCES", "PODS", "POD OF THE AGENT", "COMMIT", "WRITTEN", "LAST ERROR", "TROUBLE")
 	}
+	listed := map[string]map[string]int{} // pods by node and state
+	for _, pod := range r.Pods {
+		if listed[pod.Node] == nil {
+			listed[pod.Node] = map[string]int{}
+		}
+		listed[pod.Node][string(pod.State)]++
+	}
 	rows := [][]cell{head}
 	for _, n := range r.Nodes {
-		row := []cell{{text: n.Name}, agentCell(n), {}, {}, {}}
+		row := []cell{{text: n.Name}, agentCell(n), {}, {}, podsCell(listed[n.Name])}
 		if n.Asking > 0 {
 			row[4].text = fmt.Sprintf("%d asking", n.Asking)
 		}
 		more := plain(n.Agent, "", "", "")
 		if s := n.Status; s != nil {
-			row[2].text, row[3].text, row[4] = s.Backend, entrances(n), podsCell(s.Pods)
+			row[2].text, row[3].text = s.Backend, entrances(n)
 			more[1].text, more[2].text = short(s.Revision, 12), age(s.Time, r.Time)
 			if e := s.LastError; e != nil {
 				more[3].text = fmt.Sprintf("%s ago: %s: %s", age(e.Time, r.Time), e.Pod, e.Message)

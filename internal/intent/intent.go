@@ -162,7 +162,7 @@ func (c Config) never(pod *corev1.Pod) Reason {
 		return AgentNamespace
 	case slices.Contains(c.ExcludedNamespaces, pod.Namespace):
 		return ExcludedNamespace
-	case findContainer(pod, "istio-init") != nil:
+	case hasIstioInit(pod):
 		return IstioInit
 	}
 	return ""

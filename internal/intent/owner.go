@@ -11,9 +11,23 @@ import (
 // proxyID is the uid and gid of Istio's proxy by default.
 const proxyID = 1337
 
-// helpers are init containers that are not applications: Istio's, some of which run as the proxy, and ours.
-func helpers() []string {
-	return []string{"istio-init", "istio-validation", "enable-core-dump", "istio-pod-network-wait"}
+// isHelper reports whether an init container is not an application: Istio's, some of which run as the proxy, and ours. A native sidecar, which
+// runs beside the application, is none, whatever its name.
+func isHelper(c *corev1.Container) bool {
+	return endsFirst(c) && slices.Contains([]string{istioInit, "istio-validation", "enable-core-dump", "istio-pod-network-wait"}, c.Name)
+}
+
+// istioInit is the init container of Istio that programs its pod.
+const istioInit = "istio-init"
+
+func hasIstioInit(pod *corev1.Pod) bool {
+	c := findContainer(pod, istioInit)
+	return c != nil && endsFirst(c)
+}
+
+// endsFirst reports whether an init container ends before the application starts.
+func endsFirst(c *corev1.Container) bool {
+	return c.RestartPolicy == nil || *c.RestartPolicy != corev1.ContainerRestartPolicyAlways
 }
 
 // idKind is one of the two ids by which the kernel knows a socket's owner. Supplemental groups and fsGroup do not matter: the
@@ -64,7 +78,7 @@ func crewOf(pod *corev1.Pod) crew {
 		}
 	}
 	for i := range pod.Spec.InitContainers {
-		if s := &pod.Spec.InitContainers[i]; !slices.Contains(helpers(), s.Name) {
+		if s := &pod.Spec.InitContainers[i]; !isHelper(s) {
 			other(s.Name, s.SecurityContext)
 		}
 	}

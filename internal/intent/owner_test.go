@@ -18,7 +18,7 @@ func as(uid, gid int64) *corev1.SecurityContext {
 	return &corev1.SecurityContext{RunAsUser: id(uid), RunAsGroup: id(gid)}
 }
 
-// crewPod is a pod whose own ids, and those of its containers, are given; init and ephemeral go by the prefix of a name.
+// crewPod is a pod whose own ids, and those of its containers, are given; init, native and ephemeral go by the prefix of a name.
 func crewPod(pod *corev1.SecurityContext, containers map[string]*corev1.SecurityContext) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Spec.Containers = nil
@@ -29,6 +29,10 @@ func crewPod(pod *corev1.SecurityContext, containers map[string]*corev1.Security
 			kind, rest, _ := strings.Cut(name, ":")
 			switch c := (corev1.Container{Name: rest, SecurityContext: sc}); kind {
 			case "init":
+				p.Spec.InitContainers = append(p.Spec.InitContainers, c)
+			case "native": // a native sidecar
+				always := corev1.ContainerRestartPolicyAlways
+				c.RestartPolicy = &always
 				p.Spec.InitContainers = append(p.Spec.InitContainers, c)
 			case "ephemeral":
 				common := corev1.EphemeralContainerCommon{Name: rest, SecurityContext: sc}
@@ -76,14 +80,18 @@ func TestWhichIDsAreTheProxys(t *testing.T) {
 			containers: ids{"app": as(1000650000, 1000650000), "init:istio-validation": as(1000650001, 1000650001), "istio-proxy": as(1000650001, 1000650001)},
 			uid:        1000650001, gid: 1000650001,
 		},
-		"the group is shared":            {containers: ids{"app": as(1000, 1337), "istio-proxy": istio}, uid: 1337},
-		"the user is shared":             {containers: ids{"app": as(1337, 1000), "istio-proxy": istio}, gid: 1337},
-		"the user is an init's":          {containers: ids{"app": nil, "init:setup": as(1337, -1), "istio-proxy": istio}, gid: 1337},
-		"the user is an ephemeral's":     {containers: ids{"app": nil, "ephemeral:debug": as(1337, -1), "istio-proxy": istio}, gid: 1337},
-		"another native sidecar's":       {containers: ids{"app": nil, "init:logger": as(1337, -1), "init:istio-proxy": istio}, gid: 1337},
-		"the customary one is taken":     {containers: ids{"app": as(1337, -1), "istio-proxy": nil}, gid: 1337},
-		"inherited by the application":   {pod: as(1337, -1), containers: ids{"app": nil, "istio-proxy": istio}, gid: 1337},
-		"istio-validation, but it stays": {containers: ids{"istio-validation": istio, "istio-proxy": as(1337, 2000)}, gid: 2000},
+		"the group is shared":                         {containers: ids{"app": as(1000, 1337), "istio-proxy": istio}, uid: 1337},
+		"the user is shared":                          {containers: ids{"app": as(1337, 1000), "istio-proxy": istio}, gid: 1337},
+		"the user is an init's":                       {containers: ids{"app": nil, "init:setup": as(1337, -1), "istio-proxy": istio}, gid: 1337},
+		"the user is an ephemeral's":                  {containers: ids{"app": nil, "ephemeral:debug": as(1337, -1), "istio-proxy": istio}, gid: 1337},
+		"another native sidecar's":                    {containers: ids{"app": nil, "init:logger": as(1337, -1), "init:istio-proxy": istio}, gid: 1337},
+		"the customary one is taken":                  {containers: ids{"app": as(1337, -1), "istio-proxy": nil}, gid: 1337},
+		"inherited by the application":                {pod: as(1337, -1), containers: ids{"app": nil, "istio-proxy": istio}, gid: 1337},
+		"istio-validation, as a native sidecar":       {containers: ids{"app": nil, "native:istio-validation": as(1337, -1), "istio-proxy": istio}, gid: 1337},
+		"enable-core-dump, as a native sidecar":       {containers: ids{"app": nil, "native:enable-core-dump": as(-1, 1337), "istio-proxy": istio}, uid: 1337},
+		"istio-init, as a native sidecar":             {containers: ids{"app": nil, "native:istio-init": as(1337, -1), "istio-proxy": istio}, gid: 1337},
+		"istio-pod-network-wait, as a native sidecar": {containers: ids{"app": nil, "native:istio-pod-network-wait": istio, "istio-proxy": as(1337, 2000)}, gid: 2000},
+		"istio-validation, as a regular container":    {containers: ids{"istio-validation": istio, "istio-proxy": as(1337, 2000)}, gid: 2000},
 		"both are shared": {
 			containers: ids{"app": istio, "istio-proxy": istio}, fault: []string{`uid 1337 is also that of container "app"`, `gid 1337 is also that of container "app"`},
 		},

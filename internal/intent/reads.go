@@ -98,7 +98,7 @@ func Only(in map[string]string, wanted func(key string) bool) map[string]string 
 
 // stripContainer keeps a container's name and ids, and for the proxy also the arguments and variables that Of reads.
 func stripContainer(c *corev1.Container) corev1.Container {
-	out := corev1.Container{Name: c.Name, SecurityContext: stripContext(c.SecurityContext)}
+	out := corev1.Container{Name: c.Name, SecurityContext: stripContext(c.SecurityContext), RestartPolicy: clone(c.RestartPolicy)}
 	if c.Name != ProxyContainer {
 		return out
 	}

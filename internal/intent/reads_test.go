@@ -73,7 +73,12 @@ func (d dice) pod() *corev1.Pod {
 	}
 	for _, name := range []string{"istio-validation", "setup", "logger", "istio-init"} {
 		if d.maybe(5) && (name != "istio-init" || d.maybe(4)) {
-			p.Spec.InitContainers = append(p.Spec.InitContainers, d.container(name))
+			c := d.container(name)
+			if d.maybe(3) {
+				always := corev1.ContainerRestartPolicyAlways
+				c.RestartPolicy = &always
+			}
+			p.Spec.InitContainers = append(p.Spec.InitContainers, c)
 		}
 	}
 	p.Spec.Containers = append(p.Spec.Containers, d.container("app"))

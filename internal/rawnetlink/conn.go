@@ -133,7 +133,7 @@ func (c *Conn) receive(end time.Time) (iter.Seq[message], error) {
 		for left := datagram; len(left) > 0; {
 			size, _ := sizeOf(left)
 			m := message{
-				kind: binary.NativeEndian.Uint16(left[4:]), sequence: binary.NativeEndian.Uint32(left[8:]), data: left[unix.SizeofNlMsghdr:size],
+				kind: binary.NativeEndian.Uint16(left[4:]), flags: binary.NativeEndian.Uint16(left[6:]), sequence: binary.NativeEndian.Uint32(left[8:]), data: left[unix.SizeofNlMsghdr:size],
 			}
 			if !yield(m) {
 				return

@@ -5,9 +5,11 @@ package rawnetlink
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -168,6 +170,20 @@ func (c *Conn) sendAll(requests []Request) (answered int, err error) {
 	return answered, err
 }
 
+// ErrInterrupted means that objects have changed while a Dump read them: some may be missing, or there twice. Nothing is known then, as
+// when time has run out.
+var ErrInterrupted = fmt.Errorf("what was read has changed meanwhile: %w", os.ErrDeadlineExceeded)
+
+// Uninterrupted calls read again after ErrInterrupted, up to three times in all.
+func Uninterrupted(read func() error) (err error) {
+	for range 3 {
+		if err = read(); !errors.Is(err, ErrInterrupted) {
+			return err
+		}
+	}
+	return err
+}
+
 // Dump asks for all objects of a kind and calls f with each, until f returns false or end has come. What f has not seen by then is
 // never taken from the kernel.
 func (c *Conn) Dump(end time.Time, r Request, f func(body []byte) (more bool)) error {
@@ -189,6 +205,9 @@ func (c *Conn) Dump(end time.Time, r Request, f func(body []byte) (more bool)) e
 			if m.sequence != sequence {
 				continue
 			}
+			if m.flags&unix.NLM_F_DUMP_INTR != 0 {
+				return ErrInterrupted
+			}
 			body, ended, err := m.take()
 			if ended {
 				c.unread = false
@@ -203,9 +222,9 @@ func (c *Conn) Dump(end time.Time, r Request, f func(body []byte) (more bool)) e
 
 // message is one message of the kernel.
 type message struct {
-	kind     uint16
-	sequence uint32
-	data     []byte
+	kind, flags uint16
+	sequence    uint32
+	data        []byte
 }
 
 // take returns a message's body. ended reports whether it is the last one for its request.

@@ -157,6 +157,49 @@ func TestABatchThatIsRefusedAsAWholeEndsAtOnce(t *testing.T) {
 	})
 }
 
+// A list of which a part was read before a change, and a part after it, may lack what was there all the time.
+func TestDump_addressesChangeWhileTheyAreRead_isInterrupted(t *testing.T) {
+	inside(t, func() {
+		for i := range uint16(500) { // more than one datagram
+			change(t, unix.RTM_NEWADDR, i+1)
+		}
+		all := rawnetlink.Request{Kind: unix.RTM_GETADDR, Header: make([]byte, unix.SizeofIfAddrmsg)}
+		for changes, want := range map[int]error{0: nil, 2: nil, 3: rawnetlink.ErrInterrupted} {
+			reads := 0
+			err := rawnetlink.Uninterrupted(func() error {
+				reads++
+				first := true
+				return dump(soon(), all, func([]byte) bool {
+					if first && reads <= changes {
+						change(t, unix.RTM_DELADDR, 1)
+						change(t, unix.RTM_NEWADDR, 1)
+					}
+					first = false
+					return true
+				})
+			})
+			if !errors.Is(err, want) || reads != min(changes+1, 3) {
+				t.Errorf("%d changes: %d reads, error %v", changes, reads, err)
+			}
+		}
+	})
+}
+
+// change adds or removes an address of the loopback interface.
+func change(t *testing.T, kind, i uint16) {
+	t.Helper()
+	address := rawnetlink.Bytes(unix.IFA_LOCAL, binary.BigEndian.AppendUint16([]byte{127, 1}, i))
+	r := rawnetlink.Request{
+		Kind: kind, Flags: unix.NLM_F_ACK, Header: binary.NativeEndian.AppendUint32([]byte{unix.AF_INET, 32, 0, 0}, 1), Attributes: [][]byte{address},
+	}
+	if kind == unix.RTM_NEWADDR {
+		r.Flags |= unix.NLM_F_CREATE
+	}
+	if answers, err := rawnetlink.Ask(soon(), unix.NETLINK_ROUTE, r); err != nil || answers[0].Err != nil {
+		t.Fatal(err, answers)
+	}
+}
+
 func dump(end time.Time, r rawnetlink.Request, f func(body []byte) (more bool)) error {
 	c, err := rawnetlink.Open(unix.NETLINK_ROUTE)
 	if err != nil {

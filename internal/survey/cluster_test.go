@@ -61,7 +61,7 @@ func says(s agentstatus.Status) func(*corev1.Pod) {
 
 func fine() agentstatus.Status {
 	return agentstatus.Status{
-		Version: "1", Backend: "nftables", Ready: true, Pods: map[string]int{"programmed": 1}, Time: time.Now(),
+		Version: "1", Backend: "nftables", Ready: true, Time: time.Now(),
 		Entrance: []agentstatus.Entrance{{Name: "watch", Up: true}, {Name: "nri", Up: true}},
 	}
 }

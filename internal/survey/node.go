@@ -1,7 +1,6 @@
 package survey
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -11,9 +10,6 @@ import (
 
 	"istio-pod-network-controller/internal/agentstatus"
 )
-
-// staleAfter is the age of an agent's status at which the agent is taken for one that hangs: it writes every minute.
-const staleAfter = 4 * time.Minute
 
 // Node is one node, and its agent.
 type Node struct {
@@ -101,13 +97,10 @@ func (n *Node) addAgent(pods []*corev1.Pod, client string, now time.Time) {
 	if !said.Outdated(agentstatus.ReadySince(pod), now) {
 		n.Trouble = append(n.Trouble, said.NotReady...)
 	}
-	n.addStatus(said, client, now)
+	n.addStatus(said, client)
 }
 
-func (n *Node) addStatus(said agentstatus.Status, client string, now time.Time) {
-	if age := now.Sub(said.Time); age > staleAfter {
-		n.Trouble = append(n.Trouble, fmt.Sprintf("the agent has said nothing for %s", age.Truncate(time.Minute)))
-	}
+func (n *Node) addStatus(said agentstatus.Status, client string) {
 	early, offered := false, false
 	for _, e := range said.Entrance {
 		isEarly := e.Name != "watch"

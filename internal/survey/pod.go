@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"istio-pod-network-controller/controllers"
-	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/intent"
 )
 
@@ -21,7 +20,7 @@ const (
 	Programmed    State = "programmed"
 	ProxyNotReady State = "proxy-not-ready" // programmed, and the proxy that the agent runs does not answer
 	Removed       State = "removed"
-	Skipped       State = agentstatus.Skipped
+	Skipped       State = "skipped"
 	Others        State = "others"
 	Failed        State = "failed"
 	Contended     State = "contended"

@@ -186,11 +186,13 @@ func (n native) hooked(p family, c chain) (reached bool, err error) {
 	verdict := rawnetlink.Text(unix.NFTA_VERDICT_CHAIN, c.name)
 	for _, base := range hooks() {
 		request := get(unix.NFT_MSG_GETRULE, p, rawnetlink.Text(unix.NFTA_RULE_TABLE, c.table), rawnetlink.Text(unix.NFTA_RULE_CHAIN, base))
-		read := 0
-		err := conn.Dump(n.end, request, func(body []byte) bool {
-			read++
-			reached = reached || read > maxRules || bytes.Contains(body, verdict)
-			return !reached
+		err := rawnetlink.Uninterrupted(func() error {
+			read := 0
+			return conn.Dump(n.end, request, func(body []byte) bool {
+				read++
+				reached = reached || read > maxRules || bytes.Contains(body, verdict)
+				return !reached
+			})
 		})
 		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return false, err

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/internal/rawnetlink"
 	"istio-pod-network-controller/iptables"
 )
 
@@ -119,8 +120,12 @@ func (o Ours) hasMark(mark, fixed uint32) bool {
 // chains of devices (netdev), and conditions: a rule counts even if it matches few packets.
 func Preempting(ctx context.Context, ns *netns.NS, o Ours) (lines []string, err error) {
 	err = ns.Inside(func() error {
-		s := search{ns: ns, end: endOf(ctx), ours: o}
-		if err := s.nftables(); err != nil {
+		var s search
+		err := rawnetlink.Uninterrupted(func() error {
+			s = search{ns: ns, end: endOf(ctx), ours: o}
+			return s.nftables()
+		})
+		if err != nil {
 			return err
 		}
 		s.legacy()

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"istio-pod-network-controller/internal/rawnetlink"
 	"istio-pod-network-controller/iptables"
 )
 
@@ -75,7 +76,7 @@ func (s *socket) outline(ctx context.Context) (o outline, err error) {
 			o.chains[name] = without(answers[i+1], unix.NFTA_CHAIN_NAME, unix.NFTA_CHAIN_HANDLE, unix.NFTA_CHAIN_PAD)
 		}
 	}
-	err = o.unreadable(ctx, uninterrupted(func() error { return o.addSets(ctx, s) }))
+	err = o.unreadable(ctx, rawnetlink.Uninterrupted(func() error { return o.addSets(ctx, s) }))
 	o.foreign = o.foreign || int(number(find(answers[0], unix.NFTA_TABLE_USE))) != len(o.chains)+len(o.sets)
 	return o, err
 }
@@ -89,16 +90,6 @@ func (o *outline) addSets(ctx context.Context, s *socket) error {
 		o.sets[text(find(b, unix.NFTA_SET_NAME))] = without(b, unix.NFTA_SET_NAME, setHandle, setPad, setCount)
 		return nil
 	})
-}
-
-// uninterrupted calls read again if the rules have changed while it read, up to three times in all.
-func uninterrupted(read func() error) (err error) {
-	for range 3 {
-		if err = read(); !errors.Is(err, errInterrupted) {
-			return err
-		}
-	}
-	return err
 }
 
 // Attributes of nf_tables.h that golang.org/x/sys/unix does not name. setCount is left out: elements are counted when they are read.

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/internal/rawnetlink"
 	"istio-pod-network-controller/iptables"
 )
 
@@ -100,7 +101,7 @@ func (o outline) baseNames() map[string]string {
 // differences returns how the content of our table differs from ref. The outlines must be equal.
 func (s *socket) differences(ctx context.Context, have outline, ref reference) (iptables.Drift, error) {
 	var c content
-	err := uninterrupted(func() (err error) {
+	err := rawnetlink.Uninterrupted(func() (err error) {
 		c, err = s.content(ctx, have, &ref.content)
 		return err
 	})

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/internal/rawnetlink"
 )
 
 const (
@@ -22,12 +23,8 @@ const (
 	answerSeconds = 1
 )
 
-var (
-	// errTooMuch ends the reading when there is more than our own rules could be.
-	errTooMuch = errors.New("there is more than was asked for")
-	// errInterrupted means that the rules have changed between two parts of an answer.
-	errInterrupted = errors.New("the rules changed while they were read")
-)
+// errTooMuch ends the reading when there is more than our own rules could be.
+var errTooMuch = errors.New("there is more than was asked for")
 
 // socket reads a namespace's nftables. Answers are read part by part, and only as far as the caller needs: the rest is never
 // taken from the kernel. The socket is connected to the kernel, so that no process of the pod can send to it. It is closed with ns.
@@ -136,7 +133,7 @@ func (s *socket) list(ctx context.Context, kind uint16, attrs []byte, visit func
 	for done := false; !done; {
 		err := s.receive(ctx, func(m message) error {
 			if m.flags&unix.NLM_F_DUMP_INTR != 0 {
-				return errInterrupted
+				return rawnetlink.ErrInterrupted
 			}
 			if err := m.failure(); err != nil {
 				return err

@@ -91,18 +91,3 @@ func openDescriptors(t *testing.T) int {
 	}
 	return len(entries)
 }
-
-func TestWhatChangesWhileItIsReadIsReadAgain(t *testing.T) {
-	for changes, want := range map[int]error{0: nil, 2: nil, 3: errInterrupted} {
-		reads := 0
-		err := uninterrupted(func() error {
-			if reads++; reads <= changes {
-				return errInterrupted
-			}
-			return nil
-		})
-		if !errors.Is(err, want) || reads != min(changes+1, 3) {
-			t.Errorf("%d changes: %d reads, error %v", changes, reads, err)
-		}
-	}
-}

@@ -78,15 +78,18 @@ func (n *namespace) readPolicy() (err error) {
 
 // list reads rules or routes, and returns those that take accepts.
 func (n *namespace) list(kind uint16, h policyState, attributes [][]byte, take func([]byte, map[uint16][]byte) (found, bool)) (out []found, err error) {
-	read := 0
 	request := rawnetlink.Request{Kind: kind, Header: h.header(0, 0, 0), Attributes: attributes}
-	err = n.conn.Dump(n.end, request, func(body []byte) bool {
-		if read++; len(body) >= headerSize && body[0] == h.family {
-			if f, ok := take(body[:headerSize], rawnetlink.Attributes(body[headerSize:])); ok {
-				out = append(out, f)
+	err = rawnetlink.Uninterrupted(func() error {
+		read := 0
+		out = nil
+		return n.conn.Dump(n.end, request, func(body []byte) bool {
+			if read++; len(body) >= headerSize && body[0] == h.family {
+				if f, ok := take(body[:headerSize], rawnetlink.Attributes(body[headerSize:])); ok {
+					out = append(out, f)
+				}
 			}
-		}
-		return read < maxRead
+			return read < maxRead
+		})
 	})
 	if errors.Is(err, unix.ENOENT) { // there is no such table
 		return nil, nil

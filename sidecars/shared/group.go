@@ -8,6 +8,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"istio-pod-network-controller/internal/jitter"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars"
 )
@@ -199,7 +200,7 @@ func (g *group) work(ctx context.Context) time.Duration {
 	again, err := g.round(bounded)
 	if err != nil && ctx.Err() == nil {
 		log.FromContext(ctx).Error(err, "shared proxy not looked after")
-		again = errorPause
+		again = jitter.Full(errorPause)
 	}
 	if ctx.Err() == nil {
 		g.watchEnd(ctx)

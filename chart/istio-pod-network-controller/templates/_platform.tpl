@@ -1,12 +1,12 @@
 {{- /*
-What the nodes are. The deprecated value has the same names, capitalized. It wins over platform's default; any other platform contradicts it,
+What the nodes are. kubernetesDistribution has the same names, capitalized. It wins over platform's default; any other platform contradicts it,
 and the template cannot know which of the two is the mistake.
 */ -}}
 {{- define "agent.platform" -}}
 {{- $old := .Values.kubernetesDistribution | default "" | lower -}}
 {{- $new := .Values.platform -}}
 {{- if and $old (ne $new "kubernetes") (ne $new $old) -}}
-{{- fail (printf "platform=%s and kubernetesDistribution=%s contradict each other: kubernetesDistribution is deprecated, leave it empty" $new .Values.kubernetesDistribution) -}}
+{{- fail (printf "platform=%s and kubernetesDistribution=%s contradict each other: set one of them" $new .Values.kubernetesDistribution) -}}
 {{- end -}}
 {{- $old | default $new -}}
 {{- end -}}

@@ -73,6 +73,14 @@ func initContainer(name string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Spec.InitContainers = append(p.Spec.InitContainers, like(p, name)) }
 }
 
+func nativeSidecar(name string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		initContainer(name)(p)
+		always := corev1.ContainerRestartPolicyAlways
+		p.Spec.InitContainers[len(p.Spec.InitContainers)-1].RestartPolicy = &always
+	}
+}
+
 func gate(name string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Spec.ReadinessGates = append(p.Spec.ReadinessGates, corev1.PodReadinessGate{ConditionType: corev1.PodConditionType(name)})
@@ -135,6 +143,7 @@ func annotationShapes() map[string]shape {
 		"windows":                                    {namespace: "asking", change: changes(asks, windows)},
 		"programs itself":                            {namespace: "asking", change: changes(asks, proxy, initContainer("istio-init"))},
 		"programs itself, by a container":            {namespace: "asking", change: changes(asks, proxy, container("istio-init"))},
+		"a native sidecar named istio-init":          {namespace: "asking", change: changes(asks, proxy, nativeSidecar("istio-init")), want: true},
 		"a deployer":                                 {namespace: "asking", change: changes(asks, annotate("openshift.io/deployer-pod-for.name", "x"))},
 		"a build":                                    {namespace: "asking", change: changes(asks, annotate("openshift.io/build.name", "x"))},
 		"an excluded namespace":                      {namespace: "kube-system", change: changes(asks, proxy)},

@@ -75,8 +75,7 @@ func nodeOf(t *testing.T, values string) node {
 	return found
 }
 
-// Who has set the value by its older name gets what they had.
-func TestTheOlderNameMeansTheSame(t *testing.T) {
+func TestPlatform_byItsNameOf2018_isTheSame(t *testing.T) {
 	for _, old := range []string{"Kubernetes", "OpenShift", "K3s", "RKE2", "MicroK8s", "GKE", "Talos"} {
 		before, err := install(t, "{cni: install, kubernetesDistribution: "+old+"}")
 		if err != nil {
