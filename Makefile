@@ -25,7 +25,7 @@ IMAGE := localhost/$(NAME):$(shell awk '$$1 == "appVersion:" { gsub("\"", "", $$
 # The small programs in the agent's image.
 SMALL := $(foreach program,cni probe wait,--file $(CURDIR)/build/istio-pod-network-$(program):/istio-pod-network-$(program))
 
-KC := go -C hack/cluster run ./cmd/kc
+KC := hack/cluster/kc
 
 # The modules that the linter walks. Modules without Go code (pins of tools, pins of the cluster's programs) are not among them.
 LINTED  := $(dir $(wildcard go.mod hack/bench/go.mod hack/cluster/go.mod hack/plots/go.mod hack/scale/go.mod hack/tools/helm/go.mod test/e2e/go.mod))
@@ -46,9 +46,13 @@ help: ## List the targets
 	  /^##@/ { printf "\n%s\n", substr($$0, 5) } \
 	  /^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
+# Helm and, in the demo, the agent are compiled as the cluster's programs are, which share most of their packages: see gcflags in
+# hack/cluster/internal/program.
+QUICK_FLAGS := -trimpath -gcflags='all=-l -dwarf=false'
+
 .PHONY: build
-build: ## Build the agent and its small programs, static, to build/
-	CGO_ENABLED=0 GOOS=linux hack/build.sh -trimpath -buildvcs=auto -ldflags='-s -w' -o build/ . ./cmd/...
+build: ## Build the agent and its small programs, static, to build/. QUICK=1: with what the cluster's programs are compiled from, less optimized
+	CGO_ENABLED=0 GOOS=linux hack/build.sh $(if $(QUICK),$(QUICK_FLAGS),-trimpath) -buildvcs=auto -ldflags='-s -w' -o build/ . ./cmd/...
 
 # Each target that needs more than Go first checks the machine, in less than a second, and installs what is missing.
 .PHONY: test
@@ -219,7 +223,7 @@ HELM_LDFLAGS = $(foreach pkg,chartutil lint/rules,-X helm.sh/helm/v3/pkg/$(pkg).
 
 # From the module of the cluster's programs: they and Helm share most packages.
 $(HELM):
-	CGO_ENABLED=0 nice go -C hack/cluster/programs build -trimpath -ldflags='-s -w $(HELM_LDFLAGS)' -o $@ helm.sh/helm/v3/cmd/helm
+	CGO_ENABLED=0 nice go -C hack/cluster/programs build $(QUICK_FLAGS) -ldflags='-s -w $(HELM_LDFLAGS)' -o $@ helm.sh/helm/v3/cmd/helm
 
 $(CONTROLLER_GEN):
 	nice go -C hack/tools/controllergen build -trimpath -ldflags='-s -w' -o $@ sigs.k8s.io/controller-tools/cmd/controller-gen

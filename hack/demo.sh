@@ -53,18 +53,17 @@ install_agent() {
     --set image.repository="${DEMO_AGENT_IMAGE%:*}",image.tag="${DEMO_AGENT_IMAGE##*:}" --wait --timeout 5m "$@" >/dev/null
 }
 
-# build builds the agent beside the cluster's programs, which keep one core busy at times. Helm comes behind them: it shares their packages.
+# build builds the cluster's programs, then the agent beside Helm: both share their packages.
 build() {
   local agent
-  make -s build >/dev/null &
+  hack/cluster/kc build >/dev/null
+  make -s image QUICK=1 &
   agent=$!
-  hack/cluster/kc build >/dev/null || { kill "$agent" 2>/dev/null; return 1; }
-  wait "$agent"
-  make -s image
   if [[ -z ${HELM:-} || ! -x ${HELM:-} ]]; then
     HELM=$(make -s print-helm)
     export HELM
   fi
+  wait "$agent"
 }
 
 prepare() {

@@ -52,6 +52,12 @@ func (c *Cluster) Up(ctx context.Context, parts Parts) error {
 	if err := c.Check(); err != nil {
 		return err
 	}
+	if c.died() {
+		fmt.Fprintln(c.Out, "removing what is left of a cluster that has died")
+		if err := c.Down(); err != nil {
+			return err
+		}
+	}
 	unlock, err := c.lock()
 	if err != nil {
 		return err
@@ -72,6 +78,12 @@ func (c *Cluster) Up(ctx context.Context, parts Parts) error {
 		return errors.Join(fmt.Errorf("start the cluster: %w", err), c.keepLogs(), c.end())
 	}
 	return nil
+}
+
+// died reports whether a cluster is recorded of which nothing lives, because somebody killed it or the machine was started again.
+func (c *Cluster) died() bool {
+	s, err := c.State()
+	return err == nil && !s.Node.Alive() && !s.ControlPlane.Alive()
 }
 
 // refuseSecondCluster says since when there is a cluster: it may be somebody else's, who would miss it.

@@ -2,10 +2,12 @@ package cluster
 
 import (
 	"io"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"istio-pod-network-controller/hack/cluster/internal/daemon"
 	"istio-pod-network-controller/hack/cluster/internal/plan"
 	"istio-pod-network-controller/hack/cluster/internal/state"
 )
@@ -23,6 +25,36 @@ func TestASecondClusterIsRefusedWithTheFirstOnesAge(t *testing.T) {
 	}
 	if err := c.refuseSecondCluster(); err == nil || !strings.Contains(err.Error(), "2026-01-02 03:04:05") {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestDied_recordOfHolders_clusterThatLivesIsKept(t *testing.T) {
+	own, err := daemon.Identify(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := daemon.Process{PID: own.PID, Started: own.Started - 1} // the number is another process's now
+	l := testLayout()
+	l.Run = t.TempDir()
+	c := &Cluster{Plan: plan.Default(), Layout: l, Out: io.Discard}
+	if c.died() {
+		t.Error("died, although there never was one")
+	}
+	for name, tt := range map[string]struct {
+		state state.State
+		want  bool
+	}{
+		"both live":                 {state: state.State{Node: own, ControlPlane: own}},
+		"the node alone is gone":    {state: state.State{Node: gone, ControlPlane: own}},
+		"both are gone":             {state: state.State{Node: gone, ControlPlane: gone}, want: true},
+		"it died before it had any": {want: true},
+	} {
+		if err := tt.state.Save(l.State()); err != nil {
+			t.Fatal(err)
+		}
+		if got := c.died(); got != tt.want {
+			t.Errorf("%s: got %v", name, got)
+		}
 	}
 }
 

@@ -65,7 +65,7 @@ func (s Set) Missing(names ...string) ([]Recipe, error) {
 }
 
 // Build builds what Missing has listed, and prints how long it will take. Programs with C code come first, because a package that the machine
-// lacks shows there. The others share one go command a module, which links some while it compiles others. Programs that were built stay when a later one
+// lacks shows there. The others share one go command, which links some while it compiles others. Programs that were built stay when a later one
 // fails, and packages that were compiled stay in Go's cache.
 func (s Set) Build(ctx context.Context, missing []Recipe, out io.Writer) error {
 	start := time.Now()
@@ -88,17 +88,12 @@ func (s Set) Build(ctx context.Context, missing []Recipe, out io.Writer) error {
 	return nil
 }
 
-// steps groups programs by module, and puts those with C code first.
+// steps are the programs with C code and those without.
 func steps(recipes []Recipe) (steps [][]Recipe) {
-	for _, r := range recipes {
-		i := slices.IndexFunc(steps, func(step []Recipe) bool { return step[0].Cgo == r.Cgo && step[0].Pins == r.Pins })
-		switch {
-		case i >= 0:
-			steps[i] = append(steps[i], r)
-		case r.Cgo:
-			steps = slices.Insert(steps, 0, []Recipe{r})
-		default:
-			steps = append(steps, []Recipe{r})
+	for _, cgo := range []bool{true, false} {
+		step := slices.DeleteFunc(slices.Clone(recipes), func(r Recipe) bool { return r.Cgo != cgo })
+		if len(step) > 0 {
+			steps = append(steps, step)
 		}
 	}
 	return steps
@@ -114,7 +109,7 @@ func outputs(step []Recipe) []string {
 
 // measure asks go how many packages a step has.
 func (s Set) measure(ctx context.Context, step []Recipe) (*meter, error) {
-	args := []string{"list", "-deps", "-tags", step[0].Tags}
+	args := []string{"list", "-deps", "-tags", tags}
 	for _, r := range step {
 		args = append(args, r.Package)
 	}
@@ -145,7 +140,7 @@ func (s Set) build(ctx context.Context, step []Recipe, m *meter) error {
 		return fmt.Errorf("make the programs' directory: %w", err)
 	}
 	defer os.RemoveAll(partial) //nolint:errcheck // the next build removes it, too
-	args := []string{"build", "-v", "-trimpath", "-buildvcs=false", "-tags", step[0].Tags, "-ldflags", s.ldflags, "-o", partial + "/"}
+	args := []string{"build", "-v", "-trimpath", "-buildvcs=false", "-tags", tags, "-gcflags", gcflags, "-ldflags", s.ldflags, "-o", partial + "/"}
 	for _, r := range step {
 		args = append(args, r.Package)
 	}
@@ -173,12 +168,12 @@ func (s Set) build(ctx context.Context, step []Recipe, m *meter) error {
 
 // goCommand is a go command for the programs of a step.
 func (s Set) goCommand(ctx context.Context, step []Recipe, args ...string) *exec.Cmd {
-	cmd := goCommand(ctx, filepath.Join(s.pins, step[0].Pins), args...)
+	cmd := goCommand(ctx, s.pins, args...)
 	cgo := "CGO_ENABLED=0"
 	if step[0].Cgo {
 		cgo = "CGO_ENABLED=1"
 	}
-	cmd.Env = append(cmd.Env, cgo)
+	cmd.Env = append(cmd.Env, cgo, "GOGC="+garbage)
 	return cmd
 }
 

@@ -14,7 +14,7 @@ func TestKubernetesVersionComesFromThePins(t *testing.T) {
 		mod, want string
 		wantErr   bool
 	}{
-		"in a block":     {mod: "module m\nrequire (\n\tk8s.io/api v0.1.0\n\tk8s.io/kubernetes v1.36.3 // indirect\n)\n", want: "v1.36.3"},
+		"in a block":     {mod: "module m\nrequire (\n\tk8s.io/api v0.1.0\n\tk8s.io/kubernetes v1.37.2 // indirect\n)\n", want: "v1.37.2"},
 		"on its own":     {mod: "module m\nrequire k8s.io/kubernetes v1.40.0\n", want: "v1.40.0"},
 		"tool line only": {mod: "module m\ntool k8s.io/kubernetes/cmd/kubelet\n", wantErr: true},
 	}
@@ -31,17 +31,17 @@ func TestKubernetesVersionComesFromThePins(t *testing.T) {
 }
 
 func TestStampSetsBothPackages(t *testing.T) {
-	want := "-X k8s.io/component-base/version.gitVersion=v1.36.3 -X k8s.io/component-base/version.gitMajor=1 " +
-		"-X k8s.io/component-base/version.gitMinor=36 -X k8s.io/client-go/pkg/version.gitVersion=v1.36.3 " +
-		"-X k8s.io/client-go/pkg/version.gitMajor=1 -X k8s.io/client-go/pkg/version.gitMinor=36"
-	if diff := cmp.Diff(want, stamp("v1.36.3")); diff != "" {
+	want := "-X k8s.io/component-base/version.gitVersion=v1.37.2 -X k8s.io/component-base/version.gitMajor=1 " +
+		"-X k8s.io/component-base/version.gitMinor=37 -X k8s.io/client-go/pkg/version.gitVersion=v1.37.2 " +
+		"-X k8s.io/client-go/pkg/version.gitMajor=1 -X k8s.io/client-go/pkg/version.gitMinor=37"
+	if diff := cmp.Diff(want, stamp("v1.37.2")); diff != "" {
 		t.Error(diff)
 	}
 }
 
 func TestEveryRecipeIsPinned(t *testing.T) {
 	for _, r := range Recipes() {
-		if pins := read(t, filepath.Join("../../programs", r.Pins, "go.mod")); !strings.Contains(pins, "\t"+r.Package+"\n") {
+		if pins := read(t, "../../programs/go.mod"); !strings.Contains(pins, "\t"+r.Package+"\n") {
 			t.Errorf("no tool line for %s", r.Package)
 		}
 	}
@@ -51,9 +51,7 @@ func TestKeyChangesWithWhatDecidesTheBuild(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "go.mod"), "module m")
 	write(t, filepath.Join(dir, "go.sum"), "")
-	recipes := []Recipe{{Output: "a"}, {Output: "b", Pins: "own"}}
-	write(t, filepath.Join(dir, "own", "go.mod"), "module own")
-	write(t, filepath.Join(dir, "own", "go.sum"), "")
+	recipes := []Recipe{{Output: "a"}, {Output: "b"}}
 	base := mustKey(t, "go1.26.6", "-s", recipes, dir)
 	if again := mustKey(t, "go1.26.6", "-s", recipes, dir); again != base {
 		t.Errorf("equal input, keys %s and %s", base, again)
@@ -67,22 +65,18 @@ func TestKeyChangesWithWhatDecidesTheBuild(t *testing.T) {
 	if k := mustKey(t, "go1.26.6", "-s", recipes[1:], dir); k == base {
 		t.Error("other recipes have the same key")
 	}
-	for _, file := range []string{"go.sum", "own/go.mod"} {
-		write(t, filepath.Join(dir, file), "x")
-		k := mustKey(t, "go1.26.6", "-s", recipes, dir)
-		if k == base {
-			t.Errorf("another %s has the same key", file)
-		}
-		base = k
+	write(t, filepath.Join(dir, "go.sum"), "x")
+	if k := mustKey(t, "go1.26.6", "-s", recipes, dir); k == base {
+		t.Error("another go.sum has the same key")
 	}
 }
 
-func TestSteps_programsOfOneModule_shareACommand(t *testing.T) {
+func TestSteps_programsWithoutCCode_shareACommand(t *testing.T) {
 	var got [][]string
-	for _, step := range steps([]Recipe{{Output: "a"}, {Output: "b", Pins: "own"}, {Output: "c"}, {Output: "d", Cgo: true}}) {
+	for _, step := range steps([]Recipe{{Output: "a"}, {Output: "b"}, {Output: "c", Cgo: true}}) {
 		got = append(got, outputs(step))
 	}
-	if diff := cmp.Diff([][]string{{"d"}, {"a", "c"}, {"b"}}, got); diff != "" {
+	if diff := cmp.Diff([][]string{{"c"}, {"a", "b"}}, got); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -91,25 +85,6 @@ func TestSteps_programsOfOneModule_shareACommand(t *testing.T) {
 func TestSteps_programWithCCode_isFirst(t *testing.T) {
 	if got := steps(Recipes()); len(got) == 0 || got[0][0].Output != "runc" {
 		t.Errorf("steps %v: want runc first", got)
-	}
-}
-
-// What the two modules share is compiled once if they pin the same versions of it.
-func TestModulesOfTheProgramsPinTheSameVersions(t *testing.T) {
-	versions := func(file string) map[string]string {
-		found := map[string]string{}
-		for line := range strings.Lines(read(t, file)) {
-			if f := strings.Fields(line); len(f) >= 2 && strings.HasPrefix(f[1], "v") && !strings.HasPrefix(f[0], "k8s.io/") {
-				found[f[0]] = f[1]
-			}
-		}
-		return found
-	}
-	all, own := versions("../../programs/go.mod"), versions("../../programs/containerd/go.mod")
-	for module, version := range own {
-		if other, shared := all[module]; shared && other != version {
-			t.Errorf("%s: %s, and %s for containerd", module, other, version)
-		}
 	}
 }
 
