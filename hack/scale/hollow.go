@@ -20,6 +20,8 @@ const (
 	calm = 15 * time.Second
 	// changes is how many changes of a namespace are measured.
 	changes = 20
+	// outage is how long the API server is away before agents meet it again: long enough for them to fail several times.
+	outage = 20 * time.Second
 	// fleetLimit bounds the wait for all agents.
 	fleetLimit = 6 * time.Minute
 )
@@ -38,8 +40,8 @@ type hollowBench struct {
 //   - all of them start at once: every pod is reported;
 //   - they have nothing to do;
 //   - the annotation of one namespace changes, then one that nobody asked for;
-//   - all of them start again at once: nothing is written;
-//   - the API server starts again, once without agents and once with them.
+//   - all of them start again at once: nothing is written but their own status;
+//   - the API server starts again after an outage, once without agents and once with them.
 func (b bench) hollow(ctx context.Context, dir string) (rows []row, err error) {
 	s, err := startServer(ctx, dir, b.programs)
 	if err != nil {
@@ -52,6 +54,9 @@ func (b bench) hollow(ctx context.Context, dir string) (rows []row, err error) {
 	}
 	node := func(i int) string { return fmt.Sprintf("node-%d", i%b.agents) }
 	if _, err := makePods(ctx, s.admin, 0, b.pods, b.namespaces, node); err != nil {
+		return nil, err
+	}
+	if err := makeAgentPods(ctx, s.admin, b.agents); err != nil {
 		return nil, err
 	}
 	for _, part := range []func(context.Context) ([]row, error){h.first, h.rest, h.namespaceChange, h.again, h.serverAgain} {
@@ -149,11 +154,11 @@ func (h *hollowBench) endAll() error {
 	return errors.Join(errs...)
 }
 
-// awaitReports waits until every pod has a report.
+// awaitReports waits until every pod has a report, and every agent one about itself.
 func (h *hollowBench) awaitReports(ctx context.Context) error {
-	return eventually(ctx, fleetLimit, "all pods have a report", func(context.Context) error {
-		if n := h.seen.written.Load(); n < int64(h.pods) {
-			return fmt.Errorf("%d of %d", n, h.pods)
+	return eventually(ctx, fleetLimit, "all pods and agents have a report", func(context.Context) error {
+		if n, want := h.seen.written.Load(), int64(h.pods+h.bench.agents); n < want {
+			return fmt.Errorf("%d of %d", n, want)
 		}
 		return nil
 	})
@@ -249,14 +254,16 @@ func (h *hollowBench) again(ctx context.Context) ([]row, error) {
 
 // serverAgain has the API server start again, without agents and with them.
 func (h *hollowBench) serverAgain(ctx context.Context) ([]row, error) {
-	with, err := h.serverStarts(ctx)
+	with, attempts, err := h.serverStarts(ctx)
 	if err != nil {
 		return nil, err
 	}
+	mean, busiest := busiestSecond(attempts)
+	fmt.Fprintln(os.Stderr, "requests of all agents in each second since the API server is ready again:", attempts)
 	if err := h.endAll(); err != nil {
 		return nil, err
 	}
-	without, err := h.serverStarts(ctx)
+	without, _, err := h.serverStarts(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -265,30 +272,47 @@ func (h *hollowBench) serverAgain(ctx context.Context) ([]row, error) {
 		newRow(h.name("CPU of the API server for each agent, when the API server has started again"), "ms", milliseconds(with.cpu-without.cpu)/float64(h.bench.agents), 0, "reported"),
 		newRow(h.name("from the API server being ready until all agents know of a change"), "s", with.took.Seconds(), without.took.Seconds(), "reported"),
 		newRow(h.name("requests of an agent when the API server has started again"), "count", with.requests/float64(h.bench.agents), 0, "reported"),
+		newRow(h.name("requests in the busiest second after an outage, against the mean until all agents know of a change"), "count", busiest, mean, "2 times"),
 		newRow(h.name("peak RSS of the API server when it has started again, against without agents"), "MiB", with.rss, without.rss, "reported"),
 	}, nil
 }
 
-// serverStarts kills the API server, starts it and changes a namespace, of which all agents are to know.
-func (h *hollowBench) serverStarts(ctx context.Context) (p phase, err error) {
+// busiestSecond returns the mean of what happened in each second, and the most.
+func busiestSecond(counts []int) (mean, most float64) {
+	for _, n := range counts {
+		mean += float64(n) / float64(len(counts))
+		most = max(most, float64(n))
+	}
+	return mean, most
+}
+
+// serverStarts kills the API server, starts it after an outage and changes a namespace, of which all agents are to know. It also returns
+// how many requests agents began in each second between the server being ready and all knowing.
+func (h *hollowBench) serverStarts(ctx context.Context) (p phase, attempts []int, err error) {
 	if err := h.server.api.stop(syscall.SIGKILL); err != nil {
-		return p, err
+		return p, nil, err
+	}
+	if err := pause(ctx, outage); err != nil {
+		return p, nil, err
 	}
 	requests := h.seen.requests.Load()
 	if err := h.server.startAPI(ctx); err != nil {
-		return p, err
+		return p, nil, err
 	}
 	ready, value := time.Now(), time.Now().String()
 	if err := errors.Join(h.annotate(ctx, namespaceName(2), value), h.awaitValue(ctx, namespaceName(2), value)); err != nil {
-		return p, err
+		return p, nil, err
 	}
 	p.took = time.Since(ready)
+	if len(h.agents) > 0 {
+		attempts = h.seen.perSecond(ready, ready.Add(p.took))
+	}
 	if err := pause(ctx, calm); err != nil { // what comes after the first moment
-		return p, err
+		return p, nil, err
 	}
 	end, err := h.server.api.usage()
 	p.cpu, p.rss, p.requests = end.cpu, end.rss, float64(h.seen.requests.Load()-requests)
-	return p, err
+	return p, attempts, err
 }
 
 func (h *hollowBench) name(what string) string {
@@ -305,7 +329,7 @@ type counted struct {
 
 // RoundTrip counts and sends a request.
 func (c counted) RoundTrip(r *http.Request) (*http.Response, error) {
-	c.fleet.requests.Add(1)
+	c.fleet.attempt()
 	resp, err := c.RoundTripper.RoundTrip(r)
 	if err == nil && r.Method != http.MethodGet && resp.StatusCode < http.StatusMultipleChoices {
 		c.fleet.written.Add(1)

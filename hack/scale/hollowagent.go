@@ -4,12 +4,17 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
+	"sync"
 	"sync/atomic"
+	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,14 +23,18 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables"
 )
 
-// hollowAgent is the agent of one node without its kernel and its container runtime: the agent's own caches, watch, core and writer.
+// hollowAgent is the agent of one node without its kernel and its container runtime: the agent's own caches, watch, core and writer, and
+// its report about itself.
 type hollowAgent struct {
 	manager manager.Manager
+	report  agentstatus.Report
+	synced  atomic.Bool // the caches are filled, which is when an agent is ready
 	seen    *fleet
 	stop    context.CancelFunc
 	ended   chan error
@@ -36,6 +45,30 @@ type fleet struct {
 	applied  atomic.Int64 // looks at sandboxes
 	requests atomic.Int64
 	written  atomic.Int64 // requests that changed something
+
+	mu       sync.Mutex
+	attempts []time.Time // when each request began, also of one that failed
+}
+
+// attempt counts a request that begins.
+func (f *fleet) attempt() {
+	f.requests.Add(1)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.attempts = append(f.attempts, time.Now())
+}
+
+// perSecond returns how many requests began in each second from a time on, until another.
+func (f *fleet) perSecond(from, to time.Time) []int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	counts := make([]int, int(to.Sub(from)/time.Second)+1)
+	for _, at := range f.attempts[slices.IndexFunc(f.attempts, func(at time.Time) bool { return !at.Before(from) }):] {
+		if at.Before(to) {
+			counts[int(at.Sub(from)/time.Second)]++
+		}
+	}
+	return counts
 }
 
 // newHollowAgent makes the agent of a node. Each has connections of its own, as agents on nodes have.
@@ -56,8 +89,19 @@ func newHollowAgent(s *server, node string, seen *fleet) (*hollowAgent, error) {
 	if err != nil {
 		return nil, err
 	}
+	write, err := agentstatus.NewWrite(mgr, types.NamespacedName{Namespace: agentNamespace, Name: agentPod(node)})
+	if err != nil {
+		return nil, err
+	}
 	a := &hollowAgent{manager: mgr, seen: seen, ended: make(chan error, 1)}
+	a.report = agentstatus.Report{Look: a.status, Write: write, Log: logr.Discard()}
 	return a, a.add()
+}
+
+// status is what the agent writes about itself.
+func (a *hollowAgent) status(context.Context) agentstatus.Status {
+	ready := a.synced.Load()
+	return agentstatus.Status{Version: "scale", Ready: ready, Entrance: []agentstatus.Entrance{{Name: "watch", Up: ready}}, Time: time.Now().Round(time.Second)}
 }
 
 // add adds to the manager what the agent adds to it.
@@ -71,16 +115,26 @@ func (a *hollowAgent) add() error {
 	writer := controllers.NewWriter(a.manager.GetClient(), pods, a.manager.GetEventRecorder("scale"))
 	kernel := noKernel{a.seen}
 	programmer := &controllers.Programmer{
-		Config:  intent.Config{Select: intent.SelectAnnotation, AgentNamespace: "mesh", Defaults: intent.StandardDefaults()},
+		Config:  intent.Config{Select: intent.SelectAnnotation, AgentNamespace: agentNamespace, Defaults: intent.StandardDefaults()},
 		Backend: kernel, BackendName: "none", Namespaces: kernel, Finder: kernel, Pods: pods, Reporter: writer, Ledger: ledger, Metrics: counters,
 	}
-	watch := &controllers.PodWatch{Client: a.manager.GetCache(), Programmer: programmer}
-	return errors.Join(watch.SetupWithManager(a.manager), a.manager.Add(writer))
+	watch := controllers.NewPodWatch(a.manager.GetCache(), programmer)
+	synced := manager.RunnableFunc(func(ctx context.Context) error {
+		a.synced.Store(a.manager.GetCache().WaitForCacheSync(ctx))
+		return nil
+	})
+	return errors.Join(watch.SetupWithManager(a.manager), a.manager.Add(writer), a.manager.Add(synced))
 }
 
 func (a *hollowAgent) start(ctx context.Context) {
 	ctx, a.stop = context.WithCancel(ctx)
-	go func() { a.ended <- a.manager.Start(ctx) }()
+	reported := make(chan struct{})
+	go func() { defer close(reported); a.report.Start(ctx) }()
+	go func() {
+		err := a.manager.Start(ctx)
+		<-reported
+		a.ended <- err
+	}()
 }
 
 // end ends the agent, and its connections.

@@ -52,6 +52,25 @@ func makePods(
 	return pods, err
 }
 
+// agentNamespace is where agents run.
+const agentNamespace = "mesh"
+
+// agentPod is the name of an agent's own pod.
+func agentPod(node string) string { return "agent-" + node }
+
+// makeAgentPods makes the pods of n agents, on which each reports about itself.
+func makeAgentPods(ctx context.Context, c kubernetes.Interface, n int) error {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: agentNamespace}}
+	if _, err := c.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	return each(ctx, n, func(ctx context.Context, i int) error {
+		node := fmt.Sprintf("node-%d", i)
+		_, err := c.CoreV1().Pods(agentNamespace).Create(ctx, newPod(agentPod(node), agentNamespace, node), metav1.CreateOptions{})
+		return err
+	})
+}
+
 // newPod returns a pod of an application and its proxy, of the size that such pods have.
 func newPod(name, namespace, node string) *corev1.Pod {
 	return &corev1.Pod{

@@ -79,7 +79,7 @@ type agent struct {
 	nriServed   func(context.Context) error // why the runtime does not call this agent; set with nriEntrance
 	cniState    cniState
 	inspect     atomic.Pointer[agentstatus.Inspect] // where the agent answers `inspect`; nil: nowhere
-	selfReport  *selfReport                         // nil: the agent does not know its pod
+	selfReport  *agentstatus.Report                 // nil: the agent does not know its pod
 	ports       ports
 }
 

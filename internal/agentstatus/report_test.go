@@ -1,4 +1,4 @@
-package agent
+package agentstatus
 
 import (
 	"context"
@@ -15,40 +15,38 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"istio-pod-network-controller/internal/agentstatus"
 )
 
 func TestWhenTheAgentsStatusIsWritten(t *testing.T) {
 	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	up, down := agentstatus.Entrance{Name: "nri", Up: true}, agentstatus.Entrance{Name: "nri", Message: "away"}
-	last := agentstatus.Status{
-		Version: "1", Ready: true, Entrance: []agentstatus.Entrance{up},
-		LastError: &agentstatus.Error{Pod: "shop/cart", Message: "no", Time: began}, Time: began,
+	up, down := Entrance{Name: "nri", Up: true}, Entrance{Name: "nri", Message: "away"}
+	last := Status{
+		Version: "1", Ready: true, Entrance: []Entrance{up},
+		LastError: &Error{Pod: "shop/cart", Message: "no", Time: began}, Time: began,
 	}
 	for name, c := range map[string]struct {
 		after  time.Duration
-		change func(*agentstatus.Status)
+		change func(*Status)
 		want   bool
 	}{
-		"nothing has changed for a day":         {24 * time.Hour, func(*agentstatus.Status) {}, false},
-		"the clock was set back":                {-time.Second, func(*agentstatus.Status) {}, true},
-		"not ready, at once":                    {time.Second, func(s *agentstatus.Status) { s.Ready = false }, true},
-		"an entrance is lost, at once":          {time.Second, func(s *agentstatus.Status) { s.Entrance = []agentstatus.Entrance{down} }, true},
-		"an entrance more, at once":             {time.Second, func(s *agentstatus.Status) { s.Entrance = append(s.Entrance[:1:1], down) }, true},
-		"another error, too soon":               {59 * time.Second, func(s *agentstatus.Status) { s.LastError = &agentstatus.Error{Message: "other"} }, false},
-		"another error":                         {time.Minute, func(s *agentstatus.Status) { s.LastError = &agentstatus.Error{Message: "other"} }, true},
-		"the same error once more":              {time.Hour, func(s *agentstatus.Status) { s.LastError = &agentstatus.Error{Pod: "shop/cart", Message: "no"} }, false},
-		"where inspect is answered has changed": {time.Minute, func(s *agentstatus.Status) { s.Inspect = &agentstatus.Inspect{Port: 1} }, true},
+		"nothing has changed for a day":         {24 * time.Hour, func(*Status) {}, false},
+		"the clock was set back":                {-time.Second, func(*Status) {}, true},
+		"not ready, at once":                    {time.Second, func(s *Status) { s.Ready = false }, true},
+		"an entrance is lost, at once":          {time.Second, func(s *Status) { s.Entrance = []Entrance{down} }, true},
+		"an entrance more, at once":             {time.Second, func(s *Status) { s.Entrance = append(s.Entrance[:1:1], down) }, true},
+		"another error, too soon":               {59 * time.Second, func(s *Status) { s.LastError = &Error{Message: "other"} }, false},
+		"another error":                         {time.Minute, func(s *Status) { s.LastError = &Error{Message: "other"} }, true},
+		"the same error once more":              {time.Hour, func(s *Status) { s.LastError = &Error{Pod: "shop/cart", Message: "no"} }, false},
+		"where inspect is answered has changed": {time.Minute, func(s *Status) { s.Inspect = &Inspect{Port: 1} }, true},
 	} {
 		now := last
 		now.Time = began.Add(c.after)
 		c.change(&now)
-		if got := selfDue(last, now); got != c.want {
+		if got := due(last, now); got != c.want {
 			t.Errorf("%s: written %t, want %t", name, got, c.want)
 		}
 	}
-	if !selfDue(agentstatus.Status{}, last) {
+	if !due(Status{}, last) {
 		t.Error("the first one is not written")
 	}
 }
@@ -58,10 +56,10 @@ type written struct {
 	mu       sync.Mutex
 	away     bool
 	attempts []time.Time
-	statuses []agentstatus.Status
+	statuses []Status
 }
 
-func (w *written) write(_ context.Context, s agentstatus.Status) error {
+func (w *written) write(_ context.Context, s Status) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.attempts = append(w.attempts, time.Now())
@@ -73,7 +71,7 @@ func (w *written) write(_ context.Context, s agentstatus.Status) error {
 }
 
 // after waits, and returns what was written until then. From then on the API server is there or not.
-func (w *written) after(d time.Duration, away bool) ([]time.Time, []agentstatus.Status) {
+func (w *written) after(d time.Duration, away bool) ([]time.Time, []Status) {
 	<-time.After(d)
 	synctest.Wait()
 	w.mu.Lock()
@@ -91,14 +89,14 @@ func TestAStatusThatCannotBeWrittenIsTriedAgain(t *testing.T) {
 		go func() {
 			defer close(done)
 			// Pods fail in turn.
-			look := func(context.Context) agentstatus.Status {
-				return agentstatus.Status{Ready: true, LastError: &agentstatus.Error{Message: fmt.Sprint(int(time.Since(began).Seconds()))}, Time: time.Now()}
+			look := func(context.Context) Status {
+				return Status{Ready: true, LastError: &Error{Message: fmt.Sprint(int(time.Since(began).Seconds()))}, Time: time.Now()}
 			}
-			selfReport{look: look, write: w.write, log: logr.Discard()}.Start(ctx)
+			Report{Look: look, Write: w.write, Log: logr.Discard()}.Start(ctx)
 		}()
 		attempts, _ := w.after(2*time.Minute, false)
 		for i, at := range attempts[1:] {
-			if pause := at.Sub(attempts[i]); pause > lastAttemptWait {
+			if pause := at.Sub(attempts[i]); pause > lastWait {
 				t.Errorf("attempt %d came after %s", i+2, pause)
 			}
 		}
@@ -118,12 +116,12 @@ func TestAStatusThatCannotBeWrittenIsTriedAgain(t *testing.T) {
 }
 
 // A node on which nothing happens must cost the API server nothing.
-func TestSelfReport_idleAgentForADay_writesOnce(t *testing.T) {
+func TestReport_idleAgentForADay_writesOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		w, done := &written{}, make(chan struct{})
-		look := func(context.Context) agentstatus.Status { return agentstatus.Status{Ready: true, Time: time.Now()} }
-		go func() { defer close(done); selfReport{look: look, write: w.write, log: logr.Discard()}.Start(ctx) }()
+		look := func(context.Context) Status { return Status{Ready: true, Time: time.Now()} }
+		go func() { defer close(done); Report{Look: look, Write: w.write, Log: logr.Discard()}.Start(ctx) }()
 		if attempts, _ := w.after(24*time.Hour, false); len(attempts) != 1 {
 			t.Errorf("%d requests", len(attempts))
 		}
@@ -151,15 +149,15 @@ func (p *statusPatch) Patch(_ context.Context, obj client.Object, patch client.P
 // The policy lets the agent write this one annotation, and nothing beside it.
 func TestTheAgentsStatusIsOneAnnotation(t *testing.T) {
 	own, p := types.NamespacedName{Namespace: "mesh", Name: "agent-1"}, &statusPatch{}
-	status := agentstatus.Status{Version: "1", Ready: true}
-	if err := writeOwnStatus(t.Context(), p, own, status); err != nil {
+	status := Status{Version: "1", Ready: true}
+	if err := write(t.Context(), p, own, status); err != nil {
 		t.Fatal(err)
 	}
 	var got map[string]map[string]map[string]string
 	if err := json.Unmarshal(p.data, &got); err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]map[string]map[string]string{"metadata": {"annotations": {agentstatus.Annotation: status.String()}}}
+	want := map[string]map[string]map[string]string{"metadata": {"annotations": {Annotation: status.String()}}}
 	if diff := cmp.Diff(want, got); diff != "" || p.key != own || p.kind != types.MergePatchType {
 		t.Errorf("%s of %s (-want +got):\n%s", p.kind, p.key, diff)
 	}
