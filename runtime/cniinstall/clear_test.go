@@ -55,7 +55,8 @@ func TestClearWaitsLongerEachTime(t *testing.T) {
 			n.put(t, "10-kc.conflist", chained)
 		}
 	}
-	if removed == 0 || removed > 6 { // after 0, 20, 60, 140 and 300 ms
+	// The pauses are random, below 20, 40, 80 ms and so on: five or six of them fit. Below 20 ms always, it would be some 25.
+	if removed == 0 || removed > 12 {
 		t.Errorf("removed %d times", removed)
 	}
 	for pause, want := range map[time.Duration]time.Duration{0: time.Second, time.Second: 2 * time.Second, 20 * time.Second: maxClearPause} {
