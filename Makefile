@@ -155,7 +155,7 @@ image-iptables: build ## Build the image for the iptables backend, with the mach
 	$(KC) image --binary $(CURDIR)/$(BINARY) $(SMALL) --iptables --tag $(IMAGE)-iptables --output $(CURDIR)/build/image-iptables.tar
 
 .PHONY: cluster-up
-cluster-up: ## Start the one-node cluster (the first time it builds Kubernetes: some ten minutes)
+cluster-up: ## Start the one-node cluster (the first time it builds Kubernetes: some five minutes)
 	@hack/preflight.sh build images up
 	$(KC) up
 

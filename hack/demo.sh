@@ -73,7 +73,7 @@ prepare() {
     return
   fi
   hack/preflight.sh build images up
-  step "Building the agent, Kubernetes and Helm (the first time some ten minutes on two cores; later nothing)"
+  step "Building the agent, Kubernetes and Helm (the first time some six minutes on two cores, or twice that; later nothing)"
   build
   if ! hack/cluster/kc status >/dev/null 2>&1; then
     step "Starting a one-node cluster of real Kubernetes"

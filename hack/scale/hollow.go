@@ -259,7 +259,7 @@ func (h *hollowBench) serverAgain(ctx context.Context) ([]row, error) {
 		return nil, err
 	}
 	mean, busiest := busiestSecond(attempts)
-	fmt.Fprintln(os.Stderr, "requests of all agents in each second since the API server is ready again:", attempts)
+	fmt.Fprintln(os.Stderr, "requests of all agents in each second since the API server was started again:", attempts)
 	if err := h.endAll(); err != nil {
 		return nil, err
 	}
@@ -287,7 +287,7 @@ func busiestSecond(counts []int) (mean, most float64) {
 }
 
 // serverStarts kills the API server, starts it after an outage and changes a namespace, of which all agents are to know. It also returns
-// how many requests agents began in each second between the server being ready and all knowing.
+// how many requests agents began in each second between the server's start, in which it answers some before it is ready, and all knowing.
 func (h *hollowBench) serverStarts(ctx context.Context) (p phase, attempts []int, err error) {
 	if err := h.server.api.stop(syscall.SIGKILL); err != nil {
 		return p, nil, err
@@ -295,7 +295,7 @@ func (h *hollowBench) serverStarts(ctx context.Context) (p phase, attempts []int
 	if err := pause(ctx, outage); err != nil {
 		return p, nil, err
 	}
-	requests := h.seen.requests.Load()
+	requests, began := h.seen.requests.Load(), time.Now()
 	if err := h.server.startAPI(ctx); err != nil {
 		return p, nil, err
 	}
@@ -305,7 +305,7 @@ func (h *hollowBench) serverStarts(ctx context.Context) (p phase, attempts []int
 	}
 	p.took = time.Since(ready)
 	if len(h.agents) > 0 {
-		attempts = h.seen.perSecond(ready, ready.Add(p.took))
+		attempts = h.seen.perSecond(began, time.Now())
 	}
 	if err := pause(ctx, calm); err != nil { // what comes after the first moment
 		return p, nil, err

@@ -32,7 +32,7 @@ func (o *options) deps() *cobra.Command {
 // build prints the directory of the programs, for scripts.
 func (o *options) build() *cobra.Command {
 	return &cobra.Command{
-		Use: "build [PROGRAM...]", Short: "Build programs of the cluster, or all: some ten minutes at first, nothing when they are there",
+		Use: "build [PROGRAM...]", Short: "Build programs of the cluster, or all: some five minutes at first, nothing when they are there",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			set, err := o.buildPrograms(cmd.Context(), cmd.ErrOrStderr(), args...)
 			if err != nil {
