@@ -154,11 +154,12 @@ func (h *hollowBench) endAll() error {
 	return errors.Join(errs...)
 }
 
-// awaitReports waits until every pod has a report, and every agent one about itself.
+// awaitReports waits until every pod has a report, and every agent has reported that it is ready.
 func (h *hollowBench) awaitReports(ctx context.Context) error {
 	return eventually(ctx, fleetLimit, "all pods and agents have a report", func(context.Context) error {
-		if n, want := h.seen.written.Load(), int64(h.pods+h.bench.agents); n < want {
-			return fmt.Errorf("%d of %d", n, want)
+		pods, agents := h.seen.written.Load()-h.seen.own.Load(), h.seen.ready.Load()
+		if pods < int64(h.pods) || agents < int64(h.bench.agents) {
+			return fmt.Errorf("%d of %d pods, %d of %d agents", pods, h.pods, agents, h.bench.agents)
 		}
 		return nil
 	})

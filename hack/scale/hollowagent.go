@@ -45,6 +45,8 @@ type fleet struct {
 	applied  atomic.Int64 // looks at sandboxes
 	requests atomic.Int64
 	written  atomic.Int64 // requests that changed something
+	own      atomic.Int64 // of these, reports of agents about themselves
+	ready    atomic.Int64 // of these, those that say ready: one for each start of an agent
 
 	mu       sync.Mutex
 	attempts []time.Time // when each request began, also of one that failed
@@ -94,8 +96,22 @@ func newHollowAgent(s *server, node string, seen *fleet) (*hollowAgent, error) {
 		return nil, err
 	}
 	a := &hollowAgent{manager: mgr, seen: seen, ended: make(chan error, 1)}
-	a.report = agentstatus.Report{Look: a.status, Write: write, Log: logr.Discard()}
+	a.report = agentstatus.Report{Look: a.status, Write: seen.countOwn(write), Log: logr.Discard()}
 	return a, a.add()
+}
+
+// countOwn counts the reports of agents about themselves.
+func (f *fleet) countOwn(write func(context.Context, agentstatus.Status) error) func(context.Context, agentstatus.Status) error {
+	return func(ctx context.Context, s agentstatus.Status) error {
+		err := write(ctx, s)
+		if err == nil {
+			f.own.Add(1)
+		}
+		if err == nil && s.Ready {
+			f.ready.Add(1)
+		}
+		return err
+	}
 }
 
 // status is what the agent writes about itself.
