@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"time"
 )
 
@@ -74,13 +75,14 @@ func probe(ctx context.Context, source netip.Addr, arrived <-chan netip.AddrPort
 	want := netip.AddrPortFrom(passthroughSource(source).AddrPort().Addr().Unmap(), unusedPort)
 	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(source, 0)), Timeout: time.Second}
 	last := errors.New("no try")
-	for ctx.Err() == nil {
+	for tries := 0; ctx.Err() == nil; tries++ {
 		c, err := d.DialContext(ctx, "tcp", want.String())
-		if err != nil {
-			last = err
-		} else {
+		switch {
+		case err == nil:
 			_ = c.Close()
 			last = errors.New("it was answered by somebody else")
+		case !os.IsTimeout(err) || tries == 0: // the last try is cut short, which explains nothing
+			last = err
 		}
 		select {
 		case dst := <-arrived:
