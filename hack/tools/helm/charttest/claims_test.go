@@ -27,7 +27,7 @@ func TestDocumentsNameTestsThatExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	named := regexp.MustCompile("`((?:Test|Fuzz)[A-Za-z]+)")
+	named := regexp.MustCompile("`((?:Test|Fuzz)\\w+)")
 	for file, text := range prose(t, root) {
 		matches := named.FindAllStringSubmatch(text, -1)
 		for _, match := range matches {
