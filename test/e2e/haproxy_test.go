@@ -45,7 +45,7 @@ func TestHAProxyThatKnowsNoDestinationDoesNotLoop(t *testing.T) {
 		haproxyContainer()))
 	v4, v6 := families()[0], families()[1]
 	eventually(t, "HAProxy listens", func(context.Context) error {
-		_, err := s.tryFrom(t, pod, "get", "http://"+v4.at(1, worldPort).String()+"/")
+		_, err := s.tryFrom(t, pod, "get", "http://"+v4.at(1, worldPort).String()+"/") //nolint:contextcheck // it has the test's
 		return err
 	})
 	if out, err := s.tryFrom(t, pod, "get", "http://"+v6.at(1, worldPort).String()+"/"); err == nil {
