@@ -101,12 +101,17 @@ func (s *server) narrowsTokens(t *testing.T) {
 	})
 }
 
-// awaitTokenPolicies waits until the agent gets a token for a pod of its node, and none for one of another.
+// awaitTokenPolicies waits until the agent gets a token for a pod of its node, and each of the two policies denies what it alone denies:
+// the API server takes them up one after the other.
 func awaitTokenPolicies(t *testing.T, agent kubernetes.Interface, mine, theirs ask) {
 	t.Helper()
-	eventually(t, "the API server follows the policy for tokens", func(ctx context.Context) error {
-		if _, err := theirs.by(ctx, agent); err == nil || !strings.Contains(err.Error(), release+"-tokens") || !strings.Contains(err.Error(), "denied") {
-			return fmt.Errorf("not denied by the policy: %w", errors.Join(errNotYet, err))
+	other := mine
+	other.audiences = []string{"other"}
+	eventually(t, "the API server follows the policies for tokens", func(ctx context.Context) error {
+		for policy, denied := range map[string]ask{"-tokens": other, "-tokens-node": theirs} {
+			if _, err := denied.by(ctx, agent); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("'%s%s'", release, policy)) {
+				return fmt.Errorf("not denied by the policy %s%s: %w", release, policy, errors.Join(errNotYet, err))
+			}
 		}
 		_, err := mine.by(ctx, agent)
 		return err
