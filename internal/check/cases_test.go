@@ -70,6 +70,9 @@ func nodeCases() map[string]changed {
 		"Talos":                                     {change: func(f *Facts) { f.Nodes[1].OSImage, f.DaemonSets = "Talos (v1.9.0)", nil }, pre: true, check: "operating-system", level: Warn, want: "NRI is off"},
 		"a Windows node":                            {change: func(f *Facts) { f.Nodes[1].OS, f.Agents = "windows", f.Agents[:1] }, check: "operating-system", level: OK, want: "1 Windows node"},
 		"a Windows node has no agent":               {change: func(f *Facts) { f.Nodes[1].OS, f.Agents = "windows", f.Agents[:1] }, check: "nodes-without-agent", level: OK},
+		"a containerd that keeps refused sandboxes beside one without NRI": {change: func(f *Facts) {
+			f.Nodes[0].Runtime, f.Nodes[1].Runtime, f.Agents = "containerd://2.1.7", "containerd://1.6.8", nil
+		}, check: "container-runtime", level: Warn, want: "containerd 1.6.8 has no NRI (n2); containerd 2.1.7 (n1) cannot start"},
 	}
 }
 

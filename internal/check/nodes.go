@@ -82,17 +82,18 @@ func containerRuntime(f *Facts) finding {
 			by[lacks], advice[lacks] = append(by[lacks], n.Name), do
 		}
 	}
-	switch {
-	case len(by) == 0 && len(faulty) > 0:
-		return fine(some(all) + "; " + some(faulty) + " cannot start again after an NRI plugin has refused sandboxes: the agent never does, other plugins may; 2.2.6, 2.3.3 and 2.4 can")
-	case len(by) == 0:
-		return fine(some(all))
+	remark := ""
+	if len(faulty) > 0 {
+		remark = "; " + some(faulty) + " cannot start again after an NRI plugin has refused sandboxes: the agent never does, other plugins may; 2.2.6, 2.3.3 and 2.4 can"
+	}
+	if len(by) == 0 {
+		return fine(some(all) + remark)
 	}
 	var messages, dos []string
 	for lacks, nodes := range by {
 		messages, dos = append(messages, lacks+" ("+some(nodes)+")"), append(dos, advice[lacks])
 	}
-	return warning(some(messages), some(dos))
+	return warning(some(messages)+remark, some(dos))
 }
 
 func kernel(f *Facts) finding {
