@@ -202,7 +202,23 @@ func unknownFlags(cmd *cobra.Command, args []string) (unknown []string) {
 }
 
 // renders are commands of pages that render the chart, each with its continued lines.
-var renders = regexp.MustCompile(`(?m)^[^|\n]*helm template [^\x60\n]*(\\\\\n[^\n]*)*`)
+var renders = regexp.MustCompile(`(?m)^[^|\n]*helm template (?:\\\n|[^\x60\n])*`)
+
+func TestRenders_commandOfTwoLines_hasBoth(t *testing.T) {
+	for page, want := range map[string][]string{
+		"helm template NAME chart/x --no-hooks\nkubectl get pods":                 {"helm template NAME chart/x --no-hooks"},
+		"    helm template NAME \\\n      chart/x --no-hooks\nThen":               {"    helm template NAME \\\n      chart/x --no-hooks"},
+		"helm template N chart/x \\\n  --set a=b \\\n  --no-hooks | kubectl\n":    {"helm template N chart/x \\\n  --set a=b \\\n  --no-hooks | kubectl"},
+		"type `helm template N chart/x` with `--no-hooks`":                        {"type `helm template N chart/x"},
+		"`helm template` knows no cluster":                                        nil,
+		"| `helm template N chart/x` | of 2018 |":                                 nil,
+		"helm template A chart/x\n--no-hooks\nhelm template B chart/y --no-hooks": {"helm template A chart/x", "helm template B chart/y --no-hooks"},
+	} {
+		if diff := cmp.Diff(want, renders.FindAllString(page, -1)); diff != "" {
+			t.Errorf("%q (-want +got):\n%s", page, diff)
+		}
+	}
+}
 
 // The pod of `helm test` is a hook: applied with all else, it would run once and stay.
 func TestRenderedChartsOfTheDocsHaveNoHooks(t *testing.T) {
