@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures speed, size and scale, prints tables and writes build/bench.json: what the kernel and the CNI plugin cost, what a full node and a
-# large cluster cost, and, in a one-node cluster, what a pod costs. It reports and judges nothing.
+# large cluster cost, and, in a one-node cluster, what a pod costs. Of its figures only the busiest second of an outage fails it.
 #
 #   hack/bench.sh                  all of it; BENCH_CLUSTER=0 leaves the one-node cluster out
 #   hack/bench.sh scale [FLAG...]  the full node, idle proxies and the large cluster only; flags as `build/bench-scale -help` lists them

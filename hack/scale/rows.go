@@ -19,6 +19,7 @@ type row struct {
 	Reference float64 `json:"reference"`
 	Target    string  `json:"target"`
 	Ratio     float64 `json:"ratio"`
+	most      float64 // the ratio above which the run fails; 0: it does not
 }
 
 func newRow(name, unit string, ours, reference float64, target string) row {
@@ -27,6 +28,23 @@ func newRow(name, unit string, ours, reference float64, target string) row {
 		r.Ratio = ours / reference
 	}
 	return r
+}
+
+// atMost has the run fail by a higher ratio.
+func (r row) atMost(ratio float64) row {
+	r.most, r.Target = ratio, fmt.Sprintf("%g times", ratio)
+	return r
+}
+
+// missed returns an error that names the rows by which the run fails.
+func missed(rows []row) error {
+	var errs []error
+	for _, r := range rows {
+		if r.most > 0 && r.Ratio > r.most {
+			errs = append(errs, fmt.Errorf("%s: %.3g times, want at most %g", r.Name, r.Ratio, r.most))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // addRows puts rows behind those that the file holds of other measurements.
