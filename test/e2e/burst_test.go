@@ -47,9 +47,15 @@ func TestBurstNoFirstConnectionBypassesTheProxy(t *testing.T) {
 			return nil
 		}
 		d, err := detailsOf(pod)
-		if err == nil && !isReporter(d.Entrance) {
+		if err == nil && !isReporter(d.Entrance) && !isRepairedAtItsEnd(pod, d.Entrance) {
 			err = fmt.Errorf("programmed by %q", d.Entrance)
 		}
 		return err
 	})
+}
+
+// isRepairedAtItsEnd reports whether a pod that has ended was last reported on by a check. The runtime takes lo down, with its addresses, some time
+// before it removes the namespace. A check that comes in between repairs them.
+func isRepairedAtItsEnd(pod *corev1.Pod, entrance string) bool {
+	return entrance == "verify" && (pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded)
 }
