@@ -149,7 +149,7 @@ func (a *agent) newCNI() ([]runnable, error) {
 	}
 	door := newDoorway(a.Chain.Plugin.Socket, a.core)
 	a.cniState.server, a.cniState.served = server, door.check(func(context.Context) error { return server.Check() })
-	return []runnable{door.once(server.Start)}, nil
+	return []runnable{door.guard(server.Start)}, nil
 }
 
 // addCNI registers the code that keeps the chain. processCtx ends on SIGTERM.

@@ -77,7 +77,7 @@ func newTestCNIEntrance(t *testing.T, n *fakeNamespace, initialize string, api e
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &coreHolder{}
+	d := newCoreHolder()
 	d.set(core{pods: pods, programmer: &controllers.Programmer{
 		Config: intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults()}, Backend: n, BackendName: "fake", Namespaces: n,
 		Pods: pods, Reporter: noReports{}, Ledger: ledger, Metrics: counters,
@@ -94,7 +94,7 @@ func TestAdd_podsAreReadMeanwhile_passes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.core = &coreHolder{}
+		c.core = newCoreHolder()
 		s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u-1", ID: "8f5e", NetNS: "/run/netns/x"}
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
@@ -102,7 +102,7 @@ func TestAdd_podsAreReadMeanwhile_passes(t *testing.T) {
 		if err := c.Add(ctx, s); err != nil || n.applied != 1 {
 			t.Errorf("%v, wrote %d times", err, n.applied)
 		}
-		c.core = &coreHolder{}
+		c.core = newCoreHolder()
 		if err := c.Add(ctx, s); !errors.Is(err, podnet.ErrPodsUnknown) || ctx.Err() == nil {
 			t.Errorf("the pods are never read: %v, at the deadline: %v", err, ctx.Err())
 		}

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"sync"
 	"sync/atomic"
 
 	"istio-pod-network-controller/controllers"
@@ -21,28 +20,26 @@ type core struct {
 // that, since no other one of the node does, refuses pods until then.
 type coreHolder struct {
 	core    atomic.Pointer[core]
+	ready   chan struct{}       // closed once there is a core
 	contact controllers.Contact // with the API server
-
-	made, closed sync.Once
-	ready        chan struct{}
 }
+
+func newCoreHolder() *coreHolder { return &coreHolder{ready: make(chan struct{})} }
 
 // set stores the core.
 func (h *coreHolder) set(c core) {
-	h.core.Store(&c)
-	h.closed.Do(func() { close(h.isSet()) })
+	if h.core.Swap(&c) == nil {
+		close(h.ready)
+	}
 }
 
-// isSet is closed once there is a core.
-func (h *coreHolder) isSet() chan struct{} {
-	h.made.Do(func() { h.ready = make(chan struct{}) })
-	return h.ready
-}
+// isSet reports whether there is a core.
+func (h *coreHolder) isSet() bool { return h.core.Load() != nil }
 
 // await returns nil once there is a core. When ctx ends first, it returns why there is none.
 func (h *coreHolder) await(ctx context.Context) error {
 	select {
-	case <-h.isSet():
+	case <-h.ready:
 	case <-ctx.Done():
 	}
 	return h.check(ctx)
@@ -58,10 +55,10 @@ func (h *coreHolder) get() (core, error) {
 
 // check returns why there is no core yet, or nil.
 func (h *coreHolder) check(context.Context) error {
-	if h.core.Load() == nil {
-		return h.watches()
+	if h.isSet() {
+		return nil
 	}
-	return nil
+	return h.watches()
 }
 
 // watches returns why the agent learns nothing of new pods by its watches, or nil. Without the API server an agent that has its core goes on

@@ -71,7 +71,7 @@ func runAgent(t *testing.T, apiURL string, failOpen bool) *testAgent {
 			NRI:    NRI{Mode: NRIAuto, Socket: filepath.Join(dir, "nri.sock"), Name: nri.DefaultName, Index: nri.DefaultIndex},
 			Intent: intent.Config{Defaults: intent.StandardDefaults(), Select: intent.SelectAnnotation, ExcludedNamespaces: []string{"kube-system"}},
 		},
-		core: &coreHolder{}, ready: &readiness{}, finder: fakeRuntimeFinder{r.netns}, metrics: prometheus.NewRegistry(),
+		core: newCoreHolder(), ready: &readiness{}, finder: fakeRuntimeFinder{r.netns}, metrics: prometheus.NewRegistry(),
 	}
 	r.agent.backends = choiceOf(t).exclusive(fakeBackend{apply: func(path string) error {
 		own, err := os.Stat(r.netns)

@@ -61,7 +61,7 @@ func Run(ctx context.Context, o Options) error {
 		return fmt.Errorf("find the API server: %w", err)
 	}
 	config.QPS, config.Burst = apiQPS, apiBurst
-	a := &agent{Options: o, core: &coreHolder{}, ready: &readiness{}, backends: backend, finder: finder, metrics: metrics.Registry}
+	a := &agent{Options: o, core: newCoreHolder(), ready: &readiness{}, backends: backend, finder: finder, metrics: metrics.Registry}
 	return a.run(ctx, config)
 }
 

@@ -12,7 +12,7 @@ import (
 )
 
 func TestWhatTheAgentSaysAboutItself(t *testing.T) {
-	a := &agent{core: &coreHolder{}, ready: &readiness{}, Options: Options{Build: Build{Version: "1.2.3", Revision: "abc"}, CNI: CNIInstall}}
+	a := &agent{core: newCoreHolder(), ready: &readiness{}, Options: Options{Build: Build{Version: "1.2.3", Revision: "abc"}, CNI: CNIInstall}}
 	a.backends = Exclusive{chosen: fakeBackend{}}
 	a.ready.add("cache", a.core.check)
 	a.ready.add("runtime", func(context.Context) error { return nil })
