@@ -87,24 +87,30 @@ func untilEnd(began, planned time.Time) time.Duration {
 	return max(least, jitter.Full(longestInAShortOne))
 }
 
-// rightsLimit is how long an answer that the agent lacks a right counts as an outage: an API server that starts gives it until it has
+// RightsLimit is how long an answer that the agent lacks a right counts as an outage: an API server that starts gives it until it has
 // read the roles.
-const rightsLimit = 30 * time.Second
+const RightsLimit = 30 * time.Second
 
-// retryWhileAway calls f again while the API server is away. It returns f's first other answer, or its last one when ctx ends.
+// retryWhileAway calls f again while the API server is away. It returns f's first other answer, or its last one when ctx ends. Each attempt is
+// noted: an answer that refuses the agent is a loss of contact, since it learns nothing by it. Any other answer is contact.
 func retryWhileAway[T any](ctx context.Context, c *Contact, kind runtime.Object, f func() (T, error)) (T, error) {
 	for start := time.Now(); ; {
 		got, err := f()
-		if ctx.Err() == nil { // the error is the API server's
+		gone, refused := err != nil && away(err), apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
+		switch {
+		case ctx.Err() != nil: // the error is not the API server's
+		case gone || refused:
 			c.Note(ctx, kind, err)
 		}
-		starting := (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)) && time.Since(start) < rightsLimit
-		if err == nil || !away(err) && !starting || !jitter.Wait(ctx, longestWait(time.Since(start))) {
+		starting := refused && time.Since(start) < RightsLimit
+		if !gone && !starting || !jitter.Wait(ctx, longestWait(time.Since(start))) {
 			return got, err
 		}
 	}
 }
 
+		default:
+			c.Note(ctx, kind, nil)
 // longestInAShortOne bounds each wait in an outage of less than shortOutage, such as a restart. Shorter waits at first would have all agents
 // ask most often when the API server has just gone, and again while it starts.
 const (
@@ -120,13 +126,13 @@ func longestWait(outage time.Duration) time.Duration {
 	return lastBackOff
 }
 
-// away reports whether an error says that the API server cannot be reached, or cannot answer for now. A timeout that the API
-// server itself reports does not count: client-go may then ask for another resource version.
+// away reports whether an error says that the API server cannot be reached, or cannot answer for now. A resource version that is to come does not
+// count: client-go then asks for another one.
 func away(err error) bool {
 	var answer apierrors.APIStatus
 	if !errors.As(err, &answer) {
 		return true
 	}
 	code := answer.Status().Code
-	return !apierrors.IsTimeout(err) && (code >= http.StatusInternalServerError || code == http.StatusTooManyRequests)
+	return !apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) && (code >= http.StatusInternalServerError || code == http.StatusTooManyRequests)
 }
