@@ -46,8 +46,7 @@ func plannedEnd(o metav1.ListOptions, now time.Time) time.Time {
 }
 
 // withoutOutages returns a watch with the events of w. It ends when w ends or reports that the API server is away, but not before
-// shortestWatch. Watches of all agents end at once when an API server goes: one that ends before its time ends a random while later for
-// client-go, which watches again at once.
+// shortestWatch, and as much later as untilEnd says: client-go watches again at once.
 func withoutOutages(w watch.Interface, planned time.Time) watch.Interface {
 	began := time.Now()
 	events := make(chan watch.Event)
@@ -78,13 +77,22 @@ func withoutOutages(w watch.Interface, planned time.Time) watch.Interface {
 	return out
 }
 
-// untilEnd returns how much later than the API server's watch the one of client-go ends.
+// longestAfterACut bounds how long after a cut the agent watches again. Until then it learns of no new pod.
+const longestAfterACut = time.Second
+
+// untilEnd returns how much later than the API server's watch the one of client-go ends: not at all after a regular end, up to longestAfterACut
+// after a cut, since watches of all agents end at once when an API server goes, and up to the mean wait of an outage if the watch was short: the
+// server may come and go.
 func untilEnd(began, planned time.Time) time.Duration {
-	least := shortestWatch - time.Since(began)
-	if time.Until(planned) < time.Second {
+	lasted := time.Since(began)
+	least := shortestWatch - lasted
+	switch {
+	case time.Until(planned) < time.Second:
 		return least
+	case lasted >= shortOutage:
+		return jitter.Full(longestAfterACut)
 	}
-	return max(least, jitter.Full(longestInAShortOne))
+	return max(least, jitter.Full(longestInAShortOne/2))
 }
 
 // RightsLimit is how long an answer that the agent lacks a right counts as an outage: an API server that starts gives it until it has
@@ -101,6 +109,8 @@ func retryWhileAway[T any](ctx context.Context, c *Contact, kind runtime.Object,
 		case ctx.Err() != nil: // the error is not the API server's
 		case gone || refused:
 			c.Note(ctx, kind, err)
+		default:
+			c.Note(ctx, kind, nil)
 		}
 		starting := refused && time.Since(start) < RightsLimit
 		if !gone && !starting || !jitter.Wait(ctx, longestWait(time.Since(start))) {
@@ -109,12 +119,10 @@ func retryWhileAway[T any](ctx context.Context, c *Contact, kind runtime.Object,
 	}
 }
 
-		default:
-			c.Note(ctx, kind, nil)
 // longestInAShortOne bounds each wait in an outage of less than shortOutage, such as a restart. Shorter waits at first would have all agents
 // ask most often when the API server has just gone, and again while it starts.
 const (
-	longestInAShortOne = 4 * time.Second
+	longestInAShortOne = 8 * time.Second
 	shortOutage        = time.Minute
 )
 
