@@ -41,9 +41,10 @@ func (a *agent) faults(ctx context.Context) []string {
 	return out
 }
 
-// entranceStates returns the entrances that are switched on. An early one that the runtime does not offer is down although the agent is ready.
+// entranceStates returns the entrances that are switched on. An early one that the runtime does not offer is down although the agent is ready. The
+// watch stays up without the API server: nobody could read it there, and all agents would write when it is back.
 func (a *agent) entranceStates(ctx context.Context) []agentstatus.Entrance {
-	out := []agentstatus.Entrance{entranceState(string(controllers.Watch), a.core.watches())}
+	out := []agentstatus.Entrance{entranceState(string(controllers.Watch), a.core.check(ctx))}
 	if n := a.nriEntrance; n != nil {
 		err := a.nriServed(ctx)
 		if err == nil && !n.Connected() { // Check passes then only if NRI is not required
