@@ -25,7 +25,7 @@ import (
 )
 
 // stopTimeout bounds the work after the agent is told to stop. The chart's grace period is a little longer.
-const stopTimeout = 15 * time.Second
+const stopTimeout = 40 * time.Second
 
 // Name is the program's name, as its users and its events show it.
 const Name = "istio-pod-network-controller"
