@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -103,12 +104,52 @@ func TestAdd_podsAreReadMeanwhile_passes(t *testing.T) {
 			t.Errorf("%v, wrote %d times", err, n.applied)
 		}
 		c.core = newCoreHolder()
-		if err := c.Add(ctx, s); !errors.Is(err, podnet.ErrPodsUnknown) || ctx.Err() == nil {
-			t.Errorf("the pods are never read: %v, at the deadline: %v", err, ctx.Err())
-		}
 		began := time.Now()
+		ctx, cancel = context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if err := c.Add(ctx, s); !errors.Is(err, podnet.ErrPodsUnknown) || time.Since(began) != 4*time.Second {
+			t.Errorf("the pods are never read: %v after %s", err, time.Since(began))
+		}
+		began = time.Now()
 		if err := c.Check(t.Context(), s); err != nil || time.Since(began) > 0 { // of each sandbox, one after the other
 			t.Errorf("CHECK: %v after %s", err, time.Since(began))
+		}
+	})
+}
+
+// Each pod would start 4 s later for nothing.
+func TestAdd_failOpen_doesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := cniEntrance{entrance{by: controllers.CNI, core: newCoreHolder(), failOpen: true}, &cniinstall.Calls{}}
+		began := time.Now()
+		if err := c.Add(t.Context(), podnet.Sandbox{}); err != nil || time.Since(began) > 0 {
+			t.Errorf("%v after %s", err, time.Since(began))
+		}
+	})
+}
+
+// Pods that end must not queue behind pods that wait.
+func TestAdd_manyWait_leaveRoomForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := cniEntrance{entrance{by: controllers.CNI, core: newCoreHolder()}, &cniinstall.Calls{}}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		var refused atomic.Int64
+		for range 10 * maxAwaiting {
+			go func() {
+				if err := c.Add(ctx, podnet.Sandbox{}); errors.Is(err, podnet.ErrPodsUnknown) {
+					refused.Add(1)
+				}
+			}()
+		}
+		synctest.Wait()
+		if n := refused.Load(); n != 9*maxAwaiting {
+			t.Errorf("%d are refused at once, so %d wait", n, 10*maxAwaiting-n)
+		}
+		<-ctx.Done()
+		synctest.Wait()
+		if n := refused.Load(); n != 10*maxAwaiting || c.core.awaiting.Load() != 0 {
+			t.Errorf("%d are refused in the end, %d still wait", n, c.core.awaiting.Load())
 		}
 	})
 }
