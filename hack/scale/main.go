@@ -1,6 +1,6 @@
 // Command scale measures what the agent costs a large cluster and a full node: against a real API server, with the real agent, a
 // container runtime that only has network namespaces, and, for many nodes, agents without a kernel in one process. It writes rows for
-// people and, with -json, for machines, and fails by those that have a bound.
+// people and, with -json, for machines. A row above its bound fails the run.
 package main
 
 import (

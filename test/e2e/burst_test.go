@@ -47,15 +47,16 @@ func TestBurstNoFirstConnectionBypassesTheProxy(t *testing.T) {
 			return nil
 		}
 		d, err := detailsOf(pod)
-		if err == nil && !isReporter(d.Entrance) && !isRepairedAtItsEnd(pod, d.Entrance) {
+		if err == nil && !isReporter(d.Entrance) && !isRepairedAtItsEnd(pod, d) {
 			err = fmt.Errorf("programmed by %q", d.Entrance)
 		}
 		return err
 	})
 }
 
-// isRepairedAtItsEnd reports whether a pod that has ended was last reported on by a check. The runtime takes lo down, with its addresses, some time
-// before it removes the namespace. A check that comes in between repairs them.
-func isRepairedAtItsEnd(pod *corev1.Pod, entrance string) bool {
-	return entrance == "verify" && (pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded)
+// isRepairedAtItsEnd reports whether a check has put back nothing but the address of lo of a pod that has ended. The CNI plugin loopback sets lo
+// down, which takes its addresses, before the runtime removes the namespace. A first programming is no repair: the pod had its rules before.
+func isRepairedAtItsEnd(pod *corev1.Pod, d details) bool {
+	ended := pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
+	return ended && d.Entrance == "verify" && d.LastRepair.Kinds == "address"
 }

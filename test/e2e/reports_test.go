@@ -18,7 +18,10 @@ type details struct {
 	Time     time.Time `json:"time"`
 	Message  string    `json:"message"`
 
-	Listening string `json:"listening"`
+	Listening  string `json:"listening"`
+	LastRepair struct {
+		Kinds string `json:"kinds"`
+	} `json:"lastRepair"`
 }
 
 func detailsOf(pod *corev1.Pod) (details, error) {
