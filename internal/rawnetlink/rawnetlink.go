@@ -171,8 +171,14 @@ func (c *Conn) sendAll(requests []Request) (answered int, err error) {
 }
 
 // ErrInterrupted means that objects have changed while a Dump read them: some may be missing, or there twice. Nothing is known then, as
-// when time has run out.
-var ErrInterrupted = fmt.Errorf("what was read has changed meanwhile: %w", os.ErrDeadlineExceeded)
+// when time has run out: it is os.ErrDeadlineExceeded, too.
+var ErrInterrupted error = interrupted{}
+
+type interrupted struct{}
+
+func (interrupted) Error() string { return "what was read has changed meanwhile" }
+
+func (interrupted) Is(target error) bool { return target == os.ErrDeadlineExceeded }
 
 // Uninterrupted calls read again after ErrInterrupted, up to three times in all.
 func Uninterrupted(read func() error) (err error) {

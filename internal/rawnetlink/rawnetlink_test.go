@@ -185,6 +185,14 @@ func TestDump_addressesChangeWhileTheyAreRead_isInterrupted(t *testing.T) {
 	})
 }
 
+// People read it in a report on a pod.
+func TestErrInterrupted_text_hasNoTimeout(t *testing.T) {
+	err := rawnetlink.ErrInterrupted
+	if err.Error() != "what was read has changed meanwhile" || !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("%v is a timeout: %t", err, errors.Is(err, os.ErrDeadlineExceeded))
+	}
+}
+
 // change adds or removes an address of the loopback interface.
 func change(t *testing.T, kind, i uint16) {
 	t.Helper()
