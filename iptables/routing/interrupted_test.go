@@ -1,0 +1,21 @@
+package routing
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/internal/kerneltest"
+)
+
+func TestReadPolicy_rulesChangeMeanwhile_readsAgain(t *testing.T) {
+	ns := kerneltest.New(t)
+	end(t, prepare(t, ns, tproxy()).Finish())
+	open(t, ns, func(n *namespace) error {
+		marked := kerneltest.InterruptDump(t, ns, n.conn.Fd(), unix.NETLINK_ROUTE)
+		if err := n.readPolicy(); err != nil || !marked() || len(n.completeRoutes()) == 0 {
+			t.Errorf("interrupted %t, error %v, complete %v", marked(), err, n.completeRoutes())
+		}
+		return nil
+	})
+}
