@@ -128,6 +128,9 @@ func (p *plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, containe
 		if sandboxes[s.UID] > 1 { // NRI does not say which is the newest; the finder does
 			s.ID, s.NetNS = "", ""
 		}
+		if s.OfProcess() { // it may have ended since: the finder asks the runtime
+			s.NetNS = ""
+		}
 		select {
 		case p.queue <- s:
 			queued++

@@ -326,6 +326,18 @@ func TestSynchronizeLeavesTheChoiceAmongSandboxesToTheFinder(t *testing.T) {
 	}
 }
 
+// A process may have ended since the runtime made its list, and its number be that of another pod's.
+func TestSynchronize_pathOfAProcess_isLeftToTheFinder(t *testing.T) {
+	p, _ := newTestPlugin(nil)
+	pod := event(func(p *api.PodSandbox) { p.Linux.Namespaces[1].Path = "/proc/7/ns/net" })
+	if _, err := p.Synchronize(t.Context(), []*api.PodSandbox{pod}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if s := <-p.queue; s.ID != "sandbox-1" || s.NetNS != "" {
+		t.Errorf("queued %+v", s)
+	}
+}
+
 func TestSynchronizeForgetsWhatTheRuntimeNoLongerHas(t *testing.T) {
 	p, _ := newTestPlugin(nil)
 	for _, id := range []string{"1", "2", "3"} {
