@@ -124,7 +124,7 @@ func TestTwoAgentsOfANodeReportOneMistakeOnce(t *testing.T) {
 }
 
 // An update that changes a value has agents that want different rules. Each look writes what its agent wants and says so;
-// when the old one is gone the next look, at the latest a check by the Verifier, leaves the new one's rules, and its word of them.
+// when the old one is gone the next look, at the latest a check, leaves the new one's rules, and its word of them.
 func TestAfterAnUpdateTheRulesAreTheNewAgents(t *testing.T) {
 	n := newNode(t)
 	older, newer := n.agents[0], n.agents[1]

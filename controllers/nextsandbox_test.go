@@ -9,8 +9,8 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// Changes that come before the Verifier finds that the sandbox is gone have been left to it, and none may follow.
-func TestTheVerifierLooksForTheNextSandbox(t *testing.T) {
+// Changes that come before a check finds that the sandbox is gone have been left to it, and none may follow.
+func TestVisit_checkFindsNoSandbox_looksForTheNextOne(t *testing.T) {
 	for name, c := range map[string]struct {
 		next   map[string]podnet.Sandbox
 		reason string

@@ -104,7 +104,7 @@ func TestASandboxOfAPodThatOptsOutIsMadeAsTheAPIServerSaysNow(t *testing.T) {
 	}
 }
 
-// One request a sandbox: neither the removal nor the sandbox's containers ask once more. The watch and the Verifier ask only before they
+// One request a sandbox: neither the removal nor the sandbox's containers ask once more. The watch and checks ask only before they
 // remove rules.
 func TestASandboxOfAPodThatOptsOutIsAskedAboutOnce(t *testing.T) {
 	b := newBench(t)

@@ -264,7 +264,7 @@ func TestEntrancesDoNotWorkOnOnePodAtOnce(t *testing.T) {
 	}
 }
 
-func TestTheVerifierRepairsAndForgets(t *testing.T) {
+func TestEnsure_check_repairsAndForgets(t *testing.T) {
 	b := newBench(t)
 	b.ensure(t, Changed)
 	b.backend.held["/netns/1"] = "spoilt"

@@ -194,7 +194,7 @@ func TestAPodWhoseProfileIsGoneStaysReady(t *testing.T) {
 	}
 }
 
-// remembers checks what is remembered of the pod. The verifier works by that.
+// remembers checks what is remembered of the pod. Checks work by that.
 func (b *bench) remembers(t *testing.T, state State, retry bool) {
 	t.Helper()
 	if e, _ := b.Ledger.Of(b.sandbox.UID); e.State != state || e.Retry != retry {

@@ -36,13 +36,13 @@ func TestAFailureIsMendedWithoutAnybodyTelling(t *testing.T) {
 		by   Entrance
 		fail func(b *bench, fails bool)
 	}{
-		"the kernel, for NRI":          {by: NRI, fail: func(b *bench, fails bool) { b.backend.err = faultIf(fails) }},
-		"the kernel, for CNI":          {by: CNI, fail: func(b *bench, fails bool) { b.backend.err = faultIf(fails) }},
-		"the kernel, for the Verifier": {by: Verify, fail: func(b *bench, fails bool) { b.backend.err = faultIf(fails) }},
-		"the look at the namespace":    {by: NRI, fail: func(b *bench, fails bool) { b.backend.errLook = faultIf(fails) }},
-		"the runtime, for the watch":   {by: Watch, fail: func(b *bench, fails bool) { b.finder.err = faultIf(fails) }},
-		"the API server, for NRI":      {by: NRI, fail: func(b *bench, fails bool) { b.pods.err = faultIf(fails) }},
-		"the namespace, for CNI":       {by: CNI, fail: func(b *bench, fails bool) { b.pods.errNS = faultIf(fails) }},
+		"the kernel, for NRI":        {by: NRI, fail: func(b *bench, fails bool) { b.backend.err = faultIf(fails) }},
+		"the kernel, for CNI":        {by: CNI, fail: func(b *bench, fails bool) { b.backend.err = faultIf(fails) }},
+		"the kernel, for a check":    {by: Verify, fail: func(b *bench, fails bool) { b.backend.err = faultIf(fails) }},
+		"the look at the namespace":  {by: NRI, fail: func(b *bench, fails bool) { b.backend.errLook = faultIf(fails) }},
+		"the runtime, for the watch": {by: Watch, fail: func(b *bench, fails bool) { b.finder.err = faultIf(fails) }},
+		"the API server, for NRI":    {by: NRI, fail: func(b *bench, fails bool) { b.pods.err = faultIf(fails) }},
+		"the namespace, for CNI":     {by: CNI, fail: func(b *bench, fails bool) { b.pods.errNS = faultIf(fails) }},
 	} {
 		for _, interval := range []time.Duration{0, time.Hour} {
 			t.Run(name+" every "+interval.String(), func(t *testing.T) {

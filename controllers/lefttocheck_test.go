@@ -9,7 +9,7 @@ import (
 )
 
 // A pod changes several times while it starts. Each change reaches the kernel only if the rules may depend on it.
-func TestAChangeOfThePodIsLeftToTheVerifier(t *testing.T) {
+func TestEnsure_changeThatNeedsNoOtherRules_isLeftToTheNextCheck(t *testing.T) {
 	for name, c := range map[string]struct {
 		by     Entrance
 		change func(*bench)
@@ -19,9 +19,9 @@ func TestAChangeOfThePodIsLeftToTheVerifier(t *testing.T) {
 		"rules that others have changed": {by: Watch, change: func(b *bench) { b.backend.held["/netns/1"] = "" }},
 		"the pod wants other rules":      {by: Watch, change: func(b *bench) { b.pods.pod.Annotations["traffic.sidecar.istio.io/excludeOutboundPorts"] = "9000" }, looks: true},
 		"a container starts":             {by: NRI, change: func(*bench) {}, looks: true},
-		"the Verifier's turn":            {by: Verify, change: func(*bench) {}, looks: true},
-		"there is no Verifier":           {by: Watch, change: func(b *bench) { b.VerifyInterval = 0 }, looks: true},
-		"the Verifier comes rarely":      {by: Watch, change: func(b *bench) { b.VerifyInterval = time.Minute }, looks: true},
+		"it is a check":                  {by: Verify, change: func(*bench) {}, looks: true},
+		"there are no checks":            {by: Watch, change: func(b *bench) { b.VerifyInterval = 0 }, looks: true},
+		"checks are rare":                {by: Watch, change: func(b *bench) { b.VerifyInterval = time.Minute }, looks: true},
 		"the last call has failed":       {by: Watch, change: func(b *bench) { b.Ledger.Retry(b.sandbox) }, looks: true},
 		"its annotations were wrong":     {by: Watch, change: func(b *bench) { b.Ledger.Fail(b.sandbox, false) }, looks: true},
 		"another agent has reported rules": {by: Watch, change: func(b *bench) {
@@ -59,7 +59,7 @@ func TestAChangeOfThePodIsLeftToTheVerifier(t *testing.T) {
 	}
 }
 
-// What the Verifier is about to find must not be reported over by what was known before.
+// What a check is about to find must not be reported over by what was known before.
 func TestAChangeDuringACheckIsReportedAfterIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -69,7 +69,7 @@ func TestAChangeDuringACheckIsReportedAfterIt(t *testing.T) {
 		b.backend.during = func() { <-release }
 		b.backend.preempted = []string{"a chain"}
 		go b.verify(t)
-		synctest.Wait() // the Verifier is at work
+		synctest.Wait() // the check is at work
 		go func() { _, _ = b.Ensure(t.Context(), Watch, b.sandbox) }()
 		synctest.Wait()
 		if len(b.reporter.reports) != before {
