@@ -9,7 +9,7 @@ import (
 )
 
 // longestTick bounds the distance of the moments at which pods are due. Pods that are due within a tick are checked one after the other: to
-// wake up for each costs more than its check.
+// wake up for each costs more than its check. Each agent has moments of its own.
 const longestTick = time.Second
 
 // due returns when a pod is checked again: as its contention says, or every VerifyInterval at a time of its own. The zero time means never.
@@ -43,7 +43,7 @@ func (p *Programmer) wait(uid string) time.Duration {
 	if p.VerifyInterval > 0 {
 		tick = min(tick, p.VerifyInterval/10)
 	}
-	return at.Sub(now) + tick - time.Duration(at.UnixNano())%tick
+	return at.Sub(now) + tick - (time.Duration(at.UnixNano())+p.tickOffset)%tick
 }
 
 // spread distributes the pods' checks over an interval. A pod's phase within the interval comes from its UID and the clock alone: a

@@ -25,7 +25,7 @@ type fakeBackend struct {
 	identity map[string]podnet.Identity
 	err      error           // of Apply, Remove and Present
 	errLook  error           // of Present and Identify
-	errLate  error           // of Apply, once it has written
+	errLate  error           // of one Apply, once it has written: the next finds no drift
 	inside   map[string]bool // namespaces that a call works in
 	clash    bool
 	during   func() // called within Apply
@@ -90,7 +90,10 @@ func (b *fakeBackend) Apply(ctx context.Context, at podnet.Place, want iptables.
 		out.Drift = iptables.Drift{{Kind: iptables.KindRules, Text: "+ " + b.held[at.Path]}}
 	}
 	b.held[at.Path] = text
-	return out, b.errLate
+	if b.errLate != nil {
+		err, b.errLate, b.drift = b.errLate, nil, nil
+	}
+	return out, err
 }
 
 func (b *fakeBackend) Present(_ context.Context, at podnet.Place) (bool, error) {

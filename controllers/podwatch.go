@@ -48,7 +48,7 @@ type PodWatch struct {
 // NewPodWatch returns a PodWatch, which is also told by the Programmer what other entrances have done.
 func NewPodWatch(c client.Reader, p *Programmer) *PodWatch {
 	w := &PodWatch{Client: c, Programmer: p, queue: newQueue()}
-	p.requeue = w.queue.due
+	p.requeue, p.tickOffset = w.queue.due, jitter.Full(longestTick)
 	return w
 }
 

@@ -127,9 +127,10 @@ type Programmer struct {
 	Listeners Listeners
 
 	// requeue makes a pod due after a while; nil if there is no PodWatch.
-	requeue  func(s podnet.Sandbox, wait time.Duration)
-	turns    turns
-	compiler compiler
+	requeue    func(s podnet.Sandbox, wait time.Duration)
+	tickOffset time.Duration // of the moments at which pods are due, from the clock's; random
+	turns      turns
+	compiler   compiler
 }
 
 // Ensure makes one sandbox hold the rules that its pod asks for. Namespace, Name and UID of s must be set. Errors that callers tell

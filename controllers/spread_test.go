@@ -139,6 +139,23 @@ func TestARestartDoesNotAlignChecks(t *testing.T) {
 	}
 }
 
+// Agents that check at the same moments would be a fleet in step.
+func TestWait_twoAgents_areNotInStep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var waits [2]time.Duration
+		for i := range waits {
+			b := newBench(t)
+			b.VerifyInterval = 10 * time.Second
+			b.ensure(t, Changed)
+			newWorkWatch(b).queue.ShutDown()
+			waits[i] = b.wait("uid-1")
+		}
+		if waits[0] == waits[1] {
+			t.Errorf("both check after %s", waits[0])
+		}
+	})
+}
+
 // A pod that keeps the kernel busy holds up itself only.
 func TestAPodThatHangsDelaysNoOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
