@@ -81,7 +81,7 @@ func (v *visit) inForce(ctx context.Context) bool {
 	case !reportedTrue && (known.State != Programmed || !v.matches(known.Sandbox)):
 		return false
 	}
-	present, err := v.Backend.Present(ctx, known.Sandbox.Place())
+	present, err := v.present(ctx, known.Sandbox)
 	return present || reportedTrue && err != nil && !errors.Is(err, podnet.ErrGone)
 }
 
@@ -113,7 +113,7 @@ func (v *visit) takenDown(ctx context.Context) bool {
 	if v.sandbox.NetNS == "" || v.by != Watch && v.by != Verify {
 		return false
 	}
-	now, err := v.ask(ctx)
+	now, err := v.askBriefly(ctx)
 	return absent(err) || err == nil && now.ID != v.sandbox.ID
 }
 
@@ -127,7 +127,7 @@ func (v *visit) reportStale(ctx context.Context) bool {
 	if !ok || known.Sandbox.NetNS == "" {
 		return true
 	}
-	_, err := v.Backend.Present(ctx, known.Sandbox.Place())
+	_, err := v.present(ctx, known.Sandbox)
 	return err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -98,13 +99,20 @@ func (v *visit) recall() {
 	}
 }
 
+// askBriefly is ask for what the visit can do without: work in the kernel still has its time afterwards.
+func (v *visit) askBriefly(ctx context.Context) (podnet.Sandbox, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	return v.ask(ctx)
+}
+
 // askHandler asks the runtime, once, for the handler of a pod with a runtime class: the CNI chain does not know it. An early entrance does not
-// ask, because the runtime does not know the sandbox yet. If the runtime does not answer, the next look asks again.
+// ask, because the runtime does not know the sandbox yet. If the runtime does not answer soon, the next look asks again.
 func (v *visit) askHandler(ctx context.Context) {
 	if v.pod.Spec.RuntimeClassName == nil || v.sandbox.RuntimeHandler != "" || v.sandbox.CreatedAt != 0 || v.by.early() {
 		return
 	}
-	if found, err := v.ask(ctx); err == nil && found.ID == v.sandbox.ID {
+	if found, err := v.askBriefly(ctx); err == nil && found.ID == v.sandbox.ID {
 		v.sandbox.RuntimeHandler, v.sandbox.Attempt, v.sandbox.CreatedAt = found.RuntimeHandler, found.Attempt, found.CreatedAt
 	}
 }

@@ -23,7 +23,7 @@ type visit struct {
 	*Programmer
 	by      Entrance
 	sandbox podnet.Sandbox
-	limit   time.Duration // of a turn's work in the kernel
+	limit   time.Duration // of a piece of work in the kernel
 	ticket  *ticket
 	seen    int // turns used when the pod was read, this visit's own included
 	pod     *corev1.Pod
@@ -149,6 +149,13 @@ func (v *visit) program(ctx context.Context) (Result, error) {
 	err = v.inTurn(ctx, func(ctx context.Context) error {
 		next := Entry{Sandbox: v.sandbox, State: Programmed, compiled: want}
 		if known, _ := v.Ledger.Of(v.sandbox.UID); known.State == Programmed && v.left(want) {
+// present is Backend.Present outside a turn, within the limit of work in the kernel.
+func (v *visit) present(ctx context.Context, s podnet.Sandbox) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, v.limit)
+	defer cancel()
+	return v.Backend.Present(ctx, s.Place())
+}
+
 			next.Findings, next.checked = known.Findings, known.checked
 		} else if next.Findings, changed, err = v.apply(ctx, want); err != nil {
 			return err
@@ -238,7 +245,7 @@ func (v *visit) outdated(ctx context.Context) (bool, error) {
 	if v.current {
 		return false, nil
 	}
-	present, err := v.Backend.Present(ctx, v.sandbox.Place())
+	present, err := v.present(ctx, v.sandbox)
 	if err != nil || !present {
 		return false, nil //nolint:nilerr // the removal meets the same error, and knows what it means
 	}
