@@ -27,6 +27,12 @@ type reasonError struct {
 
 func (e reasonError) Unwrap() error { return e.error }
 
+// timedOut reports whether the kernel did not answer in time, whatever else is wrong with the pod.
+func timedOut(err error) bool {
+	_, isMarked := errors.AsType[reasonError](err)
+	return !isMarked && unanswered(err)
+}
+
 // reasonOf returns why a call failed.
 func reasonOf(err error) failureReason {
 	marked, isMarked := errors.AsType[reasonError](err)

@@ -126,7 +126,7 @@ func (v *visit) identify(ctx context.Context, asked bool) (err error) {
 		again, err := v.ask(ctx)
 		switch {
 		case err != nil:
-			return err
+			return reasonError{err, reasonRuntime}
 		case again.ID != v.sandbox.ID || again.NetNS != v.sandbox.NetNS:
 			return fmt.Errorf("sandbox %s was replaced meanwhile: %w", v.sandbox.ID, podnet.ErrNotReady)
 		case errors.Is(errIdentify, podnet.ErrGone), errors.Is(errIdentify, fs.ErrPermission):

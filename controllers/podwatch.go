@@ -80,7 +80,7 @@ func (w *PodWatch) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 	if err := w.Client.Get(ctx, req.NamespacedName, &pod); client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, err
 	} else if err != nil {
-		w.queue.succeeded(req.NamespacedName)
+		w.queue.forget(req.NamespacedName)
 		w.Programmer.forgetOthers(req.Namespace, req.Name, "")
 		return ctrl.Result{}, nil
 	}
@@ -90,7 +90,7 @@ func (w *PodWatch) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 	if known, ok := w.Programmer.Ledger.Of(string(pod.UID)); ok && w.Programmer.isDue(known) {
 		by = Verify
 	}
-	end, limit, wait := w.queue.begin(req.NamespacedName, by)
+	end, limit, wait := w.queue.begin(&pod, by)
 	if wait > 0 {
 		return ctrl.Result{RequeueAfter: wait}, nil
 	}
@@ -112,23 +112,22 @@ func (w *PodWatch) visit(ctx context.Context, pod *corev1.Pod, by Entrance, limi
 
 // result returns when the pod is due after a visit.
 func (w *PodWatch) result(ctx context.Context, pod *corev1.Pod, by Entrance, err error) (ctrl.Result, error) {
-	name := client.ObjectKeyFromObject(pod)
+	waits := absent(err) && pod.DeletionTimestamp == nil
 	switch {
-	case absent(err) && pod.DeletionTimestamp == nil:
+	case timedOut(err):
+		w.queue.unanswered(pod)
+	case !waits:
+		w.queue.forget(client.ObjectKeyFromObject(pod))
+	}
+	switch {
+	case waits:
 		return ctrl.Result{RequeueAfter: w.delay(pod)}, nil
-	case absent(err):
-		w.queue.succeeded(name)
-		return ctrl.Result{}, nil
-	case err != nil && !Permanent(err):
-		if reasonOf(err) == reasonTimeout {
-			w.queue.unanswered(name)
-		}
+	case err != nil && !absent(err) && !Permanent(err):
 		return ctrl.Result{}, err
-	case err != nil && by == Watch:
+	case Permanent(err) && by == Watch:
 		// The pod's owner has a report. Returning the error would log it again at each status update by the kubelet.
 		log.FromContext(ctx).Info("pod not redirected", "reason", err.Error())
 	}
-	w.queue.succeeded(name)
 	return ctrl.Result{RequeueAfter: w.Programmer.wait(string(pod.UID)), Priority: new(handler.LowPriority)}, nil
 }
 
@@ -136,9 +135,10 @@ func (w *PodWatch) result(ctx context.Context, pod *corev1.Pod, by Entrance, err
 // lastDelay on average: when many pods start, asking more often would cost more than all other work of the agent.
 func (w *PodWatch) delay(pod *corev1.Pod) time.Duration {
 	if w.Programmer.announced() && pod.Annotations[keyMirror] == "" {
+		w.queue.forget(client.ObjectKeyFromObject(pod))
 		return jitter.Full(2 * lastDelay)
 	}
-	return w.queue.absent(client.ObjectKeyFromObject(pod))
+	return w.queue.absent(pod)
 }
 
 // podsOf returns a request for each pod of this node in a namespace.

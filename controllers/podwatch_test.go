@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
@@ -73,6 +74,23 @@ func TestADeletedPodIsForgotten(t *testing.T) {
 	}
 	if n := len(b.Ledger.Entries()); n != 0 {
 		t.Errorf("%d entries are left", n)
+	}
+}
+
+// The runtime lists no ready sandbox of a pod that ends, whose containers may run for a while.
+func TestReconcile_endingPodWithoutReadySandbox_isCheckedAgain(t *testing.T) {
+	ending := askingPod()
+	ending.DeletionTimestamp, ending.Finalizers = new(metav1.Now()), []string{"test/test"}
+	w, b := newWatch(t, ending)
+	b.pods.pod, b.VerifyInterval = ending, 10*time.Second
+	b.ensure(t, Changed)
+	clear(b.finder.sandboxes)
+	if got, err := w.Reconcile(t.Context(), request()); err != nil || got.RequeueAfter <= 0 || got.RequeueAfter > 12*time.Second {
+		t.Errorf("result %+v, error %v", got, err)
+	}
+	b.Ledger.ForgetPod("uid-1")
+	if got, err := w.Reconcile(t.Context(), request()); err != nil || got.RequeueAfter != 0 {
+		t.Errorf("without rules: result %+v, error %v", got, err)
 	}
 }
 

@@ -4,8 +4,10 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -54,8 +56,9 @@ type queue struct {
 	stuck map[types.NamespacedName]stuck
 }
 
-// stuck remembers a pod's last, unsuccessful visit.
+// stuck remembers the last, unsuccessful visit of the pod with a UID: a later pod of the same name starts anew.
 type stuck struct {
+	uid    types.UID
 	absent time.Time // since when its sandbox has not been there
 	busy   time.Time // the kernel did not answer: when it is asked again
 }
@@ -85,9 +88,9 @@ func (q *queue) due(s podnet.Sandbox, wait time.Duration) {
 
 // begin waits until a visit may begin, and returns what is to be called when it has ended, and how long it may wait for the kernel. If the
 // kernel did not answer the last visit and has to be left alone for now, it returns how long instead.
-func (q *queue) begin(pod types.NamespacedName, by Entrance) (end func(), limit, wait time.Duration) {
+func (q *queue) begin(pod *corev1.Pod, by Entrance) (end func(), limit, wait time.Duration) {
 	q.mu.Lock()
-	again := q.stuck[pod].busy
+	again := q.of(pod).busy
 	q.mu.Unlock()
 	if again.IsZero() {
 		q.begun[by] <- struct{}{}
@@ -106,29 +109,37 @@ func (q *queue) begin(pod types.NamespacedName, by Entrance) (end func(), limit,
 	}
 }
 
-// succeeded drops what is remembered of a pod.
-func (q *queue) succeeded(pod types.NamespacedName) {
+// of returns what is remembered of a pod. The caller holds mu.
+func (q *queue) of(pod *corev1.Pod) stuck {
+	if s := q.stuck[client.ObjectKeyFromObject(pod)]; s.uid == pod.UID {
+		return s
+	}
+	return stuck{}
+}
+
+// forget drops what is remembered of a name.
+func (q *queue) forget(pod types.NamespacedName) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	delete(q.stuck, pod)
 }
 
 // unanswered remembers that the kernel did not answer for a pod. It is left alone for a while, whatever changes.
-func (q *queue) unanswered(pod types.NamespacedName) {
+func (q *queue) unanswered(pod *corev1.Pod) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.stuck[pod] = stuck{busy: time.Now().Add(jitter.Full(lastBackOff))}
+	q.stuck[client.ObjectKeyFromObject(pod)] = stuck{uid: pod.UID, busy: time.Now().Add(jitter.Full(lastBackOff))}
 }
 
 // absent returns how long to wait before a pod's sandbox is looked for again: two fifths of the time that the pod has waited, at most, and
 // between the bounds on average: many searches a second for a pod that was scheduled a moment ago, later one every few seconds.
-func (q *queue) absent(pod types.NamespacedName) time.Duration {
+func (q *queue) absent(pod *corev1.Pod) time.Duration {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	now, since := time.Now(), q.stuck[pod].absent
+	now, since := time.Now(), q.of(pod).absent
 	if since.IsZero() {
 		since = now
-		q.stuck[pod] = stuck{absent: now}
+		q.stuck[client.ObjectKeyFromObject(pod)] = stuck{uid: pod.UID, absent: now}
 	}
 	return jitter.Full(2 * min(max(now.Sub(since)/5, firstDelay), lastDelay))
 }

@@ -101,7 +101,7 @@ func TestQueue_twoAgents_tryAgainAtDifferentMoments(t *testing.T) {
 
 func TestQueue_sandboxIsNotThere_waitsARandomPartOfTheTimeSoFar(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q, pod := newQueue(), request().NamespacedName
+		q, pod := newQueue(), askingPod()
 		defer q.ShutDown()
 		began := time.Now()
 		for _, c := range []struct{ after, mean time.Duration }{{0, firstDelay}, {time.Second, 200 * time.Millisecond}, {10 * time.Second, 2 * time.Second}, {time.Hour, lastDelay}} {
@@ -115,7 +115,12 @@ func TestQueue_sandboxIsNotThere_waitsARandomPartOfTheTimeSoFar(t *testing.T) {
 				t.Errorf("after %s: waits %s on average, at most %s", c.after, mean, longest)
 			}
 		}
-		q.succeeded(pod)
+		recreated := askingPod()
+		recreated.UID = "uid-2"
+		if wait := q.absent(recreated); wait > 2*firstDelay {
+			t.Errorf("a pod of the same name begins with %s", wait)
+		}
+		q.forget(request().NamespacedName)
 		if wait := q.absent(pod); wait > 2*firstDelay {
 			t.Errorf("a new wait begins with %s", wait)
 		}

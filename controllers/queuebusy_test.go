@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 
@@ -22,26 +23,51 @@ type busyBackend struct {
 }
 
 func (b busyBackend) Apply(ctx context.Context, at podnet.Place, want iptables.Ruleset) (iptables.Outcome, error) {
-	var number int
-	if _, err := fmt.Sscanf(at.Path, "/netns/%d", &number); err != nil || number >= b.hostile {
+	if !b.busy(at) {
 		return b.timedBackend.Apply(ctx, at, want)
 	}
 	<-ctx.Done()
 	return iptables.Outcome{}, ctx.Err()
 }
 
-func (b busyBackend) Present(ctx context.Context, _ podnet.Place) (bool, error) {
+func (b busyBackend) Present(ctx context.Context, at podnet.Place) (bool, error) {
+	if b.busy(at) {
+		<-ctx.Done()
+	}
 	return true, ctx.Err()
 }
 
+func (b busyBackend) busy(at podnet.Place) bool {
+	var number int
+	_, err := fmt.Sscanf(at.Path, "/netns/%d", &number)
+	return err == nil && number < b.hostile
+}
+
+// wrongPods are manyPods, of which the first have a wrong annotation.
+type wrongPods struct {
+	manyPods
+	wrong int
+}
+
+func (p *wrongPods) Pod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
+	pod, err := p.manyPods.Pod(ctx, s)
+	var number int
+	if _, errNumber := fmt.Sscanf(s.UID, manyUID+"%d", &number); errNumber == nil && number < p.wrong {
+		pod.Annotations[wrongKey] = "http"
+	}
+	return pod, err
+}
+
 // Pods whose namespaces keep the kernel busy change ten times a second. A new pod has its rules after one of their visits at first, and at once
-// when they are known, and others are checked in time.
+// when they are known, and others are checked in time. A wrong annotation changes nothing about that.
 func TestQueue_podsThatKeepTheKernelBusy_delayNoNewPod(t *testing.T) {
-	for _, hostile := range []int{1, 16, 32, 100} {
-		t.Run(fmt.Sprint(hostile), func(t *testing.T) {
+	for _, c := range []struct{ hostile, wrong int }{{1, 0}, {16, 0}, {32, 0}, {100, 0}, {32, 32}, {100, 100}} {
+		hostile := c.hostile
+		t.Run(fmt.Sprintf("%d, %d wrong", hostile, c.wrong), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBench(t)
 				b.addPods(hostile + 20)
+				b.Pods = &wrongPods{wrong: c.wrong}
 				for _, e := range b.Ledger.Entries() {
 					b.finder.sandboxes[e.Sandbox.UID] = e.Sandbox
 				}
