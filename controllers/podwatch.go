@@ -86,11 +86,13 @@ func (w *PodWatch) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 	}
 	// One event may stand for the deletion of an older pod and the creation of this one.
 	w.Programmer.forgetOthers(req.Namespace, req.Name, string(pod.UID))
-	by := Watch
+	by, as := Watch, Watch
 	if known, ok := w.Programmer.Ledger.Of(string(pod.UID)); ok && w.Programmer.isDue(known) {
-		by = Verify
+		if by = Verify; known.Sandbox.NetNS != "" { // otherwise the runtime is asked, as after a change
+			as = Verify
+		}
 	}
-	end, limit, wait := w.queue.begin(&pod, by)
+	end, limit, wait := w.queue.begin(&pod, as)
 	if wait > 0 {
 		return ctrl.Result{RequeueAfter: wait}, nil
 	}

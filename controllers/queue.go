@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -10,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"istio-pod-network-controller/internal/jitter"
@@ -34,6 +36,7 @@ const (
 	mostVisits  = 32
 	mostBusy    = 4 // of pods whose kernel did not answer the last time
 	mostChanged = 4
+	mostLong    = 20 // of changed pods whose visits last longer than longVisit: with mostChanged, eight stay for checks
 	longVisit   = 50 * time.Millisecond
 )
 
@@ -50,6 +53,7 @@ func backOff[T comparable]() workqueue.TypedRateLimiter[T] {
 type queue struct {
 	priorityqueue.PriorityQueue[reconcile.Request]
 	begun map[Entrance]chan struct{} // each has room for the visits that began within longVisit
+	long  map[Entrance]*atomic.Int32 // counts the visits that last longer than that
 	busy  chan struct{}              // has room for the visits of pods whose kernel did not answer
 
 	mu    sync.Mutex
@@ -67,6 +71,7 @@ func newQueue() *queue {
 	return &queue{
 		PriorityQueue: priorityqueue.New("pods", func(o *priorityqueue.Opts[reconcile.Request]) { o.RateLimiter = backOff[reconcile.Request]() }),
 		begun:         map[Entrance]chan struct{}{Watch: make(chan struct{}, mostChanged), Verify: make(chan struct{}, 1)},
+		long:          map[Entrance]*atomic.Int32{Watch: {}, Verify: {}},
 		busy:          make(chan struct{}, mostBusy), stuck: map[types.NamespacedName]stuck{},
 	}
 }
@@ -81,22 +86,20 @@ func (q *queue) options() controller.Options {
 	}
 }
 
-// due makes a pod due after a while.
+// due makes a pod due for a check after a while.
 func (q *queue) due(s podnet.Sandbox, wait time.Duration) {
-	q.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: s.Namespace, Name: s.Name}}, wait)
+	q.AddWithOpts(priorityqueue.AddOpts{After: wait, Priority: new(handler.LowPriority)},
+		reconcile.Request{NamespacedName: types.NamespacedName{Namespace: s.Namespace, Name: s.Name}})
 }
 
 // begin waits until a visit may begin, and returns what is to be called when it has ended, and how long it may wait for the kernel. If the
-// kernel did not answer the last visit and has to be left alone for now, it returns how long instead.
-func (q *queue) begin(pod *corev1.Pod, by Entrance) (end func(), limit, wait time.Duration) {
+// visit has to come later, it returns how much later instead: the kernel did not answer the last one, or too many changes take long.
+func (q *queue) begin(pod *corev1.Pod, as Entrance) (end func(), limit, wait time.Duration) {
 	q.mu.Lock()
 	again := q.of(pod).busy
 	q.mu.Unlock()
 	if again.IsZero() {
-		q.begun[by] <- struct{}{}
-		leave := sync.OnceFunc(func() { <-q.begun[by] })
-		late := time.AfterFunc(longVisit, leave)
-		return func() { late.Stop(); leave() }, kernelLimit, 0
+		return q.beginUsual(as)
 	}
 	if wait = time.Until(again); wait > 0 {
 		return nil, 0, wait
@@ -107,6 +110,24 @@ func (q *queue) begin(pod *corev1.Pod, by Entrance) (end func(), limit, wait tim
 	default:
 		return nil, 0, jitter.Full(lastDelay)
 	}
+}
+
+// beginUsual is begin for a pod whose kernel answers. Changes go before checks, and must not have all workers: a runtime that hangs keeps each
+// for the whole time of its visit.
+func (q *queue) beginUsual(as Entrance) (end func(), limit, wait time.Duration) {
+	q.begun[as] <- struct{}{}
+	leave := sync.OnceFunc(func() { <-q.begun[as] })
+	if as == Watch && q.long[as].Load() >= mostLong {
+		leave()
+		return nil, 0, jitter.Full(kernelLimit)
+	}
+	late := time.AfterFunc(longVisit, func() { q.long[as].Add(1); leave() })
+	return func() {
+		if !late.Stop() {
+			q.long[as].Add(-1)
+		}
+		leave()
+	}, kernelLimit, 0
 }
 
 // of returns what is remembered of a pod. The caller holds mu.
