@@ -126,6 +126,16 @@ func (l *Ledger) ForgetOthers(namespace, name, uid string) (forgotten []string) 
 	return forgotten
 }
 
+// Named returns the entries of all pods of a name.
+func (l *Ledger) Named(namespace, name string) (out []Entry) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for uid := range l.byName[podnet.Sandbox{Namespace: namespace, Name: name}.Pod()] {
+		out = append(out, l.pods[uid])
+	}
+	return out
+}
+
 // Of returns what is remembered of a pod.
 func (l *Ledger) Of(uid string) (Entry, bool) {
 	l.mu.Lock()

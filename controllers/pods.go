@@ -19,17 +19,17 @@ type Reader struct{ Cache, Live client.Reader }
 
 // Pod returns the pod that a sandbox belongs to.
 func (r Reader) Pod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
-	return r.find(ctx, s.Namespace, s.Name, func(pod *corev1.Pod) bool { return string(pod.UID) == s.UID })
+	return find(ctx, s.Namespace, s.Name, func(pod *corev1.Pod) bool { return string(pod.UID) == s.UID }, r.Cache, r.Live)
 }
 
 // Current returns the pod that a sandbox belongs to as the API server has it now.
 func (r Reader) Current(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
-	return Reader{Cache: r.Live, Live: r.Live}.Pod(ctx, s)
+	return find(ctx, s.Namespace, s.Name, func(pod *corev1.Pod) bool { return string(pod.UID) == s.UID }, r.Live)
 }
 
 // UID returns the UID of the pod with a name, for entrances that do not learn it.
 func (r Reader) UID(ctx context.Context, namespace, name string) (string, error) {
-	pod, err := r.find(ctx, namespace, name, func(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil })
+	pod, err := find(ctx, namespace, name, func(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil }, r.Cache, r.Live)
 	if err != nil {
 		return "", err
 	}
@@ -37,8 +37,8 @@ func (r Reader) UID(ctx context.Context, namespace, name string) (string, error)
 }
 
 // find returns the pod with a name if matches accepts it. The cache may still hold an older pod of that name.
-func (r Reader) find(ctx context.Context, namespace, name string, matches func(*corev1.Pod) bool) (*corev1.Pod, error) {
-	for _, from := range []client.Reader{r.Cache, r.Live} {
+func find(ctx context.Context, namespace, name string, matches func(*corev1.Pod) bool, readers ...client.Reader) (*corev1.Pod, error) {
+	for _, from := range readers {
 		pod := &corev1.Pod{}
 		err := from.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, pod)
 		switch {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -76,13 +77,13 @@ func podLogger(log logr.Logger) func(*reconcile.Request) logr.Logger {
 
 // Reconcile visits one pod, and says when it is due again. A permanent error is not returned: it stays until the pod changes.
 func (w *PodWatch) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	var pod corev1.Pod
-	if err := w.Client.Get(ctx, req.NamespacedName, &pod); client.IgnoreNotFound(err) != nil {
-		return ctrl.Result{}, err
-	} else if err != nil {
+	pod, err := w.read(ctx, req)
+	if errors.Is(err, podnet.ErrNoPod) {
 		w.queue.forget(req.NamespacedName)
 		w.Programmer.forgetOthers(req.Namespace, req.Name, "")
 		return ctrl.Result{}, nil
+	} else if err != nil {
+		return ctrl.Result{}, err
 	}
 	// One event may stand for the deletion of an older pod and the creation of this one.
 	w.Programmer.forgetOthers(req.Namespace, req.Name, string(pod.UID))
@@ -92,13 +93,30 @@ func (w *PodWatch) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 			as = Verify
 		}
 	}
-	end, limit, wait := w.queue.begin(&pod, as)
+	end, limit, wait := w.queue.begin(pod, as)
 	if wait > 0 {
 		return ctrl.Result{RequeueAfter: wait}, nil
 	}
 	defer end()
 	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues("podUID", pod.UID, "entrance", by))
-	return w.result(ctx, &pod, by, w.visit(ctx, &pod, by, limit))
+	return w.result(ctx, pod, by, w.visit(ctx, pod, by, limit))
+}
+
+// read returns the pod with a name. If the cache has none, it may be behind an early entrance: one with a known sandbox is asked for.
+func (w *PodWatch) read(ctx context.Context, req ctrl.Request) (*corev1.Pod, error) {
+	pod := &corev1.Pod{}
+	if err := w.Client.Get(ctx, req.NamespacedName, pod); !apierrors.IsNotFound(err) {
+		return pod, err
+	}
+	for _, known := range w.Programmer.Ledger.Named(req.Namespace, req.Name) {
+		if known.Sandbox.ID == "" {
+			continue
+		}
+		if now, err := w.Programmer.Pods.Current(ctx, known.Sandbox); !errors.Is(err, podnet.ErrNoPod) {
+			return now, err
+		}
+	}
+	return nil, podnet.ErrNoPod
 }
 
 func (w *PodWatch) visit(ctx context.Context, pod *corev1.Pod, by Entrance, limit time.Duration) error {

@@ -69,11 +69,43 @@ func TestReconcileDecidesWhenToLookAgain(t *testing.T) {
 func TestADeletedPodIsForgotten(t *testing.T) {
 	w, b := newWatch(t)
 	b.ensure(t, Changed)
+	b.pods.errNow = podnet.ErrNoPod
 	if _, err := w.Reconcile(t.Context(), request()); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(b.Ledger.Entries()); n != 0 {
 		t.Errorf("%d entries are left", n)
+	}
+}
+
+// An early entrance may have programmed a pod that the cache does not have yet.
+func TestReconcile_cacheLacksAPodWithASandbox_asksTheServerOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		err               error
+		forgotten, failed bool
+	}{
+		"it is there":            {},
+		"it is gone":             {err: podnet.ErrNoPod, forgotten: true},
+		"the API server is away": {err: errors.New("connection refused"), failed: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, b := newWatch(t)
+			proxies := &fakeProxies{}
+			b.Proxies, b.VerifyInterval = proxies, 10*time.Second
+			b.ensure(t, Changed)
+			b.pods.errNow = c.err
+			result, err := w.Reconcile(t.Context(), request())
+			if c.failed != (err != nil) || b.pods.asked.Load() != 1 {
+				t.Errorf("error %v after %d questions", err, b.pods.asked.Load())
+			}
+			_, known := b.Ledger.Of("uid-1")
+			if known == c.forgotten || (len(proxies.forgotten) > 0) != c.forgotten {
+				t.Errorf("remembered %t, proxies forgotten %v", known, proxies.forgotten)
+			}
+			if checked := result.RequeueAfter > 0; checked != (c.err == nil) {
+				t.Errorf("checked again: %t", checked)
+			}
+		})
 	}
 }
 
