@@ -63,6 +63,10 @@ func (s *statusServer) Pod(context.Context, podnet.Sandbox) (*corev1.Pod, error)
 
 func (s *statusServer) Namespace(context.Context, string) (*corev1.Namespace, error) { return nil, nil }
 
+func (s *statusServer) CurrentNamespace(context.Context, string) (*corev1.Namespace, error) {
+	return nil, nil
+}
+
 // condition returns our condition's status and reason, and the pod's details.
 func (s *statusServer) says(t *testing.T) (condition string, said details) {
 	t.Helper()

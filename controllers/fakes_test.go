@@ -147,10 +147,11 @@ func (f *fakeFinder) Find(_ context.Context, pod podnet.Sandbox) (podnet.Sandbox
 type fakePods struct {
 	pod         *corev1.Pod
 	ns          *corev1.Namespace
-	err         error       // of Pod
-	errNS       error       // of Namespace
-	current     *corev1.Pod // what the API server has, if it differs
-	errNow      error       // of Current
+	err         error             // of Pod
+	errNS       error             // of Namespace
+	current     *corev1.Pod       // what the API server has, if it differs
+	errNow      error             // of Current
+	currentNS   *corev1.Namespace // what the API server has, if it differs
 	reads       atomic.Int32
 	asked       atomic.Int32 // calls of Current
 	beforeReply func()       // called when a pod is read
@@ -180,6 +181,13 @@ func (f *fakePods) Current(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, 
 }
 
 func (f *fakePods) Namespace(context.Context, string) (*corev1.Namespace, error) {
+	return f.ns, f.errNS
+}
+
+func (f *fakePods) CurrentNamespace(context.Context, string) (*corev1.Namespace, error) {
+	if f.currentNS != nil {
+		return f.currentNS, nil
+	}
 	return f.ns, f.errNS
 }
 

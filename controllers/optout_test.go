@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"errors"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -146,6 +147,55 @@ func TestAPodThatDoesNotOptOutIsNotAskedAbout(t *testing.T) {
 				t.Errorf("%s, %s: result %s, %d requests, error %v", name, by, result, b.pods.asked.Load(), err)
 			}
 		}
+	}
+}
+
+// After an outage a namespace may be behind for some seconds. A new pod of one that asks by now must not start without rules, and one that could
+// not have any must not wait for an API server that is away.
+func TestEnsure_namespaceAsksByNow_isReadFromTheServerWhileTheCacheIsBehind(t *testing.T) {
+	for name, c := range map[string]struct {
+		by     Entrance
+		behind bool
+		change func(b *bench)
+		want   Result
+		asked  int32
+	}{
+		"the cache is behind":      {by: NRI, behind: true, want: Changed, asked: 1},
+		"for CNI":                  {by: CNI, behind: true, want: Changed, asked: 1},
+		"the cache is up to date":  {by: NRI, want: Skipped},
+		"the watch follows":        {by: Watch, behind: true, want: Skipped},
+		"the pod has no proxy":     {by: NRI, behind: true, change: func(b *bench) { b.pods.pod.Spec.Containers = nil }, want: Skipped},
+		"the API server is away":   {by: NRI, behind: true, change: func(b *bench) { b.pods.errNow = errors.New("connection refused") }, want: Skipped, asked: 1},
+		"it does not ask even now": {by: NRI, behind: true, change: func(b *bench) { b.pods.currentNS = nil }, want: Skipped, asked: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.pods.pod.Annotations = nil
+			b.pods.pod.Spec.Containers = []corev1.Container{{Name: intent.ProxyContainer}}
+			b.pods.currentNS = b.pods.ns.DeepCopy()
+			b.pods.currentNS.Annotations = map[string]string{intent.KeyInitialize: "true"}
+			b.Contact = &Contact{}
+			if c.behind {
+				b.Contact.Note(t.Context(), "namespaces", syscall.ECONNREFUSED)
+			}
+			if c.change != nil {
+				c.change(b)
+			}
+			if got, err := b.Ensure(t.Context(), c.by, b.known()); got != c.want || err != nil || b.pods.asked.Load() != c.asked {
+				t.Errorf("result %s after %d questions, error %v", got, b.pods.asked.Load(), err)
+			}
+		})
+	}
+}
+
+// What the API server does not answer is no fault of the kernel's.
+func TestEnsure_serverDoesNotSayWhetherAPodOptsOut_isItsFailure(t *testing.T) {
+	b := newBench(t)
+	b.ensure(t, Changed)
+	b.pods.pod.Annotations[intent.KeyInitialize] = "false"
+	b.pods.errNow = context.DeadlineExceeded
+	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); reasonOf(err) != reasonAPI {
+		t.Errorf("reason %q, error %v", reasonOf(err), err)
 	}
 }
 

@@ -53,7 +53,16 @@ func find(ctx context.Context, namespace, name string, matches func(*corev1.Pod)
 
 // Namespace returns a namespace's metadata, or nil if there is no such namespace.
 func (r Reader) Namespace(ctx context.Context, name string) (*corev1.Namespace, error) {
-	for _, from := range []client.Reader{r.Cache, r.Live} {
+	return findNamespace(ctx, name, r.Cache, r.Live)
+}
+
+// CurrentNamespace is Namespace as the API server has it now.
+func (r Reader) CurrentNamespace(ctx context.Context, name string) (*corev1.Namespace, error) {
+	return findNamespace(ctx, name, r.Live)
+}
+
+func findNamespace(ctx context.Context, name string, readers ...client.Reader) (*corev1.Namespace, error) {
+	for _, from := range readers {
 		// The cache holds metadata only; reading the whole object would start a second informer.
 		meta := &metav1.PartialObjectMetadata{}
 		meta.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: "Namespace"})

@@ -37,12 +37,13 @@ type Finder interface {
 	Find(ctx context.Context, pod podnet.Sandbox) (podnet.Sandbox, error)
 }
 
-// Pods reads pods and namespaces, from a cache that may be behind; Current asks the API server. If a pod does not exist or has another
-// UID, the error is podnet.ErrNoPod.
+// Pods reads pods and namespaces, from a cache that may be behind; Current and CurrentNamespace ask the API server. If a pod does not
+// exist or has another UID, the error is podnet.ErrNoPod.
 type Pods interface {
 	Pod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error)
 	Current(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error)
 	Namespace(ctx context.Context, name string) (*corev1.Namespace, error)
+	CurrentNamespace(ctx context.Context, name string) (*corev1.Namespace, error)
 }
 
 // Reporter queues reports to pods' owners. Event makes an event about a pod, and changes nothing else on it. Forget drops what it
@@ -123,6 +124,8 @@ type Programmer struct {
 	Announcers []func() bool
 	// Proxies is nil if the agent runs none.
 	Proxies Proxies
+	// Contact is nil if it is not known whether Pods are behind.
+	Contact *Contact
 	// Listeners is nil if reports name no listening ports.
 	Listeners Listeners
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"istio-pod-network-controller/internal/intent"
@@ -42,8 +43,8 @@ func (v *visit) ensure(ctx context.Context) (Result, error) {
 	}
 	var err error
 	v.intent, err = intent.Of(v.pod, v.ns, v.config(ctx))
-	if err == nil && v.intent.Removes() && v.isFirstEarly() {
-		if err = v.readCurrent(ctx); err != nil {
+	if err == nil && v.isFirstEarly() && (v.intent.Removes() || v.mayAskByNow(ctx)) {
+		if err = v.readCurrent(ctx); err != nil && v.intent.Removes() {
 			return v.unread(err)
 		}
 		v.intent, err = intent.Of(v.pod, v.ns, v.config(ctx))
@@ -80,17 +81,38 @@ func (v *visit) isFirstEarly() bool {
 	return v.by.early() && (!ok || known.State != Removed || known.Sandbox.ID != v.sandbox.ID)
 }
 
-// readCurrent reads the pod from the API server. The cache may be late, and a pod that has opted in again must not start without rules. One
+// mayAskByNow reports whether the cache is known to be behind, and the pod would ask if its namespace had an annotation that it lacks there. Pods
+// without a proxy would not: they start without a request while the API server is away.
+func (v *visit) mayAskByNow(ctx context.Context) bool {
+	if v.intent.Redirect || v.Contact == nil || v.Contact.Err() == nil {
+		return false
+	}
+	asking := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: v.pod.Namespace, Annotations: map[string]string{intent.KeyInitialize: "true"}}}
+	would, err := intent.Of(v.pod, asking, v.config(ctx))
+	return err != nil || would.Redirect || v.Proxies != nil && would.Reason == intent.NoProxy
+}
+
+// readCurrent reads pod and namespace from the API server. The cache may be late, and a pod that asks by now must not start without rules. One
 // that is gone stays as it was read.
 func (v *visit) readCurrent(ctx context.Context) error {
-	now, err := v.Pods.Current(ctx, v.sandbox)
-	switch {
-	case err == nil:
-		v.pod, v.current = asPending(now), true
-	case !errors.Is(err, podnet.ErrNoPod):
-		return fmt.Errorf("ask whether the pod still opts out: %w", reasonError{err, reasonAPI})
+	pod, ns, err := v.askCurrent(ctx)
+	if err == nil {
+		v.pod, v.ns, v.current = asPending(pod), ns, true
+	} else if errors.Is(err, podnet.ErrNoPod) {
+		return nil
 	}
-	return nil
+	return err
+}
+
+// askCurrent returns pod and namespace as the API server has them now.
+func (v *visit) askCurrent(ctx context.Context) (pod *corev1.Pod, ns *corev1.Namespace, err error) {
+	if pod, err = v.Pods.Current(ctx, v.sandbox); err == nil {
+		ns, err = v.Pods.CurrentNamespace(ctx, v.sandbox.Namespace)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("ask whether the pod still opts out: %w", reasonError{err, reasonAPI})
+	}
+	return pod, ns, nil
 }
 
 // asPending returns the pod with the phase Pending, because the runtime is making a container for it right now. The API server's phase
@@ -127,6 +149,13 @@ func (v *visit) inTurn(ctx context.Context, f func(context.Context) error) error
 	return f(ctx)
 }
 
+// present is Backend.Present outside a turn, within the limit of work in the kernel.
+func (v *visit) present(ctx context.Context, s podnet.Sandbox) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, v.limit)
+	defer cancel()
+	return v.Backend.Present(ctx, s.Place())
+}
+
 // record calls f unless another call has used its turn since this one read the pod: that call's outcome is newer.
 func (v *visit) record(f func()) { v.ticket.ifLast(v.seen, f) }
 
@@ -149,13 +178,6 @@ func (v *visit) program(ctx context.Context) (Result, error) {
 	err = v.inTurn(ctx, func(ctx context.Context) error {
 		next := Entry{Sandbox: v.sandbox, State: Programmed, compiled: want}
 		if known, _ := v.Ledger.Of(v.sandbox.UID); known.State == Programmed && v.left(want) {
-// present is Backend.Present outside a turn, within the limit of work in the kernel.
-func (v *visit) present(ctx context.Context, s podnet.Sandbox) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, v.limit)
-	defer cancel()
-	return v.Backend.Present(ctx, s.Place())
-}
-
 			next.Findings, next.checked = known.Findings, known.checked
 		} else if next.Findings, changed, err = v.apply(ctx, want); err != nil {
 			return err
@@ -249,14 +271,14 @@ func (v *visit) outdated(ctx context.Context) (bool, error) {
 	if err != nil || !present {
 		return false, nil //nolint:nilerr // the removal meets the same error, and knows what it means
 	}
-	now, err := v.Pods.Current(ctx, v.sandbox)
+	pod, ns, err := v.askCurrent(ctx)
 	if errors.Is(err, podnet.ErrNoPod) {
 		return true, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("ask whether the pod still opts out: %w", err)
+		return false, err
 	}
-	wants, err := intent.Of(now, v.ns, v.config(ctx))
+	wants, err := intent.Of(pod, ns, v.config(ctx))
 	return err != nil || !wants.Removes(), nil //nolint:nilerr // with a wrong annotation rules stay
 }
 

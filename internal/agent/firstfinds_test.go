@@ -140,6 +140,10 @@ func (p startedPods) Current(ctx context.Context, s podnet.Sandbox) (*corev1.Pod
 
 func (startedPods) Namespace(context.Context, string) (*corev1.Namespace, error) { return nil, nil }
 
+func (startedPods) CurrentNamespace(context.Context, string) (*corev1.Namespace, error) {
+	return nil, nil
+}
+
 // netnsRuntime is a countingRuntime whose sandboxes have a path.
 type netnsRuntime struct{ *countingRuntime }
 

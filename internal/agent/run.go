@@ -181,7 +181,7 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 	programmer := &controllers.Programmer{
 		Config: a.Intent, Backend: a.backends, BackendName: a.backends.Name(), Namespaces: a.backends, Finder: &firstFinds{runtime: a.finder}, Pods: pods,
 		Reporter: reporter, Ledger: ledger, Metrics: counters, Announcers: a.announcers,
-		VerifyInterval: a.VerifyInterval, Listeners: listeners{a.backends},
+		VerifyInterval: a.VerifyInterval, Listeners: listeners{a.backends}, Contact: &a.core.contact,
 	}
 	managed.join(programmer)
 	watch := controllers.NewPodWatch(mgr.GetCache(), programmer)
