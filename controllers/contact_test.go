@@ -56,7 +56,7 @@ func TestContact_dayWithoutTheServer_isLoggedTwiceAndCounted(t *testing.T) {
 		}
 		c.Note(ctx, "namespaces", nil)
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-		if len(lines) != 2 || !strings.Contains(lines[0], "API server not reached") || !strings.Contains(lines[0], "connection refused") ||
+		if len(lines) != 2 || !strings.Contains(lines[0], "no contact with the API server") || !strings.Contains(lines[0], "connection refused") ||
 			!strings.Contains(lines[1], "API server reached again") || !strings.Contains(lines[1], "duration=24h0m0s") {
 			t.Errorf("log:\n%s", out)
 		}
@@ -66,42 +66,66 @@ func TestContact_dayWithoutTheServer_isLoggedTwiceAndCounted(t *testing.T) {
 	})
 }
 
+// expired is an attempt at a server whose certificate has expired.
+func expired() error {
+	return &url.Error{Op: "Get", URL: "https://10.0.0.1", Err: &tls.CertificateVerificationError{Err: x509.CertificateInvalidError{Reason: x509.Expired, Detail: "in 2025"}}}
+}
+
 // Who waits for the end of an outage must not wait for one that ends by an administrator's hand only.
 func TestContact_expiredCertificate_isNamed(t *testing.T) {
 	var c Contact
 	ctx, out := logged(t)
-	expired := &url.Error{Op: "Get", URL: "https://10.0.0.1", Err: &tls.CertificateVerificationError{Err: x509.CertificateInvalidError{Reason: x509.Expired, Detail: "in 2025"}}}
 	for range 3 {
 		c.Note(ctx, "pods", refused("pods"))
-		c.Note(ctx, "pods", expired)
-		c.Note(ctx, "pods", expired)
+		c.Note(ctx, "pods", expired())
+		c.Note(ctx, "pods", expired())
 	}
 	if err := c.Err(); err == nil || !strings.HasPrefix(err.Error(), "the API server's certificate is not accepted, since") || !strings.Contains(err.Error(), "expired") {
 		t.Errorf("words: %v", err)
 	}
-	if n := strings.Count(out.String(), "certificate has expired"); n == 0 || strings.Count(out.String(), "\n") > 1+3 {
+	if n := strings.Count(out.String(), "certificate has expired"); n != 1 || strings.Count(out.String(), "\n") != 2 {
 		t.Errorf("log:\n%s", out)
 	}
 }
 
-func TestContact_answers_countUnlessTheyRefuseTheAgent(t *testing.T) {
+// Words that alternate would be logged and written again and again.
+func TestContact_askersFailDifferently_keepsTheReasonOfTheFirst(t *testing.T) {
+	var c Contact
+	ctx, out := logged(t)
+	for range 100 {
+		c.Note(ctx, "pods", refused("pods"))
+		c.Note(ctx, "namespaces", expired())
+		c.Note(ctx, "nodes", errors.New("i/o timeout"))
+		if err := c.Err(); err == nil || !strings.Contains(err.Error(), "connection refused") {
+			t.Fatalf("words: %v", err)
+		}
+	}
+	if n := strings.Count(out.String(), "\n"); n != 2 { // the outage, and the certificate
+		t.Errorf("log:\n%s", out)
+	}
+	c.Note(ctx, "nodes", nil)
+	c.Note(ctx, "pods", nil)
+	if err := c.Err(); err == nil || !strings.Contains(err.Error(), "expired") {
+		t.Errorf("once the first has succeeded: %v", err)
+	}
+}
+
+// An API server that answers must not be told to be away: who looks for it there looks in vain.
+func TestContact_refusal_isToldApart(t *testing.T) {
 	pods := schema.GroupResource{Resource: "pods"}
-	for name, tc := range map[string]struct {
-		err  error
-		want bool
-	}{
-		"a list":                {nil, true},
-		"an old version":        {apierrors.NewResourceExpired("old"), true},
-		"an unknown parameter":  {apierrors.NewBadRequest("no"), true},
-		"a right is missing":    {apierrors.NewForbidden(pods, "", errors.New("no")), false},
-		"the token has expired": {apierrors.NewUnauthorized("no"), false},
-		"too many requests":     {apierrors.NewTooManyRequests("later", 1), false},
-		"no connection":         {refused("pods"), false},
+	for name, err := range map[string]error{
+		"a right is missing":    apierrors.NewForbidden(pods, "", errors.New("no")),
+		"the token has expired": apierrors.NewUnauthorized("no"),
+		"an unknown kind":       fmt.Errorf("make manager: %w", apierrors.NewNotFound(pods, "")),
 	} {
 		var c Contact
-		c.Note(t.Context(), "pods", tc.err)
-		if got := c.Err() == nil; got != tc.want {
-			t.Errorf("%s: contact %t, want %t", name, got, tc.want)
+		ctx, out := logged(t)
+		c.Note(ctx, "pods", err)
+		if got := c.Err(); got == nil || !strings.HasPrefix(got.Error(), "the API server refuses the agent, since") {
+			t.Errorf("%s: %v", name, got)
+		}
+		if !strings.Contains(out.String(), "the API server refuses the agent: ") {
+			t.Errorf("%s: logged %s", name, out)
 		}
 	}
 }

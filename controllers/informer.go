@@ -46,8 +46,7 @@ func plannedEnd(o metav1.ListOptions, now time.Time) time.Time {
 }
 
 // withoutOutages returns a watch with the events of w. It ends when w ends or reports that the API server is away, but not before
-// shortestWatch. Watches of all agents end at once when an API server goes: one that ends before its time ends a random while later for
-// client-go, which watches again at once.
+// shortestWatch, and as much later as untilEnd says: client-go watches again at once.
 func withoutOutages(w watch.Interface, planned time.Time) watch.Interface {
 	began := time.Now()
 	events := make(chan watch.Event)
@@ -78,28 +77,43 @@ func withoutOutages(w watch.Interface, planned time.Time) watch.Interface {
 	return out
 }
 
-// untilEnd returns how much later than the API server's watch the one of client-go ends.
+// longestAfterACut bounds how long after a cut the agent watches again. Until then it learns of no new pod.
+const longestAfterACut = time.Second
+
+// untilEnd returns how much later than the API server's watch the one of client-go ends: not at all after a regular end, up to longestAfterACut
+// after a cut, since watches of all agents end at once when an API server goes, and up to the mean wait of an outage if the watch was short: the
+// server may come and go.
 func untilEnd(began, planned time.Time) time.Duration {
-	least := shortestWatch - time.Since(began)
-	if time.Until(planned) < time.Second {
+	lasted := time.Since(began)
+	least := shortestWatch - lasted
+	switch {
+	case time.Until(planned) < time.Second:
 		return least
+	case lasted >= shortOutage:
+		return jitter.Full(longestAfterACut)
 	}
-	return max(least, jitter.Full(longestInAShortOne))
+	return max(least, jitter.Full(longestInAShortOne/2))
 }
 
-// rightsLimit is how long an answer that the agent lacks a right counts as an outage: an API server that starts gives it until it has
+// RightsLimit is how long an answer that the agent lacks a right counts as an outage: an API server that starts gives it until it has
 // read the roles.
-const rightsLimit = 30 * time.Second
+const RightsLimit = 30 * time.Second
 
-// retryWhileAway calls f again while the API server is away. It returns f's first other answer, or its last one when ctx ends.
+// retryWhileAway calls f again while the API server is away. It returns f's first other answer, or its last one when ctx ends. Each attempt is
+// noted: an answer that refuses the agent is a loss of contact, since it learns nothing by it. Any other answer is contact.
 func retryWhileAway[T any](ctx context.Context, c *Contact, kind runtime.Object, f func() (T, error)) (T, error) {
 	for start := time.Now(); ; {
 		got, err := f()
-		if ctx.Err() == nil { // the error is the API server's
+		gone, refused := err != nil && away(err), apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
+		switch {
+		case ctx.Err() != nil: // the error is not the API server's
+		case gone || refused:
 			c.Note(ctx, kind, err)
+		default:
+			c.Note(ctx, kind, nil)
 		}
-		starting := (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)) && time.Since(start) < rightsLimit
-		if err == nil || !away(err) && !starting || !jitter.Wait(ctx, longestWait(time.Since(start))) {
+		starting := refused && time.Since(start) < RightsLimit
+		if !gone && !starting || !jitter.Wait(ctx, longestWait(time.Since(start))) {
 			return got, err
 		}
 	}
@@ -108,7 +122,7 @@ func retryWhileAway[T any](ctx context.Context, c *Contact, kind runtime.Object,
 // longestInAShortOne bounds each wait in an outage of less than shortOutage, such as a restart. Shorter waits at first would have all agents
 // ask most often when the API server has just gone, and again while it starts.
 const (
-	longestInAShortOne = 4 * time.Second
+	longestInAShortOne = 8 * time.Second
 	shortOutage        = time.Minute
 )
 
@@ -120,13 +134,13 @@ func longestWait(outage time.Duration) time.Duration {
 	return lastBackOff
 }
 
-// away reports whether an error says that the API server cannot be reached, or cannot answer for now. A timeout that the API
-// server itself reports does not count: client-go may then ask for another resource version.
+// away reports whether an error says that the API server cannot be reached, or cannot answer for now. A resource version that is to come does not
+// count: client-go then asks for another one.
 func away(err error) bool {
 	var answer apierrors.APIStatus
 	if !errors.As(err, &answer) {
 		return true
 	}
 	code := answer.Status().Code
-	return !apierrors.IsTimeout(err) && (code >= http.StatusInternalServerError || code == http.StatusTooManyRequests)
+	return !apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) && (code >= http.StatusInternalServerError || code == http.StatusTooManyRequests)
 }

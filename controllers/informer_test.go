@@ -53,6 +53,13 @@ func TestTheCacheIsThereSoonAfterAnOutage(t *testing.T) {
 	})
 }
 
+// versionToCome is the answer of a server that has not seen a resource version yet.
+func versionToCome() error {
+	err := apierrors.NewTimeoutError("Too large resource version", 1)
+	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}
+	return err
+}
+
 func TestWhatAnOutageIs(t *testing.T) {
 	pods := schema.GroupResource{Resource: "pods"}
 	for name, c := range map[string]struct {
@@ -63,7 +70,8 @@ func TestWhatAnOutageIs(t *testing.T) {
 		"too many requests":     {apierrors.NewTooManyRequests("later", 1), true},
 		"an internal error":     {apierrors.NewInternalError(errors.New("etcd")), true},
 		"a version that is old": {apierrors.NewResourceExpired("old"), false},
-		"a version to come":     {apierrors.NewTimeoutError("too large resource version", 1), false},
+		"no answer in time":     {apierrors.NewTimeoutError("no", 1), true},
+		"a version to come":     {versionToCome(), false},
 		"no right":              {apierrors.NewForbidden(pods, "", errors.New("no")), false},
 	} {
 		if got := away(c.err); got != c.want {
@@ -156,4 +164,96 @@ func TestAWatchKeepsWhatIsNoOutage(t *testing.T) {
 	if !in.IsStopped() {
 		t.Error("the watch of the API server goes on")
 	}
+}
+
+func TestRetryWhileAway_answers_areContactUnlessTheyRefuseTheAgent(t *testing.T) {
+	pods := schema.GroupResource{Resource: "pods"}
+	for name, tc := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"a list":                {nil, true},
+		"an old version":        {apierrors.NewResourceExpired("old"), true},
+		"a version to come":     {versionToCome(), true},
+		"an unknown parameter":  {apierrors.NewBadRequest("no"), true},
+		"a right is missing":    {apierrors.NewForbidden(pods, "", errors.New("no")), false},
+		"the token has expired": {apierrors.NewUnauthorized("no"), false},
+		"too many requests":     {apierrors.NewTooManyRequests("later", 1), false},
+		"no answer in time":     {apierrors.NewTimeoutError("no", 1), false},
+		"no connection":         {refused("pods"), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var c Contact
+				asked, contact := 0, true
+				_, _ = retryWhileAway(t.Context(), &c, &corev1.Pod{}, func() (int, error) {
+					if asked++; asked == 1 {
+						return 0, tc.err
+					}
+					contact = c.Err() == nil // of the attempt before
+					return 0, nil
+				})
+				if contact != tc.want || c.Err() != nil {
+					t.Errorf("contact %t, want %t; at the end %v", contact, tc.want, c.Err())
+				}
+			})
+		})
+	}
+}
+
+// An agent that ends cancels its requests, and must not say that the API server is away.
+func TestRetryWhileAway_contextEnds_isNoOutage(t *testing.T) {
+	var c Contact
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := retryWhileAway(ctx, &c, &corev1.Pod{}, func() (int, error) { cancel(); return 0, ctx.Err() })
+	if !errors.Is(err, context.Canceled) || c.Err() != nil {
+		t.Errorf("returned %v, noted %v", err, c.Err())
+	}
+}
+
+// Between the end of a watch and the next one the agent learns of no pod.
+func TestWithoutOutages_endOfAWatch_isLateBySecondsOnlyIfItWasShort(t *testing.T) {
+	for name, c := range map[string]struct {
+		lasts, planned time.Duration
+		least, most    time.Duration // how much later it ends
+	}{
+		"a regular end":              {lasts: 6 * time.Minute, planned: 6 * time.Minute},
+		"a cut":                      {lasts: 2 * time.Minute, planned: 6 * time.Minute, least: 1, most: longestAfterACut},
+		"a short one that is cut":    {lasts: 30 * time.Second, planned: 6 * time.Minute, least: 1, most: longestInAShortOne / 2},
+		"a regular one that is soon": {planned: 0, least: shortestWatch, most: shortestWatch},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				in, began := watch.NewFake(), time.Now()
+				out := withoutOutages(in, began.Add(c.planned))
+				<-time.After(c.lasts)
+				in.Stop()
+				for range out.ResultChan() { // until it ends
+				}
+				if late := time.Since(began) - c.lasts; late < c.least || late > c.most {
+					t.Errorf("it ends %s late", late)
+				}
+			})
+		})
+	}
+}
+
+// Agents whose watches a server cuts at one moment watch again at different ones.
+func TestWithoutOutages_watchesCutAtOnce_endAtDifferentTimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		end := func() time.Time {
+			in := watch.NewFake()
+			out := withoutOutages(in, time.Now().Add(6*time.Minute))
+			<-time.After(2 * time.Minute)
+			in.Stop()
+			for range out.ResultChan() { // until it ends
+			}
+			return time.Now()
+		}
+		other := make(chan time.Time)
+		go func() { other <- end() }()
+		if one := end(); one.Equal(<-other) {
+			t.Errorf("both end at %s", one)
+		}
+	})
 }

@@ -16,6 +16,12 @@ func Full(bound time.Duration) time.Duration {
 	return 1 + rand.N(bound) //nolint:gosec // a wait, not a secret
 }
 
+// First and last bound of the wait between attempts.
+const first, last = 250 * time.Millisecond, 15 * time.Second
+
+// Bound returns the bound of the wait after so many failures in a row: it doubles from 250 ms to 15 s.
+func Bound(failures int) time.Duration { return min(first<<min(max(failures-1, 0), 10), last) }
+
 // Wait waits for Full(bound). It reports whether ctx has not ended meanwhile.
 func Wait(ctx context.Context, bound time.Duration) bool {
 	timer := time.NewTimer(Full(bound))

@@ -10,7 +10,7 @@ var (
 	// ErrNoPod means that the API server does not know a sandbox's pod: it was deleted, or another pod has its name now.
 	ErrNoPod = errors.New("the API server does not know the pod")
 	// ErrPodsUnknown means that the agent has not read its pods since it started.
-	ErrPodsUnknown = errors.New("the agent cannot reach the API server yet")
+	ErrPodsUnknown = errors.New("the agent has not read its pods yet")
 	// ErrGone means that a path leads to no namespace any more: its pod is gone, or its sandbox was made anew.
 	ErrGone = errors.New("network namespace is gone")
 )
