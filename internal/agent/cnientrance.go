@@ -27,12 +27,12 @@ type cniEntrance struct {
 	calls *cniinstall.Calls
 }
 
-// Add programs a sandbox before its containers exist. While the agent has not read its pods, it waits for as long as ctx allows. A pod that
-// the API server does not know passes: it is a static pod, or was deleted already.
+// Add programs a sandbox before its containers exist. While the agent has not read its pods, it waits for most of the time that ctx allows, unless
+// the pod may start without rules. A pod that the API server does not know passes: it is a static pod, or was deleted already.
 func (c cniEntrance) Add(ctx context.Context, s podnet.Sandbox) error {
 	c.calls.Called(s.Pod(), time.Now())
-	if err := c.core.await(ctx); err != nil {
-		return c.refusal(err)
+	if !c.failOpen {
+		c.core.await(ctx)
 	}
 	_, err := c.ensure(ctx, s)
 	return err
@@ -141,7 +141,7 @@ func (a *agent) newCNI() ([]runnable, error) {
 	a.collectors = append(a.collectors, letThrough)
 	handler := cniEntrance{entrance{by: controllers.CNI, core: a.core, failOpen: a.FailOpen, letThrough: letThrough.Inc}, &a.cniState.calls}
 	server, err := cni.NewServer(cni.Config{
-		Path: a.Chain.Plugin.Socket, Handler: a.observeCNI(handler),
+		Path: a.Chain.Plugin.Socket, Handler: a.observeCNI(handler), Concurrency: 2 * maxAwaiting,
 		Ready: a.core.check, Log: slog.New(logr.ToSlogHandler(ctrl.Log)),
 	})
 	if err != nil {
@@ -149,7 +149,7 @@ func (a *agent) newCNI() ([]runnable, error) {
 	}
 	door := newDoorway(a.Chain.Plugin.Socket, a.core)
 	a.cniState.server, a.cniState.served = server, door.check(func(context.Context) error { return server.Check() })
-	return []runnable{door.once(server.Start)}, nil
+	return []runnable{door.guard(server.Start)}, nil
 }
 
 // addCNI registers the code that keeps the chain. processCtx ends on SIGTERM.

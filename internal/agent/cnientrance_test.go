@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -77,7 +78,7 @@ func newTestCNIEntrance(t *testing.T, n *fakeNamespace, initialize string, api e
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &coreHolder{}
+	d := newCoreHolder()
 	d.set(core{pods: pods, programmer: &controllers.Programmer{
 		Config: intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults()}, Backend: n, BackendName: "fake", Namespaces: n,
 		Pods: pods, Reporter: noReports{}, Ledger: ledger, Metrics: counters,
@@ -94,7 +95,7 @@ func TestAdd_podsAreReadMeanwhile_passes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.core = &coreHolder{}
+		c.core = newCoreHolder()
 		s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u-1", ID: "8f5e", NetNS: "/run/netns/x"}
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
@@ -102,13 +103,53 @@ func TestAdd_podsAreReadMeanwhile_passes(t *testing.T) {
 		if err := c.Add(ctx, s); err != nil || n.applied != 1 {
 			t.Errorf("%v, wrote %d times", err, n.applied)
 		}
-		c.core = &coreHolder{}
-		if err := c.Add(ctx, s); !errors.Is(err, podnet.ErrPodsUnknown) || ctx.Err() == nil {
-			t.Errorf("the pods are never read: %v, at the deadline: %v", err, ctx.Err())
-		}
+		c.core = newCoreHolder()
 		began := time.Now()
+		ctx, cancel = context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if err := c.Add(ctx, s); !errors.Is(err, podnet.ErrPodsUnknown) || time.Since(began) != 4*time.Second {
+			t.Errorf("the pods are never read: %v after %s", err, time.Since(began))
+		}
+		began = time.Now()
 		if err := c.Check(t.Context(), s); err != nil || time.Since(began) > 0 { // of each sandbox, one after the other
 			t.Errorf("CHECK: %v after %s", err, time.Since(began))
+		}
+	})
+}
+
+// Each pod would start 4 s later for nothing.
+func TestAdd_failOpen_doesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := cniEntrance{entrance{by: controllers.CNI, core: newCoreHolder(), failOpen: true}, &cniinstall.Calls{}}
+		began := time.Now()
+		if err := c.Add(t.Context(), podnet.Sandbox{}); err != nil || time.Since(began) > 0 {
+			t.Errorf("%v after %s", err, time.Since(began))
+		}
+	})
+}
+
+// Pods that end must not queue behind pods that wait.
+func TestAdd_manyWait_leaveRoomForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := cniEntrance{entrance{by: controllers.CNI, core: newCoreHolder()}, &cniinstall.Calls{}}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		var refused atomic.Int64
+		for range 10 * maxAwaiting {
+			go func() {
+				if err := c.Add(ctx, podnet.Sandbox{}); errors.Is(err, podnet.ErrPodsUnknown) {
+					refused.Add(1)
+				}
+			}()
+		}
+		synctest.Wait()
+		if n := refused.Load(); n != 9*maxAwaiting {
+			t.Errorf("%d are refused at once, so %d wait", n, 10*maxAwaiting-n)
+		}
+		<-ctx.Done()
+		synctest.Wait()
+		if n := refused.Load(); n != 10*maxAwaiting || c.core.awaiting.Load() != 0 {
+			t.Errorf("%d are refused in the end, %d still wait", n, c.core.awaiting.Load())
 		}
 	})
 }

@@ -2,9 +2,9 @@ package agent
 
 import (
 	"context"
-	"errors"
-	"sync"
+	"fmt"
 	"sync/atomic"
+	"time"
 
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/podnet"
@@ -21,54 +21,68 @@ type core struct {
 // that, since no other one of the node does, refuses pods until then.
 type coreHolder struct {
 	core    atomic.Pointer[core]
+	ready   chan struct{}       // closed once there is a core
 	contact controllers.Contact // with the API server
 
-	made, closed sync.Once
-	ready        chan struct{}
+	awaiting atomic.Int32
 }
+
+func newCoreHolder() *coreHolder { return &coreHolder{ready: make(chan struct{})} }
 
 // set stores the core.
 func (h *coreHolder) set(c core) {
-	h.core.Store(&c)
-	h.closed.Do(func() { close(h.isSet()) })
+	if h.core.Swap(&c) == nil {
+		close(h.ready)
+	}
 }
 
-// isSet is closed once there is a core.
-func (h *coreHolder) isSet() chan struct{} {
-	h.made.Do(func() { h.ready = make(chan struct{}) })
-	return h.ready
-}
+// isSet reports whether there is a core.
+func (h *coreHolder) isSet() bool { return h.core.Load() != nil }
 
-// await returns nil once there is a core. When ctx ends first, it returns why there is none.
-func (h *coreHolder) await(ctx context.Context) error {
+// maxAwaiting bounds the calls that await a core at once, so that they leave room for others at an entrance.
+const maxAwaiting = 32
+
+// await returns once there is a core, after four fifths of the time that ctx allows, or at once if maxAwaiting calls wait already.
+func (h *coreHolder) await(ctx context.Context) {
+	defer h.awaiting.Add(-1)
+	if h.awaiting.Add(1) > maxAwaiting {
+		return
+	}
+	if deadline, limited := ctx.Deadline(); limited {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)*4/5)
+		defer cancel()
+	}
 	select {
-	case <-h.isSet():
+	case <-h.ready:
 	case <-ctx.Done():
 	}
-	return h.check(ctx)
 }
 
-// get returns the core, or podnet.ErrPodsUnknown if there is none yet.
+// get returns the core, or podnet.ErrPodsUnknown and the reason if there is none yet.
 func (h *coreHolder) get() (core, error) {
 	if c := h.core.Load(); c != nil {
 		return *c, nil
+	}
+	if reason := h.contact.Err(); reason != nil {
+		return core{}, fmt.Errorf("%w: %w", podnet.ErrPodsUnknown, reason)
 	}
 	return core{}, podnet.ErrPodsUnknown
 }
 
 // check returns why there is no core yet, or nil.
 func (h *coreHolder) check(context.Context) error {
-	if h.core.Load() == nil {
-		return h.watches()
-	}
-	return nil
+	_, err := h.get()
+	return err
 }
 
 // watches returns why the agent learns nothing of new pods by its watches, or nil. Without the API server an agent that has its core goes on
 // with what it knows, and stays ready: nothing else could serve its node better.
 func (h *coreHolder) watches() error {
-	_, err := h.get()
-	return errors.Join(err, h.contact.Err())
+	if _, err := h.get(); err != nil {
+		return err
+	}
+	return h.contact.Err()
 }
 
 // note returns what readiness says of an agent that is ready without the API server, or "".

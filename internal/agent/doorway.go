@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -13,14 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// doorwayPoll is the time between two looks at whether another agent of the node still serves.
+// doorwayPoll is the time between two looks at whether another agent of the node serves.
 const doorwayPoll = 200 * time.Millisecond
 
-// doorway decides when this agent takes an entrance. While another agent of the node serves there, it waits until it has read its pods: a
-// release that cannot do so would refuse pods that its predecessor lets start. Without another one it serves at once, and refuses.
+// doorway decides when this agent serves an entrance.
 //
-// Each agent that serves holds a shared flock(2) on the directory of the entrance's socket, which all agents of the node have. The kernel
-// frees it when the process ends, so none is ever stale.
+//   - With its pods read it serves, and holds a shared flock(2) on the directory of the entrance's socket, which all agents of the node have.
+//     The kernel frees the lock when the process ends, so none is ever stale.
+//   - Without them it serves, and refuses, only while no other agent holds that lock: a release that cannot read its pods would refuse pods
+//     that another one lets start. Two agents without their pods both refuse.
 type doorway struct {
 	dir     string
 	core    *coreHolder
@@ -31,45 +33,99 @@ func newDoorway(socket string, core *coreHolder) *doorway {
 	return &doorway{dir: filepath.Dir(socket), core: core}
 }
 
-// once returns a runnable that starts run when this agent may serve, and says until run ends that it does.
-func (d *doorway) once(run runnable) runnable {
+// guard returns a runnable that calls run whenever this agent may serve, and ends run's ctx when it may no longer.
+func (d *doorway) guard(run runnable) runnable {
 	return func(ctx context.Context) error {
-		dir, err := os.Open(d.dir)
-		if err != nil {
-			logr.FromContextOrDiscard(ctx).Info("served at once: other agents of this node cannot be seen", "reason", err.Error())
-			return run(ctx)
+		for {
+			if yielded, err := d.serve(ctx, run); err != nil || !yielded {
+				return err
+			}
 		}
-		defer dir.Close() //nolint:errcheck // it frees the lock
-		d.await(ctx, int(dir.Fd()))
-		return run(ctx)
 	}
 }
 
-// await returns when this agent may serve, or ctx ends. Then the directory has its shared lock, unless the file system has no locks.
-func (d *doorway) await(ctx context.Context, dir int) {
+// serve waits until this agent may serve, and calls run once. It reports whether run was ended for another agent.
+func (d *doorway) serve(ctx context.Context, run runnable) (yielded bool, err error) {
+	d.await(ctx)
+	serving, yield := context.WithCancel(ctx)
+	var held *os.File
+	var watching sync.WaitGroup
+	watching.Go(func() { held = d.watch(serving, yield) })
+	err = run(serving)
+	yielded = serving.Err() != nil && ctx.Err() == nil
+	yield()
+	watching.Wait()
+	if held != nil {
+		_ = held.Close() // frees the lock
+	}
+	return yielded, err
+}
+
+// await returns when this agent may serve, or ctx ends.
+func (d *doorway) await(ctx context.Context) {
 	tick := time.NewTicker(doorwayPoll)
 	defer tick.Stop()
-	for d.othersServe(dir) {
+	defer d.waiting.Store(false)
+	for !d.core.isSet() && ctx.Err() == nil && d.othersServe() {
 		if !d.waiting.Swap(true) {
 			logr.FromContextOrDiscard(ctx).Info("another agent of this node serves", "directory", d.dir)
 		}
 		select {
 		case <-tick.C:
-			continue
-		case <-d.core.isSet():
+		case <-d.core.ready:
 		case <-ctx.Done():
 		}
-		break
 	}
-	if err := unix.Flock(dir, unix.LOCK_SH|unix.LOCK_NB); err != nil {
-		logr.FromContextOrDiscard(ctx).Info("other agents of this node cannot see this one", "directory", d.dir, "reason", err.Error())
+}
+
+// watch calls yield when this agent may serve no longer, or returns the shared lock as soon as it has its pods. The directory may be made later,
+// and others that look hold the lock for a moment: so it tries again.
+func (d *doorway) watch(ctx context.Context, yield func()) (held *os.File) {
+	tick := time.NewTicker(doorwayPoll)
+	defer tick.Stop()
+	for reported := false; ; {
+		if d.core.isSet() {
+			dir, err := d.lock(unix.LOCK_SH)
+			if err == nil {
+				return dir
+			}
+			if !reported && !errors.Is(err, unix.EWOULDBLOCK) {
+				logr.FromContextOrDiscard(ctx).Info("other agents of this node cannot see this one", "reason", err.Error())
+				reported = true
+			}
+		} else if d.othersServe() {
+			yield()
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
 	}
-	d.waiting.Store(false)
 }
 
 // othersServe reports whether another agent holds the shared lock.
-func (*doorway) othersServe(dir int) bool {
-	return errors.Is(unix.Flock(dir, unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
+func (d *doorway) othersServe() bool {
+	dir, err := d.lock(unix.LOCK_EX)
+	if err != nil {
+		return errors.Is(err, unix.EWOULDBLOCK)
+	}
+	defer dir.Close()                           //nolint:errcheck // nothing was written
+	_ = unix.Flock(int(dir.Fd()), unix.LOCK_UN) // a process that is just being started has the directory, too
+	return false
+}
+
+// lock returns the directory, locked until it is closed.
+func (d *doorway) lock(how int) (*os.File, error) {
+	dir, err := os.Open(d.dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(dir.Fd()), how|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", d.dir, err), dir.Close())
+	}
+	return dir, nil
 }
 
 // check returns why this agent waits, or else what the entrance's own check does.

@@ -2,63 +2,90 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/internal/podnet"
 )
 
 // taking is an entrance that an agent takes when it may.
 type taking struct {
 	*doorway
-	taken chan struct{} // closed when it serves
-	stop  func()        // returns when it serves no more
+	serves *atomic.Bool
+	stop   func() // returns when it serves no more
 }
 
 func take(t *testing.T, socket string, core *coreHolder) taking {
 	t.Helper()
-	out := taking{doorway: newDoorway(socket, core), taken: make(chan struct{})}
+	out := taking{doorway: newDoorway(socket, core), serves: &atomic.Bool{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	run := out.once(func(ctx context.Context) error { close(out.taken); <-ctx.Done(); return nil })
+	run := out.guard(func(ctx context.Context) error {
+		out.serves.Store(true)
+		defer out.serves.Store(false)
+		<-ctx.Done()
+		return nil
+	})
 	go func() { done <- run(ctx) }()
-	stopped := false
-	out.stop = func() {
-		if cancel(); !stopped {
-			stopped = true
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
+	out.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
 		}
-	}
+	})
 	t.Cleanup(out.stop)
 	return out
 }
 
 func (e taking) wantTaken(t *testing.T, when string) {
 	t.Helper()
-	select {
-	case <-e.taken:
-	case <-time.After(10 * time.Second):
-		t.Fatalf("%s: it does not serve", when)
-	}
+	eventuallyNil(t, func() error {
+		if !e.serves.Load() {
+			return fmt.Errorf("%s: it does not serve", when)
+		}
+		return nil
+	})
 	if err := e.check(passing)(t.Context()); err != nil {
 		t.Errorf("%s: %v", when, err)
 	}
 }
 
+// wantLocked wants the agent to hold its lock, which it may get a moment after it serves.
+func (e taking) wantLocked(t *testing.T, when string) {
+	t.Helper()
+	e.wantTaken(t, when)
+	eventuallyNil(t, func() error {
+		if !e.othersServe() {
+			return fmt.Errorf("%s: it holds no lock", when)
+		}
+		return nil
+	})
+}
+
 // wantWaiting wants the agent to have looked for another one several times, and to say why it waits.
 func (e taking) wantWaiting(t *testing.T, when string) {
 	t.Helper()
-	select {
-	case <-e.taken:
-		t.Fatalf("%s: it serves", when)
-	case <-time.After(3 * doorwayPoll):
+	eventuallyNil(t, func() error {
+		if e.serves.Load() || !e.waiting.Load() {
+			return fmt.Errorf("%s: it serves", when)
+		}
+		return nil
+	})
+	<-time.After(3 * doorwayPoll)
+	if e.serves.Load() {
+		t.Errorf("%s: it serves again", when)
 	}
 	err := e.check(passing)(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "another agent of this node serves; this one takes over when it has read its pods: the agent cannot reach") {
+	if err == nil || !strings.Contains(err.Error(), "another agent of this node serves; this one takes over when it has read its pods: "+podnet.ErrPodsUnknown.Error()) {
 		t.Errorf("%s: ready %v", when, err)
 	}
 }
@@ -66,43 +93,89 @@ func (e taking) wantWaiting(t *testing.T, when string) {
 func passing(context.Context) error { return nil }
 
 func filledCore() *coreHolder {
-	h := &coreHolder{}
+	h := newCoreHolder()
 	h.set(core{})
 	return h
 }
 
 func TestDoorway_noOtherAgent_servesAtOnce(t *testing.T) {
-	take(t, filepath.Join(t.TempDir(), "s"), &coreHolder{}).wantTaken(t, "alone")
-	take(t, filepath.Join(t.TempDir(), "no", "s"), &coreHolder{}).wantTaken(t, "without the directory")
+	take(t, filepath.Join(t.TempDir(), "s"), newCoreHolder()).wantTaken(t, "alone")
+	take(t, filepath.Join(t.TempDir(), "no", "s"), newCoreHolder()).wantTaken(t, "without the directory")
 }
 
 func TestDoorway_anotherServes_waitsUntilItsPodsAreRead(t *testing.T) {
-	socket, mine := filepath.Join(t.TempDir(), "s"), &coreHolder{}
-	take(t, socket, filledCore()).wantTaken(t, "the predecessor")
+	socket, mine := filepath.Join(t.TempDir(), "s"), newCoreHolder()
+	take(t, socket, filledCore()).wantLocked(t, "the predecessor")
 	e := take(t, socket, mine)
 	e.wantWaiting(t, "before it has read its pods")
 	mine.set(core{})
 	e.wantTaken(t, "with its pods")
 }
 
-func TestDoorway_theOtherEnds_servesWithoutItsPods(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "s")
-	predecessor := take(t, socket, &coreHolder{})
-	predecessor.wantTaken(t, "the predecessor, which refuses")
-	e := take(t, socket, &coreHolder{})
+// A release that cannot read its pods must not refuse containers beside the agent that comes back after a crash.
+func TestDoorway_predecessorComesBackWithItsPods_servesNoMore(t *testing.T) {
+	socket, mine := filepath.Join(t.TempDir(), "s"), newCoreHolder()
+	predecessor := take(t, socket, filledCore())
+	predecessor.wantLocked(t, "the predecessor")
+	e := take(t, socket, mine)
 	e.wantWaiting(t, "beside the predecessor")
 	predecessor.stop()
 	e.wantTaken(t, "alone")
+	predecessor = take(t, socket, filledCore())
+	predecessor.wantLocked(t, "the predecessor again")
+	e.wantWaiting(t, "beside the predecessor again")
+	mine.set(core{})
+	e.wantLocked(t, "with its pods")
+	predecessor.stop()
+	e.wantTaken(t, "alone again")
+}
+
+func TestDoorway_noAgentHasItsPods_allServeUntilOneHas(t *testing.T) {
+	socket, second := filepath.Join(t.TempDir(), "s"), newCoreHolder()
+	one, other := take(t, socket, newCoreHolder()), take(t, socket, second)
+	one.wantTaken(t, "one")
+	other.wantTaken(t, "the other")
+	second.set(core{})
+	one.wantWaiting(t, "once the other has its pods")
+	other.wantTaken(t, "with its pods")
+}
+
+// A lock that fails once, as a look of another agent makes it fail, must not leave an agent unseen.
+func TestDoorway_lockTakenAtFirst_isHeldLater(t *testing.T) {
+	dir := t.TempDir()
+	look, err := (&doorway{dir: dir}).lock(unix.LOCK_EX)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := take(t, filepath.Join(dir, "s"), filledCore())
+	e.wantTaken(t, "during a look")
+	if err := look.Close(); err != nil {
+		t.Fatal(err)
+	}
+	e.wantLocked(t, "after the look")
+}
+
+func TestDoorway_directoryMadeLater_isSeenByOthers(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "nri")
+	socket := filepath.Join(dir, "s")
+	e, other := take(t, socket, filledCore()), take(t, socket, newCoreHolder())
+	e.wantTaken(t, "without the directory")
+	other.wantTaken(t, "without the directory")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	other.wantWaiting(t, "once the other one is seen")
+	e.wantTaken(t, "as before")
 }
 
 // The end of the first of two that serve must not make the third one serve.
 func TestDoorway_oneOfTwoOthersEnds_goesOnWaiting(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	first := take(t, socket, filledCore())
-	first.wantTaken(t, "the first")
+	first.wantLocked(t, "the first")
 	second := take(t, socket, filledCore())
 	second.wantTaken(t, "the second")
-	third := take(t, socket, &coreHolder{})
+	third := take(t, socket, newCoreHolder())
 	third.wantWaiting(t, "beside two")
 	first.stop()
 	third.wantWaiting(t, "beside one")
@@ -131,7 +204,7 @@ func TestDoorway_theOtherIsKilled_serves(t *testing.T) {
 	if _, err := output.Read(make([]byte, 1)); err != nil { // the lock is held
 		t.Fatal(err)
 	}
-	e := take(t, filepath.Join(dir, "s"), &coreHolder{})
+	e := take(t, filepath.Join(dir, "s"), newCoreHolder())
 	e.wantWaiting(t, "beside another process")
 	if err := other.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -143,8 +216,8 @@ func TestDoorway_theOtherIsKilled_serves(t *testing.T) {
 
 func TestDoorway_theEndOfTheAgent_endsTheWait(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
-	take(t, socket, &coreHolder{}).wantTaken(t, "the predecessor")
-	e := take(t, socket, &coreHolder{})
+	take(t, socket, filledCore()).wantLocked(t, "the predecessor")
+	e := take(t, socket, newCoreHolder())
 	e.wantWaiting(t, "beside the predecessor")
 	e.stop()
 	if left, err := os.ReadDir(filepath.Dir(socket)); err != nil || len(left) > 0 {

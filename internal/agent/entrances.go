@@ -86,7 +86,7 @@ func (a *agent) newNRI() ([]runnable, error) {
 	})
 	a.ready.addLive(n.Live)
 	a.announcers = append(a.announcers, n.Connected)
-	return []runnable{door.once(n.Start)}, registerGauges(a.metrics, n)
+	return []runnable{door.guard(n.Start)}, registerGauges(a.metrics, n)
 }
 
 // registerGauges adds the metrics that show whether the runtime offers NRI, and whether it calls the agent.

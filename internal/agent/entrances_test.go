@@ -94,7 +94,7 @@ func TestWhatAnEntranceRefuses(t *testing.T) {
 }
 
 func TestEntrancesRefuseUntilTheCoreIsSet(t *testing.T) {
-	e := entrance{core: &coreHolder{}}
+	e := entrance{core: newCoreHolder()}
 	if _, err := e.Ensure(t.Context(), podnet.Sandbox{}); !errors.Is(err, podnet.ErrPodsUnknown) {
 		t.Error(err)
 	}

@@ -65,11 +65,16 @@ func (h *health) serve(ctx context.Context, ready *readiness, p *ports) (stop fu
 	case "":
 		return func() {}, nil
 	case "unix":
-		l, err := h.listen(ctx)
+		first, err := h.listen(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("serve health: %w", err)
 		}
-		listen = func(context.Context) (net.Listener, error) { return l, nil }
+		listen = func(ctx context.Context) (l net.Listener, err error) {
+			if l, first = first, nil; l != nil {
+				return l, nil
+			}
+			return h.listen(ctx)
+		}
 	}
 	return p.serve(ctx, "health", listen, func(ctx context.Context, l net.Listener) error { return healthServer(l, ready).Start(ctx) }), nil
 }

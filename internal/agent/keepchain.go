@@ -13,22 +13,21 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/jitter"
 )
 
 // cniAnnotation is the annotation of the agent's DaemonSet with the value of --cni that its agents have.
 const cniAnnotation = "pod-network-controller.istio.io/cni"
 
-// maxRefusals is how many refusals in a row mean that the agent has lost its rights. Fewer may come from an API server that has just
-// started and does not know the rights yet.
-const maxRefusals = 3
-
 // ownDaemonSet is the DaemonSet that the agent belongs to. While it exists, it starts another agent on the node after this one.
 type ownDaemonSet struct {
 	api             metadata.Interface
 	namespace, name string
-	// interval is the time between two requests; timeout bounds all of them.
+	// interval is the time between two requests; timeout is for how long an API server without an answer is asked.
 	interval, timeout time.Duration
+	// rights is for how long refusals may come from an API server that starts: after it the agent has lost its rights.
+	rights time.Duration
 }
 
 // newOwnDaemonSet returns nil for an agent without a DaemonSet.
@@ -42,29 +41,28 @@ func newOwnDaemonSet(config *rest.Config, namespace, name string) (*ownDaemonSet
 	if err != nil {
 		return nil, fmt.Errorf("make client for the agent's DaemonSet: %w", err)
 	}
-	return &ownDaemonSet{api: api, namespace: namespace, name: name, interval: time.Second, timeout: 5 * time.Second}, nil
+	return &ownDaemonSet{api: api, namespace: namespace, name: name, interval: time.Second, timeout: 5 * time.Second, rights: controllers.RightsLimit}, nil
 }
 
 // noSuccessor returns why no other agent will need the CNI chain after this one, or "" if one will. An error means that this could not be
 // found out within the timeout.
 //
 //   - The DaemonSet does not exist, is being deleted (itself or its namespace), or does not want the chain any more: gone.
-//   - The API server refuses the request maxRefusals times in a row: gone. The agent's Role and account go with the DaemonSet.
+//   - The API server refuses every request for as long as d.rights: gone. The agent's Role and account go with the DaemonSet.
 //   - A DaemonSet of that name exists, even one that was made anew: not gone.
 func (d *ownDaemonSet) noSuccessor(ctx context.Context) (reason string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, d.timeout)
-	defer cancel()
-	for refused := 0; ; {
+	began := time.Now()
+	for answered := began; ; { // answered is when the API server last did anything else than refuse
 		reason, err = d.whyNoSuccessor(ctx)
-		switch {
+		switch refused := fromAPIServer(err) && (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)); {
 		case err == nil:
 			return reason, nil
-		case fromAPIServer(err) && (apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)):
-			if refused++; refused == maxRefusals {
-				return "the agent may no longer read its DaemonSet", nil
-			}
-		default:
-			refused = 0
+		case refused && time.Since(answered) >= d.rights:
+			return "the agent may no longer read its DaemonSet", nil
+		case !refused && time.Since(began) >= d.timeout:
+			return "", err
+		case !refused:
+			answered = time.Now()
 		}
 		select {
 		case <-ctx.Done():

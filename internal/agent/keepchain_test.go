@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -11,11 +12,19 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	goruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/metadata/fake"
 	"k8s.io/client-go/rest"
+	clienttesting "k8s.io/client-go/testing"
 
+	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/runtime/cniinstall"
 )
 
@@ -147,7 +156,7 @@ func testDaemonSet(t *testing.T, url string) *ownDaemonSet {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.interval, h.timeout = time.Millisecond, 500*time.Millisecond
+	h.interval, h.timeout, h.rights = time.Millisecond, 500*time.Millisecond, 500*time.Millisecond
 	return h
 }
 
@@ -164,25 +173,25 @@ func TestTheEntryGoesWithTheDaemonSet(t *testing.T) {
 		stays     bool
 		log       string
 	}{
-		"the DaemonSet exists":                       {namespace, []apiAnswer{exists}, true, "for the next agent"},
-		"it exists with cni=install":                 {namespace, []apiAnswer{withMode("install")}, true, "for the next agent"},
-		"it exists with cni=off":                     {namespace, []apiAnswer{withMode("off")}, false, "cni=off"},
-		"it exists with cni=uninstall":               {namespace, []apiAnswer{withMode("uninstall")}, false, "cni=uninstall"},
-		"it exists, its namespace is forbidden":      {forbidden, []apiAnswer{exists}, true, "for the next agent"},
-		"it is being deleted":                        {namespace, []apiAnswer{metadataOf("agent", deleted)}, false, "being deleted"},
-		"its namespace is being deleted":             {metadataOf("mesh", deleted), []apiAnswer{exists}, false, "namespace is being deleted"},
-		"it is gone":                                 {namespace, []apiAnswer{gone}, false, "DaemonSet is gone"},
-		"its Role is gone":                           {namespace, []apiAnswer{forbidden}, false, "may no longer read"},
-		"its account is gone":                        {namespace, []apiAnswer{unauthorized}, false, "may no longer read"},
-		"its Role is gone, then its account":         {namespace, []apiAnswer{forbidden, unauthorized}, false, "may no longer read"},
-		"an API server that has just started":        {namespace, []apiAnswer{forbidden, unauthorized, exists}, true, "for the next agent"},
-		"refused less often than the limit in a row": {namespace, []apiAnswer{forbidden, forbidden, refusal(500, "InternalError"), forbidden, exists}, true, "for the next agent"},
-		"an API server that fails":                   {namespace, []apiAnswer{refusal(500, "InternalError")}, true, "could not find out"},
-		"one that fails at first":                    {namespace, []apiAnswer{refusal(503, "ServiceUnavailable"), gone}, false, "DaemonSet is gone"},
-		"a proxy without an API server":              {namespace, []apiAnswer{{404, "<html>no such page"}}, true, "could not find out"},
-		"a proxy that refuses":                       {namespace, []apiAnswer{{403, "<html>keep out"}}, true, "could not find out"},
-		"something else than an object":              {namespace, []apiAnswer{{200, "<html>welcome"}}, true, "could not find out"},
-		"no answer":                                  {namespace, []apiAnswer{silent}, true, "could not find out"},
+		"the DaemonSet exists":                  {namespace, []apiAnswer{exists}, true, "for the next agent"},
+		"it exists with cni=install":            {namespace, []apiAnswer{withMode("install")}, true, "for the next agent"},
+		"it exists with cni=off":                {namespace, []apiAnswer{withMode("off")}, false, "cni=off"},
+		"it exists with cni=uninstall":          {namespace, []apiAnswer{withMode("uninstall")}, false, "cni=uninstall"},
+		"it exists, its namespace is forbidden": {forbidden, []apiAnswer{exists}, true, "for the next agent"},
+		"it is being deleted":                   {namespace, []apiAnswer{metadataOf("agent", deleted)}, false, "being deleted"},
+		"its namespace is being deleted":        {metadataOf("mesh", deleted), []apiAnswer{exists}, false, "namespace is being deleted"},
+		"it is gone":                            {namespace, []apiAnswer{gone}, false, "DaemonSet is gone"},
+		"its Role is gone":                      {namespace, []apiAnswer{forbidden}, false, "may no longer read"},
+		"its account is gone":                   {namespace, []apiAnswer{unauthorized}, false, "may no longer read"},
+		"its Role is gone, then its account":    {namespace, []apiAnswer{forbidden, unauthorized}, false, "may no longer read"},
+		"an API server that has just started":   {namespace, []apiAnswer{forbidden, unauthorized, exists}, true, "for the next agent"},
+		"refused, then it fails":                {namespace, []apiAnswer{forbidden, forbidden, refusal(500, "InternalError"), forbidden, exists}, true, "for the next agent"},
+		"an API server that fails":              {namespace, []apiAnswer{refusal(500, "InternalError")}, true, "could not find out"},
+		"one that fails at first":               {namespace, []apiAnswer{refusal(503, "ServiceUnavailable"), gone}, false, "DaemonSet is gone"},
+		"a proxy without an API server":         {namespace, []apiAnswer{{404, "<html>no such page"}}, true, "could not find out"},
+		"a proxy that refuses":                  {namespace, []apiAnswer{{403, "<html>keep out"}}, true, "could not find out"},
+		"something else than an object":         {namespace, []apiAnswer{{200, "<html>welcome"}}, true, "could not find out"},
+		"no answer":                             {namespace, []apiAnswer{silent}, true, "could not find out"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			url, _ := apiServer(t, c.namespace, c.sets...)
@@ -232,13 +241,52 @@ func TestTheAPIServerIsAskedOnlyIfTheAgentBelongsToADaemonSetAndIsStopped(t *tes
 	}
 }
 
-// There must be time for maxRefusals requests, and all of them together must leave time for the rest of the shutdown.
-func TestTheTimeForRequestsAtTheEndIsBounded(t *testing.T) {
-	h, err := newOwnDaemonSet(&rest.Config{Host: "https://192.0.2.1"}, "mesh", "agent")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if refused := h.interval * (maxRefusals - 1); refused <= 0 || refused >= h.timeout || h.timeout > 10*time.Second {
-		t.Errorf("a request every %v for %v at most", h.interval, h.timeout)
+// An API server that starts refuses everybody for seconds. What is asked at the end has to leave time for the rest of the shutdown.
+func TestNoSuccessor_rightsAreRefused_isGoneAfterTheLimitOnly(t *testing.T) {
+	sets := schema.GroupResource{Group: "apps", Resource: "daemonsets"}
+	forbidden, away := apierrors.NewForbidden(sets, "agent", errors.New("no")), apierrors.NewInternalError(errors.New("etcd"))
+	for name, c := range map[string]struct {
+		answers func(time.Duration) error // nil: it exists
+		gone    bool
+		fails   bool
+		least   time.Duration
+	}{
+		"refused for less than the limit": {answers: func(at time.Duration) error {
+			if at < controllers.RightsLimit-2*time.Second {
+				return forbidden
+			}
+			return nil
+		}},
+		"refused for ever": {answers: func(time.Duration) error { return forbidden }, gone: true, least: controllers.RightsLimit},
+		"it fails at first, then refuses": {answers: func(at time.Duration) error {
+			if at < 4*time.Second {
+				return away
+			}
+			return forbidden
+		}, gone: true, least: controllers.RightsLimit + 2*time.Second},
+		"refused, then it fails": {answers: func(at time.Duration) error {
+			if at < 20*time.Second {
+				return forbidden
+			}
+			return away
+		}, fails: true},
+		"it fails": {answers: func(time.Duration) error { return away }, fails: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began, api := time.Now(), fake.NewSimpleMetadataClient(fake.NewTestScheme())
+				api.PrependReactor("get", "*", func(clienttesting.Action) (bool, goruntime.Object, error) {
+					return true, &metav1.PartialObjectMetadata{}, c.answers(time.Since(began))
+				})
+				d := &ownDaemonSet{api: api, namespace: "mesh", name: "agent", interval: time.Second, timeout: 5 * time.Second, rights: controllers.RightsLimit}
+				reason, err := d.noSuccessor(t.Context())
+				if (reason != "") != c.gone || (err != nil) != c.fails {
+					t.Errorf("says %q, %v", reason, err)
+				}
+				if took := time.Since(began); took < c.least || took > stopTimeout-time.Second {
+					t.Errorf("it took %s", took)
+				}
+			})
+		})
 	}
 }

@@ -24,12 +24,6 @@ import (
 	"istio-pod-network-controller/internal/jitter"
 )
 
-// Bounds of the wait between two attempts to reach the API server.
-const (
-	firstAttemptWait = 250 * time.Millisecond
-	lastAttemptWait  = 15 * time.Second
-)
-
 // cacheSyncTimeout is how long controllers wait for the API server's first list before the agent ends with an error. It is practically
 // unlimited: an agent that ends can no longer answer the runtime.
 const cacheSyncTimeout = 30 * 24 * time.Hour
@@ -95,7 +89,7 @@ func (c endingCache) WaitForCacheSync(ctx context.Context) bool {
 
 // reachAPI makes the manager, which needs the API server, and tries again until that succeeds or ctx ends.
 func reachAPI(ctx context.Context, config *rest.Config, o Options, contact *controllers.Contact) (manager.Manager, error) {
-	for wait := firstAttemptWait; ; wait = min(2*wait, lastAttemptWait) {
+	for failures := 1; ; failures++ {
 		mgr, err := tryNewManager(ctx, config, o, contact)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -104,7 +98,7 @@ func reachAPI(ctx context.Context, config *rest.Config, o Options, contact *cont
 		if err == nil {
 			return mgr, nil
 		}
-		if !jitter.Wait(ctx, wait) {
+		if !jitter.Wait(ctx, jitter.Bound(failures)) {
 			return nil, ctx.Err()
 		}
 	}

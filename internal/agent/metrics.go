@@ -18,7 +18,7 @@ import (
 // registerMetrics registers the metrics of entrances and readiness. All parts of the agent must have been made.
 func (a *agent) registerMetrics() error {
 	away := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: controllers.MetricPrefix + "api_server_away_seconds", Help: "Time since the API server last answered the agent; 0 while it does.",
+		Name: controllers.MetricPrefix + "api_server_away_seconds", Help: "Time since the first of the agent's attempts to reach the API server that failed, or that it refused; 0 while it answers.",
 	}, func() float64 { return a.core.contact.Away().Seconds() })
 	collectors := slices.Concat(a.collectors, []prometheus.Collector{readyMetric{a.ready}, away})
 	for by, up := range a.entrancesUp() {

@@ -44,7 +44,7 @@ func entranceMetrics(t *testing.T, o Options) (*agent, *prometheus.Registry) {
 	o.NRI.Socket, o.NRI.Name, o.NRI.Index = t.TempDir()+"/none.sock", nri.DefaultName, nri.DefaultIndex
 	o.Chain = Chain{Plugin: cni.Conf{Socket: "/run/x/cni.sock"}}
 	o.Intent = intent.Config{AgentNamespace: "mesh"}
-	a := &agent{Options: o, core: &coreHolder{}, ready: &readiness{}, metrics: registry}
+	a := &agent{Options: o, core: newCoreHolder(), ready: &readiness{}, metrics: registry}
 	if _, err := a.entrances(); err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func TestCNIRequestsAreMeasured(t *testing.T) {
 func TestPodsThatTheCNIEntranceLetsThroughAreCounted(t *testing.T) {
 	for _, failOpen := range []bool{false, true} {
 		counter := failOpenMetric(controllers.CNI)
-		c := cniEntrance{entrance: entrance{by: controllers.CNI, core: &coreHolder{}, failOpen: failOpen, letThrough: counter.Inc}}
+		c := cniEntrance{entrance: entrance{by: controllers.CNI, core: newCoreHolder(), failOpen: failOpen, letThrough: counter.Inc}}
 		_, err := c.ensure(t.Context(), podnet.Sandbox{Namespace: "shop", Name: "cart"})
 		registry := prometheus.NewRegistry()
 		registry.MustRegister(counter)

@@ -71,7 +71,7 @@ func runAgent(t *testing.T, apiURL string, failOpen bool) *testAgent {
 			NRI:    NRI{Mode: NRIAuto, Socket: filepath.Join(dir, "nri.sock"), Name: nri.DefaultName, Index: nri.DefaultIndex},
 			Intent: intent.Config{Defaults: intent.StandardDefaults(), Select: intent.SelectAnnotation, ExcludedNamespaces: []string{"kube-system"}},
 		},
-		core: &coreHolder{}, ready: &readiness{}, finder: fakeRuntimeFinder{r.netns}, metrics: prometheus.NewRegistry(),
+		core: newCoreHolder(), ready: &readiness{}, finder: fakeRuntimeFinder{r.netns}, metrics: prometheus.NewRegistry(),
 	}
 	r.agent.backends = choiceOf(t).exclusive(fakeBackend{apply: func(path string) error {
 		own, err := os.Stat(r.netns)
@@ -158,7 +158,7 @@ func TestAnAgentThatStartsWithoutAPIServer(t *testing.T) {
 	server := newPodAPI(t)
 	r := runAgent(t, "http://"+server.addr, false)
 	r.awaitNRI(t)
-	if got := r.start(t, nil); !strings.Contains(got, "the agent cannot reach the API server yet") {
+	if got := r.start(t, nil); !strings.Contains(got, "the agent has not read its pods yet: the API server does not answer, since ") {
 		t.Errorf("a pod that may have asked: %q", got)
 	}
 	for name, change := range map[string]func(*api.PodSandbox){
@@ -172,7 +172,7 @@ func TestAnAgentThatStartsWithoutAPIServer(t *testing.T) {
 		}
 	}
 	r.await(t, "the reason at readyz", func() bool {
-		return strings.Contains(answerOf(t, r.health, "/readyz"), "cache: the agent cannot reach the API server yet\nthe API server does not answer, since ")
+		return strings.Contains(answerOf(t, r.health, "/readyz"), "cache: the agent has not read its pods yet: the API server does not answer, since ")
 	})
 	wantAnswer(t, r.health, "/healthz", "200 ok")
 	server.serve(t, "list")

@@ -17,8 +17,8 @@ import (
 	"istio-pod-network-controller/internal/jitter"
 )
 
-// ports serves the agent's TCP ports. One that another program has ends nothing: it is logged, /readyz names it, and it is tried again until it
-// is free. The zero value is ready.
+// ports serves the agent's TCP ports. One that another program has, or whose server fails, ends nothing: it is logged, /readyz names it, and it is
+// tried again until it is served. The zero value is ready.
 type ports struct {
 	mu     sync.Mutex
 	faults map[string]error // by what is to be served there
@@ -34,15 +34,18 @@ func (p *ports) serve(
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for bound := firstAttemptWait; err != nil; bound = min(2*bound, lastAttemptWait) {
-			if !jitter.Wait(ctx, bound) {
+		for failures := 1; ; failures++ {
+			if err == nil {
+				if err = start(ctx, l); err == nil || ctx.Err() != nil {
+					return
+				}
+				p.note(name, err)
+			}
+			if !jitter.Wait(ctx, jitter.Bound(failures)) {
 				return
 			}
 			l, err = listen(ctx)
 			p.note(name, err)
-		}
-		if err := start(ctx, l); err != nil {
-			ctrl.Log.Error(err, "port no longer served", "port", name)
 		}
 	}()
 	return func() { cancel(); <-done }
@@ -50,22 +53,27 @@ func (p *ports) serve(
 
 // note notes whether a port is served, and logs the first fault and the end of it.
 func (p *ports) note(name string, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	before := p.faults[name]
-	switch {
-	case err != nil:
-		if p.faults == nil {
-			p.faults = map[string]error{}
-		}
-		p.faults[name] = fmt.Errorf("%s is not served: %w", name, err)
-		if before == nil {
-			ctrl.Log.Info("port not served", "port", name, "reason", err.Error())
-		}
-	case before != nil:
-		delete(p.faults, name)
+	switch before := p.swap(name, err); {
+	case err != nil && before == nil:
+		ctrl.Log.Info("port not served", "port", name, "reason", err.Error())
+	case err == nil && before != nil:
 		ctrl.Log.Info("port served", "port", name)
 	}
+}
+
+// swap stores the fault of a port, or none, and returns the one before.
+func (p *ports) swap(name string, err error) (before error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	before = p.faults[name]
+	if p.faults == nil {
+		p.faults = map[string]error{}
+	}
+	delete(p.faults, name)
+	if err != nil {
+		p.faults[name] = fmt.Errorf("%s is not served: %w", name, err)
+	}
+	return before
 }
 
 // check returns an error that names each port that is not served, or nil.

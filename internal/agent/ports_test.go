@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -79,13 +80,45 @@ func TestPorts_takenByAnotherProgram_areNamedAndServedOnceFree(t *testing.T) {
 	}
 }
 
+// A server that fails later is not lost until the agent's next start.
+func TestPorts_serverFails_isNamedAndServedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var p ports
+		fails, served := make(chan error), 0
+		stop := p.serve(t.Context(), "metrics", func(context.Context) (net.Listener, error) { return nil, nil }, func(ctx context.Context, _ net.Listener) error {
+			served++
+			select {
+			case err := <-fails:
+				return err
+			case <-ctx.Done():
+				return nil
+			}
+		})
+		for range 10 {
+			fails <- errors.New("accept: no descriptors")
+			synctest.Wait()
+			if err := p.check(t.Context()); err == nil || err.Error() != "metrics is not served: accept: no descriptors" {
+				t.Errorf("after a failure: %v", err)
+			}
+			<-time.After(15 * time.Second)
+			synctest.Wait()
+			if err := p.check(t.Context()); err != nil {
+				t.Errorf("15 s later: %v", err)
+			}
+		}
+		if stop(); served != 11 {
+			t.Errorf("served %d times", served)
+		}
+	})
+}
+
 // The three ports of inspect are for two agents of an update, and nobody's for ever.
 func TestPorts_inspectTakenByAnotherProgram_isServedOnceFree(t *testing.T) {
 	other, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:1")
 	if err != nil {
 		kerneltest.SkipOrFail(t, "port 1 cannot be bound: %v", err)
 	}
-	a := &agent{Options: Options{NodeName: "node1", HealthAddr: "0", InspectAddr: "127.0.0.1:1"}, core: &coreHolder{}, backends: Exclusive{chosen: nftBackend{}}}
+	a := &agent{Options: Options{NodeName: "node1", HealthAddr: "0", InspectAddr: "127.0.0.1:1"}, core: newCoreHolder(), backends: Exclusive{chosen: nftBackend{}}}
 	defer a.serveInspect(t.Context(), &rest.Config{Host: "http://127.0.0.1:1"})()
 	if err := a.ports.check(t.Context()); !errors.Is(err, syscall.EADDRINUSE) || a.inspect.Load() != nil {
 		t.Errorf("while another program has it: %v, says %v", err, a.inspect.Load())

@@ -25,7 +25,7 @@ import (
 )
 
 // stopTimeout bounds the work after the agent is told to stop. The chart's grace period is a little longer.
-const stopTimeout = 15 * time.Second
+const stopTimeout = 40 * time.Second
 
 // Name is the program's name, as its users and its events show it.
 const Name = "istio-pod-network-controller"
@@ -61,7 +61,7 @@ func Run(ctx context.Context, o Options) error {
 		return fmt.Errorf("find the API server: %w", err)
 	}
 	config.QPS, config.Burst = apiQPS, apiBurst
-	a := &agent{Options: o, core: &coreHolder{}, ready: &readiness{}, backends: backend, finder: finder, metrics: metrics.Registry}
+	a := &agent{Options: o, core: newCoreHolder(), ready: &readiness{}, backends: backend, finder: finder, metrics: metrics.Registry}
 	return a.run(ctx, config)
 }
 

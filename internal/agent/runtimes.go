@@ -24,12 +24,12 @@ const lastRuntimeWait = 4 * time.Second
 func awaitFinder(ctx context.Context, limit time.Duration, find func(context.Context) (runtimeFinder, error)) (runtimeFinder, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	for wait := firstAttemptWait; ; wait = min(2*wait, lastRuntimeWait) {
+	for failures := 1; ; failures++ {
 		finder, err := find(ctx)
 		if err == nil {
 			return finder, nil
 		}
-		if !jitter.Wait(ctx, wait) {
+		if !jitter.Wait(ctx, min(jitter.Bound(failures), lastRuntimeWait)) {
 			return nil, err
 		}
 		ctrl.Log.Info("container runtime not there yet", "reason", err.Error())

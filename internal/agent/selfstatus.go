@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -41,9 +42,10 @@ func (a *agent) faults(ctx context.Context) []string {
 	return out
 }
 
-// entranceStates returns the entrances that are switched on. An early one that the runtime does not offer is down although the agent is ready.
+// entranceStates returns the entrances that are switched on. An early one that the runtime does not offer is down although the agent is ready. The
+// watch stays up without the API server: nobody could read it there, and all agents would write when it is back.
 func (a *agent) entranceStates(ctx context.Context) []agentstatus.Entrance {
-	out := []agentstatus.Entrance{entranceState(string(controllers.Watch), a.core.watches())}
+	out := []agentstatus.Entrance{entranceState(string(controllers.Watch), a.core.check(ctx))}
 	if n := a.nriEntrance; n != nil {
 		err := a.nriServed(ctx)
 		if err == nil && !n.Connected() { // Check passes then only if NRI is not required
@@ -73,16 +75,53 @@ func oneLine(text string) string {
 	return text
 }
 
-// outcomes passes reports of pods on, and remembers the newest failure.
+// maxOutcomes bounds the failures that are remembered: more than the pods of a node.
+const maxOutcomes = 1000
+
+// outcomes passes reports of pods on, and remembers the newest failure. A failure that a pod repeats is not newer: pods that fail for good would
+// take turns as the last error.
 type outcomes struct {
 	controllers.Reporter
 	last atomic.Pointer[agentstatus.Error]
+
+	mu       sync.Mutex
+	failures map[string]string // by pod UID
 }
 
 // Report passes a report on.
 func (o *outcomes) Report(r controllers.Report) {
-	if r.Status == controllers.StatusFailed {
-		o.last.Store(&agentstatus.Error{Pod: r.Sandbox.Pod(), Message: oneLine(r.Message), Time: time.Now().UTC().Truncate(time.Second)})
+	message := oneLine(r.Message)
+	switch {
+	case r.Status != controllers.StatusFailed:
+		o.drop(r.Sandbox.UID)
+	case o.isNew(r.Sandbox.UID, message):
+		o.last.Store(&agentstatus.Error{Pod: r.Sandbox.Pod(), Message: message, Time: time.Now().UTC().Truncate(time.Second)})
 	}
 	o.Reporter.Report(r)
+}
+
+// Forget passes on that a pod is gone.
+func (o *outcomes) Forget(uid string) {
+	o.drop(uid)
+	o.Reporter.Forget(uid)
+}
+
+// isNew remembers a pod's failure, and reports whether its last one was another.
+func (o *outcomes) isNew(uid, message string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if before, failed := o.failures[uid]; failed && before == message {
+		return false
+	}
+	if o.failures == nil || len(o.failures) >= maxOutcomes {
+		o.failures = map[string]string{}
+	}
+	o.failures[uid] = message
+	return true
+}
+
+func (o *outcomes) drop(uid string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.failures, uid)
 }

@@ -34,8 +34,8 @@ func (*refusing) Retract(string) {}
 
 func (*refusing) Summarize(string, sidecars.Summary) {}
 
-// The verifier checks each pod every few seconds. That alone has no proxy looked at that is followed already; an event has.
-func TestTheVerifierHasNoProxyLookedAt(t *testing.T) {
+// Each pod is checked every few seconds. That alone has no proxy looked at that is followed already; an event has.
+func TestFollow_checkOfAPod_hasNoProxyLookedAt(t *testing.T) {
 	homes := sidecars.Homes{Root: t.TempDir()}
 	reports := newSidecarReports(nil, nil, "node-1")
 	synctest.Test(t, func(t *testing.T) {
@@ -57,9 +57,9 @@ func TestTheVerifierHasNoProxyLookedAt(t *testing.T) {
 			looks   int
 		}{
 			{"a pod that has chosen none", cart, controllers.Watch, "", 0},
-			{"the verifier finds a pod first", cart, controllers.Verify, "edge", 1},
-			{"the verifier again", cart, controllers.Verify, "edge", 1},
-			{"the verifier knows the namespace's path now", moved, controllers.Verify, "edge", 2},
+			{"a check finds a pod first", cart, controllers.Verify, "edge", 1},
+			{"a check again", cart, controllers.Verify, "edge", 1},
+			{"a check knows the namespace's path now", moved, controllers.Verify, "edge", 2},
 			{"an event", moved, controllers.Watch, "edge", 3},
 			{"the pod has chosen none any more", moved, controllers.Watch, "", 4},
 		} {

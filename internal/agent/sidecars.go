@@ -234,6 +234,6 @@ func (p *proxies) join(programmer *controllers.Programmer) {
 	}
 	programmer.Proxies = p
 	p.reports.changed = func(ctx context.Context, s podnet.Sandbox) {
-		_, _ = programmer.Ensure(ctx, controllers.Watch, s) // a failure is reported on the pod, and tried again by the verifier
+		_, _ = programmer.Ensure(ctx, controllers.Watch, s) // a failure is reported on the pod, and tried again by a check
 	}
 }

@@ -41,7 +41,7 @@ func TestTheCoreIsSetOnceTheCachesAreFilled(t *testing.T) {
 		"not filled":          {t.Context(), false, false},
 		"the agent has ended": {ended, true, false},
 	} {
-		holder := &coreHolder{}
+		holder := newCoreHolder()
 		if err := setCoreOnceSynced(c.ctx, filledCache{filled: c.filled}, holder, core{}); err != nil {
 			t.Error(err)
 		}
@@ -73,7 +73,7 @@ func TestNoEventWithoutNRIIfNoneIsExpected(t *testing.T) {
 // The plugin excludes the namespaces that the agent excludes; readiness includes the state of the chain.
 func TestTheCNIEntranceIsWired(t *testing.T) {
 	for mode, servers := range map[string]int{CNIOff: 0, CNIUninstall: 0, CNIInstall: 1} {
-		a := &agent{core: &coreHolder{}, ready: &readiness{}, Options: Options{
+		a := &agent{core: newCoreHolder(), ready: &readiness{}, Options: Options{
 			CNI: mode, Intent: intent.Config{ExcludedNamespaces: []string{"kube-system"}, AgentNamespace: "mesh"},
 			Chain: Chain{Plugin: cni.Conf{Socket: "/run/x/cni.sock", ExcludeNamespaces: []string{"static"}}},
 		}}
@@ -100,7 +100,7 @@ func TestTheCNIEntranceIsWired(t *testing.T) {
 // startNRI starts an agent's NRI entrance where no runtime offers NRI, and returns once it knows that. The entrance ends without an error.
 func startNRI(t *testing.T, mode string) *agent {
 	t.Helper()
-	a := &agent{core: &coreHolder{}, ready: &readiness{}, metrics: prometheus.NewRegistry(), Options: Options{
+	a := &agent{core: newCoreHolder(), ready: &readiness{}, metrics: prometheus.NewRegistry(), Options: Options{
 		NRI: NRI{Mode: mode, Socket: t.TempDir() + "/none.sock", Name: nri.DefaultName, Index: nri.DefaultIndex},
 	}}
 	run, err := a.newNRI()

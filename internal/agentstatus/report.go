@@ -26,8 +26,6 @@ const (
 	writeTimeout = 10 * time.Second
 	// qps and burst limit the writes by a limiter of their own, so that none takes the turn of a pod's report.
 	qps, burst = 1, 2
-	// firstWait and lastWait bound the wait after a write that failed: the bound doubles.
-	firstWait, lastWait = 250 * time.Millisecond, 15 * time.Second
 )
 
 // Report writes an agent's status on its own pod. Nothing reads it back.
@@ -57,7 +55,7 @@ func (r Report) Start(ctx context.Context) {
 				if failures++; failures == 1 {
 					r.Log.Info("own status not written", "reason", err.Error())
 				}
-				wait = jitter.Full(min(firstWait<<min(failures, 10), lastWait))
+				wait = jitter.Full(jitter.Bound(failures))
 			}
 		}
 		select {

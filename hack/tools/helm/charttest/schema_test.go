@@ -89,7 +89,7 @@ func TestSchemaRefusesInObjects(t *testing.T) {
 		"a variable that the pod answers":       {"extraEnv: [{name: NODE_NAME, value: a}]", "at '/extraEnv/0/name'"},
 		"a volume of two kinds":                 {"extraVolumes: [{name: a, emptyDir: {}, secret: {secretName: b}}]", "at '/extraVolumes/0'"},
 		"a mount without a path":                {"extraVolumeMounts: [{name: a}]", "missing property 'mountPath'"},
-		"less time to end than the agent needs": {"terminationGracePeriodSeconds: 10", "minimum: got 10, want 20"},
+		"less time to end than the agent needs": {"terminationGracePeriodSeconds: 30", "minimum: got 30, want 45"},
 		"Kubernetes' own taint":                 {"startupTaintKey: node.kubernetes.io/not-ready", "at '/startupTaintKey'"},
 		"a taint with its effect":               {"startupTaintKey: 'a.b/c=d:NoSchedule'", "at '/startupTaintKey'"},
 	} {
