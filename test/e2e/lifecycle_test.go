@@ -33,11 +33,18 @@ func newRelease(t *testing.T) release {
 	return r
 }
 
+// do waits until the agents are as wanted.
 func (r release) do(t *testing.T, verb string, args ...string) {
 	t.Helper()
+	r.run(t, verb, append(args, "--wait", "--timeout", "2m")...)
+}
+
+// run runs Helm, also while the test cleans up.
+func (r release) run(t *testing.T, verb string, args ...string) {
+	t.Helper()
 	start := time.Now()
-	all := append([]string{verb, agentName, "--namespace", agentName, "--wait", "--timeout", "2m"}, args...)
-	out, err := exec.CommandContext(t.Context(), r.helm, all...).CombinedOutput()
+	all := append([]string{verb, agentName, "--namespace", agentName}, args...)
+	out, err := exec.CommandContext(cleanup(t), r.helm, all...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("helm %s: %v\n%s", strings.Join(all, " "), err, out)
 	}

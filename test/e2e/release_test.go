@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -16,23 +17,25 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// brokenReleases are changes of the agent's pod after which it never becomes ready.
-func brokenReleases() map[string]map[string]any {
-	agent := func(change map[string]any) map[string]any {
-		change["name"] = "agent"
-		return map[string]any{"spec": map[string]any{"containers": []any{change}}}
-	}
-	return map[string]map[string]any{
-		"a right is missing": {"spec": map[string]any{"serviceAccountName": "default", "serviceAccount": "default"}},
-		"the API server is out of reach": agent(map[string]any{"env": []any{
-			map[string]any{"name": "KUBERNETES_SERVICE_HOST", "value": "127.0.0.1"}, map[string]any{"name": "KUBERNETES_SERVICE_PORT", "value": "1"},
-		}}),
-		"it crashes at once": agent(map[string]any{"args": []string{"run", "--no-such-flag"}}),
+// brokenReleases are charts whose agent never becomes ready: what is replaced in the template of the DaemonSet, and by what.
+func brokenReleases() map[string][2]string {
+	const (
+		account = `serviceAccountName: {{ include "agent.account" . }}`
+		env     = "          env:\n"
+		args    = `{{- include "agent.args" . | nindent 12 }}`
+	)
+	return map[string][2]string{
+		"a right is missing": {account, "serviceAccountName: default"},
+		"the API server is out of reach": {env, env + `            - {name: KUBERNETES_SERVICE_HOST, value: 127.0.0.1}
+            - {name: KUBERNETES_SERVICE_PORT, value: "1"}
+`},
+		"it crashes at once": {args, args + "\n            - --no-such-flag"},
 	}
 }
 
-// The chart goes to a release that never becomes ready: with the agent of before, pods start with their rules, containers that crashed come back,
-// pods end. Going back leaves that agent as it was. E2E_RELEASE is how long each release stays.
+// Helm upgrades to a release that never becomes ready. With the agent of before, and once that has crashed and come back, pods start with their
+// rules, containers that crashed come back, pods end. The rollback leaves that agent as it was, and of the release nothing on the node.
+// E2E_RELEASE is how long each release stays before the agent's crash.
 //
 // Not parallel: there is one DaemonSet.
 func TestReleaseThatNeverStarts(t *testing.T) {
@@ -42,74 +45,97 @@ func TestReleaseThatNeverStarts(t *testing.T) {
 		lasting, err = time.ParseDuration(text)
 		must(t, err)
 	}
-	for name, broken := range brokenReleases() {
+	for name, change := range brokenReleases() {
 		t.Run(name, func(t *testing.T) {
-			s := newSpace(t, asked())
+			s := newQuietSpace(t, asked())
 			caught, old := catchAll(t), s.agent(t)
-			runs := s.start(t, newPod("runs", nil, appContainer()))
-			s.start(t, newPod("ends", nil, appContainer()))
-			back := s.releaseAgent(t, broken)
+			before, err := s.traces(t.Context())
+			must(t, err)
+			rollback := s.upgradeTo(t, change, old)
 			w, over := s.wave(t, caught), time.After(lasting)
-			must(t, syscall.Kill(s.containerPID(t, runs, "app"), syscall.SIGKILL))
-			s.await(t, "runs", func(pod *corev1.Pod) error {
-				if pod.Status.ContainerStatuses[0].RestartCount == 0 {
-					return errors.New("its container has not come back")
-				}
-				return isRunning(pod)
-			})
-			for _, name := range []string{"ends", "runs"} {
-				s.deleteWithin(t.Context(), t, name, 1)
-				s.awaitEnd(t, name)
-			}
+			s.wantLife(t, caught, "first")
 			<-over
 			w.end(t)
-			caught.wantNone(t)
 			s.wantNoRefusals(t)
-			back()
-			now := s.agent(t)
-			if now.UID != old.UID || now.Status.ContainerStatuses[0].RestartCount != old.Status.ContainerStatuses[0].RestartCount {
-				t.Errorf("the agent of before has not stayed as it was: %s has restarted %d times", now.Name, now.Status.ContainerStatuses[0].RestartCount)
+			s.crashAgent(t, old)
+			s.wantLife(t, caught, "second")
+			caught.wantNone(t)
+			rollback()
+			if now := s.agent(t); now.UID != old.UID || restarts(now) != restarts(old)+1 {
+				t.Errorf("the agent is %s, restarted %d times; want %s, %d times", now.Name, restarts(now), old.Name, restarts(old)+1)
 			}
+			s.wantTraces(t, "after the rollback", before.of(kindFiles, kindMounts, kindRules))
 		})
 	}
 }
 
-// releaseAgent changes the agent's pods, and returns when one of the new ones is there. back takes the change away, at the end of the test at the
-// latest.
-func (s *space) releaseAgent(t *testing.T, template map[string]any) (back func()) {
+// upgradeTo upgrades to the chart with a change of its DaemonSet, and returns when the new agent runs, or has crashed. rollback takes the upgrade
+// back, at the end of the test at the latest.
+func (s *space) upgradeTo(t *testing.T, change [2]string, old *corev1.Pod) (rollback func()) {
 	t.Helper()
-	sets := s.api.AppsV1().DaemonSets(agentName)
-	before, err := sets.Get(t.Context(), agentName, metav1.GetOptions{})
+	chart, r := t.TempDir(), release{helm: os.Getenv("HELM")}
+	must(t, os.CopyFS(chart, os.DirFS("../../chart/"+agentName)))
+	file := filepath.Join(chart, "templates/daemonset.yaml")
+	text, err := os.ReadFile(file)
 	must(t, err)
-	back = sync.OnceFunc(func() {
-		now, err := sets.Get(context.WithoutCancel(t.Context()), agentName, metav1.GetOptions{})
-		must(t, err)
-		now.Spec.Template = before.Spec.Template
-		_, err = sets.Update(context.WithoutCancel(t.Context()), now, metav1.UpdateOptions{})
-		must(t, err)
-		s.agent(t)
-	})
-	t.Cleanup(back)
-	s.patchDaemonSet(t, template)
+	if n := strings.Count(string(text), change[0]); n != 1 {
+		t.Fatalf("the chart's DaemonSet has %q %d times, want 1", change[0], n)
+	}
+	must(t, os.WriteFile(file, []byte(strings.Replace(string(text), change[0], change[1], 1)), 0o600))
+	r.run(t, "upgrade", chart, "--reset-then-reuse-values")
+	rollback = sync.OnceFunc(func() { r.do(t, "rollback") })
+	t.Cleanup(rollback)
 	eventually(t, "an agent of the new release", func(ctx context.Context) error {
 		list, err := s.api.CoreV1().Pods(agentName).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + agentName})
 		if err != nil {
 			return err
 		}
 		for i := range list.Items {
-			if statuses := list.Items[i].Status.ContainerStatuses; len(statuses) > 0 && !isAgentOf(before.Spec.Template, list.Items[i]) && !statuses[0].Ready &&
-				(statuses[0].State.Running != nil || statuses[0].RestartCount > 0) {
+			if pod := &list.Items[i]; pod.UID != old.UID && (isRunning(pod) == nil || restarts(pod) > 0) {
 				return nil
 			}
 		}
 		return errors.New("there is none")
 	})
-	return back
+	return rollback
 }
 
-func isAgentOf(template corev1.PodTemplateSpec, pod corev1.Pod) bool {
-	want, got := template.Spec.Containers[0], pod.Spec.Containers[0]
-	return template.Spec.ServiceAccountName == pod.Spec.ServiceAccountName && fmt.Sprint(want.Args) == fmt.Sprint(got.Args) && len(want.Env) == len(got.Env)
+// wantLife wants pods to start with their rules, a container to come back after a crash, and its pod to end.
+func (s *space) wantLife(t *testing.T, caught *catcher, name string) {
+	t.Helper()
+	s.create(t, dialer(name+"-dials", asked(), 0, caught.port))
+	pod := s.startMesh(t, meshPod(name, nil))
+	must(t, syscall.Kill(s.containerPID(t, pod, "app"), syscall.SIGKILL))
+	s.await(t, name, func(pod *corev1.Pod) error {
+		if restarts(pod) == 0 {
+			return errors.New("its container has not come back")
+		}
+		return isRunning(pod)
+	})
+	s.deleteWithin(t.Context(), t, name, 1)
+	s.awaitEnd(t, name)
+	s.await(t, name+"-dials", hasDialled)
+}
+
+// crashAgent kills an agent's container, and waits until it is back and ready.
+func (s *space) crashAgent(t *testing.T, agent *corev1.Pod) {
+	t.Helper()
+	must(t, syscall.Kill(s.containerPID(t, agent, "agent"), syscall.SIGKILL))
+	eventually(t, "the agent after its crash", func(ctx context.Context) error {
+		now, err := s.api.CoreV1().Pods(agentName).Get(ctx, agent.Name, metav1.GetOptions{})
+		if err == nil && (restarts(now) == restarts(agent) || !isReady(now)) {
+			err = fmt.Errorf("it has restarted %d times, and is ready: %t", restarts(now), isReady(now))
+		}
+		return err
+	})
+}
+
+// restarts counts how often containers of a pod were started again.
+func restarts(pod *corev1.Pod) (n int32) {
+	for _, c := range pod.Status.ContainerStatuses {
+		n += c.RestartCount
+	}
+	return n
 }
 
 // awaitEnd waits until a pod is gone.
