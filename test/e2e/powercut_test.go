@@ -29,6 +29,10 @@ const (
 	powerCuts = 3
 	// capturedWithin is how long a pod may take from the later of its sandbox's start and the agent's first answer.
 	capturedWithin = 10 * time.Second
+	// agentWithin is how long the agent may take to answer once the kubelet is ready.
+	agentWithin = 10 * time.Second
+	// rulesWithin is how long a pod's rules may take once its first container has started. They are there before, by NRI.
+	rulesWithin = time.Second
 	// starters is how many pods start in one of the moments.
 	starters = 20
 )
@@ -58,8 +62,9 @@ type cutRow struct {
 
 // The power is cut, again and again, while the cluster does this and that. After each cut, with nobody's help:
 //
-//   - the container runtime and the kubelet start, and the node becomes ready;
-//   - no connection of a pod that asks passes its proxy by, from its container's first instruction on;
+//   - the container runtime and the kubelet start, the node becomes ready, and soon the agent answers;
+//   - no connection of a pod that asks passes its proxy by, from its container's first instruction on, and connections are made;
+//   - every pod's rules are right when its first container starts;
 //   - every pod is captured soon after its new sandbox, and the agent, are there: its condition is that of the new sandbox, its rules are what
 //     they were, and connections of both directions come to its proxy;
 //   - what was begun comes to its end: pods start, go, the agent is updated, proxies are upgraded;
@@ -170,15 +175,21 @@ func (r *powerRun) cutOnce(cut chaos.Cut) {
 	go func() { boot <- kc(ctx, "boot") }()
 	r.awaitRuntime(ctx)
 	row.runtime = time.Since(booted)
+	endWatch := r.watchStarts(ctx)
+	defer endWatch()
 	must(r.t, <-boot)
 	row.kubelet = time.Since(booted)
 	r.awaitCaptured(row, booted)
+	endWatch()
 	r.awaitEnd(cut.Moment)
 	row.leftovers = r.awaitNothingLeft()
 	now := r.judge.Counts()
 	for _, d := range []chaos.Direction{chaos.Inbound, chaos.Outbound} {
 		row.proxied += now.Proxied[d] - counts.Proxied[d]
 		row.direct += now.Direct[d] - counts.Direct[d]
+		if now.Proxied[d] == counts.Proxied[d] {
+			r.fault("cut %d: no %s connection came to a proxy, so nothing shows that none passed one by", len(r.rows), d)
+		}
 	}
 	r.prepareNext()
 	r.log("cut %d: %s", len(r.rows), row)

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,7 +24,10 @@ func (r *powerRun) awaitCaptured(row *cutRow, booted time.Time) {
 	captured := map[string]bool{}
 	var agent time.Time
 	eventually(r.t, "all pods to be captured", func(ctx context.Context) error {
-		if _, err := r.readMetrics(ctx); err == nil && agent.IsZero() {
+		if agent.IsZero() {
+			if _, err := r.readMetrics(ctx); err != nil {
+				return err
+			}
 			agent = time.Now()
 		}
 		list, err := r.pods().List(ctx, metav1.ListOptions{})
@@ -55,6 +59,43 @@ func (r *powerRun) awaitCaptured(row *cutRow, booted time.Time) {
 		return all
 	})
 	row.agent, row.captured, row.pods = agent.Sub(booted), time.Since(booted), len(captured)
+	if wait := row.agent - row.kubelet; wait > agentWithin {
+		r.fault("cut %d: the agent answered %.1f s after the kubelet was ready", len(r.rows), wait.Seconds())
+	}
+}
+
+// watchStarts wants each pod's rules to be right within rulesWithin of its first container's start, until end is called.
+func (r *powerRun) watchStarts(ctx context.Context) (end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var watching, looks sync.WaitGroup
+	began := map[string]bool{}
+	look := func(e startedEvent) {
+		if pod, _ := r.look(e.pod); pod != nil && !e.sandbox && !began[e.pod] {
+			began[e.pod] = true
+			looks.Go(func() { r.awaitRules(ctx, pod, e.at) })
+		}
+	}
+	watching.Go(func() {
+		for ; ctx.Err() == nil; pause(ctx, 50*time.Millisecond) {
+			_ = r.started(ctx, r.name, look) // a runtime that starts has no events yet
+		}
+	})
+	return func() { cancel(); watching.Wait(); looks.Wait() }
+}
+
+// awaitRules says as a fault that a pod's rules are not right, by a look that began too late after its container's start.
+func (r *powerRun) awaitRules(ctx context.Context, pod *corev1.Pod, started time.Time) {
+	for ; ctx.Err() == nil; pause(ctx, 50*time.Millisecond) {
+		late := time.Since(started) > rulesWithin
+		err := r.hasRules(ctx, pod)
+		if err == nil {
+			return
+		}
+		if late && ctx.Err() == nil {
+			r.fault("cut %d: %s has run for more than %s: %v", len(r.rows), pod.Name, rulesWithin, err)
+			return
+		}
+	}
 }
 
 // measure notes how long a pod has waited since both it and the agent were there, and its containers ran.
@@ -111,6 +152,11 @@ func (r *powerRun) capturedPod(ctx context.Context, pod *corev1.Pod, sandbox *cr
 			}
 		}
 	}
+	return r.hasRules(ctx, pod)
+}
+
+// hasRules wants a pod's newest sandbox to hold what the pod held before the first cut.
+func (r *powerRun) hasRules(ctx context.Context, pod *corev1.Pod) error {
 	s, err := r.findSandbox(ctx, pod)
 	if err != nil {
 		return err
