@@ -86,3 +86,32 @@ func TestColdRun_isDue_afterADay(t *testing.T) {
 		}
 	}
 }
+
+// A run is no longer cold if what an earlier one has built is there, and what a failed one leaves is not tested.
+func TestColdRun_thatBegins_emptiesTheCachesAndIsDueAgain(t *testing.T) {
+	dir := checkout(t)
+	passed(t, dir)
+	caches := filepath.Join(dir, "cold")
+	built := []string{"go-build/00/x", "istio-pod-network-controller/cluster/k/bin/etcd", "istio-pod-network-controller/tools/k/helm"}
+	linter := filepath.Join(caches, "istio-pod-network-controller/tools/k/golangci-lint")
+	write(t, linter, "")
+	for _, file := range built {
+		write(t, filepath.Join(caches, file), "")
+	}
+	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "hack/fresh.sh"), "--empty")
+	cmd.Env = append(os.Environ(), "XDG_CACHE_HOME="+filepath.Join(dir, "cache"), "FRESH_COLD=1", "FRESH_CACHE="+caches)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, file := range built {
+		if _, err := os.Stat(filepath.Join(caches, file)); !os.IsNotExist(err) {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+	if _, err := os.Stat(linter); err != nil {
+		t.Error(err)
+	}
+	if !coldRunIsDue(t, dir) {
+		t.Error("not due after a run that has not passed")
+	}
+}
