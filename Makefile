@@ -73,7 +73,7 @@ test-kit:
 .PHONY: test-kernel
 test-kernel: export REQUIRE_KERNEL := 1
 test-kernel: ## Run the tests that program real network namespaces; fail where they cannot run (needs root)
-	@hack/preflight.sh test kernel
+	@hack/preflight.sh test kernel race
 	go test -race -count=1 ./internal/netns/... ./internal/kerneltest/... ./iptables/...
 
 .PHONY: test-runtimes
