@@ -77,7 +77,7 @@ test-kernel: ## Run the tests that program real network namespaces; fail where t
 	go test -race -count=1 ./internal/netns/... ./internal/kerneltest/... ./iptables/...
 
 .PHONY: test-runtimes
-test-runtimes: ## Run the tests with real container runtimes, of containerd also VERSIONS (2.2.5, which has a known fault); needs root
+test-runtimes: ## Run the tests with real container runtimes, of containerd also VERSIONS (2.2.5, which has a known fault, and 1.7.35); needs root
 	@REQUIRE_KERNEL=1 hack/preflight.sh build kernel
 	@hack/test.sh runtimes $(VERSIONS)
 

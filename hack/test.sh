@@ -5,8 +5,8 @@
 #   hack/test.sh kit     those of the cluster kit, and of what the end-to-end tests know without a cluster
 #   hack/test.sh chart   those of the chart; those of the admission policies want an API server, the cluster's if it was built. In CI it is built
 #   hack/test.sh runtimes [VERSION...]
-#                        those with real container runtimes, as root: the cluster's, and older releases of containerd. Each is built the
-#                        first time: two minutes of CPU
+#                        those with real container runtimes, as root: the cluster's, and older releases of containerd (2.2.5 1.7.35). Each
+#                        is built the first time: two minutes of CPU
 #
 # Tests whose result depends on the machine, which make namespaces or run programs, come last and are never taken from the test cache.
 set -euo pipefail
@@ -92,17 +92,18 @@ chart_tests() {
   run -count=1 ./admission...
 }
 
-# release VERSION builds containerd from its own module, which pins what it is made of, and prints its directory.
+# release VERSION builds containerd from its own module, which pins what it is made of, and prints its directory. It runs in $(...), where a
+# command that fails ends nothing by itself.
 release() {
   local module=github.com/containerd/containerd/v2 source dir
   if [[ $1 == 1.* ]]; then module=${module%/v2}; fi
   dir=${XDG_CACHE_HOME:-$HOME/.cache}/istio-pod-network-controller/containerd/$1-$(go env GOVERSION)
   if [[ ! -d $dir ]]; then
     say "building containerd $1: about two minutes of CPU, once" >&2
-    source=$(GOWORK=off go mod download -json "$module@v$1" | sed -nE 's/^\t"Dir": "(.*)",$/\1/p')
+    source=$(GOWORK=off go mod download -json "$module@v$1" | sed -nE 's/^\t"Dir": "(.*)",$/\1/p') || return
     rm -rf "$dir.partial"
     CGO_ENABLED=0 GOWORK=off go -C "$source" build -mod=readonly -trimpath -buildvcs=false -tags 'no_btrfs no_zfs no_devmapper' \
-      -ldflags '-s -w' -o "$dir.partial/" ./cmd/containerd ./cmd/containerd-shim-runc-v2
+      -ldflags '-s -w' -o "$dir.partial/" ./cmd/containerd ./cmd/containerd-shim-runc-v2 || return
     mv "$dir.partial" "$dir"
   fi
   printf '%s\n' "$dir"
@@ -110,7 +111,8 @@ release() {
 
 # runtime_tests VERSION...: containerd and its children see only their own processes and mounts, and end with the test.
 runtime_tests() {
-  local version dir status=0
+  local version dir status=0 log=build/test-runtimes.log
+  if (($# == 0)); then set -- 2.2.5 1.7.35; fi
   CONTAINERDS=$(hack/cluster/kc build containerd containerd-shim-runc-v2 ctr runc)
   PATH=$CONTAINERDS:$PATH
   for version in "$@"; do
@@ -118,12 +120,18 @@ runtime_tests() {
     CONTAINERDS+=:$dir
   done
   mkdir -p build
-  CGO_ENABLED=0 go -C hack/cluster build -o "$PWD/build/pause" ./cmd/pause
+  CGO_ENABLED=0 go -C hack/cluster build -trimpath -o "$PWD/build/pause" ./cmd/pause
   PAUSE_IMAGE=$PWD/build/pause.tar CGROUP=containerd-test-$$
   hack/cluster/kc image --binary build/pause --tag localhost/pause:1 --output "$PAUSE_IMAGE"
   export PATH CONTAINERDS PAUSE_IMAGE CGROUP
   say "the tests with real container runtimes"
-  run -count=1 -run '^TestContainerd' -exec 'unshare --pid --fork --kill-child --mount-proc --propagation private' ./runtime/nri || status=1
+  go test "${flags[@]}" -v -count=1 -run '^TestContainerd' -exec 'unshare --pid --fork --kill-child --mount-proc --propagation private' \
+    ./runtime/nri 2>&1 | tee "$log" | report || status=1
+  # A pattern that matches no test would pass.
+  for dir in ${CONTAINERDS//:/ }; do
+    version=$("$dir/containerd" --version | awk '{ print $3 }')
+    if ! grep -q "^ *--- PASS: [^ ]*/$version " "$log"; then echo "no test has passed with containerd $version" && status=1; fi
+  done
   find /sys/fs/cgroup -depth -type d -path "*/$CGROUP*" -exec rmdir {} +
   return "$status"
 }
@@ -139,7 +147,7 @@ case ${1:-} in
     module=(-C test/e2e)
     run ./chaos ;;
   chart) chart_tests ;;
-  runtimes) module=() && shift && runtime_tests "${@:-2.2.5}" ;;
+  runtimes) shift && runtime_tests "$@" ;;
   *)
     echo "usage: hack/test.sh go|kit|chart|runtimes [VERSION...]" >&2
     exit 2 ;;

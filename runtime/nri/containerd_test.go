@@ -6,8 +6,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
+	"github.com/containerd/nri/pkg/api"
+	"github.com/containerd/nri/pkg/stub"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"istio-pod-network-controller/internal/podnet"
@@ -50,6 +53,56 @@ func TestContainerdStartsAfterRefusals(t *testing.T) {
 			d.remove(t, pod)
 		})
 	}
+}
+
+// A plugin that refuses the sandbox itself, as ours does not, is the control: the release with the fault does not come up again.
+func TestContainerdWithFault_refusedSandboxes_doesNotStart(t *testing.T) {
+	for _, programs := range filepath.SplitList(os.Getenv("CONTAINERDS")) {
+		version := containerdVersion(t, programs)
+		if !strings.Contains(version, "2.2.5") {
+			continue
+		}
+		t.Run(version, func(t *testing.T) {
+			d := startContainerd(t, programs)
+			plugin := refuser{}
+			plugin.refuses.Store(true)
+			st, err := stub.New(&plugin, stub.WithSocketPath(d.path("nri.sock")), stub.WithPluginName("refuser"), stub.WithPluginIdx("90"),
+				stub.WithOnClose(func() {}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := st.Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(st.Stop)
+			var pod containerdPod
+			for range refusals {
+				if err := d.startPod(t, &pod); err == nil || !strings.Contains(err.Error(), errRefused.Error()) {
+					t.Fatalf("the sandbox is not refused: %v", err)
+				}
+			}
+			plugin.refuses.Store(false)
+			if err := d.startPod(t, &pod); err != nil {
+				t.Fatalf("the pod does not start: %v", err)
+			}
+			d.end()
+			if err := d.tryStart(t); err == nil {
+				t.Error("containerd starts: the fault is not shown by this test")
+			}
+		})
+	}
+}
+
+var errRefused = errors.New("no sandbox today")
+
+// refuser refuses sandboxes.
+type refuser struct{ refuses atomic.Bool }
+
+func (r *refuser) RunPodSandbox(context.Context, *api.PodSandbox) error {
+	if r.refuses.Load() {
+		return errRefused
+	}
+	return nil
 }
 
 // containerdPod is a pod that is being started. Its fields are empty until the runtime has made what they name.
