@@ -12,6 +12,7 @@ import (
 	"istio-pod-network-controller/hack/cluster/internal/cgroup"
 	"istio-pod-network-controller/hack/cluster/internal/cri"
 	"istio-pod-network-controller/hack/cluster/internal/layout"
+	"istio-pod-network-controller/hack/cluster/internal/nodefs"
 	"istio-pod-network-controller/hack/cluster/internal/plan"
 	"istio-pod-network-controller/hack/cluster/internal/state"
 )
@@ -62,10 +63,8 @@ func (c *Cluster) Check() error {
 	if os.Getuid() != 0 {
 		return errors.New("needs root, because it makes namespaces, mounts and cgroups: run it with sudo")
 	}
-	for _, volatile := range []string{"/run/", "/var/run/"} {
-		if strings.HasPrefix(c.Layout.Cache+"/", volatile) {
-			return fmt.Errorf("the cache %s must be outside %s, which is another directory on the node", c.Layout.Cache, volatile)
-		}
+	if err := c.checkCache(); err != nil {
+		return err
 	}
 	hierarchies, err := hierarchies()
 	if err != nil {
@@ -76,6 +75,17 @@ func (c *Cluster) Check() error {
 	}
 	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
 		return errors.New("the kernel has no IPv6: the cluster is dual stack (boot without ipv6.disable=1)")
+	}
+	return nil
+}
+
+// checkCache refuses a cache that the node would not find under its path.
+func (c *Cluster) checkCache() error {
+	for _, dir := range nodefs.Own() {
+		if strings.HasPrefix(c.Layout.Cache+"/", dir+"/") {
+			return fmt.Errorf("the cache %s is below %s, which is another directory on the node: name one elsewhere with --cache or XDG_CACHE_HOME",
+				c.Layout.Cache, dir)
+		}
 	}
 	return nil
 }

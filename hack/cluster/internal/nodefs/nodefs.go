@@ -27,6 +27,9 @@ func layered() []string {
 	return []string{"/etc", "/opt", "/usr/libexec", "/var/lib", "/var/log"}
 }
 
+// Own lists the directories of which the node has its own version: what is below them on the machine may be missing on the node.
+func Own() []string { return append(layered(), "/run", "/var/run") }
+
 // blank are directories that start empty, whatever the machine has there: another cluster's settings must not be read.
 func blank() []string {
 	return []string{"/etc/cni", "/etc/containerd", "/etc/kubernetes", "/opt/cni", "/var/log/pods", "/var/log/containers"}
