@@ -47,23 +47,18 @@ type ending struct {
 	err    error
 }
 
-// Up starts the cluster and returns when pods can be made. A start that fails leaves nothing but its logs.
+// Up starts the cluster and returns when pods can be made. A start that fails leaves nothing but its logs. What is left of an earlier
+// cluster is removed first.
 func (c *Cluster) Up(ctx context.Context, parts Parts) error {
 	if err := c.Check(); err != nil {
 		return err
-	}
-	if c.died() {
-		fmt.Fprintln(c.Out, "removing what is left of a cluster that has died")
-		if err := c.Down(); err != nil {
-			return err
-		}
 	}
 	unlock, err := c.lock()
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if err := c.refuseSecondCluster(); err != nil {
+	if err := c.clear(); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
@@ -80,22 +75,36 @@ func (c *Cluster) Up(ctx context.Context, parts Parts) error {
 	return nil
 }
 
-// died reports whether a cluster is recorded of which nothing lives, because somebody killed it or the machine was started again.
-func (c *Cluster) died() bool {
-	s, err := c.State()
-	return err == nil && !s.Node.Alive() && !s.ControlPlane.Alive()
-}
-
-// refuseSecondCluster says since when there is a cluster: it may be somebody else's, who would miss it.
-func (c *Cluster) refuseSecondCluster() error {
+// clear removes what is left of a cluster that is not up: it was killed, the machine was started again, or its start or boot was broken off.
+// A cluster that is up is refused with its age: it may be somebody else's, who would miss it. The caller has the lock.
+func (c *Cluster) clear() error {
 	s, err := c.State()
 	switch {
 	case errors.Is(err, state.ErrNotUp):
-		return nil
+		// A reboot empties /run, and leaves etcd's files in the cache, of which new keys must find none.
+		if err := c.refuseUnrecorded(); err != nil || !exists(c.Layout.Data()) {
+			return err
+		}
 	case err != nil:
 		return err
+	case s.Ready && (s.Node.Alive() || s.ControlPlane.Alive()):
+		return fmt.Errorf("the cluster is up already, since %s: use it, or end it with `kc down`", s.Began.Format(time.DateTime))
 	}
-	return fmt.Errorf("the cluster is up already, since %s: use it, or end it with `kc down`", s.Began.Format(time.DateTime))
+	fmt.Fprintln(c.Out, "removing what is left of an earlier cluster")
+	return c.end()
+}
+
+// refuseUnrecorded keeps a cluster that has its record elsewhere, as that of `make fresh` has, from being killed.
+func (c *Cluster) refuseUnrecorded() error {
+	hierarchies, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	pids, err := c.residents(&state.State{}, hierarchies)
+	if err == nil && len(pids) > 0 {
+		err = fmt.Errorf("processes %v are of a cluster that is not recorded here: `kc down` ends them", pids)
+	}
+	return err
 }
 
 // step is a part of a start.

@@ -3,58 +3,99 @@ package cluster
 import (
 	"io"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"istio-pod-network-controller/hack/cluster/internal/daemon"
+	"istio-pod-network-controller/hack/cluster/internal/layout"
 	"istio-pod-network-controller/hack/cluster/internal/plan"
 	"istio-pod-network-controller/hack/cluster/internal/state"
 )
 
-func TestASecondClusterIsRefusedWithTheFirstOnesAge(t *testing.T) {
-	l := testLayout()
-	l.Run = t.TempDir()
-	c := &Cluster{Plan: plan.Default(), Layout: l, Out: io.Discard}
-	if err := c.refuseSecondCluster(); err != nil {
-		t.Errorf("nothing is up: %v", err)
+// freshCluster has directories and a cgroup of its own, and data of an earlier cluster.
+func freshCluster(t *testing.T) *Cluster {
+	t.Helper()
+	dir := t.TempDir()
+	c := &Cluster{Plan: plan.Default(), Layout: layout.Layout{Cache: filepath.Join(dir, "cache"), Run: filepath.Join(dir, "run")}, Out: io.Discard}
+	c.Plan.Cgroup = "kit-test-that-is-not-there"
+	for _, dir := range []string{c.Layout.Run, c.Layout.Data()} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
-	s := &state.State{Began: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
-	if err := s.Save(l.State()); err != nil {
+	if err := os.WriteFile(filepath.Join(c.Layout.Data(), "etcd"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.refuseSecondCluster(); err == nil || !strings.Contains(err.Error(), "2026-01-02 03:04:05") {
-		t.Errorf("got %v", err)
-	}
+	return c
 }
 
-func TestDied_recordOfHolders_clusterThatLivesIsKept(t *testing.T) {
-	own, err := daemon.Identify(os.Getpid())
+// sleeper is a process that ends with the test at the latest.
+func sleeper(t *testing.T) daemon.Process {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "/bin/sleep", "60")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = cmd.Wait() }()
+	p, err := daemon.Identify(cmd.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	gone := daemon.Process{PID: own.PID, Started: own.Started - 1} // the number is another process's now
-	l := testLayout()
-	l.Run = t.TempDir()
-	c := &Cluster{Plan: plan.Default(), Layout: l, Out: io.Discard}
-	if c.died() {
-		t.Error("died, although there never was one")
+	return p
+}
+
+func TestClear_noRecordAfterAReboot_removesTheData(t *testing.T) {
+	c := freshCluster(t)
+	if err := c.clear(); err != nil {
+		t.Fatal(err)
 	}
+	if exists(c.Layout.Data()) {
+		t.Error("the data of the earlier cluster is still there")
+	}
+	if err := c.clear(); err != nil {
+		t.Errorf("nothing is left: %v", err)
+	}
+}
+
+func TestClear_record_onlyAClusterThatIsUpIsKept(t *testing.T) {
+	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for name, tt := range map[string]struct {
-		state state.State
-		want  bool
+		ready, node, controlPlane bool
+		kept                      bool
 	}{
-		"both live":                 {state: state.State{Node: own, ControlPlane: own}},
-		"the node alone is gone":    {state: state.State{Node: gone, ControlPlane: own}},
-		"both are gone":             {state: state.State{Node: gone, ControlPlane: gone}, want: true},
-		"it died before it had any": {want: true},
+		"it is up":                        {ready: true, node: true, controlPlane: true, kept: true},
+		"the node alone is gone":          {ready: true, controlPlane: true, kept: true},
+		"both are gone":                   {ready: true},
+		"its start was killed":            {node: true, controlPlane: true},
+		"it was killed before it had any": {},
 	} {
-		if err := tt.state.Save(l.State()); err != nil {
-			t.Fatal(err)
-		}
-		if got := c.died(); got != tt.want {
-			t.Errorf("%s: got %v", name, got)
-		}
+		t.Run(name, func(t *testing.T) {
+			c := freshCluster(t)
+			s := state.State{Began: began, Ready: tt.ready}
+			if tt.node {
+				s.Node = sleeper(t)
+			}
+			if tt.controlPlane {
+				s.ControlPlane = sleeper(t)
+			}
+			if err := s.Save(c.Layout.State()); err != nil {
+				t.Fatal(err)
+			}
+			err := c.clear()
+			if tt.kept {
+				if err == nil || !strings.Contains(err.Error(), "2026-01-02 03:04:05") {
+					t.Errorf("got %v; want the cluster's age", err)
+				}
+			} else if err != nil {
+				t.Error(err)
+			}
+			if alive := s.Node.Alive() || s.ControlPlane.Alive(); alive != tt.kept || exists(c.Layout.Data()) != tt.kept {
+				t.Errorf("alive %v, data %v; want %v", alive, exists(c.Layout.Data()), tt.kept)
+			}
+		})
 	}
 }
 
