@@ -80,7 +80,7 @@ func (c *Cluster) checkMounts() error {
 	return nil
 }
 
-// keepLogs saves the logs of a start that failed, which the end would remove.
+// keepLogs saves the logs of a start or boot that failed, which the end would remove.
 func (c *Cluster) keepLogs() error {
 	kept := c.Layout.FailedLogs()
 	if !exists(c.Layout.Logs()) {

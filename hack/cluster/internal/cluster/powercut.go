@@ -55,7 +55,8 @@ func (c *Cluster) PowerCut() error {
 	})
 }
 
-// Boot starts all daemons after PowerCut, and returns when the node has said that it is ready.
+// Boot starts all daemons after PowerCut, and returns when the node has said that it is ready. If it fails, the logs are kept, and the rest, to
+// be looked at until `kc down` or `kc up`.
 func (c *Cluster) Boot(ctx context.Context) error {
 	return c.withState(func(s *state.State) error {
 		for name, process := range s.Daemons {
@@ -68,10 +69,9 @@ func (c *Cluster) Boot(ctx context.Context) error {
 		r := &run{cluster: c, state: s, began: time.Now(), ended: make(chan ending, 16)}
 		err := r.do(ctx, step{"container runtime and API server are ready", r.startFirst}, step{"node is ready", r.startRest})
 		if err != nil {
-			return fmt.Errorf("boot the node: %w", err)
+			return errors.Join(fmt.Errorf("boot the node: %w", err), c.keepLogs())
 		}
-		s.Ready = true
-		return r.save()
+		return nil
 	})
 }
 

@@ -45,7 +45,7 @@ func (l Layout) State() string { return filepath.Join(l.Run, "state.json") }
 // Logs holds one file a daemon.
 func (l Layout) Logs() string { return filepath.Join(l.Run, "log") }
 
-// FailedLogs keeps the logs of the last start that failed.
+// FailedLogs keeps the logs of the last start or boot that failed.
 func (l Layout) FailedLogs() string { return filepath.Join(l.Cache, "failed-start") }
 
 // PKI holds keys and certificates.
