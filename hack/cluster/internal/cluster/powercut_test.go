@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -14,12 +15,14 @@ import (
 	"istio-pod-network-controller/hack/cluster/internal/daemon"
 )
 
-// A shell that starts processes without end, each of which starts the next one.
-const forks = `while :; do /bin/sleep 30 & done`
+// A shell that starts one process after the other. It and they end soon, whatever becomes of the test.
+const forks = `i=0; while [ $i -lt 1000 ]; do /bin/sleep 30 & i=$((i+1)); done; wait`
 
 func TestSuspendAll_processesThatStartOthers_leavesNobodyRunning(t *testing.T) {
-	cmd := exec.Command("/bin/sh", "-c", "ulimit -u 5000; "+forks)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	runtime.LockOSThread() // for Pdeathsig, which is about the thread
+	defer runtime.UnlockOSThread()
+	cmd := exec.Command("/bin/sh", "-c", forks)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
