@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"istio-pod-network-controller/hack/cluster/internal/layout"
+	"istio-pod-network-controller/hack/cluster/internal/program"
 )
 
 // Store is a directory of images, named by everything that they are made of: the sources of the own commands, the way they are
@@ -97,9 +98,9 @@ func (s Store) Make(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// compile builds without cgo: the images hold no libraries for these.
+// compile builds without cgo: the images hold no libraries for these. The cluster's programs share what they are compiled from.
 func (s Store) compile(ctx context.Context, command string) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w",
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-gcflags", program.Gcflags, "-ldflags", "-s -w",
 		"-o", filepath.Join(s.Bin(), command), "./cmd/"+command)
 	cmd.Dir = s.layout.Source
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")

@@ -140,7 +140,7 @@ func (s Set) build(ctx context.Context, step []Recipe, m *meter) error {
 		return fmt.Errorf("make the programs' directory: %w", err)
 	}
 	defer os.RemoveAll(partial) //nolint:errcheck // the next build removes it, too
-	args := []string{"build", "-v", "-trimpath", "-buildvcs=false", "-tags", tags, "-gcflags", gcflags, "-ldflags", s.ldflags, "-o", partial + "/"}
+	args := []string{"build", "-v", "-trimpath", "-buildvcs=false", "-tags", tags, "-gcflags", Gcflags, "-ldflags", s.ldflags, "-o", partial + "/"}
 	for _, r := range step {
 		args = append(args, r.Package)
 	}

@@ -12,7 +12,7 @@ import (
 func key(goVersion, ldflags string, recipes []Recipe, pins string) (string, error) {
 	h := sha256.New()
 	// The recipes' own order counts, which costs a rebuild at most.
-	fmt.Fprintf(h, "%s\n%s\n%s\n%s\n%+v\n", goVersion, ldflags, tags, gcflags, recipes)
+	fmt.Fprintf(h, "%s\n%s\n%s\n%s\n%+v\n", goVersion, ldflags, tags, Gcflags, recipes)
 	for _, name := range []string{"go.mod", "go.sum"} {
 		text, err := os.ReadFile(filepath.Join(pins, name))
 		if err != nil {
