@@ -3,6 +3,7 @@ package program
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -12,12 +13,14 @@ import (
 	"strings"
 	"time"
 
-	"istio-pod-network-controller/hack/cluster/internal/debian"
 	"istio-pod-network-controller/hack/cluster/internal/layout"
 )
 
 // heartbeat is how long a build may be silent: a first build of Kubernetes takes minutes, and must not look as if it hung.
 const heartbeat = 20 * time.Second
+
+// interrupted is how long go has to remove its temporary files after an interrupt. It waits for the compilers that run.
+const interrupted = 20 * time.Second
 
 // Set is a directory of programs and what is to be in it. Its life is: Open looks at the pins, Missing at the directory, Build fills
 // it. Nothing ever changes a program that is there, so a cluster that runs from a set is safe from later builds.
@@ -71,11 +74,15 @@ func (s Set) Build(ctx context.Context, missing []Recipe, out io.Writer) error {
 	start := time.Now()
 	for _, step := range steps(missing) {
 		fmt.Fprintf(out, "%7.1fs  building %s\n", time.Since(start).Seconds(), strings.Join(outputs(step), ", "))
-		m, err := s.measure(ctx, step)
+		stop := everyHeartbeat(func() {
+			fmt.Fprintf(out, "%7.1fs  listing the packages, of modules that may be downloaded\n", time.Since(start).Seconds())
+		})
+		m, err := s.measure(ctx, step, out)
+		stop()
 		if err != nil {
 			return err
 		}
-		stop := everyHeartbeat(func() { fmt.Fprintf(out, "%7.1fs  %s\n", time.Since(start).Seconds(), m.report(time.Now())) })
+		stop = everyHeartbeat(func() { fmt.Fprintf(out, "%7.1fs  %s\n", time.Since(start).Seconds(), m.report(time.Now())) })
 		err = s.build(ctx, step, m)
 		stop()
 		if err != nil {
@@ -107,19 +114,17 @@ func outputs(step []Recipe) []string {
 	return names
 }
 
-// measure asks go how many packages a step has.
-func (s Set) measure(ctx context.Context, step []Recipe) (*meter, error) {
+// measure asks go how many packages a step has. What go says meanwhile, as which modules it downloads, goes to out.
+func (s Set) measure(ctx context.Context, step []Recipe, out io.Writer) (*meter, error) {
 	args := []string{"list", "-deps", "-tags", tags}
 	for _, r := range step {
 		args = append(args, r.Package)
 	}
-	packages, err := s.goCommand(ctx, step, args...).Output()
+	cmd := s.goCommand(ctx, step, args...)
+	cmd.Stderr = out
+	packages, err := cmd.Output()
 	if err != nil {
-		var said []byte
-		if exit, ok := err.(*exec.ExitError); ok { //nolint:errorlint // exec returns it as it is
-			said = exit.Stderr
-		}
-		return nil, fmt.Errorf("list the packages of %s: %w\n%s", strings.Join(outputs(step), ", "), err, tail(string(said), 30))
+		return nil, fmt.Errorf("list the packages of %s: %w", strings.Join(outputs(step), ", "), err)
 	}
 	return newMeter(strings.Fields(string(packages)), len(step), func() int { return s.linked(step) }), nil
 }
@@ -136,7 +141,8 @@ func (s Set) linked(step []Recipe) int {
 // build passes on the end of the compiler's own words when it fails.
 func (s Set) build(ctx context.Context, step []Recipe, m *meter) error {
 	partial := s.partial(step)
-	if err := os.MkdirAll(partial, 0o755); err != nil {
+	// What a build that was killed has linked would count as linked.
+	if err := errors.Join(os.RemoveAll(partial), os.MkdirAll(partial, 0o755)); err != nil {
 		return fmt.Errorf("make the programs' directory: %w", err)
 	}
 	defer os.RemoveAll(partial) //nolint:errcheck // the next build removes it, too
@@ -148,11 +154,7 @@ func (s Set) build(ctx context.Context, step []Recipe, m *meter) error {
 	var stderr bytes.Buffer
 	cmd.Stderr = io.MultiWriter(&stderr, m)
 	if err := cmd.Run(); err != nil {
-		hint := ""
-		if step[0].Cgo {
-			hint = "\nC code needs these packages: " + strings.Join(debian.Names(debian.Build), " ")
-		}
-		return fmt.Errorf("build %s: %w\n%s%s", strings.Join(outputs(step), ", "), err, tail(m.withoutPackages(stderr.String()), 30), hint)
+		return fmt.Errorf("build %s: %w\n%s", strings.Join(outputs(step), ", "), err, tail(m.withoutPackages(stderr.String()), 30))
 	}
 	for _, r := range step {
 		target := filepath.Join(s.Dir, r.Output)
@@ -180,6 +182,8 @@ func (s Set) goCommand(ctx context.Context, step []Recipe, args ...string) *exec
 // goCommand runs go as the pins want it: a workspace around the checkout must not change them.
 func goCommand(ctx context.Context, dir string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = interrupted
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GOWORK=off")
 	return cmd

@@ -65,12 +65,23 @@ func TestBuild_laterProgramFails_earlierOnesStay(t *testing.T) {
 	}
 }
 
-func TestBuild_programWithCCodeFails_packagesAreNamed(t *testing.T) {
-	s := module(t, true)
-	s.recipes[0].Cgo = true
-	_, err := build(t, s)
-	if err == nil || !strings.Contains(err.Error(), "pkg-config") {
-		t.Errorf("got %v; want the names of the packages that C code needs", err)
+func TestBuild_packageThatIsNotThere_goIsHeard(t *testing.T) {
+	s := module(t, false)
+	s.recipes[0].Package = "example.com/m/missing"
+	out, err := build(t, s)
+	if err == nil || !strings.Contains(out, "example.com/m/missing") {
+		t.Errorf("got %v, %s; want what go says", err, out)
+	}
+}
+
+func TestBuild_leftByABuildThatWasKilled_isRemoved(t *testing.T) {
+	s := module(t, false)
+	write(t, filepath.Join(s.partial(s.recipes[1:]), "etcd"), "")
+	if _, err := build(t, s); err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(s.Dir, "*.partial")); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
 	}
 }
 
