@@ -16,7 +16,7 @@ step() { printf '\n%s==> %s%s\n' "$bold" "$*" "$plain"; }
 note() { printf '    %s\n' "$@"; }
 shown() { sed 's/^/      /'; }
 
-existing=
+existing='' building='' # by a process group
 if [[ ${1:-} == --existing || -n ${DEMO_KUBECONFIG:-} ]]; then
   existing=1
   : "${DEMO_AGENT_IMAGE:?name the images: see the first lines of hack/demo.sh}" "${DEMO_APP_IMAGE:?}" "${DEMO_PROXY_IMAGE:?}"
@@ -37,6 +37,7 @@ source hack/demo/sidecars.sh
 failed() {
   local status=$?
   end_client
+  if [[ $building ]]; then kill -- "-$building" 2>/dev/null || true; fi
   if ((status == 0)); then return; fi
   step "The demo has failed: the reason is above"
   note "to look at the cluster: $kubectl get pods -A" "the demo can be run again"
@@ -55,15 +56,17 @@ install_agent() {
 
 # build builds the cluster's programs, then the agent beside Helm: both share their packages.
 build() {
-  local agent
   hack/cluster/kc build >/dev/null
+  set -m # a process group of its own, all of which ends if Helm's build fails
   make -s image QUICK=1 &
-  agent=$!
+  building=$!
+  set +m
   if [[ -z ${HELM:-} || ! -x ${HELM:-} ]]; then
     HELM=$(make -s print-helm)
     export HELM
   fi
-  wait "$agent"
+  wait "$building"
+  building=''
 }
 
 prepare() {
