@@ -78,6 +78,10 @@ check_kernel() {
   if [[ $(stat -f -c %T "$(existing "$cache")") == overlayfs ]]; then
     problem "the cache $cache is on an overlay, as in most containers: name a directory on a disk by XDG_CACHE_HOME"
   fi
+  case $cache/ in # checkCache of the kit, before a build of minutes
+    /run/* | /var/run/* | /etc/* | /opt/* | /usr/libexec/* | /var/lib/* | /var/log/*)
+      problem "the cache $cache is below a directory of which the node has its own: name one elsewhere by XDG_CACHE_HOME" ;;
+  esac
 }
 
 # any_exists FILE|FILE...: reports whether one of some files exists.

@@ -68,6 +68,10 @@ func TestPreflightNamesAllThatIsMissingAtOnce(t *testing.T) {
 			on: machine{uid: "0", goVersion: "go1.26.1", freeKB: plenty, without: bare}, args: "test kernel race", wantErr: true,
 			want: []string{"E: no network", "could not install: gcc nftables haproxy"},
 		},
+		"a cache where the node has files of its own": {
+			on:   machine{uid: "0", goVersion: "go1.26.1", freeKB: plenty, env: []string{"XDG_CACHE_HOME=/var/lib/ci/.cache"}},
+			args: "up", wantErr: true, want: []string{"the cache /var/lib/ci/.cache/", "XDG_CACHE_HOME"},
+		},
 		"a step that is none": {on: machine{uid: "0", goVersion: "go1.26.1", freeKB: plenty}, args: "tets", wantErr: true, want: []string{"no step tets"}},
 	}
 	for name, c := range cases {
