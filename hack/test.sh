@@ -100,7 +100,7 @@ release() {
   dir=${XDG_CACHE_HOME:-$HOME/.cache}/istio-pod-network-controller/containerd/$1-$(go env GOVERSION)
   if [[ ! -d $dir ]]; then
     say "building containerd $1: about two minutes of CPU, once" >&2
-    source=$(GOWORK=off go mod download -json "$module@v$1" | sed -nE 's/^\t"Dir": "(.*)",$/\1/p') || return
+    source=$(GOWORK=off go mod download -json "$module@v$1" | sed -nE 's/^\t"Dir": "(.*)",$/\1/p') || { echo "cannot download $module@v$1" >&2; return 1; }
     rm -rf "$dir.partial"
     CGO_ENABLED=0 GOWORK=off go -C "$source" build -mod=readonly -trimpath -buildvcs=false -tags 'no_btrfs no_zfs no_devmapper' \
       -ldflags '-s -w' -o "$dir.partial/" ./cmd/containerd ./cmd/containerd-shim-runc-v2 || return
