@@ -55,11 +55,13 @@ func TestContainerdStartsAfterRefusals(t *testing.T) {
 	}
 }
 
-// A plugin that refuses the sandbox itself, as ours does not, is the control: the release with the fault does not come up again.
-func TestContainerdWithFault_refusedSandboxes_doesNotStart(t *testing.T) {
-	for _, programs := range filepath.SplitList(os.Getenv("CONTAINERDS")) {
+// A plugin that refuses the sandbox itself, as ours does not, is the control: the release with the fault does not come up again, and the
+// cluster's, which is the first, does. What others do is not looked at.
+func TestContainerdRefusedSandboxes_onlyReleaseWithFault_doesNotStart(t *testing.T) {
+	for i, programs := range filepath.SplitList(os.Getenv("CONTAINERDS")) {
 		version := containerdVersion(t, programs)
-		if !strings.Contains(version, "2.2.5") {
+		fault := strings.Contains(version, "2.2.5")
+		if i > 0 && !fault {
 			continue
 		}
 		t.Run(version, func(t *testing.T) {
@@ -80,16 +82,34 @@ func TestContainerdWithFault_refusedSandboxes_doesNotStart(t *testing.T) {
 				if err := d.startPod(t, &pod); err == nil || !strings.Contains(err.Error(), errRefused.Error()) {
 					t.Fatalf("the sandbox is not refused: %v", err)
 				}
+				d.removeListed(t)
 			}
 			plugin.refuses.Store(false)
 			if err := d.startPod(t, &pod); err != nil {
 				t.Fatalf("the pod does not start: %v", err)
 			}
 			d.end()
-			if err := d.tryStart(t); err == nil {
-				t.Error("containerd starts: the fault is not shown by this test")
+			err = d.tryStart(t)
+			if fault && (err == nil || !strings.Contains(err.Error(), "failed to reserve sandbox name")) {
+				t.Errorf("got %v; want the fault", err)
+			}
+			if !fault && err != nil {
+				t.Error(err)
 			}
 		})
+	}
+}
+
+// removeListed removes all sandboxes, as the kubelet does with those that are not ready. On a busy machine the runtime fails to remove one
+// that it has refused, and lists it. What the fault leaves is not listed.
+func (d *containerd) removeListed(t *testing.T) {
+	t.Helper()
+	sandboxes, err := d.runtime.ListPodSandbox(t.Context(), &criv1.ListPodSandboxRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range sandboxes.Items {
+		d.remove(t, containerdPod{sandbox: s.Id})
 	}
 }
 
