@@ -43,21 +43,19 @@ func TestQueue_checksAreLate_changeGoesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		b.addPods(300)
-		b.finder.sandboxes[manyUID+"1000"] = podnet.Sandbox{ID: "sandbox-1000", NetNS: "/netns/1000"}
+		for i := range 10 {
+			b.finder.sandboxes[fmt.Sprint(manyUID, 1000+i)] = podnet.Sandbox{ID: fmt.Sprint("sandbox-", 1000+i), NetNS: fmt.Sprint("/netns/", 1000+i)}
+		}
 		b.VerifyInterval = time.Second
 		kernel := newTimed(b, 20*time.Millisecond)
 		watch := newWorkWatch(b)
 		ctx, cancel := context.WithCancel(t.Context())
 		var working sync.WaitGroup
 		working.Go(func() { b.work(ctx, t, watch) })
-		for range 10 {
+		for i := range 10 {
 			<-time.After(2 * time.Second)
-			b.Ledger.ForgetPod(manyUID + "1000")
-			kernel.mu.Lock()
-			delete(kernel.calls, "/netns/1000")
-			kernel.mu.Unlock()
-			change(watch, 1000, 1001)
-			if took := kernel.until(t, "/netns/1000"); took > 100*time.Millisecond {
+			change(watch, 1000+i, 1001+i)
+			if took := kernel.until(t, fmt.Sprint("/netns/", 1000+i)); took > 100*time.Millisecond {
 				t.Errorf("a change waited %s", took)
 			}
 		}
