@@ -35,6 +35,8 @@ const (
 	rulesWithin = time.Second
 	// starters is how many pods start in one of the moments.
 	starters = 20
+	// control is a pod that does not ask. Its connections show that one that passes a proxy by is seen.
+	control = "control"
 )
 
 // powerRun is one run of TestPowerCut. Of chaosRun it has the world, the probes and the judge.
@@ -67,6 +69,7 @@ type cutRow struct {
 //   - every pod's rules are right when its first container starts;
 //   - every pod is captured soon after its new sandbox, and the agent, are there: its condition is that of the new sandbox, its rules are what
 //     they were, and connections of both directions come to its proxy;
+//   - no pod is lost;
 //   - what was begun comes to its end: pods start, go, the agent is updated, proxies are upgraded;
 //   - nothing of the dead boot is left.
 //
@@ -108,11 +111,17 @@ func newPowerRun(t *testing.T) *powerRun {
 	t.Cleanup(func() { cancel(); wg.Wait() })
 	wg.Go(func() { r.every(ctx, 200*time.Millisecond, r.list) })
 	for name := range r.specs {
-		r.create(t, r.specs[name].DeepCopy())
+		pod := r.create(t, r.specs[name].DeepCopy())
+		if name == control {
+			r.judge.Hold(string(pod.UID))
+		}
 		wg.Go(func() { r.every(ctx, 50*time.Millisecond, func(ctx context.Context) { r.probe(ctx, name) }) })
 	}
 	for name := range r.specs {
 		pod := r.await(t, name, isReadyNow)
+		if name == control {
+			continue
+		}
 		r.rules[name], err = programmed(t.Context(), r.sandboxOf(t, pod).here(r.cluster))
 		must(t, err)
 	}
@@ -138,6 +147,7 @@ func (r *powerRun) powerPods() map[string]*corev1.Pod {
 		pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: condition}}
 		pods[name] = pod
 	}
+	pods[control] = newPod(control, map[string]string{keyInitialize: "false"}, appContainer(), r.dialContainer(len(pods)))
 	return pods
 }
 
@@ -166,6 +176,7 @@ func (r *powerRun) cutOnce(cut chaos.Cut) {
 	r.log("cut %d: %s, after %s", len(r.rows), cut.Moment, cut.After)
 	r.make(cut.Moment)
 	pause(r.t.Context(), cut.After)
+	staying := r.staying()
 	must(r.t, kc(r.t.Context(), "powercut"))
 	r.reconnect()
 	counts, booted := r.judge.Counts(), time.Now()
@@ -179,8 +190,13 @@ func (r *powerRun) cutOnce(cut chaos.Cut) {
 	defer endWatch()
 	must(r.t, <-boot)
 	row.kubelet = time.Since(booted)
-	r.awaitCaptured(row, booted)
+	captured := r.awaitCaptured(row, booted)
 	endWatch()
+	for uid, name := range staying {
+		if !captured[uid] {
+			r.fault("cut %d: pod %s (UID %s) is lost", len(r.rows), name, uid)
+		}
+	}
 	r.awaitEnd(cut.Moment)
 	row.leftovers = r.awaitNothingLeft()
 	now := r.judge.Counts()
@@ -190,9 +206,25 @@ func (r *powerRun) cutOnce(cut chaos.Cut) {
 		if now.Proxied[d] == counts.Proxied[d] {
 			r.fault("cut %d: no %s connection came to a proxy, so nothing shows that none passed one by", len(r.rows), d)
 		}
+		if now.Excused[d] == counts.Excused[d] {
+			r.fault("cut %d: no %s connection of the pod %s was seen, which has no proxy", len(r.rows), d, control)
+		}
 	}
 	r.prepareNext()
 	r.log("cut %d: %s", len(r.rows), row)
+}
+
+// staying names the pods that nobody deletes, by UID.
+func (r *powerRun) staying() map[string]string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	names := map[string]string{}
+	for name, pod := range r.seen {
+		if pod.DeletionTimestamp == nil && name != "victim" {
+			names[string(pod.UID)] = name
+		}
+	}
+	return names
 }
 
 // make begins what the power cut interrupts.

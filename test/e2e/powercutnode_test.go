@@ -18,10 +18,11 @@ import (
 	"istio-pod-network-controller/test/e2e/chaos"
 )
 
-// awaitCaptured waits until every pod that is to stay is captured in a sandbox of this boot, and those that are to go have gone.
-func (r *powerRun) awaitCaptured(row *cutRow, booted time.Time) {
+// awaitCaptured waits until every pod that is to stay is captured in a sandbox of this boot, and those that are to go have gone. It gives
+// the UIDs of the former.
+func (r *powerRun) awaitCaptured(row *cutRow, booted time.Time) (captured map[string]bool) {
 	r.t.Helper()
-	captured := map[string]bool{}
+	captured = map[string]bool{}
 	var agent time.Time
 	eventually(r.t, "all pods to be captured", func(ctx context.Context) error {
 		if agent.IsZero() {
@@ -62,6 +63,7 @@ func (r *powerRun) awaitCaptured(row *cutRow, booted time.Time) {
 	if wait := row.agent - row.kubelet; wait > agentWithin {
 		r.fault("cut %d: the agent answered %.1f s after the kubelet was ready", len(r.rows), wait.Seconds())
 	}
+	return captured
 }
 
 // watchStarts wants each pod's rules to be right within rulesWithin of its first container's start, until end is called.
@@ -70,7 +72,7 @@ func (r *powerRun) watchStarts(ctx context.Context) (end func()) {
 	var watching, looks sync.WaitGroup
 	began := map[string]bool{}
 	look := func(e startedEvent) {
-		if pod, _ := r.look(e.pod); pod != nil && !e.sandbox && !began[e.pod] {
+		if pod, _ := r.look(e.pod); pod != nil && e.pod != control && !e.sandbox && !began[e.pod] {
 			began[e.pod] = true
 			looks.Go(func() { r.awaitRules(ctx, pod, e.at) })
 		}
@@ -139,7 +141,10 @@ func (r *powerRun) capturedPod(ctx context.Context, pod *corev1.Pod, sandbox *cr
 	if sandbox == nil || time.Unix(0, sandbox.CreatedAt).Before(booted) {
 		return fmt.Errorf("it has no sandbox yet: %s", pod.Status.Phase)
 	}
-	if err := errors.Join(isRunning(pod), hasStatus(statusInitialized)(pod)); err != nil {
+	if err := isRunning(pod); err != nil || pod.Name == control {
+		return err
+	}
+	if err := hasStatus(statusInitialized)(pod); err != nil {
 		return err
 	}
 	if d, err := detailsOf(pod); err != nil || d.Sandbox != sandbox.Id {
