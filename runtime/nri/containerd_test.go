@@ -66,30 +66,9 @@ func TestContainerdRefusedSandboxes_onlyReleaseWithFault_doesNotStart(t *testing
 		}
 		t.Run(version, func(t *testing.T) {
 			d := startContainerd(t, programs)
-			plugin := refuser{}
-			plugin.refuses.Store(true)
-			st, err := stub.New(&plugin, stub.WithSocketPath(d.path("nri.sock")), stub.WithPluginName("refuser"), stub.WithPluginIdx("90"),
-				stub.WithOnClose(func() {}))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := st.Start(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(st.Stop)
-			var pod containerdPod
-			for range refusals {
-				if err := d.startPod(t, &pod); err == nil || !strings.Contains(err.Error(), errRefused.Error()) {
-					t.Fatalf("the sandbox is not refused: %v", err)
-				}
-				d.removeListed(t)
-			}
-			plugin.refuses.Store(false)
-			if err := d.startPod(t, &pod); err != nil {
-				t.Fatalf("the pod does not start: %v", err)
-			}
+			refuseSandboxes(t, d)
 			d.end()
-			err = d.tryStart(t)
+			err := d.tryStart(t)
 			if fault && (err == nil || !strings.Contains(err.Error(), "failed to reserve sandbox name")) {
 				t.Errorf("got %v; want the fault", err)
 			}
@@ -97,6 +76,33 @@ func TestContainerdRefusedSandboxes_onlyReleaseWithFault_doesNotStart(t *testing
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// refuseSandboxes has a plugin refuse a pod's sandboxes, and lets the last one start.
+func refuseSandboxes(t *testing.T, d *containerd) {
+	t.Helper()
+	plugin := refuser{}
+	plugin.refuses.Store(true)
+	st, err := stub.New(&plugin, stub.WithSocketPath(d.path("nri.sock")), stub.WithPluginName("refuser"), stub.WithPluginIdx("90"),
+		stub.WithOnClose(func() {}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(st.Stop)
+	var pod containerdPod
+	for range refusals {
+		if err := d.startPod(t, &pod); err == nil || !strings.Contains(err.Error(), errRefused.Error()) {
+			t.Fatalf("the sandbox is not refused: %v", err)
+		}
+		d.removeListed(t)
+	}
+	plugin.refuses.Store(false)
+	if err := d.startPod(t, &pod); err != nil {
+		t.Fatalf("the pod does not start: %v", err)
 	}
 }
 

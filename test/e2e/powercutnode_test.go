@@ -23,14 +23,12 @@ import (
 func (r *powerRun) awaitCaptured(row *cutRow, booted time.Time) (captured map[string]bool) {
 	r.t.Helper()
 	captured = map[string]bool{}
-	var agent time.Time
+	eventually(r.t, "the agent's answer", func(ctx context.Context) error {
+		_, err := r.readMetrics(ctx)
+		return err
+	})
+	agent := time.Now()
 	eventually(r.t, "all pods to be captured", func(ctx context.Context) error {
-		if agent.IsZero() {
-			if _, err := r.readMetrics(ctx); err != nil {
-				return err
-			}
-			agent = time.Now()
-		}
 		list, err := r.pods().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err

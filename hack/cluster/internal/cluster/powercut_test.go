@@ -5,7 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
+	goruntime "runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -19,8 +19,8 @@ import (
 const forks = `i=0; while [ $i -lt 1000 ]; do /bin/sleep 30 & i=$((i+1)); done; wait`
 
 func TestSuspendAll_processesThatStartOthers_leavesNobodyRunning(t *testing.T) {
-	runtime.LockOSThread() // for Pdeathsig, which is about the thread
-	defer runtime.UnlockOSThread()
+	goruntime.LockOSThread() // for Pdeathsig, which is about the thread
+	defer goruntime.UnlockOSThread()
 	cmd := exec.Command("/bin/sh", "-c", forks)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
