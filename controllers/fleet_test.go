@@ -110,7 +110,7 @@ func TestInformer_twoAgentsInOneOutage_tryAtDifferentTimes(t *testing.T) {
 
 func TestInformer_fleetMeetsARestartedServer_noSecondHasMoreThanTwiceTheMean(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const agents, away = 500, 20 * time.Second
+		const agents, away = 4000, 20 * time.Second // so many that chance does not decide
 		second, all, last := map[time.Duration]int{}, 0, time.Duration(0)
 		for _, at := range attempts(t, agents, away) {
 			for _, moment := range at {
