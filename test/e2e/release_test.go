@@ -100,7 +100,7 @@ func (s *space) upgradeTo(t *testing.T, change [2]string, old *corev1.Pod) (roll
 	return rollback
 }
 
-// wantLife wants pods to start with their rules, a container to come back after a crash, and its pod to end.
+// wantLife wants pods to start with their rules, a container to come back after a crash, and pods to end.
 func (s *space) wantLife(t *testing.T, caught *catcher, name string) {
 	t.Helper()
 	s.create(t, dialer(name+"-dials", asked(), 0, caught.port))
@@ -112,9 +112,11 @@ func (s *space) wantLife(t *testing.T, caught *catcher, name string) {
 		}
 		return isRunning(pod)
 	})
-	s.deleteWithin(t.Context(), t, name, 1)
-	s.awaitEnd(t, name)
 	s.await(t, name+"-dials", hasDialled)
+	for _, name := range []string{name, name + "-dials"} {
+		s.deleteWithin(t.Context(), t, name, 1)
+		s.awaitEnd(t, name)
+	}
 }
 
 // crashAgent kills an agent's container, and waits until it is back and ready.
