@@ -12,7 +12,7 @@
 # E2E_POWERCUT_CUTS is how many power cuts there are, E2E_POWERCUT_SEED what they interrupt: 3, always the same, unless they say otherwise.
 # E2E_ROTATED_PODS is how many pods have their proxies' secrets replaced under load, E2E_ROTATIONS how often: 3 and 1 unless they say otherwise.
 # E2E_RELEASED is the commit whose chart is the one before in "lifecycle": the same chart with another version unless it says otherwise.
-# E2E_RELEASE is how long each release that never becomes ready stays before the agent of before is killed: 20s unless it says otherwise.
+# E2E_RELEASE is how long each release that never becomes ready stays: 20s unless it says otherwise.
 # E2E_BURST is how many pods start at once in them, E2E_VALUES are more arguments to helm.
 # Up to three tests that fail beside others run again, once and alone. Those that pass then are named at the end: see CONTRIBUTING.md.
 set -euo pipefail
