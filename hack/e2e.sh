@@ -107,9 +107,10 @@ finish() {
 # configuration tells the files of the node's CNI configuration, and what is in each, byte for byte.
 configuration() { $kc node -- sh -c 'cd /etc/cni/net.d && sha256sum -- *'; }
 
-# wait_left waits until the node is as it was before the CNI plugin was chained, and starts a pod.
+# wait_left waits until the node is as it was before the CNI plugin was chained, and starts a pod. An agent whose rights went with the chart is
+# sure of that after 30 s.
 wait_left() {
-  local deadline=$((SECONDS + 30))
+  local deadline=$((SECONDS + 60))
   until [[ $(configuration) == "$before" ]]; do
     if ((SECONDS > deadline)); then
       echo "e2e: the agent has left, and the node's CNI configuration is not what it was:" >&2
