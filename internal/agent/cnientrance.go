@@ -147,7 +147,7 @@ func (a *agent) newCNI() ([]runnable, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make CNI socket: %w", err)
 	}
-	door := newDoorway(a.Chain.Plugin.Socket, a.core)
+	door := newDoorway(a.Chain.Plugin.Socket, a.core, func() bool { return server.Check() == nil })
 	a.cniState.server, a.cniState.served = server, door.check(func(context.Context) error { return server.Check() })
 	return []runnable{door.guard(server.Start)}, nil
 }

@@ -19,7 +19,8 @@ const doorwayPoll = 200 * time.Millisecond
 
 // doorway decides when this agent serves an entrance.
 //
-//   - With its pods read it serves, and holds a shared flock(2) on the directory of the entrance's socket, which all agents of the node have.
+//   - With its pods read it serves, and then holds a shared flock(2) on the directory of the entrance's socket, which all agents of the node
+//     have. Before it is connected it does not: with no plugin connected, a call that is under way would let its pod start without rules.
 //     The kernel frees the lock when the process ends, so none is ever stale.
 //   - Without them it serves, and refuses, only while no other agent holds that lock: a release that cannot read its pods would refuse pods
 //     that another one lets start. Two agents without their pods both refuse.
@@ -27,10 +28,12 @@ type doorway struct {
 	dir     string
 	core    *coreHolder
 	waiting atomic.Bool
+	// connected reports whether the entrance serves.
+	connected func() bool
 }
 
-func newDoorway(socket string, core *coreHolder) *doorway {
-	return &doorway{dir: filepath.Dir(socket), core: core}
+func newDoorway(socket string, core *coreHolder, connected func() bool) *doorway {
+	return &doorway{dir: filepath.Dir(socket), core: core, connected: connected}
 }
 
 // guard returns a runnable that calls run whenever this agent may serve, and ends run's ctx when it may no longer.
@@ -78,13 +81,15 @@ func (d *doorway) await(ctx context.Context) {
 	}
 }
 
-// watch calls yield when this agent may serve no longer, or returns the shared lock as soon as it has its pods. The directory may be made later,
+// watch calls yield when this agent may serve no longer, or returns the shared lock as soon as it has its pods and serves. The directory may be made later,
 // and others that look hold the lock for a moment: so it tries again.
 func (d *doorway) watch(ctx context.Context, yield func()) (held *os.File) {
 	tick := time.NewTicker(doorwayPoll)
 	defer tick.Stop()
 	for reported := false; ; {
-		if d.core.isSet() {
+		switch {
+		case d.core.isSet() && !d.connected():
+		case d.core.isSet():
 			dir, err := d.lock(unix.LOCK_SH)
 			if err == nil {
 				return dir
@@ -93,7 +98,7 @@ func (d *doorway) watch(ctx context.Context, yield func()) (held *os.File) {
 				logr.FromContextOrDiscard(ctx).Info("other agents of this node cannot see this one", "reason", err.Error())
 				reported = true
 			}
-		} else if d.othersServe() {
+		case d.othersServe():
 			yield()
 			return nil
 		}

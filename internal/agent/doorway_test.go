@@ -26,10 +26,18 @@ type taking struct {
 
 func take(t *testing.T, socket string, core *coreHolder) taking {
 	t.Helper()
-	out := taking{doorway: newDoorway(socket, core), serves: &atomic.Bool{}}
+	return takeAfter(t, socket, core, func() {})
+}
+
+// takeAfter is take for an entrance that serves only when connect has returned.
+func takeAfter(t *testing.T, socket string, core *coreHolder, connect func()) taking {
+	t.Helper()
+	serves := &atomic.Bool{}
+	out := taking{doorway: newDoorway(socket, core, serves.Load), serves: serves}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	run := out.guard(func(ctx context.Context) error {
+		connect()
 		out.serves.Store(true)
 		defer out.serves.Store(false)
 		<-ctx.Done()
@@ -110,6 +118,19 @@ func TestDoorway_anotherServes_waitsUntilItsPodsAreRead(t *testing.T) {
 	e.wantWaiting(t, "before it has read its pods")
 	mine.set(core{})
 	e.wantTaken(t, "with its pods")
+}
+
+// With no agent connected, a call of the runtime that is under way would let its pod start without rules.
+func TestDoorway_agentWithItsPodsIsNotConnectedYet_theOtherServesUntilThen(t *testing.T) {
+	socket, connect := filepath.Join(t.TempDir(), "s"), make(chan struct{})
+	other := take(t, socket, newCoreHolder())
+	other.wantTaken(t, "alone")
+	e := takeAfter(t, socket, filledCore(), func() { <-connect })
+	<-time.After(3 * doorwayPoll)
+	other.wantTaken(t, "beside one that is not connected")
+	close(connect)
+	e.wantLocked(t, "once it is connected")
+	other.wantWaiting(t, "beside one that is connected")
 }
 
 // A release that cannot read its pods must not refuse containers beside the agent that comes back after a crash.

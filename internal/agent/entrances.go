@@ -76,7 +76,7 @@ func (a *agent) newNRI() ([]runnable, error) {
 	if err != nil {
 		return nil, err
 	}
-	door := newDoorway(cmp.Or(a.NRI.Socket, nri.DefaultSocket), a.core)
+	door := newDoorway(cmp.Or(a.NRI.Socket, nri.DefaultSocket), a.core, n.Connected)
 	a.nriEntrance, a.nriServed = n, door.check(n.Check)
 	a.ready.addWithNote("nri", a.nriServed, func() string {
 		if offered, _ := n.Offered(); !offered {
