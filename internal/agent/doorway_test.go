@@ -125,7 +125,12 @@ func TestDoorway_agentWithItsPodsIsNotConnectedYet_theOtherServesUntilThen(t *te
 	socket, connect := filepath.Join(t.TempDir(), "s"), make(chan struct{})
 	other := take(t, socket, newCoreHolder())
 	other.wantTaken(t, "alone")
-	e := takeAfter(t, socket, filledCore(), func() { <-connect })
+	e := takeAfter(t, socket, filledCore(), func() {
+		select {
+		case <-connect:
+		case <-t.Context().Done():
+		}
+	})
 	<-time.After(3 * doorwayPoll)
 	other.wantTaken(t, "beside one that is not connected")
 	close(connect)
