@@ -99,8 +99,16 @@ func TestRemember_podsComeAndGo_memoryIsBounded(t *testing.T) {
 	}
 }
 
-// With refusals on failure the runtime could end no pod while the agent hangs.
+// With refusals on failure the runtime could end nothing while the agent hangs.
 func TestSession_endOfSandboxes_isNotSubscribed(t *testing.T) {
+	for _, ends := range []func(context.Context, podnet.Sandbox, Container) error{nil, func(context.Context, podnet.Sandbox, Container) error { return nil }} {
+		if fails := (&Entrance{config: Config{Stopped: ends}}).failurePolicy().GetFailRequest(); fails != (ends == nil) {
+			t.Errorf("ends of containers are subscribed: %t, calls fail with the agent: %t", ends != nil, fails)
+		}
+		if (&Entrance{config: Config{Stopped: ends, FailOpen: true}}).failurePolicy().GetFailRequest() {
+			t.Error("calls fail with an agent that fails open")
+		}
+	}
 	for name, s := range map[string]any{"a session": &session{}, "one that is told of ended containers": stoppedSession{}} {
 		_, stop := s.(stub.StopPodInterface)
 		_, remove := s.(stub.RemovePodInterface)

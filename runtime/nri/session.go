@@ -100,9 +100,14 @@ func (e *Entrance) newStub(s *session, conn net.Conn) (stub.Stub, error) {
 		stub.WithPluginName(e.config.Name), stub.WithPluginIdx(e.config.Index), stub.WithConnection(conn),
 		// Without it, older stubs exit the process when the connection ends (containerd/nri#173).
 		stub.WithOnClose(s.closed),
-		// Asks runtimes that know it (NRI 0.12.4) to refuse pods when the plugin is too slow or dies; others ignore it.
-		stub.WithFailurePolicy(&api.FailurePolicy{FailRequest: !e.config.FailOpen, KeepConnected: true}),
+		stub.WithFailurePolicy(e.failurePolicy()),
 	)
+}
+
+// failurePolicy asks runtimes that know it (NRI 0.12.4) to refuse pods when the plugin is too slow or dies; others ignore it. It holds for every call:
+// with the ends of containers subscribed, no container could be ended while the agent hangs.
+func (e *Entrance) failurePolicy() *api.FailurePolicy {
+	return &api.FailurePolicy{FailRequest: !e.config.FailOpen && e.config.Stopped == nil, KeepConnected: true}
 }
 
 // startStub calls st.Start and returns after startLimit at the latest. Start itself waits for the runtime's Configure for ever, with
