@@ -19,12 +19,16 @@ type Reader struct{ Cache, Live client.Reader }
 
 // Pod returns the pod that a sandbox belongs to.
 func (r Reader) Pod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
-	return find(ctx, s.Namespace, s.Name, func(pod *corev1.Pod) bool { return string(pod.UID) == s.UID }, r.Cache, r.Live)
+	return find(ctx, s.Namespace, s.Name, isOf(s), r.Cache, r.Live)
 }
 
 // Current returns the pod that a sandbox belongs to as the API server has it now.
 func (r Reader) Current(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
-	return find(ctx, s.Namespace, s.Name, func(pod *corev1.Pod) bool { return string(pod.UID) == s.UID }, r.Live)
+	return find(ctx, s.Namespace, s.Name, isOf(s), r.Live)
+}
+
+func isOf(s podnet.Sandbox) func(*corev1.Pod) bool {
+	return func(pod *corev1.Pod) bool { return string(pod.UID) == s.UID }
 }
 
 // UID returns the UID of the pod with a name, for entrances that do not learn it.

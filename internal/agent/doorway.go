@@ -81,15 +81,19 @@ func (d *doorway) await(ctx context.Context) {
 	}
 }
 
-// watch calls yield when this agent may serve no longer, or returns the shared lock as soon as it has its pods and serves. The directory may be made later,
-// and others that look hold the lock for a moment: so it tries again.
+// watch calls yield when this agent may serve no longer, or returns the shared lock as soon as it has its pods and is connected. It tries again:
+// the directory may be made later, and another agent's look takes the lock for a moment.
 func (d *doorway) watch(ctx context.Context, yield func()) (held *os.File) {
 	tick := time.NewTicker(doorwayPoll)
 	defer tick.Stop()
 	for reported := false; ; {
 		switch {
-		case d.core.isSet() && !d.connected():
-		case d.core.isSet():
+		case !d.core.isSet():
+			if d.othersServe() {
+				yield()
+				return nil
+			}
+		case d.connected():
 			dir, err := d.lock(unix.LOCK_SH)
 			if err == nil {
 				return dir
@@ -98,9 +102,6 @@ func (d *doorway) watch(ctx context.Context, yield func()) (held *os.File) {
 				logr.FromContextOrDiscard(ctx).Info("other agents of this node cannot see this one", "reason", err.Error())
 				reported = true
 			}
-		case d.othersServe():
-			yield()
-			return nil
 		}
 		select {
 		case <-tick.C:

@@ -62,13 +62,9 @@ func TestChaos(t *testing.T) {
 	if entrance() != "required" {
 		t.Skip("pods are held while the agent is away with NRI and admission.requiredPlugins only")
 	}
-	lasting, seed := chaosLasts, rand.Uint64() //nolint:gosec // any other seed would do
-	var err error
-	if text := os.Getenv("E2E_CHAOS"); text != "" {
-		lasting, err = time.ParseDuration(text)
-		must(t, err)
-	}
+	lasting, seed := duration(t, "E2E_CHAOS", chaosLasts), rand.Uint64() //nolint:gosec // any other seed would do
 	if text := os.Getenv("E2E_CHAOS_SEED"); text != "" {
+		var err error
 		seed, err = strconv.ParseUint(text, 10, 64)
 		must(t, err)
 	}

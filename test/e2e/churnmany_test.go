@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -61,6 +62,18 @@ func amount(t *testing.T, variable string, byDefault int) int {
 	n, err := strconv.Atoi(text)
 	must(t, err)
 	return n
+}
+
+// duration is amount for a time.
+func duration(t *testing.T, variable string, byDefault time.Duration) time.Duration {
+	t.Helper()
+	text := os.Getenv(variable)
+	if text == "" {
+		return byDefault
+	}
+	d, err := time.ParseDuration(text)
+	must(t, err)
+	return d
 }
 
 // comeAndGo makes pods that are programmed, and deletes them.

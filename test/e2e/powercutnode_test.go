@@ -18,8 +18,7 @@ import (
 	"istio-pod-network-controller/test/e2e/chaos"
 )
 
-// awaitCaptured waits until every pod that is to stay is captured in a sandbox of this boot, and those that are to go have gone. It gives
-// the UIDs of the former.
+// awaitCaptured waits until every pod is captured in a sandbox of this boot, and deleted pods have gone. It returns the captured pods' UIDs.
 func (r *powerRun) awaitCaptured(row *cutRow, booted time.Time) (captured map[string]bool) {
 	r.t.Helper()
 	captured = map[string]bool{}

@@ -39,12 +39,7 @@ func brokenReleases() map[string][2]string {
 //
 // Not parallel: there is one DaemonSet.
 func TestReleaseThatNeverStarts(t *testing.T) {
-	lasting := 20 * time.Second
-	if text := os.Getenv("E2E_RELEASE"); text != "" {
-		var err error
-		lasting, err = time.ParseDuration(text)
-		must(t, err)
-	}
+	lasting := duration(t, "E2E_RELEASE", 20*time.Second)
 	for name, change := range brokenReleases() {
 		t.Run(name, func(t *testing.T) {
 			s := newQuietSpace(t, asked())

@@ -32,7 +32,7 @@ func needs() []need {
 	return []need{
 		{verb: "list", group: core, resource: "pods", file: cache, code: "&corev1.Pod{}:"},
 		{verb: "watch", group: core, resource: "pods", file: cache, code: "&corev1.Pod{}:"},
-		{verb: "get", group: core, resource: "pods", file: live, code: "bool { return string(pod.UID) == s.UID }, r.Live)"},
+		{verb: "get", group: core, resource: "pods", file: live, code: "isOf(s), r.Live)"},
 		{verb: "list", group: core, resource: "namespaces", file: cache, code: "&corev1.Namespace{}:"},
 		{verb: "watch", group: core, resource: "namespaces", file: cache, code: "&corev1.Namespace{}:"},
 		{verb: "get", group: core, resource: "namespaces", file: live, code: `Kind: "Namespace"`},
