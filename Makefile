@@ -74,7 +74,7 @@ test-kit:
 test-kernel: export REQUIRE_KERNEL := 1
 test-kernel: ## Run the tests that program real network namespaces; fail where they cannot run (needs root)
 	@hack/preflight.sh test kernel race
-	go test -race -count=1 ./internal/netns/... ./internal/kerneltest/... ./iptables/...
+	go test -race -count=1 ./internal/netns/... ./test/kerneltest/... ./iptables/...
 
 .PHONY: test-runtimes
 test-runtimes: ## Run the tests with real container runtimes, of containerd also VERSIONS (2.2.5, which has a known fault, and 1.7.35); needs root

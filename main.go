@@ -5,7 +5,7 @@ import (
 	"os"
 	goruntime "runtime"
 
-	"istio-pod-network-controller/internal/cli"
+	"istio-pod-network-controller/agent/cli"
 )
 
 // The main goroutine keeps the main thread, which may not enter a pod's network namespace since /proc/self shows it. Work that came to

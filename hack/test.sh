@@ -58,7 +58,7 @@ run() { go "${module[@]}" test "${flags[@]}" -v "$@" 2>&1 | report; }
 
 # of_the_machine lists the packages of a module whose tests make namespaces or run programs, by what they import.
 of_the_machine() {
-  (cd "$1" && grep -rlE --include='*_test.go' --exclude-dir=hack --exclude-dir=test '/internal/kerneltest"|"os/exec"' .) |
+  (cd "$1" && grep -rlE --include='*_test.go' --exclude-dir=hack --exclude-dir=e2e '/kerneltest"|"os/exec"' .) |
     xargs -n1 dirname | sort -u
 }
 

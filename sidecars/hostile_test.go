@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/api/v1alpha1"
-	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 // roleVariable tells the test's program, started again as a container's process, which one it is. The value is a role and an argument.

@@ -14,10 +14,10 @@ import (
 	"testing"
 	"time"
 
-	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/iptables/nftables"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 // program builds the program as it is shipped: what it costs to start is part of what is tested. Any user may run it.

@@ -5,8 +5,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 func identity(t *testing.T, ns *netns.NS) netns.Identity {

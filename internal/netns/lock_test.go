@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 // other opens a namespace once more, as another process would.

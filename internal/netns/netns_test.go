@@ -10,9 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 func TestOpenRefusesWhatIsNoNetworkNamespace(t *testing.T) {

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 // Nobody can recover from a panic on another goroutine: it would end the agent.

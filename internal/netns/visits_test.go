@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 // The next namespace that is opened gets the number of the descriptor that was closed last, and with it the same path.

@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/rawnetlink"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 // A process of the pod with NET_ADMIN may send to any netlink socket of its namespace, and the number of ours is easily guessed.

@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/rawnetlink"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 // inside calls f in a fresh namespace.

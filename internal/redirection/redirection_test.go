@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/iptables/nftables"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 func TestAddressesAreThoseOfTheRules(t *testing.T) {

@@ -45,7 +45,7 @@ func (s *source) exitCodes() ([]exitCode, error) {
 // programOf returns the program that a package's exit codes belong to, or "".
 func programOf(dir string) string {
 	switch {
-	case dir == "internal/cli":
+	case dir == "agent/cli":
 		return "istio-pod-network-controller"
 	case dir == "runtime/cni":
 		return "istio-pod-network-cni"

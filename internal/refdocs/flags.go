@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"istio-pod-network-controller/internal/cli"
+	"istio-pod-network-controller/agent/cli"
 )
 
 // program is one of the small programs, with what it prints about its flags.

@@ -7,13 +7,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"istio-pod-network-controller/agent"
 	"istio-pod-network-controller/controllers"
-	"istio-pod-network-controller/internal/agent"
 	"istio-pod-network-controller/internal/intent"
 )
 
 func annotationsPage() string {
-	p := newPage("Annotations", "`Keys` and `Environment` of internal/intent, and `Written` of internal/agent")
+	p := newPage("Annotations", "`Keys` and `Environment` of internal/intent, and `Written` of agent")
 	p.text("All that pods and namespaces can say to the agent, and all that it writes. [redirection.md](../redirection.md) has the syntax of lists and what each\n" +
 		"does to which packet; [support-policy.md](../support-policy.md) what may change.")
 	p.block("kubectl annotate namespace bookinfo istio-pod-network-controller/initialize=true\n" +
@@ -47,7 +47,7 @@ func keyRows(keys []intent.Key, withOn bool) [][]string {
 }
 
 func eventsPage() string {
-	p := newPage("Events", "`EventReasons` of controllers and of internal/agent")
+	p := newPage("Events", "`EventReasons` of controllers and of agent")
 	p.text("What becomes an event, and what to do about it. [status.md](../status.md) says more about those of pods.")
 	p.block("kubectl get events -A --field-selector reason=" + controllers.ReasonRulesRepaired)
 	nodes, proxies := agent.EventReasons()

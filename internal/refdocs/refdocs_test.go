@@ -53,7 +53,7 @@ func (s *source) literals(visit func(p *sourcePackage, at token.Pos, text string
 // of other projects, and labels of a managed proxy's container are the agent's own.
 func ofTheAgent(dir string) bool {
 	top, _, _ := strings.Cut(dir, "/")
-	inside := []string{"internal/agent", "internal/agentstatus", "internal/intent", "internal/sidecar", "internal/podnet"}
+	inside := []string{"agent", "internal/agentstatus", "internal/intent", "internal/sidecar", "internal/podnet"}
 	return dir != "runtime/container" && (top != "internal" || slices.Contains(inside, dir))
 }
 
@@ -67,7 +67,7 @@ func TestEveryKeyOfTheCodeIsInTheReference(t *testing.T) {
 		}
 		seen++
 		if !strings.Contains(all["annotations.md"], "`"+text+"`") {
-			t.Errorf("%s: %s is not in annotations.md: describe it in Keys of internal/intent or Written of internal/agent", s.at(at), text)
+			t.Errorf("%s: %s is not in annotations.md: describe it in Keys of internal/intent or Written of agent", s.at(at), text)
 		}
 	})
 	if seen < 20 {

@@ -4,8 +4,8 @@ import (
 	"net"
 	"testing"
 
-	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 func state(t *testing.T, r Reader, ns *netns.NS) State {

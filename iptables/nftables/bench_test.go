@@ -3,8 +3,8 @@ package nftables
 import (
 	"testing"
 
-	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 // BenchmarkApply is the default rules: into a fresh namespace, where they stand and are remembered, where they stand and

@@ -9,9 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 func TestALookIsBoundedWhateverThereIs(t *testing.T) {

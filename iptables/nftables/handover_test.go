@@ -6,9 +6,9 @@ import (
 	"sync"
 	"testing"
 
-	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 // together has two agents' backends work on one namespace at the same time, again and again.

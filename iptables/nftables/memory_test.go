@@ -7,9 +7,9 @@ import (
 	nft "github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 
-	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 // remembered is a namespace whose rules a backend has put there, read and remembered.

@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 // probe is one connection: from where, by whom, to what, and who must answer believing what destination was meant.

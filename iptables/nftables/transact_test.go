@@ -8,8 +8,8 @@ import (
 	nft "github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
-	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 // What the kernel has against a transaction is known, however long the message that it refuses.

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 // visitOnce has opened what stays open.

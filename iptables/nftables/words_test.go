@@ -9,9 +9,9 @@ import (
 	nft "github.com/google/nftables"
 	"github.com/google/nftables/expr"
 
-	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 func TestDescribeCounts(t *testing.T) {

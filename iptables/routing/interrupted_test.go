@@ -5,7 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"istio-pod-network-controller/internal/kerneltest"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 func TestReadPolicy_rulesChangeMeanwhile_readsAgain(t *testing.T) {

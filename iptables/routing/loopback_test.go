@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 // open is one visit to the namespace.

@@ -6,9 +6,9 @@ import (
 	"sync"
 	"testing"
 
-	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 // The old and the new agent of an update are called for the same pod at the same time, and want different rules: nobody

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 // hostile is what a pod may write, with PROGRAM for iptables. N and its like are line breaks inside of a comment.

@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 func TestReadShowsWhatIsThereWithCounters(t *testing.T) {

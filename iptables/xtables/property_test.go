@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/iptables/nftables"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 // subject is a backend with a pod of its own and the world around it.

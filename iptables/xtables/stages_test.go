@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/iptables/routing"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 // blocks splits the input of a restore program into its transactions.

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 // programs makes a folder that has only links, by name, to the programs of one of iptables' two binaries.

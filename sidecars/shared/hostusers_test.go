@@ -6,8 +6,8 @@ import (
 	"syscall"
 	"testing"
 
-	"istio-pod-network-controller/internal/kerneltest"
 	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 // withUsers makes a network namespace as a pod with hostUsers: false has it.

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"istio-pod-network-controller/internal/kerneltest"
+	"istio-pod-network-controller/test/kerneltest"
 )
 
 // A proxy takes longer for each configuration than the agent waits. What it answers in the end is known, so nobody is taken out of it.

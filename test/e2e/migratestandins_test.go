@@ -24,7 +24,7 @@ func istioRules(t *testing.T) map[string]string {
 	for _, file := range []string{"testdata/migrate/program.sh", "redirect.nft", "redirect.rules", "tproxy.nft", "tproxy.rules"} {
 		path := file
 		if !strings.Contains(file, "/") {
-			path = "../../internal/conformance/testdata/istio/" + file
+			path = "../../test/conformance/testdata/istio/" + file
 		}
 		text, err := os.ReadFile(path)
 		must(t, err)

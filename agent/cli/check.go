@@ -1,0 +1,175 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"istio-pod-network-controller/agent"
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/diagnostics/check"
+	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/runtime/nri"
+)
+
+// requestLimit bounds one request to the API server.
+const requestLimit = 10 * time.Second
+
+// checkFlags are the flags of `check`.
+type checkFlags struct {
+	kube    kubeFlags
+	output  string
+	timeout time.Duration
+	pre     bool
+	node    bool
+	local   check.NodeGatherer
+}
+
+func newCheck() *cobra.Command {
+	f := &checkFlags{}
+	cmd := &cobra.Command{
+		Use: "check", Short: "Say whether a cluster is fit for the agent, and whether an installed agent works", Args: noArguments,
+		Long: "Reads the cluster and prints a line for each check: ok, warn or fail, with the reason, what to do, and where to read on. It changes\n" +
+			"nothing. What cannot be read for lack of rights is one warning that names the right. With --node it looks at the node that it runs on\n" +
+			"instead, as root. Exit status: 0 nothing failed, whatever warnings there are; 1 a check failed, or the cluster cannot be reached.",
+		Example: "  istio-pod-network-controller check --pre     # before installing\n" +
+			"  istio-pod-network-controller check           # after it\n" +
+			"  istio-pod-network-controller check --node    # on a node, as root",
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	fs := cmd.Flags()
+	f.kube.add(fs)
+	for _, unused := range []string{"namespace", "agent-namespace"} {
+		_ = fs.MarkHidden(unused) // check reads all namespaces
+	}
+	fs.StringVarP(&f.output, "output", "o", outputText, "text or json")
+	fs.DurationVar(&f.timeout, "timeout", 30*time.Second, "how long reading the cluster may take")
+	fs.BoolVar(&f.pre, "pre", false, "only what makes sense before the agent is installed")
+	fs.BoolVar(&f.node, "node", false, "look at this node instead of a cluster; needs root")
+	fs.StringVar(&f.local.Root, "root", "/", "with --node: where the node's files are")
+	fs.StringVar(&f.local.NRISocket, "nri-socket", nri.DefaultSocket, "with --node: the runtime's NRI socket")
+	fs.StringVar(&f.local.CNIDir, "cni-conf-dir", "/etc/cni/net.d", "with --node: where the runtime looks for network configurations")
+	return cmd
+}
+
+func (f *checkFlags) validate() error {
+	err := validateReport(f.output, f.timeout)
+	if f.node && f.pre {
+		err = errors.Join(err, errors.New("--pre: with --node it has no meaning: the node's checks are the same before and after"))
+	}
+	return err
+}
+
+func (f *checkFlags) run(cmd *cobra.Command) error {
+	if err := f.validate(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
+	defer cancel()
+	p := startProgress(cmd.ErrOrStderr(), "checking")
+	results, err := f.results(ctx)
+	p.stop()
+	if err != nil {
+		return err
+	}
+	if err := f.print(cmd.OutOrStdout(), results); err != nil {
+		return err
+	}
+	if check.Worst(results) == check.Fail {
+		return exitCode(exitError) // the results say why
+	}
+	return nil
+}
+
+func (f *checkFlags) results(ctx context.Context) ([]check.Result, error) {
+	if f.node {
+		if err := f.nodeFault(); err != nil {
+			return nil, err
+		}
+		f.local.Probe, f.local.Rules = probeKernel, agent.HasRules
+		return check.RunNode(f.local.Gather(ctx)), nil
+	}
+	config, _, err := f.kube.config()
+	if err != nil {
+		return nil, err
+	}
+	config.Timeout = min(f.timeout, requestLimit)
+	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON // thousands of pods
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make a client: %w", err)
+	}
+	g := check.Gatherer{Client: client, Release: build().Version, Intent: intentOf, Objects: objectsBy(client)}
+	facts := g.Gather(ctx)
+	switch err := facts.Unreachable(); {
+	case errors.Is(ctx.Err(), context.Canceled):
+		return nil, fmt.Errorf("interrupted while reading the cluster at %s", config.Host)
+	case err != nil:
+		return nil, fmt.Errorf("read the API server's version: %w", clusterError(config, err))
+	}
+	return check.Run(facts, f.pre), nil
+}
+
+// objectsBy reads the sidecar manager's objects by the client's connection: there is no typed client of them.
+func objectsBy(client *kubernetes.Clientset) func(context.Context, string, metav1.ListOptions) ([]byte, error) {
+	return func(ctx context.Context, resource string, o metav1.ListOptions) ([]byte, error) {
+		return client.CoreV1().RESTClient().Get().AbsPath("/apis", v1alpha1.GroupVersion().Group, v1alpha1.GroupVersion().Version, resource).
+			VersionedParams(&o, scheme.ParameterCodec).SetHeader("Accept", runtime.ContentTypeJSON).DoRaw(ctx)
+	}
+}
+
+// nodeFault returns why this node cannot be looked at. Without it every check would blame the node.
+func (f *checkFlags) nodeFault() error {
+	if info, err := os.Stat(f.local.Root); err != nil || !info.IsDir() {
+		return fmt.Errorf("--root: value %q: want the directory with the node's files", f.local.Root)
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("--node: this takes root on the node: run it by sudo")
+	}
+	return nil
+}
+
+// probeKernel tries the agent's rules in a namespace made for the purpose.
+func probeKernel(ctx context.Context) (ordinary, tproxy error) {
+	spec := iptables.DefaultSpec()
+	if ordinary = agent.ProbeNftables(ctx, spec); ordinary != nil {
+		return ordinary, ordinary
+	}
+	spec.Mode = iptables.ModeTProxy
+	return nil, agent.ProbeNftables(ctx, spec)
+}
+
+// intentOf reads the flags of `run` that decide what pods ask for; flags that this release does not know are passed over.
+func intentOf(args []string) (intent.Config, error) {
+	o := &runOptions{}
+	fs := pflag.NewFlagSet("run", pflag.ContinueOnError)
+	fs.ParseErrorsAllowlist.UnknownFlags = true
+	o.addFlags(fs)
+	if err := fs.Parse(args); err != nil {
+		return intent.Config{}, fmt.Errorf("read the agents' flags: %w", err)
+	}
+	err := o.intentFlags.validate()
+	return o.config, err
+}
+
+func (f *checkFlags) print(out io.Writer, results []check.Result) error {
+	if f.output == outputJSON {
+		return printJSON(out, struct {
+			Worst   check.Level    `json:"worst"`
+			Results []check.Result `json:"results"`
+		}{check.Worst(results), results})
+	}
+	_, err := io.WriteString(out, check.Text(results))
+	return err
+}

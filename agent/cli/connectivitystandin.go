@@ -1,0 +1,66 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"istio-pod-network-controller/diagnostics/connectivity"
+)
+
+// terminationLog is where the kubelet reads what a container says at its end.
+const terminationLog = "/dev/termination-log"
+
+// newStandIn is what the containers of the test's pods run.
+func newStandIn() *cobra.Command {
+	cmd := &cobra.Command{Use: "stand-in", Short: "What the pods of the test run", Hidden: true, Args: noSubcommand, RunE: help}
+	cmd.AddCommand(
+		newStandInServer("proxy", connectivity.Server.ServeProxy),
+		newStandInServer("application", connectivity.Server.ServeApplication),
+		newStandInClient(),
+	)
+	return cmd
+}
+
+func newStandInServer(use string, serve func(connectivity.Server, context.Context) error) *cobra.Command {
+	var s connectivity.Server
+	cmd := &cobra.Command{
+		Use: use, Short: "Answer connections as the " + use, Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error { return serve(s, cmd.Context()) },
+	}
+	cmd.Flags().StringVar(&s.Pod, "pod", "", "the pod's name")
+	return cmd
+}
+
+func newStandInClient() *cobra.Command {
+	var c connectivity.Client
+	var targets []string
+	cmd := &cobra.Command{
+		Use: "prove", Short: "Connect to the server pod and write proofs to " + terminationLog, Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, target := range targets {
+				a, err := netip.ParseAddr(target)
+				if err != nil {
+					return fmt.Errorf("--target: %w", err)
+				}
+				c.Targets = append(c.Targets, a)
+			}
+			out, err := os.OpenFile(terminationLog, os.O_WRONLY|os.O_TRUNC, 0)
+			if err != nil {
+				return fmt.Errorf("open what the kubelet reads: %w", err)
+			}
+			defer out.Close()
+			return c.Prove(cmd.Context(), out)
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&c.Pod, "pod", "", "the pod's name")
+	fs.StringVar(&c.Server, "server", "", "the server pod's name")
+	fs.StringSliceVar(&targets, "target", nil, "the server pod's addresses")
+	fs.DurationVar(&c.For, "for", 20*time.Second, "how long what is not proven is tried again")
+	return cmd
+}

@@ -1,0 +1,182 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/rest"
+
+	"istio-pod-network-controller/agent"
+	"istio-pod-network-controller/diagnostics/inspect"
+)
+
+// The values of --via.
+const (
+	viaAuto   = "auto"
+	viaDirect = "direct"
+	viaTunnel = "tunnel"
+	viaExec   = "exec"
+)
+
+// outputWide is a value of --output.
+const outputWide = "wide"
+
+// inspectTimeout bounds the whole command. Each way to the agent has a shorter time of its own.
+const inspectTimeout = 30 * time.Second
+
+// inspectOptions are the flags of `inspect`.
+type inspectOptions struct {
+	kubeFlags
+	via    string
+	output string
+	token  string
+	local  bool
+	socket string
+}
+
+func newInspect() *cobra.Command {
+	o := &inspectOptions{}
+	cmd := &cobra.Command{
+		Use: "inspect [NAMESPACE/]POD", Short: "Say what a pod asks for, what is programmed, and whether they agree",
+		Long: "Asks the agent of the pod's node, which reads the kernel: what the pod asks for and where each value comes from, the rules that are in\n" +
+			"force with the packets that each has seen, whether they agree, rules of others, the pod's last events, and what to do next.\n\n" +
+			"The agent answers whoever may get the pod. It is asked directly if its node can be reached, else through the API server (which takes the\n" +
+			"right to get pods/proxy in the agents' namespace), else by a command in its container (pods/exec there).\n" +
+			"Exit status: 0 the pod has what it asks for, 1 error, 3 it has not, or that is not known.",
+		Example: "  istio-pod-network-controller inspect -n shop cart-1\n" +
+			"  istio-pod-network-controller inspect shop/cart-1 --via tunnel -o yaml",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				return nil
+			}
+			return fmt.Errorf("want one pod and not %d: %s [NAMESPACE/]POD", len(args), cmd.CommandPath())
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.validate(); err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), inspectTimeout)
+			defer cancel()
+			p := startProgress(cmd.ErrOrStderr(), "asking for pod "+strconv.Quote(args[0]))
+			doc, err := o.document(ctx, args[0])
+			p.stop()
+			if err != nil {
+				return err
+			}
+			if err := o.print(cmd.OutOrStdout(), doc); err != nil {
+				return err
+			}
+			if code := doc.ExitCode(); code != 0 {
+				return exitCode(code)
+			}
+			return nil
+		},
+	}
+	fs := cmd.Flags()
+	o.kubeFlags.add(fs)
+	fs.Lookup("agent-namespace").Usage = "the namespace of the agents, the only one whose pods are asked and shown a token; empty means " + agent.Name
+	fs.StringVar(&o.via, "via", viaAuto, "how the agent is asked: direct, tunnel (through the API server), exec (in its container), or auto: the first of them that works")
+	fs.StringVarP(&o.output, "output", "o", outputText, "text, wide (text with rules that have seen no packet), json or yaml")
+	fs.StringVar(&o.token, "token", "", "the bearer token to show to the agent instead of the kubeconfig's; one of the audience "+inspect.Audience+" is worth nothing elsewhere")
+	fs.BoolVar(&o.local, "local", false, "ask the agent in this container, without a cluster: for NAMESPACE/POD on this node")
+	fs.StringVar(&o.socket, "socket", agent.DefaultInspectSocket, "with --local: the agent's socket, beside that of its --health-addr")
+	_ = o.complete(cmd) // the flags are those above; a test completes each
+	return cmd
+}
+
+// complete has shells offer namespaces, and the values of flags. An error is that of a flag which is not there.
+func (o *inspectOptions) complete(cmd *cobra.Command) error {
+	namespaces := func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+		return o.names(cmd.Context(), "namespaces", typed), cobra.ShellCompDirectiveNoFileComp
+	}
+	fixed := func(values ...string) cobra.CompletionFunc {
+		return cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
+	}
+	return errors.Join(
+		cmd.RegisterFlagCompletionFunc("namespace", namespaces), cmd.RegisterFlagCompletionFunc("agent-namespace", namespaces),
+		cmd.RegisterFlagCompletionFunc("via", fixed(viaAuto, viaDirect, viaTunnel, viaExec)),
+		cmd.RegisterFlagCompletionFunc("output", fixed(outputText, outputWide, outputJSON, outputYAML)),
+	)
+}
+
+func (o *inspectOptions) validate() error {
+	var errs []error
+	if !slices.Contains([]string{viaAuto, viaDirect, viaTunnel, viaExec}, o.via) {
+		errs = append(errs, fmt.Errorf("--via: value %q: want auto, direct, tunnel or exec", o.via))
+	}
+	if !slices.Contains([]string{outputText, outputWide, outputJSON, outputYAML}, o.output) {
+		errs = append(errs, fmt.Errorf("--output: value %q: want text, wide, json or yaml", o.output))
+	}
+	return errors.Join(errs...)
+}
+
+// document asks the agent on this node, or that of the pod's node.
+func (o *inspectOptions) document(ctx context.Context, pod string) (inspect.Document, error) {
+	if o.local {
+		namespace, name, err := splitPod(pod)
+		if err != nil {
+			return inspect.Document{}, fmt.Errorf("--local: %w", err)
+		}
+		doc, err := inspect.GetLocal(ctx, o.socket, namespace, name)
+		if err != nil {
+			return doc, fmt.Errorf("ask the agent in this container at %s: %w", o.socket, err)
+		}
+		doc.Events.Error = fmt.Sprintf("--local asks no API server: see kubectl -n %s events --for pod/%s", namespace, name)
+		return doc, nil
+	}
+	config, namespace, err := o.config()
+	if err != nil {
+		return inspect.Document{}, err
+	}
+	name := pod
+	if before, after, ok := strings.Cut(pod, "/"); ok {
+		namespace, name = before, after
+	}
+	if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
+		return inspect.Document{}, fmt.Errorf("%q: want a pod's name, or NAMESPACE/NAME", pod)
+	}
+	return o.ask(ctx, config, namespace, name)
+}
+
+// ask finds the pod and its agent, asks the agent, and adds what the caller may read by himself.
+func (o *inspectOptions) ask(ctx context.Context, config *rest.Config, namespace, name string) (doc inspect.Document, err error) {
+	c, err := newInspectCluster(config)
+	if err != nil {
+		return doc, err
+	}
+	pod, err := c.pod(ctx, namespace, name)
+	if err != nil {
+		return doc, err
+	}
+	by, err := c.agentOf(ctx, o.agentNamespace, pod)
+	if err != nil {
+		return doc, err
+	}
+	ways := inspectWays{config: config, agent: by, token: o.token}
+	if doc, err = ways.ask(ctx, o.via, namespace, name); err != nil {
+		return doc, err
+	}
+	doc.Events = c.events(ctx, pod)
+	if own, its := build().Version, by.status.Version; its != "" && its != own {
+		doc.Next = append(doc.Next, fmt.Sprintf("this command is release %s and the agent %s: where they say different things, use the agent's release", own, its))
+	}
+	return doc, nil
+}
+
+func (o *inspectOptions) print(w io.Writer, doc inspect.Document) error {
+	switch o.output {
+	case outputJSON:
+		return printJSON(w, doc)
+	case outputYAML:
+		return printYAML(w, doc)
+	}
+	return inspect.Text{Now: time.Now(), Wide: o.output == outputWide}.Print(w, doc)
+}

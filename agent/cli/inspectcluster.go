@@ -1,0 +1,178 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+
+	"istio-pod-network-controller/agent"
+	"istio-pod-network-controller/diagnostics/inspect"
+	"istio-pod-network-controller/internal/agentstatus"
+)
+
+// maxEvents is how many events are shown.
+const maxEvents = 10
+
+// inspectCluster reads what `inspect` needs of a cluster, with the caller's own rights.
+type inspectCluster struct {
+	core   corev1client.CoreV1Interface
+	config *rest.Config
+}
+
+func newInspectCluster(config *rest.Config) (inspectCluster, error) {
+	config = rest.CopyConfig(config)
+	config.Timeout = requestLimit
+	core, err := corev1client.NewForConfig(config)
+	if err != nil {
+		return inspectCluster{}, fmt.Errorf("make a client: %w", err)
+	}
+	return inspectCluster{core, config}, nil
+}
+
+// pod returns a pod that an agent can look at.
+func (c inspectCluster) pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	pod, err := c.core.Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+	at := namespace + "/" + name
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("there is no pod %s: see kubectl -n %s get pods; another namespace is given by -n or as NAMESPACE/POD", at, namespace)
+	case apierrors.IsForbidden(err):
+		return nil, fmt.Errorf("get pod %s: this takes the right to get pods in namespace %s (kubectl auth can-i get pods -n %s): %w", at, namespace, namespace, err)
+	case err != nil:
+		return nil, fmt.Errorf("get pod %s: %w", at, clusterError(c.config, err))
+	case pod.Spec.NodeName == "":
+		return nil, fmt.Errorf("pod %s has no node yet, so nothing is programmed: kubectl -n %s describe pod %s says what it waits for", at, namespace, name)
+	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
+		return nil, fmt.Errorf("pod %s has finished (%s): its network, and the rules in it, are gone", at, pod.Status.Phase)
+	case pod.Spec.HostNetwork:
+		return nil, fmt.Errorf("pod %s uses its node's network (hostNetwork), which is never redirected: give it a network of its own", at)
+	}
+	return pod, nil
+}
+
+// nodeAgent is the agent of a pod's node, and what it says of itself.
+type nodeAgent struct {
+	pod    *corev1.Pod
+	status agentstatus.Status
+	// silent says why status is empty.
+	silent string
+}
+
+// agentOf returns the agent of a pod's node.
+func (c inspectCluster) agentOf(ctx context.Context, namespace string, pod *corev1.Pod) (nodeAgent, error) {
+	node := pod.Spec.NodeName
+	found, err := c.agents(ctx, namespace, node)
+	if err != nil {
+		return nodeAgent{}, err
+	}
+	running := slices.DeleteFunc(found, func(p corev1.Pod) bool { return p.Status.Phase != corev1.PodRunning })
+	if len(running) == 0 {
+		return nodeAgent{}, fmt.Errorf("no agent runs on node %s, where the pod is: its rules are not kept up; "+
+			"see kubectl get pods -A -o wide -l %s, and the chart's nodeSelector and tolerations", node, agentstatus.Label)
+	}
+	// During an update there are two. Both answer.
+	first := slices.MinFunc(running, func(a, b corev1.Pod) int { return agentstatus.Compare(&a, &b) })
+	out := nodeAgent{pod: &first}
+	text, ok := first.Annotations[agentstatus.Annotation]
+	if !ok {
+		out.silent = fmt.Sprintf("agent %s/%s says nothing about itself: it is of a release before inspect, or has just started", first.Namespace, first.Name)
+		return out, nil
+	}
+	if out.status, err = agentstatus.Parse(text); err != nil {
+		out.silent = fmt.Sprintf("agent %s/%s is of another release: %v", first.Namespace, first.Name, err)
+	}
+	return out, nil
+}
+
+// agents lists a node's agents in the namespace that is given, or else in the usual one. It takes none of another namespace, whatever label
+// its pods have: the caller's token goes to what is found, and tenants make pods.
+func (c inspectCluster) agents(ctx context.Context, namespace, node string) ([]corev1.Pod, error) {
+	found, err := c.labelled(ctx, cmp.Or(namespace, agent.Name), node)
+	switch {
+	case err == nil && (namespace != "" || len(found) > 0):
+		return found, nil
+	case namespace != "":
+		return nil, fmt.Errorf("find the agent of node %s in namespace %s, which takes the right to list pods there (role %s-inspect of the chart): %w", node, namespace, agent.Name, err)
+	}
+	elsewhere, errElsewhere := c.labelled(ctx, metav1.NamespaceAll, node)
+	switch {
+	case errElsewhere == nil && len(elsewhere) > 0:
+		return nil, fmt.Errorf("namespace %s has no agent of node %s; a pod that may be one is in %s: if the agents are installed there, "+
+			"give --agent-namespace, for your token is sent to it", agent.Name, node, namespacesOf(elsewhere))
+	case errElsewhere == nil:
+		return nil, nil
+	case err == nil && apierrors.IsForbidden(errElsewhere):
+		return nil, fmt.Errorf("namespace %s has no agent of node %s, and there is no right to look in others: give --agent-namespace", agent.Name, node)
+	case apierrors.IsForbidden(errElsewhere):
+		return nil, fmt.Errorf("find the agent of node %s: this takes the right to list pods in the agents' namespace (role %s-inspect of the chart); "+
+			"if they are in another namespace than %s, give --agent-namespace", node, agent.Name, agent.Name)
+	}
+	return nil, fmt.Errorf("find the agent of node %s: %w", node, clusterError(c.config, errElsewhere))
+}
+
+// labelled lists a node's pods that have the agents' label, and that can be agents.
+func (c inspectCluster) labelled(ctx context.Context, namespace, node string) ([]corev1.Pod, error) {
+	list := metav1.ListOptions{LabelSelector: agentstatus.Label, FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String()}
+	found, err := c.core.Pods(namespace).List(ctx, list)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(found.Items, func(p corev1.Pod) bool { return !agentstatus.IsAgent(&p) }), nil
+}
+
+// namespacesOf returns the namespaces of pods, separated by commas.
+func namespacesOf(pods []corev1.Pod) string {
+	names := make([]string, 0, len(pods))
+	for i := range pods {
+		names = append(names, pods[i].Namespace)
+	}
+	slices.Sort(names)
+	return strings.Join(slices.Compact(names), ", ")
+}
+
+// events returns the pod's last events, with the caller's rights.
+func (c inspectCluster) events(ctx context.Context, pod *corev1.Pod) inspect.Events {
+	out := inspect.Events{Items: []inspect.Event{}}
+	selector := fields.Set{"involvedObject.uid": string(pod.UID), "involvedObject.name": pod.Name}.AsSelector().String()
+	list, err := c.core.Events(pod.Namespace).List(ctx, metav1.ListOptions{FieldSelector: selector, Limit: 500})
+	if apierrors.IsForbidden(err) {
+		out.Error = "this takes the right to list events in namespace " + pod.Namespace
+		return out
+	}
+	if err != nil {
+		out.Error = err.Error()
+		return out
+	}
+	for i := range list.Items {
+		out.Items = append(out.Items, shownEvent(&list.Items[i]))
+	}
+	slices.SortStableFunc(out.Items, func(a, b inspect.Event) int { return b.Time.Compare(a.Time) })
+	out.Items = out.Items[:min(len(out.Items), maxEvents)]
+	return out
+}
+
+func shownEvent(e *corev1.Event) inspect.Event {
+	out := inspect.Event{Time: e.EventTime.Time, Type: e.Type, Reason: e.Reason, Message: e.Message, Count: int(e.Count)}
+	if e.LastTimestamp.After(out.Time) {
+		out.Time = e.LastTimestamp.Time
+	}
+	if e.Series != nil {
+		out.Count = int(e.Series.Count)
+		if e.Series.LastObservedTime.After(out.Time) {
+			out.Time = e.Series.LastObservedTime.Time
+		}
+	}
+	if out.Time.IsZero() {
+		out.Time = e.CreationTimestamp.Time
+	}
+	return out
+}

@@ -1,0 +1,68 @@
+package cli
+
+import (
+	"regexp"
+	"runtime/debug"
+	"strings"
+
+	"istio-pod-network-controller/agent"
+)
+
+// release is what the present code becomes; the chart's appVersion is the same, as a test checks.
+const release = "0.1.0"
+
+// version returns the release, and the commit that the program was built from.
+func version() string {
+	b := build()
+	return b.Version + " (" + b.Revision + ")"
+}
+
+// build returns what Go has stamped into the program.
+func build() agent.Build {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return agent.Build{Version: release + "-dev", Revision: "unknown"}
+	}
+	return buildOf(info)
+}
+
+func buildOf(info *debug.BuildInfo) agent.Build {
+	commit, modified := "", false
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			commit = s.Value
+		case "vcs.modified":
+			modified = s.Value == "true"
+		}
+	}
+	return agent.Build{Version: versionOf(info.Main.Version, commit, modified), Revision: revisionOf(commit, modified)}
+}
+
+// versionOf returns X.Y.Z for a build of a commit with the tag vX.Y.Z, which is what Go then stamps, with +dirty if it was modified. Any other build is
+// X.Y.Z-dev+COMMIT of the release that it comes before.
+func versionOf(stamp, commit string, modified bool) string {
+	const pseudo = `[-.]\d{14}-[0-9a-f]{12}`
+	tagged := regexp.MustCompile(`^v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?$`).MatchString(stamp) && !regexp.MustCompile(pseudo).MatchString(stamp)
+	if tagged {
+		return strings.TrimPrefix(stamp, "v")
+	}
+	version := release + "-dev"
+	if commit != "" {
+		version += "+" + commit[:min(len(commit), 12)]
+	}
+	if commit != "" && modified {
+		version += ".modified"
+	}
+	return version
+}
+
+func revisionOf(commit string, modified bool) string {
+	switch {
+	case commit == "":
+		return "unknown"
+	case modified:
+		return commit + "+modified"
+	}
+	return commit
+}

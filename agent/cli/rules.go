@@ -1,0 +1,230 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"istio-pod-network-controller/agent"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/iptables/xtables"
+)
+
+// The values of --output. With text, the language is the backend's.
+const (
+	outputWords    = "words"
+	outputText     = "text"
+	outputNft      = agent.LanguageNft
+	outputIptables = agent.LanguageIptables
+	outputJSON     = "json"
+	outputYAML     = "yaml"
+)
+
+var errNoNetNS = errors.New("--netns: required")
+
+// rulesOptions are the flags of `rules` and its subcommands.
+type rulesOptions struct {
+	intentFlags
+	netns     string
+	pod       string
+	namespace string
+	backend   string
+	output    string
+	dryRun    bool
+}
+
+func newRules() *cobra.Command {
+	o := &rulesOptions{}
+	cmd := &cobra.Command{
+		Use: "rules", Short: "Compute, apply, compare, show or remove the rules of one network namespace", Args: noSubcommand, RunE: help,
+		Long: "Works on one network namespace, without a cluster: computes what a pod's manifest asks for exactly as the agent does.\n" +
+			"Exit status: 0 done or equal, 1 error, 3 drift found by verify.",
+		Example: "  ip netns add demo\n" +
+			"  istio-pod-network-controller rules apply --netns /run/netns/demo --pod pod.yaml\n" +
+			"  istio-pod-network-controller rules show --netns /run/netns/demo",
+	}
+	fs := cmd.PersistentFlags()
+	fs.StringVar(&o.netns, "netns", "", "path of the network namespace, for example /run/netns/demo or /proc/PID/ns/net")
+	fs.StringVar(&o.pod, "pod", "", "file with the Pod as YAML or JSON, - for standard input")
+	fs.StringVar(&o.namespace, "namespace", "", "file with the pod's Namespace as YAML or JSON, whose annotation counts too")
+	addBackendFlag(fs, &o.backend)
+	o.intentFlags.add(fs)
+	cmd.AddCommand(newApply(o), newVerify(o), newShow(o), newRemove(o))
+	return cmd
+}
+
+func newApply(o *rulesOptions) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "apply", Short: "Make the namespace hold exactly the rules that the pod asks for", Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			want, err := o.wanted(cmd)
+			if err != nil {
+				return err
+			}
+			if o.dryRun {
+				return o.printText(cmd, want, iptables.TextOptions{Replace: true})
+			}
+			b, err := o.open(cmd.Context())
+			if err != nil {
+				return err
+			}
+			out, err := b.Apply(cmd.Context(), o.place(), want)
+			if err != nil {
+				return err
+			}
+			cmd.Println(map[bool]string{true: "rules applied", false: "nothing to do: the rules are there"}[out.Changed()])
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "print the rules, as nft -f or iptables-restore --noflush would load them, instead")
+	return cmd
+}
+
+func newVerify(o *rulesOptions) *cobra.Command {
+	return &cobra.Command{
+		Use: "verify", Short: "Compare what the namespace holds with what the pod asks for", Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			want, err := o.wanted(cmd)
+			if err != nil {
+				return err
+			}
+			b, err := o.open(cmd.Context())
+			if err != nil {
+				return err
+			}
+			drift, err := b.Verify(cmd.Context(), o.place(), want)
+			if err != nil {
+				return err
+			}
+			if len(drift) > 0 {
+				cmd.Printf("%s\n", drift)
+				return errDrift
+			}
+			cmd.Println("the rules are there")
+			return nil
+		},
+	}
+}
+
+func newShow(o *rulesOptions) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "show", Short: "Show what the namespace holds with its counters, or what a pod asks for", Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !slices.Contains([]string{outputWords, outputText, outputNft, outputIptables, outputJSON}, o.output) {
+				return fmt.Errorf("--output: value %q: want words, text, nft, iptables or json", o.output)
+			}
+			if o.pod != "" {
+				return o.showWanted(cmd)
+			}
+			b, err := o.openAll(cmd.Context())
+			if err != nil {
+				return err
+			}
+			have, ok, err := b.List(cmd.Context(), o.place())
+			switch {
+			case err != nil:
+				return err
+			case !ok:
+				return fmt.Errorf("%s holds no rules of ours", o.netns)
+			}
+			return o.printListing(cmd, have)
+		},
+	}
+	cmd.Flags().StringVarP(&o.output, "output", "o", outputWords, "words; nft or iptables, or text for that of the two which the backend has; or json")
+	return cmd
+}
+
+// printListing prints what a namespace holds.
+func (o *rulesOptions) printListing(cmd *cobra.Command, have agent.Listing) error {
+	switch {
+	case o.output == outputJSON:
+		return printJSON(cmd.OutOrStdout(), have.View)
+	case o.output == outputWords:
+		return printLines(cmd.OutOrStdout(), have.Lines, true)
+	case o.output != outputText && o.output != have.Language:
+		return fmt.Errorf("--output: value %q: the rules are those of the other backend: want words, text, %s or json", o.output, have.Language)
+	}
+	_, err := fmt.Fprint(cmd.OutOrStdout(), have.Text)
+	return err
+}
+
+func newRemove(o *rulesOptions) *cobra.Command {
+	return &cobra.Command{
+		Use: "remove", Short: "Remove all of our rules", Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			b, err := o.openAll(cmd.Context())
+			if err != nil {
+				return err
+			}
+			removed, err := b.Remove(cmd.Context(), o.place())
+			if err != nil {
+				return err
+			}
+			cmd.Println(map[bool]string{true: "rules removed", false: "nothing to do: there are none"}[removed])
+			return nil
+		},
+	}
+}
+
+func (o *rulesOptions) place() podnet.Place { return podnet.Place{Path: o.netns} }
+
+// open returns the backend, after checking the flags that every use of it needs.
+func (o *rulesOptions) open(ctx context.Context) (agent.Exclusive, error) {
+	if err := o.validate(); err != nil {
+		return agent.Exclusive{}, err
+	}
+	return agent.OpenBackend(ctx, o.backend)
+}
+
+// openAll returns a backend that finds and removes the rules of every backend. It does not check that the node accepts rules.
+func (o *rulesOptions) openAll(ctx context.Context) (agent.Exclusive, error) {
+	if err := o.validate(); err != nil {
+		return agent.Exclusive{}, err
+	}
+	return agent.AllBackends(ctx)
+}
+
+func (o *rulesOptions) validate() error {
+	if o.netns == "" {
+		return errNoNetNS
+	}
+	if err := agent.ValidateBackend(o.backend); err != nil {
+		return err
+	}
+	if _, err := os.Stat(o.netns); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("--netns: value %q: there is no such file: want the path of a network namespace, such as /run/netns/NAME", o.netns)
+	}
+	return nil
+}
+
+func (o *rulesOptions) showWanted(cmd *cobra.Command) error {
+	want, err := o.wanted(cmd)
+	switch {
+	case err != nil:
+		return err
+	case o.output == outputJSON:
+		return printJSON(cmd.OutOrStdout(), want.View())
+	case o.output == outputWords:
+		return printLines(cmd.OutOrStdout(), want.Lines(), false)
+	}
+	return o.printText(cmd, want, iptables.TextOptions{})
+}
+
+// printText prints rules in the requested language, or in the backend's.
+func (o *rulesOptions) printText(cmd *cobra.Command, r iptables.Ruleset, options iptables.TextOptions) error {
+	if err := agent.ValidateBackend(o.backend); err != nil {
+		return err
+	}
+	text := r.NftText(options)
+	if o.output == outputIptables || o.output != outputNft && o.backend == agent.BackendIptables {
+		text = xtables.Text(r, r.RestoreText)
+	}
+	_, err := fmt.Fprint(cmd.OutOrStdout(), text)
+	return err
+}

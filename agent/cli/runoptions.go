@@ -1,0 +1,148 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"istio-pod-network-controller/agent"
+)
+
+// defaultSidecarRoot and defaultSharedRoot are where the chart mounts the node's directories, and defaultSidecarSecrets where it mounts the Secrets that profiles may
+// name.
+const (
+	defaultSidecarRoot    = "/run/istio-pod-network-controller/sidecars"
+	defaultSharedRoot     = "/run/istio-pod-network-controller/shared"
+	defaultSidecarSecrets = "/etc/istio-pod-network-controller/secrets" //nolint:gosec // a path
+)
+
+// runOptions are the flags of `run`.
+type runOptions struct {
+	agent.Options
+	intentFlags
+	cniFlags cniFlags
+	logLevel string
+
+	level slog.Level
+}
+
+// agentOptions returns the agent's options; the flags must be valid.
+func (o *runOptions) agentOptions() agent.Options {
+	out := o.Options
+	out.Intent, out.Chain, out.Build = o.config, o.cniFlags.Chain, build()
+	return out
+}
+
+func (o *runOptions) addFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.NodeName, "node-name", "", "name of the node whose pods the agent programs (required)")
+	fs.StringVar(&o.config.AgentNamespace, "agent-namespace", "", "namespace of the agent itself, whose pods are never redirected")
+	fs.StringVar(&o.PodName, "pod-name", "", "name of the agent's own pod, on which it writes its status; empty means that it does not")
+	fs.StringVar(&o.DaemonSet, "daemonset", "", "the agent's own DaemonSet; an agent that ends after its deletion removes the CNI entry. Empty means that the entry stays")
+	fs.StringVar(&o.Runtime, "runtime", "auto", "container runtime: auto, containerd, crio or docker")
+	fs.StringVar(&o.RuntimeEndpoint, "runtime-endpoint", "", "socket of the container runtime; empty means the usual paths")
+	addBackendFlag(fs, &o.Backend)
+	fs.StringVar(&o.HealthAddr, "health-addr", agent.DefaultHealthAddr, "where /healthz, /readyz and /startz are served: unix:///PATH, HOST:PORT, or 0 for nowhere")
+	fs.StringVar(&o.MetricsAddr, "metrics-addr", ":15079", "address of /metrics, 0 for none")
+	fs.BoolVar(&o.MetricsSecure, "metrics-secure", false, "serve /metrics by TLS, and only to callers whose bearer token may get the path /metrics")
+	fs.StringVar(&o.MetricsCertDir, "metrics-cert-dir", "", "directory with tls.crt and tls.key for --metrics-secure, read again when they change; empty means a self-signed certificate")
+	fs.StringVar(&o.InspectAddr, "inspect-addr", ":15078", "where callers who may get a pod are told what is programmed in it (TLS), 0 for nowhere; of the port and the two below, the first that is free")
+	fs.StringVar(&o.PprofAddr, "pprof-addr", "0", "address of Go's profiles (/debug/pprof/), 0 for none; they show memory and have no authentication: use 127.0.0.1:PORT")
+	fs.StringVar(&o.logLevel, "log-level", "info", "debug, info or error")
+	fs.DurationVar(&o.VerifyInterval, "verify-interval", 10*time.Second, "how often the rules of each pod are compared with what they should be, 0 for never")
+	fs.BoolVar(&o.Sidecars, "sidecars", false, "run the proxies of pods that choose a SidecarProfile, outside the pods' specs")
+	fs.StringVar(&o.SidecarRoot, "sidecar-root", defaultSidecarRoot, "directory in memory (tmpfs) for the files of those proxies, at the same path for the agent and the container runtime")
+	fs.StringVar(&o.SharedRoot, "shared-root", defaultSharedRoot, "directory in memory (tmpfs) for the configuration of the proxies that the pods of a node share, at the same path for the agent and the kubelet; empty means that pods have proxies of their own only")
+	fs.StringVar(&o.SidecarSecrets, "sidecar-secrets", defaultSidecarSecrets, "directory with a mounted Secret of the agent's namespace in each of its directories, for the images and the proxies of profiles that name it")
+	fs.StringSliceVar(&o.SidecarTokenAudiences, "sidecar-token-audiences", nil, "audiences for which profiles may give their proxies tokens of the pods' ServiceAccounts")
+	o.addStartupTaintFlags(fs)
+	o.addEntranceFlags(fs)
+	o.intentFlags.add(fs)
+}
+
+func addBackendFlag(fs *pflag.FlagSet, value *string) {
+	fs.StringVar(value, "backend", agent.BackendAuto,
+		"what programs the kernel: nftables, iptables (which needs the iptables programs), or auto: nftables if the kernel supports it, else iptables")
+}
+
+// Validate returns an error that names every invalid flag.
+func (o *runOptions) Validate() error {
+	var errs []error
+	if o.NodeName == "" {
+		errs = append(errs, errors.New("--node-name: required"))
+	}
+	if faults := validation.IsDNS1123Subdomain(o.DaemonSet); o.DaemonSet != "" && len(faults) > 0 {
+		errs = append(errs, fmt.Errorf("--daemonset: value %q: %s", o.DaemonSet, strings.Join(faults, "; ")))
+	}
+	if o.DaemonSet != "" && o.config.AgentNamespace == "" {
+		errs = append(errs, fmt.Errorf("--daemonset: value %q: --agent-namespace must say where it is", o.DaemonSet))
+	}
+	errs = append(errs, o.validatePodName())
+	switch o.Runtime {
+	case "auto", "containerd", "crio", "docker":
+	default:
+		errs = append(errs, fmt.Errorf("--runtime: value %q: want auto, containerd, crio or docker", o.Runtime))
+	}
+	levels := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "error": slog.LevelError}
+	level, ok := levels[o.logLevel]
+	if !ok {
+		errs = append(errs, fmt.Errorf("--log-level: value %q: want debug, info or error", o.logLevel))
+	}
+	o.level = level
+	if err := agent.ValidateHealthAddr(o.HealthAddr); err != nil {
+		errs = append(errs, fmt.Errorf("--health-addr: value %q: want unix:///PATH, HOST:PORT, or 0 for none: %w", o.HealthAddr, err))
+	}
+	if _, _, err := net.SplitHostPort(o.MetricsAddr); err != nil && o.MetricsAddr != "0" {
+		errs = append(errs, fmt.Errorf("--metrics-addr: value %q: want HOST:PORT, or 0 for none: %w", o.MetricsAddr, err))
+	}
+	if o.MetricsCertDir != "" && (!o.MetricsSecure || !filepath.IsAbs(o.MetricsCertDir)) {
+		errs = append(errs, fmt.Errorf("--metrics-cert-dir: value %q: want an absolute path, together with --metrics-secure", o.MetricsCertDir))
+	}
+	if _, _, err := net.SplitHostPort(o.PprofAddr); err != nil && o.PprofAddr != "0" {
+		errs = append(errs, fmt.Errorf("--pprof-addr: value %q: want HOST:PORT, or 0 for none: %w", o.PprofAddr, err))
+	}
+	if err := agent.ValidateInspectAddr(o.InspectAddr); err != nil {
+		errs = append(errs, fmt.Errorf("--inspect-addr: value %q: want HOST:PORT, or 0 for none: %w", o.InspectAddr, err))
+	}
+	if o.VerifyInterval != 0 && o.VerifyInterval < time.Second {
+		errs = append(errs, fmt.Errorf("--verify-interval: value %q: want 0, or 1s or more", o.VerifyInterval))
+	}
+	errs = append(errs, agent.ValidateBackend(o.Backend), o.validateSidecars(), validateTaintKey(o.StartupTaintKey), o.validateEntrances(), o.intentFlags.validate())
+	return errors.Join(errs...)
+}
+
+func (o *runOptions) validatePodName() error {
+	faults := validation.IsDNS1123Subdomain(o.PodName)
+	switch {
+	case o.PodName == "":
+		return nil
+	case len(faults) > 0:
+		return fmt.Errorf("--pod-name: value %q: %s", o.PodName, strings.Join(faults, "; "))
+	case o.config.AgentNamespace == "":
+		return fmt.Errorf("--pod-name: value %q: --agent-namespace must say where it is", o.PodName)
+	}
+	return nil
+}
+
+func (o *runOptions) validateSidecars() error {
+	var errs []error
+	if o.Sidecars && o.Runtime == "docker" {
+		errs = append(errs, errors.New("--sidecars: the runtime docker has no CRI, by which the agent runs proxies: use containerd or crio"))
+	}
+	dirs := map[string]string{"--sidecar-root": o.SidecarRoot, "--sidecar-secrets": o.SidecarSecrets}
+	if o.SharedRoot != "" {
+		dirs["--shared-root"] = o.SharedRoot
+	}
+	for flag, dir := range dirs {
+		if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir || filepath.Dir(dir) == dir {
+			errs = append(errs, fmt.Errorf("%s: value %q: want the absolute path of a directory", flag, dir))
+		}
+	}
+	return errors.Join(errs...)
+}

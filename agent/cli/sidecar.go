@@ -1,0 +1,119 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"istio-pod-network-controller/agent"
+)
+
+func newSidecar() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "sidecar", Short: "Look at the proxies that the agent runs on this node", Args: noSubcommand, RunE: help,
+		Long: "Works in the agent's container, on the proxies of its own node. Whoever may run commands there may use it.",
+		Example: "  kubectl -n istio-pod-network-controller exec AGENT-POD -- /istio-pod-network-controller sidecar logs shop/cart-1\n" +
+			"  kubectl -n istio-pod-network-controller exec AGENT-POD -- /istio-pod-network-controller sidecar exec shop/cart-1 -- ls /run/sidecar\n" +
+			"  kubectl -n istio-pod-network-controller exec -it AGENT-POD -- /istio-pod-network-controller sidecar exec -it shop/cart-1 -- sh",
+	}
+	cmd.AddCommand(newSidecarLogs(), newSidecarExec(), newSidecarClean())
+	return cmd
+}
+
+func newSidecarLogs() *cobra.Command {
+	l := agent.SidecarLog{}
+	cmd := &cobra.Command{
+		Use: "logs NAMESPACE/POD", Short: "Print the log of a pod's proxy", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if l.Namespace, l.Pod, err = splitPod(args[0]); err != nil {
+				return err
+			}
+			return l.Print(cmd.Context(), cmd.OutOrStdout())
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&l.Root, "log-root", agent.DefaultLogRoot, "the kubelet's directory of pods' logs")
+	fs.BoolVar(&l.Previous, "previous", false, "the log of the proxy before the newest one, running or not")
+	fs.BoolVarP(&l.Follow, "follow", "f", false, "go on with what is written later")
+	fs.BoolVar(&l.Times, "timestamps", false, "begin each line with the time at which it was written")
+	fs.IntVar(&l.Tail, "tail", -1, "the last lines only; -1 for all")
+	return cmd
+}
+
+func newSidecarExec() *cobra.Command {
+	e := agent.SidecarExec{}
+	var input, terminal bool
+	cmd := &cobra.Command{
+		Use: "exec NAMESPACE/POD -- COMMAND [ARGUMENT...]", Short: "Run a command in a pod's proxy",
+		Long: "Runs a command in a pod's proxy, as the proxy's user and in its file system. The exit status is the command's.\n" +
+			"Without --stdin, what it has printed is printed when it has ended.",
+		Args: cobra.MinimumNArgs(2), //nolint:mnd // a pod and a command
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if e.Namespace, e.Pod, err = splitPod(args[0]); err != nil {
+				return err
+			}
+			e.Command = args[1:]
+			if terminal && !input {
+				return errors.New("--tty needs --stdin")
+			}
+			if input {
+				e.Input = cmd.InOrStdin()
+				if !cmd.Flags().Changed("timeout") {
+					e.Timeout = 0
+				}
+			}
+			if terminal {
+				sizes, restore, err := takeTerminal(cmd.Context(), e.Input)
+				if err != nil {
+					return err
+				}
+				defer restore()
+				e.Terminal = sizes
+			}
+			code, err := e.Run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			if err == nil && code != 0 {
+				return exitCode(code)
+			}
+			return err
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&e.Runtime, "runtime", "auto", "the agent's --runtime")
+	fs.StringVar(&e.Endpoint, "runtime-endpoint", "", "the agent's --runtime-endpoint")
+	fs.DurationVar(&e.Timeout, "timeout", 30*time.Second, "how long the command may take; with --stdin as long as it wants, unless this is given")
+	fs.BoolVarP(&input, "stdin", "i", false, "give the command this one's input, and print its output as it comes")
+	fs.BoolVarP(&terminal, "tty", "t", false, "with --stdin: give the command a terminal; kubectl exec needs -it as well")
+	return cmd
+}
+
+func newSidecarClean() *cobra.Command {
+	c := agent.SidecarClean{}
+	cmd := &cobra.Command{
+		Use: "clean", Short: "Remove what proxies of pods that have ended left on this node", Args: noArguments,
+		Long: "For a node whose agent was removed, or had the proxies switched off, before all pods with proxies had ended. It removes the files of\n" +
+			"proxies whose pods have ended, which may have keys and tokens among them, and those of shared proxies that neither run nor have an agent.\n" +
+			"It removes nothing that the runtime still runs. An agent that runs proxies does so for the pods' own by itself. It runs as root on the node, or in a privileged container that sees the node's /run.",
+		Example: "  istio-pod-network-controller sidecar clean --dry-run",
+		RunE:    func(cmd *cobra.Command, _ []string) error { return c.Run(cmd.Context(), cmd.OutOrStdout()) },
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&c.Runtime, "runtime", "auto", "the agent's --runtime")
+	fs.StringVar(&c.Endpoint, "runtime-endpoint", "", "the agent's --runtime-endpoint")
+	fs.StringVar(&c.Root, "sidecar-root", defaultSidecarRoot, "the agent's --sidecar-root")
+	fs.StringVar(&c.SharedRoot, "shared-root", "/run/istio-pod-network-controller/shared", "the agent's --shared-root")
+	fs.BoolVar(&c.DryRun, "dry-run", false, "say what would be removed, and remove nothing")
+	return cmd
+}
+
+// splitPod splits NAMESPACE/POD. Either is a name as the API server takes it, so neither leads to another directory.
+func splitPod(text string) (namespace, pod string, err error) {
+	namespace, pod, _ = strings.Cut(text, "/")
+	if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(pod)) > 0 {
+		return "", "", fmt.Errorf("%q: want NAMESPACE/POD", text)
+	}
+	return namespace, pod, nil
+}

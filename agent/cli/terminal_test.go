@@ -1,0 +1,75 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/agent"
+)
+
+// openTerminal returns both ends of a terminal.
+func openTerminal(t *testing.T) (master, slave *os.File) {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = master.Close() })
+	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err := errors.Join(err, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0)); err != nil {
+		t.Fatal(err)
+	}
+	slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = slave.Close() })
+	return master, slave
+}
+
+// Keys reach the command as they are, the size follows, and the terminal is as before in the end.
+func TestATerminalIsTakenAndGivenBack(t *testing.T) {
+	master, slave := openTerminal(t)
+	resize := func(width, height uint16) {
+		t.Helper()
+		if err := unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: width, Row: height}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	flags := func() uint32 {
+		t.Helper()
+		got, err := unix.IoctlGetTermios(int(slave.Fd()), unix.TCGETS)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.Lflag
+	}
+	before := flags()
+	resize(80, 25)
+	sizes, restore, err := takeTerminal(t.Context(), slave)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := <-sizes, (agent.TerminalSize{Width: 80, Height: 25}); got != want {
+		t.Errorf("the size is %v, want %v", got, want)
+	}
+	if flags()&(unix.ECHO|unix.ICANON|unix.ISIG) != 0 {
+		t.Errorf("the terminal is not raw: %#x", flags())
+	}
+	resize(100, 40)
+	if err := syscall.Kill(os.Getpid(), syscall.SIGWINCH); err != nil { // the kernel tells the terminal's own processes
+		t.Fatal(err)
+	}
+	if got, want := <-sizes, (agent.TerminalSize{Width: 100, Height: 40}); got != want {
+		t.Errorf("the size is %v, want %v", got, want)
+	}
+	restore()
+	if _, more := <-sizes; more || flags() != before {
+		t.Errorf("the terminal is not as before: %#x, was %#x", flags(), before)
+	}
+}

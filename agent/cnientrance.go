@@ -1,0 +1,204 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/runtime/cni"
+	"istio-pod-network-controller/runtime/cni/install"
+)
+
+// cniEntrance is the entrance of the CNI chain. Not every runtime passes the pod's UID.
+type cniEntrance struct {
+	entrance
+	calls *install.Calls
+}
+
+// Add programs a sandbox before its containers exist. While the agent has not read its pods, it waits for most of the time that ctx allows, unless
+// the pod may start without rules. A pod that the API server does not know passes: it is a static pod, or was deleted already.
+func (c cniEntrance) Add(ctx context.Context, s podnet.Sandbox) error {
+	c.calls.Called(s.Pod(), time.Now())
+	if !c.failOpen {
+		c.core.await(ctx)
+	}
+	_, err := c.ensure(ctx, s)
+	return err
+}
+
+// Check repairs missing rules. It fails only if the pod asks for rules, is known to have none, and they could not be applied: CRI-O
+// drops the address of a sandbox whose CHECK fails, and the kubelet then kills the pod.
+func (c cniEntrance) Check(ctx context.Context, s podnet.Sandbox) error {
+	known, err := c.ensure(ctx, s)
+	if err == nil || !controllers.RulesKept(err) && c.rulesMissing(ctx, known) {
+		return err
+	}
+	ctrl.Log.Info("CHECK passed without a repair", "entrance", c.by, "pod", s.Pod(), "sandbox", s.ID, "reason", err.Error())
+	return nil
+}
+
+// rulesMissing reports whether the pod is known to have no rules although it asks for some, or has annotations that are wrong.
+func (c cniEntrance) rulesMissing(ctx context.Context, s podnet.Sandbox) bool {
+	core, err := c.core.get()
+	if err != nil {
+		return false
+	}
+	pod, errPod := core.programmer.Pods.Pod(ctx, s)
+	ns, errNamespace := core.programmer.Pods.Namespace(ctx, s.Namespace)
+	if errPod != nil || errNamespace != nil {
+		return false // unknown; most pods ask for no rules
+	}
+	if asked, err := intent.Of(pod, ns, core.programmer.Config); err == nil && !asked.Redirect {
+		return false
+	}
+	present, err := core.programmer.Backend.Present(ctx, s.Place())
+	return err == nil && !present
+}
+
+// Del forgets a sandbox; its rules went with its namespace.
+func (c cniEntrance) Del(_ context.Context, s podnet.Sandbox) error {
+	if core, err := c.core.get(); err == nil {
+		core.programmer.Forget(s.ID)
+	}
+	return nil
+}
+
+// ensure looks up the pod's UID if it is missing, and programs the sandbox. It returns the sandbox with its UID.
+func (c cniEntrance) ensure(ctx context.Context, s podnet.Sandbox) (podnet.Sandbox, error) {
+	core, err := c.core.get()
+	if err != nil {
+		return s, c.refusal(err)
+	}
+	if s.UID == "" {
+		uid, err := core.pods.UID(ctx, s.Namespace, s.Name)
+		if err != nil {
+			return s, c.refusal(err)
+		}
+		s.UID = uid
+	}
+	_, err = core.programmer.Ensure(ctx, c.by, s)
+	return s, c.refusal(err)
+}
+
+func (c cniEntrance) refusal(err error) error {
+	if errors.Is(err, podnet.ErrNoPod) {
+		return nil
+	}
+	if err != nil && c.failOpen {
+		ctrl.Log.Error(err, "pod let through without its rules", "entrance", c.by)
+		if c.letThrough != nil {
+			c.letThrough()
+		}
+		return nil
+	}
+	return err
+}
+
+// cniState is shared by the socket, which may be served before the API server was reached, and by the code that keeps the chain.
+type cniState struct {
+	server *cni.Server
+	served func(context.Context) error // why the plugin's requests cannot reach this agent; set with server
+	calls  install.Calls
+	// checkChain returns what is wrong with the chain. It is nil until the API server was reached.
+	checkChain atomic.Pointer[func() error]
+}
+
+// Check returns why the plugin's requests do not reach this agent.
+func (p *cniState) Check(ctx context.Context) error {
+	var errs []error
+	if p.server != nil {
+		errs = append(errs, p.served(ctx))
+	}
+	if check := p.checkChain.Load(); check != nil {
+		return errors.Join(append(errs, (*check)())...)
+	}
+	return errors.Join(append(errs, errors.New("the chain is not checked until the API server is reached"))...)
+}
+
+// newCNI makes the server of the socket that the plugin calls.
+func (a *agent) newCNI() ([]runnable, error) {
+	if a.CNI == CNIOff {
+		return nil, nil
+	}
+	a.Chain.Plugin.ExcludeNamespaces = slices.Concat(a.Chain.Plugin.ExcludeNamespaces, a.passNamespaces())
+	a.ready.add("cni", a.cniState.Check)
+	if a.CNI == CNIUninstall {
+		return nil, nil
+	}
+	letThrough := failOpenMetric(controllers.CNI)
+	a.collectors = append(a.collectors, letThrough)
+	handler := cniEntrance{entrance{by: controllers.CNI, core: a.core, failOpen: a.FailOpen, letThrough: letThrough.Inc}, &a.cniState.calls}
+	server, err := cni.NewServer(cni.Config{
+		Path: a.Chain.Plugin.Socket, Handler: a.observeCNI(handler), Concurrency: 2 * maxAwaiting,
+		Ready: a.core.check, Log: slog.New(logr.ToSlogHandler(ctrl.Log)),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make CNI socket: %w", err)
+	}
+	door := newDoorway(a.Chain.Plugin.Socket, a.core, func() bool { return server.Check() == nil })
+	a.cniState.server, a.cniState.served = server, door.check(func(context.Context) error { return server.Check() })
+	return []runnable{door.guard(server.Start)}, nil
+}
+
+// addCNI registers the code that keeps the chain. processCtx ends on SIGTERM.
+func (a *agent) addCNI(processCtx context.Context, mgr manager.Manager, programmer *controllers.Programmer) error {
+	if a.CNI == CNIOff {
+		return nil
+	}
+	notify := nodeEvents(mgr.GetEventRecorder(Name), a.NodeName)
+	installer, err := a.Chain.Installer(ctrl.Log, notify)
+	if err != nil {
+		return fmt.Errorf("make CNI installer: %w", err)
+	}
+	if a.CNI == CNIUninstall {
+		check := installer.CheckRemoved
+		a.cniState.checkChain.Store(&check)
+		// Clear removes the plugin that an earlier agent has chained, and keeps it out.
+		return errors.Join(a.metrics.Register(cniFault("leftover", installer.CheckRemoved)), mgr.Add(manager.RunnableFunc(installer.Clear)))
+	}
+	return a.addChain(processCtx, mgr, programmer, installer, notify)
+}
+
+// addChain registers the code that keeps the plugin in the chain, and the code that notices that it is not called.
+func (a *agent) addChain(processCtx context.Context, mgr manager.Manager, programmer *controllers.Programmer, installer *install.Installer, notify func(install.Event)) error {
+	daemonSet, err := newOwnDaemonSet(mgr.GetConfig(), a.Intent.AgentNamespace, a.DaemonSet)
+	if err != nil {
+		return err
+	}
+	watch := &callWatch{
+		pods: mgr.GetCache(), calls: &a.cniState.calls, excluded: a.Chain.Plugin.Excludes,
+		serving: func() bool { return installer.Chained() && a.cniState.server.Served() },
+		notify: func(err error) {
+			e := install.Event{Kind: install.NotCalled, Path: a.Chain.ConfDir, Err: err}
+			logCNI(ctrl.Log, e)
+			notify(e)
+		},
+	}
+	check := func() error { return errors.Join(installer.Check(), watch.Check()) }
+	a.cniState.checkChain.Store(&check)
+	programmer.Announcers = append(programmer.Announcers, func() bool { return installer.Chained() && watch.Check() == nil })
+	return errors.Join(
+		a.metrics.Register(cniFault("not_called", watch.Check)), a.metrics.Register(cniFault("not_chained", installer.Check)),
+		mgr.Add(watch), mgr.Add(keepChain(processCtx, ctrl.Log, installer, daemonSet)),
+	)
+}
+
+// cniFault returns a metric that is 1 while a check of the CNI chain fails.
+func cniFault(fault string, check func() error) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: controllers.MetricPrefix + "cni_fault", Help: "1 while the node's CNI chain is not as the agent wants it.",
+		ConstLabels: prometheus.Labels{"fault": fault},
+	}, func() float64 { return map[bool]float64{true: 1}[check() != nil] })
+}

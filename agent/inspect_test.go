@@ -1,0 +1,290 @@
+package agent
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/diagnostics/inspect"
+	"istio-pod-network-controller/internal/agentstatus"
+	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/iptables"
+)
+
+// reviews is an API server that knows the tokens "dev" and "own", which only the agent's audience has, and lets both get pods of shop.
+type reviews struct {
+	mu             sync.Mutex
+	tokens, rights []string
+	err            bool
+}
+
+func ownToken() string {
+	claims := base64.RawURLEncoding.EncodeToString([]byte(`{"aud":["` + inspect.Audience + `"]}`))
+	return "head." + claims + ".own"
+}
+
+func (a *reviews) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	body, err := io.ReadAll(r.Body)
+	if err != nil || a.err {
+		http.Error(w, "no", http.StatusInternalServerError)
+		return
+	}
+	var answer any
+	switch {
+	case strings.HasSuffix(r.URL.Path, "/tokenreviews"):
+		var review authenticationv1.TokenReview
+		_ = json.Unmarshal(body, &review)
+		a.tokens = append(a.tokens, review.Spec.Token)
+		asked := strings.Join(review.Spec.Audiences, ",")
+		review.Status.Authenticated = review.Spec.Token == "dev" && asked == "" || review.Spec.Token == ownToken() && asked == inspect.Audience
+		review.Status.Audiences = review.Spec.Audiences
+		review.Status.User = authenticationv1.UserInfo{Username: "dev", Groups: []string{"developers"}, Extra: map[string]authenticationv1.ExtraValue{"k": {"v"}}}
+		answer = review
+	default:
+		var review authorizationv1.SubjectAccessReview
+		_ = json.Unmarshal(body, &review)
+		at := review.Spec.ResourceAttributes
+		a.rights = append(a.rights, fmt.Sprintf("%s %v %v %s %s %s/%s", review.Spec.User, review.Spec.Groups, review.Spec.Extra, at.Verb, at.Resource, at.Namespace, at.Name))
+		review.Status.Allowed = at.Namespace == "shop" && review.Spec.User == "dev"
+		answer = review
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(answer)
+}
+
+// oneNode has the pod shop/cart, and calls of Look wait for release if it is not nil. The pod is busy for the first calls.
+type oneNode struct {
+	looks   int
+	entered atomic.Int32
+	busy    int
+	err     error
+	release chan struct{}
+	looked  controllers.Looked
+}
+
+func (n *oneNode) get(_ context.Context, name types.NamespacedName) (*corev1.Pod, error) {
+	if name.String() != "shop/cart" {
+		return nil, podnet.ErrNoPod
+	}
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", UID: "uid-1"}}, nil
+}
+
+func (n *oneNode) Look(ctx context.Context, _ podnet.Sandbox, read func(context.Context, controllers.Looked) error) error {
+	n.entered.Add(1)
+	if n.release != nil {
+		select {
+		case <-n.release:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if n.looks++; n.err != nil {
+		return n.err
+	}
+	if n.looks <= n.busy {
+		return controllers.ErrBusy
+	}
+	out := n.looked
+	out.Pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", UID: "uid-1"}}
+	return read(ctx, out)
+}
+
+// fakeKernel holds what a test says.
+type fakeKernel struct {
+	held held
+	err  error
+}
+
+func (k fakeKernel) look(context.Context, *netns.Visits, podnet.Place, *iptables.Ruleset) (held, error) {
+	return k.held, k.err
+}
+
+func (n *oneNode) looker(k fakeKernel) *looker {
+	return newLooker("node1", "mesh-system", inspect.Agent{Version: "1", Backend: "nftables"}, k, func() (podLooker, cachedPods, error) { return n, n, nil })
+}
+
+// served serves a looker, and returns where, and the API server's address.
+func served(t *testing.T, l *looker) (*reviews, *agentstatus.Inspect) {
+	t.Helper()
+	api := &reviews{}
+	server := httptest.NewServer(api)
+	t.Cleanup(server.Close)
+	a := &agent{Options: Options{InspectAddr: "127.0.0.1:0"}}
+	stop, err := a.serveInspectTLS(t.Context(), &rest.Config{Host: server.URL}, l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	return api, a.inspect.Load()
+}
+
+func callerOfAgent(at *agentstatus.Inspect, token string) inspect.Client {
+	return inspect.Client{Certificate: at.Certificate, Token: token, Dial: inspect.Direct("127.0.0.1", at.Port)}
+}
+
+func codeOf(t *testing.T, err error) inspect.Code {
+	t.Helper()
+	var refusal *inspect.Refusal
+	if !errors.As(err, &refusal) {
+		t.Fatalf("error %v, want a refusal", err)
+	}
+	return refusal.Code
+}
+
+func TestWhoMayGetAPodIsToldAboutIt(t *testing.T) {
+	node := &oneNode{}
+	api, at := served(t, node.looker(fakeKernel{}))
+	for name, token := range map[string]string{"by a token of the API server's": "dev", "by a token for the agent alone": ownToken()} {
+		t.Run(name, func(t *testing.T) {
+			doc, err := callerOfAgent(at, token).Get(t.Context(), "shop", "cart")
+			if err != nil || doc.Pod != "shop/cart" || doc.Node != "node1" || doc.Agent.Backend != "nftables" {
+				t.Errorf("document %+v, error %v", doc, err)
+			}
+		})
+	}
+	if len(api.rights) != 2 || api.rights[0] != "dev [developers] map[k:[v]] get pods shop/cart" {
+		t.Errorf("the API server was asked %q", api.rights)
+	}
+	before := len(api.tokens) + len(api.rights)
+	if _, err := callerOfAgent(at, "dev").Get(t.Context(), "shop", "cart"); err != nil || len(api.tokens)+len(api.rights) != before {
+		t.Errorf("error %v; the API server was asked again within seconds: %q %q", err, api.tokens, api.rights)
+	}
+}
+
+// Who may not get a pod does not learn whether there is one, and nothing is looked at.
+func TestWhoMayNotGetAPodLearnsNothing(t *testing.T) {
+	node := &oneNode{}
+	_, at := served(t, node.looker(fakeKernel{}))
+	_, errThere := callerOfAgent(at, "dev").Get(t.Context(), "secret", "cart")
+	_, errGone := callerOfAgent(at, "dev").Get(t.Context(), "secret", "tacr")
+	if codeOf(t, errThere) != inspect.CodeForbidden || strings.ReplaceAll(errGone.Error(), "tacr", "cart") != errThere.Error() {
+		t.Errorf("of a pod that may be there: %v; of one that is not: %v", errThere, errGone)
+	}
+	for name, token := range map[string]string{"a token that nobody knows": "stolen", "no token": "", "a token of another audience": ownToken() + "x"} {
+		if _, err := callerOfAgent(at, token).Get(t.Context(), "shop", "cart"); codeOf(t, err) != inspect.CodeUnauthenticated {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if node.looks != 0 {
+		t.Errorf("%d pods were looked at", node.looks)
+	}
+}
+
+func TestRefusalsSayWhatToDo(t *testing.T) {
+	for name, tc := range map[string]struct {
+		node       *oneNode
+		in         string
+		apiAway    bool
+		notRead    bool
+		want       inspect.Code
+		wantInText string
+	}{
+		"a pod of another node":                 {node: &oneNode{}, in: "shop/other", want: inspect.CodeNotHere, wantInText: "node1 knows no pod shop/other"},
+		"a pod that is being programmed":        {node: &oneNode{err: controllers.ErrBusy}, in: "shop/cart", want: inspect.CodeBusy, wantInText: "try again"},
+		"a pod that was deleted meanwhile":      {node: &oneNode{err: podnet.ErrNoPod}, in: "shop/cart", want: inspect.CodeNotHere, wantInText: "deleted"},
+		"an error of the core":                  {node: &oneNode{err: errors.New("boom")}, in: "shop/cart", want: inspect.CodeInternal, wantInText: "boom"},
+		"no answer of the API server":           {node: &oneNode{}, in: "shop/cart", apiAway: true, want: inspect.CodeInternal, wantInText: "could not ask the API server"},
+		"an agent that has not read its pods":   {node: &oneNode{}, in: "shop/cart", notRead: true, want: inspect.CodeNotReady, wantInText: "try again"},
+		"a name that is none":                   {node: &oneNode{}, in: "shop/Cart", want: inspect.CodeBadRequest, wantInText: "want the path"},
+		"a namespace that is none":              {node: &oneNode{}, in: "Shop/cart", want: inspect.CodeBadRequest, wantInText: "want the path"},
+		"a pod that does not answer in time":    {node: &oneNode{err: context.DeadlineExceeded}, in: "shop/cart", want: inspect.CodeBusy, wantInText: "try again"},
+		"another pod of the agent's own kind":   {node: &oneNode{}, in: "mesh-system/agent", want: inspect.CodeForbidden, wantInText: "not allowed"},
+		"a pod whose name has a slash, escaped": {node: &oneNode{}, in: "shop/a%2fb", want: inspect.CodeBadRequest, wantInText: "want the path"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := tc.node.looker(fakeKernel{})
+			if tc.notRead {
+				l.core = func() (podLooker, cachedPods, error) { return nil, nil, podnet.ErrPodsUnknown }
+			}
+			api, at := served(t, l)
+			api.err = tc.apiAway
+			namespace, pod, _ := strings.Cut(tc.in, "/")
+			pod, _ = url.PathUnescape(pod)
+			_, err := callerOfAgent(at, "dev").Get(t.Context(), namespace, pod)
+			if codeOf(t, err) != tc.want || !strings.Contains(err.Error(), tc.wantInText) {
+				t.Errorf("%v, want %s with %q", err, tc.want, tc.wantInText)
+			}
+		})
+	}
+}
+
+// A bug in a look costs one answer.
+func TestAPanicOfALookIsAnAnswer(t *testing.T) {
+	l := (&oneNode{}).looker(fakeKernel{})
+	l.core = func() (podLooker, cachedPods, error) { panic("boom") } //nolint:forbidigo // the case
+	_, at := served(t, l)
+	for range 2 {
+		if _, err := callerOfAgent(at, "dev").Get(t.Context(), "shop", "cart"); codeOf(t, err) != inspect.CodeInternal {
+			t.Error(err)
+		}
+	}
+}
+
+// The agent's own namespace is not shown even to those who may get its pods.
+func TestTheAgentsOwnNamespaceIsNotShown(t *testing.T) {
+	_, err := (&oneNode{}).looker(fakeKernel{}).document(t.Context(), "mesh-system", "agent")
+	if codeOf(t, err) != inspect.CodeNotShown {
+		t.Error(err)
+	}
+}
+
+// A client sends its token to nobody but the agent that it was told of.
+func TestAnotherCertificateGetsNoToken(t *testing.T) {
+	heard := make(chan string, 1)
+	impostor := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { heard <- r.Header.Get("Authorization") }))
+	defer impostor.Close()
+	impostor.Config.ErrorLog = nil
+	_, at := served(t, (&oneNode{}).looker(fakeKernel{}))
+	to := impostor.Listener.Addr().(*net.TCPAddr)
+	for name, c := range map[string]inspect.Client{
+		"another server":           {Certificate: at.Certificate, Token: "dev", Dial: inspect.Direct("127.0.0.1", to.Port)},
+		"no certificate to expect": {Token: "dev", Dial: inspect.Direct("127.0.0.1", at.Port)},
+	} {
+		if _, err := c.Get(t.Context(), "shop", "cart"); err == nil || !strings.Contains(err.Error(), "certificate") {
+			t.Errorf("%s: error %v", name, err)
+		}
+	}
+	select {
+	case token := <-heard:
+		t.Errorf("it got %q", token)
+	default:
+	}
+}
+
+func TestTwoAgentsOfANodeHaveAPortEach(t *testing.T) {
+	held, port, err := listenBelow(t.Context(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close() //nolint:errcheck // the test is over
+	second, other, err := listenBelow(t.Context(), fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Close() //nolint:errcheck // the test is over
+	if other >= port || other < port-inspectPorts+1 {
+		t.Errorf("the first has port %d, the second %d", port, other)
+	}
+}

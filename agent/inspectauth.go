@@ -1,0 +1,50 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"istio-pod-network-controller/diagnostics/inspect"
+	"istio-pod-network-controller/internal/apiauth"
+)
+
+// inspectAllowedTime is how long an answer of the API server about a caller counts.
+const inspectAllowedTime = 10 * time.Second
+
+// callers decides who is told about a pod. It may ask the API server twice for each connection that is accepted (inspectRate). Connections are
+// limited by address, and questions are not: with a smaller limit, one address could use up the questions of all.
+type callers struct{ authorizer *apiauth.Authorizer }
+
+// newCallers uses a client with a rate limit of its own, so that callers do not use up the agent's requests.
+func newCallers(config *rest.Config) (callers, error) {
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst, config.Timeout = 2*inspectRate, 2*inspectBurst, inspectTimeout
+	config.RateLimiter, config.ContentType = nil, "application/json"
+	reviews, err := apiauth.NewClient(config, nil)
+	if err != nil {
+		return callers{}, err
+	}
+	return callers{apiauth.New(reviews, apiauth.Options{
+		AllowedTime: inspectAllowedTime, PerSecond: inspectRate, AtOnce: inspectBurst, Audience: inspect.Audience,
+	})}, nil
+}
+
+// check returns nil if the owner of the token may get the pod, and else a *inspect.Refusal. It does not look whether there is such a pod.
+func (c callers) check(ctx context.Context, token, namespace, name string) error {
+	err := c.authorizer.Authorize(ctx, token, apiauth.Attributes{Verb: "get", Resource: "pods", Namespace: namespace, Name: name})
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, apiauth.ErrUnauthenticated):
+		return &inspect.Refusal{Code: inspect.CodeUnauthenticated, Message: "the API server does not accept this token: it may have expired; log in again"}
+	case errors.Is(err, apiauth.ErrForbidden):
+		return &inspect.Refusal{Code: inspect.CodeForbidden, Message: fmt.Sprintf("not allowed: this takes the right to get pod %s in namespace %s", name, namespace)}
+	case errors.Is(err, apiauth.ErrBusy):
+		return &inspect.Refusal{Code: inspect.CodeBusy, Message: err.Error()}
+	}
+	return &inspect.Refusal{Code: inspect.CodeInternal, Message: "the agent could not ask the API server about the caller: " + err.Error()}
+}

@@ -1,0 +1,182 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/diagnostics/inspect"
+	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/iptables"
+)
+
+// Bounds of one answer: how long it may take with all that it waits for, and how many pods are looked at in parallel.
+const (
+	inspectTimeout = 5 * time.Second
+	inspectAtOnce  = 2
+	// busyPatience and busyPause are how long, and how often, a pod that is being programmed is tried again.
+	busyPatience = time.Second
+	busyPause    = 50 * time.Millisecond
+)
+
+// kernelReader reads what a namespace holds.
+type kernelReader interface {
+	look(ctx context.Context, visits *netns.Visits, at podnet.Place, want *iptables.Ruleset) (held, error)
+}
+
+// podLooker is what the core knows of pods.
+type podLooker interface {
+	Look(ctx context.Context, s podnet.Sandbox, read func(context.Context, controllers.Looked) error) error
+}
+
+// looker makes documents:
+//
+//   - the pod is one that the watch cache has, so of this node; the API server is not asked about it;
+//   - at most inspectAtOnce pods are looked at in parallel, by visits of their own;
+//   - nothing waits for a look, and a look waits for nothing but its place in the line: see controllers.Programmer.Look.
+type looker struct {
+	node, agentNamespace string
+	agent                inspect.Agent
+	core                 func() (podLooker, cachedPods, error)
+	kernel               kernelReader
+	visits               *netns.Visits
+	line                 chan struct{}
+}
+
+// cachedPods reads the watch cache.
+type cachedPods interface {
+	get(ctx context.Context, name types.NamespacedName) (*corev1.Pod, error) // podnet.ErrNoPod if there is none
+}
+
+func newLooker(node, agentNamespace string, by inspect.Agent, kernel kernelReader, core func() (podLooker, cachedPods, error)) *looker {
+	return &looker{
+		node: node, agentNamespace: agentNamespace, agent: by, core: core, kernel: kernel,
+		visits: netns.NewVisits(), line: make(chan struct{}, inspectAtOnce),
+	}
+}
+
+// document returns the document of a pod, or a *inspect.Refusal.
+func (l *looker) document(ctx context.Context, namespace, name string) (doc inspect.Document, err error) {
+	if namespace == l.agentNamespace {
+		return doc, &inspect.Refusal{Code: inspect.CodeNotShown, Message: "pods of the agent's own namespace are never redirected, and not shown"}
+	}
+	core, pods, err := l.core()
+	if err != nil {
+		return doc, &inspect.Refusal{Code: inspect.CodeNotReady, Message: "the agent of node " + l.node + " has not read its pods yet: try again in some seconds"}
+	}
+	select {
+	case l.line <- struct{}{}:
+		defer func() { <-l.line }()
+	case <-ctx.Done():
+		return doc, &inspect.Refusal{Code: inspect.CodeBusy, Message: "the agent of node " + l.node + " is answering others: try again in some seconds"}
+	}
+	pod, err := pods.get(ctx, types.NamespacedName{Namespace: namespace, Name: name})
+	if err != nil {
+		return doc, l.refusal(namespace, name, err)
+	}
+	s := podnet.Sandbox{Namespace: namespace, Name: name, UID: string(pod.UID)}
+	err = outlast(ctx, func() error {
+		return core.Look(ctx, s, func(ctx context.Context, looked controllers.Looked) error {
+			doc = l.describe(ctx, looked)
+			return ctx.Err()
+		})
+	})
+	if err != nil {
+		return doc, l.refusal(namespace, name, err)
+	}
+	return doc, nil
+}
+
+// outlast calls look again for as long as busyPatience if the pod is busy: most calls of Ensure take a millisecond.
+func outlast(ctx context.Context, look func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, busyPatience)
+	defer cancel()
+	pause := time.NewTicker(busyPause)
+	defer pause.Stop()
+	for {
+		err := look()
+		if !errors.Is(err, controllers.ErrBusy) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-pause.C:
+		}
+	}
+}
+
+func (l *looker) refusal(namespace, name string, err error) *inspect.Refusal {
+	pod := namespace + "/" + name
+	switch {
+	case errors.Is(err, podnet.ErrNoPod):
+		return &inspect.Refusal{Code: inspect.CodeNotHere, Message: fmt.Sprintf("the agent of node %s knows no pod %s: it was deleted, or moved, or is too new; try again in a second", l.node, pod)}
+	case errors.Is(err, controllers.ErrBusy), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return &inspect.Refusal{Code: inspect.CodeBusy, Message: fmt.Sprintf("the agent of node %s is working on pod %s right now: try again in a second", l.node, pod)}
+	}
+	return &inspect.Refusal{Code: inspect.CodeInternal, Message: fmt.Sprintf("the agent of node %s could not look at pod %s: %v", l.node, pod, err)}
+}
+
+// describe reads the kernel, and says what there is.
+func (l *looker) describe(ctx context.Context, looked controllers.Looked) inspect.Document {
+	doc := inspect.Document{
+		Pod: looked.Pod.Namespace + "/" + looked.Pod.Name, UID: string(looked.Pod.UID), Node: l.node, Time: time.Now().UTC().Truncate(time.Second),
+		Agent: l.agent, Asked: askedBy(looked), Reported: reportedOn(looked.Pod),
+		Programmed: inspect.Programmed{
+			Sandbox: looked.Sandbox.ID, Rules: []inspect.Rule{},
+			LastRepair: inspect.Repair{Time: looked.Entry.LastRepair.Time, Kinds: looked.Entry.LastRepair.Kinds},
+		},
+		Events: inspect.Events{Items: []inspect.Event{}},
+	}
+	if looked.Absent != nil {
+		doc.Programmed.Absent = looked.Absent.Error()
+		doc.Agreement = inspect.Agreement{Verdict: inspect.Unknown, Error: doc.Programmed.Absent}
+		doc.Next = inspect.Advise(doc)
+		return doc
+	}
+	found, err := l.kernel.look(ctx, l.visits, looked.Sandbox.Place(), looked.Want)
+	if len(found.rules) > 0 {
+		doc.Programmed.Rules = found.rules
+	}
+	doc.Programmed.Backend, doc.Others = found.backend, found.others
+	doc.Agreement = agreement(looked, found, err)
+	doc.Next = inspect.Advise(doc)
+	return doc
+}
+
+// agreement compares what should be in force with what was found.
+func agreement(looked controllers.Looked, found held, err error) inspect.Agreement {
+	if err != nil {
+		return inspect.Agreement{Verdict: inspect.Unknown, Error: err.Error()}
+	}
+	out := inspect.Agreement{Verdict: inspect.Agree, Kept: looked.Kept && found.backend != "" || looked.Unknown && found.backend != ""}
+	switch {
+	case found.others.Owner != "" && found.backend == "": // left to them
+	case looked.Want != nil:
+		for _, d := range found.drift {
+			out.Differences = append(out.Differences, d.Text)
+		}
+	case !looked.Unknown && found.backend != "":
+		out.Differences = []string{"+ rules of the " + found.backend + " backend, which the pod's own annotations have removed"}
+	}
+	if len(out.Differences) > 0 {
+		out.Verdict = inspect.Differ
+	}
+	return out
+}
+
+func reportedOn(pod *corev1.Pod) inspect.Reported {
+	out := inspect.Reported{Status: pod.Annotations[controllers.KeyStatus]}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == controllers.Condition {
+			out.Condition, out.Reason, out.Message = string(c.Status), c.Reason, c.Message
+		}
+	}
+	return out
+}

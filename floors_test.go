@@ -1,0 +1,167 @@
+package main_test
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// room is a package's place in the house. A package imports only packages of lines above its own, so every arrow goes down.
+type room struct {
+	dir string
+	// own are the packages of this module that it may import.
+	own string
+	// others are the modules, or parts of them, that it may import beside the standard library. A star is any.
+	others string
+	// never are packages of the standard library that it must not import.
+	never string
+}
+
+// impure is what reads, writes, or runs something.
+const impure = "net net/http os os/exec syscall"
+
+var rooms = []room{
+	// The ground. What all share knows little: podnet, sidecar and jitter travel to programs that link no Kubernetes.
+	{dir: "iptables", never: impure}, // rules are data
+	{dir: "internal/podnet", never: "net/http"},
+	{dir: "internal/printable", never: impure},
+	{dir: "internal/jitter", never: impure},
+	{dir: "internal/sidecar"},
+	{dir: "internal/intent", own: "iptables", others: "k8s.io/api/core/v1", never: impure},
+	{dir: "internal/wire", others: "google.golang.org/protobuf/encoding/protowire k8s.io/apimachinery/pkg/watch"}, // knows no kind of object
+	{dir: "internal/redirection", never: "net/http"},                                                              // believes nobody: a test compares its two addresses
+	{dir: "internal/agentstatus", own: "internal/jitter", others: "github.com/go-logr/logr k8s.io sigs.k8s.io/controller-runtime"},
+	{dir: "internal/apiauth", others: "k8s.io sigs.k8s.io/controller-runtime"},
+	{dir: "internal/rawnetlink", others: "golang.org/x/sys/unix"},
+	{dir: "internal/netns", own: "internal/podnet internal/rawnetlink", others: "github.com/vishvananda/netns golang.org/x/sys/unix"},
+
+	// Kernel and runtimes. They know neither Kubernetes nor a core, and the runtimes do not know each other.
+	{dir: "iptables/foreign", own: "iptables internal/netns internal/podnet internal/rawnetlink", others: "golang.org/x/sys/unix"},
+	{dir: "iptables/routing", own: "iptables iptables/foreign internal/netns internal/rawnetlink", others: "golang.org/x/sys/unix"},
+	{dir: "iptables/nftables", own: "iptables iptables/routing internal/netns internal/rawnetlink",
+		others: "github.com/google/nftables github.com/mdlayher/netlink golang.org/x/sys/unix"}, // mdlayher/netlink has the messages of the former
+	{dir: "iptables/xtables", own: "iptables iptables/routing internal/netns internal/rawnetlink", others: "github.com/coreos/go-iptables golang.org/x/sys/unix"},
+	{dir: "runtime/cri", own: "internal/podnet", others: "google.golang.org/grpc k8s.io/cri-api"},
+	{dir: "runtime/docker", own: "internal/podnet", others: "github.com/containerd/errdefs github.com/moby/moby"}, // errdefs has the client's classes of errors
+	{dir: "runtime/nri", own: "internal/jitter internal/podnet",
+		others: "github.com/containerd/log github.com/containerd/nri github.com/go-logr/logr"}, // containerd/log has the format of what ttrpc logs
+	{dir: "runtime/cni", own: "internal/podnet", others: "github.com/containernetworking/cni"},
+	{dir: "runtime/cni/install", own: "internal/jitter",
+		others: "github.com/containernetworking/cni/libcni github.com/fsnotify/fsnotify golang.org/x/sys/unix"}, // libcni is what runtimes read configurations with
+	{dir: "runtime/container", own: "internal/sidecar", others: "golang.org/x/sys/unix google.golang.org/grpc k8s.io/cri-api"},
+
+	// The cores. They declare what they need of the floors below, and do not know each other.
+	{dir: "controllers", own: "iptables internal/intent internal/jitter internal/podnet internal/wire",
+		others: "github.com/go-logr/logr github.com/prometheus golang.org/x k8s.io sigs.k8s.io"},
+	{dir: "api/v1alpha1", others: "k8s.io/apimachinery"},
+	{dir: "sidecars/secretvolume"},
+	{dir: "sidecars", own: "api/v1alpha1 internal/jitter internal/podnet internal/sidecar", others: "github.com/prometheus golang.org/x k8s.io sigs.k8s.io"},
+	{dir: "sidecars/shared", own: "api/v1alpha1 internal/jitter internal/podnet internal/printable internal/sidecar sidecars", others: "golang.org/x k8s.io sigs.k8s.io"},
+
+	// Questions to a cluster. They enter no namespace and know no runtime: agent/cli gives them functions and addresses.
+	{dir: "diagnostics/inspect", own: "internal/printable", others: "k8s.io"},
+	{dir: "diagnostics/survey", own: "controllers internal/agentstatus internal/intent", others: "golang.org/x k8s.io"},
+	{dir: "diagnostics/check", own: "api/v1alpha1 controllers internal/agentstatus internal/intent internal/printable internal/sidecar", others: "golang.org/x k8s.io sigs.k8s.io"},
+	{dir: "diagnostics/connectivity", own: "controllers internal/agentstatus internal/intent internal/printable", others: "golang.org/x k8s.io"},
+
+	// The wiring. Flags live in agent/cli.
+	{dir: "agent", others: "github.com/containerd github.com/fsnotify github.com/go-logr github.com/moby github.com/prometheus golang.org/x google.golang.org k8s.io sigs.k8s.io",
+		own: "api/v1alpha1 controllers diagnostics/inspect internal/agentstatus internal/apiauth internal/intent internal/jitter internal/netns internal/podnet " +
+			"internal/rawnetlink internal/sidecar iptables iptables/foreign iptables/nftables iptables/routing iptables/xtables runtime/cni runtime/cni/install " +
+			"runtime/container runtime/cri runtime/docker runtime/nri sidecars sidecars/secretvolume sidecars/shared"},
+	{dir: "agent/cli", others: "*",
+		own: "agent api/v1alpha1 controllers diagnostics/check diagnostics/connectivity diagnostics/inspect diagnostics/survey internal/agentstatus internal/intent " +
+			"internal/podnet internal/printable iptables iptables/xtables runtime/cni runtime/cni/install runtime/nri"},
+
+	// The programs.
+	{dir: ".", own: "agent/cli"},
+	{dir: "cmd/istio-pod-network-cni", own: "internal/podnet runtime/cni", others: "github.com/containernetworking/cni"},
+	{dir: "cmd/istio-pod-network-probe", never: "net/http"}, // the kubelet starts it every few seconds
+	{dir: "cmd/istio-pod-network-wait", own: "internal/redirection"},
+
+	// What tests share.
+	{dir: "test/kerneltest", own: "internal/netns", others: "github.com/vishvananda/netlink golang.org/x/sys/unix"},
+	{dir: "test/conformance"},
+	{dir: "test/standins/apistandin", others: "k8s.io sigs.k8s.io"},
+	{dir: "test/standins/envoystandin", others: "golang.org/x/sys/unix"},
+	{dir: "internal/refdocs", own: "agent agent/cli controllers internal/intent", others: "github.com/spf13 k8s.io/api/core/v1"},
+}
+
+const module = "istio-pod-network-controller"
+
+func TestFloors_everyImport_isOfALineAbove(t *testing.T) {
+	above := map[string]bool{}
+	imports := importsOf(t, ".")
+	for _, r := range rooms {
+		if _, exists := imports[r.dir]; !exists {
+			t.Errorf("%s: there is no such package", r.dir)
+		}
+		for _, name := range strings.Fields(r.own) {
+			if !above[name] {
+				t.Errorf("%s may import %s, which has no line above", r.dir, name)
+			}
+		}
+		for _, name := range imports[r.dir] {
+			if !r.mayImport(name) {
+				t.Errorf("%s imports %s", r.dir, name)
+			}
+		}
+		above[r.dir] = true
+		delete(imports, r.dir)
+	}
+	for dir := range imports {
+		t.Errorf("%s has no floor", dir)
+	}
+}
+
+func (r room) mayImport(name string) bool {
+	if ours, isOurs := strings.CutPrefix(name, module+"/"); isOurs {
+		return slices.Contains(strings.Fields(r.own), ours)
+	}
+	if first, _, _ := strings.Cut(name, "/"); !strings.Contains(first, ".") {
+		return !slices.Contains(strings.Fields(r.never), name)
+	}
+	return slices.ContainsFunc(strings.Fields(r.others), func(p string) bool { return p == "*" || name == p || strings.HasPrefix(name, p+"/") })
+}
+
+// importsOf returns what each package of the module imports, without its tests.
+func importsOf(t *testing.T, root string) map[string][]string {
+	t.Helper()
+	imports := map[string][]string{}
+	err := filepath.WalkDir(root, func(name string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case e.IsDir() && (slices.Contains([]string{".git", "build", "hack", "testdata"}, e.Name()) || name == "test/e2e"): // modules of their own, and none
+			return filepath.SkipDir
+		case e.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go"):
+			return nil
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		dir := path.Dir(name)
+		if imports[dir] == nil {
+			imports[dir] = []string{}
+		}
+		for _, i := range file.Imports {
+			imported, err := strconv.Unquote(i.Path.Value)
+			if err != nil {
+				return err
+			}
+			imports[dir] = append(imports[dir], imported)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return imports
+}

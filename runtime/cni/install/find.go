@@ -1,0 +1,139 @@
+package install
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrNoNetwork means that there is no network configuration yet that the plugin could be chained to.
+var ErrNoNetwork = errors.New("no valid network configuration")
+
+const (
+	listSuffix = ".conflist"
+	// maxConfig bounds the size of a configuration; real ones are a few kilobytes.
+	maxConfig = 8 << 20
+)
+
+// extensions are the extensions of files that runtimes read.
+func extensions() []string { return []string{".conf", listSuffix, ".json"} }
+
+// errNotPlain means that a directory entry is not a regular file, which runtimes cannot read either.
+var errNotPlain = errors.New("not a file")
+
+// network is the configuration that the runtime uses, as read.
+type network struct {
+	path string // without symbolic links
+	data []byte
+	// list is the list in the file, or, if the file has one plugin only, the list that a runtime makes of it.
+	list conflist
+	// single is the listed path of a file of one plugin; empty for lists.
+	single string
+}
+
+// find returns the configuration that runtimes choose: the first valid one in lexical order. If an invalid one comes before it, runtimes
+// differ (CRI-O skips it, containerd waits until it is valid), but both end with this one. Lists that we derived from a file of one
+// plugin are skipped: that file is the configuration.
+func find(dir, kind string) (network, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return network{}, fmt.Errorf("%w in %s: no such directory", ErrNoNetwork, dir)
+	}
+	if err != nil {
+		return network{}, err
+	}
+	var reasons []string
+	for _, e := range entries {
+		if e.IsDir() || !slices.Contains(extensions(), filepath.Ext(e.Name())) {
+			continue
+		}
+		if _, ours := derivedFrom(filepath.Join(dir, e.Name()), kind); ours {
+			continue
+		}
+		n, err := load(filepath.Join(dir, e.Name()))
+		var invalid invalidError
+		switch {
+		case errors.As(err, &invalid):
+			reasons = append(reasons, fmt.Sprintf("%s: %v", e.Name(), err))
+		case err != nil:
+			return network{}, err
+		default:
+			return n, nil
+		}
+	}
+	if len(reasons) == 0 {
+		return network{}, fmt.Errorf("%w in %s", ErrNoNetwork, dir)
+	}
+	return network{}, fmt.Errorf("%w in %s: %s", ErrNoNetwork, dir, strings.Join(reasons, "; "))
+}
+
+// invalidError is why no runtime would use a file.
+type invalidError struct{ error }
+
+func (e invalidError) Unwrap() error { return e.error }
+
+// load reads one file. It follows a symbolic link and returns the path of the target: that is written to, and the link stays.
+func load(path string) (network, error) {
+	target, err := filepath.EvalSymlinks(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, errLstat := os.Lstat(path); errLstat != nil {
+			return network{}, invalidError{err}
+		}
+		return network{}, fmt.Errorf("%s is a symbolic link whose target is not mounted here: mount the target's directory, too", path)
+	}
+	if err != nil {
+		return network{}, err
+	}
+	data, err := read(target)
+	if errors.Is(err, errNotPlain) || errors.Is(err, fs.ErrNotExist) {
+		return network{}, invalidError{err}
+	}
+	if err != nil {
+		return network{}, err
+	}
+	n := network{path: target, data: data}
+	text := data
+	if !strings.HasSuffix(path, listSuffix) {
+		n.single = path
+		if text, err = fromConf(data); err != nil {
+			return network{}, invalidError{err}
+		}
+	}
+	n.list, err = parseList(text)
+	if errors.Is(err, errPluginsInDirectory) {
+		pluginDir := filepath.Join(filepath.Dir(path), n.list.name)
+		if _, errStat := os.Stat(pluginDir); errStat == nil {
+			return network{}, fmt.Errorf("%s has its plugins in the directory %s, which is not supported: list them in the file", path, pluginDir)
+		}
+	}
+	if err != nil {
+		return network{}, invalidError{err}
+	}
+	return n, nil
+}
+
+// read reads a regular file of a bounded size. It does not block on a FIFO.
+func read(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) //nolint:gosec // in the directory that we were given
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s: %w", path, errNotPlain)
+	case info.Size() > maxConfig:
+		return nil, fmt.Errorf("%s is larger than %d bytes: no network configuration", path, maxConfig)
+	}
+	return io.ReadAll(io.LimitReader(f, maxConfig+1))
+}

@@ -1,0 +1,324 @@
+// Package install installs a chained CNI plugin on a node, keeps it there, and removes it: its binary, and its entry in the network
+// configuration that the container runtime uses.
+package install
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// Config is what an Installer needs. The durations and MaxRewrites have defaults.
+type Config struct {
+	// BinDir and ConfDir are the runtime's directories; Source is the plugin's binary in the image.
+	BinDir, ConfDir, Source string
+	// Entry is the plugin's configuration, a JSON object. Its type names the binary.
+	Entry []byte
+	// Versions are the CNI versions that the plugin supports. A network of another version is not touched: with the plugin in it, every pod
+	// of the node would fail.
+	Versions []string
+	// Notify is called once for each change. It may be nil.
+	Notify func(Event)
+
+	// QuietTime is how long a file must not have changed before it is looked at, 200 ms unless set.
+	QuietTime time.Duration
+	// Backoff is the wait before the second rewrite in a window, 1 s unless set; each further one waits twice as long.
+	Backoff time.Duration
+	// Window and MaxRewrites bound how often the entry is put back after others removed it: 6 times in 10 minutes unless set.
+	Window      time.Duration
+	MaxRewrites int
+	// Resync is the time between two checks without an event, one minute unless set.
+	Resync time.Duration
+}
+
+// EventKind says what has happened.
+type EventKind string
+
+// The events.
+const (
+	BinaryPlaced EventKind = "BinaryPlaced" // the binary was installed or replaced at Path
+	OtherBinary  EventKind = "OtherBinary"  // the binary at Path is of another version and cannot be replaced; it is used
+	Chained      EventKind = "Chained"      // the entry was put into the file at Path
+	Repaired     EventKind = "Repaired"     // the entry was put back into the same file: another project had removed it
+	Waiting      EventKind = "Waiting"      // Err says why there is no network to be chained to yet
+	Contended    EventKind = "Contended"    // another project keeps removing the entry from Path; the next attempt comes later
+	Failed       EventKind = "Failed"       // Err will be tried again
+	NotCalled    EventKind = "NotCalled"    // Err names a pod that got its network although the plugin was not called
+	Removed      EventKind = "Removed"      // Clear removed the entry from Path
+	Leftover     EventKind = "Leftover"     // Err says why the entry is still in Path although no agent serves it
+)
+
+// Event is something that the node's administrator may have to know.
+type Event struct {
+	Kind EventKind
+	Path string
+	Err  error
+}
+
+// Installer keeps the plugin in the chain:
+//
+//   - It installs the binary first, since no pod starts with a chain that names a missing binary.
+//   - It finds the configuration that the runtime uses.
+//   - It adds the entry behind the last plugin, or corrects the one that is there, and changes no other byte.
+//   - It watches, and repeats this when the binary or the entry is gone: each time later, and a limited number of times.
+//
+// Only the first round corrects an existing entry: during an update an agent of another version works at the same time, and the two
+// must not overwrite each other's entries for ever.
+type Installer struct {
+	config         Config
+	entry          entry
+	pace           pacer
+	last           Event
+	firstRoundDone bool // the first round is over
+	// otherBinaryNotified is set once OtherBinary was notified.
+	otherBinaryNotified bool
+	lastChained         string // the file that had the entry at the last check
+
+	inChain atomic.Bool
+	fault   atomic.Pointer[error] // what was wrong with the binary at the last check
+}
+
+// entry is our element of a list's plugins.
+type entry struct {
+	kind string
+	text []byte
+}
+
+// New checks the configuration.
+func New(c Config) (*Installer, error) {
+	var e struct {
+		Type string `json:"type"`
+	}
+	if err := json.Unmarshal(c.Entry, &e); err != nil {
+		return nil, fmt.Errorf("make CNI installer: read entry: %w", err)
+	}
+	if e.Type == "" || strings.ContainsRune(e.Type, '/') {
+		return nil, fmt.Errorf("make CNI installer: entry's type %q: want the name of a file", e.Type)
+	}
+	for name, path := range map[string]string{"directory of binaries": c.BinDir, "directory of configurations": c.ConfDir, "binary": c.Source} {
+		if !filepath.IsAbs(path) {
+			return nil, fmt.Errorf("make CNI installer: %s %q: want an absolute path", name, path)
+		}
+	}
+	c.BinDir, c.ConfDir = filepath.Clean(c.BinDir), filepath.Clean(c.ConfDir)
+	for setting, byDefault := range map[*time.Duration]time.Duration{
+		&c.QuietTime: 200 * time.Millisecond, &c.Backoff: time.Second, &c.Window: 10 * time.Minute, &c.Resync: time.Minute,
+	} {
+		if *setting <= 0 {
+			*setting = byDefault
+		}
+	}
+	if c.MaxRewrites <= 0 {
+		c.MaxRewrites = 6
+	}
+	return &Installer{
+		config: c, entry: entry{kind: e.Type, text: c.Entry},
+		pace: pacer{first: c.Backoff, window: c.Window, max: c.MaxRewrites},
+	}, nil
+}
+
+// Install puts the plugin into the chain once, and waits until there is a chain. It returns an error at once if waiting does not
+// help.
+func (i *Installer) Install(ctx context.Context) error { return i.run(ctx, true) }
+
+// Start keeps the plugin in the chain until ctx ends. Failures are notified and tried again, since the agent has other entrances. It
+// is a manager.Runnable.
+func (i *Installer) Start(ctx context.Context) error { return i.run(ctx, false) }
+
+// Check returns why the plugin is not in the chain, or nil.
+func (i *Installer) Check() error {
+	if fault := i.fault.Load(); fault != nil && *fault != nil {
+		return *fault
+	}
+	if !isProgram(i.binary()) {
+		return fmt.Errorf("the plugin's binary %s is not there", i.binary())
+	}
+	if old, err := i.staleLists(); err != nil || len(old) > 0 {
+		return errors.Join(err, fmt.Errorf("lists of networks that are gone: %q", old))
+	}
+	todo, err := i.plan(false)
+	if err == nil && todo.write != nil {
+		return fmt.Errorf("%s does not hold the plugin's entry", todo.path)
+	}
+	return err
+}
+
+// Chained reports whether the plugin was in the chain at the last check. Unlike Check it reads no files, and may be a moment late.
+func (i *Installer) Chained() bool { return i.inChain.Load() }
+
+func (i *Installer) run(ctx context.Context, once bool) error {
+	removeTemps(i.config.ConfDir)
+	removeTemps(i.config.BinDir)
+	w := newWatch(i.config.ConfDir, i.binary(), i.config.QuietTime)
+	defer w.close()
+	for {
+		again := i.config.Resync
+		if !w.follow(i.config.ConfDir) || !w.follow(i.config.BinDir) {
+			again = i.config.Backoff
+		}
+		todo, wait, err := i.converge()
+		i.inChain.Store(err == nil && wait == 0)
+		switch {
+		case err == nil && wait == 0:
+			if once {
+				return nil
+			}
+			w.followTarget(todo.path)
+			if todo.owner != "" {
+				w.followTarget(todo.owner)
+			}
+		case err == nil:
+			again = wait
+		case errors.Is(err, errChanged):
+			again = i.config.QuietTime
+		case errors.Is(err, ErrNoNetwork):
+			i.notify(Event{Kind: Waiting, Path: i.config.ConfDir, Err: err})
+		case once:
+			return err
+		default:
+			i.notify(Event{Kind: Failed, Err: err})
+		}
+		w.next(ctx, again)
+		if ctx.Err() == nil {
+			continue
+		}
+		if once {
+			return errors.Join(ctx.Err(), err)
+		}
+		return nil
+	}
+}
+
+// converge makes one attempt. If a rewrite is not due yet, it is not made, and wait is how long to wait for it.
+func (i *Installer) converge() (todo step, wait time.Duration, err error) {
+	fault := i.putBinary()
+	i.fault.Store(&fault)
+	if fault != nil {
+		return step{}, 0, fault
+	}
+	if err := i.removeStale(); err != nil {
+		return step{}, 0, err
+	}
+	todo, err = i.plan(!i.firstRoundDone)
+	if err != nil {
+		return step{}, 0, err
+	}
+	if todo.write == nil {
+		i.firstRoundDone, i.lastChained = true, todo.path
+		return todo, 0, nil
+	}
+	wait, exhausted := i.pace.wait(time.Now())
+	if exhausted {
+		i.notify(Event{Kind: Contended, Path: todo.path, Err: fmt.Errorf(
+			"another project removed the entry %d times within %v", i.config.MaxRewrites, i.config.Window)})
+	}
+	if wait > 0 {
+		return todo, wait, nil
+	}
+	if err := todo.write(); err != nil {
+		return todo, 0, fmt.Errorf("chain the plugin to %s: %w", todo.path, err)
+	}
+	i.pace.record(time.Now())
+	kind := Chained
+	if i.lastChained == todo.path {
+		kind = Repaired
+	}
+	i.firstRoundDone, i.lastChained = true, todo.path
+	i.notify(Event{Kind: kind, Path: todo.path})
+	return todo, 0, nil
+}
+
+// step is what has to be written so that the runtime calls the plugin; if write is nil, nothing. owner is the file that a derived list
+// is made from.
+type step struct {
+	path, owner string
+	write       func() error
+}
+
+// plan finds out what has to be written, and changes nothing. With exact, an entry that differs from ours has to be rewritten.
+func (i *Installer) plan(exact bool) (step, error) {
+	n, err := find(i.config.ConfDir, i.entry.kind)
+	if err != nil {
+		return step{}, err
+	}
+	if !n.list.supportedBy(i.config.Versions) {
+		return step{}, fmt.Errorf("%s is of CNI version %q, the plugin supports %s only", n.path, n.list.versions, strings.Join(i.config.Versions, ", "))
+	}
+	if n.single != "" {
+		return i.derive(n, exact)
+	}
+	if !exact && len(n.list.indicesOf(i.entry.kind)) > 0 {
+		return step{path: n.path}, nil
+	}
+	text, err := n.list.withEntry(i.entry)
+	switch {
+	case err != nil:
+		return step{}, fmt.Errorf("%s: %w", n.path, err)
+	case bytes.Equal(text, n.data):
+		return step{path: n.path}, nil
+	}
+	return step{path: n.path, write: func() error { return replace(n.path, n.data, text) }}, nil
+}
+
+// derive plans the list that is made from a file of one plugin. What others have chained to the list stays as long as the file does.
+func (i *Installer) derive(n network, exact bool) (step, error) {
+	d := derived{kind: i.entry.kind, single: n.single}
+	todo := step{path: d.list(), owner: n.path}
+	base := n.list
+	if d.upToDate(n) {
+		if !exact {
+			return todo, nil
+		}
+		current, err := load(d.list())
+		if err != nil {
+			return step{}, err
+		}
+		base = current.list
+	}
+	text, err := base.withEntry(i.entry)
+	if err != nil {
+		return step{}, fmt.Errorf("%s: %w", d.list(), err)
+	}
+	if current, err := read(d.list()); err != nil || !bytes.Equal(current, text) {
+		todo.write = func() error { return d.write(n, text) }
+	}
+	return todo, nil
+}
+
+// removeStale removes derived lists that are stale. Runtimes would go on using them.
+func (i *Installer) removeStale() error {
+	old, err := i.staleLists()
+	for _, list := range old {
+		err = errors.Join(err, remove(list))
+	}
+	return err
+}
+
+func (i *Installer) staleLists() ([]string, error) {
+	n, err := find(i.config.ConfDir, i.entry.kind)
+	if err != nil && !errors.Is(err, ErrNoNetwork) {
+		return nil, nil // the network is not known now: plan reports why, and its list stays
+	}
+	return staleDerived(i.config.ConfDir, i.entry.kind, n.single)
+}
+
+// supportedBy reports whether the plugin supports every version of the list. A list without a version is of the oldest, unsupported one.
+func (l *conflist) supportedBy(versions []string) bool {
+	return len(l.versions) > 0 && !slices.ContainsFunc(l.versions, func(v string) bool { return !slices.Contains(versions, v) })
+}
+
+// notify calls Notify for an event that differs from the last one. Repaired is always notified.
+func (i *Installer) notify(e Event) {
+	same := e.Kind == i.last.Kind && e.Path == i.last.Path && fmt.Sprint(e.Err) == fmt.Sprint(i.last.Err)
+	i.last = e
+	if i.config.Notify != nil && (!same || e.Kind == Repaired) {
+		i.config.Notify(e)
+	}
+}

@@ -1,0 +1,107 @@
+package install
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// maxQuietTimes bounds the wait for quiet, as a multiple of the quiet time.
+const maxQuietTimes = 10
+
+// watch notices changes of network configurations, of the binary, and of the targets of symbolic links. It ignores other projects'
+// temporary files, which have other extensions.
+type watch struct {
+	watcher         *fsnotify.Watcher // nil if the node has no inotify instance left
+	events          <-chan fsnotify.Event
+	errors          <-chan error
+	confDir, binary string
+	quietTime       time.Duration
+	targets         []string // directories of symbolic links' targets
+}
+
+func newWatch(confDir, binary string, quietTime time.Duration) *watch {
+	w := &watch{confDir: confDir, binary: binary, quietTime: quietTime}
+	if watcher, err := fsnotify.NewWatcher(); err == nil {
+		w.watcher, w.events, w.errors = watcher, watcher.Events, watcher.Errors
+	}
+	return w
+}
+
+func (w *watch) close() {
+	if w.watcher != nil {
+		_ = w.watcher.Close()
+	}
+}
+
+// follow watches a directory, also again if it was made anew. If it returns false, the directory cannot be watched, and the caller has
+// to check it regularly.
+func (w *watch) follow(dir string) bool { return w.watcher != nil && w.watcher.Add(dir) == nil }
+
+// next waits for a change, for at most d. After a change it waits until the writers are quiet.
+func (w *watch) next(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+			return
+		case <-w.errors: //nolint:errcheck // more events than the kernel keeps: read all files
+			w.awaitQuiet(ctx)
+			return
+		case e := <-w.events:
+			if w.concerns(e) {
+				w.awaitQuiet(ctx)
+				return
+			}
+		}
+	}
+}
+
+// awaitQuiet waits until nothing has changed for the quiet time: some projects write files in place, and half a file must not be
+// read.
+func (w *watch) awaitQuiet(ctx context.Context) {
+	limit := time.NewTimer(maxQuietTimes * w.quietTime)
+	defer limit.Stop()
+	quiet := time.NewTimer(w.quietTime)
+	defer quiet.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-limit.C:
+			return
+		case <-quiet.C:
+			return
+		case e := <-w.events:
+			if w.concerns(e) {
+				quiet.Reset(w.quietTime)
+			}
+		}
+	}
+}
+
+func (w *watch) concerns(e fsnotify.Event) bool {
+	if e.Op == fsnotify.Chmod {
+		return false
+	}
+	switch dir := filepath.Dir(e.Name); {
+	case e.Name == w.binary:
+		return true
+	case dir == w.confDir || slices.Contains(w.targets, dir):
+		return slices.Contains(extensions(), filepath.Ext(e.Name))
+	}
+	return false
+}
+
+// followTarget watches the directory of a symbolic link's target.
+func (w *watch) followTarget(path string) {
+	if dir := filepath.Dir(path); dir != w.confDir && !slices.Contains(w.targets, dir) && w.follow(dir) {
+		w.targets = append(w.targets, dir)
+	}
+}
