@@ -47,6 +47,8 @@ var rooms = []room{
 	{dir: "iptables/nftables", own: "iptables iptables/routing internal/netns internal/rawnetlink",
 		others: "github.com/google/nftables github.com/mdlayher/netlink golang.org/x/sys/unix"}, // mdlayher/netlink has the messages of the former
 	{dir: "iptables/xtables", own: "iptables iptables/routing internal/netns internal/rawnetlink", others: "github.com/coreos/go-iptables golang.org/x/sys/unix"},
+	{dir: "iptables/kernel", own: "iptables iptables/foreign iptables/nftables iptables/routing iptables/xtables internal/netns internal/podnet internal/rawnetlink",
+		others: "golang.org/x/sys/unix"},
 	{dir: "runtime/cri", own: "internal/podnet", others: "google.golang.org/grpc k8s.io/cri-api"},
 	{dir: "runtime/docker", own: "internal/podnet", others: "github.com/containerd/errdefs github.com/moby/moby"}, // errdefs has the client's classes of errors
 	{dir: "runtime/nri", own: "internal/jitter internal/podnet",
@@ -73,11 +75,11 @@ var rooms = []room{
 	// The wiring. Flags live in agent/cli.
 	{dir: "agent", others: "github.com/containerd github.com/fsnotify github.com/go-logr github.com/moby github.com/prometheus golang.org/x google.golang.org k8s.io sigs.k8s.io",
 		own: "api/v1alpha1 controllers diagnostics/inspect internal/agentstatus internal/apiauth internal/intent internal/jitter internal/netns internal/podnet " +
-			"internal/rawnetlink internal/sidecar iptables iptables/foreign iptables/nftables iptables/routing iptables/xtables runtime/cni runtime/cni/install " +
+			"internal/sidecar iptables iptables/kernel runtime/cni runtime/cni/install " +
 			"runtime/container runtime/cri runtime/docker runtime/nri sidecars sidecars/secretvolume sidecars/shared"},
 	{dir: "agent/cli", others: "*",
 		own: "agent api/v1alpha1 controllers diagnostics/check diagnostics/connectivity diagnostics/inspect diagnostics/survey internal/agentstatus internal/intent " +
-			"internal/podnet internal/printable iptables iptables/xtables runtime/cni runtime/cni/install runtime/nri"},
+			"internal/podnet internal/printable iptables iptables/kernel iptables/xtables runtime/cni runtime/cni/install runtime/nri"},
 
 	// The programs.
 	{dir: ".", own: "agent/cli"},

@@ -1,69 +1,57 @@
 package agent
 
 import (
+	"context"
 	"os/exec"
-	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"istio-pod-network-controller/internal/netns"
-	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/iptables/kernel"
 	"istio-pod-network-controller/iptables/xtables"
 	"istio-pod-network-controller/test/kerneltest"
 )
 
-func choiceOf(t *testing.T) backendChoice {
+func namespaces(t *testing.T) kernel.Namespaces {
 	t.Helper()
-	c, err := newBackendChoice()
+	in, err := kernel.NewNamespaces()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return c
+	return in
 }
 
-// allBackends are the three ways to program a namespace, each taking over from the others.
-func allBackends(t *testing.T) map[string]Exclusive {
+// allBackends are the three ways to program a namespace.
+func allBackends(t *testing.T) map[string]kernel.Backend {
 	t.Helper()
 	for _, program := range []string{"iptables-nft-restore", "iptables-legacy-restore", "nft"} {
 		kerneltest.ProgramPath(t, program)
 	}
-	c := choiceOf(t)
-	nft := c.nftables(t.Context())
-	three := []backend{nft.chosen, c.xtables(t.Context(), xtables.NFT), c.xtables(t.Context(), xtables.Legacy)}
-	return map[string]Exclusive{
-		"nftables":        nft,
-		"iptables nft":    c.exclusive(three[1], three[0], three[2]),
-		"iptables legacy": c.exclusive(three[2], three[0], three[1]),
-	}
-}
-
-func at(ns *netns.NS) podnet.Place { return podnet.Place{Path: ns.Path()} }
-
-func tproxyRules(t *testing.T) iptables.Ruleset {
-	t.Helper()
-	s := iptables.DefaultSpec()
-	s.Mode, s.DNS, s.DropInvalid = iptables.ModeTProxy, iptables.DNSAll, true
-	r, err := iptables.Rules(s)
+	choice, err := kernel.NewChoice(nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return r
+	return map[string]kernel.Backend{
+		"nftables":        choice.Nftables(t.Context()),
+		"iptables nft":    choice.Iptables(t.Context(), xtables.NFT),
+		"iptables legacy": choice.Iptables(t.Context(), xtables.Legacy),
+	}
 }
 
-// ours are the backends' marks in what a namespace holds.
-func ours(t *testing.T, ns *netns.NS) (marks string) {
-	t.Helper()
-	err := ns.Do(func() error {
-		script := `nft list tables inet; for f in nft legacy; do for p in iptables ip6tables; do $p-$f-save 2>/dev/null | grep -q PODNET_ && echo $p-$f; done; done
-ip rule | grep -o 'lookup 15006'; ip -o addr show lo | grep -o ::6; true`
-		out, err := exec.CommandContext(t.Context(), "sh", "-c", script).Output()
-		marks = strings.Join(strings.Fields(string(out)), " ")
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return marks
+// fakeDriver writes nothing.
+type fakeDriver struct {
+	kernel.Driver
+	apply func(path string) error
+}
+
+func (fakeDriver) Name() string { return "fake" }
+
+func (fakeDriver) Present(context.Context, string) (bool, error) { return false, nil }
+
+func (d fakeDriver) Apply(_ context.Context, path string, _ iptables.Ruleset) (iptables.Outcome, error) {
+	return iptables.Outcome{Drift: iptables.Drift{{Kind: iptables.KindAbsent}}}, d.apply(path)
 }
 
 func mustRun(t *testing.T, ns *netns.NS, script string) {
@@ -74,64 +62,29 @@ func mustRun(t *testing.T, ns *netns.NS, script string) {
 	}
 }
 
-// eachPair runs a test for every pair of backends: rules of the first are in a fresh namespace.
-func eachPair(t *testing.T, test func(t *testing.T, ns *netns.NS, first, second string)) {
-	t.Helper()
-	all := allBackends(t)
-	for first, e := range all {
-		for second := range all {
-			t.Run(first+", then "+second, func(t *testing.T) {
-				ns := kerneltest.New(t)
-				if _, err := e.Apply(t.Context(), at(ns), tproxyRules(t)); err != nil {
-					t.Fatal(err)
-				}
-				test(t, ns, first, second)
-			})
+func TestTheBackendIsAMetric(t *testing.T) {
+	kerneltest.New(t)
+	for flag, processes := range map[string]bool{"auto": false, "iptables": true} {
+		r := prometheus.NewRegistry()
+		b, err := newBackend(t.Context(), flag, r)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-}
-
-// A node that changes its backend changes that of the pods that run: the old rules go, once the new ones are in force, and
-// what both need stays.
-func TestABackendTakesOverFromEveryOther(t *testing.T) {
-	want, beside := tproxyRules(t), " lookup 15006 ::6"
-	marks := map[string]string{
-		"nftables":     "table inet " + iptables.TableName + beside,
-		"iptables nft": "iptables-nft ip6tables-nft" + beside, "iptables legacy": "iptables-legacy ip6tables-legacy" + beside,
-	}
-	eachPair(t, func(t *testing.T, ns *netns.NS, first, second string) {
-		t.Helper()
-		after := allBackends(t)[second]
-		drift, err := after.Verify(t.Context(), at(ns), want)
-		if seen := strings.Contains(drift.String(), "+ rules of the "); err != nil || seen != (first != second) {
-			t.Errorf("drift %s, error %v", drift, err)
+		families, err := r.Gather()
+		if err != nil {
+			t.Fatal(err)
 		}
-		for _, changes := range []bool{first != second, false} {
-			out, err := after.Apply(t.Context(), at(ns), want)
-			if got := ours(t, ns); err != nil || out.Changed() != changes || got != marks[second] {
-				t.Errorf("changed %q, error %v, there is %q, want %q", out.Drift, err, got, marks[second])
+		got := map[string]string{}
+		for _, f := range families {
+			for _, label := range f.GetMetric()[0].GetLabel() {
+				got[f.GetName()] = label.GetValue()
 			}
 		}
-		if drift, err := after.Verify(t.Context(), at(ns), want); err != nil || len(drift) > 0 {
-			t.Errorf("drift %s, error %v", drift, err)
+		if got["istio_pod_network_controller_backend_info"] != b.Name() {
+			t.Errorf("--backend %s: %v", flag, got)
 		}
-	})
-}
-
-// Whoever removes removes everything, of whichever backend it is.
-func TestRemovalIsOfEveryBackend(t *testing.T) {
-	eachPair(t, func(t *testing.T, ns *netns.NS, _, second string) {
-		t.Helper()
-		remover := allBackends(t)[second]
-		for _, want := range []bool{true, false} {
-			present, errPresent := remover.Present(t.Context(), at(ns))
-			removed, errRemove := remover.Remove(t.Context(), at(ns))
-			if present != want || removed != want || errPresent != nil || errRemove != nil {
-				t.Errorf("present %v, removed %v, errors %v, %v", present, removed, errPresent, errRemove)
-			}
+		if _, ok := got["istio_pod_network_controller_exec_duration_seconds"]; ok != processes {
+			t.Errorf("--backend %s: processes measured: %v", flag, got)
 		}
-		if got := ours(t, ns); got != "" {
-			t.Errorf("left %q", got)
-		}
-	})
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/iptables/kernel"
 	"istio-pod-network-controller/test/kerneltest"
 )
 
@@ -26,7 +27,7 @@ func (r *keptReports) Event(_ podnet.Sandbox, reason, message string) {
 }
 
 // ensureIn returns a function that has a Programmer look at one pod's namespace, and checks the result.
-func ensureIn(t *testing.T, backend Exclusive, kept *keptReports, path string) func(controllers.Entrance, controllers.Result) {
+func ensureIn(t *testing.T, backend kernel.Backend, kept *keptReports, path string) func(controllers.Entrance, controllers.Result) {
 	t.Helper()
 	ledger := controllers.NewLedger()
 	counters, err := controllers.NewMetrics(prometheus.NewRegistry(), ledger)

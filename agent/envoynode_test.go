@@ -65,7 +65,7 @@ func (n *envoyNode) agent(t *testing.T) (m *sidecars.Manager, stop func()) {
 	n.mu.Unlock()
 	m = &sidecars.Manager{
 		Runtime: n, Logs: noLogs{}, Images: n, Prober: n, Cluster: n, Reporter: n, Homes: n.homes, Rollout: &sidecars.Rollouts{}, Summaries: n,
-		Asker: countedAsker{sidecarAsker{choiceOf(t).exclusive(fakeBackend{}), n.homes}, n},
+		Asker: countedAsker{sidecarAsker{namespaces(t), n.homes}, n},
 	}
 	done := make(chan struct{})
 	go func() { defer close(done); _ = m.Start(ctx) }()

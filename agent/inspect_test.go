@@ -26,9 +26,9 @@ import (
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/diagnostics/inspect"
 	"istio-pod-network-controller/internal/agentstatus"
-	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/iptables/kernel"
 )
 
 // reviews is an API server that knows the tokens "dev" and "own", which only the agent's audience has, and lets both get pods of shop.
@@ -113,11 +113,11 @@ func (n *oneNode) Look(ctx context.Context, _ podnet.Sandbox, read func(context.
 
 // fakeKernel holds what a test says.
 type fakeKernel struct {
-	held held
+	held kernel.Held
 	err  error
 }
 
-func (k fakeKernel) look(context.Context, *netns.Visits, podnet.Place, *iptables.Ruleset) (held, error) {
+func (k fakeKernel) Look(context.Context, podnet.Place, *iptables.Ruleset) (kernel.Held, error) {
 	return k.held, k.err
 }
 

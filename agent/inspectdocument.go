@@ -11,9 +11,9 @@ import (
 
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/diagnostics/inspect"
-	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/iptables/kernel"
 )
 
 // Bounds of one answer: how long it may take with all that it waits for, and how many pods are looked at in parallel.
@@ -27,7 +27,7 @@ const (
 
 // kernelReader reads what a namespace holds.
 type kernelReader interface {
-	look(ctx context.Context, visits *netns.Visits, at podnet.Place, want *iptables.Ruleset) (held, error)
+	Look(ctx context.Context, at podnet.Place, want *iptables.Ruleset) (kernel.Held, error)
 }
 
 // podLooker is what the core knows of pods.
@@ -44,8 +44,7 @@ type looker struct {
 	node, agentNamespace string
 	agent                inspect.Agent
 	core                 func() (podLooker, cachedPods, error)
-	kernel               kernelReader
-	visits               *netns.Visits
+	reader               kernelReader
 	line                 chan struct{}
 }
 
@@ -54,10 +53,9 @@ type cachedPods interface {
 	get(ctx context.Context, name types.NamespacedName) (*corev1.Pod, error) // podnet.ErrNoPod if there is none
 }
 
-func newLooker(node, agentNamespace string, by inspect.Agent, kernel kernelReader, core func() (podLooker, cachedPods, error)) *looker {
+func newLooker(node, agentNamespace string, by inspect.Agent, reader kernelReader, core func() (podLooker, cachedPods, error)) *looker {
 	return &looker{
-		node: node, agentNamespace: agentNamespace, agent: by, core: core, kernel: kernel,
-		visits: netns.NewVisits(), line: make(chan struct{}, inspectAtOnce),
+		node: node, agentNamespace: agentNamespace, agent: by, core: core, reader: reader, line: make(chan struct{}, inspectAtOnce),
 	}
 }
 
@@ -140,30 +138,30 @@ func (l *looker) describe(ctx context.Context, looked controllers.Looked) inspec
 		doc.Next = inspect.Advise(doc)
 		return doc
 	}
-	found, err := l.kernel.look(ctx, l.visits, looked.Sandbox.Place(), looked.Want)
-	if len(found.rules) > 0 {
-		doc.Programmed.Rules = found.rules
+	found, err := l.reader.Look(ctx, looked.Sandbox.Place(), looked.Want)
+	doc.Programmed.Rules, doc.Programmed.Backend, doc.Others = shownRules(found.Lines), found.Backend, inspect.Others{Preempting: found.Preempting}
+	if found.Others != nil {
+		doc.Others.Owner, doc.Others.Found = found.Others.Owner, found.Others.Found
 	}
-	doc.Programmed.Backend, doc.Others = found.backend, found.others
 	doc.Agreement = agreement(looked, found, err)
 	doc.Next = inspect.Advise(doc)
 	return doc
 }
 
 // agreement compares what should be in force with what was found.
-func agreement(looked controllers.Looked, found held, err error) inspect.Agreement {
+func agreement(looked controllers.Looked, found kernel.Held, err error) inspect.Agreement {
 	if err != nil {
 		return inspect.Agreement{Verdict: inspect.Unknown, Error: err.Error()}
 	}
-	out := inspect.Agreement{Verdict: inspect.Agree, Kept: looked.Kept && found.backend != "" || looked.Unknown && found.backend != ""}
+	out := inspect.Agreement{Verdict: inspect.Agree, Kept: looked.Kept && found.Backend != "" || looked.Unknown && found.Backend != ""}
 	switch {
-	case found.others.Owner != "" && found.backend == "": // left to them
+	case found.Others != nil && found.Backend == "": // left to them
 	case looked.Want != nil:
-		for _, d := range found.drift {
+		for _, d := range found.Drift {
 			out.Differences = append(out.Differences, d.Text)
 		}
-	case !looked.Unknown && found.backend != "":
-		out.Differences = []string{"+ rules of the " + found.backend + " backend, which the pod's own annotations have removed"}
+	case !looked.Unknown && found.Backend != "":
+		out.Differences = []string{"+ rules of the " + found.Backend + " backend, which the pod's own annotations have removed"}
 	}
 	if len(out.Differences) > 0 {
 		out.Verdict = inspect.Differ

@@ -7,7 +7,9 @@ import (
 
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/diagnostics/inspect"
+	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/iptables/kernel"
 )
 
 func TestAMomentOfWorkOnAPodIsOutlasted(t *testing.T) {
@@ -57,23 +59,23 @@ func TestWhatWasFoundIsCompared(t *testing.T) {
 		t.Fatal(err)
 	}
 	absent := iptables.Drift{{Kind: iptables.KindAbsent, Text: "- everything"}}
-	istio := inspect.Others{Owner: "Istio", Found: "chain ISTIO_OUTPUT"}
+	istio := &podnet.ProgrammedByOthersError{Owner: "Istio", Found: "chain ISTIO_OUTPUT"}
 	for name, tc := range map[string]struct {
 		looked    controllers.Looked
-		found     held
+		found     kernel.Held
 		err       error
 		verdict   inspect.Verdict
 		kept      bool
 		different int
 	}{
-		"the rules are there":                     {looked: controllers.Looked{Want: &want}, found: held{backend: "nftables"}, verdict: inspect.Agree},
-		"they are not":                            {looked: controllers.Looked{Want: &want}, found: held{drift: absent}, verdict: inspect.Differ, different: 1},
-		"others' are there instead":               {looked: controllers.Looked{Want: &want}, found: held{drift: absent, others: istio}, verdict: inspect.Agree},
-		"others' are there as well, ours differ":  {looked: controllers.Looked{Want: &want}, found: held{backend: "nftables", drift: absent, others: istio}, verdict: inspect.Differ, different: 1},
-		"rules of a pod that no longer asks":      {looked: controllers.Looked{Want: &want, Kept: true}, found: held{backend: "nftables"}, verdict: inspect.Agree, kept: true},
-		"rules of an earlier agent":               {looked: controllers.Looked{Unknown: true}, found: held{backend: "iptables"}, verdict: inspect.Agree, kept: true},
+		"the rules are there":                     {looked: controllers.Looked{Want: &want}, found: kernel.Held{Backend: "nftables"}, verdict: inspect.Agree},
+		"they are not":                            {looked: controllers.Looked{Want: &want}, found: kernel.Held{Drift: absent}, verdict: inspect.Differ, different: 1},
+		"others' are there instead":               {looked: controllers.Looked{Want: &want}, found: kernel.Held{Drift: absent, Others: istio}, verdict: inspect.Agree},
+		"others' are there as well, ours differ":  {looked: controllers.Looked{Want: &want}, found: kernel.Held{Backend: "nftables", Drift: absent, Others: istio}, verdict: inspect.Differ, different: 1},
+		"rules of a pod that no longer asks":      {looked: controllers.Looked{Want: &want, Kept: true}, found: kernel.Held{Backend: "nftables"}, verdict: inspect.Agree, kept: true},
+		"rules of an earlier agent":               {looked: controllers.Looked{Unknown: true}, found: kernel.Held{Backend: "iptables"}, verdict: inspect.Agree, kept: true},
 		"none, of a pod that never asked":         {looked: controllers.Looked{Unknown: true}, verdict: inspect.Agree},
-		"rules of a pod that opts out":            {looked: controllers.Looked{}, found: held{backend: "nftables"}, verdict: inspect.Differ, different: 1},
+		"rules of a pod that opts out":            {looked: controllers.Looked{}, found: kernel.Held{Backend: "nftables"}, verdict: inspect.Differ, different: 1},
 		"none, of a pod that opts out":            {looked: controllers.Looked{}, verdict: inspect.Agree},
 		"a namespace that cannot be read in time": {looked: controllers.Looked{Want: &want}, err: context.DeadlineExceeded, verdict: inspect.Unknown},
 	} {

@@ -14,6 +14,7 @@ import (
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/iptables/kernel"
 	"istio-pod-network-controller/test/kerneltest"
 )
 
@@ -23,7 +24,7 @@ func (p startedPods) get(ctx context.Context, _ types.NamespacedName) (*corev1.P
 }
 
 // inspected returns a function that inspects a pod's real namespace, after the pod was programmed there.
-func inspected(t *testing.T, backend Exclusive, ns *netns.NS) func() inspect.Document {
+func inspected(t *testing.T, backend kernel.Backend, ns *netns.NS) func() inspect.Document {
 	t.Helper()
 	ledger := controllers.NewLedger()
 	counters, err := controllers.NewMetrics(prometheus.NewRegistry(), ledger)
@@ -106,7 +107,7 @@ func TestInspectNamesRulesOfOthers(t *testing.T) {
 
 func TestInspectNeverLooksIntoTheHostsNamespace(t *testing.T) {
 	backend := allBackends(t)["nftables"]
-	if _, err := backend.look(t.Context(), netns.NewVisits(), podnet.Place{Path: "/proc/self/ns/net"}, nil); err == nil || !strings.Contains(err.Error(), "host's own") {
+	if _, err := backend.Look(t.Context(), podnet.Place{Path: "/proc/self/ns/net"}, nil); err == nil || !strings.Contains(err.Error(), "host's own") {
 		t.Errorf("error %v", err)
 	}
 }

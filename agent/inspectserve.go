@@ -38,7 +38,7 @@ const inspectPorts = 3
 // An agent that cannot answer programs pods nevertheless: why it cannot is logged.
 func (a *agent) serveInspect(ctx context.Context, config *rest.Config) (stop func()) {
 	look := newLooker(a.NodeName, a.Intent.AgentNamespace,
-		inspect.Agent{Version: a.Build.Version, Revision: a.Build.Revision, Backend: a.backends.Name(), VerifyInterval: a.VerifyInterval.String(), RunsProxies: a.Sidecars}, a.backends, a.lookedAt)
+		inspect.Agent{Version: a.Build.Version, Revision: a.Build.Revision, Backend: a.backends.Name(), VerifyInterval: a.VerifyInterval.String(), RunsProxies: a.Sidecars}, a.backends.Apart(), a.lookedAt)
 	var stops []func()
 	if l, err := a.inspectSocket(ctx); err != nil {
 		logr.FromContextOrDiscard(ctx).Error(err, "inspect not served on a socket")

@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"istio-pod-network-controller/diagnostics/inspect"
+	"istio-pod-network-controller/iptables/kernel"
 	"istio-pod-network-controller/test/kerneltest"
 )
 
@@ -31,7 +32,7 @@ func TestWhereTheAgentAnswers(t *testing.T) {
 			if tc.health == "unix" {
 				tc.health = "unix://" + filepath.Join(dir, "health.sock")
 			}
-			a := &agent{Options: Options{NodeName: "node1", HealthAddr: tc.health, InspectAddr: tc.addr}, core: newCoreHolder(), backends: Exclusive{chosen: nftBackend{}}}
+			a := &agent{Options: Options{NodeName: "node1", HealthAddr: tc.health, InspectAddr: tc.addr}, core: newCoreHolder(), backends: kernel.New(kernel.Namespaces{}, fakeDriver{})}
 			stop := a.serveInspect(t.Context(), &rest.Config{Host: "http://127.0.0.1:1"})
 			defer stop()
 			socket := filepath.Join(dir, filepath.Base(DefaultInspectSocket))

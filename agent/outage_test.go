@@ -24,6 +24,7 @@ import (
 
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/iptables/kernel"
 	"istio-pod-network-controller/runtime/nri"
 	"istio-pod-network-controller/test/kerneltest"
 )
@@ -73,7 +74,7 @@ func runAgent(t *testing.T, apiURL string, failOpen bool) *testAgent {
 		},
 		core: newCoreHolder(), ready: &readiness{}, finder: fakeRuntimeFinder{r.netns}, metrics: prometheus.NewRegistry(),
 	}
-	r.agent.backends = choiceOf(t).exclusive(fakeBackend{apply: func(path string) error {
+	r.agent.backends = kernel.New(namespaces(t), fakeDriver{apply: func(path string) error {
 		own, err := os.Stat(r.netns)
 		if err != nil {
 			return err

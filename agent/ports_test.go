@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"istio-pod-network-controller/iptables/kernel"
 	"istio-pod-network-controller/test/kerneltest"
 )
 
@@ -118,7 +119,7 @@ func TestPorts_inspectTakenByAnotherProgram_isServedOnceFree(t *testing.T) {
 	if err != nil {
 		kerneltest.SkipOrFail(t, "port 1 cannot be bound: %v", err)
 	}
-	a := &agent{Options: Options{NodeName: "node1", HealthAddr: "0", InspectAddr: "127.0.0.1:1"}, core: newCoreHolder(), backends: Exclusive{chosen: nftBackend{}}}
+	a := &agent{Options: Options{NodeName: "node1", HealthAddr: "0", InspectAddr: "127.0.0.1:1"}, core: newCoreHolder(), backends: kernel.New(kernel.Namespaces{}, fakeDriver{})}
 	defer a.serveInspect(t.Context(), &rest.Config{Host: "http://127.0.0.1:1"})()
 	if err := a.ports.check(t.Context()); !errors.Is(err, syscall.EADDRINUSE) || a.inspect.Load() != nil {
 		t.Errorf("while another program has it: %v, says %v", err, a.inspect.Load())

@@ -21,6 +21,7 @@ import (
 	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/iptables/kernel"
 	"istio-pod-network-controller/runtime/nri"
 )
 
@@ -70,7 +71,7 @@ type agent struct {
 	Options
 	core        *coreHolder
 	ready       *readiness
-	backends    Exclusive
+	backends    kernel.Backend
 	metrics     prometheus.Registerer
 	collectors  []prometheus.Collector // of the entrances, see registerMetrics
 	finder      runtimeFinder
@@ -181,7 +182,7 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 	programmer := &controllers.Programmer{
 		Config: a.Intent, Backend: a.backends, BackendName: a.backends.Name(), Namespaces: a.backends, Finder: &firstFinds{runtime: a.finder}, Pods: pods,
 		Reporter: reporter, Ledger: ledger, Metrics: counters, Announcers: a.announcers,
-		VerifyInterval: a.VerifyInterval, Listeners: listeners{a.backends}, Contact: &a.core.contact,
+		VerifyInterval: a.VerifyInterval, Listeners: a.backends.Namespaces, Contact: &a.core.contact,
 	}
 	managed.join(programmer)
 	watch := controllers.NewPodWatch(mgr.GetCache(), programmer)
@@ -212,26 +213,26 @@ func (a *agent) addChecks() {
 }
 
 // newBackend makes the agent's backend. The log and a metric say which one it is; the log also says why.
-func newBackend(ctx context.Context, name string, r prometheus.Registerer) (Exclusive, error) {
-	choice, err := newBackendChoice()
-	if err != nil {
-		return Exclusive{}, err
-	}
+func newBackend(ctx context.Context, name string, r prometheus.Registerer) (kernel.Backend, error) {
 	info, programs := backendMetrics()
 	panics := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: controllers.MetricPrefix + "backend_panics_total", Help: "Panics of the agent while it worked in a pod's namespace. Each is a bug, and fails one call for one pod.",
 	})
 	if err := errors.Join(r.Register(info), r.Register(programs), r.Register(panics)); err != nil {
-		return Exclusive{}, fmt.Errorf("register metrics: %w", err)
+		return kernel.Backend{}, fmt.Errorf("register metrics: %w", err)
 	}
-	choice.observe = func(_ string, took time.Duration) { programs.WithLabelValues(BackendIptables).Observe(took.Seconds()) }
-	choice.panicked = func(ctx context.Context, p *netns.PanicError) {
+	observe := func(_ string, took time.Duration) { programs.WithLabelValues(kernel.Iptables).Observe(took.Seconds()) }
+	panicked := func(ctx context.Context, p *netns.PanicError) {
 		panics.Inc()
 		logr.FromContextOrDiscard(ctx).Error(p, "backend panicked", "stack", string(p.Stack))
 	}
-	backend, reason, err := choice.choose(ctx, name)
+	choice, err := kernel.NewChoice(observe, panicked)
 	if err != nil {
-		return Exclusive{}, fmt.Errorf("--backend %s: %w", name, err)
+		return kernel.Backend{}, err
+	}
+	backend, reason, err := choice.Choose(ctx, name)
+	if err != nil {
+		return kernel.Backend{}, fmt.Errorf("--backend %s: %w", name, err)
 	}
 	info.WithLabelValues(backend.Name()).Set(1)
 	ctrl.Log.Info("backend chosen", "backend", backend.Name(), "reason", reason)

@@ -14,11 +14,12 @@ import (
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/iptables/kernel"
 )
 
 func TestWhatTheAgentSaysAboutItself(t *testing.T) {
 	a := &agent{core: newCoreHolder(), ready: &readiness{}, Options: Options{Build: Build{Version: "1.2.3", Revision: "abc"}, CNI: CNIInstall}}
-	a.backends = Exclusive{chosen: fakeBackend{}}
+	a.backends = kernel.New(kernel.Namespaces{}, fakeDriver{})
 	a.ready.add("cache", a.core.check)
 	a.ready.add("runtime", func(context.Context) error { return nil })
 	a.inspect.Store(&agentstatus.Inspect{Port: 1})

@@ -36,7 +36,7 @@ func (a *agent) addShared(mgr manager.Manager, to *proxies, cluster sidecarClust
 	}
 	m := &shared.Manager{
 		Cluster: cluster, Proxies: sharedContainers{runtime, a.Intent.AgentNamespace}, Ends: runtime,
-		Sandboxes: sharedSandboxes{runtime: runtime, guarded: a.backends, directories: netnsDirectories()},
+		Sandboxes: sharedSandboxes{runtime: runtime, namespaces: a.backends.Namespaces, directories: netnsDirectories()},
 		Reporter:  sharedReporter{to.reports}, Summaries: to.sums, Root: a.SharedRoot, Node: a.NodeName, Hold: to.moves.hold,
 	}
 	to.shared = m

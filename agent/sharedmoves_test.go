@@ -23,6 +23,7 @@ import (
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/iptables/kernel"
 	"istio-pod-network-controller/test/kerneltest"
 )
 
@@ -208,7 +209,7 @@ func newWired(t *testing.T) *wired {
 	w.sums = newSidecarSums(nil, "node-1")
 	a := &agent{
 		Options:  Options{SharedRoot: root, NodeName: "node-1", Intent: intent.Config{AgentNamespace: "agents"}},
-		backends: choiceOf(t).exclusive(fakeBackend{}), metrics: w.metrics,
+		backends: kernel.New(namespaces(t), fakeDriver{}), metrics: w.metrics,
 	}
 	added := &runner{}
 	cluster := sidecarCluster{controllers.Reader{Cache: w.cached, Live: w.live}, w.profiles, w.moves}

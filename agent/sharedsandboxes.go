@@ -14,6 +14,7 @@ import (
 
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/iptables/kernel"
 	"istio-pod-network-controller/sidecars"
 )
 
@@ -33,8 +34,8 @@ type sandboxRuntime interface {
 
 // sharedSandboxes looks at the sandboxes whose pods are to share a proxy.
 type sharedSandboxes struct {
-	runtime sandboxRuntime
-	guarded Exclusive
+	runtime    sandboxRuntime
+	namespaces kernel.Namespaces
 	// directories are netnsDirectories.
 	directories []string
 }
@@ -64,7 +65,7 @@ func (s sharedSandboxes) Name(ctx context.Context, of podnet.Sandbox) (string, e
 	}
 	ctx, cancel := context.WithTimeout(ctx, bindTimeout)
 	defer cancel()
-	_, err = in(ctx, s.guarded, of.Place(), func(context.Context, *netns.NS) (struct{}, error) { return struct{}{}, nil })
+	_, err = kernel.Visit(ctx, s.namespaces, of.Place(), func(context.Context, *netns.NS) (struct{}, error) { return struct{}{}, nil })
 	return name, err
 }
 
@@ -73,7 +74,7 @@ func (s sharedSandboxes) Name(ctx context.Context, of podnet.Sandbox) (string, e
 func (s sharedSandboxes) Free(ctx context.Context, of podnet.Sandbox, ports []uint16) error {
 	ctx, cancel := context.WithTimeout(ctx, bindTimeout)
 	defer cancel()
-	_, err := in(ctx, s.guarded, of.Place(), func(ctx context.Context, ns *netns.NS) (struct{}, error) {
+	_, err := kernel.Visit(ctx, s.namespaces, of.Place(), func(ctx context.Context, ns *netns.NS) (struct{}, error) {
 		for _, port := range ports {
 			for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 				if err := checkFree(ctx, ns, family, port); err != nil {
@@ -143,12 +144,13 @@ func binds(ns *netns.NS, family int, port uint16, besides bool) (taken bool, err
 const (
 	connected = (1<<(tcpLast+1) - 1) &^ (1<<tcpListen | 1<<tcpClose | 1)
 	tcpClose  = 7
+	tcpListen = 10
 	tcpLast   = 12 // TCP_NEW_SYN_RECV
 )
 
 // hasConnections reports whether there are connections of a port, of either family.
 func hasConnections(ctx context.Context, ns *netns.NS, port uint16) (found bool, err error) {
-	err = eachSocket(ctx, ns, connected, port, func([]byte) (more bool) {
+	err = kernel.EachSocket(ctx, ns, connected, port, func(kernel.Socket) (more bool) {
 		found = true
 		return false
 	})

@@ -107,7 +107,7 @@ func TestAPortForASharedProxyIsFree(t *testing.T) {
 			ns := kerneltest.New(t)
 			kerneltest.Sysctl(t, ns, "net/ipv4/ip_unprivileged_port_start", "0")
 			c.take(t, ns)
-			s := sharedSandboxes{guarded: choiceOf(t).exclusive(fakeBackend{})}
+			s := sharedSandboxes{namespaces: namespaces(t)}
 			at := podnet.Sandbox{UID: "u1", ID: "s1", NetNS: ns.Path()}
 			for range 2 { // what the first look has bound is free again
 				err := s.Free(t.Context(), at, []uint16{7001, 7003})
@@ -142,8 +142,8 @@ func TestTheNameOfAPodsNamespace(t *testing.T) {
 	if err := errors.Join(os.Symlink("cni-1", filepath.Join(dir, "link")), os.WriteFile(filepath.Join(dir, "file"), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	s := sharedSandboxes{guarded: choiceOf(t).exclusive(fakeBackend{}), directories: []string{dir}}
-	identity, err := s.guarded.Identify(pod.Path())
+	s := sharedSandboxes{namespaces: namespaces(t), directories: []string{dir}}
+	identity, err := s.namespaces.Identify(pod.Path())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/iptables/kernel"
 	"istio-pod-network-controller/sidecars"
 )
 
@@ -23,8 +24,8 @@ const askTimeout = time.Second
 
 // sidecarAsker asks proxies whether they are ready, from inside their pods' network namespaces.
 type sidecarAsker struct {
-	guarded Exclusive
-	homes   sidecars.Homes
+	namespaces kernel.Namespaces
+	homes      sidecars.Homes
 }
 
 // Ask returns nil if the proxy of an epoch is ready, and sidecars.ErrPortTaken if another user listens on its ports. During a handover old
@@ -67,7 +68,7 @@ func (a sidecarAsker) askSocket(ctx context.Context, path string) error {
 
 // dial connects to a port of the pod's loopback.
 func (a sidecarAsker) dial(ctx context.Context, s podnet.Sandbox, port int32) (net.Conn, error) {
-	conn, err := in(ctx, a.guarded, s.Place(), func(_ context.Context, ns *netns.NS) (net.Conn, error) {
+	conn, err := kernel.Visit(ctx, a.namespaces, s.Place(), func(_ context.Context, ns *netns.NS) (net.Conn, error) {
 		fd, err := ns.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0)
 		if err != nil {
 			return nil, err

@@ -36,14 +36,14 @@ func TestProxiesAreAskedWhetherTheyAreReady(t *testing.T) {
 			_ = conn.Close()
 		}
 	}()
-	e := choiceOf(t).exclusive(fakeBackend{})
+	e := namespaces(t)
 	s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u1", ID: "s1", NetNS: ns.Path()}
 	dir, err := os.MkdirTemp("", "homes") //nolint:usetesting // its names are too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	a := sidecarAsker{guarded: e, homes: sidecars.Homes{Root: dir}}
+	a := sidecarAsker{namespaces: e, homes: sidecars.Homes{Root: dir}}
 	run := a.homes.RunDirectory(s)
 	if err := os.MkdirAll(run, 0o700); err != nil {
 		t.Fatal(err)

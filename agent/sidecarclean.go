@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/iptables/kernel"
 	"istio-pod-network-controller/runtime/container"
 	"istio-pod-network-controller/runtime/cri"
 	"istio-pod-network-controller/sidecars"
@@ -68,10 +69,10 @@ func (c SidecarClean) print(out io.Writer, homes, shared []string, all bool) err
 
 // HasRules reports whether a network namespace has rules that an agent made, by any backend.
 func HasRules(ctx context.Context, path string) (bool, error) {
-	all, err := AllBackends(ctx)
+	choice, err := kernel.NewChoice(nil, nil)
 	if err != nil {
 		return false, err
 	}
-	_, has, err := all.List(ctx, podnet.Place{Path: path})
+	_, has, err := choice.Nftables(ctx).List(ctx, podnet.Place{Path: path})
 	return has, err
 }

@@ -3,13 +3,13 @@ package agent
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"fmt"
 	"slices"
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/iptables/kernel"
 	"istio-pod-network-controller/sidecars"
 )
 
@@ -17,12 +17,11 @@ import (
 // either family: it would be taken for the proxy. A process of the application that has become the proxy's user is not found out.
 func (a sidecarAsker) checkPorts(ctx context.Context, s podnet.Sandbox, p *sidecars.Profile) error {
 	user, ports := uint32(p.UID()), proxyPorts(p.Spec) //nolint:gosec // the schema has checked it
-	_, err := in(ctx, a.guarded, s.Place(), func(ctx context.Context, ns *netns.NS) (_ struct{}, taken error) {
-		err := eachListener(ctx, ns, func(body []byte) (more bool) {
-			port, other := int32(binary.BigEndian.Uint16(body[diagPort:])), binary.NativeEndian.Uint32(body[diagUID:])
-			if other != user && slices.Contains(ports, port) {
+	_, err := kernel.Visit(ctx, a.namespaces, s.Place(), func(ctx context.Context, ns *netns.NS) (_ struct{}, taken error) {
+		err := kernel.EachListener(ctx, ns, func(l kernel.Socket) (more bool) {
+			if l.UID != user && slices.Contains(ports, int32(l.Port)) {
 				taken = fmt.Errorf("%w: a process of the application, of user %d, listens on port %d, which the proxy (user %d) needs: have it use another port",
-					sidecars.ErrPortTaken, other, port, user)
+					sidecars.ErrPortTaken, l.UID, l.Port, user)
 			}
 			return taken == nil
 		})

@@ -51,7 +51,7 @@ func TestAnApplicationOnAProxysPortDoesNotPassForIt(t *testing.T) {
 				}
 				go kerneltest.Answer(kerneltest.ListenTCP(t, ns, kerneltest.Owner{UID: owner, GID: owner}, false, "127.0.0.1:7003"), "x")
 			}
-			a := sidecarAsker{guarded: choiceOf(t).exclusive(fakeBackend{})}
+			a := sidecarAsker{namespaces: namespaces(t)}
 			s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u1", ID: "s1", NetNS: ns.Path()}
 			err := a.Ask(t.Context(), s, &sidecars.Profile{Spec: c.spec}, 0)
 			if errors.Is(err, sidecars.ErrPortTaken) != (c.wantedPorts != "") || err != nil && !strings.Contains(err.Error(), c.wantedPorts) || c.wantedPorts == "" && err != nil {

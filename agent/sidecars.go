@@ -92,7 +92,7 @@ func (a *agent) addProxies(mgr manager.Manager, pods controllers.Reader, event f
 	images := &sidecarImages{runtime: runtime, secrets: volumes, pause: pullPause}
 	out.manager = &sidecars.Manager{
 		Runtime: runtime, Logs: runtime, Images: images, Prober: &sidecarProber{programs: runtime}, Applications: runtime,
-		Cluster: ownCluster{cluster, out.reports}, Asker: sidecarAsker{a.backends, homes},
+		Cluster: ownCluster{cluster, out.reports}, Asker: sidecarAsker{a.backends.Namespaces, homes},
 		Reporter: ownReporter{out.reports}, Homes: homes, Rollout: &sidecars.Rollouts{}, Summaries: out.sums,
 		Secrets: &sidecarSecrets{volumes: volumes, audiences: a.SidecarTokenAudiences, client: mgr.GetClient()},
 	}

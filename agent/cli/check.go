@@ -20,6 +20,7 @@ import (
 	"istio-pod-network-controller/diagnostics/check"
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/iptables/kernel"
 	"istio-pod-network-controller/runtime/nri"
 )
 
@@ -143,11 +144,11 @@ func (f *checkFlags) nodeFault() error {
 // probeKernel tries the agent's rules in a namespace made for the purpose.
 func probeKernel(ctx context.Context) (ordinary, tproxy error) {
 	spec := iptables.DefaultSpec()
-	if ordinary = agent.ProbeNftables(ctx, spec); ordinary != nil {
+	if ordinary = kernel.ProbeNftables(ctx, spec); ordinary != nil {
 		return ordinary, ordinary
 	}
 	spec.Mode = iptables.ModeTProxy
-	return nil, agent.ProbeNftables(ctx, spec)
+	return nil, kernel.ProbeNftables(ctx, spec)
 }
 
 // intentOf reads the flags of `run` that decide what pods ask for; flags that this release does not know are passed over.

@@ -10,9 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"istio-pod-network-controller/agent"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/iptables/kernel"
 	"istio-pod-network-controller/iptables/xtables"
 )
 
@@ -20,8 +20,8 @@ import (
 const (
 	outputWords    = "words"
 	outputText     = "text"
-	outputNft      = agent.LanguageNft
-	outputIptables = agent.LanguageIptables
+	outputNft      = kernel.LanguageNft
+	outputIptables = kernel.LanguageIptables
 	outputJSON     = "json"
 	outputYAML     = "yaml"
 )
@@ -141,7 +141,7 @@ func newShow(o *rulesOptions) *cobra.Command {
 }
 
 // printListing prints what a namespace holds.
-func (o *rulesOptions) printListing(cmd *cobra.Command, have agent.Listing) error {
+func (o *rulesOptions) printListing(cmd *cobra.Command, have kernel.Listing) error {
 	switch {
 	case o.output == outputJSON:
 		return printJSON(cmd.OutOrStdout(), have.View)
@@ -175,32 +175,51 @@ func newRemove(o *rulesOptions) *cobra.Command {
 func (o *rulesOptions) place() podnet.Place { return podnet.Place{Path: o.netns} }
 
 // open returns the backend, after checking the flags that every use of it needs.
-func (o *rulesOptions) open(ctx context.Context) (agent.Exclusive, error) {
-	if err := o.validate(); err != nil {
-		return agent.Exclusive{}, err
+func (o *rulesOptions) open(ctx context.Context) (kernel.Backend, error) {
+	choice, err := o.choice()
+	if err != nil {
+		return kernel.Backend{}, err
 	}
-	return agent.OpenBackend(ctx, o.backend)
+	backend, _, err := choice.Choose(ctx, o.backend)
+	return backend, err
 }
 
 // openAll returns a backend that finds and removes the rules of every backend. It does not check that the node accepts rules.
-func (o *rulesOptions) openAll(ctx context.Context) (agent.Exclusive, error) {
-	if err := o.validate(); err != nil {
-		return agent.Exclusive{}, err
+func (o *rulesOptions) openAll(ctx context.Context) (kernel.Backend, error) {
+	choice, err := o.choice()
+	if err != nil {
+		return kernel.Backend{}, err
 	}
-	return agent.AllBackends(ctx)
+	return choice.Nftables(ctx), nil
+}
+
+func (o *rulesOptions) choice() (kernel.Choice, error) {
+	if err := o.validate(); err != nil {
+		return kernel.Choice{}, err
+	}
+	return kernel.NewChoice(nil, nil)
 }
 
 func (o *rulesOptions) validate() error {
 	if o.netns == "" {
 		return errNoNetNS
 	}
-	if err := agent.ValidateBackend(o.backend); err != nil {
+	if err := validateBackend(o.backend); err != nil {
 		return err
 	}
 	if _, err := os.Stat(o.netns); errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("--netns: value %q: there is no such file: want the path of a network namespace, such as /run/netns/NAME", o.netns)
 	}
 	return nil
+}
+
+// validateBackend returns an error for an unknown value of --backend.
+func validateBackend(backend string) error {
+	switch backend {
+	case kernel.Auto, kernel.Nftables, kernel.Iptables:
+		return nil
+	}
+	return fmt.Errorf("--backend: value %q: want auto, nftables or iptables", backend)
 }
 
 func (o *rulesOptions) showWanted(cmd *cobra.Command) error {
@@ -218,11 +237,11 @@ func (o *rulesOptions) showWanted(cmd *cobra.Command) error {
 
 // printText prints rules in the requested language, or in the backend's.
 func (o *rulesOptions) printText(cmd *cobra.Command, r iptables.Ruleset, options iptables.TextOptions) error {
-	if err := agent.ValidateBackend(o.backend); err != nil {
+	if err := validateBackend(o.backend); err != nil {
 		return err
 	}
 	text := r.NftText(options)
-	if o.output == outputIptables || o.output != outputNft && o.backend == agent.BackendIptables {
+	if o.output == outputIptables || o.output != outputNft && o.backend == kernel.Iptables {
 		text = xtables.Text(r, r.RestoreText)
 	}
 	_, err := fmt.Fprint(cmd.OutOrStdout(), text)

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"istio-pod-network-controller/agent"
+	"istio-pod-network-controller/iptables/kernel"
 )
 
 // defaultSidecarRoot and defaultSharedRoot are where the chart mounts the node's directories, and defaultSidecarSecrets where it mounts the Secrets that profiles may
@@ -67,7 +68,7 @@ func (o *runOptions) addFlags(fs *pflag.FlagSet) {
 }
 
 func addBackendFlag(fs *pflag.FlagSet, value *string) {
-	fs.StringVar(value, "backend", agent.BackendAuto,
+	fs.StringVar(value, "backend", kernel.Auto,
 		"what programs the kernel: nftables, iptables (which needs the iptables programs), or auto: nftables if the kernel supports it, else iptables")
 }
 
@@ -113,7 +114,7 @@ func (o *runOptions) Validate() error {
 	if o.VerifyInterval != 0 && o.VerifyInterval < time.Second {
 		errs = append(errs, fmt.Errorf("--verify-interval: value %q: want 0, or 1s or more", o.VerifyInterval))
 	}
-	errs = append(errs, agent.ValidateBackend(o.Backend), o.validateSidecars(), validateTaintKey(o.StartupTaintKey), o.validateEntrances(), o.intentFlags.validate())
+	errs = append(errs, validateBackend(o.Backend), o.validateSidecars(), validateTaintKey(o.StartupTaintKey), o.validateEntrances(), o.intentFlags.validate())
 	return errors.Join(errs...)
 }
 

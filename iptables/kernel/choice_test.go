@@ -1,12 +1,10 @@
-package agent
+package kernel
 
 import (
 	"context"
 	"errors"
 	"strings"
 	"testing"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/test/kerneltest"
@@ -41,7 +39,7 @@ func TestTheBackendIsChosenWithAReason(t *testing.T) {
 			if c.refuse {
 				choice.probe = refusing
 			}
-			e, reason, err := choice.choose(t.Context(), c.flag)
+			e, reason, err := choice.Choose(t.Context(), c.flag)
 			if c.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), c.wantErr) {
 					t.Errorf("error %v, want %q", err, c.wantErr)
@@ -52,32 +50,5 @@ func TestTheBackendIsChosenWithAReason(t *testing.T) {
 				t.Errorf("%v, %q, %v", e.chosen, reason, err)
 			}
 		})
-	}
-}
-
-func TestTheBackendIsAMetric(t *testing.T) {
-	kerneltest.New(t)
-	for flag, processes := range map[string]bool{"auto": false, "iptables": true} {
-		r := prometheus.NewRegistry()
-		b, err := newBackend(t.Context(), flag, r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		families, err := r.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := map[string]string{}
-		for _, f := range families {
-			for _, label := range f.GetMetric()[0].GetLabel() {
-				got[f.GetName()] = label.GetValue()
-			}
-		}
-		if got["istio_pod_network_controller_backend_info"] != b.Name() {
-			t.Errorf("--backend %s: %v", flag, got)
-		}
-		if _, ok := got["istio_pod_network_controller_exec_duration_seconds"]; ok != processes {
-			t.Errorf("--backend %s: processes measured: %v", flag, got)
-		}
 	}
 }

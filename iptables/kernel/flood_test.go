@@ -1,4 +1,4 @@
-package agent
+package kernel
 
 import (
 	"context"
@@ -108,7 +108,7 @@ func TestAPodThatKeepsTheKernelBusyIsAloneInThat(t *testing.T) {
 
 // The kernel answers questions while it is busy with transactions.
 func TestWhatDiffersIsSeenThoughTheKernelIsBusy(t *testing.T) {
-	b, ns := allBackends(t)[BackendNftables], kerneltest.New(t)
+	b, ns := allBackends(t)[Nftables], kerneltest.New(t)
 	apply := func(patience time.Duration) (seen iptables.Drift, err error) {
 		found := make(chan iptables.Drift, 1)
 		ctx, cancel := context.WithTimeout(iptables.OnDrift(t.Context(), func(d iptables.Drift) { found <- d }), patience)
@@ -145,7 +145,7 @@ func TestWhatDiffersIsSeenThoughTheKernelIsBusy(t *testing.T) {
 }
 
 // applyInTime wants a call to come back by its deadline, and to say nothing else than that it was late.
-func applyInTime(t *testing.T, b Exclusive, ns *netns.NS) {
+func applyInTime(t *testing.T, b Backend, ns *netns.NS) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

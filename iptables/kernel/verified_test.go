@@ -1,4 +1,4 @@
-package agent
+package kernel
 
 import (
 	"io"
@@ -18,7 +18,7 @@ func TestWhatHasNotChangedIsNotComparedAgain(t *testing.T) {
 	ns, want := kerneltest.New(t), iptables.Ruleset{Loopback: iptables.LoopbackAddrs()}
 	mustRun(t, ns, "ip addr add ::6/128 dev lo && nft add table inet before")
 	applied := 0
-	e := choiceOf(t).exclusive(fakeBackend{present: true, unchanged: true, apply: func(string) error { applied++; return nil }})
+	e := New(namespaces(t), fakeDriver{present: true, unchanged: true, apply: func(string) error { applied++; return nil }})
 	place := podnet.Place{Path: ns.Path(), Identity: idOf(t, e, ns.Path())}
 	if place.Identity.Cookie == 0 {
 		kerneltest.SkipOrFail(t, "this kernel has no SO_NETNS_COOKIE: it is older than Linux 5.14")
@@ -92,7 +92,7 @@ func TestPreemptionIsReported(t *testing.T) {
 
 // A table that a process owns goes with its owner, and the kernel does not count that as a change.
 func TestPreemptionByATableThatGoesWithItsOwnerIsReportedNoLonger(t *testing.T) {
-	e, ns, want := choiceOf(t).nftables(t.Context()), kerneltest.New(t), tproxyRules(t)
+	e, ns, want := choiceOf(t).Nftables(t.Context()), kerneltest.New(t), tproxyRules(t)
 	place := podnet.Place{Path: ns.Path(), Identity: idOf(t, e, ns.Path())}
 	preempted := func() int {
 		out, err := e.Apply(t.Context(), place, want)
@@ -154,7 +154,7 @@ func TestRoutesAreComparedAsOftenAsTheyMatter(t *testing.T) {
 			t.Fatal(err)
 		}
 		applied, past := 0, time.Duration(0)
-		e := choiceOf(t).exclusive(fakeBackend{present: true, unchanged: true, apply: func(string) error { applied++; return nil }})
+		e := New(namespaces(t), fakeDriver{present: true, unchanged: true, apply: func(string) error { applied++; return nil }})
 		e.verified.now = func() time.Time { return time.Now().Add(past) }
 		place := podnet.Place{Path: ns.Path(), Identity: idOf(t, e, ns.Path())}
 		apply := func() (compared int) {

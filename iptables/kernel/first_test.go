@@ -1,4 +1,4 @@
-package agent
+package kernel
 
 import (
 	"context"
@@ -10,33 +10,33 @@ import (
 	"istio-pod-network-controller/test/kerneltest"
 )
 
-// countedBackend counts how often another backend's rules are looked for or removed.
-type countedBackend struct {
-	backend
+// countedDriver counts how often another backend's rules are looked for or removed.
+type countedDriver struct {
+	Driver
 	looks *int
 }
 
-func (b countedBackend) Present(ctx context.Context, path string) (bool, error) {
+func (b countedDriver) Present(ctx context.Context, path string) (bool, error) {
 	*b.looks++
-	return b.backend.Present(ctx, path)
+	return b.Driver.Present(ctx, path)
 }
 
-func (b countedBackend) Yield(ctx context.Context, path string) (bool, error) {
+func (b countedDriver) Yield(ctx context.Context, path string) (bool, error) {
 	*b.looks++
-	return b.backend.Yield(ctx, path)
+	return b.Driver.Yield(ctx, path)
 }
 
-// racingBackend has somebody else write just before or after it.
-type racingBackend struct {
-	backend
+// racingDriver has somebody else write just before or after it.
+type racingDriver struct {
+	Driver
 	before, after func()
 }
 
-func (b racingBackend) Apply(ctx context.Context, path string, want iptables.Ruleset) (iptables.Outcome, error) {
+func (b racingDriver) Apply(ctx context.Context, path string, want iptables.Ruleset) (iptables.Outcome, error) {
 	if b.before != nil {
 		b.before()
 	}
-	out, err := b.backend.Apply(ctx, path, want)
+	out, err := b.Driver.Apply(ctx, path, want)
 	if b.after != nil {
 		b.after()
 	}
@@ -87,11 +87,11 @@ func TestNothingIsLookedForInANamespaceWithoutRules(t *testing.T) {
 }
 
 // fresh returns the nftables backend whose looks for others are counted, and beside whose first write somebody else writes.
-func fresh(t *testing.T, ns *netns.NS, looks *int, before, after string) Exclusive {
+func fresh(t *testing.T, ns *netns.NS, looks *int, before, after string) Backend {
 	t.Helper()
-	e := allBackends(t)[BackendNftables]
+	e := allBackends(t)[Nftables]
 	for i := range e.others {
-		e.others[i] = countedBackend{e.others[i], looks}
+		e.others[i] = countedDriver{e.others[i], looks}
 	}
 	once := func(script string) func() {
 		return func() {
@@ -101,7 +101,7 @@ func fresh(t *testing.T, ns *netns.NS, looks *int, before, after string) Exclusi
 			}
 		}
 	}
-	e.chosen = racingBackend{e.chosen, once(before), once(after)}
+	e.chosen = racingDriver{e.chosen, once(before), once(after)}
 	return e
 }
 

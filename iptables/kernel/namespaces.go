@@ -1,4 +1,4 @@
-package agent
+package kernel
 
 import (
 	"context"
@@ -10,9 +10,23 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
+// Namespaces opens the network namespaces of pods, and lets one call at a time work in each.
+type Namespaces struct {
+	guard  netns.Guard
+	visits *netns.Visits
+	// panicked is called after a panic. It may be nil.
+	panicked func(ctx context.Context, p *netns.PanicError)
+}
+
+// NewNamespaces returns the pods' namespaces. It fails if the host's own cannot be identified.
+func NewNamespaces() (Namespaces, error) {
+	guard, err := netns.NewGuard()
+	return Namespaces{guard: guard, visits: netns.NewVisits()}, err
+}
+
 // Identify opens the namespace that a path leads to and returns its identity.
-func (e Exclusive) Identify(path string) (found podnet.Identity, err error) {
-	ns, err := e.guard.Open(path)
+func (n Namespaces) Identify(path string) (found podnet.Identity, err error) {
+	ns, err := n.guard.Open(path)
 	if err != nil {
 		return found, err
 	}
@@ -20,17 +34,17 @@ func (e Exclusive) Identify(path string) (found podnet.Identity, err error) {
 	return found, errors.Join(err, ns.Close())
 }
 
-// in calls f with the open namespace of a place. The path of the open namespace is a descriptor's: nobody else can make it lead
-// elsewhere. in returns soon after the deadline of ctx, as netns.Visit does. Errors name the place's path.
-func in[T any](ctx context.Context, e Exclusive, at podnet.Place, f func(ctx context.Context, ns *netns.NS) (T, error)) (T, error) {
-	return netns.Visit(ctx, e.visits, at.Path, e.guard.Open, func(ctx context.Context, ns *netns.NS) (value T, err error) {
+// Visit calls f with the open namespace of a place. The path of the open namespace is a descriptor's: nobody else can make it lead
+// elsewhere. Visit returns soon after the deadline of ctx, as netns.Visit does. Errors name the place's path.
+func Visit[T any](ctx context.Context, n Namespaces, at podnet.Place, f func(ctx context.Context, ns *netns.NS) (T, error)) (T, error) {
+	return netns.Visit(ctx, n.visits, at.Path, n.guard.Open, func(ctx context.Context, ns *netns.NS) (value T, err error) {
 		err = check(ns, at)
 		if err == nil {
 			err = netns.Contain(func() error { value, err = f(ctx, ns); return err })
 		}
 		var p *netns.PanicError
-		if errors.As(err, &p) && e.panicked != nil {
-			e.panicked(ctx, p)
+		if errors.As(err, &p) && n.panicked != nil {
+			n.panicked(ctx, p)
 		}
 		if err != nil {
 			err = placedError{err: err, open: ns.Path(), path: at.Path}

@@ -1,4 +1,6 @@
-package agent
+// Package kernel holds a pod's network namespace to a Ruleset: one visit to the open namespace guards it, looks for rules of other projects,
+// programs it with the chosen backend, and removes what other backends have left.
+package kernel
 
 import (
 	"context"
@@ -12,10 +14,10 @@ import (
 	"istio-pod-network-controller/iptables/foreign"
 )
 
-// backend puts rules into the network namespace at a path.
-type backend interface {
+// Driver puts rules into the network namespace at a path.
+type Driver interface {
 	writer
-	inspector
+	reader
 	Name() string
 }
 
@@ -23,12 +25,12 @@ type backend interface {
 type writer interface {
 	Apply(ctx context.Context, path string, want iptables.Ruleset) (iptables.Outcome, error)
 	Remove(ctx context.Context, path string) (removed bool, err error)
-	// Yield removes this backend's rules, and leaves what the chosen backend also needs.
+	// Yield removes this driver's rules, and leaves what the chosen driver also needs.
 	Yield(ctx context.Context, path string) (removed bool, err error)
 }
 
-// inspector reads the rules of a namespace.
-type inspector interface {
+// reader reads the rules of a namespace.
+type reader interface {
 	Present(ctx context.Context, path string) (bool, error)
 	Verify(ctx context.Context, path string, want iptables.Ruleset) (iptables.Drift, error)
 	List(ctx context.Context, path string) (have Listing, ok bool, err error)
@@ -48,7 +50,7 @@ type Listing struct {
 	Lines    []iptables.Line
 }
 
-// Exclusive programs namespaces with the chosen backend. Once the chosen backend's rules are in force, it removes those of other backends:
+// Backend programs namespaces with the chosen backend. Once the chosen backend's rules are in force, it removes those of other backends:
 // so a node can change its backend while pods run. Each call:
 //
 //   - opens the namespace once, and refuses the host's and one whose identity is not the place's;
@@ -57,23 +59,25 @@ type Listing struct {
 //   - before the first write into a namespace without our rules, looks for rules of other projects, unless it never had a rule;
 //   - reports rules of others that decide about packets before ours, and leaves them alone;
 //   - returns a panic as an error.
-type Exclusive struct {
-	chosen     backend
-	others     []backend
-	guard      netns.Guard
-	visits     *netns.Visits
+type Backend struct {
+	Namespaces
+	chosen     Driver
+	others     []Driver
 	programmed *programmed
 	verified   *verified
-	// panicked is called after a panic. It may be nil.
-	panicked func(ctx context.Context, p *netns.PanicError)
+}
+
+// New returns a backend that programs with the chosen driver.
+func New(in Namespaces, chosen Driver, others ...Driver) Backend {
+	return Backend{Namespaces: in, chosen: chosen, others: others, programmed: newProgrammed(), verified: newVerified()}
 }
 
 // Name returns the chosen backend's name.
-func (e Exclusive) Name() string { return e.chosen.Name() }
+func (e Backend) Name() string { return e.chosen.Name() }
 
 // Apply applies the rules with the chosen backend, and then removes those of other backends.
-func (e Exclusive) Apply(ctx context.Context, at podnet.Place, want iptables.Ruleset) (iptables.Outcome, error) {
-	return in(ctx, e, at, func(ctx context.Context, ns *netns.NS) (out iptables.Outcome, err error) {
+func (e Backend) Apply(ctx context.Context, at podnet.Place, want iptables.Ruleset) (iptables.Outcome, error) {
+	return Visit(ctx, e.Namespaces, at, func(ctx context.Context, ns *netns.NS) (out iptables.Outcome, err error) {
 		id, err := identityAt(ns, at)
 		if err != nil {
 			return out, err
@@ -98,7 +102,7 @@ func (e Exclusive) Apply(ctx context.Context, at podnet.Place, want iptables.Rul
 
 // program applies the rules with the chosen backend. In a namespace without any rule, such as that of a pod that starts (first), there are no
 // rules of others to look for.
-func (e Exclusive) program(ctx context.Context, ns *netns.NS, id podnet.Identity, want iptables.Ruleset, first bool) (out iptables.Outcome, err error) {
+func (e Backend) program(ctx context.Context, ns *netns.NS, id podnet.Identity, want iptables.Ruleset, first bool) (out iptables.Outcome, err error) {
 	if !first {
 		if err := e.refuseForeign(ctx, ns, id); err != nil {
 			return out, err
@@ -112,7 +116,7 @@ func (e Exclusive) program(ctx context.Context, ns *netns.NS, id podnet.Identity
 
 // alone reports whether the chosen backend's transaction is the only one that the namespace has ever had: then it holds no rules of others or of
 // other backends. That is remembered.
-func (e Exclusive) alone(ns *netns.NS, id podnet.Identity, before verification) bool {
+func (e Backend) alone(ns *netns.NS, id podnet.Identity, before verification) bool {
 	after, ok := e.verified.reader.State(ns)
 	if !ok || !after.FirstOf(before.rules) {
 		return false
@@ -123,7 +127,7 @@ func (e Exclusive) alone(ns *netns.NS, id podnet.Identity, before verification) 
 }
 
 // finish removes what other backends have left, and looks for rules of others before ours.
-func (e Exclusive) finish(ctx context.Context, ns *netns.NS, want iptables.Ruleset, out iptables.Outcome) (iptables.Outcome, error) {
+func (e Backend) finish(ctx context.Context, ns *netns.NS, want iptables.Ruleset, out iptables.Outcome) (iptables.Outcome, error) {
 	left, err := e.clear(ctx, ns.Path())
 	if len(left) > 0 {
 		isAbsent := func(d iptables.Difference) bool { return d.Kind == iptables.KindAbsent }
@@ -132,17 +136,17 @@ func (e Exclusive) finish(ctx context.Context, ns *netns.NS, want iptables.Rules
 	if err != nil {
 		return out, err
 	}
-	out.Preempted, err = foreign.Preempting(ctx, ns, foreign.OursOf(want, e.chosen.Name() != BackendNftables))
+	out.Preempted, err = foreign.Preempting(ctx, ns, foreign.OursOf(want, e.chosen.Name() != Nftables))
 	return out, err
 }
 
-func remains(of backend) iptables.Difference {
+func remains(of Driver) iptables.Difference {
 	return iptables.Difference{Kind: iptables.KindBackend, Text: "+ rules of the " + of.Name() + " backend"}
 }
 
 // refuseForeign returns an error if rules of other projects are there. It does not look if our rules are there or have been: it looked
 // before they were written.
-func (e Exclusive) refuseForeign(ctx context.Context, ns *netns.NS, id podnet.Identity) error {
+func (e Backend) refuseForeign(ctx context.Context, ns *netns.NS, id podnet.Identity) error {
 	if e.programmed.has(id) {
 		return nil
 	}
@@ -157,11 +161,11 @@ func (e Exclusive) refuseForeign(ctx context.Context, ns *netns.NS, id podnet.Id
 }
 
 // Present reports whether the namespace holds rules of any backend.
-func (e Exclusive) Present(ctx context.Context, at podnet.Place) (present bool, err error) {
-	return in(ctx, e, at, func(ctx context.Context, ns *netns.NS) (bool, error) { return e.present(ctx, ns.Path()) })
+func (e Backend) Present(ctx context.Context, at podnet.Place) (present bool, err error) {
+	return Visit(ctx, e.Namespaces, at, func(ctx context.Context, ns *netns.NS) (bool, error) { return e.present(ctx, ns.Path()) })
 }
 
-func (e Exclusive) present(ctx context.Context, path string) (bool, error) {
+func (e Backend) present(ctx context.Context, path string) (bool, error) {
 	for _, b := range e.all() {
 		if present, err := b.Present(ctx, path); err != nil || present {
 			return present, err
@@ -171,8 +175,8 @@ func (e Exclusive) present(ctx context.Context, path string) (bool, error) {
 }
 
 // Remove removes the rules of every backend, and the address and routes that belong to them.
-func (e Exclusive) Remove(ctx context.Context, at podnet.Place) (removed bool, err error) {
-	return in(ctx, e, at, func(ctx context.Context, ns *netns.NS) (bool, error) {
+func (e Backend) Remove(ctx context.Context, at podnet.Place) (removed bool, err error) {
+	return Visit(ctx, e.Namespaces, at, func(ctx context.Context, ns *netns.NS) (bool, error) {
 		path := ns.Path()
 		id, err := identityAt(ns, at)
 		if err != nil {
@@ -189,7 +193,7 @@ func (e Exclusive) Remove(ctx context.Context, at podnet.Place) (removed bool, e
 }
 
 // clear removes the rules of the other backends, and returns which had any.
-func (e Exclusive) clear(ctx context.Context, path string) (removed iptables.Drift, err error) {
+func (e Backend) clear(ctx context.Context, path string) (removed iptables.Drift, err error) {
 	for _, o := range e.others {
 		did, err := o.Yield(ctx, path)
 		if err != nil {
@@ -203,28 +207,29 @@ func (e Exclusive) clear(ctx context.Context, path string) (removed iptables.Dri
 }
 
 // Verify compares with the chosen backend's rules; rules of another backend count as drift.
-func (e Exclusive) Verify(ctx context.Context, at podnet.Place, want iptables.Ruleset) (iptables.Drift, error) {
-	return in(ctx, e, at, func(ctx context.Context, ns *netns.NS) (iptables.Drift, error) {
-		path := ns.Path()
-		drift, err := e.chosen.Verify(ctx, path, want)
-		for _, o := range e.others {
-			present, errPresent := o.Present(ctx, path)
-			if present {
-				drift = append(drift, remains(o))
-			}
-			err = errors.Join(err, errPresent)
+func (e Backend) Verify(ctx context.Context, at podnet.Place, want iptables.Ruleset) (iptables.Drift, error) {
+	return Visit(ctx, e.Namespaces, at, func(ctx context.Context, ns *netns.NS) (iptables.Drift, error) { return e.verify(ctx, ns.Path(), want) })
+}
+
+func (e Backend) verify(ctx context.Context, path string, want iptables.Ruleset) (iptables.Drift, error) {
+	drift, err := e.chosen.Verify(ctx, path, want)
+	for _, o := range e.others {
+		present, errPresent := o.Present(ctx, path)
+		if present {
+			drift = append(drift, remains(o))
 		}
-		return drift, err
-	})
+		err = errors.Join(err, errPresent)
+	}
+	return drift, err
 }
 
 // List returns the rules that are there, the chosen backend's first.
-func (e Exclusive) List(ctx context.Context, at podnet.Place) (have Listing, ok bool, err error) {
+func (e Backend) List(ctx context.Context, at podnet.Place) (have Listing, ok bool, err error) {
 	type result struct {
 		have Listing
 		ok   bool
 	}
-	found, err := in(ctx, e, at, func(ctx context.Context, ns *netns.NS) (r result, err error) {
+	found, err := Visit(ctx, e.Namespaces, at, func(ctx context.Context, ns *netns.NS) (r result, err error) {
 		path := ns.Path()
 		for _, b := range e.all() {
 			if r.have, r.ok, err = b.List(ctx, path); err != nil || r.ok {
@@ -237,7 +242,7 @@ func (e Exclusive) List(ctx context.Context, at podnet.Place) (have Listing, ok 
 }
 
 // Describe returns the rules of ours that are there, in words and with counters, and the language of their backend; none if there are none.
-func (e Exclusive) Describe(ctx context.Context, at podnet.Place) (lines []iptables.Line, language string, err error) {
+func (e Backend) Describe(ctx context.Context, at podnet.Place) (lines []iptables.Line, language string, err error) {
 	have, ok, err := e.List(ctx, at)
 	if err != nil || !ok {
 		return nil, "", err
@@ -245,4 +250,4 @@ func (e Exclusive) Describe(ctx context.Context, at podnet.Place) (lines []iptab
 	return have.Lines, have.Language, nil
 }
 
-func (e Exclusive) all() []backend { return append([]backend{e.chosen}, e.others...) }
+func (e Backend) all() []Driver { return append([]Driver{e.chosen}, e.others...) }

@@ -1,4 +1,4 @@
-package agent
+package kernel
 
 import (
 	"context"
@@ -39,9 +39,9 @@ func unchangedApply(b *testing.B, pause time.Duration) {
 }
 
 // ordinary returns the nftables backend, and the rules of an ordinary pod.
-func ordinary(b *testing.B) (Exclusive, iptables.Ruleset) {
+func ordinary(b *testing.B) (Backend, iptables.Ruleset) {
 	b.Helper()
-	c, err := newBackendChoice()
+	c, err := NewChoice(nil, nil)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -49,11 +49,11 @@ func ordinary(b *testing.B) (Exclusive, iptables.Ruleset) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	return c.nftables(b.Context()), want
+	return c.Nftables(b.Context()), want
 }
 
 // programmedPlaces are namespaces that hold the rules, which e remembers.
-func programmedPlaces(b *testing.B, e Exclusive, want iptables.Ruleset) (out []podnet.Place) {
+func programmedPlaces(b *testing.B, e Backend, want iptables.Ruleset) (out []podnet.Place) {
 	b.Helper()
 	for range 20 {
 		place := podnet.Place{Path: kerneltest.New(b).Path()}
@@ -90,7 +90,7 @@ func BenchmarkListening(b *testing.B) {
 	defer cancel()
 	for b.Loop() {
 		before := processCPU(b)
-		_, err := listeners{e}.Listening(ctx, places[n%len(places)], 1337)
+		_, err := e.Listening(ctx, places[n%len(places)], 1337)
 		if used += processCPU(b) - before; err != nil {
 			b.Fatal(err)
 		}

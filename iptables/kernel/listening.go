@@ -1,4 +1,4 @@
-package agent
+package kernel
 
 import (
 	"context"
@@ -34,16 +34,13 @@ const (
 	maxListeners = 8192
 )
 
-// listeners reads the listening sockets of a namespace over netlink (sock_diag).
-type listeners struct{ guarded Exclusive }
-
-// Listening implements controllers.Listeners.
-func (l listeners) Listening(ctx context.Context, at podnet.Place, proxyUID uint32) ([]uint16, error) {
-	return in(ctx, l.guarded, at, func(ctx context.Context, ns *netns.NS) (ports []uint16, err error) {
+// Listening returns the ports on which a pod listens for others, without those of a user ID. It implements controllers.Listeners.
+func (n Namespaces) Listening(ctx context.Context, at podnet.Place, proxyUID uint32) ([]uint16, error) {
+	return Visit(ctx, n, at, func(ctx context.Context, ns *netns.NS) (ports []uint16, err error) {
 		left := maxListeners
-		err = eachListener(ctx, ns, func(body []byte) (more bool) {
-			if binary.NativeEndian.Uint32(body[diagUID:]) != proxyUID && !listensOnLoopback(body) {
-				ports = append(ports, binary.BigEndian.Uint16(body[diagPort:]))
+		err = EachListener(ctx, ns, func(s Socket) (more bool) {
+			if s.UID != proxyUID && !s.Loopback {
+				ports = append(ports, s.Port)
 			}
 			left--
 			return left > 0
@@ -53,14 +50,23 @@ func (l listeners) Listening(ctx context.Context, at podnet.Place, proxyUID uint
 	})
 }
 
-// eachListener is eachSocket for those that listen, on any port.
-func eachListener(ctx context.Context, ns *netns.NS, f func(body []byte) (more bool)) error {
-	return eachSocket(ctx, ns, 1<<tcpListen, 0, f)
+// Socket is a TCP socket of a pod.
+type Socket struct {
+	Port uint16
+	UID  uint32
+	// Loopback is set if nobody outside of the pod can reach it.
+	Loopback bool
 }
 
-// eachSocket calls f with the inet_diag_msg of each TCP socket of a namespace, of either family, in one of the states (a bit for each), whose
-// own port is the given one, or any if it is 0, until f returns false. On a kernel without the modules inet_diag and tcp_diag nobody is found.
-func eachSocket(ctx context.Context, ns *netns.NS, states uint32, port uint16, f func(body []byte) (more bool)) error {
+// EachListener is EachSocket for those that listen, on any port.
+func EachListener(ctx context.Context, ns *netns.NS, f func(Socket) (more bool)) error {
+	return EachSocket(ctx, ns, 1<<tcpListen, 0, f)
+}
+
+// EachSocket calls f with each TCP socket of a namespace, of either family, in one of the states (a bit for each, include/net/tcp_states.h),
+// whose own port is the given one, or any if it is 0, until f returns false. On a kernel without the modules inet_diag and tcp_diag nobody is
+// found.
+func EachSocket(ctx context.Context, ns *netns.NS, states uint32, port uint16, f func(Socket) (more bool)) error {
 	conn, err := ns.Netlink(unix.NETLINK_SOCK_DIAG)
 	if err != nil {
 		return fmt.Errorf("ask for sockets: %w", err)
@@ -71,7 +77,7 @@ func eachSocket(ctx context.Context, ns *netns.NS, states uint32, port uint16, f
 	binary.NativeEndian.PutUint32(request[diagStates:], states)
 	end, _ := ctx.Deadline()
 	err = conn.Dump(end, rawnetlink.Request{Kind: tcpSockets, Header: request}, func(body []byte) (more bool) {
-		return len(body) < diagMessageSize || f(body)
+		return len(body) < diagMessageSize || f(socketOf(body))
 	})
 	if err == nil || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
 		return nil
@@ -79,11 +85,11 @@ func eachSocket(ctx context.Context, ns *netns.NS, states uint32, port uint16, f
 	return fmt.Errorf("ask for sockets: %w", err)
 }
 
-// listensOnLoopback reports whether nobody outside of the pod can reach the socket of an inet_diag_msg.
-func listensOnLoopback(body []byte) bool {
+// socketOf reads an inet_diag_msg.
+func socketOf(body []byte) Socket {
 	address := netip.AddrFrom4([4]byte(body[diagAddress : diagAddress+4]))
 	if body[0] == unix.AF_INET6 {
 		address = netip.AddrFrom16([16]byte(body[diagAddress : diagAddress+16])).Unmap()
 	}
-	return address.IsLoopback()
+	return Socket{Port: binary.BigEndian.Uint16(body[diagPort:]), UID: binary.NativeEndian.Uint32(body[diagUID:]), Loopback: address.IsLoopback()}
 }

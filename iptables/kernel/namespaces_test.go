@@ -1,4 +1,4 @@
-package agent
+package kernel
 
 import (
 	"context"
@@ -14,29 +14,29 @@ import (
 	"istio-pod-network-controller/test/kerneltest"
 )
 
-// fakeBackend calls a test's functions with the path of each call.
-type fakeBackend struct {
-	backend
+// fakeDriver calls a test's functions with the path of each call.
+type fakeDriver struct {
+	Driver
 	present   bool
 	look      error // of Present
 	apply     func(path string) error
 	unchanged bool // apply finds nothing to do
 }
 
-func (b fakeBackend) Name() string { return "fake" }
+func (b fakeDriver) Name() string { return "fake" }
 
-func (b fakeBackend) Present(context.Context, string) (bool, error) { return b.present, b.look }
+func (b fakeDriver) Present(context.Context, string) (bool, error) { return b.present, b.look }
 
-func (b fakeBackend) Apply(_ context.Context, path string, _ iptables.Ruleset) (iptables.Outcome, error) {
+func (b fakeDriver) Apply(_ context.Context, path string, _ iptables.Ruleset) (iptables.Outcome, error) {
 	if b.unchanged {
 		return iptables.Outcome{}, b.apply(path)
 	}
 	return iptables.Outcome{Drift: iptables.Drift{{Kind: iptables.KindAbsent}}}, b.apply(path)
 }
 
-func (b fakeBackend) Yield(_ context.Context, path string) (bool, error) { return false, b.apply(path) }
+func (b fakeDriver) Yield(_ context.Context, path string) (bool, error) { return false, b.apply(path) }
 
-func idOf(t *testing.T, e Exclusive, path string) podnet.Identity {
+func idOf(t *testing.T, e Backend, path string) podnet.Identity {
 	t.Helper()
 	id, err := e.Identify(path)
 	if err != nil {
@@ -52,7 +52,7 @@ func TestAnIdentityHasAllThatTheKernelTells(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := idOf(t, choiceOf(t).exclusive(fakeBackend{}), ns.Path()); got != (podnet.Identity{Dev: want.ID.Dev, Ino: want.ID.Ino, Cookie: want.Cookie}) {
+	if got := idOf(t, New(namespaces(t), fakeDriver{}), ns.Path()); got != (podnet.Identity{Dev: want.ID.Dev, Ino: want.ID.Ino, Cookie: want.Cookie}) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }
@@ -60,7 +60,7 @@ func TestAnIdentityHasAllThatTheKernelTells(t *testing.T) {
 // Who cannot tell whether there are rules of ours writes none.
 func TestNothingIsWrittenWhereNobodyCanLook(t *testing.T) {
 	written := false
-	e := choiceOf(t).exclusive(fakeBackend{look: errSome, apply: func(string) error { written = true; return nil }})
+	e := New(namespaces(t), fakeDriver{look: errSome, apply: func(string) error { written = true; return nil }})
 	ns := kerneltest.New(t)
 	mustRun(t, ns, "nft add table inet before")
 	if _, err := e.Apply(t.Context(), at(ns), iptables.Ruleset{}); !errors.Is(err, errSome) || written {
@@ -115,7 +115,7 @@ func TestAllBackendsWorkOnWhatWasOpened(t *testing.T) {
 		lead(second)
 		return ns.Close()
 	}
-	e := choiceOf(t).exclusive(fakeBackend{apply: look}, fakeBackend{apply: look})
+	e := New(namespaces(t), fakeDriver{apply: look}, fakeDriver{apply: look})
 	if _, err := e.Apply(t.Context(), podnet.Place{Path: path}, iptables.Ruleset{}); err != nil {
 		t.Fatal(err)
 	}
@@ -134,13 +134,13 @@ func TestAPanicIsAnErrorAndReported(t *testing.T) {
 		"on a thread inside":        func(string) error { return ns.Do(func() error { return outOfRange(nil) }) },
 	} {
 		reports := 0
-		c := choiceOf(t)
-		c.panicked = func(_ context.Context, p *netns.PanicError) {
+		in := namespaces(t)
+		in.panicked = func(_ context.Context, p *netns.PanicError) {
 			if reports++; len(p.Stack) == 0 {
 				t.Errorf("%s: no stack", name)
 			}
 		}
-		_, err := c.exclusive(fakeBackend{apply: apply}).Apply(t.Context(), at(ns), iptables.Ruleset{})
+		_, err := New(in, fakeDriver{apply: apply}).Apply(t.Context(), at(ns), iptables.Ruleset{})
 		if err == nil || !strings.Contains(err.Error(), "index out of range") || reports != 1 {
 			t.Errorf("%s: error %v, reported %d times", name, err, reports)
 		}
@@ -155,7 +155,7 @@ func TestErrorsNameThePathOfThePlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	cause := errors.New("refused")
-	e := choiceOf(t).exclusive(fakeBackend{apply: func(opened string) error { return errors.Join(errors.New("open "+opened), cause) }})
+	e := New(namespaces(t), fakeDriver{apply: func(opened string) error { return errors.Join(errors.New("open "+opened), cause) }})
 	_, err := e.Apply(t.Context(), podnet.Place{Path: path}, iptables.Ruleset{})
 	if !errors.Is(err, cause) || !strings.Contains(err.Error(), path) || strings.Contains(err.Error(), "/proc/") {
 		t.Errorf("error %v", err)
@@ -171,7 +171,7 @@ func TestAnotherProjectsRulesAreRecognisedBeforeTheFirstWrite(t *testing.T) {
 		ns := kerneltest.New(t)
 		mustRun(t, ns, "iptables-nft -t nat -N ISTIO_OUTPUT && iptables-nft -t nat -A ISTIO_OUTPUT -j RETURN && iptables-nft -t nat -A OUTPUT -j ISTIO_OUTPUT")
 		wrote := false
-		e := choiceOf(t).exclusive(fakeBackend{present: c.ours, apply: func(string) error { wrote = true; return nil }})
+		e := New(namespaces(t), fakeDriver{present: c.ours, apply: func(string) error { wrote = true; return nil }})
 		_, err := e.Apply(t.Context(), at(ns), iptables.Ruleset{})
 		others, ok := errors.AsType[*podnet.ProgrammedByOthersError](err)
 		if ok != c.refused || wrote == c.refused || ok && others.Owner != "Istio" {

@@ -1,4 +1,4 @@
-package agent
+package kernel
 
 import (
 	"bufio"
@@ -28,7 +28,7 @@ func TestTrafficLivesThroughAChangeOfBackend(t *testing.T) {
 	}
 	go kerneltest.Echo(kerneltest.ListenTCP(t, world, kerneltest.App, false, "[::]:80"), "WORLD:80")
 	all := allBackends(t)
-	apply := func(e Exclusive) {
+	apply := func(e Backend) {
 		if _, err := e.Apply(t.Context(), at(pod), tproxyRules(t)); err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,63 @@
+package kernel
+
+import (
+	"context"
+	"fmt"
+
+	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/iptables/foreign"
+)
+
+// Held is what a namespace holds.
+type Held struct {
+	// Backend wrote our rules; "" if there are none.
+	Backend string
+	Lines   []iptables.Line
+	// Drift is the difference from what should be there; nil where that is not known.
+	Drift iptables.Drift
+	// Others is the project whose rules redirect the pod's traffic, or nil.
+	Others *podnet.ProgrammedByOthersError
+	// Preempting are rules of others that decide about packets before ours.
+	Preempting []string
+}
+
+// Apart returns the backend for calls that do not wait for those of e, nor those for them: while a call is late, every other one for its
+// namespace is refused, and a late look must not stop the pod's programming.
+func (e Backend) Apart() Backend {
+	e.visits = netns.NewVisits()
+	return e
+}
+
+// Look reads a namespace, and writes nothing. want may be nil: then our rules are not compared.
+func (e Backend) Look(ctx context.Context, at podnet.Place, want *iptables.Ruleset) (Held, error) {
+	return Visit(ctx, e.Namespaces, at, func(ctx context.Context, ns *netns.NS) (found Held, err error) {
+		if found.Backend, found.Lines, err = e.linesIn(ctx, ns.Path()); err != nil {
+			return found, err
+		}
+		if found.Others, err = foreign.Find(ctx, ns); err != nil || want == nil {
+			return found, err
+		}
+		if found.Drift, err = e.verify(ctx, ns.Path(), *want); err != nil {
+			return found, err
+		}
+		found.Drift = found.Drift.Bounded()
+		found.Preempting, err = foreign.Preempting(ctx, ns, foreign.OursOf(*want, e.chosen.Name() != Nftables))
+		return found, err
+	})
+}
+
+// linesIn returns our rules in words, and which backend wrote them; "" if there are none.
+func (e Backend) linesIn(ctx context.Context, path string) (backend string, lines []iptables.Line, err error) {
+	for _, b := range e.all() {
+		have, ok, err := b.List(ctx, path)
+		if err != nil {
+			return "", nil, fmt.Errorf("read the rules of the %s backend: %w", b.Name(), err)
+		}
+		if ok {
+			return b.Name(), have.Lines, nil
+		}
+	}
+	return "", nil, nil
+}
