@@ -66,6 +66,10 @@ var rooms = []room{
 	{dir: "sidecars", own: "api/v1alpha1 internal/jitter internal/podnet internal/sidecar", others: "github.com/prometheus golang.org/x k8s.io sigs.k8s.io"},
 	{dir: "sidecars/shared", own: "api/v1alpha1 internal/jitter internal/podnet internal/printable internal/sidecar sidecars", others: "golang.org/x k8s.io sigs.k8s.io"},
 
+	{dir: "sidecars/node", own: "api/v1alpha1 controllers internal/intent internal/jitter internal/netns internal/podnet internal/sidecar iptables/kernel runtime/container " +
+		"sidecars sidecars/secretvolume sidecars/shared",
+		others: "github.com/go-logr/logr github.com/prometheus golang.org/x google.golang.org/grpc k8s.io sigs.k8s.io"},
+
 	// Questions to a cluster. They enter no namespace and know no runtime: agent/cli gives them functions and addresses.
 	{dir: "diagnostics/inspect", own: "internal/printable", others: "k8s.io"},
 	{dir: "diagnostics/survey", own: "controllers internal/agentstatus internal/intent", others: "golang.org/x k8s.io"},
@@ -75,11 +79,10 @@ var rooms = []room{
 	// The wiring. Flags live in agent/cli.
 	{dir: "agent", others: "github.com/containerd github.com/fsnotify github.com/go-logr github.com/moby github.com/prometheus golang.org/x google.golang.org k8s.io sigs.k8s.io",
 		own: "api/v1alpha1 controllers diagnostics/inspect internal/agentstatus internal/apiauth internal/intent internal/jitter internal/netns internal/podnet " +
-			"internal/sidecar iptables iptables/kernel runtime/cni runtime/cni/install " +
-			"runtime/container runtime/cri runtime/docker runtime/nri sidecars sidecars/secretvolume sidecars/shared"},
+			"internal/sidecar iptables iptables/kernel runtime/cni runtime/cni/install runtime/cri runtime/docker runtime/nri sidecars/node"},
 	{dir: "agent/cli", others: "*",
 		own: "agent api/v1alpha1 controllers diagnostics/check diagnostics/connectivity diagnostics/inspect diagnostics/survey internal/agentstatus internal/intent " +
-			"internal/podnet internal/printable iptables iptables/kernel iptables/xtables runtime/cni runtime/cni/install runtime/nri"},
+			"internal/podnet internal/printable iptables iptables/kernel iptables/xtables runtime/cni runtime/cni/install runtime/cri runtime/nri sidecars/node"},
 
 	// The programs.
 	{dir: ".", own: "agent/cli"},
@@ -92,7 +95,7 @@ var rooms = []room{
 	{dir: "test/conformance"},
 	{dir: "test/standins/apistandin", others: "k8s.io sigs.k8s.io"},
 	{dir: "test/standins/envoystandin", others: "golang.org/x/sys/unix"},
-	{dir: "internal/refdocs", own: "agent agent/cli controllers internal/intent", others: "github.com/spf13 k8s.io/api/core/v1"},
+	{dir: "internal/refdocs", own: "agent agent/cli controllers internal/intent sidecars/node", others: "github.com/spf13 k8s.io/api/core/v1"},
 }
 
 const module = "istio-pod-network-controller"

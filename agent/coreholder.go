@@ -14,7 +14,7 @@ import (
 type core struct {
 	programmer *controllers.Programmer
 	pods       controllers.Reader
-	managed    *proxies // nil without --sidecars
+	managed    proxies // nil without --sidecars
 }
 
 // coreHolder passes the core to the entrances. It is empty until the agent has read its pods. An agent that serves NRI and CNI before

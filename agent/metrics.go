@@ -66,7 +66,8 @@ func (p *cniState) up() bool { return p.Check(context.Background()) == nil } //n
 
 // gaugeOf returns a gauge that is 1 while is returns true.
 func gaugeOf(name, help string, labels prometheus.Labels, is func() bool) prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, func() float64 { return oneIf(is()) })
+	number := map[bool]float64{true: 1}
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, func() float64 { return number[is()] })
 }
 
 // readyMetric makes the readiness checks at each scrape, all at once.

@@ -12,25 +12,19 @@ import (
 // chainReason starts the reasons of events about the node's CNI chain.
 const chainReason = "CNIChain"
 
-// EventReasons returns the reason of every event that this package makes, in words for docs/reference/events.md: about nodes, and
-// about the pods of proxies that the agent runs.
-func EventReasons() (ofNodes, ofPods []controllers.Reason) {
-	ofNodes = []controllers.Reason{{
+// EventReasons returns the reason of every event about nodes, in words for docs/reference/events.md.
+func EventReasons() []controllers.Reason {
+	out := []controllers.Reason{{
 		Name: noEarlyEntrance, Means: "the container runtime offers no NRI, and pods start before their rules are there",
 		Do: "switch NRI on in the runtime, or install with `cni: install`",
 	}}
 	for _, f := range chainFaults() {
-		ofNodes = append(ofNodes, controllers.Reason{Name: chainReason + string(f.kind), Means: f.means, Do: f.do})
+		out = append(out, controllers.Reason{Name: chainReason + string(f.kind), Means: f.means, Do: f.do})
 	}
-	ofPods = []controllers.Reason{{
-		Name: reasonProxyFailed, Means: "the proxy that the agent runs for the pod has ended, or could not be started; or the pod cannot join the proxy that it has chosen to share", Do: "read the event, then the proxy's log",
-	}}
-	for _, list := range [][]controllers.Reason{ofNodes, ofPods} {
-		for i := range list {
-			list[i].Type = corev1.EventTypeWarning
-		}
+	for i := range out {
+		out[i].Type = corev1.EventTypeWarning
 	}
-	return ofNodes, ofPods
+	return out
 }
 
 // chainFault is a fault of the node's CNI chain that becomes an event, because the node's administrator has to correct it.

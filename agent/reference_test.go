@@ -13,8 +13,7 @@ import (
 // An event of a node is made of each fault, and of nothing else, and all are described.
 func TestFaultsOfTheChainBecomeEventsThatAreDescribed(t *testing.T) {
 	described := map[string]bool{}
-	nodes, _ := EventReasons()
-	for _, r := range nodes {
+	for _, r := range EventReasons() {
 		described[r.Name] = r.Type != "" && r.Means != "" && r.Do != ""
 	}
 	for kind, fault := range map[install.EventKind]bool{

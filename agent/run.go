@@ -135,7 +135,7 @@ func (a *agent) manage(ctx context.Context, config *rest.Config, addCNI func(man
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
-		err := setCoreOnceSynced(ctx, mgr.GetCache(), a.core, c, a.moreKinds()...)
+		err := setCoreOnceSynced(ctx, mgr.GetCache(), a.core, c, a.proxyKinds()...)
 		if err != nil && ctx.Err() == nil {
 			cancel()
 		} else {
@@ -175,7 +175,7 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 	if err != nil {
 		return core{}, err
 	}
-	managed, err := a.addProxies(mgr, pods, writer.ProxyEvent)
+	managed, join, err := a.addProxies(mgr, pods, writer.ProxyEvent)
 	if err != nil {
 		return core{}, fmt.Errorf("set up the sidecar manager: %w", err)
 	}
@@ -184,7 +184,7 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 		Reporter: reporter, Ledger: ledger, Metrics: counters, Announcers: a.announcers,
 		VerifyInterval: a.VerifyInterval, Listeners: a.backends.Namespaces, Contact: &a.core.contact,
 	}
-	managed.join(programmer)
+	join(programmer)
 	watch := controllers.NewPodWatch(mgr.GetCache(), programmer)
 	return core{programmer: programmer, pods: pods, managed: managed}, errors.Join(
 		watch.SetupWithManager(mgr),

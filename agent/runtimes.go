@@ -50,6 +50,19 @@ func newFinder(ctx context.Context, name, endpoint string) (runtimeFinder, error
 	return finder, nil
 }
 
+// OpenCRI connects to the container runtime that the flags name, for what only a runtime that serves CRI can do: run proxies.
+func OpenCRI(ctx context.Context, name, endpoint string) (*cri.Finder, error) {
+	finder, err := chooseFinder(ctx, name, endpoint)
+	if err != nil {
+		return nil, err
+	}
+	byCRI, ok := finder.(*cri.Finder)
+	if !ok {
+		return nil, errors.Join(errors.New("proxies are run only by container runtimes that serve CRI: containerd or CRI-O"), finder.Close())
+	}
+	return byCRI, nil
+}
+
 func chooseFinder(ctx context.Context, name, endpoint string) (runtimeFinder, error) {
 	endpoints := []string{endpoint}
 	switch {

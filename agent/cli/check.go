@@ -15,7 +15,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 
-	"istio-pod-network-controller/agent"
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/diagnostics/check"
 	"istio-pod-network-controller/internal/intent"
@@ -98,7 +97,7 @@ func (f *checkFlags) results(ctx context.Context) ([]check.Result, error) {
 		if err := f.nodeFault(); err != nil {
 			return nil, err
 		}
-		f.local.Probe, f.local.Rules = probeKernel, agent.HasRules
+		f.local.Probe, f.local.Rules = probeKernel, kernel.HasRules
 		return check.RunNode(f.local.Gather(ctx)), nil
 	}
 	config, _, err := f.kube.config()

@@ -1,15 +1,19 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"istio-pod-network-controller/agent"
+	"istio-pod-network-controller/runtime/cri"
+	"istio-pod-network-controller/sidecars/node"
 )
 
 func newSidecar() *cobra.Command {
@@ -25,7 +29,7 @@ func newSidecar() *cobra.Command {
 }
 
 func newSidecarLogs() *cobra.Command {
-	l := agent.SidecarLog{}
+	l := node.Log{}
 	cmd := &cobra.Command{
 		Use: "logs NAMESPACE/POD", Short: "Print the log of a pod's proxy", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
@@ -36,7 +40,7 @@ func newSidecarLogs() *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&l.Root, "log-root", agent.DefaultLogRoot, "the kubelet's directory of pods' logs")
+	fs.StringVar(&l.Root, "log-root", node.DefaultLogRoot, "the kubelet's directory of pods' logs")
 	fs.BoolVar(&l.Previous, "previous", false, "the log of the proxy before the newest one, running or not")
 	fs.BoolVarP(&l.Follow, "follow", "f", false, "go on with what is written later")
 	fs.BoolVar(&l.Times, "timestamps", false, "begin each line with the time at which it was written")
@@ -45,7 +49,7 @@ func newSidecarLogs() *cobra.Command {
 }
 
 func newSidecarExec() *cobra.Command {
-	e := agent.SidecarExec{}
+	e, runtime := node.Exec{}, runtimeFlags{}
 	var input, terminal bool
 	cmd := &cobra.Command{
 		Use: "exec NAMESPACE/POD -- COMMAND [ARGUMENT...]", Short: "Run a command in a pod's proxy",
@@ -74,7 +78,12 @@ func newSidecarExec() *cobra.Command {
 				defer restore()
 				e.Terminal = sizes
 			}
-			code, err := e.Run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			finder, err := runtime.open(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer finder.Close()
+			code, err := e.Run(cmd.Context(), finder.Connection(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 			if err == nil && code != 0 {
 				return exitCode(code)
 			}
@@ -82,8 +91,7 @@ func newSidecarExec() *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&e.Runtime, "runtime", "auto", "the agent's --runtime")
-	fs.StringVar(&e.Endpoint, "runtime-endpoint", "", "the agent's --runtime-endpoint")
+	runtime.add(fs)
 	fs.DurationVar(&e.Timeout, "timeout", 30*time.Second, "how long the command may take; with --stdin as long as it wants, unless this is given")
 	fs.BoolVarP(&input, "stdin", "i", false, "give the command this one's input, and print its output as it comes")
 	fs.BoolVarP(&terminal, "tty", "t", false, "with --stdin: give the command a terminal; kubectl exec needs -it as well")
@@ -91,22 +99,40 @@ func newSidecarExec() *cobra.Command {
 }
 
 func newSidecarClean() *cobra.Command {
-	c := agent.SidecarClean{}
+	c, runtime := node.Clean{}, runtimeFlags{}
 	cmd := &cobra.Command{
 		Use: "clean", Short: "Remove what proxies of pods that have ended left on this node", Args: noArguments,
 		Long: "For a node whose agent was removed, or had the proxies switched off, before all pods with proxies had ended. It removes the files of\n" +
 			"proxies whose pods have ended, which may have keys and tokens among them, and those of shared proxies that neither run nor have an agent.\n" +
 			"It removes nothing that the runtime still runs. An agent that runs proxies does so for the pods' own by itself. It runs as root on the node, or in a privileged container that sees the node's /run.",
 		Example: "  istio-pod-network-controller sidecar clean --dry-run",
-		RunE:    func(cmd *cobra.Command, _ []string) error { return c.Run(cmd.Context(), cmd.OutOrStdout()) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			finder, err := runtime.open(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer finder.Close()
+			return c.Run(cmd.Context(), finder.Connection(), cmd.OutOrStdout())
+		},
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&c.Runtime, "runtime", "auto", "the agent's --runtime")
-	fs.StringVar(&c.Endpoint, "runtime-endpoint", "", "the agent's --runtime-endpoint")
+	runtime.add(fs)
 	fs.StringVar(&c.Root, "sidecar-root", defaultSidecarRoot, "the agent's --sidecar-root")
 	fs.StringVar(&c.SharedRoot, "shared-root", "/run/istio-pod-network-controller/shared", "the agent's --shared-root")
 	fs.BoolVar(&c.DryRun, "dry-run", false, "say what would be removed, and remove nothing")
 	return cmd
+}
+
+// runtimeFlags name the node's container runtime.
+type runtimeFlags struct{ name, endpoint string }
+
+func (f *runtimeFlags) add(fs *pflag.FlagSet) {
+	fs.StringVar(&f.name, "runtime", "auto", "the agent's --runtime")
+	fs.StringVar(&f.endpoint, "runtime-endpoint", "", "the agent's --runtime-endpoint")
+}
+
+func (f *runtimeFlags) open(ctx context.Context) (*cri.Finder, error) {
+	return agent.OpenCRI(ctx, f.name, f.endpoint)
 }
 
 // splitPod splits NAMESPACE/POD. Either is a name as the API server takes it, so neither leads to another directory.

@@ -11,11 +11,11 @@ import (
 
 	"golang.org/x/term"
 
-	"istio-pod-network-controller/agent"
+	"istio-pod-network-controller/sidecars/node"
 )
 
 // takeTerminal has every key of a terminal read as it is, until restore is called. sizes has the terminal's size, now and after each change.
-func takeTerminal(ctx context.Context, in io.Reader) (sizes <-chan agent.TerminalSize, restore func(), err error) {
+func takeTerminal(ctx context.Context, in io.Reader) (sizes <-chan node.TerminalSize, restore func(), err error) {
 	file, ok := in.(*os.File)
 	if !ok || !term.IsTerminal(int(file.Fd())) {
 		return nil, nil, errors.New("--tty: the input is no terminal: give kubectl exec -it as well, or leave --tty out")
@@ -33,10 +33,10 @@ func takeTerminal(ctx context.Context, in io.Reader) (sizes <-chan agent.Termina
 }
 
 // watchSize sends a terminal's size, now and after each change, until ctx ends.
-func watchSize(ctx context.Context, fd int) <-chan agent.TerminalSize {
+func watchSize(ctx context.Context, fd int) <-chan node.TerminalSize {
 	changes := make(chan os.Signal, 1)
 	signal.Notify(changes, syscall.SIGWINCH)
-	out := make(chan agent.TerminalSize)
+	out := make(chan node.TerminalSize)
 	go func() {
 		defer close(out)
 		defer signal.Stop(changes)
@@ -45,7 +45,7 @@ func watchSize(ctx context.Context, fd int) <-chan agent.TerminalSize {
 				select {
 				case <-ctx.Done():
 					return
-				case out <- agent.TerminalSize{Width: uint16(width), Height: uint16(height)}: //nolint:gosec // the kernel has 16 bits for each
+				case out <- node.TerminalSize{Width: uint16(width), Height: uint16(height)}: //nolint:gosec // the kernel has 16 bits for each
 				}
 			}
 			select {

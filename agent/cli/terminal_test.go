@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"istio-pod-network-controller/agent"
+	"istio-pod-network-controller/sidecars/node"
 )
 
 // openTerminal returns both ends of a terminal.
@@ -55,7 +55,7 @@ func TestATerminalIsTakenAndGivenBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := <-sizes, (agent.TerminalSize{Width: 80, Height: 25}); got != want {
+	if got, want := <-sizes, (node.TerminalSize{Width: 80, Height: 25}); got != want {
 		t.Errorf("the size is %v, want %v", got, want)
 	}
 	if flags()&(unix.ECHO|unix.ICANON|unix.ISIG) != 0 {
@@ -65,7 +65,7 @@ func TestATerminalIsTakenAndGivenBack(t *testing.T) {
 	if err := syscall.Kill(os.Getpid(), syscall.SIGWINCH); err != nil { // the kernel tells the terminal's own processes
 		t.Fatal(err)
 	}
-	if got, want := <-sizes, (agent.TerminalSize{Width: 100, Height: 40}); got != want {
+	if got, want := <-sizes, (node.TerminalSize{Width: 100, Height: 40}); got != want {
 		t.Errorf("the size is %v, want %v", got, want)
 	}
 	restore()

@@ -10,6 +10,7 @@ import (
 	"istio-pod-network-controller/agent"
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/sidecars/node"
 )
 
 func annotationsPage() string {
@@ -47,14 +48,13 @@ func keyRows(keys []intent.Key, withOn bool) [][]string {
 }
 
 func eventsPage() string {
-	p := newPage("Events", "`EventReasons` of controllers and of agent")
+	p := newPage("Events", "`EventReasons` of controllers, of sidecars/node and of agent")
 	p.text("What becomes an event, and what to do about it. [status.md](../status.md) says more about those of pods.")
 	p.block("kubectl get events -A --field-selector reason=" + controllers.ReasonRulesRepaired)
-	nodes, proxies := agent.EventReasons()
 	p.section("Of pods")
-	p.table([]string{"Reason", "Type", "Means", "What to do"}, eventRows(append(controllers.EventReasons(), proxies...)))
+	p.table([]string{"Reason", "Type", "Means", "What to do"}, eventRows(append(controllers.EventReasons(), node.EventReasons()...)))
 	p.section("Of nodes")
-	p.table([]string{"Reason", "Type", "Means", "What to do"}, eventRows(nodes))
+	p.table([]string{"Reason", "Type", "Means", "What to do"}, eventRows(agent.EventReasons()))
 	return p.String()
 }
 

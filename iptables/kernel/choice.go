@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/iptables/nftables"
 	"istio-pod-network-controller/iptables/xtables"
@@ -31,6 +32,16 @@ func ProbeNftables(ctx context.Context, spec iptables.Spec) error {
 		return err
 	}
 	return nftables.New(guard).Probe(ctx, sample)
+}
+
+// HasRules reports whether a network namespace has rules that an agent made, by any backend.
+func HasRules(ctx context.Context, path string) (bool, error) {
+	choice, err := NewChoice(nil, nil)
+	if err != nil {
+		return false, err
+	}
+	_, has, err := choice.Nftables(ctx).List(ctx, podnet.Place{Path: path})
+	return has, err
 }
 
 // Choice makes backends.

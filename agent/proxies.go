@@ -1,0 +1,56 @@
+package agent
+
+import (
+	"context"
+	"errors"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/runtime/cri"
+	"istio-pod-network-controller/runtime/nri"
+	"istio-pod-network-controller/sidecars/node"
+)
+
+// proxies has the proxies that the agent runs finish with their applications.
+type proxies interface {
+	ContainerEnded(ctx context.Context, s podnet.Sandbox, ended sidecar.Application) error
+}
+
+// addProxies has the agent run proxies. It returns nil if that is not switched on. join has the core follow them.
+func (a *agent) addProxies(mgr manager.Manager, pods controllers.Reader, event func(s podnet.Sandbox, reason, message string)) (
+	p proxies, join func(*controllers.Programmer), err error,
+) {
+	if !a.Sidecars {
+		return nil, func(*controllers.Programmer) {}, nil
+	}
+	finder, ok := a.finder.(*cri.Finder)
+	if !ok {
+		return nil, nil, errors.New("--sidecars needs a container runtime that serves CRI: containerd or CRI-O")
+	}
+	added, err := node.Add(mgr, a.metrics, node.Config{
+		Node: a.NodeName, AgentNamespace: a.Intent.AgentNamespace, Runtime: finder.Connection(), Namespaces: a.backends.Namespaces, Pods: pods, Event: event,
+		Root: a.SidecarRoot, SharedRoot: a.SharedRoot, Secrets: a.SidecarSecrets, TokenAudiences: a.SidecarTokenAudiences,
+	})
+	return added, added.Join, err
+}
+
+// proxyKinds are the kinds that the proxies need before the first pod is worked on.
+func (a *agent) proxyKinds() []client.Object {
+	if !a.Sidecars {
+		return nil
+	}
+	return node.Kinds()
+}
+
+// stopped has the proxies of a pod finish with its application. The runtime waits for the answer.
+func (e entrance) stopped(ctx context.Context, s podnet.Sandbox, c nri.Container) error {
+	core, err := e.core.get()
+	if err != nil || core.managed == nil {
+		return nil //nolint:nilerr // the agent is starting: the proxy goes with the sandbox
+	}
+	return core.managed.ContainerEnded(ctx, s, sidecar.Application{ID: c.ID, Name: c.Name, State: sidecar.Exited, ExitCode: c.ExitCode})
+}

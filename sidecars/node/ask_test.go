@@ -1,0 +1,94 @@
+package node
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/test/kerneltest"
+)
+
+// A proxy is asked inside its pod's namespace, and by its own epoch's socket where two share a port.
+func TestProxiesAreAskedWhetherTheyAreReady(t *testing.T) {
+	ns := kerneltest.New(t)
+	tcp := kerneltest.ListenTCP(t, ns, kerneltest.Owner{}, false, "127.0.0.1:7001")
+	go kerneltest.Answer(tcp, "x")
+	web := kerneltest.ListenTCP(t, ns, kerneltest.Owner{}, false, "127.0.0.1:7002")
+	mux := http.NewServeMux()
+	mux.HandleFunc("/ready", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("/moved", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "http://192.0.2.1/", http.StatusFound)
+	})
+	mux.HandleFunc("/down", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
+	go func() { _ = http.Serve(web, mux) }() //nolint:gosec // a test's server
+
+	closing := kerneltest.ListenTCP(t, ns, kerneltest.Owner{}, false, "127.0.0.1:7004")
+	go func() {
+		for conn, err := closing.Accept(); err == nil; conn, err = closing.Accept() {
+			_ = conn.(*net.TCPConn).SetLinger(0) //nolint:forcetypeassert // it is one
+			_ = conn.Close()
+		}
+	}()
+	e := namespaces(t)
+	s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u1", ID: "s1", NetNS: ns.Path()}
+	dir, err := os.MkdirTemp("", "homes") //nolint:usetesting // its names are too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	a := asker{namespaces: e, homes: sidecars.Homes{Root: dir}}
+	run := a.homes.RunDirectory(s)
+	if err := os.MkdirAll(run, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	listenUnix(t, filepath.Join(run, "admin"))
+	listenUnix(t, a.homes.HandoverSocket(s, 1))
+	outside := filepath.Join(dir, "outside")
+	listenUnix(t, outside)
+	if err := errors.Join(os.Symlink(outside, filepath.Join(run, "link")), os.WriteFile(filepath.Join(run, "file"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		readiness v1alpha1.Readiness
+		handover  v1alpha1.Handover
+		epoch     uint32
+		ready     bool
+	}{
+		"a port":                         {readiness: v1alpha1.Readiness{TCPPort: 7001}, ready: true},
+		"a port where nobody listens":    {readiness: v1alpha1.Readiness{TCPPort: 7003}},
+		"a page":                         {readiness: v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Port: 7002, Path: "/ready"}}, ready: true},
+		"a page elsewhere, not followed": {readiness: v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Port: 7002, Path: "/moved"}}, ready: true},
+		"a page that says no":            {readiness: v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Port: 7002, Path: "/down"}}},
+		"a page that is not answered":    {readiness: v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Port: 7004, Path: "/ready"}}},
+		"a socket":                       {readiness: v1alpha1.Readiness{Socket: "admin"}, ready: true},
+		"no socket":                      {readiness: v1alpha1.Readiness{Socket: "none"}},
+		"a link to a socket":             {readiness: v1alpha1.Readiness{Socket: "link"}},
+		"a file":                         {readiness: v1alpha1.Readiness{Socket: "file"}},
+		"a port, by its own socket":      {readiness: v1alpha1.Readiness{TCPPort: 7001}, handover: v1alpha1.HandoverHAProxy, epoch: 1, ready: true},
+		"a socket of its own, no port":   {readiness: v1alpha1.Readiness{TCPPort: 7003}, handover: v1alpha1.HandoverHAProxy, epoch: 1},
+		"a port of another epoch":        {readiness: v1alpha1.Readiness{TCPPort: 7001}, handover: v1alpha1.HandoverHAProxy, epoch: 2},
+	} {
+		p := &sidecars.Profile{Spec: v1alpha1.SidecarProfileSpec{Readiness: c.readiness, Handover: c.handover}}
+		if err := a.Ask(t.Context(), s, p, c.epoch); c.ready != (err == nil) {
+			t.Errorf("%s: %v", name, err)
+		} else if err != nil && strings.Contains(err.Error(), "127.0.0.1:") {
+			t.Errorf("%s: the words are others each time: %v", name, err)
+		}
+	}
+}
+
+func listenUnix(t *testing.T, path string) {
+	t.Helper()
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+}

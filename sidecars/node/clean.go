@@ -1,0 +1,56 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+
+	"google.golang.org/grpc"
+
+	"istio-pod-network-controller/runtime/container"
+	"istio-pod-network-controller/sidecars"
+)
+
+// Clean removes what proxies that have ended left on a node whose agent runs no proxies any more.
+type Clean struct {
+	// Root is Config.Root, SharedRoot the directory of shared proxies.
+	Root, SharedRoot string
+	// DryRun says what would be removed, and removes nothing.
+	DryRun bool
+}
+
+// Run removes it, and prints a line for each directory. conn is the container runtime's.
+func (c Clean) Run(ctx context.Context, conn grpc.ClientConnInterface, out io.Writer) error {
+	runtime := container.New(conn, DefaultLogRoot)
+	homes, err := sidecars.Homes{Root: c.Root}.RemoveEnded(ctx, runtime.Ready, c.DryRun)
+	notes, errNotes := removeEnded(ctx, filepath.Join(c.Root, leadsName), runtime.Ready, c.DryRun)
+	if notes {
+		homes = append(homes, leadsName)
+	}
+	shared, errShared := sidecars.RemoveUnshared(ctx, c.SharedRoot, runtime.HasSharedProxy, c.DryRun)
+	err = errors.Join(err, errNotes, errShared)
+	return errors.Join(err, c.print(out, homes, shared, err == nil))
+}
+
+// print prints what was removed. all is true if everything could be looked at.
+func (c Clean) print(out io.Writer, homes, shared []string, all bool) error {
+	words := "removed"
+	if c.DryRun {
+		words = "would be removed:"
+	}
+	var text strings.Builder
+	for _, name := range homes {
+		fmt.Fprintln(&text, words, filepath.Join(c.Root, name))
+	}
+	for _, name := range shared {
+		fmt.Fprintln(&text, words, filepath.Join(c.SharedRoot, name))
+	}
+	if all && text.Len() == 0 {
+		fmt.Fprintf(&text, "nothing to do: no proxy that has ended has left anything in %s or %s\n", c.Root, c.SharedRoot)
+	}
+	_, err := io.WriteString(out, text.String())
+	return err
+}

@@ -1,0 +1,62 @@
+package node
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/test/kerneltest"
+)
+
+// An application that listens where the proxy should is not taken for it, whatever it answers.
+func TestAnApplicationOnAProxysPortDoesNotPassForIt(t *testing.T) {
+	const proxy, app = 1337, 1000
+	for name, c := range map[string]struct {
+		listens     map[string]int // users by address
+		spec        v1alpha1.SidecarProfileSpec
+		wantedPorts string // in the error
+	}{
+		"the proxy":                              {listens: map[string]int{"0.0.0.0:7001": proxy, "[::]:7002": proxy}},
+		"nobody on the ports for traffic":        {},
+		"the application, on the readiness port": {listens: map[string]int{"127.0.0.1:7003": app}, wantedPorts: "user 1000, listens on port 7003"},
+		"the application, on the readiness page's port": {
+			listens: map[string]int{"127.0.0.1:7004": app}, spec: v1alpha1.SidecarProfileSpec{Readiness: v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Port: 7004}}},
+			wantedPorts: "user 1000, listens on port 7004",
+		},
+		"root, on the readiness port":                {listens: map[string]int{"127.0.0.1:7003": 0}, wantedPorts: "user 0, listens on port 7003"},
+		"the application, on the outbound port":      {listens: map[string]int{"0.0.0.0:7001": app}, wantedPorts: "user 1000, listens on port 7001"},
+		"the application, on the inbound port, IPv6": {listens: map[string]int{"[::1]:7002": app}, wantedPorts: "user 1000, listens on port 7002"},
+		"the application, beside the proxy":          {listens: map[string]int{"127.0.0.1:7001": proxy, "127.0.0.2:7001": app}, wantedPorts: "user 1000, listens on port 7001"},
+		"the application, on a port of its own":      {listens: map[string]int{"0.0.0.0:8080": app}},
+		"a transparent proxy, which is root":         {listens: map[string]int{"0.0.0.0:7001": 0}, spec: v1alpha1.SidecarProfileSpec{Network: v1alpha1.Network{Transparent: true}}},
+		"a user beside a transparent proxy": {
+			listens: map[string]int{"0.0.0.0:7001": proxy}, spec: v1alpha1.SidecarProfileSpec{Network: v1alpha1.Network{Transparent: true}},
+			wantedPorts: "user 1337, listens on port 7001",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ns := kerneltest.New(t)
+			for address, user := range c.listens {
+				go kerneltest.Answer(kerneltest.ListenTCP(t, ns, kerneltest.Owner{UID: user, GID: user}, false, address), "x")
+			}
+			c.spec.RunAsUser, c.spec.Readiness.TCPPort = proxy, 7003
+			c.spec.Network.OutboundPort, c.spec.Network.InboundPort = 7001, 7002
+			if _, taken := c.listens["127.0.0.1:7003"]; !taken { // the proxy itself is ready
+				owner := proxy
+				if c.spec.Network.Transparent {
+					owner = 0
+				}
+				go kerneltest.Answer(kerneltest.ListenTCP(t, ns, kerneltest.Owner{UID: owner, GID: owner}, false, "127.0.0.1:7003"), "x")
+			}
+			a := asker{namespaces: namespaces(t)}
+			s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u1", ID: "s1", NetNS: ns.Path()}
+			err := a.Ask(t.Context(), s, &sidecars.Profile{Spec: c.spec}, 0)
+			if errors.Is(err, sidecars.ErrPortTaken) != (c.wantedPorts != "") || err != nil && !strings.Contains(err.Error(), c.wantedPorts) || c.wantedPorts == "" && err != nil {
+				t.Errorf("error %v, want %q in it", err, c.wantedPorts)
+			}
+		})
+	}
+}

@@ -1,0 +1,118 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/sidecars"
+)
+
+// profiles are the SidecarProfiles of the cluster, compiled.
+type profiles struct {
+	cache client.Reader
+	// noShared reports whether the agent runs no shared proxies.
+	noShared bool
+	mu       sync.Mutex
+	known    map[string]profile
+}
+
+// profile is a compiled SidecarProfile, or why it cannot be used.
+type profile struct {
+	name       string
+	uid        types.UID
+	generation int64
+	spec       v1alpha1.SidecarProfileSpec
+	usable     *sidecars.Profile
+	err        error
+}
+
+// shared reports whether the pods of a node share the proxy.
+func (p profile) shared() bool { return p.spec.Mode == v1alpha1.ModeShared }
+
+func newProfiles(cache client.Reader) *profiles {
+	return &profiles{cache: cache, known: map[string]profile{}}
+}
+
+// get returns a profile, and why it cannot be used, if so. err is for what may work later.
+func (p *profiles) get(ctx context.Context, name string) (found profile, refusal string, err error) {
+	var object v1alpha1.SidecarProfile
+	err = p.cache.Get(ctx, types.NamespacedName{Name: name}, &object)
+	switch {
+	case apierrors.IsNotFound(err):
+		return profile{}, fmt.Sprintf("there is no SidecarProfile %q: create it, or choose another one", name), nil
+	case err != nil:
+		return profile{}, "", fmt.Errorf("read SidecarProfile %q: %w", name, err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	known := p.known[name]
+	if known.uid != object.UID || known.generation != object.Generation {
+		known.name, known.uid, known.generation, known.spec = name, object.UID, object.Generation, object.Spec
+		known.usable, known.err = sidecars.Compile(&object)
+		p.known[name] = known
+	}
+	if known.err == nil && known.shared() && p.noShared {
+		refusal = fmt.Sprintf("the SidecarProfile %q has mode shared, and this agent runs no shared proxies (--shared-root is empty): choose one with mode perPod", name)
+	}
+	if known.err != nil {
+		refusal = fmt.Sprintf("the SidecarProfile %q cannot be used: %v", name, known.err)
+	}
+	return known, refusal, nil
+}
+
+// last returns a profile as it was read last, also one that is gone or cannot be used.
+func (p *profiles) last(ctx context.Context, name string) (found profile, known bool) {
+	if found, known = p.remembered(name); known {
+		return found, known
+	}
+	_, _, _ = p.get(ctx, name) // this agent has not read it yet
+	return p.remembered(name)
+}
+
+// remembered is last for a profile that this agent has read.
+func (p *profiles) remembered(name string) (found profile, known bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	found, known = p.known[name]
+	return found, known
+}
+
+// forPod is get, and refusal says as well why the pod in its namespace cannot have a proxy of the profile.
+func (p *profiles) forPod(ctx context.Context, name string, pod *corev1.Pod, ns *corev1.Namespace) (found profile, refusal string, err error) {
+	found, refusal, err = p.get(ctx, name)
+	if err == nil && refusal == "" {
+		refusal = found.usable.Refusal(pod, labelsOf(ns))
+	}
+	return found, refusal, err
+}
+
+func labelsOf(ns *corev1.Namespace) map[string]string {
+	if ns == nil {
+		return nil
+	}
+	return ns.Labels
+}
+
+// managedProxy returns what the rules need to know of a profile's proxy. The schema has checked the numbers.
+func managedProxy(name string, spec v1alpha1.SidecarProfileSpec) *intent.ManagedProxy {
+	out := &intent.ManagedProxy{
+		Profile: name,
+		UID:     uint32(spec.RunAsUser), OutboundPort: uint16(spec.Network.OutboundPort), InboundPort: uint16(spec.Network.InboundPort), //nolint:gosec // see above
+		Transparent: spec.Network.Transparent, InboundPorts: spec.Network.InboundPorts,
+	}
+	if spec.Network.Transparent || spec.Mode == v1alpha1.ModeShared { // it runs as root, and so may the application
+		out.UID, out.GID = 0, uint32(spec.RunAsGroup) //nolint:gosec // see above
+	}
+	for _, port := range spec.Network.ExcludeInboundPorts {
+		out.ExcludeInboundPorts = append(out.ExcludeInboundPorts, uint16(port)) //nolint:gosec // see above
+	}
+	return out
+}

@@ -1,0 +1,250 @@
+// Package node runs the proxies of one node: it joins their manager with the cluster, the container runtime and the pods' namespaces, and
+// with the core of the agent.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/iptables/kernel"
+	"istio-pod-network-controller/runtime/container"
+	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/secretvolume"
+)
+
+// Config is what the proxies need of a node and its agent.
+type Config struct {
+	Node, AgentNamespace string
+	// Runtime is a connection to a container runtime that serves CRI.
+	Runtime    grpc.ClientConnInterface
+	Namespaces kernel.Namespaces
+	Pods       controllers.Reader
+	// Event is called with what the owner of a pod has to know of its proxy.
+	Event func(s podnet.Sandbox, reason, message string)
+	// Root is the directory in memory for the pods' own proxies, SharedRoot that for proxies that pods share; without it there are none.
+	Root, SharedRoot string
+	// Secrets is the directory of the volumes of Secrets that proxies may be given. Tokens are made for TokenAudiences alone.
+	Secrets        string
+	TokenAudiences []string
+}
+
+// Proxies runs the proxies of a node's pods. It implements controllers.Proxies.
+type Proxies struct {
+	manager *sidecars.Manager
+	// shared is nil if the agent runs no shared proxies.
+	shared   sharedProxies
+	moves    *moves
+	profiles *profiles
+	reports  *sidecarReports
+	sums     *sidecarSums
+}
+
+// sharedProxies has the node's shared proxies serve pods. Each method returns at once.
+type sharedProxies interface {
+	// Follow has a profile's proxy serve a sandbox, and Keep is Follow without a new look at the pod.
+	Follow(s podnet.Sandbox, profile string)
+	Keep(s podnet.Sandbox, profile string)
+	Follows(podUID string) bool
+	Unfollow(podUID string)
+	Notify(profile string)
+	Serves(profile string, s podnet.Sandbox) (serves, known bool)
+	// Offers is Serves for rules that are to lead to the proxy from now on.
+	Offers(profile string, s podnet.Sandbox) bool
+}
+
+// Managed returns what the rules need to know of a pod's proxy.
+func (p *Proxies) Managed(ctx context.Context, s podnet.Sandbox, name string, pod *corev1.Pod, ns *corev1.Namespace) *intent.ManagedProxy {
+	found, refusal, err := p.profiles.forPod(ctx, name, pod, ns)
+	if err != nil {
+		refusal = err.Error()
+	}
+	if refusal == "" {
+		refusal = p.moves.refusal(ctx, s, found)
+	}
+	if refusal != "" {
+		return &intent.ManagedProxy{Refused: refusal}
+	}
+	return p.moves.rules(ctx, s, found)
+}
+
+// Add adds the proxies to a manager. Metrics of shared proxies go to r.
+func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, error) {
+	homes, err := sidecars.NewHomes(c.Root)
+	if err != nil {
+		return nil, fmt.Errorf("--sidecar-root: %w", err)
+	}
+	profiles := newProfiles(mgr.GetCache())
+	profiles.noShared = c.SharedRoot == ""
+	runtime := container.New(c.Runtime, DefaultLogRoot)
+	leads, err := newLeads(filepath.Join(homes.Root, leadsName))
+	if err != nil {
+		return nil, fmt.Errorf("--sidecar-root: notes of where pods' rules lead: %w", err)
+	}
+	out := &Proxies{
+		profiles: profiles, reports: newSidecarReports(mgr.GetClient(), c.Event, c.Node), sums: newSidecarSums(mgr.GetClient(), c.Node),
+	}
+	out.moves = &moves{profiles: profiles, leads: leads, serves: out.serves, offers: out.offers}
+	cluster := sidecarCluster{c.Pods, profiles, out.moves}
+	volumes := secretvolume.Volumes{Root: c.Secrets}
+	images := &sidecarImages{runtime: runtime, secrets: volumes, pause: pullPause}
+	out.manager = &sidecars.Manager{
+		Runtime: runtime, Logs: runtime, Images: images, Prober: &sidecarProber{programs: runtime}, Applications: runtime,
+		Cluster: ownCluster{cluster, out.reports}, Asker: asker{c.Namespaces, homes},
+		Reporter: ownReporter{out.reports}, Homes: homes, Rollout: &sidecars.Rollouts{}, Summaries: out.sums,
+		Secrets: &sidecarSecrets{volumes: volumes, audiences: c.TokenAudiences, client: mgr.GetClient()},
+	}
+	images.done = func() { out.manager.Notify("") }
+	if err := addShared(mgr, r, c, out, cluster, runtime); err != nil {
+		return nil, err
+	}
+	prune := manager.RunnableFunc(func(ctx context.Context) error { leads.prune(ctx, runtime.Ready); return nil })
+	watch := ctrl.NewControllerManagedBy(mgr).Named("sidecarprofiles").
+		For(&v1alpha1.SidecarProfile{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})) // not of each node's status
+	conditions := ctrl.NewControllerManagedBy(mgr).Named("sidecarprofileconditions").For(&v1alpha1.SidecarProfile{})
+	return out, errors.Join(
+		conditions.Complete(newSidecarConditions(mgr.GetCache(), mgr.GetAPIReader(), mgr.GetClient(), c.Node)),
+		watch.Complete(reconcile.Func(out.profileChanged)), mgr.Add(out.manager), mgr.Add(out.reports), mgr.Add(prune), mgr.Add(out.sums),
+	)
+}
+
+// profileChanged has the proxies of a profile looked at.
+func (p *Proxies) profileChanged(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
+	p.manager.Notify(r.Name)
+	if p.shared != nil {
+		p.shared.Notify(r.Name)
+	}
+	var object v1alpha1.SidecarProfile
+	err := p.profiles.cache.Get(ctx, r.NamespacedName, &object)
+	if err == nil {
+		p.sums.Seen(&object)
+	}
+	return reconcile.Result{}, client.IgnoreNotFound(err)
+}
+
+// Follow has the proxy of a sandbox looked after: by the manager of the profile's mode, and by the other one until what it has done for
+// the pod has ended.
+func (p *Proxies) Follow(s podnet.Sandbox, by controllers.Entrance, profile string) {
+	chosen, _ := p.profiles.remembered(profile)
+	p.reports.choose(s.UID, kindOf(profile, chosen))
+	p.followShared(s, by, profile, chosen.shared())
+	switch {
+	case (profile == "" || chosen.shared()) && !p.manager.Follows(s.UID):
+	case by == controllers.Verify:
+		p.manager.Keep(s)
+	default:
+		p.manager.Follow(s)
+	}
+}
+
+func (p *Proxies) followShared(s podnet.Sandbox, by controllers.Entrance, profile string, chosen bool) {
+	switch {
+	case p.shared == nil:
+	case chosen && by == controllers.Verify:
+		p.shared.Keep(s, profile)
+	case chosen:
+		p.shared.Follow(s, profile)
+	case p.shared.Follows(s.UID):
+		p.shared.Unfollow(s.UID)
+	}
+}
+
+// Led notes to which profile's proxy the rules of a sandbox lead now, and has the proxy to which they led before let the pod go.
+func (p *Proxies) Led(s podnet.Sandbox, profile string) {
+	if p.moves == nil {
+		return
+	}
+	before, changed, err := p.moves.leads.set(s, p.moves.leadOf(profile))
+	p.moves.arrived(s.UID)
+	if err != nil {
+		ctrl.Log.Error(err, "an agent that starts will not know where a pod's rules lead", "pod", s.Pod())
+	}
+	if !changed {
+		return
+	}
+	if p.shared != nil && before.Shared {
+		p.shared.Notify(before.Profile)
+	}
+	if p.manager.Follows(s.UID) {
+		p.manager.Follow(s)
+	}
+}
+
+// Forget is for a pod that is gone. A shared proxy serves it until its sandbox has ended.
+func (p *Proxies) Forget(podUID string) {
+	p.manager.Unfollow(podUID)
+	if p.shared != nil {
+		p.shared.Unfollow(podUID)
+	}
+	if p.moves != nil {
+		p.moves.forget(podUID)
+	}
+}
+
+// Ready reports whether the proxy is ready to which a sandbox's rules lead, or, before they do, that of the chosen profile; known is false
+// before it was asked.
+func (p *Proxies) Ready(s podnet.Sandbox) (ready, known bool) {
+	if p.moves != nil {
+		l, told := p.moves.leads.of(s)
+		switch {
+		case !told || l.Now.Profile == "":
+		case !l.Now.Shared:
+			return p.reports.ownReady(s)
+		case p.shared != nil:
+			return p.shared.Serves(l.Now.Profile, s)
+		}
+	}
+	return p.reports.Ready(s)
+}
+
+// serves reports whether the proxy of a profile serves a sandbox.
+func (p *Proxies) serves(profile string, s podnet.Sandbox) bool {
+	if of, known := p.profiles.remembered(profile); known && of.shared() {
+		serves := false
+		if p.shared != nil {
+			serves, _ = p.shared.Serves(profile, s)
+		}
+		return serves
+	}
+	return p.reports.ownServes(s, profile)
+}
+
+// offers reports whether the rules of a sandbox may be changed to lead to a profile's proxy: it serves, and is not about to let the pod go.
+func (p *Proxies) offers(profile string, s podnet.Sandbox) bool {
+	if of, known := p.profiles.remembered(profile); known && of.shared() {
+		return p.shared != nil && p.shared.Offers(profile, s)
+	}
+	return p.reports.ownOffers(s, profile)
+}
+
+// Kinds are read before the first pod is worked on: a profile that is not known yet would be taken for none.
+func Kinds() []client.Object { return []client.Object{&v1alpha1.SidecarProfile{}} }
+
+// Join has the core redirect the pods' traffic to the proxies, and follow them.
+func (p *Proxies) Join(programmer *controllers.Programmer) {
+	programmer.Proxies = p
+	p.reports.changed = func(ctx context.Context, s podnet.Sandbox) {
+		_, _ = programmer.Ensure(ctx, controllers.Watch, s) // a failure is reported on the pod, and tried again by a check
+	}
+}
+
+// ContainerEnded has the proxy of a pod finish with its application. The runtime waits for the answer.
+func (p *Proxies) ContainerEnded(ctx context.Context, s podnet.Sandbox, ended sidecar.Application) error {
+	return p.manager.ContainerEnded(ctx, s, ended)
+}

@@ -1,0 +1,262 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/internal/jitter"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/sidecars"
+)
+
+// sidecarReports writes a Sidecar for each proxy, and remembers which proxies are ready. It is a manager.Runnable.
+type sidecarReports struct {
+	client client.Client
+	node   string
+	// changed is called when a proxy becomes ready, or no longer is.
+	changed func(ctx context.Context, s podnet.Sandbox)
+	// event makes a Warning event of a pod.
+	event func(s podnet.Sandbox, reason, message string)
+
+	queue   workqueue.TypedRateLimitingInterface[string] // UIDs of pods
+	mu      sync.Mutex
+	reports map[string]sidecarReport
+	chosen  chosenKinds
+	told    map[string]toldProxy // by the pod's UID
+}
+
+// sidecarReport is what is known of one pod's proxy.
+type sidecarReport struct {
+	sandbox podnet.Sandbox
+	status  sidecars.Status
+	written writtenProxy
+	object  types.UID // of the Sidecar, once it was written
+	retract bool      // the pod has no proxy any more: the Sidecar is to be deleted
+}
+
+// writtenProxy is what the API server has of a proxy. It has the sandbox, since the proxy in a pod's next sandbox may have the same status.
+type writtenProxy struct {
+	sandbox string
+	status  sidecars.Status
+}
+
+func (r sidecarReport) isWritten() bool { return r.written == writtenProxy{r.sandbox.ID, r.status} }
+
+// fieldOwner owns what the agent writes into objects of proxies.
+const fieldOwner = "istio-pod-network-controller"
+
+// reasonProxyFailed is the reason of the events about proxies that ended or could not be started.
+const reasonProxyFailed = "ProxyFailed"
+
+// EventReasons returns the reason of every event about the pods of proxies, in words for docs/reference/events.md.
+func EventReasons() []controllers.Reason {
+	return []controllers.Reason{{
+		Type: corev1.EventTypeWarning, Name: reasonProxyFailed,
+		Means: "the proxy that the agent runs for the pod has ended, or could not be started; or the pod cannot join the proxy that it has chosen to share",
+		Do:    "read the event, then the proxy's log",
+	}}
+}
+
+func newSidecarReports(c client.Client, event func(s podnet.Sandbox, reason, message string), node string) *sidecarReports {
+	return &sidecarReports{
+		client: c, event: event, node: node, reports: map[string]sidecarReport{}, told: map[string]toldProxy{},
+		chosen: chosenKinds{kinds: map[string]chosenKind{}, own: map[string]ownProxy{}, leaving: map[string]bool{}}, queue: newWriteQueue(),
+	}
+}
+
+// newWriteQueue returns a queue of what is to be written. A write that fails is tried again within half a minute.
+func newWriteQueue() workqueue.TypedRateLimitingInterface[string] {
+	const first, last = 100 * time.Millisecond, 30 * time.Second
+	return workqueue.NewTypedRateLimitingQueue(jitter.Limiter[string]{Bounds: workqueue.NewTypedItemExponentialFailureRateLimiter[string](first, last)})
+}
+
+// Report queues a status if it is a new one.
+func (r *sidecarReports) Report(s podnet.Sandbox, status sidecars.Status) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	report, known := r.reports[s.UID]
+	if known && report.sandbox == s && report.status == status && !report.retract {
+		return
+	}
+	report.sandbox, report.status, report.retract = s, status, false
+	r.reports[s.UID] = report
+	r.queue.Add(s.UID)
+}
+
+// Forget drops what is known of a pod that is gone. Its Sidecar goes with it.
+func (r *sidecarReports) Forget(podUID string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.reports, podUID)
+	r.dropMoving(podUID)
+}
+
+// Retract has the Sidecar of a pod deleted that has no proxy any more.
+func (r *sidecarReports) Retract(podUID string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	report, known := r.reports[podUID]
+	if !known {
+		return
+	}
+	report.retract = true
+	r.reports[podUID] = report
+	r.queue.Add(podUID)
+}
+
+// Ready reports whether a sandbox's proxy is ready; known is false while nothing was reported about it.
+func (r *sidecarReports) Ready(s podnet.Sandbox) (ready, known bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	report, known := r.reports[s.UID]
+	return report.status.Ready, known && report.sandbox.ID == s.ID
+}
+
+// Start writes until ctx ends.
+func (r *sidecarReports) Start(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, r.queue.ShutDown)
+	defer stop()
+	for {
+		uid, ended := r.queue.Get()
+		if ended {
+			return nil
+		}
+		if err := r.work(ctx, uid); err != nil && ctx.Err() == nil {
+			logr.FromContextOrDiscard(ctx).Error(err, "Sidecar not written", "podUID", uid)
+			r.queue.AddRateLimited(uid)
+		} else {
+			r.queue.Forget(uid)
+		}
+		r.queue.Done(uid)
+	}
+}
+
+// work passes on whether the proxy is ready, which must not wait for the API server, and then writes the Sidecar.
+func (r *sidecarReports) work(ctx context.Context, uid string) error {
+	r.mu.Lock()
+	report, known := r.reports[uid]
+	sandbox, isNew := r.tell(uid, report, known && !report.retract)
+	r.mu.Unlock()
+	if isNew && r.changed != nil {
+		r.changed(ctx, sandbox)
+	}
+	if known && report.retract {
+		return r.retract(ctx, uid, report)
+	}
+	if !known || report.isWritten() {
+		return nil
+	}
+	object, err := r.write(ctx, report)
+	if err != nil {
+		return err
+	}
+	if why := report.status.Failure; why != "" && why != report.written.status.Failure {
+		r.event(report.sandbox, reasonProxyFailed, why)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch now, ok := r.reports[uid]; {
+	case ok && now.status.Final && now.status == report.status:
+		delete(r.reports, uid) // nothing follows, and nobody says when the pod is deleted
+		r.dropMoving(uid)
+	case ok:
+		now.written, now.object = writtenProxy{report.sandbox.ID, report.status}, object
+		r.reports[uid] = now
+	}
+	return nil
+}
+
+// write applies the Sidecar: the object first, since its status can only be written to one that is there.
+func (r *sidecarReports) write(ctx context.Context, report sidecarReport) (types.UID, error) {
+	s, status := report.sandbox, report.status
+	labels := map[string]any{}
+	for key, value := range map[string]string{v1alpha1.LabelNode: r.node, v1alpha1.LabelProfile: status.Profile} {
+		if len(validation.IsValidLabelValue(value)) == 0 { // names may be longer than labels
+			labels[key] = value
+		}
+	}
+	object := map[string]any{
+		"apiVersion": v1alpha1.GroupVersion().String(), "kind": "Sidecar",
+		"metadata": map[string]any{
+			"namespace": s.Namespace, "name": s.Name,
+			"labels": labels,
+			"ownerReferences": []any{map[string]any{
+				"apiVersion": "v1", "kind": "Pod", "name": s.Name, "uid": s.UID,
+			}},
+		},
+		"spec": map[string]any{"profile": status.Profile, "pod": s.Name, "podUID": s.UID, "node": r.node},
+	}
+	uid, err := r.apply(ctx, object, false)
+	if err != nil {
+		return "", err
+	}
+	text := v1alpha1.SidecarStatus{
+		State: status.State, Ready: status.Ready, Sandbox: s.ID, Epoch: int32(status.Epoch), Image: status.Image, ProfileHash: status.Hash, //nolint:gosec // counts from 0
+		Restarts: status.Restarts, Message: clip(status.Message, maxMessage),
+	}
+	if !status.LastUpgrade.IsZero() {
+		at := metav1.NewTime(status.LastUpgrade)
+		text.LastUpgrade = &at
+	}
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&text)
+	if err != nil {
+		return "", fmt.Errorf("convert Sidecar: %w", err)
+	}
+	object["status"] = fields
+	delete(object, "spec")
+	_, err = r.apply(ctx, object, true)
+	return uid, err
+}
+
+// retract deletes a Sidecar that this agent has written, and forgets it. One that was made anew meanwhile stays.
+func (r *sidecarReports) retract(ctx context.Context, uid string, report sidecarReport) error {
+	if report.object != "" {
+		object := &v1alpha1.Sidecar{ObjectMeta: metav1.ObjectMeta{Namespace: report.sandbox.Namespace, Name: report.sandbox.Name}}
+		err := r.client.Delete(ctx, object, client.Preconditions{UID: &report.object})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return fmt.Errorf("delete Sidecar: %w", err)
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if now, known := r.reports[uid]; known && !now.retract { // the pod has a proxy again
+		now.written, now.object = writtenProxy{}, ""
+		r.reports[uid] = now
+		return nil
+	}
+	delete(r.reports, uid)
+	delete(r.told, uid)
+	return nil
+}
+
+// apply returns the object's UID.
+func (r *sidecarReports) apply(ctx context.Context, object map[string]any, status bool) (types.UID, error) {
+	made := &unstructured.Unstructured{Object: maps.Clone(object)}
+	what := client.ApplyConfigurationFromUnstructured(made)
+	var err error
+	if status {
+		err = r.client.Status().Apply(ctx, what, client.FieldOwner(fieldOwner), client.ForceOwnership)
+	} else {
+		err = r.client.Apply(ctx, what, client.FieldOwner(fieldOwner), client.ForceOwnership)
+	}
+	if err != nil {
+		return "", fmt.Errorf("apply Sidecar: %w", err)
+	}
+	return made.GetUID(), nil
+}

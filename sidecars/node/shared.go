@@ -1,0 +1,133 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/sidecar"
+	"istio-pod-network-controller/runtime/container"
+	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/sidecars/shared"
+)
+
+const (
+	// sharedCheckTimeout bounds the check of a shared proxy's new configuration.
+	sharedCheckTimeout = 10 * time.Second
+	// maxCheckOutput bounds what is kept of what a check prints: of each stream, the end, where programs say why they give up.
+	maxCheckOutput = 16 << 10
+)
+
+// addShared adds the manager of the proxies that the node's pods share. An empty --shared-root switches it off.
+func addShared(mgr manager.Manager, r prometheus.Registerer, c Config, to *Proxies, cluster sidecarCluster, runtime *container.Runtime) error {
+	if c.SharedRoot == "" {
+		return nil
+	}
+	if err := inMemory(c.SharedRoot); err != nil {
+		return fmt.Errorf("--shared-root: %w", err)
+	}
+	m := &shared.Manager{
+		Cluster: cluster, Proxies: sharedContainers{runtime, c.AgentNamespace}, Ends: runtime,
+		Sandboxes: sharedSandboxes{runtime: runtime, namespaces: c.Namespaces, directories: netnsDirectories()},
+		Reporter:  sharedReporter{to.reports}, Summaries: to.sums, Root: c.SharedRoot, Node: c.Node, Hold: to.moves.hold,
+	}
+	to.shared = m
+	if err := r.Register(sharedMetrics{m.Figures}); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
+	return mgr.Add(m)
+}
+
+// inMemory makes a directory, and returns why the configuration of proxies is not to be put there, or nil.
+func inMemory(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // the kubelet mounts what is below it into the proxies' pods
+		return fmt.Errorf("make directory for shared proxies: %w", err)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return fmt.Errorf("look at %s: %w", dir, err)
+	}
+	if fs.Type != unix.TMPFS_MAGIC {
+		return fmt.Errorf("%s is not in memory (tmpfs): the configuration of proxies must not outlive a restart of the node, as the sandboxes of pods do not", dir)
+	}
+	return nil
+}
+
+// sharedContainers reaches the containers of shared proxies. Their pods are in the agent's own namespace, in which nobody else makes any.
+type sharedContainers struct {
+	runtime   *container.Runtime
+	namespace string
+}
+
+// Find returns the running container of a profile's proxy, or shared.ErrNoProxy.
+func (c sharedContainers) Find(ctx context.Context, profile string) (shared.Instance, error) {
+	found, err := c.runtime.Shared(ctx, c.namespace, profile)
+	if errors.Is(err, sidecar.ErrGone) {
+		return shared.Instance{}, fmt.Errorf("%w: %w", shared.ErrNoProxy, err)
+	} else if err != nil {
+		return shared.Instance{}, err
+	}
+	return shared.Instance{ID: found.ID, Image: found.Image}, nil
+}
+
+// Check runs a command in a proxy's container. ok reports whether it ended with code 0. A command that takes too long is
+// context.DeadlineExceeded.
+func (c sharedContainers) Check(ctx context.Context, id string, command []string) (output string, ok bool, err error) {
+	printed, err := c.runtime.Exec(ctx, id, command, sharedCheckTimeout)
+	if grpcstatus.Code(err) == codes.DeadlineExceeded { // the runtime has noticed first
+		return "", false, fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
+	}
+	if err != nil {
+		return "", false, err
+	}
+	return string(lastOf(printed.Out)) + string(lastOf(printed.Err)), printed.Code == 0, nil
+}
+
+func lastOf(text []byte) []byte { return text[max(0, len(text)-maxCheckOutput):] }
+
+// Signal sends a signal to a proxy's first process.
+func (c sharedContainers) Signal(ctx context.Context, id string, signal unix.Signal) error {
+	return c.runtime.Signal(ctx, id, signal)
+}
+
+// sharedReporter shows the proxies of pods that have chosen a shared one.
+type sharedReporter struct{ *sidecarReports }
+
+// Forget does nothing: the pod may have chosen another proxy. Once it is gone, the Programmer says so.
+func (sharedReporter) Forget(string) {}
+
+// Retract takes back what was shown of a pod, unless it has another proxy.
+func (r sharedReporter) Retract(podUID string) {
+	if r.chose(podUID) != choseOwn {
+		r.sidecarReports.Retract(podUID)
+	}
+}
+
+// ownReporter shows the proxies of pods that have chosen one of their own. Of others, whose old proxy is still there, it only remembers
+// whether that is ready.
+type ownReporter struct{ *sidecarReports }
+
+// Report notes how a pod's own proxy is.
+func (r ownReporter) Report(s podnet.Sandbox, status sidecars.Status) {
+	r.noteOwn(s, ownProxy{sandbox: s, ready: status.Ready, serves: status.Serves})
+	if r.chose(s.UID) != choseShared {
+		r.sidecarReports.Report(s, status)
+	}
+}
+
+// Retract takes back what was shown of a pod, unless it has chosen a shared proxy.
+func (r ownReporter) Retract(podUID string) {
+	r.forgetOwn(podUID)
+	if r.chose(podUID) != choseShared {
+		r.sidecarReports.Retract(podUID)
+	}
+}
