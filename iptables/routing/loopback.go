@@ -110,10 +110,11 @@ func (n *namespace) hasIPv6() bool {
 	return !n.up || slices.Contains(n.addrs, netip.PrefixFrom(netip.IPv6Loopback(), 128))
 }
 
-// addressesInPlace returns those of want that lo has, or cannot have.
+// addressesInPlace returns those of want that lo has, or cannot have: without IPv6, and while it is down. The CNI plugin loopback sets it down
+// when a sandbox ends, and nothing is to be repaired then.
 func (n *namespace) addressesInPlace(want []netip.Prefix) (found []netip.Prefix) {
 	for _, p := range want {
-		if slices.Contains(n.addrs, p) || !n.hasIPv6() {
+		if slices.Contains(n.addrs, p) || !n.up || !n.hasIPv6() {
 			found = append(found, p)
 		}
 	}

@@ -1,6 +1,7 @@
 package routing
 
 import (
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -62,6 +63,23 @@ func TestWithoutIPv6TheAddressIsLeftOut(t *testing.T) {
 	wantRead(t, ns, "lo was down, too", tproxy())
 }
 
+// The CNI plugin loopback sets lo down when a sandbox ends, which takes its addresses.
+func TestDrift_loIsDown_addressIsMissedOnceItIsUp(t *testing.T) {
+	ns, want := kerneltest.New(t), redirect()
+	end(t, prepare(t, ns, want).Finish())
+	for _, c := range []struct {
+		state string
+		drift int
+	}{{"up", 0}, {"down", 0}, {"up", 1}} {
+		kerneltest.Shell(t, ns, "ip link set lo "+c.state, "")
+		all, err := Drift(ns, want)
+		addresses, errAddresses := AddressDrift(ns, want)
+		if err := errors.Join(err, errAddresses); err != nil || len(all) != c.drift || len(addresses) != c.drift {
+			t.Errorf("lo is %s: drift %s and %s, error %v", c.state, all, addresses, err)
+		}
+	}
+}
+
 // The pod, or another project, may change addresses at the same time.
 func TestWhatOthersAreFasterToDoIsDone(t *testing.T) {
 	ns := kerneltest.New(t)
@@ -100,19 +118,20 @@ func switchIPv6(t *testing.T, ns *netns.NS, disabled string) {
 	}
 }
 
-// A runtime may ask before it has set lo up. What it does later then changes nothing; and lo that goes down is drift.
+// A runtime may ask before it has set lo up. What it does later then changes nothing. Routes that go with lo are drift, addresses are not.
 func TestWhatComesBeforeLoIsUpIsWhole(t *testing.T) {
 	for name, want := range map[string]iptables.Ruleset{"REDIRECT": redirect(), "TPROXY": tproxy()} {
 		t.Run(name, func(t *testing.T) {
 			ns := kerneltest.New(t)
 			kerneltest.Shell(t, ns, "ip link set lo down", "")
-			wantRead(t, ns, "before", iptables.Ruleset{})
+			down := iptables.Ruleset{Loopback: want.Loopback}
+			wantRead(t, ns, "before", down)
 			end(t, prepare(t, ns, want).Finish())
 			wantRead(t, ns, "written", want)
 			kerneltest.Shell(t, ns, "ip link set lo up", "")
 			wantRead(t, ns, "lo is set up again", want)
 			kerneltest.Shell(t, ns, "ip link set lo down", "")
-			wantRead(t, ns, "lo is down", iptables.Ruleset{})
+			wantRead(t, ns, "lo is down", down)
 			end(t, prepare(t, ns, want).Finish())
 			wantRead(t, ns, "mended", want)
 		})

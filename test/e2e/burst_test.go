@@ -47,16 +47,9 @@ func TestBurstNoFirstConnectionBypassesTheProxy(t *testing.T) {
 			return nil
 		}
 		d, err := detailsOf(pod)
-		if err == nil && !isReporter(d.Entrance) && !isRepairedAtItsEnd(pod, d) {
+		if err == nil && !isReporter(d.Entrance) {
 			err = fmt.Errorf("programmed by %q", d.Entrance)
 		}
 		return err
 	})
-}
-
-// isRepairedAtItsEnd reports whether a check has put back nothing but the address of lo of a pod that has ended. The CNI plugin loopback sets lo
-// down, which takes its addresses, before the runtime removes the namespace. A first programming is no repair: the pod had its rules before.
-func isRepairedAtItsEnd(pod *corev1.Pod, d details) bool {
-	ended := pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
-	return ended && d.Entrance == "verify" && d.LastRepair.Kinds == "address"
 }
