@@ -9,4 +9,4 @@ for program in cmd/*/; do
   # -h ends with 0; the CNI plugin, which has no flags, introduces itself when CNI's environment is missing.
   env -u CNI_COMMAND go run "./$program" -h >"$usages/$(basename "$program").txt" 2>&1 </dev/null
 done
-go run ./internal/refdocs -usages "$usages" . "${1:-docs/reference}"
+go run ./test/refdocs -usages "$usages" . "${1:-docs/reference}"
