@@ -27,8 +27,8 @@ func needs() []need {
 	cni := func(values map[string]any) bool { return values["cni"] == "install" }
 	const core, events, ours = "", "events.k8s.io", apiGroup
 	const cache, live, write, tell = "controllers/cache.go", "controllers/pods.go", "controllers/writer.go", "controllers/writer.go"
-	const proxies, shown, sums = "agent/sidecars.go", "agent/sidecarreports.go", "agent/sidecarsums.go"
-	const conditions = "agent/sidecarconditions.go"
+	const proxies, shown, sums = "sidecars/node/proxies.go", "sidecars/node/reports.go", "sidecars/node/sums.go"
+	const conditions = "sidecars/node/conditions.go"
 	return []need{
 		{verb: "list", group: core, resource: "pods", file: cache, code: "&corev1.Pod{}:"},
 		{verb: "watch", group: core, resource: "pods", file: cache, code: "&corev1.Pod{}:"},
@@ -51,7 +51,7 @@ func needs() []need {
 		{verb: "patch", group: ours, resource: "sidecars", file: shown, code: "r.client.Apply(", when: sidecarsIn},
 		{verb: "delete", group: ours, resource: "sidecars", file: shown, code: "r.client.Delete(", when: sidecarsIn},
 		{verb: "patch", group: ours, resource: "sidecars/status", file: shown, code: "r.client.Status().Apply(", when: sidecarsIn},
-		{verb: "create", group: core, resource: "serviceaccounts/token", file: "agent/sidecarsecrets.go", code: `SubResource("token").Create(`, when: tokensIn},
+		{verb: "create", group: core, resource: "serviceaccounts/token", file: "sidecars/node/secrets.go", code: `SubResource("token").Create(`, when: tokensIn},
 		{verb: "patch", group: ours, resource: "sidecarprofiles/status", file: sums, code: "c.Status().Apply(", when: sidecarsIn},
 		{verb: "get", group: core, resource: "nodes", file: conditions, code: `WithKind("Node")`, when: sidecarsIn},
 		{verb: "create", group: "authentication.k8s.io", resource: "tokenreviews", file: "internal/apiauth/apiauth.go", code: "&authenticationv1.TokenReview{", when: reviewsIn},
