@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Runs the end-to-end tests in a one-node cluster of their own. Arguments go to the test program: hack/e2e.sh -test.run TestX
+# Runs the end-to-end tests in one-node clusters of their own. Arguments go to the test program: hack/e2e.sh -test.run TestX
+# Without E2E_KEEP, E2E_BACKENDS and E2E_ENTRANCES there are two clusters side by side, each with half of the rounds: most of their time tests wait.
 # E2E_KEEP=1 uses the cluster that is up, or leaves the new one up, to look at it or to run again quickly.
-# E2E_BACKENDS lists what programs the kernel, a run each in the same cluster: "nftables iptables" unless it says otherwise.
-# E2E_ENTRANCES lists the ways to leave no window, a run each behind those, and "lifecycle", the chart's upgrade, rollback and removal:
+# E2E_BACKENDS lists what programs the kernel, a round each in the same cluster: "nftables iptables" unless it says otherwise, "none" for no such round.
+# E2E_ENTRANCES lists the ways to leave no window, a round each behind those, and "lifecycle", the chart's upgrade, rollback and removal:
 # "nri required powercut wait cni lifecycle" unless it says otherwise.
 # E2E_CHURN is how many pods come and go in one of them: 20 unless it says otherwise.
 # E2E_SIDECAR_CHURN is how many pods whose proxies the agent runs come and go, E2E_SIDECARS how many proxies are upgraded under load: 10
@@ -33,18 +34,22 @@ known() {
     exit 2
   fi
 }
-for word in "${backends[@]}"; do known E2E_BACKENDS "$word" nftables iptables; done
+for word in "${backends[@]}"; do known E2E_BACKENDS "$word" nftables iptables none; done
 for word in $entrances; do known E2E_ENTRANCES "$word" nri required powercut wait cni lifecycle; done
-if ((${#backends[@]} == 0)); then known E2E_BACKENDS '' nftables iptables; fi
+if ((${#backends[@]} == 0)); then known E2E_BACKENDS '' nftables iptables none; fi
 
-# What does not depend on the backend is tested with the first one: who is redirected, how many requests the agent makes, what it
-# leaves behind, where it finds sandboxes.
-once='^Test(ManyPods|PodsDeleted|PodsOfOneNode|PodAsks|PodOptsOut|PodThat|PodInANew|Churn|Static|Docker|Services|HostNetwork|ReadinessGate)'
-once+='|^Test(Status|Check|Connectivity|QuickStart|AgentRestart|Wrong|Namespace|Forged|AgentHasNoMore|Has(Dialled|Ended))'
-
-# What wants an agent that is asked before a pod's first container, or pods that wait by themselves (see test/e2e/early_test.go), or the
-# sidecar manager, or all metrics of such an agent.
-early='^Test(Early|Burst|Always|StartupTaint|Chaos|PowerCut|Sidecar|Prometheus|MetricsByTLS|Lifecycle|Migrate|Samples|Release|Update)'
+# not_of ROUND: a pattern of the tests that do not name the round in the line //e2e:rounds above them.
+not_of() {
+  awk -v round="$1" '
+    $1 == "//e2e:rounds" { rounds = $0 " " }
+    /^func Test.*\(t \*testing\.T\)/ {
+      sub(/\(.*/, "", $2)
+      if (rounds == "") { print "e2e: " $2 " names no round" >"/dev/stderr"; exit 1 }
+      if (index(rounds, " " round " ") == 0) names = names "|" $2
+      rounds = ""
+    }
+    END { print "^(" substr(names, 2) ")$" }' test/e2e/*_test.go
+}
 
 say() { printf '%(%T)T %s\n' -1 "$*"; }
 
@@ -69,9 +74,10 @@ failures() { sed -nE 's/^(.*[^ ])?--- FAIL: ([^ ]+).*/\2/p' "$1" | sort -u; }
 # fail run again, once and alone. A defect fails again.
 alone=()
 tests() {
-  local round=$1 limit=$2 log=build/e2e-$1 one failed
+  local round=$1 limit=$2 log=build/e2e-$1 one failed skip
   shift 2
-  if program "$limit" "$log.log" -test.parallel 4 "$@"; then return; fi
+  skip=$(not_of "$round")
+  if program "$limit" "$log.log" -test.parallel 4 -test.skip "$skip" "$@"; then return; fi
   mapfile -t failed < <(failures "$log.log")
   # The test program says FAIL when all tests have run: behind a panic or its time limit, some have not. Benchmarks do not run again, and
   # what had no others beside it has run alone.
@@ -159,16 +165,32 @@ lifecycle() {
   $kc load build/image.tar
   $kc node -- ctr -n k8s.io images tag --force "localhost/$name:$version" "localhost/$name:0.0.9" >/dev/null
   say "upgrading, rolling back and removing the chart"
-  E2E_FRESH=$fresh E2E_CHART_BEFORE=$charts/$name-0.0.9.tgz E2E_CHART=$PWD/chart/$name tests lifecycle 15m -test.run '^TestLifecycle' "${asked[@]}"
+  E2E_FRESH=$fresh E2E_CHART_BEFORE=$charts/$name-0.0.9.tgz E2E_CHART=$PWD/chart/$name tests lifecycle 15m "${asked[@]}"
 }
 
-hack/preflight.sh build images up e2e
-say "building the image and the tests"
-if [[ -z ${HELM:-} || ! -x ${HELM:-} ]]; then HELM=$(make -s print-helm); fi
-export HELM
-make -s image
-if [[ " ${backends[*]} " == *" iptables "* ]]; then make -s image-iptables; fi
-CGO_ENABLED=0 go -C test/e2e test -c -o "$PWD/build/e2e.test" .
+# half CLUSTER BACKENDS ENTRANCES ARGUMENT...: the rounds of one of two clusters. Each line of its output starts with the cluster's name.
+half() {
+  local cluster=$1 backends=$2 entrances=$3
+  shift 3
+  E2E_BUILT=1 KC_NAME=$cluster E2E_BACKENDS=$backends E2E_ENTRANCES=$entrances hack/e2e.sh "$@" 2>&1 | sed -u "s/^/$cluster: /"
+}
+
+if [[ -z ${E2E_BUILT:-} ]]; then
+  hack/preflight.sh build images up e2e
+  say "building the image and the tests"
+  if [[ -z ${HELM:-} || ! -x ${HELM:-} ]]; then HELM=$(make -s print-helm); fi
+  export HELM
+  make -s image
+  if [[ " ${backends[*]} " == *" iptables "* ]]; then make -s image-iptables; fi
+  CGO_ENABLED=0 go -C test/e2e test -c -o "$PWD/build/e2e.test" .
+  if [[ -z $keep && -z ${E2E_BACKENDS+set}${E2E_ENTRANCES+set} ]]; then
+    half one none "nri required powercut" "$@" &
+    half two "nftables iptables" "wait cni lifecycle" "$@" || status=1
+    wait "$!" || status=1
+    say "both clusters have ended"
+    exit "${status:-0}"
+  fi
+fi
 
 if $kc status >/dev/null 2>&1; then
   if [[ -z $keep ]]; then
@@ -184,48 +206,44 @@ fi
 trap finish EXIT
 
 # What the node has before the chart was ever installed. With a cluster of before it is what is there now.
-fresh=$PWD/build/fresh.json
+fresh=$PWD/build/fresh${KC_NAME:+-$KC_NAME}.json
 (cd test/e2e && E2E_RECORD=$fresh exec ../../$kc exec -- ../../build/e2e.test)
 
-for i in "${!backends[@]}"; do
-  backend=${backends[i]}
+for backend in "${backends[@]}"; do
+  if [[ $backend == none ]]; then continue; fi
   say "installing the agent with the backend $backend"
   hack/deploy.sh --set "backend=$backend" --set select=either --set nri=off --set cni=off
   say "running the tests"
-  skip=$early
-  if ((i > 0)); then skip+="|$once"; fi
-  # Where these run with NRI, too, once is enough for the same backend.
-  if [[ $backend == nftables && $entrances == *" nri "* ]]; then skip+='|^Test(Hostile|Churn)'; fi
-  E2E_BACKEND=$backend tests "$backend" 30m -test.parallel 8 -test.skip "$skip" "$@"
+  E2E_BACKEND=$backend tests "$backend" 30m -test.parallel 8 "$@"
 done
 
 before=$(configuration)
-# entrance WAY PATTERN VALUES...: installs the agent in one of the ways to leave no window, and runs the tests of that way.
+# entrance WAY VALUES...: installs the agent in one of the ways to leave no window, and runs the tests of that way.
 entrance() {
-  local way=$1 pattern=$2
-  shift 2
+  local way=$1
+  shift
   if [[ $entrances != *" $way "* ]]; then return; fi
   say "installing the agent so that no pod starts without its rules: $way"
   # shellcheck disable=SC2086 # words
   hack/deploy.sh --set backend=nftables --set select=either "$@" ${E2E_VALUES:-}
   say "running the tests of first packets"
-  E2E_ENTRANCE=$way tests "$way" 30m -test.run "$pattern" "${asked[@]}"
+  E2E_ENTRANCE=$way tests "$way" 30m "${asked[@]}"
 }
 asked=("$@")
 export E2E_CHAOS_SEED=${E2E_CHAOS_SEED-4} E2E_POWERCUT_SEED=${E2E_POWERCUT_SEED-193}
 before=$(configuration)
 # The sidecar manager is on in one of them: what is tested there holds beside it as well.
-entrance nri '^Test(Early|Burst|StartupTaint|Hostile|Churn|Static|PodInANew|PodThatStops|RunningPodOptsIn|Sidecar|Prometheus|Migrate|Samples|Release|Update)' --set nri=required --set startupTaint=true \
+entrance nri --set nri=required --set startupTaint=true \
   --set sidecars.enabled=true --set 'sidecars.secrets={e2e-registry,e2e-tls,e2e-late}' --set 'sidecars.tokenAudiences={e2e-mesh}' \
   --values test/e2e/testdata/shared-values.yaml
 # The chaos has every trouble of TestAlwaysNothingBypassesTheProxyInTrouble.
-entrance required '^Test(AlwaysPods|Chaos)' --set nri=required --set admission.requiredPlugins=true
+entrance required --set nri=required --set admission.requiredPlugins=true
 # With proxies that the agent runs: they are gone with the power, too.
-entrance powercut '^TestPowerCut' --set nri=required --set admission.requiredPlugins=true --set sidecars.enabled=true
+entrance powercut --set nri=required --set admission.requiredPlugins=true --set sidecars.enabled=true
 # Its tests read no metrics, so that these can be by TLS.
-entrance wait '^Test(Burst|AlwaysPods|MetricsByTLS)' --set nri=off --set admission.waitContainer=true --set metrics.secure=true
+entrance wait --set nri=off --set admission.waitContainer=true --set metrics.secure=true
 # The trouble starts enough pods to see what becomes of first packets.
-entrance cni '^Test(EarlyRefuses|EarlyComesBack|Always|Release|Update)' --set nri=off --set cni=install
+entrance cni --set nri=off --set cni=install
 
 if [[ $entrances == *" cni "* ]]; then leave_chain; fi
 if [[ $entrances == *" lifecycle "* ]]; then lifecycle; fi

@@ -25,6 +25,8 @@ func burstSize(t *testing.T) int {
 }
 
 // Not parallel: it starts as many pods as the node takes.
+//
+//e2e:rounds nri wait
 func TestBurstNoFirstConnectionBypassesTheProxy(t *testing.T) {
 	s := newSpace(t, nil)
 	s.awaitPolicy(t)

@@ -58,6 +58,8 @@ type chaosRun struct {
 //   - the agent's memory and descriptors end where a fresh agent's are.
 //
 // The seed is printed: E2E_CHAOS_SEED takes it again. Not parallel: it makes the node unfit for anything else.
+//
+//e2e:rounds required
 func TestChaos(t *testing.T) {
 	if entrance() != "required" {
 		t.Skip("pods are held while the agent is away with NRI and admission.requiredPlugins only")

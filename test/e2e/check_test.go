@@ -47,6 +47,7 @@ func wantNothingLeft(t testing.TB, c *cluster, errOut string) {
 	}
 }
 
+//e2e:rounds nftables
 func TestConnectivityIsProvenByTwoRunsAtOnce(t *testing.T) {
 	t.Parallel()
 	c := open(t)
@@ -84,6 +85,7 @@ func wantAllProven(t testing.TB, got finished) {
 	}
 }
 
+//e2e:rounds nftables
 func TestConnectivityTestCleansUpWhenInterrupted(t *testing.T) {
 	t.Parallel()
 	c := open(t)
@@ -127,6 +129,7 @@ func checked(t testing.TB, args ...string) (levels map[string]string, got finish
 	return levels, got
 }
 
+//e2e:rounds nftables
 func TestConnectivityIsProvenByHelmTest(t *testing.T) {
 	t.Parallel()
 	c := open(t)
@@ -138,6 +141,8 @@ func TestConnectivityIsProvenByHelmTest(t *testing.T) {
 }
 
 // The agent goes, by a nodeSelector that no node has, and comes back. Not parallel: others need it.
+//
+//e2e:rounds nftables
 func TestCheckAndHelmTestTellThatTheAgentIsAway(t *testing.T) {
 	s := newSpace(t, nil)
 	levels, got := checked(t)

@@ -20,6 +20,8 @@ import (
 // A descriptor or a mount that the agent keeps would keep a deleted pod's namespace, and its addresses, alive.
 //
 // Not parallel: it looks at everything that is left on the node, and at the agent's log.
+//
+//e2e:rounds nftables
 func TestPodsDeletedWhileBeingProgrammedLeaveNothing(t *testing.T) {
 	s := newSpace(t, asked())
 	agent, began := s.agent(t), metav1.Now()

@@ -25,6 +25,8 @@ const (
 // Pods come and go for months: nothing of one that is gone may stay, in the agent or on the node.
 //
 // Not parallel: it counts all that the agent holds.
+//
+//e2e:rounds nri
 func TestChurnLeavesNothing(t *testing.T) {
 	n := amount(t, "E2E_CHURN", churn)
 	s := newQuietSpace(t, asked())

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+//e2e:rounds nftables
 func TestHasDialledReadsTheCounts(t *testing.T) {
 	started := metav1.NewTime(time.Unix(1, 0))
 	tests := map[string]struct {
@@ -35,6 +36,7 @@ func TestHasDialledReadsTheCounts(t *testing.T) {
 	}
 }
 
+//e2e:rounds nftables
 func TestHasEndedCountsContainersThatNeverStarted(t *testing.T) {
 	tests := map[string]struct {
 		in   corev1.ContainerStateTerminated

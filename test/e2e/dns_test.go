@@ -40,6 +40,7 @@ func lookups() map[string][]string {
 	}
 }
 
+//e2e:rounds nftables iptables
 func TestLookupsAreCapturedAsThePodSays(t *testing.T) {
 	t.Parallel()
 	serveNames(t)

@@ -13,6 +13,8 @@ import (
 // A node of Docker Engine, with dockerd itself: what the kubelet does there by way of cri-dockerd this test does.
 //
 // Not parallel: it compares the node's own rules.
+//
+//e2e:rounds nftables
 func TestDockerEngine(t *testing.T) {
 	d := newDockerSpace(t)
 	t.Run("pod is programmed, and edits are followed over a restart of dockerd", d.testEdits)

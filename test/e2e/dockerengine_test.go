@@ -26,7 +26,6 @@ import (
 const (
 	engineRun    = "/run/e2e-docker"
 	engineSocket = engineRun + "/docker.sock"
-	engineCgroup = "istio-pod-network-controller-cluster/e2e-docker" // in the node's, so that it ends with the cluster at the latest
 	engineImage  = "localhost/testapp:1"
 )
 
@@ -61,6 +60,9 @@ func startEngine(t *testing.T, c *cluster) *engine {
 	return e
 }
 
+// cgroup is that of all containers, in the node's, so that it ends with the cluster at the latest.
+func (e *engine) cgroup() string { return e.node.Cgroup + "/e2e-docker" }
+
 // start runs dockerd, whose containers outlive it.
 func (e *engine) start(t *testing.T) {
 	t.Helper()
@@ -70,7 +72,7 @@ func (e *engine) start(t *testing.T) {
 	// The PATH is Debian's: the cluster has a containerd and a runc of its own.
 	e.cmd = exec.Command("kc", "node", "--", "/usr/bin/env", "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
 		"dockerd", "--host=unix://"+engineSocket, "--pidfile="+engineRun+"/docker.pid", "--exec-root="+engineRun+"/exec",
-		"--config-file="+e.dir+"/daemon.json", "--data-root="+e.dir+"/data", "--storage-driver=vfs", "--cgroup-parent=/"+engineCgroup,
+		"--config-file="+e.dir+"/daemon.json", "--data-root="+e.dir+"/data", "--storage-driver=vfs", "--cgroup-parent=/"+e.cgroup(),
 		"--bridge=none", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false", "--live-restore", "--log-level=warn")
 	e.cmd.Stdout, e.cmd.Stderr = log, log
 	must(t, e.cmd.Start())
@@ -107,9 +109,9 @@ func (e *engine) wantNothingLeft(t *testing.T) {
 		}
 	}
 	must(t, os.RemoveAll(filepath.Join(e.node.NodeRoot, engineRun)))
-	groups, err := filepath.Glob("/sys/fs/cgroup/*/" + engineCgroup)
+	groups, err := filepath.Glob("/sys/fs/cgroup/*/" + e.cgroup())
 	must(t, err)
-	for _, group := range append(groups, "/sys/fs/cgroup/"+engineCgroup) {
+	for _, group := range append(groups, "/sys/fs/cgroup/"+e.cgroup()) {
 		if err := os.Remove(group); err != nil && !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("a container's control group is left: %v", err)
 		}

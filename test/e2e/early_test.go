@@ -10,14 +10,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// hack/e2e.sh installs the agent once for every way by which a pod can be kept from starting without its rules, says by
-// E2E_ENTRANCE which one it is, and runs the tests that it has to pass:
+// entrance is the round of hack/e2e.sh, where the agent is installed in one of the ways by which no pod starts without its rules:
 //
 //   - nri and cni are asked before a pod's first container: TestEarly*;
 //   - cni, required (NRI, with an annotation that has the runtime insist on it) and wait (an init container, and nobody who
 //     is asked) hold whatever happens to the agent: TestAlways*.
 //
-// All other tests run with none of them, where a pod's first packets may come before its rules.
+// It is empty in the rounds of the backends, where a pod's first packets may come before its rules.
 func entrance() string { return os.Getenv("E2E_ENTRANCE") }
 
 // reporter is the early entrance of this run, or watch where there is none.
@@ -41,6 +40,8 @@ func isReporter(name string) bool {
 func isLate(name string) bool { return name == "watch" || name == "verify" }
 
 // A pod that cannot be redirected as it asks does not start, says why, and starts when it is mended.
+//
+//e2e:rounds nri cni
 func TestEarlyRefusesWhatCannotBeRedirected(t *testing.T) {
 	s := newSpace(t, asked())
 	caught := catchAll(t)
@@ -80,6 +81,8 @@ func (s *space) awaitEvent(t *testing.T, pod, reason, words string) {
 }
 
 // A runtime that restarts has a new socket: the agent finds it, and pods are redirected from their first packet on again.
+//
+//e2e:rounds nri cni
 func TestEarlyComesBackAfterTheRuntime(t *testing.T) {
 	s := newSpace(t, asked())
 	s.restartDaemon(t, "containerd")
@@ -107,6 +110,8 @@ func (s *space) awaitConnected(t *testing.T) {
 }
 
 // An update hands the node over from agent to agent: there is no moment without one.
+//
+//e2e:rounds nri
 func TestEarlyUpdateLeavesNoGap(t *testing.T) {
 	s := newSpace(t, asked())
 	caught := catchAll(t)

@@ -7,6 +7,8 @@ import (
 )
 
 // The addresses lie on both sides of the range's edge.
+//
+//e2e:rounds nftables iptables
 func TestExcludedPortsAndRangesStayDirect(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())
@@ -24,6 +26,8 @@ func TestExcludedPortsAndRangesStayDirect(t *testing.T) {
 }
 
 // An excluded range wins over an included one around it.
+//
+//e2e:rounds nftables iptables
 func TestOnlyIncludedPortsAndRangesAreRedirected(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())
@@ -40,6 +44,8 @@ func TestOnlyIncludedPortsAndRangesAreRedirected(t *testing.T) {
 }
 
 // Two pods with other wishes, programmed by one process that goes from namespace to namespace: neither may get the other's.
+//
+//e2e:rounds nftables
 func TestPodsOfOneNodeAreNotMixedUp(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())

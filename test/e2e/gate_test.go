@@ -14,6 +14,8 @@ import (
 // The readiness gate needs nobody on the node: a pod that the agent has not seen gets nothing from Services.
 //
 // Not parallel: it takes the agent away.
+//
+//e2e:rounds nftables
 func TestServicesSendNothingToAPodWithoutItsRules(t *testing.T) {
 	s := newSpace(t, nil)
 	client := s.start(t, newPod("client", nil, appContainer()))

@@ -14,6 +14,8 @@ import (
 )
 
 // The test's own proxy was written beside the rules. One that was not shows that neither leans on the other.
+//
+//e2e:rounds nftables iptables
 func TestHAProxyFindsTheOriginalDestination(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())
@@ -35,6 +37,8 @@ func TestHAProxyFindsTheOriginalDestination(t *testing.T) {
 }
 
 // A proxy that takes its own listener for the destination is refused; without the rule for it, it would fill its log.
+//
+//e2e:rounds nftables iptables
 func TestHAProxyThatKnowsNoDestinationDoesNotLoop(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())

@@ -74,6 +74,8 @@ func hostilePod(name string, userNamespace bool, h harm) *corev1.Pod {
 // and the pod's own are mended when it stops.
 //
 // Not parallel: it looks at the agent's memory and restarts.
+//
+//e2e:rounds iptables nri
 func TestHostilePodsHurtNobodyElse(t *testing.T) {
 	for _, h := range harms() {
 		for _, users := range []bool{false, true} {
@@ -172,6 +174,8 @@ func (c *cluster) wantUnhurt(t *testing.T, before *corev1.Pod) {
 }
 
 // Reports that a pod's owner writes are nobody's evidence.
+//
+//e2e:rounds nftables
 func TestForgedReportsAreOverwritten(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, nil)
@@ -212,6 +216,8 @@ func TestForgedReportsAreOverwritten(t *testing.T) {
 
 // The largest annotations that the API server takes, users that are not the node's, and lists that nobody means: the last are
 // refused in words.
+//
+//e2e:rounds nftables iptables
 func TestUnusualPodsAreProgrammed(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())

@@ -11,6 +11,8 @@ import (
 // A rule in the node's own namespace would turn the whole node's traffic, kubelet and all, to a port where nobody listens.
 //
 // Not parallel: it compares the node's own rules, and counts what the agent has skipped.
+//
+//e2e:rounds nftables
 func TestHostNetworkPodIsLeftAlone(t *testing.T) {
 	s := newSpace(t, asked())
 	before, skipped := hostState(t), s.metrics(t).ensured("skipped")

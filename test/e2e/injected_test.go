@@ -15,6 +15,8 @@ import (
 const validation = "istio-validation"
 
 // A pod that says nothing to us, and is all that Istio's injector makes of it: it starts when its traffic is redirected.
+//
+//e2e:rounds nftables iptables
 func TestPodsAsIstioInjectsThem(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, nil)
@@ -42,6 +44,7 @@ func TestPodsAsIstioInjectsThem(t *testing.T) {
 	}
 }
 
+//e2e:rounds nftables iptables
 func TestAnInjectedPodWithModeNoneHasNoRules(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, nil)
@@ -64,6 +67,7 @@ func (s *space) wantValidated(t *testing.T, pod *corev1.Pod) {
 	}
 }
 
+//e2e:rounds nftables
 func TestPodThatRefusesInjectionFailsItsValidation(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, nil)

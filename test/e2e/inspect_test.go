@@ -143,6 +143,8 @@ func wantRefused(t *testing.T, kubeconfig, why string, args ...string) {
 }
 
 // A developer who may get a pod sees what is programmed in it, without any right in the agents' namespace that is worth more than a list of pods.
+//
+//e2e:rounds nftables iptables
 func TestInspectAnswersWhoMayGetThePod(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())
@@ -188,6 +190,8 @@ func wantInOrder(t *testing.T, doc inspection) {
 }
 
 // Others' pods are refused by the agent itself, and in the same words whether they are there or not.
+//
+//e2e:rounds nftables iptables
 func TestInspectRefusesOthersPods(t *testing.T) {
 	t.Parallel()
 	s, other := newSpace(t, asked()), newSpace(t, asked())
@@ -215,6 +219,8 @@ func TestInspectRefusesOthersPods(t *testing.T) {
 }
 
 // Rules that somebody has taken away are shown as a difference until the agent puts them back.
+//
+//e2e:rounds nftables iptables
 func TestInspectShowsDrift(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())

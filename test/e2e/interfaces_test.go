@@ -19,6 +19,7 @@ func secondLinks() []secondLink {
 	return []secondLink{{p("198.51.100.1/24"), p("198.51.100.5/24")}, {p("2001:db8:2::1/64"), p("2001:db8:2::5/64")}}
 }
 
+//e2e:rounds nftables iptables
 func TestExcludedInterfaceStaysDirect(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())

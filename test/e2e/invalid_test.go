@@ -13,6 +13,8 @@ import (
 )
 
 // Whoever wrote the annotation sees the pod, not the agent's log: all that is needed to mend it must be on the pod.
+//
+//e2e:rounds nftables
 func TestWrongAnnotationIsToldAndCanBeMended(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())
@@ -49,6 +51,8 @@ func TestWrongAnnotationIsToldAndCanBeMended(t *testing.T) {
 }
 
 // The rules that were right stay in force until there are others.
+//
+//e2e:rounds nftables
 func TestWrongEditOpensNothing(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())

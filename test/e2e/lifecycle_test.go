@@ -28,7 +28,7 @@ func newRelease(t *testing.T) release {
 	t.Helper()
 	r := release{helm: os.Getenv("HELM"), before: os.Getenv("E2E_CHART_BEFORE"), now: os.Getenv("E2E_CHART")}
 	if r.helm == "" || r.before == "" || r.now == "" {
-		t.Fatal("HELM, E2E_CHART_BEFORE and E2E_CHART must say where Helm and the two charts are: E2E_ENTRANCES=lifecycle hack/e2e.sh")
+		t.Fatal("HELM, E2E_CHART_BEFORE and E2E_CHART must say where Helm and the two charts are: E2E_BACKENDS=none E2E_ENTRANCES=lifecycle hack/e2e.sh")
 	}
 	return r
 }
@@ -55,6 +55,8 @@ func (r release) run(t *testing.T, verb string, args ...string) {
 // the chart made is gone then; the rules of the pod are not.
 //
 // Not parallel: it is alone on the node.
+//
+//e2e:rounds lifecycle
 func TestLifecycleUpgradeRollbackRemoval(t *testing.T) {
 	r := newRelease(t)
 	s := newQuietSpace(t, asked())

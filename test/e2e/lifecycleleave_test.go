@@ -31,6 +31,8 @@ const (
 // chart is removed, its definitions are. After each the node is compared with what it was before the chart was ever installed.
 //
 // Not parallel: it is alone on the node.
+//
+//e2e:rounds lifecycle
 func TestLifecycleEachWayToLeave(t *testing.T) {
 	began := time.Now()
 	step := func(what string) { t.Helper(); t.Logf("%s (after %s)", what, time.Since(began).Round(time.Second)) }

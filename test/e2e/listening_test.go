@@ -12,6 +12,8 @@ import (
 )
 
 // The ports on which the application listens are captured, and reported; a connection to another one is refused by the kernel, not by the proxy.
+//
+//e2e:rounds nftables iptables
 func TestListeningPortsAreCapturedAndReported(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, map[string]string{keyInitialize: "true", keyInboundPorts: "listening"})

@@ -17,6 +17,8 @@ import (
 // A node that starts after a power cut has all of its pods at once; the API server has all nodes at once.
 //
 // Not parallel: it counts the agent's requests.
+//
+//e2e:rounds nftables
 func TestManyPodsAtOnceCostOneWriteEach(t *testing.T) {
 	const many = 30
 	s := newQuietSpace(t, asked())

@@ -14,6 +14,8 @@ import (
 )
 
 // With metrics.secure, as in this run, only those read the agent's metrics who have the chart's role.
+//
+//e2e:rounds wait
 func TestMetricsByTLSAreForThoseWhoMay(t *testing.T) {
 	s := newSpace(t, nil)
 	reader, stranger := s.account(t, "reader"), s.account(t, "stranger")

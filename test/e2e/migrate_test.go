@@ -110,6 +110,7 @@ func (m *migration) deployAll(t *testing.T) {
 	}
 }
 
+//e2e:rounds nri
 func TestMigrateFromIstioCNI(t *testing.T) {
 	m := newMigration(t, nil, migrant{mode: redirectMode, flavour: native}, migrant{mode: tproxyMode, flavour: byIptables})
 	m.inject(t, true)
@@ -133,6 +134,7 @@ func TestMigrateFromIstioCNI(t *testing.T) {
 	m.wantListed(t, "list", "Initialized")
 }
 
+//e2e:rounds nri
 func TestMigrateFromIstioInit(t *testing.T) {
 	m := newMigration(t, nil, migrant{mode: redirectMode, flavour: byIptables}, migrant{mode: tproxyMode, flavour: native})
 	istiod := m.inject(t, false)
@@ -152,6 +154,7 @@ func TestMigrateFromIstioInit(t *testing.T) {
 	m.wantListed(t, "list", "Initialized")
 }
 
+//e2e:rounds nri
 func TestMigrateFromTheControllerBefore(t *testing.T) {
 	m := newMigration(t, asked(), migrant{mode: redirectMode, flavour: byIptables}, migrant{mode: tproxyMode, flavour: byIptables})
 	m.controller2018(t)

@@ -6,6 +6,8 @@ import (
 )
 
 // The commands of docs/troubleshooting.md, with a pod that is refused and one that is well.
+//
+//e2e:rounds nri
 func TestMigrateTroubleshootingShowsTheCause(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())

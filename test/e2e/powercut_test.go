@@ -74,6 +74,8 @@ type cutRow struct {
 //   - nothing of the dead boot is left.
 //
 // The seed is printed: E2E_POWERCUT_SEED takes it again. Not parallel: it ends everything.
+//
+//e2e:rounds powercut
 func TestPowerCut(t *testing.T) {
 	if entrance() != "powercut" {
 		t.Skip("pods are held while the agent is away with NRI and admission.requiredPlugins only")

@@ -26,6 +26,8 @@ func privileges() (names []corev1.Capability, bits uint64) {
 }
 
 // Asked of the pod's specification, which reviewers read, and of the process, which is what counts.
+//
+//e2e:rounds nftables
 func TestAgentHasNoMorePrivilegesThanItNeeds(t *testing.T) {
 	t.Parallel()
 	c := open(t)

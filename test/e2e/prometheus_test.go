@@ -13,6 +13,8 @@ import (
 // until that is mended.
 //
 // Not parallel: it wants a node without other failed pods.
+//
+//e2e:rounds nri
 func TestPrometheusReadsTheAgent(t *testing.T) {
 	s := newQuietSpace(t, asked())
 	p := s.startPrometheus(t)
@@ -63,6 +65,8 @@ func wantData(t *testing.T, p prometheus) {
 
 // Makes what hack/plots draws, in the file that E2E_DRAWINGS names: a minute in which pods start, and one loses its rules again and again and
 // has a wrong annotation for a while.
+//
+//e2e:rounds nri
 func TestPrometheusDrawings(t *testing.T) {
 	file := os.Getenv("E2E_DRAWINGS")
 	if file == "" {

@@ -34,6 +34,8 @@ func pageCommands(t *testing.T, name, from, to string) (commands []string) {
 }
 
 // A newcomer types what the quick start says, and sees what it shows.
+//
+//e2e:rounds nftables
 func TestQuickStart(t *testing.T) {
 	t.Parallel()
 	t.Cleanup(func() { cleanUp(t, "namespace", "bookinfo") })

@@ -11,6 +11,8 @@ import (
 )
 
 // A node that restarts, or a runtime that crashes, leaves pods that say "initialized" in sandboxes that hold nothing.
+//
+//e2e:rounds nftables nri
 func TestPodInANewSandboxIsProgrammedAgain(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())
@@ -42,6 +44,8 @@ func TestPodInANewSandboxIsProgrammedAgain(t *testing.T) {
 }
 
 // The old sandbox kept its rules after the namespace took its word back; the new one never had any, and the pod must say so.
+//
+//e2e:rounds nftables nri
 func TestPodThatStopsAskingGetsNoRulesInItsNewSandbox(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())

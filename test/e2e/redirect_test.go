@@ -9,6 +9,8 @@ import (
 
 // What the application sees as its peer and what the proxy read from the kernel must agree: either alone could be right
 // while the connection went astray.
+//
+//e2e:rounds nftables iptables
 func TestTrafficPassesTheProxyInBothFamilies(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())
@@ -36,6 +38,7 @@ func wantDirectToItself(t *testing.T, s *space, pod *corev1.Pod, f family) {
 	}
 }
 
+//e2e:rounds nftables iptables
 func TestTrafficBetweenPodsPassesBothProxies(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())

@@ -38,6 +38,8 @@ func brokenReleases() map[string][2]string {
 // That agent must not crash meanwhile: Kubernetes would replace it by the one of the release (see docs/upgrade.md).
 //
 // Not parallel: there is one DaemonSet.
+//
+//e2e:rounds nri cni
 func TestReleaseThatNeverStarts(t *testing.T) {
 	lasting := duration(t, "E2E_RELEASE", 20*time.Second)
 	for name, change := range brokenReleases() {
@@ -148,6 +150,8 @@ func (s *space) wantNoRefusals(t *testing.T) {
 // Five updates while pods come and go: none is refused, and none passes the proxy by.
 //
 // Not parallel: there is one DaemonSet.
+//
+//e2e:rounds nri cni
 func TestUpdateUnderChurn(t *testing.T) {
 	s := newSpace(t, asked())
 	caught := catchAll(t)

@@ -14,6 +14,8 @@ import (
 // connection lost, none past the proxy.
 //
 // Not parallel: the new agent's metrics are to tell of pods that have their rules already, and of no others.
+//
+//e2e:rounds nftables
 func TestAgentRestartTouchesNothing(t *testing.T) {
 	s := newQuietSpace(t, asked())
 	tools := newPod("loaded", nil, toolsContainer(), proxyContainer("istio-proxy"))

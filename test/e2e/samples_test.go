@@ -56,6 +56,7 @@ func sampleTests() map[string]func(t *testing.T, file string) {
 	}
 }
 
+//e2e:rounds nri
 func TestSamples(t *testing.T) {
 	t.Parallel()
 	serveNames(t)

@@ -12,6 +12,8 @@ import (
 
 // A pod without a proxy would lose its network if the rules led its traffic to a port where nobody listens, so the
 // namespace's word counts for pods with a proxy only.
+//
+//e2e:rounds nftables
 func TestNamespaceAsksForItsPodsWithAProxy(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())
@@ -43,6 +45,7 @@ func wantReport(t *testing.T, s *space, pod *corev1.Pod) {
 	}
 }
 
+//e2e:rounds nftables
 func TestPodAsksForItself(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, nil)
@@ -52,6 +55,7 @@ func TestPodAsksForItself(t *testing.T) {
 	wantReport(t, s, pod)
 }
 
+//e2e:rounds nftables
 func TestPodOptsOutOfItsNamespace(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, asked())
@@ -63,6 +67,8 @@ func TestPodOptsOutOfItsNamespace(t *testing.T) {
 }
 
 // Nobody should have to restart an application to get it into the mesh, or out of it.
+//
+//e2e:rounds nftables iptables nri
 func TestRunningPodOptsInAndOutAgain(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, nil)
@@ -88,6 +94,8 @@ func TestRunningPodOptsInAndOutAgain(t *testing.T) {
 }
 
 // Taking an annotation off a namespace is easily done, and would take all of its pods out of the mesh at once.
+//
+//e2e:rounds nftables
 func TestNamespaceAnnotationIsFollowedInAndNeverOpensRunningPods(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, nil)
@@ -115,6 +123,8 @@ func TestNamespaceAnnotationIsFollowedInAndNeverOpensRunningPods(t *testing.T) {
 }
 
 // A gate that only programmed pods pass would keep a Deployment from rolling out once it is taken out of the mesh.
+//
+//e2e:rounds nftables
 func TestReadinessGateOpensForEveryPod(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, nil)

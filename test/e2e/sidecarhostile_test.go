@@ -20,6 +20,8 @@ func withNote(spec map[string]any) {
 }
 
 // Who may annotate a pod writes data, and no line of the proxy's configuration.
+//
+//e2e:rounds nri
 func TestSidecarTakesAnnotationsAsData(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t, withNote)
@@ -78,6 +80,8 @@ func pryingPod(name string, sharing bool) *corev1.Pod {
 }
 
 // Nothing in the application sees, signals, traces or reads the proxy, or reaches its sockets.
+//
+//e2e:rounds nri
 func TestSidecarIsOutOfItsApplicationsReach(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t)
@@ -143,6 +147,8 @@ func (m managed) wantOutOfReach(t *testing.T, pod *corev1.Pod, container string,
 
 // An application that takes the proxy's ports while that restarts is not taken for it: the pod is not ready, nothing leaves it past the
 // proxy, the Sidecar says who has the ports, and all is well again once they are free.
+//
+//e2e:rounds nri
 func TestSidecarWhosePortsTheApplicationTakes(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t)
@@ -192,6 +198,8 @@ func TestSidecarWhosePortsTheApplicationTakes(t *testing.T) {
 }
 
 // An application that answers on the port by which a proxy is asked does not make it ready.
+//
+//e2e:rounds nri
 func TestSidecarIsNotReadyByItsApplicationsWord(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t, func(spec map[string]any) {

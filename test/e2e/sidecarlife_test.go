@@ -27,6 +27,8 @@ func finiteContainer(code int) corev1.Container {
 }
 
 // An application that crashes again and again has the same proxy all the time, and is connected whenever it runs.
+//
+//e2e:rounds nri
 func TestSidecarIsUntouchedByAnApplicationThatCrashes(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t)
@@ -52,6 +54,8 @@ func TestSidecarIsUntouchedByAnApplicationThatCrashes(t *testing.T) {
 }
 
 // A Job is not kept from completing. Its proxy is told to finish, and has not failed.
+//
+//e2e:rounds nri
 func TestSidecarEndsWithAPodThatFinishes(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t)
@@ -132,6 +136,8 @@ func script(text string) func(spec map[string]any) {
 }
 
 // A proxy that uses more memory than its profile gives it ends alone, and the next one starts.
+//
+//e2e:rounds nri
 func TestSidecarThatRunsOutOfMemoryComesBack(t *testing.T) {
 	t.Parallel()
 	const eats = `testapp serve -http=15021 & until [ -e /run/sidecar/eat ]; do usleep 100000; done
@@ -159,6 +165,8 @@ func (m managed) home(t *testing.T, pod *corev1.Pod) string {
 
 // A version that never answers leaves what runs alone, keeps a new pod from being ready, and says why. Nothing stays of pods that are
 // deleted meanwhile: one with a proxy that drains, one that serves and one that hangs, and one whose only proxy hangs.
+//
+//e2e:rounds nri
 func TestSidecarThatHangsAtItsStart(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t)
@@ -194,6 +202,8 @@ func TestSidecarThatHangsAtItsStart(t *testing.T) {
 
 // A proxy that knows the destinations of both families takes the connections of both. The sample's HAProxy knows IPv4's only: the others
 // are refused, and do not go past it.
+//
+//e2e:rounds nri
 func TestSidecarTakesBothFamilies(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t, func(spec map[string]any) {

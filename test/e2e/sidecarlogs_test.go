@@ -42,6 +42,8 @@ func (m managed) sidecarCommand(ctx context.Context, agent *corev1.Pod, stdin io
 }
 
 // What a proxy prints is found by kubectl exec alone, is bounded, and is followed past the bound; commands run in it as they do in a pod.
+//
+//e2e:rounds nri
 func TestSidecarLogsAndCommands(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t, talking)

@@ -125,6 +125,8 @@ func tokenSource(audience string) map[string]any {
 }
 
 // What a proxy needs and does not get is told in words. The pod runs, and is not ready until the need is met.
+//
+//e2e:rounds nri
 func TestSidecarSaysWhatItsProxyLacks(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t, withSecrets(secretSource("late", lateSecret, "key")))

@@ -53,6 +53,8 @@ func newMoving(t *testing.T) moving {
 
 // A pod changes from one profile to another, of either mode, while it runs: no connection fails, none goes past both proxies, and one that is
 // open stays so. Where it cannot, it keeps the proxy that it has.
+//
+//e2e:rounds nri
 func TestSidecarSharedMoves(t *testing.T) {
 	t.Parallel()
 	m := newMoving(t)
@@ -147,6 +149,8 @@ func (m moving) wantStays(t *testing.T, b *busy, to managed, words string) {
 }
 
 // What the page about shared proxies says of moves can be typed.
+//
+//e2e:rounds nri
 func TestSidecarSharedPage(t *testing.T) {
 	t.Parallel()
 	t.Cleanup(func() {

@@ -74,6 +74,8 @@ func dockerConfig(t *testing.T, host, password string) map[string][]byte {
 }
 
 // An image of a registry that asks for a password is pulled as soon as the agent has it, and not before. Until then the old proxy serves.
+//
+//e2e:rounds nri
 func TestSidecarImageOfARegistryWithAPassword(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t)

@@ -29,6 +29,8 @@ const (
 // BENCH_JSON the figures are kept.
 //
 // Not parallel: it measures the agent.
+//
+//e2e:rounds nri
 func TestSidecarRolloutUnderLoad(t *testing.T) {
 	m := newManaged(t, func(spec map[string]any) { spec["rollout"] = map[string]any{"maxParallel": int64(rolledAtOnce)} })
 	f := families()[0]

@@ -37,6 +37,8 @@ type rotating struct {
 }
 
 // The proxies' key is replaced while connections run in both directions, and to the proxies: none fails, none breaks, and the new one is served.
+//
+//e2e:rounds nri
 func TestSidecarSecretsRotateWithoutALostConnection(t *testing.T) {
 	t.Parallel()
 	trusted := x509.NewCertPool()

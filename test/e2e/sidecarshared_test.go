@@ -21,6 +21,8 @@ const guests = 5
 // stays do not notice. The agent's restart is none.
 //
 // Not parallel: it ends the agent.
+//
+//e2e:rounds nri
 func TestSidecarSharedLosesNothing(t *testing.T) {
 	m := newShared(t, sharedLoad, withOneThread(t))
 	b := m.startBusy(t, "busy")
@@ -110,6 +112,8 @@ func (m managed) leaveAll(t *testing.T, pods []*corev1.Pod) {
 }
 
 // What a profile is for does not change: its pods would have proxies of both modes.
+//
+//e2e:rounds nri
 func TestSidecarSharedModeIsKept(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t)

@@ -29,6 +29,8 @@ func withSharedNotes(t testing.TB) func(map[string]any) {
 }
 
 // One pod's trouble is its own, and that of the profile leaves what is in force alone.
+//
+//e2e:rounds nri
 func TestSidecarSharedInTrouble(t *testing.T) {
 	t.Parallel()
 	m := newShared(t, sharedTrouble, withOneThread(t), withSharedNotes(t))

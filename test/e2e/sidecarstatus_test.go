@@ -12,6 +12,8 @@ import (
 )
 
 // A profile is waited for as a Deployment is: kubectl wait --for=condition=Upgraded sidecarprofile/NAME.
+//
+//e2e:rounds nri
 func TestSidecarProfileSaysHowFarItIs(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t)

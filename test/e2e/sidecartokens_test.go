@@ -23,6 +23,8 @@ import (
 const tokenAudience = "e2e-mesh"
 
 // The token that lies in a proxy is its pod's: it names the pod, is of no use for anything but its audience, and ends with the pod.
+//
+//e2e:rounds nri
 func TestSidecarTokenIsBoundToItsPod(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t, withSecrets(tokenSource(tokenAudience)))
@@ -95,6 +97,8 @@ type tokenAsk struct {
 }
 
 // Whoever has the agent's token of one node gets with it tokens for the allowed audiences alone, of pods of that node alone.
+//
+//e2e:rounds nri
 func TestSidecarTokensOfOthersAreRefusedToTheAgent(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t)

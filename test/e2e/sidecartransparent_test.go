@@ -22,6 +22,8 @@ func transparent(spec map[string]any) {
 }
 
 // The proxy alone has a privilege; it and the application see who really asks, before and after an upgrade, and during it nothing is lost.
+//
+//e2e:rounds nri
 func TestSidecarThatIsTransparentKeepsTheClientsAddress(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t, transparent)

@@ -14,6 +14,8 @@ import (
 )
 
 // A version that cannot be started leaves what runs alone, and says why where people look.
+//
+//e2e:rounds nri
 func TestSidecarWithABadImageKeepsTheOldProxy(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t)
@@ -65,6 +67,7 @@ func (s *space) awaitWarning(t *testing.T, pod *corev1.Pod, reason string) {
 	})
 }
 
+//e2e:rounds nri
 func TestSidecarThatCrashesComesBack(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t)
@@ -87,6 +90,8 @@ func equal(got any, want int64) error {
 }
 
 // A profile that is taken away by mistake takes nothing else away.
+//
+//e2e:rounds nri
 func TestSidecarOutlivesItsProfile(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t)
@@ -116,6 +121,8 @@ func hasReason(reason string) func(*corev1.Pod) error {
 }
 
 // What cannot have a proxy starts without one, is not ready, and says what to do.
+//
+//e2e:rounds nri
 func TestSidecarIsRefused(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t)
@@ -148,6 +155,7 @@ func otherProfile(t *testing.T) string {
 	return newManaged(t).profile
 }
 
+//e2e:rounds nri
 func TestSidecarNoneOptsOut(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t)
@@ -178,6 +186,8 @@ func TestSidecarNoneOptsOut(t *testing.T) {
 const sidecarChurn = 10
 
 // Whatever pods come and go, and whenever: nothing stays.
+//
+//e2e:rounds nri
 func TestSidecarsOfDeletedPodsLeaveNothing(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t)
@@ -207,6 +217,8 @@ func TestSidecarsOfDeletedPodsLeaveNothing(t *testing.T) {
 }
 
 // A sandbox that is made anew gets rules and a proxy of its own.
+//
+//e2e:rounds nri
 func TestSidecarInANewSandbox(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t)

@@ -100,6 +100,8 @@ func (c *ticker) now() (conns, ended, read int) {
 // breaks. Neither the agent's end nor the kubelet's or the runtime's changes that.
 //
 // Not parallel: it ends them.
+//
+//e2e:rounds nri
 func TestSidecarsAreUpgradedWithoutALostConnection(t *testing.T) {
 	m := newManaged(t, func(spec map[string]any) { spec["drainSeconds"] = int64(600) })
 	f := families()[0]

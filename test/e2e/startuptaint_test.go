@@ -28,6 +28,7 @@ func isStranger(taint corev1.Taint) bool {
 	return slices.ContainsFunc(strangers(), func(s corev1.Taint) bool { return taint.MatchTaint(&s) })
 }
 
+//e2e:rounds nri
 func TestStartupTaintGoesAndOthersStay(t *testing.T) {
 	c := open(t)
 	c.agent(t)
@@ -45,6 +46,8 @@ func TestStartupTaintGoesAndOthersStay(t *testing.T) {
 
 // A node that registers with the taint, before its agent is there: pods that ask wait, and are redirected from their first
 // packet on.
+//
+//e2e:rounds nri
 func TestStartupTaintKeepsPodsAwayUntilTheAgentIsThere(t *testing.T) {
 	s := newSpace(t, nil)
 	s.awaitPolicy(t)

@@ -15,6 +15,8 @@ import (
 
 // The kubelet reads a static pod from a file and makes a mirror of it, whose UID is another one than the sandbox's. A pod that
 // asks is programmed all the same, or its mirror says why not.
+//
+//e2e:rounds nftables nri
 func TestStaticPodIsProgrammedOrToldWhyNot(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, nil)

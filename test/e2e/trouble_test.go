@@ -101,6 +101,8 @@ func (c *cluster) patchDaemonSet(t testing.TB, template map[string]any) {
 // Every trouble that a node can have, while pods start: they wait, or start with their rules.
 //
 // Not parallel: it makes the node unfit for anything else.
+//
+//e2e:rounds cni
 func TestAlwaysNothingBypassesTheProxyInTrouble(t *testing.T) {
 	s := newSpace(t, asked())
 	caught := catchAll(t)
@@ -149,6 +151,8 @@ func (w *wave) dialled(ctx context.Context) (n int, err error) {
 }
 
 // Pods that ask are held while there is no agent, and start by themselves when it is back.
+//
+//e2e:rounds required wait cni
 func TestAlwaysPodsAreHeldWhileTheAgentIsAway(t *testing.T) {
 	s := newSpace(t, asked())
 	s.awaitPolicy(t)

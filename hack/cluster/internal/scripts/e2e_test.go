@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -12,7 +14,7 @@ import (
 // A word that is not known used to run no test at all, and to pass.
 func TestEndToEndRunNamesAWordThatItDoesNotKnow(t *testing.T) {
 	for setting, want := range map[string]string{
-		"E2E_BACKENDS=nftables iptable": `E2E_BACKENDS names "iptable": there are nftables iptables`,
+		"E2E_BACKENDS=nftables iptable": `E2E_BACKENDS names "iptable": there are nftables iptables none`,
 		"E2E_BACKENDS= ":                `E2E_BACKENDS names ""`,
 		"E2E_ENTRANCES=nir":             `E2E_ENTRANCES names "nir": there are nri required powercut wait cni lifecycle`,
 	} {
@@ -22,6 +24,37 @@ func TestEndToEndRunNamesAWordThatItDoesNotKnow(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		if err == nil || !strings.Contains(string(out), want) {
 			t.Errorf("%s: error %v and %q, want %q", setting, err, out, want)
+		}
+	}
+}
+
+// Without a choice the rounds run in two clusters. A round that is in neither would run nowhere, and so would a test of no round.
+func TestEndToEndRun_rounds_runInOneOfTheHalves(t *testing.T) {
+	script := read(t, "../../../e2e.sh")
+	var rounds []string
+	for _, half := range regexp.MustCompile(`(?m)^ +half \w+ (.*) "\$@"`).FindAllStringSubmatch(script, -1) {
+		rounds = append(rounds, strings.Fields(strings.ReplaceAll(half[1], `"`, " "))...)
+	}
+	var known []string
+	for _, words := range regexp.MustCompile(`known E2E_\w+ "\$word" ([a-z ]+);`).FindAllStringSubmatch(script, -1) {
+		known = append(known, strings.Fields(words[1])...)
+	}
+	slices.Sort(rounds)
+	slices.Sort(known)
+	if len(known) != 9 || !slices.Equal(rounds, known) { // eight rounds, and "none"
+		t.Errorf("the halves have %q, known are %q", rounds, known)
+	}
+	files, err := filepath.Glob("../../../../test/e2e/*_test.go")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("the tests are not there: %v", err)
+	}
+	for _, file := range files {
+		for _, line := range regexp.MustCompile(`(?m)^//e2e:rounds (.*)`).FindAllStringSubmatch(read(t, file), -1) {
+			for _, round := range strings.Fields(line[1]) {
+				if round == "none" || !slices.Contains(known, round) {
+					t.Errorf("%s: a test is of the round %q, which there is not", file, round)
+				}
+			}
 		}
 	}
 }
@@ -73,7 +106,7 @@ func TestEndToEndRunTriesAgainWhatFailsBesideOthers(t *testing.T) {
 				t.Errorf("runs %q, error %v, and\n%s", asked, err, out)
 			}
 			for _, a := range asked {
-				if !strings.HasPrefix(a, "nftables: -test.v -test.timeout ") || !strings.Contains(a, " -test.run TestX") {
+				if !strings.HasPrefix(a, "nftables: -test.v -test.timeout ") || !strings.Contains(a, " -test.skip ^(TestY)$ -test.parallel 8 -test.run TestX") {
 					t.Errorf("it runs with %s", a)
 				}
 			}
@@ -98,6 +131,7 @@ func endToEndRun(t *testing.T, runs []string) (out string, asked []string, delet
 		write(t, filepath.Join(root, nothing), "#!/bin/bash\n")
 	}
 	write(t, filepath.Join(root, "build/e2e.test"), testProgram)
+	write(t, filepath.Join(root, "test/e2e/x_test.go"), "//e2e:rounds nftables\nfunc TestX(t *testing.T) {\n//e2e:rounds nri\nfunc TestY(t *testing.T) {\n")
 	for i, text := range runs {
 		write(t, filepath.Join(root, fmt.Sprintf("build/run%d", i+1)), text)
 	}
