@@ -61,15 +61,14 @@ type Listing struct {
 //   - returns a panic as an error.
 type Backend struct {
 	Namespaces
-	chosen     Driver
-	others     []Driver
-	programmed *programmed
-	verified   *verified
+	chosen Driver
+	others []Driver
+	memory *memory
 }
 
 // New returns a backend that programs with the chosen driver.
 func New(in Namespaces, chosen Driver, others ...Driver) Backend {
-	return Backend{Namespaces: in, chosen: chosen, others: others, programmed: newProgrammed(), verified: newVerified()}
+	return Backend{Namespaces: in, chosen: chosen, others: others, memory: newMemory()}
 }
 
 // Name returns the chosen backend's name.
@@ -82,19 +81,19 @@ func (e Backend) Apply(ctx context.Context, at podnet.Place, want iptables.Rules
 		if err != nil {
 			return out, err
 		}
-		now, known := e.verified.begin(ns, id, want)
+		now, known := e.memory.begin(ns, id, want)
 		if known {
-			if same, err := e.verified.unchanged(ns, id, now, want); err != nil || same {
+			if same, err := e.memory.unchanged(ns, id, now, want); err != nil || same {
 				return out, err
 			}
 		}
-		first := known && now.rules.Pristine() && !e.programmed.has(id)
+		first := known && now.rules.Pristine() && !e.memory.of(id).ours
 		if out, err = e.program(ctx, ns, id, want, first); err != nil || first && e.alone(ns, id, now) {
 			return out, err
 		}
 		out, err = e.finish(ctx, ns, want, out)
 		if err == nil && known && !out.Changed() && len(out.Preempted) == 0 {
-			e.verified.add(id, now)
+			e.memory.verified(id, now)
 		}
 		return out, err
 	})
@@ -109,7 +108,7 @@ func (e Backend) program(ctx context.Context, ns *netns.NS, id podnet.Identity, 
 		}
 	}
 	if out, err = e.chosen.Apply(ctx, ns.Path(), want); err == nil {
-		e.programmed.add(id)
+		e.memory.written(id)
 	}
 	return out, err
 }
@@ -117,12 +116,12 @@ func (e Backend) program(ctx context.Context, ns *netns.NS, id podnet.Identity, 
 // alone reports whether the chosen backend's transaction is the only one that the namespace has ever had: then it holds no rules of others or of
 // other backends. That is remembered.
 func (e Backend) alone(ns *netns.NS, id podnet.Identity, before verification) bool {
-	after, ok := e.verified.reader.State(ns)
+	after, ok := e.memory.reader.State(ns)
 	if !ok || !after.FirstOf(before.rules) {
 		return false
 	}
 	before.rules = after
-	e.verified.add(id, before)
+	e.memory.verified(id, before)
 	return true
 }
 
@@ -147,7 +146,7 @@ func remains(of Driver) iptables.Difference {
 // refuseForeign returns an error if rules of other projects are there. It does not look if our rules are there or have been: it looked
 // before they were written.
 func (e Backend) refuseForeign(ctx context.Context, ns *netns.NS, id podnet.Identity) error {
-	if e.programmed.has(id) {
+	if e.memory.of(id).ours {
 		return nil
 	}
 	if ours, err := e.present(ctx, ns.Path()); err != nil || ours {
@@ -182,7 +181,7 @@ func (e Backend) Remove(ctx context.Context, at podnet.Place) (removed bool, err
 		if err != nil {
 			return false, err
 		}
-		e.programmed.drop(id)
+		e.memory.forget(id)
 		removed, err := e.chosen.Remove(ctx, path)
 		if err != nil {
 			return removed, err

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
@@ -19,7 +20,7 @@ import (
 // returns soon after its deadline, and returns a panic as a *netns.PanicError.
 type Backend struct {
 	guard      netns.Guard
-	memory     *memory
+	seed       maphash.Seed
 	references *references
 	recorded   *recorded
 	visits     *netns.Visits
@@ -27,7 +28,9 @@ type Backend struct {
 
 // New returns a Backend that opens namespaces through guard.
 func New(guard netns.Guard) *Backend {
-	return &Backend{guard: guard, memory: newMemory(), references: newReferences(), recorded: newRecorded(), visits: netns.NewVisits()}
+	return &Backend{
+		guard: guard, seed: maphash.MakeSeed(), references: newReferences(), recorded: newRecorded(), visits: netns.NewVisits(),
+	}
 }
 
 // Name is the backend's name in flags and reports.
@@ -42,19 +45,14 @@ func (b *Backend) Apply(ctx context.Context, path string, want iptables.Ruleset)
 }
 
 func (b *Backend) apply(ctx context.Context, ns *netns.NS, s *socket, want iptables.Ruleset) (out iptables.Outcome, err error) {
-	current := b.currentVersion(ctx, s, want)
-	if same, err := b.remembers(current, ns, want); err != nil || same {
-		return out, err
-	}
 	var c comparison
 	err = ns.Alone(ctx, func() (same bool, err error) {
-		c, err = b.compare(ctx, ns, s, want, current)
+		c, err = b.compare(ctx, ns, s, want)
 		if err == nil && c.have.flags()&tableFlagOwner != 0 {
 			err = fmt.Errorf("table inet %s: %w", iptables.TableName, ErrOwned)
 		}
 		return err == nil && len(c.drift) == 0, err
 	}, func() error {
-		b.memory.forget(current.id)
 		iptables.SawDrift(ctx, c.drift)
 		drift := c.drift
 		if c.have.exists() {
@@ -62,7 +60,7 @@ func (b *Backend) apply(ctx context.Context, ns *netns.NS, s *socket, want iptab
 				drift = c.drift // what cannot be read is replaced all the same
 			}
 		}
-		fresh, err := b.recorded.of(want, current.version.hash)
+		fresh, err := b.recorded.of(want, want.Hash(b.seed))
 		if err != nil {
 			return err
 		}
@@ -70,9 +68,6 @@ func (b *Backend) apply(ctx context.Context, ns *netns.NS, s *socket, want iptab
 			return err
 		}
 		out.Drift = drift.Bounded()
-		if !c.have.exists() {
-			b.rememberWritten(ctx, s, current)
-		}
 		return nil
 	})
 	return out, err
@@ -86,14 +81,14 @@ type comparison struct {
 	shape bool // the differences are of the table, its chains and sets, not of their content
 }
 
-// compare reads our table and compares it with want. If it does not differ, that is remembered.
-func (b *Backend) compare(ctx context.Context, ns *netns.NS, s *socket, want iptables.Ruleset, current namespaceVersion) (c comparison, err error) {
+// compare reads our table and compares it with want.
+func (b *Backend) compare(ctx context.Context, ns *netns.NS, s *socket, want iptables.Ruleset) (c comparison, err error) {
 	c.have, err = s.outline(ctx)
 	if err != nil || !c.have.exists() {
 		c.drift = c.have.differences(outline{})
 		return c, err
 	}
-	ref, err := b.references.of(ctx, want, current.version.hash)
+	ref, err := b.references.of(ctx, want, want.Hash(b.seed))
 	if err != nil {
 		return c, err
 	}
@@ -107,9 +102,6 @@ func (b *Backend) compare(ctx context.Context, ns *netns.NS, s *socket, want ipt
 		return c, err
 	}
 	c.drift, err = routing.Drift(ns, want)
-	if err == nil && len(c.drift) == 0 {
-		b.rememberCompared(current)
-	}
 	return c, err
 }
 
@@ -133,11 +125,7 @@ func (b *Backend) Verify(ctx context.Context, path string, want iptables.Ruleset
 }
 
 func (b *Backend) verify(ctx context.Context, ns *netns.NS, s *socket, want iptables.Ruleset) (iptables.Drift, error) {
-	current := b.currentVersion(ctx, s, want)
-	if same, err := b.remembers(current, ns, want); err != nil || same {
-		return nil, err
-	}
-	c, err := b.compare(ctx, ns, s, want, current)
+	c, err := b.compare(ctx, ns, s, want)
 	if err != nil || len(c.drift) == 0 {
 		return nil, err
 	}

@@ -7,8 +7,7 @@ import (
 	"istio-pod-network-controller/test/kerneltest"
 )
 
-// BenchmarkApply is the default rules: into a fresh namespace, where they stand and are remembered, where they stand and
-// have to be read, and in place of others.
+// BenchmarkApply is the default rules: into a fresh namespace, where they stand, and in place of others.
 func BenchmarkApply(b *testing.B) {
 	want, other := rules(b, nil), rules(b, func(s *iptables.Spec) { s.InboundPort = 16006 })
 	b.Run("fresh", func(b *testing.B) {
@@ -20,18 +19,10 @@ func BenchmarkApply(b *testing.B) {
 			mustApply(b, backend, ns, want)
 		}
 	})
-	b.Run("remembered", func(b *testing.B) {
-		backend, ns := New(kerneltest.Guard(b)), kerneltest.New(b)
-		mustApply(b, backend, ns, want)
-		for b.Loop() {
-			mustApply(b, backend, ns, want)
-		}
-	})
 	b.Run("read", func(b *testing.B) {
 		backend, ns := New(kerneltest.Guard(b)), kerneltest.New(b)
 		mustApply(b, backend, ns, want)
 		for b.Loop() {
-			clear(backend.memory.versions)
 			mustApply(b, backend, ns, want)
 		}
 	})

@@ -59,7 +59,6 @@ func TestALookIsBoundedWhateverThereIs(t *testing.T) {
 				return err
 			})
 		}
-		clear(b.memory.versions)
 		bounded(t, "verify", func(ctx context.Context) error {
 			drift, err := b.Verify(ctx, ns.Path(), want)
 			if len(drift) > 0 {

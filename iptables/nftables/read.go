@@ -111,14 +111,3 @@ func decodeChain(name, attrs string) iptables.Chain {
 	}
 	return out
 }
-
-// generation returns the number of the last change to the namespace's nftables, or 0 if there is none.
-func (s *socket) generation(ctx context.Context) (uint32, error) {
-	answers, err := s.ask(ctx, request{kind: unix.NFT_MSG_GETGEN})
-	if err != nil {
-		return 0, err
-	}
-	return generationOf(answers[0]), nil
-}
-
-func generationOf(attrs []byte) uint32 { return number(find(attrs, unix.NFTA_GEN_ID)) }

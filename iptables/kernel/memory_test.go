@@ -30,7 +30,7 @@ func TestWhatHasNotChangedIsNotComparedAgain(t *testing.T) {
 		}
 	}
 	past := time.Duration(0)
-	e.verified.now = func() time.Time { return time.Now().Add(past) }
+	e.memory.now = func() time.Time { return time.Now().Add(past) }
 	apply()
 	for _, c := range []struct {
 		name   string
@@ -155,7 +155,7 @@ func TestRoutesAreComparedAsOftenAsTheyMatter(t *testing.T) {
 		}
 		applied, past := 0, time.Duration(0)
 		e := New(namespaces(t), fakeDriver{present: true, unchanged: true, apply: func(string) error { applied++; return nil }})
-		e.verified.now = func() time.Time { return time.Now().Add(past) }
+		e.memory.now = func() time.Time { return time.Now().Add(past) }
 		place := podnet.Place{Path: ns.Path(), Identity: idOf(t, e, ns.Path())}
 		apply := func() (compared int) {
 			t.Helper()
