@@ -46,9 +46,6 @@ func (c Chain) header() string {
 	return fmt.Sprintf("type %s hook %s priority %d; policy accept;", c.Type, c.Hook, c.Priority)
 }
 
-// declaration returns the chain's name and header in one line.
-func (c Chain) declaration() string { return fmt.Sprintf("chain %s { %s }", c.Name, c.header()) }
-
 func (s Set) elements() []string {
 	out := make([]string, 0, len(s.Ports)+len(s.Prefixes))
 	for _, p := range s.Ports {

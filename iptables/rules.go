@@ -1,10 +1,8 @@
 package iptables
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
-	"slices"
 )
 
 // Priorities put our chains slightly before those of others at the customary -100, -150 and -300: the first nat chain that binds a
@@ -97,18 +95,6 @@ func PolicyRoutes() []PolicyRoute { return []PolicyRoute{{Mark: markDiverted, Ta
 // ChainNames returns the names of all chains that any Ruleset may have, in the order of Rules.
 func ChainNames() []string {
 	return []string{chainOutbound, chainReusedOut, chainInbound, chainReusedIn, chainMark, chainDivert, chainDNSOut, chainDNSIn}
-}
-
-// Ordered sorts the chains of a Ruleset that was read back in the order of Rules. Chains that are not ours come last.
-func Ordered(r Ruleset) Ruleset {
-	rank := func(c Chain) int {
-		if i := slices.Index(ChainNames(), c.Name); i >= 0 {
-			return i
-		}
-		return len(ChainNames())
-	}
-	slices.SortStableFunc(r.Chains, func(a, b Chain) int { return cmp.Compare(rank(a), rank(b)) })
-	return r
 }
 
 // builder collects chains, and the sets that their rules use.

@@ -97,14 +97,10 @@ func TestLinesAreBounded(t *testing.T) {
 	}
 }
 
-func TestARuleWithoutACounterIsDrift(t *testing.T) {
-	want, have := mustRules(t, DefaultSpec()), mustRules(t, DefaultSpec())
+func TestLines_ruleWithoutACounter_sayNone(t *testing.T) {
+	have := mustRules(t, DefaultSpec())
 	have.Chains[0].Rules[0].Uncounted = true
 	have.Chains = have.Chains[:1]
-	want.Chains = want.Chains[:1]
-	if d := Diff(want, have).String(); !strings.Contains(d, "- meta l4proto != tcp counter return") || !strings.Contains(d, "+ meta l4proto != tcp return") {
-		t.Errorf("%s", d)
-	}
 	if l := have.Lines()[0]; l.HasCounter {
 		t.Errorf("%+v", l)
 	}

@@ -51,9 +51,9 @@ func TestRulesFromManifestToKernelAndBack(t *testing.T) {
 		want     string // in standard output, or in standard error where the code is 1
 	}{
 		{"nothing is there", []string{"show"}, exitError, "holds no rules of ours"},
-		{"verify finds that", []string{"verify", "--pod", file}, exitDrift, "- chain outbound"},
+		{"verify finds that", []string{"verify", "--pod", file}, exitDrift, "- table inet"},
 		{"a dry run writes nothing", []string{"apply", "--dry-run", "--pod", file}, 0, "delete table inet"},
-		{"still nothing", []string{"verify", "--pod", file}, exitDrift, "- chain outbound"},
+		{"still nothing", []string{"verify", "--pod", file}, exitDrift, "- table inet"},
 		{"apply", []string{"apply", "--pod", file}, 0, "rules applied"},
 		{"apply again", []string{"apply", "--pod", file}, 0, "nothing to do"},
 		{"verify", []string{"verify", "--pod", file}, 0, "the rules are there"},

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"slices"
 
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
@@ -54,12 +55,7 @@ func (b *Backend) apply(ctx context.Context, ns *netns.NS, s *socket, want iptab
 		return err == nil && len(c.drift) == 0, err
 	}, func() error {
 		iptables.SawDrift(ctx, c.drift)
-		drift := c.drift
-		if c.have.exists() {
-			if drift, err = c.describe(ctx, ns, s, want); err != nil {
-				drift = c.drift // what cannot be read is replaced all the same
-			}
-		}
+		drift := c.describe(ctx, s, want)
 		fresh, err := b.recorded.of(want, want.Hash(b.seed))
 		if err != nil {
 			return err
@@ -76,7 +72,7 @@ func (b *Backend) apply(ctx context.Context, ns *netns.NS, s *socket, want iptab
 // comparison is how a namespace differs from what it should hold.
 type comparison struct {
 	have  outline
-	ref   outline // what it should look like; unset if there is no table
+	ref   reference // what it should look like; unset if there is no table
 	drift iptables.Drift
 	shape bool // the differences are of the table, its chains and sets, not of their content
 }
@@ -88,16 +84,14 @@ func (b *Backend) compare(ctx context.Context, ns *netns.NS, s *socket, want ipt
 		c.drift = c.have.differences(outline{})
 		return c, err
 	}
-	ref, err := b.references.of(ctx, want, want.Hash(b.seed))
-	if err != nil {
+	if c.ref, err = b.references.of(ctx, want, want.Hash(b.seed)); err != nil {
 		return c, err
 	}
-	c.ref = ref.outline
-	c.drift = c.have.differences(ref.outline)
+	c.drift = c.have.differences(c.ref.outline)
 	if c.shape = len(c.drift) > 0; c.shape {
 		return c, nil
 	}
-	c.drift, err = s.differences(ctx, c.have, ref)
+	c.drift, err = s.differences(ctx, c.have, want, c.ref)
 	if err != nil || len(c.drift) > 0 {
 		return c, err
 	}
@@ -111,7 +105,7 @@ func write(ctx context.Context, ns *netns.NS, c comparison, want iptables.Rulese
 	if err != nil {
 		return err
 	}
-	if err := commit(ctx, ns, c.have, c.ref, want, fresh); err != nil {
+	if err := commit(ctx, ns, c.have, c.ref.outline, want, fresh); err != nil {
 		return errors.Join(fmt.Errorf("commit nftables transaction: %w", err), routes.Undo())
 	}
 	return routes.Finish()
@@ -129,24 +123,23 @@ func (b *Backend) verify(ctx context.Context, ns *netns.NS, s *socket, want ipta
 	if err != nil || len(c.drift) == 0 {
 		return nil, err
 	}
-	return c.describe(ctx, ns, s, want)
+	return c.describe(ctx, s, want), nil
 }
 
-// describe reads the rules that differ and returns the differences as text. Those of a dormant table have no effect, and are not read.
-func (c comparison) describe(ctx context.Context, ns *netns.NS, s *socket, want iptables.Ruleset) (iptables.Drift, error) {
-	if c.have.flags()&tableFlagDormant != 0 {
-		return c.drift, nil
+// describe returns the differences, and names the rules where only their number was compared. Those of a dormant table have no effect.
+func (c comparison) describe(ctx context.Context, s *socket, want iptables.Ruleset) iptables.Drift {
+	if !c.shape || c.have.flags()&tableFlagDormant != 0 {
+		return c.drift
 	}
-	have, err := read(ctx, ns, s, c.have, size(want)+moreShown)
-	if err != nil {
-		return nil, err
+	left := maxShownRules
+	generation, _ := c.have.generation()
+	have, err := s.rules(ctx, generation, func(string, int) bool { left--; return left > 0 })
+	rules := ruleDrift(want, have, c.ref.content.chains)
+	if err != nil || len(rules) == 0 {
+		return c.drift
 	}
-	drift := iptables.Diff(want, have)
-	// Rules as text do not show everything. Differences that they do not show are returned as they were compared.
-	if len(drift) == 0 || c.shape {
-		drift = append(drift, c.drift...)
-	}
-	return drift, nil
+	numbers := func(d iptables.Difference) bool { return d.Kind == iptables.KindRules }
+	return append(rules, slices.DeleteFunc(c.drift, numbers)...)
 }
 
 // Present reports whether the namespace at path holds anything of ours.
@@ -177,7 +170,7 @@ func (b *Backend) Read(ctx context.Context, path string) (have iptables.Ruleset,
 		if err != nil || !o.exists() {
 			return nil, err
 		}
-		have, err := read(ctx, ns, s, o, maxShownElements)
+		have, err := read(ctx, ns, s, o)
 		return &have, err
 	})
 	if found == nil {
@@ -186,22 +179,8 @@ func (b *Backend) Read(ctx context.Context, path string) (have iptables.Ruleset,
 	return *found, true, err
 }
 
-// Describe returns the rules of ours that the namespace at path holds, in words and with counters; none if there are none.
-func (b *Backend) Describe(ctx context.Context, path string) ([]iptables.Line, error) {
-	have, _, err := b.Read(ctx, path)
-	return have.Lines(), err
-}
-
-// size returns the number of elements in a Ruleset's sets, ends of intervals included.
-func size(r iptables.Ruleset) (n int) {
-	for _, s := range r.Sets {
-		n += len(s.Ports) + 2*len(s.Prefixes)
-	}
-	return n
-}
-
-func read(ctx context.Context, ns *netns.NS, s *socket, o outline, left int) (iptables.Ruleset, error) {
-	have, err := s.show(ctx, o, left)
+func read(ctx context.Context, ns *netns.NS, s *socket, o outline) (iptables.Ruleset, error) {
+	have, err := s.show(ctx, o)
 	if err != nil {
 		return have, err
 	}

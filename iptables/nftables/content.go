@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
-	"hash"
 	"slices"
 	"strings"
 
@@ -13,22 +12,28 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// tally is the content of a chain or set: the number of rules or elements, and their hash. The order of rules matters, that of elements
-// does not.
+// sum is the hash of a rule.
+type sum = [sha256.Size]byte
+
+// tally is the content of a set: the number of elements, and their hash in any order.
 type tally struct {
 	count int
-	sum   [sha256.Size]byte
+	sum   sum
 }
 
 // content is the content of our table's chains and sets, by name without the generation.
-type content struct{ chains, sets map[string]tally }
+type content struct {
+	chains map[string][]sum
+	sets   map[string]tally
+}
 
 // content reads the rules and elements of the chains and sets of o. It stops at a chain or set that holds more than limit does: then
 // the table differs, whatever else it holds.
 func (s *socket) content(ctx context.Context, o outline, limit *content) (c content, err error) {
-	c = content{chains: map[string]tally{}, sets: map[string]tally{}}
+	c.sets = map[string]tally{}
 	generation, _ := o.generation()
-	if c.chains, err = s.rules(ctx, generation, limit); err != nil {
+	c.chains, err = s.rules(ctx, generation, func(chain string, n int) bool { return limit == nil || n <= len(limit.chains[chain]) })
+	if err != nil {
 		return c, err
 	}
 	for name := range o.sets {
@@ -44,37 +49,17 @@ func (s *socket) content(ctx context.Context, o outline, limit *content) (c cont
 	return c, nil
 }
 
-// sum hashes a chain's rules in order.
-type sum struct {
-	count int
-	hash  hash.Hash
-}
-
-func (h *sum) add(b []byte) {
-	h.count++
-	h.hash.Write(binary.BigEndian.AppendUint64(nil, uint64(len(b))))
-	h.hash.Write(b)
-}
-
-func (h *sum) tally() tally { return tally{h.count, [sha256.Size]byte(h.hash.Sum(nil))} }
-
-func (s *socket) rules(ctx context.Context, generation string, limit *content) (map[string]tally, error) {
-	sums := map[string]*sum{}
+// rules reads the rules of each chain in order, as long as more allows the nth rule of a chain.
+func (s *socket) rules(ctx context.Context, generation string, more func(chain string, n int) bool) (map[string][]sum, error) {
+	out := map[string][]sum{}
 	err := s.list(ctx, unix.NFT_MSG_GETRULE, named(nil, unix.NFTA_RULE_TABLE, iptables.TableName), func(b []byte) error {
 		chain := text(find(b, unix.NFTA_RULE_CHAIN))
-		if sums[chain] == nil {
-			sums[chain] = &sum{hash: sha256.New()}
-		}
-		sums[chain].add(canonicalRule(b, generation))
-		if limit != nil && sums[chain].count > limit.chains[chain].count {
+		out[chain] = append(out[chain], sha256.Sum256(canonicalRule(b, generation)))
+		if !more(chain, len(out[chain])) {
 			return errTooMuch
 		}
 		return nil
 	})
-	out := map[string]tally{}
-	for chain, h := range sums {
-		out[chain] = h.tally()
-	}
 	return out, err
 }
 
@@ -91,11 +76,12 @@ func (s *socket) elements(ctx context.Context, set string, most int) (tally, err
 		return nil
 	})
 	slices.Sort(all)
-	h := sum{hash: sha256.New()}
+	h := sha256.New()
 	for _, e := range all {
-		h.add([]byte(e))
+		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(e))))
+		h.Write([]byte(e))
 	}
-	return h.tally(), err
+	return tally{len(all), sum(h.Sum(nil))}, err
 }
 
 func ofSet(set string) []byte {

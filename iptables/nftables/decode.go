@@ -2,11 +2,53 @@ package nftables
 
 import (
 	"encoding/binary"
+	"fmt"
 
 	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/iptables"
 )
+
+// expression is one expression of a rule, as the kernel returns it.
+type expression struct {
+	name string
+	data []byte // its attributes
+}
+
+func (e expression) number(kind uint16) uint32 { return number(find(e.data, kind)) }
+
+// value returns the data inside an attribute (NFTA_DATA_VALUE).
+func (e expression) value(kind uint16) []byte { return find(find(e.data, kind), unix.NFTA_DATA_VALUE) }
+
+// decodeRule is the inverse of encode, for people to read. Whether a rule is ours is not decided here: rules are compared byte by byte. The
+// comment of a rule with an expression that ours never use says so.
+func decodeRule(rule []byte) iptables.Rule {
+	d := decoder{rule: iptables.Rule{Comment: comment(find(rule, unix.NFTA_RULE_USERDATA)), Uncounted: true}}
+	for a := range each(find(rule, unix.NFTA_RULE_EXPRESSIONS)) {
+		e := expression{name: text(find(a.data, unix.NFTA_EXPR_NAME)), data: find(a.data, unix.NFTA_EXPR_DATA)}
+		if !d.take(e) {
+			d.rule.Comment = fmt.Sprintf("not ours, expression %s: %s", printable(e.name), d.rule.Comment)
+			break
+		}
+	}
+	return d.rule
+}
+
+// comment returns the rule's comment as nft shows it: type, length, and text that ends with a zero (libnftnl's udata.h).
+func comment(userdata []byte) string {
+	const typeComment = 0
+	for len(userdata) >= 2 {
+		kind, size := userdata[0], int(userdata[1])
+		if size > len(userdata)-2 {
+			return ""
+		}
+		if kind == typeComment {
+			return text(userdata[2 : 2+size])
+		}
+		userdata = userdata[2+size:]
+	}
+	return ""
+}
 
 // decoder reads a rule's expressions one by one. The register holds a field (with the bits that mask leaves) or a number.
 type decoder struct {
@@ -16,162 +58,99 @@ type decoder struct {
 	number []byte
 }
 
-// The kernel's numbers (nf_tables.h) which golang.org/x/sys/unix does not name.
-const (
-	tproxyFamily  = 1
-	tproxyRegPort = 3
-	verdictDrop   = 0
-)
+// verdictDrop is NF_DROP of linux/netfilter.h.
+const verdictDrop = 0
 
-func (d *decoder) take(e expression) error {
+func (d *decoder) take(e expression) (known bool) {
+	a := &d.rule.Action
 	switch e.name {
-	case "meta":
-		return d.meta(e)
-	case "ct":
-		return d.ct(e)
+	case "meta", "ct":
+		return d.set(e) || d.load(e)
 	case "payload", "fib", "socket":
 		return d.load(e)
 	case "bitwise":
-		return d.bitwise(e)
+		d.mask = e.value(unix.NFTA_BITWISE_MASK)
 	case "cmp":
-		return d.compare(e)
+		c := iptables.Cond{Field: d.field, Not: (e.number(unix.NFTA_CMP_OP) == unix.NFT_CMP_NEQ) != d.field.IsBits()}
+		known = setValue(&c, e.value(unix.NFTA_CMP_DATA), d.mask)
+		d.rule.Conds = append(d.rule.Conds, c)
+		return known
 	case "lookup":
-		return d.lookup(e)
+		set := printable(baseName(text(find(e.data, unix.NFTA_LOOKUP_SET))))
+		d.rule.Conds = append(d.rule.Conds, iptables.Cond{Field: d.field, Not: e.number(unix.NFTA_LOOKUP_FLAGS) != 0, Set: set})
 	case "counter":
-		d.rule.Counter, d.rule.Uncounted = e.counter(), false
-		return nil
+		packets, bytes := find(e.data, unix.NFTA_COUNTER_PACKETS), find(e.data, unix.NFTA_COUNTER_BYTES)
+		d.rule.Counter, d.rule.Uncounted = iptables.Counter{Packets: wide(packets), Bytes: wide(bytes)}, false
 	case "immediate":
 		return d.immediate(e)
 	case "redir":
-		d.rule.Action = iptables.Action{Verb: iptables.Redirect, Port: d.port()}
-		return known(e.number(unix.NFTA_REDIR_REG_PROTO_MIN) == reg)
+		a.Verb, a.Port = iptables.Redirect, uint16(number(d.number)) //nolint:gosec // a port
 	case "tproxy":
-		d.rule.Action = iptables.Action{Verb: iptables.TProxy, Port: d.port()}
-		return known(e.only(tproxyFamily, tproxyRegPort) && e.number(tproxyRegPort) == reg)
+		a.Verb, a.Port = iptables.TProxy, uint16(number(d.number)) //nolint:gosec // a port
+	default:
+		return false
 	}
-	return errUnknown
+	return true
 }
 
-func known(ok bool) error {
-	if ok {
-		return nil
-	}
-	return errUnknown
+func (d *decoder) load(e expression) (known bool) {
+	d.field, known = fieldOf(e)
+	d.mask = nil
+	return known
 }
 
-func (d *decoder) load(e expression) error {
-	field, ok := fieldOf(e)
-	d.field, d.mask = field, nil
-	return known(ok)
-}
-
-// meta loads a field, or sets the packet's mark.
-func (d *decoder) meta(e expression) error {
-	if find(e.data, unix.NFTA_META_SREG) == nil {
-		return d.load(e)
-	}
-	a := &d.rule.Action
+// set reads an expression that sets a property of the packet or of its connection.
+func (d *decoder) set(e expression) (known bool) {
+	a, meta := &d.rule.Action, e.name == "meta"
 	switch {
-	case e.number(unix.NFTA_META_KEY) != unix.NFT_META_MARK || e.number(unix.NFTA_META_SREG) != reg:
-		return errUnknown
-	case d.field == iptables.ConnMark:
+	case find(e.data, unix.NFTA_META_SREG) == nil && meta || find(e.data, unix.NFTA_CT_SREG) == nil && !meta:
+		return false
+	case meta && d.field == iptables.ConnMark:
 		a.Verb = iptables.RestoreMark
-	case a.Verb == iptables.TProxy:
-		a.Num = d.num()
+	case meta && a.Verb == iptables.TProxy:
+		a.Num = native(d.number)
+	case meta:
+		a.Verb, a.Num = iptables.SetMark, native(d.number)
+	case d.field == iptables.Mark:
+		a.Verb = iptables.SaveMark
 	default:
-		a.Verb, a.Num = iptables.SetMark, d.num()
+		a.Verb, a.Num = iptables.Zone, native(d.number)
 	}
-	return nil
+	return true
 }
 
-// ct loads a property of the connection, or sets one.
-func (d *decoder) ct(e expression) error {
-	if find(e.data, unix.NFTA_CT_SREG) == nil {
-		return d.load(e)
-	}
-	key := e.number(unix.NFTA_CT_KEY)
-	switch {
-	case e.number(unix.NFTA_CT_SREG) != reg:
-		return errUnknown
-	case key == unix.NFT_CT_MARK && d.field == iptables.Mark:
-		d.rule.Action.Verb = iptables.SaveMark
-	case key == unix.NFT_CT_ZONE:
-		d.rule.Action = iptables.Action{Verb: iptables.Zone, Num: d.num()}
-	default:
-		return errUnknown
-	}
-	return nil
-}
-
-func (d *decoder) bitwise(e expression) error {
-	d.mask = e.value(unix.NFTA_BITWISE_MASK)
-	for _, x := range e.value(unix.NFTA_BITWISE_XOR) {
-		if x != 0 {
-			return errUnknown
-		}
-	}
-	return known(e.number(unix.NFTA_BITWISE_SREG) == reg && e.number(unix.NFTA_BITWISE_DREG) == reg && e.number(bitwiseOp) == 0)
-}
-
-// bitwiseOp is NFTA_BITWISE_OP of nf_tables.h: 0 is mask and xor, others shift.
-const bitwiseOp = 6
-
-func (d *decoder) compare(e expression) error {
-	op := e.number(unix.NFTA_CMP_OP)
-	equal := op == unix.NFT_CMP_EQ || op == unix.NFT_CMP_NEQ
-	if d.field == iptables.Socket {
-		equal = op == unix.NFT_CMP_LTE
-	}
-	if e.number(unix.NFTA_CMP_SREG) != reg || !equal {
-		return errUnknown
-	}
-	c := iptables.Cond{Field: d.field, Not: (op == unix.NFT_CMP_NEQ) != d.field.IsBits()}
-	err := setValue(&c, e.value(unix.NFTA_CMP_DATA), d.mask)
-	d.rule.Conds = append(d.rule.Conds, c)
-	return err
-}
-
-func (d *decoder) lookup(e expression) error {
-	d.rule.Conds = append(d.rule.Conds, iptables.Cond{
-		Field: d.field, Not: e.number(unix.NFTA_LOOKUP_FLAGS) != 0, Set: printable(baseName(text(find(e.data, unix.NFTA_LOOKUP_SET)))),
-	})
-	return known(e.number(unix.NFTA_LOOKUP_SREG) == reg && e.only(unix.NFTA_LOOKUP_SET, unix.NFTA_LOOKUP_SREG, unix.NFTA_LOOKUP_FLAGS))
-}
-
-// immediate puts a number into the register, or returns a verdict, whose destination is the verdict register.
-func (d *decoder) immediate(e expression) error {
-	if to := e.number(unix.NFTA_IMMEDIATE_DREG); to != unix.NFT_REG_VERDICT {
+// immediate puts a number into the register, or returns a verdict.
+func (d *decoder) immediate(e expression) (known bool) {
+	if e.number(unix.NFTA_IMMEDIATE_DREG) != unix.NFT_REG_VERDICT {
 		d.field, d.number = 0, e.value(unix.NFTA_IMMEDIATE_DATA)
-		return known(to == reg)
+		return true
 	}
 	verdict := find(find(e.data, unix.NFTA_IMMEDIATE_DATA), unix.NFTA_DATA_VERDICT)
-	return d.verdict(int32(number(find(verdict, unix.NFTA_VERDICT_CODE)))) //nolint:gosec // the kernel's own negative number
-}
-
-func (d *decoder) verdict(code int32) error {
 	a := &d.rule.Action
-	switch {
+	switch code := int32(number(find(verdict, unix.NFTA_VERDICT_CODE))); { //nolint:gosec // the kernel's own negative number
 	case code == verdictDrop:
 		a.Verb = iptables.Drop
 	case code != unix.NFT_RETURN:
-		return errUnknown
+		return false
 	case a.Verb == 0:
 		a.Verb = iptables.Return
 	case a.Verb == iptables.SetMark:
 		a.Verb = iptables.Divert
 	}
-	return nil
+	return true
 }
 
-// port and num return the number in the register, which may be shorter than they are.
-func (d *decoder) port() uint16 {
-	var b [2]byte
-	copy(b[:], d.number)
-	return binary.BigEndian.Uint16(b[:])
+// native reads a number in the machine's byte order, from as many bytes as there are, up to four.
+func native(b []byte) uint32 {
+	var whole [4]byte
+	copy(whole[:], b)
+	return binary.NativeEndian.Uint32(whole[:])
 }
 
-func (d *decoder) num() uint32 {
-	var b [4]byte
-	copy(b[:], d.number)
-	return binary.NativeEndian.Uint32(b[:])
+// wide reads a number of eight bytes; 0 if there are not as many.
+func wide(b []byte) uint64 {
+	if len(b) != 8 {
+		return 0
+	}
+	return binary.BigEndian.Uint64(b)
 }

@@ -2,7 +2,6 @@ package nftables
 
 import (
 	"encoding/binary"
-	"fmt"
 	"net"
 	"net/netip"
 
@@ -74,50 +73,42 @@ func load(f iptables.Field, family uint32) expr.Any {
 	return &p
 }
 
-// fieldOf is the inverse of load. ok is false for an expression that load never writes.
+// fieldOf is the inverse of load. ok is false for a field that load never reads.
 func fieldOf(e expression) (field iptables.Field, ok bool) {
 	switch e.name {
 	case "meta":
-		field, ok = keyOf(metas(), expr.MetaKey(e.number(unix.NFTA_META_KEY)))
-		return field, ok && e.number(unix.NFTA_META_DREG) == reg
+		return keyOf(metas(), expr.MetaKey(e.number(unix.NFTA_META_KEY)))
 	case "ct":
-		field, ok = keyOf(cts(), expr.CtKey(e.number(unix.NFTA_CT_KEY)))
-		return field, ok && e.number(unix.NFTA_CT_DREG) == reg && e.only(unix.NFTA_CT_KEY, unix.NFTA_CT_DREG)
-	case "fib":
-		field, ok = map[uint32]iptables.Field{fibSource: iptables.SrcType, fibDestination: iptables.DstType}[e.number(fibFlags)]
-		return field, ok && e.number(fibResult) == fibAddrType && e.number(fibDreg) == reg
+		return keyOf(cts(), expr.CtKey(e.number(unix.NFTA_CT_KEY)))
 	case "socket":
-		ok = e.number(expr.NFTA_SOCKET_KEY) == expr.NFT_SOCKET_TRANSPARENT && e.number(expr.NFTA_SOCKET_DREG) == reg
-		return iptables.Socket, ok
-	case "payload":
-		for at, p := range payloads() {
-			if uint32(p.Base) == e.number(unix.NFTA_PAYLOAD_BASE) && p.Offset == e.number(unix.NFTA_PAYLOAD_OFFSET) &&
-				p.Len == e.number(unix.NFTA_PAYLOAD_LEN) {
-				return at.field, e.number(unix.NFTA_PAYLOAD_DREG) == reg
-			}
+		return iptables.Socket, true
+	case "fib":
+		if e.number(fibFlags) == fibSource {
+			return iptables.SrcType, true
 		}
+		return iptables.DstType, true
 	}
-	return 0, false
+	at := expr.Payload{
+		DestRegister: reg, Base: expr.PayloadBase(e.number(unix.NFTA_PAYLOAD_BASE)), Offset: e.number(unix.NFTA_PAYLOAD_OFFSET),
+		Len: e.number(unix.NFTA_PAYLOAD_LEN),
+	}
+	found, ok := keyOf(payloads(), at)
+	return found.field, ok
 }
 
-func keyOf[K comparable](fields map[iptables.Field]K, key K) (iptables.Field, bool) {
+func keyOf[F, K comparable](fields map[F]K, key K) (found F, ok bool) {
 	for f, k := range fields {
 		if k == key {
 			return f, true
 		}
 	}
-	return 0, false
+	return found, false
 }
 
 // The kernel's numbers for fib (nf_tables.h), which golang.org/x/sys/unix does not name.
 const (
-	fibDreg     = 1
-	fibResult   = 2
-	fibFlags    = 3
-	fibAddrType = 3 // NFT_FIB_RESULT_ADDRTYPE
-	fibSource   = 1 // NFTA_FIB_F_SADDR
-
-	fibDestination = 2 // NFTA_FIB_F_DADDR
+	fibFlags  = 3
+	fibSource = 1 // NFTA_FIB_F_SADDR
 )
 
 // value returns the bytes that the register is compared with, in the byte order in which the kernel keeps the field.
@@ -151,42 +142,27 @@ func mask(c iptables.Cond) []byte {
 	return nil
 }
 
-// setValue is the inverse of value and mask: it puts what the register is compared with into c.
-func setValue(c *iptables.Cond, data, mask []byte) error {
+// setValue is the inverse of value and mask: it puts what the register is compared with into c. ok is false if c cannot hold it.
+func setValue(c *iptables.Cond, data, mask []byte) (ok bool) {
 	switch c.Field {
 	case iptables.InIface, iptables.OutIface:
-		if len(data) != unix.IFNAMSIZ {
-			return fmt.Errorf("name of %d bytes", len(data)) // matches all interfaces that begin with it
-		}
 		c.Text = text(data)
-		return nil
+		return true
 	case iptables.SrcAddr, iptables.DstAddr:
 		a, ok := netip.AddrFromSlice(data)
-		if !ok {
-			return fmt.Errorf("address of %d bytes", len(data))
-		}
 		bits := a.BitLen()
 		if mask != nil {
 			bits, _ = net.IPMask(mask).Size()
 		}
-		if bits == 0 || len(data) != len(mask) && mask != nil {
-			return fmt.Errorf("address of %d bytes with mask %x", len(data), mask)
-		}
 		c.Prefix = netip.PrefixFrom(a, bits)
-		return nil
+		return ok && c.Prefix.IsValid()
 	case iptables.State, iptables.Status:
 		data = mask
+	case iptables.SrcPort, iptables.DstPort:
+		c.Num = number(data)
+		return true
 	default:
 	}
-	switch len(data) {
-	case 1:
-		c.Num = uint32(data[0])
-	case 2:
-		c.Num = uint32(binary.BigEndian.Uint16(data))
-	case 4:
-		c.Num = binaryutil.NativeEndian.Uint32(data)
-	default:
-		return fmt.Errorf("value of %d bytes", len(data))
-	}
-	return nil
+	c.Num = native(data)
+	return true
 }

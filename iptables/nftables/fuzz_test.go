@@ -2,6 +2,8 @@ package nftables
 
 import (
 	"encoding/binary"
+	"net/netip"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -59,27 +61,17 @@ func FuzzUserdata(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, b []byte) { _ = comment(b) })
 }
 
-func FuzzSet(f *testing.F) {
-	seeds(f)
-	f.Fuzz(func(_ *testing.T, b []byte) {
-		for _, kind := range []uint32{7, 8, 13, 0x3f} { // ipv4_addr, ipv6_addr, inet_service, and nothing
-			attrs := add(nil, unix.NFTA_SET_KEY_TYPE, binary.BigEndian.AppendUint32(nil, kind))
-			var elements []element
-			for e := range each(find(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
-				elements = append(elements, decodeElement(e))
+func FuzzPrefixes(f *testing.F) {
+	f.Add([]byte{10, 0, 0, 0, 10, 0, 0, 1, 0, 0, 0, 0}, uint8(1), 4)
+	f.Fuzz(func(_ *testing.T, b []byte, ends uint8, size int) {
+		var all []netip.Addr
+		for chunk := range slices.Chunk(b, max(1, min(size, 16))) {
+			if a, ok := netip.AddrFromSlice(chunk); ok {
+				all = append(all, a)
 			}
-			s := decodeSet("x.0", string(append(attrs, b...)), elements)
-			_ = iptables.Ruleset{Sets: []iptables.Set{s}}.NftText(iptables.TextOptions{})
 		}
-	})
-}
-
-func FuzzElement(f *testing.F) {
-	seeds(f)
-	f.Fuzz(func(_ *testing.T, b []byte) {
-		e := decodeElement(attr{data: b})
-		_ = prefixes([]element{e, {size: 4, end: true}, e}, 4)
-		_ = prefixes([]element{e, e}, 16)
+		n := min(int(ends), len(all))
+		_ = prefixes(all[n:], all[:n])
 	})
 }
 

@@ -22,7 +22,7 @@ func TestRead_tableChangesMeanwhile_readsAgain(t *testing.T) {
 		},
 		"the content": func(t *testing.T, s *socket, have outline, ref reference) (iptables.Drift, bool) {
 			t.Helper()
-			drift, err := s.differences(t.Context(), have, ref)
+			drift, err := s.differences(t.Context(), have, rules(t, nil), ref)
 			if err != nil {
 				t.Fatal(err)
 			}

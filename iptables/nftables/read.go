@@ -5,9 +5,10 @@ import (
 	"encoding/binary"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
-	"strings"
 
+	nft "github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/iptables"
@@ -17,49 +18,88 @@ import (
 const (
 	maxShownRules    = 4096
 	maxShownElements = 1 << 15
-	// moreShown is how many more elements than wanted are read to show what differs.
-	moreShown = 1000
 )
 
-// show returns what our table holds, to be printed: sets by name, chains and rules in the kernel's order. What somebody else has added
-// appears as a rule, set or chain that differs from ours. No content of the table is an error. At most left elements are read.
-func (s *socket) show(ctx context.Context, o outline, left int) (out iptables.Ruleset, err error) {
+// show returns what our table holds, to be printed: sets by name, chains and rules in the kernel's order. No content of the table is an
+// error.
+func (s *socket) show(ctx context.Context, o outline) (out iptables.Ruleset, err error) {
 	if !o.exists() || o.flags()&tableFlagDormant != 0 { // rules of a dormant table have no effect
 		return out, nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.sets)) {
-		elements, err := s.showElements(ctx, name, left)
+		set, err := s.showSet(ctx, name, o.sets[name])
 		if ctx.Err() != nil {
 			return out, err
 		}
-		set := decodeSet(name, o.sets[name], elements)
 		if err != nil {
 			set.Name += "-and-more"
 		}
-		left -= len(elements)
 		out.Sets = append(out.Sets, set)
 	}
-	slices.SortStableFunc(out.Sets, func(a, b iptables.Set) int { return strings.Compare(a.Name, b.Name) })
-	for _, name := range slices.Sorted(maps.Keys(o.chains)) {
-		out.Chains = append(out.Chains, decodeChain(name, o.chains[name]))
+	for _, name := range iptables.ChainNames() {
+		if attrs, ok := o.chains[name]; ok {
+			out.Chains = append(out.Chains, decodeChain(name, attrs))
+		}
 	}
 	if err := s.showRules(ctx, &out); ctx.Err() != nil {
 		return out, err
 	}
-	return iptables.Ordered(out), nil
+	return out, nil
 }
 
-func (s *socket) showElements(ctx context.Context, set string, most int) (out []element, err error) {
-	err = s.list(ctx, unix.NFT_MSG_GETSETELEM, ofSet(set), func(b []byte) error {
+// showSet reads a set. The elements of an interval are its start, and the first address behind it.
+func (s *socket) showSet(ctx context.Context, name, attrs string) (set iptables.Set, err error) {
+	set = iptables.Set{Name: printable(baseName(name)), Kind: iptables.PortSet}
+	var starts, ends []netip.Addr
+	err = s.list(ctx, unix.NFT_MSG_GETSETELEM, ofSet(name), func(b []byte) error {
 		for e := range each(find(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
-			if len(out) >= most {
+			key := find(find(e.data, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE)
+			a, isAddr := netip.AddrFromSlice(key)
+			switch {
+			case len(set.Ports)+len(starts)+len(ends) >= maxShownElements:
 				return errTooMuch
+			case !isAddr:
+				set.Ports = append(set.Ports, uint16(number(key))) //nolint:gosec // a port
+			case number(find(e.data, unix.NFTA_SET_ELEM_FLAGS))&unix.NFT_SET_ELEM_INTERVAL_END != 0:
+				ends = append(ends, a)
+			default:
+				starts = append(starts, a)
 			}
-			out = append(out, decodeElement(e))
 		}
 		return nil
 	})
-	return out, err
+	switch number(find([]byte(attrs), unix.NFTA_SET_KEY_TYPE)) {
+	case nft.TypeIPAddr.GetNFTMagic():
+		set.Kind = iptables.IPv4Set
+	case nft.TypeIP6Addr.GetNFTMagic():
+		set.Kind = iptables.IPv6Set
+	}
+	slices.Sort(set.Ports)
+	set.Prefixes = prefixes(starts, ends)
+	return set, err
+}
+
+// prefixes joins the starts of intervals with their ends. Intervals do not overlap, so the n-th start belongs to the n-th end; only the last
+// may have none. Of an interval that is no prefix, the start is returned.
+func prefixes(starts, ends []netip.Addr) (out []netip.Prefix) {
+	slices.SortFunc(starts, netip.Addr.Compare)
+	slices.SortFunc(ends, netip.Addr.Compare)
+	// The nft program adds an end at zero to a set whose first interval starts above zero.
+	if len(ends) > 0 && ends[0].IsUnspecified() {
+		ends = ends[1:]
+	}
+	for i, start := range starts {
+		var end netip.Addr
+		if i < len(ends) {
+			end = ends[i]
+		}
+		bits := 0
+		for bits < start.BitLen() && (netip.PrefixFrom(start, bits).Masked().Addr() != start || lastAddr(netip.PrefixFrom(start, bits)).Next() != end) {
+			bits++
+		}
+		out = append(out, netip.PrefixFrom(start, bits))
+	}
+	return out
 }
 
 // showRules adds the rules to their chains. It also adds chains that are not ours if they have rules.

@@ -13,7 +13,7 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// maxReferences bounds the number of rule sets that are kept: some hundred bytes each.
+// maxReferences bounds the number of rule sets that are kept: some kilobytes each.
 const maxReferences = 1024
 
 // reference is what this kernel returns for a table that holds exactly one of our rule sets. It is read from the kernel, in a namespace
@@ -98,8 +98,8 @@ func (o outline) baseNames() map[string]string {
 	return out
 }
 
-// differences returns how the content of our table differs from ref. The outlines must be equal.
-func (s *socket) differences(ctx context.Context, have outline, ref reference) (iptables.Drift, error) {
+// differences returns how the content of our table differs from want, whose reference is ref. The outlines must be equal.
+func (s *socket) differences(ctx context.Context, have outline, want iptables.Ruleset, ref reference) (iptables.Drift, error) {
 	var c content
 	err := rawnetlink.Uninterrupted(func() (err error) {
 		c, err = s.content(ctx, have, &ref.content)
@@ -111,8 +111,36 @@ func (s *socket) differences(ctx context.Context, have outline, ref reference) (
 	if err != nil {
 		return iptables.Drift{{Kind: iptables.KindRules, Text: fmt.Sprintf("+ content that cannot be read: %v", err)}}, nil
 	}
-	chains := tallies(iptables.KindRules, "chain", c.chains, ref.content.chains)
-	return append(chains, tallies(iptables.KindSets, "set", c.sets, ref.content.sets)...), nil
+	d := ruleDrift(want, c.chains, ref.content.chains)
+	for _, name := range slices.Sorted(maps.Keys(ref.content.sets)) {
+		if h, w := c.sets[name], ref.content.sets[name]; h != w {
+			text := fmt.Sprintf("+ set %s holds something else (%d entries, want %d)", name, h.count, w.count)
+			d = append(d, iptables.Difference{Kind: iptables.KindSets, Text: text})
+		}
+	}
+	return d, nil
+}
+
+// ruleDrift names the rules of want that are missing, and where others are instead. have and ref are hashes of the rules of each chain.
+func ruleDrift(want iptables.Ruleset, have, ref map[string][]sum) (d iptables.Drift) {
+	for _, c := range want.Chains {
+		h, r := have[c.Name], ref[c.Name]
+		head, tail := 0, 0
+		for head < min(len(h), len(r)) && h[head] == r[head] {
+			head++
+		}
+		for tail < min(len(h), len(r))-head && h[len(h)-1-tail] == r[len(r)-1-tail] {
+			tail++
+		}
+		for _, rule := range c.Rules[head : len(c.Rules)-tail] {
+			d = append(d, iptables.Difference{Kind: iptables.KindRules, Text: "- " + rule.Text()})
+		}
+		if n := len(h) - tail - head; n > 0 {
+			text := fmt.Sprintf("+ chain %s, rules %d to %d: not ours", c.Name, head+1, head+n)
+			d = append(d, iptables.Difference{Kind: iptables.KindRules, Text: text})
+		}
+	}
+	return d
 }
 
 // differences compares outlines. The set names of ref have no generation.
@@ -145,22 +173,6 @@ func differing(kind iptables.Kind, noun string, have, want map[string]string) (d
 	for _, name := range slices.Sorted(maps.Keys(have)) {
 		if _, ok := want[name]; !ok {
 			d = append(d, iptables.Difference{Kind: kind, Text: fmt.Sprintf("+ %s %s", noun, printable(name))})
-		}
-	}
-	return d
-}
-
-func tallies(kind iptables.Kind, noun string, have, want map[string]tally) (d iptables.Drift) {
-	names := map[string]bool{}
-	for _, m := range []map[string]tally{have, want} {
-		for name := range m {
-			names[name] = true
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if have[name] != want[name] {
-			text := fmt.Sprintf("+ %s %s holds something else (%d entries, want %d)", noun, printable(name), have[name].count, want[name].count)
-			d = append(d, iptables.Difference{Kind: kind, Text: text})
 		}
 	}
 	return d

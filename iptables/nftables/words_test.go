@@ -14,13 +14,19 @@ import (
 	"istio-pod-network-controller/test/kerneltest"
 )
 
-func TestDescribeCounts(t *testing.T) {
+func linesOf(t *testing.T, b *Backend, ns *netns.NS) ([]iptables.Line, error) {
+	t.Helper()
+	have, _, err := b.Read(t.Context(), ns.Path())
+	return have.Lines(), err
+}
+
+func TestRead_countedPackets_areShown(t *testing.T) {
 	ns, b, want := kerneltest.New(t), New(kerneltest.Guard(t)), rules(t, nil)
-	if lines, err := b.Describe(t.Context(), ns.Path()); err != nil || len(lines) > 0 {
+	if lines, err := linesOf(t, b, ns); err != nil || len(lines) > 0 {
 		t.Errorf("%d lines, error %v", len(lines), err)
 	}
 	mustApply(t, b, ns, want)
-	lines, err := b.Describe(t.Context(), ns.Path())
+	lines, err := linesOf(t, b, ns)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +36,7 @@ func TestDescribeCounts(t *testing.T) {
 	if _, err := kerneltest.Ask(t.Context(), ns, kerneltest.App, "tcp", "", "127.0.0.1:9"); err == nil {
 		t.Fatal("somebody answers")
 	}
-	if lines, err = b.Describe(t.Context(), ns.Path()); err != nil {
+	if lines, err = linesOf(t, b, ns); err != nil {
 		t.Fatal(err)
 	}
 	i := slices.IndexFunc(lines, func(l iptables.Line) bool { return l.Words == "anything over lo not of user 1337 -> direct" })
@@ -47,12 +53,12 @@ func TestRulesWithoutCountersAreDrift(t *testing.T) {
 	ns, b, want := kerneltest.New(t), New(kerneltest.Guard(t)), rules(t, nil)
 	mustApply(t, b, ns, want)
 	withoutCounters(t, ns, want)
-	lines, err := b.Describe(t.Context(), ns.Path())
+	lines, err := linesOf(t, b, ns)
 	if err != nil || len(lines) != len(want.Lines()) || slices.ContainsFunc(lines, func(l iptables.Line) bool { return l.HasCounter }) {
 		t.Fatalf("lines %+v, error %v", lines, err)
 	}
 	drift, err := b.Verify(t.Context(), ns.Path(), want)
-	if err != nil || !strings.Contains(drift.String(), "+ meta l4proto != tcp return") {
+	if err != nil || !strings.Contains(drift.String(), "+ chain outbound, rules 1 to ") {
 		t.Fatalf("drift %s, error %v", drift, err)
 	}
 	if !mustApply(t, b, ns, want) {
@@ -76,4 +82,20 @@ func withoutCounters(t *testing.T, ns *netns.NS, want iptables.Ruleset) {
 		}
 		return c.Flush()
 	})
+}
+
+func TestVerify_ruleChanged_namesItAndItsPlace(t *testing.T) {
+	ns, b, want := kerneltest.New(t), New(kerneltest.Guard(t)), rules(t, nil)
+	mustApply(t, b, ns, want)
+	other := rules(t, nil)
+	other.Chains[0].Rules[2].Action = iptables.Action{Verb: iptables.Redirect, Port: 99}
+	batch := batch{table: ownTable(), suffix: ".0"}
+	mustTransact(t, ns, func(c *nft.Conn) error {
+		return batch.flush(c, other.Chains[:1], map[string]string{other.Chains[0].Name: ""}, nil)
+	})
+	drift, err := b.Verify(t.Context(), ns.Path(), want)
+	missing := "- " + want.Chains[0].Rules[2].Text()
+	if text := drift.String(); err != nil || text != missing+"\n+ chain outbound, rules 3 to 3: not ours" {
+		t.Errorf("drift %s, error %v", text, err)
+	}
 }
