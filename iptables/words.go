@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// Line is one rule in words, with what the kernel has counted. In a nat chain that is the first packet of each connection.
+// Line is one rule in words, with the kernel's counters. In a nat chain that is the first packet of each connection.
 type Line struct {
 	Chain string `json:"chain"`
-	// Words is the traffic and what becomes of it, such as "tcp to port 15020 -> direct".
+	// Words is the traffic and what becomes of it, such as "tcp to port 15020 -> direct", or the rule in the language of iptables.
 	Words string `json:"words"`
 	// Why is the rule's comment.
 	Why        string `json:"why,omitempty"`
@@ -41,45 +41,9 @@ func (r Ruleset) Lines() []Line {
 	return out
 }
 
-// JoinFamilies returns the rules of two families as one list: equal rules of both become one line with the sum of their counters, and a rule
-// that only one family has says which.
-func JoinFamilies(v4, v6 []Line) []Line {
-	left := map[Line]int{}
-	for _, l := range v6 {
-		left[l.uncounted()]++
-	}
-	var out []Line
-	for _, l := range v4 {
-		if left[l.uncounted()] == 0 {
-			out = append(out, l.of("IPv4"))
-			continue
-		}
-		for len(v6) > 0 {
-			twin := v6[0]
-			v6 = v6[1:]
-			left[twin.uncounted()]--
-			if twin.uncounted() == l.uncounted() {
-				l.Packets, l.Bytes = l.Packets+twin.Packets, l.Bytes+twin.Bytes
-				break
-			}
-			out = append(out, twin.of("IPv6"))
-		}
-		out = append(out, l)
-	}
-	for _, l := range v6 {
-		out = append(out, l.of("IPv6"))
-	}
-	return out[:min(len(out), maxLines)]
-}
-
-func (l Line) uncounted() Line {
-	l.Packets, l.Bytes = 0, 0
-	return l
-}
-
-func (l Line) of(family string) Line {
-	l.Words = family + " " + strings.TrimPrefix(l.Words, "anything ")
-	return l
+// NativeLine returns a rule in the language of another backend than nftables.
+func NativeLine(chain, rule, comment string, c Counter) Line {
+	return Line{Chain: tidy(chain), Words: tidy(rule), Why: tidy(comment), Packets: c.Packets, Bytes: c.Bytes, HasCounter: true}
 }
 
 func (h Hook) rank() int {
@@ -96,7 +60,7 @@ func (c Chain) line(rule Rule, sets []Set) Line {
 	}
 }
 
-// traffic returns the packets that the rule matches, in words. Their order is fixed: that of the conditions differs between backends.
+// traffic returns the packets that the rule matches, in words, in the order of the fields.
 func (r Rule) traffic(sets []Set) string {
 	conds := slices.SortedStableFunc(slices.Values(r.Conds), func(a, b Cond) int { return cmp.Compare(a.Field, b.Field) })
 	var words []string
@@ -211,7 +175,7 @@ func portWord(value string) string {
 // maxListed is how many elements of a set are named.
 const maxListed = 16
 
-// value returns what the condition compares with. Text may hold a list or a range, as rules of iptables have them.
+// value returns what the condition compares with. Text may hold a list.
 func (c Cond) value(sets []Set) string {
 	switch i := slices.IndexFunc(sets, func(s Set) bool { return s.Name == c.Set }); {
 	case c.Set != "" && i < 0:

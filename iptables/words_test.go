@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 func TestWordsAreGolden(t *testing.T) {
@@ -65,26 +63,6 @@ func TestWordsOfARule(t *testing.T) {
 	}
 }
 
-func TestFamiliesAreJoined(t *testing.T) {
-	line := func(words string, n uint64) Line {
-		return Line{Chain: "c", Words: words, Packets: n, Bytes: 10 * n, HasCounter: true}
-	}
-	got := JoinFamilies(
-		[]Line{line("tcp -> direct", 1), line("tcp to 127.0.0.1 -> direct", 2), line("anything of user 7 -> direct", 3)},
-		[]Line{line("tcp -> direct", 10), line("tcp to ::1 -> direct", 20), line("anything of user 7 -> direct", 30), line("udp -> direct", 40)},
-	)
-	want := []Line{
-		line("tcp -> direct", 11), line("IPv4 tcp to 127.0.0.1 -> direct", 2), line("IPv6 tcp to ::1 -> direct", 20),
-		line("anything of user 7 -> direct", 33), line("IPv6 udp -> direct", 40),
-	}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Error(d)
-	}
-	if d := cmp.Diff([]Line{line("IPv4 of user 7 -> direct", 1)}, JoinFamilies([]Line{line("anything of user 7 -> direct", 1)}, nil)); d != "" {
-		t.Error(d)
-	}
-}
-
 func TestLinesAreBounded(t *testing.T) {
 	c := Chain{Name: "x", Rules: make([]Rule, maxLines+5)}
 	got := Ruleset{Chains: []Chain{c}}.Lines()
@@ -103,24 +81,6 @@ func TestLines_ruleWithoutACounter_sayNone(t *testing.T) {
 	have.Chains = have.Chains[:1]
 	if l := have.Lines()[0]; l.HasCounter {
 		t.Errorf("%+v", l)
-	}
-}
-
-func TestANegationIsOfOneCondition(t *testing.T) {
-	rule := ReadRestoreRule(strings.Fields("! -d 10.0.0.1/32 -p tcp -j RETURN"))
-	lines := Ruleset{Chains: []Chain{{Name: "x", Type: NAT, Rules: []Rule{rule}}}}.Lines()
-	if want := "tcp to anywhere but 10.0.0.1 -> direct"; lines[0].Words != want {
-		t.Errorf("%q, want %q", lines[0].Words, want)
-	}
-}
-
-func TestRulesOfOthersAreSaidToBe(t *testing.T) {
-	for _, text := range []string{
-		"-p sctp -j RETURN", "-m string --string x -j DROP", "-j LOG", "-j", "-d x -j RETURN", "--mark 5 -j RETURN", "-m conntrack --ctstate WRONG -j RETURN", "-p",
-	} {
-		if r := ReadRestoreRule(strings.Fields(text)); !strings.HasPrefix(r.Comment, "not ours: ") || !strings.HasSuffix(r.Comment, text) {
-			t.Errorf("%s: %+v", text, r)
-		}
 	}
 }
 
@@ -157,23 +117,4 @@ func TestSummary(t *testing.T) {
 			}
 		})
 	}
-}
-
-func FuzzRestoreRule(f *testing.F) {
-	for _, spec := range goldenSpecs() {
-		r, err := Rules(spec)
-		if err != nil {
-			f.Fatal(err)
-		}
-		for line := range strings.Lines(r.RestoreText(IPv4)) {
-			f.Add(line)
-		}
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		r := ReadRestoreRule(strings.Fields(text))
-		l := Ruleset{Chains: []Chain{{Rules: []Rule{r}}}}.Lines()[0]
-		if !strings.Contains(l.Words, " -> ") || strings.ContainsFunc(l.Words+l.Why, func(r rune) bool { return r < ' ' || r > '~' }) || len(l.Words+l.Why) > 3*maxWords {
-			t.Errorf("of %q came %+v", text, l)
-		}
-	})
 }

@@ -51,6 +51,22 @@ func Text(routes iptables.Ruleset, rules func(family uint32) string) string {
 	return b.String()
 }
 
+// Lines returns the rules of both families in the language of iptables. Their comments stand beside them.
+func (l Listing) Lines() (out []iptables.Line) {
+	for _, family := range slices.Sorted(maps.Keys(l.rules)) {
+		for _, name := range l.rules[family].names() {
+			t := l.rules[family][name]
+			for _, chain := range slices.Sorted(maps.Keys(t.chains)) {
+				for _, r := range t.chains[chain] {
+					rule := strings.Replace(r.spec, "-m comment --comment "+iptables.Quoted(r.comment())+" ", "", 1)
+					out = append(out, iptables.NativeLine(chain, families()[family]+" "+rule, r.comment(), r.counter))
+				}
+			}
+		}
+	}
+	return out
+}
+
 // View returns the listing for machines to read. The type of a chain is its family and table, as nftables names them.
 func (l Listing) View() iptables.View {
 	v := l.routes.View()
