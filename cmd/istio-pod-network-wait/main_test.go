@@ -83,7 +83,7 @@ func applyRules(t *testing.T, ns *netns.NS, change func(*iptables.Spec)) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := nftables.New(kerneltest.Guard(t)).Apply(t.Context(), ns.Path(), rules); err != nil {
+	if _, err := nftables.New().Apply(t.Context(), ns, rules); err != nil {
 		t.Fatal(err)
 	}
 }

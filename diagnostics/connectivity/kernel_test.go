@@ -88,7 +88,7 @@ func apply(t *testing.T, ns *netns.NS, pod *corev1.Pod, change func(*iptables.Sp
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := nftables.New(kerneltest.Guard(t)).Apply(t.Context(), ns.Path(), rules); err != nil {
+	if _, err := nftables.New().Apply(t.Context(), ns, rules); err != nil {
 		t.Fatal(err)
 	}
 }

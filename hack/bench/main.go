@@ -10,8 +10,9 @@ import (
 	"os"
 
 	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables"
-	"istio-pod-network-controller/iptables/nftables"
+	"istio-pod-network-controller/iptables/kernel"
 	"istio-pod-network-controller/iptables/xtables"
 )
 
@@ -40,6 +41,13 @@ type backend interface {
 	Apply(ctx context.Context, netns string, want iptables.Ruleset) (iptables.Outcome, error)
 }
 
+// agentBackend is the backend of the agent, with its memory.
+type agentBackend struct{ kernel.Backend }
+
+func (b agentBackend) Apply(ctx context.Context, path string, want iptables.Ruleset) (iptables.Outcome, error) {
+	return b.Backend.Apply(ctx, podnet.Place{Path: path}, want)
+}
+
 func run(ctx context.Context, b bench, out string) error {
 	if err := b.programs.validate(); err != nil {
 		return err
@@ -48,7 +56,11 @@ func run(ctx context.Context, b bench, out string) error {
 	if err != nil {
 		return err
 	}
-	b.netlink, b.legacy = nftables.New(guard), xtables.New(ctx, xtables.Config{Guard: guard, Flavour: xtables.NFT})
+	choice, err := kernel.NewChoice(nil, nil)
+	if err != nil {
+		return err
+	}
+	b.netlink, b.legacy = agentBackend{choice.Nftables(ctx)}, xtables.New(ctx, xtables.Config{Guard: guard, Flavour: xtables.NFT})
 	var rows []row
 	// Processes first: a child of any other measurement would be counted, too.
 	for _, part := range []func(context.Context) ([]row, error){b.processes, b.defaults, b.full, b.growth, b.packets, b.cni} {

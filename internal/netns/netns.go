@@ -24,7 +24,6 @@ type NS struct {
 	cookie uint64 // 0 until Identity has asked for it
 	thread int    // the thread that a Visit has moved into the namespace; 0 for none
 	conns  map[int]*rawnetlink.Conn
-	atEnd  []func()
 }
 
 // Open opens the network namespace that path leads to. It refuses anything else (a plain file, a socket, another kind of namespace)
@@ -69,19 +68,13 @@ func (n *NS) Fd() int { return n.fd }
 // Path returns a path to the namespace that is valid while n is open, and for this process only.
 func (n *NS) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.Fd()) }
 
-// AtClose has Close call f before it closes the descriptor. Close netfilter sockets there: closing one waits until the kernel has
-// finished the nftables transaction that is under way in the namespace, and a process of the pod can make one after the other.
-func (n *NS) AtClose(f func()) { n.atEnd = append(n.atEnd, f) }
-
-// Close closes what Netlink has opened, calls what AtClose was given, and closes the descriptor. A second call is an error.
+// Close closes what Netlink has opened, and then the descriptor: closing a netfilter socket waits until the kernel has finished the nftables
+// transaction that is under way in the namespace, and a process of the pod can make one after the other. A second call is an error.
 func (n *NS) Close() error {
 	for _, c := range n.conns {
 		c.Close()
 	}
-	for _, f := range n.atEnd {
-		f()
-	}
-	n.conns, n.atEnd = nil, nil
+	n.conns = nil
 	fd := n.fd
 	n.fd = -1
 	if err := unix.Close(fd); err != nil {

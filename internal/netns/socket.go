@@ -46,7 +46,7 @@ func (n *NS) Socket(domain, kind, protocol int) (fd int, err error) {
 }
 
 // Netlink returns a connection to the kernel's part of the namespace for a protocol (unix.NETLINK_...). The first call opens it, and it is
-// open until Close: see AtClose. Use it from one goroutine at a time, on a thread inside the namespace.
+// open until Close. Use it from one goroutine at a time, on a thread inside the namespace.
 func (n *NS) Netlink(protocol int) (conn *rawnetlink.Conn, err error) {
 	if conn := n.conns[protocol]; conn != nil {
 		return conn, nil

@@ -23,17 +23,12 @@ type Visits struct {
 // NewVisits returns an empty Visits.
 func NewVisits() *Visits { return &Visits{late: map[ID]int{}} }
 
-// visited is the key of a Visit's namespace in the context of its call.
-type visited struct{}
-
 // Visit calls f with the namespace that open returns for path, on a thread inside it, and returns what f returns. A panic of f is returned
 // as an error.
 //
 // Visit returns soon after the deadline of ctx, also if f does not: f then ends in the background, and the namespace stays open until it
 // has. Until then every other call for this namespace is refused, by any path; calls for other namespaces are not.
-//
-// Within a Visit, with the context that it has given f, another Visit of the Path of its namespace calls f at once: the thread is inside.
-// After the deadline it does not: what goes on in the background begins nothing new.
+// f begins nothing new once its context has ended.
 func Visit[T any](ctx context.Context, v *Visits, path string, open func(string) (*NS, error), f func(context.Context, *NS) (T, error)) (T, error) {
 	type result struct {
 		value T
@@ -42,11 +37,6 @@ func Visit[T any](ctx context.Context, v *Visits, path string, open func(string)
 	var none T
 	if err := ctx.Err(); err != nil {
 		return none, fmt.Errorf("program network namespace: %w", err)
-	}
-	if ns, ok := ctx.Value(visited{}).(*NS); ok && ns.onThread() && path == ns.Path() {
-		var r result
-		r.err = Contain(func() (err error) { r.value, err = f(ctx, ns); return err })
-		return r.value, r.err
 	}
 	ns, err := open(path)
 	if err != nil {
@@ -63,7 +53,7 @@ func Visit[T any](ctx context.Context, v *Visits, path string, open func(string)
 		err := ns.runInside(func() (err error) {
 			ns.thread = unix.Gettid()
 			defer func() { ns.thread = 0 }()
-			r.value, err = f(context.WithValue(ctx, visited{}, ns), ns)
+			r.value, err = f(ctx, ns)
 			return err
 		})
 		r.err = errors.Join(err, ns.Close())

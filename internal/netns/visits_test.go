@@ -93,64 +93,6 @@ func TestVisitIsInsideOnOneThread(t *testing.T) {
 	mustBeOutside(t, host)
 }
 
-// What works on the namespace of a Visit through its path need not enter it once more. Another goroutine has to.
-func TestAVisitWithinAVisitStaysOnItsThread(t *testing.T) {
-	v, pod, other := netns.NewVisits(), kerneltest.New(t), kerneltest.New(t)
-	opened := 0
-	open := func(path string) (*netns.NS, error) { opened++; return netns.Open(path) }
-	_, err := netns.Visit(t.Context(), v, pod.Path(), open, func(ctx context.Context, outer *netns.NS) (bool, error) {
-		thread := unix.Gettid()
-		_, err := netns.Visit(ctx, v, outer.Path(), open, func(_ context.Context, inner *netns.NS) (bool, error) {
-			if inner != outer || unix.Gettid() != thread || opened != 1 {
-				t.Errorf("it is on thread %d of %d, %d namespaces were opened", unix.Gettid(), thread, opened)
-			}
-			return true, nil
-		})
-		_, errOther := netns.Visit(ctx, v, other.Path(), open, func(_ context.Context, inner *netns.NS) (bool, error) {
-			if inner.ID() != other.ID() {
-				t.Error("another path leads to the same namespace")
-			}
-			return true, nil
-		})
-		_, errPanic := netns.Visit(ctx, v, outer.Path(), open, func(context.Context, *netns.NS) (bool, error) {
-			return (*netns.NS)(nil).Fd() > 0, nil
-		})
-		if panicked := new(netns.PanicError); !errors.As(errPanic, &panicked) {
-			t.Errorf("a panic: %v", errPanic)
-		}
-		elsewhere := make(chan error)
-		go func() {
-			_, err := netns.Visit(ctx, v, outer.Path(), open, func(_ context.Context, inner *netns.NS) (bool, error) {
-				if inner == outer {
-					t.Error("two goroutines use one namespace")
-				}
-				return true, nil
-			})
-			elsewhere <- err
-		}()
-		return true, errors.Join(err, errOther, <-elsewhere)
-	})
-	if err != nil || opened != 3 {
-		t.Errorf("%d namespaces were opened, error %v", opened, err)
-	}
-}
-
-// The caller has had its answer, and may have told others that nothing was changed.
-func TestALateVisitBeginsNoVisitWithin(t *testing.T) {
-	v, pod := netns.NewVisits(), kerneltest.New(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	_, err := netns.Visit(ctx, v, pod.Path(), netns.Open, func(ctx context.Context, outer *netns.NS) (bool, error) {
-		cancel()
-		return netns.Visit(ctx, v, outer.Path(), netns.Open, func(context.Context, *netns.NS) (bool, error) {
-			t.Error("it has begun")
-			return true, nil
-		})
-	})
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("error %v", err)
-	}
-}
-
 // The thread of a Visit serves other goroutines afterwards, in the host's namespace.
 func TestAVisitThatHasEndedIsInsideNoMore(t *testing.T) {
 	goruntime.LockOSThread()

@@ -29,6 +29,11 @@ type Request struct {
 	Silent bool
 }
 
+// Nftables returns a request to nf_tables about objects of a family (unix.NFPROTO_...). kind is unix.NFT_MSG_....
+func Nftables(kind uint16, family byte, attributes ...[]byte) Request {
+	return Request{Kind: unix.NFNL_SUBSYS_NFTABLES<<8 | kind, Header: []byte{family, unix.NFNETLINK_V0, 0, 0}, Attributes: attributes}
+}
+
 // Answer is the kernel's answer to one Request. Body has the header and the attributes; it is empty if the kernel only
 // acknowledges.
 type Answer struct {

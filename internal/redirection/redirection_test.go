@@ -41,7 +41,7 @@ func apply(t *testing.T, ns *netns.NS, change func(*iptables.Spec), keep func(ip
 		c := &rules.Chains[0]
 		c.Rules = slices.DeleteFunc(c.Rules, func(r iptables.Rule) bool { return !keep(r) })
 	}
-	if _, err := nftables.New(kerneltest.Guard(t)).Apply(t.Context(), ns.Path(), rules); err != nil {
+	if _, err := nftables.New().Apply(t.Context(), ns, rules); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"istio-pod-network-controller/iptables/foreign"
 )
 
-// Driver puts rules into the network namespace at a path.
+// Driver puts rules into an open network namespace.
 type Driver interface {
 	writer
 	reader
@@ -23,17 +23,17 @@ type Driver interface {
 
 // writer changes the rules of a namespace.
 type writer interface {
-	Apply(ctx context.Context, path string, want iptables.Ruleset) (iptables.Outcome, error)
-	Remove(ctx context.Context, path string) (removed bool, err error)
+	Apply(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (iptables.Outcome, error)
+	Remove(ctx context.Context, ns *netns.NS) (removed bool, err error)
 	// Yield removes this driver's rules, and leaves what the chosen driver also needs.
-	Yield(ctx context.Context, path string) (removed bool, err error)
+	Yield(ctx context.Context, ns *netns.NS) (removed bool, err error)
 }
 
 // reader reads the rules of a namespace.
 type reader interface {
-	Present(ctx context.Context, path string) (bool, error)
-	Verify(ctx context.Context, path string, want iptables.Ruleset) (iptables.Drift, error)
-	List(ctx context.Context, path string) (have Listing, ok bool, err error)
+	Present(ctx context.Context, ns *netns.NS) (bool, error)
+	Verify(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (iptables.Drift, error)
+	List(ctx context.Context, ns *netns.NS) (have Listing, ok bool, err error)
 }
 
 // The values of Language in a Listing.
@@ -107,7 +107,7 @@ func (e Backend) program(ctx context.Context, ns *netns.NS, id podnet.Identity, 
 			return out, err
 		}
 	}
-	if out, err = e.chosen.Apply(ctx, ns.Path(), want); err == nil {
+	if out, err = e.chosen.Apply(ctx, ns, want); err == nil {
 		e.memory.written(id)
 	}
 	return out, err
@@ -127,7 +127,7 @@ func (e Backend) alone(ns *netns.NS, id podnet.Identity, before verification) bo
 
 // finish removes what other backends have left, and looks for rules of others before ours.
 func (e Backend) finish(ctx context.Context, ns *netns.NS, want iptables.Ruleset, out iptables.Outcome) (iptables.Outcome, error) {
-	left, err := e.clear(ctx, ns.Path())
+	left, err := e.clear(ctx, ns)
 	if len(left) > 0 {
 		isAbsent := func(d iptables.Difference) bool { return d.Kind == iptables.KindAbsent }
 		out.Drift = append(slices.DeleteFunc(out.Drift, isAbsent), left...)
@@ -149,7 +149,7 @@ func (e Backend) refuseForeign(ctx context.Context, ns *netns.NS, id podnet.Iden
 	if e.memory.of(id).ours {
 		return nil
 	}
-	if ours, err := e.present(ctx, ns.Path()); err != nil || ours {
+	if ours, err := e.present(ctx, ns); err != nil || ours {
 		return err
 	}
 	found, err := foreign.Find(ctx, ns)
@@ -161,12 +161,12 @@ func (e Backend) refuseForeign(ctx context.Context, ns *netns.NS, id podnet.Iden
 
 // Present reports whether the namespace holds rules of any backend.
 func (e Backend) Present(ctx context.Context, at podnet.Place) (present bool, err error) {
-	return Visit(ctx, e.Namespaces, at, func(ctx context.Context, ns *netns.NS) (bool, error) { return e.present(ctx, ns.Path()) })
+	return Visit(ctx, e.Namespaces, at, func(ctx context.Context, ns *netns.NS) (bool, error) { return e.present(ctx, ns) })
 }
 
-func (e Backend) present(ctx context.Context, path string) (bool, error) {
+func (e Backend) present(ctx context.Context, ns *netns.NS) (bool, error) {
 	for _, b := range e.all() {
-		if present, err := b.Present(ctx, path); err != nil || present {
+		if present, err := b.Present(ctx, ns); err != nil || present {
 			return present, err
 		}
 	}
@@ -176,25 +176,24 @@ func (e Backend) present(ctx context.Context, path string) (bool, error) {
 // Remove removes the rules of every backend, and the address and routes that belong to them.
 func (e Backend) Remove(ctx context.Context, at podnet.Place) (removed bool, err error) {
 	return Visit(ctx, e.Namespaces, at, func(ctx context.Context, ns *netns.NS) (bool, error) {
-		path := ns.Path()
 		id, err := identityAt(ns, at)
 		if err != nil {
 			return false, err
 		}
 		e.memory.forget(id)
-		removed, err := e.chosen.Remove(ctx, path)
+		removed, err := e.chosen.Remove(ctx, ns)
 		if err != nil {
 			return removed, err
 		}
-		left, err := e.clear(ctx, path)
+		left, err := e.clear(ctx, ns)
 		return removed || len(left) > 0, err
 	})
 }
 
 // clear removes the rules of the other backends, and returns which had any.
-func (e Backend) clear(ctx context.Context, path string) (removed iptables.Drift, err error) {
+func (e Backend) clear(ctx context.Context, ns *netns.NS) (removed iptables.Drift, err error) {
 	for _, o := range e.others {
-		did, err := o.Yield(ctx, path)
+		did, err := o.Yield(ctx, ns)
 		if err != nil {
 			return removed, fmt.Errorf("remove what the %s backend has left: %w", o.Name(), err)
 		}
@@ -207,13 +206,13 @@ func (e Backend) clear(ctx context.Context, path string) (removed iptables.Drift
 
 // Verify compares with the chosen backend's rules; rules of another backend count as drift.
 func (e Backend) Verify(ctx context.Context, at podnet.Place, want iptables.Ruleset) (iptables.Drift, error) {
-	return Visit(ctx, e.Namespaces, at, func(ctx context.Context, ns *netns.NS) (iptables.Drift, error) { return e.verify(ctx, ns.Path(), want) })
+	return Visit(ctx, e.Namespaces, at, func(ctx context.Context, ns *netns.NS) (iptables.Drift, error) { return e.verify(ctx, ns, want) })
 }
 
-func (e Backend) verify(ctx context.Context, path string, want iptables.Ruleset) (iptables.Drift, error) {
-	drift, err := e.chosen.Verify(ctx, path, want)
+func (e Backend) verify(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (iptables.Drift, error) {
+	drift, err := e.chosen.Verify(ctx, ns, want)
 	for _, o := range e.others {
-		present, errPresent := o.Present(ctx, path)
+		present, errPresent := o.Present(ctx, ns)
 		if present {
 			drift = append(drift, remains(o))
 		}
@@ -229,24 +228,14 @@ func (e Backend) List(ctx context.Context, at podnet.Place) (have Listing, ok bo
 		ok   bool
 	}
 	found, err := Visit(ctx, e.Namespaces, at, func(ctx context.Context, ns *netns.NS) (r result, err error) {
-		path := ns.Path()
 		for _, b := range e.all() {
-			if r.have, r.ok, err = b.List(ctx, path); err != nil || r.ok {
+			if r.have, r.ok, err = b.List(ctx, ns); err != nil || r.ok {
 				return r, err
 			}
 		}
 		return r, nil
 	})
 	return found.have, found.ok, err
-}
-
-// Describe returns the rules of ours that are there, in words and with counters, and the language of their backend; none if there are none.
-func (e Backend) Describe(ctx context.Context, at podnet.Place) (lines []iptables.Line, language string, err error) {
-	have, ok, err := e.List(ctx, at)
-	if err != nil || !ok {
-		return nil, "", err
-	}
-	return have.Lines, have.Language, nil
 }
 
 func (e Backend) all() []Driver { return append([]Driver{e.chosen}, e.others...) }

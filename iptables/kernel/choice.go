@@ -27,11 +27,7 @@ func ProbeNftables(ctx context.Context, spec iptables.Spec) error {
 	if err != nil {
 		return err
 	}
-	guard, err := netns.NewGuard()
-	if err != nil {
-		return err
-	}
-	return nftables.New(guard).Probe(ctx, sample)
+	return nftables.New().Probe(ctx, sample)
 }
 
 // HasRules reports whether a network namespace has rules that an agent made, by any backend.
@@ -58,7 +54,7 @@ type Choice struct {
 func NewChoice(observe func(program string, took time.Duration), panicked func(ctx context.Context, p *netns.PanicError)) (Choice, error) {
 	in, err := NewNamespaces()
 	in.panicked = panicked
-	return Choice{namespaces: in, observe: observe, probe: nftables.New(in.guard).Probe}, err
+	return Choice{namespaces: in, observe: observe, probe: nftables.New().Probe}, err
 }
 
 // Choose returns the backend of a name, and why it was chosen. It makes sure that the node accepts the rules of an ordinary
@@ -107,28 +103,48 @@ func (c Choice) iptables(ctx context.Context, sample iptables.Ruleset) (Backend,
 	return c.Iptables(ctx, b.Flavour()), reason, nil
 }
 
-func (c Choice) nftables() Driver { return nftDriver{nftables.New(c.namespaces.guard)} }
+func (c Choice) nftables() Driver { return nftDriver{nftables.New()} }
 
 func (c Choice) xtables(ctx context.Context, flavour xtables.Flavour) Driver {
 	return xtDriver{xtables.New(ctx, xtables.Config{Guard: c.namespaces.guard, Flavour: flavour, Observe: c.observe})}
 }
 
-// nftDriver and xtDriver make the types of both packages a Driver.
+// nftDriver and xtDriver make the types of both packages a Driver. xtables opens a namespace by its path, since its programs run inside.
 type (
 	nftDriver struct{ *nftables.Backend }
 	xtDriver  struct{ *xtables.Backend }
 )
 
 // List returns the rules that the namespace holds.
-func (b nftDriver) List(ctx context.Context, netns string) (Listing, bool, error) {
-	have, ok, err := b.Read(ctx, netns)
+func (b nftDriver) List(ctx context.Context, ns *netns.NS) (Listing, bool, error) {
+	have, ok, err := b.Read(ctx, ns)
 	return Listing{
 		Language: LanguageNft, Text: have.NftText(iptables.TextOptions{Counters: true}), View: have.View(), Lines: have.Lines(),
 	}, ok, err
 }
 
 // List returns the rules that the namespace holds.
-func (b xtDriver) List(ctx context.Context, netns string) (Listing, bool, error) {
-	have, ok, err := b.Read(ctx, netns)
+func (b xtDriver) List(ctx context.Context, ns *netns.NS) (Listing, bool, error) {
+	have, ok, err := b.Read(ctx, ns.Path())
 	return Listing{Language: LanguageIptables, Text: have.Text(), View: have.View(), Lines: have.Lines()}, ok, err
+}
+
+func (b xtDriver) Apply(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (iptables.Outcome, error) {
+	return b.Backend.Apply(ctx, ns.Path(), want)
+}
+
+func (b xtDriver) Verify(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (iptables.Drift, error) {
+	return b.Backend.Verify(ctx, ns.Path(), want)
+}
+
+func (b xtDriver) Present(ctx context.Context, ns *netns.NS) (bool, error) {
+	return b.Backend.Present(ctx, ns.Path())
+}
+
+func (b xtDriver) Remove(ctx context.Context, ns *netns.NS) (bool, error) {
+	return b.Backend.Remove(ctx, ns.Path())
+}
+
+func (b xtDriver) Yield(ctx context.Context, ns *netns.NS) (bool, error) {
+	return b.Backend.Yield(ctx, ns.Path())
 }

@@ -16,14 +16,14 @@ type countedDriver struct {
 	looks *int
 }
 
-func (b countedDriver) Present(ctx context.Context, path string) (bool, error) {
+func (b countedDriver) Present(ctx context.Context, ns *netns.NS) (bool, error) {
 	*b.looks++
-	return b.Driver.Present(ctx, path)
+	return b.Driver.Present(ctx, ns)
 }
 
-func (b countedDriver) Yield(ctx context.Context, path string) (bool, error) {
+func (b countedDriver) Yield(ctx context.Context, ns *netns.NS) (bool, error) {
 	*b.looks++
-	return b.Driver.Yield(ctx, path)
+	return b.Driver.Yield(ctx, ns)
 }
 
 // racingDriver has somebody else write just before or after it.
@@ -32,11 +32,11 @@ type racingDriver struct {
 	before, after func()
 }
 
-func (b racingDriver) Apply(ctx context.Context, path string, want iptables.Ruleset) (iptables.Outcome, error) {
+func (b racingDriver) Apply(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (iptables.Outcome, error) {
 	if b.before != nil {
 		b.before()
 	}
-	out, err := b.Driver.Apply(ctx, path, want)
+	out, err := b.Driver.Apply(ctx, ns, want)
 	if b.after != nil {
 		b.after()
 	}

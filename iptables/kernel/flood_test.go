@@ -123,7 +123,7 @@ func TestWhatDiffersIsSeenThoughTheKernelIsBusy(t *testing.T) {
 	if _, err := apply(time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	if removed, err := b.chosen.Yield(t.Context(), ns.Path()); err != nil || !removed {
+	if removed, err := b.chosen.Yield(t.Context(), ns); err != nil || !removed {
 		t.Fatal(removed, err)
 	}
 	defer flood(t, ns, 300_000)()
@@ -137,7 +137,7 @@ func TestWhatDiffersIsSeenThoughTheKernelIsBusy(t *testing.T) {
 			return
 		}
 		// The rules came in between two transactions of the pod.
-		if _, err := b.chosen.Yield(t.Context(), ns.Path()); err != nil {
+		if _, err := b.chosen.Yield(t.Context(), ns); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -33,13 +33,13 @@ func (e Backend) Apart() Backend {
 // Look reads a namespace, and writes nothing. want may be nil: then our rules are not compared.
 func (e Backend) Look(ctx context.Context, at podnet.Place, want *iptables.Ruleset) (Held, error) {
 	return Visit(ctx, e.Namespaces, at, func(ctx context.Context, ns *netns.NS) (found Held, err error) {
-		if found.Backend, found.Lines, err = e.linesIn(ctx, ns.Path()); err != nil {
+		if found.Backend, found.Lines, err = e.linesIn(ctx, ns); err != nil {
 			return found, err
 		}
 		if found.Others, err = foreign.Find(ctx, ns); err != nil || want == nil {
 			return found, err
 		}
-		if found.Drift, err = e.verify(ctx, ns.Path(), *want); err != nil {
+		if found.Drift, err = e.verify(ctx, ns, *want); err != nil {
 			return found, err
 		}
 		found.Drift = found.Drift.Bounded()
@@ -49,9 +49,9 @@ func (e Backend) Look(ctx context.Context, at podnet.Place, want *iptables.Rules
 }
 
 // linesIn returns our rules in words, and which backend wrote them; "" if there are none.
-func (e Backend) linesIn(ctx context.Context, path string) (backend string, lines []iptables.Line, err error) {
+func (e Backend) linesIn(ctx context.Context, ns *netns.NS) (backend string, lines []iptables.Line, err error) {
 	for _, b := range e.all() {
-		have, ok, err := b.List(ctx, path)
+		have, ok, err := b.List(ctx, ns)
 		if err != nil {
 			return "", nil, fmt.Errorf("read the rules of the %s backend: %w", b.Name(), err)
 		}

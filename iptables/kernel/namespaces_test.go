@@ -25,16 +25,18 @@ type fakeDriver struct {
 
 func (b fakeDriver) Name() string { return "fake" }
 
-func (b fakeDriver) Present(context.Context, string) (bool, error) { return b.present, b.look }
+func (b fakeDriver) Present(context.Context, *netns.NS) (bool, error) { return b.present, b.look }
 
-func (b fakeDriver) Apply(_ context.Context, path string, _ iptables.Ruleset) (iptables.Outcome, error) {
+func (b fakeDriver) Apply(_ context.Context, ns *netns.NS, _ iptables.Ruleset) (iptables.Outcome, error) {
 	if b.unchanged {
-		return iptables.Outcome{}, b.apply(path)
+		return iptables.Outcome{}, b.apply(ns.Path())
 	}
-	return iptables.Outcome{Drift: iptables.Drift{{Kind: iptables.KindAbsent}}}, b.apply(path)
+	return iptables.Outcome{Drift: iptables.Drift{{Kind: iptables.KindAbsent}}}, b.apply(ns.Path())
 }
 
-func (b fakeDriver) Yield(_ context.Context, path string) (bool, error) { return false, b.apply(path) }
+func (b fakeDriver) Yield(_ context.Context, ns *netns.NS) (bool, error) {
+	return false, b.apply(ns.Path())
+}
 
 func idOf(t *testing.T, e Backend, path string) podnet.Identity {
 	t.Helper()

@@ -12,50 +12,42 @@ import (
 	"hash/maphash"
 	"slices"
 
+	nft "github.com/google/nftables"
+
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/iptables/routing"
 )
 
-// Backend programs namespaces. Each call opens the namespace anew, refuses the host's, and leaves no descriptor open. It
-// returns soon after its deadline, and returns a panic as a *netns.PanicError.
+// Backend programs open namespaces, of which one goroutine at a time uses each. After the deadline of its context a call begins no new
+// transaction.
 type Backend struct {
-	guard      netns.Guard
 	seed       maphash.Seed
 	references *references
 	recorded   *recorded
-	visits     *netns.Visits
 }
 
-// New returns a Backend that opens namespaces through guard.
-func New(guard netns.Guard) *Backend {
-	return &Backend{
-		guard: guard, seed: maphash.MakeSeed(), references: newReferences(), recorded: newRecorded(), visits: netns.NewVisits(),
-	}
+// New returns a Backend.
+func New() *Backend {
+	return &Backend{seed: maphash.MakeSeed(), references: newReferences(), recorded: newRecorded()}
 }
 
 // Name is the backend's name in flags and reports.
 func (b *Backend) Name() string { return "nftables" }
 
-// Apply makes the namespace at path hold exactly want in our table, and returns what differed before. A fresh namespace gets all or
-// nothing. An existing table is changed in steps (see commit). Tables of others are not touched.
-func (b *Backend) Apply(ctx context.Context, path string, want iptables.Ruleset) (iptables.Outcome, error) {
-	return visit(ctx, b, path, func(ctx context.Context, ns *netns.NS, s *socket) (iptables.Outcome, error) {
-		return b.apply(ctx, ns, s, want)
-	})
-}
-
-func (b *Backend) apply(ctx context.Context, ns *netns.NS, s *socket, want iptables.Ruleset) (out iptables.Outcome, err error) {
+// Apply makes the namespace hold exactly want in our table, and returns what differed before. A fresh namespace gets all or
+// nothing. An existing table is changed in steps (see commit). Foreign tables are not touched.
+func (b *Backend) Apply(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (out iptables.Outcome, err error) {
 	var c comparison
 	err = ns.Alone(ctx, func() (same bool, err error) {
-		c, err = b.compare(ctx, ns, s, want)
+		c, err = b.compare(ctx, ns, want)
 		if err == nil && c.have.flags()&tableFlagOwner != 0 {
 			err = fmt.Errorf("table inet %s: %w", iptables.TableName, ErrOwned)
 		}
 		return err == nil && len(c.drift) == 0, err
 	}, func() error {
 		iptables.SawDrift(ctx, c.drift)
-		drift := c.describe(ctx, s, want)
+		drift := c.describe(ctx, ns, want)
 		fresh, err := b.recorded.of(want, want.Hash(b.seed))
 		if err != nil {
 			return err
@@ -78,8 +70,8 @@ type comparison struct {
 }
 
 // compare reads our table and compares it with want.
-func (b *Backend) compare(ctx context.Context, ns *netns.NS, s *socket, want iptables.Ruleset) (c comparison, err error) {
-	c.have, err = s.outline(ctx)
+func (b *Backend) compare(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (c comparison, err error) {
+	c.have, err = readOutline(ctx, ns)
 	if err != nil || !c.have.exists() {
 		c.drift = c.have.differences(outline{})
 		return c, err
@@ -91,7 +83,7 @@ func (b *Backend) compare(ctx context.Context, ns *netns.NS, s *socket, want ipt
 	if c.shape = len(c.drift) > 0; c.shape {
 		return c, nil
 	}
-	c.drift, err = s.differences(ctx, c.have, want, c.ref)
+	c.drift, err = contentDrift(ctx, ns, c.have, want, c.ref)
 	if err != nil || len(c.drift) > 0 {
 		return c, err
 	}
@@ -111,29 +103,23 @@ func write(ctx context.Context, ns *netns.NS, c comparison, want iptables.Rulese
 	return routes.Finish()
 }
 
-// Verify returns how the namespace at path differs from want. It writes nothing.
-func (b *Backend) Verify(ctx context.Context, path string, want iptables.Ruleset) (iptables.Drift, error) {
-	return visit(ctx, b, path, func(ctx context.Context, ns *netns.NS, s *socket) (iptables.Drift, error) {
-		return b.verify(ctx, ns, s, want)
-	})
-}
-
-func (b *Backend) verify(ctx context.Context, ns *netns.NS, s *socket, want iptables.Ruleset) (iptables.Drift, error) {
-	c, err := b.compare(ctx, ns, s, want)
+// Verify returns how the namespace differs from want. It writes nothing.
+func (b *Backend) Verify(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (iptables.Drift, error) {
+	c, err := b.compare(ctx, ns, want)
 	if err != nil || len(c.drift) == 0 {
 		return nil, err
 	}
-	return c.describe(ctx, s, want), nil
+	return c.describe(ctx, ns, want), nil
 }
 
 // describe returns the differences, and names the rules where only their number was compared. Those of a dormant table have no effect.
-func (c comparison) describe(ctx context.Context, s *socket, want iptables.Ruleset) iptables.Drift {
+func (c comparison) describe(ctx context.Context, ns *netns.NS, want iptables.Ruleset) iptables.Drift {
 	if !c.shape || c.have.flags()&tableFlagDormant != 0 {
 		return c.drift
 	}
 	left := maxShownRules
 	generation, _ := c.have.generation()
-	have, err := s.rules(ctx, generation, func(string, int) bool { left--; return left > 0 })
+	have, err := readRules(ctx, ns, generation, func(string, int) bool { left--; return left > 0 })
 	rules := ruleDrift(want, have, c.ref.content.chains)
 	if err != nil || len(rules) == 0 {
 		return c.drift
@@ -142,51 +128,58 @@ func (c comparison) describe(ctx context.Context, s *socket, want iptables.Rules
 	return append(rules, slices.DeleteFunc(c.drift, numbers)...)
 }
 
-// Present reports whether the namespace at path holds anything of ours.
-func (b *Backend) Present(ctx context.Context, path string) (present bool, err error) {
-	return visit(ctx, b, path, func(ctx context.Context, _ *netns.NS, s *socket) (bool, error) {
-		o, err := s.outline(ctx)
-		return o.exists(), err
-	})
+// Present reports whether the namespace holds anything of ours.
+func (b *Backend) Present(ctx context.Context, ns *netns.NS) (present bool, err error) {
+	o, err := readOutline(ctx, ns)
+	return o.exists(), err
 }
 
-// Remove removes everything that we own in the namespace at path, and reports whether there was anything.
-func (b *Backend) Remove(ctx context.Context, path string) (removed bool, err error) {
-	return visit(ctx, b, path, func(ctx context.Context, ns *netns.NS, s *socket) (bool, error) {
-		deleted, err := deleteTable(ctx, ns, s)
-		if err != nil {
-			return false, err
-		}
-		// Also without a table: an agent that was killed between the two steps leaves addresses and routes.
-		removedRoutes, err := routing.Remove(ns)
-		return deleted || removedRoutes, err
-	})
+// Remove removes everything that we own in the namespace, and reports whether there was anything.
+func (b *Backend) Remove(ctx context.Context, ns *netns.NS) (removed bool, err error) {
+	removed, err = b.Yield(ctx, ns)
+	if err != nil {
+		return false, err
+	}
+	// Also without a table: an agent that was killed between the two steps leaves addresses and routes.
+	routes, err := routing.Remove(ns)
+	return removed || routes, err
 }
 
-// Read returns what the namespace at path holds of ours, with counters. ok is false if there is nothing.
-func (b *Backend) Read(ctx context.Context, path string) (have iptables.Ruleset, ok bool, err error) {
-	found, err := visit(ctx, b, path, func(ctx context.Context, ns *netns.NS, s *socket) (*iptables.Ruleset, error) {
-		o, err := s.outline(ctx)
-		if err != nil || !o.exists() {
-			return nil, err
+// Yield removes only the rules, and reports whether there were any. Addresses and routes stay: the backend that has taken over needs
+// them.
+func (b *Backend) Yield(ctx context.Context, ns *netns.NS) (removed bool, err error) {
+	err = ns.Alone(ctx, func() (none bool, err error) {
+		o, err := readOutline(ctx, ns)
+		if o.flags()&tableFlagOwner != 0 {
+			return false, fmt.Errorf("table inet %s: %w", iptables.TableName, ErrOwned)
 		}
-		have, err := read(ctx, ns, s, o)
-		return &have, err
+		return !o.exists(), err
+	}, func() error {
+		err := transact(ctx, ns, func(c *nft.Conn) error {
+			c.DelTable(ownTable())
+			return c.Flush()
+		})
+		if err = absent(err); err != nil {
+			return fmt.Errorf("delete table %s: %w", iptables.TableName, err)
+		}
+		removed = true
+		return nil
 	})
-	if found == nil {
+	return removed, err
+}
+
+// Read returns what the namespace holds of ours, with counters. ok is false if there is nothing.
+func (b *Backend) Read(ctx context.Context, ns *netns.NS) (have iptables.Ruleset, ok bool, err error) {
+	o, err := readOutline(ctx, ns)
+	if err != nil || !o.exists() {
 		return have, false, err
 	}
-	return *found, true, err
-}
-
-func read(ctx context.Context, ns *netns.NS, s *socket, o outline) (iptables.Ruleset, error) {
-	have, err := s.show(ctx, o)
-	if err != nil {
-		return have, err
+	if have, err = show(ctx, ns, o); err != nil {
+		return have, false, err
 	}
 	routes, err := routing.Read(ns)
 	have.Loopback, have.Routing = routes.Loopback, routes.Routing
-	return have, err
+	return have, err == nil, err
 }
 
 // Probe returns an error if this kernel does not accept a rule set. It tries in a namespace made for the purpose.
@@ -196,7 +189,7 @@ func (b *Backend) Probe(ctx context.Context, sample iptables.Ruleset) error {
 		return fmt.Errorf("probe nftables: %w", err)
 	}
 	defer ns.Close() //nolint:errcheck // nothing was written that could be lost
-	if _, err := b.Apply(ctx, ns.Path(), sample); err != nil {
+	if _, err := b.Apply(ctx, ns, sample); err != nil {
 		return fmt.Errorf("probe nftables: the kernel refuses our rules (it needs Linux 5.2 or newer with nf_tables NAT): %w", err)
 	}
 	return nil

@@ -36,7 +36,7 @@ func rules(t testing.TB, change func(*iptables.Spec)) iptables.Ruleset {
 	return r
 }
 
-func mustApply(t testing.TB, b *Backend, ns *netns.NS, r iptables.Ruleset) (changed bool) {
+func mustApply(t testing.TB, b byPath, ns *netns.NS, r iptables.Ruleset) (changed bool) {
 	t.Helper()
 	out, err := b.Apply(t.Context(), ns.Path(), r)
 	if err != nil {
@@ -80,7 +80,7 @@ func TestApplyThenVerifyFindsNoDrift(t *testing.T) {
 	}
 	for name, change := range cases {
 		t.Run(name, func(t *testing.T) {
-			ns, b, want := kerneltest.New(t), New(kerneltest.Guard(t)), rules(t, change)
+			ns, b, want := kerneltest.New(t), newByPath(t), rules(t, change)
 			if !mustApply(t, b, ns, want) {
 				t.Error("the first apply changed nothing")
 			}
@@ -88,7 +88,7 @@ func TestApplyThenVerifyFindsNoDrift(t *testing.T) {
 			if err != nil || len(drift) != 0 {
 				t.Errorf("drift of %d lines, error %v", len(drift), err)
 			}
-			for _, b := range []*Backend{b, New(kerneltest.Guard(t))} { // the second one remembers nothing
+			for _, b := range []byPath{b, newByPath(t)} { // the second one remembers nothing
 				if mustApply(t, b, ns, want) {
 					t.Error("another apply changed something")
 				}
@@ -117,7 +117,7 @@ func TestNftTextLoadsAsTheSameRules(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			have, ok, err := New(kerneltest.Guard(t)).Read(t.Context(), ns.Path())
+			have, ok, err := newByPath(t).Read(t.Context(), ns.Path())
 			if err != nil || !ok {
 				t.Fatal(ok, err)
 			}
@@ -176,7 +176,7 @@ func TestDriftIsFoundAndHealed(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			ns, b, want := kerneltest.New(t), New(kerneltest.Guard(t)), rules(t, nil)
+			ns, b, want := kerneltest.New(t), newByPath(t), rules(t, nil)
 			mustApply(t, b, ns, want)
 			mustApply(t, b, ns, want) // looks, and remembers
 			withTable(t, ns, c.spoil)
@@ -212,7 +212,7 @@ func withTable(t *testing.T, ns *netns.NS, f func(*nft.Conn, *nft.Table, []*nft.
 
 func TestRemoveTakesAwayOnlyOurs(t *testing.T) {
 	kerneltest.ProgramPath(t, "nft")
-	ns, b := kerneltest.New(t), New(kerneltest.Guard(t))
+	ns, b := kerneltest.New(t), newByPath(t)
 	before := listRuleset(t, ns)
 	mustApply(t, b, ns, rules(t, nil))
 	for _, want := range []bool{true, false} { // absent is success, and nothing
@@ -256,7 +256,7 @@ func TestBadNamespacesAreRefusedUntouched(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			b := New(kerneltest.Guard(t))
+			b := newByPath(t)
 			_, errApply := b.Apply(t.Context(), c.path, rules(t, nil))
 			_, errVerify := b.Verify(t.Context(), c.path, rules(t, nil))
 			_, errRemove := b.Remove(t.Context(), c.path)
@@ -270,7 +270,7 @@ func TestBadNamespacesAreRefusedUntouched(t *testing.T) {
 }
 
 func TestNoDescriptorIsLeftBehind(t *testing.T) {
-	ns, b := kerneltest.New(t), New(kerneltest.Guard(t))
+	ns, b := kerneltest.New(t), newByPath(t)
 	mustApply(t, b, ns, rules(t, nil))
 	count := func() int {
 		entries, err := os.ReadDir("/proc/self/fd")

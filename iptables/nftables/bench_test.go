@@ -11,7 +11,7 @@ import (
 func BenchmarkApply(b *testing.B) {
 	want, other := rules(b, nil), rules(b, func(s *iptables.Spec) { s.InboundPort = 16006 })
 	b.Run("fresh", func(b *testing.B) {
-		backend := New(kerneltest.Guard(b))
+		backend := newByPath(b)
 		for b.Loop() {
 			b.StopTimer()
 			ns := kerneltest.New(b)
@@ -20,14 +20,14 @@ func BenchmarkApply(b *testing.B) {
 		}
 	})
 	b.Run("read", func(b *testing.B) {
-		backend, ns := New(kerneltest.Guard(b)), kerneltest.New(b)
+		backend, ns := newByPath(b), kerneltest.New(b)
 		mustApply(b, backend, ns, want)
 		for b.Loop() {
 			mustApply(b, backend, ns, want)
 		}
 	})
 	b.Run("changed", func(b *testing.B) {
-		backend, ns := New(kerneltest.Guard(b)), kerneltest.New(b)
+		backend, ns := newByPath(b), kerneltest.New(b)
 		for b.Loop() {
 			mustApply(b, backend, ns, want)
 			mustApply(b, backend, ns, other)

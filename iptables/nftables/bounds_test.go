@@ -48,7 +48,7 @@ func TestALookIsBoundedWhateverThereIs(t *testing.T) {
 		})
 	})
 	t.Run("100,000 chains in a foreign table", func(t *testing.T) {
-		ns, b := kerneltest.New(t), New(kerneltest.Guard(t))
+		ns, b := kerneltest.New(t), newByPath(t)
 		manyChains("foreign")(t, ns)
 		for _, changed := range []bool{true, false} {
 			bounded(t, "apply", func(ctx context.Context) error {

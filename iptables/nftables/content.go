@@ -9,6 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/internal/rawnetlink"
 	"istio-pod-network-controller/iptables"
 )
 
@@ -27,12 +29,12 @@ type content struct {
 	sets   map[string]tally
 }
 
-// content reads the rules and elements of the chains and sets of o. It stops at a chain or set that holds more than limit does: then
+// readContent reads the rules and elements of the chains and sets of o. It stops at a chain or set that holds more than limit does: then
 // the table differs, whatever else it holds.
-func (s *socket) content(ctx context.Context, o outline, limit *content) (c content, err error) {
+func readContent(ctx context.Context, ns *netns.NS, o outline, limit *content) (c content, err error) {
 	c.sets = map[string]tally{}
 	generation, _ := o.generation()
-	c.chains, err = s.rules(ctx, generation, func(chain string, n int) bool { return limit == nil || n <= len(limit.chains[chain]) })
+	c.chains, err = readRules(ctx, ns, generation, func(chain string, n int) bool { return limit == nil || n <= len(limit.chains[chain]) })
 	if err != nil {
 		return c, err
 	}
@@ -42,17 +44,17 @@ func (s *socket) content(ctx context.Context, o outline, limit *content) (c cont
 		if limit != nil {
 			most = limit.sets[base].count
 		}
-		if c.sets[base], err = s.elements(ctx, name, most); err != nil {
+		if c.sets[base], err = readElements(ctx, ns, name, most); err != nil {
 			return c, err
 		}
 	}
 	return c, nil
 }
 
-// rules reads the rules of each chain in order, as long as more allows the nth rule of a chain.
-func (s *socket) rules(ctx context.Context, generation string, more func(chain string, n int) bool) (map[string][]sum, error) {
+// readRules reads the rules of each chain in order, as long as more allows the nth rule of a chain.
+func readRules(ctx context.Context, ns *netns.NS, generation string, more func(chain string, n int) bool) (map[string][]sum, error) {
 	out := map[string][]sum{}
-	err := s.list(ctx, unix.NFT_MSG_GETRULE, named(nil, unix.NFTA_RULE_TABLE, iptables.TableName), func(b []byte) error {
+	err := list(ctx, ns, allRules(), func(b []byte) error {
 		chain := text(find(b, unix.NFTA_RULE_CHAIN))
 		out[chain] = append(out[chain], sha256.Sum256(canonicalRule(b, generation)))
 		if !more(chain, len(out[chain])) {
@@ -63,15 +65,15 @@ func (s *socket) rules(ctx context.Context, generation string, more func(chain s
 	return out, err
 }
 
-// elements reads a set, at most so many elements; most < 0 means no limit.
-func (s *socket) elements(ctx context.Context, set string, most int) (tally, error) {
+// readElements reads a set, at most so many elements; most < 0 means no limit.
+func readElements(ctx context.Context, ns *netns.NS, set string, most int) (tally, error) {
 	var all []string
-	err := s.list(ctx, unix.NFT_MSG_GETSETELEM, ofSet(set), func(b []byte) error {
-		for e := range each(find(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+	err := list(ctx, ns, elementsOf(set), func(b []byte) error {
+		for _, e := range rawnetlink.Each(find(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
 			if most >= 0 && len(all) >= most {
 				return errTooMuch
 			}
-			all = append(all, string(e.data))
+			all = append(all, string(e))
 		}
 		return nil
 	})
@@ -84,41 +86,45 @@ func (s *socket) elements(ctx context.Context, set string, most int) (tally, err
 	return tally{len(all), sum(h.Sum(nil))}, err
 }
 
-func ofSet(set string) []byte {
-	return named(named(nil, unix.NFTA_SET_ELEM_LIST_TABLE, iptables.TableName), unix.NFTA_SET_ELEM_LIST_SET, set)
+func allRules() rawnetlink.Request {
+	return get(unix.NFT_MSG_GETRULE, rawnetlink.Text(unix.NFTA_RULE_TABLE, iptables.TableName))
+}
+
+func elementsOf(set string) rawnetlink.Request {
+	return get(unix.NFT_MSG_GETSETELEM,
+		rawnetlink.Text(unix.NFTA_SET_ELEM_LIST_TABLE, iptables.TableName), rawnetlink.Text(unix.NFTA_SET_ELEM_LIST_SET, set))
 }
 
 // canonicalRule returns a rule without what differs between equal rules: its handle, its counters, and the generation of the
 // sets that it uses.
 func canonicalRule(rule []byte, generation string) (out []byte) {
-	for a := range each(rule) {
-		switch a.kind {
+	for kind, data := range rawnetlink.Each(rule) {
+		switch kind {
 		case unix.NFTA_RULE_HANDLE, unix.NFTA_RULE_POSITION, rulePad:
 		case unix.NFTA_RULE_EXPRESSIONS:
-			for e := range each(a.data) {
+			for _, e := range rawnetlink.Each(data) {
 				out = canonicalExpr(out, e, generation)
 			}
 		default:
-			out = append(out, padded(a.raw)...)
+			out = append(out, rawnetlink.Bytes(kind, data)...)
 		}
 	}
 	return out
 }
 
-func canonicalExpr(out []byte, e attr, generation string) []byte {
-	switch text(find(e.data, unix.NFTA_EXPR_NAME)) {
+func canonicalExpr(out, e []byte, generation string) []byte {
+	switch name := find(e, unix.NFTA_EXPR_NAME); text(name) {
 	case "counter":
-		return named(out, unix.NFTA_EXPR_NAME, "counter")
+		return append(out, rawnetlink.Bytes(unix.NFTA_EXPR_NAME, name)...)
 	case "lookup":
-		out = named(out, unix.NFTA_EXPR_NAME, "lookup")
-		for a := range each(find(e.data, unix.NFTA_EXPR_DATA)) {
-			if a.kind == unix.NFTA_LOOKUP_SET {
-				out = named(out, unix.NFTA_LOOKUP_SET, strings.TrimSuffix(text(a.data), generation))
-			} else {
-				out = append(out, padded(a.raw)...)
+		out = append(out, rawnetlink.Bytes(unix.NFTA_EXPR_NAME, name)...)
+		for kind, data := range rawnetlink.Each(find(e, unix.NFTA_EXPR_DATA)) {
+			if kind == unix.NFTA_LOOKUP_SET {
+				data = []byte(strings.TrimSuffix(text(data), generation))
 			}
+			out = append(out, rawnetlink.Bytes(kind, data)...)
 		}
 		return out
 	}
-	return append(out, padded(e.raw)...)
+	return append(out, rawnetlink.Bytes(unix.NFTA_LIST_ELEM, e)...)
 }

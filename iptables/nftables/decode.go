@@ -1,11 +1,11 @@
 package nftables
 
 import (
-	"encoding/binary"
 	"fmt"
 
 	"golang.org/x/sys/unix"
 
+	"istio-pod-network-controller/internal/rawnetlink"
 	"istio-pod-network-controller/iptables"
 )
 
@@ -24,8 +24,8 @@ func (e expression) value(kind uint16) []byte { return find(find(e.data, kind), 
 // comment of a rule with an expression that ours never use says so.
 func decodeRule(rule []byte) iptables.Rule {
 	d := decoder{rule: iptables.Rule{Comment: comment(find(rule, unix.NFTA_RULE_USERDATA)), Uncounted: true}}
-	for a := range each(find(rule, unix.NFTA_RULE_EXPRESSIONS)) {
-		e := expression{name: text(find(a.data, unix.NFTA_EXPR_NAME)), data: find(a.data, unix.NFTA_EXPR_DATA)}
+	for _, data := range rawnetlink.Each(find(rule, unix.NFTA_RULE_EXPRESSIONS)) {
+		e := expression{name: text(find(data, unix.NFTA_EXPR_NAME)), data: find(data, unix.NFTA_EXPR_DATA)}
 		if !d.take(e) {
 			d.rule.Comment = fmt.Sprintf("not ours, expression %s: %s", printable(e.name), d.rule.Comment)
 			break
@@ -138,19 +138,4 @@ func (d *decoder) immediate(e expression) (known bool) {
 		a.Verb = iptables.Divert
 	}
 	return true
-}
-
-// native reads a number in the machine's byte order, from as many bytes as there are, up to four.
-func native(b []byte) uint32 {
-	var whole [4]byte
-	copy(whole[:], b)
-	return binary.NativeEndian.Uint32(whole[:])
-}
-
-// wide reads a number of eight bytes; 0 if there are not as many.
-func wide(b []byte) uint64 {
-	if len(b) != 8 {
-		return 0
-	}
-	return binary.BigEndian.Uint64(b)
 }

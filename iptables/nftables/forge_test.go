@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/internal/rawnetlink"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/test/kerneltest"
 )
@@ -51,16 +52,30 @@ func forgeRaw(t *testing.T, ns *netns.NS, messages ...rawMessage) {
 	if err := unix.Sendto(fd, out, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		t.Fatal(err)
 	}
-	buffer := make([]byte, bufferSize)
+	buffer := make([]byte, 1<<16)
 	for {
 		n, _, err := unix.Recvfrom(fd, buffer, unix.MSG_DONTWAIT)
 		if err != nil {
 			return // all is read
 		}
-		if err := readMessages(buffer[:n], message.failure); err != nil {
-			t.Fatal(err)
+		if kind := binary.NativeEndian.Uint16(buffer[4:]); n >= unix.SizeofNlMsghdr+4 && kind == unix.NLMSG_ERROR {
+			if number := int32(binary.NativeEndian.Uint32(buffer[unix.SizeofNlMsghdr:])); number < 0 { //nolint:gosec // an errno
+				t.Fatal(unix.Errno(-number))
+			}
 		}
 	}
+}
+
+func add(b []byte, kind uint16, data []byte) []byte {
+	return append(b, rawnetlink.Bytes(kind, data)...)
+}
+
+func named(b []byte, kind uint16, name string) []byte {
+	return append(b, rawnetlink.Text(kind, name)...)
+}
+
+func ofSet(set string) []byte {
+	return named(named(nil, unix.NFTA_SET_ELEM_LIST_TABLE, iptables.TableName), unix.NFTA_SET_ELEM_LIST_SET, set)
 }
 
 func forgedSet(name string, keyType, keyLen uint32, userdata []byte) rawMessage {

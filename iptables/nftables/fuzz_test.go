@@ -86,14 +86,3 @@ func FuzzTableAndChain(f *testing.F) {
 		_ = nextSuffix(o.sets)
 	})
 }
-
-func FuzzMessages(f *testing.F) {
-	sample := binary.NativeEndian.AppendUint32(nil, unix.SizeofNlMsghdr+4)
-	sample = append(sample, unix.NLMSG_ERROR, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 254, 255, 255, 255)
-	f.Add(sample)
-	f.Add(sample[:17])
-	f.Add(make([]byte, 64))
-	f.Fuzz(func(_ *testing.T, b []byte) {
-		_ = readMessages(b, message.failure)
-	})
-}

@@ -12,9 +12,9 @@ import (
 )
 
 // together has two agents' backends work on one namespace at the same time, again and again.
-func together(t *testing.T, rounds int, f func(agent *Backend, number, round int) error) {
+func together(t *testing.T, rounds int, f func(agent byPath, number, round int) error) {
 	t.Helper()
-	agents := [2]*Backend{New(kerneltest.Guard(t)), New(kerneltest.Guard(t))}
+	agents := [2]byPath{newByPath(t), newByPath(t)}
 	for round := range rounds {
 		var errs [2]error
 		var wg sync.WaitGroup
@@ -35,7 +35,7 @@ func TestTwoAgentsProgramAFreshNamespaceOnce(t *testing.T) {
 		ns := kerneltest.New(t)
 		var mu sync.Mutex
 		changes := 0
-		together(t, 1, func(b *Backend, _, _ int) error {
+		together(t, 1, func(b byPath, _, _ int) error {
 			out, err := b.Apply(t.Context(), ns.Path(), want)
 			mu.Lock()
 			defer mu.Unlock()
@@ -58,8 +58,8 @@ func TestTwoAgentsThatDisagreeLeaveWholeRules(t *testing.T) {
 		rules(t, func(s *iptables.Spec) { s.ExcludeInboundPorts = []uint16{15020, 15090} }),
 		rules(t, func(s *iptables.Spec) { s.Mode, s.ExcludeInboundPorts = iptables.ModeTProxy, []uint16{15020} }),
 	}
-	var last [2]*Backend
-	together(t, 40, func(b *Backend, number, _ int) error {
+	var last [2]byPath
+	together(t, 40, func(b byPath, number, _ int) error {
 		last[number] = b
 		_, err := b.Apply(t.Context(), ns.Path(), wants[number])
 		return err
@@ -91,8 +91,8 @@ func TestTwoAgentsTakeRulesAwayOnce(t *testing.T) {
 	want := rules(t, nil)
 	for range 10 {
 		ns := kerneltest.New(t)
-		mustApply(t, New(kerneltest.Guard(t)), ns, want)
-		together(t, 1, func(b *Backend, number, _ int) error {
+		mustApply(t, newByPath(t), ns, want)
+		together(t, 1, func(b byPath, number, _ int) error {
 			take := map[int]func(context.Context, string) (bool, error){0: b.Remove, 1: b.Yield}[number]
 			_, err := take(t.Context(), ns.Path())
 			return err
@@ -103,7 +103,7 @@ func TestTwoAgentsTakeRulesAwayOnce(t *testing.T) {
 
 func mustBeEmpty(t *testing.T, ns *netns.NS) {
 	t.Helper()
-	if present, err := New(kerneltest.Guard(t)).Present(t.Context(), ns.Path()); err != nil || present {
+	if present, err := newByPath(t).Present(t.Context(), ns.Path()); err != nil || present {
 		t.Errorf("present %v, error %v", present, err)
 	}
 }

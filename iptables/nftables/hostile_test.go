@@ -29,7 +29,7 @@ type spoil = func(*testing.T, *netns.NS)
 // mustMend changes rules that are in force. Every reader must cope with it and see it, and one apply must repair it.
 func mustMend(t *testing.T, want iptables.Ruleset, spoil spoil) {
 	t.Helper()
-	ns, b := kerneltest.New(t), New(kerneltest.Guard(t))
+	ns, b := kerneltest.New(t), newByPath(t)
 	mustApply(t, b, ns, want)
 	spoil(t, ns)
 	bounded(t, "read", func(ctx context.Context) error { _, _, err := b.Read(ctx, ns.Path()); return err })
@@ -53,7 +53,7 @@ func mustMend(t *testing.T, want iptables.Ruleset, spoil spoil) {
 // mustHold verifies the rules with a new Backend, which remembers nothing.
 func mustHold(t *testing.T, ns *netns.NS, want iptables.Ruleset) {
 	t.Helper()
-	b := New(kerneltest.Guard(t))
+	b := newByPath(t)
 	if drift, err := b.Verify(t.Context(), ns.Path(), want); err != nil || len(drift) > 0 {
 		t.Errorf("drift %q, error %v", drift, err)
 	}
@@ -209,7 +209,7 @@ func otherRegister() func(expr.Any) bool {
 
 // Nobody can change such a table but the process that owns it.
 func TestATableThatAProcessOwnsIsSaidToBe(t *testing.T) {
-	ns, b, want := kerneltest.New(t), New(kerneltest.Guard(t)), rules(t, nil)
+	ns, b, want := kerneltest.New(t), newByPath(t), rules(t, nil)
 	pod, err := nft.New(nft.WithNetNSFd(ns.Fd()), nft.AsLasting())
 	if err != nil {
 		t.Fatal(err)
@@ -242,7 +242,7 @@ func TestATableThatAProcessOwnsIsSaidToBe(t *testing.T) {
 }
 
 func TestApplyEndsWhileAPodFlushesTheTable(t *testing.T) {
-	ns, b := kerneltest.New(t), New(kerneltest.Guard(t))
+	ns, b := kerneltest.New(t), newByPath(t)
 	wants := []iptables.Ruleset{rules(t, nil), rules(t, func(s *iptables.Spec) { s.Mode = iptables.ModeTProxy })}
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -275,7 +275,7 @@ func TestApplyEndsWhileAPodFlushesTheTable(t *testing.T) {
 
 // The processes of a pod can open its namespace's file, and lock it.
 func TestApplyPassesAPodsLockOver(t *testing.T) {
-	ns, b, want := kerneltest.New(t), New(kerneltest.Guard(t)), rules(t, nil)
+	ns, b, want := kerneltest.New(t), newByPath(t), rules(t, nil)
 	pod, err := netns.Open(ns.Path())
 	if err != nil {
 		t.Fatal(err)

@@ -5,24 +5,25 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/test/kerneltest"
 )
 
 // What has changed while it was read is no difference, and nothing of others.
 func TestRead_tableChangesMeanwhile_readsAgain(t *testing.T) {
-	for name, read := range map[string]func(t *testing.T, s *socket, have outline, ref reference) (iptables.Drift, bool){
-		"the outline": func(t *testing.T, s *socket, _ outline, ref reference) (iptables.Drift, bool) {
+	for name, read := range map[string]func(t *testing.T, ns *netns.NS, have outline, ref reference) (iptables.Drift, bool){
+		"the outline": func(t *testing.T, ns *netns.NS, _ outline, ref reference) (iptables.Drift, bool) {
 			t.Helper()
-			o, err := s.outline(t.Context())
+			o, err := readOutline(t.Context(), ns)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return o.differences(ref.outline), o.foreign
 		},
-		"the content": func(t *testing.T, s *socket, have outline, ref reference) (iptables.Drift, bool) {
+		"the content": func(t *testing.T, ns *netns.NS, have outline, ref reference) (iptables.Drift, bool) {
 			t.Helper()
-			drift, err := s.differences(t.Context(), have, rules(t, nil), ref)
+			drift, err := contentDrift(t.Context(), ns, have, rules(t, nil), ref)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -31,21 +32,21 @@ func TestRead_tableChangesMeanwhile_readsAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns, want := kerneltest.New(t), rules(t, nil)
-			mustApply(t, New(kerneltest.Guard(t)), ns, want)
+			mustApply(t, newByPath(t), ns, want)
 			ref, err := learn(t.Context(), want)
 			if err != nil {
 				t.Fatal(err)
 			}
-			s, err := dial(ns)
+			have, err := readOutline(t.Context(), ns)
 			if err != nil {
 				t.Fatal(err)
 			}
-			have, err := s.outline(t.Context())
+			conn, err := ns.Netlink(unix.NETLINK_NETFILTER)
 			if err != nil {
 				t.Fatal(err)
 			}
-			marked := kerneltest.InterruptDump(t, ns, s.fd, unix.NETLINK_NETFILTER)
-			if drift, foreign := read(t, s, have, ref); len(drift) > 0 || foreign || !marked() {
+			marked := kerneltest.InterruptDump(t, ns, conn.Fd(), unix.NETLINK_NETFILTER)
+			if drift, foreign := read(t, ns, have, ref); len(drift) > 0 || foreign || !marked() {
 				t.Errorf("drift %v, foreign %t, interrupted %t", drift, foreign, marked())
 			}
 		})

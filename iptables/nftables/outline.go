@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/rawnetlink"
 	"istio-pod-network-controller/iptables"
 )
@@ -50,20 +51,14 @@ func (o outline) generation() (suffix string, ok bool) {
 	return suffix, true
 }
 
-// ofTable is a request about our table.
-func ofTable(kind uint16) request {
-	return request{kind: kind, attrs: named(nil, unix.NFTA_TABLE_NAME, iptables.TableName)}
-}
-
-// outline reads our table and chains by name. A dump would also return everything that others have in the namespace.
-func (s *socket) outline(ctx context.Context) (o outline, err error) {
-	requests := []request{ofTable(unix.NFT_MSG_GETTABLE)}
+// readOutline reads our table and chains by name. A dump would also return everything that others have in the namespace.
+func readOutline(ctx context.Context, ns *netns.NS) (o outline, err error) {
+	table := rawnetlink.Text(unix.NFTA_TABLE_NAME, iptables.TableName) // NFTA_CHAIN_TABLE is the same
+	requests := []rawnetlink.Request{get(unix.NFT_MSG_GETTABLE, table)}
 	for _, name := range iptables.ChainNames() {
-		r := ofTable(unix.NFT_MSG_GETCHAIN)
-		r.attrs = named(r.attrs, unix.NFTA_CHAIN_NAME, name)
-		requests = append(requests, r)
+		requests = append(requests, get(unix.NFT_MSG_GETCHAIN, table, rawnetlink.Text(unix.NFTA_CHAIN_NAME, name)))
 	}
-	answers, err := s.ask(ctx, requests...)
+	answers, err := ask(ctx, ns, requests...)
 	if err != nil {
 		return o, fmt.Errorf("look for table %s: %w", iptables.TableName, err)
 	}
@@ -76,20 +71,25 @@ func (s *socket) outline(ctx context.Context) (o outline, err error) {
 			o.chains[name] = without(answers[i+1], unix.NFTA_CHAIN_NAME, unix.NFTA_CHAIN_HANDLE, unix.NFTA_CHAIN_PAD)
 		}
 	}
-	err = o.unreadable(ctx, rawnetlink.Uninterrupted(func() error { return o.addSets(ctx, s) }))
-	o.foreign = o.foreign || int(number(find(answers[0], unix.NFTA_TABLE_USE))) != len(o.chains)+len(o.sets)
-	return o, err
+	err = rawnetlink.Uninterrupted(func() (err error) {
+		o.sets, err = readSets(ctx, ns)
+		return err
+	})
+	// What cannot be read is not ours.
+	o.foreign = err != nil || int(number(find(answers[0], unix.NFTA_TABLE_USE))) != len(o.chains)+len(o.sets)
+	return o, timedOut(ctx, err)
 }
 
-func (o *outline) addSets(ctx context.Context, s *socket) error {
-	o.sets = map[string]string{}
-	return s.list(ctx, unix.NFT_MSG_GETSET, named(nil, unix.NFTA_SET_TABLE, iptables.TableName), func(b []byte) error {
-		if len(o.sets) == maxSets {
+func readSets(ctx context.Context, ns *netns.NS) (map[string]string, error) {
+	sets := map[string]string{}
+	err := list(ctx, ns, get(unix.NFT_MSG_GETSET, rawnetlink.Text(unix.NFTA_SET_TABLE, iptables.TableName)), func(b []byte) error {
+		if len(sets) == maxSets {
 			return errTooMuch
 		}
-		o.sets[text(find(b, unix.NFTA_SET_NAME))] = without(b, unix.NFTA_SET_NAME, setHandle, setPad, setCount)
+		sets[text(find(b, unix.NFTA_SET_NAME))] = without(b, unix.NFTA_SET_NAME, setHandle, setPad, setCount)
 		return nil
 	})
+	return sets, err
 }
 
 // Attributes of nf_tables.h that golang.org/x/sys/unix does not name. setCount is left out: elements are counted when they are read.
@@ -106,26 +106,13 @@ const (
 	rulePad       = 9
 )
 
-// unreadable marks a table that cannot be read as foreign. Only the end of ctx stays an error.
-func (o *outline) unreadable(ctx context.Context, err error) error {
-	o.foreign = o.foreign || err != nil
-	return ctx.Err()
-}
-
 // without returns a message's attributes except those of some kinds.
 func without(b []byte, kinds ...uint16) string {
 	var out strings.Builder
-	for a := range each(b) {
-		if !slices.Contains(kinds, a.kind) {
-			out.Write(padded(a.raw))
+	for kind, data := range rawnetlink.Each(b) {
+		if !slices.Contains(kinds, kind) {
+			out.Write(rawnetlink.Bytes(kind, data))
 		}
 	}
 	return out.String()
-}
-
-func padded(raw []byte) []byte {
-	if more := -len(raw) & 3; more > 0 {
-		return append(slices.Clip(raw), make([]byte, more)...)
-	}
-	return raw
 }

@@ -11,6 +11,8 @@ import (
 	nft "github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
+	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/internal/rawnetlink"
 	"istio-pod-network-controller/iptables"
 )
 
@@ -22,12 +24,12 @@ const (
 
 // show returns what our table holds, to be printed: sets by name, chains and rules in the kernel's order. No content of the table is an
 // error.
-func (s *socket) show(ctx context.Context, o outline) (out iptables.Ruleset, err error) {
+func show(ctx context.Context, ns *netns.NS, o outline) (out iptables.Ruleset, err error) {
 	if !o.exists() || o.flags()&tableFlagDormant != 0 { // rules of a dormant table have no effect
 		return out, nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.sets)) {
-		set, err := s.showSet(ctx, name, o.sets[name])
+		set, err := showSet(ctx, ns, name, o.sets[name])
 		if ctx.Err() != nil {
 			return out, err
 		}
@@ -41,26 +43,26 @@ func (s *socket) show(ctx context.Context, o outline) (out iptables.Ruleset, err
 			out.Chains = append(out.Chains, decodeChain(name, attrs))
 		}
 	}
-	if err := s.showRules(ctx, &out); ctx.Err() != nil {
+	if err := showRules(ctx, ns, &out); ctx.Err() != nil {
 		return out, err
 	}
 	return out, nil
 }
 
 // showSet reads a set. The elements of an interval are its start, and the first address behind it.
-func (s *socket) showSet(ctx context.Context, name, attrs string) (set iptables.Set, err error) {
+func showSet(ctx context.Context, ns *netns.NS, name, attrs string) (set iptables.Set, err error) {
 	set = iptables.Set{Name: printable(baseName(name)), Kind: iptables.PortSet}
 	var starts, ends []netip.Addr
-	err = s.list(ctx, unix.NFT_MSG_GETSETELEM, ofSet(name), func(b []byte) error {
-		for e := range each(find(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
-			key := find(find(e.data, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE)
+	err = list(ctx, ns, elementsOf(name), func(b []byte) error {
+		for _, e := range rawnetlink.Each(find(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+			key := find(find(e, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE)
 			a, isAddr := netip.AddrFromSlice(key)
 			switch {
 			case len(set.Ports)+len(starts)+len(ends) >= maxShownElements:
 				return errTooMuch
 			case !isAddr:
 				set.Ports = append(set.Ports, uint16(number(key))) //nolint:gosec // a port
-			case number(find(e.data, unix.NFTA_SET_ELEM_FLAGS))&unix.NFT_SET_ELEM_INTERVAL_END != 0:
+			case number(find(e, unix.NFTA_SET_ELEM_FLAGS))&unix.NFT_SET_ELEM_INTERVAL_END != 0:
 				ends = append(ends, a)
 			default:
 				starts = append(starts, a)
@@ -103,10 +105,10 @@ func prefixes(starts, ends []netip.Addr) (out []netip.Prefix) {
 }
 
 // showRules adds the rules to their chains. It also adds chains that are not ours if they have rules.
-func (s *socket) showRules(ctx context.Context, out *iptables.Ruleset) error {
+func showRules(ctx context.Context, ns *netns.NS, out *iptables.Ruleset) error {
 	count := 0
 	var last *iptables.Chain
-	err := s.list(ctx, unix.NFT_MSG_GETRULE, named(nil, unix.NFTA_RULE_TABLE, iptables.TableName), func(b []byte) error {
+	err := list(ctx, ns, allRules(), func(b []byte) error {
 		name := text(find(b, unix.NFTA_RULE_CHAIN))
 		if last == nil || last.Name != printable(name) {
 			last = chainIn(out, printable(name))

@@ -73,18 +73,14 @@ func learn(ctx context.Context, want iptables.Ruleset) (ref reference, err error
 	if err := replace(ctx, ns, false, fresh); err != nil {
 		return ref, err
 	}
-	s, err := dial(ns)
-	if err != nil {
-		return ref, err
-	}
-	o, err := s.outline(ctx)
+	o, err := readOutline(ctx, ns)
 	if err != nil {
 		return ref, err
 	}
 	if o.foreign || len(o.chains) != len(want.Chains) {
 		return ref, errors.New("the kernel does not return all of them")
 	}
-	content, err := s.content(ctx, o, nil)
+	content, err := readContent(ctx, ns, o, nil)
 	o.sets = o.baseNames()
 	return reference{outline: o, content: content}, err
 }
@@ -98,15 +94,15 @@ func (o outline) baseNames() map[string]string {
 	return out
 }
 
-// differences returns how the content of our table differs from want, whose reference is ref. The outlines must be equal.
-func (s *socket) differences(ctx context.Context, have outline, want iptables.Ruleset, ref reference) (iptables.Drift, error) {
+// contentDrift returns how the content of our table differs from want, whose reference is ref. The outlines must be equal.
+func contentDrift(ctx context.Context, ns *netns.NS, have outline, want iptables.Ruleset, ref reference) (iptables.Drift, error) {
 	var c content
 	err := rawnetlink.Uninterrupted(func() (err error) {
-		c, err = s.content(ctx, have, &ref.content)
+		c, err = readContent(ctx, ns, have, &ref.content)
 		return err
 	})
-	if ctx.Err() != nil {
-		return nil, ctx.Err()
+	if late := timedOut(ctx, err); late != nil {
+		return nil, late
 	}
 	if err != nil {
 		return iptables.Drift{{Kind: iptables.KindRules, Text: fmt.Sprintf("+ content that cannot be read: %v", err)}}, nil

@@ -118,7 +118,7 @@ func TestRedirectedTraffic(t *testing.T) {
 	for name, c := range trafficCases() {
 		t.Run(name, func(t *testing.T) {
 			pod, world := kerneltest.NewPod(t)
-			b := New(kerneltest.Guard(t))
+			b := newByPath(t)
 			listenAll(t, pod, world)
 			mustApply(t, b, pod, rules(t, c.change))
 			for _, family := range families() {
@@ -143,7 +143,7 @@ func families() []*strings.Replacer {
 // After removal traffic flows as if nothing had ever been there.
 func TestTrafficAfterRemoval(t *testing.T) {
 	pod, world := kerneltest.NewPod(t)
-	b := New(kerneltest.Guard(t))
+	b := newByPath(t)
 	listenAll(t, pod, world)
 	mustApply(t, b, pod, rules(t, nil))
 	if _, err := b.Remove(t.Context(), pod.Path()); err != nil {

@@ -21,8 +21,6 @@ const (
 	usualSize = 100 << 10
 	// maxAnswers has room for an error for each message of a transaction.
 	maxAnswers = 8 << 20
-	// commitTime is how long to wait for the kernel's answer to a transaction if the caller sets no limit. It is there when all is sent.
-	commitTime = time.Minute
 )
 
 // transaction is the messages of one transaction, from the begin of its batch to the end.
@@ -69,9 +67,8 @@ func transact(ctx context.Context, ns *netns.NS, f func(*nft.Conn) error) error 
 
 // commit makes the transaction inside the namespace, on a socket of its own: closing it waits until no packet uses what was deleted.
 func (t transaction) commit(ctx context.Context, ns *netns.NS) error {
-	end, ok := ctx.Deadline()
-	if !ok {
-		end = time.Now().Add(commitTime)
+	if err := ctx.Err(); err != nil {
+		return err // the caller may have said already that nothing was changed
 	}
 	asked := slices.Clone(t)
 	last := &asked[len(t)-2] // the one before the batch's end; all are answered together
@@ -87,7 +84,7 @@ func (t transaction) commit(ctx context.Context, ns *netns.NS) error {
 				return err
 			}
 		}
-		answers, err := conn.Ask(end, asked...)
+		answers, err := conn.Ask(end(ctx), asked...)
 		for _, a := range answers {
 			err = errors.Join(err, a.Err)
 		}

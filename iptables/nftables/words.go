@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"istio-pod-network-controller/internal/rawnetlink"
 	"istio-pod-network-controller/iptables"
 )
 
@@ -54,8 +55,8 @@ func attrDifferences(kind iptables.Kind, noun, name, have, want string) (d iptab
 // byKind joins the data of all attributes of each kind.
 func byKind(attrs string) map[uint16]string {
 	out := map[uint16]string{}
-	for a := range each([]byte(attrs)) {
-		out[a.kind] += string(a.data)
+	for kind, data := range rawnetlink.Each([]byte(attrs)) {
+		out[kind] += string(data)
 	}
 	return out
 }

@@ -14,14 +14,14 @@ import (
 	"istio-pod-network-controller/test/kerneltest"
 )
 
-func linesOf(t *testing.T, b *Backend, ns *netns.NS) ([]iptables.Line, error) {
+func linesOf(t *testing.T, b byPath, ns *netns.NS) ([]iptables.Line, error) {
 	t.Helper()
 	have, _, err := b.Read(t.Context(), ns.Path())
 	return have.Lines(), err
 }
 
 func TestRead_countedPackets_areShown(t *testing.T) {
-	ns, b, want := kerneltest.New(t), New(kerneltest.Guard(t)), rules(t, nil)
+	ns, b, want := kerneltest.New(t), newByPath(t), rules(t, nil)
 	if lines, err := linesOf(t, b, ns); err != nil || len(lines) > 0 {
 		t.Errorf("%d lines, error %v", len(lines), err)
 	}
@@ -50,7 +50,7 @@ func TestRead_countedPackets_areShown(t *testing.T) {
 
 // Rules that lost their counters, or came from an agent that writes none, capture as before until the next Apply puts them back.
 func TestRulesWithoutCountersAreDrift(t *testing.T) {
-	ns, b, want := kerneltest.New(t), New(kerneltest.Guard(t)), rules(t, nil)
+	ns, b, want := kerneltest.New(t), newByPath(t), rules(t, nil)
 	mustApply(t, b, ns, want)
 	withoutCounters(t, ns, want)
 	lines, err := linesOf(t, b, ns)
@@ -85,7 +85,7 @@ func withoutCounters(t *testing.T, ns *netns.NS, want iptables.Ruleset) {
 }
 
 func TestVerify_ruleChanged_namesItAndItsPlace(t *testing.T) {
-	ns, b, want := kerneltest.New(t), New(kerneltest.Guard(t)), rules(t, nil)
+	ns, b, want := kerneltest.New(t), newByPath(t), rules(t, nil)
 	mustApply(t, b, ns, want)
 	other := rules(t, nil)
 	other.Chains[0].Rules[2].Action = iptables.Action{Verb: iptables.Redirect, Port: 99}

@@ -35,7 +35,11 @@ type packet struct {
 
 func subjects(t *testing.T) []subject {
 	t.Helper()
-	out := []subject{{name: "nftables", apply: nftables.New(kerneltest.Guard(t)).Apply}}
+	out := []subject{{name: "nftables", apply: func(ctx context.Context, path string, want iptables.Ruleset) (iptables.Outcome, error) {
+		return netns.Visit(ctx, netns.NewVisits(), path, kerneltest.Guard(t).Open, func(ctx context.Context, ns *netns.NS) (iptables.Outcome, error) {
+			return nftables.New().Apply(ctx, ns, want)
+		})
+	}}}
 	for _, flavour := range flavours() {
 		out = append(out, subject{name: "iptables " + string(flavour), apply: newBackend(t, flavour).Apply})
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/iptables/nftables"
 	"istio-pod-network-controller/iptables/xtables"
@@ -31,7 +32,33 @@ func backends(t *testing.T) []backend {
 	t.Helper()
 	kerneltest.ProgramPath(t, "iptables-nft-restore")
 	guard := kerneltest.Guard(t)
-	return []backend{nftables.New(guard), xtables.New(t.Context(), xtables.Config{Guard: guard, Flavour: xtables.NFT})}
+	return []backend{byPath{nftables.New(), guard}, xtables.New(t.Context(), xtables.Config{Guard: guard, Flavour: xtables.NFT})}
+}
+
+// byPath is an nftables backend that opens the namespace anew at each call.
+type byPath struct {
+	*nftables.Backend
+	guard netns.Guard
+}
+
+func open[T any](ctx context.Context, b byPath, path string, f func(context.Context, *netns.NS) (T, error)) (T, error) {
+	return netns.Visit(ctx, netns.NewVisits(), path, b.guard.Open, f)
+}
+
+func (b byPath) Apply(ctx context.Context, path string, want iptables.Ruleset) (iptables.Outcome, error) {
+	return open(ctx, b, path, func(ctx context.Context, ns *netns.NS) (iptables.Outcome, error) {
+		return b.Backend.Apply(ctx, ns, want)
+	})
+}
+
+func (b byPath) Verify(ctx context.Context, path string, want iptables.Ruleset) (iptables.Drift, error) {
+	return open(ctx, b, path, func(ctx context.Context, ns *netns.NS) (iptables.Drift, error) {
+		return b.Backend.Verify(ctx, ns, want)
+	})
+}
+
+func (b byPath) Remove(ctx context.Context, path string) (bool, error) {
+	return open(ctx, b, path, b.Backend.Remove)
 }
 
 func mustApply(t *testing.T, b backend, w world, c configuration) {

@@ -81,7 +81,7 @@ func TestWhatIsReportedPreempts(t *testing.T) {
 			kerneltest.Listen(t, pod, kerneltest.App, "OTHER", 9999)
 			kerneltest.Listen(t, world, kerneltest.App, "WORLD", 80)
 			rules := configuration{spec: iptables.DefaultSpec()}.rules(t)
-			if _, err := nftables.New(kerneltest.Guard(t)).Apply(t.Context(), pod.Path(), rules); err != nil {
+			if _, err := nftables.New().Apply(t.Context(), pod, rules); err != nil {
 				t.Fatal(err)
 			}
 			kerneltest.Shell(t, pod, c.script, "")
