@@ -69,10 +69,9 @@ func (i *Installer) CheckRemoved() error {
 	}
 	var errs []error
 	for _, path := range lists {
-		_, ours := derivedFrom(path, i.entry.kind)
 		n, err := load(path)
 		switch {
-		case err == nil && len(n.list.indicesOf(i.entry.kind)) > 0, err != nil && ours:
+		case err == nil && len(n.list.indicesOf(i.entry.kind)) > 0:
 			errs = append(errs, fmt.Errorf("%s holds the plugin's entry, and no agent serves it", path))
 		case err != nil && !errors.As(err, new(invalidError)):
 			errs = append(errs, err)

@@ -78,7 +78,7 @@ func TestClearRemovesEntriesThatAppearLater(t *testing.T) {
 	if err := os.Mkdir(n.conf, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	n.put(t, "10-flannel.conf", single)
+	n.put(t, "10-kc.conflist", plain)
 	want := n.tree(t)
 	n.clear(t, i)
 	if err := n.installer(t).Install(t.Context()); err != nil {

@@ -151,31 +151,6 @@ func (l *conflist) removeAt(indices []int) []byte {
 	return data
 }
 
-// fromConf returns the list that a runtime makes from a configuration of one plugin.
-func fromConf(data []byte) ([]byte, error) {
-	known, err := libcni.NetworkPluginConfFromBytes(data)
-	if err != nil {
-		return nil, err
-	}
-	c := known.Network
-	if c.Name == "" {
-		return nil, errors.New("no name")
-	}
-	name, err := json.Marshal(c.Name)
-	if err != nil {
-		return nil, err
-	}
-	version := ""
-	if c.CNIVersion != "" {
-		v, err := json.Marshal(c.CNIVersion)
-		if err != nil {
-			return nil, err
-		}
-		version = fmt.Sprintf("  \"cniVersion\": %s,\n", v)
-	}
-	return fmt.Appendf(nil, "{\n%s  \"name\": %s,\n  \"plugins\": [\n    %s\n  ]\n}\n", version, name, bytes.TrimSpace(data)), nil
-}
-
 // walkObject calls visit for each member of a valid JSON object, with the offset of its value. Of duplicate keys the last one counts,
 // as for a runtime.
 func walkObject(data []byte, visit func(key string, value json.RawMessage, start int) error) error {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/containernetworking/cni/libcni"
 	"golang.org/x/sys/unix"
 )
 
@@ -32,16 +33,12 @@ var errNotPlain = errors.New("not a file")
 type network struct {
 	path string // without symbolic links
 	data []byte
-	// list is the list in the file, or, if the file has one plugin only, the list that a runtime makes of it.
 	list conflist
-	// single is the listed path of a file of one plugin; empty for lists.
-	single string
 }
 
 // find returns the configuration that runtimes choose: the first valid one in lexical order. If an invalid one comes before it, runtimes
-// differ (CRI-O skips it, containerd waits until it is valid), but both end with this one. Lists that we derived from a file of one
-// plugin are skipped: that file is the configuration.
-func find(dir, kind string) (network, error) {
+// differ (CRI-O skips it, containerd waits until it is valid), but both end with this one.
+func find(dir string) (network, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return network{}, fmt.Errorf("%w in %s: no such directory", ErrNoNetwork, dir)
@@ -52,9 +49,6 @@ func find(dir, kind string) (network, error) {
 	var reasons []string
 	for _, e := range entries {
 		if e.IsDir() || !slices.Contains(extensions(), filepath.Ext(e.Name())) {
-			continue
-		}
-		if _, ours := derivedFrom(filepath.Join(dir, e.Name()), kind); ours {
 			continue
 		}
 		n, err := load(filepath.Join(dir, e.Name()))
@@ -98,15 +92,11 @@ func load(path string) (network, error) {
 	if err != nil {
 		return network{}, err
 	}
-	n := network{path: target, data: data}
-	text := data
 	if !strings.HasSuffix(path, listSuffix) {
-		n.single = path
-		if text, err = fromConf(data); err != nil {
-			return network{}, invalidError{err}
-		}
+		return network{}, checkSingle(path, data)
 	}
-	n.list, err = parseList(text)
+	n := network{path: target, data: data}
+	n.list, err = parseList(data)
 	if errors.Is(err, errPluginsInDirectory) {
 		pluginDir := filepath.Join(filepath.Dir(path), n.list.name)
 		if _, errStat := os.Stat(pluginDir); errStat == nil {
@@ -117,6 +107,19 @@ func load(path string) (network, error) {
 		return network{}, invalidError{err}
 	}
 	return n, nil
+}
+
+// checkSingle returns why a file that is no list cannot be chained to: it is invalid, or the runtime uses its one plugin alone.
+func checkSingle(path string, data []byte) error {
+	known, err := libcni.NetworkPluginConfFromBytes(data)
+	switch {
+	case err != nil:
+		return invalidError{err}
+	case known.Network.Name == "":
+		return invalidError{errors.New("no name")}
+	}
+	list := strings.TrimSuffix(path, filepath.Ext(path)) + listSuffix
+	return fmt.Errorf("%s is the configuration of one plugin, and none can be chained to it: write it as a list, %s, with that plugin in its plugins", path, list)
 }
 
 // read reads a regular file of a bounded size. It does not block on a FIFO.

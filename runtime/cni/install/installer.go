@@ -140,9 +140,6 @@ func (i *Installer) Check() error {
 	if !isProgram(i.binary()) {
 		return fmt.Errorf("the plugin's binary %s is not there", i.binary())
 	}
-	if old, err := i.staleLists(); err != nil || len(old) > 0 {
-		return errors.Join(err, fmt.Errorf("lists of networks that are gone: %q", old))
-	}
 	todo, err := i.plan(false)
 	if err == nil && todo.write != nil {
 		return fmt.Errorf("%s does not hold the plugin's entry", todo.path)
@@ -171,9 +168,6 @@ func (i *Installer) run(ctx context.Context, once bool) error {
 				return nil
 			}
 			w.followTarget(todo.path)
-			if todo.owner != "" {
-				w.followTarget(todo.owner)
-			}
 		case err == nil:
 			again = wait
 		case errors.Is(err, errChanged):
@@ -202,9 +196,6 @@ func (i *Installer) converge() (todo step, wait time.Duration, err error) {
 	i.fault.Store(&fault)
 	if fault != nil {
 		return step{}, 0, fault
-	}
-	if err := i.removeStale(); err != nil {
-		return step{}, 0, err
 	}
 	todo, err = i.plan(!i.firstRoundDone)
 	if err != nil {
@@ -235,24 +226,20 @@ func (i *Installer) converge() (todo step, wait time.Duration, err error) {
 	return todo, 0, nil
 }
 
-// step is what has to be written so that the runtime calls the plugin; if write is nil, nothing. owner is the file that a derived list
-// is made from.
+// step is what has to be written so that the runtime calls the plugin; if write is nil, nothing.
 type step struct {
-	path, owner string
-	write       func() error
+	path  string
+	write func() error
 }
 
 // plan finds out what has to be written, and changes nothing. With exact, an entry that differs from ours has to be rewritten.
 func (i *Installer) plan(exact bool) (step, error) {
-	n, err := find(i.config.ConfDir, i.entry.kind)
+	n, err := find(i.config.ConfDir)
 	if err != nil {
 		return step{}, err
 	}
 	if !n.list.supportedBy(i.config.Versions) {
 		return step{}, fmt.Errorf("%s is of CNI version %q, the plugin supports %s only", n.path, n.list.versions, strings.Join(i.config.Versions, ", "))
-	}
-	if n.single != "" {
-		return i.derive(n, exact)
 	}
 	if !exact && len(n.list.indicesOf(i.entry.kind)) > 0 {
 		return step{path: n.path}, nil
@@ -265,48 +252,6 @@ func (i *Installer) plan(exact bool) (step, error) {
 		return step{path: n.path}, nil
 	}
 	return step{path: n.path, write: func() error { return replace(n.path, n.data, text) }}, nil
-}
-
-// derive plans the list that is made from a file of one plugin. What others have chained to the list stays as long as the file does.
-func (i *Installer) derive(n network, exact bool) (step, error) {
-	d := derived{kind: i.entry.kind, single: n.single}
-	todo := step{path: d.list(), owner: n.path}
-	base := n.list
-	if d.upToDate(n) {
-		if !exact {
-			return todo, nil
-		}
-		current, err := load(d.list())
-		if err != nil {
-			return step{}, err
-		}
-		base = current.list
-	}
-	text, err := base.withEntry(i.entry)
-	if err != nil {
-		return step{}, fmt.Errorf("%s: %w", d.list(), err)
-	}
-	if current, err := read(d.list()); err != nil || !bytes.Equal(current, text) {
-		todo.write = func() error { return d.write(n, text) }
-	}
-	return todo, nil
-}
-
-// removeStale removes derived lists that are stale. Runtimes would go on using them.
-func (i *Installer) removeStale() error {
-	old, err := i.staleLists()
-	for _, list := range old {
-		err = errors.Join(err, remove(list))
-	}
-	return err
-}
-
-func (i *Installer) staleLists() ([]string, error) {
-	n, err := find(i.config.ConfDir, i.entry.kind)
-	if err != nil && !errors.Is(err, ErrNoNetwork) {
-		return nil, nil // the network is not known now: plan reports why, and its list stays
-	}
-	return staleDerived(i.config.ConfDir, i.entry.kind, n.single)
 }
 
 // supportedBy reports whether the plugin supports every version of the list. A list without a version is of the oldest, unsupported one.

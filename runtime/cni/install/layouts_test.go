@@ -36,19 +36,6 @@ const (
   "delegate": {"isDefaultGateway": true}
 }
 `
-	converted = `{
-  "cniVersion": "0.3.1",
-  "name": "flannel",
-  "plugins": [
-    {
-  "cniVersion": "0.3.1",
-  "name": "flannel", "type": "flannel",
-  "delegate": {"isDefaultGateway": true}
-},
-    ` + ourEntry + `
-  ]
-}
-`
 )
 
 func compact(entries ...string) string {
@@ -72,9 +59,6 @@ func layouts() map[string]layout {
 		"several files: the first in lexical order is changed": {
 			m{"99-z.conflist": plain, "10-kc.conflist": plain, "20-f.conf": single}, "10-kc.conflist", chained,
 		},
-		"several files, whatever their extensions": {m{"10-a.conf": single, "10-a.conflist": plain}, "10-a-istio-pod-network-cni-10-a.conf.conflist", converted},
-		"a lone .conf":                         {m{"10-flannel.conf": single}, "10-flannel-istio-pod-network-cni-10-flannel.conf.conflist", converted},
-		"a lone .json":                         {m{"10-flannel.json": single}, "10-flannel-istio-pod-network-cni-10-flannel.json.conflist", converted},
 		"a list in a .conf is skipped":         {m{"00-x.conf": plain, "10-kc.conflist": plain}, "10-kc.conflist", chained},
 		"a list in a .json is skipped":         {m{"00-x.json": plain, "10-kc.conflist": plain}, "10-kc.conflist", chained},
 		"invalid JSON is skipped":              {m{"00-x.conflist": plain[:50], "10-kc.conflist": plain}, "10-kc.conflist", chained},

@@ -98,14 +98,6 @@ func swap(a, b string) error {
 	return nil
 }
 
-// moveNew renames a file to a name that must not exist yet.
-func moveNew(from, to string) error {
-	if err := os.Link(from, to); err != nil {
-		return err
-	}
-	return os.Remove(from)
-}
-
 // tempPattern names files that are being written: no runtime reads this extension.
 const tempPattern = ".istio-pod-network-cni-*.tmp"
 

@@ -30,6 +30,19 @@ func TestLayoutsThatCannotBeChained(t *testing.T) {
 			t.Helper()
 			n.put(t, "10-a.conflist", strings.Replace(plain, `"cniVersion"`, `"cniVersions": ["1.0.0", "2.0.0"], "cniVersion"`, 1))
 		}, "2.0.0"},
+		"a lone .conf": {func(t *testing.T, n *node) {
+			t.Helper()
+			n.put(t, "10-a.conf", single)
+		}, "10-a.conf is the configuration of one plugin, and none can be chained to it: write it as a list"},
+		"a lone .json": {func(t *testing.T, n *node) {
+			t.Helper()
+			n.put(t, "10-a.json", single)
+		}, "10-a.json is the configuration of one plugin"},
+		"a .conf before a list of the same name": {func(t *testing.T, n *node) {
+			t.Helper()
+			n.put(t, "10-a.conf", single)
+			n.put(t, "10-a.conflist", plain)
+		}, "10-a.conf is the configuration of one plugin"},
 		"plugins in a directory": {func(t *testing.T, n *node) {
 			t.Helper()
 			n.put(t, "10-a.conflist", `{"cniVersion":"1.0.0","name":"dir"}`)

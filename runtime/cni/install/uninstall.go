@@ -11,9 +11,8 @@ import (
 // maxTries bounds how often a file is read again that others change at the same time.
 const maxTries = 10
 
-// Uninstall removes the entry from every list that holds it, and removes the derived lists. A file that nobody else has changed is
-// then byte for byte what it was before. A derived list that others were chained to stays for them. The binary stays: runtimes call it
-// once more for each sandbox that was made with it.
+// Uninstall removes the entry from every list that holds it. A file that nobody else has changed is then byte for byte what it was
+// before. The binary stays: runtimes call it once more for each sandbox that was made with it.
 func (i *Installer) Uninstall() error {
 	lists, err := i.lists()
 	if err != nil {
@@ -50,20 +49,13 @@ func (i *Installer) lists() ([]string, error) {
 
 func (i *Installer) unchain(path string) error {
 	n, err := load(path)
-	_, ours := derivedFrom(path, i.entry.kind)
 	switch {
-	case errors.As(err, new(invalidError)) && ours:
-		return remove(path)
 	case errors.As(err, new(invalidError)):
 		return nil // no runtime reads it, and our entry cannot be found in it
 	case err != nil:
 		return err
 	}
-	rest := len(n.list.plugins) - len(n.list.indicesOf(i.entry.kind))
-	switch {
-	case ours && rest <= 1: // only the owner's plugin is left, and the owner's file has it
-		return remove(path)
-	case rest == len(n.list.plugins):
+	if len(n.list.indicesOf(i.entry.kind)) == 0 {
 		return nil
 	}
 	return replace(n.path, n.data, n.list.withoutType(i.entry.kind))
@@ -71,5 +63,8 @@ func (i *Installer) unchain(path string) error {
 
 // RemoveBinary removes the binary. Use it when no sandbox of the node was made with it. Absent is success.
 func (i *Installer) RemoveBinary() error {
-	return remove(i.binary())
+	if err := os.Remove(i.binary()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }

@@ -21,22 +21,48 @@ func TestRepairsWhatAnotherProjectWritesAnew(t *testing.T) {
 	eventually(t, "it is notified as a repair", func() bool { return n.count(Chained) == 1 && n.count(Repaired) == 1 })
 }
 
-func TestFollowsTheNetworkThatTheRuntimeUses(t *testing.T) {
+func TestStart_newFirstNetwork_isChainedTo(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "50-kc.conflist", plain)
 	n.start(t, n.installer(t))
 	eventually(t, "the entry is there", func() bool { return n.get(t, "50-kc.conflist") == chained })
-	n.put(t, "10-flannel.conf", single)
-	eventually(t, "the new first file is chained to", func() bool {
-		text, _ := os.ReadFile(filepath.Join(n.conf, "10-flannel-istio-pod-network-cni-10-flannel.conf.conflist"))
-		return string(text) == converted
-	})
-	if err := os.Remove(filepath.Join(n.conf, "10-flannel-istio-pod-network-cni-10-flannel.conf.conflist")); err != nil { // its owner's way to undo it
-		t.Fatal(err)
-	}
+	n.put(t, "10-a.conflist", compact(`{"type":"a"}`))
+	eventually(t, "the new first file is chained to", func() bool { return n.get(t, "10-a.conflist") == compact(`{"type":"a"}`, ourEntry) })
 	if n.get(t, "50-kc.conflist") != chained {
 		t.Error("the network used before lost its entry: without it, pods would start without the plugin if that network were used again")
 	}
+}
+
+// The owner of a lone .conf may write a list in its place, or remove it.
+func TestStart_loneConf_failsUntilItGoes(t *testing.T) {
+	n := newNode(t)
+	n.put(t, "50-kc.conflist", plain)
+	i := n.installer(t)
+	n.start(t, i)
+	eventually(t, "the list is chained to", i.Chained)
+	n.put(t, "10-flannel.conf", single)
+	eventually(t, "it is notified", func() bool { return n.count(Failed) == 1 && !i.Chained() })
+	if err := i.Check(); err == nil || !strings.Contains(err.Error(), "10-flannel.conflist") {
+		t.Errorf("Check says %v", err)
+	}
+	if err := os.Remove(filepath.Join(n.conf, "10-flannel.conf")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the list is in use again", func() bool { return i.Chained() && i.Check() == nil })
+}
+
+func TestOwnerOfAListDeletesItsFile(t *testing.T) {
+	n := newNode(t)
+	n.put(t, "10-a.conflist", compact(`{"type":"a"}`))
+	n.put(t, "50-kc.conflist", plain)
+	i := n.installer(t)
+	n.start(t, i)
+	eventually(t, "the entry is there", func() bool { return n.get(t, "10-a.conflist") == compact(`{"type":"a"}`, ourEntry) })
+	if err := os.Remove(filepath.Join(n.conf, "10-a.conflist")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the next network is chained to", func() bool { return n.get(t, "50-kc.conflist") == chained })
+	eventually(t, "nothing is left of the other", func() bool { return len(n.tree(t)) == 2 })
 }
 
 func TestChainedFollowsTheFiles(t *testing.T) {
