@@ -71,9 +71,9 @@ func (i *Installer) CheckRemoved() error {
 	for _, path := range lists {
 		n, err := load(path)
 		switch {
-		case err == nil && len(n.list.indicesOf(i.entry.kind)) > 0:
+		case err == nil && len(n.indicesOf(i.entry.kind)) > 0:
 			errs = append(errs, fmt.Errorf("%s holds the plugin's entry, and no agent serves it", path))
-		case err != nil && !errors.As(err, new(invalidError)):
+		case err != nil && !isInvalid(err):
 			errs = append(errs, err)
 		}
 	}

@@ -4,16 +4,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"reflect"
 	"slices"
-	"strings"
 
 	"github.com/containernetworking/cni/libcni"
 )
 
-// conflist is a network configuration list as text, with the positions of its plugins. It is edited as text and never decoded and
-// encoded again: so every byte that is not ours stays, and removing our entry gives the original text.
+// conflist is a network configuration list as text, with the positions of its plugins. It is edited as text and never encoded again: so
+// every foreign byte stays, and removing our entry gives the original text.
 type conflist struct {
 	data     []byte
 	name     string
@@ -37,66 +35,65 @@ func parseList(data []byte) (conflist, error) {
 	if err != nil {
 		return conflist{}, err
 	}
+	if known.Name == "" {
+		return conflist{}, errors.New("no name")
+	}
 	l := conflist{data: data, name: known.Name}
-	plugins := json.RawMessage(nil)
-	err = walkObject(data, func(key string, value json.RawMessage, start int) error {
+	var array []byte
+	err = walk(data, func(key string, value json.RawMessage, start int) error { // of equal keys the last one counts, as for a runtime
 		switch key {
 		case "cniVersion":
-			var v string
-			err := decode(key, value, &v)
-			l.versions = append(l.versions, v)
-			return err
+			l.versions = append(l.versions, "")
+			return json.Unmarshal(value, &l.versions[len(l.versions)-1])
 		case "cniVersions":
 			var more []string
-			err := decode(key, value, &more)
+			err := json.Unmarshal(value, &more)
 			l.versions = append(l.versions, more...)
 			return err
 		case "plugins":
-			plugins, l.start = value, start+1
+			array, l.start = value, start+1
 		}
 		return nil
 	})
-	switch {
-	case err != nil:
-		return conflist{}, err
-	case l.name == "":
-		return conflist{}, errors.New("no name")
-	case plugins == nil:
+	if err == nil && array == nil {
 		return l, errPluginsInDirectory
 	}
-	if err := l.locate(plugins); err != nil {
-		return conflist{}, fmt.Errorf("plugins: %w", err)
+	if err == nil {
+		err = walk(array, func(_ string, value json.RawMessage, start int) error {
+			var p struct {
+				Type string `json:"type"`
+			}
+			err := json.Unmarshal(value, &p)
+			start += l.start - 1
+			l.plugins = append(l.plugins, element{start: start, end: start + len(value), kind: p.Type})
+			return err
+		})
 	}
-	return l, nil
+	return l, err
 }
 
-// locate finds the positions of the plugins in their array.
-func (l *conflist) locate(array json.RawMessage) error {
-	dec := json.NewDecoder(bytes.NewReader(array))
-	if _, err := dec.Token(); err != nil {
-		return err
-	}
-	base := l.start - 1
-	for dec.More() {
-		var raw json.RawMessage
-		if err := dec.Decode(&raw); err != nil {
+// walk calls visit for each value of a valid JSON object or array, with its offset, and with its key if it has one.
+func walk(data []byte, visit func(key string, value json.RawMessage, start int) error) error {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	opening, err := dec.Token()
+	for err == nil && dec.More() {
+		var key json.Token
+		if opening == json.Delim('{') {
+			key, err = dec.Token()
+		}
+		var value json.RawMessage
+		if err = errors.Join(err, dec.Decode(&value)); err != nil {
 			return err
 		}
-		var p struct {
-			Type string `json:"type"`
-		}
-		if err := decode("plugin", raw, &p); err != nil {
-			return err
-		}
-		end := base + int(dec.InputOffset())
-		l.plugins = append(l.plugins, element{start: end - len(raw), end: end, kind: p.Type})
+		name, _ := key.(string) // an object's keys are strings
+		err = visit(name, value, int(dec.InputOffset())-len(value))
 	}
-	return nil
+	return err
 }
 
 // withEntry returns the list's text with exactly one plugin of the entry's type, equal to the entry. A new entry is added at the end, with
 // the same space as between the others. An existing one keeps its place, since others may be chained behind it.
-func (l *conflist) withEntry(e entry) ([]byte, error) {
+func (l *conflist) withEntry(e entry) []byte {
 	ours := l.indicesOf(e.kind)
 	if len(ours) == 0 {
 		last := len(l.plugins) - 1
@@ -104,21 +101,13 @@ func (l *conflist) withEntry(e entry) ([]byte, error) {
 		if last > 0 {
 			gap = string(l.data[l.plugins[last-1].end:l.plugins[last].start])
 		}
-		return splice(l.data, l.plugins[last].end, l.plugins[last].end, gap+string(e.text)), nil
+		return splice(l.data, l.plugins[last].end, l.plugins[last].end, gap+string(e.text))
 	}
-	first := l.plugins[ours[0]]
-	if len(ours) == 1 && equal(l.data[first.start:first.end], e.text) {
-		return l.data, nil
+	data, first := l.removeAt(ours[1:]), l.plugins[ours[0]]
+	if !equal(l.data[first.start:first.end], e.text) {
+		data = splice(data, first.start, first.end, string(e.text))
 	}
-	data := splice(l.data, first.start, first.end, string(e.text))
-	if len(ours) == 1 {
-		return data, nil
-	}
-	rest, err := parseList(data)
-	if err != nil {
-		return nil, err
-	}
-	return rest.removeAt(ours[1:]), nil
+	return data
 }
 
 // withoutType returns the list's text without plugins of a type.
@@ -144,42 +133,17 @@ func (l *conflist) removeAt(indices []int) []byte {
 		case p > 0:
 			start = l.plugins[p-1].end
 		case len(l.plugins) > len(indices):
-			end = l.plugins[p+1].start
+			next := slices.IndexFunc(l.plugins, func(e element) bool { return e.kind != l.plugins[p].kind })
+			end += l.plugins[next].start - l.plugins[next-1].end // those between are removed already
 		}
 		data = splice(data, start, end, "")
 	}
 	return data
 }
 
-// walkObject calls visit for each member of a valid JSON object, with the offset of its value. Of duplicate keys the last one counts,
-// as for a runtime.
-func walkObject(data []byte, visit func(key string, value json.RawMessage, start int) error) error {
-	dec := json.NewDecoder(bytes.NewReader(data))
-	if _, err := dec.Token(); err != nil {
-		return err
-	}
-	for dec.More() {
-		key, err := dec.Token()
-		if err != nil {
-			return err
-		}
-		var value json.RawMessage
-		if err := dec.Decode(&value); err != nil {
-			return err
-		}
-		name, _ := key.(string) // valid JSON has no other keys
-		if err := visit(name, value, int(dec.InputOffset())-len(value)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func decode(key string, value json.RawMessage, into any) error {
-	if err := json.Unmarshal(value, into); err != nil {
-		return fmt.Errorf("%s: %w", key, err)
-	}
-	return nil
+// supportedBy reports whether the plugin supports every version of the list. A list without a version is of the oldest, unsupported one.
+func (l *conflist) supportedBy(versions []string) bool {
+	return len(l.versions) > 0 && !slices.ContainsFunc(l.versions, func(v string) bool { return !slices.Contains(versions, v) })
 }
 
 // equal reports whether two JSON texts mean the same: a project that rewrites the list may format our entry differently.
@@ -189,9 +153,5 @@ func equal(a, b []byte) bool {
 }
 
 func splice(data []byte, start, end int, text string) []byte {
-	var b strings.Builder
-	b.Write(data[:start])
-	b.WriteString(text)
-	b.Write(data[end:])
-	return []byte(b.String())
+	return slices.Concat(data[:start], []byte(text), data[end:])
 }

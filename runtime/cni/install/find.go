@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/containernetworking/cni/libcni"
@@ -26,41 +25,29 @@ const (
 // extensions are the extensions of files that runtimes read.
 func extensions() []string { return []string{".conf", listSuffix, ".json"} }
 
-// errNotPlain means that a directory entry is not a regular file, which runtimes cannot read either.
-var errNotPlain = errors.New("not a file")
-
 // network is the configuration that the runtime uses, as read.
 type network struct {
 	path string // without symbolic links
-	data []byte
-	list conflist
+	conflist
 }
 
 // find returns the configuration that runtimes choose: the first valid one in lexical order. If an invalid one comes before it, runtimes
 // differ (CRI-O skips it, containerd waits until it is valid), but both end with this one.
 func find(dir string) (network, error) {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return network{}, fmt.Errorf("%w in %s: no such directory", ErrNoNetwork, dir)
-	}
+	files, err := libcni.ConfFiles(dir, extensions())
 	if err != nil {
 		return network{}, err
 	}
 	var reasons []string
-	for _, e := range entries {
-		if e.IsDir() || !slices.Contains(extensions(), filepath.Ext(e.Name())) {
-			continue
+	for _, file := range files {
+		n, err := load(file)
+		if !isInvalid(err) {
+			return n, err
 		}
-		n, err := load(filepath.Join(dir, e.Name()))
-		var invalid invalidError
-		switch {
-		case errors.As(err, &invalid):
-			reasons = append(reasons, fmt.Sprintf("%s: %v", e.Name(), err))
-		case err != nil:
-			return network{}, err
-		default:
-			return n, nil
-		}
+		reasons = append(reasons, fmt.Sprintf("%s: %v", filepath.Base(file), err))
+	}
+	if _, err := os.Stat(dir); err != nil {
+		reasons = []string{"no such directory"}
 	}
 	if len(reasons) == 0 {
 		return network{}, fmt.Errorf("%w in %s", ErrNoNetwork, dir)
@@ -72,6 +59,8 @@ func find(dir string) (network, error) {
 type invalidError struct{ error }
 
 func (e invalidError) Unwrap() error { return e.error }
+
+func isInvalid(err error) bool { return errors.As(err, new(invalidError)) }
 
 // load reads one file. It follows a symbolic link and returns the path of the target: that is written to, and the link stays.
 func load(path string) (network, error) {
@@ -86,19 +75,15 @@ func load(path string) (network, error) {
 		return network{}, err
 	}
 	data, err := read(target)
-	if errors.Is(err, errNotPlain) || errors.Is(err, fs.ErrNotExist) {
-		return network{}, invalidError{err}
-	}
 	if err != nil {
 		return network{}, err
 	}
 	if !strings.HasSuffix(path, listSuffix) {
 		return network{}, checkSingle(path, data)
 	}
-	n := network{path: target, data: data}
-	n.list, err = parseList(data)
+	list, err := parseList(data)
 	if errors.Is(err, errPluginsInDirectory) {
-		pluginDir := filepath.Join(filepath.Dir(path), n.list.name)
+		pluginDir := filepath.Join(filepath.Dir(path), list.name)
 		if _, errStat := os.Stat(pluginDir); errStat == nil {
 			return network{}, fmt.Errorf("%s has its plugins in the directory %s, which is not supported: list them in the file", path, pluginDir)
 		}
@@ -106,7 +91,7 @@ func load(path string) (network, error) {
 	if err != nil {
 		return network{}, invalidError{err}
 	}
-	return n, nil
+	return network{target, list}, nil
 }
 
 // checkSingle returns why a file that is no list cannot be chained to: it is invalid, or the runtime uses its one plugin alone.
@@ -122,9 +107,12 @@ func checkSingle(path string, data []byte) error {
 	return fmt.Errorf("%s is the configuration of one plugin, and none can be chained to it: write it as a list, %s, with that plugin in its plugins", path, list)
 }
 
-// read reads a regular file of a bounded size. It does not block on a FIFO.
+// read reads a regular file of a bounded size. It does not block on a FIFO, which runtimes cannot read either.
 func read(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) //nolint:gosec // in the directory that we were given
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, invalidError{err}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +122,7 @@ func read(path string) ([]byte, error) {
 	case err != nil:
 		return nil, err
 	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("%s: %w", path, errNotPlain)
+		return nil, invalidError{fmt.Errorf("%s: not a file", path)}
 	case info.Size() > maxConfig:
 		return nil, fmt.Errorf("%s is larger than %d bytes: no network configuration", path, maxConfig)
 	}

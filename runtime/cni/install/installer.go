@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -238,25 +237,17 @@ func (i *Installer) plan(exact bool) (step, error) {
 	if err != nil {
 		return step{}, err
 	}
-	if !n.list.supportedBy(i.config.Versions) {
-		return step{}, fmt.Errorf("%s is of CNI version %q, the plugin supports %s only", n.path, n.list.versions, strings.Join(i.config.Versions, ", "))
+	if !n.supportedBy(i.config.Versions) {
+		return step{}, fmt.Errorf("%s is of CNI version %q, the plugin supports %s only", n.path, n.versions, strings.Join(i.config.Versions, ", "))
 	}
-	if !exact && len(n.list.indicesOf(i.entry.kind)) > 0 {
+	if !exact && len(n.indicesOf(i.entry.kind)) > 0 {
 		return step{path: n.path}, nil
 	}
-	text, err := n.list.withEntry(i.entry)
-	switch {
-	case err != nil:
-		return step{}, fmt.Errorf("%s: %w", n.path, err)
-	case bytes.Equal(text, n.data):
+	text := n.withEntry(i.entry)
+	if bytes.Equal(text, n.data) {
 		return step{path: n.path}, nil
 	}
 	return step{path: n.path, write: func() error { return replace(n.path, n.data, text) }}, nil
-}
-
-// supportedBy reports whether the plugin supports every version of the list. A list without a version is of the oldest, unsupported one.
-func (l *conflist) supportedBy(versions []string) bool {
-	return len(l.versions) > 0 && !slices.ContainsFunc(l.versions, func(v string) bool { return !slices.Contains(versions, v) })
 }
 
 // notify calls Notify for an event that differs from the last one. Repaired is always notified.

@@ -69,10 +69,7 @@ func TestNothingThatOthersWriteIsLost(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text, err := net.list.withEntry(entry{"istio-pod-network-cni", []byte(ourEntry)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := net.withEntry(entry{"istio-pod-network-cni", []byte(ourEntry)})
 		switch err := replace(net.path, net.data, text); {
 		case errors.Is(err, errChanged):
 			lost++

@@ -50,15 +50,15 @@ func (i *Installer) lists() ([]string, error) {
 func (i *Installer) unchain(path string) error {
 	n, err := load(path)
 	switch {
-	case errors.As(err, new(invalidError)):
+	case isInvalid(err):
 		return nil // no runtime reads it, and our entry cannot be found in it
 	case err != nil:
 		return err
 	}
-	if len(n.list.indicesOf(i.entry.kind)) == 0 {
+	if len(n.indicesOf(i.entry.kind)) == 0 {
 		return nil
 	}
-	return replace(n.path, n.data, n.list.withoutType(i.entry.kind))
+	return replace(n.path, n.data, n.withoutType(i.entry.kind))
 }
 
 // RemoveBinary removes the binary. Use it when no sandbox of the node was made with it. Absent is success.
