@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 
@@ -37,21 +36,39 @@ func (i *Installer) putBinary() error {
 }
 
 func (i *Installer) replaceBinary() error {
-	target := i.binary()
-	if same, err := sameFile(i.config.Source, target); err != nil {
+	target, fault := i.binary(), "is not there"
+	program, err := os.ReadFile(i.config.Source)
+	if err != nil {
 		return fmt.Errorf("read the plugin's binary: %w", err)
-	} else if same {
-		return nil
 	}
-	fault := "is not there"
 	if isProgram(target) {
+		have, err := os.ReadFile(target) //nolint:gosec // the directory that we were given
+		if err != nil {
+			return fmt.Errorf("read the plugin's binary: %w", err)
+		}
+		if bytes.Equal(have, program) {
+			return nil
+		}
 		fault = "is not the one of this version"
 	}
-	if err := copyFile(i.config.Source, target); err != nil {
+	if err := writeProgram(target, program); err != nil {
 		return fmt.Errorf("the binary %s %s; put the plugin into %s: %w; %s", target, fault, i.config.BinDir, err, remedy(err))
 	}
 	i.notify(Event{Kind: BinaryPlaced, Path: target})
 	return nil
+}
+
+// writeProgram writes an executable file by a temporary one. It belongs to the directory's owner.
+func writeProgram(path string, program []byte) error {
+	owner, err := os.Stat(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	temp, err := writeTemp(filepath.Dir(path), program, owner, 0o755)
+	if err != nil {
+		return err
+	}
+	return rename(temp, path)
 }
 
 // remedy returns what the node's administrator can do about a binary that could not be installed.
@@ -65,48 +82,8 @@ func remedy(err error) string {
 
 func (i *Installer) binary() string { return filepath.Join(i.config.BinDir, i.entry.kind) }
 
-// copyFile copies to a temporary file in the target's directory, syncs it and renames it. The copy belongs to the directory's owner.
-func copyFile(source, target string) error {
-	from, err := os.Open(source) //nolint:gosec // the binary that we were given
-	if err != nil {
-		return err
-	}
-	defer from.Close()
-	dir := filepath.Dir(target)
-	owner, err := os.Stat(dir)
-	if err != nil {
-		return err
-	}
-	temp, err := writeTemp(dir, from, owner, 0o755)
-	if err != nil {
-		return err
-	}
-	if err := os.Rename(temp, target); err != nil {
-		return errors.Join(err, os.Remove(temp))
-	}
-	return syncDir(dir)
-}
-
 // isProgram reports whether path is an executable file.
 func isProgram(path string) bool {
 	info, err := os.Lstat(path)
 	return err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0
-}
-
-// sameFile reports whether target is an executable with the content of source.
-func sameFile(source, target string) (bool, error) {
-	want, err := os.ReadFile(source) //nolint:gosec // the binary that we were given
-	if err != nil {
-		return false, err
-	}
-	if !isProgram(target) {
-		return false, nil
-	}
-	f, err := os.Open(target) //nolint:gosec // the directory that we were given
-	if err != nil {
-		return false, err
-	}
-	defer f.Close()
-	have, err := io.ReadAll(io.LimitReader(f, int64(len(want))+1))
-	return err == nil && bytes.Equal(have, want), err
 }

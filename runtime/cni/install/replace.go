@@ -3,8 +3,6 @@ package install
 import (
 	"bytes"
 	"errors"
-	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -22,8 +20,8 @@ var errChanged = errors.New("the file was changed meanwhile")
 const maxSwaps = 1000
 
 // replace writes updated to a file that contains old, and keeps owner and permissions. Readers, and the disk after a power cut, have
-// either the old or the new content. Nothing that others wrote is lost: the kernel swaps the two files, and if the old one is not
-// what was read, it is put back.
+// either the old or the new content. No foreign write is lost: the kernel swaps the two files, and if the file that comes out is not
+// what was read, it is put back, until the file that comes out is the one put in.
 func replace(path string, old, updated []byte) error {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -32,45 +30,32 @@ func replace(path string, old, updated []byte) error {
 	if err != nil {
 		return err
 	}
-	temp, err := writeTemp(filepath.Dir(path), bytes.NewReader(updated), info, info.Mode().Perm())
+	temp, err := writeTemp(filepath.Dir(path), updated, info, info.Mode().Perm())
 	if err != nil {
 		return err
 	}
-	defer os.Remove(temp) //nolint:errcheck // gone already if nothing was swapped
-	err = swap(temp, path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return errChanged
-	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
-		return replacePlainly(temp, path, old)
-	case err != nil:
-		return err
-	}
-	if err := verifySwap(temp, path, old, updated); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-// verifySwap checks the file that a swap has taken out. If it is newer than what we read, it is put back, until the file taken out is the one
-// that we put in.
-func verifySwap(temp, path string, old, placed []byte) error {
-	out, err := os.ReadFile(temp) //nolint:gosec // our own
-	if err != nil || bytes.Equal(out, old) {
-		return err
-	}
-	for range maxSwaps {
-		if err := swap(temp, path); err != nil {
-			return fmt.Errorf("put back what others wrote: %w", err)
+	defer os.Remove(temp) //nolint:errcheck // renamed already if the file system cannot swap
+	for want, placed, swaps := old, updated, 0; swaps < maxSwaps; swaps++ {
+		err := unix.Renameat2(unix.AT_FDCWD, temp, unix.AT_FDCWD, path, unix.RENAME_EXCHANGE)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return errChanged
+		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
+			return replacePlainly(temp, path, old)
+		case err != nil:
+			return &os.LinkError{Op: "swap", Old: temp, New: path, Err: err}
 		}
-		next, err := os.ReadFile(temp) //nolint:gosec // our own
-		if err != nil {
+		out, err := os.ReadFile(temp) //nolint:gosec // our own
+		switch {
+		case err != nil:
 			return err
+		case !bytes.Equal(out, want):
+			want, placed = placed, out
+		case swaps > 0:
+			return errChanged
+		default:
+			return syncDir(filepath.Dir(path))
 		}
-		if bytes.Equal(next, placed) {
-			break
-		}
-		placed, out = out, next
 	}
 	return errChanged
 }
@@ -85,24 +70,22 @@ func replacePlainly(temp, path string, old []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Rename(temp, path); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
+	return rename(temp, path)
 }
 
-func swap(a, b string) error {
-	if err := unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE); err != nil {
-		return &os.LinkError{Op: "swap", Old: a, New: b, Err: err}
+// rename renames a temporary file within its directory, so that the rename survives a power cut.
+func rename(from, to string) error {
+	if err := os.Rename(from, to); err != nil {
+		return errors.Join(err, os.Remove(from))
 	}
-	return nil
+	return syncDir(filepath.Dir(to))
 }
 
 // tempPattern names files that are being written: no runtime reads this extension.
 const tempPattern = ".istio-pod-network-cni-*.tmp"
 
 // writeTemp writes a new file to dir, with the owner of like, and syncs it to the disk.
-func writeTemp(dir string, from io.Reader, like fs.FileInfo, mode fs.FileMode) (name string, err error) {
+func writeTemp(dir string, data []byte, like fs.FileInfo, mode fs.FileMode) (name string, err error) {
 	f, err := os.CreateTemp(dir, tempPattern)
 	if at, ok := errors.AsType[*fs.PathError](err); ok {
 		at.Path = filepath.Join(dir, tempPattern) // the same text each time, so that a retry is not notified again
@@ -115,7 +98,7 @@ func writeTemp(dir string, from io.Reader, like fs.FileInfo, mode fs.FileMode) (
 			err = errors.Join(err, os.Remove(f.Name()))
 		}
 	}()
-	_, err = io.Copy(f, from)
+	_, err = f.Write(data)
 	if stat, ok := like.Sys().(*syscall.Stat_t); ok && err == nil {
 		err = f.Chown(int(stat.Uid), int(stat.Gid))
 	}
