@@ -41,48 +41,30 @@ func (w *watch) close() {
 // to check it regularly.
 func (w *watch) follow(dir string) bool { return w.watcher != nil && w.watcher.Add(dir) == nil }
 
-// next waits for a change, for at most d. After a change it waits until the writers are quiet.
+// next waits for a change, for at most d. After a change it waits until nothing has changed for the quiet time: some projects write
+// files in place, and half a file must not be read.
 func (w *watch) next(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
+	var limit <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
 			return
+		case <-limit:
+			return
 		case <-w.errors: //nolint:errcheck // more events than the kernel keeps: read all files
-			w.awaitQuiet(ctx)
-			return
 		case e := <-w.events:
-			if w.concerns(e) {
-				w.awaitQuiet(ctx)
-				return
+			if !w.concerns(e) {
+				continue
 			}
 		}
-	}
-}
-
-// awaitQuiet waits until nothing has changed for the quiet time: some projects write files in place, and half a file must not be
-// read.
-func (w *watch) awaitQuiet(ctx context.Context) {
-	limit := time.NewTimer(maxQuietTimes * w.quietTime)
-	defer limit.Stop()
-	quiet := time.NewTimer(w.quietTime)
-	defer quiet.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-limit.C:
-			return
-		case <-quiet.C:
-			return
-		case e := <-w.events:
-			if w.concerns(e) {
-				quiet.Reset(w.quietTime)
-			}
+		if limit == nil {
+			limit = time.After(maxQuietTimes * w.quietTime)
 		}
+		timer.Reset(w.quietTime)
 	}
 }
 
@@ -90,13 +72,9 @@ func (w *watch) concerns(e fsnotify.Event) bool {
 	if e.Op == fsnotify.Chmod {
 		return false
 	}
-	switch dir := filepath.Dir(e.Name); {
-	case e.Name == w.binary:
-		return true
-	case dir == w.confDir || slices.Contains(w.targets, dir):
-		return slices.Contains(extensions(), filepath.Ext(e.Name))
-	}
-	return false
+	dir := filepath.Dir(e.Name)
+	return e.Name == w.binary ||
+		(dir == w.confDir || slices.Contains(w.targets, dir)) && slices.Contains(extensions(), filepath.Ext(e.Name))
 }
 
 // followTarget watches the directory of a symbolic link's target.
