@@ -21,7 +21,7 @@ func (i *Installer) PlaceBinary() error {
 // running plugin keeps the old file. If the directory is not writable, a plugin that is there is used: after a rollback it is the newer
 // one, and both ends of the socket ignore fields that they do not know.
 func (i *Installer) putBinary() error {
-	if i.firstRoundDone && isProgram(i.binary()) {
+	if i.lastChained != "" && isProgram(i.binary()) {
 		return nil
 	}
 	err := i.replaceBinary()

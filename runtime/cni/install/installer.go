@@ -65,23 +65,21 @@ type Event struct {
 //
 //   - It installs the binary first, since no pod starts with a chain that names a missing binary.
 //   - It finds the configuration that the runtime uses.
-//   - It adds the entry behind the last plugin, or corrects the one that is there, and changes no other byte.
-//   - It watches, and repeats this when the binary or the entry is gone: each time later, and a limited number of times.
+//   - It appends the entry to the plugins, or corrects an existing entry, and changes no other byte: by a temporary file and a rename.
+//   - It watches, and repairs a missing binary or entry: each time later, and a limited number of times.
 //
 // Only the first round corrects an existing entry: during an update an agent of another version works at the same time, and the two
 // must not overwrite each other's entries for ever.
 type Installer struct {
-	config         Config
-	entry          entry
-	pace           pacer
-	last           Event
-	firstRoundDone bool // the first round is over
-	// otherBinaryNotified is set once OtherBinary was notified.
+	config              Config
+	entry               entry
+	pace                pacer
+	last                Event
 	otherBinaryNotified bool
-	lastChained         string // the file that had the entry at the last check
+	lastChained         string // the file with the entry at the last check; "" in the first round
 
 	inChain atomic.Bool
-	fault   atomic.Pointer[error] // what was wrong with the binary at the last check
+	fault   atomic.Pointer[error] // the binary's fault at the last check
 }
 
 // entry is our element of a list's plugins.
@@ -139,9 +137,9 @@ func (i *Installer) Check() error {
 	if !isProgram(i.binary()) {
 		return fmt.Errorf("the plugin's binary %s is not there", i.binary())
 	}
-	todo, err := i.plan(false)
-	if err == nil && todo.write != nil {
-		return fmt.Errorf("%s does not hold the plugin's entry", todo.path)
+	n, text, err := i.plan(false)
+	if err == nil && !bytes.Equal(text, n.data) {
+		return fmt.Errorf("%s does not hold the plugin's entry", n.path)
 	}
 	return err
 }
@@ -159,14 +157,14 @@ func (i *Installer) run(ctx context.Context, once bool) error {
 		if !w.follow(i.config.ConfDir) || !w.follow(i.config.BinDir) {
 			again = i.config.Backoff
 		}
-		todo, wait, err := i.converge()
+		path, wait, err := i.converge()
 		i.inChain.Store(err == nil && wait == 0)
 		switch {
 		case err == nil && wait == 0:
 			if once {
 				return nil
 			}
-			w.followTarget(todo.path)
+			w.followTarget(path)
 		case err == nil:
 			again = wait
 		case errors.Is(err, errChanged):
@@ -190,64 +188,54 @@ func (i *Installer) run(ctx context.Context, once bool) error {
 }
 
 // converge makes one attempt. If a rewrite is not due yet, it is not made, and wait is how long to wait for it.
-func (i *Installer) converge() (todo step, wait time.Duration, err error) {
+func (i *Installer) converge() (path string, wait time.Duration, err error) {
 	fault := i.putBinary()
 	i.fault.Store(&fault)
 	if fault != nil {
-		return step{}, 0, fault
+		return "", 0, fault
 	}
-	todo, err = i.plan(!i.firstRoundDone)
+	n, text, err := i.plan(i.lastChained == "")
 	if err != nil {
-		return step{}, 0, err
+		return "", 0, err
 	}
-	if todo.write == nil {
-		i.firstRoundDone, i.lastChained = true, todo.path
-		return todo, 0, nil
+	if bytes.Equal(text, n.data) {
+		i.lastChained = n.path
+		return n.path, 0, nil
 	}
 	wait, exhausted := i.pace.wait(time.Now())
 	if exhausted {
-		i.notify(Event{Kind: Contended, Path: todo.path, Err: fmt.Errorf(
+		i.notify(Event{Kind: Contended, Path: n.path, Err: fmt.Errorf(
 			"another project removed the entry %d times within %v", i.config.MaxRewrites, i.config.Window)})
 	}
 	if wait > 0 {
-		return todo, wait, nil
+		return n.path, wait, nil
 	}
-	if err := todo.write(); err != nil {
-		return todo, 0, fmt.Errorf("chain the plugin to %s: %w", todo.path, err)
+	if err := replace(n.path, n.data, text); err != nil {
+		return n.path, 0, fmt.Errorf("chain the plugin to %s: %w", n.path, err)
 	}
 	i.pace.record(time.Now())
 	kind := Chained
-	if i.lastChained == todo.path {
+	if i.lastChained == n.path {
 		kind = Repaired
 	}
-	i.firstRoundDone, i.lastChained = true, todo.path
-	i.notify(Event{Kind: kind, Path: todo.path})
-	return todo, 0, nil
+	i.lastChained = n.path
+	i.notify(Event{Kind: kind, Path: n.path})
+	return n.path, 0, nil
 }
 
-// step is what has to be written so that the runtime calls the plugin; if write is nil, nothing.
-type step struct {
-	path  string
-	write func() error
-}
-
-// plan finds out what has to be written, and changes nothing. With exact, an entry that differs from ours has to be rewritten.
-func (i *Installer) plan(exact bool) (step, error) {
-	n, err := find(i.config.ConfDir)
-	if err != nil {
-		return step{}, err
+// plan returns the runtime's network and the text that its file should have, and changes nothing. With exact, an existing entry that
+// differs from ours is corrected.
+func (i *Installer) plan(exact bool) (n network, text []byte, err error) {
+	n, err = find(i.config.ConfDir)
+	switch {
+	case err != nil:
+		return n, nil, err
+	case !n.supportedBy(i.config.Versions):
+		return n, nil, fmt.Errorf("%s is of CNI version %q, the plugin supports %s only", n.path, n.versions, strings.Join(i.config.Versions, ", "))
+	case !exact && len(n.indicesOf(i.entry.kind)) > 0:
+		return n, n.data, nil
 	}
-	if !n.supportedBy(i.config.Versions) {
-		return step{}, fmt.Errorf("%s is of CNI version %q, the plugin supports %s only", n.path, n.versions, strings.Join(i.config.Versions, ", "))
-	}
-	if !exact && len(n.indicesOf(i.entry.kind)) > 0 {
-		return step{path: n.path}, nil
-	}
-	text := n.withEntry(i.entry)
-	if bytes.Equal(text, n.data) {
-		return step{path: n.path}, nil
-	}
-	return step{path: n.path, write: func() error { return replace(n.path, n.data, text) }}, nil
+	return n, n.withEntry(i.entry), nil
 }
 
 // notify calls Notify for an event that differs from the last one. Repaired is always notified.
