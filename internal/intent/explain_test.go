@@ -252,11 +252,14 @@ func rebuild(t *testing.T, settings []Setting) (s iptables.Spec) {
 		settingIncludeOutbound: func(v string) (err error) { s.IncludeOutboundPorts, err = portList("", v); return err },
 		settingExcludeOutbound: func(v string) (err error) { s.ExcludeOutboundPorts, err = portList("", v); return err },
 		settingIncludeInbound:  func(v string) (err error) { s.IncludeInboundPorts, err = ports("", v); return err },
-		settingInboundPorts:    func(v string) (err error) { s.IncludeInboundPorts.Listening, err = onlyListening("", v); return err },
-		settingExcludeInbound:  func(v string) (err error) { s.ExcludeInboundPorts, err = portList("", v); return err },
-		settingIPv6:            func(v string) (err error) { s.DirectIPv6, err = directIPv6("", v); return err },
-		settingDNS:             func(v string) error { s.DNS = iptables.DNSMode(strings.TrimSuffix(v, "off")); return nil },
-		settingResolvers:       func(v string) error { s.Resolvers = Addrs(strings.Split(v, ",")); return nil },
+		settingInboundPorts: func(v string) (err error) {
+			s.IncludeInboundPorts.Listening, err = oneOf(inboundAll, inboundListening)("", v)
+			return err
+		},
+		settingExcludeInbound: func(v string) (err error) { s.ExcludeInboundPorts, err = portList("", v); return err },
+		settingIPv6:           func(v string) (err error) { s.DirectIPv6, err = oneOf(ipv6Capture, ipv6Direct)("", v); return err },
+		settingDNS:            func(v string) error { s.DNS = iptables.DNSMode(strings.TrimSuffix(v, "off")); return nil },
+		settingResolvers:      func(v string) error { s.Resolvers = Addrs(strings.Split(v, ",")); return nil },
 		settingGroups: func(v string) (err error) {
 			s.OwnerGroups.All = v == "*"
 			if v != "*" {

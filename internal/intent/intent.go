@@ -213,3 +213,11 @@ func annotated(pod *corev1.Pod, ns *corev1.Namespace) Reason {
 	}
 	return ""
 }
+
+// annotationsOf returns the annotations of a namespace, or nil if it is not known.
+func annotationsOf(ns *corev1.Namespace) map[string]string {
+	if ns == nil {
+		return nil
+	}
+	return ns.Annotations
+}

@@ -128,7 +128,9 @@ func (r *reader) dnsCapture(pod *corev1.Pod, c Config, s *iptables.Spec) {
 	default:
 		r.errs = append(r.errs, &ValueError{Key: KeyDNSCapture, Value: value, Want: "all, resolv.conf or off"})
 	}
-	r.from.annotation(pod.Annotations, KeyDNSCapture, settingDNS)
+	if _, own := pod.Annotations[KeyDNSCapture]; own {
+		r.from.set(settingDNS, fromPod+KeyDNSCapture)
+	}
 	if s.DNS == iptables.DNSResolvConf {
 		s.Resolvers = resolvers(pod, c.ClusterDNS)
 		r.from.resolvers(pod, s.Resolvers)

@@ -52,36 +52,29 @@ const (
 // sources holds where each setting of a pod comes from, by the setting's name. nil records nothing.
 type sources map[string]string
 
-// value records a setting that an annotation or a flag has.
-func (s sources) value(key, flag string, annotations map[string]string, standard string) {
-	if s == nil {
-		return
+func (s sources) set(setting, source string) {
+	if s != nil {
+		s[setting] = source
 	}
-	if standard == standards()[flag] {
-		s[flag] = fromDefault
-	} else {
-		s[flag] = fromFlag + flag
-	}
-	s.annotation(annotations, key, flag)
 }
 
-// annotation records a setting if the pod has the annotation.
-func (s sources) annotation(annotations map[string]string, key, setting string) {
-	if s == nil {
-		return
-	}
-	if _, ok := annotations[key]; ok {
-		s[setting] = fromPod + key
+// value records a setting that an annotation or a flag has.
+func (s sources) value(key, flag string, annotations map[string]string, standard string) {
+	switch _, ok := annotations[key]; {
+	case s == nil:
+	case ok:
+		s[flag] = fromPod + key
+	case standard == standards()[flag]:
+		s[flag] = fromDefault
+	default:
+		s[flag] = fromFlag + flag
 	}
 }
 
 // env records a setting if the proxy's container has the variable.
 func (s sources) env(proxy *corev1.Container, name, setting string) {
-	if s == nil {
-		return
-	}
 	if _, ok := lookupEnv(proxy, name); ok {
-		s[setting] = fromEnv + name
+		s.set(setting, fromEnv+name)
 	}
 }
 
@@ -106,11 +99,8 @@ func (s sources) owner(pod *corev1.Pod) {
 
 // managed records what the profile of a proxy that the agent runs decides.
 func (s sources) managed(profile string) {
-	if s == nil {
-		return
-	}
 	for _, setting := range []string{settingMode, settingOutboundPort, settingInboundPort, settingUID, settingGID} {
-		s[setting] = fromProfile + profile
+		s.set(setting, fromProfile+profile)
 	}
 }
 

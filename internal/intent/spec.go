@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -32,54 +33,20 @@ const loopbackCIDR = "127.0.0.1/32"
 // alwaysExcluded are the ports on which kubelet and Prometheus reach the proxy: agent status, readiness, metrics.
 func alwaysExcluded() []uint16 { return []uint16{15020, 15021, 15090} }
 
-// Defaults are the values for pods without the annotation, in the annotation's syntax.
-type Defaults struct {
-	InterceptionMode        string
-	IncludeOutboundIPRanges string
-	ExcludeOutboundIPRanges string
-	IncludeInboundPorts     string
-	ExcludeInboundPorts     string
-	IncludeOutboundPorts    string
-	ExcludeOutboundPorts    string
-	EnvoyPort               string
-	EnvoyInboundPort        string
-	EnvoyTunnelPort         string
-	IPv6                    string
-	InboundPorts            string
-}
-
-// StandardDefaults returns Istio's defaults.
-func StandardDefaults() Defaults {
-	return Defaults{
-		InterceptionMode: string(iptables.ModeRedirect), IncludeOutboundIPRanges: "*", IncludeInboundPorts: "*",
-		ExcludeInboundPorts: "15020", ExcludeOutboundPorts: "15020",
-		IPv6: ipv6Capture, InboundPorts: inboundAll, EnvoyPort: "15001", EnvoyInboundPort: "15006", EnvoyTunnelPort: "15008",
-	}
-}
-
-// Validate returns an error that names every invalid default by its flag.
-func (d Defaults) Validate() error {
-	r := reader{flags: true}
-	if s := r.spec(d); len(r.errs) == 0 {
-		return r.checkable(s)
-	}
-	return errors.Join(r.errs...)
-}
-
 // specOf reads all settings of a pod's traffic. managed is the proxy that the agent runs for it, or nil.
 func (r *reader) specOf(pod *corev1.Pod, c Config, managed *ManagedProxy) (iptables.Spec, error) {
 	s := r.spec(c.Defaults)
-	var note string
-	var err error
 	if managed != nil {
 		managed.describe(&s)
-	} else if s.ProxyUID, s.ProxyGID, note, err = proxyOwner(pod); err != nil {
-		r.errs = append(r.errs, err)
-	}
-	if note != "" {
-		r.note("%s", note)
-	}
-	if managed == nil {
+	} else {
+		uid, gid, note, err := proxyOwner(pod)
+		s.ProxyUID, s.ProxyGID = uid, gid
+		if err != nil {
+			r.errs = append(r.errs, err)
+		}
+		if note != "" {
+			r.note("%s", note)
+		}
 		r.from.owner(pod)
 	}
 	r.interfaces(&s)
@@ -128,20 +95,28 @@ func (r *reader) value(key, standard string) string {
 	return standard
 }
 
+// source names where a value comes from: the pod's annotation, or the agent's flag.
+func (r *reader) source(key, flag string) string {
+	if _, own := r.annotations[key]; own && !r.flags {
+		return key
+	}
+	return "--" + flag
+}
+
 func (r *reader) spec(d Defaults) iptables.Spec {
-	excludeIn := read(r, keyExcludeInbound, "exclude-inbound-ports", d.ExcludeInboundPorts, portList)
+	excludeIn := read(r, keyExcludeInbound, settingExcludeInbound, d.ExcludeInboundPorts, portList)
 	return iptables.Spec{
-		Mode:                 read(r, keyMode, "interception-mode", d.InterceptionMode, mode),
-		OutboundPort:         read(r, KeyOutboundPort, "envoy-port", d.EnvoyPort, onePort),
-		InboundPort:          read(r, KeyInboundPort, "envoy-inbound-port", d.EnvoyInboundPort, onePort),
-		TunnelPort:           read(r, KeyTunnelPort, "envoy-tunnel-port", d.EnvoyTunnelPort, onePort),
-		IncludeCIDRs:         read(r, keyIncludeCIDRs, "include-outbound-ip-ranges", d.IncludeOutboundIPRanges, r.cidrs),
-		ExcludeCIDRs:         read(r, keyExcludeCIDRs, "exclude-outbound-ip-ranges", d.ExcludeOutboundIPRanges, r.cidrList),
+		Mode:                 read(r, keyMode, settingMode, d.InterceptionMode, mode),
+		OutboundPort:         read(r, KeyOutboundPort, settingOutboundPort, d.EnvoyPort, onePort),
+		InboundPort:          read(r, KeyInboundPort, settingInboundPort, d.EnvoyInboundPort, onePort),
+		TunnelPort:           read(r, KeyTunnelPort, settingTunnelPort, d.EnvoyTunnelPort, onePort),
+		IncludeCIDRs:         read(r, keyIncludeCIDRs, settingIncludeCIDRs, d.IncludeOutboundIPRanges, r.cidrs),
+		ExcludeCIDRs:         read(r, keyExcludeCIDRs, settingExcludeCIDRs, d.ExcludeOutboundIPRanges, r.cidrList),
 		IncludeInboundPorts:  r.inboundPorts(d),
 		ExcludeInboundPorts:  append(excludeIn, alwaysExcluded()...),
-		IncludeOutboundPorts: read(r, keyIncludeOutbound, "include-outbound-ports", d.IncludeOutboundPorts, portList),
-		ExcludeOutboundPorts: read(r, keyExcludeOutbound, "exclude-outbound-ports", d.ExcludeOutboundPorts, portList),
-		DirectIPv6:           read(r, KeyIPv6, "ipv6", cmp.Or(d.IPv6, ipv6Capture), directIPv6),
+		IncludeOutboundPorts: read(r, keyIncludeOutbound, settingIncludeOutbound, d.IncludeOutboundPorts, portList),
+		ExcludeOutboundPorts: read(r, keyExcludeOutbound, settingExcludeOutbound, d.ExcludeOutboundPorts, portList),
+		DirectIPv6:           read(r, KeyIPv6, settingIPv6, cmp.Or(d.IPv6, ipv6Capture), oneOf(ipv6Capture, ipv6Direct)),
 		OwnerGroups:          iptables.Groups{All: true},
 		LoopbackCIDR:         netip.MustParsePrefix(loopbackCIDR),
 	}
@@ -176,17 +151,44 @@ const (
 	ipv6Direct  = "direct"
 )
 
-func directIPv6(key, value string) (bool, error) {
-	return isSecond(key, value, ipv6Capture, ipv6Direct)
+// The values of KeyInboundPorts: all of the included inbound ports go to the proxy, or those of them on which a socket of the pod listens when
+// a connection is opened.
+const (
+	inboundAll       = "all"
+	inboundListening = "listening"
+)
+
+// oneOf returns a parser of two values, which reports whether the value is the second.
+func oneOf(no, yes string) func(key, value string) (bool, error) {
+	return func(key, value string) (bool, error) {
+		if value != no && value != yes {
+			return false, &ValueError{Key: key, Value: value, Want: no + " or " + yes}
+		}
+		return value == yes, nil
+	}
 }
 
-// isSecond reports whether a value that must be one of two is the second.
-func isSecond(key, value, first, second string) (bool, error) {
-	switch value {
-	case first, second:
-		return value == second, nil
+// inboundPorts reads which inbound ports are captured. Whether only listening ones are, the pod's annotation decides first, then its
+// namespace's, the profile of its proxy, and the flag.
+func (r *reader) inboundPorts(d Defaults) iptables.Ports {
+	out := read(r, keyIncludeInbound, settingIncludeInbound, d.IncludeInboundPorts, ports)
+	standard, source := cmp.Or(d.InboundPorts, inboundAll), ""
+	_, own := r.annotations[KeyInboundPorts]
+	of, set := r.namespace[KeyInboundPorts]
+	switch {
+	case own:
+	case set:
+		standard, source = of, fromNamespace+KeyInboundPorts
+	case r.profile != nil && r.profile.InboundPorts != "":
+		standard, source = r.profile.InboundPorts, fromProfile+r.profileName
 	}
-	return false, &ValueError{Key: key, Value: value, Want: first + " or " + second}
+	out.Listening = read(r, KeyInboundPorts, settingInboundPorts, standard, func(key, value string) (bool, error) {
+		return oneOf(inboundAll, inboundListening)(cmp.Or(source, key), value)
+	})
+	if source != "" {
+		r.from.set(settingInboundPorts, source)
+	}
+	return out
 }
 
 // interfaces reads the lists of interface names. Of two keys for the same list the newer one counts if present, even if empty.
@@ -197,4 +199,29 @@ func (r *reader) interfaces(s *iptables.Spec) {
 	}
 	s.ExcludeInterfaces = read(r, keyExcludeInterfaces, settingExcludeInterfaces, "", interfaceList)
 	s.RerouteInterfaces = read(r, reroute, settingReroute, "", interfaceList)
+}
+
+// checkable returns an error for settings that keep Istio's validation from the inbound listener. The init container istio-validation
+// connects as the proxy over lo to 127.0.0.6 port 15002; if that leads elsewhere, the pod never gets past it.
+func (r *reader) checkable(s iptables.Spec) error {
+	const port = iptables.IstioValidationPort
+	if slices.Contains(s.ExcludeOutboundPorts, port) {
+		return fmt.Errorf("%s: port %d is excluded, and istio-validation looks for the rules by it: take it out", r.source(keyExcludeOutbound, settingExcludeOutbound), port)
+	}
+	if slices.Contains(s.ExcludeInterfaces, "lo") {
+		return fmt.Errorf("%s: lo is excluded, and istio-validation looks for the rules by it: take it out", keyExcludeInterfaces)
+	}
+	for _, p := range []struct {
+		key, flag string
+		port      uint16
+	}{
+		{KeyOutboundPort, settingOutboundPort, s.OutboundPort},
+		{KeyInboundPort, settingInboundPort, s.InboundPort},
+		{KeyTunnelPort, settingTunnelPort, s.TunnelPort},
+	} {
+		if p.port == port {
+			return fmt.Errorf("%s: istio-validation looks for the rules by port %d: choose another one", r.source(p.key, p.flag), port)
+		}
+	}
+	return nil
 }
