@@ -36,7 +36,7 @@ type constant struct {
 
 // productDirs are the directories with the code that users meet.
 func productDirs() []string {
-	return []string{"api", "cmd", "controllers", "internal", "iptables", "runtime", "sidecars"}
+	return []string{"agent", "api", "cmd", "controllers", "internal", "iptables", "runtime", "sidecars"}
 }
 
 func parseSource(checkout string) (*source, error) {
