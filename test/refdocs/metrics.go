@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"go/ast"
-	"go/token"
+	"maps"
 	"slices"
 	"strings"
 
@@ -17,170 +17,76 @@ type metric struct {
 	labels           []string
 }
 
-// metricScan finds the metrics of one package:
-//
-//   - A metric's name is written as MetricPrefix + "name", or as MetricPrefix + name in a function that is called with a literal.
-//   - Its help is the field Help beside it, or the text that follows it as an argument of a call.
-//   - Its kind is that of the options around it (CounterOpts, ...), or that of the options in the function that is called with the name.
-//   - Its labels are the []string literals and the keys of prometheus.Labels around it.
-//
-// A name without one of these is an error, so that no metric is missing from the page.
-type metricScan struct {
-	*source
-	in    *sourcePackage
-	found map[string]metric
-	errs  []error
-}
-
-// metrics returns the product's metrics, sorted by name.
+// metrics returns the product's metrics, sorted by name. A metric is where its name is written as MetricPrefix + "name". Its help and its
+// labels are beside the name; one that has no help there is an error, so that no metric is missing from the page.
 func (s *source) metrics() ([]metric, error) {
 	found := map[string]metric{}
-	var errs []error
+	errs := []error{}
 	for _, p := range s.packages {
-		scan := &metricScan{source: s, in: p, found: found}
 		for _, file := range p.files {
-			scan.file(file)
+			var above []ast.Node // what is around the node
+			ast.Inspect(file, func(n ast.Node) bool {
+				if n == nil {
+					above = above[:len(above)-1]
+					return true
+				}
+				if sum, ok := n.(*ast.BinaryExpr); ok && isPrefix(sum.X) {
+					m, err := s.metricAt(p, sum, above)
+					found[m.name] = m
+					errs = append(errs, err)
+				}
+				above = append(above, n)
+				return true
+			})
 		}
-		errs = append(errs, scan.errs...)
 	}
-	all := make([]metric, 0, len(found))
-	for _, m := range found {
-		all = append(all, m)
-	}
-	slices.SortFunc(all, func(a, b metric) int { return strings.Compare(a.name, b.name) })
-	if len(all) == 0 {
+	if len(found) == 0 {
 		errs = append(errs, errors.New("no metric found"))
 	}
+	all := slices.SortedFunc(maps.Values(found), func(a, b metric) int { return strings.Compare(a.name, b.name) })
 	return all, errors.Join(errs...)
 }
 
-// file walks a file and keeps what is above each node.
-func (m *metricScan) file(file *ast.File) {
-	var above []ast.Node
-	ast.Inspect(file, func(n ast.Node) bool {
-		if n == nil {
-			above = above[:len(above)-1]
-			return true
-		}
-		if sum, ok := n.(*ast.BinaryExpr); ok && isPrefix(sum.X) {
-			m.name(sum, above)
-		}
-		above = append(above, n)
-		return true
-	})
-}
-
 func isPrefix(e ast.Expr) bool {
-	switch e := e.(type) {
-	case *ast.Ident:
-		return e.Name == "MetricPrefix"
-	case *ast.SelectorExpr:
-		return e.Sel.Name == "MetricPrefix"
+	if selector, ok := e.(*ast.SelectorExpr); ok {
+		e = selector.Sel
 	}
-	return false
+	name, ok := e.(*ast.Ident)
+	return ok && name.Name == "MetricPrefix"
 }
 
-// name handles one place where a metric is named.
-func (m *metricScan) name(sum *ast.BinaryExpr, above []ast.Node) {
-	if m.parameter(sum.Y, above) {
-		return
+// metricAt returns the metric that is named at a place: its help is the field Help beside the name, or the text that follows the name as
+// an argument. Its labels are the []string literals and the keys of prometheus.Labels in the calls and options around it.
+func (s *source) metricAt(p *sourcePackage, name *ast.BinaryExpr, above []ast.Node) (metric, error) {
+	text, ok := s.text(p, name)
+	if !ok {
+		return metric{}, fmt.Errorf("%s: write a metric's name as MetricPrefix + a literal", s.at(name.Pos()))
 	}
-	name, ok := m.text(m.in, sum)
-	if !ok || !strings.HasPrefix(name, controllers.MetricPrefix) {
-		m.fault(sum, "write a metric's name as MetricPrefix + a literal")
-		return
-	}
-	if constantDeclared(above) {
-		m.fault(sum, "name metric "+name+" where it is made, beside its help")
-		return
-	}
-	found := metric{name: name}
+	m := metric{name: text, kind: kindOf(text)}
 	for _, n := range slices.Backward(above) {
-		if _, ok := n.(ast.Stmt); ok {
+		if _, statement := n.(ast.Stmt); statement {
 			break // what is above a statement says nothing about the metric
 		}
 		switch n := n.(type) {
 		case *ast.CompositeLit:
-			m.options(n, &found)
+			s.options(p, n, &m)
 		case *ast.CallExpr:
-			m.call(n, sum, &found)
+			for _, arg := range n.Args {
+				if help, ok := s.text(p, arg); ok && arg.Pos() > name.Pos() && m.help == "" {
+					m.help = help
+				}
+				m.labels = append(m.labels, s.labels(p, arg)...)
+			}
 		}
 	}
-	m.keep(found, sum)
+	if m.help == "" {
+		return m, fmt.Errorf("%s: metric %s has no help: write it beside the name, where the metric is made", s.at(name.Pos()), text)
+	}
+	return m, nil
 }
 
-// keep adds a metric of which all is known.
-func (m *metricScan) keep(found metric, at ast.Node) {
-	if found.help == "" || found.kind == "" {
-		m.fault(at, fmt.Sprintf("metric %s: no help (%q) or no kind (%q) is found beside its name", found.name, found.help, found.kind))
-		return
-	}
-	m.found[found.name] = found
-}
-
-// parameter handles MetricPrefix + name in a function that is given the name: the metrics are where the function is called. It reports
-// whether name is a parameter.
-func (m *metricScan) parameter(name ast.Expr, above []ast.Node) bool {
-	ident, ok := name.(*ast.Ident)
-	i := slices.IndexFunc(above, func(n ast.Node) bool { _, ok := n.(*ast.FuncDecl); return ok })
-	if !ok || i < 0 {
-		return false
-	}
-	f := above[i].(*ast.FuncDecl) //nolint:forcetypeassert // found as one
-	position := slices.Index(parameters(f), ident.Name)
-	if position < 0 {
-		return false
-	}
-	for _, file := range m.in.files {
-		ast.Inspect(file, func(n ast.Node) bool {
-			call, ok := n.(*ast.CallExpr)
-			if !ok || len(call.Args) <= position {
-				return true
-			}
-			if called, ok := call.Fun.(*ast.Ident); !ok || called.Name != f.Name.Name {
-				return true
-			}
-			text, ok := m.text(m.in, call.Args[position])
-			if !ok {
-				m.fault(call, "write the metric's name as a literal")
-				return true
-			}
-			found := metric{name: controllers.MetricPrefix + text}
-			m.call(call, call.Args[position], &found)
-			m.keep(found, call)
-			return true
-		})
-	}
-	return true
-}
-
-// parameters returns the names of a function's parameters.
-func parameters(f *ast.FuncDecl) []string {
-	var names []string
-	for _, field := range f.Type.Params.List {
-		for _, name := range field.Names {
-			names = append(names, name.Name)
-		}
-	}
-	return names
-}
-
-func constantDeclared(above []ast.Node) bool {
-	return slices.ContainsFunc(above, func(n ast.Node) bool {
-		decl, ok := n.(*ast.GenDecl)
-		return ok && decl.Tok == token.CONST
-	})
-}
-
-func (m *metricScan) fault(at ast.Node, text string) {
-	m.errs = append(m.errs, fmt.Errorf("%s: %s", m.at(at.Pos()), text))
-}
-
-// options reads a literal of options around the name.
-func (m *metricScan) options(lit *ast.CompositeLit, found *metric) {
-	if kind := kindOf(lit); kind != "" && found.kind == "" {
-		found.kind = kind
-	}
+// options reads a literal of options around a metric's name.
+func (s *source) options(p *sourcePackage, lit *ast.CompositeLit, m *metric) {
 	for _, e := range lit.Elts {
 		field, ok := e.(*ast.KeyValueExpr)
 		if !ok {
@@ -188,49 +94,17 @@ func (m *metricScan) options(lit *ast.CompositeLit, found *metric) {
 		}
 		switch key, _ := field.Key.(*ast.Ident); {
 		case key == nil:
-		case key.Name == "Help" && found.help == "":
-			found.help, _ = m.text(m.in, field.Value)
+		case key.Name == "Help" && m.help == "":
+			m.help, _ = s.text(p, field.Value)
 		case key.Name == "ConstLabels":
-			m.labels(field.Value, found)
+			m.labels = append(m.labels, s.labels(p, field.Value)...)
 		}
 	}
 }
 
-// kindOf returns the kind of a literal of options, or "".
-func kindOf(lit *ast.CompositeLit) string {
-	selector, ok := lit.Type.(*ast.SelectorExpr)
-	if !ok {
-		return ""
-	}
-	return map[string]string{"CounterOpts": "counter", "GaugeOpts": "gauge", "HistogramOpts": "histogram", "SummaryOpts": "summary"}[selector.Sel.Name]
-}
-
-// call reads the arguments of a call around the name, and the function that is called.
-func (m *metricScan) call(call *ast.CallExpr, name ast.Expr, found *metric) {
-	after := false
-	for _, arg := range call.Args {
-		if text, ok := m.text(m.in, arg); ok && after && found.help == "" {
-			found.help = text
-		}
-		after = after || arg == name
-		m.labels(arg, found)
-	}
-	if found.kind != "" {
-		return
-	}
-	switch f := call.Fun.(type) {
-	case *ast.SelectorExpr:
-		if f.Sel.Name == "NewDesc" {
-			found.kind = byName(found.name)
-		}
-	case *ast.Ident:
-		m.helper(f.Name, found)
-	}
-}
-
-// byName returns the kind of a metric whose kind is chosen when it is collected: by Prometheus' naming, only counters end in _total; by ours,
-// only histograms end in _duration_seconds.
-func byName(name string) string {
+// kindOf returns the kind of a metric: by Prometheus' naming, only counters end in _total; by ours, only histograms end in
+// _duration_seconds.
+func kindOf(name string) string {
 	switch {
 	case strings.HasSuffix(name, "_total"):
 		return "counter"
@@ -240,60 +114,26 @@ func byName(name string) string {
 	return "gauge"
 }
 
-// helper looks into a function of the package that makes a metric of the name that it is given.
-func (m *metricScan) helper(function string, found *metric) {
-	for _, file := range m.in.files {
-		for _, decl := range file.Decls {
-			f, ok := decl.(*ast.FuncDecl)
-			if !ok || f.Name.Name != function || f.Body == nil {
-				continue
-			}
-			ast.Inspect(f.Body, func(n ast.Node) bool {
-				switch n := n.(type) {
-				case *ast.CompositeLit:
-					m.options(n, found)
-				case *ast.CallExpr:
-					m.made(n, found)
-				}
-				return true
-			})
-		}
-	}
-}
-
-// made reads a call in such a function: NewDesc, or what takes options and labels.
-func (m *metricScan) made(call *ast.CallExpr, found *metric) {
-	f, ok := call.Fun.(*ast.SelectorExpr)
-	if !ok || !strings.HasPrefix(f.Sel.Name, "New") {
-		return
-	}
-	if f.Sel.Name == "NewDesc" && found.kind == "" {
-		found.kind = byName(found.name)
-	}
-	for _, arg := range call.Args {
-		m.labels(arg, found)
-	}
-}
-
-// labels adds the names in a []string literal, or the keys of prometheus.Labels.
-func (m *metricScan) labels(e ast.Expr, found *metric) {
+// labels returns the names in a []string literal, or the keys of prometheus.Labels.
+func (s *source) labels(p *sourcePackage, e ast.Expr) (names []string) {
 	lit, ok := e.(*ast.CompositeLit)
 	if !ok {
-		return
+		return nil
 	}
 	_, list := lit.Type.(*ast.ArrayType)
 	selector, isSelector := lit.Type.(*ast.SelectorExpr)
 	if !list && (!isSelector || selector.Sel.Name != "Labels") {
-		return
+		return nil
 	}
 	for _, element := range lit.Elts {
 		if pair, ok := element.(*ast.KeyValueExpr); ok {
 			element = pair.Key
 		}
-		if label, ok := m.text(m.in, element); ok && !slices.Contains(found.labels, label) {
-			found.labels = append(found.labels, label)
+		if label, ok := s.text(p, element); ok {
+			names = append(names, label)
 		}
 	}
+	return names
 }
 
 func metricsPage(all []metric) string {
