@@ -60,11 +60,10 @@ func Main(ctx context.Context, out, log io.Writer) int {
 		return exitError
 	}
 	p := &plugin{log: log}
-	bind := func(f func(context.Context, *skel.CmdArgs) error) func(*skel.CmdArgs) error {
-		return func(args *skel.CmdArgs) error { return f(ctx, args) }
-	}
 	err := skel.PluginMainFuncsWithError(skel.CNIFuncs{
-		Add: bind(p.add), Check: bind(p.check), Del: bind(p.del), Status: bind(p.status), GC: bind(p.gc),
+		Add: p.about(ctx, cmdAdd), Check: p.about(ctx, cmdCheck), Del: p.about(ctx, cmdDel),
+		Status: func(args *skel.CmdArgs) error { return p.status(ctx, args) },
+		GC:     func(*skel.CmdArgs) error { return nil },
 	}, version.PluginSupports(Versions()...), "CNI plugin istio-pod-network-cni, to be chained after the one that makes the network")
 	switch {
 	case err == nil:
@@ -84,39 +83,26 @@ func Main(ctx context.Context, out, log io.Writer) int {
 	return exitError
 }
 
-func (p *plugin) add(ctx context.Context, args *skel.CmdArgs) error {
-	conf, err := parseConf(args.StdinData)
-	if err != nil {
-		return types.NewError(types.ErrInvalidNetworkConfig, err.Error(), "")
+// about returns the function that serves a command about a sandbox.
+func (p *plugin) about(ctx context.Context, command string) func(*skel.CmdArgs) error {
+	return func(args *skel.CmdArgs) error {
+		conf, err := parseConf(args.StdinData)
+		if err != nil {
+			return types.NewError(types.ErrInvalidNetworkConfig, err.Error(), "")
+		}
+		if command == cmdAdd && conf.PrevResult == nil {
+			return types.NewError(types.ErrInvalidNetworkConfig,
+				"prevResult is missing: the plugin belongs behind the one that makes the pod's network", "")
+		}
+		if err := p.ask(ctx, conf, command, args); err != nil {
+			return err
+		}
+		if command == cmdAdd {
+			p.result = conf.PrevResult
+		}
+		return nil
 	}
-	if conf.PrevResult == nil {
-		return types.NewError(types.ErrInvalidNetworkConfig,
-			"prevResult is missing: the plugin belongs behind the one that makes the pod's network", "")
-	}
-	if err := p.ask(ctx, conf, cmdAdd, args); err != nil {
-		return err
-	}
-	p.result = conf.PrevResult
-	return nil
 }
-
-func (p *plugin) check(ctx context.Context, args *skel.CmdArgs) error {
-	conf, err := parseConf(args.StdinData)
-	if err != nil {
-		return types.NewError(types.ErrInvalidNetworkConfig, err.Error(), "")
-	}
-	return p.ask(ctx, conf, cmdCheck, args)
-}
-
-func (p *plugin) del(ctx context.Context, args *skel.CmdArgs) error {
-	conf, err := parseConf(args.StdinData)
-	if err != nil {
-		return err
-	}
-	return p.ask(ctx, conf, cmdDel, args)
-}
-
-func (p *plugin) gc(context.Context, *skel.CmdArgs) error { return nil }
 
 func (p *plugin) status(ctx context.Context, args *skel.CmdArgs) error {
 	conf, err := parseConf(args.StdinData)

@@ -1,6 +1,7 @@
 package cni
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -62,18 +63,10 @@ func NewServer(c Config) (*Server, error) {
 	if c.Handler == nil || c.Ready == nil || c.Log == nil {
 		return nil, errors.New("make CNI server: Handler, Ready and Log are required")
 	}
-	if c.Timeout <= 0 {
-		c.Timeout = 5 * time.Second
-	}
-	if c.ReadTimeout <= 0 {
-		c.ReadTimeout = 2 * time.Second
-	}
-	if c.WatchInterval <= 0 {
-		c.WatchInterval = time.Second
-	}
-	if c.Concurrency <= 0 {
-		c.Concurrency = 64
-	}
+	c.Timeout = cmp.Or(max(c.Timeout, 0), 5*time.Second)
+	c.ReadTimeout = cmp.Or(max(c.ReadTimeout, 0), 2*time.Second)
+	c.WatchInterval = cmp.Or(max(c.WatchInterval, 0), time.Second)
+	c.Concurrency = cmp.Or(max(c.Concurrency, 0), 64)
 	return &Server{config: c}, nil
 }
 

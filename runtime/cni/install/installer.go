@@ -4,6 +4,7 @@ package install
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -105,16 +106,10 @@ func New(c Config) (*Installer, error) {
 		}
 	}
 	c.BinDir, c.ConfDir = filepath.Clean(c.BinDir), filepath.Clean(c.ConfDir)
-	for setting, byDefault := range map[*time.Duration]time.Duration{
-		&c.QuietTime: 200 * time.Millisecond, &c.Backoff: time.Second, &c.Window: 10 * time.Minute, &c.Resync: time.Minute,
-	} {
-		if *setting <= 0 {
-			*setting = byDefault
-		}
-	}
-	if c.MaxRewrites <= 0 {
-		c.MaxRewrites = 6
-	}
+	c.QuietTime = cmp.Or(max(c.QuietTime, 0), 200*time.Millisecond)
+	c.Backoff = cmp.Or(max(c.Backoff, 0), time.Second)
+	c.Window, c.MaxRewrites = cmp.Or(max(c.Window, 0), 10*time.Minute), cmp.Or(max(c.MaxRewrites, 0), 6)
+	c.Resync = cmp.Or(max(c.Resync, 0), time.Minute)
 	return &Installer{
 		config: c, entry: entry{kind: e.Type, text: c.Entry},
 		pace: pacer{first: c.Backoff, window: c.Window, max: c.MaxRewrites},
