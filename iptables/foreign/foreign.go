@@ -5,7 +5,6 @@ package foreign
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
@@ -108,66 +107,40 @@ type native struct {
 	end time.Time
 }
 
-// find asks first for the tables, then for chains in those that exist.
+// find asks for each chain, and each table, in every family that may have it.
 func (n native) find() (*podnet.ProgrammedByOthersError, error) {
-	var candidates []chain
-	var where []family
+	type candidate struct {
+		chain
+		family family
+	}
+	var candidates []candidate
 	var requests []rawnetlink.Request
-	for _, p := range families() {
-		tables := []chain{{table: "nat"}, {table: "mangle"}}
-		if p.name == "inet" {
-			tables = append(tables[:1], nativeTables()...)
-		}
-		for _, c := range tables {
-			candidates, where = append(candidates, c), append(where, p)
-			requests = append(requests, get(unix.NFT_MSG_GETTABLE, p, rawnetlink.Text(unix.NFTA_TABLE_NAME, c.table)))
+	inet := families()[0]
+	for _, c := range nativeTables() {
+		candidates = append(candidates, candidate{c, inet})
+		requests = append(requests, get(unix.NFT_MSG_GETTABLE, inet, rawnetlink.Text(unix.NFTA_TABLE_NAME, c.table)))
+	}
+	for _, f := range families() {
+		for _, c := range chains() {
+			candidates = append(candidates, candidate{c, f})
+			requests = append(requests, get(unix.NFT_MSG_GETCHAIN, f, rawnetlink.Text(unix.NFTA_CHAIN_TABLE, c.table), rawnetlink.Text(unix.NFTA_CHAIN_NAME, c.name)))
 		}
 	}
 	answers, err := n.ask(requests...)
 	if err != nil {
 		return nil, err
 	}
-	var more []chain
-	var moreAt []family
 	for i, a := range answers {
-		c := candidates[i]
-		switch {
-		case !inUse(a, unix.NFTA_TABLE_USE):
-		case c.owner != "":
-			return &podnet.ProgrammedByOthersError{Owner: c.owner, Found: fmt.Sprintf("nftables table %s %s", where[i].name, c.table)}, nil
+		switch c := candidates[i]; {
+		case c.name == "" && inUse(a, unix.NFTA_TABLE_USE):
+			return &podnet.ProgrammedByOthersError{Owner: c.owner, Found: "nftables table inet " + c.table}, nil
+		case c.name == "" || !inUse(a, unix.NFTA_CHAIN_USE):
 		default:
-			for _, known := range chains() {
-				if known.table == c.table {
-					more, moreAt = append(more, known), append(moreAt, where[i])
-				}
+			if reached, err := n.hooked(c.family, c.chain); err != nil {
+				return nil, err
+			} else if reached {
+				return &podnet.ProgrammedByOthersError{Owner: c.owner, Found: fmt.Sprintf("chain %s in table %s %s", c.name, c.family.name, c.table)}, nil
 			}
-		}
-	}
-	return n.chains(more, moreAt)
-}
-
-func (n native) chains(candidates []chain, where []family) (*podnet.ProgrammedByOthersError, error) {
-	if len(candidates) == 0 {
-		return nil, nil //nolint:nilnil // nothing found, as Find says
-	}
-	var requests []rawnetlink.Request
-	for i, c := range candidates {
-		requests = append(requests, get(unix.NFT_MSG_GETCHAIN, where[i],
-			rawnetlink.Text(unix.NFTA_CHAIN_TABLE, c.table), rawnetlink.Text(unix.NFTA_CHAIN_NAME, c.name)))
-	}
-	answers, err := n.ask(requests...)
-	if err != nil {
-		return nil, err
-	}
-	for i, a := range answers {
-		c := candidates[i]
-		if !inUse(a, unix.NFTA_CHAIN_USE) {
-			continue
-		}
-		if reached, err := n.hooked(where[i], c); err != nil {
-			return nil, err
-		} else if reached {
-			return &podnet.ProgrammedByOthersError{Owner: c.owner, Found: fmt.Sprintf("chain %s in table %s %s", c.name, where[i].name, c.table)}, nil
 		}
 	}
 	return nil, nil //nolint:nilnil // nothing found, as Find says
@@ -184,7 +157,7 @@ func (n native) hooked(p family, c chain) (reached bool, err error) {
 		return false, err
 	}
 	verdict := rawnetlink.Text(unix.NFTA_VERDICT_CHAIN, c.name)
-	for _, base := range hooks() {
+	for _, base := range []string{hookName(hookPrerouting), hookName(hookOutput)} {
 		request := get(unix.NFT_MSG_GETRULE, p, rawnetlink.Text(unix.NFTA_RULE_TABLE, c.table), rawnetlink.Text(unix.NFTA_RULE_CHAIN, base))
 		err := rawnetlink.Uninterrupted(func() error {
 			read := 0
@@ -199,17 +172,6 @@ func (n native) hooked(p family, c chain) (reached bool, err error) {
 		}
 	}
 	return reached, nil
-}
-
-// hooks are the built-in chains from which projects jump to their own.
-func hooks() []string { return []string{hookName(hookPrerouting), hookName(hookOutput)} }
-
-// hookName returns the name of the built-in chain at a hook.
-func hookName(hook uint32) string {
-	if hook == hookOutput {
-		return "OUTPUT"
-	}
-	return "PREROUTING"
 }
 
 func get(kind uint16, p family, attributes ...[]byte) rawnetlink.Request {
@@ -235,6 +197,5 @@ func inUse(a rawnetlink.Answer, kind uint16) bool {
 	if a.Err != nil || len(a.Body) < sizeofNfgenmsg {
 		return false
 	}
-	use := rawnetlink.Attributes(a.Body[sizeofNfgenmsg:])[kind]
-	return len(use) == 4 && binary.BigEndian.Uint32(use) > 0
+	return bigEndian(rawnetlink.Attributes(a.Body[sizeofNfgenmsg:])[kind]) > 0
 }

@@ -127,7 +127,7 @@ func TestALookEndsWithItsContext(t *testing.T) {
 func FuzzHasChain(f *testing.F) {
 	f.Add([]byte("ISTIO_OUTPUT\x00"))
 	f.Add(append([]byte("\x40\x00ERROR\x00"), append(make([]byte, targetHeadSize-8), []byte("ISTIO_OUTPUT\x00")...)...))
-	f.Fuzz(func(_ *testing.T, entries []byte) { hasChain(entries, "ISTIO_OUTPUT") })
+	f.Fuzz(func(_ *testing.T, entries []byte) { legacyTable{entries: entries}.hasChain("ISTIO_OUTPUT") })
 }
 
 func BenchmarkNothingThere(b *testing.B) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"strings"
 	"unsafe"
 
@@ -29,29 +30,28 @@ const (
 	getEntries    = 65 // IPT_SO_GET_ENTRIES
 	tableNameSize = 32 // XT_TABLE_MAXNAMELEN
 	infoSize      = 84 // struct ipt_getinfo, of which the last four bytes are the size of the entries
-	// hookEntriesOffset is where the offsets of the built-in chains are in struct ipt_getinfo.
+	// In struct ipt_getinfo, the offsets of where built-in chains begin, and of their policies.
 	hookEntriesOffset = 36
+	underflowsOffset  = 56
 	entriesHeadSize   = 40 // struct ipt_get_entries, in front of the entries
 	targetHeadSize    = 32 // struct xt_entry_target, in front of a chain's name in its first entry
 	standardSize      = 40 // struct xt_standard_target, which jumps
 	errorSize         = 64 // struct xt_error_target, padded
+	legacyDrop        = -1 // the verdict of a standard target
 )
 
-// legacyFamily is one family of x_tables.
+// legacyFamily is one family of x_tables, and the places of the fields of an entry (struct ipt_entry and struct ip6t_entry).
 type legacyFamily struct {
-	names         string
-	domain, level int
-	family        string
-	layout        layout
+	family
+	names                      string
+	domain, level              int
+	nextOffset, counters, size int
 }
-
-// layout is where the fields of an entry are (struct ipt_entry and struct ip6t_entry).
-type layout struct{ protocol, protocolFlag, inverted, targetOffset, nextOffset, counters, size int }
 
 func legacyFamilies() []legacyFamily {
 	return []legacyFamily{
-		{"ip_tables_names", unix.AF_INET, unix.SOL_IP, "ip", layout{protocol: 80, inverted: 83, targetOffset: 88, nextOffset: 90, counters: 96, size: 112}},
-		{"ip6_tables_names", unix.AF_INET6, unix.SOL_IPV6, "ip6", layout{protocol: 128, protocolFlag: 131, inverted: 132, targetOffset: 140, nextOffset: 142, counters: 152, size: 168}},
+		{family{unix.NFPROTO_IPV4, "ip"}, "ip_tables_names", unix.AF_INET, unix.SOL_IP, 90, 96, 112},
+		{family{unix.NFPROTO_IPV6, "ip6"}, "ip6_tables_names", unix.AF_INET6, unix.SOL_IPV6, 142, 152, 168},
 	}
 }
 
@@ -62,10 +62,13 @@ func findLegacy() *podnet.ProgrammedByOthersError {
 			if table != "nat" && table != "mangle" {
 				continue // no project is recognised by another
 			}
-			entries := f.entries(table)
+			t, err := f.read(table)
+			if err != nil {
+				continue
+			}
 			for _, c := range chains() {
-				if c.table == table && hasChain(entries, c.name) {
-					return &podnet.ProgrammedByOthersError{Owner: c.owner, Found: "chain " + c.name + " in the legacy table " + f.family + " " + table}
+				if c.table == table && t.hasChain(c.name) {
+					return &podnet.ProgrammedByOthersError{Owner: c.owner, Found: "chain " + c.name + " in the legacy table " + f.family.name + " " + table}
 				}
 			}
 		}
@@ -88,51 +91,18 @@ func (f legacyFamily) tables() []string {
 	return strings.Fields(string(names[:n]))
 }
 
-// entry is one entry of a table: a rule, or the beginning of a chain.
-type entry struct {
-	layout
-	data []byte
+// legacyTable is a table as the kernel returns it: a struct ipt_getinfo, and the entries, which are rules and beginnings of chains.
+type legacyTable struct {
+	legacyFamily
+	info, entries []byte
 }
-
-// protocol returns the protocol that the rule is for, or 0 for any and for all but one. IPv6 has a flag without which the kernel does not
-// look at the protocol.
-func (e entry) protocol() uint32 {
-	const invertedProtocol, hasProtocol = 0x40, 0x01
-	if e.data[e.inverted]&invertedProtocol != 0 || e.protocolFlag > 0 && e.data[e.protocolFlag]&hasProtocol == 0 {
-		return 0
-	}
-	return uint32(binary.NativeEndian.Uint16(e.data[e.layout.protocol:]))
-}
-
-// unconditional reports whether the rule matches every packet: it has no match, and nothing in front of the target's offset but zeros.
-func (e entry) unconditional() bool {
-	for _, b := range e.data[:e.inverted+1] {
-		if b != 0 {
-			return false
-		}
-	}
-	return int(binary.NativeEndian.Uint16(e.data[e.targetOffset:])) == e.size
-}
-
-// target returns the name of a rule's target, which is empty for a verdict or jump, and its data.
-func (e entry) target() (name string, info []byte) {
-	offset := int(binary.NativeEndian.Uint16(e.data[e.targetOffset:]))
-	if offset+targetHeadSize > len(e.data) {
-		return "?", nil
-	}
-	head := e.data[offset : offset+targetHeadSize]
-	text, _, _ := strings.Cut(string(head[2:targetHeadSize-1]), "\x00")
-	return text, e.data[offset+targetHeadSize:]
-}
-
-func (e entry) counters() []byte { return e.data[e.layout.counters:e.size] }
 
 // each yields the entries of a table, as far as they are whole.
-func (f legacyFamily) each(entries []byte) iter.Seq[entry] {
-	return func(yield func(entry) bool) {
-		for len(entries) >= f.layout.size {
-			next := int(binary.NativeEndian.Uint16(entries[f.layout.nextOffset:]))
-			if next < f.layout.size || next > len(entries) || !yield(entry{f.layout, entries[:next]}) {
+func (f legacyFamily) each(entries []byte) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for len(entries) >= f.size {
+			next := int(binary.NativeEndian.Uint16(entries[f.nextOffset:]))
+			if next < f.size || next > len(entries) || !yield(entries[:next]) {
 				return
 			}
 			entries = entries[next:]
@@ -140,75 +110,60 @@ func (f legacyFamily) each(entries []byte) iter.Seq[entry] {
 	}
 }
 
-// legacyTable is a table as the kernel holds it.
-type legacyTable struct {
-	legacyFamily
-	entries []byte
-	hooks   [5]uint32      // where the built-in chains begin
-	names   map[int]string // of other chains, by where they begin
+// builtIn returns how many rules the built-in chain at a hook has, and whether its policy drops. A chain that begins behind its policy,
+// which iptables never writes, has the highest number.
+func (t legacyTable) builtIn(hook uint32) (rules uint32, drops bool) {
+	const noChain = math.MaxUint32
+	if len(t.info) < infoSize {
+		return 0, false
+	}
+	begin, end := binary.NativeEndian.Uint32(t.info[hookEntriesOffset+4*hook:]), binary.NativeEndian.Uint32(t.info[underflowsOffset+4*hook:])
+	if begin == noChain {
+		return 0, false
+	}
+	if begin > end || end > uint32(len(t.entries)) { //nolint:gosec // at most maxTable
+		return math.MaxUint32, false
+	}
+	for range t.each(t.entries[begin:end]) {
+		rules++
+	}
+	policy := t.entries[end:]
+	verdict := t.size + targetHeadSize
+	return rules, len(policy) >= verdict+4 && int32(binary.NativeEndian.Uint32(policy[verdict:])) == legacyDrop //nolint:gosec // a negative number
 }
 
 // errTable means that a table cannot be read because of what somebody has written into it.
-var errTable = errors.New("it is too large to be read, or changes all the time")
+var errTable = errors.New("is too large to be read, or changes all the time")
 
-// read returns a table.
-func (f legacyFamily) read(table string) (*legacyTable, error) {
-	entries, info, err := f.content(table)
-	if err != nil {
-		return nil, err
-	}
-	t := &legacyTable{legacyFamily: f, entries: entries, names: map[int]string{}}
-	for i := range t.hooks {
-		t.hooks[i] = binary.NativeEndian.Uint32(info[hookEntriesOffset+4*i:])
-	}
-	at := 0
-	for e := range f.each(t.entries) {
-		at += len(e.data)
-		if target, data := e.target(); target == "ERROR" {
-			t.names[at], _, _ = strings.Cut(string(data), "\x00")
-		}
-	}
-	return t, nil
-}
-
-// entries returns a table's entries, or nil if they cannot be read.
-func (f legacyFamily) entries(table string) []byte {
-	entries, _, err := f.content(table)
-	if err != nil {
-		return nil
-	}
-	return entries
-}
-
-// content returns a table's entries, and a struct ipt_getinfo.
-func (f legacyFamily) content(table string) (entries, info []byte, err error) {
+// read returns a table of the calling thread's namespace.
+func (f legacyFamily) read(table string) (t legacyTable, err error) {
 	fd, err := unix.Socket(f.domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, nil, fmt.Errorf("open socket: %w", err)
+		return t, fmt.Errorf("open socket: %w", err)
 	}
 	defer unix.Close(fd) //nolint:errcheck // nothing that could be lost
 	for range attempts {
 		info := make([]byte, infoSize)
 		copy(info[:tableNameSize-1], table)
 		if err := getsockopt(fd, f.level, getInfo, info); err != nil {
-			return nil, nil, fmt.Errorf("read legacy table: %w", err)
+			return t, fmt.Errorf("read legacy table: %w", err)
 		}
 		size := binary.NativeEndian.Uint32(info[infoSize-4:])
 		if size > maxTable {
-			return nil, nil, errTable
+			return t, errTable
 		}
 		answer := make([]byte, entriesHeadSize+int(size))
 		copy(answer[:tableNameSize-1], table)
 		binary.NativeEndian.PutUint32(answer[tableNameSize:], size)
 		err := getsockopt(fd, f.level, getEntries, answer)
 		if err == nil {
-			return answer[entriesHeadSize:], info, nil
+			return legacyTable{f, info, answer[entriesHeadSize:]}, nil
 		}
 		if !errors.Is(err, unix.EAGAIN) { // which says that the size has changed
-			return nil, nil, fmt.Errorf("read legacy table: %w", err)
+			return t, fmt.Errorf("read legacy table: %w", err)
 		}
 	}
-	return nil, nil, errTable
+	return t, errTable
 }
 
 func getsockopt(fd, level, option int, value []byte) error {
@@ -223,7 +178,8 @@ func getsockopt(fd, level, option int, value []byte) error {
 
 // hasChain reports whether a table has a chain of that name, and a rule that jumps to it. A chain begins with an entry whose target is
 // called ERROR and holds the chain's name. A jump has a target without a name that holds the offset behind that entry.
-func hasChain(entries []byte, name string) bool {
+func (t legacyTable) hasChain(name string) bool {
+	entries := t.entries
 	want := append([]byte(name), 0)
 	for at := 0; ; {
 		i := bytes.Index(entries[at:], want)

@@ -1,165 +1,253 @@
 package foreign
 
 import (
+	"cmp"
 	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
-	"time"
+	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/rawnetlink"
 	"istio-pod-network-controller/iptables"
 )
 
-// Bounds of a look for rules that decide before ours: more than any project's, in all chains together.
+// Bounds of a look for preempting chains, and of what it returns.
 const (
 	maxChains    = 4096
 	maxPreempted = 10
 )
 
-// The numbers of the hooks with our chains (NF_INET_PRE_ROUTING, NF_INET_LOCAL_OUT).
+// The numbers of hooks (NF_INET_PRE_ROUTING and so on).
 const (
 	hookPrerouting = 0
+	hookInput      = 1
 	hookOutput     = 3
+	hookIngress    = 5
 )
+
+// hookName returns the name of a hook as iptables has it, or "" for a hook that no packet passes before our chains.
+func hookName(hook uint32) string {
+	return map[uint32]string{hookPrerouting: "PREROUTING", hookInput: "INPUT", hookOutput: "OUTPUT", hookIngress: "INGRESS"}[hook]
+}
 
 // natHook is the priority at which the kernel runs all chains of type nat, whatever their own priority (NF_IP_PRI_NAT_DST). Among each
 // other they run in the order of their priorities.
 const natHook = -100
 
-// Priorities of the tables of x_tables, and of iptables' nft flavour.
-const (
-	legacyRaw    = -300
-	legacyMangle = -150
-	legacyNAT    = -100
-)
+// tablePriorities returns the priorities of the tables of iptables that packets may pass before our chains.
+func tablePriorities() map[string]int32 {
+	return map[string]int32{"raw": -300, "mangle": -150, "nat": -100}
+}
 
-// Ours is what rules of others are compared with.
+// Ours are the places of our own chains.
 type Ours struct {
-	nat   map[uint32]int32 // priority of our nat chain by hook
-	last  map[uint32]int32 // priority at which the last of our chains runs, by hook
-	marks bool             // any mark matters (TPROXY)
-	udp   bool             // lookups are redirected
-	// inIptables means that ours are chains of iptables.
-	inIptables bool
+	nat   map[uint32]int32  // by hook, the priority of our nat chain
+	last  map[uint32]int32  // by hook, the priority of our last chain
+	jumps map[string]uint32 // by built-in chain of iptables, such as "ip nat OUTPUT", the number of jumps to ours
 }
 
 // OursOf returns the places of a Ruleset's chains. With inIptables they are at the heads of iptables' own chains.
 func OursOf(want iptables.Ruleset, inIptables bool) Ours {
-	o := Ours{nat: map[uint32]int32{}, last: map[uint32]int32{}, marks: len(want.Routing) > 0, inIptables: inIptables}
-	for _, c := range want.Chains {
-		hook, priority := uint32(hookPrerouting), c.Priority
-		if c.Hook == iptables.Output {
-			hook = hookOutput
+	o := Ours{nat: map[uint32]int32{}, last: map[uint32]int32{}, jumps: map[string]uint32{}}
+	hooks := map[string]uint32{hookName(hookPrerouting): hookPrerouting, hookName(hookOutput): hookOutput}
+	if !inIptables {
+		for _, c := range want.Chains {
+			o.add(hooks[strings.ToUpper(string(c.Hook))], c.Type == iptables.NAT, c.Priority)
 		}
-		if inIptables {
-			priority = tablePriority(c)
+		return o
+	}
+	for family, name := range map[uint32]string{iptables.IPv4: "ip", iptables.IPv6: "ip6"} {
+		table := ""
+		for line := range strings.Lines(want.RestoreText(family)) {
+			if line[0] == '*' {
+				table = strings.TrimSpace(line[1:])
+			} else if words := strings.Fields(line); words[0] == "-I" {
+				o.add(hooks[words[1]], table == "nat", tablePriorities()[table])
+				o.jumps[name+" "+table+" "+words[1]]++
+			}
 		}
-		if c.Type == iptables.NAT {
-			o.nat[hook], priority = priority, natHook
-		}
-		if last, ok := o.last[hook]; !ok || priority > last {
-			o.last[hook] = priority
-		}
-		o.udp = o.udp || c.Priority <= legacyRaw // the zones of lookups
 	}
 	return o
 }
 
-// tablePriority returns the priority of the table of iptables that a chain of ours is in.
-func tablePriority(c iptables.Chain) int32 {
-	switch {
-	case c.Type == iptables.NAT:
-		return legacyNAT
-	case c.Priority <= legacyRaw:
-		return legacyRaw
-	}
-	return legacyMangle
-}
-
-// isOwn reports whether a jump from a built-in chain of iptables to target is ours. With the nftables backend there is none: a pod can give
-// such a name to a chain of its own.
-func (o Ours) isOwn(table, target string) bool {
-	return o.inIptables && slices.Contains([]string{"raw", "mangle", "nat"}, table) && slices.Contains(iptables.RestoreChainNames(), target)
-}
-
-// areLast reports whether all chains of ours at a hook have seen a packet that has passed those at a priority.
-func (o Ours) areLast(hook uint32, priority int32) bool { return priority >= o.last[hook] }
-
-// before reports whether a chain of others sees packets before all chains of ours at the hook have. At equal priorities the chain that
-// was made last comes first, which cannot be known: it counts as before.
-func (o Ours) before(hook uint32, nat bool, priority int32) bool {
-	limit, ok := o.last[hook]
+// add adds the place of one chain.
+func (o Ours) add(hook uint32, nat bool, priority int32) {
 	if nat {
-		limit, ok = o.nat[hook]
+		o.nat[hook], priority = priority, natHook
 	}
-	return ok && priority <= limit
+	if last, ok := o.last[hook]; !ok || priority > last {
+		o.last[hook] = priority
+	}
 }
 
-// hasProtocol reports whether we redirect packets of a protocol; 0 is any.
-func (o Ours) hasProtocol(number uint32) bool {
-	return number == 0 || number == iptables.TCP || o.udp && number == iptables.UDP
+// base is a base chain of nf_tables, or a built-in chain of iptables-legacy.
+type base struct {
+	program      string
+	table, chain string // the table with its family
+	hook         uint32
+	nat          bool
+	priority     int32
+	rules        uint32
+	drops        bool // by its policy
+	shared       bool // its table has chains of ours
+	unread       error
 }
 
-// hasMark reports whether our rules may decide differently because of a packet's mark, of which only the bits in fixed are known.
-func (o Ours) hasMark(mark, fixed uint32) bool {
-	return o.marks || slices.ContainsFunc(iptables.Marks(), func(own uint32) bool { return (own^mark)&fixed == 0 })
+// before reports whether a chain sees packets before all of our chains have. At equal priorities the chain that was made last comes
+// first, which cannot be known: it counts as before.
+func (o Ours) before(b base) bool {
+	limit, ok := o.last[b.hook]
+	switch {
+	case b.hook == hookIngress:
+		_, ok = o.last[hookPrerouting]
+		return ok
+	case b.nat:
+		limit, ok = o.nat[b.hook]
+	case b.hook == hookInput:
+		limit, ok = o.last[hookPrerouting]
+	}
+	return ok && b.priority <= limit
 }
 
-// Preempting returns the rules of others that decide about packets before ours do, one line each. Nothing is changed.
+// report returns what a chain before ours does, or "".
+func (o Ours) report(b base) string {
+	own := uint32(0)
+	if b.shared {
+		own = o.jumps[b.table+" "+b.chain]
+	}
+	switch {
+	case b.unread != nil:
+		return b.unread.Error()
+	case own > 0 && b.priority >= o.last[b.hook]: // rules behind our jump come after all of our chains
+	case b.drops:
+		return "drops by its policy"
+	case b.rules > own:
+		return "has rules"
+	}
+	return ""
+}
+
+// Preempting returns the base chains of others that see packets before ours do and have rules, or a policy that drops: one line each.
+// What the rules do is not looked at. Nothing is changed. Such a chain is:
 //
-// Such a rule is in a base chain at the hook of one of our chains, or in a chain that is reached from there, and the base chain runs
-// before ours. What decides depends on the type of the base chain:
+//   - at hook prerouting or output, not behind the last of our chains there; of type nat, not behind our nat chain;
+//   - at hook input, at a priority that would count at prerouting: firewalls have a later one there (0);
+//   - at hook ingress.
 //
-//   - In any: what drops, rejects, queues, copies or rewrites packets, gives them to a socket (tproxy), or sets a mark that our rules
-//     match; and what cannot be read.
-//   - In a chain of type nat also: what rewrites the destination, since the first nat chain that does ends them all.
-//   - In any other also: what takes packets from connection tracking, and so from NAT, or puts them into another zone of it.
-//
-// A plain accept ends only its own base chain, and decides nothing. Not looked at are rules for protocols that we do not redirect,
-// chains of devices (netdev), and conditions: a rule counts even if it matches few packets.
+// In a built-in chain of iptables with jumps of ours, other rules count if one of our chains comes later at the hook.
 func Preempting(ctx context.Context, ns *netns.NS, o Ours) (lines []string, err error) {
+	var found []base
+	more := false
 	err = ns.Inside(func() error {
-		var s search
-		err := rawnetlink.Uninterrupted(func() error {
-			s = search{ns: ns, end: endOf(ctx), ours: o}
-			return s.nftables()
-		})
-		if err != nil {
+		err := rawnetlink.Uninterrupted(func() (err error) {
+			found, more, err = o.nftables(native{ns: ns, end: endOf(ctx)})
 			return err
-		}
-		s.legacy()
-		if s.rules > maxRules {
-			s.lines = append(s.lines, fmt.Sprintf("more than %d rules are before ours, of which no more were read", maxRules))
-		}
-		lines = s.lines
-		return nil
+		})
+		found = append(found, o.legacy()...)
+		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("look for rules that decide before ours: %w", err)
+		return nil, fmt.Errorf("look for chains before ours: %w", err)
+	}
+	slices.SortStableFunc(found, func(a, b base) int { return cmp.Compare(a.priority, b.priority) })
+	for _, b := range found {
+		if does := o.report(b); does != "" && len(lines) < maxPreempted {
+			where := fmt.Sprintf("%s, table %s, chain %s (%s, priority %d)", b.program, b.table, b.chain, strings.ToLower(hookName(b.hook)), b.priority)
+			lines = append(lines, iptables.Printable(where+" "+does))
+		}
+	}
+	if more {
+		lines = append(lines, fmt.Sprintf("nftables: more than %d chains, of which no more were read", maxChains))
 	}
 	return lines, nil
 }
 
-// chainCost is how many rules a chain counts as, since each is a request to the kernel.
-const chainCost = 8
-
-// search is one look.
-type search struct {
-	ns    *netns.NS
-	end   time.Time
-	ours  Ours
-	rules int // read so far
-	lines []string
-}
-
-// add adds a line about a rule, if there is room and it is a new one.
-func (s *search) add(format string, args ...any) {
-	line := iptables.Printable(fmt.Sprintf(format, args...))
-	if len(s.lines) < maxPreempted && !slices.Contains(s.lines, line) {
-		s.lines = append(s.lines, line)
+// nftables returns the base chains of nf_tables before ours, which include those of iptables' nft flavour. more reports whether there are
+// too many chains.
+func (o Ours) nftables(n native) (found []base, more bool, err error) {
+	conn, err := n.ns.Netlink(unix.NETLINK_NETFILTER)
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		return nil, false, nil
 	}
+	if err != nil {
+		return nil, false, err
+	}
+	read, own, shared := 0, iptables.RestoreChainNames(), map[string]bool{}
+	err = conn.Dump(n.end, get(unix.NFT_MSG_GETCHAIN, family{number: unix.NFPROTO_UNSPEC}), func(body []byte) bool {
+		read++
+		more = read > maxChains
+		b, ok := baseOf(body)
+		if ok && o.before(b) {
+			found = append(found, b)
+		}
+		if slices.Contains(own, b.chain) {
+			shared[b.table] = true
+		}
+		return !more
+	})
+	for i := range found {
+		found[i].shared = shared[found[i].table]
+	}
+	return found, more, err
 }
 
-// full reports whether nothing more needs to be read.
-func (s *search) full() bool { return len(s.lines) >= maxPreempted || s.rules > maxRules }
+// baseOf reads a chain. ok reports whether it is a base chain at a hook that counts, and not in our table.
+func baseOf(body []byte) (b base, ok bool) {
+	if len(body) < sizeofNfgenmsg {
+		return b, false
+	}
+	family := map[byte]string{unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_NETDEV: "netdev"}[body[0]]
+	a := rawnetlink.Attributes(body[sizeofNfgenmsg:])
+	b = base{
+		program: "nftables", table: family + " " + rawnetlink.Name(a[unix.NFTA_CHAIN_TABLE]), chain: rawnetlink.Name(a[unix.NFTA_CHAIN_NAME]),
+		nat:   rawnetlink.Name(a[unix.NFTA_CHAIN_TYPE]) == "nat",
+		drops: len(a[unix.NFTA_CHAIN_POLICY]) == 4 && bigEndian(a[unix.NFTA_CHAIN_POLICY]) == 0,
+		rules: bigEndian(a[unix.NFTA_CHAIN_USE]), // nothing else uses a base chain
+	}
+	hook := rawnetlink.Attributes(a[unix.NFTA_CHAIN_HOOK])
+	number, priority := hook[unix.NFTA_HOOK_HOOKNUM], hook[unix.NFTA_HOOK_PRIORITY]
+	b.hook, b.priority = bigEndian(number), int32(bigEndian(priority)) //nolint:gosec // the kernel's own negative number
+	if family == "netdev" {
+		b.hook += hookIngress // which is its first hook; the second is egress
+	}
+	return b, family != "" && len(number) == 4 && len(priority) == 4 && b.table != "inet "+iptables.TableName
+}
+
+func bigEndian(b []byte) uint32 {
+	if len(b) != 4 {
+		return 0
+	}
+	return binary.BigEndian.Uint32(b)
+}
+
+// legacy returns the built-in chains of iptables-legacy before ours.
+func (o Ours) legacy() (found []base) {
+	for _, f := range legacyFamilies() {
+		for _, name := range f.tables() {
+			priority, ok := tablePriorities()[name]
+			if !ok {
+				continue
+			}
+			t, err := f.read(name)
+			if err != nil && !errors.Is(err, errTable) {
+				continue
+			}
+			shared := len(o.jumps) > 0 && slices.ContainsFunc(iptables.RestoreChainNames(), t.hasChain)
+			for _, hook := range []uint32{hookPrerouting, hookInput, hookOutput} {
+				b := base{
+					program: "legacy iptables", table: f.family.name + " " + name, chain: hookName(hook), hook: hook, nat: name == "nat",
+					priority: priority, shared: shared, unread: err,
+				}
+				if b.rules, b.drops = t.builtIn(hook); o.before(b) {
+					found = append(found, b)
+				}
+			}
+		}
+	}
+	return found
+}

@@ -1,7 +1,6 @@
 package foreign
 
 import (
-	"encoding/binary"
 	"hash/maphash"
 	"time"
 
@@ -59,11 +58,7 @@ func (n native) generation() uint32 {
 	if err != nil || len(answers) == 0 || len(answers[0].Body) < sizeofNfgenmsg {
 		return 0
 	}
-	id := rawnetlink.Attributes(answers[0].Body[sizeofNfgenmsg:])[unix.NFTA_GEN_ID]
-	if len(id) != 4 {
-		return 0
-	}
-	return binary.BigEndian.Uint32(id)
+	return bigEndian(rawnetlink.Attributes(answers[0].Body[sizeofNfgenmsg:])[unix.NFTA_GEN_ID])
 }
 
 // legacy hashes all tables of x_tables without their counters.
@@ -73,16 +68,16 @@ func (r Reader) legacy() (hash uint64, ok bool) {
 	found := false
 	for _, f := range legacyFamilies() {
 		for _, table := range f.tables() {
-			entries := f.entries(table)
-			if entries == nil {
+			t, err := f.read(table)
+			if err != nil {
 				return 0, false
 			}
 			found = true
 			_, _ = h.WriteString(f.names + table) // a Hash returns no error
-			for e := range f.each(entries) {
-				clear(e.counters())
+			for entry := range f.each(t.entries) {
+				clear(entry[f.counters:f.size])
 			}
-			_, _ = h.Write(entries)
+			_, _ = h.Write(t.entries)
 		}
 	}
 	if !found {
