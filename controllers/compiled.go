@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
-	"reflect"
 	"sync"
 	"weak"
 
@@ -22,18 +21,15 @@ type compiled struct {
 // maxCompiled bounds the number of Specs that are shared. What is not remembered is computed again.
 const maxCompiled = 256
 
-// compiler computes the rules of Specs, and shares them: most pods of a node have the same Spec. It keeps none that no pod has. The zero
-// value is ready.
+// compiler computes the rules of Specs and shares them, because most pods of a node have the same Spec. It is the only memory of compiled
+// rules; an Entry refers to its rules there. Rules without a pod are freed. The zero value is ready.
 type compiler struct {
 	mu   sync.Mutex
 	done map[string]weak.Pointer[compiled] // by the Spec's hash
 }
 
-// compile returns the rules of a Spec. last is what the pod had before, or nil: to compare with it costs less than the hash.
-func (c *compiler) compile(spec iptables.Spec, last *compiled) (*compiled, error) {
-	if last != nil && reflect.DeepEqual(last.spec, spec) {
-		return last, nil
-	}
+// compile returns the rules of a Spec.
+func (c *compiler) compile(spec iptables.Spec) (*compiled, error) {
 	key := spec.Hash()
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -11,13 +11,13 @@ import (
 // The pods of a node share the rules of equal Specs, and a changed Spec has other rules.
 func TestRulesAreComputedOnceForASpec(t *testing.T) {
 	var c compiler
-	compile := func(last *compiled, change func(*iptables.Spec)) *compiled {
+	compile := func(change func(*iptables.Spec)) *compiled {
 		t.Helper()
 		spec := iptables.DefaultSpec()
 		if change != nil {
 			change(&spec)
 		}
-		out, err := c.compile(spec, last)
+		out, err := c.compile(spec)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -26,16 +26,16 @@ func TestRulesAreComputedOnceForASpec(t *testing.T) {
 		}
 		return out
 	}
-	first := compile(nil, nil)
-	if compile(nil, nil) != first || compile(first, nil) != first {
+	first := compile(nil)
+	if compile(nil) != first {
 		t.Error("the rules of one Spec were computed twice")
 	}
 	other := func(s *iptables.Spec) { s.ExcludeInboundPorts = []uint16{22} }
-	if compile(nil, other) == first || compile(first, other) == first {
+	if compile(other) == first {
 		t.Error("another Spec has the same rules")
 	}
 	for n := range uint16(2 * maxCompiled) {
-		compile(first, func(s *iptables.Spec) { s.ExcludeInboundPorts = []uint16{n + 1} })
+		compile(func(s *iptables.Spec) { s.ExcludeInboundPorts = []uint16{n + 1} })
 	}
 	if len(c.done) > maxCompiled {
 		t.Errorf("%d Specs are remembered", len(c.done))
@@ -50,7 +50,7 @@ func TestCompile_rulesThatNoPodHas_areFreed(t *testing.T) {
 		spec := iptables.DefaultSpec()
 		spec.ExcludeInboundPorts = []uint16{n + 1}
 		var err error
-		if last, err = c.compile(spec, last); err != nil {
+		if last, err = c.compile(spec); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -150,7 +150,7 @@ func TestAfterAnUpdateTheRulesAreTheNewAgents(t *testing.T) {
 	if err := json.Unmarshal([]byte(pod.Annotations[KeyDetails]), &said); err != nil {
 		t.Fatal(err)
 	}
-	want, err := newer.Programmer.compiler.compile(in.Spec, nil)
+	want, err := newer.Programmer.compiler.compile(in.Spec)
 	if err != nil {
 		t.Fatal(err)
 	}

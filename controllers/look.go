@@ -110,7 +110,7 @@ func (v *visit) lookedFor(out *Looked) {
 	switch {
 	case out.Invalid == nil && v.intent.Redirect:
 		v.useNameservers()
-		want, err := v.compiler.compile(v.intent.Spec, known.compiled)
+		want, err := v.compiler.compile(v.intent.Spec)
 		if err != nil {
 			out.Invalid = err
 			return

@@ -168,8 +168,7 @@ func (v *visit) program(ctx context.Context) (Result, error) {
 		return v.skip(ctx)
 	}
 	v.useNameservers()
-	known, _ := v.Ledger.Of(v.sandbox.UID)
-	want, err := v.compiler.compile(v.intent.Spec, known.compiled)
+	want, err := v.compiler.compile(v.intent.Spec)
 	if err != nil {
 		return v.refuse(ctx, err)
 	}
