@@ -12,27 +12,31 @@ import (
 // wake up for each costs more than its check. Each agent has moments of its own.
 const longestTick = time.Second
 
-// due returns when a pod is checked again: as its contention says, or every VerifyInterval at a time of its own. The zero time means never.
-func (p *Programmer) due(e Entry) time.Time {
+// schedule distributes the pods' checks over an interval; 0 means that there are none. A pod's phase within the interval comes from its UID and
+// the clock alone: a restart of the agent does not align the checks of many pods. Each check is also late by a jitter of at most a tenth of the
+// interval, so that no check runs in step with the pod's own work. offset is the distance of the agent's ticks from the clock's.
+type schedule struct{ interval, offset time.Duration }
+
+// due returns when a pod is checked again: as its contention says, or every interval at a time of its own. The zero time means never.
+func (s schedule) due(e Entry) time.Time {
 	switch {
 	case e.contention.active():
-		return e.contention.next(p.VerifyInterval)
-	case p.VerifyInterval == 0 || e.checked.IsZero():
+		return e.contention.next(s.interval)
+	case s.interval == 0 || e.checked.IsZero():
 		return time.Time{}
 	}
-	return e.checked.Add(spread{p.VerifyInterval}.next(e.Sandbox.UID, e.checked).Sub(e.checked)) // unlike next's time, this one does not follow a clock that is set
+	return e.checked.Add(s.next(e.Sandbox.UID, e.checked).Sub(e.checked)) // unlike next's time, this one does not follow a clock that is set
 }
 
 // isDue reports whether the time of a pod's check has come.
-func (p *Programmer) isDue(e Entry) bool {
-	at := p.due(e)
+func (s schedule) isDue(e Entry) bool {
+	at := s.due(e)
 	return !at.IsZero() && !time.Now().Before(at)
 }
 
-// wait returns how long it is until a pod is due; 0 means that it is not, until it changes.
-func (p *Programmer) wait(uid string) time.Duration {
-	e, ok := p.Ledger.Of(uid)
-	at, now := p.due(e), time.Now()
+// wait returns how long it is until a pod of the ledger is due; 0 means that it is not, until it changes.
+func (s schedule) wait(e Entry, ok bool) time.Duration {
+	at, now := s.due(e), time.Now()
 	switch {
 	case !ok || !e.Retry && at.IsZero():
 		return 0
@@ -40,19 +44,14 @@ func (p *Programmer) wait(uid string) time.Duration {
 		return jitter.Full(lastBackOff)
 	}
 	tick := longestTick
-	if p.VerifyInterval > 0 {
-		tick = min(tick, p.VerifyInterval/10)
+	if s.interval > 0 {
+		tick = min(tick, s.interval/10)
 	}
-	return at.Sub(now) + tick - (time.Duration(at.UnixNano())+p.tickOffset)%tick
+	return at.Sub(now) + tick - (time.Duration(at.UnixNano())+s.offset)%tick
 }
 
-// spread distributes the pods' checks over an interval. A pod's phase within the interval comes from its UID and the clock alone: a
-// restart of the agent does not align the checks of many pods. Each check is also late by a jitter of at most a tenth of the interval,
-// so that the pod's checks do not run in step with something else that happens periodically.
-type spread struct{ interval time.Duration }
-
 // next returns the first time after t when the pod is due.
-func (s spread) next(uid string, t time.Time) time.Time {
+func (s schedule) next(uid string, t time.Time) time.Time {
 	phase := s.part(uid, 0, s.interval)
 	for turn := (t.UnixNano()-int64(phase))/int64(s.interval) - 1; ; turn++ {
 		at := time.Unix(0, turn*int64(s.interval)).Add(phase + s.part(uid, turn+1, s.interval/10))
@@ -63,7 +62,7 @@ func (s spread) next(uid string, t time.Time) time.Time {
 }
 
 // part returns a part of a duration, which depends on uid and n only.
-func (spread) part(uid string, n int64, of time.Duration) time.Duration {
+func (schedule) part(uid string, n int64, of time.Duration) time.Duration {
 	if of <= 0 {
 		return 0
 	}

@@ -3,47 +3,72 @@ package controllers
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"syscall"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// refuse reports a fault that the pod's owner has to correct. Existing rules stay, and are repaired.
-func (v *visit) refuse(ctx context.Context, wrong error) (Result, error) {
-	kept, err := v.keepRules(ctx)
-	if errors.Is(err, errOvertaken) {
-		return Failed, err
+// refuse ends a visit with a fault that the pod's owner has to correct. Existing rules stay, and are repaired.
+func (p *Programmer) refuse(ctx context.Context, v visit) outcome {
+	s, kept, errKeep := p.keep(ctx, v)
+	if errors.Is(errKeep, errOvertaken) {
+		return outcome{result: Failed, err: errKeep}
 	}
-	v.record(func() {
-		v.Ledger.Fail(v.sandbox, err != nil)
-		v.report(StatusFailed, ReasonInvalidAnnotation, wrong.Error())
-	})
-	err = permanentError{errors.Join(wrong, err)}
+	v.sandbox = s
+	err := error(permanentError{errors.Join(v.wrong, errKeep)})
 	if kept {
 		err = keptError{err}
 	}
-	return Failed, err
+	return outcome{
+		result: Failed, err: err, report: new(reportOf(v, StatusFailed, ReasonInvalidAnnotation, v.wrong.Error())),
+		note: func(l *Ledger) { l.Fail(s, errKeep != nil) },
+	}
 }
 
-// fail handles work in the kernel that did not succeed. A sandbox that is not there (yet, or any more) is no failure.
-func (v *visit) fail(ctx context.Context, err error) (Result, error) {
+// refuseProxy ends a visit to a pod that has chosen a profile and cannot have a proxy. The pod starts all the same, and is not ready. Existing
+// rules stay, and are repaired. A pod whose proxy runs already stays ready: a profile that is taken away takes no pod out of its Services.
+func (p *Programmer) refuseProxy(ctx context.Context, v visit) outcome {
+	var err error
+	if v.sandbox, err = locatorOf(p).find(ctx, v); err != nil && !absent(err) {
+		return unseen(ctx, v, err)
+	}
+	kept := false
+	if v.sandbox, kept, err = p.keep(ctx, v); errors.Is(err, errOvertaken) {
+		return outcome{result: Failed, err: err}
+	}
+	v.turn.ifLast(func() { follow(p.Proxies, v, v.intent.Profile) }) // a profile that becomes usable is used at once
+	if kept && proxyReady(p.Proxies, v) {
+		known, _ := p.Ledger.Of(v.sandbox.UID) // with what was found just now
+		r := programmed(v, nil, known.Findings, true, "traffic is redirected to the proxy, which runs on as it is: "+v.intent.Refused)
+		return outcome{result: Skipped, note: keeps(v.sandbox, known), report: &r}
+	}
+	return outcome{
+		result: Skipped, report: new(reportOf(v, StatusFailed, ReasonProxyRefused, v.intent.Refused)),
+		note: func(l *Ledger) { l.Fail(v.sandbox, err != nil) },
+	}
+}
+
+// fail decides what an error of work in the kernel means. A sandbox that is not there (yet, or any more) is no failure.
+func (p *Programmer) fail(ctx context.Context, v visit, err error) outcome {
 	switch {
 	case errors.Is(err, errOvertaken):
-		return Failed, err
+		return outcome{result: Failed, err: err}
 	case unanswered(err):
-		return v.unknown(ctx, err)
-	case !absent(err) && v.takenDown(ctx):
+		return p.unknown(ctx, v, err)
+	case !absent(err) && locatorOf(p).takenDown(ctx, v):
 		err = errors.Join(podnet.ErrGone, err)
 	}
 	if absent(err) {
-		return v.absent(ctx, err)
+		return p.unknown(ctx, v, err)
 	}
-	v.reportFailure(err)
-	return Failed, err
+	return failure(v, err)
 }
 
 // unanswered reports whether work in the kernel ended because the agent ran out of time, descriptors or memory, before it knew whether
@@ -55,80 +80,82 @@ func unanswered(err error) bool {
 	}, func(reason error) bool { return errors.Is(err, reason) })
 }
 
-// unknown handles an error after which the state of the sandbox is not known. If the rules are in force, the report stays and the
-// next visit tries again: rules work without the runtime and the API server. Otherwise it reports a failure.
-func (v *visit) unknown(ctx context.Context, err error) (Result, error) {
-	if absent(err) {
-		return v.absent(ctx, err)
+// unknown decides what an error means after which the state of the sandbox is not known:
+//
+//   - if the sandbox is absent, a report about an older sandbox is replaced;
+//   - if the rules are in force, the report stays and the next visit tries again: rules work without the runtime and the API server;
+//   - otherwise it is a failure.
+func (p *Programmer) unknown(ctx context.Context, v visit, err error) outcome {
+	known, _ := p.Ledger.Of(v.sandbox.UID)
+	switch {
+	case absent(err):
+		out := outcome{result: Skipped, err: err}
+		if errors.Is(err, podnet.ErrGone) {
+			out.note = func(l *Ledger) { l.Forget(v.sandbox.ID) }
+		}
+		if isStale(ctx, p.Backend, v, known.Sandbox) {
+			out.report = new(reportOf(v, "", ReasonSandboxNotReady, "the pod's new sandbox has no rules yet"))
+		}
+		return out
+	case inForce(ctx, p.Backend, v, known):
+		return outcome{result: Failed, err: err, note: retry(v.sandbox)}
 	}
-	if v.inForce(ctx) {
-		v.record(func() { v.Ledger.Retry(v.sandbox) })
-	} else {
-		v.reportFailure(err)
+	return failure(v, err)
+}
+
+// failure ends a visit with an error that its pod shows. It is tried again.
+func failure(v visit, err error) outcome {
+	return outcome{
+		result: Failed, err: err, report: new(reportOf(v, StatusFailed, ReasonRedirectFailed, err.Error())),
+		note: func(l *Ledger) { l.Fail(v.sandbox, true) },
 	}
-	return Failed, err
+}
+
+// unseen ends a visit to a pod that needs no rules, of which it could not be found out whether it has some. The pod may start, and gets no report.
+func unseen(ctx context.Context, v visit, err error) outcome {
+	switch {
+	case errors.Is(err, errOvertaken):
+		return outcome{result: Failed, err: err}
+	case !v.by.early():
+		return outcome{result: Failed, err: fmt.Errorf("look for rules: %w", err), note: retry(v.sandbox)}
+	}
+	log.FromContext(ctx).Error(err, "rules of a pod that needs none not looked for")
+	return outcome{result: Skipped, note: retry(v.sandbox)}
 }
 
 // inForce reports whether the pod's rules are in force. The pod's condition counts unless the kernel contradicts it. The ledger alone
 // counts only if the kernel confirms it.
-func (v *visit) inForce(ctx context.Context) bool {
+func inForce(ctx context.Context, b Backend, v visit, known Entry) bool {
 	c := findCondition(v.pod)
 	reportedTrue := c != nil && c.Status == corev1.ConditionTrue && c.Reason == ReasonInitialized
-	known, ok := v.Ledger.Of(v.sandbox.UID)
 	switch {
-	case !ok || known.Sandbox.NetNS == "":
+	case known.Sandbox.NetNS == "":
 		return reportedTrue
 	case !reportedTrue && (known.State != Programmed || !v.matches(known.Sandbox)):
 		return false
 	}
-	present, err := v.present(ctx, known.Sandbox)
+	present, err := hasRules(ctx, b, known.Sandbox, v.limit)
 	return present || reportedTrue && err != nil && !errors.Is(err, podnet.ErrGone)
 }
 
-// absent handles a sandbox that is not there. A report about an older sandbox is replaced.
-func (v *visit) absent(ctx context.Context, err error) (Result, error) {
-	stale := v.reportStale(ctx)
-	v.record(func() {
-		if errors.Is(err, podnet.ErrGone) {
-			v.Ledger.Forget(v.sandbox.ID)
-		}
-		if stale {
-			v.report("", ReasonSandboxNotReady, "the pod's new sandbox has no rules yet")
-		}
-	})
-	return Skipped, err
-}
-
-func (v *visit) reportFailure(err error) {
-	v.record(func() {
-		v.Ledger.Fail(v.sandbox, true)
-		v.report(StatusFailed, ReasonRedirectFailed, err.Error())
-	})
-}
-
-// takenDown reports whether the runtime has ended the sandbox since it was found. The runtime unmounts the namespace before it removes
-// the path, which leads to a plain file in between. Only Watch and Verify ask: NRI and CNI call while the runtime is still making the
-// sandbox, and does not list it yet.
-func (v *visit) takenDown(ctx context.Context) bool {
-	if v.sandbox.NetNS == "" || v.by != Watch && v.by != Verify {
-		return false
-	}
-	now, err := v.askBriefly(ctx)
-	return absent(err) || err == nil && now.ID != v.sandbox.ID
-}
-
-// reportStale reports whether the pod's report is about a sandbox that no longer exists. A sandbox that the runtime does not list may
+// isStale reports whether the pod's report is about a sandbox that no longer exists. A sandbox that the runtime does not list may
 // also still be in the making, with its rules in place; then its namespace exists.
-func (v *visit) reportStale(ctx context.Context) bool {
+func isStale(ctx context.Context, b Backend, v visit, known podnet.Sandbox) bool {
 	if !reported(v.pod) || v.sandbox.ID != "" || v.pod.DeletionTimestamp != nil {
 		return false
 	}
-	known, ok := v.Ledger.Of(v.sandbox.UID)
-	if !ok || known.Sandbox.NetNS == "" {
+	if known.NetNS == "" {
 		return true
 	}
-	_, err := v.present(ctx, known.Sandbox)
+	_, err := hasRules(ctx, b, known, v.limit)
 	return err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)
+}
+
+// hasRules is Backend.Present outside a turn, within the limit of work in the kernel.
+func hasRules(ctx context.Context, b Backend, s podnet.Sandbox, limit time.Duration) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return b.Present(ctx, s.Place())
 }
 
 // absent reports whether an error only means that a pod or its sandbox is not there (yet, or any more).

@@ -49,3 +49,25 @@ func reasonOf(err error) failureReason {
 	}
 	return reasonKernel
 }
+
+// Permanent reports whether an error of Ensure stays until the pod changes.
+func Permanent(err error) bool {
+	_, ok := errors.AsType[permanentError](err)
+	return ok
+}
+
+// permanentError marks an error as permanent and adds no text, since the runtime shows the text to the pod's owner.
+type permanentError struct{ error }
+
+func (e permanentError) Unwrap() error { return e.error }
+
+// RulesKept reports whether the pod keeps rules that were applied earlier, although Ensure returned this error.
+func RulesKept(err error) bool {
+	var kept keptError
+	return errors.As(err, &kept)
+}
+
+// keptError is the error of a pod that keeps its rules.
+type keptError struct{ error }
+
+func (k keptError) Unwrap() error { return k.error }

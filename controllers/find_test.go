@@ -119,10 +119,10 @@ func TestWhatIsRecalledIsOfTheSameSandbox(t *testing.T) {
 		b := newBench(t)
 		c.known.UID, c.known.Identity, c.known.CreatedAt, c.known.Attempt = "uid-1", podnet.Identity{Ino: 9}, 5, 6
 		b.Ledger.Put(Entry{Sandbox: c.known})
-		v := visit{Programmer: b.Programmer, sandbox: b.known()}
-		v.recall()
-		if got := v.sandbox.Identity.Ino == 9 && v.sandbox.CreatedAt == 5 && v.sandbox.Attempt == 6; got != c.want {
-			t.Errorf("%s: %+v", name, v.sandbox)
+		e, _ := b.Ledger.Of("uid-1")
+		s := recalled(b.known(), e.Sandbox)
+		if got := s.Identity.Ino == 9 && s.CreatedAt == 5 && s.Attempt == 6; got != c.want {
+			t.Errorf("%s: %+v", name, s)
 		}
 	}
 }

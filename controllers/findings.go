@@ -1,14 +1,11 @@
 package controllers
 
 import (
-	"context"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
-	"sigs.k8s.io/controller-runtime/pkg/log"
-
+	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables"
 )
 
@@ -32,42 +29,6 @@ type Repair struct {
 	Kinds string `json:"kinds"`
 }
 
-// apply applies the rules of a Spec within the turn. It returns what Apply and earlier calls have found, and whether rules were written.
-//
-// Drift is what differs although the same Spec was programmed in the same sandbox: the first programming is none, nor is what follows an
-// edit of annotations, nor what another agent of the node has written while it takes over from this one.
-func (v *visit) apply(ctx context.Context, want *compiled) (found Findings, changed bool, err error) {
-	known, ok := v.Ledger.Of(v.sandbox.UID)
-	var seen atomic.Pointer[iptables.Drift]
-	outcome, err := v.Backend.Apply(iptables.OnDrift(ctx, func(d iptables.Drift) { seen.Store(&d) }), v.sandbox.Place(), want.rules)
-	switch drift := seen.Load(); {
-	case err == nil || outcome.Changed():
-	case drift != nil && v.programmedAs(known, want):
-		return found, false, notPutBackError{*drift, err}
-	default:
-		return found, false, err
-	}
-	if ok && known.Sandbox.ID == v.sandbox.ID {
-		found = known.Findings
-	}
-	if err == nil {
-		found.Preempted = truncate(strings.Join(outcome.Preempted, "\n"))
-	}
-	switch {
-	case !outcome.Changed():
-		found.contention = found.contention.withoutRepair(time.Now())
-	case !ok || !v.programmedAs(known, want):
-	case found.handovers < mostHandovers && v.writtenByOther(want):
-		found.handovers++
-	default:
-		v.reportRepair(ctx, &found, outcome.Drift)
-	}
-	if err != nil { // a later step has failed; what was written counts all the same
-		v.Ledger.found(v.sandbox.UID, found)
-	}
-	return found, outcome.Changed(), err
-}
-
 // notPutBackError means that somebody else has changed the rules, and that they could not be put back.
 type notPutBackError struct {
 	drift iptables.Drift
@@ -82,9 +43,9 @@ func (e notPutBackError) Error() string {
 // Unwrap returns why the rules could not be put back.
 func (e notPutBackError) Unwrap() error { return e.err }
 
-// programmedAs reports whether this sandbox was programmed with want.
-func (v *visit) programmedAs(known Entry, want *compiled) bool {
-	return known.Sandbox.ID == v.sandbox.ID && known.compiled != nil && known.compiled.hash == want.hash
+// programmedAs reports whether a sandbox was programmed with want.
+func (e Entry) programmedAs(s podnet.Sandbox, want *compiled) bool {
+	return e.Sandbox.ID == s.ID && e.compiled != nil && e.compiled.hash == want.hash
 }
 
 // checkedSoon is the longest interval at which a change of the pod needs no look of its own.
@@ -94,14 +55,13 @@ const checkedSoon = 15 * time.Second
 // the rules depend on, nothing was wrong with them, and no other agent's report is on the pod: pods that start change several times. Where
 // somebody else keeps changing the rules, only the check is the time to put them back. Early entrances look, because a container is about to
 // start.
-func (v *visit) left(want *compiled) bool {
-	known, _ := v.Ledger.Of(v.sandbox.UID)
-	if v.by != Watch || known.Retry || v.isDue(known) || !v.programmedAs(known, want) {
+func left(v visit, known Entry, want *compiled, checks schedule, backend string) bool {
+	if v.by != Watch || known.Retry || checks.isDue(known) || !known.programmedAs(v.sandbox, want) {
 		return false
 	}
-	soon := v.VerifyInterval > 0 && v.VerifyInterval <= checkedSoon
+	soon := checks.interval > 0 && checks.interval <= checkedSoon
 	fine := known.State == Programmed && known.Preempted == "" && known.Sandbox.NetNS == v.sandbox.NetNS
-	return known.contention.active() || soon && fine && !v.writtenByOther(want)
+	return known.contention.active() || soon && fine && !writtenByOther(v, want, backend)
 }
 
 // mostHandovers bounds how many differences in a sandbox are taken for another agent's work: a pod's owner can write what
@@ -110,20 +70,18 @@ const mostHandovers = 2
 
 // writtenByOther reports whether the pod's report is about other rules in this sandbox than this agent's, or another backend's: two
 // agents of a node overlap during an update, and the new one's settings may differ.
-func (v *visit) writtenByOther(want *compiled) bool {
+func writtenByOther(v visit, want *compiled, backend string) bool {
 	said, ok := detailsOn(v.pod)
 	return ok && Status(v.pod.Annotations[KeyStatus]) == StatusInitialized &&
-		said.Sandbox == v.sandbox.ID && said.SpecHash != "" && (said.SpecHash != want.hash || said.Backend != v.BackendName)
+		said.Sandbox == v.sandbox.ID && said.SpecHash != "" && (said.SpecHash != want.hash || said.Backend != backend)
 }
 
-// reportRepair logs and counts a repair, and makes an event of it. The pod's details get it with the next report.
-func (v *visit) reportRepair(ctx context.Context, found *Findings, drift iptables.Drift) {
-	now, kinds := time.Now(), drift.Kinds()
-	found.contention = found.contention.withRepair(now)
-	found.LastRepair = Repair{Time: now.UTC().Format(time.RFC3339), Kinds: joined(kinds)}
-	v.Metrics.repaired(kinds)
-	log.FromContext(ctx).Info("rules repaired", "sandbox", v.sandbox.ID, "netns", v.sandbox.NetNS, "kinds", found.LastRepair.Kinds, "drift", drift.String())
-	v.Reporter.Event(v.sandbox, ReasonRulesRepaired, repairText(drift))
+// repairedNow returns the findings after a repair of drift.
+func (f Findings) repairedNow(drift iptables.Drift) Findings {
+	now := time.Now()
+	f.contention = f.contention.withRepair(now)
+	f.LastRepair = Repair{Time: now.UTC().Format(time.RFC3339), Kinds: joined(drift.Kinds())}
+	return f
 }
 
 // repairText says in words what was put back.

@@ -25,32 +25,35 @@ const listeningPause = time.Minute
 // maxListed is how many ports a report names.
 const maxListed = 64
 
-// noteListening puts the ports that are captured while somebody listens into the findings, and makes an event of a change. It works within
+// listening returns the findings with the ports that are captured while somebody listens, and news of them for the pod's owner. It works within
 // the turn. A pod that is being made has none yet.
-func (v *visit) noteListening(ctx context.Context, found *Findings) {
+func listening(ctx context.Context, from Listeners, v visit, found Findings) (now Findings, news string) {
 	spec := v.intent.Spec
 	switch {
 	case !spec.IncludeInboundPorts.Listening:
 		found.Listening = ""
-		return
-	case v.Listeners == nil, v.by.early(), !found.listeningAt.IsZero() && time.Since(found.listeningAt) < listeningPause:
-		return
+		return found, ""
+	case from == nil, v.by.early(), !found.listeningAt.IsZero() && time.Since(found.listeningAt) < listeningPause:
+		return found, ""
 	}
-	ports, err := v.Listeners.Listening(ctx, v.sandbox.Place(), spec.ProxyUID)
+	ports, err := from.Listening(ctx, v.sandbox.Place(), spec.ProxyUID)
 	if err != nil {
 		log.FromContext(ctx).V(1).Info("listening ports not read", "reason", err.Error())
-		return
+		return found, ""
 	}
 	captured := slices.DeleteFunc(ports, func(p uint16) bool { return !spec.CapturesListener(p) })
 	if found.Listening == "" && len(captured) == 0 {
-		return // its processes have just started
+		return found, "" // its processes have just started
 	}
-	if now := listed(captured); now != found.Listening {
-		found.Listening, found.listeningAt = now, time.Now()
-		if said, _ := detailsOn(v.pod); said.Sandbox != v.sandbox.ID || said.Listening != now { // else an earlier agent has made the event
-			v.Reporter.Event(v.sandbox, ReasonListening, "inbound ports that are captured now: "+now)
-		}
+	list := listed(captured)
+	if list == found.Listening {
+		return found, ""
 	}
+	found.Listening, found.listeningAt = list, time.Now()
+	if said, _ := detailsOn(v.pod); said.Sandbox == v.sandbox.ID && said.Listening == list { // an earlier agent has made the event
+		return found, ""
+	}
+	return found, "inbound ports that are captured now: " + list
 }
 
 // listed returns ports as text: "none" if there are none.

@@ -35,7 +35,7 @@ const ensureTimeout = 10 * time.Second
 //   - at once, when the pod, or our annotation of its namespace, has changed. What the agent has written itself is no change;
 //   - after a failure, after a random wait whose bound doubles up to lastBackOff;
 //   - while its sandbox is not there, after a random part of the time that the pod has waited;
-//   - if its annotations are wrong, or its rules are as they should be, at its next check (see Programmer.due), whichever entrance was here last.
+//   - if its annotations are wrong, or its rules are as they should be, at its next check (see schedule), whichever entrance was here last.
 //
 // A visit at the time of a check compares the kernel with what the pod asks for: its entrance is Verify. The runtime is not asked about a
 // sandbox whose path is known.
@@ -80,15 +80,15 @@ func (w *PodWatch) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 	pod, err := w.read(ctx, req)
 	if errors.Is(err, podnet.ErrNoPod) {
 		w.queue.forget(req.NamespacedName)
-		w.Programmer.forgetOthers(req.Namespace, req.Name, "")
+		w.forgetOthers(req, "")
 		return ctrl.Result{}, nil
 	} else if err != nil {
 		return ctrl.Result{}, err
 	}
 	// One event may stand for the deletion of an older pod and the creation of this one.
-	w.Programmer.forgetOthers(req.Namespace, req.Name, string(pod.UID))
+	w.forgetOthers(req, string(pod.UID))
 	by, as := Watch, Watch
-	if known, ok := w.Programmer.Ledger.Of(string(pod.UID)); ok && w.Programmer.isDue(known) {
+	if known, ok := w.Programmer.Ledger.Of(string(pod.UID)); ok && w.Programmer.schedule().isDue(known) {
 		if by = Verify; known.Sandbox.NetNS != "" { // otherwise the runtime is asked, as after a change
 			as = Verify
 		}
@@ -117,6 +117,13 @@ func (w *PodWatch) read(ctx context.Context, req ctrl.Request) (*corev1.Pod, err
 		}
 	}
 	return nil, podnet.ErrNoPod
+}
+
+// forgetOthers drops the pods of a name, except the one with the given UID.
+func (w *PodWatch) forgetOthers(req ctrl.Request, uid string) {
+	for _, old := range w.Programmer.Ledger.ForgetOthers(req.Namespace, req.Name, uid) {
+		w.Programmer.forgetPod(old)
+	}
 }
 
 func (w *PodWatch) visit(ctx context.Context, pod *corev1.Pod, by Entrance, limit time.Duration) error {
@@ -148,13 +155,13 @@ func (w *PodWatch) result(ctx context.Context, pod *corev1.Pod, by Entrance, err
 		// The pod's owner has a report. Returning the error would log it again at each status update by the kubelet.
 		log.FromContext(ctx).Info("pod not redirected", "reason", err.Error())
 	}
-	return ctrl.Result{RequeueAfter: w.Programmer.wait(string(pod.UID)), Priority: new(handler.LowPriority)}, nil
+	return ctrl.Result{RequeueAfter: w.Programmer.schedule().wait(w.Programmer.Ledger.Of(string(pod.UID))), Priority: new(handler.LowPriority)}, nil
 }
 
 // delay returns how long to wait before the runtime is asked again for a pod's sandbox. While NRI or CNI reports every sandbox, it is
 // lastDelay on average: when many pods start, asking more often would cost more than all other work of the agent.
 func (w *PodWatch) delay(pod *corev1.Pod) time.Duration {
-	if w.Programmer.announced() && pod.Annotations[keyMirror] == "" {
+	if w.Programmer.Announcers.announce() && pod.Annotations[keyMirror] == "" {
 		w.queue.forget(client.ObjectKeyFromObject(pod))
 		return jitter.Full(2 * lastDelay)
 	}

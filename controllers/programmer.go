@@ -7,9 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
@@ -119,9 +122,7 @@ type Programmer struct {
 	Metrics     *Metrics
 	// VerifyInterval is the time between two checks of a pod's rules; 0 means that there are none.
 	VerifyInterval time.Duration
-	// Announcers holds a function for each entrance that can announce every new sandbox. It reports whether the entrance does so at
-	// present.
-	Announcers []func() bool
+	Announcers     Announcers
 	// Proxies is nil if the agent runs none.
 	Proxies Proxies
 	// Contact is nil if it is not known whether Pods are behind.
@@ -141,7 +142,7 @@ type Programmer struct {
 // when the pod changes). After any other error the PodWatch tries again.
 func (p *Programmer) Ensure(ctx context.Context, by Entrance, s podnet.Sandbox) (Result, error) {
 	result, err := p.ensure(ctx, by, s, ensureTimeout)
-	if wait := p.wait(s.UID); wait > 0 && p.requeue != nil {
+	if wait := p.schedule().wait(p.Ledger.Of(s.UID)); wait > 0 && p.requeue != nil {
 		p.requeue(s, wait)
 	}
 	return result, err
@@ -153,8 +154,8 @@ func (p *Programmer) ensure(ctx context.Context, by Entrance, s podnet.Sandbox, 
 	ticket := p.turns.join(s.UID)
 	defer ticket.leave()
 	for {
-		v := &visit{Programmer: p, by: by, sandbox: s, limit: limit, ticket: ticket, seen: ticket.count()}
-		if result, err = v.ensure(ctx); !errors.Is(err, errOvertaken) {
+		ticket.mark()
+		if result, err = p.attempt(ctx, visit{by: by, sandbox: s, limit: limit, turn: ticket}); !errors.Is(err, errOvertaken) {
 			return result, err
 		}
 		if ctx.Err() != nil {
@@ -163,9 +164,17 @@ func (p *Programmer) ensure(ctx context.Context, by Entrance, s podnet.Sandbox, 
 	}
 }
 
-// announced reports whether some entrance announces every new sandbox at present.
-func (p *Programmer) announced() bool {
-	return slices.ContainsFunc(p.Announcers, func(announces func() bool) bool { return announces() })
+// schedule says when pods are checked.
+func (p *Programmer) schedule() schedule {
+	return schedule{interval: p.VerifyInterval, offset: p.tickOffset}
+}
+
+// Announcers are the entrances that can announce every new sandbox. Each function reports whether its entrance does so at present.
+type Announcers []func() bool
+
+// announce reports whether some entrance announces every new sandbox at present.
+func (a Announcers) announce() bool {
+	return slices.ContainsFunc(a, func(announces func() bool) bool { return announces() })
 }
 
 // Forget drops a sandbox that is gone; its rules went with its namespace.
@@ -180,31 +189,117 @@ func (p *Programmer) forgetPod(uid string) {
 	}
 }
 
-// forgetOthers drops the pods of a name, except the one with the given UID.
-func (p *Programmer) forgetOthers(namespace, name, uid string) {
-	for _, old := range p.Ledger.ForgetOthers(namespace, name, uid) {
-		p.forgetPod(old)
+// apply applies rules within the turn. It returns what this call and earlier ones have found, and whether rules were written.
+//
+// Drift is what differs although the same Spec was programmed in the same sandbox: the first programming is none, nor is what follows an
+// edit of annotations, nor what another agent of the node has written while it takes over from this one.
+func (p *Programmer) apply(ctx context.Context, v visit, want *compiled) (found Findings, changed bool, err error) {
+	known, _ := p.Ledger.Of(v.sandbox.UID)
+	again := known.programmedAs(v.sandbox, want)
+	var seen atomic.Pointer[iptables.Drift]
+	outcome, err := p.Backend.Apply(iptables.OnDrift(ctx, func(d iptables.Drift) { seen.Store(&d) }), v.sandbox.Place(), want.rules)
+	switch drift := seen.Load(); {
+	case err == nil || outcome.Changed():
+	case drift != nil && again:
+		return found, false, notPutBackError{*drift, err}
+	default:
+		return found, false, err
 	}
+	if known.Sandbox.ID == v.sandbox.ID {
+		found = known.Findings
+	}
+	if err == nil {
+		found.Preempted = truncate(strings.Join(outcome.Preempted, "\n"))
+	}
+	switch {
+	case !outcome.Changed():
+		found.contention = found.contention.withoutRepair(time.Now())
+	case !again:
+	case found.handovers < mostHandovers && writtenByOther(v, want, p.BackendName):
+		found.handovers++
+	default: // the pod's details get it with the next report
+		found = found.repairedNow(outcome.Drift)
+		p.Metrics.repaired(outcome.Drift.Kinds())
+		log.FromContext(ctx).Info("rules repaired", "sandbox", v.sandbox.ID, "netns", v.sandbox.NetNS, "kinds", found.LastRepair.Kinds, "drift", outcome.Drift.String())
+		p.Reporter.Event(v.sandbox, ReasonRulesRepaired, repairText(outcome.Drift))
+	}
+	if err != nil { // a later step has failed; what was written counts all the same
+		p.Ledger.found(v.sandbox.UID, found)
+	}
+	return found, outcome.Changed(), err
 }
 
-// Permanent reports whether an error of Ensure stays until the pod changes.
-func Permanent(err error) bool {
-	_, ok := errors.AsType[permanentError](err)
-	return ok
+// report sends a report to the pod's owner, with what the ledger knows of the sandbox. It is called within the turn, or by the last call.
+func (p *Programmer) report(r Report) {
+	r.Backend = p.BackendName
+	if known, ok := p.Ledger.Of(r.Sandbox.UID); ok && r.Status != "" && known.Sandbox.ID == r.Sandbox.ID {
+		r.LastRepair, r.Listening = known.LastRepair, known.Listening
+	}
+	p.Reporter.Report(r)
 }
 
-// permanentError marks an error as permanent and adds no text, since the runtime shows the text to the pod's owner.
-type permanentError struct{ error }
-
-func (e permanentError) Unwrap() error { return e.error }
-
-// RulesKept reports whether the pod keeps rules that were applied earlier, although Ensure returned this error.
-func RulesKept(err error) bool {
-	var kept keptError
-	return errors.As(err, &kept)
+// Look calls read with what the agent knows of a pod. It never takes the pod's turn, so no call of Ensure waits for it. If one works on the pod
+// meanwhile, read is called again; after some attempts, or if a call is under way, the error is ErrBusy.
+func (p *Programmer) Look(ctx context.Context, s podnet.Sandbox, read func(context.Context, Looked) error) error {
+	ticket := p.turns.join(s.UID)
+	defer ticket.leave()
+	for range lookAttempts {
+		if !ticket.mark() {
+			return ErrBusy
+		}
+		looked, err := p.look(ctx, visit{by: looking, sandbox: s, turn: ticket})
+		if err == nil {
+			err = read(ctx, looked)
+		}
+		if ticket.unchanged() {
+			return err
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	return ErrBusy
 }
 
-// keptError is the error of a pod that keeps its rules.
-type keptError struct{ error }
-
-func (k keptError) Unwrap() error { return k.error }
+// look is attempt without its effects.
+func (p *Programmer) look(ctx context.Context, v visit) (out Looked, err error) {
+	if v, err = p.read(ctx, v); err != nil {
+		return out, err
+	}
+	out = Looked{Pod: v.pod, Namespace: v.ns, Config: withProxies(ctx, p.Config, p.Proxies, v.sandbox), Intent: v.intent, Invalid: v.wrong}
+	if v.wrong == nil && v.intent.Refused != "" {
+		out.Invalid = errors.New(v.intent.Refused)
+	}
+	out.Entry, _ = p.Ledger.Of(v.sandbox.UID)
+	if v.intent.Reason == intent.HostNetwork || v.intent.Reason == intent.Finished {
+		out.Absent = errors.New(string(v.intent.Reason))
+		return out, nil
+	}
+	v.sandbox = latest(v.sandbox, out.Entry.Sandbox)
+	if v.sandbox, out.Absent = locatorOf(p).find(ctx, v); out.Absent != nil {
+		return out, nil
+	}
+	out.Sandbox = v.sandbox
+	if v.intent.Redirect && !p.Config.Supports(v.sandbox.RuntimeHandler) {
+		out.Intent = intent.Intent{Reason: intent.UnsupportedRuntime, Asked: v.intent.Asked}
+	}
+	known := out.Entry.compiled
+	if out.Entry.Sandbox.ID != v.sandbox.ID {
+		known = nil
+	}
+	switch {
+	case out.Invalid == nil && out.Intent.Redirect:
+		want, err := p.compiler.compile(specOf(v))
+		if err != nil {
+			out.Invalid = err
+			return out, nil //nolint:nilerr // it is part of the answer
+		}
+		out.Want = &want.rules
+	case out.Invalid == nil && out.Intent.Removes():
+	case known != nil:
+		out.Want, out.Kept = &known.rules, true
+	default:
+		out.Unknown = true
+	}
+	return out, nil
+}

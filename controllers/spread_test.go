@@ -124,7 +124,7 @@ func checkLoad(t *testing.T, kernel *timedBackend, most int) {
 
 // A pod's phase is its own, and does not depend on the process.
 func TestARestartDoesNotAlignChecks(t *testing.T) {
-	s := spread{10 * time.Second}
+	s := schedule{interval: 10 * time.Second}
 	start := time.Unix(1_700_000_000, 0)
 	for i := range 100 {
 		uid := fmt.Sprint("uid-", i)

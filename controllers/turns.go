@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -28,11 +29,15 @@ type turn struct {
 	early, late []chan struct{}
 }
 
+// errOvertaken means that another call worked on the pod after this one had read it. Ensure starts again.
+var errOvertaken = errors.New("another call has worked on the pod meanwhile")
+
 // ticket is one call's membership in the turns of one pod.
 type ticket struct {
 	all *turns
 	uid string
 	*turn
+	seen int // turns used when the pod was read, the call's own included
 }
 
 func (t *turns) join(uid string) *ticket {
@@ -47,7 +52,7 @@ func (t *turns) join(uid string) *ticket {
 		t.pod[uid] = pod
 	}
 	pod.calls++
-	return &ticket{all: t, uid: uid, turn: pod}
+	return &ticket{all: t, uid: uid, turn: pod, seen: pod.used}
 }
 
 func (k *ticket) leave() {
@@ -58,22 +63,19 @@ func (k *ticket) leave() {
 	}
 }
 
-// count returns how many turns were used so far.
-func (k *ticket) count() int {
+// mark is called before the pod is read: turns used from now on overtake the call. It reports whether no turn is under way.
+func (k *ticket) mark() (free bool) {
 	k.all.mu.Lock()
 	defer k.all.mu.Unlock()
-	return k.used
+	k.seen = k.used
+	return !k.held
 }
 
-// use counts the caller's turn. It reports false, and counts nothing, if another turn was used since count returned seen.
-func (k *ticket) use(seen int) bool {
+// unchanged reports whether no turn was used since mark, and none is under way.
+func (k *ticket) unchanged() bool {
 	k.all.mu.Lock()
 	defer k.all.mu.Unlock()
-	if k.used != seen {
-		return false
-	}
-	k.used++
-	return true
+	return k.used == k.seen && !k.held
 }
 
 // take waits for the turn and returns the function that ends it.
@@ -91,6 +93,18 @@ func (k *ticket) take(ctx context.Context, early bool) (end func(), err error) {
 		k.pass()
 	}
 	return nil, fmt.Errorf("wait for another call that works on the pod: %w", ctx.Err())
+}
+
+// use counts the caller's turn. It reports false, and counts nothing, if another turn was used since mark.
+func (k *ticket) use() bool {
+	k.all.mu.Lock()
+	defer k.all.mu.Unlock()
+	if k.used != k.seen {
+		return false
+	}
+	k.used++
+	k.seen++
+	return true
 }
 
 // queue takes the turn and returns nil if the turn is free. Otherwise it returns a channel that is closed when the turn has come.
@@ -137,11 +151,11 @@ func (k *ticket) pass() {
 	close(next)
 }
 
-// ifLast calls f unless a turn was used since count returned seen. f must be short and must not use turns.
-func (k *ticket) ifLast(seen int, f func()) {
+// ifLast calls f unless another call has used a turn since mark. f must be short and must not use turns.
+func (k *ticket) ifLast(f func()) {
 	k.all.mu.Lock()
 	defer k.all.mu.Unlock()
-	if k.used == seen {
+	if k.used == k.seen {
 		f()
 	}
 }

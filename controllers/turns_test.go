@@ -91,15 +91,17 @@ func TestATurnThatNobodyTakesIsPassedOn(t *testing.T) {
 func TestOnlyTheLastCallRecords(t *testing.T) {
 	var all turns
 	k := all.join("uid-1")
-	seen, recorded := k.count(), 0
-	k.ifLast(seen, func() { recorded++ })
-	mustTake(t, all.join("uid-1"))() // and found that it was overtaken
-	k.ifLast(seen, func() { recorded++ })
-	if !all.join("uid-1").use(seen) || all.join("uid-1").use(seen) {
+	recorded := 0
+	k.ifLast(func() { recorded++ })
+	other, late := all.join("uid-1"), all.join("uid-1")
+	mustTake(t, late)() // and found that it was overtaken
+	k.ifLast(func() { recorded++ })
+	if !other.use() || late.use() {
 		t.Error("want one use")
 	}
-	k.ifLast(seen, func() { recorded++ })
-	if recorded != 2 {
+	other.ifLast(func() { recorded++ })
+	k.ifLast(func() { recorded++ })
+	if recorded != 3 {
 		t.Errorf("recorded %d times", recorded)
 	}
 }

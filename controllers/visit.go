@@ -4,110 +4,121 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
-	"istio-pod-network-controller/iptables"
 )
 
-// errOvertaken means that another call worked on the pod after this one had read it. Ensure starts again.
-var errOvertaken = errors.New("another call has worked on the pod meanwhile")
-
-// visit is one attempt of Ensure at one pod.
+// visit is what one attempt of Ensure knows of its pod. It is a value: a step takes it, and returns it with what the step has learned.
 type visit struct {
-	*Programmer
 	by      Entrance
-	sandbox podnet.Sandbox
 	limit   time.Duration // of a piece of work in the kernel
-	ticket  *ticket
-	seen    int // turns used when the pod was read, this visit's own included
+	turn    *ticket
+	sandbox podnet.Sandbox // as the entrance knows it; with path and identity after locator.find
 	pod     *corev1.Pod
-	current bool // pod was read from the API server, not from the cache
 	ns      *corev1.Namespace
+	current bool // pod and ns come from the API server, not from the cache
 	intent  intent.Intent
-	want    *compiled // the intent's Spec, once it is known
+	wrong   error // the fault in the pod's annotations; then there is no intent
 }
 
-func (v *visit) ensure(ctx context.Context) (Result, error) {
-	if known, ok := v.Ledger.Of(v.sandbox.UID); ok && v.by == Verify { // no question to the runtime
-		v.sandbox = known.Sandbox
+// outcome is how a visit ends. result and err are Ensure's. note changes the ledger, and report goes to the pod's owner; each may be nil.
+// If another call has worked on the pod since it was read, its outcome is newer: then nothing is noted and reported.
+type outcome struct {
+	result Result
+	err    error
+	note   func(*Ledger)
+	report *Report
+}
+
+// attempt is one visit: read, decide, find, apply, report.
+func (p *Programmer) attempt(ctx context.Context, v visit) (Result, error) {
+	v, err := p.read(ctx, v)
+	if errors.Is(err, podnet.ErrNoPod) {
+		p.forgetPod(v.sandbox.UID)
+		return Skipped, err
 	}
-	if err := v.read(ctx); err != nil {
-		return v.unread(err)
-	}
-	var err error
-	v.intent, err = intent.Of(v.pod, v.ns, v.config(ctx))
-	if err == nil && v.isFirstEarly() && (v.intent.Removes() || v.mayAskByNow(ctx)) {
-		if err = v.readCurrent(ctx); err != nil && v.intent.Removes() {
-			return v.unread(err)
-		}
-		v.intent, err = intent.Of(v.pod, v.ns, v.config(ctx))
-	}
+	var out outcome
 	switch {
 	case err != nil:
-		return v.refuse(ctx, err)
+		out = outcome{result: Failed, err: err, note: retry(v.sandbox)}
+	case v.wrong != nil:
+		out = p.refuse(ctx, v)
 	case v.intent.Refused != "":
-		return v.refuseProxy(ctx)
+		out = p.refuseProxy(ctx, v)
 	case v.intent.Redirect:
-		return v.program(ctx)
+		out = p.program(ctx, v)
 	case v.intent.Removes():
-		return v.removeRules(ctx)
+		out = p.remove(ctx, v)
+	default:
+		out = p.skip(ctx, v)
 	}
-	return v.skip(ctx)
+	v.turn.ifLast(func() {
+		if out.note != nil {
+			out.note(p.Ledger)
+		}
+		if out.report != nil {
+			p.report(*out.report)
+		}
+	})
+	return out.result, out.err
 }
 
-func (v *visit) read(ctx context.Context) (err error) {
-	if v.pod, err = v.Pods.Pod(ctx, v.sandbox); err != nil {
-		return fmt.Errorf("read pod: %w", reasonError{err, reasonAPI})
+// read returns the visit with pod, namespace and intent. An early entrance does not trust the cache if the pod may ask by now: it must not start
+// without rules.
+func (p *Programmer) read(ctx context.Context, v visit) (visit, error) {
+	known, isKnown := p.Ledger.Of(v.sandbox.UID)
+	if isKnown && v.by == Verify { // no question to the runtime
+		v.sandbox = known.Sandbox
 	}
-	if v.ns, err = v.Pods.Namespace(ctx, v.sandbox.Namespace); err != nil {
-		return fmt.Errorf("read namespace: %w", reasonError{err, reasonAPI})
+	var err error
+	if v.pod, err = p.Pods.Pod(ctx, v.sandbox); err != nil {
+		return v, fmt.Errorf("read pod: %w", reasonError{err, reasonAPI})
 	}
+	if v.ns, err = p.Pods.Namespace(ctx, v.sandbox.Namespace); err != nil {
+		return v, fmt.Errorf("read namespace: %w", reasonError{err, reasonAPI})
+	}
+	config := withProxies(ctx, p.Config, p.Proxies, v.sandbox)
 	if v.by.early() {
 		v.pod = asPending(v.pod)
 	}
-	return nil
-}
-
-// isFirstEarly reports whether an early entrance calls, and no call before it has removed the sandbox's rules or found none to remove.
-func (v *visit) isFirstEarly() bool {
-	known, ok := v.Ledger.Of(v.sandbox.UID)
-	return v.by.early() && (!ok || known.State != Removed || known.Sandbox.ID != v.sandbox.ID)
+	v.intent, v.wrong = intent.Of(v.pod, v.ns, config)
+	first := v.by.early() && (!isKnown || known.State != Removed || known.Sandbox.ID != v.sandbox.ID) // no call has removed rules, or found none
+	if v.wrong != nil || !first || !v.intent.Removes() && !mayAskByNow(v, config, p.Contact, p.Proxies != nil) {
+		return v, nil
+	}
+	pod, ns, err := askCurrent(ctx, p.Pods, v.sandbox)
+	switch {
+	case err == nil:
+		v.pod, v.ns, v.current = asPending(pod), ns, true
+		v.intent, v.wrong = intent.Of(v.pod, v.ns, config)
+	case v.intent.Removes() && !errors.Is(err, podnet.ErrNoPod): // a pod that is gone stays as it was read
+		return v, err
+	}
+	return v, nil
 }
 
 // mayAskByNow reports whether the cache is known to be behind, and the pod would ask if its namespace had an annotation that it lacks there. Pods
 // without a proxy would not: they start without a request while the API server is away.
-func (v *visit) mayAskByNow(ctx context.Context) bool {
-	if v.intent.Redirect || v.Contact == nil || v.Contact.Err() == nil {
+func mayAskByNow(v visit, config intent.Config, contact *Contact, proxies bool) bool {
+	if v.intent.Redirect || contact == nil || contact.Err() == nil {
 		return false
 	}
-	asking := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: v.pod.Namespace, Annotations: map[string]string{intent.KeyInitialize: "true"}}}
-	would, err := intent.Of(v.pod, asking, v.config(ctx))
-	return err != nil || would.Redirect || v.Proxies != nil && would.Reason == intent.NoProxy
-}
-
-// readCurrent reads pod and namespace from the API server. The cache may be late, and a pod that asks by now must not start without rules. One
-// that is gone stays as it was read.
-func (v *visit) readCurrent(ctx context.Context) error {
-	pod, ns, err := v.askCurrent(ctx)
-	if err == nil {
-		v.pod, v.ns, v.current = asPending(pod), ns, true
-	} else if errors.Is(err, podnet.ErrNoPod) {
-		return nil
-	}
-	return err
+	asking := &corev1.Namespace{}
+	asking.Name, asking.Annotations = v.pod.Namespace, map[string]string{intent.KeyInitialize: "true"}
+	would, err := intent.Of(v.pod, asking, config)
+	return err != nil || would.Redirect || proxies && would.Reason == intent.NoProxy
 }
 
 // askCurrent returns pod and namespace as the API server has them now.
-func (v *visit) askCurrent(ctx context.Context) (pod *corev1.Pod, ns *corev1.Namespace, err error) {
-	if pod, err = v.Pods.Current(ctx, v.sandbox); err == nil {
-		ns, err = v.Pods.CurrentNamespace(ctx, v.sandbox.Namespace)
+func askCurrent(ctx context.Context, pods Pods, s podnet.Sandbox) (pod *corev1.Pod, ns *corev1.Namespace, err error) {
+	if pod, err = pods.Current(ctx, s); err == nil {
+		ns, err = pods.CurrentNamespace(ctx, s.Namespace)
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("ask whether the pod still opts out: %w", reasonError{err, reasonAPI})
@@ -123,221 +134,213 @@ func asPending(pod *corev1.Pod) *corev1.Pod {
 	return &out
 }
 
-// unread handles a pod that could not be read.
-func (v *visit) unread(err error) (Result, error) {
-	if errors.Is(err, podnet.ErrNoPod) {
-		v.forgetPod(v.sandbox.UID)
-		return Skipped, err
+// begin waits for the pod's turn. It returns a context with the limit of work in the kernel, and end, which may be called twice. Within the turn,
+// only the kernel is worked on.
+func (v visit) begin(ctx context.Context) (inTurn context.Context, end func(), err error) {
+	pass, err := v.turn.take(ctx, v.by.early())
+	if err != nil {
+		return nil, nil, err
 	}
-	v.record(func() { v.Ledger.Retry(v.sandbox) })
-	return Failed, err
+	if !v.turn.use() {
+		pass()
+		return nil, nil, errOvertaken
+	}
+	inTurn, cancel := context.WithTimeout(ctx, v.limit)
+	return inTurn, sync.OnceFunc(func() { cancel(); pass() }), nil
 }
 
-// inTurn runs f while no other call works on the pod. f works on the kernel, then remembers and reports the outcome.
-func (v *visit) inTurn(ctx context.Context, f func(context.Context) error) error {
-	end, err := v.ticket.take(ctx, v.by.early())
+// program has the pod's rules put in force. Within the turn it also remembers and reports them.
+func (p *Programmer) program(ctx context.Context, v visit) outcome {
+	var err error
+	if v.sandbox, err = locatorOf(p).find(ctx, v); err != nil {
+		return p.unknown(ctx, v, err)
+	}
+	if !p.Config.Supports(v.sandbox.RuntimeHandler) {
+		v.intent = intent.Intent{Reason: intent.UnsupportedRuntime, Asked: v.intent.Asked}
+		return p.skip(ctx, v)
+	}
+	want, err := p.compiler.compile(specOf(v))
 	if err != nil {
-		return err
+		v.wrong = err
+		return p.refuse(ctx, v)
+	}
+	inTurn, end, err := v.begin(ctx)
+	if err != nil {
+		return p.fail(ctx, v, fmt.Errorf("apply rules: %w", err))
 	}
 	defer end()
-	if !v.ticket.use(v.seen) {
-		return errOvertaken
-	}
-	v.seen++
-	ctx, cancel := context.WithTimeout(ctx, v.limit)
-	defer cancel()
-	return f(ctx)
-}
-
-// present is Backend.Present outside a turn, within the limit of work in the kernel.
-func (v *visit) present(ctx context.Context, s podnet.Sandbox) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, v.limit)
-	defer cancel()
-	return v.Backend.Present(ctx, s.Place())
-}
-
-// record calls f unless another call has used its turn since this one read the pod: that call's outcome is newer.
-func (v *visit) record(f func()) { v.ticket.ifLast(v.seen, f) }
-
-func (v *visit) program(ctx context.Context) (Result, error) {
-	if err := v.find(ctx); err != nil {
-		return v.unknown(ctx, err)
-	}
-	if !v.Config.Supports(v.sandbox.RuntimeHandler) {
-		v.intent = intent.Intent{Reason: intent.UnsupportedRuntime, Asked: v.intent.Asked}
-		return v.skip(ctx)
-	}
-	v.useNameservers()
-	want, err := v.compiler.compile(v.intent.Spec)
-	if err != nil {
-		return v.refuse(ctx, err)
-	}
-	v.want = want
-	changed := false
-	err = v.inTurn(ctx, func(ctx context.Context) error {
-		next := Entry{Sandbox: v.sandbox, State: Programmed, compiled: want}
-		if known, _ := v.Ledger.Of(v.sandbox.UID); known.State == Programmed && v.left(want) {
-			next.Findings, next.checked = known.Findings, known.checked
-		} else if next.Findings, changed, err = v.apply(ctx, want); err != nil {
-			return err
+	next, changed := Entry{Sandbox: v.sandbox, State: Programmed, compiled: want}, false
+	if known, _ := p.Ledger.Of(v.sandbox.UID); known.State == Programmed && left(v, known, want, p.schedule(), p.BackendName) {
+		next.Findings, next.checked = known.Findings, known.checked
+	} else if next.Findings, changed, err = p.apply(inTurn, v, want); err != nil {
+		end()
+		if others, ok := errors.AsType[*podnet.ProgrammedByOthersError](err); ok {
+			return leftToOthers(v, others)
 		}
-		v.noteListening(ctx, &next.Findings)
-		if found := next.Findings; v.Ledger.Put(next) {
-			v.led(v.intent.LeadsTo)
-			v.reportProgrammed(found, "traffic is redirected")
-			v.follow(v.intent.Profile)
-		}
-		return nil
-	})
-	var others *podnet.ProgrammedByOthersError
-	switch {
-	case errors.As(err, &others):
-		return v.leaveToOthers(others)
-	case err != nil:
-		return v.fail(ctx, fmt.Errorf("apply rules: %w", err))
-	case !changed:
-		return Unchanged, nil
+		return p.fail(ctx, v, fmt.Errorf("apply rules: %w", err))
+	}
+	news := ""
+	if next.Findings, news = listening(inTurn, p.Listeners, v, next.Findings); news != "" {
+		p.Reporter.Event(v.sandbox, ReasonListening, news)
+	}
+	if p.Ledger.Put(next) {
+		led(p.Proxies, v.sandbox, v.intent.LeadsTo)
+		p.report(programmed(v, want, next.Findings, proxyReady(p.Proxies, v), "traffic is redirected"))
+		follow(p.Proxies, v, v.intent.Profile)
+	}
+	if !changed {
+		return outcome{result: Unchanged}
 	}
 	log.FromContext(ctx).Info("rules applied", "sandbox", v.sandbox.ID, "netns", v.sandbox.NetNS, "specHash", want.hash)
-	return Changed, nil
+	return outcome{result: Changed}
 }
 
-// useNameservers puts the name servers that the runtime knows of the sandbox into the Spec, if its rules name them.
-func (v *visit) useNameservers() {
-	if v.intent.Spec.DNS == iptables.DNSResolvConf && v.sandbox.Nameservers != "" {
-		v.intent.Spec.Resolvers = intent.Addrs(strings.Split(v.sandbox.Nameservers, ","))
+// leftToOthers is how a visit to a pod ends whose traffic another project redirects. The pod is checked again like any other.
+func leftToOthers(v visit, others *podnet.ProgrammedByOthersError) outcome {
+	return outcome{
+		result: Skipped, report: eventReport(v, ReasonProgrammedByOthers, others.Error()),
+		note: func(l *Ledger) { l.Put(Entry{Sandbox: v.sandbox, State: ByOthers}) },
 	}
 }
 
-// leaveToOthers handles a pod whose traffic another project redirects. It is checked again like any other.
-func (v *visit) leaveToOthers(others *podnet.ProgrammedByOthersError) (Result, error) {
-	v.record(func() {
-		v.Ledger.Put(Entry{Sandbox: v.sandbox, State: ByOthers})
-		v.reportEvent(ReasonProgrammedByOthers, others.Error())
-	})
-	return Skipped, nil
-}
-
-// removeRules removes the rules. Only the pod's own annotation "false", and the interception mode NONE, lead here.
-func (v *visit) removeRules(ctx context.Context) (Result, error) {
-	if err := v.find(ctx); absent(err) {
-		v.record(v.reportNotRequired) // no sandbox, no rules
-		return Skipped, nil
+// remove removes the rules. Only the pod's own annotation "false", and the interception mode NONE, lead here.
+func (p *Programmer) remove(ctx context.Context, v visit) outcome {
+	var err error
+	if v.sandbox, err = locatorOf(p).find(ctx, v); absent(err) {
+		return outcome{result: Skipped, report: notRequired(v)} // no sandbox, no rules
 	} else if err != nil {
-		return v.unknown(ctx, err)
+		return p.unknown(ctx, v, err)
 	}
-	if outdated, err := v.outdated(ctx); err != nil {
-		return v.skipUnseen(ctx, err)
+	if outdated, err := outdated(ctx, p.Backend, p.Pods, v, withProxies(ctx, p.Config, p.Proxies, v.sandbox)); err != nil {
+		return unseen(ctx, v, err)
 	} else if outdated {
-		return Skipped, nil // the cache will follow
+		return outcome{result: Skipped} // the cache will follow
 	}
-	removed := false
-	err := v.inTurn(ctx, func(ctx context.Context) (err error) {
-		if removed, err = v.Backend.Remove(ctx, v.sandbox.Place()); err != nil {
-			return err
-		}
-		v.led("")
-		v.follow("")
-		before, known := v.Ledger.Of(v.sandbox.UID)
-		kept := v.Ledger.Put(Entry{Sandbox: v.sandbox, State: Removed})
-		switch {
-		case !kept:
-		case removed:
-			v.report(StatusRemoved, ReasonRemoved, string(v.intent.Reason))
-		case !known || before.State != Removed || before.Sandbox.ID != v.sandbox.ID: // else the pod has the report already
-			v.reportNotRequired()
-		}
-		return nil
-	})
+	inTurn, end, err := v.begin(ctx)
 	if err != nil {
-		return v.fail(ctx, fmt.Errorf("remove rules: %w", err))
+		return p.fail(ctx, v, fmt.Errorf("remove rules: %w", err))
 	}
-	if !removed {
-		return Unchanged, nil
+	defer end()
+	removed, err := p.Backend.Remove(inTurn, v.sandbox.Place())
+	if err != nil {
+		end()
+		return p.fail(ctx, v, fmt.Errorf("remove rules: %w", err))
 	}
-	log.FromContext(ctx).Info("rules removed", "sandbox", v.sandbox.ID, "netns", v.sandbox.NetNS)
-	return Changed, nil
+	led(p.Proxies, v.sandbox, "")
+	follow(p.Proxies, v, "")
+	before, known := p.Ledger.Of(v.sandbox.UID)
+	said := known && before.State == Removed && before.Sandbox.ID == v.sandbox.ID // then the pod has the report already
+	out := outcome{result: Unchanged}
+	if removed {
+		out = outcome{result: Changed, report: new(reportOf(v, StatusRemoved, ReasonRemoved, string(v.intent.Reason)))}
+		log.FromContext(ctx).Info("rules removed", "sandbox", v.sandbox.ID, "netns", v.sandbox.NetNS)
+	} else if !said {
+		out.report = notRequired(v)
+	}
+	if p.Ledger.Put(Entry{Sandbox: v.sandbox, State: Removed}) && out.report != nil {
+		p.report(*out.report)
+	}
+	return outcome{result: out.result}
 }
 
 // outdated reports whether there are rules that must stay, because by now the pod does not opt out any more, or is gone. After an outage the
 // watch sends each change since, in order: a pod that opted out and in again must keep its rules. What a pod that is gone asked for last is not
 // known, and its containers may run for a while.
-func (v *visit) outdated(ctx context.Context) (bool, error) {
+func outdated(ctx context.Context, b Backend, pods Pods, v visit, config intent.Config) (bool, error) {
 	if v.current {
 		return false, nil
 	}
-	present, err := v.present(ctx, v.sandbox)
+	present, err := hasRules(ctx, b, v.sandbox, v.limit)
 	if err != nil || !present {
 		return false, nil //nolint:nilerr // the removal meets the same error, and knows what it means
 	}
-	pod, ns, err := v.askCurrent(ctx)
+	pod, ns, err := askCurrent(ctx, pods, v.sandbox)
 	if errors.Is(err, podnet.ErrNoPod) {
 		return true, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	wants, err := intent.Of(pod, ns, v.config(ctx))
+	wants, err := intent.Of(pod, ns, config)
 	return err != nil || !wants.Removes(), nil //nolint:nilerr // with a wrong annotation rules stay
 }
 
 // skip leaves a pod without a request for rules alone. Rules that it got earlier stay. A report of rules is replaced once their
 // sandbox is gone, and a report of failure once the pod no longer asks.
-func (v *visit) skip(ctx context.Context) (Result, error) {
+func (p *Programmer) skip(ctx context.Context, v visit) outcome {
 	log.FromContext(ctx).V(1).Info("pod skipped", "reason", v.intent.Reason)
+	forget := func(l *Ledger) { l.ForgetPod(v.sandbox.UID) }
 	switch v.intent.Reason {
 	case intent.Finished: // it waits for no readiness gate
-		v.record(func() { v.Ledger.ForgetPod(v.sandbox.UID) })
-		return Skipped, nil
+		return outcome{result: Skipped, note: forget}
 	case intent.HostNetwork, intent.UnsupportedRuntime: // no packet meets rules of ours, whatever its report says
-		v.record(func() {
-			v.Ledger.ForgetPod(v.sandbox.UID)
-			v.reportNotRequired()
-		})
-		return Skipped, nil
+		return outcome{result: Skipped, note: forget, report: notRequired(v)}
 	}
-	known, ok := v.Ledger.Of(v.sandbox.UID)
-	if !ok && !reported(v.pod) {
-		v.record(v.reportNotRequired)
-		return Skipped, nil
+	if _, ok := p.Ledger.Of(v.sandbox.UID); !ok && !reported(v.pod) {
+		return outcome{result: Skipped, report: notRequired(v)}
 	}
-	if err := v.find(ctx); absent(err) { // an event follows when the new sandbox runs
-		v.record(func() { v.Ledger.ForgetPod(v.sandbox.UID) })
-		return Skipped, nil
+	var err error
+	if v.sandbox, err = locatorOf(p).find(ctx, v); absent(err) { // an event follows when the new sandbox runs
+		return outcome{result: Skipped, note: forget}
 	} else if err != nil {
-		return v.skipUnseen(ctx, err)
+		return unseen(ctx, v, err)
 	}
-	kept, err := v.keepRules(ctx)
-	if err != nil {
-		return v.skipUnseen(ctx, err)
+	kept := false
+	if v.sandbox, kept, err = p.keep(ctx, v); err != nil {
+		return unseen(ctx, v, err)
 	}
-	v.record(func() {
-		if kept {
-			known, _ = v.Ledger.Of(v.sandbox.UID) // with what was found just now
-			v.Ledger.Put(Entry{Sandbox: v.sandbox, State: Programmed, compiled: known.compiled, Findings: known.Findings})
-			v.reportKept(known.compiled, known.Findings)
-			return
-		}
-		v.Ledger.ForgetPod(v.sandbox.UID)
-		// A report comes with the condition. The controller of 2018 wrote the annotation alone.
-		if Status(v.pod.Annotations[KeyStatus]) == StatusInitialized && findCondition(v.pod) != nil {
-			v.report(StatusRemoved, ReasonRemoved, "the sandbox that had rules is gone, and the new one gets none: "+string(v.intent.Reason))
-			return
-		}
-		v.reportNotRequired()
-	})
-	return Skipped, nil
+	if kept {
+		known, _ := p.Ledger.Of(v.sandbox.UID) // with what was found just now
+		return outcome{result: Skipped, note: keeps(v.sandbox, known), report: keptReport(v, known, proxyReady(p.Proxies, v))}
+	}
+	out := outcome{result: Skipped, note: forget, report: notRequired(v)}
+	// A report comes with the condition. The controller of 2018 wrote the annotation alone.
+	if Status(v.pod.Annotations[KeyStatus]) == StatusInitialized && findCondition(v.pod) != nil {
+		out.report = new(reportOf(v, StatusRemoved, ReasonRemoved, "the sandbox that had rules is gone, and the new one gets none: "+string(v.intent.Reason)))
+	}
+	return out
 }
 
-// skipUnseen handles a pod that needs no rules when it could not be found out whether it has some. The pod may start, and gets no report.
-func (v *visit) skipUnseen(ctx context.Context, err error) (Result, error) {
-	if errors.Is(err, errOvertaken) {
-		return Failed, err
+// keep repairs the rules of a pod that no longer asks for rules, or whose annotations are wrong. It reports whether the pod has rules, and in which
+// sandbox. If the ledger does not know the rules, it only checks whether any are present.
+func (p *Programmer) keep(ctx context.Context, v visit) (s podnet.Sandbox, kept bool, err error) {
+	known, ok := p.Ledger.Of(v.sandbox.UID)
+	if ok && v.sandbox.NetNS == "" {
+		v.sandbox = known.Sandbox
 	}
-	v.record(func() { v.Ledger.Retry(v.sandbox) })
-	if !v.by.early() {
-		return Failed, fmt.Errorf("look for rules: %w", err)
+	if v.sandbox.NetNS == "" {
+		return v.sandbox, false, nil
 	}
-	log.FromContext(ctx).Error(err, "rules of a pod that needs none not looked for")
-	return Skipped, nil
+	if v.sandbox, err = locatorOf(p).find(ctx, v); err == nil {
+		kept, err = p.repair(ctx, v, known)
+	}
+	var others *podnet.ProgrammedByOthersError
+	switch {
+	case errors.Is(err, podnet.ErrGone):
+		v.turn.ifLast(func() { p.Ledger.Forget(v.sandbox.ID) })
+		return podnet.Sandbox{Namespace: v.sandbox.Namespace, Name: v.sandbox.Name, UID: v.sandbox.UID}, false, nil
+	case errors.As(err, &others):
+		return v.sandbox, false, nil
+	}
+	return v.sandbox, kept, err
+}
+
+// repair applies the rules that the ledger knows of the pod, within the turn. It reports whether the pod has rules.
+func (p *Programmer) repair(ctx context.Context, v visit, known Entry) (bool, error) {
+	ctx, end, err := v.begin(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer end()
+	switch {
+	case known.compiled == nil || known.Sandbox.ID != v.sandbox.ID:
+		return p.Backend.Present(ctx, v.sandbox.Place())
+	case left(v, known, known.compiled, p.schedule(), p.BackendName):
+		return true, nil
+	}
+	found, _, err := p.apply(ctx, v, known.compiled)
+	if err == nil {
+		p.Ledger.found(v.sandbox.UID, found)
+	}
+	return err == nil, err
 }
