@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -60,26 +61,20 @@ func (a Action) wait() time.Duration {
 	return stopWait
 }
 
-// place is where in a line of Envoys a proxy is about to be made.
-type place struct {
-	sidecar.HotRestart
-	baseID uint32
-}
-
-// args are the arguments of Envoy's hot restart. The socket's path is in a directory that only the pod's proxies can enter.
-func (p place) args(drain time.Duration) []string {
+// hotArgs are the arguments of Envoy's hot restart. The socket's path is in a directory that only the pod's proxies can enter.
+func hotArgs(place sidecar.HotRestart, drain time.Duration) []string {
 	seconds := uint32(drain / time.Second) //nolint:gosec // the schema bounds it to a day
 	return []string{
-		"--restart-epoch", number(p.Epoch), "--base-id", number(p.baseID),
-		"--socket-path", path.Join(PathRun, lineSocket+number(p.Line)), "--socket-mode", "0600",
+		"--restart-epoch", number(place.Epoch), "--base-id", strconv.Itoa(baseID),
+		"--socket-path", path.Join(PathRun, lineSocket+number(place.Line)), "--socket-mode", "0600",
 		"--drain-time-s", number(seconds * 2 / 3), "--parent-shutdown-time-s", number(seconds), //nolint:mnd // as Envoy's own defaults
 	}
 }
 
 // takePlace finds the place of a proxy that is about to be made, and readies what it shares with the one that it takes over from, which is
 // nil for the first of a line. The error says why it cannot take over.
-func (s *stepping) takePlace(ctx context.Context, l launch, from *sidecar.Container) (*place, error) {
-	out := &place{HotRestart: sidecar.HotRestart{Line: l.epoch}}
+func (s *stepping) takePlace(ctx context.Context, l launch, from *sidecar.Container) (*sidecar.HotRestart, error) {
+	out := &sidecar.HotRestart{Line: l.epoch}
 	version, err := s.protocol(ctx, l)
 	if err != nil {
 		if from != nil {
@@ -88,9 +83,6 @@ func (s *stepping) takePlace(ctx context.Context, l launch, from *sidecar.Contai
 		log.FromContext(ctx).Info("version of the hot restart not found out", "reason", err.Error())
 	}
 	out.Version = version
-	if out.baseID, err = s.Homes.baseID(s.key); err != nil {
-		return nil, err
-	}
 	if from == nil {
 		s.home.removeLines(s.lines())
 		return out, nil
@@ -99,7 +91,7 @@ func (s *stepping) takePlace(ctx context.Context, l launch, from *sidecar.Contai
 		return nil, err
 	}
 	out.Line, out.Epoch = from.HotRestart.Line, from.HotRestart.Epoch+1
-	return out, errors.Join(s.home.note(factSuccessor, from.Epoch), s.home.endInitializing(out.baseID))
+	return out, errors.Join(s.home.note(factSuccessor, from.Epoch), s.home.endInitializing())
 }
 
 // lines returns the lines of the proxies that run.
@@ -114,7 +106,7 @@ func (s *stepping) lines() (out []uint32) {
 
 // canFollow returns nil if both Envoys have the same version of the hot restart, errReplace if they do not and the profile has the running
 // one stopped first, and otherwise why the running one stays.
-func (s *stepping) canFollow(next *place, from *sidecar.Container, p *Profile) error {
+func (s *stepping) canFollow(next *sidecar.HotRestart, from *sidecar.Container, p *Profile) error {
 	running := ""
 	if from.HotRestart != nil {
 		running = from.HotRestart.Version

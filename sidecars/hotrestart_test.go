@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -43,9 +42,9 @@ func TestTheArgumentsOfAHotRestart(t *testing.T) {
 	if most := envoyProfile(t).maxRunning(); most != 2 {
 		t.Errorf("%d may run at once: the third one ends the first", most)
 	}
-	l := launch{profile: envoyProfile(t), pod: thePod(), epoch: 5, place: &place{sidecar.HotRestart{Line: 3, Epoch: 2, Version: "11.104"}, 7}}
+	l := launch{profile: envoyProfile(t), pod: thePod(), epoch: 5, place: &sidecar.HotRestart{Line: 3, Epoch: 2, Version: "11.104"}}
 	got := l.spec(home{"/homes/u1.s1"})
-	want := strings.Fields("-c /etc/sidecar/envoy.yaml --restart-epoch 2 --base-id 7 --socket-path /run/sidecar/hot-3 --socket-mode 0600" +
+	want := strings.Fields("-c /etc/sidecar/envoy.yaml --restart-epoch 2 --base-id 1 --socket-path /run/sidecar/hot-3 --socket-mode 0600" +
 		" --drain-time-s 30 --parent-shutdown-time-s 45")
 	if diff := cmp.Diff(want, got.Args); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -113,7 +112,7 @@ func TestWhoCanTakeOverFromWhom(t *testing.T) {
 			if said := fmt.Sprint(err); c.wantErr != "" && !strings.Contains(said, c.wantErr) {
 				t.Errorf("error %s, want one with %q", said, c.wantErr)
 			}
-			if c.want != "" && (err != nil || got.HotRestart.String() != c.want || got.baseID != 1) {
+			if c.want != "" && (err != nil || got.String() != c.want) {
 				t.Errorf("%+v, %v; want %s", got, err, c.want)
 			}
 			if noted := s.home.noted(factSuccessor, 4); noted != (c.want == "3/2/11.104") {
@@ -123,69 +122,6 @@ func TestWhoCanTakeOverFromWhom(t *testing.T) {
 				t.Errorf("asked by %+v", asked)
 			}
 		})
-	}
-}
-
-// No two sandboxes have the same base ID, also if several agents give them out at once, and one that is gone gives its own back.
-func TestBaseIDs(t *testing.T) {
-	root := t.TempDir()
-	var working sync.WaitGroup
-	var mu sync.Mutex
-	got := map[uint32]int{}
-	key := func(i int) Key { return Key{fmt.Sprintf("u%d", i), "s"} }
-	for i := range 40 {
-		working.Go(func() {
-			h := Homes{Root: root}
-			if err := os.Mkdir(h.of(key(i)).path, 0o700); err != nil {
-				t.Error(err)
-			}
-			id, err := h.baseID(key(i))
-			again, errAgain := h.baseID(key(i))
-			if err != nil || errAgain != nil || again != id || id == 0 {
-				t.Errorf("%d, then %d: %v, %v", id, again, err, errAgain)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			got[id]++
-		})
-	}
-	working.Wait()
-	if len(got) != 40 {
-		t.Errorf("40 sandboxes have the IDs %v", got)
-	}
-	h := Homes{Root: root}
-	freed, err := h.baseID(key(17))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.RemoveAll(h.of(key(17)).path); err != nil {
-		t.Fatal(err)
-	}
-	if err := h.sweepBaseIDs(); err != nil {
-		t.Fatal(err)
-	}
-	used, err := h.baseIDsInUse()
-	if _, still := used[freed]; err != nil || still || len(used) != 39 {
-		t.Errorf("in use: %v, %v", used, err)
-	}
-}
-
-// Two agents that ask at the same time may each have given the home one.
-func TestAHomeWithTwoBaseIDsKeepsTheLower(t *testing.T) {
-	h, k := Homes{Root: t.TempDir()}, Key{"u", "s"}
-	dir := filepath.Join(h.Root, baseIDs)
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	for _, id := range []uint32{7, 3} {
-		if err := os.Symlink(k.name(), filepath.Join(dir, number(id))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for range 50 {
-		if id, err := h.baseID(k); id != 3 || err != nil {
-			t.Fatalf("base ID %d: %v", id, err)
-		}
 	}
 }
 
@@ -210,14 +146,14 @@ func TestAProxyThatEndedWhileItStartedStandsInNoOnesWay(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := home{t.TempDir()}
-			file := filepath.Join(h.path, "shm", "envoy_shared_memory_70")
+			file := filepath.Join(h.path, "shm", "envoy_shared_memory_10")
 			if err := os.Mkdir(filepath.Dir(file), 0o700); err != nil {
 				t.Fatal(err)
 			}
 			if err := os.WriteFile(file, []byte(c.memory), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if err := h.endInitializing(7); err != nil {
+			if err := h.endInitializing(); err != nil {
 				t.Fatal(err)
 			}
 			if got, err := os.ReadFile(file); err != nil || string(got) != c.want {
@@ -237,16 +173,16 @@ func TestTheMemoryOfProxiesIsNoWayOut(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(h.path, "shm"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(outside, filepath.Join(h.path, "shm", "envoy_shared_memory_70")); err != nil {
+	if err := os.Symlink(outside, filepath.Join(h.path, "shm", "envoy_shared_memory_10")); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.endInitializing(7); err == nil {
+	if err := h.endInitializing(); err == nil {
 		t.Error("a link is followed")
 	}
 	if got, err := os.ReadFile(outside); err != nil || string(got) != memoryOf(104, 11, 1) {
 		t.Errorf("the file outside is now %q, %v", got, err)
 	}
-	if err := h.endInitializing(8); err != nil {
+	if err := (home{t.TempDir()}).endInitializing(); err != nil {
 		t.Errorf("no memory: %v", err)
 	}
 }

@@ -26,7 +26,7 @@ type launch struct {
 	// from is the epoch of the proxy that it takes over from, or nil.
 	from *uint32
 	// place is where in a line of Envoys it stands; nil for others.
-	place *place
+	place *sidecar.HotRestart
 }
 
 // start makes a proxy. It returns no error: what the owner of the pod or the profile has to know is noted as a failure, the rest is waited for.
@@ -121,9 +121,7 @@ func (l launch) spec(h home) sidecar.Spec {
 			CPUMilli:    amount(p.Resources.CPULimit, (*resource.Quantity).MilliValue), ShareMilli: amount(p.Resources.CPURequest, (*resource.Quantity).MilliValue),
 		},
 	}
-	if l.place != nil {
-		out.Labels.HotRestart = &l.place.HotRestart
-	}
+	out.Labels.HotRestart = l.place
 	if p.Handover == v1alpha1.HandoverHAProxy {
 		out.Labels.StopSignal = "USR1" // HAProxy finishes its connections, and as the first process of its namespace ignores TERM
 	}
@@ -147,7 +145,7 @@ func (l launch) handoverArgs() []string {
 		return []string{"-x", path.Join(PathRun, handoverSocket(*l.from))}
 	case v1alpha1.HandoverEnvoy:
 		if l.place != nil {
-			return l.place.args(l.profile.drainLimit())
+			return hotArgs(*l.place, l.profile.drainLimit())
 		}
 	case v1alpha1.HandoverNone:
 	}

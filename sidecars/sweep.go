@@ -2,7 +2,6 @@ package sidecars
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -35,7 +34,7 @@ func (m *Manager) sweep(ctx context.Context) {
 	if err := m.Logs.TidyLogs(all); err != nil {
 		log.FromContext(ctx).Error(err, "logs of proxies not removed")
 	}
-	if err := errors.Join(m.sweepHomes(present), m.Homes.sweepBaseIDs()); err != nil {
+	if err := m.sweepHomes(present); err != nil {
 		log.FromContext(ctx).Error(err, "directories of proxies not removed")
 	}
 }
