@@ -144,8 +144,8 @@ func mounts(all []sidecar.Mount) []*criv1.Mount {
 
 // sandboxConfig returns the configuration that the kubelet made the sandbox from: without the cgroup's parent the container would be outside
 // the pod's limits. containerd repeats it in the verbose status; of CRI-O's sandboxes it is put together.
-func (r *Runtime) sandboxConfig(ctx context.Context, spec sidecar.Spec) (*criv1.PodSandboxConfig, error) {
-	resp, err := r.runtime.PodSandboxStatus(ctx, &criv1.PodSandboxStatusRequest{PodSandboxId: spec.Sandbox, Verbose: true})
+func sandboxConfig(ctx context.Context, client criv1.RuntimeServiceClient, logRoot string, spec sidecar.Spec) (*criv1.PodSandboxConfig, error) {
+	resp, err := client.PodSandboxStatus(ctx, &criv1.PodSandboxStatusRequest{PodSandboxId: spec.Sandbox, Verbose: true})
 	if err != nil {
 		return nil, fmt.Errorf("read status of sandbox %s: %w", spec.Sandbox, gone(err))
 	}
@@ -156,7 +156,7 @@ func (r *Runtime) sandboxConfig(ctx context.Context, spec sidecar.Spec) (*criv1.
 	if s.GetMetadata().GetUid() != spec.PodUID {
 		return nil, fmt.Errorf("sandbox %s is of the pod with the UID %q, not %q: %w", spec.Sandbox, s.GetMetadata().GetUid(), spec.PodUID, sidecar.ErrGone)
 	}
-	config, err := r.configOf(s, resp.GetInfo()["info"])
+	config, err := configOf(s, logRoot, resp.GetInfo()["info"])
 	if err != nil {
 		return nil, fmt.Errorf("sandbox %s: %w", spec.Sandbox, err)
 	}
@@ -173,7 +173,7 @@ type sandboxInfo struct {
 	} `json:"runtimeSpec"`
 }
 
-func (r *Runtime) configOf(s *criv1.PodSandboxStatus, text string) (*criv1.PodSandboxConfig, error) {
+func configOf(s *criv1.PodSandboxStatus, logRoot, text string) (*criv1.PodSandboxConfig, error) {
 	var info sandboxInfo
 	if err := json.Unmarshal([]byte(text), &info); err != nil {
 		return nil, fmt.Errorf("decode verbose status: %w", err)
@@ -188,7 +188,7 @@ func (r *Runtime) configOf(s *criv1.PodSandboxStatus, text string) (*criv1.PodSa
 	m := s.GetMetadata()
 	return &criv1.PodSandboxConfig{
 		Metadata: m, Labels: s.GetLabels(), Annotations: s.GetAnnotations(),
-		LogDirectory: filepath.Join(r.logRoot, m.GetNamespace()+"_"+m.GetName()+"_"+m.GetUid()),
+		LogDirectory: filepath.Join(logRoot, m.GetNamespace()+"_"+m.GetName()+"_"+m.GetUid()),
 		Linux: &criv1.LinuxPodSandboxConfig{
 			CgroupParent:    parent,
 			SecurityContext: &criv1.LinuxSandboxSecurityContext{NamespaceOptions: s.GetLinux().GetNamespaces().GetOptions()},
@@ -209,10 +209,10 @@ func cgroupParent(cgroup string) (string, error) {
 }
 
 // makeLogDirectory makes the directory of the container's log, which the runtime does not make.
-func (r *Runtime) makeLogDirectory(sandbox *criv1.PodSandboxConfig, config *criv1.ContainerConfig) error {
+func makeLogDirectory(logRoot string, sandbox *criv1.PodSandboxConfig, config *criv1.ContainerConfig) error {
 	dir := sandbox.GetLogDirectory()
-	if rel, err := filepath.Rel(r.logRoot, dir); err != nil || !filepath.IsLocal(rel) || slices.Contains(strings.Split(rel, "/"), "..") {
-		return fmt.Errorf("the sandbox's log directory %q is not below %s", dir, r.logRoot)
+	if rel, err := filepath.Rel(logRoot, dir); err != nil || !filepath.IsLocal(rel) || slices.Contains(strings.Split(rel, "/"), "..") {
+		return fmt.Errorf("the sandbox's log directory %q is not below %s", dir, logRoot)
 	}
 	if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(config.GetLogPath())), 0o755); err != nil { //nolint:gosec // as the kubelet does: collectors of logs read it
 		return fmt.Errorf("make log directory: %w", err)

@@ -8,8 +8,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -38,52 +41,18 @@ func New(conn grpc.ClientConnInterface, logRoot string) *Runtime {
 	return &Runtime{runtime: criv1.NewRuntimeServiceClient(conn), images: criv1.NewImageServiceClient(conn), logRoot: logRoot}
 }
 
-// List returns the containers of a pod's proxies, in any state, or of all proxies on the node if podUID is empty.
-func (r *Runtime) List(ctx context.Context, podUID string) ([]sidecar.Container, error) {
-	selector := map[string]string{labelSidecar: "true"}
-	if podUID != "" {
-		selector[labelPodUID] = podUID
-	}
-	resp, err := r.runtime.ListContainers(ctx, &criv1.ListContainersRequest{Filter: &criv1.ContainerFilter{LabelSelector: selector}})
-	if err != nil {
-		return nil, fmt.Errorf("list the containers of proxies: %w", err)
-	}
-	out := make([]sidecar.Container, 0, len(resp.GetContainers()))
-	for _, c := range resp.GetContainers() {
-		if l := c.GetLabels(); l[labelSidecar] == "true" && (podUID == "" || l[labelPodUID] == podUID) {
-			out = append(out, containerOf(c))
-		}
-	}
-	return out, nil
-}
-
-func containerOf(c *criv1.Container) sidecar.Container {
-	out := sidecar.Container{
-		ID: c.GetId(), Sandbox: c.GetPodSandboxId(), Labels: labelsOf(c.GetLabels()), Epoch: c.GetMetadata().GetAttempt(),
-		State: sidecar.Exited, Image: c.GetImage().GetUserSpecifiedImage(), Created: time.Unix(0, c.GetCreatedAt()),
-	}
-	switch c.GetState() {
-	case criv1.ContainerState_CONTAINER_CREATED:
-		out.State = sidecar.Created
-	case criv1.ContainerState_CONTAINER_RUNNING:
-		out.State = sidecar.Running
-	case criv1.ContainerState_CONTAINER_EXITED, criv1.ContainerState_CONTAINER_UNKNOWN:
-	}
-	return out
-}
-
 // Create makes a container and starts it. A container that was made and cannot be started is removed again. If another container has the
 // same pod and epoch, the runtime returns an error.
 func (r *Runtime) Create(ctx context.Context, spec sidecar.Spec) (id string, err error) {
-	sandbox, err := r.sandboxConfig(ctx, spec)
+	sandbox, err := sandboxConfig(ctx, r.runtime, r.logRoot, spec)
 	if err != nil {
 		return "", err
 	}
 	config := containerConfig(spec, sandbox)
-	if err := r.makeLogDirectory(sandbox, config); err != nil {
+	if err := makeLogDirectory(r.logRoot, sandbox, config); err != nil {
 		return "", err
 	}
-	id, err = r.start(ctx, spec.Sandbox, config, sandbox)
+	id, err = start(ctx, r.runtime, spec.Sandbox, config, sandbox)
 	if err != nil && id != "" {
 		err = errors.Join(err, r.Remove(ctx, id))
 	}
@@ -94,13 +63,13 @@ func (r *Runtime) Create(ctx context.Context, spec sidecar.Spec) (id string, err
 }
 
 // start makes a container and starts it. With an error, id is that of a container that was made and cannot be started, or empty.
-func (r *Runtime) start(ctx context.Context, sandbox string, config *criv1.ContainerConfig, of *criv1.PodSandboxConfig) (id string, err error) {
-	made, err := r.runtime.CreateContainer(ctx, &criv1.CreateContainerRequest{PodSandboxId: sandbox, Config: config, SandboxConfig: of})
+func start(ctx context.Context, client criv1.RuntimeServiceClient, sandbox string, config *criv1.ContainerConfig, of *criv1.PodSandboxConfig) (id string, err error) {
+	made, err := client.CreateContainer(ctx, &criv1.CreateContainerRequest{PodSandboxId: sandbox, Config: config, SandboxConfig: of})
 	if err != nil {
 		return "", fmt.Errorf("create container in sandbox %s: %w", sandbox, gone(err))
 	}
 	id = made.GetContainerId()
-	if _, err := r.runtime.StartContainer(ctx, &criv1.StartContainerRequest{ContainerId: id}); err != nil {
+	if _, err := client.StartContainer(ctx, &criv1.StartContainerRequest{ContainerId: id}); err != nil {
 		return id, fmt.Errorf("start container %s: %w", id, err)
 	}
 	return id, nil
@@ -146,6 +115,111 @@ func (r *Runtime) Ready(ctx context.Context, sandbox string) (bool, error) {
 		return false, fmt.Errorf("read status of sandbox %s: %w", sandbox, err)
 	}
 	return resp.GetStatus().GetState() == criv1.PodSandboxState_SANDBOX_READY, nil
+}
+
+// Signal sends a signal to a container's first process. It needs the node's process IDs (hostPID) and the capability KILL. It changes
+// nothing in the runtime, so it may be called while the runtime waits for an answer over NRI. The error is sidecar.ErrGone if the container
+// does not run.
+func (r *Runtime) Signal(ctx context.Context, id string, signal unix.Signal) error {
+	process, err := open(ctx, r.runtime, id)
+	if err != nil {
+		return err
+	}
+	defer process.close()
+	return process.signal(signal)
+}
+
+// Wait returns nil when a container's first process has ended. It uses no time of the processor meanwhile. The error is sidecar.ErrGone if
+// the container does not run.
+func (r *Runtime) Wait(ctx context.Context, id string) error {
+	process, err := open(ctx, r.runtime, id)
+	if err != nil {
+		return err
+	}
+	return process.wait(ctx)
+}
+
+// Output is what a command has printed, and its exit code.
+type Output struct {
+	Out, Err []byte
+	Code     int32
+}
+
+// Exec runs a command in a container and waits for its end, for timeout at most. The runtime keeps up to 16 MiB of what it prints.
+func (r *Runtime) Exec(ctx context.Context, id string, command []string, timeout time.Duration) (Output, error) {
+	seconds := int64((timeout + time.Second - 1) / time.Second)
+	resp, err := r.runtime.ExecSync(ctx, &criv1.ExecSyncRequest{ContainerId: id, Cmd: command, Timeout: seconds})
+	if err != nil {
+		return Output{}, fmt.Errorf("run command in container %s: %w", id, gone(err))
+	}
+	return Output{Out: resp.GetStdout(), Err: resp.GetStderr(), Code: resp.GetExitCode()}, nil
+}
+
+// ExecURL returns the address of the runtime's at which a command's input and output are streamed, as SPDY: the command starts when somebody
+// connects there, within a minute. With a terminal both outputs are one.
+func (r *Runtime) ExecURL(ctx context.Context, id string, command []string, terminal bool) (string, error) {
+	resp, err := r.runtime.Exec(ctx, &criv1.ExecRequest{
+		ContainerId: id, Cmd: command, Tty: terminal, Stdin: true, Stdout: true, Stderr: !terminal,
+	})
+	if err != nil {
+		return "", fmt.Errorf("run command in container %s: %w", id, gone(err))
+	}
+	return resp.GetUrl(), nil
+}
+
+// Output runs a short container and returns what it has printed, on either stream. The container is removed in any case, and so are those
+// of the same sandbox that an agent has left behind.
+func (r *Runtime) Output(ctx context.Context, spec sidecar.Spec) (text string, err error) {
+	sandbox, err := sandboxConfig(ctx, r.runtime, r.logRoot, spec)
+	if err != nil {
+		return "", err
+	}
+	if err := r.removeProbes(ctx, spec.Sandbox); err != nil {
+		return "", err
+	}
+	config := probeConfig(spec, sandbox)
+	if err := makeLogDirectory(r.logRoot, sandbox, config); err != nil {
+		return "", err
+	}
+	log := filepath.Join(sandbox.GetLogDirectory(), config.GetLogPath())
+	if err := os.RemoveAll(log); err != nil {
+		return "", fmt.Errorf("remove an older log: %w", err)
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
+		defer cancel()
+		err = errors.Join(err, r.removeProbes(ctx, spec.Sandbox), os.RemoveAll(log))
+	}()
+	id, err := start(ctx, r.runtime, spec.Sandbox, config, sandbox)
+	if err != nil {
+		return "", err
+	}
+	end, err := awaitEnd(ctx, r.runtime, id)
+	if err != nil {
+		return "", err
+	}
+	text, err = readLog(log)
+	if err == nil && end.GetExitCode() != 0 {
+		err = fmt.Errorf("it ended with exit code %d (%s): %.200q", end.GetExitCode(), end.GetReason(), text)
+	}
+	return text, err
+}
+
+// removeProbes removes what Output has made in a sandbox, also that of an agent that was killed.
+func (r *Runtime) removeProbes(ctx context.Context, sandbox string) error {
+	resp, err := r.runtime.ListContainers(ctx, &criv1.ListContainersRequest{Filter: &criv1.ContainerFilter{
+		PodSandboxId: sandbox, LabelSelector: map[string]string{labelProbe: "true"},
+	}})
+	if err != nil {
+		return fmt.Errorf("list containers of sandbox %s: %w", sandbox, err)
+	}
+	var wrong []error
+	for _, c := range resp.GetContainers() {
+		if c.GetLabels()[labelProbe] == "true" && c.GetPodSandboxId() == sandbox {
+			wrong = append(wrong, r.Remove(ctx, c.GetId()))
+		}
+	}
+	return errors.Join(wrong...)
 }
 
 func notFound(err error) bool { return status.Code(err) == codes.NotFound }

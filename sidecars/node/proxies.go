@@ -105,7 +105,7 @@ func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, erro
 	volumes := secretvolume.Volumes{Root: c.Secrets}
 	images := &sidecarImages{runtime: runtime, secrets: volumes, pause: pullPause}
 	out.manager = &sidecars.Manager{
-		Runtime: runtime, Logs: runtime, Images: images, Prober: &sidecarProber{programs: runtime}, Applications: runtime,
+		Runtime: runtime, Logs: container.Logs{Root: DefaultLogRoot}, Images: images, Prober: &sidecarProber{programs: runtime}, Applications: runtime,
 		Cluster: ownCluster{cluster, out.reports}, Asker: asker{c.Namespaces, homes},
 		Reporter: ownReporter{out.reports}, Homes: homes, Rollout: &sidecars.Rollouts{}, Summaries: out.sums,
 		Secrets: &sidecarSecrets{volumes: volumes, audiences: c.TokenAudiences, client: mgr.GetClient()},

@@ -3,11 +3,71 @@ package container
 import (
 	"context"
 	"fmt"
+	"time"
 
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"istio-pod-network-controller/internal/sidecar"
 )
+
+// List returns the containers of a pod's proxies, in any state, or of all proxies on the node if podUID is empty.
+func (r *Runtime) List(ctx context.Context, podUID string) ([]sidecar.Container, error) {
+	selector := map[string]string{labelSidecar: "true"}
+	if podUID != "" {
+		selector[labelPodUID] = podUID
+	}
+	resp, err := r.runtime.ListContainers(ctx, &criv1.ListContainersRequest{Filter: &criv1.ContainerFilter{LabelSelector: selector}})
+	if err != nil {
+		return nil, fmt.Errorf("list the containers of proxies: %w", err)
+	}
+	out := make([]sidecar.Container, 0, len(resp.GetContainers()))
+	for _, c := range resp.GetContainers() {
+		if l := c.GetLabels(); l[labelSidecar] == "true" && (podUID == "" || l[labelPodUID] == podUID) {
+			out = append(out, containerOf(c))
+		}
+	}
+	return out, nil
+}
+
+func containerOf(c *criv1.Container) sidecar.Container {
+	out := sidecar.Container{
+		ID: c.GetId(), Sandbox: c.GetPodSandboxId(), Labels: labelsOf(c.GetLabels()), Epoch: c.GetMetadata().GetAttempt(),
+		State: sidecar.Exited, Image: c.GetImage().GetUserSpecifiedImage(), Created: time.Unix(0, c.GetCreatedAt()),
+	}
+	switch c.GetState() {
+	case criv1.ContainerState_CONTAINER_CREATED:
+		out.State = sidecar.Created
+	case criv1.ContainerState_CONTAINER_RUNNING:
+		out.State = sidecar.Running
+	case criv1.ContainerState_CONTAINER_EXITED, criv1.ContainerState_CONTAINER_UNKNOWN:
+	}
+	return out
+}
+
+// Applications lists the containers of a sandbox that are not ours. It only reads, so it may be called while the runtime waits for an
+// answer over NRI.
+func (r *Runtime) Applications(ctx context.Context, sandbox string) ([]sidecar.Application, error) {
+	resp, err := r.runtime.ListContainers(ctx, &criv1.ListContainersRequest{Filter: &criv1.ContainerFilter{PodSandboxId: sandbox}})
+	if err != nil {
+		return nil, fmt.Errorf("list containers of sandbox %s: %w", sandbox, err)
+	}
+	var out []sidecar.Application
+	for _, c := range resp.GetContainers() {
+		if c.GetPodSandboxId() != sandbox || c.GetLabels()[labelSidecar] == "true" || c.GetLabels()[labelProbe] == "true" {
+			continue
+		}
+		a := sidecar.Application{ID: c.GetId(), Name: c.GetMetadata().GetName(), Attempt: c.GetMetadata().GetAttempt(), State: containerOf(c).State}
+		if a.State == sidecar.Exited {
+			end, err := r.End(ctx, c.GetId())
+			if err != nil {
+				return nil, err
+			}
+			a.ExitCode = end.ExitCode
+		}
+		out = append(out, a)
+	}
+	return out, nil
+}
 
 // sharedName is the name of the container in the pod of a shared proxy.
 const sharedName = "proxy"
@@ -16,7 +76,7 @@ const sharedName = "proxy"
 // and carries the profile's name as a label. While one pod replaces another, both may be ready: then the newest container counts. If
 // none runs, the error is sidecar.ErrGone.
 func (r *Runtime) Shared(ctx context.Context, namespace, profile string) (sidecar.Container, error) {
-	sandboxes, err := r.sharedSandboxes(ctx, namespace, profile)
+	sandboxes, err := sharedSandboxes(ctx, r.runtime, namespace, profile)
 	if err != nil {
 		return sidecar.Container{}, err
 	}
@@ -48,17 +108,17 @@ func (r *Runtime) Shared(ctx context.Context, namespace, profile string) (sideca
 
 // HasSharedProxy reports whether a pod runs on this node, in any namespace, that has the label of a profile's shared proxy.
 func (r *Runtime) HasSharedProxy(ctx context.Context, profile string) (bool, error) {
-	found, err := r.sharedSandboxes(ctx, "", profile)
+	found, err := sharedSandboxes(ctx, r.runtime, "", profile)
 	return len(found) > 0, err
 }
 
 // sharedSandboxes returns the IDs of the ready sandboxes of a profile's shared proxy, in any namespace if the given one is "".
-func (r *Runtime) sharedSandboxes(ctx context.Context, namespace, profile string) (map[string]bool, error) {
+func sharedSandboxes(ctx context.Context, client criv1.RuntimeServiceClient, namespace, profile string) (map[string]bool, error) {
 	labels := map[string]string{sidecar.LabelShared: profile}
 	if namespace != "" {
 		labels[labelPodNamespace] = namespace
 	}
-	resp, err := r.runtime.ListPodSandbox(ctx, &criv1.ListPodSandboxRequest{Filter: &criv1.PodSandboxFilter{
+	resp, err := client.ListPodSandbox(ctx, &criv1.ListPodSandboxRequest{Filter: &criv1.PodSandboxFilter{
 		LabelSelector: labels,
 		State:         &criv1.PodSandboxStateValue{State: criv1.PodSandboxState_SANDBOX_READY},
 	}})

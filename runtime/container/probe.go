@@ -3,12 +3,10 @@ package container
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -31,44 +29,6 @@ const (
 	maxOutput    = 4 << 10
 )
 
-// Output runs a short container and returns what it has printed, on either stream. The container is removed in any case, and so are those
-// of the same sandbox that an agent has left behind.
-func (r *Runtime) Output(ctx context.Context, spec sidecar.Spec) (text string, err error) {
-	sandbox, err := r.sandboxConfig(ctx, spec)
-	if err != nil {
-		return "", err
-	}
-	if err := r.removeProbes(ctx, spec.Sandbox); err != nil {
-		return "", err
-	}
-	config := probeConfig(spec, sandbox)
-	if err := r.makeLogDirectory(sandbox, config); err != nil {
-		return "", err
-	}
-	log := filepath.Join(sandbox.GetLogDirectory(), config.GetLogPath())
-	if err := os.RemoveAll(log); err != nil {
-		return "", fmt.Errorf("remove an older log: %w", err)
-	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
-		defer cancel()
-		err = errors.Join(err, r.removeProbes(ctx, spec.Sandbox), os.RemoveAll(log))
-	}()
-	id, err := r.start(ctx, spec.Sandbox, config, sandbox)
-	if err != nil {
-		return "", err
-	}
-	end, err := r.awaitEnd(ctx, id)
-	if err != nil {
-		return "", err
-	}
-	text, err = readLog(log)
-	if err == nil && end.GetExitCode() != 0 {
-		err = fmt.Errorf("it ended with exit code %d (%s): %.200q", end.GetExitCode(), end.GetReason(), text)
-	}
-	return text, err
-}
-
 // probeConfig is that of a proxy's container under another name, so that nothing takes it for one.
 func probeConfig(spec sidecar.Spec, sandbox *criv1.PodSandboxConfig) *criv1.ContainerConfig {
 	config := containerConfig(spec, sandbox)
@@ -78,30 +38,14 @@ func probeConfig(spec sidecar.Spec, sandbox *criv1.PodSandboxConfig) *criv1.Cont
 	return config
 }
 
-func (r *Runtime) removeProbes(ctx context.Context, sandbox string) error {
-	resp, err := r.runtime.ListContainers(ctx, &criv1.ListContainersRequest{Filter: &criv1.ContainerFilter{
-		PodSandboxId: sandbox, LabelSelector: map[string]string{labelProbe: "true"},
-	}})
-	if err != nil {
-		return fmt.Errorf("list containers of sandbox %s: %w", sandbox, err)
-	}
-	var wrong []error
-	for _, c := range resp.GetContainers() {
-		if c.GetLabels()[labelProbe] == "true" && c.GetPodSandboxId() == sandbox {
-			wrong = append(wrong, r.Remove(ctx, c.GetId()))
-		}
-	}
-	return errors.Join(wrong...)
-}
-
 // awaitEnd asks for a container's status until it has ended.
-func (r *Runtime) awaitEnd(ctx context.Context, id string) (*criv1.ContainerStatus, error) {
+func awaitEnd(ctx context.Context, client criv1.RuntimeServiceClient, id string) (*criv1.ContainerStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	tick := time.NewTicker(probePoll)
 	defer tick.Stop()
 	for {
-		resp, err := r.runtime.ContainerStatus(ctx, &criv1.ContainerStatusRequest{ContainerId: id})
+		resp, err := client.ContainerStatus(ctx, &criv1.ContainerStatusRequest{ContainerId: id})
 		switch {
 		case ctx.Err() != nil:
 			return nil, fmt.Errorf("container %s has not ended within %s", id, probeTimeout)
