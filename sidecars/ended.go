@@ -15,6 +15,14 @@ import (
 // RemoveEnded removes the homes of sandboxes that have ended, and returns their names. It is for nodes without an agent: an agent removes them by
 // itself. A sandbox that is not ready never becomes ready again, so beside an agent it does no harm.
 func (h Homes) RemoveEnded(ctx context.Context, ready func(ctx context.Context, sandbox string) (bool, error), dryRun bool) (removed []string, err error) {
+	return h.remove(dryRun, func(key Key, _ home) (bool, error) {
+		runs, err := ready(ctx, key.Sandbox)
+		return !runs, err
+	})
+}
+
+// remove removes the homes that go, and returns their names.
+func (h Homes) remove(dryRun bool, goes func(Key, home) (bool, error)) (removed []string, err error) {
 	entries, err := os.ReadDir(h.Root)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -23,23 +31,23 @@ func (h Homes) RemoveEnded(ctx context.Context, ready func(ctx context.Context, 
 		return nil, fmt.Errorf("list what proxies have left: %w", err)
 	}
 	for _, e := range entries {
-		_, sandbox, ok := strings.Cut(e.Name(), ".")
+		uid, sandbox, ok := strings.Cut(e.Name(), ".")
 		if !ok || !e.IsDir() {
 			continue
 		}
-		runs, err := ready(ctx, sandbox)
+		one := home{filepath.Join(h.Root, e.Name())}
+		gone, err := goes(Key{PodUID: uid, Sandbox: sandbox}, one)
+		if err == nil && gone && !dryRun {
+			if err = one.remove(); err != nil {
+				err = fmt.Errorf("remove what a proxy has left: %w", err)
+			}
+		}
 		if err != nil {
 			return removed, err
 		}
-		if runs {
-			continue
+		if gone {
+			removed = append(removed, e.Name())
 		}
-		if !dryRun {
-			if err := (home{filepath.Join(h.Root, e.Name())}).remove(); err != nil {
-				return removed, fmt.Errorf("remove what a proxy has left: %w", err)
-			}
-		}
-		removed = append(removed, e.Name())
 	}
 	return removed, nil
 }

@@ -1,11 +1,15 @@
 package sidecars
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"io"
+	"os"
+	"strings"
 	"time"
+	"unicode"
 
 	"istio-pod-network-controller/internal/sidecar"
 )
@@ -14,11 +18,11 @@ import (
 const endedUnknown = "it has ended, and the runtime no longer knows how"
 
 // noteEnds notes, once for each, the proxies that have ended without being told to.
-func (s *stepping) noteEnds(ctx context.Context) {
+func (s stepping) noteEnds(ctx context.Context) {
 	s.noteLost(ctx)
 	for _, c := range s.there {
 		a := s.answers[c.ID]
-		if c.State != sidecar.Exited || a.ended || !s.home.drainedAt(c.Epoch).IsZero() || a.stopped || s.replaced(c.Epoch) {
+		if c.State != sidecar.Exited || s.expected(a) {
 			continue
 		}
 		a.ended = true
@@ -35,34 +39,17 @@ func (s *stepping) noteEnds(ctx context.Context) {
 			s.answers[c.ID] = a
 		}
 		if s.isDone(c) {
-			s.home.discard(c.Epoch)
+			_ = s.home.forget(c.Epoch) // what cannot be removed goes with the home
 			continue
 		}
 		s.noteEnd(ctx, a, why)
-		s.bare, s.log = s.why, end.LogPath
-		s.hearLastWords(time.Now())
+		s.memory.bare, s.memory.log = s.memory.why, end.LogPath
+		s.memory.hearLastWords(time.Now())
 	}
-}
-
-// done reports whether the sandbox's proxy is not started again. See isDone.
-func (s *stepping) done() bool { return slices.ContainsFunc(s.there, s.isDone) }
-
-// isDone reports whether no proxy is started after this one until the profile changes: restartPolicy is OnFailure, it ended with code 0, and
-// neither a newer one nor one that takes connections is there. Its container is kept to tell the next agent. The kubelet keeps it, too,
-// as the newest of its name.
-func (s *stepping) isDone(c sidecar.Container) bool {
-	p := s.choice.Profile
-	if p == nil || p.Spec.RestartPolicy != restartOnFailure || p.Hash != versionOf(c) || s.choice.Finished {
-		return false
-	}
-	another := slices.ContainsFunc(s.there, func(o sidecar.Container) bool {
-		return o.Epoch > c.Epoch || o.State == sidecar.Running && s.home.drainedAt(o.Epoch).IsZero()
-	})
-	return c.State == sidecar.Exited && s.answers[c.ID].well && !another
 }
 
 // taken returns which other process listens on a port of a proxy that ended before it was ready, or "".
-func (s *stepping) taken(ctx context.Context, a answer) string {
+func (s stepping) taken(ctx context.Context, a answer) string {
 	if s.choice.Profile == nil || a.ready {
 		return ""
 	}
@@ -73,7 +60,7 @@ func (s *stepping) taken(ctx context.Context, a answer) string {
 }
 
 // goes reports whether the end of a proxy is no failure: the pod, the application or the sandbox ends, or the pod's rules lead elsewhere.
-func (s *stepping) goes(ctx context.Context) bool {
+func (s stepping) goes(ctx context.Context) bool {
 	if s.choice.Ending || s.left() || s.home.finished(time.Now()) {
 		return true
 	}
@@ -82,15 +69,14 @@ func (s *stepping) goes(ctx context.Context) bool {
 }
 
 // noteLost notes the proxies that have ended and are no longer listed: the kubelet removes containers that have ended, and may be faster.
-func (s *stepping) noteLost(ctx context.Context) {
+func (s stepping) noteLost(ctx context.Context) {
 	for id, a := range s.answers {
-		listed := slices.ContainsFunc(s.there, func(c sidecar.Container) bool { return c.ID == id })
-		if listed {
+		if s.container(id) != nil {
 			continue
 		}
-		expected := a.ended || a.stopped || !s.home.drainedAt(a.epoch).IsZero() || s.replaced(a.epoch)
+		expected := s.expected(a)
 		delete(s.answers, id)
-		s.home.discard(a.epoch)
+		_ = s.home.forget(a.epoch) // what cannot be removed goes with the home
 		if expected || s.goes(ctx) {
 			continue
 		}
@@ -99,9 +85,54 @@ func (s *stepping) noteLost(ctx context.Context) {
 }
 
 // noteEnd notes that a proxy has ended by itself, and why.
-func (s *stepping) noteEnd(ctx context.Context, a answer, why string) {
+func (s stepping) noteEnd(ctx context.Context, a answer, why string) {
 	if a.ready {
-		s.restarts++
+		s.memory.restarts++
 	}
 	s.fault(s.taken(ctx, a) + why)
+}
+
+const (
+	// tailBytes is how much of the end of a log is read, and maxWords how much of it is shown.
+	tailBytes = 8 << 10
+	maxWords  = 1 << 10
+)
+
+// lastWords returns the end of a container's log for a message, or "".
+func lastWords(path string) string {
+	f, err := os.Open(path) //nolint:gosec // the runtime names the path
+	if err != nil {
+		return ""
+	}
+	defer f.Close() //nolint:errcheck // it was only read
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return ""
+	} else if info.Size() > tailBytes {
+		if _, err := f.Seek(-tailBytes, io.SeekEnd); err != nil {
+			return ""
+		}
+	}
+	text, err := io.ReadAll(io.LimitReader(f, tailBytes))
+	if err != nil {
+		return ""
+	}
+	var lines []string
+	for line := range bytes.Lines(text) {
+		if words, ok := sidecar.LogText(strings.TrimSpace(string(line))); ok {
+			lines = append(lines, words)
+		}
+	}
+	words := strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, strings.Join(lines, " / "))
+	if len(words) > maxWords {
+		words = "..." + strings.ToValidUTF8(words[len(words)-maxWords:], "")
+	}
+	if words == "" {
+		return ""
+	}
+	return "; its last words: " + words
 }

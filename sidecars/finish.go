@@ -23,33 +23,8 @@ const (
 	finishedFor = 30 * time.Second
 )
 
-// Applications lists the containers of a sandbox that are the pod's own, in any state.
-type Applications interface {
-	Applications(ctx context.Context, sandbox string) ([]sidecar.Application, error)
-}
-
-// ContainerEnded has the proxies of a sandbox finish if its last application container has ended, and none will be started again. It is
-// called while the runtime waits for the answer: it only reads from the runtime, and signals. The runtime ends the sandbox soon after, by
-// SIGKILL.
-func (m *Manager) ContainerEnded(ctx context.Context, s podnet.Sandbox, ended sidecar.Application) error {
-	m.init()
-	key := Key{PodUID: s.UID, Sandbox: s.ID}
-	if !m.follows(key) || m.Homes.of(key).finished(time.Now()) {
-		return nil
-	}
-	over, err := m.isOver(ctx, s, ended)
-	if err != nil || !over {
-		return err
-	}
-	return m.finish(ctx, key)
-}
-
-// isOver reports whether a sandbox's application has ended for good.
-func (m *Manager) isOver(ctx context.Context, s podnet.Sandbox, ended sidecar.Application) (bool, error) {
-	all, err := m.Applications.Applications(ctx, s.ID)
-	if err != nil {
-		return false, err
-	}
+// isOver reports whether a sandbox's application has ended for good. all are its containers, of which one has ended just now.
+func isOver(ctx context.Context, cluster Cluster, s podnet.Sandbox, all []sidecar.Application, ended sidecar.Application) (bool, error) {
 	its := false
 	for i, a := range all {
 		if a.ID == ended.ID { // the runtime may still list it as running
@@ -61,11 +36,11 @@ func (m *Manager) isOver(ctx context.Context, s podnet.Sandbox, ended sidecar.Ap
 	if !its {
 		return false, nil // one of ours
 	}
-	choice, err := m.Cluster.Choice(ctx, s)
+	choice, err := cluster.Choice(ctx, s)
 	if err == nil && choice.Ending || errors.Is(err, podnet.ErrNoPod) {
 		return true, nil
 	}
-	pod, err := m.Cluster.Pod(ctx, s)
+	pod, err := cluster.Pod(ctx, s)
 	if err != nil {
 		return false, fmt.Errorf("read pod: %w", err)
 	}
@@ -99,32 +74,31 @@ func staysEnded(pod *corev1.Pod, ended []sidecar.Application) bool {
 }
 
 // finish tells a sandbox's proxies to finish, and waits for them. It is noted first, so that none is started in their place.
-func (m *Manager) finish(ctx context.Context, key Key) error {
+func finish(ctx context.Context, runtime Runtime, key Key, home home) error {
 	ctx, cancel := context.WithTimeout(ctx, finishWait)
 	defer cancel()
-	all, err := m.Runtime.List(ctx, key.PodUID)
+	all, err := runtime.List(ctx, key.PodUID)
 	if err != nil {
 		return err
 	}
-	home := m.Homes.of(key)
 	if err := home.noteFinished(); err != nil {
 		return err
 	}
 	var ending sync.WaitGroup
 	for _, c := range all {
-		if c.Sandbox != key.Sandbox || c.State != sidecar.Running || !home.drainedAt(c.Epoch).IsZero() {
+		if c.Sandbox != key.Sandbox || c.State != sidecar.Running || home.noted(factDraining, c.Epoch) {
 			continue
 		}
 		signal := unix.SIGTERM
 		if c.StopSignal != "" {
 			signal = unix.SignalNum("SIG" + c.StopSignal)
 		}
-		if errSignal := m.Runtime.Signal(ctx, c.ID, signal); errSignal != nil && !errors.Is(errSignal, sidecar.ErrGone) {
+		if errSignal := runtime.Signal(ctx, c.ID, signal); errSignal != nil && !errors.Is(errSignal, sidecar.ErrGone) {
 			err = errors.Join(err, errSignal)
 			continue
 		}
 		log.FromContext(ctx).Info("proxy told to finish with its application", "sandbox", key.Sandbox, "epoch", c.Epoch)
-		ending.Go(func() { _ = m.Runtime.Wait(ctx, c.ID) })
+		ending.Go(func() { _ = runtime.Wait(ctx, c.ID) })
 	}
 	ending.Wait()
 	return err

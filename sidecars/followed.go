@@ -17,6 +17,18 @@ const (
 	wordsTime = 5 * time.Second
 )
 
+// listFor is how long a list counts, see listed.
+const listFor = time.Second
+
+// listed is the runtime's last list of a pod's proxies. Each look makes a new one, except while the agent only waits for a new proxy to be ready:
+// then a list is used for listFor. All changes meanwhile are the agent's own, or ends of processes, of which it is told.
+type listed struct {
+	containers []sidecar.Container
+	at         time.Time
+	waits      bool // nothing was done since, and a proxy is waited for
+	ended      bool // a proxy has ended since it was begun; Manager.mu protects it
+}
+
 // followed is what is remembered of a sandbox. One worker at a time has it: the queue hands out a key once.
 type followed struct {
 	sandbox podnet.Sandbox    // Manager.mu protects it
@@ -117,19 +129,6 @@ func (f *followed) meet(there []sidecar.Container, now time.Time) {
 			f.answers[c.ID] = answer{epoch: c.Epoch, seen: now}
 		}
 	}
-}
-
-// observe returns the sandbox's containers as Decide sees them.
-func (f *followed) observe(there []sidecar.Container, drainedAt func(epoch uint32) time.Time) []Proxy {
-	out := make([]Proxy, 0, len(there))
-	for _, c := range there {
-		a := f.answers[c.ID]
-		out = append(out, Proxy{
-			ID: c.ID, Epoch: c.Epoch, State: c.State, Hash: c.Hash, Since: a.seen,
-			Asked: !a.asked.IsZero(), Ready: a.ready, DrainedAt: drainedAt(c.Epoch),
-		})
-	}
-	return out
 }
 
 func later(a, b time.Time) time.Time {

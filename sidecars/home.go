@@ -1,8 +1,10 @@
 package sidecars
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
 )
@@ -19,7 +22,9 @@ import (
 const (
 	PathRun   = "/run/sidecar"
 	PathFiles = "/etc/sidecar"
-	pathShm   = "/dev/shm"
+	// PathSecrets has a directory for each secret.
+	PathSecrets = "/run/sidecar-secrets" //nolint:gosec // a path
+	pathShm     = "/dev/shm"
 )
 
 // Homes are the directories of the node's proxies: one for each sandbox, below Root. They are in memory (tmpfs), are visible to the
@@ -49,6 +54,14 @@ func NewHomes(root string) (Homes, error) {
 	return Homes{Root: root, inMemory: func() error { return notSwapped(root) }}, nil
 }
 
+// checkMemory returns why secrets are not to be put into homes, or nil.
+func (h Homes) checkMemory() error {
+	if h.inMemory == nil {
+		return nil
+	}
+	return h.inMemory()
+}
+
 // home is one sandbox's directory.
 type home struct{ path string }
 
@@ -59,7 +72,7 @@ type owner struct{ uid, gid int64 }
 
 // RunDirectory is the directory of the sandbox that its proxies can write to.
 func (h Homes) RunDirectory(s podnet.Sandbox) string {
-	return filepath.Join(h.of(Key{PodUID: s.UID, Sandbox: s.ID}).path, "run")
+	return h.of(keyOf(s)).run()
 }
 
 // HandoverSocket is the path of the socket through which an epoch's HAProxy hands over its listeners.
@@ -67,8 +80,15 @@ func (h Homes) HandoverSocket(s podnet.Sandbox, epoch uint32) string {
 	return filepath.Join(h.RunDirectory(s), handoverSocket(epoch))
 }
 
+// AdminSocket is the path of the socket on which an epoch's Envoy has its admin interface.
+func (h Homes) AdminSocket(s podnet.Sandbox, epoch uint32) string {
+	return filepath.Join(h.RunDirectory(s), admin(epoch))
+}
+
 // Key is a pod's sandbox. A pod whose sandbox is made anew has a new Key.
 type Key struct{ PodUID, Sandbox string }
+
+func keyOf(s podnet.Sandbox) Key { return Key{PodUID: s.UID, Sandbox: s.ID} }
 
 // name is the key's directory. Both parts are IDs that the API server and the runtime have made.
 func (k Key) name() string { return filepath.Base(k.PodUID) + "." + filepath.Base(k.Sandbox) }
@@ -78,13 +98,12 @@ func (h home) prepare(o owner) error {
 	if err := os.MkdirAll(h.path, 0o711); err != nil { //nolint:gosec // the root directory above lets only root pass
 		return fmt.Errorf("make directory: %w", err)
 	}
-	for _, name := range []string{"run", "shm"} {
-		if err := makeDir(filepath.Join(h.path, name), o); err != nil {
-			return err
-		}
-	}
-	return nil
+	return errors.Join(makeDir(h.run(), o), makeDir(h.shm(), o))
 }
+
+// run is the directory that the proxies can write to, shm the one of their shared memory.
+func (h home) run() string { return filepath.Join(h.path, "run") }
+func (h home) shm() string { return filepath.Join(h.path, "shm") }
 
 // makeDir makes a directory that only the proxy can enter.
 func makeDir(path string, o owner) error {
@@ -122,7 +141,7 @@ func (h home) files(epoch uint32) string {
 func (h home) forget(epoch uint32) error {
 	return errors.Join(
 		h.forgetSecrets(epoch), os.RemoveAll(h.files(epoch)),
-		os.RemoveAll(filepath.Join(h.path, "run", handoverSocket(epoch))), os.RemoveAll(filepath.Join(h.path, "run", admin(epoch))),
+		os.RemoveAll(filepath.Join(h.run(), handoverSocket(epoch))), os.RemoveAll(filepath.Join(h.run(), admin(epoch))),
 		h.unnote(factDraining, epoch), h.unnote(factReady, epoch), h.unnote(factSuccessor, epoch), h.unnote(factLeft, epoch),
 	)
 }
@@ -148,19 +167,58 @@ func (h home) prune(there []sidecar.Container) error {
 // remove removes everything.
 func (h home) remove() error { return os.RemoveAll(h.path) }
 
-// discard is forget for the epoch of a container that the kubelet has removed. What it cannot remove goes with the home.
-func (h home) discard(epoch uint32) { _ = h.forget(epoch) }
-
-// mounts returns what a proxy of an epoch sees of the home.
-func (h home) mounts(epoch uint32) []sidecar.Mount {
-	return []sidecar.Mount{
-		{Host: filepath.Join(h.path, "run"), Container: PathRun},
+// mounts returns what a proxy of an epoch sees of the home, and the directories of the node that its secrets name.
+func (h home) mounts(epoch uint32, secrets []v1alpha1.SecretSource) []sidecar.Mount {
+	out := []sidecar.Mount{
+		{Host: h.run(), Container: PathRun},
 		{Host: h.files(epoch), Container: PathFiles, ReadOnly: true},
-		{Host: filepath.Join(h.path, "shm"), Container: pathShm}, // the application uses the sandbox's /dev/shm
+		{Host: h.shm(), Container: pathShm}, // the application uses the sandbox's /dev/shm
 	}
+	if len(secrets) > 0 {
+		out = append(out, sidecar.Mount{Host: h.secrets(epoch), Container: PathSecrets, ReadOnly: true})
+	}
+	for _, s := range secrets {
+		if s.WorkloadAPI != nil {
+			out = append(out, sidecar.Mount{Host: s.WorkloadAPI.HostDirectory, Container: filepath.Join(PathSecrets, s.Name), ReadOnly: true})
+		}
+	}
+	return out
+}
+
+// secrets is the directory of an epoch's secrets.
+func (h home) secrets(epoch uint32) string { return filepath.Join(h.path, "secrets-"+number(epoch)) }
+
+// forgetSecrets removes an epoch's secrets.
+func (h home) forgetSecrets(epoch uint32) error {
+	return errors.Join(os.RemoveAll(h.secrets(epoch)), os.RemoveAll(h.secrets(epoch)+grantSuffix), h.unnote(factRotated, epoch))
 }
 
 // handoverSocket is the name of an epoch's admin socket in the run directory.
 func handoverSocket(epoch uint32) string {
 	return "handover-" + number(epoch) + ".sock"
+}
+
+// admin is the name of an epoch's admin socket in the run directory.
+func admin(epoch uint32) string { return "admin-" + number(epoch) + ".sock" }
+
+// DialSocket connects to a unix socket in a directory that a proxy can write to. It does not follow a link in the socket's place, which could
+// lead anywhere. It connects by the descriptor's path in /proc, since path may be longer than a socket's address can be.
+func DialSocket(ctx context.Context, path string) (net.Conn, error) {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("look for the proxy's socket %s: %w", filepath.Base(path), err)
+	}
+	defer unix.Close(fd) //nolint:errcheck // nothing was written
+	var info unix.Stat_t
+	if err := unix.Fstat(fd, &info); err != nil {
+		return nil, fmt.Errorf("look at the proxy's socket %s: %w", filepath.Base(path), err)
+	}
+	if info.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		return nil, fmt.Errorf("%s of the proxy is not a socket", filepath.Base(path))
+	}
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", "/proc/self/fd/"+strconv.Itoa(fd))
+	if err != nil {
+		return nil, fmt.Errorf("connect to the proxy's socket %s: %w", filepath.Base(path), err)
+	}
+	return conn, nil
 }

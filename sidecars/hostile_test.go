@@ -208,7 +208,7 @@ func newNodeInMemory(t *testing.T, o owner) (Homes, home, secretDir) {
 		t.Fatal(err)
 	}
 	h := homes.of(Key{PodUID: "u1", Sandbox: "s1"})
-	d := h.secretDir(0, "tls", o)
+	d := secretDir{filepath.Join(h.secrets(0), "tls"), o}
 	err = errors.Join(h.prepare(o), h.write(0, map[string]string{"haproxy.cfg": "global"}, o), makeDir(h.secrets(0), o), makeDir(d.path, o))
 	if err != nil {
 		t.Fatal(err)
@@ -225,7 +225,7 @@ func TestOnlyTheProxyCanReadItsSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	source := v1alpha1.SecretSource{Name: "tls", Secret: &v1alpha1.SecretKeys{}}
-	mounts := append(h.mounts(0), h.secretMounts(0, []v1alpha1.SecretSource{source})...)
+	mounts := h.mounts(0, []v1alpha1.SecretSource{source})
 	proxy := startContainer(t, "proxy", id, "", mounts)
 	if got := proxy.ask(t, "read"); got != marker+"-1 <nil>" {
 		t.Fatalf("the proxy reads %q", got)

@@ -2,18 +2,20 @@ package sidecars
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"istio-pod-network-controller/api/v1alpha1"
-	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
 )
 
@@ -26,41 +28,6 @@ var errReplace = errors.New("the new version cannot take over")
 // errServesNot means that an Envoy has not taken over yet.
 var errServesNot = errors.New("its admin interface does not say that it serves")
 
-// Prober runs a program of a profile's image for its answer.
-type Prober interface {
-	// Output returns what the program prints, on either stream.
-	Output(ctx context.Context, spec sidecar.Spec) (string, error)
-}
-
-// hotRestarts reports whether there are proxies that take over from each other by Envoy's hot restart.
-func (s *stepping) hotRestarts() bool {
-	return s.choice.Profile.hot() || slices.ContainsFunc(s.there, func(c sidecar.Container) bool { return c.HotRestart != nil })
-}
-
-// hot reports whether the profile's proxies take over from each other by Envoy's hot restart.
-func (p *Profile) hot() bool { return p != nil && p.Spec.Handover == v1alpha1.HandoverEnvoy }
-
-// replacesIncompatible reports whether a running Envoy is stopped first if the new one cannot take over from it.
-func (p *Profile) replacesIncompatible() bool {
-	return p.Spec.HotRestart != nil && p.Spec.HotRestart.OnIncompatibleVersion == v1alpha1.IncompatibleReplace
-}
-
-// maxRunning says how many proxies may run at once: of a version that cannot take over from what runs, one.
-func (s *stepping) maxRunning(p *Profile) int {
-	if s.noHandover == p.Hash {
-		return 1
-	}
-	return p.maxRunning()
-}
-
-// wait returns how long a proxy that is stopped may take.
-func (a Action) wait() time.Duration {
-	if a.Kill {
-		return 0
-	}
-	return stopWait
-}
-
 // hotArgs are the arguments of Envoy's hot restart. The socket's path is in a directory that only the pod's proxies can enter.
 func hotArgs(place sidecar.HotRestart, drain time.Duration) []string {
 	seconds := uint32(drain / time.Second) //nolint:gosec // the schema bounds it to a day
@@ -71,11 +38,11 @@ func hotArgs(place sidecar.HotRestart, drain time.Duration) []string {
 	}
 }
 
-// takePlace finds the place of a proxy that is about to be made, and readies what it shares with the one that it takes over from, which is
-// nil for the first of a line. The error says why it cannot take over.
-func (s *stepping) takePlace(ctx context.Context, l launch, from *sidecar.Container) (*sidecar.HotRestart, error) {
+// takePlace finds the place of a proxy that is about to be made, and readies the memory and sockets that it shares with the one it takes over
+// from (nil: it is the first of a line). The error says why it cannot take over.
+func takePlace(ctx context.Context, prober Prober, v view, l launch, from *sidecar.Container) (*sidecar.HotRestart, error) {
 	out := &sidecar.HotRestart{Line: l.epoch}
-	version, err := s.protocol(ctx, l)
+	version, err := protocol(ctx, prober, l.spec(v.home))
 	if err != nil {
 		if from != nil {
 			return nil, fmt.Errorf("the running proxy stays: %w", err)
@@ -84,29 +51,25 @@ func (s *stepping) takePlace(ctx context.Context, l launch, from *sidecar.Contai
 	}
 	out.Version = version
 	if from == nil {
-		s.home.removeLines(s.lines())
+		var lines []uint32 // in use
+		for _, c := range v.there {
+			if c.HotRestart != nil && c.State == sidecar.Running {
+				lines = append(lines, c.HotRestart.Line)
+			}
+		}
+		removeLines(v.home.run(), lines)
 		return out, nil
 	}
-	if err := s.canFollow(out, from, l.profile); err != nil {
+	if err := canFollow(out, from, l.profile); err != nil {
 		return nil, err
 	}
 	out.Line, out.Epoch = from.HotRestart.Line, from.HotRestart.Epoch+1
-	return out, errors.Join(s.home.note(factSuccessor, from.Epoch), s.home.endInitializing())
-}
-
-// lines returns the lines of the proxies that run.
-func (s *stepping) lines() (out []uint32) {
-	for _, c := range s.there {
-		if c.HotRestart != nil && c.State == sidecar.Running {
-			out = append(out, c.HotRestart.Line)
-		}
-	}
-	return out
+	return out, errors.Join(v.home.note(factSuccessor, from.Epoch), endInitializing(v.home.shm()))
 }
 
 // canFollow returns nil if both Envoys have the same version of the hot restart, errReplace if they do not and the profile has the running
 // one stopped first, and otherwise why the running one stays.
-func (s *stepping) canFollow(next *sidecar.HotRestart, from *sidecar.Container, p *Profile) error {
+func canFollow(next *sidecar.HotRestart, from *sidecar.Container, p *Profile) error {
 	running := ""
 	if from.HotRestart != nil {
 		running = from.HotRestart.Version
@@ -115,7 +78,6 @@ func (s *stepping) canFollow(next *sidecar.HotRestart, from *sidecar.Container, 
 		return nil
 	}
 	if p.replacesIncompatible() {
-		s.noHandover = p.Hash
 		return errReplace
 	}
 	if running == "" {
@@ -125,11 +87,10 @@ func (s *stepping) canFollow(next *sidecar.HotRestart, from *sidecar.Container, 
 		"set hotRestart.onIncompatibleVersion to Replace to have it stopped first, or make the pod anew", running, p.Spec.Image, next.Version)
 }
 
-// protocol returns the version of the hot restart that the profile's image speaks.
-func (s *stepping) protocol(ctx context.Context, l launch) (string, error) {
-	spec := l.spec(s.home)
+// protocol returns the version of the hot restart that the image of a proxy speaks.
+func protocol(ctx context.Context, prober Prober, spec sidecar.Spec) (string, error) {
 	spec.Mounts, spec.NetAdmin, spec.Labels.HotRestart, spec.Args = nil, false, nil, []string{argVersion}
-	text, err := s.Prober.Output(ctx, spec)
+	text, err := prober.Output(ctx, spec)
 	if err != nil {
 		return "", fmt.Errorf("ask %s for its %s: %w", spec.Image, argVersion, err)
 	}
@@ -140,65 +101,64 @@ func (s *stepping) protocol(ctx context.Context, l launch) (string, error) {
 	return version, nil
 }
 
-// noteReady notes the Envoys that serve, which they say by their own admin sockets. It is noted in the home since a proxy that has a
-// successor no longer answers: its admin interface is closed first.
-func (s *stepping) noteReady(ctx context.Context) {
-	for _, c := range s.there {
-		if c.HotRestart == nil || c.State != sidecar.Running || s.home.noted(factReady, c.Epoch) || s.Asker.Serves(ctx, s.sandbox, c.Epoch) != nil {
+// baseID is the base ID of every Envoy. It names sockets and memory, which both lie in the home. It is not 0, Envoy's default.
+const baseID = 1
+
+// lineSocket begins the names of a line's sockets in the run directory; the number of the line follows, and then what Envoy adds.
+const lineSocket = "hot-"
+
+// removeLines removes the sockets of all lines but some from a run directory: an Envoy leaves its own behind. The others go with the home.
+func removeLines(run string, but []uint32) {
+	files, _ := filepath.Glob(filepath.Join(run, lineSocket+"*")) // which fails on bad patterns only
+	for _, file := range files {
+		line, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(file), lineSocket), "_")
+		id, errID := strconv.ParseUint(line, 10, 32)
+		if errID == nil && slices.Contains(but, uint32(id)) {
 			continue
 		}
-		if err := s.home.note(factReady, c.Epoch); err != nil {
-			log.FromContext(ctx).Error(err, "proxy that serves not noted", "epoch", c.Epoch)
-		}
+		_ = os.Remove(file)
 	}
 }
 
-// serves reports whether the profile's readiness check says anything about a proxy. Old and new Envoy have the same ports, so before the new
-// one serves, the old one would answer for it.
-func (s *stepping) serves(c sidecar.Container) bool {
-	return c.HotRestart == nil || s.home.noted(factReady, c.Epoch)
-}
+// The memory that Envoys of a line share, as version 11 of their protocol lays it out (source/server/hot_restart_impl.h): the size, the
+// version, two locks, and flags.
+const (
+	sharedSize         = 104
+	sharedVersion      = 11
+	sharedFlags        = 96
+	sharedInitializing = 1
+	sharedName         = "envoy_shared_memory_10" // an Envoy multiplies its base ID by ten
+)
 
-// relate adds to the observed proxies which of them are done, and what is known of the lines of Envoys.
-func (s *stepping) relate(ctx context.Context, proxies []Proxy) []Proxy {
-	for i, c := range s.there {
-		proxies[i].Done = s.isDone(c)
-		if c.HotRestart == nil || c.State != sidecar.Running {
-			continue
-		}
-		p := &proxies[i]
-		p.Ready = s.home.noted(factReady, c.Epoch)
-		p.Orphan = !p.Ready && c.HotRestart.Epoch > 0 && s.inLine(c, -1) == nil
-		if p.Ready && p.DrainedAt.IsZero() && s.home.noted(factSuccessor, c.Epoch) && s.inLine(c, +1) == nil {
-			p.Succeeded = s.choice.Profile != nil && errors.Is(s.Asker.Listens(ctx, s.sandbox, s.choice.Profile), ErrNobodyListens)
-		}
+// endInitializing clears the flag "initializing" in the memory that the Envoys of a line share. An Envoy that ends while it starts leaves it
+// set, and then each later one refuses to start ("previous envoy process is still initializing"). The caller makes sure that none is
+// starting. Memory of other versions is left alone.
+func endInitializing(shm string) error {
+	name := filepath.Join(shm, sharedName)
+	fd, err := unix.Open(name, unix.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("open the proxies' shared memory: %w", err)
 	}
-	return proxies
-}
-
-// inLine returns the running proxy that is a step before or after one in its line, or nil.
-func (s *stepping) inLine(c sidecar.Container, step int) *sidecar.Container {
-	i := slices.IndexFunc(s.there, func(o sidecar.Container) bool {
-		return o.State == sidecar.Running && o.HotRestart != nil && o.HotRestart.Line == c.HotRestart.Line &&
-			int64(o.HotRestart.Epoch) == int64(c.HotRestart.Epoch)+int64(step)
-	})
-	if i < 0 {
+	file := os.NewFile(uintptr(fd), name)
+	defer file.Close() //nolint:errcheck // what was written is in memory
+	info, err := file.Stat()
+	if err != nil || !info.Mode().IsRegular() || info.Size() != sharedSize {
+		return err
+	}
+	var memory [sharedSize]byte
+	if _, err := file.ReadAt(memory[:], 0); err != nil {
+		return fmt.Errorf("read the proxies' shared memory: %w", err)
+	}
+	order := binary.NativeEndian
+	flags := order.Uint64(memory[sharedFlags:])
+	if order.Uint64(memory[:]) != sharedSize || order.Uint64(memory[8:]) != sharedVersion || flags&sharedInitializing == 0 {
 		return nil
 	}
-	return &s.there[i]
-}
-
-// replaced reports whether an epoch's proxy has a successor that serves, which ends it.
-func (s *stepping) replaced(epoch uint32) bool {
-	return s.home.noted(factSuccessor, epoch) && slices.ContainsFunc(s.there, func(c sidecar.Container) bool {
-		return c.State == sidecar.Running && c.Epoch > epoch && s.home.noted(factReady, c.Epoch)
-	})
-}
-
-// admin is the name of an epoch's admin socket in the run directory.
-func admin(epoch uint32) string { return "admin-" + number(epoch) + ".sock" }
-
-// AdminSocket is the path of the socket on which an epoch's Envoy has its admin interface.
-func (h Homes) AdminSocket(s podnet.Sandbox, epoch uint32) string {
-	return path.Join(h.RunDirectory(s), admin(epoch))
+	order.PutUint64(memory[sharedFlags:], flags&^sharedInitializing)
+	if _, err := file.WriteAt(memory[sharedFlags:], sharedFlags); err != nil {
+		return fmt.Errorf("write the proxies' shared memory: %w", err)
+	}
+	return nil
 }

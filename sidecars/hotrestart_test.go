@@ -102,20 +102,19 @@ func TestWhoCanTakeOverFromWhom(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var asked sidecar.Spec
 			p := envoyProfile(t, c.change)
-			m := &Manager{Homes: Homes{Root: t.TempDir()}, Prober: probe{c.answer, c.failure, &asked}}
 			key := Key{"u1", "s1"}
-			s := &stepping{Manager: m, followed: newFollowed(sandboxOf("u1")), key: key, choice: Choice{Profile: p}, home: m.Homes.of(key)}
-			if err := os.MkdirAll(filepath.Join(s.home.path, "shm"), 0o700); err != nil {
+			v := view{key: key, choice: Choice{Profile: p}, home: Homes{Root: t.TempDir()}.of(key)}
+			if err := os.MkdirAll(v.home.shm(), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			got, err := s.takePlace(t.Context(), launch{profile: p, pod: thePod(), key: key, epoch: 5}, c.from)
+			got, err := takePlace(t.Context(), probe{c.answer, c.failure, &asked}, v, launch{profile: p, pod: thePod(), key: key, epoch: 5}, c.from)
 			if said := fmt.Sprint(err); c.wantErr != "" && !strings.Contains(said, c.wantErr) {
 				t.Errorf("error %s, want one with %q", said, c.wantErr)
 			}
 			if c.want != "" && (err != nil || got.String() != c.want) {
 				t.Errorf("%+v, %v; want %s", got, err, c.want)
 			}
-			if noted := s.home.noted(factSuccessor, 4); noted != (c.want == "3/2/11.104") {
+			if noted := v.home.noted(factSuccessor, 4); noted != (c.want == "3/2/11.104") {
 				t.Errorf("a successor is noted: %t", noted)
 			}
 			if !slices.Equal(asked.Args, []string{argVersion}) || asked.Mounts != nil || asked.NetAdmin {
@@ -153,7 +152,7 @@ func TestAProxyThatEndedWhileItStartedStandsInNoOnesWay(t *testing.T) {
 			if err := os.WriteFile(file, []byte(c.memory), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if err := h.endInitializing(); err != nil {
+			if err := endInitializing(h.shm()); err != nil {
 				t.Fatal(err)
 			}
 			if got, err := os.ReadFile(file); err != nil || string(got) != c.want {
@@ -176,13 +175,13 @@ func TestTheMemoryOfProxiesIsNoWayOut(t *testing.T) {
 	if err := os.Symlink(outside, filepath.Join(h.path, "shm", "envoy_shared_memory_10")); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.endInitializing(); err == nil {
+	if err := endInitializing(h.shm()); err == nil {
 		t.Error("a link is followed")
 	}
 	if got, err := os.ReadFile(outside); err != nil || string(got) != memoryOf(104, 11, 1) {
 		t.Errorf("the file outside is now %q, %v", got, err)
 	}
-	if err := (home{t.TempDir()}).endInitializing(); err != nil {
+	if err := endInitializing(t.TempDir()); err != nil {
 		t.Errorf("no memory: %v", err)
 	}
 }
@@ -199,7 +198,7 @@ func TestOldSocketsAreRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	h.removeLines([]uint32{3})
+	removeLines(run, []uint32{3})
 	left, err := filepath.Glob(filepath.Join(run, "*"))
 	for i := range left {
 		left[i] = filepath.Base(left[i])

@@ -29,25 +29,26 @@ type launch struct {
 	place *sidecar.HotRestart
 }
 
-// start makes a proxy. It returns no error: what the owner of the pod or the profile has to know is noted as a failure, the rest is waited for.
-func (s *stepping) start(ctx context.Context, a Action) (started bool, err error) {
-	err = s.launch(ctx, a)
+// start makes a proxy. What the owner of the pod or the profile has to know is noted as a failure, the rest is waited for.
+func (s stepping) start(ctx context.Context, a Action) (started bool, out outcome) {
+	err := s.launch(ctx, a)
 	switch {
+	case err == nil:
+		return true, outcome{}
 	case errors.Is(err, ErrPulling):
-		s.pulling = true
+		return false, outcome{pulling: true}
 	case errors.Is(err, errReplace): // it is started once the running proxy has ended
-	case errors.Is(err, sidecar.ErrGone):
-		s.absent = true // the pod's next sandbox is followed when it is there
-	case err != nil && s.choice.Ending:
-		s.absent = true // the runtime ends the sandbox just now
-	case err != nil:
-		s.fault(err.Error())
+		s.memory.noHandover = s.choice.Profile.Hash
+		return false, outcome{}
+	case errors.Is(err, sidecar.ErrGone), s.choice.Ending: // the pod's next sandbox is followed when it is there, or the runtime ends this one just now
+		return false, outcome{absent: true}
 	}
-	return err == nil, nil
+	s.fault(err.Error())
+	return false, outcome{}
 }
 
-// launch makes a proxy's container, and before that what it needs.
-func (s *stepping) launch(ctx context.Context, a Action) error {
+// launch makes a proxy's container, and before that what it needs: image, directories, files, secrets, and its place in a line of Envoys.
+func (s stepping) launch(ctx context.Context, a Action) error {
 	p := s.choice.Profile
 	if ready, err := s.Runtime.Ready(ctx, s.key.Sandbox); err != nil {
 		return err
@@ -66,34 +67,33 @@ func (s *stepping) launch(ctx context.Context, a Action) error {
 	if from != nil {
 		l.from = &from.Epoch
 	}
-	if err := s.prepare(ctx, l); err != nil {
+	files, err := l.files()
+	if err != nil {
 		return err
 	}
-	if p.hot() {
-		if l.place, err = s.takePlace(ctx, l, from); err != nil {
+	if err := errors.Join(s.home.prepare(p.owner()), s.home.write(l.epoch, files, p.owner()), s.home.forgetSecrets(l.epoch)); err != nil {
+		return err
+	}
+	if len(p.Spec.Secrets) > 0 {
+		if err := s.Homes.checkMemory(); err != nil {
+			return err
+		}
+		if err := grantSecrets(ctx, s.Secrets, s.home.secrets(l.epoch), l); err != nil {
 			return err
 		}
 	}
-	s.epoch = max(s.epoch, a.Epoch+1)
+	if p.hot() {
+		if l.place, err = takePlace(ctx, s.Prober, s.view, l, from); err != nil {
+			return err
+		}
+	}
+	s.memory.epoch = max(s.memory.epoch, a.Epoch+1)
 	id, err := s.Runtime.Create(ctx, l.spec(s.home))
 	if err != nil {
 		return err
 	}
 	s.answers[id] = answer{seen: time.Now(), epoch: a.Epoch}
 	return nil
-}
-
-// prepare makes the directories, files and secrets of a proxy that is about to be made.
-func (s *stepping) prepare(ctx context.Context, l launch) error {
-	o := l.profile.owner()
-	files, err := l.files()
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(s.home.prepare(o), s.home.write(l.epoch, files, o)); err != nil {
-		return err
-	}
-	return s.grantSecrets(ctx, l.epoch, l.pod, o)
 }
 
 // files renders the profile's files.
@@ -114,7 +114,7 @@ func (l launch) spec(h home) sidecar.Spec {
 		Labels: sidecar.Labels{
 			PodUID: string(l.pod.UID), PodNamespace: l.pod.Namespace, PodName: l.pod.Name, Profile: l.profile.Name, Hash: l.profile.Hash,
 		},
-		Env: l.env(), Mounts: append(h.mounts(l.epoch), h.secretMounts(l.epoch, p.Secrets)...), NetAdmin: p.Network.Transparent,
+		Env: l.env(), Mounts: h.mounts(l.epoch, p.Secrets), NetAdmin: p.Network.Transparent,
 		UID: l.profile.owner().uid, GID: l.profile.owner().gid,
 		Resources: sidecar.Resources{
 			MemoryBytes: amount(p.Resources.MemoryLimit, (*resource.Quantity).Value),

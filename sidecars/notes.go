@@ -45,9 +45,6 @@ func (h home) noteOf(fact string, epoch uint32) string {
 	return filepath.Join(h.path, fact+"-"+number(epoch))
 }
 
-// drainedAt returns when the proxy was told to drain; zero if it was not.
-func (h home) drainedAt(epoch uint32) time.Time { return h.notedAt(factDraining, epoch) }
-
 // notedAt returns when a fact was noted; zero if it was not.
 func (h home) notedAt(fact string, epoch uint32) time.Time {
 	info, err := os.Lstat(h.noteOf(fact, epoch))

@@ -19,16 +19,16 @@ func TestANoteStaysWithItsTime(t *testing.T) {
 	if err := os.Chtimes(h.noteOf(factDraining, 3), before, before); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.note(factDraining, 3); err != nil || !h.drainedAt(3).Equal(before) {
-		t.Errorf("noted at %s, want %s, error %v", h.drainedAt(3), before, err)
+	if err := h.note(factDraining, 3); err != nil || !h.notedAt(factDraining, 3).Equal(before) {
+		t.Errorf("noted at %s, want %s, error %v", h.notedAt(factDraining, 3), before, err)
 	}
 }
 
 // Only proxies of the profile to which the rules lead are held.
 func TestWhichProxiesAreHeld(t *testing.T) {
 	t.Parallel()
-	s := &stepping{choice: Choice{Held: "old"}, there: []sidecar.Container{{ID: "1", Labels: sidecar.Labels{Profile: "old"}}, {ID: "2", Labels: sidecar.Labels{Profile: "new"}}}}
-	got := s.held([]Proxy{{ID: "1"}, {ID: "2"}})
+	v := view{choice: Choice{Held: "old"}, there: []sidecar.Container{{ID: "1", Labels: sidecar.Labels{Profile: "old"}}, {ID: "2", Labels: sidecar.Labels{Profile: "new"}}}}
+	got := v.observed(false)
 	if !got[0].Held || got[1].Held {
 		t.Errorf("held: %v, %v", got[0].Held, got[1].Held)
 	}

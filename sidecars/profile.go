@@ -123,3 +123,15 @@ func (p *Profile) startLimit() time.Duration {
 }
 
 func (p *Profile) drainLimit() time.Duration { return time.Duration(p.Spec.DrainSeconds) * time.Second }
+
+func (p *Profile) period() time.Duration {
+	return time.Duration(p.Spec.Readiness.PeriodSeconds) * time.Second
+}
+
+// hot reports whether the profile's proxies take over from each other by Envoy's hot restart.
+func (p *Profile) hot() bool { return p != nil && p.Spec.Handover == v1alpha1.HandoverEnvoy }
+
+// replacesIncompatible reports whether a running Envoy is stopped first if the new one cannot take over from it.
+func (p *Profile) replacesIncompatible() bool {
+	return p.Spec.HotRestart != nil && p.Spec.HotRestart.OnIncompatibleVersion == v1alpha1.IncompatibleReplace
+}

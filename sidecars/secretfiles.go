@@ -14,11 +14,7 @@ import (
 	"time"
 
 	"istio-pod-network-controller/api/v1alpha1"
-	"istio-pod-network-controller/internal/sidecar"
 )
-
-// PathSecrets is where a proxy sees its secrets, each in a directory of its own.
-const PathSecrets = "/run/sidecar-secrets" //nolint:gosec // a path
 
 // What is in the directory of one secret, as the kubelet lays out its volumes:
 //
@@ -45,15 +41,9 @@ type grantedSource struct {
 	RenewAt time.Time
 }
 
-func (h home) secrets(epoch uint32) string {
-	return filepath.Join(h.path, "secrets-"+number(epoch))
-}
-
-func (h home) grantFile(epoch uint32) string { return h.secrets(epoch) + grantSuffix }
-
-// granted returns what an epoch's proxy gets, which may be nothing.
-func (h home) granted(epoch uint32) (g grant, err error) {
-	text, err := os.ReadFile(h.grantFile(epoch))
+// readGrant returns what the proxy with a directory of secrets gets, which may be nothing.
+func readGrant(secrets string) (g grant, err error) {
+	text, err := os.ReadFile(secrets + grantSuffix)
 	if errors.Is(err, os.ErrNotExist) {
 		return grant{}, nil
 	} else if err != nil {
@@ -65,46 +55,23 @@ func (h home) granted(epoch uint32) (g grant, err error) {
 	return g, nil
 }
 
-// putGrant replaces what is kept, in one step.
-func (h home) putGrant(epoch uint32, g grant) error {
+// write replaces what is kept beside a directory of secrets, in one step.
+func (g grant) write(secrets string) error {
 	text, err := json.Marshal(g)
 	if err != nil {
 		return fmt.Errorf("encode what the proxy gets as secrets: %w", err)
 	}
-	next := h.grantFile(epoch) + ".next"
+	next := secrets + grantSuffix + ".next"
 	if err := os.WriteFile(next, text, 0o600); err != nil {
 		return fmt.Errorf("keep what the proxy gets as secrets: %w", err)
 	}
-	return os.Rename(next, h.grantFile(epoch))
-}
-
-// forgetSecrets removes an epoch's secrets.
-func (h home) forgetSecrets(epoch uint32) error {
-	return errors.Join(os.RemoveAll(h.secrets(epoch)), os.RemoveAll(h.grantFile(epoch)), h.unnote(factRotated, epoch))
-}
-
-// secretMounts returns what an epoch's proxy sees of its secrets.
-func (h home) secretMounts(epoch uint32, sources []v1alpha1.SecretSource) []sidecar.Mount {
-	if len(sources) == 0 {
-		return nil
-	}
-	out := []sidecar.Mount{{Host: h.secrets(epoch), Container: PathSecrets, ReadOnly: true}}
-	for _, s := range sources {
-		if s.WorkloadAPI != nil {
-			out = append(out, sidecar.Mount{Host: s.WorkloadAPI.HostDirectory, Container: filepath.Join(PathSecrets, s.Name), ReadOnly: true})
-		}
-	}
-	return out
+	return os.Rename(next, secrets+grantSuffix)
 }
 
 // secretDir is the directory of one secret of a proxy.
 type secretDir struct {
 	path string
 	owner
-}
-
-func (h home) secretDir(epoch uint32, name string, o owner) secretDir {
-	return secretDir{filepath.Join(h.secrets(epoch), name), o}
 }
 
 // current returns the directory of the version that the proxy sees.

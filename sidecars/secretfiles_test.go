@@ -36,7 +36,7 @@ func manyKeys(i int) map[string][]byte {
 func TestAProxySeesOneVersionWhole(t *testing.T) {
 	const rounds = 100
 	h, o := homeFor(t)
-	d := h.secretDir(0, "tls", o)
+	d := secretDir{filepath.Join(h.secrets(0), "tls"), o}
 	if err := makeDir(d.path, o); err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func readsOneVersion(t *testing.T, path string) {
 // What an agent left that was killed between any two steps is put right by the next replacement.
 func TestReplacingAfterAnAgentThatWasKilled(t *testing.T) {
 	h, o := homeFor(t)
-	d := h.secretDir(0, "tls", o)
+	d := secretDir{filepath.Join(h.secrets(0), "tls"), o}
 	dir := filepath.Join(d.path, versionPrefix+"1")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -129,7 +129,7 @@ func TestReplacingAfterAnAgentThatWasKilled(t *testing.T) {
 
 func TestWhetherFilesHaveChanged(t *testing.T) {
 	h, o := homeFor(t)
-	d := h.secretDir(0, "tls", o)
+	d := secretDir{filepath.Join(h.secrets(0), "tls"), o}
 	if err := makeDir(d.path, o); err != nil {
 		t.Fatal(err)
 	}

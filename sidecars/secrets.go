@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -26,37 +27,22 @@ const (
 // versionOf returns the hash of the profile's version that a proxy is of.
 func versionOf(c sidecar.Container) string { return strings.TrimSuffix(c.Hash, rotatedHash) }
 
-// Secrets has what profiles give to their proxies. Errors contain nothing of it.
-type Secrets interface {
-	// Secret returns the values of a Secret's keys, all of one version. Without keys it returns all.
-	Secret(name string, keys []string) (map[string][]byte, error)
-	// Token returns a token of a pod's ServiceAccount that is bound to the pod.
-	Token(ctx context.Context, pod *corev1.Pod, want v1alpha1.ServiceAccountToken) (token []byte, expires time.Time, err error)
-}
-
-// grantSecrets gives an epoch's proxy, which is about to be made, what its profile says.
-func (s *stepping) grantSecrets(ctx context.Context, epoch uint32, pod *corev1.Pod, o owner) error {
-	sources := s.choice.Profile.Spec.Secrets
-	if err := s.home.forgetSecrets(epoch); err != nil || len(sources) == 0 { // of an agent that was killed before it started the proxy
+// grantSecrets gives a proxy that is about to be made what its profile says. The directory is the epoch's.
+func grantSecrets(ctx context.Context, from Secrets, secrets string, l launch) error {
+	o := l.profile.owner()
+	if err := makeDir(secrets, o); err != nil {
 		return err
 	}
-	if s.Homes.inMemory != nil {
-		if err := s.Homes.inMemory(); err != nil {
-			return err
-		}
-	}
-	if err := makeDir(s.home.secrets(epoch), o); err != nil {
-		return err
-	}
+	reader := secretReader{from, func() (*corev1.Pod, error) { return l.pod, nil }}
 	g := grant{UID: o.uid, GID: o.gid}
-	for _, source := range sources {
+	for _, source := range l.profile.Spec.Secrets {
 		granted := grantedSource{SecretSource: source}
-		dir := s.home.secretDir(epoch, source.Name, o)
+		dir := secretDir{filepath.Join(secrets, source.Name), o}
 		if err := makeDir(dir.path, o); err != nil {
 			return err
 		}
 		if source.WorkloadAPI == nil {
-			files, renewAt, err := s.readSecret(ctx, source, func() (*corev1.Pod, error) { return pod, nil })
+			files, renewAt, err := reader.read(ctx, source)
 			if err != nil {
 				return fmt.Errorf("secrets: %q: %w", source.Name, err)
 			}
@@ -67,26 +53,30 @@ func (s *stepping) grantSecrets(ctx context.Context, epoch uint32, pod *corev1.P
 		}
 		g.Sources = append(g.Sources, granted)
 	}
-	return s.home.putGrant(epoch, g)
+	return g.write(secrets)
 }
 
-// readSecret returns the files of a source, and when to read it again; zero is at every check.
-func (s *stepping) readSecret(
-	ctx context.Context, source v1alpha1.SecretSource, podOf func() (*corev1.Pod, error),
-) (files map[string][]byte, renewAt time.Time, err error) {
+// secretReader reads the secrets of one pod's proxies. It asks for the pod only if one is a token.
+type secretReader struct {
+	from Secrets
+	pod  func() (*corev1.Pod, error)
+}
+
+// read returns the files of a source, and when to read it again; zero is at every check.
+func (r secretReader) read(ctx context.Context, source v1alpha1.SecretSource) (files map[string][]byte, renewAt time.Time, err error) {
 	switch {
 	case source.Secret != nil:
-		files, err = s.Secrets.Secret(source.Secret.Name, source.Secret.Keys)
+		files, err = r.from.Secret(source.Secret.Name, source.Secret.Keys)
 		if err != nil {
 			return nil, time.Time{}, fmt.Errorf("Secret %q: %w", source.Secret.Name, err)
 		}
 	case source.ServiceAccountToken != nil:
-		pod, err := podOf()
+		pod, err := r.pod()
 		if err != nil {
 			return nil, time.Time{}, err
 		}
 		now := time.Now()
-		token, expires, err := s.Secrets.Token(ctx, pod, *source.ServiceAccountToken)
+		token, expires, err := r.from.Token(ctx, pod, *source.ServiceAccountToken)
 		if err != nil {
 			return nil, time.Time{}, fmt.Errorf("token for the audience %q: %w", source.ServiceAccountToken.Audience, err)
 		}
@@ -102,33 +92,35 @@ func renewal(from, expires time.Time) time.Time {
 }
 
 // renewSecrets brings the secrets of the proxies that run up to date, those of older versions of the profile as well. A source that cannot
-// be read leaves what the proxy has; the Sidecar says why.
-func (s *stepping) renewSecrets(ctx context.Context) {
-	if now := time.Now(); now.Sub(s.renewed) >= secretsPeriod {
-		s.renewed = now
+// be read leaves what the proxy has; the Sidecar says why. A proxy that has to be replaced for its secrets gets another hash.
+func renewSecrets(ctx context.Context, from Secrets, cluster Cluster, v view, f *followed) {
+	if now := time.Now(); now.Sub(f.renewed) >= secretsPeriod {
+		f.renewed = now
 		var faults []string
-		if err := s.home.prune(s.there); err != nil {
+		if err := v.home.prune(v.there); err != nil {
 			faults = append(faults, err.Error())
 		}
-		for _, c := range s.there {
+		reader := secretReader{from, func() (*corev1.Pod, error) { return cluster.Pod(ctx, v.sandbox) }}
+		for _, c := range v.there {
 			if c.State != sidecar.Running {
 				continue
 			}
-			if err := s.renewEpoch(ctx, c.Epoch); err != nil {
+			if err := renewEpoch(ctx, reader, v.home, c.Epoch); err != nil {
 				faults = append(faults, strings.ReplaceAll(err.Error(), "\n", "; "))
 			}
 		}
-		s.stale = strings.Join(faults, "; ")
+		f.stale = strings.Join(faults, "; ")
 	}
-	for i, c := range s.there {
-		if s.home.noted(factRotated, c.Epoch) {
-			s.there[i].Hash += rotatedHash
+	for i, c := range v.there {
+		if v.home.noted(factRotated, c.Epoch) {
+			v.there[i].Hash += rotatedHash
 		}
 	}
 }
 
-func (s *stepping) renewEpoch(ctx context.Context, epoch uint32) error {
-	g, err := s.home.granted(epoch)
+func renewEpoch(ctx context.Context, reader secretReader, home home, epoch uint32) error {
+	secrets := home.secrets(epoch)
+	g, err := readGrant(secrets)
 	if err != nil {
 		return err
 	}
@@ -139,10 +131,10 @@ func (s *stepping) renewEpoch(ctx context.Context, epoch uint32) error {
 		if source.WorkloadAPI != nil {
 			continue
 		}
-		dir, before := s.home.secretDir(epoch, source.Name, owner{g.UID, g.GID}), source.RenewAt
+		dir, before := secretDir{filepath.Join(secrets, source.Name), owner{g.UID, g.GID}}, source.RenewAt
 		err := dir.prune()
 		if err == nil && !time.Now().Before(before) {
-			err = s.renewSource(ctx, epoch, source, dir)
+			err = renewSource(ctx, reader, home, epoch, source, dir)
 		}
 		if err != nil {
 			faults = append(faults, fmt.Errorf("secrets: %q is not renewed: %w", source.Name, err))
@@ -150,23 +142,20 @@ func (s *stepping) renewEpoch(ctx context.Context, epoch uint32) error {
 		renewed = renewed || !source.RenewAt.Equal(before)
 	}
 	if renewed {
-		faults = append(faults, s.home.putGrant(epoch, g))
+		faults = append(faults, g.write(secrets))
 	}
 	return errors.Join(faults...)
 }
 
 // renewSource replaces the files of a source if they have changed. factRotated is noted first: if the agent is killed in between, there may
 // be one new proxy too many, which does no harm, but none is missed.
-func (s *stepping) renewSource(ctx context.Context, epoch uint32, source *grantedSource, dir secretDir) error {
-	files, renewAt, err := s.readSecret(ctx, source.SecretSource, func() (*corev1.Pod, error) { return s.Cluster.Pod(ctx, s.sandbox) })
-	if err != nil {
+func renewSource(ctx context.Context, reader secretReader, home home, epoch uint32, source *grantedSource, dir secretDir) error {
+	files, renewAt, err := reader.read(ctx, source.SecretSource)
+	if err != nil || dir.holds(files) {
 		return err
 	}
-	if dir.holds(files) {
-		return nil
-	}
 	if source.UpgradeOnRotation {
-		if err := s.home.note(factRotated, epoch); err != nil {
+		if err := home.note(factRotated, epoch); err != nil {
 			return err
 		}
 	}

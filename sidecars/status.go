@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"istio-pod-network-controller/api/v1alpha1"
-	"istio-pod-network-controller/internal/sidecar"
 )
 
 // restartOnFailure is the restart policy under which a proxy that ends with code 0 is not started again.
@@ -33,73 +32,55 @@ type Status struct {
 	Failure string
 }
 
-// settle ends a look at a sandbox: it notes an upgrade that has succeeded, and reports.
-func (s *stepping) settle(d Decision) {
-	serving := slices.IndexFunc(s.there, func(c sidecar.Container) bool { return c.ID == d.Serving })
-	if p := s.choice.Profile; p != nil && serving >= 0 && s.there[serving].Hash == p.Hash {
-		if next, freed := s.Rollout.done(p, s.key); freed {
-			s.upgraded = time.Now()
-			s.look(next)
-		}
-		if time.Since(later(s.failed, s.answers[d.Serving].calm)) > calmTime {
-			s.failures, s.why, s.log = 0, "", ""
-		}
-	}
-	status := s.status(d, serving)
-	s.Reporter.Report(s.sandbox, status)
-	s.show(status)
-}
-
-// status describes what was decided. serving is the index of the container that serves, or -1.
-func (s *stepping) status(d Decision, serving int) Status {
+// status describes what was decided. pulling reports whether a start waits for its image.
+func (v view) status(f *followed, d Decision, pulling bool) Status {
 	out := Status{
-		Profile: s.choice.Name, State: s.state(d), Restarts: s.restarts, LastUpgrade: s.upgraded, Message: s.why, Failure: s.why,
-		Final: s.hasFinished(d),
+		Profile: v.choice.Name, State: v.state(d, f.failures > 0, pulling), Restarts: f.restarts, LastUpgrade: f.upgraded, Message: f.why, Failure: f.why,
+		Final: v.hasFinished(d),
 	}
 	switch {
-	case s.choice.Refusal != "":
-		out.Message = s.choice.Refusal
-	case s.done():
+	case v.choice.Refusal != "":
+		out.Message = v.choice.Refusal
+	case v.done():
 		out.Message, out.Failure = endedWell, ""
-	case s.answers[d.Serving].why != "":
-		out.Message = "it does not answer: " + s.answers[d.Serving].why
-	case s.stale != "" && s.why != "":
-		out.Message = s.why + "; " + s.stale
-	case s.stale != "":
-		out.Message = s.stale
+	case v.answers[d.Serving].why != "":
+		out.Message = "it does not answer: " + v.answers[d.Serving].why
+	case f.stale != "" && f.why != "":
+		out.Message = f.why + "; " + f.stale
+	case f.stale != "":
+		out.Message = f.stale
 	}
-	shown := serving
-	if shown < 0 {
-		shown = len(s.there) - 1
+	shown := v.container(d.Serving)
+	if shown == nil && len(v.there) > 0 {
+		shown = &v.there[len(v.there)-1]
 	}
-	if shown >= 0 {
-		c := s.there[shown]
-		out.Epoch, out.Image, out.Hash = c.Epoch, c.Image, versionOf(c)
-		out.Ready = serving >= 0 && s.answers[c.ID].now
-		if out.Ready {
-			out.Serves = c.Profile
-		}
+	if shown == nil {
+		return out
+	}
+	out.Epoch, out.Image, out.Hash = shown.Epoch, shown.Image, versionOf(*shown)
+	if out.Ready = shown.ID == d.Serving && v.answers[shown.ID].now; out.Ready {
+		out.Serves = shown.Profile
 	}
 	return out
 }
 
 // hasFinished reports whether the pod has finished, and its proxy with it.
-func (s *stepping) hasFinished(d Decision) bool { return s.choice.Finished && d.Serving == "" }
+func (v view) hasFinished(d Decision) bool { return v.choice.Finished && d.Serving == "" }
 
-func (s *stepping) state(d Decision) v1alpha1.State {
+func (v view) state(d Decision, failed, pulling bool) v1alpha1.State {
 	starts := slices.ContainsFunc(d.Actions, func(a Action) bool { return a.Verb == Start })
 	switch {
-	case s.hasFinished(d), s.done(), d.Serving == "" && s.home.finished(time.Now()):
+	case v.hasFinished(d), v.done(), d.Serving == "" && v.home.finished(time.Now()):
 		return v1alpha1.Ended
 	case d.Serving != "" && (len(d.Ask) > 0 || starts):
 		return v1alpha1.Upgrading
 	case d.Serving != "":
 		return v1alpha1.Running
-	case s.choice.Profile == nil:
+	case v.choice.Profile == nil:
 		return v1alpha1.Refused
-	case s.pulling:
+	case pulling:
 		return v1alpha1.Pulling
-	case len(d.Ask) > 0 || starts && s.failures == 0:
+	case len(d.Ask) > 0 || starts && !failed:
 		return v1alpha1.Starting
 	}
 	return v1alpha1.Failed

@@ -24,13 +24,11 @@ func TestWhatTheSidecarSaysOfAProxyThatServes(t *testing.T) {
 		"the pod is refused, which matters even more": {refusal: "on the host's network", why: "exit code 1", silent: "refused", want: "on the host's network"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := &stepping{
-				Manager: &Manager{}, followed: newFollowed(sandboxOf("u1")), there: []sidecar.Container{{ID: "c1", State: sidecar.Running}},
-				choice: Choice{Name: "edge", Refusal: c.refusal}, home: home{t.TempDir()},
+			v := view{
+				there: []sidecar.Container{{ID: "c1", State: sidecar.Running}}, choice: Choice{Name: "edge", Refusal: c.refusal}, home: home{t.TempDir()},
+				answers: map[string]answer{"c1": {ready: true, now: c.silent == "", why: c.silent}},
 			}
-			s.why, s.stale = c.why, c.stale
-			s.answers["c1"] = answer{ready: true, now: c.silent == "", why: c.silent}
-			got := s.status(Decision{Serving: "c1"}, 0)
+			got := v.status(&followed{why: c.why, stale: c.stale}, Decision{Serving: "c1"}, false)
 			if got.Message != c.want || got.Failure != c.why || got.Ready != (c.silent == "") {
 				t.Errorf("%+v, want the message %q", got, c.want)
 			}
@@ -115,9 +113,8 @@ func TestTheStateOfAPodWithoutAProxyThatServes(t *testing.T) {
 			if c.choice.Refusal == "" {
 				c.choice.Profile = &Profile{}
 			}
-			s := &stepping{Manager: &Manager{}, followed: newFollowed(sandboxOf("u1")), choice: c.choice, home: home{t.TempDir()}, pulling: c.pulling}
-			s.failures = c.failures
-			if got := s.state(c.decision); got != c.want {
+			v := view{choice: c.choice, home: home{t.TempDir()}}
+			if got := v.state(c.decision, c.failures > 0, c.pulling); got != c.want {
 				t.Errorf("%s, want %s", got, c.want)
 			}
 		})

@@ -240,22 +240,21 @@ func TestWhoNeedsATurnForItsUpgrade(t *testing.T) {
 		"one of the present version": {sidecar.Container{State: sidecar.Running, Labels: sidecar.Labels{Hash: "new"}}, true, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := &Manager{Homes: Homes{Root: t.TempDir()}, Rollout: &Rollouts{}}
-			key := Key{"u1", "s1"}
 			c.there.ID = "c1"
-			s := &stepping{Manager: m, followed: newFollowed(sandboxOf("u1")), key: key, there: []sidecar.Container{c.there}, home: m.Homes.of(key)}
-			s.answers["c1"] = answer{ready: c.ready}
-			if err := s.home.prepare(owner{}); err != nil {
+			v := view{
+				choice: Choice{Profile: &Profile{Name: "edge", Hash: "new"}}, home: Homes{Root: t.TempDir()}.of(Key{"u1", "s1"}),
+				there: []sidecar.Container{c.there}, answers: map[string]answer{"c1": {ready: c.ready}},
+			}
+			if err := v.home.prepare(owner{}); err != nil {
 				t.Fatal(err)
 			}
 			if c.drained {
-				if err := s.home.note(factDraining, 0); err != nil {
+				if err := v.home.note(factDraining, 0); err != nil {
 					t.Fatal(err)
 				}
 			}
-			p := &Profile{Name: "edge", Hash: "new"} // its roll-out gives nobody a turn
-			if got := s.mayUpgrade(p); got == c.want {
-				t.Errorf("it may be upgraded: %t", got)
+			if got := v.needsTurn(); got != c.want {
+				t.Errorf("it needs a turn: %t", got)
 			}
 		})
 	}

@@ -9,42 +9,18 @@ type Summary struct {
 	Message string
 }
 
-// show notes how a sandbox's proxy is, and sums up if that has changed.
-func (s *stepping) show(status Status) {
-	now := shown{profile: s.choice.Name, generation: s.choice.Generation}
-	if p := s.choice.Profile; p != nil {
-		now.upgraded = status.Ready && status.Hash == p.Hash
-		now.failed = !now.upgraded && s.why != ""
+// shownOf returns how a sandbox's proxy is. why is why the last one failed, or "".
+func shownOf(v view, why string, status Status) shown {
+	out := shown{profile: v.choice.Name, generation: v.choice.Generation}
+	if p := v.choice.Profile; p != nil {
+		out.upgraded = status.Ready && status.Hash == p.Hash
+		out.failed = !out.upgraded && why != ""
 	}
-	now.failed = now.failed || s.choice.Refusal != ""
-	if now.failed {
-		now.message = s.sandbox.Pod() + ": " + status.Message
+	out.failed = out.failed || v.choice.Refusal != ""
+	if out.failed {
+		out.message = v.sandbox.Pod() + ": " + status.Message
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	before := s.shown
-	if before == now {
-		return
-	}
-	s.shown = now
-	for _, profile := range []string{before.profile, now.profile} {
-		if profile != "" {
-			s.summarize(profile)
-		}
-	}
-}
-
-// summarize reports the sum of the node's proxies of a profile. m.mu is held.
-func (m *Manager) summarize(profile string) {
-	var all []shown
-	for _, f := range m.known {
-		if f.shown.profile == profile {
-			all = append(all, f.shown)
-		}
-	}
-	sum := sumOf(all)
-	sum.Paused = m.Rollout.paused(profile)
-	m.Summaries.Summarize(profile, sum)
+	return out
 }
 
 // sumOf sums up the proxies of one profile. Those that were not looked at since it changed count as pods only.

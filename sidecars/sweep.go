@@ -2,9 +2,6 @@ package sidecars
 
 import (
 	"context"
-	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -13,8 +10,8 @@ import (
 	"istio-pod-network-controller/internal/sidecar"
 )
 
-// sweep looks at everything there is on the node: containers of ours whose sandbox is not followed are looked at, and homes whose sandbox is
-// gone are removed. It finds what happened while no agent ran.
+// sweep looks at all proxies of the node, for changes while no agent ran: at containers whose sandbox is not followed, and at homes, which are
+// removed once their sandbox is gone.
 func (m *Manager) sweep(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
@@ -23,10 +20,10 @@ func (m *Manager) sweep(ctx context.Context) {
 		log.FromContext(ctx).Error(err, "proxies not listed")
 		return
 	}
-	present := map[string]bool{}
+	present := map[Key]bool{}
 	for _, c := range all {
 		key := Key{PodUID: c.PodUID, Sandbox: c.Sandbox}
-		present[key.name()] = present[key.name()] || c.State == sidecar.Running
+		present[key] = present[key] || c.State == sidecar.Running
 		if !m.follows(key) { // others are looked at as often
 			m.sweepOne(ctx, c)
 		}
@@ -34,7 +31,11 @@ func (m *Manager) sweep(ctx context.Context) {
 	if err := m.Logs.TidyLogs(all); err != nil {
 		log.FromContext(ctx).Error(err, "logs of proxies not removed")
 	}
-	if err := m.sweepHomes(present); err != nil {
+	// A home whose application has ended lately is kept: an agent that has just started may still follow its sandbox.
+	_, err = m.Homes.remove(false, func(key Key, h home) (bool, error) {
+		return !present[key] && !m.follows(key) && !h.finished(time.Now()), nil
+	})
+	if err != nil {
 		log.FromContext(ctx).Error(err, "directories of proxies not removed")
 	}
 }
@@ -58,53 +59,20 @@ func (m *Manager) sweepOne(ctx context.Context, c sidecar.Container) {
 	}
 }
 
-// clean removes what is left of a sandbox that is not followed any more, once its proxies have ended.
-func (m *Manager) clean(ctx context.Context, key Key) {
+// clean removes the leftovers of a sandbox that is not followed any more, once its proxies have ended. again is when to try again.
+func (m *Manager) clean(ctx context.Context, key Key) (again time.Duration) {
 	all, err := m.Runtime.List(ctx, key.PodUID)
-	left := 0
+	left := err != nil
 	for _, c := range all {
-		switch {
-		case c.Sandbox != key.Sandbox:
-		case c.State == sidecar.Running:
-			left++
-		case m.Runtime.Remove(ctx, c.ID) != nil:
-			left++
+		if c.Sandbox == key.Sandbox && (c.State == sidecar.Running || m.Runtime.Remove(ctx, c.ID) != nil) {
+			left = true
 		}
 	}
-	if err != nil || left > 0 {
-		m.queue.AddAfter(key, cleanInterval)
-		return
+	if left {
+		return cleanInterval
 	}
 	if err := m.Homes.of(key).remove(); err != nil {
 		log.FromContext(ctx).Error(err, "directory of a proxy not removed", "podUID", key.PodUID, "sandbox", key.Sandbox)
 	}
-}
-
-func (m *Manager) follows(key Key) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.known[key] != nil
-}
-
-// sweepHomes removes the homes of sandboxes that are not followed and have no running proxy. One whose application has ended lately is kept: an
-// agent that has just started may still follow its sandbox.
-func (m *Manager) sweepHomes(present map[string]bool) error {
-	entries, err := os.ReadDir(m.Homes.Root)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		uid, sandbox, ok := strings.Cut(e.Name(), ".")
-		if !ok || present[e.Name()] || m.follows(Key{PodUID: uid, Sandbox: sandbox}) {
-			continue
-		}
-		left := home{filepath.Join(m.Homes.Root, e.Name())}
-		if left.finished(time.Now()) {
-			continue
-		}
-		if err := left.remove(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return 0
 }

@@ -75,7 +75,7 @@ func TestFollowingASandboxAgain(t *testing.T) {
 		if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Restarts != 1 || said.Message == "" {
 			t.Errorf("the Sidecar says %+v", said)
 		}
-		if got := m.sandboxOf(m.known[Key{"u1", "sandbox-u1"}]); got != moved {
+		if got := m.known[Key{"u1", "sandbox-u1"}].sandbox; got != moved {
 			t.Errorf("the sandbox is known as %+v", got)
 		}
 		if !m.Follows("u1") || m.Follows("u2") {

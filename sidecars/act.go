@@ -1,0 +1,120 @@
+package sidecars
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"istio-pod-network-controller/internal/sidecar"
+)
+
+// stopWait is how long a proxy that is ended may take.
+const stopWait = time.Second
+
+// stepping is what changes something in a step: a view of the sandbox, the memory of it, and what the Manager was given.
+type stepping struct {
+	*Manager
+	memory *followed
+	view
+}
+
+// outcome says what has become of a start: the image is being pulled, or the sandbox does not run.
+type outcome struct{ pulling, absent bool }
+
+// act does what was decided. It tries every action, also after one has failed: none needs another of the same Decision.
+func (s stepping) act(ctx context.Context, d Decision) (out outcome, err error) {
+	for _, a := range d.Actions {
+		done, errAction := true, error(nil)
+		switch a.Verb {
+		case Start:
+			done, out = s.start(ctx, a)
+		case Drain:
+			errAction = s.drain(ctx, a)
+		case Stop:
+			errAction = s.stop(ctx, a)
+		case Remove:
+			errAction = s.remove(ctx, a)
+		}
+		if errAction != nil {
+			err = errors.Join(err, fmt.Errorf("%s proxy of epoch %d: %w", a.Verb, a.Epoch, errAction))
+		} else if done {
+			log.FromContext(ctx).Info("proxy changed", "action", string(a.Verb), "epoch", a.Epoch, "reason", a.Why)
+		}
+	}
+	return out, err
+}
+
+func (s stepping) stop(ctx context.Context, a Action) error {
+	mine := s.answers[a.ID]
+	mine.stopped = true
+	s.answers[a.ID] = mine
+	if !mine.ready {
+		why := a.Why
+		if mine.why != "" {
+			why += ": " + mine.why
+		}
+		s.fault(why)
+	}
+	wait := stopWait
+	if a.Kill {
+		wait = 0
+	}
+	return s.Runtime.Stop(ctx, a.ID, wait)
+}
+
+func (s stepping) remove(ctx context.Context, a Action) error {
+	if err := s.Runtime.Remove(ctx, a.ID); err != nil {
+		return err
+	}
+	delete(s.answers, a.ID)
+	return s.home.forget(a.Epoch)
+}
+
+// drain notes the time before it tells the proxy, so that an agent that starts in between knows as well. A proxy that could not be told is
+// told later.
+func (s stepping) drain(ctx context.Context, a Action) error {
+	c := s.container(a.ID)
+	if s.left() && (c == nil || c.StopSignal == "") {
+		return s.home.note(factLeft, a.Epoch) // it has no successor, and may be used again
+	}
+	if err := s.home.note(factDraining, a.Epoch); err != nil {
+		return err
+	}
+	if c == nil || c.StopSignal == "" {
+		return nil // an Envoy's successor tells it; without a handover it is ended at DrainLimit
+	}
+	err := s.Runtime.Signal(ctx, a.ID, unix.SignalNum("SIG"+c.StopSignal))
+	if err == nil || errors.Is(err, sidecar.ErrGone) {
+		return nil
+	}
+	return errors.Join(err, s.home.unnote(factDraining, a.Epoch))
+}
+
+// fault notes that a proxy could not be started, or has ended without being told to.
+func (s stepping) fault(why string) {
+	s.memory.fail(time.Now(), why)
+	s.Rollout.failed(s.choice.Profile, s.key)
+}
+
+// report ends a step: it notes an upgrade that has succeeded, and says how the proxy is.
+func (s stepping) report(d Decision, did outcome) {
+	f, serving := s.memory, s.container(d.Serving)
+	if p := s.choice.Profile; p != nil && serving != nil && serving.Hash == p.Hash {
+		if next, freed := s.Rollout.done(p, s.key); freed {
+			f.upgraded = time.Now()
+			for _, key := range next {
+				s.queue.Add(key)
+			}
+		}
+		if time.Since(later(f.failed, s.answers[d.Serving].calm)) > calmTime {
+			f.failures, f.why, f.log = 0, "", ""
+		}
+	}
+	status := s.status(f, d, did.pulling)
+	s.Reporter.Report(s.sandbox, status)
+	s.show(f, shownOf(s.view, f.why, status))
+}

@@ -1,0 +1,121 @@
+package sidecars
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/sidecar"
+)
+
+// Runtime makes, ends and lists the containers of proxies. It has more than three methods: they are one runtime's, and most tests' fake has them all.
+type Runtime interface {
+	// List returns the containers of a pod's proxies, or of all if podUID is empty.
+	List(ctx context.Context, podUID string) ([]sidecar.Container, error)
+	Create(ctx context.Context, spec sidecar.Spec) (id string, err error)
+	Signal(ctx context.Context, id string, signal unix.Signal) error
+	Stop(ctx context.Context, id string, wait time.Duration) error
+	Remove(ctx context.Context, id string) error
+	End(ctx context.Context, id string) (sidecar.End, error)
+	// Wait returns once a container has ended, or ctx has.
+	Wait(ctx context.Context, id string) error
+	// Ready reports whether a sandbox runs.
+	Ready(ctx context.Context, sandbox string) (bool, error)
+}
+
+// Logs bounds the logs of proxies.
+type Logs interface {
+	// TidyLogs removes logs of proxies that ended long ago. all are those that the runtime lists.
+	TidyLogs(all []sidecar.Container) error
+}
+
+// Images brings the image of a proxy to the node.
+type Images interface {
+	// Ensure pulls an image unless the node has it.
+	Ensure(ctx context.Context, p *Profile) error
+}
+
+// Cluster reads what the API server has.
+type Cluster interface {
+	// Pod returns the pod of a sandbox with all its fields, or podnet.ErrNoPod.
+	Pod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error)
+	// Choice returns the profile that a pod has chosen. Refusal says why there is none although it has chosen one.
+	Choice(ctx context.Context, s podnet.Sandbox) (c Choice, err error)
+}
+
+// Choice is what a pod has chosen: nothing, a profile that can be used, or one that cannot.
+type Choice struct {
+	Name string
+	// Generation is that of the profile named, also if it cannot be used; 0 if there is none.
+	Generation int64
+	Profile    *Profile
+	// Refusal says why Profile is nil although Name is not empty, and what to do.
+	Refusal string
+	// OptedOut reports whether the pod itself says that it has no proxy. Otherwise one that runs stays.
+	OptedOut bool
+	// Leaves reports whether the pod has chosen a shared proxy, which is not in its sandbox. Until that is ready, Name and Profile are those
+	// of the proxy in the sandbox, to which the rules lead. Then they are empty, and the proxy in the sandbox finishes its connections,
+	// within Drain.
+	Leaves bool
+	Drain  time.Duration
+	// Held is the profile that the pod comes from, or "": the rules still lead to that profile's proxy in the sandbox, on other ports.
+	Held string
+	// Ending reports whether the pod is being deleted, or has finished; Finished whether its containers have ended for good.
+	Ending, Finished bool
+}
+
+// Asker asks proxies whether they are ready.
+type Asker interface {
+	// Ask returns nil if the proxy of an epoch is ready, and ErrPortTaken, whether there is a proxy or not, if another process has its ports.
+	Ask(ctx context.Context, s podnet.Sandbox, p *Profile, epoch uint32) error
+	// Serves returns nil if an epoch's Envoy has taken over, as it says on a socket of its own.
+	Serves(ctx context.Context, s podnet.Sandbox, epoch uint32) error
+	// Listens returns ErrNobodyListens if connections to the profile's outbound port are refused.
+	Listens(ctx context.Context, s podnet.Sandbox, p *Profile) error
+}
+
+// ErrPulling means that an image is being pulled. Notify is called when that has ended.
+var ErrPulling = errors.New("the image is being pulled")
+
+// ErrPortTaken means that a process of the pod that is not the proxy's listens on one of the proxy's ports.
+var ErrPortTaken = errors.New("the proxy's port is taken")
+
+// ErrNobodyListens means that no proxy takes connections.
+var ErrNobodyListens = errors.New("nobody listens")
+
+// Reporter shows the proxies in the cluster.
+type Reporter interface {
+	Report(s podnet.Sandbox, status Status)
+	// Forget is for a pod that is gone: what shows its proxy goes with it. Retract is for one that has no proxy any more.
+	Forget(podUID string)
+	Retract(podUID string)
+}
+
+// Summaries shows how far profiles have reached the node's proxies.
+type Summaries interface {
+	Summarize(profile string, s Summary)
+}
+
+// Applications lists the containers of a sandbox that are the pod's own, in any state.
+type Applications interface {
+	Applications(ctx context.Context, sandbox string) ([]sidecar.Application, error)
+}
+
+// Prober runs a program of a profile's image for its answer.
+type Prober interface {
+	// Output returns what the program prints, on either stream.
+	Output(ctx context.Context, spec sidecar.Spec) (string, error)
+}
+
+// Secrets has what profiles give to their proxies. Errors contain nothing of it.
+type Secrets interface {
+	// Secret returns the values of a Secret's keys, all of one version. Without keys it returns all.
+	Secret(name string, keys []string) (map[string][]byte, error)
+	// Token returns a token of a pod's ServiceAccount that is bound to the pod.
+	Token(ctx context.Context, pod *corev1.Pod, want v1alpha1.ServiceAccountToken) (token []byte, expires time.Time, err error)
+}

@@ -1,0 +1,152 @@
+package sidecars
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/sidecar"
+)
+
+// view is a sandbox as one look has found it: what its pod has chosen, the containers, the notes in its home, and what proxies have answered
+// until now. It becomes the two arguments of Decide. A pod that moves between profiles keeps the proxy to which its rules lead until the other
+// one is ready and the rules have changed: only then the old one finishes its connections.
+type view struct {
+	key     Key
+	sandbox podnet.Sandbox
+	choice  Choice
+	home    home
+	there   []sidecar.Container // oldest first
+	answers map[string]answer   // by container ID
+}
+
+// desired returns what should run in the sandbox. upgrade reports whether it has a turn for its upgrade.
+func (v view) desired(f *followed, upgrade bool) Desired {
+	p := v.choice.Profile
+	if v.left() {
+		return Desired{Leave: true, DrainLimit: v.choice.Drain}
+	}
+	if p == nil {
+		return Desired{Keep: !v.choice.OptedOut, MaxRunning: 1, HotRestart: v.hotRestarts(), DrainLimit: time.Hour}
+	}
+	out := Desired{
+		Wanted: !v.done() && !v.choice.Finished && !v.home.finished(time.Now()), Keep: true,
+		Hash: p.Hash, MaxRunning: p.maxRunning(), HotRestart: v.hotRestarts(), Upgrade: upgrade || !v.needsTurn(),
+		StartLimit: p.startLimit(), DrainLimit: p.drainLimit(), Epoch: f.epoch, RetryAt: f.retryAt(),
+	}
+	if f.noHandover == p.Hash {
+		out.MaxRunning = 1
+	}
+	return out
+}
+
+// observed returns the sandbox's containers as Decide sees them. unheard reports whether connections to the profile's port are refused.
+func (v view) observed(unheard bool) []Proxy {
+	out := make([]Proxy, 0, len(v.there))
+	for _, c := range v.there {
+		a := v.answers[c.ID]
+		p := Proxy{
+			ID: c.ID, Epoch: c.Epoch, State: c.State, Hash: c.Hash, Since: a.seen, Asked: !a.asked.IsZero(), Ready: a.ready,
+			DrainedAt: v.leftAt(c.Epoch), Done: v.isDone(c), Held: v.choice.Held != "" && c.Profile == v.choice.Held,
+		}
+		if c.HotRestart != nil && c.State == sidecar.Running {
+			p.Ready = v.home.noted(factReady, c.Epoch)
+			p.Orphan = !p.Ready && c.HotRestart.Epoch > 0 && !v.inLine(c, -1)
+			p.Succeeded = unheard && v.lostSuccessor(c)
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// needsTurn reports whether an upgrade needs a turn: an older version is ready, and none of the present version is ready beside it. If one is,
+// the old one only has to be told to drain.
+func (v view) needsTurn() bool {
+	old, present := false, false
+	for _, c := range v.there {
+		if c.State != sidecar.Running || !v.answers[c.ID].ready || v.drains(c.Epoch) {
+			continue
+		}
+		old, present = old || c.Hash != v.choice.Profile.Hash, present || c.Hash == v.choice.Profile.Hash
+	}
+	return old && !present
+}
+
+// nobodyListens reports whether nobody listens for a pod whose Envoy has lost its successor. The Envoy does not say whether the other one took its
+// listeners before it ended.
+func nobodyListens(ctx context.Context, asker Asker, v view) bool {
+	return v.choice.Profile != nil && slices.ContainsFunc(v.there, v.lostSuccessor) &&
+		errors.Is(asker.Listens(ctx, v.sandbox, v.choice.Profile), ErrNobodyListens)
+}
+
+// lostSuccessor reports whether an Envoy that serves had a successor, which no longer runs.
+func (v view) lostSuccessor(c sidecar.Container) bool {
+	return c.HotRestart != nil && c.State == sidecar.Running && v.home.noted(factReady, c.Epoch) && v.leftAt(c.Epoch).IsZero() &&
+		v.home.noted(factSuccessor, c.Epoch) && !v.inLine(c, +1)
+}
+
+// inLine reports whether the proxy a step before or after one in its line runs.
+func (v view) inLine(c sidecar.Container, step int64) bool {
+	return slices.ContainsFunc(v.there, func(o sidecar.Container) bool {
+		return o.State == sidecar.Running && o.HotRestart != nil && o.HotRestart.Line == c.HotRestart.Line &&
+			int64(o.HotRestart.Epoch) == int64(c.HotRestart.Epoch)+step
+	})
+}
+
+// replaced reports whether an epoch's proxy has a successor that serves, which ends it.
+func (v view) replaced(epoch uint32) bool {
+	return v.home.noted(factSuccessor, epoch) && slices.ContainsFunc(v.there, func(c sidecar.Container) bool {
+		return c.State == sidecar.Running && c.Epoch > epoch && v.home.noted(factReady, c.Epoch)
+	})
+}
+
+// expected reports whether a proxy's end is no news: it was noted, or it was told to end.
+func (v view) expected(a answer) bool {
+	return a.ended || a.stopped || v.drains(a.epoch) || v.replaced(a.epoch)
+}
+
+// hotRestarts reports whether there are proxies that take over from each other by Envoy's hot restart.
+func (v view) hotRestarts() bool {
+	return v.choice.Profile.hot() || slices.ContainsFunc(v.there, func(c sidecar.Container) bool { return c.HotRestart != nil })
+}
+
+// done reports whether the sandbox's proxy is not started again.
+func (v view) done() bool { return slices.ContainsFunc(v.there, v.isDone) }
+
+// isDone reports whether no proxy is started after this one until the profile changes: restartPolicy is OnFailure, it ended with code 0, and
+// there is neither a newer one nor one that takes connections. Its container is kept to tell the next agent. The kubelet keeps it, too, as the
+// newest of its name.
+func (v view) isDone(c sidecar.Container) bool {
+	p := v.choice.Profile
+	if p == nil || p.Spec.RestartPolicy != restartOnFailure || p.Hash != versionOf(c) || v.choice.Finished {
+		return false
+	}
+	another := slices.ContainsFunc(v.there, func(o sidecar.Container) bool {
+		return o.Epoch > c.Epoch || o.State == sidecar.Running && !v.drains(o.Epoch)
+	})
+	return c.State == sidecar.Exited && v.answers[c.ID].well && !another
+}
+
+// left reports whether the pod's rules lead to a proxy outside the sandbox.
+func (v view) left() bool { return v.choice.Leaves && v.choice.Name == "" }
+
+// drains reports whether an epoch's proxy was told to drain.
+func (v view) drains(epoch uint32) bool { return v.home.noted(factDraining, epoch) }
+
+// leftAt returns when the proxy of an epoch was told to drain, or was left; zero if neither.
+func (v view) leftAt(epoch uint32) time.Time {
+	if at := v.home.notedAt(factDraining, epoch); !at.IsZero() {
+		return at
+	}
+	return v.home.notedAt(factLeft, epoch)
+}
+
+// container returns one of the sandbox's containers by its ID, or nil.
+func (v view) container(id string) *sidecar.Container {
+	if i := slices.IndexFunc(v.there, func(c sidecar.Container) bool { return c.ID == id }); i >= 0 {
+		return &v.there[i]
+	}
+	return nil
+}
