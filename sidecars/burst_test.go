@@ -7,7 +7,7 @@ import (
 )
 
 // What a look costs the runtime does not grow with the other pods of the node.
-func TestManyPodsThatStartAtOnce(t *testing.T) {
+func TestManager_manyPodsAtOnce_allStart(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		const pods = 100
 		m, stop := agent()
@@ -29,7 +29,7 @@ func TestManyPodsThatStartAtOnce(t *testing.T) {
 }
 
 // A roll-out costs the runtime so much a proxy, however many wait for their turns.
-func TestARolloutOverManyPods(t *testing.T) {
+func TestRollouts_manyPods_staysWithinBound(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		const pods = 100
 		n.profile.Spec.Rollout.MaxParallel = 5

@@ -25,7 +25,7 @@ func many(count int, node v1alpha1.NodeStatus) (out []v1alpha1.NodeStatus) {
 	return out
 }
 
-func TestConditionsSumUpTheNodes(t *testing.T) {
+func TestConditions_nodes_areSummedUp(t *testing.T) {
 	done := v1alpha1.NodeStatus{Name: "done", ObservedGeneration: 5, Pods: 3, Upgraded: 3}
 	going := v1alpha1.NodeStatus{Name: "going", ObservedGeneration: 5, Pods: 3, Upgraded: 1}
 	behind := v1alpha1.NodeStatus{Name: "behind", ObservedGeneration: 4, Pods: 3, Upgraded: 3, Failed: 1, Paused: true, Message: "old"}
@@ -72,7 +72,7 @@ func TestConditionsSumUpTheNodes(t *testing.T) {
 }
 
 // What says so already is left alone, and a new version is a new case: `kubectl wait` compares the generation.
-func TestConditionsChangeOnlyIfTheyHaveTo(t *testing.T) {
+func TestConditions_nothingChanged_keepsTransitionTime(t *testing.T) {
 	p := ofNodes(v1alpha1.NodeStatus{Name: "n", ObservedGeneration: 5, Pods: 1, Upgraded: 1})
 	p.Status.Conditions = Conditions(p)
 	long := metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))

@@ -27,7 +27,7 @@ func (c choosy) Choice(ctx context.Context, s podnet.Sandbox) (Choice, error) {
 }
 
 // A pod that can no longer be upgraded gives up its turn, so that another one is upgraded.
-func TestATurnEndsWithWhatItIsFor(t *testing.T) {
+func TestRollouts_turnNoLongerNeeded_isFreed(t *testing.T) {
 	for name, change := range map[string]func(*Choice){
 		"it is being deleted":             func(c *Choice) { c.Ending = true },
 		"it can have the profile no more": func(c *Choice) { c.Profile, c.Refusal = nil, "the pod is on the host's network" },
@@ -83,7 +83,7 @@ func (c *counted) Summarize(profile string, s Summary) {
 
 // A proxy is asked while it starts, and then every ten seconds, however often it is looked at. Nobody asks one that drains, has ended, or
 // has lost its profile.
-func TestProxiesAreAskedNoMoreThanTheyHaveTo(t *testing.T) {
+func TestAsk_proxyThatIsWell_onceAPeriod(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		n.behave = func(p *fakeProxy) { p.readyAfter, p.drains = 200*time.Millisecond, -1 }
 		c := &counted{fakeNode: n, asks: map[uint32]int{}}
@@ -127,7 +127,7 @@ func TestProxiesAreAskedNoMoreThanTheyHaveTo(t *testing.T) {
 }
 
 // A pod that is being deleted keeps the proxy that it has.
-func TestAPodThatIsDeletedIsNotUpgraded(t *testing.T) {
+func TestStep_podBeingDeleted_isNotUpgraded(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		m, stop := agent()
 		defer stop()
@@ -143,7 +143,7 @@ func TestAPodThatIsDeletedIsNotUpgraded(t *testing.T) {
 }
 
 // A proxy that was asked and has not answered is not taken for ready because nobody can ask it any more.
-func TestAProxyThatLosesItsProfileBeforeItIsReady(t *testing.T) {
+func TestStep_profileGoneBeforeReady_proxyStays(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		n.behave = func(p *fakeProxy) { p.readyAfter = -1 }
 		m, stop := agent()
@@ -158,7 +158,7 @@ func TestAProxyThatLosesItsProfileBeforeItIsReady(t *testing.T) {
 }
 
 // An agent that starts does not know how long a proxy has been able to answer, and gives it its whole time.
-func TestAnAgentThatStartsGivesAProxyItsTime(t *testing.T) {
+func TestStep_newAgent_givesStartingProxyItsTime(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		n.behave = func(p *fakeProxy) { p.readyAfter = -1 }
 		for range 2 {
@@ -174,7 +174,7 @@ func TestAnAgentThatStartsGivesAProxyItsTime(t *testing.T) {
 }
 
 // The proxy of a pod that has finished is looked at until it has ended.
-func TestAFinishedPodsProxyIsFollowedToItsEnd(t *testing.T) {
+func TestStep_podFinished_followsProxyToItsEnd(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		m, stop := agent()
 		defer stop()
@@ -191,7 +191,7 @@ func TestAFinishedPodsProxyIsFollowedToItsEnd(t *testing.T) {
 }
 
 // The runtime refuses a name that it still has, of the pod's last sandbox: the first start in a new one must not fail by it.
-func TestANewSandboxUsesNoEpochAgain(t *testing.T) {
+func TestStep_newSandbox_usesNewEpochs(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		m, stop := agent()
 		defer stop()

@@ -9,7 +9,7 @@ import (
 )
 
 // A proxy that has ended with code 0 is not started again by any agent if its profile says so, until the profile has changed.
-func TestAProxyThatIsDoneIsNotStartedAgain(t *testing.T) {
+func TestIsDone_onFailureAndCode0_isNotStartedAgain(t *testing.T) {
 	for name, c := range map[string]struct {
 		code   int32
 		change func(*fakeNode) // after the second agent has come
@@ -58,7 +58,7 @@ func TestAProxyThatIsDoneIsNotStartedAgain(t *testing.T) {
 }
 
 // A new version that ends at once with code 0 has failed: the old one serves, and the new one is tried again.
-func TestANewVersionThatEndsAtOnceIsNotDone(t *testing.T) {
+func TestIsDone_newVersionEndsAtOnce_oldServes(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		n.profile.Spec.RestartPolicy = restartOnFailure
 		m, stop := agent()
@@ -77,7 +77,7 @@ func TestANewVersionThatEndsAtOnceIsNotDone(t *testing.T) {
 }
 
 // What has ended is removed with its sandbox, also if no agent follows that.
-func TestAContainerOfASandboxThatHasEnded(t *testing.T) {
+func TestSweep_sandboxEnded_removesContainer(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))

@@ -38,7 +38,7 @@ func (h Homes) names(t *testing.T) (out []string) {
 	return out
 }
 
-func TestWhatEndedSandboxesLeftIsRemoved(t *testing.T) {
+func TestRemoveEnded_sandboxEnded_removesHome(t *testing.T) {
 	h := filled(t, "u1.runs", "u2.ended", "u3.gone", "no-home")
 	ready := func(_ context.Context, sandbox string) (bool, error) { return sandbox == "runs", nil }
 	want := []string{"u2.ended", "u3.gone"}
@@ -54,7 +54,7 @@ func TestWhatEndedSandboxesLeftIsRemoved(t *testing.T) {
 }
 
 // A runtime that does not answer has not said that the sandbox has ended.
-func TestNothingIsRemovedThatMayRun(t *testing.T) {
+func TestRemoveEnded_runtimeAway_removesNothing(t *testing.T) {
 	h, away := filled(t, "u1.s1"), errors.New("the runtime is away")
 	got, err := h.RemoveEnded(t.Context(), func(context.Context, string) (bool, error) { return false, away }, false)
 	if !errors.Is(err, away) || len(got) > 0 || len(h.names(t)) != 1 {
@@ -66,7 +66,7 @@ func TestNothingIsRemovedThatMayRun(t *testing.T) {
 }
 
 // A directory of a shared proxy goes once neither a proxy nor an agent uses it.
-func TestWhatSharedProxiesLeftIsRemoved(t *testing.T) {
+func TestRemoveUnshared_directories_onlyUnusedGo(t *testing.T) {
 	h := filled(t, "locked", "runs", "left", "new")
 	for _, name := range []string{"locked", "left"} {
 		if err := os.WriteFile(filepath.Join(h.Root, name, "lock"), nil, 0o600); err != nil {

@@ -15,7 +15,7 @@ import (
 )
 
 // What ends with its pod or its sandbox has not failed.
-func TestAProxyThatEndsWithItsPodHasNotFailed(t *testing.T) {
+func TestNoteEnds_podEnding_isNoFailure(t *testing.T) {
 	for name, ends := range map[string]func(*fakeNode){
 		"its pod is being deleted": func(n *fakeNode) { n.ending = true },
 		"its sandbox has ended":    func(n *fakeNode) { n.stopped = map[string]bool{"sandbox-u1": true} },
@@ -40,7 +40,7 @@ func TestAProxyThatEndsWithItsPodHasNotFailed(t *testing.T) {
 }
 
 // Nothing of a pod that is gone stays, as soon as its proxy has ended.
-func TestNothingIsLeftOfAPodThatIsGone(t *testing.T) {
+func TestClean_podGone_leavesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
@@ -62,7 +62,7 @@ func TestNothingIsLeftOfAPodThatIsGone(t *testing.T) {
 }
 
 // A pod that opts out while no agent runs has its proxy ended by the next one, though its rules are gone already.
-func TestAPodThatOptedOutWhileNoAgentRan(t *testing.T) {
+func TestSweep_optedOutMeanwhile_endsProxy(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
@@ -82,7 +82,7 @@ func TestAPodThatOptedOutWhileNoAgentRan(t *testing.T) {
 }
 
 // A pod that has finished may be there for days. Its Sidecar says that it has ended, and nothing else is left.
-func TestAPodThatHasFinishedLeavesItsSidecar(t *testing.T) {
+func TestStep_podFinished_keepsSidecar(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
@@ -100,7 +100,7 @@ func TestAPodThatHasFinishedLeavesItsSidecar(t *testing.T) {
 }
 
 // A sandbox that has ended while its pod has not is looked at every 30 s only: an event announces the next sandbox.
-func TestASandboxThatHasEndedCostsNothing(t *testing.T) {
+func TestAgain_sandboxEnded_looksSeldom(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
@@ -118,7 +118,7 @@ func TestASandboxThatHasEndedCostsNothing(t *testing.T) {
 }
 
 // A proxy that is ready is looked at as often as it is asked, and no more often.
-func TestAnIdleProxyCostsOneLookAPeriod(t *testing.T) {
+func TestAgain_idleProxy_oneLookAPeriod(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		m, stop := agent()
 		after(3 * time.Second) // so that they are not looked at together with everything else
@@ -144,7 +144,7 @@ func TestAnIdleProxyCostsOneLookAPeriod(t *testing.T) {
 }
 
 // A pod whose proxy failed keeps the others waiting only as long as it is there.
-func TestAPauseEndsWithThePodThatCausedIt(t *testing.T) {
+func TestRollouts_failedPodGone_endsPause(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		m, stop := agent()
 		for _, uid := range []string{"u1", "u2", "u3", "u4"} {
@@ -168,7 +168,7 @@ func TestAPauseEndsWithThePodThatCausedIt(t *testing.T) {
 }
 
 // A proxy whose profile is gone runs on, and is taken for ready: with its pod it is left as it was, by the next agent, too.
-func TestAProxyOutlivesItsProfileAndTheAgent(t *testing.T) {
+func TestStep_profileDeleted_proxyStays(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
@@ -189,7 +189,7 @@ func TestAProxyOutlivesItsProfileAndTheAgent(t *testing.T) {
 }
 
 // A proxy that hangs is not ready. It is ready again as soon as it answers.
-func TestAProxyThatFallsSilent(t *testing.T) {
+func TestAsk_proxySilent_isNotReadyAndStays(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
@@ -208,7 +208,7 @@ func TestAProxyThatFallsSilent(t *testing.T) {
 }
 
 // The runtime ends a sandbox while the agent starts a proxy in it: no failure of a pod that is being deleted.
-func TestAStartThatMeetsTheEndOfThePodIsNoFailure(t *testing.T) {
+func TestStart_podEnding_isNoFailure(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
@@ -231,7 +231,7 @@ func TestAStartThatMeetsTheEndOfThePodIsNoFailure(t *testing.T) {
 }
 
 // A pod that is refused has no proxy that could end. It is forgotten all the same when it is gone.
-func TestARefusedPodThatIsGoneIsForgotten(t *testing.T) {
+func TestStep_refusedPodGone_isForgotten(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
@@ -250,7 +250,7 @@ func TestARefusedPodThatIsGoneIsForgotten(t *testing.T) {
 }
 
 // A proxy that hangs at its start costs less the longer that takes, and one that comes late is noticed within a second.
-func TestAProxyThatHangsAtItsStartCostsLittle(t *testing.T) {
+func TestAgain_proxyHangsAtStart_asksSeldom(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		n.profile.Spec.Readiness.StartSeconds = 600
 		n.behave = func(p *fakeProxy) { p.readyAfter = -1 }
@@ -274,7 +274,7 @@ func TestAProxyThatHangsAtItsStartCostsLittle(t *testing.T) {
 }
 
 // The message shows the last failure until the next proxy has been ready for a minute, however long its start takes.
-func TestAFailureIsSaidUntilTheNextProxyIsCalm(t *testing.T) {
+func TestReport_failure_isSaidUntilNextIsCalm(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		n.profile.Spec.Readiness.StartSeconds = 600
 		m, stop := agent()
@@ -295,7 +295,7 @@ func TestAFailureIsSaidUntilTheNextProxyIsCalm(t *testing.T) {
 }
 
 // The runtime may say that a proxy has ended before it has written the proxy's last lines.
-func TestLastWordsThatAreWrittenLate(t *testing.T) {
+func TestHearLastWords_writtenLate_areSaid(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "0.log")
 	write := func(text string) {
 		t.Helper()

@@ -20,7 +20,7 @@ func ended(name string, attempt uint32, code int32) sidecar.Application {
 	return sidecar.Application{ID: name, Name: name, Attempt: attempt, State: sidecar.Exited, ExitCode: code}
 }
 
-func TestWhetherAnApplicationIsStartedAgain(t *testing.T) {
+func TestStaysEnded_restartPolicies_asTheKubelet(t *testing.T) {
 	always := corev1.ContainerRestartPolicyAlways
 	never := corev1.ContainerRestartPolicyNever
 	pod := func(policy corev1.RestartPolicy, changes ...func(*corev1.Pod)) *corev1.Pod {
@@ -92,7 +92,7 @@ func (a *applications) Pod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, 
 }
 
 // The proxy goes with the last application container, and stays while one runs or will be started again.
-func TestAProxyFinishesWithItsApplication(t *testing.T) {
+func TestContainerEnded_lastApplication_finishesProxies(t *testing.T) {
 	running := sidecar.Application{ID: "other", Name: "other", State: sidecar.Running}
 	created := sidecar.Application{ID: "other", Name: "other", State: sidecar.Created}
 	app := sidecar.Application{ID: "app", Name: "app", State: sidecar.Running} // the runtime has not noticed its end yet
@@ -140,7 +140,7 @@ func TestAProxyFinishesWithItsApplication(t *testing.T) {
 }
 
 // A proxy that has finished is not started again and is no failure, until it is clear that the sandbox stays.
-func TestAProxyThatHasFinishedStaysSo(t *testing.T) {
+func TestContainerEnded_finished_startsNoProxy(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		n.behave = func(p *fakeProxy) { p.drains = 20 * time.Millisecond }
 		a := &applications{fakeNode: n, policy: corev1.RestartPolicyNever, all: []sidecar.Application{ended("app", 0, 0)}}
@@ -171,7 +171,7 @@ func TestAProxyThatHasFinishedStaysSo(t *testing.T) {
 }
 
 // A Job's pod says that it has finished a moment after its proxy has. Nothing announces that.
-func TestAPodThatSaysLaterThatItHasFinished(t *testing.T) {
+func TestContainerEnded_statusLate_staysEnded(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		a := &applications{fakeNode: n, policy: corev1.RestartPolicyNever, all: []sidecar.Application{ended("app", 0, 0)}}
 		m, stop := agent()
@@ -192,7 +192,7 @@ func TestAPodThatSaysLaterThatItHasFinished(t *testing.T) {
 }
 
 // An agent that starts looks for what is left before it follows its first sandbox: that an application has ended is not forgotten.
-func TestAnAgentThatStartsKeepsThatAnApplicationHasEnded(t *testing.T) {
+func TestSweep_applicationEndedLately_keepsHome(t *testing.T) {
 	bubble(t, func(t *testing.T, _ *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		m, stop := agent()
 		stop()
@@ -214,7 +214,7 @@ func TestAnAgentThatStartsKeepsThatAnApplicationHasEnded(t *testing.T) {
 }
 
 // The runtime waits for the answer, so a sandbox that is not followed costs no question.
-func TestTheEndOfOtherContainersIsNoOnesBusiness(t *testing.T) {
+func TestContainerEnded_notFollowed_asksNothing(t *testing.T) {
 	m := &Manager{Homes: Homes{Root: t.TempDir()}} // without a runtime to ask
 	if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), ended("app", 0, 0)); err != nil {
 		t.Error(err)

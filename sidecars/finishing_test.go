@@ -41,7 +41,7 @@ func (s *signalled) wantTold(t *testing.T, m *Manager, want []string) {
 }
 
 // Each proxy that takes connections is told once, by its own signal, and waited for a quarter of a second at most.
-func TestWhoIsToldToFinish(t *testing.T) {
+func TestFinish_proxies_onlyRunningOnesAreTold(t *testing.T) {
 	away := errors.New("not now")
 	for name, c := range map[string]struct {
 		prepare func(*fakeNode)

@@ -218,7 +218,7 @@ func newNodeInMemory(t *testing.T, o owner) (Homes, home, secretDir) {
 
 const marker = "hunter2-marker"
 
-func TestOnlyTheProxyCanReadItsSecrets(t *testing.T) {
+func TestSecrets_hostileUsers_onlyProxyReads(t *testing.T) {
 	const id = 1337
 	homes, h, d := newNodeInMemory(t, owner{id, id})
 	if err := d.replace(map[string][]byte{"tls.key": []byte(marker + "-1")}, time.Now()); err != nil {
@@ -273,7 +273,7 @@ func cannotEnter(t *testing.T, root, dir string, id int) {
 }
 
 // The test above can fail: an application with the proxy's mounts finds the secret.
-func TestAnApplicationWithTheMountsWouldBeFound(t *testing.T) {
+func TestSecrets_applicationWithMounts_isFound(t *testing.T) {
 	const id = 1337
 	homes, h, d := newNodeInMemory(t, owner{id, id})
 	if err := d.replace(map[string][]byte{"tls.key": []byte(marker)}, time.Now()); err != nil {

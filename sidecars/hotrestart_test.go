@@ -38,7 +38,7 @@ func envoyProfile(t *testing.T, changes ...func(*v1alpha1.SidecarProfileSpec)) *
 	return p
 }
 
-func TestTheArgumentsOfAHotRestart(t *testing.T) {
+func TestSpec_envoy_hasHotRestartArguments(t *testing.T) {
 	if most := envoyProfile(t).maxRunning(); most != 2 {
 		t.Errorf("%d may run at once: the third one ends the first", most)
 	}
@@ -70,7 +70,7 @@ func (p probe) Output(_ context.Context, spec sidecar.Spec) (string, error) {
 	return p.answer, p.err
 }
 
-func TestWhoCanTakeOverFromWhom(t *testing.T) {
+func TestTakePlace_versions_decide(t *testing.T) {
 	running := func(version string) *sidecar.Container {
 		return &sidecar.Container{Epoch: 4, Labels: sidecar.Labels{HotRestart: &sidecar.HotRestart{Line: 3, Epoch: 1, Version: version}}}
 	}
@@ -134,7 +134,7 @@ func memoryOf(size, version, flags uint64) string {
 	return string(out)
 }
 
-func TestAProxyThatEndedWhileItStartedStandsInNoOnesWay(t *testing.T) {
+func TestEndInitializing_endedWhileStarting_clearsFlag(t *testing.T) {
 	for name, c := range map[string]struct{ memory, want string }{
 		"it did":                        {memoryOf(104, 11, 1), memoryOf(104, 11, 0)},
 		"it did, beside another flag":   {memoryOf(104, 11, 5), memoryOf(104, 11, 4)},
@@ -163,7 +163,7 @@ func TestAProxyThatEndedWhileItStartedStandsInNoOnesWay(t *testing.T) {
 }
 
 // The proxy can write to the directory of its memory. What it puts there instead is not followed.
-func TestTheMemoryOfProxiesIsNoWayOut(t *testing.T) {
+func TestEndInitializing_link_isRefused(t *testing.T) {
 	h := home{t.TempDir()}
 	outside := filepath.Join(t.TempDir(), "outside")
 	if err := os.WriteFile(outside, []byte(memoryOf(104, 11, 1)), 0o600); err != nil {
@@ -187,7 +187,7 @@ func TestTheMemoryOfProxiesIsNoWayOut(t *testing.T) {
 }
 
 // A line's sockets go when the next line begins, unless one of the line still drains.
-func TestOldSocketsAreRemoved(t *testing.T) {
+func TestRemoveLines_oldLines_areRemoved(t *testing.T) {
 	h := home{t.TempDir()}
 	run := filepath.Join(h.path, "run")
 	if err := os.Mkdir(run, 0o700); err != nil {

@@ -8,7 +8,7 @@ import (
 )
 
 // The kubelet removes containers that have ended, and may be faster than the agent.
-func TestAProxyThatTheKubeletHasRemoved(t *testing.T) {
+func TestNoteLost_kubeletRemovedContainer_isNoted(t *testing.T) {
 	const unknown = "it has ended, and the runtime no longer knows how"
 	for name, c := range map[string]struct {
 		behave   func(*fakeProxy)
@@ -58,7 +58,7 @@ func TestAProxyThatTheKubeletHasRemoved(t *testing.T) {
 }
 
 // How a proxy ended is said once, also if its container stays, and as what it was.
-func TestTheEndOfAProxyIsNotedOnce(t *testing.T) {
+func TestNoteEnds_sameEnd_isNotedOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		m, stop := agent()
 		defer stop()
@@ -83,7 +83,7 @@ func TestTheEndOfAProxyIsNotedOnce(t *testing.T) {
 }
 
 // One that hangs and is ended for it has not ended by itself. One that ends at its start has not been restarted.
-func TestWhatIsSaidOfAProxyThatDoesNotStart(t *testing.T) {
+func TestStatus_proxyDoesNotStart_saysWhy(t *testing.T) {
 	for name, c := range map[string]struct {
 		behave  func(*fakeProxy)
 		want    string
@@ -110,7 +110,7 @@ func TestWhatIsSaidOfAProxyThatDoesNotStart(t *testing.T) {
 }
 
 // A new version that ends at its start pauses the upgrades, as one that hangs does.
-func TestAProxyThatEndsPausesTheUpgrades(t *testing.T) {
+func TestRollouts_proxyEnds_pausesUpgrades(t *testing.T) {
 	for name, fails := range map[string]func(*fakeNode){
 		"it ends":                func(n *fakeNode) { n.behave = func(p *fakeProxy) { p.exit = 1 } },
 		"it cannot be started":   func(n *fakeNode) { n.failures["create"] = errors.New("not now") },

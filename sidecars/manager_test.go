@@ -27,7 +27,7 @@ func (n *fakeNode) mustSay(t *testing.T, uid string, state v1alpha1.State, ready
 	return n.said[uid]
 }
 
-func TestAProxyIsStartedKeptAndUpgraded(t *testing.T) {
+func TestManager_profileChanges_upgradesProxy(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
@@ -58,7 +58,7 @@ func TestAProxyIsStartedKeptAndUpgraded(t *testing.T) {
 }
 
 // Nothing that an agent does when it ends or starts touches proxies that run.
-func TestProxiesSurviveTheAgent(t *testing.T) {
+func TestManager_agentRestarts_proxiesRunOn(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		for i := range 3 {
 			m, stop := agent()
@@ -72,7 +72,7 @@ func TestProxiesSurviveTheAgent(t *testing.T) {
 	})
 }
 
-func TestAProxyThatEndsIsStartedAgain(t *testing.T) {
+func TestManager_proxyEnds_isStartedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
@@ -92,7 +92,7 @@ func TestAProxyThatEndsIsStartedAgain(t *testing.T) {
 }
 
 // The pause between two starts of a proxy that always ends grows to ten seconds.
-func TestAProxyThatAlwaysEndsIsStartedWithPauses(t *testing.T) {
+func TestManager_proxyAlwaysEnds_isStartedWithPauses(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		n.behave = func(p *fakeProxy) { p.exit = 1 }
 		m, stop := agent()
@@ -109,7 +109,7 @@ func TestAProxyThatAlwaysEndsIsStartedWithPauses(t *testing.T) {
 	})
 }
 
-func TestAnUpgradeThatFailsLeavesTheOldProxy(t *testing.T) {
+func TestManager_upgradeFails_oldProxyStays(t *testing.T) {
 	for name, behave := range map[string]func(*fakeProxy){
 		"it hangs":  func(p *fakeProxy) { p.readyAfter = -1 },
 		"it ends":   func(p *fakeProxy) { p.exit = 1 },
@@ -149,7 +149,7 @@ func TestAnUpgradeThatFailsLeavesTheOldProxy(t *testing.T) {
 }
 
 // Whatever call the agent is killed after, the next one ends with one proxy of the version that is wanted, and nothing else.
-func TestAnAgentThatIsKilledBetweenTwoCalls(t *testing.T) {
+func TestManager_killedBetweenCalls_nextAgentFinishes(t *testing.T) {
 	for kill := 1; ; kill++ {
 		finished := false
 		bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
@@ -181,7 +181,7 @@ func TestAnAgentThatIsKilledBetweenTwoCalls(t *testing.T) {
 }
 
 // One proxy after the other, and no more once one has failed.
-func TestAChangeReachesOnlySoManyAtOnce(t *testing.T) {
+func TestRollouts_maxParallel_isHeld(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		uids := []string{"u1", "u2", "u3", "u4", "u5", "u6"}
 		m, stop := agent()
@@ -210,7 +210,7 @@ func TestAChangeReachesOnlySoManyAtOnce(t *testing.T) {
 	})
 }
 
-func TestWhatThePodHasChosenNow(t *testing.T) {
+func TestStep_choiceChanges_isFollowed(t *testing.T) {
 	for name, c := range map[string]struct {
 		change  func(*fakeNode)
 		running int
@@ -242,7 +242,7 @@ func TestWhatThePodHasChosenNow(t *testing.T) {
 }
 
 // A sandbox that is made anew gets a proxy of its own, and nothing of the old one is left.
-func TestANewSandboxIsANewCase(t *testing.T) {
+func TestFollow_newSandbox_isNewCase(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))

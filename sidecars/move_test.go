@@ -13,7 +13,7 @@ import (
 func heldProxy(p *Proxy) { p.Held = true }
 
 // What runs while a pod moves to another proxy ends only once the rules lead to that one.
-func TestDecideWhileAPodMoves(t *testing.T) {
+func TestDecide_podMoves_oldProxyServesUntilRulesChange(t *testing.T) {
 	leaves := Desired{Leave: true, DrainLimit: 45 * time.Second}
 	for name, c := range map[string]decideCase{
 		"the rules lead elsewhere":  {leaves, []Proxy{running(0)}, Decision{Actions: []Action{drain(0)}}},
@@ -65,7 +65,7 @@ func (l *leaving) next(change func(*Choice)) {
 
 // The proxy of a pod that moves to one that is not in its sandbox stays until the rules lead there, finishes its connections, and is gone,
 // whatever agent looks.
-func TestAPodMovesToAProxyElsewhere(t *testing.T) {
+func TestStep_podLeaves_proxyDrains(t *testing.T) {
 	for name, restart := range map[string]bool{"one agent": false, "another agent each time": true} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
@@ -106,7 +106,7 @@ func (l *leaving) moves(t *testing.T) {
 }
 
 // A proxy that knows no signal to finish is left alone for its time, and serves again if the pod comes back meanwhile.
-func TestAPodComesBackToAProxyThatItHasLeft(t *testing.T) {
+func TestComeBack_podReturns_proxyServesAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		n.profile.Spec.Handover = "none"
 		cluster := choosy{n, map[string]func(*Choice){}}

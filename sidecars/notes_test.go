@@ -9,7 +9,7 @@ import (
 )
 
 // A proxy that is told again to drain has no more time for it.
-func TestANoteStaysWithItsTime(t *testing.T) {
+func TestNote_notedAgain_keepsTime(t *testing.T) {
 	t.Parallel()
 	h := home{path: t.TempDir()}
 	if err := h.note(factDraining, 3); err != nil {
@@ -25,7 +25,7 @@ func TestANoteStaysWithItsTime(t *testing.T) {
 }
 
 // Only proxies of the profile to which the rules lead are held.
-func TestWhichProxiesAreHeld(t *testing.T) {
+func TestObserved_heldProfile_marksItsProxies(t *testing.T) {
 	t.Parallel()
 	v := view{choice: Choice{Held: "old"}, there: []sidecar.Container{{ID: "1", Labels: sidecar.Labels{Profile: "old"}}, {ID: "2", Labels: sidecar.Labels{Profile: "new"}}}}
 	got := v.observed(false)

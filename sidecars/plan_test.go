@@ -209,7 +209,7 @@ func ends() map[string]decideCase {
 	}
 }
 
-func TestDecide(t *testing.T) {
+func TestDecide_cases_giveActions(t *testing.T) {
 	cases := starts()
 	maps.Copy(cases, upgrades())
 	maps.Copy(cases, ends())

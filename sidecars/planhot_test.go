@@ -14,7 +14,7 @@ func succeeded(p *Proxy) { p.Succeeded = true }
 func hot(d *Desired)     { d.HotRestart = true }
 
 // An Envoy's successor tells it to drain, and ends it. One that fails leaves it as it is, unless it is asked to end.
-func TestDecideOnEnvoys(t *testing.T) {
+func TestDecide_envoys_leaveDrainingToSuccessor(t *testing.T) {
 	kill := func(epoch uint32, why string) Action {
 		out := stop(epoch, why)
 		out.Kill = true

@@ -14,7 +14,7 @@ import (
 )
 
 // A new hash is a new proxy for every pod.
-func TestWhichChangesNeedANewProxy(t *testing.T) {
+func TestHash_profileChanges_onlySomeNeedNewProxy(t *testing.T) {
 	before, err := Compile(&newNode().profile)
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +46,7 @@ func TestWhichChangesNeedANewProxy(t *testing.T) {
 // Agents of two versions run beside each other during an update. If they disagreed about the hash of a profile that nobody has changed, each
 // would replace the other's proxies. A field that is new in the API must be left out of the hash while it has its default, which the API server
 // adds to profiles that are there: see hashOf, and then add it to testdata/fields.txt.
-func TestAnUpdateOfTheAgentNeedsNoNewProxy(t *testing.T) {
+func TestHash_newAgent_staysTheSame(t *testing.T) {
 	for file, want := range map[string]string{
 		"sidecar-profile.yaml": "074a5921a8595edb", "sidecar-profile-envoy.yaml": "7dd40538fe8bfd35",
 	} {

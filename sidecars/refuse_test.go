@@ -25,7 +25,7 @@ func edgeProfile(t *testing.T) *Profile {
 }
 
 // A pod that cannot have a proxy is told why, and what to do.
-func TestAPodIsRefusedForAReason(t *testing.T) {
+func TestRefusal_pods_saysWhy(t *testing.T) {
 	yes, no, always := true, false, corev1.ContainerRestartPolicyAlways
 	listens := func(port int32, protocol corev1.Protocol) corev1.Container {
 		return corev1.Container{Name: "server", Ports: []corev1.ContainerPort{{ContainerPort: port, Protocol: protocol}}}
@@ -80,7 +80,7 @@ func TestAPodIsRefusedForAReason(t *testing.T) {
 }
 
 // A shared proxy reads no files in the pod's user namespace; its group is what the rules do not find there.
-func TestAPodWithUsersOfItsOwnAndASharedProxy(t *testing.T) {
+func TestRefusal_hostUsersAndShared_saysWhy(t *testing.T) {
 	no := false
 	pod := thePod()
 	pod.Spec.HostUsers = &no
@@ -91,7 +91,7 @@ func TestAPodWithUsersOfItsOwnAndASharedProxy(t *testing.T) {
 }
 
 // A profile that does not say which namespaces may use it is for none.
-func TestAProfileWithoutASelectorIsForNobody(t *testing.T) {
+func TestRefusal_noSelector_refusesAll(t *testing.T) {
 	object := newNode().profile
 	object.Spec.NamespaceSelector = nil
 	p, err := Compile(&object)
@@ -103,7 +103,7 @@ func TestAProfileWithoutASelectorIsForNobody(t *testing.T) {
 	}
 }
 
-func TestAnApplicationThatTheRulesWouldTakeForTheProxyIsRefused(t *testing.T) {
+func TestRefusal_applicationWithProxysID_isRefused(t *testing.T) {
 	id := func(n int64) *int64 { return &n }
 	for name, c := range map[string]struct {
 		transparent               bool

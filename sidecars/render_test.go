@@ -19,7 +19,7 @@ func render(t *testing.T, syntax, text string, change func(*Data)) (string, erro
 	return parsed.Render(data)
 }
 
-func TestEveryValueThatIsPrintedIsQuoted(t *testing.T) {
+func TestParseTemplate_printedValues_areQuoted(t *testing.T) {
 	for name, c := range map[string]struct{ template, want string }{
 		"a field":                   {`name {{ .Pod.Name }}`, `name 'cart-1'`},
 		"a number":                  {`bind :{{ .Network.InboundPort }}`, `bind :15006`},
@@ -47,7 +47,7 @@ func TestEveryValueThatIsPrintedIsQuoted(t *testing.T) {
 }
 
 // What a tenant writes into a label or an annotation stays one value, or the file is refused.
-func TestWhatATenantWritesIsData(t *testing.T) {
+func TestRender_hostileAnnotations_stayOneValue(t *testing.T) {
 	for name, c := range map[string]struct {
 		value string
 		want  map[string]string // by syntax; none: refused
@@ -85,7 +85,7 @@ func TestWhatATenantWritesIsData(t *testing.T) {
 	}
 }
 
-func TestTemplatesThatCannotBeUsed(t *testing.T) {
+func TestCompile_badTemplates_areRefused(t *testing.T) {
 	for name, c := range map[string]struct{ text, syntax, says string }{
 		"no end":     {`{{ if .Pod }}`, syntaxPlain, `file "file": template: file:1`},
 		"a syntax":   {`x`, "toml", `syntax "toml"`},

@@ -14,7 +14,7 @@ func sharedProfile(files ...v1alpha1.File) *v1alpha1.SidecarProfile {
 	return &p
 }
 
-func TestATemplateOfOneModeDoesNotTakeWhatTheOtherSees(t *testing.T) {
+func TestCompile_namesOfOtherMode_areRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		mode       v1alpha1.Mode
 		text, says string
@@ -41,7 +41,7 @@ func TestATemplateOfOneModeDoesNotTakeWhatTheOtherSees(t *testing.T) {
 	}
 }
 
-func TestRenderingForAllPodsOfANode(t *testing.T) {
+func TestRenderShared_pods_allAreInTheFile(t *testing.T) {
 	text := `version {{ .Version }}
 {{ range .Pods }}bind :{{ $.Network.InboundPort }} namespace {{ .NetNS }} # {{ .Namespace }}/{{ .Name }} {{ index .Annotations "a" }}
 {{ end }}`

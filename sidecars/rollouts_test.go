@@ -22,7 +22,7 @@ func granted(r *Rollouts, p *Profile, pods ...string) (out []string) {
 	return out
 }
 
-func TestHowARolloutIsBounded(t *testing.T) {
+func TestMay_turns_areBounded(t *testing.T) {
 	yes, no := true, false
 	a, b, c := Key{PodUID: "a"}, Key{PodUID: "b"}, Key{PodUID: "c"}
 	v1, other := version("v1", nil), version("v1", nil)
@@ -77,7 +77,7 @@ func TestHowARolloutIsBounded(t *testing.T) {
 }
 
 // Whoever waits is told of a turn once, as many as there are turns, and in the order in which they have asked.
-func TestTheEndOfATurnIsTheNextOnes(t *testing.T) {
+func TestDone_turnEnds_nextAreReturned(t *testing.T) {
 	r, p := &Rollouts{}, version("v1", nil)
 	done := func(pod string) (next []string, freed bool) {
 		keys, freed := r.done(p, Key{PodUID: pod})

@@ -29,7 +29,7 @@ func sample(t *testing.T, name string) *Profile {
 }
 
 // The sample's bootstrap is YAML whatever a pod is called, and has the admin interface where the agent asks for it.
-func TestTheSampleForEnvoyRenders(t *testing.T) {
+func TestSamples_envoy_renders(t *testing.T) {
 	p := sample(t, "sidecar-profile-envoy.yaml")
 	pod := thePod()
 	pod.Spec.ServiceAccountName = `a": {}, "b`
@@ -65,7 +65,7 @@ func TestTheSampleForEnvoyRenders(t *testing.T) {
 }
 
 // Whatever the pods are called, each has listeners and servers in its own network namespace, and nothing connects in the proxy's.
-func TestTheSampleForSharedProxiesRenders(t *testing.T) {
+func TestSamples_shared_renders(t *testing.T) {
 	p := sample(t, "sidecar-profile-shared.yaml")
 	first, second := thePod(), thePod()
 	second.Name, second.UID = "cart-2", "22222222-2222-2222-2222-222222222222"

@@ -33,7 +33,7 @@ func manyKeys(i int) map[string][]byte {
 }
 
 // A proxy that reads all the time finds each file at any time, and in what the link leads to only files of one version.
-func TestAProxySeesOneVersionWhole(t *testing.T) {
+func TestReplace_reader_seesOneVersionWhole(t *testing.T) {
 	const rounds = 100
 	h, o := homeFor(t)
 	d := secretDir{filepath.Join(h.secrets(0), "tls"), o}
@@ -99,7 +99,7 @@ func readsOneVersion(t *testing.T, path string) {
 }
 
 // What an agent left that was killed between any two steps is put right by the next replacement.
-func TestReplacingAfterAnAgentThatWasKilled(t *testing.T) {
+func TestReplace_agentKilled_nextOneFinishes(t *testing.T) {
 	h, o := homeFor(t)
 	d := secretDir{filepath.Join(h.secrets(0), "tls"), o}
 	dir := filepath.Join(d.path, versionPrefix+"1")
@@ -127,7 +127,7 @@ func TestReplacingAfterAnAgentThatWasKilled(t *testing.T) {
 	}
 }
 
-func TestWhetherFilesHaveChanged(t *testing.T) {
+func TestHolds_files_areCompared(t *testing.T) {
 	h, o := homeFor(t)
 	d := secretDir{filepath.Join(h.secrets(0), "tls"), o}
 	if err := makeDir(d.path, o); err != nil {

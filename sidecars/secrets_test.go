@@ -118,7 +118,7 @@ func files(pairs ...string) map[string]string {
 	return out
 }
 
-func TestAProxyGetsItsSecrets(t *testing.T) {
+func TestGrantSecrets_sources_areMounted(t *testing.T) {
 	secretly(t, nil, func(t *testing.T, n *fakeNode, m *Manager) { //nolint:thelper // it is the test itself
 		n.mustSay(t, "u1", v1alpha1.Running, true)
 		n.mustSee(t, "c001", "tls", files("tls.crt", "crt-1", "tls.key", "key-1"))
@@ -142,7 +142,7 @@ func TestAProxyGetsItsSecrets(t *testing.T) {
 }
 
 // New files reach a proxy without a new one, and without a call to the runtime.
-func TestSecretsAreRenewedInPlace(t *testing.T) {
+func TestRenewSecrets_secretChanges_filesChangeInPlace(t *testing.T) {
 	secretly(t, nil, func(t *testing.T, n *fakeNode, m *Manager) { //nolint:thelper // it is the test itself
 		n.change(func() { n.vault.secret = map[string][]byte{"tls.crt": []byte("crt-2"), "ca.crt": []byte("ca-2")} })
 		after(20 * time.Second)
@@ -163,7 +163,7 @@ func TestSecretsAreRenewedInPlace(t *testing.T) {
 }
 
 // An agent that starts asks for no token that is not due, and replaces no file that has not changed.
-func TestSecretsSurviveTheAgent(t *testing.T) {
+func TestRenewSecrets_newAgent_renewsToo(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		withSecrets(n)
 		n.profile.Spec.Secrets[0].UpgradeOnRotation = true
@@ -185,7 +185,7 @@ func TestSecretsSurviveTheAgent(t *testing.T) {
 }
 
 // A proxy that reads its files only at its start is replaced by one that takes over from it, once.
-func TestAProxyTakesOverWhenSecretsChange(t *testing.T) {
+func TestRenewSecrets_upgradeOnRotation_newProxyTakesOver(t *testing.T) {
 	secretly(t, func(n *fakeNode) { n.profile.Spec.Secrets[0].UpgradeOnRotation = true }, func(t *testing.T, n *fakeNode, _ *Manager) { //nolint:thelper // it is the test itself
 		hash := n.mustSay(t, "u1", v1alpha1.Running, true).Hash
 		n.change(func() {
@@ -207,7 +207,7 @@ func TestAProxyTakesOverWhenSecretsChange(t *testing.T) {
 }
 
 // Wherever the agent is killed while secrets change, the next one ends with one proxy that has the new ones.
-func TestAnAgentThatIsKilledWhileSecretsChange(t *testing.T) {
+func TestRenewSecrets_agentKilled_rotationIsNotMissed(t *testing.T) {
 	for kill := 1; kill < 8; kill++ {
 		bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 			withSecrets(n)
@@ -234,7 +234,7 @@ func TestAnAgentThatIsKilledWhileSecretsChange(t *testing.T) {
 }
 
 // Without its secrets a new proxy does not start; one that runs keeps what it has. The Sidecar says why.
-func TestSecretsThatCannotBeRead(t *testing.T) {
+func TestRenewSecrets_unreadable_saysWhy(t *testing.T) {
 	secretly(t, func(n *fakeNode) { n.vault.secret = nil }, func(t *testing.T, n *fakeNode, _ *Manager) { //nolint:thelper // it is the test itself
 		after(time.Minute)
 		if said := n.mustSay(t, "u1", v1alpha1.Failed, false); said.Message != `secrets: "tls": Secret "mesh": it is not there` || len(n.containers) != 0 {
@@ -262,7 +262,7 @@ func TestSecretsThatCannotBeRead(t *testing.T) {
 }
 
 // A proxy of an older version of the profile gets new files of what its version asked for.
-func TestTheOldProxysSecretsAreRenewedWhileItsUpgradeFails(t *testing.T) {
+func TestRenewSecrets_upgradeFails_oldProxyIsRenewed(t *testing.T) {
 	secretly(t, nil, func(t *testing.T, n *fakeNode, m *Manager) { //nolint:thelper // it is the test itself
 		n.change(func() {
 			n.profile.Spec.Secrets = nil
@@ -277,7 +277,7 @@ func TestTheOldProxysSecretsAreRenewedWhileItsUpgradeFails(t *testing.T) {
 }
 
 // Secrets go with the proxy, and with the pod, also if the kubelet was faster to remove the container.
-func TestSecretsGoWithTheirProxyAndPod(t *testing.T) {
+func TestForget_proxyOrPodGone_secretsGo(t *testing.T) {
 	secretly(t, nil, func(t *testing.T, n *fakeNode, m *Manager) { //nolint:thelper // it is the test itself
 		home := m.Homes.of(Key{PodUID: "u1", Sandbox: "sandbox-u1"})
 		n.change(func() { delete(n.containers, "c001") })

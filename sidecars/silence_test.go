@@ -13,7 +13,7 @@ import (
 )
 
 // The runtime, the log and the Sidecar have no byte of a secret, whatever happens to it.
-func TestSecretsAreSaidNowhere(t *testing.T) {
+func TestSecrets_errorsAndLogs_containNone(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, _ func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		withSecrets(n)
 		n.vault.lifetime = 10 * time.Minute

@@ -10,7 +10,7 @@ import (
 )
 
 // The Sidecar says what its pod's owner has to know first.
-func TestWhatTheSidecarSaysOfAProxyThatServes(t *testing.T) {
+func TestStatus_messages_mostImportantFirst(t *testing.T) {
 	for name, c := range map[string]struct {
 		refusal, why, stale string
 		silent              string
@@ -37,7 +37,7 @@ func TestWhatTheSidecarSaysOfAProxyThatServes(t *testing.T) {
 }
 
 // An upgrade that has succeeded passes the turn on at once.
-func TestATurnIsPassedOnAtOnce(t *testing.T) {
+func TestReport_upgradeDone_passesTurnOn(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		n.profile.Spec.Rollout.MaxParallel = 1
 		m, stop := agent()
@@ -58,7 +58,7 @@ func TestATurnIsPassedOnAtOnce(t *testing.T) {
 }
 
 // While no proxy serves, the Sidecar shows the newest one, in whatever order the runtime lists them.
-func TestTheNewestProxyIsShownWhileNoneServes(t *testing.T) {
+func TestStatus_noneServes_showsNewest(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		m, stop := agent()
 		defer stop()
@@ -78,7 +78,7 @@ func TestTheNewestProxyIsShownWhileNoneServes(t *testing.T) {
 }
 
 // The pause after failures in a row doubles, up to ten seconds. Without one there is none.
-func TestThePauseAfterFailures(t *testing.T) {
+func TestRetryAt_failuresInARow_pauseDoubles(t *testing.T) {
 	f := newFollowed(sandboxOf("u1"))
 	if !f.retryAt().Before(now()) {
 		t.Errorf("before the first start: %s", f.retryAt())
@@ -92,7 +92,7 @@ func TestThePauseAfterFailures(t *testing.T) {
 }
 
 // What a proxy is called that does not serve.
-func TestTheStateOfAPodWithoutAProxyThatServes(t *testing.T) {
+func TestState_noneServes_saysWhy(t *testing.T) {
 	start := Decision{Actions: []Action{{Verb: Start}}}
 	for name, c := range map[string]struct {
 		choice   Choice

@@ -16,7 +16,7 @@ import (
 )
 
 // An agent that cannot read what there is changes nothing, and goes on once it can.
-func TestWhatCannotBeReadIsNotTakenForNothing(t *testing.T) {
+func TestStep_readFails_changesNothing(t *testing.T) {
 	for name, read := range map[string]string{"the runtime does not answer": "list", "the API server does not answer": "choice"} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
@@ -58,7 +58,7 @@ func (r signals) Signal(ctx context.Context, id string, signal unix.Signal) erro
 }
 
 // Each proxy is told to drain by the signal that it was made with, once, and not at all if its successor tells it.
-func TestEachProxyIsToldToDrainByItsOwnSignal(t *testing.T) {
+func TestDrain_proxies_getTheirOwnSignal(t *testing.T) {
 	for name, c := range map[string]struct {
 		first string
 		want  map[string][]unix.Signal
@@ -91,7 +91,7 @@ func TestEachProxyIsToldToDrainByItsOwnSignal(t *testing.T) {
 }
 
 // A proxy that cannot be signalled just now is told to drain later: untold it would take connections until it is killed.
-func TestAProxyThatCannotBeSignalledIsToldLater(t *testing.T) {
+func TestDrain_signalFails_isToldLater(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		m, stop := agent()
 		defer stop()
@@ -117,7 +117,7 @@ func TestAProxyThatCannotBeSignalledIsToldLater(t *testing.T) {
 }
 
 // A container that the runtime cannot remove keeps the pod waiting for no proxy.
-func TestAContainerThatCannotBeRemovedHasASuccessor(t *testing.T) {
+func TestRemove_fails_nextProxyStarts(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		m, stop := agent()
 		defer stop()
@@ -133,7 +133,7 @@ func TestAContainerThatCannotBeRemovedHasASuccessor(t *testing.T) {
 }
 
 // What belongs to a proxy that runs stays when the container of another one goes that had ended before this agent came.
-func TestTheEndOfAContainerTakesNothingFromAnother(t *testing.T) {
+func TestForget_otherEpoch_keepsItsFiles(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
@@ -157,7 +157,7 @@ func TestTheEndOfAContainerTakesNothingFromAnother(t *testing.T) {
 }
 
 // A proxy without handover is ended for its new version. That is no failure.
-func TestAReplacementIsNoFailure(t *testing.T) {
+func TestStop_replacedProxy_isNoFailure(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		n.profile.Spec.Handover = v1alpha1.HandoverNone
 		m, stop := agent()
@@ -174,7 +174,7 @@ func TestAReplacementIsNoFailure(t *testing.T) {
 }
 
 // A pod whose image is being pulled says so, and is looked at when the pull has ended.
-func TestAPodThatWaitsForItsImageCostsNothing(t *testing.T) {
+func TestStart_imagePulling_waitsForNotify(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		n.pulling = true
 		m, stop := agent()
@@ -194,7 +194,7 @@ func TestAPodThatWaitsForItsImageCostsNothing(t *testing.T) {
 }
 
 // A proxy whose container is gone before anybody has seen it has failed like any other one.
-func TestAProxyThatVanishesIsStartedWithPauses(t *testing.T) {
+func TestNoteLost_proxyVanishes_isStartedWithPauses(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		n.behave = func(p *fakeProxy) {
 			time.AfterFunc(time.Millisecond, func() { n.change(func() { delete(n.containers, p.ID) }) })
@@ -210,7 +210,7 @@ func TestAProxyThatVanishesIsStartedWithPauses(t *testing.T) {
 }
 
 // An epoch that could not be started is not used again: the runtime may still have its name.
-func TestAnEpochThatFailedIsNotUsedAgain(t *testing.T) {
+func TestStart_epochFailed_usesNext(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		n.failures["start"] = errors.New("not now")
 		m, stop := agent()
@@ -226,7 +226,7 @@ func TestAnEpochThatFailedIsNotUsedAgain(t *testing.T) {
 }
 
 // Whatever runs that is not ready may be replaced out of turn, and what has ended counts as nothing.
-func TestWhoNeedsATurnForItsUpgrade(t *testing.T) {
+func TestNeedsTurn_proxies_onlyServingOnesDo(t *testing.T) {
 	for name, c := range map[string]struct {
 		there   sidecar.Container
 		ready   bool

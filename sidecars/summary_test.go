@@ -9,7 +9,7 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 )
 
-func TestAProfileShowsHowFarItIs(t *testing.T) {
+func TestSummarize_upgrade_countsProxies(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		m, stop := agent()
 		for _, uid := range []string{"u1", "u2", "u3"} {
@@ -32,7 +32,7 @@ func TestAProfileShowsHowFarItIs(t *testing.T) {
 }
 
 // A node says that it has reached a version only of proxies that were looked at since.
-func TestTheSumOfANodesProxies(t *testing.T) {
+func TestSumOf_proxies_areCounted(t *testing.T) {
 	up := shown{generation: 5, upgraded: true}
 	for name, c := range map[string]struct {
 		all  []shown
@@ -56,7 +56,7 @@ func TestTheSumOfANodesProxies(t *testing.T) {
 }
 
 // A pod that can no longer have a proxy counts as failed although the proxy that it has runs on.
-func TestARefusedPodCountsAsFailed(t *testing.T) {
+func TestSummarize_refusedPod_countsAsFailed(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))

@@ -9,7 +9,7 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 )
 
-func TestSecretsAreNotPutWhereTheNodeSwaps(t *testing.T) {
+func TestNotSwapped_swapAndMounts_decide(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		withSecrets(n)
 		m, stop := agent()
@@ -23,7 +23,7 @@ func TestSecretsAreNotPutWhereTheNodeSwaps(t *testing.T) {
 	})
 }
 
-func TestWhatIsWrittenToADisk(t *testing.T) {
+func TestSwapsToDisk_areas_onlyZramIsMemory(t *testing.T) {
 	const header = "Filename\tType\tSize\tUsed\tPriority\n"
 	const run = "25 30 0:23 / /run rw,nosuid shared:5 - tmpfs tmpfs rw,size=800k,mode=755\n"
 	const mine = "77 25 0:60 / /run/sidecars rw - tmpfs tmpfs rw,size=1k,noswap\n"

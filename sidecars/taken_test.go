@@ -9,7 +9,7 @@ import (
 )
 
 // A proxy that ends because the application has its port says so: its own last words name the port, but not who has it.
-func TestWhoHasTheProxysPortIsSaid(t *testing.T) {
+func TestTaken_portTaken_saysByWhom(t *testing.T) {
 	for name, c := range map[string]struct {
 		ready bool
 		ask   error
@@ -48,7 +48,7 @@ func TestWhoHasTheProxysPortIsSaid(t *testing.T) {
 }
 
 // A proxy that runs and no longer answers says why, until it answers again.
-func TestAProxyThatNoLongerAnswersSaysWhy(t *testing.T) {
+func TestStatus_proxySilent_saysWhy(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))

@@ -7,7 +7,7 @@ import (
 )
 
 // A runtime gives a capability to root only. The proxy's group is then what the rules know it by.
-func TestATransparentProxyIsRootWithOneCapability(t *testing.T) {
+func TestSpec_transparent_isRootWithNetAdmin(t *testing.T) {
 	transparent := envoyProfile(t, func(s *v1alpha1.SidecarProfileSpec) {
 		s.Network.Transparent, s.RunAsUser, s.RunAsGroup = true, 7000, 7001
 	})

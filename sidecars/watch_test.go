@@ -32,7 +32,7 @@ func (d *deaf) Wait(ctx context.Context, id string) error {
 }
 
 // A proxy's end is noticed at once, also if it could not be waited for at first. Nobody waits for one that is gone.
-func TestAnEndIsNoticedAtOnce(t *testing.T) {
+func TestWatch_proxyEnds_isSeenAtOnce(t *testing.T) {
 	for name, first := range map[string]error{"the runtime restarts": errors.New("not now"), "it was not there": sidecar.ErrGone} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
@@ -60,7 +60,7 @@ func TestAnEndIsNoticedAtOnce(t *testing.T) {
 }
 
 // Each event of a pod follows its sandbox again. What is known of its proxy stays, and what is new of the sandbox is noted.
-func TestFollowingASandboxAgain(t *testing.T) {
+func TestFollow_again_keepsMemory(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
 		m, stop := agent()
 		defer stop()

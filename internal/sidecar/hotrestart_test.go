@@ -6,7 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestAPlaceInALineIsKeptInALabel(t *testing.T) {
+func TestParseHotRestart_labels_areReadBack(t *testing.T) {
 	for name, c := range map[string]struct {
 		in   string
 		want *HotRestart

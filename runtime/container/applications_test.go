@@ -10,7 +10,7 @@ import (
 )
 
 // What is ours is no application: neither a proxy nor a probe.
-func TestTheApplicationsOfASandbox(t *testing.T) {
+func TestApplications_ourContainers_areLeftOut(t *testing.T) {
 	f, r := newFake(t, "containerd")
 	if _, err := r.Create(t.Context(), f.proxy()); err != nil {
 		t.Fatal(err)

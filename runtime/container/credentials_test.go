@@ -21,7 +21,7 @@ func auths(servers ...string) []byte {
 	return []byte(`{"auths": {` + strings.Join(entries, ", ") + `}}`)
 }
 
-func TestWhichCredentialsAreForAnImage(t *testing.T) {
+func TestFor_images_mostSpecificFirst(t *testing.T) {
 	const hub = "https://index.docker.io/v1/"
 	for name, c := range map[string]struct {
 		servers []string
@@ -59,7 +59,7 @@ func TestWhichCredentialsAreForAnImage(t *testing.T) {
 	}
 }
 
-func TestTheFormsOfCredentials(t *testing.T) {
+func TestParseDockerConfig_forms_areRead(t *testing.T) {
 	pair := base64.StdEncoding.EncodeToString([]byte("u:p:q"))
 	for name, c := range map[string]struct {
 		text string
@@ -79,7 +79,7 @@ func TestTheFormsOfCredentials(t *testing.T) {
 }
 
 // What is wrong is said without repeating any of it.
-func TestMalformedCredentialsAreNotRepeated(t *testing.T) {
+func TestParseDockerConfig_malformed_saysNothingOfIt(t *testing.T) {
 	const secret = "hunter2"
 	for name, text := range map[string]string{ //nolint:gosec // it opens nothing
 		"not JSON":                secret,
@@ -102,7 +102,7 @@ func TestMalformedCredentialsAreNotRepeated(t *testing.T) {
 }
 
 // The request is the kubelet's: containerd leaves out credentials whose server address is not the host that it asks.
-func TestWhatIsSentToPull(t *testing.T) {
+func TestPull_credentials_areSentWithoutServer(t *testing.T) {
 	f, r := newFake(t, "containerd")
 	f.accepts = "u"
 	if err := r.Pull(t.Context(), "b.example/proxy:1", []Auth{{Username: "u", Password: "p"}}); err != nil {
@@ -113,7 +113,7 @@ func TestWhatIsSentToPull(t *testing.T) {
 	}
 }
 
-func TestARuntimeThatRepeatsCredentialsIsNotRepeated(t *testing.T) {
+func TestPull_runtimeRepeatsCredentials_hidesThem(t *testing.T) {
 	f, r := newFake(t, "containerd")
 	pair := base64.StdEncoding.EncodeToString([]byte("u:hunter2"))
 	f.errors["pull"] = status.Error(codes.Unknown, "GET https://u:hunter2@b.example (Basic "+pair+", token s3cret): 401 Unauthorized")

@@ -55,7 +55,7 @@ func logs(t *testing.T, r *Runtime, names ...string) (there func() []string) {
 }
 
 // What the kubelet has rotated goes with the log that it was.
-func TestLogsOfProxiesThatEndedLongAgoAreRemoved(t *testing.T) {
+func TestTidyLogs_deadEpochs_newestAreKept(t *testing.T) {
 	_, r := newFake(t, "containerd")
 	there := logs(t, r, "0.log", "0.log.20261122-080000", "0.log.20261122-075000.gz", "1.log", "1.log.20261122-080000", "2.log", "9.log", "10.log",
 		"10.log.20261122-080000", "11.log", "other", "x.log")
@@ -69,7 +69,7 @@ func TestLogsOfProxiesThatEndedLongAgoAreRemoved(t *testing.T) {
 }
 
 // A name from a container's label leads to no other directory.
-func TestLogsElsewhereAreLeftAlone(t *testing.T) {
+func TestTidyLogs_directoryElsewhere_isLeftAlone(t *testing.T) {
 	_, r := newFake(t, "containerd")
 	outside := filepath.Join(filepath.Dir(r.logRoot), "x_y_z", ContainerName)
 	if err := os.MkdirAll(outside, 0o755); err != nil {
@@ -89,7 +89,7 @@ func TestLogsElsewhereAreLeftAlone(t *testing.T) {
 	}
 }
 
-func TestACommandInAProxy(t *testing.T) {
+func TestExec_command_returnsOutput(t *testing.T) {
 	f, r := newFake(t, "containerd")
 	f.states["c0"] = criv1.ContainerState_CONTAINER_RUNNING
 	got, err := r.Exec(t.Context(), "c0", []string{"ls", "/"}, 1500*time.Millisecond)

@@ -37,7 +37,7 @@ func (f *fakeCRI) endWith(ctx context.Context, log string) {
 	}
 }
 
-func TestAProgramIsAskedInAShortContainer(t *testing.T) {
+func TestOutput_program_returnsWhatItPrints(t *testing.T) {
 	const prefix = "2026-11-22T08:00:00.123456789Z stderr "
 	for name, c := range map[string]struct {
 		log, want, wantErr string
@@ -66,7 +66,7 @@ func TestAProgramIsAskedInAShortContainer(t *testing.T) {
 }
 
 // A probe's container is none of a proxy's: nobody upgrades it or takes it for one that serves. One that an agent has left is removed.
-func TestAProbeIsNoProxy(t *testing.T) {
+func TestOutput_probe_isNoProxy(t *testing.T) {
 	f, r := newFake(t, "containerd")
 	ctx, cancel := context.WithCancel(t.Context())
 	f.errors["start"] = nil
@@ -110,7 +110,7 @@ func (f *fakeCRI) awaitRunning() {
 	}
 }
 
-func TestAPlaceInALineIsALabel(t *testing.T) {
+func TestLabels_hotRestart_isKept(t *testing.T) {
 	in := sidecar.Labels{PodUID: "u", Profile: "envoy", HotRestart: &sidecar.HotRestart{Line: 2, Epoch: 3, Version: "11.104"}}
 	if got := labelsOf(labels(in)); got.HotRestart == nil || *got.HotRestart != *in.HotRestart {
 		t.Errorf("%+v", got)

@@ -30,7 +30,7 @@ func (f *fakeCRI) proxy() sidecar.Spec {
 	}
 }
 
-func TestAProxyIsMadeApartFromTheApplication(t *testing.T) {
+func TestCreate_proxy_isApartFromApplication(t *testing.T) {
 	for _, recorded := range []string{"containerd", "crio"} {
 		t.Run(recorded, func(t *testing.T) {
 			f, r := newFake(t, recorded)
@@ -94,7 +94,7 @@ func checkListed(t *testing.T, f *fakeCRI, r *Runtime, id string) {
 	}
 }
 
-func TestNetAdminIsTheOnlyCapability(t *testing.T) {
+func TestCreate_netAdmin_isOnlyCapability(t *testing.T) {
 	f, r := newFake(t, "containerd")
 	spec := f.proxy()
 	spec.NetAdmin = true
@@ -108,7 +108,7 @@ func TestNetAdminIsTheOnlyCapability(t *testing.T) {
 	}
 }
 
-func TestNothingIsLeftOfAProxyThatCannotBeMade(t *testing.T) {
+func TestCreate_fails_leavesNothing(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*fakeCRI, *sidecar.Spec)
 		gone   bool
@@ -142,7 +142,7 @@ func TestNothingIsLeftOfAProxyThatCannotBeMade(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotThereNeedsNoEnd(t *testing.T) {
+func TestStop_containerMissing_isNoError(t *testing.T) {
 	_, r := newFake(t, "containerd")
 	if err := errors.Join(r.Stop(t.Context(), "c9", time.Second), r.Remove(t.Context(), "c9")); err != nil {
 		t.Error(err)
@@ -155,7 +155,7 @@ func TestWhatIsNotThereNeedsNoEnd(t *testing.T) {
 	}
 }
 
-func TestTheTimeToStopIsRoundedUp(t *testing.T) {
+func TestStop_partOfSecond_isRoundedUp(t *testing.T) {
 	f, r := newFake(t, "containerd")
 	f.states["c0"] = criv1.ContainerState_CONTAINER_RUNNING
 	for _, wait := range []time.Duration{0, time.Millisecond, time.Second, 1500 * time.Millisecond} {
@@ -173,7 +173,7 @@ func TestTheTimeToStopIsRoundedUp(t *testing.T) {
 }
 
 // A process that has the number of a container's process by accident gets no signal.
-func TestOnlyTheContainersOwnProcessIsSignalled(t *testing.T) {
+func TestSignal_otherProcess_isNotSignalled(t *testing.T) {
 	for name, c := range map[string]struct {
 		pids  func(own int) func() int
 		state criv1.ContainerState
@@ -213,7 +213,7 @@ func changing(own int) func() int {
 	return func() int { asked++; return own + 1 - asked%2 }
 }
 
-func TestAnImageIsPulledWithTheCredentialsThatTheRegistryAccepts(t *testing.T) {
+func TestPull_severalCredentials_triesUntilAccepted(t *testing.T) {
 	credentials := []Auth{{Username: "a", Password: "x"}, {Username: "b", Password: "y"}}
 	for name, c := range map[string]struct {
 		accepts string
@@ -242,7 +242,7 @@ func TestAnImageIsPulledWithTheCredentialsThatTheRegistryAccepts(t *testing.T) {
 	}
 }
 
-func TestTheEndOfAProxyIsSeenAtOnce(t *testing.T) {
+func TestWait_processEnds_returnsAtOnce(t *testing.T) {
 	f, r := newFake(t, "containerd")
 	process := exec.CommandContext(t.Context(), "sleep", "100")
 	if err := process.Start(); err != nil {
@@ -269,7 +269,7 @@ func TestTheEndOfAProxyIsSeenAtOnce(t *testing.T) {
 	}
 }
 
-func TestASandboxIsReadyOrNot(t *testing.T) {
+func TestReady_sandboxes_onlyRunningIs(t *testing.T) {
 	f, r := newFake(t, "containerd")
 	id := f.sandbox.GetStatus().GetId()
 	for name, c := range map[string]struct {

@@ -39,7 +39,7 @@ func sharedContainer(id, sandbox, name string, state criv1.ContainerState, creat
 }
 
 // Only the agent's own namespace has shared proxies: a pod of another one that carries the label is none.
-func TestTheContainerOfASharedProxyIsFound(t *testing.T) {
+func TestShared_pods_newestOfOwnNamespace(t *testing.T) {
 	const ready, running = criv1.PodSandboxState_SANDBOX_READY, criv1.ContainerState_CONTAINER_RUNNING
 	mine := sharedSandbox("s1", "mesh", "edge", ready)
 	proxy := sharedContainer("c1", "s1", "proxy", running, 7)

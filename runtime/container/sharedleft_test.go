@@ -37,7 +37,7 @@ func (sandboxLister) NewStream(context.Context, *grpc.StreamDesc, string, ...grp
 	return nil, errors.New("no streams")
 }
 
-func TestWhetherASharedProxyRuns(t *testing.T) {
+func TestHasSharedProxy_pods_anyNamespaceCounts(t *testing.T) {
 	edge := map[string]string{"pod-network-controller.istio.io/shared-proxy": "edge"}
 	for name, c := range map[string]struct {
 		runtime sandboxLister

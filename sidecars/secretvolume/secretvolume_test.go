@@ -32,7 +32,7 @@ func publish(t *testing.T, volume, version string, values map[string]string) {
 	}
 }
 
-func TestWhatASecretHolds(t *testing.T) {
+func TestRead_volumes_giveKeys(t *testing.T) {
 	root := t.TempDir()
 	publish(t, filepath.Join(root, "mesh"), "..1", map[string]string{"tls.crt": "certificate", "tls.key": "key"})
 	publish(t, filepath.Join(root, "empty"), "..1", nil)
@@ -76,7 +76,7 @@ func TestWhatASecretHolds(t *testing.T) {
 }
 
 // What is read while the kubelet changes a volume is of one version, whole.
-func TestNoMixtureOfVersionsIsRead(t *testing.T) {
+func TestRead_versionChanges_isNeverMixed(t *testing.T) {
 	const versions, keys = 50, 5
 	volumes := Volumes{t.TempDir()}
 	version := func(i int) map[string]string {
