@@ -50,19 +50,11 @@ func Compile(p *v1alpha1.SidecarProfile) (*Profile, error) {
 		}
 		out.files = append(out.files, file{f.Name, t})
 	}
-	wrong = append(wrong, checkPorts(p.Spec.Network))
 	if err := errors.Join(wrong...); err != nil {
 		return nil, err
 	}
 	out.Hash = hashOf(p.Spec)
 	return out, nil
-}
-
-func checkPorts(n v1alpha1.Network) error {
-	if n.InboundPort == n.OutboundPort {
-		return fmt.Errorf("network: inboundPort and outboundPort are both %d", n.InboundPort)
-	}
-	return nil
 }
 
 // hashOf returns a hash of what a running proxy depends on. A change of the rest needs no new proxy.
@@ -102,7 +94,7 @@ func (p *Profile) UID() int64 {
 	return p.Spec.RunAsUser
 }
 
-// Ports are those on which nobody but the proxy may listen in a pod.
+// Ports are the ports on which only the proxy may listen in a pod.
 func (p *Profile) Ports() (out []uint16) {
 	ports := []int32{p.Spec.Network.OutboundPort, p.Spec.Network.InboundPort, p.Spec.Readiness.TCPPort}
 	if p.Spec.Readiness.HTTPGet != nil {

@@ -85,7 +85,6 @@ func TestWhatAPodHasChosen(t *testing.T) {
 		"a profile with a bad template": {
 			func(c *choosing) { c.profile.Spec.Files = []v1alpha1.File{{Name: "x.cfg", Template: "{{ .Pod.Name "}} }, `the SidecarProfile "edge" cannot be used: `,
 		},
-		"a profile whose listeners collide": {func(c *choosing) { c.profile.Spec.Network.InboundPort = 15001 }, "inboundPort and outboundPort are both 15001"},
 		"a profile with a bad selector": {
 			func(c *choosing) { c.profile.Spec.NamespaceSelector.MatchLabels["a b"] = "c" }, "cannot be used: namespaceSelector",
 		},
