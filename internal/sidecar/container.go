@@ -3,6 +3,7 @@ package sidecar
 
 import (
 	"errors"
+	"strings"
 	"time"
 )
 
@@ -77,4 +78,29 @@ type Spec struct {
 type Resources struct {
 	MemoryBytes          int64
 	CPUMilli, ShareMilli int64
+}
+
+// Application is a container of a pod's spec.
+type Application struct {
+	ID, Name string
+	// Attempt is the runtime's number of the container among those of its name: a higher one is newer.
+	Attempt uint32
+	State   State
+	// ExitCode is set once it has exited.
+	ExitCode int32
+}
+
+// LabelShared is on the pods, and their DaemonSets, that run the proxy which the pods of a node share. Its value is the SidecarProfile's name.
+const LabelShared = "pod-network-controller.istio.io/shared-proxy"
+
+// logFields is how many words precede the text in a line of a container's log, as CRI has it: time, stream and whether the line is whole.
+const logFields = 3
+
+// LogText returns what a container has printed in a line of its log. ok is false if it is no such line.
+func LogText(line string) (text string, ok bool) {
+	fields := strings.SplitN(line, " ", logFields+1)
+	if len(fields) <= logFields {
+		return "", false
+	}
+	return fields[logFields], true
 }

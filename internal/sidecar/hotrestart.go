@@ -13,7 +13,7 @@ type HotRestart struct {
 	Line uint32
 	// Epoch is Envoy's own count, from 0 in each line.
 	Epoch uint32
-	// Version is that of the protocol, as Envoy says; "" if that could not be found out.
+	// Version is the protocol's, as Envoy says; "" if it is unknown.
 	Version string
 }
 
