@@ -35,7 +35,7 @@ type progress struct {
 	behind                 []string // nodes whose agents have not seen the version
 	paused                 int      // nodes
 	going                  bool     // there are proxies that will be upgraded by themselves
-	why                    string   // of one that failed
+	why                    string   // the first failure
 }
 
 func sumUp(p *v1alpha1.SidecarProfile) progress {

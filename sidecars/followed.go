@@ -33,7 +33,7 @@ type listed struct {
 type followed struct {
 	sandbox podnet.Sandbox    // Manager.mu protects it
 	since   time.Time         // when it was first seen
-	profile string            // the one that its pod has chosen; Manager.mu protects it
+	profile string            // the pod's choice; Manager.mu protects it
 	answers map[string]answer // by container ID
 	list    listed
 	epoch   uint32 // the lowest that was not used yet

@@ -36,7 +36,7 @@ type Homes struct {
 	inMemory func() error
 }
 
-// NewHomes makes the root, and keeps everybody but the node's root out of it. It refuses one that is not in memory.
+// NewHomes makes the root, and keeps everybody but the node's root out of it. It refuses a directory on a disk.
 func NewHomes(root string) (Homes, error) {
 	if err := os.MkdirAll(root, 0o700); err != nil {
 		return Homes{}, fmt.Errorf("make directory for proxies: %w", err)

@@ -107,7 +107,8 @@ const baseID = 1
 // lineSocket begins the names of a line's sockets in the run directory; the number of the line follows, and then what Envoy adds.
 const lineSocket = "hot-"
 
-// removeLines removes the sockets of all lines but some from a run directory: an Envoy leaves its own behind. The others go with the home.
+// removeLines removes the sockets of lines that have ended from a run directory: an Envoy leaves its own behind. A socket that cannot be
+// removed goes with the home.
 func removeLines(run string, but []uint32) {
 	files, _ := filepath.Glob(filepath.Join(run, lineSocket+"*")) // which fails on bad patterns only
 	for _, file := range files {

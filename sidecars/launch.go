@@ -25,7 +25,7 @@ type launch struct {
 	epoch   uint32
 	// from is the epoch of the proxy that it takes over from, or nil.
 	from *uint32
-	// place is where in a line of Envoys it stands; nil for others.
+	// place is an Envoy's place in its line, nil for other proxies.
 	place *sidecar.HotRestart
 }
 

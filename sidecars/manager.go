@@ -223,9 +223,10 @@ func (m *Manager) next(ctx context.Context) bool {
 	}
 	m.mu.Unlock()
 	logger := log.FromContext(ctx).WithValues("pod", sandbox.Pod(), "podUID", key.PodUID, "sandbox", key.Sandbox)
-	again, err := time.Duration(0), error(nil)
+	var again time.Duration
+	var err error
 	if f == nil {
-		again = m.clean(ctx, key)
+		again = clean(ctx, m.Runtime, m.Homes, key)
 	} else {
 		again, err = m.step(log.IntoContext(ctx, logger), key, f, sandbox)
 		m.watch(ctx, key, f)
@@ -251,28 +252,19 @@ func (m *Manager) watch(ctx context.Context, key Key, f *followed) {
 		a.watched = true
 		f.answers[id] = a
 		go func() {
-			for {
-				err := m.Runtime.Wait(ctx, id)
-				if err == nil || errors.Is(err, sidecar.ErrGone) {
-					m.ended(key)
-					return
-				}
+			for err := m.Runtime.Wait(ctx, id); err != nil && !errors.Is(err, sidecar.ErrGone); err = m.Runtime.Wait(ctx, id) {
 				if !jitter.Wait(ctx, watchPause) {
 					return
 				}
 			}
+			m.mu.Lock()
+			if f := m.known[key]; f != nil {
+				f.list.ended = true
+			}
+			m.mu.Unlock()
+			m.queue.Add(key)
 		}()
 	}
-}
-
-// ended queues a sandbox in which a proxy has ended. Its list of containers is not used again.
-func (m *Manager) ended(key Key) {
-	m.mu.Lock()
-	if f := m.known[key]; f != nil {
-		f.list.ended = true
-	}
-	m.mu.Unlock()
-	m.queue.Add(key)
 }
 
 // show remembers how a sandbox's proxy is, and reports the sums of its profiles if that has changed.

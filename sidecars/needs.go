@@ -13,7 +13,7 @@ import (
 	"istio-pod-network-controller/internal/sidecar"
 )
 
-// Runtime makes, ends and lists the containers of proxies. It has more than three methods: they are one runtime's, and most tests' fake has them all.
+// Runtime makes, ends and lists the containers of proxies. It has more than three methods, since one step may need any of them.
 type Runtime interface {
 	// List returns the containers of a pod's proxies, or of all if podUID is empty.
 	List(ctx context.Context, podUID string) ([]sidecar.Container, error)
@@ -30,7 +30,7 @@ type Runtime interface {
 
 // Logs bounds the logs of proxies.
 type Logs interface {
-	// TidyLogs removes logs of proxies that ended long ago. all are those that the runtime lists.
+	// TidyLogs removes logs of proxies that ended long ago. all are the containers in the runtime.
 	TidyLogs(all []sidecar.Container) error
 }
 
@@ -48,19 +48,19 @@ type Cluster interface {
 	Choice(ctx context.Context, s podnet.Sandbox) (c Choice, err error)
 }
 
-// Choice is what a pod has chosen: nothing, a profile that can be used, or one that cannot.
+// Choice is what a pod has chosen: nothing, a usable profile, or an unusable one.
 type Choice struct {
 	Name string
-	// Generation is that of the profile named, also if it cannot be used; 0 if there is none.
+	// Generation is the named profile's, usable or not; 0 if there is no such profile.
 	Generation int64
 	Profile    *Profile
 	// Refusal says why Profile is nil although Name is not empty, and what to do.
 	Refusal string
-	// OptedOut reports whether the pod itself says that it has no proxy. Otherwise one that runs stays.
+	// OptedOut reports whether the pod itself refuses a proxy. Otherwise a running proxy stays.
 	OptedOut bool
-	// Leaves reports whether the pod has chosen a shared proxy, which is not in its sandbox. Until that is ready, Name and Profile are those
-	// of the proxy in the sandbox, to which the rules lead. Then they are empty, and the proxy in the sandbox finishes its connections,
-	// within Drain.
+	// Leaves reports whether the pod has chosen a shared proxy, which is not in its sandbox. Until that is ready, Name and Profile
+	// still name the proxy in the sandbox, to which the rules lead. Then they are empty, and the proxy in the sandbox finishes its
+	// connections within Drain.
 	Leaves bool
 	Drain  time.Duration
 	// Held is the profile that the pod comes from, or "": the rules still lead to that profile's proxy in the sandbox, on other ports.
@@ -91,7 +91,7 @@ var ErrNobodyListens = errors.New("nobody listens")
 // Reporter shows the proxies in the cluster.
 type Reporter interface {
 	Report(s podnet.Sandbox, status Status)
-	// Forget is for a pod that is gone: what shows its proxy goes with it. Retract is for one that has no proxy any more.
+	// Forget is for a pod that is gone: its Sidecar goes with it. Retract removes the Sidecar of a pod without a proxy.
 	Forget(podUID string)
 	Retract(podUID string)
 }

@@ -38,17 +38,17 @@ type Proxy struct {
 type Desired struct {
 	// Wanted reports whether the pod has a proxy. Without it nothing is started, and what runs is ended unless Keep is true.
 	Wanted, Keep bool
-	// Leave reports whether the pod's rules lead to a proxy that is not in the sandbox: those that run finish their connections.
+	// Leave reports whether the pod's rules lead to a proxy outside the sandbox. Running proxies then finish their connections.
 	Leave bool
 	// Hash identifies everything that a new proxy is made from.
 	Hash string
-	// MaxRunning is how many proxies may run at once, those that finish their connections included. 1 means that a new proxy cannot take
-	// over from a running one, which is ended first.
+	// MaxRunning is how many proxies may run at once, draining ones included. 1 means that a new proxy cannot take over from a running one,
+	// which is ended first.
 	MaxRunning int
 	// Upgrade reports whether a proxy of another hash may be replaced now.
 	Upgrade bool
 	// HotRestart reports whether proxies take over from each other in Envoy's way: a new one tells the old one to drain once it is ready,
-	// and ends it at DrainLimit. A new one that has to end before it is ready is killed: asked to end, it would end the old one, too.
+	// and ends it at DrainLimit. A new proxy that is not ready is killed: asked to end, it would end the old one, too.
 	HotRestart bool
 	// StartLimit is how long a new proxy may take until it is ready, DrainLimit how long an old one may finish its connections.
 	StartLimit, DrainLimit time.Duration
@@ -93,18 +93,18 @@ type Decision struct {
 	Again time.Time
 }
 
-// Decide compares what should run in a ready sandbox with what is there. It knows nothing else, so that an agent that starts comes to
-// the same decision as one that has been there all the time:
+// Decide compares the desired proxies of a sandbox with its containers. It knows nothing else: an agent that has just started comes to the same
+// decision as its predecessor.
 //
 //   - A container that has ended, or was made and not started, is removed, unless it is Done.
 //   - A proxy that was told to drain is left alone until DrainLimit, and then ended. With HotRestart its successor ends it; if it has not
 //     by successorGrace after that, the agent does.
-//   - Of the others, the newest that is ready serves. Older ones are drained, but not one that is Held. With HotRestart the successor has
+//   - Of the others, the newest ready proxy serves. Older ones are drained, except a Held one. With HotRestart the successor has
 //     told them already, and this is only noted: also of one whose successor has ended since (Succeeded).
-//   - A newer one that cannot become ready, does not within StartLimit, or has another hash and may be upgraded, is ended. The one that
-//     serves stays.
+//   - A newer proxy is ended if it cannot become ready, does not within StartLimit, or has another hash and may be upgraded. The serving
+//     proxy stays.
 //   - If none serves and none is starting, one is started.
-//   - If the one that serves has another hash and may be upgraded, a new one is started that takes over from it, or beside it if it is Held.
+//   - If the serving proxy has another hash and may be upgraded, a new one takes over from it, or starts beside it if it is Held.
 //   - If the pod's rules lead elsewhere (Leave), all are drained.
 func Decide(d Desired, there []Proxy, now time.Time) (out Decision) {
 	running := out.sweep(there)
@@ -153,7 +153,7 @@ func Decide(d Desired, there []Proxy, now time.Time) (out Decision) {
 	return out
 }
 
-// sweep removes containers that do not run, and returns the others, oldest first.
+// sweep removes containers that do not run, and returns the running ones, oldest first.
 func (d *Decision) sweep(there []Proxy) (running []Proxy) {
 	for _, p := range there {
 		switch {

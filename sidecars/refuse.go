@@ -44,8 +44,8 @@ func (p *Profile) Refusal(pod *corev1.Pod, namespaceLabels map[string]string) st
 	return ""
 }
 
-// runsAsProxy returns the name of a container that the rules would take for the proxy, or "": one that runs as its user, or, if that is
-// root, as its group.
+// runsAsProxy returns the name of a container that the rules would take for the proxy, or "". They know the proxy by its user, or, if that is
+// root, by its group.
 func (p *Profile) runsAsProxy(pod *corev1.Pod) string {
 	group, of := p.UID() == 0, p.Spec.RunAsUser
 	if group {

@@ -12,11 +12,11 @@ type Rollouts struct {
 	by map[string]*rollout // by profile
 }
 
-// rollout is that of one version of a profile.
+// rollout is how one version of a profile reaches the node's proxies.
 type rollout struct {
 	hash   string
 	active map[Key]bool // sandboxes whose proxies are being upgraded
-	// waiting are those that were refused a turn, in the order in which they asked.
+	// waiting are the sandboxes that were refused a turn, in the order of their questions.
 	waiting []Key
 	paused  bool
 }
@@ -34,7 +34,7 @@ func (r *Rollouts) of(p *Profile) *rollout {
 	return now
 }
 
-// may reports whether a sandbox's proxy may be upgraded now. One that may not waits until done returns it in next.
+// may reports whether a sandbox's proxy may be upgraded now. If not, it waits until done returns it in next.
 func (r *Rollouts) may(p *Profile, key Key) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,7 +77,7 @@ func (r *Rollouts) done(p *Profile, key Key) (next []Key, freed bool) {
 	now.paused = false
 	free := max(0, int(p.Spec.Rollout.MaxParallel)-len(now.active))
 	next = slices.Clone(now.waiting[:min(free, len(now.waiting))])
-	now.waiting = now.waiting[len(next):] // whoever is refused again waits again
+	now.waiting = now.waiting[len(next):] // a sandbox that is refused again waits again
 	return next, true
 }
 
@@ -93,7 +93,7 @@ func (r *Rollouts) leave(key Key) {
 		delete(one.active, key)
 		one.forget(key)
 		if len(one.active) == 0 {
-			one.paused = false // whoever failed is gone: nobody else could end the pause
+			one.paused = false // the proxy that failed is gone: no other could end the pause
 		}
 	}
 }

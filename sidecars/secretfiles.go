@@ -19,7 +19,7 @@ import (
 // What is in the directory of one secret, as the kubelet lays out its volumes:
 //
 //	tls.crt -> ..data/tls.crt    a link for each file
-//	..data  -> ..v1700000000     replaced by a rename: whoever follows it sees one version, whole
+//	..data  -> ..v1700000000     replaced by a rename: a reader sees one version, whole
 //	..v1700000000/tls.crt        the files of one version, which do not change
 const (
 	dataLink      = "..data"

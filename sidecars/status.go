@@ -18,7 +18,7 @@ type Status struct {
 	Profile string
 	State   v1alpha1.State
 	Ready   bool
-	// Epoch, Image and Hash are those of the proxy that serves, or of the newest if none does.
+	// Epoch, Image and Hash describe the serving proxy, or the newest if none serves.
 	Epoch       uint32
 	Image, Hash string
 	// Serves is the profile of a proxy that is ready, or "". It is not Profile while a pod moves from one to the other.
@@ -84,4 +84,50 @@ func (v view) state(d Decision, failed, pulling bool) v1alpha1.State {
 		return v1alpha1.Starting
 	}
 	return v1alpha1.Failed
+}
+
+// Summary is how far a profile has reached the node's proxies.
+type Summary struct {
+	Generation             int64
+	Pods, Upgraded, Failed int
+	Paused                 bool
+	// Message is why one of them failed, or "".
+	Message string
+}
+
+// shownOf returns how a sandbox's proxy is. why is why the last one failed, or "".
+func shownOf(v view, why string, status Status) shown {
+	out := shown{profile: v.choice.Name, generation: v.choice.Generation}
+	if p := v.choice.Profile; p != nil {
+		out.upgraded = status.Ready && status.Hash == p.Hash
+		out.failed = !out.upgraded && why != ""
+	}
+	out.failed = out.failed || v.choice.Refusal != ""
+	if out.failed {
+		out.message = v.sandbox.Pod() + ": " + status.Message
+	}
+	return out
+}
+
+// sumOf sums up the proxies of one profile. A proxy that was not looked at since it changed counts as a pod only.
+func sumOf(all []shown) (sum Summary) {
+	sum.Pods = len(all)
+	for _, one := range all {
+		sum.Generation = max(sum.Generation, one.generation)
+	}
+	for _, one := range all {
+		if one.generation != sum.Generation {
+			continue
+		}
+		if one.upgraded {
+			sum.Upgraded++
+		}
+		if one.failed {
+			sum.Failed++
+		}
+		if one.failed && (sum.Message == "" || one.message < sum.Message) {
+			sum.Message = one.message
+		}
+	}
+	return sum
 }

@@ -24,7 +24,7 @@ func (m *Manager) sweep(ctx context.Context) {
 	for _, c := range all {
 		key := Key{PodUID: c.PodUID, Sandbox: c.Sandbox}
 		present[key] = present[key] || c.State == sidecar.Running
-		if !m.follows(key) { // others are looked at as often
+		if !m.follows(key) { // followed sandboxes are looked at as often
 			m.sweepOne(ctx, c)
 		}
 	}
@@ -60,18 +60,18 @@ func (m *Manager) sweepOne(ctx context.Context, c sidecar.Container) {
 }
 
 // clean removes the leftovers of a sandbox that is not followed any more, once its proxies have ended. again is when to try again.
-func (m *Manager) clean(ctx context.Context, key Key) (again time.Duration) {
-	all, err := m.Runtime.List(ctx, key.PodUID)
+func clean(ctx context.Context, runtime Runtime, homes Homes, key Key) (again time.Duration) {
+	all, err := runtime.List(ctx, key.PodUID)
 	left := err != nil
 	for _, c := range all {
-		if c.Sandbox == key.Sandbox && (c.State == sidecar.Running || m.Runtime.Remove(ctx, c.ID) != nil) {
+		if c.Sandbox == key.Sandbox && (c.State == sidecar.Running || runtime.Remove(ctx, c.ID) != nil) {
 			left = true
 		}
 	}
 	if left {
 		return cleanInterval
 	}
-	if err := m.Homes.of(key).remove(); err != nil {
+	if err := homes.of(key).remove(); err != nil {
 		log.FromContext(ctx).Error(err, "directory of a proxy not removed", "podUID", key.PodUID, "sandbox", key.Sandbox)
 	}
 	return 0

@@ -116,7 +116,7 @@ func (v view) hotRestarts() bool {
 func (v view) done() bool { return slices.ContainsFunc(v.there, v.isDone) }
 
 // isDone reports whether no proxy is started after this one until the profile changes: restartPolicy is OnFailure, it ended with code 0, and
-// there is neither a newer one nor one that takes connections. Its container is kept to tell the next agent. The kubelet keeps it, too, as the
+// no other is newer or takes connections. Its container is kept to tell the next agent. The kubelet keeps it, too, as the
 // newest of its name.
 func (v view) isDone(c sidecar.Container) bool {
 	p := v.choice.Profile

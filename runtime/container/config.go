@@ -62,7 +62,7 @@ func labels(l sidecar.Labels) map[string]string {
 	return out
 }
 
-// annotations are those that the kubelet reads of containers that it finds.
+// annotations returns what the kubelet reads of containers that it finds.
 func annotations(epoch uint32) map[string]string {
 	return map[string]string{
 		"io.kubernetes.container.hash":                     "0",

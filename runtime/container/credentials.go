@@ -22,7 +22,7 @@ const (
 // address is not literally the host that it asks, which for Docker Hub it never is. The kubelet does not name it, either.
 type Auth struct{ Username, Password, IdentityToken string }
 
-// Credentials are those of one Secret, each for a registry or a part of one.
+// Credentials are the entries of one Secret, each for a registry or a part of one.
 type Credentials []credential
 
 type credential struct {

@@ -29,7 +29,7 @@ const (
 	maxOutput    = 4 << 10
 )
 
-// probeConfig is that of a proxy's container under another name, so that nothing takes it for one.
+// probeConfig copies the configuration of a proxy's container under a different name and without our label.
 func probeConfig(spec sidecar.Spec, sandbox *criv1.PodSandboxConfig) *criv1.ContainerConfig {
 	config := containerConfig(spec, sandbox)
 	config.Metadata.Name, config.LogPath = probeName, path.Join(ContainerName, "probe.log")

@@ -62,7 +62,7 @@ func (r *Runtime) Create(ctx context.Context, spec sidecar.Spec) (id string, err
 	return id, nil
 }
 
-// start makes a container and starts it. With an error, id is that of a container that was made and cannot be started, or empty.
+// start makes a container and starts it. With an error, id names a container that was made and cannot be started, or is empty.
 func start(ctx context.Context, client criv1.RuntimeServiceClient, sandbox string, config *criv1.ContainerConfig, of *criv1.PodSandboxConfig) (id string, err error) {
 	made, err := client.CreateContainer(ctx, &criv1.CreateContainerRequest{PodSandboxId: sandbox, Config: config, SandboxConfig: of})
 	if err != nil {
@@ -75,7 +75,7 @@ func start(ctx context.Context, client criv1.RuntimeServiceClient, sandbox strin
 	return id, nil
 }
 
-// Stop sends a container its stop signal, and ends it if it still runs after wait. One that does not run is no error.
+// Stop sends a container its stop signal, and ends it if it still runs after wait. A container that has ended is no error.
 func (r *Runtime) Stop(ctx context.Context, id string, wait time.Duration) error {
 	seconds := int64((wait + time.Second - 1) / time.Second)
 	_, err := r.runtime.StopContainer(ctx, &criv1.StopContainerRequest{ContainerId: id, Timeout: seconds})
@@ -85,7 +85,7 @@ func (r *Runtime) Stop(ctx context.Context, id string, wait time.Duration) error
 	return nil
 }
 
-// Remove removes a container, and ends it first if it runs. One that is not there is no error.
+// Remove removes a container, and ends it first if it runs. A missing container is no error.
 func (r *Runtime) Remove(ctx context.Context, id string) error {
 	_, err := r.runtime.RemoveContainer(ctx, &criv1.RemoveContainerRequest{ContainerId: id})
 	if err != nil && !notFound(err) {
@@ -155,7 +155,7 @@ func (r *Runtime) Exec(ctx context.Context, id string, command []string, timeout
 	return Output{Out: resp.GetStdout(), Err: resp.GetStderr(), Code: resp.GetExitCode()}, nil
 }
 
-// ExecURL returns the address of the runtime's at which a command's input and output are streamed, as SPDY: the command starts when somebody
+// ExecURL returns the address of the runtime's at which a command's input and output are streamed, as SPDY: the command starts when a client
 // connects there, within a minute. With a terminal both outputs are one.
 func (r *Runtime) ExecURL(ctx context.Context, id string, command []string, terminal bool) (string, error) {
 	resp, err := r.runtime.Exec(ctx, &criv1.ExecRequest{
@@ -167,8 +167,8 @@ func (r *Runtime) ExecURL(ctx context.Context, id string, command []string, term
 	return resp.GetUrl(), nil
 }
 
-// Output runs a short container and returns what it has printed, on either stream. The container is removed in any case, and so are those
-// of the same sandbox that an agent has left behind.
+// Output runs a short container and returns what it has printed, on either stream. The container is removed in any case, and so are
+// leftovers of a killed agent in the same sandbox.
 func (r *Runtime) Output(ctx context.Context, spec sidecar.Spec) (text string, err error) {
 	sandbox, err := sandboxConfig(ctx, r.runtime, r.logRoot, spec)
 	if err != nil {
@@ -205,7 +205,7 @@ func (r *Runtime) Output(ctx context.Context, spec sidecar.Spec) (text string, e
 	return text, err
 }
 
-// removeProbes removes what Output has made in a sandbox, also that of an agent that was killed.
+// removeProbes removes the containers that Output has made in a sandbox.
 func (r *Runtime) removeProbes(ctx context.Context, sandbox string) error {
 	resp, err := r.runtime.ListContainers(ctx, &criv1.ListContainersRequest{Filter: &criv1.ContainerFilter{
 		PodSandboxId: sandbox, LabelSelector: map[string]string{labelProbe: "true"},

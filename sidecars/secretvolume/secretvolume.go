@@ -28,7 +28,7 @@ var (
 // Volumes is a directory with a volume for each Secret, by the Secret's name.
 type Volumes struct{ Root string }
 
-// Read returns the values of all keys of a Secret, or of those that are named. All are of one version. Errors contain no value.
+// Read returns the values of a Secret's named keys, or of all without names. All are of one version. Errors contain no value.
 func (v Volumes) Read(name string, keys ...string) (map[string][]byte, error) {
 	values, err := v.read(name)
 	if err != nil || len(keys) == 0 {
