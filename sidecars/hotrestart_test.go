@@ -107,7 +107,7 @@ func TestTakePlace_versions_decide(t *testing.T) {
 			if err := os.MkdirAll(v.home.shm(), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			got, err := takePlace(t.Context(), probe{c.answer, c.failure, &asked}, v, launch{profile: p, pod: thePod(), key: key, epoch: 5}, c.from)
+			got, err := takePlace(t.Context(), probe{c.answer, c.failure, &asked}, v, launch{profile: p, pod: thePod(), epoch: 5}, c.from)
 			if said := fmt.Sprint(err); c.wantErr != "" && !strings.Contains(said, c.wantErr) {
 				t.Errorf("error %s, want one with %q", said, c.wantErr)
 			}

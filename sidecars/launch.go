@@ -20,8 +20,7 @@ import (
 type launch struct {
 	profile *Profile
 	pod     *corev1.Pod // as the API server has it
-	key     Key
-	ip      string
+	sandbox string
 	epoch   uint32
 	// from is the epoch of the proxy that it takes over from, or nil.
 	from *uint32
@@ -62,7 +61,7 @@ func (s stepping) launch(ctx context.Context, a Action) error {
 	if err != nil {
 		return err
 	}
-	l := launch{profile: p, pod: pod, key: s.key, ip: pod.Status.PodIP, epoch: a.Epoch}
+	l := launch{profile: p, pod: pod, sandbox: s.key.Sandbox, epoch: a.Epoch}
 	from := s.container(a.From)
 	if from != nil {
 		l.from = &from.Epoch
@@ -98,19 +97,17 @@ func (s stepping) launch(ctx context.Context, a Action) error {
 
 // files renders the profile's files.
 func (l launch) files() (map[string]string, error) {
-	data := Data{
+	return l.profile.render(Data{
 		Pod: PodDataOf(l.pod), Network: l.profile.network(),
 		Epoch: l.epoch, HandoverSocket: path.Join(PathRun, handoverSocket(l.epoch)), AdminSocket: path.Join(PathRun, admin(l.epoch)),
-	}
-	data.Pod.IP = l.ip
-	return l.profile.render(data)
+	})
 }
 
 // spec returns what the container is made from.
 func (l launch) spec(h home) sidecar.Spec {
 	p := l.profile.Spec
 	out := sidecar.Spec{
-		Sandbox: l.key.Sandbox, Epoch: l.epoch, Image: p.Image, Command: p.Command, Args: append(slices.Clip(p.Args), l.handoverArgs()...),
+		Sandbox: l.sandbox, Epoch: l.epoch, Image: p.Image, Command: p.Command, Args: append(slices.Clip(p.Args), l.handoverArgs()...),
 		Labels: sidecar.Labels{
 			PodUID: string(l.pod.UID), PodNamespace: l.pod.Namespace, PodName: l.pod.Name, Profile: l.profile.Name, Hash: l.profile.Hash,
 		},
@@ -152,7 +149,7 @@ func (l launch) handoverArgs() []string {
 	return nil
 }
 
-func number[T int32 | uint32](n T) string { return strconv.FormatInt(int64(n), 10) }
+func number(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 
 func (l launch) env() []string {
 	out := []string{"SIDECAR_EPOCH=" + number(l.epoch)}
@@ -180,7 +177,7 @@ func (l launch) field(fieldPath string) string {
 	case "spec.serviceAccountName":
 		return l.pod.Spec.ServiceAccountName
 	case "status.podIP":
-		return l.ip
+		return l.pod.Status.PodIP
 	}
 	of := map[string]map[string]string{"metadata.labels": l.pod.Labels, "metadata.annotations": l.pod.Annotations}
 	name, rest, _ := strings.Cut(fieldPath, "['")

@@ -127,3 +127,26 @@ func (p *Profile) hot() bool { return p != nil && p.Spec.Handover == v1alpha1.Ha
 func (p *Profile) replacesIncompatible() bool {
 	return p.Spec.HotRestart != nil && p.Spec.HotRestart.OnIncompatibleVersion == v1alpha1.IncompatibleReplace
 }
+
+// RenderShared returns the profile's files for the pods of data.
+func (p *Profile) RenderShared(data SharedData) (map[string]string, error) {
+	data.Network = p.network()
+	return p.render(data)
+}
+
+// render returns the profile's files by name.
+func (p *Profile) render(data any) (map[string]string, error) {
+	out := map[string]string{}
+	for _, f := range p.files {
+		text, err := f.template.execute(data)
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w", f.name, err)
+		}
+		out[f.name] = text
+	}
+	return out, nil
+}
+
+func (p *Profile) network() NetworkData {
+	return NetworkData{InboundPort: p.Spec.Network.InboundPort, OutboundPort: p.Spec.Network.OutboundPort}
+}

@@ -16,7 +16,7 @@ func render(t *testing.T, syntax, text string, change func(*Data)) (string, erro
 	if change != nil {
 		change(&data)
 	}
-	return parsed.Render(data)
+	return parsed.execute(data)
 }
 
 func TestParseTemplate_printedValues_areQuoted(t *testing.T) {

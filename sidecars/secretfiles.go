@@ -74,15 +74,6 @@ type secretDir struct {
 	owner
 }
 
-// current returns the directory of the version that the proxy sees.
-func (d secretDir) current() string {
-	version, err := os.Readlink(filepath.Join(d.path, dataLink))
-	if err != nil {
-		return ""
-	}
-	return version
-}
-
 // holds reports whether the proxy sees exactly these files.
 func (d secretDir) holds(files map[string][]byte) bool {
 	dir := filepath.Join(d.path, dataLink)
@@ -154,7 +145,7 @@ func (d secretDir) prune() error {
 	if err != nil {
 		return fmt.Errorf("list the proxy's secret: %w", err)
 	}
-	now := d.current()
+	now, _ := os.Readlink(filepath.Join(d.path, dataLink)) // "": there is none yet
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), versionPrefix) && e.Name() != now {
 			err = errors.Join(err, os.RemoveAll(filepath.Join(d.path, e.Name())))
