@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"go/build"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -133,6 +134,36 @@ func (r room) mayImport(name string) bool {
 		return !slices.Contains(strings.Fields(r.never), name)
 	}
 	return slices.ContainsFunc(strings.Fields(r.others), func(p string) bool { return p == "*" || name == p || strings.HasPrefix(name, p+"/") })
+}
+
+// The build tag nosidecars leaves out what runs proxies. Only diagnostics read its objects, as any client of the API server does.
+func TestFloors_nosidecars_linksNoProxyManager(t *testing.T) {
+	tagged, linked := build.Default, map[string]bool{}
+	tagged.BuildTags = []string{"nosidecars"}
+	var link func(dir string)
+	link = func(dir string) {
+		if linked[dir] {
+			return
+		}
+		linked[dir] = true
+		p, err := tagged.ImportDir(dir, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range p.Imports {
+			ours, isOurs := strings.CutPrefix(name, module+"/")
+			if isOurs && (strings.HasPrefix(ours, "sidecars") || ours == "runtime/container" || strings.HasPrefix(ours, "api/") && !strings.HasPrefix(dir, "diagnostics/") && dir != "agent/cli") {
+				t.Errorf("%s imports %s", dir, ours)
+			}
+			if isOurs {
+				link(ours)
+			}
+		}
+	}
+	link(".")
+	if !linked["agent"] || !linked["controllers"] {
+		t.Errorf("linked are %v", linked)
+	}
 }
 
 // importsOf returns what each package of the module imports, without its tests.

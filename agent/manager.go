@@ -19,7 +19,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/jitter"
 )
@@ -31,7 +30,7 @@ const cacheSyncTimeout = 30 * 24 * time.Hour
 // newManager makes the manager. ended is closed on SIGTERM.
 func newManager(config *rest.Config, o Options, contact *controllers.Contact, ended <-chan struct{}) (manager.Manager, error) {
 	scheme := goruntime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), authenticationv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(corev1.AddToScheme(scheme), authenticationv1.AddToScheme(scheme), addProxyKinds(scheme)); err != nil {
 		return nil, err
 	}
 	config = rest.CopyConfig(config)
@@ -56,7 +55,9 @@ func newManager(config *rest.Config, o Options, contact *controllers.Contact, en
 func (o Options) cache(contact *controllers.Contact) cache.Options {
 	if o.Sidecars {
 		out := controllers.SidecarCacheOptions(o.NodeName, contact)
-		out.ByObject[&v1alpha1.SidecarProfile{}] = cache.ByObject{Transform: cache.TransformStripManagedFields()}
+		for _, kind := range o.proxyKinds() {
+			out.ByObject[kind] = cache.ByObject{Transform: cache.TransformStripManagedFields()}
+		}
 		return out
 	}
 	return controllers.CacheOptions(o.NodeName, contact)

@@ -1,12 +1,16 @@
+//go:build !nosidecars
+
 package agent
 
 import (
 	"context"
 	"errors"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
@@ -39,12 +43,15 @@ func (a *agent) addProxies(mgr manager.Manager, pods controllers.Reader, event f
 }
 
 // proxyKinds are the kinds that the proxies need before the first pod is worked on.
-func (a *agent) proxyKinds() []client.Object {
-	if !a.Sidecars {
+func (o Options) proxyKinds() []client.Object {
+	if !o.Sidecars {
 		return nil
 	}
 	return node.Kinds()
 }
+
+// addProxyKinds has clients know the kinds of objects of proxies.
+func addProxyKinds(scheme *runtime.Scheme) error { return v1alpha1.AddToScheme(scheme) }
 
 // stopped has the proxies of a pod finish with its application. The runtime waits for the answer.
 func (e entrance) stopped(ctx context.Context, s podnet.Sandbox, c nri.Container) error {

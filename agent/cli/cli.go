@@ -96,7 +96,8 @@ func newRoot() *cobra.Command {
 		Version: version(),
 	}
 	root.SetFlagErrorFunc(wrongFlag)
-	root.AddCommand(newRun(), newStatus(), newRules(), newExplain(), newInspect(), newCheck(), newConnectivity(), newCNI(), newSidecar(), newVersion())
+	root.AddCommand(newRun(), newStatus(), newRules(), newExplain(), newInspect(), newCheck(), newConnectivity(), newCNI(), newVersion())
+	root.AddCommand(sidecarCommands()...)
 	return root
 }
 

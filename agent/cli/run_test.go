@@ -36,32 +36,6 @@ func TestRunNamesEveryWrongFlagAtOnce(t *testing.T) {
 	}
 }
 
-func TestSidecarsNeedARuntimeWithCRI(t *testing.T) {
-	for runtime, want := range map[string]string{
-		"docker": "--sidecars: the runtime docker has no CRI", "containerd": "", "crio": "", "auto": "",
-	} {
-		// The missing node's name keeps the agent from running.
-		_, _, errOut := call(t, "", "run", "--sidecars", "--runtime="+runtime)
-		if got := strings.Contains(errOut, "--sidecars"); got != (want != "") || !strings.Contains(errOut, want) {
-			t.Errorf("%s: %s", runtime, errOut)
-		}
-	}
-}
-
-func TestTheDirectoriesOfSidecarsAreAbsolute(t *testing.T) {
-	for dir, ok := range map[string]bool{
-		defaultSidecarRoot: true, "/run/a": true, "": false, "/": false, "a": false, "/run/": false, "/run/../etc": false,
-	} {
-		for _, flag := range []string{"--sidecar-root", "--sidecar-secrets", "--shared-root"} {
-			ok := ok || dir == "" && flag == "--shared-root" // which switches shared proxies off
-			_, _, errOut := call(t, "", "run", flag+"="+dir)
-			if got := !strings.Contains(errOut, flag); got != ok {
-				t.Errorf("%s=%q: accepted: %t, want %t: %s", flag, dir, got, ok, errOut)
-			}
-		}
-	}
-}
-
 // The chart renders the flags; one that it misses, or that does not exist, would be found by users. config/ is the chart
 // rendered.
 func TestTheChartRendersEveryFlagOfRun(t *testing.T) {

@@ -16,14 +16,6 @@ import (
 	"istio-pod-network-controller/iptables/kernel"
 )
 
-// defaultSidecarRoot and defaultSharedRoot are where the chart mounts the node's directories, and defaultSidecarSecrets where it mounts the Secrets that profiles may
-// name.
-const (
-	defaultSidecarRoot    = "/run/istio-pod-network-controller/sidecars"
-	defaultSharedRoot     = "/run/istio-pod-network-controller/shared"
-	defaultSidecarSecrets = "/etc/istio-pod-network-controller/secrets" //nolint:gosec // a path
-)
-
 // runOptions are the flags of `run`.
 type runOptions struct {
 	agent.Options
@@ -57,11 +49,7 @@ func (o *runOptions) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.PprofAddr, "pprof-addr", "0", "address of Go's profiles (/debug/pprof/), 0 for none; they show memory and have no authentication: use 127.0.0.1:PORT")
 	fs.StringVar(&o.logLevel, "log-level", "info", "debug, info or error")
 	fs.DurationVar(&o.VerifyInterval, "verify-interval", 10*time.Second, "how often the rules of each pod are compared with what they should be, 0 for never")
-	fs.BoolVar(&o.Sidecars, "sidecars", false, "run the proxies of pods that choose a SidecarProfile, outside the pods' specs")
-	fs.StringVar(&o.SidecarRoot, "sidecar-root", defaultSidecarRoot, "directory in memory (tmpfs) for the files of those proxies, at the same path for the agent and the container runtime")
-	fs.StringVar(&o.SharedRoot, "shared-root", defaultSharedRoot, "directory in memory (tmpfs) for the configuration of the proxies that the pods of a node share, at the same path for the agent and the kubelet; empty means that pods have proxies of their own only")
-	fs.StringVar(&o.SidecarSecrets, "sidecar-secrets", defaultSidecarSecrets, "directory with a mounted Secret of the agent's namespace in each of its directories, for the images and the proxies of profiles that name it")
-	fs.StringSliceVar(&o.SidecarTokenAudiences, "sidecar-token-audiences", nil, "audiences for which profiles may give their proxies tokens of the pods' ServiceAccounts")
+	o.addSidecarFlags(fs)
 	o.addStartupTaintFlags(fs)
 	o.addEntranceFlags(fs)
 	o.intentFlags.add(fs)
@@ -129,21 +117,4 @@ func (o *runOptions) validatePodName() error {
 		return fmt.Errorf("--pod-name: value %q: --agent-namespace must say where it is", o.PodName)
 	}
 	return nil
-}
-
-func (o *runOptions) validateSidecars() error {
-	var errs []error
-	if o.Sidecars && o.Runtime == "docker" {
-		errs = append(errs, errors.New("--sidecars: the runtime docker has no CRI, by which the agent runs proxies: use containerd or crio"))
-	}
-	dirs := map[string]string{"--sidecar-root": o.SidecarRoot, "--sidecar-secrets": o.SidecarSecrets}
-	if o.SharedRoot != "" {
-		dirs["--shared-root"] = o.SharedRoot
-	}
-	for flag, dir := range dirs {
-		if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir || filepath.Dir(dir) == dir {
-			errs = append(errs, fmt.Errorf("%s: value %q: want the absolute path of a directory", flag, dir))
-		}
-	}
-	return errors.Join(errs...)
 }

@@ -1,20 +1,22 @@
+//go:build !nosidecars
+
 package cli
 
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"k8s.io/apimachinery/pkg/util/validation"
 
 	"istio-pod-network-controller/agent"
 	"istio-pod-network-controller/runtime/cri"
 	"istio-pod-network-controller/sidecars/node"
 )
+
+// sidecarCommands are the commands for the proxies of this node.
+func sidecarCommands() []*cobra.Command { return []*cobra.Command{newSidecar()} }
 
 func newSidecar() *cobra.Command {
 	cmd := &cobra.Command{
@@ -133,13 +135,4 @@ func (f *runtimeFlags) add(fs *pflag.FlagSet) {
 
 func (f *runtimeFlags) open(ctx context.Context) (*cri.Finder, error) {
 	return agent.OpenCRI(ctx, f.name, f.endpoint)
-}
-
-// splitPod splits NAMESPACE/POD. Either is a name as the API server takes it, so neither leads to another directory.
-func splitPod(text string) (namespace, pod string, err error) {
-	namespace, pod, _ = strings.Cut(text, "/")
-	if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(pod)) > 0 {
-		return "", "", fmt.Errorf("%q: want NAMESPACE/POD", text)
-	}
-	return namespace, pod, nil
 }

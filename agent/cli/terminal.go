@@ -1,3 +1,5 @@
+//go:build !nosidecars
+
 package cli
 
 import (

@@ -1,8 +1,8 @@
+//go:build !nosidecars
+
 package cli
 
 import (
-	"errors"
-	"fmt"
 	"os"
 	"syscall"
 	"testing"
@@ -11,26 +11,6 @@ import (
 
 	"istio-pod-network-controller/sidecars/node"
 )
-
-// openTerminal returns both ends of a terminal.
-func openTerminal(t *testing.T) (master, slave *os.File) {
-	t.Helper()
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = master.Close() })
-	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	if err := errors.Join(err, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0)); err != nil {
-		t.Fatal(err)
-	}
-	slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = slave.Close() })
-	return master, slave
-}
 
 // Keys reach the command as they are, the size follows, and the terminal is as before in the end.
 func TestATerminalIsTakenAndGivenBack(t *testing.T) {

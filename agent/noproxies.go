@@ -1,0 +1,28 @@
+//go:build nosidecars
+
+package agent
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/runtime/nri"
+)
+
+// proxies has no methods: nothing is run.
+type proxies any
+
+func (*agent) addProxies(manager.Manager, controllers.Reader, func(s podnet.Sandbox, reason, message string)) (proxies, func(*controllers.Programmer), error) {
+	return nil, func(*controllers.Programmer) {}, nil
+}
+
+func (Options) proxyKinds() []client.Object { return nil }
+
+func addProxyKinds(*runtime.Scheme) error { return nil }
+
+func (entrance) stopped(context.Context, podnet.Sandbox, nri.Container) error { return nil }
