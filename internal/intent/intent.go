@@ -40,8 +40,7 @@ type Intent struct {
 	Asked bool
 	Spec  iptables.Spec
 	// Managed reports whether the agent runs the pod's proxy. Refused says why it does not although the pod has chosen a profile.
-	// Profile is the one that the pod has chosen, and LeadsTo the one whose proxy its rules lead to: another one until the chosen one's
-	// proxy is ready.
+	// Profile is the one that the pod has chosen, and LeadsTo the one whose proxy its rules lead to: another one if the pod keeps that.
 	Managed          bool
 	Profile, LeadsTo string
 	Refused          string

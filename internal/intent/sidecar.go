@@ -18,7 +18,7 @@ const (
 
 // ManagedProxy is what the redirection needs to know of a proxy that the agent runs for a pod.
 type ManagedProxy struct {
-	// Profile is that of the proxy. While a pod moves to another one, it is the one that the pod had before.
+	// Profile is the proxy's: the one that the pod has chosen, or the one that it keeps.
 	Profile string
 	// UID and GID own the proxy's sockets. One of them may be 0: then the other one is enough.
 	UID, GID                  uint32

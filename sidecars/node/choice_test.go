@@ -64,10 +64,19 @@ func (c choosing) read(t *testing.T) sidecarCluster {
 		}
 		pod.Finalizers = c.pod.Finalizers // the stand-in keeps no pod that is being deleted without one
 		cached := build(pod)
-		return sidecarCluster{pods: controllers.Reader{Cache: cached, Live: build(c.pod)}, profiles: newProfiles(cached)}
+		return sidecarCluster{controllers.Reader{Cache: cached, Live: build(c.pod)}, newProfiles(cached), newLeadsIn(t, t.TempDir())}
 	}
 	t.Fatal("the cache has no pods")
 	return sidecarCluster{}
+}
+
+func newLeadsIn(t *testing.T, dir string) *leads {
+	t.Helper()
+	l, err := newLeads(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
 }
 
 // A pod that cannot have what it has chosen is told why, by its condition and event (the rules) and by its Sidecar.
@@ -106,7 +115,7 @@ func TestWhatAPodHasChosen(t *testing.T) {
 			if known := cluster.pod.Annotations[intent.KeySidecar] == "edge"; (got.Profile != nil) != (c.want == "") || known != (got.Generation == 3) {
 				t.Errorf("%+v", got)
 			}
-			p := &Proxies{profiles: read.profiles}
+			p := &Proxies{cluster: read}
 			for range 2 { // from memory, too
 				if rules := p.Managed(t.Context(), theSandbox(), got.Name, cluster.pod, cluster.ns); rules.Refused != got.Refusal || (rules.OutboundPort == 15001) != (c.want == "") {
 					t.Errorf("the rules are told %+v", rules)

@@ -15,7 +15,7 @@ import (
 type sidecarCluster struct {
 	pods     controllers.Reader
 	profiles *profiles
-	moves    *moves // nil: there are none
+	leads    *leads
 }
 
 // Pod returns a pod as the API server has it: the cache leaves out most labels and annotations.
@@ -23,9 +23,13 @@ func (c sidecarCluster) Pod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod,
 	return c.pods.Current(ctx, s)
 }
 
-// Choice returns what a pod has chosen.
+// Choice returns what a pod has chosen, or the profile whose proxy it keeps.
 func (c sidecarCluster) Choice(ctx context.Context, s podnet.Sandbox) (sidecars.Choice, error) {
-	pod, ns, err := c.read(ctx, s)
+	pod, err := c.pods.Pod(ctx, s)
+	if err != nil {
+		return sidecars.Choice{}, err
+	}
+	ns, err := c.pods.Namespace(ctx, s.Namespace)
 	if err != nil {
 		return sidecars.Choice{}, err
 	}
@@ -38,104 +42,37 @@ func (c sidecarCluster) Choice(ctx context.Context, s podnet.Sandbox) (sidecars.
 	if err != nil || name == "" || out.OptedOut {
 		return out, nil //nolint:nilerr // the pod's report says what is wrong with its annotation; its proxy stays
 	}
-	out.Name = name
-	found, refusal, err := c.profiles.forPod(ctx, name, pod, ns)
-	if err != nil {
-		return out, err
-	}
-	if refusal == "" {
-		refusal = c.moves.refusal(ctx, s, found)
-	}
-	out.Generation, out.Refusal = found.generation, refusal
-	if refusal == "" {
+	has, found, refusal, err := c.has(ctx, s, name, pod, ns)
+	out.Name, out.Generation, out.Refusal = has, found.generation, refusal
+	if err == nil && refusal == "" {
 		out.Profile = found.usable
-	}
-	return out, nil
-}
-
-// ownCluster is what the manager of the pods' own proxies reads of the cluster: for it, a pod that has chosen a shared proxy leaves.
-type ownCluster struct {
-	sidecarCluster
-	reports *sidecarReports
-}
-
-// Choice returns what a pod has chosen, as far as proxies of its own are concerned.
-func (c ownCluster) Choice(ctx context.Context, s podnet.Sandbox) (sidecars.Choice, error) {
-	chosen, err := c.sidecarCluster.Choice(ctx, s)
-	if err != nil || chosen.Name == "" || c.moves == nil {
-		return chosen, err
-	}
-	from, known := c.moves.leads.of(s)
-	to, _ := c.profiles.last(ctx, chosen.Name)
-	if !to.shared() {
-		chosen.Held = c.held(ctx, from.Now, to, chosen)
-		return chosen, nil
-	}
-	out := sidecars.Choice{Ending: chosen.Ending, Finished: chosen.Finished}
-	switch {
-	case !known: // what runs stays, until the rules are known to lead elsewhere
-	case (from.Now.Shared || from.Now.Profile == "") && c.leavesOwn(s):
-		out.Leaves, out.Drain = true, defaultDrain
-		if from.Before.Profile != "" && !from.Before.Shared {
-			out.Drain = from.Before.Drain
-		}
-	default:
-		out.Leaves, out.Name = true, from.Now.Profile
-		if aim := c.moves.aimOf(s.UID); from.Now.Shared || from.Now.Profile == "" {
-			out.Name = aim
-		}
-		err = c.asBefore(ctx, s, &out)
 	}
 	return out, err
 }
 
-// leavesOwn withdraws the offer of a pod's own proxy, and reports whether the proxy may finish. It may not if the pod's rules are about to lead
-// there: then the offer stands again.
-func (c ownCluster) leavesOwn(s podnet.Sandbox) bool {
-	c.reports.leavesOwn(s.UID, true)
-	aim := c.moves.aimOf(s.UID)
-	if of, known := c.profiles.remembered(aim); aim == "" || known && of.shared() {
-		return true
+// has returns the profile whose proxy a pod has that has chosen the one named, and why it cannot have a proxy of it.
+func (c sidecarCluster) has(ctx context.Context, s podnet.Sandbox, name string, pod *corev1.Pod, ns *corev1.Namespace) (has string, found profile, refusal string, err error) {
+	found, refusal, err = c.profiles.forPod(ctx, name, pod, ns)
+	if keeps, why := c.leads.keeps(s, found); why != "" {
+		name = keeps.Profile
+		found, refusal, err = c.profiles.forPod(ctx, name, pod, ns)
 	}
-	c.reports.leavesOwn(s.UID, false)
-	return false
+	return name, found, refusal, err
 }
 
-// held returns the profile to which the rules lead, if it is another one of the pod's own with other ports.
-func (c ownCluster) held(ctx context.Context, from lead, to profile, chosen sidecars.Choice) string {
-	if chosen.Profile == nil || from.Profile == "" || from.Profile == chosen.Name || from.Shared {
-		return ""
-	}
-	old, known := c.profiles.last(ctx, from.Profile)
-	if _, same := samePort(old.spec, to.spec); !known || same {
-		return ""
-	}
-	return from.Profile
-}
+// ownCluster is what the manager of the pods' own proxies reads of the cluster.
+type ownCluster struct{ sidecarCluster }
 
-// asBefore fills in the profile that a pod comes from, as if it had still chosen that.
-func (c ownCluster) asBefore(ctx context.Context, s podnet.Sandbox, out *sidecars.Choice) error {
-	pod, ns, err := c.read(ctx, s)
-	if err != nil {
-		return err
+// Choice returns what a pod has chosen, as far as proxies of its own are concerned. One whose rules lead to a shared proxy, or to none, has
+// opted out of them. As long as it is not known where they lead, proxies that run stay.
+func (c ownCluster) Choice(ctx context.Context, s podnet.Sandbox) (sidecars.Choice, error) {
+	chosen, err := c.sidecarCluster.Choice(ctx, s)
+	if err != nil || chosen.Name == "" {
+		return chosen, err
 	}
-	found, refusal, err := c.profiles.forPod(ctx, out.Name, pod, ns)
-	if err != nil {
-		return err
+	has, known := c.leads.of(s)
+	if to, _ := c.profiles.last(ctx, chosen.Name); to.shared() || has.Shared {
+		return sidecars.Choice{Ending: chosen.Ending, Finished: chosen.Finished, OptedOut: known && (has.Shared || has.Profile == "")}, nil
 	}
-	out.Generation, out.Refusal = found.generation, refusal
-	if refusal == "" {
-		out.Profile = found.usable
-	}
-	return nil
-}
-
-// read returns a pod and its namespace.
-func (c sidecarCluster) read(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, *corev1.Namespace, error) {
-	pod, err := c.pods.Pod(ctx, s)
-	if err != nil {
-		return nil, nil, err
-	}
-	ns, err := c.pods.Namespace(ctx, s.Namespace)
-	return pod, ns, err
+	return chosen, nil
 }

@@ -37,10 +37,10 @@ func (*refusing) Summarize(string, sidecars.Summary) {}
 // Each pod is checked every few seconds. That alone has no proxy looked at that is followed already; an event has.
 func TestFollow_checkOfAPod_hasNoProxyLookedAt(t *testing.T) {
 	homes := sidecars.Homes{Root: t.TempDir()}
-	reports := newSidecarReports(nil, nil, "node-1")
+	reports, notes := newSidecarReports(nil, nil, "node-1"), newLeadsIn(t, t.TempDir())
 	synctest.Test(t, func(t *testing.T) {
 		r := &refusing{}
-		p := &Proxies{profiles: newProfiles(nil), reports: reports, manager: &sidecars.Manager{
+		p := &Proxies{cluster: sidecarCluster{profiles: newProfiles(nil), leads: notes}, reports: reports, manager: &sidecars.Manager{
 			Runtime: r, Logs: noLogs{}, Cluster: r, Reporter: r, Summaries: r, Homes: homes, Rollout: &sidecars.Rollouts{},
 		}}
 		ctx, cancel := context.WithCancel(t.Context())

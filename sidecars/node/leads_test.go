@@ -10,7 +10,7 @@ import (
 )
 
 // A node whose pods have no proxies any more has no directory of notes, and one where an agent is missing is cleaned by hand.
-func TestNotesOfEndedSandboxesGo(t *testing.T) {
+func TestRemoveEnded_endedSandboxes_haveNoNotes(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), leadsName)
 	there := func() bool {
 		_, err := os.Stat(dir)

@@ -1,141 +1,96 @@
 package node
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
-	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// Where the rules led before is remembered for the same sandbox only, and until that proxy has drained, whatever else changes.
-func TestWhatALeadHasTakenOverFrom(t *testing.T) {
+// A note is of one sandbox, and of a pod whose rules lead somewhere.
+func TestSet_anotherSandbox_replacesTheNote(t *testing.T) {
 	dir := t.TempDir()
-	l, err := newLeads(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := newLeadsIn(t, dir)
 	s := podnet.Sandbox{UID: "u1", ID: "s1"}
-	own, shared := lead{Profile: "own", Drain: 30 * time.Second}, lead{Profile: "shared", Shared: true, Group: 1337, Drain: time.Minute}
-	set := func(now lead, wantChanged bool) {
+	set := func(now, wantBefore lead, wantChanged bool) {
 		t.Helper()
-		if _, changed, err := l.set(s, now); err != nil || changed != wantChanged {
-			t.Errorf("%+v: changed %v, error %v", now, changed, err)
+		if before, changed, err := l.set(s, now); err != nil || changed != wantChanged || before != wantBefore {
+			t.Errorf("%+v: before %+v, changed %v, error %v", now, before, changed, err)
 		}
 	}
-	set(lead{}, false) // rules that never were
-	set(shared, true)
-	set(own, true)
-	own.Drain = 40 * time.Second // the profile has changed
-	set(own, true)
-	set(own, false)
-	got, known := l.of(s)
-	if !known || got.Now != own || got.Before != shared || !got.draining(time.Now()) || got.draining(time.Now().Add(time.Minute)) {
+	own, shared := lead{Profile: "own", Outbound: 1, Inbound: 2}, lead{Profile: "shared", Shared: true}
+	set(lead{}, lead{}, false) // rules that never were
+	set(shared, lead{}, true)
+	set(own, shared, true)
+	set(own, own, false)
+	if got, known := newLeadsIn(t, dir).of(s); !known || got != own {
 		t.Errorf("noted %+v", got)
 	}
-	if got.draining(got.Since.Add(-time.Hour)) {
-		t.Error("it drains for an hour more, since the clock was set back")
-	}
-	if got, known = l.of(podnet.Sandbox{UID: "u1"}); !known || got.Sandbox != "s1" {
+	if got, known := l.of(podnet.Sandbox{UID: "u1"}); !known || got != own {
 		t.Errorf("a sandbox whose ID is not known yet: %+v", got)
 	}
 	s.ID = "s2"
-	set(own, true)
-	if got, known = l.of(s); !known || got.Before != (lead{}) {
-		t.Errorf("another sandbox has taken over from %+v", got.Before)
+	if _, known := l.of(s); known {
+		t.Error("the next sandbox has the lead of the one before")
 	}
+	set(own, lead{}, true)
 	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 || files[0].Name() != "u1.s2" {
 		t.Errorf("notes %v, error %v", files, err)
 	}
 }
 
 // A note that cannot be written must not say what was before, and is written later.
-func TestANoteThatCannotBeWritten(t *testing.T) {
-	m := newMoving(t)
-	m.must("it starts", "edge", "edge", "", false)
-	m.own("edge")
-	m.choose("shared")
-	m.node.serving["shared"] = true
-	name := m.moves.leads.path(theSandbox().UID, theSandbox().ID)
+func TestSet_noteNotWritable_isWrittenLater(t *testing.T) {
+	m := newChanging(t)
+	m.must("it starts", "edge", false)
+	m.choose("other-user")
+	name := m.cluster.leads.path(theSandbox().UID, theSandbox().ID)
 	inTheWay := filepath.Join(name+unfinished, "x")
 	if err := os.MkdirAll(inTheWay, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	m.must("the shared one serves it", "shared", "", "", true)
-	if l, err := newLeads(m.dir); err != nil || l.known[theSandbox().UID].Now.Profile == "edge" {
-		t.Errorf("the next agent takes the rules to lead to edge, error %v", err)
+	m.must("no room", "other-user", false)
+	if l := newLeadsIn(t, m.dir); l.known[theSandbox().UID].Now.Profile == "edge" {
+		t.Error("the next agent takes the rules to lead to edge")
 	}
 	if err := os.RemoveAll(name + unfinished); err != nil {
 		t.Fatal(err)
 	}
-	m.must("there is room again", "shared", "", "", true)
-	if l, err := newLeads(m.dir); err != nil || l.known[theSandbox().UID].Now.Profile != "shared" {
-		t.Errorf("the next agent takes the rules to lead to %+v, error %v", l.known, err)
+	m.must("there is room again", "other-user", false)
+	if l := newLeadsIn(t, m.dir); l.known[theSandbox().UID].Now.Profile != "other-user" {
+		t.Errorf("the next agent takes the rules to lead to %+v", l.known)
 	}
 }
 
-// Proxies of the pod's own are known by their user. The group of one that drains would let the application's traffic through.
-func TestTheRulesDoNotKnowTheGroupOfAnOwnProxyThatDrains(t *testing.T) {
-	m := newMoving(t)
-	m.must("it starts", "edge", "edge", "", false)
-	m.own("edge")
-	m.choose("edge-2")
-	m.own("edge-2")
-	m.must("the other one is ready", "edge-2", "edge-2", "", false)
-	if got := m.Managed(t.Context(), theSandbox(), "edge-2", m.pod, m.ns); got.GID != 0 || got.UID != 1337 {
-		t.Errorf("the rules know %+v", got)
-	}
-}
-
-// While the runtime makes a sandbox, its ID may not be known yet: then the pod's last sandbox decides which proxy is ready.
-func TestASandboxWithoutAnIDYet(t *testing.T) {
-	m := newMoving(t)
-	m.choose("shared")
-	m.must("it starts", "shared", "", "", true)
-	m.node.serving["shared"] = true
-	m.choose("edge")
-	unnamed := theSandbox()
-	unnamed.ID = ""
-	if got := m.Managed(t.Context(), unnamed, "edge", m.pod, m.ns); got.Profile != "shared" {
-		t.Errorf("before its own proxy is ready, the rules lead to %q", got.Profile)
-	}
-	m.own("edge")
-	if got := m.Managed(t.Context(), unnamed, "edge", m.pod, m.ns); got.Profile != "edge" {
-		t.Errorf("the rules lead to %q", got.Profile)
-	}
-}
-
-// A proxy that the pod leaves has the time to finish its connections that its profile says, or the usual one if that is not known.
-func TestHowLongAProxyThatIsLeftMayDrain(t *testing.T) {
-	m := newMoving(t)
-	m.choose("edge-2")
-	m.must("it starts", "edge-2", "edge-2", "", false)
-	m.own("edge-2")
-	drain := func(want time.Duration) {
-		t.Helper()
-		if c, err := m.cluster().Choice(t.Context(), theSandbox()); err != nil || !c.Leaves || c.Name != "" || c.Drain != want {
-			t.Errorf("told %+v, error %v", c, err)
+// Notes of sandboxes that have ended while no agent ran are removed, and what is no note harms nobody.
+func TestPrune_endedSandboxes_haveNoNotes(t *testing.T) {
+	dir := t.TempDir()
+	l := newLeadsIn(t, dir)
+	for _, id := range []string{"1", "2"} {
+		if _, changed, err := l.set(podnet.Sandbox{UID: "u" + id, ID: "s" + id}, lead{Profile: "edge"}); err != nil || !changed {
+			t.Fatalf("changed %v, error %v", changed, err)
 		}
 	}
-	m.choose("shared")
-	m.node.serving["shared"] = true
-	m.must("it has moved", "shared", "", "", true)
-	drain(30 * time.Second)
-	m.choose("shared-2")
-	m.node.serving["shared-2"] = true
-	m.must("it has moved on", "shared-2", "", "", true)
-	drain(defaultDrain)
-	m.Led(theSandbox(), "")
-	drain(defaultDrain)
-	m.choose(intent.SidecarNone)
-	if c, err := m.cluster().Choice(t.Context(), theSandbox()); err != nil || !c.OptedOut || c.Leaves || c.Name != "" {
-		t.Errorf("opted out: told %+v, error %v", c, err)
+	for name, text := range map[string]string{"u3.s3": "{", "u4.s4.new": "{}", "u5": "{}"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
-	m.choose("edge")
-	m.pod.Annotations[intent.KeyInitialize] = "false"
-	if c, err := m.cluster().Choice(t.Context(), theSandbox()); err != nil || !c.OptedOut || c.Profile != nil {
-		t.Errorf("without rules: told %+v, error %v", c, err)
+	if l = newLeadsIn(t, dir); len(l.known) != 2 {
+		t.Fatalf("noted %v", l.known)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	asked := 0
+	l.prune(ctx, func(_ context.Context, sandbox string) (bool, error) {
+		if asked++; asked == 2 {
+			cancel()
+		}
+		return sandbox == "s1", nil
+	})
+	files, err := os.ReadDir(dir)
+	if err != nil || len(files) != 1 || files[0].Name() != "u1.s1" || len(l.known) != 1 {
+		t.Errorf("files %v, known %v, error %v", files, l.known, err)
 	}
 }

@@ -49,11 +49,10 @@ type Config struct {
 type Proxies struct {
 	manager *sidecars.Manager
 	// shared is nil if the agent runs no shared proxies.
-	shared   sharedProxies
-	moves    *moves
-	profiles *profiles
-	reports  *sidecarReports
-	sums     *sidecarSums
+	shared  sharedProxies
+	cluster sidecarCluster
+	reports *sidecarReports
+	sums    *sidecarSums
 }
 
 // sharedProxies has the node's shared proxies serve pods. Each method returns at once.
@@ -65,23 +64,18 @@ type sharedProxies interface {
 	Unfollow(podUID string)
 	Notify(profile string)
 	Serves(profile string, s podnet.Sandbox) (serves, known bool)
-	// Offers is Serves for rules that are to lead to the proxy from now on.
-	Offers(profile string, s podnet.Sandbox) bool
 }
 
 // Managed returns what the rules need to know of a pod's proxy.
 func (p *Proxies) Managed(ctx context.Context, s podnet.Sandbox, name string, pod *corev1.Pod, ns *corev1.Namespace) *intent.ManagedProxy {
-	found, refusal, err := p.profiles.forPod(ctx, name, pod, ns)
+	has, found, refusal, err := p.cluster.has(ctx, s, name, pod, ns)
 	if err != nil {
 		refusal = err.Error()
-	}
-	if refusal == "" {
-		refusal = p.moves.refusal(ctx, s, found)
 	}
 	if refusal != "" {
 		return &intent.ManagedProxy{Refused: refusal}
 	}
-	return p.moves.rules(ctx, s, found)
+	return managedProxy(has, found.spec)
 }
 
 // Add adds the proxies to a manager. Metrics of shared proxies go to r.
@@ -98,20 +92,19 @@ func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, erro
 		return nil, fmt.Errorf("--sidecar-root: notes of where pods' rules lead: %w", err)
 	}
 	out := &Proxies{
-		profiles: profiles, reports: newSidecarReports(mgr.GetClient(), c.Event, c.Node), sums: newSidecarSums(mgr.GetClient(), c.Node),
+		cluster: sidecarCluster{c.Pods, profiles, leads},
+		reports: newSidecarReports(mgr.GetClient(), c.Event, c.Node), sums: newSidecarSums(mgr.GetClient(), c.Node),
 	}
-	out.moves = &moves{profiles: profiles, leads: leads, serves: out.serves, offers: out.offers}
-	cluster := sidecarCluster{c.Pods, profiles, out.moves}
 	volumes := secretvolume.Volumes{Root: c.Secrets}
 	images := &sidecarImages{runtime: runtime, secrets: volumes, pause: pullPause}
 	out.manager = &sidecars.Manager{
 		Runtime: runtime, Logs: container.Logs{Root: DefaultLogRoot}, Images: images, Prober: &sidecarProber{programs: runtime}, Applications: runtime,
-		Cluster: ownCluster{cluster, out.reports}, Asker: asker{c.Namespaces, homes},
+		Cluster: ownCluster{out.cluster}, Asker: asker{c.Namespaces, homes},
 		Reporter: ownReporter{out.reports}, Homes: homes, Rollout: &sidecars.Rollouts{}, Summaries: out.sums,
 		Secrets: &sidecarSecrets{volumes: volumes, audiences: c.TokenAudiences, client: mgr.GetClient()},
 	}
 	images.done = func() { out.manager.Notify("") }
-	if err := addShared(mgr, r, c, out, cluster, runtime); err != nil {
+	if err := addShared(mgr, r, c, out, runtime); err != nil {
 		return nil, err
 	}
 	prune := manager.RunnableFunc(func(ctx context.Context) error { leads.prune(ctx, runtime.Ready); return nil })
@@ -131,21 +124,26 @@ func (p *Proxies) profileChanged(ctx context.Context, r reconcile.Request) (reco
 		p.shared.Notify(r.Name)
 	}
 	var object v1alpha1.SidecarProfile
-	err := p.profiles.cache.Get(ctx, r.NamespacedName, &object)
+	err := p.cluster.profiles.cache.Get(ctx, r.NamespacedName, &object)
 	if err == nil {
 		p.sums.Seen(&object)
 	}
 	return reconcile.Result{}, client.IgnoreNotFound(err)
 }
 
-// Follow has the proxy of a sandbox looked after: by the manager of the profile's mode, and by the other one until what it has done for
-// the pod has ended.
-func (p *Proxies) Follow(s podnet.Sandbox, by controllers.Entrance, profile string) {
-	chosen, _ := p.profiles.remembered(profile)
-	p.reports.choose(s.UID, kindOf(profile, chosen))
-	p.followShared(s, by, profile, chosen.shared())
+// Follow has the proxy of a sandbox looked after: by the manager of its mode, and by the other one until what it has done for the pod has
+// ended.
+func (p *Proxies) Follow(s podnet.Sandbox, by controllers.Entrance, name string) {
+	chosen, _ := p.cluster.profiles.remembered(name)
+	shared := chosen.shared()
+	keeps, why := p.cluster.leads.keeps(s, chosen)
+	if why != "" {
+		name, shared = keeps.Profile, keeps.Shared
+	}
+	p.reports.choose(s.UID, choice{chosen: name != "", shared: shared, why: why})
+	p.followShared(s, by, name, shared)
 	switch {
-	case (profile == "" || chosen.shared()) && !p.manager.Follows(s.UID):
+	case (name == "" || shared) && !p.manager.Follows(s.UID):
 	case by == controllers.Verify:
 		p.manager.Keep(s)
 	default:
@@ -165,13 +163,13 @@ func (p *Proxies) followShared(s podnet.Sandbox, by controllers.Entrance, profil
 	}
 }
 
-// Led notes to which profile's proxy the rules of a sandbox lead now, and has the proxy to which they led before let the pod go.
-func (p *Proxies) Led(s podnet.Sandbox, profile string) {
-	if p.moves == nil {
-		return
+// Led notes to which profile's proxy the rules of a sandbox lead now. A proxy to which they led before may let the pod go.
+func (p *Proxies) Led(s podnet.Sandbox, name string) {
+	now := lead{Profile: name}
+	if of, known := p.cluster.profiles.remembered(name); known {
+		now = leadTo(of)
 	}
-	before, changed, err := p.moves.leads.set(s, p.moves.leadOf(profile))
-	p.moves.arrived(s.UID)
+	before, changed, err := p.cluster.leads.set(s, now)
 	if err != nil {
 		ctrl.Log.Error(err, "an agent that starts will not know where a pod's rules lead", "pod", s.Pod())
 	}
@@ -192,45 +190,16 @@ func (p *Proxies) Forget(podUID string) {
 	if p.shared != nil {
 		p.shared.Unfollow(podUID)
 	}
-	if p.moves != nil {
-		p.moves.forget(podUID)
-	}
+	p.cluster.leads.forget(podUID)
 }
 
 // Ready reports whether the proxy is ready to which a sandbox's rules lead, or, before they do, that of the chosen profile; known is false
 // before it was asked.
 func (p *Proxies) Ready(s podnet.Sandbox) (ready, known bool) {
-	if p.moves != nil {
-		l, told := p.moves.leads.of(s)
-		switch {
-		case !told || l.Now.Profile == "":
-		case !l.Now.Shared:
-			return p.reports.ownReady(s)
-		case p.shared != nil:
-			return p.shared.Serves(l.Now.Profile, s)
-		}
+	if to, told := p.cluster.leads.of(s); told && to.Shared && p.shared != nil {
+		return p.shared.Serves(to.Profile, s)
 	}
 	return p.reports.Ready(s)
-}
-
-// serves reports whether the proxy of a profile serves a sandbox.
-func (p *Proxies) serves(profile string, s podnet.Sandbox) bool {
-	if of, known := p.profiles.remembered(profile); known && of.shared() {
-		serves := false
-		if p.shared != nil {
-			serves, _ = p.shared.Serves(profile, s)
-		}
-		return serves
-	}
-	return p.reports.ownServes(s, profile)
-}
-
-// offers reports whether the rules of a sandbox may be changed to lead to a profile's proxy: it serves, and is not about to let the pod go.
-func (p *Proxies) offers(profile string, s podnet.Sandbox) bool {
-	if of, known := p.profiles.remembered(profile); known && of.shared() {
-		return p.shared != nil && p.shared.Offers(profile, s)
-	}
-	return p.reports.ownOffers(s, profile)
 }
 
 // Kinds are read before the first pod is worked on: a profile that is not known yet would be taken for none.

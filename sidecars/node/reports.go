@@ -37,8 +37,16 @@ type sidecarReports struct {
 	queue   workqueue.TypedRateLimitingInterface[string] // UIDs of pods
 	mu      sync.Mutex
 	reports map[string]sidecarReport
-	chosen  chosenKinds
-	told    map[string]toldProxy // by the pod's UID
+	chosen  map[string]choice // by the pod's UID
+	told    map[string]bool   // whether the proxy was ready, as it was passed on last; by the pod's UID
+}
+
+// choice is what a pod has chosen.
+type choice struct {
+	// chosen reports whether it has a proxy at all, and shared whether that is a shared one.
+	chosen, shared bool
+	// why says why the proxy is not of the profile that the pod has chosen, or "".
+	why string
 }
 
 // sidecarReport is what is known of one pod's proxy.
@@ -54,9 +62,8 @@ type sidecarReport struct {
 type writtenProxy struct {
 	sandbox string
 	status  sidecars.Status
+	why     string // of its choice
 }
-
-func (r sidecarReport) isWritten() bool { return r.written == writtenProxy{r.sandbox.ID, r.status} }
 
 // fieldOwner owns what the agent writes into objects of proxies.
 const fieldOwner = "istio-pod-network-controller"
@@ -75,8 +82,8 @@ func EventReasons() []controllers.Reason {
 
 func newSidecarReports(c client.Client, event func(s podnet.Sandbox, reason, message string), node string) *sidecarReports {
 	return &sidecarReports{
-		client: c, event: event, node: node, reports: map[string]sidecarReport{}, told: map[string]toldProxy{},
-		chosen: chosenKinds{kinds: map[string]chosenKind{}, own: map[string]ownProxy{}, leaving: map[string]bool{}}, queue: newWriteQueue(),
+		client: c, event: event, node: node, reports: map[string]sidecarReport{}, told: map[string]bool{}, chosen: map[string]choice{},
+		queue: newWriteQueue(),
 	}
 }
 
@@ -99,12 +106,36 @@ func (r *sidecarReports) Report(s podnet.Sandbox, status sidecars.Status) {
 	r.queue.Add(s.UID)
 }
 
+// choose notes what a pod has chosen: a report by the manager of the other mode is not shown.
+func (r *sidecarReports) choose(podUID string, now choice) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if before := r.chosen[podUID]; before.why != now.why {
+		r.queue.Add(podUID)
+	}
+	if r.chosen[podUID] = now; now == (choice{}) {
+		delete(r.chosen, podUID)
+	}
+}
+
+func (r *sidecarReports) chose(podUID string) choice {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.chosen[podUID]
+}
+
 // Forget drops what is known of a pod that is gone. Its Sidecar goes with it.
 func (r *sidecarReports) Forget(podUID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.drop(podUID)
+}
+
+// drop forgets a pod. r.mu is held.
+func (r *sidecarReports) drop(podUID string) {
 	delete(r.reports, podUID)
-	r.dropMoving(podUID)
+	delete(r.chosen, podUID)
+	delete(r.told, podUID)
 }
 
 // Retract has the Sidecar of a pod deleted that has no proxy any more.
@@ -151,18 +182,20 @@ func (r *sidecarReports) Start(ctx context.Context) error {
 func (r *sidecarReports) work(ctx context.Context, uid string) error {
 	r.mu.Lock()
 	report, known := r.reports[uid]
-	sandbox, isNew := r.tell(uid, report, known && !report.retract)
+	why := r.chosen[uid].why
+	isNew := known && !report.retract && r.tell(uid, report.status.Ready)
 	r.mu.Unlock()
 	if isNew && r.changed != nil {
-		r.changed(ctx, sandbox)
+		r.changed(ctx, report.sandbox)
 	}
 	if known && report.retract {
 		return r.retract(ctx, uid, report)
 	}
-	if !known || report.isWritten() {
+	written := writtenProxy{report.sandbox.ID, report.status, why}
+	if !known || report.written == written {
 		return nil
 	}
-	object, err := r.write(ctx, report)
+	object, err := r.write(ctx, report, why)
 	if err != nil {
 		return err
 	}
@@ -173,17 +206,25 @@ func (r *sidecarReports) work(ctx context.Context, uid string) error {
 	defer r.mu.Unlock()
 	switch now, ok := r.reports[uid]; {
 	case ok && now.status.Final && now.status == report.status:
-		delete(r.reports, uid) // nothing follows, and nobody says when the pod is deleted
-		r.dropMoving(uid)
+		r.drop(uid) // nothing follows, and nobody says when the pod is deleted
 	case ok:
-		now.written, now.object = writtenProxy{report.sandbox.ID, report.status}, object
+		now.written, now.object = written, object
 		r.reports[uid] = now
 	}
 	return nil
 }
 
-// write applies the Sidecar: the object first, since its status can only be written to one that is there.
-func (r *sidecarReports) write(ctx context.Context, report sidecarReport) (types.UID, error) {
+// tell reports whether a proxy became ready, or no longer is, since the last call. r.mu is held.
+func (r *sidecarReports) tell(uid string, ready bool) bool {
+	if was, told := r.told[uid]; told && was == ready {
+		return false
+	}
+	r.told[uid] = ready
+	return true
+}
+
+// write applies the Sidecar: the object first, since its status can only be written to one that is there. why is part of the message.
+func (r *sidecarReports) write(ctx context.Context, report sidecarReport, why string) (types.UID, error) {
 	s, status := report.sandbox, report.status
 	labels := map[string]any{}
 	for key, value := range map[string]string{v1alpha1.LabelNode: r.node, v1alpha1.LabelProfile: status.Profile} {
@@ -208,7 +249,7 @@ func (r *sidecarReports) write(ctx context.Context, report sidecarReport) (types
 	}
 	text := v1alpha1.SidecarStatus{
 		State: status.State, Ready: status.Ready, Sandbox: s.ID, Epoch: int32(status.Epoch), Image: status.Image, ProfileHash: status.Hash, //nolint:gosec // counts from 0
-		Restarts: status.Restarts, Message: clip(status.Message, maxMessage),
+		Restarts: status.Restarts, Message: clip(sentences(why, status.Message), maxMessage),
 	}
 	if !status.LastUpgrade.IsZero() {
 		at := metav1.NewTime(status.LastUpgrade)
@@ -222,6 +263,14 @@ func (r *sidecarReports) write(ctx context.Context, report sidecarReport) (types
 	delete(object, "spec")
 	_, err = r.apply(ctx, object, true)
 	return uid, err
+}
+
+// sentences joins two messages, each of which may be "".
+func sentences(a, b string) string {
+	if a == "" || b == "" {
+		return a + b
+	}
+	return a + "; " + b
 }
 
 // retract deletes a Sidecar that this agent has written, and forgets it. One that was made anew meanwhile stays.

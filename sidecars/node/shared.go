@@ -28,7 +28,7 @@ const (
 )
 
 // addShared adds the manager of the proxies that the node's pods share. An empty --shared-root switches it off.
-func addShared(mgr manager.Manager, r prometheus.Registerer, c Config, to *Proxies, cluster sidecarCluster, runtime *container.Runtime) error {
+func addShared(mgr manager.Manager, r prometheus.Registerer, c Config, to *Proxies, runtime *container.Runtime) error {
 	if c.SharedRoot == "" {
 		return nil
 	}
@@ -36,9 +36,9 @@ func addShared(mgr manager.Manager, r prometheus.Registerer, c Config, to *Proxi
 		return fmt.Errorf("--shared-root: %w", err)
 	}
 	m := &shared.Manager{
-		Cluster: cluster, Proxies: sharedContainers{runtime, c.AgentNamespace}, Ends: runtime,
+		Cluster: to.cluster, Proxies: sharedContainers{runtime, c.AgentNamespace}, Ends: runtime,
 		Sandboxes: sharedSandboxes{runtime: runtime, namespaces: c.Namespaces, directories: netnsDirectories()},
-		Reporter:  sharedReporter{to.reports}, Summaries: to.sums, Root: c.SharedRoot, Node: c.Node, Hold: to.moves.hold,
+		Reporter:  sharedReporter{to.reports}, Summaries: to.sums, Root: c.SharedRoot, Node: c.Node, Hold: to.cluster.leads.holds,
 	}
 	to.shared = m
 	if err := r.Register(sharedMetrics{m.Figures}); err != nil {
@@ -105,29 +105,26 @@ type sharedReporter struct{ *sidecarReports }
 // Forget does nothing: the pod may have chosen another proxy. Once it is gone, the Programmer says so.
 func (sharedReporter) Forget(string) {}
 
-// Retract takes back what was shown of a pod, unless it has another proxy.
+// Retract takes back what was shown of a pod, unless it has a proxy of its own.
 func (r sharedReporter) Retract(podUID string) {
-	if r.chose(podUID) != choseOwn {
+	if c := r.chose(podUID); !c.chosen || c.shared {
 		r.sidecarReports.Retract(podUID)
 	}
 }
 
-// ownReporter shows the proxies of pods that have chosen one of their own. Of others, whose old proxy is still there, it only remembers
-// whether that is ready.
+// ownReporter shows the proxies of pods that have one of their own.
 type ownReporter struct{ *sidecarReports }
 
-// Report notes how a pod's own proxy is.
+// Report does nothing if the pod has a shared proxy: its own one ends.
 func (r ownReporter) Report(s podnet.Sandbox, status sidecars.Status) {
-	r.noteOwn(s, ownProxy{sandbox: s, ready: status.Ready, serves: status.Serves})
-	if r.chose(s.UID) != choseShared {
+	if !r.chose(s.UID).shared {
 		r.sidecarReports.Report(s, status)
 	}
 }
 
-// Retract takes back what was shown of a pod, unless it has chosen a shared proxy.
+// Retract takes back what was shown of a pod, unless it has a shared proxy.
 func (r ownReporter) Retract(podUID string) {
-	r.forgetOwn(podUID)
-	if r.chose(podUID) != choseShared {
+	if !r.chose(podUID).shared {
 		r.sidecarReports.Retract(podUID)
 	}
 }

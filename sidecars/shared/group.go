@@ -35,7 +35,6 @@ type group struct {
 	followed map[sidecars.Key]*followed
 	known    bool
 	served   map[sidecars.Key]bool // replaced as a whole
-	leaving  map[sidecars.Key]bool // which the round under way lets go
 	figures  Figures
 
 	// What follows belongs to the goroutine of run.
@@ -79,7 +78,7 @@ type proxy struct {
 func newGroup(m *Manager, profile string) *group {
 	return &group{
 		Manager: m, name: profile, dir: newDirectory(m.Root, profile), dirty: make(chan struct{}, 1),
-		followed: map[sidecars.Key]*followed{}, figures: newFigures(), leaving: map[sidecars.Key]bool{},
+		followed: map[sidecars.Key]*followed{}, figures: newFigures(),
 		pauses: map[string]*podPauses{}, lost: map[sidecars.Key]bool{}, names: map[sidecars.Key]time.Time{}, shown: map[string]shownPod{},
 	}
 }
@@ -147,31 +146,6 @@ func (g *group) serves(key sidecars.Key) (serves, known bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.served[key], g.known
-}
-
-func (g *group) offers(key sidecars.Key) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.served[key] && !g.leaving[key]
-}
-
-// holds withdraws the proxy's offer to a sandbox, and reports whether the sandbox's rules lead to the proxy, or are about to. If so, the offer
-// stands again.
-func (g *group) holds(s podnet.Sandbox) bool {
-	if g.Hold == nil {
-		return false
-	}
-	key := keyOf(s)
-	g.mu.Lock()
-	g.leaving[key] = true
-	g.mu.Unlock()
-	held := g.Hold(g.name, s)
-	if held {
-		g.mu.Lock()
-		delete(g.leaving, key)
-		g.mu.Unlock()
-	}
-	return held
 }
 
 // run works in rounds until ctx ends.

@@ -72,7 +72,7 @@ type Manager struct {
 	Summaries sidecars.Summaries
 	// Root is a directory in memory that the agent and the kubelet see at the same path. Node is the node's name.
 	Root, Node string
-	// Hold reports whether a pod's rules still lead to a profile's proxy: it is kept there, even if it has chosen another. It may be nil.
+	// Hold reports whether a pod's rules still lead to a profile's proxy: it is kept there, even if it has opted out. It may be nil.
 	Hold func(profile string, s podnet.Sandbox) bool
 
 	mu     sync.Mutex
@@ -142,15 +142,6 @@ func (m *Manager) Serves(profile string, s podnet.Sandbox) (serves, known bool) 
 		return false, false
 	}
 	return g.serves(keyOf(s))
-}
-
-// Offers is Serves, but reports false for a sandbox that is about to be let go. Who wants to lead the pod's traffic to the proxy first makes
-// Hold report true, and then asks.
-func (m *Manager) Offers(profile string, s podnet.Sandbox) bool {
-	m.mu.Lock()
-	g := m.groups[profile]
-	m.mu.Unlock()
-	return g != nil && g.offers(keyOf(s))
 }
 
 // group returns the group of a profile, which it makes if there is none. m.mu is held.

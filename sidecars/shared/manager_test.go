@@ -2,12 +2,10 @@ package shared
 
 import (
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"istio-pod-network-controller/api/v1alpha1"
-	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
 )
 
@@ -34,42 +32,6 @@ func TestPodsJoinAndLeave(t *testing.T) {
 	m.Notify("edge")
 	n.eventually("nobody is served", func() bool { return n.serves() == "" })
 	n.eventually("nothing is shown of b", func() bool { return n.status(b).Profile == "" })
-}
-
-// Whoever leads a pod's traffic to the proxy sees that it lets the pod go, before it is asked whether it may.
-func TestAPodThatIsLetGoIsNotOfferedTheProxy(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	n.startProxy()
-	var held atomic.Bool
-	held.Store(true)
-	asked := make(chan bool, 1)
-	m := n.agent(func(m *Manager) {
-		m.Hold = func(_ string, s podnet.Sandbox) bool {
-			serves, _ := m.Serves("edge", s)
-			select {
-			case asked <- serves && !m.Offers("edge", s):
-			default:
-			}
-			return held.Load()
-		}
-	})
-	a, b := n.pod("a"), n.pod("b")
-	m.Follow(a, "edge")
-	m.Follow(b, "edge")
-	n.served(m, "a b")
-	n.edit(a, func(p *fakePod) { p.chosen = "other" })
-	m.Notify("edge")
-	if !<-asked {
-		t.Error("the pod is offered the proxy while it is asked whether it may go")
-	}
-	n.eventually("it is offered again", func() bool { return m.Offers("edge", a) && m.Offers("edge", b) })
-	held.Store(false)
-	m.Notify("edge")
-	n.served(m, "b")
-	if m.Offers("edge", a) || !m.Offers("edge", b) {
-		t.Errorf("offered to a %v, to b %v", m.Offers("edge", a), m.Offers("edge", b))
-	}
 }
 
 func TestAPodThatIsRefusedKeepsNobodyFromJoining(t *testing.T) {

@@ -70,7 +70,7 @@ func (r *round) factsOf(ctx context.Context, p *podNow, followed bool) facts {
 	if chosen := choice.Profile; chosen != nil && choice.Name == r.name && chosen.Shared() {
 		r.wanted = chosen
 	}
-	out.held = out.member && choseElsewhere(choice, r.name) && r.holds(p.sandbox)
+	out.held = out.member && choseElsewhere(choice, r.name) && r.Hold != nil && r.Hold(r.name, p.sandbox)
 	if out.member && (!followed || out.gone || choice.Ending || choice.Finished) {
 		ready, err := r.Sandboxes.Ready(ctx, p.sandbox)
 		out.ended = err == nil && !ready

@@ -37,7 +37,6 @@ func (r *round) publish() {
 		r.proxyEnded()
 		clear(served)
 	}
-	clear(r.leaving)
 	r.known = r.known || r.inForce != nil || phaseOf(r.seen, r.inForce, r.last != nil) != starting
 	r.mu.Unlock()
 	sum := sidecars.Summary{}

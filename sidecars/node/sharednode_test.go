@@ -134,29 +134,29 @@ func (n *sharedNode) ExecSync(_ context.Context, r *criv1.ExecSyncRequest) (*cri
 	return out, nil
 }
 
-// changing reads what a test says at the moment.
-type changing struct {
+// switching reads what a test says at the moment.
+type switching struct {
 	mu  sync.Mutex
 	now client.Reader
 }
 
-func (c *changing) set(now client.Reader) {
+func (c *switching) set(now client.Reader) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.now = now
 }
 
-func (c *changing) reader() client.Reader {
+func (c *switching) reader() client.Reader {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.now
 }
 
-func (c *changing) Get(ctx context.Context, key client.ObjectKey, into client.Object, o ...client.GetOption) error {
+func (c *switching) Get(ctx context.Context, key client.ObjectKey, into client.Object, o ...client.GetOption) error {
 	return c.reader().Get(ctx, key, into, o...)
 }
 
-func (c *changing) List(ctx context.Context, into client.ObjectList, o ...client.ListOption) error {
+func (c *switching) List(ctx context.Context, into client.ObjectList, o ...client.ListOption) error {
 	return c.reader().List(ctx, into, o...)
 }
 
@@ -171,12 +171,12 @@ func (r *runner) Add(what manager.Runnable) error {
 	return nil
 }
 
-// wired is a moving pod on a node whose shared proxies are looked after as in the agent.
+// wired is a pod that changes its profile, on a node whose shared proxies are looked after as in the agent.
 type wired struct {
-	*moving
+	*changing
 	node         *sharedNode
 	metrics      *prometheus.Registry
-	cached, live *changing
+	cached, live *switching
 }
 
 func newWired(t *testing.T) *wired {
@@ -186,7 +186,7 @@ func newWired(t *testing.T) *wired {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(root) })
-	w := &wired{moving: newMoving(t), metrics: prometheus.NewRegistry(), cached: &changing{}, live: &changing{}}
+	w := &wired{changing: newChanging(t), metrics: prometheus.NewRegistry(), cached: &switching{}, live: &switching{}}
 	w.node = &sharedNode{t: t, dir: filepath.Join(root, "shared")}
 	path := fmt.Sprintf("%s/agent-test-%d", netnsDirectories()[0], os.Getpid())
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -202,14 +202,14 @@ func newWired(t *testing.T) *wired {
 			p.Spec.Shared = &v1alpha1.Shared{Check: []string{"check", "files/next/proxy.cfg"}, ReloadSignal: "USR2"}
 		}
 	}
-	w.moving.choose("shared") // which reads the profiles as they are now
-	w.profiles.cache = w.cached
+	w.changing.choose("shared") // which reads the profiles as they are now
+	w.cluster.profiles.cache = w.cached
 	w.chooses("shared")
 	w.sums = newSidecarSums(nil, "node-1")
 	c := Config{SharedRoot: root, Node: "node-1", AgentNamespace: "agents", Namespaces: namespaces(t)}
 	added := &runner{}
-	cluster := sidecarCluster{controllers.Reader{Cache: w.cached, Live: w.live}, w.profiles, w.moves}
-	if err := addShared(added, w.metrics, c, w.Proxies, cluster, reaching(t, w.node)); err != nil || len(added.added) != 1 {
+	w.cluster.pods = controllers.Reader{Cache: w.cached, Live: w.live}
+	if err := addShared(added, w.metrics, c, w.Proxies, reaching(t, w.node)); err != nil || len(added.added) != 1 {
 		t.Fatalf("%d parts of the agent, error %v", len(added.added), err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -245,11 +245,11 @@ func (w *wired) served(step string, want bool) {
 	w.t.Fatalf("%s: served %v, known %v, want %v; the proxy has %q, reported is %+v", step, got, known, want, w.node.taken(), w.reports.reports)
 }
 
-// The agent's own manager of shared proxies serves a pod, keeps it while its rules lead there, lets it go once they do not, and has it back.
-func TestAPodMovesFromAndToTheNodesProxy(t *testing.T) {
+// The agent's manager of shared proxies keeps a pod that chooses another profile, lets it go once its rules are gone, and has it back.
+func TestAddShared_podChoosesAnother_keepsTheSharedProxy(t *testing.T) {
 	t.Parallel()
 	w := newWired(t)
-	w.must("there is no proxy yet", "shared", "", "", true)
+	w.must("there is no proxy yet", "shared", false)
 	w.node.start()
 	w.served("it has chosen the shared one", true)
 	if ready, known := w.Ready(w.sandbox); !ready || !known {
@@ -260,18 +260,20 @@ func TestAPodMovesFromAndToTheNodesProxy(t *testing.T) {
 		t.Errorf("metrics %v", got)
 	}
 	w.chooses("edge")
-	w.must("it has chosen one of its own", "shared", "edge", "", false)
+	w.must("it has chosen one of its own", "shared", true)
 	w.shared.Notify("shared")
 	<-time.After(1500 * time.Millisecond) // a round
-	w.served("its own is not ready", true)
-	w.own("edge")
-	w.must("its own is ready", "edge", "edge", "", false)
-	w.served("its rules lead to its own", false)
+	w.served("it has chosen one of its own", true)
+	w.chooses(intent.SidecarNone)
+	w.shared.Notify("shared")
+	<-time.After(1500 * time.Millisecond)
+	w.served("its rules are not gone yet", true)
+	w.Led(w.sandbox, "")
+	w.Follow(w.sandbox, controllers.Watch, "")
+	w.served("its rules are gone", false)
 	w.chooses("shared")
-	w.must("it has chosen the shared one again", "edge", "edge", "", true)
+	w.must("it has chosen the shared one again", "shared", false)
 	w.served("it is back", true)
-	w.must("the shared one serves it", "shared", "", "", true)
-	w.own("")
 	w.node.stop()
 	for end := time.Now().Add(10 * time.Second); ; <-time.After(10 * time.Millisecond) {
 		ready, known := w.Ready(w.sandbox)
@@ -281,5 +283,5 @@ func TestAPodMovesFromAndToTheNodesProxy(t *testing.T) {
 			t.Fatalf("the proxy has ended: ready %v, known %v, metrics %v", ready, known, got)
 		}
 	}
-	w.must("the proxy has ended", "shared", "", "", true)
+	w.must("the proxy has ended", "shared", false)
 }
