@@ -45,7 +45,7 @@ func text(t *testing.T, file string) string {
 func sources(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
-	for _, dir := range []string{"controllers", "internal", "iptables", "runtime"} {
+	for _, dir := range []string{"agent", "controllers", "internal", "iptables", "runtime", "sidecars"} {
 		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, _ fs.DirEntry, err error) error {
 			if err == nil && strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") && !strings.Contains(path, "/refdocs/") {
 				all.WriteString(text(t, path))
