@@ -72,17 +72,18 @@ var rooms = []room{
 		others: "github.com/go-logr/logr github.com/prometheus golang.org/x google.golang.org/grpc k8s.io sigs.k8s.io"},
 
 	// Questions to a cluster. They enter no namespace and know no runtime: agent/cli gives them functions and addresses.
+	{dir: "diagnostics/cluster", own: "internal/agentstatus", others: "k8s.io"},
 	{dir: "diagnostics/inspect", own: "internal/printable", others: "k8s.io"},
-	{dir: "diagnostics/survey", own: "controllers internal/agentstatus internal/intent", others: "golang.org/x k8s.io"},
-	{dir: "diagnostics/check", own: "api/v1alpha1 controllers internal/agentstatus internal/intent internal/printable internal/sidecar", others: "golang.org/x k8s.io sigs.k8s.io"},
-	{dir: "diagnostics/connectivity", own: "controllers internal/agentstatus internal/intent internal/printable", others: "golang.org/x k8s.io"},
+	{dir: "diagnostics/survey", own: "controllers diagnostics/cluster internal/agentstatus internal/intent", others: "golang.org/x k8s.io"},
+	{dir: "diagnostics/check", own: "api/v1alpha1 controllers diagnostics/cluster internal/agentstatus internal/intent internal/printable internal/sidecar", others: "golang.org/x k8s.io sigs.k8s.io"},
+	{dir: "diagnostics/connectivity", own: "controllers diagnostics/cluster internal/agentstatus internal/intent internal/printable", others: "golang.org/x k8s.io"},
 
 	// The wiring. Flags live in agent/cli.
 	{dir: "agent", others: "github.com/containerd github.com/fsnotify github.com/go-logr github.com/moby github.com/prometheus golang.org/x google.golang.org k8s.io sigs.k8s.io",
 		own: "api/v1alpha1 controllers diagnostics/inspect internal/agentstatus internal/apiauth internal/intent internal/jitter internal/netns internal/podnet " +
 			"internal/sidecar iptables iptables/kernel runtime/cni runtime/cni/install runtime/cri runtime/docker runtime/nri sidecars/node"},
 	{dir: "agent/cli", others: "*",
-		own: "agent api/v1alpha1 controllers diagnostics/check diagnostics/connectivity diagnostics/inspect diagnostics/survey internal/agentstatus internal/intent " +
+		own: "agent api/v1alpha1 controllers diagnostics/check diagnostics/cluster diagnostics/connectivity diagnostics/inspect diagnostics/survey internal/agentstatus internal/intent " +
 			"internal/podnet internal/printable iptables iptables/kernel iptables/xtables runtime/cni runtime/cni/install runtime/cri runtime/nri sidecars/node"},
 
 	// The programs.

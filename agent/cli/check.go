@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"istio-pod-network-controller/api/v1alpha1"
@@ -22,9 +21,6 @@ import (
 	"istio-pod-network-controller/iptables/kernel"
 	"istio-pod-network-controller/runtime/nri"
 )
-
-// requestLimit bounds one request to the API server.
-const requestLimit = 10 * time.Second
 
 // checkFlags are the flags of `check`.
 type checkFlags struct {
@@ -100,29 +96,23 @@ func (f *checkFlags) results(ctx context.Context) ([]check.Result, error) {
 		f.local.Probe, f.local.Rules = probeKernel, kernel.HasRules
 		return check.RunNode(f.local.Gather(ctx)), nil
 	}
-	config, _, err := f.kube.config()
+	client, err := f.kube.connect()
 	if err != nil {
 		return nil, err
-	}
-	config.Timeout = min(f.timeout, requestLimit)
-	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON // thousands of pods
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("make a client: %w", err)
 	}
 	g := check.Gatherer{Client: client, Release: build().Version, Intent: intentOf, Objects: objectsBy(client)}
 	facts := g.Gather(ctx)
 	switch err := facts.Unreachable(); {
 	case errors.Is(ctx.Err(), context.Canceled):
-		return nil, fmt.Errorf("interrupted while reading the cluster at %s", config.Host)
+		return nil, fmt.Errorf("interrupted while reading the cluster at %s", client.config.Host)
 	case err != nil:
-		return nil, fmt.Errorf("read the API server's version: %w", clusterError(config, err))
+		return nil, fmt.Errorf("read the API server's version: %w", clusterError(client.config, err))
 	}
 	return check.Run(facts, f.pre), nil
 }
 
 // objectsBy reads the sidecar manager's objects by the client's connection: there is no typed client of them.
-func objectsBy(client *kubernetes.Clientset) func(context.Context, string, metav1.ListOptions) ([]byte, error) {
+func objectsBy(client connection) func(context.Context, string, metav1.ListOptions) ([]byte, error) {
 	return func(ctx context.Context, resource string, o metav1.ListOptions) ([]byte, error) {
 		return client.CoreV1().RESTClient().Get().AbsPath("/apis", v1alpha1.GroupVersion().Group, v1alpha1.GroupVersion().Version, resource).
 			VersionedParams(&o, scheme.ParameterCodec).SetHeader("Accept", runtime.ContentTypeJSON).DoRaw(ctx)

@@ -29,15 +29,11 @@ func (o *statusOptions) complete(cmd *cobra.Command) error {
 func (k *kubeFlags) names(ctx context.Context, resource, typed string) []string {
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
-	config, _, err := k.config()
+	client, err := k.connect()
 	if err != nil {
 		return nil
 	}
-	client, err := survey.NewClient(config)
-	if err != nil {
-		return nil
-	}
-	names, err := client.Names(ctx, resource, typed)
+	names, err := survey.Names(ctx, client, resource, typed)
 	if err != nil {
 		return nil
 	}

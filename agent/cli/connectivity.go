@@ -8,15 +8,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 
 	"istio-pod-network-controller/diagnostics/connectivity"
 	"istio-pod-network-controller/internal/intent"
 )
-
-// testQPS is enough to look at the pods of 20 nodes three times a second.
-const testQPS = 100
 
 // connectivityFlags are the flags of `connectivity test`.
 type connectivityFlags struct {
@@ -76,17 +71,14 @@ func (f *connectivityFlags) run(cmd *cobra.Command) error {
 	if err := errors.Join(err, validateReport(f.output, f.timeout), t.Validate()); err != nil {
 		return err
 	}
-	config, _, err := f.kube.config()
+	client, err := f.kube.connect()
 	if err != nil {
 		return err
 	}
-	config.Timeout, config.QPS, config.Burst = requestLimit, testQPS, 2*testQPS
-	if t.Client, err = kubernetes.NewForConfig(config); err != nil {
-		return fmt.Errorf("make a client: %w", err)
-	}
+	t.Client = client
 	ctx, cancel := context.WithTimeoutCause(cmd.Context(), f.timeout, fmt.Errorf("the time is up (--timeout %s)", f.timeout))
 	defer cancel()
-	if err := f.askAgents(ctx, config, t); err != nil {
+	if err := f.askAgents(ctx, client, t); err != nil {
 		return err
 	}
 	lines, err := t.Run(ctx)
@@ -100,14 +92,14 @@ func (f *connectivityFlags) run(cmd *cobra.Command) error {
 }
 
 // askAgents takes from the agents what no flag says.
-func (f *connectivityFlags) askAgents(ctx context.Context, config *rest.Config, t *connectivity.Tester) error {
+func (f *connectivityFlags) askAgents(ctx context.Context, client connection, t *connectivity.Tester) error {
 	if f.image != "" && f.selection != "" {
 		return nil
 	}
-	found, err := connectivity.FindAgent(ctx, t.Client, f.kube.agentNamespace)
+	found, err := connectivity.FindAgent(ctx, client, f.kube.agentNamespace)
 	switch {
 	case unasked(err):
-		return fmt.Errorf("find the agents' image: %w", clusterError(config, err))
+		return fmt.Errorf("find the agents' image: %w", clusterError(client.config, err))
 	case err != nil && f.image == "":
 		return fmt.Errorf("find the agents' image: %w: name one by --image", err)
 	case err != nil:

@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/client-go/rest"
 
 	"istio-pod-network-controller/agent"
 	"istio-pod-network-controller/diagnostics/inspect"
@@ -132,39 +131,35 @@ func (o *inspectOptions) document(ctx context.Context, pod string) (inspect.Docu
 		doc.Events.Error = fmt.Sprintf("--local asks no API server: see kubectl -n %s events --for pod/%s", namespace, name)
 		return doc, nil
 	}
-	config, namespace, err := o.config()
+	client, err := o.connect()
 	if err != nil {
 		return inspect.Document{}, err
 	}
-	name := pod
+	namespace, name := client.namespace, pod
 	if before, after, ok := strings.Cut(pod, "/"); ok {
 		namespace, name = before, after
 	}
 	if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
 		return inspect.Document{}, fmt.Errorf("%q: want a pod's name, or NAMESPACE/NAME", pod)
 	}
-	return o.ask(ctx, config, namespace, name)
+	return o.ask(ctx, client, namespace, name)
 }
 
 // ask finds the pod and its agent, asks the agent, and adds what the caller may read by himself.
-func (o *inspectOptions) ask(ctx context.Context, config *rest.Config, namespace, name string) (doc inspect.Document, err error) {
-	c, err := newInspectCluster(config)
+func (o *inspectOptions) ask(ctx context.Context, client connection, namespace, name string) (doc inspect.Document, err error) {
+	pod, err := inspectedPod(ctx, client, namespace, name)
 	if err != nil {
 		return doc, err
 	}
-	pod, err := c.pod(ctx, namespace, name)
+	by, err := agentOf(ctx, client, o.agentNamespace, pod)
 	if err != nil {
 		return doc, err
 	}
-	by, err := c.agentOf(ctx, o.agentNamespace, pod)
-	if err != nil {
-		return doc, err
-	}
-	ways := inspectWays{config: config, agent: by, token: o.token}
+	ways := inspectWays{config: client.config, agent: by, token: o.token}
 	if doc, err = ways.ask(ctx, o.via, namespace, name); err != nil {
 		return doc, err
 	}
-	doc.Events = c.events(ctx, pod)
+	doc.Events = eventsOf(ctx, client, pod)
 	if own, its := build().Version, by.status.Version; its != "" && its != own {
 		doc.Next = append(doc.Next, fmt.Sprintf("this command is release %s and the agent %s: where they say different things, use the agent's release", own, its))
 	}

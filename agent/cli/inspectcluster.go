@@ -11,10 +11,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/rest"
 
 	"istio-pod-network-controller/agent"
+	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/diagnostics/inspect"
 	"istio-pod-network-controller/internal/agentstatus"
 )
@@ -22,25 +21,9 @@ import (
 // maxEvents is how many events are shown.
 const maxEvents = 10
 
-// inspectCluster reads what `inspect` needs of a cluster, with the caller's own rights.
-type inspectCluster struct {
-	core   corev1client.CoreV1Interface
-	config *rest.Config
-}
-
-func newInspectCluster(config *rest.Config) (inspectCluster, error) {
-	config = rest.CopyConfig(config)
-	config.Timeout = requestLimit
-	core, err := corev1client.NewForConfig(config)
-	if err != nil {
-		return inspectCluster{}, fmt.Errorf("make a client: %w", err)
-	}
-	return inspectCluster{core, config}, nil
-}
-
-// pod returns a pod that an agent can look at.
-func (c inspectCluster) pod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
-	pod, err := c.core.Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+// inspectedPod returns a pod that an agent can look at.
+func inspectedPod(ctx context.Context, client connection, namespace, name string) (*corev1.Pod, error) {
+	pod, err := client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	at := namespace + "/" + name
 	switch {
 	case apierrors.IsNotFound(err):
@@ -48,7 +31,7 @@ func (c inspectCluster) pod(ctx context.Context, namespace, name string) (*corev
 	case apierrors.IsForbidden(err):
 		return nil, fmt.Errorf("get pod %s: this takes the right to get pods in namespace %s (kubectl auth can-i get pods -n %s): %w", at, namespace, namespace, err)
 	case err != nil:
-		return nil, fmt.Errorf("get pod %s: %w", at, clusterError(c.config, err))
+		return nil, fmt.Errorf("get pod %s: %w", at, clusterError(client.config, err))
 	case pod.Spec.NodeName == "":
 		return nil, fmt.Errorf("pod %s has no node yet, so nothing is programmed: kubectl -n %s describe pod %s says what it waits for", at, namespace, name)
 	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
@@ -68,9 +51,9 @@ type nodeAgent struct {
 }
 
 // agentOf returns the agent of a pod's node.
-func (c inspectCluster) agentOf(ctx context.Context, namespace string, pod *corev1.Pod) (nodeAgent, error) {
+func agentOf(ctx context.Context, client connection, namespace string, pod *corev1.Pod) (nodeAgent, error) {
 	node := pod.Spec.NodeName
-	found, err := c.agents(ctx, namespace, node)
+	found, err := agentsOf(ctx, client, namespace, node)
 	if err != nil {
 		return nodeAgent{}, err
 	}
@@ -93,17 +76,17 @@ func (c inspectCluster) agentOf(ctx context.Context, namespace string, pod *core
 	return out, nil
 }
 
-// agents lists a node's agents in the namespace that is given, or else in the usual one. It takes none of another namespace, whatever label
+// agentsOf lists a node's agents in the namespace that is given, or else in the usual one. It takes none of another namespace, whatever label
 // its pods have: the caller's token goes to what is found, and tenants make pods.
-func (c inspectCluster) agents(ctx context.Context, namespace, node string) ([]corev1.Pod, error) {
-	found, err := c.labelled(ctx, cmp.Or(namespace, agent.Name), node)
+func agentsOf(ctx context.Context, client connection, namespace, node string) ([]corev1.Pod, error) {
+	found, err := cluster.Agents(ctx, client, cmp.Or(namespace, agent.Name), node)
 	switch {
 	case err == nil && (namespace != "" || len(found) > 0):
 		return found, nil
 	case namespace != "":
 		return nil, fmt.Errorf("find the agent of node %s in namespace %s, which takes the right to list pods there (role %s-inspect of the chart): %w", node, namespace, agent.Name, err)
 	}
-	elsewhere, errElsewhere := c.labelled(ctx, metav1.NamespaceAll, node)
+	elsewhere, errElsewhere := cluster.Agents(ctx, client, metav1.NamespaceAll, node)
 	switch {
 	case errElsewhere == nil && len(elsewhere) > 0:
 		return nil, fmt.Errorf("namespace %s has no agent of node %s; a pod that may be one is in %s: if the agents are installed there, "+
@@ -116,17 +99,7 @@ func (c inspectCluster) agents(ctx context.Context, namespace, node string) ([]c
 		return nil, fmt.Errorf("find the agent of node %s: this takes the right to list pods in the agents' namespace (role %s-inspect of the chart); "+
 			"if they are in another namespace than %s, give --agent-namespace", node, agent.Name, agent.Name)
 	}
-	return nil, fmt.Errorf("find the agent of node %s: %w", node, clusterError(c.config, errElsewhere))
-}
-
-// labelled lists a node's pods that have the agents' label, and that can be agents.
-func (c inspectCluster) labelled(ctx context.Context, namespace, node string) ([]corev1.Pod, error) {
-	list := metav1.ListOptions{LabelSelector: agentstatus.Label, FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String()}
-	found, err := c.core.Pods(namespace).List(ctx, list)
-	if err != nil {
-		return nil, err
-	}
-	return slices.DeleteFunc(found.Items, func(p corev1.Pod) bool { return !agentstatus.IsAgent(&p) }), nil
+	return nil, fmt.Errorf("find the agent of node %s: %w", node, clusterError(client.config, errElsewhere))
 }
 
 // namespacesOf returns the namespaces of pods, separated by commas.
@@ -139,28 +112,21 @@ func namespacesOf(pods []corev1.Pod) string {
 	return strings.Join(slices.Compact(names), ", ")
 }
 
-// events returns the pod's last events, with the caller's rights.
-func (c inspectCluster) events(ctx context.Context, pod *corev1.Pod) inspect.Events {
-	out := inspect.Events{Items: []inspect.Event{}}
+// eventsOf returns the pod's last events, with the caller's rights.
+func eventsOf(ctx context.Context, client connection, pod *corev1.Pod) inspect.Events {
 	selector := fields.Set{"involvedObject.uid": string(pod.UID), "involvedObject.name": pod.Name}.AsSelector().String()
-	list, err := c.core.Events(pod.Namespace).List(ctx, metav1.ListOptions{FieldSelector: selector, Limit: 500})
-	if apierrors.IsForbidden(err) {
-		out.Error = "this takes the right to list events in namespace " + pod.Namespace
-		return out
+	events, err := cluster.All(ctx, client.CoreV1().Events(pod.Namespace).List, metav1.ListOptions{FieldSelector: selector}, shownEvent)
+	switch {
+	case apierrors.IsForbidden(err):
+		return inspect.Events{Items: []inspect.Event{}, Error: "this takes the right to list events in namespace " + pod.Namespace}
+	case err != nil:
+		return inspect.Events{Items: []inspect.Event{}, Error: err.Error()}
 	}
-	if err != nil {
-		out.Error = err.Error()
-		return out
-	}
-	for i := range list.Items {
-		out.Items = append(out.Items, shownEvent(&list.Items[i]))
-	}
-	slices.SortStableFunc(out.Items, func(a, b inspect.Event) int { return b.Time.Compare(a.Time) })
-	out.Items = out.Items[:min(len(out.Items), maxEvents)]
-	return out
+	slices.SortStableFunc(events, func(a, b inspect.Event) int { return b.Time.Compare(a.Time) })
+	return inspect.Events{Items: events[:min(len(events), maxEvents)]}
 }
 
-func shownEvent(e *corev1.Event) inspect.Event {
+func shownEvent(e *corev1.Event) (inspect.Event, bool) {
 	out := inspect.Event{Time: e.EventTime.Time, Type: e.Type, Reason: e.Reason, Message: e.Message, Count: int(e.Count)}
 	if e.LastTimestamp.After(out.Time) {
 		out.Time = e.LastTimestamp.Time
@@ -174,5 +140,5 @@ func shownEvent(e *corev1.Event) inspect.Event {
 	if out.Time.IsZero() {
 		out.Time = e.CreationTimestamp.Time
 	}
-	return out
+	return out, true
 }

@@ -5,8 +5,11 @@ import (
 	"fmt"
 
 	"github.com/spf13/pflag"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"istio-pod-network-controller/diagnostics/cluster"
 )
 
 // kubeFlags are the flags of every command that asks a cluster, with kubectl's names and defaults.
@@ -22,6 +25,21 @@ func (k *kubeFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&k.context, "context", "", "the kubeconfig's context; empty means its current one")
 	fs.StringVarP(&k.namespace, "namespace", "n", "", "the namespace; empty means the context's")
 	fs.StringVar(&k.agentNamespace, "agent-namespace", "", "the namespace of the agents; empty means wherever pods with the agent's label are")
+}
+
+// connection is a client of the cluster that the flags name, and the namespace of commands for which none was given.
+type connection struct {
+	*kubernetes.Clientset
+	config    *rest.Config
+	namespace string
+}
+
+// connect makes a client. It sends nothing.
+func (k *kubeFlags) connect() (c connection, err error) {
+	if c.config, c.namespace, err = k.config(); err == nil {
+		c.Clientset, err = cluster.NewClient(c.config)
+	}
+	return c, err
 }
 
 // config returns how to reach the cluster, and the namespace of commands for which none was given.

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/client-go/rest"
 
 	"istio-pod-network-controller/diagnostics/survey"
 )
@@ -90,15 +89,11 @@ func (o *statusOptions) run(cmd *cobra.Command) error {
 	if err := o.Validate(); err != nil {
 		return unaskedError{err}
 	}
-	config, namespace, err := o.config()
+	client, err := o.connect()
 	if err != nil {
 		return unaskedError{err}
 	}
-	client, err := survey.NewClient(config)
-	if err != nil {
-		return unaskedError{clusterError(config, err)}
-	}
-	look := func(ctx context.Context) (survey.Report, error) { return o.look(ctx, cmd, config, client, namespace) }
+	look := func(ctx context.Context) (survey.Report, error) { return o.look(ctx, cmd, client) }
 	r, err := look(cmd.Context())
 	if err != nil {
 		return err
@@ -120,19 +115,19 @@ func (o *statusOptions) run(cmd *cobra.Command) error {
 }
 
 // look asks the cluster, and shows on a terminal that it takes long.
-func (o *statusOptions) look(ctx context.Context, cmd *cobra.Command, config *rest.Config, client *survey.Client, namespace string) (survey.Report, error) {
-	p := startProgress(cmd.ErrOrStderr(), "asking "+config.Host)
+func (o *statusOptions) look(ctx context.Context, cmd *cobra.Command, client connection) (survey.Report, error) {
+	p := startProgress(cmd.ErrOrStderr(), "asking "+client.config.Host)
 	defer p.stop()
 	options := survey.Options{
-		Namespace: namespace, Labels: o.labels, Fields: o.fields, Node: o.node, AgentNamespace: o.agentNamespace, Version: build().Version,
+		Namespace: client.namespace, Labels: o.labels, Fields: o.fields, Node: o.node, AgentNamespace: o.agentNamespace, Version: build().Version,
 		Progress: func(pods int) { p.set(fmt.Sprintf("%d pods", pods)) },
 	}
 	if o.all {
-		options.Namespace, options.Fallback = "", namespace
+		options.Namespace, options.Fallback = "", client.namespace
 	}
-	r, err := client.Ask(ctx, options)
+	r, err := survey.Ask(ctx, client, options)
 	if err != nil {
-		return r, unaskedError{clusterError(config, err)}
+		return r, unaskedError{clusterError(client.config, err)}
 	}
 	return r, nil
 }

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 	"sigs.k8s.io/yaml"
 
+	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/diagnostics/survey"
 	"istio-pod-network-controller/test/standins/apistandin"
 )
@@ -183,11 +184,11 @@ func TestAClusterThatDoesNotAnswer(t *testing.T) {
 	defer silent.Close()
 	defer close(ended)
 	config := &rest.Config{Host: silent.URL}
-	client, err := survey.NewClient(config)
+	client, err := cluster.NewClient(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = client.Ask(ctx, survey.Options{})
+	_, err = survey.Ask(ctx, client, survey.Options{})
 	if err = clusterError(config, err); err == nil || !strings.Contains(err.Error(), silent.URL+" did not answer in time") {
 		t.Error(err)
 	}

@@ -64,16 +64,12 @@ func (o *versionOptions) run(cmd *cobra.Command) error {
 }
 
 func (o *versionOptions) askAgents(ctx context.Context) ([]survey.AgentVersion, error) {
-	config, _, err := o.config()
+	client, err := o.connect()
 	if err != nil {
 		return nil, err
 	}
-	client, err := survey.NewClient(config)
-	if err != nil {
-		return nil, clusterError(config, err)
-	}
-	agents, err := client.AgentVersions(ctx, o.agentNamespace)
-	return agents, clusterError(config, err)
+	agents, err := survey.AgentVersions(ctx, client, o.agentNamespace)
+	return agents, clusterError(client.config, err)
 }
 
 func nodes(n int) string {

@@ -45,6 +45,7 @@ type Facts struct {
 	Autoscaler *Autoscaler
 	Now        time.Time
 
+	config intent.Config // the agents', by which pods are judged
 	read   map[source]bool
 	failed []unread
 }

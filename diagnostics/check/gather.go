@@ -10,15 +10,10 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
 
+	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/intent"
 )
-
-// page is how many objects one answer of the API server has at most.
-const page = 500
-
-// istioNamespace is where Istio's objects are looked for.
-const istioNamespace = "istio-system"
 
 // Gatherer reads facts from a cluster. It only reads.
 type Gatherer struct {
@@ -29,30 +24,28 @@ type Gatherer struct {
 	Intent func(args []string) (intent.Config, error)
 	// Objects returns a page of one of the sidecar manager's kinds, as JSON. nil: they are not read.
 	Objects func(ctx context.Context, resource string, o metav1.ListOptions) ([]byte, error)
-
-	config intent.Config
 }
 
-// Gather reads everything. What cannot be read is remembered in the Facts; the caller bounds the time by ctx.
-func (g *Gatherer) Gather(ctx context.Context) *Facts {
+// Gather reads everything. The Facts have the sources that could not be read; the caller bounds the time by ctx.
+func (g Gatherer) Gather(ctx context.Context) *Facts {
 	f := &Facts{Client: g.Release, Now: time.Now()}
 	for _, s := range []struct {
 		source source
 		right  string
-		read   func(context.Context, *Facts) error
+		read   func(context.Context, Gatherer, *Facts) error
 	}{
-		{sourceVersion, "get /version", g.version},
-		{sourceAPIs, "get /apis", g.apis},
-		{sourceDaemonSets, "list daemonsets in all namespaces", g.daemonSets},
-		{sourceNodes, "list nodes", g.nodes},
-		{sourceNamespaces, "list namespaces", g.namespaces},
-		{sourcePods, "list pods in all namespaces", g.pods},
-		{sourcePolicies, "list admission policies and their bindings", g.policies},
-		{sourceEvents, "list events in all namespaces", g.leftovers},
-		{sourceIstio, "get configmaps and deployments in namespace " + istioNamespace, g.istio},
-		{sourceProxies, "list sidecars and sidecarprofiles of pod-network-controller.istio.io in all namespaces", g.proxies},
+		{sourceVersion, "get /version", readVersion},
+		{sourceAPIs, "get /apis", readAPIs},
+		{sourceDaemonSets, "list daemonsets in all namespaces", readDaemonSets},
+		{sourceNodes, "list nodes", readNodes},
+		{sourceNamespaces, "list namespaces", readNamespaces},
+		{sourcePods, "list pods in all namespaces", readPods},
+		{sourcePolicies, "list admission policies and their bindings", readPolicies},
+		{sourceEvents, "list events in all namespaces", readLeftovers},
+		{sourceIstio, "get configmaps and deployments in namespace " + istioNamespace, readIstio},
+		{sourceProxies, "list sidecars and sidecarprofiles of pod-network-controller.istio.io in all namespaces", readProxies},
 	} {
-		err := s.read(ctx, f)
+		err := s.read(ctx, g, f)
 		right := ""
 		if apierrors.IsForbidden(err) {
 			right = s.right
@@ -66,11 +59,11 @@ func (g *Gatherer) Gather(ctx context.Context) *Facts {
 }
 
 // discovery asks what the API server serves, and gives up when the context ends.
-func (g *Gatherer) discovery() discovery.DiscoveryInterfaceWithContext {
+func (g Gatherer) discovery() discovery.DiscoveryInterfaceWithContext {
 	return discovery.ToDiscoveryInterfaceWithContext(g.Client.Discovery())
 }
 
-func (g *Gatherer) version(ctx context.Context, f *Facts) error {
+func readVersion(ctx context.Context, g Gatherer, f *Facts) error {
 	have, err := g.discovery().ServerVersionWithContext(ctx)
 	if err == nil {
 		f.Version = have.GitVersion
@@ -78,7 +71,7 @@ func (g *Gatherer) version(ctx context.Context, f *Facts) error {
 	return err
 }
 
-func (g *Gatherer) apis(ctx context.Context, f *Facts) error {
+func readAPIs(ctx context.Context, g Gatherer, f *Facts) error {
 	groups, err := g.discovery().ServerGroupsWithContext(ctx)
 	if err != nil {
 		return err
@@ -100,84 +93,49 @@ func (g *Gatherer) apis(ctx context.Context, f *Facts) error {
 	return nil
 }
 
-// paged calls list for each page until there is none left.
-func paged(list func(metav1.ListOptions) (next string, err error)) error {
-	options := metav1.ListOptions{Limit: page}
-	for {
-		next, err := list(options)
-		if err != nil || next == "" {
-			return err
-		}
-		options.Continue = next
-	}
+func readNodes(ctx context.Context, g Gatherer, f *Facts) (err error) {
+	f.Nodes, err = cluster.All(ctx, g.Client.CoreV1().Nodes().List, metav1.ListOptions{}, func(n *corev1.Node) (Node, bool) { return nodeOf(n), true })
+	return err
 }
 
-func (g *Gatherer) nodes(ctx context.Context, f *Facts) error {
-	return paged(func(o metav1.ListOptions) (string, error) {
-		list, err := g.Client.CoreV1().Nodes().List(ctx, o)
-		if err != nil {
-			return "", err
-		}
-		for i := range list.Items {
-			f.Nodes = append(f.Nodes, nodeOf(&list.Items[i]))
-		}
-		return list.Continue, nil
-	})
-}
-
-func (g *Gatherer) namespaces(ctx context.Context, f *Facts) error {
+func readNamespaces(ctx context.Context, g Gatherer, f *Facts) error {
 	f.Namespaces = map[string]map[string]string{}
-	return paged(func(o metav1.ListOptions) (string, error) {
-		list, err := g.Client.CoreV1().Namespaces().List(ctx, o)
-		if err != nil {
-			return "", err
-		}
-		for i := range list.Items {
-			ns := &list.Items[i]
-			f.Namespaces[ns.Name] = intent.Only(ns.Annotations, intent.Reads)
-		}
-		return list.Continue, nil
+	_, err := cluster.All(ctx, g.Client.CoreV1().Namespaces().List, metav1.ListOptions{}, func(ns *corev1.Namespace) (none struct{}, keep bool) {
+		f.Namespaces[ns.Name] = intent.Only(ns.Annotations, intent.Reads)
+		return none, false
 	})
+	return err
 }
 
-// pods keeps a few fields of each pod, so that large clusters cost little memory.
-func (g *Gatherer) pods(ctx context.Context, f *Facts) error {
-	return paged(func(o metav1.ListOptions) (string, error) {
-		list, err := g.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, o)
-		if err != nil {
-			return "", err
+// readPods keeps a few fields of each pod, so that large clusters cost little memory.
+func readPods(ctx context.Context, g Gatherer, f *Facts) error {
+	agents, err := cluster.Agents(ctx, g.Client, metav1.NamespaceAll, "")
+	if err != nil {
+		return err
+	}
+	for i := range agents {
+		if isAgent(&agents[i], f) && agents[i].DeletionTimestamp == nil {
+			f.Agents = append(f.Agents, agentOf(&agents[i]))
 		}
-		for i := range list.Items {
-			g.pod(f, &list.Items[i])
+	}
+	f.Pods, err = cluster.All(ctx, g.Client.CoreV1().Pods(metav1.NamespaceAll).List, metav1.ListOptions{}, func(pod *corev1.Pod) (Pod, bool) {
+		if pod.DeletionTimestamp != nil || isAgent(pod, f) {
+			return Pod{}, false
 		}
-		return list.Continue, nil
+		if f.Autoscaler == nil {
+			f.Autoscaler = autoscalerOf(pod)
+		}
+		return podOf(pod, f.Namespaces[pod.Namespace], f.config), true
 	})
+	return err
 }
 
-func (g *Gatherer) pod(f *Facts, pod *corev1.Pod) {
-	if pod.DeletionTimestamp != nil {
-		return
-	}
-	if agentstatus.IsAgent(pod) && f.hosts(pod.Namespace) {
-		f.Agents = append(f.Agents, agentOf(pod))
-		return
-	}
-	if found := autoscalerOf(pod); found != nil && f.Autoscaler == nil {
-		f.Autoscaler = found
-	}
-	f.Pods = append(f.Pods, podOf(pod, f.Namespaces[pod.Namespace], g.config))
+func isAgent(pod *corev1.Pod, f *Facts) bool {
+	return agentstatus.IsAgent(pod) && f.hosts(pod.Namespace)
 }
 
-func (g *Gatherer) leftovers(ctx context.Context, f *Facts) error {
-	return paged(func(o metav1.ListOptions) (string, error) {
-		o.FieldSelector = "reason=CNIChainLeftover"
-		list, err := g.Client.CoreV1().Events(metav1.NamespaceAll).List(ctx, o)
-		if err != nil {
-			return "", err
-		}
-		for i := range list.Items {
-			f.Leftovers = append(f.Leftovers, list.Items[i].InvolvedObject.Name)
-		}
-		return list.Continue, nil
-	})
+func readLeftovers(ctx context.Context, g Gatherer, f *Facts) (err error) {
+	o := metav1.ListOptions{FieldSelector: "reason=CNIChainLeftover"}
+	f.Leftovers, err = cluster.All(ctx, g.Client.CoreV1().Events(metav1.NamespaceAll).List, o, func(e *corev1.Event) (string, bool) { return e.InvolvedObject.Name, true })
+	return err
 }

@@ -2,46 +2,42 @@ package check
 
 import (
 	"context"
+	"slices"
 	"strings"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/sidecar"
 )
 
-func (g *Gatherer) daemonSets(ctx context.Context, f *Facts) error {
-	g.config = intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults()}
-	err := paged(func(o metav1.ListOptions) (string, error) {
-		list, err := g.Client.AppsV1().DaemonSets(metav1.NamespaceAll).List(ctx, o)
-		if err != nil {
-			return "", err
+func readDaemonSets(ctx context.Context, g Gatherer, f *Facts) (err error) {
+	f.config = intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults()}
+	f.DaemonSets, err = cluster.All(ctx, g.Client.AppsV1().DaemonSets(metav1.NamespaceAll).List, metav1.ListOptions{}, func(d *appsv1.DaemonSet) (DaemonSet, bool) {
+		if args := agentArgs(d); isOurs(d) && args != nil && g.Intent != nil {
+			// Flags of another release that are not known here are passed over.
+			if config, err := g.Intent(args); err == nil {
+				config.AgentNamespace = d.Namespace
+				f.config = config
+			}
 		}
-		for i := range list.Items {
-			f.DaemonSets = append(f.DaemonSets, daemonSetOf(&list.Items[i]))
-			g.configure(&list.Items[i])
-		}
-		return list.Continue, nil
+		return daemonSetOf(d), true
 	})
 	return err
 }
 
-// configure takes the agents' flags that decide what pods ask for. Flags of another release that are not known here are passed over.
-func (g *Gatherer) configure(d *appsv1.DaemonSet) {
-	if !isOurs(d) || g.Intent == nil {
-		return
-	}
+// agentArgs are the arguments of the container with the agent's name, or nil.
+func agentArgs(d *appsv1.DaemonSet) []string {
 	for i := range d.Spec.Template.Spec.Containers {
 		if c := &d.Spec.Template.Spec.Containers[i]; c.Name == agentstatus.Container {
-			if config, err := g.Intent(c.Args); err == nil {
-				config.AgentNamespace = d.Namespace
-				g.config = config
-			}
+			return append([]string{}, c.Args...)
 		}
 	}
+	return nil
 }
 
 // isOurs reports whether a DaemonSet is the agents': it has their label and hostNetwork. Tenants can copy the label, but mostly may not use
@@ -55,72 +51,44 @@ func daemonSetOf(d *appsv1.DaemonSet) DaemonSet {
 		Namespace: d.Namespace, Name: d.Name, Ours: isOurs(d), Args: map[string]string{}, SharedProxy: d.Spec.Template.Labels[sidecar.LabelShared],
 		Desired: d.Status.DesiredNumberScheduled, Ready: d.Status.NumberReady, Updated: d.Status.UpdatedNumberScheduled, Misscheduled: d.Status.NumberMisscheduled,
 	}
-	spec := &d.Spec.Template.Spec
-	for i := range spec.InitContainers {
-		out.Images = append(out.Images, spec.InitContainers[i].Image)
+	for _, c := range slices.Concat(d.Spec.Template.Spec.InitContainers, d.Spec.Template.Spec.Containers) {
+		out.Images = append(out.Images, c.Image)
 	}
-	for i := range spec.Containers {
-		out.Images = append(out.Images, spec.Containers[i].Image)
-		if spec.Containers[i].Name != agentstatus.Container {
-			continue
-		}
-		for _, arg := range spec.Containers[i].Args {
-			if name, value, ok := strings.Cut(strings.TrimPrefix(arg, "--"), "="); ok {
-				out.Args[name] = value
-			}
+	for _, arg := range agentArgs(d) {
+		if name, value, ok := strings.Cut(strings.TrimPrefix(arg, "--"), "="); ok {
+			out.Args[name] = value
 		}
 	}
 	return out
 }
 
-// policies are the chart's. A cluster without such APIs has none.
-func (g *Gatherer) policies(ctx context.Context, f *Facts) error {
-	o := metav1.ListOptions{LabelSelector: agentstatus.Label, Limit: page} // a release has a handful
-	api := g.Client.AdmissionregistrationV1()
+// readPolicies reads the chart's. A cluster without such APIs has none.
+func readPolicies(ctx context.Context, g Gatherer, f *Facts) error {
+	o, api := metav1.ListOptions{LabelSelector: agentstatus.Label}, g.Client.AdmissionregistrationV1()
 	if f.APIs.Validating {
-		policies, err := api.ValidatingAdmissionPolicies().List(ctx, o)
+		bound, err := cluster.All(ctx, api.ValidatingAdmissionPolicyBindings().List, o,
+			func(b *admissionv1.ValidatingAdmissionPolicyBinding) (string, bool) { return b.Spec.PolicyName, true })
 		if err != nil {
 			return err
 		}
-		bindings, err := api.ValidatingAdmissionPolicyBindings().List(ctx, o)
-		if err != nil {
+		policies, err := cluster.All(ctx, api.ValidatingAdmissionPolicies().List, o, func(p *admissionv1.ValidatingAdmissionPolicy) (Policy, bool) {
+			return Policy{p.Name, "ValidatingAdmissionPolicy", slices.Contains(bound, p.Name)}, true
+		})
+		if f.Policies = policies; err != nil {
 			return err
-		}
-		bound := map[string]bool{}
-		for i := range bindings.Items {
-			bound[bindings.Items[i].Spec.PolicyName] = true
-		}
-		for i := range policies.Items {
-			name := policies.Items[i].Name
-			f.Policies = append(f.Policies, Policy{name, "ValidatingAdmissionPolicy", bound[name]})
 		}
 	}
 	if !f.APIs.Mutating {
 		return nil
 	}
-	return g.mutatingPolicies(ctx, f, o)
-}
-
-func (g *Gatherer) mutatingPolicies(ctx context.Context, f *Facts, o metav1.ListOptions) error {
-	api := g.Client.AdmissionregistrationV1()
-	policies, err := api.MutatingAdmissionPolicies().List(ctx, o)
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
+	bound, err := cluster.All(ctx, api.MutatingAdmissionPolicyBindings().List, o,
+		func(b *admissionv1.MutatingAdmissionPolicyBinding) (string, bool) { return b.Spec.PolicyName, true })
 	if err != nil {
 		return err
 	}
-	bindings, err := api.MutatingAdmissionPolicyBindings().List(ctx, o)
-	if err != nil {
-		return err
-	}
-	bound := map[string]bool{}
-	for i := range bindings.Items {
-		bound[bindings.Items[i].Spec.PolicyName] = true
-	}
-	for i := range policies.Items {
-		name := policies.Items[i].Name
-		f.Policies = append(f.Policies, Policy{name, "MutatingAdmissionPolicy", bound[name]})
-	}
-	return nil
+	policies, err := cluster.All(ctx, api.MutatingAdmissionPolicies().List, o, func(p *admissionv1.MutatingAdmissionPolicy) (Policy, bool) {
+		return Policy{p.Name, "MutatingAdmissionPolicy", slices.Contains(bound, p.Name)}, true
+	})
+	f.Policies = append(f.Policies, policies...)
+	return err
 }

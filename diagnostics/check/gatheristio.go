@@ -10,16 +10,19 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
+// istioNamespace is where Istio's objects are looked for.
+const istioNamespace = "istio-system"
+
 // envUntaint switches istiod's controller of node taints on.
 const envUntaint = "PILOT_ENABLE_NODE_UNTAINT_CONTROLLERS"
 
-// istio reads what Istio's objects say. What is absent, or is not understood, says nothing.
-func (g *Gatherer) istio(ctx context.Context, f *Facts) error {
-	mesh, err := g.configMap(ctx, "istio")
+// readIstio reads what Istio's objects say. What is absent, or is not understood, says nothing.
+func readIstio(ctx context.Context, g Gatherer, f *Facts) error {
+	mesh, err := configMap(ctx, g, "istio")
 	if err != nil {
 		return err
 	}
-	values, err := g.configMap(ctx, "istio-sidecar-injector")
+	values, err := configMap(ctx, g, "istio-sidecar-injector")
 	if err != nil {
 		return err
 	}
@@ -47,7 +50,7 @@ func (g *Gatherer) istio(ctx context.Context, f *Facts) error {
 }
 
 // configMap returns one of Istio's, or nil if it does not exist.
-func (g *Gatherer) configMap(ctx context.Context, name string) (*corev1.ConfigMap, error) {
+func configMap(ctx context.Context, g Gatherer, name string) (*corev1.ConfigMap, error) {
 	found, err := g.Client.CoreV1().ConfigMaps(istioNamespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil //nolint:nilnil // documented: absent

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/diagnostics/cluster"
 )
 
 // Proxy is what matters of a Sidecar: a pod's proxy, of its own or shared, as the agent of its node has last seen it.
@@ -19,52 +20,37 @@ type Proxy struct {
 	Message                       string
 }
 
-// proxies reads the sidecar manager's objects, where the cluster has its definitions.
-func (g *Gatherer) proxies(ctx context.Context, f *Facts) error {
+// readProxies reads the sidecar manager's objects, where the cluster has its definitions.
+func readProxies(ctx context.Context, g Gatherer, f *Facts) (err error) {
 	if !f.APIs.Ours || g.Objects == nil {
 		return nil
 	}
-	f.Proxies, f.Shared = nil, nil
-	err := g.objects(ctx, "sidecars", func(raw []byte) (string, error) {
-		var list v1alpha1.SidecarList
-		err := json.Unmarshal(raw, &list)
-		for i := range list.Items {
-			f.Proxies = append(f.Proxies, proxyOf(&list.Items[i]))
-		}
-		return list.Continue, err
-	})
+	f.Proxies, err = cluster.All(ctx, decoded[v1alpha1.SidecarList](g, "sidecars"), metav1.ListOptions{}, func(s *v1alpha1.Sidecar) (Proxy, bool) { return proxyOf(s), true })
 	if err != nil {
 		return err
 	}
-	return g.objects(ctx, "sidecarprofiles", func(raw []byte) (string, error) {
-		var list v1alpha1.SidecarProfileList
-		err := json.Unmarshal(raw, &list)
-		for i := range list.Items {
-			if list.Items[i].Spec.Mode == v1alpha1.ModeShared {
-				f.Shared = append(f.Shared, list.Items[i].Name)
-			}
-		}
-		return list.Continue, err
+	f.Shared, err = cluster.All(ctx, decoded[v1alpha1.SidecarProfileList](g, "sidecarprofiles"), metav1.ListOptions{}, func(p *v1alpha1.SidecarProfile) (string, bool) {
+		return p.Name, p.Spec.Mode == v1alpha1.ModeShared
 	})
+	return err
 }
 
-// objects reads one kind page by page. A cluster that has only the other kind's definition has none of this one.
-func (g *Gatherer) objects(ctx context.Context, resource string, each func(raw []byte) (next string, err error)) error {
-	err := paged(func(o metav1.ListOptions) (string, error) {
+// decoded returns what reads a page of one kind. A cluster that has only the other kind's definition has none of this one.
+func decoded[L any](g Gatherer, resource string) func(context.Context, metav1.ListOptions) (*L, error) {
+	return func(ctx context.Context, o metav1.ListOptions) (*L, error) {
+		list := new(L)
 		raw, err := g.Objects(ctx, resource, o)
-		if err != nil {
-			return "", err
+		switch {
+		case apierrors.IsNotFound(err):
+			return list, nil
+		case err != nil:
+			return nil, err
 		}
-		next, err := each(raw)
-		if err != nil {
-			return "", fmt.Errorf("read %s: %w", resource, err)
+		if err := json.Unmarshal(raw, list); err != nil {
+			return nil, fmt.Errorf("read %s: %w", resource, err)
 		}
-		return next, nil
-	})
-	if apierrors.IsNotFound(err) {
-		return nil
+		return list, nil
 	}
-	return err
 }
 
 func proxyOf(s *v1alpha1.Sidecar) Proxy {

@@ -9,9 +9,9 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/intent"
 )
@@ -26,20 +26,13 @@ type Agent struct {
 // tenants may make pods that pass for agents, and the test runs the image.
 func FindAgent(ctx context.Context, client kubernetes.Interface, namespace string) (Agent, error) {
 	byNamespace := map[string]Agent{}
-	options := metav1.ListOptions{LabelSelector: agentstatus.Label, Limit: page}
-	for {
-		list, err := client.CoreV1().Pods(namespace).List(ctx, options)
-		if err != nil {
-			return Agent{}, fmt.Errorf("list pods: %w", err)
-		}
-		for i := range list.Items {
-			pod := &list.Items[i]
-			if found := agentOf(&pod.Spec); agentstatus.IsAgent(pod) && found.Image != "" {
-				byNamespace[pod.Namespace] = found
-			}
-		}
-		if options.Continue = list.Continue; options.Continue == "" {
-			break
+	pods, err := cluster.Agents(ctx, client, namespace, "")
+	if err != nil {
+		return Agent{}, fmt.Errorf("list pods: %w", err)
+	}
+	for i := range pods {
+		if found := agentOf(&pods[i].Spec); found.Image != "" {
+			byNamespace[pods[i].Namespace] = found
 		}
 	}
 	names := slices.Sorted(maps.Keys(byNamespace))

@@ -12,13 +12,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"istio-pod-network-controller/diagnostics/cluster"
 )
 
 // defaultSample is how many nodes are tested unless --nodes says otherwise.
 const defaultSample = 3
-
-// page is how many objects one answer of the API server has at most.
-const page = 500
 
 // Nodes is which nodes are tested: all, a sample, or those of a list.
 type Nodes struct {
@@ -97,7 +96,7 @@ func usableNode(n *corev1.Node) bool {
 // nodes returns the names of the nodes to test. Without the right to list nodes it is one pair of pods wherever the scheduler puts it,
 // unless all or certain nodes were asked for.
 func (t *Tester) nodes(ctx context.Context) ([]string, error) {
-	all, err := t.listNodes(ctx)
+	all, err := cluster.All(ctx, t.Client.CoreV1().Nodes().List, metav1.ListOptions{}, func(n *corev1.Node) (corev1.Node, bool) { return *n, true })
 	if apierrors.IsForbidden(err) && !t.Nodes.All && len(t.Nodes.Names) == 0 {
 		t.say("nodes cannot be listed (right: list nodes): one pair of pods, on a node that the scheduler chooses")
 		return []string{""}, nil
@@ -106,18 +105,4 @@ func (t *Tester) nodes(ctx context.Context) ([]string, error) {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
 	return t.Nodes.choose(all)
-}
-
-func (t *Tester) listNodes(ctx context.Context) (all []corev1.Node, err error) {
-	options := metav1.ListOptions{Limit: page}
-	for {
-		list, err := t.Client.CoreV1().Nodes().List(ctx, options)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, list.Items...)
-		if options.Continue = list.Continue; options.Continue == "" {
-			return all, nil
-		}
-	}
 }

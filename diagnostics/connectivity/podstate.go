@@ -9,6 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"istio-pod-network-controller/diagnostics/cluster"
 )
 
 // notRunning says why a pod does not run with all containers and an address, or "".
@@ -70,7 +72,7 @@ func (t *Tester) lastEvent(ctx context.Context, pod string) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), eventLimit)
 	defer cancel()
 	list, err := t.Client.CoreV1().Events(t.pods.namespace).List(ctx, metav1.ListOptions{
-		FieldSelector: "involvedObject.name=" + pod + ",type=" + corev1.EventTypeWarning, Limit: page,
+		FieldSelector: "involvedObject.name=" + pod + ",type=" + corev1.EventTypeWarning, Limit: cluster.PageSize,
 	})
 	if err != nil || len(list.Items) == 0 {
 		return ""

@@ -3,22 +3,24 @@ package survey
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
+	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/internal/agentstatus"
 )
 
 // around asks for nodes, agents and namespaces, at the same time. A missing right is noted; any other error ends it.
-func (c *Client) around(ctx context.Context, o Options) (asked, error) {
+func around(ctx context.Context, client kubernetes.Interface, o Options) (asked, error) {
 	var nodes, agents, namespaces asked
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return c.askNodes(ctx, o, &nodes) })
-	group.Go(func() error { return c.askAgents(ctx, o, &agents) })
-	group.Go(func() error { return c.askNamespaces(ctx, o, &namespaces) })
+	group.Go(func() error { return askNodes(ctx, client, o, &nodes) })
+	group.Go(func() error { return askAgents(ctx, client, o, &agents) })
+	group.Go(func() error { return askNamespaces(ctx, client, o, &namespaces) })
 	err := group.Wait()
 	out := nodes
 	out.agents, out.agentsListed, out.namespaces = agents.agents, agents.agentsListed, namespaces.namespaces
@@ -27,12 +29,12 @@ func (c *Client) around(ctx context.Context, o Options) (asked, error) {
 	return out, err
 }
 
-func (c *Client) askNodes(ctx context.Context, o Options, a *asked) (err error) {
-	q := query{}
+func askNodes(ctx context.Context, client kubernetes.Interface, o Options, a *asked) (err error) {
+	list := metav1.ListOptions{}
 	if o.Node != "" {
-		q.fields = "metadata.name=" + o.Node
+		list.FieldSelector = "metadata.name=" + o.Node
 	}
-	a.nodes, err = c.nodes(ctx, q)
+	a.nodes, err = cluster.All(ctx, client.CoreV1().Nodes().List, list, func(n *corev1.Node) (corev1.Node, bool) { return *n, true })
 	switch {
 	case apierrors.IsForbidden(err):
 		a.missing = append(a.missing, lacks("nodes", "")+"nodes without an agent are not shown")
@@ -47,37 +49,29 @@ func (c *Client) askNodes(ctx context.Context, o Options, a *asked) (err error) 
 }
 
 // askAgents lists the agents' pods. Who may not list pods in all namespaces may have the right in the agents' own.
-func (c *Client) askAgents(ctx context.Context, o Options, a *asked) error {
-	q := query{namespace: o.AgentNamespace, labels: agentstatus.Label}
-	if o.Node != "" {
-		q.fields = "spec.nodeName=" + o.Node
-	}
-	again := func() { a.agents = nil }
-	each := func(pods []corev1.Pod) {
-		a.agents = append(a.agents, slices.DeleteFunc(pods, func(pod corev1.Pod) bool { return !agentstatus.IsAgent(&pod) })...)
-	}
-	err := c.pods(ctx, q, again, each)
-	if apierrors.IsForbidden(err) && q.namespace == "" {
-		again()
-		q.namespace = DefaultAgentNamespace
-		err = c.pods(ctx, q, again, each)
+func askAgents(ctx context.Context, client kubernetes.Interface, o Options, a *asked) (err error) {
+	in := o.AgentNamespace
+	a.agents, err = cluster.Agents(ctx, client, in, o.Node)
+	if apierrors.IsForbidden(err) && in == "" {
+		in = DefaultAgentNamespace
+		a.agents, err = cluster.Agents(ctx, client, in, o.Node)
 	}
 	switch {
 	case apierrors.IsForbidden(err):
-		a.missing = append(a.missing, lacks("pods", q.namespace)+"agents are not shown; --agent-namespace says where they are")
+		a.missing = append(a.missing, lacks("pods", in)+"agents are not shown; --agent-namespace says where they are")
 		return nil
 	case err != nil:
 		return fmt.Errorf("list agents: %w", err)
 	}
 	// Where only one namespace was asked, and has no agents, they may be in another one.
-	a.agentsListed = q.namespace == o.AgentNamespace || len(a.agents) > 0
+	a.agentsListed = in == o.AgentNamespace || len(a.agents) > 0
 	if !a.agentsListed {
-		a.missing = append(a.missing, lacks("pods", "")+"agents are not shown, as namespace "+q.namespace+" has none; --agent-namespace says where they are")
+		a.missing = append(a.missing, lacks("pods", "")+"agents are not shown, as namespace "+in+" has none; --agent-namespace says where they are")
 	}
 	if a.agentsListed && len(a.agents) == 0 && o.Node == "" {
 		where := "the cluster has no agent"
-		if q.namespace != "" {
-			where = "namespace " + q.namespace + " has no agent"
+		if in != "" {
+			where = "namespace " + in + " has no agent"
 		}
 		a.trouble = append(a.trouble, where+": no pod has the label "+agentstatus.Label+"; docs/install.md says how to install it")
 	}
@@ -85,12 +79,15 @@ func (c *Client) askAgents(ctx context.Context, o Options, a *asked) error {
 }
 
 // askNamespaces reads the namespaces' annotations: all, or the one that is asked for, which must exist.
-func (c *Client) askNamespaces(ctx context.Context, o Options, a *asked) error {
+func askNamespaces(ctx context.Context, client kubernetes.Interface, o Options, a *asked) error {
 	a.namespaces = map[string]*corev1.Namespace{}
 	if o.Namespace != "" {
-		return c.askNamespace(ctx, o.Namespace, a)
+		return askNamespace(ctx, client, o.Namespace, a)
 	}
-	all, err := c.namespaces(ctx)
+	_, err := cluster.All(ctx, client.CoreV1().Namespaces().List, metav1.ListOptions{}, func(ns *corev1.Namespace) (none struct{}, keep bool) {
+		a.namespaces[ns.Name] = ns
+		return none, false
+	})
 	switch {
 	case apierrors.IsForbidden(err):
 		a.missing = append(a.missing, lacks("namespaces", "")+"pods for which only their namespace asks are shown once they have a report")
@@ -98,14 +95,11 @@ func (c *Client) askNamespaces(ctx context.Context, o Options, a *asked) error {
 	case err != nil:
 		return fmt.Errorf("list namespaces: %w", err)
 	}
-	for i := range all {
-		a.namespaces[all[i].Name] = &all[i]
-	}
 	return nil
 }
 
-func (c *Client) askNamespace(ctx context.Context, name string, a *asked) error {
-	ns, err := c.namespace(ctx, name)
+func askNamespace(ctx context.Context, client kubernetes.Interface, name string, a *asked) error {
+	ns, err := client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsForbidden(err):
 		a.missing = append(a.missing, `this account lacks the right "get namespaces" for namespace `+name+

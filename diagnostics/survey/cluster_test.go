@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/test/standins/apistandin"
@@ -84,10 +85,10 @@ func ask1(t *testing.T, s *apistandin.Server, o Options) (Report, error) {
 	t.Helper()
 	api := httptest.NewServer(s)
 	t.Cleanup(api.Close)
-	c, err := NewClient(&rest.Config{Host: api.URL})
+	c, err := cluster.NewClient(&rest.Config{Host: api.URL})
 	if err != nil {
 		t.Fatal(err)
 	}
 	o.Version = "1"
-	return c.Ask(t.Context(), o)
+	return Ask(t.Context(), c, o)
 }

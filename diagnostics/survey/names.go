@@ -8,29 +8,23 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
+	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/internal/agentstatus"
 )
 
 // Names returns the names of the cluster's nodes or namespaces that begin with a prefix.
-func (c *Client) Names(ctx context.Context, resource, prefix string) (names []string, err error) {
+func Names(ctx context.Context, client kubernetes.Interface, resource, prefix string) ([]string, error) {
+	all := metav1.ListOptions{}
 	switch resource {
 	case "nodes":
-		var nodes []corev1.Node
-		nodes, err = c.nodes(ctx, query{})
-		for i := range nodes {
-			names = append(names, nodes[i].Name)
-		}
+		return cluster.All(ctx, client.CoreV1().Nodes().List, all, func(n *corev1.Node) (string, bool) { return n.Name, strings.HasPrefix(n.Name, prefix) })
 	case "namespaces":
-		var namespaces []corev1.Namespace
-		namespaces, err = c.namespaces(ctx)
-		for i := range namespaces {
-			names = append(names, namespaces[i].Name)
-		}
-	default:
-		err = fmt.Errorf("names of %s: want nodes or namespaces", resource)
+		return cluster.All(ctx, client.CoreV1().Namespaces().List, all, func(n *corev1.Namespace) (string, bool) { return n.Name, strings.HasPrefix(n.Name, prefix) })
 	}
-	return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, prefix) }), err
+	return nil, fmt.Errorf("names of %s: want nodes or namespaces", resource)
 }
 
 // AgentVersion is a version, and on how many nodes the agent in charge has it.
@@ -40,9 +34,9 @@ type AgentVersion struct {
 }
 
 // AgentVersions returns the versions of the agents, the one on most nodes first.
-func (c *Client) AgentVersions(ctx context.Context, namespace string) ([]AgentVersion, error) {
+func AgentVersions(ctx context.Context, client kubernetes.Interface, namespace string) ([]AgentVersion, error) {
 	var a asked
-	if err := c.askAgents(ctx, Options{AgentNamespace: namespace}, &a); err != nil {
+	if err := askAgents(ctx, client, Options{AgentNamespace: namespace}, &a); err != nil {
 		return nil, err
 	}
 	if !a.agentsListed {

@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 
+	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/test/standins/apistandin"
 )
 
@@ -22,26 +23,26 @@ func TestNamesAndVersions(t *testing.T) {
 	}
 	api := httptest.NewServer(s)
 	t.Cleanup(api.Close)
-	c, err := NewClient(&rest.Config{Host: api.URL})
+	c, err := cluster.NewClient(&rest.Config{Host: api.URL})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for resource, want := range map[string][]string{"namespaces": {"shop", "ship"}, "nodes": {}} {
-		got, err := c.Names(t.Context(), resource, "sh")
+		got, err := Names(t.Context(), c, resource, "sh")
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Errorf("%s: %v (-want +got):\n%s", resource, err, diff)
 		}
 	}
-	if _, err := c.Names(t.Context(), "secrets", ""); err == nil {
+	if _, err := Names(t.Context(), c, "secrets", ""); err == nil {
 		t.Error("names of secrets")
 	}
 	want := []AgentVersion{{"2 (abc)", 2}, {"unknown (it says nothing about itself)", 1}}
-	got, err := c.AgentVersions(t.Context(), "")
+	got, err := AgentVersions(t.Context(), c, "")
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 	s.Forbids = func(string, string) bool { return true }
-	if _, err := c.AgentVersions(t.Context(), ""); !apierrors.IsForbidden(err) {
+	if _, err := AgentVersions(t.Context(), c, ""); !apierrors.IsForbidden(err) {
 		t.Errorf("without the right: %v", err)
 	}
 }

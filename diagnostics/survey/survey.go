@@ -3,6 +3,7 @@
 package survey
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -11,6 +12,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"istio-pod-network-controller/diagnostics/cluster"
 )
 
 // DefaultAgentNamespace is where the documentation installs the agents.
@@ -60,15 +65,15 @@ type asked struct {
 }
 
 // Ask asks a cluster. An error means that nothing could be found out.
-func (c *Client) Ask(ctx context.Context, o Options) (Report, error) {
+func Ask(ctx context.Context, client kubernetes.Interface, o Options) (Report, error) {
 	now := time.Now().UTC()
-	a, err := c.around(ctx, o)
+	a, err := around(ctx, client, o)
 	if err != nil {
 		return Report{}, err
 	}
 	r := Report{Time: now.Truncate(time.Second), Namespace: o.Namespace, Pods: []Pod{}, Trouble: a.trouble, Missing: a.missing}
 	r.Nodes = nodesOf(a.nodes, a.nodesListed, a.agents, o.Version, now)
-	if err := c.addPods(ctx, &r, o, a, now); err != nil {
+	if err := addPods(ctx, client, &r, o, a, now); err != nil {
 		return Report{}, err
 	}
 	r.countAsking(a.agentsListed)
@@ -76,42 +81,38 @@ func (c *Client) Ask(ctx context.Context, o Options) (Report, error) {
 }
 
 // addPods lists the pods. Who may not list those of all namespaces gets those of one.
-func (c *Client) addPods(ctx context.Context, r *Report, o Options, a asked, now time.Time) error {
+func addPods(ctx context.Context, client kubernetes.Interface, r *Report, o Options, a asked, now time.Time) error {
 	at := place{now: now, agentOn: a.agentOn(r.Nodes), proxiesOn: a.proxiesOn()}
+	list := metav1.ListOptions{LabelSelector: o.Labels, FieldSelector: fieldsOf(o)}
 	read := 0
-	again := func() { r.Pods, read = []Pod{}, 0 }
-	each := func(pods []corev1.Pod) {
-		for i := range pods {
-			at.namespace = a.namespaces[pods[i].Namespace]
-			if pod, ok := podOf(&pods[i], at); ok {
-				r.Pods = append(r.Pods, pod)
-			}
-		}
-		if read += len(pods); o.Progress != nil {
+	page := func(ctx context.Context, list metav1.ListOptions) (*corev1.PodList, error) {
+		pods, err := client.CoreV1().Pods(r.Namespace).List(ctx, list)
+		if err == nil && o.Progress != nil {
+			read += len(pods.Items)
 			o.Progress(read)
 		}
+		return pods, err
 	}
-	q := query{namespace: o.Namespace, labels: o.Labels, fields: fieldsOf(o)}
-	err := c.pods(ctx, q, again, each)
+	keep := func(pod *corev1.Pod) (Pod, bool) {
+		at.namespace = a.namespaces[pod.Namespace]
+		return podOf(pod, at)
+	}
+	pods, err := cluster.All(ctx, page, list, keep)
 	if apierrors.IsForbidden(err) && o.Namespace == "" && o.Fallback != "" {
 		r.Missing = append(r.Missing, lacks("pods", "")+"only those of namespace "+o.Fallback+" are shown")
-		again()
-		r.Incomplete = true
-		q.namespace, r.Namespace = o.Fallback, o.Fallback
-		err = c.pods(ctx, q, again, each)
+		r.Incomplete, r.Namespace = true, o.Fallback
+		pods, err = cluster.All(ctx, page, list, keep)
 	}
 	if apierrors.IsForbidden(err) && len(r.Nodes) > 0 {
-		r.Missing, r.Incomplete = append(r.Missing, lacks("pods", q.namespace)+"no pods are shown"), true
+		r.Missing, r.Incomplete = append(r.Missing, lacks("pods", r.Namespace)+"no pods are shown"), true
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("list pods: %w", err)
 	}
+	r.Pods = pods
 	slices.SortFunc(r.Pods, func(a, b Pod) int {
-		if d := strings.Compare(a.Namespace, b.Namespace); d != 0 {
-			return d
-		}
-		return strings.Compare(a.Name, b.Name)
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/test/standins/apistandin"
@@ -233,7 +234,7 @@ func TestSelectorsAndNodesNarrowTheAnswer(t *testing.T) {
 // A list that expires while it is read begins anew, and no pod is shown twice.
 func TestAListThatExpiresIsReadAnew(t *testing.T) {
 	s := &apistandin.Server{Nodes: []corev1.Node{newNode("a")}}
-	for i := range 2*pageSize + 1 {
+	for i := range 2*cluster.PageSize + 1 {
 		s.Pods = append(s.Pods, newPod("shop", fmt.Sprintf("p%d", i), "a", reports("initialized", "Initialized", "True")))
 	}
 	s.Pods = append(s.Pods, newAgent("a", says(fine())))
@@ -246,7 +247,7 @@ func TestAListThatExpiresIsReadAnew(t *testing.T) {
 		return nil
 	}
 	r, err := ask1(t, s, Options{})
-	if err != nil || len(r.Pods) != 2*pageSize+1 || expired != 0 {
+	if err != nil || len(r.Pods) != 2*cluster.PageSize+1 || expired != 0 {
 		t.Errorf("%d pods, %v", len(r.Pods), err)
 	}
 	expired = 2
@@ -257,11 +258,11 @@ func TestAListThatExpiresIsReadAnew(t *testing.T) {
 
 func TestPagesInJSON(t *testing.T) {
 	s := &apistandin.Server{JSON: true, Nodes: []corev1.Node{newNode("a")}, Pods: []corev1.Pod{newAgent("a", says(fine()))}}
-	for i := range pageSize {
+	for i := range cluster.PageSize {
 		s.Pods = append(s.Pods, newPod("shop", fmt.Sprintf("p%d", i), "a", reports("initialized", "Initialized", "True")))
 	}
 	s.Pods = append(s.Pods, newPod("shop", "plain", "a")) // on the second page
-	if r, err := ask1(t, s, Options{}); err != nil || len(r.Pods) != pageSize || r.Failing() {
+	if r, err := ask1(t, s, Options{}); err != nil || len(r.Pods) != cluster.PageSize || r.Failing() {
 		t.Errorf("%d pods, %v", len(r.Pods), err)
 	}
 }
