@@ -76,7 +76,7 @@ var rooms = []room{
 	{dir: "diagnostics/inspect", own: "internal/printable", others: "k8s.io"},
 	{dir: "diagnostics/survey", own: "controllers diagnostics/cluster internal/agentstatus internal/intent", others: "golang.org/x k8s.io"},
 	{dir: "diagnostics/check", own: "api/v1alpha1 controllers diagnostics/cluster internal/agentstatus internal/intent internal/printable internal/sidecar", others: "golang.org/x k8s.io sigs.k8s.io"},
-	{dir: "diagnostics/connectivity", own: "controllers diagnostics/cluster internal/agentstatus internal/intent internal/printable", others: "golang.org/x k8s.io"},
+	{dir: "diagnostics/connectivity", own: "controllers diagnostics/cluster internal/agentstatus internal/intent internal/printable internal/redirection", others: "golang.org/x k8s.io"},
 
 	// The wiring. Flags live in agent/cli.
 	{dir: "agent", others: "github.com/containerd github.com/fsnotify github.com/go-logr github.com/moby github.com/prometheus golang.org/x google.golang.org k8s.io sigs.k8s.io",

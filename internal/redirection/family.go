@@ -94,7 +94,7 @@ func (f family) check(arrived socket, token []byte) error {
 	if err != nil || !bytes.Equal(got, token) {
 		return f.missing("what was sent did not arrive")
 	}
-	ip, port, err := arrived.originalDst(f.domain)
+	ip, port, err := OriginalDst(int(arrived), f.domain)
 	switch {
 	case err != nil:
 		return f.missing("the destination is lost: " + err.Error())

@@ -108,18 +108,18 @@ func (s socket) read(n int) ([]byte, error) {
 	return buf, nil
 }
 
-// originalDst returns a connection's destination before redirection, from connection tracking.
-func (s socket) originalDst(domain int) (ip []byte, port int, err error) {
+// OriginalDst returns the destination of a connection of an address family before redirection, from connection tracking.
+func OriginalDst(fd, domain int) (ip []byte, port int, err error) {
 	if domain == syscall.AF_INET {
 		// The kernel writes a struct sockaddr_in: family, port, address. syscall has no getter for it; this one's struct is large
 		// enough.
-		m, err := syscall.GetsockoptIPv6Mreq(int(s), syscall.IPPROTO_IP, originalDst)
+		m, err := syscall.GetsockoptIPv6Mreq(fd, syscall.IPPROTO_IP, originalDst)
 		if err != nil {
 			return nil, 0, err
 		}
 		return m.Multiaddr[4:8], int(m.Multiaddr[2])<<8 | int(m.Multiaddr[3]), nil
 	}
-	m, err := syscall.GetsockoptIPv6MTUInfo(int(s), syscall.IPPROTO_IPV6, originalDst)
+	m, err := syscall.GetsockoptIPv6MTUInfo(fd, syscall.IPPROTO_IPV6, originalDst)
 	if err != nil {
 		return nil, 0, err
 	}
