@@ -10,6 +10,7 @@ import (
 
 	"istio-pod-network-controller/diagnostics/survey"
 	"istio-pod-network-controller/internal/agentstatus"
+	"istio-pod-network-controller/internal/printable"
 )
 
 // versionTimeout is how long `version` waits for a cluster that it was not told to ask.
@@ -55,7 +56,7 @@ func (o *versionOptions) run(cmd *cobra.Command) error {
 		return nil // a version is asked for where there is no cluster, too
 	}
 	for _, v := range agents {
-		cmd.Println(fmt.Sprintf("agents: %s, %s", shown(v.Version), nodes(v.Nodes)))
+		cmd.Println(fmt.Sprintf("agents: %s, on %s", shown(v.Version), printable.Count(v.Nodes, "node")))
 	}
 	if len(agents) == 0 && o.agents {
 		return errors.New("the cluster has no agent: no pod has the label " + agentstatus.Label)
@@ -70,11 +71,4 @@ func (o *versionOptions) askAgents(ctx context.Context) ([]survey.AgentVersion, 
 	}
 	agents, err := survey.AgentVersions(ctx, client, o.agentNamespace)
 	return agents, clusterError(client.config, err)
-}
-
-func nodes(n int) string {
-	if n == 1 {
-		return "on 1 node"
-	}
-	return fmt.Sprintf("on %d nodes", n)
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"istio-pod-network-controller/internal/agentstatus"
+	"istio-pod-network-controller/internal/printable"
 )
 
 // recent is how long an agent's last error is worth a warning.
@@ -43,19 +44,19 @@ func agentsReady(f *Facts) finding {
 	case d.Desired == 0:
 		return failing("the DaemonSet "+d.Name+" wants no node", "correct nodeSelector, affinity and tolerations")
 	case d.Ready < d.Desired:
-		return failing(fmt.Sprintf("%d of %d agents are ready%s", d.Ready, d.Desired, f.waiting()), "kubectl -n "+d.Namespace+" describe pods -l "+agentstatus.Label)
+		return failing(fmt.Sprintf("%d of %d agents are ready%s", d.Ready, d.Desired, waiting(f.Agents)), "kubectl -n "+d.Namespace+" describe pods -l "+agentstatus.Label)
 	case d.Updated < d.Desired:
 		return warning(fmt.Sprintf("%d of %d agents are of the DaemonSet's newest version", d.Updated, d.Desired), "wait for the rollout to end: kubectl -n "+d.Namespace+" rollout status daemonset/"+d.Name)
 	case d.Misscheduled > 0:
-		return warning(count(int(d.Misscheduled), "agent")+" run where the DaemonSet wants none", "delete them, or correct nodeSelector and tolerations")
+		return warning(printable.Count(int(d.Misscheduled), "agent")+" run where the DaemonSet wants none", "delete them, or correct nodeSelector and tolerations")
 	}
 	return fine(fmt.Sprintf("%d of %d agents are ready", d.Ready, d.Desired))
 }
 
 // waiting says why agents do not run, as the rest of a sentence.
-func (f *Facts) waiting() string {
+func waiting(agents []Agent) string {
 	var why []string
-	for _, a := range f.Agents {
+	for _, a := range agents {
 		if !a.Ready && a.Waiting != "" {
 			why = append(why, a.Node+": "+a.Waiting)
 		}
@@ -81,9 +82,9 @@ func nodesWithoutAgent(f *Facts) finding {
 	do := "have the DaemonSet cover these nodes (nodeSelector, affinity, tolerations), or keep pods that ask off them"
 	switch {
 	case len(asking) > 0:
-		return failing(fmt.Sprintf("%s without an agent (%s) have pods that ask for redirection and get none: %s", count(len(without), "node"), some(without), some(asking)), do)
+		return failing(fmt.Sprintf("%s without an agent (%s) have pods that ask for redirection and get none: %s", printable.Count(len(without), "node"), some(without), some(asking)), do)
 	case len(without) > 0:
-		return warning(fmt.Sprintf("%s without an agent: %s", count(len(without), "node"), some(without)), do)
+		return warning(fmt.Sprintf("%s without an agent: %s", printable.Count(len(without), "node"), some(without)), do)
 	}
 	return fine("every Linux node has an agent")
 }
@@ -100,7 +101,7 @@ func agentVersions(f *Facts) finding {
 	}
 	var parts []string
 	for version, nodes := range by {
-		parts = append(parts, fmt.Sprintf("%s on %s", version, count(len(nodes), "node")))
+		parts = append(parts, fmt.Sprintf("%s on %s", version, printable.Count(len(nodes), "node")))
 	}
 	switch _, same := by[f.Client]; {
 	case len(by) > 1:
@@ -137,7 +138,7 @@ func agentReports(f *Facts) finding {
 	case len(silent) > 0:
 		return warning("agents say nothing about themselves, or nothing new: "+some(silent), "wait a minute after their start; agents of older releases never do: upgrade them")
 	}
-	return fine(count(len(f.Agents), "agent") + " report to be ready")
+	return fine(printable.Count(len(f.Agents), "agent") + " report to be ready")
 }
 
 func earlyEntrance(f *Facts) finding {

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"istio-pod-network-controller/internal/printable"
 )
 
 func istioInit(f *Facts) finding {
@@ -17,7 +19,7 @@ func istioInit(f *Facts) finding {
 	if len(with) == 0 {
 		return fine("no pod programs its own rules by istio-init")
 	}
-	return warning(fmt.Sprintf("%s program their own rules by istio-init, and the agent leaves them alone: %s", count(len(with), "pod"), some(with)),
+	return warning(fmt.Sprintf("%s program their own rules by istio-init, and the agent leaves them alone: %s", printable.Count(len(with), "pod"), some(with)),
 		"install Istio with pilot.cni.enabled=true, then re-create these pods (kubectl rollout restart)")
 }
 

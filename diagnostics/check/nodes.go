@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 
 	"istio-pod-network-controller/internal/agentstatus"
+	"istio-pod-network-controller/internal/printable"
 )
 
 // Versions that matter.
@@ -56,9 +57,8 @@ func nriAdvice(name, v, oldest, on, switchOn string) (lacks, do string) {
 	return "", ""
 }
 
-// connected reports whether a node's agent says that the runtime asks it through NRI.
-func (f *Facts) connected(node string) bool {
-	a := f.agentOn(node)
+// connected reports whether an agent, which may be nil, says that the runtime asks it through NRI.
+func connected(a *Agent) bool {
 	return a != nil && a.Status != nil && slices.ContainsFunc(a.Status.Entrance, func(e agentstatus.Entrance) bool { return e.Name == "nri" && e.Up })
 }
 
@@ -78,7 +78,7 @@ func containerRuntime(f *Facts) finding {
 		if v, ok := strings.CutPrefix(n.Runtime, "containerd://"); ok && keepsRefused(v) {
 			faulty = append(faulty, "containerd "+v+" ("+n.Name+")")
 		}
-		if lacks, do := runtimeAdvice(n.Runtime); lacks != "" && !f.connected(n.Name) {
+		if lacks, do := runtimeAdvice(n.Runtime); lacks != "" && !connected(f.agentOn(n.Name)) {
 			by[lacks], advice[lacks] = append(by[lacks], n.Name), do
 		}
 	}
@@ -150,7 +150,7 @@ func operatingSystem(f *Facts) finding {
 	case len(found) > 0 && f.ours() == nil:
 		return warning("nodes run systems that need a look at the chart's values: "+some(found), "set the chart's values for them (docs/install.md)")
 	case len(windows) > 0:
-		return fine(count(len(windows), "Windows node") + " get no agent, and their pods no rules: " + some(windows))
+		return fine(printable.Count(len(windows), "Windows node") + " get no agent, and their pods no rules: " + some(windows))
 	}
 	return fine("no node with a system that needs values of its own")
 }

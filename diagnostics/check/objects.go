@@ -3,6 +3,8 @@ package check
 import (
 	"slices"
 	"strings"
+
+	"istio-pod-network-controller/internal/printable"
 )
 
 func policies(f *Facts) finding {
@@ -27,7 +29,7 @@ func policies(f *Facts) finding {
 	case len(f.Policies) == 0:
 		return finding{}
 	}
-	return fine(count(len(f.Policies), "policy object") + ", all bound")
+	return fine(printable.Count(len(f.Policies), "policy object") + ", all bound")
 }
 
 func leftoverEntry(f *Facts) finding {

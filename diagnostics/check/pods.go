@@ -8,6 +8,7 @@ import (
 
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/printable"
 )
 
 // settled is how long something new may take: a pod's report, an agent on a new node.
@@ -33,13 +34,13 @@ func podsProgrammed(f *Facts) finding {
 	}
 	switch {
 	case len(failed) > 0:
-		return failing(count(len(failed), "pod")+" failed: "+some(failed), "kubectl describe the pod; docs/status.md has the reasons")
+		return failing(printable.Count(len(failed), "pod")+" failed: "+some(failed), "kubectl describe the pod; docs/status.md has the reasons")
 	case len(silent) > 0:
-		return failing(count(len(silent), "pod")+" ask for redirection and no agent says anything about them: "+some(silent), "see the log of the agent on their node")
+		return failing(printable.Count(len(silent), "pod")+" ask for redirection and no agent says anything about them: "+some(silent), "see the log of the agent on their node")
 	case done == 0:
 		return fine("no pod asks for redirection")
 	}
-	return fine(count(done, "pod") + " that ask are redirected")
+	return fine(printable.Count(done, "pod") + " that ask are redirected")
 }
 
 // because is the message of a pod's condition as a part of a sentence.
@@ -95,5 +96,5 @@ func namespacesWithoutEffect(f *Facts) finding {
 		return warning("namespaces ask and have no pod that is redirected: "+some(without),
 			"a namespace asks for pods with a container istio-proxy only: have Istio inject them, or annotate pods themselves; an agent with --select injected does not look at annotations")
 	}
-	return fine(count(asks, "namespace") + " ask, and have redirected pods")
+	return fine(printable.Count(asks, "namespace") + " ask, and have redirected pods")
 }

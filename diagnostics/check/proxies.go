@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/printable"
 	"istio-pod-network-controller/internal/sidecar"
 )
 
@@ -29,25 +30,18 @@ func proxiesUnattended(f *Facts) finding {
 	const roll = "re-create the pods (kubectl rollout restart), which start without a proxy"
 	switch {
 	case len(off) > 0:
-		return warning(fmt.Sprintf("nobody looks after %s, as the agents run no proxies (sidecars.enabled=false): %s", countProxies(len(off)), some(off)),
+		return warning(fmt.Sprintf("nobody looks after %s, as the agents run no proxies (sidecars.enabled=false): %s", printable.Count(len(off), "proxy"), some(off)),
 			roll+"; or switch sidecars.enabled on again: the agents take over what runs")
 	case len(away) > 0 && f.ours() == nil:
-		return warning(fmt.Sprintf("nobody looks after %s of a removed release: %s", countProxies(len(away)), some(away)),
+		return warning(fmt.Sprintf("nobody looks after %s of a removed release: %s", printable.Count(len(away), "proxy"), some(away)),
 			roll+"; docs/removal.md has the order, and what to remove from the nodes then")
 	case len(away) > 0:
-		return failing(fmt.Sprintf("nobody looks after %s on nodes without an agent that is ready: %s", countProxies(len(away)), some(away)),
+		return failing(fmt.Sprintf("nobody looks after %s on nodes without an agent that is ready: %s", printable.Count(len(away), "proxy"), some(away)),
 			"see why the agent of the node is not ready; a proxy that ends meanwhile is not started again, and its pod's connections are refused")
 	case len(f.Proxies) == 0:
 		return finding{}
 	}
-	return fine("agents look after " + countProxies(len(f.Proxies)))
-}
-
-func countProxies(n int) string {
-	if n == 1 {
-		return "1 proxy"
-	}
-	return fmt.Sprintf("%d proxies", n)
+	return fine("agents look after " + printable.Count(len(f.Proxies), "proxy"))
 }
 
 // proxiesReady names the pods that have chosen a profile and have no proxy that is ready. A proxy that no agent looks after is judged by the
@@ -78,16 +72,16 @@ func proxiesReady(f *Facts) finding {
 	}
 	switch missing := slices.Concat(refused, failed, late); {
 	case len(none) > 0 && !f.runsProxies():
-		return failing(count(len(none), "pod")+" have chosen a SidecarProfile and no agent runs proxies: "+some(none),
+		return failing(printable.Count(len(none), "pod")+" have chosen a SidecarProfile and no agent runs proxies: "+some(none),
 			"set sidecars.enabled=true, or take the annotation pod-network-controller.istio.io/sidecar from the pods and their namespaces")
 	case len(missing) > 0:
-		return failing(count(len(missing), "pod")+" have no proxy that is ready, and their connections are refused: "+some(missing), adviseProxies(refused, failed))
+		return failing(printable.Count(len(missing), "pod")+" have no proxy that is ready, and their connections are refused: "+some(missing), adviseProxies(refused, failed))
 	case len(none) > 0:
-		return failing(count(len(none), "pod")+" have chosen a SidecarProfile and no agent says anything about their proxy: "+some(none), "see the log of the agent on their node")
+		return failing(printable.Count(len(none), "pod")+" have chosen a SidecarProfile and no agent says anything about their proxy: "+some(none), "see the log of the agent on their node")
 	case len(f.Proxies) == 0:
 		return finding{}
 	}
-	return fine(countProxies(len(f.Proxies)) + ", each of them ready or done")
+	return fine(printable.Count(len(f.Proxies), "proxy") + ", each of them ready or done")
 }
 
 func adviseProxies(refused, failed []string) string {
@@ -115,12 +109,12 @@ func proxyReports(f *Facts) finding {
 	switch {
 	case len(troubled) > 0:
 		return warning(fmt.Sprintf("%s with trouble, of %d ready: a new version or a change has failed and the proxy goes on as before, or it has ended and was started again: %s",
-			countProxies(len(troubled)), ready, some(troubled)),
+			printable.Count(len(troubled), "proxy"), ready, some(troubled)),
 			"do what the message says: correct the profile, or put its last version back; a pod's labels and annotations can be wrong for its profile, too. What serves goes on meanwhile")
 	case ready == 0:
 		return finding{}
 	}
-	return fine(countProxies(ready) + " ready, without trouble")
+	return fine(printable.Count(ready, "proxy") + " ready, without trouble")
 }
 
 // young are the pods that may still be starting.
@@ -164,7 +158,7 @@ func sharedProxies(f *Facts) finding {
 		return failing("shared proxies are not ready on all nodes, and connections of pods there are refused: "+some(behind),
 			"kubectl get pods -A -l "+sidecar.LabelShared+" -o wide, and describe those that are not ready")
 	}
-	return fine(count(len(f.Shared), "shared profile") + ", with a proxy on each node")
+	return fine(printable.Count(len(f.Shared), "shared profile") + ", with a proxy on each node")
 }
 
 // besideAgents reports whether a DaemonSet is in the agents' namespace: anywhere else its pods are nobody's proxy.

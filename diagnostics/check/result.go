@@ -2,6 +2,8 @@
 // and once; each check is a pure function of them.
 package check
 
+import "istio-pod-network-controller/internal/printable"
+
 // Level is how a check ended.
 type Level string
 
@@ -34,7 +36,7 @@ func warning(message, do string) finding { return finding{Warn, message, do} }
 func failing(message, do string) finding { return finding{Fail, message, do} }
 
 func newResult(section, name string, f finding) Result {
-	r := Result{Section: section, Check: name, Level: f.level, Message: short(f.message), Do: f.do}
+	r := Result{Section: section, Check: name, Level: f.level, Message: printable.Short(f.message, maxMessage), Do: f.do}
 	if f.level != OK {
 		r.Doc = "docs/check.md#" + name
 	}

@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"istio-pod-network-controller/internal/printable"
 )
 
 // Kind is what a proof shows.
@@ -126,12 +127,7 @@ func familyOf(a netip.Addr) string {
 	return "IPv6"
 }
 
-func short(why string) string {
-	if len(why) > maxWhy {
-		return strings.ToValidUTF8(why[:maxWhy], "") + "..."
-	}
-	return why
-}
+func short(why string) string { return printable.Short(why, maxWhy) }
 
 // outbound says why the application's connection did not reach its own proxy with its destination, or "".
 func (c Client) outbound(target netip.Addr, a Answer, err error) string {

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/printable"
 )
 
 // Limits of one run. For a node their sum, with the default of --wait, is below the default of --timeout.
@@ -109,15 +110,8 @@ func (t *Tester) Run(ctx context.Context) (lines []Line, err error) {
 		}
 		err = errors.Join(err, t.clean(context.WithoutCancel(ctx), len(nodes), own))
 	}()
-	t.say(fmt.Sprintf("testing %s in namespace %s", nodeCount(nodes), t.pods.namespace))
+	t.say(fmt.Sprintf("testing %s in namespace %s", printable.Count(len(nodes), "node"), t.pods.namespace))
 	return t.testNodes(ctx, nodes), context.Cause(ctx)
-}
-
-func nodeCount(nodes []string) string {
-	if len(nodes) == 1 {
-		return "1 node"
-	}
-	return fmt.Sprintf("%d nodes", len(nodes))
 }
 
 // newRun is a name that no other run has.

@@ -2,6 +2,7 @@
 package printable
 
 import (
+	"strconv"
 	"strings"
 	"unicode"
 )
@@ -27,4 +28,25 @@ func Lines(text string) string {
 		lines[i] = Line(lines[i])
 	}
 	return strings.Join(lines, "\n")
+}
+
+// Short returns the first most bytes of a longer text, and dots.
+func Short(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "..."
+}
+
+// Count returns a number with its noun.
+func Count(n int, noun string) string {
+	stem, isY := strings.CutSuffix(noun, "y")
+	switch {
+	case n == 1:
+	case isY:
+		noun = stem + "ies"
+	default:
+		noun += "s"
+	}
+	return strconv.Itoa(n) + " " + noun
 }

@@ -19,6 +19,14 @@ func TestLine(t *testing.T) {
 	}
 }
 
+func TestCount_number_hasItsNoun(t *testing.T) {
+	for want, got := range map[string]string{"1 pod": Count(1, "pod"), "0 pods": Count(0, "pod"), "1 proxy": Count(1, "proxy"), "2 proxies": Count(2, "proxy")} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 func TestLines(t *testing.T) {
 	if got, want := Lines("a\tb\n\x1bc\n"), "a b\n?c\n"; got != want {
 		t.Errorf("%q, want %q", got, want)
