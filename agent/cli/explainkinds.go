@@ -7,9 +7,11 @@ import (
 	"slices"
 	"strings"
 
-	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/yaml"
 
 	"istio-pod-network-controller/internal/intent"
@@ -35,61 +37,44 @@ func ofKind(apiVersion, kind string) any {
 	if want, ok := kinds()[kind]; !ok || want != group {
 		return nil
 	}
-	switch kind {
-	case "Pod":
-		return &corev1.Pod{}
-	case "ReplicationController":
-		return &corev1.ReplicationController{}
-	case "Deployment":
-		return &appsv1.Deployment{}
-	case "ReplicaSet":
-		return &appsv1.ReplicaSet{}
-	case "StatefulSet":
-		return &appsv1.StatefulSet{}
-	case "DaemonSet":
-		return &appsv1.DaemonSet{}
-	case "Job":
-		return &batchv1.Job{}
+	object, err := scheme.Scheme.New(schema.GroupVersionKind{Group: group, Version: "v1", Kind: kind})
+	if err != nil {
+		return nil
 	}
-	return &batchv1.CronJob{}
+	return object
 }
 
 // podOf returns the pod that an object is, or makes, and the annotations of the object itself if it is no pod.
-func podOf(object any) (pod corev1.Pod, own map[string]string) {
-	var template corev1.PodTemplateSpec
-	switch o := object.(type) {
-	case *corev1.Pod:
-		return *o, nil
-	case *corev1.ReplicationController:
-		own = o.Annotations
-		if o.Spec.Template != nil {
-			template = *o.Spec.Template
-		}
-	case *appsv1.Deployment:
-		template, own = o.Spec.Template, o.Annotations
-	case *appsv1.ReplicaSet:
-		template, own = o.Spec.Template, o.Annotations
-	case *appsv1.StatefulSet:
-		template, own = o.Spec.Template, o.Annotations
-	case *appsv1.DaemonSet:
-		template, own = o.Spec.Template, o.Annotations
-	case *batchv1.Job:
-		template, own = o.Spec.Template, o.Annotations
-	case *batchv1.CronJob:
-		template, own = o.Spec.JobTemplate.Spec.Template, o.Annotations
+func podOf(kind string, data []byte) (pod corev1.Pod, own map[string]string, err error) {
+	if kind == "Pod" {
+		err = json.Unmarshal(data, &pod)
+		return pod, nil, err
 	}
-	return corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}, own
+	var maker struct {
+		metav1.ObjectMeta `json:"metadata"`
+		Spec              struct {
+			Template    corev1.PodTemplateSpec  `json:"template"`
+			JobTemplate batchv1.JobTemplateSpec `json:"jobTemplate"` // a CronJob's
+		} `json:"spec"`
+	}
+	err = json.Unmarshal(data, &maker)
+	template := maker.Spec.Template
+	if kind == "CronJob" {
+		template = maker.Spec.JobTemplate.Spec.Template
+	}
+	return corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}, maker.Annotations, err
 }
 
 // readWorkload reads one object of a kind. The caller sets its namespace and name.
 func readWorkload(apiVersion, kind string, data []byte) workload {
 	w := workload{kind: kind}
-	object := ofKind(apiVersion, kind)
-	if w.fault = decode(data, object); w.fault != nil {
+	if w.fault = decode(data, ofKind(apiVersion, kind)); w.fault != nil {
 		return w
 	}
 	var own map[string]string
-	w.pod, own = podOf(object)
+	if w.pod, own, w.fault = podOf(kind, data); w.fault != nil {
+		return w
+	}
 	for _, key := range slices.Sorted(maps.Keys(own)) {
 		if intent.Reads(key) {
 			w.warnings = append(w.warnings, fmt.Sprintf("annotation %s is on the %s itself, where it has no effect: move it to the pod template's metadata.annotations", key, kind))

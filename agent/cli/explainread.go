@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 
@@ -56,7 +55,7 @@ func readWorkloads(in io.Reader, files []string) (manifests, error) {
 	out := manifests{namespaces: map[string]*corev1.Namespace{}, ignored: map[string]bool{}}
 	left := maxManifests
 	for _, file := range files {
-		data, err := readFile(in, file, left)
+		data, err := readFile(in, file, left, fmt.Sprintf("the manifests are larger than %d bytes in all", maxManifests))
 		if err != nil {
 			return out, fmt.Errorf("--filename: %w", err)
 		}
@@ -80,25 +79,6 @@ func (m manifests) usualNamespace() string {
 		}
 	}
 	return metav1.NamespaceDefault
-}
-
-func readFile(in io.Reader, file string, most int) ([]byte, error) {
-	if file != "-" {
-		f, err := os.Open(file) //nolint:gosec // the file that the user named
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close() //nolint:errcheck // only read
-		in = f
-	}
-	data, err := io.ReadAll(io.LimitReader(in, int64(most)+1))
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", file, err)
-	}
-	if len(data) > most {
-		return nil, fmt.Errorf("read %s: the manifests are larger than %d bytes in all", file, maxManifests)
-	}
-	return data, nil
 }
 
 // addAll adds the documents of one file.

@@ -54,22 +54,31 @@ func (o *rulesOptions) wanted(cmd *cobra.Command) (iptables.Ruleset, error) {
 	return iptables.Rules(in.Spec)
 }
 
-// readManifest reads one object of a kind from a file, or from in for "-".
-func readManifest(in io.Reader, file, kind string, into any) error {
+// readFile reads a file, or in for "-". The error for more than most bytes says what is too large.
+func readFile(in io.Reader, file string, most int, tooLarge string) ([]byte, error) {
 	if file != "-" {
 		f, err := os.Open(file) //nolint:gosec // the file that the user named
 		if err != nil {
-			return err
+			return nil, err
 		}
 		defer f.Close() //nolint:errcheck // only read
 		in = f
 	}
-	data, err := io.ReadAll(io.LimitReader(in, maxManifest+1))
-	if err != nil {
-		return fmt.Errorf("read %s: %w", file, err)
+	data, err := io.ReadAll(io.LimitReader(in, int64(most)+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read %s: %w", file, err)
+	case len(data) > most:
+		return nil, fmt.Errorf("read %s: %s", file, tooLarge)
 	}
-	if len(data) > maxManifest {
-		return fmt.Errorf("read %s: larger than %d bytes", file, maxManifest)
+	return data, nil
+}
+
+// readManifest reads one object of a kind from a file, or from in for "-".
+func readManifest(in io.Reader, file, kind string, into any) error {
+	data, err := readFile(in, file, maxManifest, fmt.Sprintf("larger than %d bytes", maxManifest))
+	if err != nil {
+		return err
 	}
 	if strings.Contains(strings.TrimPrefix(strings.TrimSpace(string(data)), "---"), "\n---") {
 		return fmt.Errorf("read %s: it holds several documents, want one %s", file, kind)
