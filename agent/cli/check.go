@@ -154,12 +154,8 @@ func intentOf(args []string) (intent.Config, error) {
 }
 
 func (f *checkFlags) print(out io.Writer, results []check.Result) error {
-	if f.output == outputJSON {
-		return printJSON(out, struct {
-			Worst   check.Level    `json:"worst"`
-			Results []check.Result `json:"results"`
-		}{check.Worst(results), results})
-	}
-	_, err := io.WriteString(out, check.Text(results))
-	return err
+	return printAs(out, f.output, struct {
+		Worst   check.Level    `json:"worst"`
+		Results []check.Result `json:"results"`
+	}{check.Worst(results), results}, writes(check.Text(results)))
 }

@@ -13,16 +13,21 @@ import (
 // completionTimeout bounds what a shell waits for after the Tab key.
 const completionTimeout = 2 * time.Second
 
-// complete has shells offer the cluster's namespaces and nodes. An error is that of a flag which is not there.
-func (o *statusOptions) complete(cmd *cobra.Command) error {
+// complete has shells offer the cluster's namespaces and nodes, and the values of other flags. An error is that of a flag which is not there.
+func (k *kubeFlags) complete(cmd *cobra.Command, fixed map[string][]string) error {
 	var errs []error
 	for flag, resource := range map[string]string{"namespace": "namespaces", "agent-namespace": "namespaces", "node": "nodes"} {
+		if cmd.Flags().Lookup(flag) == nil {
+			continue
+		}
 		errs = append(errs, cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
-			return o.names(cmd.Context(), resource, typed), cobra.ShellCompDirectiveNoFileComp
+			return k.names(cmd.Context(), resource, typed), cobra.ShellCompDirectiveNoFileComp
 		}))
 	}
-	formats := cobra.FixedCompletions([]string{"wide", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)
-	return errors.Join(append(errs, cmd.RegisterFlagCompletionFunc("output", formats))...)
+	for flag, values := range fixed {
+		errs = append(errs, cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)))
+	}
+	return errors.Join(errs...)
 }
 
 // names returns the names of the cluster's objects that begin as typed. Whatever goes wrong, there is none: a shell shows no errors.

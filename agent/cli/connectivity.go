@@ -115,12 +115,8 @@ func (f *connectivityFlags) askAgents(ctx context.Context, client connection, t 
 }
 
 func (f *connectivityFlags) print(out io.Writer, lines []connectivity.Line) error {
-	if f.output == outputJSON {
-		return printJSON(out, struct {
-			OK    bool                `json:"ok"`
-			Lines []connectivity.Line `json:"proofs"`
-		}{connectivity.Proven(lines), lines})
-	}
-	_, err := io.WriteString(out, connectivity.Text(lines))
-	return err
+	return printAs(out, f.output, struct {
+		OK    bool                `json:"ok"`
+		Lines []connectivity.Line `json:"proofs"`
+	}{connectivity.Proven(lines), lines}, writes(connectivity.Text(lines)))
 }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/spf13/pflag"
 
@@ -23,16 +22,8 @@ func (o *runOptions) addEntranceFlags(fs *pflag.FlagSet) {
 }
 
 func (o *runOptions) validateEntrances() error {
-	var errs []error
-	switch o.NRI.Mode {
-	case agent.NRIAuto, agent.NRIRequired, agent.NRIOff:
-	default:
-		errs = append(errs, fmt.Errorf("--nri: value %q: want auto, required or off", o.NRI.Mode))
-	}
-	switch o.CNI {
-	case agent.CNIOff, agent.CNIInstall, agent.CNIUninstall:
-	default:
-		errs = append(errs, fmt.Errorf("--cni: value %q: want off, install or uninstall", o.CNI))
-	}
-	return errors.Join(append(errs, o.cniFlags.validate())...)
+	return errors.Join(
+		oneOf("nri", o.NRI.Mode, agent.NRIAuto, agent.NRIRequired, agent.NRIOff),
+		oneOf("cni", o.CNI, agent.CNIOff, agent.CNIInstall, agent.CNIUninstall), o.cniFlags.validate(),
+	)
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -40,8 +41,7 @@ func newExplain() *cobra.Command {
 }
 
 func (o *explainOptions) run(cmd *cobra.Command) error {
-	write, err := explanationPrinter(o.output)
-	if err != nil {
+	if err := oneOf("output", o.output, outputWords, outputJSON, outputYAML); err != nil {
 		return err
 	}
 	if err := o.validate(); err != nil {
@@ -66,7 +66,8 @@ func (o *explainOptions) run(cmd *cobra.Command) error {
 		}
 		all = append(all, e)
 	}
-	if err := write(cmd.OutOrStdout(), all); err != nil {
+	err = printAs(cmd.OutOrStdout(), o.output, explanations{all}, func(w io.Writer) error { return printExplanations(w, all) })
+	if err != nil {
 		return err
 	}
 	if invalid > 0 {

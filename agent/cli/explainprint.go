@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -14,24 +13,6 @@ import (
 // explanations is what machines read. Field names are stable.
 type explanations struct {
 	Objects []explained `json:"objects"`
-}
-
-// explanationPrinter returns what prints answers in the format of --output.
-func explanationPrinter(format string) (func(io.Writer, []explained) error, error) {
-	switch format {
-	case outputWords:
-		return printExplanations, nil
-	case outputJSON:
-		return func(w io.Writer, all []explained) error {
-			enc := json.NewEncoder(w)
-			enc.SetIndent("", "  ")
-			enc.SetEscapeHTML(false)
-			return enc.Encode(explanations{all})
-		}, nil
-	case outputYAML:
-		return func(w io.Writer, all []explained) error { return printYAML(w, explanations{all}) }, nil
-	}
-	return nil, fmt.Errorf("--output: value %q: want words, json or yaml", format)
 }
 
 func printExplanations(w io.Writer, all []explained) error {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,9 +23,6 @@ const (
 	viaTunnel = "tunnel"
 	viaExec   = "exec"
 )
-
-// outputWide is a value of --output.
-const outputWide = "wide"
 
 // inspectTimeout bounds the whole command. Each way to the agent has a shorter time of its own.
 const inspectTimeout = 30 * time.Second
@@ -87,34 +83,16 @@ func newInspect() *cobra.Command {
 	fs.StringVar(&o.token, "token", "", "the bearer token to show to the agent instead of the kubeconfig's; one of the audience "+inspect.Audience+" is worth nothing elsewhere")
 	fs.BoolVar(&o.local, "local", false, "ask the agent in this container, without a cluster: for NAMESPACE/POD on this node")
 	fs.StringVar(&o.socket, "socket", agent.DefaultInspectSocket, "with --local: the agent's socket, beside that of its --health-addr")
-	_ = o.complete(cmd) // the flags are those above; a test completes each
+	_ = o.complete(cmd, map[string][]string{ // the flags are those above; a test completes each
+		"via": {viaAuto, viaDirect, viaTunnel, viaExec}, "output": {outputText, outputWide, outputJSON, outputYAML},
+	})
 	return cmd
 }
 
-// complete has shells offer namespaces, and the values of flags. An error is that of a flag which is not there.
-func (o *inspectOptions) complete(cmd *cobra.Command) error {
-	namespaces := func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
-		return o.names(cmd.Context(), "namespaces", typed), cobra.ShellCompDirectiveNoFileComp
-	}
-	fixed := func(values ...string) cobra.CompletionFunc {
-		return cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
-	}
-	return errors.Join(
-		cmd.RegisterFlagCompletionFunc("namespace", namespaces), cmd.RegisterFlagCompletionFunc("agent-namespace", namespaces),
-		cmd.RegisterFlagCompletionFunc("via", fixed(viaAuto, viaDirect, viaTunnel, viaExec)),
-		cmd.RegisterFlagCompletionFunc("output", fixed(outputText, outputWide, outputJSON, outputYAML)),
-	)
-}
-
 func (o *inspectOptions) validate() error {
-	var errs []error
-	if !slices.Contains([]string{viaAuto, viaDirect, viaTunnel, viaExec}, o.via) {
-		errs = append(errs, fmt.Errorf("--via: value %q: want auto, direct, tunnel or exec", o.via))
-	}
-	if !slices.Contains([]string{outputText, outputWide, outputJSON, outputYAML}, o.output) {
-		errs = append(errs, fmt.Errorf("--output: value %q: want text, wide, json or yaml", o.output))
-	}
-	return errors.Join(errs...)
+	return errors.Join(
+		oneOf("via", o.via, viaAuto, viaDirect, viaTunnel, viaExec), oneOf("output", o.output, outputText, outputWide, outputJSON, outputYAML),
+	)
 }
 
 // document asks the agent on this node, or that of the pod's node.
@@ -167,11 +145,6 @@ func (o *inspectOptions) ask(ctx context.Context, client connection, namespace, 
 }
 
 func (o *inspectOptions) print(w io.Writer, doc inspect.Document) error {
-	switch o.output {
-	case outputJSON:
-		return printJSON(w, doc)
-	case outputYAML:
-		return printYAML(w, doc)
-	}
-	return inspect.Text{Now: time.Now(), Wide: o.output == outputWide}.Print(w, doc)
+	text := inspect.Text{Now: time.Now(), Wide: o.output == outputWide}
+	return printAs(w, o.output, doc, func(w io.Writer) error { return text.Print(w, doc) })
 }

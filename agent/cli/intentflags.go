@@ -50,13 +50,8 @@ func (f *intentFlags) add(fs *pflag.FlagSet) {
 
 // validate completes the configuration and returns an error that names every invalid flag.
 func (f *intentFlags) validate() error {
-	var errs []error
-	switch f.config.Select = intent.Selection(f.selection); f.config.Select {
-	case intent.SelectAnnotation, intent.SelectInjected, intent.SelectEither:
-	default:
-		errs = append(errs, fmt.Errorf("--select: value %q: want annotation, injected or either", f.selection))
-	}
-	f.config.ClusterDNS = nil
+	f.config.Select, f.config.ClusterDNS = intent.Selection(f.selection), nil
+	errs := []error{oneOf("select", f.selection, string(intent.SelectAnnotation), string(intent.SelectInjected), string(intent.SelectEither))}
 	for _, item := range f.clusterDNS {
 		a, err := netip.ParseAddr(item)
 		if err != nil {

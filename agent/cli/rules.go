@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -24,6 +23,7 @@ const (
 	outputIptables = kernel.LanguageIptables
 	outputJSON     = "json"
 	outputYAML     = "yaml"
+	outputWide     = "wide"
 )
 
 var errNoNetNS = errors.New("--netns: required")
@@ -104,7 +104,7 @@ func newVerify(o *rulesOptions) *cobra.Command {
 			}
 			if len(drift) > 0 {
 				cmd.Printf("%s\n", drift)
-				return errDrift
+				return exitCode(exitDrift)
 			}
 			cmd.Println("the rules are there")
 			return nil
@@ -116,8 +116,8 @@ func newShow(o *rulesOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "show", Short: "Show what the namespace holds with its counters, or what a pod asks for", Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !slices.Contains([]string{outputWords, outputText, outputNft, outputIptables, outputJSON}, o.output) {
-				return fmt.Errorf("--output: value %q: want words, text, nft, iptables or json", o.output)
+			if err := oneOf("output", o.output, outputWords, outputText, outputNft, outputIptables, outputJSON); err != nil {
+				return err
 			}
 			if o.pod != "" {
 				return o.showWanted(cmd)
@@ -215,11 +215,7 @@ func (o *rulesOptions) validate() error {
 
 // validateBackend returns an error for an unknown value of --backend.
 func validateBackend(backend string) error {
-	switch backend {
-	case kernel.Auto, kernel.Nftables, kernel.Iptables:
-		return nil
-	}
-	return fmt.Errorf("--backend: value %q: want auto, nftables or iptables", backend)
+	return oneOf("backend", backend, kernel.Auto, kernel.Nftables, kernel.Iptables)
 }
 
 func (o *rulesOptions) showWanted(cmd *cobra.Command) error {

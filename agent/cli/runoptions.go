@@ -72,18 +72,8 @@ func (o *runOptions) Validate() error {
 	if o.DaemonSet != "" && o.config.AgentNamespace == "" {
 		errs = append(errs, fmt.Errorf("--daemonset: value %q: --agent-namespace must say where it is", o.DaemonSet))
 	}
-	errs = append(errs, o.validatePodName())
-	switch o.Runtime {
-	case "auto", "containerd", "crio", "docker":
-	default:
-		errs = append(errs, fmt.Errorf("--runtime: value %q: want auto, containerd, crio or docker", o.Runtime))
-	}
-	levels := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "error": slog.LevelError}
-	level, ok := levels[o.logLevel]
-	if !ok {
-		errs = append(errs, fmt.Errorf("--log-level: value %q: want debug, info or error", o.logLevel))
-	}
-	o.level = level
+	errs = append(errs, o.validatePodName(), oneOf("runtime", o.Runtime, "auto", "containerd", "crio", "docker"), oneOf("log-level", o.logLevel, "debug", "info", "error"))
+	o.level = map[string]slog.Level{"debug": slog.LevelDebug, "error": slog.LevelError}[o.logLevel] // info is 0
 	if err := agent.ValidateHealthAddr(o.HealthAddr); err != nil {
 		errs = append(errs, fmt.Errorf("--health-addr: value %q: want unix:///PATH, HOST:PORT, or 0 for none: %w", o.HealthAddr, err))
 	}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -46,7 +46,7 @@ func newStatus() *cobra.Command {
 	fs.StringVarP(&o.output, "output", "o", "", "wide, json or yaml; empty means a table")
 	fs.BoolVarP(&o.watch, "watch", "w", false, "go on, and print a line for each change")
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return unaskedError{wrongFlag(cmd, err)} })
-	_ = o.complete(cmd) // the flags are those above; a test completes each
+	_ = o.complete(cmd, map[string][]string{"output": {outputWide, outputJSON, outputYAML}}) // the flags are those above; a test completes each
 	return cmd
 }
 
@@ -61,13 +61,13 @@ func noStatusArguments(cmd *cobra.Command, args []string) error {
 // Validate returns an error that names every invalid flag.
 func (o *statusOptions) Validate() error {
 	var errs []error
-	if !slices.Contains([]string{"", "wide", "json", "yaml"}, o.output) {
-		errs = append(errs, fmt.Errorf("--output: value %q: want wide, json or yaml", o.output))
+	if o.output != "" {
+		errs = append(errs, oneOf("output", o.output, outputWide, outputJSON, outputYAML))
 	}
 	if o.all && o.namespace != "" {
 		errs = append(errs, fmt.Errorf("--all-namespaces (-A) and --namespace %s do not go together", o.namespace))
 	}
-	if o.watch && (o.output == "json" || o.output == "yaml") {
+	if o.watch && (o.output == outputJSON || o.output == outputYAML) {
 		errs = append(errs, fmt.Errorf("--watch prints lines: it does not go with --output %s", o.output))
 	}
 	if faults := validation.IsDNS1123Label(o.namespace); o.namespace != "" && len(faults) > 0 {
@@ -98,8 +98,8 @@ func (o *statusOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	printer := statusPrinter{out: cmd.OutOrStdout(), wide: o.output == "wide", colour: colourOn(cmd.OutOrStdout())}
-	if err := printer.as(o.output, r); err != nil {
+	printer := statusPrinter{out: cmd.OutOrStdout(), wide: o.output == outputWide, colour: colourOn(cmd.OutOrStdout())}
+	if err := printAs(printer.out, o.output, r, func(io.Writer) error { return printer.tables(r) }); err != nil {
 		return err
 	}
 	if o.watch {

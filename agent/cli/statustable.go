@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"istio-pod-network-controller/diagnostics/survey"
+	"istio-pod-network-controller/internal/printable"
 )
 
 // shortMessage is the length to which messages are cut in a table that is not wide.
@@ -18,17 +19,6 @@ const shortMessage = 100
 type statusPrinter struct {
 	out          io.Writer
 	wide, colour bool
-}
-
-// as prints a report in a format of --output.
-func (p statusPrinter) as(format string, r survey.Report) error {
-	switch format {
-	case "json":
-		return printJSON(p.out, r)
-	case "yaml":
-		return printYAML(p.out, r)
-	}
-	return p.tables(r)
 }
 
 func (p statusPrinter) tables(r survey.Report) error {
@@ -191,9 +181,5 @@ func summary(r survey.Report) string {
 	for _, pod := range r.Pods {
 		count[string(pod.State)]++
 	}
-	pods := "1 pod "
-	if len(r.Pods) > 1 {
-		pods = fmt.Sprintf("%d pods ", len(r.Pods))
-	}
-	return pods + where + ": " + podsCell(count).text + "."
+	return printable.Count(len(r.Pods), "pod") + " " + where + ": " + podsCell(count).text + "."
 }

@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"istio-pod-network-controller/diagnostics/survey"
@@ -47,10 +47,11 @@ func watchStatus(ctx context.Context, p statusPrinter, errOut io.Writer, last su
 
 // changes returns a line for each node and pod that differs between two reports.
 func changes(before, after survey.Report) []string {
-	nodes := differences("node", keyed(before.Nodes, nodeWords), keyed(after.Nodes, nodeWords))
-	pods := differences("pod", keyed(before.Pods, podWords), keyed(after.Pods, podWords))
-	trouble := differences("trouble", keyed(before.Trouble, sameWords), keyed(after.Trouble, sameWords))
-	return slices.Concat(trouble, nodes, pods)
+	return slices.Concat(
+		differences("trouble", before.Trouble, after.Trouble, sameWords),
+		differences("node", before.Nodes, after.Nodes, nodeWords),
+		differences("pod", before.Pods, after.Pods, podWords),
+	)
 }
 
 func nodeWords(n survey.Node) (name, words string) {
@@ -74,38 +75,30 @@ func podWords(p survey.Pod) (name, words string) {
 
 func sameWords(s string) (name, words string) { return s, "yes" }
 
-// item is something with a name, and what is said of it.
-type item struct{ name, words string }
-
-func keyed[T any](all []T, words func(T) (string, string)) []item {
-	out := make([]item, 0, len(all))
-	for _, one := range all {
-		name, text := words(one)
-		out = append(out, item{name, text})
-	}
-	slices.SortFunc(out, func(a, b item) int { return strings.Compare(a.name, b.name) })
-	return out
-}
-
-// differences returns a line for each item that came, went, or is said to be different, sorted by name.
-func differences(kind string, before, after []item) (lines []string) {
-	was, is := map[string]string{}, map[string]string{}
-	for _, i := range before {
-		was[i.name] = i.words
-	}
-	for _, i := range after {
-		is[i.name] = i.words
-		switch words, ok := was[i.name]; {
+// differences returns a line for each thing that came, changed or went, by name. words returns a thing's name and what is said of it.
+func differences[T any](kind string, before, after []T, words func(T) (name, said string)) (lines []string) {
+	was, is := byName(before, words), byName(after, words)
+	for _, name := range slices.Sorted(maps.Keys(is)) {
+		switch old, ok := was[name]; {
 		case !ok:
-			lines = append(lines, fmt.Sprintf("%s %s: %s", kind, i.name, i.words))
-		case words != i.words:
-			lines = append(lines, fmt.Sprintf("%s %s: %s, was %s", kind, i.name, i.words, words))
+			lines = append(lines, fmt.Sprintf("%s %s: %s", kind, name, is[name]))
+		case old != is[name]:
+			lines = append(lines, fmt.Sprintf("%s %s: %s, was %s", kind, name, is[name], old))
 		}
 	}
-	for _, i := range before {
-		if _, ok := is[i.name]; !ok {
-			lines = append(lines, fmt.Sprintf("%s %s: gone, was %s", kind, i.name, i.words))
+	for _, name := range slices.Sorted(maps.Keys(was)) {
+		if _, ok := is[name]; !ok {
+			lines = append(lines, fmt.Sprintf("%s %s: gone, was %s", kind, name, was[name]))
 		}
 	}
 	return lines
+}
+
+func byName[T any](all []T, words func(T) (name, said string)) map[string]string {
+	out := map[string]string{}
+	for _, one := range all {
+		name, said := words(one)
+		out[name] = said
+	}
+	return out
 }
