@@ -17,9 +17,6 @@ import (
 	"istio-pod-network-controller/internal/printable"
 )
 
-// errDrift ends a command that has found drift and has printed it already.
-var errDrift = errors.New("drift found")
-
 // Main runs the command line and returns the exit code; see exitcodes.go. program is the name by which the program was started.
 func Main(program string, args []string, in io.Reader, out, errOut io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -42,8 +39,6 @@ func codeOf(err error, errOut io.Writer) int {
 	switch {
 	case err == nil:
 		return 0
-	case errors.Is(err, errDrift):
-		return exitDrift
 	case errors.As(err, &code):
 		return int(code)
 	}

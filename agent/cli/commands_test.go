@@ -122,7 +122,6 @@ func TestExitCodesAreThoseOfTheDocs(t *testing.T) {
 	}{
 		nil:                {0, ""},
 		some:               {exitError, "error: some\n"},
-		errDrift:           {exitDrift, ""},
 		exitCode(7):        {7, ""},
 		unaskedError{some}: {exitUnasked, "error: some\n"},
 	} {

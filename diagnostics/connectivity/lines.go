@@ -22,44 +22,39 @@ type Line struct {
 	Do     string `json:"do,omitempty"`
 }
 
-// What each kind shows, and what to do if it does not hold.
-const (
-	whatOutbound = "the application's connections go to its proxy, which sees their destination"
-	whatProxy    = "the proxy's own connections leave the pod"
-	whatInbound  = "connections from outside go to the pod's proxy, which sees their destination"
-	whatExcluded = "excluded ports are reached directly"
-	whatPods     = "the pods run"
-	whatReport   = "the agent reports both pods as programmed"
+// doFirst is what to do about a proof that was not tried.
+const doFirst = "mend what goes before it"
 
-	doFirst   = "mend what goes before it"
-	doRules   = "see whether the node has a ready agent and what it says of the pods: check, or run again with --keep and look at the annotations of the pods (docs/check.md#connectivity-test)"
-	doProxy   = "another project's rules may be in the pods as well: run again with --keep and look at them by inspect"
-	doPods    = "see the pod's events: run again with --keep, and kubectl describe"
-	doReport  = "the node has no agent, or the agent does not select the pods: check says which nodes lack an agent; compare --select with the agents' flag"
-	doNetwork = "the connection was refused or lost on its way: a NetworkPolicy of the whole cluster, or rules of another project in the pods"
-)
-
-func whatOf(k Kind) string {
-	return map[Kind]string{
-		KindOutbound: whatOutbound, KindProxy: whatProxy, KindInbound: whatInbound, KindExcluded: whatExcluded, KindPods: whatPods, KindReport: whatReport,
-	}[k]
-}
-
-func doOf(k Kind) string {
-	return map[Kind]string{
-		KindOutbound: doRules, KindProxy: doProxy, KindInbound: doRules, KindExcluded: doNetwork, KindPods: doPods, KindReport: doReport,
-	}[k]
+// words returns what a kind shows, and what to do if it does not hold.
+func (k Kind) words() (what, do string) {
+	const rules = "see whether the node has a ready agent and what it says of the pods: check, or run again with --keep and look at the annotations of the pods (docs/check.md#connectivity-test)"
+	switch k {
+	case KindOutbound:
+		return "the application's connections go to its proxy, which sees their destination", rules
+	case KindProxy:
+		return "the proxy's own connections leave the pod", "another project's rules may be in the pods as well: run again with --keep and look at them by inspect"
+	case KindInbound:
+		return "connections from outside go to the pod's proxy, which sees their destination", rules
+	case KindExcluded:
+		return "excluded ports are reached directly", "the connection was refused or lost on its way: a NetworkPolicy of the whole cluster, or rules of another project in the pods"
+	case KindPods:
+		return "the pods run", "see the pod's events: run again with --keep, and kubectl describe"
+	case KindReport:
+		return "the agent reports both pods as programmed", "the node has no agent, or the agent does not select the pods: check says which nodes lack an agent; compare --select with the agents' flag"
+	}
+	return "", ""
 }
 
 // line is a Line about a node; why is empty if the proof holds.
 func line(node string, kind Kind, family, why string) Line {
-	l := Line{Node: cmp.Or(node, "(any node)"), Kind: kind, Family: family, OK: why == "", What: whatOf(kind), Why: why}
+	what, do := kind.words()
+	l := Line{Node: cmp.Or(node, "(any node)"), Kind: kind, Family: family, OK: why == "", What: what, Why: why}
 	switch {
 	case l.OK:
 	case strings.HasPrefix(why, notTried):
 		l.Do = doFirst
 	default:
-		l.Do = doOf(kind)
+		l.Do = do
 	}
 	return l
 }

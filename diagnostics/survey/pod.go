@@ -65,20 +65,11 @@ type details struct {
 
 // place is what a pod's state depends on beside the pod.
 type place struct {
-	now       time.Time
-	namespace *corev1.Namespace          // nil: not known
-	agentOn   func(node string) presence // whether a node has an agent
-	proxiesOn func(node string) bool     // whether a node's agent runs proxies; true where that is not known
+	now          time.Time
+	namespace    *corev1.Namespace      // nil: not known
+	withoutAgent func(node string) bool // reports whether a node has no agent; false if that is not known
+	proxiesOn    func(node string) bool // reports whether a node's agent runs proxies; true if that is not known
 }
-
-// presence is whether a node has an agent.
-type presence int
-
-const (
-	unknown presence = iota
-	absent
-	present
-)
 
 // podOf returns how a pod stands. ok is false for a pod that has finished, or neither asks nor has a report.
 func podOf(pod *corev1.Pod, at place) (out Pod, ok bool) {
@@ -105,7 +96,7 @@ func podOf(pod *corev1.Pod, at place) (out Pod, ok bool) {
 	if runs := out.State == Programmed || out.State == ProxyNotReady; runs && profile != "" && !at.proxiesOn(out.Node) {
 		out.Message = strings.TrimPrefix(out.Message+"; the agent of node "+out.Node+" runs no proxies now: nobody looks after the pod's, so re-create the pod, or switch sidecars.enabled on", "; ")
 	}
-	if watched := !slices.Contains([]State{NoAgent, Skipped, Removed, Others}, out.State); watched && out.Node != "" && at.agentOn(out.Node) == absent {
+	if watched := !slices.Contains([]State{NoAgent, Skipped, Removed, Others}, out.State); watched && out.Node != "" && at.withoutAgent(out.Node) {
 		out.Message = strings.TrimPrefix(out.Message+"; node "+out.Node+" has no agent now: nobody repairs the rules", "; ")
 	}
 	return out, true
@@ -154,7 +145,7 @@ func (at place) unreported(pod *corev1.Pod, want intent.Intent, profile string) 
 		return Skipped, string(want.Reason)
 	case node == "":
 		return Waiting, "not scheduled yet"
-	case at.agentOn(node) == absent:
+	case at.withoutAgent(node):
 		return NoAgent, "node " + node + " has no agent: nothing redirects this pod's traffic"
 	case pod.Status.Phase != corev1.PodRunning:
 		return Waiting, "its containers have not started; see kubectl describe pod"

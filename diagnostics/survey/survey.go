@@ -82,7 +82,7 @@ func Ask(ctx context.Context, client kubernetes.Interface, o Options) (Report, e
 
 // addPods lists the pods. Who may not list those of all namespaces gets those of one.
 func addPods(ctx context.Context, client kubernetes.Interface, r *Report, o Options, a asked, now time.Time) error {
-	at := place{now: now, agentOn: a.agentOn(r.Nodes), proxiesOn: a.proxiesOn()}
+	at := place{now: now, withoutAgent: a.withoutAgent(r.Nodes), proxiesOn: a.proxiesOn()}
 	list := metav1.ListOptions{LabelSelector: o.Labels, FieldSelector: fieldsOf(o)}
 	read := 0
 	page := func(ctx context.Context, list metav1.ListOptions) (*corev1.PodList, error) {
@@ -137,21 +137,13 @@ func lacks(resource, namespace string) string {
 	return `this account lacks the right "list ` + resource + `" in namespace ` + namespace + ": "
 }
 
-// agentOn returns whether a node has an agent, as far as that is known.
-func (a asked) agentOn(nodes []Node) func(string) presence {
+// withoutAgent returns what reports whether a node has no agent; false if that is not known.
+func (a asked) withoutAgent(nodes []Node) func(string) bool {
 	have := map[string]bool{}
 	for _, n := range nodes {
 		have[n.Name] = n.Agent != ""
 	}
-	return func(node string) presence {
-		switch {
-		case have[node]:
-			return present
-		case a.agentsListed:
-			return absent
-		}
-		return unknown
-	}
+	return func(node string) bool { return a.agentsListed && !have[node] }
 }
 
 // proxiesOn returns whether the agent of a node runs proxies, which its arguments say.
