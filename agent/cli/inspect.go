@@ -138,8 +138,8 @@ func (o *inspectOptions) ask(ctx context.Context, client connection, namespace, 
 		return doc, err
 	}
 	doc.Events = eventsOf(ctx, client, pod)
-	if own, its := build().Version, by.status.Version; its != "" && its != own {
-		doc.Next = append(doc.Next, fmt.Sprintf("this command is release %s and the agent %s: where they say different things, use the agent's release", own, its))
+	if own, s := build().Version, by.Status; s != nil && s.Version != "" && s.Version != own {
+		doc.Next = append(doc.Next, fmt.Sprintf("this command is release %s and the agent %s: where they say different things, use the agent's release", own, s.Version))
 	}
 	return doc, nil
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -42,43 +43,24 @@ func inspectedPod(ctx context.Context, client connection, namespace, name string
 	return pod, nil
 }
 
-// nodeAgent is the agent of a pod's node, and what it says of itself.
-type nodeAgent struct {
-	pod    *corev1.Pod
-	status agentstatus.Status
-	// silent says why status is empty.
-	silent string
-}
-
-// agentOf returns the agent of a pod's node.
-func agentOf(ctx context.Context, client connection, namespace string, pod *corev1.Pod) (nodeAgent, error) {
+// agentOf returns the agent of a pod's node. During an update there are two, and both answer.
+func agentOf(ctx context.Context, client connection, namespace string, pod *corev1.Pod) (cluster.Agent, error) {
 	node := pod.Spec.NodeName
 	found, err := agentsOf(ctx, client, namespace, node)
 	if err != nil {
-		return nodeAgent{}, err
+		return cluster.Agent{}, err
 	}
-	running := slices.DeleteFunc(found, func(p corev1.Pod) bool { return p.Status.Phase != corev1.PodRunning })
-	if len(running) == 0 {
-		return nodeAgent{}, fmt.Errorf("no agent runs on node %s, where the pod is: its rules are not kept up; "+
+	i := slices.IndexFunc(found, func(a cluster.Agent) bool { return a.Pod.Status.Phase == corev1.PodRunning })
+	if i < 0 {
+		return cluster.Agent{}, fmt.Errorf("no agent runs on node %s, where the pod is: its rules are not kept up; "+
 			"see kubectl get pods -A -o wide -l %s, and the chart's nodeSelector and tolerations", node, agentstatus.Label)
 	}
-	// During an update there are two. Both answer.
-	first := slices.MinFunc(running, func(a, b corev1.Pod) int { return agentstatus.Compare(&a, &b) })
-	out := nodeAgent{pod: &first}
-	text, ok := first.Annotations[agentstatus.Annotation]
-	if !ok {
-		out.silent = fmt.Sprintf("agent %s/%s says nothing about itself: it is of a release before inspect, or has just started", first.Namespace, first.Name)
-		return out, nil
-	}
-	if out.status, err = agentstatus.Parse(text); err != nil {
-		out.silent = fmt.Sprintf("agent %s/%s is of another release: %v", first.Namespace, first.Name, err)
-	}
-	return out, nil
+	return found[i], nil
 }
 
 // agentsOf lists a node's agents in the namespace that is given, or else in the usual one. It takes none of another namespace, whatever label
 // its pods have: the caller's token goes to what is found, and tenants make pods.
-func agentsOf(ctx context.Context, client connection, namespace, node string) ([]corev1.Pod, error) {
+func agentsOf(ctx context.Context, client connection, namespace, node string) ([]cluster.Agent, error) {
 	found, err := cluster.Agents(ctx, client, cmp.Or(namespace, agent.Name), node)
 	switch {
 	case err == nil && (namespace != "" || len(found) > 0):
@@ -102,14 +84,13 @@ func agentsOf(ctx context.Context, client connection, namespace, node string) ([
 	return nil, fmt.Errorf("find the agent of node %s: %w", node, clusterError(client.config, errElsewhere))
 }
 
-// namespacesOf returns the namespaces of pods, separated by commas.
-func namespacesOf(pods []corev1.Pod) string {
-	names := make([]string, 0, len(pods))
-	for i := range pods {
-		names = append(names, pods[i].Namespace)
+// namespacesOf returns the namespaces of agents, separated by commas.
+func namespacesOf(agents []cluster.Agent) string {
+	names := map[string]bool{}
+	for _, a := range agents {
+		names[a.Namespace] = true
 	}
-	slices.Sort(names)
-	return strings.Join(slices.Compact(names), ", ")
+	return strings.Join(slices.Sorted(maps.Keys(names)), ", ")
 }
 
 // eventsOf returns the pod's last events, with the caller's rights.

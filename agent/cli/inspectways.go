@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/util/exec"
 
 	"istio-pod-network-controller/agent"
+	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/diagnostics/inspect"
 	"istio-pod-network-controller/internal/agentstatus"
 )
@@ -33,7 +34,7 @@ const (
 // inspectWays asks one agent.
 type inspectWays struct {
 	config *rest.Config
-	agent  nodeAgent
+	agent  cluster.Agent
 	token  string // of --token
 }
 
@@ -65,7 +66,7 @@ func (w inspectWays) ask(ctx context.Context, via, namespace, name string) (insp
 	if len(errs) == 1 {
 		return inspect.Document{}, err
 	}
-	return inspect.Document{}, fmt.Errorf("the agent %s/%s of node %s cannot be asked:\n%w", w.agent.pod.Namespace, w.agent.pod.Name, w.agent.pod.Spec.NodeName, err)
+	return inspect.Document{}, fmt.Errorf("the agent %s/%s of node %s cannot be asked:\n%w", w.agent.Namespace, w.agent.Name, w.agent.Node, err)
 }
 
 func (w inspectWays) one(ctx context.Context, way, namespace, name string) (inspect.Document, error) {
@@ -89,12 +90,14 @@ type dial func(context.Context) (net.Conn, error)
 
 // prepare sees to what both ways over the network need: an agent that says where it answers, and a token.
 func (w *inspectWays) prepare() (err error) {
-	switch {
-	case w.agent.silent != "":
-		return errors.New(w.agent.silent)
-	case w.agent.status.Inspect == nil:
+	switch a := w.agent; {
+	case a.Fault != "":
+		return fmt.Errorf("agent %s/%s is of another release: %s", a.Namespace, a.Name, a.Fault)
+	case a.Status == nil:
+		return fmt.Errorf("agent %s/%s says nothing about itself: it is of a release before inspect, or has just started", a.Namespace, a.Name)
+	case a.Status.Inspect == nil:
 		return fmt.Errorf("agent %s/%s (%s) does not answer callers on the network: the chart's inspect.enabled is false, or its ports were taken (its log says so)",
-			w.agent.pod.Namespace, w.agent.pod.Name, w.agent.status.Version)
+			a.Namespace, a.Name, a.Status.Version)
 	}
 	if w.token == "" {
 		w.token, err = inspect.Token(w.config)
@@ -103,7 +106,7 @@ func (w *inspectWays) prepare() (err error) {
 }
 
 func (w inspectWays) byNetwork(ctx context.Context, dial dial, namespace, name string) (inspect.Document, error) {
-	client := inspect.Client{Certificate: w.agent.status.Inspect.Certificate, Token: w.token, Dial: dial}
+	client := inspect.Client{Certificate: w.agent.Status.Inspect.Certificate, Token: w.token, Dial: dial}
 	return client.Get(ctx, namespace, name)
 }
 
@@ -111,7 +114,7 @@ func (w inspectWays) direct() dial {
 	return func(ctx context.Context) (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(ctx, directDial)
 		defer cancel()
-		conn, err := inspect.Direct(w.agent.pod.Status.PodIP, w.agent.status.Inspect.Port)(ctx)
+		conn, err := inspect.Direct(w.agent.Pod.Status.PodIP, w.agent.Status.Inspect.Port)(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("the agent's node cannot be reached from here: %w", err)
 		}
@@ -121,8 +124,8 @@ func (w inspectWays) direct() dial {
 
 func (w inspectWays) tunnel() dial {
 	return func(ctx context.Context) (net.Conn, error) {
-		pod := w.agent.pod
-		conn, err := inspect.Tunnel(w.config, pod.Namespace, pod.Name, w.agent.status.Inspect.Port)(ctx)
+		pod := w.agent.Pod
+		conn, err := inspect.Tunnel(w.config, pod.Namespace, pod.Name, w.agent.Status.Inspect.Port)(ctx)
 		switch {
 		case apierrors.IsForbidden(err):
 			return nil, fmt.Errorf("this takes the right to get pods/proxy in namespace %s (role %s-inspect-tunnel of the chart)", pod.Namespace, agent.Name)
@@ -135,7 +138,7 @@ func (w inspectWays) tunnel() dial {
 
 // byExec runs `inspect --local` in the agent's container. The command's exit status says what the document says, too.
 func (w inspectWays) byExec(ctx context.Context, namespace, name string) (doc inspect.Document, err error) {
-	pod := w.agent.pod
+	pod := w.agent.Pod
 	command := []string{"/" + agent.Name, "inspect", "--local", "-o", "json", namespace + "/" + name}
 	if socket := inspectSocketOf(pod); socket != "" {
 		command = append(command, "--socket", socket)
@@ -162,7 +165,7 @@ func (w inspectWays) run(ctx context.Context, command []string) (out []byte, err
 	if err != nil {
 		return nil, "", fmt.Errorf("find the API server: %w", err)
 	}
-	at := base.JoinPath("api/v1/namespaces", w.agent.pod.Namespace, "pods", w.agent.pod.Name, "exec")
+	at := base.JoinPath("api/v1/namespaces", w.agent.Pod.Namespace, "pods", w.agent.Pod.Name, "exec")
 	query := at.Query()
 	for key, value := range map[string]string{"container": agentstatus.Container, "stdout": "true", "stderr": "true"} {
 		query.Set(key, value)

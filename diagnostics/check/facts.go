@@ -7,7 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"istio-pod-network-controller/internal/agentstatus"
+	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/internal/intent"
 )
 
@@ -74,14 +74,7 @@ type DaemonSet struct {
 }
 
 // Agent is one of the agents' pods.
-type Agent struct {
-	Namespace, Name, Node string
-	Ready                 bool
-	Since                 time.Time           // when it became ready; zero: it is not
-	Waiting               string              // why its container does not run
-	Status                *agentstatus.Status // nil: it has written none
-	Fault                 string              // why its status cannot be read
-}
+type Agent = cluster.Agent
 
 // Node is what matters of a Node.
 type Node struct {
@@ -181,7 +174,7 @@ func (f *Facts) hosts(namespace string) bool {
 func (f *Facts) agentOn(node string) *Agent {
 	var found *Agent
 	for i := range f.Agents {
-		if a := &f.Agents[i]; a.Node == node && (found == nil || a.Ready) {
+		if a := &f.Agents[i]; a.Node == node && (found == nil || a.Ready && !found.Ready) {
 			found = a
 		}
 	}

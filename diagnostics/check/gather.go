@@ -2,6 +2,7 @@ package check
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -113,13 +114,9 @@ func readPods(ctx context.Context, g Gatherer, f *Facts) error {
 	if err != nil {
 		return err
 	}
-	for i := range agents {
-		if isAgent(&agents[i], f) && agents[i].DeletionTimestamp == nil {
-			f.Agents = append(f.Agents, agentOf(&agents[i]))
-		}
-	}
+	f.Agents = slices.DeleteFunc(agents, func(a Agent) bool { return a.Pod.DeletionTimestamp != nil || !f.hosts(a.Namespace) })
 	f.Pods, err = cluster.All(ctx, g.Client.CoreV1().Pods(metav1.NamespaceAll).List, metav1.ListOptions{}, func(pod *corev1.Pod) (Pod, bool) {
-		if pod.DeletionTimestamp != nil || isAgent(pod, f) {
+		if pod.DeletionTimestamp != nil || agentstatus.IsAgent(pod) && f.hosts(pod.Namespace) {
 			return Pod{}, false
 		}
 		if f.Autoscaler == nil {
@@ -128,10 +125,6 @@ func readPods(ctx context.Context, g Gatherer, f *Facts) error {
 		return podOf(pod, f.Namespaces[pod.Namespace], f.config), true
 	})
 	return err
-}
-
-func isAgent(pod *corev1.Pod, f *Facts) bool {
-	return agentstatus.IsAgent(pod) && f.hosts(pod.Namespace)
 }
 
 func readLeftovers(ctx context.Context, g Gatherer, f *Facts) (err error) {

@@ -9,32 +9,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"istio-pod-network-controller/controllers"
-	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/intent"
 )
 
 // containersOf are all containers of a pod, init containers first.
 func containersOf(pod *corev1.Pod) []corev1.Container {
 	return slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
-}
-
-func agentOf(pod *corev1.Pod) Agent {
-	a := Agent{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName}
-	a.Ready, a.Since = agentstatus.Ready(pod), agentstatus.ReadySince(pod)
-	for i := range pod.Status.ContainerStatuses {
-		if w := pod.Status.ContainerStatuses[i].State.Waiting; w != nil {
-			a.Waiting = strings.TrimSpace(w.Reason + " " + w.Message)
-		}
-	}
-	if value, ok := pod.Annotations[agentstatus.Annotation]; ok {
-		s, err := agentstatus.Parse(value)
-		if err != nil {
-			a.Fault = err.Error()
-		} else {
-			a.Status = &s
-		}
-	}
-	return a
 }
 
 // autoscalerOf recognises Cluster Autoscaler, whose flag names the taint. Karpenter's setting is in its NodePools, which are not read.

@@ -7,16 +7,12 @@ import (
 	"fmt"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-
-	"istio-pod-network-controller/internal/agentstatus"
 )
 
 // PageSize is how many objects one request asks for.
@@ -92,13 +88,4 @@ func pages[L list, T, R any](
 			o.Continue = next
 		}
 	}
-}
-
-// Agents lists the agents' pods of a namespace and a node; either may be empty for all.
-func Agents(ctx context.Context, client kubernetes.Interface, namespace, node string) ([]corev1.Pod, error) {
-	o := metav1.ListOptions{LabelSelector: agentstatus.Label}
-	if node != "" {
-		o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", node).String()
-	}
-	return All(ctx, client.CoreV1().Pods(namespace).List, o, func(pod *corev1.Pod) (corev1.Pod, bool) { return *pod, agentstatus.IsAgent(pod) })
 }

@@ -26,13 +26,13 @@ type Agent struct {
 // tenants may make pods that pass for agents, and the test runs the image.
 func FindAgent(ctx context.Context, client kubernetes.Interface, namespace string) (Agent, error) {
 	byNamespace := map[string]Agent{}
-	pods, err := cluster.Agents(ctx, client, namespace, "")
+	agents, err := cluster.Agents(ctx, client, namespace, "")
 	if err != nil {
 		return Agent{}, fmt.Errorf("list pods: %w", err)
 	}
-	for i := range pods {
-		if found := agentOf(&pods[i].Spec); found.Image != "" {
-			byNamespace[pods[i].Namespace] = found
+	for _, a := range agents {
+		if found := agentOf(&a.Pod.Spec); found.Image != "" {
+			byNamespace[a.Namespace] = found
 		}
 	}
 	names := slices.Sorted(maps.Keys(byNamespace))

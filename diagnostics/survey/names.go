@@ -1,6 +1,7 @@
 package survey
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -12,7 +13,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"istio-pod-network-controller/diagnostics/cluster"
-	"istio-pod-network-controller/internal/agentstatus"
 )
 
 // Names returns the names of the cluster's nodes or namespaces that begin with a prefix.
@@ -43,27 +43,21 @@ func AgentVersions(ctx context.Context, client kubernetes.Interface, namespace s
 		return nil, apierrors.NewForbidden(corev1.Resource("pods"), "", fmt.Errorf("%s", strings.Join(a.missing, "; ")))
 	}
 	count := map[string]int{}
-	for _, pods := range byNode(a.agents) {
-		count[versionOf(pods[0])]++
+	for _, agents := range byNode(a.agents) {
+		count[versionOf(agents[0])]++
 	}
 	out := make([]AgentVersion, 0, len(count))
 	for version, nodes := range count {
 		out = append(out, AgentVersion{version, nodes})
 	}
-	slices.SortFunc(out, func(a, b AgentVersion) int {
-		if a.Nodes != b.Nodes {
-			return b.Nodes - a.Nodes
-		}
-		return strings.Compare(a.Version, b.Version)
-	})
+	slices.SortFunc(out, func(a, b AgentVersion) int { return cmp.Or(b.Nodes-a.Nodes, strings.Compare(a.Version, b.Version)) })
 	return out, nil
 }
 
 // versionOf returns what an agent says about its version.
-func versionOf(pod *corev1.Pod) string {
-	said, err := agentstatus.Parse(pod.Annotations[agentstatus.Annotation])
-	if err != nil || said.Version == "" {
+func versionOf(a cluster.Agent) string {
+	if a.Status == nil || a.Status.Version == "" {
 		return "unknown (it says nothing about itself)"
 	}
-	return said.Version + " (" + said.Revision + ")"
+	return a.Status.Version + " (" + a.Status.Revision + ")"
 }

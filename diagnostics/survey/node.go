@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/internal/agentstatus"
 )
 
@@ -27,12 +28,12 @@ type Node struct {
 }
 
 // nodesOf joins nodes and agents. client is this program's version. If nodes could not be listed, those of the agents are shown.
-func nodesOf(nodes []corev1.Node, listed bool, agents []corev1.Pod, client string, now time.Time) []Node {
+func nodesOf(nodes []corev1.Node, listed bool, agents []cluster.Agent, client string, now time.Time) []Node {
 	rows := map[string]*Node{}
 	for i := range nodes {
 		rows[nodes[i].Name] = &Node{Name: nodes[i].Name, Notes: nodeNotes(&nodes[i])}
 	}
-	for node, pods := range byNode(agents) {
+	for node, here := range byNode(agents) {
 		row := rows[node]
 		if row == nil {
 			if listed {
@@ -41,7 +42,7 @@ func nodesOf(nodes []corev1.Node, listed bool, agents []corev1.Pod, client strin
 			row = &Node{Name: node}
 			rows[node] = row
 		}
-		row.addAgent(pods, client, now)
+		row.addAgent(here, client, now)
 	}
 	out := make([]Node, 0, len(rows))
 	for _, name := range slices.Sorted(maps.Keys(rows)) {
@@ -59,45 +60,36 @@ func nodeNotes(node *corev1.Node) []string {
 	return nil
 }
 
-// byNode returns the agents of each node, the one that is in charge first.
-func byNode(agents []corev1.Pod) map[string][]*corev1.Pod {
-	out := map[string][]*corev1.Pod{}
-	for i := range agents {
-		out[agents[i].Spec.NodeName] = append(out[agents[i].Spec.NodeName], &agents[i])
-	}
-	for _, pods := range out {
-		slices.SortStableFunc(pods, agentstatus.Compare)
+// byNode returns the agents of each node, the one in charge first.
+func byNode(agents []cluster.Agent) map[string][]cluster.Agent {
+	out := map[string][]cluster.Agent{}
+	for _, a := range agents {
+		out[a.Node] = append(out[a.Node], a)
 	}
 	return out
 }
 
 // addAgent adds a node's agents, of which the first is in charge.
-func (n *Node) addAgent(pods []*corev1.Pod, client string, now time.Time) {
-	pod := pods[0]
-	n.Agent = pod.Namespace + "/" + pod.Name
-	if len(pods) > 1 {
+func (n *Node) addAgent(agents []cluster.Agent, client string, now time.Time) {
+	a := agents[0]
+	n.Agent = a.Namespace + "/" + a.Name
+	if len(agents) > 1 {
 		n.Notes = append(n.Notes, "two agents: one takes over from the other")
 	}
-	if !agentstatus.Ready(pod) {
-		n.Trouble = append(n.Trouble, "agent not ready: "+whyNotReady(pod))
+	if !a.Ready {
+		n.Trouble = append(n.Trouble, "agent not ready: "+whyNotReady(a))
 	}
-	value, ok := pod.Annotations[agentstatus.Annotation]
-	if !ok {
-		if agentstatus.Ready(pod) {
-			n.Notes = append(n.Notes, "the agent says nothing about itself: an older release, or without --pod-name")
+	switch n.Status = a.Status; {
+	case a.Fault != "":
+		n.Trouble = append(n.Trouble, "what the agent says about itself cannot be read: "+a.Fault)
+	case a.Status != nil:
+		if !a.Status.Outdated(a.Since, now) {
+			n.Trouble = append(n.Trouble, a.Status.NotReady...)
 		}
-		return
+		n.addStatus(*a.Status, client)
+	case a.Ready:
+		n.Notes = append(n.Notes, "the agent says nothing about itself: an older release, or without --pod-name")
 	}
-	said, err := agentstatus.Parse(value)
-	if err != nil {
-		n.Trouble = append(n.Trouble, "what the agent says about itself cannot be read: "+err.Error())
-		return
-	}
-	n.Status = &said
-	if !said.Outdated(agentstatus.ReadySince(pod), now) {
-		n.Trouble = append(n.Trouble, said.NotReady...)
-	}
-	n.addStatus(said, client)
 }
 
 func (n *Node) addStatus(said agentstatus.Status, client string) {
@@ -117,15 +109,13 @@ func (n *Node) addStatus(said agentstatus.Status, client string) {
 	}
 }
 
-// whyNotReady says in the kubelet's words what an agent's pod waits for.
-func whyNotReady(pod *corev1.Pod) string {
-	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-		if w := c.State.Waiting; w != nil && w.Reason != "" {
-			return strings.TrimSpace(w.Reason + " " + w.Message)
-		}
-	}
-	if pod.DeletionTimestamp != nil {
+// whyNotReady says what an agent's pod waits for.
+func whyNotReady(a cluster.Agent) string {
+	switch {
+	case a.Waiting != "":
+		return a.Waiting
+	case a.Pod.DeletionTimestamp != nil:
 		return "it is ending"
 	}
-	return "pod " + pod.Name + " is " + strings.ToLower(string(pod.Status.Phase))
+	return "pod " + a.Name + " is " + strings.ToLower(string(a.Pod.Status.Phase))
 }

@@ -58,7 +58,7 @@ func (r Report) Failing() bool {
 // asked is what the API server has answered about everything but pods.
 type asked struct {
 	nodes                     []corev1.Node
-	agents                    []corev1.Pod
+	agents                    []cluster.Agent
 	namespaces                map[string]*corev1.Namespace // nil: not known
 	nodesListed, agentsListed bool
 	missing, trouble          []string
@@ -149,8 +149,8 @@ func (a asked) withoutAgent(nodes []Node) func(string) bool {
 // proxiesOn returns whether the agent of a node runs proxies, which its arguments say.
 func (a asked) proxiesOn() func(string) bool {
 	without := map[string]bool{}
-	for node, pods := range byNode(a.agents) {
-		without[node] = !slices.ContainsFunc(pods[0].Spec.Containers, func(c corev1.Container) bool {
+	for node, agents := range byNode(a.agents) {
+		without[node] = !slices.ContainsFunc(agents[0].Pod.Spec.Containers, func(c corev1.Container) bool {
 			return slices.Contains(c.Args, "--sidecars=true") || slices.Contains(c.Args, "--sidecars")
 		})
 	}

@@ -1,0 +1,60 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/kubernetes"
+
+	"istio-pod-network-controller/internal/agentstatus"
+)
+
+// Agent is one of the agents' pods.
+type Agent struct {
+	Namespace, Name, Node string
+	Ready                 bool
+	Since                 time.Time           // when it became ready; zero: it is not
+	Waiting               string              // why a container does not run, in the kubelet's words
+	Status                *agentstatus.Status // nil: it has written none, or Fault says why it cannot be read
+	Fault                 string
+	Pod                   *corev1.Pod
+}
+
+// Agents lists the agents of a namespace and a node; either may be empty for all. They are sorted by node, the agent in charge first.
+func Agents(ctx context.Context, client kubernetes.Interface, namespace, node string) ([]Agent, error) {
+	o := metav1.ListOptions{LabelSelector: agentstatus.Label}
+	if node != "" {
+		o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", node).String()
+	}
+	agents, err := All(ctx, client.CoreV1().Pods(namespace).List, o, func(pod *corev1.Pod) (Agent, bool) { return agentOf(pod), agentstatus.IsAgent(pod) })
+	slices.SortStableFunc(agents, func(a, b Agent) int {
+		return cmp.Or(strings.Compare(a.Node, b.Node), agentstatus.Compare(a.Pod, b.Pod))
+	})
+	return agents, err
+}
+
+func agentOf(pod *corev1.Pod) Agent {
+	a := Agent{
+		Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Ready: agentstatus.Ready(pod), Since: agentstatus.ReadySince(pod), Pod: pod,
+	}
+	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if w := c.State.Waiting; w != nil && w.Reason != "" && a.Waiting == "" {
+			a.Waiting = strings.TrimSpace(w.Reason + " " + w.Message)
+		}
+	}
+	if value, ok := pod.Annotations[agentstatus.Annotation]; ok {
+		s, err := agentstatus.Parse(value)
+		if err != nil {
+			a.Fault = err.Error()
+		} else {
+			a.Status = &s
+		}
+	}
+	return a
+}
