@@ -13,7 +13,7 @@ import (
 // completionTimeout bounds what a shell waits for after the Tab key.
 const completionTimeout = 2 * time.Second
 
-// complete has shells offer the cluster's namespaces and nodes, and the values of other flags. An error is that of a flag which is not there.
+// complete has shells offer the cluster's namespaces and nodes, and the values of other flags. The error names missing flags.
 func (k *kubeFlags) complete(cmd *cobra.Command, fixed map[string][]string) error {
 	var errs []error
 	for flag, resource := range map[string]string{"namespace": "namespaces", "agent-namespace": "namespaces", "node": "nodes"} {

@@ -28,7 +28,7 @@ func kinds() map[string]string {
 
 func workloadKinds() string { return strings.Join(slices.Sorted(maps.Keys(kinds())), ", ") }
 
-// ofKind returns a new object of a kind, or nil for one that has no pods.
+// ofKind returns a new object of a kind, or nil for a kind without pods.
 func ofKind(apiVersion, kind string) any {
 	group, _, versioned := strings.Cut(apiVersion, "/")
 	if !versioned {

@@ -42,7 +42,7 @@ type manifests struct {
 // namespaceOf returns an object's namespace if it is among the manifests.
 func (m manifests) namespaceOf(w workload) *corev1.Namespace { return m.namespaces[w.pod.Namespace] }
 
-// others names the kinds that were ignored.
+// others names the ignored kinds.
 func (m manifests) others() string {
 	if len(m.ignored) == 0 {
 		return ""
@@ -50,7 +50,7 @@ func (m manifests) others() string {
 	return " (found: " + strings.Join(slices.Sorted(maps.Keys(m.ignored)), ", ") + ")"
 }
 
-// readWorkloads reads all objects of the files. Those without a namespace belong to the one that is among the manifests, if it is only one.
+// readWorkloads reads all objects of the files. Objects without a namespace belong to the manifests' only Namespace, or to default.
 func readWorkloads(in io.Reader, files []string) (manifests, error) {
 	out := manifests{namespaces: map[string]*corev1.Namespace{}, ignored: map[string]bool{}}
 	left := maxManifests

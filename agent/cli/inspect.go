@@ -95,7 +95,7 @@ func (o *inspectOptions) validate() error {
 	)
 }
 
-// document asks the agent on this node, or that of the pod's node.
+// document asks the agent on this node, or on the pod's node.
 func (o *inspectOptions) document(ctx context.Context, pod string) (inspect.Document, error) {
 	if o.local {
 		namespace, name, err := splitPod(pod)

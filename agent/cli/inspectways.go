@@ -206,7 +206,7 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return b.to.Write(p)
 }
 
-// inspectSocketOf returns the agent's socket if it is not the default: it is beside that of its health checks.
+// inspectSocketOf returns the agent's socket, beside its health checks' socket, or "" for the default.
 func inspectSocketOf(pod *corev1.Pod) string {
 	for _, c := range pod.Spec.Containers {
 		for _, arg := range c.Args {

@@ -18,7 +18,7 @@ func (o *runOptions) addStartupTaintFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.StartupTaintKey, "startup-taint-key", controllers.KeyStartupTaint, "key of that taint")
 }
 
-// validateTaintKey returns an error unless key is that of a taint that the agent may remove. Kubernetes' own taints say that a node is not
+// validateTaintKey returns an error unless the agent may remove taints with the key. Kubernetes' own taints say that a node is not
 // ready or is for special pods: who removes one of them overrules another controller.
 func validateTaintKey(key string) error {
 	if faults := validation.IsQualifiedName(key); len(faults) > 0 {

@@ -1,11 +1,11 @@
 package check
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -26,7 +26,7 @@ type NodeGatherer struct {
 	Root      string
 	NRISocket string
 	CNIDir    string
-	// Probe returns why the kernel does not take the agent's rules: those of ordinary pods, and those of pods with mode TPROXY.
+	// Probe returns why the kernel does not take the agent's rules: for ordinary pods, and for pods with mode TPROXY.
 	Probe func(ctx context.Context) (ordinary, tproxy error)
 	// Rules reports whether a network namespace has rules of ours. nil: namespaces are not looked at.
 	Rules func(ctx context.Context, path string) (bool, error)
@@ -73,25 +73,11 @@ func readBounded(path string) ([]byte, error) {
 	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
 		return nil, errors.Join(err, fmt.Errorf("%s is no regular file", path))
 	}
-	var b bytes.Buffer
-	_, err = b.ReadFrom(&bounded{file, maxFile})
-	return b.Bytes(), err
-}
-
-// bounded ends with an error after left bytes.
-type bounded struct {
-	file *os.File
-	left int
-}
-
-// Read is an io.Reader's.
-func (b *bounded) Read(p []byte) (int, error) {
-	if b.left <= 0 {
-		return 0, errors.New("the file is too large")
+	text, err := io.ReadAll(io.LimitReader(file, maxFile+1))
+	if err == nil && len(text) > maxFile {
+		err = errors.New("the file is too large")
 	}
-	n, err := b.file.Read(p[:min(len(p), b.left)])
-	b.left -= n
-	return n, err
+	return text, err
 }
 
 // dial connects to the NRI socket and says nothing: the runtime takes that for a plugin that has gone.

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/internal/intent"
 )
 
@@ -52,10 +53,8 @@ func podOf(pod *corev1.Pod, namespace map[string]string, config intent.Config) P
 	if err != nil && asks.Asked {
 		p.Fault = err.Error()
 	}
-	for i := range pod.Status.Conditions {
-		if c := pod.Status.Conditions[i]; c.Type == controllers.Condition {
-			p.Condition = &c
-		}
+	if c := cluster.Condition(pod, controllers.Condition); c != nil {
+		p.Condition = c.DeepCopy() // the pod is not kept
 	}
 	return p
 }
@@ -75,11 +74,8 @@ func nodeOf(n *corev1.Node) Node {
 		Name: n.Name, OS: n.Status.NodeInfo.OperatingSystem, Kernel: n.Status.NodeInfo.KernelVersion,
 		Runtime: n.Status.NodeInfo.ContainerRuntimeVersion, OSImage: n.Status.NodeInfo.OSImage,
 	}
-	for i := range n.Status.Conditions {
-		if c := &n.Status.Conditions[i]; c.Type == corev1.NodeReady {
-			out.Ready, out.Since = c.Status == corev1.ConditionTrue, c.LastTransitionTime.Time
-		}
-	}
+	ready := cluster.NodeReady(n)
+	out.Ready, out.Since = ready.Status == corev1.ConditionTrue, ready.LastTransitionTime.Time
 	for _, t := range n.Spec.Taints {
 		out.Taints = append(out.Taints, t.Key)
 	}

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/diagnostics/cluster"
 )
 
 // Line is one proof on one node, for people. A proof failed if Why is not empty; Do says what to do then.
@@ -72,7 +73,7 @@ func lines(node, message string) []Line {
 	return out
 }
 
-// reported says why a pod's report is not that of a programmed pod, or "".
+// reported says why a pod's report does not say that it is programmed, or "".
 func reported(pod *corev1.Pod) string {
 	status, ok := pod.Annotations[controllers.KeyStatus]
 	if !ok {
@@ -81,10 +82,8 @@ func reported(pod *corev1.Pod) string {
 	if status == string(controllers.StatusInitialized) {
 		return ""
 	}
-	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type == controllers.Condition {
-			return fmt.Sprintf("pod %s: %s: %s", pod.Name, status, c.Message)
-		}
+	if c := cluster.Condition(pod, controllers.Condition); c != nil {
+		return fmt.Sprintf("pod %s: %s: %s", pod.Name, status, c.Message)
 	}
 	return fmt.Sprintf("pod %s: %s", pod.Name, status)
 }

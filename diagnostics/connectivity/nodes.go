@@ -19,7 +19,7 @@ import (
 // defaultSample is how many nodes are tested unless --nodes says otherwise.
 const defaultSample = 3
 
-// Nodes is which nodes are tested: all, a sample, or those of a list.
+// Nodes chooses the nodes to test: all, a sample, or some by name.
 type Nodes struct {
 	All    bool
 	Sample int
@@ -85,12 +85,7 @@ func usableNode(n *corev1.Node) bool {
 	if os != "" && os != "linux" || n.Labels["type"] == "virtual-kubelet" || n.Labels["eks.amazonaws.com/compute-type"] == "fargate" {
 		return false
 	}
-	for i := range n.Status.Conditions {
-		if c := &n.Status.Conditions[i]; c.Type == corev1.NodeReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
+	return cluster.NodeReady(n).Status == corev1.ConditionTrue
 }
 
 // nodes returns the names of the nodes to test. Without the right to list nodes it is one pair of pods wherever the scheduler puts it,

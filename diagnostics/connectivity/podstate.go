@@ -18,10 +18,8 @@ func notRunning(pod *corev1.Pod) string {
 	if pod.Status.Phase == corev1.PodFailed {
 		return fmt.Sprintf("pod %s failed: %s %s", pod.Name, pod.Status.Reason, pod.Status.Message)
 	}
-	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-			return fmt.Sprintf("pod %s is not scheduled: %s", pod.Name, c.Message)
-		}
+	if c := cluster.Condition(pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
+		return fmt.Sprintf("pod %s is not scheduled: %s", pod.Name, c.Message)
 	}
 	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
 		for i := range list {

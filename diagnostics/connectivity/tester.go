@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
 	"istio-pod-network-controller/internal/intent"
@@ -78,7 +79,7 @@ func (t *Tester) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Run returns a line for each proof. With an error the lines are those of what was tested.
+// Run returns a line for each proof. With an error, the lines are about what was tested until then.
 func (t *Tester) Run(ctx context.Context) (lines []Line, err error) {
 	nodes, err := t.nodes(ctx)
 	if err != nil {
@@ -189,48 +190,38 @@ func (t *Tester) start(ctx context.Context, pod *corev1.Pod) (running *corev1.Po
 func (t *Tester) create(ctx context.Context, pod *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(ctx, accountLimit)
 	defer cancel()
-	tick := time.NewTicker(t.interval())
-	defer tick.Stop()
-	for {
-		_, err := t.Client.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{})
-		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "serviceaccount \"default\" not found") {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-tick.C:
-		}
-	}
+	var err error
+	t.poll(ctx, func() bool {
+		_, err = t.Client.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{})
+		return !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "serviceaccount \"default\" not found")
+	})
+	return err
 }
 
-func (t *Tester) interval() time.Duration { return cmp.Or(t.Interval, pollInterval) }
+// poll calls done until it returns true, or ctx ends. It reports whether done has.
+func (t *Tester) poll(ctx context.Context, done func() bool) bool {
+	return wait.PollUntilContextCancel(ctx, cmp.Or(t.Interval, pollInterval), true, func(context.Context) (bool, error) { return done(), nil }) == nil
+}
 
 // await looks at a pod until missing returns "", which says what the pod lacks. The last thing that it lacked is returned.
 func (t *Tester) await(ctx context.Context, name string, limit time.Duration, missing func(*corev1.Pod) string) (*corev1.Pod, string) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	tick := time.NewTicker(t.interval())
-	defer tick.Stop()
+	var found *corev1.Pod
 	why := "not looked at"
-	for {
+	t.poll(ctx, func() bool {
 		pod, err := t.Client.CoreV1().Pods(t.pods.namespace).Get(ctx, name, metav1.GetOptions{})
 		switch {
 		case err == nil:
 			if why = missing(pod); why == "" {
-				return pod, ""
+				found = pod
 			}
-		case apierrors.IsForbidden(err) || apierrors.IsNotFound(err):
-			return nil, fmt.Sprintf("get pod %s: %s", name, err)
-		case ctx.Err() == nil:
+		case ctx.Err() == nil || apierrors.IsForbidden(err) || apierrors.IsNotFound(err):
 			why = fmt.Sprintf("get pod %s: %s", name, err)
 		}
-		select {
-		case <-ctx.Done():
-			return nil, why
-		case <-tick.C:
-		}
-	}
+		return found != nil || apierrors.IsForbidden(err) || apierrors.IsNotFound(err)
+	})
+	return found, why
 }
 
 // clean deletes what the run has made, within cleanLimit, and waits until it is gone.
@@ -264,17 +255,12 @@ func (t *Tester) removeNamespace(ctx context.Context) error {
 	if err := t.Client.CoreV1().Namespaces().Delete(ctx, t.pods.namespace, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	tick := time.NewTicker(t.interval())
-	defer tick.Stop()
-	for {
-		if _, err := t.Client.CoreV1().Namespaces().Get(ctx, t.pods.namespace, metav1.GetOptions{}); apierrors.IsNotFound(err) {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			t.say(fmt.Sprintf("namespace %s is still being deleted", t.pods.namespace))
-			return nil
-		case <-tick.C:
-		}
+	gone := t.poll(ctx, func() bool {
+		_, err := t.Client.CoreV1().Namespaces().Get(ctx, t.pods.namespace, metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	})
+	if !gone {
+		t.say(fmt.Sprintf("namespace %s is still being deleted", t.pods.namespace))
 	}
+	return nil
 }

@@ -41,8 +41,7 @@ func (c Client) Get(ctx context.Context, namespace, name string) (Document, erro
 			return secured, nil
 		},
 	}
-	defer transport.CloseIdleConnections()
-	return get(ctx, &http.Client{Transport: transport, CheckRedirect: noRedirect}, "https://agent", c.Token, namespace, name)
+	return get(ctx, transport, "https://agent", c.Token, namespace, name)
 }
 
 // GetLocal returns a pod's document from the agent in this container, by its socket.
@@ -54,14 +53,13 @@ func GetLocal(ctx context.Context, socket, namespace, name string) (Document, er
 			return d.DialContext(ctx, "unix", socket)
 		},
 	}
-	defer transport.CloseIdleConnections()
-	return get(ctx, &http.Client{Transport: transport, CheckRedirect: noRedirect}, "http://agent", "", namespace, name)
+	return get(ctx, transport, "http://agent", "", namespace, name)
 }
 
-// noRedirect keeps a token from going anywhere else.
-func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-
-func get(ctx context.Context, client *http.Client, base, token, namespace, name string) (doc Document, err error) {
+func get(ctx context.Context, transport *http.Transport, base, token, namespace, name string) (doc Document, err error) {
+	defer transport.CloseIdleConnections()
+	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // the token goes nowhere else
+	client := &http.Client{Transport: transport, CheckRedirect: stay}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, base+Path(namespace, name), http.NoBody)
 	if err != nil {
 		return doc, fmt.Errorf("make the request: %w", err)
@@ -134,7 +132,7 @@ func (c Client) pinned() *tls.Config {
 	}
 }
 
-// handshakeError says what a connection that is closed at once means. The kernel resets one that was closed with something unread.
+// handshakeError says why an agent closes a connection at once. The kernel resets it if something was unread.
 func handshakeError(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
 		return errors.New("the agent closed the connection: too many requests from this address or in all; try again in some seconds")

@@ -25,7 +25,7 @@ type Document struct {
 	Next []string `json:"next"`
 }
 
-// Agent is the one that answered.
+// Agent is the agent that answered.
 type Agent struct {
 	Version  string `json:"version"`
 	Revision string `json:"revision,omitempty"`
@@ -92,7 +92,7 @@ type Rule struct {
 	Bytes   *uint64 `json:"bytes,omitempty"`
 }
 
-// Repair is the last time at which rules that somebody else had changed were put back.
+// Repair is the last repair of rules that another process had changed.
 type Repair struct {
 	Time  string `json:"time,omitempty"`
 	Kinds string `json:"kinds,omitempty"`
@@ -113,7 +113,7 @@ type Agreement struct {
 	Verdict Verdict `json:"verdict"`
 	// Differences are of one line each: "- " is missing, "+ " is too much.
 	Differences []string `json:"differences,omitempty"`
-	// Kept means that the rules are those that the pod asked for earlier: its annotations have gone or are wrong since.
+	// Kept means that the pod asked for these rules earlier: its annotations have gone or are wrong since.
 	Kept  bool   `json:"kept,omitempty"`
 	Error string `json:"error,omitempty"`
 }

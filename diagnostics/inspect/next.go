@@ -44,7 +44,7 @@ const (
 	reasonProxyRefused  = "ProxyRefused"
 )
 
-// adviseProxy is about a pod that has chosen a SidecarProfile. Without one that is ready, its connections are refused.
+// adviseProxy is about a pod that has chosen a SidecarProfile. Without a ready proxy its connections are refused.
 func (d Document) adviseProxy() []string {
 	sidecar := fmt.Sprintf("`kubectl -n %s get sidecars.pod-network-controller.istio.io %s -o yaml`", d.namespace(), d.name())
 	switch {

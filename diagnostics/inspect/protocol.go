@@ -14,7 +14,7 @@ const (
 	// TunnelPath is asked for with Upgrade: UpgradeProtocol. After the answer 101 the connection carries TLS, and in it the same requests.
 	TunnelPath      = "/v1/tunnel"
 	UpgradeProtocol = "istio-pod-network-inspect"
-	// Audience is one that the agent accepts in a token besides the API server's own. Such a token is worth nothing anywhere else.
+	// Audience is accepted in a token besides the API server's own. Such a token is worth nothing anywhere else.
 	Audience = "istio-pod-network-controller"
 	// MaxAnswer bounds an answer.
 	MaxAnswer = 1 << 20

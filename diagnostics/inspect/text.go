@@ -49,7 +49,7 @@ type printer struct {
 	err  error
 }
 
-// line writes one line. Tabs of the format separate columns; those of arguments do not.
+// line writes one line. Tabs of the format separate columns, tabs of arguments do not.
 func (p *printer) line(format string, args ...any) {
 	for i, arg := range args {
 		if text, ok := arg.(string); ok {

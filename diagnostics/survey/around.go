@@ -78,7 +78,7 @@ func askAgents(ctx context.Context, client kubernetes.Interface, o Options, a *a
 	return nil
 }
 
-// askNamespaces reads the namespaces' annotations: all, or the one that is asked for, which must exist.
+// askNamespaces reads the namespaces' annotations: all, or the given namespace's, which must exist.
 func askNamespaces(ctx context.Context, client kubernetes.Interface, o Options, a *asked) error {
 	a.namespaces = map[string]*corev1.Namespace{}
 	if o.Namespace != "" {

@@ -27,7 +27,7 @@ type Node struct {
 	Notes   []string `json:"notes,omitempty"`
 }
 
-// nodesOf joins nodes and agents. client is this program's version. If nodes could not be listed, those of the agents are shown.
+// nodesOf joins nodes and agents. client is this program's version. Without the right to list nodes, it has the agents' nodes.
 func nodesOf(nodes []corev1.Node, listed bool, agents []cluster.Agent, client string, now time.Time) []Node {
 	rows := map[string]*Node{}
 	for i := range nodes {
@@ -52,10 +52,8 @@ func nodesOf(nodes []corev1.Node, listed bool, agents []cluster.Agent, client st
 }
 
 func nodeNotes(node *corev1.Node) []string {
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
-			return []string{"the node is not ready"}
-		}
+	if status := cluster.NodeReady(node).Status; status != "" && status != corev1.ConditionTrue {
+		return []string{"the node is not ready"}
 	}
 	return nil
 }

@@ -9,13 +9,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/internal/intent"
 )
 
 // State is how a pod stands.
 type State string
 
-// The states. The first seven are what the pod's report says; the others are of pods that ask and have no report, or none that says more.
+// The states. The pod's report says the first seven; the rest is for pods that ask and lack a report.
 const (
 	Programmed    State = "programmed"
 	ProxyNotReady State = "proxy-not-ready" // programmed, and the proxy that the agent runs does not answer
@@ -47,7 +48,7 @@ type Pod struct {
 	Entrance  string    `json:"entrance,omitempty"`
 	Created   time.Time `json:"created"`
 	Message   string    `json:"message,omitempty"`
-	// Backend, SpecHash, Reported and Notes are those of the pod's report.
+	// Backend, SpecHash, Reported and Notes come from the pod's report.
 	Backend  string    `json:"backend,omitempty"`
 	SpecHash string    `json:"specHash,omitempty"`
 	Reported time.Time `json:"reported,omitzero"`
@@ -76,7 +77,7 @@ func podOf(pod *corev1.Pod, at place) (out Pod, ok bool) {
 	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return out, false
 	}
-	condition, status := conditionOf(pod), controllers.Status(pod.Annotations[controllers.KeyStatus])
+	condition, status := cluster.Condition(pod, controllers.Condition), controllers.Status(pod.Annotations[controllers.KeyStatus])
 	reported := condition != nil || status != ""
 	want, err := intent.Of(pod, at.namespace, config())
 	profile, _ := intent.SidecarProfile(pod, at.namespace) // err is the same error
@@ -102,7 +103,7 @@ func podOf(pod *corev1.Pod, at place) (out Pod, ok bool) {
 	return out, true
 }
 
-// config is that of an agent which knows every profile: what becomes of a choice is the agents' to say.
+// config is an agent's that knows every profile: only the agents can say what becomes of a choice.
 func config() intent.Config {
 	return intent.Config{
 		Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults(),
@@ -157,13 +158,4 @@ func (at place) unreported(pod *corev1.Pod, want intent.Intent, profile string) 
 			" runs no proxies: switch sidecars.enabled on, or take the annotation " + intent.KeySidecar + " away"
 	}
 	return Unreported, "it runs, and the agent of node " + node + " says nothing about it; see the agent's log"
-}
-
-func conditionOf(pod *corev1.Pod) *corev1.PodCondition {
-	for i := range pod.Status.Conditions {
-		if pod.Status.Conditions[i].Type == controllers.Condition {
-			return &pod.Status.Conditions[i]
-		}
-	}
-	return nil
 }

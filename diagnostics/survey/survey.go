@@ -23,11 +23,11 @@ const DefaultAgentNamespace = "istio-pod-network-controller"
 
 // Options say what is asked.
 type Options struct {
-	// Namespace is that of the pods; empty means all. Fallback is asked if the right to list those of all is missing.
+	// Namespace has the pods; empty means all. Fallback is asked without the right to list the pods of all.
 	Namespace, Fallback string
-	// Labels and Fields are selectors of pods. Node is the one node that is asked for; empty means all.
+	// Labels and Fields are selectors of pods. Node limits the answer to a node; empty means all.
 	Labels, Fields, Node string
-	// AgentNamespace is that of the agents; empty means all.
+	// AgentNamespace has the agents; empty means all.
 	AgentNamespace string
 	// Version is this program's.
 	Version string
@@ -38,7 +38,7 @@ type Options struct {
 // Report is the answer.
 type Report struct {
 	Time time.Time `json:"time"`
-	// Namespace is that of the pods; empty means all.
+	// Namespace has the pods; empty means all.
 	Namespace string `json:"namespace,omitempty"`
 	Nodes     []Node `json:"nodes"`
 	Pods      []Pod  `json:"pods"`
@@ -80,7 +80,7 @@ func Ask(ctx context.Context, client kubernetes.Interface, o Options) (Report, e
 	return r, nil
 }
 
-// addPods lists the pods. Who may not list those of all namespaces gets those of one.
+// addPods lists the pods. Without the right to list all namespaces, it lists the Fallback.
 func addPods(ctx context.Context, client kubernetes.Interface, r *Report, o Options, a asked, now time.Time) error {
 	at := place{now: now, withoutAgent: a.withoutAgent(r.Nodes), proxiesOn: a.proxiesOn()}
 	list := metav1.ListOptions{LabelSelector: o.Labels, FieldSelector: fieldsOf(o)}

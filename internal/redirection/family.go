@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// validationPort and the addresses below are those of iptables.Validation.
+// validationPort and the addresses below equal iptables.Validation, as a test checks.
 const validationPort = 15005
 
 // family is an address family with its addresses as bytes.
