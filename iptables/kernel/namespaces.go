@@ -30,7 +30,7 @@ func (n Namespaces) Identify(path string) (found podnet.Identity, err error) {
 	if err != nil {
 		return found, err
 	}
-	found, err = identityOf(ns)
+	found, err = ns.Identity()
 	return found, errors.Join(err, ns.Close())
 }
 
@@ -58,7 +58,7 @@ func check(ns *netns.NS, at podnet.Place) error {
 	if at.Identity == (podnet.Identity{}) {
 		return nil
 	}
-	found, err := identityOf(ns)
+	found, err := ns.Identity()
 	if err != nil {
 		return err
 	}
@@ -73,12 +73,7 @@ func identityAt(ns *netns.NS, at podnet.Place) (podnet.Identity, error) {
 	if at.Identity != (podnet.Identity{}) {
 		return at.Identity, nil
 	}
-	return identityOf(ns)
-}
-
-func identityOf(ns *netns.NS) (podnet.Identity, error) {
-	i, err := ns.Identity()
-	return podnet.Identity{Dev: i.ID.Dev, Ino: i.ID.Ino, Cookie: i.Cookie}, err
+	return ns.Identity()
 }
 
 // placedError shows an error with the place's path instead of the descriptor's path. That path differs from call to call, and each new

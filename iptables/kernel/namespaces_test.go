@@ -25,6 +25,8 @@ type fakeDriver struct {
 
 func (b fakeDriver) Name() string { return "fake" }
 
+func (b fakeDriver) BuiltIn() bool { return false }
+
 func (b fakeDriver) Present(context.Context, *netns.NS) (bool, error) { return b.present, b.look }
 
 func (b fakeDriver) Apply(_ context.Context, ns *netns.NS, _ iptables.Ruleset) (iptables.Outcome, error) {
@@ -54,7 +56,7 @@ func TestAnIdentityHasAllThatTheKernelTells(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := idOf(t, New(namespaces(t), fakeDriver{}), ns.Path()); got != (podnet.Identity{Dev: want.ID.Dev, Ino: want.ID.Ino, Cookie: want.Cookie}) {
+	if got := idOf(t, New(namespaces(t), fakeDriver{}), ns.Path()); got != (want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }
