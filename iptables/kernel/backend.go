@@ -19,6 +19,8 @@ type Driver interface {
 	writer
 	reader
 	Name() string
+	// BuiltIn reports whether our chains stand at the heads of iptables' own.
+	BuiltIn() bool
 }
 
 // writer changes the rules of a namespace.
@@ -135,7 +137,7 @@ func (e Backend) finish(ctx context.Context, ns *netns.NS, want iptables.Ruleset
 	if err != nil {
 		return out, err
 	}
-	out.Preempted, err = foreign.Preempting(ctx, ns, foreign.OursOf(want, e.chosen.Name() != Nftables))
+	out.Preempted, err = foreign.Preempting(ctx, ns, foreign.OursOf(want, e.chosen.BuiltIn()))
 	return out, err
 }
 

@@ -115,6 +115,10 @@ type (
 	xtDriver  struct{ *xtables.Backend }
 )
 
+func (nftDriver) BuiltIn() bool { return false }
+
+func (xtDriver) BuiltIn() bool { return true }
+
 // List returns the rules that the namespace holds.
 func (b nftDriver) List(ctx context.Context, ns *netns.NS) (Listing, bool, error) {
 	have, ok, err := b.Read(ctx, ns)

@@ -43,7 +43,7 @@ func (e Backend) Look(ctx context.Context, at podnet.Place, want *iptables.Rules
 			return found, err
 		}
 		found.Drift = found.Drift.Bounded()
-		found.Preempting, err = foreign.Preempting(ctx, ns, foreign.OursOf(*want, e.chosen.Name() != Nftables))
+		found.Preempting, err = foreign.Preempting(ctx, ns, foreign.OursOf(*want, e.chosen.BuiltIn()))
 		return found, err
 	})
 }
