@@ -48,10 +48,10 @@ type fakeDriver struct {
 
 func (fakeDriver) Name() string { return "fake" }
 
-func (fakeDriver) Present(context.Context, string) (bool, error) { return false, nil }
+func (fakeDriver) Present(context.Context, *netns.NS) (bool, error) { return false, nil }
 
-func (d fakeDriver) Apply(_ context.Context, path string, _ iptables.Ruleset) (iptables.Outcome, error) {
-	return iptables.Outcome{Drift: iptables.Drift{{Kind: iptables.KindAbsent}}}, d.apply(path)
+func (d fakeDriver) Apply(_ context.Context, ns *netns.NS, _ iptables.Ruleset) (iptables.Outcome, error) {
+	return iptables.Outcome{Drift: iptables.Drift{{Kind: iptables.KindAbsent}}}, d.apply(ns.Path())
 }
 
 func mustRun(t *testing.T, ns *netns.NS, script string) {
