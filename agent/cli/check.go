@@ -142,14 +142,14 @@ func probeKernel(ctx context.Context) (ordinary, tproxy error) {
 
 // intentOf reads the flags of `run` that decide what pods ask for; flags that this release does not know are passed over.
 func intentOf(args []string) (intent.Config, error) {
-	o := &runOptions{}
+	o := &intentFlags{}
 	fs := pflag.NewFlagSet("run", pflag.ContinueOnError)
 	fs.ParseErrorsAllowlist.UnknownFlags = true
-	o.addFlags(fs)
+	o.add(fs)
 	if err := fs.Parse(args); err != nil {
 		return intent.Config{}, fmt.Errorf("read the agents' flags: %w", err)
 	}
-	err := o.intentFlags.validate()
+	err := o.validate()
 	return o.config, err
 }
 

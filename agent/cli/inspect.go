@@ -133,7 +133,7 @@ func (o *inspectOptions) ask(ctx context.Context, client connection, namespace, 
 	if err != nil {
 		return doc, err
 	}
-	ways := inspectWays{config: client.config, agent: by, token: o.token}
+	ways := inspectWays{client: client, agent: by, token: o.token}
 	if doc, err = ways.ask(ctx, o.via, namespace, name); err != nil {
 		return doc, err
 	}

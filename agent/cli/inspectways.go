@@ -13,7 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/rest"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/client-go/util/exec"
 
@@ -27,13 +27,12 @@ import (
 const (
 	directTimeout = 8 * time.Second
 	directDial    = 2 * time.Second
-	tunnelTimeout = 10 * time.Second
-	execTimeout   = 10 * time.Second
+	otherTimeout  = 10 * time.Second
 )
 
 // inspectWays asks one agent.
 type inspectWays struct {
-	config *rest.Config
+	client connection
 	agent  cluster.Agent
 	token  string // of --token
 }
@@ -70,20 +69,19 @@ func (w inspectWays) ask(ctx context.Context, via, namespace, name string) (insp
 }
 
 func (w inspectWays) one(ctx context.Context, way, namespace, name string) (inspect.Document, error) {
+	limit := otherTimeout
+	if way == viaDirect {
+		limit = directTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	switch way {
 	case viaDirect:
-		ctx, cancel := context.WithTimeout(ctx, directTimeout)
-		defer cancel()
 		return w.byNetwork(ctx, w.direct(), namespace, name)
 	case viaTunnel:
-		ctx, cancel := context.WithTimeout(ctx, tunnelTimeout)
-		defer cancel()
 		return w.byNetwork(ctx, w.tunnel(), namespace, name)
-	default:
-		ctx, cancel := context.WithTimeout(ctx, execTimeout)
-		defer cancel()
-		return w.byExec(ctx, namespace, name)
 	}
+	return w.byExec(ctx, namespace, name)
 }
 
 type dial func(context.Context) (net.Conn, error)
@@ -100,7 +98,7 @@ func (w *inspectWays) prepare() (err error) {
 			a.Namespace, a.Name, a.Status.Version)
 	}
 	if w.token == "" {
-		w.token, err = inspect.Token(w.config)
+		w.token, err = inspect.Token(w.client.config)
 	}
 	return err
 }
@@ -125,7 +123,7 @@ func (w inspectWays) direct() dial {
 func (w inspectWays) tunnel() dial {
 	return func(ctx context.Context) (net.Conn, error) {
 		pod := w.agent.Pod
-		conn, err := inspect.Tunnel(w.config, pod.Namespace, pod.Name, w.agent.Status.Inspect.Port)(ctx)
+		conn, err := inspect.Tunnel(w.client.config, pod.Namespace, pod.Name, w.agent.Status.Inspect.Port)(ctx)
 		switch {
 		case apierrors.IsForbidden(err):
 			return nil, fmt.Errorf("this takes the right to get pods/proxy in namespace %s (role %s-inspect-tunnel of the chart)", pod.Namespace, agent.Name)
@@ -160,23 +158,14 @@ func (w inspectWays) byExec(ctx context.Context, namespace, name string) (doc in
 
 // run runs a command in the agent's container, over WebSockets, or SPDY with API servers and proxies that know no other way.
 func (w inspectWays) run(ctx context.Context, command []string) (out []byte, errOut string, err error) {
-	config := rest.CopyConfig(w.config)
-	base, _, err := rest.DefaultServerUrlFor(config)
-	if err != nil {
-		return nil, "", fmt.Errorf("find the API server: %w", err)
-	}
-	at := base.JoinPath("api/v1/namespaces", w.agent.Pod.Namespace, "pods", w.agent.Pod.Name, "exec")
-	query := at.Query()
-	for key, value := range map[string]string{"container": agentstatus.Container, "stdout": "true", "stderr": "true"} {
-		query.Set(key, value)
-	}
-	query["command"] = command
-	at.RawQuery = query.Encode()
-	sockets, err := remotecommand.NewWebSocketExecutor(config, "GET", at.String())
+	options := &corev1.PodExecOptions{Container: agentstatus.Container, Command: command, Stdout: true, Stderr: true}
+	at := w.client.CoreV1().RESTClient().Post().Namespace(w.agent.Namespace).Resource("pods").Name(w.agent.Name).SubResource("exec").
+		VersionedParams(options, scheme.ParameterCodec).URL()
+	sockets, err := remotecommand.NewWebSocketExecutor(w.client.config, "GET", at.String())
 	if err != nil {
 		return nil, "", err
 	}
-	spdy, err := remotecommand.NewSPDYExecutor(config, "POST", at)
+	spdy, err := remotecommand.NewSPDYExecutor(w.client.config, "POST", at)
 	if err != nil {
 		return nil, "", err
 	}
