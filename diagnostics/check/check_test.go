@@ -59,7 +59,7 @@ func find(results []Result, name string) Result {
 	return Result{}
 }
 
-func TestAGoodClusterHasNothingToSay(t *testing.T) {
+func TestRun_goodCluster_isOK(t *testing.T) {
 	for _, pre := range []bool{false, true} {
 		f := goodFacts()
 		if pre {
@@ -99,7 +99,7 @@ func TestChecks(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeReadIsOneWarningThatNamesTheRight(t *testing.T) {
+func TestRun_unreadSource_warnsOnceWithTheRight(t *testing.T) {
 	f := goodFacts()
 	f.noted(sourcePods, "list pods in all namespaces", errors.New("forbidden"))
 	results := Run(f, false)
@@ -120,7 +120,7 @@ func TestWhatCannotBeReadIsOneWarningThatNamesTheRight(t *testing.T) {
 	}
 }
 
-func TestEachCheckHasAHeadingInTheDocs(t *testing.T) {
+func TestChecks_names_equalTheDocsHeadings(t *testing.T) {
 	raw, err := os.ReadFile("../../docs/check.md")
 	if err != nil {
 		t.Fatal(err)
@@ -145,7 +145,7 @@ func TestEachCheckHasAHeadingInTheDocs(t *testing.T) {
 	}
 }
 
-func TestTheTaintIsTheAgents(t *testing.T) {
+func TestStartupTaintKey_equalsTheAgents(t *testing.T) {
 	if startupTaintKey != controllers.KeyStartupTaint {
 		t.Error(startupTaintKey)
 	}

@@ -82,7 +82,7 @@ func gather(t *testing.T, c *fake.Clientset, config intent.Config) *Facts {
 	return g.Gather(t.Context())
 }
 
-func TestAClusterIsReduced(t *testing.T) {
+func TestGather_installation_isReduced(t *testing.T) {
 	istio := &corev1.ConfigMap{ObjectMeta: object("istio-system", "istio"), Data: map[string]string{"mesh": "proxyListenPort: 16001\n"}}
 	values := &corev1.ConfigMap{ObjectMeta: object("istio-system", "istio-sidecar-injector"), Data: map[string]string{"values": `{"pilot":{"cni":{"enabled":true}}}`}}
 	istiod := &appsv1.Deployment{ObjectMeta: object("istio-system", "istiod")}
@@ -124,7 +124,7 @@ func podNamed(t *testing.T, pods []Pod, name string) Pod {
 	return Pod{}
 }
 
-func TestPodsAreJudgedByTheAgentsFlags(t *testing.T) {
+func TestGather_pods_areJudgedByTheAgentsFlags(t *testing.T) {
 	excluded := intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults(), ExcludedNamespaces: []string{"shop"}}
 	neighbour := &corev1.Pod{ObjectMeta: object("agents", "neighbour")}
 	neighbour.Annotations[intent.KeyInitialize] = "true"
@@ -154,7 +154,7 @@ func TestPodsAreJudgedByTheAgentsFlags(t *testing.T) {
 }
 
 // A tenant's objects with the agents' label are none of the agents', whatever their namespace's place in the list.
-func TestATenantsDaemonSetIsNotTheAgents(t *testing.T) {
+func TestGather_tenantsDaemonSet_isIgnored(t *testing.T) {
 	forged := &appsv1.DaemonSet{ObjectMeta: object("a-tenant", "agent")}
 	forged.Labels["app.kubernetes.io/name"] = "istio-pod-network-controller"
 	forged.Spec.Template.Spec.Containers = []corev1.Container{{Name: "agent", Args: []string{"run", "--envoy-port=1"}}}
@@ -172,7 +172,7 @@ func TestATenantsDaemonSetIsNotTheAgents(t *testing.T) {
 }
 
 // Without any right each source is one warning, nothing panics, and that nothing was checked is a failure.
-func TestWithoutRightsEverySourceIsAWarning(t *testing.T) {
+func TestRun_withoutRights_warnsOfEachSource(t *testing.T) {
 	c := served(t, fake.NewClientset(installation()...))
 	c.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		if action.GetResource().Resource == "version" || action.GetVerb() == "get" && action.GetResource().Resource == "group" || action.GetResource().Resource == "resource" {
@@ -195,7 +195,7 @@ func TestWithoutRightsEverySourceIsAWarning(t *testing.T) {
 	}
 }
 
-func TestAClusterThatDoesNotAnswerIsNotAskedOn(t *testing.T) {
+func TestGather_silentCluster_stopsAtTheVersion(t *testing.T) {
 	c := fake.NewClientset(installation()...)
 	c.PrependReactor("get", "version", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, fmt.Errorf("dial tcp 192.0.2.1:6443: i/o timeout")
@@ -206,7 +206,7 @@ func TestAClusterThatDoesNotAnswerIsNotAskedOn(t *testing.T) {
 	}
 }
 
-func TestListsAreReadInPages(t *testing.T) {
+func TestGather_longList_readsPages(t *testing.T) {
 	c := fake.NewClientset()
 	var asked []string
 	c.PrependReactor("list", "nodes", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -228,7 +228,7 @@ func TestListsAreReadInPages(t *testing.T) {
 	}
 }
 
-func TestInjectorsValues(t *testing.T) {
+func TestCNIOf_injectorsValues_areRead(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"pilot":{"cni":{"enabled":false}}}`: "false", `{"istio_cni":{"enabled":true}}`: "true", `{}`: "nil", `nonsense`: "nil",
 	} {
@@ -243,7 +243,7 @@ func TestInjectorsValues(t *testing.T) {
 }
 
 // The rights that docs/check.md shows are enough, and all of them are used.
-func TestTheDocumentedRightsAreThoseThatAreUsed(t *testing.T) {
+func TestGather_rights_equalTheDocs(t *testing.T) {
 	raw, err := os.ReadFile("../../docs/check.md")
 	if err != nil {
 		t.Fatal(err)

@@ -63,7 +63,7 @@ func goodNode() map[string]string {
 	}
 }
 
-func TestAGoodNodeHasNothingToSay(t *testing.T) {
+func TestRunNode_goodNode_isOK(t *testing.T) {
 	f := look(t, nodeRoot(t, goodNode()), nil, nil)
 	results := RunNode(f)
 	if Worst(results) != OK || len(results) != len(nodeChecks()) {

@@ -100,7 +100,7 @@ func pagesOf(t *testing.T) func(context.Context, string, metav1.ListOptions) ([]
 	}
 }
 
-func TestTheSidecarManagersObjectsAreReduced(t *testing.T) {
+func TestGather_sidecars_areReduced(t *testing.T) {
 	objects := installation("run", "--sidecars=true")
 	daemonSet := &appsv1.DaemonSet{ObjectMeta: object("agents", "edge")}
 	daemonSet.Spec.Template.Labels = map[string]string{sidecar.LabelShared: "edge"}
@@ -124,7 +124,7 @@ func TestTheSidecarManagersObjectsAreReduced(t *testing.T) {
 }
 
 // A pod that may not have a proxy has not chosen one.
-func TestWhoHasChosenAProfile(t *testing.T) {
+func TestGather_profile_isChosenUnlessOptedOut(t *testing.T) {
 	objects := installation()
 	g := Gatherer{Client: served(t, fake.NewClientset(objects...))}
 	f := g.Gather(t.Context())

@@ -21,7 +21,7 @@ import (
 	"istio-pod-network-controller/controllers"
 )
 
-func TestAnswersAreJudged(t *testing.T) {
+func TestClient_answers_areJudged(t *testing.T) {
 	target := netip.MustParseAddr("192.0.2.2")
 	at := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(target, port) }
 	c := Client{Pod: "client", Server: "server"}
@@ -49,13 +49,13 @@ func TestAnswersAreJudged(t *testing.T) {
 }
 
 // A run without proofs has proven nothing.
-func TestNothingIsProvenByNothing(t *testing.T) {
+func TestProven_noLines_isFalse(t *testing.T) {
 	if Proven(nil) || !Proven([]Line{{OK: true}}) || Proven([]Line{{OK: true}, {}}) {
 		t.Error("nothing, or not everything, counts as proven")
 	}
 }
 
-func TestTheAgentsReportIsJudged(t *testing.T) {
+func TestReported_status_isJudged(t *testing.T) {
 	for status, want := range map[controllers.Status]string{
 		controllers.StatusInitialized: "", controllers.StatusFailed: "pod client: failed: because", controllers.StatusRemoved: "removed", "": "no agent has written",
 	} {
@@ -70,7 +70,7 @@ func TestTheAgentsReportIsJudged(t *testing.T) {
 	}
 }
 
-func TestALoopEndsAtItsSecondTurn(t *testing.T) {
+func TestPassOn_loop_endsAtTheSecondHop(t *testing.T) {
 	dialled := 0
 	s := Server{Dial: func(context.Context, string, string) (net.Conn, error) { dialled++; return nil, errors.New("refused") }}
 	if a, fault := s.passOn(t.Context(), netip.MustParseAddrPort("192.0.2.2:80"), Request{Hops: 1}); a != nil || fault == "" || dialled != 0 {
@@ -78,7 +78,7 @@ func TestALoopEndsAtItsSecondTurn(t *testing.T) {
 	}
 }
 
-func TestLinesAreBounded(t *testing.T) {
+func TestReadLine_badLines_areRefused(t *testing.T) {
 	var into Request
 	for name, line := range map[string]string{"no end": strings.Repeat("x", 2*maxLine), "no JSON": "hello\n", "nothing": ""} {
 		if err := readLine(bytes.NewBufferString(line), &into); err == nil {
@@ -88,7 +88,7 @@ func TestLinesAreBounded(t *testing.T) {
 }
 
 // The context of an interrupted run is over; what deletes the namespace must not use it.
-func TestWhatAnInterruptedRunDeletesIsSent(t *testing.T) {
+func TestRun_interrupted_deletesItsNamespace(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var deleted atomic.Bool
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

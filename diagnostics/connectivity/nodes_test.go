@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-func TestNodesAreChosen(t *testing.T) {
+func TestNodes_choose_spreadsTheSample(t *testing.T) {
 	notReady := func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionFalse }
 	windows := func(n *corev1.Node) { n.Labels[corev1.LabelOSStable] = "windows" }
 	virtual := func(n *corev1.Node) { n.Labels["type"] = "virtual-kubelet" }
@@ -41,7 +41,7 @@ func TestNodesAreChosen(t *testing.T) {
 	}
 }
 
-func TestHostileNamesAreRefused(t *testing.T) {
+func TestParseNodes_hostileNames_areRefused(t *testing.T) {
 	for _, value := range []string{"0", "-1", "a b", "a,,b", ",", "../x", "n1;rm", "ALL", "-n", "a\x1b[2J", strings.Repeat("a", 300)} {
 		if nodes, err := ParseNodes(value); err == nil {
 			t.Errorf("--nodes %q: %+v", value, nodes)

@@ -123,7 +123,7 @@ func left(t *testing.T, c *fake.Clientset) (names []string) {
 	return names
 }
 
-func TestEachNodeIsProvenAndNothingIsLeft(t *testing.T) {
+func TestRun_nodes_areProvenAndNothingIsLeft(t *testing.T) {
 	c := kubelet{proofs: good()}.cluster(node("b", nil), node("a", nil))
 	lines, err := newTester(c).Run(t.Context())
 	if err != nil {
@@ -142,7 +142,7 @@ func TestEachNodeIsProvenAndNothingIsLeft(t *testing.T) {
 	}
 }
 
-func TestWhatFailsHasAReasonAndNothingIsLeft(t *testing.T) {
+func TestRun_failures_haveReasonsAndNothingIsLeft(t *testing.T) {
 	for name, tc := range map[string]struct {
 		kubelet kubelet
 		want    string
@@ -168,7 +168,7 @@ func TestWhatFailsHasAReasonAndNothingIsLeft(t *testing.T) {
 	}
 }
 
-func TestAnInterruptedRunLeavesNothing(t *testing.T) {
+func TestRun_interrupted_leavesNothing(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	c := kubelet{waiting: "ContainerCreating"}.cluster(node("a", nil))
 	c.PrependReactor("get", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -185,7 +185,7 @@ func TestAnInterruptedRunLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestAnExistingNamespaceStays(t *testing.T) {
+func TestRun_givenNamespace_stays(t *testing.T) {
 	c := kubelet{proofs: good()}.cluster(node("a", nil), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "given"}})
 	tester := newTester(c)
 	tester.Namespace = "given"
@@ -197,7 +197,7 @@ func TestAnExistingNamespaceStays(t *testing.T) {
 	}
 }
 
-func TestKeptPodsStay(t *testing.T) {
+func TestRun_keep_leavesThePods(t *testing.T) {
 	c := kubelet{proofs: good()}.cluster(node("a", nil))
 	tester := newTester(c)
 	tester.Keep = true
@@ -209,7 +209,7 @@ func TestKeptPodsStay(t *testing.T) {
 	}
 }
 
-func TestWithoutTheRightToListNodesOnePairIsTested(t *testing.T) {
+func TestRun_withoutListNodes_testsOnePair(t *testing.T) {
 	c := kubelet{proofs: good()}.cluster()
 	c.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "", nil)
@@ -225,7 +225,7 @@ func TestWithoutTheRightToListNodesOnePairIsTested(t *testing.T) {
 	}
 }
 
-func TestWithoutTheRightToMakeNamespacesOneCanBeGiven(t *testing.T) {
+func TestRun_withoutCreateNamespaces_namesTheFlag(t *testing.T) {
 	c := kubelet{}.cluster(node("a", nil))
 	c.PrependReactor("create", "namespaces", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "namespaces"}, "", nil)
@@ -235,7 +235,7 @@ func TestWithoutTheRightToMakeNamespacesOneCanBeGiven(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeDeletedIsNamed(t *testing.T) {
+func TestRun_failedDeletion_isNamed(t *testing.T) {
 	c := kubelet{proofs: good()}.cluster(node("a", nil))
 	c.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", nil)
@@ -248,7 +248,7 @@ func TestWhatCannotBeDeletedIsNamed(t *testing.T) {
 	}
 }
 
-func TestANewNamespaceGetsItsServiceAccountLater(t *testing.T) {
+func TestRun_lateServiceAccount_isAwaited(t *testing.T) {
 	c := kubelet{proofs: good()}.cluster(node("a", nil))
 	refusals := 2
 	c.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -264,7 +264,7 @@ func TestANewNamespaceGetsItsServiceAccountLater(t *testing.T) {
 }
 
 // Whatever the agents' flags are, they select the pods, and redirect by the pods' own annotations.
-func TestPodsAreRedirectedWhateverTheAgentsDefaultsAre(t *testing.T) {
+func TestPodMaker_otherDefaults_stillRedirects(t *testing.T) {
 	defaults := intent.StandardDefaults()
 	defaults.InterceptionMode, defaults.IncludeInboundPorts, defaults.ExcludeOutboundIPRanges = "TPROXY", "", "10.0.0.0/8"
 	defaults.EnvoyPort, defaults.EnvoyInboundPort, defaults.IPv6, defaults.IncludeOutboundPorts = "3", "4", "direct", "77"
@@ -283,7 +283,7 @@ func TestPodsAreRedirectedWhateverTheAgentsDefaultsAre(t *testing.T) {
 	}
 }
 
-func TestTheAgentsPodSaysImageAndSelection(t *testing.T) {
+func TestFindAgent_agentsPod_saysImageAndSelection(t *testing.T) {
 	agent := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "agent-1", Namespace: "agents", Labels: map[string]string{"app.kubernetes.io/name": "istio-pod-network-controller"}, OwnerReferences: []metav1.OwnerReference{{Kind: "DaemonSet"}}},
 		Spec:       corev1.PodSpec{NodeName: "n1", HostNetwork: true, Containers: []corev1.Container{{Name: "agent", Image: "registry/agent:7", Args: []string{"run", "--select=injected"}}}},

@@ -13,7 +13,7 @@ import (
 	"istio-pod-network-controller/test/standins/apistandin"
 )
 
-func TestNamesAndVersions(t *testing.T) {
+func TestNamesAndAgentVersions_cluster_areListed(t *testing.T) {
 	newer := fine()
 	newer.Version, newer.Revision = "2", "abc"
 	s := &apistandin.Server{

@@ -12,7 +12,7 @@ import (
 )
 
 // Whoever lacks rights gets what the others give, and is told which are missing.
-func TestMissingRightsAreNamed(t *testing.T) {
+func TestAsk_missingRights_areNamed(t *testing.T) {
 	s := &apistandin.Server{
 		Pods:  []corev1.Pod{newPod("shop", "cart", "a", reports("initialized", "Initialized", "True")), newAgent("a", says(fine()))},
 		Nodes: []corev1.Node{newNode("a")}, Namespaces: []corev1.Namespace{newNamespace("shop", "")},

@@ -18,7 +18,7 @@ import (
 	"istio-pod-network-controller/test/standins/apistandin"
 )
 
-func TestHowAPodStands(t *testing.T) {
+func TestAsk_pod_hasItsState(t *testing.T) {
 	young := func(pod *corev1.Pod) { *pod.Status.StartTime = metav1.Now() }
 	for name, c := range map[string]struct {
 		pod       corev1.Pod
@@ -99,7 +99,7 @@ func checkPod(t *testing.T, pods []Pod, state State, words string) {
 	}
 }
 
-func TestHowANodeStands(t *testing.T) {
+func TestAsk_node_hasTroubleAndNotes(t *testing.T) {
 	old, down, unready := fine(), fine(), fine()
 	old.Time, down.Entrance[1] = time.Now().Add(-time.Hour), agentstatus.Entrance{Name: "nri", Message: "not offered"}
 	unready.Ready, unready.NotReady = false, []string{"runtime: away"}
@@ -154,7 +154,7 @@ func TestHowANodeStands(t *testing.T) {
 }
 
 // A pod that somebody gives the agents' label is no agent, nor is one that is not on the host's network.
-func TestWhatIsNoAgentIsNotShownAsOne(t *testing.T) {
+func TestAsk_forgedAgents_areIgnored(t *testing.T) {
 	forged := newAgent("a", says(fine()))
 	forged.Spec.HostNetwork = false
 	loose := newAgent("a", says(fine()))
@@ -165,7 +165,7 @@ func TestWhatIsNoAgentIsNotShownAsOne(t *testing.T) {
 	}
 }
 
-func TestAnAgentOfANodeThatHasLeftIsNotShown(t *testing.T) {
+func TestAsk_agentOfAMissingNode_isNotShown(t *testing.T) {
 	r, err := ask1(t, &apistandin.Server{Pods: []corev1.Pod{newAgent("a", says(fine())), newAgent("gone")}, Nodes: []corev1.Node{newNode("a")}}, Options{})
 	if err != nil || len(r.Nodes) != 1 || r.Nodes[0].Name != "a" {
 		t.Errorf("%+v, %v", r.Nodes, err)
@@ -173,7 +173,7 @@ func TestAnAgentOfANodeThatHasLeftIsNotShown(t *testing.T) {
 }
 
 // While one agent takes over from another, the one in charge is shown.
-func TestTheAgentInChargeIsShown(t *testing.T) {
+func TestAsk_severalAgents_showsTheOneInCharge(t *testing.T) {
 	ending := newAgent("a", says(fine()))
 	ending.Name, ending.DeletionTimestamp, ending.Finalizers = "a-ending", new(metav1.Now()), []string{"a/b"}
 	starting := newAgent("a")
@@ -184,7 +184,7 @@ func TestTheAgentInChargeIsShown(t *testing.T) {
 	}
 }
 
-func TestANamespaceThatIsNotThereOrEnds(t *testing.T) {
+func TestAsk_missingOrEndingNamespace_isTold(t *testing.T) {
 	ending := newNamespace("ending", "")
 	ending.Status.Phase = corev1.NamespaceTerminating
 	s := &apistandin.Server{Nodes: []corev1.Node{newNode("a")}, Namespaces: []corev1.Namespace{ending}, Pods: []corev1.Pod{newAgent("a", says(fine()))}}
@@ -200,7 +200,7 @@ func TestANamespaceThatIsNotThereOrEnds(t *testing.T) {
 	}
 }
 
-func TestSelectorsAndNodesNarrowTheAnswer(t *testing.T) {
+func TestAsk_selectors_narrowTheAnswer(t *testing.T) {
 	labelled := newPod("shop", "web", "b", reports("initialized", "Initialized", "True"))
 	labelled.Labels = map[string]string{"app": "web"}
 	s := &apistandin.Server{
@@ -232,7 +232,7 @@ func TestSelectorsAndNodesNarrowTheAnswer(t *testing.T) {
 }
 
 // A list that expires while it is read begins anew, and no pod is shown twice.
-func TestAListThatExpiresIsReadAnew(t *testing.T) {
+func TestAsk_expiredList_isReadAgain(t *testing.T) {
 	s := &apistandin.Server{Nodes: []corev1.Node{newNode("a")}}
 	for i := range 2*cluster.PageSize + 1 {
 		s.Pods = append(s.Pods, newPod("shop", fmt.Sprintf("p%d", i), "a", reports("initialized", "Initialized", "True")))
@@ -256,7 +256,7 @@ func TestAListThatExpiresIsReadAnew(t *testing.T) {
 	}
 }
 
-func TestPagesInJSON(t *testing.T) {
+func TestAsk_pagesInJSON_areRead(t *testing.T) {
 	s := &apistandin.Server{JSON: true, Nodes: []corev1.Node{newNode("a")}, Pods: []corev1.Pod{newAgent("a", says(fine()))}}
 	for i := range cluster.PageSize {
 		s.Pods = append(s.Pods, newPod("shop", fmt.Sprintf("p%d", i), "a", reports("initialized", "Initialized", "True")))

@@ -15,7 +15,7 @@ import (
 
 // Without rules a probe must not become a connection to somebody else: no TCP packet leaves the pod, not even for an address
 // that only the rules make the pod's own, and not while the kernel has that but not yet its routes.
-func TestNoProbeLeavesThePod(t *testing.T) {
+func TestWait_withoutRules_sendsNothingOut(t *testing.T) {
 	pod, world := kerneltest.NewPod(t)
 	// The world would answer for it.
 	kerneltest.AddLocalRoute(t, world, "::6/128")

@@ -17,7 +17,7 @@ import (
 	"istio-pod-network-controller/test/kerneltest"
 )
 
-func TestAddressesAreThoseOfTheRules(t *testing.T) {
+func TestFamilies_addresses_equalTheRules(t *testing.T) {
 	for i, f := range families() {
 		ip, _ := netip.AddrFromSlice(f.validation)
 		if want := iptables.Validation()[i]; netip.AddrPortFrom(ip, validationPort) != want {
@@ -60,7 +60,7 @@ func try(t *testing.T, ns *netns.NS) (proof Proof, err error) {
 }
 
 // Whatever traffic a pod includes or excludes, its rules are proven.
-func TestRulesAreProven(t *testing.T) {
+func TestWait_anySpec_isProven(t *testing.T) {
 	for name, change := range map[string]func(*iptables.Spec){
 		"by default": nil,
 		"TPROXY":     func(s *iptables.Spec) { s.Mode = iptables.ModeTProxy },
@@ -90,7 +90,7 @@ func TestRulesAreProven(t *testing.T) {
 	}
 }
 
-func TestMissingRulesAreNamed(t *testing.T) {
+func TestWait_missingRules_areNamed(t *testing.T) {
 	without := func(family uint32) func(iptables.Rule) bool {
 		return func(r iptables.Rule) bool {
 			return !slices.ContainsFunc(r.Conds, func(c iptables.Cond) bool { return c.Field == iptables.Family && c.Num == family })
@@ -145,7 +145,7 @@ func TestMissingRulesAreNamed(t *testing.T) {
 func otherPort(s *iptables.Spec) { s.InboundPort = 16006 }
 
 // A proxy that runs already takes the connection: proof that it was redirected, as nobody listens where it was dialled.
-func TestARunningProxyIsProofToo(t *testing.T) {
+func TestWait_runningProxy_isProof(t *testing.T) {
 	pod, _ := kerneltest.NewPod(t)
 	kerneltest.Listen(t, pod, kerneltest.Proxy, "PROXY", 15006)
 	apply(t, pod, nil, nil)
@@ -159,7 +159,7 @@ func TestARunningProxyIsProofToo(t *testing.T) {
 	}
 }
 
-func TestAFamilyThatThePodLacksIsNotAskedFor(t *testing.T) {
+func TestWait_withoutIPv6_asksForIPv4Only(t *testing.T) {
 	pod := kerneltest.New(t)
 	kerneltest.Sysctl(t, pod, "net/ipv6/conf/all/disable_ipv6", "1")
 	apply(t, pod, nil, nil)
@@ -169,7 +169,7 @@ func TestAFamilyThatThePodLacksIsNotAskedFor(t *testing.T) {
 }
 
 // Connections of others to the inbound port are neither proof nor in the way.
-func TestStrangersAreNoProof(t *testing.T) {
+func TestTry_foreignConnections_areNoProof(t *testing.T) {
 	pod, _ := kerneltest.NewPod(t)
 	in := func(f func() error) {
 		t.Helper()
@@ -209,7 +209,7 @@ func TestStrangersAreNoProof(t *testing.T) {
 	})
 }
 
-func TestWaitEnds(t *testing.T) {
+func TestRun_endings_areErrors(t *testing.T) {
 	cause := errors.New("enough")
 	for name, c := range map[string]struct {
 		options Options
