@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"istio-pod-network-controller/internal/netns"
@@ -31,31 +30,26 @@ type Config struct {
 
 // Backend programs namespaces. Each call opens the namespace anew, refuses the host's, and leaves no descriptor open.
 type Backend struct {
-	guard   netns.Guard
-	flavour Flavour
-	observe func(string, time.Duration)
-	environ []string
-	tools   map[uint32]tools
-	missing error
+	guard    netns.Guard
+	programs programs
 }
 
 // New returns a Backend of a flavour. Without the flavour's programs it can still say whether our rules are there (nft flavour only);
 // everything else returns an error that names the missing program.
 func New(ctx context.Context, c Config) *Backend {
-	b := &Backend{guard: c.Guard, flavour: c.Flavour, observe: c.Observe}
-	b.environ = environ(lockFile)
-	if b.observe == nil {
-		b.observe = func(string, time.Duration) {}
+	p := programs{flavour: c.Flavour, environ: environ(lockFile), observe: c.Observe}
+	if p.observe == nil {
+		p.observe = func(string, time.Duration) {}
 	}
-	b.tools, b.missing = find(ctx, c.Flavour)
-	return b
+	p.tools, p.missing = find(ctx, c.Flavour)
+	return &Backend{guard: c.Guard, programs: p}
 }
 
 // Name is the backend's name in flags and reports.
 func (b *Backend) Name() string { return "iptables" }
 
 // Flavour returns the flavour that the Backend was made for.
-func (b *Backend) Flavour() Flavour { return b.flavour }
+func (b *Backend) Flavour() Flavour { return b.programs.flavour }
 
 // Apply makes the namespace at path hold exactly want in our chains, with our jumps at the head of the built-in chains. It returns
 // what differed before. If the kernel refuses, everything stays as it was. Rules of others are not touched.
@@ -68,6 +62,9 @@ func (b *Backend) Apply(ctx context.Context, path string, want iptables.Ruleset)
 		var drift iptables.Drift
 		return ns.Alone(ctx, func() (same bool, err error) {
 			have, drift, err = b.compare(ctx, ns, want)
+			if len(drift) > 0 && have.empty() {
+				drift = iptables.Drift{{Kind: iptables.KindAbsent, Text: "- chains " + iptables.ChainPrefix + "*"}}
+			}
 			return err == nil && len(drift) == 0, err
 		}, func() error {
 			iptables.SawDrift(ctx, drift)
@@ -83,13 +80,8 @@ func (b *Backend) Apply(ctx context.Context, path string, want iptables.Ruleset)
 
 // compare reads what is there and returns how it differs from want.
 func (b *Backend) compare(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (have snapshot, drift iptables.Drift, err error) {
-	have, err = b.read(ctx, ns, false)
-	if err != nil {
-		return nil, nil, err
-	}
-	drift, err = have.drift(ns, want)
-	if len(drift) > 0 && have.empty() {
-		drift = iptables.Drift{{Kind: iptables.KindAbsent, Text: "- chains " + iptables.ChainPrefix + "*"}}
+	if have, err = b.read(ctx, ns, false); err == nil {
+		drift, err = have.drift(ns, want)
 	}
 	return have, drift, err
 }
@@ -111,13 +103,7 @@ func (b *Backend) write(ctx context.Context, ns *netns.NS, have snapshot, want i
 // restore changes have into want, both families at the same time.
 func (b *Backend) restore(ctx context.Context, ns *netns.NS, have, want snapshot) error {
 	return eachFamily(ns, func(family uint32) error {
-		c := plan(have[family], want[family], b.flavour == NFT)
-		if c.input != "" {
-			if _, err := b.run(ctx, c.input, b.tools[family].restore, "--noflush", "-w", strconv.Itoa(lockSeconds)); err != nil {
-				return err
-			}
-		}
-		return dropTables(family, c.spare)
+		return b.programs.restore(ctx, family, plan(have[family], want[family]))
 	})
 }
 
@@ -136,18 +122,14 @@ func (b *Backend) putBack(ctx context.Context, ns *netns.NS, before snapshot) er
 // Verify returns how the namespace at path differs from want. It writes nothing.
 func (b *Backend) Verify(ctx context.Context, path string, want iptables.Ruleset) (drift iptables.Drift, err error) {
 	err = b.in(ctx, path, func(ns *netns.NS) error {
-		have, err := b.read(ctx, ns, false)
-		if err != nil {
-			return err
-		}
-		drift, err = have.drift(ns, want)
+		_, drift, err = b.compare(ctx, ns, want)
 		return err
 	})
 	return drift, err
 }
 
-// Remove removes everything that we own in the namespace at path, and reports whether there was anything. A table is removed if we made
-// it and it is empty otherwise; a legacy table stays, since the kernel keeps it until the namespace ends.
+// Remove removes everything that we own in the namespace at path, and reports whether there was anything. Tables of iptables stay, empty
+// or with the rules of others.
 func (b *Backend) Remove(ctx context.Context, path string) (removed bool, err error) {
 	err = b.in(ctx, path, func(ns *netns.NS) error {
 		rules, err := b.clear(ctx, ns)
@@ -188,12 +170,24 @@ func (b *Backend) clear(ctx context.Context, ns *netns.NS) (removed bool, err er
 // Present reports whether the namespace at path holds any rules of ours.
 func (b *Backend) Present(ctx context.Context, path string) (present bool, err error) {
 	err = b.in(ctx, path, func(ns *netns.NS) error {
-		if present, err = b.possible(ns); present && b.flavour == Legacy {
+		if present, err = b.possible(ns); present && b.programs.flavour == Legacy {
 			_, present, err = b.held(ctx, ns, false)
 		}
 		return err
 	})
 	return present, err
+}
+
+// Read returns what the namespace at path holds of ours; ok is false if there is nothing.
+func (b *Backend) Read(ctx context.Context, path string) (have Listing, ok bool, err error) {
+	err = b.in(ctx, path, func(ns *netns.NS) error {
+		if have.rules, ok, err = b.held(ctx, ns, true); err != nil || !ok {
+			return err
+		}
+		have.routes, err = routing.Read(ns)
+		return err
+	})
+	return have, ok, err
 }
 
 // in calls f with the open namespace at path.

@@ -53,8 +53,8 @@ func newBackend(t testing.TB, flavour Flavour) *Backend {
 	t.Helper()
 	wants(t, flavour)
 	b := New(t.Context(), Config{Guard: kerneltest.Guard(t), Flavour: flavour})
-	if b.missing != nil {
-		t.Fatal(b.missing)
+	if b.programs.missing != nil {
+		t.Fatal(b.programs.missing)
 	}
 	return b
 }
@@ -106,8 +106,8 @@ func shell(t testing.TB, ns *netns.NS, script string) string {
 	return string(out)
 }
 
-// everything is all that a backend could leave behind.
-const everything = "nft list ruleset; ip rule; ip -6 rule; ip route show table 15006 2>/dev/null || true; ip -6 route show table 15006 2>/dev/null || true; ip -o addr show lo"
+// everything is all that a backend could leave behind but empty tables of iptables, of which it shows rules and policies.
+const everything = "for p in iptables-nft ip6tables-nft; do $p-save 2>/dev/null | grep -e ^-A -e DROP -e PODNET_ || true; done; nft list tables inet; ip rule; ip -6 rule; ip route show table 15006 2>/dev/null || true; ip -6 route show table 15006 2>/dev/null || true; ip -o addr show lo"
 
 func legacyNames(t *testing.T, ns *netns.NS) string {
 	t.Helper()
@@ -277,7 +277,7 @@ func TestYieldLeavesWhatTheSuccessorNeeds(t *testing.T) {
 			t.Fatalf("removed %v, error %v", removed, err)
 		}
 	}
-	if out := shell(t, ns, everything); !strings.Contains(out, "::6") || !strings.Contains(out, "lookup 15006") || strings.Contains(out, "table ip") {
+	if out := shell(t, ns, everything); !strings.Contains(out, "::6") || !strings.Contains(out, "lookup 15006") || strings.Contains(out, "PODNET_") {
 		t.Error(out)
 	}
 }

@@ -22,7 +22,7 @@ func TestTwoAgentsLeaveWholeRules(t *testing.T) {
 			ns := kerneltest.New(t)
 			agents := [2]*Backend{newBackend(t, flavour), newBackend(t, flavour)}
 			for _, b := range agents {
-				b.environ = environ(filepath.Join(t.TempDir(), "no", "lock"))
+				b.programs.environ = environ(filepath.Join(t.TempDir(), "no", "lock"))
 			}
 			for round := range 8 {
 				if err := applyBoth(t, ns, agents, wants); err != nil {

@@ -1,33 +1,18 @@
 package xtables
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
-	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
-	"istio-pod-network-controller/iptables/routing"
 )
 
 // Listing is what a namespace holds of ours, with counters.
 type Listing struct {
 	rules  snapshot
 	routes iptables.Ruleset
-}
-
-// Read returns what the namespace at path holds of ours; ok is false if there is nothing.
-func (b *Backend) Read(ctx context.Context, path string) (have Listing, ok bool, err error) {
-	err = b.in(ctx, path, func(ns *netns.NS) error {
-		if have.rules, ok, err = b.held(ctx, ns, true); err != nil || !ok {
-			return err
-		}
-		have.routes, err = routing.Read(ns)
-		return err
-	})
-	return have, ok, err
 }
 
 // Text returns input for `iptables-restore --noflush -c` and ip6tables-restore that makes the same rules.

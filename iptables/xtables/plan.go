@@ -10,13 +10,8 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// change is one run of a restore program: its input, which may be empty, and the tables that we made and no longer need.
-type change struct {
-	input string
-	spare []string
-}
-
-// plan computes how have becomes want. The input has a block for each table that differs, and each block is one transaction:
+// plan returns the input of a restore program, which may be empty, by which have becomes want. It has a block for each table that differs,
+// and each block is one transaction:
 //
 //   - our chains are declared, which makes new ones and empties the others;
 //   - jumps that are not in their place are deleted and inserted again;
@@ -24,31 +19,20 @@ type change struct {
 //   - chains that are no longer wanted are deleted; one that rules of others jump to stays, empty.
 //
 // Nothing of others is named. Tables that gain a chain come first, and those that lose one last: connections are captured at every moment
-// in between. If mark is true, a table that does not exist yet gets a chain that says that we made it.
-func plan(have, want state, mark bool) change {
-	var c change
+// in between.
+func plan(have, want state) (input string) {
 	for _, name := range affected(have, want) {
-		h, w := have.of(name), want.of(name)
-		if h.made && w.empty() {
-			c.spare = append(c.spare, name)
-		}
-		block := h.become(w)
-		if have[name] == nil && mark {
-			block = fmt.Sprintf(":%s - [0:0]\n", madeTable) + block
-		}
-		if block != "" {
-			c.input += fmt.Sprintf("*%s\n%sCOMMIT\n", name, block)
-		}
+		input += fmt.Sprintf("*%s\n%sCOMMIT\n", name, have.of(name).become(want.of(name)))
 	}
-	return c
+	return input
 }
 
 // become returns the transaction that makes the table what want is.
 func (t *table) become(want *table) string {
 	stale := t.without(want)
-	declared := &table{chains: maps.Clone(want.chains)}
-	for _, chain := range stale {
-		declared.insert(chain)
+	declared := &table{chains: map[string][]rule{}}
+	for _, chain := range slices.Concat(stale, slices.Collect(maps.Keys(want.chains))) {
+		declared.chains[chain] = nil
 	}
 	var b strings.Builder
 	b.WriteString(declared.head() + t.replaceJumps(want) + (&table{chains: want.chains}).body())
@@ -58,13 +42,6 @@ func (t *table) become(want *table) string {
 		}
 	}
 	return b.String()
-}
-
-func (t *table) insert(chain string) {
-	if t.chains == nil {
-		t.chains = map[string][]rule{}
-	}
-	t.chains[chain] = nil
 }
 
 // affected returns the tables that differ, in the order in which they have to change.
@@ -90,11 +67,7 @@ func loses(have, want *table) bool {
 	return slices.ContainsFunc(have.without(want), func(chain string) bool { return !iptables.CapturesNothing(chain) })
 }
 
-// equal reports whether two tables hold the same, whoever made them. A table that we made and no longer need is not equal to an empty
-// one, so that it is removed.
-func (t *table) equal(o *table) bool {
-	return t.head()+t.body() == o.head()+o.body() && (!t.made || !o.empty())
-}
+func (t *table) equal(o *table) bool { return t.head()+t.body() == o.head()+o.body() }
 
 // without returns the chains that o does not have.
 func (t *table) without(o *table) []string {

@@ -13,8 +13,8 @@ import (
 // Probe returns an error if the programs or the kernel do not accept a rule set. It tries in a namespace made for the purpose: what is
 // read back must be what was written. It returns the programs' version.
 func (b *Backend) Probe(ctx context.Context, sample iptables.Ruleset) (version string, err error) {
-	if b.missing != nil {
-		return "", fmt.Errorf("probe iptables: %w", b.missing)
+	if b.programs.missing != nil {
+		return "", fmt.Errorf("probe iptables: %w", b.programs.missing)
 	}
 	ns, err := netns.New()
 	if err != nil {
@@ -23,7 +23,7 @@ func (b *Backend) Probe(ctx context.Context, sample iptables.Ruleset) (version s
 	defer ns.Close() //nolint:errcheck // nothing was written that could be lost
 	if _, err := b.Apply(ctx, ns.Path(), sample); err != nil {
 		hint := ""
-		if b.flavour == Legacy {
+		if b.programs.flavour == Legacy {
 			hint = " (the legacy flavour needs the capability NET_RAW)"
 		}
 		return "", fmt.Errorf("probe iptables: the rules are refused%s: %w", hint, err)
@@ -33,7 +33,7 @@ func (b *Backend) Probe(ctx context.Context, sample iptables.Ruleset) (version s
 		err = fmt.Errorf("iptables prints other rules than it was given:\n%s", drift)
 	}
 	if err == nil {
-		version, err = b.version(ctx)
+		version, err = b.programs.version(ctx)
 	}
 	if err != nil {
 		return version, fmt.Errorf("probe iptables: %w", err)
@@ -42,7 +42,7 @@ func (b *Backend) Probe(ctx context.Context, sample iptables.Ruleset) (version s
 }
 
 // version returns the version of the programs. go-iptables takes no context: a call that has not ended with ctx goes on in the background.
-func (b *Backend) version(ctx context.Context) (string, error) {
+func (p programs) version(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, processTimeout)
 	defer cancel()
 	type result struct {
@@ -52,8 +52,8 @@ func (b *Backend) version(ctx context.Context) (string, error) {
 	done := make(chan result, 1)
 	go func() {
 		var r result
-		for _, family := range slices.Sorted(maps.Keys(b.tools)) {
-			if r.version, r.err = b.tools[family].version(); r.err != nil {
+		for _, family := range slices.Sorted(maps.Keys(p.tools)) {
+			if r.version, r.err = p.tools[family].version(); r.err != nil {
 				break
 			}
 		}
@@ -63,6 +63,6 @@ func (b *Backend) version(ctx context.Context) (string, error) {
 	case r := <-done:
 		return r.version, r.err
 	case <-ctx.Done():
-		return "", fmt.Errorf("ask %s for its version: %w", b.Name(), ctx.Err())
+		return "", fmt.Errorf("ask %s for its version: %w", "iptables", ctx.Err())
 	}
 }

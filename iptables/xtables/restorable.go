@@ -17,7 +17,7 @@ func restorable(have snapshot, want iptables.Ruleset) snapshot {
 	for family, tables := range have {
 		out[family] = state{}
 		for name, t := range tables {
-			safe := &table{chains: map[string][]rule{}, jumps: t.jumps, made: t.made, used: t.used}
+			safe := &table{chains: map[string][]rule{}, jumps: t.jumps, used: t.used}
 			for chain, rules := range t.chains {
 				var ok bool
 				if safe.chains[chain], ok = known.rewritten(rules); !ok {

@@ -34,18 +34,62 @@ const (
 // errTooMuch means that a namespace holds more rules than we read; iptables-save always prints all.
 var errTooMuch = errors.New("the tables hold more than can be read; use the nftables backend")
 
-// run starts a program in the network namespace of the calling thread, which the process inherits, and returns its output. It uses
-// files in memory instead of pipes: so the program has its whole input even if the agent dies. The program's output and memory are
-// bounded, since it also prints the pod's own rules.
-func (b *Backend) run(ctx context.Context, input, program string, args ...string) (output string, err error) {
-	defer func(start time.Time) { b.observe(filepath.Base(program), time.Since(start)) }(time.Now())
+// programs are the programs of one flavour. They run in the network namespace of the calling thread.
+type programs struct {
+	flavour Flavour
+	tools   map[uint32]tools // by family
+	missing error
+	environ []string
+	observe func(program string, took time.Duration)
+}
+
+// restore gives a family's restore program its input. If that is empty, there is nothing to do.
+func (p programs) restore(ctx context.Context, family uint32, input string) error {
+	if input == "" {
+		return nil
+	}
+	_, err := p.run(ctx, input, p.tools[family].restore, "--noflush", "-w", strconv.Itoa(lockSeconds))
+	return err
+}
+
+// save returns all rules of a family. It starts no process for a family without tables of ours.
+func (p programs) save(ctx context.Context, family uint32, counters bool) (string, error) {
+	has, err := p.hasTables(family)
+	if err != nil || !has {
+		return "", err
+	}
+	var args []string
+	if counters {
+		args = append(args, "-c")
+	}
+	saved, err := p.run(ctx, "", p.tools[family].save, args...)
+	// Rules that cannot be read would be written again each time.
+	if m := regexp.MustCompile("Table `(raw|mangle|nat)' is incompatible").FindStringSubmatch(saved); m != nil {
+		return "", fmt.Errorf("%s cannot read table %s: it holds what only nft understands; use the nftables backend",
+			filepath.Base(p.tools[family].save), m[1])
+	}
+	return saved, err
+}
+
+// hasTables reports whether a family has any table of the flavour. Asking makes none.
+func (p programs) hasTables(family uint32) (bool, error) {
+	if p.flavour == Legacy {
+		return len(legacyTables(ownProc, family)) > 0, nil
+	}
+	return haveTable(family)
+}
+
+// run starts a program and returns its output. It uses files in memory instead of pipes: so the program has its whole input even if
+// the agent dies. The program's output and memory are bounded, since it also prints the pod's own rules.
+func (p programs) run(ctx context.Context, input, program string, args ...string) (output string, err error) {
+	defer func(start time.Time) { p.observe(filepath.Base(program), time.Since(start)) }(time.Now())
 	ctx, cancel := context.WithTimeout(ctx, processTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.WaitDelay = time.Second
 	// The program is killed if the agent dies: the next agent may work already.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	cmd.Env = b.environ
+	cmd.Env = p.environ
 	files, err := memoryFiles(int64(len(input)), maxOutput, maxOutput)
 	if err != nil {
 		return "", err

@@ -111,11 +111,11 @@ func stages(t *testing.T, b *Backend, pod *netns.NS, want iptables.Ruleset, look
 	for stage := range 4 {
 		look()
 		err := eachFamily(pod, func(family uint32) error {
-			all := blocks(plan(have[family], goal[family], true).input)
+			all := blocks(plan(have[family], goal[family]))
 			if stage >= len(all) {
 				return nil
 			}
-			_, err := b.run(t.Context(), all[stage], b.tools[family].restore, "--noflush")
+			_, err := b.programs.run(t.Context(), all[stage], b.programs.tools[family].restore, "--noflush")
 			return err
 		})
 		if err != nil {

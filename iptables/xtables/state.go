@@ -12,18 +12,13 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// madeTable is an empty chain that we leave in a table that we made. Whoever removes our rules later knows by it that the table may
-// be deleted, too.
-const madeTable = iptables.ChainPrefix + "MADE_TABLE"
-
 // state is what the tables of one family hold of ours, by table name. A table without anything of ours has an empty
 // entry.
 type state map[string]*table
 
 type table struct {
-	chains map[string][]rule // all of ours except madeTable
-	jumps  []jump            // from other chains to ours
-	made   bool
+	chains map[string][]rule
+	jumps  []jump // from other chains to ours
 	// used are our chains that rules of others jump to. The kernel refuses to delete them.
 	used map[string]bool
 }
@@ -58,7 +53,9 @@ func parse(text string) state {
 		}
 		if chain, ok := strings.CutPrefix(line, ":"); ok {
 			chain, _, _ = strings.Cut(chain, " ")
-			t.declare(chain)
+			if ours(chain) {
+				t.chains[chain] = nil
+			}
 			continue
 		}
 		r, rest := counted(line)
@@ -115,15 +112,6 @@ func ownTables() []string { return []string{"raw", "mangle", "nat"} }
 
 func ours(chain string) bool {
 	return strings.HasPrefix(chain, iptables.ChainPrefix) && slices.Contains(iptables.RestoreChainNames(), chain)
-}
-
-func (t *table) declare(chain string) {
-	switch {
-	case chain == madeTable:
-		t.made = true
-	case ours(chain):
-		t.chains[chain] = nil
-	}
 }
 
 // jump adds a jump to one of our chains. If its words are not ours, it belongs to others.
@@ -216,20 +204,18 @@ func (s state) of(name string) *table {
 	return &table{}
 }
 
-func (t *table) empty() bool { return len(t.chains) == 0 && len(t.jumps) == 0 && !t.made }
+func (t *table) empty() bool { return len(t.chains) == 0 && len(t.jumps) == 0 }
 
 // text returns what is ours in the form of RestoreText.
-func (s state) text() string { return s.render((*table).body) }
+func (s state) text() string { return s.render(false) }
 
 // listing returns the text with counters, in the form of iptables-save -c.
-func (s state) listing() string { return s.render((*table).countedBody) }
+func (s state) listing() string { return s.render(true) }
 
-func (s state) render(body func(*table) string) string {
+func (s state) render(counters bool) string {
 	var b strings.Builder
 	for _, name := range s.names() {
-		if t := s[name]; len(t.chains)+len(t.jumps) > 0 {
-			fmt.Fprintf(&b, "*%s\n%s%sCOMMIT\n", name, t.head(), body(t))
-		}
+		fmt.Fprintf(&b, "*%s\n%s%sCOMMIT\n", name, s[name].head(), s[name].lines(counters))
 	}
 	return b.String()
 }
@@ -244,13 +230,15 @@ func (t *table) head() string {
 }
 
 // body returns the jumps and the rules.
-func (t *table) body() string { return t.lines(func(rule) string { return "" }) }
+func (t *table) body() string { return t.lines(false) }
 
-func (t *table) countedBody() string {
-	return t.lines(func(r rule) string { return fmt.Sprintf("[%d:%d] ", r.counter.Packets, r.counter.Bytes) })
-}
-
-func (t *table) lines(prefix func(rule) string) string {
+func (t *table) lines(counters bool) string {
+	prefix := func(r rule) string {
+		if !counters {
+			return ""
+		}
+		return fmt.Sprintf("[%d:%d] ", r.counter.Packets, r.counter.Bytes)
+	}
 	var b strings.Builder
 	for _, j := range t.sortedJumps() {
 		fmt.Fprintf(&b, "%s-I %s %d %s\n", prefix(j.rule), j.chain, j.position, j.spec)
@@ -266,9 +254,6 @@ func (t *table) lines(prefix func(rule) string) string {
 // sortedJumps returns the jumps in an order in which inserting them one by one gives each its position.
 func (t *table) sortedJumps() []jump {
 	return slices.SortedStableFunc(slices.Values(t.jumps), func(a, b jump) int {
-		return cmp.Or(
-			cmp.Compare(slices.Index(hooks(), a.chain), slices.Index(hooks(), b.chain)),
-			cmp.Compare(a.chain, b.chain), cmp.Compare(a.position, b.position),
-		)
+		return cmp.Or(cmp.Compare(slices.Index(hooks(), a.chain), slices.Index(hooks(), b.chain)), cmp.Compare(a.position, b.position))
 	})
 }

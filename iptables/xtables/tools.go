@@ -109,7 +109,7 @@ func Detect(ctx context.Context, config Config, sample iptables.Ruleset) (*Backe
 		b := New(ctx, config)
 		version, err := b.Probe(ctx, sample)
 		if err == nil {
-			return b, fmt.Sprintf("iptables %s of the %s flavour; %s", version, b.flavour, why), nil
+			return b, fmt.Sprintf("iptables %s of the %s flavour; %s", version, config.Flavour, why), nil
 		}
 		errs = append(errs, err)
 		why = err.Error()

@@ -10,8 +10,8 @@ import (
 	"istio-pod-network-controller/test/kerneltest"
 )
 
-// programs makes a folder that has only links, by name, to the programs of one of iptables' two binaries.
-func programs(t *testing.T, binary string, names ...string) string {
+// linked makes a folder that has only links, by name, to the programs of one of iptables' two binaries.
+func linked(t *testing.T, binary string, names ...string) string {
 	t.Helper()
 	target, dir := kerneltest.ProgramPath(t, binary), t.TempDir()
 	for _, name := range names {
@@ -45,8 +45,8 @@ func TestDetectTakesTheNftFlavourAndMakesNoLegacyTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b.flavour != NFT || !strings.Contains(reason, "nft flavour") || !strings.Contains(reason, "no tables of the legacy one") {
-		t.Errorf("%s, %q", b.flavour, reason)
+	if b.programs.flavour != NFT || !strings.Contains(reason, "nft flavour") || !strings.Contains(reason, "no tables of the legacy one") {
+		t.Errorf("%s, %q", b.programs.flavour, reason)
 	}
 	if after := legacyOfTheNode(); after != "" {
 		t.Errorf("tables came into being: %s", after)
@@ -88,13 +88,13 @@ func TestProgramsAreFoundByAnyOfTheirNames(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			t.Setenv("PATH", programs(t, c.binary, c.names...))
+			t.Setenv("PATH", linked(t, c.binary, c.names...))
 			b, reason, err := Detect(t.Context(), config(t), rules(t, nil))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if b.flavour != c.want || !strings.Contains(reason, c.reason) {
-				t.Errorf("%s, %q", b.flavour, reason)
+			if b.programs.flavour != c.want || !strings.Contains(reason, c.reason) {
+				t.Errorf("%s, %q", b.programs.flavour, reason)
 			}
 		})
 	}
@@ -174,7 +174,7 @@ func TestTheLockFallsBackOnTheInput(t *testing.T) {
 		t.Error("the usual lock can be had, and another one is said")
 	}
 	ns, b := kerneltest.New(t), newBackend(t, Legacy)
-	b.environ = environ(missing)
+	b.programs.environ = environ(missing)
 	mustApply(t, b, ns, rules(t, nil))
 	mustHold(t, b, ns, rules(t, nil))
 	if version, err := b.Probe(t.Context(), rules(t, nil)); err != nil || version == "" {
