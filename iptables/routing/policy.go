@@ -66,8 +66,7 @@ func (n *namespace) readPolicy() (err error) {
 			if h.rules, err = n.list(unix.RTM_GETRULE, h, nil, h.rule); err != nil {
 				return h.wrap(fmt.Errorf("list rules: %w", err))
 			}
-			table := [][]byte{rawnetlink.Number(unix.RTA_TABLE, uint32(p.Table))} //nolint:gosec // a table's number
-			if h.routes, err = n.list(unix.RTM_GETROUTE, h, table, h.route); err != nil {
+			if h.routes, err = n.list(unix.RTM_GETROUTE, h, [][]byte{h.table()}, h.route); err != nil {
 				return h.wrap(fmt.Errorf("list routes: %w", err))
 			}
 			n.policy = append(n.policy, h)
@@ -76,16 +75,16 @@ func (n *namespace) readPolicy() (err error) {
 	return nil
 }
 
-// list reads rules or routes, and returns those that take accepts.
-func (n *namespace) list(kind uint16, h policyState, attributes [][]byte, take func([]byte, map[uint16][]byte) (found, bool)) (out []found, err error) {
+// list reads rules or routes, and returns the ones of the policy route's table.
+func (n *namespace) list(kind uint16, h policyState, attributes [][]byte, take func([]byte, map[uint16][]byte) found) (out []found, err error) {
 	request := rawnetlink.Request{Kind: kind, Header: h.header(0, 0, 0), Attributes: attributes}
 	err = rawnetlink.Uninterrupted(func() error {
 		read := 0
 		out = nil
 		return n.conn.Dump(n.end, request, func(body []byte) bool {
 			if read++; len(body) >= headerSize && body[0] == h.family {
-				if f, ok := take(body[:headerSize], rawnetlink.Attributes(body[headerSize:])); ok {
-					out = append(out, f)
+				if a := rawnetlink.Attributes(body[headerSize:]); number(a[unix.RTA_TABLE]) == h.number() {
+					out = append(out, take(body[:headerSize], a))
 				}
 			}
 			return read < maxRead
@@ -102,24 +101,24 @@ func (h policyState) header(protocol, scope, kind byte) []byte {
 	return []byte{h.family, 0, 0, 0, 0, protocol, scope, kind, 0, 0, 0, 0}
 }
 
-// rule accepts a rule that leads to our table.
-func (h policyState) rule(header []byte, attributes map[uint16][]byte) (found, bool) {
-	if number(attributes[unix.FRA_TABLE]) != uint32(h.Table) { //nolint:gosec // a table's number
-		return found{}, false
-	}
-	flags := binary.NativeEndian.Uint32(header[8:])
-	f := found{remove: rawnetlink.Request{Kind: unix.RTM_DELRULE, Header: h.header(0, 0, 0), Attributes: [][]byte{
-		rawnetlink.Number(unix.FRA_TABLE, uint32(h.Table)), rawnetlink.Number(unix.FRA_PRIORITY, number(attributes[unix.FRA_PRIORITY])), //nolint:gosec // as above
-	}}}
-	plain := header[1]|header[2]|header[3] == 0 && header[7] == unix.FR_ACT_TO_TBL && flags&invert == 0
-	f.exact = plain && h.exactRule(attributes)
-	return f, true
+// number returns the number of the table. It is an attribute of rules and routes, under the same kind.
+func (h policyState) number() uint32 { return uint32(h.Table) } //nolint:gosec // a table's number
+
+func (h policyState) table() []byte { return rawnetlink.Number(unix.RTA_TABLE, h.number()) }
+
+// rule reads a rule that leads to our table.
+func (h policyState) rule(header []byte, attributes map[uint16][]byte) found {
+	plain := header[1]|header[2]|header[3] == 0 && header[7] == unix.FR_ACT_TO_TBL && binary.NativeEndian.Uint32(header[8:])&invert == 0
+	return found{exact: plain && h.exactRule(attributes), remove: rawnetlink.Request{
+		Kind: unix.RTM_DELRULE, Header: h.header(0, 0, 0),
+		Attributes: [][]byte{h.table(), rawnetlink.Number(unix.FRA_PRIORITY, number(attributes[unix.FRA_PRIORITY]))},
+	}}
 }
 
 // exactRule compares all attributes of a rule. One that we do not write restricts the rule.
 func (h policyState) exactRule(attributes map[uint16][]byte) bool {
 	want := map[uint16]uint32{
-		unix.FRA_TABLE: uint32(h.Table), unix.FRA_FWMARK: h.Mark, unix.FRA_FWMASK: 1<<32 - 1, unix.FRA_PRIORITY: rulePriority, //nolint:gosec // as above
+		unix.FRA_TABLE: h.number(), unix.FRA_FWMARK: h.Mark, unix.FRA_FWMASK: 1<<32 - 1, unix.FRA_PRIORITY: rulePriority,
 		unix.FRA_SUPPRESS_PREFIXLEN: 1<<32 - 1, // none
 	}
 	for kind := range attributes {
@@ -135,16 +134,11 @@ func (h policyState) exactRule(attributes map[uint16][]byte) bool {
 	return true
 }
 
-// route accepts a route in our table.
-func (h policyState) route(header []byte, attributes map[uint16][]byte) (found, bool) {
-	if number(attributes[unix.RTA_TABLE]) != uint32(h.Table) { //nolint:gosec // a table's number
-		return found{}, false
-	}
+// route reads a route in our table.
+func (h policyState) route(header []byte, attributes map[uint16][]byte) found {
 	remove := h.header(0, unix.RT_SCOPE_NOWHERE, 0)
 	remove[1], remove[3] = header[1], header[3]
-	f := found{remove: rawnetlink.Request{Kind: unix.RTM_DELROUTE, Header: remove, Attributes: [][]byte{
-		rawnetlink.Number(unix.RTA_TABLE, uint32(h.Table)), //nolint:gosec // as above
-	}}}
+	f := found{remove: rawnetlink.Request{Kind: unix.RTM_DELROUTE, Header: remove, Attributes: [][]byte{h.table()}}}
 	if dst := attributes[unix.RTA_DST]; len(dst) > 0 {
 		f.remove.Attributes = append(f.remove.Attributes, rawnetlink.Bytes(unix.RTA_DST, dst))
 	}
@@ -153,7 +147,7 @@ func (h policyState) route(header []byte, attributes map[uint16][]byte) (found, 
 	for kind := range attributes {
 		f.exact = f.exact && slices.Contains(plain, kind)
 	}
-	return f, true
+	return f
 }
 
 func number(attribute []byte) uint32 {
@@ -180,11 +174,10 @@ func (n *namespace) otherRoutes(keep []iptables.PolicyRoute) []policyState {
 // addPolicy completes the routes of want.
 func (n *namespace) addPolicy(want []iptables.PolicyRoute) error {
 	for _, h := range n.policy {
-		if !slices.Contains(want, h.PolicyRoute) {
-			continue
-		}
-		if err := n.complete(h); err != nil {
-			return h.wrap(err)
+		if slices.Contains(want, h.PolicyRoute) {
+			if err := n.complete(h); err != nil {
+				return h.wrap(err)
+			}
 		}
 	}
 	return nil
@@ -192,18 +185,16 @@ func (n *namespace) addPolicy(want []iptables.PolicyRoute) error {
 
 // complete replaces what there is by our rule and our route. The route comes before the rule that leads to it.
 func (n *namespace) complete(h policyState) error {
-	oif := rawnetlink.Number(unix.RTA_OIF, loIndex)
-	table := rawnetlink.Number(unix.RTA_TABLE, uint32(h.Table)) //nolint:gosec // a table's number
 	scope := map[byte]byte{unix.AF_INET: unix.RT_SCOPE_HOST}[h.family]
 	route := rawnetlink.Request{
-		Kind: unix.RTM_NEWROUTE, Header: h.header(unix.RTPROT_BOOT, scope, unix.RTN_LOCAL), Attributes: [][]byte{table, oif},
+		Kind: unix.RTM_NEWROUTE, Header: h.header(unix.RTPROT_BOOT, scope, unix.RTN_LOCAL),
+		Attributes: [][]byte{h.table(), rawnetlink.Number(unix.RTA_OIF, loIndex)},
 	}
 	if err := n.replace(h.routes, route); err != nil {
 		return fmt.Errorf("write route of table %d: %w", h.Table, err)
 	}
 	rule := rawnetlink.Request{Kind: unix.RTM_NEWRULE, Header: h.header(0, 0, unix.FR_ACT_TO_TBL), Attributes: [][]byte{
-		rawnetlink.Number(unix.FRA_TABLE, uint32(h.Table)), rawnetlink.Number(unix.FRA_FWMARK, h.Mark), //nolint:gosec // as above
-		rawnetlink.Number(unix.FRA_FWMASK, 1<<32-1), rawnetlink.Number(unix.FRA_PRIORITY, rulePriority),
+		h.table(), rawnetlink.Number(unix.FRA_FWMARK, h.Mark), rawnetlink.Number(unix.FRA_FWMASK, 1<<32-1), rawnetlink.Number(unix.FRA_PRIORITY, rulePriority),
 	}}
 	if err := n.replace(h.rules, rule); err != nil {
 		return fmt.Errorf("write rule for mark %d: %w", h.Mark, err)
