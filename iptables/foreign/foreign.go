@@ -1,5 +1,5 @@
-// Package foreign recognises the redirection rules of other projects in a network namespace. It asks for each of their names, so
-// a look costs the same whatever else is there, and it makes no table.
+// Package foreign finds foreign chains in a network namespace: known projects by the names of their chains, and any chain that sees
+// packets before ours. A look is bounded whatever a pod has written, and makes no table.
 package foreign
 
 import (

@@ -25,7 +25,7 @@ func find(t testing.TB, ns *netns.NS) string {
 	return found.Owner + ": " + found.Found
 }
 
-func TestOthersAreRecognised(t *testing.T) {
+func TestFind_chainsOfKnownProjects_areRecognised(t *testing.T) {
 	kerneltest.ProgramPath(t, "iptables-legacy")
 	redirect := func(program, table, chain string) string {
 		return fmt.Sprintf("%[1]s -t %[2]s -N %[3]s; %[1]s -t %[2]s -A %[3]s -p tcp -j RETURN; %[1]s -t %[2]s -A PREROUTING -p tcp -j %[3]s", program, table, chain)
@@ -80,7 +80,7 @@ nft 'add table inet pod-network-controller; add chain inet pod-network-controlle
 }
 
 // To look must not make the tables of the other flavour.
-func TestALookMakesNoTable(t *testing.T) {
+func TestFind_freshNamespace_makesNoTable(t *testing.T) {
 	ns := kerneltest.New(t)
 	const everything = "nft list ruleset; cat /proc/self/net/ip_tables_names /proc/self/net/ip6_tables_names"
 	if got := find(t, ns); got != "" {
@@ -92,7 +92,7 @@ func TestALookMakesNoTable(t *testing.T) {
 }
 
 // A pod may fill its namespace with whatever it likes.
-func TestALookCostsTheSameWhateverIsThere(t *testing.T) {
+func TestFind_fullNamespace_costsTheSame(t *testing.T) {
 	ns := kerneltest.New(t)
 	var b strings.Builder
 	b.WriteString("add table ip nat\nadd table inet istio-proxy\n")
@@ -115,7 +115,7 @@ func TestALookCostsTheSameWhateverIsThere(t *testing.T) {
 	}
 }
 
-func TestALookEndsWithItsContext(t *testing.T) {
+func TestFind_contextIsOver_ends(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := Find(ctx, kerneltest.New(t)); !errors.Is(err, context.Canceled) {

@@ -55,7 +55,7 @@ func legacyFamilies() []legacyFamily {
 	}
 }
 
-// findLegacy looks into the x_tables tables that exist. Asking for one that does not exist would make it.
+// findLegacy looks into existing tables of x_tables only: a question about a missing table would make it.
 func findLegacy() *podnet.ProgrammedByOthersError {
 	for _, f := range legacyFamilies() {
 		for _, table := range f.tables() {
@@ -132,7 +132,7 @@ func (t legacyTable) builtIn(hook uint32) (rules uint32, drops bool) {
 	return rules, len(policy) >= verdict+4 && int32(binary.NativeEndian.Uint32(policy[verdict:])) == legacyDrop //nolint:gosec // a negative number
 }
 
-// errTable means that a table cannot be read because of what somebody has written into it.
+// errTable means that the content of a table makes it unreadable.
 var errTable = errors.New("is too large to be read, or changes all the time")
 
 // read returns a table of the calling thread's namespace.

@@ -98,8 +98,8 @@ type base struct {
 	unread       error
 }
 
-// before reports whether a chain sees packets before all of our chains have. At equal priorities the chain that was made last comes
-// first, which cannot be known: it counts as before.
+// before reports whether a chain sees packets before the last of ours. Among equal priorities the newest chain comes first, and nobody
+// knows which is newer: an equal priority counts as before.
 func (o Ours) before(b base) bool {
 	limit, ok := o.last[b.hook]
 	switch {
@@ -132,14 +132,14 @@ func (o Ours) report(b base) string {
 	return ""
 }
 
-// Preempting returns the base chains of others that see packets before ours do and have rules, or a policy that drops: one line each.
-// What the rules do is not looked at. Nothing is changed. Such a chain is:
+// Preempting returns foreign base chains that see packets before ours and have rules, or a policy that drops: one line each. It does
+// not look at what the rules do, and changes nothing. Such a chain is:
 //
-//   - at hook prerouting or output, not behind the last of our chains there; of type nat, not behind our nat chain;
-//   - at hook input, at a priority that would count at prerouting: firewalls have a later one there (0);
+//   - at hook prerouting or output, up to the priority of our last chain there; of type nat, up to that of our nat chain;
+//   - at hook input, up to the priority of our last chain at prerouting, which firewalls (0) are behind;
 //   - at hook ingress.
 //
-// In a built-in chain of iptables with jumps of ours, other rules count if one of our chains comes later at the hook.
+// In a built-in chain of iptables with jumps to ours, foreign rules count if a chain of ours comes later at the hook.
 func Preempting(ctx context.Context, ns *netns.NS, o Ours) (lines []string, err error) {
 	var found []base
 	more := false
@@ -167,8 +167,8 @@ func Preempting(ctx context.Context, ns *netns.NS, o Ours) (lines []string, err 
 	return lines, nil
 }
 
-// nftables returns the base chains of nf_tables before ours, which include those of iptables' nft flavour. more reports whether there are
-// too many chains.
+// nftables returns the base chains of nf_tables before ours, also those of iptables' nft flavour. more reports whether chains were left
+// unread.
 func (o Ours) nftables(n native) (found []base, more bool, err error) {
 	conn, err := n.ns.Netlink(unix.NETLINK_NETFILTER)
 	if errors.Is(err, unix.EPROTONOSUPPORT) {

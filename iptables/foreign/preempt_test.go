@@ -23,7 +23,7 @@ func defaultOurs(t testing.TB) Ours {
 }
 
 // A pod may fill its namespace with whatever it likes.
-func TestPreemptionIsLookedForWithinBounds(t *testing.T) {
+func TestPreempting_fullNamespace_isBounded(t *testing.T) {
 	for name, script := range map[string]func(b *strings.Builder){
 		"long chains": func(b *strings.Builder) {
 			b.WriteString("add table inet x\nadd chain inet x c { type filter hook output priority -310; }\n")

@@ -17,7 +17,7 @@ func state(t *testing.T, r Reader, ns *netns.NS) State {
 	return s
 }
 
-func TestStateChangesWithEveryRule(t *testing.T) {
+func TestState_ruleChanges_differs(t *testing.T) {
 	kerneltest.ProgramPath(t, "iptables-legacy")
 	ns, r := kerneltest.New(t), NewReader()
 	before := state(t, r, ns)
@@ -40,7 +40,7 @@ func TestStateChangesWithEveryRule(t *testing.T) {
 	}
 }
 
-func TestStateIsWithoutCounters(t *testing.T) {
+func TestState_packetsPass_isTheSame(t *testing.T) {
 	kerneltest.ProgramPath(t, "iptables-legacy")
 	ns, r := kerneltest.New(t), NewReader()
 	kerneltest.Shell(t, ns, "iptables-legacy -A OUTPUT -p udp -j ACCEPT; ip6tables-legacy -A OUTPUT -p udp -j ACCEPT", "")

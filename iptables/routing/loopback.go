@@ -25,7 +25,7 @@ type namespace struct {
 	conn   *rawnetlink.Conn
 	end    time.Time
 	up     bool           // lo is up
-	addrs  []netip.Prefix // those that may be ours, and ::1
+	addrs  []netip.Prefix // addresses that may be ours, and ::1
 	policy []policyState
 }
 
@@ -37,7 +37,7 @@ func (n *namespace) read() error {
 	return n.readPolicy()
 }
 
-// readAddresses asks for each address separately, since a pod may have added any number of others.
+// readAddresses asks for each address separately: a pod may have added any number.
 func (n *namespace) readAddresses() error {
 	asked := append(slices.Clone(iptables.LoopbackAddrs()), netip.PrefixFrom(netip.IPv6Loopback(), 128))
 	link := rawnetlink.Request{
@@ -110,8 +110,8 @@ func (n *namespace) hasIPv6() bool {
 	return !n.up || slices.Contains(n.addrs, netip.PrefixFrom(netip.IPv6Loopback(), 128))
 }
 
-// addressesInPlace returns those of want that lo has, or cannot have: without IPv6, and while it is down. The CNI plugin loopback sets it down
-// when a sandbox ends, and nothing is to be repaired then.
+// addressesInPlace returns the addresses of want that lo has, or cannot have: without IPv6, and while it is down. The CNI plugin loopback sets
+// it down when a sandbox ends, and nothing is to be repaired then.
 func (n *namespace) addressesInPlace(want []netip.Prefix) (found []netip.Prefix) {
 	for _, p := range want {
 		if slices.Contains(n.addrs, p) || !n.up || !n.hasIPv6() {
@@ -133,7 +133,7 @@ func (n *namespace) addLoopback(want []netip.Prefix) (added []netip.Prefix, err 
 		switch err := n.change(addrRequest(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, p, unix.IFA_F_NODAD)); {
 		case err == nil:
 			added = append(added, p)
-		case !errors.Is(err, unix.EEXIST): // somebody else has added it meanwhile, and owns it
+		case !errors.Is(err, unix.EEXIST): // added meanwhile by another program, which owns it
 			return added, fmt.Errorf("add address %s to lo: %w", p, err)
 		}
 	}

@@ -19,7 +19,7 @@ func open(t *testing.T, ns *netns.NS, f func(*namespace) error) {
 	}
 }
 
-func TestLoopbackAddressesComeAndGo(t *testing.T) {
+func TestLoopback_addressesComeAndGo(t *testing.T) {
 	ns := kerneltest.New(t)
 	wantRead(t, ns, "before", iptables.Ruleset{})
 	for i, count := range []int{1, 0} {
@@ -45,7 +45,7 @@ func TestLoopbackAddressesComeAndGo(t *testing.T) {
 }
 
 // A pod without IPv6 has nothing that could use the address, and the kernel would refuse it.
-func TestWithoutIPv6TheAddressIsLeftOut(t *testing.T) {
+func TestPrepare_noIPv6_addsNoAddress(t *testing.T) {
 	ns := kerneltest.New(t)
 	switchIPv6(t, ns, "1")
 	for _, want := range []iptables.Ruleset{redirect(), tproxy(), redirect()} {
@@ -81,7 +81,7 @@ func TestDrift_loIsDown_addressIsMissedOnceItIsUp(t *testing.T) {
 }
 
 // The pod, or another project, may change addresses at the same time.
-func TestWhatOthersAreFasterToDoIsDone(t *testing.T) {
+func TestChange_anotherProgramIsFaster_isDone(t *testing.T) {
 	ns := kerneltest.New(t)
 	open(t, ns, func(n *namespace) error {
 		kerneltest.Shell(t, ns, "ip addr add ::6/128 dev lo", "")
@@ -99,7 +99,7 @@ func TestWhatOthersAreFasterToDoIsDone(t *testing.T) {
 	wantRead(t, ns, "removed by others", redirect())
 }
 
-func TestAnAddressOfAnotherPrefixServesAsWell(t *testing.T) {
+func TestRead_addressWithAnotherPrefix_counts(t *testing.T) {
 	ns := kerneltest.New(t)
 	kerneltest.Shell(t, ns, "ip addr add ::6/64 dev lo", "")
 	wantRead(t, ns, "theirs", redirect())
@@ -119,7 +119,7 @@ func switchIPv6(t *testing.T, ns *netns.NS, disabled string) {
 }
 
 // A runtime may ask before it has set lo up. What it does later then changes nothing. Routes that go with lo are drift, addresses are not.
-func TestWhatComesBeforeLoIsUpIsWhole(t *testing.T) {
+func TestPrepare_loIsDown_isWhole(t *testing.T) {
 	for name, want := range map[string]iptables.Ruleset{"REDIRECT": redirect(), "TPROXY": tproxy()} {
 		t.Run(name, func(t *testing.T) {
 			ns := kerneltest.New(t)
@@ -139,7 +139,7 @@ func TestWhatComesBeforeLoIsUpIsWhole(t *testing.T) {
 }
 
 // Where Istio has rules, it has added the same address.
-func TestAnAddressThatOthersNeedStays(t *testing.T) {
+func TestRemove_otherProject_keepsAddress(t *testing.T) {
 	ns := kerneltest.New(t)
 	end(t, prepare(t, ns, tproxy()).Finish())
 	kerneltest.Shell(t, ns, `ip rule add fwmark 1337 lookup 133; ip route add local default dev lo table 133

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// rulePriority puts our rule behind the one for local addresses, and before those of others that choose an interface.
+	// rulePriority puts our rule behind the rule for local addresses, and before foreign rules that choose an interface.
 	rulePriority = 1000
 	// maxRead bounds how many rules and routes are read. Rules come in order of priority.
 	maxRead = 4096
@@ -23,20 +23,20 @@ const (
 	invert = 2
 )
 
-// policyState is what a namespace holds of a policy route in one family: all rules that lead to its table, and all routes in it.
+// policyState is a policy route in one family, with all rules that lead to its table, and all routes in it.
 type policyState struct {
 	iptables.PolicyRoute
 	family        byte
 	rules, routes []found
 }
 
-// found is a rule or a route. exact means that it is the one that we write, in every attribute.
+// found is a rule or a route. exact means that every attribute is as we write it.
 type found struct {
 	exact  bool
 	remove rawnetlink.Request
 }
 
-// complete reports whether our rule and our route are there, and no others.
+// complete reports whether the table has our rule and our route, and nothing else.
 func (h policyState) complete() bool { return exactly(h.rules) && exactly(h.routes) }
 
 func exactly(f []found) bool { return len(f) == 1 && f[0].exact }
@@ -57,7 +57,7 @@ func (n *namespace) families() []byte {
 	return []byte{unix.AF_INET}
 }
 
-// readPolicy finds what there is of each policy route that may be ours.
+// readPolicy reads the rules and routes of each policy route that may be ours.
 func (n *namespace) readPolicy() (err error) {
 	n.policy = nil
 	for _, p := range iptables.PolicyRoutes() {
@@ -164,7 +164,7 @@ func (n *namespace) completeRoutes() []iptables.PolicyRoute {
 	})
 }
 
-// otherRoutes returns what there is of policy routes other than those of keep.
+// otherRoutes returns the rules and routes of all policy routes but keep.
 func (n *namespace) otherRoutes(keep []iptables.PolicyRoute) []policyState {
 	return slices.DeleteFunc(slices.Clone(n.policy), func(h policyState) bool {
 		return slices.Contains(keep, h.PolicyRoute) || len(h.rules)+len(h.routes) == 0
@@ -183,7 +183,7 @@ func (n *namespace) addPolicy(want []iptables.PolicyRoute) error {
 	return nil
 }
 
-// complete replaces what there is by our rule and our route. The route comes before the rule that leads to it.
+// complete replaces all rules and routes by ours. The route comes before the rule that leads to it.
 func (n *namespace) complete(h policyState) error {
 	scope := map[byte]byte{unix.AF_INET: unix.RT_SCOPE_HOST}[h.family]
 	route := rawnetlink.Request{
@@ -202,7 +202,7 @@ func (n *namespace) complete(h policyState) error {
 	return nil
 }
 
-// replace removes what was found and adds what is wanted, unless exactly that was found.
+// replace removes have and adds want, unless have is exactly that.
 func (n *namespace) replace(have []found, want rawnetlink.Request) error {
 	if exactly(have) {
 		return nil
@@ -217,7 +217,7 @@ func (n *namespace) replace(have []found, want rawnetlink.Request) error {
 	return nil
 }
 
-// removeOthers removes what there is of policy routes other than those of keep; absent is success.
+// removeOthers removes the rules and routes of all policy routes but keep; absent is success.
 func (n *namespace) removeOthers(keep []iptables.PolicyRoute) error {
 	for _, h := range n.otherRoutes(keep) {
 		if err := errors.Join(n.remove(h.rules), n.remove(h.routes)); err != nil {

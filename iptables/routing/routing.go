@@ -2,7 +2,7 @@
 // can hold, and that both backends need.
 //
 // The routing table is ours: any rule that leads to it and any route in it that is not exactly ours is drift. Rules, routes and tables
-// of others are not touched. What is read is bounded, and what is removed is identified by numbers.
+// of other programs are not touched. Reading is bounded, and removal names numbers only.
 package routing
 
 import (
@@ -100,7 +100,7 @@ func (c Change) Undo() error {
 	})
 }
 
-// Remove removes everything that may be ours, and reports whether there was anything. Addresses stay if another project has rules in
+// Remove removes everything that may be ours, and reports whether it found any. Addresses stay if another project has rules in
 // the namespace: it uses the same ones.
 func Remove(ns *netns.NS) (removed bool, err error) {
 	others, err := foreign.FindUntil(time.Now().Add(limit), ns)
@@ -120,7 +120,7 @@ func Remove(ns *netns.NS) (removed bool, err error) {
 	return removed, err
 }
 
-// within calls f on a thread inside the namespace, after it has read what is there.
+// within calls f on a thread inside the namespace, with its addresses and policy routes read.
 func within(ns *netns.NS, f func(*namespace) error) error {
 	return inside(ns, func(n *namespace) error {
 		if err := n.read(); err != nil {

@@ -97,7 +97,7 @@ func TestUndoTakesBackWhatWasAddedOnly(t *testing.T) {
 
 // Whatever leads to our table or stands in it, and is not exactly ours, is seen and repaired: what an agent leaves that was
 // killed, and what somebody else does.
-func TestWhatIsNotExactlyOursIsMended(t *testing.T) {
+func TestPrepare_spoiltRoutes_areRepaired(t *testing.T) {
 	const rule, route = "ip rule del pref 1000; ip rule add pref 1000 ", "ip route flush table 15006; ip route add "
 	for name, spoil := range map[string]string{
 		"no rule":                              "ip rule del pref 1000",
@@ -151,7 +151,7 @@ func TestWhatIsNotExactlyOursIsMended(t *testing.T) {
 }
 
 // What leads elsewhere, or stands elsewhere, is others'.
-func TestWhatIsOthersStays(t *testing.T) {
+func TestPrepare_foreignRoutes_stay(t *testing.T) {
 	ns := kerneltest.New(t)
 	const look = "ip rule; ip -6 rule; ip route show table 133; ip -6 route show table 133; ip -6 addr show lo"
 	kerneltest.Shell(t, ns, `for f in -4 -6; do ip $f rule add fwmark 1337 lookup 133; ip $f route add local default dev lo table 133
@@ -170,7 +170,7 @@ ip $f rule add pref 1000 fwmark 1337 lookup 134; ip $f rule add pref 7 fwmark 13
 }
 
 // A pod may have any number of rules, routes and addresses.
-func TestALookIsBounded(t *testing.T) {
+func TestRead_fullNamespace_isBounded(t *testing.T) {
 	ns := kerneltest.New(t)
 	var b strings.Builder
 	for i := range 5_000 {
@@ -193,7 +193,7 @@ func TestALookIsBounded(t *testing.T) {
 	}
 }
 
-func TestRemoveTellsWhetherThereWasAnything(t *testing.T) {
+func TestRemove_reportsWhetherAnythingWasThere(t *testing.T) {
 	for name, what := range map[string]iptables.Ruleset{"nothing": {}, "an address": redirect(), "a route": {Routing: iptables.PolicyRoutes()}} {
 		t.Run(name, func(t *testing.T) {
 			ns := kerneltest.New(t)

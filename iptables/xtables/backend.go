@@ -16,12 +16,12 @@ import (
 const (
 	// lockSeconds is how long programs wait for the lock of iptables-legacy.
 	lockSeconds = 5
-	// undoTimeout bounds putting back what was there, also when the caller's time is over.
+	// undoTimeout bounds taking a change back, also when the caller's time is over.
 	undoTimeout = 10 * time.Second
 )
 
-// Config is what a Backend needs. Observe, which may be nil, is called after each save and restore process, not for those that only
-// ask for a version.
+// Config is what a Backend needs. Observe, which may be nil, is called after each save and restore process, not
+// after a question for a version.
 type Config struct {
 	Guard   netns.Guard
 	Flavour Flavour
@@ -52,7 +52,7 @@ func (b *Backend) Name() string { return "iptables" }
 func (b *Backend) Flavour() Flavour { return b.programs.flavour }
 
 // Apply makes the namespace at path hold exactly want in our chains, with our jumps at the head of the built-in chains. It returns
-// what differed before. If the kernel refuses, everything stays as it was. Rules of others are not touched.
+// what differed before. If the kernel refuses, everything stays as it was. Foreign rules are not touched.
 func (b *Backend) Apply(ctx context.Context, path string, want iptables.Ruleset) (out iptables.Outcome, err error) {
 	err = b.in(ctx, path, func(ns *netns.NS) error {
 		if err := ownerMatches(ns); err != nil {
@@ -78,7 +78,7 @@ func (b *Backend) Apply(ctx context.Context, path string, want iptables.Ruleset)
 	return out, err
 }
 
-// compare reads what is there and returns how it differs from want.
+// compare reads our rules and returns how they, addresses and routes differ from want.
 func (b *Backend) compare(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (have snapshot, drift iptables.Drift, err error) {
 	if have, err = b.read(ctx, ns, false); err == nil {
 		drift, err = have.drift(ns, want)
@@ -129,7 +129,7 @@ func (b *Backend) Verify(ctx context.Context, path string, want iptables.Ruleset
 }
 
 // Remove removes everything that we own in the namespace at path, and reports whether there was anything. Tables of iptables stay, empty
-// or with the rules of others.
+// or with foreign rules.
 func (b *Backend) Remove(ctx context.Context, path string) (removed bool, err error) {
 	err = b.in(ctx, path, func(ns *netns.NS) error {
 		rules, err := b.clear(ctx, ns)

@@ -185,7 +185,7 @@ func TestRestoreTextLoadsAsTheSameRules(t *testing.T) {
 	}
 }
 
-func TestProcessesAreFew(t *testing.T) {
+func TestBackend_eachCall_startsFewProcesses(t *testing.T) {
 	both := func(flavour Flavour, what string) []string {
 		return []string{fmt.Sprintf("ip6tables-%s-%s", flavour, what), fmt.Sprintf("iptables-%s-%s", flavour, what)}
 	}
@@ -228,7 +228,7 @@ func TestProcessesAreFew(t *testing.T) {
 }
 
 // Absent is success, and nothing; what was there before, tables of others included, is there afterwards.
-func TestRemoveTakesAwayOnlyOurs(t *testing.T) {
+func TestRemove_foreignRules_stay(t *testing.T) {
 	for _, before := range []string{"true", "iptables-nft -t nat -A OUTPUT -j RETURN; iptables-nft -t nat -A PREROUTING -j RETURN; nft add table inet foreign; iptables-nft -P FORWARD DROP"} {
 		ns, b := kerneltest.New(t), newBackend(t, NFT)
 		shell(t, ns, before)
@@ -252,7 +252,7 @@ func TestRemoveTakesAwayOnlyOurs(t *testing.T) {
 }
 
 // The kernel keeps a legacy table until the namespace ends: it stays, with nothing in it.
-func TestRemoveLeavesLegacyTablesEmpty(t *testing.T) {
+func TestRemove_legacy_leavesEmptyTables(t *testing.T) {
 	ns, b := kerneltest.New(t), newBackend(t, Legacy)
 	mustApply(t, b, ns, rules(t, tproxyAndDNS))
 	if removed, err := b.Remove(t.Context(), ns.Path()); err != nil || !removed {
@@ -269,7 +269,7 @@ func TestRemoveLeavesLegacyTablesEmpty(t *testing.T) {
 }
 
 // A backend that has taken over needs the addresses and routes.
-func TestYieldLeavesWhatTheSuccessorNeeds(t *testing.T) {
+func TestYield_addressesAndRoutes_stay(t *testing.T) {
 	ns, b := kerneltest.New(t), newBackend(t, NFT)
 	mustApply(t, b, ns, rules(t, tproxyAndDNS))
 	for _, want := range []bool{true, false} {

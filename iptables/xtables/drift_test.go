@@ -27,7 +27,7 @@ func jumps(t *testing.T, ns *netns.NS, flavour Flavour) int {
 }
 
 // Each case is something that somebody else does to our rules; it must be seen, and one apply must heal it.
-func TestDriftIsFoundAndHealed(t *testing.T) {
+func TestApply_drift_isRepaired(t *testing.T) {
 	cases := map[string]struct {
 		script, names string
 		kind          iptables.Kind
@@ -65,7 +65,7 @@ func TestDriftIsFoundAndHealed(t *testing.T) {
 	}
 }
 
-func TestOneJumpAHookHoweverOften(t *testing.T) {
+func TestApply_again_addsNoJump(t *testing.T) {
 	for _, flavour := range flavours() {
 		ns, b := kerneltest.New(t), newBackend(t, flavour)
 		for i := range 3 {
@@ -80,7 +80,7 @@ func TestOneJumpAHookHoweverOften(t *testing.T) {
 }
 
 // Others' rules, of whatever kind, live through apply, repair, a change of mode and removal.
-func TestForeignRulesSurvive(t *testing.T) {
+func TestApply_foreignRules_stay(t *testing.T) {
 	foreign := `for p in iptables-nft iptables-legacy ip6tables-nft ip6tables-legacy; do
   for t in nat mangle filter raw; do $p -t $t -N FOREIGN; $p -t $t -A FOREIGN -p tcp --dport 7 -j RETURN; $p -t $t -A OUTPUT -j FOREIGN; done
   $p -P FORWARD DROP
@@ -120,7 +120,7 @@ nft list table inet foreign; nft list table ip foreign; nft list table ip6 forei
 }
 
 // Somebody who puts a rule into a table that came with us, or changes a policy of it, keeps both.
-func TestATableThatOthersUseStays(t *testing.T) {
+func TestRemove_foreignRulesInOurTables_stay(t *testing.T) {
 	ns, b := kerneltest.New(t), newBackend(t, NFT)
 	mustApply(t, b, ns, rules(t, tproxyAndDNS))
 	shell(t, ns, "iptables-nft -t nat -A POSTROUTING -j MASQUERADE; ip6tables-nft -t mangle -P FORWARD DROP; iptables-nft -t raw -N OTHER")

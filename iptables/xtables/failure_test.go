@@ -41,7 +41,7 @@ const ours4and6 = `for p in iptables ip6tables; do $p-FLAVOUR-save | grep -e POD
 ip rule; ip -6 rule; ip route show table 15006 2>/dev/null || true; ip -o addr show lo`
 
 // A refusal names what was refused; and neither family, nor a table that came first, nor a route is left changed.
-func TestARefusalChangesNothing(t *testing.T) {
+func TestApply_refused_changesNothing(t *testing.T) {
 	for _, flavour := range flavours() {
 		for name, before := range map[string]func(*iptables.Spec){"in a fresh namespace": nil, "in a programmed one": func(*iptables.Spec) {}} {
 			t.Run(name+"/"+string(flavour), func(t *testing.T) {
@@ -77,7 +77,7 @@ func script(t *testing.T, dir, name, text string) string {
 }
 
 // When the caller's time is up, the program ends and the other family is put back.
-func TestAProgramThatHangsIsEnded(t *testing.T) {
+func TestApply_programHangs_isEndedAndTakenBack(t *testing.T) {
 	ns, b := kerneltest.New(t), newBackend(t, NFT)
 	mustApply(t, b, ns, rules(t, nil))
 	look := strings.ReplaceAll(ours4and6, "FLAVOUR", "nft")
@@ -97,7 +97,7 @@ func TestAProgramThatHangsIsEnded(t *testing.T) {
 	}
 }
 
-func TestErrorsCarryWhatTheProgramSays(t *testing.T) {
+func TestRefusal_namesRuleAndTable(t *testing.T) {
 	input := "*nat\n:PODNET_X - [0:0]\n-A PODNET_X -j WRONG\nCOMMIT\n"
 	for stderr, want := range map[string]string{
 		"# Warning: a\n# Warning: b\niptables-restore v1: \nline 3: RULE_APPEND failed (Invalid argument): rule in chain PODNET_X\n": "RULE_APPEND failed " +
@@ -128,7 +128,7 @@ nft add chain ip nat OUTPUT '{ type nat hook output priority -100; }'; nft add r
 	}
 }
 
-func TestAPodWithUsersOfItsOwnIsRefused(t *testing.T) {
+func TestApply_hostUsersFalse_isRefused(t *testing.T) {
 	kerneltest.New(t) // as root, or not at all
 	cmd := exec.CommandContext(t.Context(), "sleep", "60")
 	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 100000, Size: 65536}}

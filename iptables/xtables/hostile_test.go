@@ -36,7 +36,7 @@ func hostile() map[string]string {
 }
 
 // Whatever a pod has written: nothing panics, every change comes about, and what is not ours stays.
-func TestWhateverAPodWritesRulesComeAndGo(t *testing.T) {
+func TestApply_hostileRules_areReplaced(t *testing.T) {
 	for name, script := range hostile() {
 		for _, flavour := range flavours() {
 			t.Run(name+"/"+string(flavour), func(t *testing.T) {
@@ -73,7 +73,7 @@ func comeAndGo(t *testing.T, flavour Flavour, hostile string) {
 }
 
 // A refused change is taken back without a word of the pod's.
-func TestWhatIsPutBackIsOurs(t *testing.T) {
+func TestRestorable_wordsOfAPod_areLeftOut(t *testing.T) {
 	have := snapshot{iptables.IPv4: parse(`*nat
 :PODNET_OUTBOUND - [0:0]
 :PODNET_INBOUND - [0:0]
@@ -102,7 +102,7 @@ COMMIT
 }
 
 // Everything that our rules consist of can be put back.
-func TestAllOfOursCanBePutBack(t *testing.T) {
+func TestRestorable_ourRules_areWhole(t *testing.T) {
 	for _, change := range []func(*iptables.Spec){nil, tproxyAndDNS, func(s *iptables.Spec) {
 		s.ExcludeInterfaces, s.RerouteInterfaces = []string{"net1", "a.b-c_d"}, []string{"k6t-eth0"}
 		s.OwnerGroups = iptables.Groups{List: []uint32{0, 5, 4294967294}}
@@ -118,7 +118,7 @@ func TestAllOfOursCanBePutBack(t *testing.T) {
 }
 
 // A pod with more rules than anybody needs costs a bounded time and memory, and an error that says so.
-func TestMoreThanCanBeReadIsAnError(t *testing.T) {
+func TestApply_tooManyRules_isAnError(t *testing.T) {
 	ns, b := kerneltest.New(t), newBackend(t, NFT)
 	shell(t, ns, `awk 'BEGIN {
   text = sprintf("%250s", ""); gsub(/ /, "x", text)

@@ -8,7 +8,7 @@ import (
 	"istio-pod-network-controller/test/kerneltest"
 )
 
-func TestReadShowsWhatIsThereWithCounters(t *testing.T) {
+func TestRead_ourRules_withCounters(t *testing.T) {
 	for _, flavour := range flavours() {
 		ns, b := kerneltest.New(t), newBackend(t, flavour)
 		if _, ok, err := b.Read(t.Context(), ns.Path()); ok || err != nil {

@@ -16,10 +16,10 @@ import (
 //   - our chains are declared, which makes new ones and empties the others;
 //   - jumps that are not in their place are deleted and inserted again;
 //   - the chains are filled;
-//   - chains that are no longer wanted are deleted; one that rules of others jump to stays, empty.
+//   - unwanted chains are deleted; a chain that foreign rules jump to stays, empty.
 //
-// Nothing of others is named. Tables that gain a chain come first, and those that lose one last: connections are captured at every moment
-// in between.
+// Foreign rules are never named. Tables that gain a chain change first, tables that lose one last: connections are captured at every
+// moment in between.
 func plan(have, want state) (input string) {
 	for _, name := range affected(have, want) {
 		input += fmt.Sprintf("*%s\n%sCOMMIT\n", name, have.of(name).become(want.of(name)))
@@ -80,7 +80,7 @@ func (t *table) without(o *table) []string {
 	return out
 }
 
-// replaceJumps deletes our jumps and inserts those of want, unless they are the same.
+// replaceJumps deletes our jumps and inserts the jumps of want, unless they are equal.
 func (t *table) replaceJumps(want *table) string {
 	have, wanted := table{jumps: t.jumps}, table{jumps: want.jumps}
 	if have.body() == wanted.body() {
@@ -88,7 +88,7 @@ func (t *table) replaceJumps(want *table) string {
 	}
 	var b strings.Builder
 	for _, j := range t.jumps {
-		// The rule is named by its text and not by its number: so no rule of others can be deleted, whatever they change at the same time. The
+		// The rule is named by its text and not by its number: so no foreign rule can be deleted, whatever changes at the same time. The
 		// text is ours: parse accepts no other jump.
 		fmt.Fprintf(&b, "-D %s %s\n", j.chain, iptables.RestoreJump(j.target()))
 	}

@@ -9,8 +9,8 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// restorable returns have in a form that is safe to put back: it contains no word that a pod may have written. If all words of a
-// chain's rules are ones that we write, the rules are rebuilt from those words. Any other chain is put back as want has it, or empty.
+// restorable returns have in a form that is safe to restore, without any word of a pod. Rules are rebuilt from our own vocabulary. A
+// chain with other words is taken from want, or left empty.
 func restorable(have snapshot, want iptables.Ruleset) snapshot {
 	out := snapshot{}
 	goal, known := wanted(have, want), newVocabulary()

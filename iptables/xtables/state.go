@@ -19,7 +19,7 @@ type state map[string]*table
 type table struct {
 	chains map[string][]rule
 	jumps  []jump // from other chains to ours
-	// used are our chains that rules of others jump to. The kernel refuses to delete them.
+	// used are our chains with foreign jumps to them. The kernel refuses to delete them.
 	used map[string]bool
 }
 
@@ -35,7 +35,7 @@ type jump struct {
 }
 
 // parse reads the output of iptables-save, with or without counters, or of Ruleset.RestoreText. It accepts any text; what it does not
-// know counts as others'. Ours are the chains with our names, whatever is in them, and jumps to them that are word for word the ones
+// know counts as foreign. Ours are the chains with our names, whatever is in them, and jumps to them that are word for word the ones
 // that we write.
 func parse(text string) state {
 	s := state{}
@@ -76,7 +76,7 @@ func parse(text string) state {
 		}
 	}
 	for _, t := range s {
-		// A chain that we have emptied and may not delete belongs to others now.
+		// An emptied chain with foreign jumps, which nobody can delete, is no longer ours.
 		maps.DeleteFunc(t.chains, func(chain string, rules []rule) bool {
 			return t.used[chain] && len(rules) == 0 && !slices.ContainsFunc(t.jumps, func(j jump) bool { return j.target() == chain })
 		})
@@ -114,7 +114,7 @@ func ours(chain string) bool {
 	return strings.HasPrefix(chain, iptables.ChainPrefix) && slices.Contains(iptables.RestoreChainNames(), chain)
 }
 
-// jump adds a jump to one of our chains. If its words are not ours, it belongs to others.
+// jump adds a jump to one of our chains. With other words than ours it is foreign.
 func (t *table) jump(chain string, position int, r rule) {
 	switch target := r.target(); {
 	case !ours(target):

@@ -53,7 +53,7 @@ func TestDetectTakesTheNftFlavourAndMakesNoLegacyTable(t *testing.T) {
 	}
 }
 
-func TestTheNodesLegacyTablesDecide(t *testing.T) {
+func TestPreference_legacyTablesOfTheNode_comeFirst(t *testing.T) {
 	if order, why := preference([]string{"nat", "filter"}); order[0] != Legacy || !strings.Contains(why, "nat, filter") {
 		t.Error(order, why)
 	}
@@ -164,7 +164,7 @@ func TestNoLegacyTableComesIntoBeing(t *testing.T) {
 	expectNone("the nft flavour")
 }
 
-func TestTheLockFallsBackOnTheInput(t *testing.T) {
+func TestEnviron_lockOutOfReach_isTheInput(t *testing.T) {
 	t.Setenv("XTABLES_LOCKFILE", "")
 	missing := filepath.Join(t.TempDir(), "no", "lock")
 	if env := environ(missing); !strings.HasSuffix(strings.Join(env, "\n"), "\nXTABLES_LOCKFILE=/proc/self/fd/0") {
