@@ -23,7 +23,7 @@ func withIstioInit(p *corev1.Pod) {
 }
 
 // A pod that expects redirection and does not get it gets a report, one that never asked does not.
-func TestWhoAsked(t *testing.T) {
+func TestOf_ownerExpectsRedirection_isAsked(t *testing.T) {
 	injected := annotate(keyInjected, "{}")
 	own := annotate(KeyInitialize, "true")
 	cases := map[string]struct {
@@ -73,7 +73,7 @@ func TestWhoAsked(t *testing.T) {
 }
 
 // Whatever the reason, it says what to do, and the agent can put it into a condition and an event.
-func TestReasonsAreSentences(t *testing.T) {
+func TestReasons_all_areSentences(t *testing.T) {
 	for _, r := range []Reason{
 		HostNetwork, Finished, Windows, AgentNamespace, ExcludedNamespace, IstioInit, OptedOut, ModeNone, NotAsked, NoProxy, DeployerPod, BuildPod,
 		NoProxyInject, NotInjected, InjectFalse, Proxyless, NotSidecar, UnsupportedRuntime, SidecarsOff,
@@ -84,7 +84,7 @@ func TestReasonsAreSentences(t *testing.T) {
 	}
 }
 
-func TestModeNoneIsNoRules(t *testing.T) {
+func TestOf_modeNone_asksForNoRules(t *testing.T) {
 	flag := config()
 	flag.Defaults.InterceptionMode = "NONE"
 	cases := map[string]struct {
@@ -125,7 +125,7 @@ func sharedIDs(p *corev1.Pod) {
 }
 
 // What comes in proxyMetadata reaches Istio's init container only: its CNI plugin reads none of it.
-func TestInjectedPodsGetWhatIstiosPluginGivesThem(t *testing.T) {
+func TestOf_injectedPod_isAsByIstiosPlugin(t *testing.T) {
 	injected := annotate(keyInjected, "{}")
 	cases := map[string]struct {
 		change func(*corev1.Pod)
@@ -164,7 +164,7 @@ func TestInjectedPodsGetWhatIstiosPluginGivesThem(t *testing.T) {
 	}
 }
 
-func TestMappedCIDRsMeanNothingToIstio(t *testing.T) {
+func TestOf_mappedCIDR_isIgnoredAsByIstio(t *testing.T) {
 	pod, ns := asking(annotate(keyInjected, "{}", keyIncludeCIDRs, "::ffff:10.0.0.0/104,10.0.0.0/8", keyExcludeCIDRs, "::ffff:10.1.0.0/112"))
 	cfg := config()
 	cfg.Select = SelectInjected
@@ -181,7 +181,7 @@ func TestMappedCIDRsMeanNothingToIstio(t *testing.T) {
 	}
 }
 
-func TestOpenShiftsOwnPods(t *testing.T) {
+func TestOf_openShiftsOwnPods_areLeftOut(t *testing.T) {
 	for _, key := range []string{keyDeployer, keyBuild} {
 		pod, ns := asking(annotate(key, "x", keyInjected, "{}"))
 		for selection, redirect := range map[Selection]bool{SelectInjected: true, SelectEither: true, SelectAnnotation: false} {
@@ -195,7 +195,7 @@ func TestOpenShiftsOwnPods(t *testing.T) {
 }
 
 // Rules under which istio-validation would look for rules for ever are not given.
-func TestIstiosValidationIsAlwaysCaptured(t *testing.T) {
+func TestOf_validationPortExcluded_isRefused(t *testing.T) {
 	cases := map[string]struct {
 		change func(*corev1.Pod)
 		fault  string
@@ -226,7 +226,7 @@ func TestIstiosValidationIsAlwaysCaptured(t *testing.T) {
 }
 
 // What a pod itself says comes first, then that its proxy listens for IPv6, then what holds for all.
-func TestWhoDecidesOnIPv6(t *testing.T) {
+func TestOf_ipv6_annotationThenProxyThenFlag(t *testing.T) {
 	cases := map[string]struct {
 		flag   string
 		change func(*corev1.Pod)

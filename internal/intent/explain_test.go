@@ -125,7 +125,7 @@ func ownerSources() map[string]sourceCase {
 	}
 }
 
-func TestSettingsSayWhereTheyComeFrom(t *testing.T) {
+func TestExplain_eachSetting_namesItsSource(t *testing.T) {
 	cases := trafficSources()
 	maps.Copy(cases, ownerSources())
 	for name, c := range cases {
@@ -154,7 +154,7 @@ func setEnv(p *corev1.Pod, name, value string) {
 	p.Spec.Containers[1].Env = append(p.Spec.Containers[1].Env, corev1.EnvVar{Name: name, Value: value})
 }
 
-func TestExplainSaysWhoAsks(t *testing.T) {
+func TestExplain_redirectedPod_namesWhatAsks(t *testing.T) {
 	ns := &corev1.Namespace{}
 	ns.Annotations = map[string]string{KeyInitialize: "true", KeySidecar: "envoy"}
 	managed := func(string, *corev1.Pod, *corev1.Namespace) *ManagedProxy {
@@ -186,7 +186,7 @@ func TestExplainSaysWhoAsks(t *testing.T) {
 }
 
 // Explain and Of give the same answer, and the settings are all that the Spec has: the rules of a Spec that is made of them are the same.
-func TestSettingsRebuildTheSpec(t *testing.T) {
+func TestExplain_settings_rebuildTheSpec(t *testing.T) {
 	redirected := 0
 	for seed := range uint64(2000) {
 		d := newDice(seed)

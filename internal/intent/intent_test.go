@@ -41,7 +41,7 @@ func annotate(kv ...string) func(*corev1.Pod) {
 
 func noProxy(p *corev1.Pod) { p.Spec.Containers = p.Spec.Containers[:1] }
 
-func TestWhichPodsAreRedirected(t *testing.T) {
+func TestOf_selectAnnotation_redirectsPodsThatAsk(t *testing.T) {
 	cases := map[string]struct {
 		change    func(*corev1.Pod)
 		namespace map[string]string // annotations in place of the asking ones
@@ -86,7 +86,7 @@ func TestWhichPodsAreRedirected(t *testing.T) {
 	}
 }
 
-func TestWhichPodsIstioWouldRedirect(t *testing.T) {
+func TestOf_selectInjected_redirectsAsIstio(t *testing.T) {
 	status := annotate("sidecar.istio.io/status", "{}")
 	proxy := func(change func(*corev1.Container)) func(*corev1.Pod) {
 		return func(p *corev1.Pod) { status(p); change(&p.Spec.Containers[1]) }
@@ -138,7 +138,7 @@ func TestWhichPodsIstioWouldRedirect(t *testing.T) {
 	}
 }
 
-func TestSpecOfAPod(t *testing.T) {
+func TestOf_annotations_becomeTheSpec(t *testing.T) {
 	id := func(n int64) *int64 { return &n }
 	pod, ns := asking(func(p *corev1.Pod) {
 		annotate(
@@ -165,7 +165,7 @@ func TestSpecOfAPod(t *testing.T) {
 	}
 }
 
-func TestDefaultsOfAPodThatSaysNothing(t *testing.T) {
+func TestOf_noAnnotations_takesDefaults(t *testing.T) {
 	pod, ns := asking(nil)
 	got, err := Of(pod, ns, config())
 	if err != nil {
@@ -178,7 +178,7 @@ func TestDefaultsOfAPodThatSaysNothing(t *testing.T) {
 	}
 }
 
-func TestWrongDefaultsNameTheirFlags(t *testing.T) {
+func TestDefaults_wrongValue_namesItsFlag(t *testing.T) {
 	d := StandardDefaults()
 	d.ExcludeOutboundPorts, d.EnvoyPort, d.IncludeOutboundIPRanges = "*", "0", "10.0.0.1"
 	err := d.Validate()
@@ -197,7 +197,7 @@ func TestWrongDefaultsNameTheirFlags(t *testing.T) {
 	}
 }
 
-func TestHandlersOfOtherKernels(t *testing.T) {
+func TestSupports_handlerOfOtherKernel_isFalse(t *testing.T) {
 	got := map[string]bool{}
 	for _, h := range []string{"", "runc", "kata", "kata-qemu", "runsc", "runsc-debug"} {
 		got[h] = config().Supports(h)

@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestEverythingThatIsReadIsDescribed(t *testing.T) {
+func TestKeys_everyKeyRead_isDescribed(t *testing.T) {
 	names := func(keys []Key) (all []string) {
 		for _, k := range keys {
 			if k.Values == "" || k.Without == "" || k.Meaning == "" {

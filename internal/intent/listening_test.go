@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-func TestWhoSaysThatOnlyListeningPortsAreCaptured(t *testing.T) {
+func TestOf_inboundPorts_podThenNamespaceThenProfileThenFlag(t *testing.T) {
 	const listening, all = "listening", "all"
 	for name, c := range map[string]struct {
 		pod, namespace, profile, flag string
@@ -66,7 +66,7 @@ func given(key, value string) map[string]string {
 	return map[string]string{key: value}
 }
 
-func TestAWrongFlagOfInboundPortsIsNamed(t *testing.T) {
+func TestDefaults_wrongInboundPorts_areNamed(t *testing.T) {
 	d := StandardDefaults()
 	d.InboundPorts = "some"
 	if err := d.Validate(); err == nil || !strings.Contains(err.Error(), `--inbound-ports: value "some": want all or listening`) {

@@ -55,7 +55,7 @@ type ownerCase struct {
 }
 
 // No other container may count as the proxy; the proxy must.
-func TestWhichIDsAreTheProxys(t *testing.T) {
+func TestOf_proxysIDs_areRecognised(t *testing.T) {
 	istio := as(1337, 1337)
 	cases := map[string]ownerCase{
 		"nothing is set":                            {containers: ids{"app": nil, "istio-proxy": nil}, uid: 1337, gid: 1337},
@@ -138,7 +138,7 @@ func (c ownerCase) check(t *testing.T) {
 }
 
 // Whatever ids a pod's containers have, no other container than the proxy passes for it.
-func TestNoOtherContainerPassesForTheProxy(t *testing.T) {
+func TestOf_otherContainer_isNotTheProxy(t *testing.T) {
 	values := []int64{-1, 0, 1000, 1337}
 	for n := range len(values) * len(values) * len(values) * len(values) * len(values) * len(values) {
 		pick := func() int64 {

@@ -128,7 +128,7 @@ func otherCases() map[string]valueCase {
 	}
 }
 
-func TestValuesOfTrafficAnnotations(t *testing.T) {
+func TestOf_trafficAnnotation_isParsed(t *testing.T) {
 	cases := valueCases()
 	maps.Copy(cases, otherCases())
 	for name, c := range cases {
@@ -151,7 +151,7 @@ func TestValuesOfTrafficAnnotations(t *testing.T) {
 	}
 }
 
-func TestMessagesAreShort(t *testing.T) {
+func TestValueError_longValue_isCut(t *testing.T) {
 	pod, ns := asking(annotate(keyExcludeCIDRs, strings.Repeat("x", 200000)))
 	_, err := Of(pod, ns, config())
 	if err == nil || len(err.Error()) > 500 || !strings.Contains(err.Error(), "200000 bytes") {
@@ -159,7 +159,7 @@ func TestMessagesAreShort(t *testing.T) {
 	}
 }
 
-func TestEveryFaultIsNamedAtOnce(t *testing.T) {
+func TestOf_severalFaults_areAllNamed(t *testing.T) {
 	pod, ns := asking(annotate(keyExcludeCIDRs, "x", keyIncludeInbound, "y", KeyOutboundPort, "z"))
 	_, err := Of(pod, ns, config())
 	for _, key := range []string{keyExcludeCIDRs, keyIncludeInbound, KeyOutboundPort} {

@@ -20,7 +20,7 @@ func env(kv ...string) func(*corev1.Pod) {
 	}
 }
 
-func TestWhatTheProxysEnvironmentSays(t *testing.T) {
+func TestOf_proxysEnvironment_isRead(t *testing.T) {
 	all := iptables.Groups{All: true}
 	cases := map[string]struct {
 		change func(*corev1.Pod)
@@ -73,7 +73,7 @@ func TestWhatTheProxysEnvironmentSays(t *testing.T) {
 	}
 }
 
-func TestResolversThatTheManifestTellsOf(t *testing.T) {
+func TestOf_manifestsResolvers_areTaken(t *testing.T) {
 	cases := map[string]struct {
 		policy corev1.DNSPolicy
 		more   []string
@@ -103,7 +103,7 @@ func TestResolversThatTheManifestTellsOf(t *testing.T) {
 	}
 }
 
-func TestTheNewerKeyOfRerouteWins(t *testing.T) {
+func TestOf_bothRerouteKeys_newerWins(t *testing.T) {
 	cases := map[string]struct {
 		change func(*corev1.Pod)
 		want   []string

@@ -152,7 +152,7 @@ func verdict(t *testing.T, pod *corev1.Pod, ns *corev1.Namespace, c Config) stri
 }
 
 // Whoever reads a pod from the cache judges it as whoever reads it from the API server.
-func TestAStrippedPodAsksForTheSame(t *testing.T) {
+func TestStrip_anyPod_asksForTheSame(t *testing.T) {
 	outcomes := map[string]int{}
 	for seed := range uint64(5000) {
 		d := newDice(seed)
@@ -178,7 +178,7 @@ func TestAStrippedPodAsksForTheSame(t *testing.T) {
 	}
 }
 
-func TestStrippingKeepsNothingElse(t *testing.T) {
+func TestStrip_anyPod_keepsNothingElse(t *testing.T) {
 	pod, _ := asking(annotate("example.com/x", "1", keyMode, "TPROXY"))
 	pod.Labels["app"], pod.Labels[keyInject] = "cart", "true"
 	pod.Spec.Containers[1].Env = []corev1.EnvVar{{Name: "OTHER", Value: "x"}, {Name: envGroups, Value: "1"}}

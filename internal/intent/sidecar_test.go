@@ -11,7 +11,7 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-func TestWhichProfileAPodChooses(t *testing.T) {
+func TestSidecarProfile_podAndNamespace_podWins(t *testing.T) {
 	for name, c := range map[string]struct {
 		pod, namespace *string
 		want           string
@@ -57,7 +57,7 @@ func managing(proxy ManagedProxy) Config {
 	}}
 }
 
-func TestAPodWithAManagedProxyIsRedirectedToIt(t *testing.T) {
+func TestOf_managedProxy_isLedTo(t *testing.T) {
 	proxy := ManagedProxy{UID: 7000, OutboundPort: 7001, InboundPort: 7002, ExcludeInboundPorts: []uint16{7003}}
 	edge := func(p *corev1.Pod) { p.Annotations = map[string]string{KeySidecar: "edge"} }
 	and := func(key, value string) func(*corev1.Pod) {
@@ -106,7 +106,7 @@ func TestAPodWithAManagedProxyIsRedirectedToIt(t *testing.T) {
 }
 
 // Whoever names a profile on a pod is told that there can be none. A namespace's annotation is for those that can.
-func TestAPodOnTheHostsNetworkThatNamesAProfileIsTold(t *testing.T) {
+func TestOf_hostNetworkNamesProfile_isAsked(t *testing.T) {
 	own := map[string]string{KeySidecar: "edge"}
 	for name, c := range map[string]struct {
 		pod, ns map[string]string

@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-func TestMistypedAnnotationsHaveANearestMatch(t *testing.T) {
+func TestMistyped_unknownKey_namesTheNearest(t *testing.T) {
 	cases := map[string]struct{ in, want string }{
 		"a letter too few":                {"traffic.sidecar.istio.io/excludeInboundPort", keyExcludeInbound},
 		"another case":                    {"sidecar.istio.io/interceptionmode", keyMode},

@@ -11,7 +11,7 @@ import (
 // maxBinary is the limit for the size of the plugin's binary.
 const maxBinary = 8 << 20
 
-func TestBinaryIsSmallAndStatic(t *testing.T) {
+func TestBinary_built_isSmallAndStatic(t *testing.T) {
 	info, err := os.Stat(program(PluginType))
 	if err != nil {
 		t.Fatal(err)
@@ -30,7 +30,7 @@ func TestBinaryIsSmallAndStatic(t *testing.T) {
 }
 
 // The plugin runs as root for every pod of every node, so it may link few packages.
-func TestBinaryLinksFewPackages(t *testing.T) {
+func TestBinary_built_linksFewPackages(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}",
 		"istio-pod-network-controller/cmd/"+PluginType).CombinedOutput()
 	if err != nil {

@@ -113,7 +113,7 @@ func (c chain) checkAndStatus(t *testing.T, version string) {
 	}
 }
 
-func TestChainOfEveryVersion(t *testing.T) {
+func TestChain_everyVersion_works(t *testing.T) {
 	for _, version := range Versions() {
 		t.Run(version, func(t *testing.T) {
 			agent := &fakeAgent{}
@@ -140,7 +140,7 @@ func TestChainOfEveryVersion(t *testing.T) {
 	}
 }
 
-func TestGarbageCollectionNeedsNoAgent(t *testing.T) {
+func TestGC_agentAway_succeeds(t *testing.T) {
 	c := newChain(t, "1.1.0", entryFor("/nonexistent/cni.sock", ""))
 	args := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{{ContainerID: "8f5e2b", IfName: "eth0"}}}
 	if err := c.cni.GCNetworkList(t.Context(), c.list, args); err != nil {
@@ -148,7 +148,7 @@ func TestGarbageCollectionNeedsNoAgent(t *testing.T) {
 	}
 }
 
-func TestVersionIsAnswered(t *testing.T) {
+func TestVersion_asked_isAnswered(t *testing.T) {
 	c := newChain(t, "1.0.0", entryFor("/nonexistent/cni.sock", ""))
 	info, err := c.cni.GetVersionInfo(t.Context(), PluginType)
 	if err != nil {
@@ -159,7 +159,7 @@ func TestVersionIsAnswered(t *testing.T) {
 	}
 }
 
-func TestCommandsWhileTheAgentIsAway(t *testing.T) {
+func TestChain_agentAway_refusesOnlyWhatNeedsIt(t *testing.T) {
 	add := func(t *testing.T, c chain) error {
 		t.Helper()
 		_, err := c.cni.AddNetworkList(t.Context(), c.list, c.rt)

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-func TestTheNewestAgentHasTheSocket(t *testing.T) {
+func TestServer_twoAgents_newestHasTheSocket(t *testing.T) {
 	socket := filepath.Join(tempDir(t), "s")
 	older, newer := &fakeAgent{}, &fakeAgent{}
 	stopOlder := start(t, socket, older)
@@ -25,7 +25,7 @@ func TestTheNewestAgentHasTheSocket(t *testing.T) {
 }
 
 // If a new agent stops or is killed soon, the old one takes the socket back.
-func TestTheRemainingAgentTakesTheSocketBack(t *testing.T) {
+func TestServer_newestAgentEnds_olderTakesTheSocketBack(t *testing.T) {
 	quickly := func(c *Config) { c.WatchInterval = 5 * time.Millisecond }
 	for name, leave := range map[string]func(t *testing.T, socket string){
 		"it stopped": func(t *testing.T, socket string) {
@@ -60,7 +60,7 @@ func TestTheRemainingAgentTakesTheSocketBack(t *testing.T) {
 }
 
 // While both run, the newer one keeps the path, even if it refuses requests.
-func TestTheOlderAgentLeavesTheSocketAlone(t *testing.T) {
+func TestServer_olderAgent_leavesTheSocket(t *testing.T) {
 	socket := filepath.Join(tempDir(t), "s")
 	older, newer := &fakeAgent{}, &fakeAgent{err: errors.New("not now")}
 	start(t, socket, older, func(c *Config) { c.WatchInterval = time.Millisecond })
@@ -83,7 +83,7 @@ func TestTheOlderAgentLeavesTheSocketAlone(t *testing.T) {
 }
 
 // A socket that cannot be made again (no space, no descriptors, something in the way) does not end the agent: it tries again.
-func TestASocketThatCannotBeTakenBackIsTriedAgain(t *testing.T) {
+func TestServer_socketNotTakenBack_isTriedAgain(t *testing.T) {
 	socket := filepath.Join(tempDir(t), "s")
 	start(t, socket, &fakeAgent{}, func(c *Config) { c.WatchInterval = 5 * time.Millisecond }, func(c *Config) {
 		var tries atomic.Int32

@@ -60,7 +60,7 @@ func conf(socket, more string) string {
 		PluginType, socket, more)
 }
 
-func TestResultPassesByteForByte(t *testing.T) {
+func TestAdd_previousResult_passesByteForByte(t *testing.T) {
 	for name, result := range map[string]string{
 		"as written by people":         "{\n\t\"cniVersion\" : \"1.0.0\",\r\n  \"ips\":[ ] , \"x\": 1.50e+3}",
 		"unknown keys":                 `{"cniVersion":"1.0.0","vendor":{"b":1,"a":2},"a":null}`,
@@ -78,7 +78,7 @@ func TestResultPassesByteForByte(t *testing.T) {
 	}
 }
 
-func TestWhatNeedsNoRulesPassesWithoutTheAgent(t *testing.T) {
+func TestPlugin_noRulesNeeded_passesWithoutTheAgent(t *testing.T) {
 	for name, env := range map[string]map[string]string{
 		"a container that is no pod's": {"CNI_ARGS": ""},
 		"a container of nerdctl":       {"CNI_ARGS": "IgnoreUnknown=1;NERDCTL=yes;"},
@@ -170,7 +170,7 @@ func wrongCalls() map[string]struct {
 	}
 }
 
-func TestWrongCallsGetCNIErrors(t *testing.T) {
+func TestPlugin_wrongCall_getsCNIError(t *testing.T) {
 	for name, c := range wrongCalls() {
 		t.Run(name, func(t *testing.T) {
 			code, out, log := newCall("ADD", c.stdin).with(c.env).run(t)
@@ -191,14 +191,14 @@ func TestWrongCallsGetCNIErrors(t *testing.T) {
 	}
 }
 
-func TestWithoutACommandThePluginPrintsWhatItIs(t *testing.T) {
+func TestPlugin_noCommand_printsWhatItIs(t *testing.T) {
 	code, out, log := call{}.run(t)
 	if code != 0 || out != "" || !strings.Contains(log, "CNI plugin") || !strings.Contains(log, "0.3.1, 0.4.0, 1.0.0, 1.1.0") {
 		t.Errorf("exit %d, %q, %q", code, out, log)
 	}
 }
 
-func TestRefusalReachesThePodsOwner(t *testing.T) {
+func TestAdd_refused_namesTheReason(t *testing.T) {
 	agent := &fakeAgent{err: fmt.Errorf(`annotation traffic.sidecar.istio.io/excludeInboundPorts: value "http": want ports`)}
 	for _, more := range []string{"", `, "failOpen": true`} { // failOpen is for an agent that is away, not for one that refuses
 		code, out, _ := newCall("ADD", conf(serve(t, agent), more)).run(t)
@@ -214,7 +214,7 @@ func TestRefusalReachesThePodsOwner(t *testing.T) {
 }
 
 // CRI-O calls CHECK for every sandbox when it starts. An agent that is slow must not cost a pod its address.
-func TestCheckFailsOnlyIfTheAgentRefuses(t *testing.T) {
+func TestCheck_agentAway_succeeds(t *testing.T) {
 	agent := &fakeAgent{err: errNever}
 	if code, out, _ := newCall("CHECK", conf(serve(t, agent), "")).run(t); code != 1 || !strings.Contains(out, errNever.Error()) {
 		t.Errorf("an agent that refuses: exit %d, %s", code, out)
@@ -253,7 +253,7 @@ func serveAnswer(t *testing.T, answer func(*net.UnixConn)) (socket string) {
 }
 
 // An agent that is stopped, dies during a request or sends an invalid answer counts as one that does not answer.
-func TestAgentsThatDoNotAnswer(t *testing.T) {
+func TestPlugin_agentSilent_isAway(t *testing.T) {
 	for name, answer := range map[string]func(*net.UnixConn){
 		"stopped":        nil,
 		"dies":           func(c *net.UnixConn) { _ = c.Close() },

@@ -60,7 +60,7 @@ func wantServed(tb testing.TB, socket string) {
 	}
 }
 
-func TestHostilePeers(t *testing.T) {
+func TestServer_hostilePeer_isCutOff(t *testing.T) {
 	cases := map[string]struct {
 		packet string
 		want   string // nothing: cut off without an answer
@@ -98,7 +98,7 @@ func TestHostilePeers(t *testing.T) {
 	wantServed(t, socket)
 }
 
-func TestSilentPeersAreDisconnectedAndBlockNobody(t *testing.T) {
+func TestServer_silentPeers_blockNobody(t *testing.T) {
 	socket := serve(t, &fakeAgent{}, func(c *Config) { c.ReadTimeout, c.Concurrency = 50*time.Millisecond, 2 })
 	silent := []*net.UnixConn{dial(t, socket), dial(t, socket), dial(t, socket), dial(t, socket)}
 	wantServed(t, socket)
@@ -109,7 +109,7 @@ func TestSilentPeersAreDisconnectedAndBlockNobody(t *testing.T) {
 	}
 }
 
-func TestHalfClosedPeers(t *testing.T) {
+func TestServer_halfClosedPeer_isAnswered(t *testing.T) {
 	agent := &fakeAgent{}
 	socket := serve(t, agent)
 	c := dial(t, socket)
@@ -138,7 +138,7 @@ func TestHalfClosedPeers(t *testing.T) {
 	wantServed(t, socket)
 }
 
-func TestOtherUsersAreNotServed(t *testing.T) {
+func TestServer_otherUser_isNotServed(t *testing.T) {
 	agent := &fakeAgent{}
 	socket := serve(t, agent, func(c *Config) { c.UID++ })
 	c := dial(t, socket)
@@ -148,7 +148,7 @@ func TestOtherUsersAreNotServed(t *testing.T) {
 	}
 }
 
-func TestOnlyTheOwnerCanConnect(t *testing.T) {
+func TestServer_socket_isTheOwnersOnly(t *testing.T) {
 	socket := serve(t, &fakeAgent{})
 	for path, want := range map[string]os.FileMode{socket: os.ModeSocket | 0o600, filepath.Dir(socket): os.ModeDir | 0o700} {
 		if info, err := os.Lstat(path); err != nil || info.Mode() != want {
@@ -173,7 +173,7 @@ func TestOnlyTheOwnerCanConnect(t *testing.T) {
 	}
 }
 
-func TestStaleSocketIsReplaced(t *testing.T) {
+func TestServer_staleSocket_isReplaced(t *testing.T) {
 	socket := filepath.Join(tempDir(t), "s")
 	l, err := net.ListenUnix(network, &net.UnixAddr{Name: socket, Net: network})
 	if err != nil {
@@ -189,7 +189,7 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	}
 }
 
-func TestNothingElseIsReplaced(t *testing.T) {
+func TestServer_otherFile_isNotReplaced(t *testing.T) {
 	file := filepath.Join(tempDir(t), "s")
 	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
@@ -207,7 +207,7 @@ func TestNothingElseIsReplaced(t *testing.T) {
 	}
 }
 
-func TestNewServerChecksTheConfiguration(t *testing.T) {
+func TestNewServer_wrongConfig_isRefused(t *testing.T) {
 	a := &fakeAgent{}
 	for name, c := range map[string]Config{
 		"a relative path":   {Path: "s", Handler: a, Ready: a.ready, Log: discard()},
@@ -221,7 +221,7 @@ func TestNewServerChecksTheConfiguration(t *testing.T) {
 	}
 }
 
-func TestHandlersHaveADeadline(t *testing.T) {
+func TestServer_slowHandler_hasADeadline(t *testing.T) {
 	agent := &fakeAgent{hold: make(chan struct{})}
 	socket := serve(t, agent, func(c *Config) { c.Timeout = 50 * time.Millisecond })
 	if got := send(t, dial(t, socket), goodRequest); !strings.Contains(got, context.DeadlineExceeded.Error()) {
@@ -233,7 +233,7 @@ func TestHandlersHaveADeadline(t *testing.T) {
 	}
 }
 
-func TestRequestsUnderWayAreFinished(t *testing.T) {
+func TestServer_ends_finishesRequests(t *testing.T) {
 	agent := &fakeAgent{hold: make(chan struct{})}
 	socket := filepath.Join(tempDir(t), "s")
 	stop := start(t, socket, agent)
@@ -252,7 +252,7 @@ func TestRequestsUnderWayAreFinished(t *testing.T) {
 	<-stopped
 }
 
-func TestManyRequestsAtOnce(t *testing.T) {
+func TestServer_manyRequests_areServed(t *testing.T) {
 	agent := &fakeAgent{}
 	socket := serve(t, agent, func(c *Config) { c.Concurrency = 4 })
 	var all sync.WaitGroup
@@ -271,7 +271,7 @@ func TestManyRequestsAtOnce(t *testing.T) {
 	}
 }
 
-func TestStatusIsReadiness(t *testing.T) {
+func TestServer_status_isReadiness(t *testing.T) {
 	agent := &fakeAgent{err: errors.New("the cache is not filled")}
 	err := ask(t.Context(), serve(t, agent), request{Command: cmdStatus})
 	if err == nil || err.Error() != "the cache is not filled" || errors.Is(err, errAway) {
@@ -279,7 +279,7 @@ func TestStatusIsReadiness(t *testing.T) {
 	}
 }
 
-func TestLongErrorsAreCut(t *testing.T) {
+func TestServer_longError_isCut(t *testing.T) {
 	agent := &fakeAgent{err: errors.New(strings.Repeat("\x00", 2*maxMessage))}
 	var a answer
 	if err := json.Unmarshal([]byte(send(t, dial(t, serve(t, agent)), goodRequest)), &a); err != nil || len(a.Error) > maxErrorText+10 {

@@ -16,7 +16,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-func TestNewChecksTheEndpoint(t *testing.T) {
+func TestNew_wrongEndpoint_isRefused(t *testing.T) {
 	tests := map[string]struct {
 		in string
 		ok bool
@@ -57,7 +57,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-func TestHungRuntimeEndsWithTheDeadline(t *testing.T) {
+func TestFind_hungRuntime_endsWithTheDeadline(t *testing.T) {
 	answersNothing := filepath.Join(t.TempDir(), "cri.sock")
 	listener, err := net.Listen("unix", answersNothing)
 	if err != nil {
@@ -81,7 +81,7 @@ func TestHungRuntimeEndsWithTheDeadline(t *testing.T) {
 	}
 }
 
-func TestRuntimeThatStartsLaterIsFound(t *testing.T) {
+func TestFind_runtimeStartsLater_works(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cri.sock")
 	f := newFinder(t, path)
 	_, err := f.Find(t.Context(), podnet.Sandbox{UID: podUID})
@@ -107,7 +107,7 @@ func TestRuntimeThatStartsLaterIsFound(t *testing.T) {
 	}
 }
 
-func TestFindIsSafeForConcurrentUse(t *testing.T) {
+func TestFind_concurrentCalls_areSafe(t *testing.T) {
 	f := newFinder(t, serve(t, recorded(t, "containerd")))
 	var group sync.WaitGroup
 	for range 8 {

@@ -27,7 +27,7 @@ func silent(t *testing.T) (endpoints, reasons []string) {
 	return endpoints, reasons
 }
 
-func TestDetectTakesTheFirstThatAnswers(t *testing.T) {
+func TestDetect_severalEndpoints_takesTheFirstAnswer(t *testing.T) {
 	endpoints, _ := silent(t)
 	first, second := "unix://"+serve(t, recorded(t, "crio")), "unix://"+serve(t, recorded(t, "containerd"))
 	got, err := detect(t.Context(), append(endpoints, first, second), 100*time.Millisecond)
@@ -36,7 +36,7 @@ func TestDetectTakesTheFirstThatAnswers(t *testing.T) {
 	}
 }
 
-func TestDetectNamesEveryEndpointAndWhy(t *testing.T) {
+func TestDetect_noAnswer_namesEveryEndpoint(t *testing.T) {
 	endpoints, reasons := silent(t)
 	got, err := detect(t.Context(), endpoints, 100*time.Millisecond)
 	if err == nil {
@@ -50,7 +50,7 @@ func TestDetectNamesEveryEndpointAndWhy(t *testing.T) {
 	}
 }
 
-func TestDetectEndsWithTheContext(t *testing.T) {
+func TestDetect_contextEnds_returns(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if got, err := Detect(ctx, DefaultEndpoints()); !errors.Is(err, context.Canceled) {
@@ -58,7 +58,7 @@ func TestDetectEndsWithTheContext(t *testing.T) {
 	}
 }
 
-func TestDefaultEndpointsAreValid(t *testing.T) {
+func TestDefaultEndpoints_all_areValid(t *testing.T) {
 	seen := map[string]bool{}
 	for _, endpoint := range DefaultEndpoints() {
 		path, err := socketPath(endpoint)

@@ -19,7 +19,7 @@ const (
 	podUID   = "uid-1"
 )
 
-func TestFindInRecordedAnswers(t *testing.T) {
+func TestFind_recordedAnswers_givesTheSandbox(t *testing.T) {
 	tests := map[string]struct {
 		runtime string
 		in      podnet.Sandbox
@@ -99,7 +99,7 @@ type choice struct {
 	wantID string
 }
 
-func TestFindChoosesTheSandbox(t *testing.T) {
+func TestFind_severalSandboxes_takesTheNewest(t *testing.T) {
 	tests := map[string]choice{
 		"no sandbox at all":         {},
 		"only those of another pod": {boxes: []box{{id: "a", uid: "uid-2", state: ready, createdAt: 9}}},
@@ -141,7 +141,7 @@ func TestFindChoosesTheSandbox(t *testing.T) {
 	wantChoices(t, tests)
 }
 
-func TestFindBelievesTheAttemptAndTheName(t *testing.T) {
+func TestFind_clockOrLabelsWrong_goesByAttemptAndName(t *testing.T) {
 	wantChoices(t, map[string]choice{
 		"the later attempt, though the clock was set back": {
 			boxes: []box{
@@ -194,7 +194,7 @@ func wantChoices(t *testing.T, tests map[string]choice) {
 	}
 }
 
-func TestFindRefuses(t *testing.T) {
+func TestFind_wrongAnswer_isRefused(t *testing.T) {
 	tests := map[string]struct {
 		now  func(*criv1.PodSandboxStatusResponse)
 		want string
@@ -252,7 +252,7 @@ func TestFindRefuses(t *testing.T) {
 	}
 }
 
-func TestFindWithoutUID(t *testing.T) {
+func TestFind_noUID_fails(t *testing.T) {
 	f := newFinder(t, serve(t, runtimeOf([]box{{id: "a", state: ready}}, false)))
 	if got, err := f.Find(t.Context(), podnet.Sandbox{Namespace: "ns", Name: "pod"}); err == nil {
 		t.Errorf("got %+v, want an error", got)
@@ -260,7 +260,7 @@ func TestFindWithoutUID(t *testing.T) {
 }
 
 // The largest annotations that a pod may have, of characters that JSON writes in six bytes each, twice.
-func TestFindTakesTheLargestAnnotations(t *testing.T) {
+func TestFind_largestAnnotations_isRead(t *testing.T) {
 	padded := func(r *criv1.PodSandboxStatusResponse) {
 		annotations := strings.Repeat("<", 256<<10)
 		r.Status.Annotations = map[string]string{"a": annotations}
@@ -274,7 +274,7 @@ func TestFindTakesTheLargestAnnotations(t *testing.T) {
 }
 
 // CRI-O gives pods on the host's network a path, too, which leads to the host's namespace.
-func TestFindRefusesRecordedAnswersOfAPodOnTheHostsNetwork(t *testing.T) {
+func TestFind_hostNetworkRecorded_isRefused(t *testing.T) {
 	uids := map[string]string{
 		"containerd": "cb8bef1c-6501-4aea-8bdd-f4f7ff377212", "crio": "11111111-0000-0000-0000-00000000000b",
 	}
@@ -304,7 +304,7 @@ func BenchmarkFind(b *testing.B) {
 }
 
 // One list serves all pods; the sandbox's status is read anew for each.
-func TestFindAllListsOnce(t *testing.T) {
+func TestFindAll_manyPods_listsOnce(t *testing.T) {
 	r := recorded(t, "containerd")
 	f := newFinder(t, serve(t, r))
 	find, err := f.FindAll(t.Context())

@@ -13,7 +13,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-func TestNewChecksTheEndpoint(t *testing.T) {
+func TestNew_wrongEndpoint_isRefused(t *testing.T) {
 	tests := map[string]struct {
 		in string
 		ok bool
@@ -51,7 +51,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-func TestEngineTooOldIsNamed(t *testing.T) {
+func TestFind_engineTooOld_isNamed(t *testing.T) {
 	f := newFinder(t, serve(t, &fakeEngine{apiVersion: "1.38"}))
 	_, err := f.Find(t.Context(), podnet.Sandbox{UID: podUID})
 	if err == nil || errors.Is(err, podnet.ErrNotReady) || !strings.Contains(err.Error(), "API version 1.38 is not supported") {
@@ -59,7 +59,7 @@ func TestEngineTooOldIsNamed(t *testing.T) {
 	}
 }
 
-func TestHungEngineEndsWithTheDeadline(t *testing.T) {
+func TestFind_hungEngine_endsWithTheDeadline(t *testing.T) {
 	answersNothing := filepath.Join(t.TempDir(), "docker.sock")
 	listener, err := net.Listen("unix", answersNothing)
 	if err != nil {
@@ -83,7 +83,7 @@ func TestHungEngineEndsWithTheDeadline(t *testing.T) {
 	}
 }
 
-func TestEngineThatStartsLaterIsFound(t *testing.T) {
+func TestFind_engineStartsLater_works(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "docker.sock")
 	f := newFinder(t, path)
 	_, err := f.Find(t.Context(), podnet.Sandbox{UID: recordedUID})
@@ -96,7 +96,7 @@ func TestEngineThatStartsLaterIsFound(t *testing.T) {
 	}
 }
 
-func TestFindIsSafeForConcurrentUse(t *testing.T) {
+func TestFind_concurrentCalls_areSafe(t *testing.T) {
 	f := newFinder(t, serve(t, recorded(t)))
 	var group sync.WaitGroup
 	for range 8 {

@@ -22,7 +22,7 @@ const (
 	podUID      = "uid-1"
 )
 
-func TestFindInRecordedAnswers(t *testing.T) {
+func TestFind_recordedAnswers_givesTheSandbox(t *testing.T) {
 	f := newFinder(t, "unix://"+serve(t, recorded(t)))
 	pod := podnet.Sandbox{Namespace: "default", Name: "web", UID: recordedUID}
 	got, err := f.Find(t.Context(), pod)
@@ -84,7 +84,7 @@ type choice struct {
 	wantID string
 }
 
-func TestFindChoosesTheSandbox(t *testing.T) {
+func TestFind_severalSandboxes_takesTheNewest(t *testing.T) {
 	const running, exited = container.StateRunning, container.StateExited
 	tests := map[string]choice{
 		"no container at all":         {},
@@ -124,7 +124,7 @@ func TestFindChoosesTheSandbox(t *testing.T) {
 	wantChoices(t, tests)
 }
 
-func TestFindBelievesTheAttemptAndTheName(t *testing.T) {
+func TestFind_clockOrLabelsWrong_goesByAttemptAndName(t *testing.T) {
 	const running = container.StateRunning
 	wantChoices(t, map[string]choice{
 		"the later attempt, though the clock was set back": {
@@ -177,7 +177,7 @@ func wantChoices(t *testing.T, tests map[string]choice) {
 	}
 }
 
-func TestFindRefuses(t *testing.T) {
+func TestFind_wrongAnswer_isRefused(t *testing.T) {
 	tests := map[string]struct {
 		now  func(*container.InspectResponse)
 		want string
@@ -232,7 +232,7 @@ func TestFindRefuses(t *testing.T) {
 	}
 }
 
-func TestFindWithoutUID(t *testing.T) {
+func TestFind_noUID_fails(t *testing.T) {
 	one := box{id: "a", kind: typeSandbox, state: container.StateRunning}
 	f := newFinder(t, serve(t, engineOf(t, []box{one}, false)))
 	if got, err := f.Find(t.Context(), podnet.Sandbox{Namespace: "ns", Name: "pod"}); err == nil {
@@ -240,7 +240,7 @@ func TestFindWithoutUID(t *testing.T) {
 	}
 }
 
-func TestFindTellsOfBrokenJSON(t *testing.T) {
+func TestFind_brokenJSON_isReported(t *testing.T) {
 	e := recorded(t)
 	whole := e.containers[recordedID]
 	e.containers[recordedID] = whole[:len(whole)/2]
@@ -252,7 +252,7 @@ func TestFindTellsOfBrokenJSON(t *testing.T) {
 }
 
 // One list serves all pods; the sandbox is inspected anew for each.
-func TestFindAllListsOnce(t *testing.T) {
+func TestFindAll_manyPods_listsOnce(t *testing.T) {
 	engine := recorded(t)
 	f := newFinder(t, serve(t, engine))
 	find, err := f.FindAll(t.Context())

@@ -57,7 +57,7 @@ func ofTheAgent(dir string) bool {
 	return dir != "runtime/container" && (top != "internal" || slices.Contains(inside, dir))
 }
 
-func TestEveryKeyOfTheCodeIsInTheReference(t *testing.T) {
+func TestPages_everyKey_isListed(t *testing.T) {
 	all, s := reference(t)
 	key := regexp.MustCompile(`^([a-z-]+\.)*(istio\.io|openshift\.io|istio-pod-network-controller)/[A-Za-z][A-Za-z.-]*$`)
 	seen := 0
@@ -80,7 +80,7 @@ func TestEveryKeyOfTheCodeIsInTheReference(t *testing.T) {
 	}
 }
 
-func TestEveryReasonOfTheCodeIsInTheReference(t *testing.T) {
+func TestPages_everyReason_isListed(t *testing.T) {
 	all, s := reference(t)
 	both := all["conditions.md"] + all["events.md"]
 	for _, dir := range []string{"controllers", "api/v1alpha1"} {
@@ -92,7 +92,7 @@ func TestEveryReasonOfTheCodeIsInTheReference(t *testing.T) {
 	}
 }
 
-func TestEveryEventOfTheCodeIsInTheReference(t *testing.T) {
+func TestPages_everyEvent_isListed(t *testing.T) {
 	all, s := reference(t)
 	events := s.events()
 	for reason, at := range events {
@@ -129,7 +129,7 @@ func (s *source) events() map[string]token.Pos {
 }
 
 // What the scan of the code says about metrics is what a registry says about them.
-func TestMetricsAreAsTheirRegistryHasThem(t *testing.T) {
+func TestMetrics_controllers_areAsRegistered(t *testing.T) {
 	_, s := reference(t)
 	scanned, err := s.metrics()
 	if err != nil {
@@ -179,7 +179,7 @@ func tree(t *testing.T, dir, text string) *source {
 	return s
 }
 
-func TestMetricsOfTheCode(t *testing.T) {
+func TestMetrics_everyForm_isFound(t *testing.T) {
 	const name = controllers.MetricPrefix + "a"
 	cases := map[string]struct {
 		text string
@@ -226,7 +226,7 @@ func TestMetricsOfTheCode(t *testing.T) {
 	}
 }
 
-func TestExitCodesNeedAReason(t *testing.T) {
+func TestExitCodes_noComment_isAnError(t *testing.T) {
 	got, err := tree(t, "cmd/x", "const (\n\texitA = 2 // two\n\t// exitB is one\n\texitB = 1\n)").exitCodes()
 	want := []exitCode{{"x", "1", "is one"}, {"x", "2", "two"}}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(exitCode{})); diff != "" || err != nil {

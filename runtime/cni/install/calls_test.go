@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestCallsShowWhetherTheRuntimeCallsThePlugin(t *testing.T) {
+func TestCalls_podWithoutCall_isNamed(t *testing.T) {
 	at := func(s int) time.Time { return time.Unix(int64(1000+s), 0) }
 	chainedAt := at(10)
 	for name, tc := range map[string]struct {
@@ -38,7 +38,7 @@ func TestCallsShowWhetherTheRuntimeCallsThePlugin(t *testing.T) {
 	}
 }
 
-func TestCallsAreForgotten(t *testing.T) {
+func TestCalls_podGone_isForgotten(t *testing.T) {
 	c, now := &Calls{}, time.Unix(1000, 0)
 	c.Called("a/gone", now)
 	c.Called("a/there", now)
@@ -53,7 +53,7 @@ func TestCallsAreForgotten(t *testing.T) {
 }
 
 // The plugin may be called while Check is not: when it is in the chain and something else is wrong.
-func TestCallsAreForgottenWithoutChecks(t *testing.T) {
+func TestCalls_noChecks_areForgotten(t *testing.T) {
 	c, now := &Calls{}, time.Unix(1000, 0)
 	for i := range 10_000 {
 		c.Called(fmt.Sprint("a/job-", i), now)

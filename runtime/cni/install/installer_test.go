@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestNewChecksTheConfiguration(t *testing.T) {
+func TestNew_wrongConfig_isRefused(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"an entry that is no object":    func(c *Config) { c.Entry = []byte("[]") },
 		"an entry without a type":       func(c *Config) { c.Entry = []byte("{}") },
@@ -25,7 +25,7 @@ func TestNewChecksTheConfiguration(t *testing.T) {
 	}
 }
 
-func TestUninstallOfNothing(t *testing.T) {
+func TestUninstall_noEntry_changesNothing(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "10-kc.conflist", plain)
 	n.put(t, "11-broken.conflist", plain[:40]+ourEntry)

@@ -94,7 +94,7 @@ func layouts() map[string]layout {
 	}
 }
 
-func TestLayouts(t *testing.T) {
+func TestInstall_everyLayout_addsTheEntryOnly(t *testing.T) {
 	for name, l := range layouts() {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
@@ -152,7 +152,7 @@ func wantOnly(t *testing.T, before, after map[string]string, file string) {
 	}
 }
 
-func TestLayoutsThatHoldTheEntryAlready(t *testing.T) {
+func TestInstall_entryThere_isCorrected(t *testing.T) {
 	a, b := `{"type":"a"}`, `{"type":"b"}`
 	older := `{"type":"istio-pod-network-cni","socket":"/old","gone":1}`
 	reordered := `{ "socket": "/run/s",  "type": "istio-pod-network-cni" }`

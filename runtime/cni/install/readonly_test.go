@@ -66,7 +66,7 @@ func wantReadOnly(t *testing.T, err error, fault string) {
 	}
 }
 
-func TestTheBinaryAlone(t *testing.T) {
+func TestPlaceBinary_newVersion_isPlacedAlone(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "10-kc.conflist", plain)
 	before := n.tree(t)
@@ -88,7 +88,7 @@ func TestTheBinaryAlone(t *testing.T) {
 }
 
 // With the binary from the init container the agent needs no write access to the directory, and repairs the configuration.
-func TestBinaryOfAReadOnlyDirectory(t *testing.T) {
+func TestStart_readOnlyBinDir_repairsConfiguration(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "10-kc.conflist", plain)
 	if err := n.installer(t).PlaceBinary(); err != nil {
@@ -111,7 +111,7 @@ func TestBinaryOfAReadOnlyDirectory(t *testing.T) {
 }
 
 // After a failed upgrade and its rollback the newer plugin is there, and the older agent cannot replace it.
-func TestAnotherBinaryInAReadOnlyDirectoryIsAWarning(t *testing.T) {
+func TestStart_otherBinaryReadOnly_isUsed(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "10-kc.conflist", plain)
 	n.write(t, filepath.Join(n.bin, "istio-pod-network-cni"), "#!other")

@@ -26,7 +26,7 @@ func (n *node) clear(t *testing.T, i *Installer) {
 }
 
 // The agent that is replaced repairs its entry until it ends, and it ends only after this one is ready.
-func TestClearWinsAgainstTheAgentThatItReplaces(t *testing.T) {
+func TestClear_replacedAgentRepairs_wins(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "10-kc.conflist", plain)
 	old := n.installer(t, func(c *Config) { c.Backoff = time.Millisecond })
@@ -43,7 +43,7 @@ func TestClearWinsAgainstTheAgentThatItReplaces(t *testing.T) {
 }
 
 // If another project restores its file at once, the entry is removed after a longer pause each time.
-func TestClearWaitsLongerEachTime(t *testing.T) {
+func TestClear_entryComesBack_waitsLonger(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "10-kc.conflist", chained)
 	i := n.installer(t, func(c *Config) { c.Backoff, c.QuietTime = 20*time.Millisecond, time.Millisecond })
@@ -66,7 +66,7 @@ func TestClearWaitsLongerEachTime(t *testing.T) {
 	}
 }
 
-func TestClearRemovesEntriesThatAppearLater(t *testing.T) {
+func TestClear_entryAppearsLater_isRemoved(t *testing.T) {
 	n := newNode(t)
 	if err := os.Remove(n.conf); err != nil {
 		t.Fatal(err)
@@ -88,7 +88,7 @@ func TestClearRemovesEntriesThatAppearLater(t *testing.T) {
 	eventually(t, "the directory is as before", func() bool { return cmp.Equal(want, n.tree(t)) })
 }
 
-func TestClearReportsWhatItCannotRemove(t *testing.T) {
+func TestClear_unreadableList_isReported(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "10-kc.conflist", chained)
 	if err := os.Symlink("/nonexistent/11.conflist", filepath.Join(n.conf, "11-a.conflist")); err != nil {

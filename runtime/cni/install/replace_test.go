@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestReplaceRefusesWhatWasChanged(t *testing.T) {
+func TestReplace_fileChanged_isRefused(t *testing.T) {
 	n := newNode(t)
 	file := filepath.Join(n.conf, "f")
 	if err := replace(file, []byte("was"), []byte("now")); !errors.Is(err, errChanged) {
@@ -35,7 +35,7 @@ func TestReplaceRefusesWhatWasChanged(t *testing.T) {
 	}
 }
 
-func TestReplaceWithoutSwapping(t *testing.T) {
+func TestReplacePlainly_fileUnchanged_isReplaced(t *testing.T) {
 	n := newNode(t)
 	n.write(t, filepath.Join(n.conf, "f"), "was")
 	n.write(t, filepath.Join(n.conf, "temp"), "now")
@@ -45,7 +45,7 @@ func TestReplaceWithoutSwapping(t *testing.T) {
 }
 
 // Another project writes the file as fast as it can while we edit it. Its last version must be there at the end.
-func TestNothingThatOthersWriteIsLost(t *testing.T) {
+func TestReplace_foreignWrites_areKept(t *testing.T) {
 	const last = 3000
 	n := newNode(t)
 	version := func(v int) string { return strings.Replace(plain, "cni0", fmt.Sprintf("cni%d", v), 1) }
@@ -87,7 +87,7 @@ func TestNothingThatOthersWriteIsLost(t *testing.T) {
 }
 
 // A runtime must find a network at every moment: a list is never half-written.
-func TestThereIsAlwaysANetwork(t *testing.T) {
+func TestInstall_anyMoment_listIsWhole(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "10-kc.conflist", plain)
 	stop := checkUntilStopped(t, func() error {
@@ -131,7 +131,7 @@ func checkUntilStopped(t *testing.T, check func() error) (stop func() int) {
 	}
 }
 
-func TestLeftoversOfAKilledInstallerAreRemoved(t *testing.T) {
+func TestInstall_oldTemporaryFile_isRemoved(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "10-kc.conflist", plain)
 	old, fresh := filepath.Join(n.conf, ".istio-pod-network-cni-1.tmp"), filepath.Join(n.conf, ".istio-pod-network-cni-2.tmp")

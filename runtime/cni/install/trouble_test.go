@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestLayoutsThatCannotBeChained(t *testing.T) {
+func TestInstall_unchainableNetwork_saysWhy(t *testing.T) {
 	cases := map[string]struct {
 		prepare func(t *testing.T, n *node)
 		want    string
@@ -86,7 +86,7 @@ func TestLayoutsThatCannotBeChained(t *testing.T) {
 	}
 }
 
-func TestReadOnlyDirectories(t *testing.T) {
+func TestInstall_readOnlyDirectory_isNamed(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "10-kc.conflist", plain)
 	readOnly := func(dir string, mode os.FileMode) {
@@ -121,7 +121,7 @@ func TestReadOnlyDirectories(t *testing.T) {
 	readOnly(n.bin, 0o755)
 }
 
-func TestPermissionBitsAndLinksAreKept(t *testing.T) {
+func TestInstall_linkedFile_keepsModeAndOwner(t *testing.T) {
 	n := newNode(t)
 	elsewhere := filepath.Join(filepath.Dir(n.conf), "real.conflist")
 	n.write(t, elsewhere, plain)
@@ -160,7 +160,7 @@ func TestPermissionBitsAndLinksAreKept(t *testing.T) {
 	}
 }
 
-func TestInstallWaitsForANetwork(t *testing.T) {
+func TestInstall_noNetwork_waits(t *testing.T) {
 	n := newNode(t)
 	if err := os.Remove(n.conf); err != nil {
 		t.Fatal(err)

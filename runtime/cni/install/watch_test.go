@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestRepairsWhatAnotherProjectWritesAnew(t *testing.T) {
+func TestStart_fileWrittenAnew_isRepaired(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "10-kc.conflist", plain)
 	n.start(t, n.installer(t))
@@ -51,7 +51,7 @@ func TestStart_loneConf_failsUntilItGoes(t *testing.T) {
 	eventually(t, "the list is in use again", func() bool { return i.Chained() && i.Check() == nil })
 }
 
-func TestOwnerOfAListDeletesItsFile(t *testing.T) {
+func TestStart_listRemoved_chainsToTheNext(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "10-a.conflist", compact(`{"type":"a"}`))
 	n.put(t, "50-kc.conflist", plain)
@@ -65,7 +65,7 @@ func TestOwnerOfAListDeletesItsFile(t *testing.T) {
 	eventually(t, "nothing is left of the other", func() bool { return len(n.tree(t)) == 2 })
 }
 
-func TestChainedFollowsTheFiles(t *testing.T) {
+func TestChained_listRemoved_isFalse(t *testing.T) {
 	n := newNode(t)
 	i := n.installer(t)
 	n.start(t, i)
@@ -80,7 +80,7 @@ func TestChainedFollowsTheFiles(t *testing.T) {
 	eventually(t, "it is in none", func() bool { return !i.Chained() })
 }
 
-func TestPutsTheBinaryBack(t *testing.T) {
+func TestStart_binaryRemoved_isPutBack(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "10-kc.conflist", plain)
 	n.start(t, n.installer(t))
@@ -93,7 +93,7 @@ func TestPutsTheBinaryBack(t *testing.T) {
 }
 
 // While a project writes its file in place, the half-written file is not read, and the next file is not chained to instead.
-func TestAFileIsReadOnceItsWriterIsDone(t *testing.T) {
+func TestStart_fileWrittenInPlace_isReadWhole(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "10-kc.conflist", plain)
 	n.put(t, "99-other.conflist", plain)
@@ -124,7 +124,7 @@ func TestAFileIsReadOnceItsWriterIsDone(t *testing.T) {
 
 // If a project removes the entry whenever it sees it, as Cilium does with cni-exclusive, the entry is put back a few times, each time
 // later, and then no more.
-func TestDoesNotFight(t *testing.T) {
+func TestStart_entryAlwaysRemoved_givesUp(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "10-kc.conflist", plain)
 	i := n.installer(t, func(c *Config) { c.MaxRewrites, c.Window = 4, time.Hour })
@@ -154,7 +154,7 @@ func TestDoesNotFight(t *testing.T) {
 }
 
 // With two agents of different versions, as in a rolling update, the newer one writes its entry and the older one leaves it.
-func TestTwoInstallersDoNotFight(t *testing.T) {
+func TestStart_twoVersions_newerEntryStays(t *testing.T) {
 	n := newNode(t)
 	n.put(t, "10-kc.conflist", plain)
 	n.start(t, n.installer(t))
@@ -176,7 +176,7 @@ func TestTwoInstallersDoNotFight(t *testing.T) {
 	}
 }
 
-func TestPacer(t *testing.T) {
+func TestPacer_manyRewrites_waitLonger(t *testing.T) {
 	p := pacer{first: time.Second, window: time.Minute, max: 4}
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	for i, want := range []time.Duration{0, time.Second, 2 * time.Second, 4 * time.Second} {
