@@ -55,6 +55,7 @@ func (m *Manager) step(ctx context.Context, key Key, f *followed, sandbox podnet
 	}
 	s := stepping{m, f, view{key: key, sandbox: sandbox, choice: choice, home: m.Homes.of(key), there: there, answers: f.answers}}
 
+	// learn
 	f.meet(there, time.Now())
 	s.comeBack()
 	renewSecrets(ctx, m.Secrets, m.Cluster, s.view, f)
@@ -63,9 +64,11 @@ func (m *Manager) step(ctx context.Context, key Key, f *followed, sandbox podnet
 	s.noteEnds(ctx)
 	ask(ctx, m.Asker, s.view)
 
+	// decide
 	upgrade := choice.Profile != nil && s.needsTurn() && !choice.Ending && m.Rollout.may(choice.Profile, key)
 	decision := Decide(s.desired(f, upgrade), s.observed(nobodyListens(ctx, m.Asker, s.view)), time.Now())
 
+	// act, report
 	f.list.waits = len(decision.Actions) == 0 && len(decision.Ask) > 0
 	did, err := s.act(ctx, decision)
 	s.report(decision, did)
