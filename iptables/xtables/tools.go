@@ -1,6 +1,7 @@
 package xtables
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,19 +56,12 @@ func find(ctx context.Context, flavour Flavour) (map[uint32]tools, error) {
 	return found, nil
 }
 
-func findNamed(name string) (tools, error) {
-	var t tools
-	for _, p := range []struct {
-		path *string
-		name string
-	}{{&t.restore, name + "-restore"}, {&t.save, name + "-save"}, {&t.iptables, name}} {
-		path, err := exec.LookPath(p.name)
-		if err != nil {
-			return tools{}, err
-		}
-		*p.path = path
-	}
-	return t, nil
+func findNamed(name string) (t tools, err error) {
+	var errRestore, errSave error
+	t.restore, errRestore = exec.LookPath(name + "-restore")
+	t.save, errSave = exec.LookPath(name + "-save")
+	t.iptables, err = exec.LookPath(name)
+	return t, cmp.Or(errRestore, errSave, err)
 }
 
 // flavourOf runs a program with --version to learn its flavour. One that names none is from before there were two: legacy.

@@ -3,7 +3,6 @@ package xtables
 import (
 	"errors"
 	"fmt"
-	"os"
 
 	"golang.org/x/sys/unix"
 
@@ -27,17 +26,12 @@ func ownerMatches(ns *netns.NS) error {
 	if err != nil {
 		return fmt.Errorf("ask for the network namespace's owner: %w", err)
 	}
-	owner := os.NewFile(uintptr(fd), "userns")
-	defer owner.Close()
-	theirs, err := owner.Stat()
-	if err != nil {
-		return fmt.Errorf("identify the network namespace's owner: %w", err)
+	defer unix.Close(fd) //nolint:errcheck // nothing that could be lost
+	var theirs, own unix.Stat_t
+	if err := errors.Join(unix.Fstat(fd, &theirs), unix.Stat("/proc/self/ns/user", &own)); err != nil {
+		return fmt.Errorf("identify user namespaces: %w", err)
 	}
-	own, err := os.Stat("/proc/self/ns/user")
-	if err != nil {
-		return fmt.Errorf("identify our own user namespace: %w", err)
-	}
-	if !os.SameFile(theirs, own) {
+	if theirs.Dev != own.Dev || theirs.Ino != own.Ino {
 		return ErrUserNamespace
 	}
 	return nil
