@@ -107,43 +107,70 @@ type native struct {
 	end time.Time
 }
 
-// find asks for each chain, and each table, in every family that may have it.
+// candidate is a chain, or a table, that may exist in a family.
+type candidate struct {
+	chain
+	family family
+}
+
+// find asks first for tables, then for chains in the existing ones.
 func (n native) find() (*podnet.ProgrammedByOthersError, error) {
-	type candidate struct {
-		chain
-		family family
-	}
-	var candidates []candidate
-	var requests []rawnetlink.Request
-	inet := families()[0]
+	var tables, named []candidate
 	for _, c := range nativeTables() {
-		candidates = append(candidates, candidate{c, inet})
-		requests = append(requests, get(unix.NFT_MSG_GETTABLE, inet, rawnetlink.Text(unix.NFTA_TABLE_NAME, c.table)))
+		tables = append(tables, candidate{c, families()[0]})
 	}
 	for _, f := range families() {
-		for _, c := range chains() {
-			candidates = append(candidates, candidate{c, f})
-			requests = append(requests, get(unix.NFT_MSG_GETCHAIN, f, rawnetlink.Text(unix.NFTA_CHAIN_TABLE, c.table), rawnetlink.Text(unix.NFTA_CHAIN_NAME, c.name)))
-		}
+		tables = append(tables, candidate{chain{table: "nat"}, f}, candidate{chain{table: "mangle"}, f})
 	}
-	answers, err := n.ask(requests...)
+	tables, err := n.inUse(tables)
 	if err != nil {
 		return nil, err
 	}
-	for i, a := range answers {
-		switch c := candidates[i]; {
-		case c.name == "" && inUse(a, unix.NFTA_TABLE_USE):
-			return &podnet.ProgrammedByOthersError{Owner: c.owner, Found: "nftables table inet " + c.table}, nil
-		case c.name == "" || !inUse(a, unix.NFTA_CHAIN_USE):
-		default:
-			if reached, err := n.hooked(c.family, c.chain); err != nil {
-				return nil, err
-			} else if reached {
-				return &podnet.ProgrammedByOthersError{Owner: c.owner, Found: fmt.Sprintf("chain %s in table %s %s", c.name, c.family.name, c.table)}, nil
+	for _, t := range tables {
+		if t.owner != "" {
+			return &podnet.ProgrammedByOthersError{Owner: t.owner, Found: fmt.Sprintf("nftables table %s %s", t.family.name, t.table)}, nil
+		}
+		for _, c := range chains() {
+			if c.table == t.table {
+				named = append(named, candidate{c, t.family})
 			}
 		}
 	}
-	return nil, nil //nolint:nilnil // nothing found, as Find says
+	named, err = n.inUse(named)
+	for _, c := range named {
+		if reached, err := n.hooked(c.family, c.chain); err != nil {
+			return nil, err
+		} else if reached {
+			return &podnet.ProgrammedByOthersError{Owner: c.owner, Found: fmt.Sprintf("chain %s in table %s %s", c.name, c.family.name, c.table)}, nil
+		}
+	}
+	return nil, err
+}
+
+// inUse returns the candidates that exist and hold anything.
+func (n native) inUse(all []candidate) (found []candidate, err error) {
+	if len(all) == 0 {
+		return nil, nil
+	}
+	var requests []rawnetlink.Request
+	for _, c := range all {
+		if c.name == "" {
+			requests = append(requests, get(unix.NFT_MSG_GETTABLE, c.family, rawnetlink.Text(unix.NFTA_TABLE_NAME, c.table)))
+		} else {
+			requests = append(requests, get(unix.NFT_MSG_GETCHAIN, c.family, rawnetlink.Text(unix.NFTA_CHAIN_TABLE, c.table), rawnetlink.Text(unix.NFTA_CHAIN_NAME, c.name)))
+		}
+	}
+	answers, err := n.ask(requests...)
+	for i, a := range answers {
+		use := uint16(unix.NFTA_CHAIN_USE)
+		if all[i].name == "" {
+			use = unix.NFTA_TABLE_USE
+		}
+		if a.Err == nil && len(a.Body) >= sizeofNfgenmsg && bigEndian(rawnetlink.Attributes(a.Body[sizeofNfgenmsg:])[use]) > 0 {
+			found = append(found, all[i])
+		}
+	}
+	return found, err
 }
 
 // hooked reports whether packets reach a chain that is in use, by a jump from a built-in chain of iptables. With more rules there than are
@@ -190,12 +217,4 @@ func (n native) ask(requests ...rawnetlink.Request) ([]rawnetlink.Answer, error)
 		return nil, err
 	}
 	return conn.Ask(n.end, requests...)
-}
-
-// inUse reports whether an object exists and its count of uses, the attribute of that kind, is not 0.
-func inUse(a rawnetlink.Answer, kind uint16) bool {
-	if a.Err != nil || len(a.Body) < sizeofNfgenmsg {
-		return false
-	}
-	return bigEndian(rawnetlink.Attributes(a.Body[sizeofNfgenmsg:])[kind]) > 0
 }
