@@ -103,7 +103,7 @@ func removeEnded(ctx context.Context, dir string, ready func(ctx context.Context
 		case runs:
 			all = false
 		case !dryRun:
-			_ = os.Remove(filepath.Join(dir, e.Name())) // the directory of one that stays stays, too
+			_ = os.Remove(filepath.Join(dir, e.Name())) // a note that stays keeps the directory
 		}
 	}
 	if !all || dryRun {

@@ -44,8 +44,8 @@ type led struct {
 // prunePause is the time between two looks for sandboxes that are gone.
 const prunePause = 10 * time.Minute
 
-// leads remembers to which profiles' proxies the rules of the node's pods lead. A pod keeps that proxy if it chooses one that could not take
-// its place: one of another mode, or with other ports. Each lead is also noted in a file in memory, for the next agent.
+// leads remembers to which profiles' proxies the rules of the node's pods lead. A pod keeps that proxy if it chooses a proxy that
+// could not take its place, of another mode or with other ports. Each lead is also noted in a file in memory, for the next agent.
 type leads struct {
 	dir   string
 	mu    sync.Mutex

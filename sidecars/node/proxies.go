@@ -193,8 +193,7 @@ func (p *Proxies) Forget(podUID string) {
 	p.cluster.leads.forget(podUID)
 }
 
-// Ready reports whether the proxy is ready to which a sandbox's rules lead, or, before they do, that of the chosen profile; known is false
-// before it was asked.
+// Ready reports whether the proxy of a sandbox is ready. known is false before it was asked.
 func (p *Proxies) Ready(s podnet.Sandbox) (ready, known bool) {
 	if to, told := p.cluster.leads.of(s); told && to.Shared && p.shared != nil {
 		return p.shared.Serves(to.Profile, s)

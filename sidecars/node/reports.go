@@ -223,7 +223,7 @@ func (r *sidecarReports) tell(uid string, ready bool) bool {
 	return true
 }
 
-// write applies the Sidecar: the object first, since its status can only be written to one that is there. why is part of the message.
+// write applies the Sidecar: the object first, then its status, which cannot be written to a missing object. why is part of the message.
 func (r *sidecarReports) write(ctx context.Context, report sidecarReport, why string) (types.UID, error) {
 	s, status := report.sandbox, report.status
 	labels := map[string]any{}

@@ -54,16 +54,6 @@ func (t *trial) apply(ctx context.Context) error {
 	return t.goBack(ctx, old, rec.Version, err)
 }
 
-// swap writes a configuration down, and lets current lead to it.
-func (g *group) swap(rec *record) error {
-	pending := g.state.with(rec)
-	if err := g.dir.save(pending); err != nil {
-		return err
-	}
-	g.state = pending
-	return g.dir.point(currentLink, rec.Dir)
-}
-
 // confirm notes what is in force now.
 func (t *trial) confirm(now state, rec *record) error {
 	t.state, t.inForce, t.last = now, rec, rec
@@ -74,20 +64,23 @@ func (t *trial) confirm(now state, rec *record) error {
 		t.batch = 0
 	}
 	for _, m := range t.suspects {
-		p := t.pod(m.key())
+		p := podOf(t.pods, m.key())
 		if p == nil || t.whole {
 			continue
 		}
-		t.measure(p)
-		t.inForceNow(p)
+		if took, measured := t.inForceNow(p); measured {
+			t.mu.Lock()
+			t.figures.Changes.add(took)
+			t.mu.Unlock()
+		}
 		if p.before == nil {
-			t.pausesOf(p.sandbox.UID).joined.note(time.Now(), firstChange, "")
+			t.pauses.of(p.sandbox.UID).joined.note(time.Now(), firstChange, "")
 		}
 		if p.before != nil && p.before.Data.IP != "" {
-			t.pausesOf(p.sandbox.UID).changed.note(time.Now(), firstChange, "")
+			t.pauses.of(p.sandbox.UID).changed.note(time.Now(), firstChange, "")
 		}
 	}
-	t.wakeAt(time.Now()) // for those who wait
+	t.wakeAt(time.Now()) // for waiting pods
 	return t.save()
 }
 
@@ -134,12 +127,12 @@ func (t *trial) goBack(ctx context.Context, old, version string, err error) erro
 	t.result = Unconfirmed
 	log.FromContext(ctx).Info("shared proxy has not taken its configuration", "reason", why, "suspects", len(t.suspects))
 	switch n := len(t.suspects); {
-	case t.dropLost(ctx): // who is gone is to blame
+	case t.names.vanished(ctx, with(t.base, t.suspects)): // who is gone is to blame
 	case t.dropTakers(ctx):
 	case t.whole || n == 0:
 		t.blameProfile(ctx, why, why)
 	case n == 1:
-		if p := t.pod(t.suspects[0].key()); p != nil {
+		if p := podOf(t.pods, t.suspects[0].key()); p != nil {
 			t.keepOut(p, why, firstFailure, lastFailure)
 		}
 	default:
@@ -149,14 +142,14 @@ func (t *trial) goBack(ctx context.Context, old, version string, err error) erro
 }
 
 // dropTakers keeps out pods that were to join and have taken the proxy's ports after these were found free, and reports whether there are any.
-// They wait for longer than others: while a proxy tries to listen there, it may accept no pod's connections (HAProxy 2.6 tries for 2 s).
+// They wait for longer than after another refusal: while a proxy tries to listen there, it may accept no pod's connections (HAProxy 2.6 tries for 2 s).
 func (t *trial) dropTakers(ctx context.Context) (found bool) {
 	for _, m := range t.suspects {
-		p := t.pod(m.key())
+		p := podOf(t.pods, m.key())
 		if p == nil || p.before != nil {
 			continue
 		}
-		if err := t.free(ctx, m, t.profile.Ports()); isTaken(err) {
+		if err := portsFree(ctx, t.Sandboxes, m.Sandbox, t.profile.Ports()); isTaken(err) {
 			t.keepOut(p, err.Error(), firstFailure, lastFailure)
 			found = true
 		}

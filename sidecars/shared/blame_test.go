@@ -82,7 +82,7 @@ func TestTooManyWhoAreRefused(t *testing.T) {
 	for i := range 20 {
 		s := h.pod(fmt.Sprintf("b%d", i), func(p *fakePod) { p.annotations = map[string]string{"note": "refused"} })
 		h.g.follow(s, true)
-		h.g.pausesOf(s.UID).refused = backoff{times: 9, until: time.Now()} // the next one is long
+		h.g.pauses.of(s.UID).refused = backoff{times: 9, until: time.Now()} // the next one is long
 	}
 	before := h.checkCount()
 	next, err := h.round(t.Context())

@@ -45,7 +45,7 @@ func newDirectory(root, profile string) directory {
 func (d directory) files() string  { return filepath.Join(d.path, "files") }
 func (d directory) socket() string { return filepath.Join(d.path, "run", versionName) }
 
-// prepare makes what is missing. The kubelet may have made a part of it for the proxy's pod. The root directory lets nobody but root in.
+// prepare makes what is missing. The kubelet may have made a part of it for the proxy's pod. Only root may enter the root directory.
 func (d directory) prepare() error {
 	for _, name := range []string{"", "files", "run"} {
 		if err := os.MkdirAll(filepath.Join(d.path, name), dirMode); err != nil {
@@ -129,15 +129,15 @@ func (d directory) target(link string) string {
 	return filepath.Base(to)
 }
 
-// prune removes all configurations but those named and those that links lead to.
-func (d directory) prune(keep ...string) error {
+// prune keeps the configurations that the proxy may have or that links lead to, and removes the rest.
+func (d directory) prune(s state) error {
 	entries, err := os.ReadDir(d.files())
 	if err != nil {
 		return fmt.Errorf("look for old files: %w", err)
 	}
 	kept := map[string]bool{d.target(currentLink): true, d.target(nextLink): true}
-	for _, name := range keep {
-		kept[name] = true
+	for _, one := range s.records() {
+		kept[one.Dir] = true
 	}
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), versionDir) && !kept[e.Name()] {
@@ -149,23 +149,31 @@ func (d directory) prune(keep ...string) error {
 
 // state is what is known of a proxy's configurations.
 type state struct {
-	// Confirmed is the one that the proxy has answered for. Pending was put into force after it, and was not confirmed.
+	// Confirmed is the configuration that the proxy has answered for. Pending was put into force after it, and was not confirmed.
 	Confirmed *record `json:"confirmed,omitempty"`
 	Pending   *record `json:"pending,omitempty"`
-	// Late are those that were pending before, the last one first: the proxy may still answer one of them.
+	// Late are earlier pending configurations, newest first: the proxy may still answer one of them.
 	Late []*record `json:"late,omitempty"`
 }
 
 // record is a configuration.
 type record struct {
 	Version string `json:"version"`
-	// Dir is its directory, and Container the one that has confirmed it.
+	// Dir is its directory. Container has confirmed it.
 	Dir       string `json:"dir"`
 	Container string `json:"container,omitempty"`
 	// Hash and Spec are the profile's that it was rendered from.
 	Hash    string                      `json:"hash"`
 	Spec    v1alpha1.SidecarProfileSpec `json:"spec"`
 	Members []member                    `json:"members"`
+}
+
+// members returns none of a configuration that is not known.
+func (r *record) members() []member {
+	if r == nil {
+		return nil
+	}
+	return r.Members
 }
 
 // member is a pod in a configuration, with what the templates have seen of it.
@@ -176,7 +184,7 @@ type member struct {
 
 func (m member) key() sidecars.Key { return keyOf(m.Sandbox) }
 
-// load returns the state that was saved last. One that cannot be read is as none.
+// load returns the state that was saved last. An unreadable state counts as none.
 func (d directory) load() (out state, err error) {
 	text, err := os.ReadFile(filepath.Join(d.path, stateName))
 	if errors.Is(err, os.ErrNotExist) {

@@ -2,6 +2,7 @@ package shared
 
 import (
 	"context"
+	"maps"
 	"os"
 	"sync"
 	"time"
@@ -30,15 +31,16 @@ type group struct {
 	dirty   chan struct{} // holds one at most: a round is due
 	started bool          // Manager.mu protects it
 
-	mu       sync.Mutex // protects what other goroutines see
-	watched  string     // the container whose end is waited for
-	followed map[sidecars.Key]*followed
-	known    bool
-	served   map[sidecars.Key]bool // replaced as a whole
-	figures  Figures
+	chosen following
+
+	mu      sync.Mutex // protects what other goroutines see
+	watched string     // the container whose end is waited for
+	known   bool
+	served  map[sidecars.Key]bool // replaced as a whole
+	figures Figures
 
 	// What follows belongs to the goroutine of run.
-	lock     *os.File // while this agent is the one that works
+	lock     *os.File // nil unless this agent works on the proxy
 	state    state
 	loaded   bool
 	unsaved  bool
@@ -47,22 +49,12 @@ type group struct {
 	batch    int // how many pods may join at once, after a configuration that was not taken; 0 is all
 	reloaded time.Time
 	checked  time.Time // when the ports were looked at while no proxy was there
-	pauses   map[string]*podPauses
-	lost     map[sidecars.Key]bool      // whose network namespace has lost its name in the middle of a round
-	names    map[sidecars.Key]time.Time // when the name of a network namespace was looked at
-	compiled *sidecars.Profile          // that of the configuration in force
-	told     string                     // the last fault that was logged
-	shown    map[string]shownPod
+	pauses   pausing
+	names    namespaces
+	compiled *sidecars.Profile // of the configuration in force
+	told     string            // the last fault that was logged
+	screen   screen
 	sum      sidecars.Summary
-}
-
-// followed is a sandbox whose pod has chosen the profile.
-type followed struct {
-	sandbox podnet.Sandbox
-	// told counts the events that may have changed the pod. known is what told was when the pod that is in force was read.
-	told, known int
-	// since is when a change was told of that is not in force; zero if nobody waits for one, or it was refused meanwhile.
-	since time.Time
 }
 
 // proxy is the container as it was last seen.
@@ -78,8 +70,8 @@ type proxy struct {
 func newGroup(m *Manager, profile string) *group {
 	return &group{
 		Manager: m, name: profile, dir: newDirectory(m.Root, profile), dirty: make(chan struct{}, 1),
-		followed: map[sidecars.Key]*followed{}, figures: newFigures(),
-		pauses: map[string]*podPauses{}, lost: map[sidecars.Key]bool{}, names: map[sidecars.Key]time.Time{}, shown: map[string]shownPod{},
+		chosen: following{all: map[sidecars.Key]followed{}}, figures: newFigures(), pauses: pausing{}, names: newNamespaces(m.Sandboxes),
+		screen: screen{m.Reporter, map[string]shownPod{}},
 	}
 }
 
@@ -92,54 +84,16 @@ func (g *group) poke() {
 }
 
 func (g *group) follow(s podnet.Sandbox, look bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	key := keyOf(s)
-	for other := range g.followed {
-		if other.PodUID == s.UID && other != key {
-			delete(g.followed, other)
-		}
+	if g.chosen.follow(s, look) {
+		g.poke()
 	}
-	f := g.followed[key]
-	switch {
-	case f == nil:
-		g.followed[key] = &followed{sandbox: s, told: 1, since: time.Now()}
-	case look:
-		waits := f.told != f.known && f.sandbox == s // a round is due already
-		f.sandbox = s
-		if f.since.IsZero() {
-			f.since = time.Now()
-		}
-		if f.told++; waits {
-			return
-		}
-	default:
-		return
-	}
-	g.poke()
 }
 
 // leave no longer follows a pod. A round finds out whether it is still served.
 func (g *group) leave(podUID string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for key := range g.followed {
-		if key.PodUID == podUID {
-			delete(g.followed, key)
-			g.poke()
-		}
+	if g.chosen.leave(podUID) {
+		g.poke()
 	}
-}
-
-func (g *group) follows(podUID string) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for key := range g.followed {
-		if key.PodUID == podUID {
-			return true
-		}
-	}
-	return false
 }
 
 func (g *group) serves(key sidecars.Key) (serves, known bool) {
@@ -191,4 +145,47 @@ func pause(ctx context.Context, d time.Duration) {
 	case <-ctx.Done():
 	case <-time.After(d):
 	}
+}
+
+// watchEnd has a round as soon as the proxy's container has ended.
+func (g *group) watchEnd(ctx context.Context) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	id := g.proxy.ID
+	if g.Ends == nil || id == "" || g.watched == id {
+		return
+	}
+	g.watched = id
+	go func() {
+		err := g.Ends.Wait(ctx, id)
+		g.mu.Lock()
+		if err != nil || ctx.Err() != nil { // the next look finds out
+			if g.watched == id {
+				g.watched = "" // and waits again
+			}
+			g.mu.Unlock()
+			return
+		}
+		if g.proxy.ID == id {
+			g.proxyEnded()
+		}
+		g.mu.Unlock()
+		g.poke()
+	}()
+}
+
+func (g *group) figuresNow() Figures {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	out := g.figures
+	out.Reloads, out.Changes.Within = maps.Clone(out.Reloads), maps.Clone(out.Changes.Within)
+	return out
+}
+
+// proxyEnded notes that the proxy has ended: it serves nobody. g.mu is held.
+func (g *group) proxyEnded() {
+	g.proxy.ended = true
+	g.served = nil // a round may be reading it
+	f := &g.figures
+	f.Waiting, f.Served, f.Running, f.Newest = f.Waiting+f.Served, 0, false, false
 }

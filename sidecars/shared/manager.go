@@ -115,7 +115,7 @@ func (m *Manager) Follows(podUID string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, g := range m.groups {
-		if g.follows(podUID) {
+		if g.chosen.has(podUID) {
 			return true
 		}
 	}

@@ -20,9 +20,6 @@ const readsPerRound = 30
 // readTimeout bounds how long one pod is read.
 const readTimeout = 5 * time.Second
 
-// namesAgain is the time between two looks at the name of a network namespace that is served.
-const namesAgain = 2 * time.Second
-
 // meet finds out about each pod that is followed or in the last configuration.
 func (r *round) meet(ctx context.Context) {
 	tracked := map[sidecars.Key]podnet.Sandbox{}
@@ -32,17 +29,15 @@ func (r *round) meet(ctx context.Context) {
 			tracked[m.key()], before[m.key()] = m.Sandbox, &r.last.Members[i]
 		}
 	}
-	look := map[sidecars.Key]followed{}
-	r.mu.Lock()
-	for key, f := range r.followed {
-		tracked[key], look[key] = f.sandbox, *f
+	look := r.chosen.now()
+	for key, f := range look {
+		tracked[key] = f.sandbox
 	}
-	r.mu.Unlock()
 	for key, s := range tracked {
 		_, known := look[key]
-		p := &podNow{sandbox: s, before: before[key], tries: r.pausesOf(key.PodUID).refused.times, told: look[key].told}
+		p := &podNow{sandbox: s, before: before[key], tries: r.pauses.of(key.PodUID).refused.times, told: look[key].told}
 		if p.verdict = judge(r.factsOf(ctx, p, known)); p.refused != "" {
-			r.notMeasured(p)
+			r.chosen.notMeasured(key)
 		}
 		r.pods = append(r.pods, p)
 	}
@@ -75,20 +70,15 @@ func (r *round) factsOf(ctx context.Context, p *podNow, followed bool) facts {
 		ready, err := r.Sandboxes.Ready(ctx, p.sandbox)
 		out.ended = err == nil && !ready
 	}
-	if out.member && !out.ended && r.now.Sub(r.names[p.key()]) > namesAgain {
-		name, err := r.Sandboxes.Name(ctx, p.sandbox)
-		out.ended = errors.Is(err, podnet.ErrGone) || err == nil && name != p.before.Data.NetNS || err != nil && r.lost[p.key()]
-		if err == nil && !out.ended {
-			delete(r.lost, p.key())
-			r.names[p.key()] = r.now
-		}
+	if out.member && !out.ended {
+		out.ended = r.names.gone(ctx, p.sandbox, p.before.Data.NetNS, r.now)
 	}
 	return out
 }
 
 // refresh reads a pod that is to join, or may have changed.
 func (r *round) refresh(ctx context.Context, p *podNow, look bool) {
-	pauses := r.pausesOf(p.sandbox.UID)
+	pauses := r.pauses.of(p.sandbox.UID)
 	early := p.before != nil && p.before.Data.IP == "" // it was there before the kubelet has written its address
 	if !p.join {
 		return
@@ -98,12 +88,12 @@ func (r *round) refresh(ctx context.Context, p *podNow, look bool) {
 	case !pauses.refused.over(r.now):
 		r.wakeAt(pauses.refused.until)
 		return
-	case r.lock == nil || r.inForce == nil || p.before != nil && !look && !early: // nobody can join, or nothing has changed
+	case r.lock == nil || r.inForce == nil || p.before != nil && !look && !early: // no pod can join, or nothing has changed
 		return
 	case r.now.Before(r.reloaded.Add(reloadPause)):
 		r.wakeAt(r.reloaded.Add(reloadPause))
 		return
-	case !pauses.unread.over(r.now): // those that can be read come first
+	case !pauses.unread.over(r.now): // readable pods come first
 		p.waits = pauses.unread.why
 		r.wakeAt(pauses.unread.until)
 		return
@@ -121,9 +111,9 @@ func (r *round) refresh(ctx context.Context, p *podNow, look bool) {
 	r.reads++
 	reading, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	m, err := r.read(reading, p.sandbox)
+	m, err := readMember(reading, r.Cluster, r.names, p.sandbox)
 	if err != nil {
-		if reading.Err() != nil { // nor would the other ones be read, and those who are served wait for the end of the round
+		if reading.Err() != nil { // the next reads would fail, too, and served pods wait for the end of the round
 			r.reads = readsPerRound
 		}
 		p.waits = err.Error()
@@ -143,34 +133,26 @@ func (r *round) refresh(ctx context.Context, p *podNow, look bool) {
 	p.now = &m
 }
 
-// inForceNow notes that what was known of a pod when the round began is in force.
-func (r *round) inForceNow(p *podNow) {
-	r.pausesOf(p.sandbox.UID).refused.why, p.waits = "", ""
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if f := r.followed[p.key()]; f != nil {
-		if f.known = p.told; f.told == p.told {
-			f.since = time.Time{}
-		} else {
-			f.since = r.now // at the earliest
-		}
-	}
+// inForceNow notes that what was known of a pod when the round began is in force: see following.inForce.
+func (r *round) inForceNow(p *podNow) (took time.Duration, measured bool) {
+	r.pauses.of(p.sandbox.UID).refused.why, p.waits = "", ""
+	return r.chosen.inForce(p.key(), p.told, r.now)
 }
 
-// read returns a pod as templates are to see it. Its sandbox has to run.
-func (r *round) read(ctx context.Context, s podnet.Sandbox) (member, error) {
-	ready, err := r.Sandboxes.Ready(ctx, s)
+// readMember returns a pod as templates are to see it. Its sandbox has to run.
+func readMember(ctx context.Context, cluster sidecars.Cluster, names namespaces, s podnet.Sandbox) (member, error) {
+	ready, err := names.Ready(ctx, s)
 	if err != nil {
 		return member{}, fmt.Errorf("ask the runtime for the sandbox: %w", err)
 	} else if !ready {
 		return member{}, podnet.ErrNotReady
 	}
-	name, err := r.Sandboxes.Name(ctx, s)
+	name, err := names.Name(ctx, s)
 	if err != nil {
 		return member{}, fmt.Errorf("find the pod's network namespace: %w", err)
 	}
-	delete(r.lost, keyOf(s))
-	pod, err := r.Cluster.Pod(ctx, s)
+	delete(names.lost, keyOf(s))
+	pod, err := cluster.Pod(ctx, s)
 	if err != nil {
 		return member{}, fmt.Errorf("read pod: %w", err)
 	}
@@ -204,10 +186,10 @@ func (r *round) refuse(p *podNow, why string) { r.keepOut(p, why, firstPause, la
 // keepOut is refuse with bounds of the pause.
 func (r *round) keepOut(p *podNow, why string, first, last time.Duration) {
 	why = bounded(why)
-	pauses := r.pausesOf(p.sandbox.UID)
+	pauses := r.pauses.of(p.sandbox.UID)
 	pauses.refused.grow(time.Now(), first, last, why)
 	p.now, p.waits = nil, why
-	r.notMeasured(p)
+	r.chosen.notMeasured(p.key())
 	p.tries = pauses.refused.times
 	r.wakeAt(pauses.refused.until)
 }
@@ -222,11 +204,4 @@ func bounded(text string) string {
 		text = "..." + strings.ToValidUTF8(text[len(text)-maxWords:], "")
 	}
 	return text
-}
-
-// wakeAt has the next round at a time, unless one is due before.
-func (r *round) wakeAt(at time.Time) {
-	if r.again.IsZero() || at.Before(r.again) {
-		r.again = at
-	}
 }

@@ -8,7 +8,7 @@ const (
 	firstChange = 10 * time.Second
 	lastPause   = time.Minute
 	calmTime    = 2 * time.Minute
-	// firstFailure and lastFailure are those after a reload that has failed: a proxy may pause its listeners in all pods meanwhile.
+	// firstFailure and lastFailure are the bounds after a failed reload: a proxy may pause its listeners in all pods meanwhile.
 	firstFailure = 5 * time.Second
 	lastFailure  = 10 * time.Minute
 	// lastUnread is the longest one after a pod could not be read, which begins with errorPause.
@@ -58,14 +58,15 @@ func (p *podPauses) calm(now time.Time) bool {
 	return p.refused.calm(now) && p.changed.calm(now) && p.joined.calm(now) && p.unread.calm(now)
 }
 
-// pausesOf returns a pod's.
-func (g *group) pausesOf(podUID string) *podPauses {
-	p := g.pauses[podUID]
-	if p == nil {
-		p = &podPauses{}
-		g.pauses[podUID] = p
+// pausing has the pauses of each pod, by UID.
+type pausing map[string]*podPauses
+
+// of returns a pod's pauses.
+func (p pausing) of(podUID string) *podPauses {
+	if p[podUID] == nil {
+		p[podUID] = &podPauses{}
 	}
-	return p
+	return p[podUID]
 }
 
 // badProfile is a version of the profile that the proxy has not taken.

@@ -56,8 +56,8 @@ func (s state) settle(p seen) (state, *record) {
 // maxLate bounds how many configurations are remembered that were put into force and not confirmed.
 const maxLate = 4
 
-// with returns the state after another configuration was put into force. The one that was pending becomes late: a slow proxy may answer it
-// even now, and then the agent has to know whom it serves.
+// with returns the state after another configuration was put into force. An earlier pending configuration becomes late: a slow proxy
+// may still answer it, and then the agent has to know its members.
 func (s state) with(pending *record) state {
 	if old := s.Pending; old != nil {
 		s.Late = slices.Insert(slices.Clone(s.Late), 0, old)
@@ -101,13 +101,32 @@ type podNow struct {
 	before, now *member
 	// gone reports whether the API server does not know the pod.
 	gone bool
-	// tries is how often it was refused.
-	tries int
+	// tries is how often it was refused, and refusedFor why the last time, or "". The latter is known in the end of a round.
+	tries      int
+	refusedFor string
 	// told is up to where the pod's changes are known: see followed.
 	told int
 }
 
 func (p *podNow) key() sidecars.Key { return keyOf(p.sandbox) }
+
+// podOf returns the pod of a sandbox, or nil.
+func podOf(pods []*podNow, key sidecars.Key) *podNow {
+	i := slices.IndexFunc(pods, func(p *podNow) bool { return p.key() == key })
+	if i < 0 {
+		return nil
+	}
+	return pods[i]
+}
+
+// podWith returns the pod with a UID, or nil.
+func podWith(pods []*podNow, uid string) *podNow {
+	i := slices.IndexFunc(pods, func(p *podNow) bool { return p.sandbox.UID == uid })
+	if i < 0 {
+		return nil
+	}
+	return pods[i]
+}
 
 // changed reports whether the pod is to join, or its new data is.
 func (p *podNow) changed() bool { return p.join && p.now != nil }
@@ -115,7 +134,7 @@ func (p *podNow) changed() bool { return p.join && p.now != nil }
 // plan is a configuration that is to be tried.
 type plan struct {
 	profile *sidecars.Profile
-	// base are the members that have been served like this, and suspects those that are to blame if the proxy does not take it.
+	// base are the members that were served like this before. suspects are to blame if the proxy does not take the configuration.
 	base, suspects []member
 	// whole reports whether the profile itself is new to the proxy: then it may be to blame as well.
 	whole bool
@@ -123,9 +142,9 @@ type plan struct {
 
 // plans returns the configuration to try next.
 //
-//   - If it is not known what is in force (known is false), nobody joins: the members of the last configuration are tried, or none. After that
+//   - If it is not known what is in force (known is false), no pod joins: the members of the last configuration are tried, or none. After that
 //     the pods that join are all that is new.
-//   - A new version of the profile is tried with those who are served, and nobody joins with it.
+//   - A new version of the profile is tried with the served pods, and no pod joins with it.
 //   - Otherwise pods join, and change, and leave; at most batch join or change at once, those first that were refused least.
 func plans(wanted, inForce *sidecars.Profile, pods []*podNow, known bool, batch int) plan {
 	profile := inForce

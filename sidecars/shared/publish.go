@@ -3,8 +3,6 @@ package shared
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"time"
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
@@ -12,83 +10,77 @@ import (
 	"istio-pod-network-controller/sidecars"
 )
 
+// screen shows pods, and remembers what it has shown, by UID.
+type screen struct {
+	sidecars.Reporter
+	shown map[string]shownPod
+}
+
 // shownPod is what was reported of a pod.
 type shownPod struct {
 	sandbox podnet.Sandbox
 	status  sidecars.Status
 }
 
+func (s screen) show(p podnet.Sandbox, status sidecars.Status) {
+	if now := (shownPod{p, status}); s.shown[p.UID] != now {
+		s.shown[p.UID] = now
+		s.Report(p, status)
+	}
+}
+
 func isTaken(err error) bool { return errors.Is(err, sidecars.ErrPortTaken) }
 
-// publish shows what the round has led to.
-func (r *round) publish() {
-	served := map[sidecars.Key]bool{}
-	rec := r.serving()
-	if rec != nil {
-		for _, m := range rec.Members {
-			served[m.key()] = true
+// outcome is what a round has led to.
+type outcome struct {
+	profile, image string
+	// rec is the configuration that the proxy serves, or nil. wanted is the profile's present version, nil if no pod has chosen it.
+	rec    *record
+	wanted *sidecars.Profile
+	// runs reports whether the proxy's container runs, answers whether it is known what it serves, and mine whether this agent works on it.
+	runs, answers, mine bool
+	foreign             bool
+	fault, stuck        string
+}
+
+// show reports each pod, and takes back what was shown of pods that are not served any more. It returns what the profile's status shows.
+func (o outcome) show(on screen, pods []*podNow, served map[sidecars.Key]bool) (sum sidecars.Summary) {
+	for _, p := range pods {
+		serves, chosen := served[p.key()], p.choice.Name == o.profile
+		if p.gone || !chosen && (p.choice.Name != "" || !serves) || p.choice.Finished && !serves {
+			continue // the proxy of another profile is shown, or none
 		}
+		status := o.statusOf(p, serves)
+		if chosen {
+			o.count(p, status, &sum)
+		}
+		on.show(p.sandbox, status)
 	}
-	figures := r.sumUp(rec, served)
-	r.mu.Lock()
-	figures.Reloads, figures.Changes = r.figures.Reloads, r.figures.Changes
-	r.served, r.figures = served, figures
-	if r.proxy.ended {
-		r.proxyEnded()
-		clear(served)
+	for uid := range on.shown {
+		p := podWith(pods, uid)
+		switch {
+		case p == nil || p.gone || p.choice.Name != "" && p.choice.Name != o.profile:
+		case p.choice.Name != "" || served[p.key()]:
+			continue
+		default:
+			on.Retract(uid)
+		}
+		delete(on.shown, uid)
 	}
-	r.known = r.known || r.inForce != nil || phaseOf(r.seen, r.inForce, r.last != nil) != starting
-	r.mu.Unlock()
-	sum := sidecars.Summary{}
-	for _, p := range r.pods {
-		r.report(p, rec, served[p.key()], &sum)
+	if o.fault != "" && sum.Failed > 0 {
+		sum.Message = o.fault // it concerns all pods, and a pod's own trouble would hide it
 	}
-	r.retract(served)
-	if r.fault != "" && sum.Failed > 0 {
-		sum.Message = r.fault // it concerns all pods, and a pod's own trouble would hide it
-	}
-	if sum != r.sum {
-		r.sum = sum
-		r.Summaries.Summarize(r.name, sum)
-	}
-	r.forget()
+	return sum
 }
 
-// forget drops what is remembered of pods that are not there any more.
-func (r *round) forget() {
-	there := map[sidecars.Key]bool{}
-	for _, p := range r.pods {
-		there[p.key()] = true
-	}
-	maps.DeleteFunc(r.names, func(key sidecars.Key, _ time.Time) bool { return !there[key] })
-	maps.DeleteFunc(r.lost, func(key sidecars.Key, _ bool) bool { return !there[key] })
-	maps.DeleteFunc(r.pauses, func(uid string, p *podPauses) bool {
-		return r.podOf(uid) == nil && p.calm(time.Now())
-	})
-}
-
-// report shows one pod, unless it has chosen another profile: that one's proxy is shown then.
-func (r *round) report(p *podNow, rec *record, served bool, sum *sidecars.Summary) {
-	chosen := p.choice.Name == r.name
-	if p.gone || !chosen && (p.choice.Name != "" || !served) || p.choice.Finished && !served {
-		return
-	}
-	status := r.statusOf(p, rec, served)
-	if chosen {
-		r.count(p, status, sum)
-	}
-	now := shownPod{p.sandbox, status}
-	if r.shown[p.sandbox.UID] != now {
-		r.shown[p.sandbox.UID] = now
-		r.Reporter.Report(p.sandbox, status)
-	}
-}
+// has reports whether a configuration is of the profile's present version.
+func (o outcome) has(hash string) bool { return o.wanted != nil && o.wanted.Hash == hash }
 
 // statusOf describes how a pod is served.
-func (r *round) statusOf(p *podNow, rec *record, served bool) sidecars.Status {
-	out := sidecars.Status{Profile: r.name, State: v1alpha1.Starting, Image: r.proxy.Image, Message: p.waits}
+func (o outcome) statusOf(p *podNow, served bool) sidecars.Status {
+	out := sidecars.Status{Profile: o.profile, State: v1alpha1.Starting, Image: o.image, Message: p.waits}
 	refused := p.refused
-	if refused == "" && p.join && p.waits != "" && p.waits == r.pausesOf(p.sandbox.UID).refused.why {
+	if refused == "" && p.join && p.waits == p.refusedFor {
 		refused = p.waits
 	}
 	if refused != "" {
@@ -96,32 +88,32 @@ func (r *round) statusOf(p *podNow, rec *record, served bool) sidecars.Status {
 	}
 	switch {
 	case served:
-		out.State, out.Ready, out.Hash = v1alpha1.Running, true, rec.Hash
-		if out.Message == "" && (r.foreign || r.wanted != nil && r.wanted.Hash != rec.Hash) {
-			out.Message, out.Failure = r.fault, r.fault
+		out.State, out.Ready, out.Hash = v1alpha1.Running, true, o.rec.Hash
+		if out.Message == "" && (o.foreign || o.wanted != nil && !o.has(o.rec.Hash)) {
+			out.Message, out.Failure = o.fault, o.fault
 		}
 		return out
 	case refused != "":
 		out.State = v1alpha1.Refused
-	case !r.seen.there:
-		out.State, out.Message = v1alpha1.Failed, ErrNoProxy.Error()+fmt.Sprintf(": look for the pod with the label %s=%s in the agent's namespace and on this node", sidecar.LabelShared, r.name)
-	case r.fault != "":
-		out.State, out.Message, out.Failure = v1alpha1.Failed, r.fault, r.fault
-	case r.lock == nil:
+	case !o.runs:
+		out.State, out.Message = v1alpha1.Failed, ErrNoProxy.Error()+fmt.Sprintf(": look for the pod with the label %s=%s in the agent's namespace and on this node", sidecar.LabelShared, o.profile)
+	case o.fault != "":
+		out.State, out.Message, out.Failure = v1alpha1.Failed, o.fault, o.fault
+	case !o.mine:
 		out.Message = "another agent of the node works on the shared proxy"
-	case r.stuck != "":
-		out.Message = r.stuck
-	case r.inForce == nil:
+	case o.stuck != "":
+		out.Message = o.stuck
+	case !o.answers:
 		out.Message = "the shared proxy does not answer yet"
 	}
 	return out
 }
 
 // count adds a pod to what the profile's status shows.
-func (r *round) count(p *podNow, status sidecars.Status, sum *sidecars.Summary) {
+func (o outcome) count(p *podNow, status sidecars.Status, sum *sidecars.Summary) {
 	sum.Pods++
 	sum.Generation = max(sum.Generation, p.choice.Generation)
-	if status.Ready && !r.foreign && r.wanted != nil && status.Hash == r.wanted.Hash {
+	if status.Ready && !o.foreign && o.has(status.Hash) {
 		sum.Upgraded++
 		return
 	}
@@ -134,27 +126,20 @@ func (r *round) count(p *podNow, status sidecars.Status, sum *sidecars.Summary) 
 	}
 }
 
-// retract takes back what was shown of pods that are not served any more, and have not chosen another profile.
-func (r *round) retract(served map[sidecars.Key]bool) {
-	for uid := range r.shown {
-		p := r.podOf(uid)
+// figures counts the pods.
+func (o outcome) figures(pods []*podNow, served map[sidecars.Key]bool) Figures {
+	now := Figures{Running: o.runs, Newest: o.rec != nil && !o.foreign && (o.wanted == nil || o.has(o.rec.Hash))}
+	for _, p := range pods {
 		switch {
-		case p == nil || p.gone || p.choice.Name != "" && p.choice.Name != r.name:
-		case p.choice.Name != "" || served[p.key()]:
-			continue
+		case served[p.key()]:
+			now.Served++
+			now.Newest = now.Newest && (p.stay || p.join)
+		case p.gone || p.choice.Ending || choseElsewhere(p.choice, o.profile) || p.choice.Name == "" && p.waits == "":
+		case o.statusOf(p, false).Failure != "":
+			now.Refused++
 		default:
-			r.Reporter.Retract(uid)
-		}
-		delete(r.shown, uid)
-	}
-}
-
-// podOf returns the round's pod with a UID, or nil.
-func (r *round) podOf(uid string) *podNow {
-	for _, p := range r.pods {
-		if p.sandbox.UID == uid {
-			return p
+			now.Waiting++
 		}
 	}
-	return nil
+	return now
 }

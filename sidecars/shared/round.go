@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,9 +17,9 @@ import (
 const (
 	// reloadPause is the least time between two reloads of a proxy.
 	reloadPause = time.Second
-	// lookPause is the time until a proxy that does not answer is looked at again, and livePeriod that for one that does.
+	// lookPause is the time until a proxy that does not answer is looked at again, and livePeriod for a proxy that does.
 	lookPause = 500 * time.Millisecond
-	// missLimit is how long a proxy that has answered may not answer until it is taken for one that serves nobody.
+	// missLimit is how long a proxy that has answered may be silent. After that it counts as serving no pod.
 	missLimit  = 5 * time.Second
 	livePeriod = 10 * time.Second
 )
@@ -90,7 +91,14 @@ func (r *round) next() time.Duration {
 	return wait
 }
 
-// acquire reports whether this agent is the one that works. The one that is not only reads what that one has written.
+// wakeAt has the next round at a time, unless one is due before.
+func (r *round) wakeAt(at time.Time) {
+	if r.again.IsZero() || at.Before(r.again) {
+		r.again = at
+	}
+}
+
+// acquire reports whether this agent works on the proxy. Without the lock it only reads the state that the working agent has written.
 func (g *group) acquire(ctx context.Context) (mine bool, err error) {
 	if g.lock == nil {
 		if g.lock, err = g.dir.take(); err != nil {
@@ -112,6 +120,36 @@ func (g *group) unlock() {
 	if g.lock != nil {
 		_ = g.lock.Close() // which gives the lock back
 	}
+}
+
+// save writes down what the proxy has confirmed. What could not be written is tried again.
+func (g *group) save() error {
+	err := g.dir.save(g.state)
+	g.unsaved = err != nil
+	return err
+}
+
+// swap writes a configuration down, and lets current lead to it.
+func (g *group) swap(rec *record) error {
+	pending := g.state.with(rec)
+	if err := g.dir.save(pending); err != nil {
+		return err
+	}
+	g.state = pending
+	return g.dir.point(currentLink, rec.Dir)
+}
+
+// profileOf returns the profile that a configuration was rendered from.
+func (g *group) profileOf(rec *record) (*sidecars.Profile, error) {
+	if g.compiled != nil && g.compiled.Hash == rec.Hash {
+		return g.compiled, nil
+	}
+	out, err := sidecars.Compile(&v1alpha1.SidecarProfile{ObjectMeta: metav1.ObjectMeta{Name: g.name}, Spec: rec.Spec})
+	if err != nil {
+		return nil, fmt.Errorf("use the profile's last version: %w", err)
+	}
+	g.compiled = out
+	return out, nil
 }
 
 // look finds the proxy, and asks it what is in force.
@@ -186,13 +224,6 @@ func (r *round) settle() error {
 	return r.save()
 }
 
-// save writes down what the proxy has confirmed. What could not be written is tried again.
-func (g *group) save() error {
-	err := g.dir.save(g.state)
-	g.unsaved = err != nil
-	return err
-}
-
 // at returns the configuration that is in a directory, or nil.
 func (s state) at(dir string) *record {
 	for _, one := range s.records() {
@@ -203,42 +234,42 @@ func (s state) at(dir string) *record {
 	return nil
 }
 
-// profileOf returns the profile that a configuration was rendered from.
-func (g *group) profileOf(rec *record) (*sidecars.Profile, error) {
-	if g.compiled != nil && g.compiled.Hash == rec.Hash {
-		return g.compiled, nil
+// tell notes why the profile's present version is not in force, and logs it once.
+func (r *round) tell(ctx context.Context, fault, detail string) {
+	if r.fault = fault; fault != r.told {
+		r.told = fault
+		log.FromContext(ctx).Info("configuration of the shared proxy refused", "reason", fault, "details", bounded(detail))
 	}
-	out, err := sidecars.Compile(&v1alpha1.SidecarProfile{ObjectMeta: metav1.ObjectMeta{Name: g.name}, Spec: rec.Spec})
-	if err != nil {
-		return nil, fmt.Errorf("use the profile's last version: %w", err)
-	}
-	g.compiled = out
-	return out, nil
 }
 
-// watchEnd has a round as soon as the proxy's container has ended.
-func (g *group) watchEnd(ctx context.Context) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	id := g.proxy.ID
-	if g.Ends == nil || id == "" || g.watched == id {
-		return
+// publish shows what the round has led to.
+func (r *round) publish() {
+	out := outcome{
+		profile: r.name, image: r.proxy.Image, rec: r.serving(), wanted: r.wanted, runs: r.seen.there, answers: r.inForce != nil,
+		mine: r.lock != nil, foreign: r.foreign, fault: r.fault, stuck: r.stuck,
 	}
-	g.watched = id
-	go func() {
-		err := g.Ends.Wait(ctx, id)
-		g.mu.Lock()
-		if err != nil || ctx.Err() != nil { // the next look finds out
-			if g.watched == id {
-				g.watched = "" // and waits again
-			}
-			g.mu.Unlock()
-			return
-		}
-		if g.proxy.ID == id {
-			g.proxyEnded()
-		}
-		g.mu.Unlock()
-		g.poke()
-	}()
+	served, there := map[sidecars.Key]bool{}, map[sidecars.Key]bool{}
+	for _, m := range out.rec.members() {
+		served[m.key()] = true
+	}
+	for _, p := range r.pods {
+		there[p.key()], p.refusedFor = true, r.pauses.of(p.sandbox.UID).refused.why
+	}
+	figures := out.figures(r.pods, served)
+	r.mu.Lock()
+	figures.Reloads, figures.Changes = r.figures.Reloads, r.figures.Changes
+	r.served, r.figures = served, figures
+	if r.proxy.ended {
+		r.proxyEnded()
+		clear(served)
+	}
+	r.known = r.known || r.inForce != nil || phaseOf(r.seen, r.inForce, r.last != nil) != starting
+	r.mu.Unlock()
+	sum := out.show(r.screen, r.pods, served)
+	if sum != r.sum {
+		r.sum = sum
+		r.Summaries.Summarize(r.name, sum)
+	}
+	r.names.forget(there)
+	maps.DeleteFunc(r.pauses, func(uid string, p *podPauses) bool { return podWith(r.pods, uid) == nil && p.calm(time.Now()) })
 }
