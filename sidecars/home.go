@@ -190,7 +190,7 @@ func (h home) secrets(epoch uint32) string { return filepath.Join(h.path, "secre
 
 // forgetSecrets removes an epoch's secrets.
 func (h home) forgetSecrets(epoch uint32) error {
-	return errors.Join(os.RemoveAll(h.secrets(epoch)), os.RemoveAll(h.secrets(epoch)+grantSuffix), h.unnote(factRotated, epoch))
+	return errors.Join(os.RemoveAll(h.secrets(epoch)), os.RemoveAll(grantFile(h.secrets(epoch))), h.unnote(factRotated, epoch))
 }
 
 // handoverSocket is the name of an epoch's admin socket in the run directory.

@@ -41,9 +41,11 @@ type grantedSource struct {
 	RenewAt time.Time
 }
 
+func grantFile(secrets string) string { return secrets + grantSuffix }
+
 // readGrant returns what the proxy with a directory of secrets gets, which may be nothing.
 func readGrant(secrets string) (g grant, err error) {
-	text, err := os.ReadFile(secrets + grantSuffix)
+	text, err := os.ReadFile(grantFile(secrets))
 	if errors.Is(err, os.ErrNotExist) {
 		return grant{}, nil
 	} else if err != nil {
@@ -61,11 +63,11 @@ func (g grant) write(secrets string) error {
 	if err != nil {
 		return fmt.Errorf("encode what the proxy gets as secrets: %w", err)
 	}
-	next := secrets + grantSuffix + ".next"
+	next := grantFile(secrets) + ".next"
 	if err := os.WriteFile(next, text, 0o600); err != nil {
 		return fmt.Errorf("keep what the proxy gets as secrets: %w", err)
 	}
-	return os.Rename(next, secrets+grantSuffix)
+	return os.Rename(next, grantFile(secrets))
 }
 
 // secretDir is the directory of one secret of a proxy.

@@ -128,7 +128,8 @@ func noteReady(ctx context.Context, asker Asker, v view) {
 	}
 }
 
-// ask asks the running proxies that do not drain whether they are ready: every period, and at each look if the last question had no answer. Old and new Envoy have the same ports: before the new one serves, the old one would answer for it.
+// ask asks the running proxies that do not drain whether they are ready: every period, and at each look if the last question had no answer. Old
+// and new Envoy have the same ports: before the new one serves, the old one would answer for it.
 func ask(ctx context.Context, asker Asker, v view) {
 	p := v.choice.Profile
 	for _, c := range v.there {
