@@ -108,14 +108,3 @@ func TestNothingIsLeftOfAThousandPods(t *testing.T) {
 		}
 	}
 }
-
-// What was written lately is forgotten by itself, also if no deletion of the pod arrives.
-func TestWhatWasWrittenIsForgottenInTime(t *testing.T) {
-	b := newWriterBench(t, askingPod())
-	b.remember(Report{Sandbox: podnet.Sandbox{UID: "uid-0"}}, "", "")
-	b.now = b.now.Add(failurePause + 1)
-	b.mustWrite(t, goodReport())
-	if len(b.last) != 1 {
-		t.Errorf("%d pods are remembered", len(b.last))
-	}
-}

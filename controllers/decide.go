@@ -1,14 +1,13 @@
 package controllers
 
 import (
-	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
 
-// cacheLag is how long the watch cache may show a pod as it was before our last patch.
-const cacheLag = 5 * time.Second
+// cacheLag is how long the watch cache may show a pod as it was before our last patch: after a cut watch, half a minute.
+const cacheLag = 30 * time.Second
 
 // failurePause is the time between two reports of a pod that cannot be programmed; their messages may differ from try to try. Each
 // annotation that is written makes the kubelet try again at once, without its back-off.
@@ -27,23 +26,12 @@ type queued struct {
 	since  time.Time
 }
 
-// written is the last report that was written on a pod: when, and the pod's resource versions before (version) and after (made) the
-// patch. The zero value means none.
+// written is the last report on a pod that is known: the report, the pod's resource version that has it, and when this process wrote it. If it was
+// found on the pod, at is zero. The zero value means none.
 type written struct {
-	report        Report
-	at            time.Time
-	version, made string
-}
-
-// before reports whether a resource version is older than the patch. Versions that are decimal numbers are compared; of others
-// only the version that was patched is known to be older.
-func (w written) before(version string) bool {
-	if version == w.version {
-		return true
-	}
-	shown, err1 := strconv.ParseUint(version, 10, 64)
-	made, err2 := strconv.ParseUint(w.made, 10, 64)
-	return err1 == nil && err2 == nil && shown < made
+	report  Report
+	version string
+	at      time.Time
 }
 
 // decision is what to do with a report. The zero value drops it.
@@ -54,18 +42,20 @@ type decision struct {
 
 // decide returns what to do with a report:
 //
-//   - A report that the pod already has is dropped. While shown may be older than our last patch, that patch counts as what the pod has.
+//   - A report is dropped if the pod in the cache shows it, unless this process wrote another one last: the cache may be behind.
+//   - One that this process wrote last is dropped for cacheLag, whatever the cache shows.
 //   - A repeated failure, and a success report of a pod that is still starting, wait.
 //   - Everything else is written.
 func decide(q queued, last written, shown *corev1.Pod, now time.Time) decision {
-	age := now.Sub(last.at)
-	wrote := !last.at.IsZero()
-	behind := wrote && (age < cacheLag || last.before(shown.ResourceVersion))
-	if behind && last.report.sameAs(q.report) || !behind && q.report.shownOn(shown) {
-		return decision{}
+	age, wrote := now.Sub(last.at), !last.at.IsZero()
+	if wrote && !q.report.sameAs(last.report) {
+		if q.report.repeats() && last.report.Reason == q.report.Reason && age < failurePause {
+			return decision{wait: failurePause - age}
+		}
+		return decision{write: true}
 	}
-	if wrote && q.report.repeats() && last.report.Reason == q.report.Reason && age < failurePause {
-		return decision{wait: failurePause - age}
+	if wrote && age < cacheLag || q.report.shownOn(shown) {
+		return decision{}
 	}
 	if wait := min(startPause-now.Sub(q.since), startPoll); wait > 0 && !wrote && q.mayWait(shown) {
 		return decision{wait: wait}

@@ -35,7 +35,6 @@ func TestWhatIsDoneWithAReport(t *testing.T) {
 		last    *Report       // what we wrote last
 		lastAge time.Duration
 		shown   *Report // what the pod says
-		behind  bool    // the pod is shown as it was before our last patch
 		phase   corev1.PodPhase
 		want    decision
 	}{
@@ -43,11 +42,11 @@ func TestWhatIsDoneWithAReport(t *testing.T) {
 		"the pod says so":                     {report: good, shown: &good},
 		"the pod says something else":         {report: good, shown: &wrong, want: decision{write: true}},
 		"it was written, not shown yet":       {report: good, last: &good, lastAge: time.Second},
-		"the pod still says what was retried": {report: good, last: &wrong, lastAge: time.Second, shown: &good, behind: true, want: decision{write: true}},
-		"the same, with a slow cache":         {report: good, last: &wrong, lastAge: time.Minute, shown: &good, behind: true, want: decision{write: true}},
+		"the pod still says what was retried": {report: good, last: &wrong, lastAge: time.Second, shown: &good, want: decision{write: true}},
+		"the same, with a slow cache":         {report: good, last: &wrong, lastAge: time.Minute, shown: &good, want: decision{write: true}},
 		"the cache may be behind":             {report: good, last: &wrong, lastAge: cacheLag - 1, shown: &good, want: decision{write: true}},
-		"the cache has caught up":             {report: good, last: &wrong, lastAge: cacheLag, shown: &good},
-		"written long ago, a slow cache":      {report: good, last: &good, lastAge: time.Minute, shown: &wrong, behind: true},
+		"another agent has written it since":  {report: good, last: &wrong, lastAge: time.Hour, shown: &good, want: decision{write: true}},
+		"written long ago, a slow cache":      {report: good, last: &good, lastAge: cacheLag - 1, shown: &wrong},
 		"somebody has taken it away":          {report: good, last: &good, lastAge: cacheLag, want: decision{write: true}},
 		"a failure goes on":                   {report: failedAgain, last: &failed, lastAge: 10 * time.Second, shown: &failed, want: decision{wait: 20 * time.Second}},
 		"a failure goes on for long":          {report: failedAgain, last: &failed, lastAge: failurePause, shown: &failed, want: decision{write: true}},
@@ -66,12 +65,9 @@ func TestWhatIsDoneWithAReport(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var last written
 			if c.last != nil {
-				last = written{report: *c.last, at: ago(c.lastAge), version: "7"}
+				last = written{report: *c.last, at: ago(c.lastAge)}
 			}
 			shown := showing(t, "8", c.shown)
-			if c.behind {
-				shown.ResourceVersion = "7"
-			}
 			if c.phase != "" {
 				shown.Status.Phase = c.phase
 			}
@@ -82,25 +78,22 @@ func TestWhatIsDoneWithAReport(t *testing.T) {
 	}
 }
 
-// A cut watch shows the pod as it was between the version that was looked at and our patch, for half a minute.
-func TestACacheBehindOurPatchIsKnownByItsVersion(t *testing.T) {
+// What was found on a pod says nothing of a cache that is behind.
+func TestDecide_reportFoundOnThePod_isNoWriteOfOurs(t *testing.T) {
 	good, bad := goodReport(), goodReport()
 	bad.Status, bad.Reason = StatusFailed, ReasonRedirectFailed
-	now := time.Unix(10000, 0)
-	for version, want := range map[string]bool{"8": true, "9": true, "10": false, "11": false} {
-		last := written{report: bad, at: now.Add(-20 * time.Second), version: "8", made: "10"}
-		if got := decide(queued{report: good, since: now}, last, showing(t, version, &good), now); got.write != want {
-			t.Errorf("version %s: %+v", version, got)
-		}
+	if got := decide(queued{report: good}, written{report: bad, version: "8"}, showing(t, "9", &good), time.Unix(10000, 0)); got != (decision{}) {
+		t.Errorf("got %+v", got)
 	}
 }
 
-// The version that a patch makes is remembered.
-func TestTheVersionOfAPatchIsRemembered(t *testing.T) {
+// The version that a patch makes has the report: a check of that version is not queued.
+func TestWriter_versionOfThePatch_isNotReadAgain(t *testing.T) {
 	b := newWriterBench(t, askingPod())
-	pod := b.mustWrite(t, goodReport())
-	if got := b.last["uid-1"].made; got == "" || got != pod.ResourceVersion {
-		t.Errorf("got %q, want %q", got, pod.ResourceVersion)
+	r := goodReport()
+	r.PodVersion = b.mustWrite(t, r).ResourceVersion
+	if b.Report(r); r.PodVersion == "" || b.queue.Len() != 0 {
+		t.Errorf("version %q, %d pods are queued", r.PodVersion, b.queue.Len())
 	}
 }
 

@@ -112,11 +112,15 @@ func detailsOn(pod *corev1.Pod) (said details, ok bool) {
 	return said, ok
 }
 
-// sameAs reports whether two reports say the same. The entrance and the pod's version are ignored. The sandbox of a failure is ignored too: a runtime that
-// is refused one sandbox makes the next.
-func (r Report) sameAs(other Report) bool {
+// sameAs reports whether an earlier report says the same. The entrance and the pod's version are ignored, and a repair that r does not know. So is the
+// sandbox where there is only a condition, and the sandbox of a failure: a runtime that is refused one sandbox makes the next.
+func (r Report) sameAs(earlier Report) bool {
+	other := earlier
 	other.Entrance, other.PodVersion = r.Entrance, r.PodVersion
-	if r.Status == StatusFailed {
+	if r.LastRepair == (Repair{}) {
+		other.LastRepair = Repair{}
+	}
+	if r.Status == StatusFailed || r.Status == "" {
 		other.Sandbox = r.Sandbox
 	}
 	id, netns := other.Sandbox.ID, other.Sandbox.NetNS

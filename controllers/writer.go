@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -32,6 +31,9 @@ const writers = 4
 //   - it writes annotations and condition in one patch of pods/status, which fails on a pod with another UID;
 //   - some reports also become an event on the pod; what could not be written is tried again with back-off.
 type Writer struct {
+	// Failed is called with each report of a failure that a pod has now, and not with its repetitions. It must not wait, and may be nil.
+	Failed func(Report)
+
 	client   client.StatusClient
 	pods     Pods
 	recorder events.EventRecorder
@@ -40,28 +42,18 @@ type Writer struct {
 	queue workqueue.TypedRateLimitingInterface[string]
 	mu    sync.Mutex
 	next  map[string]queued
-	last  map[string]written
-	// pruned is when entries of last that decide no longer needs were last dropped: not with each new entry, since all are looked at.
-	pruned time.Time
-	// shown is, by UID, the last report that was dropped because the pod had it already.
-	shown map[string]shown
+	last  map[string]written // by pod UID
 }
 
-// maxShown bounds Writer.shown: nothing reports the end of a pod that asked and got no rules. Where nothing is remembered, a pod is read once more.
-const maxShown = 1024
-
-// shown is a report, and the version of the pod that has it.
-type shown struct {
-	report  Report
-	version string
-}
+// maxLast bounds Writer.last: nothing reports the end of a pod that asked and got no rules. Of a pod that is not in it, the cache decides.
+const maxLast = 1024
 
 // NewWriter returns a Writer, which does nothing until Start is called.
 func NewWriter(c client.StatusClient, pods Pods, recorder events.EventRecorder) *Writer {
 	return &Writer{
 		client: c, pods: pods, recorder: recorder, now: time.Now,
 		queue: workqueue.NewTypedRateLimitingQueue(backOff[string]()),
-		next:  map[string]queued{}, last: map[string]written{}, shown: map[string]shown{},
+		next:  map[string]queued{}, last: map[string]written{},
 	}
 }
 
@@ -71,11 +63,10 @@ func (w *Writer) Report(r Report) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	waiting, ok := w.next[r.Sandbox.UID]
-	if has := w.shown[r.Sandbox.UID]; !ok && r.PodVersion != "" && has.version == r.PodVersion && has.report.sameAs(r) {
+	if has := w.last[r.Sandbox.UID]; !ok && r.PodVersion != "" && has.version == r.PodVersion && r.sameAs(has.report) {
 		return
 	}
-	delete(w.shown, r.Sandbox.UID) // this one may be written
-	if !ok || !waiting.report.sameAs(r) {
+	if !ok || !r.sameAs(waiting.report) {
 		w.next[r.Sandbox.UID] = queued{report: r, since: w.now()}
 	}
 	w.queue.Add(r.Sandbox.UID)
@@ -137,19 +128,19 @@ func (w *Writer) handle(ctx context.Context, q queued) (wait time.Duration, err 
 	if err != nil {
 		return 0, fmt.Errorf("read pod: %w", err)
 	}
-	w.mu.Lock()
-	d := decide(q, w.last[q.report.Sandbox.UID], pod, w.now())
-	if d == (decision{}) {
-		if len(w.shown) >= maxShown {
-			clear(w.shown)
-		}
-		w.shown[q.report.Sandbox.UID] = shown{q.report, pod.ResourceVersion}
-	}
-	w.mu.Unlock()
-	if !d.write {
+	last := w.lastOf(q.report.Sandbox.UID)
+	switch d := decide(q, last, pod, w.now()); {
+	case d.write:
+		return 0, w.write(ctx, q.report, pod)
+	case d.wait > 0:
 		return d.wait, nil
+	case last.at.IsZero():
+		last = written{report: q.report, version: pod.ResourceVersion}
+	case q.report.shownOn(pod):
+		last.version = pod.ResourceVersion
 	}
-	return 0, w.write(ctx, q.report, pod)
+	w.remember(last)
+	return 0, nil
 }
 
 func (w *Writer) write(ctx context.Context, r Report, pod *corev1.Pod) error {
@@ -168,7 +159,7 @@ func (w *Writer) write(ctx context.Context, r Report, pod *corev1.Pod) error {
 	if err != nil { // a conflict as well: the next read of the pod shows whether it has another UID now
 		return fmt.Errorf("patch pods/status: %w", err)
 	}
-	w.remember(r, pod.ResourceVersion, made.ResourceVersion)
+	w.remember(written{report: r, version: made.ResourceVersion, at: w.now()})
 	log.FromContext(ctx).V(1).Info("status written", "pod", r.Sandbox.Pod(), "podUID", r.Sandbox.UID, "sandbox", r.Sandbox.ID, "reason", r.Reason)
 	w.record(r, pod)
 	return nil
@@ -225,16 +216,24 @@ func (w *Writer) recordStatus(r Report, pod *corev1.Pod) {
 	}
 }
 
-// remember stores what was written, and drops what decide no longer needs.
-func (w *Writer) remember(r Report, version, made string) {
+func (w *Writer) lastOf(uid string) written {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	now := w.now()
-	if now.Sub(w.pruned) > failurePause {
-		maps.DeleteFunc(w.last, func(_ string, old written) bool { return now.Sub(old.at) > failurePause })
-		w.pruned = now
+	return w.last[uid]
+}
+
+// remember stores the report that a pod has now.
+func (w *Writer) remember(now written) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	uid := now.report.Sandbox.UID
+	if w.Failed != nil && now.report.Status == StatusFailed && !now.report.sameAs(w.last[uid].report) {
+		w.Failed(now.report)
 	}
-	w.last[r.Sandbox.UID] = written{report: r, at: now, version: version, made: made}
+	if len(w.last) >= maxLast {
+		clear(w.last)
+	}
+	w.last[uid] = now
 }
 
 // Forget drops what is remembered of a deleted pod. A report of it that is still queued is dropped when a worker takes it.
@@ -242,5 +241,4 @@ func (w *Writer) Forget(uid string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.last, uid)
-	delete(w.shown, uid)
 }

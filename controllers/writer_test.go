@@ -233,12 +233,35 @@ func TestAFailureThatGoesOnIsNotWrittenWithEveryTry(t *testing.T) {
 func TestWhatPodsHaveAlreadyIsNotRememberedForEver(t *testing.T) {
 	b := newWriterBench(t, askingPod())
 	b.mustWrite(t, goodReport())
-	for i := range maxShown {
-		b.shown[strconv.Itoa(i)] = shown{}
+	for i := range maxLast {
+		b.last[strconv.Itoa(i)] = written{}
 	}
 	b.Report(goodReport())
 	b.mustWork(t)
-	if len(b.shown) != 1 {
-		t.Errorf("%d pods are remembered, want the last one", len(b.shown))
+	if len(b.last) != 1 {
+		t.Errorf("%d pods are remembered, want the last one", len(b.last))
+	}
+}
+
+// Pods that fail for good take turns, each at its next try: none of their failures is news.
+func TestWriter_failuresThatArePassedOn_areNoRepetitions(t *testing.T) {
+	b := newWriterBench(t, askingPod())
+	var told []string
+	b.Failed = func(r Report) { told = append(told, r.Message) }
+	failed := goodReport()
+	failed.Status, failed.Reason, failed.Message = StatusFailed, ReasonInvalidAnnotation, "no"
+	for range 10 {
+		b.now = b.now.Add(time.Minute)
+		b.mustWrite(t, failed)
+	}
+	if len(told) != 1 {
+		t.Errorf("told %q of one failure", told)
+	}
+	b.last = map[string]written{} // an agent that starts finds it
+	b.mustWrite(t, failed)
+	b.mustWrite(t, goodReport())
+	b.mustWrite(t, failed)
+	if len(told) != 3 {
+		t.Errorf("told %q, want one more after a start, and one after a success", told)
 	}
 }
