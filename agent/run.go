@@ -171,8 +171,7 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 	}
 	pods := controllers.Reader{Cache: mgr.GetCache(), Live: mgr.GetAPIReader()}
 	writer := controllers.NewWriter(mgr.GetClient(), pods, mgr.GetEventRecorder(Name))
-	reporter, err := a.addSelfReport(mgr, writer)
-	if err != nil {
+	if a.selfReport, err = a.newSelfReport(mgr, writer); err != nil {
 		return core{}, err
 	}
 	managed, join, err := a.addProxies(mgr, pods, writer.ProxyEvent)
@@ -181,7 +180,7 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 	}
 	programmer := &controllers.Programmer{
 		Config: a.Intent, Backend: a.backends, BackendName: a.backends.Name(), Namespaces: a.backends, Finder: &firstFinds{runtime: a.finder}, Pods: pods,
-		Reporter: reporter, Ledger: ledger, Metrics: counters, Announcers: a.announcers,
+		Reporter: writer, Ledger: ledger, Metrics: counters, Announcers: a.announcers,
 		VerifyInterval: a.VerifyInterval, Listeners: a.backends.Namespaces, Contact: &a.core.contact,
 	}
 	join(programmer)

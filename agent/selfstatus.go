@@ -3,10 +3,15 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/agentstatus"
@@ -18,28 +23,49 @@ const (
 	maxSelfFaults  = 10
 )
 
-// status returns what the agent writes about itself.
-func (a *agent) status(ctx context.Context, seen *outcomes) agentstatus.Status {
-	s := agentstatus.Status{
-		Version: a.Build.Version, Revision: a.Build.Revision, Backend: a.backends.Name(),
-		NotReady: a.faults(ctx), Entrance: a.entranceStates(ctx), LastError: seen.last.Load(),
-		Time: time.Now().UTC().Truncate(time.Second),
+// newSelfReport returns what writes the agent's status on its own pod; nil for an agent that does not know its pod. The status has the newest failure
+// that w meets.
+func (a *agent) newSelfReport(mgr manager.Manager, w *controllers.Writer) (*agentstatus.Report, error) {
+	if a.PodName == "" {
+		return nil, nil //nolint:nilnil // an agent need not know its pod
 	}
-	s.Ready = len(s.NotReady) == 0
-	s.Inspect = a.inspect.Load()
-	return s
+	writes := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: controllers.MetricPrefix + "own_status_writes_total", Help: "Requests by which the agent wrote its status on its own pod.",
+	})
+	if err := a.metrics.Register(writes); err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
+	write, err := agentstatus.NewWrite(mgr, types.NamespacedName{Namespace: a.Intent.AgentNamespace, Name: a.PodName})
+	if err != nil {
+		return nil, err
+	}
+	var newest atomic.Pointer[agentstatus.Error]
+	w.Failed = func(r controllers.Report) {
+		newest.Store(&agentstatus.Error{Pod: r.Sandbox.Pod(), Message: oneLine(r.Message), Time: time.Now().UTC().Truncate(time.Second)})
+	}
+	return &agentstatus.Report{
+		Look: func(ctx context.Context) agentstatus.Status { return a.status(ctx, newest.Load()) },
+		Write: func(ctx context.Context, s agentstatus.Status) error {
+			writes.Inc()
+			return write(ctx, s)
+		},
+		Log: ctrl.Log,
+	}, nil
 }
 
-// faults returns the readiness checks that fail, one string each.
-func (a *agent) faults(ctx context.Context) []string {
-	var out []string
-	for _, err := range a.ready.failing(ctx) {
-		if len(out) == maxSelfFaults {
-			break
-		}
-		out = append(out, oneLine(err.Error()))
+// status returns what the agent writes about itself.
+func (a *agent) status(ctx context.Context, newest *agentstatus.Error) agentstatus.Status {
+	s := agentstatus.Status{
+		Version: a.Build.Version, Revision: a.Build.Revision, Backend: a.backends.Name(), Entrance: a.entranceStates(ctx), LastError: newest,
+		Inspect: a.inspect.Load(), Time: time.Now().UTC().Truncate(time.Second),
 	}
-	return out
+	for _, err := range a.ready.failing(ctx) {
+		if len(s.NotReady) < maxSelfFaults {
+			s.NotReady = append(s.NotReady, oneLine(err.Error()))
+		}
+	}
+	s.Ready = len(s.NotReady) == 0
+	return s
 }
 
 // entranceStates returns the entrances that are switched on. An early one that the runtime does not offer is down although the agent is ready. The
@@ -73,55 +99,4 @@ func oneLine(text string) string {
 		text = strings.ToValidUTF8(text[:maxSelfMessage-len("...")], "") + "..."
 	}
 	return text
-}
-
-// maxOutcomes bounds the failures that are remembered: more than the pods of a node.
-const maxOutcomes = 1000
-
-// outcomes passes reports of pods on, and remembers the newest failure. A failure that a pod repeats is not newer: pods that fail for good would
-// take turns as the last error.
-type outcomes struct {
-	controllers.Reporter
-	last atomic.Pointer[agentstatus.Error]
-
-	mu       sync.Mutex
-	failures map[string]string // by pod UID
-}
-
-// Report passes a report on.
-func (o *outcomes) Report(r controllers.Report) {
-	message := oneLine(r.Message)
-	switch {
-	case r.Status != controllers.StatusFailed:
-		o.drop(r.Sandbox.UID)
-	case o.isNew(r.Sandbox.UID, message):
-		o.last.Store(&agentstatus.Error{Pod: r.Sandbox.Pod(), Message: message, Time: time.Now().UTC().Truncate(time.Second)})
-	}
-	o.Reporter.Report(r)
-}
-
-// Forget passes on that a pod is gone.
-func (o *outcomes) Forget(uid string) {
-	o.drop(uid)
-	o.Reporter.Forget(uid)
-}
-
-// isNew remembers a pod's failure, and reports whether its last one was another.
-func (o *outcomes) isNew(uid, message string) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if before, failed := o.failures[uid]; failed && before == message {
-		return false
-	}
-	if o.failures == nil || len(o.failures) >= maxOutcomes {
-		o.failures = map[string]string{}
-	}
-	o.failures[uid] = message
-	return true
-}
-
-func (o *outcomes) drop(uid string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	delete(o.failures, uid)
 }

@@ -2,18 +2,11 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 	"unicode/utf8"
 
-	"github.com/go-logr/logr"
-
-	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/agentstatus"
-	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables/kernel"
 )
 
@@ -23,8 +16,7 @@ func TestWhatTheAgentSaysAboutItself(t *testing.T) {
 	a.ready.add("cache", a.core.check)
 	a.ready.add("runtime", func(context.Context) error { return nil })
 	a.inspect.Store(&agentstatus.Inspect{Port: 1})
-	seen := &outcomes{Reporter: &keptReports{}}
-	s := a.status(t.Context(), seen)
+	s := a.status(t.Context(), nil)
 	if s.Version != "1.2.3" || s.Revision != "abc" || s.Backend != "fake" || s.Inspect == nil || s.Time.IsZero() {
 		t.Errorf("%+v", s)
 	}
@@ -42,79 +34,8 @@ func TestWhatTheAgentSaysAboutItself(t *testing.T) {
 		t.Errorf("entrances %s", names)
 	}
 	a.core.set(core{})
-	if s = a.status(t.Context(), seen); !s.Ready || !s.Entrance[0].Up {
+	if s = a.status(t.Context(), nil); !s.Ready || !s.Entrance[0].Up {
 		t.Errorf("later: %+v", s)
-	}
-}
-
-func TestOutcomes_failedReports_rememberTheNewest(t *testing.T) {
-	passed := &keptReports{}
-	o := &outcomes{Reporter: passed}
-	for _, r := range []controllers.Report{
-		{Sandbox: podnet.Sandbox{Namespace: "shop", Name: "a"}, Status: controllers.StatusFailed, Message: "of a"},
-		{Sandbox: podnet.Sandbox{Namespace: "shop", Name: "b"}, Status: controllers.StatusFailed, Message: "of b"},
-		{Sandbox: podnet.Sandbox{Namespace: "shop", Name: "c"}, Status: controllers.StatusInitialized},
-	} {
-		o.Report(r)
-		if passed.last.Sandbox != r.Sandbox {
-			t.Errorf("passed on last: %+v", passed.last)
-		}
-	}
-	if e := o.last.Load(); e == nil || e.Pod != "shop/b" || e.Message != "of b" || e.Time.IsZero() {
-		t.Errorf("the newest failure is %+v", e)
-	}
-}
-
-// Pods that fail for good take turns, each at its next try, and must not make the agent write for ever.
-func TestOutcomes_twoPodsFailForADay_writeTwice(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o := &outcomes{Reporter: &keptReports{}}
-		writes := 0
-		report := agentstatus.Report{
-			Look: func(context.Context) agentstatus.Status {
-				return agentstatus.Status{Ready: true, LastError: o.last.Load(), Time: time.Now()}
-			},
-			Write: func(context.Context, agentstatus.Status) error { writes++; return nil },
-			Log:   logr.Discard(),
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
-		defer cancel()
-		ended := make(chan struct{})
-		go func() { defer close(ended); report.Start(ctx) }()
-		for ctx.Err() == nil {
-			for _, pod := range []string{"a", "b"} {
-				<-time.After(8 * time.Second)
-				o.Report(controllers.Report{Sandbox: podnet.Sandbox{Name: pod, UID: pod}, Status: controllers.StatusFailed, Message: "of " + pod})
-			}
-		}
-		<-ended
-		if writes != 2 { // the first one, and the failures
-			t.Errorf("%d requests", writes)
-		}
-	})
-}
-
-func TestOutcomes_sameFailureLater_isNewAfterASuccess(t *testing.T) {
-	o := &outcomes{Reporter: &keptReports{}}
-	fails := func(uid string) *agentstatus.Error {
-		o.Report(controllers.Report{Sandbox: podnet.Sandbox{UID: uid}, Status: controllers.StatusFailed, Message: "no"})
-		return o.last.Load()
-	}
-	first := fails("a")
-	if fails("a") != first {
-		t.Error("a repetition is new")
-	}
-	o.Report(controllers.Report{Sandbox: podnet.Sandbox{UID: "a"}, Status: controllers.StatusInitialized})
-	second := fails("a")
-	o.Forget("a")
-	if third := fails("a"); second == first || third == second {
-		t.Error("one after a success, or after the pod was forgotten, is not new")
-	}
-	for i := range 3 * maxOutcomes {
-		fails(fmt.Sprint(i))
-	}
-	if len(o.failures) > maxOutcomes {
-		t.Errorf("%d failures are remembered", len(o.failures))
 	}
 }
 
