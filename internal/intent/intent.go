@@ -40,7 +40,7 @@ type Intent struct {
 	Asked bool
 	Spec  iptables.Spec
 	// Managed reports whether the agent runs the pod's proxy. Refused says why it does not although the pod has chosen a profile.
-	// Profile is the one that the pod has chosen, and LeadsTo the one whose proxy its rules lead to: another one if the pod keeps that.
+	// Profile is the pod's chosen profile. LeadsTo is the profile whose proxy the rules lead to: another one if the pod keeps its proxy.
 	Managed          bool
 	Profile, LeadsTo string
 	Refused          string
@@ -135,8 +135,8 @@ func Asked(pod *corev1.Pod, ns *corev1.Namespace) bool {
 }
 
 // expectsRedirection reports whether the pod's owner expects redirection: the pod's own annotation says "true" or names a profile, or
-// --select selects the pod. A namespace's annotation counts only for pods with a proxy: the owners of others (jobs, databases) do not
-// expect it.
+// --select selects the pod. A namespace's annotation counts only for pods with a proxy: owners of jobs and databases do not expect
+// it.
 func (c Config) expectsRedirection(pod *corev1.Pod, ns *corev1.Namespace) bool {
 	if own, set := pod.Annotations[KeyInitialize]; set {
 		return own == "true"

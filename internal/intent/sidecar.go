@@ -18,7 +18,7 @@ const (
 
 // ManagedProxy is what the redirection needs to know of a proxy that the agent runs for a pod.
 type ManagedProxy struct {
-	// Profile is the proxy's: the one that the pod has chosen, or the one that it keeps.
+	// Profile is the proxy's profile: the chosen one, or the former one if the pod keeps its proxy.
 	Profile string
 	// UID and GID own the proxy's sockets. One of them may be 0: then the other one is enough.
 	UID, GID                  uint32

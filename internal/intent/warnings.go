@@ -63,7 +63,7 @@ func wrongBools(pod *corev1.Pod) (out []string) {
 	return out
 }
 
-// writtenAnnotations are those that the agent itself writes on pods.
+// writtenAnnotations are the annotations that the agent itself writes on pods.
 func writtenAnnotations() []string {
 	return []string{"pod-network-controller.istio.io/status", "pod-network-controller.istio.io/details"}
 }
@@ -73,7 +73,7 @@ func claimedPrefixes() []string {
 	return []string{"istio-pod-network-controller/", "pod-network-controller.istio.io/", "traffic.sidecar.istio.io/"}
 }
 
-// Mistyped returns a sentence for each annotation that nobody reads and that looks like one that the agent reads.
+// Mistyped returns a sentence for each unknown annotation that looks like a known one.
 func Mistyped(annotations map[string]string) (out []string) {
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
 		if Reads(key) || slices.Contains(writtenAnnotations(), key) {

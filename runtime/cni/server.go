@@ -48,8 +48,8 @@ type Config struct {
 // Server is the agent's end of the socket. It serves root only, which could program a sandbox without the agent as well. A peer that is
 // silent, sends too much or sends invalid data occupies one slot for a bounded time and does no other harm.
 //
-// During an update there are two agents, and the one that started last has the path. When it ends or dies, the other one takes the
-// path back: so an agent that cannot start does not stop new pods on the node.
+// During an update there are two agents, and the newest has the path. When it ends or dies, the older agent takes the path back: so an
+// agent that cannot start does not stop new pods on the node.
 type Server struct {
 	config   Config
 	listener atomic.Pointer[listener] // nil while it does not listen
@@ -78,7 +78,7 @@ func (s *Server) Check() error {
 	return fmt.Errorf("the agent does not listen at %s", s.config.Path)
 }
 
-// Served reports whether the plugin's requests reach this agent, and not the other one that is on the node during an update.
+// Served reports whether the plugin's requests reach this agent, and not the node's other agent during an update.
 func (s *Server) Served() bool {
 	l := s.listener.Load()
 	return l != nil && l.ownsPath()

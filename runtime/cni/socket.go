@@ -36,7 +36,7 @@ type listener struct {
 	once sync.Once
 }
 
-// listen makes the socket under another name and, once only root can connect, renames it to path. So at each moment somebody listens
+// listen makes the socket under another name and, once only root can connect, renames it to path. So at each moment an agent listens
 // at the path and only root can connect. It also replaces the socket that a killed agent has left.
 func listen(path string) (*listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -70,7 +70,7 @@ func (l *listener) publish(temp string) error {
 	return os.Rename(temp, l.path)
 }
 
-// ownsPath reports whether the path leads to this socket, and not to one that another agent has put there.
+// ownsPath reports whether the path leads to this socket, and not to another agent's.
 func (l *listener) ownsPath() bool {
 	info, err := os.Lstat(l.path)
 	return err == nil && os.SameFile(info, l.info)

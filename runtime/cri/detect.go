@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// detectTimeout bounds one attempt at a socket: an idle runtime answers in milliseconds; for one that is starting, the caller tries
-// again.
+// detectTimeout bounds one attempt at a socket: an idle runtime answers in milliseconds. While a runtime starts, the caller tries again.
 const detectTimeout = 2 * time.Second
 
 // DefaultEndpoints are the sockets for Detect, in this order: containerd, CRI-O, then the containerd of k3s and RKE2, of k0s and of

@@ -18,7 +18,7 @@ type metric struct {
 }
 
 // metrics returns the product's metrics, sorted by name. A metric is where its name is written as MetricPrefix + "name". Its help and its
-// labels are beside the name; one that has no help there is an error, so that no metric is missing from the page.
+// labels are beside the name; a name without help is an error, so that no metric is missing from the page.
 func (s *source) metrics() ([]metric, error) {
 	found := map[string]metric{}
 	errs := []error{}

@@ -17,9 +17,9 @@ func (i *Installer) PlaceBinary() error {
 	return i.replaceBinary()
 }
 
-// putBinary makes the plugin's binary in the runtime's directory equal to ours once, and from then on makes sure that there is one. A
-// running plugin keeps the old file. If the directory is not writable, a plugin that is there is used: after a rollback it is the newer
-// one, and both ends of the socket ignore fields that they do not know.
+// putBinary makes the plugin's binary in the runtime's directory equal to ours once, and from then on repairs a missing binary only. A
+// running plugin keeps the old file. If the directory is not writable, an existing plugin is used. After a rollback it is of the newer
+// version: both ends of the socket ignore unknown fields.
 func (i *Installer) putBinary() error {
 	if i.lastChained != "" && isProgram(i.binary()) {
 		return nil

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Calls compares the pods that the plugin was called for with the pods that have a network. A runtime that uses another directory than
-// the one the plugin is chained in (OpenShift's CRI-O does not use /etc/cni/net.d) never calls it, and nothing else shows that.
+// Calls compares the plugin's calls with the pods that have a network. A runtime that reads another directory (OpenShift's CRI-O does not
+// read /etc/cni/net.d) never calls the plugin, and nothing else shows that.
 //
 //   - Called notes a pod that the plugin was called for.
 //   - Check gets the pods of the node. The plugin must have been called for the newest one with a network.

@@ -92,7 +92,7 @@ func walk(data []byte, visit func(key string, value json.RawMessage, start int) 
 }
 
 // withEntry returns the list's text with exactly one plugin of the entry's type, equal to the entry. A new entry is added at the end, with
-// the same space as between the others. An existing one keeps its place, since others may be chained behind it.
+// the same space as between the others. An existing entry keeps its place, since foreign plugins may be chained behind it.
 func (l *conflist) withEntry(e entry) []byte {
 	ours := l.indicesOf(e.kind)
 	if len(ours) == 0 {

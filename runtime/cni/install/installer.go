@@ -31,7 +31,7 @@ type Config struct {
 	QuietTime time.Duration
 	// Backoff is the wait before the second rewrite in a window, 1 s unless set; each further one waits twice as long.
 	Backoff time.Duration
-	// Window and MaxRewrites bound how often the entry is put back after others removed it: 6 times in 10 minutes unless set.
+	// Window and MaxRewrites bound the repairs of a removed entry: 6 in 10 minutes unless set.
 	Window      time.Duration
 	MaxRewrites int
 	// Resync is the time between two checks without an event, one minute unless set.
@@ -46,7 +46,7 @@ const (
 	BinaryPlaced EventKind = "BinaryPlaced" // the binary was installed or replaced at Path
 	OtherBinary  EventKind = "OtherBinary"  // the binary at Path is of another version and cannot be replaced; it is used
 	Chained      EventKind = "Chained"      // the entry was put into the file at Path
-	Repaired     EventKind = "Repaired"     // the entry was put back into the same file: another project had removed it
+	Repaired     EventKind = "Repaired"     // the same file has the entry again: another project had removed it
 	Waiting      EventKind = "Waiting"      // Err says why there is no network to be chained to yet
 	Contended    EventKind = "Contended"    // another project keeps removing the entry from Path; the next attempt comes later
 	Failed       EventKind = "Failed"       // Err will be tried again

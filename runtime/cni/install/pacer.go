@@ -2,8 +2,8 @@ package install
 
 import "time"
 
-// pacer limits rewrites of a file that another project also writes. The first rewrite is made at once, each further one within the window
-// waits twice as long as the one before, and there are at most max in any window.
+// pacer limits rewrites of a file that another project also writes. The first rewrite is made at once. Within the window, each further
+// rewrite waits twice as long as the previous rewrite did, and there are at most max.
 type pacer struct {
 	first, window time.Duration
 	max           int

@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// maxTries bounds how often files are read again that others change at the same time.
+	// maxTries bounds how often lists are read again while other projects write them.
 	maxTries = 10
-	// maxClearPause bounds the pause before an entry that was put back is removed again.
+	// maxClearPause bounds the pause before the entry is removed again.
 	maxClearPause = 30 * time.Second
 )
 
@@ -74,9 +74,9 @@ func chainedLists(dir, kind string) ([]network, error) {
 	return lists, errors.Join(errs...)
 }
 
-// Clear keeps the plugin out of the chain until ctx ends. No pod starts with an entry that no agent serves, and others may put it back
-// after Uninstall: the agent that this one replaces, or a project that restores a copy of its file. The first entry is removed at once.
-// If it comes back, the bound of a random pause doubles each time, up to 30 s. It is a manager.Runnable.
+// Clear keeps the plugin out of the chain until ctx ends. No pod starts with an entry that no agent serves, and an entry may come back
+// after Uninstall: from the replaced agent, or from a project that restores a copy of its file. The first entry is removed at once.
+// Then the bound of a random pause doubles each time, up to 30 s. It is a manager.Runnable.
 func (i *Installer) Clear(ctx context.Context) error {
 	w := newWatch(i.config.ConfDir, i.binary(), i.config.QuietTime)
 	defer w.close()

@@ -12,16 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errChanged means that somebody else wrote or removed a file between our read and our write. Their version stays; the caller has
-// to look again.
+// errChanged means that a foreign program wrote or removed a file between our read and our write. Its version stays; the caller has to
+// look again.
 var errChanged = errors.New("the file was changed meanwhile")
 
-// maxSwaps bounds how often a file is put back for projects that write it faster than we read it. No project does that so often.
+// maxSwaps bounds the swaps of one write, for a project that writes faster than we read. No project does that so often.
 const maxSwaps = 1000
 
 // replace writes updated to a file that contains old, and keeps owner and permissions. Readers, and the disk after a power cut, have
-// either the old or the new content. No foreign write is lost: the kernel swaps the two files, and if the file that comes out is not
-// what was read, it is put back, until the file that comes out is the one put in.
+// either the old or the new content. No foreign write is lost: the kernel swaps the two files. If the file that comes out was written
+// since the read, it goes back in, until the file that comes out is our own.
 func replace(path string, old, updated []byte) error {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -60,8 +60,7 @@ func replace(path string, old, updated []byte) error {
 	return errChanged
 }
 
-// replacePlainly is for file systems that cannot swap (NFS, old ZFS). What others write between the comparison and the rename is
-// lost.
+// replacePlainly is for file systems that cannot swap (NFS, old ZFS). A foreign write between the comparison and the rename is lost.
 func replacePlainly(temp, path string, old []byte) error {
 	current, err := os.ReadFile(path) //nolint:gosec // the directory that we were given
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !bytes.Equal(current, old) {
