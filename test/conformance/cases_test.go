@@ -114,7 +114,7 @@ func ownCases() map[string]ownCase {
 	}
 }
 
-func TestOurOwnCases(t *testing.T) {
+func TestRules_ourCases_takeTheRightPath(t *testing.T) {
 	for _, b := range backends(t) {
 		cases := ownCases()
 		maps.Copy(cases, moreCases())
@@ -160,7 +160,7 @@ func parseLines(t *testing.T, lines []string) (probes []probe, want map[string]s
 
 // Istio's own acceptance test, which its validation container makes in every mode that Istio injects: as the proxy's user,
 // from loopback to the passthrough address, on a port that nobody listens on.
-func TestIstiosAcceptanceTest(t *testing.T) {
+func TestRules_istiosValidation_passes(t *testing.T) {
 	cases := map[string]struct {
 		owner    kerneltest.Owner
 		src, dst string
@@ -192,7 +192,7 @@ func TestIstiosAcceptanceTest(t *testing.T) {
 }
 
 // A proxy that takes its own listener for the destination is refused, instead of dialling itself for ever.
-func TestAProxyCannotLoopOnItself(t *testing.T) {
+func TestRules_proxyCallsItself_doesNotLoop(t *testing.T) {
 	for _, b := range backends(t) {
 		for _, mode := range []iptables.Mode{iptables.ModeRedirect, iptables.ModeTProxy} {
 			w := newWorld(t, "ds")

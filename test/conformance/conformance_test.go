@@ -69,7 +69,7 @@ func mustApply(t *testing.T, b backend, w world, c configuration) {
 }
 
 // Every configuration behaves as recorded, and still does when it is applied a second time.
-func TestBehaviourIsAsRecorded(t *testing.T) {
+func TestRules_everyProbe_behavesAsRecorded(t *testing.T) {
 	t.Parallel()
 	probes := readProbes(t)
 	for _, b := range backends(t) {
@@ -148,7 +148,7 @@ func (w world) ask(ctx context.Context, p probe, patience time.Duration) string 
 }
 
 // Whatever mode a pod had before, the one it has now behaves as recorded; and removal leaves nothing.
-func TestBehaviourAfterEveryChangeOfMode(t *testing.T) {
+func TestRules_modeChanged_behavesAsRecorded(t *testing.T) {
 	t.Parallel()
 	probes := readProbes(t)
 	all := readConfigurations(t)

@@ -37,7 +37,7 @@ func detours() []detour {
 }
 
 // What the proxy leaves in the kernel leads no client to the application, in a pod whose application lives on.
-func TestOnlyTheProxysListenerAnswersClients(t *testing.T) {
+func TestTProxy_applicationListensToo_proxyAnswers(t *testing.T) {
 	t.Parallel()
 	for _, b := range backends(t) {
 		for _, d := range detours() {

@@ -52,7 +52,7 @@ backend application
 
 // A real proxy that cannot find the original destination is refused once. Without our rule it connects to itself until it runs out of
 // connections.
-func TestHAProxyDoesNotLoopOnIPv6(t *testing.T) {
+func TestRules_haproxyOnIPv6_doesNotLoop(t *testing.T) {
 	t.Parallel()
 	haproxy := kerneltest.ProgramPath(t, "haproxy")
 	for _, b := range backends(t) {
@@ -84,7 +84,7 @@ func TestHAProxyDoesNotLoopOnIPv6(t *testing.T) {
 
 // The connection by which the wait container tests the rules reaches the proxy once. The proxy forwards it to its destination, and is
 // refused there. Without our rules it would come back to the proxy until that runs out of connections.
-func TestTheProofReachesHAProxyOnce(t *testing.T) {
+func TestProof_haproxy_isReachedOnce(t *testing.T) {
 	t.Parallel()
 	haproxy := kerneltest.ProgramPath(t, "haproxy")
 	for _, b := range backends(t) {

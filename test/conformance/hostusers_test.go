@@ -39,7 +39,7 @@ func userNamespacePod(t *testing.T) *netns.NS {
 }
 
 // In a pod with hostUsers: false the proxy is user 1337 as the pod sees it. nftables knows that; iptables cannot, and says so.
-func TestAPodWithUsersOfItsOwn(t *testing.T) {
+func TestRules_podWithOwnUsers_isCaptured(t *testing.T) {
 	for _, b := range backends(t) {
 		for _, mode := range []iptables.Mode{iptables.ModeRedirect, iptables.ModeTProxy} {
 			t.Run(fmt.Sprintf("%s/%s", b.Name(), mode), func(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 
 // A proxy that keeps the client's address connects to the application with that address as the source, and gets the answers. Envoy marks
 // such connections; HAProxy and nginx do not, and it works without a mark.
-func TestProxyReachesItsApplicationInAClientsName(t *testing.T) {
+func TestTProxy_proxyInClientsName_reachesItsApplication(t *testing.T) {
 	owners := map[string]kerneltest.Owner{"as root, in the proxy's group": {UID: 0, GID: 1337}, "as the proxy's user": kerneltest.Proxy}
 	families := map[string]struct{ client, app string }{
 		"IPv4": {"93.184.216.34", "10.244.1.5:8080"}, "IPv6": {"fd00:99::34", "[fd00:10:244:1::5]:8080"},

@@ -147,7 +147,7 @@ func (m *mesh) inName(t *testing.T, step string) {
 }
 
 // In whatever order Istio and we add and remove rules, open connections go on, and new ones are captured.
-func TestBesideIstioNoConnectionIsLost(t *testing.T) {
+func TestRules_besideIstio_loseNoConnection(t *testing.T) {
 	for _, b := range backends(t) {
 		for _, mode := range []iptables.Mode{iptables.ModeRedirect, iptables.ModeTProxy} {
 			for _, flavour := range []string{"native", "nft", "legacy"} {

@@ -34,7 +34,7 @@ func pair() [2]iptables.Spec {
 	}
 }
 
-// TestVictim is not a test of its own: it is what TestAKilledAgentLeavesWholeRules starts and kills.
+// TestVictim is not a test of its own: it is what TestApply_agentKilled_leavesWholeRules starts and kills.
 func TestVictim(t *testing.T) {
 	name := os.Getenv(victimBackend)
 	if name == "" {
@@ -56,7 +56,7 @@ func TestVictim(t *testing.T) {
 
 // Whenever the agent is killed, what is in the namespace is the old rule set or the new one, whole; and the next call ends
 // with what was asked for.
-func TestAKilledAgentLeavesWholeRules(t *testing.T) {
+func TestApply_agentKilled_leavesWholeRules(t *testing.T) {
 	t.Parallel()
 	for _, b := range backends(t) {
 		t.Run(b.Name(), func(t *testing.T) {

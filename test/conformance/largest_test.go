@@ -59,7 +59,7 @@ func largestPod() *corev1.Pod {
 //
 // Not parallel: it measures by the process' CPU time, so that other processes of the machine do not count, and by ten times as much on the
 // clock, so that waits do.
-func TestTheLargestPodIsProgrammedInTime(t *testing.T) {
+func TestApply_largestPod_isInTime(t *testing.T) {
 	in, err := intent.Of(largestPod(), nil, intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults()})
 	if err != nil {
 		t.Fatal(err)

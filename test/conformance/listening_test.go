@@ -63,7 +63,7 @@ func podAddresses() map[string]string {
 	return map[string]string{"IPv4": "10.244.1.5", "IPv6": "fd00:10:244:1::5"}
 }
 
-func TestPortsAreCapturedWhileSomebodyListens(t *testing.T) {
+func TestListening_portOpensAndCloses_isCapturedWhileOpen(t *testing.T) {
 	for name, w := range ways(t) {
 		t.Run(name, func(t *testing.T) {
 			p := newListeningPod(t, w, func(*iptables.Spec) {})
@@ -108,7 +108,7 @@ func (p listeningPod) opensAndCloses(t *testing.T, family, address string) {
 	p.expect(t, family+", after nobody listens any more", address, map[int]string{9090: "refused"})
 }
 
-func TestAListOfPortsIsNarrowedToThoseOnWhichSomebodyListens(t *testing.T) {
+func TestListening_listOfPorts_isNarrowed(t *testing.T) {
 	for name, w := range ways(t) {
 		t.Run(name, func(t *testing.T) {
 			p := newListeningPod(t, w, func(s *iptables.Spec) {
@@ -123,7 +123,7 @@ func TestAListOfPortsIsNarrowedToThoseOnWhichSomebodyListens(t *testing.T) {
 }
 
 // A client that dials all the time meets the proxy or nobody, however often the port opens and closes.
-func TestNoConnectionPassesByAPortThatOpens(t *testing.T) {
+func TestListening_portThatOpens_letsNobodyPass(t *testing.T) {
 	const rounds = 300
 	for name, w := range ways(t) {
 		t.Run(name, func(t *testing.T) {

@@ -55,7 +55,7 @@ func variants() []iptables.Spec {
 }
 
 // Nothing bypasses the proxy, is refused or hangs while rules are applied again, edited and switched; what is open lives on.
-func TestNothingLeaksWhileRulesChange(t *testing.T) {
+func TestApply_rulesChange_leaksNothing(t *testing.T) {
 	for _, b := range backends(t) {
 		t.Run(b.Name(), func(t *testing.T) {
 			t.Parallel()

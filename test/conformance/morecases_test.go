@@ -59,7 +59,7 @@ func moreCases() map[string]ownCase {
 }
 
 // A running pod switches between capturing IPv6 and leaving it direct: its IPv6 rules are removed, and come back.
-func TestIPv6IsCapturedAndLetGo(t *testing.T) {
+func TestRules_ipv6_isCapturedAndLetGo(t *testing.T) {
 	for _, b := range backends(t) {
 		for _, mode := range []iptables.Mode{iptables.ModeRedirect, iptables.ModeTProxy} {
 			w := newWorld(t, "ds")

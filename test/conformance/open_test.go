@@ -87,7 +87,7 @@ func openTalks(t *testing.T, pod, world *netns.NS) (out []talk) {
 }
 
 // A running pod is programmed in place: open connections stay open, and new ones are captured.
-func TestConnectionsThatAreOpenLiveOn(t *testing.T) {
+func TestApply_openConnections_liveOn(t *testing.T) {
 	t.Parallel()
 	for _, b := range backends(t) {
 		for _, mode := range []iptables.Mode{iptables.ModeRedirect, iptables.ModeTProxy} {

@@ -20,7 +20,7 @@ import (
 )
 
 // Conntrack may hold connections that have ended. Whoever opens a new one from the same port must not pass the proxy by.
-func TestAStaleEntryOfConntrackLetsNobodyPass(t *testing.T) {
+func TestRules_staleConntrackEntry_letsNobodyPass(t *testing.T) {
 	t.Parallel()
 	for _, b := range backends(t) {
 		for _, mode := range []iptables.Mode{iptables.ModeRedirect, iptables.ModeTProxy} {
