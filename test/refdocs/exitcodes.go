@@ -14,7 +14,7 @@ type exitCode struct{ program, code, meaning string }
 
 // exitCodes returns every constant whose name starts with "exit" of the packages with command lines. Each needs a comment that says when
 // the program ends with it.
-func (s *source) exitCodes() ([]exitCode, error) {
+func exitCodes(s *source) ([]exitCode, error) {
 	var all []exitCode
 	var errs []error
 	for _, p := range s.packages {

@@ -47,8 +47,8 @@ func pages(checkout, usages string) (map[string]string, error) {
 		return nil, err
 	}
 	metrics, errMetrics := s.metrics()
-	codes, errCodes := s.exitCodes()
-	profiles, errProfiles := s.profileConditions()
+	codes, errCodes := exitCodes(s)
+	profiles, errProfiles := conditionsOfProfiles(s)
 	programs, errPrograms := smallPrograms(usages)
 	if err := errors.Join(errMetrics, errCodes, errProfiles, errPrograms); err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func pages(checkout, usages string) (map[string]string, error) {
 		"flags.md":       flagsPage(programs),
 		"metrics.md":     metricsPage(metrics),
 		"events.md":      eventsPage(),
-		"conditions.md":  conditionsPage(s.reasonsOfIntent(), profiles),
+		"conditions.md":  conditionsPage(reasonsOfIntent(s), profiles),
 		"exit-codes.md":  exitCodesPage(codes),
 	}, nil
 }

@@ -70,7 +70,7 @@ func eventRows(reasons []controllers.Reason) [][]string {
 type sayings struct{ name, text string }
 
 // reasonsOfIntent returns why a pod may get no rules, in the words that its owner reads.
-func (s *source) reasonsOfIntent() []sayings {
+func reasonsOfIntent(s *source) []sayings {
 	var all []sayings
 	p := s.pkg("internal/intent")
 	if p == nil {
@@ -90,8 +90,8 @@ type profileReason struct{ name, comment string }
 
 type profileConditions struct{ types, reasons []profileReason }
 
-// profileConditions reads the constants of the API package, which have their descriptions beside them.
-func (s *source) profileConditions() (profileConditions, error) {
+// conditionsOfProfiles reads the constants of the API package, which have their descriptions beside them.
+func conditionsOfProfiles(s *source) (profileConditions, error) {
 	var out profileConditions
 	p := s.pkg("api/v1alpha1")
 	if p == nil {

@@ -227,12 +227,12 @@ func TestMetrics_everyForm_isFound(t *testing.T) {
 }
 
 func TestExitCodes_noComment_isAnError(t *testing.T) {
-	got, err := tree(t, "cmd/x", "const (\n\texitA = 2 // two\n\t// exitB is one\n\texitB = 1\n)").exitCodes()
+	got, err := exitCodes(tree(t, "cmd/x", "const (\n\texitA = 2 // two\n\t// exitB is one\n\texitB = 1\n)"))
 	want := []exitCode{{"x", "1", "is one"}, {"x", "2", "two"}}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(exitCode{})); diff != "" || err != nil {
 		t.Errorf("%v\n%s", err, diff)
 	}
-	if _, err := tree(t, "cmd/x", "const exitA = 2").exitCodes(); err == nil || !strings.Contains(err.Error(), "exitA") {
+	if _, err := exitCodes(tree(t, "cmd/x", "const exitA = 2")); err == nil || !strings.Contains(err.Error(), "exitA") {
 		t.Errorf("got %v", err)
 	}
 }
