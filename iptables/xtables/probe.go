@@ -32,37 +32,13 @@ func (b *Backend) Probe(ctx context.Context, sample iptables.Ruleset) (version s
 	if err == nil && len(drift) > 0 {
 		err = fmt.Errorf("iptables prints other rules than it was given:\n%s", drift)
 	}
-	if err == nil {
-		version, err = b.programs.version(ctx)
+	for _, family := range slices.Sorted(maps.Keys(b.programs.tools)) {
+		if err == nil {
+			version, err = b.programs.tools[family].version()
+		}
 	}
 	if err != nil {
 		return version, fmt.Errorf("probe iptables: %w", err)
 	}
 	return version, nil
-}
-
-// version returns the version of the programs. go-iptables takes no context: a call that has not ended with ctx goes on in the background.
-func (p programs) version(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, processTimeout)
-	defer cancel()
-	type result struct {
-		version string
-		err     error
-	}
-	done := make(chan result, 1)
-	go func() {
-		var r result
-		for _, family := range slices.Sorted(maps.Keys(p.tools)) {
-			if r.version, r.err = p.tools[family].version(); r.err != nil {
-				break
-			}
-		}
-		done <- r
-	}()
-	select {
-	case r := <-done:
-		return r.version, r.err
-	case <-ctx.Done():
-		return "", fmt.Errorf("ask %s for its version: %w", "iptables", ctx.Err())
-	}
 }
