@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"os"
 	"strings"
 	"unsafe"
 
@@ -18,8 +19,6 @@ import (
 const (
 	// maxTable bounds a legacy table that is read: a thousand times what any project writes. A bigger table is not looked into.
 	maxTable = 4 << 20
-	// namesLimit bounds what is read of the list of tables.
-	namesLimit = 256
 	// attempts is how often a table is read again that changes at the same time.
 	attempts = 3
 )
@@ -78,17 +77,11 @@ func findLegacy() *podnet.ProgrammedByOthersError {
 
 // tables returns the tables of the calling thread's namespace. Without the kernel module there is no such file, and no table.
 func (f legacyFamily) tables() []string {
-	fd, err := unix.Open("/proc/thread-self/net/"+f.names, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	names, err := os.ReadFile("/proc/thread-self/net/" + f.names)
 	if err != nil {
 		return nil
 	}
-	defer unix.Close(fd)       //nolint:errcheck // nothing was written that could be lost
-	var names [namesLimit]byte // the kernel has five tables
-	n, err := unix.Read(fd, names[:])
-	if err != nil {
-		return nil
-	}
-	return strings.Fields(string(names[:n]))
+	return strings.Fields(string(names))
 }
 
 // legacyTable is a table as the kernel returns it: a struct ipt_getinfo, and the entries, which are rules and beginnings of chains.
