@@ -16,7 +16,7 @@ import (
 )
 
 // A proxy is asked inside its pod's namespace, and by its own epoch's socket where two share a port.
-func TestProxiesAreAskedWhetherTheyAreReady(t *testing.T) {
+func TestAsk_eachKindOfReadiness_isAsked(t *testing.T) {
 	ns := kerneltest.New(t)
 	tcp := kerneltest.ListenTCP(t, ns, kerneltest.Owner{}, false, "127.0.0.1:7001")
 	go kerneltest.Answer(tcp, "x")

@@ -80,7 +80,7 @@ func newLeadsIn(t *testing.T, dir string) *leads {
 }
 
 // A pod that cannot have what it has chosen is told why, by its condition and event (the rules) and by its Sidecar.
-func TestWhatAPodHasChosen(t *testing.T) {
+func TestChoice_podCannotHaveProfile_saysWhy(t *testing.T) {
 	no, proxy := false, int64(1337)
 	app := func(c *choosing) *corev1.Container { return &c.pod.Spec.Containers[0] }
 	for name, c := range map[string]struct {
@@ -125,7 +125,7 @@ func TestWhatAPodHasChosen(t *testing.T) {
 	}
 }
 
-func TestWhatElseAPodSaysOfItsProxy(t *testing.T) {
+func TestChoice_podOptsOutOrEnds_isSaid(t *testing.T) {
 	type said struct{ name, optedOut, ending, finished bool }
 	for name, c := range map[string]struct {
 		change func(*choosing)

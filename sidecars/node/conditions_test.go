@@ -98,7 +98,7 @@ func (c *cluster) run(ctx context.Context, t *testing.T, node string) {
 }
 
 // One node of many writes, and if it does not, another one stands in.
-func TestNodesDoNotFightForTheConditions(t *testing.T) {
+func TestConditions_manyNodes_oneWrites(t *testing.T) {
 	for name, c := range map[string]struct {
 		entries int
 		agents  []int
@@ -143,7 +143,7 @@ func nodes(first int) (out []int) {
 }
 
 // While entries keep changing, one node writes every two seconds. None stands in for it.
-func TestConditionsFollowAnUpgrade(t *testing.T) {
+func TestConditions_upgrade_areFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newCluster(t, 20)
 		ctx, stop := context.WithCancel(t.Context())
@@ -177,7 +177,7 @@ func TestConditionsFollowAnUpgrade(t *testing.T) {
 }
 
 // What was computed from an object that has changed since is not written, and is no error.
-func TestConditionsOfAnOldObjectAreNotWritten(t *testing.T) {
+func TestConditions_objectChanged_areNotWritten(t *testing.T) {
 	api := newCluster(t, 1)
 	old := api.profile(t)
 	changed := old.DeepCopy()
@@ -195,7 +195,7 @@ func TestConditionsOfAnOldObjectAreNotWritten(t *testing.T) {
 }
 
 // A node that has left the cluster would keep the profile from ever being upgraded.
-func TestNodesThatAreGoneAreTakenAway(t *testing.T) {
+func TestConditions_nodeIsGone_entryGoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newCluster(t, 3, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName(0)}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName(1)}})
 		p := api.profile(t)

@@ -57,7 +57,7 @@ func proxyContainer(id, pod string, epoch uint32, state criv1.ContainerState) *c
 	}}
 }
 
-func TestACommandRunsInTheNewestProxy(t *testing.T) {
+func TestExec_severalProxies_runsInTheNewest(t *testing.T) {
 	const running, exited = criv1.ContainerState_CONTAINER_RUNNING, criv1.ContainerState_CONTAINER_EXITED
 	e := &executor{containers: []*criv1.Container{
 		proxyContainer("other", "cart-2", 9, running), proxyContainer("old", "cart-1", 2, running), proxyContainer("new", "cart-1", 3, running),
@@ -147,7 +147,7 @@ func (talker) Exec(
 	return err
 }
 
-func TestACommandWithInput(t *testing.T) {
+func TestExec_input_isPassedOn(t *testing.T) {
 	web := httptest.NewUnstartedServer(nil)
 	config := streaming.DefaultConfig
 	config.Addr = web.Listener.Addr().String()

@@ -12,7 +12,7 @@ import (
 )
 
 // Each proxy takes over from the one before it without losing a connection.
-func TestEnvoysTakeOverFromEachOther(t *testing.T) {
+func TestHotRestart_newVersion_takesOver(t *testing.T) {
 	t.Parallel()
 	n := newEnvoyNode(t)
 	m, stop := n.agent(t)
@@ -50,7 +50,7 @@ func noAbstractSockets(t *testing.T, pod *netns.NS) {
 }
 
 // One that is ended at once by its successor is not taken for one that has crashed.
-func TestAnEnvoyThatHasNoTimeToDrain(t *testing.T) {
+func TestHotRestart_noDrainTime_endsAtOnce(t *testing.T) {
 	t.Parallel()
 	n := newEnvoyNode(t)
 	n.profile.Spec.DrainSeconds = 0
@@ -65,7 +65,7 @@ func TestAnEnvoyThatHasNoTimeToDrain(t *testing.T) {
 }
 
 // What cannot take over leaves the running proxy as it is, and a later one that can takes over without a loss.
-func TestAnEnvoyThatCannotTakeOverLeavesTheOther(t *testing.T) {
+func TestHotRestart_newEnvoyFails_oldOneStays(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ image, why string }{
 		"it ends while it starts":     {"envoy:2,STANDIN_FAULT=crash", "exit code 1"},
@@ -106,7 +106,7 @@ func TestAnEnvoyThatCannotTakeOverLeavesTheOther(t *testing.T) {
 }
 
 // A proxy that is lost is replaced by one that starts by itself, in a line of its own.
-func TestALostEnvoyIsReplaced(t *testing.T) {
+func TestHotRestart_envoyIsLost_isReplaced(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		lose  func(*testing.T, *envoyNode, *sidecars.Manager)
@@ -161,7 +161,7 @@ func acceptsLoss(_ *testing.T, n *envoyNode, m *sidecars.Manager) {
 }
 
 // Whatever call the agent is killed after, no connection is lost, and the next agent ends with the proxy that is wanted.
-func TestAnAgentThatIsKilledDuringAHotRestart(t *testing.T) {
+func TestHotRestart_agentIsKilled_nextOneGoesOn(t *testing.T) {
 	t.Parallel()
 	for kill := 1; ; kill++ {
 		finished := false

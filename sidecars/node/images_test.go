@@ -101,7 +101,7 @@ func ensured(t *testing.T, images *sidecarImages, p *sidecars.Profile) error {
 	return images.Ensure(t.Context(), p)
 }
 
-func TestImagesArePulledWithTheProfilesCredentials(t *testing.T) {
+func TestEnsure_profileNamesSecrets_pullsWithThem(t *testing.T) {
 	const right, wrong = `{"auths": {"b.example": {"username": "u", "password": "hunter2"}}}`, `{"auths": {"b.example": {"username": "u", "password": "letmein"}}}`
 	secrets := map[string]map[string]string{
 		"right": {container.DockerConfigKey: right}, "wrong": {container.DockerConfigKey: wrong}, "malformed": {container.DockerConfigKey: "hunter2"},
@@ -145,7 +145,7 @@ func TestImagesArePulledWithTheProfilesCredentials(t *testing.T) {
 }
 
 // A profile's failure is not told to another one that has other credentials for the same image.
-func TestProfilesPullTheSameImageWithCredentialsOfTheirOwn(t *testing.T) {
+func TestEnsure_twoProfilesOfOneImage_pullWithTheirOwnSecrets(t *testing.T) {
 	root := t.TempDir()
 	mounted(t, root, "right", map[string]string{container.DockerConfigKey: `{"auths": {"b.example": {"username": "u", "password": "p"}}}`})
 	registry, runtime := newPuller(t, "u", "p")
@@ -168,7 +168,7 @@ func TestProfilesPullTheSameImageWithCredentialsOfTheirOwn(t *testing.T) {
 }
 
 // A registry that refuses an image is not asked again for each pod that waits for it, and each pod says why it waits.
-func TestAnImageThatManyPodsWaitForIsPulledOnce(t *testing.T) {
+func TestEnsure_manyPodsWait_pullsOnce(t *testing.T) {
 	registry, runtime := newPuller(t, "u", "p")
 	images := &sidecarImages{runtime: runtime, pause: time.Hour}
 	p := &sidecars.Profile{Spec: v1alpha1.SidecarProfileSpec{Image: "b.example/proxy:1"}}
@@ -187,7 +187,7 @@ func TestAnImageThatManyPodsWaitForIsPulledOnce(t *testing.T) {
 }
 
 // While an image is pulled nobody starts another pull of it. One that has been removed from the node since is pulled again.
-func TestAnImageIsPulledByOneAtATime(t *testing.T) {
+func TestEnsure_twoProfiles_pullOneAtATime(t *testing.T) {
 	registry, runtime := newPuller(t, "robot", "p")
 	asked, answer, done := make(chan struct{}, 3), make(chan int, 3), make(chan struct{}, 3)
 	registry.registry.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

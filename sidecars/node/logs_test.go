@@ -30,7 +30,7 @@ func logTree(t *testing.T, names ...string) (root string) {
 	return root
 }
 
-func TestWhichLogIsPrinted(t *testing.T) {
+func TestLog_severalProxies_printsTheChosen(t *testing.T) {
 	const of = "/" + container.ContainerName + "/"
 	for name, c := range map[string]struct {
 		logs []string
@@ -65,7 +65,7 @@ func TestWhichLogIsPrinted(t *testing.T) {
 	}
 }
 
-func TestHowALogIsPrinted(t *testing.T) {
+func TestLog_flags_areHeeded(t *testing.T) {
 	const file = "shop_cart_u1/" + container.ContainerName + "/0.log"
 	for name, c := range map[string]struct {
 		log  Log
@@ -85,7 +85,7 @@ func TestHowALogIsPrinted(t *testing.T) {
 }
 
 // Lines that come later are printed once and whole, also after the log was rotated.
-func TestALogIsFollowed(t *testing.T) {
+func TestLog_follow_printsNewLines(t *testing.T) {
 	const file = "shop_cart_u1/" + container.ContainerName + "/0.log"
 	root := logTree(t, file)
 	path := filepath.Join(root, file)
@@ -135,7 +135,7 @@ func TestALogIsFollowed(t *testing.T) {
 }
 
 // Nobody is left to end a command that kubectl no longer listens to.
-func TestAFollowedLogEndsWithItsPod(t *testing.T) {
+func TestLog_followedPodEnds_ends(t *testing.T) {
 	root := logTree(t, "shop_cart_u1/"+container.ContainerName+"/0.log")
 	read, write := io.Pipe()
 	done := make(chan error, 1)

@@ -12,7 +12,7 @@ import (
 )
 
 // An application that listens where the proxy should is not taken for it, whatever it answers.
-func TestAnApplicationOnAProxysPortDoesNotPassForIt(t *testing.T) {
+func TestAsk_applicationHasThePort_isRefused(t *testing.T) {
 	const proxy, app = 1337, 1000
 	for name, c := range map[string]struct {
 		listens     map[string]int // users by address

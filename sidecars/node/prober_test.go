@@ -23,7 +23,7 @@ func (f *fakePrograms) Output(context.Context, sidecar.Spec) (string, error) {
 }
 
 // An image is asked once, and again when its name leads to another image. A failure is not remembered.
-func TestAnswersOfImagesAreRemembered(t *testing.T) {
+func TestProber_sameImage_isAskedOnce(t *testing.T) {
 	f := &fakePrograms{id: "sha256:1"}
 	p := &sidecarProber{programs: f}
 	ask := func(args string, want string, runs int) {

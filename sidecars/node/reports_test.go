@@ -46,7 +46,7 @@ func workOff(t *testing.T, r *sidecarReports) {
 	}
 }
 
-func TestAProxyIsShownByItsSidecar(t *testing.T) {
+func TestReports_status_isWritten(t *testing.T) {
 	// The API server gives each object a UID, the stand-in does not.
 	api := sidecarAPI(t, &v1alpha1.Sidecar{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", UID: "o1"}})
 	var events, changed []string
@@ -108,7 +108,7 @@ func shownSandbox(t *testing.T, api client.Client) string {
 }
 
 // The proxy in a pod's next sandbox may be ready before the API server was told that it starts.
-func TestAProxyInANewSandboxIsShownThoughItIsAsTheOneBefore(t *testing.T) {
+func TestReports_newSandboxSameStatus_isWritten(t *testing.T) {
 	api := sidecarAPI(t)
 	r := newSidecarReports(api, nil, "node-1")
 	next, serving := theSandbox(), sidecars.Status{Profile: "edge", State: v1alpha1.Running, Ready: true}
@@ -124,7 +124,7 @@ func TestAProxyInANewSandboxIsShownThoughItIsAsTheOneBefore(t *testing.T) {
 }
 
 // A pod that opts in again while its Sidecar is being deleted has one afterwards.
-func TestAProxyIsShownAgainAfterItWasRetracted(t *testing.T) {
+func TestReports_reportAfterRetract_isWritten(t *testing.T) {
 	var r *sidecarReports
 	serving := sidecars.Status{Profile: "edge", State: v1alpha1.Running, Ready: true}
 	api := interceptor.NewClient(sidecarAPI(t).(client.WithWatch), interceptor.Funcs{
@@ -147,7 +147,7 @@ func TestAProxyIsShownAgainAfterItWasRetracted(t *testing.T) {
 }
 
 // A pod that has finished stays for days: its Sidecar says so, and nothing is remembered.
-func TestTheEndOfAPodIsShownAndForgotten(t *testing.T) {
+func TestReports_finalStatus_isForgotten(t *testing.T) {
 	api := sidecarAPI(t)
 	r := newSidecarReports(api, nil, "node-1")
 	for _, state := range []v1alpha1.State{v1alpha1.Running, v1alpha1.Ended} {
@@ -164,7 +164,7 @@ func TestTheEndOfAPodIsShownAndForgotten(t *testing.T) {
 }
 
 // A profile's name may be longer than a label's value. Its Sidecar is written all the same.
-func TestALongNameIsNoLabel(t *testing.T) {
+func TestReports_longProfileName_isNoLabel(t *testing.T) {
 	api := sidecarAPI(t)
 	r := newSidecarReports(api, nil, "node-1")
 	r.Report(theSandbox(), sidecars.Status{Profile: strings.Repeat("p", 64), State: v1alpha1.Starting})
@@ -179,7 +179,7 @@ func TestALongNameIsNoLabel(t *testing.T) {
 }
 
 // The schema bounds the texts: what is too long would never be written.
-func TestTextsAreClipped(t *testing.T) {
+func TestClip_longText_staysValid(t *testing.T) {
 	for text, want := range map[string]string{"abc": "abc", "abcd": "abc", "ab\u00e9": "ab"} {
 		if got := clip(text, 3); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
@@ -188,7 +188,7 @@ func TestTextsAreClipped(t *testing.T) {
 }
 
 // A node shows how far it is, and nothing once its pods are gone.
-func TestAProfileShowsHowFarANodeIs(t *testing.T) {
+func TestSums_summary_isWritten(t *testing.T) {
 	api := sidecarAPI(t, &v1alpha1.SidecarProfile{ObjectMeta: metav1.ObjectMeta{Name: "edge"}})
 	s := newSidecarSums(api, "node-1")
 	for name, c := range map[string]struct {
@@ -219,7 +219,7 @@ func TestAProfileShowsHowFarANodeIs(t *testing.T) {
 }
 
 // With one owner for all nodes, each would take the others' entries away. The API server takes 128 bytes.
-func TestEachNodeOwnsItsEntry(t *testing.T) {
+func TestOwnerOf_longNodeName_isHashed(t *testing.T) {
 	long := strings.Repeat("n", 200)
 	owners := map[client.FieldOwner]bool{ownerOf("node-1"): true, ownerOf("node-2"): true, ownerOf(long + "1"): true, ownerOf(long + "2"): true}
 	for owner := range owners {

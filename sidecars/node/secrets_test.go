@@ -48,7 +48,7 @@ func podWithAccount() *corev1.Pod {
 	}
 }
 
-func TestATokenIsThePodsOwn(t *testing.T) {
+func TestToken_pod_isBoundToIt(t *testing.T) {
 	api := &tokenAPI{}
 	s := &sidecarSecrets{audiences: []string{"istio-ca"}, client: api.client()}
 	token, expires, err := s.Token(t.Context(), podWithAccount(), v1alpha1.ServiceAccountToken{Audience: "istio-ca", ExpirationSeconds: 1200})
@@ -65,7 +65,7 @@ func TestATokenIsThePodsOwn(t *testing.T) {
 	}
 }
 
-func TestTokensOfOtherAudiencesAreNotAskedFor(t *testing.T) {
+func TestToken_otherAudience_isRefused(t *testing.T) {
 	for allowed, want := range map[string]string{
 		"": "the chart's value sidecars.tokenAudiences allows no audience", "istio-ca": "the chart's value sidecars.tokenAudiences allows only istio-ca",
 	} {
@@ -82,7 +82,7 @@ func TestTokensOfOtherAudiencesAreNotAskedFor(t *testing.T) {
 }
 
 // While the API server does not answer, workers that could restart proxies do not wait for it again and again.
-func TestAnAPIServerThatDoesNotAnswerIsAskedEveryTenSeconds(t *testing.T) {
+func TestToken_apiServerAway_isAskedEveryTenSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &tokenAPI{fails: errors.New("connection refused")}
 		s := &sidecarSecrets{audiences: []string{"a"}, client: api.client()}
@@ -106,7 +106,7 @@ func TestAnAPIServerThatDoesNotAnswerIsAskedEveryTenSeconds(t *testing.T) {
 	})
 }
 
-func TestWhatToDoAboutASecretIsSaid(t *testing.T) {
+func TestSecret_missing_saysWhatToDo(t *testing.T) {
 	root := t.TempDir()
 	mounted(t, root, "mesh", map[string]string{"tls.crt": "c", "tls.key": "hunter2"})
 	mounted(t, root, "missing", nil)

@@ -38,7 +38,7 @@ func reaching(t *testing.T, e criv1.RuntimeServiceServer) *container.Runtime {
 }
 
 // A check is passed only by the code 0. One that the runtime has ended is told from one that it could not start.
-func TestTheCheckOfASharedProxy(t *testing.T) {
+func TestCheck_runtimeEndsIt_isTimeout(t *testing.T) {
 	e := &executor{}
 	c := sharedContainers{reaching(t, e), "agents"}
 	output, ok, err := c.Check(t.Context(), "c1", []string{"check", "-c"})
@@ -58,7 +58,7 @@ func TestTheCheckOfASharedProxy(t *testing.T) {
 }
 
 // The configuration of shared proxies must not outlive a restart of the node: the sandboxes of pods do not.
-func TestTheDirectoryOfSharedProxiesIsInMemory(t *testing.T) {
+func TestInMemory_diskDirectory_isRefused(t *testing.T) {
 	if err := inMemory("/proc/self/nothing"); err == nil {
 		t.Error("a directory that cannot be made is taken")
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // A profile's series have what its proxy's manager says, and go with the profile.
-func TestMetricsOfSharedProxies(t *testing.T) {
+func TestSharedMetrics_figures_areServed(t *testing.T) {
 	figures := map[string]shared.Figures{
 		"edge": {
 			Served: 3, Refused: 2, Waiting: 1, Running: true, Newest: true,

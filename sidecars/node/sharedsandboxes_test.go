@@ -87,7 +87,7 @@ func serving(address string, more ...func(*testing.T, *netns.NS)) func(*testing.
 }
 
 // A port that an application has in any way is found out before the proxy is told to listen there.
-func TestAPortForASharedProxyIsFree(t *testing.T) {
+func TestFree_boundPort_isTaken(t *testing.T) {
 	for name, c := range map[string]struct {
 		take  func(*testing.T, *netns.NS)
 		taken bool
@@ -132,7 +132,7 @@ func namedBy(t *testing.T, from, path string) {
 }
 
 // What a shared proxy is told to enter is a pod's namespace, and nothing else.
-func TestTheNameOfAPodsNamespace(t *testing.T) {
+func TestName_runtimePath_namesTheNamespace(t *testing.T) {
 	pod, other := kerneltest.New(t), kerneltest.New(t)
 	dir := t.TempDir()
 	namedBy(t, pod.Path(), filepath.Join(dir, "cni-1"))

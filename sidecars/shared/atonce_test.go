@@ -22,7 +22,7 @@ func (r onReport) Report(s podnet.Sandbox, status sidecars.Status) {
 }
 
 // For the race detector: the proxy ends while a round reports its pods.
-func TestAProxyEndsWhileItsPodsAreReported(t *testing.T) {
+func TestPublish_proxyEndsMeanwhile_isSafe(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.startProxy()

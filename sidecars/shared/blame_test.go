@@ -11,7 +11,7 @@ import (
 )
 
 // The proxy refuses what it has once a pod leaves: who joins is not to blame, and it is tried again soon.
-func TestAProxyThatRefusesWhatItServes(t *testing.T) {
+func TestAccept_servedPodsRefused_blamesProfile(t *testing.T) {
 	t.Parallel()
 	for _, joins := range []bool{false, true} {
 		h, pods := newByHand(t, "a", "b")
@@ -39,7 +39,7 @@ func TestAProxyThatRefusesWhatItServes(t *testing.T) {
 
 // A new version goes on without a pod that is refused with it, unless most of them are: then the version is to blame, and no owner of a pod
 // reads the words about another one.
-func TestPodsThatANewVersionRefuses(t *testing.T) {
+func TestAccept_newVersionRefusesPods_keepsOthers(t *testing.T) {
 	t.Parallel()
 	many := strings.Fields("a b c d e f g h i j k l m n")
 	for name, c := range map[string]struct {
@@ -76,7 +76,7 @@ func TestPodsThatANewVersionRefuses(t *testing.T) {
 }
 
 // If too many pods are refused to find them all in one round, the next round tries half as many.
-func TestTooManyWhoAreRefused(t *testing.T) {
+func TestSearch_tooManyRefused_triesFewer(t *testing.T) {
 	t.Parallel()
 	h, _ := newByHand(t, "a")
 	for i := range 20 {
@@ -95,7 +95,7 @@ func TestTooManyWhoAreRefused(t *testing.T) {
 }
 
 // A check that takes the rest of a round has fewer tried at once in the next one.
-func TestARoundThatEndsInTheMiddleOfASearch(t *testing.T) {
+func TestSearch_roundEnds_triesFewer(t *testing.T) {
 	t.Parallel()
 	h, _ := newByHand(t, "a")
 	for i := range 4 {
@@ -118,7 +118,7 @@ func TestARoundThatEndsInTheMiddleOfASearch(t *testing.T) {
 }
 
 // A network namespace that is gone when the proxy looks for it is nobody's fault, also not of who joins at the same time.
-func TestANamespaceThatVanishesBeforeTheCheck(t *testing.T) {
+func TestAccept_namespaceVanishes_dropsThePod(t *testing.T) {
 	t.Parallel()
 	h, _ := newByHand(t, "a")
 	pods := h.join("b", "c")
@@ -138,7 +138,7 @@ func TestANamespaceThatVanishesBeforeTheCheck(t *testing.T) {
 
 // A proxy that does not answer for long gets a configuration from which all goes on, with those whom the last one had, or with those of them
 // that it accepts.
-func TestWhoBeginsWithAProxyThatDoesNotAnswer(t *testing.T) {
+func TestAccept_nothingInForce_blamesEachPod(t *testing.T) {
 	t.Parallel()
 	for bad, names := range map[string][]string{"b": {"a", "b", "c"}, "a": {"a"}} {
 		h, pods := newByHand(t, names...)

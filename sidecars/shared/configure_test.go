@@ -83,7 +83,7 @@ func (h *byHand) template(text string) {
 }
 
 // A version that is refused is tried again after growing pauses, and says so meanwhile. The next version does not wait for them.
-func TestAVersionThatIsRefusedWaitsAlone(t *testing.T) {
+func TestConfigure_versionRefused_waits(t *testing.T) {
 	t.Parallel()
 	h, pods := newByHand(t, "a")
 	h.template("# refused\n")
@@ -114,7 +114,7 @@ func TestAVersionThatIsRefusedWaitsAlone(t *testing.T) {
 }
 
 // A version that was noted as refused, and that the proxy has after all, is no longer reported as refused.
-func TestAVersionThatIsTakenAfterAllIsNotRefused(t *testing.T) {
+func TestConfigure_refusedVersionInForce_isNotRefused(t *testing.T) {
 	t.Parallel()
 	h, pods := newByHand(t, "a")
 	h.g.bad.hash = h.g.state.Confirmed.Hash
@@ -128,7 +128,7 @@ func TestAVersionThatIsTakenAfterAllIsNotRefused(t *testing.T) {
 }
 
 // A profile that is refused before the proxy has had any is tried again.
-func TestAFirstVersionThatIsRefusedIsTriedAgain(t *testing.T) {
+func TestConfigure_firstVersionRefused_isTriedAgain(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.profile.Spec.Files[0].Template = "# refused\n"
@@ -148,7 +148,7 @@ func TestAFirstVersionThatIsRefusedIsTriedAgain(t *testing.T) {
 }
 
 // Where nothing has changed nothing is done, and not soon again.
-func TestARoundWithoutAChange(t *testing.T) {
+func TestRound_noChange_checksNothing(t *testing.T) {
 	t.Parallel()
 	h, _ := newByHand(t, "a")
 	reloads, checks := h.reloadCount(), h.checkCount()
@@ -160,7 +160,7 @@ func TestARoundWithoutAChange(t *testing.T) {
 }
 
 // A proxy is left as it is while neither a pod nor the saved state has its profile.
-func TestAProxyOfWhichNobodyKnowsTheProfile(t *testing.T) {
+func TestRound_profileUnknown_changesNothing(t *testing.T) {
 	t.Parallel()
 	h := byHandOn(newNode(t))
 	if n := h.rounds(2); n != 0 || h.reloadCount() != 0 {
@@ -172,7 +172,7 @@ func TestAProxyOfWhichNobodyKnowsTheProfile(t *testing.T) {
 }
 
 // The runtime passes a check on or not, whichever of several it is. Nobody is to blame, and nothing is put into force, until it does.
-func TestACheckThatIsNotPassedOn(t *testing.T) {
+func TestTest_checkNotPassedOn_blamesNoPod(t *testing.T) {
 	t.Parallel()
 	for fails := range 4 {
 		h, _ := newByHand(t, "a")
@@ -204,7 +204,7 @@ func TestACheckThatIsNotPassedOn(t *testing.T) {
 }
 
 // The words name how many pods leave no room.
-func TestAPodThatDoesNotFit(t *testing.T) {
+func TestTest_fileTooLarge_refusesThePod(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.profile.Spec.Files[0].Template = longNotes
@@ -222,7 +222,7 @@ func TestAPodThatDoesNotFit(t *testing.T) {
 }
 
 // The chart gives the proxy another group, and the profile is as it was: the proxy's new container has the same version as the old one.
-func TestAProxyThatComesBackWithAnotherGroup(t *testing.T) {
+func TestConfigure_groupChanges_saysSo(t *testing.T) {
 	t.Parallel()
 	h, pods := newByHand(t, "a")
 	r := &round{group: h.g, now: time.Now()}
@@ -239,7 +239,7 @@ func TestAProxyThatComesBackWithAnotherGroup(t *testing.T) {
 }
 
 // A pod that is refused keeps nobody from leaving in the same round.
-func TestAPodLeavesWhileAnotherIsRefused(t *testing.T) {
+func TestRound_podLeavesWhileAnotherIsRefused_goes(t *testing.T) {
 	t.Parallel()
 	h, pods := newByHand(t, "a", "b")
 	h.edit(pods[1], func(p *fakePod) { p.chosen = "none" })
@@ -253,7 +253,7 @@ func TestAPodLeavesWhileAnotherIsRefused(t *testing.T) {
 }
 
 // A profile may write the same files with and without a pod: then the pod is served without a reload.
-func TestAPodOfWhichTheFilesSayNothing(t *testing.T) {
+func TestApply_filesUnchanged_servesWithoutReload(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.profile.Spec.Files[0].Template = "version {{ .Version }}\n"
@@ -274,7 +274,7 @@ func TestAPodOfWhichTheFilesSayNothing(t *testing.T) {
 }
 
 // A pod that leaves right after a reload waits for the pause between two, and no longer.
-func TestAPodThatLeavesAfterAReload(t *testing.T) {
+func TestRound_podLeavesAfterReload_waitsForThePause(t *testing.T) {
 	t.Parallel()
 	h, pods := newByHand(t, "a", "b")
 	h.edit(pods[1], func(p *fakePod) { p.chosen = "none" })
@@ -288,7 +288,7 @@ func TestAPodThatLeavesAfterAReload(t *testing.T) {
 }
 
 // A pod that waits because the node has no space, or the runtime is away, says so; one that is served already has nothing to say.
-func TestWhoWaitsForTheAgentSaysWhy(t *testing.T) {
+func TestStatusOf_agentStuck_saysWhy(t *testing.T) {
 	t.Parallel()
 	h, pods := newByHand(t, "a")
 	h.change(func() { h.telling = func(context.Context) error { return errors.New("no space left on device") } })

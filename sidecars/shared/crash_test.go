@@ -55,7 +55,7 @@ type moment struct {
 
 // Whatever an agent has done until it is killed, the next one has the proxy serve both, tells it once at most, and a is served all the time,
 // also if the proxy starts anew before there is another agent.
-func TestAnAgentIsKilledBetweenTwoSteps(t *testing.T) {
+func TestApply_agentKilledBetweenSteps_nextOneGoesOn(t *testing.T) {
 	t.Parallel()
 	for name, at := range map[string]moment{
 		"next is written, not checked":                  {reloads: 1},

@@ -15,7 +15,7 @@ import (
 	"istio-pod-network-controller/sidecars"
 )
 
-func TestWhoIsServed(t *testing.T) {
+func TestJudge_eachFact_decides(t *testing.T) {
 	profile := &sidecars.Profile{Name: "edge", Spec: v1alpha1.SidecarProfileSpec{Mode: v1alpha1.ModeShared}}
 	chosen := sidecars.Choice{Name: "edge", Profile: profile}
 	with := func(c sidecars.Choice, f func(*sidecars.Choice)) sidecars.Choice { f(&c); return c }
@@ -53,7 +53,7 @@ func TestWhoIsServed(t *testing.T) {
 	}
 }
 
-func TestWhatAnAnswerMeans(t *testing.T) {
+func TestSettle_answer_confirms(t *testing.T) {
 	one, two := &record{Version: "1", Dir: "v-1", Container: "c1"}, &record{Version: "2", Dir: "v-2"}
 	for name, c := range map[string]struct {
 		state   state
@@ -111,7 +111,7 @@ func names(members []member) (out string) {
 	return strings.TrimSpace(out)
 }
 
-func TestWhatIsTriedNext(t *testing.T) {
+func TestPlans_eachSituation_isPlanned(t *testing.T) {
 	v1, v2 := &sidecars.Profile{Hash: "1"}, &sidecars.Profile{Hash: "2"}
 	served, leaves, joins, changes := podIn("served", true, false, true, 0), podIn("leaves", true, false, false, 0),
 		podIn("joins", false, true, false, 0), podIn("changes", true, true, true, 0)
@@ -147,7 +147,7 @@ func TestWhatIsTriedNext(t *testing.T) {
 	}
 }
 
-func TestTheFewWhoAreToBlameAreFound(t *testing.T) {
+func TestSplit_fewToBlame_areFound(t *testing.T) {
 	var all []member
 	for name := range strings.FieldsSeq("a b c d e f g h i j k l m n o p") {
 		all = append(all, member{Sandbox: podnet.Sandbox{Name: name, UID: name}})
@@ -199,7 +199,7 @@ func emptyIsNil() cmp.Option {
 	})
 }
 
-func TestPausesGrowAndEnd(t *testing.T) {
+func TestBackoff_repeated_growsAndEnds(t *testing.T) {
 	now := time.Unix(1000, 0)
 	var b backoff
 	if !b.over(now) {

@@ -22,7 +22,7 @@ func (n *fakeNode) figures(m *Manager, what string, want Figures) (got Figures) 
 }
 
 // What an operator sees while pods join, one of them is refused, the profile is, and the proxy ends.
-func TestFiguresFollowTheNode(t *testing.T) {
+func TestFigures_podsComeAndGo_areCounted(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	m := n.agent()
@@ -67,7 +67,7 @@ func TestFiguresFollowTheNode(t *testing.T) {
 }
 
 // Each result is counted, and a change that the agent did not wait for is not measured.
-func TestWhatBecomesOfConfigurationsIsCounted(t *testing.T) {
+func TestFigures_configurations_areCounted(t *testing.T) {
 	t.Parallel()
 	n, m, _ := newServing(t, "a")
 	n.change(func() { n.deaf = func(text string) bool { return strings.Contains(text, "ns-b") } })

@@ -8,7 +8,7 @@ import (
 )
 
 // A pod that comes and goes all the time does not have the proxy reload all the time: each reload may leave a worker behind.
-func TestAPodThatComesAndGoesAllTheTime(t *testing.T) {
+func TestRound_podComesAndGoes_pausesGrow(t *testing.T) {
 	t.Parallel()
 	n, m, pods := newServing(t, "a", "hostile")
 	reloads, reads := n.reloadCount(), n.readCount()
@@ -38,7 +38,7 @@ func TestAPodThatComesAndGoesAllTheTime(t *testing.T) {
 }
 
 // Pods that cannot be read do not use up what a round may read.
-func TestManyPodsThatCannotBeRead(t *testing.T) {
+func TestRound_manyUnreadablePods_delayNoOther(t *testing.T) {
 	t.Parallel()
 	n, m, _ := newServing(t)
 	for i := range 2 * readsPerRound {

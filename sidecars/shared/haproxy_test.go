@@ -173,7 +173,7 @@ func (l *load) wantKept(t *testing.T, what string) {
 }
 
 // HAProxy with the sample's configuration serves a pod in both directions, and loses none of its connections while others come and go.
-func TestHAProxyLosesNoConnection(t *testing.T) {
+func TestHAProxy_reload_losesNoConnection(t *testing.T) {
 	pod, world := kerneltest.NewPod(t)
 	kerneltest.Listen(t, world, kerneltest.App, "world", 8080)
 	kerneltest.Listen(t, pod, kerneltest.App, "app", 8080)

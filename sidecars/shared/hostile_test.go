@@ -86,7 +86,7 @@ func takePorts(t *testing.T, ns *netns.NS, beside bool) (give func()) {
 }
 
 // Root in a pod may end the proxy's listeners there, and take their ports. Other pods come and go all the same.
-func TestAnApplicationThatTakesTheProxysListeners(t *testing.T) {
+func TestHAProxy_applicationTakesListeners_othersStay(t *testing.T) {
 	kerneltest.ProgramPath(t, "ss")
 	p, m := serveReal(t)
 	hostile := kerneltest.New(t)
@@ -123,7 +123,7 @@ func (l *inTheLastMoment) Free(ctx context.Context, s podnet.Sandbox, ports []ui
 }
 
 // A pod that takes the proxy's ports after they were found free keeps nobody out but itself, and is found out at once.
-func TestAPortThatIsTakenInTheLastMoment(t *testing.T) {
+func TestHAProxy_portTakenLate_othersStay(t *testing.T) {
 	hostile := kerneltest.New(t)
 	at := &inTheLastMoment{hostile: "hostile", take: func() { takePorts(t, hostile, false) }}
 	p, m := serveReal(t, func(m *Manager) { at.Sandboxes, m.Sandboxes = m.Sandboxes, at })
@@ -172,7 +172,7 @@ func fill(t *testing.T, from *netns.NS, to string, n int) (open int) {
 }
 
 // Pods of one namespace that open as many connections as they can leave room for those of others, and for the agent's questions.
-func TestPodsThatFillTheProxy(t *testing.T) {
+func TestHAProxy_fullOfConnections_othersAreServed(t *testing.T) {
 	pod, world := kerneltest.NewPod(t)
 	kerneltest.Listen(t, world, kerneltest.App, "world", 8080)
 	p, m := serveReal(t)
@@ -212,7 +212,7 @@ func TestPodsThatFillTheProxy(t *testing.T) {
 }
 
 // Who has a connection in each worker that a reload leaves behind does not keep all of them.
-func TestOldWorkersAreBounded(t *testing.T) {
+func TestHAProxy_manyReloads_oldWorkersAreBounded(t *testing.T) {
 	const bound = 2
 	pod, world := kerneltest.NewPod(t)
 	kerneltest.ListenTCP(t, world, kerneltest.App, false, "0.0.0.0:8080") // which answers nobody

@@ -32,7 +32,7 @@ func withUsers(t *testing.T) *netns.NS {
 
 // Why a pod with hostUsers: false is refused: HAProxy can enter its network namespace, which another user namespace owns, but the rules there
 // do not know its group, which that user namespace does not have.
-func TestASharedProxyInAPodWithUsersOfItsOwn(t *testing.T) {
+func TestHAProxy_userNamespace_groupIsUnknown(t *testing.T) {
 	const outside = "10.9.9.9"
 	p, m := serveReal(t)
 	for _, c := range []struct {

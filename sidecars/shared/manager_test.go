@@ -9,7 +9,7 @@ import (
 	"istio-pod-network-controller/internal/sidecar"
 )
 
-func TestPodsJoinAndLeave(t *testing.T) {
+func TestManager_podsJoinAndLeave_areServed(t *testing.T) {
 	t.Parallel()
 	n, m, _ := newServing(t)
 	a, b := n.pod("a"), n.pod("b")
@@ -34,7 +34,7 @@ func TestPodsJoinAndLeave(t *testing.T) {
 	n.eventually("nothing is shown of b", func() bool { return n.status(b).Profile == "" })
 }
 
-func TestAPodThatIsRefusedKeepsNobodyFromJoining(t *testing.T) {
+func TestManager_podRefused_othersJoin(t *testing.T) {
 	t.Parallel()
 	n, m, _ := newServing(t)
 	a, bad := n.pod("a"), n.pod("b", func(p *fakePod) { p.annotations = map[string]string{"note": "refused"} })
@@ -66,7 +66,7 @@ func TestAPodThatIsRefusedKeepsNobodyFromJoining(t *testing.T) {
 	n.served(m, "a b d g")
 }
 
-func TestAnAgentThatStartsChangesNothing(t *testing.T) {
+func TestManager_agentStarts_changesNothing(t *testing.T) {
 	t.Parallel()
 	n, m, _ := newServing(t)
 	a, b := n.pod("a"), n.pod("b")
@@ -87,7 +87,7 @@ func TestAnAgentThatStartsChangesNothing(t *testing.T) {
 	}
 }
 
-func TestAProxyThatStartsAnewHasThoseWhoAreLeft(t *testing.T) {
+func TestManager_proxyStartsAnew_hasRemainingPods(t *testing.T) {
 	t.Parallel()
 	n, m, _ := newServing(t)
 	for _, name := range []string{"a", "b", "c"} {

@@ -15,7 +15,7 @@ import (
 )
 
 // A proxy takes longer for each configuration than the agent waits. What it answers in the end is known, so nobody is taken out of it.
-func TestAProxyThatTakesItsConfigurationLate(t *testing.T) {
+func TestManager_lateAnswer_isConfirmed(t *testing.T) {
 	t.Parallel()
 	n, m, _ := newServing(t, "a")
 	n.change(func() { n.always, n.late = []string{"a"}, confirmLimit+2500*time.Millisecond })
@@ -26,7 +26,7 @@ func TestAProxyThatTakesItsConfigurationLate(t *testing.T) {
 }
 
 // A pod cannot be read, and the API server does not even say so. Others leave all the same.
-func TestAnAPIServerThatDoesNotAnswer(t *testing.T) {
+func TestManager_apiServerAway_podsStay(t *testing.T) {
 	t.Parallel()
 	n, m, pods := newServing(t, "a", "b")
 	gone := pods[1]
@@ -39,7 +39,7 @@ func TestAnAPIServerThatDoesNotAnswer(t *testing.T) {
 }
 
 // The runtime is away. The proxy serves on, and so it is said; what has changed meanwhile is done afterwards.
-func TestARuntimeThatIsAway(t *testing.T) {
+func TestManager_runtimeAway_podsStay(t *testing.T) {
 	t.Parallel()
 	n, m, pods := newServing(t, "a")
 	a := pods[0]
@@ -61,7 +61,7 @@ func TestARuntimeThatIsAway(t *testing.T) {
 }
 
 // Nobody is to blame for a signal that the runtime does not pass on, and current leads back to what the proxy has.
-func TestASignalThatIsNotPassedOn(t *testing.T) {
+func TestManager_signalNotPassedOn_blamesNoPod(t *testing.T) {
 	t.Parallel()
 	n, m, _ := newServing(t, "a")
 	tried := make(chan struct{}, 100)
@@ -87,7 +87,7 @@ func TestASignalThatIsNotPassedOn(t *testing.T) {
 }
 
 // The runtime ends a check that takes too long: the pod is to blame for it, and the others go on.
-func TestACheckThatTakesTooLong(t *testing.T) {
+func TestManager_slowCheck_refusesThePod(t *testing.T) {
 	t.Parallel()
 	n, m, _ := newServing(t, "a")
 	n.change(func() {
@@ -106,7 +106,7 @@ func TestACheckThatTakesTooLong(t *testing.T) {
 }
 
 // The runtime says that the proxy runs although its process has ended: nobody is served by it any more.
-func TestAProxyThatHasEndedAndIsStillListed(t *testing.T) {
+func TestManager_proxyEndedAndListed_servesNoPod(t *testing.T) {
 	t.Parallel()
 	n, m, pods := newServing(t, "a")
 	a := pods[0]
@@ -129,7 +129,7 @@ func TestAProxyThatHasEndedAndIsStillListed(t *testing.T) {
 }
 
 // A pod changes all the time, and is never refused: that is no reason to have the proxy reload all the time.
-func TestChangesOfAPodAreGathered(t *testing.T) {
+func TestManager_manyChanges_areGathered(t *testing.T) {
 	t.Parallel()
 	n, m, pods := newServing(t, "a")
 	a := pods[0]
@@ -146,7 +146,7 @@ func TestChangesOfAPodAreGathered(t *testing.T) {
 }
 
 // What could only be written in part is not there, and next leads where it did.
-func TestFilesThatCannotBeWritten(t *testing.T) {
+func TestManager_filesNotWritable_podsStay(t *testing.T) {
 	t.Parallel()
 	d := directory{t.TempDir()}
 	if err := d.prepare(); err != nil {
@@ -169,7 +169,7 @@ func TestFilesThatCannotBeWritten(t *testing.T) {
 }
 
 // The proxy ends in the middle of each step, and starts anew.
-func TestAProxyThatEndsInTheMiddle(t *testing.T) {
+func TestManager_proxyEndsDuringReload_comesBack(t *testing.T) {
 	t.Parallel()
 	for name, hook := range map[string]func(n *fakeNode, f func(context.Context) error){
 		"while it checks":  func(n *fakeNode, f func(context.Context) error) { n.checking = f },
@@ -199,7 +199,7 @@ func TestAProxyThatEndsInTheMiddle(t *testing.T) {
 }
 
 // The file system in memory has no room left: the proxy goes on with what it has, and what has changed is done once there is room again.
-func TestAFileSystemWithoutRoom(t *testing.T) {
+func TestManager_noRoomForFiles_podsStay(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
 		kerneltest.SkipOrFail(t, "mounts need root; this is uid %d", os.Geteuid())

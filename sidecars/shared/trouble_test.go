@@ -30,7 +30,7 @@ func (n *fakeNode) setTemplate(m *Manager, text string) {
 	m.Notify("edge")
 }
 
-func TestANewVersionOfTheProfile(t *testing.T) {
+func TestManager_newVersion_isApplied(t *testing.T) {
 	t.Parallel()
 	n, m, pods := newServing(t, "a", "b", "c")
 	n.setTemplate(m, configTemplate+"# refused\n")
@@ -63,7 +63,7 @@ func TestANewVersionOfTheProfile(t *testing.T) {
 }
 
 // The proxy accepts the files, but does not put them into force.
-func TestAConfigurationThatIsNotConfirmed(t *testing.T) {
+func TestManager_notConfirmed_oldFilesComeBack(t *testing.T) {
 	t.Parallel()
 	n, m, _ := newServing(t, "a")
 	n.change(func() { n.deaf = func(text string) bool { return strings.Contains(text, "ns-b") } })
@@ -77,7 +77,7 @@ func TestAConfigurationThatIsNotConfirmed(t *testing.T) {
 	n.served(m, "a b c")
 }
 
-func TestANamespaceThatVanishesBetweenCheckAndReload(t *testing.T) {
+func TestManager_namespaceVanishesBeforeReload_othersStay(t *testing.T) {
 	t.Parallel()
 	n, m, pods := newServing(t, "a")
 	a := pods[0]
@@ -95,7 +95,7 @@ func TestANamespaceThatVanishesBetweenCheckAndReload(t *testing.T) {
 	}
 }
 
-func TestAPodThatChangesAllTheTime(t *testing.T) {
+func TestManager_podChangesAllTheTime_pausesGrow(t *testing.T) {
 	t.Parallel()
 	n, m, pods := newServing(t, "a")
 	hostile := pods[0]
@@ -123,7 +123,7 @@ func TestAPodThatChangesAllTheTime(t *testing.T) {
 	}
 }
 
-func TestTwoAgentsOfAnUpdate(t *testing.T) {
+func TestManager_twoAgents_oneWorks(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.startProxy()
@@ -148,7 +148,7 @@ func TestTwoAgentsOfAnUpdate(t *testing.T) {
 	n.eventually("it is shown", func() bool { return n.status(c).Ready })
 }
 
-func TestAPodWhoseRulesLeadToTheProxyStays(t *testing.T) {
+func TestManager_rulesLeadThere_podStays(t *testing.T) {
 	t.Parallel()
 	n, m, pods := newServing(t, "a", "b")
 	a := pods[0]
@@ -169,7 +169,7 @@ func TestAPodWhoseRulesLeadToTheProxyStays(t *testing.T) {
 }
 
 // What cannot be written leaves all as it was, and is tried again.
-func TestAFullFileSystem(t *testing.T) {
+func TestManager_fullFileSystem_triesAgain(t *testing.T) {
 	t.Parallel()
 	n, m, _ := newServing(t, "a")
 	inTheWay := filepath.Join(n.root, "edge", stateName+".new")
@@ -196,7 +196,7 @@ func TestAFullFileSystem(t *testing.T) {
 }
 
 // Without the state nobody knows whom the proxy serves: it begins without pods, and all join anew.
-func TestTheStateIsLost(t *testing.T) {
+func TestManager_stateLost_goesOn(t *testing.T) {
 	t.Parallel()
 	n, _, pods := newServing(t, "a")
 	n.stop()
@@ -209,7 +209,7 @@ func TestTheStateIsLost(t *testing.T) {
 }
 
 // An agent is killed after it has told the proxy. The proxy takes the configuration later.
-func TestAnAgentThatIsKilledInTheMiddle(t *testing.T) {
+func TestManager_agentKilled_nextOneGoesOn(t *testing.T) {
 	t.Parallel()
 	n, m, pods := newServing(t, "a")
 	a := pods[0]
@@ -229,7 +229,7 @@ func TestAnAgentThatIsKilledInTheMiddle(t *testing.T) {
 	}
 }
 
-func TestPodsThatDoNotFit(t *testing.T) {
+func TestManager_podsDoNotFit_othersStay(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.profile.Spec.Files[0].Template = longNotes
@@ -248,7 +248,7 @@ func TestPodsThatDoNotFit(t *testing.T) {
 	}
 }
 
-func TestAProxyThatDoesNotAnswerForAMoment(t *testing.T) {
+func TestManager_proxySilentBriefly_servesOn(t *testing.T) {
 	t.Parallel()
 	n, m, pods := newServing(t, "a")
 	a := pods[0]
@@ -269,7 +269,7 @@ func TestAProxyThatDoesNotAnswerForAMoment(t *testing.T) {
 }
 
 // The proxy can write into the directory of its socket.
-func TestALinkInThePlaceOfTheSocketIsNotFollowed(t *testing.T) {
+func TestAsk_linkInPlaceOfSocket_isNotFollowed(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.startProxy()
@@ -288,7 +288,7 @@ func TestALinkInThePlaceOfTheSocketIsNotFollowed(t *testing.T) {
 	}
 }
 
-func TestManyPodsAtOnce(t *testing.T) {
+func TestManager_manyPodsAtOnce_joinTogether(t *testing.T) {
 	t.Parallel()
 	n, m, _ := newServing(t)
 	var good []string

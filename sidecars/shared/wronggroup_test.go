@@ -9,7 +9,7 @@ import (
 )
 
 // The rules of pods know the proxy by its group. With another one its own connections would be led back to it.
-func TestAProxyOfAnotherGroupGetsNoPods(t *testing.T) {
+func TestWrongGID_anotherGroup_getsNoPods(t *testing.T) {
 	t.Parallel()
 	n, m, _ := newServing(t)
 	a, b := n.pod("a"), n.pod("b")
@@ -35,7 +35,7 @@ func TestAProxyOfAnotherGroupGetsNoPods(t *testing.T) {
 }
 
 // A proxy that has not answered yet may be of any group.
-func TestTheGroupIsComparedOnceItIsKnown(t *testing.T) {
+func TestWrongGID_groupUnknown_isNotCompared(t *testing.T) {
 	profile := &sidecars.Profile{Name: "edge", Spec: v1alpha1.SidecarProfileSpec{RunAsGroup: 1337}}
 	for name, c := range map[string]struct {
 		proxy   proxy
