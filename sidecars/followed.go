@@ -20,7 +20,7 @@ const (
 // listFor is how long a list counts, see listed.
 const listFor = time.Second
 
-// listed is the runtime's last list of a pod's proxies. Each look makes a new one, except while the agent only waits for a new proxy to be ready:
+// listed is the runtime's last list of a pod's proxies. Each step makes a new one, except while the agent only waits for a new proxy to be ready:
 // then a list is used for listFor. All changes meanwhile are the agent's own, or ends of processes, of which it is told.
 type listed struct {
 	containers []sidecar.Container
@@ -51,7 +51,7 @@ type followed struct {
 	renewed time.Time // when the secrets were checked last
 	stale   string    // why a secret is not up to date, or ""
 
-	// shown is how the proxy was after the last look. Manager.mu protects it.
+	// shown is how the proxy was after the last step. Manager.mu protects it.
 	shown shown
 }
 

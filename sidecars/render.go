@@ -137,21 +137,17 @@ func (b *bounded) Write(p []byte) (int, error) {
 // checkNames returns an error if the template names what templates of the other mode see. Names below range, with and define are looked up in
 // something else, and are left to the renderer.
 func (t Template) checkNames(shared bool) error {
+	others, says := []string{"Pods", "Node", "Version", "VersionSocket"},
+		".%s is of mode shared: a template of mode perPod sees .Pod, .Network, .Epoch, .HandoverSocket and .AdminSocket"
+	if shared {
+		others, says = []string{"Pod", "Epoch", "HandoverSocket", "AdminSocket"},
+			".%s is of mode perPod: a template of mode shared sees .Pods, .Network, .Node, .Version and .VersionSocket"
+	}
 	if t.parsed.Tree == nil {
 		return nil
 	}
-	if shared {
-		return refuseNames(t.parsed.Root, []string{"Pod", "Epoch", "HandoverSocket", "AdminSocket"},
-			".%s is of mode perPod: a template of mode shared sees .Pods, .Network, .Node, .Version and .VersionSocket")
-	}
-	return refuseNames(t.parsed.Root, []string{"Pods", "Node", "Version", "VersionSocket"},
-		".%s is of mode shared: a template of mode perPod sees .Pod, .Network, .Epoch, .HandoverSocket and .AdminSocket")
-}
-
-// refuseNames returns an error that says the first of the names that a node takes from the template's data.
-func refuseNames(n parse.Node, names []string, says string) error {
-	for _, one := range rootNames(n, true) {
-		if slices.Contains(names, one) {
+	for _, one := range rootNames(t.parsed.Root, true) {
+		if slices.Contains(others, one) {
 			return fmt.Errorf(says, one)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// stepTimeout bounds one look at a sandbox with its actions, a pull of an image excepted.
+	// stepTimeout bounds one step, a pull of an image excepted.
 	stepTimeout = 30 * time.Second
 	// startPoll is the shortest time between two questions to a proxy that is starting. Later it is one part in startPart of the time that
 	// the start has taken, and silentPoll at most.
@@ -110,7 +110,7 @@ func (v view) comeBack() {
 	}
 	for _, c := range v.there {
 		if v.home.noted(factLeft, c.Epoch) {
-			_ = v.home.unnote(factLeft, c.Epoch) // tried again at the next look
+			_ = v.home.unnote(factLeft, c.Epoch) // tried again in the next step
 		}
 	}
 }
@@ -128,7 +128,7 @@ func noteReady(ctx context.Context, asker Asker, v view) {
 	}
 }
 
-// ask asks the running proxies that do not drain whether they are ready: every period, and at each look if the last question had no answer. Old
+// ask asks the running proxies that do not drain whether they are ready: every period, and in each step if the last question had no answer. Old
 // and new Envoy have the same ports: before the new one serves, the old one would answer for it.
 func ask(ctx context.Context, asker Asker, v view) {
 	p := v.choice.Profile
@@ -152,7 +152,7 @@ func ask(ctx context.Context, asker Asker, v view) {
 	}
 }
 
-// again returns when to look at the sandbox the next time.
+// again returns the time until the next step.
 func (v view) again(f *followed, d Decision, did outcome) time.Duration {
 	switch {
 	case did.absent && v.choice.Ending:

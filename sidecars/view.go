@@ -10,7 +10,7 @@ import (
 	"istio-pod-network-controller/internal/sidecar"
 )
 
-// view is a sandbox as one look has found it: what its pod has chosen, the containers, the notes in its home, and what proxies have answered
+// view is a sandbox as one step has found it: what its pod has chosen, the containers, the notes in its home, and what proxies have answered
 // until now. It becomes the two arguments of Decide. A pod that moves between profiles keeps the proxy to which its rules lead until the other
 // one is ready and the rules have changed: only then the old one finishes its connections.
 type view struct {
