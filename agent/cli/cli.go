@@ -81,6 +81,9 @@ func noUnknownShells(root *cobra.Command) {
 	}
 }
 
+// Commands returns the program's command with all below it, for what describes them.
+func Commands() *cobra.Command { return newRoot() }
+
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   agent.Name,

@@ -2,6 +2,7 @@ package check
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"istio-pod-network-controller/internal/printable"
@@ -28,3 +29,18 @@ func Text(results []Result) string {
 	fmt.Fprintf(&b, "\n%d ok, %d warn, %d fail\n", counts[OK], counts[Warn], counts[Fail])
 	return b.String()
 }
+
+// maxNamed bounds how many names one line has.
+const maxNamed = 5
+
+// some names the first few of a list.
+func some(names []string) string {
+	names = slices.Compact(slices.Sorted(slices.Values(names)))
+	if len(names) <= maxNamed {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNamed], ", "), len(names)-maxNamed)
+}
+
+// maxMessage bounds a line: messages repeat what pods' owners wrote.
+const maxMessage = 2000
