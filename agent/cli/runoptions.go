@@ -13,7 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"istio-pod-network-controller/agent"
+	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/iptables/kernel"
+	"istio-pod-network-controller/runtime/nri"
 )
 
 // runOptions are the flags of `run`.
@@ -107,4 +109,49 @@ func (o *runOptions) validatePodName() error {
 		return fmt.Errorf("--pod-name: value %q: --agent-namespace must say where it is", o.PodName)
 	}
 	return nil
+}
+
+// addEntranceFlags adds the flags for NRI and the CNI chain, and for what happens to a pod whose rules cannot be applied when one of
+// them calls.
+func (o *runOptions) addEntranceFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.NRI.Mode, "nri", agent.NRIAuto, "have the container runtime ask before a pod's first container: auto (where it has NRI), required or off")
+	fs.StringVar(&o.NRI.Socket, "nri-socket", nri.DefaultSocket, "the runtime's NRI socket")
+	fs.StringVar(&o.NRI.Name, "nri-name", nri.DefaultName, "the name by which the runtime knows its plugin")
+	fs.StringVar(&o.NRI.Index, "nri-index", nri.DefaultIndex, "two digits by which the runtime orders its NRI plugins")
+	fs.BoolVar(&o.FailOpen, "fail-open", false, "let pods start whose rules could not be applied in time; the pod watch tries again")
+	fs.StringVar(&o.CNI, "cni", agent.CNIOff, "have the CNI chain ask before a pod's first container: off, install, or uninstall, which removes what install has left on the node")
+	o.cniFlags.add(fs)
+}
+
+func (o *runOptions) validateEntrances() error {
+	return errors.Join(
+		oneOf("nri", o.NRI.Mode, agent.NRIAuto, agent.NRIRequired, agent.NRIOff),
+		oneOf("cni", o.CNI, agent.CNIOff, agent.CNIInstall, agent.CNIUninstall), o.cniFlags.validate(),
+	)
+}
+
+// autoscalers is the domain of the taints by which Cluster Autoscaler knows a node that is still starting.
+const autoscalers = "cluster-autoscaler.kubernetes.io"
+
+func (o *runOptions) addStartupTaintFlags(fs *pflag.FlagSet) {
+	fs.BoolVar(&o.StartupTaint, "startup-taint", false, "take the startup taint off the agent's node once the agent is ready")
+	fs.StringVar(&o.StartupTaintKey, "startup-taint-key", controllers.KeyStartupTaint, "key of that taint")
+}
+
+// validateTaintKey returns an error unless the agent may remove taints with the key. Kubernetes' own taints say that a node is not
+// ready or is for special pods: who removes one of them overrules another controller.
+func validateTaintKey(key string) error {
+	if faults := validation.IsQualifiedName(key); len(faults) > 0 {
+		return fmt.Errorf("--startup-taint-key: value %q: %s", key, strings.Join(faults, "; "))
+	}
+	domain, _, named := strings.Cut(key, "/")
+	if named && within(domain, "kubernetes.io") && !within(domain, autoscalers) {
+		return fmt.Errorf("--startup-taint-key: value %q: a taint of Kubernetes itself; want a key of your own, or one below startup-taint.%s/", key, autoscalers)
+	}
+	return nil
+}
+
+// within reports whether domain is parent, or below it.
+func within(domain, parent string) bool {
+	return domain == parent || strings.HasSuffix(domain, "."+parent)
 }
