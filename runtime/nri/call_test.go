@@ -14,7 +14,7 @@ import (
 func TestTheAnswerComesBeforeTheRuntimesLimit(t *testing.T) {
 	p, h := newTestPlugin(nil)
 	h.slow = true
-	p.setLimit(func() time.Duration { return time.Second })
+	p.calls.setLimit(func() time.Duration { return time.Second })
 	start := time.Now()
 	err := create(t, p, event(nil))
 	if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took > 950*time.Millisecond {
@@ -26,18 +26,18 @@ func TestTheAnswerComesBeforeTheRuntimesLimit(t *testing.T) {
 func TestTheEndWaitsForCallsUnderWay(t *testing.T) {
 	p, h := newTestPlugin(nil)
 	h.slow = true
-	p.setLimit(func() time.Duration { return 300 * time.Millisecond })
+	p.calls.setLimit(func() time.Duration { return 300 * time.Millisecond })
 	answered := make(chan time.Time, 1)
 	go func() {
 		_ = p.RunPodSandbox(t.Context(), event(nil))
 		answered <- time.Now()
 	}()
 	for busy := false; !busy; {
-		p.mu.Lock()
-		busy = p.openCalls == 1
-		p.mu.Unlock()
+		p.calls.mu.Lock()
+		busy = p.calls.open == 1
+		p.calls.mu.Unlock()
 	}
-	p.awaitQuiet()
+	p.calls.awaitQuiet()
 	quiet := time.Now()
 	if at := <-answered; quiet.Sub(at) < quietGap/2 {
 		t.Errorf("the end came %s after the answer, want %s", quiet.Sub(at), quietGap)
@@ -72,7 +72,7 @@ func TestAHandlerThatBreaksItsPromiseRefusesThePod(t *testing.T) {
 				config.Handler, config.FailOpen = &badHandler{panics: c.panics}, c.failOpen
 				config.Observe = func(_ string, o Outcome, _ time.Duration) { got = o }
 			})
-			p.setLimit(func() time.Duration { return time.Second })
+			p.calls.setLimit(func() time.Duration { return time.Second })
 			began := time.Now()
 			err := create(t, p, event(nil))
 			if took := time.Since(began); took > time.Second {
@@ -83,7 +83,7 @@ func TestAHandlerThatBreaksItsPromiseRefusesThePod(t *testing.T) {
 			}
 			if c.panics {
 				p.queue <- podnet.Sandbox{ID: "1"}
-				_, _ = p.program(t.Context(), <-p.queue)
+				p.program(t.Context(), <-p.queue)
 			}
 		})
 	}

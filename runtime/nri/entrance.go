@@ -124,7 +124,7 @@ func (e *Entrance) Live(context.Context) error {
 		return fmt.Errorf("the runtime at %s takes connections and has answered none since %s", e.config.Socket, since.UTC().Format(time.RFC3339))
 	}
 	if p := e.plugin.Load(); p != nil {
-		return p.live()
+		return p.calls.live()
 	}
 	return nil
 }

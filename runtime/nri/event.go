@@ -32,17 +32,17 @@ const (
 //   - Namespaces of other kinds, but none of the network: with containerd, a pod on the host's network.
 //   - A network namespace without a path, with a relative path or one with "..", or no namespaces at all: the path is unknown, and
 //     the handler has to find it.
-func (p *plugin) readEvent(pod *api.PodSandbox) (podnet.Sandbox, treatment) {
+func (c Config) readEvent(pod *api.PodSandbox) (podnet.Sandbox, treatment) {
 	s := podnet.Sandbox{
 		Namespace: pod.GetNamespace(), Name: pod.GetName(), UID: pod.GetUid(), ID: pod.GetId(), RuntimeHandler: pod.GetRuntimeHandler(),
 	}
 	source := pod.GetAnnotations()[sourceAnnotation]
-	passes := slices.Contains(p.PassNamespaces, s.Namespace) || source != "" && source != sourceAPI
+	passes := slices.Contains(c.PassNamespaces, s.Namespace) || source != "" && source != sourceAPI
 	if passes || s.Namespace == "" || s.Name == "" || s.UID == "" || s.ID == "" {
 		return s, pass
 	}
 	path, own := network(pod.GetLinux().GetNamespaces())
-	if !own || p.IsHost != nil && path != "" && p.IsHost(path) {
+	if !own || c.IsHost != nil && path != "" && c.IsHost(path) {
 		return s, hostNetwork
 	}
 	s.NetNS = path
@@ -64,12 +64,12 @@ func network(namespaces []*api.LinuxNamespace) (path string, own bool) {
 
 // isOnHostNetwork reports whether a pod that the event shows on the host's network really is there. If the API server knows the pod and says
 // otherwise, it is handled like any other pod.
-func (p *plugin) isOnHostNetwork(ctx context.Context, s podnet.Sandbox) bool {
-	if p.HostNetwork == nil {
+func (c Config) isOnHostNetwork(ctx context.Context, s podnet.Sandbox) bool {
+	if c.HostNetwork == nil {
 		return true
 	}
 	ctx, cancel := context.WithTimeout(ctx, hostNetworkTimeout)
 	defer cancel()
-	hostNetwork, known := p.HostNetwork(ctx, s)
+	hostNetwork, known := c.HostNetwork(ctx, s)
 	return hostNetwork || !known
 }

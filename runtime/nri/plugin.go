@@ -4,8 +4,6 @@ package nri
 
 import (
 	"context"
-	"maps"
-	"sync"
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
@@ -33,9 +31,6 @@ const (
 	quietGap        = 20 * time.Millisecond
 	maxQuietGapWait = 3 * time.Second
 )
-
-// maxFinished bounds what is remembered of sandboxes, since nobody tells when they end. One that is forgotten is looked at once more.
-const maxFinished = 1024
 
 // queueLength is how many sandboxes of one Synchronize can wait; a node has a few hundred.
 const queueLength = 1024
@@ -85,24 +80,13 @@ type plugin struct {
 	log   logr.Logger
 	queue chan podnet.Sandbox
 
-	mu           sync.Mutex
-	openCalls    int                        // calls that are not answered yet
-	lastCallEnd  time.Time                  // end of the last call
-	handlerCalls map[*handlerCall]struct{}  // handlers that have not returned, of answered calls too
-	finished     map[string]finishedSandbox // sandboxes that are programmed or need nothing, by ID; at most maxFinished
-	ran          map[string]bool            // sandboxes that had containers when the runtime connected, by ID
-	limit        func() time.Duration       // the runtime's limit for one call
+	calls     calls
+	announced announced
 }
 
 func newPlugin(config Config, log logr.Logger) *plugin {
-	return &plugin{
-		Config: config, log: log, queue: make(chan podnet.Sandbox, queueLength), finished: map[string]finishedSandbox{},
-		handlerCalls: map[*handlerCall]struct{}{},
-		limit:        unknownLimit,
-	}
+	return &plugin{Config: config, log: log, queue: make(chan podnet.Sandbox, queueLength), calls: calls{limit: unknownLimit}}
 }
-
-func unknownLimit() time.Duration { return 0 }
 
 // RunPodSandbox is called when the sandbox has its network and before any container. A sandbox that cannot be programmed is left to
 // CreateContainer.
@@ -118,7 +102,7 @@ func (p *plugin) CreateContainer(ctx context.Context, pod *api.PodSandbox, _ *ap
 
 // Synchronize receives every sandbox of the runtime, including stopped ones. Sandboxes that are not among them are forgotten.
 func (p *plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
-	p.prune(pods, containers)
+	p.announced.prune(pods, containers)
 	queued, sandboxes := 0, sandboxesOfPods(pods)
 	for _, pod := range pods {
 		s, treatment := p.readEvent(pod)
@@ -150,59 +134,6 @@ func sandboxesOfPods(pods []*api.PodSandbox) map[string]int {
 	return out
 }
 
-// prune forgets the sandboxes that the runtime has no more, and remembers which have containers.
-func (p *plugin) prune(pods []*api.PodSandbox, containers []*api.Container) {
-	alive, ran := make(map[string]bool, len(pods)), make(map[string]bool, len(pods))
-	for _, pod := range pods {
-		alive[pod.GetId()] = true
-	}
-	for _, c := range containers {
-		ran[c.GetPodSandboxId()] = true
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	maps.DeleteFunc(p.finished, func(id string, _ finishedSandbox) bool { return !alive[id] })
-	p.ran = ran
-}
-
-// hasRun reports whether a sandbox had containers when the runtime connected: it was let start before this agent served.
-func (p *plugin) hasRun(id string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.ran[id]
-}
-
-// outcomeOf returns the outcome of a finished sandbox.
-func (p *plugin) outcomeOf(s podnet.Sandbox) (Outcome, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	sandbox, ok := p.finished[s.ID]
-	return sandbox.outcome, ok && sandbox.podUID == s.UID
-}
-
-func (p *plugin) remember(s podnet.Sandbox, asked bool) Outcome {
-	outcome := Passed
-	if asked {
-		outcome = Programmed
-	}
-	if s.ID == "" {
-		return outcome
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.finished) == maxFinished {
-		clear(p.finished)
-	}
-	p.finished[s.ID] = finishedSandbox{podUID: s.UID, outcome: outcome}
-	return outcome
-}
-
-// finishedSandbox is the outcome of a sandbox that needs no further work.
-type finishedSandbox struct {
-	podUID  string
-	outcome Outcome
-}
-
 // work programs the sandboxes that Synchronize has queued. The watch repeats what fails.
 func (p *plugin) work(ctx context.Context) {
 	for {
@@ -210,7 +141,7 @@ func (p *plugin) work(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case s := <-p.queue:
-			_, _ = p.program(ctx, s)
+			p.program(ctx, s)
 		}
 	}
 }

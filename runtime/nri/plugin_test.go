@@ -88,8 +88,8 @@ func TestRemember_podsComeAndGo_memoryIsBounded(t *testing.T) {
 		if err := create(t, p, event(func(p *api.PodSandbox) { p.Id, p.Uid = fmt.Sprint("sandbox-", i), fmt.Sprint("uid-", i) })); err != nil {
 			t.Fatal(err)
 		}
-		if len(p.finished) > maxFinished {
-			t.Fatalf("%d sandboxes are remembered after %d pods", len(p.finished), i+1)
+		if len(p.announced.finished) > maxFinished {
+			t.Fatalf("%d sandboxes are remembered after %d pods", len(p.announced.finished), i+1)
 		}
 	}
 	asked := len(h.asked)

@@ -26,11 +26,11 @@ func TestWhatTheEndWaitsFor(t *testing.T) {
 				go callAgain(p, c.call, c.gap, stop)
 				synctest.Wait()
 				began := time.Now()
-				p.awaitQuiet()
+				p.calls.awaitQuiet()
 				took := time.Since(began)
-				p.mu.Lock()
-				calls := p.openCalls
-				p.mu.Unlock()
+				p.calls.mu.Lock()
+				calls := p.calls.open
+				p.calls.mu.Unlock()
 				if took < c.min || took > c.max || calls > 0 && c.call < time.Hour {
 					t.Errorf("waited %s with %d calls under way, want %s to %s", took, calls, c.min, c.max)
 				}
@@ -45,9 +45,9 @@ func TestWhatTheEndWaitsFor(t *testing.T) {
 func callAgain(p *plugin, call, gap time.Duration, stop <-chan struct{}) {
 	for stopped := false; !stopped; {
 		if call > 0 {
-			p.begin()
+			p.calls.begin()
 			stopped = waited(call, stop)
-			p.end()
+			p.calls.end()
 		}
 		stopped = stopped || waited(gap, stop)
 	}

@@ -69,12 +69,12 @@ func (e *Entrance) connect(ctx context.Context, p *plugin) error {
 	if err != nil {
 		return fmt.Errorf("make NRI stub: %w", err)
 	}
-	p.setLimit(st.RequestTimeout) // known once the runtime has configured the plugin
+	p.calls.setLimit(st.RequestTimeout) // known once the runtime has configured the plugin
 	if err := e.startStub(ctx, st, s, conn); err != nil {
 		return fmt.Errorf("register with the runtime: %w", err)
 	}
 	stop := context.AfterFunc(ctx, func() {
-		p.awaitQuiet()
+		p.calls.awaitQuiet()
 		st.Stop()
 	})
 	defer stop()
@@ -135,7 +135,7 @@ func (e *Entrance) startStub(ctx context.Context, st stub.Stub, s *session, conn
 		}
 	}
 	s.abandoned.Store(&reason)
-	s.setLimit(unknownLimit)
+	s.calls.setLimit(unknownLimit)
 	unblockStart(ctx, st, conn)
 	return reason
 }

@@ -35,15 +35,13 @@ func (p *plugin) stopped(ctx context.Context, pod *api.PodSandbox, c *api.Contai
 	if treatment != handle || c.GetFinishedAt() == 0 { // a runtime may call before it stops the container
 		return
 	}
-	p.begin()
-	defer p.end()
+	p.calls.begin()
+	defer p.calls.end()
 	ctx, cancel := context.WithTimeout(logr.NewContext(ctx, p.logOf(sandbox)), stoppedTimeout)
 	done := make(chan verdict, 1)
 	go func() {
 		defer cancel()
-		done <- p.recovered(func() verdict {
-			return verdict{err: p.Stopped(ctx, sandbox, Container{ID: c.GetId(), Name: c.GetName(), ExitCode: c.GetExitCode()})}
-		})
+		done <- p.callStopped(ctx, sandbox, Container{ID: c.GetId(), Name: c.GetName(), ExitCode: c.GetExitCode()})
 	}()
 	var err error
 	select {
@@ -55,4 +53,9 @@ func (p *plugin) stopped(ctx context.Context, pod *api.PodSandbox, c *api.Contai
 	if err != nil && !errors.Is(err, podnet.ErrNoPod) {
 		p.logOf(sandbox).Error(err, "end of a container not acted on", "sandbox", sandbox.ID)
 	}
+}
+
+func (p *plugin) callStopped(ctx context.Context, s podnet.Sandbox, c Container) (v verdict) {
+	defer p.contain(&v)
+	return verdict{err: p.Stopped(ctx, s, c)}
 }

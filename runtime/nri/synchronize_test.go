@@ -40,10 +40,10 @@ func TestSynchronizeOnlyQueues(t *testing.T) {
 	}
 	cancel()
 	<-done
-	if _, ok := p.outcomeOf(podnet.Sandbox{ID: "sandbox-1", UID: "uid-1"}); !ok {
+	if _, ok := p.announced.outcomeOf(podnet.Sandbox{ID: "sandbox-1", UID: "uid-1"}); !ok {
 		t.Error("a queued sandbox was not remembered")
 	}
-	if _, ok := p.outcomeOf(podnet.Sandbox{ID: "sandbox-3", UID: "uid-3"}); ok {
+	if _, ok := p.announced.outcomeOf(podnet.Sandbox{ID: "sandbox-3", UID: "uid-3"}); ok {
 		t.Error("a sandbox on the host's network was queued")
 	}
 }
@@ -62,8 +62,8 @@ func TestSynchronizeLeavesTheChoiceAmongSandboxesToTheFinder(t *testing.T) {
 			t.Errorf("queued %+v, want sandbox %q", s, want)
 		}
 	}
-	if _, err := p.program(t.Context(), podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "uid-1"}); err != nil || len(p.finished) != 0 {
-		t.Errorf("a sandbox without an ID is remembered: %v, error %v", p.finished, err)
+	if err := p.program(t.Context(), podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "uid-1"}).err; err != nil || len(p.announced.finished) != 0 {
+		t.Errorf("a sandbox without an ID is remembered: %v, error %v", p.announced.finished, err)
 	}
 }
 
@@ -89,7 +89,7 @@ func TestSynchronizeForgetsWhatTheRuntimeNoLongerHas(t *testing.T) {
 	if _, err := p.Synchronize(t.Context(), []*api.PodSandbox{event(func(p *api.PodSandbox) { p.Id = "2" })}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := p.finished["2"]; !ok || len(p.finished) != 1 {
-		t.Errorf("finished %v", p.finished)
+	if _, ok := p.announced.finished["2"]; !ok || len(p.announced.finished) != 1 {
+		t.Errorf("finished %v", p.announced.finished)
 	}
 }
