@@ -187,7 +187,7 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 	watch := controllers.NewPodWatch(mgr.GetCache(), programmer)
 	return core{programmer: programmer, pods: pods, managed: managed}, errors.Join(
 		watch.SetupWithManager(mgr),
-		mgr.Add(writer), mgr.Add(manager.RunnableFunc(releaseStartPages)),
+		mgr.Add(writer),
 		a.addEarlyEntrance(mgr),
 		a.addStartupTaint(mgr),
 	)
