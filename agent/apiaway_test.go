@@ -26,7 +26,7 @@ func TestAgent_serverAwayForAnHour_staysReadyAndSaysSo(t *testing.T) {
 		if v := valuesOf(t, registry); v["entrance_up watch"] != 0 || v["api_server_away_seconds"] != 3600 || v["ready cache"] != 1 {
 			t.Errorf("after an hour: %v", v)
 		}
-		if e := a.entranceStates(t.Context())[0]; !e.Up { // all agents would write it when the server is back
+		if e := statesOf(t, a)[0]; !e.Up { // all agents would write it when the server is back
 			t.Errorf("its own status says %+v", e)
 		}
 		answer := httptest.NewRecorder()

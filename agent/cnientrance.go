@@ -4,12 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"slices"
 	"sync/atomic"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -127,70 +124,47 @@ func (p *cniState) Check(ctx context.Context) error {
 	return errors.Join(append(errs, errors.New("the chain is not checked until the API server is reached"))...)
 }
 
-// newCNI makes the server of the socket that the plugin calls.
-func (a *agent) newCNI() ([]runnable, error) {
-	if a.CNI == CNIOff {
-		return nil, nil
-	}
-	a.Chain.Plugin.ExcludeNamespaces = slices.Concat(a.Chain.Plugin.ExcludeNamespaces, a.passNamespaces())
-	a.ready.add("cni", a.cniState.Check)
-	if a.CNI == CNIUninstall {
-		return nil, nil
-	}
-	letThrough := failOpenMetric(controllers.CNI)
-	a.collectors = append(a.collectors, letThrough)
-	handler := cniEntrance{entrance{by: controllers.CNI, core: a.core, failOpen: a.FailOpen, letThrough: letThrough.Inc}, &a.cniState.calls}
-	server, err := cni.NewServer(cni.Config{
-		Path: a.Chain.Plugin.Socket, Handler: a.observeCNI(handler), Concurrency: 2 * maxAwaiting,
-		Ready: a.core.check, Log: slog.New(logr.ToSlogHandler(ctrl.Log)),
-	})
-	if err != nil {
-		return nil, fmt.Errorf("make CNI socket: %w", err)
-	}
-	door := newDoorway(a.Chain.Plugin.Socket, a.core, func() bool { return server.Check() == nil })
-	a.cniState.server, a.cniState.served = server, door.check(func(context.Context) error { return server.Check() })
-	return []runnable{door.guard(server.Start)}, nil
-}
-
-// addCNI registers the code that keeps the chain. processCtx ends on SIGTERM.
-func (a *agent) addCNI(processCtx context.Context, mgr manager.Manager, programmer *controllers.Programmer) error {
-	if a.CNI == CNIOff {
+// add registers the code that keeps the chain. processCtx ends on SIGTERM.
+func (p *cniState) add(processCtx context.Context, o Options, r prometheus.Registerer, mgr manager.Manager, programmer *controllers.Programmer) error {
+	if o.CNI == CNIOff {
 		return nil
 	}
-	notify := nodeEvents(mgr.GetEventRecorder(Name), a.NodeName)
-	installer, err := a.Chain.Installer(ctrl.Log, notify)
+	notify := nodeEvents(mgr.GetEventRecorder(Name), o.NodeName)
+	installer, err := o.Chain.Installer(ctrl.Log, notify)
 	if err != nil {
 		return fmt.Errorf("make CNI installer: %w", err)
 	}
-	if a.CNI == CNIUninstall {
+	if o.CNI == CNIUninstall {
 		check := installer.CheckRemoved
-		a.cniState.checkChain.Store(&check)
+		p.checkChain.Store(&check)
 		// Clear removes the plugin that an earlier agent has chained, and keeps it out.
-		return errors.Join(a.metrics.Register(cniFault("leftover", installer.CheckRemoved)), mgr.Add(manager.RunnableFunc(installer.Clear)))
+		return errors.Join(r.Register(cniFault("leftover", installer.CheckRemoved)), mgr.Add(manager.RunnableFunc(installer.Clear)))
 	}
-	return a.addChain(processCtx, mgr, programmer, installer, notify)
+	return p.addChain(processCtx, o, r, mgr, programmer, installer, notify)
 }
 
 // addChain registers the code that keeps the plugin in the chain, and the code that notices that it is not called.
-func (a *agent) addChain(processCtx context.Context, mgr manager.Manager, programmer *controllers.Programmer, installer *install.Installer, notify func(install.Event)) error {
-	daemonSet, err := newOwnDaemonSet(mgr.GetConfig(), a.Intent.AgentNamespace, a.DaemonSet)
+func (p *cniState) addChain(
+	processCtx context.Context, o Options, r prometheus.Registerer, mgr manager.Manager, programmer *controllers.Programmer, installer *install.Installer, notify func(install.Event),
+) error {
+	daemonSet, err := newOwnDaemonSet(mgr.GetConfig(), o.Intent.AgentNamespace, o.DaemonSet)
 	if err != nil {
 		return err
 	}
 	watch := &callWatch{
-		pods: mgr.GetCache(), calls: &a.cniState.calls, excluded: a.Chain.Plugin.Excludes,
-		serving: func() bool { return installer.Chained() && a.cniState.server.Served() },
+		pods: mgr.GetCache(), calls: &p.calls, excluded: o.Chain.Plugin.Excludes,
+		serving: func() bool { return installer.Chained() && p.server.Served() },
 		notify: func(err error) {
-			e := install.Event{Kind: install.NotCalled, Path: a.Chain.ConfDir, Err: err}
+			e := install.Event{Kind: install.NotCalled, Path: o.Chain.ConfDir, Err: err}
 			logCNI(ctrl.Log, e)
 			notify(e)
 		},
 	}
 	check := func() error { return errors.Join(installer.Check(), watch.Check()) }
-	a.cniState.checkChain.Store(&check)
+	p.checkChain.Store(&check)
 	programmer.Announcers = append(programmer.Announcers, func() bool { return installer.Chained() && watch.Check() == nil })
 	return errors.Join(
-		a.metrics.Register(cniFault("not_called", watch.Check)), a.metrics.Register(cniFault("not_chained", installer.Check)),
+		r.Register(cniFault("not_called", watch.Check)), r.Register(cniFault("not_chained", installer.Check)),
 		mgr.Add(watch), mgr.Add(keepChain(processCtx, ctrl.Log, installer, daemonSet)),
 	)
 }

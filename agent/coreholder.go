@@ -92,3 +92,12 @@ func (h *coreHolder) note() string {
 	}
 	return ""
 }
+
+// looked returns the core, once the agent has read its pods.
+func (h *coreHolder) looked() (podLooker, cachedPods, error) {
+	c, err := h.get()
+	if err != nil {
+		return nil, nil, err
+	}
+	return c.programmer, podCache{c.pods.Cache}, nil
+}

@@ -9,6 +9,8 @@ import (
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"istio-pod-network-controller/runtime/nri"
 )
 
 // maxNRIAbsence is how long a runtime may be without NRI before it is reported, so that a restart is not.
@@ -27,11 +29,11 @@ type earlyEntrance struct {
 }
 
 // addEarlyEntrance adds the check if NRI is switched on and the CNI plugin is not installed. If both are off, that was a choice.
-func (a *agent) addEarlyEntrance(mgr manager.Manager) error {
-	if a.nriEntrance == nil || a.CNI == CNIInstall {
+func addEarlyEntrance(mgr manager.Manager, o Options, n *nri.Entrance) error {
+	if n == nil || o.CNI == CNIInstall {
 		return nil
 	}
-	e := earlyEntrance{offered: a.nriEntrance.Offered, recorder: mgr.GetEventRecorder(Name), node: a.NodeName, log: ctrl.Log}
+	e := earlyEntrance{offered: n.Offered, recorder: mgr.GetEventRecorder(Name), node: o.NodeName, log: ctrl.Log}
 	return mgr.Add(manager.RunnableFunc(e.Start))
 }
 

@@ -4,12 +4,18 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	ctrl "sigs.k8s.io/controller-runtime"
 
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/runtime/cni"
 	"istio-pod-network-controller/runtime/nri"
 )
 
@@ -48,6 +54,21 @@ func (e entrance) hostNetwork(ctx context.Context, s podnet.Sandbox) (hostNetwor
 // runnable is a part of the agent that runs until its ctx ends.
 type runnable func(context.Context) error
 
+// hook is one way by which the agent learns of sandboxes.
+type hook struct {
+	by controllers.Entrance
+	up func() bool
+	// state returns what is wrong, for people.
+	state func(context.Context) error
+}
+
+// hooks returns the entrances that are switched on. An early one that the runtime does not offer is down although the agent is ready. For people the
+// watch stays up without the API server: nobody could read it there, and all agents would write when it is back.
+func (a *agent) hooks() []hook {
+	watch := hook{by: controllers.Watch, up: func() bool { return a.core.watches() == nil }, state: a.core.check}
+	return append([]hook{watch}, a.early...)
+}
+
 // entrances returns the runnables of NRI and CNI. They can start before the API server is reached; see doorway.
 func (a *agent) entrances() ([]runnable, error) {
 	nri, errNRI := a.newNRI()
@@ -68,17 +89,27 @@ func (a *agent) newNRI() ([]runnable, error) {
 	if !a.Sidecars {
 		stopped = nil
 	}
+	observe, counters := observeNRI(a.FailOpen)
+	a.collectors = append(a.collectors, counters...)
 	n, err := nri.New(nri.Config{
 		Socket: a.NRI.Socket, Name: a.NRI.Name, Index: a.NRI.Index, Handler: e, Required: a.NRI.Mode == NRIRequired, FailOpen: a.FailOpen,
 		PassNamespaces: a.passNamespaces(), IsHost: guard.IsHost, HostNetwork: e.hostNetwork, Stopped: stopped,
-		Observe: a.observeNRI(),
+		Observe: observe,
 	})
 	if err != nil {
 		return nil, err
 	}
 	door := newDoorway(cmp.Or(a.NRI.Socket, nri.DefaultSocket), a.core, n.Connected)
-	a.nriEntrance, a.nriServed = n, door.check(n.Check)
-	a.ready.addWithNote("nri", a.nriServed, func() string {
+	served := door.check(n.Check)
+	a.nriEntrance = n
+	a.early = append(a.early, hook{by: controllers.NRI, up: n.Connected, state: func(ctx context.Context) error {
+		err := served(ctx)
+		if err == nil && !n.Connected() { // Check passes then only if NRI is not required
+			err = errors.New("the container runtime offers no NRI")
+		}
+		return err
+	}})
+	a.ready.addWithNote("nri", served, func() string {
 		if offered, _ := n.Offered(); !offered {
 			return "not offered"
 		}
@@ -87,6 +118,33 @@ func (a *agent) newNRI() ([]runnable, error) {
 	a.ready.addLive(n.Live)
 	a.announcers = append(a.announcers, n.Connected)
 	return []runnable{door.guard(n.Start)}, registerGauges(a.metrics, n)
+}
+
+// newCNI makes the server of the socket that the plugin calls.
+func (a *agent) newCNI() ([]runnable, error) {
+	if a.CNI == CNIOff {
+		return nil, nil
+	}
+	a.Chain.Plugin.ExcludeNamespaces = slices.Concat(a.Chain.Plugin.ExcludeNamespaces, a.passNamespaces())
+	a.ready.add("cni", a.cniState.Check)
+	if a.CNI == CNIUninstall {
+		return nil, nil
+	}
+	letThrough := failOpenMetric(controllers.CNI)
+	handler := cniEntrance{entrance{by: controllers.CNI, core: a.core, failOpen: a.FailOpen, letThrough: letThrough.Inc}, &a.cniState.calls}
+	observed, requests := observeCNI(handler)
+	a.collectors = append(a.collectors, letThrough, requests)
+	server, err := cni.NewServer(cni.Config{
+		Path: a.Chain.Plugin.Socket, Handler: observed, Concurrency: 2 * maxAwaiting,
+		Ready: a.core.check, Log: slog.New(logr.ToSlogHandler(ctrl.Log)),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make CNI socket: %w", err)
+	}
+	door := newDoorway(a.Chain.Plugin.Socket, a.core, func() bool { return server.Check() == nil })
+	a.cniState.server, a.cniState.served = server, door.check(func(context.Context) error { return server.Check() })
+	a.early = append(a.early, hook{by: controllers.CNI, up: a.cniState.up, state: a.cniState.Check})
+	return []runnable{door.guard(server.Start)}, nil
 }
 
 // registerGauges adds the metrics that show whether the runtime offers NRI, and whether it calls the agent.

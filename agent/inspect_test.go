@@ -131,13 +131,13 @@ func served(t *testing.T, l *looker) (*reviews, *agentstatus.Inspect) {
 	api := &reviews{}
 	server := httptest.NewServer(api)
 	t.Cleanup(server.Close)
-	a := &agent{Options: Options{InspectAddr: "127.0.0.1:0"}}
-	stop, err := a.serveInspectTLS(t.Context(), &rest.Config{Host: server.URL}, l)
+	i := inspector{addr: "127.0.0.1:0", look: l, ports: &ports{}, at: &atomic.Pointer[agentstatus.Inspect]{}}
+	stop, err := i.serveTLS(t.Context(), &rest.Config{Host: server.URL})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(stop)
-	return api, a.inspect.Load()
+	return api, i.at.Load()
 }
 
 func callerOfAgent(at *agentstatus.Inspect, token string) inspect.Client {

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -34,21 +35,27 @@ const inspectSocketName = "inspect.sock"
 // inspectPorts is how many ports are tried, downwards: during an update two agents share the node's network, and each needs a port of its own.
 const inspectPorts = 3
 
-// serveInspect answers `inspect` until stop is called: on the node's network over TLS, if inspectAddr is set, and on a socket of the pod's own.
+// inspector answers `inspect`: on the node's network over TLS, if addr is set, and on a socket of the pod's own, beside the one of the health checks.
 // An agent that cannot answer programs pods nevertheless: why it cannot is logged.
-func (a *agent) serveInspect(ctx context.Context, config *rest.Config) (stop func()) {
-	look := newLooker(a.NodeName, a.Intent.AgentNamespace,
-		inspect.Agent{Version: a.Build.Version, Revision: a.Build.Revision, Backend: a.backends.Name(), VerifyInterval: a.VerifyInterval.String(), RunsProxies: a.Sidecars}, a.backends.Apart(), a.lookedAt)
+type inspector struct {
+	addr, healthAddr string
+	look             *looker
+	ports            *ports
+	at               *atomic.Pointer[agentstatus.Inspect] // where it answers on the node's network; nil: nowhere
+}
+
+// serve answers until stop is called.
+func (i inspector) serve(ctx context.Context, config *rest.Config) (stop func()) {
 	var stops []func()
-	if l, err := a.inspectSocket(ctx); err != nil {
+	if l, err := i.socket(ctx); err != nil {
 		logr.FromContextOrDiscard(ctx).Error(err, "inspect not served on a socket")
 	} else if l != nil {
-		stops = append(stops, serveOn(l, inspectHandler{document: look.document}.mux()))
+		stops = append(stops, serveOn(l, inspectHandler{document: i.look.document}.mux()))
 	}
-	if a.InspectAddr != "0" && a.InspectAddr != "" {
-		stop, err := a.serveInspectTLS(ctx, config, look)
+	if i.addr != "0" && i.addr != "" {
+		stop, err := i.serveTLS(ctx, config)
 		if err != nil {
-			ctrl.Log.Error(err, "inspect not served", "addr", a.InspectAddr)
+			ctrl.Log.Error(err, "inspect not served", "addr", i.addr)
 		} else {
 			stops = append(stops, stop)
 		}
@@ -58,15 +65,6 @@ func (a *agent) serveInspect(ctx context.Context, config *rest.Config) (stop fun
 			stop()
 		}
 	}
-}
-
-// lookedAt returns the core, once the agent has read its pods.
-func (a *agent) lookedAt() (podLooker, cachedPods, error) {
-	c, err := a.core.get()
-	if err != nil {
-		return nil, nil, err
-	}
-	return c.programmer, podCache{c.pods.Cache}, nil
 }
 
 // podCache reads pods from the watch cache only: a caller must not be able to make the agent ask the API server for any pod.
@@ -81,9 +79,9 @@ func (p podCache) get(ctx context.Context, name types.NamespacedName) (*corev1.P
 	return pod, err
 }
 
-// inspectSocket listens where the sockets of the agent's pod are. Where health is served on a port, there is no such directory.
-func (a *agent) inspectSocket(ctx context.Context) (net.Listener, error) {
-	h, err := newHealth(a.HealthAddr)
+// socket listens where the sockets of the agent's pod are. Where health is served on a port, there is no such directory.
+func (i inspector) socket(ctx context.Context) (net.Listener, error) {
+	h, err := newHealth(i.healthAddr)
 	if err != nil || h.network != "unix" {
 		return nil, err
 	}
@@ -91,8 +89,8 @@ func (a *agent) inspectSocket(ctx context.Context) (net.Listener, error) {
 	return socket.listen(ctx)
 }
 
-// serveInspectTLS listens at HOST:PORT, or the next port below that is free, with a certificate that is made now and is in memory only.
-func (a *agent) serveInspectTLS(ctx context.Context, config *rest.Config, look *looker) (stop func(), err error) {
+// serveTLS listens at HOST:PORT, or the next port below that is free, with a certificate that is made now and is in memory only.
+func (i inspector) serveTLS(ctx context.Context, config *rest.Config) (stop func(), err error) {
 	who, err := newCallers(config)
 	if err != nil {
 		return nil, err
@@ -102,15 +100,15 @@ func (a *agent) serveInspectTLS(ctx context.Context, config *rest.Config, look *
 		return nil, err
 	}
 	secured := &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"}}
-	documents := inspectHandler{document: look.document, check: who.check}.mux()
+	documents := inspectHandler{document: i.look.document, check: who.check}.mux()
 	listen := func(ctx context.Context) (net.Listener, error) {
-		l, port, err := listenBelow(ctx, a.InspectAddr)
+		l, port, err := listenBelow(ctx, i.addr)
 		if err == nil {
-			a.inspect.Store(&agentstatus.Inspect{Port: port, Certificate: fingerprint})
+			i.at.Store(&agentstatus.Inspect{Port: port, Certificate: fingerprint})
 		}
 		return l, err
 	}
-	return a.ports.serve(ctx, "inspect", listen, func(ctx context.Context, l net.Listener) error {
+	return i.ports.serve(ctx, "inspect", listen, func(ctx context.Context, l net.Listener) error {
 		inside := newTunnel()
 		defer serveOn(tls.NewListener(inside, secured), documents)()
 		outside := http.NewServeMux()

@@ -33,7 +33,7 @@ func TestWhereTheAgentAnswers(t *testing.T) {
 				tc.health = "unix://" + filepath.Join(dir, "health.sock")
 			}
 			a := &agent{Options: Options{NodeName: "node1", HealthAddr: tc.health, InspectAddr: tc.addr}, core: newCoreHolder(), backends: kernel.New(kernel.Namespaces{}, fakeDriver{})}
-			stop := a.serveInspect(t.Context(), &rest.Config{Host: "http://127.0.0.1:1"})
+			stop := a.inspector().serve(t.Context(), &rest.Config{Host: "http://127.0.0.1:1"})
 			defer stop()
 			socket := filepath.Join(dir, filepath.Base(DefaultInspectSocket))
 			_, err := inspect.GetLocal(t.Context(), socket, "shop", "cart")

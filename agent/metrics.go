@@ -16,49 +16,25 @@ import (
 )
 
 // registerMetrics registers the metrics of entrances and readiness. All parts of the agent must have been made.
-func (a *agent) registerMetrics() error {
+func registerMetrics(r prometheus.Registerer, contact *controllers.Contact, ready *readiness, hooks []hook, others []prometheus.Collector) error {
 	away := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: controllers.MetricPrefix + "api_server_away_seconds", Help: "Time since the first of the agent's attempts to reach the API server that failed, or that it refused; 0 while it answers.",
-	}, func() float64 { return a.core.contact.Away().Seconds() })
-	collectors := slices.Concat(a.collectors, []prometheus.Collector{readyMetric{a.ready}, away})
-	for by, up := range a.entrancesUp() {
+	}, func() float64 { return contact.Away().Seconds() })
+	collectors := slices.Concat(others, []prometheus.Collector{readyMetric{ready}, away})
+	for _, h := range hooks {
 		collectors = append(collectors, gaugeOf(controllers.MetricPrefix+"entrance_up", "1 while the agent learns of sandboxes by this entrance. Entrances that are switched off are missing.",
-			prometheus.Labels{"entrance": string(by)}, up))
+			prometheus.Labels{"entrance": string(h.by)}, h.up))
 	}
-	if early := a.earlyUp(); early != nil {
+	if early := hooks[1:]; len(early) > 0 {
 		collectors = append(collectors, gaugeOf(controllers.MetricPrefix+"early_entrance", "1 while the runtime asks the agent before a pod's first container exists (by NRI or CNI), 0 while pods start before their "+
-			"rules are there; missing if both are switched off.", nil, early))
+			"rules are there; missing if both are switched off.", nil, func() bool { return slices.ContainsFunc(early, func(h hook) bool { return h.up() }) }))
 	}
 	for _, c := range collectors {
-		if err := a.metrics.Register(c); err != nil {
+		if err := r.Register(c); err != nil {
 			return fmt.Errorf("register metrics: %w", err)
 		}
 	}
 	return nil
-}
-
-// entrancesUp returns, for each entrance that is switched on, a function that reports whether it works.
-func (a *agent) entrancesUp() map[controllers.Entrance]func() bool {
-	up := map[controllers.Entrance]func() bool{
-		controllers.Watch: func() bool { return a.core.watches() == nil },
-	}
-	if a.nriEntrance != nil {
-		up[controllers.NRI] = a.nriEntrance.Connected
-	}
-	if a.cniState.server != nil {
-		up[controllers.CNI] = a.cniState.up
-	}
-	return up
-}
-
-// earlyUp returns a function that reports whether some early entrance works, or nil if there is none to work.
-func (a *agent) earlyUp() func() bool {
-	up := a.entrancesUp()
-	byNRI, byCNI := up[controllers.NRI], up[controllers.CNI]
-	if byNRI == nil && byCNI == nil {
-		return nil
-	}
-	return func() bool { return byNRI != nil && byNRI() || byCNI != nil && byCNI() }
 }
 
 // up reports whether the plugin is in the chain and its requests come to an agent of this node: during an update to this one or the other.
@@ -103,26 +79,25 @@ func failOpenMetric(by controllers.Entrance) prometheus.Counter {
 	})
 }
 
-// observeNRI returns what counts and measures the runtime's calls.
-func (a *agent) observeNRI() func(call string, outcome nri.Outcome, took time.Duration) {
+// observeNRI returns a function that counts and measures the runtime's calls, and its metrics.
+func observeNRI(failOpen bool) (func(call string, outcome nri.Outcome, took time.Duration), []prometheus.Collector) {
 	calls, letThrough := nriCalls(), failOpenMetric(controllers.NRI)
 	panics := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: controllers.MetricPrefix + "nri_panics_total", Help: "Panics of the agent while it answered a call of the container runtime. Each is a bug, and fails one call for one pod.",
 	})
-	a.collectors = append(a.collectors, calls, letThrough, panics)
 	return func(call string, outcome nri.Outcome, took time.Duration) {
 		calls.WithLabelValues(call, string(outcome)).Observe(took.Seconds())
 		if outcome == nri.Panicked {
 			panics.Inc()
 		}
-		if a.FailOpen && (outcome == nri.LetThrough || outcome == nri.Late || outcome == nri.Panicked) {
+		if failOpen && (outcome == nri.LetThrough || outcome == nri.Late || outcome == nri.Panicked) {
 			letThrough.Inc()
 		}
-	}
+	}, []prometheus.Collector{calls, letThrough, panics}
 }
 
-// observeCNI adds to the handler of the CNI plugin's requests what measures them.
-func (a *agent) observeCNI(handler cni.Handler) cni.Handler {
+// observeCNI returns the handler of the CNI plugin's requests with a metric that measures them.
+func observeCNI(handler cni.Handler) (cni.Handler, prometheus.Collector) {
 	calls := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    controllers.MetricPrefix + "cni_call_duration_seconds",
 		Help:    "Time for which a request of the CNI plugin was under way in the agent, by CNI command and result (passed, refused). The runtime waits for it.",
@@ -133,10 +108,9 @@ func (a *agent) observeCNI(handler cni.Handler) cni.Handler {
 			calls.WithLabelValues(command, result)
 		}
 	}
-	a.collectors = append(a.collectors, calls)
 	return timedCNI{handler: handler, observe: func(command, result string, took time.Duration) {
 		calls.WithLabelValues(command, result).Observe(took.Seconds())
-	}}
+	}}, calls
 }
 
 // Values of the labels command and result.

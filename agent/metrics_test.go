@@ -48,7 +48,7 @@ func entranceMetrics(t *testing.T, o Options) (*agent, *prometheus.Registry) {
 	if _, err := a.entrances(); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.registerMetrics(); err != nil {
+	if err := registerMetrics(registry, &a.core.contact, a.ready, a.hooks(), a.collectors); err != nil {
 		t.Fatal(err)
 	}
 	return a, registry
@@ -129,10 +129,10 @@ func TestWhatNRICallsCount(t *testing.T) {
 		"a panic, and let through after it": {failOpen: true, outcome: nri.Panicked, wantOpen: 1, wantPanic: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := &agent{Options: Options{FailOpen: tc.failOpen}}
-			a.observeNRI()("RunPodSandbox", tc.outcome, time.Millisecond)
+			observe, collectors := observeNRI(tc.failOpen)
+			observe("RunPodSandbox", tc.outcome, time.Millisecond)
 			registry := prometheus.NewRegistry()
-			registry.MustRegister(a.collectors...)
+			registry.MustRegister(collectors...)
 			want := map[string]float64{
 				"fail_open_total nri": tc.wantOpen, "nri_panics_total": tc.wantPanic,
 				"nri_call_duration_seconds RunPodSandbox " + string(tc.outcome): 1,
@@ -153,15 +153,14 @@ func (f fakeCNI) Del(context.Context, podnet.Sandbox) error   { return f.err }
 
 func TestCNIRequestsAreMeasured(t *testing.T) {
 	for _, want := range []error{nil, errSome} {
-		a := &agent{}
-		handler := a.observeCNI(fakeCNI{want})
+		handler, requests := observeCNI(fakeCNI{want})
 		for _, request := range []func(context.Context, podnet.Sandbox) error{handler.Add, handler.Check, handler.Del} {
 			if err := request(t.Context(), podnet.Sandbox{}); !errors.Is(err, want) {
 				t.Errorf("error %v, want %v", err, want)
 			}
 		}
 		registry := prometheus.NewRegistry()
-		registry.MustRegister(a.collectors...)
+		registry.MustRegister(requests)
 		values := valuesOf(t, registry)
 		for _, command := range []string{"ADD", "CHECK", "DEL"} {
 			result := map[bool]string{true: " passed", false: " refused"}[want == nil]

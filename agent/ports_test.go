@@ -120,7 +120,7 @@ func TestPorts_inspectTakenByAnotherProgram_isServedOnceFree(t *testing.T) {
 		kerneltest.SkipOrFail(t, "port 1 cannot be bound: %v", err)
 	}
 	a := &agent{Options: Options{NodeName: "node1", HealthAddr: "0", InspectAddr: "127.0.0.1:1"}, core: newCoreHolder(), backends: kernel.New(kernel.Namespaces{}, fakeDriver{})}
-	defer a.serveInspect(t.Context(), &rest.Config{Host: "http://127.0.0.1:1"})()
+	defer a.inspector().serve(t.Context(), &rest.Config{Host: "http://127.0.0.1:1"})()
 	if err := a.ports.check(t.Context()); !errors.Is(err, syscall.EADDRINUSE) || a.inspect.Load() != nil {
 		t.Errorf("while another program has it: %v, says %v", err, a.inspect.Load())
 	}

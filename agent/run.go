@@ -6,18 +6,21 @@ import (
 	"errors"
 	"fmt"
 	goruntime "runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/diagnostics/inspect"
 	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
@@ -75,9 +78,9 @@ type agent struct {
 	metrics     prometheus.Registerer
 	collectors  []prometheus.Collector // of the entrances, see registerMetrics
 	finder      runtimeFinder
-	announcers  []func() bool               // see controllers.Programmer.Announcers
-	nriEntrance *nri.Entrance               // nil: NRI is off
-	nriServed   func(context.Context) error // why the runtime does not call this agent; set with nriEntrance
+	announcers  []func() bool // see controllers.Programmer.Announcers
+	nriEntrance *nri.Entrance // nil: NRI is off
+	early       []hook        // the early entrances that are switched on
 	cniState    cniState
 	inspect     atomic.Pointer[agentstatus.Inspect] // where the agent answers `inspect`; nil: nowhere
 	selfReport  *agentstatus.Report                 // nil: the agent does not know its pod
@@ -90,7 +93,7 @@ func (a *agent) run(processCtx context.Context, config *rest.Config) error {
 	if err != nil {
 		return err
 	}
-	if err := a.registerMetrics(); err != nil {
+	if err := registerMetrics(a.metrics, &a.core.contact, a.ready, a.hooks(), a.collectors); err != nil {
 		return err
 	}
 	health, err := newHealth(a.HealthAddr)
@@ -108,8 +111,10 @@ func (a *agent) run(processCtx context.Context, config *rest.Config) error {
 	}
 	defer stopMetrics()
 	defer a.ports.servePprof(processCtx, a.PprofAddr)()
-	defer a.serveInspect(processCtx, config)()
-	addCNI := func(mgr manager.Manager, p *controllers.Programmer) error { return a.addCNI(processCtx, mgr, p) }
+	defer a.inspector().serve(processCtx, config)()
+	addCNI := func(mgr manager.Manager, p *controllers.Programmer) error {
+		return a.cniState.add(processCtx, a.Options, a.metrics, mgr, p)
+	}
 	group, ctx := errgroup.WithContext(processCtx) // the first that fails ends the others
 	for _, e := range entrances {
 		group.Go(func() error { return e(logr.NewContext(ctx, ctrl.Log)) })
@@ -143,24 +148,14 @@ func (a *agent) manage(ctx context.Context, config *rest.Config, addCNI func(man
 		}
 		synced <- err
 	}()
-	reported := a.startSelfReport(ctx)
+	var reporting sync.WaitGroup
+	if a.selfReport != nil { // it does not wait for the caches: an agent that cannot fill them says so
+		reporting.Go(func() { a.selfReport.Start(ctx) })
+	}
 	err = mgr.Start(ctx)
 	cancel()
-	<-reported
+	reporting.Wait()
 	return errors.Join(err, <-synced)
-}
-
-// startSelfReport writes the agent's status until ctx ends, and then closes done. It does not wait for the caches: an agent that cannot fill
-// them says so.
-func (a *agent) startSelfReport(ctx context.Context) (done <-chan struct{}) {
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		if a.selfReport != nil {
-			a.selfReport.Start(ctx)
-		}
-	}()
-	return ended
 }
 
 func (a *agent) addControllers(mgr manager.Manager) (core, error) {
@@ -171,8 +166,12 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 	}
 	pods := controllers.Reader{Cache: mgr.GetCache(), Live: mgr.GetAPIReader()}
 	writer := controllers.NewWriter(mgr.GetClient(), pods, mgr.GetEventRecorder(Name))
-	if a.selfReport, err = a.newSelfReport(mgr, writer); err != nil {
-		return core{}, err
+	if a.PodName != "" {
+		s := selfStatus{build: a.Build, backend: a.backends.Name(), ready: a.ready, hooks: a.hooks(), inspect: &a.inspect}
+		own := types.NamespacedName{Namespace: a.Intent.AgentNamespace, Name: a.PodName}
+		if a.selfReport, err = newSelfReport(mgr, own, a.metrics, s, writer); err != nil {
+			return core{}, err
+		}
 	}
 	managed, join, err := a.addProxies(mgr, pods, writer.ProxyEvent)
 	if err != nil {
@@ -188,17 +187,24 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 	return core{programmer: programmer, pods: pods, managed: managed}, errors.Join(
 		watch.SetupWithManager(mgr),
 		mgr.Add(writer),
-		a.addEarlyEntrance(mgr),
-		a.addStartupTaint(mgr),
+		addEarlyEntrance(mgr, a.Options, a.nriEntrance),
+		addStartupTaint(mgr, a.Options, a.ready),
 	)
 }
 
-func (a *agent) addStartupTaint(mgr manager.Manager) error {
-	if !a.StartupTaint {
+func addStartupTaint(mgr manager.Manager, o Options, ready *readiness) error {
+	if !o.StartupTaint {
 		return nil
 	}
-	taint := &controllers.StartupTaint{Nodes: mgr.GetClient(), Node: a.NodeName, Key: a.StartupTaintKey, Ready: a.ready.serves}
+	taint := &controllers.StartupTaint{Nodes: mgr.GetClient(), Node: o.NodeName, Key: o.StartupTaintKey, Ready: ready.serves}
 	return taint.SetupWithManager(mgr)
+}
+
+// inspector returns what answers `inspect`.
+func (a *agent) inspector() inspector {
+	about := inspect.Agent{Version: a.Build.Version, Revision: a.Build.Revision, Backend: a.backends.Name(), VerifyInterval: a.VerifyInterval.String(), RunsProxies: a.Sidecars}
+	look := newLooker(a.NodeName, a.Intent.AgentNamespace, about, a.backends.Apart(), a.core.looked)
+	return inspector{addr: a.InspectAddr, healthAddr: a.HealthAddr, look: look, ports: &a.ports, at: &a.inspect}
 }
 
 // addChecks adds to readiness that the caches of pods and namespaces are filled, that the container runtime answers, and that ports are served.

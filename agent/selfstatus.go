@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -23,19 +22,24 @@ const (
 	maxSelfFaults  = 10
 )
 
-// newSelfReport returns what writes the agent's status on its own pod; nil for an agent that does not know its pod. The status has the newest failure
-// that w meets.
-func (a *agent) newSelfReport(mgr manager.Manager, w *controllers.Writer) (*agentstatus.Report, error) {
-	if a.PodName == "" {
-		return nil, nil //nolint:nilnil // an agent need not know its pod
-	}
+// selfStatus is what the agent says of itself on its own pod.
+type selfStatus struct {
+	build   Build
+	backend string
+	ready   *readiness
+	hooks   []hook
+	inspect *atomic.Pointer[agentstatus.Inspect]
+}
+
+// newSelfReport returns what writes the status on the agent's own pod. The status has the newest failure that w meets.
+func newSelfReport(mgr manager.Manager, own types.NamespacedName, r prometheus.Registerer, s selfStatus, w *controllers.Writer) (*agentstatus.Report, error) {
 	writes := prometheus.NewCounter(prometheus.CounterOpts{
 		Name: controllers.MetricPrefix + "own_status_writes_total", Help: "Requests by which the agent wrote its status on its own pod.",
 	})
-	if err := a.metrics.Register(writes); err != nil {
+	if err := r.Register(writes); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
-	write, err := agentstatus.NewWrite(mgr, types.NamespacedName{Namespace: a.Intent.AgentNamespace, Name: a.PodName})
+	write, err := agentstatus.NewWrite(mgr, own)
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +48,7 @@ func (a *agent) newSelfReport(mgr manager.Manager, w *controllers.Writer) (*agen
 		newest.Store(&agentstatus.Error{Pod: r.Sandbox.Pod(), Message: oneLine(r.Message), Time: time.Now().UTC().Truncate(time.Second)})
 	}
 	return &agentstatus.Report{
-		Look: func(ctx context.Context) agentstatus.Status { return a.status(ctx, newest.Load()) },
+		Look: func(ctx context.Context) agentstatus.Status { return s.look(ctx, newest.Load()) },
 		Write: func(ctx context.Context, s agentstatus.Status) error {
 			writes.Inc()
 			return write(ctx, s)
@@ -53,35 +57,20 @@ func (a *agent) newSelfReport(mgr manager.Manager, w *controllers.Writer) (*agen
 	}, nil
 }
 
-// status returns what the agent writes about itself.
-func (a *agent) status(ctx context.Context, newest *agentstatus.Error) agentstatus.Status {
-	s := agentstatus.Status{
-		Version: a.Build.Version, Revision: a.Build.Revision, Backend: a.backends.Name(), Entrance: a.entranceStates(ctx), LastError: newest,
-		Inspect: a.inspect.Load(), Time: time.Now().UTC().Truncate(time.Second),
+// look returns the status of this moment.
+func (s selfStatus) look(ctx context.Context, newest *agentstatus.Error) agentstatus.Status {
+	out := agentstatus.Status{
+		Version: s.build.Version, Revision: s.build.Revision, Backend: s.backend, LastError: newest, Inspect: s.inspect.Load(), Time: time.Now().UTC().Truncate(time.Second),
 	}
-	for _, err := range a.ready.failing(ctx) {
-		if len(s.NotReady) < maxSelfFaults {
-			s.NotReady = append(s.NotReady, oneLine(err.Error()))
+	for _, h := range s.hooks {
+		out.Entrance = append(out.Entrance, entranceState(string(h.by), h.state(ctx)))
+	}
+	for _, err := range s.ready.failing(ctx) {
+		if len(out.NotReady) < maxSelfFaults {
+			out.NotReady = append(out.NotReady, oneLine(err.Error()))
 		}
 	}
-	s.Ready = len(s.NotReady) == 0
-	return s
-}
-
-// entranceStates returns the entrances that are switched on. An early one that the runtime does not offer is down although the agent is ready. The
-// watch stays up without the API server: nobody could read it there, and all agents would write when it is back.
-func (a *agent) entranceStates(ctx context.Context) []agentstatus.Entrance {
-	out := []agentstatus.Entrance{entranceState(string(controllers.Watch), a.core.check(ctx))}
-	if n := a.nriEntrance; n != nil {
-		err := a.nriServed(ctx)
-		if err == nil && !n.Connected() { // Check passes then only if NRI is not required
-			err = errors.New("the container runtime offers no NRI")
-		}
-		out = append(out, entranceState(string(controllers.NRI), err))
-	}
-	if a.CNI == CNIInstall {
-		out = append(out, entranceState(string(controllers.CNI), a.cniState.Check(ctx)))
-	}
+	out.Ready = len(out.NotReady) == 0
 	return out
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/iptables/kernel"
 )
@@ -16,7 +17,9 @@ func TestWhatTheAgentSaysAboutItself(t *testing.T) {
 	a.ready.add("cache", a.core.check)
 	a.ready.add("runtime", func(context.Context) error { return nil })
 	a.inspect.Store(&agentstatus.Inspect{Port: 1})
-	s := a.status(t.Context(), nil)
+	a.early = []hook{{by: controllers.CNI, state: a.cniState.Check}}
+	self := selfStatus{build: a.Build, backend: a.backends.Name(), ready: a.ready, hooks: a.hooks(), inspect: &a.inspect}
+	s := self.look(t.Context(), nil)
 	if s.Version != "1.2.3" || s.Revision != "abc" || s.Backend != "fake" || s.Inspect == nil || s.Time.IsZero() {
 		t.Errorf("%+v", s)
 	}
@@ -34,7 +37,7 @@ func TestWhatTheAgentSaysAboutItself(t *testing.T) {
 		t.Errorf("entrances %s", names)
 	}
 	a.core.set(core{})
-	if s = a.status(t.Context(), nil); !s.Ready || !s.Entrance[0].Up {
+	if s = self.look(t.Context(), nil); !s.Ready || !s.Entrance[0].Up {
 		t.Errorf("later: %+v", s)
 	}
 }
@@ -48,4 +51,10 @@ func TestMessagesAreOneShortLine(t *testing.T) {
 	if got := oneLine(strings.Repeat("ä", 1000)); len(got) > maxSelfMessage || !utf8.ValidString(got) || !strings.HasSuffix(got, "...") {
 		t.Errorf("%d bytes, %q", len(got), got)
 	}
+}
+
+// statesOf returns what the agent says of its entrances.
+func statesOf(t *testing.T, a *agent) []agentstatus.Entrance {
+	t.Helper()
+	return selfStatus{ready: a.ready, hooks: a.hooks(), inspect: &a.inspect}.look(t.Context(), nil).Entrance
 }

@@ -64,7 +64,7 @@ func TestNoEventWithoutNRIIfNoneIsExpected(t *testing.T) {
 		"NRI is off":       {},
 		"CNI is installed": {Options: Options{CNI: CNIInstall}, nriEntrance: &nri.Entrance{}},
 	} {
-		if err := a.addEarlyEntrance(nil); err != nil {
+		if err := addEarlyEntrance(nil, a.Options, a.nriEntrance); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -132,7 +132,7 @@ func TestTheNRIEntranceIsWired(t *testing.T) {
 	if err := a.ready.check(t.Context()); err == nil {
 		t.Error("ready without the NRI that is required")
 	}
-	if e := a.entranceStates(t.Context()); len(e) != 2 || e[1].Up || !strings.Contains(e[1].Message, "required") {
+	if e := statesOf(t, a); len(e) != 2 || e[1].Up || !strings.Contains(e[1].Message, "required") {
 		t.Errorf("the agent says %+v", e)
 	}
 	off := &agent{Options: Options{NRI: NRI{Mode: NRIOff}}}
@@ -147,7 +147,7 @@ func TestTheAgentSaysThatNRIIsNotOffered(t *testing.T) {
 	if err := a.ready.check(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if e := a.entranceStates(t.Context()); len(e) != 2 || e[1].Up || !strings.Contains(e[1].Message, "offers no NRI") {
+	if e := statesOf(t, a); len(e) != 2 || e[1].Up || !strings.Contains(e[1].Message, "offers no NRI") {
 		t.Errorf("the agent says %+v", e)
 	}
 }
