@@ -9,10 +9,10 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// Findings are what the calls of Apply have found of others' work on a sandbox's rules.
+// Findings are the foreign changes of a sandbox's rules that calls of Apply have found.
 type Findings struct {
 	LastRepair Repair
-	// Preempted are rules of others that decide about packets before ours, one a line; "" if there are none.
+	// Preempted are foreign rules that decide about packets before ours, one a line; "" if there are none.
 	Preempted string
 	// Listening are the inbound ports that are captured because somebody listens, separated by commas; "" if the pod does not ask for that.
 	Listening   string
@@ -51,10 +51,11 @@ func (e Entry) programmedAs(s podnet.Sandbox, want *compiled) bool {
 // checkedSoon is the longest interval at which a change of the pod needs no look of its own.
 const checkedSoon = 15 * time.Second
 
-// left reports whether this call may leave the look at the kernel to the pod's next check, because that comes soon, and nothing has changed that
-// the rules depend on, nothing was wrong with them, and no other agent's report is on the pod: pods that start change several times. Where
-// somebody else keeps changing the rules, only the check is the time to put them back. Early entrances look, because a container is about to
-// start.
+// left reports whether a call of Watch may leave the look at the kernel to the pod's next check: pods that start change several times.
+//
+//   - The check comes soon, and finds nothing but drift: the rules' inputs are as before, and were fine.
+//   - No other agent's report is on the pod.
+//   - Contended rules are repaired at checks only.
 func left(v visit, known Entry, want *compiled, checks schedule, backend string) bool {
 	if v.by != Watch || known.Retry || checks.isDue(known) || !known.programmedAs(v.sandbox, want) {
 		return false

@@ -32,7 +32,7 @@ type Looked struct {
 	Absent  error
 	// Entry is the ledger's; its zero value if the ledger does not know the pod.
 	Entry Entry
-	// Want are the rules that should be in force, or nil. Kept means that they are those that the pod asked for earlier. Unknown means that
+	// Want are the rules that should be in force, or nil. Kept means that the pod asked for them earlier. Unknown means that
 	// rules that the pod got earlier may be in force, and that this agent does not know which.
 	Want          *iptables.Ruleset
 	Kept, Unknown bool

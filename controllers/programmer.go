@@ -41,7 +41,7 @@ type Finder interface {
 }
 
 // Pods reads pods and namespaces, from a cache that may be behind; Current and CurrentNamespace ask the API server. If a pod does not
-// exist or has another UID, the error is podnet.ErrNoPod.
+// exist or has another UID, the error is podnet.ErrNoPod. It has four methods because two kinds are read in two ways by the same reader.
 type Pods interface {
 	Pod(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error)
 	Current(ctx context.Context, s podnet.Sandbox) (*corev1.Pod, error)
@@ -57,7 +57,8 @@ type Reporter interface {
 	Forget(podUID string)
 }
 
-// Proxies runs the proxies of pods that have chosen a SidecarProfile.
+// Proxies runs the proxies of pods that have chosen a SidecarProfile. It has five methods because it is all that the core knows of proxies, and
+// sidecars/node fills it as a whole.
 type Proxies interface {
 	// Managed returns what the rules need to know of the pod's proxy. The sandbox may have no ID yet.
 	Managed(ctx context.Context, s podnet.Sandbox, profile string, pod *corev1.Pod, ns *corev1.Namespace) *intent.ManagedProxy

@@ -19,16 +19,14 @@ func withProxies(ctx context.Context, c intent.Config, proxies Proxies, s podnet
 	return c
 }
 
-// follow has the sandbox's proxy looked after. profile is the one that the pod has chosen, or "" if it has chosen none. A sandbox that was
-// not found yet has no proxy.
+// follow has the sandbox's proxy looked after. profile is the pod's choice, or "". A sandbox that was not found yet has no proxy.
 func follow(proxies Proxies, v visit, profile string) {
 	if proxies != nil && v.sandbox.ID != "" {
 		proxies.Follow(v.sandbox, v.by, profile)
 	}
 }
 
-// led notes that the rules now lead to the proxy of profile, or, with "", that they were removed. The proxy to which they led before may end
-// from now on.
+// led notes that the rules now lead to the proxy of profile, or, with "", were removed. The former proxy may end from now on.
 func led(proxies Proxies, s podnet.Sandbox, profile string) {
 	if proxies != nil {
 		proxies.Led(s, profile)

@@ -14,7 +14,7 @@ import (
 // stoppedTimeout bounds what is done when a container has ended. The runtime makes no other call on the node meanwhile.
 const stoppedTimeout = 500 * time.Millisecond
 
-// Container is one that has ended.
+// Container has ended.
 type Container struct {
 	ID, Name string
 	ExitCode int32
