@@ -45,8 +45,7 @@ var rooms = []room{
 	// Kernel and runtimes. They know neither Kubernetes nor a core, and the runtimes do not know each other.
 	{dir: "iptables/foreign", own: "iptables internal/netns internal/podnet internal/rawnetlink", others: "golang.org/x/sys/unix"},
 	{dir: "iptables/routing", own: "iptables iptables/foreign internal/netns internal/rawnetlink", others: "golang.org/x/sys/unix"},
-	{dir: "iptables/nftables", own: "iptables iptables/routing internal/netns internal/rawnetlink",
-		others: "github.com/google/nftables github.com/mdlayher/netlink golang.org/x/sys/unix"}, // mdlayher/netlink has the messages of the former
+	{dir: "iptables/nftables", own: "iptables iptables/routing internal/netns internal/rawnetlink", others: "github.com/google/nftables golang.org/x/sys/unix"},
 	{dir: "iptables/xtables", own: "iptables iptables/routing internal/netns internal/rawnetlink", others: "github.com/coreos/go-iptables golang.org/x/sys/unix"},
 	{dir: "iptables/kernel", own: "iptables iptables/foreign iptables/nftables iptables/routing iptables/xtables internal/netns internal/podnet internal/rawnetlink",
 		others: "golang.org/x/sys/unix"},

@@ -12,8 +12,6 @@ import (
 	"hash/maphash"
 	"slices"
 
-	nft "github.com/google/nftables"
-
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/iptables/routing"
@@ -155,11 +153,7 @@ func (b *Backend) Yield(ctx context.Context, ns *netns.NS) (removed bool, err er
 		}
 		return !o.exists(), err
 	}, func() error {
-		err := transact(ctx, ns, func(c *nft.Conn) error {
-			c.DelTable(ownTable())
-			return c.Flush()
-		})
-		if err = absent(err); err != nil {
+		if err := absent(transaction{deleteTable()}.commit(ctx, ns)); err != nil {
 			return fmt.Errorf("delete table %s: %w", iptables.TableName, err)
 		}
 		removed = true

@@ -9,10 +9,10 @@ import (
 	"strconv"
 	"strings"
 
-	nft "github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/internal/rawnetlink"
 	"istio-pod-network-controller/iptables"
 )
 
@@ -42,14 +42,12 @@ func commit(ctx context.Context, ns *netns.NS, old, ref outline, want iptables.R
 
 // replace makes the table anew in one transaction, which deletes the old one if exists says that there is one.
 func replace(ctx context.Context, ns *netns.NS, exists bool, fresh transaction) error {
-	return insist(ctx, func() (err error) {
+	return insist(ctx, func() error {
 		t := fresh
 		if exists {
-			if t, err = fresh.afterDelete(); err != nil {
-				return err
-			}
+			t = slices.Insert(slices.Clone(fresh), 0, deleteTable())
 		}
-		err = t.commit(ctx, ns)
+		err := t.commit(ctx, ns)
 		switch {
 		case errors.Is(err, unix.ENOENT):
 			exists = false
@@ -62,33 +60,27 @@ func replace(ctx context.Context, ns *netns.NS, exists bool, fresh transaction) 
 
 // refill changes a table of our shape in steps.
 func refill(ctx context.Context, ns *netns.NS, old outline, want iptables.Ruleset) error {
-	b := batch{table: ownTable(), suffix: nextSuffix(old.sets)}
+	suffix := nextSuffix(old.sets)
 	first, second := stages(want)
-	gone := old.without(want)
-	steps := []func(*nft.Conn) error{
-		func(c *nft.Conn) error { return b.flush(c, nil, nil, want.Sets) },
-		func(c *nft.Conn) error { return b.flush(c, first, old.chains, nil) },
-		func(c *nft.Conn) error {
-			for _, name := range gone {
-				chain := &nft.Chain{Table: b.table, Name: name}
-				c.FlushChain(chain)
-				c.DelChain(chain)
-			}
-			return b.flush(c, second, old.chains, nil)
-		},
-		func(c *nft.Conn) error {
-			for name := range old.sets {
-				c.DelSet(&nft.Set{Table: b.table, Name: name})
-			}
-			return c.Flush()
-		},
+	added, errAdded := fill(suffix, nil, nil, want.Sets)
+	captured, errCaptured := fill(suffix, first, old.chains, nil)
+	rest, errRest := fill(suffix, second, old.chains, nil)
+	if err := errors.Join(errAdded, errCaptured, errRest); err != nil {
+		return err
 	}
-	needed := []bool{len(want.Sets) > 0, true, len(second)+len(gone) > 0, len(old.sets) > 0}
-	for i, step := range steps {
-		if !needed[i] {
+	var gone, spare transaction
+	for _, name := range old.without(want) {
+		gone = append(gone, flushChain(name), message(unix.NFT_MSG_DELCHAIN, 0, rawnetlink.Text(unix.NFTA_CHAIN_NAME, name)))
+	}
+	for name := range old.sets {
+		spare = append(spare, message(unix.NFT_MSG_DELSET, 0, rawnetlink.Text(unix.NFTA_SET_NAME, name)))
+	}
+	steps := []transaction{added, captured, append(gone, rest...), spare}
+	for i, t := range steps {
+		if len(t) == 0 {
 			continue
 		}
-		if err := transact(ctx, ns, step); err != nil {
+		if err := t.commit(ctx, ns); err != nil {
 			return fmt.Errorf("step %d of %d: %w", i+1, len(steps), err)
 		}
 	}

@@ -2,47 +2,73 @@ package nftables
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/netip"
+	"slices"
 
-	nft "github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
 
+	"istio-pod-network-controller/internal/rawnetlink"
 	"istio-pod-network-controller/iptables"
 )
 
-// batch fills one table with chains whose rules use one generation of sets.
-type batch struct {
-	table  *nft.Table
-	suffix string
+// message returns a message of a transaction. Its first attribute names our table, which is attribute 1 of every kind of object.
+func message(kind, flags uint16, attributes ...[]byte) rawnetlink.Request {
+	table := rawnetlink.Text(unix.NFTA_TABLE_NAME, iptables.TableName)
+	r := get(kind, slices.Insert(attributes, 0, table)...)
+	r.Flags, r.Silent = flags, true
+	return r
 }
 
-// flush commits one transaction: it adds sets, and fills chains after emptying those in there.
-func (b batch) flush(conn *nft.Conn, want []iptables.Chain, there map[string]string, sets []iptables.Set) error {
-	for _, s := range sets {
-		if err := addSet(conn, b.table, s, b.suffix); err != nil {
-			return err
-		}
+// big returns an attribute with a number in network byte order.
+func big(kind uint16, n uint32) []byte {
+	return rawnetlink.Bytes(kind, binary.BigEndian.AppendUint32(nil, n))
+}
+
+// nested returns an attribute that holds others.
+func nested(kind uint16, attributes ...[]byte) []byte {
+	return rawnetlink.Bytes(kind|unix.NLA_F_NESTED, slices.Concat(attributes...))
+}
+
+// newTable makes our table. It fails if there is one.
+func newTable() rawnetlink.Request {
+	return message(unix.NFT_MSG_NEWTABLE, unix.NLM_F_EXCL, big(unix.NFTA_TABLE_FLAGS, 0))
+}
+
+func deleteTable() rawnetlink.Request { return message(unix.NFT_MSG_DELTABLE, 0) }
+
+func flushChain(name string) rawnetlink.Request {
+	return message(unix.NFT_MSG_DELRULE, 0, rawnetlink.Text(unix.NFTA_RULE_CHAIN, name))
+}
+
+// fill adds sets, and fills chains after emptying those in there. The rules use the generation of sets that suffix names.
+func fill(suffix string, want []iptables.Chain, there map[string]string, sets []iptables.Set) (t transaction, err error) {
+	for i, s := range sets {
+		t = append(t, addSet(s, suffix, uint32(i+1))...) //nolint:gosec // a handful
 	}
 	for _, c := range want {
-		chain := &nft.Chain{
-			Table: b.table, Name: c.Name, Type: nft.ChainType(c.Type), Hooknum: hookNumber(c.Hook),
-			Priority: new(nft.ChainPriority(c.Priority)),
-		}
 		if _, ok := there[c.Name]; ok {
-			conn.FlushChain(chain)
+			t = append(t, flushChain(c.Name))
 		} else {
-			conn.AddChain(chain)
+			t = append(t, newChain(c))
 		}
-		for _, rule := range c.Rules {
-			conn.AddRule(&nft.Rule{
-				Table: b.table, Chain: chain, Exprs: encode(rule, b.suffix), UserData: ruleUserdata(rule),
-			})
+		for _, r := range c.Rules {
+			var list [][]byte
+			for _, e := range encode(r, suffix) {
+				data, err := expr.Marshal(unix.NFPROTO_INET, e)
+				if err != nil {
+					return nil, fmt.Errorf("encode rule %q: %w", r.Comment, err)
+				}
+				list = append(list, nested(unix.NFTA_LIST_ELEM, data))
+			}
+			t = append(t, message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, rawnetlink.Text(unix.NFTA_RULE_CHAIN, c.Name),
+				nested(unix.NFTA_RULE_EXPRESSIONS, list...), rawnetlink.Bytes(unix.NFTA_RULE_USERDATA, ruleUserdata(r))))
 		}
 	}
-	return conn.Flush()
+	return t, nil
 }
 
 // ruleUserdata returns the rule's comment in the form that nft reads.
@@ -50,35 +76,67 @@ func ruleUserdata(r iptables.Rule) []byte {
 	return userdata.AppendString(nil, userdata.TypeComment, r.Comment)
 }
 
-func hookNumber(h iptables.Hook) *nft.ChainHook {
-	if h == iptables.Prerouting {
-		return nft.ChainHookPrerouting
-	}
-	return nft.ChainHookOutput
+func newChain(c iptables.Chain) rawnetlink.Request {
+	hook := nested(unix.NFTA_CHAIN_HOOK, big(unix.NFTA_HOOK_HOOKNUM, hookNumber(c.Hook)), big(unix.NFTA_HOOK_PRIORITY, uint32(c.Priority))) //nolint:gosec // as the kernel wants it
+	return message(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE,
+		rawnetlink.Text(unix.NFTA_CHAIN_NAME, c.Name), hook, rawnetlink.Text(unix.NFTA_CHAIN_TYPE, string(c.Type)))
 }
 
-func addSet(conn *nft.Conn, table *nft.Table, s iptables.Set, suffix string) error {
-	set := &nft.Set{Table: table, Name: s.Name + suffix, KeyType: nft.TypeInetService}
+func hookNumber(h iptables.Hook) uint32 {
+	if h == iptables.Prerouting {
+		return unix.NF_INET_PRE_ROUTING
+	}
+	return unix.NF_INET_LOCAL_OUT
+}
+
+// The types of set keys that the nft program knows (datatype.h), and the size of their values in bytes.
+const (
+	typeIPv4, sizeIPv4 = 7, 4
+	typeIPv6, sizeIPv6 = 8, 16
+	typePort, sizePort = 13, 2
+)
+
+// manyElements is how many elements of a set are in one message, whose attributes have at most 64 KiB.
+const manyElements = 1000
+
+// addSet makes a set with its elements. id is its number in the transaction.
+func addSet(s iptables.Set, suffix string, id uint32) (t transaction) {
+	kind, size, flags := uint32(typePort), uint32(sizePort), uint32(0)
 	switch s.Kind {
 	case iptables.IPv4Set:
-		set.KeyType, set.Interval = nft.TypeIPAddr, true
+		kind, size, flags = typeIPv4, sizeIPv4, unix.NFT_SET_INTERVAL
 	case iptables.IPv6Set:
-		set.KeyType, set.Interval = nft.TypeIP6Addr, true
+		kind, size, flags = typeIPv6, sizeIPv6, unix.NFT_SET_INTERVAL
 	case iptables.PortSet:
 	}
-	return conn.AddSet(set, elements(s))
+	set := message(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, rawnetlink.Text(unix.NFTA_SET_NAME, s.Name+suffix), big(unix.NFTA_SET_FLAGS, flags),
+		big(unix.NFTA_SET_KEY_TYPE, kind), big(unix.NFTA_SET_KEY_LEN, size), big(unix.NFTA_SET_ID, id))
+	if flags != 0 { // without effect; nft does so
+		order := userdata.AppendUint32(nil, userdata.NFTNL_UDATA_SET_KEYBYTEORDER, 2)
+		set.Attributes = append(set.Attributes, rawnetlink.Bytes(unix.NFTA_SET_USERDATA, order))
+	}
+	t = append(t, set)
+	for some := range slices.Chunk(elements(s), manyElements) {
+		t = append(t, message(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, rawnetlink.Text(unix.NFTA_SET_ELEM_LIST_SET, s.Name+suffix),
+			big(unix.NFTA_SET_ELEM_LIST_SET_ID, id), nested(unix.NFTA_SET_ELEM_LIST_ELEMENTS, some...)))
+	}
+	return t
 }
 
-func elements(s iptables.Set) []nft.SetElement {
-	var out []nft.SetElement
+// elements returns a set's elements as attributes.
+func elements(s iptables.Set) (out [][]byte) {
+	element := func(key []byte, more ...[]byte) {
+		value := nested(unix.NFTA_SET_ELEM_KEY, rawnetlink.Bytes(unix.NFTA_DATA_VALUE, key))
+		out = append(out, nested(unix.NFTA_LIST_ELEM, slices.Insert(more, 0, value)...))
+	}
 	for _, p := range s.Ports {
-		out = append(out, nft.SetElement{Key: binary.BigEndian.AppendUint16(nil, p)})
+		element(binary.BigEndian.AppendUint16(nil, p))
 	}
 	for _, p := range s.Prefixes {
-		out = append(out, nft.SetElement{Key: p.Addr().AsSlice()})
+		element(p.Addr().AsSlice())
 		// An interval that reaches the end of the address space has no end element.
 		if end := lastAddr(p).Next(); end.IsValid() {
-			out = append(out, nft.SetElement{Key: end.AsSlice(), IntervalEnd: true})
+			element(end.AsSlice(), big(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END))
 		}
 	}
 	return out
@@ -154,7 +212,7 @@ func verdict(a iptables.Action, family uint32) []expr.Any {
 	case iptables.Divert:
 		return append(setMark, leave)
 	case iptables.TProxy:
-		tproxy := &expr.TProxy{Family: byte(family), TableFamily: byte(nft.TableFamilyINet), RegPort: reg} //nolint:gosec // 2 or 10
+		tproxy := &expr.TProxy{Family: byte(family), TableFamily: unix.NFPROTO_INET, RegPort: reg} //nolint:gosec // 2 or 10
 		return append(append([]expr.Any{port, tproxy}, setMark...), leave)
 	case iptables.SaveMark:
 		return []expr.Any{load(iptables.Mark, 0), &expr.Ct{Key: expr.CtKeyMARK, SourceRegister: true, Register: reg}, leave}

@@ -153,19 +153,24 @@ func raw(messages ...rawMessage) func(*testing.T, *netns.NS) {
 func remade(want iptables.Ruleset, change func(*nft.Set)) func(*testing.T, *netns.NS) {
 	return func(t *testing.T, ns *netns.NS) {
 		t.Helper()
-		b := batch{table: ownTable(), suffix: ".0"}
+		table := ownTable()
 		mustTransact(t, ns, func(c *nft.Conn) error {
-			c.DelTable(b.table)
-			c.CreateTable(b.table)
+			c.DelTable(table)
+			c.CreateTable(table)
 			for _, s := range want.Sets {
-				set := &nft.Set{Table: b.table, Name: s.Name + b.suffix, KeyType: nft.TypeInetService}
+				set := &nft.Set{Table: table, Name: s.Name + ".0", KeyType: nft.TypeInetService}
 				change(set)
-				if err := c.AddSet(set, elements(s)); err != nil {
+				var ports []nft.SetElement
+				for _, p := range s.Ports {
+					ports = append(ports, nft.SetElement{Key: binary.BigEndian.AppendUint16(nil, p)})
+				}
+				if err := c.AddSet(set, ports); err != nil {
 					return err
 				}
 			}
-			return b.flush(c, want.Chains, nil, nil)
+			return c.Flush()
 		})
+		mustFill(t, ns, want.Chains, nil)
 	}
 }
 
@@ -173,19 +178,19 @@ func remade(want iptables.Ruleset, change func(*nft.Set)) func(*testing.T, *netn
 func altered[E expr.Any](want iptables.Ruleset, change func(E) bool) func(*testing.T, *netns.NS) {
 	return func(t *testing.T, ns *netns.NS) {
 		t.Helper()
-		b := batch{table: ownTable(), suffix: ".0"}
+		table := ownTable()
 		done := false
 		mustTransact(t, ns, func(c *nft.Conn) error {
 			for _, chain := range want.Chains {
-				at := &nft.Chain{Table: b.table, Name: chain.Name}
+				at := &nft.Chain{Table: table, Name: chain.Name}
 				c.FlushChain(at)
 				for _, r := range chain.Rules {
-					exprs := encode(r, b.suffix)
+					exprs := encode(r, ".0")
 					done = done || slices.ContainsFunc(exprs, func(e expr.Any) bool {
 						one, ok := e.(E)
 						return ok && change(one)
 					})
-					c.AddRule(&nft.Rule{Table: b.table, Chain: at, Exprs: exprs, UserData: ruleUserdata(r)})
+					c.AddRule(&nft.Rule{Table: table, Chain: at, Exprs: exprs, UserData: ruleUserdata(r)})
 				}
 			}
 			return c.Flush()
@@ -198,7 +203,31 @@ func altered[E expr.Any](want iptables.Ruleset, change func(E) bool) func(*testi
 
 func mustTransact(t *testing.T, ns *netns.NS, f func(*nft.Conn) error) {
 	t.Helper()
-	if err := transact(t.Context(), ns, f); err != nil {
+	if err := transact(ns, f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// transact makes a transaction by the library, as somebody else would.
+func transact(ns *netns.NS, f func(*nft.Conn) error) error {
+	conn, err := nft.New(nft.WithNetNSFd(ns.Fd()))
+	if err != nil {
+		return err
+	}
+	return f(conn)
+}
+
+// ownTable is our table in messages of the library.
+func ownTable() *nft.Table { return &nft.Table{Family: nft.TableFamilyINet, Name: iptables.TableName} }
+
+// mustFill fills chains, after emptying those in there.
+func mustFill(t *testing.T, ns *netns.NS, chains []iptables.Chain, there map[string]string) {
+	t.Helper()
+	filled, err := fill(".0", chains, there, nil)
+	if err == nil {
+		err = filled.commit(t.Context(), ns)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 }

@@ -255,7 +255,7 @@ func TestApplyEndsWhileAPodFlushesTheTable(t *testing.T) {
 			case <-stop:
 				return
 			}
-			_ = transact(t.Context(), ns, func(c *nft.Conn) error { c.DelTable(ownTable()); return c.Flush() })
+			_ = transact(ns, func(c *nft.Conn) error { c.DelTable(ownTable()); return c.Flush() })
 		}
 	}()
 	for i := range 20 {

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 
-	nft "github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/internal/netns"
@@ -71,9 +70,9 @@ func showSet(ctx context.Context, ns *netns.NS, name, attrs string) (set iptable
 		return nil
 	})
 	switch number(find([]byte(attrs), unix.NFTA_SET_KEY_TYPE)) {
-	case nft.TypeIPAddr.GetNFTMagic():
+	case typeIPv4:
 		set.Kind = iptables.IPv4Set
-	case nft.TypeIP6Addr.GetNFTMagic():
+	case typeIPv6:
 		set.Kind = iptables.IPv6Set
 	}
 	slices.Sort(set.Ports)
@@ -147,7 +146,7 @@ func decodeChain(name, attrs string) iptables.Chain {
 	out.Priority = int32(binary.BigEndian.Uint32(priority)) //nolint:gosec // the kernel's own negative number
 	out.Hook = iptables.Hook(fmt.Sprintf("hook-%d", binary.BigEndian.Uint32(number)))
 	for _, known := range []iptables.Hook{iptables.Prerouting, iptables.Output} {
-		if uint32(*hookNumber(known)) == binary.BigEndian.Uint32(number) {
+		if hookNumber(known) == binary.BigEndian.Uint32(number) {
 			out.Hook = known
 		}
 	}

@@ -1,10 +1,7 @@
 package nftables
 
 import (
-	"slices"
 	"sync"
-
-	nft "github.com/google/nftables"
 
 	"istio-pod-network-controller/iptables"
 )
@@ -44,21 +41,6 @@ func (r *recorded) of(want iptables.Ruleset, hash uint64) (transaction, error) {
 
 // create returns the transaction that makes our table with want from nothing.
 func create(want iptables.Ruleset) (transaction, error) {
-	all, err := record(func(c *nft.Conn) error {
-		c.CreateTable(ownTable())
-		return batch{table: ownTable(), suffix: ".0"}.flush(c, want.Chains, nil, want.Sets)
-	})
-	if err != nil {
-		return nil, err
-	}
-	return all[0], nil
-}
-
-// afterDelete returns the transaction with the deletion of our table before it.
-func (t transaction) afterDelete() (transaction, error) {
-	deletion, err := record(func(c *nft.Conn) error { c.DelTable(ownTable()); return c.Flush() })
-	if err != nil {
-		return nil, err
-	}
-	return slices.Insert(slices.Clone(t), 1, deletion[0][1]), nil
+	t, err := fill(".0", want.Chains, nil, want.Sets)
+	return append(transaction{newTable()}, t...), err
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"testing"
 
-	nft "github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/iptables"
@@ -20,13 +19,7 @@ func TestARefusedTransactionSaysWhy(t *testing.T) {
 			for n := range ports {
 				set.Ports = append(set.Ports, binary.BigEndian.Uint16([]byte{byte(n >> 8), byte(n)}))
 			}
-			err := transact(t.Context(), kerneltest.New(t), func(c *nft.Conn) error {
-				if err := c.SetAddElements(&nft.Set{Table: ownTable(), Name: set.Name, KeyType: nft.TypeInetService}, elements(set)); err != nil {
-					return err
-				}
-				return c.Flush()
-			})
-			if !errors.Is(err, unix.ENOENT) {
+			if err := addSet(set, ".0", 1)[1:].commit(t.Context(), kerneltest.New(t)); !errors.Is(err, unix.ENOENT) {
 				t.Errorf("elements of a set that does not exist: %v", err)
 			}
 		})

@@ -70,14 +70,14 @@ func TestRulesWithoutCountersAreDrift(t *testing.T) {
 // withoutCounters writes the chains as they are, except that no rule counts.
 func withoutCounters(t *testing.T, ns *netns.NS, want iptables.Ruleset) {
 	t.Helper()
-	b := batch{table: ownTable(), suffix: ".0"}
+	table := ownTable()
 	mustTransact(t, ns, func(c *nft.Conn) error {
 		for _, chain := range want.Chains {
-			at := &nft.Chain{Table: b.table, Name: chain.Name}
+			at := &nft.Chain{Table: table, Name: chain.Name}
 			c.FlushChain(at)
 			for _, r := range chain.Rules {
-				exprs := slices.DeleteFunc(encode(r, b.suffix), func(e expr.Any) bool { _, counts := e.(*expr.Counter); return counts })
-				c.AddRule(&nft.Rule{Table: b.table, Chain: at, Exprs: exprs, UserData: ruleUserdata(r)})
+				exprs := slices.DeleteFunc(encode(r, ".0"), func(e expr.Any) bool { _, counts := e.(*expr.Counter); return counts })
+				c.AddRule(&nft.Rule{Table: table, Chain: at, Exprs: exprs, UserData: ruleUserdata(r)})
 			}
 		}
 		return c.Flush()
@@ -89,10 +89,7 @@ func TestVerify_ruleChanged_namesItAndItsPlace(t *testing.T) {
 	mustApply(t, b, ns, want)
 	other := rules(t, nil)
 	other.Chains[0].Rules[2].Action = iptables.Action{Verb: iptables.Redirect, Port: 99}
-	batch := batch{table: ownTable(), suffix: ".0"}
-	mustTransact(t, ns, func(c *nft.Conn) error {
-		return batch.flush(c, other.Chains[:1], map[string]string{other.Chains[0].Name: ""}, nil)
-	})
+	mustFill(t, ns, other.Chains[:1], map[string]string{other.Chains[0].Name: ""})
 	drift, err := b.Verify(t.Context(), ns.Path(), want)
 	missing := "- " + want.Chains[0].Rules[2].Text()
 	if text := drift.String(); err != nil || text != missing+"\n+ chain outbound, rules 3 to 3: not ours" {
