@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"slices"
 
 	"istio-pod-network-controller/internal/netns"
@@ -19,16 +18,10 @@ import (
 
 // Backend programs open namespaces, of which one goroutine at a time uses each. After the deadline of its context a call begins no new
 // transaction.
-type Backend struct {
-	seed       maphash.Seed
-	references *references
-	recorded   *recorded
-}
+type Backend struct{ compiled *compiled }
 
 // New returns a Backend.
-func New() *Backend {
-	return &Backend{seed: maphash.MakeSeed(), references: newReferences(), recorded: newRecorded()}
-}
+func New() *Backend { return &Backend{newCompiled()} }
 
 // Name is the backend's name in flags and reports.
 func (b *Backend) Name() string { return "nftables" }
@@ -46,7 +39,7 @@ func (b *Backend) Apply(ctx context.Context, ns *netns.NS, want iptables.Ruleset
 	}, func() error {
 		iptables.SawDrift(ctx, c.drift)
 		drift := c.describe(ctx, ns, want)
-		fresh, err := b.recorded.of(want, want.Hash(b.seed))
+		fresh, err := b.compiled.transaction(want)
 		if err != nil {
 			return err
 		}
@@ -74,7 +67,7 @@ func (b *Backend) compare(ctx context.Context, ns *netns.NS, want iptables.Rules
 		c.drift = c.have.differences(outline{})
 		return c, err
 	}
-	if c.ref, err = b.references.of(ctx, want, want.Hash(b.seed)); err != nil {
+	if c.ref, err = b.compiled.reference(ctx, want); err != nil {
 		return c, err
 	}
 	c.drift = c.have.differences(c.ref.outline)

@@ -6,58 +6,17 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/rawnetlink"
 	"istio-pod-network-controller/iptables"
 )
 
-// maxReferences bounds the number of rule sets that are kept: some kilobytes each.
-const maxReferences = 1024
-
 // reference is what this kernel returns for a table that holds exactly one of our rule sets. It is read from the kernel, in a namespace
 // made for the purpose: what the kernel adds to our messages, and in which order, differs from version to version.
 type reference struct {
 	outline outline // sets by name without the generation
 	content content
-}
-
-// references holds the references learnt so far, by the hash of the rule set.
-type references struct {
-	mu    sync.Mutex
-	known map[uint64]reference
-}
-
-func newReferences() *references { return &references{known: map[uint64]reference{}} }
-
-func (r *references) get(hash uint64) (reference, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	ref, ok := r.known[hash]
-	return ref, ok
-}
-
-func (r *references) put(hash uint64, ref reference) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.known) >= maxReferences {
-		clear(r.known)
-	}
-	r.known[hash] = ref
-}
-
-// of returns the reference of want, whose hash is given.
-func (r *references) of(ctx context.Context, want iptables.Ruleset, hash uint64) (reference, error) {
-	if ref, ok := r.get(hash); ok {
-		return ref, nil
-	}
-	ref, err := learn(ctx, want)
-	if err != nil {
-		return ref, fmt.Errorf("read how the kernel returns these rules: %w", err)
-	}
-	r.put(hash, ref)
-	return ref, nil
 }
 
 func learn(ctx context.Context, want iptables.Ruleset) (ref reference, err error) {

@@ -26,37 +26,35 @@ func TestARefusedTransactionSaysWhy(t *testing.T) {
 	}
 }
 
-// A transaction that is recorded once makes the same table as often as it is sent, in place of another, too.
-func TestATransactionIsRecordedOnce(t *testing.T) {
-	r, want, other := newRecorded(), rules(t, nil), rules(t, func(s *iptables.Spec) { s.InboundPort = 16006 })
-	ns := kerneltest.New(t)
-	for i, c := range []struct {
-		rules iptables.Ruleset
-		hash  uint64
-	}{{want, 1}, {other, 2}, {want, 1}} {
-		fresh, err := r.of(c.rules, c.hash)
+// A transaction that is encoded once makes the same table as often as it is sent, in place of another, too.
+func TestTransaction_sameRules_isEncodedOnce(t *testing.T) {
+	c, ns := newCompiled(), kerneltest.New(t)
+	want, other := rules(t, nil), rules(t, func(s *iptables.Spec) { s.InboundPort = 16006 })
+	for i, r := range []iptables.Ruleset{want, other, want} {
+		fresh, err := c.transaction(r)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if again, err := r.of(c.rules, c.hash); err != nil || &again[0] != &fresh[0] {
-			t.Errorf("recorded twice, error %v", err)
+		if again, err := c.transaction(r); err != nil || &again[0] != &fresh[0] {
+			t.Errorf("encoded twice, error %v", err)
 		}
 		if err := replace(t.Context(), ns, i > 0, fresh); err != nil {
 			t.Fatal(err)
 		}
-		c.rules.Loopback = nil // no transaction makes an address
-		mustHold(t, ns, c.rules)
+		r.Loopback = nil // no transaction makes an address
+		mustHold(t, ns, r)
 	}
-	for hash := range uint64(2 * maxRecorded) {
-		if _, err := r.of(want, hash); err != nil {
+	for port := range uint16(2 * maxRecorded) {
+		if _, err := c.transaction(rules(t, func(s *iptables.Spec) { s.InboundPort = 16006 + port })); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if len(r.known) > maxRecorded {
-		t.Errorf("%d transactions are kept", len(r.known))
+	if len(c.transactions) > maxRecorded {
+		t.Errorf("%d transactions are kept", len(c.transactions))
 	}
+	before := len(c.transactions)
 	want.Sets = []iptables.Set{{Name: "exclude-inbound", Kind: iptables.PortSet, Ports: make([]uint16, usualSize)}}
-	if _, err := r.of(want, 1000); err != nil || r.known[1000] != nil {
+	if _, err := c.transaction(want); err != nil || len(c.transactions) != before {
 		t.Errorf("a long transaction is kept, error %v", err)
 	}
 }
