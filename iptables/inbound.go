@@ -2,25 +2,25 @@ package iptables
 
 import "slices"
 
-// inbound adds the rules for what reaches the pod in REDIRECT mode.
-func (b *builder) inbound() {
-	s, r := b.spec, &rules{}
+// inbound returns the chains for packets that reach the pod in REDIRECT mode.
+func inbound(s Spec, d *declared) []Chain {
+	r := &rules{}
 	if len(s.RerouteInterfaces) > 0 || s.Mode == ModeRedirect && s.capturesInbound() {
 		r.openConnections()
 	}
-	b.reroute(r)
+	reroute(s, d, r)
 	if s.Mode == ModeRedirect && s.capturesInbound() {
 		// During a change of mode, this chain and TPROXY's exist at the same time, and only one of them may decide. With both, a client that
 		// uses a port again would have to wait until the old connection's TIME_WAIT (a minute) is over.
 		r.add("diverted already", direct(), tcp(), marked(markDiverted))
 		r.excludeInterfaces(iif, s.ExcludeInterfaces)
 		r.add("the proxy's tunnel port", direct(), tcp(), port(s.TunnelPort))
-		b.ownPorts(r)
+		ownPorts(s, d, r)
 		captured := []Cond{tcp()}
 		if s.IncludeInboundPorts.All {
-			b.excludeInbound(r)
+			excludeInbound(s, d, r)
 		} else {
-			captured = append(captured, inSet(DstPort, b.portSet(setIncludeIn, s.IncludeInboundPorts.List)))
+			captured = append(captured, inSet(DstPort, d.ports(setIncludeIn, s.IncludeInboundPorts.List)))
 		}
 		r.add("inbound traffic goes to the proxy", redirectTo(s.InboundPort), append(slices.Clip(captured), s.listening()...)...)
 		if s.IncludeInboundPorts.Listening {
@@ -28,21 +28,19 @@ func (b *builder) inbound() {
 			r.add("nobody listens", redirectTo(refusedPort), append(slices.Clip(captured), num(DstType, Local))...)
 		}
 	}
-	b.chain(chainInbound, NAT, Prerouting, natPriority, r)
-	b.reused(chainReusedIn, Prerouting, iif("lo"), *r)
+	return append(chain(chainInbound, NAT, Prerouting, natPriority, *r), reused(s, chainReusedIn, Prerouting, iif("lo"), *r)...)
 }
 
 // reroute treats what comes from virtual machines behind the pod as outbound traffic. It first adds the redirects of all interfaces,
 // then the exemption of all from inbound capture.
-func (b *builder) reroute(r *rules) {
-	s := b.spec
+func reroute(s Spec, d *declared, r *rules) {
 	const comment = "traffic of virtual machines behind the pod is outbound"
 	for _, name := range s.RerouteInterfaces {
 		if s.IncludeCIDRs.All {
 			r.add(comment, redirectTo(s.OutboundPort), iif(name), tcp())
 			continue
 		}
-		for _, set := range b.prefixSets(setInclude4, setInclude6, s.IncludeCIDRs.List) {
+		for _, set := range d.prefixes(setInclude4, setInclude6, s.IncludeCIDRs.List) {
 			r.add(comment, redirectTo(s.OutboundPort), iif(name), set.family(), inSet(DstAddr, set.Name), tcp())
 		}
 	}
@@ -60,9 +58,9 @@ func (s Spec) listening() []Cond {
 }
 
 // ownPorts leaves the proxy's own ports alone: it listens there, and is no application.
-func (b *builder) ownPorts(r *rules) {
-	if s := b.spec; s.IncludeInboundPorts.Listening {
-		r.add("the proxy's own ports", direct(), tcp(), inSet(DstPort, b.portSet(setOwnPorts, s.ownPorts())))
+func ownPorts(s Spec, d *declared, r *rules) {
+	if s.IncludeInboundPorts.Listening {
+		r.add("the proxy's own ports", direct(), tcp(), inSet(DstPort, d.ports(setOwnPorts, s.ownPorts())))
 	}
 }
 
@@ -78,8 +76,8 @@ func (s Spec) CapturesListener(port uint16) bool {
 	return s.IncludeInboundPorts.Listening && included && !slices.Contains(s.ownPorts(), port)
 }
 
-func (b *builder) excludeInbound(r *rules) {
-	if set := b.portSet(setExcludeIn, b.spec.ExcludeInboundPorts); set != "" {
+func excludeInbound(s Spec, d *declared, r *rules) {
+	if set := d.ports(setExcludeIn, s.ExcludeInboundPorts); set != "" {
 		r.add("excluded inbound ports", direct(), tcp(), inSet(DstPort, set))
 	}
 }

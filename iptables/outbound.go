@@ -10,61 +10,59 @@ const (
 	refusedPort = 1
 )
 
-// outbound adds the rules for what the pod sends.
-func (b *builder) outbound() {
-	s, r := b.spec, &rules{}
+// outbound returns the chains for packets that the pod sends.
+func outbound(s Spec, d *declared) []Chain {
+	r := &rules{}
 	if s.DNS == DNSOff {
 		r.add("only TCP is redirected", direct(), not(tcp()))
 	}
 	r.openConnections()
-	b.validation(r)
+	validation(s, r)
 	r.excludeInterfaces(oif, s.ExcludeInterfaces)
 	for _, owner := range s.owners() {
 		for _, listener := range []uint16{s.OutboundPort, s.InboundPort} {
 			r.add("a proxy that dials its own listener would do so for ever", redirectTo(refusedPort), oif("lo"), tcp(), port(listener), owner)
 		}
 	}
-	b.excludePorts(r)
+	excludePorts(s, d, r)
 	for _, p := range passthrough() {
 		r.add("the proxy handing inbound traffic to the application", direct(), oif("lo"), family(p), addr(SrcAddr, p))
 	}
 	if s.divertsInbound() {
 		r.add(commentInName, direct(), oif("lo"), tcp(), marked(markDiverted))
 	}
-	b.istioValidation(r)
+	istioValidation(s, r)
 	for _, owner := range s.owners() {
-		b.self(r, owner)
+		self(s, r, owner)
 	}
 	r.ownerGroups(s.OwnerGroups)
-	b.lookups(r)
+	lookups(s, r)
 	for _, lo := range s.loopbacks() {
 		r.add("the pod's own loopback address stays direct", direct(), family(lo), addr(DstAddr, lo))
 	}
-	for _, set := range b.prefixSets(setExclude4, setExclude6, s.ExcludeCIDRs) {
+	for _, set := range d.prefixes(setExclude4, setExclude6, s.ExcludeCIDRs) {
 		r.add("excluded destinations", direct(), set.family(), inSet(DstAddr, set.Name))
 	}
-	if set := b.portSet(setIncludeOut, s.IncludeOutboundPorts); set != "" {
+	if set := d.ports(setIncludeOut, s.IncludeOutboundPorts); set != "" {
 		r.add("included outbound ports go to the proxy", redirectTo(s.OutboundPort), tcp(), inSet(DstPort, set))
 	}
-	b.includeCIDRs(r)
-	b.chain(chainOutbound, NAT, Output, natPriority, r)
-	b.reused(chainReusedOut, Output, oif("lo"), *r)
+	includeCIDRs(s, d, r)
+	return append(chain(chainOutbound, NAT, Output, natPriority, *r), reused(s, chainReusedOut, Output, oif("lo"), *r)...)
 }
 
-func (b *builder) excludePorts(r *rules) {
-	set := b.portSet(setExcludeOut, b.spec.ExcludeOutboundPorts)
+func excludePorts(s Spec, d *declared, r *rules) {
+	set := d.ports(setExcludeOut, s.ExcludeOutboundPorts)
 	if set == "" {
 		return
 	}
 	r.add("excluded outbound ports", direct(), tcp(), inSet(DstPort, set))
-	if b.spec.DNS != DNSOff {
+	if s.DNS != DNSOff {
 		r.add("excluded outbound ports", direct(), udp(), inSet(DstPort, set))
 	}
 }
 
 // self adds the rules for traffic inside the pod, and exempts the proxy's own traffic.
-func (b *builder) self(r *rules, owner Cond) {
-	s := b.spec
+func self(s Spec, r *rules, owner Cond) {
 	// With DNS capture, the next two rules leave out lookups over lo, so that later rules decide. Exception: TCP lookups of the proxy's group
 	// meet the first.
 	dns := s.DNS != DNSOff
@@ -101,14 +99,14 @@ func (r *rules) ownerGroups(g Groups) {
 }
 
 // lookups redirects DNS to the proxy's resolver: all, or only what goes to the resolvers of the pod.
-func (b *builder) lookups(r *rules) {
+func lookups(s Spec, r *rules) {
 	const comment = "lookups go to the proxy's resolver"
 	for _, protocol := range []Cond{tcp(), udp()} {
-		switch b.spec.DNS {
+		switch s.DNS {
 		case DNSAll:
 			r.add(comment, redirectTo(resolverPort), protocol, port(dnsPort))
 		case DNSResolvConf:
-			for _, p := range b.resolvers() {
+			for _, p := range s.resolvers() {
 				r.add(comment, redirectTo(resolverPort), family(p), addr(DstAddr, p), protocol, port(dnsPort))
 			}
 		case DNSOff:
@@ -117,22 +115,22 @@ func (b *builder) lookups(r *rules) {
 }
 
 // resolvers returns the pod's resolvers as prefixes of one address.
-func (b *builder) resolvers() []netip.Prefix {
+func (s Spec) resolvers() []netip.Prefix {
 	var out []netip.Prefix
-	for _, a := range b.spec.Resolvers {
+	for _, a := range s.Resolvers {
 		out = append(out, netip.PrefixFrom(a, a.BitLen()))
 	}
 	return out
 }
 
-func (b *builder) includeCIDRs(r *rules) {
+func includeCIDRs(s Spec, d *declared, r *rules) {
 	const comment = "included destinations go to the proxy"
-	if b.spec.IncludeCIDRs.All {
-		r.add(comment, redirectTo(b.spec.OutboundPort), tcp())
+	if s.IncludeCIDRs.All {
+		r.add(comment, redirectTo(s.OutboundPort), tcp())
 		return
 	}
-	for _, set := range b.prefixSets(setInclude4, setInclude6, b.spec.IncludeCIDRs.List) {
-		r.add(comment, redirectTo(b.spec.OutboundPort), set.family(), inSet(DstAddr, set.Name), tcp())
+	for _, set := range d.prefixes(setInclude4, setInclude6, s.IncludeCIDRs.List) {
+		r.add(comment, redirectTo(s.OutboundPort), set.family(), inSet(DstAddr, set.Name), tcp())
 	}
 }
 

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// reused adds a chain that drops what a nat chain would redirect if it saw it.
+// reused returns a chain that drops what a nat chain would redirect if it saw it.
 //
 // A nat chain sees one packet of each connection: the one that conntrack takes for the first. Conntrack may hold a connection whose end it
 // did not see: the rules were missing then, and conntrack with them, or the peer had gone. It holds it for minutes, at most for days
@@ -15,7 +15,7 @@ import (
 // nat chain will still see is not confirmed (IPS_CONFIRMED).
 //
 // Packets on lo are left alone: they stay in the pod. So are those of connections that are redirected already.
-func (b *builder) reused(name string, hook Hook, lo Cond, nat rules) {
+func reused(s Spec, name string, hook Hook, lo Cond, nat rules) []Chain {
 	r := &rules{}
 	r.add("packets that open no connection", direct(), tcp(), not(opening()))
 	r.add("new connections, which the nat chain will see", direct(), not(status(Confirmed)))
@@ -23,7 +23,7 @@ func (b *builder) reused(name string, hook Hook, lo Cond, nat rules) {
 	drops := false
 	for _, rule := range nat {
 		switch {
-		case rule.has(not(opening())), !rule.mayBeTCP(), rule.has(lo), b.toLoopback(rule), rule.has(marked(markDiverted)):
+		case rule.has(not(opening())), !rule.mayBeTCP(), rule.has(lo), toLoopback(s, rule), rule.has(marked(markDiverted)):
 		case rule.Action.Verb == Redirect:
 			drops = true
 			r.add("no nat chain would see this connection", Action{Verb: Drop}, append(slices.Clip(rule.outside(lo)), state(Invalid|New|Established))...)
@@ -31,9 +31,10 @@ func (b *builder) reused(name string, hook Hook, lo Cond, nat rules) {
 			r.add(rule.Comment, rule.Action, rule.Conds...)
 		}
 	}
-	if drops {
-		b.chain(name, Filter, hook, manglePriority, r)
+	if !drops {
+		return nil
 	}
+	return chain(name, Filter, hook, manglePriority, *r)
 }
 
 func (r Rule) has(c Cond) bool { return slices.Contains(r.Conds, c) }
@@ -41,8 +42,8 @@ func (r Rule) has(c Cond) bool { return slices.Contains(r.Conds, c) }
 func (r Rule) mayBeTCP() bool { return !r.has(udp()) && !r.has(not(tcp())) }
 
 // toLoopback reports whether a rule is about packets to the pod's own loopback address, which are always on lo.
-func (b *builder) toLoopback(r Rule) bool {
-	return slices.ContainsFunc(b.spec.loopbacks(), func(lo netip.Prefix) bool { return r.has(addr(DstAddr, lo)) })
+func toLoopback(s Spec, r Rule) bool {
+	return slices.ContainsFunc(s.loopbacks(), func(lo netip.Prefix) bool { return r.has(addr(DstAddr, lo)) })
 }
 
 // outside returns the conditions of a rule for packets on other interfaces than lo.

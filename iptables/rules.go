@@ -3,6 +3,7 @@ package iptables
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 )
 
 // Priorities put our chains slightly before those of others at the customary -100, -150 and -300: the first nat chain that binds a
@@ -71,12 +72,9 @@ func Rules(spec Spec) (Ruleset, error) {
 	if err := spec.Validate(); err != nil {
 		return Ruleset{}, fmt.Errorf("compute rules: %w", err)
 	}
-	b := builder{spec: spec}
-	b.outbound()
-	b.inbound()
-	b.divert()
-	b.zones()
-	out := Ruleset{Sets: sorted(b.sets), Chains: b.chains, Loopback: LoopbackAddrs()}
+	d := &declared{}
+	chains := slices.Concat(outbound(spec, d), inbound(spec, d), divert(spec, d), zones(spec))
+	out := Ruleset{Sets: sorted(*d), Chains: chains, Loopback: LoopbackAddrs()}
 	if spec.divertsInbound() {
 		out.Routing = PolicyRoutes()
 	}
@@ -97,18 +95,12 @@ func ChainNames() []string {
 	return []string{chainOutbound, chainReusedOut, chainInbound, chainReusedIn, chainMark, chainDivert, chainDNSOut, chainDNSIn}
 }
 
-// builder collects chains, and the sets that their rules use.
-type builder struct {
-	spec   Spec
-	sets   []Set
-	chains []Chain
-}
-
-// chain adds a chain, unless it has no rules.
-func (b *builder) chain(name string, kind ChainType, hook Hook, priority int32, rules *rules) {
-	if len(*rules) > 0 {
-		b.chains = append(b.chains, Chain{Name: name, Type: kind, Hook: hook, Priority: priority, Rules: *rules})
+// chain returns a chain, or none if it has no rules.
+func chain(name string, kind ChainType, hook Hook, priority int32, rules rules) []Chain {
+	if len(rules) == 0 {
+		return nil
 	}
+	return []Chain{{Name: name, Type: kind, Hook: hook, Priority: priority, Rules: rules}}
 }
 
 // rules is a chain that is being built.
@@ -129,38 +121,4 @@ func (r *rules) excludeInterfaces(iface func(string) Cond, names []string) {
 // takes the first packet that it sees of such a connection for a new one (nf_conntrack_tcp_loose), and a redirect would break it.
 func (r *rules) openConnections() {
 	r.add("connections that are older than the rules", direct(), tcp(), not(opening()))
-}
-
-// portSet declares a set and returns its name, or "" if there are no ports.
-func (b *builder) portSet(name string, ports []uint16) string {
-	if len(ports) == 0 {
-		return ""
-	}
-	b.declare(Set{Name: name, Kind: PortSet, Ports: canonicalPorts(ports)})
-	return name
-}
-
-// prefixSets declares and returns a set for each family that has prefixes.
-func (b *builder) prefixSets(name4, name6 string, prefixes []netip.Prefix) []Set {
-	var out []Set
-	v4, v6 := splitFamilies(prefixes)
-	if len(v4) > 0 {
-		out = append(out, Set{Name: name4, Kind: IPv4Set, Prefixes: canonicalPrefixes(v4)})
-	}
-	if len(v6) > 0 {
-		out = append(out, Set{Name: name6, Kind: IPv6Set, Prefixes: canonicalPrefixes(v6)})
-	}
-	for _, s := range out {
-		b.declare(s)
-	}
-	return out
-}
-
-func (b *builder) declare(s Set) {
-	for _, known := range b.sets {
-		if known.Name == s.Name {
-			return
-		}
-	}
-	b.sets = append(b.sets, s)
 }

@@ -49,3 +49,37 @@ func sorted(sets []Set) []Set {
 	slices.SortFunc(sets, func(a, b Set) int { return strings.Compare(a.Name, b.Name) })
 	return sets
 }
+
+// declared are the sets that rules use, each once.
+type declared []Set
+
+// ports declares a set and returns its name, or "" if there are no ports.
+func (d *declared) ports(name string, all []uint16) string {
+	if len(all) == 0 {
+		return ""
+	}
+	d.add(Set{Name: name, Kind: PortSet, Ports: canonicalPorts(all)})
+	return name
+}
+
+// prefixes declares and returns a set for each family that has prefixes.
+func (d *declared) prefixes(name4, name6 string, all []netip.Prefix) []Set {
+	var out []Set
+	v4, v6 := splitFamilies(all)
+	if len(v4) > 0 {
+		out = append(out, Set{Name: name4, Kind: IPv4Set, Prefixes: canonicalPrefixes(v4)})
+	}
+	if len(v6) > 0 {
+		out = append(out, Set{Name: name6, Kind: IPv6Set, Prefixes: canonicalPrefixes(v6)})
+	}
+	for _, s := range out {
+		d.add(s)
+	}
+	return out
+}
+
+func (d *declared) add(s Set) {
+	if !slices.ContainsFunc(*d, func(known Set) bool { return known.Name == s.Name }) {
+		*d = append(*d, s)
+	}
+}

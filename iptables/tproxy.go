@@ -17,10 +17,10 @@ const commentInName = "the proxy's connections in a client's name"
 // divertsInbound reports whether inbound traffic reaches the proxy with its addresses unchanged (TPROXY).
 func (s Spec) divertsInbound() bool { return s.Mode == ModeTProxy && s.capturesInbound() }
 
-// divert adds the rules for packets that reach the pod, before any address is rewritten: they drop invalid packets, and in TPROXY mode
+// divert returns the chains for packets that reach the pod, before any address is rewritten: they drop invalid packets, and in TPROXY mode
 // give packets to the proxy's socket unchanged.
-func (b *builder) divert() {
-	s, in := b.spec, &rules{}
+func divert(s Spec, d *declared) (out []Chain) {
+	in := &rules{}
 	if s.DropInvalid || s.divertsInbound() {
 		in.excludeInterfaces(iif, s.ExcludeInterfaces)
 	}
@@ -31,14 +31,13 @@ func (b *builder) divert() {
 		for _, name := range s.RerouteInterfaces {
 			in.add("traffic of virtual machines behind the pod is not inbound", direct(), iif(name))
 		}
-		b.divertInbound(in)
-		b.markOutbound()
+		divertInbound(s, d, in)
+		out = markOutbound(s, d)
 	}
-	b.chain(chainDivert, Filter, Prerouting, divertPriority, in)
+	return append(out, chain(chainDivert, Filter, Prerouting, divertPriority, *in)...)
 }
 
-func (b *builder) divertInbound(r *rules) {
-	s := b.spec
+func divertInbound(s Spec, d *declared, r *rules) {
 	// The proxy's own mark comes in on lo. A packet from elsewhere may carry the mark of another rule set that sees it first, while one
 	// backend takes over from another. Saved to the connection, that mark would send the answers to a client back into the pod.
 	r.add(commentInName, Action{Verb: SaveMark}, iif("lo"), tcp(), marked(markDiverted))
@@ -49,12 +48,12 @@ func (b *builder) divertInbound(r *rules) {
 	// Among them are forwarded answers to virtual machines, which must not be delivered here. What opens a connection is no answer,
 	// even if the pod has tried to open one between the same addresses and ports.
 	r.add("answers are not inbound", direct(), tcp(), num(Direction, Reply), not(opening()))
-	b.ownPorts(r)
+	ownPorts(s, d, r)
 	captured := []Cond{tcp()}
 	if s.IncludeInboundPorts.All {
-		b.excludeInbound(r)
+		excludeInbound(s, d, r)
 	} else {
-		captured = append(captured, inSet(DstPort, b.portSet(setIncludeIn, s.IncludeInboundPorts.List)))
+		captured = append(captured, inSet(DstPort, d.ports(setIncludeIn, s.IncludeInboundPorts.List)))
 	}
 	also := func(more ...Cond) []Cond { return append(more, captured...) }
 	// A packet that opens a connection is not among them, whatever conntrack takes it for: see reused.
@@ -70,10 +69,10 @@ func (b *builder) divertInbound(r *rules) {
 	}
 }
 
-// markOutbound marks what must be routed back into the pod: the proxy's connections to it, and the application's answers to
+// markOutbound returns the chain that marks what must be routed back into the pod: the proxy's connections to it, and the application's answers to
 // connections that the proxy made with a client's address.
-func (b *builder) markOutbound() {
-	s, r := b.spec, &rules{}
+func markOutbound(s Spec, d *declared) []Chain {
+	r := &rules{}
 	r.excludeInterfaces(oif, s.ExcludeInterfaces)
 	r.add("diverted already", direct(), oif("lo"), tcp(), marked(markDiverted))
 	// Envoy marks these itself. Others (HAProxy's usesrc, nginx's proxy_bind) cannot, and their connections would come back to them.
@@ -87,8 +86,8 @@ func (b *builder) markOutbound() {
 		}
 	}
 	r.add("answers to connections in a client's name", Action{Verb: RestoreMark}, tcp(), num(ConnMark, markDiverted))
-	b.guard(r)
-	b.chain(chainMark, Route, Output, manglePriority, r)
+	guard(s, d, r)
+	return chain(chainMark, Route, Output, manglePriority, *r)
 }
 
 // guard drops what a socket of the application answers to a client that opens a connection to a captured port: only the proxy's listener may.
@@ -97,16 +96,15 @@ func (b *builder) markOutbound() {
 //     still listens. TCP then looks for a listener itself, by the packet's destination, and finds the application's.
 //   - Of a connection that it answers by a SYN cookie the kernel keeps nothing (tcp_syncookies). The client's next packet goes to the
 //     application's listener, which takes the cookie for its own. Such an answer has no socket, hence no owner, and is dropped, too.
-func (b *builder) guard(r *rules) {
-	s := b.spec
+func guard(s Spec, d *declared, r *rules) {
 	r.add("packets that answer no opening of a connection", direct(), tcp(), not(answering()))
 	for _, name := range s.RerouteInterfaces {
 		r.add("traffic of virtual machines behind the pod is not inbound", direct(), oif(name))
 	}
 	captured := []Cond{not(oif("lo")), tcp()}
 	if !s.IncludeInboundPorts.All {
-		captured = append(captured, inSet(SrcPort, b.portSet(setIncludeIn, s.IncludeInboundPorts.List)))
-	} else if set := b.portSet(setExcludeIn, s.ExcludeInboundPorts); set != "" {
+		captured = append(captured, inSet(SrcPort, d.ports(setIncludeIn, s.IncludeInboundPorts.List)))
+	} else if set := d.ports(setExcludeIn, s.ExcludeInboundPorts); set != "" {
 		r.add("excluded inbound ports", direct(), tcp(), inSet(SrcPort, set))
 	}
 	for _, owner := range s.owners() {

@@ -27,23 +27,23 @@ func validationSources() []netip.Prefix {
 	return []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32"), netip.MustParsePrefix("::1/128")}
 }
 
-func (b *builder) validation(r *rules) {
+func validation(s Spec, r *rules) {
 	for i, v := range Validation() {
 		p := netip.PrefixFrom(v.Addr(), v.Addr().BitLen())
-		for _, owner := range b.spec.owners() {
+		for _, owner := range s.owners() {
 			r.add("the proxy may not prove the rules: it would dial itself for ever", redirectTo(refusedPort), oif("lo"), family(p), addr(DstAddr, p), tcp(), port(v.Port()), owner)
 		}
-		r.add("the pod proving that its rules are there", redirectTo(b.spec.InboundPort),
+		r.add("the pod proving that its rules are there", redirectTo(s.InboundPort),
 			oif("lo"), family(p), addr(SrcAddr, validationSources()[i]), addr(DstAddr, p), tcp(), port(v.Port()))
 	}
 }
 
 // istioValidation redirects Istio's validation if the loopback range would exempt it.
-func (b *builder) istioValidation(r *rules) {
+func istioValidation(s Spec, r *rules) {
 	for _, p := range passthrough() {
-		for _, owner := range b.spec.owners() {
-			if b.spec.LoopbackCIDR.Contains(p.Addr()) {
-				r.add("Istio's validation", redirectTo(b.spec.InboundPort), oif("lo"), family(p), addr(DstAddr, p), tcp(), port(IstioValidationPort), owner)
+		for _, owner := range s.owners() {
+			if s.LoopbackCIDR.Contains(p.Addr()) {
+				r.add("Istio's validation", redirectTo(s.InboundPort), oif("lo"), family(p), addr(DstAddr, p), tcp(), port(IstioValidationPort), owner)
 			}
 		}
 	}

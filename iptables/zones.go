@@ -7,10 +7,10 @@ const (
 	zoneLocal    = 2
 )
 
-func (b *builder) zones() {
-	s := b.spec
+// zones returns the chains that separate them, if DNS is captured.
+func zones(s Spec) []Chain {
 	if s.DNS == DNSOff {
-		return
+		return nil
 	}
 	// One list of conditions for each resolver, or one empty list for all.
 	resolvers := func(f Field) [][]Cond {
@@ -18,7 +18,7 @@ func (b *builder) zones() {
 			return [][]Cond{{}}
 		}
 		var out [][]Cond
-		for _, p := range b.resolvers() {
+		for _, p := range s.resolvers() {
 			out = append(out, []Cond{family(p), addr(f, p)})
 		}
 		return out
@@ -34,6 +34,5 @@ func (b *builder) zones() {
 	for _, conds := range resolvers(SrcAddr) {
 		in.add("a resolver answering the proxy", zone(zoneUpstream), append(conds, udp(), num(SrcPort, dnsPort))...)
 	}
-	b.chain(chainDNSOut, Filter, Output, rawPriority, out)
-	b.chain(chainDNSIn, Filter, Prerouting, rawPriority, in)
+	return append(chain(chainDNSOut, Filter, Output, rawPriority, *out), chain(chainDNSIn, Filter, Prerouting, rawPriority, *in)...)
 }
