@@ -6,7 +6,7 @@ const commentDirectIPv6 = "IPv6 stays direct"
 
 // withoutIPv6 returns a Ruleset that leaves all IPv6 traffic alone: IPv6 rules and sets are removed, and the remaining rules do not see
 // IPv6 packets. Policy routes stay, since no IPv6 packet is marked.
-func (r Ruleset) withoutIPv6() Ruleset {
+func withoutIPv6(r Ruleset) Ruleset {
 	isIPv6 := func(c Cond) bool { return c.Field == Family && c.Num == IPv6 }
 	out := Ruleset{Routing: r.Routing}
 	for _, s := range r.Sets {

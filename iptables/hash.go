@@ -3,7 +3,7 @@ package iptables
 import "hash/maphash"
 
 // Hash returns a hash of the sets and chains, without counters. Addresses and routes are not part of it.
-func (r Ruleset) Hash(seed maphash.Seed) uint64 {
+func Hash(seed maphash.Seed, r Ruleset) uint64 {
 	var h maphash.Hash
 	h.SetSeed(seed)
 	for _, s := range r.Sets {

@@ -49,31 +49,11 @@ func reroute(s Spec, d *declared, r *rules) {
 	}
 }
 
-// listening returns the condition that narrows the captured ports to those on which somebody listens.
-func (s Spec) listening() []Cond {
-	if s.IncludeInboundPorts.Listening {
-		return []Cond{num(Socket, AnySocket)}
-	}
-	return nil
-}
-
 // ownPorts leaves the proxy's own ports alone: it listens there, and is no application.
 func ownPorts(s Spec, d *declared, r *rules) {
 	if s.IncludeInboundPorts.Listening {
 		r.add("the proxy's own ports", direct(), tcp(), inSet(DstPort, d.ports(setOwnPorts, s.ownPorts())))
 	}
-}
-
-func (s Spec) ownPorts() []uint16 { return []uint16{s.OutboundPort, s.InboundPort, s.TunnelPort} }
-
-// CapturesListener reports whether connections to a port of the pod go to the proxy while somebody listens there, if only such ports are
-// captured.
-func (s Spec) CapturesListener(port uint16) bool {
-	included := slices.Contains(s.IncludeInboundPorts.List, port)
-	if s.IncludeInboundPorts.All {
-		included = !slices.Contains(s.ExcludeInboundPorts, port)
-	}
-	return s.IncludeInboundPorts.Listening && included && !slices.Contains(s.ownPorts(), port)
 }
 
 func excludeInbound(s Spec, d *declared, r *rules) {

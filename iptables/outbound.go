@@ -1,7 +1,5 @@
 package iptables
 
-import "net/netip"
-
 const (
 	dnsPort      = 53
 	resolverPort = 15053 // where the proxy's agent answers, on loopback only
@@ -112,15 +110,6 @@ func lookups(s Spec, r *rules) {
 		case DNSOff:
 		}
 	}
-}
-
-// resolvers returns the pod's resolvers as prefixes of one address.
-func (s Spec) resolvers() []netip.Prefix {
-	var out []netip.Prefix
-	for _, a := range s.Resolvers {
-		out = append(out, netip.PrefixFrom(a, a.BitLen()))
-	}
-	return out
 }
 
 func includeCIDRs(s Spec, d *declared, r *rules) {

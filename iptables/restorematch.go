@@ -29,7 +29,7 @@ func (m restoreMatch) with(extension string) restoreMatch {
 
 // restoreMatches renders the conditions for a family: usually as one match, as several if a set has to be listed, or as none if they
 // require the other family.
-func (r Ruleset) restoreMatches(conds []Cond, family uint32) []restoreMatch {
+func restoreMatches(sets []Set, conds []Cond, family uint32) []restoreMatch {
 	if slices.ContainsFunc(conds, func(c Cond) bool { return c.Field == Family && (c.Num == family) == c.Not }) {
 		return nil
 	}
@@ -38,7 +38,7 @@ func (r Ruleset) restoreMatches(conds []Cond, family uint32) []restoreMatch {
 		numbers := excepted(conds, c)
 		switch {
 		case c.Set != "":
-			matches = r.restoreSet(matches, c)
+			matches = restoreSet(sets, matches, c)
 		case len(numbers) < 2:
 			matches = each(matches, func(m restoreMatch) []restoreMatch { return []restoreMatch{c.restore(m, protocolOf(conds))} })
 		case len(excepted(conds[:i], c)) == 0: // the first such condition stands for all
@@ -97,10 +97,10 @@ func (c Cond) restoreExcepted(m restoreMatch, numbers []uint32) []restoreMatch {
 }
 
 // restoreSet lists a set: a match for each prefix, or for each group of ports. No rule excludes a set.
-func (r Ruleset) restoreSet(matches []restoreMatch, c Cond) []restoreMatch {
+func restoreSet(sets []Set, matches []restoreMatch, c Cond) []restoreMatch {
 	var set Set
-	if i := slices.IndexFunc(r.Sets, func(s Set) bool { return s.Name == c.Set }); i >= 0 {
-		set = r.Sets[i]
+	if i := slices.IndexFunc(sets, func(s Set) bool { return s.Name == c.Set }); i >= 0 {
+		set = sets[i]
 	}
 	option := map[Field]string{SrcPort: "--sports", DstPort: "--dports"}[c.Field]
 	var out []restoreMatch

@@ -38,7 +38,7 @@ func (r Ruleset) RestoreText(family uint32) string {
 			if c.restoreTable() != table {
 				continue
 			}
-			if specs := r.restoreSpecs(c, family); len(specs) > 0 {
+			if specs := restoreSpecs(r.Sets, c, family); len(specs) > 0 {
 				chains = append(chains, restoreChain{name: c.restoreName(), hook: c.Hook, specs: specs})
 			}
 		}
@@ -100,13 +100,13 @@ func (c Chain) restoreName() string {
 }
 
 // restoreSpecs returns the chain's rules for a family. One rule of the Ruleset may become several, or none.
-func (r Ruleset) restoreSpecs(c Chain, family uint32) []string {
+func restoreSpecs(sets []Set, c Chain, family uint32) []string {
 	var out []string
 	for _, rule := range c.Rules {
-		if rule.everything(family) {
+		if everything(rule, family) {
 			break // no packet of the family reaches the later rules, and this rule itself has no effect
 		}
-		for _, match := range r.restoreMatches(rule.Conds, family) {
+		for _, match := range restoreMatches(sets, rule.Conds, family) {
 			for _, target := range rule.Action.restoreTargets(family) {
 				out = append(out, strings.TrimLeft(fmt.Sprintf("%s -m comment --comment %s -j %s", match, Quoted(rule.Comment), target), " "))
 			}
@@ -116,7 +116,7 @@ func (r Ruleset) restoreSpecs(c Chain, family uint32) []string {
 }
 
 // everything reports whether the rule returns for all packets of a family.
-func (r Rule) everything(family uint32) bool {
+func everything(r Rule, family uint32) bool {
 	return r.Action.Verb == Return && slices.Equal(r.Conds, []Cond{num(Family, family)})
 }
 

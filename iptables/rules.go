@@ -45,27 +45,6 @@ func passthrough() []netip.Prefix {
 	return []netip.Prefix{netip.MustParsePrefix("127.0.0.6/32"), netip.MustParsePrefix("::6/128")}
 }
 
-// loopbacks returns the addresses that only the pod itself can reach, one range for each family.
-func (s Spec) loopbacks() []netip.Prefix {
-	return []netip.Prefix{s.LoopbackCIDR.Masked(), netip.MustParsePrefix("::1/128")}
-}
-
-// owners returns the conditions by which the proxy's packets are recognised: its user, its group, or either.
-func (s Spec) owners() (out []Cond) {
-	if s.ProxyUID != 0 {
-		out = append(out, num(OwnerUID, s.ProxyUID))
-	}
-	if s.ProxyGID != 0 {
-		out = append(out, num(OwnerGID, s.ProxyGID))
-	}
-	return out
-}
-
-// capturesInbound reports whether any inbound traffic goes to the proxy.
-func (s Spec) capturesInbound() bool {
-	return s.IncludeInboundPorts.All || len(s.IncludeInboundPorts.List) > 0
-}
-
 // Rules returns what a pod's namespace must hold for spec. It has rules for both families (unless IPv6 stays direct), whatever
 // addresses the pod has now: it may get others later. The order of the rules is that of Istio's own rule set.
 func Rules(spec Spec) (Ruleset, error) {
@@ -79,7 +58,7 @@ func Rules(spec Spec) (Ruleset, error) {
 		out.Routing = PolicyRoutes()
 	}
 	if spec.DirectIPv6 {
-		out = out.withoutIPv6()
+		out = withoutIPv6(out)
 	}
 	return out, nil
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 )
 
 // Mode is Istio's interception mode: how inbound traffic reaches the proxy.
@@ -154,4 +155,57 @@ func (s Spec) Validate() error {
 		fault("DNS capture of resolv.conf wants the pod's resolvers, and none are known: name them in the pod's dnsConfig, or by the agent's --cluster-dns")
 	}
 	return errors.Join(errs...)
+}
+
+// loopbacks returns the addresses that only the pod itself can reach, one range for each family.
+func (s Spec) loopbacks() []netip.Prefix {
+	return []netip.Prefix{s.LoopbackCIDR.Masked(), netip.MustParsePrefix("::1/128")}
+}
+
+// owners returns the conditions by which the proxy's packets are recognised: its user, its group, or either.
+func (s Spec) owners() (out []Cond) {
+	if s.ProxyUID != 0 {
+		out = append(out, num(OwnerUID, s.ProxyUID))
+	}
+	if s.ProxyGID != 0 {
+		out = append(out, num(OwnerGID, s.ProxyGID))
+	}
+	return out
+}
+
+// capturesInbound reports whether any inbound traffic goes to the proxy.
+func (s Spec) capturesInbound() bool {
+	return s.IncludeInboundPorts.All || len(s.IncludeInboundPorts.List) > 0
+}
+
+// divertsInbound reports whether inbound traffic reaches the proxy with its addresses unchanged (TPROXY).
+func (s Spec) divertsInbound() bool { return s.Mode == ModeTProxy && s.capturesInbound() }
+
+// listening returns the condition that narrows the captured ports to those on which somebody listens.
+func (s Spec) listening() []Cond {
+	if s.IncludeInboundPorts.Listening {
+		return []Cond{num(Socket, AnySocket)}
+	}
+	return nil
+}
+
+func (s Spec) ownPorts() []uint16 { return []uint16{s.OutboundPort, s.InboundPort, s.TunnelPort} }
+
+// CapturesListener reports whether connections to a port of the pod go to the proxy while somebody listens there, if only such ports are
+// captured.
+func (s Spec) CapturesListener(port uint16) bool {
+	included := slices.Contains(s.IncludeInboundPorts.List, port)
+	if s.IncludeInboundPorts.All {
+		included = !slices.Contains(s.ExcludeInboundPorts, port)
+	}
+	return s.IncludeInboundPorts.Listening && included && !slices.Contains(s.ownPorts(), port)
+}
+
+// resolvers returns the pod's resolvers as prefixes of one address.
+func (s Spec) resolvers() []netip.Prefix {
+	var out []netip.Prefix
+	for _, a := range s.Resolvers {
+		out = append(out, netip.PrefixFrom(a, a.BitLen()))
+	}
+	return out
 }

@@ -14,9 +14,6 @@ func Marks() []uint32 { return []uint32{markDiverted, markSelf} }
 // commentInName is the comment of the rules for what the proxy sends to the application with a client's address as its source.
 const commentInName = "the proxy's connections in a client's name"
 
-// divertsInbound reports whether inbound traffic reaches the proxy with its addresses unchanged (TPROXY).
-func (s Spec) divertsInbound() bool { return s.Mode == ModeTProxy && s.capturesInbound() }
-
 // divert returns the chains for packets that reach the pod, before any address is rewritten: they drop invalid packets, and in TPROXY mode
 // give packets to the proxy's socket unchanged.
 func divert(s Spec, d *declared) (out []Chain) {

@@ -71,7 +71,7 @@ func (m *memory) begin(ns *netns.NS, id podnet.Identity, want iptables.Ruleset) 
 	if now.chains != nil && last.chains == now.chains {
 		now.want = last.want
 	} else {
-		now.want = want.Hash(m.seed)
+		now.want = iptables.Hash(m.seed, want)
 	}
 	if last.rules.Legacy == 0 && now.at.Sub(last.legacy) < noLegacyAge {
 		now.legacy = last.legacy

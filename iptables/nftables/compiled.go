@@ -31,7 +31,7 @@ func newCompiled() *compiled {
 
 // transaction returns the transaction that makes our table with want from nothing.
 func (c *compiled) transaction(want iptables.Ruleset) (transaction, error) {
-	hash := want.Hash(c.seed)
+	hash := iptables.Hash(c.seed, want)
 	if t, ok := known(c, c.transactions, hash); ok {
 		return t, nil
 	}
@@ -44,7 +44,7 @@ func (c *compiled) transaction(want iptables.Ruleset) (transaction, error) {
 
 // reference returns the reference of want.
 func (c *compiled) reference(ctx context.Context, want iptables.Ruleset) (reference, error) {
-	hash := want.Hash(c.seed)
+	hash := iptables.Hash(c.seed, want)
 	if ref, ok := known(c, c.references, hash); ok {
 		return ref, nil
 	}
