@@ -17,11 +17,6 @@ const (
 // injected decides about a pod as Istio's CNI plugin does, so that the agent can replace it. "" means that the pod is redirected.
 func injected(pod *corev1.Pod) Reason {
 	proxy := findContainer(pod, ProxyContainer)
-	if proxy != nil {
-		if boolEnv(proxy, envProxyless) {
-			return Proxyless
-		}
-	}
 	// The label has precedence over the annotation. As in Istio, a value that is no bool counts as absent.
 	inject, labelled := pod.Labels[keyInject]
 	if !labelled {
@@ -32,6 +27,8 @@ func injected(pod *corev1.Pod) Reason {
 	switch {
 	case proxy == nil:
 		return NoProxyInject
+	case boolEnv(proxy, envProxyless):
+		return Proxyless
 	case len(proxy.Args) >= 2 && proxy.Args[0] == "proxy" && proxy.Args[1] != "sidecar":
 		return NotSidecar
 	case err == nil && !refused:
@@ -57,12 +54,7 @@ func findContainer(pod *corev1.Pod, name string) *corev1.Container {
 
 // boolEnv returns a Go bool from a container's environment, or false if it is absent or invalid.
 func boolEnv(c *corev1.Container, name string) bool {
-	on := false
-	for _, e := range c.Env {
-		if e.Name == name {
-			v, err := strconv.ParseBool(e.Value)
-			on = v && err == nil
-		}
-	}
-	return on
+	value, _ := lookupEnv(c, name)
+	on, err := strconv.ParseBool(value)
+	return err == nil && on
 }

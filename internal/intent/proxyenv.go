@@ -79,6 +79,7 @@ func (r *reader) proxyEnv(pod *corev1.Pod, s *iptables.Spec) {
 	})
 }
 
+// lookupEnv returns a variable of a container. Of several with the same name the last one counts.
 func lookupEnv(c *corev1.Container, name string) (value string, ok bool) {
 	for _, e := range c.Env {
 		if e.Name == name {
