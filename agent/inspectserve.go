@@ -28,7 +28,7 @@ import (
 )
 
 // DefaultInspectSocket is where `inspect --local` asks: beside the socket of the health checks, in a directory that only the agent's pod has.
-const DefaultInspectSocket = "/run/istio-pod-network-health/" + inspectSocketName
+const DefaultInspectSocket = inspect.DefaultSocket
 
 const inspectSocketName = "inspect.sock"
 

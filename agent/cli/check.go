@@ -17,9 +17,6 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/diagnostics/check"
 	"istio-pod-network-controller/internal/intent"
-	"istio-pod-network-controller/iptables"
-	"istio-pod-network-controller/iptables/kernel"
-	"istio-pod-network-controller/runtime/nri"
 )
 
 // checkFlags are the flags of `check`.
@@ -32,8 +29,9 @@ type checkFlags struct {
 	local   check.NodeGatherer
 }
 
-func newCheck() *cobra.Command {
-	f := &checkFlags{}
+// newCheck returns the command; node has what looks at the kernel of this node, and the usual socket of NRI.
+func newCheck(node check.NodeGatherer) *cobra.Command {
+	f := &checkFlags{local: node}
 	cmd := &cobra.Command{
 		Use: "check", Short: "Say whether a cluster is fit for the agent, and whether an installed agent works", Args: noArguments,
 		Long: "Reads the cluster and prints a line for each check: ok, warn or fail, with the reason, what to do, and where to read on. It changes\n" +
@@ -54,7 +52,7 @@ func newCheck() *cobra.Command {
 	fs.BoolVar(&f.pre, "pre", false, "only what makes sense before the agent is installed")
 	fs.BoolVar(&f.node, "node", false, "look at this node instead of a cluster; needs root")
 	fs.StringVar(&f.local.Root, "root", "/", "with --node: where the node's files are")
-	fs.StringVar(&f.local.NRISocket, "nri-socket", nri.DefaultSocket, "with --node: the runtime's NRI socket")
+	fs.StringVar(&f.local.NRISocket, "nri-socket", node.NRISocket, "with --node: the runtime's NRI socket")
 	fs.StringVar(&f.local.CNIDir, "cni-conf-dir", "/etc/cni/net.d", "with --node: where the runtime looks for network configurations")
 	return cmd
 }
@@ -93,7 +91,6 @@ func (f *checkFlags) results(ctx context.Context) ([]check.Result, error) {
 		if err := f.nodeFault(); err != nil {
 			return nil, err
 		}
-		f.local.Probe, f.local.Rules = probeKernel, kernel.HasRules
 		return check.RunNode(f.local.Gather(ctx)), nil
 	}
 	client, err := f.kube.connect()
@@ -128,16 +125,6 @@ func (f *checkFlags) nodeFault() error {
 		return errors.New("--node: this takes root on the node: run it by sudo")
 	}
 	return nil
-}
-
-// probeKernel tries the agent's rules in a namespace made for the purpose.
-func probeKernel(ctx context.Context) (ordinary, tproxy error) {
-	spec := iptables.DefaultSpec()
-	if ordinary = kernel.ProbeNftables(ctx, spec); ordinary != nil {
-		return ordinary, ordinary
-	}
-	spec.Mode = iptables.ModeTProxy
-	return nil, kernel.ProbeNftables(ctx, spec)
 }
 
 // intentOf reads the flags of `run` that decide what pods ask for; flags that this release does not know are passed over.

@@ -13,8 +13,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"istio-pod-network-controller/agent"
+	"istio-pod-network-controller/diagnostics/check"
+	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/printable"
+	"istio-pod-network-controller/iptables/kernel"
+	"istio-pod-network-controller/runtime/nri"
 )
 
 // Main runs the command line and returns the exit code; see exitcodes.go. program is the name by which the program was started.
@@ -60,7 +63,7 @@ func pluginName(file string) string {
 // asPlugin has help, examples and errors name the commands as they are typed.
 func asPlugin(root *cobra.Command, name string) {
 	root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: name}
-	typed := strings.NewReplacer("  "+agent.Name+" ", "  "+name+" ", "| "+agent.Name+" ", "| "+name+" ")
+	typed := strings.NewReplacer("  "+agentstatus.Name+" ", "  "+name+" ", "| "+agentstatus.Name+" ", "| "+name+" ")
 	var each func(cmd *cobra.Command)
 	each = func(cmd *cobra.Command) {
 		cmd.Example = typed.Replace(cmd.Example)
@@ -86,7 +89,7 @@ func Commands() *cobra.Command { return newRoot() }
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
-		Use:   agent.Name,
+		Use:   agentstatus.Name,
 		Short: "Redirects the traffic of service mesh pods into their proxies, from outside of the pods",
 		Long: "A node agent that puts the redirection rules of a service mesh into the network namespaces of its node's pods,\n" +
 			"and commands that show how agents and pods of a cluster stand, and that compute, apply, compare and remove such rules by hand.",
@@ -94,7 +97,8 @@ func newRoot() *cobra.Command {
 		Version: version(),
 	}
 	root.SetFlagErrorFunc(wrongFlag)
-	root.AddCommand(newRun(), newStatus(), newRules(), newExplain(), newInspect(), newCheck(), newConnectivity(), newCNI(), newVersion())
+	node := check.NodeGatherer{Probe: probeKernel, Rules: kernel.HasRules, NRISocket: nri.DefaultSocket}
+	root.AddCommand(newRun(), newStatus(), newRules(), newExplain(), newInspect(), newCheck(node), newConnectivity(), newCNI(), newVersion())
 	root.AddCommand(sidecarCommands()...)
 	return root
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"istio-pod-network-controller/agent"
 	"istio-pod-network-controller/diagnostics/inspect"
+	"istio-pod-network-controller/internal/agentstatus"
 )
 
 // The values of --via.
@@ -77,12 +77,12 @@ func newInspect() *cobra.Command {
 	}
 	fs := cmd.Flags()
 	o.kubeFlags.add(fs)
-	fs.Lookup("agent-namespace").Usage = "the namespace of the agents, the only one whose pods are asked and shown a token; empty means " + agent.Name
+	fs.Lookup("agent-namespace").Usage = "the namespace of the agents, the only one whose pods are asked and shown a token; empty means " + agentstatus.Name
 	fs.StringVar(&o.via, "via", viaAuto, "how the agent is asked: direct, tunnel (through the API server), exec (in its container), or auto: the first of them that works")
 	fs.StringVarP(&o.output, "output", "o", outputText, "text, wide (text with rules that have seen no packet), json or yaml")
 	fs.StringVar(&o.token, "token", "", "the bearer token to show to the agent instead of the kubeconfig's; one of the audience "+inspect.Audience+" is worth nothing elsewhere")
 	fs.BoolVar(&o.local, "local", false, "ask the agent in this container, without a cluster: for NAMESPACE/POD on this node")
-	fs.StringVar(&o.socket, "socket", agent.DefaultInspectSocket, "with --local: the agent's socket, beside that of its --health-addr")
+	fs.StringVar(&o.socket, "socket", inspect.DefaultSocket, "with --local: the agent's socket, beside that of its --health-addr")
 	_ = o.complete(cmd, map[string][]string{ // the flags are those above; a test completes each
 		"via": {viaAuto, viaDirect, viaTunnel, viaExec}, "output": {outputText, outputWide, outputJSON, outputYAML},
 	})

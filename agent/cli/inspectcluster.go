@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 
-	"istio-pod-network-controller/agent"
 	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/diagnostics/inspect"
 	"istio-pod-network-controller/internal/agentstatus"
@@ -61,25 +60,25 @@ func agentOf(ctx context.Context, client connection, namespace string, pod *core
 // agentsOf lists a node's agents in the namespace that is given, or else in the usual one. It takes none of another namespace, whatever label
 // its pods have: the caller's token goes to what is found, and tenants make pods.
 func agentsOf(ctx context.Context, client connection, namespace, node string) ([]cluster.Agent, error) {
-	found, err := cluster.Agents(ctx, client, cmp.Or(namespace, agent.Name), node)
+	found, err := cluster.Agents(ctx, client, cmp.Or(namespace, agentstatus.Name), node)
 	switch {
 	case err == nil && (namespace != "" || len(found) > 0):
 		return found, nil
 	case namespace != "":
-		return nil, fmt.Errorf("find the agent of node %s in namespace %s, which takes the right to list pods there (role %s-inspect of the chart): %w", node, namespace, agent.Name, err)
+		return nil, fmt.Errorf("find the agent of node %s in namespace %s, which takes the right to list pods there (role %s-inspect of the chart): %w", node, namespace, agentstatus.Name, err)
 	}
 	elsewhere, errElsewhere := cluster.Agents(ctx, client, metav1.NamespaceAll, node)
 	switch {
 	case errElsewhere == nil && len(elsewhere) > 0:
 		return nil, fmt.Errorf("namespace %s has no agent of node %s; a pod that may be one is in %s: if the agents are installed there, "+
-			"give --agent-namespace, for your token is sent to it", agent.Name, node, namespacesOf(elsewhere))
+			"give --agent-namespace, for your token is sent to it", agentstatus.Name, node, namespacesOf(elsewhere))
 	case errElsewhere == nil:
 		return nil, nil
 	case err == nil && apierrors.IsForbidden(errElsewhere):
-		return nil, fmt.Errorf("namespace %s has no agent of node %s, and there is no right to look in others: give --agent-namespace", agent.Name, node)
+		return nil, fmt.Errorf("namespace %s has no agent of node %s, and there is no right to look in others: give --agent-namespace", agentstatus.Name, node)
 	case apierrors.IsForbidden(errElsewhere):
 		return nil, fmt.Errorf("find the agent of node %s: this takes the right to list pods in the agents' namespace (role %s-inspect of the chart); "+
-			"if they are in another namespace than %s, give --agent-namespace", node, agent.Name, agent.Name)
+			"if they are in another namespace than %s, give --agent-namespace", node, agentstatus.Name, agentstatus.Name)
 	}
 	return nil, fmt.Errorf("find the agent of node %s: %w", node, clusterError(client.config, errElsewhere))
 }

@@ -17,7 +17,6 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/client-go/util/exec"
 
-	"istio-pod-network-controller/agent"
 	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/diagnostics/inspect"
 	"istio-pod-network-controller/internal/agentstatus"
@@ -126,7 +125,7 @@ func (w inspectWays) tunnel() dial {
 		conn, err := inspect.Tunnel(w.client.config, pod.Namespace, pod.Name, w.agent.Status.Inspect.Port)(ctx)
 		switch {
 		case apierrors.IsForbidden(err):
-			return nil, fmt.Errorf("this takes the right to get pods/proxy in namespace %s (role %s-inspect-tunnel of the chart)", pod.Namespace, agent.Name)
+			return nil, fmt.Errorf("this takes the right to get pods/proxy in namespace %s (role %s-inspect-tunnel of the chart)", pod.Namespace, agentstatus.Name)
 		case err != nil:
 			return nil, fmt.Errorf("reach the agent through the API server: %w", err)
 		}
@@ -137,7 +136,7 @@ func (w inspectWays) tunnel() dial {
 // byExec runs `inspect --local` in the agent's container. The command's exit status says what the document says, too.
 func (w inspectWays) byExec(ctx context.Context, namespace, name string) (doc inspect.Document, err error) {
 	pod := w.agent.Pod
-	command := []string{"/" + agent.Name, "inspect", "--local", "-o", "json", namespace + "/" + name}
+	command := []string{"/" + agentstatus.Name, "inspect", "--local", "-o", "json", namespace + "/" + name}
 	if socket := inspectSocketOf(pod); socket != "" {
 		command = append(command, "--socket", socket)
 	}
@@ -200,7 +199,7 @@ func inspectSocketOf(pod *corev1.Pod) string {
 	for _, c := range pod.Spec.Containers {
 		for _, arg := range c.Args {
 			if socket, ok := strings.CutPrefix(arg, "--health-addr=unix://"); ok {
-				return path.Join(path.Dir(socket), path.Base(agent.DefaultInspectSocket))
+				return path.Join(path.Dir(socket), path.Base(inspect.DefaultSocket))
 			}
 		}
 	}

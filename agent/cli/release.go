@@ -4,8 +4,6 @@ import (
 	"regexp"
 	"runtime/debug"
 	"strings"
-
-	"istio-pod-network-controller/agent"
 )
 
 // release is what the present code becomes; the chart's appVersion is the same, as a test checks.
@@ -17,16 +15,19 @@ func version() string {
 	return b.Version + " (" + b.Revision + ")"
 }
 
+// buildInfo says what the program was built from.
+type buildInfo struct{ Version, Revision string }
+
 // build returns what Go has stamped into the program.
-func build() agent.Build {
+func build() buildInfo {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return agent.Build{Version: release + "-dev", Revision: "unknown"}
+		return buildInfo{Version: release + "-dev", Revision: "unknown"}
 	}
 	return buildOf(info)
 }
 
-func buildOf(info *debug.BuildInfo) agent.Build {
+func buildOf(info *debug.BuildInfo) buildInfo {
 	commit, modified := "", false
 	for _, s := range info.Settings {
 		switch s.Key {
@@ -36,7 +37,7 @@ func buildOf(info *debug.BuildInfo) agent.Build {
 			modified = s.Value == "true"
 		}
 	}
-	return agent.Build{Version: versionOf(info.Main.Version, commit, modified), Revision: revisionOf(commit, modified)}
+	return buildInfo{Version: versionOf(info.Main.Version, commit, modified), Revision: revisionOf(commit, modified)}
 }
 
 // versionOf returns X.Y.Z for a build of a commit with the tag vX.Y.Z, which is what Go then stamps, with +dirty if it was modified. Any other build is

@@ -3,23 +3,21 @@ package cli
 import (
 	"runtime/debug"
 	"testing"
-
-	"istio-pod-network-controller/agent"
 )
 
 func TestVersionOfABuild(t *testing.T) {
 	const commit = "0123456789abcdef0123456789abcdef01234567"
 	cases := map[string]struct {
 		stamp, commit, modified string
-		want                    agent.Build
+		want                    buildInfo
 	}{
-		"a commit with a tag":                      {"v1.2.3", commit, "false", agent.Build{Version: "1.2.3", Revision: commit}},
-		"a tag before a release":                   {"v1.2.3-rc.1", commit, "false", agent.Build{Version: "1.2.3-rc.1", Revision: commit}},
-		"a commit after a tag":                     {"v1.2.4-0.20260102030405-0123456789ab", commit, "false", agent.Build{Version: release + "-dev+0123456789ab", Revision: commit}},
-		"a commit after a tag before a release":    {"v1.2.3-rc.1.0.20260102030405-0123456789ab", commit, "false", agent.Build{Version: release + "-dev+0123456789ab", Revision: commit}},
-		"a commit without any tag":                 {"v0.0.0-20260102030405-0123456789ab", commit, "false", agent.Build{Version: release + "-dev+0123456789ab", Revision: commit}},
-		"a tag, and changes that nobody committed": {"v1.2.3+dirty", commit, "true", agent.Build{Version: release + "-dev+0123456789ab.modified", Revision: commit + "+modified"}},
-		"no version control":                       {"(devel)", "", "", agent.Build{Version: release + "-dev", Revision: "unknown"}},
+		"a commit with a tag":                      {"v1.2.3", commit, "false", buildInfo{Version: "1.2.3", Revision: commit}},
+		"a tag before a release":                   {"v1.2.3-rc.1", commit, "false", buildInfo{Version: "1.2.3-rc.1", Revision: commit}},
+		"a commit after a tag":                     {"v1.2.4-0.20260102030405-0123456789ab", commit, "false", buildInfo{Version: release + "-dev+0123456789ab", Revision: commit}},
+		"a commit after a tag before a release":    {"v1.2.3-rc.1.0.20260102030405-0123456789ab", commit, "false", buildInfo{Version: release + "-dev+0123456789ab", Revision: commit}},
+		"a commit without any tag":                 {"v0.0.0-20260102030405-0123456789ab", commit, "false", buildInfo{Version: release + "-dev+0123456789ab", Revision: commit}},
+		"a tag, and changes that nobody committed": {"v1.2.3+dirty", commit, "true", buildInfo{Version: release + "-dev+0123456789ab.modified", Revision: commit + "+modified"}},
+		"no version control":                       {"(devel)", "", "", buildInfo{Version: release + "-dev", Revision: "unknown"}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

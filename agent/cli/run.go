@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"io"
 	"log/slog"
 	"os"
@@ -12,6 +13,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"istio-pod-network-controller/agent"
+	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/iptables/kernel"
 )
 
 func newRun() *cobra.Command {
@@ -49,4 +52,14 @@ func logStart(fs *pflag.FlagSet) {
 	flags := map[string]string{}
 	fs.VisitAll(func(f *pflag.Flag) { flags[f.Name] = f.Value.String() })
 	ctrl.Log.Info("agent started", "version", version(), "flags", flags)
+}
+
+// probeKernel tries the agent's rules in a namespace made for the purpose.
+func probeKernel(ctx context.Context) (ordinary, tproxy error) {
+	spec := iptables.DefaultSpec()
+	if ordinary = kernel.ProbeNftables(ctx, spec); ordinary != nil {
+		return ordinary, ordinary
+	}
+	spec.Mode = iptables.ModeTProxy
+	return nil, kernel.ProbeNftables(ctx, spec)
 }

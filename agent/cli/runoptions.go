@@ -31,7 +31,7 @@ type runOptions struct {
 // agentOptions returns the agent's options; the flags must be valid.
 func (o *runOptions) agentOptions() agent.Options {
 	out := o.Options
-	out.Intent, out.Chain, out.Build = o.config, o.cniFlags.Chain, build()
+	out.Intent, out.Chain, out.Build = o.config, o.cniFlags.Chain, agent.Build(build())
 	return out
 }
 

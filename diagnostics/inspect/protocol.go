@@ -16,6 +16,8 @@ const (
 	UpgradeProtocol = "istio-pod-network-inspect"
 	// Audience is accepted in a token besides the API server's own. Such a token is worth nothing anywhere else.
 	Audience = "istio-pod-network-controller"
+	// DefaultSocket is where an agent answers in its own container, beside the socket of its health checks.
+	DefaultSocket = "/run/istio-pod-network-health/inspect.sock"
 	// MaxAnswer bounds an answer.
 	MaxAnswer = 1 << 20
 )

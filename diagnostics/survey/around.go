@@ -53,7 +53,7 @@ func askAgents(ctx context.Context, client kubernetes.Interface, o Options, a *a
 	in := o.AgentNamespace
 	a.agents, err = cluster.Agents(ctx, client, in, o.Node)
 	if apierrors.IsForbidden(err) && in == "" {
-		in = DefaultAgentNamespace
+		in = agentstatus.Name
 		a.agents, err = cluster.Agents(ctx, client, in, o.Node)
 	}
 	switch {

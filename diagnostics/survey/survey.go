@@ -18,9 +18,6 @@ import (
 	"istio-pod-network-controller/diagnostics/cluster"
 )
 
-// DefaultAgentNamespace is where the documentation installs the agents.
-const DefaultAgentNamespace = "istio-pod-network-controller"
-
 // Options say what is asked.
 type Options struct {
 	// Namespace has the pods; empty means all. Fallback is asked without the right to list the pods of all.

@@ -10,18 +10,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// Name is the program's, and where the documentation installs the agents.
+const Name = "istio-pod-network-controller"
+
 // What the chart gives its objects, whatever the release is called.
 const (
-	labelKey  = "app.kubernetes.io/name"
-	labelName = "istio-pod-network-controller"
+	labelKey = "app.kubernetes.io/name"
 	// Label selects the chart's objects, of which the agents' pods are some.
-	Label = labelKey + "=" + labelName
+	Label = labelKey + "=" + Name
 	// Container is the agent's container in its pods.
 	Container = "agent"
 )
 
 // Labelled reports whether an object has the chart's label.
-func Labelled(labels map[string]string) bool { return labels[labelKey] == labelName }
+func Labelled(labels map[string]string) bool { return labels[labelKey] == Name }
 
 // IsAgent reports whether a pod is an agent. Whoever may create pods can give one the label. What such a pod says about itself must not be
 // believed: inspect sends the caller's token there. An agent also uses the host's network, which takes more rights.
