@@ -22,22 +22,33 @@ import (
 type cniEntrance struct {
 	entrance
 	calls *install.Calls
+	// ended is called after each request; it may be nil.
+	ended func(command string, err error, took time.Duration)
+}
+
+// measure passes the duration of a request that began then and ends now to ended.
+func (c cniEntrance) measure(command string, began time.Time, err *error) {
+	if c.ended != nil {
+		c.ended(command, *err, time.Since(began))
+	}
 }
 
 // Add programs a sandbox before its containers exist. While the agent has not read its pods, it waits for most of the time that ctx allows, unless
 // the pod may start without rules. A pod that the API server does not know passes: it is a static pod, or was deleted already.
-func (c cniEntrance) Add(ctx context.Context, s podnet.Sandbox) error {
+func (c cniEntrance) Add(ctx context.Context, s podnet.Sandbox) (err error) {
+	defer c.measure(cniAdd, time.Now(), &err)
 	c.calls.Called(s.Pod(), time.Now())
 	if !c.failOpen {
 		c.core.await(ctx)
 	}
-	_, err := c.ensure(ctx, s)
+	_, err = c.ensure(ctx, s)
 	return err
 }
 
 // Check repairs missing rules. It fails only if the pod asks for rules, is known to have none, and they could not be applied: CRI-O
 // drops the address of a sandbox whose CHECK fails, and the kubelet then kills the pod.
-func (c cniEntrance) Check(ctx context.Context, s podnet.Sandbox) error {
+func (c cniEntrance) Check(ctx context.Context, s podnet.Sandbox) (err error) {
+	defer c.measure(cniCheck, time.Now(), &err)
 	known, err := c.ensure(ctx, s)
 	if err == nil || !controllers.RulesKept(err) && c.rulesMissing(ctx, known) {
 		return err
@@ -65,7 +76,8 @@ func (c cniEntrance) rulesMissing(ctx context.Context, s podnet.Sandbox) bool {
 }
 
 // Del forgets a sandbox; its rules went with its namespace.
-func (c cniEntrance) Del(_ context.Context, s podnet.Sandbox) error {
+func (c cniEntrance) Del(_ context.Context, s podnet.Sandbox) (err error) {
+	defer c.measure(cniDel, time.Now(), &err)
 	if core, err := c.core.get(); err == nil {
 		core.programmer.Forget(s.ID)
 	}

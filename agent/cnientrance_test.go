@@ -120,7 +120,7 @@ func TestAdd_podsAreReadMeanwhile_passes(t *testing.T) {
 // Each pod would start 4 s later for nothing.
 func TestAdd_failOpen_doesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := cniEntrance{entrance{by: controllers.CNI, core: newCoreHolder(), failOpen: true}, &install.Calls{}}
+		c := cniEntrance{entrance: entrance{by: controllers.CNI, core: newCoreHolder(), failOpen: true}, calls: &install.Calls{}}
 		began := time.Now()
 		if err := c.Add(t.Context(), podnet.Sandbox{}); err != nil || time.Since(began) > 0 {
 			t.Errorf("%v after %s", err, time.Since(began))
@@ -131,7 +131,7 @@ func TestAdd_failOpen_doesNotWait(t *testing.T) {
 // Pods that end must not queue behind pods that wait.
 func TestAdd_manyWait_leaveRoomForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := cniEntrance{entrance{by: controllers.CNI, core: newCoreHolder()}, &install.Calls{}}
+		c := cniEntrance{entrance: entrance{by: controllers.CNI, core: newCoreHolder()}, calls: &install.Calls{}}
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		var refused atomic.Int64

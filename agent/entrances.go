@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
@@ -131,11 +132,17 @@ func (a *agent) newCNI() ([]runnable, error) {
 		return nil, nil
 	}
 	letThrough := failOpenMetric(controllers.CNI)
-	handler := cniEntrance{entrance{by: controllers.CNI, core: a.core, failOpen: a.FailOpen, letThrough: letThrough.Inc}, &a.cniState.calls}
-	observed, requests := observeCNI(handler)
+	requests := cniRequests()
 	a.collectors = append(a.collectors, letThrough, requests)
+	handler := cniEntrance{
+		entrance: entrance{by: controllers.CNI, core: a.core, failOpen: a.FailOpen, letThrough: letThrough.Inc}, calls: &a.cniState.calls,
+		ended: func(command string, err error, took time.Duration) {
+			result := map[bool]string{true: cniPassed, false: cniRefused}[err == nil]
+			requests.WithLabelValues(command, result).Observe(took.Seconds())
+		},
+	}
 	server, err := cni.NewServer(cni.Config{
-		Path: a.Chain.Plugin.Socket, Handler: observed, Concurrency: 2 * maxAwaiting,
+		Path: a.Chain.Plugin.Socket, Handler: handler, Concurrency: 2 * maxAwaiting,
 		Ready: a.core.check, Log: slog.New(logr.ToSlogHandler(ctrl.Log)),
 	})
 	if err != nil {

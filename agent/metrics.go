@@ -10,8 +10,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"istio-pod-network-controller/controllers"
-	"istio-pod-network-controller/internal/podnet"
-	"istio-pod-network-controller/runtime/cni"
 	"istio-pod-network-controller/runtime/nri"
 )
 
@@ -96,21 +94,19 @@ func observeNRI(failOpen bool) (func(call string, outcome nri.Outcome, took time
 	}, []prometheus.Collector{calls, letThrough, panics}
 }
 
-// observeCNI returns the handler of the CNI plugin's requests with a metric that measures them.
-func observeCNI(handler cni.Handler) (cni.Handler, prometheus.Collector) {
-	calls := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+// cniRequests returns a metric of the requests of the CNI plugin.
+func cniRequests() *prometheus.HistogramVec {
+	requests := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    controllers.MetricPrefix + "cni_call_duration_seconds",
 		Help:    "Time for which a request of the CNI plugin was under way in the agent, by CNI command and result (passed, refused). The runtime waits for it.",
 		Buckets: prometheus.ExponentialBuckets(0.0001, 2, 18), // 0.1 ms to 13 s
 	}, []string{"command", "result"})
 	for _, command := range []string{cniAdd, cniCheck} {
 		for _, result := range []string{cniPassed, cniRefused} {
-			calls.WithLabelValues(command, result)
+			requests.WithLabelValues(command, result)
 		}
 	}
-	return timedCNI{handler: handler, observe: func(command, result string, took time.Duration) {
-		calls.WithLabelValues(command, result).Observe(took.Seconds())
-	}}, calls
+	return requests
 }
 
 // Values of the labels command and result.
@@ -118,35 +114,3 @@ const (
 	cniAdd, cniCheck, cniDel = "ADD", "CHECK", "DEL"
 	cniPassed, cniRefused    = "passed", "refused"
 )
-
-// timedCNI measures the requests of the CNI plugin.
-type timedCNI struct {
-	handler cni.Handler
-	observe func(command, result string, took time.Duration)
-}
-
-// Add measures an ADD.
-func (c timedCNI) Add(ctx context.Context, s podnet.Sandbox) error {
-	return c.timed(cniAdd, func() error { return c.handler.Add(ctx, s) })
-}
-
-// Check measures a CHECK.
-func (c timedCNI) Check(ctx context.Context, s podnet.Sandbox) error {
-	return c.timed(cniCheck, func() error { return c.handler.Check(ctx, s) })
-}
-
-// Del measures a DEL.
-func (c timedCNI) Del(ctx context.Context, s podnet.Sandbox) error {
-	return c.timed(cniDel, func() error { return c.handler.Del(ctx, s) })
-}
-
-func (c timedCNI) timed(command string, request func() error) error {
-	start := time.Now()
-	err := request()
-	result := cniPassed
-	if err != nil {
-		result = cniRefused
-	}
-	c.observe(command, result, time.Since(start))
-	return err
-}

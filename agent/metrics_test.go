@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/runtime/cni"
+	"istio-pod-network-controller/runtime/cni/install"
 	"istio-pod-network-controller/runtime/nri"
 )
 
@@ -144,29 +146,21 @@ func TestWhatNRICallsCount(t *testing.T) {
 	}
 }
 
-// fakeCNI answers every request with an error, or nil.
-type fakeCNI struct{ err error }
-
-func (f fakeCNI) Add(context.Context, podnet.Sandbox) error   { return f.err }
-func (f fakeCNI) Check(context.Context, podnet.Sandbox) error { return f.err }
-func (f fakeCNI) Del(context.Context, podnet.Sandbox) error   { return f.err }
-
-func TestCNIRequestsAreMeasured(t *testing.T) {
-	for _, want := range []error{nil, errSome} {
-		handler, requests := observeCNI(fakeCNI{want})
-		for _, request := range []func(context.Context, podnet.Sandbox) error{handler.Add, handler.Check, handler.Del} {
-			if err := request(t.Context(), podnet.Sandbox{}); !errors.Is(err, want) {
-				t.Errorf("error %v, want %v", err, want)
-			}
+func TestCNIEntrance_requests_areMeasured(t *testing.T) {
+	for _, failOpen := range []bool{false, true} {
+		var ended []string
+		c := cniEntrance{entrance: entrance{core: newCoreHolder(), failOpen: failOpen}, calls: &install.Calls{}}
+		c.ended = func(command string, err error, _ time.Duration) {
+			ended = append(ended, fmt.Sprint(command, " ", err == nil))
 		}
-		registry := prometheus.NewRegistry()
-		registry.MustRegister(requests)
-		values := valuesOf(t, registry)
-		for _, command := range []string{"ADD", "CHECK", "DEL"} {
-			result := map[bool]string{true: " passed", false: " refused"}[want == nil]
-			if n := values["cni_call_duration_seconds "+command+result]; n != 1 {
-				t.Errorf("%s%s: %v", command, result, n)
-			}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		for _, request := range []func(context.Context, podnet.Sandbox) error{c.Add, c.Check, c.Del} {
+			_ = request(ctx, podnet.Sandbox{}) // without a core
+		}
+		cancel()
+		want := []string{fmt.Sprint("ADD ", failOpen), "CHECK true", "DEL true"}
+		if diff := cmp.Diff(want, ended); diff != "" {
+			t.Errorf("requests that passed (-want +got):\n%s", diff)
 		}
 	}
 }

@@ -44,9 +44,7 @@ func newSelfReport(mgr manager.Manager, own types.NamespacedName, r prometheus.R
 		return nil, err
 	}
 	var newest atomic.Pointer[agentstatus.Error]
-	w.Failed = func(r controllers.Report) {
-		newest.Store(&agentstatus.Error{Pod: r.Sandbox.Pod(), Message: oneLine(r.Message), Time: time.Now().UTC().Truncate(time.Second)})
-	}
+	w.Failed = func(r controllers.Report) { newest.Store(failureNow(r)) }
 	return &agentstatus.Report{
 		Look: func(ctx context.Context) agentstatus.Status { return s.look(ctx, newest.Load()) },
 		Write: func(ctx context.Context, s agentstatus.Status) error {
@@ -55,6 +53,11 @@ func newSelfReport(mgr manager.Manager, own types.NamespacedName, r prometheus.R
 		},
 		Log: ctrl.Log,
 	}, nil
+}
+
+// failureNow returns what the status says of a pod's failure.
+func failureNow(r controllers.Report) *agentstatus.Error {
+	return &agentstatus.Error{Pod: r.Sandbox.Pod(), Message: oneLine(r.Message), Time: time.Now().UTC().Truncate(time.Second)}
 }
 
 // look returns the status of this moment.

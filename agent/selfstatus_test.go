@@ -8,6 +8,7 @@ import (
 
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/agentstatus"
+	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables/kernel"
 )
 
@@ -37,8 +38,12 @@ func TestWhatTheAgentSaysAboutItself(t *testing.T) {
 		t.Errorf("entrances %s", names)
 	}
 	a.core.set(core{})
-	if s = self.look(t.Context(), nil); !s.Ready || !s.Entrance[0].Up {
+	newest := failureNow(controllers.Report{Sandbox: podnet.Sandbox{Namespace: "shop", Name: "b"}, Status: controllers.StatusFailed, Message: "of\nb"})
+	if s = self.look(t.Context(), newest); !s.Ready || !s.Entrance[0].Up || s.LastError != newest {
 		t.Errorf("later: %+v", s)
+	}
+	if newest.Pod != "shop/b" || newest.Message != "of b" || newest.Time.IsZero() {
+		t.Errorf("the newest failure is %+v", newest)
 	}
 }
 
