@@ -9,7 +9,7 @@ import (
 )
 
 // The pods of a node share the rules of equal Specs, and a changed Spec has other rules.
-func TestRulesAreComputedOnceForASpec(t *testing.T) {
+func TestCompile_equalSpecs_shareRules(t *testing.T) {
 	var c compiler
 	compile := func(change func(*iptables.Spec)) *compiled {
 		t.Helper()
@@ -68,7 +68,7 @@ func TestCompile_rulesThatNoPodHas_areFreed(t *testing.T) {
 }
 
 // Two versions of the agent, of which one has another rule for the same Spec, must not take each other's rules for drift.
-func TestOtherRulesForASpecHaveAnotherHash(t *testing.T) {
+func TestHashOf_otherRules_differs(t *testing.T) {
 	spec := iptables.DefaultSpec()
 	rules, err := iptables.Rules(spec)
 	if err != nil {

@@ -21,7 +21,7 @@ func showing(t *testing.T, version string, r *Report) *corev1.Pod {
 	return pod
 }
 
-func TestWhatIsDoneWithAReport(t *testing.T) {
+func TestDecide(t *testing.T) {
 	good, failed, wrong := goodReport(), goodReport(), goodReport()
 	failed.Status, failed.Reason, failed.Message = StatusFailed, ReasonRedirectFailed, "kernel says no"
 	wrong.Status, wrong.Reason, wrong.Message = StatusFailed, ReasonInvalidAnnotation, "key: value"
@@ -98,7 +98,7 @@ func TestWriter_versionOfThePatch_isNotReadAgain(t *testing.T) {
 }
 
 // A pod that fails for a moment: good, bad, good again, while the cache shows the first all the time.
-func TestTheLastReportWinsOverACacheThatLags(t *testing.T) {
+func TestWriter_cacheLags_lastReportWins(t *testing.T) {
 	good, bad := goodReport(), goodReport()
 	bad.Status, bad.Reason = StatusFailed, ReasonRedirectFailed
 	b := newWriterBench(t, askingPod())

@@ -13,7 +13,7 @@ import (
 )
 
 // The runtime knows a static pod by the hash of its file, the API server its mirror by another UID.
-func TestAStaticPodIsFoundByItsHash(t *testing.T) {
+func TestFind_staticPod_byItsHash(t *testing.T) {
 	b := newBench(t)
 	b.Announcers = []func() bool{func() bool { return true }} // of all but static pods
 	b.pods.pod.Annotations["kubernetes.io/config.mirror"] = "hash-1"
@@ -33,7 +33,7 @@ func TestAStaticPodIsFoundByItsHash(t *testing.T) {
 }
 
 // No report and no rules where the API server's answer is missing: the entrances refuse the pod.
-func TestAPodThatCannotBeReadIsAFailure(t *testing.T) {
+func TestEnsure_podUnreadable_fails(t *testing.T) {
 	for name, change := range map[string]func(*bench){
 		"the pod":       func(b *bench) { b.pods.err = errors.New("connection refused") },
 		"its namespace": func(b *bench) { b.pods.errNS = errors.New("connection refused") },
@@ -52,7 +52,7 @@ func TestAPodThatCannotBeReadIsAFailure(t *testing.T) {
 	}
 }
 
-func TestASandboxsOwnNameserversAreCaptured(t *testing.T) {
+func TestEnsure_sandboxHasNameservers_capturesThem(t *testing.T) {
 	resolvConf := func(b *bench) {
 		b.pods.pod.Annotations[intent.KeyDNSCapture] = "resolv.conf"
 		b.Programmer.Config.ClusterDNS = []netip.Addr{netip.MustParseAddr("192.0.2.99")} // until the runtime reports them
@@ -83,7 +83,7 @@ func TestASandboxsOwnNameserversAreCaptured(t *testing.T) {
 	}
 }
 
-func TestWhenTheKubeletKnowsOfASandbox(t *testing.T) {
+func TestStarted(t *testing.T) {
 	for name, c := range map[string]struct {
 		status corev1.PodStatus
 		want   bool
@@ -107,7 +107,7 @@ func TestWhenTheKubeletKnowsOfASandbox(t *testing.T) {
 }
 
 // What was remembered of one sandbox does not count for the next.
-func TestWhatIsRecalledIsOfTheSameSandbox(t *testing.T) {
+func TestRecalled_otherSandbox_isNot(t *testing.T) {
 	for name, c := range map[string]struct {
 		known podnet.Sandbox
 		want  bool

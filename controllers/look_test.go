@@ -28,7 +28,7 @@ func rulesText(r *iptables.Ruleset) string {
 	return r.NftText(iptables.TextOptions{})
 }
 
-func TestALookSaysWhatShouldBeInForce(t *testing.T) {
+func TestLook_saysWhatShouldBeInForce(t *testing.T) {
 	standard := func(t *testing.T, b *bench) string {
 		t.Helper()
 		b.ensure(t, Changed)
@@ -95,7 +95,7 @@ func TestALookSaysWhatShouldBeInForce(t *testing.T) {
 	}
 }
 
-func TestALookSaysWhyThereIsNothingToLookAt(t *testing.T) {
+func TestLook_noSandbox_saysWhy(t *testing.T) {
 	for name, prepare := range map[string]func(b *bench){
 		"the runtime has no sandbox": func(b *bench) { b.finder.sandboxes = nil },
 		"the runtime does not answer": func(b *bench) {
@@ -115,7 +115,7 @@ func TestALookSaysWhyThereIsNothingToLookAt(t *testing.T) {
 }
 
 // Programming comes first: it never waits for a look, and a look that it has overtaken reads again.
-func TestALookHoldsUpNobody(t *testing.T) {
+func TestLook_overtaken_readsAgain(t *testing.T) {
 	b := newBench(t)
 	reads := 0
 	err := b.Look(t.Context(), b.sandbox, func(context.Context, Looked) error {
@@ -139,7 +139,7 @@ func TestALookHoldsUpNobody(t *testing.T) {
 	}
 }
 
-func TestALookAtAPodThatIsBeingProgrammedIsRefused(t *testing.T) {
+func TestLook_podBusy_isRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		release := make(chan struct{})

@@ -20,7 +20,7 @@ func (b *bench) known() podnet.Sandbox {
 }
 
 // The runtime waits for NRI, and all its pods with it: the watch may wait for the runtime or the API server meanwhile.
-func TestAnEarlyEntranceDoesNotWaitForAnybodysAnswer(t *testing.T) {
+func TestEnsure_watchWaitsForAnAnswer_holdsUpNoEarlyEntrance(t *testing.T) {
 	for name, hold := range map[string]func(b *bench, f func()){
 		"the runtime's":      func(b *bench, f func()) { b.finder.during = f },
 		"the API server's":   func(b *bench, f func()) { b.pods.beforeReply = f },
@@ -53,7 +53,7 @@ func TestAnEarlyEntranceDoesNotWaitForAnybodysAnswer(t *testing.T) {
 	}
 }
 
-func TestAnEarlyEntranceIsAnsweredInTime(t *testing.T) {
+func TestEnsure_kernelBusy_answersEarlyEntranceInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		release := make(chan struct{})
@@ -72,7 +72,7 @@ func TestAnEarlyEntranceIsAnsweredInTime(t *testing.T) {
 }
 
 // What a call has read is no longer true if another one came after it and was done before.
-func TestACallThatWasOvertakenStartsAgain(t *testing.T) {
+func TestEnsure_overtaken_startsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		release := make(chan struct{})
@@ -101,7 +101,7 @@ func TestACallThatWasOvertakenStartsAgain(t *testing.T) {
 
 // A call that was overtaken has done nothing: it must not overtake others itself. Calls would chase each other for as long as
 // their contexts last, each reading while another one finds that it was overtaken.
-func TestCallsDoNotOvertakeEachOtherForEver(t *testing.T) {
+func TestEnsure_manyCalls_doNotOvertakeForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		b.pods.beforeReply = func() { <-time.After(10 * time.Millisecond) } // in a bubble
@@ -125,7 +125,7 @@ func TestCallsDoNotOvertakeEachOtherForEver(t *testing.T) {
 }
 
 // A call whose time is over starts no further try.
-func TestACallThatWasOvertakenEndsWithItsContext(t *testing.T) {
+func TestEnsure_overtaken_endsWithItsContext(t *testing.T) {
 	b := newBench(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -149,7 +149,7 @@ func (k *ticket) overtake() {
 }
 
 // The failure of a call that was overtaken is old news.
-func TestAFailureThatWasOvertakenIsNotReported(t *testing.T) {
+func TestEnsure_failureOvertaken_isNotReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		release := make(chan struct{})
@@ -174,7 +174,7 @@ func TestAFailureThatWasOvertakenIsNotReported(t *testing.T) {
 	})
 }
 
-func TestAnEarlyEntranceOvertakesThoseThatWait(t *testing.T) {
+func TestEnsure_earlyEntrance_overtakesWaitingCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		release := make(chan struct{})

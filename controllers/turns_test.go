@@ -20,7 +20,7 @@ func mustTake(t *testing.T, k *ticket) (end func()) {
 	return end
 }
 
-func TestEarlyCallsComeFirst(t *testing.T) {
+func TestTurns_earlyCalls_comeFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var all turns
 		first := all.join("uid-1")
@@ -50,7 +50,7 @@ func TestEarlyCallsComeFirst(t *testing.T) {
 }
 
 // A call that the runtime waits for has 200 ms or the like; who works on the pod may take longer.
-func TestNobodyWaitsLongerThanItsContextLasts(t *testing.T) {
+func TestTake_contextEnds_returns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var all turns
 		held := all.join("uid-1")
@@ -72,7 +72,7 @@ func TestNobodyWaitsLongerThanItsContextLasts(t *testing.T) {
 }
 
 // A turn that comes at the very moment at which its call gives up goes to the next one.
-func TestATurnThatNobodyTakesIsPassedOn(t *testing.T) {
+func TestTake_turnComesTooLate_isPassedOn(t *testing.T) {
 	var all turns
 	k := all.join("uid-1")
 	end := mustTake(t, k)
@@ -88,7 +88,7 @@ func TestATurnThatNobodyTakesIsPassedOn(t *testing.T) {
 	}
 }
 
-func TestOnlyTheLastCallRecords(t *testing.T) {
+func TestIfLast_overtaken_doesNothing(t *testing.T) {
 	var all turns
 	k := all.join("uid-1")
 	recorded := 0

@@ -80,7 +80,7 @@ func goodReport() Report {
 	}
 }
 
-func TestOnePatchWritesAnnotationsAndCondition(t *testing.T) {
+func TestWriter_report_isOnePatch(t *testing.T) {
 	pod := askingPod()
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	b := newWriterBench(t, pod)
@@ -107,7 +107,7 @@ func TestOnePatchWritesAnnotationsAndCondition(t *testing.T) {
 	}
 }
 
-func TestAReportThatSomebodyTookAwayIsWrittenAgain(t *testing.T) {
+func TestWriter_reportTakenAway_isWrittenAgain(t *testing.T) {
 	b := newWriterBench(t, askingPod())
 	pod := b.mustWrite(t, goodReport())
 	delete(pod.Annotations, KeyStatus)
@@ -120,7 +120,7 @@ func TestAReportThatSomebodyTookAwayIsWrittenAgain(t *testing.T) {
 	}
 }
 
-func TestAFailureIsAlsoAnEvent(t *testing.T) {
+func TestWriter_failure_isAlsoAnEvent(t *testing.T) {
 	b := newWriterBench(t, askingPod())
 	r := goodReport()
 	r.Status, r.Reason, r.Message = StatusFailed, ReasonInvalidAnnotation, "key: value "+strings.Repeat("x", 2000)
@@ -142,7 +142,7 @@ func TestAFailureIsAlsoAnEvent(t *testing.T) {
 	}
 }
 
-func TestTheTransitionTimeChangesWithTheConditionOnly(t *testing.T) {
+func TestWriter_sameCondition_keepsTransitionTime(t *testing.T) {
 	b := newWriterBench(t, askingPod())
 	first := findCondition(b.mustWrite(t, goodReport())).LastTransitionTime
 	b.now = b.now.Add(time.Minute)
@@ -157,7 +157,7 @@ func TestTheTransitionTimeChangesWithTheConditionOnly(t *testing.T) {
 	}
 }
 
-func TestAPodOfTheSameNameIsNotWrittenTo(t *testing.T) {
+func TestWriter_otherPodOfTheName_isNotWrittenTo(t *testing.T) {
 	b := newWriterBench(t, askingPod())
 	r := goodReport()
 	r.Sandbox.UID = "uid-0"
@@ -166,7 +166,7 @@ func TestAPodOfTheSameNameIsNotWrittenTo(t *testing.T) {
 	}
 }
 
-func TestOfTwoReportsThatSayTheSameTheFirstOneIsWritten(t *testing.T) {
+func TestWriter_twoEqualReports_writeTheFirst(t *testing.T) {
 	b := newWriterBench(t, askingPod())
 	first, second := goodReport(), goodReport()
 	first.Entrance, second.Sandbox.Nameservers = NRI, "10.96.0.10"
@@ -182,7 +182,7 @@ func TestOfTwoReportsThatSayTheSameTheFirstOneIsWritten(t *testing.T) {
 	}
 }
 
-func TestWhatCouldNotBeWrittenIsTriedAgain(t *testing.T) {
+func TestWriter_patchFails_isTriedAgain(t *testing.T) {
 	b := newWriterBench(t, askingPod())
 	b.refuse = 2
 	ctx, cancel := context.WithCancel(t.Context())
@@ -211,7 +211,7 @@ func TestWhatCouldNotBeWrittenIsTriedAgain(t *testing.T) {
 }
 
 // Every write of an annotation has the kubelet try a pod again at once: a write a try would be a loop.
-func TestAFailureThatGoesOnIsNotWrittenWithEveryTry(t *testing.T) {
+func TestWriter_failureGoesOn_isNotWrittenEachTime(t *testing.T) {
 	b := newWriterBench(t, askingPod())
 	r := goodReport()
 	r.Status, r.Reason, r.Message = StatusFailed, ReasonInvalidAnnotation, "key: value"
@@ -230,7 +230,7 @@ func TestAFailureThatGoesOnIsNotWrittenWithEveryTry(t *testing.T) {
 }
 
 // Nothing tells the writer that a pod which got no rules is gone.
-func TestWhatPodsHaveAlreadyIsNotRememberedForEver(t *testing.T) {
+func TestWriter_manyPods_memoryIsBounded(t *testing.T) {
 	b := newWriterBench(t, askingPod())
 	b.mustWrite(t, goodReport())
 	for i := range maxLast {

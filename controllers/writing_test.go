@@ -22,7 +22,7 @@ func (b *writerBench) mustWork(t *testing.T) (queuedNow int) {
 }
 
 // A patch must miss a pod that has taken the name of the one that it is about.
-func TestAPatchNamesThePodsUID(t *testing.T) {
+func TestPatch_namesThePodsUID(t *testing.T) {
 	b := newWriterBench(t, askingPod())
 	b.mustWrite(t, goodReport())
 	if len(b.sent) != 1 || !strings.Contains(b.sent[0], `"uid":"uid-1"`) {
@@ -30,7 +30,7 @@ func TestAPatchNamesThePodsUID(t *testing.T) {
 	}
 }
 
-func TestANewerReportDuringAWriteIsWrittenToo(t *testing.T) {
+func TestWriter_newerReportDuringAPatch_isWrittenToo(t *testing.T) {
 	b := newWriterBench(t, askingPod())
 	newer := goodReport()
 	newer.Sandbox.ID = "sandbox-2"
@@ -50,7 +50,7 @@ func TestANewerReportDuringAWriteIsWrittenToo(t *testing.T) {
 }
 
 // The API server calls it a conflict, too, if it could not apply a patch in time.
-func TestAConflictIsTriedAgain(t *testing.T) {
+func TestWriter_conflict_isTriedAgain(t *testing.T) {
 	b := newWriterBench(t, askingPod())
 	b.refuse, b.because = 1, apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "cart", errors.New("changed meanwhile"))
 	b.Report(goodReport())
@@ -64,7 +64,7 @@ func TestAConflictIsTriedAgain(t *testing.T) {
 	}
 }
 
-func TestReportsOfAPodThatIsNoMoreAreDropped(t *testing.T) {
+func TestWriter_podIsGone_reportIsDropped(t *testing.T) {
 	for name, change := range map[string]func(*writerBench){
 		"another pod has its name": func(b *writerBench) { b.Writer.pods = &fakePods{} },
 		"it went while it was reported": func(b *writerBench) {
@@ -82,7 +82,7 @@ func TestReportsOfAPodThatIsNoMoreAreDropped(t *testing.T) {
 	}
 }
 
-func TestAPodThatCannotBeReadIsTriedAgain(t *testing.T) {
+func TestWriter_podUnreadable_isTriedAgain(t *testing.T) {
 	b := newWriterBench(t, askingPod())
 	b.Writer.pods = &fakePods{err: errors.New("no")}
 	b.Report(goodReport())
@@ -92,7 +92,7 @@ func TestAPodThatCannotBeReadIsTriedAgain(t *testing.T) {
 	}
 }
 
-func TestAReportThatWaitsIsNotForgotten(t *testing.T) {
+func TestWriter_reportWaits_isNotForgotten(t *testing.T) {
 	pod := askingPod()
 	pod.Status.Phase = corev1.PodPending
 	b := newWriterBench(t, pod)
@@ -105,7 +105,7 @@ func TestAReportThatWaitsIsNotForgotten(t *testing.T) {
 }
 
 // A pod that gets no rules has no status that says it had some.
-func TestAReportWithoutAStatusTakesAContradictionAway(t *testing.T) {
+func TestWriter_reportWithoutStatus_removesContradiction(t *testing.T) {
 	for status, want := range map[Status]string{StatusFailed: "", StatusInitialized: "", StatusRemoved: "removed"} {
 		pod := askingPod()
 		pod.Annotations[KeyStatus], pod.Annotations[KeyDetails] = string(status), "{}"
@@ -129,7 +129,7 @@ func TestAReportWithoutAStatusTakesAContradictionAway(t *testing.T) {
 	}
 }
 
-func TestWhichReportsAreEvents(t *testing.T) {
+func TestWriter_reports_whichAreEvents(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*Report)
 		want   []string
@@ -161,7 +161,7 @@ func TestWhichReportsAreEvents(t *testing.T) {
 }
 
 // Nearly every check of a pod's rules ends with the report that the pod has: only a pod that has changed since is looked at again.
-func TestAReportThatThePodHasIsNotQueuedAgain(t *testing.T) {
+func TestReport_podHasIt_isNotQueued(t *testing.T) {
 	for name, c := range map[string]struct {
 		between func(*Report) // a report that comes first
 		change  func(*Report)

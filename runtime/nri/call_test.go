@@ -11,7 +11,7 @@ import (
 )
 
 // The runtime starts the pod if the plugin is too slow, so the refusal has to come before its limit.
-func TestTheAnswerComesBeforeTheRuntimesLimit(t *testing.T) {
+func TestCreateContainer_handlerSlow_answersBeforeTheLimit(t *testing.T) {
 	p, h := newTestPlugin(nil)
 	h.slow = true
 	p.calls.setLimit(func() time.Duration { return time.Second })
@@ -23,7 +23,7 @@ func TestTheAnswerComesBeforeTheRuntimesLimit(t *testing.T) {
 }
 
 // If the connection is closed during a call, the runtime starts the pod.
-func TestTheEndWaitsForCallsUnderWay(t *testing.T) {
+func TestAwaitQuiet_callUnderWay_waits(t *testing.T) {
 	p, h := newTestPlugin(nil)
 	h.slow = true
 	p.calls.setLimit(func() time.Duration { return 300 * time.Millisecond })
@@ -55,7 +55,7 @@ func (h *badHandler) Ensure(context.Context, podnet.Sandbox) (bool, error) {
 }
 
 // Whatever the handler does, the runtime gets an answer in time, the pod is refused, and it is counted.
-func TestAHandlerThatBreaksItsPromiseRefusesThePod(t *testing.T) {
+func TestCreateContainer_handlerPanicsOrHangs_refuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		panics, failOpen bool
 		want             Outcome

@@ -9,7 +9,7 @@ import (
 )
 
 // If the connection is closed during a call, the runtime starts the pod; an agent that waits too long is killed, perhaps during a call.
-func TestWhatTheEndWaitsFor(t *testing.T) {
+func TestAwaitQuiet(t *testing.T) {
 	for name, c := range map[string]struct {
 		call, gap time.Duration // of a runtime that calls again and again
 		min, max  time.Duration

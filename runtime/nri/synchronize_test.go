@@ -12,7 +12,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-func TestSynchronizeOnlyQueues(t *testing.T) {
+func TestSynchronize_onlyQueues(t *testing.T) {
 	p, h := newTestPlugin(nil)
 	h.err = errors.New("must not fail the runtime")
 	pods := []*api.PodSandbox{
@@ -49,7 +49,7 @@ func TestSynchronizeOnlyQueues(t *testing.T) {
 }
 
 // A pod whose sandbox is replaced has two for a while. NRI does not say which is newer, so neither ID is queued.
-func TestSynchronizeLeavesTheChoiceAmongSandboxesToTheFinder(t *testing.T) {
+func TestSynchronize_severalSandboxes_leftToTheFinder(t *testing.T) {
 	p, _ := newTestPlugin(nil)
 	pods := []*api.PodSandbox{
 		event(nil), event(func(p *api.PodSandbox) { p.Id = "sandbox-2" }), event(func(p *api.PodSandbox) { p.Id, p.Uid = "sandbox-3", "uid-3" }),
@@ -79,7 +79,7 @@ func TestSynchronize_pathOfAProcess_isLeftToTheFinder(t *testing.T) {
 	}
 }
 
-func TestSynchronizeForgetsWhatTheRuntimeNoLongerHas(t *testing.T) {
+func TestSynchronize_sandboxesGone_areForgotten(t *testing.T) {
 	p, _ := newTestPlugin(nil)
 	for _, id := range []string{"1", "2", "3"} {
 		if err := p.RunPodSandbox(t.Context(), event(func(p *api.PodSandbox) { p.Id = id })); err != nil {
