@@ -46,6 +46,7 @@ const (
 
 // Listing is the rules of a namespace, with counters: as text in the language of their backend, as a View for machines, and in words.
 type Listing struct {
+	Backend  string // wrote the rules; "" if there are none
 	Language string
 	Text     string
 	View     iptables.View
@@ -223,21 +224,24 @@ func (e Backend) verify(ctx context.Context, ns *netns.NS, want iptables.Ruleset
 	return drift, err
 }
 
-// List returns the rules that are there, the chosen backend's first.
+// List returns the rules of the namespace, the chosen backend's first. ok is false if there are none.
 func (e Backend) List(ctx context.Context, at podnet.Place) (have Listing, ok bool, err error) {
-	type result struct {
-		have Listing
-		ok   bool
-	}
-	found, err := Visit(ctx, e.Namespaces, at, func(ctx context.Context, ns *netns.NS) (r result, err error) {
-		for _, b := range e.all() {
-			if r.have, r.ok, err = b.List(ctx, ns); err != nil || r.ok {
-				return r, err
-			}
+	have, err = Visit(ctx, e.Namespaces, at, e.list)
+	return have, have.Backend != "", err
+}
+
+func (e Backend) list(ctx context.Context, ns *netns.NS) (Listing, error) {
+	for _, b := range e.all() {
+		have, ok, err := b.List(ctx, ns)
+		if err != nil {
+			return Listing{}, fmt.Errorf("read the rules of the %s backend: %w", b.Name(), err)
 		}
-		return r, nil
-	})
-	return found.have, found.ok, err
+		if ok {
+			have.Backend = b.Name()
+			return have, nil
+		}
+	}
+	return Listing{}, nil
 }
 
 func (e Backend) all() []Driver { return append([]Driver{e.chosen}, e.others...) }

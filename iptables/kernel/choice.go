@@ -36,8 +36,7 @@ func HasRules(ctx context.Context, path string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	_, has, err := choice.Nftables(ctx).List(ctx, podnet.Place{Path: path})
-	return has, err
+	return choice.Nftables(ctx).Present(ctx, podnet.Place{Path: path})
 }
 
 // Choice makes backends.

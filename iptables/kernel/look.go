@@ -2,7 +2,6 @@ package kernel
 
 import (
 	"context"
-	"fmt"
 
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
@@ -33,9 +32,11 @@ func (e Backend) Apart() Backend {
 // Look reads a namespace, and writes nothing. want may be nil: then our rules are not compared.
 func (e Backend) Look(ctx context.Context, at podnet.Place, want *iptables.Ruleset) (Held, error) {
 	return Visit(ctx, e.Namespaces, at, func(ctx context.Context, ns *netns.NS) (found Held, err error) {
-		if found.Backend, found.Lines, err = e.linesIn(ctx, ns); err != nil {
+		have, err := e.list(ctx, ns)
+		if err != nil {
 			return found, err
 		}
+		found.Backend, found.Lines = have.Backend, have.Lines
 		if found.Others, err = foreign.Find(ctx, ns); err != nil || want == nil {
 			return found, err
 		}
@@ -46,18 +47,4 @@ func (e Backend) Look(ctx context.Context, at podnet.Place, want *iptables.Rules
 		found.Preempting, err = foreign.Preempting(ctx, ns, foreign.OursOf(*want, e.chosen.BuiltIn()))
 		return found, err
 	})
-}
-
-// linesIn returns our rules in words, and which backend wrote them; "" if there are none.
-func (e Backend) linesIn(ctx context.Context, ns *netns.NS) (backend string, lines []iptables.Line, err error) {
-	for _, b := range e.all() {
-		have, ok, err := b.List(ctx, ns)
-		if err != nil {
-			return "", nil, fmt.Errorf("read the rules of the %s backend: %w", b.Name(), err)
-		}
-		if ok {
-			return b.Name(), have.Lines, nil
-		}
-	}
-	return "", nil, nil
 }
