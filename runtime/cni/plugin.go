@@ -13,8 +13,6 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
-
-	"istio-pod-network-controller/internal/podnet"
 )
 
 // codeRefused is the plugin's own error code (the specification reserves 100 and above for plugins): the agent has refused the
@@ -22,9 +20,8 @@ import (
 const codeRefused = 100
 
 const (
-	// forgetTimeout bounds DEL, which is only a hint: the agent finds out by itself that a namespace is gone.
-	forgetTimeout = time.Second
-	// checkTimeout bounds CHECK: when CRI-O starts, it calls CHECK for each sandbox of the node, one after the other.
+	// checkTimeout bounds CHECK, which CRI-O calls for each sandbox of the node when it starts, one after the other. It also bounds DEL,
+	// which is only a hint: the agent finds out by itself that a namespace is gone.
 	checkTimeout = time.Second
 	// statusTimeout bounds STATUS, which runtimes call every few seconds.
 	statusTimeout = 2 * time.Second
@@ -144,25 +141,17 @@ func (p *plugin) ask(ctx context.Context, conf Conf, command string, args *skel.
 	case errors.Is(err, errAway) && conf.FailOpen:
 		_, _ = fmt.Fprintf(p.log, "istio-pod-network-cni: %s of pod %s passed without the agent, because failOpen is set: %v\n", command, s.Pod(), err)
 		return nil
-	case errors.Is(err, errAway):
-		return types.NewError(types.ErrTryAgainLater, awayMessage(s, conf), err.Error())
+	case errors.Is(err, errAway): // the pod's owner reads it in the pod's events
+		return types.NewError(types.ErrTryAgainLater, fmt.Sprintf("pod %s waits for its redirection rules: the istio-pod-network-controller agent of this node "+
+			"did not answer at %s", s.Pod(), conf.Socket), err.Error())
 	}
 	return types.NewError(codeRefused, fmt.Sprintf("pod %s: %v", s.Pod(), err), "")
 }
 
 // limit returns how long to wait for the agent's answer.
 func limit(command string, conf Conf) time.Duration {
-	switch command {
-	case cmdCheck:
+	if command == cmdCheck || command == cmdDel {
 		return min(conf.timeout(), checkTimeout)
-	case cmdDel:
-		return min(conf.timeout(), forgetTimeout)
 	}
 	return conf.timeout()
-}
-
-// awayMessage returns the message that the pod's owner reads in the pod's events.
-func awayMessage(s podnet.Sandbox, conf Conf) string {
-	return fmt.Sprintf("pod %s waits for its redirection rules: the istio-pod-network-controller agent of this node "+
-		"did not answer at %s", s.Pod(), conf.Socket)
 }

@@ -44,23 +44,20 @@ func sandboxOf(id, netns, args string) (podnet.Sandbox, error) {
 // validate refuses values that no runtime uses for a pod. Both ends of the socket call it.
 func validate(s podnet.Sandbox) error {
 	var errs []error
-	if !isLabel(s.Namespace) {
-		errs = append(errs, fmt.Errorf("pod namespace %.80q: not the name of a namespace", s.Namespace))
-	}
-	if !isSubdomain(s.Name) {
-		errs = append(errs, fmt.Errorf("pod name %.80q: not the name of a pod", s.Name))
-	}
-	if s.UID != "" && !isID(s.UID) { // some runtimes do not pass it
-		errs = append(errs, fmt.Errorf("pod UID %.80q: not a UID", s.UID))
-	}
-	if !isID(s.ID) {
-		errs = append(errs, fmt.Errorf("sandbox ID %.80q: not an ID", s.ID))
-	}
-	if s.NetNS != "" && !isCleanPath(s.NetNS) { // DEL may come without a path
-		errs = append(errs, fmt.Errorf("network namespace %.80q: want an absolute path, with nothing to resolve in it", s.NetNS))
-	}
-	if isPerProcess(s.NetNS) {
-		errs = append(errs, fmt.Errorf("network namespace %.80q: means another file for each process", s.NetNS))
+	for _, c := range []struct {
+		ok            bool
+		format, value string
+	}{
+		{isLabel(s.Namespace), "pod namespace %.80q: not the name of a namespace", s.Namespace},
+		{isSubdomain(s.Name), "pod name %.80q: not the name of a pod", s.Name},
+		{s.UID == "" || isID(s.UID), "pod UID %.80q: not a UID", s.UID}, // some runtimes do not pass it
+		{isID(s.ID), "sandbox ID %.80q: not an ID", s.ID},
+		{s.NetNS == "" || isCleanPath(s.NetNS), "network namespace %.80q: want an absolute path, with nothing to resolve in it", s.NetNS}, // DEL may come without a path
+		{!isPerProcess(s.NetNS), "network namespace %.80q: means another file for each process", s.NetNS},
+	} {
+		if !c.ok {
+			errs = append(errs, fmt.Errorf(c.format, c.value))
+		}
 	}
 	return errors.Join(errs...)
 }

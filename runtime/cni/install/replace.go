@@ -84,7 +84,7 @@ func rename(from, to string) error {
 const tempPattern = ".istio-pod-network-cni-*.tmp"
 
 // writeTemp writes a new file to dir, with the owner of like, and syncs it to the disk.
-func writeTemp(dir string, data []byte, like fs.FileInfo, mode fs.FileMode) (name string, err error) {
+func writeTemp(dir string, data []byte, like fs.FileInfo, mode fs.FileMode) (string, error) {
 	f, err := os.CreateTemp(dir, tempPattern)
 	if at, ok := errors.AsType[*fs.PathError](err); ok {
 		at.Path = filepath.Join(dir, tempPattern) // the same text each time, so that a retry is not notified again
@@ -92,11 +92,6 @@ func writeTemp(dir string, data []byte, like fs.FileInfo, mode fs.FileMode) (nam
 	if err != nil {
 		return "", err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
 	_, err = f.Write(data)
 	if stat, ok := like.Sys().(*syscall.Stat_t); ok && err == nil {
 		err = f.Chown(int(stat.Uid), int(stat.Gid))
@@ -107,7 +102,10 @@ func writeTemp(dir string, data []byte, like fs.FileInfo, mode fs.FileMode) (nam
 	if err == nil {
 		err = f.Sync()
 	}
-	return f.Name(), errors.Join(err, f.Close())
+	if err = errors.Join(err, f.Close()); err != nil {
+		return "", errors.Join(err, os.Remove(f.Name()))
+	}
+	return f.Name(), nil
 }
 
 // tempAge is longer than any write takes.
