@@ -82,7 +82,7 @@ func (b *Backend) compare(ctx context.Context, ns *netns.NS, want iptables.Rules
 	return c, err
 }
 
-// write replaces what is there with want. Addresses and routes are added before the rules that need them, and removed after them.
+// write replaces our table by want. Addresses and routes are added before the rules that need them, and removed after them.
 func write(ctx context.Context, ns *netns.NS, c comparison, want iptables.Ruleset, fresh transaction) error {
 	routes, err := routing.Prepare(ns, want)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 // commit makes our table, whose outline is old, hold exactly want, whose outline is ref. fresh makes it from nothing.
 //
 // A fresh namespace is written in one transaction without deletions: after a deletion, closing the socket waits until no packet
-// uses what is gone, which takes milliseconds.
+// uses the deleted rules, which takes milliseconds.
 //
 // A table of our shape is changed in steps. Each step has a socket of its own, and closing it is that wait. The steps are needed because
 // a transaction is atomic only for each chain and set: a packet looks up the current generation each time that it comes to one. So:
@@ -121,7 +121,7 @@ func (o outline) without(want iptables.Ruleset) []string {
 	})
 }
 
-// nextSuffix returns the suffix ".N" of the next generation of sets. New rules use new sets, so they never see one that is being
+// nextSuffix returns the suffix ".N" of the next generation of sets. New rules use new sets, which are never
 // refilled.
 func nextSuffix(sets map[string]string) string {
 	highest := -1

@@ -83,8 +83,8 @@ func with(ctx context.Context, ns *netns.NS, f func(*rawnetlink.Conn) error) err
 	})
 }
 
-// timedOut returns an error if the caller's time is over, and nil if err is about the table. A table that changes while it is read is one that
-// cannot be read.
+// timedOut returns an error if the caller's time is over, and nil if err is about the table. A table that changes
+// while it is read cannot be read.
 func timedOut(ctx context.Context, err error) error {
 	if ctx.Err() == nil && errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, rawnetlink.ErrInterrupted) {
 		return fmt.Errorf("read nftables: %w", err)
