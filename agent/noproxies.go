@@ -17,7 +17,7 @@ import (
 // proxies has no methods: nothing is run.
 type proxies any
 
-func (*agent) addProxies(manager.Manager, controllers.Reader, func(s podnet.Sandbox, reason, message string)) (proxies, func(*controllers.Programmer), error) {
+func addProxies(_ *agent, _ manager.Manager, _ controllers.Reader, _ func(s podnet.Sandbox, reason, message string)) (proxies, func(*controllers.Programmer), error) {
 	return nil, func(*controllers.Programmer) {}, nil
 }
 

@@ -24,8 +24,8 @@ type proxies interface {
 	ContainerEnded(ctx context.Context, s podnet.Sandbox, ended sidecar.Application) error
 }
 
-// addProxies has the agent run proxies. It returns nil if that is not switched on. join has the core follow them.
-func (a *agent) addProxies(mgr manager.Manager, pods controllers.Reader, event func(s podnet.Sandbox, reason, message string)) (
+// addProxies has an agent run proxies. It returns nil if that is not switched on. join has the core follow them.
+func addProxies(a *agent, mgr manager.Manager, pods controllers.Reader, event func(s podnet.Sandbox, reason, message string)) (
 	p proxies, join func(*controllers.Programmer), err error,
 ) {
 	if !a.Sidecars {

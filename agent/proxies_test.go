@@ -13,11 +13,11 @@ import (
 // An agent whose runtime serves no CRI says so at its start.
 func TestARuntimeWithoutCRIIsRefused(t *testing.T) {
 	a := &agent{Options: Options{NodeName: "node-1", Sidecars: true}}
-	if _, _, err := a.addProxies(nil, controllers.Reader{}, nil); err == nil || !strings.Contains(err.Error(), "--sidecars needs a container runtime that serves CRI") {
+	if _, _, err := addProxies(a, nil, controllers.Reader{}, nil); err == nil || !strings.Contains(err.Error(), "--sidecars needs a container runtime that serves CRI") {
 		t.Errorf("error %v", err)
 	}
 	a.finder, a.SidecarRoot = &cri.Finder{}, "/proc/sidecars"
-	if _, _, err := a.addProxies(nil, controllers.Reader{}, nil); err == nil || !strings.Contains(err.Error(), "--sidecar-root") {
+	if _, _, err := addProxies(a, nil, controllers.Reader{}, nil); err == nil || !strings.Contains(err.Error(), "--sidecar-root") {
 		t.Errorf("with directories that cannot be made: error %v", err)
 	}
 }
@@ -25,7 +25,7 @@ func TestARuntimeWithoutCRIIsRefused(t *testing.T) {
 // An agent that runs no proxies adds nothing to the manager, watches no profile, and keeps no more of pods and namespaces.
 func TestWithoutSidecarsNothingIsAdded(t *testing.T) {
 	off := &agent{Options: Options{NodeName: "node-1"}}
-	made, join, err := off.addProxies(nil, controllers.Reader{}, nil)
+	made, join, err := addProxies(off, nil, controllers.Reader{}, nil)
 	if made != nil || err != nil || len(off.proxyKinds()) > 0 {
 		t.Errorf("added %v, error %v, kinds %v", made, err, off.proxyKinds())
 	}

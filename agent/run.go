@@ -173,7 +173,7 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 			return core{}, err
 		}
 	}
-	managed, join, err := a.addProxies(mgr, pods, writer.ProxyEvent)
+	managed, join, err := addProxies(a, mgr, pods, writer.ProxyEvent)
 	if err != nil {
 		return core{}, fmt.Errorf("set up the sidecar manager: %w", err)
 	}

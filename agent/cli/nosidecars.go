@@ -5,10 +5,12 @@ package cli
 import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"istio-pod-network-controller/agent"
 )
 
-func (*runOptions) addSidecarFlags(*pflag.FlagSet) {}
+func addSidecarFlags(*pflag.FlagSet, *agent.Options) {}
 
-func (*runOptions) validateSidecars() error { return nil }
+func validateSidecars(*agent.Options) error { return nil }
 
 func sidecarCommands() []*cobra.Command { return nil }

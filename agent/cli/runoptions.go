@@ -51,7 +51,7 @@ func (o *runOptions) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.PprofAddr, "pprof-addr", "0", "address of Go's profiles (/debug/pprof/), 0 for none; they show memory and have no authentication: use 127.0.0.1:PORT")
 	fs.StringVar(&o.logLevel, "log-level", "info", "debug, info or error")
 	fs.DurationVar(&o.VerifyInterval, "verify-interval", 10*time.Second, "how often the rules of each pod are compared with what they should be, 0 for never")
-	o.addSidecarFlags(fs)
+	addSidecarFlags(fs, &o.Options)
 	o.addStartupTaintFlags(fs)
 	o.addEntranceFlags(fs)
 	o.intentFlags.add(fs)
@@ -94,7 +94,7 @@ func (o *runOptions) Validate() error {
 	if o.VerifyInterval != 0 && o.VerifyInterval < time.Second {
 		errs = append(errs, fmt.Errorf("--verify-interval: value %q: want 0, or 1s or more", o.VerifyInterval))
 	}
-	errs = append(errs, validateBackend(o.Backend), o.validateSidecars(), validateTaintKey(o.StartupTaintKey), o.validateEntrances(), o.intentFlags.validate())
+	errs = append(errs, validateBackend(o.Backend), validateSidecars(&o.Options), validateTaintKey(o.StartupTaintKey), o.validateEntrances(), o.intentFlags.validate())
 	return errors.Join(errs...)
 }
 

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 
 	"github.com/spf13/pflag"
+
+	"istio-pod-network-controller/agent"
 )
 
 // defaultSidecarRoot and defaultSharedRoot are where the chart mounts the node's directories. defaultSidecarSecrets is where it mounts the
@@ -18,7 +20,7 @@ const (
 	defaultSidecarSecrets = "/etc/istio-pod-network-controller/secrets" //nolint:gosec // a path
 )
 
-func (o *runOptions) addSidecarFlags(fs *pflag.FlagSet) {
+func addSidecarFlags(fs *pflag.FlagSet, o *agent.Options) {
 	fs.BoolVar(&o.Sidecars, "sidecars", false, "run the proxies of pods that choose a SidecarProfile, outside the pods' specs")
 	fs.StringVar(&o.SidecarRoot, "sidecar-root", defaultSidecarRoot, "directory in memory (tmpfs) for the files of those proxies, at the same path for the agent and the container runtime")
 	fs.StringVar(&o.SharedRoot, "shared-root", defaultSharedRoot, "directory in memory (tmpfs) for the configuration of the proxies that the pods of a node share, at the same path for the agent and the kubelet; empty means that pods have proxies of their own only")
@@ -26,7 +28,7 @@ func (o *runOptions) addSidecarFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.SidecarTokenAudiences, "sidecar-token-audiences", nil, "audiences for which profiles may give their proxies tokens of the pods' ServiceAccounts")
 }
 
-func (o *runOptions) validateSidecars() error {
+func validateSidecars(o *agent.Options) error {
 	var errs []error
 	if o.Sidecars && o.Runtime == "docker" {
 		errs = append(errs, errors.New("--sidecars: the runtime docker has no CRI, by which the agent runs proxies: use containerd or crio"))
