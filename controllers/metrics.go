@@ -39,9 +39,16 @@ func NewMetrics(r prometheus.Registerer, ledger *Ledger) (*Metrics, error) {
 		}, []string{"reason"}),
 	}
 	m.startAtZero()
-	contended := countPods(ledger, MetricPrefix+"contended_pods", "Pods whose rules somebody keeps changing.", func(e Entry) bool { return e.contention.contended() })
-	preempted := countPods(ledger, MetricPrefix+"preempted_pods", "Pods whose packets rules of others decide about before ours.", func(e Entry) bool { return e.Preempted != "" })
-	for _, c := range []prometheus.Collector{m.ensures, m.durations, m.drift, m.failures, podsGauge{ledger: ledger}, contended, preempted} {
+	collectors := []prometheus.Collector{
+		m.ensures, m.durations, m.drift, m.failures,
+		countPods(MetricPrefix+"contended_pods", "Pods whose rules somebody keeps changing.", nil, ledger, func(e Entry) bool { return e.contention.contended() }),
+		countPods(MetricPrefix+"preempted_pods", "Pods whose packets rules of others decide about before ours.", nil, ledger, func(e Entry) bool { return e.Preempted != "" }),
+	}
+	for _, state := range []State{Programmed, Removed, FailedPod, ByOthers} {
+		collectors = append(collectors, countPods(MetricPrefix+"pods", "Pods of this node that the agent has to do with, by state.",
+			prometheus.Labels{"state": string(state)}, ledger, func(e Entry) bool { return e.State == state }))
+	}
+	for _, c := range collectors {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}
@@ -85,8 +92,8 @@ func (m *Metrics) repaired(kinds []iptables.Kind) {
 }
 
 // countPods counts the ledger's entries of a sort at each scrape.
-func countPods(ledger *Ledger, name, help string, counts func(Entry) bool) prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
+func countPods(name, help string, labels prometheus.Labels, ledger *Ledger, counts func(Entry) bool) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, func() float64 {
 		n := 0
 		for _, e := range ledger.Entries() {
 			if counts(e) {
@@ -95,27 +102,4 @@ func countPods(ledger *Ledger, name, help string, counts func(Entry) bool) prome
 		}
 		return float64(n)
 	})
-}
-
-// podsGauge counts the ledger's entries by state at each scrape.
-type podsGauge struct{ ledger *Ledger }
-
-// Describe sends the description of the one metric that Collect sends.
-func (g podsGauge) Describe(ch chan<- *prometheus.Desc) { ch <- g.desc() }
-
-// Collect sends the number of entries in each state.
-func (g podsGauge) Collect(ch chan<- prometheus.Metric) {
-	count := map[State]int{Programmed: 0, Removed: 0, FailedPod: 0, ByOthers: 0}
-	for _, e := range g.ledger.Entries() {
-		if e.State != "" {
-			count[e.State]++
-		}
-	}
-	for state, n := range count {
-		ch <- prometheus.MustNewConstMetric(g.desc(), prometheus.GaugeValue, float64(n), string(state))
-	}
-}
-
-func (podsGauge) desc() *prometheus.Desc {
-	return prometheus.NewDesc(MetricPrefix+"pods", "Pods of this node that the agent has to do with, by state.", []string{"state"}, nil)
 }
