@@ -183,8 +183,5 @@ func (p *cniState) addChain(
 
 // cniFault returns a metric that is 1 while a check of the CNI chain fails.
 func cniFault(fault string, check func() error) prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: controllers.MetricPrefix + "cni_fault", Help: "1 while the node's CNI chain is not as the agent wants it.",
-		ConstLabels: prometheus.Labels{"fault": fault},
-	}, func() float64 { return map[bool]float64{true: 1}[check() != nil] })
+	return gaugeOf(controllers.MetricPrefix+"cni_fault", "1 while the node's CNI chain is not as the agent wants it.", prometheus.Labels{"fault": fault}, func() bool { return check() != nil })
 }

@@ -118,7 +118,11 @@ func (a *agent) newNRI() ([]runnable, error) {
 	})
 	a.ready.addLive(n.Live)
 	a.announcers = append(a.announcers, n.Connected)
-	return []runnable{door.guard(n.Start)}, registerGauges(a.metrics, n)
+	a.collectors = append(a.collectors,
+		gaugeOf(controllers.MetricPrefix+"nri_connected", "1 while the container runtime asks the agent before containers start.", nil, n.Connected),
+		gaugeOf(controllers.MetricPrefix+"nri_offered", "1 while the container runtime listens for NRI plugins.", nil, func() bool { offered, _ := n.Offered(); return offered }),
+	)
+	return []runnable{door.guard(n.Start)}, nil
 }
 
 // newCNI makes the server of the socket that the plugin calls.
@@ -152,19 +156,6 @@ func (a *agent) newCNI() ([]runnable, error) {
 	a.cniState.server, a.cniState.served = server, door.check(func(context.Context) error { return server.Check() })
 	a.early = append(a.early, hook{by: controllers.CNI, up: a.cniState.up, state: a.cniState.Check})
 	return []runnable{door.guard(server.Start)}, nil
-}
-
-// registerGauges adds the metrics that show whether the runtime offers NRI, and whether it calls the agent.
-func registerGauges(r prometheus.Registerer, n *nri.Entrance) error {
-	number := map[bool]float64{true: 1}
-	return errors.Join(
-		r.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: controllers.MetricPrefix + "nri_connected", Help: "1 while the container runtime asks the agent before containers start.",
-		}, func() float64 { return number[n.Connected()] })),
-		r.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: controllers.MetricPrefix + "nri_offered", Help: "1 while the container runtime listens for NRI plugins.",
-		}, func() float64 { offered, _ := n.Offered(); return number[offered] })),
-	)
 }
 
 // nriCalls returns a metric of how long calls hold the runtime, which calls for one pod at a time.
