@@ -115,7 +115,7 @@ func restoreSet(sets []Set, matches []restoreMatch, c Cond) []restoreMatch {
 	return out
 }
 
-// restore adds a condition to a match; protocol is the one that the rule's ports belong to.
+// restore adds a condition to a match; protocol is the protocol of the rule's ports.
 func (c Cond) restore(m restoreMatch, protocol string) restoreMatch {
 	not := ""
 	if c.Not {

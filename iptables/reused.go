@@ -7,14 +7,14 @@ import (
 
 // reused returns a chain that drops what a nat chain would redirect if it saw it.
 //
-// A nat chain sees one packet of each connection: the one that conntrack takes for the first. Conntrack may hold a connection whose end it
+// A nat chain sees one packet of each connection, which conntrack takes for its first. Conntrack may hold a connection whose end it
 // did not see: the rules were missing then, and conntrack with them, or the peer had gone. It holds it for minutes, at most for days
 // (nf_conntrack_tcp_timeout_established). A client that uses the same addresses and ports again is then taken for a part of the
 // old connection (the tables of nf_conntrack_proto_tcp.c: ignored, or invalid), no nat chain sees its packets, and it would pass the proxy by.
 // The state of such a packet is established, invalid, or new if the old connection was seen in one direction only. A new connection that a
 // nat chain will still see is not confirmed (IPS_CONFIRMED).
 //
-// Packets on lo are left alone: they stay in the pod. So are those of connections that are redirected already.
+// Packets on lo are left alone: they stay in the pod. So are packets of connections that are redirected already.
 func reused(s Spec, name string, hook Hook, lo Cond, nat rules) []Chain {
 	r := &rules{}
 	r.add("packets that open no connection", direct(), tcp(), not(opening()))

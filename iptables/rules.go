@@ -46,7 +46,7 @@ func passthrough() []netip.Prefix {
 }
 
 // Rules returns what a pod's namespace must hold for spec. It has rules for both families (unless IPv6 stays direct), whatever
-// addresses the pod has now: it may get others later. The order of the rules is that of Istio's own rule set.
+// addresses the pod has now: it may get others later. The rules have the order of Istio's own rule set.
 func Rules(spec Spec) (Ruleset, error) {
 	if err := spec.Validate(); err != nil {
 		return Ruleset{}, fmt.Errorf("compute rules: %w", err)

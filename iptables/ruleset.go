@@ -112,7 +112,7 @@ const (
 	Direction                  // Num: whether the packet is in the direction of replies
 	Status                     // Num: one or more of the bits below of the connection's status, one of which must be set
 	DstType                    // Num: the type of the destination address in the namespace
-	Socket                     // Num: AnySocket; a socket of the namespace takes the packet: its connection's, else one that listens
+	Socket                     // Num: AnySocket; a socket of the namespace takes the packet: its connection's, else a listening one
 )
 
 // Values of Family (the kernel's NFPROTO numbers), of Protocol (IANA's), of State (the kernel's bits), of SrcType (rtnetlink's
@@ -131,7 +131,7 @@ const (
 
 	Local = 2
 
-	// OpeningFlags are the flags of a packet that opens a connection, of those in OpeningMask; AnsweringFlags are those of the answer to it.
+	// OpeningFlags are the flags of a packet that opens a connection, of those in OpeningMask; AnsweringFlags are the flags of the answer to it.
 	OpeningFlags   = 0x02
 	AnsweringFlags = 0x12
 	OpeningMask    = 0x17
@@ -139,7 +139,7 @@ const (
 	Reply = 1
 
 	Confirmed  = 0x08 // IPS_CONFIRMED: an earlier packet of the connection has gone its way
-	Translated = 0x20 // IPS_DST_NAT: the destination is not the one that the client sees
+	Translated = 0x20 // IPS_DST_NAT: the client sees another destination
 
 	// AnySocket is the highest value of a socket's property "transparent": it is 0 or 1, so every socket has at most this. A packet without
 	// a socket has none, and does not match.

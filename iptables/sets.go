@@ -14,7 +14,7 @@ func canonicalPorts(ports []uint16) []uint16 {
 	return slices.Compact(out)
 }
 
-// canonicalPrefixes returns prefixes of one family masked, sorted, and without those that another one contains: the kernel
+// canonicalPrefixes returns prefixes of one family masked, sorted, and without prefixes that another one contains: the kernel
 // refuses overlapping intervals.
 func canonicalPrefixes(prefixes []netip.Prefix) []netip.Prefix {
 	in := make([]netip.Prefix, len(prefixes))
@@ -26,7 +26,7 @@ func canonicalPrefixes(prefixes []netip.Prefix) []netip.Prefix {
 	})
 	var out []netip.Prefix
 	for _, p := range in {
-		// A prefix sorts behind the wider one that contains it; between them are only prefixes inside the wider one.
+		// A prefix sorts behind a wider one around it; between them are only prefixes inside the wider one.
 		if len(out) == 0 || !out[len(out)-1].Contains(p.Addr()) {
 			out = append(out, p)
 		}

@@ -10,8 +10,8 @@ const validationPort = 15005
 const IstioValidationPort = 15002
 
 // Validation returns two destinations, one of each family. A connection to them from the pod's loopback address reaches the proxy's
-// inbound port whatever the Spec includes or excludes: so a pod can prove that its rules are there. The addresses are those of
-// passthrough: they are the pod's own or nobody's, so no such connection leaves the pod.
+// inbound port whatever the Spec includes or excludes: so a pod can prove that its rules are there. The addresses are
+// passthrough's: they are the pod's own or nobody's, so no such connection leaves the pod.
 //
 // The proxy's own connections there are refused: it would hand them on to their destination, which is itself, for ever.
 func Validation() []netip.AddrPort {

@@ -109,7 +109,7 @@ type Network struct {
 
 // Shared says how the agent puts a new configuration into force in the proxy that the pods of a node share.
 //
-// The proxy finds the files of the profile in /etc/sidecar/current, those that are to be checked in /etc/sidecar/next, and answers a GET on
+// The proxy finds the files of the profile in /etc/sidecar/current, files to be checked in /etc/sidecar/next, and answers a GET on
 // the unix socket /run/sidecar/version.sock with the version that its configuration has (.Version in the templates).
 type Shared struct {
 	// Check is a command that ends with code 0 if the files in /etc/sidecar/next can be used. It runs in the proxy's container.

@@ -2,7 +2,7 @@ package v1alpha1
 
 // SecretReference is the name of a Secret in the agent's namespace.
 type SecretReference struct {
-	// Name of the Secret. The agent reads no Secret but those that the chart's value sidecars.secrets names.
+	// Name of the Secret. The agent reads only Secrets that the chart's value sidecars.secrets names.
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
 	Name string `json:"name"`
@@ -41,7 +41,7 @@ type SecretSource struct {
 type SecretKeys struct {
 	SecretReference `json:",inline"`
 
-	// Keys are the ones that the proxy gets; without it all of them.
+	// Keys are the keys that the proxy gets: all, if empty.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9_-][A-Za-z0-9._-]*$`
 	// +kubebuilder:validation:items:MaxLength=253

@@ -64,7 +64,7 @@ const (
 	Pulling   State = "Pulling"   // the image is being fetched
 	Starting  State = "Starting"  // the proxy runs and is not ready yet
 	Running   State = "Running"   // the proxy is ready
-	Upgrading State = "Upgrading" // a new proxy starts beside the one that is ready
+	Upgrading State = "Upgrading" // a new proxy starts beside the ready one
 	Failed    State = "Failed"    // the proxy cannot be started, or it has ended; it is tried again
 	Refused   State = "Refused"   // the pod or its profile has to be changed first
 	Ended     State = "Ended"     // the pod has finished, and its proxy with it, or the proxy itself has and is not started again

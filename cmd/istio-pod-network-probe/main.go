@@ -18,7 +18,7 @@ import (
 const maxAnswer = 16 << 10
 
 // exitError is the exit code other than 0.
-const exitError = 1 // no answer, or one that is not 200
+const exitError = 1 // no answer, or another status than 200
 
 func main() { os.Exit(run(os.Args[1:], os.Stderr)) }
 

@@ -17,7 +17,7 @@ import (
 	"istio-pod-network-controller/internal/redirection"
 )
 
-// Exit codes other than 0. The second is one that shells and runtimes do not use themselves.
+// Exit codes other than 0. Shells and runtimes do not use the second themselves.
 const (
 	exitError   = 1  // it could not be found out
 	exitMissing = 95 // the rules are missing

@@ -54,7 +54,7 @@ func readyCondition(pod *corev1.Pod) (c corev1.PodCondition, ready bool) {
 	return corev1.PodCondition{}, false
 }
 
-// Compare sorts the agents of a node: first the one that is in charge. It is ready, and does not end. Of several such the newest takes over.
+// Compare sorts the agents of a node: the agent in charge is first. It is ready, and does not end. Of several such the newest takes over.
 func Compare(a, b *corev1.Pod) int {
 	rank := func(pod *corev1.Pod) int {
 		switch {

@@ -50,7 +50,7 @@ type Reviews interface {
 
 // Authorizer decides by a TokenReview and a SubjectAccessReview:
 //
-//   - a decision that is remembered is used again: one that allows for the time given to New, a refusal for deniedTime;
+//   - a remembered decision is used again: a permission for the time given to New, a refusal for deniedTime;
 //   - otherwise the API server is asked who the token belongs to, and then whether that user may do it;
 //   - no more decisions are asked for than Options.PerSecond, so a flood of tokens loads neither the agent nor the API server; what was
 //     allowed before has as many of its own, so the flood does not keep out those who are known;
@@ -71,7 +71,7 @@ type Options struct {
 	// PerSecond and AtOnce bound the decisions that are asked for; 0 means 5 and 10. Each takes two requests to the API server.
 	PerSecond float32
 	AtOnce    int
-	// Audience is one that a token may be made for instead of the API server's; "" means none.
+	// Audience is another audience of accepted tokens, beside the API server's; "" means none.
 	Audience string
 }
 

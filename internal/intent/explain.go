@@ -23,7 +23,7 @@ type Explanation struct {
 	Intent
 	// AskedBy says what asks for redirection, or refuses it; "" if nothing does.
 	AskedBy string
-	// Settings are those of the Spec, if the pod is redirected.
+	// Settings are the Spec's settings, if the pod is redirected.
 	Settings []Setting
 }
 

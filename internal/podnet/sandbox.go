@@ -42,7 +42,7 @@ type Sandbox struct {
 	ID string `json:"id,omitempty"`
 	// NetNS is a path to the network namespace. Empty: the entrance does not know it.
 	NetNS string `json:"netns,omitempty"`
-	// Nameservers are those of the sandbox's resolv.conf, separated by commas. Empty: the runtime does not say.
+	// Nameservers are the name servers of the sandbox's resolv.conf, separated by commas. Empty: the runtime does not say.
 	Nameservers string `json:"nameservers,omitempty"`
 	// RuntimeHandler is the runtime class's handler, empty for the runtime's default.
 	RuntimeHandler string `json:"runtimeHandler,omitempty"`

@@ -117,8 +117,8 @@ func Ask(end time.Time, protocol int, requests ...Request) ([]Answer, error) {
 	return c.Ask(end, requests...)
 }
 
-// Ask sends requests at once and returns the answer to each, in order. It waits until end at most. Each request that is not Silent must
-// be one that the kernel answers once: it asks for one object, or has NLM_F_ACK. An error for a Silent one is returned as Ask's
+// Ask sends requests at once and returns the answer to each, in order. It waits until end at most. The kernel must
+// answer each request that is not Silent once: it asks for one object, or has NLM_F_ACK. An error for a Silent one is returned as Ask's
 // error.
 func (c *Conn) Ask(end time.Time, requests ...Request) ([]Answer, error) {
 	first := c.sequence

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// HotRestart is an Envoy's place in a line of them. The first one of a line starts by itself, and each other takes over from the one
-// before it.
+// HotRestart is an Envoy's place in a line of them. The first of a line starts by itself, and each other takes over from its
+// predecessor.
 type HotRestart struct {
 	// Line is the epoch of the line's first proxy.
 	Line uint32

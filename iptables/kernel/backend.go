@@ -116,7 +116,7 @@ func (e Backend) program(ctx context.Context, ns *netns.NS, id podnet.Identity, 
 	return out, err
 }
 
-// alone reports whether the chosen backend's transaction is the only one that the namespace has ever had: then it holds no rules of others or of
+// alone reports whether the namespace has never had another transaction than the chosen backend's: then it holds no rules of others or of
 // other backends. That is remembered.
 func (e Backend) alone(ns *netns.NS, id podnet.Identity, before verification) bool {
 	after, ok := e.memory.reader.State(ns)

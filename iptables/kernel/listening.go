@@ -58,7 +58,7 @@ type Socket struct {
 	Loopback bool
 }
 
-// EachListener is EachSocket for those that listen, on any port.
+// EachListener is EachSocket for listening sockets, on any port.
 func EachListener(ctx context.Context, ns *netns.NS, f func(Socket) (more bool)) error {
 	return EachSocket(ctx, ns, 1<<tcpListen, 0, f)
 }

@@ -87,7 +87,7 @@ func refill(ctx context.Context, ns *netns.NS, old outline, want iptables.Rulese
 	return nil
 }
 
-// stages splits the chains: first come those that capture inbound connections in want's mode (TPROXY's, or those of nat), then the rest.
+// stages splits the chains: first come the chains that capture inbound connections in want's mode (TPROXY's, or nat's), then the rest.
 func stages(want iptables.Ruleset) (first, second []iptables.Chain) {
 	tproxy := len(want.Routing) > 0
 	for _, c := range want.Chains {
@@ -100,7 +100,7 @@ func stages(want iptables.Ruleset) (first, second []iptables.Chain) {
 	return first, second
 }
 
-// shapedLike reports whether the table holds only sets, and chains of ours whose type, hook and flags are those of ref.
+// shapedLike reports whether the table holds only sets, and chains of ours with the type, hook and flags that they have in ref.
 func (o outline) shapedLike(ref outline) bool {
 	if o.foreign || without([]byte(o.table), unix.NFTA_TABLE_USE) != without([]byte(ref.table), unix.NFTA_TABLE_USE) {
 		return false

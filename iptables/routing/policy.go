@@ -115,7 +115,7 @@ func (h policyState) rule(header []byte, attributes map[uint16][]byte) found {
 	}}
 }
 
-// exactRule compares all attributes of a rule. One that we do not write restricts the rule.
+// exactRule compares all attributes of a rule. An attribute that we do not write restricts the rule.
 func (h policyState) exactRule(attributes map[uint16][]byte) bool {
 	want := map[uint16]uint32{
 		unix.FRA_TABLE: h.number(), unix.FRA_FWMARK: h.Mark, unix.FRA_FWMASK: 1<<32 - 1, unix.FRA_PRIORITY: rulePriority,

@@ -64,7 +64,7 @@ func findNamed(name string) (t tools, err error) {
 	return t, cmp.Or(errRestore, errSave, err)
 }
 
-// flavourOf runs a program with --version to learn its flavour. One that names none is from before there were two: legacy.
+// flavourOf runs a program with --version to learn its flavour. A program that names none is older than the flavours: legacy.
 func flavourOf(ctx context.Context, program string) Flavour {
 	ctx, cancel := context.WithTimeout(ctx, processTimeout)
 	defer cancel()

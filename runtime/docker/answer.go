@@ -44,7 +44,7 @@ func newest(list []container.Summary, pod podnet.Sandbox) string {
 	return last.ID
 }
 
-// isSandbox reports whether labels are those of a sandbox of the pod. If the pod's name is known it must match, too, since anybody who
+// isSandbox reports whether a sandbox of the pod has such labels. If the pod's name is known it must match, too, since anybody who
 // makes a container chooses its labels.
 func isSandbox(labels map[string]string, pod podnet.Sandbox) bool {
 	return labels[labelPodUID] == pod.UID && labels[labelType] == typeSandbox &&

@@ -55,7 +55,7 @@ func (c *Calls) prune(seen map[string]bool, now time.Time) {
 }
 
 // Check returns an error if the runtime starts pods without the plugin. pods are all pods of the node with an address of their own.
-// Those that started before since, when the plugin was chained and the runtime had read the configuration, do not count. An older pod
+// Pods that started before since, when the plugin was chained and the runtime had read the configuration, do not count. An older pod
 // without a call does not count either once the plugin was called for a newer one.
 func (c *Calls) Check(pods []Pod, since, now time.Time) error {
 	c.mu.Lock()
