@@ -78,9 +78,6 @@ func (s stepping) remove(ctx context.Context, a Action) error {
 // told later.
 func (s stepping) drain(ctx context.Context, a Action) error {
 	c := s.container(a.ID)
-	if s.left() && (c == nil || c.StopSignal == "") {
-		return s.home.note(factLeft, a.Epoch) // it has no successor, and may be used again
-	}
 	if err := s.home.note(factDraining, a.Epoch); err != nil {
 		return err
 	}

@@ -59,9 +59,9 @@ func (s stepping) taken(ctx context.Context, a answer) string {
 	return ""
 }
 
-// goes reports whether the end of a proxy is no failure: the pod, the application or the sandbox ends, or the pod's rules lead elsewhere.
+// goes reports whether the end of a proxy is no failure: the pod, the application or the sandbox ends.
 func (s stepping) goes(ctx context.Context) bool {
-	if s.choice.Ending || s.left() || s.home.finished(time.Now()) {
+	if s.choice.Ending || s.home.finished(time.Now()) {
 		return true
 	}
 	ready, err := s.Runtime.Ready(ctx, s.key.Sandbox)

@@ -142,7 +142,7 @@ func (h home) forget(epoch uint32) error {
 	return errors.Join(
 		h.forgetSecrets(epoch), os.RemoveAll(h.files(epoch)),
 		os.RemoveAll(filepath.Join(h.run(), handoverSocket(epoch))), os.RemoveAll(filepath.Join(h.run(), admin(epoch))),
-		h.unnote(factDraining, epoch), h.unnote(factReady, epoch), h.unnote(factSuccessor, epoch), h.unnote(factLeft, epoch),
+		h.unnote(factDraining, epoch), h.unnote(factReady, epoch), h.unnote(factSuccessor, epoch),
 	)
 }
 

@@ -58,13 +58,6 @@ type Choice struct {
 	Refusal string
 	// OptedOut reports whether the pod itself refuses a proxy. Otherwise a running proxy stays.
 	OptedOut bool
-	// Leaves reports whether the pod has chosen a shared proxy, which is not in its sandbox. Until that is ready, Name and Profile
-	// still name the proxy in the sandbox, to which the rules lead. Then they are empty, and the proxy in the sandbox finishes its
-	// connections within Drain.
-	Leaves bool
-	Drain  time.Duration
-	// Held is the profile that the pod comes from, or "": the rules still lead to that profile's proxy in the sandbox, on other ports.
-	Held string
 	// Ending reports whether the pod is being deleted, or has finished; Finished whether its containers have ended for good.
 	Ending, Finished bool
 }

@@ -13,7 +13,6 @@ const (
 	factReady     = "ready"     // it serves, or has
 	factSuccessor = "successor" // a proxy that takes over from it was about to be made
 	factDraining  = "draining"  // it was told to finish its connections, at the time of the note
-	factLeft      = "left"      // the pod's rules no longer lead to it, at the time of the note; it was told nothing
 	factRotated   = "rotated"   // its secrets have changed, and a new proxy has to read them
 	factFinished  = "finished"  // the application has ended; of the sandbox, not of an epoch
 )

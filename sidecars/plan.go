@@ -29,17 +29,12 @@ type Proxy struct {
 	Done bool
 	// Succeeded reports whether a newer proxy took its listeners, and has ended since: it takes no connections any more.
 	Succeeded bool
-	// Held reports whether the pod's rules still lead to it, and not to the proxies of the profile that the pod has chosen since, which
-	// have other ports.
-	Held bool
 }
 
 // Desired is what should run in a sandbox.
 type Desired struct {
 	// Wanted reports whether the pod has a proxy. Without it nothing is started, and what runs is ended unless Keep is true.
 	Wanted, Keep bool
-	// Leave reports whether the pod's rules lead to a proxy outside the sandbox. Running proxies then finish their connections.
-	Leave bool
 	// Hash identifies everything that a new proxy is made from.
 	Hash string
 	// MaxRunning is how many proxies may run at once, draining ones included. 1 means that a new proxy cannot take over from a running one,
@@ -99,21 +94,14 @@ type Decision struct {
 //   - A container that has ended, or was made and not started, is removed, unless it is Done.
 //   - A proxy that was told to drain is left alone until DrainLimit, and then ended. With HotRestart its successor ends it; if it has not
 //     by successorGrace after that, the agent does.
-//   - Of the others, the newest ready proxy serves. Older ones are drained, except a Held one. With HotRestart the successor has
+//   - Of the others, the newest ready proxy serves. Older ones are drained. With HotRestart the successor has
 //     told them already, and this is only noted: also of one whose successor has ended since (Succeeded).
 //   - A newer proxy is ended if it cannot become ready, does not within StartLimit, or has another hash and may be upgraded. The serving
 //     proxy stays.
 //   - If none serves and none is starting, one is started.
-//   - If the serving proxy has another hash and may be upgraded, a new one takes over from it, or starts beside it if it is Held.
-//   - If the pod's rules lead elsewhere (Leave), all are drained.
+//   - If the serving proxy has another hash and may be upgraded, a new one takes over from it.
 func Decide(d Desired, there []Proxy, now time.Time) (out Decision) {
 	running := out.sweep(there)
-	if d.Leave {
-		for _, p := range out.leaveDraining(running, d, now) {
-			out.drain(p)
-		}
-		return out
-	}
 	if !d.Wanted && !d.Keep {
 		for _, p := range running {
 			out.end(p, "the pod has no proxy any more")
@@ -123,9 +111,7 @@ func Decide(d Desired, there []Proxy, now time.Time) (out Decision) {
 	live := out.leaveDraining(running, d, now)
 	serving := newestReady(live)
 	for _, old := range live[:max(serving, 0)] {
-		if !old.Held {
-			out.drain(old)
-		}
+		out.drain(old)
 	}
 	starting := live[serving+1:]
 	for _, p := range starting {
@@ -142,8 +128,6 @@ func Decide(d Desired, there []Proxy, now time.Time) (out Decision) {
 	case serving < 0:
 		out.start(next, d.RetryAt, now)
 	case live[serving].Hash == d.Hash || !d.Upgrade:
-	case live[serving].Held:
-		out.start(next, d.RetryAt, now)
 	case d.MaxRunning == 1:
 		out.end(live[serving], "a new version replaces it")
 	case len(running) < d.MaxRunning:

@@ -21,8 +21,6 @@ type Status struct {
 	// Epoch, Image and Hash describe the serving proxy, or the newest if none serves.
 	Epoch       uint32
 	Image, Hash string
-	// Serves is the profile of a proxy that is ready, or "". It is not Profile while a pod moves from one to the other.
-	Serves      string
 	Restarts    int32
 	Message     string
 	LastUpgrade time.Time
@@ -58,9 +56,7 @@ func (v view) status(f *followed, d Decision, pulling bool) Status {
 		return out
 	}
 	out.Epoch, out.Image, out.Hash = shown.Epoch, shown.Image, versionOf(*shown)
-	if out.Ready = shown.ID == d.Serving && v.answers[shown.ID].now; out.Ready {
-		out.Serves = shown.Profile
-	}
+	out.Ready = shown.ID == d.Serving && v.answers[shown.ID].now
 	return out
 }
 

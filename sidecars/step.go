@@ -57,7 +57,6 @@ func (m *Manager) step(ctx context.Context, key Key, f *followed, sandbox podnet
 
 	// learn
 	f.meet(there, time.Now())
-	s.comeBack()
 	renewSecrets(ctx, m.Secrets, m.Cluster, s.view, f)
 	noteReady(ctx, m.Asker, s.view)
 	f.hearLastWords(time.Now())
@@ -101,18 +100,6 @@ func (m *Manager) list(ctx context.Context, key Key, f *followed) (there []sidec
 	}
 	slices.SortFunc(there, func(a, b sidecar.Container) int { return cmp.Compare(a.Epoch, b.Epoch) })
 	return there, nil
-}
-
-// comeBack drops the notes that the pod has left its proxies, if it has come back. They serve again, since they were told nothing.
-func (v view) comeBack() {
-	if v.left() {
-		return
-	}
-	for _, c := range v.there {
-		if v.home.noted(factLeft, c.Epoch) {
-			_ = v.home.unnote(factLeft, c.Epoch) // tried again in the next step
-		}
-	}
 }
 
 // noteReady notes the Envoys that serve, which they say by their own admin sockets. It is noted in the home since a proxy that has a

@@ -42,14 +42,14 @@ func (m *Manager) sweep(ctx context.Context) {
 
 // sweepOne looks at a container whose sandbox is not followed:
 //
-//   - If the pod has opted out, or moves to a shared proxy, the sandbox is followed, so that its proxies are ended and removed.
+//   - If the pod has opted out, or has a shared proxy, the sandbox is followed, so that its proxies are ended and removed.
 //   - Otherwise a container that does not run is removed if its sandbox has ended. If it has not, the sandbox will be followed, and the
 //     container may say that its proxy is done.
 func (m *Manager) sweepOne(ctx context.Context, c sidecar.Container) {
 	s := podnet.Sandbox{Namespace: c.PodNamespace, Name: c.PodName, UID: c.PodUID, ID: c.Sandbox}
 	choice, err := m.Cluster.Choice(ctx, s)
 	switch {
-	case err == nil && (choice.OptedOut || choice.Leaves):
+	case err == nil && choice.OptedOut:
 		m.Follow(s)
 	case c.State == sidecar.Running:
 	default:

@@ -11,8 +11,7 @@ import (
 )
 
 // view is a sandbox as one step has found it: what its pod has chosen, the containers, the notes in its home, and what proxies have answered
-// until now. It becomes the two arguments of Decide. A pod that moves between profiles keeps the proxy to which its rules lead until the other
-// one is ready and the rules have changed: only then the old one finishes its connections.
+// until now. It becomes the two arguments of Decide.
 type view struct {
 	key     Key
 	sandbox podnet.Sandbox
@@ -25,9 +24,6 @@ type view struct {
 // desired returns what should run in the sandbox. upgrade reports whether it has a turn for its upgrade.
 func (v view) desired(f *followed, upgrade bool) Desired {
 	p := v.choice.Profile
-	if v.left() {
-		return Desired{Leave: true, DrainLimit: v.choice.Drain}
-	}
 	if p == nil {
 		return Desired{Keep: !v.choice.OptedOut, MaxRunning: 1, HotRestart: v.hotRestarts(), DrainLimit: time.Hour}
 	}
@@ -49,7 +45,7 @@ func (v view) observed(unheard bool) []Proxy {
 		a := v.answers[c.ID]
 		p := Proxy{
 			ID: c.ID, Epoch: c.Epoch, State: c.State, Hash: c.Hash, Since: a.seen, Asked: !a.asked.IsZero(), Ready: a.ready,
-			DrainedAt: v.leftAt(c.Epoch), Done: v.isDone(c), Held: v.choice.Held != "" && c.Profile == v.choice.Held,
+			DrainedAt: v.home.notedAt(factDraining, c.Epoch), Done: v.isDone(c),
 		}
 		if c.HotRestart != nil && c.State == sidecar.Running {
 			p.Ready = v.home.noted(factReady, c.Epoch)
@@ -83,7 +79,7 @@ func nobodyListens(ctx context.Context, asker Asker, v view) bool {
 
 // lostSuccessor reports whether an Envoy that serves had a successor, which no longer runs.
 func (v view) lostSuccessor(c sidecar.Container) bool {
-	return c.HotRestart != nil && c.State == sidecar.Running && v.home.noted(factReady, c.Epoch) && v.leftAt(c.Epoch).IsZero() &&
+	return c.HotRestart != nil && c.State == sidecar.Running && v.home.noted(factReady, c.Epoch) && !v.drains(c.Epoch) &&
 		v.home.noted(factSuccessor, c.Epoch) && !v.inLine(c, +1)
 }
 
@@ -129,19 +125,8 @@ func (v view) isDone(c sidecar.Container) bool {
 	return c.State == sidecar.Exited && v.answers[c.ID].well && !another
 }
 
-// left reports whether the pod's rules lead to a proxy outside the sandbox.
-func (v view) left() bool { return v.choice.Leaves && v.choice.Name == "" }
-
 // drains reports whether an epoch's proxy was told to drain.
 func (v view) drains(epoch uint32) bool { return v.home.noted(factDraining, epoch) }
-
-// leftAt returns when the proxy of an epoch was told to drain, or was left; zero if neither.
-func (v view) leftAt(epoch uint32) time.Time {
-	if at := v.home.notedAt(factDraining, epoch); !at.IsZero() {
-		return at
-	}
-	return v.home.notedAt(factLeft, epoch)
-}
 
 // container returns one of the sandbox's containers by its ID, or nil.
 func (v view) container(id string) *sidecar.Container {
