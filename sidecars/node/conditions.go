@@ -35,7 +35,7 @@ const (
 //
 //   - Each computes from its cache what they should say. If they say so, nothing is done.
 //   - Otherwise the first node of the list writes them after sumPause, the next turnPause later if they still do not say so, and so on.
-//   - A write states the version of the object that it was computed from. One that is refused for that reason is computed anew.
+//   - A write states the version of the object that it was computed from. A write that is refused for that reason is computed anew.
 //   - An entry of a node that is no longer in the cluster is taken away in the same order, as it would never be up to date.
 //
 // It is a reconcile.Reconciler, which must work on one profile at a time.

@@ -30,7 +30,7 @@ type Exec struct {
 	Terminal <-chan TerminalSize
 }
 
-// TerminalSize is that of a terminal, in characters.
+// TerminalSize is a terminal's size, in characters.
 type TerminalSize = remotecommand.TerminalSize
 
 // Run runs the command, prints what it prints, and returns its exit code. Without Input it prints once the command has ended. conn is the

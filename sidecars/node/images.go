@@ -21,7 +21,7 @@ import (
 const (
 	// pullTimeout bounds the pull of one image.
 	pullTimeout = 10 * time.Minute
-	// pullPause is how long no pull is tried after one that failed, however many pods wait for the image.
+	// pullPause is how long no pull is tried after a failed one, however many pods wait for the image.
 	pullPause = 10 * time.Second
 )
 
@@ -100,7 +100,7 @@ func (i *sidecarImages) note(want wantedImage, err error) {
 	}
 }
 
-// credentials returns those that the Secrets have for the image's registry, and which Secrets have none.
+// credentials returns the Secrets' credentials for the image's registry, and which Secrets have none.
 func (i *sidecarImages) credentials(image string, secrets []v1alpha1.SecretReference) (found []container.Auth, unusable error) {
 	for _, s := range secrets {
 		of, err := i.credentialsOf(s.Name, image)

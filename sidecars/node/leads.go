@@ -85,7 +85,7 @@ func (l *leads) holds(profile string, s podnet.Sandbox) bool {
 	return !known || has.Profile == profile
 }
 
-// set notes a new lead, and returns the one before.
+// set notes a new lead, and returns the former one.
 func (l *leads) set(s podnet.Sandbox, now lead) (before lead, changed bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -144,7 +144,7 @@ func isRotated(root *os.Root, name string, f *os.File) bool {
 	return err == nil && errOpened == nil && !os.SameFile(now, opened)
 }
 
-// find returns the log of the pod's newest proxy, or of the one before. A pod that was made anew with its name has another directory.
+// find returns the log of the pod's newest proxy, or of its predecessor. A pod that was made anew with its name has another directory.
 func (l Log) find(root fs.FS) (name string, err error) {
 	dirs, err := fs.Glob(root, l.Namespace+"_"+l.Pod+"_*/"+container.ContainerName)
 	if err != nil {

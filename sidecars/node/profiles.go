@@ -68,7 +68,7 @@ func (p *profiles) get(ctx context.Context, name string) (found profile, refusal
 	return known, refusal, nil
 }
 
-// last returns a profile as it was read last, also one that is gone or cannot be used.
+// last returns a profile as it was read last, even if it is gone or cannot be used.
 func (p *profiles) last(ctx context.Context, name string) (found profile, known bool) {
 	if found, known = p.remembered(name); known {
 		return found, known

@@ -273,7 +273,7 @@ func sentences(a, b string) string {
 	return a + "; " + b
 }
 
-// retract deletes a Sidecar that this agent has written, and forgets it. One that was made anew meanwhile stays.
+// retract deletes a Sidecar that this agent has written, and forgets it. A Sidecar that was made anew meanwhile stays.
 func (r *sidecarReports) retract(ctx context.Context, uid string, report sidecarReport) error {
 	if report.object != "" {
 		object := &v1alpha1.Sidecar{ObjectMeta: metav1.ObjectMeta{Namespace: report.sandbox.Namespace, Name: report.sandbox.Name}}

@@ -22,14 +22,14 @@ import (
 const (
 	// tokenTimeout bounds one request for a token: a worker that restarts proxies waits for it.
 	tokenTimeout = 5 * time.Second
-	// tokenPause is how long no request is made after one that the API server did not answer.
+	// tokenPause is how long no request is made after an unanswered one.
 	tokenPause = 10 * time.Second
 )
 
 // sidecarSecrets has the Secrets that the chart mounts, and asks the API server for tokens of pods.
 type sidecarSecrets struct {
 	volumes secretvolume.Volumes
-	// audiences are those that tokens may have.
+	// audiences are the allowed audiences of tokens.
 	audiences []string
 	client    client.Client
 

@@ -45,8 +45,8 @@ func (s sharedSandboxes) Ready(ctx context.Context, of podnet.Sandbox) (bool, er
 	return s.runtime.Ready(ctx, of.ID)
 }
 
-// Name returns the name by which a shared proxy opens a sandbox's network namespace. It is read from the runtime's path, and what is there
-// must be the sandbox's namespace, and not the host's: CRI-O lists the host's in the same directory.
+// Name returns the name by which a shared proxy opens a sandbox's network namespace. It is read from the runtime's path, which
+// must lead to the sandbox's namespace, and not the host's: CRI-O lists the host's in the same directory.
 func (s sharedSandboxes) Name(ctx context.Context, of podnet.Sandbox) (string, error) {
 	path := filepath.Clean(of.NetNS)
 	dir, name := filepath.Split(path)

@@ -19,7 +19,7 @@ const (
 // errNotTold means that the runtime did not pass a signal on. No pod is to blame for that.
 var errNotTold = errors.New("have the shared proxy reload")
 
-// apply puts the last configuration that has passed the test into force. One that the proxy has already is only confirmed. Otherwise:
+// apply puts the last configuration that has passed the test into force. A configuration that the proxy has already is only confirmed. Otherwise:
 //
 //   - What is about to be put into force is written down first, so that an agent that starts in between knows it.
 //   - The link current is swapped, and the proxy is told.

@@ -21,7 +21,7 @@ const (
 // configure brings the proxy's configuration to what its pods and its profile ask for.
 func (r *round) configure(ctx context.Context) error {
 	wanted := r.wanted
-	var applied *sidecars.Profile // of the configuration in force, or of the one that the proxy starts with
+	var applied *sidecars.Profile // of the configuration in force, or of the proxy's first
 	if r.last != nil {
 		var err error
 		if applied, err = r.profileOf(r.last); err != nil {

@@ -21,7 +21,7 @@ type Changes struct {
 	Within map[time.Duration]uint64
 }
 
-// shortestChange and longestChange are the first and the last bound of Changes.Within. Each bound is twice the one before.
+// shortestChange and longestChange are the first and the last bound of Changes.Within. Each bound is twice the last.
 const (
 	shortestChange = 100 * time.Millisecond
 	longestChange  = shortestChange << 10 // 102 s

@@ -58,7 +58,7 @@ func (d directory) ask(ctx context.Context) (answer, error) {
 	return answer{version: strings.TrimSpace(string(text)), gid: listener}, nil
 }
 
-// dial connects to the proxy's socket. gid is that of the process which listens, at the time when it began to.
+// dial connects to the proxy's socket. gid is the group of the listening process, at the time when it began to listen.
 func dial(ctx context.Context, path string) (conn net.Conn, gid int64, err error) {
 	conn, err = sidecars.DialSocket(ctx, path)
 	if err != nil {
