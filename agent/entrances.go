@@ -63,7 +63,7 @@ type hook struct {
 	state func(context.Context) error
 }
 
-// hooks returns the entrances that are switched on. An early one that the runtime does not offer is down although the agent is ready. For people the
+// hooks returns the entrances that are switched on. An early hook that the runtime does not offer is down although the agent is ready. For people the
 // watch stays up without the API server: nobody could read it there, and all agents would write when it is back.
 func (a *agent) hooks() []hook {
 	watch := hook{by: controllers.Watch, up: func() bool { return a.core.watches() == nil }, state: a.core.check}

@@ -37,7 +37,7 @@ type podLooker interface {
 
 // looker makes documents:
 //
-//   - the pod is one that the watch cache has, so of this node; the API server is not asked about it;
+//   - the pod is in the watch cache, so on this node; the API server is not asked about it;
 //   - at most inspectAtOnce pods are looked at in parallel, by visits of their own;
 //   - nothing waits for a look, and a look waits for nothing but its place in the line: see controllers.Programmer.Look.
 type looker struct {

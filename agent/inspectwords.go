@@ -35,7 +35,7 @@ func askedBy(looked controllers.Looked) inspect.Asked {
 	if looked.Invalid != nil {
 		out.Invalid = looked.Invalid.Error()
 	}
-	// An error is the one that Look has met, too.
+	// Look has met the same error.
 	found, _ := intent.Explain(looked.Pod, looked.Namespace, looked.Config)
 	out.By = found.AskedBy
 	if profile, err := intent.SidecarProfile(looked.Pod, looked.Namespace); err == nil && looked.Intent.Reason != intent.OptedOut {

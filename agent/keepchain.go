@@ -49,7 +49,7 @@ func newOwnDaemonSet(config *rest.Config, namespace, name string) (*ownDaemonSet
 //
 //   - The DaemonSet does not exist, is being deleted (itself or its namespace), or does not want the chain any more: gone.
 //   - The API server refuses every request for as long as d.rights: gone. The agent's Role and account go with the DaemonSet.
-//   - A DaemonSet of that name exists, even one that was made anew: not gone.
+//   - A DaemonSet of that name exists, even a new one: not gone.
 func (d *ownDaemonSet) noSuccessor(ctx context.Context) (reason string, err error) {
 	began := time.Now()
 	for answered := began; ; { // answered is when the API server last did anything else than refuse

@@ -17,7 +17,7 @@ import (
 	"istio-pod-network-controller/internal/jitter"
 )
 
-// ports serves the agent's TCP ports. One that another program has, or whose server fails, ends nothing: it is logged, /readyz names it, and it is
+// ports serves the agent's TCP ports. A port that another program has, or whose server fails, ends nothing: it is logged, /readyz names it, and it is
 // tried again until it is served. The zero value is ready.
 type ports struct {
 	mu     sync.Mutex
@@ -61,7 +61,7 @@ func (p *ports) note(name string, err error) {
 	}
 }
 
-// swap stores the fault of a port, or none, and returns the one before.
+// swap stores the fault of a port, or none, and returns the former one.
 func (p *ports) swap(name string, err error) (before error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -78,7 +78,7 @@ func (r *readiness) serves(ctx context.Context) error {
 }
 
 // started returns a check that passes once all checks do, and after patienceEnds in any case: the kubelet kills an agent whose startup probe
-// never passes, and must not kill one that waits for the runtime or the API server.
+// never passes, and must not kill an agent that waits for the runtime or the API server.
 func (r *readiness) started(patienceEnds time.Time) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if time.Now().After(patienceEnds) {

@@ -47,7 +47,7 @@ func chainFaults() []chainFault {
 // WrittenKey describes something that the agent writes into objects, or that others write for it.
 type WrittenKey struct{ Name, Kind, Meaning string }
 
-// Written returns every key that the agent writes or removes, in words for docs/reference/annotations.md. A test finds those that are missing.
+// Written returns every key that the agent writes or removes, in words for docs/reference/annotations.md. A test finds missing keys.
 func Written() []WrittenKey {
 	return []WrittenKey{
 		{controllers.KeyStatus, "annotation of pods", "`initialized`, `failed` or `removed`"},

@@ -186,7 +186,7 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 	watch := controllers.NewPodWatch(mgr.GetCache(), programmer)
 	return core{programmer: programmer, pods: pods, managed: managed}, errors.Join(
 		watch.SetupWithManager(mgr),
-		mgr.Add(writer),
+		mgr.Add(writer), mgr.Add(manager.RunnableFunc(releaseStartPages)),
 		addEarlyEntrance(mgr, a.Options, a.nriEntrance),
 		addStartupTaint(mgr, a.Options, a.ready),
 	)

@@ -33,7 +33,7 @@ func CacheOptions(node string, contact *Contact) cache.Options {
 // staticPrefix starts the annotations that the kubelet puts on static pods and their mirror pods.
 const staticPrefix = "kubernetes.io/config."
 
-// stripPod keeps the fields that intent and reports need, and those that change with a new sandbox. A pod's owner may write 256 KiB of
+// stripPod keeps the fields that intent and reports need, and fields that change with a new sandbox. A pod's owner may write 256 KiB of
 // annotations; the others are dropped.
 func stripPod(obj any) (any, error) {
 	pod, ok := obj.(*corev1.Pod)

@@ -22,7 +22,7 @@ type Contact struct {
 	failing     map[any]error // the newest reason, by asker
 	first       any           // the asker whose reason Err names
 	since       time.Time
-	certificate bool // one that is not accepted was logged
+	certificate bool // a certificate that is not accepted was logged
 }
 
 // Note notes how an attempt of an asker has ended; an asker is a key of the caller's, and any error of it is a loss of contact.

@@ -43,7 +43,7 @@ type decision struct {
 // decide returns what to do with a report:
 //
 //   - A report is dropped if the pod in the cache shows it, unless this process wrote another one last: the cache may be behind.
-//   - One that this process wrote last is dropped for cacheLag, whatever the cache shows.
+//   - A report that this process wrote last is dropped for cacheLag, whatever the cache shows.
 //   - A repeated failure, and a success report of a pod that is still starting, wait.
 //   - Everything else is written.
 func decide(q queued, last written, shown *corev1.Pod, now time.Time) decision {

@@ -34,7 +34,7 @@ func (c *Contact) informer(lw toolscache.ListerWatcher, kind runtime.Object, res
 	}, kind, resync, indexers)
 }
 
-// shortestWatch is how long a watch has to last: client-go takes one that ends earlier, without an event, for an error.
+// shortestWatch is how long a watch has to last: client-go takes an earlier end without an event for an error.
 const shortestWatch = 1100 * time.Millisecond
 
 // plannedEnd returns when the API server ends a watch that client-go asks for: after 5 to 10 minutes, at another time for each agent.

@@ -182,7 +182,7 @@ func (w *PodWatch) podsOf(ctx context.Context, ns client.Object) []reconcile.Req
 	return out
 }
 
-// relevantPods accepts every change except those that the agent itself has written. The cache transform has already dropped fields
+// relevantPods accepts every change except the agent's own writes. The cache transform has already dropped fields
 // that do not matter, so any other change concerns the pod's annotations or its sandbox.
 func relevantPods() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {

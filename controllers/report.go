@@ -31,7 +31,7 @@ const (
 	StatusRemoved     Status = "removed"
 )
 
-// Reasons of the condition. Those that the pod's owner can do something about are reasons of events, too.
+// Reasons of the condition. Reasons that the pod's owner can act upon are reasons of events, too.
 const (
 	ReasonInitialized       = "Initialized"
 	ReasonRemoved           = "Removed"

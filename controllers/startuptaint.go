@@ -38,7 +38,7 @@ type Nodes interface {
 type StartupTaint struct {
 	Nodes Nodes
 	Node  string
-	// Key is that of the taint: KeyStartupTaint, or what an autoscaler knows as a startup taint.
+	// Key is the taint's key: KeyStartupTaint, or what an autoscaler knows as a startup taint.
 	Key string
 	// Ready returns an error that says what the agent still lacks, or nil.
 	Ready func(context.Context) error

@@ -9,7 +9,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// maxFinished bounds what is remembered of sandboxes, since nobody tells when they end. One that is forgotten is looked at once more.
+// maxFinished bounds what is remembered of sandboxes, since nobody tells when they end. A forgotten sandbox is looked at once more.
 const maxFinished = 1024
 
 // announced remembers the sandboxes that the runtime has announced. The zero value is ready.
