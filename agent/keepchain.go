@@ -33,7 +33,7 @@ type ownDaemonSet struct {
 // newOwnDaemonSet returns nil for an agent without a DaemonSet.
 func newOwnDaemonSet(config *rest.Config, namespace, name string) (*ownDaemonSet, error) {
 	if name == "" {
-		return nil, nil //nolint:nilnil // an agent may run without a DaemonSet
+		return nil, nil
 	}
 	config = rest.CopyConfig(config)
 	config.Timeout = 2 * time.Second // for one request

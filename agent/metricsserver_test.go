@@ -128,7 +128,7 @@ func serveMetrics(t *testing.T, o Options) string {
 // Whoever reaches the port has neither a token nor the right to fill the agent's memory.
 func TestConnectionsToMetricsAreBounded(t *testing.T) {
 	at := serveMetrics(t, Options{})
-	if response, err := http.Get("http://" + at + "/metrics"); err != nil || response.StatusCode != http.StatusOK { //nolint:noctx,bodyclose // closed with the server
+	if response, err := http.Get("http://" + at + "/metrics"); err != nil || response.StatusCode != http.StatusOK {
 		t.Fatalf("%+v, %v", response, err)
 	}
 	refused := 0
@@ -176,13 +176,13 @@ func TestConnectionsToMetricsAreBounded(t *testing.T) {
 func TestHowMetricsAreServed(t *testing.T) {
 	at := serveMetrics(t, Options{MetricsSecure: true})
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // what is tested
-	response, err := client.Get("https://" + at + "/metrics")                                                  //nolint:noctx // a test
+	response, err := client.Get("https://" + at + "/metrics")
 	if err != nil || response.StatusCode != http.StatusUnauthorized {
 		t.Fatalf("%+v, %v", response, err)
 	}
 	_ = response.Body.Close()
 	for version, wantErr := range map[uint16]bool{tls.VersionTLS11: true, tls.VersionTLS12: false, tls.VersionTLS13: false} {
-		conn, err := tls.Dial("tcp", at, &tls.Config{InsecureSkipVerify: true, ServerName: Name, MinVersion: tls.VersionTLS10, MaxVersion: version, NextProtos: []string{"h2", "http/1.1"}}) //nolint:gosec,noctx // what is tested
+		conn, err := tls.Dial("tcp", at, &tls.Config{InsecureSkipVerify: true, ServerName: Name, MinVersion: tls.VersionTLS10, MaxVersion: version, NextProtos: []string{"h2", "http/1.1"}}) //nolint:gosec // what is tested
 		if (err != nil) != wantErr {
 			t.Errorf("TLS version %x: %v", version, err)
 		}

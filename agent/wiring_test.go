@@ -24,7 +24,7 @@ type filledCache struct {
 }
 
 func (filledCache) GetInformer(context.Context, client.Object, ...cache.InformerGetOption) (cache.Informer, error) {
-	return nil, nil //nolint:nilnil // it is not used
+	return nil, nil
 }
 
 func (c filledCache) WaitForCacheSync(context.Context) bool { return c.filled }

@@ -18,7 +18,7 @@ var lost = iptables.Drift{
 }
 
 func TestARepairIsReportedOnce(t *testing.T) {
-	runDrifting(t, func(t *testing.T, d *drifting) { //nolint:thelper // it is the test itself
+	runDrifting(t, func(t *testing.T, d *drifting) {
 		patches := d.api.patches
 		d.told("")
 		d.somebody(lost)
@@ -50,7 +50,7 @@ func TestARepairIsReportedOnce(t *testing.T) {
 
 // A repair counts also if a step after it fails.
 func TestARepairIsReportedWhateverFailsAfterIt(t *testing.T) {
-	runDrifting(t, func(t *testing.T, d *drifting) { //nolint:thelper // it is the test itself
+	runDrifting(t, func(t *testing.T, d *drifting) {
 		d.told("")
 		d.somebody(lost)
 		d.backend.mu.Lock()
@@ -92,7 +92,7 @@ func TestRewritingIsMetWithBackOff(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			runDrifting(t, func(t *testing.T, d *drifting) { //nolint:thelper // it is the test itself
+			runDrifting(t, func(t *testing.T, d *drifting) {
 				patches := d.api.patches
 				d.somebody(lost)
 				d.told("")
@@ -157,7 +157,7 @@ func checkGauges(t *testing.T, d *drifting, contended, preempted float64) {
 
 // Rules of others that decide first are reported while they are there, and once.
 func TestPreemptionIsReportedWhileItLasts(t *testing.T) {
-	runDrifting(t, func(t *testing.T, d *drifting) { //nolint:thelper // it is the test itself
+	runDrifting(t, func(t *testing.T, d *drifting) {
 		patches := d.api.patches
 		d.told("")
 		preempt := func(lines ...string) {

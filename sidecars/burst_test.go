@@ -8,7 +8,7 @@ import (
 
 // What a look costs the runtime does not grow with the other pods of the node.
 func TestManager_manyPodsAtOnce_allStart(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		const pods = 100
 		m, stop := agent()
 		for i := range pods {
@@ -30,7 +30,7 @@ func TestManager_manyPodsAtOnce_allStart(t *testing.T) {
 
 // A roll-out costs the runtime so much a proxy, however many wait for their turns.
 func TestRollouts_manyPods_staysWithinBound(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		const pods = 100
 		n.profile.Spec.Rollout.MaxParallel = 5
 		m, stop := agent()

@@ -33,7 +33,7 @@ func TestRollouts_turnNoLongerNeeded_isFreed(t *testing.T) {
 		"it can have the profile no more": func(c *Choice) { c.Profile, c.Refusal = nil, "the pod is on the host's network" },
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 				cluster := choosy{n, map[string]func(*Choice){}}
 				m, stop := agent()
 				defer stop()
@@ -84,7 +84,7 @@ func (c *counted) Summarize(profile string, s Summary) {
 // A proxy is asked while it starts, and then every ten seconds, however often it is looked at. Nobody asks one that drains, has ended, or
 // has lost its profile.
 func TestAsk_proxyThatIsWell_onceAPeriod(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		n.behave = func(p *fakeProxy) { p.readyAfter, p.drains = 200*time.Millisecond, -1 }
 		c := &counted{fakeNode: n, asks: map[uint32]int{}}
 		m, stop := agent()
@@ -128,7 +128,7 @@ func TestAsk_proxyThatIsWell_onceAPeriod(t *testing.T) {
 
 // A pod that is being deleted keeps the proxy that it has.
 func TestStep_podBeingDeleted_isNotUpgraded(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
@@ -144,7 +144,7 @@ func TestStep_podBeingDeleted_isNotUpgraded(t *testing.T) {
 
 // A proxy that was asked and has not answered is not taken for ready because nobody can ask it any more.
 func TestStep_profileGoneBeforeReady_proxyStays(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		n.behave = func(p *fakeProxy) { p.readyAfter = -1 }
 		m, stop := agent()
 		defer stop()
@@ -159,7 +159,7 @@ func TestStep_profileGoneBeforeReady_proxyStays(t *testing.T) {
 
 // An agent that starts does not know how long a proxy has been able to answer, and gives it its whole time.
 func TestStep_newAgent_givesStartingProxyItsTime(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		n.behave = func(p *fakeProxy) { p.readyAfter = -1 }
 		for range 2 {
 			m, stop := agent()
@@ -175,7 +175,7 @@ func TestStep_newAgent_givesStartingProxyItsTime(t *testing.T) {
 
 // The proxy of a pod that has finished is looked at until it has ended.
 func TestStep_podFinished_followsProxyToItsEnd(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
@@ -192,7 +192,7 @@ func TestStep_podFinished_followsProxyToItsEnd(t *testing.T) {
 
 // The runtime refuses a name that it still has, of the pod's last sandbox: the first start in a new one must not fail by it.
 func TestStep_newSandbox_usesNewEpochs(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))

@@ -23,7 +23,7 @@ func TestIsDone_onFailureAndCode0_isNotStartedAgain(t *testing.T) {
 		"the pod has finished as well": {change: func(n *fakeNode) { n.finished, n.ending = true, true }, made: 1, state: v1alpha1.Ended},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 				n.profile.Spec.RestartPolicy = restartOnFailure
 				m, stop := agent()
 				m.Follow(sandboxOf("u1"))
@@ -59,7 +59,7 @@ func TestIsDone_onFailureAndCode0_isNotStartedAgain(t *testing.T) {
 
 // A new version that ends at once with code 0 has failed: the old one serves, and the new one is tried again.
 func TestIsDone_newVersionEndsAtOnce_oldServes(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		n.profile.Spec.RestartPolicy = restartOnFailure
 		m, stop := agent()
 		defer stop()
@@ -78,7 +78,7 @@ func TestIsDone_newVersionEndsAtOnce_oldServes(t *testing.T) {
 
 // What has ended is removed with its sandbox, also if no agent follows that.
 func TestSweep_sandboxEnded_removesContainer(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
 		after(time.Second)

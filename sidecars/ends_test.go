@@ -21,7 +21,7 @@ func TestNoteEnds_podEnding_isNoFailure(t *testing.T) {
 		"its sandbox has ended":    func(n *fakeNode) { n.stopped = map[string]bool{"sandbox-u1": true} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 				m, stop := agent()
 				m.Keep(sandboxOf("u1"))
 				after(time.Second)
@@ -41,7 +41,7 @@ func TestNoteEnds_podEnding_isNoFailure(t *testing.T) {
 
 // Nothing of a pod that is gone stays, as soon as its proxy has ended.
 func TestClean_podGone_leavesNothing(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
 		after(time.Second)
@@ -63,7 +63,7 @@ func TestClean_podGone_leavesNothing(t *testing.T) {
 
 // A pod that opts out while no agent runs has its proxy ended by the next one, though its rules are gone already.
 func TestSweep_optedOutMeanwhile_endsProxy(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
 		after(time.Second)
@@ -83,7 +83,7 @@ func TestSweep_optedOutMeanwhile_endsProxy(t *testing.T) {
 
 // A pod that has finished may be there for days. Its Sidecar says that it has ended, and nothing else is left.
 func TestStep_podFinished_keepsSidecar(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
 		after(time.Minute)
@@ -101,7 +101,7 @@ func TestStep_podFinished_keepsSidecar(t *testing.T) {
 
 // A sandbox that has ended while its pod has not is looked at every 30 s only: an event announces the next sandbox.
 func TestAgain_sandboxEnded_looksSeldom(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
 		after(time.Minute)
@@ -119,7 +119,7 @@ func TestAgain_sandboxEnded_looksSeldom(t *testing.T) {
 
 // A proxy that is ready is looked at as often as it is asked, and no more often.
 func TestAgain_idleProxy_oneLookAPeriod(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		after(3 * time.Second) // so that they are not looked at together with everything else
 		const proxies = 5
@@ -145,7 +145,7 @@ func TestAgain_idleProxy_oneLookAPeriod(t *testing.T) {
 
 // A pod whose proxy failed keeps the others waiting only as long as it is there.
 func TestRollouts_failedPodGone_endsPause(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		for _, uid := range []string{"u1", "u2", "u3", "u4"} {
 			m.Follow(sandboxOf(uid))
@@ -169,7 +169,7 @@ func TestRollouts_failedPodGone_endsPause(t *testing.T) {
 
 // A proxy whose profile is gone runs on, and is taken for ready: with its pod it is left as it was, by the next agent, too.
 func TestStep_profileDeleted_proxyStays(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
 		after(time.Second)
@@ -190,7 +190,7 @@ func TestStep_profileDeleted_proxyStays(t *testing.T) {
 
 // A proxy that hangs is not ready. It is ready again as soon as it answers.
 func TestAsk_proxySilent_isNotReadyAndStays(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
 		after(time.Second)
@@ -209,7 +209,7 @@ func TestAsk_proxySilent_isNotReadyAndStays(t *testing.T) {
 
 // The runtime ends a sandbox while the agent starts a proxy in it: no failure of a pod that is being deleted.
 func TestStart_podEnding_isNoFailure(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
 		after(time.Minute)
@@ -232,7 +232,7 @@ func TestStart_podEnding_isNoFailure(t *testing.T) {
 
 // A pod that is refused has no proxy that could end. It is forgotten all the same when it is gone.
 func TestStep_refusedPodGone_isForgotten(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
 		after(time.Minute)
@@ -251,7 +251,7 @@ func TestStep_refusedPodGone_isForgotten(t *testing.T) {
 
 // A proxy that hangs at its start costs less the longer that takes, and one that comes late is noticed within a second.
 func TestAgain_proxyHangsAtStart_asksSeldom(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		n.profile.Spec.Readiness.StartSeconds = 600
 		n.behave = func(p *fakeProxy) { p.readyAfter = -1 }
 		m, stop := agent()
@@ -275,7 +275,7 @@ func TestAgain_proxyHangsAtStart_asksSeldom(t *testing.T) {
 
 // The message shows the last failure until the next proxy has been ready for a minute, however long its start takes.
 func TestReport_failure_isSaidUntilNextIsCalm(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		n.profile.Spec.Readiness.StartSeconds = 600
 		m, stop := agent()
 		defer stop()
@@ -303,7 +303,7 @@ func TestHearLastWords_writtenLate_areSaid(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		write("2026-11-22T08:00:00.1Z stdout F starts\n")
 		n.log = log
 		m, stop := agent()

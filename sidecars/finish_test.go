@@ -141,7 +141,7 @@ func TestContainerEnded_lastApplication_finishesProxies(t *testing.T) {
 
 // A proxy that has finished is not started again and is no failure, until it is clear that the sandbox stays.
 func TestContainerEnded_finished_startsNoProxy(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		n.behave = func(p *fakeProxy) { p.drains = 20 * time.Millisecond }
 		a := &applications{fakeNode: n, policy: corev1.RestartPolicyNever, all: []sidecar.Application{ended("app", 0, 0)}}
 		for range 2 { // the second agent knows it, too
@@ -172,7 +172,7 @@ func TestContainerEnded_finished_startsNoProxy(t *testing.T) {
 
 // A Job's pod says that it has finished a moment after its proxy has. Nothing announces that.
 func TestContainerEnded_statusLate_staysEnded(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		a := &applications{fakeNode: n, policy: corev1.RestartPolicyNever, all: []sidecar.Application{ended("app", 0, 0)}}
 		m, stop := agent()
 		defer stop()
@@ -193,7 +193,7 @@ func TestContainerEnded_statusLate_staysEnded(t *testing.T) {
 
 // An agent that starts looks for what is left before it follows its first sandbox: that an application has ended is not forgotten.
 func TestSweep_applicationEndedLately_keepsHome(t *testing.T) {
-	bubble(t, func(t *testing.T, _ *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, _ *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		stop()
 		home := m.Homes.of(Key{PodUID: "u1", Sandbox: "sandbox-u1"})

@@ -89,7 +89,7 @@ func TestFinish_proxies_onlyRunningOnesAreTold(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 				n.behave = func(p *fakeProxy) { p.drains = 20 * time.Millisecond }
 				if c.prepare != nil {
 					c.prepare(n)

@@ -34,7 +34,7 @@ func hotArgs(place sidecar.HotRestart, drain time.Duration) []string {
 	return []string{
 		"--restart-epoch", number(place.Epoch), "--base-id", strconv.Itoa(baseID),
 		"--socket-path", path.Join(PathRun, lineSocket+number(place.Line)), "--socket-mode", "0600",
-		"--drain-time-s", number(seconds * 2 / 3), "--parent-shutdown-time-s", number(seconds), //nolint:mnd // as Envoy's own defaults
+		"--drain-time-s", number(seconds * 2 / 3), "--parent-shutdown-time-s", number(seconds),
 	}
 }
 

@@ -33,7 +33,7 @@ func TestNoteLost_kubeletRemovedContainer_isNoted(t *testing.T) {
 		"it drained": {behave: func(p *fakeProxy) { p.drains = -1 }, before: func(n *fakeNode, m *Manager) { n.upgrade(m) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 				if c.behave != nil {
 					n.behave = c.behave
 				}
@@ -59,7 +59,7 @@ func TestNoteLost_kubeletRemovedContainer_isNoted(t *testing.T) {
 
 // How a proxy ended is said once, also if its container stays, and as what it was.
 func TestNoteEnds_sameEnd_isNotedOnce(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
@@ -93,7 +93,7 @@ func TestStatus_proxyDoesNotStart_saysWhy(t *testing.T) {
 		"it ends":  {func(p *fakeProxy) { p.exit = 7 }, "exit code 7", "not ready"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 				n.behave = c.behave
 				m, stop := agent()
 				defer stop()
@@ -117,7 +117,7 @@ func TestRollouts_proxyEnds_pausesUpgrades(t *testing.T) {
 		"its image is not there": func(n *fakeNode) { n.failures["pull"] = errors.New("no such image") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 				m, stop := agent()
 				defer stop()
 				for _, uid := range []string{"u1", "u2", "u3"} {

@@ -28,7 +28,7 @@ func (n *fakeNode) mustSay(t *testing.T, uid string, state v1alpha1.State, ready
 }
 
 func TestManager_profileChanges_upgradesProxy(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
 		after(100 * time.Millisecond)
@@ -59,7 +59,7 @@ func TestManager_profileChanges_upgradesProxy(t *testing.T) {
 
 // Nothing that an agent does when it ends or starts touches proxies that run.
 func TestManager_agentRestarts_proxiesRunOn(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		for i := range 3 {
 			m, stop := agent()
 			m.Follow(sandboxOf("u1"))
@@ -73,7 +73,7 @@ func TestManager_agentRestarts_proxiesRunOn(t *testing.T) {
 }
 
 func TestManager_proxyEnds_isStartedAgain(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
 		after(time.Second)
@@ -93,7 +93,7 @@ func TestManager_proxyEnds_isStartedAgain(t *testing.T) {
 
 // The pause between two starts of a proxy that always ends grows to ten seconds.
 func TestManager_proxyAlwaysEnds_isStartedWithPauses(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		n.behave = func(p *fakeProxy) { p.exit = 1 }
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
@@ -116,7 +116,7 @@ func TestManager_upgradeFails_oldProxyStays(t *testing.T) {
 		"it cannot": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 				m, stop := agent()
 				m.Follow(sandboxOf("u1"))
 				after(time.Second)
@@ -152,7 +152,7 @@ func TestManager_upgradeFails_oldProxyStays(t *testing.T) {
 func TestManager_killedBetweenCalls_nextAgentFinishes(t *testing.T) {
 	for kill := 1; ; kill++ {
 		finished := false
-		bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 			m, stop := agent()
 			m.Follow(sandboxOf("u1"))
 			n.change(func() { n.killAfter = kill })
@@ -182,7 +182,7 @@ func TestManager_killedBetweenCalls_nextAgentFinishes(t *testing.T) {
 
 // One proxy after the other, and no more once one has failed.
 func TestRollouts_maxParallel_isHeld(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		uids := []string{"u1", "u2", "u3", "u4", "u5", "u6"}
 		m, stop := agent()
 		for _, uid := range uids {
@@ -222,7 +222,7 @@ func TestStep_choiceChanges_isFollowed(t *testing.T) {
 		"no proxy while pulled": {func(n *fakeNode) { n.pulling = true; n.profile.Spec.Image = "localhost/haproxy:2" }, 1, v1alpha1.Upgrading},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 				m, stop := agent()
 				m.Follow(sandboxOf("u1"))
 				after(time.Second)
@@ -243,7 +243,7 @@ func TestStep_choiceChanges_isFollowed(t *testing.T) {
 
 // A sandbox that is made anew gets a proxy of its own, and nothing of the old one is left.
 func TestFollow_newSandbox_isNewCase(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
 		after(time.Second)

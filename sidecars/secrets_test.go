@@ -58,7 +58,7 @@ func withSecrets(n *fakeNode) {
 // secretly runs f with an agent whose one pod has had a second to get a proxy with secrets. prepare, if not nil, changes the node before.
 func secretly(t *testing.T, prepare func(n *fakeNode), f func(t *testing.T, n *fakeNode, m *Manager)) {
 	t.Helper()
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		withSecrets(n)
 		if prepare != nil {
 			prepare(n)
@@ -119,7 +119,7 @@ func files(pairs ...string) map[string]string {
 }
 
 func TestGrantSecrets_sources_areMounted(t *testing.T) {
-	secretly(t, nil, func(t *testing.T, n *fakeNode, m *Manager) { //nolint:thelper // it is the test itself
+	secretly(t, nil, func(t *testing.T, n *fakeNode, m *Manager) {
 		n.mustSay(t, "u1", v1alpha1.Running, true)
 		n.mustSee(t, "c001", "tls", files("tls.crt", "crt-1", "tls.key", "key-1"))
 		n.mustSee(t, "c001", "istio", files("token", "token-1-u1-istio-ca"))
@@ -143,7 +143,7 @@ func TestGrantSecrets_sources_areMounted(t *testing.T) {
 
 // New files reach a proxy without a new one, and without a call to the runtime.
 func TestRenewSecrets_secretChanges_filesChangeInPlace(t *testing.T) {
-	secretly(t, nil, func(t *testing.T, n *fakeNode, m *Manager) { //nolint:thelper // it is the test itself
+	secretly(t, nil, func(t *testing.T, n *fakeNode, m *Manager) {
 		n.change(func() { n.vault.secret = map[string][]byte{"tls.crt": []byte("crt-2"), "ca.crt": []byte("ca-2")} })
 		after(20 * time.Second)
 		n.mustSee(t, "c001", "tls", files("tls.crt", "crt-2", "ca.crt", "ca-2"))
@@ -164,7 +164,7 @@ func TestRenewSecrets_secretChanges_filesChangeInPlace(t *testing.T) {
 
 // An agent that starts asks for no token that is not due, and replaces no file that has not changed.
 func TestRenewSecrets_newAgent_renewsToo(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		withSecrets(n)
 		n.profile.Spec.Secrets[0].UpgradeOnRotation = true
 		for range 4 {
@@ -186,7 +186,7 @@ func TestRenewSecrets_newAgent_renewsToo(t *testing.T) {
 
 // A proxy that reads its files only at its start is replaced by one that takes over from it, once.
 func TestRenewSecrets_upgradeOnRotation_newProxyTakesOver(t *testing.T) {
-	secretly(t, func(n *fakeNode) { n.profile.Spec.Secrets[0].UpgradeOnRotation = true }, func(t *testing.T, n *fakeNode, _ *Manager) { //nolint:thelper // it is the test itself
+	secretly(t, func(n *fakeNode) { n.profile.Spec.Secrets[0].UpgradeOnRotation = true }, func(t *testing.T, n *fakeNode, _ *Manager) {
 		hash := n.mustSay(t, "u1", v1alpha1.Running, true).Hash
 		n.change(func() {
 			n.vault.secret = map[string][]byte{"tls.crt": []byte("crt-2")}
@@ -209,7 +209,7 @@ func TestRenewSecrets_upgradeOnRotation_newProxyTakesOver(t *testing.T) {
 // Wherever the agent is killed while secrets change, the next one ends with one proxy that has the new ones.
 func TestRenewSecrets_agentKilled_rotationIsNotMissed(t *testing.T) {
 	for kill := 1; kill < 8; kill++ {
-		bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+		bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 			withSecrets(n)
 			n.profile.Spec.Secrets[0].UpgradeOnRotation = true
 			m, stop := agent()
@@ -235,7 +235,7 @@ func TestRenewSecrets_agentKilled_rotationIsNotMissed(t *testing.T) {
 
 // Without its secrets a new proxy does not start; one that runs keeps what it has. The Sidecar says why.
 func TestRenewSecrets_unreadable_saysWhy(t *testing.T) {
-	secretly(t, func(n *fakeNode) { n.vault.secret = nil }, func(t *testing.T, n *fakeNode, _ *Manager) { //nolint:thelper // it is the test itself
+	secretly(t, func(n *fakeNode) { n.vault.secret = nil }, func(t *testing.T, n *fakeNode, _ *Manager) {
 		after(time.Minute)
 		if said := n.mustSay(t, "u1", v1alpha1.Failed, false); said.Message != `secrets: "tls": Secret "mesh": it is not there` || len(n.containers) != 0 {
 			t.Errorf("without the Secret: %+v", said)
@@ -263,7 +263,7 @@ func TestRenewSecrets_unreadable_saysWhy(t *testing.T) {
 
 // A proxy of an older version of the profile gets new files of what its version asked for.
 func TestRenewSecrets_upgradeFails_oldProxyIsRenewed(t *testing.T) {
-	secretly(t, nil, func(t *testing.T, n *fakeNode, m *Manager) { //nolint:thelper // it is the test itself
+	secretly(t, nil, func(t *testing.T, n *fakeNode, m *Manager) {
 		n.change(func() {
 			n.profile.Spec.Secrets = nil
 			n.behave = func(p *fakeProxy) { p.readyAfter = -1 }
@@ -278,7 +278,7 @@ func TestRenewSecrets_upgradeFails_oldProxyIsRenewed(t *testing.T) {
 
 // Secrets go with the proxy, and with the pod, also if the kubelet was faster to remove the container.
 func TestForget_proxyOrPodGone_secretsGo(t *testing.T) {
-	secretly(t, nil, func(t *testing.T, n *fakeNode, m *Manager) { //nolint:thelper // it is the test itself
+	secretly(t, nil, func(t *testing.T, n *fakeNode, m *Manager) {
 		home := m.Homes.of(Key{PodUID: "u1", Sandbox: "sandbox-u1"})
 		n.change(func() { delete(n.containers, "c001") })
 		after(15 * time.Second)

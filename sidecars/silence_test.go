@@ -14,7 +14,7 @@ import (
 
 // The runtime, the log and the Sidecar have no byte of a secret, whatever happens to it.
 func TestSecrets_errorsAndLogs_containNone(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, _ func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, _ func() (*Manager, func())) {
 		withSecrets(n)
 		n.vault.lifetime = 10 * time.Minute
 		n.profile.Spec.Secrets[0].UpgradeOnRotation = true

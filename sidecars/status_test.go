@@ -38,7 +38,7 @@ func TestStatus_messages_mostImportantFirst(t *testing.T) {
 
 // An upgrade that has succeeded passes the turn on at once.
 func TestReport_upgradeDone_passesTurnOn(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		n.profile.Spec.Rollout.MaxParallel = 1
 		m, stop := agent()
 		defer stop()
@@ -59,7 +59,7 @@ func TestReport_upgradeDone_passesTurnOn(t *testing.T) {
 
 // While no proxy serves, the Sidecar shows the newest one, in whatever order the runtime lists them.
 func TestStatus_noneServes_showsNewest(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))

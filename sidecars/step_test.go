@@ -19,7 +19,7 @@ import (
 func TestStep_readFails_changesNothing(t *testing.T) {
 	for name, read := range map[string]string{"the runtime does not answer": "list", "the API server does not answer": "choice"} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 				for range 2 { // the second agent finds a proxy
 					m, stop := agent()
 					n.change(func() { n.failures[read] = errors.New("not now") })
@@ -68,7 +68,7 @@ func TestDrain_proxies_getTheirOwnSignal(t *testing.T) {
 		"its successor tells it":     {"", map[string][]unix.Signal{"c002": {unix.SIGUSR1}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 				n.behave = func(p *fakeProxy) { p.drains = -1 }
 				m, stop := agent()
 				defer stop()
@@ -92,7 +92,7 @@ func TestDrain_proxies_getTheirOwnSignal(t *testing.T) {
 
 // A proxy that cannot be signalled just now is told to drain later: untold it would take connections until it is killed.
 func TestDrain_signalFails_isToldLater(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
@@ -118,7 +118,7 @@ func TestDrain_signalFails_isToldLater(t *testing.T) {
 
 // A container that the runtime cannot remove keeps the pod waiting for no proxy.
 func TestRemove_fails_nextProxyStarts(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))
@@ -134,7 +134,7 @@ func TestRemove_fails_nextProxyStarts(t *testing.T) {
 
 // What belongs to a proxy that runs stays when the container of another one goes that had ended before this agent came.
 func TestForget_otherEpoch_keepsItsFiles(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
 		after(time.Second)
@@ -158,7 +158,7 @@ func TestForget_otherEpoch_keepsItsFiles(t *testing.T) {
 
 // A proxy without handover is ended for its new version. That is no failure.
 func TestStop_replacedProxy_isNoFailure(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		n.profile.Spec.Handover = v1alpha1.HandoverNone
 		m, stop := agent()
 		defer stop()
@@ -175,7 +175,7 @@ func TestStop_replacedProxy_isNoFailure(t *testing.T) {
 
 // A pod whose image is being pulled says so, and is looked at when the pull has ended.
 func TestStart_imagePulling_waitsForNotify(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		n.pulling = true
 		m, stop := agent()
 		defer stop()
@@ -195,7 +195,7 @@ func TestStart_imagePulling_waitsForNotify(t *testing.T) {
 
 // A proxy whose container is gone before anybody has seen it has failed like any other one.
 func TestNoteLost_proxyVanishes_isStartedWithPauses(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		n.behave = func(p *fakeProxy) {
 			time.AfterFunc(time.Millisecond, func() { n.change(func() { delete(n.containers, p.ID) }) })
 		}
@@ -211,7 +211,7 @@ func TestNoteLost_proxyVanishes_isStartedWithPauses(t *testing.T) {
 
 // An epoch that could not be started is not used again: the runtime may still have its name.
 func TestStart_epochFailed_usesNext(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		n.failures["start"] = errors.New("not now")
 		m, stop := agent()
 		defer stop()

@@ -10,7 +10,7 @@ import (
 )
 
 func TestSummarize_upgrade_countsProxies(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		for _, uid := range []string{"u1", "u2", "u3"} {
 			m.Follow(sandboxOf(uid))
@@ -57,7 +57,7 @@ func TestSumOf_proxies_areCounted(t *testing.T) {
 
 // A pod that can no longer have a proxy counts as failed although the proxy that it has runs on.
 func TestSummarize_refusedPod_countsAsFailed(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
 		after(time.Second)

@@ -10,7 +10,7 @@ import (
 )
 
 func TestNotSwapped_swapAndMounts_decide(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		withSecrets(n)
 		m, stop := agent()
 		m.Homes.inMemory = func() error { return errors.New("the node swaps") }

@@ -22,7 +22,7 @@ func TestTaken_portTaken_saysByWhom(t *testing.T) {
 		"it was ready: it ended by something":                         {ready: true, ask: fmt.Errorf("%w: user 0 listens on port 15006", ErrPortTaken)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 				n.behave = func(p *fakeProxy) { p.readyAfter = 0 }
 				if !c.ready {
 					n.failures["ask"] = c.ask
@@ -49,7 +49,7 @@ func TestTaken_portTaken_saysByWhom(t *testing.T) {
 
 // A proxy that runs and no longer answers says why, until it answers again.
 func TestStatus_proxySilent_saysWhy(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		m.Follow(sandboxOf("u1"))
 		for _, c := range []struct {

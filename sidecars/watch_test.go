@@ -35,7 +35,7 @@ func (d *deaf) Wait(ctx context.Context, id string) error {
 func TestWatch_proxyEnds_isSeenAtOnce(t *testing.T) {
 	for name, first := range map[string]error{"the runtime restarts": errors.New("not now"), "it was not there": sidecar.ErrGone} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 				n.profile.Spec.Readiness.PeriodSeconds = 30
 				m, stop := agent()
 				defer stop()
@@ -61,7 +61,7 @@ func TestWatch_proxyEnds_isSeenAtOnce(t *testing.T) {
 
 // Each event of a pod follows its sandbox again. What is known of its proxy stays, and what is new of the sandbox is noted.
 func TestFollow_again_keepsMemory(t *testing.T) {
-	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) { //nolint:thelper // it is the test itself
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
 		defer stop()
 		m.Follow(sandboxOf("u1"))

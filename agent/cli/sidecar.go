@@ -57,7 +57,7 @@ func newSidecarExec() *cobra.Command {
 		Use: "exec NAMESPACE/POD -- COMMAND [ARGUMENT...]", Short: "Run a command in a pod's proxy",
 		Long: "Runs a command in a pod's proxy, as the proxy's user and in its file system. The exit status is the command's.\n" +
 			"Without --stdin, what it has printed is printed when it has ended.",
-		Args: cobra.MinimumNArgs(2), //nolint:mnd // a pod and a command
+		Args: cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if e.Namespace, e.Pod, err = splitPod(args[0]); err != nil {
 				return err

@@ -42,7 +42,7 @@ func serve(t *testing.T, h http.HandlerFunc) (socket string) {
 
 func listen(t *testing.T) net.Listener {
 	t.Helper()
-	l, err := net.Listen("unix", filepath.Join(tempDir(t), "s")) //nolint:noctx // a file
+	l, err := net.Listen("unix", filepath.Join(tempDir(t), "s"))
 	if err != nil {
 		t.Fatal(err)
 	}

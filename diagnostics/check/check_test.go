@@ -15,7 +15,7 @@ import (
 	"istio-pod-network-controller/internal/intent"
 )
 
-var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) //nolint:gochecknoglobals // a constant of a struct type
+var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // goodFacts are a cluster of two nodes on which all is well.
 func goodFacts() *Facts {

@@ -53,7 +53,7 @@ func readIstio(ctx context.Context, g Gatherer, f *Facts) error {
 func configMap(ctx context.Context, g Gatherer, name string) (*corev1.ConfigMap, error) {
 	found, err := g.Client.CoreV1().ConfigMaps(istioNamespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // documented: absent
+		return nil, nil
 	}
 	return found, err
 }

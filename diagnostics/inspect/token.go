@@ -23,7 +23,7 @@ func Token(config *rest.Config) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read the kubeconfig's credentials: %w", err)
 	}
-	request, err := http.NewRequest(http.MethodGet, "https://nowhere.invalid/", http.NoBody) //nolint:noctx // it is not sent
+	request, err := http.NewRequest(http.MethodGet, "https://nowhere.invalid/", http.NoBody)
 	if err != nil {
 		return "", fmt.Errorf("read the kubeconfig's credentials: %w", err)
 	}

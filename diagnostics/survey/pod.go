@@ -108,7 +108,7 @@ func config() intent.Config {
 	return intent.Config{
 		Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults(),
 		Managed: func(string, *corev1.Pod, *corev1.Namespace) *intent.ManagedProxy {
-			return &intent.ManagedProxy{UID: 1, OutboundPort: 1, InboundPort: 2} //nolint:mnd // any that are valid
+			return &intent.ManagedProxy{UID: 1, OutboundPort: 1, InboundPort: 2}
 		},
 	}
 }

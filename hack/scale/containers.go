@@ -115,7 +115,7 @@ func (r *containerRuntime) StartContainer(ctx context.Context, req *criv1.StartC
 
 // run starts a container's first process, and listens on its socket until that ends.
 func (c *containers) run(of *criv1.Container) error {
-	process := exec.Command("sleep", "infinity") //nolint:noctx // it is ended by a signal
+	process := exec.Command("sleep", "infinity")
 	var socket net.Listener
 	for _, m := range c.mounts[of.GetId()] {
 		if m.GetContainerPath() != sidecars.PathRun {
@@ -150,10 +150,10 @@ func listenIn(dir, name string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer opened.Close()                                                                //nolint:errcheck // nothing was written
-	l, err := net.Listen("unix", fmt.Sprintf("/proc/self/fd/%d/%s", opened.Fd(), name)) //nolint:noctx // a file does not block
+	defer opened.Close() //nolint:errcheck // nothing was written
+	l, err := net.Listen("unix", fmt.Sprintf("/proc/self/fd/%d/%s", opened.Fd(), name))
 	if err == nil {
-		l.(*net.UnixListener).SetUnlinkOnClose(false) //nolint:forcetypeassert // as the network says
+		l.(*net.UnixListener).SetUnlinkOnClose(false)
 	}
 	return l, err
 }
@@ -225,7 +225,7 @@ func (s *sandbox) answer(ctx context.Context, c *containers) error {
 
 // up brings the sandbox's loopback interface up.
 func (s *sandbox) up() error {
-	text, err := exec.Command("nsenter", "--net="+s.netns, "ip", "link", "set", "lo", "up").CombinedOutput() //nolint:noctx // it ends at once
+	text, err := exec.Command("nsenter", "--net="+s.netns, "ip", "link", "set", "lo", "up").CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%w: %s", err, text)
 	}

@@ -64,7 +64,7 @@ func (s *sandbox) listen() (stop func() error, err error) {
 	var open []net.Listener
 	err = s.mounted.Do(func() error {
 		for _, address := range listensOn {
-			l, err := net.Listen("tcp", address) //nolint:noctx // an address of its own does not block
+			l, err := net.Listen("tcp", address)
 			if err != nil {
 				return err
 			}

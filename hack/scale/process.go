@@ -29,7 +29,7 @@ func start(dir, name string, env []string, program string, args ...string) (*pro
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(program, args...) //nolint:noctx // it is ended by stop, in order
+	cmd := exec.Command(program, args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = append(os.Environ(), env...)
 	if err := cmd.Start(); err != nil {

@@ -56,7 +56,7 @@ type sandbox struct {
 func newRuntime(dir string) (*containerRuntime, error) {
 	c := &containers{byID: map[string]*criv1.Container{}, mounts: map[string][]*criv1.Mount{}, first: map[string]*exec.Cmd{}}
 	r := &containerRuntime{dir: dir, server: grpc.NewServer(grpc.UnaryInterceptor(c.count)), containers: c, sandboxes: map[string]*sandbox{}}
-	listener, err := net.Listen("unix", r.criSocket()) //nolint:noctx // a socket file does not block
+	listener, err := net.Listen("unix", r.criSocket())
 	if err != nil {
 		return nil, err
 	}

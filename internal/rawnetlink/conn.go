@@ -40,7 +40,7 @@ func Open(protocol int) (*Conn, error) {
 	if err := c.reopen(); err != nil {
 		return nil, err
 	}
-	c.buf = buffers.Get().(*[answerSize]byte)[:] //nolint:forcetypeassert // as New makes them
+	c.buf = buffers.Get().(*[answerSize]byte)[:]
 	return c, nil
 }
 

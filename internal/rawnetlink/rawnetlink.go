@@ -161,7 +161,7 @@ const longestKept = 1 << 16
 
 // sendAll sends requests as one datagram, and returns how many of them are answered.
 func (c *Conn) sendAll(requests []Request) (answered int, err error) {
-	buffer := sending.Get().(*[]byte) //nolint:forcetypeassert // as New makes them
+	buffer := sending.Get().(*[]byte)
 	all := (*buffer)[:0]
 	for _, r := range requests {
 		if all = r.append(all, c.next()); !r.Silent {

@@ -22,7 +22,7 @@ func (h HotRestart) String() string { return fmt.Sprintf("%d/%d/%s", h.Line, h.E
 
 // ParseHotRestart returns nil for a text that String does not write.
 func ParseHotRestart(text string) *HotRestart {
-	parts := strings.SplitN(text, "/", 3) //nolint:mnd // line, epoch and version
+	parts := strings.SplitN(text, "/", 3)
 	if len(parts) != 3 {
 		return nil
 	}

@@ -32,7 +32,7 @@ func TestAsk_eachKindOfReadiness_isAsked(t *testing.T) {
 	closing := kerneltest.ListenTCP(t, ns, kerneltest.Owner{}, false, "127.0.0.1:7004")
 	go func() {
 		for conn, err := closing.Accept(); err == nil; conn, err = closing.Accept() {
-			_ = conn.(*net.TCPConn).SetLinger(0) //nolint:forcetypeassert // it is one
+			_ = conn.(*net.TCPConn).SetLinger(0)
 			_ = conn.Close()
 		}
 	}()

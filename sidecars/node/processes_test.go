@@ -212,7 +212,7 @@ func (p *processes) command(s sidecar.Spec) *exec.Cmd {
 	if err != nil {
 		container = nil
 	}
-	cmd := exec.Command(os.Args[0], s.Args...) //nolint:noctx // it outlives the agent's call
+	cmd := exec.Command(os.Args[0], s.Args...)
 	cmd.Env = append([]string{envStandin + "=" + string(container)}, strings.Split(s.Image, ",")[1:]...)
 	cmd.ExtraFiles = []*os.File{p.alive}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}

@@ -136,7 +136,7 @@ func (t *trial) goBack(ctx context.Context, old, version string, err error) erro
 			t.keepOut(p, why, firstFailure, lastFailure)
 		}
 	default:
-		t.batch = n / 2 //nolint:mnd // the next ones are fewer, until one alone is to blame
+		t.batch = n / 2
 	}
 	return nil
 }

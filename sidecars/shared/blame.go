@@ -41,7 +41,7 @@ func (s *search) split(ctx context.Context, have, suspects []member) ([]member, 
 		s.refused[suspects[0].key()] = why
 		return have, nil
 	}
-	half := len(suspects) / 2 //nolint:mnd // halves
+	half := len(suspects) / 2
 	have, err = s.split(ctx, have, suspects[:half])
 	if err != nil {
 		return have, err

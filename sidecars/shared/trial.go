@@ -66,7 +66,7 @@ func (t *trial) search(ctx context.Context) (ok bool, err error) {
 	members, err := s.split(ctx, t.base, t.suspects)
 	tooMany := errors.Is(err, errTests)
 	if tooMany || errors.Is(err, context.DeadlineExceeded) {
-		t.batch = max(1, len(t.suspects)/2) //nolint:mnd // fewer at once
+		t.batch = max(1, len(t.suspects)/2)
 		t.wakeAt(t.now.Add(reloadPause))
 	}
 	switch {

@@ -71,7 +71,7 @@ func dial(ctx context.Context, path string) (conn net.Conn, gid int64, err error
 }
 
 func peerGID(conn net.Conn) (gid int64, err error) {
-	raw, err := conn.(*net.UnixConn).SyscallConn() //nolint:forcetypeassert // it was dialled as one
+	raw, err := conn.(*net.UnixConn).SyscallConn()
 	if err != nil {
 		return 0, err
 	}

@@ -164,7 +164,7 @@ func askMany(b *testing.B, pod *corev1.Pod, kept bool) float64 {
 	for range askers {
 		asking.Go(func() {
 			for ctx.Err() == nil {
-				response, err := client.Get(url) //nolint:noctx // the last request is not broken off
+				response, err := client.Get(url)
 				if err != nil {
 					b.Errorf("%s: %v", pod.Name, err)
 					return

@@ -22,8 +22,8 @@ type Owner struct{ UID, GID int }
 
 // The owners of the tests' sockets.
 var (
-	App   = Owner{1000, 1000} //nolint:gochecknoglobals // two constants of a struct type
-	Proxy = Owner{1337, 1337} //nolint:gochecknoglobals // as above
+	App   = Owner{1000, 1000}
+	Proxy = Owner{1337, 1337}
 )
 
 // Reply is an answer to Dial: the banner of the listener, and the destination before any redirect.

@@ -83,7 +83,7 @@ func (p *sourcePackage) add(file *ast.File) {
 			return true
 		}
 		for _, spec := range decl.Specs {
-			p.addSpec(decl, spec.(*ast.ValueSpec)) //nolint:forcetypeassert // of constants always
+			p.addSpec(decl, spec.(*ast.ValueSpec))
 		}
 		return true
 	})

@@ -67,9 +67,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func parse(path string) (resource, namespace, name string) {
 	parts := strings.Split(strings.TrimPrefix(path, "/api/v1/"), "/")
 	switch len(parts) {
-	case 3: //nolint:mnd // namespaces, one of them, and what is in it
+	case 3:
 		return parts[2], parts[1], ""
-	case 2: //nolint:mnd // a resource and a name
+	case 2:
 		return parts[0], parts[1], parts[1]
 	}
 	return parts[0], "", ""

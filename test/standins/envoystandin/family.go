@@ -132,7 +132,7 @@ func (f *family) closeParentAdmin() error {
 // takeListener returns the parent's listener of an address, or nil.
 func (f *family) takeListener(address string) (*net.TCPListener, error) {
 	if f.restartEpoch == 0 {
-		return nil, nil //nolint:nilnil // there is none
+		return nil, nil
 	}
 	if err := f.ask(message{Ask: askListener, Address: address}); err != nil {
 		return nil, err
@@ -147,7 +147,7 @@ func (f *family) takeListener(address string) (*net.TCPListener, error) {
 	if err != nil {
 		return nil, err
 	}
-	return l.(*net.TCPListener), nil //nolint:forcetypeassert // of TCP
+	return l.(*net.TCPListener), nil
 }
 
 func (f *family) drainParent() error {

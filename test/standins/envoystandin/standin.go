@@ -71,7 +71,7 @@ func parse(args []string) (o options, err error) {
 	f.Uint64Var(&o.baseID, "base-id", 0, "")
 	f.StringVar(&o.socketPath, "socket-path", "@envoy_domain_socket", "")
 	f.StringVar(&o.socketMode, "socket-mode", "600", "")
-	f.Uint64Var(&o.drainSeconds, "drain-time-s", 600, "") //nolint:mnd // Envoy's
+	f.Uint64Var(&o.drainSeconds, "drain-time-s", 600, "")
 	f.Func("parent-shutdown-time-s", "", func(text string) (err error) {
 		o.parentShutdown, err = time.ParseDuration(text + "s")
 		return err
@@ -200,7 +200,7 @@ func (p *proxy) listen(addresses []string, f *family) error {
 		if err == nil && l == nil {
 			var opened net.Listener
 			if opened, err = net.Listen("tcp", address); err == nil {
-				l = opened.(*net.TCPListener) //nolint:forcetypeassert // of TCP
+				l = opened.(*net.TCPListener)
 			}
 		}
 		if err != nil {

@@ -78,7 +78,7 @@ func conditions(more string) string {
 			list = append(list, map[string]any{"type": kind, "status": "True", "reason": "Upgraded", "message": "", "lastTransitionTime": "2026-01-02T03:04:05Z"})
 		}
 	}
-	text, _ := json.Marshal(list) //nolint:errchkjson // strings
+	text, _ := json.Marshal(list)
 	return `{"status": {"conditions": ` + string(text) + `}}`
 }
 
@@ -164,7 +164,7 @@ func testReportDenials(t *testing.T, agent, unbound reporter) {
 			t.Fatal(err)
 		}
 		got, err := agent.profiles.Get(t.Context(), "shown", metav1.GetOptions{})
-		if err != nil || got.Object["spec"].(map[string]any)["image"] != "a/b" || len(got.GetLabels())+len(got.GetFinalizers()) > 0 { //nolint:forcetypeassert // an object
+		if err != nil || got.Object["spec"].(map[string]any)["image"] != "a/b" || len(got.GetLabels())+len(got.GetFinalizers()) > 0 {
 			t.Errorf("profile %v, error %v", got, err)
 		}
 	})

@@ -105,7 +105,7 @@ func run(t *testing.T, name string, args ...string) {
 		t.Fatal(err)
 	}
 	// Not t.Context(), which ends before clean-ups run: etcd is stopped last.
-	cmd := exec.Command(name, args...) //nolint:noctx // as above
+	cmd := exec.Command(name, args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {

@@ -202,7 +202,7 @@ func TestSecureMetrics(t *testing.T) {
 		t.Error("there is no role for readers")
 	}
 	scc := constraints(t, "kubernetesDistribution: OpenShift\n"+withTLS)
-	if !slices.Contains(scc["volumes"].([]any), any("secret")) { //nolint:forcetypeassert // a list
+	if !slices.Contains(scc["volumes"].([]any), any("secret")) {
 		t.Errorf("OpenShift lets the agent mount %v only", scc["volumes"])
 	}
 }

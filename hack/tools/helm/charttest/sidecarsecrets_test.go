@@ -57,7 +57,7 @@ func TestSecretsAreMountedOnlyIntoAnAgentThatRunsProxies(t *testing.T) {
 	}
 	for values, want := range map[string]bool{withSidecars: false, withSecrets: true} {
 		scc := constraints(t, "platform: openshift\n"+values)
-		if got := slices.Contains(scc["volumes"].([]any), any("secret")); got != want { //nolint:forcetypeassert // a list
+		if got := slices.Contains(scc["volumes"].([]any), any("secret")); got != want {
 			t.Errorf("%s: OpenShift lets the agent mount Secrets: %t, want %t", values, got, want)
 		}
 	}
