@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Runs the end-to-end tests in one-node clusters of their own. Arguments go to the test program: hack/e2e.sh -test.run TestX
-# Without E2E_KEEP, E2E_BACKENDS and E2E_ENTRANCES there are two clusters side by side, each with half of the rounds: most of their time tests wait.
+# Runs the end-to-end tests in a one-node cluster of their own. Arguments go to the test program: hack/e2e.sh -test.run TestX
 # E2E_KEEP=1 uses the cluster that is up, or leaves the new one up, to look at it or to run again quickly.
 # E2E_BACKENDS lists what programs the kernel, a round each in the same cluster: "nftables iptables" unless it says otherwise, "none" for no such round.
 # E2E_ENTRANCES lists the ways to leave no window, a round each behind those, and "lifecycle", the chart's upgrade, rollback and removal:
@@ -168,29 +167,13 @@ lifecycle() {
   E2E_FRESH=$fresh E2E_CHART_BEFORE=$charts/$name-0.0.9.tgz E2E_CHART=$PWD/chart/$name tests lifecycle 15m "${asked[@]}"
 }
 
-# half CLUSTER BACKENDS ENTRANCES ARGUMENT...: the rounds of one of two clusters. Each line of its output starts with the cluster's name.
-half() {
-  local cluster=$1 backends=$2 entrances=$3
-  shift 3
-  E2E_BUILT=1 KC_NAME=$cluster E2E_BACKENDS=$backends E2E_ENTRANCES=$entrances hack/e2e.sh "$@" 2>&1 | sed -u "s/^/$cluster: /"
-}
-
-if [[ -z ${E2E_BUILT:-} ]]; then
-  hack/preflight.sh build images up e2e
-  say "building the image and the tests"
-  if [[ -z ${HELM:-} || ! -x ${HELM:-} ]]; then HELM=$(make -s print-helm); fi
-  export HELM
-  make -s image
-  if [[ " ${backends[*]} " == *" iptables "* ]]; then make -s image-iptables; fi
-  CGO_ENABLED=0 go -C test/e2e test -c -o "$PWD/build/e2e.test" .
-  if [[ -z $keep && -z ${E2E_BACKENDS+set}${E2E_ENTRANCES+set} ]]; then
-    half one none "nri required powercut" "$@" &
-    half two "nftables iptables" "wait cni lifecycle" "$@" || status=1
-    wait "$!" || status=1
-    say "both clusters have ended"
-    exit "${status:-0}"
-  fi
-fi
+hack/preflight.sh build images up e2e
+say "building the image and the tests"
+if [[ -z ${HELM:-} || ! -x ${HELM:-} ]]; then HELM=$(make -s print-helm); fi
+export HELM
+make -s image
+if [[ " ${backends[*]} " == *" iptables "* ]]; then make -s image-iptables; fi
+CGO_ENABLED=0 go -C test/e2e test -c -o "$PWD/build/e2e.test" .
 
 if $kc status >/dev/null 2>&1; then
   if [[ -z $keep ]]; then
@@ -206,7 +189,7 @@ fi
 trap finish EXIT
 
 # What the node has before the chart was ever installed. With a cluster of before it is what is there now.
-fresh=$PWD/build/fresh${KC_NAME:+-$KC_NAME}.json
+fresh=$PWD/build/fresh.json
 (cd test/e2e && E2E_RECORD=$fresh exec ../../$kc exec -- ../../build/e2e.test)
 
 for backend in "${backends[@]}"; do

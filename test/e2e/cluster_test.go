@@ -33,7 +33,6 @@ type node struct {
 	NodePID  int    // a process in the node's namespaces
 	NodeName string
 	NodeIPs  string
-	Cgroup   string // of all pods, below the root of each hierarchy
 }
 
 // ip is the node's IPv4 address.

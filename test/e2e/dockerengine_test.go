@@ -26,6 +26,7 @@ import (
 const (
 	engineRun    = "/run/e2e-docker"
 	engineSocket = engineRun + "/docker.sock"
+	engineCgroup = "istio-pod-network-controller-cluster/e2e-docker" // in the node's, so that it ends with the cluster at the latest
 	engineImage  = "localhost/testapp:1"
 )
 
@@ -60,9 +61,6 @@ func startEngine(t *testing.T, c *cluster) *engine {
 	return e
 }
 
-// cgroup is that of all containers, in the node's, so that it ends with the cluster at the latest.
-func (e *engine) cgroup() string { return e.node.Cgroup + "/e2e-docker" }
-
 // start runs dockerd, whose containers outlive it.
 func (e *engine) start(t *testing.T) {
 	t.Helper()
@@ -72,7 +70,7 @@ func (e *engine) start(t *testing.T) {
 	// The PATH is Debian's: the cluster has a containerd and a runc of its own.
 	e.cmd = exec.Command("kc", "node", "--", "/usr/bin/env", "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
 		"dockerd", "--host=unix://"+engineSocket, "--pidfile="+engineRun+"/docker.pid", "--exec-root="+engineRun+"/exec",
-		"--config-file="+e.dir+"/daemon.json", "--data-root="+e.dir+"/data", "--storage-driver=vfs", "--cgroup-parent=/"+e.cgroup(),
+		"--config-file="+e.dir+"/daemon.json", "--data-root="+e.dir+"/data", "--storage-driver=vfs", "--cgroup-parent=/"+engineCgroup,
 		"--bridge=none", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false", "--live-restore", "--log-level=warn")
 	e.cmd.Stdout, e.cmd.Stderr = log, log
 	must(t, e.cmd.Start())
@@ -109,9 +107,9 @@ func (e *engine) wantNothingLeft(t *testing.T) {
 		}
 	}
 	must(t, os.RemoveAll(filepath.Join(e.node.NodeRoot, engineRun)))
-	groups, err := filepath.Glob("/sys/fs/cgroup/*/" + e.cgroup())
+	groups, err := filepath.Glob("/sys/fs/cgroup/*/" + engineCgroup)
 	must(t, err)
-	for _, group := range append(groups, "/sys/fs/cgroup/"+e.cgroup()) {
+	for _, group := range append(groups, "/sys/fs/cgroup/"+engineCgroup) {
 		if err := os.Remove(group); err != nil && !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("a container's control group is left: %v", err)
 		}

@@ -69,7 +69,7 @@ func freshTraces(t *testing.T) traces {
 	t.Helper()
 	file := os.Getenv(envFresh)
 	if file == "" {
-		t.Fatalf("%s must name what was recorded before the chart was installed: E2E_BACKENDS=none E2E_ENTRANCES=lifecycle hack/e2e.sh", envFresh)
+		t.Fatalf("%s must name what was recorded before the chart was installed: E2E_ENTRANCES=lifecycle hack/e2e.sh", envFresh)
 	}
 	text, err := os.ReadFile(file)
 	must(t, err)
@@ -220,7 +220,7 @@ func (c *cluster) traceProcesses(context.Context) (map[string]string, error) {
 		switch name := filepath.Base(words[0]); name {
 		case "haproxy", "envoy", "pilot-agent", "istio-pod-network-controller", "istio-pod-network-cni", "istio-pod-network-wait":
 			cgroup, err := os.ReadFile(filepath.Join(filepath.Dir(file), "cgroup"))
-			if err == nil && strings.Contains(string(cgroup), "/"+c.node.Cgroup+"/kubepods") {
+			if err == nil && strings.Contains(string(cgroup), "/kubepods") {
 				found[strings.TrimSpace(strings.Join(words, " "))] = ""
 			}
 		}
@@ -289,7 +289,7 @@ func (c *cluster) strayDirectories(stray func(what, uid string)) error {
 		stray("volumes "+filepath.Base(dir), filepath.Base(dir))
 	}
 	return errors.Join(err, filepath.WalkDir("/sys/fs/cgroup", func(path string, entry fs.DirEntry, err error) error {
-		if name, isPod := strings.CutPrefix(filepath.Base(path), "pod"); err == nil && entry.IsDir() && isPod && strings.Contains(path, "/"+c.node.Cgroup+"/") {
+		if name, isPod := strings.CutPrefix(filepath.Base(path), "pod"); err == nil && entry.IsDir() && isPod {
 			stray("cgroup "+path, name)
 		}
 		return nil // what has gone meanwhile is not left

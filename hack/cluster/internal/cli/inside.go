@@ -136,7 +136,6 @@ func clientEnviron(c *cluster.Cluster, s *state.State) []string {
 		path = append([]string{filepath.Dir(self)}, path...)
 	}
 	return override(os.Environ(), map[string]string{
-		envName:      strings.TrimPrefix(c.Layout.Name, "-"),
 		"KUBECONFIG": c.Layout.Kubeconfig("admin"),
 		"PATH":       strings.Join(path, ":"),
 		// The user's own kubectl settings are for other clusters, and nothing is to be left in the home directory.

@@ -3,7 +3,6 @@ package cli
 
 import (
 	"io"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -13,13 +12,10 @@ import (
 	"istio-pod-network-controller/hack/cluster/internal/state"
 )
 
-// envName names the cluster for commands without --name, such as those that a program inside a cluster runs.
-const envName = "KC_NAME"
-
 // options are the flags of every command.
 type options struct {
-	source, cache, name string
-	out                 io.Writer
+	source, cache string
+	out           io.Writer
 }
 
 // New makes the command kc.
@@ -38,7 +34,6 @@ func New(out, progress io.Writer) *cobra.Command {
 	root.SetErr(progress)
 	root.Flags().StringVar(&o.source, "source", "", "directory of this module (default: looked for from here upwards)")
 	root.Flags().StringVar(&o.cache, "cache", "", "directory of programs, images and the running cluster's data (default: in the user's cache)")
-	root.Flags().StringVar(&o.name, "name", os.Getenv(envName), "which cluster of this machine; several can be up at once (default: $"+envName+", or the one without a name)")
 	root.AddCommand(
 		o.deps(), o.build(), o.images(), o.image(),
 		o.up(), o.down(), o.status(), o.start(), o.stop(), o.restart(), o.kill(), o.powercut(), o.boot(),
@@ -49,13 +44,11 @@ func New(out, progress io.Writer) *cobra.Command {
 
 // cluster is the machine's cluster, up or not.
 func (o *options) cluster(progress io.Writer) (*cluster.Cluster, error) {
-	l, err := layout.New(o.source, o.cache, o.name)
+	l, err := layout.New(o.source, o.cache)
 	if err != nil {
 		return nil, err
 	}
-	p := plan.Default()
-	p.Cgroup += l.Name
-	return &cluster.Cluster{Plan: p, Layout: l, Out: progress}, nil
+	return &cluster.Cluster{Plan: plan.Default(), Layout: l, Out: progress}, nil
 }
 
 // running is the cluster that is up, for commands that change nothing about it.

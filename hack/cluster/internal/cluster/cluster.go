@@ -17,7 +17,7 @@ import (
 	"istio-pod-network-controller/hack/cluster/internal/state"
 )
 
-// Cluster is a cluster of this machine:
+// Cluster is the one cluster that a machine can hold:
 //   - the control plane (etcd, API server, controller manager, scheduler) in a network namespace,
 //   - the node (containerd, kubelet, kube-proxy and every pod) in a network, a mount and a UTS namespace,
 //   - one veth pair between the two, and no link or route to anything else.
@@ -34,8 +34,10 @@ type Cluster struct {
 // the node's own /run would hide it from a boot that takes it over.
 func (c *Cluster) scratch() string { return filepath.Join(c.Layout.Data(), "node") }
 
-// lock keeps other commands from changing the cluster.
-func (c *Cluster) lock() (unlock func(), err error) { return state.Lock(c.Layout.Lock()) }
+// lock is in the cache: the state directory is removed with the cluster.
+func (c *Cluster) lock() (unlock func(), err error) {
+	return state.Lock(filepath.Join(c.Layout.Cache, "up.lock"))
+}
 
 // State is what is recorded as up, or state.ErrNotUp.
 func (c *Cluster) State() (*state.State, error) { return state.Load(c.Layout.State()) }

@@ -36,7 +36,7 @@ func (c *Cluster) Down() error {
 //   - the daemons, the kubelet first, because it would start containers again,
 //   - all other processes in the cluster,
 //   - the two holders, and with them the namespaces, their mounts and links,
-//   - the cgroups, the files, the machine's settings.
+//   - the cgroups, the machine's settings, the files.
 //
 // It kills instead of stopping: what a daemon would clean up disappears with its namespaces.
 func (c *Cluster) end() error {
@@ -70,39 +70,13 @@ func (c *Cluster) end() error {
 	if err := retry(func() error { return cgroup.Remove(hierarchies, c.Plan.Cgroup) }); err != nil {
 		return err
 	}
+	if err := errors.Join(cgroup.Disable(s.Controllers), restoreSysctls(s.Sysctls)); err != nil {
+		return err
+	}
 	if err := c.removeFiles(); err != nil {
 		return err
 	}
-	if err := c.restoreMachine(s); err != nil {
-		return err
-	}
 	return c.checkGone(s)
-}
-
-// restoreMachine puts the machine's settings back with the last of its clusters. This one's record is gone already, so of two that end at
-// once one at least is the last.
-func (c *Cluster) restoreMachine(s *state.State) error {
-	others, err := c.others()
-	if err != nil || len(others) > 0 {
-		return err
-	}
-	return errors.Join(cgroup.Disable(s.Controllers), restoreSysctls(s.Sysctls))
-}
-
-// others are the records of the machine's other clusters.
-func (c *Cluster) others() ([]*state.State, error) {
-	var all []*state.State
-	for _, file := range c.Layout.Others() {
-		s, err := state.Load(file)
-		if errors.Is(err, state.ErrNotUp) {
-			continue // it has ended meanwhile
-		}
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, s)
-	}
-	return all, nil
 }
 
 // killAll ends processes until a look finds none: containers, shims, and what was run through `kc exec` and `kc node`.

@@ -29,8 +29,6 @@ type Status struct {
 	Tools    string `json:"tools"`
 	Logs     string `json:"logs"`
 	NodeName string `json:"nodeName"`
-	// Cgroup is the root of every pod's cgroup, below the root of each hierarchy.
-	Cgroup string `json:"cgroup"`
 	// The ranges, IPv4 first.
 	NodeIPs  string `json:"nodeIPs"`
 	Pods     string `json:"pods"`
@@ -46,7 +44,7 @@ func (c *Cluster) Status(s *state.State) Status {
 	status := Status{
 		Ready: s.Ready && s.Node.Alive() && s.ControlPlane.Alive(), Began: s.Began, Kubeconfig: c.Layout.Kubeconfig("admin"), Server: p.APIServer(),
 		NodeRoot: NodeRoot(s), NodePID: s.Node.PID, ControlPlanePID: s.ControlPlane.PID, Programs: s.Programs, Tools: s.Tools,
-		Logs: c.Layout.Logs(), NodeName: p.NodeName, Cgroup: p.Cgroup, NodeIPs: p.Node.Addrs(), Pods: p.NodePods.String(), Services: p.Services.String(),
+		Logs: c.Layout.Logs(), NodeName: p.NodeName, NodeIPs: p.Node.Addrs(), Pods: p.NodePods.String(), Services: p.Services.String(),
 		World: p.World.String(), Daemons: map[string]bool{},
 	}
 	for name, process := range s.Daemons {

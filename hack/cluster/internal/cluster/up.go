@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"time"
 
 	"istio-pod-network-controller/hack/cluster/internal/api"
@@ -148,7 +147,11 @@ func (r *run) prepareMachine() error {
 			return fmt.Errorf("make the state's directories: %w", err)
 		}
 	}
-	if err := r.noteSettings(); err != nil {
+	var err error
+	if r.state.Sysctls, err = readSysctls(); err != nil {
+		return err
+	}
+	if err := r.save(); err != nil {
 		return err
 	}
 	if err := loadBridgeFilter(); err != nil {
@@ -159,22 +162,8 @@ func (r *run) prepareMachine() error {
 		return err
 	}
 	enabled, err := cgroup.Make(hierarchies, r.cluster.Plan.Cgroup)
-	r.state.Controllers = append(r.state.Controllers, enabled...)
+	r.state.Controllers = enabled
 	return errors.Join(err, r.save())
-}
-
-// noteSettings notes the machine's settings as they were before its first cluster.
-func (r *run) noteSettings() error {
-	others, err := r.cluster.others()
-	if err != nil {
-		return err
-	}
-	if len(others) > 0 {
-		r.state.Sysctls, r.state.Controllers = others[0].Sysctls, slices.Clone(others[0].Controllers)
-	} else if r.state.Sysctls, err = readSysctls(); err != nil {
-		return err
-	}
-	return r.save()
 }
 
 // startFirst starts what needs nothing, and what only needs etcd. The images are loaded while the API server comes up.

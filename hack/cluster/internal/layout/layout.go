@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
-	"slices"
 )
 
-// RunDir holds the state of the cluster without a name: process ids, keys, kubeconfigs, logs. That of a named one is beside it.
+// RunDir holds the state of the cluster that is up: process ids, keys, kubeconfigs, logs. One a machine.
 const RunDir = "/run/istio-pod-network-controller-cluster"
 
 // Layout names the kit's directories.
@@ -19,23 +17,12 @@ type Layout struct {
 	Source string
 	// Cache keeps what is built, across runs and checkouts.
 	Cache string
-	// Run is the cluster's RunDir, or another directory in tests.
+	// Run is RunDir, or another directory in tests.
 	Run string
-	// Name tells clusters of one machine apart: empty, or "-" and a name.
-	Name string
 }
 
-// name of a cluster: part of paths, and of a cgroup's name.
-var name = regexp.MustCompile(`^[a-z0-9]{0,16}$`)
-
-// New returns the layout of the cluster with that name, which may be empty. Without a cache it is the user's.
-func New(source, cache, cluster string) (Layout, error) {
-	if !name.MatchString(cluster) {
-		return Layout{}, fmt.Errorf("cluster name %q: want at most 16 of a-z and 0-9", cluster)
-	}
-	if cluster != "" {
-		cluster = "-" + cluster
-	}
+// New fills in what is not given: the cache is the user's.
+func New(source, cache string) (Layout, error) {
 	if cache == "" {
 		dir, err := os.UserCacheDir()
 		if err != nil {
@@ -43,14 +30,14 @@ func New(source, cache, cluster string) (Layout, error) {
 		}
 		cache = filepath.Join(dir, "istio-pod-network-controller", "cluster")
 	}
-	return Layout{Source: source, Cache: cache, Run: RunDir + cluster, Name: cluster}, nil
+	return Layout{Source: source, Cache: cache, Run: RunDir}, nil
 }
 
 // Pins is the module that pins the cluster's programs.
 func (l Layout) Pins() string { return filepath.Join(l.Source, "programs") }
 
 // Data is where the node keeps images and containers and etcd its files. On a disk, not on the small tmpfs that /run often is.
-func (l Layout) Data() string { return filepath.Join(l.Cache, "data"+l.Name) }
+func (l Layout) Data() string { return filepath.Join(l.Cache, "data") }
 
 // State is the file that records what is up.
 func (l Layout) State() string { return filepath.Join(l.Run, "state.json") }
@@ -59,16 +46,7 @@ func (l Layout) State() string { return filepath.Join(l.Run, "state.json") }
 func (l Layout) Logs() string { return filepath.Join(l.Run, "log") }
 
 // FailedLogs keeps the logs of the last start or boot that failed.
-func (l Layout) FailedLogs() string { return filepath.Join(l.Cache, "failed-start"+l.Name) }
-
-// Lock is the file that a command locks while it changes the cluster. The state directory is removed with the cluster.
-func (l Layout) Lock() string { return filepath.Join(l.Cache, "up"+l.Name+".lock") }
-
-// Others lists the state files of the machine's other clusters.
-func (l Layout) Others() []string {
-	all, _ := filepath.Glob(RunDir + "*/state.json") // the pattern is right
-	return slices.DeleteFunc(all, func(file string) bool { return file == l.State() })
-}
+func (l Layout) FailedLogs() string { return filepath.Join(l.Cache, "failed-start") }
 
 // PKI holds keys and certificates.
 func (l Layout) PKI() string { return filepath.Join(l.Run, "pki") }

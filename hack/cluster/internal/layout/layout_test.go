@@ -30,7 +30,7 @@ func TestSourceIsFoundFromAnywhereInTheCheckout(t *testing.T) {
 }
 
 func TestStateIsOutsideTheCache(t *testing.T) {
-	l, err := New("", "/cache", "")
+	l, err := New("", "/cache")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,36 +42,6 @@ func TestStateIsOutsideTheCache(t *testing.T) {
 	for _, path := range []string{l.Data(), l.FailedLogs()} {
 		if !strings.HasPrefix(path, "/cache/") {
 			t.Errorf("%s is not in the cache", path)
-		}
-	}
-}
-
-func TestNew_twoNames_shareTheCacheAlone(t *testing.T) {
-	a, err := New("", "/cache", "a")
-	if err != nil {
-		t.Fatal(err)
-	}
-	plain, err := New("", "/cache", "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for what, paths := range map[string][2]string{
-		"run": {a.Run, plain.Run}, "state": {a.State(), plain.State()}, "data": {a.Data(), plain.Data()},
-		"lock": {a.Lock(), plain.Lock()}, "failed logs": {a.FailedLogs(), plain.FailedLogs()},
-	} {
-		if paths[0] == paths[1] || strings.HasPrefix(paths[0], paths[1]+"/") {
-			t.Errorf("%s: %s and %s", what, paths[0], paths[1])
-		}
-	}
-	if a.Cache != plain.Cache {
-		t.Errorf("caches: %s and %s", a.Cache, plain.Cache)
-	}
-}
-
-func TestNew_nameThatIsNoPartOfAPath_isRefused(t *testing.T) {
-	for _, name := range []string{"a/b", "..", "A", "a b", strings.Repeat("a", 17)} {
-		if _, err := New("", "/cache", name); err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("%q: %v", name, err)
 		}
 	}
 }

@@ -42,7 +42,7 @@ type Plan struct {
 	Cgroup string
 }
 
-// Default is the plan of every cluster: they cannot see each other. One with a name has another Cgroup.
+// Default is the plan of the one cluster that a machine can hold.
 func Default() Plan {
 	return Plan{
 		NodeName:     "node1",
