@@ -47,28 +47,38 @@ var rooms = []room{
 	{dir: "iptables/routing", own: "iptables iptables/foreign internal/netns internal/rawnetlink", others: "golang.org/x/sys/unix"},
 	{dir: "iptables/nftables", own: "iptables iptables/routing internal/netns internal/rawnetlink", others: "github.com/google/nftables golang.org/x/sys/unix"},
 	{dir: "iptables/xtables", own: "iptables iptables/routing internal/netns internal/rawnetlink", others: "github.com/coreos/go-iptables golang.org/x/sys/unix"},
-	{dir: "iptables/kernel", own: "iptables iptables/foreign iptables/nftables iptables/routing iptables/xtables internal/netns internal/podnet internal/rawnetlink",
-		others: "golang.org/x/sys/unix"},
+	{
+		dir: "iptables/kernel", own: "iptables iptables/foreign iptables/nftables iptables/routing iptables/xtables internal/netns internal/podnet internal/rawnetlink",
+		others: "golang.org/x/sys/unix",
+	},
 	{dir: "runtime/cri", own: "internal/podnet", others: "google.golang.org/grpc k8s.io/cri-api"},
 	{dir: "runtime/docker", own: "internal/podnet", others: "github.com/containerd/errdefs github.com/moby/moby"}, // errdefs has the client's classes of errors
-	{dir: "runtime/nri", own: "internal/jitter internal/podnet",
-		others: "github.com/containerd/log github.com/containerd/nri github.com/go-logr/logr"}, // containerd/log has the format of what ttrpc logs
+	{
+		dir: "runtime/nri", own: "internal/jitter internal/podnet",
+		others: "github.com/containerd/log github.com/containerd/nri github.com/go-logr/logr",
+	}, // containerd/log has the format of what ttrpc logs
 	{dir: "runtime/cni", own: "internal/podnet", others: "github.com/containernetworking/cni"},
-	{dir: "runtime/cni/install", own: "internal/jitter",
-		others: "github.com/containernetworking/cni/libcni github.com/fsnotify/fsnotify golang.org/x/sys/unix"}, // libcni is what runtimes read configurations with
+	{
+		dir: "runtime/cni/install", own: "internal/jitter",
+		others: "github.com/containernetworking/cni/libcni github.com/fsnotify/fsnotify golang.org/x/sys/unix",
+	}, // libcni is what runtimes read configurations with
 	{dir: "runtime/container", own: "internal/sidecar", others: "golang.org/x/sys/unix google.golang.org/grpc k8s.io/cri-api"},
 
 	// The cores. They declare what they need of the floors below, and do not know each other.
-	{dir: "controllers", own: "iptables internal/intent internal/jitter internal/podnet internal/wire",
-		others: "github.com/go-logr/logr github.com/prometheus golang.org/x k8s.io sigs.k8s.io"},
+	{
+		dir: "controllers", own: "iptables internal/intent internal/jitter internal/podnet internal/wire",
+		others: "github.com/go-logr/logr github.com/prometheus golang.org/x k8s.io sigs.k8s.io",
+	},
 	{dir: "api/v1alpha1", others: "k8s.io/apimachinery"},
 	{dir: "sidecars/secretvolume"},
 	{dir: "sidecars", own: "api/v1alpha1 internal/jitter internal/podnet internal/sidecar", others: "github.com/prometheus golang.org/x k8s.io sigs.k8s.io"},
 	{dir: "sidecars/shared", own: "api/v1alpha1 internal/jitter internal/podnet internal/printable internal/sidecar sidecars", others: "golang.org/x k8s.io sigs.k8s.io"},
 
-	{dir: "sidecars/node", own: "api/v1alpha1 controllers internal/intent internal/jitter internal/netns internal/podnet internal/sidecar iptables/kernel runtime/container " +
-		"sidecars sidecars/secretvolume sidecars/shared",
-		others: "github.com/go-logr/logr github.com/prometheus golang.org/x google.golang.org/grpc k8s.io sigs.k8s.io"},
+	{
+		dir: "sidecars/node", own: "api/v1alpha1 controllers internal/intent internal/jitter internal/netns internal/podnet internal/sidecar iptables/kernel runtime/container " +
+			"sidecars sidecars/secretvolume sidecars/shared",
+		others: "github.com/go-logr/logr github.com/prometheus golang.org/x google.golang.org/grpc k8s.io sigs.k8s.io",
+	},
 
 	// Questions to a cluster. They enter no namespace and know no runtime: agent/cli gives them functions and addresses.
 	{dir: "diagnostics/cluster", own: "internal/agentstatus", others: "k8s.io"},
@@ -78,12 +88,16 @@ var rooms = []room{
 	{dir: "diagnostics/connectivity", own: "controllers diagnostics/cluster internal/agentstatus internal/intent internal/printable internal/redirection", others: "golang.org/x k8s.io"},
 
 	// The wiring. Flags live in agent/cli.
-	{dir: "agent", others: "github.com/containerd github.com/fsnotify github.com/go-logr github.com/moby github.com/prometheus golang.org/x google.golang.org k8s.io sigs.k8s.io",
+	{
+		dir: "agent", others: "github.com/containerd github.com/fsnotify github.com/go-logr github.com/moby github.com/prometheus golang.org/x google.golang.org k8s.io sigs.k8s.io",
 		own: "api/v1alpha1 controllers diagnostics/inspect internal/agentstatus internal/apiauth internal/intent internal/jitter internal/netns internal/podnet " +
-			"internal/sidecar iptables iptables/kernel runtime/cni runtime/cni/install runtime/cri runtime/docker runtime/nri sidecars/node"},
-	{dir: "agent/cli", others: "*",
+			"internal/sidecar iptables iptables/kernel runtime/cni runtime/cni/install runtime/cri runtime/docker runtime/nri sidecars/node",
+	},
+	{
+		dir: "agent/cli", others: "*",
 		own: "agent api/v1alpha1 controllers diagnostics/check diagnostics/cluster diagnostics/connectivity diagnostics/inspect diagnostics/survey internal/agentstatus internal/intent " +
-			"internal/podnet internal/printable iptables iptables/kernel iptables/xtables runtime/cni runtime/cni/install runtime/cri runtime/nri sidecars/node"},
+			"internal/podnet internal/printable iptables iptables/kernel iptables/xtables runtime/cni runtime/cni/install runtime/cri runtime/nri sidecars/node",
+	},
 
 	// The programs.
 	{dir: ".", own: "agent/cli"},
@@ -108,7 +122,7 @@ func TestFloors_everyImport_isOfALineAbove(t *testing.T) {
 		if _, exists := imports[r.dir]; !exists {
 			t.Errorf("%s: there is no such package", r.dir)
 		}
-		for _, name := range strings.Fields(r.own) {
+		for name := range strings.FieldsSeq(r.own) {
 			if !above[name] {
 				t.Errorf("%s may import %s, which has no line above", r.dir, name)
 			}

@@ -67,11 +67,11 @@ func (schedule) part(uid string, n int64, of time.Duration) time.Duration {
 		return 0
 	}
 	h := fnv.New64a()
-	_, _ = h.Write(binary.LittleEndian.AppendUint64([]byte(uid), uint64(n))) //nolint:gosec // any bits do
+	_, _ = h.Write(binary.LittleEndian.AppendUint64([]byte(uid), uint64(n)))
 	// FNV's lower bits differ little for short inputs that differ in the last byte.
 	sum := h.Sum64()
 	sum ^= sum >> 33
 	sum *= 0xff51afd7ed558ccd
 	sum ^= sum >> 33
-	return time.Duration(sum % uint64(of)) //nolint:gosec // smaller than of
+	return time.Duration(sum % uint64(of))
 }

@@ -101,7 +101,7 @@ func throughWatch(t *testing.T, pod *corev1.Pod) *corev1.Pod {
 		t.Fatal(err)
 	}
 	from := answer(func(*http.Request) (*http.Response, error) {
-		body := append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...) //nolint:gosec // short
+		body := append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...)
 		return &http.Response{
 			StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/vnd.kubernetes.protobuf;stream=watch"}},
 			Body: io.NopCloser(bytes.NewReader(body)),

@@ -278,7 +278,7 @@ func (p *Programmer) look(ctx context.Context, v visit) (out Looked, err error) 
 	}
 	v.sandbox = latest(v.sandbox, out.Entry.Sandbox)
 	if v.sandbox, out.Absent = locatorOf(p).find(ctx, v); out.Absent != nil {
-		return out, nil
+		return out, nil //nolint:nilerr // the error is a part of the answer
 	}
 	out.Sandbox = v.sandbox
 	if v.intent.Redirect && !p.Config.Supports(v.sandbox.RuntimeHandler) {

@@ -90,7 +90,7 @@ func (p *Programmer) read(ctx context.Context, v visit) (visit, error) {
 	v.intent, v.wrong = intent.Of(v.pod, v.ns, config)
 	first := v.by.early() && (!isKnown || known.State != Removed || known.Sandbox.ID != v.sandbox.ID) // no call has removed rules, or found none
 	if v.wrong != nil || !first || !v.intent.Removes() && !mayAskByNow(v, config, p.Contact, p.Proxies != nil) {
-		return v, nil
+		return v, nil //nolint:nilerr // what is wrong with the pod is a part of the visit
 	}
 	pod, ns, err := askCurrent(ctx, p.Pods, v.sandbox)
 	switch {

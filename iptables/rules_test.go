@@ -179,17 +179,17 @@ func randomSpec(seed uint64) Spec {
 	ports := func() []uint16 {
 		out := make([]uint16, r.IntN(5))
 		for i := range out {
-			out[i] = uint16(r.UintN(65536)) //nolint:gosec // below 65536
+			out[i] = uint16(r.UintN(65536))
 		}
 		return out
 	}
 	prefixes := func() []netip.Prefix {
 		out := make([]netip.Prefix, r.IntN(6))
 		for i := range out {
-			a4 := netip.AddrFrom4([4]byte{10, byte(r.UintN(256)), byte(r.UintN(4)), 0}) //nolint:gosec // below 256
+			a4 := netip.AddrFrom4([4]byte{10, byte(r.UintN(256)), byte(r.UintN(4)), 0})
 			out[i] = netip.PrefixFrom(a4, 8+r.IntN(25))
 			if r.IntN(2) == 0 {
-				out[i] = netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 0, byte(r.UintN(4))}), 8+r.IntN(120)) //nolint:gosec // below 256
+				out[i] = netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 0, byte(r.UintN(4))}), 8+r.IntN(120))
 			}
 		}
 		return out

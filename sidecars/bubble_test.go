@@ -2,8 +2,6 @@ package sidecars
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,19 +40,4 @@ func startAgent(t *testing.T, n *fakeNode, root string) (m *Manager, stop func()
 func after(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
-}
-
-// drains reports whether a proxy was told to drain.
-func (n *fakeNode) drains(id string) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	c := n.containers[id]
-	return c != nil && c.drained
-}
-
-// left returns the containers that there are, whatever they do.
-func (n *fakeNode) left() (out []string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return slices.Sorted(maps.Keys(n.containers))
 }

@@ -86,7 +86,7 @@ func RemoveUnshared(ctx context.Context, root string, runs func(ctx context.Cont
 
 // removeUnlocked removes a directory if nobody has the lock in it. It has the lock itself meanwhile.
 func removeUnlocked(dir string, dryRun bool) (removed bool, err error) {
-	lock, err := os.Open(filepath.Join(dir, "lock")) //nolint:gosec // of the agent
+	lock, err := os.Open(filepath.Join(dir, "lock"))
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // no agent has ever used it
 	case err != nil:

@@ -265,7 +265,7 @@ func cannotEnter(t *testing.T, root, dir string, id int) {
 	}
 	for _, path := range []string{root, filepath.Dir(dir), filepath.Join(dir, "tls.key"), filepath.Join(dir, dataLink, "tls.key")} {
 		cmd := exec.CommandContext(t.Context(), "cat", path)
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(id), Gid: uint32(id)}} //nolint:gosec // ids are small
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(id), Gid: uint32(id)}}
 		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "Permission denied") {
 			t.Errorf("%s: error %v, %s", path, err, out)
 		}

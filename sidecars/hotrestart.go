@@ -30,7 +30,7 @@ var errServesNot = errors.New("its admin interface does not say that it serves")
 
 // hotArgs are the arguments of Envoy's hot restart. The socket's path is in a directory that only the pod's proxies can enter.
 func hotArgs(place sidecar.HotRestart, drain time.Duration) []string {
-	seconds := uint32(drain / time.Second) //nolint:gosec // the schema bounds it to a day
+	seconds := uint32(drain / time.Second)
 	return []string{
 		"--restart-epoch", number(place.Epoch), "--base-id", strconv.Itoa(baseID),
 		"--socket-path", path.Join(PathRun, lineSocket+number(place.Line)), "--socket-mode", "0600",

@@ -101,8 +101,8 @@ func (p *Profile) Ports() (out []uint16) {
 		ports = append(ports, p.Spec.Readiness.HTTPGet.Port)
 	}
 	for _, port := range ports {
-		if port != 0 && !slices.Contains(out, uint16(port)) { //nolint:gosec // the schema has checked it
-			out = append(out, uint16(port)) //nolint:gosec // see above
+		if port != 0 && !slices.Contains(out, uint16(port)) {
+			out = append(out, uint16(port))
 		}
 	}
 	return out

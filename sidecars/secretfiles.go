@@ -84,7 +84,7 @@ func (d secretDir) holds(files map[string][]byte) bool {
 		return false
 	}
 	for name, content := range files {
-		if there, err := os.ReadFile(filepath.Join(dir, name)); err != nil || !bytes.Equal(there, content) { //nolint:gosec // names of keys
+		if there, err := os.ReadFile(filepath.Join(dir, name)); err != nil || !bytes.Equal(there, content) {
 			return false
 		}
 	}

@@ -108,7 +108,7 @@ func (*inspectWorld) fail(out http.ResponseWriter, status int) {
 	out.Header().Set("Content-Type", "application/json")
 	out.WriteHeader(status)
 	_ = json.NewEncoder(out).Encode(metav1.Status{
-		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: int32(status), Reason: reason, Message: "this is forbidden", //nolint:gosec // a status
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: int32(status), Reason: reason, Message: "this is forbidden",
 	})
 }
 

@@ -47,7 +47,7 @@ func watchSize(ctx context.Context, fd int) <-chan node.TerminalSize {
 				select {
 				case <-ctx.Done():
 					return
-				case out <- node.TerminalSize{Width: uint16(width), Height: uint16(height)}: //nolint:gosec // the kernel has 16 bits for each
+				case out <- node.TerminalSize{Width: uint16(width), Height: uint16(height)}:
 				}
 			}
 			select {

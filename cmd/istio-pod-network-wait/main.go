@@ -82,6 +82,6 @@ func parse(args []string, errOut io.Writer) (redirection.Options, error) {
 		_, _ = fmt.Fprintln(errOut, "error:", fault)
 		return o, errors.New(fault)
 	}
-	o.Port = uint16(*port) //nolint:gosec // checked above
+	o.Port = uint16(*port)
 	return o, nil
 }

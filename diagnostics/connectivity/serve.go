@@ -104,7 +104,7 @@ func originalDst(c *net.TCPConn) netip.AddrPort {
 	_ = raw.Control(func(fd uintptr) { // the connection may be closed, then the local address stays
 		ip, p, err := redirection.OriginalDst(int(fd), domain)
 		if a, ok := netip.AddrFromSlice(ip); err == nil && ok {
-			addr, port = a.Unmap(), uint16(p) //nolint:gosec // a port
+			addr, port = a.Unmap(), uint16(p)
 		}
 	})
 	return netip.AddrPortFrom(addr.WithZone(""), port)

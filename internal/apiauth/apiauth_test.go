@@ -240,7 +240,7 @@ func TestRefusalsOfLongRequestsAreSmall(t *testing.T) {
 	}
 	goruntime.GC()
 	goruntime.ReadMemStats(&after)
-	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 4<<20 { //nolint:gosec // of a test
+	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 4<<20 {
 		t.Errorf("%d refusals take %d bytes", a.denied.entries.Len(), grown)
 	}
 	if a.denied.entries.Len() != mostDecisions {

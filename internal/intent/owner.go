@@ -140,11 +140,11 @@ func (c crew) claim(k idKind) claim {
 	out := claim{id: proxyID, from: fromDefault}
 	switch {
 	case valid(own):
-		out.id, out.from = uint32(*own), fromContext+ProxyContainer //nolint:gosec // valid says that it fits
+		out.id, out.from = uint32(*own), fromContext+ProxyContainer
 	case own != nil:
 		out.doubt = fmt.Sprintf("its %s is %d", k.field, *own)
 	case valid(pod) && c.holder(k, *pod) == "":
-		out.id, out.from = uint32(*pod), fromPodContext //nolint:gosec // valid says that it fits
+		out.id, out.from = uint32(*pod), fromPodContext
 	case pod != nil:
 		out.doubt = fmt.Sprintf("its %s is the pod's %d", k.field, *pod)
 	}

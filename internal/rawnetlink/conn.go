@@ -149,7 +149,7 @@ func sizeOf(b []byte) (size int, ok bool) {
 		return 0, false
 	}
 	n := uint64(binary.NativeEndian.Uint32(b))
-	return int(n), n >= unix.SizeofNlMsghdr && n <= uint64(len(b)) //nolint:gosec // at most len(b)
+	return int(n), n >= unix.SizeofNlMsghdr && n <= uint64(len(b))
 }
 
 // read reads one datagram. The kernel answers most requests while they are sent, so it is waited for only if nothing is there.
@@ -175,7 +175,7 @@ func (c *Conn) read(end time.Time) (int, error) {
 func (c *Conn) wait(left time.Duration) error {
 	limit := int(left/time.Millisecond) + 1
 	n, err := ignoringEINTR(func() (int, error) {
-		return unix.Poll([]unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN}}, limit) //nolint:gosec // descriptors are small
+		return unix.Poll([]unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN}}, limit)
 	})
 	if err == nil && n == 0 {
 		return os.ErrDeadlineExceeded

@@ -53,7 +53,7 @@ func Number(kind uint16, n uint32) []byte {
 func Bytes(kind uint16, data []byte) []byte { return attribute(kind, data) }
 
 func attribute(kind uint16, data []byte) []byte {
-	a := binary.NativeEndian.AppendUint16(nil, uint16(unix.SizeofNlAttr+len(data))) //nolint:gosec // names and numbers
+	a := binary.NativeEndian.AppendUint16(nil, uint16(unix.SizeofNlAttr+len(data)))
 	a = append(binary.NativeEndian.AppendUint16(a, kind), data...)
 	return append(a, make([]byte, align(len(a))-len(a))...)
 }
@@ -95,7 +95,7 @@ func (r Request) size() int {
 
 // append adds the request to messages.
 func (r Request) append(messages []byte, sequence uint32) []byte {
-	m := binary.NativeEndian.AppendUint32(messages, uint32(r.size())) //nolint:gosec // a few attributes
+	m := binary.NativeEndian.AppendUint32(messages, uint32(r.size()))
 	m = binary.NativeEndian.AppendUint16(m, r.Kind)
 	m = binary.NativeEndian.AppendUint16(m, r.Flags|unix.NLM_F_REQUEST)
 	m = binary.NativeEndian.AppendUint32(m, sequence)
@@ -135,7 +135,7 @@ func (c *Conn) Ask(end time.Time, requests ...Request) ([]Answer, error) {
 		}
 		for m := range messages {
 			i := m.sequence - first
-			if i >= uint32(len(requests)) || answered[i] { //nolint:gosec // a few requests
+			if i >= uint32(len(requests)) || answered[i] {
 				continue
 			}
 			body, _, err := m.take()
@@ -244,7 +244,7 @@ func (m message) take() (body []byte, ended bool, err error) {
 		return m.data, false, nil
 	}
 	if len(m.data) >= 4 {
-		if errno := -int32(binary.NativeEndian.Uint32(m.data)); errno > 0 { //nolint:gosec // a negative errno
+		if errno := -int32(binary.NativeEndian.Uint32(m.data)); errno > 0 {
 			err = unix.Errno(uint32(errno))
 		}
 	}

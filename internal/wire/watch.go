@@ -142,7 +142,7 @@ func (e *events) next() error {
 		e.ready = e.in
 		return nil
 	}
-	binary.BigEndian.PutUint32(e.out, uint32(len(e.out)-lengthSize)) //nolint:gosec // shorter than before
+	binary.BigEndian.PutUint32(e.out, uint32(len(e.out)-lengthSize))
 	e.ready = e.out
 	return nil
 }

@@ -16,7 +16,7 @@ const podsPath = "https://api/prefix/api/v1/pods"
 // framed returns events as they are sent.
 func framed(events ...string) (stream string) {
 	for _, e := range events {
-		stream += string(binary.BigEndian.AppendUint32(nil, uint32(len(e)))) + e //nolint:gosec // short
+		stream += string(binary.BigEndian.AppendUint32(nil, uint32(len(e)))) + e
 	}
 	return stream
 }

@@ -114,7 +114,7 @@ func (t legacyTable) builtIn(hook uint32) (rules uint32, drops bool) {
 	if begin == noChain {
 		return 0, false
 	}
-	if begin > end || end > uint32(len(t.entries)) { //nolint:gosec // at most maxTable
+	if begin > end || end > uint32(len(t.entries)) {
 		return math.MaxUint32, false
 	}
 	for range t.each(t.entries[begin:end]) {
@@ -122,7 +122,7 @@ func (t legacyTable) builtIn(hook uint32) (rules uint32, drops bool) {
 	}
 	policy := t.entries[end:]
 	verdict := t.size + targetHeadSize
-	return rules, len(policy) >= verdict+4 && int32(binary.NativeEndian.Uint32(policy[verdict:])) == legacyDrop //nolint:gosec // a negative number
+	return rules, len(policy) >= verdict+4 && int32(binary.NativeEndian.Uint32(policy[verdict:])) == legacyDrop
 }
 
 // errTable means that the content of a table makes it unreadable.
@@ -160,7 +160,7 @@ func (f legacyFamily) read(table string) (t legacyTable, err error) {
 }
 
 func getsockopt(fd, level, option int, value []byte) error {
-	size := uint32(len(value)) //nolint:gosec // at most maxTable
+	size := uint32(len(value))
 	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option),
 		uintptr(unsafe.Pointer(unsafe.SliceData(value))), uintptr(unsafe.Pointer(&size)), 0) //nolint:gosec // the kernel fills the slice
 	if errno != 0 {
@@ -183,7 +183,7 @@ func (t legacyTable) hasChain(name string) bool {
 		if head := at - targetHeadSize; head >= 0 && bytes.HasPrefix(entries[head+2:], []byte("ERROR\x00")) {
 			jump := binary.NativeEndian.AppendUint16(nil, standardSize)
 			jump = append(jump, make([]byte, targetHeadSize-2)...)
-			jump = binary.NativeEndian.AppendUint32(jump, uint32(head+errorSize)) //nolint:gosec // at most maxTable
+			jump = binary.NativeEndian.AppendUint32(jump, uint32(head+errorSize))
 			if bytes.Contains(entries, jump) {
 				return true
 			}

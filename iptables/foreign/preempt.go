@@ -211,7 +211,7 @@ func baseOf(body []byte) (b base, ok bool) {
 	}
 	hook := rawnetlink.Attributes(a[unix.NFTA_CHAIN_HOOK])
 	number, priority := hook[unix.NFTA_HOOK_HOOKNUM], hook[unix.NFTA_HOOK_PRIORITY]
-	b.hook, b.priority = bigEndian(number), int32(bigEndian(priority)) //nolint:gosec // the kernel's own negative number
+	b.hook, b.priority = bigEndian(number), int32(bigEndian(priority))
 	if family == "netdev" {
 		b.hook += hookIngress // which is its first hook; the second is egress
 	}

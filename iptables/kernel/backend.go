@@ -164,7 +164,7 @@ func (e Backend) refuseForeign(ctx context.Context, ns *netns.NS, id podnet.Iden
 
 // Present reports whether the namespace holds rules of any backend.
 func (e Backend) Present(ctx context.Context, at podnet.Place) (present bool, err error) {
-	return Visit(ctx, e.Namespaces, at, func(ctx context.Context, ns *netns.NS) (bool, error) { return e.present(ctx, ns) })
+	return Visit(ctx, e.Namespaces, at, e.present)
 }
 
 func (e Backend) present(ctx context.Context, ns *netns.NS) (bool, error) {

@@ -24,13 +24,13 @@ import (
 func flood(t *testing.T, ns *netns.NS, rules int) (end func()) {
 	t.Helper()
 	attribute := func(b []byte, kind uint16, data []byte) []byte {
-		b = binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofNlAttr+len(data))) //nolint:gosec // short
+		b = binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofNlAttr+len(data)))
 		b = append(binary.NativeEndian.AppendUint16(b, kind), data...)
 		return append(b, make([]byte, -len(data)&3)...)
 	}
 	var out []byte
 	put := func(kind, flags uint16, family byte, resource uint16, attributes []byte) {
-		out = binary.NativeEndian.AppendUint32(out, uint32(unix.SizeofNlMsghdr+4+len(attributes))) //nolint:gosec // short
+		out = binary.NativeEndian.AppendUint32(out, uint32(unix.SizeofNlMsghdr+4+len(attributes)))
 		out = binary.NativeEndian.AppendUint16(out, kind)
 		out = binary.NativeEndian.AppendUint16(out, unix.NLM_F_REQUEST|flags)
 		out = append(out, 0, 0, 0, 0, 0, 0, 0, 0, family, unix.NFNETLINK_V0)

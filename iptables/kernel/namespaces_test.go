@@ -56,7 +56,7 @@ func TestAnIdentityHasAllThatTheKernelTells(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := idOf(t, New(namespaces(t), fakeDriver{}), ns.Path()); got != (want) {
+	if got := idOf(t, New(namespaces(t), fakeDriver{}), ns.Path()); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }

@@ -84,9 +84,9 @@ func (d *decoder) take(e expression) (known bool) {
 	case "immediate":
 		return d.immediate(e)
 	case "redir":
-		a.Verb, a.Port = iptables.Redirect, uint16(number(d.number)) //nolint:gosec // a port
+		a.Verb, a.Port = iptables.Redirect, uint16(number(d.number))
 	case "tproxy":
-		a.Verb, a.Port = iptables.TProxy, uint16(number(d.number)) //nolint:gosec // a port
+		a.Verb, a.Port = iptables.TProxy, uint16(number(d.number))
 	default:
 		return false
 	}
@@ -127,7 +127,7 @@ func (d *decoder) immediate(e expression) (known bool) {
 	}
 	verdict := find(find(e.data, unix.NFTA_IMMEDIATE_DATA), unix.NFTA_DATA_VERDICT)
 	a := &d.rule.Action
-	switch code := int32(number(find(verdict, unix.NFTA_VERDICT_CODE))); { //nolint:gosec // the kernel's own negative number
+	switch code := int32(number(find(verdict, unix.NFTA_VERDICT_CODE))); {
 	case code == verdictDrop:
 		a.Verb = iptables.Drop
 	case code != unix.NFT_RETURN:

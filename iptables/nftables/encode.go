@@ -47,7 +47,7 @@ func flushChain(name string) rawnetlink.Request {
 // fill adds sets, and fills chains after emptying those in there. The rules use the generation of sets that suffix names.
 func fill(suffix string, want []iptables.Chain, there map[string]string, sets []iptables.Set) (t transaction, err error) {
 	for i, s := range sets {
-		t = append(t, addSet(s, suffix, uint32(i+1))...) //nolint:gosec // a handful
+		t = append(t, addSet(s, suffix, uint32(i+1))...)
 	}
 	for _, c := range want {
 		if _, ok := there[c.Name]; ok {
@@ -77,7 +77,7 @@ func ruleUserdata(r iptables.Rule) []byte {
 }
 
 func newChain(c iptables.Chain) rawnetlink.Request {
-	hook := nested(unix.NFTA_CHAIN_HOOK, big(unix.NFTA_HOOK_HOOKNUM, hookNumber(c.Hook)), big(unix.NFTA_HOOK_PRIORITY, uint32(c.Priority))) //nolint:gosec // as the kernel wants it
+	hook := nested(unix.NFTA_CHAIN_HOOK, big(unix.NFTA_HOOK_HOOKNUM, hookNumber(c.Hook)), big(unix.NFTA_HOOK_PRIORITY, uint32(c.Priority)))
 	return message(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE,
 		rawnetlink.Text(unix.NFTA_CHAIN_NAME, c.Name), hook, rawnetlink.Text(unix.NFTA_CHAIN_TYPE, string(c.Type)))
 }
@@ -190,7 +190,7 @@ func compare(c iptables.Cond, suffix string) []expr.Any {
 		}
 	}
 	return []expr.Any{
-		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: uint32(len(bits)), Mask: bits, Xor: zero}, //nolint:gosec // 4 or 16
+		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: uint32(len(bits)), Mask: bits, Xor: zero},
 		&expr.Cmp{Op: op, Register: reg, Data: data},
 	}
 }
@@ -212,7 +212,7 @@ func verdict(a iptables.Action, family uint32) []expr.Any {
 	case iptables.Divert:
 		return append(setMark, leave)
 	case iptables.TProxy:
-		tproxy := &expr.TProxy{Family: byte(family), TableFamily: unix.NFPROTO_INET, RegPort: reg} //nolint:gosec // 2 or 10
+		tproxy := &expr.TProxy{Family: byte(family), TableFamily: unix.NFPROTO_INET, RegPort: reg}
 		return append(append([]expr.Any{port, tproxy}, setMark...), leave)
 	case iptables.SaveMark:
 		return []expr.Any{load(iptables.Mark, 0), &expr.Ct{Key: expr.CtKeyMARK, SourceRegister: true, Register: reg}, leave}

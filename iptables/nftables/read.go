@@ -60,7 +60,7 @@ func showSet(ctx context.Context, ns *netns.NS, name, attrs string) (set iptable
 			case len(set.Ports)+len(starts)+len(ends) >= maxShownElements:
 				return errTooMuch
 			case !isAddr:
-				set.Ports = append(set.Ports, uint16(number(key))) //nolint:gosec // a port
+				set.Ports = append(set.Ports, uint16(number(key)))
 			case number(find(e, unix.NFTA_SET_ELEM_FLAGS))&unix.NFT_SET_ELEM_INTERVAL_END != 0:
 				ends = append(ends, a)
 			default:
@@ -143,7 +143,7 @@ func decodeChain(name, attrs string) iptables.Chain {
 	if len(number) != 4 || len(priority) != 4 {
 		return out
 	}
-	out.Priority = int32(binary.BigEndian.Uint32(priority)) //nolint:gosec // the kernel's own negative number
+	out.Priority = int32(binary.BigEndian.Uint32(priority))
 	out.Hook = iptables.Hook(fmt.Sprintf("hook-%d", binary.BigEndian.Uint32(number)))
 	for _, known := range []iptables.Hook{iptables.Prerouting, iptables.Output} {
 		if hookNumber(known) == binary.BigEndian.Uint32(number) {

@@ -155,7 +155,7 @@ func (n *namespace) removeLoopback(addrs []netip.Prefix) (removed bool, err erro
 
 func addrRequest(kind, flags uint16, p netip.Prefix, addrFlags byte) rawnetlink.Request {
 	return rawnetlink.Request{
-		Kind: kind, Flags: flags, Header: addrHeader(byte(p.Bits()), p.Addr(), addrFlags), //nolint:gosec // at most 128
+		Kind: kind, Flags: flags, Header: addrHeader(byte(p.Bits()), p.Addr(), addrFlags),
 		Attributes: [][]byte{rawnetlink.Bytes(unix.IFA_LOCAL, p.Addr().AsSlice()), rawnetlink.Bytes(unix.IFA_ADDRESS, p.Addr().AsSlice())},
 	}
 }

@@ -102,7 +102,7 @@ func (h policyState) header(protocol, scope, kind byte) []byte {
 }
 
 // number returns the number of the table. It is an attribute of rules and routes, under the same kind.
-func (h policyState) number() uint32 { return uint32(h.Table) } //nolint:gosec // a table's number
+func (h policyState) number() uint32 { return uint32(h.Table) }
 
 func (h policyState) table() []byte { return rawnetlink.Number(unix.RTA_TABLE, h.number()) }
 

@@ -51,6 +51,6 @@ func haveAny(requests []rawnetlink.Request) (bool, error) {
 
 func nft(kind uint16, family uint32, attributes ...[]byte) rawnetlink.Request {
 	return rawnetlink.Request{
-		Kind: unix.NFNL_SUBSYS_NFTABLES<<8 | kind, Header: []byte{byte(family), unix.NFNETLINK_V0, 0, 0}, Attributes: attributes, //nolint:gosec // NFPROTO numbers are small
+		Kind: unix.NFNL_SUBSYS_NFTABLES<<8 | kind, Header: []byte{byte(family), unix.NFNETLINK_V0, 0, 0}, Attributes: attributes,
 	}
 }

@@ -199,7 +199,7 @@ func refusal(stderr, input string) string {
 // made to lock its own input, which has no effect: the Backend locks the namespace itself.
 func environ(lock string) []string {
 	env := os.Environ()
-	f, err := os.OpenFile(lock, os.O_CREATE|os.O_RDONLY, 0o600) //nolint:gosec // the lock of iptables-legacy
+	f, err := os.OpenFile(lock, os.O_CREATE|os.O_RDONLY, 0o600)
 	if err == nil {
 		err = f.Close()
 	}

@@ -125,7 +125,7 @@ func legacyTables(proc string, families ...uint32) []string {
 	for _, family := range families {
 		file := map[uint32]string{iptables.IPv4: "ip_tables_names", iptables.IPv6: "ip6_tables_names"}[family]
 		// Without the kernel module there is no such file, and no table.
-		if data, err := os.ReadFile(filepath.Join(proc, file)); err == nil { //nolint:gosec // a file of the kernel
+		if data, err := os.ReadFile(filepath.Join(proc, file)); err == nil {
 			names = append(names, strings.Fields(string(data))...)
 		}
 	}

@@ -107,7 +107,7 @@ func serve(tb testing.TB, a *fakeAgent, change ...func(*Config)) string {
 // start returns a function that stops the server.
 func start(tb testing.TB, socket string, a *fakeAgent, change ...func(*Config)) (stop func()) {
 	tb.Helper()
-	own := uint32(os.Getuid()) //nolint:gosec // no user is negative
+	own := uint32(os.Getuid())
 	c := Config{Path: socket, Handler: a, Ready: a.ready, UID: own, Log: discard()}
 	for _, f := range change {
 		f(&c)

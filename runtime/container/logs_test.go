@@ -22,7 +22,7 @@ func (f *fakeCRI) ExecSync(_ context.Context, r *criv1.ExecSyncRequest) (*criv1.
 	if _, ok := f.states[r.GetContainerId()]; !ok {
 		return nil, status.Error(codes.NotFound, "no such container")
 	}
-	return &criv1.ExecSyncResponse{Stdout: []byte(r.GetCmd()[0]), Stderr: []byte("e"), ExitCode: int32(r.GetTimeout())}, nil //nolint:gosec // seconds
+	return &criv1.ExecSyncResponse{Stdout: []byte(r.GetCmd()[0]), Stderr: []byte("e"), ExitCode: int32(r.GetTimeout())}, nil
 }
 
 // proxyOf is a proxy of the pod shop/cart.

@@ -15,7 +15,7 @@ import (
 
 // ended reports whether the process of a descriptor has ended: then the descriptor is readable.
 func ended(fd uintptr) bool {
-	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0) //nolint:gosec // descriptors are small
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
 	return err == nil && n > 0
 }
 

@@ -88,7 +88,7 @@ func connect(ctx context.Context, fd int, port int32) (net.Conn, error) {
 		return nil, errors.Join(err, unix.Close(fd))
 	}
 	deadline, _ := ctx.Deadline()
-	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, int(time.Until(deadline)/time.Millisecond)+1) //nolint:gosec // descriptors are small
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, int(time.Until(deadline)/time.Millisecond)+1)
 	if err == nil && n == 0 {
 		err = context.DeadlineExceeded
 	}

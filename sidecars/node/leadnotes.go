@@ -27,7 +27,7 @@ func newLeads(dir string) (*leads, error) {
 	for _, e := range entries {
 		uid, sandbox, ok := strings.Cut(e.Name(), ".")
 		path := filepath.Join(dir, e.Name())
-		text, err := os.ReadFile(path) //nolint:gosec // in the agent's own directory
+		text, err := os.ReadFile(path)
 		l := led{Sandbox: sandbox}
 		if !ok || strings.HasSuffix(sandbox, unfinished) || err != nil || json.Unmarshal(text, &l) != nil {
 			removeNote(path)

@@ -105,14 +105,14 @@ func labelsOf(ns *corev1.Namespace) map[string]string {
 func managedProxy(name string, spec v1alpha1.SidecarProfileSpec) *intent.ManagedProxy {
 	out := &intent.ManagedProxy{
 		Profile: name,
-		UID:     uint32(spec.RunAsUser), OutboundPort: uint16(spec.Network.OutboundPort), InboundPort: uint16(spec.Network.InboundPort), //nolint:gosec // see above
+		UID:     uint32(spec.RunAsUser), OutboundPort: uint16(spec.Network.OutboundPort), InboundPort: uint16(spec.Network.InboundPort),
 		Transparent: spec.Network.Transparent, InboundPorts: spec.Network.InboundPorts,
 	}
 	if spec.Network.Transparent || spec.Mode == v1alpha1.ModeShared { // it runs as root, and so may the application
-		out.UID, out.GID = 0, uint32(spec.RunAsGroup) //nolint:gosec // see above
+		out.UID, out.GID = 0, uint32(spec.RunAsGroup)
 	}
 	for _, port := range spec.Network.ExcludeInboundPorts {
-		out.ExcludeInboundPorts = append(out.ExcludeInboundPorts, uint16(port)) //nolint:gosec // see above
+		out.ExcludeInboundPorts = append(out.ExcludeInboundPorts, uint16(port))
 	}
 	return out
 }

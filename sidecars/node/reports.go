@@ -248,7 +248,7 @@ func (r *sidecarReports) write(ctx context.Context, report sidecarReport, why st
 		return "", err
 	}
 	text := v1alpha1.SidecarStatus{
-		State: status.State, Ready: status.Ready, Sandbox: s.ID, Epoch: int32(status.Epoch), Image: status.Image, ProfileHash: status.Hash, //nolint:gosec // counts from 0
+		State: status.State, Ready: status.Ready, Sandbox: s.ID, Epoch: int32(status.Epoch), Image: status.Image, ProfileHash: status.Hash,
 		Restarts: status.Restarts, Message: clip(sentences(why, status.Message), maxMessage),
 	}
 	if !status.LastUpgrade.IsZero() {

@@ -89,7 +89,7 @@ func reopenStale(t *testing.T, b backend, mode iptables.Mode, control bool, talk
 	var wg sync.WaitGroup
 	for _, o := range talks {
 		from, to := o.ends(pod, world)
-		kerneltest.Listen(t, to, kerneltest.App, "DIRECT", uint16(o.server.LocalAddr().(*net.TCPAddr).Port)) //nolint:gosec // a port
+		kerneltest.Listen(t, to, kerneltest.App, "DIRECT", uint16(o.server.LocalAddr().(*net.TCPAddr).Port))
 		wg.Go(func() {
 			if !o.reopen(t, from) {
 				return

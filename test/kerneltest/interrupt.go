@@ -43,7 +43,7 @@ func InterruptDump(t testing.TB, ns *netns.NS, fd, protocol int) (marked func() 
 func relay(reader, kernel int, interrupted *atomic.Bool) {
 	buf := make([]byte, 1<<16)
 	for {
-		ready := []unix.PollFd{{Fd: int32(reader), Events: unix.POLLIN}, {Fd: int32(kernel), Events: unix.POLLIN}} //nolint:gosec // descriptors are small
+		ready := []unix.PollFd{{Fd: int32(reader), Events: unix.POLLIN}, {Fd: int32(kernel), Events: unix.POLLIN}}
 		if _, err := unix.Poll(ready, -1); err != nil {
 			continue // a signal
 		}

@@ -28,7 +28,7 @@ func smallPrograms(dir string) ([]program, error) {
 	}
 	var all []program
 	for _, file := range files {
-		text, err := os.ReadFile(file) //nolint:gosec // found above
+		text, err := os.ReadFile(file)
 		if err != nil {
 			return nil, fmt.Errorf("-usages: %w", err)
 		}

@@ -29,11 +29,11 @@ func write(checkout, usages, output string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(output, 0o755); err != nil { //nolint:gosec // documents are for everybody
+	if err := os.MkdirAll(output, 0o755); err != nil {
 		return fmt.Errorf("make the pages' directory: %w", err)
 	}
 	for name, text := range all {
-		if err := os.WriteFile(filepath.Join(output, name), []byte(text), 0o644); err != nil { //nolint:gosec // documents are for everybody
+		if err := os.WriteFile(filepath.Join(output, name), []byte(text), 0o644); err != nil {
 			return fmt.Errorf("write page: %w", err)
 		}
 	}

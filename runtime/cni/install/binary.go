@@ -42,7 +42,7 @@ func (i *Installer) replaceBinary() error {
 		return fmt.Errorf("read the plugin's binary: %w", err)
 	}
 	if isProgram(target) {
-		have, err := os.ReadFile(target) //nolint:gosec // the directory that we were given
+		have, err := os.ReadFile(target)
 		if err != nil {
 			return fmt.Errorf("read the plugin's binary: %w", err)
 		}

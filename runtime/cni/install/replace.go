@@ -45,7 +45,7 @@ func replace(path string, old, updated []byte) error {
 		case err != nil:
 			return &os.LinkError{Op: "swap", Old: temp, New: path, Err: err}
 		}
-		out, err := os.ReadFile(temp) //nolint:gosec // our own
+		out, err := os.ReadFile(temp)
 		switch {
 		case err != nil:
 			return err
@@ -62,7 +62,7 @@ func replace(path string, old, updated []byte) error {
 
 // replacePlainly is for file systems that cannot swap (NFS, old ZFS). A foreign write between the comparison and the rename is lost.
 func replacePlainly(temp, path string, old []byte) error {
-	current, err := os.ReadFile(path) //nolint:gosec // the directory that we were given
+	current, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !bytes.Equal(current, old) {
 		return errChanged
 	}
@@ -127,7 +127,7 @@ func removeTemps(dir string) {
 
 // syncDir makes a rename survive a power cut.
 func syncDir(dir string) error {
-	d, err := os.Open(dir) //nolint:gosec // the directory that we were given
+	d, err := os.Open(dir)
 	if err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ func attach(o options) (memory, error) {
 		_ = os.Remove(name)
 		flags |= os.O_CREATE | os.O_EXCL
 	}
-	file, err := os.OpenFile(name, flags, 0o600) //nolint:gosec // a number is all that is not constant
+	file, err := os.OpenFile(name, flags, 0o600)
 	if err != nil {
 		return memory{}, fmt.Errorf("cannot open shared memory region %s check user permissions: %w", name, err)
 	}

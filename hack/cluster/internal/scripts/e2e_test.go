@@ -40,7 +40,7 @@ func TestEndToEndRun_roundsOfTests_areKnown(t *testing.T) {
 	}
 	for _, file := range files {
 		for _, line := range regexp.MustCompile(`(?m)^//e2e:rounds (.*)`).FindAllStringSubmatch(read(t, file), -1) {
-			for _, round := range strings.Fields(line[1]) {
+			for round := range strings.FieldsSeq(line[1]) {
 				if round == "none" || !slices.Contains(known, round) {
 					t.Errorf("%s: a test is of the round %q, which there is not", file, round)
 				}
@@ -95,21 +95,27 @@ func TestEndToEndRunTriesAgainWhatFailsBesideOthers(t *testing.T) {
 			if (err == nil) != c.ok || !strings.Contains(out, c.want) || !strings.Contains(out, c.runs[0]) || len(asked) != len(c.runs) {
 				t.Errorf("runs %q, error %v, and\n%s", asked, err, out)
 			}
-			if !strings.Contains(asked[0], " -test.skip ^(TestY)$ ") {
-				t.Errorf("it runs with %s, and so with tests of other rounds", asked[0])
-			}
-			for _, a := range asked {
-				if !strings.HasPrefix(a, "nftables: -test.v -test.timeout ") || !strings.Contains(a, " -test.run TestX") {
-					t.Errorf("it runs with %s", a)
-				}
-			}
+			wantArguments(t, asked)
 			if again := len(asked) > 1; again != strings.Contains(deleted, "kubectl delete namespaces --selector e2e-test") {
 				t.Errorf("runs %q, and deletes %q: what failed tests have kept goes before they run again", asked, deleted)
 			}
-			if len(asked) > 1 && !strings.HasSuffix(asked[1], "-test.parallel 1 -test.skip ^$ -test.run ^(TestA)$") {
-				t.Errorf("it runs again with %s", asked[1])
-			}
 		})
+	}
+}
+
+// wantArguments compares the arguments of each run.
+func wantArguments(t *testing.T, asked []string) {
+	t.Helper()
+	if !strings.Contains(asked[0], " -test.skip ^(TestY)$ ") {
+		t.Errorf("it runs with %s, and so with tests of other rounds", asked[0])
+	}
+	for _, a := range asked {
+		if !strings.HasPrefix(a, "nftables: -test.v -test.timeout ") || !strings.Contains(a, " -test.run TestX") {
+			t.Errorf("it runs with %s", a)
+		}
+	}
+	if len(asked) > 1 && !strings.HasSuffix(asked[1], "-test.parallel 1 -test.skip ^$ -test.run ^(TestA)$") {
+		t.Errorf("it runs again with %s", asked[1])
 	}
 }
 
