@@ -48,6 +48,8 @@ type fakeDriver struct {
 
 func (fakeDriver) Name() string { return "fake" }
 
+func (fakeDriver) BuiltIn() bool { return false }
+
 func (fakeDriver) Present(context.Context, *netns.NS) (bool, error) { return false, nil }
 
 func (d fakeDriver) Apply(_ context.Context, ns *netns.NS, _ iptables.Ruleset) (iptables.Outcome, error) {
