@@ -211,12 +211,6 @@ func (c *cluster) containerLog(t testing.TB, pod *corev1.Pod, name string) strin
 	return c.logs(t, fmt.Sprintf("%s_%s_%s", pod.Namespace, pod.Name, pod.UID), name)
 }
 
-// proxyLogs returns the logs of a pod's proxies by file, one for each proxy.
-func (m managed) proxyLogs(t testing.TB, pod *corev1.Pod) map[string]string {
-	t.Helper()
-	return m.logFiles(t, fmt.Sprintf("%s_%s_%s", pod.Namespace, pod.Name, pod.UID), managedProxy)
-}
-
 // logs joins the logs of a container of the pods whose directories match a pattern.
 func (c *cluster) logs(t testing.TB, pods, container string) (out string) {
 	t.Helper()
