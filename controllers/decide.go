@@ -43,7 +43,7 @@ type decision struct {
 // decide returns what to do with a report:
 //
 //   - A report is dropped if the pod in the cache shows it, unless this process wrote another one last: the cache may be behind.
-//   - A report that this process wrote last is dropped for cacheLag, whatever the cache shows.
+//   - A report that this process wrote last waits until the cache shows it, and for cacheLag at most.
 //   - A repeated failure, and a success report of a pod that is still starting, wait.
 //   - Everything else is written.
 func decide(q queued, last written, shown *corev1.Pod, now time.Time) decision {
@@ -54,8 +54,11 @@ func decide(q queued, last written, shown *corev1.Pod, now time.Time) decision {
 		}
 		return decision{write: true}
 	}
-	if wrote && age < cacheLag || q.report.shownOn(shown) {
+	if q.report.shownOn(shown) {
 		return decision{}
+	}
+	if wrote && age < cacheLag {
+		return decision{wait: cacheLag - age}
 	}
 	if wait := min(startPause-now.Sub(q.since), startPoll); wait > 0 && !wrote && q.mayWait(shown) {
 		return decision{wait: wait}

@@ -157,6 +157,7 @@ func (w *Writer) write(ctx context.Context, r Report, pod *corev1.Pod) error {
 		return nil
 	}
 	if err != nil { // a conflict as well: the next read of the pod shows whether it has another UID now
+		w.remember(written{report: Report{Sandbox: r.Sandbox}, at: w.now()}) // it may have been carried out: whatever comes next is written
 		return fmt.Errorf("patch pods/status: %w", err)
 	}
 	w.remember(written{report: r, version: made.ResourceVersion, at: w.now()})
@@ -230,7 +231,7 @@ func (w *Writer) remember(now written) {
 	if w.Failed != nil && now.report.Status == StatusFailed && !now.report.sameAs(w.last[uid].report) {
 		w.Failed(now.report)
 	}
-	if len(w.last) >= maxLast {
+	if _, known := w.last[uid]; !known && len(w.last) >= maxLast {
 		clear(w.last)
 	}
 	w.last[uid] = now

@@ -232,14 +232,47 @@ func TestWriter_failureGoesOn_isNotWrittenEachTime(t *testing.T) {
 // Nothing tells the writer that a pod which got no rules is gone.
 func TestWriter_manyPods_memoryIsBounded(t *testing.T) {
 	b := newWriterBench(t, askingPod())
-	b.mustWrite(t, goodReport())
 	for i := range maxLast {
 		b.last[strconv.Itoa(i)] = written{}
 	}
-	b.Report(goodReport())
-	b.mustWork(t)
+	b.mustWrite(t, goodReport())
 	if len(b.last) != 1 {
 		t.Errorf("%d pods are remembered, want the last one", len(b.last))
+	}
+	for i := range maxLast - 1 {
+		b.last[strconv.Itoa(i)] = written{}
+	}
+	b.now = b.now.Add(cacheLag)
+	if b.mustWrite(t, goodReport()); len(b.last) != maxLast {
+		t.Errorf("%d pods are remembered, want all: none is new", len(b.last))
+	}
+}
+
+// The API server has carried out a patch, its answer is lost, and the report before it is true again.
+func TestWriter_answerLost_nextReportIsWritten(t *testing.T) {
+	b := newWriterBench(t, askingPod())
+	b.mustWrite(t, goodReport())
+	b.now = b.now.Add(10 * time.Second)
+	b.refuse, b.because = 1, errors.New("connection reset by peer")
+	b.during = func() { // carried out
+		pod := askingPod()
+		if err := b.client.Get(t.Context(), client.ObjectKeyFromObject(pod), pod); err != nil {
+			t.Error(err)
+		}
+		pod.Annotations[KeyStatus] = string(StatusFailed)
+		if err := b.client.Update(t.Context(), pod); err != nil {
+			t.Error(err)
+		}
+	}
+	wrong := goodReport()
+	wrong.Status, wrong.Reason, wrong.Message = StatusFailed, ReasonInvalidAnnotation, "no"
+	if _, err := b.handle(t.Context(), queued{report: wrong, since: b.now}); err == nil {
+		t.Fatal("no error")
+	}
+	b.during = nil
+	b.now = b.now.Add(time.Second)
+	if got := b.mustWrite(t, goodReport()).Annotations[KeyStatus]; got != string(StatusInitialized) {
+		t.Errorf("the pod says %q", got)
 	}
 }
 

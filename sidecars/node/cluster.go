@@ -55,7 +55,9 @@ func (c sidecarCluster) has(ctx context.Context, s podnet.Sandbox, name string, 
 	found, refusal, err = c.profiles.forPod(ctx, name, pod, ns)
 	if keeps, why := c.leads.keeps(s, found); why != "" {
 		name = keeps.Profile
-		found, refusal, err = c.profiles.forPod(ctx, name, pod, ns)
+		if found, refusal, err = c.profiles.forPod(ctx, name, pod, ns); refusal != "" {
+			refusal = why + "; but " + refusal
+		}
 	}
 	return name, found, refusal, err
 }

@@ -90,7 +90,11 @@ func (l *leads) set(s podnet.Sandbox, now lead) (before lead, changed bool, err 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	old, known := l.known[s.UID]
-	if !known && now.Profile == "" || known && old.Sandbox == s.ID && old.Now == now {
+	if !known && now.Profile == "" {
+		l.known[s.UID] = led{Sandbox: s.ID, Now: now} // without a note, which is for the next agent
+		return lead{}, false, nil
+	}
+	if known && old.Sandbox == s.ID && old.Now == now {
 		if l.unwritten[s.UID] {
 			err = l.write(s.UID, old)
 		}

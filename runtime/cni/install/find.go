@@ -104,7 +104,7 @@ func checkSingle(path string, data []byte) error {
 		return invalidError{errors.New("no name")}
 	}
 	list := strings.TrimSuffix(path, filepath.Ext(path)) + listSuffix
-	return fmt.Errorf("%s is the configuration of one plugin, and none can be chained to it: write it as a list, %s, with that plugin in its plugins", path, list)
+	return fmt.Errorf("%s is the configuration of one plugin, and none can be chained to it: write it as a list, %s, with that plugin in its plugins, and remove this file", path, list)
 }
 
 // read reads a regular file of a bounded size. It does not block on a FIFO, which runtimes cannot read either.
