@@ -272,3 +272,26 @@ func TestReports_theOtherModesManager_isNotShown(t *testing.T) {
 		t.Errorf("left are %+v, told %+v", r.chosen, r.told)
 	}
 }
+
+// A pod of a shared proxy that chooses a profile which does not exist stays with it, and is told.
+func TestFollow_noSuchProfile_staysWithTheSharedProxy(t *testing.T) {
+	m := newChanging(t)
+	m.optOut()
+	m.choose("shared")
+	m.must("it starts", "shared", false)
+	m.choose("nope")
+	m.Follow(m.sandbox, controllers.Watch, "nope")
+	got := m.reports.chose("u1")
+	if !got.chosen || !got.shared || !strings.Contains(got.why, `no SidecarProfile "nope"`) || m.node.followed["u1"] != "shared" {
+		t.Errorf("the choice is %+v, followed is the proxy of %q", got, m.node.followed["u1"])
+	}
+}
+
+// Whoever chooses none has no shared proxy, although the agent that starts then knows nothing of the pod.
+func TestLed_noneForAPodThatIsNotKnown_isHeldByNobody(t *testing.T) {
+	m := newChanging(t)
+	m.Led(m.sandbox, "")
+	if m.cluster.leads.holds("shared", m.sandbox) {
+		t.Error("the shared proxy holds the pod")
+	}
+}

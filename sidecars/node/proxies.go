@@ -134,9 +134,12 @@ func (p *Proxies) profileChanged(ctx context.Context, r reconcile.Request) (reco
 // Follow has the proxy of a sandbox looked after: by the manager of its mode, and by the other one until what it has done for the pod has
 // ended.
 func (p *Proxies) Follow(s podnet.Sandbox, by controllers.Entrance, name string) {
-	chosen, _ := p.cluster.profiles.remembered(name)
+	chosen, exists := p.cluster.profiles.remembered(name)
 	shared := chosen.shared()
 	keeps, why := p.cluster.leads.keeps(s, chosen)
+	if has, known := p.cluster.leads.of(s); name != "" && !exists && known && has.Shared {
+		keeps, why = has, fmt.Sprintf("there is no SidecarProfile %q: the pod keeps the proxy of %q", name, has.Profile)
+	}
 	if why != "" {
 		name, shared = keeps.Profile, keeps.Shared
 	}
