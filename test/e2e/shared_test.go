@@ -202,6 +202,19 @@ func (b *busy) stop(t *testing.T) (sent summary) {
 	return sent
 }
 
+// awaitEnough waits until there are as many connections as wantKept wants: clients of the pod make more than its application.
+func (b *busy) awaitEnough(t *testing.T) {
+	t.Helper()
+	eventually(t, "connections of the application", func(ctx context.Context) error {
+		return b.eachDials(ctx, []*corev1.Pod{b.pod}, func(s summary) error {
+			if s.OK < 120 {
+				return fmt.Errorf("%d so far", s.OK)
+			}
+			return nil
+		})
+	})
+}
+
 // wantKept wants no connection to have failed, or to have gone past the proxy.
 func (b *busy) wantKept(t *testing.T, sent summary) {
 	t.Helper()

@@ -54,6 +54,7 @@ func TestSidecarSharedMoves(t *testing.T) {
 		m.wantStays(t, b, to)
 		b.held.say(t, "after "+to.profile+" was chosen")
 	}
+	b.awaitEnough(t)
 	sent := b.stop(t)
 	b.wantKept(t, sent)
 	if n := strings.Count(b.proxyLog(t, b.pod), fmt.Sprintf("original-dst=%s state=--", b.world)); n != sent.OK+1 {
