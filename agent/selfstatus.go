@@ -22,7 +22,7 @@ const (
 	maxSelfFaults  = 10
 )
 
-// selfStatus is what the agent says of itself on its own pod.
+// selfStatus is the agent's report about itself, on its own pod.
 type selfStatus struct {
 	build   Build
 	backend string

@@ -14,7 +14,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// visit is what one attempt of Ensure knows of its pod. It is a value: a step takes it, and returns it with what the step has learned.
+// visit holds the facts of one attempt of Ensure at one pod. It is a value: each step takes it, and returns it with its own findings.
 type visit struct {
 	by      Entrance
 	limit   time.Duration // of a piece of work in the kernel

@@ -30,7 +30,7 @@ func (p *plugin) answer(ctx context.Context, call string, pod *api.PodSandbox) e
 	return v.err
 }
 
-// decide returns what the runtime is told of a sandbox.
+// decide returns the answer to a call about a sandbox.
 func (p *plugin) decide(ctx context.Context, call string, pod *api.PodSandbox) (v verdict) {
 	defer p.contain(&v)
 	s, treatment := p.readEvent(pod)

@@ -61,9 +61,6 @@ type chaosRun struct {
 //
 //e2e:rounds required
 func TestChaos(t *testing.T) {
-	if entrance() != "required" {
-		t.Skip("pods are held while the agent is away with NRI and admission.requiredPlugins only")
-	}
 	lasting, seed := duration(t, "E2E_CHAOS", chaosLasts), rand.Uint64() //nolint:gosec // any other seed would do
 	if text := os.Getenv("E2E_CHAOS_SEED"); text != "" {
 		var err error

@@ -77,9 +77,6 @@ type cutRow struct {
 //
 //e2e:rounds powercut
 func TestPowerCut(t *testing.T) {
-	if entrance() != "powercut" {
-		t.Skip("pods are held while the agent is away with NRI and admission.requiredPlugins only")
-	}
 	n, seed := amount(t, "E2E_POWERCUT_CUTS", powerCuts), rand.Uint64() //nolint:gosec // any other seed would do
 	if text := os.Getenv("E2E_POWERCUT_SEED"); text != "" {
 		var err error
