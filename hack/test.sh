@@ -51,10 +51,22 @@ report() {
 
 # Programs and tests share what was compiled, and so do checkouts in different directories. Only the race detector needs a C compiler.
 flags=(-trimpath)
-if [[ ${RACE:-} ]]; then flags+=(-race); else export CGO_ENABLED=0; fi
+export CGO_ENABLED=0
 
 # run ARGUMENTS...: go test, reported.
 run() { go "${module[@]}" test "${flags[@]}" -v "$@" 2>&1 | report; }
+
+# run_racing ARGUMENTS...: run, with the race detector if it is wanted.
+run_racing() {
+  if [[ ${RACE:-} ]]; then CGO_ENABLED=1 run -race "$@"; else run "$@"; fi
+}
+
+# concurrent lists the packages of a module whose code starts goroutines or locks: the race detector finds nothing in others, and takes
+# several times as long there.
+concurrent() {
+  (cd "$1" && grep -rlE --include='*.go' --exclude='*_test.go' --exclude-dir=hack --exclude-dir=e2e '^[[:space:]]*go [a-z(]|"sync(/atomic)?"' .) |
+    xargs -n1 dirname | sort -u
+}
 
 # of_the_machine lists the packages of a module whose tests make namespaces or run programs, by what they import.
 of_the_machine() {
@@ -62,29 +74,51 @@ of_the_machine() {
     xargs -n1 dirname | sort -u
 }
 
+# only LIST, except LIST: the lines of standard input that are in a list, and that are not.
+only() { grep -xF "$1" || true; }
+except() { grep -vxF "$1" || true; }
+
+# on PACKAGES COMMAND...: runs a command with packages behind it. Without any, the go command would test the directory.
+on() {
+  local packages=$1
+  shift
+  # shellcheck disable=SC2086 # a list
+  if [[ $packages ]]; then "$@" $packages; fi
+}
+
 # both DIRECTORY: runs all tests of a module.
 both() {
-  local module=(-C "$1") all machine pure failed=0
+  local module=(-C "$1") all machine pure racing log beside failed=0
   machine=$(of_the_machine "$1")
+  racing=$(concurrent "$1")
   all=$(cd -P "$1" && go list -f '{{.Dir}}' ./... | sed "s|^$PWD|.|")
-  pure=$(grep -vxF "$machine" <<<"$all")
-  # shellcheck disable=SC2086 # lists of packages
-  run $pure || failed=1
+  pure=$(except "$machine" <<<"$all")
+  on "$(only "$racing" <<<"$pure")" run_racing || failed=1
+  on "$(except "$racing" <<<"$pure")" run || failed=1
   say "those that make namespaces or run programs, always anew"
-  # shellcheck disable=SC2086
-  run -count=1 -p 3 -parallel 8 $machine || failed=1 # most of their time they wait
+  # Most of their time they wait.
+  log=$(mktemp)
+  on "$(except "$racing" <<<"$machine")" run -count=1 -p 1 -parallel 8 >"$log" &
+  beside=$!
+  on "$(only "$racing" <<<"$machine")" run_racing -count=1 -p 3 -parallel 8 || failed=1
+  wait "$beside" || failed=1
+  cat "$log" && rm -f "$log"
   return "$failed"
 }
 
 # The chart lies outside its tests' module, where the test cache does not look.
 chart_tests() {
   module=(-C hack/tools/helm)
-  say "the tests of the chart"
-  run -count=1 ./chart... ./pairs
   if [[ ${CI:-} ]]; then
     KUBEBUILDER_ASSETS=${KUBEBUILDER_ASSETS:-$(hack/cluster/kc build etcd kube-apiserver)}
     export KUBEBUILDER_ASSETS
-  elif [[ -z ${KUBEBUILDER_ASSETS:-} ]] && ! compgen -G "${XDG_CACHE_HOME:-$HOME/.cache}/istio-pod-network-controller/cluster/*/bin/kube-apiserver" >/dev/null; then
+    say "the tests of the chart, and of the admission policies on a real API server"
+    run -count=1 ./chart... ./pairs ./admission...
+    return
+  fi
+  say "the tests of the chart"
+  run -count=1 ./chart... ./pairs
+  if [[ -z ${KUBEBUILDER_ASSETS:-} ]] && ! compgen -G "${XDG_CACHE_HOME:-$HOME/.cache}/istio-pod-network-controller/cluster/*/bin/kube-apiserver" >/dev/null; then
     say "left out: the tests of the admission policies, which want an API server. 'hack/cluster/kc build' and 'make demo' build one"
     return
   fi
