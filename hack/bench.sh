@@ -3,6 +3,7 @@
 # large cluster cost, and, in a one-node cluster, what a pod costs. Of its figures only the busiest second of an outage fails it.
 #
 #   hack/bench.sh                  all of it; BENCH_CLUSTER=0 leaves the one-node cluster out
+#   hack/bench.sh kernel [FLAG...] what the kernel and the CNI plugin cost only; flags as `go -C hack/bench run . -help` lists them
 #   hack/bench.sh scale [FLAG...]  the full node, idle proxies and the large cluster only; flags as `build/bench-scale -help` lists them
 #   hack/bench.sh against COMMIT   the memory of the agent without --sidecars against that of another commit's, started in turn
 set -euo pipefail
@@ -16,7 +17,7 @@ make -s build
 kernel() {
   # Built the same way as the plugin, which is compared with it.
   CGO_ENABLED=0 go -C hack/bench build -trimpath -ldflags='-s -w' -o "$PWD/build/bench-empty" ./empty
-  go -C hack/bench run . -json "$file" -plugin "$PWD/build/istio-pod-network-cni" -empty "$PWD/build/bench-empty"
+  go -C hack/bench run . -json "$file" -plugin "$PWD/build/istio-pod-network-cni" -empty "$PWD/build/bench-empty" "$@"
 }
 
 # scale measures against etcd and kube-apiserver. Its processes and mounts end with it, even if it is killed.
@@ -35,9 +36,8 @@ if [[ ${1:-} == against ]]; then
   CGO_ENABLED=0 go -C "$tree" build -trimpath -ldflags='-s -w' -o "$PWD/build/bench-reference" .
   set -- scale -parts reference -reference "$PWD/build/bench-reference"
 fi
-if [[ ${1:-} == scale ]]; then
-  shift
-  scale "$@"
+if [[ ${1:-} == kernel || ${1:-} == scale ]]; then
+  "$@"
   echo "added to build/bench.json"
   exit
 fi

@@ -74,9 +74,9 @@ func (b bench) cni(ctx context.Context) (rows []row, err error) {
 	}
 	const name = "CNI ADD, process start included, against an empty Go program"
 	return []row{
-		{name, "ms p50", median(plugin), median(empty), "< 3"},
-		{name, "ms p99", quantile(plugin, 99), quantile(empty, 99), "reported"},
-		{"size of the CNI plugin", "MB", float64(info.Size()) / 1e6, 0, "< 8"},
+		newRow(name, "ms p50", median(plugin), median(empty), "< 3"),
+		newRow(name, "ms p99", quantile(plugin, 99), quantile(empty, 99), "reported"),
+		newRow("size of the CNI plugin", "MB", float64(info.Size())/1e6, 0, "< 8"),
 	}, nil
 }
 

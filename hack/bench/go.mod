@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/coreos/go-iptables v0.8.0
+	github.com/google/nftables v0.3.1-0.20251119083706-1db35da82052
 	github.com/vishvananda/netlink v1.3.1
 	golang.org/x/sys v0.49.0
 	istio-pod-network-controller v0.0.0
@@ -12,7 +13,6 @@ require (
 require (
 	github.com/containernetworking/cni v1.3.1 // indirect
 	github.com/google/go-cmp v0.7.0 // indirect
-	github.com/google/nftables v0.3.1-0.20251119083706-1db35da82052 // indirect
 	github.com/mdlayher/netlink v1.8.1-0.20251028132421-dcc6cab9a6eb // indirect
 	github.com/mdlayher/socket v0.5.1 // indirect
 	github.com/vishvananda/netns v0.0.5 // indirect

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -13,158 +12,236 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// How much traffic is measured for each set of rules and direction, in so many rounds.
-const (
-	rounds      = 9
-	connections = 800
-	requests    = 1500
-)
+// traffic is how much is measured for each set of rules and direction: in so many rounds, so many connections and requests.
+type traffic struct{ rounds, connections, requests int }
 
 const appPort = 8080
 
 // direction is traffic of one kind. With rules it ends at a port of the proxy, without at the application or the world.
 type direction struct {
 	name string
-	from func(*pair) *netns.NS
-	to   string
+	to   netip.Addr
+	hook uint32
+	port uint16
+	from func(pair) *netns.NS
 }
 
 func directions() []direction {
 	return []direction{
-		{"inbound", func(p *pair) *netns.NS { return p.world }, podIP},
-		{"outbound", func(p *pair) *netns.NS { return p.pod }, outsideIP},
+		{"inbound", netip.MustParseAddr(podIP), unix.NF_INET_PRE_ROUTING, iptables.DefaultSpec().InboundPort, func(p pair) *netns.NS { return p.world }},
+		{"outbound", netip.MustParseAddr(outsideIP), unix.NF_INET_LOCAL_OUT, iptables.DefaultSpec().OutboundPort, func(p pair) *netns.NS { return p.pod }},
 	}
 }
 
-// traffic is what was measured: the time of each connection in microseconds, and the connections and requests per second of each round.
-type traffic struct{ connect, connections, requests []float64 }
+// rules is one kind of rules for a pod.
+type rules struct {
+	name  string
+	write func(ctx context.Context, d direction, pod *netns.NS) error
+}
 
-// packets compares traffic through the full set with traffic without rules, and with the iptables backend's rules.
-func (b bench) packets(ctx context.Context) ([]row, error) {
-	rules, err := iptables.Rules(fullSpec())
+// The rules that others are compared with.
+const oneRedirect = "one redirect rule"
+
+// kinds returns all kinds of rules.
+func (b bench) kinds() ([]rules, error) {
+	all := []rules{
+		{oneRedirect, func(_ context.Context, d direction, pod *netns.NS) error { return oneRule(pod, d.hook, d.port) }},
+		{"no rules", nil},
+	}
+	redirected := fullSpec()
+	redirected.Mode = iptables.ModeRedirect
+	for _, kernel := range []struct {
+		name string
+		backend
+	}{{"nftables", b.netlink}, {"iptables", b.legacy}} {
+		for _, set := range []struct {
+			name string
+			spec iptables.Spec
+		}{{"REDIRECT default", iptables.DefaultSpec()}, {"REDIRECT full", redirected}, {"TPROXY full", fullSpec()}} {
+			want, err := iptables.Rules(set.spec)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, rules{set.name + " by " + kernel.name, func(ctx context.Context, _ direction, pod *netns.NS) error {
+				_, err := kernel.Apply(ctx, pod.Path(), want)
+				return err
+			}})
+		}
+	}
+	return all, nil
+}
+
+// packets measures what the rules cost packets: the CPU time of a connection, and of a request on an open one, through each kind of rules in
+// turn, against one redirect rule.
+func (b bench) packets(ctx context.Context) (rows []row, err error) {
+	kinds, err := b.kinds()
 	if err != nil {
 		return nil, err
 	}
-	pairs := map[string]*pair{}
-	for name, kind := range map[string]backend{"none": nil, "nftables": b.netlink, "iptables": b.legacy} {
-		p, err := newPair(ctx, []int{appPort, int(fullSpec().OutboundPort), int(fullSpec().InboundPort)}, []int{appPort})
-		if err != nil {
-			return nil, err
-		}
-		defer p.close()
-		if kind != nil {
-			if _, err := kind.Apply(ctx, p.pod.Path(), rules); err != nil {
-				return nil, err
-			}
-		}
-		pairs[name] = p
-	}
-	var rows []row
 	for _, d := range directions() {
-		met := map[string]*traffic{"none": {}, "nftables": {}, "iptables": {}}
-		for range rounds {
-			for name, p := range pairs {
-				if err := d.from(p).Do(func() error { return met[name].send(netip.MustParseAddr(d.to)) }); err != nil {
-					return nil, fmt.Errorf("%s, rules of %s: %w", d.name, name, err)
-				}
-			}
+		more, err := d.compare(ctx, kinds, b.traffic)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", d.name, err)
 		}
-		rows = append(rows, trafficRows(d.name, *met["nftables"], map[string]traffic{
-			"through no rules": *met["none"], "through the iptables backend's": *met["iptables"],
-		})...)
+		rows = append(rows, more...)
 	}
 	return rows, nil
 }
 
-func trafficRows(direction string, ours traffic, others map[string]traffic) (rows []row) {
-	for _, other := range []string{"through no rules", "through the iptables backend's"} {
-		t := others[other]
-		name := func(what string) string {
-			return fmt.Sprintf("%s, %s, through the full set against %s", direction, what, other)
+// compare measures one direction. kinds[0] is the reference.
+func (d direction) compare(ctx context.Context, kinds []rules, much traffic) (rows []row, err error) {
+	lanes := make([]*lane, len(kinds))
+	for i, k := range kinds {
+		if lanes[i], err = d.lane(ctx, k); err != nil {
+			return nil, fmt.Errorf("%s: %w", k.name, err)
 		}
-		rows = append(rows,
-			row{name("time to connect"), "us p50", median(ours.connect), median(t.connect), "reported"},
-			row{name("connections"), "1/s", median(ours.connections), median(t.connections), "reported"},
-			row{name("requests on an open connection"), "1/s", median(ours.requests), median(t.requests), "reported"},
-		)
+		defer lanes[i].close()
 	}
-	return rows
+	for range much.rounds {
+		for i, l := range lanes {
+			if err := l.round(much); err != nil {
+				return nil, fmt.Errorf("%s: %w", kinds[i].name, err)
+			}
+		}
+	}
+	for i, l := range lanes[1:] {
+		of := kinds[i+1].name + " against " + kinds[0].name
+		rows = append(rows,
+			inRounds(d.name+", a connection, "+of, "us of CPU", l.connection, lanes[0].connection),
+			inRounds(d.name+", a request on an open connection, "+of, "us of CPU", l.request, lanes[0].request))
+	}
+	return rows, nil
 }
 
-// send makes a round of connections and of requests, from the namespace of the calling thread. It uses system calls directly:
-// otherwise Go's scheduler would be measured, too.
-func (t *traffic) send(to netip.Addr) error {
-	started := time.Now()
-	for range connections {
-		start := time.Now()
-		fd, err := connect(to)
+// lane is a pod with one kind of rules, its clients and the listener that they reach. connection and request are the CPU time that each takes,
+// in microseconds, of each round.
+type lane struct {
+	pair
+	direction
+	listener            int
+	connection, request []float64
+}
+
+func (d direction) lane(ctx context.Context, kind rules) (_ *lane, err error) {
+	p, err := newPair()
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			p.close()
+		}
+	}()
+	at, port := p.pod, int(d.port)
+	if kind.write == nil {
+		port = appPort
+		if d.from(p) == p.pod {
+			at = p.world
+		}
+	} else if err := kind.write(ctx, d, p.pod); err != nil {
+		return nil, err
+	}
+	listener, err := listen(at, port)
+	return &lane{pair: p, direction: d, listener: listener}, err
+}
+
+func (l *lane) close() {
+	_ = unix.Close(l.listener)
+	l.pair.close()
+}
+
+// round measures on one thread for both ends, and on one CPU: nobody waits for another thread, and all that the kernel does for the packets it
+// does on that thread's account.
+func (l *lane) round(much traffic) error {
+	return l.from(l.pair).Do(func() error {
+		if err := pin(); err != nil {
+			return err
+		}
+		if err := l.connect(1 + much.connections/10); err != nil { // the thread is new, and its caches are cold
+			return err
+		}
+		each, err := threadTime(much.connections, l.connect)
 		if err != nil {
 			return err
 		}
-		t.connect = append(t.connect, float64(time.Since(start).Nanoseconds())/1000)
-		if err := abort(fd); err != nil {
+		l.connection = append(l.connection, each)
+		client, server, err := l.open()
+		if err != nil {
 			return err
 		}
-	}
-	t.connections = append(t.connections, connections/time.Since(started).Seconds())
-	fd, err := connect(to)
-	if err != nil {
-		return err
-	}
-	started = time.Now()
-	message := make([]byte, 64)
-	for range requests {
-		if err := errors.Join(whole(unix.Write, fd, message), whole(unix.Read, fd, message)); err != nil {
-			return errors.Join(fmt.Errorf("make a request: %w", err), unix.Close(fd))
+		if err := unix.SetsockoptTimeval(client, unix.SOL_SOCKET, unix.SO_RCVTIMEO, patience()); err != nil {
+			return errors.Join(err, abort(client), unix.Close(server))
 		}
-	}
-	t.requests = append(t.requests, requests/time.Since(started).Seconds())
-	return unix.Close(fd)
-}
-
-// sendLimit bounds every wait in the kernel.
-func sendLimit() *unix.Timeval { return &unix.Timeval{Sec: 5} }
-
-func connect(to netip.Addr) (fd int, err error) {
-	fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return 0, fmt.Errorf("make socket: %w", err)
-	}
-	err = errors.Join(
-		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, sendLimit()),
-		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, sendLimit()),
-		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1),
-	)
-	if err == nil {
-		err = retryInterrupted(func() error { return unix.Connect(fd, &unix.SockaddrInet4{Port: appPort, Addr: to.As4()}) })
-	}
-	if err != nil {
-		return 0, errors.Join(fmt.Errorf("connect to %s: %w", to, err), unix.Close(fd))
-	}
-	return fd, nil
-}
-
-// whole writes or reads all of a message.
-func whole(call func(fd int, p []byte) (int, error), fd int, message []byte) error {
-	return retryInterrupted(func() error {
-		n, err := call(fd, message)
-		if err == nil && n != len(message) {
-			err = fmt.Errorf("%d of %d bytes", n, len(message))
-		}
-		return err
+		each, err = threadTime(much.requests, func(n int) error { return ask(client, server, n) })
+		l.request = append(l.request, each)
+		return errors.Join(err, abort(client), unix.Close(server))
 	})
 }
 
-// retryInterrupted repeats a call that a signal interrupts, such as those by which Go preempts threads.
-func retryInterrupted(call func() error) error {
-	for {
-		if err := call(); !errors.Is(err, unix.EINTR) {
+// connect opens and closes connections.
+func (l *lane) connect(n int) error {
+	for range n {
+		client, server, err := l.open()
+		if err == nil {
+			err = errors.Join(abort(client), unix.Close(server))
+		}
+		if err != nil {
 			return err
 		}
 	}
+	return nil
 }
 
-// abort closes a connection at once, so that its port can be used again.
-func abort(fd int) error {
-	return errors.Join(unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}), unix.Close(fd))
+// open returns both ends of a new connection. Only the expected listener's are accepted, so rules that do not redirect are an error.
+func (l *lane) open() (client, server int, err error) {
+	if client, err = connect(l.to); err != nil {
+		return 0, 0, err
+	}
+	if server, err = accept(l.listener); err != nil {
+		return 0, 0, errors.Join(err, abort(client))
+	}
+	return client, server, nil
+}
+
+// ask sends requests and answers them.
+func ask(client, server, n int) error {
+	message := make([]byte, 64)
+	for range n {
+		err := errors.Join(whole(unix.Write, client, message), whole(unix.Read, server, message), whole(unix.Write, server, message), whole(unix.Read, client, message))
+		if err != nil {
+			return fmt.Errorf("make a request: %w", err)
+		}
+	}
+	return nil
+}
+
+// pin keeps the calling thread on one CPU.
+func pin() error {
+	var allowed, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &allowed); err != nil {
+		return err
+	}
+	for cpu := range len(allowed) * 64 {
+		if allowed.IsSet(cpu) {
+			one.Set(cpu)
+			break
+		}
+	}
+	return unix.SchedSetaffinity(0, &one)
+}
+
+// threadTime returns the microseconds of CPU that the calling thread takes for each of n. getrusage would leave out what was used since the last
+// tick of the kernel.
+func threadTime(n int, f func(n int) error) (each float64, err error) {
+	var before, after unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &before); err != nil {
+		return 0, err
+	}
+	if err := f(n); err != nil {
+		return 0, err
+	}
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &after); err != nil {
+		return 0, err
+	}
+	return float64(after.Nano()-before.Nano()) / 1000 / float64(n), nil
 }

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"syscall"
+	"net/netip"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -14,22 +12,17 @@ import (
 	"istio-pod-network-controller/internal/netns"
 )
 
-// Addresses of a pod and of what is around it.
+// Addresses of a pod and of the world around it.
 const (
 	podIP     = "10.244.1.5"
 	gatewayIP = "10.244.1.1"
 	outsideIP = "93.184.216.34"
 )
 
-// pair is a pod's namespace joined to another one, the world, both with echo servers.
-type pair struct {
-	pod, world *netns.NS
-	servers    []net.Listener
-}
+// pair is a pod's namespace joined to another one, the world.
+type pair struct{ pod, world *netns.NS }
 
-// newPair makes the namespaces, and servers at the ports: the application's and the proxy's in the pod, one in the world.
-func newPair(ctx context.Context, inPod, inWorld []int) (p *pair, err error) {
-	p = &pair{}
+func newPair() (p pair, err error) {
 	defer func() {
 		if err != nil {
 			p.close()
@@ -44,20 +37,10 @@ func newPair(ctx context.Context, inPod, inWorld []int) (p *pair, err error) {
 	if err := p.join(); err != nil {
 		return p, fmt.Errorf("join namespaces: %w", err)
 	}
-	for _, port := range inPod {
-		if err := p.serve(ctx, p.pod, port); err != nil {
-			return p, err
-		}
-	}
-	for _, port := range inWorld {
-		if err := p.serve(ctx, p.world, port); err != nil {
-			return p, err
-		}
-	}
 	return p, nil
 }
 
-func (p *pair) join() error {
+func (p pair) join() error {
 	err := p.world.Do(func() error {
 		veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "w0"}, PeerName: "eth0", PeerNamespace: netlink.NsFd(p.pod.Fd())}
 		return errors.Join(netlink.LinkAdd(veth), up("w0", gatewayIP+"/24"), up("lo", outsideIP+"/32"))
@@ -95,45 +78,95 @@ func up(name string, addresses ...string) error {
 	return netlink.LinkSetUp(link)
 }
 
-// serve repeats whatever comes to a port, by TPROXY, too.
-func (p *pair) serve(ctx context.Context, ns *netns.NS, port int) error {
-	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
-		var err error
-		errControl := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_TRANSPARENT, 1) })
-		return errors.Join(err, errControl)
-	}}
-	var l net.Listener
-	err := ns.Do(func() (err error) {
-		l, err = config.Listen(ctx, "tcp4", fmt.Sprintf("0.0.0.0:%d", port))
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	p.servers = append(p.servers, l)
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				_, _ = io.Copy(c, c) // until the client ends it, in whatever way
-			}()
-		}
-	}()
-	return nil
-}
-
-// close ends the servers and lets the namespaces go, with all that is in them.
-func (p *pair) close() {
-	for _, l := range p.servers {
-		_ = l.Close()
-	}
+// close lets the namespaces go, with all that is in them.
+func (p pair) close() {
 	for _, ns := range []*netns.NS{p.pod, p.world} {
 		if ns != nil {
 			_ = ns.Close()
 		}
 	}
+}
+
+// proxyGroup is the group of the proxy's sockets, by which rules know it.
+const proxyGroup = 1337
+
+// patience bounds each wait in the kernel.
+func patience() *unix.Timeval { return &unix.Timeval{Sec: 5} }
+
+// listen opens a listener of the proxy's group. By IP_TRANSPARENT it also takes connections that TPROXY hands over; its connections have its
+// limit of time.
+func listen(ns *netns.NS, port int) (fd int, err error) {
+	err = ns.Do(func() error {
+		// The thread ends with this function.
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETFSGID, proxyGroup, 0, 0); errno != 0 {
+			return errno
+		}
+		if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
+			return fmt.Errorf("make socket: %w", err)
+		}
+		err := errors.Join(
+			unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_TRANSPARENT, 1),
+			unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, patience()),
+			unix.Bind(fd, &unix.SockaddrInet4{Port: port}),
+			unix.Listen(fd, unix.SOMAXCONN),
+		)
+		if err != nil {
+			err = errors.Join(fmt.Errorf("listen on port %d: %w", port, err), unix.Close(fd))
+		}
+		return err
+	})
+	return fd, err
+}
+
+// connect opens a connection from the namespace of the calling thread to the application's port.
+func connect(to netip.Addr) (fd int, err error) {
+	fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("make socket: %w", err)
+	}
+	err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, patience())
+	if err == nil {
+		err = retryInterrupted(func() error { return unix.Connect(fd, &unix.SockaddrInet4{Port: appPort, Addr: to.As4()}) })
+	}
+	if err != nil {
+		return 0, errors.Join(fmt.Errorf("connect to %s: %w", to, err), unix.Close(fd))
+	}
+	return fd, nil
+}
+
+// accept takes the next connection of a listener.
+func accept(listener int) (fd int, err error) {
+	err = retryInterrupted(func() (err error) {
+		fd, _, err = unix.Accept4(listener, unix.SOCK_CLOEXEC)
+		return err
+	})
+	if err != nil {
+		err = fmt.Errorf("accept the connection: %w", err)
+	}
+	return fd, err
+}
+
+// whole writes or reads all of a message.
+func whole(call func(fd int, p []byte) (int, error), fd int, message []byte) error {
+	return retryInterrupted(func() error {
+		n, err := call(fd, message)
+		if err == nil && n != len(message) {
+			err = fmt.Errorf("%d of %d bytes", n, len(message))
+		}
+		return err
+	})
+}
+
+// retryInterrupted repeats a call that a signal interrupts, such as those by which Go preempts threads.
+func retryInterrupted(call func() error) error {
+	for {
+		if err := call(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// abort closes a connection at once, so that its port can be used again.
+func abort(fd int) error {
+	return errors.Join(unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}), unix.Close(fd))
 }

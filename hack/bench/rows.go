@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"slices"
 	"syscall"
 	"text/tabwriter"
 )
@@ -16,44 +18,54 @@ type row struct {
 	Ours      float64 `json:"ours"`
 	Reference float64 `json:"reference"`
 	Target    string  `json:"target"`
+	Ratio     float64 `json:"ratio"`
 }
 
-func (r row) ratio() float64 {
-	if r.Reference == 0 {
-		return 0
+func newRow(name, unit string, ours, reference float64, target string) row {
+	r := row{Name: name, Unit: unit, Ours: ours, Reference: reference, Target: target}
+	if reference != 0 {
+		r.Ratio = ours / reference
 	}
-	return r.Ours / r.Reference
+	return r
 }
 
-// MarshalJSON adds the ratio.
-func (r row) MarshalJSON() ([]byte, error) {
-	type plain row
-	return json.Marshal(struct {
-		plain
-		Ratio float64 `json:"ratio"`
-	}{plain(r), r.ratio()})
+// inRounds compares what was measured in turn. The ratio is the median of the rounds' ratios: what slows the machine down for a while slows
+// both figures of a round.
+func inRounds(name, unit string, ours, reference []float64) row {
+	ratios := make([]float64, len(ours))
+	for i := range ours {
+		ratios[i] = ours[i] / reference[i]
+	}
+	r := newRow(name, unit, median(ours), median(reference), "reported")
+	r.Ratio = median(ratios)
+	return r
 }
 
+// write prints rows, and puts them behind those that the file, if it has a name, holds of other measurements.
 func write(rows []row, file string) error {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(w, "NAME\tUNIT\tOURS\tREFERENCE\tRATIO\tTARGET")
 	for _, r := range rows {
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%.3g\t%.3g\t%.3f\t%s\n", r.Name, r.Unit, r.Ours, r.Reference, r.ratio(), r.Target)
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%.3g\t%.3g\t%.3f\t%s\n", r.Name, r.Unit, r.Ours, r.Reference, r.Ratio, r.Target)
 	}
-	if err := w.Flush(); err != nil {
+	if err := w.Flush(); err != nil || file == "" {
 		return err
 	}
-	if file == "" {
-		return nil
+	var all []row
+	data, err := os.ReadFile(file)
+	if err == nil {
+		err = json.Unmarshal(data, &all)
 	}
-	f, err := os.Create(file)
-	if err != nil {
-		return err
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read rows of %s: %w", file, err)
 	}
-	enc := json.NewEncoder(f)
-	enc.SetIndent("", "  ")
-	enc.SetEscapeHTML(false)
-	return errors.Join(enc.Encode(rows), f.Close())
+	all = slices.DeleteFunc(all, func(old row) bool {
+		return slices.ContainsFunc(rows, func(r row) bool { return r.Name == old.Name && r.Unit == old.Unit })
+	})
+	if data, err = json.MarshalIndent(append(all, rows...), "", "  "); err != nil {
+		return fmt.Errorf("write rows: %w", err)
+	}
+	return os.WriteFile(file, append(data, '\n'), 0o600)
 }
 
 // childFaults counts the page faults of the child processes that this one has waited for: a process that starts another

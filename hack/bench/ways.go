@@ -68,12 +68,17 @@ func (w way) measure(ctx context.Context) (wall, cpu float64, err error) {
 		return 0, 0, err
 	}
 	defer ns.Close() //nolint:errcheck // it is not used any more
+	return timed(func() error { return w.apply(ctx, ns) })
+}
+
+// timed returns the milliseconds that a function takes, and those of the CPU.
+func timed(f func() error) (wall, cpu float64, err error) {
 	before, err := cpuTime()
 	if err != nil {
 		return 0, 0, err
 	}
 	start := time.Now()
-	if err := w.apply(ctx, ns); err != nil {
+	if err := f(); err != nil {
 		return 0, 0, err
 	}
 	wall = milliseconds(time.Since(start))
