@@ -34,6 +34,12 @@ func oneRule(ns *netns.NS, hook uint32, port uint16) error {
 		message(unix.NFT_MSG_NEWRULE, rawnetlink.Text(unix.NFTA_RULE_TABLE, table), rawnetlink.Text(unix.NFTA_RULE_CHAIN, chain), rule))
 }
 
+// touch makes a table and deletes it: the rules are what they were, and the kernel counts a change.
+func touch(ns *netns.NS) error {
+	name := rawnetlink.Text(unix.NFTA_TABLE_NAME, "touch")
+	return commit(ns, message(unix.NFT_MSG_NEWTABLE, name), message(unix.NFT_MSG_DELTABLE, name))
+}
+
 // commit makes one transaction of messages.
 func commit(ns *netns.NS, messages ...rawnetlink.Request) error {
 	edge := func(kind uint16) rawnetlink.Request {

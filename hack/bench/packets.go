@@ -105,7 +105,7 @@ func (d direction) compare(ctx context.Context, kinds []rules, much traffic) (ro
 		}
 	}
 	for i, l := range lanes[1:] {
-		of := kinds[i+1].name + " against " + kinds[0].name
+		of := kinds[i+1].name + ", against " + kinds[0].name
 		rows = append(rows,
 			inRounds(d.name+", a connection, "+of, "us of CPU", l.connection, lanes[0].connection),
 			inRounds(d.name+", a request on an open connection, "+of, "us of CPU", l.request, lanes[0].request))
