@@ -26,6 +26,8 @@ func opening() Cond                     { return num(TCPFlags, OpeningFlags) }
 func answering() Cond                   { return num(TCPFlags, AnsweringFlags) }
 func iif(name string) Cond              { return Cond{Field: InIface, Text: name} }
 func oif(name string) Cond              { return Cond{Field: OutIface, Text: name} }
+func inLo() Cond                        { return num(InIndex, LoopbackIndex) }
+func outLo() Cond                       { return num(OutIndex, LoopbackIndex) }
 func addr(f Field, p netip.Prefix) Cond { return Cond{Field: f, Prefix: p} }
 func inSet(f Field, set string) Cond    { return Cond{Field: f, Set: set} }
 func family(p netip.Prefix) Cond        { return num(Family, familyOf(p.Addr())) }

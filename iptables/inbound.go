@@ -11,8 +11,9 @@ func inbound(s Spec, d *declared) []Chain {
 	reroute(s, d, r)
 	if s.Mode == ModeRedirect && s.capturesInbound() {
 		// During a change of mode, this chain and TPROXY's exist at the same time, and only one of them may decide. With both, a client that
-		// uses a port again would have to wait until the old connection's TIME_WAIT (a minute) is over.
-		r.add("diverted already", direct(), tcp(), marked(markDiverted))
+		// uses a port again would have to wait until the old connection's TIME_WAIT (a minute) is over. The mark alone proves nothing: a
+		// chain of somebody else may set it at ingress. The proxy's socket must have the packet, too.
+		r.add("diverted already", direct(), tcp(), marked(markDiverted), num(Transparent, TransparentSocket))
 		r.excludeInterfaces(iif, s.ExcludeInterfaces)
 		r.add("the proxy's tunnel port", direct(), tcp(), port(s.TunnelPort))
 		ownPorts(s, d, r)
@@ -28,7 +29,7 @@ func inbound(s Spec, d *declared) []Chain {
 			r.add("nobody listens", redirectTo(refusedPort), append(slices.Clip(captured), num(DstType, Local))...)
 		}
 	}
-	return append(chain(chainInbound, NAT, Prerouting, natPriority, *r), reused(s, chainReusedIn, Prerouting, iif("lo"), *r)...)
+	return append(chain(chainInbound, NAT, Prerouting, natPriority, *r), reused(s, chainReusedIn, Prerouting, inLo(), *r)...)
 }
 
 // reroute treats what comes from virtual machines behind the pod as outbound traffic. It first adds the redirects of all interfaces,

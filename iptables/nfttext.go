@@ -111,10 +111,10 @@ func (c Cond) fieldText(before []Cond) string {
 		return familyIn(before) + " daddr"
 	default:
 		return map[Field]string{
-			Family: "meta nfproto", Protocol: "meta l4proto", InIface: "iifname", OutIface: "oifname", SrcPort: "th sport",
+			Family: "meta nfproto", Protocol: "meta l4proto", InIface: "iifname", OutIface: "oifname", InIndex: "iif", OutIndex: "oif", SrcPort: "th sport",
 			DstPort: "th dport", OwnerUID: "meta skuid", OwnerGID: "meta skgid", Mark: "meta mark", ConnMark: "ct mark", State: "ct state",
 			SrcType: "fib saddr type", DstType: "fib daddr type", TCPFlags: "tcp flags & (fin | syn | rst | ack)", Direction: "ct direction", Status: "ct status",
-			Socket: "socket transparent",
+			ReplySrcPort: "ct reply proto-src", Socket: "socket transparent", Transparent: "socket transparent",
 		}[c.Field]
 	}
 }
@@ -142,11 +142,12 @@ func (c Cond) valueText() string {
 	}
 	name, ok := map[Cond]string{
 		{Field: Family, Num: IPv4}: "ipv4", {Field: Family, Num: IPv6}: "ipv6",
+		{Field: InIndex, Num: LoopbackIndex}: `"lo"`, {Field: OutIndex, Num: LoopbackIndex}: `"lo"`,
 		{Field: Protocol, Num: TCP}: "tcp", {Field: Protocol, Num: UDP}: "udp",
 		{Field: SrcType, Num: Local}: "local", {Field: DstType, Num: Local}: "local", {Field: TCPFlags, Num: OpeningFlags}: "syn", {Field: TCPFlags, Num: AnsweringFlags}: "syn | ack", {Field: Direction, Num: Reply}: "reply",
 		{Field: State, Num: Invalid}: "invalid", {Field: State, Num: Established | Related}: "established,related",
-		{Field: State, Num: Invalid | New | Established}: "invalid,new,established",
-		{Field: Status, Num: Confirmed}:                  "confirmed", {Field: Status, Num: Translated}: "dnat",
+		{Field: State, Num: lostStates}: "invalid,new,established,untracked",
+		{Field: Status, Num: Confirmed}: "confirmed", {Field: Status, Num: Translated}: "dnat",
 	}[Cond{Field: c.Field, Num: c.Num}]
 	if ok {
 		return name

@@ -19,15 +19,15 @@ func outbound(s Spec, d *declared) []Chain {
 	r.excludeInterfaces(oif, s.ExcludeInterfaces)
 	for _, owner := range s.owners() {
 		for _, listener := range []uint16{s.OutboundPort, s.InboundPort} {
-			r.add("a proxy that dials its own listener would do so for ever", redirectTo(refusedPort), oif("lo"), tcp(), port(listener), owner)
+			r.add("a proxy that dials its own listener would do so for ever", redirectTo(refusedPort), outLo(), tcp(), port(listener), owner)
 		}
 	}
 	excludePorts(s, d, r)
 	for _, p := range passthrough() {
-		r.add("the proxy handing inbound traffic to the application", direct(), oif("lo"), family(p), addr(SrcAddr, p))
+		r.add("the proxy handing inbound traffic to the application", direct(), outLo(), family(p), addr(SrcAddr, p))
 	}
 	if s.divertsInbound() {
-		r.add(commentInName, direct(), oif("lo"), tcp(), marked(markDiverted))
+		r.add(commentInName, direct(), outLo(), tcp(), marked(markDiverted))
 	}
 	istioValidation(s, r)
 	for _, owner := range s.owners() {
@@ -45,7 +45,7 @@ func outbound(s Spec, d *declared) []Chain {
 		r.add("included outbound ports go to the proxy", redirectTo(s.OutboundPort), tcp(), inSet(DstPort, set))
 	}
 	includeCIDRs(s, d, r)
-	return append(chain(chainOutbound, NAT, Output, natPriority, *r), reused(s, chainReusedOut, Output, oif("lo"), *r)...)
+	return append(chain(chainOutbound, NAT, Output, natPriority, *r), reused(s, chainReusedOut, Output, outLo(), *r)...)
 }
 
 func excludePorts(s Spec, d *declared, r *rules) {
@@ -65,7 +65,7 @@ func self(s Spec, r *rules, owner Cond) {
 	// meet the first.
 	dns := s.DNS != DNSOff
 	for _, lo := range s.loopbacks() {
-		conds := []Cond{oif("lo"), family(lo), not(addr(DstAddr, lo)), tcp(), not(port(s.TunnelPort))}
+		conds := []Cond{outLo(), family(lo), not(addr(DstAddr, lo)), tcp(), not(port(s.TunnelPort))}
 		if dns && owner.Field == OwnerUID {
 			conds = append(conds, not(port(dnsPort)))
 		}
@@ -75,9 +75,9 @@ func self(s Spec, r *rules, owner Cond) {
 	switch {
 	case includesLoopback(s.IncludeCIDRs):
 	case dns:
-		r.add(comment, direct(), oif("lo"), tcp(), not(port(dnsPort)), not(owner))
+		r.add(comment, direct(), outLo(), tcp(), not(port(dnsPort)), not(owner))
 	default:
-		r.add(comment, direct(), oif("lo"), not(owner))
+		r.add(comment, direct(), outLo(), not(owner))
 	}
 	r.add("the proxy's own traffic", direct(), owner)
 }

@@ -129,6 +129,10 @@ func (c Cond) restore(m restoreMatch, protocol string) restoreMatch {
 		m.in = option("-i", c.Text)
 	case OutIface:
 		m.out = option("-o", c.Text)
+	case InIndex: // iptables has names only; no other index is in use
+		m.in = option("-i", "lo")
+	case OutIndex:
+		m.out = option("-o", "lo")
 	case SrcAddr:
 		m.src = c.restoreAddr("-s", not)
 	case DstAddr:
@@ -152,6 +156,8 @@ func (c Cond) restore(m restoreMatch, protocol string) restoreMatch {
 			return m.with("-m conntrack " + option("--ctstate", "DNAT")) // that is where iptables has it
 		}
 		return m.with("-m conntrack " + option("--ctstatus", "CONFIRMED"))
+	case ReplySrcPort:
+		return m.with("-m conntrack " + option("--ctreplsrcport", strconv.FormatUint(uint64(c.Num), 10)))
 	case TCPFlags:
 		flags := map[uint32]string{OpeningFlags: "SYN", AnsweringFlags: "SYN,ACK"}[c.Num]
 		return m.with("-m " + protocol + " " + option("--tcp-flags", "FIN,SYN,RST,ACK "+flags))
@@ -163,6 +169,8 @@ func (c Cond) restore(m restoreMatch, protocol string) restoreMatch {
 		return m.with("-m addrtype " + option("--dst-type", strings.ToUpper(c.valueText())))
 	case Socket:
 		return m.with("-m socket --nowildcard") // by default it leaves out sockets that listen at all addresses
+	case Transparent:
+		return m.with("-m socket --transparent --nowildcard")
 	case Family:
 	}
 	return m
@@ -189,7 +197,7 @@ func stateNames(bits uint32) string {
 	for _, s := range []struct {
 		bit  uint32
 		name string
-	}{{Invalid, "INVALID"}, {New, "NEW"}, {Related, "RELATED"}, {Established, "ESTABLISHED"}} {
+	}{{Invalid, "INVALID"}, {New, "NEW"}, {Related, "RELATED"}, {Established, "ESTABLISHED"}, {Untracked, "UNTRACKED"}} {
 		if bits&s.bit != 0 {
 			names = append(names, s.name)
 		}

@@ -14,27 +14,44 @@ import (
 // The state of such a packet is established, invalid, or new if the old connection was seen in one direction only. A new connection that a
 // nat chain will still see is not confirmed (IPS_CONFIRMED).
 //
-// Packets on lo are left alone: they stay in the pod. So are packets of connections that are redirected already.
+// Packets on lo are left alone: they stay in the pod. So are packets of connections that our nat chain has redirected. Their answers come
+// from a port of the proxy. Whoever may write entries of conntrack can give any connection another destination, so that alone proves nothing.
+// Packets that conntrack was told to leave alone (NOTRACK) are seen by no nat chain either.
 func reused(s Spec, name string, hook Hook, lo Cond, nat rules) []Chain {
+	seen := slices.DeleteFunc(slices.Clone(nat), func(r Rule) bool {
+		return r.has(not(opening())) || !r.mayBeTCP() || r.has(lo) || toLoopback(s, r) || r.has(marked(markDiverted))
+	})
+	ports := seen.redirectPorts()
+	if len(ports) == 0 {
+		return nil
+	}
 	r := &rules{}
 	r.add("packets that open no connection", direct(), tcp(), not(opening()))
 	r.add("new connections, which the nat chain will see", direct(), not(status(Confirmed)))
-	r.add("redirected already", direct(), status(Translated))
-	drops := false
-	for _, rule := range nat {
-		switch {
-		case rule.has(not(opening())), !rule.mayBeTCP(), rule.has(lo), toLoopback(s, rule), rule.has(marked(markDiverted)):
-		case rule.Action.Verb == Redirect:
-			drops = true
-			r.add("no nat chain would see this connection", Action{Verb: Drop}, append(slices.Clip(rule.outside(lo)), state(Invalid|New|Established))...)
-		default:
+	for _, port := range ports {
+		r.add("redirected already", direct(), tcp(), status(Translated), num(ReplySrcPort, uint32(port)))
+	}
+	for _, rule := range seen {
+		if rule.Action.Verb == Redirect {
+			r.add("no nat chain would see this connection", Action{Verb: Drop}, append(slices.Clip(rule.outside(lo)), state(lostStates))...)
+		} else {
 			r.add(rule.Comment, rule.Action, rule.Conds...)
 		}
 	}
-	if !drops {
-		return nil
-	}
 	return chain(name, Filter, hook, manglePriority, *r)
+}
+
+// lostStates are the states of packets that no nat chain sees, of connections that are not redirected.
+const lostStates = Invalid | New | Established | Untracked
+
+// redirectPorts returns the ports that rules redirect to, each once.
+func (r rules) redirectPorts() (ports []uint16) {
+	for _, rule := range r {
+		if rule.Action.Verb == Redirect && !slices.Contains(ports, rule.Action.Port) {
+			ports = append(ports, rule.Action.Port)
+		}
+	}
+	return ports
 }
 
 func (r Rule) has(c Cond) bool { return slices.Contains(r.Conds, c) }
@@ -48,7 +65,7 @@ func toLoopback(s Spec, r Rule) bool {
 
 // outside returns the conditions of a rule for packets on other interfaces than lo.
 func (r Rule) outside(lo Cond) []Cond {
-	if slices.ContainsFunc(r.Conds, func(c Cond) bool { return c.Field == lo.Field }) {
+	if slices.ContainsFunc(r.Conds, func(c Cond) bool { return c.Field == InIface || c.Field == OutIface }) {
 		return r.Conds // it names another interface
 	}
 	return append(slices.Clip(r.Conds), not(lo))

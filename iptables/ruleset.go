@@ -94,25 +94,29 @@ type Field uint8
 
 // The fields, and the member of Cond that holds their value.
 const (
-	Family    Field = iota + 1 // Num: IPv4 or IPv6
-	Protocol                   // Num: TCP or UDP
-	InIface                    // Text
-	OutIface                   // Text
-	SrcAddr                    // Prefix; a Family condition precedes it
-	DstAddr                    // Prefix or Set; a Family condition precedes it
-	SrcPort                    // Num or Set; a Protocol condition precedes it
-	DstPort                    // Num or Set; a Protocol condition precedes it
-	OwnerUID                   // Num: the uid of the socket's owner as seen in the pod
-	OwnerGID                   // Num
-	Mark                       // Num: the packet's mark
-	ConnMark                   // Num: the connection's mark
-	State                      // Num: one or more of the states below, one of which must hold
-	SrcType                    // Num: the type of the source address in the namespace
-	TCPFlags                   // Num: what FIN, SYN, RST and ACK must be together; a Protocol condition precedes it
-	Direction                  // Num: whether the packet is in the direction of replies
-	Status                     // Num: one or more of the bits below of the connection's status, one of which must be set
-	DstType                    // Num: the type of the destination address in the namespace
-	Socket                     // Num: AnySocket; a socket of the namespace takes the packet: its connection's, else a listening one
+	Family       Field = iota + 1 // Num: IPv4 or IPv6
+	Protocol                      // Num: TCP or UDP
+	InIface                       // Text
+	OutIface                      // Text
+	InIndex                       // Num: an interface's index, which stays when its name changes
+	OutIndex                      // Num
+	SrcAddr                       // Prefix; a Family condition precedes it
+	DstAddr                       // Prefix or Set; a Family condition precedes it
+	SrcPort                       // Num or Set; a Protocol condition precedes it
+	DstPort                       // Num or Set; a Protocol condition precedes it
+	OwnerUID                      // Num: the uid of the socket's owner as seen in the pod
+	OwnerGID                      // Num
+	Mark                          // Num: the packet's mark
+	ConnMark                      // Num: the connection's mark
+	State                         // Num: one or more of the states below, one of which must hold
+	SrcType                       // Num: the type of the source address in the namespace
+	TCPFlags                      // Num: what FIN, SYN, RST and ACK must be together; a Protocol condition precedes it
+	Direction                     // Num: whether the packet is in the direction of replies
+	Status                        // Num: one or more of the bits below of the connection's status, one of which must be set
+	ReplySrcPort                  // Num: the port that the connection's answers come from, before any address is rewritten
+	DstType                       // Num: the type of the destination address in the namespace
+	Socket                        // Num: AnySocket; a socket of the namespace takes the packet: its connection's, else a listening one
+	Transparent                   // Num: TransparentSocket; such a socket of the namespace takes the packet
 )
 
 // Values of Family (the kernel's NFPROTO numbers), of Protocol (IANA's), of State (the kernel's bits), of SrcType (rtnetlink's
@@ -124,10 +128,14 @@ const (
 	TCP = 6
 	UDP = 17
 
+	// LoopbackIndex is the index of the loopback interface in every network namespace (LOOPBACK_IFINDEX), whatever its name.
+	LoopbackIndex = 1
+
 	Invalid     = 1
 	Established = 2
 	Related     = 4
 	New         = 8
+	Untracked   = 64
 
 	Local = 2
 
@@ -144,6 +152,8 @@ const (
 	// AnySocket is the highest value of a socket's property "transparent": it is 0 or 1, so every socket has at most this. A packet without
 	// a socket has none, and does not match.
 	AnySocket = 1
+	// TransparentSocket is the property's value for a socket that also takes packets to addresses that are not its own.
+	TransparentSocket = 1
 )
 
 // IsBits reports whether a condition on the field names bits, one of which is enough.

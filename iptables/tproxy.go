@@ -37,11 +37,11 @@ func divert(s Spec, d *declared) (out []Chain) {
 func divertInbound(s Spec, d *declared, r *rules) {
 	// The proxy's own mark comes in on lo. A packet from elsewhere may carry the mark of another rule set that sees it first, while one
 	// backend takes over from another. Saved to the connection, that mark would send the answers to a client back into the pod.
-	r.add(commentInName, Action{Verb: SaveMark}, iif("lo"), tcp(), marked(markDiverted))
+	r.add(commentInName, Action{Verb: SaveMark}, inLo(), tcp(), marked(markDiverted))
 	for _, p := range passthrough() {
-		r.add("the proxy handing inbound traffic to the application", direct(), iif("lo"), family(p), addr(SrcAddr, p), tcp())
+		r.add("the proxy handing inbound traffic to the application", direct(), inLo(), family(p), addr(SrcAddr, p), tcp())
 	}
-	r.add("the application reaching itself stays direct", direct(), iif("lo"), tcp(), not(marked(markSelf)))
+	r.add("the application reaching itself stays direct", direct(), inLo(), tcp(), not(marked(markSelf)))
 	// Among them are forwarded answers to virtual machines, which must not be delivered here. What opens a connection is no answer,
 	// even if the pod has tried to open one between the same addresses and ports.
 	r.add("answers are not inbound", direct(), tcp(), num(Direction, Reply), not(opening()))
@@ -71,15 +71,15 @@ func divertInbound(s Spec, d *declared, r *rules) {
 func markOutbound(s Spec, d *declared) []Chain {
 	r := &rules{}
 	r.excludeInterfaces(oif, s.ExcludeInterfaces)
-	r.add("diverted already", direct(), oif("lo"), tcp(), marked(markDiverted))
+	r.add("diverted already", direct(), outLo(), tcp(), marked(markDiverted))
 	// Envoy marks these itself. Others (HAProxy's usesrc, nginx's proxy_bind) cannot, and their connections would come back to them.
 	for _, owner := range s.owners() {
-		r.add(commentInName, Action{Verb: Divert, Num: markDiverted}, oif("lo"), tcp(), not(num(SrcType, Local)), owner)
+		r.add(commentInName, Action{Verb: Divert, Num: markDiverted}, outLo(), tcp(), not(num(SrcType, Local)), owner)
 	}
 	for _, owner := range s.owners() {
 		for _, lo := range s.loopbacks() {
 			r.add("the proxy reaching its own pod passes the inbound listener", mark(markSelf),
-				oif("lo"), family(lo), not(addr(DstAddr, lo)), tcp(), owner)
+				outLo(), family(lo), not(addr(DstAddr, lo)), tcp(), owner)
 		}
 	}
 	r.add("answers to connections in a client's name", Action{Verb: RestoreMark}, tcp(), num(ConnMark, markDiverted))
@@ -98,7 +98,7 @@ func guard(s Spec, d *declared, r *rules) {
 	for _, name := range s.RerouteInterfaces {
 		r.add("traffic of virtual machines behind the pod is not inbound", direct(), oif(name))
 	}
-	captured := []Cond{not(oif("lo")), tcp()}
+	captured := []Cond{not(outLo()), tcp()}
 	if !s.IncludeInboundPorts.All {
 		captured = append(captured, inSet(SrcPort, d.ports(setIncludeIn, s.IncludeInboundPorts.List)))
 	} else if set := d.ports(setExcludeIn, s.ExcludeInboundPorts); set != "" {

@@ -31,10 +31,10 @@ func validation(s Spec, r *rules) {
 	for i, v := range Validation() {
 		p := netip.PrefixFrom(v.Addr(), v.Addr().BitLen())
 		for _, owner := range s.owners() {
-			r.add("the proxy may not prove the rules: it would dial itself for ever", redirectTo(refusedPort), oif("lo"), family(p), addr(DstAddr, p), tcp(), port(v.Port()), owner)
+			r.add("the proxy may not prove the rules: it would dial itself for ever", redirectTo(refusedPort), outLo(), family(p), addr(DstAddr, p), tcp(), port(v.Port()), owner)
 		}
 		r.add("the pod proving that its rules are there", redirectTo(s.InboundPort),
-			oif("lo"), family(p), addr(SrcAddr, validationSources()[i]), addr(DstAddr, p), tcp(), port(v.Port()))
+			outLo(), family(p), addr(SrcAddr, validationSources()[i]), addr(DstAddr, p), tcp(), port(v.Port()))
 	}
 }
 
@@ -43,7 +43,7 @@ func istioValidation(s Spec, r *rules) {
 	for _, p := range passthrough() {
 		for _, owner := range s.owners() {
 			if s.LoopbackCIDR.Contains(p.Addr()) {
-				r.add("Istio's validation", redirectTo(s.InboundPort), oif("lo"), family(p), addr(DstAddr, p), tcp(), port(IstioValidationPort), owner)
+				r.add("Istio's validation", redirectTo(s.InboundPort), outLo(), family(p), addr(DstAddr, p), tcp(), port(IstioValidationPort), owner)
 			}
 		}
 	}

@@ -105,7 +105,7 @@ func (c Cond) words(sets []Set, toAddress bool) string {
 		return not("not ", "") + map[uint32]string{IPv4: "IPv4", IPv6: "IPv6"}[c.Num]
 	case Protocol:
 		return not("anything but ", "") + value
-	case InIface, OutIface:
+	case InIface, OutIface, InIndex, OutIndex:
 		return not("not ", "") + c.interfaceWords(value)
 	case SrcAddr:
 		return not("from anywhere but ", "from ") + value
@@ -135,7 +135,9 @@ func (c Cond) words(sets []Set, toAddress bool) string {
 		if c.Num == Confirmed {
 			return not("of a new connection", "of a connection seen before")
 		}
-		return not("not ", "") + "redirected already"
+		return not("not ", "") + "of a redirected connection"
+	case ReplySrcPort:
+		return not("not ", "") + "answered from " + portWord(value) + value
 	case Direction:
 		return not("that are no answers", "that are answers")
 	case SrcType:
@@ -144,15 +146,21 @@ func (c Cond) words(sets []Set, toAddress bool) string {
 		return not("to an address that is not the pod's", "to an address of the pod")
 	case Socket:
 		return "that a socket of the pod takes"
+	case Transparent:
+		return "that a transparent socket takes"
 	}
 	return fmt.Sprintf("field-%d %s", c.Field, value)
 }
 
 func (c Cond) interfaceWords(name string) string {
+	byIndex := c.Field == InIndex || c.Field == OutIndex
 	switch {
-	case name == "lo":
+	case byIndex && c.Num == LoopbackIndex:
 		return "over lo"
-	case c.Field == InIface:
+	case byIndex:
+		name = "interface " + name
+	}
+	if c.Field == InIface || c.Field == InIndex {
 		return "coming in by " + name
 	}
 	return "going out by " + name

@@ -47,7 +47,11 @@ func TestWordsOfARule(t *testing.T) {
 			Rule{Action: direct(), Conds: []Cond{not(addr(DstAddr, cidrs("::1/128")[0])), not(port(7)), not(port(5))}},
 			NAT, "anything to anywhere but ::1, any port but 5, 7 -> direct",
 		},
-		"the order is fixed":            {Rule{Action: Action{Verb: Drop}, Conds: []Cond{state(Invalid | New), oif("lo"), tcp()}}, Filter, "tcp over lo in state invalid,new -> dropped"},
+		"the order is fixed": {Rule{Action: Action{Verb: Drop}, Conds: []Cond{state(Invalid | New), outLo(), tcp()}}, Filter, "tcp over lo in state invalid,new -> dropped"},
+		"an interface by its index": {
+			Rule{Action: direct(), Conds: []Cond{num(InIndex, 7), not(num(OutIndex, 8)), num(ReplySrcPort, 9)}}, NAT,
+			"anything coming in by interface 7 not going out by interface 8 answered from port 9 -> direct",
+		},
 		"a refusal":                     {Rule{Action: redirectTo(refusedPort), Conds: []Cond{tcp()}}, NAT, "tcp -> refused"},
 		"no action that our rules have": {Rule{}, NAT, "anything -> nothing that our rules do"},
 		"a name that is not printable":  {Rule{Action: direct(), Conds: []Cond{iif("a\x1b[31m")}}, NAT, "anything coming in by a?[31m -> direct"},

@@ -81,25 +81,33 @@ func (e Backend) Name() string { return e.chosen.Name() }
 func (e Backend) Apply(ctx context.Context, at podnet.Place, want iptables.Ruleset) (iptables.Outcome, error) {
 	return Visit(ctx, e.Namespaces, at, func(ctx context.Context, ns *netns.NS) (out iptables.Outcome, err error) {
 		id, err := identityAt(ns, at)
-		if err != nil {
-			return out, err
+		if err == nil {
+			out, err = e.apply(ctx, ns, id, want)
 		}
-		now, known := e.memory.begin(ns, id, want)
-		if known {
-			if same, err := e.memory.unchanged(ns, id, now, want); err != nil || same {
-				return out, err
-			}
-		}
-		first := known && now.rules.Pristine() && !e.memory.of(id).ours
-		if out, err = e.program(ctx, ns, id, want, first); err != nil || first && e.alone(ns, id, now) {
-			return out, err
-		}
-		out, err = e.finish(ctx, ns, want, out)
-		if err == nil && known && !out.Changed() && len(out.Preempted) == 0 {
-			e.memory.verified(id, now)
+		if err == nil {
+			err = renamedLoopback(ns, e.chosen)
 		}
 		return out, err
 	})
+}
+
+// apply is Apply in an open namespace.
+func (e Backend) apply(ctx context.Context, ns *netns.NS, id podnet.Identity, want iptables.Ruleset) (out iptables.Outcome, err error) {
+	now, known := e.memory.begin(ns, id, want)
+	if known {
+		if same, err := e.memory.unchanged(ns, id, now, want); err != nil || same {
+			return out, err
+		}
+	}
+	first := known && now.rules.Pristine() && !e.memory.of(id).ours
+	if out, err = e.program(ctx, ns, id, want, first); err != nil || first && e.alone(ns, id, now) {
+		return out, err
+	}
+	out, err = e.finish(ctx, ns, want, out)
+	if err == nil && known && !out.Changed() && len(out.Preempted) == 0 {
+		e.memory.verified(id, now)
+	}
+	return out, err
 }
 
 // program applies the rules with the chosen backend. In a namespace without any rule, such as that of a pod that starts (first), there are no
@@ -214,6 +222,8 @@ func (e Backend) Verify(ctx context.Context, at podnet.Place, want iptables.Rule
 
 func (e Backend) verify(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (iptables.Drift, error) {
 	drift, err := e.chosen.Verify(ctx, ns, want)
+	renamed, errRenamed := renamedDrift(ns, e.chosen)
+	drift, err = append(drift, renamed...), errors.Join(err, errRenamed)
 	for _, o := range e.others {
 		present, errPresent := o.Present(ctx, ns)
 		if present {

@@ -72,6 +72,9 @@ func (d *decoder) take(e expression) (known bool) {
 		d.mask = e.value(unix.NFTA_BITWISE_MASK)
 	case "cmp":
 		c := iptables.Cond{Field: d.field, Not: (e.number(unix.NFTA_CMP_OP) == unix.NFT_CMP_NEQ) != d.field.IsBits()}
+		if c.Field == iptables.Socket && e.number(unix.NFTA_CMP_OP) == unix.NFT_CMP_EQ {
+			c.Field = iptables.Transparent
+		}
 		known = setValue(&c, e.value(unix.NFTA_CMP_DATA), d.mask)
 		d.rule.Conds = append(d.rule.Conds, c)
 		return known

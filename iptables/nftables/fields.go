@@ -40,6 +40,7 @@ func metas() map[iptables.Field]expr.MetaKey {
 	return map[iptables.Field]expr.MetaKey{
 		iptables.Family: expr.MetaKeyNFPROTO, iptables.Protocol: expr.MetaKeyL4PROTO,
 		iptables.InIface: expr.MetaKeyIIFNAME, iptables.OutIface: expr.MetaKeyOIFNAME,
+		iptables.InIndex: expr.MetaKeyIIF, iptables.OutIndex: expr.MetaKeyOIF,
 		iptables.OwnerUID: expr.MetaKeySKUID, iptables.OwnerGID: expr.MetaKeySKGID, iptables.Mark: expr.MetaKeyMARK,
 	}
 }
@@ -63,7 +64,9 @@ func load(f iptables.Field, family uint32) expr.Any {
 	switch f {
 	case iptables.SrcType, iptables.DstType:
 		return &expr.Fib{Register: reg, FlagSADDR: f == iptables.SrcType, FlagDADDR: f == iptables.DstType, ResultADDRTYPE: true}
-	case iptables.Socket:
+	case iptables.ReplySrcPort:
+		return &expr.Ct{Key: expr.CtKeyPROTOSRC, Register: reg, Direction: iptables.Reply}
+	case iptables.Socket, iptables.Transparent:
 		return &expr.Socket{Key: expr.SocketKeyTransparent, Register: reg}
 	case iptables.SrcPort, iptables.DstPort, iptables.TCPFlags:
 		family = 0
@@ -79,6 +82,9 @@ func fieldOf(e expression) (field iptables.Field, ok bool) {
 	case "meta":
 		return keyOf(metas(), expr.MetaKey(e.number(unix.NFTA_META_KEY)))
 	case "ct":
+		if expr.CtKey(e.number(unix.NFTA_CT_KEY)) == expr.CtKeyPROTOSRC && number(find(e.data, unix.NFTA_CT_DIRECTION)) == iptables.Reply {
+			return iptables.ReplySrcPort, true
+		}
 		return keyOf(cts(), expr.CtKey(e.number(unix.NFTA_CT_KEY)))
 	case "socket":
 		return iptables.Socket, true
@@ -114,9 +120,9 @@ const (
 // value returns the bytes that the register is compared with, in the byte order in which the kernel keeps the field.
 func value(c iptables.Cond) []byte {
 	switch c.Field {
-	case iptables.Family, iptables.Protocol, iptables.TCPFlags, iptables.Direction, iptables.Socket:
+	case iptables.Family, iptables.Protocol, iptables.TCPFlags, iptables.Direction, iptables.Socket, iptables.Transparent:
 		return binary.BigEndian.AppendUint32(nil, c.Num)[3:]
-	case iptables.SrcPort, iptables.DstPort:
+	case iptables.SrcPort, iptables.DstPort, iptables.ReplySrcPort:
 		return binary.BigEndian.AppendUint32(nil, c.Num)[2:]
 	case iptables.InIface, iptables.OutIface:
 		name := make([]byte, unix.IFNAMSIZ)
@@ -158,7 +164,7 @@ func setValue(c *iptables.Cond, data, mask []byte) (ok bool) {
 		return ok && c.Prefix.IsValid()
 	case iptables.State, iptables.Status:
 		data = mask
-	case iptables.SrcPort, iptables.DstPort:
+	case iptables.SrcPort, iptables.DstPort, iptables.ReplySrcPort:
 		c.Num = number(data)
 		return true
 	default:

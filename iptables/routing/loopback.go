@@ -14,8 +14,8 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// loIndex is the index of lo in every network namespace (the kernel's LOOPBACK_IFINDEX), whatever name it has.
-const loIndex = 1
+// loIndex is the index of lo, whatever name it has.
+const loIndex = iptables.LoopbackIndex
 
 // skipStats is RTEXT_FILTER_SKIP_STATS: an interface's statistics are not wanted.
 const skipStats = 1 << 3

@@ -29,7 +29,7 @@ func hostile() map[string]string {
 		"a rule in a chain of ours":    "PROGRAM -t nat -N EVIL; PROGRAM -t nat -I PODNET_OUTBOUND 1 -j EVIL; PROGRAM -t nat -A PODNET_INBOUND -j EVIL",
 		"a jump from elsewhere":        "PROGRAM -t nat -N OTHER; PROGRAM -t nat -A OTHER -p udp -j PODNET_INBOUND",
 		"another jump, and a goto":     "PROGRAM -t nat -A OUTPUT -p udp -j PODNET_OUTBOUND; PROGRAM -t nat -A PREROUTING -g PODNET_INBOUND",
-		"a jump between ours":          "PROGRAM -t nat -I PODNET_OUTBOUND 1 -j PODNET_INBOUND",
+		"a jump between ours":          "PROGRAM -t mangle -I PODNET_OUTBOUND_REUSED 1 -j PODNET_INBOUND_REUSED",
 		"a chain that looks like ours": "PROGRAM -t nat -N PODNET_ODD; PROGRAM -t nat -A OUTPUT -g PODNET_ODD",
 		"only white space":             comment("OUTPUT", `\n \n\t\n`),
 	}

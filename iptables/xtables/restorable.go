@@ -83,7 +83,7 @@ func (v vocabulary) plain(before, word string) bool {
 // ownWords returns all words of our rules except values.
 func ownWords() []string {
 	return strings.Fields(`! -s -d -i -o -p -m -j tcp udp comment multiport owner mark connmark conntrack addrtype socket
-		--comment --dport --sport --dports --sports --uid-owner --gid-owner --socket-exists --mark --ctstate --ctstatus --ctdir --src-type --dst-type --tcp-flags --nowildcard
-		FIN,SYN,RST,ACK SYN SYN,ACK LOCAL REPLY INVALID RELATED,ESTABLISHED INVALID,NEW,ESTABLISHED CONFIRMED DNAT RETURN ACCEPT DROP REDIRECT MARK CONNMARK TPROXY CT
+		--comment --dport --sport --dports --sports --uid-owner --gid-owner --socket-exists --mark --ctstate --ctstatus --ctdir --ctreplsrcport --src-type --dst-type --tcp-flags --nowildcard --transparent
+		FIN,SYN,RST,ACK SYN SYN,ACK LOCAL REPLY INVALID RELATED,ESTABLISHED INVALID,NEW,ESTABLISHED,UNTRACKED CONFIRMED DNAT RETURN ACCEPT DROP REDIRECT MARK CONNMARK TPROXY CT
 		--to-ports --set-xmark --save-mark --restore-mark --nfmask --ctmask --on-port --on-ip --tproxy-mark --zone`)
 }

@@ -21,15 +21,15 @@ type talk struct {
 	serverFirst    bool // after the programming the server speaks first
 }
 
-// openTalk connects from one namespace to an address of another.
-func openTalk(t *testing.T, name string, from, to *netns.NS, host string, port int, serverFirst bool) talk {
+// openTalk connects from one namespace to an address, where a listener of another namespace has to answer.
+func openTalk(t *testing.T, name string, from, to *netns.NS, dst, listener string, serverFirst bool) talk {
 	t.Helper()
-	l := kerneltest.ListenTCP(t, to, kerneltest.App, false, net.JoinHostPort(host, fmt.Sprint(port)))
+	l := kerneltest.ListenTCP(t, to, kerneltest.App, false, listener)
 	defer l.Close()
 	o := talk{name: name, serverFirst: serverFirst}
 	err := kerneltest.As(from, kerneltest.App, func() (err error) {
 		d := net.Dialer{Timeout: 2 * time.Second}
-		o.client, err = d.DialContext(t.Context(), "tcp", l.Addr().String())
+		o.client, err = d.DialContext(t.Context(), "tcp", dst)
 		return err
 	})
 	if err == nil {
@@ -80,7 +80,8 @@ func openTalks(t *testing.T, pod, world *netns.NS) (out []talk) {
 			{"outbound IPv6", pod, world, kerneltest.Outside6},
 		} {
 			port++
-			out = append(out, openTalk(t, fmt.Sprintf("%s, server first: %v", c.name, serverFirst), c.from, c.to, c.host, port, serverFirst))
+			dst := net.JoinHostPort(c.host, fmt.Sprint(port))
+			out = append(out, openTalk(t, fmt.Sprintf("%s, server first: %v", c.name, serverFirst), c.from, c.to, dst, dst, serverFirst))
 		}
 	}
 	return out

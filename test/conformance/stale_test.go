@@ -112,7 +112,7 @@ func (o talk) reopen(t *testing.T, from *netns.NS) (passed bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
 	defer cancel()
-	reply, err := kerneltest.Dial(ctx, from, kerneltest.App, o.client.LocalAddr().String(), o.server.LocalAddr().String())
+	reply, err := kerneltest.Dial(ctx, from, kerneltest.App, o.client.LocalAddr().String(), o.client.RemoteAddr().String())
 	t.Logf("%s: answered by %q (%v)", o.name, reply.Banner, err)
 	return strings.HasPrefix(reply.Banner, "DIRECT:")
 }
