@@ -49,7 +49,8 @@ func TestWordsOfARule(t *testing.T) {
 		},
 		"the order is fixed": {Rule{Action: Action{Verb: Drop}, Conds: []Cond{state(Invalid | New), outLo(), tcp()}}, Filter, "tcp over lo in state invalid,new -> dropped"},
 		"an interface by its index": {
-			Rule{Action: direct(), Conds: []Cond{num(InIndex, 7), not(num(OutIndex, 8)), num(ReplySrcPort, 9)}}, NAT,
+			Rule{Action: direct(), Conds: []Cond{num(InIndex, 7), not(num(OutIndex, 8)), num(ReplySrcPort, 9)}},
+			NAT,
 			"anything coming in by interface 7 not going out by interface 8 answered from port 9 -> direct",
 		},
 		"a refusal":                     {Rule{Action: redirectTo(refusedPort), Conds: []Cond{tcp()}}, NAT, "tcp -> refused"},

@@ -124,8 +124,10 @@ func translatedTalks(t *testing.T, pod, world *netns.NS) (out []talk) {
 		hook, host string
 		from, to   *netns.NS
 	}{
-		{"prerouting", kerneltest.Pod4, world, pod}, {"prerouting", kerneltest.Pod6, world, pod},
-		{"output", kerneltest.Outside4, pod, world}, {"output", kerneltest.Outside6, pod, world},
+		{"prerouting", kerneltest.Pod4, world, pod},
+		{"prerouting", kerneltest.Pod6, world, pod},
+		{"output", kerneltest.Outside4, pod, world},
+		{"output", kerneltest.Outside6, pod, world},
 	} {
 		port++
 		family := "ip"
