@@ -167,6 +167,25 @@ func Preempting(ctx context.Context, ns *netns.NS, o Ours) (lines []string, err 
 	return lines, nil
 }
 
+// Owned reports whether any nftables table goes with the process that owns it (NFT_TABLE_F_OWNER), or whether that cannot be known.
+func Owned(ctx context.Context, ns *netns.NS) (owned bool) {
+	const owner = 2
+	err := ns.Inside(func() error {
+		conn, err := ns.Netlink(unix.NETLINK_NETFILTER)
+		if err != nil {
+			return err
+		}
+		read := 0
+		return conn.Dump(endOf(ctx), get(unix.NFT_MSG_GETTABLE, family{number: unix.NFPROTO_UNSPEC}), func(body []byte) bool {
+			flags := rawnetlink.Attributes(body[min(len(body), sizeofNfgenmsg):])[unix.NFTA_TABLE_FLAGS]
+			read++
+			owned = bigEndian(flags)&owner != 0 || read > maxChains
+			return !owned
+		})
+	})
+	return owned || err != nil
+}
+
 // nftables returns the base chains of nf_tables before ours, also those of iptables' nft flavour. more reports whether chains were left
 // unread.
 func (o Ours) nftables(n native) (found []base, more bool, err error) {

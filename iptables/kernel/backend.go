@@ -38,6 +38,12 @@ type reader interface {
 	List(ctx context.Context, ns *netns.NS) (have Listing, ok bool, err error)
 }
 
+// editor is a Driver that can change rules in place. generation is the number of nf_tables at which the namespace held have. done is
+// false if it cannot; then nothing was written.
+type editor interface {
+	Edit(ctx context.Context, ns *netns.NS, generation uint32, have, want iptables.Ruleset) (drift iptables.Drift, done bool, err error)
+}
+
 // The values of Language in a Listing.
 const (
 	LanguageNft      = "nft"
@@ -95,19 +101,46 @@ func (e Backend) Apply(ctx context.Context, at podnet.Place, want iptables.Rules
 func (e Backend) apply(ctx context.Context, ns *netns.NS, id podnet.Identity, want iptables.Ruleset) (out iptables.Outcome, err error) {
 	now, known := e.memory.begin(ns, id, want)
 	if known {
-		if same, err := e.memory.unchanged(ns, id, now, want); err != nil || same {
+		if out, done, err := e.fromMemory(ctx, ns, id, now, want); err != nil || done {
 			return out, err
 		}
 	}
 	first := known && now.rules.Pristine() && !e.memory.of(id).ours
-	if out, err = e.program(ctx, ns, id, want, first); err != nil || first && e.alone(ns, id, now) {
+	if out, err = e.program(ctx, ns, id, want, first); err != nil || first && e.alone(ns, id, now, want) {
 		return out, err
 	}
 	out, err = e.finish(ctx, ns, want, out)
-	if err == nil && known && !out.Changed() && len(out.Preempted) == 0 {
-		e.memory.verified(id, now)
+	if err == nil && known && !out.Changed() && (len(out.Preempted) == 0 || !foreign.Owned(ctx, ns)) {
+		now.preempted = out.Preempted
+		e.memory.verified(id, now, want)
 	}
 	return out, err
+}
+
+// fromMemory is Apply for a namespace in which nothing has changed since the last Apply. It reads no rules: want is in force, or is made from
+// what is in force. done is false if neither is so.
+func (e Backend) fromMemory(
+	ctx context.Context, ns *netns.NS, id podnet.Identity, now verification, want iptables.Ruleset,
+) (out iptables.Outcome, done bool, err error) {
+	last, same, err := e.memory.unchanged(ns, id, now, want)
+	if err != nil || !same {
+		return out, false, err
+	}
+	if last.want != now.want {
+		driver, can := e.chosen.(editor)
+		have, kept := e.memory.rules(last.want)
+		if !can || !kept {
+			return out, false, nil
+		}
+		if out.Drift, done, err = driver.Edit(ctx, ns, now.rules.Generation, have, want); err != nil || !done {
+			return iptables.Outcome{}, false, err
+		}
+		out.Drift = out.Drift.Bounded()
+		last = last.edited(now)
+	}
+	out.Preempted = last.preempted
+	e.memory.verified(id, last, want)
+	return out, true, nil
 }
 
 // program applies the rules with the chosen backend. In a namespace without any rule, such as that of a pod that starts (first), there are no
@@ -126,13 +159,13 @@ func (e Backend) program(ctx context.Context, ns *netns.NS, id podnet.Identity, 
 
 // alone reports whether the namespace has never had another transaction than the chosen backend's: then it holds no rules of others or of
 // other backends. That is remembered.
-func (e Backend) alone(ns *netns.NS, id podnet.Identity, before verification) bool {
+func (e Backend) alone(ns *netns.NS, id podnet.Identity, before verification, want iptables.Ruleset) bool {
 	after, ok := e.memory.reader.State(ns)
 	if !ok || !after.FirstOf(before.rules) {
 		return false
 	}
 	before.rules = after
-	e.memory.verified(id, before)
+	e.memory.verified(id, before, want)
 	return true
 }
 

@@ -22,6 +22,11 @@ const (
 	// legacyAge is how long the memory of a namespace with tables of x_tables is used. They have no count of changes: a process that changes
 	// a table while it is being read, and back, is not noticed.
 	legacyAge = time.Minute
+	// preemptedAge is how long foreign rules before ours are reported from memory: a chain of a device goes with it, without a count.
+	preemptedAge = time.Minute
+	// maxKept bounds the rule sets whose elements are kept, maxKeptElements their elements: some megabytes.
+	maxKept         = 256
+	maxKeptElements = 1 << 17
 )
 
 // memory is the only memory of namespaces' rules. It answers before a backend is asked: while no packet filter rule in a namespace changes,
@@ -34,6 +39,8 @@ type memory struct {
 	now    func() time.Time
 	mu     sync.Mutex
 	seen   map[podnet.Identity]seen
+	kept   map[uint64]iptables.Ruleset // by hash: rule sets in force, which pods share
+	size   int                         // elements in kept
 }
 
 // seen is what is remembered of a namespace.
@@ -44,8 +51,8 @@ type seen struct {
 	verification
 }
 
-// verification is what the last Apply with nothing to do has found. There is none for a namespace with foreign rules before ours: the kernel
-// counts no change when a table goes with the process that owns it.
+// verification is what the last Apply with nothing to do has found. There is none for a namespace with foreign rules before ours and a table
+// that goes with its owner's process, which the kernel does not count.
 type verification struct {
 	rules  foreign.State   // of all rules in the namespace, read before everything else
 	want   uint64          // hash of the rules that are in force
@@ -53,10 +60,12 @@ type verification struct {
 	at     time.Time       // when it began
 	routes time.Time       // when routes were compared last
 	legacy time.Time       // when tables of x_tables were looked for last
+	// preempted are foreign rules before ours.
+	preempted []string
 }
 
 func newMemory() *memory {
-	return &memory{reader: foreign.NewReader(), seed: maphash.MakeSeed(), now: time.Now, seen: map[podnet.Identity]seen{}}
+	return &memory{reader: foreign.NewReader(), seed: maphash.MakeSeed(), now: time.Now, seen: map[podnet.Identity]seen{}, kept: map[uint64]iptables.Ruleset{}}
 }
 
 // begin reads what to remember if the Apply that follows finds nothing to do. ok is false if nothing can be remembered.
@@ -82,23 +91,31 @@ func (m *memory) begin(ns *netns.NS, id podnet.Identity, want iptables.Ruleset) 
 	return now, ok
 }
 
-// unchanged reports whether the namespace still holds want, and nothing in it has changed since an Apply found nothing to do.
-func (m *memory) unchanged(ns *netns.NS, id podnet.Identity, now verification, want iptables.Ruleset) (same bool, err error) {
-	last := m.of(id).verification
-	old := now.rules.Legacy != 0 && now.at.Sub(last.at) >= legacyAge
-	if last.at.IsZero() || old || last.rules != now.rules || last.want != now.want {
-		return false, nil
+// unchanged reports whether nothing in the namespace has changed since an Apply found nothing to do, and returns what that found. The
+// namespace has the addresses and routes of want.
+func (m *memory) unchanged(ns *netns.NS, id podnet.Identity, now verification, want iptables.Ruleset) (last verification, same bool, err error) {
+	last = m.of(id).verification
+	age := now.at.Sub(last.at)
+	old := now.rules.Legacy != 0 && age >= legacyAge || len(last.preempted) > 0 && age >= preemptedAge
+	if last.at.IsZero() || old || last.rules != now.rules {
+		return last, false, nil
 	}
 	compare := routing.Drift
 	if len(want.Routing) == 0 && now.at.Sub(last.routes) < routesAge {
 		compare, now.routes = routing.AddressDrift, last.routes
 	}
 	if drift, err := compare(ns, want); err != nil || len(drift) > 0 {
-		return false, err
+		return last, false, err
 	}
 	last.routes, last.legacy = now.routes, now.legacy
-	m.verified(id, last)
-	return true, nil
+	return last, true, nil
+}
+
+// edited returns the verification of a namespace with want, after one transaction in a namespace with last.
+func (last verification) edited(now verification) verification {
+	last.rules.Generation++
+	last.want, last.chains = now.want, now.chains
+	return last
 }
 
 // of returns what is remembered of a namespace; the zero value if nothing is.
@@ -118,9 +135,37 @@ func first(chains []iptables.Chain) *iptables.Chain {
 // written remembers that our rules were written to a namespace.
 func (m *memory) written(id podnet.Identity) { m.change(id, func(s *seen) { s.ours = true }) }
 
-// verified remembers what an Apply has found.
-func (m *memory) verified(id podnet.Identity, found verification) {
+// verified remembers that an Apply has found want.
+func (m *memory) verified(id podnet.Identity, found verification, want iptables.Ruleset) {
 	m.change(id, func(s *seen) { s.verification = found })
+	m.keep(found.want, want)
+}
+
+// keep keeps a rule set, for the changes that make another one of it.
+func (m *memory) keep(hash uint64, rules iptables.Ruleset) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, ok := m.kept[hash]; ok {
+		return
+	}
+	size := 0
+	for _, s := range rules.Sets {
+		size += len(s.Ports) + len(s.Prefixes)
+	}
+	if len(m.kept) >= maxKept || m.size+size > maxKeptElements {
+		clear(m.kept)
+		m.size = 0
+	}
+	m.kept[hash] = rules
+	m.size += size
+}
+
+// rules returns the rule set of a hash, if it is kept.
+func (m *memory) rules(hash uint64) (rules iptables.Ruleset, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	rules, ok = m.kept[hash]
+	return rules, ok
 }
 
 func (m *memory) change(id podnet.Identity, change func(*seen)) {

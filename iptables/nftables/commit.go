@@ -18,16 +18,17 @@ import (
 
 // commit makes our table, whose outline is old, hold exactly want, whose outline is ref. fresh makes it from nothing.
 //
-// A fresh namespace is written in one transaction without deletions: after a deletion, closing the socket waits until no packet
+// A fresh namespace is written in one transaction without deletions: after a deletion, closing a socket waits until no packet
 // uses the deleted rules, which takes milliseconds.
 //
-// A table of our shape is changed in steps. Each step has a socket of its own, and closing it is that wait. The steps are needed because
-// a transaction is atomic only for each chain and set: a packet looks up the current generation each time that it comes to one. So:
+// A table of our shape is changed in steps, because a transaction is atomic only for each chain and set: a packet looks up the current
+// generation each time that it comes to one. So:
 //
 //   - Chains are refilled in place. With a new chain next to the old one, a packet could pass the new one while it is still empty, and
 //     the old one when it is already empty.
-//   - What captures connections from now on is added before what has captured them so far is removed.
-//   - Sets are added before all rules that use them and removed after them.
+//   - Where chains come or go, as in a change of mode, new capturing chains are filled before old ones are emptied. Between them is
+//     a wait for the packets that have passed the new chains too early. Otherwise, all chains are refilled together.
+//   - New sets are added before the rules that use them. Old sets go with their last rules, and packets under way can still use them.
 //
 // Any other table was changed by somebody else: it is deleted and made anew. So is one for which the steps fail.
 func commit(ctx context.Context, ns *netns.NS, old, ref outline, want iptables.Ruleset, fresh transaction) error {
@@ -68,20 +69,28 @@ func refill(ctx context.Context, ns *netns.NS, old outline, want iptables.Rulese
 	if err := errors.Join(errAdded, errCaptured, errRest); err != nil {
 		return err
 	}
-	var gone, spare transaction
+	var gone transaction
 	for _, name := range old.without(want) {
 		gone = append(gone, flushChain(name), message(unix.NFT_MSG_DELCHAIN, 0, rawnetlink.Text(unix.NFTA_CHAIN_NAME, name)))
 	}
+	rest = append(gone, rest...)
 	for name := range old.sets {
-		spare = append(spare, message(unix.NFT_MSG_DELSET, 0, rawnetlink.Text(unix.NFTA_SET_NAME, name)))
+		rest = append(rest, message(unix.NFT_MSG_DELSET, 0, rawnetlink.Text(unix.NFTA_SET_NAME, name)))
 	}
-	steps := []transaction{added, captured, append(gone, rest...), spare}
-	for i, t := range steps {
+	if len(gone) == 0 && len(old.chains) == len(want.Chains) {
+		captured, rest = nil, append(captured, rest...)
+	}
+	for i, t := range []transaction{added, captured, rest} {
 		if len(t) == 0 {
 			continue
 		}
+		if i == 2 && len(captured) > 0 {
+			if err := settle(ns); err != nil {
+				return err
+			}
+		}
 		if err := t.commit(ctx, ns); err != nil {
-			return fmt.Errorf("step %d of %d: %w", i+1, len(steps), err)
+			return fmt.Errorf("step %d of 3: %w", i+1, err)
 		}
 	}
 	return nil

@@ -116,9 +116,18 @@ func addSet(s iptables.Set, suffix string, id uint32) (t transaction) {
 		set.Attributes = append(set.Attributes, rawnetlink.Bytes(unix.NFTA_SET_USERDATA, order))
 	}
 	t = append(t, set)
+	return append(t, elementMessages(unix.NFT_MSG_NEWSETELEM, s, suffix, big(unix.NFTA_SET_ELEM_LIST_SET_ID, id))...)
+}
+
+// elementMessages adds a set's elements, or deletes them, as kind says.
+func elementMessages(kind uint16, s iptables.Set, suffix string, more ...[]byte) (t transaction) {
+	flags := uint16(0)
+	if kind == unix.NFT_MSG_NEWSETELEM {
+		flags = unix.NLM_F_CREATE
+	}
 	for some := range slices.Chunk(elements(s), manyElements) {
-		t = append(t, message(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, rawnetlink.Text(unix.NFTA_SET_ELEM_LIST_SET, s.Name+suffix),
-			big(unix.NFTA_SET_ELEM_LIST_SET_ID, id), nested(unix.NFTA_SET_ELEM_LIST_ELEMENTS, some...)))
+		attributes := append([][]byte{rawnetlink.Text(unix.NFTA_SET_ELEM_LIST_SET, s.Name+suffix)}, more...)
+		t = append(t, message(kind, flags, append(attributes, nested(unix.NFTA_SET_ELEM_LIST_ELEMENTS, some...))...))
 	}
 	return t
 }

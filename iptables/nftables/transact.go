@@ -23,23 +23,22 @@ const (
 // transaction is the messages of one transaction, without the begin and end of its batch.
 type transaction []rawnetlink.Request
 
-// commit makes the transaction inside the namespace, on a socket of its own: closing it waits until no packet uses what was deleted.
-func (t transaction) commit(ctx context.Context, ns *netns.NS) error {
-	if err := ctx.Err(); err != nil {
-		return err // the caller may have said already that nothing was changed
+// batchGeneration is NFNL_BATCH_GENID: the kernel refuses a batch if its generation is another one.
+const batchGeneration = 1
+
+// commit makes the transaction inside the namespace.
+func (t transaction) commit(ctx context.Context, ns *netns.NS) error { return t.commitAt(ctx, ns, 0) }
+
+// commitAt makes the transaction if nothing has changed since a generation of nf_tables. 0 is any generation.
+func (t transaction) commitAt(ctx context.Context, ns *netns.NS, generation uint32) error {
+	edge := func(kind uint16, attributes ...[]byte) rawnetlink.Request {
+		header := binary.BigEndian.AppendUint16([]byte{0, unix.NFNETLINK_V0}, unix.NFNL_SUBSYS_NFTABLES)
+		return rawnetlink.Request{Kind: kind, Header: header, Attributes: attributes, Silent: true}
 	}
-	edge := func(kind uint16) rawnetlink.Request {
-		return rawnetlink.Request{Kind: kind, Header: binary.BigEndian.AppendUint16([]byte{0, unix.NFNETLINK_V0}, unix.NFNL_SUBSYS_NFTABLES), Silent: true}
-	}
-	asked := slices.Concat(transaction{edge(unix.NFNL_MSG_BATCH_BEGIN)}, t, transaction{edge(unix.NFNL_MSG_BATCH_END)})
+	asked := slices.Concat(transaction{edge(unix.NFNL_MSG_BATCH_BEGIN, big(batchGeneration, generation))}, t, transaction{edge(unix.NFNL_MSG_BATCH_END)})
 	last := &asked[len(t)] // all are answered together
 	last.Silent, last.Flags = false, last.Flags|unix.NLM_F_ACK
-	return ns.Inside(func() error {
-		conn, err := rawnetlink.Open(unix.NETLINK_NETFILTER)
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
+	return with(ctx, ns, func(conn *rawnetlink.Conn) error {
 		if size := t.size(); size > usualSize {
 			if err := conn.SetBuffers(2*size, maxAnswers); err != nil {
 				return err
@@ -48,6 +47,17 @@ func (t transaction) commit(ctx context.Context, ns *netns.NS) error {
 		answers, err := conn.Ask(end(ctx), asked...)
 		for _, a := range answers {
 			err = errors.Join(err, a.Err)
+		}
+		return err
+	})
+}
+
+// settle waits until no packet uses rules that were deleted: closing a netfilter socket of the namespace does.
+func settle(ns *netns.NS) error {
+	return ns.Inside(func() error {
+		conn, err := rawnetlink.Open(unix.NETLINK_NETFILTER)
+		if err == nil {
+			conn.Close()
 		}
 		return err
 	})
