@@ -21,6 +21,8 @@ const (
 	headerSize = 12
 	// invert is FIB_RULE_INVERT.
 	invert = 2
+	// exclusive are the flags of an add that fails if an equal rule or route is there.
+	exclusive = unix.NLM_F_CREATE | unix.NLM_F_EXCL
 )
 
 // policyState is a policy route in one family, with all rules that lead to its table, and all routes in it.
@@ -28,6 +30,8 @@ type policyState struct {
 	iptables.PolicyRoute
 	family        byte
 	rules, routes []found
+	// unread reports whether the table has more routes than were read.
+	unread bool
 }
 
 // found is a rule or a route. exact means that every attribute is as we write it.
@@ -37,7 +41,20 @@ type found struct {
 }
 
 // complete reports whether the table has our rule and our route, and nothing else.
-func (h policyState) complete() bool { return exactly(h.rules) && exactly(h.routes) }
+func (h policyState) complete() bool { return exactly(h.rules) && exactly(h.routes) && !h.unread }
+
+// errUnfinished means that a table of ours had more foreign routes than one visit removes.
+var errUnfinished = fmt.Errorf("it had more than %d routes that are not ours, and some are left: the next check goes on", maxRead)
+
+// unfinished returns an error if routes were left unread, and so were not removed.
+func (n *namespace) unfinished() error {
+	for _, h := range n.policy {
+		if h.unread {
+			return h.wrap(fmt.Errorf("clean table %d: %w", h.Table, errUnfinished))
+		}
+	}
+	return nil
+}
 
 func exactly(f []found) bool { return len(f) == 1 && f[0].exact }
 
@@ -63,37 +80,69 @@ func (n *namespace) readPolicy() (err error) {
 	for _, p := range iptables.PolicyRoutes() {
 		for _, family := range n.families() {
 			h := policyState{PolicyRoute: p, family: family}
-			if h.rules, err = n.list(unix.RTM_GETRULE, h, nil, h.rule); err != nil {
+			if h.rules, err = n.readRules(h); err != nil {
 				return h.wrap(fmt.Errorf("list rules: %w", err))
 			}
-			if h.routes, err = n.list(unix.RTM_GETROUTE, h, [][]byte{h.table()}, h.route); err != nil {
+			if h.routes, h.unread, err = n.list(unix.RTM_GETROUTE, h, [][]byte{h.table()}, h.route); err != nil {
 				return h.wrap(fmt.Errorf("list routes: %w", err))
 			}
+			h.unread = h.unread && len(h.routes) > 1 // kernels before 4.20 also return routes of other tables
 			n.policy = append(n.policy, h)
 		}
 	}
 	return nil
 }
 
-// list reads rules or routes, and returns the ones of the policy route's table.
-func (n *namespace) list(kind uint16, h policyState, attributes [][]byte, take func([]byte, map[uint16][]byte) found) (out []found, err error) {
+// readRules returns the rules that lead to the table. A pod may have more rules in front of ours than are read: then the kernel is asked for
+// ours alone.
+func (n *namespace) readRules(h policyState) ([]found, error) {
+	rules, unread, err := n.list(unix.RTM_GETRULE, h, nil, h.rule)
+	if err != nil || !unread || slices.ContainsFunc(rules, func(f found) bool { return f.exact }) {
+		return rules, err
+	}
+	there, err := n.hasRule(h)
+	if there {
+		rules = append(rules, found{exact: true, remove: h.ourRule(unix.RTM_DELRULE, 0)})
+	}
+	return rules, err
+}
+
+// hasRule reports whether our rule is there. No request reads one rule, so it is an exclusive add: the kernel refuses an equal rule, and an
+// add that it accepts is taken back.
+func (n *namespace) hasRule(h policyState) (bool, error) {
+	err := n.change(h.ourRule(unix.RTM_NEWRULE, exclusive))
+	if err == nil {
+		return false, n.change(h.ourRule(unix.RTM_DELRULE, 0))
+	}
+	if errors.Is(err, unix.EEXIST) {
+		return true, nil
+	}
+	return false, err
+}
+
+// list reads rules or routes, and returns the ones of the policy route's table. unread reports whether there are more.
+func (n *namespace) list(
+	kind uint16, h policyState, attributes [][]byte, take func([]byte, map[uint16][]byte) found,
+) (out []found, unread bool, err error) {
 	request := rawnetlink.Request{Kind: kind, Header: h.header(0, 0, 0), Attributes: attributes}
 	err = rawnetlink.Uninterrupted(func() error {
 		read := 0
 		out = nil
 		return n.conn.Dump(n.end, request, func(body []byte) bool {
-			if read++; len(body) >= headerSize && body[0] == h.family {
+			read++
+			unread = read > maxRead
+			if !unread && len(body) >= headerSize && body[0] == h.family {
 				if a := rawnetlink.Attributes(body[headerSize:]); number(a[unix.RTA_TABLE]) == h.number() {
 					out = append(out, take(body[:headerSize], a))
 				}
 			}
-			return read < maxRead
+			return !unread
 		})
 	})
 	if errors.Is(err, unix.ENOENT) { // there is no such table
-		return nil, nil
+		return nil, false, nil
 	}
-	return out, err
+	return out, unread, err
 }
 
 // header serves as struct rtmsg and as struct fib_rule_hdr. The table's number does not fit in, so it is an attribute.
@@ -183,20 +232,24 @@ func (n *namespace) addPolicy(want []iptables.PolicyRoute) error {
 	return nil
 }
 
+// ourRule is a request about our rule.
+func (h policyState) ourRule(kind, flags uint16) rawnetlink.Request {
+	return rawnetlink.Request{Kind: kind, Flags: flags, Header: h.header(0, 0, unix.FR_ACT_TO_TBL), Attributes: [][]byte{
+		h.table(), rawnetlink.Number(unix.FRA_FWMARK, h.Mark), rawnetlink.Number(unix.FRA_FWMASK, 1<<32-1), rawnetlink.Number(unix.FRA_PRIORITY, rulePriority),
+	}}
+}
+
 // complete replaces all rules and routes by ours. The route comes before the rule that leads to it.
 func (n *namespace) complete(h policyState) error {
 	scope := map[byte]byte{unix.AF_INET: unix.RT_SCOPE_HOST}[h.family]
 	route := rawnetlink.Request{
-		Kind: unix.RTM_NEWROUTE, Header: h.header(unix.RTPROT_BOOT, scope, unix.RTN_LOCAL),
+		Kind: unix.RTM_NEWROUTE, Flags: exclusive, Header: h.header(unix.RTPROT_BOOT, scope, unix.RTN_LOCAL),
 		Attributes: [][]byte{h.table(), rawnetlink.Number(unix.RTA_OIF, loIndex)},
 	}
 	if err := n.replace(h.routes, route); err != nil {
 		return fmt.Errorf("write route of table %d: %w", h.Table, err)
 	}
-	rule := rawnetlink.Request{Kind: unix.RTM_NEWRULE, Header: h.header(0, 0, unix.FR_ACT_TO_TBL), Attributes: [][]byte{
-		h.table(), rawnetlink.Number(unix.FRA_FWMARK, h.Mark), rawnetlink.Number(unix.FRA_FWMASK, 1<<32-1), rawnetlink.Number(unix.FRA_PRIORITY, rulePriority),
-	}}
-	if err := n.replace(h.rules, rule); err != nil {
+	if err := n.replace(h.rules, h.ourRule(unix.RTM_NEWRULE, exclusive)); err != nil {
 		return fmt.Errorf("write rule for mark %d: %w", h.Mark, err)
 	}
 	return nil
@@ -210,7 +263,6 @@ func (n *namespace) replace(have []found, want rawnetlink.Request) error {
 	if err := n.remove(have); err != nil {
 		return err
 	}
-	want.Flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
 	if err := n.change(want); err != nil && !errors.Is(err, unix.EEXIST) {
 		return err
 	}

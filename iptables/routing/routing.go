@@ -61,7 +61,8 @@ type Change struct {
 	want     []iptables.PolicyRoute
 	before   []iptables.PolicyRoute
 	added    []netip.Prefix
-	unwanted bool // there are rules or routes of ours that are not wanted
+	unwanted bool  // there are rules or routes of ours that are not wanted
+	left     error // routes were left that should be removed
 }
 
 // Prepare adds the addresses and routes of want that are missing. Call it before the rules that need them are written. It sets lo up
@@ -76,6 +77,7 @@ func Prepare(ns *netns.NS, want iptables.Ruleset) (Change, error) {
 		if c.added, err = n.addLoopback(want.Loopback); err == nil {
 			err = n.addPolicy(want.Routing)
 		}
+		c.left = n.unfinished()
 		return err
 	})
 	if err != nil {
@@ -84,12 +86,13 @@ func Prepare(ns *netns.NS, want iptables.Ruleset) (Change, error) {
 	return c, nil
 }
 
-// Finish removes our routes that are not wanted. Call it when the rules that needed them are gone.
+// Finish removes our routes that are not wanted. Call it when the rules that needed them are gone. It returns an error if a table of ours
+// holds more foreign routes than were removed.
 func (c Change) Finish() error {
 	if !c.unwanted {
-		return nil
+		return c.left
 	}
-	return within(c.ns, func(n *namespace) error { return n.removeOthers(c.want) })
+	return within(c.ns, func(n *namespace) error { return errors.Join(n.removeOthers(c.want), n.unfinished()) })
 }
 
 // Undo removes what Prepare has added, when the next step has failed.
@@ -115,7 +118,7 @@ func Remove(ns *netns.NS) (removed bool, err error) {
 			removed, err = n.removeLoopback(iptables.LoopbackAddrs())
 		}
 		removed = removed || len(n.completeRoutes()) > 0
-		return err
+		return errors.Join(err, n.unfinished())
 	})
 	return removed, err
 }

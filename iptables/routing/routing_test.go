@@ -1,6 +1,7 @@
 package routing
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -190,6 +191,70 @@ func TestRead_fullNamespace_isBounded(t *testing.T) {
 	wantRead(t, ns, "full of others", iptables.Ruleset{})
 	if took := time.Since(start); took > time.Second {
 		t.Errorf("two looks took %s", took)
+	}
+}
+
+// front adds more rules in front of ours than are read.
+func front(t *testing.T, ns *netns.NS) {
+	t.Helper()
+	var b strings.Builder
+	for i := range maxRead + 100 {
+		fmt.Fprintf(&b, "rule add pref 5 fwmark %d lookup 7\n", i+1)
+	}
+	for _, family := range []string{"-4", "-6"} {
+		kerneltest.Shell(t, ns, "ip "+family+" -batch -", b.String())
+	}
+}
+
+func TestRead_moreRulesInFrontThanAreRead_findsOurs(t *testing.T) {
+	ns := kerneltest.New(t)
+	const look = "ip rule show pref 1000; ip -6 rule show pref 1000"
+	end(t, prepare(t, ns, tproxy()).Finish())
+	complete, before := pieces(t, ns), kerneltest.Shell(t, ns, look, "")
+	front(t, ns)
+	wantRead(t, ns, "behind others", tproxy())
+	end(t, prepare(t, ns, tproxy()).Finish())
+	if after := kerneltest.Shell(t, ns, look, ""); pieces(t, ns) != complete || after != before {
+		t.Errorf("%d pieces, want %d; rules %s, want %s", pieces(t, ns), complete, after, before)
+	}
+	kerneltest.Shell(t, ns, "ip rule del pref 1000; ip -6 rule del pref 1000", "")
+	wantRead(t, ns, "without the rules", redirect())
+	if left := kerneltest.Shell(t, ns, look, ""); left != "" {
+		t.Errorf("the look has left %s", left)
+	}
+	end(t, prepare(t, ns, tproxy()).Finish())
+	wantRead(t, ns, "repaired", tproxy())
+	if removed, err := Remove(ns); err != nil || !removed || kerneltest.Shell(t, ns, look, "") != "" {
+		t.Errorf("removed %v, error %v, left %s", removed, err, kerneltest.Shell(t, ns, look, ""))
+	}
+}
+
+// A table with more routes than are read is cleaned in several calls, and each but the last one says so.
+func TestFinish_moreRoutesThanAreRemoved_isAnError(t *testing.T) {
+	for _, next := range []iptables.Ruleset{tproxy(), redirect()} {
+		ns := kerneltest.New(t)
+		end(t, prepare(t, ns, tproxy()).Finish())
+		complete := pieces(t, ns)
+		var b strings.Builder
+		for i := range 2 * maxRead {
+			fmt.Fprintf(&b, "route add blackhole 10.%d.%d.0/24 table 15006\n", i/256, i%256)
+		}
+		kerneltest.Shell(t, ns, "ip -batch -", b.String())
+		unfinished := 0
+		for range 4 {
+			err := prepare(t, ns, next).Finish()
+			if err == nil {
+				break
+			}
+			if !errors.Is(err, errUnfinished) {
+				t.Fatal(err)
+			}
+			unfinished++
+		}
+		wantRead(t, ns, "cleaned", next)
+		if n := pieces(t, ns); unfinished == 0 || n != complete*len(next.Routing) {
+			t.Errorf("%d calls were unfinished, %d pieces are there, want %d", unfinished, n, complete*len(next.Routing))
+		}
 	}
 }
 
