@@ -124,6 +124,8 @@ type Outcome struct {
 	Drift Drift
 	// Preempted are rules of others that decide about packets before ours, one line each. They are left alone.
 	Preempted []string
+	// Provisional reports that the rules stand in the second table. The kernel does not count it as a change when the owner of the first ends.
+	Provisional bool
 }
 
 // Changed reports whether anything was written.

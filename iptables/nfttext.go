@@ -25,9 +25,9 @@ func (r Ruleset) NftText(o TextOptions) string {
 		fmt.Fprintf(&b, "# %s\n", p)
 	}
 	if o.Replace {
-		fmt.Fprintf(&b, "table inet %[1]s\ndelete table inet %[1]s\n", TableName)
+		fmt.Fprintf(&b, "table inet %[1]s\ndelete table inet %[1]s\n", r.table())
 	}
-	fmt.Fprintf(&b, "table inet %s {\n", TableName)
+	fmt.Fprintf(&b, "table inet %s {\n", r.table())
 	for _, s := range r.Sets {
 		fmt.Fprintf(&b, "\tset %s {\n%s\t}\n", s.Name, s.body())
 	}
@@ -218,7 +218,7 @@ type RuleView struct {
 
 // View returns the Ruleset for machines to read.
 func (r Ruleset) View() View {
-	v := View{Table: TableName, Sets: []SetView{}, Chains: []ChainView{}}
+	v := View{Table: r.table(), Sets: []SetView{}, Chains: []ChainView{}}
 	for _, p := range r.Loopback {
 		v.Loopback = append(v.Loopback, p.String())
 	}

@@ -1,12 +1,20 @@
 package iptables
 
-import "net/netip"
+import (
+	"cmp"
+	"net/netip"
+)
 
 // TableName is the name of our one nftables table in a namespace, and the prefix of our other names there.
 const TableName = "pod-network-controller"
 
+// SecondTableName is the name of the table that holds our rules while a process of the pod owns the first one (NFT_TABLE_F_OWNER).
+const SecondTableName = TableName + "-2"
+
 // Ruleset is everything that we own in one network namespace. All backends render the same Ruleset, so they cannot differ.
 type Ruleset struct {
+	// Table is the name of the table that holds them in the kernel; empty means TableName.
+	Table  string
 	Sets   []Set
 	Chains []Chain
 	// Loopback are addresses to be added to lo, if the namespace has IPv6.
@@ -14,6 +22,9 @@ type Ruleset struct {
 	// Routing delivers packets with a mark to the namespace itself.
 	Routing []PolicyRoute
 }
+
+// table returns the name of the table.
+func (r Ruleset) table() string { return cmp.Or(r.Table, TableName) }
 
 // PolicyRoute sends packets with a mark through a routing table of their own, whose only route delivers everything locally. It
 // exists once for each family.

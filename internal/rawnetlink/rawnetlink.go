@@ -34,6 +34,18 @@ func Nftables(kind uint16, family byte, attributes ...[]byte) Request {
 	return Request{Kind: unix.NFNL_SUBSYS_NFTABLES<<8 | kind, Header: []byte{family, unix.NFNETLINK_V0, 0, 0}, Attributes: attributes}
 }
 
+// Batch returns requests to nf_tables as one transaction: the kernel carries out all of them or none. It answers with errors, and
+// acknowledges the last request.
+func Batch(requests []Request) []Request {
+	edge := func(kind uint16) Request {
+		return Request{Kind: kind, Header: binary.BigEndian.AppendUint16([]byte{0, unix.NFNETLINK_V0}, unix.NFNL_SUBSYS_NFTABLES), Silent: true}
+	}
+	out := slices.Concat([]Request{edge(unix.NFNL_MSG_BATCH_BEGIN)}, requests, []Request{edge(unix.NFNL_MSG_BATCH_END)})
+	last := &out[len(requests)] // all are answered together
+	last.Silent, last.Flags = false, last.Flags|unix.NLM_F_ACK
+	return out
+}
+
 // Answer is the kernel's answer to one Request. Body has the header and the attributes; it is empty if the kernel only
 // acknowledges.
 type Answer struct {

@@ -35,6 +35,9 @@ func hookName(hook uint32) string {
 	return map[uint32]string{hookPrerouting: "PREROUTING", hookInput: "INPUT", hookOutput: "OUTPUT", hookIngress: "INGRESS"}[hook]
 }
 
+// tableFlagOwner is NFT_TABLE_F_OWNER: only the process that made the table can change it.
+const tableFlagOwner = 2
+
 // natHook is the priority at which the kernel runs all chains of type nat, whatever their own priority (NF_IP_PRI_NAT_DST). Among each
 // other they run in the order of their priorities.
 const natHook = -100
@@ -196,12 +199,16 @@ func (o Ours) nftables(n native) (found []base, more bool, err error) {
 	if err != nil {
 		return nil, false, err
 	}
+	tables, err := n.ownTables()
+	if err != nil {
+		return nil, false, err
+	}
 	read, own, shared := 0, iptables.RestoreChainNames(), map[string]bool{}
 	err = conn.Dump(n.end, get(unix.NFT_MSG_GETCHAIN, family{number: unix.NFPROTO_UNSPEC}), func(body []byte) bool {
 		read++
 		more = read > maxChains
 		b, ok := baseOf(body)
-		if ok && o.before(b) {
+		if ok && o.before(b) && !slices.Contains(tables, b.table) {
 			found = append(found, b)
 		}
 		if slices.Contains(own, b.chain) {
@@ -215,7 +222,23 @@ func (o Ours) nftables(n native) (found []base, more bool, err error) {
 	return found, more, err
 }
 
-// baseOf reads a chain. ok reports whether it is a base chain at a hook that counts, and not in our table.
+// ownTables returns our tables with their family. A table that a process of the pod owns is not ours.
+func (n native) ownTables() (own []string, err error) {
+	names := []string{iptables.TableName, iptables.SecondTableName}
+	var requests []rawnetlink.Request
+	for _, name := range names {
+		requests = append(requests, get(unix.NFT_MSG_GETTABLE, families()[0], rawnetlink.Text(unix.NFTA_TABLE_NAME, name)))
+	}
+	answers, err := n.ask(requests...)
+	for i, a := range answers {
+		if a.Err == nil && len(a.Body) >= sizeofNfgenmsg && bigEndian(rawnetlink.Attributes(a.Body[sizeofNfgenmsg:])[unix.NFTA_TABLE_FLAGS])&tableFlagOwner == 0 {
+			own = append(own, "inet "+names[i])
+		}
+	}
+	return own, err
+}
+
+// baseOf reads a chain. ok reports whether it is a base chain of a family that counts.
 func baseOf(body []byte) (b base, ok bool) {
 	if len(body) < sizeofNfgenmsg {
 		return b, false
@@ -234,7 +257,7 @@ func baseOf(body []byte) (b base, ok bool) {
 	if family == "netdev" {
 		b.hook += hookIngress // which is its first hook; the second is egress
 	}
-	return b, family != "" && len(number) == 4 && len(priority) == 4 && b.table != "inet "+iptables.TableName
+	return b, family != "" && len(number) == 4 && len(priority) == 4
 }
 
 func bigEndian(b []byte) uint32 {

@@ -110,7 +110,7 @@ func (e Backend) apply(ctx context.Context, ns *netns.NS, id podnet.Identity, wa
 		return out, err
 	}
 	out, err = e.finish(ctx, ns, want, out)
-	if err == nil && known && !out.Changed() && (len(out.Preempted) == 0 || !foreign.Owned(ctx, ns)) {
+	if err == nil && known && !out.Changed() && !out.Provisional && (len(out.Preempted) == 0 || !foreign.Owned(ctx, ns)) {
 		now.preempted = out.Preempted
 		e.memory.verified(id, now, want)
 	}

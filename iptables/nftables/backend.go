@@ -26,15 +26,17 @@ func New() *Backend { return &Backend{newCompiled()} }
 // Name is the backend's name in flags and reports.
 func (b *Backend) Name() string { return "nftables" }
 
-// Apply makes the namespace hold exactly want in our table, and returns what differed before. A fresh namespace gets all or
+// Apply makes the namespace hold exactly want in our table, and returns what differed before. While a process of the pod owns a table of
+// that name, the rules are in a second table. A fresh namespace gets all or
 // nothing. An existing table is changed in steps (see commit). Foreign tables are not touched.
 func (b *Backend) Apply(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (out iptables.Outcome, err error) {
 	var c comparison
 	err = ns.Alone(ctx, func() (same bool, err error) {
 		c, err = b.compare(ctx, ns, want)
-		if err == nil && c.have.flags()&tableFlagOwner != 0 {
-			err = fmt.Errorf("table inet %s: %w", iptables.TableName, ErrOwned)
+		if err == nil && c.have.owned() {
+			err = fmt.Errorf("tables inet %s and %s: %w", iptables.TableName, iptables.SecondTableName, ErrOwned)
 		}
+		out.Provisional = c.have.name != iptables.TableName
 		return err == nil && len(c.drift) == 0, err
 	}, func() error {
 		iptables.SawDrift(ctx, c.drift)
@@ -82,13 +84,21 @@ func (b *Backend) compare(ctx context.Context, ns *netns.NS, want iptables.Rules
 	return c, err
 }
 
-// write replaces our table by want. Addresses and routes are added before the rules that need them, and removed after them.
+// write replaces our table by want, and then deletes the second table if it is not needed any more. Addresses and routes are added before the rules that need them, and removed after them.
 func write(ctx context.Context, ns *netns.NS, c comparison, want iptables.Ruleset, fresh transaction) error {
 	routes, err := routing.Prepare(ns, want)
 	if err != nil {
 		return err
 	}
-	if err := commit(ctx, ns, c.have, c.ref.outline, want, fresh); err != nil {
+	if c.have.name == iptables.TableName {
+		err = commit(ctx, ns, c.have, c.ref.outline, want, fresh)
+	} else {
+		err = replace(ctx, ns, c.have.exists(), fresh.in(c.have.name))
+	}
+	if err == nil && c.have.surplus {
+		err = deleteNamed(ctx, ns, iptables.SecondTableName)
+	}
+	if err != nil {
 		return errors.Join(fmt.Errorf("commit nftables transaction: %w", err), routes.Undo())
 	}
 	return routes.Finish()
@@ -109,8 +119,7 @@ func (c comparison) describe(ctx context.Context, ns *netns.NS, want iptables.Ru
 		return c.drift
 	}
 	left := maxShownRules
-	generation, _ := c.have.generation()
-	have, err := readRules(ctx, ns, generation, func(string, int) bool { left--; return left > 0 })
+	have, err := readRules(ctx, ns, c.have, func(string, int) bool { left--; return left > 0 })
 	rules := ruleDrift(want, have, c.ref.content.chains)
 	if err != nil || len(rules) == 0 {
 		return c.drift
@@ -122,7 +131,7 @@ func (c comparison) describe(ctx context.Context, ns *netns.NS, want iptables.Ru
 // Present reports whether the namespace holds anything of ours.
 func (b *Backend) Present(ctx context.Context, ns *netns.NS) (present bool, err error) {
 	o, err := readOutline(ctx, ns)
-	return o.exists(), err
+	return o.present(), err
 }
 
 // Remove removes everything that we own in the namespace, and reports whether there was anything.
@@ -139,26 +148,38 @@ func (b *Backend) Remove(ctx context.Context, ns *netns.NS) (removed bool, err e
 // Yield removes only the rules, and reports whether there were any. Addresses and routes stay: the backend that has taken over needs
 // them.
 func (b *Backend) Yield(ctx context.Context, ns *netns.NS) (removed bool, err error) {
+	var o outline
 	err = ns.Alone(ctx, func() (none bool, err error) {
-		o, err := readOutline(ctx, ns)
-		if o.flags()&tableFlagOwner != 0 {
-			return false, fmt.Errorf("table inet %s: %w", iptables.TableName, ErrOwned)
+		o, err = readOutline(ctx, ns)
+		return !o.present(), err
+	}, func() (err error) {
+		if o.exists() && !o.owned() {
+			err = deleteNamed(ctx, ns, o.name)
 		}
-		return !o.exists(), err
-	}, func() error {
-		if err := absent(transaction{deleteTable()}.commit(ctx, ns)); err != nil {
-			return fmt.Errorf("delete table %s: %w", iptables.TableName, err)
+		if o.surplus {
+			err = errors.Join(err, deleteNamed(ctx, ns, iptables.SecondTableName))
 		}
-		removed = true
-		return nil
+		removed = err == nil
+		return err
 	})
 	return removed, err
+}
+
+// deleteNamed deletes a table of ours; absent is success.
+func deleteNamed(ctx context.Context, ns *netns.NS, table string) error {
+	if err := absent(transaction{deleteTable()}.in(table).commit(ctx, ns)); err != nil {
+		return fmt.Errorf("delete table %s: %w", table, err)
+	}
+	return nil
 }
 
 // Read returns what the namespace holds of ours, with counters. ok is false if there is nothing.
 func (b *Backend) Read(ctx context.Context, ns *netns.NS) (have iptables.Ruleset, ok bool, err error) {
 	o, err := readOutline(ctx, ns)
-	if err != nil || !o.exists() {
+	if !o.exists() && o.surplus {
+		o, err = readTable(ctx, ns, iptables.SecondTableName)
+	}
+	if err != nil || !o.exists() || o.owned() {
 		return have, false, err
 	}
 	if have, err = show(ctx, ns, o); err != nil {

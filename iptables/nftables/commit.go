@@ -46,7 +46,7 @@ func replace(ctx context.Context, ns *netns.NS, exists bool, fresh transaction) 
 	return insist(ctx, func() error {
 		t := fresh
 		if exists {
-			t = slices.Insert(slices.Clone(fresh), 0, deleteTable())
+			t = slices.Insert(slices.Clone(fresh), 0, fresh.deletion())
 		}
 		err := t.commit(ctx, ns)
 		switch {

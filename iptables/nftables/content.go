@@ -11,7 +11,6 @@ import (
 
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/rawnetlink"
-	"istio-pod-network-controller/iptables"
 )
 
 // sum is the hash of a rule.
@@ -34,7 +33,7 @@ type content struct {
 func readContent(ctx context.Context, ns *netns.NS, o outline, limit *content) (c content, err error) {
 	c.sets = map[string]tally{}
 	generation, _ := o.generation()
-	c.chains, err = readRules(ctx, ns, generation, func(chain string, n int) bool { return limit == nil || n <= len(limit.chains[chain]) })
+	c.chains, err = readRules(ctx, ns, o, func(chain string, n int) bool { return limit == nil || n <= len(limit.chains[chain]) })
 	if err != nil {
 		return c, err
 	}
@@ -44,7 +43,7 @@ func readContent(ctx context.Context, ns *netns.NS, o outline, limit *content) (
 		if limit != nil {
 			most = limit.sets[base].count
 		}
-		if c.sets[base], err = readElements(ctx, ns, name, most); err != nil {
+		if c.sets[base], err = readElements(ctx, ns, elementsOf(o.name, name), most); err != nil {
 			return c, err
 		}
 	}
@@ -52,9 +51,10 @@ func readContent(ctx context.Context, ns *netns.NS, o outline, limit *content) (
 }
 
 // readRules reads the rules of each chain in order, as long as more allows the nth rule of a chain.
-func readRules(ctx context.Context, ns *netns.NS, generation string, more func(chain string, n int) bool) (map[string][]sum, error) {
+func readRules(ctx context.Context, ns *netns.NS, o outline, more func(chain string, n int) bool) (map[string][]sum, error) {
 	out := map[string][]sum{}
-	err := list(ctx, ns, allRules(), func(b []byte) error {
+	generation, _ := o.generation()
+	err := list(ctx, ns, rulesOf(o.name), func(b []byte) error {
 		chain := text(find(b, unix.NFTA_RULE_CHAIN))
 		out[chain] = append(out[chain], sha256.Sum256(canonicalRule(b, generation)))
 		if !more(chain, len(out[chain])) {
@@ -66,9 +66,9 @@ func readRules(ctx context.Context, ns *netns.NS, generation string, more func(c
 }
 
 // readElements reads a set, at most so many elements; most < 0 means no limit.
-func readElements(ctx context.Context, ns *netns.NS, set string, most int) (tally, error) {
+func readElements(ctx context.Context, ns *netns.NS, set rawnetlink.Request, most int) (tally, error) {
 	var all []string
-	err := list(ctx, ns, elementsOf(set), func(b []byte) error {
+	err := list(ctx, ns, set, func(b []byte) error {
 		for _, e := range rawnetlink.Each(find(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
 			if most >= 0 && len(all) >= most {
 				return errTooMuch
@@ -86,21 +86,20 @@ func readElements(ctx context.Context, ns *netns.NS, set string, most int) (tall
 	return tally{len(all), sum(h.Sum(nil))}, err
 }
 
-func allRules() rawnetlink.Request {
-	return get(unix.NFT_MSG_GETRULE, rawnetlink.Text(unix.NFTA_RULE_TABLE, iptables.TableName))
+func rulesOf(table string) rawnetlink.Request {
+	return get(unix.NFT_MSG_GETRULE, rawnetlink.Text(unix.NFTA_RULE_TABLE, table))
 }
 
-func elementsOf(set string) rawnetlink.Request {
-	return get(unix.NFT_MSG_GETSETELEM,
-		rawnetlink.Text(unix.NFTA_SET_ELEM_LIST_TABLE, iptables.TableName), rawnetlink.Text(unix.NFTA_SET_ELEM_LIST_SET, set))
+func elementsOf(table, set string) rawnetlink.Request {
+	return get(unix.NFT_MSG_GETSETELEM, rawnetlink.Text(unix.NFTA_SET_ELEM_LIST_TABLE, table), rawnetlink.Text(unix.NFTA_SET_ELEM_LIST_SET, set))
 }
 
-// canonicalRule returns a rule without what differs between equal rules: its handle, its counters, and the generation of the
+// canonicalRule returns a rule without what differs between equal rules: its table, handle and counters, and the generation of the
 // sets that it uses.
 func canonicalRule(rule []byte, generation string) (out []byte) {
 	for kind, data := range rawnetlink.Each(rule) {
 		switch kind {
-		case unix.NFTA_RULE_HANDLE, unix.NFTA_RULE_POSITION, rulePad:
+		case unix.NFTA_RULE_TABLE, unix.NFTA_RULE_HANDLE, unix.NFTA_RULE_POSITION, rulePad:
 		case unix.NFTA_RULE_EXPRESSIONS:
 			for _, e := range rawnetlink.Each(data) {
 				out = canonicalExpr(out, e, generation)

@@ -25,7 +25,7 @@ func (b *Backend) Edit(ctx context.Context, ns *netns.NS, generation uint32, hav
 	}
 	drift = editDrift(all)
 	err = ns.Alone(ctx, func() (bool, error) { return false, nil }, func() error {
-		sets, err := readSets(ctx, ns)
+		sets, err := readSets(ctx, ns, iptables.TableName)
 		suffix, ok := outline{sets: sets}.generation()
 		if err != nil || !ok {
 			return ctx.Err()

@@ -2,7 +2,6 @@ package nftables
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	goruntime "runtime"
@@ -205,40 +204,6 @@ func otherRegister() func(expr.Any) bool {
 		}
 		return false
 	}
-}
-
-// Nobody can change such a table but the process that owns it.
-func TestATableThatAProcessOwnsIsSaidToBe(t *testing.T) {
-	ns, b, want := kerneltest.New(t), newByPath(t), rules(t, nil)
-	pod, err := nft.New(nft.WithNetNSFd(ns.Fd()), nft.AsLasting())
-	if err != nil {
-		t.Fatal(err)
-	}
-	table := ownTable()
-	table.Flags = nft.TableFlagOwner
-	pod.AddTable(table)
-	if err := pod.Flush(); err != nil {
-		t.Fatal(err)
-	}
-	for name, f := range map[string]func(context.Context) error{
-		"apply":  func(ctx context.Context) error { _, err := b.Apply(ctx, ns.Path(), want); return err },
-		"remove": func(ctx context.Context) error { _, err := b.Remove(ctx, ns.Path()); return err },
-	} {
-		bounded(t, name, func(ctx context.Context) error {
-			if err := f(ctx); !errors.Is(err, ErrOwned) {
-				t.Errorf("%s: %v", name, err)
-			}
-			return nil
-		})
-	}
-	if drift, err := b.Verify(t.Context(), ns.Path(), want); err != nil || len(drift) == 0 {
-		t.Errorf("drift %q, error %v", drift, err)
-	}
-	if err := pod.CloseLasting(); err != nil { // the table goes with its owner
-		t.Fatal(err)
-	}
-	mustApply(t, b, ns, want)
-	mustHold(t, ns, want)
 }
 
 func TestApplyEndsWhileAPodFlushesTheTable(t *testing.T) {

@@ -28,16 +28,27 @@ const (
 // outline is our table without rules and elements: the attributes of the table, its chains and sets as the kernel returns them,
 // without names, handles and padding. Equal outlines mean equal tables, rules and elements aside.
 type outline struct {
+	name   string            // of the table
 	table  string            // empty if there is no table
 	chains map[string]string // chains with our names
 	sets   map[string]string // by full name, with the generation
 	// foreign reports whether there is more: chains with other names, objects, flowtables, too many sets.
 	foreign bool
+	// surplus reports whether the second table is there beside the first one, and can be deleted.
+	surplus bool
 }
 
 func (o outline) exists() bool { return o.table != "" }
 
-func (o outline) flags() uint32 { return number(find([]byte(o.table), unix.NFTA_TABLE_FLAGS)) }
+func (o outline) flags() uint32 { return tableFlags([]byte(o.table)) }
+
+func tableFlags(table []byte) uint32 { return number(find(table, unix.NFTA_TABLE_FLAGS)) }
+
+// owned reports whether a process of the pod owns the table: then it holds nothing of ours.
+func (o outline) owned() bool { return o.flags()&tableFlagOwner != 0 }
+
+// present reports whether a table of ours is there.
+func (o outline) present() bool { return o.exists() && !o.owned() || o.surplus }
 
 // generation returns the suffix of all set names. ok is false if they differ; our transactions never leave them so.
 func (o outline) generation() (suffix string, ok bool) {
@@ -51,28 +62,41 @@ func (o outline) generation() (suffix string, ok bool) {
 	return suffix, true
 }
 
-// readOutline reads our table and chains by name. A dump would also return everything that others have in the namespace.
-func readOutline(ctx context.Context, ns *netns.NS) (o outline, err error) {
-	table := rawnetlink.Text(unix.NFTA_TABLE_NAME, iptables.TableName) // NFTA_CHAIN_TABLE is the same
+// readOutline reads our table: the second one while a process of the pod owns the first.
+func readOutline(ctx context.Context, ns *netns.NS) (outline, error) {
+	o, err := readTable(ctx, ns, iptables.TableName)
+	if err == nil && o.owned() {
+		return readTable(ctx, ns, iptables.SecondTableName)
+	}
+	return o, err
+}
+
+// readTable reads a table and chains by name. A dump would also return everything that others have in the namespace.
+func readTable(ctx context.Context, ns *netns.NS, name string) (o outline, err error) {
+	o.name = name
+	table := rawnetlink.Text(unix.NFTA_TABLE_NAME, name) // NFTA_CHAIN_TABLE is the same
 	requests := []rawnetlink.Request{get(unix.NFT_MSG_GETTABLE, table)}
 	for _, name := range iptables.ChainNames() {
 		requests = append(requests, get(unix.NFT_MSG_GETCHAIN, table, rawnetlink.Text(unix.NFTA_CHAIN_NAME, name)))
 	}
+	requests = append(requests, get(unix.NFT_MSG_GETTABLE, rawnetlink.Text(unix.NFTA_TABLE_NAME, iptables.SecondTableName)))
 	answers, err := ask(ctx, ns, requests...)
 	if err != nil {
-		return o, fmt.Errorf("look for table %s: %w", iptables.TableName, err)
+		return o, fmt.Errorf("look for table %s: %w", name, err)
 	}
+	second := answers[len(answers)-1]
+	o.surplus = name != iptables.SecondTableName && second != nil && tableFlags(second)&tableFlagOwner == 0
 	if answers[0] == nil {
 		return o, nil
 	}
-	o = outline{table: without(answers[0], unix.NFTA_TABLE_NAME, tableHandle, tablePad), chains: map[string]string{}}
+	o.table, o.chains = without(answers[0], unix.NFTA_TABLE_NAME, tableHandle, tablePad), map[string]string{}
 	for i, name := range iptables.ChainNames() {
 		if answers[i+1] != nil {
-			o.chains[name] = without(answers[i+1], unix.NFTA_CHAIN_NAME, unix.NFTA_CHAIN_HANDLE, unix.NFTA_CHAIN_PAD)
+			o.chains[name] = without(answers[i+1], unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME, unix.NFTA_CHAIN_HANDLE, unix.NFTA_CHAIN_PAD)
 		}
 	}
 	err = rawnetlink.Uninterrupted(func() (err error) {
-		o.sets, err = readSets(ctx, ns)
+		o.sets, err = readSets(ctx, ns, name)
 		return err
 	})
 	// What cannot be read is not ours.
@@ -80,13 +104,13 @@ func readOutline(ctx context.Context, ns *netns.NS) (o outline, err error) {
 	return o, timedOut(ctx, err)
 }
 
-func readSets(ctx context.Context, ns *netns.NS) (map[string]string, error) {
+func readSets(ctx context.Context, ns *netns.NS, table string) (map[string]string, error) {
 	sets := map[string]string{}
-	err := list(ctx, ns, get(unix.NFT_MSG_GETSET, rawnetlink.Text(unix.NFTA_SET_TABLE, iptables.TableName)), func(b []byte) error {
+	err := list(ctx, ns, get(unix.NFT_MSG_GETSET, rawnetlink.Text(unix.NFTA_SET_TABLE, table)), func(b []byte) error {
 		if len(sets) == maxSets {
 			return errTooMuch
 		}
-		sets[text(find(b, unix.NFTA_SET_NAME))] = without(b, unix.NFTA_SET_NAME, setHandle, setPad, setCount)
+		sets[text(find(b, unix.NFTA_SET_NAME))] = without(b, unix.NFTA_SET_TABLE, unix.NFTA_SET_NAME, setHandle, setPad, setCount)
 		return nil
 	})
 	return sets, err

@@ -21,14 +21,15 @@ const (
 	maxShownElements = 1 << 15
 )
 
-// show returns what our table holds, to be printed: sets by name, chains and rules in the kernel's order. No content of the table is an
+// show returns what a table of ours holds, to be printed: sets by name, chains and rules in the kernel's order. No content of the table is an
 // error.
 func show(ctx context.Context, ns *netns.NS, o outline) (out iptables.Ruleset, err error) {
-	if !o.exists() || o.flags()&tableFlagDormant != 0 { // rules of a dormant table have no effect
+	out.Table = o.name
+	if o.flags()&tableFlagDormant != 0 { // its rules have no effect
 		return out, nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.sets)) {
-		set, err := showSet(ctx, ns, name, o.sets[name])
+		set, err := showSet(ctx, ns, o, name)
 		if ctx.Err() != nil {
 			return out, err
 		}
@@ -42,17 +43,17 @@ func show(ctx context.Context, ns *netns.NS, o outline) (out iptables.Ruleset, e
 			out.Chains = append(out.Chains, decodeChain(name, attrs))
 		}
 	}
-	if err := showRules(ctx, ns, &out); ctx.Err() != nil {
+	if err := showRules(ctx, ns, o.name, &out); ctx.Err() != nil {
 		return out, err
 	}
 	return out, nil
 }
 
 // showSet reads a set. The elements of an interval are its start, and the first address behind it.
-func showSet(ctx context.Context, ns *netns.NS, name, attrs string) (set iptables.Set, err error) {
+func showSet(ctx context.Context, ns *netns.NS, o outline, name string) (set iptables.Set, err error) {
 	set = iptables.Set{Name: printable(baseName(name)), Kind: iptables.PortSet}
 	var starts, ends []netip.Addr
-	err = list(ctx, ns, elementsOf(name), func(b []byte) error {
+	err = list(ctx, ns, elementsOf(o.name, name), func(b []byte) error {
 		for _, e := range rawnetlink.Each(find(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
 			key := find(find(e, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE)
 			a, isAddr := netip.AddrFromSlice(key)
@@ -69,7 +70,7 @@ func showSet(ctx context.Context, ns *netns.NS, name, attrs string) (set iptable
 		}
 		return nil
 	})
-	switch number(find([]byte(attrs), unix.NFTA_SET_KEY_TYPE)) {
+	switch number(find([]byte(o.sets[name]), unix.NFTA_SET_KEY_TYPE)) {
 	case typeIPv4:
 		set.Kind = iptables.IPv4Set
 	case typeIPv6:
@@ -104,10 +105,10 @@ func prefixes(starts, ends []netip.Addr) (out []netip.Prefix) {
 }
 
 // showRules adds the rules to their chains. It also adds chains that are not ours if they have rules.
-func showRules(ctx context.Context, ns *netns.NS, out *iptables.Ruleset) error {
+func showRules(ctx context.Context, ns *netns.NS, table string, out *iptables.Ruleset) error {
 	count := 0
 	var last *iptables.Chain
-	err := list(ctx, ns, allRules(), func(b []byte) error {
+	err := list(ctx, ns, rulesOf(table), func(b []byte) error {
 		name := text(find(b, unix.NFTA_RULE_CHAIN))
 		if last == nil || last.Name != printable(name) {
 			last = chainIn(out, printable(name))

@@ -101,13 +101,16 @@ func ruleDrift(want iptables.Ruleset, have, ref map[string][]sum) (d iptables.Dr
 // differences compares outlines. The set names of ref have no generation.
 func (o outline) differences(ref outline) iptables.Drift {
 	if !o.exists() {
-		return iptables.Drift{{Kind: iptables.KindAbsent, Text: "- table inet " + iptables.TableName}}
+		return iptables.Drift{{Kind: iptables.KindAbsent, Text: "- table inet " + o.name}}
 	}
-	d := differing(iptables.KindTable, "table", map[string]string{iptables.TableName: o.table}, map[string]string{iptables.TableName: ref.table})
+	d := differing(iptables.KindTable, "table", map[string]string{o.name: o.table}, map[string]string{o.name: ref.table})
 	d = append(d, differing(iptables.KindTable, "chain", o.chains, ref.chains)...)
 	d = append(d, differing(iptables.KindSets, "set", o.baseNames(), ref.sets)...)
 	if _, ok := o.generation(); !ok || len(o.sets) > len(ref.sets) {
 		d = append(d, iptables.Difference{Kind: iptables.KindSets, Text: "+ sets of more than one generation"})
+	}
+	if o.surplus {
+		d = append(d, iptables.Difference{Kind: iptables.KindTable, Text: "+ table inet " + iptables.SecondTableName})
 	}
 	if o.foreign {
 		d = append(d, iptables.Difference{Kind: iptables.KindTable, Text: "+ chains, sets, objects or flowtables that are not ours"})

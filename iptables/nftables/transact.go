@@ -44,7 +44,7 @@ func (t transaction) commitAt(ctx context.Context, ns *netns.NS, generation uint
 				return err
 			}
 		}
-		answers, err := conn.Ask(end(ctx), asked...)
+		answers, err := conn.Ask(end(ctx), rawnetlink.Batch(t)...)
 		for _, a := range answers {
 			err = errors.Join(err, a.Err)
 		}
@@ -61,6 +61,23 @@ func settle(ns *netns.NS) error {
 		}
 		return err
 	})
+}
+
+// in returns the transaction for another table. The first attribute of each message names the table.
+func (t transaction) in(table string) transaction {
+	out := slices.Clone(t)
+	for i, r := range out {
+		out[i].Attributes = slices.Clone(r.Attributes)
+		out[i].Attributes[0] = rawnetlink.Text(unix.NFTA_TABLE_NAME, table)
+	}
+	return out
+}
+
+// deletion deletes the table of the transaction.
+func (t transaction) deletion() rawnetlink.Request {
+	r := deleteTable()
+	r.Attributes = t[0].Attributes[:1]
+	return r
 }
 
 // size returns about how many bytes are sent.
