@@ -6,7 +6,7 @@ import "fmt"
 const (
 	exitError   = 1 // an error; `status`: something does not have what it asks for
 	exitUnasked = 2 // `status`, `version --agents`: the cluster could not be asked, or not about all that was asked for; `status`: so it is with a wrong flag
-	exitDrift   = 3 // `rules verify`, `inspect`: the rules differ from what the pod asks for; `inspect`: or the rules are not known
+	exitDrift   = 3 // `rules verify`, `inspect`: the rules differ from what the pod asks for, or foreign chains see packets before them; `inspect`: or the rules are not known
 )
 
 // exitCode ends a command with an exit code. What there is to say has been said.

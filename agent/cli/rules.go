@@ -44,7 +44,7 @@ func newRules() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "rules", Short: "Compute, apply, compare, show or remove the rules of one network namespace", Args: noSubcommand, RunE: help,
 		Long: "Works on one network namespace, without a cluster: computes what a pod's manifest asks for exactly as the agent does.\n" +
-			"Exit status: 0 done or equal, 1 error, 3 drift found by verify.",
+			"Exit status: 0 done or equal, 1 error, 3 drift, or foreign chains before our rules, found by verify.",
 		Example: "  ip netns add demo\n" +
 			"  istio-pod-network-controller rules apply --netns /run/netns/demo --pod pod.yaml\n" +
 			"  istio-pod-network-controller rules show --netns /run/netns/demo",
@@ -79,6 +79,7 @@ func newApply(o *rulesOptions) *cobra.Command {
 				return err
 			}
 			cmd.Println(map[bool]string{true: "rules applied", false: "nothing to do: the rules are there"}[out.Changed()])
+			printPreempting(cmd, out.Preempted)
 			return nil
 		},
 	}
@@ -98,17 +99,28 @@ func newVerify(o *rulesOptions) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			drift, err := b.Verify(cmd.Context(), o.place(), want)
+			found, err := b.Look(cmd.Context(), o.place(), &want)
 			if err != nil {
 				return err
 			}
-			if len(drift) > 0 {
-				cmd.Printf("%s\n", drift)
+			if len(found.Drift) > 0 {
+				cmd.Printf("%s\n", found.Drift)
+			} else {
+				cmd.Println("the rules are there")
+			}
+			printPreempting(cmd, found.Preempting)
+			if len(found.Drift)+len(found.Preempting) > 0 {
 				return exitCode(exitDrift)
 			}
-			cmd.Println("the rules are there")
 			return nil
 		},
+	}
+}
+
+// printPreempting prints foreign chains that see packets before our rules.
+func printPreempting(cmd *cobra.Command, lines []string) {
+	for _, line := range lines {
+		cmd.Println("foreign, before our rules: " + line)
 	}
 }
 

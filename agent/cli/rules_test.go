@@ -183,3 +183,30 @@ func TestRulesByTheOtherBackend(t *testing.T) {
 		}
 	}
 }
+
+// Rules that are all there decide nothing if foreign chains come first.
+func TestRules_foreignChainsComeFirst_areTold(t *testing.T) {
+	file := write(t, "pod.yaml", podYAML)
+	const told = "foreign, before our rules: nftables, table inet x, chain c (output, priority -310) has rules"
+	for _, backend := range []string{"nftables", "iptables"} {
+		ns := kerneltest.New(t)
+		run := func(verb string) (int, string) {
+			code, out, errOut := call(t, "", "rules", verb, "--netns", ns.Path(), "--pod", file, "--backend", backend)
+			return code, out + errOut
+		}
+		if code, out := run("apply"); code != 0 || strings.Contains(out, "foreign") {
+			t.Fatalf("%s: code %d, said %q", backend, code, out)
+		}
+		kerneltest.Shell(t, ns, "nft 'table inet x {\nchain c { type filter hook output priority -310; tcp dport 80 notrack; }\n}'", "")
+		if code, out := run("apply"); code != 0 || !strings.Contains(out, told) {
+			t.Errorf("%s, apply: code %d, said %q", backend, code, out)
+		}
+		if code, out := run("verify"); code != exitDrift || !strings.Contains(out, "the rules are there") || !strings.Contains(out, told) {
+			t.Errorf("%s, verify: code %d, said %q", backend, code, out)
+		}
+		kerneltest.Shell(t, ns, "nft delete table inet x", "")
+		if code, out := run("verify"); code != 0 || strings.Contains(out, "foreign") {
+			t.Errorf("%s, without them: code %d, said %q", backend, code, out)
+		}
+	}
+}

@@ -248,11 +248,7 @@ func (e Backend) clear(ctx context.Context, ns *netns.NS) (removed iptables.Drif
 	return removed, nil
 }
 
-// Verify compares with the chosen backend's rules; rules of another backend count as drift.
-func (e Backend) Verify(ctx context.Context, at podnet.Place, want iptables.Ruleset) (iptables.Drift, error) {
-	return Visit(ctx, e.Namespaces, at, func(ctx context.Context, ns *netns.NS) (iptables.Drift, error) { return e.verify(ctx, ns, want) })
-}
-
+// verify compares with the chosen backend's rules; rules of another backend count as drift.
 func (e Backend) verify(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (iptables.Drift, error) {
 	drift, err := e.chosen.Verify(ctx, ns, want)
 	renamed, errRenamed := renamedDrift(ns, e.chosen)

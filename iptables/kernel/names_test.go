@@ -29,7 +29,7 @@ func TestRulesComeBackWhateverNamesThePodMakes(t *testing.T) {
 			}
 			mustRun(t, ns, flushAll+"; "+istioChain)
 			out, err := b.Apply(t.Context(), at(ns), want)
-			drift, errDrift := b.Verify(t.Context(), at(ns), want)
+			drift, errDrift := driftOf(t, b, ns, want)
 			if err := errors.Join(err, errDrift); err != nil || !out.Changed() || len(drift) > 0 {
 				t.Errorf("changed %q, drift %s, error %v", out.Drift, drift, err)
 			}

@@ -80,10 +80,10 @@ func TestAPlaceIsNotWorkedOnUnderAnotherIdentity(t *testing.T) {
 		_, errApply := e.Apply(t.Context(), place, tproxyRules(t))
 		_, errPresent := e.Present(t.Context(), place)
 		_, errRemove := e.Remove(t.Context(), place)
-		_, errVerify := e.Verify(t.Context(), place, tproxyRules(t))
+		_, errLook := e.Look(t.Context(), place, nil)
 		_, _, errList := e.List(t.Context(), place)
 		for what, err := range map[string]error{
-			"apply": errApply, "present": errPresent, "remove": errRemove, "verify": errVerify, "list": errList,
+			"apply": errApply, "present": errPresent, "remove": errRemove, "look": errLook, "list": errList,
 		} {
 			if !errors.Is(err, podnet.ErrGone) {
 				t.Errorf("%s: %s: error %v", name, what, err)
