@@ -46,7 +46,7 @@ var rooms = []room{
 	{dir: "iptables/foreign", own: "iptables internal/netns internal/podnet internal/rawnetlink", others: "golang.org/x/sys/unix"},
 	{dir: "iptables/routing", own: "iptables iptables/foreign internal/netns internal/rawnetlink", others: "golang.org/x/sys/unix"},
 	{dir: "iptables/nftables", own: "iptables iptables/routing internal/netns internal/rawnetlink", others: "github.com/google/nftables golang.org/x/sys/unix"},
-	{dir: "iptables/xtables", own: "iptables iptables/routing internal/netns internal/rawnetlink", others: "github.com/coreos/go-iptables golang.org/x/sys/unix"},
+	{dir: "iptables/xtables", own: "iptables iptables/foreign iptables/routing internal/netns internal/rawnetlink", others: "github.com/coreos/go-iptables golang.org/x/sys/unix"},
 	{
 		dir: "iptables/kernel", own: "iptables iptables/foreign iptables/nftables iptables/routing iptables/xtables internal/netns internal/podnet internal/rawnetlink",
 		others: "golang.org/x/sys/unix",

@@ -8,6 +8,7 @@ import (
 	"iter"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -73,6 +74,20 @@ func findLegacy() *podnet.ProgrammedByOthersError {
 		}
 	}
 	return nil
+}
+
+// LegacyHolds reports whether a table of x_tables in the calling thread's namespace may have a chain with one of the names. It starts no
+// process, and makes no table.
+func LegacyHolds(names []string) bool {
+	for _, f := range legacyFamilies() {
+		for _, table := range f.tables() {
+			t, err := f.read(table)
+			if err != nil || slices.ContainsFunc(names, func(name string) bool { return bytes.Contains(t.entries, append([]byte(name), 0)) }) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // tables returns the tables of the calling thread's namespace. Without the kernel module there is no such file, and no table.

@@ -12,6 +12,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/iptables/foreign"
+	"istio-pod-network-controller/iptables/xtables"
 )
 
 // Driver puts rules into an open network namespace.
@@ -106,7 +107,16 @@ func (e Backend) apply(ctx context.Context, ns *netns.NS, id podnet.Identity, wa
 		}
 	}
 	first := known && now.rules.Pristine() && !e.memory.of(id).ours
-	if out, err = e.program(ctx, ns, id, want, first); err != nil || first && e.alone(ns, id, now, want) {
+	out, err = e.program(ctx, ns, id, want, first)
+	if other, ok := e.instead(err); ok {
+		var errOther error
+		e, first = other, false
+		if out, errOther = e.program(ctx, ns, id, want, first); errOther == nil {
+			err = nil
+		}
+		err = errors.Join(err, errOther)
+	}
+	if err != nil || first && e.alone(ns, id, now, want) {
 		return out, err
 	}
 	out, err = e.finish(ctx, ns, want, out)
@@ -155,6 +165,18 @@ func (e Backend) program(ctx context.Context, ns *netns.NS, id podnet.Identity, 
 		e.memory.written(id)
 	}
 	return out, err
+}
+
+// instead returns the backend that takes a namespace if err says that iptables cannot use its tables: a pod could make them unreadable. Once
+// they are usable again the chosen one takes over.
+func (e Backend) instead(err error) (Backend, bool) {
+	i := slices.IndexFunc(e.others, func(d Driver) bool { return !d.BuiltIn() })
+	if !errors.Is(err, xtables.ErrUnusable) || i < 0 {
+		return e, false
+	}
+	e.others = slices.Clone(e.others)
+	e.chosen, e.others[i] = e.others[i], e.chosen
+	return e, true
 }
 
 // alone reports whether the namespace has never had another transaction than the chosen backend's: then it holds no rules of others or of
@@ -248,9 +270,13 @@ func (e Backend) clear(ctx context.Context, ns *netns.NS) (removed iptables.Drif
 	return removed, nil
 }
 
-// verify compares with the chosen backend's rules; rules of another backend count as drift.
-func (e Backend) verify(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (iptables.Drift, error) {
+// verify compares with the chosen backend's rules, or with those of the backend that has taken the namespace instead. It returns that
+// backend. Rules of another backend count as drift.
+func (e Backend) verify(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (Backend, iptables.Drift, error) {
 	drift, err := e.chosen.Verify(ctx, ns, want)
+	if other, ok := e.instead(err); ok {
+		return other.verify(ctx, ns, want)
+	}
 	renamed, errRenamed := renamedDrift(ns, e.chosen)
 	drift, err = append(drift, renamed...), errors.Join(err, errRenamed)
 	for _, o := range e.others {
@@ -260,7 +286,7 @@ func (e Backend) verify(ctx context.Context, ns *netns.NS, want iptables.Ruleset
 		}
 		err = errors.Join(err, errPresent)
 	}
-	return drift, err
+	return e, drift, err
 }
 
 // List returns the rules of the namespace, the chosen backend's first. ok is false if there are none.
@@ -270,17 +296,20 @@ func (e Backend) List(ctx context.Context, at podnet.Place) (have Listing, ok bo
 }
 
 func (e Backend) list(ctx context.Context, ns *netns.NS) (Listing, error) {
+	var unusable error
 	for _, b := range e.all() {
 		have, ok, err := b.List(ctx, ns)
-		if err != nil {
+		switch {
+		case errors.Is(err, xtables.ErrUnusable): // another backend may have taken the namespace
+			unusable = errors.Join(unusable, fmt.Errorf("read the rules of the %s backend: %w", b.Name(), err))
+		case err != nil:
 			return Listing{}, fmt.Errorf("read the rules of the %s backend: %w", b.Name(), err)
-		}
-		if ok {
+		case ok:
 			have.Backend = b.Name()
 			return have, nil
 		}
 	}
-	return Listing{}, nil
+	return Listing{}, unusable
 }
 
 func (e Backend) all() []Driver { return append([]Driver{e.chosen}, e.others...) }

@@ -56,8 +56,8 @@ func mustApplyIn(t *testing.T, e Backend, place podnet.Place, want iptables.Rule
 	if err != nil {
 		t.Fatal(err)
 	}
-	if drift, err := e.Verify(t.Context(), place, want); err != nil || len(drift) > 0 {
-		t.Fatalf("afterwards: drift %q, error %v", drift, err)
+	if found, err := e.Look(t.Context(), place, &want); err != nil || len(found.Drift) > 0 {
+		t.Fatalf("afterwards: drift %q, error %v", found.Drift, err)
 	}
 	return out
 }

@@ -2,11 +2,13 @@ package kernel
 
 import (
 	"context"
+	"errors"
 
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/iptables/foreign"
+	"istio-pod-network-controller/iptables/xtables"
 )
 
 // Held is what a namespace holds.
@@ -33,18 +35,19 @@ func (e Backend) Apart() Backend {
 func (e Backend) Look(ctx context.Context, at podnet.Place, want *iptables.Ruleset) (Held, error) {
 	return Visit(ctx, e.Namespaces, at, func(ctx context.Context, ns *netns.NS) (found Held, err error) {
 		have, err := e.list(ctx, ns)
-		if err != nil {
+		if err != nil && !errors.Is(err, xtables.ErrUnusable) { // then verify says what is missing
 			return found, err
 		}
 		found.Backend, found.Lines = have.Backend, have.Lines
 		if found.Others, err = foreign.Find(ctx, ns); err != nil || want == nil {
 			return found, err
 		}
-		if found.Drift, err = e.verify(ctx, ns, *want); err != nil {
+		in, drift, err := e.verify(ctx, ns, *want)
+		if err != nil {
 			return found, err
 		}
-		found.Drift = found.Drift.Bounded()
-		found.Preempting, err = foreign.Preempting(ctx, ns, foreign.OursOf(*want, e.chosen.BuiltIn()))
+		found.Drift = drift.Bounded()
+		found.Preempting, err = foreign.Preempting(ctx, ns, foreign.OursOf(*want, in.chosen.BuiltIn()))
 		return found, err
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/internal/rawnetlink"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/iptables/routing"
 )
@@ -159,19 +160,47 @@ func (b *Backend) clear(ctx context.Context, ns *netns.NS) (removed bool, err er
 	err = ns.Alone(ctx, func() (none bool, err error) {
 		var ok bool
 		have, ok, err = b.held(ctx, ns, false)
+		if errors.Is(err, ErrUnusable) || have != nil && !ok { // the programs do not list chains of ours that are attached to a hook
+			var left [][]rawnetlink.Request
+			have = nil
+			left, err = b.unreadable(ns)
+			ok = len(left) > 0
+		}
 		return !ok, err
 	}, func() error {
 		removed = true
-		return b.restore(ctx, ns, have, snapshot{})
+		if err := b.restore(ctx, ns, have, snapshot{}); err != nil && !errors.Is(err, ErrUnusable) {
+			return err
+		}
+		left, err := b.unreadable(ns)
+		return errors.Join(err, ns.Inside(func() error { return remove(left) }))
 	})
 	return removed, err
+}
+
+// unreadable returns what removes our rules where the programs cannot read them. In tables of iptables-legacy, nothing that cannot be read
+// counts as ours.
+func (b *Backend) unreadable(ns *netns.NS) (all [][]rawnetlink.Request, err error) {
+	if b.programs.flavour == Legacy {
+		return nil, nil
+	}
+	err = ns.Inside(func() error {
+		all, err = removals()
+		return err
+	})
+	return all, err
 }
 
 // Present reports whether the namespace at path holds any rules of ours.
 func (b *Backend) Present(ctx context.Context, path string) (present bool, err error) {
 	err = b.in(ctx, path, func(ns *netns.NS) error {
-		if present, err = b.possible(ns); present && b.programs.flavour == Legacy {
-			_, present, err = b.held(ctx, ns, false)
+		if b.programs.flavour == NFT {
+			all, err := b.unreadable(ns)
+			present = len(all) > 0
+			return err
+		}
+		if _, present, err = b.held(ctx, ns, false); errors.Is(err, ErrUnusable) {
+			return nil
 		}
 		return err
 	})

@@ -132,6 +132,43 @@ func TestApply_tooManyRules_isAnError(t *testing.T) {
 	}
 }
 
+// What the programs cannot read is taken away over netlink. Foreign rules stay, and a chain of ours that they jump to stays empty.
+func TestRemove_unreadableTables_takesOursAway(t *testing.T) {
+	const foreign = "ct state new accept"
+	for name, c := range map[string]struct {
+		script string
+		left   []string // our chains
+	}{
+		"a rule in our chain":                       {script: "nft insert rule ip nat PODNET_OUTBOUND " + foreign},
+		"a rule in a built-in chain":                {script: "nft insert rule ip nat OUTPUT " + foreign},
+		"a jump of another rule":                    {"nft insert rule ip nat OUTPUT ct state new jump PODNET_OUTBOUND", []string{"PODNET_OUTBOUND"}},
+		"our comment on a jump to another chain":    {script: "nft 'add chain ip nat EVIL; insert rule ip nat OUTPUT ct state new jump EVIL comment \"pod-network-controller\"'"},
+		"a base chain with the name of one of ours": {script: "nft 'flush chain ip nat OUTPUT; delete chain ip nat PODNET_OUTBOUND; add chain ip nat PODNET_OUTBOUND { type nat hook output priority 7; }'"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ns, b := kerneltest.New(t), newBackend(t, NFT)
+			mustApply(t, b, ns, rules(t, tproxyAndDNS))
+			shell(t, ns, c.script)
+			if _, err := b.Apply(t.Context(), ns.Path(), rules(t, nil)); !errors.Is(err, ErrUnusable) {
+				t.Error(err)
+			}
+			for _, want := range []bool{true, false} {
+				present, errPresent := b.Present(t.Context(), ns.Path())
+				removed, err := b.Remove(t.Context(), ns.Path())
+				if err := errors.Join(err, errPresent); err != nil || present != want || removed != want {
+					t.Errorf("present %v, removed %v, want %v: %v", present, removed, want, err)
+				}
+			}
+			after := shell(t, ns, "nft list ruleset")
+			for _, chain := range iptables.RestoreChainNames() {
+				if strings.Contains(after, "chain "+chain+" ") != slices.Contains(c.left, chain) {
+					t.Errorf("chain %s:\n%s", chain, after)
+				}
+			}
+		})
+	}
+}
+
 // allowed are the lines that a change may consist of: those of what is wanted, and what our own names make.
 func allowed(want string) func(line string) bool {
 	made := regexp.MustCompile(`^(\*(raw|mangle|nat)|COMMIT|:PODNET_[A-Z_]+ - \[0:0\]|-X PODNET_[A-Z_]+|` +

@@ -1,7 +1,10 @@
 package xtables
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -11,46 +14,200 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// These functions ask the kernel (linux/netfilter/nf_tables.h) which tables and chains of the nft flavour exist in the namespace of the
-// calling thread, without a process. They ask by name: a pod may have made any number of others.
+// These functions ask the kernel (linux/netfilter/nf_tables.h) about tables and chains of the nft flavour in the namespace of the calling
+// thread, without a process. They ask by name: a pod may have made any number of other chains.
 
-// kernelTimeout bounds an answer; the kernel answers in microseconds.
-const kernelTimeout = lockSeconds * time.Second
+const (
+	// kernelTimeout bounds an answer; the kernel answers in microseconds.
+	kernelTimeout = lockSeconds * time.Second
+	// maxJumps bounds the rules of a built-in chain that are searched for our jump, which stands at its head.
+	maxJumps = 4096
+	// sizeofNfgenmsg is the size of the header in front of the attributes (struct nfgenmsg).
+	sizeofNfgenmsg = 4
+	// tableFlagOwner is NFT_TABLE_F_OWNER: only the process that made the table can change it.
+	tableFlagOwner = 2
+)
+
+// nftTable is an existing table that our chains may be in.
+type nftTable struct {
+	family uint32
+	name   string
+	owned  bool // by a process of the pod
+	chains []nftChain
+}
+
+// nftChain is an existing chain of ours. used is the number of its rules and of jumps to it.
+type nftChain struct {
+	name string
+	used uint32
+}
+
+// readTables returns the existing tables of families that our chains may be in.
+func readTables(families ...uint32) (found []nftTable, err error) {
+	var all []nftTable
+	var requests []rawnetlink.Request
+	for _, family := range families {
+		for _, name := range ownTables() {
+			all = append(all, nftTable{family: family, name: name})
+			requests = append(requests, nft(unix.NFT_MSG_GETTABLE, family, rawnetlink.Text(unix.NFTA_TABLE_NAME, name)))
+		}
+	}
+	err = existing(requests, func(i int, attributes map[uint16][]byte) {
+		all[i].owned = number(attributes[unix.NFTA_TABLE_FLAGS])&tableFlagOwner != 0
+		found = append(found, all[i])
+	})
+	return found, err
+}
 
 // haveTable reports whether a family has any of the tables that our chains are in.
 func haveTable(family uint32) (bool, error) {
-	var requests []rawnetlink.Request
-	for _, table := range ownTables() {
-		requests = append(requests, nft(unix.NFT_MSG_GETTABLE, family, rawnetlink.Text(unix.NFTA_TABLE_NAME, table)))
-	}
-	return haveAny(requests)
-}
-
-// haveChain reports whether any chain of ours exists.
-func haveChain() (bool, error) {
-	var requests []rawnetlink.Request
-	for family := range families() {
-		for _, table := range ownTables() {
-			for _, name := range iptables.RestoreChainNames() {
-				requests = append(requests, nft(unix.NFT_MSG_GETCHAIN, family,
-					rawnetlink.Text(unix.NFTA_CHAIN_TABLE, table), rawnetlink.Text(unix.NFTA_CHAIN_NAME, name)))
-			}
+	found, err := readTables(family)
+	for _, t := range found {
+		if t.owned {
+			return false, fmt.Errorf("%w: a process of the pod owns table %s, and no other process can change it", ErrUnusable, t.name)
 		}
 	}
-	return haveAny(requests)
+	return len(found) > 0, err
 }
 
-// haveAny reports whether any requested object exists. Without nf_tables in the kernel there is none.
-func haveAny(requests []rawnetlink.Request) (bool, error) {
+// readChains returns the tables with chains of ours. A table that a process of the pod owns has none: nobody else could have made them.
+func readChains() (found []nftTable, err error) {
+	tables, err := readTables(iptables.IPv4, iptables.IPv6)
+	if err != nil {
+		return nil, err
+	}
+	names := iptables.RestoreChainNames()
+	for _, t := range tables {
+		var requests []rawnetlink.Request
+		for _, name := range names {
+			requests = append(requests, t.request(unix.NFT_MSG_GETCHAIN, rawnetlink.Text(unix.NFTA_CHAIN_NAME, name)))
+		}
+		err := existing(requests, func(i int, attributes map[uint16][]byte) {
+			t.chains = append(t.chains, nftChain{names[i], number(attributes[unix.NFTA_CHAIN_USE])})
+		})
+		if err != nil {
+			return nil, err
+		}
+		if len(t.chains) > 0 && !t.owned {
+			found = append(found, t)
+		}
+	}
+	return found, nil
+}
+
+// removals returns what takes our chains and jumps away where the programs cannot read them. The jumps and all rules in our chains go in one
+// transaction a table; a chain that foreign rules jump to stays, empty, and then counts as foreign.
+func removals() (all [][]rawnetlink.Request, err error) {
+	tables, err := readChains()
+	for _, t := range tables {
+		jumps, errJumps := t.ownJumps()
+		rules, chains := jumps, [][]rawnetlink.Request(nil)
+		for _, c := range t.chains {
+			name := rawnetlink.Text(unix.NFTA_RULE_CHAIN, c.name)
+			has, errHas := t.hasRule(name)
+			err = errors.Join(err, errHas)
+			if has {
+				rules = append(rules, t.request(unix.NFT_MSG_DELRULE, name))
+			}
+			if has || c.used == 0 || len(jumps) > 0 {
+				chains = append(chains, []rawnetlink.Request{t.request(unix.NFT_MSG_DELCHAIN, rawnetlink.Text(unix.NFTA_CHAIN_NAME, c.name))})
+			}
+		}
+		if err = errors.Join(err, errJumps); err != nil {
+			return nil, err
+		}
+		if len(rules) > 0 {
+			all = append(all, rules)
+		}
+		all = append(all, chains...)
+	}
+	return all, err
+}
+
+// remove carries out removals.
+func remove(all [][]rawnetlink.Request) error {
+	for _, transaction := range all {
+		answers, err := rawnetlink.Ask(time.Now().Add(kernelTimeout), unix.NETLINK_NETFILTER, rawnetlink.Batch(transaction)...)
+		for _, a := range answers {
+			err = errors.Join(err, a.Err)
+		}
+		if err != nil && !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.ENOENT) { // EBUSY: foreign rules jump to the chain
+			return fmt.Errorf("remove our chains over netlink: %w", err)
+		}
+	}
+	return nil
+}
+
+// ownJumps returns what deletes the jumps to our chains, which have our comment.
+func (t nftTable) ownJumps() (found []rawnetlink.Request, err error) {
+	for _, hook := range hooks() {
+		chain := rawnetlink.Text(unix.NFTA_RULE_CHAIN, hook)
+		read := 0
+		err = errors.Join(err, t.dump(chain, func(rule []byte) bool {
+			ours := slices.ContainsFunc(t.chains, func(c nftChain) bool {
+				return bytes.Contains(rule, rawnetlink.Text(unix.NFTA_VERDICT_CHAIN, c.name)) && bytes.Contains(rule, []byte(iptables.TableName))
+			})
+			if ours {
+				handle := rawnetlink.Attributes(rule)[unix.NFTA_RULE_HANDLE]
+				found = append(found, t.request(unix.NFT_MSG_DELRULE, chain, rawnetlink.Bytes(unix.NFTA_RULE_HANDLE, handle)))
+			}
+			read++
+			return read < maxJumps
+		}))
+	}
+	return found, err
+}
+
+func (t nftTable) hasRule(chain []byte) (has bool, err error) {
+	err = t.dump(chain, func([]byte) bool { has = true; return false })
+	return has, err
+}
+
+// dump calls visit with the attributes of the rules of a chain, as long as it returns true.
+func (t nftTable) dump(chain []byte, visit func([]byte) bool) error {
+	conn, err := rawnetlink.Open(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	err = conn.Dump(time.Now().Add(kernelTimeout), t.request(unix.NFT_MSG_GETRULE, chain), func(body []byte) bool {
+		return len(body) < sizeofNfgenmsg || visit(body[sizeofNfgenmsg:])
+	})
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
+}
+
+// existing asks for objects by name, and calls found with the attributes of each one that exists. Without nf_tables in the kernel there is
+// none.
+func existing(requests []rawnetlink.Request, found func(i int, attributes map[uint16][]byte)) error {
 	answers, err := rawnetlink.Ask(time.Now().Add(kernelTimeout), unix.NETLINK_NETFILTER, requests...)
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
-		return false, nil
+		return nil
 	}
-	return slices.ContainsFunc(answers, func(a rawnetlink.Answer) bool { return a.Err == nil }), err
+	for i, a := range answers {
+		if a.Err == nil && len(a.Body) >= sizeofNfgenmsg {
+			found(i, rawnetlink.Attributes(a.Body[sizeofNfgenmsg:]))
+		}
+	}
+	return err
+}
+
+// request is about an object of the table, whose name is attribute 1 of every kind of object.
+func (t nftTable) request(kind uint16, attributes ...[]byte) rawnetlink.Request {
+	return nft(kind, t.family, slices.Insert(attributes, 0, rawnetlink.Text(unix.NFTA_TABLE_NAME, t.name))...)
 }
 
 func nft(kind uint16, family uint32, attributes ...[]byte) rawnetlink.Request {
-	return rawnetlink.Request{
-		Kind: unix.NFNL_SUBSYS_NFTABLES<<8 | kind, Header: []byte{byte(family), unix.NFNETLINK_V0, 0, 0}, Attributes: attributes,
+	r := rawnetlink.Nftables(kind, byte(family), attributes...)
+	r.Silent = kind == unix.NFT_MSG_DELRULE || kind == unix.NFT_MSG_DELCHAIN
+	return r
+}
+
+func number(b []byte) uint32 {
+	if len(b) != 4 {
+		return 0
 	}
+	return binary.BigEndian.Uint32(b)
 }

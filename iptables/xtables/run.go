@@ -31,8 +31,12 @@ const (
 	pageSize = 1 << 12
 )
 
+// ErrUnusable means that the programs cannot read or change the tables of a namespace: a pod has written what they do not understand, or
+// more than is read, or one of its processes owns a table. The nftables backend does without these tables.
+var ErrUnusable = errors.New("iptables cannot use the tables")
+
 // errTooMuch means that a namespace holds more rules than we read; iptables-save always prints all.
-var errTooMuch = errors.New("the tables hold more than can be read; use the nftables backend")
+var errTooMuch = errors.New("the tables hold more than can be read")
 
 // programs are the programs of one flavour. They run in the network namespace of the calling thread.
 type programs struct {
@@ -49,6 +53,9 @@ func (p programs) restore(ctx context.Context, family uint32, input string) erro
 		return nil
 	}
 	_, err := p.run(ctx, input, p.tools[family].restore, "--noflush", "-w", strconv.Itoa(lockSeconds))
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("%w: %w", ErrUnusable, err)
+	}
 	return err
 }
 
@@ -63,10 +70,12 @@ func (p programs) save(ctx context.Context, family uint32, counters bool) (strin
 		args = append(args, "-c")
 	}
 	saved, err := p.run(ctx, "", p.tools[family].save, args...)
+	if err != nil && ctx.Err() == nil {
+		return "", fmt.Errorf("%w: %w", ErrUnusable, err)
+	}
 	// Rules that cannot be read would be written again each time.
 	if m := regexp.MustCompile("Table `(raw|mangle|nat)' is incompatible").FindStringSubmatch(saved); m != nil {
-		return "", fmt.Errorf("%s cannot read table %s: it holds what only nft understands; use the nftables backend",
-			filepath.Base(p.tools[family].save), m[1])
+		return "", fmt.Errorf("%w: %s cannot read table %s: it holds what only nft understands", ErrUnusable, filepath.Base(p.tools[family].save), m[1])
 	}
 	return saved, err
 }

@@ -10,6 +10,7 @@ import (
 
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/iptables/foreign"
 	"istio-pod-network-controller/iptables/routing"
 )
 
@@ -91,7 +92,7 @@ func hasIPv6() bool {
 	return err == nil
 }
 
-// held returns a snapshot if there is anything of ours. ok is false if there is nothing, or nothing that can be known.
+// held returns a snapshot if there is anything of ours. ok is false if there is nothing.
 func (b *Backend) held(ctx context.Context, ns *netns.NS, counters bool) (have snapshot, ok bool, err error) {
 	possible, err := b.possible(ns)
 	if err != nil || !possible {
@@ -101,15 +102,16 @@ func (b *Backend) held(ctx context.Context, ns *netns.NS, counters bool) (have s
 	return have, !have.empty(), err
 }
 
-// possible reports, without a process, whether there may be anything of ours. For the nft flavour the answer is certain.
+// possible reports, without a process, whether there may be anything of ours.
 func (b *Backend) possible(ns *netns.NS) (possible bool, err error) {
 	err = ns.Inside(func() (err error) {
 		if b.programs.flavour == NFT {
-			possible, err = haveChain()
+			found, err := readChains()
+			possible = len(found) > 0
 			return err
 		}
 		// Without the programs, tables cannot be read, and do not count as ours.
-		possible = b.programs.missing == nil && len(legacyTables(ownProc, iptables.IPv4, iptables.IPv6)) > 0
+		possible = b.programs.missing == nil && foreign.LegacyHolds(iptables.RestoreChainNames())
 		return nil
 	})
 	return possible, err

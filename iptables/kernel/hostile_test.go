@@ -1,0 +1,162 @@
+package kernel
+
+import (
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/iptables/nftables"
+	"istio-pod-network-controller/test/kerneltest"
+)
+
+// hostileCase is what a process of the pod does to tables that a backend needs. It keeps the backend from using them until end.
+type hostileCase struct {
+	backend, script, owned, end string
+}
+
+// hostileCases open the pod, and keep the backend's programs or the kernel from repairing it.
+func hostileCases() map[string]hostileCase {
+	const natively = "nft insert rule ip nat CHAIN ct state new accept; nft insert rule ip6 nat CHAIN ct state new accept"
+	const ours, outside = "PODNET_OUTBOUND", "OUTPUT"
+	empty := func(tables ...string) (text string) {
+		for _, t := range tables {
+			text += "add table " + t + "\ndelete table " + t + "\nadd table " + t + " { flags owner; }\n"
+		}
+		return text
+	}
+	return map[string]hostileCase{
+		"nftables, an owned table": {backend: "nftables", owned: empty("inet " + iptables.TableName)},
+		"iptables, owned tables":   {backend: "iptables nft", owned: empty("ip nat", "ip6 nat"), end: "nft 'add table inet x; delete table inet x'"},
+		"iptables, native rules in our chain": {
+			backend: "iptables nft", script: strings.ReplaceAll(natively, "CHAIN", ours) + "; " + strings.ReplaceAll(natively, "CHAIN", outside),
+			end: "nft flush chain ip nat OUTPUT; nft flush chain ip6 nat OUTPUT",
+		},
+		"iptables, a base chain with the name of one of ours": {
+			backend: "iptables nft",
+			script: strings.ReplaceAll("nft 'flush chain FAMILY nat OUTPUT; delete chain FAMILY nat PODNET_OUTBOUND; "+
+				"add chain FAMILY nat PODNET_OUTBOUND { type nat hook output priority 7; }; add rule FAMILY nat OUTPUT ct state new accept'; ", "FAMILY", "ip"),
+			end: "nft flush chain ip nat OUTPUT",
+		},
+	}
+}
+
+// own runs nft's commands in a process that keeps its socket open until end is called.
+func own(t *testing.T, ns *netns.NS, commands string) (end func()) {
+	t.Helper()
+	owner := exec.CommandContext(t.Context(), "nft", "-i")
+	in, err := owner.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ns.Do(owner.Start); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(in, commands); err != nil {
+		t.Fatal(err)
+	}
+	kerneltest.Eventually(t, "the tables are owned", func() bool {
+		return strings.Count(kerneltest.Shell(t, ns, "nft list ruleset", ""), "flags owner") == strings.Count(commands, "flags owner")
+	})
+	return func() {
+		_ = in.Close()
+		_ = owner.Wait()
+	}
+}
+
+// answers connects out of the pod and into it, in both families.
+func answers(t *testing.T, pod, world *netns.NS) (all []string) {
+	t.Helper()
+	for _, s := range []struct {
+		from *netns.NS
+		dst  string
+	}{{pod, kerneltest.Outside4 + ":80"}, {pod, "[" + kerneltest.Outside6 + "]:80"}, {world, kerneltest.Pod4 + ":8080"}, {world, "[" + kerneltest.Pod6 + "]:8080"}} {
+		got, _ := kerneltest.Dial(t.Context(), s.from, kerneltest.App, "", s.dst)
+		all = append(all, got.Banner)
+	}
+	return all
+}
+
+func captured(t *testing.T, pod, world *netns.NS) bool {
+	t.Helper()
+	return slices.Equal(answers(t, pod, world), []string{"PROXY:15001", "PROXY:15001", "PROXY:15006", "PROXY:15006"})
+}
+
+// Whatever a process of the pod does to the tables, the next call captures again, and says nothing more once nothing changes.
+func TestApply_podKeepsTablesFromUse_connectionsAreCaptured(t *testing.T) {
+	want, err := iptables.Rules(iptables.DefaultSpec())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range hostileCases() {
+		t.Run(name, func(t *testing.T) {
+			e := allBackends(t)[c.backend]
+			pod, world := kerneltest.NewPod(t)
+			kerneltest.Listen(t, pod, kerneltest.Proxy, "PROXY", 15001, 15006)
+			kerneltest.Listen(t, pod, kerneltest.App, "APP", 8080)
+			kerneltest.Listen(t, world, kerneltest.App, "WORLD", 80)
+			apply := func(changes bool) {
+				t.Helper()
+				out, err := e.Apply(t.Context(), at(pod), want)
+				if err != nil || out.Changed() != changes || !captured(t, pod, world) {
+					t.Errorf("changed %q, error %v, answered by %q", out.Drift, err, answers(t, pod, world))
+				}
+			}
+			apply(true)
+			end := func() {}
+			if c.owned != "" {
+				end = own(t, pod, c.owned)
+			}
+			mustRun(t, pod, c.script)
+			kerneltest.Eventually(t, "the pod is open", func() bool { return answers(t, pod, world)[0] == "WORLD:80" })
+			apply(true)
+			for range 2 {
+				apply(false)
+			}
+			if drift, err := driftOf(t, e, pod, want); err != nil || len(drift) > 0 {
+				t.Errorf("drift %s, error %v", drift, err)
+			}
+			have, ok, err := e.List(t.Context(), at(pod))
+			if err != nil || !ok || have.Backend != Nftables || len(have.Lines) == 0 {
+				t.Errorf("%d lines of backend %q, %v, error %v", len(have.Lines), have.Backend, ok, err)
+			}
+			end()
+			mustRun(t, pod, c.end)
+			if _, err := e.Apply(t.Context(), at(pod), want); err != nil {
+				t.Fatal(err)
+			}
+			apply(false)
+			if have, _, err := e.List(t.Context(), at(pod)); err != nil || have.Backend != e.Name() {
+				t.Errorf("after the end, the rules are those of %q, error %v", have.Backend, err)
+			}
+			removed, err := e.Remove(t.Context(), at(pod))
+			if got := ours(t, pod); err != nil || !removed || got != "" {
+				t.Errorf("removed %v, error %v, left %q", removed, err, got)
+			}
+		})
+	}
+}
+
+// A pod that owns both tables is told of.
+func TestApply_podOwnsBothTables_isAnError(t *testing.T) {
+	e, ns := allBackends(t)["nftables"], kerneltest.New(t)
+	defer own(t, ns, "add table inet "+iptables.TableName+" { flags owner; }\nadd table inet "+iptables.SecondTableName+" { flags owner; }\n")()
+	if _, err := e.Apply(t.Context(), at(ns), tproxyRules(t)); !errors.Is(err, nftables.ErrOwned) {
+		t.Error(err)
+	}
+}
+
+// A chain of the owned table may come before ours.
+func TestApply_chainsOfTheOwnedTableComeFirst_areReported(t *testing.T) {
+	e, ns := allBackends(t)["nftables"], kerneltest.New(t)
+	defer own(t, ns, "add table inet "+iptables.TableName+" { flags owner; }\nadd chain inet "+iptables.TableName+
+		" c { type filter hook output priority -310; policy drop; }\n")()
+	out, err := e.Apply(t.Context(), at(ns), tproxyRules(t))
+	if err != nil || len(out.Preempted) != 1 || !strings.Contains(out.Preempted[0], "table inet "+iptables.TableName+", chain c") {
+		t.Errorf("preempted %q, error %v", out.Preempted, err)
+	}
+}
