@@ -157,7 +157,7 @@ func agreement(looked controllers.Looked, found kernel.Held, err error) inspect.
 	switch {
 	case found.Others != nil && found.Backend == "": // left to them
 	case looked.Want != nil:
-		for _, d := range found.Drift {
+		for _, d := range found.Drift.Bounded() {
 			out.Differences = append(out.Differences, d.Text)
 		}
 	case !looked.Unknown && found.Backend != "":

@@ -16,7 +16,7 @@ type Held struct {
 	// Backend wrote our rules; "" if there are none.
 	Backend string
 	Lines   []iptables.Line
-	// Drift is the difference from what should be there; nil where that is not known.
+	// Drift is the difference from what should be there, as long as it is; nil where that is not known.
 	Drift iptables.Drift
 	// Others is the project whose rules redirect the pod's traffic, or nil.
 	Others *podnet.ProgrammedByOthersError
@@ -42,11 +42,10 @@ func (e Backend) Look(ctx context.Context, at podnet.Place, want *iptables.Rules
 		if found.Others, err = foreign.Find(ctx, ns); err != nil || want == nil {
 			return found, err
 		}
-		in, drift, err := e.verify(ctx, ns, *want)
-		if err != nil {
+		var in Backend
+		if in, found.Drift, err = e.verify(ctx, ns, *want); err != nil {
 			return found, err
 		}
-		found.Drift = drift.Bounded()
 		found.Preempting, err = foreign.Preempting(ctx, ns, foreign.OursOf(*want, in.chosen.BuiltIn()))
 		return found, err
 	})
