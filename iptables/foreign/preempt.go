@@ -142,13 +142,16 @@ func (o Ours) report(b base) string {
 //   - at hook input, up to the priority of our last chain at prerouting, which firewalls (0) are behind;
 //   - at hook ingress.
 //
+// Rules behind our chains count if they send packets elsewhere that ours have redirected.
+//
 // In a built-in chain of iptables with jumps to ours, foreign rules count if a chain of ours comes later at the hook.
 func Preempting(ctx context.Context, ns *netns.NS, o Ours) (lines []string, err error) {
 	var found []base
+	var undoing []string
 	more := false
 	err = ns.Inside(func() error {
 		err := rawnetlink.Uninterrupted(func() (err error) {
-			found, more, err = o.nftables(native{ns: ns, end: endOf(ctx)})
+			found, undoing, more, err = o.nftables(native{ns: ns, end: endOf(ctx)})
 			return err
 		})
 		found = append(found, o.legacy()...)
@@ -163,6 +166,9 @@ func Preempting(ctx context.Context, ns *netns.NS, o Ours) (lines []string, err 
 			where := fmt.Sprintf("%s, table %s, chain %s (%s, priority %d)", b.program, b.table, b.chain, strings.ToLower(hookName(b.hook)), b.priority)
 			lines = append(lines, iptables.Printable(where+" "+does))
 		}
+	}
+	for _, line := range undoing[:min(len(undoing), maxPreempted-len(lines))] {
+		lines = append(lines, iptables.Printable(line))
 	}
 	if more {
 		lines = append(lines, fmt.Sprintf("nftables: more than %d chains, of which no more were read", maxChains))
@@ -189,27 +195,32 @@ func Owned(ctx context.Context, ns *netns.NS) (owned bool) {
 	return owned || err != nil
 }
 
-// nftables returns the base chains of nf_tables before ours, also those of iptables' nft flavour. more reports whether chains were left
-// unread.
-func (o Ours) nftables(n native) (found []base, more bool, err error) {
+// nftables returns the base chains of nf_tables before ours, also those of iptables' nft flavour, and lines about tables that undo what ours do.
+// more reports whether chains were left unread.
+func (o Ours) nftables(n native) (found []base, lines []string, more bool, err error) {
+	var behind []string
 	conn, err := n.ns.Netlink(unix.NETLINK_NETFILTER)
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
-		return nil, false, nil
+		return nil, nil, false, nil
 	}
 	if err != nil {
-		return nil, false, err
+		return nil, nil, false, err
 	}
 	tables, err := n.ownTables()
 	if err != nil {
-		return nil, false, err
+		return nil, nil, false, err
 	}
 	read, own, shared := 0, iptables.RestoreChainNames(), map[string]bool{}
 	err = conn.Dump(n.end, get(unix.NFT_MSG_GETCHAIN, family{number: unix.NFPROTO_UNSPEC}), func(body []byte) bool {
 		read++
 		more = read > maxChains
 		b, ok := baseOf(body)
-		if ok && o.before(b) && !slices.Contains(tables, b.table) {
+		switch {
+		case !ok || slices.Contains(tables, b.table):
+		case o.before(b):
 			found = append(found, b)
+		case b.rules > 0 && !slices.Contains(behind, b.table):
+			behind = append(behind, b.table)
 		}
 		if slices.Contains(own, b.chain) {
 			shared[b.table] = true
@@ -219,7 +230,10 @@ func (o Ours) nftables(n native) (found []base, more bool, err error) {
 	for i := range found {
 		found[i].shared = shared[found[i].table]
 	}
-	return found, more, err
+	if err == nil {
+		lines, err = n.undoing(conn, behind)
+	}
+	return found, lines, more, err
 }
 
 // ownTables returns our tables with their family. A table that a process of the pod owns is not ours.
@@ -243,7 +257,7 @@ func baseOf(body []byte) (b base, ok bool) {
 	if len(body) < sizeofNfgenmsg {
 		return b, false
 	}
-	family := map[byte]string{unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_NETDEV: "netdev"}[body[0]]
+	family := familyNames()[body[0]]
 	a := rawnetlink.Attributes(body[sizeofNfgenmsg:])
 	b = base{
 		program: "nftables", table: family + " " + rawnetlink.Name(a[unix.NFTA_CHAIN_TABLE]), chain: rawnetlink.Name(a[unix.NFTA_CHAIN_NAME]),

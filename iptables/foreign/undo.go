@@ -1,0 +1,82 @@
+package foreign
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/internal/rawnetlink"
+)
+
+// undoing returns foreign tables with rules that take packets away from the proxy again, behind our rules: one line each. All rules of the
+// tables count, since a chain behind ours may jump to any chain of its table. Many rules are not read, and reported.
+func (n native) undoing(conn *rawnetlink.Conn, tables []string) (lines []string, err error) {
+	left := maxRules
+	for _, table := range tables {
+		number, name := familyOf(table)
+		request := get(unix.NFT_MSG_GETRULE, family{number: number}, rawnetlink.Text(unix.NFTA_RULE_TABLE, name))
+		line := ""
+		err := conn.Dump(n.end, request, func(body []byte) bool {
+			rule := rawnetlink.Attributes(body[min(len(body), sizeofNfgenmsg):])
+			left--
+			switch {
+			case left < 0:
+				line = fmt.Sprintf("nftables, table %s has more rules behind ours than are read (%d)", table, maxRules)
+			case undoes(rule[unix.NFTA_RULE_EXPRESSIONS]):
+				line = fmt.Sprintf("nftables, table %s, chain %s sends packets elsewhere behind our rules", table, rawnetlink.Name(rule[unix.NFTA_RULE_CHAIN]))
+			}
+			return line == ""
+		})
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return nil, err
+		}
+		if line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return lines, nil
+}
+
+// undoes reports whether an expression of a rule gives packets another address, port, socket or device.
+func undoes(expressions []byte) bool {
+	for _, e := range rawnetlink.Each(expressions) {
+		a := rawnetlink.Attributes(e)
+		switch rawnetlink.Name(a[unix.NFTA_EXPR_NAME]) {
+		case "dup", "fwd", "queue", "tproxy":
+			return true
+		case "payload":
+			if rewrites(rawnetlink.Attributes(a[unix.NFTA_EXPR_DATA])) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// harmless is how many bytes of the network header may be written: DSCP, TTL and hop limit, but not the destination.
+const harmless = 10
+
+// rewrites reports whether a payload expression writes to a packet. Only writes to the begin of the network header do not count.
+func rewrites(payload map[uint16][]byte) bool {
+	end := uint64(bigEndian(payload[unix.NFTA_PAYLOAD_OFFSET])) + uint64(bigEndian(payload[unix.NFTA_PAYLOAD_LEN]))
+	_, writes := payload[unix.NFTA_PAYLOAD_SREG]
+	return writes && (bigEndian(payload[unix.NFTA_PAYLOAD_BASE]) != unix.NFT_PAYLOAD_NETWORK_HEADER || end > harmless)
+}
+
+// familyOf splits the name of a table with its family.
+func familyOf(table string) (number byte, name string) {
+	word, name, _ := strings.Cut(table, " ")
+	for n, known := range familyNames() {
+		if known == word {
+			number = n
+		}
+	}
+	return number, name
+}
+
+// familyNames returns the names of the families whose chains count.
+func familyNames() map[byte]string {
+	return map[byte]string{unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_NETDEV: "netdev"}
+}

@@ -1,0 +1,54 @@
+package foreign
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/internal/rawnetlink"
+)
+
+func TestUndoes_byExpression(t *testing.T) {
+	number := func(kind uint16, n uint32) []byte {
+		return rawnetlink.Bytes(kind, binary.BigEndian.AppendUint32(nil, n))
+	}
+	expression := func(name string, data ...[]byte) (out []byte) {
+		var all []byte
+		for _, d := range data {
+			all = append(all, d...)
+		}
+		out = append(out, rawnetlink.Text(unix.NFTA_EXPR_NAME, name)...)
+		out = append(out, rawnetlink.Bytes(unix.NFTA_EXPR_DATA, all)...)
+		return rawnetlink.Bytes(unix.NFTA_LIST_ELEM, out)
+	}
+	write := func(base, offset, size uint32) []byte {
+		return expression("payload", number(unix.NFTA_PAYLOAD_SREG, 1), number(unix.NFTA_PAYLOAD_BASE, base),
+			number(unix.NFTA_PAYLOAD_OFFSET, offset), number(unix.NFTA_PAYLOAD_LEN, size))
+	}
+	read := expression("payload", number(unix.NFTA_PAYLOAD_DREG, 1), number(unix.NFTA_PAYLOAD_BASE, 2), number(unix.NFTA_PAYLOAD_LEN, 2))
+	for name, c := range map[string]struct {
+		rule []byte
+		want bool
+	}{
+		"nothing":                     {nil, false},
+		"no attributes":               {[]byte{1, 2, 3}, false},
+		"a counter":                   {expression("counter"), false},
+		"a port that is read":         {read, false},
+		"a port":                      {append(read, write(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2)...), true},
+		"an address":                  {write(unix.NFT_PAYLOAD_NETWORK_HEADER, 16, 4), true},
+		"an address of IPv6":          {write(unix.NFT_PAYLOAD_NETWORK_HEADER, 24, 16), true},
+		"an address by the link":      {write(unix.NFT_PAYLOAD_LL_HEADER, 30, 4), true},
+		"an offset beyond any header": {write(unix.NFT_PAYLOAD_NETWORK_HEADER, 1<<32-1, 1<<32-1), true},
+		"a DSCP":                      {write(unix.NFT_PAYLOAD_NETWORK_HEADER, 0, 2), false},
+		"a TTL":                       {write(unix.NFT_PAYLOAD_NETWORK_HEADER, 8, 2), false},
+		"a queue":                     {expression("queue", number(1, 0)), true},
+		"another device":              {append(read, expression("fwd")...), true},
+		"a copy":                      {expression("dup"), true},
+		"another socket":              {expression("tproxy"), true},
+	} {
+		if got := undoes(c.rule); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
