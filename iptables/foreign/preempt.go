@@ -20,6 +20,7 @@ import (
 const (
 	maxChains    = 4096
 	maxPreempted = 10
+	maxBehind    = 32
 )
 
 // The numbers of hooks (NF_INET_PRE_ROUTING and so on).
@@ -219,7 +220,7 @@ func (o Ours) nftables(n native) (found []base, lines []string, more bool, err e
 		case !ok || slices.Contains(tables, b.table):
 		case o.before(b):
 			found = append(found, b)
-		case b.rules > 0 && !slices.Contains(behind, b.table):
+		case b.rules > 0 && len(behind) <= maxBehind && !slices.Contains(behind, b.table):
 			behind = append(behind, b.table)
 		}
 		if slices.Contains(own, b.chain) {

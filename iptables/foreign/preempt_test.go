@@ -43,6 +43,17 @@ func TestPreempting_fullNamespace_isBounded(t *testing.T) {
 				fmt.Fprintf(b, "add chain inet x c%d { type filter hook output priority -310; }\nadd rule inet x c%d drop\n", i, i)
 			}
 		},
+		"tables behind ours": func(b *strings.Builder) {
+			for i := range 1_000 {
+				fmt.Fprintf(b, "add table inet x%d\nadd chain inet x%d c { type filter hook output priority 0; }\nadd rule inet x%d c counter\n", i, i, i)
+			}
+		},
+		"rules behind ours": func(b *strings.Builder) {
+			b.WriteString("add table inet x\nadd chain inet x c { type filter hook output priority 0; }\n")
+			for range 20_000 {
+				b.WriteString("add rule inet x c tcp dport 9 counter\n")
+			}
+		},
 	} {
 		ns := kerneltest.New(t)
 		var b strings.Builder

@@ -11,8 +11,11 @@ import (
 )
 
 // undoing returns foreign tables with rules that take packets away from the proxy again, behind our rules: one line each. All rules of the
-// tables count, since a chain behind ours may jump to any chain of its table. Many rules are not read, and reported.
+// tables count, since a chain behind ours may jump to any chain of its table. Tables with more rules than are read are reported, and so are too many tables.
 func (n native) undoing(conn *rawnetlink.Conn, tables []string) (lines []string, err error) {
+	if len(tables) > maxBehind {
+		return []string{fmt.Sprintf("nftables has more tables behind our rules than are read (%d)", maxBehind)}, nil
+	}
 	left := maxRules
 	for _, table := range tables {
 		number, name := familyOf(table)
@@ -46,6 +49,10 @@ func undoes(expressions []byte) bool {
 		switch rawnetlink.Name(a[unix.NFTA_EXPR_NAME]) {
 		case "dup", "fwd", "queue", "tproxy":
 			return true
+		case "target": // of iptables' nft flavour
+			if name := rawnetlink.Name(rawnetlink.Attributes(a[unix.NFTA_EXPR_DATA])[unix.NFTA_TARGET_NAME]); name == "NFQUEUE" || name == "TEE" {
+				return true
+			}
 		case "payload":
 			if rewrites(rawnetlink.Attributes(a[unix.NFTA_EXPR_DATA])) {
 				return true

@@ -46,6 +46,8 @@ func TestUndoes_byExpression(t *testing.T) {
 		"another device":              {append(read, expression("fwd")...), true},
 		"a copy":                      {expression("dup"), true},
 		"another socket":              {expression("tproxy"), true},
+		"a queue of iptables":         {expression("target", rawnetlink.Text(unix.NFTA_TARGET_NAME, "NFQUEUE")), true},
+		"a refusal of iptables":       {expression("target", rawnetlink.Text(unix.NFTA_TARGET_NAME, "REJECT")), false},
 	} {
 		if got := undoes(c.rule); got != c.want {
 			t.Errorf("%s: %v", name, got)

@@ -179,7 +179,7 @@ func (t nftTable) dump(chain []byte, visit func([]byte) bool) error {
 	return err
 }
 
-// existing asks for objects by name, and calls found with the attributes of each one that exists. Without nf_tables in the kernel there is
+// existing asks for objects by name, and calls found with the attributes of each existing object. Without nf_tables in the kernel there is
 // none.
 func existing(requests []rawnetlink.Request, found func(i int, attributes map[uint16][]byte)) error {
 	answers, err := rawnetlink.Ask(time.Now().Add(kernelTimeout), unix.NETLINK_NETFILTER, requests...)

@@ -76,6 +76,8 @@ func preemptCases() map[string]preemptCase {
 			"nftables, table ip x, chain c sends packets elsewhere behind our rules", "WORLD:80", captured,
 		},
 		"another socket":                     {nftTable("chain c { type filter hook prerouting priority 0; meta l4proto tcp tproxy ip to :8080; }"), "table inet x, chain c sends packets elsewhere", proxied, captured},
+		"a queue behind our rules":           {"iptables-nft -A OUTPUT -p tcp --dport 15001 -j NFQUEUE --queue-bypass", "table ip filter, chain OUTPUT sends packets elsewhere", proxied, captured},
+		"a firewall behind our rules":        {"iptables-nft -A OUTPUT -p tcp --dport 9 -j REJECT; iptables-nft -A INPUT -p udp -j DROP", "", proxied, captured},
 		"other TTLs, DSCPs and MSS":          {nftTable("chain c { type filter hook postrouting priority 0; ip ttl set 60; ip6 hoplimit set 60; ip dscp set cs1; tcp flags syn tcp option maxseg size set 1200; }"), "", proxied, captured},
 		"more rules than anybody looks at":   {`{ echo "table inet x {"; echo "chain c { type filter hook output priority 0;"; for i in $(seq 5000); do echo "tcp dport 9 counter"; done; echo "}"; echo "}"; } | nft -f -`, "nftables, table inet x has more rules behind ours than are read", proxied, captured},
 		"a plain accept in earlier chains":   {nftTable("chain c { type nat hook output priority -150; tcp dport 80 accept; }\nchain d { type filter hook prerouting priority -200; accept; }"), "has rules", proxied, captured},
