@@ -107,19 +107,11 @@ func (e Backend) apply(ctx context.Context, ns *netns.NS, id podnet.Identity, wa
 		}
 	}
 	first := known && now.rules.Pristine() && !e.memory.of(id).ours
-	out, err = e.program(ctx, ns, id, want, first)
-	if other, ok := e.instead(err); ok {
-		var errOther error
-		e, first = other, false
-		if out, errOther = e.program(ctx, ns, id, want, first); errOther == nil {
-			err = nil
-		}
-		err = errors.Join(err, errOther)
-	}
+	in, out, err := e.take(ctx, ns, id, want, first)
 	if err != nil || first && e.alone(ns, id, now, want) {
 		return out, err
 	}
-	out, err = e.finish(ctx, ns, want, out)
+	out, err = in.finish(ctx, ns, want, out)
 	if err == nil && known && !out.Changed() && !out.Provisional && (len(out.Preempted) == 0 || !foreign.Owned(ctx, ns)) {
 		now.preempted = out.Preempted
 		e.memory.verified(id, now, want)
@@ -165,6 +157,22 @@ func (e Backend) program(ctx context.Context, ns *netns.NS, id podnet.Identity, 
 		e.memory.written(id)
 	}
 	return out, err
+}
+
+// take programs the namespace, by another backend if iptables cannot use its tables. It returns the backend that did.
+func (e Backend) take(
+	ctx context.Context, ns *netns.NS, id podnet.Identity, want iptables.Ruleset, first bool,
+) (in Backend, out iptables.Outcome, err error) {
+	out, err = e.program(ctx, ns, id, want, first)
+	in, other := e.instead(err)
+	if !other {
+		return e, out, err
+	}
+	out, errOther := in.program(ctx, ns, id, want, first)
+	if errOther != nil {
+		return in, out, errors.Join(err, errOther)
+	}
+	return in, out, nil
 }
 
 // instead returns the backend that takes a namespace if err says that iptables cannot use its tables: a pod could make them unreadable. Once
@@ -268,48 +276,6 @@ func (e Backend) clear(ctx context.Context, ns *netns.NS) (removed iptables.Drif
 		}
 	}
 	return removed, nil
-}
-
-// verify compares with the chosen backend's rules, or with those of the backend that has taken the namespace instead. It returns that
-// backend. Rules of another backend count as drift.
-func (e Backend) verify(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (Backend, iptables.Drift, error) {
-	drift, err := e.chosen.Verify(ctx, ns, want)
-	if other, ok := e.instead(err); ok {
-		return other.verify(ctx, ns, want)
-	}
-	renamed, errRenamed := renamedDrift(ns, e.chosen)
-	drift, err = append(drift, renamed...), errors.Join(err, errRenamed)
-	for _, o := range e.others {
-		present, errPresent := o.Present(ctx, ns)
-		if present {
-			drift = append(drift, remains(o))
-		}
-		err = errors.Join(err, errPresent)
-	}
-	return e, drift, err
-}
-
-// List returns the rules of the namespace, the chosen backend's first. ok is false if there are none.
-func (e Backend) List(ctx context.Context, at podnet.Place) (have Listing, ok bool, err error) {
-	have, err = Visit(ctx, e.Namespaces, at, e.list)
-	return have, have.Backend != "", err
-}
-
-func (e Backend) list(ctx context.Context, ns *netns.NS) (Listing, error) {
-	var unusable error
-	for _, b := range e.all() {
-		have, ok, err := b.List(ctx, ns)
-		switch {
-		case errors.Is(err, xtables.ErrUnusable): // another backend may have taken the namespace
-			unusable = errors.Join(unusable, fmt.Errorf("read the rules of the %s backend: %w", b.Name(), err))
-		case err != nil:
-			return Listing{}, fmt.Errorf("read the rules of the %s backend: %w", b.Name(), err)
-		case ok:
-			have.Backend = b.Name()
-			return have, nil
-		}
-	}
-	return Listing{}, unusable
 }
 
 func (e Backend) all() []Driver { return append([]Driver{e.chosen}, e.others...) }

@@ -86,55 +86,73 @@ func captured(t *testing.T, pod, world *netns.NS) bool {
 	return slices.Equal(answers(t, pod, world), []string{"PROXY:15001", "PROXY:15001", "PROXY:15006", "PROXY:15006"})
 }
 
-// Whatever a process of the pod does to the tables, the next call captures again, and says nothing more once nothing changes.
-func TestApply_podKeepsTablesFromUse_connectionsAreCaptured(t *testing.T) {
-	want, err := iptables.Rules(iptables.DefaultSpec())
-	if err != nil {
+// hostilePod is a pod with the rules of an ordinary one.
+type hostilePod struct {
+	e          Backend
+	pod, world *netns.NS
+	want       iptables.Ruleset
+}
+
+func newHostilePod(t *testing.T, backend string) hostilePod {
+	t.Helper()
+	p := hostilePod{e: allBackends(t)[backend]}
+	p.pod, p.world = kerneltest.NewPod(t)
+	kerneltest.Listen(t, p.pod, kerneltest.Proxy, "PROXY", 15001, 15006)
+	kerneltest.Listen(t, p.pod, kerneltest.App, "APP", 8080)
+	kerneltest.Listen(t, p.world, kerneltest.App, "WORLD", 80)
+	var err error
+	if p.want, err = iptables.Rules(iptables.DefaultSpec()); err != nil {
 		t.Fatal(err)
 	}
+	return p
+}
+
+// apply wants connections to be captured afterwards.
+func (p hostilePod) apply(t *testing.T, changes bool) {
+	t.Helper()
+	out, err := p.e.Apply(t.Context(), at(p.pod), p.want)
+	if err != nil || out.Changed() != changes || !captured(t, p.pod, p.world) {
+		t.Errorf("changed %q, error %v, answered by %q", out.Drift, err, answers(t, p.pod, p.world))
+	}
+}
+
+// heldBy wants a backend's rules.
+func (p hostilePod) heldBy(t *testing.T, backend string) {
+	t.Helper()
+	drift, errDrift := driftOf(t, p.e, p.pod, p.want)
+	have, _, err := p.e.List(t.Context(), at(p.pod))
+	if err := errors.Join(err, errDrift); err != nil || len(drift) > 0 || have.Backend != backend || len(have.Lines) == 0 {
+		t.Errorf("drift %s, %d lines of backend %q, want %q: %v", drift, len(have.Lines), have.Backend, backend, err)
+	}
+}
+
+// Whatever a process of the pod does to the tables, the next call captures again, and says nothing more once nothing changes.
+func TestApply_podKeepsTablesFromUse_connectionsAreCaptured(t *testing.T) {
 	for name, c := range hostileCases() {
 		t.Run(name, func(t *testing.T) {
-			e := allBackends(t)[c.backend]
-			pod, world := kerneltest.NewPod(t)
-			kerneltest.Listen(t, pod, kerneltest.Proxy, "PROXY", 15001, 15006)
-			kerneltest.Listen(t, pod, kerneltest.App, "APP", 8080)
-			kerneltest.Listen(t, world, kerneltest.App, "WORLD", 80)
-			apply := func(changes bool) {
-				t.Helper()
-				out, err := e.Apply(t.Context(), at(pod), want)
-				if err != nil || out.Changed() != changes || !captured(t, pod, world) {
-					t.Errorf("changed %q, error %v, answered by %q", out.Drift, err, answers(t, pod, world))
-				}
-			}
-			apply(true)
+			p := newHostilePod(t, c.backend)
+			p.apply(t, true)
 			end := func() {}
 			if c.owned != "" {
-				end = own(t, pod, c.owned)
+				end = own(t, p.pod, c.owned)
 			}
-			mustRun(t, pod, c.script)
-			kerneltest.Eventually(t, "the pod is open", func() bool { return answers(t, pod, world)[0] == "WORLD:80" })
-			apply(true)
-			for range 2 {
-				apply(false)
+			mustRun(t, p.pod, c.script)
+			if got := answers(t, p.pod, p.world); got[0] != "WORLD:80" {
+				t.Fatalf("answered by %q: the pod is not open", got)
 			}
-			if drift, err := driftOf(t, e, pod, want); err != nil || len(drift) > 0 {
-				t.Errorf("drift %s, error %v", drift, err)
+			for _, changes := range []bool{true, false, false} {
+				p.apply(t, changes)
 			}
-			have, ok, err := e.List(t.Context(), at(pod))
-			if err != nil || !ok || have.Backend != Nftables || len(have.Lines) == 0 {
-				t.Errorf("%d lines of backend %q, %v, error %v", len(have.Lines), have.Backend, ok, err)
-			}
+			p.heldBy(t, Nftables)
 			end()
-			mustRun(t, pod, c.end)
-			if _, err := e.Apply(t.Context(), at(pod), want); err != nil {
+			mustRun(t, p.pod, c.end)
+			if _, err := p.e.Apply(t.Context(), at(p.pod), p.want); err != nil {
 				t.Fatal(err)
 			}
-			apply(false)
-			if have, _, err := e.List(t.Context(), at(pod)); err != nil || have.Backend != e.Name() {
-				t.Errorf("after the end, the rules are those of %q, error %v", have.Backend, err)
-			}
-			removed, err := e.Remove(t.Context(), at(pod))
-			if got := ours(t, pod); err != nil || !removed || got != "" {
+			p.apply(t, false)
+			p.heldBy(t, p.e.Name())
+			removed, err := p.e.Remove(t.Context(), at(p.pod))
+			if got := ours(t, p.pod); err != nil || !removed || got != "" {
 				t.Errorf("removed %v, error %v, left %q", removed, err, got)
 			}
 		})

@@ -3,6 +3,7 @@ package kernel
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
@@ -49,4 +50,46 @@ func (e Backend) Look(ctx context.Context, at podnet.Place, want *iptables.Rules
 		found.Preempting, err = foreign.Preempting(ctx, ns, foreign.OursOf(*want, in.chosen.BuiltIn()))
 		return found, err
 	})
+}
+
+// verify compares with the chosen backend's rules, or with those of the backend that has taken the namespace instead. It returns that
+// backend. Rules of another backend count as drift.
+func (e Backend) verify(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (Backend, iptables.Drift, error) {
+	drift, err := e.chosen.Verify(ctx, ns, want)
+	if other, ok := e.instead(err); ok {
+		return other.verify(ctx, ns, want)
+	}
+	renamed, errRenamed := renamedDrift(ns, e.chosen)
+	drift, err = append(drift, renamed...), errors.Join(err, errRenamed)
+	for _, o := range e.others {
+		present, errPresent := o.Present(ctx, ns)
+		if present {
+			drift = append(drift, remains(o))
+		}
+		err = errors.Join(err, errPresent)
+	}
+	return e, drift, err
+}
+
+// List returns the rules of the namespace, the chosen backend's first. ok is false if there are none.
+func (e Backend) List(ctx context.Context, at podnet.Place) (have Listing, ok bool, err error) {
+	have, err = Visit(ctx, e.Namespaces, at, e.list)
+	return have, have.Backend != "", err
+}
+
+func (e Backend) list(ctx context.Context, ns *netns.NS) (Listing, error) {
+	var unusable error
+	for _, b := range e.all() {
+		have, ok, err := b.List(ctx, ns)
+		switch {
+		case errors.Is(err, xtables.ErrUnusable): // another backend may have taken the namespace
+			unusable = errors.Join(unusable, fmt.Errorf("read the rules of the %s backend: %w", b.Name(), err))
+		case err != nil:
+			return Listing{}, fmt.Errorf("read the rules of the %s backend: %w", b.Name(), err)
+		case ok:
+			have.Backend = b.Name()
+			return have, nil
+		}
+	}
+	return Listing{}, unusable
 }
