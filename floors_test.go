@@ -108,6 +108,7 @@ var rooms = []room{
 	// What tests share.
 	{dir: "test/kerneltest", own: "internal/netns", others: "github.com/vishvananda/netlink golang.org/x/sys/unix"},
 	{dir: "test/conformance"},
+	{dir: "test/interpreter", own: "iptables", never: impure},
 	{dir: "test/standins/apistandin", others: "k8s.io sigs.k8s.io"},
 	{dir: "test/standins/envoystandin", others: "golang.org/x/sys/unix"},
 	{dir: "test/refdocs", own: "agent agent/cli controllers internal/intent sidecars/node", others: "github.com/spf13 k8s.io/api/core/v1"},
