@@ -1,0 +1,241 @@
+package interpreter
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/iptables/nftables"
+	"istio-pod-network-controller/iptables/xtables"
+	"istio-pod-network-controller/test/kerneltest"
+)
+
+// How many random Specs each backend renders, and how many packets go through each rendering.
+const (
+	kernelSpecs   = 10
+	kernelPackets = 400
+)
+
+// attempt is a packet under test, and the verdicts about it.
+type attempt struct {
+	id      uint32
+	hook    iptables.Hook
+	packet  Packet
+	opening []Packet // packets that come before the rules
+	want    map[iptables.Hook]Verdict
+}
+
+// The kernel decides about each packet as the interpreter does, with both backends.
+func TestRules_randomPackets_kernelAgrees(t *testing.T) {
+	seed := seedOf(t)
+	kerneltest.ProgramPath(t, "iptables-nft-restore")
+	native, guard := nftables.New(), kerneltest.Guard(t)
+	legacy := xtables.New(t.Context(), xtables.Config{Guard: guard, Flavour: xtables.NFT})
+	apply := map[string]func(context.Context, *netns.NS, iptables.Ruleset) error{
+		"nftables": func(ctx context.Context, ns *netns.NS, r iptables.Ruleset) error {
+			_, err := native.Apply(ctx, ns, r)
+			return err
+		},
+		"iptables": func(ctx context.Context, ns *netns.NS, r iptables.Ruleset) error {
+			_, err := legacy.Apply(ctx, ns.Path(), r)
+			return err
+		},
+	}
+	for name, f := range apply {
+		for i := range uint64(kernelSpecs) {
+			t.Run(fmt.Sprintf("%s/%d", name, i), func(t *testing.T) {
+				t.Parallel()
+				d := newDraw(seed, 1000+i)
+				s := d.kernelSpec()
+				r, err := iptables.Rules(s)
+				if err != nil {
+					t.Fatal(err)
+				}
+				agree(t, d, s, r, func(ns *netns.NS) error { return f(t.Context(), ns, r) })
+			})
+		}
+	}
+}
+
+// kernelSpec draws a Spec in whose namespace a redirect to loopback stays there.
+func (d draw) kernelSpec() iptables.Spec {
+	s := d.spec()
+	if !s.LoopbackCIDR.Contains(netip.MustParseAddr("127.0.0.1")) {
+		s.LoopbackCIDR = netip.MustParsePrefix("127.0.0.0/29")
+	}
+	return s
+}
+
+func agree(t *testing.T, d draw, s iptables.Spec, r iptables.Ruleset, apply func(*netns.NS) error) {
+	t.Helper()
+	w := newWire(t)
+	listeners := d.listen(t, w.pod, s)
+	o := newObserver(t, w.pod)
+	attempts := d.attempts(t, s, r, listeners)
+	for _, a := range attempts {
+		for _, p := range a.opening {
+			w.send(t, p, 0)
+		}
+	}
+	if err := apply(w.pod); err != nil {
+		t.Fatal(err)
+	}
+	attempts = slices.DeleteFunc(attempts, func(a attempt) bool { return !w.send(t, a.packet, a.id) })
+	if len(attempts) < kernelPackets*9/10 {
+		t.Errorf("the kernel has taken %d packets of %d", len(attempts), kernelPackets)
+	}
+	wrong := o.differences(t, attempts)
+	for end := time.Now().Add(2 * time.Second); len(wrong) > 0 && time.Now().Before(end); {
+		wrong = o.differences(t, attempts) // packets may be under way
+	}
+	for _, line := range wrong[:min(len(wrong), 5)] {
+		t.Error(line)
+	}
+	if len(wrong) > 0 {
+		text, _ := json.Marshal(s)
+		t.Errorf("%d differences of %d packets: %s", len(wrong), len(attempts), text)
+	}
+}
+
+// listen opens listeners at some ports, and one of the proxy unless it is away. It returns the ports.
+func (d draw) listen(t *testing.T, pod *netns.NS, s iptables.Spec) (ports []uint16) {
+	t.Helper()
+	if d.chance(80) {
+		ports = append(ports, s.InboundPort)
+		kerneltest.ListenTCP(t, pod, kerneltest.Owner{GID: 1337}, true, fmt.Sprintf("[::]:%d", s.InboundPort))
+	}
+	for range 6 {
+		if p := one(d, edgesOf(s).ports...); !slices.Contains(ports, p) && p != s.InboundPort {
+			ports = append(ports, p)
+			kerneltest.ListenTCP(t, pod, kerneltest.Owner{}, false, fmt.Sprintf("[::]:%d", p))
+		}
+	}
+	return ports
+}
+
+// attempts draws packets of different connections.
+func (d draw) attempts(t *testing.T, s iptables.Spec, r iptables.Ruleset, listeners []uint16) (out []attempt) {
+	t.Helper()
+	e := edgesOf(s)
+	used := map[[2]netip.AddrPort]bool{}
+	for len(out) < kernelPackets {
+		a := attempt{id: 0x5eed0000 | uint32(len(out)), hook: one(d, iptables.Output, iptables.Prerouting), want: map[iptables.Hook]Verdict{}}
+		p := d.packet(e, a.hook)
+		if d.chance(70) {
+			p.Src = netip.AddrPortFrom(p.Src.Addr(), uint16(20000+len(out)))
+		}
+		if used[[2]netip.AddrPort{p.Src, p.Dst}] || used[[2]netip.AddrPort{p.Dst, p.Src}] || p.In == Loopback() || a.hook == iptables.Output && p.Owner == nil {
+			continue
+		}
+		used[[2]netip.AddrPort{p.Src, p.Dst}] = true
+		p.Diverts, p.Taker = slices.Contains(listeners, s.InboundPort), NoSocket
+		if p.Protocol == iptables.TCP && slices.Contains(listeners, p.Dst.Port()) {
+			p.Taker = PlainSocket // the kernel does not ask whether the address is the namespace's own
+		}
+		if p.Out.Name == "eth0" && len(r.Routing) > 0 && p.Mark == r.Routing[0].Mark {
+			p.Out = Loopback()
+		}
+		if p.Protocol == iptables.UDP {
+			p.ConnMark = 0
+			if a.hook == iptables.Prerouting {
+				p.Mark = 0
+			}
+		}
+		a.packet = p
+		if p.Protocol == iptables.TCP {
+			d.past(&a)
+		}
+		a.decide(t, r)
+		out = append(out, a)
+	}
+	return out
+}
+
+// past draws what conntrack knows of a packet's connection.
+func (d draw) past(a *attempt) {
+	p := &a.packet
+	p.State, p.Status, p.Reply = iptables.New, 0, false
+	p.Flags = one[uint32](d, syn, syn, ack, syn|ack, rst, fin|ack)
+	kind := d.IntN(4)
+	if kind == 0 || p.Taker != NoSocket || p.Out == Loopback() || p.In.Name != "" && p.DstType != iptables.Local {
+		if p.Flags != syn && p.Flags != ack {
+			p.State, p.ConnMark = iptables.Invalid, 0
+		}
+		return
+	}
+	p.Status = iptables.Confirmed
+	first := *p
+	switch kind {
+	case 1:
+		p.Flags = syn
+		a.opening = []Packet{first.flagged(syn)}
+		return
+	case 2:
+		first = p.reversed()
+		p.Reply = true
+	}
+	p.State, p.Flags = iptables.Established, one[uint32](d, ack, ack, fin|ack, syn)
+	a.opening = []Packet{first.flagged(syn), first.reversed().flagged(syn | ack), first.flagged(ack)}
+	if p.Reply && p.Flags == syn {
+		p.State, p.Status, p.ConnMark = iptables.Invalid, 0, 0
+		p.Reply = false
+	}
+}
+
+// decide asks the interpreter.
+func (a *attempt) decide(t *testing.T, r iptables.Ruleset) {
+	t.Helper()
+	var err error
+	if a.hook == iptables.Prerouting {
+		a.want[a.hook], err = Decide(r, a.hook, a.packet)
+	} else {
+		var out, in Verdict
+		out, in, err = Send(r, a.packet)
+		a.want[a.hook] = out
+		// A redirect does not bring back the packet of a socket that is bound to an interface.
+		if out.Redirect != 0 && !isBound(a.packet) || a.packet.Out == Loopback() && !out.Dropped {
+			a.want[iptables.Prerouting] = in
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// differences compares what the observer has seen with what the interpreter wants.
+func (o *observer) differences(t *testing.T, attempts []attempt) (out []string) {
+	t.Helper()
+	got := map[iptables.Hook]map[uint32]seen{iptables.Output: o.read(t, iptables.Output), iptables.Prerouting: o.read(t, iptables.Prerouting)}
+	for _, a := range attempts {
+		for hook, v := range a.want {
+			was, passed := got[hook][a.id]
+			if want := a.seen(v); passed == v.Dropped || passed && was != want {
+				out = append(out, fmt.Sprintf("%s, after %d: %s: passed %v as %+v, want %+v (dropped %v) by %q", hook, len(a.opening), a.packet, passed, was, want, v.Dropped, v.Trace))
+			}
+		}
+	}
+	return out
+}
+
+// seen is what the observer sees of a packet with a verdict.
+func (a attempt) seen(v Verdict) seen {
+	s := seen{port: a.packet.Dst.Port(), mark: v.Mark, connMark: v.ConnMark, zone: uint16(v.Zone)}
+	if to := a.want[iptables.Output].Redirect | a.want[iptables.Prerouting].Redirect; to != 0 {
+		s.port, s.translated = to, a.packet.Dst.Port() != to || !isOwnOf(a.packet)
+	}
+	return s
+}
+
+// isOwnOf reports whether a redirect leaves the packet's address as it is.
+func isOwnOf(p Packet) bool {
+	if p.In.Name == "" {
+		return p.Dst.Addr() == netip.AddrFrom4([4]byte{127, 0, 0, 1}) || p.Dst.Addr() == netip.IPv6Loopback()
+	}
+	return slices.ContainsFunc(podEnds()[p.In.Name], func(own netip.Prefix) bool { return own.Addr() == p.Dst.Addr() })
+}
