@@ -152,7 +152,7 @@ func edgesOf(s iptables.Spec) edges {
 		e.addrs = append(e.addrs, netip.MustParseAddr(a))
 	}
 	e.addrs = slices.DeleteFunc(e.addrs, func(a netip.Addr) bool {
-		return !a.IsValid() || a.IsUnspecified() || a.IsMulticast() || slices.Contains([]string{"255.255.255.255", "127.255.255.255", "127.0.0.0"}, a.String())
+		return !a.IsValid() || a.IsUnspecified() || a.IsMulticast() || slices.Contains([]string{"255.255.255.255", "127.255.255.255", "127.0.0.0", "::2"}, a.String())
 	})
 	return e
 }

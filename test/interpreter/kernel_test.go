@@ -123,6 +123,9 @@ func (d draw) listen(t *testing.T, pod *netns.NS, s iptables.Spec) (ports []uint
 func (d draw) attempts(t *testing.T, s iptables.Spec, r iptables.Ruleset, listeners []uint16) (out []attempt) {
 	t.Helper()
 	e := edgesOf(s)
+	if s.DirectIPv6 { // ::6 is not the pod's own
+		e.addrs = slices.DeleteFunc(e.addrs, func(a netip.Addr) bool { return a.String() == "::6" })
+	}
 	used := map[[2]netip.AddrPort]bool{}
 	for len(out) < kernelPackets {
 		a := attempt{id: 0x5eed0000 | uint32(len(out)), hook: one(d, iptables.Output, iptables.Prerouting), want: map[iptables.Hook]Verdict{}}
