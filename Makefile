@@ -191,6 +191,10 @@ fresh: ## Run `make test` and `make demo` on a bare Debian in a directory, to sh
 bench: ## Measure speed, size and scale against the reference; writes build/bench.json
 	hack/bench.sh
 
+.PHONY: bench-small
+bench-small: ## Run each part of `make bench` that needs no cluster once, small, so that it works when somebody wants figures (needs root)
+	SMALL=1 BENCH_CLUSTER=0 hack/bench.sh
+
 .PHONY: bench-scale
 bench-scale: ## Only the scale: a full node, idle proxies and 500 hollow agents against a real API server (needs root, about 13 minutes)
 	hack/bench.sh scale

@@ -66,10 +66,14 @@ func (a *agent) metrics(ctx context.Context) (metrics, error) {
 
 // inUse returns what the agent has in use of Go's heap after a collection, and for stacks, in KiB. It takes the least of some collections:
 // each is made while the agent works.
-func (a *agent) inUse(ctx context.Context) (kib float64, err error) {
-	const collections = 6
+func (a *agent) inUse(ctx context.Context, collections int) (kib float64, err error) {
 	kib = math.Inf(1)
-	for range collections {
+	for i := range collections {
+		if i > 0 {
+			if err := pause(ctx, time.Second); err != nil {
+				return 0, err
+			}
+		}
 		text, err := get(ctx, "tcp", a.pprofAddr, "http://agent/debug/pprof/heap?gc=1&debug=1")
 		if err != nil {
 			return 0, err
@@ -84,9 +88,6 @@ func (a *agent) inUse(ctx context.Context) (kib float64, err error) {
 			sum += bytes / 1024
 		}
 		kib = min(kib, sum)
-		if err := pause(ctx, time.Second); err != nil {
-			return 0, err
-		}
 	}
 	return kib, nil
 }

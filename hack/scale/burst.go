@@ -14,7 +14,6 @@ import (
 )
 
 const (
-	burstPods   = 100
 	burstRounds = 3
 	// startsAtOnce is how many sandboxes a node makes at a time; networkTime and containerTime are what each takes beside the agent.
 	startsAtOnce  = 8
@@ -50,7 +49,7 @@ func (b bench) burst(ctx context.Context, dir string) (rows []row, err error) {
 			return nil, err
 		}
 	}
-	what := fmt.Sprintf("%d pods at once", burstPods)
+	what := fmt.Sprintf("%d pods at once", b.crowd)
 	of := func(f func(life) float64) float64 { return median(lives, f) }
 	return []row{
 		newRow("CPU of the agent for a pod's start, "+what, "ms", of(func(l life) float64 { return l.startCPU }), 0, "<= 4"),
@@ -92,16 +91,17 @@ func (n *nodeBench) live(ctx context.Context, a *agent) (l life, err error) {
 		return l, err
 	}
 	after, err := a.metrics(ctx)
+	each := float64(n.crowd)
 	return life{
-		startCPU: milliseconds(middle-start) / burstPods, endCPU: milliseconds(end-middle) / burstPods,
-		requests: (after.requests() - before.requests()) / burstPods, writes: (after.writes() - before.writes()) / burstPods,
-		calls: float64(n.runtime.lists.Load()+n.runtime.statuses.Load()-calls) / burstPods,
+		startCPU: milliseconds(middle-start) / each, endCPU: milliseconds(end-middle) / each,
+		requests: (after.requests() - before.requests()) / each, writes: (after.writes() - before.writes()) / each,
+		calls: float64(n.runtime.lists.Load()+n.runtime.statuses.Load()-calls) / each,
 	}, err
 }
 
 // startAll starts pods as kubelet and runtime do, and waits until each has the agent's report.
 func (n *nodeBench) startAll(ctx context.Context) ([]*corev1.Pod, error) {
-	pods := make([]*corev1.Pod, burstPods)
+	pods := make([]*corev1.Pod, n.crowd)
 	free := make(chan struct{}, startsAtOnce)
 	group, inner := errgroup.WithContext(ctx)
 	for i := range pods {

@@ -167,7 +167,7 @@ func (h *hollowBench) awaitReports(ctx context.Context) error {
 
 // first has all agents start in a cluster that has no reports.
 func (h *hollowBench) first(ctx context.Context) ([]row, error) {
-	if err := pause(ctx, calm); err != nil {
+	if err := h.settle(ctx, calm); err != nil {
 		return nil, err
 	}
 	before, err := h.server.api.usage()
@@ -188,10 +188,10 @@ func (h *hollowBench) first(ctx context.Context) ([]row, error) {
 
 // rest measures agents with nothing to do, against the API server on its own.
 func (h *hollowBench) rest(ctx context.Context) ([]row, error) {
-	if err := pause(ctx, calm); err != nil {
+	if err := h.settle(ctx, calm); err != nil {
 		return nil, err
 	}
-	with, err := h.phase(ctx, func(ctx context.Context) error { return pause(ctx, calm) })
+	with, err := h.phase(ctx, func(ctx context.Context) error { return h.settle(ctx, calm) })
 	if err != nil {
 		return nil, err
 	}
@@ -238,10 +238,10 @@ func (h *hollowBench) again(ctx context.Context) ([]row, error) {
 	if err := h.endAll(); err != nil {
 		return nil, err
 	}
-	if err := pause(ctx, calm); err != nil {
+	if err := h.settle(ctx, calm); err != nil {
 		return nil, err
 	}
-	p, err := h.phase(ctx, func(ctx context.Context) error { return errors.Join(h.startAll(ctx), pause(ctx, time.Second)) })
+	p, err := h.phase(ctx, func(ctx context.Context) error { return errors.Join(h.startAll(ctx), h.settle(ctx, time.Second)) })
 	if err != nil {
 		return nil, err
 	}
@@ -294,7 +294,7 @@ func (h *hollowBench) serverStarts(ctx context.Context) (p phase, attempts []int
 	if err := h.server.api.stop(syscall.SIGKILL); err != nil {
 		return p, nil, err
 	}
-	if err := pause(ctx, outage); err != nil {
+	if err := h.settle(ctx, outage); err != nil {
 		return p, nil, err
 	}
 	requests := h.seen.requests.Load()
@@ -309,7 +309,7 @@ func (h *hollowBench) serverStarts(ctx context.Context) (p phase, attempts []int
 	if len(h.agents) > 0 {
 		attempts = h.seen.perSecond(away, time.Now())
 	}
-	if err := pause(ctx, calm); err != nil { // what comes after the first moment
+	if err := h.settle(ctx, calm); err != nil { // what comes after the first moment
 		return p, nil, err
 	}
 	end, err := h.server.api.usage()

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/containerd/log"
 	"github.com/go-logr/logr"
@@ -31,9 +32,14 @@ func main() {
 	flag.IntVar(&b.agents, "agents", 500, "hollow agents")
 	flag.IntVar(&b.proxies, "proxies", 200, "proxies of the sidecar manager")
 	flag.StringVar(&b.reference, "reference", "", "another agent's binary, which the part reference compares with the agent, both without --sidecars")
+	flag.IntVar(&b.crowd, "burst", 100, "pods that start at once")
+	flag.BoolVar(&b.small, "small", false, "measure once with small sizes and without rests: the figures say nothing, but the parts work")
 	parts := flag.String("parts", "node,listening,burst,sidecars,rollout,hollow", "what is measured")
 	out := flag.String("json", "", "file to add the rows to")
 	flag.Parse()
+	if b.small {
+		b.pods, b.namespaces, b.here, b.agents, b.proxies, b.crowd = 20, 3, 4, 2, 2, 3
+	}
 	ctrl.SetLogger(logr.Discard())
 	_ = log.SetLevel("error") // NRI's
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -46,8 +52,25 @@ func main() {
 
 // bench is what all measurements share.
 type bench struct {
-	programs, agent, profiles, reference    string
-	pods, namespaces, here, agents, proxies int
+	programs, agent, profiles, reference           string
+	pods, namespaces, here, agents, proxies, crowd int
+	small                                          bool
+}
+
+// settle lets the measured programs come to rest, or runs them for as long as they are measured.
+func (b bench) settle(ctx context.Context, d time.Duration) error {
+	if b.small {
+		d = min(d, 200*time.Millisecond)
+	}
+	return pause(ctx, d)
+}
+
+// collections is how many of Go's collections are made to see what the agent has in use.
+func (b bench) collections() int {
+	if b.small {
+		return 1
+	}
+	return 6
 }
 
 func run(ctx context.Context, b bench, parts []string, out string) error {
@@ -71,7 +94,9 @@ func run(ctx context.Context, b bench, parts []string, out string) error {
 			break
 		}
 	}
-	failed = errors.Join(failed, missed(rows))
+	if !b.small {
+		failed = errors.Join(failed, missed(rows))
+	}
 	if err := printRows(os.Stdout, rows); err != nil || out == "" {
 		return errors.Join(failed, err)
 	}

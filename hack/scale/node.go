@@ -168,7 +168,7 @@ func (n *nodeBench) restart(ctx context.Context, every time.Duration, flags ...s
 		return seen, err
 	}
 	seen.looked = time.Since(began)
-	if err := pause(ctx, n.calm); err != nil {
+	if err := n.settle(ctx, n.calm); err != nil {
 		return seen, err
 	}
 	m, err := a.metrics(ctx)
@@ -202,7 +202,7 @@ func (n *nodeBench) window(ctx context.Context, a *agent, seen *restarted, every
 		if err := a.profile(ctx, fmt.Sprintf("profile?seconds=%.0f", window.Seconds()), n.profiles+"/looks.pprof"); err != nil {
 			return err
 		}
-	} else if err := pause(ctx, window); err != nil {
+	} else if err := n.settle(ctx, window); err != nil {
 		return err
 	}
 	end, err := a.usage()

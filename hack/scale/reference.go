@@ -55,7 +55,7 @@ func (n *nodeBench) hold(ctx context.Context, binary string) (h held, err error)
 		return h, err
 	}
 	defer func() { err = errors.Join(err, a.stop(syscall.SIGTERM)) }()
-	if err := errors.Join(a.awaitProgrammed(ctx, n.here), pause(ctx, settled)); err != nil {
+	if err := errors.Join(a.awaitProgrammed(ctx, n.here), n.settle(ctx, settled)); err != nil {
 		return h, err
 	}
 	used, err := a.usage()
@@ -63,6 +63,6 @@ func (n *nodeBench) hold(ctx context.Context, binary string) (h held, err error)
 		return h, err
 	}
 	h.rss, h.anon = used.rss, used.anon
-	h.inUse, err = a.inUse(ctx) // behind the others: it makes garbage
+	h.inUse, err = a.inUse(ctx, n.collections()) // behind the others: it makes garbage
 	return h, err
 }

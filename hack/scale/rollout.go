@@ -36,7 +36,7 @@ func (n *nodeBench) rollOut(ctx context.Context, dir, profile string) (rows []ro
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, a.stop(syscall.SIGTERM)) }()
-	if err := pause(ctx, settled); err != nil {
+	if err := n.settle(ctx, settled); err != nil {
 		return nil, err
 	}
 	objects, err := n.server.objects()

@@ -121,10 +121,10 @@ func (n *nodeBench) idle(ctx context.Context, dir string, proxies int) (seen idl
 		return seen, err
 	}
 	defer func() { err = errors.Join(err, a.stop(syscall.SIGTERM)) }()
-	if err := pause(ctx, settled); err != nil {
+	if err := n.settle(ctx, settled); err != nil {
 		return seen, err
 	}
-	if seen.inUse, err = a.inUse(ctx); err != nil {
+	if seen.inUse, err = a.inUse(ctx, n.collections()); err != nil {
 		return seen, err
 	}
 	if n.profiles != "" {
@@ -142,7 +142,7 @@ func (n *nodeBench) idle(ctx context.Context, dir string, proxies int) (seen idl
 	if err != nil {
 		return seen, err
 	}
-	if err := pause(ctx, idleWindow); err != nil {
+	if err := n.settle(ctx, idleWindow); err != nil {
 		return seen, err
 	}
 	after, err := a.usage()
