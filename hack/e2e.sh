@@ -13,6 +13,8 @@
 # E2E_ROTATED_PODS is how many pods have their proxies' secrets replaced under load, E2E_ROTATIONS how often: 3 and 1 unless they say otherwise.
 # E2E_RELEASED is the commit whose chart is the one before in "lifecycle": the same chart with another version unless it says otherwise.
 # E2E_RELEASE is how long each release that never becomes ready stays: 20s unless it says otherwise.
+# E2E_BENCH=small runs the benchmarks behind the tests of the rounds nftables and nri, each once with small sizes: their figures say nothing, but
+# they work when somebody wants figures.
 # E2E_BURST is how many pods start at once in them, E2E_VALUES are more arguments to helm.
 # Up to three tests that fail beside others run again, once and alone. Those that pass then are named at the end: see CONTRIBUTING.md.
 set -euo pipefail
@@ -75,6 +77,7 @@ alone=()
 tests() {
   local round=$1 limit=$2 log=build/e2e-$1 one failed skip
   shift 2
+  if [[ ${E2E_BENCH:-} == small && ($round == nftables || $round == nri) ]]; then set -- -test.bench . -test.benchtime 1x "$@"; fi
   skip=$(not_of "$round")
   if program "$limit" "$log.log" -test.parallel 4 -test.skip "$skip" "$@"; then return; fi
   mapfile -t failed < <(failures "$log.log")

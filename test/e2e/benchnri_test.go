@@ -50,21 +50,21 @@ func measureBurst(b *testing.B) []row {
 	var with, without []float64
 	c := open(b)
 	held := histogram{}
-	for range rounds {
+	for range few(rounds) {
 		s := newSpace(b, nil)
 		back := s.sendAgentAway(b)
-		without = append(without, s.startPlain(b, starts, asked()).Seconds())
+		without = append(without, s.startPlain(b, few(starts), asked()).Seconds())
 		s.clear(b)
 		back()
 		before := c.metrics(b)
-		with = append(with, s.startPlain(b, starts, asked()).Seconds())
+		with = append(with, s.startPlain(b, few(starts), asked()).Seconds())
 		held.add(c.metrics(b).held(before, "RunPodSandbox", "programmed"))
 		s.clear(b)
 	}
 	return []row{
-		newRow(fmt.Sprintf("from %d pods being made at once to all running, with the agent (NRI) against without", starts), "s p50",
+		newRow(fmt.Sprintf("from %d pods being made at once to all running, with the agent (NRI) against without", few(starts)), "s p50",
 			quantile(with, 50), quantile(without, 50), "reported"),
-		newRow(fmt.Sprintf("RunPodSandbox holds the runtime, %d pods at once", starts), "ms p50", held.quantile(50), 0, "reported"),
+		newRow(fmt.Sprintf("RunPodSandbox holds the runtime, %d pods at once", few(starts)), "ms p50", held.quantile(50), 0, "reported"),
 	}
 }
 
@@ -88,7 +88,7 @@ func (s *space) startOneByOne(b *testing.B, name string, annotations map[string]
 	defer ended.Wait()
 	defer cancel()
 	took := make([]float64, 0, starts)
-	for i := range starts {
+	for i := range few(starts) {
 		pod := newPod(fmt.Sprintf("%s-%d", name, i), annotations, appContainer())
 		began := time.Now()
 		s.create(b, pod)

@@ -23,36 +23,35 @@ const (
 	// sharedPods are how many pods share the proxy whose memory is measured, ownPods how many have one each. lonelyPods come in alone, the others
 	// of the shared proxy one right behind the other: its configuration changes once a second at most.
 	sharedPods, ownPods, lonelyPods = 50, 10, 10
-	// askers ask at the same time, each round as long as askFor.
-	askers, askRounds = 8, 3
-	askFor            = 4 * time.Second
+	// askers ask at the same time, each round so many milliseconds.
+	askers, askRounds, askMillis = 8, 3, 4000
 )
 
 // measureShared compares a proxy that the pods of the node share with one a pod.
 func measureShared(b *testing.B) []row {
 	b.Helper()
-	own := newManaged(b)
+	own, sharing, alike := newManaged(b), few(sharedPods), few(ownPods)
 	own.annotateSelf(b, map[string]any{keySidecar: nil})
 	shared := managed{own.space, sharedLoad, own.objects}
 	shared.createShared(b)
-	for i := range sharedPods + ownPods {
+	for i := range sharing + alike {
 		own.create(b, newPod(fmt.Sprintf("pod-%d", i), nil, appContainer()))
 	}
-	own.awaitAll(b, sharedPods+ownPods, isRunning)
-	pods := make([]*corev1.Pod, 0, sharedPods+ownPods)
-	for i := range sharedPods + ownPods {
+	own.awaitAll(b, sharing+alike, isRunning)
+	pods := make([]*corev1.Pod, 0, sharing+alike)
+	for i := range sharing + alike {
 		pods = append(pods, own.awaitAnswer(b, fmt.Sprintf("pod-%d", i)))
 	}
 	var alone, inTurn, withOwn []float64
-	for i, pod := range pods[ownPods:] {
-		if i < lonelyPods {
+	for i, pod := range pods[alike:] {
+		if i < few(lonelyPods) {
 			<-time.After(2 * time.Second)
 			alone = append(alone, shared.attach(b, pod))
 		} else {
 			inTurn = append(inTurn, shared.attach(b, pod))
 		}
 	}
-	for _, pod := range pods[:ownPods] {
+	for _, pod := range pods[:alike] {
 		withOwn = append(withOwn, own.attach(b, pod))
 	}
 	const attach = "from the pod's annotation to the first answer through the proxy, shared against own"
@@ -60,8 +59,8 @@ func measureShared(b *testing.B) []row {
 		newRow(attach, "ms p50", quantile(alone, 50), quantile(withOwn, 50), "< 1500"),
 		newRow(attach, "ms max", quantile(alone, 100), quantile(withOwn, 100), "reported"),
 		newRow(attach+", one pod right behind the other", "ms p50", quantile(inTurn, 50), quantile(withOwn, 50), "< 1500"),
-		newRow(fmt.Sprintf("memory of the proxies a pod (PSS), %d that share one against %d with their own", sharedPods, ownPods), "MiB",
-			shared.sharedMemory(b)/sharedPods, own.ownMemory(b, pods[:ownPods])/ownPods, "reported"),
+		newRow(fmt.Sprintf("memory of the proxies a pod (PSS), %d that share one against %d with their own", sharing, alike), "MiB",
+			shared.sharedMemory(b)/float64(sharing), own.ownMemory(b, pods[:alike])/float64(alike), "reported"),
 	}
 	// Conntrack knows no old connection of these two: a port of one would be refused to the client for minutes.
 	asked := [2]*corev1.Pod{shared.startAsking(b, "asked-shared"), own.startAsking(b, "asked-own")}
@@ -71,7 +70,7 @@ func measureShared(b *testing.B) []row {
 			name = "requests to a pod over kept connections, shared against own"
 		}
 		var rates [2][]float64
-		for range askRounds { // in turn: the machine is not always as busy
+		for range few(askRounds) { // in turn: the machine is not always as busy
 			rates[0] = append(rates[0], askMany(b, asked[0], kept))
 			rates[1] = append(rates[1], askMany(b, asked[1], kept))
 		}
@@ -156,7 +155,7 @@ func askMany(b *testing.B, pod *corev1.Pod, kept bool) float64 {
 	transport := &http.Transport{DisableKeepAlives: !kept, MaxIdleConnsPerHost: askers}
 	defer transport.CloseIdleConnections()
 	client := http.Client{Transport: transport}
-	ctx, cancel := context.WithTimeout(b.Context(), askFor)
+	ctx, cancel := context.WithTimeout(b.Context(), time.Duration(few(askMillis))*time.Millisecond)
 	defer cancel()
 	var answered atomic.Int64
 	var asking sync.WaitGroup

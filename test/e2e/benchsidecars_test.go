@@ -36,7 +36,7 @@ func measureProxyStarts(b *testing.B) []row {
 	m := newManaged(b)
 	w := m.watchProxies(b)
 	var made, conditioned, reported []float64
-	for i := range proxyStarts {
+	for i := range few(proxyStarts) {
 		name := fmt.Sprintf("managed-%d", i)
 		m.startManaged(b, plainPod(name))
 		at := w.await(b, name, "sandbox", managedProxy, "condition", "Sidecar 0")
@@ -59,7 +59,7 @@ func measureProxyStarts(b *testing.B) []row {
 func (m managed) measureUpgrades(b *testing.B, w *proxyWatcher) []row {
 	b.Helper()
 	took := make([]float64, 0, proxyUpgrades)
-	for i := 1; i <= proxyUpgrades; i++ {
+	for i := 1; i <= few(proxyUpgrades); i++ {
 		began := time.Now()
 		m.newVersion(b, fmt.Sprint("version ", i))
 		what := fmt.Sprint("Sidecar ", i)
@@ -99,14 +99,14 @@ func measureExtras(b *testing.B) []row {
 	m := newManaged(b)
 	m.annotateSelf(b, map[string]any{keySidecar: nil})
 	s := m.space
-	for i := range plainPods {
+	for i := range few(plainPods) {
 		s.create(b, newPod(fmt.Sprintf("plain-%d", i), nil, appContainer()))
 	}
-	s.awaitAll(b, plainPods, isRunning)
+	s.awaitAll(b, few(plainPods), isRunning)
 	s.awaitTidyNode(b, s.agent(b))
 	before := m.extras(b)
 	m.annotateSelf(b, map[string]any{keySidecar: m.profile})
-	for i := range plainPods {
+	for i := range few(plainPods) {
 		m.awaitSidecar(b, fmt.Sprintf("plain-%d", i), isServing(0))
 	}
 	after := m.extras(b)
@@ -115,7 +115,7 @@ func measureExtras(b *testing.B) []row {
 		name string
 		more int
 	}{{"shims", after.shims - before.shims}, {"pods and their sandboxes", after.pods - before.pods}, {"addresses of pods", after.addresses - before.addresses}} {
-		rows = append(rows, newRow(fmt.Sprintf("%s more with %d proxies", what.name, plainPods), "count", float64(what.more), 0, "0"))
+		rows = append(rows, newRow(fmt.Sprintf("%s more with %d proxies", what.name, few(plainPods)), "count", float64(what.more), 0, "0"))
 	}
 	return rows
 }
