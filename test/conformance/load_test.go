@@ -63,33 +63,32 @@ func TestApply_rulesChange_leaksNothing(t *testing.T) {
 			echoListeners(t, w)
 			mustApply(t, b, w, configuration{spec: iptables.DefaultSpec()})
 			held := w.hold(t)
-			stop := w.loadAll(t)
+			var made, wrong atomic.Int64
+			stop := w.load(t, streams(), 2, &made, &wrong)
 			changed := w.changeUnderLoad(t, b, held)
-			made, wrong := stop()
-			if made < 1000 || changed < changes-2 {
-				t.Errorf("%d connections and %d changes prove too little", made, changed)
+			stop()
+			if made.Load() < 1000 || changed < changes-2 {
+				t.Errorf("%d connections and %d changes prove too little", made.Load(), changed)
 			}
 			t.Logf("%d connections during %d changes: %d bypassed the proxy or failed; %d held connections lived on",
-				made, changed, wrong, len(held))
+				made.Load(), changed, wrong.Load(), len(held))
 		})
 	}
 }
 
-// loadAll starts two loads for each stream; stop ends them and returns how many connections were made, and how many went wrong.
-func (w world) loadAll(t *testing.T) (stop func() (made, wrong int64)) {
+// load starts loads for each stream, which count connections and those that went wrong until stop.
+func (w world) load(t *testing.T, all []stream, each int, made, wrong *atomic.Int64) (stop func()) {
 	t.Helper()
-	var made, wrong atomic.Int64
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
-	for _, s := range streams() {
-		for range 2 {
-			wg.Go(func() { s.load(ctx, t, w.spaces[s.from], &made, &wrong) })
+	for _, s := range all {
+		for range each {
+			wg.Go(func() { s.load(ctx, t, w.spaces[s.from], made, wrong) })
 		}
 	}
-	return func() (int64, int64) {
+	return func() {
 		cancel()
 		wg.Wait()
-		return made.Load(), wrong.Load()
 	}
 }
 
