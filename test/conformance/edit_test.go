@@ -42,8 +42,12 @@ func editVariants() []iptables.Spec {
 		base(func(*iptables.Spec) {}),
 		base(func(s *iptables.Spec) { s.ExcludeOutboundPorts = []uint16{3305, 3306, 3307} }),
 		base(func(s *iptables.Spec) { s.ExcludeInboundPorts = []uint16{8079, 8081} }),
-		base(func(s *iptables.Spec) { s.ExcludeCIDRs = append(s.ExcludeCIDRs, prefixes("10.8.1.0/24", "fd00:8:0:1::/64")...) }),
-		base(func(s *iptables.Spec) { s.ExcludeCIDRs = append(s.ExcludeCIDRs, prefixes("10.7.255.0/24", "fd00:7::/32")...) }),
+		base(func(s *iptables.Spec) {
+			s.ExcludeCIDRs = append(s.ExcludeCIDRs, prefixes("10.8.1.0/24", "fd00:8:0:1::/64")...)
+		}),
+		base(func(s *iptables.Spec) {
+			s.ExcludeCIDRs = append(s.ExcludeCIDRs, prefixes("10.7.255.0/24", "fd00:7::/32")...)
+		}),
 		base(func(s *iptables.Spec) {
 			s.IncludeCIDRs.List = append(s.IncludeCIDRs.List, prefixes("93.184.215.0/24", "93.184.217.0/24", "fd00:98::/32")...)
 		}),
