@@ -30,101 +30,11 @@ func endsFirst(c *corev1.Container) bool {
 	return c.RestartPolicy == nil || *c.RestartPolicy != corev1.ContainerRestartPolicyAlways
 }
 
-// idKind is one of the two ids by which the kernel knows a socket's owner. Supplemental groups and fsGroup do not matter: the
-// kernel compares the primary group of the process that creates the socket, which comes from runAsGroup.
-type idKind struct {
-	name, field string
-	own         func(*corev1.SecurityContext) *int64
-	pod         func(*corev1.PodSecurityContext) *int64
-}
-
-func uidKind() idKind {
-	return idKind{
-		name: "uid", field: "runAsUser",
-		own: func(s *corev1.SecurityContext) *int64 { return s.RunAsUser },
-		pod: func(s *corev1.PodSecurityContext) *int64 { return s.RunAsUser },
-	}
-}
-
-func gidKind() idKind {
-	return idKind{
-		name: "gid", field: "runAsGroup",
-		own: func(s *corev1.SecurityContext) *int64 { return s.RunAsGroup },
-		pod: func(s *corev1.PodSecurityContext) *int64 { return s.RunAsGroup },
-	}
-}
-
-// member is a container with its ids.
-type member struct {
-	name string
-	sc   *corev1.SecurityContext
-}
-
-// crew is the containers of a pod: the proxy, and all others, which must not be taken for it.
-type crew struct {
-	pod    *corev1.PodSecurityContext
-	proxy  *member // nil if no container has the proxy's name
-	others []member
-}
-
-func crewOf(pod *corev1.Pod) crew {
-	c := crew{pod: pod.Spec.SecurityContext}
-	if p := findContainer(pod, ProxyContainer); p != nil {
-		c.proxy = &member{p.Name, p.SecurityContext}
-	}
-	other := func(name string, sc *corev1.SecurityContext) {
-		if name != ProxyContainer {
-			c.others = append(c.others, member{name, sc})
-		}
-	}
-	for i := range pod.Spec.InitContainers {
-		if s := &pod.Spec.InitContainers[i]; !isHelper(s) {
-			other(s.Name, s.SecurityContext)
-		}
-	}
-	for i := range pod.Spec.Containers {
-		other(pod.Spec.Containers[i].Name, pod.Spec.Containers[i].SecurityContext)
-	}
-	for i := range pod.Spec.EphemeralContainers {
-		other(pod.Spec.EphemeralContainers[i].Name, pod.Spec.EphemeralContainers[i].SecurityContext)
-	}
-	return c
-}
-
-func (c crew) ofPod(k idKind) *int64 {
-	if c.pod == nil {
-		return nil
-	}
-	return k.pod(c.pod)
-}
-
-func (k idKind) of(sc *corev1.SecurityContext) *int64 {
-	if sc == nil {
-		return nil
-	}
-	return k.own(sc)
-}
-
-// holder returns the name of a container other than the proxy that runs with an id, set for the container or else for the pod; "" if there
-// is none. Ids that an image sets are not known here.
-func (c crew) holder(k idKind, id int64) string {
-	for _, m := range c.others {
-		have := k.of(m.sc)
-		if have == nil {
-			have = c.ofPod(k)
-		}
-		if have != nil && *have == id {
-			return m.name
-		}
-	}
-	return ""
-}
-
 // claim says how well an id identifies the proxy.
 type claim struct {
 	id uint32
-	// holder is another container with the same id. If there is one, the id does not identify the proxy.
-	holder string
+	// rival is another container with the same id. If there is one, the id does not identify the proxy.
+	rival rival
 	// doubt says why the proxy may run with another id; "" if there is no doubt.
 	doubt string
 	// from is where the id comes from.
@@ -143,27 +53,28 @@ func (c crew) claim(k idKind) claim {
 		out.id, out.from = uint32(*own), fromContext+ProxyContainer
 	case own != nil:
 		out.doubt = fmt.Sprintf("its %s is %d", k.field, *own)
-	case valid(pod) && c.holder(k, *pod) == "":
+	case valid(pod) && c.rival(k, *pod) == rival{}:
 		out.id, out.from = uint32(*pod), fromPodContext
 	case pod != nil:
 		out.doubt = fmt.Sprintf("its %s is the pod's %d", k.field, *pod)
 	}
-	out.holder = c.holder(k, int64(out.id))
+	out.rival = c.rival(k, int64(out.id))
 	return out
 }
 
-// unnamed decides about an id in a pod without a container of the proxy's name: the container with Istio's id is the proxy, unless all
+// unnamed decides about an id in a pod without a container of the proxy's name: the containers with Istio's id are the proxy, unless all
 // containers have that id.
 func (c crew) unnamed(k idKind) claim {
 	out := claim{id: proxyID, from: fromDefault}
-	for i := range c.others {
-		alone := crew{pod: c.pod, others: c.others[i : i+1]}
-		if alone.holder(k, proxyID) == "" {
-			return out
-		}
+	without := crew{pod: c.pod, others: slices.DeleteFunc(slices.Clone(c.others), func(m member) bool { return c.runsWith(m, k, proxyID) })}
+	switch {
+	case len(without.others) > 0:
+		out.rival = without.taker(k, proxyID)
+	case len(c.others) > 1:
+		out.rival = rival{name: c.others[0].name}
 	}
-	if len(c.others) > 1 {
-		out.holder = c.others[0].name
+	if len(without.others) == len(c.others) {
+		out.doubt = fmt.Sprintf("it is no container's %s", k.field)
 	}
 	return out
 }
@@ -175,25 +86,32 @@ func valid(id *int64) bool { return id != nil && *id > 0 && *id < math.MaxUint32
 func proxyOwner(pod *corev1.Pod) (uid, gid uint32, note string, err error) {
 	c := crewOf(pod)
 	u, g := c.claim(uidKind()), c.claim(gidKind())
+	alone := rival{}
 	switch {
-	case u.holder == "" && g.holder == "":
-		if u.doubt != "" && g.doubt != "" {
+	case u.rival == alone && g.rival == alone:
+		if c.proxy != nil && u.doubt != "" && g.doubt != "" {
 			note = fmt.Sprintf("container %s may run with other ids than uid %d and gid %d, by which the rules know the proxy (%s; %s): set its runAsUser or runAsGroup",
 				ProxyContainer, u.id, g.id, u.doubt, g.doubt)
 		}
 		return u.id, g.id, note, nil
-	case u.holder == "" && u.doubt == "":
+	case u.rival == alone && u.doubt == "":
 		return u.id, 0, "", nil
-	case g.holder == "" && g.doubt == "":
+	case g.rival == alone && g.doubt == "":
 		return 0, g.id, "", nil
 	}
-	return 0, 0, "", fmt.Errorf("the proxy cannot be distinguished from the application: %s, and %s; give container %s a runAsUser or a runAsGroup that no other container has",
-		u.explain(uidKind()), g.explain(gidKind()), ProxyContainer)
+	advice := fmt.Sprintf("give container %s a runAsUser or a runAsGroup that no other container has", ProxyContainer)
+	if field := g.rival.field; field != "" {
+		advice = fmt.Sprintf("choose another group for %s, or set allowPrivilegeEscalation to false in all containers but the proxy's", field)
+	}
+	return 0, 0, "", fmt.Errorf("the proxy cannot be distinguished from the application: %s, and %s; %s", u.explain(uidKind()), g.explain(gidKind()), advice)
 }
 
 func (c claim) explain(k idKind) string {
-	if c.holder != "" {
-		return fmt.Sprintf("%s %d is also that of container %s", k.name, c.id, shown(c.holder))
+	switch {
+	case c.rival.field != "":
+		return fmt.Sprintf("the pod's %s gives %s %d to container %s, too, which can act as it by a set-gid program", c.rival.field, k.name, c.id, shown(c.rival.name))
+	case c.rival.name != "":
+		return fmt.Sprintf("%s %d is also that of container %s", k.name, c.id, shown(c.rival.name))
 	}
 	return fmt.Sprintf("%s %d may not be the proxy's (%s)", k.name, c.id, c.doubt)
 }

@@ -1,6 +1,7 @@
 package intent
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -116,9 +117,9 @@ func TestOf_proxysIDs_areRecognised(t *testing.T) {
 	}
 }
 
-func (c ownerCase) check(t *testing.T) {
+func (c ownerCase) check(t *testing.T, changes ...func(*corev1.Pod)) {
 	t.Helper()
-	pod, ns := asking(crewPod(c.pod, c.containers))
+	pod, ns := asking(both(append([]func(*corev1.Pod){crewPod(c.pod, c.containers)}, changes...)...))
 	pod.Annotations[KeyInitialize] = "true"
 	got, err := Of(pod, ns, config())
 	if len(c.fault) > 0 {
@@ -147,14 +148,17 @@ func TestOf_otherContainer_isNotTheProxy(t *testing.T) {
 			return v
 		}
 		podSC, app, proxy := as(pick(), pick()), as(pick(), pick()), as(pick(), pick())
-		pod, ns := asking(crewPod(podSC, ids{"app": app, "istio-proxy": proxy}))
-		got, err := Of(pod, ns, config())
-		if err != nil {
-			continue
-		}
-		user, group := either(app.RunAsUser, podSC.RunAsUser), either(app.RunAsGroup, podSC.RunAsGroup)
-		if uid, gid := int64(got.Spec.ProxyUID), int64(got.Spec.ProxyGID); uid == 0 && gid == 0 || uid != 0 && uid == user || gid != 0 && gid == group {
-			t.Fatalf("pod %v, app %v, proxy %v: uid %d, gid %d", podSC, app, proxy, uid, gid)
+		for _, given := range []int64{0, 1000, 1337} {
+			pod, ns := asking(crewPod(podSC, ids{"app": app, "istio-proxy": proxy}))
+			pod.Spec.SecurityContext.FSGroup = &given
+			got, err := Of(pod, ns, config())
+			if err != nil {
+				continue
+			}
+			user, groups := either(app.RunAsUser, podSC.RunAsUser), []int64{either(app.RunAsGroup, podSC.RunAsGroup), given}
+			if uid, gid := int64(got.Spec.ProxyUID), int64(got.Spec.ProxyGID); uid == 0 && gid == 0 || uid != 0 && uid == user || gid != 0 && slices.Contains(groups, gid) {
+				t.Fatalf("pod %v, fsGroup %d, app %v, proxy %v: uid %d, gid %d", podSC, given, app, proxy, uid, gid)
+			}
 		}
 	}
 }

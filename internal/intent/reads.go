@@ -48,7 +48,9 @@ func Strip(pod *corev1.Pod) *corev1.Pod {
 		out.Spec.DNSConfig = &corev1.PodDNSConfig{Nameservers: slices.Clone(pod.Spec.DNSConfig.Nameservers)}
 	}
 	if sc := pod.Spec.SecurityContext; sc != nil {
-		out.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: clone(sc.RunAsUser), RunAsGroup: clone(sc.RunAsGroup)}
+		out.Spec.SecurityContext = &corev1.PodSecurityContext{
+			RunAsUser: clone(sc.RunAsUser), RunAsGroup: clone(sc.RunAsGroup), FSGroup: clone(sc.FSGroup), SupplementalGroups: slices.Clone(sc.SupplementalGroups),
+		}
 	}
 	for i := range pod.Spec.InitContainers {
 		out.Spec.InitContainers = append(out.Spec.InitContainers, stripContainer(&pod.Spec.InitContainers[i]))
@@ -96,7 +98,7 @@ func Only(in map[string]string, wanted func(key string) bool) map[string]string 
 	return out
 }
 
-// stripContainer keeps a container's name and ids, and for the proxy also the arguments and variables that Of reads.
+// stripContainer keeps a container's name, its ids and whether it may gain more, and for the proxy also the arguments and variables that Of reads.
 func stripContainer(c *corev1.Container) corev1.Container {
 	out := corev1.Container{Name: c.Name, SecurityContext: stripContext(c.SecurityContext), RestartPolicy: clone(c.RestartPolicy)}
 	if c.Name != ProxyContainer {
@@ -112,10 +114,10 @@ func stripContainer(c *corev1.Container) corev1.Container {
 }
 
 func stripContext(sc *corev1.SecurityContext) *corev1.SecurityContext {
-	if sc == nil || sc.RunAsUser == nil && sc.RunAsGroup == nil {
+	if sc == nil || sc.RunAsUser == nil && sc.RunAsGroup == nil && sc.AllowPrivilegeEscalation == nil {
 		return nil
 	}
-	return &corev1.SecurityContext{RunAsUser: clone(sc.RunAsUser), RunAsGroup: clone(sc.RunAsGroup)}
+	return &corev1.SecurityContext{RunAsUser: clone(sc.RunAsUser), RunAsGroup: clone(sc.RunAsGroup), AllowPrivilegeEscalation: clone(sc.AllowPrivilegeEscalation)}
 }
 
 func clone[T any](v *T) *T {

@@ -45,7 +45,11 @@ func (d dice) context() *corev1.SecurityContext {
 	if d.maybe(3) {
 		return nil
 	}
-	return &corev1.SecurityContext{RunAsUser: d.id(), RunAsGroup: d.id(), ReadOnlyRootFilesystem: new(bool)}
+	out := &corev1.SecurityContext{RunAsUser: d.id(), RunAsGroup: d.id(), ReadOnlyRootFilesystem: new(bool)}
+	if d.maybe(2) {
+		out.AllowPrivilegeEscalation = new(d.maybe(3))
+	}
+	return out
 }
 
 func (d dice) container(name string) corev1.Container {
@@ -100,6 +104,9 @@ func (d dice) pod() *corev1.Pod {
 func (d dice) rest(p *corev1.Pod) {
 	if d.maybe(2) {
 		p.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: d.id(), RunAsGroup: d.id(), FSGroup: d.id()}
+		if d.maybe(4) {
+			p.Spec.SecurityContext.SupplementalGroups = []int64{10, 1337}
+		}
 	}
 	p.Spec.DNSPolicy = corev1.DNSPolicy(d.one("", "ClusterFirst", "Default", "None"))
 	if d.maybe(2) {

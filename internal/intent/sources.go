@@ -90,8 +90,11 @@ func (s sources) owner(pod *corev1.Pod) {
 	}{{settingUID, uidKind()}, {settingGID, gidKind()}} {
 		claim := crew.claim(id.kind)
 		source := claim.from
-		if claim.holder != "" {
-			source = fmt.Sprintf("%s (but container %s has %s %d, too)", source, claim.holder, id.kind.name, claim.id)
+		switch r := claim.rival; {
+		case r.field != "":
+			source = fmt.Sprintf("%s (but container %s can act as %s %d by the pod's %s)", source, r.name, id.kind.name, claim.id, r.field)
+		case r.name != "":
+			source = fmt.Sprintf("%s (but container %s has %s %d, too)", source, r.name, id.kind.name, claim.id)
 		}
 		s[id.setting] = source
 	}

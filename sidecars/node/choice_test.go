@@ -102,7 +102,14 @@ func TestChoice_podCannotHaveProfile_saysWhy(t *testing.T) {
 		"a proxy, with hostPID":          {func(c *choosing) { c.pod.Spec.HostPID = true }, "take hostPID out"},
 		"a proxy, in a user namespace":   {func(c *choosing) { c.pod.Spec.HostUsers = &no }, "hostUsers: false"},
 		"a proxy, and has its port":      {func(c *choosing) { app(c).Ports = []corev1.ContainerPort{{ContainerPort: 15006}} }, `"app" listens on port 15006`},
-		"a proxy, and is its user":       {func(c *choosing) { app(c).SecurityContext = &corev1.SecurityContext{RunAsUser: &proxy} }, `"app" runs as user 1337`},
+		"a proxy, known by a group that the pod gives": {
+			func(c *choosing) {
+				c.profile.Spec.Network.Transparent, c.profile.Spec.RunAsGroup = true, 1337
+				c.pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &proxy}
+			}, "the pod's fsGroup gives group 1337, which is the proxy's, to container \"app\"",
+		},
+		"a proxy, known by its user": {func(c *choosing) { c.pod.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &proxy} }, ""},
+		"a proxy, and is its user":   {func(c *choosing) { app(c).SecurityContext = &corev1.SecurityContext{RunAsUser: &proxy} }, `"app" runs as user 1337`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster := newChoosing()

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -89,9 +90,19 @@ func (p *profiles) remembered(name string) (found profile, known bool) {
 func (p *profiles) forPod(ctx context.Context, name string, pod *corev1.Pod, ns *corev1.Namespace) (found profile, refusal string, err error) {
 	found, refusal, err = p.get(ctx, name)
 	if err == nil && refusal == "" {
-		refusal = found.usable.Refusal(pod, labelsOf(ns))
+		refusal = cmp.Or(found.usable.Refusal(pod, labelsOf(ns)), groupRefusal(found.usable, pod))
 	}
 	return found, refusal, err
+}
+
+// groupRefusal returns why the rules would take a container for a proxy that they know by its group, or "".
+func groupRefusal(p *sidecars.Profile, pod *corev1.Pod) string {
+	container, field := intent.TakesGroup(pod, p.Spec.RunAsGroup)
+	if p.UID() != 0 || container == "" {
+		return ""
+	}
+	return fmt.Sprintf("the pod's %s gives group %d, which is the proxy's, to container %q, too, which can act as it by a set-gid program: "+
+		"choose another group for %s, or set allowPrivilegeEscalation to false in all containers", field, p.Spec.RunAsGroup, container, field)
 }
 
 func labelsOf(ns *corev1.Namespace) map[string]string {
