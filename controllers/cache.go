@@ -63,11 +63,6 @@ func keepsAnnotation(key string) bool {
 	return intent.Reads(key) || key == KeyStatus || key == KeyDetails || strings.HasPrefix(key, staticPrefix)
 }
 
-// namespaceKeys are the annotations of namespaces that are read.
-func namespaceKeys() []string {
-	return []string{intent.KeyInitialize, intent.KeySidecar, intent.KeyInboundPorts}
-}
-
 // SidecarCacheOptions are CacheOptions for an agent that runs proxies. It also reads the labels of namespaces, by which SidecarProfiles
 // select them, and what decides whether a pod can have a proxy.
 func SidecarCacheOptions(node string, contact *Contact) cache.Options {
@@ -109,7 +104,7 @@ func stripNamespace(obj any) (any, error) {
 	if !ok {
 		return obj, nil
 	}
-	kept := intent.Only(meta.Annotations, func(key string) bool { return slices.Contains(namespaceKeys(), key) })
+	kept := intent.Only(meta.Annotations, intent.ReadsOfNamespace)
 	return &metav1.PartialObjectMetadata{
 		TypeMeta: meta.TypeMeta,
 		ObjectMeta: metav1.ObjectMeta{

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -32,7 +31,7 @@ const ensureTimeout = 10 * time.Second
 
 // PodWatch is the entrance that watches the API server, and visits each pod of the node when it is due:
 //
-//   - at once, when the pod, or our annotation of its namespace, has changed. What the agent has written itself is no change;
+//   - at once, when the pod, or an annotation of its namespace that is read, has changed. What the agent has written itself is no change;
 //   - after a failure, after a random wait whose bound doubles up to lastBackOff;
 //   - while its sandbox is not there, after a random part of the time that the pod has waited;
 //   - if its annotations are wrong, or its rules are as they should be, at its next check (see schedule), whichever entrance was here last.
@@ -226,7 +225,7 @@ func annotationChanges() predicate.Predicate {
 		DeleteFunc: func(event.DeleteEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			before, after := e.ObjectOld.GetAnnotations(), e.ObjectNew.GetAnnotations()
-			return slices.ContainsFunc(namespaceKeys(), func(key string) bool { return before[key] != after[key] })
+			return !maps.Equal(before, after) // the cache keeps only annotations that are read
 		},
 	}
 }

@@ -193,13 +193,44 @@ func TestANamespacesAnnotationConcernsItsPods(t *testing.T) {
 	if d := cmp.Diff([]ctrl.Request{request()}, w.podsOf(t.Context(), ns)); d != "" {
 		t.Error(d)
 	}
-	asks := ns.DeepCopy()
-	asks.Annotations = map[string]string{intent.KeyInitialize: "true"}
-	labelled := ns.DeepCopy()
-	labelled.Labels = map[string]string{"a": "b"}
-	p := annotationChanges()
-	if !p.Update(event.UpdateEvent{ObjectOld: ns, ObjectNew: asks}) || p.Update(event.UpdateEvent{ObjectOld: ns, ObjectNew: labelled}) {
-		t.Error("only a change of the annotation concerns pods")
+}
+
+// The cache keeps annotations that are read; a change of one of them concerns the namespace's pods, and no other change does.
+func TestAnnotationChanges_namespace_followsWhatPodsInherit(t *testing.T) {
+	const ports = "traffic.sidecar.istio.io/excludeOutboundPorts"
+	with := func(annotations ...string) map[string]string {
+		out := map[string]string{}
+		for i := 0; i < len(annotations); i += 2 {
+			out[annotations[i]] = annotations[i+1]
+		}
+		return out
+	}
+	for name, c := range map[string]struct {
+		before, after map[string]string
+		want          bool
+	}{
+		"it asks":                           {after: with(intent.KeyInitialize, "true"), want: true},
+		"a default of its pods":             {before: with(ports, "80"), after: with(ports, "81"), want: true},
+		"an empty value instead of none":    {after: with(ports, ""), want: true},
+		"none instead of an empty value":    {before: with(ports, ""), want: true},
+		"what is about one pod":             {after: with("sidecar.istio.io/status", "{}")},
+		"what nobody reads":                 {before: with(ports, "80"), after: with(ports, "80", "example.com/a", "b")},
+		"no annotation, but another object": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kept := func(annotations map[string]string) client.Object {
+				out, err := stripNamespace(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "shop", Annotations: annotations}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return out.(client.Object)
+			}
+			before, after := kept(c.before), kept(c.after)
+			after.SetLabels(map[string]string{"a": "b"})
+			if got := annotationChanges().Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}); got != c.want {
+				t.Errorf("concerns pods: %t", got)
+			}
+		})
 	}
 }
 

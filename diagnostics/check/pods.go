@@ -2,6 +2,7 @@ package check
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -59,7 +60,7 @@ func podSettings(f *Facts) finding {
 		case !p.Running:
 		case p.Fault != "":
 			wrong = append(wrong, name+": "+p.Fault)
-		case p.Asked && !p.Redirect && p.Reason != intent.IstioInit && p.Reason != intent.OptedOut && p.Reason != intent.ModeNone:
+		case p.Asked && !p.Redirect && !slices.Contains([]intent.Reason{intent.IstioInit, intent.OptedOut, intent.ModeNone, intent.NamespaceModeNone}, p.Reason):
 			left = append(left, name+": "+string(p.Reason))
 		}
 	}

@@ -76,7 +76,7 @@ func TestOf_ownerExpectsRedirection_isAsked(t *testing.T) {
 func TestReasons_all_areSentences(t *testing.T) {
 	for _, r := range []Reason{
 		HostNetwork, Finished, Windows, AgentNamespace, ExcludedNamespace, IstioInit, OptedOut, ModeNone, NotAsked, NoProxy, DeployerPod, BuildPod,
-		NoProxyInject, NotInjected, InjectFalse, Proxyless, NotSidecar, UnsupportedRuntime, SidecarsOff,
+		NoProxyInject, NotInjected, InjectFalse, Proxyless, NotSidecar, UnsupportedRuntime, SidecarsOff, NamespaceModeNone,
 	} {
 		if text := string(r); len(text) > 250 || len(strings.Fields(text)) < 6 || strings.HasSuffix(text, ".") {
 			t.Errorf("%q", text)
@@ -111,7 +111,7 @@ func TestOf_modeNone_asksForNoRules(t *testing.T) {
 	if err := flag.Defaults.Validate(); err != nil {
 		t.Error(err)
 	}
-	for _, r := range []Reason{NotAsked, IstioInit, NoProxy, Finished, UnsupportedRuntime} {
+	for _, r := range []Reason{NotAsked, IstioInit, NoProxy, Finished, UnsupportedRuntime, NamespaceModeNone} {
 		if (Intent{Reason: r}).Removes() {
 			t.Errorf("rules are removed: %s", r)
 		}

@@ -33,7 +33,7 @@ func StandardDefaults() Defaults {
 
 // Validate returns an error that names every invalid default by its flag.
 func (d Defaults) Validate() error {
-	r := reader{flags: true}
+	var r reader
 	if s := r.spec(d); len(r.errs) == 0 {
 		return r.checkable(s)
 	}

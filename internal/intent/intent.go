@@ -20,7 +20,6 @@ const (
 	KeyInboundPort  = "pod-network-controller.istio.io/envoy-inbound-port"
 	KeyTunnelPort   = "pod-network-controller.istio.io/envoy-tunnel-port"
 	KeyIPv6         = "pod-network-controller.istio.io/ipv6"
-	// KeyInboundPorts is also an annotation of namespaces, for pods without it.
 	KeyInboundPorts = "pod-network-controller.istio.io/inbound-ports"
 )
 
@@ -48,7 +47,8 @@ type Intent struct {
 	Notes []string
 }
 
-// Removes reports whether the pod's existing rules are removed. With any other Reason they stay.
+// Removes reports whether the pod's existing rules are removed. With any other Reason they stay: an edit of a namespace takes no rules from
+// running pods.
 func (i Intent) Removes() bool {
 	return i.Reason == OptedOut || i.Reason == ModeNone || i.Reason == NoSidecar
 }
@@ -77,7 +77,7 @@ type Config struct {
 	Managed func(profile string, pod *corev1.Pod, ns *corev1.Namespace) *ManagedProxy
 }
 
-// Of returns what pod asks for. ns is its namespace, of which name and annotations are used, or nil if unknown. An error is for the
+// Of returns what pod asks for. ns is its namespace, whose annotations are the defaults of its pods, or nil if unknown. An error is for the
 // pod's owner to correct: an invalid setting, or settings that contradict each other.
 func Of(pod *corev1.Pod, ns *corev1.Namespace, c Config) (Intent, error) { return c.of(pod, ns, nil) }
 
@@ -107,9 +107,13 @@ func (c Config) of(pod *corev1.Pod, ns *corev1.Namespace, from sources) (Intent,
 		}
 		return out, err
 	}
-	r := reader{annotations: pod.Annotations, namespace: annotationsOf(ns), asIstio: by.injection, from: from}
-	if r.value(keyMode, c.Defaults.InterceptionMode) == modeNone {
+	r := readerOf(pod, ns, from)
+	r.asIstio = by.injection
+	if mode := r.lookup(keyMode, settingMode, c.Defaults.InterceptionMode); mode.value == modeNone {
 		out.Reason = ModeNone
+		if mode.origin == fromNamespace {
+			out.Reason = NamespaceModeNone
+		}
 		return out, nil
 	}
 	out.Spec, err = r.specOf(pod, c, nil)

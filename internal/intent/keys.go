@@ -19,23 +19,26 @@ func Keys() []Key {
 	}...)
 }
 
+// onBoth: a pod's value counts before its namespace's, which is the default of its pods.
+const onBoth = "namespace, pod"
+
 func ownKeys() []Key {
 	const port = "a port, 1 to 65535"
 	return []Key{
 		{
-			KeyInitialize, "namespace, pod", "`true`; on a pod also `false`", "not redirected, unless `--select` says otherwise",
+			KeyInitialize, onBoth, "`true`; on a pod also `false`", "not redirected, unless `--select` says otherwise",
 			"asks for redirection. A pod's value counts before its namespace's; `false` on a pod also removes the rules of a running pod",
 		},
-		{KeyOutboundPort, "pod", port, "`--envoy-port`, 15001", "where the proxy listens for what the pod sends"},
-		{KeyInboundPort, "pod", port, "`--envoy-inbound-port`, 15006", "where the proxy listens for what the pod receives"},
-		{KeyTunnelPort, "pod", port, "`--envoy-tunnel-port`, 15008", "where the proxy listens for tunnels (HBONE)"},
+		{KeyOutboundPort, onBoth, port, "`--envoy-port`, 15001", "where the proxy listens for what the pod sends"},
+		{KeyInboundPort, onBoth, port, "`--envoy-inbound-port`, 15006", "where the proxy listens for what the pod receives"},
+		{KeyTunnelPort, onBoth, port, "`--envoy-tunnel-port`, 15008", "where the proxy listens for tunnels (HBONE)"},
 		{
-			KeyInboundPorts, "namespace, pod", "`all` or `listening`", "the profile's `inboundPorts`, else `--inbound-ports`, all",
-			"`listening` narrows the included inbound ports to those on which somebody listens when a connection is opened. A pod's value counts before its namespace's",
+			KeyInboundPorts, onBoth, "`all` or `listening`", "the profile's `inboundPorts`, else `--inbound-ports`, all",
+			"`listening` narrows the included inbound ports to those on which somebody listens when a connection is opened",
 		},
-		{KeyIPv6, "pod", "`capture` or `direct`", "`capture` with `ISTIO_DUAL_STACK`, else `--ipv6`", "`direct` leaves IPv6 without rules, for a proxy that does not listen on it"},
-		{KeyDNSCapture, "pod", "`all`, `resolv.conf` or `off`", "`ISTIO_META_DNS_CAPTURE` of the proxy: all or off", "which DNS lookups go to the proxy: all, those to the pod's own resolvers, or none"},
-		{KeySidecar, "namespace, pod", "the name of a SidecarProfile; on a pod also `none`", "the agent runs no proxy", "the agent runs the pod's proxy by this profile; with `--sidecars` only"},
+		{KeyIPv6, onBoth, "`capture` or `direct`", "`capture` with `ISTIO_DUAL_STACK`, else `--ipv6`", "`direct` leaves IPv6 without rules, for a proxy that does not listen on it"},
+		{KeyDNSCapture, onBoth, "`all`, `resolv.conf` or `off`", "`ISTIO_META_DNS_CAPTURE` of the proxy: all or off", "which DNS lookups go to the proxy: all, those to the pod's own resolvers, or none"},
+		{KeySidecar, onBoth, "the name of a SidecarProfile; on a pod also `none`", "the agent runs no proxy", "the agent runs the pod's proxy by this profile; with `--sidecars` only"},
 	}
 }
 
@@ -43,16 +46,16 @@ func istioKeys() []Key {
 	const cidrs, ports, interfaces = "nothing, or CIDRs", "nothing, or ports", "nothing, or interfaces"
 	const allPorts = "`*`, nothing, or ports"
 	return []Key{
-		{keyMode, "pod", "`REDIRECT`, `TPROXY` or `NONE`", "`--interception-mode`, REDIRECT", "how inbound connections reach the proxy; `NONE` means no rules"},
-		{keyIncludeCIDRs, "pod", "`*`, nothing, or CIDRs", "`--include-outbound-ip-ranges`, all", "destinations that go to the proxy"},
-		{keyExcludeCIDRs, "pod", cidrs, "`--exclude-outbound-ip-ranges`, nothing", "destinations that go past the proxy"},
-		{keyIncludeInbound, "pod", allPorts, "`--include-inbound-ports`, all", "ports of the pod that are redirected; of a list exactly these"},
-		{keyExcludeInbound, "pod", ports, "`--exclude-inbound-ports`, 15020", "ports of the pod that are not redirected, where all others are"},
-		{keyIncludeOutbound, "pod", ports, "`--include-outbound-ports`, nothing", "destination ports that go to the proxy, whatever the address"},
-		{keyExcludeOutbound, "pod", ports, "`--exclude-outbound-ports`, 15020", "destination ports that go past the proxy"},
-		{keyExcludeInterfaces, "pod", interfaces, "nothing", "interfaces of the pod whose traffic is left alone"},
-		{keyReroute, "pod", interfaces, "nothing", "interfaces to virtual machines behind the pod, whose traffic counts as outbound"},
-		{keyKubevirt, "pod", interfaces, "nothing", "deprecated name of the one above, which counts where both are set"},
+		{keyMode, onBoth, "`REDIRECT`, `TPROXY` or `NONE`", "`--interception-mode`, REDIRECT", "how inbound connections reach the proxy; `NONE` means no rules. A pod's `NONE` also removes the rules of a running pod, a namespace's does not"},
+		{keyIncludeCIDRs, onBoth, "`*`, nothing, or CIDRs", "`--include-outbound-ip-ranges`, all", "destinations that go to the proxy"},
+		{keyExcludeCIDRs, onBoth, cidrs, "`--exclude-outbound-ip-ranges`, nothing", "destinations that go past the proxy"},
+		{keyIncludeInbound, onBoth, allPorts, "`--include-inbound-ports`, all", "ports of the pod that are redirected; of a list exactly these"},
+		{keyExcludeInbound, onBoth, ports, "`--exclude-inbound-ports`, 15020", "ports of the pod that are not redirected, where all others are"},
+		{keyIncludeOutbound, onBoth, ports, "`--include-outbound-ports`, nothing", "destination ports that go to the proxy, whatever the address"},
+		{keyExcludeOutbound, onBoth, ports, "`--exclude-outbound-ports`, 15020", "destination ports that go past the proxy"},
+		{keyExcludeInterfaces, onBoth, interfaces, "nothing", "interfaces of the pod whose traffic is left alone"},
+		{keyReroute, onBoth, interfaces, "nothing", "interfaces to virtual machines behind the pod, whose traffic counts as outbound"},
+		{keyKubevirt, onBoth, interfaces, "nothing", "deprecated name of the one above, which counts where both are set"},
 	}
 }
 

@@ -28,7 +28,7 @@ func TestOf_inboundPorts_podThenNamespaceThenProfileThenFlag(t *testing.T) {
 		"the pod, against the profile":         {managed: true, pod: listening, profile: all, want: true, wantSource: "annotation of the pod: " + KeyInboundPorts},
 		"a profile that says nothing":          {managed: true, flag: listening, want: true, wantSource: "flag of the agent: --inbound-ports"},
 		"a wrong value of the pod":             {pod: "yes", wantErr: KeyInboundPorts + `: value "yes": want all or listening`},
-		"a wrong value of the namespace":       {namespace: "80", wantErr: "annotation of the namespace: " + KeyInboundPorts + `: value "80": want all or listening`},
+		"a wrong value of the namespace":       {namespace: "80", wantErr: "annotation " + KeyInboundPorts + ` of namespace shop: value "80": want all or listening`},
 		"a wrong value that does not count":    {pod: listening, namespace: "80", want: true, wantSource: "annotation of the pod: " + KeyInboundPorts},
 		"an empty value":                       {pod: " ", wantErr: `value " "`},
 		"an empty value of the namespace, too": {namespace: " ", wantErr: `value " "`},

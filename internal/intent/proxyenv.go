@@ -39,7 +39,7 @@ func (r *reader) proxyEnv(pod *corev1.Pod, s *iptables.Spec) {
 		s.DNS = iptables.DNSAll
 	}
 	r.from.env(proxy, envDNSCapture, settingDNS)
-	if _, said := r.annotations[KeyIPv6]; !said && boolEnv(proxy, envDualStack) {
+	if _, said := r.annotation(KeyIPv6); !said && boolEnv(proxy, envDualStack) {
 		s.DirectIPv6 = false // its proxy listens on IPv6
 		r.from.env(proxy, envDualStack, settingIPv6)
 	}
@@ -118,24 +118,25 @@ func loopback(key, value string) (netip.Prefix, error) {
 
 // dnsCapture reads our annotation, which has precedence over Istio's variable, and the resolvers in the pod's manifest.
 func (r *reader) dnsCapture(pod *corev1.Pod, c Config, s *iptables.Spec) {
-	switch value, ok := pod.Annotations[KeyDNSCapture]; {
-	case !ok:
-	case value == "all":
-		s.DNS = iptables.DNSAll
-	case value == "resolv.conf":
-		s.DNS = iptables.DNSResolvConf
-	case value == "off":
-		s.DNS = iptables.DNSOff
-	default:
-		r.errs = append(r.errs, &ValueError{Key: KeyDNSCapture, Value: value, Want: "all, resolv.conf or off"})
-	}
-	if _, own := pod.Annotations[KeyDNSCapture]; own {
-		r.from.set(settingDNS, fromPod+KeyDNSCapture)
+	if said, ok := r.annotation(KeyDNSCapture); ok {
+		s.DNS = take(r, settingDNS, said, dnsMode)
 	}
 	if s.DNS == iptables.DNSResolvConf {
 		s.Resolvers = resolvers(pod, c.ClusterDNS)
 		r.from.resolvers(pod, s.Resolvers)
 	}
+}
+
+func dnsMode(key, value string) (iptables.DNSMode, error) {
+	switch value {
+	case "all":
+		return iptables.DNSAll, nil
+	case "resolv.conf":
+		return iptables.DNSResolvConf, nil
+	case "off":
+		return iptables.DNSOff, nil
+	}
+	return iptables.DNSOff, &ValueError{Key: key, Value: value, Want: "all, resolv.conf or off"}
 }
 
 // resolvers returns the name servers that the kubelet will write into the pod's resolv.conf, as far as the manifest shows.

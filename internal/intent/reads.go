@@ -26,6 +26,11 @@ const readArgs = 2
 // Reads reports whether Of reads an annotation.
 func Reads(annotation string) bool { return slices.Contains(readAnnotations(), annotation) }
 
+// ReadsOfNamespace reports whether Of reads an annotation of namespaces. What others write about one pod is not inherited.
+func ReadsOfNamespace(annotation string) bool {
+	return Reads(annotation) && !slices.Contains([]string{keyInject, keyInjected, keyDeployer, keyBuild}, annotation)
+}
+
 // ReadsLabel reports whether Of reads a label of pods.
 func ReadsLabel(label string) bool { return label == keyInject }
 

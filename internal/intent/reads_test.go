@@ -164,10 +164,16 @@ func TestStrip_anyPod_asksForTheSame(t *testing.T) {
 	for seed := range uint64(5000) {
 		d := newDice(seed)
 		pod, cfg := d.pod(), d.config()
-		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: pod.Namespace, Annotations: map[string]string{KeyInitialize: d.one("true", "")}}}
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: pod.Namespace, Annotations: map[string]string{}}}
+		if d.maybe(4) {
+			ns.Annotations = d.annotations()
+		}
+		ns.Annotations[KeyInitialize] = d.one("true", "")
 		before := pod.DeepCopy()
 		whole := verdict(t, pod, ns, cfg)
-		if diff := cmp.Diff(whole, verdict(t, Strip(pod), ns, cfg)); diff != "" {
+		kept := ns.DeepCopy()
+		kept.Annotations = Only(ns.Annotations, ReadsOfNamespace)
+		if diff := cmp.Diff(whole, verdict(t, Strip(pod), kept, cfg)); diff != "" {
 			t.Fatalf("seed %d: %s", seed, diff)
 		}
 		if diff := cmp.Diff(before, pod); diff != "" {

@@ -14,6 +14,8 @@ const (
 
 	OptedOut Reason = `the pod opts out by its annotation ` + KeyInitialize + `: "false"; set it to "true" to have its traffic redirected`
 	ModeNone Reason = "the interception mode is NONE, which redirects nothing; set annotation " + keyMode + " to REDIRECT or TPROXY to have traffic redirected"
+	// NamespaceModeNone is ModeNone by the namespace's annotation.
+	NamespaceModeNone Reason = "the interception mode is NONE by the namespace's annotation " + keyMode + ", which redirects nothing in new pods; set it to REDIRECT or TPROXY, there or on the pod, to have traffic redirected"
 
 	NoSidecar   Reason = `the pod has no proxy of the agent's by its annotation ` + KeySidecar + `: "none"; name a SidecarProfile to have one`
 	SidecarsOff Reason = `the pod names a SidecarProfile by its annotation ` + KeySidecar + `, and the agent runs no proxies (--sidecars); have that switched on, or give the pod a proxy and ` + KeyInitialize + `: "true"`

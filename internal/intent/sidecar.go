@@ -92,7 +92,8 @@ func (c Config) ofManaged(pod *corev1.Pod, ns *corev1.Namespace, managed *Manage
 	if out.Refused != "" {
 		return out, nil
 	}
-	r := reader{annotations: pod.Annotations, namespace: annotationsOf(ns), profile: managed, profileName: profile, from: from}
+	r := readerOf(pod, ns, from)
+	r.profile, r.profileName = managed, profile
 	var err error
 	if out.Spec, err = r.specOf(pod, c, managed); err != nil {
 		return Intent{Asked: true}, err

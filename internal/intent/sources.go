@@ -58,17 +58,12 @@ func (s sources) set(setting, source string) {
 	}
 }
 
-// value records a setting that an annotation or a flag has.
-func (s sources) value(key, flag string, annotations map[string]string, standard string) {
-	switch _, ok := annotations[key]; {
-	case s == nil:
-	case ok:
-		s[flag] = fromPod + key
-	case standard == standards()[flag]:
-		s[flag] = fromDefault
-	default:
-		s[flag] = fromFlag + flag
+// ofFlag returns where the value of a flag comes from.
+func (s sources) ofFlag(flag, value string) (origin, key string) {
+	if s == nil || value == standards()[flag] {
+		return fromDefault, ""
 	}
+	return fromFlag, flag
 }
 
 // env records a setting if the proxy's container has the variable.

@@ -64,17 +64,21 @@ func (r *reader) specOf(pod *corev1.Pod, c Config, managed *ManagedProxy) (iptab
 	return s, errors.Join(r.errs...)
 }
 
-// reader reads settings and collects errors and notes.
+// reader reads settings and collects errors and notes. Without annotations it reads the flags.
 type reader struct {
-	annotations map[string]string
-	namespace   map[string]string // annotations of the namespace
-	profile     *ManagedProxy     // the proxy that the agent runs for the pod, or nil
-	profileName string
-	asIstio     bool // ignore what Istio's CNI plugin ignores, and add a note
-	flags       bool // name flags instead of annotations in messages
-	from        sources
-	errs        []error
-	notes       []string
+	annotations   map[string]string
+	namespace     map[string]string // annotations of the namespace, the defaults of its pods
+	namespaceName string
+	profile       *ManagedProxy // the proxy that the agent runs for the pod, or nil
+	profileName   string
+	asIstio       bool // ignore what Istio's CNI plugin ignores, and add a note
+	from          sources
+	errs          []error
+	notes         []string
+}
+
+func readerOf(pod *corev1.Pod, ns *corev1.Namespace, from sources) reader {
+	return reader{annotations: pod.Annotations, namespace: annotationsOf(ns), namespaceName: pod.Namespace, from: from}
 }
 
 // note adds a sentence about a setting, up to maxNotes.
@@ -87,20 +91,29 @@ func (r *reader) note(format string, args ...any) {
 // maxNotes bounds the notes for one pod.
 const maxNotes = 3
 
-// value returns the annotation's value, or the default if it is absent.
-func (r *reader) value(key, standard string) string {
-	if v, ok := r.annotations[key]; ok {
-		return v
+// found is the value of a setting. Messages call it by name. origin and key are where Explain says that it comes from.
+type found struct{ value, name, origin, key string }
+
+// annotation returns an annotation of the pod, or else of its namespace. An empty annotation counts as present.
+func (r *reader) annotation(key string) (out found, ok bool) {
+	if v, own := r.annotations[key]; own {
+		return found{value: v, name: key, origin: fromPod, key: key}, true
 	}
-	return standard
+	if v, set := r.namespace[key]; set {
+		return found{value: v, name: "annotation " + key + " of namespace " + r.namespaceName, origin: fromNamespace, key: key}, true
+	}
+	return found{}, false
 }
 
-// source names where a value comes from: the pod's annotation, or the agent's flag.
-func (r *reader) source(key, flag string) string {
-	if _, own := r.annotations[key]; own && !r.flags {
-		return key
+// lookup returns an annotation of the pod or of its namespace, or else the flag's value. The flag's name is also the setting's; settings without
+// a flag have a name of the same form.
+func (r *reader) lookup(key, flag, standard string) found {
+	if out, ok := r.annotation(key); ok {
+		return out
 	}
-	return "--" + flag
+	out := found{value: standard, name: "--" + flag}
+	out.origin, out.key = r.from.ofFlag(flag, standard)
+	return out
 }
 
 func (r *reader) spec(d Defaults) iptables.Spec {
@@ -122,11 +135,17 @@ func (r *reader) spec(d Defaults) iptables.Spec {
 	}
 }
 
-// read parses the annotation, or the default of the flag if it is absent. The flag's name is also the setting's; settings without a flag
-// have a name of the same form. An empty annotation counts as present.
+// read looks a setting up and parses it.
 func read[T any](r *reader, key, flag, standard string, parse func(key, value string) (T, error)) T {
-	r.from.value(key, flag, r.annotations, standard)
-	out, err := parse(r.source(key, flag), r.value(key, standard))
+	return take(r, flag, r.lookup(key, flag, standard), parse)
+}
+
+// take parses the value of a setting.
+func take[T any](r *reader, setting string, f found, parse func(key, value string) (T, error)) T {
+	if r.from != nil {
+		r.from[setting] = f.origin + f.key
+	}
+	out, err := parse(f.name, f.value)
 	if err != nil {
 		r.errs = append(r.errs, err)
 	}
@@ -168,37 +187,40 @@ func oneOf(no, yes string) func(key, value string) (bool, error) {
 	}
 }
 
-// inboundPorts reads which inbound ports are captured. Whether only listening ones are, the pod's annotation decides first, then its
-// namespace's, the profile of its proxy, and the flag.
+// inboundPorts reads which inbound ports are captured. Whether only listening ones are, the annotation decides first, then the profile of the
+// pod's proxy, and the flag.
 func (r *reader) inboundPorts(d Defaults) iptables.Ports {
 	out := read(r, keyIncludeInbound, settingIncludeInbound, d.IncludeInboundPorts, ports)
-	standard, source := cmp.Or(d.InboundPorts, inboundAll), ""
-	_, own := r.annotations[KeyInboundPorts]
-	of, set := r.namespace[KeyInboundPorts]
+	which, said := r.annotation(KeyInboundPorts)
 	switch {
-	case own:
-	case set:
-		standard, source = of, fromNamespace+KeyInboundPorts
+	case said:
 	case r.profile != nil && r.profile.InboundPorts != "":
-		standard, source = r.profile.InboundPorts, fromProfile+r.profileName
+		which = found{value: r.profile.InboundPorts, name: fromProfile + r.profileName, origin: fromProfile, key: r.profileName}
+	default:
+		which = r.lookup(KeyInboundPorts, settingInboundPorts, cmp.Or(d.InboundPorts, inboundAll))
 	}
-	out.Listening = read(r, KeyInboundPorts, settingInboundPorts, standard, func(key, value string) (bool, error) {
-		return oneOf(inboundAll, inboundListening)(cmp.Or(source, key), value)
-	})
-	if source != "" {
-		r.from.set(settingInboundPorts, source)
-	}
+	out.Listening = take(r, settingInboundPorts, which, oneOf(inboundAll, inboundListening))
 	return out
 }
 
-// interfaces reads the lists of interface names. Of two keys for the same list the newer one counts if present, even if empty.
+// interfaces reads the lists of interface names.
 func (r *reader) interfaces(s *iptables.Spec) {
-	reroute := keyReroute
-	if _, ok := r.annotations[keyReroute]; !ok {
-		reroute = keyKubevirt
-	}
 	s.ExcludeInterfaces = read(r, keyExcludeInterfaces, settingExcludeInterfaces, "", interfaceList)
-	s.RerouteInterfaces = read(r, reroute, settingReroute, "", interfaceList)
+	s.RerouteInterfaces = read(r, r.rerouteKey(), settingReroute, "", interfaceList)
+}
+
+// rerouteKey returns the key that counts for the interfaces of virtual machines. Of the two keys of a pod the newer one counts, even if it is
+// empty; either one counts before the namespace's.
+func (r *reader) rerouteKey() string {
+	for _, of := range []map[string]string{r.annotations, r.namespace} {
+		if _, newer := of[keyReroute]; newer {
+			return keyReroute
+		}
+		if _, older := of[keyKubevirt]; older {
+			return keyKubevirt
+		}
+	}
+	return keyReroute
 }
 
 // checkable returns an error for settings that keep Istio's validation from the inbound listener. The init container istio-validation
@@ -206,10 +228,10 @@ func (r *reader) interfaces(s *iptables.Spec) {
 func (r *reader) checkable(s iptables.Spec) error {
 	const port = iptables.IstioValidationPort
 	if slices.Contains(s.ExcludeOutboundPorts, port) {
-		return fmt.Errorf("%s: port %d is excluded, and istio-validation looks for the rules by it: take it out", r.source(keyExcludeOutbound, settingExcludeOutbound), port)
+		return fmt.Errorf("%s: port %d is excluded, and istio-validation looks for the rules by it: take it out", r.lookup(keyExcludeOutbound, settingExcludeOutbound, "").name, port)
 	}
 	if slices.Contains(s.ExcludeInterfaces, "lo") {
-		return fmt.Errorf("%s: lo is excluded, and istio-validation looks for the rules by it: take it out", keyExcludeInterfaces)
+		return fmt.Errorf("%s: lo is excluded, and istio-validation looks for the rules by it: take it out", r.lookup(keyExcludeInterfaces, settingExcludeInterfaces, "").name)
 	}
 	for _, p := range []struct {
 		key, flag string
@@ -220,7 +242,7 @@ func (r *reader) checkable(s iptables.Spec) error {
 		{KeyTunnelPort, settingTunnelPort, s.TunnelPort},
 	} {
 		if p.port == port {
-			return fmt.Errorf("%s: istio-validation looks for the rules by port %d: choose another one", r.source(p.key, p.flag), port)
+			return fmt.Errorf("%s: istio-validation looks for the rules by port %d: choose another one", r.lookup(p.key, p.flag, "").name, port)
 		}
 	}
 	return nil

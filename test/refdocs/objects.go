@@ -15,8 +15,8 @@ import (
 
 func annotationsPage() string {
 	p := newPage("Annotations", "`Keys` and `Environment` of internal/intent, and `Written` of agent")
-	p.text("All that pods and namespaces can say to the agent, and all that it writes. [redirection.md](../redirection.md) has the syntax of lists and what each\n" +
-		"does to which packet; [support-policy.md](../support-policy.md) what may change.")
+	p.text("All that pods and namespaces can say to the agent, and all that it writes. A namespace's annotation is the default of its pods. [redirection.md](../redirection.md)\n" +
+		"has the syntax of lists and what each does to which packet; [support-policy.md](../support-policy.md) what may change.")
 	p.block("kubectl annotate namespace bookinfo istio-pod-network-controller/initialize=true\n" +
 		"istio-pod-network-controller rules apply --dry-run --pod pod.yaml     # what a pod's annotations come to")
 	p.section("What the agent reads")
