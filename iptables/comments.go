@@ -11,9 +11,10 @@ func Comments() []string {
 	for _, mode := range []Mode{ModeRedirect, ModeTProxy} {
 		for _, dns := range []DNSMode{DNSAll, DNSOff} {
 			s := DefaultSpec()
-			s.Mode, s.DNS, s.DropInvalid = mode, dns, true
+			s.Mode, s.DNS, s.DropInvalid, s.RerouteDNS = mode, dns, true, true
 			s.ExcludeInterfaces, s.RerouteInterfaces = []string{"a"}, []string{"b"}
 			s.ExcludeCIDRs = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
+			s.ExcludeSources, s.ExcludeUsers = s.ExcludeCIDRs, []Users{{}}
 			s.IncludeOutboundPorts, s.LoopbackCIDR = []uint16{1}, netip.MustParsePrefix("127.0.0.0/8")
 			for _, g := range []Groups{{All: true, Exclude: []uint32{1}}, {List: []uint32{1}}} {
 				s.OwnerGroups = g

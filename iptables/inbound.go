@@ -17,11 +17,12 @@ func inbound(s Spec, d *declared) []Chain {
 		r.excludeInterfaces(iif, s.ExcludeInterfaces)
 		r.add("the proxy's tunnel port", direct(), tcp(), port(s.TunnelPort))
 		ownPorts(s, d, r)
+		excludeSources(s, d, r, SrcAddr)
 		captured := []Cond{tcp()}
 		if s.IncludeInboundPorts.All {
 			excludeInbound(s, d, r)
 		} else {
-			captured = append(captured, inSet(DstPort, d.ports(setIncludeIn, s.IncludeInboundPorts.List)))
+			captured = append(captured, inSet(DstPort, includedInbound(s, d)))
 		}
 		r.add("inbound traffic goes to the proxy", redirectTo(s.InboundPort), append(slices.Clip(captured), s.listening()...)...)
 		if s.IncludeInboundPorts.Listening {
@@ -37,6 +38,9 @@ func inbound(s Spec, d *declared) []Chain {
 func reroute(s Spec, d *declared, r *rules) {
 	const comment = "traffic of virtual machines behind the pod is outbound"
 	for _, name := range s.RerouteInterfaces {
+		if s.RerouteDNS {
+			lookups(s, r, "lookups of virtual machines go to the proxy's resolver", iif(name))
+		}
 		if s.IncludeCIDRs.All {
 			r.add(comment, redirectTo(s.OutboundPort), iif(name), tcp())
 			continue
@@ -53,12 +57,27 @@ func reroute(s Spec, d *declared, r *rules) {
 // ownPorts leaves the proxy's own ports alone: it listens there, and is no application.
 func ownPorts(s Spec, d *declared, r *rules) {
 	if s.IncludeInboundPorts.Listening {
-		r.add("the proxy's own ports", direct(), tcp(), inSet(DstPort, d.ports(setOwnPorts, s.ownPorts())))
+		r.add("the proxy's own ports", direct(), tcp(), inSet(DstPort, d.ports(setOwnPorts, s.ownPorts(), nil)))
 	}
 }
 
 func excludeInbound(s Spec, d *declared, r *rules) {
-	if set := d.ports(setExcludeIn, s.ExcludeInboundPorts); set != "" {
+	if set := excludedInbound(s, d); set != "" {
 		r.add("excluded inbound ports", direct(), tcp(), inSet(DstPort, set))
+	}
+}
+
+func includedInbound(s Spec, d *declared) string {
+	return d.ports(setIncludeIn, s.IncludeInboundPorts.List, s.Ranges.IncludeInbound)
+}
+
+func excludedInbound(s Spec, d *declared) string {
+	return d.ports(setExcludeIn, s.ExcludeInboundPorts, s.Ranges.ExcludeInbound)
+}
+
+// excludeSources leaves connections of excluded clients alone: the client's packets by their source, the answers by their destination.
+func excludeSources(s Spec, d *declared, r *rules, client Field, more ...Cond) {
+	for _, set := range d.prefixes(setSources4, setSources6, s.ExcludeSources) {
+		r.add("excluded sources", direct(), append(slices.Clip(more), set.family(), inSet(client, set.Name), tcp())...)
 	}
 }

@@ -47,9 +47,12 @@ func (c Chain) header() string {
 }
 
 func (s Set) elements() []string {
-	out := make([]string, 0, len(s.Ports)+len(s.Prefixes))
+	out := make([]string, 0, len(s.Ports)+len(s.Ranges)+len(s.Prefixes))
 	for _, p := range s.Ports {
 		out = append(out, strconv.Itoa(int(p)))
+	}
+	for _, r := range s.Ranges {
+		out = append(out, r.String())
 	}
 	for _, p := range s.Prefixes {
 		out = append(out, p.String())
@@ -64,6 +67,8 @@ func (s Set) body() string {
 		kind, flags = "ipv4_addr", "\t\tflags interval\n"
 	case IPv6Set:
 		kind, flags = "ipv6_addr", "\t\tflags interval\n"
+	case RangeSet:
+		flags = "\t\tflags interval\n"
 	case PortSet:
 	}
 	return fmt.Sprintf("\t\ttype %s\n%s\t\telements = { %s }\n", kind, flags, strings.Join(s.elements(), ", "))
@@ -152,7 +157,11 @@ func (c Cond) valueText() string {
 	if ok {
 		return name
 	}
-	return strconv.FormatUint(uint64(c.Num), 10)
+	number := strconv.FormatUint(uint64(c.Num), 10)
+	if c.Last != 0 {
+		return number + "-" + strconv.FormatUint(uint64(c.Last), 10)
+	}
+	return number
 }
 
 func (a Action) text(family string) string {

@@ -1,5 +1,7 @@
 package iptables
 
+import "slices"
+
 const (
 	dnsPort      = 53
 	resolverPort = 15053 // where the proxy's agent answers, on loopback only
@@ -33,15 +35,16 @@ func outbound(s Spec, d *declared) []Chain {
 	for _, owner := range s.owners() {
 		self(s, r, owner)
 	}
+	excludeUsers(s, r)
 	r.ownerGroups(s.OwnerGroups)
-	lookups(s, r)
+	lookups(s, r, "lookups go to the proxy's resolver")
 	for _, lo := range s.loopbacks() {
 		r.add("the pod's own loopback address stays direct", direct(), family(lo), addr(DstAddr, lo))
 	}
 	for _, set := range d.prefixes(setExclude4, setExclude6, s.ExcludeCIDRs) {
 		r.add("excluded destinations", direct(), set.family(), inSet(DstAddr, set.Name))
 	}
-	if set := d.ports(setIncludeOut, s.IncludeOutboundPorts); set != "" {
+	if set := d.ports(setIncludeOut, s.IncludeOutboundPorts, s.Ranges.IncludeOutbound); set != "" {
 		r.add("included outbound ports go to the proxy", redirectTo(s.OutboundPort), tcp(), inSet(DstPort, set))
 	}
 	includeCIDRs(s, d, r)
@@ -49,7 +52,7 @@ func outbound(s Spec, d *declared) []Chain {
 }
 
 func excludePorts(s Spec, d *declared, r *rules) {
-	set := d.ports(setExcludeOut, s.ExcludeOutboundPorts)
+	set := d.ports(setExcludeOut, s.ExcludeOutboundPorts, s.Ranges.ExcludeOutbound)
 	if set == "" {
 		return
 	}
@@ -82,6 +85,21 @@ func self(s Spec, r *rules, owner Cond) {
 	r.add("the proxy's own traffic", direct(), owner)
 }
 
+// excludeUsers leaves alone what excluded users send. It follows the rules for the proxy, which may be among them.
+func excludeUsers(s Spec, r *rules) {
+	const comment = "excluded users"
+	for _, u := range s.ExcludeUsers {
+		if u.Port == 0 {
+			r.add(comment, direct(), u.cond())
+			continue
+		}
+		r.add(comment, direct(), tcp(), port(u.Port), u.cond())
+		if s.DNS != DNSOff && u.Port == dnsPort {
+			r.add(comment, direct(), udp(), port(u.Port), u.cond())
+		}
+	}
+}
+
 func (r *rules) ownerGroups(g Groups) {
 	if g.All {
 		for _, gid := range g.Exclude {
@@ -97,15 +115,14 @@ func (r *rules) ownerGroups(g Groups) {
 }
 
 // lookups redirects DNS to the proxy's resolver: all, or only what goes to the resolvers of the pod.
-func lookups(s Spec, r *rules) {
-	const comment = "lookups go to the proxy's resolver"
+func lookups(s Spec, r *rules, comment string, from ...Cond) {
 	for _, protocol := range []Cond{tcp(), udp()} {
 		switch s.DNS {
 		case DNSAll:
-			r.add(comment, redirectTo(resolverPort), protocol, port(dnsPort))
+			r.add(comment, redirectTo(resolverPort), append(slices.Clip(from), protocol, port(dnsPort))...)
 		case DNSResolvConf:
 			for _, p := range s.resolvers() {
-				r.add(comment, redirectTo(resolverPort), family(p), addr(DstAddr, p), protocol, port(dnsPort))
+				r.add(comment, redirectTo(resolverPort), append(slices.Clip(from), family(p), addr(DstAddr, p), protocol, port(dnsPort))...)
 			}
 		case DNSOff:
 		}

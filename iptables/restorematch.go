@@ -108,8 +108,8 @@ func restoreSet(sets []Set, matches []restoreMatch, c Cond) []restoreMatch {
 		for _, p := range set.Prefixes {
 			out = append(out, Cond{Field: c.Field, Prefix: p}.restore(m, ""))
 		}
-		for ports := range slices.Chunk(set.elements()[:len(set.Ports)], maxMultiport) {
-			out = append(out, m.with("-m multiport "+option+" "+strings.Join(ports, ",")))
+		for _, ports := range set.portLists() {
+			out = append(out, m.with("-m multiport "+option+" "+ports))
 		}
 	}
 	return out
@@ -189,7 +189,7 @@ func (c Cond) restoreOwner(option string) string {
 	if c.Not {
 		option = "--socket-exists ! " + option
 	}
-	return option + " " + strconv.FormatUint(uint64(c.Num), 10)
+	return option + " " + c.valueText()
 }
 
 func stateNames(bits uint32) string {

@@ -22,6 +22,8 @@ const (
 	setExclude6   = "exclude-cidr6"
 	setInclude4   = "include-cidr4"
 	setInclude6   = "include-cidr6"
+	setSources4   = "exclude-source4"
+	setSources6   = "exclude-source6"
 	setExcludeOut = "exclude-outbound-ports"
 	setIncludeOut = "include-outbound-ports"
 	setExcludeIn  = "exclude-inbound-ports"

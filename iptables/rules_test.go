@@ -66,6 +66,23 @@ func goldenSpecs() map[string]Spec {
 		"listening":        with(func(s *Spec) { s.IncludeInboundPorts.Listening = true }),
 		"listening-list":   with(func(s *Spec) { s.IncludeInboundPorts = Ports{List: []uint16{8080}, Listening: true} }),
 		"tproxy-listening": with(func(s *Spec) { s.Mode, s.IncludeInboundPorts.Listening = ModeTProxy, true }),
+		"sources":          with(func(s *Spec) { s.ExcludeSources = cidrs("10.1.2.3/32", "192.168.0.0/16", "fd00:1::/64") }),
+		"tproxy-sources": with(func(s *Spec) {
+			s.Mode, s.ExcludeSources = ModeTProxy, cidrs("10.1.2.3/32", "fd00:1::/64")
+		}),
+		"users": with(func(s *Spec) {
+			s.DNS, s.ExcludeUsers = DNSAll, []Users{{First: 999, Last: 999}, {First: 2000, Last: 2999}, {First: 0, Last: 5, Port: 443}, {First: 7, Last: 7, Port: 53}}
+		}),
+		"port-ranges": with(func(s *Spec) {
+			s.Ranges.ExcludeInbound = []PortRange{{8000, 8999}, {0, 7}, {65000, 65535}}
+			s.Ranges.ExcludeOutbound, s.Ranges.IncludeOutbound = []PortRange{{9000, 9099}}, []PortRange{{9100, 9199}}
+		}),
+		"tproxy-port-ranges": with(func(s *Spec) {
+			s.Mode, s.IncludeInboundPorts, s.Ranges.IncludeInbound = ModeTProxy, Ports{List: []uint16{80}}, []PortRange{{8000, 8999}}
+		}),
+		"virtual-machines-dns": with(func(s *Spec) {
+			s.DNS, s.RerouteDNS, s.RerouteInterfaces = DNSAll, true, []string{"k6t-eth0"}
+		}),
 		"all-groups-but": with(func(s *Spec) {
 			s.IncludeInboundPorts, s.OwnerGroups = Ports{}, Groups{All: true, Exclude: []uint32{888}}
 		}),

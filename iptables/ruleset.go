@@ -33,11 +33,12 @@ type PolicyRoute struct {
 	Table int
 }
 
-// Set is a named set of ports, or of prefixes of one family. It is canonical: sorted, without duplicates and overlaps.
+// Set is a named set of ports, of ranges of ports, or of prefixes of one family. It is canonical: sorted, without duplicates and overlaps.
 type Set struct {
 	Name     string
 	Kind     SetKind
 	Ports    []uint16
+	Ranges   []PortRange
 	Prefixes []netip.Prefix
 }
 
@@ -49,6 +50,7 @@ const (
 	PortSet SetKind = iota + 1
 	IPv4Set
 	IPv6Set
+	RangeSet
 )
 
 // Chain is an ordered list of rules at a hook of the kernel. The first rule that decides ends it. If no rule decides, the packet
@@ -96,6 +98,7 @@ type Cond struct {
 	Not    bool
 	Set    string
 	Num    uint32       // ports, protocol, owner ids, family, marks, bits of states
+	Last   uint32       // the end of a range of users that begins with Num; 0 is Num alone
 	Text   string       // interface names
 	Prefix netip.Prefix // addresses
 }
@@ -111,11 +114,11 @@ const (
 	OutIface                      // Text
 	InIndex                       // Num: an interface's index, which stays when its name changes
 	OutIndex                      // Num
-	SrcAddr                       // Prefix; a Family condition precedes it
+	SrcAddr                       // Prefix or Set; a Family condition precedes it
 	DstAddr                       // Prefix or Set; a Family condition precedes it
 	SrcPort                       // Num or Set; a Protocol condition precedes it
 	DstPort                       // Num or Set; a Protocol condition precedes it
-	OwnerUID                      // Num: the uid of the socket's owner as seen in the pod
+	OwnerUID                      // Num, or Num to Last: the uid of the socket's owner as seen in the pod
 	OwnerGID                      // Num
 	Mark                          // Num: the packet's mark
 	ConnMark                      // Num: the connection's mark

@@ -54,11 +54,11 @@ func sorted(sets []Set) []Set {
 type declared []Set
 
 // ports declares a set and returns its name, or "" if there are no ports.
-func (d *declared) ports(name string, all []uint16) string {
-	if len(all) == 0 {
+func (d *declared) ports(name string, ports []uint16, ranges []PortRange) string {
+	if len(ports)+len(ranges) == 0 {
 		return ""
 	}
-	d.add(Set{Name: name, Kind: PortSet, Ports: canonicalPorts(all)})
+	d.add(portSet(name, ports, ranges))
 	return name
 }
 

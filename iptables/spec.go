@@ -54,6 +54,30 @@ type Groups struct {
 	Exclude []uint32 `json:"exclude,omitempty"`
 }
 
+// Users are the users from First to Last, both included. With a Port, only what they send there counts.
+type Users struct {
+	First uint32 `json:"first"`
+	Last  uint32 `json:"last"`
+	Port  uint16 `json:"port,omitempty"`
+}
+
+// String returns the users as annotations have them: 1000, 1000-1999, or 1000-1999:443.
+func (u Users) String() string {
+	text := u.cond().valueText()
+	if u.Port != 0 {
+		text += fmt.Sprintf(":%d", u.Port)
+	}
+	return text
+}
+
+func (u Users) cond() Cond {
+	c := num(OwnerUID, u.First)
+	if u.Last != u.First {
+		c.Last = u.Last
+	}
+	return c
+}
+
 // Spec says what traffic of one pod goes where. Its zero value is not valid; see Validate.
 type Spec struct {
 	Mode Mode `json:"mode"`
@@ -76,9 +100,15 @@ type Spec struct {
 	// IncludeInboundPorts go to InboundPort. ExcludeInboundPorts count only when all ports are included, as in Istio.
 	IncludeInboundPorts Ports    `json:"includeInboundPorts"`
 	ExcludeInboundPorts []uint16 `json:"excludeInboundPorts,omitempty"`
+	// Ranges add to the lists of ports above.
+	Ranges Ranges `json:"ranges,omitzero"`
+	// ExcludeSources are clients whose connections to the pod are left alone, whatever the port.
+	ExcludeSources []netip.Prefix `json:"excludeSources,omitempty"`
 
 	// OwnerGroups are the groups whose outbound traffic is redirected.
 	OwnerGroups Groups `json:"ownerGroups"`
+	// ExcludeUsers are left alone, unless they are the proxy.
+	ExcludeUsers []Users `json:"excludeUsers,omitempty"`
 	// LoopbackCIDR are the IPv4 addresses that count as the pod's own loopback; for IPv6 it is always ::1.
 	LoopbackCIDR netip.Prefix `json:"loopbackCIDR"`
 	// ExcludeInterfaces are left alone. What comes in on RerouteInterfaces, from virtual machines behind the pod, is treated as outbound
@@ -88,6 +118,8 @@ type Spec struct {
 	// DNS says which lookups go to the proxy's resolver; Resolvers are used with DNSResolvConf.
 	DNS       DNSMode      `json:"dns,omitempty"`
 	Resolvers []netip.Addr `json:"resolvers,omitempty"`
+	// RerouteDNS sends lookups from RerouteInterfaces to the proxy's resolver, which has to listen at the interface's address.
+	RerouteDNS bool `json:"rerouteDNS,omitempty"`
 	// DropInvalid drops inbound TCP packets that connection tracking finds invalid.
 	DropInvalid bool `json:"dropInvalid,omitempty"`
 	// DirectIPv6 leaves all IPv6 traffic alone.
@@ -175,7 +207,7 @@ func (s Spec) owners() (out []Cond) {
 
 // capturesInbound reports whether any inbound traffic goes to the proxy.
 func (s Spec) capturesInbound() bool {
-	return s.IncludeInboundPorts.All || len(s.IncludeInboundPorts.List) > 0
+	return s.IncludeInboundPorts.All || len(s.IncludeInboundPorts.List)+len(s.Ranges.IncludeInbound) > 0
 }
 
 // divertsInbound reports whether inbound traffic reaches the proxy with its addresses unchanged (TPROXY).
@@ -194,9 +226,9 @@ func (s Spec) ownPorts() []uint16 { return []uint16{s.OutboundPort, s.InboundPor
 // CapturesListener reports whether connections to a port of the pod go to the proxy while somebody listens there, if only such ports are
 // captured.
 func (s Spec) CapturesListener(port uint16) bool {
-	included := slices.Contains(s.IncludeInboundPorts.List, port)
+	included := containsPort(s.IncludeInboundPorts.List, s.Ranges.IncludeInbound, port)
 	if s.IncludeInboundPorts.All {
-		included = !slices.Contains(s.ExcludeInboundPorts, port)
+		included = !containsPort(s.ExcludeInboundPorts, s.Ranges.ExcludeInbound, port)
 	}
 	return s.IncludeInboundPorts.Listening && included && !slices.Contains(s.ownPorts(), port)
 }

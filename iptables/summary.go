@@ -16,6 +16,9 @@ func (s Spec) Summary() []string {
 	if s.DirectIPv6 {
 		out = append(out, "IPv6: direct")
 	}
+	for _, u := range s.ExcludeUsers {
+		out = append(out, fmt.Sprintf("outbound of user %s: direct", u))
+	}
 	for _, name := range s.ExcludeInterfaces {
 		out = append(out, fmt.Sprintf("interface %s: direct", name))
 	}
@@ -28,8 +31,8 @@ func (s Spec) Summary() []string {
 func (s Spec) outboundSummary() []string {
 	var out []string
 	ports := ""
-	if len(s.ExcludeOutboundPorts) > 0 {
-		ports = ", any port but " + Set{Ports: canonicalPorts(s.ExcludeOutboundPorts)}.words()
+	if excluded := portSet("", s.ExcludeOutboundPorts, s.Ranges.ExcludeOutbound); len(excluded.elements()) > 0 {
+		ports = ", any port but " + excluded.words()
 	}
 	to := "anywhere"
 	if !s.IncludeCIDRs.All {
@@ -41,7 +44,7 @@ func (s Spec) outboundSummary() []string {
 	if s.IncludeCIDRs.All || len(s.IncludeCIDRs.List) > 0 {
 		out = append(out, fmt.Sprintf("outbound: %stcp to %s%s -> proxy's %d", s.groupWords(), to, ports, s.OutboundPort))
 	}
-	if included := portWords(s.IncludeOutboundPorts, s.ExcludeOutboundPorts); included != "" && !s.IncludeCIDRs.All {
+	if included := portWords(s.IncludeOutboundPorts, s.Ranges.IncludeOutbound, s.ExcludeOutboundPorts, s.Ranges.ExcludeOutbound); included != "" && !s.IncludeCIDRs.All {
 		if len(s.ExcludeCIDRs) > 0 {
 			included += " of any address but " + prefixWords(s.ExcludeCIDRs)
 		}
@@ -68,18 +71,19 @@ func (s Spec) inboundSummary() string {
 	if !s.capturesInbound() {
 		return "inbound: direct"
 	}
-	direct := s.ExcludeInboundPorts
+	var tunnel []uint16
 	unchanged := ", addresses unchanged"
 	if s.Mode == ModeRedirect {
-		direct = append(slices.Clip(direct), s.TunnelPort)
+		tunnel = []uint16{s.TunnelPort}
 		unchanged = ""
 	}
 	ports := "any port"
-	switch {
-	case !s.IncludeInboundPorts.All:
-		ports = portWords(s.IncludeInboundPorts.List, direct[len(s.ExcludeInboundPorts):])
-	case len(direct) > 0:
-		ports += " but " + Set{Ports: canonicalPorts(direct)}.words()
+	if s.IncludeInboundPorts.All {
+		if direct := portSet("", slices.Concat(s.ExcludeInboundPorts, tunnel), s.Ranges.ExcludeInbound); len(direct.elements()) > 0 {
+			ports += " but " + direct.words()
+		}
+	} else {
+		ports = portWords(s.IncludeInboundPorts.List, s.Ranges.IncludeInbound, tunnel, nil)
 	}
 	if ports == "" {
 		return "inbound: direct"
@@ -87,16 +91,23 @@ func (s Spec) inboundSummary() string {
 	if s.IncludeInboundPorts.Listening {
 		ports += " on which somebody listens"
 	}
-	return fmt.Sprintf("inbound: tcp to %s -> proxy's %d%s", ports, s.InboundPort, unchanged)
+	from := ""
+	if len(s.ExcludeSources) > 0 {
+		from = " from anywhere but " + prefixWords(s.ExcludeSources)
+	}
+	return fmt.Sprintf("inbound: tcp%s to %s -> proxy's %d%s", from, ports, s.InboundPort, unchanged)
 }
 
-// portWords lists ports except some others; "" if none is left.
-func portWords(ports, except []uint16) string {
-	left := slices.DeleteFunc(canonicalPorts(ports), func(p uint16) bool { return slices.Contains(except, p) })
-	if len(left) == 0 {
+// portWords lists ports and ranges except some others; "" if none is left.
+func portWords(ports []uint16, ranges []PortRange, except []uint16, exceptRanges []PortRange) string {
+	left := Set{Ports: slices.DeleteFunc(canonicalPorts(ports), func(p uint16) bool { return containsPort(except, exceptRanges, p) })}
+	if len(ranges) > 0 {
+		left = Set{Ranges: SubtractPorts(JoinPorts(ports, ranges), JoinPorts(except, exceptRanges))}
+	}
+	if len(left.elements()) == 0 {
 		return ""
 	}
-	list := Set{Ports: left}.words()
+	list := left.words()
 	return portWord(list) + list
 }
 

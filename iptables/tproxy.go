@@ -46,11 +46,12 @@ func divertInbound(s Spec, d *declared, r *rules) {
 	// even if the pod has tried to open one between the same addresses and ports.
 	r.add("answers are not inbound", direct(), tcp(), num(Direction, Reply), not(opening()))
 	ownPorts(s, d, r)
+	excludeSources(s, d, r, SrcAddr, not(inLo())) // over lo comes the proxy, whose address may be in an excluded range
 	captured := []Cond{tcp()}
 	if s.IncludeInboundPorts.All {
 		excludeInbound(s, d, r)
 	} else {
-		captured = append(captured, inSet(DstPort, d.ports(setIncludeIn, s.IncludeInboundPorts.List)))
+		captured = append(captured, inSet(DstPort, includedInbound(s, d)))
 	}
 	also := func(more ...Cond) []Cond { return append(more, captured...) }
 	// A packet that opens a connection is not among them, whatever conntrack takes it for: see reused.
@@ -98,10 +99,11 @@ func guard(s Spec, d *declared, r *rules) {
 	for _, name := range s.RerouteInterfaces {
 		r.add("traffic of virtual machines behind the pod is not inbound", direct(), oif(name))
 	}
+	excludeSources(s, d, r, DstAddr)
 	captured := []Cond{not(outLo()), tcp()}
 	if !s.IncludeInboundPorts.All {
-		captured = append(captured, inSet(SrcPort, d.ports(setIncludeIn, s.IncludeInboundPorts.List)))
-	} else if set := d.ports(setExcludeIn, s.ExcludeInboundPorts); set != "" {
+		captured = append(captured, inSet(SrcPort, includedInbound(s, d)))
+	} else if set := excludedInbound(s, d); set != "" {
 		r.add("excluded inbound ports", direct(), tcp(), inSet(SrcPort, set))
 	}
 	for _, owner := range s.owners() {

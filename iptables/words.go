@@ -174,7 +174,7 @@ func (c Cond) flagWords(not func(no, yes string) string) string {
 }
 
 func portWord(value string) string {
-	if strings.Contains(value, ",") {
+	if strings.ContainsAny(value, ",-") {
 		return "ports "
 	}
 	return "port "

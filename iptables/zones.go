@@ -28,8 +28,24 @@ func zones(s Spec) []Chain {
 		out.add("the proxy asking a resolver", zone(zoneUpstream), udp(), port(dnsPort), owner)
 		out.add("the proxy answering the application", zone(zoneLocal), udp(), num(SrcPort, resolverPort), owner)
 	}
+	for _, u := range s.ExcludeUsers {
+		if u.Port == 0 || u.Port == dnsPort {
+			// Otherwise a captured lookup from the same port would be taken for a part of this one, and go where it went.
+			out.add("excluded users asking a resolver", zone(zoneUpstream), udp(), port(dnsPort), u.cond())
+		}
+	}
 	for _, conds := range resolvers(DstAddr) {
 		out.add("the application asking", zone(zoneLocal), append(conds, udp(), port(dnsPort))...)
+	}
+	// The answer comes by the same zone: from the proxy, or from the resolver that the virtual machine asks past the proxy.
+	virtual := zone(zoneUpstream)
+	if s.RerouteDNS {
+		virtual = zone(zoneLocal)
+	}
+	for _, name := range s.RerouteInterfaces {
+		for _, conds := range resolvers(DstAddr) {
+			in.add("a virtual machine asking", virtual, append(conds, iif(name), udp(), port(dnsPort))...)
+		}
 	}
 	for _, conds := range resolvers(SrcAddr) {
 		in.add("a resolver answering the proxy", zone(zoneUpstream), append(conds, udp(), num(SrcPort, dnsPort))...)

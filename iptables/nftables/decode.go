@@ -50,12 +50,14 @@ func comment(userdata []byte) string {
 	return ""
 }
 
-// decoder reads a rule's expressions one by one. The register holds a field (with the bits that mask leaves) or a number.
+// decoder reads a rule's expressions one by one. The register holds a field (with the bits that mask leaves, or in network byte order)
+// or a number.
 type decoder struct {
-	rule   iptables.Rule
-	field  iptables.Field
-	mask   []byte
-	number []byte
+	rule    iptables.Rule
+	field   iptables.Field
+	mask    []byte
+	network bool
+	number  []byte
 }
 
 // verdictDrop is NF_DROP of linux/netfilter.h.
@@ -70,7 +72,12 @@ func (d *decoder) take(e expression) (known bool) {
 		return d.load(e)
 	case "bitwise":
 		d.mask = e.value(unix.NFTA_BITWISE_MASK)
+	case "byteorder":
+		d.network = true
 	case "cmp":
+		if d.network {
+			return d.limit(e)
+		}
 		c := iptables.Cond{Field: d.field, Not: (e.number(unix.NFTA_CMP_OP) == unix.NFT_CMP_NEQ) != d.field.IsBits()}
 		if c.Field == iptables.Socket && e.number(unix.NFTA_CMP_OP) == unix.NFT_CMP_EQ {
 			c.Field = iptables.Transparent
@@ -98,8 +105,25 @@ func (d *decoder) take(e expression) (known bool) {
 
 func (d *decoder) load(e expression) (known bool) {
 	d.field, known = fieldOf(e)
-	d.mask = nil
+	d.mask, d.network = nil, false
 	return known
+}
+
+// limit reads a limit of a range of users: the first one begins a condition, the second one completes it.
+func (d *decoder) limit(e expression) (known bool) {
+	user, last := number(e.value(unix.NFTA_CMP_DATA)), len(d.rule.Conds)-1
+	switch e.number(unix.NFTA_CMP_OP) {
+	case unix.NFT_CMP_GTE:
+		d.rule.Conds = append(d.rule.Conds, iptables.Cond{Field: d.field, Num: user})
+	case unix.NFT_CMP_LTE:
+		if last < 0 || d.rule.Conds[last].Field != d.field {
+			return false
+		}
+		d.rule.Conds[last].Last = user
+	default:
+		return false
+	}
+	return true
 }
 
 // set reads an expression that sets a property of the packet or of its connection.

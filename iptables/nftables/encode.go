@@ -107,6 +107,8 @@ func addSet(s iptables.Set, suffix string, id uint32) (t transaction) {
 		kind, size, flags = typeIPv4, sizeIPv4, unix.NFT_SET_INTERVAL
 	case iptables.IPv6Set:
 		kind, size, flags = typeIPv6, sizeIPv6, unix.NFT_SET_INTERVAL
+	case iptables.RangeSet:
+		flags = unix.NFT_SET_INTERVAL
 	case iptables.PortSet:
 	}
 	set := message(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, rawnetlink.Text(unix.NFTA_SET_NAME, s.Name+suffix), big(unix.NFTA_SET_FLAGS, flags),
@@ -132,20 +134,28 @@ func elementMessages(kind uint16, s iptables.Set, suffix string, more ...[]byte)
 	return t
 }
 
+const maxPort = 1<<16 - 1
+
 // elements returns a set's elements as attributes.
 func elements(s iptables.Set) (out [][]byte) {
 	element := func(key []byte, more ...[]byte) {
 		value := nested(unix.NFTA_SET_ELEM_KEY, rawnetlink.Bytes(unix.NFTA_DATA_VALUE, key))
 		out = append(out, nested(unix.NFTA_LIST_ELEM, slices.Insert(more, 0, value)...))
 	}
+	end := big(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
 	for _, p := range s.Ports {
 		element(binary.BigEndian.AppendUint16(nil, p))
 	}
+	for _, r := range s.Ranges {
+		element(binary.BigEndian.AppendUint16(nil, r.First))
+		if r.Last < maxPort { // an interval that reaches the end has no end element
+			element(binary.BigEndian.AppendUint16(nil, r.Last+1), end)
+		}
+	}
 	for _, p := range s.Prefixes {
 		element(p.Addr().AsSlice())
-		// An interval that reaches the end of the address space has no end element.
-		if end := lastAddr(p).Next(); end.IsValid() {
-			element(end.AsSlice(), big(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END))
+		if behind := lastAddr(p).Next(); behind.IsValid() {
+			element(behind.AsSlice(), end)
 		}
 	}
 	return out
@@ -179,6 +189,14 @@ func encode(r iptables.Rule, suffix string) []expr.Any {
 func compare(c iptables.Cond, suffix string) []expr.Any {
 	if c.Set != "" {
 		return []expr.Any{&expr.Lookup{SourceRegister: reg, SetName: c.Set + suffix, Invert: c.Not}}
+	}
+	if c.Last != 0 {
+		// Numbers are compared as bytes, from the first to the last. The kernel keeps users in its own byte order.
+		return []expr.Any{
+			&expr.Byteorder{SourceRegister: reg, DestRegister: reg, Op: expr.ByteorderHton, Len: 4, Size: 4},
+			&expr.Cmp{Op: expr.CmpOpGte, Register: reg, Data: binaryutil.BigEndian.PutUint32(c.Num)},
+			&expr.Cmp{Op: expr.CmpOpLte, Register: reg, Data: binaryutil.BigEndian.PutUint32(c.Last)},
+		}
 	}
 	op, data, bits := expr.CmpOpEq, value(c), mask(c)
 	switch {

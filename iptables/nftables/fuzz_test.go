@@ -72,6 +72,12 @@ func FuzzPrefixes(f *testing.F) {
 		}
 		n := min(int(ends), len(all))
 		_ = prefixes(all[n:], all[:n])
+		var ports []uint16
+		for chunk := range slices.Chunk(b, 2) {
+			ports = append(ports, uint16(number(chunk)))
+		}
+		n = min(int(ends), len(ports))
+		_ = portRanges(ports[n:], ports[:n])
 	})
 }
 

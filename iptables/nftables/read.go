@@ -49,20 +49,24 @@ func show(ctx context.Context, ns *netns.NS, o outline) (out iptables.Ruleset, e
 	return out, nil
 }
 
-// showSet reads a set. The elements of an interval are its start, and the first address behind it.
+// showSet reads a set. The elements of an interval are its start, and the first address or port behind it.
 func showSet(ctx context.Context, ns *netns.NS, o outline, name string) (set iptables.Set, err error) {
 	set = iptables.Set{Name: printable(baseName(name)), Kind: iptables.PortSet}
 	var starts, ends []netip.Addr
+	var portEnds []uint16
 	err = list(ctx, ns, elementsOf(o.name, name), func(b []byte) error {
 		for _, e := range rawnetlink.Each(find(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
 			key := find(find(e, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE)
 			a, isAddr := netip.AddrFromSlice(key)
+			isEnd := number(find(e, unix.NFTA_SET_ELEM_FLAGS))&unix.NFT_SET_ELEM_INTERVAL_END != 0
 			switch {
-			case len(set.Ports)+len(starts)+len(ends) >= maxShownElements:
+			case len(set.Ports)+len(portEnds)+len(starts)+len(ends) >= maxShownElements:
 				return errTooMuch
+			case !isAddr && isEnd:
+				portEnds = append(portEnds, uint16(number(key)))
 			case !isAddr:
 				set.Ports = append(set.Ports, uint16(number(key)))
-			case number(find(e, unix.NFTA_SET_ELEM_FLAGS))&unix.NFT_SET_ELEM_INTERVAL_END != 0:
+			case isEnd:
 				ends = append(ends, a)
 			default:
 				starts = append(starts, a)
@@ -77,8 +81,27 @@ func showSet(ctx context.Context, ns *netns.NS, o outline, name string) (set ipt
 		set.Kind = iptables.IPv6Set
 	}
 	slices.Sort(set.Ports)
+	if set.Kind == iptables.PortSet && number(find([]byte(o.sets[name]), unix.NFTA_SET_FLAGS))&unix.NFT_SET_INTERVAL != 0 {
+		set.Kind, set.Ranges, set.Ports = iptables.RangeSet, portRanges(set.Ports, portEnds), nil
+	}
 	set.Prefixes = prefixes(starts, ends)
 	return set, err
+}
+
+// portRanges joins the sorted starts of intervals with their ends, as prefixes does.
+func portRanges(starts, ends []uint16) (out []iptables.PortRange) {
+	slices.Sort(ends)
+	if len(ends) > 0 && ends[0] == 0 { // added by the nft program
+		ends = ends[1:]
+	}
+	for i, first := range starts {
+		last := uint16(maxPort)
+		if i < len(ends) {
+			last = ends[i] - 1
+		}
+		out = append(out, iptables.PortRange{First: first, Last: last})
+	}
+	return out
 }
 
 // prefixes joins the starts of intervals with their ends. Intervals do not overlap, so the n-th start belongs to the n-th end; only the last

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	nft "github.com/google/nftables"
 	"github.com/google/nftables/expr"
 
@@ -45,6 +46,31 @@ func TestRead_countedPackets_areShown(t *testing.T) {
 	}
 	if drift, err := b.Verify(t.Context(), ns.Path(), want); err != nil || len(drift) > 0 {
 		t.Errorf("what was counted is drift: %s, error %v", drift, err)
+	}
+}
+
+func TestRead_rangesOfPortsAndUsers_areShown(t *testing.T) {
+	ns, b := kerneltest.New(t), newByPath(t)
+	want := rules(t, func(s *iptables.Spec) {
+		s.DNS, s.ExcludeUsers = iptables.DNSAll, []iptables.Users{{First: 0, Last: 7}, {First: 256, Last: 4294967294, Port: 443}, {First: 9, Last: 9}}
+		s.Ranges.ExcludeInbound = []iptables.PortRange{{First: 0, Last: 255}, {First: 256, Last: 300}, {First: 65535, Last: 65535}}
+		s.Ranges.ExcludeOutbound = []iptables.PortRange{{First: 1, Last: 65534}}
+	})
+	mustApply(t, b, ns, want)
+	have, _, err := b.Read(t.Context(), ns.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want.Lines(), have.Lines()); d != "" {
+		t.Errorf("the kernel's rules have other words: %s", d)
+	}
+	if d := cmp.Diff(want.Sets, have.Sets, cmpopts.EquateEmpty()); d != "" {
+		t.Error(d)
+	}
+	for _, changed := range []iptables.Ruleset{rules(t, nil), want} { // a set of ports becomes one of ranges, and back
+		if !mustApply(t, b, ns, changed) || mustApply(t, b, ns, changed) {
+			t.Error("a changed set is not written once")
+		}
 	}
 }
 

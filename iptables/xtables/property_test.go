@@ -98,6 +98,20 @@ func spec(r *rand.Rand) iptables.Spec {
 	if s.OwnerGroups.All {
 		s.OwnerGroups.Exclude = some[uint32](r, 888, 1000)
 	}
+	maybe(func() { s.ExcludeSources = ranges() })
+	maybe(func() {
+		s.ExcludeUsers = some(r, iptables.Users{First: 888, Last: 888}, iptables.Users{First: 900, Last: 1400, Port: 80}, iptables.Users{First: 0, Last: 0},
+			iptables.Users{First: 1000, Last: 4294967294, Port: 53}, iptables.Users{First: 1000, Last: 1000, Port: 443})
+	})
+	portRanges := func() []iptables.PortRange {
+		return some(r, iptables.PortRange{First: 0, Last: 79}, iptables.PortRange{First: 50, Last: 53}, iptables.PortRange{First: 8000, Last: 9089}, iptables.PortRange{First: 9090, Last: 65535})
+	}
+	maybe(func() {
+		s.Ranges = iptables.Ranges{ExcludeInbound: portRanges(), IncludeOutbound: portRanges(), ExcludeOutbound: portRanges()}
+		if !s.IncludeInboundPorts.All {
+			s.Ranges.IncludeInbound = portRanges()
+		}
+	})
 	maybe(func() { s.DNS = iptables.DNSAll })
 	maybe(func() {
 		s.DNS, s.Resolvers = iptables.DNSResolvConf, []netip.Addr{netip.MustParseAddr(kerneltest.Outside4), netip.MustParseAddr(kerneltest.World6)}
@@ -111,7 +125,7 @@ func spec(r *rand.Rand) iptables.Spec {
 	case 1:
 		s.ExcludeInterfaces = []string{"lo", "net1"}
 	case 2:
-		s.RerouteInterfaces = []string{"eth0"}
+		s.RerouteInterfaces, s.RerouteDNS = []string{"eth0"}, s.DNS != iptables.DNSOff
 	}
 	return s
 }

@@ -40,7 +40,7 @@ type vocabulary struct {
 func newVocabulary() vocabulary {
 	return vocabulary{
 		words: ownWords(), comments: iptables.Comments(),
-		numbers: regexp.MustCompile(`^[0-9][0-9a-fx]*([,/-][0-9][0-9a-fx]*)*$`),
+		numbers: regexp.MustCompile(`^[0-9][0-9a-fx]*([,:/-][0-9][0-9a-fx]*)*$`),
 		iface:   regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9_.-]{0,14}$`),
 	}
 }

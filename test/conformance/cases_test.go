@@ -12,7 +12,7 @@ import (
 )
 
 // ownCase is a configuration that the recorded ones do not cover, with lines such as "pod 1000 tcp 93.184.216.34:80 = PROXY:15001": from
-// where, by which uid and gid, how, to what, and who must answer.
+// where, by which uid and gid, how, to what, and who must answer. "from ADDRESS" behind the destination is the client's address.
 type ownCase struct {
 	families string
 	spec     iptables.Spec
@@ -118,6 +118,7 @@ func TestRules_ourCases_takeTheRightPath(t *testing.T) {
 	for _, b := range backends(t) {
 		cases := ownCases()
 		maps.Copy(cases, moreCases())
+		maps.Copy(cases, excludeCases())
 		for name, c := range cases {
 			t.Run(b.Name()+"/"+name, func(t *testing.T) {
 				w := newWorld(t, c.families)
@@ -150,6 +151,9 @@ func parseLines(t *testing.T, lines []string) (probes []probe, want map[string]s
 		}
 		if _, err := fmt.Sscan(uid+" "+gid, &p.UID, &p.GID); err != nil {
 			t.Fatalf("%s: %v", line, err)
+		}
+		if _, src, ok := strings.Cut(ask, " from "); ok {
+			p.Src = src
 		}
 		addr := netip.MustParseAddrPort(dst)
 		p.ID, p.Dst, p.Port = strings.Join(strings.Fields(ask)[1:], "-"), addr.Addr().String(), addr.Port()

@@ -1,0 +1,103 @@
+package conformance
+
+import (
+	"fmt"
+	"net"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/test/kerneltest"
+)
+
+// virtualDNS is a pod with DNS capture and a virtual machine behind it.
+func virtualDNS(mode iptables.Mode, toProxy bool) configuration {
+	return configuration{spec: with(func(s *iptables.Spec) {
+		s.Mode, s.DNS, s.RerouteDNS, s.RerouteInterfaces = mode, iptables.DNSAll, toProxy, []string{"k6t-eth0"}
+	})}
+}
+
+// listenEverywhere answers lookups as the agent of a proxy whose resolver listens at all addresses: from the address that was asked
+// (IP_PKTINFO).
+func (w world) listenEverywhere(t *testing.T) {
+	t.Helper()
+	w.tcp(t, "pod", kerneltest.Proxy, false, "", 15053, "PROXY")
+	var c net.PacketConn
+	err := kerneltest.As(w.pod(), kerneltest.Proxy, func() (err error) {
+		c, err = new(net.ListenConfig).ListenPacket(t.Context(), "udp4", "0.0.0.0:15053")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	udp := c.(*net.UDPConn)
+	raw, err := udp.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_PKTINFO, 1) }); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		text, control := make([]byte, 64), make([]byte, 64)
+		for {
+			_, n, _, from, err := udp.ReadMsgUDPAddrPort(text, control)
+			if err != nil {
+				return
+			}
+			messages, _ := unix.ParseSocketControlMessage(control[:n])
+			info := unix.Inet4Pktinfo{Spec_dst: [4]byte(messages[0].Data[8:12])}
+			_, _, _ = udp.WriteMsgUDPAddrPort([]byte("PROXY:15053 "+from.String()), unix.PktInfo4(&info), from)
+		}
+	}()
+}
+
+// listenOutbound opens the listeners that connections to the world can meet.
+func (w world) listenOutbound(t *testing.T) {
+	t.Helper()
+	w.tcp(t, "pod", kerneltest.Proxy, false, "", 15001, "PROXY")
+	w.tcp(t, "world", kerneltest.App, false, "", 7000, "WORLD")
+	w.udp(t, "world", kerneltest.App, "0.0.0.0", 7000, "WORLD")
+}
+
+// A resolver that listens at all addresses answers lookups of the application, and of virtual machines if they are sent to it.
+func TestVirtualMachine_resolverEverywhere_answersLookups(t *testing.T) {
+	for name, way := range ways(t) {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "4")
+			w.listenOutbound(t)
+			w.listenEverywhere(t)
+			mustApply(t, way.backend, w, virtualDNS(way.mode, true))
+			probes, want := parseLines(t, []string{
+				"vm 0 udp 8.8.8.8:53 = PROXY:15053", "vm 0 tcp 8.8.8.8:53 = PROXY:15053", "vm 0 tcp 93.184.216.34:80 = PROXY:15001",
+				"pod 1000 udp 8.8.8.8:53 = PROXY:15053", "pod 1000 tcp 8.8.8.8:53 = PROXY:15053", "pod 1337 udp 8.8.8.8:53 = WORLD:7000",
+			})
+			w.compare(t, probes, want)
+		})
+	}
+}
+
+// Lookups that go past the proxy get their answers, also if the pod translates the virtual machine's address: in the zone of the proxy's own.
+func TestVirtualMachine_resolverOnLoopback_lookupsGoPastIt(t *testing.T) {
+	for name, way := range ways(t) {
+		for answer, control := range map[string]bool{"WORLD:7000": false, "NOBODY": true} {
+			t.Run(fmt.Sprintf("%s/control=%v", name, control), func(t *testing.T) {
+				w := newWorld(t, "4")
+				setup := virtualDNS(way.mode, false)
+				w.listen(t, setup)
+				kerneltest.Shell(t, w.pod(), "nft 'table ip machine { chain c { type nat hook postrouting priority 100; ip saddr 192.168.60.2 masquerade; }; }'", "")
+				rules := setup.rules(t)
+				if control {
+					rules = withoutRules(rules, "a virtual machine asking")
+				}
+				if _, err := way.backend.Apply(t.Context(), w.pod().Path(), rules); err != nil {
+					t.Fatal(err)
+				}
+				probes, want := parseLines(t, []string{"vm 0 udp 8.8.8.8:53 = " + answer})
+				w.compare(t, probes, want)
+			})
+		}
+	}
+}
