@@ -37,6 +37,7 @@ known() {
 }
 for word in "${backends[@]}"; do known E2E_BACKENDS "$word" nftables iptables none; done
 for word in $entrances; do known E2E_ENTRANCES "$word" nri required powercut wait cni lifecycle; done
+if [[ ${E2E_BENCH:-} ]]; then known E2E_BENCH "$E2E_BENCH" small; fi
 if ((${#backends[@]} == 0)); then known E2E_BACKENDS '' nftables iptables none; fi
 
 # not_of ROUND: a pattern of the tests that do not name the round in the line //e2e:rounds above them.
