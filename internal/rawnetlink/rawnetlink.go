@@ -35,12 +35,13 @@ func Nftables(kind uint16, family byte, attributes ...[]byte) Request {
 }
 
 // Batch returns requests to nf_tables as one transaction: the kernel carries out all of them or none. It answers with errors, and
-// acknowledges the last request.
-func Batch(requests []Request) []Request {
-	edge := func(kind uint16) Request {
-		return Request{Kind: kind, Header: binary.BigEndian.AppendUint16([]byte{0, unix.NFNETLINK_V0}, unix.NFNL_SUBSYS_NFTABLES), Silent: true}
+// acknowledges the last request. The attributes are those of the message that begins the batch.
+func Batch(requests []Request, attributes ...[]byte) []Request {
+	edge := func(kind uint16, attributes ...[]byte) Request {
+		header := binary.BigEndian.AppendUint16([]byte{0, unix.NFNETLINK_V0}, unix.NFNL_SUBSYS_NFTABLES)
+		return Request{Kind: kind, Header: header, Attributes: attributes, Silent: true}
 	}
-	out := slices.Concat([]Request{edge(unix.NFNL_MSG_BATCH_BEGIN)}, requests, []Request{edge(unix.NFNL_MSG_BATCH_END)})
+	out := slices.Concat([]Request{edge(unix.NFNL_MSG_BATCH_BEGIN, attributes...)}, requests, []Request{edge(unix.NFNL_MSG_BATCH_END)})
 	last := &out[len(requests)] // all are answered together
 	last.Silent, last.Flags = false, last.Flags|unix.NLM_F_ACK
 	return out

@@ -2,7 +2,6 @@ package nftables
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"slices"
 	"time"
@@ -31,20 +30,13 @@ func (t transaction) commit(ctx context.Context, ns *netns.NS) error { return t.
 
 // commitAt makes the transaction if nothing has changed since a generation of nf_tables. 0 is any generation.
 func (t transaction) commitAt(ctx context.Context, ns *netns.NS, generation uint32) error {
-	edge := func(kind uint16, attributes ...[]byte) rawnetlink.Request {
-		header := binary.BigEndian.AppendUint16([]byte{0, unix.NFNETLINK_V0}, unix.NFNL_SUBSYS_NFTABLES)
-		return rawnetlink.Request{Kind: kind, Header: header, Attributes: attributes, Silent: true}
-	}
-	asked := slices.Concat(transaction{edge(unix.NFNL_MSG_BATCH_BEGIN, big(batchGeneration, generation))}, t, transaction{edge(unix.NFNL_MSG_BATCH_END)})
-	last := &asked[len(t)] // all are answered together
-	last.Silent, last.Flags = false, last.Flags|unix.NLM_F_ACK
 	return with(ctx, ns, func(conn *rawnetlink.Conn) error {
 		if size := t.size(); size > usualSize {
 			if err := conn.SetBuffers(2*size, maxAnswers); err != nil {
 				return err
 			}
 		}
-		answers, err := conn.Ask(end(ctx), rawnetlink.Batch(t)...)
+		answers, err := conn.Ask(end(ctx), rawnetlink.Batch(t, big(batchGeneration, generation))...)
 		for _, a := range answers {
 			err = errors.Join(err, a.Err)
 		}
