@@ -4,11 +4,14 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
+
+	"istio-pod-network-controller/internal/intent"
 )
 
 // templateOf returns a manifest of a kind whose pods ask.
@@ -98,6 +101,15 @@ func TestExplainTakesTheNamespace(t *testing.T) {
 		t.Errorf("code %d, %+v", code, all)
 	}
 	if code, all, _ := answers(t, silent, "-f", ns, "--exclude-namespaces", "shop"); code != 0 || all[0].Redirected {
+		t.Errorf("code %d, %+v", code, all)
+	}
+	defaults := write(t, "defaults.yaml", "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, annotations: {istio-pod-network-controller/initialize: 'true', pod-network-controller.istio.io/ipv6: direct}}\n")
+	want := intent.Setting{Name: "ipv6", Value: "direct", Source: "annotation of the namespace: pod-network-controller.istio.io/ipv6"}
+	if code, all, _ := answers(t, silent, "-f", defaults); code != 0 || !slices.Contains(all[0].Settings, want) {
+		t.Errorf("code %d, %+v", code, all)
+	}
+	wrong := write(t, "wrong.yaml", "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, annotations: {istio-pod-network-controller/initialize: 'true', pod-network-controller.istio.io/ipv6: 'off'}}\n")
+	if code, all, _ := answers(t, silent, "-f", wrong); code != 1 || !strings.HasPrefix(all[0].Error, "annotation pod-network-controller.istio.io/ipv6 of namespace shop: ") {
 		t.Errorf("code %d, %+v", code, all)
 	}
 }
