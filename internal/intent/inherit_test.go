@@ -21,28 +21,32 @@ func TestOf_annotationOfNamespace_isThePodsDefault(t *testing.T) {
 				continue
 			}
 			tried[key] = true
-			t.Run(name+" "+key, func(t *testing.T) {
-				own, ns := asking(annotate(key, c.value))
-				want, wantErr := Of(own, ns, config())
-				pod, ns := asking(nil)
-				ns.Annotations[key] = c.value
-				got, err := Of(pod, ns, config())
-				if want.Reason == ModeNone {
-					want.Reason = NamespaceModeNone
-				}
-				if got.Spec.Hash() != want.Spec.Hash() || got.Redirect != want.Redirect || got.Reason != want.Reason {
-					t.Errorf("of the namespace %+v, of the pod %+v", got, want)
-				}
-				if text := strings.ReplaceAll(fmt.Sprint(wantErr), key+":", "annotation "+key+" of namespace shop:"); fmt.Sprint(err) != text {
-					t.Errorf("error %v, want %s", err, text)
-				}
-			})
+			t.Run(name+" "+key, func(t *testing.T) { compareInherited(t, key, c.value) })
 		}
 	}
 	for _, key := range readAnnotations() {
 		if ReadsOfNamespace(key) && key != KeyInitialize && key != KeySidecar && key != KeyInboundPorts && !tried[key] { // the others have tests of their own
 			t.Errorf("%s was not tried", key)
 		}
+	}
+}
+
+// compareInherited compares a pod that has an annotation with a pod whose namespace has it.
+func compareInherited(t *testing.T, key, value string) {
+	t.Helper()
+	own, ns := asking(annotate(key, value))
+	want, wantErr := Of(own, ns, config())
+	pod, ns := asking(nil)
+	ns.Annotations[key] = value
+	got, err := Of(pod, ns, config())
+	if want.Reason == ModeNone {
+		want.Reason = NamespaceModeNone
+	}
+	if got.Spec.Hash() != want.Spec.Hash() || got.Redirect != want.Redirect || got.Reason != want.Reason {
+		t.Errorf("of the namespace %+v, of the pod %+v", got, want)
+	}
+	if text := strings.ReplaceAll(fmt.Sprint(wantErr), key+":", "annotation "+key+" of namespace shop:"); fmt.Sprint(err) != text {
+		t.Errorf("error %v, want %s", err, text)
 	}
 }
 
