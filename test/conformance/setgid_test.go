@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -95,11 +96,7 @@ func TestRules_setGIDProgram_isCaptured(t *testing.T) {
 // runSetGID has a member of the group 1337 without any capability make a set-gid copy of this program and run it, and returns what that prints.
 func runSetGID(t *testing.T, space *netns.NS, noNewPrivs bool) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "setgid") // all directories above it can be searched by the application
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := t.TempDir()
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil || fs.Flags&unix.ST_NOSUID != 0 {
 		kerneltest.SkipOrFail(t, "%s has no set-gid programs (error %v)", dir, err)
@@ -112,7 +109,7 @@ func runSetGID(t *testing.T, space *netns.NS, noNewPrivs bool) string {
 	if err := os.WriteFile(given, program, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(dir, 0o777); err != nil {
+	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o777)); err != nil {
 		t.Fatal(err)
 	}
 	run := "exec ./own"
@@ -120,11 +117,12 @@ func runSetGID(t *testing.T, space *netns.NS, noNewPrivs bool) string {
 		run = "exec " + kerneltest.ProgramPath(t, "setpriv") + " --no-new-privs ./own"
 	}
 	var out []byte
-	err = space.Do(func() (err error) {
+	err = space.Do(func() error {
 		cmd := exec.CommandContext(t.Context(), "sh", "-ec", "cp given own; chgrp 1337 own; chmod 2755 own; "+run+" -test.run='^TestDialer$'")
 		cmd.Dir, cmd.Env = dir, append(os.Environ(), dialerTo+"="+kerneltest.Outside4+":80")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1000, Gid: 1000, Groups: []uint32{1337}}}
-		out, err = cmd.CombinedOutput()
+		said, err := cmd.CombinedOutput()
+		out = said
 		return err
 	})
 	if err != nil {
