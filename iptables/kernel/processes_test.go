@@ -38,12 +38,15 @@ func TestApply_iptablesBackend_startsNoProcessWhereNothingHasChanged(t *testing.
 		starts int
 	}{
 		{"true", plain, 2}, // one a family, which writes
+		{"true", plain, 2}, // the first look behind a change reads
 		{"true", plain, 0},
 		{"true", tproxy, 4}, // two read, two write
+		{"true", tproxy, 2},
 		{"true", tproxy, 0},
 		{"iptables-nft -A INPUT -j ACCEPT", tproxy, 2},
 		{"true", tproxy, 0},
 		{"iptables-nft -t nat -F OUTPUT", tproxy, 3}, // one family is whole
+		{"true", tproxy, 2},
 		{"true", tproxy, 0},
 	} {
 		mustRun(t, ns, step.script)
@@ -51,7 +54,7 @@ func TestApply_iptablesBackend_startsNoProcessWhereNothingHasChanged(t *testing.
 			t.Errorf("step %d, after %s: %d programs, want %d", i, step.script, n, step.starts)
 		}
 	}
-	if drift, err := e.Verify(t.Context(), place, tproxy); err != nil || len(drift) > 0 {
-		t.Errorf("drift %q, error %v", drift, err)
+	if found, err := e.Look(t.Context(), place, &tproxy); err != nil || len(found.Drift) > 0 {
+		t.Errorf("drift %q, error %v", found.Drift, err)
 	}
 }
