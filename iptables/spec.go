@@ -179,6 +179,16 @@ func (s Spec) Validate() error {
 	if n := len(s.OwnerGroups.List); n > maxGroups {
 		fault("%d owner groups are included: at most %d can be", n, maxGroups)
 	}
+	for _, r := range slices.Concat(s.Ranges.IncludeInbound, s.Ranges.ExcludeInbound, s.Ranges.IncludeOutbound, s.Ranges.ExcludeOutbound) {
+		if r.First > r.Last {
+			fault("ports %s end before they begin", r)
+		}
+	}
+	for _, u := range s.ExcludeUsers {
+		if u.First > u.Last {
+			fault("users %s end before they begin", u)
+		}
+	}
 	switch {
 	case s.DNS != DNSOff && s.DNS != DNSAll && s.DNS != DNSResolvConf:
 		fault("DNS capture %q is not known: want all or resolv.conf", s.DNS)

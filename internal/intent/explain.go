@@ -68,10 +68,12 @@ func settingsOf(s iptables.Spec, from sources) []Setting {
 		{Name: settingGID, Value: id(s.ProxyGID)},
 		{Name: settingIncludeCIDRs, Value: allOr(s.IncludeCIDRs.All, list(s.IncludeCIDRs.List, netip.Prefix.String))},
 		{Name: settingExcludeCIDRs, Value: list(s.ExcludeCIDRs, netip.Prefix.String)},
-		{Name: settingIncludeOutbound, Value: list(s.IncludeOutboundPorts, decimal[uint16])},
-		{Name: settingExcludeOutbound, Value: list(s.ExcludeOutboundPorts, decimal[uint16])},
-		{Name: settingIncludeInbound, Value: allOr(s.IncludeInboundPorts.All, list(s.IncludeInboundPorts.List, decimal[uint16]))},
-		{Name: settingExcludeInbound, Value: list(distinct(s.ExcludeInboundPorts), decimal[uint16])},
+		{Name: settingIncludeOutbound, Value: portWords(s.IncludeOutboundPorts, s.Ranges.IncludeOutbound)},
+		{Name: settingExcludeOutbound, Value: portWords(s.ExcludeOutboundPorts, s.Ranges.ExcludeOutbound)},
+		{Name: settingIncludeInbound, Value: allOr(s.IncludeInboundPorts.All, portWords(s.IncludeInboundPorts.List, s.Ranges.IncludeInbound))},
+		{Name: settingExcludeInbound, Value: portWords(distinct(s.ExcludeInboundPorts), s.Ranges.ExcludeInbound)},
+		{Name: settingExcludeSources, Value: list(s.ExcludeSources, netip.Prefix.String)},
+		{Name: settingExcludeUsers, Value: list(s.ExcludeUsers, iptables.Users.String)},
 		{Name: settingInboundPorts, Value: map[bool]string{true: inboundListening, false: inboundAll}[s.IncludeInboundPorts.Listening]},
 		{Name: settingIPv6, Value: map[bool]string{true: ipv6Direct, false: ipv6Capture}[s.DirectIPv6]},
 		{Name: settingDNS, Value: map[iptables.DNSMode]string{iptables.DNSAll: "all", iptables.DNSResolvConf: "resolv.conf", iptables.DNSOff: "off"}[s.DNS]},
@@ -81,6 +83,7 @@ func settingsOf(s iptables.Spec, from sources) []Setting {
 		{Name: settingLoopback, Value: s.LoopbackCIDR.String()},
 		{Name: settingExcludeInterfaces, Value: strings.Join(s.ExcludeInterfaces, ",")},
 		{Name: settingReroute, Value: strings.Join(s.RerouteInterfaces, ",")},
+		{Name: settingRerouteDNS, Value: strconv.FormatBool(s.RerouteDNS)},
 		{Name: settingDropInvalid, Value: strconv.FormatBool(s.DropInvalid)},
 	}
 	for i := range out {
@@ -94,6 +97,11 @@ func settingsOf(s iptables.Spec, from sources) []Setting {
 
 // distinct returns ports in order, each once: the ports that are always excluded may be excluded twice.
 func distinct(ports []uint16) []uint16 { return slices.Compact(slices.Sorted(slices.Values(ports))) }
+
+func portWords(ports []uint16, ranges []iptables.PortRange) string {
+	words := []string{list(ports, decimal[uint16]), list(ranges, iptables.PortRange.String)}
+	return strings.Join(slices.DeleteFunc(words, func(w string) bool { return w == "" }), ",")
+}
 
 func decimal[N uint16 | uint32](n N) string { return strconv.FormatUint(uint64(n), 10) }
 

@@ -233,6 +233,13 @@ func rebuild(t *testing.T, settings []Setting) (s iptables.Spec) {
 	port := func(to *uint16) func(v string) error {
 		return func(v string) (err error) { *to, err = onePort("", v); return err }
 	}
+	portsAndRanges := func(ports *[]uint16, ranges *[]iptables.PortRange) func(v string) error {
+		return func(v string) error {
+			items, err := portRanges("", v)
+			*ports, *ranges = added(nil, items)
+			return err
+		}
+	}
 	id := func(to *uint32) func(v string) error {
 		return func(v string) error {
 			n, err := strconv.ParseUint("0"+v, 10, 32)
@@ -249,14 +256,22 @@ func rebuild(t *testing.T, settings []Setting) (s iptables.Spec) {
 		settingGID:             id(&s.ProxyGID),
 		settingIncludeCIDRs:    func(v string) (err error) { s.IncludeCIDRs, err = r.cidrs("", v); return err },
 		settingExcludeCIDRs:    func(v string) (err error) { s.ExcludeCIDRs, err = r.cidrList("", v); return err },
-		settingIncludeOutbound: func(v string) (err error) { s.IncludeOutboundPorts, err = portList("", v); return err },
-		settingExcludeOutbound: func(v string) (err error) { s.ExcludeOutboundPorts, err = portList("", v); return err },
-		settingIncludeInbound:  func(v string) (err error) { s.IncludeInboundPorts, err = ports("", v); return err },
+		settingIncludeOutbound: portsAndRanges(&s.IncludeOutboundPorts, &s.Ranges.IncludeOutbound),
+		settingExcludeOutbound: portsAndRanges(&s.ExcludeOutboundPorts, &s.Ranges.ExcludeOutbound),
+		settingIncludeInbound: func(v string) error {
+			if s.IncludeInboundPorts.All = v == "*"; s.IncludeInboundPorts.All {
+				return nil
+			}
+			return portsAndRanges(&s.IncludeInboundPorts.List, &s.Ranges.IncludeInbound)(v)
+		},
+		settingExcludeSources: func(v string) (err error) { s.ExcludeSources, err = r.cidrList("", v); return err },
+		settingExcludeUsers:   func(v string) (err error) { s.ExcludeUsers, err = users("", v); return err },
+		settingRerouteDNS:     func(v string) (err error) { s.RerouteDNS, err = strconv.ParseBool(v); return err },
 		settingInboundPorts: func(v string) (err error) {
 			s.IncludeInboundPorts.Listening, err = oneOf(inboundAll, inboundListening)("", v)
 			return err
 		},
-		settingExcludeInbound: func(v string) (err error) { s.ExcludeInboundPorts, err = portList("", v); return err },
+		settingExcludeInbound: portsAndRanges(&s.ExcludeInboundPorts, &s.Ranges.ExcludeInbound),
 		settingIPv6:           func(v string) (err error) { s.DirectIPv6, err = oneOf(ipv6Capture, ipv6Direct)("", v); return err },
 		settingDNS:            func(v string) error { s.DNS = iptables.DNSMode(strings.TrimSuffix(v, "off")); return nil },
 		settingResolvers:      func(v string) error { s.Resolvers = Addrs(strings.Split(v, ",")); return nil },

@@ -14,6 +14,7 @@ import (
 func TestOf_annotationOfNamespace_isThePodsDefault(t *testing.T) {
 	cases := valueCases()
 	maps.Copy(cases, otherCases())
+	maps.Copy(cases, ownKeyCases())
 	tried := map[string]bool{}
 	for name, c := range cases {
 		for _, key := range c.keys {
@@ -56,6 +57,7 @@ func TestOf_annotationOfPod_winsOverItsNamespace(t *testing.T) {
 		keyMode: "REDIRECT", keyIncludeCIDRs: "*", keyExcludeCIDRs: "", keyIncludeInbound: "*", keyExcludeInbound: "", keyIncludeOutbound: "", keyExcludeOutbound: "",
 		keyExcludeInterfaces: "", keyReroute: "", keyKubevirt: "", KeyIPv6: "capture", KeyDNSCapture: "off", KeyInboundPorts: "all",
 		KeyOutboundPort: "15001", KeyInboundPort: "15006", KeyTunnelPort: "15008",
+		KeyIncludeInboundPorts: "8000-8999", KeyExcludeInboundPorts: "", KeyIncludeOutboundPorts: "", KeyExcludeOutboundPorts: "7", KeyExcludeSources: "", KeyExcludeUsers: "0-9",
 	}
 	for key, value := range own {
 		for _, theirs := range []string{"!", "TPROXY"} {

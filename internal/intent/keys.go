@@ -23,7 +23,7 @@ func Keys() []Key {
 const onBoth = "namespace, pod"
 
 func ownKeys() []Key {
-	const port = "a port, 1 to 65535"
+	const port, ranges = "a port, 1 to 65535", "ports and ranges of ports"
 	return []Key{
 		{
 			KeyInitialize, onBoth, "`true`; on a pod also `false`", "not redirected, unless `--select` says otherwise",
@@ -38,6 +38,12 @@ func ownKeys() []Key {
 		},
 		{KeyIPv6, onBoth, "`capture` or `direct`", "`capture` with `ISTIO_DUAL_STACK`, else `--ipv6`", "`direct` leaves IPv6 without rules, for a proxy that does not listen on it"},
 		{KeyDNSCapture, onBoth, "`all`, `resolv.conf` or `off`", "`ISTIO_META_DNS_CAPTURE` of the proxy: all or off", "which DNS lookups go to the proxy: all, those to the pod's own resolvers, or none"},
+		{KeyIncludeInboundPorts, onBoth, ranges, "Istio's key decides", "ports of the pod that are redirected, in addition to a list of Istio's key, or instead of its `*`"},
+		{KeyExcludeInboundPorts, onBoth, ranges, "Istio's key decides", "ports of the pod that are not redirected, in addition to those of Istio's key; also from a list"},
+		{KeyIncludeOutboundPorts, onBoth, ranges, "Istio's key decides", "destination ports that go to the proxy, in addition to those of Istio's key"},
+		{KeyExcludeOutboundPorts, onBoth, ranges, "Istio's key decides", "destination ports that go past the proxy, in addition to those of Istio's key"},
+		{KeyExcludeSources, onBoth, "nothing, or CIDRs", "nothing", "clients whose connections to the pod are not redirected, on any port"},
+		{KeyExcludeUsers, onBoth, "nothing, or users and ranges of users, each also with a port", "nothing", "users whose outbound traffic goes past the proxy, all of it or to one port"},
 		{KeySidecar, onBoth, "the name of a SidecarProfile; on a pod also `none`", "the agent runs no proxy", "the agent runs the pod's proxy by this profile; with `--sidecars` only"},
 	}
 }
@@ -69,6 +75,7 @@ func Environment() []Key {
 		{Name: envGroups, Values: "`*`, or group ids", Without: "`*`", Meaning: "only what these groups send is redirected"},
 		{Name: envGroupsExcept, Values: "group ids", Without: "nothing", Meaning: "what these groups send is not redirected"},
 		{Name: envLoopback, Values: "a CIDR", Without: loopbackCIDR, Meaning: "addresses of the pod's own loopback"},
+		{Name: envDNSAddr, Values: "an address", Without: "localhost:15053", Meaning: "`[::]:15053` or `:15053`: lookups of virtual machines go to the proxy's resolver, too, with DNS capture"},
 		{Name: envProxyless, Values: boolean, Without: "off", Meaning: "with `--select injected` or `either`: there is no proxy, and so no redirection"},
 	}
 }

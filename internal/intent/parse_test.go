@@ -131,6 +131,7 @@ func otherCases() map[string]valueCase {
 func TestOf_trafficAnnotation_isParsed(t *testing.T) {
 	cases := valueCases()
 	maps.Copy(cases, otherCases())
+	maps.Copy(cases, ownKeyCases())
 	for name, c := range cases {
 		for _, key := range c.keys {
 			t.Run(name+" "+key, func(t *testing.T) {
@@ -177,14 +178,24 @@ func TestOf_severalFaults_areAllNamed(t *testing.T) {
 // pod that the cache holds says the same.
 func FuzzTrafficAnnotations(f *testing.F) {
 	for _, v := range []string{"*", "", "80,443", "10.0.0.0/8,fd00::/8", "65536", "-1", "fe80::1%eth0/64", "80,\x00", "::ffff:1.2.3.4/96", "80,\n443\n", "net1,lo"} {
-		f.Add(v, v, v, v, false, int64(1337), int64(0))
+		f.Add(v, v, v, v, v, false, int64(1337), int64(0))
 	}
-	f.Fuzz(func(t *testing.T, ports, cidrs, interfaces, environment string, injection bool, uid, gid int64) {
+	for _, v := range []string{"8000-8999,7", "0-65535", "9-8", "1000-1999:443", "0-4294967294", "4294967295", "15002-15002", "15000-15100"} {
+		f.Add("80", "10.0.0.0/8", "net1", "", v, true, int64(1337), int64(0))
+	}
+	f.Fuzz(func(t *testing.T, ports, cidrs, interfaces, environment, ranges string, injection bool, uid, gid int64) {
 		pod, ns := asking(annotate(
 			keyIncludeInbound, ports, keyExcludeOutbound, ports, keyIncludeCIDRs, cidrs, keyExcludeCIDRs, cidrs,
 			keyExcludeInterfaces, interfaces, keyReroute, interfaces, keyInjected, "",
+			KeyIncludeInboundPorts, ranges, KeyExcludeInboundPorts, ports, KeyIncludeOutboundPorts, ranges, KeyExcludeOutboundPorts, ports,
+			KeyExcludeSources, cidrs, KeyExcludeUsers, ranges,
 		))
-		env(envGroups, environment, envGroupsExcept, environment, envLoopback, environment, envDualStack, environment)(pod)
+		for i, key := range []string{KeyIncludeInboundPorts, KeyExcludeInboundPorts, KeyIncludeOutboundPorts, KeyExcludeOutboundPorts, KeyExcludeSources, KeyExcludeUsers} {
+			if len(environment)>>i&1 == 0 { // some of the keys
+				delete(pod.Annotations, key)
+			}
+		}
+		env(envGroups, environment, envGroupsExcept, environment, envLoopback, environment, envDualStack, environment, envDNSAddr, environment)(pod)
 		pod.Spec.Containers[0].SecurityContext, pod.Spec.Containers[1].SecurityContext = as(uid, gid), as(gid, uid)
 		c := config()
 		if injection {

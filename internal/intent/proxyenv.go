@@ -25,6 +25,7 @@ const (
 	envLoopback     = "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR"
 	envProxyless    = "DISABLE_ENVOY"
 	envDualStack    = "ISTIO_DUAL_STACK"
+	envDNSAddr      = "DNS_PROXY_ADDR"
 )
 
 // proxyEnv reads the environment of the proxy's container.
@@ -137,6 +138,24 @@ func dnsMode(key, value string) (iptables.DNSMode, error) {
 		return iptables.DNSOff, nil
 	}
 	return iptables.DNSOff, &ValueError{Key: key, Value: value, Want: "all, resolv.conf or off"}
+}
+
+// rerouteDNS sends lookups of virtual machines to the proxy's resolver if it listens at all addresses. The kernel redirects them to the
+// address of the interface by which they come: it drops a packet from outside for a loopback address (unless sysctl route_localnet is set).
+func (r *reader) rerouteDNS(pod *corev1.Pod, s *iptables.Spec) {
+	if s.DNS == iptables.DNSOff || len(s.RerouteInterfaces) == 0 {
+		return
+	}
+	if proxy := findContainer(pod, ProxyContainer); proxy != nil {
+		value, _ := lookupEnv(proxy, envDNSAddr)
+		if value == ":15053" || value == "[::]:15053" {
+			s.RerouteDNS = true
+			r.from.env(proxy, envDNSAddr, settingRerouteDNS)
+			return
+		}
+	}
+	r.note("lookups of virtual machines go past the proxy's resolver: it listens on loopback only, unless %s in the environment of container %s is [::]:15053",
+		envDNSAddr, ProxyContainer)
 }
 
 // resolvers returns the name servers that the kubelet will write into the pod's resolv.conf, as far as the manifest shows.

@@ -12,12 +12,13 @@ func readAnnotations() []string {
 		KeyInitialize, KeySidecar, KeyOutboundPort, KeyInboundPort, KeyTunnelPort, KeyDNSCapture, KeyIPv6, KeyInboundPorts,
 		keyMode, keyIncludeCIDRs, keyExcludeCIDRs, keyIncludeInbound, keyExcludeInbound, keyIncludeOutbound, keyExcludeOutbound,
 		keyExcludeInterfaces, keyReroute, keyKubevirt, keyInject, keyInjected, keyDeployer, keyBuild,
+		KeyIncludeInboundPorts, KeyExcludeInboundPorts, KeyIncludeOutboundPorts, KeyExcludeOutboundPorts, KeyExcludeSources, KeyExcludeUsers,
 	}
 }
 
 // readEnv are all environment variables of the proxy's container that Of reads.
 func readEnv() []string {
-	return []string{envDNSCapture, envDropInvalid, envGroups, envGroupsExcept, envLoopback, envProxyless, envDualStack}
+	return []string{envDNSCapture, envDropInvalid, envGroups, envGroupsExcept, envLoopback, envProxyless, envDualStack, envDNSAddr}
 }
 
 // readArgs is how many arguments of the proxy's container Of reads.

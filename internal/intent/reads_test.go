@@ -123,12 +123,17 @@ func (d dice) annotations() map[string]string {
 	values := map[string][]string{
 		KeyInitialize: {"true", "true", "true", "true", "false", "x"}, KeyDNSCapture: {"all", "resolv.conf", "resolv.conf", "off"}, keyMode: {"REDIRECT", "TPROXY", "NONE", "x"},
 		keyInject: {"true", "false"}, keyInjected: {"{}"}, keyDeployer: {"x"}, keyBuild: {"x"}, keyExcludeInterfaces: {"net1", "lo", "x+"}, keyKubevirt: {"k6t"}, keyReroute: {"net2"}, KeyIPv6: {"capture", "direct"},
+		KeyExcludeSources: {"10.0.0.0/8", "fd00::/8,192.168.1.1/32", "x"}, KeyExcludeUsers: {"0", "1000-1999,5:443", "x"},
+	}
+	for _, key := range []string{KeyIncludeInboundPorts, KeyExcludeInboundPorts, KeyIncludeOutboundPorts, KeyExcludeOutboundPorts} {
+		values[key] = []string{"80", "8000-8999,7", "400-500", "443", "x"}
 	}
 	out := map[string]string{"example.com/big": strings.Repeat("x", 100)}
 	for _, key := range []string{ // written out, so that one which readAnnotations forgets is missed
 		KeyInitialize, KeyOutboundPort, KeyInboundPort, KeyTunnelPort, KeyDNSCapture, KeyIPv6,
 		keyMode, keyIncludeCIDRs, keyExcludeCIDRs, keyIncludeInbound, keyExcludeInbound, keyIncludeOutbound, keyExcludeOutbound,
 		keyExcludeInterfaces, keyReroute, keyKubevirt, keyInject, keyInjected, keyDeployer, keyBuild,
+		KeyIncludeInboundPorts, KeyExcludeInboundPorts, KeyIncludeOutboundPorts, KeyExcludeOutboundPorts, KeyExcludeSources, KeyExcludeUsers,
 	} {
 		often := 12
 		if key == KeyInitialize || key == keyInjected || key == KeyDNSCapture {

@@ -27,6 +27,9 @@ const (
 	settingGID               = "proxy-gid"
 	settingExcludeInterfaces = "exclude-interfaces"
 	settingReroute           = "reroute-virtual-interfaces"
+	settingRerouteDNS        = "reroute-dns"
+	settingExcludeSources    = "exclude-inbound-ip-ranges"
+	settingExcludeUsers      = "exclude-outbound-uids"
 	settingGroups            = "owner-groups"
 	settingGroupsExcept      = "exclude-owner-groups"
 	settingLoopback          = "loopback-cidr"
@@ -56,6 +59,17 @@ func (s sources) set(setting, source string) {
 	if s != nil {
 		s[setting] = source
 	}
+}
+
+// add records one more source of a setting.
+func (s sources) add(setting, source string) {
+	if s == nil {
+		return
+	}
+	if others, ok := s[setting]; ok {
+		source = others + ", " + source
+	}
+	s[setting] = source
 }
 
 // ofFlag returns where the value of a flag comes from.

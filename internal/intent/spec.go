@@ -49,9 +49,11 @@ func (r *reader) specOf(pod *corev1.Pod, c Config, managed *ManagedProxy) (iptab
 		}
 		r.from.owner(pod)
 	}
+	r.ownKeys(&s)
 	r.interfaces(&s)
 	r.proxyEnv(pod, &s)
 	r.dnsCapture(pod, c, &s)
+	r.rerouteDNS(pod, &s)
 	if len(r.errs) == 0 {
 		check := s
 		if check.DNS == iptables.DNSResolvConf {
@@ -223,12 +225,16 @@ func (r *reader) rerouteKey() string {
 	return keyReroute
 }
 
+func validationExcluded(key string) error {
+	return fmt.Errorf("%s: port %d is excluded, and istio-validation looks for the rules by it: take it out", key, iptables.IstioValidationPort)
+}
+
 // checkable returns an error for settings that keep Istio's validation from the inbound listener. The init container istio-validation
 // connects as the proxy over lo to 127.0.0.6 port 15002; if that leads elsewhere, the pod never gets past it.
 func (r *reader) checkable(s iptables.Spec) error {
 	const port = iptables.IstioValidationPort
 	if slices.Contains(s.ExcludeOutboundPorts, port) {
-		return fmt.Errorf("%s: port %d is excluded, and istio-validation looks for the rules by it: take it out", r.lookup(keyExcludeOutbound, settingExcludeOutbound, "").name, port)
+		return validationExcluded(r.lookup(keyExcludeOutbound, settingExcludeOutbound, "").name)
 	}
 	if slices.Contains(s.ExcludeInterfaces, "lo") {
 		return fmt.Errorf("%s: lo is excluded, and istio-validation looks for the rules by it: take it out", r.lookup(keyExcludeInterfaces, settingExcludeInterfaces, "").name)

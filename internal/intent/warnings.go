@@ -17,7 +17,9 @@ func Warnings(pod *corev1.Pod, in Intent) []string {
 	if !in.Redirect {
 		return append(out, unusedSettings(pod)...)
 	}
-	if _, excludes := pod.Annotations[keyExcludeInbound]; excludes && !in.Spec.IncludeInboundPorts.All {
+	_, includesOwn := pod.Annotations[KeyIncludeInboundPorts]
+	_, excludesOwn := pod.Annotations[KeyExcludeInboundPorts]
+	if _, excludes := pod.Annotations[keyExcludeInbound]; excludes && !in.Spec.IncludeInboundPorts.All && !includesOwn && !excludesOwn {
 		out = append(out, fmt.Sprintf("%s has no effect: it counts only where %s is *", keyExcludeInbound, keyIncludeInbound))
 	}
 	_, newer := pod.Annotations[keyReroute]

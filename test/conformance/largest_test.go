@@ -35,6 +35,9 @@ func largestPod() *corev1.Pod {
 			return fmt.Sprintf("%d.%d.%d.0/28", v4, i/256, i%256)
 		})
 	}
+	ranges := func(first int) string {
+		return list(1000, func(i int) string { return fmt.Sprintf("%d-%d", first+4*i, first+4*i+2) })
+	}
 	interfaces := func(prefix string) string { return list(16, func(i int) string { return fmt.Sprint(prefix, i) }) }
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "largest", Annotations: map[string]string{
@@ -47,6 +50,12 @@ func largestPod() *corev1.Pod {
 			"traffic.sidecar.istio.io/excludeOutboundIPRanges": cidrs(11, 2),
 			"traffic.sidecar.istio.io/excludeInterfaces":       interfaces("x"),
 			"istio.io/reroute-virtual-interfaces":              interfaces("r"),
+			intent.KeyIncludeInboundPorts:                      ranges(30000),
+			intent.KeyIncludeOutboundPorts:                     ranges(30000),
+			intent.KeyExcludeOutboundPorts:                     ranges(40000),
+			intent.KeyExcludeSources:                           cidrs(12, 3),
+			intent.KeyExcludeUsers:                             list(64, func(i int) string { return fmt.Sprintf("%d-%d:443", 5000+20*i, 5010+20*i) }),
+			intent.KeyDNSCapture:                               "all",
 		}},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: intent.ProxyContainer, Env: []corev1.EnvVar{
 			{Name: "ISTIO_OUTBOUND_OWNER_GROUPS", Value: "*"},
