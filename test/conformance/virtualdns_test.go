@@ -101,3 +101,26 @@ func TestVirtualMachine_resolverOnLoopback_lookupsGoPastIt(t *testing.T) {
 		}
 	}
 }
+
+// A resolver on loopback alone never hears a virtual machine: a redirect leads to the interface's address, and the kernel drops what is
+// translated to loopback, unless route_localnet is set.
+func TestVirtualMachine_resolverOnLoopback_neverHearsIt(t *testing.T) {
+	w := newWorld(t, "4")
+	setup := virtualDNS(iptables.ModeRedirect, true)
+	w.listen(t, setup)
+	b := backends(t)[0]
+	mustApply(t, b, w, setup)
+	answeredBy := func(answer string) {
+		t.Helper()
+		probes, want := parseLines(t, []string{"vm 0 udp 8.8.8.8:53 = " + answer, "vm 0 tcp 8.8.8.8:53 = " + answer})
+		w.compare(t, probes, want)
+	}
+	answeredBy("NOBODY")
+	if _, err := b.Remove(t.Context(), w.pod().Path()); err != nil {
+		t.Fatal(err)
+	}
+	kerneltest.Shell(t, w.pod(), "nft 'table ip x { chain c { type nat hook prerouting priority -100; iifname k6t-eth0 meta l4proto { tcp, udp } th dport 53 dnat to 127.0.0.1:15053; }; }'", "")
+	answeredBy("NOBODY")
+	kerneltest.Sysctl(t, w.pod(), "net/ipv4/conf/k6t-eth0/route_localnet", "1")
+	answeredBy("PROXY:15053")
+}
