@@ -90,8 +90,27 @@ func (d draw) spec() iptables.Spec {
 	if s.DNS = one(d, iptables.DNSOff, iptables.DNSAll, iptables.DNSResolvConf); s.DNS == iptables.DNSResolvConf {
 		s.Resolvers = append(some(d, 2, d.addr), d.addr())
 	}
-	s.DropInvalid, s.DirectIPv6 = d.chance(40), d.chance(15)
+	if d.chance(30) {
+		s.Ranges = iptables.Ranges{IncludeInbound: some(d, 2, d.portRange), ExcludeInbound: some(d, 2, d.portRange), IncludeOutbound: some(d, 2, d.portRange), ExcludeOutbound: some(d, 2, d.portRange)}
+	}
+	if d.chance(30) {
+		s.ExcludeSources = some(d, 3, d.prefix)
+	}
+	if d.chance(30) {
+		s.ExcludeUsers = some(d, 2, d.users)
+	}
+	s.RerouteDNS, s.DropInvalid, s.DirectIPv6 = d.chance(50), d.chance(40), d.chance(15)
 	return s
+}
+
+func (d draw) portRange() iptables.PortRange {
+	first := d.port()
+	return iptables.PortRange{First: first, Last: max(first, one(d, d.port(), min(first, 65000)+uint16(d.UintN(10))))}
+}
+
+func (d draw) users() iptables.Users {
+	first := d.id()
+	return iptables.Users{First: first, Last: max(first, one(d, first, d.id())), Port: one[uint16](d, 0, 0, 53, 443)}
 }
 
 func (d draw) ports() []uint16 { return some(d, one(d, 0, 2, 5, 40), d.port) }
@@ -129,6 +148,7 @@ type edges struct {
 	ports []uint16
 	addrs []netip.Addr
 	ids   []uint32
+	proxy []uint16 // ports that connections are redirected to
 }
 
 func edgesOf(s iptables.Spec) edges {
@@ -136,15 +156,22 @@ func edgesOf(s iptables.Spec) edges {
 		ports: []uint16{s.OutboundPort, s.InboundPort, s.TunnelPort, 53, 15053, 15005, 15002, 80},
 		ids:   append(slices.Concat(s.OwnerGroups.List, s.OwnerGroups.Exclude), 0, 1000, s.ProxyUID, s.ProxyGID, s.ProxyUID, s.ProxyGID),
 		addrs: slices.Clone(s.Resolvers),
+		proxy: []uint16{s.OutboundPort, s.InboundPort, resolver},
 	}
 	e.ports = slices.Concat(e.ports, s.IncludeInboundPorts.List, s.ExcludeInboundPorts, s.IncludeOutboundPorts, s.ExcludeOutboundPorts)
+	for _, r := range slices.Concat(s.Ranges.IncludeInbound, s.Ranges.ExcludeInbound, s.Ranges.IncludeOutbound, s.Ranges.ExcludeOutbound) {
+		e.ports = append(e.ports, r.First, r.Last)
+	}
+	for _, u := range s.ExcludeUsers {
+		e.ids, e.ports = append(e.ids, u.First, u.Last), append(e.ports, max(u.Port, 1))
+	}
 	for _, p := range e.ports {
 		e.ports = append(e.ports, max(p, 2)-1, min(p, 65534)+1)
 	}
 	for _, id := range e.ids {
 		e.ids = append(e.ids, max(id, 1)-1, min(id, 1<<32-3)+1)
 	}
-	for _, p := range append(slices.Concat(s.IncludeCIDRs.List, s.ExcludeCIDRs), s.LoopbackCIDR) {
+	for _, p := range append(slices.Concat(s.IncludeCIDRs.List, s.ExcludeCIDRs, s.ExcludeSources), s.LoopbackCIDR) {
 		first, last := p.Masked().Addr(), lastOf(p)
 		e.addrs = append(e.addrs, first, last, first.Prev(), last.Next())
 	}
@@ -228,21 +255,22 @@ func (d draw) packet(e edges, hook iptables.Hook) Packet {
 		p.Flags = syn
 	}
 	if p.Protocol == iptables.TCP && d.chance(50) {
-		d.old(&p)
+		d.old(&p, e)
 	}
 	return p
 }
 
 // old makes a packet one of a connection that conntrack knows already, or one that is invalid.
-func (d draw) old(p *Packet) {
+func (d draw) old(p *Packet, e edges) {
 	p.Flags = one[uint32](d, syn, syn|ack, ack, fin|ack, rst)
-	p.State = one[uint32](d, iptables.New, iptables.New, iptables.Established, iptables.Established, iptables.Invalid)
-	if p.State == iptables.Invalid {
+	p.State = one[uint32](d, iptables.New, iptables.New, iptables.Established, iptables.Established, iptables.Invalid, iptables.Untracked)
+	if !p.isTracked() {
 		return
 	}
 	p.ConnMark = one[uint32](d, 0, 0, 1337, 1338, 1336)
 	if p.State == iptables.Established || d.chance(50) {
 		p.Status = iptables.Confirmed | one[uint32](d, 0, 0, iptables.Translated)
+		p.ReplySrcPort = one(d, p.Dst.Port(), one(d, e.proxy...))
 	}
 	p.Reply = p.State == iptables.Established && d.chance(50)
 }

@@ -159,6 +159,10 @@ func (w *walk) holds(c iptables.Cond, before []iptables.Cond) (bool, error) {
 		return false, fmt.Errorf("field %d is compared with more than a number", c.Field)
 	case c.Field == iptables.Socket && c.Not:
 		return false, fmt.Errorf("a packet without a socket")
+	case c.Last != 0 && c.Field != iptables.OwnerUID:
+		return false, fmt.Errorf("field %d is compared with a range", c.Field)
+	case c.Last != 0:
+		return (c.Num <= n && n <= c.Last) != c.Not, nil
 	case c.Field == iptables.Socket:
 		return n <= c.Num, nil
 	case c.Field == iptables.State || c.Field == iptables.Status:
@@ -197,14 +201,15 @@ func (w *walk) port(c iptables.Cond, before []iptables.Cond, port uint16) (bool,
 	if c.Set == "" {
 		return (c.Num == uint32(port)) != c.Not, nil
 	}
-	set, err := w.set(c.Set, iptables.PortSet)
-	return slices.Contains(set.Ports, port) != c.Not, err
+	set, err := w.set(c.Set, iptables.PortSet, iptables.RangeSet)
+	in := slices.Contains(set.Ports, port) || slices.ContainsFunc(set.Ranges, func(r iptables.PortRange) bool { return r.First <= port && port <= r.Last })
+	return in != c.Not, err
 }
 
-func (w *walk) set(name string, kind iptables.SetKind) (iptables.Set, error) {
+func (w *walk) set(name string, kinds ...iptables.SetKind) (iptables.Set, error) {
 	i := slices.IndexFunc(w.sets, func(s iptables.Set) bool { return s.Name == name })
-	if i < 0 || w.sets[i].Kind != kind {
-		return iptables.Set{}, fmt.Errorf("no set %q of kind %d", name, kind)
+	if i < 0 || !slices.Contains(kinds, w.sets[i].Kind) {
+		return iptables.Set{}, fmt.Errorf("no set %q of the kinds %d", name, kinds)
 	}
 	return w.sets[i], nil
 }
@@ -239,13 +244,19 @@ func (p Packet) number(f iptables.Field) (n uint32, has bool, err error) {
 			return iptables.Reply, p.isTracked(), nil
 		}
 		return 0, p.isTracked(), nil
+	case iptables.ReplySrcPort:
+		return uint32(p.ReplySrcPort), p.isTracked(), nil
+	case iptables.InIndex:
+		return p.In.Index, true, nil
+	case iptables.OutIndex:
+		return p.Out.Index, true, nil
 	case iptables.SrcType:
 		return p.SrcType, true, nil
 	case iptables.DstType:
 		return p.DstType, true, nil
 	case iptables.TCPFlags:
 		return p.Flags, p.Protocol == iptables.TCP, nil
-	case iptables.Socket:
+	case iptables.Socket, iptables.Transparent:
 		return uint32(max(p.Taker, PlainSocket) - PlainSocket), p.Taker != NoSocket, nil
 	default:
 		return 0, false, fmt.Errorf("unknown field %d", f)

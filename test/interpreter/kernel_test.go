@@ -18,8 +18,8 @@ import (
 
 // How many random Specs each backend renders, and how many packets go through each rendering.
 const (
-	kernelSpecs   = 10
-	kernelPackets = 400
+	kernelSpecs   = 32
+	kernelPackets = 250
 )
 
 // attempt is a packet under test, and the verdicts about it.
@@ -140,6 +140,9 @@ func (d draw) attempts(t *testing.T, s iptables.Spec, r iptables.Ruleset, listen
 		p.Diverts, p.Taker = slices.Contains(listeners, s.InboundPort), NoSocket
 		if p.Protocol == iptables.TCP && slices.Contains(listeners, p.Dst.Port()) {
 			p.Taker = PlainSocket // the kernel does not ask whether the address is the namespace's own
+			if p.Dst.Port() == s.InboundPort {
+				p.Taker = TransparentSocket
+			}
 		}
 		if p.Out.Name == "eth0" && len(r.Routing) > 0 && p.Mark == r.Routing[0].Mark {
 			p.Out = Loopback()
@@ -165,6 +168,10 @@ func (d draw) past(a *attempt) {
 	p := &a.packet
 	p.State, p.Status, p.Reply = iptables.New, 0, false
 	p.Flags = one[uint32](d, syn, syn, ack, syn|ack, rst, fin|ack)
+	if d.chance(10) {
+		p.State, p.ConnMark = iptables.Untracked, 0
+		return
+	}
 	kind := d.IntN(4)
 	if kind == 0 || p.Taker != NoSocket || p.Out == Loopback() || p.In.Name != "" && p.DstType != iptables.Local {
 		if p.Flags != syn && p.Flags != ack {

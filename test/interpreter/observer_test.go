@@ -31,6 +31,8 @@ type observer struct {
 // before prepares packets for the rules: kernel's own answers are dropped, and packets get the marks that their headers name.
 const before = `table inet before {
 	chain answers { type filter hook output priority -500; meta l4proto { tcp, udp } ip ttl 64 drop; meta l4proto { tcp, udp } ip6 hoplimit 64 drop; }
+	chain lost { type filter hook prerouting priority -400; iif lo return; tcp window 64 notrack; }
+	chain lose { type filter hook output priority -400; tcp window 64 notrack; }
 	chain marked { type filter hook prerouting priority -500; iif lo return; %s }
 	chain incoming { type filter hook prerouting priority -190; iif lo return; %[2]s }
 	chain outgoing { type filter hook output priority -190; %[2]s }

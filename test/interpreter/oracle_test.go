@@ -37,7 +37,7 @@ func (o oracle) output(p Packet) Verdict {
 		return v
 	}
 	v.Zone = o.zoneOut(p)
-	if lost(p) && p.Out != Loopback() && o.redirectOut(p) != 0 {
+	if lost(p, o.outPorts()) && p.Out != Loopback() && o.redirectOut(p) != 0 {
 		v.Dropped = true
 		return v
 	}
@@ -57,12 +57,10 @@ func (o oracle) prerouting(p Packet) Verdict {
 	if o.DirectIPv6 && isIPv6(p) {
 		return v
 	}
-	if p.Protocol == iptables.UDP && p.Src.Port() == 53 && o.asksResolver(p.Src.Addr()) {
-		v.Zone = 1
-	}
+	v.Zone = o.zoneIn(p)
 	unmarked := p
 	unmarked.Mark = 0
-	if lost(p) && p.In != Loopback() && o.redirectIn(unmarked) != 0 {
+	if lost(p, o.inPorts()) && p.In != Loopback() && o.redirectIn(unmarked) != 0 {
 		v.Dropped = true
 		return v
 	}
@@ -74,9 +72,36 @@ func (o oracle) prerouting(p Packet) Verdict {
 	return v
 }
 
-// lost reports whether a packet that opens a connection is taken for a part of an older one, which is not redirected.
-func lost(p Packet) bool {
-	return opens(p) && (p.State == iptables.Invalid || p.Status&iptables.Confirmed != 0 && p.Status&iptables.Translated == 0)
+// lost reports whether a packet that opens a connection is taken for a part of an older one, which our rules do not redirect to ports, or for a
+// part of none.
+func lost(p Packet, ports []uint16) bool {
+	redirected := p.Status&iptables.Translated != 0 && slices.Contains(ports, p.ReplySrcPort)
+	return opens(p) && (!p.isTracked() || p.Status&iptables.Confirmed != 0 && !redirected)
+}
+
+// outPorts are the ports that connections of the pod are redirected to, unless they are on lo.
+func (o oracle) outPorts() (ports []uint16) {
+	if o.DNS != iptables.DNSOff {
+		ports = append(ports, resolver)
+	}
+	if o.IncludeCIDRs.All || len(o.IncludeCIDRs.List)+len(o.IncludeOutboundPorts)+len(o.Ranges.IncludeOutbound) > 0 {
+		ports = append(ports, o.OutboundPort)
+	}
+	return ports
+}
+
+// inPorts are the ports that connections to the pod are redirected to.
+func (o oracle) inPorts() (ports []uint16) {
+	if o.Mode == iptables.ModeRedirect && o.capturesInbound() {
+		ports = append(ports, o.InboundPort)
+	}
+	if len(o.RerouteInterfaces) > 0 && (o.IncludeCIDRs.All || len(o.IncludeCIDRs.List) > 0) {
+		ports = append(ports, o.OutboundPort)
+	}
+	if len(o.RerouteInterfaces) > 0 && o.RerouteDNS && o.DNS != iptables.DNSOff {
+		ports = append(ports, resolver)
+	}
+	return ports
 }
 
 // redirectOut is the table of outbound traffic. 0 is direct.
@@ -93,7 +118,7 @@ func (o oracle) redirectOut(p Packet) uint16 {
 		return 0
 	case lo && tcp && (port == o.OutboundPort || port == o.InboundPort) && o.isProxy(p):
 		return refused
-	case slices.Contains(o.ExcludeOutboundPorts, port), lo && isPassthrough(p.Src.Addr()), o.diverts() && lo && tcp && p.Mark == diverted:
+	case isListed(port, o.ExcludeOutboundPorts, o.Ranges.ExcludeOutbound), lo && isPassthrough(p.Src.Addr()), o.diverts() && lo && tcp && p.Mark == diverted:
 		return 0
 	case lo && tcp && port == istioPort && isPassthrough(p.Dst.Addr()) && o.LoopbackCIDR.Contains(p.Dst.Addr()) && o.isProxy(p):
 		return o.InboundPort
@@ -132,13 +157,13 @@ func (o oracle) bySelf(p Packet) (port uint16, decided bool) {
 func (o oracle) byDestination(p Packet) uint16 {
 	tcp, dst, port := p.Protocol == iptables.TCP, p.Dst.Addr(), p.Dst.Port()
 	switch {
-	case !o.ofRedirectedGroup(p):
+	case !o.ofRedirectedGroup(p), o.isExcludedUser(p):
 		return 0
 	case port == 53 && o.DNS != iptables.DNSOff && o.asksResolver(dst):
 		return resolver
 	case !tcp, o.isLoopback(dst), contains(o.ExcludeCIDRs, dst):
 		return 0
-	case slices.Contains(o.IncludeOutboundPorts, port), o.IncludeCIDRs.All, contains(o.IncludeCIDRs.List, dst):
+	case isListed(port, o.IncludeOutboundPorts, o.Ranges.IncludeOutbound), o.IncludeCIDRs.All, contains(o.IncludeCIDRs.List, dst):
 		return o.OutboundPort
 	}
 	return 0
@@ -156,6 +181,12 @@ func (o oracle) ofRedirectedGroup(p Packet) bool {
 	}
 }
 
+func (o oracle) isExcludedUser(p Packet) bool {
+	return p.Owner != nil && slices.ContainsFunc(o.ExcludeUsers, func(u iptables.Users) bool {
+		return u.First <= p.Owner.UID && p.Owner.UID <= u.Last && (u.Port == 0 || u.Port == p.Dst.Port() && (p.Protocol == iptables.TCP || u.Port == 53))
+	})
+}
+
 // redirectIn is the table of inbound traffic in REDIRECT mode, and of virtual machines in both. 0 is direct.
 func (o oracle) redirectIn(p Packet) uint16 {
 	tcp, port := p.Protocol == iptables.TCP, p.Dst.Port()
@@ -163,11 +194,15 @@ func (o oracle) redirectIn(p Packet) uint16 {
 	case tcp && !opens(p):
 		return 0
 	case slices.Contains(o.RerouteInterfaces, p.In.Name):
+		if o.RerouteDNS && port == 53 && o.asksResolver(p.Dst.Addr()) {
+			return resolver
+		}
 		if tcp && (o.IncludeCIDRs.All || contains(o.IncludeCIDRs.List, p.Dst.Addr())) {
 			return o.OutboundPort
 		}
 		return 0
-	case !tcp, o.Mode != iptables.ModeRedirect, p.Mark == diverted, slices.Contains(o.ExcludeInterfaces, p.In.Name), port == o.TunnelPort, !o.included(port):
+	case !tcp, o.Mode != iptables.ModeRedirect, p.Mark == diverted && p.Taker == TransparentSocket, slices.Contains(o.ExcludeInterfaces, p.In.Name),
+		port == o.TunnelPort, contains(o.ExcludeSources, p.Src.Addr()), !o.included(port):
 		return 0
 	case !o.IncludeInboundPorts.Listening, p.Taker != NoSocket:
 		return o.InboundPort
@@ -183,13 +218,21 @@ func (o oracle) included(port uint16) bool {
 	case o.IncludeInboundPorts.Listening && slices.Contains([]uint16{o.OutboundPort, o.InboundPort, o.TunnelPort}, port):
 		return false
 	case o.IncludeInboundPorts.All:
-		return !slices.Contains(o.ExcludeInboundPorts, port)
+		return !isListed(port, o.ExcludeInboundPorts, o.Ranges.ExcludeInbound)
 	}
-	return slices.Contains(o.IncludeInboundPorts.List, port)
+	return isListed(port, o.IncludeInboundPorts.List, o.Ranges.IncludeInbound)
+}
+
+func isListed(port uint16, list []uint16, ranges []iptables.PortRange) bool {
+	return slices.Contains(list, port) || slices.ContainsFunc(ranges, func(r iptables.PortRange) bool { return r.First <= port && port <= r.Last })
 }
 
 func (o oracle) diverts() bool {
-	return o.Mode == iptables.ModeTProxy && (o.IncludeInboundPorts.All || len(o.IncludeInboundPorts.List) > 0)
+	return o.Mode == iptables.ModeTProxy && o.capturesInbound()
+}
+
+func (o oracle) capturesInbound() bool {
+	return o.IncludeInboundPorts.All || len(o.IncludeInboundPorts.List)+len(o.Ranges.IncludeInbound) > 0
 }
 
 // divertIn is the table of inbound traffic in TPROXY mode, and of invalid packets in both.
@@ -204,7 +247,7 @@ func (o oracle) divertIn(p Packet, v *Verdict) {
 		if p.isTracked() {
 			v.ConnMark = diverted
 		}
-	case lo && isPassthrough(p.Src.Addr()), lo && p.Mark != toOwnPod, p.isTracked() && p.Reply && !opens(p), !o.included(p.Dst.Port()):
+	case lo && isPassthrough(p.Src.Addr()), lo && p.Mark != toOwnPod, p.isTracked() && p.Reply && !opens(p), !lo && contains(o.ExcludeSources, p.Src.Addr()), !o.included(p.Dst.Port()):
 	case p.State&(iptables.Established|iptables.Related) != 0 && !opens(p):
 		v.Mark = diverted
 	case !opens(p), o.IncludeInboundPorts.Listening && p.Taker == NoSocket, o.isLoopback(p.Dst.Addr()):
@@ -231,9 +274,11 @@ func (o oracle) markOut(p Packet, v *Verdict) {
 		v.Mark = diverted
 		return
 	}
-	captured := o.IncludeInboundPorts.All && !slices.Contains(o.ExcludeInboundPorts, p.Src.Port()) ||
-		!o.IncludeInboundPorts.All && slices.Contains(o.IncludeInboundPorts.List, p.Src.Port())
-	v.Dropped = p.Flags == syn|ack && !lo && captured && !o.isProxy(p) && !slices.Contains(o.RerouteInterfaces, p.Out.Name)
+	captured := isListed(p.Src.Port(), o.IncludeInboundPorts.List, o.Ranges.IncludeInbound)
+	if o.IncludeInboundPorts.All {
+		captured = !isListed(p.Src.Port(), o.ExcludeInboundPorts, o.Ranges.ExcludeInbound)
+	}
+	v.Dropped = p.Flags == syn|ack && !lo && captured && !contains(o.ExcludeSources, p.Dst.Addr()) && !o.isProxy(p) && !slices.Contains(o.RerouteInterfaces, p.Out.Name)
 }
 
 func (o oracle) zoneOut(p Packet) uint32 {
@@ -242,8 +287,25 @@ func (o oracle) zoneOut(p Packet) uint32 {
 		return 0
 	case o.isProxy(p) && p.Dst.Port() == 53:
 		return 1
+	case !o.isProxy(p) && p.Dst.Port() == 53 && o.isExcludedUser(p):
+		return 1
 	case o.isProxy(p) && p.Src.Port() == resolver, p.Dst.Port() == 53 && o.asksResolver(p.Dst.Addr()):
 		return 2
+	}
+	return 0
+}
+
+func (o oracle) zoneIn(p Packet) uint32 {
+	switch {
+	case p.Protocol != iptables.UDP:
+		return 0
+	case slices.Contains(o.RerouteInterfaces, p.In.Name) && p.Dst.Port() == 53 && o.asksResolver(p.Dst.Addr()):
+		if o.RerouteDNS {
+			return 2
+		}
+		return 1
+	case p.Src.Port() == 53 && o.asksResolver(p.Src.Addr()):
+		return 1
 	}
 	return 0
 }

@@ -29,7 +29,7 @@ type Packet struct {
 	// Owner is nil for packets without a socket.
 	Owner *Owner
 	Mark  uint32
-	// ConnMark, Status, Reply and ReplySrcPort are of the packet's connection. A packet whose State is Invalid has none.
+	// ConnMark, Status, Reply and ReplySrcPort are of the packet's connection. A packet whose State is Invalid or Untracked has none.
 	ConnMark     uint32
 	State        uint32
 	Status       uint32

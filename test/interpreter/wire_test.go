@@ -27,6 +27,9 @@ func (p Packet) bytes(id uint32) []byte {
 		binary.BigEndian.PutUint32(body[4:], 1000)
 		body[12], body[13] = 5<<4, byte(p.Flags)
 		binary.BigEndian.PutUint16(body[14:], uint16(p.ConnMark))
+		if p.State == iptables.Untracked {
+			binary.BigEndian.PutUint16(body[14:], iptables.Untracked) // the observer's order
+		}
 		binary.BigEndian.PutUint16(body[18:], uint16(p.Mark))
 	}
 	binary.BigEndian.PutUint16(body, p.Src.Port())
