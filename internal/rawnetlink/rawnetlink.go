@@ -35,7 +35,7 @@ func Nftables(kind uint16, family byte, attributes ...[]byte) Request {
 }
 
 // Batch returns requests to nf_tables as one transaction: the kernel carries out all of them or none. It answers with errors, and
-// acknowledges the last request. The attributes are those of the message that begins the batch.
+// acknowledges the last request. The attributes go into the message that begins the batch.
 func Batch(requests []Request, attributes ...[]byte) []Request {
 	edge := func(kind uint16, attributes ...[]byte) Request {
 		header := binary.BigEndian.AppendUint16([]byte{0, unix.NFNETLINK_V0}, unix.NFNL_SUBSYS_NFTABLES)

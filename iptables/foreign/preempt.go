@@ -232,7 +232,7 @@ func (o Ours) nftables(n native) (found []base, lines []string, more bool, err e
 		found[i].shared = shared[found[i].table]
 	}
 	if err == nil {
-		lines, err = n.undoing(conn, behind)
+		lines, err = undoing(conn, n.end, behind)
 	}
 	return found, lines, more, err
 }

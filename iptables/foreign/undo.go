@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -11,8 +12,9 @@ import (
 )
 
 // undoing returns foreign tables with rules that take packets away from the proxy again, behind our rules: one line each. All rules of the
-// tables count, since a chain behind ours may jump to any chain of its table. Tables with more rules than are read are reported, and so are too many tables.
-func (n native) undoing(conn *rawnetlink.Conn, tables []string) (lines []string, err error) {
+// tables count, since a chain behind ours may jump to any chain of its table. Tables with more rules than are read are reported, and so are too
+// many tables.
+func undoing(conn *rawnetlink.Conn, end time.Time, tables []string) (lines []string, err error) {
 	if len(tables) > maxBehind {
 		return []string{fmt.Sprintf("nftables has more tables behind our rules than are read (%d)", maxBehind)}, nil
 	}
@@ -21,7 +23,7 @@ func (n native) undoing(conn *rawnetlink.Conn, tables []string) (lines []string,
 		number, name := familyOf(table)
 		request := get(unix.NFT_MSG_GETRULE, family{number: number}, rawnetlink.Text(unix.NFTA_RULE_TABLE, name))
 		line := ""
-		err := conn.Dump(n.end, request, func(body []byte) bool {
+		err := conn.Dump(end, request, func(body []byte) bool {
 			rule := rawnetlink.Attributes(body[min(len(body), sizeofNfgenmsg):])
 			left--
 			switch {

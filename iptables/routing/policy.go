@@ -47,8 +47,8 @@ func (h policyState) complete() bool { return exactly(h.rules) && exactly(h.rout
 var errUnfinished = fmt.Errorf("it had more than %d routes that are not ours, and some are left: the next check goes on", maxRead)
 
 // unfinished returns an error if routes were left unread, and so were not removed.
-func (n *namespace) unfinished() error {
-	for _, h := range n.policy {
+func unfinished(policy []policyState) error {
+	for _, h := range policy {
 		if h.unread {
 			return h.wrap(fmt.Errorf("clean table %d: %w", h.Table, errUnfinished))
 		}
@@ -66,19 +66,15 @@ func (h policyState) wrap(err error) error {
 	return fmt.Errorf("policy route of %s: %w", map[byte]string{unix.AF_INET: "IPv4", unix.AF_INET6: "IPv6"}[h.family], err)
 }
 
-// families returns the families that the namespace has.
-func (n *namespace) families() []byte {
-	if n.hasIPv6() {
-		return []byte{unix.AF_INET, unix.AF_INET6}
-	}
-	return []byte{unix.AF_INET}
-}
-
 // readPolicy reads the rules and routes of each policy route that may be ours.
 func (n *namespace) readPolicy() (err error) {
 	n.policy = nil
+	families := []byte{unix.AF_INET}
+	if n.hasIPv6() {
+		families = append(families, unix.AF_INET6)
+	}
 	for _, p := range iptables.PolicyRoutes() {
-		for _, family := range n.families() {
+		for _, family := range families {
 			h := policyState{PolicyRoute: p, family: family}
 			if h.rules, err = n.readRules(h); err != nil {
 				return h.wrap(fmt.Errorf("list rules: %w", err))

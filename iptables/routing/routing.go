@@ -77,7 +77,7 @@ func Prepare(ns *netns.NS, want iptables.Ruleset) (Change, error) {
 		if c.added, err = n.addLoopback(want.Loopback); err == nil {
 			err = n.addPolicy(want.Routing)
 		}
-		c.left = n.unfinished()
+		c.left = unfinished(n.policy)
 		return err
 	})
 	if err != nil {
@@ -92,7 +92,7 @@ func (c Change) Finish() error {
 	if !c.unwanted {
 		return c.left
 	}
-	return within(c.ns, func(n *namespace) error { return errors.Join(n.removeOthers(c.want), n.unfinished()) })
+	return within(c.ns, func(n *namespace) error { return errors.Join(n.removeOthers(c.want), unfinished(n.policy)) })
 }
 
 // Undo removes what Prepare has added, when the next step has failed.
@@ -118,7 +118,7 @@ func Remove(ns *netns.NS) (removed bool, err error) {
 			removed, err = n.removeLoopback(iptables.LoopbackAddrs())
 		}
 		removed = removed || len(n.completeRoutes()) > 0
-		return errors.Join(err, n.unfinished())
+		return errors.Join(err, unfinished(n.policy))
 	})
 	return removed, err
 }
