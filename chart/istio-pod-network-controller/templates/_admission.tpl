@@ -41,7 +41,7 @@ name: {{ include "agent.waitName" . }}
 image: {{ include "agent.image" . | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 command: [/istio-pod-network-wait]
-args: [--timeout={{ .Values.admission.waitTimeout }}, --port=PORT, --mode={{ .Values.interceptionMode }}, --mode=$(MODE), --ipv6={{ .Values.ipv6 }}, --ipv6=$(IPV6)]
+args: [--timeout={{ .Values.admission.waitTimeout }}, --port=PORT, --mode=DEFAULT, --mode=$(MODE), --ipv6=DEFAULT, --ipv6=$(IPV6)]
 env:
 - name: MODE
   valueFrom: {fieldRef: {fieldPath: "metadata.annotations['sidecar.istio.io/interceptionMode']"}}

@@ -202,6 +202,7 @@ func (s *server) adds(t *testing.T) {
 			t.Errorf("a port %q: arguments (-want +got):\n%s", wrong, diff)
 		}
 	}
+	s.inherits(t)
 	listed := asking()
 	annotate(plugins, `["another"]`)(listed)
 	created, err := s.create(t.Context(), listed, false)
@@ -215,6 +216,28 @@ func (s *server) adds(t *testing.T) {
 	created, err = s.create(t.Context(), moved, false)
 	if err != nil || !slices.Equal(initContainers(created), []string{waitName, "one", "two"}) {
 		t.Errorf("one that stands further back stays there: %q, %v", initContainers(created), err)
+	}
+}
+
+// inherits looks at the init container of pods whose namespace has defaults for what it proves.
+func (s *server) inherits(t *testing.T) {
+	t.Helper()
+	const port, mode, ipv6 = "pod-network-controller.istio.io/envoy-inbound-port", "sidecar.istio.io/interceptionMode", "pod-network-controller.istio.io/ipv6"
+	s.namespace(t, "inheriting", nil, map[string]string{initialize: "true", port: "17006", mode: "NONE", ipv6: "direct"})
+	for own, want := range map[string]string{"": "17006", "16006": "16006", "http": "15006"} {
+		pod := asking()
+		pod.Namespace = "inheriting"
+		if own != "" {
+			annotate(port, own)(pod)
+		}
+		created, err := s.create(t.Context(), pod, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		args := []string{"--timeout=60001ms", "--port=" + want, "--mode=NONE", "--mode=$(MODE)", "--ipv6=direct", "--ipv6=$(IPV6)"}
+		if diff := cmp.Diff(args, created.Spec.InitContainers[0].Args); diff != "" {
+			t.Errorf("a port %q in a namespace with defaults: arguments (-want +got):\n%s", own, diff)
+		}
 	}
 }
 
@@ -237,7 +260,7 @@ func (s *server) dryRun(t *testing.T) {
 	}
 }
 
-// waitArgs are the arguments of the container that waits: what holds for all, and then what the pod's annotations say.
+// waitArgs are the arguments of the container that waits: what holds for all or the namespace's defaults, and then what the pod's annotations say.
 func waitArgs(port string) []string {
 	return []string{"--timeout=60001ms", "--port=" + port, "--mode=REDIRECT", "--mode=$(MODE)", "--ipv6=capture", "--ipv6=$(IPV6)"}
 }
