@@ -198,23 +198,17 @@ func TestANamespacesAnnotationConcernsItsPods(t *testing.T) {
 // The cache keeps annotations that are read; a change of one of them concerns the namespace's pods, and no other change does.
 func TestAnnotationChanges_namespace_followsWhatPodsInherit(t *testing.T) {
 	const ports = "traffic.sidecar.istio.io/excludeOutboundPorts"
-	with := func(annotations ...string) map[string]string {
-		out := map[string]string{}
-		for i := 0; i < len(annotations); i += 2 {
-			out[annotations[i]] = annotations[i+1]
-		}
-		return out
-	}
+	type with = map[string]string
 	for name, c := range map[string]struct {
 		before, after map[string]string
 		want          bool
 	}{
-		"it asks":                           {after: with(intent.KeyInitialize, "true"), want: true},
-		"a default of its pods":             {before: with(ports, "80"), after: with(ports, "81"), want: true},
-		"an empty value instead of none":    {after: with(ports, ""), want: true},
-		"none instead of an empty value":    {before: with(ports, ""), want: true},
-		"what is about one pod":             {after: with("sidecar.istio.io/status", "{}")},
-		"what nobody reads":                 {before: with(ports, "80"), after: with(ports, "80", "example.com/a", "b")},
+		"it asks":                           {after: with{intent.KeyInitialize: "true"}, want: true},
+		"a default of its pods":             {before: with{ports: "80"}, after: with{ports: "81"}, want: true},
+		"an empty value instead of none":    {after: with{ports: ""}, want: true},
+		"none instead of an empty value":    {before: with{ports: ""}, want: true},
+		"what is about one pod":             {after: with{"sidecar.istio.io/status": "{}"}},
+		"what nobody reads":                 {before: with{ports: "80"}, after: with{ports: "80", "example.com/a": "b"}},
 		"no annotation, but another object": {},
 	} {
 		t.Run(name, func(t *testing.T) {
