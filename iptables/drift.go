@@ -126,6 +126,8 @@ type Outcome struct {
 	Preempted []string
 	// Provisional reports that the rules stand in the second table. The kernel does not count it as a change when the owner of the first ends.
 	Provisional bool
+	// Transactions is the least number of nf_tables transactions that were made; 0 if none, or if that is not known.
+	Transactions int
 }
 
 // Changed reports whether anything was written.

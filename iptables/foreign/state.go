@@ -22,8 +22,11 @@ type State struct {
 // Pristine reports whether there has never been a packet filter rule in the namespace: nf_tables counts from 1 (nf_tables_init_net).
 func (s State) Pristine() bool { return s == State{Generation: 1} }
 
-// FirstOf reports whether the namespace was pristine, and one transaction of nf_tables has been made since.
-func (s State) FirstOf(before State) bool { return before.Pristine() && s == State{Generation: 2} }
+// After returns the State after so many more transactions of nf_tables.
+func (s State) After(transactions int) State {
+	s.Generation += uint32(transactions)
+	return s
+}
 
 // Reader reads States. The States of two Readers do not compare.
 type Reader struct{ seed maphash.Seed }

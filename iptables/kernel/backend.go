@@ -108,11 +108,16 @@ func (e Backend) apply(ctx context.Context, ns *netns.NS, id podnet.Identity, wa
 	}
 	first := known && now.rules.Pristine() && !e.memory.of(id).ours
 	in, out, err := e.take(ctx, ns, id, want, first)
-	if err != nil || first && e.alone(ns, id, now, want) {
+	if err != nil {
 		return out, err
 	}
-	out, err = in.finish(ctx, ns, want, out)
-	if err == nil && known && !out.Changed() && !out.Provisional && (len(out.Preempted) == 0 || !foreign.Owned(ctx, ns)) {
+	if known && out.Changed() {
+		now.rules, known = e.memory.onlyOurs(ns, now.rules, out.Transactions)
+	}
+	if !first || !known || !out.Changed() { // otherwise there never were any other rules
+		out, err = in.finish(ctx, ns, want, out)
+	}
+	if err == nil && known && !out.Provisional && (len(out.Preempted) == 0 || !foreign.Owned(ctx, ns)) {
 		now.preempted = out.Preempted
 		e.memory.verified(id, now, want)
 	}
@@ -185,18 +190,6 @@ func (e Backend) instead(err error) (Backend, bool) {
 	e.others = slices.Clone(e.others)
 	e.chosen, e.others[i] = e.others[i], e.chosen
 	return e, true
-}
-
-// alone reports whether the namespace has never had another transaction than the chosen backend's: then it holds no rules of others or of
-// other backends. That is remembered.
-func (e Backend) alone(ns *netns.NS, id podnet.Identity, before verification, want iptables.Ruleset) bool {
-	after, ok := e.memory.reader.State(ns)
-	if !ok || !after.FirstOf(before.rules) {
-		return false
-	}
-	before.rules = after
-	e.memory.verified(id, before, want)
-	return true
 }
 
 // finish removes what other backends have left, and looks for rules of others before ours.

@@ -51,7 +51,7 @@ type seen struct {
 	verification
 }
 
-// verification is what the last Apply with nothing to do has found. There is none for a namespace with foreign rules before ours and a table
+// verification is what the last Apply has found, or has written while nobody else wrote anything. There is none for a namespace with foreign rules before ours and a table
 // that goes with its owner's process, which the kernel does not count.
 type verification struct {
 	rules  foreign.State   // of all rules in the namespace, read before everything else
@@ -91,7 +91,7 @@ func (m *memory) begin(ns *netns.NS, id podnet.Identity, want iptables.Ruleset) 
 	return now, ok
 }
 
-// unchanged reports whether nothing in the namespace has changed since an Apply found nothing to do, and returns what that found. The
+// unchanged reports whether nothing in the namespace has changed since the last Apply, and returns what that has found. The
 // namespace has the addresses and routes of want.
 func (m *memory) unchanged(ns *netns.NS, id podnet.Identity, now verification, want iptables.Ruleset) (last verification, same bool, err error) {
 	last = m.of(id).verification
@@ -111,9 +111,18 @@ func (m *memory) unchanged(ns *netns.NS, id podnet.Identity, now verification, w
 	return last, true, nil
 }
 
+// onlyOurs reports whether nothing but our own transactions has changed rules since before, and returns the State after them.
+func (m *memory) onlyOurs(ns *netns.NS, before foreign.State, transactions int) (after foreign.State, ok bool) {
+	if transactions == 0 {
+		return before, false
+	}
+	after, ok = m.reader.State(ns)
+	return after, ok && after == before.After(transactions)
+}
+
 // edited returns the verification of a namespace with want, after one transaction in a namespace with last.
 func (last verification) edited(now verification) verification {
-	last.rules.Generation++
+	last.rules = last.rules.After(1)
 	last.want, last.chains = now.want, now.chains
 	return last
 }
@@ -135,7 +144,7 @@ func first(chains []iptables.Chain) *iptables.Chain {
 // written remembers that our rules were written to a namespace.
 func (m *memory) written(id podnet.Identity) { m.change(id, func(s *seen) { s.ours = true }) }
 
-// verified remembers that an Apply has found want.
+// verified remembers that a namespace holds want.
 func (m *memory) verified(id podnet.Identity, found verification, want iptables.Ruleset) {
 	m.change(id, func(s *seen) { s.verification = found })
 	m.keep(found.want, want)

@@ -45,7 +45,7 @@ func (b *Backend) Apply(ctx context.Context, ns *netns.NS, want iptables.Ruleset
 		if err != nil {
 			return err
 		}
-		if err := write(ctx, ns, c, want, fresh); err != nil {
+		if out.Transactions, err = write(ctx, ns, c, want, fresh); err != nil {
 			return err
 		}
 		out.Drift = drift.Bounded()
@@ -84,24 +84,25 @@ func (b *Backend) compare(ctx context.Context, ns *netns.NS, want iptables.Rules
 	return c, err
 }
 
-// write replaces our table by want, and then deletes the second table if it is not needed any more. Addresses and routes are added before the rules that need them, and removed after them.
-func write(ctx context.Context, ns *netns.NS, c comparison, want iptables.Ruleset, fresh transaction) error {
+// write replaces our table by want, and then deletes the second table if it is not needed any more. Addresses and routes are added before the
+// rules that need them, and removed after them.
+func write(ctx context.Context, ns *netns.NS, c comparison, want iptables.Ruleset, fresh transaction) (made int, err error) {
 	routes, err := routing.Prepare(ns, want)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if c.have.name == iptables.TableName {
-		err = commit(ctx, ns, c.have, c.ref.outline, want, fresh)
+		made, err = commit(ctx, ns, c.have, c.ref.outline, want, fresh)
 	} else {
-		err = replace(ctx, ns, c.have.exists(), fresh.in(c.have.name))
+		made, err = 1, replace(ctx, ns, c.have.exists(), fresh.in(c.have.name))
 	}
 	if err == nil && c.have.surplus {
-		err = deleteNamed(ctx, ns, iptables.SecondTableName)
+		made, err = made+1, deleteNamed(ctx, ns, iptables.SecondTableName)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("commit nftables transaction: %w", err), routes.Undo())
+		return made, errors.Join(fmt.Errorf("commit nftables transaction: %w", err), routes.Undo())
 	}
-	return routes.Finish()
+	return made, routes.Finish()
 }
 
 // Verify returns how the namespace differs from want. It writes nothing.

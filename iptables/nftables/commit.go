@@ -16,7 +16,8 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// commit makes our table, whose outline is old, hold exactly want, whose outline is ref. fresh makes it from nothing.
+// commit makes our table, whose outline is old, hold exactly want, whose outline is ref. fresh makes it from nothing. It returns the number of
+// transactions.
 //
 // A fresh namespace is written in one transaction without deletions: after a deletion, closing a socket waits until no packet
 // uses the deleted rules, which takes milliseconds.
@@ -31,14 +32,14 @@ import (
 //   - New sets are added before the rules that use them. Old sets go with their last rules, and packets under way can still use them.
 //
 // Any other table was changed by somebody else: it is deleted and made anew. So is one for which the steps fail.
-func commit(ctx context.Context, ns *netns.NS, old, ref outline, want iptables.Ruleset, fresh transaction) error {
+func commit(ctx context.Context, ns *netns.NS, old, ref outline, want iptables.Ruleset, fresh transaction) (made int, err error) {
 	if old.exists() && old.shapedLike(ref) {
-		err := refill(ctx, ns, old, want)
+		made, err = refill(ctx, ns, old, want)
 		if err == nil || ctx.Err() != nil {
-			return err
+			return made, err
 		}
 	}
-	return replace(ctx, ns, old.exists(), fresh)
+	return made + 1, replace(ctx, ns, old.exists(), fresh)
 }
 
 // replace makes the table anew in one transaction, which deletes the old one if exists says that there is one.
@@ -60,14 +61,14 @@ func replace(ctx context.Context, ns *netns.NS, exists bool, fresh transaction) 
 }
 
 // refill changes a table of our shape in steps.
-func refill(ctx context.Context, ns *netns.NS, old outline, want iptables.Ruleset) error {
+func refill(ctx context.Context, ns *netns.NS, old outline, want iptables.Ruleset) (made int, err error) {
 	suffix := nextSuffix(old.sets)
 	first, second := stages(want)
 	added, errAdded := fill(suffix, nil, nil, want.Sets)
 	captured, errCaptured := fill(suffix, first, old.chains, nil)
 	rest, errRest := fill(suffix, second, old.chains, nil)
 	if err := errors.Join(errAdded, errCaptured, errRest); err != nil {
-		return err
+		return 0, err
 	}
 	var gone transaction
 	for _, name := range old.without(want) {
@@ -86,14 +87,15 @@ func refill(ctx context.Context, ns *netns.NS, old outline, want iptables.Rulese
 		}
 		if i == 2 && len(captured) > 0 {
 			if err := settle(ns); err != nil {
-				return err
+				return made, err
 			}
 		}
 		if err := t.commit(ctx, ns); err != nil {
-			return fmt.Errorf("step %d of 3: %w", i+1, err)
+			return made, fmt.Errorf("step %d of 3: %w", i+1, err)
 		}
+		made++
 	}
-	return nil
+	return made, nil
 }
 
 // stages splits the chains: first come the chains that capture inbound connections in want's mode (TPROXY's, or nat's), then the rest.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"istio-pod-network-controller/internal/netns"
@@ -69,7 +70,7 @@ func (b *Backend) Apply(ctx context.Context, path string, want iptables.Ruleset)
 			return err == nil && len(drift) == 0, err
 		}, func() error {
 			iptables.SawDrift(ctx, drift)
-			err := b.write(ctx, ns, have, want)
+			out.Transactions, err = b.write(ctx, ns, have, want)
 			if err == nil {
 				out.Drift = drift.Bounded()
 			}
@@ -88,31 +89,37 @@ func (b *Backend) compare(ctx context.Context, ns *netns.NS, want iptables.Rules
 }
 
 // write replaces have by want. Addresses and routes are added before the rules that need them and removed after them.
-func (b *Backend) write(ctx context.Context, ns *netns.NS, have snapshot, want iptables.Ruleset) error {
+func (b *Backend) write(ctx context.Context, ns *netns.NS, have snapshot, want iptables.Ruleset) (transactions int, err error) {
 	routes, err := routing.Prepare(ns, want)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	if err := b.restore(ctx, ns, have, wanted(have, want)); err != nil {
+	if transactions, err = b.restore(ctx, ns, have, wanted(have, want)); err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 		defer cancel()
-		return errors.Join(err, b.putBack(ctx, ns, restorable(have, want)), routes.Undo())
+		return 0, errors.Join(err, b.putBack(ctx, ns, restorable(have, want)), routes.Undo())
 	}
-	return routes.Finish()
+	return transactions, routes.Finish()
 }
 
-// restore changes have into want, both families at the same time.
-func (b *Backend) restore(ctx context.Context, ns *netns.NS, have, want snapshot) error {
-	return eachFamily(ns, func(family uint32) error {
+// restore changes have into want, both families at the same time. It returns the number of nf_tables transactions: programs of the nft flavour
+// make at least one for each table.
+func (b *Backend) restore(ctx context.Context, ns *netns.NS, have, want snapshot) (transactions int, err error) {
+	var tables atomic.Int64
+	err = eachFamily(ns, func(family uint32) error {
+		if b.programs.flavour == NFT {
+			tables.Add(int64(len(affected(have[family], want[family]))))
+		}
 		return b.programs.restore(ctx, family, plan(have[family], want[family]))
 	})
+	return int(tables.Load()), err
 }
 
 // putBack makes the namespace what it was before, as far as that can be restored, however much of a change was done.
 func (b *Backend) putBack(ctx context.Context, ns *netns.NS, before snapshot) error {
 	now, err := b.read(ctx, ns, false)
 	if err == nil {
-		err = b.restore(ctx, ns, now, before)
+		_, err = b.restore(ctx, ns, now, before)
 	}
 	if err != nil {
 		return fmt.Errorf("put back what was there: %w", err)
@@ -169,7 +176,7 @@ func (b *Backend) clear(ctx context.Context, ns *netns.NS) (removed bool, err er
 		return !ok, err
 	}, func() error {
 		removed = true
-		if err := b.restore(ctx, ns, have, snapshot{}); err != nil && !errors.Is(err, ErrUnusable) {
+		if _, err := b.restore(ctx, ns, have, snapshot{}); err != nil && !errors.Is(err, ErrUnusable) {
 			return err
 		}
 		left, err := b.unreadable(ns)
