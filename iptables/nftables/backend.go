@@ -168,7 +168,7 @@ func (b *Backend) Yield(ctx context.Context, ns *netns.NS) (removed bool, err er
 
 // deleteNamed deletes a table of ours; absent is success.
 func deleteNamed(ctx context.Context, ns *netns.NS, table string) error {
-	if err := absent(transaction{deleteTable()}.in(table).commit(ctx, ns)); err != nil {
+	if err := absent(transaction{deleteTable()}.in(table).commit(ctx, ns, anyGeneration)); err != nil {
 		return fmt.Errorf("delete table %s: %w", table, err)
 	}
 	return nil

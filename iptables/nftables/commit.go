@@ -49,7 +49,7 @@ func replace(ctx context.Context, ns *netns.NS, exists bool, fresh transaction) 
 		if exists {
 			t = slices.Insert(slices.Clone(fresh), 0, fresh.deletion())
 		}
-		err := t.commit(ctx, ns)
+		err := t.commit(ctx, ns, anyGeneration)
 		switch {
 		case errors.Is(err, unix.ENOENT):
 			exists = false
@@ -90,7 +90,7 @@ func refill(ctx context.Context, ns *netns.NS, old outline, want iptables.Rulese
 				return made, err
 			}
 		}
-		if err := t.commit(ctx, ns); err != nil {
+		if err := t.commit(ctx, ns, anyGeneration); err != nil {
 			return made, fmt.Errorf("step %d of 3: %w", i+1, err)
 		}
 		made++

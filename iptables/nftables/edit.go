@@ -31,7 +31,7 @@ func (b *Backend) Edit(ctx context.Context, ns *netns.NS, generation uint32, hav
 			return ctx.Err()
 		}
 		iptables.SawDrift(ctx, drift)
-		done = editing(all, suffix).commitAt(ctx, ns, generation) == nil
+		done = editing(all, suffix).commit(ctx, ns, generation) == nil
 		return ctx.Err()
 	})
 	return drift, done, err

@@ -225,7 +225,7 @@ func mustFill(t *testing.T, ns *netns.NS, chains []iptables.Chain, there map[str
 	t.Helper()
 	filled, err := fill(".0", chains, there, nil)
 	if err == nil {
-		err = filled.commit(t.Context(), ns)
+		err = filled.commit(t.Context(), ns, anyGeneration)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -22,14 +22,14 @@ const (
 // transaction is the messages of one transaction, without the begin and end of its batch.
 type transaction []rawnetlink.Request
 
-// batchGeneration is NFNL_BATCH_GENID: the kernel refuses a batch if its generation is another one.
+// batchGeneration is NFNL_BATCH_GENID: the kernel refuses a batch at another generation.
 const batchGeneration = 1
 
-// commit makes the transaction inside the namespace.
-func (t transaction) commit(ctx context.Context, ns *netns.NS) error { return t.commitAt(ctx, ns, 0) }
+// anyGeneration makes a transaction whatever has changed before.
+const anyGeneration = 0
 
-// commitAt makes the transaction if nothing has changed since a generation of nf_tables. 0 is any generation.
-func (t transaction) commitAt(ctx context.Context, ns *netns.NS, generation uint32) error {
+// commit makes the transaction inside the namespace, if nothing has changed since a generation of nf_tables.
+func (t transaction) commit(ctx context.Context, ns *netns.NS, generation uint32) error {
 	return with(ctx, ns, func(conn *rawnetlink.Conn) error {
 		if size := t.size(); size > usualSize {
 			if err := conn.SetBuffers(2*size, maxAnswers); err != nil {

@@ -19,7 +19,7 @@ func TestARefusedTransactionSaysWhy(t *testing.T) {
 			for n := range ports {
 				set.Ports = append(set.Ports, binary.BigEndian.Uint16([]byte{byte(n >> 8), byte(n)}))
 			}
-			if err := addSet(set, ".0", 1)[1:].commit(t.Context(), kerneltest.New(t)); !errors.Is(err, unix.ENOENT) {
+			if err := addSet(set, ".0", 1)[1:].commit(t.Context(), kerneltest.New(t), anyGeneration); !errors.Is(err, unix.ENOENT) {
 				t.Errorf("elements of a set that does not exist: %v", err)
 			}
 		})
