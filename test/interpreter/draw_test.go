@@ -233,8 +233,13 @@ func (d draw) ends(e edges, outbound bool) (src, dst netip.Addr, by Interface) {
 func (d draw) packet(e edges, hook iptables.Hook) Packet {
 	p := Packet{Protocol: one[uint32](d, iptables.TCP, iptables.TCP, iptables.TCP, iptables.UDP), Diverts: d.chance(80)}
 	src, dst, by := d.ends(e, hook == iptables.Output)
-	sport := one(d, 40000, one(d, e.ports...))
-	p.Src, p.Dst = netip.AddrPortFrom(src, sport), netip.AddrPortFrom(dst, one(d, e.ports...))
+	sport, dport := one(d, 40000, one(d, e.ports...)), one(d, e.ports...)
+	proves := func(a netip.Addr) bool { return isPassthrough(a) && a.Is4() == dst.Is4() }
+	if by == Loopback() && slices.ContainsFunc(e.addrs, proves) && d.chance(15) { // a proof of the rules, or nearly
+		dst = of(d, e.addrs, proves)
+		src, dport = of(d, e.addrs, func(a netip.Addr) bool { return isOwn(a) && a.Is4() == dst.Is4() }), one[uint16](d, validationPort, istioPort)
+	}
+	p.Src, p.Dst = netip.AddrPortFrom(src, sport), netip.AddrPortFrom(dst, dport)
 	if isOwn(src) {
 		p.SrcType = iptables.Local
 	}

@@ -129,7 +129,8 @@ func (d draw) attempts(t *testing.T, s iptables.Spec, r iptables.Ruleset, listen
 	used := map[[2]netip.AddrPort]bool{}
 	for len(out) < kernelPackets {
 		a := attempt{id: 0x5eed0000 | uint32(len(out)), hook: one(d, iptables.Output, iptables.Prerouting), want: map[iptables.Hook]Verdict{}}
-		p := d.packet(e, a.hook)
+		a.packet = d.packet(e, a.hook)
+		p := &a.packet
 		if d.chance(70) {
 			p.Src = netip.AddrPortFrom(p.Src.Addr(), uint16(20000+len(out)))
 		}
@@ -137,23 +138,10 @@ func (d draw) attempts(t *testing.T, s iptables.Spec, r iptables.Ruleset, listen
 			continue
 		}
 		used[[2]netip.AddrPort{p.Src, p.Dst}] = true
-		p.Diverts, p.Taker = slices.Contains(listeners, s.InboundPort), NoSocket
-		if p.Protocol == iptables.TCP && slices.Contains(listeners, p.Dst.Port()) {
-			p.Taker = PlainSocket // the kernel does not ask whether the address is the namespace's own
-			if p.Dst.Port() == s.InboundPort {
-				p.Taker = TransparentSocket
-			}
-		}
+		p.meet(s, listeners)
 		if p.Out.Name == "eth0" && len(r.Routing) > 0 && p.Mark == r.Routing[0].Mark {
 			p.Out = Loopback()
 		}
-		if p.Protocol == iptables.UDP {
-			p.ConnMark = 0
-			if a.hook == iptables.Prerouting {
-				p.Mark = 0
-			}
-		}
-		a.packet = p
 		if p.Protocol == iptables.TCP {
 			d.past(&a)
 		}
@@ -161,6 +149,20 @@ func (d draw) attempts(t *testing.T, s iptables.Spec, r iptables.Ruleset, listen
 		out = append(out, a)
 	}
 	return out
+}
+
+// meet sets what the packet finds in the namespace, and what the test cannot give to a datagram.
+func (p *Packet) meet(s iptables.Spec, listeners []uint16) {
+	p.Diverts, p.Taker = slices.Contains(listeners, s.InboundPort), NoSocket
+	switch {
+	case p.Protocol == iptables.UDP && p.In.Name != "":
+		p.Mark = 0
+	case p.Protocol == iptables.UDP || !slices.Contains(listeners, p.Dst.Port()):
+	case p.Dst.Port() == s.InboundPort:
+		p.Taker = TransparentSocket // the kernel does not ask whether the address is the namespace's own
+	default:
+		p.Taker = PlainSocket
+	}
 }
 
 // past draws what conntrack knows of a packet's connection.

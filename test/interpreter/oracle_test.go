@@ -94,6 +94,9 @@ func (o oracle) outPorts() (ports []uint16) {
 func (o oracle) inPorts() (ports []uint16) {
 	if o.Mode == iptables.ModeRedirect && o.capturesInbound() {
 		ports = append(ports, o.InboundPort)
+		if o.IncludeInboundPorts.Listening {
+			ports = append(ports, refused)
+		}
 	}
 	if len(o.RerouteInterfaces) > 0 && (o.IncludeCIDRs.All || len(o.IncludeCIDRs.List) > 0) {
 		ports = append(ports, o.OutboundPort)
@@ -143,7 +146,7 @@ func (o oracle) bySelf(p Packet) (port uint16, decided bool) {
 	}{{p.Owner.UID, o.ProxyUID, true}, {p.Owner.GID, o.ProxyGID, false}} {
 		switch {
 		case id.proxy == 0:
-		case id.has == id.proxy && lo && tcp && !o.isLoopback(p.Dst.Addr()) && p.Dst.Port() != o.TunnelPort && !(dns && id.isUser && lookup):
+		case id.has == id.proxy && lo && tcp && !o.isLoopback(p.Dst.Addr()) && p.Dst.Port() != o.TunnelPort && (!dns || !id.isUser || !lookup):
 			return o.InboundPort, true
 		case id.has == id.proxy:
 			return 0, true
