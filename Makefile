@@ -28,7 +28,7 @@ SMALL := $(foreach program,cni probe wait,--file $(CURDIR)/build/istio-pod-netwo
 KC := hack/cluster/kc
 
 # The modules that the linter walks. Modules without Go code (pins of tools, pins of the cluster's programs) are not among them.
-LINTED  := $(dir $(wildcard go.mod hack/bench/go.mod hack/cluster/go.mod hack/plots/go.mod hack/scale/go.mod hack/tools/helm/go.mod test/e2e/go.mod))
+LINTED  := $(dir $(wildcard go.mod hack/bench/go.mod hack/cluster/go.mod hack/plots/go.mod hack/scale/go.mod hack/tools/helm/go.mod hack/tools/mutate/go.mod test/e2e/go.mod))
 MODULES  = $(dir $(shell git ls-files --cached --others --exclude-standard 'go.mod' '*/go.mod'))
 
 # A kernel test that cannot run is skipped on a laptop and is a failure in CI.
@@ -88,6 +88,10 @@ test-chart: build ## The chart's golden, schema, flag and admission tests
 .PHONY: fuzz
 fuzz: ## Run every fuzz target for FUZZTIME (20s)
 	hack/tools/fuzz.sh $(FUZZTIME)
+
+.PHONY: mutate
+mutate: ## Change the code that makes rules in one place at a time, and fail if no test notices it that needs no kernel (about three minutes)
+	nice go -C hack/tools/mutate run . $(CURDIR)
 
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## Run the linters over every module with Go code
