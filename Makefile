@@ -90,7 +90,7 @@ fuzz: ## Run every fuzz target for FUZZTIME (20s)
 	hack/tools/fuzz.sh $(FUZZTIME)
 
 .PHONY: mutate
-mutate: ## Change the code that makes rules in one place at a time, and fail if no test notices it that needs no kernel (about three minutes)
+mutate: ## Change the code that makes rules in one place at a time, and fail if no test notices it that needs no kernel (at most 15 minutes)
 	nice go -C hack/tools/mutate run . $(CURDIR)
 
 .PHONY: lint
