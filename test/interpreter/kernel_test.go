@@ -51,13 +51,13 @@ func TestRules_randomPackets_kernelAgrees(t *testing.T) {
 		for i := range uint64(kernelSpecs) {
 			t.Run(fmt.Sprintf("%s/%d", name, i), func(t *testing.T) {
 				t.Parallel()
-				d := newDraw(seed, 1000+i)
-				s := d.kernelSpec()
-				r, err := iptables.Rules(s)
-				if err != nil {
-					t.Fatal(err)
+				wrong := disagree(t, newDraw(seed, 1000+i), f)
+				if len(wrong) > 0 { // a busy kernel may lose packets; wrong rules are wrong again
+					wrong = disagree(t, newDraw(seed, 1000+i), f)
 				}
-				agree(t, d, s, r, func(ns *netns.NS) error { return f(t.Context(), ns, r) })
+				for _, line := range wrong[:min(len(wrong), 5)] {
+					t.Error(line)
+				}
 			})
 		}
 	}
@@ -72,8 +72,14 @@ func (d draw) kernelSpec() iptables.Spec {
 	return s
 }
 
-func agree(t *testing.T, d draw, s iptables.Spec, r iptables.Ruleset, apply func(*netns.NS) error) {
+// disagree returns how the kernel and the interpreter differ about packets through the rules of a Spec.
+func disagree(t *testing.T, d draw, apply func(context.Context, *netns.NS, iptables.Ruleset) error) []string {
 	t.Helper()
+	s := d.kernelSpec()
+	r, err := iptables.Rules(s)
+	if err != nil {
+		t.Fatal(err)
+	}
 	w := newWire(t)
 	listeners := d.listen(t, w.pod, s)
 	o := newObserver(t, w.pod)
@@ -83,7 +89,7 @@ func agree(t *testing.T, d draw, s iptables.Spec, r iptables.Ruleset, apply func
 			w.send(t, p, 0)
 		}
 	}
-	if err := apply(w.pod); err != nil {
+	if err := apply(t.Context(), w.pod, r); err != nil {
 		t.Fatal(err)
 	}
 	attempts = slices.DeleteFunc(attempts, func(a attempt) bool { return !w.send(t, a.packet, a.id) })
@@ -94,13 +100,11 @@ func agree(t *testing.T, d draw, s iptables.Spec, r iptables.Ruleset, apply func
 	for end := time.Now().Add(2 * time.Second); len(wrong) > 0 && time.Now().Before(end); {
 		wrong = o.differences(t, attempts) // packets may be under way
 	}
-	for _, line := range wrong[:min(len(wrong), 5)] {
-		t.Error(line)
-	}
 	if len(wrong) > 0 {
 		text, _ := json.Marshal(s)
-		t.Errorf("%d differences of %d packets: %s", len(wrong), len(attempts), text)
+		wrong = append([]string{fmt.Sprintf("%d differences of %d packets: %s", len(wrong), len(attempts), text)}, wrong...)
 	}
+	return wrong
 }
 
 // listen opens listeners at some ports, and one of the proxy unless it is away. It returns the ports.
