@@ -30,7 +30,8 @@ func inbound(s Spec, d *declared) []Chain {
 			r.add("nobody listens", redirectTo(refusedPort), append(slices.Clip(captured), num(DstType, Local))...)
 		}
 	}
-	return append(chain(chainInbound, NAT, Prerouting, natPriority, *r), reused(s, chainReusedIn, Prerouting, inLo(), *r)...)
+	lost := lost(s, chainLostIn, inLo(), *r)
+	return slices.Concat(chain(chainInbound, NAT, Prerouting, natPriority, *r), reused(chainReusedIn, Prerouting, inLo(), lost), lost)
 }
 
 // reroute treats what comes from virtual machines behind the pod as outbound traffic. It first adds the redirects of all interfaces,

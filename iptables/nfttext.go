@@ -1,7 +1,9 @@
 package iptables
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -31,8 +33,11 @@ func (r Ruleset) NftText(o TextOptions) string {
 	for _, s := range r.Sets {
 		fmt.Fprintf(&b, "\tset %s {\n%s\t}\n", s.Name, s.body())
 	}
-	for _, c := range r.Chains {
-		fmt.Fprintf(&b, "\tchain %s {\n\t\t%s\n", c.Name, c.header())
+	for _, c := range r.declarable() {
+		fmt.Fprintf(&b, "\tchain %s {\n", c.Name)
+		if c.Hook != "" {
+			fmt.Fprintf(&b, "\t\t%s\n", c.header())
+		}
 		for _, rule := range c.Rules {
 			fmt.Fprintf(&b, "\t\t%s\n", rule.text(o))
 		}
@@ -40,6 +45,13 @@ func (r Ruleset) NftText(o TextOptions) string {
 	}
 	b.WriteString("}\n")
 	return b.String()
+}
+
+// declarable returns the chains without a hook first: nft takes no jump to a chain that it has not seen.
+func (r Ruleset) declarable() []Chain {
+	return slices.SortedStableFunc(slices.Values(r.Chains), func(a, b Chain) int {
+		return cmp.Compare(min(1, len(a.Hook)), min(1, len(b.Hook)))
+	})
 }
 
 func (c Chain) header() string {
@@ -184,6 +196,8 @@ func (a Action) text(family string) string {
 		return "meta mark set ct mark return"
 	case Zone:
 		return fmt.Sprintf("ct zone set %d return", a.Num)
+	case Jump:
+		return "jump " + a.Chain
 	}
 	return fmt.Sprintf("verb-%d", a.Verb)
 }

@@ -48,7 +48,11 @@ func outbound(s Spec, d *declared) []Chain {
 		r.add("included outbound ports go to the proxy", redirectTo(s.OutboundPort), tcp(), inSet(DstPort, set))
 	}
 	includeCIDRs(s, d, r)
-	return append(chain(chainOutbound, NAT, Output, natPriority, *r), reused(s, chainReusedOut, Output, outLo(), *r)...)
+	lost := lost(s, chainLostOut, outLo(), *r)
+	if !s.divertsInbound() { // else the chain that marks packets asks it
+		lost = append(reused(chainReusedOut, Output, outLo(), lost), lost...)
+	}
+	return append(chain(chainOutbound, NAT, Output, natPriority, *r), lost...)
 }
 
 func excludePorts(s Spec, d *declared, r *rules) {

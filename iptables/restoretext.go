@@ -21,7 +21,9 @@ func RestoreChainNames() []string {
 
 // CapturesNothing reports whether the chain with a name in iptables captures nothing: see reused.
 func CapturesNothing(chain string) bool {
-	return slices.Contains([]string{Chain{Name: chainReusedIn}.restoreName(), Chain{Name: chainReusedOut}.restoreName()}, chain)
+	return slices.ContainsFunc([]string{chainReusedIn, chainReusedOut, chainLostIn, chainLostOut}, func(name string) bool {
+		return Chain{Name: name}.restoreName() == chain
+	})
 }
 
 // RestoreJump returns the rule, without its chain, that jumps from a built-in chain to one of ours.
@@ -146,6 +148,8 @@ func (a Action) restoreTargets(family uint32) []string {
 		return []string{connmark("restore"), decide}
 	case Zone:
 		return []string{fmt.Sprintf("CT --zone %d", a.Num), decide}
+	case Jump:
+		return []string{Chain{Name: a.Chain}.restoreName()}
 	case Return:
 	}
 	return []string{decide}

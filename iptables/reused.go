@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// reused returns a chain that drops what a nat chain would redirect if it saw it.
+// lost returns a chain that drops what a nat chain would redirect if it saw it. It is asked about packets that open a connection.
 //
 // A nat chain sees one packet of each connection, which conntrack takes for its first. Conntrack may hold a connection whose end it
 // did not see: the rules were missing then, and conntrack with them, or the peer had gone. It holds it for minutes, at most for days
@@ -17,7 +17,7 @@ import (
 // Packets on lo are left alone: they stay in the pod. So are packets of connections that our nat chain has redirected. Their answers come
 // from a port of the proxy. Whoever may write entries of conntrack can give any connection another destination, so that alone proves nothing.
 // Packets that conntrack was told to leave alone (NOTRACK) are seen by no nat chain either.
-func reused(s Spec, name string, hook Hook, lo Cond, nat rules) []Chain {
+func lost(s Spec, name string, lo Cond, nat rules) []Chain {
 	seen := slices.DeleteFunc(slices.Clone(nat), func(r Rule) bool {
 		return r.has(not(opening())) || !r.mayBeTCP() || r.has(lo) || toLoopback(s, r) || r.has(marked(markDiverted))
 	})
@@ -26,19 +26,32 @@ func reused(s Spec, name string, hook Hook, lo Cond, nat rules) []Chain {
 		return nil
 	}
 	r := &rules{}
-	r.add("packets that open no connection", direct(), tcp(), not(opening()))
 	r.add("new connections, which the nat chain will see", direct(), not(status(Confirmed)))
 	for _, port := range ports {
 		r.add("redirected already", direct(), tcp(), status(Translated), num(ReplySrcPort, uint32(port)))
 	}
 	for _, rule := range seen {
 		if rule.Action.Verb == Redirect {
-			r.add("no nat chain would see this connection", Action{Verb: Drop}, append(slices.Clip(rule.outside(lo)), state(lostStates))...)
+			r.add("no nat chain would see this connection", Action{Verb: Drop}, append(slices.Clip(rule.Conds), state(lostStates))...)
 		} else {
 			r.add(rule.Comment, rule.Action, rule.Conds...)
 		}
 	}
+	return chain(name, Filter, "", manglePriority, *r)
+}
+
+// reused returns a chain that asks lost, if there is one. All packets of the namespace come to it.
+func reused(name string, hook Hook, lo Cond, lost []Chain) []Chain {
+	r := &rules{}
+	r.ask(lost, lo)
 	return chain(name, Filter, hook, manglePriority, *r)
+}
+
+// ask adds a rule that asks lost, if there is one.
+func (r *rules) ask(lost []Chain, lo Cond) {
+	for _, c := range lost {
+		r.add("packets that open a connection", jump(c.Name), not(lo), tcp(), opening())
+	}
 }
 
 // lostStates are the states of packets that no nat chain sees, of connections that are not redirected.
@@ -61,12 +74,4 @@ func (r Rule) mayBeTCP() bool { return !r.has(udp()) && !r.has(not(tcp())) }
 // toLoopback reports whether a rule is about packets to the pod's own loopback address, which are always on lo.
 func toLoopback(s Spec, r Rule) bool {
 	return slices.ContainsFunc(s.loopbacks(), func(lo netip.Prefix) bool { return r.has(addr(DstAddr, lo)) })
-}
-
-// outside returns the conditions of a rule for packets on other interfaces than lo.
-func (r Rule) outside(lo Cond) []Cond {
-	if slices.ContainsFunc(r.Conds, func(c Cond) bool { return c.Field == InIface || c.Field == OutIface }) {
-		return r.Conds // it names another interface
-	}
-	return append(slices.Clip(r.Conds), not(lo))
 }

@@ -38,6 +38,10 @@ const (
 	chainReusedIn   = "inbound-reused"
 	chainDNSOut     = "dns-zones-outbound"
 	chainDNSIn      = "dns-zones-inbound"
+	chainLostOut    = "outbound-lost" // the last four have no hook
+	chainLostIn     = "inbound-lost"
+	chainMarkLo     = "outbound-mark-lo"
+	chainLookups    = "dns-zones-lookups"
 	commentExcluded = "excluded interfaces"
 )
 
@@ -54,7 +58,8 @@ func Rules(spec Spec) (Ruleset, error) {
 		return Ruleset{}, fmt.Errorf("compute rules: %w", err)
 	}
 	d := &declared{}
-	chains := slices.Concat(outbound(spec, d), inbound(spec, d), divert(spec, d), zones(spec))
+	chains := append(outbound(spec, d), inbound(spec, d)...)
+	chains = slices.Concat(chains, divert(spec, d, chains), zones(spec))
 	out := Ruleset{Sets: sorted(*d), Chains: chains, Loopback: LoopbackAddrs()}
 	if spec.divertsInbound() {
 		out.Routing = PolicyRoutes()
@@ -73,7 +78,7 @@ func PolicyRoutes() []PolicyRoute { return []PolicyRoute{{Mark: markDiverted, Ta
 
 // ChainNames returns the names of all chains that any Ruleset may have, in the order of Rules.
 func ChainNames() []string {
-	return []string{chainOutbound, chainReusedOut, chainInbound, chainReusedIn, chainMark, chainDivert, chainDNSOut, chainDNSIn}
+	return []string{chainOutbound, chainReusedOut, chainInbound, chainReusedIn, chainMark, chainDivert, chainDNSOut, chainDNSIn, chainLostOut, chainLostIn, chainMarkLo, chainLookups}
 }
 
 // chain returns a chain, or none if it has no rules.

@@ -54,7 +54,7 @@ const (
 )
 
 // Chain is an ordered list of rules at a hook of the kernel. The first rule that decides ends it. If no rule decides, the packet
-// stays as it is.
+// stays as it is. A chain without a hook is asked by a rule with the verb Jump, and has the type and priority of that rule's chain.
 type Chain struct {
 	Name     string
 	Type     ChainType
@@ -178,12 +178,15 @@ type Action struct {
 	Verb Verb
 	Port uint16 // of Redirect and TProxy
 	Num  uint32 // the mark of SetMark, Divert and TProxy; the zone of Zone
+	// Chain is the chain that Jump asks.
+	Chain string
 }
 
 // Verb names an action.
 type Verb uint8
 
-// The verbs. All but SetMark decide: no later rule of the chain sees the packet.
+// The verbs. All but SetMark and Jump decide: no later rule of the chain sees the packet. In a chain without a hook, Return and the verbs
+// that only set something end that chain: the rule behind the Jump follows.
 const (
 	// Return leaves the packet as it is.
 	Return Verb = iota + 1
@@ -204,4 +207,6 @@ const (
 	RestoreMark
 	// Zone puts the connection into a zone of connection tracking; the first one counts.
 	Zone
+	// Jump asks a chain without a hook.
+	Jump
 )

@@ -1,5 +1,7 @@
 package iptables
 
+import "slices"
+
 // The first mark is Istio's number, because its proxy sets it itself. The routing table is ours alone: Istio's is 133, and a rule or
 // route there may be Istio's.
 const (
@@ -16,7 +18,7 @@ const commentInName = "the proxy's connections in a client's name"
 
 // divert returns the chains for packets that reach the pod, before any address is rewritten: they drop invalid packets, and in TPROXY mode
 // give packets to the proxy's socket unchanged.
-func divert(s Spec, d *declared) (out []Chain) {
+func divert(s Spec, d *declared, others []Chain) (out []Chain) {
 	in := &rules{}
 	if s.DropInvalid || s.divertsInbound() {
 		in.excludeInterfaces(iif, s.ExcludeInterfaces)
@@ -29,7 +31,7 @@ func divert(s Spec, d *declared) (out []Chain) {
 			in.add("traffic of virtual machines behind the pod is not inbound", direct(), iif(name))
 		}
 		divertInbound(s, d, in)
-		out = markOutbound(s, d)
+		out = markOutbound(s, d, slices.DeleteFunc(slices.Clone(others), func(c Chain) bool { return c.Name != chainLostOut }))
 	}
 	return append(out, chain(chainDivert, Filter, Prerouting, divertPriority, *in)...)
 }
@@ -37,14 +39,14 @@ func divert(s Spec, d *declared) (out []Chain) {
 func divertInbound(s Spec, d *declared, r *rules) {
 	// The proxy's own mark comes in on lo. A packet from elsewhere may carry the mark of another rule set that sees it first, while one
 	// backend takes over from another. Saved to the connection, that mark would send the answers to a client back into the pod.
-	r.add(commentInName, Action{Verb: SaveMark}, inLo(), tcp(), marked(markDiverted))
+	r.add(commentInName, Action{Verb: SaveMark}, marked(markDiverted), inLo(), tcp())
+	r.add("the application reaching itself stays direct", direct(), inLo(), not(marked(markSelf)))
 	for _, p := range passthrough() {
 		r.add("the proxy handing inbound traffic to the application", direct(), inLo(), family(p), addr(SrcAddr, p), tcp())
 	}
-	r.add("the application reaching itself stays direct", direct(), inLo(), tcp(), not(marked(markSelf)))
 	// Among them are forwarded answers to virtual machines, which must not be delivered here. What opens a connection is no answer,
 	// even if the pod has tried to open one between the same addresses and ports.
-	r.add("answers are not inbound", direct(), tcp(), num(Direction, Reply), not(opening()))
+	r.add("answers are not inbound", direct(), num(Direction, Reply), tcp(), not(opening()))
 	ownPorts(s, d, r)
 	excludeSources(s, d, r, SrcAddr, not(inLo())) // over lo comes the proxy, whose address may be in an excluded range
 	captured := []Cond{tcp()}
@@ -69,23 +71,33 @@ func divertInbound(s Spec, d *declared, r *rules) {
 
 // markOutbound returns the chain that marks what must be routed back into the pod: the proxy's connections to it, and the application's answers to
 // connections that the proxy made with a client's address.
-func markOutbound(s Spec, d *declared) []Chain {
+func markOutbound(s Spec, d *declared, lost []Chain) []Chain {
 	r := &rules{}
 	r.excludeInterfaces(oif, s.ExcludeInterfaces)
-	r.add("diverted already", direct(), outLo(), tcp(), marked(markDiverted))
+	r.add("packets inside the pod", jump(chainMarkLo), outLo())
+	r.ask(lost, outLo())
+	r.add("answers to connections in a client's name", Action{Verb: RestoreMark}, num(ConnMark, markDiverted), tcp())
+	guard(s, d, r)
+	return append(chain(chainMark, Route, Output, manglePriority, *r), markInside(s)...)
+}
+
+// markInside returns the chain that marks packets on lo.
+func markInside(s Spec) []Chain {
+	r := &rules{}
+	r.add("diverted already", direct(), marked(markDiverted), tcp())
+	// Most of them are the proxy's to the application. The kernel would look at the addresses and route a packet anew for each of the next rules.
+	r.add("answers inside the pod are on their way", direct(), num(Direction, Reply), tcp(), not(opening()))
 	// Envoy marks these itself. Others (HAProxy's usesrc, nginx's proxy_bind) cannot, and their connections would come back to them.
 	for _, owner := range s.owners() {
-		r.add(commentInName, Action{Verb: Divert, Num: markDiverted}, outLo(), tcp(), not(num(SrcType, Local)), owner)
+		r.add(commentInName, Action{Verb: Divert, Num: markDiverted}, owner, tcp(), not(num(SrcType, Local)))
 	}
 	for _, owner := range s.owners() {
 		for _, lo := range s.loopbacks() {
 			r.add("the proxy reaching its own pod passes the inbound listener", mark(markSelf),
-				outLo(), family(lo), not(addr(DstAddr, lo)), tcp(), owner)
+				owner, family(lo), not(addr(DstAddr, lo)), tcp())
 		}
 	}
-	r.add("answers to connections in a client's name", Action{Verb: RestoreMark}, tcp(), num(ConnMark, markDiverted))
-	guard(s, d, r)
-	return chain(chainMark, Route, Output, manglePriority, *r)
+	return chain(chainMarkLo, Route, "", manglePriority, *r)
 }
 
 // guard drops what a socket of the application answers to a client that opens a connection to a captured port: only the proxy's listener may.

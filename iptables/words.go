@@ -28,6 +28,7 @@ func (r Ruleset) Lines() []Line {
 	var out []Line
 	chains := slices.Clone(r.Chains)
 	slices.SortStableFunc(chains, func(a, b Chain) int {
+		a, b = r.asking(a), r.asking(b)
 		return cmp.Or(cmp.Compare(a.Hook.rank(), b.Hook.rank()), cmp.Compare(a.Priority, b.Priority))
 	})
 	for _, c := range chains {
@@ -46,6 +47,17 @@ func NativeLine(chain, rule, comment string, c Counter) Line {
 	return Line{Chain: tidy(chain), Words: tidy(rule), Why: tidy(comment), Packets: c.Packets, Bytes: c.Bytes, HasCounter: true}
 }
 
+// asking returns the chain with a hook that a chain belongs to: itself, or the one with a rule that jumps to it.
+func (r Ruleset) asking(c Chain) Chain {
+	for _, other := range r.Chains {
+		jumps := func(r Rule) bool { return r.Action.Verb == Jump && r.Action.Chain == c.Name }
+		if c.Hook == "" && other.Hook != "" && slices.ContainsFunc(other.Rules, jumps) {
+			return other
+		}
+	}
+	return c
+}
+
 func (h Hook) rank() int {
 	if i := slices.Index([]Hook{Output, Prerouting}, h); i >= 0 {
 		return i
@@ -55,7 +67,7 @@ func (h Hook) rank() int {
 
 func (c Chain) line(rule Rule, sets []Set) Line {
 	return Line{
-		Chain: tidy(c.Name), Words: tidy(rule.traffic(sets)) + " -> " + rule.Action.words(c.Type), Why: tidy(rule.Comment),
+		Chain: tidy(c.Name), Words: tidy(rule.traffic(sets)) + " -> " + rule.Action.words(c), Why: tidy(rule.Comment),
 		Packets: rule.Counter.Packets, Bytes: rule.Counter.Bytes, HasCounter: !rule.Uncounted,
 	}
 }
@@ -214,13 +226,18 @@ func (s Set) words() string {
 }
 
 // words renders an action. Return means that the packet stays as it is: for a nat chain, that its connection stays direct.
-func (a Action) words(in ChainType) string {
+func (a Action) words(in Chain) string {
 	switch a.Verb {
 	case Return:
-		if in == NAT {
+		switch {
+		case in.Hook == "":
+			return "back"
+		case in.Type == NAT:
 			return "direct"
 		}
 		return "passes"
+	case Jump:
+		return "chain " + tidy(a.Chain)
 	case Redirect:
 		return redirectWords(a.Port)
 	case Drop:
@@ -255,12 +272,16 @@ func redirectWords(port uint16) string {
 func ChainTitle(name string) string {
 	titles := map[string]string{
 		chainOutbound:  "connections that the pod opens",
-		chainReusedOut: "connections of the pod that chain outbound would not see",
+		chainReusedOut: "packets that the pod sends",
+		chainLostOut:   "connections of the pod that chain outbound may not see",
 		chainInbound:   "connections that reach the pod",
-		chainReusedIn:  "connections to the pod that chain inbound would not see",
+		chainReusedIn:  "packets that reach the pod",
+		chainLostIn:    "connections to the pod that chain inbound may not see",
 		chainMark:      "packets that the pod sends, before they are routed",
 		chainDivert:    "packets that reach the pod, before they are routed",
-		chainDNSOut:    "lookups and answers that the pod sends",
+		chainMarkLo:    "packets inside the pod, before they are routed",
+		chainDNSOut:    "packets that the pod sends, before connection tracking",
+		chainLookups:   "lookups and answers that the pod sends",
 		chainDNSIn:     "answers to lookups",
 	}
 	for ours, title := range titles {

@@ -53,6 +53,7 @@ func TestWordsOfARule(t *testing.T) {
 			NAT,
 			"anything coming in by interface 7 not going out by interface 8 answered from port 9 -> direct",
 		},
+		"another chain":                 {Rule{Action: jump("y"), Conds: []Cond{udp()}}, Filter, "udp -> chain y"},
 		"a refusal":                     {Rule{Action: redirectTo(refusedPort), Conds: []Cond{tcp()}}, NAT, "tcp -> refused"},
 		"no action that our rules have": {Rule{}, NAT, "anything -> nothing that our rules do"},
 		"a name that is not printable":  {Rule{Action: direct(), Conds: []Cond{iif("a\x1b[31m")}}, NAT, "anything coming in by a?[31m -> direct"},
@@ -60,11 +61,57 @@ func TestWordsOfARule(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			got := Ruleset{Sets: ports[:2], Chains: []Chain{{Name: "x", Type: c.kind, Rules: []Rule{c.in}}}}.Lines()
+			got := Ruleset{Sets: ports[:2], Chains: []Chain{{Name: "x", Type: c.kind, Hook: Output, Rules: []Rule{c.in}}}}.Lines()
 			if len(got) != 1 || got[0].Words != c.want {
 				t.Errorf("got %+v, want %q", got, c.want)
 			}
 		})
+	}
+}
+
+// Rules of a chain that another one asks follow it, and lead back to it.
+func TestLines_chainWithoutHook_followsItsCaller(t *testing.T) {
+	out := Chain{Name: "out", Hook: Output, Rules: []Rule{{Action: jump("asked")}}}
+	in := Chain{Name: "in", Hook: Prerouting, Rules: []Rule{{Action: direct()}}}
+	asked := Chain{Name: "asked", Rules: []Rule{{Action: direct()}}}
+	var got []string
+	for _, l := range (Ruleset{Chains: []Chain{in, out, asked}}).Lines() {
+		got = append(got, l.Chain+": "+l.Words)
+	}
+	if want := []string{"out: anything -> chain asked", "asked: anything -> back", "in: anything -> passes"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// Whatever a Spec asks for, each jump leads to a chain without a hook that is there, in every rendering, and no such chain is left over.
+func TestRules_everyJump_hasItsChain(t *testing.T) {
+	for name, spec := range goldenSpecs() {
+		r := mustRules(t, spec)
+		asked := map[string]bool{}
+		for _, c := range r.Chains {
+			for _, rule := range c.Rules {
+				if rule.Action.Verb == Jump {
+					asked[rule.Action.Chain] = true
+				}
+			}
+		}
+		for _, c := range r.Chains {
+			if (c.Hook == "") != asked[c.Name] {
+				t.Errorf("%s: chain %s, hook %q, asked %v", name, c.Name, c.Hook, asked[c.Name])
+			}
+			delete(asked, c.Name)
+		}
+		if len(asked) > 0 {
+			t.Errorf("%s: no chain %v", name, asked)
+		}
+		for _, family := range bothFamilies() {
+			text := r.RestoreText(family)
+			for _, word := range strings.Fields(text) {
+				if strings.HasPrefix(word, ChainPrefix) && !strings.Contains(text, ":"+word+" - [0:0]") {
+					t.Errorf("%s: no chain %s in\n%s", name, word, text)
+				}
+			}
+		}
 	}
 }
 

@@ -1,5 +1,7 @@
 package iptables
 
+import "slices"
+
 // Zones of connection tracking separate two exchanges that may have the same addresses and ports: the proxy's with the real
 // resolver, and the application's with the proxy (istio/istio#33469).
 const (
@@ -50,5 +52,8 @@ func zones(s Spec) []Chain {
 	for _, conds := range resolvers(SrcAddr) {
 		in.add("a resolver answering the proxy", zone(zoneUpstream), append(conds, udp(), num(SrcPort, dnsPort))...)
 	}
-	return append(chain(chainDNSOut, Filter, Output, rawPriority, *out), chain(chainDNSIn, Filter, Prerouting, rawPriority, *in)...)
+	lookups := &rules{}
+	lookups.add("lookups, and nothing else", jump(chainLookups), udp())
+	return slices.Concat(chain(chainDNSOut, Filter, Output, rawPriority, *lookups), chain(chainLookups, Filter, "", rawPriority, *out),
+		chain(chainDNSIn, Filter, Prerouting, rawPriority, *in))
 }

@@ -61,6 +61,9 @@ func OursOf(want iptables.Ruleset, inIptables bool) Ours {
 	hooks := map[string]uint32{hookName(hookPrerouting): hookPrerouting, hookName(hookOutput): hookOutput}
 	if !inIptables {
 		for _, c := range want.Chains {
+			if c.Hook == "" {
+				continue
+			}
 			o.add(hooks[strings.ToUpper(string(c.Hook))], c.Type == iptables.NAT, c.Priority)
 		}
 		return o

@@ -72,7 +72,10 @@ func refill(ctx context.Context, ns *netns.NS, old outline, want iptables.Rulese
 	}
 	var gone transaction
 	for _, name := range old.without(want) {
-		gone = append(gone, flushChain(name), message(unix.NFT_MSG_DELCHAIN, 0, rawnetlink.Text(unix.NFTA_CHAIN_NAME, name)))
+		gone = append(gone, flushChain(name))
+	}
+	for _, name := range old.without(want) { // none of them has a jump any more, which would keep its target
+		gone = append(gone, message(unix.NFT_MSG_DELCHAIN, 0, rawnetlink.Text(unix.NFTA_CHAIN_NAME, name)))
 	}
 	rest = append(gone, rest...)
 	for name := range old.sets {

@@ -157,6 +157,8 @@ func (d *decoder) immediate(e expression) (known bool) {
 	switch code := int32(number(find(verdict, unix.NFTA_VERDICT_CODE))); {
 	case code == verdictDrop:
 		a.Verb = iptables.Drop
+	case code == unix.NFT_JUMP:
+		a.Verb, a.Chain = iptables.Jump, printable(text(find(verdict, unix.NFTA_VERDICT_CHAIN)))
 	case code != unix.NFT_RETURN:
 		return false
 	case a.Verb == 0:

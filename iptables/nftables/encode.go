@@ -49,12 +49,14 @@ func fill(suffix string, want []iptables.Chain, there map[string]string, sets []
 	for i, s := range sets {
 		t = append(t, addSet(s, suffix, uint32(i+1))...)
 	}
-	for _, c := range want {
+	for _, c := range want { // all of them first: a rule may jump to any
 		if _, ok := there[c.Name]; ok {
 			t = append(t, flushChain(c.Name))
 		} else {
 			t = append(t, newChain(c))
 		}
+	}
+	for _, c := range want {
 		for _, r := range c.Rules {
 			var list [][]byte
 			for _, e := range encode(r, suffix) {
@@ -77,9 +79,13 @@ func ruleUserdata(r iptables.Rule) []byte {
 }
 
 func newChain(c iptables.Chain) rawnetlink.Request {
+	name := rawnetlink.Text(unix.NFTA_CHAIN_NAME, c.Name)
+	if c.Hook == "" {
+		return message(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, name)
+	}
 	hook := nested(unix.NFTA_CHAIN_HOOK, big(unix.NFTA_HOOK_HOOKNUM, hookNumber(c.Hook)), big(unix.NFTA_HOOK_PRIORITY, uint32(c.Priority)))
 	return message(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE,
-		rawnetlink.Text(unix.NFTA_CHAIN_NAME, c.Name), hook, rawnetlink.Text(unix.NFTA_CHAIN_TYPE, string(c.Type)))
+		name, hook, rawnetlink.Text(unix.NFTA_CHAIN_TYPE, string(c.Type)))
 }
 
 func hookNumber(h iptables.Hook) uint32 {
@@ -248,6 +254,8 @@ func verdict(a iptables.Action, family uint32) []expr.Any {
 	case iptables.Zone:
 		zone := number(binaryutil.NativeEndian.PutUint32(a.Num)[:2])
 		return []expr.Any{zone, &expr.Ct{Key: expr.CtKeyZONE, SourceRegister: true, Register: reg}, leave}
+	case iptables.Jump:
+		return []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: a.Chain}}
 	case iptables.Return:
 	}
 	return []expr.Any{leave}

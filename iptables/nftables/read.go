@@ -153,7 +153,7 @@ func chainIn(out *iptables.Ruleset, name string) *iptables.Chain {
 	i := slices.IndexFunc(out.Chains, func(c iptables.Chain) bool { return c.Name == name })
 	if i < 0 {
 		i = len(out.Chains)
-		out.Chains = append(out.Chains, iptables.Chain{Name: name, Hook: "none"})
+		out.Chains = append(out.Chains, iptables.Chain{Name: name})
 	}
 	return &out.Chains[i]
 }
@@ -161,7 +161,7 @@ func chainIn(out *iptables.Ruleset, name string) *iptables.Chain {
 // decodeChain returns a chain without its rules.
 func decodeChain(name, attrs string) iptables.Chain {
 	list := []byte(attrs)
-	out := iptables.Chain{Name: name, Type: iptables.ChainType(printable(text(find(list, unix.NFTA_CHAIN_TYPE)))), Hook: "none"}
+	out := iptables.Chain{Name: name, Type: iptables.ChainType(printable(text(find(list, unix.NFTA_CHAIN_TYPE))))}
 	hook := find(list, unix.NFTA_CHAIN_HOOK)
 	number, priority := find(hook, unix.NFTA_HOOK_HOOKNUM), find(hook, unix.NFTA_HOOK_PRIORITY)
 	if len(number) != 4 || len(priority) != 4 {

@@ -25,7 +25,7 @@ func refused(t *testing.T) iptables.Ruleset {
 	t.Helper()
 	r := rules(t, tproxyAndDNS)
 	for i, c := range r.Chains {
-		if c.Name == "outbound-reused" { // the last one of its table: the kernel may blame rules behind the one it means
+		if c.Name == "outbound-mark-lo" { // the last one of its table: the kernel may blame rules behind the one it means
 			r.Chains[i].Rules = slices.Concat(c.Rules, []iptables.Rule{{
 				Conds:   []iptables.Cond{{Field: iptables.Family, Num: iptables.IPv6}, {Field: iptables.Protocol, Num: iptables.TCP}},
 				Action:  iptables.Action{Verb: iptables.TProxy, Port: 1, Num: 1},
@@ -52,7 +52,7 @@ func TestApply_refused_changesNothing(t *testing.T) {
 				look := strings.ReplaceAll(ours4and6, "FLAVOUR", string(flavour))
 				untouched := shell(t, ns, look)
 				out, err := b.Apply(t.Context(), ns.Path(), refused(t))
-				want := map[Flavour]string{NFT: `-A PODNET_OUTBOUND_REUSED -p tcp -m comment --comment "out of place" -j TPROXY`, Legacy: "refused in table mangle"}
+				want := map[Flavour]string{NFT: `-A PODNET_OUTBOUND_MARK_LO -p tcp -m comment --comment "out of place" -j TPROXY`, Legacy: "refused in table mangle"}
 				if out.Changed() || err == nil || !strings.Contains(err.Error(), want[flavour]) || !strings.Contains(err.Error(), "ip6tables-") {
 					t.Errorf("changed %q, error %v", out.Drift, err)
 				}

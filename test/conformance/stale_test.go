@@ -135,7 +135,12 @@ func (o talk) vanish(t *testing.T) {
 
 // withoutReused leaves out what keeps stale connections from passing.
 func withoutReused(r iptables.Ruleset) iptables.Ruleset {
-	r.Chains = slices.DeleteFunc(r.Chains, func(c iptables.Chain) bool { return strings.HasSuffix(c.Name, "-reused") })
+	r.Chains = slices.DeleteFunc(r.Chains, func(c iptables.Chain) bool {
+		return strings.HasSuffix(c.Name, "-reused") || strings.HasSuffix(c.Name, "-lost")
+	})
+	for k, c := range r.Chains {
+		r.Chains[k].Rules = slices.DeleteFunc(c.Rules, func(r iptables.Rule) bool { return strings.HasSuffix(r.Action.Chain, "-lost") })
+	}
 	for _, c := range r.Chains {
 		for i, rule := range c.Rules {
 			if rule.Action.Verb == iptables.Divert {

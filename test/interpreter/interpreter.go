@@ -11,7 +11,7 @@ import (
 
 // Decide returns what the chains at a hook do to a packet.
 func Decide(r iptables.Ruleset, hook iptables.Hook, p Packet) (Verdict, error) {
-	w := walk{sets: r.Sets, packet: p, verdict: Verdict{Mark: p.Mark, ConnMark: p.ConnMark}}
+	w := walk{Ruleset: r, packet: p, verdict: Verdict{Mark: p.Mark, ConnMark: p.ConnMark}}
 	chains := slices.DeleteFunc(slices.Clone(r.Chains), func(c iptables.Chain) bool { return c.Hook != hook })
 	slices.SortStableFunc(chains, func(a, b iptables.Chain) int { return cmp.Compare(a.Priority, b.Priority) })
 	for _, c := range chains {
@@ -61,7 +61,7 @@ func Send(r iptables.Ruleset, p Packet) (out, in Verdict, err error) {
 
 // walk is a packet's way through the chains of a hook.
 type walk struct {
-	sets    []iptables.Set
+	iptables.Ruleset
 	packet  Packet
 	verdict Verdict
 }
@@ -111,10 +111,24 @@ func (w *walk) act(a iptables.Action) (decided bool, err error) {
 		w.mark(w.packet.ConnMark)
 	case iptables.Zone:
 		w.verdict.Zone = cmp.Or(w.verdict.Zone, a.Num)
+	case iptables.Jump:
+		return w.jump(a.Chain)
 	default:
 		return false, fmt.Errorf("unknown verb %d", a.Verb)
 	}
 	return true, nil
+}
+
+// jump applies the rules of a chain without a hook. Only a redirect and a drop there end the chain that asks, too.
+func (w *walk) jump(name string) (decided bool, err error) {
+	for _, c := range w.Chains {
+		if c.Name == name && c.Hook == "" {
+			redirect := w.verdict.Redirect
+			_, err := w.chain(c)
+			return w.verdict.Dropped || w.verdict.Redirect != redirect, err
+		}
+	}
+	return false, fmt.Errorf("no chain %s to jump to", name)
 }
 
 func (w *walk) mark(m uint32) { w.packet.Mark, w.verdict.Mark = m, m }
@@ -207,11 +221,11 @@ func (w *walk) port(c iptables.Cond, before []iptables.Cond, port uint16) (bool,
 }
 
 func (w *walk) set(name string, kinds ...iptables.SetKind) (iptables.Set, error) {
-	i := slices.IndexFunc(w.sets, func(s iptables.Set) bool { return s.Name == name })
-	if i < 0 || !slices.Contains(kinds, w.sets[i].Kind) {
+	i := slices.IndexFunc(w.Sets, func(s iptables.Set) bool { return s.Name == name })
+	if i < 0 || !slices.Contains(kinds, w.Sets[i].Kind) {
 		return iptables.Set{}, fmt.Errorf("no set %q of the kinds %d", name, kinds)
 	}
-	return w.sets[i], nil
+	return w.Sets[i], nil
 }
 
 // number returns the value of a field. A packet that does not have it meets no condition on it, not even a negated one.
