@@ -221,6 +221,15 @@ func rulesText(s iptables.Spec) string {
 	return r.NftText(iptables.TextOptions{}) + fmt.Sprint(err)
 }
 
+// portsAndRanges returns a parser of a setting that has both.
+func portsAndRanges(ports *[]uint16, ranges *[]iptables.PortRange) func(v string) error {
+	return func(v string) error {
+		items, err := portRanges("", v)
+		*ports, *ranges = added(nil, items)
+		return err
+	}
+}
+
 // rebuild makes a Spec of settings, with the parsers of annotations.
 func rebuild(t *testing.T, settings []Setting) (s iptables.Spec) {
 	t.Helper()
@@ -232,13 +241,6 @@ func rebuild(t *testing.T, settings []Setting) (s iptables.Spec) {
 	}
 	port := func(to *uint16) func(v string) error {
 		return func(v string) (err error) { *to, err = onePort("", v); return err }
-	}
-	portsAndRanges := func(ports *[]uint16, ranges *[]iptables.PortRange) func(v string) error {
-		return func(v string) error {
-			items, err := portRanges("", v)
-			*ports, *ranges = added(nil, items)
-			return err
-		}
 	}
 	id := func(to *uint32) func(v string) error {
 		return func(v string) error {
@@ -259,10 +261,8 @@ func rebuild(t *testing.T, settings []Setting) (s iptables.Spec) {
 		settingIncludeOutbound: portsAndRanges(&s.IncludeOutboundPorts, &s.Ranges.IncludeOutbound),
 		settingExcludeOutbound: portsAndRanges(&s.ExcludeOutboundPorts, &s.Ranges.ExcludeOutbound),
 		settingIncludeInbound: func(v string) error {
-			if s.IncludeInboundPorts.All = v == "*"; s.IncludeInboundPorts.All {
-				return nil
-			}
-			return portsAndRanges(&s.IncludeInboundPorts.List, &s.Ranges.IncludeInbound)(v)
+			s.IncludeInboundPorts.All = v == "*"
+			return portsAndRanges(&s.IncludeInboundPorts.List, &s.Ranges.IncludeInbound)(strings.TrimPrefix(v, "*"))
 		},
 		settingExcludeSources: func(v string) (err error) { s.ExcludeSources, err = r.cidrList("", v); return err },
 		settingExcludeUsers:   func(v string) (err error) { s.ExcludeUsers, err = users("", v); return err },

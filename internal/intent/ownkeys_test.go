@@ -1,6 +1,7 @@
 package intent
 
 import (
+	"maps"
 	"net/netip"
 	"strings"
 	"testing"
@@ -221,9 +222,9 @@ func TestExplain_ownPorts_nameBothKeys(t *testing.T) {
 // Our keys on a namespace are the defaults of its pods, key by key, and add to what the pods say in Istio's.
 func TestOf_ownKeysOfTheNamespace_areDefaults(t *testing.T) {
 	pod, ns := asking(annotate(keyIncludeInbound, "*", keyExcludeInbound, "22", KeyExcludeUsers, "7"))
-	for key, value := range map[string]string{KeyIncludeInboundPorts: "1-99", KeyExcludeInboundPorts: "80-89", KeyExcludeUsers: "8", KeyExcludeSources: "10.0.0.0/8"} {
-		ns.Annotations[key] = value
-	}
+	maps.Copy(ns.Annotations, map[string]string{
+		KeyIncludeInboundPorts: "1-99", KeyExcludeInboundPorts: "80-89", KeyExcludeUsers: "8", KeyExcludeSources: "10.0.0.0/8",
+	})
 	got, err := Explain(pod, ns, config())
 	if err != nil {
 		t.Fatal(err)
