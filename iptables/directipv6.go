@@ -14,11 +14,6 @@ func withoutIPv6(r Ruleset) Ruleset {
 			out.Sets = append(out.Sets, s)
 		}
 	}
-	for _, p := range r.Loopback {
-		if p.Addr().Is4() {
-			out.Loopback = append(out.Loopback, p)
-		}
-	}
 	for _, c := range r.Chains {
 		kept := &rules{}
 		kept.add(commentDirectIPv6, direct(), num(Family, IPv6))

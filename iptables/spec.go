@@ -176,6 +176,10 @@ func (s Spec) Validate() error {
 	if !s.LoopbackCIDR.IsValid() || !s.LoopbackCIDR.Addr().Is4() || !s.LoopbackCIDR.Addr().IsLoopback() || s.LoopbackCIDR.Bits() < 8 {
 		fault("%s are no IPv4 loopback addresses", s.LoopbackCIDR)
 	}
+	// A redirect of what the pod sends to itself comes from 127.0.0.1, and must count as loopback.
+	if local := netip.AddrFrom4([4]byte{127, 0, 0, 1}); s.LoopbackCIDR.IsValid() && !s.LoopbackCIDR.Contains(local) {
+		fault("the loopback addresses %s do not hold %s", s.LoopbackCIDR, local)
+	}
 	if n := len(s.OwnerGroups.List); n > maxGroups {
 		fault("%d owner groups are included: at most %d can be", n, maxGroups)
 	}
@@ -223,10 +227,10 @@ func (s Spec) capturesInbound() bool {
 // divertsInbound reports whether inbound traffic reaches the proxy with its addresses unchanged (TPROXY).
 func (s Spec) divertsInbound() bool { return s.Mode == ModeTProxy && s.capturesInbound() }
 
-// listening returns the condition that narrows the captured ports to those on which somebody listens.
+// listening returns the conditions that narrow the captured ports to those on which somebody listens.
 func (s Spec) listening() []Cond {
 	if s.IncludeInboundPorts.Listening {
-		return []Cond{num(Socket, AnySocket)}
+		return []Cond{num(DstType, Local), num(Socket, AnySocket)} // the kernel finds a socket for a forwarded packet, too
 	}
 	return nil
 }

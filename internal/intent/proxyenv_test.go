@@ -46,6 +46,7 @@ func TestOf_proxysEnvironment_isRead(t *testing.T) {
 		}},
 		"a loopback that is none": {change: env(envLoopback, "10.0.0.0/8"), fault: envLoopback},
 		"a loopback too wide":     {change: env(envLoopback, "127.0.0.0/7"), fault: envLoopback},
+		"a loopback too narrow":   {change: env(envLoopback, "127.0.0.4/30"), fault: envLoopback},
 		"dual stack is moot":      {change: env("ISTIO_DUAL_STACK", "true")},
 		"our annotation wins":     {change: func(p *corev1.Pod) { env(envDNSCapture, "true")(p); annotate(KeyDNSCapture, "off")(p) }},
 		"65 groups":               {change: env(envGroups, repeat("N", 65)), fault: "at most 64"},

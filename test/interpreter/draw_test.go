@@ -79,7 +79,7 @@ func (d draw) spec() iptables.Spec {
 		s.OwnerGroups = iptables.Groups{List: some(d, 3, d.id)}
 	}
 	if d.chance(40) {
-		s.LoopbackCIDR = netip.MustParsePrefix(one(d, "127.0.0.0/8", "127.0.0.0/30", "127.0.0.1/31", "127.0.0.4/30"))
+		s.LoopbackCIDR = netip.MustParsePrefix(one(d, "127.0.0.0/8", "127.0.0.0/30", "127.0.0.1/31"))
 	}
 	if d.chance(30) {
 		s.ExcludeInterfaces = some(d, 2, func() string { return one(d, "net1", "net2", "lo", "eth0") })

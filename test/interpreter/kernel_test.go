@@ -63,19 +63,10 @@ func TestRules_randomPackets_kernelAgrees(t *testing.T) {
 	}
 }
 
-// kernelSpec draws a Spec in whose namespace a redirect to loopback stays there.
-func (d draw) kernelSpec() iptables.Spec {
-	s := d.spec()
-	if !s.LoopbackCIDR.Contains(netip.MustParseAddr("127.0.0.1")) {
-		s.LoopbackCIDR = netip.MustParsePrefix("127.0.0.0/29")
-	}
-	return s
-}
-
 // disagree returns how the kernel and the interpreter differ about packets through the rules of a Spec.
 func disagree(t *testing.T, d draw, apply func(context.Context, *netns.NS, iptables.Ruleset) error) []string {
 	t.Helper()
-	s := d.kernelSpec()
+	s := d.spec()
 	r, err := iptables.Rules(s)
 	if err != nil {
 		t.Fatal(err)

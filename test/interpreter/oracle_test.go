@@ -207,7 +207,7 @@ func (o oracle) redirectIn(p Packet) uint16 {
 	case !tcp, o.Mode != iptables.ModeRedirect, p.Mark == diverted && p.Taker == TransparentSocket, slices.Contains(o.ExcludeInterfaces, p.In.Name),
 		port == o.TunnelPort, contains(o.ExcludeSources, p.Src.Addr()), !o.included(port):
 		return 0
-	case !o.IncludeInboundPorts.Listening, p.Taker != NoSocket:
+	case !o.IncludeInboundPorts.Listening, p.Taker != NoSocket && p.DstType == iptables.Local:
 		return o.InboundPort
 	case p.DstType == iptables.Local:
 		return refused
@@ -253,7 +253,7 @@ func (o oracle) divertIn(p Packet, v *Verdict) {
 	case lo && isPassthrough(p.Src.Addr()), lo && p.Mark != toOwnPod, p.isTracked() && p.Reply && !opens(p), !lo && contains(o.ExcludeSources, p.Src.Addr()), !o.included(p.Dst.Port()):
 	case p.State&(iptables.Established|iptables.Related) != 0 && !opens(p):
 		v.Mark = diverted
-	case !opens(p), o.IncludeInboundPorts.Listening && p.Taker == NoSocket, o.isLoopback(p.Dst.Addr()):
+	case !opens(p), o.IncludeInboundPorts.Listening && (p.Taker == NoSocket || p.DstType != iptables.Local), o.isLoopback(p.Dst.Addr()):
 	case p.Diverts:
 		v.TProxy, v.Mark = o.InboundPort, diverted
 	default:
