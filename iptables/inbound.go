@@ -47,7 +47,7 @@ func reroute(s Spec, d *declared, r *rules) {
 			continue
 		}
 		for _, set := range d.prefixes(setInclude4, setInclude6, s.IncludeCIDRs.List) {
-			r.add(comment, redirectTo(s.OutboundPort), iif(name), set.family(), inSet(DstAddr, set.Name), tcp())
+			r.add(comment, redirectTo(s.OutboundPort), iif(name), familyOfSet(set), inSet(DstAddr, set.Name), tcp())
 		}
 	}
 	for _, name := range s.RerouteInterfaces {
@@ -79,6 +79,6 @@ func excludedInbound(s Spec, d *declared) string {
 // excludeSources leaves connections of excluded clients alone: the client's packets by their source, the answers by their destination.
 func excludeSources(s Spec, d *declared, r *rules, client Field, more ...Cond) {
 	for _, set := range d.prefixes(setSources4, setSources6, s.ExcludeSources) {
-		r.add("excluded sources", direct(), append(slices.Clip(more), set.family(), inSet(client, set.Name), tcp())...)
+		r.add("excluded sources", direct(), append(slices.Clip(more), familyOfSet(set), inSet(client, set.Name), tcp())...)
 	}
 }

@@ -47,6 +47,9 @@ func (r Ruleset) NftText(o TextOptions) string {
 	return b.String()
 }
 
+// table returns the name of the table.
+func (r Ruleset) table() string { return cmp.Or(r.Table, TableName) }
+
 // declarable returns the chains without a hook first: nft takes no jump to a chain that it has not seen.
 func (r Ruleset) declarable() []Chain {
 	return slices.SortedStableFunc(slices.Values(r.Chains), func(a, b Chain) int {

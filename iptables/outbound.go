@@ -42,7 +42,7 @@ func outbound(s Spec, d *declared) []Chain {
 		r.add("the pod's own loopback address stays direct", direct(), family(lo), addr(DstAddr, lo))
 	}
 	for _, set := range d.prefixes(setExclude4, setExclude6, s.ExcludeCIDRs) {
-		r.add("excluded destinations", direct(), set.family(), inSet(DstAddr, set.Name))
+		r.add("excluded destinations", direct(), familyOfSet(set), inSet(DstAddr, set.Name))
 	}
 	if set := d.ports(setIncludeOut, s.IncludeOutboundPorts, s.Ranges.IncludeOutbound); set != "" {
 		r.add("included outbound ports go to the proxy", redirectTo(s.OutboundPort), tcp(), inSet(DstPort, set))
@@ -140,7 +140,7 @@ func includeCIDRs(s Spec, d *declared, r *rules) {
 		return
 	}
 	for _, set := range d.prefixes(setInclude4, setInclude6, s.IncludeCIDRs.List) {
-		r.add(comment, redirectTo(s.OutboundPort), set.family(), inSet(DstAddr, set.Name), tcp())
+		r.add(comment, redirectTo(s.OutboundPort), familyOfSet(set), inSet(DstAddr, set.Name), tcp())
 	}
 }
 

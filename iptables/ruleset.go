@@ -1,9 +1,6 @@
 package iptables
 
-import (
-	"cmp"
-	"net/netip"
-)
+import "net/netip"
 
 // TableName is the name of our one nftables table in a namespace, and the prefix of our other names there.
 const TableName = "pod-network-controller"
@@ -22,9 +19,6 @@ type Ruleset struct {
 	// Routing delivers packets with a mark to the namespace itself.
 	Routing []PolicyRoute
 }
-
-// table returns the name of the table.
-func (r Ruleset) table() string { return cmp.Or(r.Table, TableName) }
 
 // PolicyRoute sends packets with a mark through a routing table of their own, whose only route delivers everything locally. It
 // exists once for each family.
