@@ -84,9 +84,9 @@ func markOutbound(s Spec, d *declared, lost []Chain) []Chain {
 // markInside returns the chain that marks packets on lo.
 func markInside(s Spec) []Chain {
 	r := &rules{}
-	r.add("diverted already", direct(), marked(markDiverted), tcp())
-	// Most of them are the proxy's to the application. The kernel would look at the addresses and route a packet anew for each of the next rules.
+	// Most of them are the proxy's to the application, and the commonest packets here. The kernel would look at the addresses of each, and route it anew.
 	r.add("answers inside the pod are on their way", direct(), num(Direction, Reply), tcp(), not(opening()))
+	r.add("diverted already", direct(), marked(markDiverted), tcp())
 	// Envoy marks these itself. Others (HAProxy's usesrc, nginx's proxy_bind) cannot, and their connections would come back to them.
 	for _, owner := range s.owners() {
 		r.add(commentInName, Action{Verb: Divert, Num: markDiverted}, owner, tcp(), not(num(SrcType, Local)))
