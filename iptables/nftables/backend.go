@@ -97,7 +97,10 @@ func write(ctx context.Context, ns *netns.NS, c comparison, want iptables.Rulese
 		made, err = 1, replace(ctx, ns, c.have.exists(), fresh.in(c.have.name))
 	}
 	if err == nil && c.have.surplus {
-		made, err = made+1, deleteNamed(ctx, ns, iptables.SecondTableName)
+		var did bool
+		if did, err = deleteNamed(ctx, ns, iptables.SecondTableName); did {
+			made++
+		}
 	}
 	if err != nil {
 		return made, errors.Join(fmt.Errorf("commit nftables transaction: %w", err), routes.Undo())
@@ -155,10 +158,11 @@ func (b *Backend) Yield(ctx context.Context, ns *netns.NS) (removed bool, err er
 		return !o.present(), err
 	}, func() (err error) {
 		if o.exists() && !o.owned() {
-			err = deleteNamed(ctx, ns, o.name)
+			_, err = deleteNamed(ctx, ns, o.name)
 		}
 		if o.surplus {
-			err = errors.Join(err, deleteNamed(ctx, ns, iptables.SecondTableName))
+			_, errSecond := deleteNamed(ctx, ns, iptables.SecondTableName)
+			err = errors.Join(err, errSecond)
 		}
 		removed = err == nil
 		return err
@@ -166,12 +170,14 @@ func (b *Backend) Yield(ctx context.Context, ns *netns.NS) (removed bool, err er
 	return removed, err
 }
 
-// deleteNamed deletes a table of ours; absent is success.
-func deleteNamed(ctx context.Context, ns *netns.NS, table string) error {
-	if err := absent(transaction{deleteTable()}.in(table).commit(ctx, ns, anyGeneration)); err != nil {
-		return fmt.Errorf("delete table %s: %w", table, err)
+// deleteNamed deletes a table of ours, and reports whether it was there; absent is success.
+func deleteNamed(ctx context.Context, ns *netns.NS, table string) (did bool, err error) {
+	err = transaction{deleteTable()}.in(table).commit(ctx, ns, anyGeneration)
+	did = err == nil
+	if err = absent(err); err != nil {
+		return false, fmt.Errorf("delete table %s: %w", table, err)
 	}
-	return nil
+	return did, nil
 }
 
 // Read returns what the namespace holds of ours, with counters. ok is false if there is nothing.

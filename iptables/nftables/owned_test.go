@@ -9,6 +9,7 @@ import (
 
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/iptables/foreign"
 	"istio-pod-network-controller/test/kerneltest"
 )
 
@@ -145,4 +146,26 @@ func TestApply_secondTableBesideOurs_isRemoved(t *testing.T) {
 	mustHold(t, ns, want)
 	defer own(t, ns, iptables.SecondTableName)()
 	mustHold(t, ns, want)
+}
+
+// A process of the pod may delete the second table first. If its transaction counted as ours, everything else in it would be remembered as
+// ours, too.
+func TestWrite_secondTableHasGone_isNoTransaction(t *testing.T) {
+	for name, there := range map[string]bool{"it is there": true, "it has gone": false} {
+		ns, want := kerneltest.New(t), rules(t, nil)
+		if there {
+			mustTransact(t, ns, func(c *nft.Conn) error {
+				c.AddTable(&nft.Table{Family: nft.TableFamilyINet, Name: iptables.SecondTableName})
+				return c.Flush()
+			})
+		}
+		reader := foreign.NewReader()
+		before, okBefore := reader.State(ns)
+		fresh, errFresh := create(want)
+		made, err := write(t.Context(), ns, comparison{have: outline{name: iptables.TableName, surplus: true}}, want, fresh)
+		after, okAfter := reader.State(ns)
+		if err := errors.Join(err, errFresh); err != nil || !okBefore || !okAfter || after != before.After(made) {
+			t.Errorf("%s: %d transactions are said to be ours, from %+v to %+v: %v", name, made, before, after, err)
+		}
+	}
 }
