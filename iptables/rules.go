@@ -38,10 +38,11 @@ const (
 	chainReusedIn   = "inbound-reused"
 	chainDNSOut     = "dns-zones-outbound"
 	chainDNSIn      = "dns-zones-inbound"
-	chainLostOut    = "outbound-lost" // the last four have no hook
+	chainLostOut    = "outbound-lost" // the last five have no hook
 	chainLostIn     = "inbound-lost"
 	chainMarkLo     = "outbound-mark-lo"
 	chainLookups    = "dns-zones-lookups"
+	chainAway       = "outbound-away"
 	commentExcluded = "excluded interfaces"
 )
 
@@ -78,7 +79,7 @@ func PolicyRoutes() []PolicyRoute { return []PolicyRoute{{Mark: markDiverted, Ta
 
 // ChainNames returns the names of all chains that any Ruleset may have, in the order of Rules.
 func ChainNames() []string {
-	return []string{chainOutbound, chainReusedOut, chainInbound, chainReusedIn, chainMark, chainDivert, chainDNSOut, chainDNSIn, chainLostOut, chainLostIn, chainMarkLo, chainLookups}
+	return []string{chainOutbound, chainReusedOut, chainInbound, chainReusedIn, chainMark, chainDivert, chainDNSOut, chainDNSIn, chainLostOut, chainLostIn, chainMarkLo, chainLookups, chainAway}
 }
 
 // chain returns a chain, or none if it has no rules.

@@ -279,6 +279,7 @@ func ChainTitle(name string) string {
 		chainLostIn:    "connections to the pod that chain inbound may not see",
 		chainMark:      "packets that the pod sends, before they are routed",
 		chainDivert:    "packets that reach the pod, before they are routed",
+		chainAway:      "connections that leave the pod",
 		chainMarkLo:    "packets inside the pod, before they are routed",
 		chainDNSOut:    "packets that the pod sends, before connection tracking",
 		chainLookups:   "lookups and answers that the pod sends",
