@@ -87,14 +87,7 @@ func TestLines_chainWithoutHook_followsItsCaller(t *testing.T) {
 func TestRules_everyJump_hasItsChain(t *testing.T) {
 	for name, spec := range goldenSpecs() {
 		r := mustRules(t, spec)
-		asked := map[string]bool{}
-		for _, c := range r.Chains {
-			for _, rule := range c.Rules {
-				if rule.Action.Verb == Jump {
-					asked[rule.Action.Chain] = true
-				}
-			}
-		}
+		asked := jumpTargets(r)
 		for _, c := range r.Chains {
 			if (c.Hook == "") != asked[c.Name] {
 				t.Errorf("%s: chain %s, hook %q, asked %v", name, c.Name, c.Hook, asked[c.Name])
@@ -106,13 +99,25 @@ func TestRules_everyJump_hasItsChain(t *testing.T) {
 		}
 		for _, family := range bothFamilies() {
 			text := r.RestoreText(family)
-			for _, word := range strings.Fields(text) {
+			for word := range strings.FieldsSeq(text) {
 				if strings.HasPrefix(word, ChainPrefix) && !strings.Contains(text, ":"+word+" - [0:0]") {
 					t.Errorf("%s: no chain %s in\n%s", name, word, text)
 				}
 			}
 		}
 	}
+}
+
+func jumpTargets(r Ruleset) map[string]bool {
+	asked := map[string]bool{}
+	for _, c := range r.Chains {
+		for _, rule := range c.Rules {
+			if rule.Action.Verb == Jump {
+				asked[rule.Action.Chain] = true
+			}
+		}
+	}
+	return asked
 }
 
 func TestLinesAreBounded(t *testing.T) {
