@@ -3,6 +3,7 @@ package foreign
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -52,7 +53,8 @@ func undoes(expressions []byte) bool {
 		case "dup", "fwd", "queue", "tproxy":
 			return true
 		case "target": // of iptables' nft flavour
-			if name := rawnetlink.Name(rawnetlink.Attributes(a[unix.NFTA_EXPR_DATA])[unix.NFTA_TARGET_NAME]); name == "NFQUEUE" || name == "TEE" {
+			name := rawnetlink.Name(rawnetlink.Attributes(a[unix.NFTA_EXPR_DATA])[unix.NFTA_TARGET_NAME])
+			if slices.Contains([]string{"NFQUEUE", "TEE", "TPROXY"}, name) {
 				return true
 			}
 		case "payload":

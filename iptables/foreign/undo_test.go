@@ -47,6 +47,7 @@ func TestUndoes_byExpression(t *testing.T) {
 		"a copy":                      {expression("dup"), true},
 		"another socket":              {expression("tproxy"), true},
 		"a queue of iptables":         {expression("target", rawnetlink.Text(unix.NFTA_TARGET_NAME, "NFQUEUE")), true},
+		"another socket by iptables":  {expression("target", rawnetlink.Text(unix.NFTA_TARGET_NAME, "TPROXY")), true},
 		"a refusal of iptables":       {expression("target", rawnetlink.Text(unix.NFTA_TARGET_NAME, "REJECT")), false},
 	} {
 		if got := undoes(c.rule); got != c.want {

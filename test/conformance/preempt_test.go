@@ -75,7 +75,12 @@ func preemptCases() map[string]preemptCase {
 			"nft 'table ip x {\nchain c { type filter hook output priority 0; tcp dport 15001 ip daddr set 93.184.216.34 tcp dport set 80 dup to 10.244.1.1 device \"eth0\" drop; }\n}'",
 			"nftables, table ip x, chain c sends packets elsewhere behind our rules", "", captured,
 		},
-		"another socket":                     {nftTable("chain c { type filter hook prerouting priority 0; meta l4proto tcp tproxy ip to :8080; }"), "table inet x, chain c sends packets elsewhere", proxied, captured},
+		"another socket": {nftTable("chain c { type filter hook prerouting priority 0; meta l4proto tcp tproxy ip to :8080; }"), "table inet x, chain c sends packets elsewhere", proxied, captured},
+		"another socket, by iptables": {
+			"iptables-nft -t mangle -N y; iptables-nft -t mangle -A y -p tcp --dport 15006 -j TPROXY --on-port 8080; " +
+				"nft 'add chain ip mangle x { type filter hook prerouting priority 0; }; add rule ip mangle x jump y'",
+			"table ip mangle, chain y sends packets elsewhere", proxied, "", // the socket is not transparent
+		},
 		"a queue behind our rules":           {"iptables-nft -A OUTPUT -p tcp --dport 15001 -j NFQUEUE --queue-bypass", "table ip filter, chain OUTPUT sends packets elsewhere", proxied, captured},
 		"a firewall behind our rules":        {"iptables-nft -A OUTPUT -p tcp --dport 9 -j REJECT; iptables-nft -A INPUT -p udp -j DROP", "", proxied, captured},
 		"other TTLs, DSCPs and MSS":          {nftTable("chain c { type filter hook postrouting priority 0; ip ttl set 60; ip6 hoplimit set 60; ip dscp set cs1; tcp flags syn tcp option maxseg size set 1200; }"), "", proxied, captured},
