@@ -109,7 +109,7 @@ func (o *explainOptions) explain(w workload, ns *corev1.Namespace) explained {
 	asked, err := intent.Explain(&w.pod, ns, o.config)
 	out.Redirected, out.Reason, out.AskedBy = asked.Redirect, string(asked.Reason), asked.AskedBy
 	out.Settings, out.Notes = asked.Settings, asked.Notes
-	out.Warnings = append(out.Warnings, intent.Warnings(&w.pod, asked.Intent)...)
+	out.Warnings = append(out.Warnings, intent.Warnings(&w.pod, ns, asked.Intent)...)
 	out.Warnings = append(out.Warnings, o.warnings(w, ns, asked.Intent)...)
 	if err == nil && asked.Redirect {
 		out.Summary = asked.Spec.Summary()

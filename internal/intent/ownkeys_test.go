@@ -124,7 +124,7 @@ func TestOf_ownPorts_addToIstios(t *testing.T) {
 			if d := cmp.Diff(want, got.Spec, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Prefix{})); err != nil || d != "" {
 				t.Errorf("error %v: %s", err, d)
 			}
-			if warnings := Warnings(pod, got); len(warnings) != 0 {
+			if warnings := Warnings(pod, ns, got); len(warnings) != 0 {
 				t.Errorf("warnings: %q", warnings)
 			}
 		})

@@ -11,14 +11,15 @@ import (
 )
 
 // Warnings returns what the author of a pod may have meant otherwise, one sentence each: annotations that look mistyped, labels that should
-// be annotations, and settings without effect. The agent accepts all of it.
-func Warnings(pod *corev1.Pod, in Intent) []string {
+// be annotations, and settings without effect. The agent accepts all of it. ns is the pod's namespace, or nil if unknown.
+func Warnings(pod *corev1.Pod, ns *corev1.Namespace, in Intent) []string {
 	out := slices.Concat(Mistyped(pod.Annotations), Mislabelled(pod.Labels), wrongBools(pod))
 	if !in.Redirect {
 		return append(out, unusedSettings(pod)...)
 	}
-	_, includesOwn := pod.Annotations[KeyIncludeInboundPorts]
-	_, excludesOwn := pod.Annotations[KeyExcludeInboundPorts]
+	r := readerOf(pod, ns, nil)
+	_, includesOwn := r.annotation(KeyIncludeInboundPorts)
+	_, excludesOwn := r.annotation(KeyExcludeInboundPorts)
 	if _, excludes := pod.Annotations[keyExcludeInbound]; excludes && !in.Spec.IncludeInboundPorts.All && !includesOwn && !excludesOwn {
 		out = append(out, fmt.Sprintf("%s has no effect: it counts only where %s is *", keyExcludeInbound, keyIncludeInbound))
 	}

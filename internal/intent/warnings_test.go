@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 func TestMistyped_unknownKey_namesTheNearest(t *testing.T) {
@@ -89,9 +90,24 @@ func TestWarnings(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if d := cmp.Diff(c.want, Warnings(p, in)); d != "" {
+			if d := cmp.Diff(c.want, Warnings(p, nil, in)); d != "" {
 				t.Error(d)
 			}
 		})
+	}
+}
+
+// With one of our inbound keys excluded ports count beside a list, also if the namespace has the key.
+func TestWarnings_namespaceExcludesBesideAList_none(t *testing.T) {
+	for key, value := range map[string]string{KeyIncludeInboundPorts: "80-90", KeyExcludeInboundPorts: "85"} {
+		p, ns := plainPod(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{key: value}}}
+		p.Annotations[keyIncludeInbound], p.Annotations[keyExcludeInbound] = "80,81", "81"
+		in, err := Of(p, ns, Config{Select: SelectAnnotation, Defaults: StandardDefaults()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := Warnings(p, ns, in); len(got) > 0 {
+			t.Errorf("%s: %q", key, got)
+		}
 	}
 }
