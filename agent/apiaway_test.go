@@ -13,17 +13,17 @@ import (
 // An agent that goes on without the API server is ready, and neither its metrics nor its words may look as if nothing were wrong.
 func TestAgent_serverAwayForAnHour_staysReadyAndSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, registry := entranceMetrics(t, Options{NRI: NRI{Mode: NRIOff}, CNI: CNIOff})
+		a, registry := hookMetrics(t, Options{NRI: NRI{Mode: NRIOff}, CNI: CNIOff})
 		a.ready.addWithNote("cache", a.core.check, a.core.note)
 		a.core.set(core{})
-		if v := valuesOf(t, registry); v["entrance_up watch"] != 1 || v["api_server_away_seconds"] != 0 {
+		if v := valuesOf(t, registry); v["hook_up watch"] != 1 || v["api_server_away_seconds"] != 0 {
 			t.Errorf("before: %v", v)
 		}
 		for range 60 {
 			a.core.contact.Note(t.Context(), "pods", errors.New("connection refused"))
 			<-time.After(time.Minute)
 		}
-		if v := valuesOf(t, registry); v["entrance_up watch"] != 0 || v["api_server_away_seconds"] != 3600 || v["ready cache"] != 1 {
+		if v := valuesOf(t, registry); v["hook_up watch"] != 0 || v["api_server_away_seconds"] != 3600 || v["ready cache"] != 1 {
 			t.Errorf("after an hour: %v", v)
 		}
 		if e := statesOf(t, a)[0]; !e.Up { // all agents would write it when the server is back

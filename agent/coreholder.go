@@ -10,14 +10,14 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// core is what the entrances need of the core.
+// core is what the hooks need of the core.
 type core struct {
 	programmer *controllers.Programmer
 	pods       controllers.Reader
 	managed    proxies // nil without --sidecars
 }
 
-// coreHolder passes the core to the entrances. It is empty until the agent has read its pods. An agent that serves NRI and CNI before
+// coreHolder passes the core to the hooks. It is empty until the agent has read its pods. An agent that serves NRI and CNI before
 // that, since no other one of the node does, refuses pods until then.
 type coreHolder struct {
 	core    atomic.Pointer[core]
@@ -39,7 +39,7 @@ func (h *coreHolder) set(c core) {
 // isSet reports whether there is a core.
 func (h *coreHolder) isSet() bool { return h.core.Load() != nil }
 
-// maxAwaiting bounds the calls that await a core at once, so that they leave room for others at an entrance.
+// maxAwaiting bounds the calls that await a core at once, so that they leave room for others at a hook.
 const maxAwaiting = 32
 
 // await returns once there is a core, after four fifths of the time that ctx allows, or at once if maxAwaiting calls wait already.

@@ -17,9 +17,9 @@ import (
 // doorwayPoll is the time between two looks at whether another agent of the node serves.
 const doorwayPoll = 200 * time.Millisecond
 
-// doorway decides when this agent serves an entrance.
+// doorway decides when this agent serves a hook.
 //
-//   - With its pods read it serves, and then holds a shared flock(2) on the directory of the entrance's socket, which all agents of the node
+//   - With its pods read it serves, and then holds a shared flock(2) on the directory of the hook's socket, which all agents of the node
 //     have. Before it is connected it does not: with no plugin connected, a call that is under way would let its pod start without rules.
 //     The kernel frees the lock when the process ends, so none is ever stale.
 //   - Without them it serves, and refuses, only while no other agent holds that lock: a release that cannot read its pods would refuse pods
@@ -28,7 +28,7 @@ type doorway struct {
 	dir     string
 	core    *coreHolder
 	waiting atomic.Bool
-	// connected reports whether the entrance serves.
+	// connected reports whether the hook serves.
 	connected func() bool
 }
 
@@ -134,12 +134,12 @@ func (d *doorway) lock(how int) (*os.File, error) {
 	return dir, nil
 }
 
-// check returns why this agent waits, or else what the entrance's own check does.
-func (d *doorway) check(entrance func(context.Context) error) func(context.Context) error {
+// check returns why this agent waits, or else what the hook's own check does.
+func (d *doorway) check(hook func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if reason := d.core.check(ctx); d.waiting.Load() && reason != nil {
 			return fmt.Errorf("another agent of this node serves; this one takes over when it has read its pods: %w", reason)
 		}
-		return entrance(ctx)
+		return hook(ctx)
 	}
 }

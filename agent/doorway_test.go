@@ -17,7 +17,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// taking is an entrance that an agent takes when it may.
+// taking is a hook that an agent takes when it may.
 type taking struct {
 	*doorway
 	serves *atomic.Bool
@@ -29,7 +29,7 @@ func take(t *testing.T, socket string, core *coreHolder) taking {
 	return takeAfter(t, socket, core, func() {})
 }
 
-// takeAfter is take for an entrance that serves only when connect has returned.
+// takeAfter is take for a hook that serves only when connect has returned.
 func takeAfter(t *testing.T, socket string, core *coreHolder, connect func()) taking {
 	t.Helper()
 	serves := &atomic.Bool{}

@@ -27,7 +27,7 @@ func (r *keptReports) Event(_ podnet.Sandbox, reason, message string) {
 }
 
 // ensureIn returns a function that has a Programmer look at one pod's namespace, and checks the result.
-func ensureIn(t *testing.T, backend kernel.Backend, kept *keptReports, path string) func(controllers.Entrance, controllers.Result) {
+func ensureIn(t *testing.T, backend kernel.Backend, kept *keptReports, path string) func(controllers.Hook, controllers.Result) {
 	t.Helper()
 	ledger := controllers.NewLedger()
 	counters, err := controllers.NewMetrics(prometheus.NewRegistry(), ledger)
@@ -39,7 +39,7 @@ func ensureIn(t *testing.T, backend kernel.Backend, kept *keptReports, path stri
 		Backend: backend, BackendName: "real", Namespaces: backend, Pods: startedPods{}, Reporter: kept, Ledger: ledger, Metrics: counters,
 	}
 	s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "uid-1", ID: "sandbox-1", NetNS: path}
-	return func(by controllers.Entrance, want controllers.Result) {
+	return func(by controllers.Hook, want controllers.Result) {
 		t.Helper()
 		if result, err := p.Ensure(t.Context(), by, s); result != want || err != nil {
 			t.Fatalf("result %s, error %v, want %s", result, err, want)

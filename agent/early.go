@@ -16,29 +16,29 @@ import (
 // maxNRIAbsence is how long a runtime may be without NRI before it is reported, so that a restart is not.
 const maxNRIAbsence = 30 * time.Second
 
-// noEarlyEntrance is the reason of the event on a node without an early entrance.
-const noEarlyEntrance = "NoEarlyEntrance"
+// noEarlyHook is the reason of the event on a node without an early hook.
+const noEarlyHook = "NoEarlyHook"
 
-// earlyEntrance makes an event on the node when the runtime offers no NRI and the CNI plugin is not chained: pods then start before
+// earlyHook makes an event on the node when the runtime offers no NRI and the CNI plugin is not chained: pods then start before
 // their rules are there. There is one event each time that NRI is missing.
-type earlyEntrance struct {
+type earlyHook struct {
 	offered  func() (offered, checked bool)
 	recorder events.EventRecorder
 	node     string
 	log      logr.Logger
 }
 
-// addEarlyEntrance adds the check if NRI is switched on and the CNI plugin is not installed. If both are off, that was a choice.
-func addEarlyEntrance(mgr manager.Manager, o Options, n *nri.Entrance) error {
+// addEarlyHook adds the check if NRI is switched on and the CNI plugin is not installed. If both are off, that was a choice.
+func addEarlyHook(mgr manager.Manager, o Options, n *nri.Hook) error {
 	if n == nil || o.CNI == CNIInstall {
 		return nil
 	}
-	e := earlyEntrance{offered: n.Offered, recorder: mgr.GetEventRecorder(Name), node: o.NodeName, log: ctrl.Log}
+	e := earlyHook{offered: n.Offered, recorder: mgr.GetEventRecorder(Name), node: o.NodeName, log: ctrl.Log}
 	return mgr.Add(manager.RunnableFunc(e.Start))
 }
 
 // Start checks every second until ctx ends.
-func (e earlyEntrance) Start(ctx context.Context) error {
+func (e earlyHook) Start(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	var since time.Time
@@ -62,8 +62,8 @@ func (e earlyEntrance) Start(ctx context.Context) error {
 	}
 }
 
-func (e earlyEntrance) report() {
+func (e earlyHook) report() {
 	const message = "the container runtime offers no NRI: pods start before their rules are there; switch NRI on in the runtime, or use cni: install"
-	e.log.Info("no early entrance", "reason", message)
-	e.recorder.Eventf(nodeRef(e.node), nil, corev1.EventTypeWarning, noEarlyEntrance, "Connect", message)
+	e.log.Info("no early hook", "reason", message)
+	e.recorder.Eventf(nodeRef(e.node), nil, corev1.EventTypeWarning, noEarlyHook, "Connect", message)
 }

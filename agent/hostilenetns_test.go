@@ -22,7 +22,7 @@ import (
 // serveChain runs the CNI socket in front of the real nftables backend, and gives its path. The one pod asks for redirection.
 func serveChain(t *testing.T) (socket string) {
 	t.Helper()
-	c := newTestCNIEntrance(t, nil, "true", nil)
+	c := newTestCNIHook(t, nil, "true", nil)
 	b, programmer := allBackends(t)["nftables"], c.core.core.Load().programmer
 	programmer.Backend, programmer.Namespaces = b, b
 	dir, err := os.MkdirTemp("", "cni") //nolint:usetesting // its names are too long for a socket

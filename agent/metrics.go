@@ -13,18 +13,18 @@ import (
 	"istio-pod-network-controller/runtime/nri"
 )
 
-// registerMetrics registers the metrics of entrances and readiness. All parts of the agent must have been made.
+// registerMetrics registers the metrics of hooks and readiness. All parts of the agent must have been made.
 func registerMetrics(r prometheus.Registerer, contact *controllers.Contact, ready *readiness, hooks []hook, others []prometheus.Collector) error {
 	away := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: controllers.MetricPrefix + "api_server_away_seconds", Help: "Time since the first of the agent's attempts to reach the API server that failed, or that it refused; 0 while it answers.",
 	}, func() float64 { return contact.Away().Seconds() })
 	collectors := slices.Concat(others, []prometheus.Collector{readyMetric{ready}, away})
 	for _, h := range hooks {
-		collectors = append(collectors, gaugeOf(controllers.MetricPrefix+"entrance_up", "1 while the agent learns of sandboxes by this entrance. Entrances that are switched off are missing.",
-			prometheus.Labels{"entrance": string(h.by)}, h.up))
+		collectors = append(collectors, gaugeOf(controllers.MetricPrefix+"hook_up", "1 while the agent learns of sandboxes by this hook. Hooks that are switched off are missing.",
+			prometheus.Labels{"hook": string(h.by)}, h.up))
 	}
 	if early := hooks[1:]; len(early) > 0 {
-		collectors = append(collectors, gaugeOf(controllers.MetricPrefix+"early_entrance", "1 while the runtime asks the agent before a pod's first container exists (by NRI or CNI), 0 while pods start before their "+
+		collectors = append(collectors, gaugeOf(controllers.MetricPrefix+"early_hook", "1 while the runtime asks the agent before a pod's first container exists (by NRI or CNI), 0 while pods start before their "+
 			"rules are there; missing if both are switched off.", nil, func() bool { return slices.ContainsFunc(early, func(h hook) bool { return h.up() }) }))
 	}
 	for _, c := range collectors {
@@ -69,10 +69,10 @@ func (readyMetric) desc() *prometheus.Desc {
 	return prometheus.NewDesc(controllers.MetricPrefix+"ready", "1 for each part of the agent's readiness that passes, as /readyz reports it.", []string{"check"}, nil)
 }
 
-// failOpenMetric returns a counter of pods that an early entrance let through.
-func failOpenMetric(by controllers.Entrance) prometheus.Counter {
+// failOpenMetric returns a counter of pods that an early hook let through.
+func failOpenMetric(by controllers.Hook) prometheus.Counter {
 	return prometheus.NewCounter(prometheus.CounterOpts{
-		Name: controllers.MetricPrefix + "fail_open_total", ConstLabels: prometheus.Labels{"entrance": string(by)},
+		Name: controllers.MetricPrefix + "fail_open_total", ConstLabels: prometheus.Labels{"hook": string(by)},
 		Help: "Calls of the runtime in which a pod was let through without its rules, because --fail-open is set and they could not be applied in time.",
 	})
 }

@@ -39,15 +39,15 @@ func valuesOf(t *testing.T, g prometheus.Gatherer) map[string]float64 {
 	return values
 }
 
-// entranceMetrics returns what an agent with these options registers before the runtime calls.
-func entranceMetrics(t *testing.T, o Options) (*agent, *prometheus.Registry) {
+// hookMetrics returns what an agent with these options registers before the runtime calls.
+func hookMetrics(t *testing.T, o Options) (*agent, *prometheus.Registry) {
 	t.Helper()
 	registry := prometheus.NewRegistry()
 	o.NRI.Socket, o.NRI.Name, o.NRI.Index = t.TempDir()+"/none.sock", nri.DefaultName, nri.DefaultIndex
 	o.Chain = Chain{Plugin: cni.Conf{Socket: "/run/x/cni.sock"}}
 	o.Intent = intent.Config{AgentNamespace: "mesh"}
 	a := &agent{Options: o, core: newCoreHolder(), ready: &readiness{}, metrics: registry}
-	if _, err := a.entrances(); err != nil {
+	if _, err := a.earlyHooks(); err != nil {
 		t.Fatal(err)
 	}
 	if err := registerMetrics(registry, &a.core.contact, a.ready, a.hooks(), a.collectors); err != nil {
@@ -56,15 +56,15 @@ func entranceMetrics(t *testing.T, o Options) (*agent, *prometheus.Registry) {
 	return a, registry
 }
 
-// Each entrance that is switched on has its metrics from the start, and no other has.
-func TestMetricsOfEntrances(t *testing.T) {
-	watch := map[string]float64{"entrance_up watch": 0, "api_server_away_seconds": 0}
+// Each hook that is switched on has its metrics from the start, and no other has.
+func TestMetricsOfHooks(t *testing.T) {
+	watch := map[string]float64{"hook_up watch": 0, "api_server_away_seconds": 0}
 	byNRI := map[string]float64{
-		"entrance_up watch": 0, "api_server_away_seconds": 0, "entrance_up nri": 0, "early_entrance": 0, "nri_connected": 0, "nri_offered": 0, "nri_panics_total": 0,
+		"hook_up watch": 0, "api_server_away_seconds": 0, "hook_up nri": 0, "early_hook": 0, "nri_connected": 0, "nri_offered": 0, "nri_panics_total": 0,
 		"fail_open_total nri": 0, "ready nri": 0,
 	}
 	byCNI := map[string]float64{
-		"entrance_up watch": 0, "api_server_away_seconds": 0, "entrance_up cni": 0, "early_entrance": 0, "fail_open_total cni": 0, "ready cni": 0,
+		"hook_up watch": 0, "api_server_away_seconds": 0, "hook_up cni": 0, "early_hook": 0, "fail_open_total cni": 0, "ready cni": 0,
 		"cni_call_duration_seconds ADD passed": 0, "cni_call_duration_seconds ADD refused": 0,
 		"cni_call_duration_seconds CHECK passed": 0, "cni_call_duration_seconds CHECK refused": 0,
 	}
@@ -77,7 +77,7 @@ func TestMetricsOfEntrances(t *testing.T) {
 		"CNI":             {NRIOff, CNIInstall, byCNI},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, registry := entranceMetrics(t, Options{NRI: NRI{Mode: tc.nri}, CNI: tc.cni})
+			_, registry := hookMetrics(t, Options{NRI: NRI{Mode: tc.nri}, CNI: tc.cni})
 			if diff := cmp.Diff(tc.want, valuesOf(t, registry)); diff != "" {
 				t.Errorf("metrics (-want +got):\n%s", diff)
 			}
@@ -85,17 +85,17 @@ func TestMetricsOfEntrances(t *testing.T) {
 	}
 }
 
-// One working early entrance of two is enough.
-func TestTheEarlyEntranceIsUpIfOneIs(t *testing.T) {
-	a, registry := entranceMetrics(t, Options{NRI: NRI{Mode: NRIAuto}, CNI: CNIInstall})
+// One working early hook of two is enough.
+func TestTheEarlyHookIsUpIfOneIs(t *testing.T) {
+	a, registry := hookMetrics(t, Options{NRI: NRI{Mode: NRIAuto}, CNI: CNIInstall})
 	passes := func() error { return nil }
 	a.cniState.checkChain.Store(&passes)
 	values := valuesOf(t, registry)
-	if values["early_entrance"] != 0 || values["entrance_up cni"] != 0 { // nobody listens at the socket
+	if values["early_hook"] != 0 || values["hook_up cni"] != 0 { // nobody listens at the socket
 		t.Errorf("before the socket is served: %v", values)
 	}
 	a.cniState.server = nil // what is left to check is the chain
-	if values := valuesOf(t, registry); values["early_entrance"] != 1 || values["entrance_up cni"] != 1 || values["entrance_up nri"] != 0 {
+	if values := valuesOf(t, registry); values["early_hook"] != 1 || values["hook_up cni"] != 1 || values["hook_up nri"] != 0 {
 		t.Errorf("with a working chain: %v", values)
 	}
 }
@@ -146,10 +146,10 @@ func TestWhatNRICallsCount(t *testing.T) {
 	}
 }
 
-func TestCNIEntrance_requests_areMeasured(t *testing.T) {
+func TestCNIHook_requests_areMeasured(t *testing.T) {
 	for _, failOpen := range []bool{false, true} {
 		var ended []string
-		c := cniEntrance{entrance: entrance{core: newCoreHolder(), failOpen: failOpen}, calls: &install.Calls{}}
+		c := cniHook{ensurer: ensurer{core: newCoreHolder(), failOpen: failOpen}, calls: &install.Calls{}}
 		c.ended = func(command string, err error, _ time.Duration) {
 			ended = append(ended, fmt.Sprint(command, " ", err == nil))
 		}
@@ -165,10 +165,10 @@ func TestCNIEntrance_requests_areMeasured(t *testing.T) {
 	}
 }
 
-func TestPodsThatTheCNIEntranceLetsThroughAreCounted(t *testing.T) {
+func TestPodsThatTheCNIHookLetsThroughAreCounted(t *testing.T) {
 	for _, failOpen := range []bool{false, true} {
 		counter := failOpenMetric(controllers.CNI)
-		c := cniEntrance{entrance: entrance{by: controllers.CNI, core: newCoreHolder(), failOpen: failOpen, letThrough: counter.Inc}}
+		c := cniHook{ensurer: ensurer{by: controllers.CNI, core: newCoreHolder(), failOpen: failOpen, letThrough: counter.Inc}}
 		_, err := c.ensure(t.Context(), podnet.Sandbox{Namespace: "shop", Name: "cart"})
 		registry := prometheus.NewRegistry()
 		registry.MustRegister(counter)

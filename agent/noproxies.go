@@ -25,4 +25,4 @@ func (Options) proxyKinds() []client.Object { return nil }
 
 func addProxyKinds(*runtime.Scheme) error { return nil }
 
-func (entrance) stopped(context.Context, podnet.Sandbox, nri.Container) error { return nil }
+func (ensurer) stopped(context.Context, podnet.Sandbox, nri.Container) error { return nil }

@@ -227,7 +227,7 @@ func TestAnAgentThatFailsOpen(t *testing.T) {
 		t.Error(err)
 	}
 	if len(r.ready.liveChecks) != 1 || len(r.announcers) != 1 {
-		t.Errorf("%d liveness checks, %d entrances that announce sandboxes", len(r.ready.liveChecks), len(r.announcers))
+		t.Errorf("%d liveness checks, %d hooks that announce sandboxes", len(r.ready.liveChecks), len(r.announcers))
 	}
 }
 

@@ -54,7 +54,7 @@ func (o Options) proxyKinds() []client.Object {
 func addProxyKinds(scheme *runtime.Scheme) error { return v1alpha1.AddToScheme(scheme) }
 
 // stopped has the proxies of a pod finish with its application. The runtime waits for the answer.
-func (e entrance) stopped(ctx context.Context, s podnet.Sandbox, c nri.Container) error {
+func (e ensurer) stopped(ctx context.Context, s podnet.Sandbox, c nri.Container) error {
 	core, err := e.core.get()
 	if err != nil || core.managed == nil {
 		return nil //nolint:nilerr // the agent is starting: the proxy goes with the sandbox

@@ -15,7 +15,7 @@ const chainReason = "CNIChain"
 // EventReasons returns the reason of every event about nodes, in words for docs/reference/events.md.
 func EventReasons() []controllers.Reason {
 	out := []controllers.Reason{{
-		Name: noEarlyEntrance, Means: "the container runtime offers no NRI, and pods start before their rules are there",
+		Name: noEarlyHook, Means: "the container runtime offers no NRI, and pods start before their rules are there",
 		Do: "switch NRI on in the runtime, or install with `cni: install`",
 	}}
 	for _, f := range chainFaults() {
@@ -51,9 +51,9 @@ type WrittenKey struct{ Name, Kind, Meaning string }
 func Written() []WrittenKey {
 	return []WrittenKey{
 		{controllers.KeyStatus, "annotation of pods", "`initialized`, `failed` or `removed`"},
-		{controllers.KeyDetails, "annotation of pods", "JSON: sandbox, path of its network namespace, entrance, backend, hash of the Spec, time, message, notes, last repair"},
+		{controllers.KeyDetails, "annotation of pods", "JSON: sandbox, path of its network namespace, hook, backend, hash of the Spec, time, message, notes, last repair"},
 		{string(controllers.Condition), "condition of pods", "see [conditions.md](conditions.md)"},
-		{agentstatus.Annotation, "annotation of the agent's own pod", "JSON: version, backend, readiness, entrances, last error"},
+		{agentstatus.Annotation, "annotation of the agent's own pod", "JSON: version, backend, readiness, hooks, last error"},
 		{sidecar.LabelShared, "label of the pods of shared proxies", "written by the chart: the SidecarProfile whose pods the proxy serves; in the agent's namespace alone"},
 		{cniAnnotation, "annotation of the agent's DaemonSet", "written by the chart: the value of `cni` that its agents have"},
 		{controllers.KeyStartupTaint, "taint of nodes", "written by the kubelet or the node's provider; with `startupTaint` the agent removes it when it is ready"},

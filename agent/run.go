@@ -42,7 +42,7 @@ const (
 
 // Run starts the agent and works until ctx ends:
 //
-//   - health starts at once, and the entrances when this agent may serve; until it has read its pods, it refuses there;
+//   - health starts at once, and the hooks when this agent may serve; until it has read its pods, it refuses there;
 //   - the API server is tried until it answers;
 //   - then the manager runs the rest. When one part fails or ctx ends, all parts end.
 func Run(ctx context.Context, o Options) error {
@@ -72,24 +72,24 @@ func Run(ctx context.Context, o Options) error {
 // agent is what the agent's parts share.
 type agent struct {
 	Options
-	core        *coreHolder
-	ready       *readiness
-	backends    kernel.Backend
-	metrics     prometheus.Registerer
-	collectors  []prometheus.Collector // of the entrances, see registerMetrics
-	finder      runtimeFinder
-	announcers  []func() bool // see controllers.Programmer.Announcers
-	nriEntrance *nri.Entrance // nil: NRI is off
-	early       []hook        // the early entrances that are switched on
-	cniState    cniState
-	inspect     atomic.Pointer[agentstatus.Inspect] // where the agent answers `inspect`; nil: nowhere
-	selfReport  *agentstatus.Report                 // nil: the agent does not know its pod
-	ports       ports
+	core       *coreHolder
+	ready      *readiness
+	backends   kernel.Backend
+	metrics    prometheus.Registerer
+	collectors []prometheus.Collector // of the hooks, see registerMetrics
+	finder     runtimeFinder
+	announcers []func() bool // see controllers.Programmer.Announcers
+	nriHook    *nri.Hook     // nil: NRI is off
+	early      []hook        // the early hooks that are switched on
+	cniState   cniState
+	inspect    atomic.Pointer[agentstatus.Inspect] // where the agent answers `inspect`; nil: nowhere
+	selfReport *agentstatus.Report                 // nil: the agent does not know its pod
+	ports      ports
 }
 
 func (a *agent) run(processCtx context.Context, config *rest.Config) error {
 	a.addChecks()
-	entrances, err := a.entrances()
+	hooks, err := a.earlyHooks()
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func (a *agent) run(processCtx context.Context, config *rest.Config) error {
 		return a.cniState.add(processCtx, a.Options, a.metrics, mgr, p)
 	}
 	group, ctx := errgroup.WithContext(processCtx) // the first that fails ends the others
-	for _, e := range entrances {
+	for _, e := range hooks {
 		group.Go(func() error { return e(logr.NewContext(ctx, ctrl.Log)) })
 	}
 	group.Go(func() error { return a.manage(ctx, config, addCNI) })
@@ -187,7 +187,7 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 	return core{programmer: programmer, pods: pods, managed: managed}, errors.Join(
 		watch.SetupWithManager(mgr),
 		mgr.Add(writer), mgr.Add(manager.RunnableFunc(releaseStartPages)),
-		addEarlyEntrance(mgr, a.Options, a.nriEntrance),
+		addEarlyHook(mgr, a.Options, a.nriHook),
 		addStartupTaint(mgr, a.Options, a.ready),
 	)
 }

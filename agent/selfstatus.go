@@ -66,7 +66,7 @@ func (s selfStatus) look(ctx context.Context, newest *agentstatus.Error) agentst
 		Version: s.build.Version, Revision: s.build.Revision, Backend: s.backend, LastError: newest, Inspect: s.inspect.Load(), Time: time.Now().UTC().Truncate(time.Second),
 	}
 	for _, h := range s.hooks {
-		out.Entrance = append(out.Entrance, entranceState(string(h.by), h.state(ctx)))
+		out.Hook = append(out.Hook, hookState(string(h.by), h.state(ctx)))
 	}
 	for _, err := range s.ready.failing(ctx) {
 		if len(out.NotReady) < maxSelfFaults {
@@ -77,11 +77,11 @@ func (s selfStatus) look(ctx context.Context, newest *agentstatus.Error) agentst
 	return out
 }
 
-func entranceState(name string, err error) agentstatus.Entrance {
+func hookState(name string, err error) agentstatus.Hook {
 	if err != nil {
-		return agentstatus.Entrance{Name: name, Message: oneLine(err.Error())}
+		return agentstatus.Hook{Name: name, Message: oneLine(err.Error())}
 	}
-	return agentstatus.Entrance{Name: name, Up: true}
+	return agentstatus.Hook{Name: name, Up: true}
 }
 
 // oneLine returns text as one line of valid UTF-8 with at most maxSelfMessage bytes.

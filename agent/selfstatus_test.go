@@ -28,18 +28,18 @@ func TestWhatTheAgentSaysAboutItself(t *testing.T) {
 		t.Errorf("ready %t, not ready: %q", s.Ready, s.NotReady)
 	}
 	names := ""
-	for _, e := range s.Entrance {
+	for _, e := range s.Hook {
 		names += e.Name + " "
 		if e.Up || e.Message == "" {
 			t.Errorf("before the API server was reached: %+v", e)
 		}
 	}
 	if names != "watch cni " {
-		t.Errorf("entrances %s", names)
+		t.Errorf("hooks %s", names)
 	}
 	a.core.set(core{})
 	newest := failureNow(controllers.Report{Sandbox: podnet.Sandbox{Namespace: "shop", Name: "b"}, Status: controllers.StatusFailed, Message: "of\nb"})
-	if s = self.look(t.Context(), newest); !s.Ready || !s.Entrance[0].Up || s.LastError != newest {
+	if s = self.look(t.Context(), newest); !s.Ready || !s.Hook[0].Up || s.LastError != newest {
 		t.Errorf("later: %+v", s)
 	}
 	if newest.Pod != "shop/b" || newest.Message != "of b" || newest.Time.IsZero() {
@@ -58,8 +58,8 @@ func TestMessagesAreOneShortLine(t *testing.T) {
 	}
 }
 
-// statesOf returns what the agent says of its entrances.
-func statesOf(t *testing.T, a *agent) []agentstatus.Entrance {
+// statesOf returns what the agent says of its hooks.
+func statesOf(t *testing.T, a *agent) []agentstatus.Hook {
 	t.Helper()
-	return selfStatus{ready: a.ready, hooks: a.hooks(), inspect: &a.inspect}.look(t.Context(), nil).Entrance
+	return selfStatus{ready: a.ready, hooks: a.hooks(), inspect: &a.inspect}.look(t.Context(), nil).Hook
 }

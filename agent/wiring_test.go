@@ -51,27 +51,27 @@ func TestTheCoreIsSetOnceTheCachesAreFilled(t *testing.T) {
 	}
 }
 
-// A controller that gives up waiting for the API server ends the agent, and with it the entrances.
+// A controller that gives up waiting for the API server ends the agent, and with it the hooks.
 func TestControllersWaitForTheAPIServerAsLongAsItTakes(t *testing.T) {
 	if limit := controllerOptions().CacheSyncTimeout; limit < 7*24*time.Hour {
 		t.Errorf("they wait %s", limit)
 	}
 }
 
-// The event NoEarlyEntrance is for nodes on which NRI is the only early entrance that is switched on.
+// The event NoEarlyHook is for nodes on which NRI is the only early hook that is switched on.
 func TestNoEventWithoutNRIIfNoneIsExpected(t *testing.T) {
 	for name, a := range map[string]*agent{
 		"NRI is off":       {},
-		"CNI is installed": {Options: Options{CNI: CNIInstall}, nriEntrance: &nri.Entrance{}},
+		"CNI is installed": {Options: Options{CNI: CNIInstall}, nriHook: &nri.Hook{}},
 	} {
-		if err := addEarlyEntrance(nil, a.Options, a.nriEntrance); err != nil {
+		if err := addEarlyHook(nil, a.Options, a.nriHook); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
 // The plugin excludes the namespaces that the agent excludes; readiness includes the state of the chain.
-func TestTheCNIEntranceIsWired(t *testing.T) {
+func TestTheCNIHookIsWired(t *testing.T) {
 	for mode, servers := range map[string]int{CNIOff: 0, CNIUninstall: 0, CNIInstall: 1} {
 		a := &agent{core: newCoreHolder(), ready: &readiness{}, Options: Options{
 			CNI: mode, Intent: intent.Config{ExcludedNamespaces: []string{"kube-system"}, AgentNamespace: "mesh"},
@@ -97,7 +97,7 @@ func TestTheCNIEntranceIsWired(t *testing.T) {
 	}
 }
 
-// startNRI starts an agent's NRI entrance where no runtime offers NRI, and returns once it knows that. The entrance ends without an error.
+// startNRI starts an agent's NRI hook where no runtime offers NRI, and returns once it knows that. The hook ends without an error.
 func startNRI(t *testing.T, mode string) *agent {
 	t.Helper()
 	a := &agent{core: newCoreHolder(), ready: &readiness{}, metrics: prometheus.NewRegistry(), Options: Options{
@@ -105,7 +105,7 @@ func startNRI(t *testing.T, mode string) *agent {
 	}}
 	run, err := a.newNRI()
 	if err != nil || len(run) != 1 {
-		t.Fatalf("%d entrances, %v", len(run), err)
+		t.Fatalf("%d hooks, %v", len(run), err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -117,14 +117,14 @@ func startNRI(t *testing.T, mode string) *agent {
 		}
 	})
 	for checked := false; !checked; {
-		_, checked = a.nriEntrance.Offered()
+		_, checked = a.nriHook.Offered()
 		<-time.After(time.Millisecond)
 	}
 	return a
 }
 
-// The NRI entrance follows the flags, announces sandboxes, and is part of readiness and liveness.
-func TestTheNRIEntranceIsWired(t *testing.T) {
+// The NRI hook follows the flags, announces sandboxes, and is part of readiness and liveness.
+func TestTheNRIHookIsWired(t *testing.T) {
 	a := startNRI(t, NRIRequired)
 	if len(a.announcers) != 1 || a.announcers[0]() || len(a.ready.liveChecks) != 1 {
 		t.Fatalf("%d announcers, %d liveness checks", len(a.announcers), len(a.ready.liveChecks))
@@ -137,7 +137,7 @@ func TestTheNRIEntranceIsWired(t *testing.T) {
 	}
 	off := &agent{Options: Options{NRI: NRI{Mode: NRIOff}}}
 	if run, err := off.newNRI(); err != nil || len(run) != 0 {
-		t.Errorf("switched off: %d entrances, %v", len(run), err)
+		t.Errorf("switched off: %d hooks, %v", len(run), err)
 	}
 }
 
@@ -162,7 +162,7 @@ func TestLiveReturnsTheErrorOfAnyLiveCheck(t *testing.T) {
 }
 
 func TestASandboxThatIsDeletedIsForgotten(t *testing.T) {
-	c := newTestCNIEntrance(t, &fakeNamespace{}, "true", nil)
+	c := newTestCNIHook(t, &fakeNamespace{}, "true", nil)
 	s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u-1", ID: "s-1", NetNS: "/run/netns/a"}
 	ledger := c.core.core.Load().programmer.Ledger
 	if err := c.Add(t.Context(), s); err != nil {
@@ -179,24 +179,24 @@ func TestASandboxThatIsDeletedIsForgotten(t *testing.T) {
 	}
 }
 
-// What the entrances report of a pod: whether it asks for rules, and whether it is on the host's network.
-func TestWhatAnEntranceKnowsOfAPod(t *testing.T) {
+// What the hooks report of a pod: whether it asks for rules, and whether it is on the host's network.
+func TestWhatAHookKnowsOfAPod(t *testing.T) {
 	s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u-1", ID: "s-1", NetNS: "/run/netns/a"}
 	for initialize, want := range map[string]bool{"true": true, "": false} {
-		asked, err := newTestCNIEntrance(t, &fakeNamespace{}, initialize, nil).Ensure(t.Context(), s)
+		asked, err := newTestCNIHook(t, &fakeNamespace{}, initialize, nil).Ensure(t.Context(), s)
 		if err != nil || asked != want {
 			t.Errorf("asking %q: %v, %v", initialize, asked, err)
 		}
 	}
-	if host, known := newTestCNIEntrance(t, &fakeNamespace{}, "", nil).hostNetwork(t.Context(), s); host || !known {
+	if host, known := newTestCNIHook(t, &fakeNamespace{}, "", nil).hostNetwork(t.Context(), s); host || !known {
 		t.Errorf("host %v, known %v", host, known)
 	}
-	if _, known := newTestCNIEntrance(t, &fakeNamespace{}, "", errSome).hostNetwork(t.Context(), s); known {
+	if _, known := newTestCNIHook(t, &fakeNamespace{}, "", errSome).hostNetwork(t.Context(), s); known {
 		t.Error("known though the API server does not answer")
 	}
 	other := s
 	other.UID = "u-2"
-	if _, known := newTestCNIEntrance(t, &fakeNamespace{}, "", nil).hostNetwork(t.Context(), other); known {
+	if _, known := newTestCNIHook(t, &fakeNamespace{}, "", nil).hostNetwork(t.Context(), other); known {
 		t.Error("another pod of the same name is taken for it")
 	}
 }

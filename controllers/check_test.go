@@ -30,10 +30,10 @@ func verifyFor(t *testing.T, b *bench, interval, d time.Duration) {
 	b.work(ctx, t, newWorkWatch(b))
 }
 
-// Whichever entrance failed, and however short the fault was, the pod is repaired soon, and its report says so.
+// Whichever hook failed, and however short the fault was, the pod is repaired soon, and its report says so.
 func TestAFailureIsMendedWithoutAnybodyTelling(t *testing.T) {
 	for name, c := range map[string]struct {
-		by   Entrance
+		by   Hook
 		fail func(b *bench, fails bool)
 	}{
 		"the kernel, for NRI":        {by: NRI, fail: func(b *bench, fails bool) { b.backend.err = faultIf(fails) }},

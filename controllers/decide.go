@@ -66,10 +66,10 @@ func decide(q queued, last written, shown *corev1.Pod, now time.Time) decision {
 	return decision{write: true}
 }
 
-// mayWait reports whether the report may be delayed: it is a success report, by an early entrance, of a pod that is still starting.
+// mayWait reports whether the report may be delayed: it is a success report, by an early hook, of a pod that is still starting.
 func (q queued) mayWait(pod *corev1.Pod) bool {
 	pending := pod.Status.Phase == corev1.PodPending || pod.Status.Phase == ""
-	return q.report.Entrance.early() && pending && q.report.Status == StatusInitialized && pod.Annotations[KeyStatus] == ""
+	return q.report.Hook.early() && pending && q.report.Status == StatusInitialized && pod.Annotations[KeyStatus] == ""
 }
 
 // repeats reports whether the report is of a kind that may come with another text each time.

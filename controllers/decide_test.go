@@ -26,7 +26,7 @@ func TestDecide(t *testing.T) {
 	failed.Status, failed.Reason, failed.Message = StatusFailed, ReasonRedirectFailed, "kernel says no"
 	wrong.Status, wrong.Reason, wrong.Message = StatusFailed, ReasonInvalidAnnotation, "key: value"
 	failedAgain, early, earlyWrong := failed, good, wrong
-	failedAgain.Message, early.Entrance, earlyWrong.Entrance = "kernel says no, otherwise", NRI, NRI
+	failedAgain.Message, early.Hook, earlyWrong.Hook = "kernel says no, otherwise", NRI, NRI
 	now := time.Unix(10000, 0)
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
 	for name, c := range map[string]struct {

@@ -25,7 +25,7 @@ func (b *bench) says(t *testing.T, r Report) {
 func TestAReportStaysWhileRuntimeOrAPIServerIsAway(t *testing.T) {
 	for name, c := range map[string]struct {
 		change   func(b *bench)
-		by       Entrance
+		by       Hook
 		restart  bool // the agent remembers nothing
 		takeBack bool
 	}{

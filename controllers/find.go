@@ -48,7 +48,7 @@ func (l locator) find(ctx context.Context, v visit) (podnet.Sandbox, error) {
 	return s, nil
 }
 
-// locate returns where the sandbox is, and reports whether the runtime was asked. It is not asked if the entrance has passed the path.
+// locate returns where the sandbox is, and reports whether the runtime was asked. It is not asked if the hook has passed the path.
 // While NRI or CNI reports every sandbox, a known one comes from the ledger, and nobody asks about a pod that the kubelet has not started.
 func (l locator) locate(ctx context.Context, v visit, known Entry, isKnown bool) (s podnet.Sandbox, asked bool, err error) {
 	s = v.sandbox
@@ -74,7 +74,7 @@ func (l locator) locate(ctx context.Context, v visit, known Entry, isKnown bool)
 	return found, true, nil
 }
 
-// matches reports whether s may be the sandbox of this call. An early entrance names the sandbox that is being made: another
+// matches reports whether s may be the sandbox of this call. An early hook names the sandbox that is being made: another
 // sandbox of the same pod, and its rules, do not count.
 func (v visit) matches(s podnet.Sandbox) bool {
 	return !v.by.early() || v.sandbox.ID == "" || v.sandbox.ID == s.ID
@@ -118,7 +118,7 @@ func recalled(s, known podnet.Sandbox) podnet.Sandbox {
 	return s
 }
 
-// withHandler asks the runtime, once, for the handler of a pod with a runtime class: the CNI chain does not know it. An early entrance does not
+// withHandler asks the runtime, once, for the handler of a pod with a runtime class: the CNI chain does not know it. An early hook does not
 // ask, because the runtime does not know the sandbox yet. If the runtime does not answer soon, the next look asks again.
 func (l locator) withHandler(ctx context.Context, v visit, s podnet.Sandbox) podnet.Sandbox {
 	if v.pod.Spec.RuntimeClassName == nil || s.RuntimeHandler != "" || s.CreatedAt != 0 || v.by.early() {

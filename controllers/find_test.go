@@ -32,13 +32,13 @@ func TestFind_staticPod_byItsHash(t *testing.T) {
 	}
 }
 
-// No report and no rules where the API server's answer is missing: the entrances refuse the pod.
+// No report and no rules where the API server's answer is missing: the hooks refuse the pod.
 func TestEnsure_podUnreadable_fails(t *testing.T) {
 	for name, change := range map[string]func(*bench){
 		"the pod":       func(b *bench) { b.pods.err = errors.New("connection refused") },
 		"its namespace": func(b *bench) { b.pods.errNS = errors.New("connection refused") },
 	} {
-		for _, by := range []Entrance{Watch, Verify, NRI, CNI} {
+		for _, by := range []Hook{Watch, Verify, NRI, CNI} {
 			b := newBench(t)
 			change(b)
 			result, err := b.Ensure(t.Context(), by, b.known())

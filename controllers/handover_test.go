@@ -42,7 +42,7 @@ func newNode(t *testing.T) *node {
 }
 
 // ensureAndWrite calls Ensure for the pod as it is now, and writes the report.
-func (n *node) ensureAndWrite(t *testing.T, a *agent, by Entrance) (Result, error) {
+func (n *node) ensureAndWrite(t *testing.T, a *agent, by Hook) (Result, error) {
 	t.Helper()
 	pod := n.pod(t)
 	a.pods.pod = pod
@@ -68,10 +68,10 @@ func (n *node) pod(t *testing.T) *corev1.Pod {
 	return pod
 }
 
-// changes counts how often an agent had to change the kernel, of those that are told in turn, as all entrances do.
+// changes counts how often an agent had to change the kernel, of those that are told in turn, as all hooks do.
 func (n *node) changes(t *testing.T, turns ...*agent) (count int) {
 	t.Helper()
-	for _, by := range []Entrance{NRI, Watch, Verify} {
+	for _, by := range []Hook{NRI, Watch, Verify} {
 		for _, a := range turns {
 			result, err := n.ensureAndWrite(t, a, by)
 			if err != nil || result == Failed {
@@ -85,7 +85,7 @@ func (n *node) changes(t *testing.T, turns ...*agent) (count int) {
 	return count
 }
 
-// Whichever agent is called first, and by which entrance, the work is done once and reported once.
+// Whichever agent is called first, and by which hook, the work is done once and reported once.
 func TestTwoAgentsOfANodeProgramAndReportOnce(t *testing.T) {
 	for name, first := range map[string]int{"the old one first": 0, "the new one first": 1} {
 		t.Run(name, func(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 // A pod changes several times while it starts. Each change reaches the kernel only if the rules may depend on it.
 func TestEnsure_changeThatNeedsNoOtherRules_isLeftToTheNextCheck(t *testing.T) {
 	for name, c := range map[string]struct {
-		by     Entrance
+		by     Hook
 		change func(*bench)
 		looks  bool
 	}{

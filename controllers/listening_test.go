@@ -28,7 +28,7 @@ func (f *fakeListeners) Listening(context.Context, podnet.Place, uint32) ([]uint
 func TestAReportNamesThePortsThatAreCaptured(t *testing.T) {
 	for name, c := range map[string]struct {
 		annotations map[string]string
-		by          Entrance
+		by          Hook
 		ports       []uint16
 		err         error
 		want        string

@@ -13,8 +13,8 @@ import (
 // ErrBusy means that a call of Ensure works on the pod: what is read meanwhile may be half of a change.
 var ErrBusy = errors.New("the agent is working on the pod right now")
 
-// looking is the entrance of Look. It is not early, and nothing counts it.
-const looking Entrance = "inspect"
+// looking is the hook of Look. It is not early, and nothing counts it.
+const looking Hook = "inspect"
 
 // lookAttempts is how often Look reads again what has changed while it read.
 const lookAttempts = 3

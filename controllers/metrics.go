@@ -24,12 +24,12 @@ type Metrics struct {
 func NewMetrics(r prometheus.Registerer, ledger *Ledger) (*Metrics, error) {
 	m := &Metrics{
 		ensures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: MetricPrefix + "ensure_total", Help: "Calls that made a sandbox's rules what its pod asks for, by entrance and result.",
-		}, []string{"entrance", "result"}),
+			Name: MetricPrefix + "ensure_total", Help: "Calls that made a sandbox's rules what its pod asks for, by hook and result.",
+		}, []string{"hook", "result"}),
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: MetricPrefix + "ensure_duration_seconds", Help: "Time to look at a sandbox and program it.",
 			Buckets: prometheus.ExponentialBuckets(0.0002, 2, 15), // 0.2 ms to 3.3 s
-		}, []string{"entrance"}),
+		}, []string{"hook"}),
 		drift: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: MetricPrefix + "drift_total", Help: "Repairs of rules that somebody else had changed, by what differed; a repair counts once for each kind.",
 		}, []string{"kind"}),
@@ -58,7 +58,7 @@ func NewMetrics(r prometheus.Registerer, ledger *Ledger) (*Metrics, error) {
 
 // startAtZero makes every series.
 func (m *Metrics) startAtZero() {
-	for _, by := range []Entrance{Watch, Verify, NRI, CNI} {
+	for _, by := range []Hook{Watch, Verify, NRI, CNI} {
 		m.durations.WithLabelValues(string(by))
 		for _, result := range []Result{Changed, Unchanged, Skipped, Failed} {
 			m.ensures.WithLabelValues(string(by), string(result))
@@ -73,7 +73,7 @@ func (m *Metrics) startAtZero() {
 }
 
 // ensured counts one call of Ensure. A call whose sandbox is not there yet is not counted.
-func (m *Metrics) ensured(by Entrance, result Result, err error, d time.Duration) {
+func (m *Metrics) ensured(by Hook, result Result, err error, d time.Duration) {
 	if absent(err) {
 		return
 	}

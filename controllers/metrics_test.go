@@ -16,14 +16,14 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// ensureTotal returns the whole metric: every series is there from the start, with 0 unless counts has "ENTRANCE RESULT".
+// ensureTotal returns the whole metric: every series is there from the start, with 0 unless counts has "HOOK RESULT".
 func ensureTotal(counts map[string]int) string {
 	const name = MetricPrefix + "ensure_total"
 	var b strings.Builder
-	fmt.Fprintf(&b, "# HELP %s Calls that made a sandbox's rules what its pod asks for, by entrance and result.\n# TYPE %s counter\n", name, name)
-	for _, by := range []Entrance{CNI, NRI, Verify, Watch} {
+	fmt.Fprintf(&b, "# HELP %s Calls that made a sandbox's rules what its pod asks for, by hook and result.\n# TYPE %s counter\n", name, name)
+	for _, by := range []Hook{CNI, NRI, Verify, Watch} {
 		for _, result := range []Result{Changed, Failed, Skipped, Unchanged} {
-			fmt.Fprintf(&b, "%s{entrance=%q,result=%q} %d\n", name, by, result, counts[string(by)+" "+string(result)])
+			fmt.Fprintf(&b, "%s{hook=%q,result=%q} %d\n", name, by, result, counts[string(by)+" "+string(result)])
 		}
 	}
 	return b.String()

@@ -13,7 +13,7 @@ const processPath = "/proc/7/ns/net"
 
 // The number of a process that has ended is used again, perhaps for a process of another pod.
 func TestAPathThroughAProcessThatLeadsToAnotherPodIsNotUsed(t *testing.T) {
-	for _, by := range []Entrance{Watch, Verify, NRI, CNI} {
+	for _, by := range []Hook{Watch, Verify, NRI, CNI} {
 		t.Run(string(by), func(t *testing.T) {
 			b := newBench(t)
 			b.finder.sandboxes["uid-1"] = podnet.Sandbox{ID: "sandbox-1", NetNS: processPath}

@@ -22,7 +22,7 @@ func TestRulesAreRemovedOnlyIfThePodOptsOutNow(t *testing.T) {
 		return pod
 	}
 	for name, c := range map[string]struct {
-		by      Entrance
+		by      Hook
 		now     *corev1.Pod
 		err     error
 		want    Result
@@ -62,7 +62,7 @@ func TestRulesAreRemovedOnlyIfThePodOptsOutNow(t *testing.T) {
 // The cache may be late. A pod that has opted in again by the time its sandbox is made must not start without rules.
 func TestASandboxOfAPodThatOptsOutIsMadeAsTheAPIServerSaysNow(t *testing.T) {
 	for name, c := range map[string]struct {
-		by    Entrance
+		by    Hook
 		now   string // what the annotation says by now
 		err   error
 		want  Result
@@ -112,7 +112,7 @@ func TestASandboxOfAPodThatOptsOutIsAskedAboutOnce(t *testing.T) {
 	b.backend.held["/netns/1"] = "an earlier agent's"
 	b.pods.pod.Annotations[intent.KeyInitialize] = "false"
 	for call, c := range []struct {
-		by   Entrance
+		by   Hook
 		want int32
 	}{{NRI, 1}, {NRI, 1}, {CNI, 1}, {Verify, 1}, {Watch, 1}} {
 		if _, err := b.Ensure(t.Context(), c.by, b.known()); err != nil || b.pods.asked.Load() != c.want {
@@ -139,7 +139,7 @@ func TestAPodThatDoesNotOptOutIsNotAskedAbout(t *testing.T) {
 			b.Config.AgentNamespace = "shop"
 		},
 	} {
-		for _, by := range []Entrance{NRI, CNI} {
+		for _, by := range []Hook{NRI, CNI} {
 			b := newBench(t)
 			change(b)
 			b.pods.errNow = errors.New("connection refused")
@@ -154,7 +154,7 @@ func TestAPodThatDoesNotOptOutIsNotAskedAbout(t *testing.T) {
 // not have any must not wait for an API server that is away.
 func TestEnsure_namespaceAsksByNow_isReadFromTheServerWhileTheCacheIsBehind(t *testing.T) {
 	for name, c := range map[string]struct {
-		by     Entrance
+		by     Hook
 		behind bool
 		change func(b *bench)
 		want   Result

@@ -31,7 +31,7 @@ func isOf(s podnet.Sandbox) func(*corev1.Pod) bool {
 	return func(pod *corev1.Pod) bool { return string(pod.UID) == s.UID }
 }
 
-// UID returns the UID of the pod with a name, for entrances that do not learn it.
+// UID returns the UID of the pod with a name, for hooks that do not learn it.
 func (r Reader) UID(ctx context.Context, namespace, name string) (string, error) {
 	pod, err := find(ctx, namespace, name, func(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil }, r.Cache, r.Live)
 	if err != nil {

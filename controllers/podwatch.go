@@ -29,14 +29,14 @@ import (
 // ensureTimeout bounds one call of Ensure, with the runtime's and the kernel's answers.
 const ensureTimeout = 10 * time.Second
 
-// PodWatch is the entrance that watches the API server, and visits each pod of the node when it is due:
+// PodWatch is the hook that watches the API server, and visits each pod of the node when it is due:
 //
 //   - at once, when the pod, or an annotation of its namespace that is read, has changed. What the agent has written itself is no change;
 //   - after a failure, after a random wait whose bound doubles up to lastBackOff;
 //   - while its sandbox is not there, after a random part of the time that the pod has waited;
-//   - if its annotations are wrong, or its rules are as they should be, at its next check (see schedule), whichever entrance was here last.
+//   - if its annotations are wrong, or its rules are as they should be, at its next check (see schedule), whichever hook was here last.
 //
-// A visit at the time of a check compares the kernel with what the pod asks for: its entrance is Verify. The runtime is not asked about a
+// A visit at the time of a check compares the kernel with what the pod asks for: its hook is Verify. The runtime is not asked about a
 // sandbox whose path is known.
 type PodWatch struct {
 	Client     client.Reader // the watch cache
@@ -45,7 +45,7 @@ type PodWatch struct {
 	queue *queue
 }
 
-// NewPodWatch returns a PodWatch, which is also told by the Programmer what other entrances have done.
+// NewPodWatch returns a PodWatch, which is also told by the Programmer what other hooks have done.
 func NewPodWatch(c client.Reader, p *Programmer) *PodWatch {
 	w := &PodWatch{Client: c, Programmer: p, queue: newQueue()}
 	p.requeue, p.tickOffset = w.queue.due, jitter.Full(longestTick)
@@ -97,11 +97,11 @@ func (w *PodWatch) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 		return ctrl.Result{RequeueAfter: wait}, nil
 	}
 	defer end()
-	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues("podUID", pod.UID, "entrance", by))
+	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues("podUID", pod.UID, "hook", by))
 	return w.result(ctx, pod, by, w.visit(ctx, pod, by, limit))
 }
 
-// read returns the pod with a name. If the cache has none, it may be behind an early entrance: one with a known sandbox is asked for.
+// read returns the pod with a name. If the cache has none, it may be behind an early hook: one with a known sandbox is asked for.
 func (w *PodWatch) read(ctx context.Context, req ctrl.Request) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
 	if err := w.Client.Get(ctx, req.NamespacedName, pod); !apierrors.IsNotFound(err) {
@@ -125,7 +125,7 @@ func (w *PodWatch) forgetOthers(req ctrl.Request, uid string) {
 	}
 }
 
-func (w *PodWatch) visit(ctx context.Context, pod *corev1.Pod, by Entrance, limit time.Duration) error {
+func (w *PodWatch) visit(ctx context.Context, pod *corev1.Pod, by Hook, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, ensureTimeout)
 	defer cancel()
 	s := podnet.Sandbox{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}
@@ -137,7 +137,7 @@ func (w *PodWatch) visit(ctx context.Context, pod *corev1.Pod, by Entrance, limi
 }
 
 // result returns when the pod is due after a visit.
-func (w *PodWatch) result(ctx context.Context, pod *corev1.Pod, by Entrance, err error) (ctrl.Result, error) {
+func (w *PodWatch) result(ctx context.Context, pod *corev1.Pod, by Hook, err error) (ctrl.Result, error) {
 	waits := absent(err) && pod.DeletionTimestamp == nil
 	switch {
 	case timedOut(err):

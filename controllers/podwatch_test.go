@@ -78,7 +78,7 @@ func TestADeletedPodIsForgotten(t *testing.T) {
 	}
 }
 
-// An early entrance may have programmed a pod that the cache does not have yet.
+// An early hook may have programmed a pod that the cache does not have yet.
 func TestReconcile_cacheLacksAPodWithASandbox_asksTheServerOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		err               error

@@ -1,4 +1,4 @@
-// Package controllers is the agent's core: it decides what to do when an entrance reports a pod's sandbox, remembers the outcome, and
+// Package controllers is the agent's core: it decides what to do when a hook reports a pod's sandbox, remembers the outcome, and
 // reports it to the pod's owner.
 package controllers
 
@@ -64,7 +64,7 @@ type Proxies interface {
 	Managed(ctx context.Context, s podnet.Sandbox, profile string, pod *corev1.Pod, ns *corev1.Namespace) *intent.ManagedProxy
 	// Follow has the proxy of a sandbox looked after, and does not wait. With profile "", the pod has chosen none: only a proxy that it has
 	// nevertheless is looked after. A call by Verify makes no new look at a sandbox whose proxy is looked after already.
-	Follow(s podnet.Sandbox, by Entrance, profile string)
+	Follow(s podnet.Sandbox, by Hook, profile string)
 	// Led is called after rules were applied, which then lead to the proxy of profile, or removed, with profile "".
 	Led(s podnet.Sandbox, profile string)
 	// Ready reports whether the proxy to which the rules lead answers; known is false until it was asked.
@@ -73,19 +73,19 @@ type Proxies interface {
 	Forget(podUID string)
 }
 
-// Entrance names where a call of Ensure comes from.
-type Entrance string
+// Hook names where a call of Ensure comes from.
+type Hook string
 
-// The entrances. Watch and Verify are the agent's own; the container runtime calls NRI, and the CNI chain calls CNI.
+// The hooks. Watch and Verify are the agent's own; the container runtime calls NRI, and the CNI chain calls CNI.
 const (
-	Watch  Entrance = "watch"
-	Verify Entrance = "verify"
-	NRI    Entrance = "nri"
-	CNI    Entrance = "cni"
+	Watch  Hook = "watch"
+	Verify Hook = "verify"
+	NRI    Hook = "nri"
+	CNI    Hook = "cni"
 )
 
-// early reports whether the entrance calls before the pod's first container exists.
-func (e Entrance) early() bool { return e == NRI || e == CNI }
+// early reports whether the hook calls before the pod's first container exists.
+func (e Hook) early() bool { return e == NRI || e == CNI }
 
 // Result is the outcome of Ensure, and the value of a metric's label.
 type Result string
@@ -101,8 +101,8 @@ const (
 // Programmer makes the network namespace of a sandbox hold exactly the rules that its pod asks for:
 //
 //   - read the pod, whose UID must match, and compute its intent;
-//   - find its sandbox if the entrance does not know it, and identify its namespace: no later open may lead to another one;
-//   - take the pod's turn: early entrances go first, and a call starts again if another one had the turn since it read the pod;
+//   - find its sandbox if the hook does not know it, and identify its namespace: no later open may lead to another one;
+//   - take the pod's turn: early hooks go first, and a call starts again if another one had the turn since it read the pod;
 //   - let the backend apply or remove the whole of its rules, and remember the outcome;
 //   - end the turn, decide what a failure means, and queue the report to the pod's owner.
 //
@@ -141,7 +141,7 @@ type Programmer struct {
 // Ensure makes one sandbox hold the rules that its pod asks for. Namespace, Name and UID of s must be set. Errors that callers tell
 // apart: podnet.ErrNotReady and podnet.ErrGone (try again soon), podnet.ErrNoPod, and those for which Permanent is true (try again
 // when the pod changes). After any other error the PodWatch tries again.
-func (p *Programmer) Ensure(ctx context.Context, by Entrance, s podnet.Sandbox) (Result, error) {
+func (p *Programmer) Ensure(ctx context.Context, by Hook, s podnet.Sandbox) (Result, error) {
 	result, err := p.ensure(ctx, by, s, ensureTimeout)
 	if wait := p.schedule().wait(p.Ledger.Of(s.UID)); wait > 0 && p.requeue != nil {
 		p.requeue(s, wait)
@@ -150,7 +150,7 @@ func (p *Programmer) Ensure(ctx context.Context, by Entrance, s podnet.Sandbox) 
 }
 
 // ensure is Ensure with a limit of the time in the kernel.
-func (p *Programmer) ensure(ctx context.Context, by Entrance, s podnet.Sandbox, limit time.Duration) (result Result, err error) {
+func (p *Programmer) ensure(ctx context.Context, by Hook, s podnet.Sandbox, limit time.Duration) (result Result, err error) {
 	defer func(start time.Time) { p.Metrics.ensured(by, result, err, time.Since(start)) }(time.Now())
 	ticket := p.turns.join(s.UID)
 	defer ticket.leave()
@@ -170,10 +170,10 @@ func (p *Programmer) schedule() schedule {
 	return schedule{interval: p.VerifyInterval, offset: p.tickOffset}
 }
 
-// Announcers are the entrances that can announce every new sandbox. Each function reports whether its entrance does so at present.
+// Announcers are the hooks that can announce every new sandbox. Each function reports whether its hook does so at present.
 type Announcers []func() bool
 
-// announce reports whether some entrance announces every new sandbox at present.
+// announce reports whether some hook announces every new sandbox at present.
 func (a Announcers) announce() bool {
 	return slices.ContainsFunc(a, func(announces func() bool) bool { return announces() })
 }

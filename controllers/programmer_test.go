@@ -23,7 +23,7 @@ func TestEnsureProgramsAndReportsOnce(t *testing.T) {
 		Sandbox: podnet.Sandbox{
 			Namespace: "shop", Name: "cart", UID: "uid-1", ID: "sandbox-1", NetNS: "/netns/1", Identity: podnet.Identity{Ino: 1},
 		},
-		Status: StatusInitialized, Reason: ReasonInitialized, Message: "traffic is redirected", Entrance: Watch, Backend: "fake",
+		Status: StatusInitialized, Reason: ReasonInitialized, Message: "traffic is redirected", Hook: Watch, Backend: "fake",
 	}
 	got := b.lastReport(t)
 	if got.SpecHash == "" {
@@ -239,7 +239,7 @@ func TestAGateOpensForAPodThatNeedsNoRules(t *testing.T) {
 	}
 }
 
-func TestEntrancesDoNotWorkOnOnePodAtOnce(t *testing.T) {
+func TestHooksDoNotWorkOnOnePodAtOnce(t *testing.T) {
 	b := newBench(t)
 	known := b.sandbox
 	known.ID, known.NetNS = "sandbox-1", "/netns/1"
@@ -250,7 +250,7 @@ func TestEntrancesDoNotWorkOnOnePodAtOnce(t *testing.T) {
 			if i%2 == 0 {
 				s = known
 			}
-			if _, err := b.Ensure(t.Context(), Entrance(fmt.Sprint(i%3)), s); err != nil {
+			if _, err := b.Ensure(t.Context(), Hook(fmt.Sprint(i%3)), s); err != nil {
 				t.Error(err)
 			}
 		})
@@ -293,7 +293,7 @@ func TestAFinishedPodKeepsItsLastReport(t *testing.T) {
 
 // A kubelet that was interrupted reports a pod that was starting as failed, and starts it again.
 func TestAPodThatStartsHasNotFinished(t *testing.T) {
-	for _, by := range []Entrance{NRI, CNI} {
+	for _, by := range []Hook{NRI, CNI} {
 		b := newBench(t)
 		b.pods.pod.Status.Phase = corev1.PodFailed
 		b.ensure(t, Skipped)
@@ -331,7 +331,7 @@ func TestARuntimeThatAnnouncesSandboxesIsNotAsked(t *testing.T) {
 	b.finder.sandboxes["uid-1"] = podnet.Sandbox{ID: "sandbox-2", NetNS: "/netns/2"}
 	b.ensure(t, Changed)
 	if b.backend.held["/netns/2"] == "" {
-		t.Error("a sandbox that no entrance announced was not found")
+		t.Error("a sandbox that no hook announced was not found")
 	}
 	announced = false
 	asked := b.finder.asked.Load()

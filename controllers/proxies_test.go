@@ -33,7 +33,7 @@ func (p *fakeProxies) Managed(_ context.Context, _ podnet.Sandbox, profile strin
 	return &intent.ManagedProxy{Profile: profile, UID: 1337, OutboundPort: 15001, InboundPort: 15006}
 }
 
-func (p *fakeProxies) Follow(s podnet.Sandbox, _ Entrance, profile string) {
+func (p *fakeProxies) Follow(s podnet.Sandbox, _ Hook, profile string) {
 	if profile != "" || len(p.followed) > 0 {
 		p.followed = append(p.followed, s.ID)
 	}
@@ -98,7 +98,7 @@ func TestAPodWithoutAUsableProfileStarts(t *testing.T) {
 	b := choosing(t, "other", proxies)
 	s := b.sandbox
 	s.ID, s.NetNS = "sandbox-1", "/netns/1"
-	for _, by := range []Entrance{NRI, Watch} {
+	for _, by := range []Hook{NRI, Watch} {
 		if result, err := b.Ensure(t.Context(), by, s); result != Skipped || err != nil {
 			t.Errorf("%s: %s, error %v", by, result, err)
 		}

@@ -52,9 +52,9 @@ func backOff[T comparable]() workqueue.TypedRateLimiter[T] {
 // of a pod whose namespace keeps the kernel busy hold up nobody: they are short at first, then few at once and far apart.
 type queue struct {
 	priorityqueue.PriorityQueue[reconcile.Request]
-	begun map[Entrance]chan struct{} // each has room for the visits that began within longVisit
-	long  map[Entrance]*atomic.Int32 // counts the visits that last longer than that
-	busy  chan struct{}              // has room for the visits of pods whose kernel did not answer
+	begun map[Hook]chan struct{} // each has room for the visits that began within longVisit
+	long  map[Hook]*atomic.Int32 // counts the visits that last longer than that
+	busy  chan struct{}          // has room for the visits of pods whose kernel did not answer
 
 	mu    sync.Mutex
 	stuck map[types.NamespacedName]stuck
@@ -70,8 +70,8 @@ type stuck struct {
 func newQueue() *queue {
 	return &queue{
 		PriorityQueue: priorityqueue.New("pods", func(o *priorityqueue.Opts[reconcile.Request]) { o.RateLimiter = backOff[reconcile.Request]() }),
-		begun:         map[Entrance]chan struct{}{Watch: make(chan struct{}, mostChanged), Verify: make(chan struct{}, 1)},
-		long:          map[Entrance]*atomic.Int32{Watch: {}, Verify: {}},
+		begun:         map[Hook]chan struct{}{Watch: make(chan struct{}, mostChanged), Verify: make(chan struct{}, 1)},
+		long:          map[Hook]*atomic.Int32{Watch: {}, Verify: {}},
 		busy:          make(chan struct{}, mostBusy), stuck: map[types.NamespacedName]stuck{},
 	}
 }
@@ -94,7 +94,7 @@ func (q *queue) due(s podnet.Sandbox, wait time.Duration) {
 
 // begin waits until a visit may begin, and returns what is to be called when it has ended, and how long it may wait for the kernel. If the
 // visit has to come later, it returns how much later instead: the kernel did not answer the last one, or too many changes take long.
-func (q *queue) begin(pod *corev1.Pod, as Entrance) (end func(), limit, wait time.Duration) {
+func (q *queue) begin(pod *corev1.Pod, as Hook) (end func(), limit, wait time.Duration) {
 	q.mu.Lock()
 	again := q.of(pod).busy
 	q.mu.Unlock()
@@ -114,7 +114,7 @@ func (q *queue) begin(pod *corev1.Pod, as Entrance) (end func(), limit, wait tim
 
 // beginUsual is begin for a pod whose kernel answers. Changes go before checks, and must not have all workers: a runtime that hangs keeps each
 // for the whole time of its visit.
-func (q *queue) beginUsual(as Entrance) (end func(), limit, wait time.Duration) {
+func (q *queue) beginUsual(as Hook) (end func(), limit, wait time.Duration) {
 	q.begun[as] <- struct{}{}
 	leave := sync.OnceFunc(func() { <-q.begun[as] })
 	if as == Watch && q.long[as].Load() >= mostLong {

@@ -153,8 +153,8 @@ func TestReconcile_sandboxIsNotThere_looksAgain(t *testing.T) {
 	}
 }
 
-// What an early entrance has found decides when the pod is visited, though the API server tells of no change.
-func TestQueue_earlyEntrance_makesThePodDue(t *testing.T) {
+// What an early hook has found decides when the pod is visited, though the API server tells of no change.
+func TestQueue_earlyHook_makesThePodDue(t *testing.T) {
 	for name, before := range map[string]func(t *testing.T, b *bench){
 		"it has repaired rules": func(t *testing.T, b *bench) {
 			t.Helper()

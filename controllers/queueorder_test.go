@@ -11,7 +11,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// New pods change all the time on a node where no entrance announces sandboxes. What the runtime does not answer has no check wait.
+// New pods change all the time on a node where no hook announces sandboxes. What the runtime does not answer has no check wait.
 func TestQueue_slowRuntime_delaysNoCheck(t *testing.T) {
 	for name, takes := range map[string]time.Duration{"it hangs": time.Hour, "it answers late": kernelLimit - 100*time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
@@ -38,7 +38,7 @@ func TestQueue_slowRuntime_delaysNoCheck(t *testing.T) {
 	}
 }
 
-// Checks that take longer than their interval are always late. They are due by their last visit, or by an early entrance.
+// Checks that take longer than their interval are always late. They are due by their last visit, or by an early hook.
 func TestQueue_checksAreLate_changeGoesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)

@@ -69,7 +69,7 @@ type Report struct {
 	Status   Status
 	Reason   string
 	Message  string
-	Entrance Entrance
+	Hook     Hook
 	Backend  string
 	SpecHash string
 	// LastRepair is the last one in this sandbox that this agent has made.
@@ -88,7 +88,7 @@ type Report struct {
 type details struct {
 	Sandbox    string    `json:"sandbox,omitempty"`
 	NetNS      string    `json:"netns,omitempty"`
-	Entrance   Entrance  `json:"entrance"`
+	Hook       Hook      `json:"hook"`
 	Backend    string    `json:"backend"`
 	SpecHash   string    `json:"specHash,omitempty"`
 	Time       time.Time `json:"time"`
@@ -100,7 +100,7 @@ type details struct {
 
 func (r Report) details(now time.Time) details {
 	return details{
-		Sandbox: r.Sandbox.ID, NetNS: r.Sandbox.NetNS, Entrance: r.Entrance, Backend: r.Backend, SpecHash: r.SpecHash,
+		Sandbox: r.Sandbox.ID, NetNS: r.Sandbox.NetNS, Hook: r.Hook, Backend: r.Backend, SpecHash: r.SpecHash,
 		Time: now.UTC().Truncate(time.Second), Message: truncate(r.Message), Notes: truncate(r.Notes),
 		LastRepair: r.LastRepair, Listening: r.Listening,
 	}
@@ -112,11 +112,11 @@ func detailsOn(pod *corev1.Pod) (said details, ok bool) {
 	return said, ok
 }
 
-// sameAs reports whether an earlier report says the same. The entrance and the pod's version are ignored, and a repair that r does not know. So is the
+// sameAs reports whether an earlier report says the same. The hook and the pod's version are ignored, and a repair that r does not know. So is the
 // sandbox where there is only a condition, and the sandbox of a failure: a runtime that is refused one sandbox makes the next.
 func (r Report) sameAs(earlier Report) bool {
 	other := earlier
-	other.Entrance, other.PodVersion = r.Entrance, r.PodVersion
+	other.Hook, other.PodVersion = r.Hook, r.PodVersion
 	if r.LastRepair == (Repair{}) {
 		other.LastRepair = Repair{}
 	}
@@ -129,7 +129,7 @@ func (r Report) sameAs(earlier Report) bool {
 	return r == other
 }
 
-// shownOn reports whether the pod already shows the report. Entrance and time are ignored, and a repair by an earlier agent.
+// shownOn reports whether the pod already shows the report. Hook and time are ignored, and a repair by an earlier agent.
 func (r Report) shownOn(pod *corev1.Pod) bool {
 	c := findCondition(pod)
 	if c == nil || c.Status != r.condition() || c.Reason != r.Reason || c.Message != truncate(r.Message) {
@@ -143,7 +143,7 @@ func (r Report) shownOn(pod *corev1.Pod) bool {
 		return false
 	}
 	want := r.details(said.Time)
-	want.Entrance, want.Time = said.Entrance, said.Time
+	want.Hook, want.Time = said.Hook, said.Time
 	if r.LastRepair == (Repair{}) {
 		want.LastRepair = said.LastRepair
 	}

@@ -61,7 +61,7 @@ func TestEnsure_forgedReportOnHostNetwork_isReplaced(t *testing.T) {
 
 // The CNI chain does not know the runtime class's handler. The next look asks the runtime for it.
 func TestEnsure_handlerFoundUnsupportedAfterCNI_reportsNoRules(t *testing.T) {
-	for _, by := range []Entrance{Watch, Verify} {
+	for _, by := range []Hook{Watch, Verify} {
 		b := benchOfClass(t, "kata-qemu")
 		if _, err := b.Ensure(t.Context(), CNI, announcedSandbox()); err != nil || b.lastReport(t).Status != StatusInitialized {
 			t.Fatalf("error %v, report %+v", err, b.lastReport(t))
@@ -79,7 +79,7 @@ func TestEnsure_handlerFoundUnsupportedAfterCNI_reportsNoRules(t *testing.T) {
 func TestEnsure_handlerUnknownAfterCNI_asksOnce(t *testing.T) {
 	for class, want := range map[string]int64{"crun": 1, "": 0} {
 		b := benchOfClass(t, class)
-		for _, by := range []Entrance{CNI, Verify, Verify, CNI, Verify} {
+		for _, by := range []Hook{CNI, Verify, Verify, CNI, Verify} {
 			if _, err := b.Ensure(t.Context(), by, announcedSandbox()); err != nil {
 				t.Fatal(err)
 			}
@@ -193,7 +193,7 @@ func checkMended(t *testing.T, b *bench, want Report, restarted bool) {
 
 // Pods that never asked start whatever state the agent is in.
 func TestAFaultDoesNotHoldAPodThatNeedsNothing(t *testing.T) {
-	for _, by := range []Entrance{NRI, CNI, Watch} {
+	for _, by := range []Hook{NRI, CNI, Watch} {
 		b := newBench(t)
 		b.pods.pod.Annotations = map[string]string{KeyStatus: string(StatusInitialized)}
 		b.backend.err = errors.New("kernel says no")
@@ -214,7 +214,7 @@ func TestAPodThatOthersHaveProgrammedIsLeftToThem(t *testing.T) {
 	b := newBench(t)
 	b.says(t, Report{Status: StatusInitialized, Reason: ReasonInitialized})
 	b.backend.err = &podnet.ProgrammedByOthersError{Owner: "Istio", Found: "chain ISTIO_OUTPUT"}
-	for _, by := range []Entrance{Watch, Verify} {
+	for _, by := range []Hook{Watch, Verify} {
 		if result, err := b.Ensure(t.Context(), by, b.sandbox); result != Skipped || err != nil {
 			t.Fatalf("%s: result %q, error %v", by, result, err)
 		}

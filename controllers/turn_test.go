@@ -12,7 +12,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// known is the bench's sandbox as an early entrance knows it.
+// known is the bench's sandbox as an early hook knows it.
 func (b *bench) known() podnet.Sandbox {
 	s := b.sandbox
 	s.ID, s.NetNS = "sandbox-1", "/netns/1"
@@ -20,7 +20,7 @@ func (b *bench) known() podnet.Sandbox {
 }
 
 // The runtime waits for NRI, and all its pods with it: the watch may wait for the runtime or the API server meanwhile.
-func TestEnsure_watchWaitsForAnAnswer_holdsUpNoEarlyEntrance(t *testing.T) {
+func TestEnsure_watchWaitsForAnAnswer_holdsUpNoEarlyHook(t *testing.T) {
 	for name, hold := range map[string]func(b *bench, f func()){
 		"the runtime's":      func(b *bench, f func()) { b.finder.during = f },
 		"the API server's":   func(b *bench, f func()) { b.pods.beforeReply = f },
@@ -53,7 +53,7 @@ func TestEnsure_watchWaitsForAnAnswer_holdsUpNoEarlyEntrance(t *testing.T) {
 	}
 }
 
-func TestEnsure_kernelBusy_answersEarlyEntranceInTime(t *testing.T) {
+func TestEnsure_kernelBusy_answersEarlyHookInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		release := make(chan struct{})
@@ -112,7 +112,7 @@ func TestEnsure_manyCalls_doNotOvertakeForEver(t *testing.T) {
 		for i := range calls {
 			wg.Go(func() {
 				<-time.After(time.Duration(i) * 3 * time.Millisecond)
-				if _, err := b.Ensure(ctx, []Entrance{NRI, Watch, Verify, CNI}[i], b.known()); err != nil {
+				if _, err := b.Ensure(ctx, []Hook{NRI, Watch, Verify, CNI}[i], b.known()); err != nil {
 					t.Error(err)
 				}
 			})
@@ -174,12 +174,12 @@ func TestEnsure_failureOvertaken_isNotReported(t *testing.T) {
 	})
 }
 
-func TestEnsure_earlyEntrance_overtakesWaitingCalls(t *testing.T) {
+func TestEnsure_earlyHook_overtakesWaitingCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		release := make(chan struct{})
 		b.backend.during = func() { <-release }
-		for _, by := range []Entrance{Watch, Verify, NRI} {
+		for _, by := range []Hook{Watch, Verify, NRI} {
 			go func() {
 				if _, err := b.Ensure(t.Context(), by, b.known()); err != nil {
 					t.Error(err)
@@ -189,7 +189,7 @@ func TestEnsure_earlyEntrance_overtakesWaitingCalls(t *testing.T) {
 		}
 		close(release)
 		synctest.Wait()
-		if len(b.reporter.reports) != 3 || b.reporter.reports[1].Entrance != NRI {
+		if len(b.reporter.reports) != 3 || b.reporter.reports[1].Hook != NRI {
 			t.Errorf("reports %+v", b.reporter.reports)
 		}
 	})

@@ -12,7 +12,7 @@ import (
 //
 //   - a call joins before it reads the pod, and leaves when it returns;
 //   - it takes the turn only for its work in the kernel, and waits for it at most until its context ends;
-//   - early entrances go before others, each group in order of arrival;
+//   - early hooks go before others, each group in order of arrival;
 //   - the turns used are counted. If the count has changed since a call read the pod, another call has worked on the pod, and the
 //     call starts again. A call that starts again does not count its turn, so it makes no other call start again.
 //

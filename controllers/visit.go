@@ -16,10 +16,10 @@ import (
 
 // visit holds the facts of one attempt of Ensure at one pod. It is a value: each step takes it, and returns it with its own findings.
 type visit struct {
-	by      Entrance
+	by      Hook
 	limit   time.Duration // of a piece of work in the kernel
 	turn    *ticket
-	sandbox podnet.Sandbox // as the entrance knows it; with path and identity after locator.find
+	sandbox podnet.Sandbox // as the hook knows it; with path and identity after locator.find
 	pod     *corev1.Pod
 	ns      *corev1.Namespace
 	current bool // pod and ns come from the API server, not from the cache
@@ -69,7 +69,7 @@ func (p *Programmer) attempt(ctx context.Context, v visit) (Result, error) {
 	return out.result, out.err
 }
 
-// read returns the visit with pod, namespace and intent. An early entrance does not trust the cache if the pod may ask by now: it must not start
+// read returns the visit with pod, namespace and intent. An early hook does not trust the cache if the pod may ask by now: it must not start
 // without rules.
 func (p *Programmer) read(ctx context.Context, v visit) (visit, error) {
 	known, isKnown := p.Ledger.Of(v.sandbox.UID)

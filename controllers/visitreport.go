@@ -11,7 +11,7 @@ import (
 
 // reportOf returns a report of a visit.
 func reportOf(v visit, status Status, reason, message string) Report {
-	return Report{Sandbox: v.sandbox, Status: status, Reason: reason, Message: message, Entrance: v.by, PodVersion: v.pod.ResourceVersion}
+	return Report{Sandbox: v.sandbox, Status: status, Reason: reason, Message: message, Hook: v.by, PodVersion: v.pod.ResourceVersion}
 }
 
 // programmed returns the report of a pod whose rules are in force; want is nil if the agent does not know them. message is for a pod whose rules
@@ -37,7 +37,7 @@ func programmed(v visit, want *compiled, found Findings, proxyReady bool, messag
 
 // eventReport returns a report without a status, which also becomes an event.
 func eventReport(v visit, reason, message string) *Report {
-	return &Report{Sandbox: v.sandbox, Reason: reason, Message: message, Event: true, Entrance: v.by}
+	return &Report{Sandbox: v.sandbox, Reason: reason, Message: message, Event: true, Hook: v.by}
 }
 
 // notRequired returns the report of a pod that gets no rules, if it asked for some, waits for our readiness gate, or has another report; else nil.

@@ -57,7 +57,7 @@ func NewWriter(c client.StatusClient, pods Pods, recorder events.EventRecorder) 
 	}
 }
 
-// Report queues a report and returns at once. Of two reports that say the same the first stays: its entrance did the work. A report that
+// Report queues a report and returns at once. Of two reports that say the same the first stays: its hook did the work. A report that
 // this version of the pod is known to have is dropped: most checks of a pod's rules end with one.
 func (w *Writer) Report(r Report) {
 	w.mu.Lock()

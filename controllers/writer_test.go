@@ -76,7 +76,7 @@ func (b *writerBench) mustWrite(t *testing.T, r Report) *corev1.Pod {
 func goodReport() Report {
 	return Report{
 		Sandbox: podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "uid-1", ID: "sandbox-1"},
-		Status:  StatusInitialized, Reason: ReasonInitialized, Message: "ok", Entrance: Watch, Backend: "fake", SpecHash: "1234",
+		Status:  StatusInitialized, Reason: ReasonInitialized, Message: "ok", Hook: Watch, Backend: "fake", SpecHash: "1234",
 	}
 }
 
@@ -89,7 +89,7 @@ func TestWriter_report_isOnePatch(t *testing.T) {
 	if err := json.Unmarshal([]byte(got.Annotations[KeyDetails]), &said); err != nil {
 		t.Fatal(err)
 	}
-	want := details{Sandbox: "sandbox-1", Entrance: Watch, Backend: "fake", SpecHash: "1234", Time: b.now.UTC(), Message: "ok"}
+	want := details{Sandbox: "sandbox-1", Hook: Watch, Backend: "fake", SpecHash: "1234", Time: b.now.UTC(), Message: "ok"}
 	if said != want || got.Annotations[KeyStatus] != "initialized" {
 		t.Errorf("said %+v, status %q", said, got.Annotations[KeyStatus])
 	}
@@ -100,7 +100,7 @@ func TestWriter_report_isOnePatch(t *testing.T) {
 	b.mustWrite(t, goodReport())
 	b.now = b.now.Add(time.Hour) // the cache has caught up: what the pod says decides
 	again := goodReport()
-	again.Entrance = Verify
+	again.Hook = Verify
 	b.mustWrite(t, again)
 	if b.patches != 1 {
 		t.Errorf("%d patches for one report", b.patches)
@@ -169,7 +169,7 @@ func TestWriter_otherPodOfTheName_isNotWrittenTo(t *testing.T) {
 func TestWriter_twoEqualReports_writeTheFirst(t *testing.T) {
 	b := newWriterBench(t, askingPod())
 	first, second := goodReport(), goodReport()
-	first.Entrance, second.Sandbox.Nameservers = NRI, "10.96.0.10"
+	first.Hook, second.Sandbox.Nameservers = NRI, "10.96.0.10"
 	b.Report(first)
 	b.Report(second)
 	if got := b.next["uid-1"].report; got != first {

@@ -97,7 +97,7 @@ func TestWriter_reportWaits_isNotForgotten(t *testing.T) {
 	pod.Status.Phase = corev1.PodPending
 	b := newWriterBench(t, pod)
 	r := goodReport()
-	r.Entrance = NRI
+	r.Hook = NRI
 	b.Report(r)
 	if b.mustWork(t); len(b.next) != 1 || b.patches != 0 {
 		t.Errorf("%d reports left after %d patches", len(b.next), b.patches)
@@ -168,7 +168,7 @@ func TestReport_podHasIt_isNotQueued(t *testing.T) {
 		queued  int
 	}{
 		"of the same version of the pod": {},
-		"of another entrance":            {change: func(r *Report) { r.Entrance = NRI }},
+		"of another hook":                {change: func(r *Report) { r.Hook = NRI }},
 		"of another version of the pod":  {change: func(r *Report) { r.PodVersion += "0" }, queued: 1},
 		"of no version":                  {change: func(r *Report) { r.PodVersion = "" }, queued: 1},
 		"that says something else":       {change: func(r *Report) { r.Message = "something else" }, queued: 1},

@@ -2,7 +2,7 @@
 # Runs the end-to-end tests in a one-node cluster of their own. Arguments go to the test program: hack/e2e.sh -test.run TestX
 # E2E_KEEP=1 uses the cluster that is up, or leaves the new one up, to look at it or to run again quickly.
 # E2E_BACKENDS lists what programs the kernel, a round each in the same cluster: "nftables iptables" unless it says otherwise, "none" for no such round.
-# E2E_ENTRANCES lists the ways to leave no window, a round each behind those, and "lifecycle", the chart's upgrade, rollback and removal:
+# E2E_HOOKS lists the ways to leave no window, a round each behind those, and "lifecycle", the chart's upgrade, rollback and removal:
 # "nri required powercut wait cni lifecycle" unless it says otherwise.
 # E2E_CHURN is how many pods come and go in one of them: 20 unless it says otherwise.
 # E2E_SIDECAR_CHURN is how many pods whose proxies the agent runs come and go, E2E_SIDECARS how many proxies are upgraded under load: 10
@@ -24,7 +24,7 @@ name=istio-pod-network-controller
 kc=hack/cluster/kc
 keep=${E2E_KEEP:-}
 read -ra backends <<<"${E2E_BACKENDS:-nftables iptables}"
-entrances=" ${E2E_ENTRANCES-nri required powercut wait cni lifecycle} "
+hooks=" ${E2E_HOOKS-nri required powercut wait cni lifecycle} "
 
 # known VARIABLE VALUE KNOWN...: a word that is not known would run nothing, and pass.
 known() {
@@ -36,7 +36,7 @@ known() {
   fi
 }
 for word in "${backends[@]}"; do known E2E_BACKENDS "$word" nftables iptables none; done
-for word in $entrances; do known E2E_ENTRANCES "$word" nri required powercut wait cni lifecycle; done
+for word in $hooks; do known E2E_HOOKS "$word" nri required powercut wait cni lifecycle; done
 if [[ ${E2E_BENCH:-} ]]; then known E2E_BENCH "$E2E_BENCH" small; fi
 if ((${#backends[@]} == 0)); then known E2E_BACKENDS '' nftables iptables none; fi
 
@@ -138,7 +138,7 @@ leave_chain() {
     echo "e2e: the CNI plugin is in no configuration of the node, which is nothing to be taken out of" >&2
     exit 1
   fi
-  say "turning the CNI entrance off"
+  say "turning the CNI hook off"
   hack/deploy.sh --set nri=off --set cni=off
   wait_left
 }
@@ -194,33 +194,33 @@ for backend in "${backends[@]}"; do
 done
 
 before=$(configuration)
-# entrance WAY VALUES...: installs the agent in one of the ways to leave no window, and runs the tests of that way.
-entrance() {
+# hook WAY VALUES...: installs the agent in one of the ways to leave no window, and runs the tests of that way.
+hook() {
   local way=$1
   shift
-  if [[ $entrances != *" $way "* ]]; then return; fi
+  if [[ $hooks != *" $way "* ]]; then return; fi
   say "installing the agent so that no pod starts without its rules: $way"
   # shellcheck disable=SC2086 # words
   hack/deploy.sh --set backend=nftables --set select=either "$@" ${E2E_VALUES:-}
   say "running the tests of first packets"
-  E2E_ENTRANCE=$way tests "$way" 30m "${asked[@]}"
+  E2E_HOOK=$way tests "$way" 30m "${asked[@]}"
 }
 asked=("$@")
 export E2E_CHAOS_SEED=${E2E_CHAOS_SEED-4} E2E_POWERCUT_SEED=${E2E_POWERCUT_SEED-193}
 before=$(configuration)
 # The sidecar manager is on in one of them: what is tested there holds beside it as well.
-entrance nri --set nri=required --set startupTaint=true \
+hook nri --set nri=required --set startupTaint=true \
   --set sidecars.enabled=true --set 'sidecars.secrets={e2e-registry,e2e-tls,e2e-late}' --set 'sidecars.tokenAudiences={e2e-mesh}' \
   --values test/e2e/testdata/shared-values.yaml
 # The chaos has every trouble of TestAlwaysNothingBypassesTheProxyInTrouble.
-entrance required --set nri=required --set admission.requiredPlugins=true
+hook required --set nri=required --set admission.requiredPlugins=true
 # With proxies that the agent runs: they are gone with the power, too.
-entrance powercut --set nri=required --set admission.requiredPlugins=true --set sidecars.enabled=true
+hook powercut --set nri=required --set admission.requiredPlugins=true --set sidecars.enabled=true
 # Its tests read no metrics, so that these can be by TLS.
-entrance wait --set nri=off --set admission.waitContainer=true --set metrics.secure=true
+hook wait --set nri=off --set admission.waitContainer=true --set metrics.secure=true
 # The trouble starts enough pods to see what becomes of first packets.
-entrance cni --set nri=off --set cni=install
+hook cni --set nri=off --set cni=install
 
-if [[ $entrances == *" cni "* ]]; then leave_chain; fi
-if [[ $entrances == *" lifecycle "* ]]; then lifecycle; fi
+if [[ $hooks == *" cni "* ]]; then leave_chain; fi
+if [[ $hooks == *" lifecycle "* ]]; then lifecycle; fi
 if ((${#alone[@]} > 0)); then printf 'e2e: passed alone after failing beside others: %s\n' "${alone[@]}" >&2; fi

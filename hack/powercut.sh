@@ -9,5 +9,5 @@ if [[ ! ${POWERCUT_CUTS:-20} =~ ^[1-9][0-9]*$ ]]; then
   echo "powercut: POWERCUT_CUTS is \"$POWERCUT_CUTS\": want how many, at least 1" >&2
   exit 2
 fi
-export E2E_POWERCUT_CUTS=${POWERCUT_CUTS:-20} E2E_POWERCUT_SEED=${POWERCUT_SEED:-} E2E_BACKENDS=none E2E_ENTRANCES=powercut
+export E2E_POWERCUT_CUTS=${POWERCUT_CUTS:-20} E2E_POWERCUT_SEED=${POWERCUT_SEED:-} E2E_BACKENDS=none E2E_HOOKS=powercut
 exec hack/e2e.sh -test.run '^TestPowerCut$' -test.timeout 1h

@@ -54,7 +54,7 @@ func newConnectivityTest() *cobra.Command {
 	fs.StringVar(&f.selection, "select", "", "the agents' --select; empty means that of their DaemonSet, or else annotation")
 	fs.StringVarP(&f.output, "output", "o", outputText, "text or json")
 	fs.DurationVar(&f.timeout, "timeout", 2*time.Minute, "how long the whole test may take, without cleaning up")
-	fs.DurationVar(&f.wait, "wait", 10*time.Second, "how long a pod's rules may take after its start; with an early entrance they take no time")
+	fs.DurationVar(&f.wait, "wait", 10*time.Second, "how long a pod's rules may take after its start; with an early hook they take no time")
 	fs.BoolVar(&f.keep, "keep", false, "leave the pods, which end by themselves after 15 minutes, and their namespace")
 	return cmd
 }

@@ -39,7 +39,7 @@ users: [{name: test, user: {token: abc}}]
 func oneNode(pods ...corev1.Pod) *apistandin.Server {
 	status := agentstatus.Status{
 		Version: build().Version, Revision: "abc", Backend: "nftables", Ready: true, Time: time.Now(),
-		Entrance: []agentstatus.Entrance{{Name: "watch", Up: true}, {Name: "nri", Message: "away"}},
+		Hook: []agentstatus.Hook{{Name: "watch", Up: true}, {Name: "nri", Message: "away"}},
 	}
 	agent := corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -67,7 +67,7 @@ func reportedPod(name, reason, message string) corev1.Pod {
 	return corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "shop", Name: name, CreationTimestamp: metav1.NewTime(time.Now().Add(-time.Hour)),
-			Annotations: map[string]string{controllers.KeyDetails: `{"entrance":"nri","backend":"nftables","specHash":"cafe"}`},
+			Annotations: map[string]string{controllers.KeyDetails: `{"hook":"nri","backend":"nftables","specHash":"cafe"}`},
 		},
 		Spec: corev1.PodSpec{NodeName: "node"},
 		Status: corev1.PodStatus{

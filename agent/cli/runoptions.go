@@ -53,7 +53,7 @@ func (o *runOptions) addFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.VerifyInterval, "verify-interval", 10*time.Second, "how often the rules of each pod are compared with what they should be, 0 for never")
 	addSidecarFlags(fs, &o.Options)
 	o.addStartupTaintFlags(fs)
-	o.addEntranceFlags(fs)
+	o.addHookFlags(fs)
 	o.intentFlags.add(fs)
 }
 
@@ -94,7 +94,7 @@ func (o *runOptions) Validate() error {
 	if o.VerifyInterval != 0 && o.VerifyInterval < time.Second {
 		errs = append(errs, fmt.Errorf("--verify-interval: value %q: want 0, or 1s or more", o.VerifyInterval))
 	}
-	errs = append(errs, validateBackend(o.Backend), validateSidecars(&o.Options), validateTaintKey(o.StartupTaintKey), o.validateEntrances(), o.intentFlags.validate())
+	errs = append(errs, validateBackend(o.Backend), validateSidecars(&o.Options), validateTaintKey(o.StartupTaintKey), o.validateHooks(), o.intentFlags.validate())
 	return errors.Join(errs...)
 }
 
@@ -111,9 +111,9 @@ func (o *runOptions) validatePodName() error {
 	return nil
 }
 
-// addEntranceFlags adds the flags for NRI and the CNI chain, and for what happens to a pod whose rules cannot be applied when one of
+// addHookFlags adds the flags for NRI and the CNI chain, and for what happens to a pod whose rules cannot be applied when one of
 // them calls.
-func (o *runOptions) addEntranceFlags(fs *pflag.FlagSet) {
+func (o *runOptions) addHookFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.NRI.Mode, "nri", agent.NRIAuto, "have the container runtime ask before a pod's first container: auto (where it has NRI), required or off")
 	fs.StringVar(&o.NRI.Socket, "nri-socket", nri.DefaultSocket, "the runtime's NRI socket")
 	fs.StringVar(&o.NRI.Name, "nri-name", nri.DefaultName, "the name by which the runtime knows its plugin")
@@ -123,7 +123,7 @@ func (o *runOptions) addEntranceFlags(fs *pflag.FlagSet) {
 	o.cniFlags.add(fs)
 }
 
-func (o *runOptions) validateEntrances() error {
+func (o *runOptions) validateHooks() error {
 	return errors.Join(
 		oneOf("nri", o.NRI.Mode, agent.NRIAuto, agent.NRIRequired, agent.NRIOff),
 		oneOf("cni", o.CNI, agent.CNIOff, agent.CNIInstall, agent.CNIUninstall), o.cniFlags.validate(),

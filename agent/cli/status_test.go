@@ -29,10 +29,10 @@ import (
 func TestStatusShowsNodesAndPods(t *testing.T) {
 	fine, failed := reportedPod("cart", "Initialized", "traffic is redirected"), reportedPod("web-with-a-long-name", "RedirectFailed", "no\nsuch table")
 	code, out, errOut := call(t, "", "status", "--kubeconfig", kubeconfigOf(t, oneNode(fine, failed)))
-	want := `NODE AGENT BACKEND ENTRANCES PODS TROUBLE
-node VERSION nftables watch,nri(down) 1 failed, 1 programmed nri is down: away; no early entrance: pods start before their rules are there
+	want := `NODE AGENT BACKEND HOOKS PODS TROUBLE
+node VERSION nftables watch,nri(down) 1 failed, 1 programmed nri is down: away; no early hook: pods start before their rules are there
 
-NAMESPACE NAME NODE STATE ENTRANCE AGE MESSAGE
+NAMESPACE NAME NODE STATE HOOK AGE MESSAGE
 shop cart node programmed nri 60m -
 shop web-with-a-long-name node failed nri 60m no such table
 

@@ -45,9 +45,9 @@ func (p statusPrinter) tables(r survey.Report) error {
 }
 
 func (p statusPrinter) nodes(r survey.Report) [][]cell {
-	head := plain("NODE", "AGENT", "BACKEND", "ENTRANCES", "PODS", "TROUBLE")
+	head := plain("NODE", "AGENT", "BACKEND", "HOOKS", "PODS", "TROUBLE")
 	if p.wide {
-		head = plain("NODE", "AGENT", "BACKEND", "ENTRANCES", "PODS", "POD OF THE AGENT", "COMMIT", "WRITTEN", "LAST ERROR", "TROUBLE")
+		head = plain("NODE", "AGENT", "BACKEND", "HOOKS", "PODS", "POD OF THE AGENT", "COMMIT", "WRITTEN", "LAST ERROR", "TROUBLE")
 	}
 	listed := map[string]map[string]int{} // pods by node and state
 	for _, pod := range r.Pods {
@@ -64,7 +64,7 @@ func (p statusPrinter) nodes(r survey.Report) [][]cell {
 		}
 		more := plain(n.Agent, "", "", "")
 		if s := n.Status; s != nil {
-			row[2].text, row[3].text = s.Backend, entrances(n)
+			row[2].text, row[3].text = s.Backend, hooks(n)
 			more[1].text, more[2].text = short(s.Revision, 12), age(s.Time, r.Time)
 			if e := s.LastError; e != nil {
 				more[3].text = fmt.Sprintf("%s ago: %s: %s", age(e.Time, r.Time), e.Pod, e.Message)
@@ -90,9 +90,9 @@ func agentCell(n survey.Node) cell {
 	return cell{text: n.Status.Version}
 }
 
-func entrances(n survey.Node) string {
-	words := make([]string, 0, len(n.Status.Entrance))
-	for _, e := range n.Status.Entrance {
+func hooks(n survey.Node) string {
+	words := make([]string, 0, len(n.Status.Hook))
+	for _, e := range n.Status.Hook {
 		if e.Up {
 			words = append(words, e.Name)
 		} else {
@@ -132,9 +132,9 @@ func (p statusPrinter) troubleCell(n survey.Node) cell {
 }
 
 func (p statusPrinter) pods(r survey.Report) [][]cell {
-	head := plain("NAMESPACE", "NAME", "NODE", "STATE", "ENTRANCE", "AGE", "MESSAGE")
+	head := plain("NAMESPACE", "NAME", "NODE", "STATE", "HOOK", "AGE", "MESSAGE")
 	if p.wide {
-		head = plain("NAMESPACE", "NAME", "NODE", "STATE", "ENTRANCE", "AGE", "REPORTED", "BACKEND", "RULES", "MESSAGE")
+		head = plain("NAMESPACE", "NAME", "NODE", "STATE", "HOOK", "AGE", "REPORTED", "BACKEND", "RULES", "MESSAGE")
 	}
 	rows := [][]cell{head}
 	for _, pod := range r.Pods {
@@ -144,7 +144,7 @@ func (p statusPrinter) pods(r survey.Report) [][]cell {
 }
 
 func (p statusPrinter) podRow(pod survey.Pod, now time.Time) []cell {
-	row := plain(pod.Namespace, pod.Name, pod.Node, string(pod.State), pod.Entrance, age(pod.Created, now))
+	row := plain(pod.Namespace, pod.Name, pod.Node, string(pod.State), pod.Hook, age(pod.Created, now))
 	row[3].colour = stateColour(pod.State)
 	if !p.wide {
 		return append(row, cell{text: short(pod.Message, shortMessage)})

@@ -57,7 +57,7 @@ func changes(before, after survey.Report) []string {
 func nodeWords(n survey.Node) (name, words string) {
 	words = "agent " + agentCell(n).text
 	if s := n.Status; s != nil {
-		words += " " + s.Backend + ", entrances " + entrances(n)
+		words += " " + s.Backend + ", hooks " + hooks(n)
 	}
 	for _, t := range n.Trouble {
 		words += "; " + t

@@ -50,14 +50,14 @@ func clusterCases() map[string]changed {
 		}, check: "container-runtime", level: OK},
 		"an agent that says nothing":   {change: func(f *Facts) { f.Agents[0].Status = nil }, check: "agent-reports", level: Warn, want: "n1"},
 		"a status that cannot be read": {change: func(f *Facts) { f.Agents[0].Fault = "invalid character" }, check: "agent-reports", level: Fail, want: "invalid character"},
-		"NRI lost":                     {change: func(f *Facts) { f.Agents[1].Status.Entrance[1].Up = false }, check: "early-entrance", level: Warn, want: "on n2"},
+		"NRI lost":                     {change: func(f *Facts) { f.Agents[1].Status.Hook[1].Up = false }, check: "early-hook", level: Warn, want: "on n2"},
 	}
 }
 
 func nodeCases() map[string]changed {
 	return map[string]changed{
 		"an old containerd":                         {change: func(f *Facts) { f.Nodes[0].Runtime, f.Agents[0].Status = "containerd://1.6.8", nil }, check: "container-runtime", level: Warn, want: "has no NRI (n1)"},
-		"containerd with NRI off":                   {change: func(f *Facts) { f.Nodes[0].Runtime, f.Agents[0].Status.Entrance = "containerd://1.7.27", nil }, check: "container-runtime", level: Warn, want: "switched off"},
+		"containerd with NRI off":                   {change: func(f *Facts) { f.Nodes[0].Runtime, f.Agents[0].Status.Hook = "containerd://1.7.27", nil }, check: "container-runtime", level: Warn, want: "switched off"},
 		"CRI-O with NRI off":                        {change: func(f *Facts) { f.Nodes[0].Runtime, f.Agents = "cri-o://1.29.1", nil }, check: "container-runtime", level: Warn, want: "CRI-O 1.29.1"},
 		"Docker":                                    {change: func(f *Facts) { f.Nodes[0].Runtime, f.Agents = "docker://20.10.24", nil }, check: "container-runtime", level: Warn, want: "Docker"},
 		"an old containerd whose NRI is on":         {change: func(f *Facts) { f.Nodes[0].Runtime = "containerd://1.7.27" }, check: "container-runtime", level: OK},
@@ -86,7 +86,7 @@ func meshCases() map[string]changed {
 		"istio-cni beside us": {change: func(f *Facts) {
 			f.DaemonSets = append(f.DaemonSets, DaemonSet{Namespace: "istio-system", Name: "istio-cni-node", Images: []string{"docker.io/istio/install-cni:1.30"}})
 		}, check: "other-projects", level: Warn, want: "Istio's CNI plugin (istio-system/istio-cni-node)"},
-		"Multus beside another entrance": {change: func(f *Facts) {
+		"Multus beside another hook": {change: func(f *Facts) {
 			f.DaemonSets = append(f.DaemonSets, DaemonSet{Name: "m", Images: []string{"multus-cni:1"}})
 		}, check: "other-projects", level: OK},
 		"Multus by digest": {change: func(f *Facts) {

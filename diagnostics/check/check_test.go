@@ -21,7 +21,7 @@ var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 func goodFacts() *Facts {
 	status := func(node string) Agent {
 		return Agent{Namespace: "agents", Name: "agent-" + node, Node: node, Ready: true, Status: &agentstatus.Status{
-			Version: "0.1.0", Ready: true, Entrance: []agentstatus.Entrance{{Name: "watch", Up: true}, {Name: "nri", Up: true}},
+			Version: "0.1.0", Ready: true, Hook: []agentstatus.Hook{{Name: "watch", Up: true}, {Name: "nri", Up: true}},
 		}}
 	}
 	node := func(name string) Node {

@@ -34,8 +34,8 @@ func mutatingPolicies(f *Facts) finding {
 	}
 	if d := f.ours(); d != nil {
 		return warning("MutatingAdmissionPolicy v1 is not served (Kubernetes 1.36): no pod gets the readiness gate or the wait container by itself",
-			"add them to the pods' templates, or rely on an early entrance")
+			"add them to the pods' templates, or rely on an early hook")
 	}
 	return warning("MutatingAdmissionPolicy v1 is not served (Kubernetes 1.36): the values below admission have no effect",
-		"add the readiness gate to the pods' templates, or rely on an early entrance")
+		"add the readiness gate to the pods' templates, or rely on an early hook")
 }

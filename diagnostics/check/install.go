@@ -141,7 +141,7 @@ func agentReports(f *Facts) finding {
 	return fine(printable.Count(len(f.Agents), "agent") + " report to be ready")
 }
 
-func earlyEntrance(f *Facts) finding {
+func earlyHook(f *Facts) finding {
 	var late []string
 	known := 0
 	for _, a := range f.Agents {
@@ -150,7 +150,7 @@ func earlyEntrance(f *Facts) finding {
 		}
 		known++
 		early := false
-		for _, e := range a.Status.Entrance {
+		for _, e := range a.Status.Hook {
 			early = early || e.Up && e.Name != "watch"
 		}
 		if !early {

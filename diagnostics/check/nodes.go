@@ -59,7 +59,7 @@ func nriAdvice(name, v, oldest, on, switchOn string) (lacks, do string) {
 
 // connected reports whether an agent, which may be nil, says that the runtime asks it through NRI.
 func connected(a *Agent) bool {
-	return a != nil && a.Status != nil && slices.ContainsFunc(a.Status.Entrance, func(e agentstatus.Entrance) bool { return e.Name == "nri" && e.Up })
+	return a != nil && a.Status != nil && slices.ContainsFunc(a.Status.Hook, func(e agentstatus.Hook) bool { return e.Name == "nri" && e.Up })
 }
 
 // keepsRefused reports whether a version of containerd keeps the records of sandboxes that an NRI plugin has refused, by which its next start

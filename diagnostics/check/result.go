@@ -104,7 +104,7 @@ func checks() []check {
 		{"install", "nodes-without-agent", []source{sourceDaemonSets, sourceNodes, sourcePods}, after, nodesWithoutAgent},
 		{"install", "agent-versions", []source{sourcePods}, after, agentVersions},
 		{"install", "agent-reports", []source{sourcePods}, after, agentReports},
-		{"install", "early-entrance", []source{sourcePods}, after, earlyEntrance},
+		{"install", "early-hook", []source{sourcePods}, after, earlyHook},
 		{"nodes", "container-runtime", []source{sourceNodes}, always, containerRuntime},
 		{"nodes", "kernel", []source{sourceNodes}, always, kernel},
 		{"nodes", "operating-system", []source{sourceNodes}, always, operatingSystem},

@@ -41,7 +41,7 @@ func reports(status controllers.Status, reason string, ok corev1.ConditionStatus
 	return func(pod *corev1.Pod) {
 		if status != "" {
 			pod.Annotations[controllers.KeyStatus] = string(status)
-			pod.Annotations[controllers.KeyDetails] = `{"entrance":"nri","backend":"nftables","time":"2026-01-02T03:04:05Z","message":"m"}`
+			pod.Annotations[controllers.KeyDetails] = `{"hook":"nri","backend":"nftables","time":"2026-01-02T03:04:05Z","message":"m"}`
 		}
 		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: controllers.Condition, Status: ok, Reason: reason, Message: "because"})
 	}
@@ -63,7 +63,7 @@ func says(s agentstatus.Status) func(*corev1.Pod) {
 func fine() agentstatus.Status {
 	return agentstatus.Status{
 		Version: "1", Backend: "nftables", Ready: true, Time: time.Now(),
-		Entrance: []agentstatus.Entrance{{Name: "watch", Up: true}, {Name: "nri", Up: true}},
+		Hook: []agentstatus.Hook{{Name: "watch", Up: true}, {Name: "nri", Up: true}},
 	}
 }
 

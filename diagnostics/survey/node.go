@@ -92,7 +92,7 @@ func (n *Node) addAgent(agents []cluster.Agent, client string, now time.Time) {
 
 func (n *Node) addStatus(said agentstatus.Status, client string) {
 	early, offered := false, false
-	for _, e := range said.Entrance {
+	for _, e := range said.Hook {
 		isEarly := e.Name != "watch"
 		offered, early = offered || isEarly, early || isEarly && e.Up
 		if isEarly && !e.Up {
@@ -100,7 +100,7 @@ func (n *Node) addStatus(said agentstatus.Status, client string) {
 		}
 	}
 	if !early && offered {
-		n.Notes = append(n.Notes, "no early entrance: pods start before their rules are there")
+		n.Notes = append(n.Notes, "no early hook: pods start before their rules are there")
 	}
 	if said.Version != client {
 		n.Notes = append(n.Notes, "the agent is of another release than this program ("+client+")")

@@ -45,7 +45,7 @@ type Pod struct {
 	Name      string    `json:"name"`
 	Node      string    `json:"node,omitempty"`
 	State     State     `json:"state"`
-	Entrance  string    `json:"entrance,omitempty"`
+	Hook      string    `json:"hook,omitempty"`
 	Created   time.Time `json:"created"`
 	Message   string    `json:"message,omitempty"`
 	// Backend, SpecHash, Reported and Notes come from the pod's report.
@@ -57,7 +57,7 @@ type Pod struct {
 
 // details are the parts of the annotation that are shown.
 type details struct {
-	Entrance string    `json:"entrance"`
+	Hook     string    `json:"hook"`
 	Backend  string    `json:"backend"`
 	SpecHash string    `json:"specHash"`
 	Time     time.Time `json:"time"`
@@ -87,7 +87,7 @@ func podOf(pod *corev1.Pod, at place) (out Pod, ok bool) {
 	out = Pod{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Created: pod.CreationTimestamp.UTC()}
 	var said details
 	if json.Unmarshal([]byte(pod.Annotations[controllers.KeyDetails]), &said) == nil {
-		out.Entrance, out.Backend, out.SpecHash, out.Reported, out.Notes = said.Entrance, said.Backend, said.SpecHash, said.Time, said.Notes
+		out.Hook, out.Backend, out.SpecHash, out.Reported, out.Notes = said.Hook, said.Backend, said.SpecHash, said.Time, said.Notes
 	}
 	if reported {
 		out.State, out.Message = reportedState(condition, status)

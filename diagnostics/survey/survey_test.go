@@ -101,10 +101,10 @@ func checkPod(t *testing.T, pods []Pod, state State, words string) {
 
 func TestAsk_node_hasTroubleAndNotes(t *testing.T) {
 	old, down, unready := fine(), fine(), fine()
-	old.Time, down.Entrance[1] = time.Now().Add(-time.Hour), agentstatus.Entrance{Name: "nri", Message: "not offered"}
+	old.Time, down.Hook[1] = time.Now().Add(-time.Hour), agentstatus.Hook{Name: "nri", Message: "not offered"}
 	unready.Ready, unready.NotReady = false, []string{"runtime: away"}
 	without := fine()
-	without.Entrance = without.Entrance[:1]
+	without.Hook = without.Hook[:1]
 	other := fine()
 	other.Version = "2"
 	readySince := func(ago time.Duration) corev1.Pod {
@@ -124,7 +124,7 @@ func TestAsk_node_hasTroubleAndNotes(t *testing.T) {
 	}{
 		"fine":                        {newAgent("a", says(fine())), "", ""},
 		"nothing new for an hour":     {newAgent("a", says(old)), "", ""},
-		"its NRI is down":             {newAgent("a", says(down)), "", "nri is down: not offered; no early entrance: pods start before their rules are there"},
+		"its NRI is down":             {newAgent("a", says(down)), "", "nri is down: not offered; no early hook: pods start before their rules are there"},
 		"no early one is switched on": {newAgent("a", says(without)), "", ""},
 		"it is not ready":             {newAgent("a", says(unready)), "runtime: away", ""},
 		"of another release":          {newAgent("a", says(other)), "", "another release"},

@@ -35,7 +35,7 @@ type line struct {
 // pictures are the panels that docs/monitoring.md shows, by title, and their files.
 func pictures() map[string]string {
 	return map[string]string{
-		"Pods by state": "pods-by-state.png", "Programming time by entrance": "programming-time.png",
+		"Pods by state": "pods-by-state.png", "Programming time by hook": "programming-time.png",
 		"Time the runtime is held": "runtime-held.png", "Repairs by kind": "repairs.png",
 	}
 }

@@ -117,7 +117,7 @@ func (f *fleet) countOwn(write func(context.Context, agentstatus.Status) error) 
 // status is what the agent writes about itself.
 func (a *hollowAgent) status(context.Context) agentstatus.Status {
 	ready := a.synced.Load()
-	return agentstatus.Status{Version: "scale", Ready: ready, Entrance: []agentstatus.Entrance{{Name: "watch", Up: ready}}, Time: time.Now().Round(time.Second)}
+	return agentstatus.Status{Version: "scale", Ready: ready, Hook: []agentstatus.Hook{{Name: "watch", Up: ready}}, Time: time.Now().Round(time.Second)}
 }
 
 // add adds to the manager what the agent adds to it.

@@ -12,15 +12,15 @@ const Annotation = "pod-network-controller.istio.io/agent"
 
 // Status is one agent at one time.
 type Status struct {
-	Version   string     `json:"version"`            // release
-	Revision  string     `json:"revision,omitempty"` // commit
-	Backend   string     `json:"backend,omitempty"`  // nftables or iptables
-	Ready     bool       `json:"ready"`
-	NotReady  []string   `json:"notReady,omitempty"` // failing readiness checks, in words
-	Entrance  []Entrance `json:"entrances,omitempty"`
-	LastError *Error     `json:"lastError,omitempty"`
-	Inspect   *Inspect   `json:"inspect,omitempty"`
-	Time      time.Time  `json:"time"` // of writing
+	Version   string    `json:"version"`            // release
+	Revision  string    `json:"revision,omitempty"` // commit
+	Backend   string    `json:"backend,omitempty"`  // nftables or iptables
+	Ready     bool      `json:"ready"`
+	NotReady  []string  `json:"notReady,omitempty"` // failing readiness checks, in words
+	Hook      []Hook    `json:"hooks,omitempty"`
+	LastError *Error    `json:"lastError,omitempty"`
+	Inspect   *Inspect  `json:"inspect,omitempty"`
+	Time      time.Time `json:"time"` // of writing
 }
 
 // settling is longer than an agent takes to write that it has become ready.
@@ -32,8 +32,8 @@ func (s Status) Outdated(readySince, now time.Time) bool {
 	return !readySince.IsZero() && s.Time.Before(readySince.Add(time.Second)) && now.Sub(readySince) < settling // the condition has full seconds
 }
 
-// Entrance is one way by which the agent learns of sandboxes: watch, nri or cni.
-type Entrance struct {
+// Hook is one way by which the agent learns of sandboxes: watch, nri or cni.
+type Hook struct {
 	Name    string `json:"name"`
 	Up      bool   `json:"up"`
 	Message string `json:"message,omitempty"` // why not

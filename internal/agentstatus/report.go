@@ -19,7 +19,7 @@ import (
 const (
 	// lookEvery is the time between two looks at what the agent would write about itself.
 	lookEvery = 5 * time.Second
-	// pause is the least time between two writes, except when readiness or an entrance changes: pods that fail in turn are one last error
+	// pause is the least time between two writes, except when readiness or a hook changes: pods that fail in turn are one last error
 	// after the other.
 	pause = time.Minute
 	// writeTimeout bounds one write.
@@ -31,7 +31,7 @@ const (
 // Report writes an agent's status on its own pod. Nothing reads it back.
 //
 //   - Every lookEvery it looks at the agent;
-//   - a change is written, at once if it concerns readiness or an entrance, else at most every pause;
+//   - a change is written, at once if it concerns readiness or a hook, else at most every pause;
 //   - while nothing changes, nothing is written: the kubelet's readiness says that the agent hangs;
 //   - a write that fails is tried again with back-off, with what holds by then.
 type Report struct {
@@ -78,7 +78,7 @@ func due(last, now Status) bool {
 	switch {
 	case last.Time.IsZero() || age < 0: // a clock that was set back
 		return true
-	case now.Ready != last.Ready || !sameEntrances(now.Entrance, last.Entrance):
+	case now.Ready != last.Ready || !sameHooks(now.Hook, last.Hook):
 		return true
 	case age < pause:
 		return false
@@ -86,8 +86,8 @@ func due(last, now Status) bool {
 	return withoutTimes(now).String() != withoutTimes(last).String()
 }
 
-// sameEntrances compares which entrances are up, and no messages.
-func sameEntrances(a, b []Entrance) bool {
+// sameHooks compares which hooks are up, and no messages.
+func sameHooks(a, b []Hook) bool {
 	if len(a) != len(b) {
 		return false
 	}

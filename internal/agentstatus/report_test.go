@@ -19,9 +19,9 @@ import (
 
 func TestWhenTheAgentsStatusIsWritten(t *testing.T) {
 	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	up, down := Entrance{Name: "nri", Up: true}, Entrance{Name: "nri", Message: "away"}
+	up, down := Hook{Name: "nri", Up: true}, Hook{Name: "nri", Message: "away"}
 	last := Status{
-		Version: "1", Ready: true, Entrance: []Entrance{up},
+		Version: "1", Ready: true, Hook: []Hook{up},
 		LastError: &Error{Pod: "shop/cart", Message: "no", Time: began}, Time: began,
 	}
 	for name, c := range map[string]struct {
@@ -32,8 +32,8 @@ func TestWhenTheAgentsStatusIsWritten(t *testing.T) {
 		"nothing has changed for a day":         {24 * time.Hour, func(*Status) {}, false},
 		"the clock was set back":                {-time.Second, func(*Status) {}, true},
 		"not ready, at once":                    {time.Second, func(s *Status) { s.Ready = false }, true},
-		"an entrance is lost, at once":          {time.Second, func(s *Status) { s.Entrance = []Entrance{down} }, true},
-		"an entrance more, at once":             {time.Second, func(s *Status) { s.Entrance = append(s.Entrance[:1:1], down) }, true},
+		"a hook is lost, at once":               {time.Second, func(s *Status) { s.Hook = []Hook{down} }, true},
+		"a hook more, at once":                  {time.Second, func(s *Status) { s.Hook = append(s.Hook[:1:1], down) }, true},
 		"another error, too soon":               {59 * time.Second, func(s *Status) { s.LastError = &Error{Message: "other"} }, false},
 		"another error":                         {time.Minute, func(s *Status) { s.LastError = &Error{Message: "other"} }, true},
 		"the same error once more":              {time.Hour, func(s *Status) { s.LastError = &Error{Pod: "shop/cart", Message: "no"} }, false},

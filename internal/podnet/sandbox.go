@@ -31,16 +31,16 @@ func (e *ProgrammedByOthersError) Error() string {
 // Sandbox names a pod, one of its sandboxes, and the path of its network namespace. A pod whose sandbox is made anew keeps
 // Namespace, Name and UID and gets a new ID and NetNS, so state belongs to an ID.
 //
-// Entrances in other processes send it over the wire.
+// Hooks in other processes send it over the wire.
 type Sandbox struct {
 	// Namespace and Name are the pod's.
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	// UID is the pod's metadata.uid.
 	UID string `json:"uid"`
-	// ID is the container runtime's sandbox ID. Empty: the entrance does not know it.
+	// ID is the container runtime's sandbox ID. Empty: the hook does not know it.
 	ID string `json:"id,omitempty"`
-	// NetNS is a path to the network namespace. Empty: the entrance does not know it.
+	// NetNS is a path to the network namespace. Empty: the hook does not know it.
 	NetNS string `json:"netns,omitempty"`
 	// Nameservers are the name servers of the sandbox's resolv.conf, separated by commas. Empty: the runtime does not say.
 	Nameservers string `json:"nameservers,omitempty"`

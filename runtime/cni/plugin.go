@@ -1,4 +1,4 @@
-// Package cni is the entrance of the CNI chain: the plugin that the container runtime starts for each sandbox, and the agent's side
+// Package cni is the hook of the CNI chain: the plugin that the container runtime starts for each sandbox, and the agent's side
 // of the socket between the two.
 package cni
 

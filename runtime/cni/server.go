@@ -85,7 +85,7 @@ func (s *Server) Served() bool {
 }
 
 // Start serves until ctx ends, then finishes the requests that have begun. If the socket cannot be made at first, it returns an error.
-// If it cannot be taken back later, it tries again, since the agent has other entrances. It is a manager.Runnable.
+// If it cannot be taken back later, it tries again, since the agent has other hooks. It is a manager.Runnable.
 func (s *Server) Start(ctx context.Context) error {
 	var busy sync.WaitGroup
 	defer busy.Wait()
@@ -98,11 +98,11 @@ func (s *Server) Start(ctx context.Context) error {
 			return fmt.Errorf("listen for the CNI plugin: %w", err)
 		case err != nil:
 			s.listener.Store(nil)
-			s.config.Log.Error("socket not taken back", "entrance", "cni", "socket", s.config.Path, "error", err)
+			s.config.Log.Error("socket not taken back", "hook", "cni", "socket", s.config.Path, "error", err)
 			wait(ctx, s.config.WatchInterval)
 			continue
 		case served:
-			s.config.Log.Info("socket taken back", "entrance", "cni", "socket", s.config.Path)
+			s.config.Log.Info("socket taken back", "hook", "cni", "socket", s.config.Path)
 		}
 		s.listener.Store(l)
 		busy.Go(func() { s.watchPath(ctx, l) })
@@ -149,7 +149,7 @@ func (s *Server) accept(ctx context.Context, l *listener, slots chan struct{}, b
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		s.config.Log.Error("connection not accepted", "entrance", "cni", "error", err)
+		s.config.Log.Error("connection not accepted", "hook", "cni", "error", err)
 		wait(ctx, s.config.ReadTimeout) // probably out of descriptors
 	}
 }
@@ -159,7 +159,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	defer conn.Close()
 	r, err := s.read(conn)
 	if err != nil {
-		s.config.Log.Warn("peer cut off", "entrance", "cni", "error", err)
+		s.config.Log.Warn("peer cut off", "hook", "cni", "error", err)
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.limit(r.Command))
@@ -167,7 +167,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 	start := time.Now()
 	err = s.dispatch(ctx, r)
 	if r.Command == cmdCheck && ctx.Err() != nil {
-		s.config.Log.Warn("CHECK passed: not finished in time", "entrance", "cni", "sandbox", r.Sandbox.ID, "error", err)
+		s.config.Log.Warn("CHECK passed: not finished in time", "hook", "cni", "sandbox", r.Sandbox.ID, "error", err)
 		err = nil // nothing is known to be missing
 	}
 	s.logResult(r, err, time.Since(start))
@@ -176,7 +176,7 @@ func (s *Server) serve(ctx context.Context, conn *net.UnixConn) {
 		a.Error = truncated(err)
 	}
 	if err := write(conn, a, s.config.ReadTimeout); err != nil {
-		s.config.Log.Warn("answer not delivered", "entrance", "cni", "command", r.Command, "sandbox", r.Sandbox.ID, "error", err)
+		s.config.Log.Warn("answer not delivered", "hook", "cni", "command", r.Command, "sandbox", r.Sandbox.ID, "error", err)
 	}
 }
 
@@ -243,7 +243,7 @@ func (s *Server) dispatch(ctx context.Context, r request) error {
 }
 
 func (s *Server) logResult(r request, err error, took time.Duration) {
-	log := s.config.Log.With("entrance", "cni", "command", r.Command, "pod", r.Sandbox.Pod(), "sandbox", r.Sandbox.ID, "netns", r.Sandbox.NetNS, "duration", took)
+	log := s.config.Log.With("hook", "cni", "command", r.Command, "pod", r.Sandbox.Pod(), "sandbox", r.Sandbox.ID, "netns", r.Sandbox.NetNS, "duration", took)
 	switch {
 	case err == nil:
 		log.Debug("request served")

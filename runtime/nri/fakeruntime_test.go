@@ -118,9 +118,9 @@ func listen(t *testing.T, socket string) *net.UnixListener {
 	return l
 }
 
-// started is a running entrance. Its socket is in a directory of the test unless the configuration names one.
+// started is a running hook. Its socket is in a directory of the test unless the configuration names one.
 type started struct {
-	*Entrance
+	*Hook
 	socket string
 	stop   func()
 }
@@ -153,7 +153,7 @@ func startWithin(t *testing.T, c Config, limit time.Duration) started {
 		}
 	})
 	t.Cleanup(stop)
-	return started{Entrance: e, socket: c.Socket, stop: stop}
+	return started{Hook: e, socket: c.Socket, stop: stop}
 }
 
 // within waits up to 5 s for a condition.

@@ -1,4 +1,4 @@
-// Package nri is the entrance through which the container runtime calls the agent (the Node Resource Interface of containerd and
+// Package nri is the hook through which the container runtime calls the agent (the Node Resource Interface of containerd and
 // CRI-O): after a pod has its network, and before any of its containers is created.
 package nri
 

@@ -102,10 +102,10 @@ func TestRemember_podsComeAndGo_memoryIsBounded(t *testing.T) {
 // With refusals on failure the runtime could end nothing while the agent hangs.
 func TestSession_endOfSandboxes_isNotSubscribed(t *testing.T) {
 	for _, ends := range []func(context.Context, podnet.Sandbox, Container) error{nil, func(context.Context, podnet.Sandbox, Container) error { return nil }} {
-		if fails := (&Entrance{config: Config{Stopped: ends}}).failurePolicy().GetFailRequest(); fails != (ends == nil) {
+		if fails := (&Hook{config: Config{Stopped: ends}}).failurePolicy().GetFailRequest(); fails != (ends == nil) {
 			t.Errorf("ends of containers are subscribed: %t, calls fail with the agent: %t", ends != nil, fails)
 		}
-		if (&Entrance{config: Config{Stopped: ends, FailOpen: true}}).failurePolicy().GetFailRequest() {
+		if (&Hook{config: Config{Stopped: ends, FailOpen: true}}).failurePolicy().GetFailRequest() {
 			t.Error("calls fail with an agent that fails open")
 		}
 	}

@@ -64,8 +64,8 @@ func waited(d time.Duration, stop <-chan struct{}) (stopped bool) {
 
 // The end of an old connection must not hide a newer one.
 func TestTheEndOfAnOldConnectionLeavesTheNewOne(t *testing.T) {
-	e := &Entrance{}
-	older, newer := &session{entrance: e}, &session{entrance: e}
+	e := &Hook{}
+	older, newer := &session{hook: e}, &session{hook: e}
 	e.connection.Store(newer)
 	if older.closed(); !e.Connected() {
 		t.Error("the old connection's end ended the new one")
@@ -78,9 +78,9 @@ func TestTheEndOfAnOldConnectionLeavesTheNewOne(t *testing.T) {
 // A runtime that dies while it tells of its pods has ended the connection before the plugin knows that there was one.
 func TestSynchronize_connectionHasEnded_isNotConnected(t *testing.T) {
 	p, _ := newTestPlugin(nil)
-	s := &session{plugin: p, entrance: &Entrance{}}
+	s := &session{plugin: p, hook: &Hook{}}
 	s.closed()
-	if _, err := s.Synchronize(t.Context(), nil, nil); err != nil || s.entrance.Connected() {
-		t.Errorf("error %v, connected %t", err, s.entrance.Connected())
+	if _, err := s.Synchronize(t.Context(), nil, nil); err != nil || s.hook.Connected() {
+		t.Errorf("error %v, connected %t", err, s.hook.Connected())
 	}
 }

@@ -25,7 +25,7 @@ const lostGrace = 50 * time.Millisecond
 // session is one connection to the runtime, and implements the plugin for the stub.
 type session struct {
 	*plugin
-	entrance  *Entrance
+	hook      *Hook
 	abandoned atomic.Pointer[error] // why the connection was closed before it was configured
 	ended     atomic.Bool
 }
@@ -41,29 +41,29 @@ func (s *session) Configure(context.Context, string, string, string) (api.EventM
 // Synchronize is called when the runtime has registered the plugin: from now on it calls us.
 func (s *session) Synchronize(ctx context.Context, pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
 	update, err := s.plugin.Synchronize(ctx, pods, containers)
-	s.entrance.connection.Store(s)
+	s.hook.connection.Store(s)
 	if s.ended.Load() { // meanwhile
 		s.closed()
 	}
-	s.entrance.noteCalled()
+	s.hook.noteCalled()
 	return update, err
 }
 
 // closed is called by the stub when the connection has ended; there may already be another one.
 func (s *session) closed() {
 	s.ended.Store(true)
-	s.entrance.connection.CompareAndSwap(s, nil)
+	s.hook.connection.CompareAndSwap(s, nil)
 }
 
 // connect serves one connection until it ends. When ctx ends, it goes on answering until a gap between calls, and then disconnects.
-func (e *Entrance) connect(ctx context.Context, p *plugin) error {
+func (e *Hook) connect(ctx context.Context, p *plugin) error {
 	conn, err := e.dial(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Close() //nolint:errcheck // the stub has closed it
 	e.noteAccepted()
-	s := &session{plugin: p, entrance: e}
+	s := &session{plugin: p, hook: e}
 	defer s.closed()
 	st, err := e.newStub(s, conn)
 	if err != nil {
@@ -82,7 +82,7 @@ func (e *Entrance) connect(ctx context.Context, p *plugin) error {
 	return errors.New("the connection has ended")
 }
 
-func (e *Entrance) dial(ctx context.Context) (*watchedConn, error) {
+func (e *Hook) dial(ctx context.Context) (*watchedConn, error) {
 	conn, err := (&net.Dialer{Timeout: e.startLimit}).DialContext(ctx, "unix", e.config.Socket)
 	if err != nil {
 		return nil, err
@@ -90,7 +90,7 @@ func (e *Entrance) dial(ctx context.Context) (*watchedConn, error) {
 	return &watchedConn{Conn: conn, ended: make(chan struct{})}, nil
 }
 
-func (e *Entrance) newStub(s *session, conn net.Conn) (stub.Stub, error) {
+func (e *Hook) newStub(s *session, conn net.Conn) (stub.Stub, error) {
 	var called any = s
 	if e.config.Stopped != nil { // the stub asks the runtime for the calls that the type has
 		called = stoppedSession{s}
@@ -106,13 +106,13 @@ func (e *Entrance) newStub(s *session, conn net.Conn) (stub.Stub, error) {
 
 // failurePolicy asks runtimes that know it (NRI 0.12.4) to refuse pods when the plugin is too slow or dies; others ignore it. It holds for every call:
 // with the ends of containers subscribed, no container could be ended while the agent hangs.
-func (e *Entrance) failurePolicy() *api.FailurePolicy {
+func (e *Hook) failurePolicy() *api.FailurePolicy {
 	return &api.FailurePolicy{FailRequest: !e.config.FailOpen && e.config.Stopped == nil, KeepConnected: true}
 }
 
 // startStub calls st.Start and returns after startLimit at the latest. Start itself waits for the runtime's Configure for ever, with
 // its lock held, even after the runtime has gone.
-func (e *Entrance) startStub(ctx context.Context, st stub.Stub, s *session, conn *watchedConn) error {
+func (e *Hook) startStub(ctx context.Context, st stub.Stub, s *session, conn *watchedConn) error {
 	started := make(chan error, 1)
 	// Calls get this context. They are answered while the agent ends, so it must not end with ctx.
 	go func() { started <- st.Start(context.WithoutCancel(ctx)) }()

@@ -52,7 +52,7 @@ func TestFollow_checkOfAPod_hasNoProxyLookedAt(t *testing.T) {
 		for _, c := range []struct {
 			what    string
 			sandbox podnet.Sandbox
-			by      controllers.Entrance
+			by      controllers.Hook
 			profile string
 			looks   int
 		}{

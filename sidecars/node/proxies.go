@@ -133,7 +133,7 @@ func (p *Proxies) profileChanged(ctx context.Context, r reconcile.Request) (reco
 
 // Follow has the proxy of a sandbox looked after: by the manager of its mode, and by the other one until what it has done for the pod has
 // ended.
-func (p *Proxies) Follow(s podnet.Sandbox, by controllers.Entrance, name string) {
+func (p *Proxies) Follow(s podnet.Sandbox, by controllers.Hook, name string) {
 	chosen, exists := p.cluster.profiles.remembered(name)
 	shared := chosen.shared()
 	keeps, why := p.cluster.leads.keeps(s, chosen)
@@ -154,7 +154,7 @@ func (p *Proxies) Follow(s podnet.Sandbox, by controllers.Entrance, name string)
 	}
 }
 
-func (p *Proxies) followShared(s podnet.Sandbox, by controllers.Entrance, profile string, chosen bool) {
+func (p *Proxies) followShared(s podnet.Sandbox, by controllers.Hook, profile string, chosen bool) {
 	switch {
 	case p.shared == nil:
 	case chosen && by == controllers.Verify:

@@ -30,9 +30,9 @@ func few(n int) int {
 
 func isSmall() bool { return os.Getenv("E2E_BENCH") == "small" }
 
-// measurements are what BenchmarkAgent measures with each entrance.
+// measurements are what BenchmarkAgent measures with each hook.
 func measurements() map[string]func(*testing.B) []row {
-	if entrance() == "nri" {
+	if hook() == "nri" {
 		return map[string]func(*testing.B) []row{"OneByOne": measureOneByOne, "Burst": measureBurst, "Sidecars": measureSidecars, "Shared": measureShared}
 	}
 	return map[string]func(*testing.B) []row{"Singles": measureSingles, "Crowd": measureCrowd}

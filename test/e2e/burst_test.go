@@ -49,8 +49,8 @@ func TestBurstNoFirstConnectionBypassesTheProxy(t *testing.T) {
 			return nil
 		}
 		d, err := detailsOf(pod)
-		if err == nil && !isReporter(d.Entrance) {
-			err = fmt.Errorf("programmed by %q", d.Entrance)
+		if err == nil && !isReporter(d.Hook) {
+			err = fmt.Errorf("programmed by %q", d.Hook)
 		}
 		return err
 	})

@@ -48,7 +48,7 @@ func (d *dockerSpace) testEdits(t *testing.T) {
 	want(sandbox.netns(), nodeIP+":3306", "15001")
 
 	first := readDetails(t, pod)
-	if first.Backend != backend() || !isLate(first.Entrance) {
+	if first.Backend != backend() || !isLate(first.Hook) {
 		t.Errorf("details are %+v", first)
 	}
 	d.touch(t, pod, "3306")

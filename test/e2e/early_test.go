@@ -10,32 +10,32 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// entrance is the round of hack/e2e.sh, where the agent is installed in one of the ways by which no pod starts without its rules:
+// hook is the round of hack/e2e.sh, where the agent is installed in one of the ways by which no pod starts without its rules:
 //
 //   - nri and cni are asked before a pod's first container: TestEarly*;
 //   - cni, required (NRI, with an annotation that has the runtime insist on it) and wait (an init container, and nobody who
 //     is asked) hold whatever happens to the agent: TestAlways*.
 //
 // It is empty in the rounds of the backends, where a pod's first packets may come before its rules.
-func entrance() string { return os.Getenv("E2E_ENTRANCE") }
+func hook() string { return os.Getenv("E2E_HOOK") }
 
-// reporter is the early entrance of this run, or watch where there is none.
+// reporter is the early hook of this run, or watch where there is none.
 func reporter() string {
-	switch entrance() {
+	switch hook() {
 	case "required":
 		return "nri"
 	case "wait", "":
 		return "watch"
 	}
-	return entrance()
+	return hook()
 }
 
-// isReporter reports whether the details of a pod that asked before it started may name this entrance.
+// isReporter reports whether the details of a pod that asked before it started may name this hook.
 func isReporter(name string) bool {
 	return name == reporter() || reporter() == "watch" && isLate(name)
 }
 
-// isLate reports whether the details of a pod that runs already may name this entrance: what the watch cannot program at once is programmed
+// isLate reports whether the details of a pod that runs already may name this hook: what the watch cannot program at once is programmed
 // by the next check.
 func isLate(name string) bool { return name == "watch" || name == "verify" }
 
@@ -57,7 +57,7 @@ func TestEarlyRefusesWhatCannotBeRedirected(t *testing.T) {
 
 // refusedEvent is the reason of the kubelet's event about a pod that the agent refuses: NRI refuses its containers, the CNI chain its sandbox.
 func refusedEvent() string {
-	if entrance() == "cni" {
+	if hook() == "cni" {
 		return "FailedCreatePodSandBox"
 	}
 	return "Failed"
@@ -91,7 +91,7 @@ func TestEarlyComesBackAfterTheRuntime(t *testing.T) {
 	s.create(t, dialer("after", asked(), 1, caught.port))
 	s.await(t, "after", hasDialled)
 	pod := s.await(t, "after", hasStatus(statusInitialized))
-	if by := readDetails(t, pod).Entrance; by != reporter() {
+	if by := readDetails(t, pod).Hook; by != reporter() {
 		t.Errorf("programmed by %s", by)
 	}
 	caught.wantNone(t)

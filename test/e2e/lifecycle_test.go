@@ -28,7 +28,7 @@ func newRelease(t *testing.T) release {
 	t.Helper()
 	r := release{helm: os.Getenv("HELM"), before: os.Getenv("E2E_CHART_BEFORE"), now: os.Getenv("E2E_CHART")}
 	if r.helm == "" || r.before == "" || r.now == "" {
-		t.Fatal("HELM, E2E_CHART_BEFORE and E2E_CHART must say where Helm and the two charts are: E2E_BACKENDS=none E2E_ENTRANCES=lifecycle hack/e2e.sh")
+		t.Fatal("HELM, E2E_CHART_BEFORE and E2E_CHART must say where Helm and the two charts are: E2E_BACKENDS=none E2E_HOOKS=lifecycle hack/e2e.sh")
 	}
 	return r
 }

@@ -12,7 +12,7 @@ import (
 // details is what the agent writes about a pod's rules.
 type details struct {
 	Sandbox  string    `json:"sandbox"`
-	Entrance string    `json:"entrance"`
+	Hook     string    `json:"hook"`
 	Backend  string    `json:"backend"`
 	SpecHash string    `json:"specHash"`
 	Time     time.Time `json:"time"`

@@ -34,7 +34,7 @@ func wantReport(t *testing.T, s *space, pod *corev1.Pod) {
 	t.Helper()
 	d := readDetails(t, pod)
 	sandbox := s.sandboxOf(t, pod)
-	if d.Sandbox != sandbox.ID || !isLate(d.Entrance) || d.Backend != backend() || len(d.SpecHash) != 16 || d.Message == "" {
+	if d.Sandbox != sandbox.ID || !isLate(d.Hook) || d.Backend != backend() || len(d.SpecHash) != 16 || d.Message == "" {
 		t.Errorf("details are %+v, the sandbox is %s", d, sandbox.ID)
 	}
 	if age := time.Since(d.Time); age < -time.Second || age > patience {

@@ -60,7 +60,7 @@ func TestStartupTaintKeepsPodsAwayUntilTheAgentIsThere(t *testing.T) {
 	comeBack()
 	s.awaitUntainted(t)
 	s.await(t, "waits", hasDialled)
-	if by := readDetails(t, s.await(t, "waits", hasStatus(statusInitialized))).Entrance; by != "nri" {
+	if by := readDetails(t, s.await(t, "waits", hasStatus(statusInitialized))).Hook; by != "nri" {
 		t.Errorf("programmed by %s", by)
 	}
 	caught.wantNone(t)

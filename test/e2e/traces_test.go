@@ -69,7 +69,7 @@ func freshTraces(t *testing.T) traces {
 	t.Helper()
 	file := os.Getenv(envFresh)
 	if file == "" {
-		t.Fatalf("%s must name what was recorded before the chart was installed: E2E_ENTRANCES=lifecycle hack/e2e.sh", envFresh)
+		t.Fatalf("%s must name what was recorded before the chart was installed: E2E_HOOKS=lifecycle hack/e2e.sh", envFresh)
 	}
 	text, err := os.ReadFile(file)
 	must(t, err)

@@ -184,7 +184,7 @@ func TestAlwaysPodsAreHeldWhileTheAgentIsAway(t *testing.T) {
 // freeSpace is a namespace whose pods start without an agent. The CNI chain has nobody to ask who wants redirection: it lets
 // excluded namespaces through.
 func (s *space) freeSpace() *space {
-	if entrance() == "cni" {
+	if hook() == "cni" {
 		return &space{cluster: s.cluster, name: "kube-system"}
 	}
 	return s
@@ -193,7 +193,7 @@ func (s *space) freeSpace() *space {
 // awaitHeld waits until a pod is kept from starting in the way of this run.
 func (s *space) awaitHeld(t *testing.T, pod string) {
 	t.Helper()
-	switch entrance() {
+	switch hook() {
 	case "cni":
 		s.awaitEvent(t, pod, "FailedCreatePodSandBox", agentName)
 	case "required":

@@ -120,7 +120,7 @@ func New(c Config) (*Installer, error) {
 // help.
 func (i *Installer) Install(ctx context.Context) error { return i.run(ctx, true) }
 
-// Start keeps the plugin in the chain until ctx ends. Failures are notified and tried again, since the agent has other entrances. It
+// Start keeps the plugin in the chain until ctx ends. Failures are notified and tried again, since the agent has other hooks. It
 // is a manager.Runnable.
 func (i *Installer) Start(ctx context.Context) error { return i.run(ctx, false) }
 

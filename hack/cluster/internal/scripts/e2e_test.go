@@ -16,7 +16,7 @@ func TestEndToEndRunNamesAWordThatItDoesNotKnow(t *testing.T) {
 	for setting, want := range map[string]string{
 		"E2E_BACKENDS=nftables iptable": `E2E_BACKENDS names "iptable": there are nftables iptables none`,
 		"E2E_BACKENDS= ":                `E2E_BACKENDS names ""`,
-		"E2E_ENTRANCES=nir":             `E2E_ENTRANCES names "nir": there are nri required powercut wait cni lifecycle`,
+		"E2E_HOOKS=nir":                 `E2E_HOOKS names "nir": there are nri required powercut wait cni lifecycle`,
 	} {
 		cmd := exec.CommandContext(t.Context(), "../../../e2e.sh")
 		// On a machine where nothing more could happen.
@@ -135,7 +135,7 @@ func endToEndRun(t *testing.T, runs []string) (out string, asked []string, delet
 		write(t, filepath.Join(root, fmt.Sprintf("build/run%d", i+1)), text)
 	}
 	cmd := exec.CommandContext(t.Context(), filepath.Join(root, "hack/e2e.sh"), "-test.run", "TestX")
-	cmd.Env = []string{"PATH=" + root + "/bin:" + os.Getenv("PATH"), "HOME=" + root, "E2E_KEEP=1", "E2E_BACKENDS=nftables", "E2E_ENTRANCES=", "HELM=/bin/true"}
+	cmd.Env = []string{"PATH=" + root + "/bin:" + os.Getenv("PATH"), "HOME=" + root, "E2E_KEEP=1", "E2E_BACKENDS=nftables", "E2E_HOOKS=", "HELM=/bin/true"}
 	text, err := cmd.CombinedOutput()
 	note, _ := os.ReadFile(filepath.Join(root, "hack/cluster/deleted")) // there is none if it deletes nothing
 	return string(text), strings.Split(strings.TrimSpace(read(t, filepath.Join(root, "build/arguments"))), "\n"), string(note), err

@@ -21,7 +21,7 @@ func TestNotesAreTrue(t *testing.T) {
 		want     []string
 		wantNot  []string
 	}{
-		"the defaults":                   {in: "{}", want: []string{others, "NoEarlyEntrance", unbound}, wantNot: []string{late, nothing}},
+		"the defaults":                   {in: "{}", want: []string{others, "NoEarlyHook", unbound}, wantNot: []string{late, nothing}},
 		"with policies":                  {in: "{}", kind: bounding, want: []string{others}, wantNot: []string{unbound}},
 		"a token that is not bounded":    {in: "{startupTaint: true, admission: {restrictAgent: false}}", kind: bounding, want: []string{unbound + ", and every node", "restrictAgent is false"}},
 		"reports that are not bounded":   {in: "{sidecars: {enabled: true}}", want: []string{unbound + ", and write every Sidecar"}},
@@ -30,9 +30,9 @@ func TestNotesAreTrue(t *testing.T) {
 		"nobody asks, pods wait":         {in: "{nri: off, admission: {waitContainer: true}}", kind: mutating, wantNot: []string{late, nothing}},
 		"they cannot wait":               {in: "{nri: off, admission: {waitContainer: true}}", want: []string{late, nothing, "has no MutatingAdmissionPolicy"}},
 		"they may not wait":              {in: "{admission: {enabled: false, waitContainer: true}}", kind: mutating, want: []string{others, nothing, "admission.enabled is false"}},
-		"pods wait where NRI is not":     {in: "{admission: {waitContainer: true}}", kind: mutating, want: []string{waiting, "NoEarlyEntrance"}, wantNot: []string{others, "Switch NRI on"}},
+		"pods wait where NRI is not":     {in: "{admission: {waitContainer: true}}", kind: mutating, want: []string{waiting, "NoEarlyHook"}, wantNot: []string{others, "Switch NRI on"}},
 		"NRI is a must":                  {in: "{nri: required}", want: []string{"does not become ready"}, wantNot: []string{late, others}},
-		"the chain":                      {in: "{cni: install}", wantNot: []string{late, others, "NoEarlyEntrance"}},
+		"the chain":                      {in: "{cni: install}", wantNot: []string{late, others, "NoEarlyHook"}},
 		"the chain instead of NRI":       {in: "{cni: install, nri: off}", wantNot: []string{late, others}},
 		"runtimes insist, and cannot":    {in: "{admission: {requiredPlugins: true}}", want: []string{nothing}},
 		"pods that Istio injected":       {in: "{select: injected}", want: []string{"Nothing to annotate"}, wantNot: []string{"kubectl annotate"}},

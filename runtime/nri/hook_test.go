@@ -31,7 +31,7 @@ func TestNewChecksItsConfiguration(t *testing.T) {
 }
 
 // Without a socket, or with one that a dead process left behind, the runtime offers no NRI. That is a fault only where NRI is required.
-func TestTheEntranceSaysWhetherItIsUp(t *testing.T) {
+func TestTheHookSaysWhetherItIsUp(t *testing.T) {
 	for name, c := range map[string]struct {
 		socket   func(t *testing.T, path string)
 		required bool
@@ -190,7 +190,7 @@ func TestWhatEndsSilence(t *testing.T) {
 		"one that closes the connection": {errLost, false},
 		"nobody listens":                 {os.ErrNotExist, false},
 	} {
-		e := &Entrance{}
+		e := &Hook{}
 		e.noteAccepted()
 		e.noteEnded(c.err)
 		if still := !e.silentSince.IsZero(); still != c.still {

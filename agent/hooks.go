@@ -20,9 +20,9 @@ import (
 	"istio-pod-network-controller/runtime/nri"
 )
 
-// entrance passes sandboxes from NRI and the CNI chain to the Programmer.
-type entrance struct {
-	by       controllers.Entrance
+// ensurer passes sandboxes from NRI and the CNI chain to the Programmer.
+type ensurer struct {
+	by       controllers.Hook
 	core     *coreHolder
 	failOpen bool
 	// letThrough is called for each pod that failOpen lets through; it may be nil.
@@ -30,7 +30,7 @@ type entrance struct {
 }
 
 // Ensure programs a sandbox and reports whether its pod asks for rules. An error refuses the pod.
-func (e entrance) Ensure(ctx context.Context, s podnet.Sandbox) (asked bool, err error) {
+func (e ensurer) Ensure(ctx context.Context, s podnet.Sandbox) (asked bool, err error) {
 	core, err := e.core.get()
 	if err != nil {
 		return false, err
@@ -40,7 +40,7 @@ func (e entrance) Ensure(ctx context.Context, s podnet.Sandbox) (asked bool, err
 }
 
 // hostNetwork reports whether the pod is on the host's network, according to the API server. known is false if the pod was not found.
-func (e entrance) hostNetwork(ctx context.Context, s podnet.Sandbox) (hostNetwork, known bool) {
+func (e ensurer) hostNetwork(ctx context.Context, s podnet.Sandbox) (hostNetwork, known bool) {
 	core, err := e.core.get()
 	if err != nil {
 		return false, false
@@ -57,21 +57,21 @@ type runnable func(context.Context) error
 
 // hook is one way by which the agent learns of sandboxes.
 type hook struct {
-	by controllers.Entrance
+	by controllers.Hook
 	up func() bool
 	// state returns what is wrong, for people.
 	state func(context.Context) error
 }
 
-// hooks returns the entrances that are switched on. An early hook that the runtime does not offer is down although the agent is ready. For people the
+// hooks returns the hooks that are switched on. An early hook that the runtime does not offer is down although the agent is ready. For people the
 // watch stays up without the API server: nobody could read it there, and all agents would write when it is back.
 func (a *agent) hooks() []hook {
 	watch := hook{by: controllers.Watch, up: func() bool { return a.core.watches() == nil }, state: a.core.check}
 	return append([]hook{watch}, a.early...)
 }
 
-// entrances returns the runnables of NRI and CNI. They can start before the API server is reached; see doorway.
-func (a *agent) entrances() ([]runnable, error) {
+// earlyHooks returns the runnables of NRI and CNI. They can start before the API server is reached; see doorway.
+func (a *agent) earlyHooks() ([]runnable, error) {
 	nri, errNRI := a.newNRI()
 	cni, errCNI := a.newCNI()
 	return append(nri, cni...), errors.Join(errNRI, errCNI)
@@ -81,7 +81,7 @@ func (a *agent) newNRI() ([]runnable, error) {
 	if a.NRI.Mode == NRIOff {
 		return nil, nil
 	}
-	e := entrance{by: controllers.NRI, core: a.core, failOpen: a.FailOpen}
+	e := ensurer{by: controllers.NRI, core: a.core, failOpen: a.FailOpen}
 	guard, err := netns.NewGuard()
 	if err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func (a *agent) newNRI() ([]runnable, error) {
 	}
 	door := newDoorway(cmp.Or(a.NRI.Socket, nri.DefaultSocket), a.core, n.Connected)
 	served := door.check(n.Check)
-	a.nriEntrance = n
+	a.nriHook = n
 	a.early = append(a.early, hook{by: controllers.NRI, up: n.Connected, state: func(ctx context.Context) error {
 		err := served(ctx)
 		if err == nil && !n.Connected() { // Check passes then only if NRI is not required
@@ -138,8 +138,8 @@ func (a *agent) newCNI() ([]runnable, error) {
 	letThrough := failOpenMetric(controllers.CNI)
 	requests := cniRequests()
 	a.collectors = append(a.collectors, letThrough, requests)
-	handler := cniEntrance{
-		entrance: entrance{by: controllers.CNI, core: a.core, failOpen: a.FailOpen, letThrough: letThrough.Inc}, calls: &a.cniState.calls,
+	handler := cniHook{
+		ensurer: ensurer{by: controllers.CNI, core: a.core, failOpen: a.FailOpen, letThrough: letThrough.Inc}, calls: &a.cniState.calls,
 		ended: func(command string, err error, took time.Duration) {
 			result := map[bool]string{true: cniPassed, false: cniRefused}[err == nil]
 			requests.WithLabelValues(command, result).Observe(took.Seconds())

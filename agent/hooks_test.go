@@ -23,7 +23,7 @@ func TestARuntimeWithoutNRIIsReportedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		recorder := events.NewFakeRecorder(10)
 		var offered, checked atomic.Bool
-		e := earlyEntrance{offered: func() (bool, bool) { return offered.Load(), checked.Load() }, recorder: recorder, node: "node1", log: logr.Discard()}
+		e := earlyHook{offered: func() (bool, bool) { return offered.Load(), checked.Load() }, recorder: recorder, node: "node1", log: logr.Discard()}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- e.Start(ctx) }()
@@ -43,7 +43,7 @@ func TestARuntimeWithoutNRIIsReportedOnce(t *testing.T) {
 		offered.Store(false)
 		after(maxNRIAbsence+2*time.Second, 1)
 		after(10*maxNRIAbsence, 1)
-		if got := <-recorder.Events; !strings.HasPrefix(got, "Warning NoEarlyEntrance the container runtime offers no NRI") {
+		if got := <-recorder.Events; !strings.HasPrefix(got, "Warning NoEarlyHook the container runtime offers no NRI") {
 			t.Errorf("event %q", got)
 		}
 		offered.Store(true)
@@ -74,7 +74,7 @@ func TestTheBuildIsAMetric(t *testing.T) {
 }
 
 // An error refuses the pod unless the agent fails open. For NRI, package nri decides that.
-func TestWhatAnEntranceRefuses(t *testing.T) {
+func TestWhatAHookRefuses(t *testing.T) {
 	away := errors.New("away")
 	for name, c := range map[string]struct {
 		err      error
@@ -87,18 +87,18 @@ func TestWhatAnEntranceRefuses(t *testing.T) {
 		"a pod that is not known":    {err: podnet.ErrNoPod},
 		"the same, and we fail open": {err: podnet.ErrNoPod, failOpen: true},
 	} {
-		if err := (cniEntrance{entrance: entrance{failOpen: c.failOpen}}).refusal(c.err); (err != nil) != c.refused {
+		if err := (cniHook{ensurer: ensurer{failOpen: c.failOpen}}).refusal(c.err); (err != nil) != c.refused {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
-func TestEntrancesRefuseUntilTheCoreIsSet(t *testing.T) {
-	e := entrance{core: newCoreHolder()}
+func TestHooksRefuseUntilTheCoreIsSet(t *testing.T) {
+	e := ensurer{core: newCoreHolder()}
 	if _, err := e.Ensure(t.Context(), podnet.Sandbox{}); !errors.Is(err, podnet.ErrPodsUnknown) {
 		t.Error(err)
 	}
-	if err := (cniEntrance{entrance: e}).refusal(podnet.ErrPodsUnknown); !errors.Is(err, podnet.ErrPodsUnknown) {
+	if err := (cniHook{ensurer: e}).refusal(podnet.ErrPodsUnknown); !errors.Is(err, podnet.ErrPodsUnknown) {
 		t.Error(err)
 	}
 	if host, known := e.hostNetwork(t.Context(), podnet.Sandbox{}); host || known {

@@ -18,16 +18,16 @@ import (
 	"istio-pod-network-controller/runtime/cni/install"
 )
 
-// cniEntrance is the entrance of the CNI chain. Not every runtime passes the pod's UID.
-type cniEntrance struct {
-	entrance
+// cniHook is the hook of the CNI chain. Not every runtime passes the pod's UID.
+type cniHook struct {
+	ensurer
 	calls *install.Calls
 	// ended is called after each request; it may be nil.
 	ended func(command string, err error, took time.Duration)
 }
 
 // measure passes the duration of a request that began then and ends now to ended.
-func (c cniEntrance) measure(command string, began time.Time, err *error) {
+func (c cniHook) measure(command string, began time.Time, err *error) {
 	if c.ended != nil {
 		c.ended(command, *err, time.Since(began))
 	}
@@ -35,7 +35,7 @@ func (c cniEntrance) measure(command string, began time.Time, err *error) {
 
 // Add programs a sandbox before its containers exist. While the agent has not read its pods, it waits for most of the time that ctx allows, unless
 // the pod may start without rules. A pod that the API server does not know passes: it is a static pod, or was deleted already.
-func (c cniEntrance) Add(ctx context.Context, s podnet.Sandbox) (err error) {
+func (c cniHook) Add(ctx context.Context, s podnet.Sandbox) (err error) {
 	defer c.measure(cniAdd, time.Now(), &err)
 	c.calls.Called(s.Pod(), time.Now())
 	if !c.failOpen {
@@ -47,18 +47,18 @@ func (c cniEntrance) Add(ctx context.Context, s podnet.Sandbox) (err error) {
 
 // Check repairs missing rules. It fails only if the pod asks for rules, is known to have none, and they could not be applied: CRI-O
 // drops the address of a sandbox whose CHECK fails, and the kubelet then kills the pod.
-func (c cniEntrance) Check(ctx context.Context, s podnet.Sandbox) (err error) {
+func (c cniHook) Check(ctx context.Context, s podnet.Sandbox) (err error) {
 	defer c.measure(cniCheck, time.Now(), &err)
 	known, err := c.ensure(ctx, s)
 	if err == nil || !controllers.RulesKept(err) && c.rulesMissing(ctx, known) {
 		return err
 	}
-	ctrl.Log.Info("CHECK passed without a repair", "entrance", c.by, "pod", s.Pod(), "sandbox", s.ID, "reason", err.Error())
+	ctrl.Log.Info("CHECK passed without a repair", "hook", c.by, "pod", s.Pod(), "sandbox", s.ID, "reason", err.Error())
 	return nil
 }
 
 // rulesMissing reports whether the pod is known to have no rules although it asks for some, or has annotations that are wrong.
-func (c cniEntrance) rulesMissing(ctx context.Context, s podnet.Sandbox) bool {
+func (c cniHook) rulesMissing(ctx context.Context, s podnet.Sandbox) bool {
 	core, err := c.core.get()
 	if err != nil {
 		return false
@@ -76,7 +76,7 @@ func (c cniEntrance) rulesMissing(ctx context.Context, s podnet.Sandbox) bool {
 }
 
 // Del forgets a sandbox; its rules went with its namespace.
-func (c cniEntrance) Del(_ context.Context, s podnet.Sandbox) (err error) {
+func (c cniHook) Del(_ context.Context, s podnet.Sandbox) (err error) {
 	defer c.measure(cniDel, time.Now(), &err)
 	if core, err := c.core.get(); err == nil {
 		core.programmer.Forget(s.ID)
@@ -85,7 +85,7 @@ func (c cniEntrance) Del(_ context.Context, s podnet.Sandbox) (err error) {
 }
 
 // ensure looks up the pod's UID if it is missing, and programs the sandbox. It returns the sandbox with its UID.
-func (c cniEntrance) ensure(ctx context.Context, s podnet.Sandbox) (podnet.Sandbox, error) {
+func (c cniHook) ensure(ctx context.Context, s podnet.Sandbox) (podnet.Sandbox, error) {
 	core, err := c.core.get()
 	if err != nil {
 		return s, c.refusal(err)
@@ -101,12 +101,12 @@ func (c cniEntrance) ensure(ctx context.Context, s podnet.Sandbox) (podnet.Sandb
 	return s, c.refusal(err)
 }
 
-func (c cniEntrance) refusal(err error) error {
+func (c cniHook) refusal(err error) error {
 	if errors.Is(err, podnet.ErrNoPod) {
 		return nil
 	}
 	if err != nil && c.failOpen {
-		ctrl.Log.Error(err, "pod let through without its rules", "entrance", c.by)
+		ctrl.Log.Error(err, "pod let through without its rules", "hook", c.by)
 		if c.letThrough != nil {
 			c.letThrough()
 		}

@@ -59,8 +59,8 @@ func (noReports) Forget(string)             {}
 
 func (noReports) Event(podnet.Sandbox, string, string) {}
 
-// newTestCNIEntrance returns an entrance that knows one pod with the given initialize annotation. If api is set, every read fails with it.
-func newTestCNIEntrance(t *testing.T, n *fakeNamespace, initialize string, api error) cniEntrance {
+// newTestCNIHook returns a hook that knows one pod with the given initialize annotation. If api is set, every read fails with it.
+func newTestCNIHook(t *testing.T, n *fakeNamespace, initialize string, api error) cniHook {
 	t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", UID: "u-1", Annotations: map[string]string{}}}
 	if initialize != "" {
@@ -83,14 +83,14 @@ func newTestCNIEntrance(t *testing.T, n *fakeNamespace, initialize string, api e
 		Config: intent.Config{Select: intent.SelectAnnotation, Defaults: intent.StandardDefaults()}, Backend: n, BackendName: "fake", Namespaces: n,
 		Pods: pods, Reporter: noReports{}, Ledger: ledger, Metrics: counters,
 	}})
-	return cniEntrance{entrance: entrance{by: controllers.CNI, core: d}, calls: &install.Calls{}}
+	return cniHook{ensurer: ensurer{by: controllers.CNI, core: d}, calls: &install.Calls{}}
 }
 
 // A pod that starts while the agent does waits for it, and is not refused.
 func TestAdd_podsAreReadMeanwhile_passes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &fakeNamespace{}
-		c := newTestCNIEntrance(t, n, "true", nil)
+		c := newTestCNIHook(t, n, "true", nil)
 		read, err := c.core.get()
 		if err != nil {
 			t.Fatal(err)
@@ -120,7 +120,7 @@ func TestAdd_podsAreReadMeanwhile_passes(t *testing.T) {
 // Each pod would start 4 s later for nothing.
 func TestAdd_failOpen_doesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := cniEntrance{entrance: entrance{by: controllers.CNI, core: newCoreHolder(), failOpen: true}, calls: &install.Calls{}}
+		c := cniHook{ensurer: ensurer{by: controllers.CNI, core: newCoreHolder(), failOpen: true}, calls: &install.Calls{}}
 		began := time.Now()
 		if err := c.Add(t.Context(), podnet.Sandbox{}); err != nil || time.Since(began) > 0 {
 			t.Errorf("%v after %s", err, time.Since(began))
@@ -131,7 +131,7 @@ func TestAdd_failOpen_doesNotWait(t *testing.T) {
 // Pods that end must not queue behind pods that wait.
 func TestAdd_manyWait_leaveRoomForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := cniEntrance{entrance: entrance{by: controllers.CNI, core: newCoreHolder()}, calls: &install.Calls{}}
+		c := cniHook{ensurer: ensurer{by: controllers.CNI, core: newCoreHolder()}, calls: &install.Calls{}}
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		var refused atomic.Int64
@@ -185,7 +185,7 @@ func TestCheckFailsOnlyWhereRulesAreMissing(t *testing.T) {
 			if tc.noUID {
 				s.UID = ""
 			}
-			err := newTestCNIEntrance(t, &tc.namespace, tc.initialize, tc.api).Check(t.Context(), s)
+			err := newTestCNIHook(t, &tc.namespace, tc.initialize, tc.api).Check(t.Context(), s)
 			if (err != nil) != tc.wantErr {
 				t.Errorf("got %v, want an error: %t", err, tc.wantErr)
 			}
@@ -210,7 +210,7 @@ func TestAddWritesForThePodOfTheAPIServerOnly(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n, s := &fakeNamespace{}, good
 			tc.change(&s)
-			if err := newTestCNIEntrance(t, n, "true", nil).Add(t.Context(), s); err != nil || n.applied != tc.wantWrote {
+			if err := newTestCNIHook(t, n, "true", nil).Add(t.Context(), s); err != nil || n.applied != tc.wantWrote {
 				t.Errorf("%v, wrote %d times, want %d", err, n.applied, tc.wantWrote)
 			}
 		})
@@ -219,7 +219,7 @@ func TestAddWritesForThePodOfTheAPIServerOnly(t *testing.T) {
 
 // If one read fails and the next one succeeds, CHECK must still pass for a pod that does not ask for rules.
 func TestCheckKnowsWhatThePodAsksFor(t *testing.T) {
-	c := newTestCNIEntrance(t, &fakeNamespace{}, "", nil)
+	c := newTestCNIHook(t, &fakeNamespace{}, "", nil)
 	core, err := c.core.get()
 	if err != nil {
 		t.Fatal(err)

@@ -31,7 +31,7 @@ const maxSilence = 5 * time.Minute
 // startLimit bounds the time from dialling to being configured. The runtime's own limit is 5 s unless configured.
 const startLimit = 3 * api.DefaultPluginRegistrationTimeout
 
-// Config is what an Entrance needs.
+// Config is what an Hook needs.
 type Config struct {
 	// Socket, Name and Index have defaults.
 	Socket, Name, Index string
@@ -54,12 +54,12 @@ type Config struct {
 	FailOpen bool
 }
 
-// Entrance keeps a connection to the runtime and connects again whenever it ends.
+// Hook keeps a connection to the runtime and connects again whenever it ends.
 //
 //   - A socket file that appears or is replaced is tried within 200 ms. Only attempts on the same file back off.
 //   - If nobody listens (no file, or one left behind), the runtime does not offer NRI.
 //   - An attempt that the runtime does not answer ends at startLimit.
-type Entrance struct {
+type Hook struct {
 	config     Config
 	startLimit time.Duration
 	plugin     atomic.Pointer[plugin]
@@ -72,7 +72,7 @@ type Entrance struct {
 }
 
 // New checks the configuration and fills in defaults.
-func New(c Config) (*Entrance, error) {
+func New(c Config) (*Hook, error) {
 	for _, setting := range []struct {
 		value     *string
 		byDefault string
@@ -83,27 +83,27 @@ func New(c Config) (*Entrance, error) {
 	}
 	switch {
 	case c.Handler == nil:
-		return nil, errors.New("make NRI entrance: no handler")
+		return nil, errors.New("make NRI hook: no handler")
 	case strings.ContainsAny(c.Name, "/ \t\n"):
-		return nil, fmt.Errorf("make NRI entrance: name %q: want no blanks and slashes", c.Name)
+		return nil, fmt.Errorf("make NRI hook: name %q: want no blanks and slashes", c.Name)
 	case len(c.Index) != 2 || strings.Trim(c.Index, "0123456789") != "":
-		return nil, fmt.Errorf("make NRI entrance: index %q: want two digits", c.Index)
+		return nil, fmt.Errorf("make NRI hook: index %q: want two digits", c.Index)
 	}
-	return &Entrance{config: c, startLimit: startLimit}, nil
+	return &Hook{config: c, startLimit: startLimit}, nil
 }
 
 // Connected reports whether the plugin is registered with the runtime.
-func (e *Entrance) Connected() bool { return e.connection.Load() != nil }
+func (e *Hook) Connected() bool { return e.connection.Load() != nil }
 
 // Offered reports whether somebody listened at the socket at the last attempt to connect, and whether there was an attempt.
-func (e *Entrance) Offered() (offered, checked bool) {
+func (e *Hook) Offered() (offered, checked bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.offered, e.checked
 }
 
 // Check returns nil if the runtime calls the plugin, or if it offers no NRI and NRI is not required.
-func (e *Entrance) Check(context.Context) error {
+func (e *Hook) Check(context.Context) error {
 	offered, checked := e.Offered()
 	switch {
 	case e.Connected() || checked && !offered && !e.config.Required:
@@ -116,7 +116,7 @@ func (e *Entrance) Check(context.Context) error {
 
 // Live returns an error when only a restart may help: the runtime has accepted connections and answered none for minutes, or a handler has
 // run for twice the runtime's limit. A runtime that refuses the plugin or has no NRI is no reason to restart.
-func (e *Entrance) Live(context.Context) error {
+func (e *Hook) Live(context.Context) error {
 	e.mu.Lock()
 	since := e.silentSince
 	e.mu.Unlock()
@@ -130,8 +130,8 @@ func (e *Entrance) Live(context.Context) error {
 }
 
 // Start connects, and connects again whenever the connection ends, until ctx ends. Calls under way are answered first.
-func (e *Entrance) Start(ctx context.Context) error {
-	log := logr.FromContextOrDiscard(ctx).WithValues("entrance", "nri")
+func (e *Hook) Start(ctx context.Context) error {
+	log := logr.FromContextOrDiscard(ctx).WithValues("hook", "nri")
 	if err := ctrdlog.SetFormat(ctrdlog.JSONFormat); err != nil { // format of ttrpc's own log
 		return err
 	}
@@ -156,7 +156,7 @@ func (e *Entrance) Start(ctx context.Context) error {
 }
 
 // noteAccepted notes that the runtime has accepted a connection.
-func (e *Entrance) noteAccepted() {
+func (e *Hook) noteAccepted() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.offered, e.checked = true, true
@@ -166,14 +166,14 @@ func (e *Entrance) noteAccepted() {
 }
 
 // noteCalled notes that the runtime calls the plugin.
-func (e *Entrance) noteCalled() {
+func (e *Hook) noteCalled() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.silentSince = time.Time{}
 }
 
 // noteEnded notes how an attempt to connect, or a connection, has ended. It reports whether somebody listens.
-func (e *Entrance) noteEnded(err error) (listens bool) {
+func (e *Hook) noteEnded(err error) (listens bool) {
 	listens = !absent(err)
 	e.mu.Lock()
 	defer e.mu.Unlock()
