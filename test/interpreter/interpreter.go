@@ -24,7 +24,7 @@ func Decide(r iptables.Ruleset, hook iptables.Hook, p Packet) (Verdict, error) {
 		default:
 			return Verdict{}, fmt.Errorf("chain %s: unknown type %q", c.Name, c.Type)
 		}
-		if _, err := w.chain(c); err != nil {
+		if err := w.chain(c); err != nil {
 			return Verdict{}, fmt.Errorf("chain %s: %w", c.Name, err)
 		}
 		if w.verdict.Dropped {
@@ -66,22 +66,22 @@ type walk struct {
 	verdict Verdict
 }
 
-// chain applies the rules of a chain, and reports whether one of them has decided.
-func (w *walk) chain(c iptables.Chain) (decided bool, err error) {
+// chain applies the rules of a chain, until one of them decides.
+func (w *walk) chain(c iptables.Chain) error {
 	for i, rule := range c.Rules {
 		matches, err := w.matches(rule.Conds)
 		if err == nil && matches {
 			w.verdict.Trace = append(w.verdict.Trace, c.Name+": "+rule.Comment)
-			decided, err = w.act(rule.Action)
+			matches, err = w.act(rule.Action)
 		}
 		if err != nil {
-			return false, fmt.Errorf("rule %d (%s): %w", i, rule.Comment, err)
+			return fmt.Errorf("rule %d (%s): %w", i, rule.Comment, err)
 		}
-		if decided {
-			return true, nil
+		if matches { // and decides
+			return nil
 		}
 	}
-	return false, nil
+	return nil
 }
 
 // act applies an action, and reports whether it ends the chain.
@@ -124,7 +124,7 @@ func (w *walk) jump(name string) (decided bool, err error) {
 	for _, c := range w.Chains {
 		if c.Name == name && c.Hook == "" {
 			redirect := w.verdict.Redirect
-			_, err := w.chain(c)
+			err := w.chain(c)
 			return w.verdict.Dropped || w.verdict.Redirect != redirect, err
 		}
 	}
