@@ -57,10 +57,10 @@ func (r *rules) ask(lost []Chain, lo Cond) {
 // lostStates are the states of packets that no nat chain sees, of connections that are not redirected.
 const lostStates = Invalid | New | Established | Untracked
 
-// redirectPorts returns the ports that rules redirect to, each once.
+// redirectPorts returns the ports of the proxy that rules redirect to, each once.
 func (r rules) redirectPorts() (ports []uint16) {
 	for _, rule := range r {
-		if rule.Action.Verb == Redirect && !slices.Contains(ports, rule.Action.Port) {
+		if rule.Action.Verb == Redirect && rule.Action.Port != refusedPort && !slices.Contains(ports, rule.Action.Port) {
 			ports = append(ports, rule.Action.Port)
 		}
 	}
