@@ -88,13 +88,10 @@ func (e Backend) Name() string { return e.chosen.Name() }
 func (e Backend) Apply(ctx context.Context, at podnet.Place, want iptables.Ruleset) (iptables.Outcome, error) {
 	return Visit(ctx, e.Namespaces, at, func(ctx context.Context, ns *netns.NS) (out iptables.Outcome, err error) {
 		id, err := identityAt(ns, at)
-		if err == nil {
-			out, err = e.apply(ctx, ns, id, want)
+		if err != nil {
+			return out, err
 		}
-		if err == nil {
-			err = renamedLoopback(ns, e.chosen)
-		}
-		return out, err
+		return e.apply(ctx, ns, id, want)
 	})
 }
 
@@ -118,8 +115,11 @@ func (e Backend) apply(ctx context.Context, ns *netns.NS, id podnet.Identity, wa
 		out, err = in.finish(ctx, ns, want, out)
 	}
 	if err == nil && known && !out.Provisional && (len(out.Preempted) == 0 || !foreign.Owned(ctx, ns)) {
-		now.preempted = out.Preempted
+		now.preempted, now.by = out.Preempted, in.chosen
 		e.memory.verified(id, now, want)
+	}
+	if err == nil {
+		err = renamedLoopback(ns, in.chosen)
 	}
 	return out, err
 }
@@ -147,7 +147,7 @@ func (e Backend) fromMemory(
 	}
 	out.Preempted = last.preempted
 	e.memory.verified(id, last, want)
-	return out, true, nil
+	return out, true, renamedLoopback(ns, last.by)
 }
 
 // program applies the rules with the chosen backend. In a namespace without any rule, such as that of a pod that starts (first), there are no

@@ -38,3 +38,15 @@ func TestApply_loopbackRenamed_iptablesSaysSo(t *testing.T) {
 		told("named lo again", false)
 	}
 }
+
+// While nftables holds the rules of a namespace, since iptables cannot use its tables, no rule needs the name.
+func TestApply_loopbackRenamedAndTablesUnusable_saysNothing(t *testing.T) {
+	p := newHostilePod(t, "iptables nft")
+	p.apply(t, true)
+	defer own(t, p.pod, hostileCases()["iptables, owned tables"].owned)()
+	mustRun(t, p.pod, "ip link set lo down; ip link set lo name x0; ip link set x0 up")
+	for _, changes := range []bool{true, false, false} { // the last one is answered from memory
+		p.apply(t, changes)
+	}
+	p.heldBy(t, Nftables)
+}

@@ -60,6 +60,7 @@ type verification struct {
 	at     time.Time       // when it began
 	routes time.Time       // when routes were compared last
 	legacy time.Time       // when tables of x_tables were looked for last
+	by     Driver          // wrote our rules
 	// preempted are foreign rules before ours.
 	preempted []string
 }
