@@ -14,7 +14,11 @@ import (
 // be annotations, and settings without effect. The agent accepts all of it. ns is the pod's namespace, or nil if unknown.
 func Warnings(pod *corev1.Pod, ns *corev1.Namespace, in Intent) []string {
 	out := slices.Concat(Mistyped(pod.Annotations), Mislabelled(pod.Labels), wrongBools(pod))
-	if !in.Redirect {
+	switch {
+	case in.Redirect:
+	case in.Reason == "": // a setting is wrong: the error says which
+		return out
+	default:
 		return append(out, unusedSettings(pod)...)
 	}
 	r := readerOf(pod, ns, nil)

@@ -111,3 +111,12 @@ func TestWarnings_namespaceExcludesBesideAList_none(t *testing.T) {
 		}
 	}
 }
+
+func TestWarnings_wrongValue_isNotCalledUnused(t *testing.T) {
+	p := plainPod()
+	p.Annotations[keyExcludeInbound] = "http"
+	in, err := Of(p, nil, Config{Select: SelectAnnotation, Defaults: StandardDefaults()})
+	if got := Warnings(p, nil, in); err == nil || len(got) > 0 {
+		t.Errorf("error %v, warnings %q", err, got)
+	}
+}
