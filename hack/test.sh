@@ -88,7 +88,7 @@ on() {
 
 # both DIRECTORY: runs all tests of a module.
 both() {
-  local module=(-C "$1") all machine pure racing log beside failed=0
+  local module=(-C "$1") all machine pure racing beside pid said failed=0
   machine=$(of_the_machine "$1")
   racing=$(concurrent "$1")
   all=$(cd -P "$1" && go list -f '{{.Dir}}' ./... | sed "s|^$PWD|.|")
@@ -97,12 +97,13 @@ both() {
   on "$(except "$racing" <<<"$pure")" run || failed=1
   say "those that make namespaces or run programs, always anew"
   # Most of their time they wait.
-  log=$(mktemp)
-  on "$(except "$racing" <<<"$machine")" run -count=1 -p 1 -parallel 8 >"$log" &
-  beside=$!
+  exec {beside}< <(on "$(except "$racing" <<<"$machine")" run -count=1 -p 1 -parallel 8)
+  pid=$!
   on "$(only "$racing" <<<"$machine")" run_racing -count=1 -p 3 -parallel 8 || failed=1
-  wait "$beside" || failed=1
-  cat "$log" && rm -f "$log"
+  mapfile -u "$beside" said
+  printf '%s' "${said[@]}"
+  wait "$pid" || failed=1
+  exec {beside}<&-
   return "$failed"
 }
 

@@ -86,7 +86,7 @@ func TestRulesAsJSONFromStandardInput(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &v); err != nil {
 		t.Fatal(err)
 	}
-	if v.Table != iptables.TableName || len(v.Chains) != 4 || v.Chains[0].Priority != -105 || len(v.Sets) != 2 {
+	if v.Table != iptables.TableName || len(v.Chains) != 7 || v.Chains[0].Priority != -105 || len(v.Sets) != 2 {
 		t.Errorf("%+v", v)
 	}
 }
