@@ -37,7 +37,8 @@ const (
 	targetHeadSize    = 32 // struct xt_entry_target, in front of a chain's name in its first entry
 	standardSize      = 40 // struct xt_standard_target, which jumps
 	errorSize         = 64 // struct xt_error_target, padded
-	legacyDrop        = -1 // the verdict of a standard target
+	legacyDrop        = -1 // verdicts of a standard target
+	legacyQueue       = -4
 )
 
 // legacyFamily is one family of x_tables, and the places of the fields of an entry (struct ipt_entry and struct ip6t_entry).

@@ -82,6 +82,16 @@ func OursOf(want iptables.Ruleset, inIptables bool) Ours {
 	return o
 }
 
+// chainsIn returns the names that chains of ours have in a table of iptables, such as "ip nat".
+func (o Ours) chainsIn(table string) []string {
+	for place := range o.jumps {
+		if strings.HasPrefix(place, table+" ") {
+			return iptables.RestoreChainNames()
+		}
+	}
+	return nil
+}
+
 // add adds the place of one chain.
 func (o Ours) add(hook uint32, nat bool, priority int32) {
 	if nat {
@@ -158,7 +168,8 @@ func Preempting(ctx context.Context, ns *netns.NS, o Ours) (lines []string, err 
 			found, undoing, more, err = o.nftables(native{ns: ns, end: endOf(ctx)})
 			return err
 		})
-		found = append(found, o.legacy()...)
+		legacy, lines := o.legacy()
+		found, undoing = append(found, legacy...), append(undoing, lines...)
 		return err
 	})
 	if err != nil {
@@ -235,7 +246,7 @@ func (o Ours) nftables(n native) (found []base, lines []string, more bool, err e
 		found[i].shared = shared[found[i].table]
 	}
 	if err == nil {
-		lines, err = undoing(conn, n.end, behind)
+		lines, err = o.undoing(conn, n.end, behind)
 	}
 	return found, lines, more, err
 }
@@ -285,28 +296,42 @@ func bigEndian(b []byte) uint32 {
 	return binary.BigEndian.Uint32(b)
 }
 
-// legacy returns the built-in chains of iptables-legacy before ours.
-func (o Ours) legacy() (found []base) {
+// legacy returns the built-in chains of iptables-legacy before ours, and lines about other tables that undo what ours do.
+func (o Ours) legacy() (found []base, lines []string) {
 	for _, f := range legacyFamilies() {
 		for _, name := range f.tables() {
-			priority, ok := tablePriorities()[name]
-			if !ok {
-				continue
-			}
 			t, err := f.read(name)
 			if err != nil && !errors.Is(err, errTable) {
 				continue
 			}
-			shared := len(o.jumps) > 0 && slices.ContainsFunc(iptables.RestoreChainNames(), t.hasChain)
-			for _, hook := range []uint32{hookPrerouting, hookInput, hookOutput} {
-				b := base{
-					program: "legacy iptables", table: f.family.name + " " + name, chain: hookName(hook), hook: hook, nat: name == "nat",
-					priority: priority, shared: shared, unread: err,
-				}
-				if b.rules, b.drops = t.builtIn(hook); o.before(b) {
-					found = append(found, b)
-				}
+			before := o.legacyBefore(t, f.family.name+" "+name, name, err)
+			found = append(found, before...)
+			switch where := "legacy iptables, table " + f.family.name + " " + name; {
+			case slices.ContainsFunc(before, func(b base) bool { return o.report(b) != "" }):
+			case err != nil:
+				lines = append(lines, where+" "+err.Error())
+			case t.undoes(o.chainsIn(f.family.name + " " + name)):
+				lines = append(lines, where+" sends packets elsewhere behind our rules")
 			}
+		}
+	}
+	return found, lines
+}
+
+// legacyBefore returns the built-in chains of a table before ours. err says why it could not be read.
+func (o Ours) legacyBefore(t legacyTable, table, name string, err error) (found []base) {
+	priority, ok := tablePriorities()[name]
+	if !ok {
+		return nil
+	}
+	shared := len(o.jumps) > 0 && slices.ContainsFunc(iptables.RestoreChainNames(), t.hasChain)
+	for _, hook := range []uint32{hookPrerouting, hookInput, hookOutput} {
+		b := base{
+			program: "legacy iptables", table: table, chain: hookName(hook), hook: hook, nat: name == "nat",
+			priority: priority, shared: shared, unread: err,
+		}
+		if b.rules, b.drops = t.builtIn(hook); o.before(b) {
+			found = append(found, b)
 		}
 	}
 	return found

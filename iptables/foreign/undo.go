@@ -1,6 +1,7 @@
 package foreign
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,7 +16,7 @@ import (
 // undoing returns foreign tables with rules that take packets away from the proxy again, behind our rules: one line each. All rules of the
 // tables count, since a chain behind ours may jump to any chain of its table. Tables with more rules than are read are reported, and so are too
 // many tables.
-func undoing(conn *rawnetlink.Conn, end time.Time, tables []string) (lines []string, err error) {
+func (o Ours) undoing(conn *rawnetlink.Conn, end time.Time, tables []string) (lines []string, err error) {
 	if len(tables) > maxBehind {
 		return []string{fmt.Sprintf("nftables has more tables behind our rules than are read (%d)", maxBehind)}, nil
 	}
@@ -23,15 +24,16 @@ func undoing(conn *rawnetlink.Conn, end time.Time, tables []string) (lines []str
 	for _, table := range tables {
 		number, name := familyOf(table)
 		request := get(unix.NFT_MSG_GETRULE, family{number: number}, rawnetlink.Text(unix.NFTA_RULE_TABLE, name))
-		line := ""
+		line, own := "", o.chainsIn(table)
 		err := conn.Dump(end, request, func(body []byte) bool {
 			rule := rawnetlink.Attributes(body[min(len(body), sizeofNfgenmsg):])
+			chain := rawnetlink.Name(rule[unix.NFTA_RULE_CHAIN])
 			left--
 			switch {
 			case left < 0:
 				line = fmt.Sprintf("nftables, table %s has more rules behind ours than are read (%d)", table, maxRules)
-			case undoes(rule[unix.NFTA_RULE_EXPRESSIONS]):
-				line = fmt.Sprintf("nftables, table %s, chain %s sends packets elsewhere behind our rules", table, rawnetlink.Name(rule[unix.NFTA_RULE_CHAIN]))
+			case !slices.Contains(own, chain) && undoes(rule[unix.NFTA_RULE_EXPRESSIONS]):
+				line = fmt.Sprintf("nftables, table %s, chain %s sends packets elsewhere behind our rules", table, chain)
 			}
 			return line == ""
 		})
@@ -54,13 +56,37 @@ func undoes(expressions []byte) bool {
 			return true
 		case "target": // of iptables' nft flavour
 			name := rawnetlink.Name(rawnetlink.Attributes(a[unix.NFTA_EXPR_DATA])[unix.NFTA_TARGET_NAME])
-			if slices.Contains([]string{"NFQUEUE", "TEE", "TPROXY"}, name) {
+			if slices.Contains(undoingTargets(), name) {
 				return true
 			}
 		case "payload":
 			if rewrites(rawnetlink.Attributes(a[unix.NFTA_EXPR_DATA])) {
 				return true
 			}
+		}
+	}
+	return false
+}
+
+// undoingTargets returns the targets of iptables that give packets to somebody else.
+func undoingTargets() []string { return []string{"NFQUEUE", "TEE", "TPROXY"} }
+
+// undoes reports whether a rule of the table, in any chain but some, gives packets to somebody else.
+func (t legacyTable) undoes(but []string) bool {
+	chain := ""
+	for entry := range t.each(t.entries) {
+		target := entry[min(len(entry), int(binary.NativeEndian.Uint16(entry[t.nextOffset-2:]))):]
+		if len(target) < standardSize {
+			continue
+		}
+		name, _, _ := strings.Cut(string(target[2:targetHeadSize]), "\x00")
+		if name == "ERROR" { // a chain begins
+			chain, _, _ = strings.Cut(string(target[targetHeadSize:]), "\x00")
+			continue
+		}
+		queues := name == "" && int32(binary.NativeEndian.Uint32(target[targetHeadSize:])) == legacyQueue
+		if !slices.Contains(but, chain) && (queues || slices.Contains(undoingTargets(), name)) {
+			return true
 		}
 	}
 	return false

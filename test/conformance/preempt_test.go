@@ -81,6 +81,10 @@ func preemptCases() map[string]preemptCase {
 				"nft 'add chain ip mangle x { type filter hook prerouting priority 0; }; add rule ip mangle x jump y'",
 			"table ip mangle, chain y sends packets elsewhere", proxied, "", // the socket is not transparent
 		},
+		"a legacy queue behind our rules":    {"iptables-legacy -A OUTPUT -p tcp --dport 15001 -j NFQUEUE", "legacy iptables, table ip filter sends packets elsewhere behind our rules", "", captured},
+		"a legacy queue at input":            {"iptables-legacy -A INPUT -p tcp --dport 15006 -j NFQUEUE", "legacy iptables, table ip filter sends packets elsewhere behind our rules", proxied, ""},
+		"a legacy copy behind our rules":     {"iptables-legacy -t mangle -A POSTROUTING -p tcp --dport 15001 -j TEE --gateway 10.244.1.1", "legacy iptables, table ip mangle sends packets elsewhere behind our rules", proxied, captured},
+		"a legacy firewall behind ours":      {"iptables-legacy -A OUTPUT -p tcp --dport 9 -j REJECT; iptables-legacy -A INPUT -p udp -j DROP", "", proxied, captured},
 		"a queue behind our rules":           {"iptables-nft -A OUTPUT -p tcp --dport 15001 -j NFQUEUE --queue-bypass", "table ip filter, chain OUTPUT sends packets elsewhere", proxied, captured},
 		"a firewall behind our rules":        {"iptables-nft -A OUTPUT -p tcp --dport 9 -j REJECT; iptables-nft -A INPUT -p udp -j DROP", "", proxied, captured},
 		"other TTLs, DSCPs and MSS":          {nftTable("chain c { type filter hook postrouting priority 0; ip ttl set 60; ip6 hoplimit set 60; ip dscp set cs1; tcp flags syn tcp option maxseg size set 1200; }"), "", proxied, captured},
@@ -143,6 +147,7 @@ func TestPreempting_rulesBehindOursInAnEarlierTable_areReported(t *testing.T) {
 			}
 			for _, step := range []struct{ rule, reports string }{
 				{"-t nat -A OUTPUT -p tcp --dport 80 -j REDIRECT --to-ports 9", ""},
+				{"-t mangle -A POSTROUTING -p tcp --dport 9 -j MARK --set-mark 5", ""},
 				{"-t mangle -A OUTPUT -p tcp --dport 80 -j DROP", "chain OUTPUT (output, priority -150) has rules"},
 			} {
 				kerneltest.Shell(t, pod, "iptables-"+string(flavour)+" "+step.rule, "")
