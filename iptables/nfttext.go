@@ -225,12 +225,12 @@ type SetView struct {
 	Elements []string `json:"elements"`
 }
 
-// ChainView is a chain with its rules in order.
+// ChainView is a chain with its rules in order. Only a chain with a hook has a type and a priority.
 type ChainView struct {
 	Name     string     `json:"name"`
-	Type     string     `json:"type"`
-	Hook     string     `json:"hook"`
-	Priority int32      `json:"priority"`
+	Type     string     `json:"type,omitempty"`
+	Hook     string     `json:"hook,omitempty"`
+	Priority int32      `json:"priority,omitempty"`
 	Rules    []RuleView `json:"rules"`
 }
 
@@ -255,7 +255,10 @@ func (r Ruleset) View() View {
 		v.Sets = append(v.Sets, SetView{Name: s.Name, Elements: s.elements()})
 	}
 	for _, c := range r.Chains {
-		cv := ChainView{Name: c.Name, Type: string(c.Type), Hook: string(c.Hook), Priority: c.Priority, Rules: []RuleView{}}
+		cv := ChainView{Name: c.Name, Rules: []RuleView{}}
+		if c.Hook != "" {
+			cv.Type, cv.Hook, cv.Priority = string(c.Type), string(c.Hook), c.Priority
+		}
 		for _, rule := range c.Rules {
 			cv.Rules = append(cv.Rules, RuleView{
 				Rule: rule.Text(), Comment: rule.Comment, Packets: rule.Counter.Packets, Bytes: rule.Counter.Bytes,

@@ -86,7 +86,17 @@ func TestRulesAsJSONFromStandardInput(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &v); err != nil {
 		t.Fatal(err)
 	}
-	if v.Table != iptables.TableName || len(v.Chains) != 7 || v.Chains[0].Priority != -105 || len(v.Sets) != 2 {
+	hooks := 0
+	for _, c := range v.Chains {
+		asked := strings.Contains(out, "jump "+c.Name+" ")
+		if asked != (c.Hook == "") || asked != (c.Type == "") || asked != (c.Priority == 0) {
+			t.Errorf("chain %s: type %q, hook %q, priority %d", c.Name, c.Type, c.Hook, c.Priority)
+		}
+		if c.Hook != "" {
+			hooks++
+		}
+	}
+	if v.Table != iptables.TableName || hooks != 4 || v.Chains[0].Priority != -105 || len(v.Sets) != 2 {
 		t.Errorf("%+v", v)
 	}
 }
