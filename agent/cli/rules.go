@@ -52,7 +52,7 @@ func newRules() *cobra.Command {
 	fs := cmd.PersistentFlags()
 	fs.StringVar(&o.netns, "netns", "", "path of the network namespace, for example /run/netns/demo or /proc/PID/ns/net")
 	fs.StringVar(&o.pod, "pod", "", "file with the Pod as YAML or JSON, - for standard input")
-	fs.StringVar(&o.namespace, "namespace", "", "file with the pod's Namespace as YAML or JSON, whose annotation counts too")
+	fs.StringVar(&o.namespace, "namespace", "", "file with the pod's Namespace as YAML or JSON, whose annotations count too")
 	addBackendFlag(fs, &o.backend)
 	o.intentFlags.add(fs)
 	cmd.AddCommand(newApply(o), newVerify(o), newShow(o), newRemove(o))
