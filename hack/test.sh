@@ -61,10 +61,10 @@ run_racing() {
   if [[ ${RACE:-} ]]; then CGO_ENABLED=1 run -race "$@"; else run "$@"; fi
 }
 
-# concurrent lists the packages of a module whose code starts goroutines or locks: the race detector finds nothing in others, and takes
-# several times as long there.
+# concurrent lists the packages of a module whose code starts goroutines, also by context.AfterFunc or an errgroup, or locks: the race detector
+# finds little in others, and takes several times as long there.
 concurrent() {
-  (cd "$1" && grep -rlE --include='*.go' --exclude='*_test.go' --exclude-dir=hack --exclude-dir=e2e '^[[:space:]]*go [a-z(]|"sync(/atomic)?"' .) |
+  (cd "$1" && grep -rlE --include='*.go' --exclude='*_test.go' --exclude-dir=hack --exclude-dir=e2e '^[[:space:]]*go [a-z(]|"sync(/atomic)?"|"golang.org/x/sync/|AfterFunc\(' .) |
     xargs -n1 dirname | sort -u
 }
 
