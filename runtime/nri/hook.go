@@ -31,7 +31,7 @@ const maxSilence = 5 * time.Minute
 // startLimit bounds the time from dialling to being configured. The runtime's own limit is 5 s unless configured.
 const startLimit = 3 * api.DefaultPluginRegistrationTimeout
 
-// Config is what an Hook needs.
+// Config is what a Hook needs.
 type Config struct {
 	// Socket, Name and Index have defaults.
 	Socket, Name, Index string
