@@ -87,8 +87,11 @@ func run(ctx context.Context, root, only string, jobs int) error {
 			all = append(all, f.mutations...)
 		}
 	}
-	all = slices.DeleteFunc(all, func(m *mutation) bool { return !strings.Contains(m.name, only) })
 	fmt.Printf("%d mutations, and %d that do not compile; built in %s\n", len(all), next-len(all), time.Since(began).Round(time.Second))
+	all = slices.DeleteFunc(all, func(m *mutation) bool { return !strings.Contains(m.name, only) })
+	if result := try(ctx, root, dir, &mutation{}); result != survives { // 0 is no mutation
+		return fmt.Errorf("without a mutation: %s", result)
+	}
 	results := tryAll(ctx, root, dir, all, jobs)
 	if ctx.Err() != nil {
 		return fmt.Errorf("not all mutations were tried: %w", ctx.Err())
