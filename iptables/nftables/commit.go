@@ -70,14 +70,15 @@ func refill(ctx context.Context, ns *netns.NS, old outline, want iptables.Rulese
 	if err := errors.Join(errAdded, errCaptured, errRest); err != nil {
 		return 0, err
 	}
-	var gone transaction
-	for _, name := range old.without(want) {
-		gone = append(gone, flushChain(name))
+	gone := old.without(want)
+	var empty transaction
+	for _, name := range gone {
+		empty = append(empty, flushChain(name))
 	}
-	for _, name := range old.without(want) { // none of them has a jump any more, which would keep its target
-		gone = append(gone, message(unix.NFT_MSG_DELCHAIN, 0, rawnetlink.Text(unix.NFTA_CHAIN_NAME, name)))
+	rest = append(empty, rest...)
+	for _, name := range gone { // no rule jumps to one any more, which would keep it
+		rest = append(rest, message(unix.NFT_MSG_DELCHAIN, 0, rawnetlink.Text(unix.NFTA_CHAIN_NAME, name)))
 	}
-	rest = append(gone, rest...)
 	for name := range old.sets {
 		rest = append(rest, message(unix.NFT_MSG_DELSET, 0, rawnetlink.Text(unix.NFTA_SET_NAME, name)))
 	}

@@ -17,6 +17,8 @@ func TestApply_chainsComeAndGo_tableStays(t *testing.T) {
 		func(s *iptables.Spec) { s.DNS = iptables.DNSAll },
 		func(s *iptables.Spec) { s.Mode, s.DNS = iptables.ModeTProxy, iptables.DNSAll },
 		func(s *iptables.Spec) { s.Mode = iptables.ModeTProxy },
+		func(s *iptables.Spec) { s.Mode, s.IncludeCIDRs = iptables.ModeTProxy, iptables.CIDRs{} },
+		func(s *iptables.Spec) { s.Mode = iptables.ModeTProxy },
 		func(s *iptables.Spec) { s.IncludeCIDRs, s.IncludeInboundPorts = iptables.CIDRs{}, iptables.Ports{} },
 		nil,
 	} {
