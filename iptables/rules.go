@@ -79,7 +79,7 @@ func PolicyRoutes() []PolicyRoute { return []PolicyRoute{{Mark: markDiverted, Ta
 
 // ChainNames returns the names of all chains that any Ruleset may have, in the order of Rules.
 func ChainNames() []string {
-	return []string{chainOutbound, chainReusedOut, chainInbound, chainReusedIn, chainMark, chainDivert, chainDNSOut, chainDNSIn, chainLostOut, chainLostIn, chainMarkLo, chainLookups, chainAway}
+	return []string{chainOutbound, chainReusedOut, chainInbound, chainReusedIn, chainMark, chainDivert, chainDNSOut, chainDNSIn, chainAway, chainLostOut, chainLostIn, chainMarkLo, chainLookups}
 }
 
 // chain returns a chain, or none if it has no rules.
