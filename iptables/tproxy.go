@@ -85,7 +85,8 @@ func markOutbound(s Spec, d *declared, lost []Chain) []Chain {
 func markInside(s Spec) []Chain {
 	r := &rules{}
 	// Most of them are the proxy's to the application, and the commonest packets here. The kernel would look at the addresses of each, and route it anew.
-	r.add("answers inside the pod are on their way", direct(), num(Direction, Reply), tcp(), not(opening()))
+	// Those of other connections may be the proxy's own, if connection tracking has forgotten one and the application spoke first.
+	r.add("answers inside the pod are on their way", direct(), num(Direction, Reply), tcp(), not(opening()), status(Translated))
 	r.add("diverted already", direct(), marked(markDiverted), tcp())
 	// Envoy marks these itself. Others (HAProxy's usesrc, nginx's proxy_bind) cannot, and their connections would come back to them.
 	for _, owner := range s.owners() {

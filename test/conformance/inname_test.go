@@ -43,22 +43,43 @@ func TestTProxy_proxyInClientsName_reachesItsApplication(t *testing.T) {
 	}
 }
 
+// Connection tracking may forget such a connection. If the application speaks first then, the proxy's packets count as answers, and mark the
+// connection again nevertheless.
+func TestTProxy_connectionInClientsNameIsForgotten_goesOn(t *testing.T) {
+	for _, b := range backends(t) {
+		w := newWorld(t, "ds")
+		mustApply(t, b, w, configuration{spec: with(tproxy)})
+		listener := kerneltest.ListenTCP(t, w.pod(), kerneltest.App, false, kerneltest.Pod4+":8080")
+		d := inName(0, netip.MustParseAddr("198.51.100.7"))
+		// The client must not refuse what the pod sends it meanwhile.
+		kerneltest.Shell(t, w.spaces["world"], "nft 'add table ip x; add chain ip x c { type filter hook prerouting priority -300; }; add rule ip x c ip daddr 198.51.100.7 drop'", "")
+		err := kerneltest.As(w.pod(), kerneltest.Proxy, func() error {
+			proxy, err := d.DialContext(t.Context(), "tcp", kerneltest.Pod4+":8080")
+			if err != nil {
+				return err
+			}
+			defer proxy.Close()
+			app, err := listener.Accept()
+			if err != nil {
+				return err
+			}
+			defer app.Close()
+			kerneltest.Shell(t, w.pod(), "conntrack -F", "")
+			_, errApp := app.Write([]byte("from the application"))
+			_, errProxy := proxy.Write([]byte("from the proxy"))
+			errDeadline := proxy.SetReadDeadline(time.Now().Add(3 * time.Second))
+			_, errRead := proxy.Read(make([]byte, 1))
+			return errors.Join(errApp, errProxy, errDeadline, errRead)
+		})
+		if err != nil {
+			t.Errorf("%s: %v", b.Name(), err)
+		}
+	}
+}
+
 // askInName connects from the pod to dst with a source address that is not the pod's.
 func (w world) askInName(ctx context.Context, owner kerneltest.Owner, mark int, client netip.Addr, dst string) (text string, err error) {
-	d := net.Dialer{
-		Timeout: 2 * time.Second, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(client, 0)),
-		Control: func(_, _ string, raw syscall.RawConn) error {
-			var errs error
-			errControl := raw.Control(func(fd uintptr) {
-				level, name := unix.SOL_IP, unix.IP_TRANSPARENT
-				if client.Is6() {
-					level, name = unix.SOL_IPV6, unix.IPV6_TRANSPARENT
-				}
-				errs = errors.Join(unix.SetsockoptInt(int(fd), level, name, 1), unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, mark))
-			})
-			return errors.Join(errs, errControl)
-		},
-	}
+	d := inName(mark, client)
 	err = kerneltest.As(w.pod(), owner, func() error {
 		c, err := d.DialContext(ctx, "tcp", dst)
 		if err != nil {
@@ -73,4 +94,22 @@ func (w world) askInName(ctx context.Context, owner kerneltest.Owner, mark int, 
 		return err
 	})
 	return text, err
+}
+
+// inName returns a dialer whose connections have a source address that is not the pod's.
+func inName(mark int, client netip.Addr) net.Dialer {
+	return net.Dialer{
+		Timeout: 2 * time.Second, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(client, 0)),
+		Control: func(_, _ string, raw syscall.RawConn) error {
+			var errs error
+			errControl := raw.Control(func(fd uintptr) {
+				level, name := unix.SOL_IP, unix.IP_TRANSPARENT
+				if client.Is6() {
+					level, name = unix.SOL_IPV6, unix.IPV6_TRANSPARENT
+				}
+				errs = errors.Join(unix.SetsockoptInt(int(fd), level, name, 1), unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, mark))
+			})
+			return errors.Join(errs, errControl)
+		},
+	}
 }
