@@ -173,12 +173,8 @@ func (s Spec) Validate() error {
 	if s.ProxyUID == 0 && s.ProxyGID == 0 {
 		fault("the proxy's uid is 0 and its gid is 0: at least one must tell it from the application")
 	}
-	if !s.LoopbackCIDR.IsValid() || !s.LoopbackCIDR.Addr().Is4() || !s.LoopbackCIDR.Addr().IsLoopback() || s.LoopbackCIDR.Bits() < 8 {
-		fault("%s are no IPv4 loopback addresses", s.LoopbackCIDR)
-	}
-	// A redirect of what the pod sends to itself comes from 127.0.0.1, and must count as loopback.
-	if local := netip.AddrFrom4([4]byte{127, 0, 0, 1}); s.LoopbackCIDR.IsValid() && !s.LoopbackCIDR.Contains(local) {
-		fault("the loopback addresses %s do not hold %s", s.LoopbackCIDR, local)
+	if why := wrongLoopback(s.LoopbackCIDR); why != "" {
+		fault("%s %s", s.LoopbackCIDR, why)
 	}
 	if n := len(s.OwnerGroups.List); n > maxGroups {
 		fault("%d owner groups are included: at most %d can be", n, maxGroups)
@@ -201,6 +197,18 @@ func (s Spec) Validate() error {
 		fault("DNS capture of resolv.conf wants the pod's resolvers, and none are known: name them in the pod's dnsConfig, or by the agent's --cluster-dns")
 	}
 	return errors.Join(errs...)
+}
+
+// wrongLoopback returns what is wrong with a loopback range, or "". A redirect of what the pod sends to itself comes from 127.0.0.1, and must
+// count as loopback.
+func wrongLoopback(p netip.Prefix) string {
+	switch {
+	case !p.IsValid() || !p.Addr().Is4() || !p.Addr().IsLoopback() || p.Bits() < 8:
+		return "are no IPv4 loopback addresses"
+	case !p.Contains(netip.AddrFrom4([4]byte{127, 0, 0, 1})):
+		return "do not hold 127.0.0.1"
+	}
+	return ""
 }
 
 // loopbacks returns the addresses that only the pod itself can reach, one range for each family.

@@ -10,9 +10,6 @@ const (
 	routeTable   = 15006
 )
 
-// Marks returns the marks of packets that our rules match.
-func Marks() []uint32 { return []uint32{markDiverted, markSelf} }
-
 // commentInName is the comment of the rules for what the proxy sends to the application with a client's address as its source.
 const commentInName = "the proxy's connections in a client's name"
 

@@ -94,9 +94,6 @@ func (o oracle) outPorts() (ports []uint16) {
 func (o oracle) inPorts() (ports []uint16) {
 	if o.Mode == iptables.ModeRedirect && o.capturesInbound() {
 		ports = append(ports, o.InboundPort)
-		if o.IncludeInboundPorts.Listening {
-			ports = append(ports, refused)
-		}
 	}
 	if len(o.RerouteInterfaces) > 0 && (o.IncludeCIDRs.All || len(o.IncludeCIDRs.List) > 0) {
 		ports = append(ports, o.OutboundPort)
