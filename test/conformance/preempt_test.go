@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
@@ -22,10 +23,50 @@ type preemptCase struct {
 // nftTable makes a table with one base chain.
 func nftTable(chain string) string { return "nft 'table inet x {\n" + chain + "\n}'" }
 
-func preemptCases() map[string]preemptCase {
+// behindCases are rules behind ours.
+func behindCases() map[string]preemptCase {
 	const proxied, captured = "PROXY:15001", "PROXY:15006"
 	// forgotten lets connection tracking forget a connection at once: so it does not stand in the way of answers from another address.
 	const forgotten = "ct timeout t { protocol tcp; l3proto ip; policy = { syn_sent : 0 }; }\n"
+	return map[string]preemptCase{
+		"a new route for what our rules have redirected": {
+			nftTable(forgotten + "chain c { type route hook output priority 0; tcp dport 15001 ct timeout set \"t\"; " +
+				"tcp dport 15001 ip daddr set ct original ip daddr tcp dport set ct original proto-dst; }"),
+			"nftables, table inet x, chain c sends packets elsewhere behind our rules", "WORLD:80", captured,
+		},
+		"another port for what our rules have redirected": {
+			nftTable(forgotten + "chain d { tcp dport 15006 ct timeout set \"t\" tcp dport set ct original proto-dst; }\n" +
+				"chain c { type filter hook input priority 0; jump d; }"),
+			"nftables, table inet x, chain d sends packets elsewhere behind our rules", proxied, "APP:8080",
+		},
+		"another device for what our rules have redirected": {
+			nftTable(forgotten+"chain c { type filter hook output priority 0; tcp dport 15001 ct timeout set \"t\"; }") +
+				"; nft 'table netdev y {\nchain c { type filter hook egress device lo priority 0; tcp dport 15001 ip daddr set 93.184.216.34 tcp dport set 80 fwd ip to 10.244.1.1 device \"eth0\"; }\n}'",
+			"nftables, table netdev y, chain c sends packets elsewhere behind our rules", "WORLD:80", captured,
+		},
+		"a copy for another router": {
+			"nft 'table ip x {\nchain c { type filter hook output priority 0; tcp dport 15001 ip daddr set 93.184.216.34 tcp dport set 80 dup to 10.244.1.1 device \"eth0\" drop; }\n}'",
+			"nftables, table ip x, chain c sends packets elsewhere behind our rules", "", captured,
+		},
+		"another socket": {nftTable("chain c { type filter hook prerouting priority 0; meta l4proto tcp tproxy ip to :8080; }"), "table inet x, chain c sends packets elsewhere", proxied, captured},
+		"another socket, by iptables": {
+			"iptables-nft -t mangle -N y; iptables-nft -t mangle -A y -p tcp --dport 15006 -j TPROXY --on-port 8080; " +
+				"nft 'add chain ip mangle x { type filter hook prerouting priority 0; }; add rule ip mangle x jump y'",
+			"table ip mangle, chain y sends packets elsewhere", proxied, "", // the socket is not transparent
+		},
+		"a legacy queue behind our rules":  {"iptables-legacy -A OUTPUT -p tcp --dport 15001 -j NFQUEUE", "legacy iptables, table ip filter sends packets elsewhere behind our rules", "", captured},
+		"a legacy queue at input":          {"iptables-legacy -A INPUT -p tcp --dport 15006 -j NFQUEUE", "legacy iptables, table ip filter sends packets elsewhere behind our rules", proxied, ""},
+		"a legacy copy behind our rules":   {"iptables-legacy -t mangle -A POSTROUTING -p tcp --dport 15001 -j TEE --gateway 10.244.1.1", "legacy iptables, table ip mangle sends packets elsewhere behind our rules", proxied, captured},
+		"a legacy firewall behind ours":    {"iptables-legacy -A OUTPUT -p tcp --dport 9 -j REJECT; iptables-legacy -A INPUT -p udp -j DROP", "", proxied, captured},
+		"a queue behind our rules":         {"iptables-nft -A OUTPUT -p tcp --dport 15001 -j NFQUEUE --queue-bypass", "table ip filter, chain OUTPUT sends packets elsewhere", proxied, captured},
+		"a firewall behind our rules":      {"iptables-nft -A OUTPUT -p tcp --dport 9 -j REJECT; iptables-nft -A INPUT -p udp -j DROP", "", proxied, captured},
+		"other TTLs, DSCPs and MSS":        {nftTable("chain c { type filter hook postrouting priority 0; ip ttl set 60; ip6 hoplimit set 60; ip dscp set cs1; tcp flags syn tcp option maxseg size set 1200; }"), "", proxied, captured},
+		"more rules than anybody looks at": {`{ echo "table inet x {"; echo "chain c { type filter hook output priority 0;"; for i in $(seq 5000); do echo "tcp dport 9 counter"; done; echo "}"; echo "}"; } | nft -f -`, "nftables, table inet x has more rules behind ours than are read", proxied, captured},
+	}
+}
+
+func preemptCases() map[string]preemptCase {
+	const proxied, captured = "PROXY:15001", "PROXY:15006"
 	return map[string]preemptCase{
 		"a redirect in an earlier nat chain": {
 			nftTable("chain c { type nat hook output priority -150; tcp dport 80 redirect to :9999; }"), "chain c (output, priority -150) has rules", "OTHER:9999", captured,
@@ -55,40 +96,7 @@ func preemptCases() map[string]preemptCase {
 		"Istio's mark at ingress": {
 			"nft 'table netdev x {\nchain c { type filter hook ingress device eth0 priority 0; tcp dport 8080 meta mark set 1337; }\n}'", "table netdev x, chain c (ingress, priority 0) has rules", proxied, captured,
 		},
-		"nothing": {"true", "", proxied, captured},
-		"a new route for what our rules have redirected": {
-			nftTable(forgotten + "chain c { type route hook output priority 0; tcp dport 15001 ct timeout set \"t\"; " +
-				"tcp dport 15001 ip daddr set ct original ip daddr tcp dport set ct original proto-dst; }"),
-			"nftables, table inet x, chain c sends packets elsewhere behind our rules", "WORLD:80", captured,
-		},
-		"another port for what our rules have redirected": {
-			nftTable(forgotten + "chain d { tcp dport 15006 ct timeout set \"t\" tcp dport set ct original proto-dst; }\n" +
-				"chain c { type filter hook input priority 0; jump d; }"),
-			"nftables, table inet x, chain d sends packets elsewhere behind our rules", proxied, "APP:8080",
-		},
-		"another device for what our rules have redirected": {
-			nftTable(forgotten+"chain c { type filter hook output priority 0; tcp dport 15001 ct timeout set \"t\"; }") +
-				"; nft 'table netdev y {\nchain c { type filter hook egress device lo priority 0; tcp dport 15001 ip daddr set 93.184.216.34 tcp dport set 80 fwd ip to 10.244.1.1 device \"eth0\"; }\n}'",
-			"nftables, table netdev y, chain c sends packets elsewhere behind our rules", "WORLD:80", captured,
-		},
-		"a copy for another router": {
-			"nft 'table ip x {\nchain c { type filter hook output priority 0; tcp dport 15001 ip daddr set 93.184.216.34 tcp dport set 80 dup to 10.244.1.1 device \"eth0\" drop; }\n}'",
-			"nftables, table ip x, chain c sends packets elsewhere behind our rules", "", captured,
-		},
-		"another socket": {nftTable("chain c { type filter hook prerouting priority 0; meta l4proto tcp tproxy ip to :8080; }"), "table inet x, chain c sends packets elsewhere", proxied, captured},
-		"another socket, by iptables": {
-			"iptables-nft -t mangle -N y; iptables-nft -t mangle -A y -p tcp --dport 15006 -j TPROXY --on-port 8080; " +
-				"nft 'add chain ip mangle x { type filter hook prerouting priority 0; }; add rule ip mangle x jump y'",
-			"table ip mangle, chain y sends packets elsewhere", proxied, "", // the socket is not transparent
-		},
-		"a legacy queue behind our rules":    {"iptables-legacy -A OUTPUT -p tcp --dport 15001 -j NFQUEUE", "legacy iptables, table ip filter sends packets elsewhere behind our rules", "", captured},
-		"a legacy queue at input":            {"iptables-legacy -A INPUT -p tcp --dport 15006 -j NFQUEUE", "legacy iptables, table ip filter sends packets elsewhere behind our rules", proxied, ""},
-		"a legacy copy behind our rules":     {"iptables-legacy -t mangle -A POSTROUTING -p tcp --dport 15001 -j TEE --gateway 10.244.1.1", "legacy iptables, table ip mangle sends packets elsewhere behind our rules", proxied, captured},
-		"a legacy firewall behind ours":      {"iptables-legacy -A OUTPUT -p tcp --dport 9 -j REJECT; iptables-legacy -A INPUT -p udp -j DROP", "", proxied, captured},
-		"a queue behind our rules":           {"iptables-nft -A OUTPUT -p tcp --dport 15001 -j NFQUEUE --queue-bypass", "table ip filter, chain OUTPUT sends packets elsewhere", proxied, captured},
-		"a firewall behind our rules":        {"iptables-nft -A OUTPUT -p tcp --dport 9 -j REJECT; iptables-nft -A INPUT -p udp -j DROP", "", proxied, captured},
-		"other TTLs, DSCPs and MSS":          {nftTable("chain c { type filter hook postrouting priority 0; ip ttl set 60; ip6 hoplimit set 60; ip dscp set cs1; tcp flags syn tcp option maxseg size set 1200; }"), "", proxied, captured},
-		"more rules than anybody looks at":   {`{ echo "table inet x {"; echo "chain c { type filter hook output priority 0;"; for i in $(seq 5000); do echo "tcp dport 9 counter"; done; echo "}"; echo "}"; } | nft -f -`, "nftables, table inet x has more rules behind ours than are read", proxied, captured},
+		"nothing":                            {"true", "", proxied, captured},
 		"a plain accept in earlier chains":   {nftTable("chain c { type nat hook output priority -150; tcp dport 80 accept; }\nchain d { type filter hook prerouting priority -200; accept; }"), "has rules", proxied, captured},
 		"what an accept hides":               {nftTable("chain c { type filter hook output priority -200; counter accept; drop; }"), "has rules", proxied, captured},
 		"a redirect for another protocol":    {nftTable("chain c { type nat hook output priority -150; udp dport 80 redirect to :9999; }"), "has rules", proxied, captured},
@@ -110,7 +118,9 @@ func preemptCases() map[string]preemptCase {
 func TestPreempting_whatDecidesBeforeOurs_isReported(t *testing.T) {
 	t.Parallel()
 	kerneltest.ProgramPath(t, "iptables-legacy")
-	for name, c := range preemptCases() {
+	cases := preemptCases()
+	maps.Copy(cases, behindCases())
+	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // most of it is waiting for nobody
 			pod, world := kerneltest.NewPod(t)
