@@ -135,6 +135,18 @@ func TestValidateNamesEveryFault(t *testing.T) {
 	}
 }
 
+func TestValidate_loopbackRange_holdsIPv4Loopback(t *testing.T) {
+	for text, want := range map[string]string{
+		"127.0.0.1/32": "", "127.0.0.0/8": "", "127.0.0.4/30": "do not hold", "10.0.0.0/8": "are no IPv4", "10.0.0.0/7": "are no IPv4",
+		"127.0.0.0/7": "are no IPv4", "::1/128": "are no IPv4", "": "are no IPv4",
+	} {
+		p, _ := netip.ParsePrefix(text) // "" is no range
+		if got := wrongLoopback(p); !strings.HasPrefix(got, want) || want == "" && got != "" {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+}
+
 func TestEqualSpecsRenderEqually(t *testing.T) {
 	for seed := range uint64(200) {
 		a, b := randomSpec(seed), randomSpec(seed)
