@@ -34,6 +34,21 @@ func Nftables(kind uint16, family byte, attributes ...[]byte) Request {
 	return Request{Kind: unix.NFNL_SUBSYS_NFTABLES<<8 | kind, Header: []byte{family, unix.NFNETLINK_V0, 0, 0}, Attributes: attributes}
 }
 
+const (
+	// SizeofNfgenmsg is the size of the header in front of the attributes of nf_tables (struct nfgenmsg).
+	SizeofNfgenmsg = 4
+	// TableOwner is NFT_TABLE_F_OWNER: only the process that made a table can change it.
+	TableOwner = 2
+)
+
+// BigEndian reads a number of nf_tables, which are in network byte order; 0 if it has not four bytes.
+func BigEndian(b []byte) uint32 {
+	if len(b) != 4 {
+		return 0
+	}
+	return binary.BigEndian.Uint32(b)
+}
+
 // Batch returns requests to nf_tables as one transaction: the kernel carries out all of them or none. It answers with errors, and
 // acknowledges the last request. The attributes go into the message that begins the batch.
 func Batch(requests []Request, attributes ...[]byte) []Request {

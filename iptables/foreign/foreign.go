@@ -19,9 +19,6 @@ import (
 // maxRules is how many rules of a built-in chain are read: a hundred times what any project writes.
 const maxRules = 4096
 
-// sizeofNfgenmsg is the size of the header in front of the attributes (struct nfgenmsg).
-const sizeofNfgenmsg = 4
-
 // limit bounds a look; the caller's context may be shorter. The kernel answers in microseconds.
 const limit = 2 * time.Second
 
@@ -166,7 +163,7 @@ func (n native) inUse(all []candidate) (found []candidate, err error) {
 		if all[i].name == "" {
 			use = unix.NFTA_TABLE_USE
 		}
-		if a.Err == nil && len(a.Body) >= sizeofNfgenmsg && bigEndian(rawnetlink.Attributes(a.Body[sizeofNfgenmsg:])[use]) > 0 {
+		if a.Err == nil && len(a.Body) >= rawnetlink.SizeofNfgenmsg && rawnetlink.BigEndian(rawnetlink.Attributes(a.Body[rawnetlink.SizeofNfgenmsg:])[use]) > 0 {
 			found = append(found, all[i])
 		}
 	}
@@ -202,9 +199,7 @@ func (n native) hooked(p family, c chain) (reached bool, err error) {
 }
 
 func get(kind uint16, p family, attributes ...[]byte) rawnetlink.Request {
-	return rawnetlink.Request{
-		Kind: unix.NFNL_SUBSYS_NFTABLES<<8 | kind, Header: []byte{p.number, unix.NFNETLINK_V0, 0, 0}, Attributes: attributes,
-	}
+	return rawnetlink.Nftables(kind, p.number, attributes...)
 }
 
 // ask returns no answers if the kernel has no nf_tables.

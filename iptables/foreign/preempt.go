@@ -3,7 +3,6 @@ package foreign
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -35,9 +34,6 @@ const (
 func hookName(hook uint32) string {
 	return map[uint32]string{hookPrerouting: "PREROUTING", hookInput: "INPUT", hookOutput: "OUTPUT", hookIngress: "INGRESS"}[hook]
 }
-
-// tableFlagOwner is NFT_TABLE_F_OWNER: only the process that made the table can change it.
-const tableFlagOwner = 2
 
 // natHook is the priority at which the kernel runs all chains of type nat, whatever their own priority (NF_IP_PRI_NAT_DST). Among each
 // other they run in the order of their priorities.
@@ -193,7 +189,6 @@ func Preempting(ctx context.Context, ns *netns.NS, o Ours) (lines []string, err 
 
 // Owned reports whether any nftables table goes with the process that owns it (NFT_TABLE_F_OWNER), or whether that cannot be known.
 func Owned(ctx context.Context, ns *netns.NS) (owned bool) {
-	const owner = 2
 	err := ns.Inside(func() error {
 		conn, err := ns.Netlink(unix.NETLINK_NETFILTER)
 		if err != nil {
@@ -201,9 +196,9 @@ func Owned(ctx context.Context, ns *netns.NS) (owned bool) {
 		}
 		read := 0
 		return conn.Dump(endOf(ctx), get(unix.NFT_MSG_GETTABLE, family{number: unix.NFPROTO_UNSPEC}), func(body []byte) bool {
-			flags := rawnetlink.Attributes(body[min(len(body), sizeofNfgenmsg):])[unix.NFTA_TABLE_FLAGS]
+			flags := rawnetlink.Attributes(body[min(len(body), rawnetlink.SizeofNfgenmsg):])[unix.NFTA_TABLE_FLAGS]
 			read++
-			owned = bigEndian(flags)&owner != 0 || read > maxChains
+			owned = rawnetlink.BigEndian(flags)&rawnetlink.TableOwner != 0 || read > maxChains
 			return !owned
 		})
 	})
@@ -260,7 +255,7 @@ func (n native) ownTables() (own []string, err error) {
 	}
 	answers, err := n.ask(requests...)
 	for i, a := range answers {
-		if a.Err == nil && len(a.Body) >= sizeofNfgenmsg && bigEndian(rawnetlink.Attributes(a.Body[sizeofNfgenmsg:])[unix.NFTA_TABLE_FLAGS])&tableFlagOwner == 0 {
+		if a.Err == nil && len(a.Body) >= rawnetlink.SizeofNfgenmsg && rawnetlink.BigEndian(rawnetlink.Attributes(a.Body[rawnetlink.SizeofNfgenmsg:])[unix.NFTA_TABLE_FLAGS])&rawnetlink.TableOwner == 0 {
 			own = append(own, "inet "+names[i])
 		}
 	}
@@ -269,31 +264,24 @@ func (n native) ownTables() (own []string, err error) {
 
 // baseOf reads a chain. ok reports whether it is a base chain of a family that counts.
 func baseOf(body []byte) (b base, ok bool) {
-	if len(body) < sizeofNfgenmsg {
+	if len(body) < rawnetlink.SizeofNfgenmsg {
 		return b, false
 	}
 	family := familyNames()[body[0]]
-	a := rawnetlink.Attributes(body[sizeofNfgenmsg:])
+	a := rawnetlink.Attributes(body[rawnetlink.SizeofNfgenmsg:])
 	b = base{
 		program: "nftables", table: family + " " + rawnetlink.Name(a[unix.NFTA_CHAIN_TABLE]), chain: rawnetlink.Name(a[unix.NFTA_CHAIN_NAME]),
 		nat:   rawnetlink.Name(a[unix.NFTA_CHAIN_TYPE]) == "nat",
-		drops: len(a[unix.NFTA_CHAIN_POLICY]) == 4 && bigEndian(a[unix.NFTA_CHAIN_POLICY]) == 0,
-		rules: bigEndian(a[unix.NFTA_CHAIN_USE]), // nothing else uses a base chain
+		drops: len(a[unix.NFTA_CHAIN_POLICY]) == 4 && rawnetlink.BigEndian(a[unix.NFTA_CHAIN_POLICY]) == 0,
+		rules: rawnetlink.BigEndian(a[unix.NFTA_CHAIN_USE]), // nothing else uses a base chain
 	}
 	hook := rawnetlink.Attributes(a[unix.NFTA_CHAIN_HOOK])
 	number, priority := hook[unix.NFTA_HOOK_HOOKNUM], hook[unix.NFTA_HOOK_PRIORITY]
-	b.hook, b.priority = bigEndian(number), int32(bigEndian(priority))
+	b.hook, b.priority = rawnetlink.BigEndian(number), int32(rawnetlink.BigEndian(priority))
 	if family == "netdev" {
 		b.hook += hookIngress // which is its first hook; the second is egress
 	}
 	return b, family != "" && len(number) == 4 && len(priority) == 4
-}
-
-func bigEndian(b []byte) uint32 {
-	if len(b) != 4 {
-		return 0
-	}
-	return binary.BigEndian.Uint32(b)
 }
 
 // legacy returns the built-in chains of iptables-legacy before ours, and lines about other tables that undo what ours do.

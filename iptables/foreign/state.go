@@ -58,10 +58,10 @@ func (Reader) WithoutLegacy(ns *netns.NS) (s State, ok bool) {
 // generation returns the generation of the calling thread's namespace, or 0.
 func (n native) generation() uint32 {
 	answers, err := n.ask(get(unix.NFT_MSG_GETGEN, family{number: unix.NFPROTO_UNSPEC}))
-	if err != nil || len(answers) == 0 || len(answers[0].Body) < sizeofNfgenmsg {
+	if err != nil || len(answers) == 0 || len(answers[0].Body) < rawnetlink.SizeofNfgenmsg {
 		return 0
 	}
-	return bigEndian(rawnetlink.Attributes(answers[0].Body[sizeofNfgenmsg:])[unix.NFTA_GEN_ID])
+	return rawnetlink.BigEndian(rawnetlink.Attributes(answers[0].Body[rawnetlink.SizeofNfgenmsg:])[unix.NFTA_GEN_ID])
 }
 
 // legacy hashes all tables of x_tables without their counters.

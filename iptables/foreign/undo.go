@@ -26,7 +26,7 @@ func (o Ours) undoing(conn *rawnetlink.Conn, end time.Time, tables []string) (li
 		request := get(unix.NFT_MSG_GETRULE, family{number: number}, rawnetlink.Text(unix.NFTA_RULE_TABLE, name))
 		line, own := "", o.chainsIn(table)
 		err := conn.Dump(end, request, func(body []byte) bool {
-			rule := rawnetlink.Attributes(body[min(len(body), sizeofNfgenmsg):])
+			rule := rawnetlink.Attributes(body[min(len(body), rawnetlink.SizeofNfgenmsg):])
 			chain := rawnetlink.Name(rule[unix.NFTA_RULE_CHAIN])
 			left--
 			switch {
@@ -97,9 +97,9 @@ const harmless = 10
 
 // rewrites reports whether a payload expression writes to a packet. Only writes to the begin of the network header do not count.
 func rewrites(payload map[uint16][]byte) bool {
-	end := uint64(bigEndian(payload[unix.NFTA_PAYLOAD_OFFSET])) + uint64(bigEndian(payload[unix.NFTA_PAYLOAD_LEN]))
+	end := uint64(rawnetlink.BigEndian(payload[unix.NFTA_PAYLOAD_OFFSET])) + uint64(rawnetlink.BigEndian(payload[unix.NFTA_PAYLOAD_LEN]))
 	_, writes := payload[unix.NFTA_PAYLOAD_SREG]
-	return writes && (bigEndian(payload[unix.NFTA_PAYLOAD_BASE]) != unix.NFT_PAYLOAD_NETWORK_HEADER || end > harmless)
+	return writes && (rawnetlink.BigEndian(payload[unix.NFTA_PAYLOAD_BASE]) != unix.NFT_PAYLOAD_NETWORK_HEADER || end > harmless)
 }
 
 // familyOf splits the name of a table with its family.

@@ -35,7 +35,7 @@ func forgeRaw(t *testing.T, ns *netns.NS, messages ...rawMessage) {
 	defer unix.Close(fd) //nolint:errcheck // the test is over
 	var out []byte
 	put := func(kind, flags uint16, family byte, resource uint16, attrs []byte) {
-		out = binary.NativeEndian.AppendUint32(out, uint32(unix.SizeofNlMsghdr+sizeofNfgenmsg+len(attrs)))
+		out = binary.NativeEndian.AppendUint32(out, uint32(unix.SizeofNlMsghdr+rawnetlink.SizeofNfgenmsg+len(attrs)))
 		out = binary.NativeEndian.AppendUint16(out, kind)
 		out = binary.NativeEndian.AppendUint16(out, unix.NLM_F_REQUEST|flags)
 		out = append(out, 0, 0, 0, 0, 0, 0, 0, 0, family, unix.NFNETLINK_V0)

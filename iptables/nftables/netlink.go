@@ -16,8 +16,6 @@ import (
 )
 
 const (
-	// sizeofNfgenmsg is the size of the header in front of the attributes (struct nfgenmsg).
-	sizeofNfgenmsg = 4
 	// answerTime is how long to wait for the kernel if the caller sets no limit. Its answer is ready when it has taken the request.
 	answerTime = time.Minute
 )
@@ -45,7 +43,7 @@ func ask(ctx context.Context, ns *netns.NS, requests ...rawnetlink.Request) (out
 		out = make([][]byte, len(answers))
 		for i, a := range answers {
 			if a.Err == nil {
-				out[i] = a.Body[min(len(a.Body), sizeofNfgenmsg):]
+				out[i] = a.Body[min(len(a.Body), rawnetlink.SizeofNfgenmsg):]
 			} else if !errors.Is(a.Err, unix.ENOENT) {
 				err = errors.Join(err, a.Err)
 			}
@@ -62,7 +60,7 @@ func list(ctx context.Context, ns *netns.NS, r rawnetlink.Request, visit func([]
 		conn.Grow()
 		var stop error
 		err := conn.Dump(end(ctx), r, func(body []byte) bool {
-			stop = visit(body[min(len(body), sizeofNfgenmsg):])
+			stop = visit(body[min(len(body), rawnetlink.SizeofNfgenmsg):])
 			return stop == nil
 		})
 		return errors.Join(err, stop)

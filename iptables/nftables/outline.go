@@ -20,7 +20,6 @@ var ErrOwned = errors.New("the table is owned by a process of the pod, and no ot
 
 const (
 	tableFlagDormant = 1
-	tableFlagOwner   = 2
 	// maxSets is more than two generations of our sets.
 	maxSets = 64
 )
@@ -45,7 +44,7 @@ func (o outline) flags() uint32 { return tableFlags([]byte(o.table)) }
 func tableFlags(table []byte) uint32 { return number(find(table, unix.NFTA_TABLE_FLAGS)) }
 
 // owned reports whether a process of the pod owns the table: then it holds nothing of ours.
-func (o outline) owned() bool { return o.flags()&tableFlagOwner != 0 }
+func (o outline) owned() bool { return o.flags()&rawnetlink.TableOwner != 0 }
 
 // present reports whether a table of ours is there.
 func (o outline) present() bool { return o.exists() && !o.owned() || o.surplus }
@@ -85,7 +84,7 @@ func readTable(ctx context.Context, ns *netns.NS, name string) (o outline, err e
 		return o, fmt.Errorf("look for table %s: %w", name, err)
 	}
 	second := answers[len(answers)-1]
-	o.surplus = name != iptables.SecondTableName && second != nil && tableFlags(second)&tableFlagOwner == 0
+	o.surplus = name != iptables.SecondTableName && second != nil && tableFlags(second)&rawnetlink.TableOwner == 0
 	if answers[0] == nil {
 		return o, nil
 	}

@@ -2,7 +2,6 @@ package xtables
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -22,10 +21,6 @@ const (
 	kernelTimeout = lockSeconds * time.Second
 	// maxJumps bounds the rules of a built-in chain that are searched for our jump, which stands at its head.
 	maxJumps = 4096
-	// sizeofNfgenmsg is the size of the header in front of the attributes (struct nfgenmsg).
-	sizeofNfgenmsg = 4
-	// tableFlagOwner is NFT_TABLE_F_OWNER: only the process that made the table can change it.
-	tableFlagOwner = 2
 )
 
 // nftTable is an existing table that our chains may be in.
@@ -53,7 +48,7 @@ func readTables(families ...uint32) (found []nftTable, err error) {
 		}
 	}
 	err = existing(requests, func(i int, attributes map[uint16][]byte) {
-		all[i].owned = number(attributes[unix.NFTA_TABLE_FLAGS])&tableFlagOwner != 0
+		all[i].owned = rawnetlink.BigEndian(attributes[unix.NFTA_TABLE_FLAGS])&rawnetlink.TableOwner != 0
 		found = append(found, all[i])
 	})
 	return found, err
@@ -83,7 +78,7 @@ func readChains() (found []nftTable, err error) {
 			requests = append(requests, t.request(unix.NFT_MSG_GETCHAIN, rawnetlink.Text(unix.NFTA_CHAIN_NAME, name)))
 		}
 		err := existing(requests, func(i int, attributes map[uint16][]byte) {
-			t.chains = append(t.chains, nftChain{names[i], number(attributes[unix.NFTA_CHAIN_USE])})
+			t.chains = append(t.chains, nftChain{names[i], rawnetlink.BigEndian(attributes[unix.NFTA_CHAIN_USE])})
 		})
 		if err != nil {
 			return nil, err
@@ -171,7 +166,7 @@ func (t nftTable) dump(chain []byte, visit func([]byte) bool) error {
 	}
 	defer conn.Close()
 	err = conn.Dump(time.Now().Add(kernelTimeout), t.request(unix.NFT_MSG_GETRULE, chain), func(body []byte) bool {
-		return len(body) < sizeofNfgenmsg || visit(body[sizeofNfgenmsg:])
+		return len(body) < rawnetlink.SizeofNfgenmsg || visit(body[rawnetlink.SizeofNfgenmsg:])
 	})
 	if errors.Is(err, unix.ENOENT) {
 		return nil
@@ -187,8 +182,8 @@ func existing(requests []rawnetlink.Request, found func(i int, attributes map[ui
 		return nil
 	}
 	for i, a := range answers {
-		if a.Err == nil && len(a.Body) >= sizeofNfgenmsg {
-			found(i, rawnetlink.Attributes(a.Body[sizeofNfgenmsg:]))
+		if a.Err == nil && len(a.Body) >= rawnetlink.SizeofNfgenmsg {
+			found(i, rawnetlink.Attributes(a.Body[rawnetlink.SizeofNfgenmsg:]))
 		}
 	}
 	return err
@@ -203,11 +198,4 @@ func nft(kind uint16, family uint32, attributes ...[]byte) rawnetlink.Request {
 	r := rawnetlink.Nftables(kind, byte(family), attributes...)
 	r.Silent = kind == unix.NFT_MSG_DELRULE || kind == unix.NFT_MSG_DELCHAIN
 	return r
-}
-
-func number(b []byte) uint32 {
-	if len(b) != 4 {
-		return 0
-	}
-	return binary.BigEndian.Uint32(b)
 }
