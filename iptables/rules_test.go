@@ -141,7 +141,7 @@ func TestValidate_loopbackRange_holdsIPv4Loopback(t *testing.T) {
 		"127.0.0.0/7": "are no IPv4", "::1/128": "are no IPv4", "": "are no IPv4",
 	} {
 		p, _ := netip.ParsePrefix(text) // "" is no range
-		if got := wrongLoopback(p); !strings.HasPrefix(got, want) || want == "" && got != "" {
+		if got := WrongLoopback(p); !strings.HasPrefix(got, want) || want == "" && got != "" {
 			t.Errorf("%s: %q, want %q", text, got, want)
 		}
 	}

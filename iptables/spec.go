@@ -173,7 +173,7 @@ func (s Spec) Validate() error {
 	if s.ProxyUID == 0 && s.ProxyGID == 0 {
 		fault("the proxy's uid is 0 and its gid is 0: at least one must tell it from the application")
 	}
-	if why := wrongLoopback(s.LoopbackCIDR); why != "" {
+	if why := WrongLoopback(s.LoopbackCIDR); why != "" {
 		fault("%s %s", s.LoopbackCIDR, why)
 	}
 	if n := len(s.OwnerGroups.List); n > maxGroups {
@@ -199,9 +199,9 @@ func (s Spec) Validate() error {
 	return errors.Join(errs...)
 }
 
-// wrongLoopback returns what is wrong with a loopback range, or "". A redirect of what the pod sends to itself comes from 127.0.0.1, and must
+// WrongLoopback returns what is wrong with a loopback range, or "". A redirect of what the pod sends to itself comes from 127.0.0.1, and must
 // count as loopback.
-func wrongLoopback(p netip.Prefix) string {
+func WrongLoopback(p netip.Prefix) string {
 	switch {
 	case !p.IsValid() || !p.Addr().Is4() || !p.Addr().IsLoopback() || p.Bits() < 8:
 		return "are no IPv4 loopback addresses"

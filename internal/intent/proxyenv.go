@@ -111,7 +111,7 @@ func groupList(key, value, want string) ([]uint32, error) {
 
 func loopback(key, value string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(strings.Trim(value, blanks))
-	if err != nil || !p.Addr().Is4() || !p.Addr().IsLoopback() || p.Bits() < 8 || !p.Contains(netip.AddrFrom4([4]byte{127, 0, 0, 1})) {
+	if err != nil || iptables.WrongLoopback(p) != "" {
 		return netip.Prefix{}, &ValueError{Key: key, Value: value, Want: "a CIDR inside 127.0.0.0/8 with 127.0.0.1"}
 	}
 	return p, nil

@@ -51,8 +51,8 @@ type seen struct {
 	verification
 }
 
-// verification is what the last Apply has found, or has written while nobody else wrote anything. There is none for a namespace with foreign rules before ours and a table
-// that goes with its owner's process, which the kernel does not count.
+// verification is what the last Apply has found, or has written while nobody else wrote anything. There is none for a namespace with foreign
+// rules before ours and a table that goes with its owner's process, which the kernel does not count.
 type verification struct {
 	rules  foreign.State   // of all rules in the namespace, read before everything else
 	want   uint64          // hash of the rules that are in force
@@ -160,7 +160,7 @@ func (m *memory) keep(hash uint64, rules iptables.Ruleset) {
 	}
 	size := 0
 	for _, s := range rules.Sets {
-		size += len(s.Ports) + len(s.Prefixes)
+		size += len(s.Ports) + len(s.Ranges) + len(s.Prefixes)
 	}
 	if len(m.kept) >= maxKept || m.size+size > maxKeptElements {
 		clear(m.kept)

@@ -27,8 +27,7 @@ func New() *Backend { return &Backend{newCompiled()} }
 func (b *Backend) Name() string { return "nftables" }
 
 // Apply makes the namespace hold exactly want in our table, and returns what differed before. While a process of the pod owns a table of
-// that name, the rules are in a second table. A fresh namespace gets all or
-// nothing. An existing table is changed in steps (see commit). Foreign tables are not touched.
+// that name, the rules are in a second table. A fresh namespace gets all or nothing. An existing table is changed in steps (see commit). Foreign tables are not touched.
 func (b *Backend) Apply(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (out iptables.Outcome, err error) {
 	var c comparison
 	err = ns.Alone(ctx, func() (same bool, err error) {

@@ -26,8 +26,7 @@ const (
 )
 
 // When the agent ends, it waits until the runtime has made no call for quietGap, and then closes the connection: on a busy node the last
-// answer may be on its way for some milliseconds. After
-// maxQuietGapWait any gap between two calls will do.
+// answer may be on its way for some milliseconds. After maxQuietGapWait any gap between two calls will do.
 const (
 	quietGap        = 50 * time.Millisecond
 	maxQuietGapWait = 3 * time.Second
