@@ -10,7 +10,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// core is what the hooks need of the core.
+// core has the parts of the core for the hooks.
 type core struct {
 	programmer *controllers.Programmer
 	pods       controllers.Reader

@@ -67,7 +67,7 @@ func TestARepairIsReportedWhateverFailsAfterIt(t *testing.T) {
 	})
 }
 
-// Rules that somebody rewrites all the time are put back about once a minute, however often hooks call.
+// Rules under constant foreign rewriting are put back about once a minute, however often hooks call.
 func TestRewritingIsMetWithBackOff(t *testing.T) {
 	for name, c := range map[string]struct {
 		call                     func(t *testing.T, d *drifting)

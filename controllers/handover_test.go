@@ -68,7 +68,7 @@ func (n *node) pod(t *testing.T) *corev1.Pod {
 	return pod
 }
 
-// changes counts how often an agent had to change the kernel, of those that are told in turn, as all hooks do.
+// changes calls the agents in turn, by all hooks, and counts their changes of the kernel.
 func (n *node) changes(t *testing.T, turns ...*agent) (count int) {
 	t.Helper()
 	for _, by := range []Hook{NRI, Watch, Verify} {

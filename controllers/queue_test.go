@@ -153,7 +153,7 @@ func TestReconcile_sandboxIsNotThere_looksAgain(t *testing.T) {
 	}
 }
 
-// What an early hook has found decides when the pod is visited, though the API server tells of no change.
+// The result of an early hook decides when the pod is visited, without any change at the API server.
 func TestQueue_earlyHook_makesThePodDue(t *testing.T) {
 	for name, before := range map[string]func(t *testing.T, b *bench){
 		"it has repaired rules": func(t *testing.T, b *bench) {

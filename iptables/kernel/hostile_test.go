@@ -159,7 +159,7 @@ func TestApply_podKeepsTablesFromUse_connectionsAreCaptured(t *testing.T) {
 	}
 }
 
-// A pod that owns both tables is told of.
+// The owner of both tables gets an error.
 func TestApply_podOwnsBothTables_isAnError(t *testing.T) {
 	e, ns := allBackends(t)["nftables"], kerneltest.New(t)
 	defer own(t, ns, "add table inet "+iptables.TableName+" { flags owner; }\nadd table inet "+iptables.SecondTableName+" { flags owner; }\n")()

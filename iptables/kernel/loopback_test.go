@@ -8,8 +8,8 @@ import (
 	"istio-pod-network-controller/test/kerneltest"
 )
 
-// Rules of iptables name the loopback interface. A pod that renames it is told so at every look, also at those that find no rule changed, and
-// our rules are repaired nevertheless. The nftables backend does not need the name.
+// Rules of iptables name the loopback interface. Another name for it is an error at every look, also without a change of
+// rules. Our rules are repaired nevertheless. The nftables backend does not need the name.
 func TestApply_loopbackRenamed_iptablesSaysSo(t *testing.T) {
 	const rename, back = "ip link set lo down; ip link set lo name x0; ip link set x0 up", "ip link set x0 down; ip link set x0 name lo; ip link set lo up"
 	const text = `the loopback interface is called "x0"`
