@@ -38,7 +38,7 @@ func askedBy(looked controllers.Looked) inspect.Asked {
 	// Look has met the same error.
 	found, _ := intent.Explain(looked.Pod, looked.Namespace, looked.Config)
 	out.By = found.AskedBy
-	if profile, err := intent.SidecarProfile(looked.Pod, looked.Namespace); err == nil && looked.Intent.Reason != intent.OptedOut {
+	if profile, err := intent.ProxyProfile(looked.Pod, looked.Namespace); err == nil && looked.Intent.Reason != intent.OptedOut {
 		out.Profile = profile
 	}
 	if !out.Redirect {

@@ -44,7 +44,7 @@ type Options struct {
 	// StartupTaint has the agent remove the taint StartupTaintKey from its node once it is ready.
 	StartupTaint    bool
 	StartupTaintKey string
-	// Sidecars has the agent run the proxies of pods that choose a SidecarProfile. SidecarRoot is the directory in memory for their
+	// Sidecars has the agent run the proxies of pods that choose a ProxyProfile. SidecarRoot is the directory in memory for their
 	// files, at the same path for the agent and the runtime. SidecarSecrets is the directory with a volume for each Secret that profiles
 	// may name.
 	Sidecars                    bool

@@ -175,7 +175,7 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 	}
 	managed, join, err := addProxies(a, mgr, pods, writer.ProxyEvent)
 	if err != nil {
-		return core{}, fmt.Errorf("set up the sidecar manager: %w", err)
+		return core{}, fmt.Errorf("set up the proxy manager: %w", err)
 	}
 	programmer := &controllers.Programmer{
 		Config: a.Intent, Backend: a.backends, BackendName: a.backends.Name(), Namespaces: a.backends, Finder: &firstFinds{runtime: a.finder}, Pods: pods,

@@ -63,7 +63,7 @@ func keepsAnnotation(key string) bool {
 	return intent.Reads(key) || key == KeyStatus || key == KeyDetails || strings.HasPrefix(key, staticPrefix)
 }
 
-// SidecarCacheOptions are CacheOptions for an agent that runs proxies. It also reads the labels of namespaces, by which SidecarProfiles
+// SidecarCacheOptions are CacheOptions for an agent that runs proxies. It also reads the labels of namespaces, by which ProxyProfiles
 // select them, and what decides whether a pod can have a proxy.
 func SidecarCacheOptions(node string, contact *Contact) cache.Options {
 	o := CacheOptions(node, contact)

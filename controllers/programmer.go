@@ -57,7 +57,7 @@ type Reporter interface {
 	Forget(podUID string)
 }
 
-// Proxies runs the proxies of pods that have chosen a SidecarProfile. It has five methods because it is all that the core knows of proxies, and
+// Proxies runs the proxies of pods that have chosen a ProxyProfile. It has five methods because it is all that the core knows of proxies, and
 // sidecars/node fills it as a whole.
 type Proxies interface {
 	// Managed returns what the rules need to know of the pod's proxy. The sandbox may have no ID yet.

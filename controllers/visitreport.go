@@ -25,7 +25,7 @@ func programmed(v visit, want *compiled, found Findings, proxyReady bool, messag
 		r = reportOf(v, StatusFailed, ReasonContended, "somebody keeps changing the rules, and they are put back with growing pauses of up to "+lastPause.String()+
 			": a process of the pod or of the node; the events "+ReasonRulesRepaired+" say what differed")
 	case !proxyReady:
-		r = reportOf(v, StatusInitialized, ReasonProxyNotReady, message+", and the proxy is not ready; see the pod's Sidecar")
+		r = reportOf(v, StatusInitialized, ReasonProxyNotReady, message+", and the proxy is not ready; see the pod's ManagedProxy")
 	default:
 		r = reportOf(v, StatusInitialized, ReasonInitialized, message)
 	}

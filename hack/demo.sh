@@ -29,7 +29,7 @@ else
   kubectl="hack/cluster/kc kubectl"
 fi
 k() { $kubectl "$@"; }
-sidecars=sidecars.pod-network-controller.istio.io # Istio has a kind of this name, too
+sidecars=managedproxies
 # shellcheck source=hack/demo/sidecars.sh
 source hack/demo/sidecars.sh
 
@@ -151,10 +151,10 @@ note "$kubectl -n bookinfo annotate pod $details traffic.sidecar.istio.io/exclud
   "$kubectl -n $name logs $agent"
 if [[ ${managed:-} ]]; then
   pod=$(kp get pods -l app=details -o jsonpath='{.items[-1:].metadata.name}')
-  note "$kubectl -n $name exec $(agent_of bookinfo-plain "$pod") -- /$name sidecar logs bookinfo-plain/$pod" "$kubectl describe sidecarprofile bookinfo"
+  note "$kubectl -n $name exec $(agent_of bookinfo-plain "$pod") -- /$name sidecar logs bookinfo-plain/$pod" "$kubectl describe proxyprofile bookinfo"
 fi
 if [[ $existing ]]; then
-  note "to remove everything:" "$kubectl delete namespace bookinfo bookinfo-plain" ${managed:+"$kubectl delete sidecarprofile bookinfo"} \
+  note "to remove everything:" "$kubectl delete namespace bookinfo bookinfo-plain" ${managed:+"$kubectl delete proxyprofile bookinfo"} \
     "helm -n $name uninstall $name" "$kubectl delete namespace $name"
 else
   note "to remove everything:" "make demo-down"

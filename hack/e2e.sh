@@ -208,7 +208,7 @@ hook() {
 asked=("$@")
 export E2E_CHAOS_SEED=${E2E_CHAOS_SEED-4} E2E_POWERCUT_SEED=${E2E_POWERCUT_SEED-193}
 before=$(configuration)
-# The sidecar manager is on in one of them: what is tested there holds beside it as well.
+# The proxy manager is on in one of them: what is tested there holds beside it as well.
 hook nri --set nri=required --set startupTaint=true \
   --set sidecars.enabled=true --set 'sidecars.secrets={e2e-registry,e2e-tls,e2e-late}' --set 'sidecars.tokenAudiences={e2e-mesh}' \
   --values test/e2e/testdata/shared-values.yaml

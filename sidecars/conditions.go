@@ -12,7 +12,7 @@ import (
 )
 
 // Conditions returns what a profile's conditions should be by what its nodes have written. lastTransitionTime changes with a status only.
-func Conditions(p *v1alpha1.SidecarProfile) []metav1.Condition {
+func Conditions(p *v1alpha1.ProxyProfile) []metav1.Condition {
 	all := sumUp(p)
 	out := slices.Clone(p.Status.Conditions)
 	for kind, status := range map[string]metav1.ConditionStatus{
@@ -38,7 +38,7 @@ type progress struct {
 	why                    string   // the first failure
 }
 
-func sumUp(p *v1alpha1.SidecarProfile) progress {
+func sumUp(p *v1alpha1.ProxyProfile) progress {
 	out := progress{profile: p.Name, nodes: len(p.Status.Nodes)}
 	for _, n := range p.Status.Nodes {
 		out.pods += n.Pods
@@ -107,7 +107,7 @@ func (a progress) message() string {
 		out += fmt.Sprintf("; %d failed: %s", a.failed, a.why)
 	}
 	if a.reason() == v1alpha1.ReasonTooManyNodes {
-		out += "; more nodes are not listed: see the Sidecars with the label " + v1alpha1.LabelProfile + "=" + a.profile
+		out += "; more nodes are not listed: see the ManagedProxies with the label " + v1alpha1.LabelProfile + "=" + a.profile
 	}
 	return out
 }

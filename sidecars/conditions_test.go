@@ -13,8 +13,8 @@ import (
 )
 
 // ofNodes is a profile of generation 5 with some entries.
-func ofNodes(nodes ...v1alpha1.NodeStatus) *v1alpha1.SidecarProfile {
-	return &v1alpha1.SidecarProfile{ObjectMeta: metav1.ObjectMeta{Name: "edge", Generation: 5}, Status: v1alpha1.SidecarProfileStatus{Nodes: nodes}}
+func ofNodes(nodes ...v1alpha1.NodeStatus) *v1alpha1.ProxyProfile {
+	return &v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Name: "edge", Generation: 5}, Status: v1alpha1.ProxyProfileStatus{Nodes: nodes}}
 }
 
 func many(count int, node v1alpha1.NodeStatus) (out []v1alpha1.NodeStatus) {
@@ -48,7 +48,7 @@ func TestConditions_nodes_areSummedUp(t *testing.T) {
 		"a pod is refused":        {[]v1alpha1.NodeStatus{done, refused}, [5]string{"False", "False", "True", "Failed", "5 of 6 proxies are ready and of this version; nodes: 2; 1 failed: refused: shop/cart: hostNetwork"}},
 		"one is tried, no pause":  {[]v1alpha1.NodeStatus{tried}, [5]string{"False", "True", "True", "Failed", "1 of 3 proxies are ready and of this version; nodes: 1; 1 failed: tried: shop/cart: it has ended"}},
 		"the first that failed":   {[]v1alpha1.NodeStatus{refused, tried}, [5]string{"False", "True", "True", "Failed", "3 of 6 proxies are ready and of this version; nodes: 2; 2 failed: refused: shop/cart: hostNetwork"}},
-		"as many as are listed":   {many(100, done), [5]string{"Unknown", "True", "False", "TooManyNodes", "300 of 300 proxies are ready and of this version; nodes: 100; more nodes are not listed: see the Sidecars with the label pod-network-controller.istio.io/profile=edge"}},
+		"as many as are listed":   {many(100, done), [5]string{"Unknown", "True", "False", "TooManyNodes", "300 of 300 proxies are ready and of this version; nodes: 100; more nodes are not listed: see the ManagedProxies with the label pod-network-controller.istio.io/profile=edge"}},
 		"one node fewer":          {many(99, done), [5]string{"True", "True", "False", "Upgraded", "297 of 297 proxies are ready and of this version; nodes: 99"}},
 		"so many, and one failed": {append(many(99, done), refused), [5]string{"False", "False", "True", "Failed", "299 of 300 proxies are ready and of this version; nodes: 100; 1 failed: refused: shop/cart: hostNetwork"}},
 	} {

@@ -32,7 +32,7 @@ func TestIsDone_onFailureAndCode0_isNotStartedAgain(t *testing.T) {
 				after(time.Minute)
 				stop()
 				if said := n.said["u1"]; c.code == 0 && (said.State != v1alpha1.Ended || said.Failure != "" || said.Restarts != 0 || said.Message != endedWell || said.Final) {
-					t.Errorf("the Sidecar says %+v", said)
+					t.Errorf("the ManagedProxy says %+v", said)
 				}
 				if files, err := os.ReadDir(m.Homes.of(Key{"u1", "sandbox-u1"}).files(0)); err == nil {
 					t.Errorf("files of the proxy are left: %v", files)
@@ -71,7 +71,7 @@ func TestIsDone_newVersionEndsAtOnce_oldServes(t *testing.T) {
 		n.upgrade(m)
 		after(time.Minute)
 		if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Failure == "" || said.Epoch != 0 || n.next < 3 {
-			t.Errorf("%d proxies were made, and the Sidecar says %+v", n.next, said)
+			t.Errorf("%d proxies were made, and the ManagedProxy says %+v", n.next, said)
 		}
 	})
 }

@@ -30,7 +30,7 @@ func TestNoteEnds_podEnding_isNoFailure(t *testing.T) {
 				after(time.Second)
 				n.change(func() {
 					if said := n.said["u1"]; said.Restarts != 0 || said.Message != "" || said.Failure != "" {
-						t.Errorf("the Sidecar says %+v", said)
+						t.Errorf("the ManagedProxy says %+v", said)
 					}
 				})
 				stop()
@@ -81,7 +81,7 @@ func TestSweep_optedOutMeanwhile_endsProxy(t *testing.T) {
 	})
 }
 
-// A pod that has finished may be there for days. Its Sidecar says that it has ended, and nothing else is left.
+// A pod that has finished may be there for days. Its ManagedProxy says that it has ended, and nothing else is left.
 func TestStep_podFinished_keepsSidecar(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
@@ -218,7 +218,7 @@ func TestStart_podEnding_isNoFailure(t *testing.T) {
 		after(time.Second)
 		n.change(func() {
 			if said := n.said["u1"]; said.Failure != "" || n.sum.Failed > 0 {
-				t.Errorf("the Sidecar says %+v, the profile %+v", said, n.sum)
+				t.Errorf("the ManagedProxy says %+v, the profile %+v", said, n.sum)
 			}
 			n.gone = true
 		})
@@ -285,11 +285,11 @@ func TestReport_failure_isSaidUntilNextIsCalm(t *testing.T) {
 		n.end("c001", 3)
 		after(2*calmTime + calmTime/2)
 		if said := n.mustSay(t, "u1", v1alpha1.Running, true); !strings.Contains(said.Message, "exit code 3") {
-			t.Errorf("half a minute after it is ready the Sidecar says %+v", said)
+			t.Errorf("half a minute after it is ready the ManagedProxy says %+v", said)
 		}
 		after(calmTime)
 		if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Message != "" || said.Failure != "" {
-			t.Errorf("at last the Sidecar says %+v", said)
+			t.Errorf("at last the ManagedProxy says %+v", said)
 		}
 	})
 }
@@ -315,14 +315,14 @@ func TestHearLastWords_writtenLate_areSaid(t *testing.T) {
 		write("2026-11-22T08:00:00.1Z stdout F starts\n2026-11-22T08:00:01.1Z stdout F bye\n")
 		after(time.Second)
 		if said := n.mustSay(t, "u1", v1alpha1.Running, true); !strings.HasSuffix(said.Message, "exit code 3 (Error); its last words: starts / bye") {
-			t.Errorf("the Sidecar says %+v", said)
+			t.Errorf("the ManagedProxy says %+v", said)
 		}
 		if err := os.Remove(log); err != nil {
 			t.Fatal(err)
 		}
 		after(2 * time.Second)
 		if said := n.said["u1"]; !strings.HasSuffix(said.Message, "bye") {
-			t.Errorf("without the log the Sidecar says %+v", said)
+			t.Errorf("without the log the ManagedProxy says %+v", said)
 		}
 	})
 }

@@ -34,7 +34,7 @@ type fakeNode struct {
 	behave    func(*fakeProxy) // how a proxy that is started behaves
 	broken    []string
 
-	profile  v1alpha1.SidecarProfile
+	profile  v1alpha1.ProxyProfile
 	chosen   string
 	ending   bool
 	finished bool
@@ -66,7 +66,7 @@ type fakeProxy struct {
 func newNode() *fakeNode {
 	n := &fakeNode{containers: map[string]*fakeProxy{}, failures: map[string]error{}, said: map[string]Status{}, chosen: "edge"}
 	n.behave = func(p *fakeProxy) { p.readyAfter, p.drains = 200*time.Millisecond, time.Second }
-	n.profile = v1alpha1.SidecarProfile{ObjectMeta: metav1.ObjectMeta{Name: "edge", Generation: 1}, Spec: v1alpha1.SidecarProfileSpec{
+	n.profile = v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Name: "edge", Generation: 1}, Spec: v1alpha1.ProxyProfileSpec{
 		NamespaceSelector: &metav1.LabelSelector{}, Image: "localhost/haproxy:1", Args: []string{"-f", "/etc/sidecar/haproxy.cfg"},
 		Handover: v1alpha1.HandoverHAProxy, DrainSeconds: 45, RunAsUser: int64(os.Getuid()), RunAsGroup: int64(os.Getgid()),
 		Readiness: v1alpha1.Readiness{TCPPort: 15021, StartSeconds: 10, PeriodSeconds: 10}, Rollout: v1alpha1.Rollout{MaxParallel: 2},

@@ -157,7 +157,7 @@ func TestContainerEnded_finished_startsNoProxy(t *testing.T) {
 				t.Errorf("%v run, %d were made", got, n.next)
 			}
 			if said := n.mustSay(t, "u1", v1alpha1.Ended, false); said.Restarts != 0 || said.Message != "" || said.Final {
-				t.Errorf("the Sidecar says %+v", said)
+				t.Errorf("the ManagedProxy says %+v", said)
 			}
 			stop()
 		}
@@ -186,7 +186,7 @@ func TestContainerEnded_statusLate_staysEnded(t *testing.T) {
 		n.change(func() { n.finished, n.ending = true, true })
 		after(cleanInterval)
 		if said := n.mustSay(t, "u1", v1alpha1.Ended, false); !said.Final || m.Follows("u1") {
-			t.Errorf("the Sidecar says %+v", said)
+			t.Errorf("the ManagedProxy says %+v", said)
 		}
 	})
 }

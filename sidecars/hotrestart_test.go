@@ -23,7 +23,7 @@ func (n *fakeNode) Serves(context.Context, podnet.Sandbox, uint32) error { retur
 func (n *fakeNode) Listens(context.Context, podnet.Sandbox, *Profile) error { return nil }
 
 // envoyProfile returns the fake node's profile, for Envoys.
-func envoyProfile(t *testing.T, changes ...func(*v1alpha1.SidecarProfileSpec)) *Profile {
+func envoyProfile(t *testing.T, changes ...func(*v1alpha1.ProxyProfileSpec)) *Profile {
 	t.Helper()
 	object := newNode().profile
 	object.Spec.Handover, object.Spec.Args = v1alpha1.HandoverEnvoy, []string{"-c", "/etc/sidecar/envoy.yaml"}
@@ -74,14 +74,14 @@ func TestTakePlace_versions_decide(t *testing.T) {
 	running := func(version string) *sidecar.Container {
 		return &sidecar.Container{Epoch: 4, Labels: sidecar.Labels{HotRestart: &sidecar.HotRestart{Line: 3, Epoch: 1, Version: version}}}
 	}
-	replace := func(s *v1alpha1.SidecarProfileSpec) {
+	replace := func(s *v1alpha1.ProxyProfileSpec) {
 		s.HotRestart = &v1alpha1.HotRestart{OnIncompatibleVersion: v1alpha1.IncompatibleReplace}
 	}
-	keep := func(*v1alpha1.SidecarProfileSpec) {}
+	keep := func(*v1alpha1.ProxyProfileSpec) {}
 	failed := fmt.Errorf("no such program")
 	for name, c := range map[string]struct {
 		from    *sidecar.Container
-		change  func(*v1alpha1.SidecarProfileSpec)
+		change  func(*v1alpha1.ProxyProfileSpec)
 		answer  string
 		failure error
 		want    string // the place, or

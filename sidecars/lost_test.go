@@ -49,7 +49,7 @@ func TestNoteLost_kubeletRemovedContainer_isNoted(t *testing.T) {
 				after(3 * time.Second)
 				n.change(func() {
 					if said := n.said["u1"]; said.Restarts != c.restarts || said.Failure != c.why {
-						t.Errorf("the Sidecar says %+v", said)
+						t.Errorf("the ManagedProxy says %+v", said)
 					}
 				})
 			})
@@ -69,14 +69,14 @@ func TestNoteEnds_sameEnd_isNotedOnce(t *testing.T) {
 		after(10 * time.Second)
 		n.change(func() {
 			if said := n.said["u1"]; said.Restarts != 1 || !strings.Contains(said.Failure, "exit code 139") {
-				t.Errorf("the Sidecar says %+v", said)
+				t.Errorf("the ManagedProxy says %+v", said)
 			}
 			delete(n.containers, "c001") // by the kubelet
 		})
 		after(3 * time.Second)
 		n.change(func() {
 			if said := n.said["u1"]; said.Restarts != 1 || !strings.Contains(said.Failure, "exit code 139") {
-				t.Errorf("once it is gone, the Sidecar says %+v", said)
+				t.Errorf("once it is gone, the ManagedProxy says %+v", said)
 			}
 		})
 	})
@@ -101,7 +101,7 @@ func TestStatus_proxyDoesNotStart_saysWhy(t *testing.T) {
 				after(11 * time.Second)
 				n.change(func() {
 					if said := n.said["u1"]; said.Restarts != 0 || !strings.Contains(said.Failure, c.want) || strings.Contains(said.Failure, c.notWant) {
-						t.Errorf("the Sidecar says %+v", said)
+						t.Errorf("the ManagedProxy says %+v", said)
 					}
 				})
 			})

@@ -112,7 +112,7 @@ func (m *Manager) unfollow(key Key) {
 	m.queue.Add(key)
 }
 
-// dismiss no longer follows a sandbox whose pod stays. retract is for a pod that has no proxy any more: its Sidecar goes.
+// dismiss no longer follows a sandbox whose pod stays. retract is for a pod that has no proxy any more: its ManagedProxy goes.
 func (m *Manager) dismiss(key Key, retract bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -22,7 +22,7 @@ func (n *fakeNode) mustSay(t *testing.T, uid string, state v1alpha1.State, ready
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if got := n.said[uid]; got.State != state || got.Ready != ready {
-		t.Errorf("the Sidecar says %+v, want %s, ready %v", got, state, ready)
+		t.Errorf("the ManagedProxy says %+v, want %s, ready %v", got, state, ready)
 	}
 	return n.said[uid]
 }
@@ -135,7 +135,7 @@ func TestManager_upgradeFails_oldProxyStays(t *testing.T) {
 				said := n.said["u1"]
 				n.mu.Unlock()
 				if !said.Ready || said.Image != "localhost/haproxy:1" || said.Message == "" {
-					t.Errorf("the Sidecar says %+v", said)
+					t.Errorf("the ManagedProxy says %+v", said)
 				}
 				n.change(func() { n.behave = func(*fakeProxy) {}; delete(n.failures, "pull") })
 				after(time.Minute)
@@ -167,7 +167,7 @@ func TestManager_killedBetweenCalls_nextAgentFinishes(t *testing.T) {
 			after(2 * time.Minute)
 			said := n.mustSay(t, "u1", v1alpha1.Running, true)
 			if got := n.running(); len(got) != 1 || len(n.containers) != 1 || said.Image != "localhost/haproxy:2" {
-				t.Errorf("killed after call %d: %v run of %d containers, and the Sidecar says %+v", kill, got, len(n.containers), said)
+				t.Errorf("killed after call %d: %v run of %d containers, and the ManagedProxy says %+v", kill, got, len(n.containers), said)
 			}
 			stop()
 		})

@@ -84,7 +84,7 @@ var ErrNobodyListens = errors.New("nobody listens")
 // Reporter shows the proxies in the cluster.
 type Reporter interface {
 	Report(s podnet.Sandbox, status Status)
-	// Forget is for a pod that is gone: its Sidecar goes with it. Retract removes the Sidecar of a pod without a proxy.
+	// Forget is for a pod that is gone: its ManagedProxy goes with it. Retract removes the ManagedProxy of a pod without a proxy.
 	Forget(podUID string)
 	Retract(podUID string)
 }

@@ -15,10 +15,10 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 )
 
-// Profile is a SidecarProfile that can be used.
+// Profile is a ProxyProfile that can be used.
 type Profile struct {
 	Name string
-	Spec v1alpha1.SidecarProfileSpec
+	Spec v1alpha1.ProxyProfileSpec
 	// Hash identifies everything that a running proxy depends on.
 	Hash string
 
@@ -32,7 +32,7 @@ type file struct {
 }
 
 // Compile checks what the schema cannot, and parses the templates. The error says everything that is wrong.
-func Compile(p *v1alpha1.SidecarProfile) (*Profile, error) {
+func Compile(p *v1alpha1.ProxyProfile) (*Profile, error) {
 	out := &Profile{Name: p.Name, Spec: *p.Spec.DeepCopy(), namespaces: labels.Nothing()}
 	var wrong []error
 	if p.Spec.NamespaceSelector != nil {
@@ -58,7 +58,7 @@ func Compile(p *v1alpha1.SidecarProfile) (*Profile, error) {
 }
 
 // hashOf returns a hash of what a running proxy depends on. A change of the rest needs no new proxy.
-func hashOf(spec v1alpha1.SidecarProfileSpec) string {
+func hashOf(spec v1alpha1.ProxyProfileSpec) string {
 	spec.Mode, spec.Shared = "", nil // does not change, and no proxy of a pod depends on it
 	spec.NamespaceSelector, spec.ImagePullSecrets = nil, nil
 	spec.Rollout, spec.DrainSeconds, spec.RestartPolicy = v1alpha1.Rollout{}, 0, ""

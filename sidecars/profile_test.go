@@ -20,19 +20,19 @@ func TestHash_profileChanges_onlySomeNeedNewProxy(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
-		change func(*v1alpha1.SidecarProfileSpec)
+		change func(*v1alpha1.ProxyProfileSpec)
 		want   bool
 	}{
-		"nothing": {func(*v1alpha1.SidecarProfileSpec) {}, false},
-		"who may choose it": {func(s *v1alpha1.SidecarProfileSpec) {
+		"nothing": {func(*v1alpha1.ProxyProfileSpec) {}, false},
+		"who may choose it": {func(s *v1alpha1.ProxyProfileSpec) {
 			s.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
 		}, false},
-		"how it is rolled out":        {func(s *v1alpha1.SidecarProfileSpec) { s.Rollout.MaxParallel, s.DrainSeconds = 7, 7 }, false},
-		"how often it is asked":       {func(s *v1alpha1.SidecarProfileSpec) { s.Readiness.PeriodSeconds = 70 }, false},
-		"what its image is pulled by": {func(s *v1alpha1.SidecarProfileSpec) { s.ImagePullSecrets = []v1alpha1.SecretReference{{Name: "a"}} }, false},
-		"its image":                   {func(s *v1alpha1.SidecarProfileSpec) { s.Image = "other" }, true},
-		"its files":                   {func(s *v1alpha1.SidecarProfileSpec) { s.Files = nil }, true},
-		"its secrets":                 {func(s *v1alpha1.SidecarProfileSpec) { s.Secrets = []v1alpha1.SecretSource{{Name: "a"}} }, true},
+		"how it is rolled out":        {func(s *v1alpha1.ProxyProfileSpec) { s.Rollout.MaxParallel, s.DrainSeconds = 7, 7 }, false},
+		"how often it is asked":       {func(s *v1alpha1.ProxyProfileSpec) { s.Readiness.PeriodSeconds = 70 }, false},
+		"what its image is pulled by": {func(s *v1alpha1.ProxyProfileSpec) { s.ImagePullSecrets = []v1alpha1.SecretReference{{Name: "a"}} }, false},
+		"its image":                   {func(s *v1alpha1.ProxyProfileSpec) { s.Image = "other" }, true},
+		"its files":                   {func(s *v1alpha1.ProxyProfileSpec) { s.Files = nil }, true},
+		"its secrets":                 {func(s *v1alpha1.ProxyProfileSpec) { s.Secrets = []v1alpha1.SecretSource{{Name: "a"}} }, true},
 	} {
 		p := newNode().profile
 		c.change(&p.Spec)
@@ -48,13 +48,13 @@ func TestHash_profileChanges_onlySomeNeedNewProxy(t *testing.T) {
 // adds to profiles that are there: see hashOf, and then add it to testdata/fields.txt.
 func TestHash_newAgent_staysTheSame(t *testing.T) {
 	for file, want := range map[string]string{
-		"sidecar-profile.yaml": "074a5921a8595edb", "sidecar-profile-envoy.yaml": "7dd40538fe8bfd35",
+		"proxy-profile.yaml": "074a5921a8595edb", "proxy-profile-envoy.yaml": "7dd40538fe8bfd35",
 	} {
 		text, err := os.ReadFile("../config/samples/" + file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var object v1alpha1.SidecarProfile
+		var object v1alpha1.ProxyProfile
 		if err := yaml.UnmarshalStrict(text, &object); err != nil {
 			t.Fatal(err)
 		}
@@ -69,7 +69,7 @@ func TestHash_newAgent_staysTheSame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(strings.Fields(string(known)), fieldsOf("spec", reflect.TypeFor[v1alpha1.SidecarProfileSpec]())); diff != "" {
+	if diff := cmp.Diff(strings.Fields(string(known)), fieldsOf("spec", reflect.TypeFor[v1alpha1.ProxyProfileSpec]())); diff != "" {
 		t.Errorf("fields (-known +now):\n%s", diff)
 	}
 }

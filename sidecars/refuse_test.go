@@ -84,7 +84,7 @@ func TestRefusal_hostUsersAndShared_saysWhy(t *testing.T) {
 	no := false
 	pod := thePod()
 	pod.Spec.HostUsers = &no
-	p := &Profile{Name: "edge", Spec: v1alpha1.SidecarProfileSpec{Mode: v1alpha1.ModeShared}, namespaces: labels.Everything()}
+	p := &Profile{Name: "edge", Spec: v1alpha1.ProxyProfileSpec{Mode: v1alpha1.ModeShared}, namespaces: labels.Everything()}
 	if got := p.Refusal(pod, nil); !strings.Contains(got, "hostUsers: false") || !strings.Contains(got, "by its group") || strings.Contains(got, "files") {
 		t.Errorf("refused: %q", got)
 	}
@@ -123,7 +123,7 @@ func TestRefusal_applicationWithProxysID_isRefused(t *testing.T) {
 		"another one than for all, beside such a proxy": {transparent: true, pod: &corev1.SecurityContext{RunAsGroup: id(7001)}, container: &corev1.SecurityContext{RunAsGroup: id(1)}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := envoyProfile(t, func(s *v1alpha1.SidecarProfileSpec) {
+			p := envoyProfile(t, func(s *v1alpha1.ProxyProfileSpec) {
 				s.Network.Transparent, s.RunAsUser, s.RunAsGroup = c.transparent, 7000, 7001
 			})
 			pod := thePod()

@@ -8,7 +8,7 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 )
 
-func sharedProfile(files ...v1alpha1.File) *v1alpha1.SidecarProfile {
+func sharedProfile(files ...v1alpha1.File) *v1alpha1.ProxyProfile {
 	p := newNode().profile
 	p.Spec.Mode, p.Spec.Files = v1alpha1.ModeShared, files
 	return &p

@@ -17,7 +17,7 @@ func sample(t *testing.T, name string) *Profile {
 	if err != nil {
 		t.Fatal(err)
 	}
-	object := v1alpha1.SidecarProfile{Spec: v1alpha1.SidecarProfileSpec{Network: v1alpha1.Network{OutboundPort: 15001, InboundPort: 15006}}} // as the schema does
+	object := v1alpha1.ProxyProfile{Spec: v1alpha1.ProxyProfileSpec{Network: v1alpha1.Network{OutboundPort: 15001, InboundPort: 15006}}} // as the schema does
 	if err := yaml.UnmarshalStrict(text, &object); err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func sample(t *testing.T, name string) *Profile {
 
 // The sample's bootstrap is YAML whatever a pod is called, and has the admin interface where the agent asks for it.
 func TestSamples_envoy_renders(t *testing.T) {
-	p := sample(t, "sidecar-profile-envoy.yaml")
+	p := sample(t, "proxy-profile-envoy.yaml")
 	pod := thePod()
 	pod.Spec.ServiceAccountName = `a": {}, "b`
 	files, err := (launch{profile: p, pod: pod, epoch: 3}).files()
@@ -66,7 +66,7 @@ func TestSamples_envoy_renders(t *testing.T) {
 
 // Whatever the pods are called, each has listeners and servers in its own network namespace, and nothing connects in the proxy's.
 func TestSamples_shared_renders(t *testing.T) {
-	p := sample(t, "sidecar-profile-shared.yaml")
+	p := sample(t, "proxy-profile-shared.yaml")
 	first, second := thePod(), thePod()
 	second.Name, second.UID = "cart-2", "22222222-2222-2222-2222-222222222222"
 	files, err := p.RenderShared(SharedData{

@@ -92,7 +92,7 @@ func renewal(from, expires time.Time) time.Time {
 }
 
 // renewSecrets brings the secrets of the proxies that run up to date, those of older versions of the profile as well. A source that cannot
-// be read leaves what the proxy has; the Sidecar says why. A proxy that has to be replaced for its secrets gets another hash.
+// be read leaves what the proxy has; the ManagedProxy says why. A proxy that has to be replaced for its secrets gets another hash.
 func renewSecrets(ctx context.Context, from Secrets, cluster Cluster, v view, f *followed) {
 	if now := time.Now(); now.Sub(f.renewed) >= secretsPeriod {
 		f.renewed = now

@@ -195,13 +195,13 @@ func TestRenewSecrets_upgradeOnRotation_newProxyTakesOver(t *testing.T) {
 		after(15 * time.Second)
 		n.mustSee(t, "c002", "tls", files("tls.crt", "crt-2"))
 		if got := n.said["u1"]; got.Hash != hash || got.Epoch != 0 || !got.Ready {
-			t.Errorf("while the new one starts the Sidecar says %+v, the profile is %s", got, hash)
+			t.Errorf("while the new one starts the ManagedProxy says %+v, the profile is %s", got, hash)
 		}
 		n.change(func() { n.behave = func(*fakeProxy) {} })
 		after(10 * time.Minute)
 		said := n.mustSay(t, "u1", v1alpha1.Running, true)
 		if got := n.containers["c003"]; len(n.containers) != 1 || got == nil || got.from != "/run/sidecar/handover-0.sock" || said.Hash != hash {
-			t.Errorf("containers %v; the Sidecar says %+v, the profile is %s", n.containers, said, hash)
+			t.Errorf("containers %v; the ManagedProxy says %+v, the profile is %s", n.containers, said, hash)
 		}
 	})
 }
@@ -233,7 +233,7 @@ func TestRenewSecrets_agentKilled_rotationIsNotMissed(t *testing.T) {
 	}
 }
 
-// Without its secrets a new proxy does not start; one that runs keeps what it has. The Sidecar says why.
+// Without its secrets a new proxy does not start; one that runs keeps what it has. The ManagedProxy says why.
 func TestRenewSecrets_unreadable_saysWhy(t *testing.T) {
 	secretly(t, func(n *fakeNode) { n.vault.secret = nil }, func(t *testing.T, n *fakeNode, _ *Manager) {
 		after(time.Minute)

@@ -9,7 +9,7 @@ import (
 
 // The sample's files are YAML whatever a pod is called, and nothing of a pod listens or connects in the proxy's own network.
 func TestSamples_sharedEnvoy_renders(t *testing.T) {
-	p := sample(t, "sidecar-profile-shared-envoy.yaml")
+	p := sample(t, "proxy-profile-shared-envoy.yaml")
 	first, second := thePod(), thePod()
 	second.Name, second.UID = `a": {}, "b`, "22222222-2222-2222-2222-222222222222"
 	for _, pods := range [][]SharedPod{nil, {{PodDataOf(first), "cni-1"}, {PodDataOf(second), "cni-2"}}} {

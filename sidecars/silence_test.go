@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// The runtime, the log and the Sidecar have no byte of a secret, whatever happens to it.
+// The runtime, the log and the ManagedProxy have no byte of a secret, whatever happens to it.
 func TestSecrets_errorsAndLogs_containNone(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, _ func() (*Manager, func())) {
 		withSecrets(n)
@@ -29,7 +29,7 @@ func TestSecrets_errorsAndLogs_containNone(t *testing.T) {
 		for i, failure := range []error{nil, errors.New("the API server is away"), nil} {
 			n.change(func() { n.vault.secret["tls.key"], n.vault.fails = fmt.Append(nil, "key-", i), failure })
 			after(15 * time.Minute)
-			note("Sidecar", n.said["u1"])
+			note("ManagedProxy", n.said["u1"])
 			for _, c := range n.containers {
 				note("request", c.spec)
 			}

@@ -9,7 +9,7 @@ import (
 	"istio-pod-network-controller/internal/sidecar"
 )
 
-// The Sidecar says what its pod's owner has to know first.
+// The ManagedProxy says what its pod's owner has to know first.
 func TestStatus_messages_mostImportantFirst(t *testing.T) {
 	for name, c := range map[string]struct {
 		refusal, why, stale string
@@ -57,7 +57,7 @@ func TestReport_upgradeDone_passesTurnOn(t *testing.T) {
 	})
 }
 
-// While no proxy serves, the Sidecar shows the newest one, in whatever order the runtime lists them.
+// While no proxy serves, the ManagedProxy shows the newest one, in whatever order the runtime lists them.
 func TestStatus_noneServes_showsNewest(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 		m, stop := agent()
@@ -72,7 +72,7 @@ func TestStatus_noneServes_showsNewest(t *testing.T) {
 		n.end("c001", 139)
 		after(3 * time.Second)
 		if said := n.mustSay(t, "u1", v1alpha1.Starting, false); said.Epoch != 1 || said.Image != "localhost/haproxy:2" {
-			t.Errorf("the Sidecar says %+v", said)
+			t.Errorf("the ManagedProxy says %+v", said)
 		}
 	})
 }

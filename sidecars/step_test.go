@@ -111,7 +111,7 @@ func TestDrain_signalFails_isToldLater(t *testing.T) {
 			t.Errorf("%v run", got)
 		}
 		if said := n.said["u1"]; said.Restarts != 0 || said.Failure != "" {
-			t.Errorf("the Sidecar says %+v", said)
+			t.Errorf("the ManagedProxy says %+v", said)
 		}
 	})
 }
@@ -127,7 +127,7 @@ func TestRemove_fails_nextProxyStarts(t *testing.T) {
 		n.end("c001", 139)
 		after(5 * time.Second)
 		if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Epoch != 1 || said.Restarts != 1 {
-			t.Errorf("the Sidecar says %+v", said)
+			t.Errorf("the ManagedProxy says %+v", said)
 		}
 	})
 }
@@ -167,7 +167,7 @@ func TestStop_replacedProxy_isNoFailure(t *testing.T) {
 		n.upgrade(m)
 		after(5 * time.Second)
 		if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Image != "localhost/haproxy:2" || said.Message != "" || said.Failure != "" || said.Restarts != 0 {
-			t.Errorf("the Sidecar says %+v", said)
+			t.Errorf("the ManagedProxy says %+v", said)
 		}
 		n.mustSum(t, Summary{Generation: 1, Pods: 1, Upgraded: 1})
 	})
@@ -204,7 +204,7 @@ func TestNoteLost_proxyVanishes_isStartedWithPauses(t *testing.T) {
 		m.Follow(sandboxOf("u1"))
 		after(time.Minute)
 		if said := n.said["u1"]; n.next > 20 || said.Failure == "" {
-			t.Errorf("%d proxies were made in a minute; the Sidecar says %+v", n.next, said)
+			t.Errorf("%d proxies were made in a minute; the ManagedProxy says %+v", n.next, said)
 		}
 	})
 }

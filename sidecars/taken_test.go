@@ -38,7 +38,7 @@ func TestTaken_portTaken_saysByWhom(t *testing.T) {
 				n.change(func() {
 					said := n.said["u1"].Message
 					if strings.Contains(said, "exit code 1") == c.lost || strings.Contains(said, "user 0 listens on port 15006") != c.want {
-						t.Errorf("the Sidecar says %q", said)
+						t.Errorf("the ManagedProxy says %q", said)
 					}
 				})
 				stop()
@@ -60,7 +60,7 @@ func TestStatus_proxySilent_saysWhy(t *testing.T) {
 			after(15 * time.Second)
 			n.change(func() {
 				if said := n.said["u1"]; said.Message != c.want || said.Ready != (c.ask == nil) || said.Failure != "" {
-					t.Errorf("the Sidecar says %+v, want %q", said, c.want)
+					t.Errorf("the ManagedProxy says %+v, want %q", said, c.want)
 				}
 			})
 		}

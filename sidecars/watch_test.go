@@ -73,7 +73,7 @@ func TestFollow_again_keepsMemory(t *testing.T) {
 		m.Follow(moved)
 		after(time.Second)
 		if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Restarts != 1 || said.Message == "" {
-			t.Errorf("the Sidecar says %+v", said)
+			t.Errorf("the ManagedProxy says %+v", said)
 		}
 		if got := m.known[Key{"u1", "sandbox-u1"}].sandbox; got != moved {
 			t.Errorf("the sandbox is known as %+v", got)

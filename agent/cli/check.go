@@ -108,7 +108,7 @@ func (f *checkFlags) results(ctx context.Context) ([]check.Result, error) {
 	return check.Run(facts, f.pre), nil
 }
 
-// objectsBy reads the sidecar manager's objects by the client's connection: there is no typed client of them.
+// objectsBy reads the proxy manager's objects by the client's connection: there is no typed client of them.
 func objectsBy(client connection) func(context.Context, string, metav1.ListOptions) ([]byte, error) {
 	return func(ctx context.Context, resource string, o metav1.ListOptions) ([]byte, error) {
 		return client.CoreV1().RESTClient().Get().AbsPath("/apis", v1alpha1.GroupVersion().Group, v1alpha1.GroupVersion().Version, resource).

@@ -135,8 +135,8 @@ func explainedRules(spec iptables.Spec) (out []explainedRule, err error) {
 
 // warnings are those about what a manifest does not show.
 func (o *explainOptions) warnings(w workload, ns *corev1.Namespace, in intent.Intent) (out []string) {
-	if profile, err := intent.SidecarProfile(&w.pod, ns); err == nil && profile != "" {
-		out = append(out, fmt.Sprintf("annotation %s chooses SidecarProfile %q: an agent with --sidecars runs a proxy for the pod; this answer is for one without", intent.KeySidecar, profile))
+	if profile, err := intent.ProxyProfile(&w.pod, ns); err == nil && profile != "" {
+		out = append(out, fmt.Sprintf("annotation %s chooses ProxyProfile %q: an agent with --sidecars runs a proxy for the pod; this answer is for one without", intent.KeySidecar, profile))
 	}
 	if class := w.pod.Spec.RuntimeClassName; class != nil && !o.config.Supports(*class) {
 		out = append(out, fmt.Sprintf("runtimeClassName is %q: if that is also its handler, the pod is not redirected (--unsupported-runtime-handlers)", *class))

@@ -144,7 +144,7 @@ func TestExplainWarns(t *testing.T) {
 		"a field that nobody knows": {strings.Replace(podYAML, "spec:", "spec:\n  hostNetwrk: true", 1), `unknown field "hostNetwrk"`},
 		"a key that is there twice": {strings.Replace(podYAML, "  annotations:", "  annotations: {sidecar.istio.io/interceptionMode: NONE}\n  annotations:", 1), `key "annotations" already set`},
 		"no containers":             {"apiVersion: v1\nkind: Pod\nmetadata: {name: x}\n", "it has no containers"},
-		"a profile":                 {annotated(`pod-network-controller.istio.io/sidecar: envoy`), `chooses SidecarProfile "envoy"`},
+		"a profile":                 {annotated(`pod-network-controller.istio.io/sidecar: envoy`), `chooses ProxyProfile "envoy"`},
 		"a runtime class":           {strings.Replace(podYAML, "spec:", "spec:\n  runtimeClassName: kata-qemu", 1), `runtimeClassName is "kata-qemu"`},
 		"resolvers on the node":     {annotated(`pod-network-controller.istio.io/dns-capture: resolv.conf`), "the pod's resolvers are known on the node only"},
 	}

@@ -1,4 +1,4 @@
-// Package v1alpha1 holds the sidecar manager's objects: SidecarProfile, which says how a proxy is run, and Sidecar, which says how one
+// Package v1alpha1 holds the proxy manager's objects: ProxyProfile, which says how a proxy is run, and ManagedProxy, which says how one
 // pod's proxy is.
 //
 // +kubebuilder:object:generate=true
@@ -21,7 +21,7 @@ func GroupVersion() schema.GroupVersion {
 
 // AddToScheme adds the objects to a scheme.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion(), &SidecarProfile{}, &SidecarProfileList{}, &Sidecar{}, &SidecarList{})
+	s.AddKnownTypes(GroupVersion(), &ProxyProfile{}, &ProxyProfileList{}, &ManagedProxy{}, &ManagedProxyList{})
 	metav1.AddToGroupVersion(s, GroupVersion())
 	return nil
 }

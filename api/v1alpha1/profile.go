@@ -4,11 +4,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// SidecarProfile says how the node's agents run a proxy for each pod that chooses the profile. Whoever may write one can run any program
+// ProxyProfile says how the node's agents run a proxy for each pod that chooses the profile. Whoever may write one can run any program
 // on every node.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:scope=Cluster
+// +kubebuilder:resource:scope=Cluster,shortName=mpp,categories=pod-network
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Mode",type=string,JSONPath=`.spec.mode`
 // +kubebuilder:printcolumn:name="Image",type=string,JSONPath=`.spec.image`
@@ -17,18 +17,18 @@ import (
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Upgraded")].reason`
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Upgraded")].message`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-type SidecarProfile struct {
+type ProxyProfile struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	Spec   SidecarProfileSpec   `json:"spec"`
-	Status SidecarProfileStatus `json:"status,omitempty"`
+	Spec   ProxyProfileSpec   `json:"spec"`
+	Status ProxyProfileStatus `json:"status,omitempty"`
 }
 
-// SidecarProfileStatus is how far a profile has reached the proxies of the cluster.
-type SidecarProfileStatus struct {
+// ProxyProfileStatus is how far a profile has reached the proxies of the cluster.
+type ProxyProfileStatus struct {
 	// Nodes are those with pods that have chosen the profile, 100 at most. Each is written by the node's agent. All proxies of the cluster
-	// are shown by their Sidecars.
+	// are shown by their ManagedProxies.
 	// +kubebuilder:validation:MaxItems=100
 	// +listType=map
 	// +listMapKey=name
@@ -46,7 +46,7 @@ type SidecarProfileStatus struct {
 // MaxNodes is how many nodes a profile's status lists.
 const MaxNodes = 100
 
-// The conditions of a SidecarProfile. All have the same reason and message.
+// The conditions of a ProxyProfile. All have the same reason and message.
 const (
 	// ConditionUpgraded reports whether all proxies are ready and of the profile's present version.
 	ConditionUpgraded = "Upgraded"
@@ -57,7 +57,7 @@ const (
 	ConditionFailed = "Failed"
 )
 
-// The reasons of a SidecarProfile's conditions.
+// The reasons of a ProxyProfile's conditions.
 const (
 	ReasonUpgraded     = "Upgraded"     // all proxies are
 	ReasonNoPods       = "NoPods"       // there are none
@@ -90,17 +90,17 @@ type NodeStatus struct {
 	Message string `json:"message,omitempty"`
 }
 
-// SidecarProfileList is a list of SidecarProfiles.
+// ProxyProfileList is a list of ProxyProfiles.
 //
 // +kubebuilder:object:root=true
-type SidecarProfileList struct {
+type ProxyProfileList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`
 
-	Items []SidecarProfile `json:"items"`
+	Items []ProxyProfile `json:"items"`
 }
 
-// SidecarProfileSpec is how a proxy is run.
+// ProxyProfileSpec is how a proxy is run.
 //
 // +kubebuilder:validation:XValidation:rule="self.runAsUser == oldSelf.runAsUser",message="runAsUser does not change: the rules of pods name it; make another profile"
 // +kubebuilder:validation:XValidation:rule="self.network.outboundPort == oldSelf.network.outboundPort && self.network.inboundPort == oldSelf.network.inboundPort",message="the ports do not change: the rules of pods lead there; make another profile"
@@ -116,7 +116,7 @@ type SidecarProfileList struct {
 // +kubebuilder:validation:XValidation:rule="self.handover != 'envoy-hot-restart' || !has(self.command) || !self.command.exists(a, a in ['--base-id', '--base-id-path', '--use-dynamic-base-id', '--restart-epoch', '--socket-path', '--socket-mode', '--drain-time-s', '--parent-shutdown-time-s', '--hot-restart-version', '--disable-hot-restart', '--skip-hot-restart-on-no-parent'])",message="with handover envoy-hot-restart the agent sets --base-id, --base-id-path, --use-dynamic-base-id, --restart-epoch, --socket-path, --socket-mode, --drain-time-s, --parent-shutdown-time-s, --hot-restart-version, --disable-hot-restart and --skip-hot-restart-on-no-parent itself: take them out of command"
 // +kubebuilder:validation:XValidation:rule="self.handover != 'envoy-hot-restart' || !has(self.args) || !self.args.exists(a, a in ['--base-id', '--base-id-path', '--use-dynamic-base-id', '--restart-epoch', '--socket-path', '--socket-mode', '--drain-time-s', '--parent-shutdown-time-s', '--hot-restart-version', '--disable-hot-restart', '--skip-hot-restart-on-no-parent'])",message="with handover envoy-hot-restart the agent sets --base-id, --base-id-path, --use-dynamic-base-id, --restart-epoch, --socket-path, --socket-mode, --drain-time-s, --parent-shutdown-time-s, --hot-restart-version, --disable-hot-restart and --skip-hot-restart-on-no-parent itself: take them out of args"
 // +kubebuilder:validation:XValidation:rule="self.handover == 'envoy-hot-restart' || !has(self.hotRestart)",message="hotRestart needs handover envoy-hot-restart"
-type SidecarProfileSpec struct {
+type ProxyProfileSpec struct {
 	// NamespaceSelector selects, by labels, the namespaces whose pods may choose this profile. Without it no pod may; an empty selector
 	// ({}) selects all namespaces.
 	// +optional

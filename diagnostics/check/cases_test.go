@@ -128,7 +128,7 @@ func podCases() map[string]changed {
 		"a CNI entry without agent":      {change: func(f *Facts) { f.Leftovers, f.Agents = []string{"n2", "n2"}, f.Agents[:1] }, check: "leftover-cni-entry", level: Fail, want: "of n2:"},
 		"an event of a mended entry":     {change: func(f *Facts) { f.Leftovers = []string{"n2"} }, check: "leftover-cni-entry", level: OK},
 		"policies of a removed release":  {change: func(f *Facts) { f.DaemonSets = nil }, check: "leftover-objects", level: Warn, want: "validatingadmissionpolicy/agent"},
-		"definitions of a removed one":   {change: func(f *Facts) { f.DaemonSets, f.Policies, f.APIs.Ours = nil, nil, true }, check: "leftover-objects", level: Warn, want: "SidecarProfiles"},
+		"definitions of a removed one":   {change: func(f *Facts) { f.DaemonSets, f.Policies, f.APIs.Ours = nil, nil, true }, check: "leftover-objects", level: Warn, want: "ProxyProfiles"},
 		"no agent's pod at all":          {change: func(f *Facts) { f.Agents = nil }, check: "agents-ready", level: OK, want: "2 of 2"},
 		"many names are not all printed": {change: func(f *Facts) { f.Leftovers, f.Agents = []string{"a", "b", "c", "d", "e", "f", "g"}, nil }, check: "leftover-cni-entry", level: Fail, want: "a, b, c, d, e and 2 more"},
 	}

@@ -24,7 +24,7 @@ const (
 	sourcePolicies   source = "admission policies"
 	sourceEvents     source = "events"
 	sourceIstio      source = "Istio's configuration"
-	sourceProxies    source = "SidecarProfiles and Sidecars"
+	sourceProxies    source = "ProxyProfiles and ManagedProxies"
 )
 
 // Facts is what the checks are computed from. A list is meaningful only if its source was read.
@@ -38,7 +38,7 @@ type Facts struct {
 	Namespaces map[string]map[string]string // annotations by name
 	Pods       []Pod
 	Proxies    []Proxy
-	Shared     []string // SidecarProfiles of mode shared
+	Shared     []string // ProxyProfiles of mode shared
 	Policies   []Policy
 	Leftovers  []string // nodes with the event CNIChainLeftover
 	Istio      Istio
@@ -60,7 +60,7 @@ type unread struct {
 // APIs is what the API server serves.
 type APIs struct {
 	Validating, Mutating bool // policies, v1
-	Ours                 bool // the sidecar manager's objects
+	Ours                 bool // the proxy manager's objects
 }
 
 // DaemonSet is one of the cluster's.
@@ -70,7 +70,7 @@ type DaemonSet struct {
 	Desired, Ready, Updated, Misscheduled int32 // Misscheduled: agents on nodes that should have none
 	Args                                  map[string]string
 	Images                                []string
-	SharedProxy                           string // the SidecarProfile whose pods share the DaemonSet's proxies
+	SharedProxy                           string // the ProxyProfile whose pods share the DaemonSet's proxies
 }
 
 // Agent is one of the agents' pods.
@@ -94,7 +94,7 @@ type Pod struct {
 	Asked, Redirect       bool
 	Reason                intent.Reason
 	Fault                 string // a wrong setting
-	Profile               string // the SidecarProfile that it has chosen
+	Profile               string // the ProxyProfile that it has chosen
 	Status                string // the agent's annotation
 	Condition             *corev1.PodCondition
 	Running               bool

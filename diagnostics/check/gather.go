@@ -26,7 +26,7 @@ type Gatherer struct {
 	Release string
 	// Intent returns what an agent with these arguments takes for an intent.
 	Intent func(args []string) (intent.Config, error)
-	// Objects returns a page of one of the sidecar manager's kinds, as JSON. nil: they are not read.
+	// Objects returns a page of one of the proxy manager's kinds, as JSON. nil: they are not read.
 	Objects func(ctx context.Context, resource string, o metav1.ListOptions) ([]byte, error)
 }
 
@@ -47,7 +47,7 @@ func (g Gatherer) Gather(ctx context.Context) *Facts {
 		{sourcePolicies, "list admission policies and their bindings", readPolicies},
 		{sourceEvents, "list events in all namespaces", readLeftovers},
 		{sourceIstio, "get configmaps and deployments in namespace " + istioNamespace, readIstio},
-		{sourceProxies, "list sidecars and sidecarprofiles of pod-network-controller.istio.io in all namespaces", readProxies},
+		{sourceProxies, "list managedproxies and proxyprofiles of pod-network-controller.istio.io in all namespaces", readProxies},
 	} {
 		err := s.read(ctx, g, f)
 		right := ""
@@ -136,7 +136,7 @@ func readLeftovers(ctx context.Context, g Gatherer, f *Facts) (err error) {
 	return err
 }
 
-// Proxy is what matters of a Sidecar: a pod's proxy, of its own or shared, as the agent of its node has last seen it.
+// Proxy is what matters of a ManagedProxy: a pod's proxy, of its own or shared, as the agent of its node has last seen it.
 type Proxy struct {
 	Namespace, Pod, Node, Profile string
 	State                         v1alpha1.State
@@ -144,16 +144,16 @@ type Proxy struct {
 	Message                       string
 }
 
-// readProxies reads the sidecar manager's objects, where the cluster has its definitions.
+// readProxies reads the proxy manager's objects, where the cluster has its definitions.
 func readProxies(ctx context.Context, g Gatherer, f *Facts) (err error) {
 	if !f.APIs.Ours || g.Objects == nil {
 		return nil
 	}
-	f.Proxies, err = cluster.All(ctx, decoded[v1alpha1.SidecarList](g, "sidecars"), metav1.ListOptions{}, func(s *v1alpha1.Sidecar) (Proxy, bool) { return proxyOf(s), true })
+	f.Proxies, err = cluster.All(ctx, decoded[v1alpha1.ManagedProxyList](g, "managedproxies"), metav1.ListOptions{}, func(s *v1alpha1.ManagedProxy) (Proxy, bool) { return proxyOf(s), true })
 	if err != nil {
 		return err
 	}
-	f.Shared, err = cluster.All(ctx, decoded[v1alpha1.SidecarProfileList](g, "sidecarprofiles"), metav1.ListOptions{}, func(p *v1alpha1.SidecarProfile) (string, bool) {
+	f.Shared, err = cluster.All(ctx, decoded[v1alpha1.ProxyProfileList](g, "proxyprofiles"), metav1.ListOptions{}, func(p *v1alpha1.ProxyProfile) (string, bool) {
 		return p.Name, p.Spec.Mode == v1alpha1.ModeShared
 	})
 	return err
@@ -177,7 +177,7 @@ func decoded[L any](g Gatherer, resource string) func(context.Context, metav1.Li
 	}
 }
 
-func proxyOf(s *v1alpha1.Sidecar) Proxy {
+func proxyOf(s *v1alpha1.ManagedProxy) Proxy {
 	return Proxy{
 		Namespace: s.Namespace, Pod: s.Name, Node: s.Spec.Node, Profile: s.Spec.Profile,
 		State: s.Status.State, Ready: s.Status.Ready, Message: s.Status.Message,

@@ -59,8 +59,8 @@ func leftoverObjects(f *Facts) finding {
 			"delete them: kubectl delete "+strings.Join(firstOf(left), " "))
 	}
 	if f.APIs.Ours {
-		return warning("there is no agent, and the definitions of SidecarProfiles and Sidecars of a removed release are still there",
-			"if nobody uses them: kubectl delete crd sidecarprofiles.pod-network-controller.istio.io sidecars.pod-network-controller.istio.io")
+		return warning("there is no agent, and the definitions of ProxyProfiles and ManagedProxies of a removed release are still there",
+			"if nobody uses them: kubectl delete crd proxyprofiles.pod-network-controller.istio.io managedproxies.pod-network-controller.istio.io")
 	}
 	return fine("nothing of a removed release")
 }

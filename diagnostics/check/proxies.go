@@ -72,12 +72,12 @@ func proxiesReady(f *Facts) finding {
 	}
 	switch missing := slices.Concat(refused, failed, late); {
 	case len(none) > 0 && !f.runsProxies():
-		return failing(printable.Count(len(none), "pod")+" have chosen a SidecarProfile and no agent runs proxies: "+some(none),
+		return failing(printable.Count(len(none), "pod")+" have chosen a ProxyProfile and no agent runs proxies: "+some(none),
 			"set sidecars.enabled=true, or take the annotation pod-network-controller.istio.io/sidecar from the pods and their namespaces")
 	case len(missing) > 0:
 		return failing(printable.Count(len(missing), "pod")+" have no proxy that is ready, and their connections are refused: "+some(missing), adviseProxies(refused, failed))
 	case len(none) > 0:
-		return failing(printable.Count(len(none), "pod")+" have chosen a SidecarProfile and no agent says anything about their proxy: "+some(none), "see the log of the agent on their node")
+		return failing(printable.Count(len(none), "pod")+" have chosen a ProxyProfile and no agent says anything about their proxy: "+some(none), "see the log of the agent on their node")
 	case len(f.Proxies) == 0:
 		return finding{}
 	}

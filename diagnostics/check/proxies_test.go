@@ -87,16 +87,16 @@ func pagesOf(t *testing.T) func(context.Context, string, metav1.ListOptions) ([]
 			next = "more"
 		}
 		meta := metav1.ListMeta{Continue: next}
-		if resource == "sidecars" {
-			one := v1alpha1.Sidecar{ObjectMeta: object("shop", "cart"+o.Continue), Spec: v1alpha1.SidecarSpec{Node: "n1", Profile: "edge"}}
-			one.Status = v1alpha1.SidecarStatus{State: v1alpha1.Failed, Message: "m"}
-			return json.Marshal(v1alpha1.SidecarList{ListMeta: meta, Items: []v1alpha1.Sidecar{one}})
+		if resource == "managedproxies" {
+			one := v1alpha1.ManagedProxy{ObjectMeta: object("shop", "cart"+o.Continue), Spec: v1alpha1.ManagedProxySpec{Node: "n1", Profile: "edge"}}
+			one.Status = v1alpha1.ManagedProxyStatus{State: v1alpha1.Failed, Message: "m"}
+			return json.Marshal(v1alpha1.ManagedProxyList{ListMeta: meta, Items: []v1alpha1.ManagedProxy{one}})
 		}
-		one := v1alpha1.SidecarProfile{ObjectMeta: object("", "edge"+o.Continue)}
+		one := v1alpha1.ProxyProfile{ObjectMeta: object("", "edge"+o.Continue)}
 		if next == "" {
 			one.Spec.Mode = v1alpha1.ModeShared
 		}
-		return json.Marshal(v1alpha1.SidecarProfileList{ListMeta: meta, Items: []v1alpha1.SidecarProfile{one}})
+		return json.Marshal(v1alpha1.ProxyProfileList{ListMeta: meta, Items: []v1alpha1.ProxyProfile{one}})
 	}
 }
 

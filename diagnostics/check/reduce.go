@@ -59,9 +59,9 @@ func podOf(pod *corev1.Pod, namespace map[string]string, config intent.Config) P
 	return p
 }
 
-// chosenProfile is the SidecarProfile that a pod has chosen and may have, or "".
+// chosenProfile is the ProxyProfile that a pod has chosen and may have, or "".
 func chosenProfile(pod *corev1.Pod, ns *corev1.Namespace, config intent.Config) string {
-	profile, err := intent.SidecarProfile(pod, ns)
+	profile, err := intent.ProxyProfile(pod, ns)
 	if err != nil || pod.Annotations[intent.KeyInitialize] == "false" || pod.Spec.HostNetwork || pod.Namespace == config.AgentNamespace ||
 		slices.Contains(config.ExcludedNamespaces, pod.Namespace) {
 		return "" // the checks of pods' settings say what is wrong

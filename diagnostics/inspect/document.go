@@ -32,7 +32,7 @@ type Agent struct {
 	Backend  string `json:"backend"`
 	// VerifyInterval is how often it compares the rules of each pod; 0s for never.
 	VerifyInterval string `json:"verifyInterval,omitempty"`
-	// RunsProxies reports whether it runs proxies for pods that choose a SidecarProfile.
+	// RunsProxies reports whether it runs proxies for pods that choose a ProxyProfile.
 	RunsProxies bool `json:"runsProxies,omitempty"`
 }
 
@@ -45,7 +45,7 @@ type Asked struct {
 	Reason string `json:"reason,omitempty"`
 	// Expected reports whether the pod's owner expects redirection, also where it is refused for a Reason.
 	Expected bool `json:"expected"`
-	// Profile is the SidecarProfile that the pod has chosen; empty for none.
+	// Profile is the ProxyProfile that the pod has chosen; empty for none.
 	Profile string `json:"profile,omitempty"`
 	// Invalid says which setting cannot be followed.
 	Invalid string `json:"invalid,omitempty"`

@@ -44,17 +44,17 @@ const (
 	reasonProxyRefused  = "ProxyRefused"
 )
 
-// adviseProxy is about a pod that has chosen a SidecarProfile. Without a ready proxy its connections are refused.
+// adviseProxy is about a pod that has chosen a ProxyProfile. Without a ready proxy its connections are refused.
 func (d Document) adviseProxy() []string {
-	sidecar := fmt.Sprintf("`kubectl -n %s get sidecars.pod-network-controller.istio.io %s -o yaml`", d.namespace(), d.name())
+	sidecar := fmt.Sprintf("`kubectl -n %s get managedproxies %s -o yaml`", d.namespace(), d.name())
 	switch {
 	case d.Asked.Profile == "":
 	case d.Reported.Reason == reasonProxyRefused:
-		return []string{"the pod has no proxy of the SidecarProfile " + d.Asked.Profile + ": change the pod or the profile as the report on the pod says"}
+		return []string{"the pod has no proxy of the ProxyProfile " + d.Asked.Profile + ": change the pod or the profile as the report on the pod says"}
 	case !d.Agent.RunsProxies && d.Programmed.Backend != "":
 		return []string{"the agent runs no proxies (sidecars.enabled is off) and nobody looks after this pod's: if it ends, the pod's connections are refused; re-create the pod, or switch it on again"}
 	case !d.Agent.RunsProxies && !d.Asked.Expected: // otherwise the reason has been given
-		return []string{"the pod's namespace chooses the SidecarProfile " + d.Asked.Profile + " and the agent runs no proxies: switch sidecars.enabled on, or take the annotation away"}
+		return []string{"the pod's namespace chooses the ProxyProfile " + d.Asked.Profile + " and the agent runs no proxies: switch sidecars.enabled on, or take the annotation away"}
 	case d.Reported.Reason == reasonProxyNotReady:
 		return []string{"the rules lead to a proxy that is not ready, so the pod's connections are refused: " + sidecar + " says why, and what to do"}
 	}

@@ -174,7 +174,7 @@ func (d Document) verdict() string {
 	case d.Asked.Invalid != "":
 		return "failed: the pod has a wrong setting, and no rules"
 	case d.lacksProxy() && len(d.Programmed.Rules) == 0:
-		return "no proxy: the pod has chosen the SidecarProfile " + d.Asked.Profile + ", and has no proxy of it and no rules"
+		return "no proxy: the pod has chosen the ProxyProfile " + d.Asked.Profile + ", and has no proxy of it and no rules"
 	case d.Others.Owner != "":
 		return "left to " + d.Others.Owner + ", which redirects the pod's traffic"
 	case d.Asked.Redirect && len(d.Others.Preempting) > 0:

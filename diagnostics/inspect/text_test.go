@@ -85,7 +85,7 @@ func documents() map[string]Document {
 		"preempted": edited(func(d *Document) { d.Others.Preempting = []string{"inet theirs early: tcp dport 80 drop"} }),
 		"proxy-not-ready": edited(func(d *Document) {
 			d.Asked.Profile, d.Agent.RunsProxies = "edge", true
-			d.Reported = Reported{"initialized", "False", "ProxyNotReady", "traffic is redirected, and the proxy is not ready; see the pod's Sidecar"}
+			d.Reported = Reported{"initialized", "False", "ProxyNotReady", "traffic is redirected, and the proxy is not ready; see the pod's ManagedProxy"}
 		}),
 		"proxy-unattended": edited(func(d *Document) { d.Asked.Profile = "edge" }),
 		"proxies-off": edited(func(d *Document) {
@@ -95,7 +95,7 @@ func documents() map[string]Document {
 		"proxy-refused": edited(func(d *Document) {
 			d.Asked = Asked{Profile: "edge", Expected: true}
 			d.Agent.RunsProxies = true
-			d.Programmed.Rules, d.Programmed.Backend, d.Reported = nil, "", Reported{"failed", "False", "ProxyRefused", "there is no SidecarProfile \"edge\": create it, or choose another one"}
+			d.Programmed.Rules, d.Programmed.Backend, d.Reported = nil, "", Reported{"failed", "False", "ProxyRefused", "there is no ProxyProfile \"edge\": create it, or choose another one"}
 		}),
 		"no-sandbox": edited(func(d *Document) {
 			d.Programmed = Programmed{Absent: "find sandbox: no ready sandbox"}

@@ -80,8 +80,8 @@ func podOf(pod *corev1.Pod, at place) (out Pod, ok bool) {
 	condition, status := cluster.Condition(pod, controllers.Condition), controllers.Status(pod.Annotations[controllers.KeyStatus])
 	reported := condition != nil || status != ""
 	want, err := intent.Of(pod, at.namespace, config())
-	profile, _ := intent.SidecarProfile(pod, at.namespace) // err is the same error
-	if !reported && !want.Asked && err == nil {            // who has mistyped the annotation has asked as well
+	profile, _ := intent.ProxyProfile(pod, at.namespace) // err is the same error
+	if !reported && !want.Asked && err == nil {          // who has mistyped the annotation has asked as well
 		return out, false
 	}
 	out = Pod{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Created: pod.CreationTimestamp.UTC()}
@@ -154,7 +154,7 @@ func (at place) unreported(pod *corev1.Pod, want intent.Intent, profile string) 
 		return Waiting, "just started"
 	}
 	if profile != "" && !at.proxiesOn(node) {
-		return Unreported, "it has chosen the SidecarProfile " + profile + ", and the agent of node " + node +
+		return Unreported, "it has chosen the ProxyProfile " + profile + ", and the agent of node " + node +
 			" runs no proxies: switch sidecars.enabled on, or take the annotation " + intent.KeySidecar + " away"
 	}
 	return Unreported, "it runs, and the agent of node " + node + " says nothing about it; see the agent's log"

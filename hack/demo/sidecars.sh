@@ -3,16 +3,16 @@
 
 kp() { k -n bookinfo-plain "$@"; }
 
-# manage switches the sidecar manager on.
+# manage switches the proxy manager on.
 manage() {
-  step "Second act: switching the sidecar manager on (--set sidecars.enabled=true)"
+  step "Second act: switching the proxy manager on (--set sidecars.enabled=true)"
   install_agent --set sidecars.enabled=true
 }
 
 start_plain() {
-  step "The same application without a proxy in its spec, in a namespace that chooses the SidecarProfile bookinfo"
+  step "The same application without a proxy in its spec, in a namespace that chooses the ProxyProfile bookinfo"
   sed -e 's|^  name: haproxy$|  name: bookinfo|' -e "s|localhost/haproxy:1|${DEMO_PROXY_IMAGE:-localhost/haproxy:1}|" \
-    config/samples/sidecar-profile.yaml | k apply -f - | shown
+    config/samples/proxy-profile.yaml | k apply -f - | shown
   sed "s|localhost/testapp:1|${DEMO_APP_IMAGE:-localhost/testapp:1}|" hack/demo/plain.yaml | k apply -f - | shown
   for app in details productpage; do kp rollout status "deploy/$app" --timeout 3m | tail -1 | shown; done
   kp get pods -o custom-columns='POD:.metadata.name,CONTAINERS:.spec.containers[*].name' | shown
@@ -52,7 +52,7 @@ upgrade() {
   client=$!
   requests 50
   began=$(date +%s%N)
-  k patch sidecarprofile bookinfo --type merge -p "{\"spec\":{\"env\":[{\"name\":\"VERSION\",\"value\":\"$began\"}]}}" | shown
+  k patch proxyprofile bookinfo --type merge -p "{\"spec\":{\"env\":[{\"name\":\"VERSION\",\"value\":\"$began\"}]}}" | shown
   until [[ $(hashes) =~ ^[^[:space:]]+\ true$ && $(hashes) != "$before" ]]; do
     if (($(date +%s%N) - began > 60 * 10 ** 9)); then
       echo "the proxies are not upgraded within a minute: $(hashes)" >&2
@@ -78,7 +78,7 @@ end_client() {
 
 second_act() {
   if k get nodes -o jsonpath='{.items[*].status.nodeInfo.containerRuntimeVersion}' | grep -q docker; then
-    step "No second act: the sidecar manager needs containerd or CRI-O on all nodes"
+    step "No second act: the proxy manager needs containerd or CRI-O on all nodes"
     return
   fi
   manage

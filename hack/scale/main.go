@@ -30,7 +30,7 @@ func main() {
 	flag.IntVar(&b.namespaces, "namespaces", 1000, "namespaces of the cluster")
 	flag.IntVar(&b.here, "here", 250, "pods of the measured node")
 	flag.IntVar(&b.agents, "agents", 500, "hollow agents")
-	flag.IntVar(&b.proxies, "proxies", 200, "proxies of the sidecar manager")
+	flag.IntVar(&b.proxies, "proxies", 200, "proxies of the proxy manager")
 	flag.StringVar(&b.reference, "reference", "", "another agent's binary, which the part reference compares with the agent, both without --sidecars")
 	flag.IntVar(&b.crowd, "burst", 100, "pods that start at once")
 	flag.BoolVar(&b.small, "small", false, "measure once with small sizes and without rests: the figures say nothing, but the parts work")

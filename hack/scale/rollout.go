@@ -49,7 +49,7 @@ func (n *nodeBench) rollOut(ctx context.Context, dir, profile string) (rows []ro
 	}
 	before, errBefore := a.usage()
 	calls, began := n.runtime.containers.calls.Load(), time.Now()
-	_, err = objects.Resource(v1alpha1.GroupVersion().WithResource("sidecarprofiles")).Patch(ctx, profile, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = objects.Resource(v1alpha1.GroupVersion().WithResource("proxyprofiles")).Patch(ctx, profile, types.MergePatchType, patch, metav1.PatchOptions{})
 	if err = errors.Join(errBefore, err); err != nil {
 		return nil, err
 	}
@@ -73,19 +73,19 @@ func (n *nodeBench) rollOut(ctx context.Context, dir, profile string) (rows []ro
 	}, nil
 }
 
-// awaitEpoch returns an error unless all Sidecars say that their proxies of an epoch are ready.
+// awaitEpoch returns an error unless all ManagedProxies say that their proxies of an epoch are ready.
 func (n *nodeBench) awaitEpoch(ctx context.Context, epoch int64) error {
 	objects, err := n.server.objects()
 	if err != nil {
 		return err
 	}
-	list, err := objects.Resource(v1alpha1.GroupVersion().WithResource("sidecars")).List(ctx, metav1.ListOptions{})
+	list, err := objects.Resource(v1alpha1.GroupVersion().WithResource("managedproxies")).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
 	}
 	for _, s := range list.Items {
 		if is, _, _ := unstructured.NestedInt64(s.Object, "status", "epoch"); is != epoch {
-			return fmt.Errorf("the Sidecar of %s is of epoch %d", s.GetName(), is)
+			return fmt.Errorf("the ManagedProxy of %s is of epoch %d", s.GetName(), is)
 		}
 	}
 	return nil

@@ -27,7 +27,7 @@ import (
 // Files of the checkout, in which hack/bench.sh starts this program.
 const (
 	definitions   = "chart/istio-pod-network-controller/templates/crd-*.yaml"
-	sampleProfile = "config/samples/sidecar-profile.yaml"
+	sampleProfile = "config/samples/proxy-profile.yaml"
 )
 
 // sidecars measures what idle proxies cost the agent: the same pods, first redirected only, then half of them with a proxy, then all. The
@@ -107,7 +107,7 @@ type idleAgent struct {
 	calls, asked, requests float64
 }
 
-// idle has an agent with the sidecar manager make so many proxies, and measures the next one, which finds them, when it is calm.
+// idle has an agent with the proxy manager make so many proxies, and measures the next one, which finds them, when it is calm.
 func (n *nodeBench) idle(ctx context.Context, dir string, proxies int) (seen idleAgent, err error) {
 	maker, err := n.manage(ctx, dir, proxies)
 	if err != nil {
@@ -156,7 +156,7 @@ func (n *nodeBench) idle(ctx context.Context, dir string, proxies int) (seen idl
 	return seen, err
 }
 
-// manage starts an agent with the sidecar manager, and waits until so many proxies are ready.
+// manage starts an agent with the proxy manager, and waits until so many proxies are ready.
 func (n *nodeBench) manage(ctx context.Context, dir string, proxies int) (*agent, error) {
 	a, err := startAgent(ctx, n.server, n.runtime, n.agent,
 		"--sidecars", "--sidecar-root="+filepath.Join(dir, "sidecars"), "--sidecar-secrets="+dir, "--shared-root="+filepath.Join(dir, "shared"))
@@ -177,14 +177,14 @@ func perMinute(n int64) float64 { return float64(n) * float64(time.Minute) / flo
 // readyPatience is how long the node's proxies may take until they are ready.
 const readyPatience = 2 * time.Minute
 
-// awaitProxies waits until so many Sidecars say that their proxies are ready.
+// awaitProxies waits until so many ManagedProxies say that their proxies are ready.
 func (n *nodeBench) awaitProxies(ctx context.Context, proxies int) error {
 	objects, err := n.server.objects()
 	if err != nil {
 		return err
 	}
 	return eventually(ctx, readyPatience, fmt.Sprintf("%d proxies are ready", proxies), func(ctx context.Context) error {
-		list, err := objects.Resource(v1alpha1.GroupVersion().WithResource("sidecars")).List(ctx, metav1.ListOptions{})
+		list, err := objects.Resource(v1alpha1.GroupVersion().WithResource("managedproxies")).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
@@ -210,13 +210,13 @@ func (s *server) objects() (dynamic.Interface, error) {
 	return dynamic.NewForConfig(config)
 }
 
-// allowSidecars makes the sidecar manager's kinds, gives agents what the chart gives them for it, and makes the sample's profile, for
+// allowSidecars makes the proxy manager's kinds, gives agents what the chart gives them for it, and makes the sample's profile, for
 // every namespace. It returns the profile's name.
 func (s *server) allowSidecars(ctx context.Context) (profile string, err error) {
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "sidecars"}, Rules: []rbacv1.PolicyRule{
-		{APIGroups: []string{v1alpha1.Group}, Resources: []string{"sidecarprofiles"}, Verbs: []string{"list", "watch"}},
-		{APIGroups: []string{v1alpha1.Group}, Resources: []string{"sidecars"}, Verbs: []string{"create", "patch", "delete"}},
-		{APIGroups: []string{v1alpha1.Group}, Resources: []string{"sidecars/status", "sidecarprofiles/status"}, Verbs: []string{"patch"}},
+		{APIGroups: []string{v1alpha1.Group}, Resources: []string{"proxyprofiles"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{v1alpha1.Group}, Resources: []string{"managedproxies"}, Verbs: []string{"create", "patch", "delete"}},
+		{APIGroups: []string{v1alpha1.Group}, Resources: []string{"managedproxies/status", "proxyprofiles/status"}, Verbs: []string{"patch"}},
 	}}
 	if err := s.allow(ctx, role); err != nil {
 		return "", err
@@ -230,8 +230,8 @@ func (s *server) allowSidecars(ctx context.Context) (profile string, err error) 
 			return "", err
 		}
 	}
-	err = eventually(ctx, time.Minute, "the API server has the sidecar manager's kinds", func(ctx context.Context) (err error) {
-		profile, err = s.create(ctx, sampleProfile, v1alpha1.GroupVersion().WithResource("sidecarprofiles"))
+	err = eventually(ctx, time.Minute, "the API server has the proxy manager's kinds", func(ctx context.Context) (err error) {
+		profile, err = s.create(ctx, sampleProfile, v1alpha1.GroupVersion().WithResource("proxyprofiles"))
 		return err
 	})
 	return profile, err

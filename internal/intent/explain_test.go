@@ -120,7 +120,7 @@ func ownerSources() map[string]sourceCase {
 					return &ManagedProxy{UID: 9, OutboundPort: 1, InboundPort: 2}
 				}
 			},
-			"proxy-uid", "9", "SidecarProfile envoy",
+			"proxy-uid", "9", "ProxyProfile envoy",
 		},
 	}
 }

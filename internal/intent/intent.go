@@ -73,7 +73,7 @@ type Config struct {
 	// ClusterDNS are the name servers of pods with the cluster's DNS, for runtimes that do not report a sandbox's.
 	ClusterDNS []netip.Addr
 	Defaults   Defaults
-	// Managed returns the proxy that the agent runs for a pod that has chosen a SidecarProfile. nil means that the agent runs none.
+	// Managed returns the proxy that the agent runs for a pod that has chosen a ProxyProfile. nil means that the agent runs none.
 	Managed func(profile string, pod *corev1.Pod, ns *corev1.Namespace) *ManagedProxy
 }
 

@@ -44,7 +44,7 @@ func ownKeys() []Key {
 		{KeyExcludeOutboundPorts, onBoth, ranges, "Istio's key decides", "destination ports that go past the proxy, in addition to those of Istio's key"},
 		{KeyExcludeSources, onBoth, "nothing, or CIDRs", "nothing", "clients whose connections to the pod are not redirected, on any port"},
 		{KeyExcludeUsers, onBoth, "nothing, or users and ranges of users, each also with a port", "nothing", "users whose outbound traffic goes past the proxy, all of it or to one port"},
-		{KeySidecar, onBoth, "the name of a SidecarProfile; on a pod also `none`", "the agent runs no proxy", "the agent runs the pod's proxy by this profile; with `--sidecars` only"},
+		{KeySidecar, onBoth, "the name of a ProxyProfile; on a pod also `none`", "the agent runs no proxy", "the agent runs the pod's proxy by this profile; with `--sidecars` only"},
 	}
 }
 

@@ -17,8 +17,8 @@ const (
 	// NamespaceModeNone is ModeNone by the namespace's annotation.
 	NamespaceModeNone Reason = "the interception mode is NONE by the namespace's annotation " + keyMode + ", which redirects nothing in new pods; set it to REDIRECT or TPROXY, there or on the pod, to have traffic redirected"
 
-	NoSidecar   Reason = `the pod has no proxy of the agent's by its annotation ` + KeySidecar + `: "none"; name a SidecarProfile to have one`
-	SidecarsOff Reason = `the pod names a SidecarProfile by its annotation ` + KeySidecar + `, and the agent runs no proxies (--sidecars); have that switched on, or give the pod a proxy and ` + KeyInitialize + `: "true"`
+	NoSidecar   Reason = `the pod has no proxy of the agent's by its annotation ` + KeySidecar + `: "none"; name a ProxyProfile to have one`
+	SidecarsOff Reason = `the pod names a ProxyProfile by its annotation ` + KeySidecar + `, and the agent runs no proxies (--sidecars); have that switched on, or give the pod a proxy and ` + KeyInitialize + `: "true"`
 	NotAsked    Reason = `neither the pod nor its namespace has the annotation ` + KeyInitialize + `: "true"; set it to have traffic redirected`
 	NoProxy     Reason = `only the namespace asks, and the pod has no container ` + ProxyContainer + `; if its proxy has another name, annotate the pod itself with ` + KeyInitialize + `: "true"`
 	DeployerPod Reason = "the pod is an OpenShift deployer, which is redirected only where Istio has injected it and the agent's --select says so"

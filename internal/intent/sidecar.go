@@ -9,7 +9,7 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// KeySidecar is the annotation of a pod or a namespace that names the SidecarProfile of its proxy; the pod's wins. SidecarNone on a pod
+// KeySidecar is the annotation of a pod or a namespace that names the ProxyProfile of its proxy; the pod's wins. SidecarNone on a pod
 // means that it has none.
 const (
 	KeySidecar  = "pod-network-controller.istio.io/sidecar"
@@ -38,8 +38,8 @@ const profileName = `^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9
 // maxProfileName is the length that the API server accepts.
 const maxProfileName = 253
 
-// SidecarProfile returns the name of the profile that a pod has chosen, or "".
-func SidecarProfile(pod *corev1.Pod, ns *corev1.Namespace) (string, error) {
+// ProxyProfile returns the name of the profile that a pod has chosen, or "".
+func ProxyProfile(pod *corev1.Pod, ns *corev1.Namespace) (string, error) {
 	name, own := pod.Annotations[KeySidecar]
 	if !own {
 		name = annotationsOf(ns)[KeySidecar]
@@ -48,7 +48,7 @@ func SidecarProfile(pod *corev1.Pod, ns *corev1.Namespace) (string, error) {
 		return "", nil
 	}
 	if ok, err := regexp.MatchString(profileName, name); err != nil || !ok || len(name) > maxProfileName {
-		return "", &ValueError{Key: KeySidecar, Value: name, Want: `the name of a SidecarProfile, or "none"`}
+		return "", &ValueError{Key: KeySidecar, Value: name, Want: `the name of a ProxyProfile, or "none"`}
 	}
 	return name, nil
 }
@@ -64,7 +64,7 @@ func (c Config) managed(pod *corev1.Pod, ns *corev1.Namespace) (proxy *ManagedPr
 	if c.Managed == nil || pod.Annotations[KeyInitialize] == "false" {
 		return nil, "", nil
 	}
-	profile, err = SidecarProfile(pod, ns)
+	profile, err = ProxyProfile(pod, ns)
 	if err != nil || profile == "" {
 		return nil, "", err
 	}

@@ -11,7 +11,7 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-func TestSidecarProfile_podAndNamespace_podWins(t *testing.T) {
+func TestProxyProfile_podAndNamespace_podWins(t *testing.T) {
 	for name, c := range map[string]struct {
 		pod, namespace *string
 		want           string
@@ -38,11 +38,11 @@ func TestSidecarProfile_podAndNamespace_podWins(t *testing.T) {
 		if c.namespace != nil {
 			ns.Annotations[KeySidecar] = *c.namespace
 		}
-		if got, err := SidecarProfile(pod, ns); got != c.want || c.wrong != (err != nil) {
+		if got, err := ProxyProfile(pod, ns); got != c.want || c.wrong != (err != nil) {
 			t.Errorf("%s: %q, error %v", name, got, err)
 		}
 	}
-	if got, err := SidecarProfile(&corev1.Pod{}, nil); got != "" || err != nil {
+	if got, err := ProxyProfile(&corev1.Pod{}, nil); got != "" || err != nil {
 		t.Errorf("without a namespace: %q, error %v", got, err)
 	}
 }

@@ -46,7 +46,7 @@ const (
 	fromFlag       = "flag of the agent: --"
 	fromContext    = "securityContext of container "
 	fromPodContext = "securityContext of the pod"
-	fromProfile    = "SidecarProfile "
+	fromProfile    = "ProxyProfile "
 	fromPodDNS     = "dnsConfig of the pod"
 	fromRuntime    = "container runtime"
 	fromDefault    = "default"

@@ -1,4 +1,4 @@
-// Package sidecar holds the nouns that the sidecar manager and the container runtimes share: a proxy's container, and what it is made from.
+// Package sidecar holds the nouns that the proxy manager and the container runtimes share: a proxy's container, and what it is made from.
 package sidecar
 
 import (
@@ -90,7 +90,7 @@ type Application struct {
 	ExitCode int32
 }
 
-// LabelShared is on the pods, and their DaemonSets, that run the proxy which the pods of a node share. Its value is the SidecarProfile's name.
+// LabelShared is on the pods, and their DaemonSets, that run the proxy which the pods of a node share. Its value is the ProxyProfile's name.
 const LabelShared = "pod-network-controller.istio.io/shared-proxy"
 
 // logFields is how many words precede the text in a line of a container's log, as CRI has it: time, stream and whether the line is whole.

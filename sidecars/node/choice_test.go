@@ -21,8 +21,8 @@ import (
 type choosing struct {
 	pod     *corev1.Pod
 	ns      *corev1.Namespace
-	profile *v1alpha1.SidecarProfile
-	more    []*v1alpha1.SidecarProfile
+	profile *v1alpha1.ProxyProfile
+	more    []*v1alpha1.ProxyProfile
 }
 
 func newChoosing() choosing {
@@ -32,14 +32,14 @@ func newChoosing() choosing {
 			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "app"}}},
 		},
 		ns: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{"team": "a"}}},
-		profile: &v1alpha1.SidecarProfile{ObjectMeta: metav1.ObjectMeta{Name: "edge", Generation: 3}, Spec: v1alpha1.SidecarProfileSpec{
+		profile: &v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Name: "edge", Generation: 3}, Spec: v1alpha1.ProxyProfileSpec{
 			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a"}}, RunAsUser: 1337, RunAsGroup: 1337,
 			Network: v1alpha1.Network{OutboundPort: 15001, InboundPort: 15006},
 		}},
 	}
 }
 
-// read is how the sidecar manager reads the cluster: the pod without what the agent's cache leaves out.
+// read is how the proxy manager reads the cluster: the pod without what the agent's cache leaves out.
 func (c choosing) read(t *testing.T) sidecarCluster {
 	t.Helper()
 	scheme := goruntime.NewScheme()
@@ -79,7 +79,7 @@ func newLeadsIn(t *testing.T, dir string) *leads {
 	return l
 }
 
-// A pod that cannot have what it has chosen is told why, by its condition and event (the rules) and by its Sidecar.
+// A pod that cannot have what it has chosen is told why, by its condition and event (the rules) and by its ManagedProxy.
 func TestChoice_podCannotHaveProfile_saysWhy(t *testing.T) {
 	no, proxy := false, int64(1337)
 	app := func(c *choosing) *corev1.Container { return &c.pod.Spec.Containers[0] }
@@ -89,10 +89,10 @@ func TestChoice_podCannotHaveProfile_saysWhy(t *testing.T) {
 	}{
 		"a profile that it can have": {func(*choosing) {}, ""},
 		"a profile that there is not": {
-			func(c *choosing) { c.pod.Annotations[intent.KeySidecar] = "egde" }, `there is no SidecarProfile "egde": create it, or choose another one`,
+			func(c *choosing) { c.pod.Annotations[intent.KeySidecar] = "egde" }, `there is no ProxyProfile "egde": create it, or choose another one`,
 		},
 		"a profile with a bad template": {
-			func(c *choosing) { c.profile.Spec.Files = []v1alpha1.File{{Name: "x.cfg", Template: "{{ .Pod.Name "}} }, `the SidecarProfile "edge" cannot be used: `,
+			func(c *choosing) { c.profile.Spec.Files = []v1alpha1.File{{Name: "x.cfg", Template: "{{ .Pod.Name "}} }, `the ProxyProfile "edge" cannot be used: `,
 		},
 		"a profile with a bad selector": {
 			func(c *choosing) { c.profile.Spec.NamespaceSelector.MatchLabels["a b"] = "c" }, "cannot be used: namespaceSelector",

@@ -11,7 +11,7 @@ import (
 	"istio-pod-network-controller/sidecars"
 )
 
-// sidecarCluster is what the sidecar manager reads of the cluster.
+// sidecarCluster is what the proxy manager reads of the cluster.
 type sidecarCluster struct {
 	pods     controllers.Reader
 	profiles *profiles
@@ -38,7 +38,7 @@ func (c sidecarCluster) Choice(ctx context.Context, s podnet.Sandbox) (sidecars.
 		Ending: finished || pod.DeletionTimestamp != nil, Finished: finished,
 		OptedOut: pod.Annotations[intent.KeySidecar] == intent.SidecarNone || pod.Annotations[intent.KeyInitialize] == "false",
 	}
-	name, err := intent.SidecarProfile(pod, ns)
+	name, err := intent.ProxyProfile(pod, ns)
 	if err != nil || name == "" || out.OptedOut {
 		return out, nil //nolint:nilerr // the pod's report says what is wrong with its annotation; its proxy stays
 	}

@@ -31,7 +31,7 @@ const (
 	standIns = 20
 )
 
-// sidecarConditions writes the conditions of SidecarProfiles, which sum up what all nodes have written. Any node could, and one does:
+// sidecarConditions writes the conditions of ProxyProfiles, which sum up what all nodes have written. Any node could, and one does:
 //
 //   - Each computes from its cache what they should say. If they say so, nothing is done.
 //   - Otherwise the first node of the list writes them after sumPause, the next turnPause later if they still do not say so, and so on.
@@ -62,7 +62,7 @@ func newSidecarConditions(cache, live client.Reader, c client.Client, node strin
 
 // Reconcile looks at one profile.
 func (c *sidecarConditions) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
-	var p v1alpha1.SidecarProfile
+	var p v1alpha1.ProxyProfile
 	if err := c.cache.Get(ctx, r.NamespacedName, &p); err != nil {
 		delete(c.turns, r.Name)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
@@ -89,7 +89,7 @@ func (c *sidecarConditions) Reconcile(ctx context.Context, r reconcile.Request) 
 }
 
 // place is how many nodes come before this one. Those without an entry come last: they write only if there is no other.
-func (c *sidecarConditions) place(p *v1alpha1.SidecarProfile) int {
+func (c *sidecarConditions) place(p *v1alpha1.ProxyProfile) int {
 	if i := slices.IndexFunc(p.Status.Nodes, func(n v1alpha1.NodeStatus) bool { return n.Name == c.node }); i >= 0 {
 		return i
 	}
@@ -99,7 +99,7 @@ func (c *sidecarConditions) place(p *v1alpha1.SidecarProfile) int {
 }
 
 // since returns when the conditions were first seen as they are now.
-func (c *sidecarConditions) since(p *v1alpha1.SidecarProfile, wrong bool) time.Time {
+func (c *sidecarConditions) since(p *v1alpha1.ProxyProfile, wrong bool) time.Time {
 	now := turn{generation: p.Generation, conditions: p.Status.Conditions, wrong: wrong, since: time.Now()}
 	before, known := c.turns[p.Name]
 	if known && before.generation == now.generation && before.wrong == wrong && equality.Semantic.DeepEqual(before.conditions, now.conditions) {
@@ -110,19 +110,19 @@ func (c *sidecarConditions) since(p *v1alpha1.SidecarProfile, wrong bool) time.T
 }
 
 // write replaces the conditions of the very object that they were computed from. If that has changed meanwhile, the change is an event.
-func (c *sidecarConditions) write(ctx context.Context, p *v1alpha1.SidecarProfile, conditions []metav1.Condition) error {
+func (c *sidecarConditions) write(ctx context.Context, p *v1alpha1.ProxyProfile, conditions []metav1.Condition) error {
 	changed := p.DeepCopy()
 	changed.Status.Conditions = conditions
 	patch := client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{})
 	err := c.client.Status().Patch(ctx, changed, patch, client.FieldOwner(fieldOwner))
 	if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("write conditions of SidecarProfile: %w", err)
+		return fmt.Errorf("write conditions of ProxyProfile: %w", err)
 	}
 	return nil
 }
 
 // removeGone takes the entries away of nodes that are no longer in the cluster.
-func (c *sidecarConditions) removeGone(ctx context.Context, p *v1alpha1.SidecarProfile) error {
+func (c *sidecarConditions) removeGone(ctx context.Context, p *v1alpha1.ProxyProfile) error {
 	checked := 0
 	for _, n := range p.Status.Nodes {
 		if n.ObservedGeneration == p.Generation || checked == maxGone {
@@ -141,7 +141,7 @@ func (c *sidecarConditions) removeGone(ctx context.Context, p *v1alpha1.SidecarP
 		if err := applyEntry(ctx, c.client, p.Name, n.Name, nil); err != nil {
 			return client.IgnoreNotFound(err)
 		}
-		log.FromContext(ctx).Info("node of SidecarProfile taken away: it is no longer in the cluster", "profile", p.Name, "node", n.Name)
+		log.FromContext(ctx).Info("node of ProxyProfile taken away: it is no longer in the cluster", "profile", p.Name, "node", n.Name)
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ func newCluster(t *testing.T, entries int, objects ...client.Object) *cluster {
 	if err := errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
-	p := &v1alpha1.SidecarProfile{ObjectMeta: metav1.ObjectMeta{Name: "edge", Generation: 5}}
+	p := &v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Name: "edge", Generation: 5}}
 	for i := range entries {
 		p.Status.Nodes = append(p.Status.Nodes, v1alpha1.NodeStatus{Name: nodeName(i), ObservedGeneration: 5, Pods: 1, Upgraded: 1})
 	}
@@ -66,9 +66,9 @@ func newCluster(t *testing.T, entries int, objects ...client.Object) *cluster {
 func nodeName(i int) string { return fmt.Sprintf("n%02d", i) }
 
 // profile reads the profile.
-func (c *cluster) profile(t *testing.T) *v1alpha1.SidecarProfile {
+func (c *cluster) profile(t *testing.T) *v1alpha1.ProxyProfile {
 	t.Helper()
-	out := &v1alpha1.SidecarProfile{}
+	out := &v1alpha1.ProxyProfile{}
 	if err := c.Get(t.Context(), client.ObjectKey{Name: "edge"}, out); err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ type envoyNode struct {
 	sandbox    podnet.Sandbox
 
 	profiles sync.Mutex
-	profile  v1alpha1.SidecarProfile
+	profile  v1alpha1.ProxyProfile
 	said     sidecars.Status
 }
 
@@ -43,7 +43,7 @@ func newEnvoyNode(t *testing.T) *envoyNode {
 	n.pod, n.world = kerneltest.NewPod(t)
 	n.processes = newProcesses(t, n.pod)
 	n.sandbox = podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u1", ID: "s1", NetNS: n.pod.Path()}
-	n.profile = v1alpha1.SidecarProfile{ObjectMeta: metav1.ObjectMeta{Name: "envoy"}, Spec: v1alpha1.SidecarProfileSpec{
+	n.profile = v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Name: "envoy"}, Spec: v1alpha1.ProxyProfileSpec{
 		NamespaceSelector: &metav1.LabelSelector{}, Image: "envoy:1", Args: []string{"-c", "/etc/sidecar/envoy.json"},
 		Handover: v1alpha1.HandoverEnvoy, DrainSeconds: 1, RunAsUser: 1337, RunAsGroup: 1337,
 		Readiness: v1alpha1.Readiness{TCPPort: 15021, StartSeconds: 20, PeriodSeconds: 10}, Rollout: v1alpha1.Rollout{MaxParallel: 1},
@@ -148,7 +148,7 @@ func (n *envoyNode) allow(startSeconds int32) {
 	n.profile.Spec.Readiness.StartSeconds = startSeconds
 }
 
-// await waits until the Sidecar shows an image whose proxy is ready, and nothing else runs.
+// await waits until the ManagedProxy shows an image whose proxy is ready, and nothing else runs.
 func (n *envoyNode) await(t *testing.T, image string) {
 	t.Helper()
 	eventually(t, "a proxy of "+image+" is ready, alone", func() bool {

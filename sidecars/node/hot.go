@@ -48,7 +48,7 @@ func get(ctx context.Context, url string, dial func(context.Context) (net.Conn, 
 	}
 	response, err := transport.RoundTrip(request) // which follows no redirect
 	if op, ok := errors.AsType[*net.OpError](err); ok {
-		err = op.Err // without the ports, which are others each time: the text goes into the Sidecar
+		err = op.Err // without the ports, which are others each time: the text goes into the ManagedProxy
 	}
 	if err != nil {
 		return fmt.Errorf("ask the proxy: %w", err)

@@ -30,7 +30,7 @@ func TestHotRestart_newVersion_takesOver(t *testing.T) {
 		t.Errorf("the last one's place is %s, want %s", got, want)
 	}
 	if s := n.says(); s.Restarts != 0 || s.Message != "" {
-		t.Errorf("the Sidecar says %+v", s)
+		t.Errorf("the ManagedProxy says %+v", s)
 	}
 }
 
@@ -60,7 +60,7 @@ func TestHotRestart_noDrainTime_endsAtOnce(t *testing.T) {
 	n.upgrade(m, "envoy:2")
 	n.await(t, "envoy:2")
 	if s := n.says(); s.Restarts != 0 || s.Message != "" || n.line() != "0/1/11.104" {
-		t.Errorf("the Sidecar says %+v of %s", s, n.line())
+		t.Errorf("the ManagedProxy says %+v of %s", s, n.line())
 	}
 }
 
@@ -85,10 +85,10 @@ func TestHotRestart_newEnvoyFails_oldOneStays(t *testing.T) {
 				n.allow(2)
 			}
 			n.upgrade(m, c.image)
-			eventually(t, "the Sidecar says "+c.why, func() bool { return strings.Contains(n.says().Message, c.why) },
+			eventually(t, "the ManagedProxy says "+c.why, func() bool { return strings.Contains(n.says().Message, c.why) },
 				func() string { return fmt.Sprintf("%+v", n.says()) })
 			if s := n.says(); !s.Ready || s.Image != "envoy:1" {
-				t.Errorf("the Sidecar says %+v", s)
+				t.Errorf("the ManagedProxy says %+v", s)
 			}
 			stop() // the next agent learns that what runs serves, although it no longer says so itself
 			n.allow(20)

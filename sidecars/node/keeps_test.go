@@ -58,13 +58,13 @@ type changing struct {
 func newChanging(t *testing.T) *changing {
 	t.Helper()
 	m := &changing{t: t, choosing: newChoosing(), sandbox: theSandbox(), dir: t.TempDir(), node: &fakeShared{followed: map[string]string{}}}
-	for name, change := range map[string]func(*v1alpha1.SidecarProfileSpec){
-		"other-ports": func(s *v1alpha1.SidecarProfileSpec) { s.Network.OutboundPort, s.Network.InboundPort = 15201, 15206 },
-		"other-user":  func(s *v1alpha1.SidecarProfileSpec) { s.RunAsUser = 1338 },
-		"shared": func(s *v1alpha1.SidecarProfileSpec) {
+	for name, change := range map[string]func(*v1alpha1.ProxyProfileSpec){
+		"other-ports": func(s *v1alpha1.ProxyProfileSpec) { s.Network.OutboundPort, s.Network.InboundPort = 15201, 15206 },
+		"other-user":  func(s *v1alpha1.ProxyProfileSpec) { s.RunAsUser = 1338 },
+		"shared": func(s *v1alpha1.ProxyProfileSpec) {
 			s.Mode, s.Network.OutboundPort, s.Network.InboundPort = v1alpha1.ModeShared, 15101, 15106
 		},
-		"shared-2": func(s *v1alpha1.SidecarProfileSpec) { s.Mode = v1alpha1.ModeShared },
+		"shared-2": func(s *v1alpha1.ProxyProfileSpec) { s.Mode = v1alpha1.ModeShared },
 	} {
 		p := m.profile.DeepCopy()
 		p.Name = name
@@ -201,7 +201,7 @@ func TestManaged_keptProfileIsDeleted_isRefused(t *testing.T) {
 		if restarts {
 			m.restart()
 		}
-		if _, refused := m.visit(); !strings.Contains(refused, `there is no SidecarProfile "edge"`) || m.node.Follows("u1") {
+		if _, refused := m.visit(); !strings.Contains(refused, `there is no ProxyProfile "edge"`) || m.node.Follows("u1") {
 			t.Errorf("%s: refused %q, followed are %v", name, refused, m.node.followed)
 		}
 		if c, err := (ownCluster{m.cluster}).Choice(t.Context(), m.sandbox); err != nil || c.Name != "edge" || c.Refusal == "" || c.OptedOut {
@@ -234,7 +234,7 @@ func TestLed_rulesRemoved_letsThePodGo(t *testing.T) {
 	}
 }
 
-// The Sidecar shows the proxy that the pod has, and says why it is not the chosen one. Of the other mode's manager nothing is shown.
+// The ManagedProxy shows the proxy that the pod has, and says why it is not the chosen one. Of the other mode's manager nothing is shown.
 func TestReports_theOtherModesManager_isNotShown(t *testing.T) {
 	api := sidecarAPI(t)
 	r := newSidecarReports(api, nil, "node-1")
@@ -243,7 +243,7 @@ func TestReports_theOtherModesManager_isNotShown(t *testing.T) {
 	shows := func(step, profile, message string) {
 		t.Helper()
 		workOff(t, r)
-		var got v1alpha1.SidecarList
+		var got v1alpha1.ManagedProxyList
 		if err := api.List(t.Context(), &got); err != nil || len(got.Items) != 1 || got.Items[0].Spec.Profile != profile || got.Items[0].Status.Message != message {
 			t.Errorf("%s: %+v, error %v", step, got.Items, err)
 		}
@@ -265,7 +265,7 @@ func TestReports_theOtherModesManager_isNotShown(t *testing.T) {
 	r.choose(s.UID, choice{})
 	shared.Retract(s.UID)
 	if !r.reports[s.UID].retract {
-		t.Error("the Sidecar of a pod that has opted out stays")
+		t.Error("the ManagedProxy of a pod that has opted out stays")
 	}
 	r.Forget(s.UID)
 	if left := len(r.chosen) + len(r.told) + len(r.reports); left != 0 {
@@ -282,7 +282,7 @@ func TestFollow_noSuchProfile_staysWithTheSharedProxy(t *testing.T) {
 	m.choose("nope")
 	m.Follow(m.sandbox, controllers.Watch, "nope")
 	got := m.reports.chose("u1")
-	if !got.chosen || !got.shared || !strings.Contains(got.why, `no SidecarProfile "nope"`) || m.node.followed["u1"] != "shared" {
+	if !got.chosen || !got.shared || !strings.Contains(got.why, `no ProxyProfile "nope"`) || m.node.followed["u1"] != "shared" {
 		t.Errorf("the choice is %+v, followed is the proxy of %q", got, m.node.followed["u1"])
 	}
 }

@@ -31,7 +31,7 @@ func (a asker) checkPorts(ctx context.Context, s podnet.Sandbox, p *sidecars.Pro
 }
 
 // proxyPorts are those on which nobody but the proxy may listen.
-func proxyPorts(spec v1alpha1.SidecarProfileSpec) (out []int32) {
+func proxyPorts(spec v1alpha1.ProxyProfileSpec) (out []int32) {
 	ports := []int32{spec.Network.OutboundPort, spec.Network.InboundPort, spec.Readiness.TCPPort}
 	if spec.Readiness.HTTPGet != nil {
 		ports = append(ports, spec.Readiness.HTTPGet.Port)

@@ -16,14 +16,14 @@ func TestAsk_applicationHasThePort_isRefused(t *testing.T) {
 	const proxy, app = 1337, 1000
 	for name, c := range map[string]struct {
 		listens     map[string]int // users by address
-		spec        v1alpha1.SidecarProfileSpec
+		spec        v1alpha1.ProxyProfileSpec
 		wantedPorts string // in the error
 	}{
 		"the proxy":                              {listens: map[string]int{"0.0.0.0:7001": proxy, "[::]:7002": proxy}},
 		"nobody on the ports for traffic":        {},
 		"the application, on the readiness port": {listens: map[string]int{"127.0.0.1:7003": app}, wantedPorts: "user 1000, listens on port 7003"},
 		"the application, on the readiness page's port": {
-			listens: map[string]int{"127.0.0.1:7004": app}, spec: v1alpha1.SidecarProfileSpec{Readiness: v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Port: 7004}}},
+			listens: map[string]int{"127.0.0.1:7004": app}, spec: v1alpha1.ProxyProfileSpec{Readiness: v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Port: 7004}}},
 			wantedPorts: "user 1000, listens on port 7004",
 		},
 		"root, on the readiness port":                {listens: map[string]int{"127.0.0.1:7003": 0}, wantedPorts: "user 0, listens on port 7003"},
@@ -31,9 +31,9 @@ func TestAsk_applicationHasThePort_isRefused(t *testing.T) {
 		"the application, on the inbound port, IPv6": {listens: map[string]int{"[::1]:7002": app}, wantedPorts: "user 1000, listens on port 7002"},
 		"the application, beside the proxy":          {listens: map[string]int{"127.0.0.1:7001": proxy, "127.0.0.2:7001": app}, wantedPorts: "user 1000, listens on port 7001"},
 		"the application, on a port of its own":      {listens: map[string]int{"0.0.0.0:8080": app}},
-		"a transparent proxy, which is root":         {listens: map[string]int{"0.0.0.0:7001": 0}, spec: v1alpha1.SidecarProfileSpec{Network: v1alpha1.Network{Transparent: true}}},
+		"a transparent proxy, which is root":         {listens: map[string]int{"0.0.0.0:7001": 0}, spec: v1alpha1.ProxyProfileSpec{Network: v1alpha1.Network{Transparent: true}}},
 		"a user beside a transparent proxy": {
-			listens: map[string]int{"0.0.0.0:7001": proxy}, spec: v1alpha1.SidecarProfileSpec{Network: v1alpha1.Network{Transparent: true}},
+			listens: map[string]int{"0.0.0.0:7001": proxy}, spec: v1alpha1.ProxyProfileSpec{Network: v1alpha1.Network{Transparent: true}},
 			wantedPorts: "user 1337, listens on port 7001",
 		},
 	} {

@@ -16,7 +16,7 @@ import (
 	"istio-pod-network-controller/sidecars"
 )
 
-// profiles are the SidecarProfiles of the cluster, compiled.
+// profiles are the ProxyProfiles of the cluster, compiled.
 type profiles struct {
 	cache client.Reader
 	// noShared reports whether the agent runs no shared proxies.
@@ -25,12 +25,12 @@ type profiles struct {
 	known    map[string]profile
 }
 
-// profile is a compiled SidecarProfile, or why it cannot be used.
+// profile is a compiled ProxyProfile, or why it cannot be used.
 type profile struct {
 	name       string
 	uid        types.UID
 	generation int64
-	spec       v1alpha1.SidecarProfileSpec
+	spec       v1alpha1.ProxyProfileSpec
 	usable     *sidecars.Profile
 	err        error
 }
@@ -44,13 +44,13 @@ func newProfiles(cache client.Reader) *profiles {
 
 // get returns a profile, and why it cannot be used, if so. err is for what may work later.
 func (p *profiles) get(ctx context.Context, name string) (found profile, refusal string, err error) {
-	var object v1alpha1.SidecarProfile
+	var object v1alpha1.ProxyProfile
 	err = p.cache.Get(ctx, types.NamespacedName{Name: name}, &object)
 	switch {
 	case apierrors.IsNotFound(err):
-		return profile{}, fmt.Sprintf("there is no SidecarProfile %q: create it, or choose another one", name), nil
+		return profile{}, fmt.Sprintf("there is no ProxyProfile %q: create it, or choose another one", name), nil
 	case err != nil:
-		return profile{}, "", fmt.Errorf("read SidecarProfile %q: %w", name, err)
+		return profile{}, "", fmt.Errorf("read ProxyProfile %q: %w", name, err)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -61,10 +61,10 @@ func (p *profiles) get(ctx context.Context, name string) (found profile, refusal
 		p.known[name] = known
 	}
 	if known.err == nil && known.shared() && p.noShared {
-		refusal = fmt.Sprintf("the SidecarProfile %q has mode shared, and this agent runs no shared proxies (--shared-root is empty): choose one with mode perPod", name)
+		refusal = fmt.Sprintf("the ProxyProfile %q has mode shared, and this agent runs no shared proxies (--shared-root is empty): choose one with mode perPod", name)
 	}
 	if known.err != nil {
-		refusal = fmt.Sprintf("the SidecarProfile %q cannot be used: %v", name, known.err)
+		refusal = fmt.Sprintf("the ProxyProfile %q cannot be used: %v", name, known.err)
 	}
 	return known, refusal, nil
 }
@@ -113,7 +113,7 @@ func labelsOf(ns *corev1.Namespace) map[string]string {
 }
 
 // managedProxy returns what the rules need to know of a profile's proxy. The schema has checked the numbers.
-func managedProxy(name string, spec v1alpha1.SidecarProfileSpec) *intent.ManagedProxy {
+func managedProxy(name string, spec v1alpha1.ProxyProfileSpec) *intent.ManagedProxy {
 	out := &intent.ManagedProxy{
 		Profile: name,
 		UID:     uint32(spec.RunAsUser), OutboundPort: uint16(spec.Network.OutboundPort), InboundPort: uint16(spec.Network.InboundPort),

@@ -108,9 +108,9 @@ func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, erro
 		return nil, err
 	}
 	prune := manager.RunnableFunc(func(ctx context.Context) error { leads.prune(ctx, runtime.Ready); return nil })
-	watch := ctrl.NewControllerManagedBy(mgr).Named("sidecarprofiles").
-		For(&v1alpha1.SidecarProfile{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})) // not of each node's status
-	conditions := ctrl.NewControllerManagedBy(mgr).Named("sidecarprofileconditions").For(&v1alpha1.SidecarProfile{})
+	watch := ctrl.NewControllerManagedBy(mgr).Named("proxyprofiles").
+		For(&v1alpha1.ProxyProfile{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})) // not of each node's status
+	conditions := ctrl.NewControllerManagedBy(mgr).Named("proxyprofileconditions").For(&v1alpha1.ProxyProfile{})
 	return out, errors.Join(
 		conditions.Complete(newSidecarConditions(mgr.GetCache(), mgr.GetAPIReader(), mgr.GetClient(), c.Node)),
 		watch.Complete(reconcile.Func(out.profileChanged)), mgr.Add(out.manager), mgr.Add(out.reports), mgr.Add(prune), mgr.Add(out.sums),
@@ -123,7 +123,7 @@ func (p *Proxies) profileChanged(ctx context.Context, r reconcile.Request) (reco
 	if p.shared != nil {
 		p.shared.Notify(r.Name)
 	}
-	var object v1alpha1.SidecarProfile
+	var object v1alpha1.ProxyProfile
 	err := p.cluster.profiles.cache.Get(ctx, r.NamespacedName, &object)
 	if err == nil {
 		p.sums.Seen(&object)
@@ -138,7 +138,7 @@ func (p *Proxies) Follow(s podnet.Sandbox, by controllers.Hook, name string) {
 	shared := chosen.shared()
 	keeps, why := p.cluster.leads.keeps(s, chosen)
 	if has, known := p.cluster.leads.of(s); name != "" && !exists && known && has.Shared {
-		keeps, why = has, fmt.Sprintf("there is no SidecarProfile %q: the pod keeps the proxy of %q", name, has.Profile)
+		keeps, why = has, fmt.Sprintf("there is no ProxyProfile %q: the pod keeps the proxy of %q", name, has.Profile)
 	}
 	if why != "" {
 		name, shared = keeps.Profile, keeps.Shared
@@ -205,7 +205,7 @@ func (p *Proxies) Ready(s podnet.Sandbox) (ready, known bool) {
 }
 
 // Kinds are read before the first pod is worked on: a profile that is not known yet would be taken for none.
-func Kinds() []client.Object { return []client.Object{&v1alpha1.SidecarProfile{}} }
+func Kinds() []client.Object { return []client.Object{&v1alpha1.ProxyProfile{}} }
 
 // Join has the core redirect the pods' traffic to the proxies, and follow them.
 func (p *Proxies) Join(programmer *controllers.Programmer) {

@@ -25,7 +25,7 @@ import (
 	"istio-pod-network-controller/sidecars"
 )
 
-// sidecarReports writes a Sidecar for each proxy, and remembers which proxies are ready. It is a manager.Runnable.
+// sidecarReports writes a ManagedProxy for each proxy, and remembers which proxies are ready. It is a manager.Runnable.
 type sidecarReports struct {
 	client client.Client
 	node   string
@@ -54,8 +54,8 @@ type sidecarReport struct {
 	sandbox podnet.Sandbox
 	status  sidecars.Status
 	written writtenProxy
-	object  types.UID // of the Sidecar, once it was written
-	retract bool      // the pod has no proxy any more: the Sidecar is to be deleted
+	object  types.UID // of the ManagedProxy, once it was written
+	retract bool      // the pod has no proxy any more: the ManagedProxy is to be deleted
 }
 
 // writtenProxy is what the API server has of a proxy. It has the sandbox, since the proxy in a pod's next sandbox may have the same status.
@@ -124,7 +124,7 @@ func (r *sidecarReports) chose(podUID string) choice {
 	return r.chosen[podUID]
 }
 
-// Forget drops what is known of a pod that is gone. Its Sidecar goes with it.
+// Forget drops what is known of a pod that is gone. Its ManagedProxy goes with it.
 func (r *sidecarReports) Forget(podUID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -138,7 +138,7 @@ func (r *sidecarReports) drop(podUID string) {
 	delete(r.told, podUID)
 }
 
-// Retract has the Sidecar of a pod deleted that has no proxy any more.
+// Retract has the ManagedProxy of a pod deleted that has no proxy any more.
 func (r *sidecarReports) Retract(podUID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -169,7 +169,7 @@ func (r *sidecarReports) Start(ctx context.Context) error {
 			return nil
 		}
 		if err := r.work(ctx, uid); err != nil && ctx.Err() == nil {
-			logr.FromContextOrDiscard(ctx).Error(err, "Sidecar not written", "podUID", uid)
+			logr.FromContextOrDiscard(ctx).Error(err, "ManagedProxy not written", "podUID", uid)
 			r.queue.AddRateLimited(uid)
 		} else {
 			r.queue.Forget(uid)
@@ -178,7 +178,7 @@ func (r *sidecarReports) Start(ctx context.Context) error {
 	}
 }
 
-// work passes on whether the proxy is ready, which must not wait for the API server, and then writes the Sidecar.
+// work passes on whether the proxy is ready, which must not wait for the API server, and then writes the ManagedProxy.
 func (r *sidecarReports) work(ctx context.Context, uid string) error {
 	r.mu.Lock()
 	report, known := r.reports[uid]
@@ -223,7 +223,7 @@ func (r *sidecarReports) tell(uid string, ready bool) bool {
 	return true
 }
 
-// write applies the Sidecar: the object first, then its status, which cannot be written to a missing object. why is part of the message.
+// write applies the ManagedProxy: the object first, then its status, which cannot be written to a missing object. why is part of the message.
 func (r *sidecarReports) write(ctx context.Context, report sidecarReport, why string) (types.UID, error) {
 	s, status := report.sandbox, report.status
 	labels := map[string]any{}
@@ -233,7 +233,7 @@ func (r *sidecarReports) write(ctx context.Context, report sidecarReport, why st
 		}
 	}
 	object := map[string]any{
-		"apiVersion": v1alpha1.GroupVersion().String(), "kind": "Sidecar",
+		"apiVersion": v1alpha1.GroupVersion().String(), "kind": "ManagedProxy",
 		"metadata": map[string]any{
 			"namespace": s.Namespace, "name": s.Name,
 			"labels": labels,
@@ -247,7 +247,7 @@ func (r *sidecarReports) write(ctx context.Context, report sidecarReport, why st
 	if err != nil {
 		return "", err
 	}
-	text := v1alpha1.SidecarStatus{
+	text := v1alpha1.ManagedProxyStatus{
 		State: status.State, Ready: status.Ready, Sandbox: s.ID, Epoch: int32(status.Epoch), Image: status.Image, ProfileHash: status.Hash,
 		Restarts: status.Restarts, Message: clip(sentences(why, status.Message), maxMessage),
 	}
@@ -257,7 +257,7 @@ func (r *sidecarReports) write(ctx context.Context, report sidecarReport, why st
 	}
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&text)
 	if err != nil {
-		return "", fmt.Errorf("convert Sidecar: %w", err)
+		return "", fmt.Errorf("convert ManagedProxy: %w", err)
 	}
 	object["status"] = fields
 	delete(object, "spec")
@@ -273,13 +273,13 @@ func sentences(a, b string) string {
 	return a + "; " + b
 }
 
-// retract deletes a Sidecar that this agent has written, and forgets it. A Sidecar that was made anew meanwhile stays.
+// retract deletes a ManagedProxy that this agent has written, and forgets it. A ManagedProxy that was made anew meanwhile stays.
 func (r *sidecarReports) retract(ctx context.Context, uid string, report sidecarReport) error {
 	if report.object != "" {
-		object := &v1alpha1.Sidecar{ObjectMeta: metav1.ObjectMeta{Namespace: report.sandbox.Namespace, Name: report.sandbox.Name}}
+		object := &v1alpha1.ManagedProxy{ObjectMeta: metav1.ObjectMeta{Namespace: report.sandbox.Namespace, Name: report.sandbox.Name}}
 		err := r.client.Delete(ctx, object, client.Preconditions{UID: &report.object})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			return fmt.Errorf("delete Sidecar: %w", err)
+			return fmt.Errorf("delete ManagedProxy: %w", err)
 		}
 	}
 	r.mu.Lock()
@@ -305,7 +305,7 @@ func (r *sidecarReports) apply(ctx context.Context, object map[string]any, statu
 		err = r.client.Apply(ctx, what, client.FieldOwner(fieldOwner), client.ForceOwnership)
 	}
 	if err != nil {
-		return "", fmt.Errorf("apply Sidecar: %w", err)
+		return "", fmt.Errorf("apply ManagedProxy: %w", err)
 	}
 	return made.GetUID(), nil
 }

@@ -19,7 +19,7 @@ import (
 	"istio-pod-network-controller/sidecars"
 )
 
-// sidecarAPI is an API server that knows the sidecar manager's kinds.
+// sidecarAPI is an API server that knows the proxy manager's kinds.
 func sidecarAPI(t *testing.T, objects ...client.Object) client.Client {
 	t.Helper()
 	scheme := goruntime.NewScheme()
@@ -27,7 +27,7 @@ func sidecarAPI(t *testing.T, objects ...client.Object) client.Client {
 		t.Fatal(err)
 	}
 	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
-		WithStatusSubresource(&v1alpha1.Sidecar{}, &v1alpha1.SidecarProfile{}).Build()
+		WithStatusSubresource(&v1alpha1.ManagedProxy{}, &v1alpha1.ProxyProfile{}).Build()
 }
 
 func theSandbox() podnet.Sandbox {
@@ -48,7 +48,7 @@ func workOff(t *testing.T, r *sidecarReports) {
 
 func TestReports_status_isWritten(t *testing.T) {
 	// The API server gives each object a UID, the stand-in does not.
-	api := sidecarAPI(t, &v1alpha1.Sidecar{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", UID: "o1"}})
+	api := sidecarAPI(t, &v1alpha1.ManagedProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", UID: "o1"}})
 	var events, changed []string
 	r := newSidecarReports(api, func(_ podnet.Sandbox, reason, message string) { events = append(events, reason+": "+message) }, "node-1")
 	r.changed = func(_ context.Context, s podnet.Sandbox) { changed = append(changed, s.ID) }
@@ -57,17 +57,17 @@ func TestReports_status_isWritten(t *testing.T) {
 	r.Report(theSandbox(), said)
 	r.Report(theSandbox(), said)
 	workOff(t, r)
-	var got v1alpha1.Sidecar
+	var got v1alpha1.ManagedProxy
 	key := client.ObjectKey{Namespace: "shop", Name: "cart"}
 	if err := api.Get(t.Context(), key, &got); err != nil {
 		t.Fatal(err)
 	}
 	taken := metav1.NewTime(at)
-	want := v1alpha1.SidecarStatus{State: v1alpha1.Running, Ready: true, Sandbox: "s1", Epoch: 2, Image: "a/b", ProfileHash: "h", LastUpgrade: &taken}
+	want := v1alpha1.ManagedProxyStatus{State: v1alpha1.Running, Ready: true, Sandbox: "s1", Epoch: 2, Image: "a/b", ProfileHash: "h", LastUpgrade: &taken}
 	if diff := cmp.Diff(want, got.Status); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(v1alpha1.SidecarSpec{Profile: "edge", Pod: "cart", PodUID: "u1", Node: "node-1"}, got.Spec); diff != "" {
+	if diff := cmp.Diff(v1alpha1.ManagedProxySpec{Profile: "edge", Pod: "cart", PodUID: "u1", Node: "node-1"}, got.Spec); diff != "" {
 		t.Errorf("spec (-want +got):\n%s", diff)
 	}
 	if len(got.OwnerReferences) != 1 || got.OwnerReferences[0].UID != "u1" || got.Labels[v1alpha1.LabelNode] != "node-1" {
@@ -97,10 +97,10 @@ func TestReports_status_isWritten(t *testing.T) {
 	}
 }
 
-// shownSandbox is the sandbox that the Sidecar of the pod shows.
+// shownSandbox is the sandbox that the ManagedProxy of the pod shows.
 func shownSandbox(t *testing.T, api client.Client) string {
 	t.Helper()
-	var got v1alpha1.Sidecar
+	var got v1alpha1.ManagedProxy
 	if err := api.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "cart"}, &got); err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func TestReports_newSandboxSameStatus_isWritten(t *testing.T) {
 	}
 }
 
-// A pod that opts in again while its Sidecar is being deleted has one afterwards.
+// A pod that opts in again while its ManagedProxy is being deleted has one afterwards.
 func TestReports_reportAfterRetract_isWritten(t *testing.T) {
 	var r *sidecarReports
 	serving := sidecars.Status{Profile: "edge", State: v1alpha1.Running, Ready: true}
@@ -146,7 +146,7 @@ func TestReports_reportAfterRetract_isWritten(t *testing.T) {
 	}
 }
 
-// A pod that has finished stays for days: its Sidecar says so, and nothing is remembered.
+// A pod that has finished stays for days: its ManagedProxy says so, and nothing is remembered.
 func TestReports_finalStatus_isForgotten(t *testing.T) {
 	api := sidecarAPI(t)
 	r := newSidecarReports(api, nil, "node-1")
@@ -154,7 +154,7 @@ func TestReports_finalStatus_isForgotten(t *testing.T) {
 		r.Report(theSandbox(), sidecars.Status{Profile: "edge", State: state, Final: state == v1alpha1.Ended})
 		workOff(t, r)
 	}
-	var got v1alpha1.Sidecar
+	var got v1alpha1.ManagedProxy
 	if err := api.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "cart"}, &got); err != nil {
 		t.Fatal(err)
 	}
@@ -163,13 +163,13 @@ func TestReports_finalStatus_isForgotten(t *testing.T) {
 	}
 }
 
-// A profile's name may be longer than a label's value. Its Sidecar is written all the same.
+// A profile's name may be longer than a label's value. Its ManagedProxy is written all the same.
 func TestReports_longProfileName_isNoLabel(t *testing.T) {
 	api := sidecarAPI(t)
 	r := newSidecarReports(api, nil, "node-1")
 	r.Report(theSandbox(), sidecars.Status{Profile: strings.Repeat("p", 64), State: v1alpha1.Starting})
 	workOff(t, r)
-	var got v1alpha1.Sidecar
+	var got v1alpha1.ManagedProxy
 	if err := api.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "cart"}, &got); err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +189,7 @@ func TestClip_longText_staysValid(t *testing.T) {
 
 // A node shows how far it is, and nothing once its pods are gone.
 func TestSums_summary_isWritten(t *testing.T) {
-	api := sidecarAPI(t, &v1alpha1.SidecarProfile{ObjectMeta: metav1.ObjectMeta{Name: "edge"}})
+	api := sidecarAPI(t, &v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Name: "edge"}})
 	s := newSidecarSums(api, "node-1")
 	for name, c := range map[string]struct {
 		sum  sidecars.Summary
@@ -208,7 +208,7 @@ func TestSums_summary_isWritten(t *testing.T) {
 		if err := s.write(t.Context(), "edge"); err != nil {
 			t.Fatal(err)
 		}
-		var got v1alpha1.SidecarProfile
+		var got v1alpha1.ProxyProfile
 		if err := api.Get(t.Context(), client.ObjectKey{Name: "edge"}, &got); err != nil {
 			t.Fatal(err)
 		}

@@ -8,7 +8,7 @@ import (
 
 // The rules know a proxy by its user, and one that runs as root by its group.
 func TestManagedProxy_mode_choosesUserOrGroup(t *testing.T) {
-	spec := v1alpha1.SidecarProfileSpec{RunAsUser: 7000, RunAsGroup: 7001}
+	spec := v1alpha1.ProxyProfileSpec{RunAsUser: 7000, RunAsGroup: 7001}
 	if got := managedProxy("edge", spec); got.UID != 7000 || got.GID != 0 || got.Transparent {
 		t.Errorf("%+v", got)
 	}

@@ -29,7 +29,7 @@ const (
 	maxSumMessage, maxMessage = 1024, 4096
 )
 
-// sidecarSums writes this node's entry into the status of each SidecarProfile. It is a manager.Runnable.
+// sidecarSums writes this node's entry into the status of each ProxyProfile. It is a manager.Runnable.
 type sidecarSums struct {
 	client client.Client
 	node   string
@@ -54,7 +54,7 @@ func (s *sidecarSums) Summarize(profile string, sum sidecars.Summary) {
 }
 
 // Seen takes the entry of this node away later if none of its pods uses the profile by then.
-func (s *sidecarSums) Seen(p *v1alpha1.SidecarProfile) {
+func (s *sidecarSums) Seen(p *v1alpha1.ProxyProfile) {
 	if slices.ContainsFunc(p.Status.Nodes, func(n v1alpha1.NodeStatus) bool { return n.Name == s.node }) {
 		s.queue.AddAfter(p.Name, sumForgets)
 	}
@@ -74,10 +74,10 @@ func (s *sidecarSums) Start(ctx context.Context) error {
 		case err == nil || ctx.Err() != nil:
 			s.queue.Forget(profile)
 		case apierrors.IsNotFound(err) || apierrors.IsInvalid(err): // it is gone, or has the entries of 100 other nodes
-			logr.FromContextOrDiscard(ctx).V(1).Info("status of SidecarProfile not written", "profile", profile, "reason", err.Error())
+			logr.FromContextOrDiscard(ctx).V(1).Info("status of ProxyProfile not written", "profile", profile, "reason", err.Error())
 			s.queue.Forget(profile)
 		default:
-			logr.FromContextOrDiscard(ctx).Error(err, "status of SidecarProfile not written", "profile", profile)
+			logr.FromContextOrDiscard(ctx).Error(err, "status of ProxyProfile not written", "profile", profile)
 			s.queue.AddRateLimited(profile)
 		}
 		s.queue.Done(profile)
@@ -109,10 +109,10 @@ func applyEntry(ctx context.Context, c client.Client, profile, node string, entr
 		status["nodes"] = entries
 	}
 	object := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": v1alpha1.GroupVersion().String(), "kind": "SidecarProfile", "metadata": map[string]any{"name": profile}, "status": status,
+		"apiVersion": v1alpha1.GroupVersion().String(), "kind": "ProxyProfile", "metadata": map[string]any{"name": profile}, "status": status,
 	}}
 	if err := c.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(object), ownerOf(node), client.ForceOwnership); err != nil {
-		return fmt.Errorf("apply status of SidecarProfile: %w", err)
+		return fmt.Errorf("apply status of ProxyProfile: %w", err)
 	}
 	return nil
 }

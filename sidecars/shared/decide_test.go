@@ -16,7 +16,7 @@ import (
 )
 
 func TestJudge_eachFact_decides(t *testing.T) {
-	profile := &sidecars.Profile{Name: "edge", Spec: v1alpha1.SidecarProfileSpec{Mode: v1alpha1.ModeShared}}
+	profile := &sidecars.Profile{Name: "edge", Spec: v1alpha1.ProxyProfileSpec{Mode: v1alpha1.ModeShared}}
 	chosen := sidecars.Choice{Name: "edge", Profile: profile}
 	with := func(c sidecars.Choice, f func(*sidecars.Choice)) sidecars.Choice { f(&c); return c }
 	for name, c := range map[string]struct {

@@ -163,9 +163,9 @@ type record struct {
 	Dir       string `json:"dir"`
 	Container string `json:"container,omitempty"`
 	// Hash and Spec are the profile's that it was rendered from.
-	Hash    string                      `json:"hash"`
-	Spec    v1alpha1.SidecarProfileSpec `json:"spec"`
-	Members []member                    `json:"members"`
+	Hash    string                    `json:"hash"`
+	Spec    v1alpha1.ProxyProfileSpec `json:"spec"`
+	Members []member                  `json:"members"`
 }
 
 // members returns none of a configuration that is not known.

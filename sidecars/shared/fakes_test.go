@@ -30,7 +30,7 @@ type fakeNode struct {
 
 	mu      sync.Mutex
 	pods    map[string]*fakePod // by UID
-	profile v1alpha1.SidecarProfile
+	profile v1alpha1.ProxyProfile
 	held    map[string]bool // by UID
 	said    map[string]sidecars.Status
 	sum     sidecars.Summary
@@ -86,7 +86,7 @@ func newNode(t *testing.T) *fakeNode {
 		t: t, root: shortDir(t), pods: map[string]*fakePod{}, held: map[string]bool{}, said: map[string]sidecars.Status{},
 		deaf: func(string) bool { return false },
 	}
-	n.profile = v1alpha1.SidecarProfile{ObjectMeta: metav1.ObjectMeta{Name: "edge", Generation: 1}, Spec: v1alpha1.SidecarProfileSpec{
+	n.profile = v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Name: "edge", Generation: 1}, Spec: v1alpha1.ProxyProfileSpec{
 		Mode: v1alpha1.ModeShared, NamespaceSelector: &metav1.LabelSelector{}, RunAsGroup: int64(os.Getgid()),
 		Network: v1alpha1.Network{OutboundPort: 15101, InboundPort: 15106}, Files: []v1alpha1.File{{Name: configFile, Template: configTemplate}},
 		Shared: &v1alpha1.Shared{Check: []string{"check"}, ReloadSignal: "USR2"},

@@ -90,7 +90,7 @@ func (p *realProxy) Wait(ctx context.Context, _ string) error {
 func startReal(t *testing.T, n *fakeNode) *realProxy {
 	t.Helper()
 	p := &realProxy{fakeNode: n, program: kerneltest.ProgramPath(t, "haproxy"), done: make(chan struct{})}
-	text, err := os.ReadFile("../../config/samples/sidecar-profile-shared.yaml")
+	text, err := os.ReadFile("../../config/samples/proxy-profile-shared.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

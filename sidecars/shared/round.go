@@ -144,7 +144,7 @@ func (g *group) profileOf(rec *record) (*sidecars.Profile, error) {
 	if g.compiled != nil && g.compiled.Hash == rec.Hash {
 		return g.compiled, nil
 	}
-	out, err := sidecars.Compile(&v1alpha1.SidecarProfile{ObjectMeta: metav1.ObjectMeta{Name: g.name}, Spec: rec.Spec})
+	out, err := sidecars.Compile(&v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Name: g.name}, Spec: rec.Spec})
 	if err != nil {
 		return nil, fmt.Errorf("use the profile's last version: %w", err)
 	}

@@ -140,7 +140,7 @@ func (t *trial) blameForMany(ctx context.Context, refused map[sidecars.Key]strin
 
 // blameProfile notes that the profile, and not a pod, is to blame: for its new version (whole), or for what is in force. detail is for the log.
 func (t *trial) blameProfile(ctx context.Context, why, detail string) {
-	t.tell(ctx, bounded("the SidecarProfile "+t.name+" is not usable for the shared proxy: "+why), detail)
+	t.tell(ctx, bounded("the ProxyProfile "+t.name+" is not usable for the shared proxy: "+why), detail)
 	if t.whole {
 		t.bad.hash = t.profile.Hash
 		t.bad.note(t.now, firstPause, t.fault)

@@ -36,7 +36,7 @@ func TestManager_newVersion_isApplied(t *testing.T) {
 	n.setTemplate(m, configTemplate+"# refused\n")
 	n.eventually("the message is shown", func() bool {
 		s := n.status(pods[0])
-		return s.Ready && strings.Contains(s.Message, "SidecarProfile edge is not usable") && n.summary().Failed == 3
+		return s.Ready && strings.Contains(s.Message, "ProxyProfile edge is not usable") && n.summary().Failed == 3
 	})
 	n.served(m, "a b c")
 	n.follow(m, "d") // joins the version that is in force

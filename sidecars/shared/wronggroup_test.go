@@ -21,7 +21,7 @@ func TestWrongGID_anotherGroup_getsNoPods(t *testing.T) {
 	}
 	change(1)
 	m.Follow(b, "edge")
-	const words = "and the SidecarProfile edge has runAsGroup "
+	const words = "and the ProxyProfile edge has runAsGroup "
 	n.eventually("both pods and the profile say so", func() bool {
 		return n.status(a).Ready && strings.Contains(n.status(a).Failure, words) &&
 			!n.status(b).Ready && strings.Contains(n.status(b).Failure, words) && strings.Contains(n.summary().Message, words)
@@ -36,7 +36,7 @@ func TestWrongGID_anotherGroup_getsNoPods(t *testing.T) {
 
 // A proxy that has not answered yet may be of any group.
 func TestWrongGID_groupUnknown_isNotCompared(t *testing.T) {
-	profile := &sidecars.Profile{Name: "edge", Spec: v1alpha1.SidecarProfileSpec{RunAsGroup: 1337}}
+	profile := &sidecars.Profile{Name: "edge", Spec: v1alpha1.ProxyProfileSpec{RunAsGroup: 1337}}
 	for name, c := range map[string]struct {
 		proxy   proxy
 		profile *sidecars.Profile

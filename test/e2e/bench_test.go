@@ -39,7 +39,7 @@ func measurements() map[string]func(*testing.B) []row {
 }
 
 // BenchmarkAgent measures what a pod costs and adds rows to the file that BENCH_JSON names. It reports and judges nothing.
-// hack/bench.sh runs it, once with an agent that watches only, and once with NRI and the sidecar manager. -test.bench Agent/Sidecars
+// hack/bench.sh runs it, once with an agent that watches only, and once with NRI and the proxy manager. -test.bench Agent/Sidecars
 // chooses one of the measurements. CI runs all of them with small sizes.
 func BenchmarkAgent(b *testing.B) {
 	file := os.Getenv("BENCH_JSON")

@@ -24,7 +24,7 @@ const (
 	plainPods     = 20
 )
 
-// measureSidecars tells how fast the sidecar manager is, and what a proxy takes of the node beside its process.
+// measureSidecars tells how fast the proxy manager is, and what a proxy takes of the node beside its process.
 func measureSidecars(b *testing.B) []row {
 	b.Helper()
 	return append(measureProxyStarts(b), measureExtras(b)...)
@@ -39,9 +39,9 @@ func measureProxyStarts(b *testing.B) []row {
 	for i := range few(proxyStarts) {
 		name := fmt.Sprintf("managed-%d", i)
 		m.startManaged(b, plainPod(name))
-		at := w.await(b, name, "sandbox", managedProxy, "condition", "Sidecar 0")
+		at := w.await(b, name, "sandbox", managedProxy, "condition", "ManagedProxy 0")
 		since := func(what string) float64 { return milliseconds(at[what].Sub(at["sandbox"])) }
-		made, conditioned, reported = append(made, since(managedProxy)), append(conditioned, since("condition")), append(reported, since("Sidecar 0"))
+		made, conditioned, reported = append(made, since(managedProxy)), append(conditioned, since("condition")), append(reported, since("ManagedProxy 0"))
 		if i > 0 {
 			m.end(b, name)
 		}
@@ -50,7 +50,7 @@ func measureProxyStarts(b *testing.B) []row {
 	rows := []row{
 		newRow(ready+", against the proxy's container being started", "ms p50", quantile(conditioned, 50), quantile(made, 50), target),
 		newRow(ready+", against the proxy's container being started", "ms p95", quantile(conditioned, 95), quantile(made, 95), "reported"),
-		newRow("from the sandbox being ready to the Sidecar saying so", "ms p50", quantile(reported, 50), 0, "reported"),
+		newRow("from the sandbox being ready to the ManagedProxy saying so", "ms p50", quantile(reported, 50), 0, "reported"),
 	}
 	return append(rows, m.measureUpgrades(b, w)...)
 }
@@ -62,7 +62,7 @@ func (m managed) measureUpgrades(b *testing.B, w *proxyWatcher) []row {
 	for i := 1; i <= few(proxyUpgrades); i++ {
 		began := time.Now()
 		m.newVersion(b, fmt.Sprint("version ", i))
-		what := fmt.Sprint("Sidecar ", i)
+		what := fmt.Sprint("ManagedProxy ", i)
 		took = append(took, milliseconds(w.await(b, "managed-0", what)[what].Sub(began)))
 		eventually(b, "the end of the old proxy", func(ctx context.Context) error {
 			all, err := m.proxies(ctx)
@@ -72,7 +72,7 @@ func (m managed) measureUpgrades(b *testing.B, w *proxyWatcher) []row {
 			return err
 		})
 	}
-	const name = "one hot upgrade, from the profile's change to the Sidecar saying that the new proxy serves"
+	const name = "one hot upgrade, from the profile's change to the ManagedProxy saying that the new proxy serves"
 	return []row{newRow(name, "ms p50", quantile(took, 50), 0, "< 1000"), newRow(name, "ms p95", quantile(took, 95), 0, "reported")}
 }
 
@@ -147,7 +147,7 @@ func (c *cluster) extras(b *testing.B) (out extras) {
 }
 
 // proxyWatcher notes when what happened first to a pod: "sandbox" (it is ready), a container's name (it has started), "condition" (the
-// agent says that the pod's network is ready), "Sidecar N" (the Sidecar says that its proxy of epoch N serves).
+// agent says that the pod's network is ready), "ManagedProxy N" (the ManagedProxy says that its proxy of epoch N serves).
 type proxyWatcher struct {
 	mu   sync.Mutex
 	seen map[string]map[string]time.Time
@@ -174,7 +174,7 @@ func (m managed) watchProxies(b *testing.B) *proxyWatcher {
 			if object, ok := e.Object.(*unstructured.Unstructured); ok {
 				status, _, _ := unstructured.NestedMap(object.Object, "status")
 				if epoch, _ := status["epoch"].(int64); isServing(epoch)(status) == nil {
-					w.note(object.GetName(), fmt.Sprint("Sidecar ", epoch), time.Now())
+					w.note(object.GetName(), fmt.Sprint("ManagedProxy ", epoch), time.Now())
 				}
 			}
 		}

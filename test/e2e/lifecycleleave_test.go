@@ -75,7 +75,7 @@ func TestLifecycleEachWayToLeave(t *testing.T) {
 
 	step("the chart is removed, and then its definitions")
 	s.remove(t, r)
-	s.wantChecked(t, "leftover-objects", "warn", "definitions of SidecarProfiles")
+	s.wantChecked(t, "leftover-objects", "warn", "definitions of ProxyProfiles")
 	second.removeProfile(t)
 	s.removeDefinitions(t, second.objects)
 	s.wantCheckedNode(t, "warn", "no agent runs here, and the node has of one: 1 file ("+leftPlugin+")")
@@ -85,7 +85,7 @@ func TestLifecycleEachWayToLeave(t *testing.T) {
 
 func (m managed) removeProfile(t *testing.T) {
 	t.Helper()
-	must(t, m.objects.Resource(sidecarKind("sidecarprofiles")).Delete(t.Context(), m.profile, metav1.DeleteOptions{}))
+	must(t, m.objects.Resource(sidecarKind("proxyprofiles")).Delete(t.Context(), m.profile, metav1.DeleteOptions{}))
 }
 
 // roll replaces a pod by one without the mesh, as a rollout does once the namespace no longer chooses a profile.
@@ -247,10 +247,10 @@ func (s *space) onNode(t *testing.T, image string, args ...string) string {
 	return string(raw)
 }
 
-// removeDefinitions removes the sidecar manager's kinds, as docs/removal.md says.
+// removeDefinitions removes the proxy manager's kinds, as docs/removal.md says.
 func (s *space) removeDefinitions(t *testing.T, objects dynamic.Interface) {
 	t.Helper()
-	for _, kind := range []string{"sidecarprofiles", "sidecars"} {
+	for _, kind := range []string{"proxyprofiles", "managedproxies"} {
 		definitions := objects.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
 		must(t, definitions.Delete(t.Context(), kind+".pod-network-controller.istio.io", metav1.DeleteOptions{}))
 	}

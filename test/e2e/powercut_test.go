@@ -278,7 +278,7 @@ func (r *powerRun) awaitEnd(m chaos.Moment) {
 			}
 			status, err := r.managed.sidecar(ctx, name)
 			if err == nil && (status["state"] != "Running" || status["ready"] != true) {
-				err = fmt.Errorf("the Sidecar %s says %v", name, status)
+				err = fmt.Errorf("the ManagedProxy %s says %v", name, status)
 			}
 			if err != nil {
 				return err

@@ -23,29 +23,29 @@ const samplePort uint16 = 9080
 func sampleTests() map[string]func(t *testing.T, file string) {
 	return map[string]func(t *testing.T, file string){
 		// On the real cluster, each until it is ready and its traffic goes where the file says.
-		"deployment.yaml":         runsSample(asked(), (*space).showsRedirected),
-		"opt-out.yaml":            runsSample(asked(), (*space).showsDirect),
-		"exclude.yaml":            runsSample(asked(), (*space).showsExcluded),
-		"listening-ports.yaml":    runsSample(asked(), (*space).showsListening),
-		"tproxy.yaml":             runsSample(asked(), (*space).showsClient),
-		"dns-capture.yaml":        runsSample(asked(), (*space).showsLookups),
-		"proxy-ports.yaml":        runsSample(asked(), (*space).showsRedirected, "-outbound=16001", "-inbound=16006"),
-		"readiness-gate.yaml":     runsSample(asked(), (*space).showsGate),
-		"wait-container.yaml":     runsSample(asked(), (*space).showsWait),
-		"native-sidecar.yaml":     runsSample(asked(), (*space).showsNative),
-		"dual-stack.yaml":         runsSample(asked(), (*space).showsBothFamilies),
-		"pod.yaml":                runsSample(nil, (*space).showsRedirected),
-		"static-pod.yaml":         runsStaticPod,
-		"sidecar-deployment.yaml": runsManaged,
+		"deployment.yaml":               runsSample(asked(), (*space).showsRedirected),
+		"opt-out.yaml":                  runsSample(asked(), (*space).showsDirect),
+		"exclude.yaml":                  runsSample(asked(), (*space).showsExcluded),
+		"listening-ports.yaml":          runsSample(asked(), (*space).showsListening),
+		"tproxy.yaml":                   runsSample(asked(), (*space).showsClient),
+		"dns-capture.yaml":              runsSample(asked(), (*space).showsLookups),
+		"proxy-ports.yaml":              runsSample(asked(), (*space).showsRedirected, "-outbound=16001", "-inbound=16006"),
+		"readiness-gate.yaml":           runsSample(asked(), (*space).showsGate),
+		"wait-container.yaml":           runsSample(asked(), (*space).showsWait),
+		"native-sidecar.yaml":           runsSample(asked(), (*space).showsNative),
+		"dual-stack.yaml":               runsSample(asked(), (*space).showsBothFamilies),
+		"pod.yaml":                      runsSample(nil, (*space).showsRedirected),
+		"static-pod.yaml":               runsStaticPod,
+		"managed-proxy-deployment.yaml": runsManaged,
 
 		// For other platforms, or applied above: checked by the API server.
-		"namespace.yaml":                    appliesSample,
-		"openshift-nonroot.yaml":            appliesSample,
-		"status-reader.yaml":                appliesSample, // TestStatusTellsTheTruth uses its rights
-		"sidecar-profile.yaml":              appliesSample,
-		"sidecar-profile-envoy.yaml":        appliesSample,
-		"sidecar-profile-shared-envoy.yaml": appliesSample,
-		"sidecar-profile-shared.yaml":       appliesSample, // TestSidecarShared... run it
+		"namespace.yaml":                  appliesSample,
+		"openshift-nonroot.yaml":          appliesSample,
+		"status-reader.yaml":              appliesSample, // TestStatusTellsTheTruth uses its rights
+		"proxy-profile.yaml":              appliesSample,
+		"proxy-profile-envoy.yaml":        appliesSample,
+		"proxy-profile-shared-envoy.yaml": appliesSample,
+		"proxy-profile-shared.yaml":       appliesSample, // TestSidecarShared... run it
 
 		// Not for this API server: every field is known.
 		"istio-values.yaml":              readsIstioValues,
@@ -247,7 +247,7 @@ func runsStaticPod(t *testing.T, file string) {
 // runsManaged makes the Deployment beside the profile, whose name and namespaces are the test's.
 func runsManaged(t *testing.T, file string) {
 	t.Helper()
-	m := newManaged(t) // reads sidecar-profile.yaml
+	m := newManaged(t) // reads proxy-profile.yaml
 	d := readSample(t, file)[0].(*appsv1.Deployment)
 	d.Spec.Template.Annotations[keySidecar] = m.profile
 	m.createSampleDeployment(t, d, nil)

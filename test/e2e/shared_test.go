@@ -42,7 +42,7 @@ func newShared(t testing.TB, profile string, change ...func(spec map[string]any)
 
 func (m managed) createShared(t testing.TB, change ...func(spec map[string]any)) {
 	t.Helper()
-	m.createProfileFrom(t, "sidecar-profile-shared.yaml", change...)
+	m.createProfileFrom(t, "proxy-profile-shared.yaml", change...)
 	t.Cleanup(func() { m.deleteProfile(t) })
 }
 

@@ -146,7 +146,7 @@ func (m managed) wantOutOfReach(t *testing.T, pod *corev1.Pod, container string,
 }
 
 // An application that takes the proxy's ports while that restarts is not taken for it: the pod is not ready, nothing leaves it past the
-// proxy, the Sidecar says who has the ports, and all is well again once they are free.
+// proxy, the ManagedProxy says who has the ports, and all is well again once they are free.
 //
 //e2e:rounds nri
 func TestSidecarWhosePortsTheApplicationTakes(t *testing.T) {

@@ -69,7 +69,7 @@ func (m managed) another(t *testing.T, name string, change func(spec map[string]
 	m.profile += "-" + name
 	m.createProfile(t, change)
 	t.Cleanup(func() {
-		must(t, m.objects.Resource(sidecarKind("sidecarprofiles")).Delete(context.WithoutCancel(t.Context()), m.profile, metav1.DeleteOptions{}))
+		must(t, m.objects.Resource(sidecarKind("proxyprofiles")).Delete(context.WithoutCancel(t.Context()), m.profile, metav1.DeleteOptions{}))
 	})
 	return m
 }
@@ -156,7 +156,7 @@ func TestSidecarSaysWhatItsProxyLacks(t *testing.T) {
 	m.wantProxied(t, pod)
 }
 
-// wantLacking wants a pod that runs and is not ready, and to be told why by its Sidecar, an event and its condition.
+// wantLacking wants a pod that runs and is not ready, and to be told why by its ManagedProxy, an event and its condition.
 func (m managed) wantLacking(t *testing.T, pod *corev1.Pod, words ...string) {
 	t.Helper()
 	m.awaitSidecar(t, pod.Name, says(false, words...))

@@ -37,8 +37,8 @@ func newMoving(t *testing.T) moving {
 	}
 	return moving{
 		own:    own,
-		other:  named(own.name+"-other", "sidecar-profile.yaml", withOneThread(t), withPorts(t, 15201, 15206, 15221)),
-		shared: named(sharedMoves, "sidecar-profile-shared.yaml", withOneThread(t)),
+		other:  named(own.name+"-other", "proxy-profile.yaml", withOneThread(t), withPorts(t, 15201, 15206, 15221)),
+		shared: named(sharedMoves, "proxy-profile-shared.yaml", withOneThread(t)),
 	}
 }
 
@@ -81,7 +81,7 @@ func (m moving) throughNone(t *testing.T, pod *corev1.Pod, to managed) {
 	m.own.await(t, pod.Name, isReadyNow)
 }
 
-// awaitServedBy waits until a pod's Sidecar shows a profile's proxy that serves, and is as check wants it.
+// awaitServedBy waits until a pod's ManagedProxy shows a profile's proxy that serves, and is as check wants it.
 func (m moving) awaitServedBy(t *testing.T, pod *corev1.Pod, by managed, check func(status map[string]any) error) {
 	t.Helper()
 	eventually(t, "the proxy of "+by.profile, func(ctx context.Context) error {
@@ -118,10 +118,10 @@ func TestSidecarSharedPage(t *testing.T) {
 	t.Parallel()
 	t.Cleanup(func() {
 		cleanUp(t, "namespace", "moving")
-		cleanUp(t, "sidecarprofiles.pod-network-controller.istio.io", "haproxy", "haproxy-shared")
+		cleanUp(t, "proxyprofiles.pod-network-controller.istio.io", "haproxy", "haproxy-shared")
 	})
-	text := typed(t, pageCommands(t, "sidecar-shared.md", "Moving between the modes", "Leave it"))
-	// Of five. The Sidecar of the proxy before may be gone before it is waited for.
+	text := typed(t, pageCommands(t, "managed-proxies-shared.md", "Moving between the modes", "Leave it"))
+	// Of five. The ManagedProxy of the proxy before may be gone before it is waited for.
 	if n := strings.Count(text, "condition met"); n < 4 {
 		t.Errorf("%d waits ended well, want 4 or 5:\n%s", n, text)
 	}

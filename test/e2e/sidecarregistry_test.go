@@ -101,7 +101,7 @@ func TestSidecarImageOfARegistryWithAPassword(t *testing.T) {
 	m.awaitSidecar(t, "pulling", isServing(1))
 	m.wantProxied(t, pod)
 	if status, err := m.sidecar(t.Context(), "pulling"); err != nil || status["image"] != image {
-		t.Errorf("the Sidecar says %v, error %v", status, err)
+		t.Errorf("the ManagedProxy says %v, error %v", status, err)
 	}
 	if now := m.agent(t); now.UID != agent.UID || now.Status.ContainerStatuses[0].RestartCount != agent.Status.ContainerStatuses[0].RestartCount {
 		t.Error("the agent has been restarted")

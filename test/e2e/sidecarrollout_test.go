@@ -102,7 +102,7 @@ func (m managed) idleAgent(t *testing.T, proxies int) []row {
 // cpu is the agent's CPU time so far, in seconds.
 func (m metrics) cpu() float64 { return m.sum("process_cpu_seconds_total") }
 
-// awaitRolledOut waits until so many Sidecars are as check wants them.
+// awaitRolledOut waits until so many ManagedProxies are as check wants them.
 func (m managed) awaitRolledOut(t *testing.T, n int, check func(status map[string]any) error) {
 	t.Helper()
 	within(t, patience+time.Duration(n)*time.Second, "the roll-out", func(ctx context.Context) error {
@@ -111,7 +111,7 @@ func (m managed) awaitRolledOut(t *testing.T, n int, check func(status map[strin
 			return err
 		}
 		if len(list.Items) != n {
-			return fmt.Errorf("there are %d Sidecars, want %d", len(list.Items), n)
+			return fmt.Errorf("there are %d ManagedProxies, want %d", len(list.Items), n)
 		}
 		for i := range list.Items {
 			status, _, _ := unstructured.NestedMap(list.Items[i].Object, "status")

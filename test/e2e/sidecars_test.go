@@ -25,7 +25,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The sidecar manager's part of the contract with users.
+// The proxy manager's part of the contract with users.
 const (
 	keySidecar     = "pod-network-controller.istio.io/sidecar"
 	managedProxy   = "managed-proxy"
@@ -38,7 +38,7 @@ const (
 	sidecarVersion = "v1alpha1"
 )
 
-// sidecarKind returns the resource of one of the sidecar manager's kinds.
+// sidecarKind returns the resource of one of the proxy manager's kinds.
 func sidecarKind(plural string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "pod-network-controller.istio.io", Version: sidecarVersion, Resource: plural}
 }
@@ -65,7 +65,7 @@ func newManaged(t testing.TB, change ...func(spec map[string]any)) managed {
 
 func (m managed) deleteProfile(t testing.TB) {
 	t.Helper()
-	err := m.objects.Resource(sidecarKind("sidecarprofiles")).Delete(context.WithoutCancel(t.Context()), m.profile, metav1.DeleteOptions{})
+	err := m.objects.Resource(sidecarKind("proxyprofiles")).Delete(context.WithoutCancel(t.Context()), m.profile, metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		t.Error(err)
 	}
@@ -73,7 +73,7 @@ func (m managed) deleteProfile(t testing.TB) {
 
 func (m managed) createProfile(t testing.TB, change ...func(spec map[string]any)) {
 	t.Helper()
-	m.createProfileFrom(t, "sidecar-profile.yaml", change...)
+	m.createProfileFrom(t, "proxy-profile.yaml", change...)
 }
 
 // createProfileFrom makes the profile: that of a sample, as changed.
@@ -93,7 +93,7 @@ func (m managed) createProfileFrom(t testing.TB, sample string, change ...func(s
 	if readiness := spec["readiness"].(map[string]any); readiness["startSeconds"] == nil {
 		readiness["startSeconds"] = int64(patience / time.Second)
 	}
-	_, err = m.objects.Resource(sidecarKind("sidecarprofiles")).Create(t.Context(), profile, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
+	_, err = m.objects.Resource(sidecarKind("proxyprofiles")).Create(t.Context(), profile, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
 	must(t, err)
 }
 
@@ -102,7 +102,7 @@ func (m managed) patchProfile(t testing.TB, spec map[string]any) {
 	t.Helper()
 	patch, err := json.Marshal(map[string]any{"spec": spec})
 	must(t, err)
-	_, err = m.objects.Resource(sidecarKind("sidecarprofiles")).Patch(t.Context(), m.profile, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = m.objects.Resource(sidecarKind("proxyprofiles")).Patch(t.Context(), m.profile, types.MergePatchType, patch, metav1.PatchOptions{})
 	must(t, err)
 }
 
@@ -112,7 +112,7 @@ func (m managed) newVersion(t testing.TB, version string) {
 	m.patchProfile(t, map[string]any{"env": []any{map[string]any{"name": "VERSION", "value": version}}})
 }
 
-// sidecar returns the status of a pod's Sidecar.
+// sidecar returns the status of a pod's ManagedProxy.
 func (m managed) sidecar(ctx context.Context, pod string) (map[string]any, error) {
 	sidecar, err := m.objects.Resource(sidecarKind("sidecars")).Namespace(m.name).Get(ctx, pod, metav1.GetOptions{})
 	if err != nil {
@@ -122,10 +122,10 @@ func (m managed) sidecar(ctx context.Context, pod string) (map[string]any, error
 	return status, err
 }
 
-// awaitSidecar waits until a pod's Sidecar is as check wants it.
+// awaitSidecar waits until a pod's ManagedProxy is as check wants it.
 func (m managed) awaitSidecar(t testing.TB, pod string, check func(status map[string]any) error) {
 	t.Helper()
-	eventually(t, "the Sidecar "+pod, func(ctx context.Context) error {
+	eventually(t, "the ManagedProxy "+pod, func(ctx context.Context) error {
 		status, err := m.sidecar(ctx, pod)
 		if err != nil {
 			return err
@@ -262,7 +262,7 @@ func (m managed) wantNothingLeft(t *testing.T, uids []types.UID) {
 		}
 		objects, err := m.objects.Resource(sidecarKind("sidecars")).Namespace(m.name).List(ctx, metav1.ListOptions{})
 		if err != nil || len(objects.Items) > 0 {
-			return fmt.Errorf("%d Sidecars are left, error %w", len(objects.Items), err)
+			return fmt.Errorf("%d ManagedProxies are left, error %w", len(objects.Items), err)
 		}
 		homes, err := os.ReadDir(filepath.Join(m.node.NodeRoot, sidecarRoot))
 		for _, home := range homes {

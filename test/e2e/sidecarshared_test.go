@@ -129,7 +129,7 @@ func TestSidecarSharedModeIsKept(t *testing.T) {
 	} {
 		patch, err := json.Marshal(map[string]any{"spec": tt.patch})
 		must(t, err)
-		_, err = m.objects.Resource(sidecarKind("sidecarprofiles")).
+		_, err = m.objects.Resource(sidecarKind("proxyprofiles")).
 			Patch(t.Context(), m.profile, types.MergePatchType, patch, metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: the API server says %v, want %q", name, err, tt.want)

@@ -114,7 +114,7 @@ func (m managed) wantPortsTaken(t *testing.T, steady *corev1.Pod) {
 // wantTemplateRefused wants the configuration in force to stay when the profile's next one is refused, and to be told why.
 func (m managed) wantTemplateRefused(t *testing.T, steady *corev1.Pod) {
 	t.Helper()
-	profiles := m.objects.Resource(sidecarKind("sidecarprofiles"))
+	profiles := m.objects.Resource(sidecarKind("proxyprofiles"))
 	profile, err := profiles.Get(t.Context(), m.profile, metav1.GetOptions{})
 	must(t, err)
 	files, _, err := unstructured.NestedSlice(profile.Object, "spec", "files")

@@ -11,10 +11,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// A profile is waited for as a Deployment is: kubectl wait --for=condition=Upgraded sidecarprofile/NAME.
+// A profile is waited for as a Deployment is: kubectl wait --for=condition=Upgraded proxyprofile/NAME.
 //
 //e2e:rounds nri
-func TestSidecarProfileSaysHowFarItIs(t *testing.T) {
+func TestProxyProfileSaysHowFarItIs(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t)
 	m.startManaged(t, plainPod("counted"))
@@ -29,7 +29,7 @@ func TestSidecarProfileSaysHowFarItIs(t *testing.T) {
 func (m managed) awaitCondition(t *testing.T, kind, reason string) {
 	t.Helper()
 	eventually(t, "the profile's condition "+kind, func(ctx context.Context) error {
-		profile, err := m.objects.Resource(sidecarKind("sidecarprofiles")).Get(ctx, m.profile, metav1.GetOptions{})
+		profile, err := m.objects.Resource(sidecarKind("proxyprofiles")).Get(ctx, m.profile, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}

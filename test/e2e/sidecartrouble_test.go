@@ -37,7 +37,7 @@ func TestSidecarWithABadImageKeepsTheOldProxy(t *testing.T) {
 func (m managed) awaitNode(t *testing.T, want map[string]any) {
 	t.Helper()
 	eventually(t, "the profile's status", func(ctx context.Context) error {
-		profile, err := m.objects.Resource(sidecarKind("sidecarprofiles")).Get(ctx, m.profile, metav1.GetOptions{})
+		profile, err := m.objects.Resource(sidecarKind("proxyprofiles")).Get(ctx, m.profile, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -96,9 +96,9 @@ func TestSidecarOutlivesItsProfile(t *testing.T) {
 	t.Parallel()
 	m := newManaged(t)
 	pod := m.startManaged(t, plainPod("orphan"))
-	profiles := m.objects.Resource(sidecarKind("sidecarprofiles"))
+	profiles := m.objects.Resource(sidecarKind("proxyprofiles"))
 	must(t, profiles.Delete(t.Context(), m.profile, metav1.DeleteOptions{}))
-	m.awaitSidecar(t, "orphan", says(true, "there is no SidecarProfile"))
+	m.awaitSidecar(t, "orphan", says(true, "there is no ProxyProfile"))
 	m.annotate(t, "orphan", map[string]any{keyExcludeInbound: "9100"}) // the agent looks at the pod
 	late := m.create(t, plainPod("late"))
 	m.await(t, "late", hasReason(proxyRefused))
@@ -205,7 +205,7 @@ func TestSidecarsOfDeletedPodsLeaveNothing(t *testing.T) {
 				m.await(t, pod.Name, isReadyNow)
 			}
 			if len(uids) == n-1 { // its profile is gone as well
-				must(t, m.objects.Resource(sidecarKind("sidecarprofiles")).Delete(t.Context(), m.profile, metav1.DeleteOptions{}))
+				must(t, m.objects.Resource(sidecarKind("proxyprofiles")).Delete(t.Context(), m.profile, metav1.DeleteOptions{}))
 			} else if i%4 == 0 && len(uids) < n { // in the middle of an upgrade
 				m.newVersion(t, fmt.Sprint(made+i))
 			}

@@ -85,7 +85,7 @@ func reasonsOfIntent(s *source) []sayings {
 	return all
 }
 
-// profileReason is a condition, or a reason of one, of a SidecarProfile.
+// profileReason is a condition, or a reason of one, of a ProxyProfile.
 type profileReason struct{ name, comment string }
 
 type profileConditions struct{ types, reasons []profileReason }
@@ -138,7 +138,7 @@ func conditionsPage(why []sayings, profiles profileConditions) string {
 		rows = append(rows, []string{w.text})
 	}
 	p.table([]string{"Message"}, rows)
-	p.section("Of SidecarProfiles")
+	p.section("Of ProxyProfiles")
 	p.text("All have the same reason and message.")
 	p.table([]string{"Condition", "Meaning"}, profileRows(profiles.types))
 	p.table([]string{"Reason", "Of the profile's proxies"}, profileRows(profiles.reasons))

@@ -28,12 +28,12 @@ func (s *server) reporter(t *testing.T, token string) reporter {
 		t.Fatal(err)
 	}
 	version := schema.GroupVersion{Group: "pod-network-controller.istio.io", Version: "v1alpha1"}
-	return reporter{client.Resource(version.WithResource("sidecarprofiles")), client.Resource(version.WithResource("sidecars")).Namespace("silent")}
+	return reporter{client.Resource(version.WithResource("proxyprofiles")), client.Resource(version.WithResource("managedproxies")).Namespace("silent")}
 }
 
-// sidecar applies the Sidecar of a pod on a node, as an agent does, after a change to it.
+// sidecar applies the ManagedProxy of a pod on a node, as an agent does, after a change to it.
 func (r reporter) sidecar(ctx context.Context, pod, node string, change ...string) error {
-	text := `{"apiVersion": "pod-network-controller.istio.io/v1alpha1", "kind": "Sidecar",
+	text := `{"apiVersion": "pod-network-controller.istio.io/v1alpha1", "kind": "ManagedProxy",
 		"metadata": {"name": "POD", "labels": {"pod-network-controller.istio.io/node": "NODE", "pod-network-controller.istio.io/profile": "shown"},
 			"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "POD", "uid": "uid-POD"}]},
 		"spec": {"profile": "shown", "pod": "POD", "podUID": "uid-POD", "node": "NODE"}}`
@@ -43,7 +43,7 @@ func (r reporter) sidecar(ctx context.Context, pod, node string, change ...strin
 
 // status applies how the proxy is.
 func (r reporter) status(ctx context.Context, pod string) error {
-	return apply(ctx, r.sidecars, pod, "agent", `{"apiVersion": "pod-network-controller.istio.io/v1alpha1", "kind": "Sidecar",
+	return apply(ctx, r.sidecars, pod, "agent", `{"apiVersion": "pod-network-controller.istio.io/v1alpha1", "kind": "ManagedProxy",
 		"metadata": {"name": "`+pod+`"}, "status": {"state": "Running", "ready": true, "epoch": 1, "restarts": 0}}`, "status")
 }
 
@@ -53,7 +53,7 @@ func (r reporter) entry(ctx context.Context, node, text string) error {
 	if text != "" {
 		nodes = `"nodes": [{"name": "` + node + `", ` + text + `}]`
 	}
-	return apply(ctx, r.profiles, "shown", "agent/"+node, `{"apiVersion": "pod-network-controller.istio.io/v1alpha1", "kind": "SidecarProfile",
+	return apply(ctx, r.profiles, "shown", "agent/"+node, `{"apiVersion": "pod-network-controller.istio.io/v1alpha1", "kind": "ProxyProfile",
 		"metadata": {"name": "shown"}, "status": {`+nodes+`}}`, "status")
 }
 
@@ -90,7 +90,7 @@ func (s *server) restrictsReports(t *testing.T) {
 	agent, unbound, other := s.reporter(t, s.token(t, "reporter")), s.reporter(t, s.token(t, "")), s.reporter(t, s.config.BearerToken)
 	s.tempt(t)
 	eventually(t, "the API server knows the kinds", func(ctx context.Context) error {
-		return apply(ctx, other.profiles, "shown", "admin", `{"apiVersion": "pod-network-controller.istio.io/v1alpha1", "kind": "SidecarProfile",
+		return apply(ctx, other.profiles, "shown", "admin", `{"apiVersion": "pod-network-controller.istio.io/v1alpha1", "kind": "ProxyProfile",
 			"metadata": {"name": "shown"}, "spec": {"image": "a/b", "readiness": {"tcpPort": 80}}}`)
 	})
 	for _, err := range []error{
@@ -114,24 +114,24 @@ func (s *server) restrictsReports(t *testing.T) {
 
 func testReportDenials(t *testing.T, agent, unbound reporter) {
 	t.Helper()
-	const node, own = "the Sidecar is not of the agent's node n1", "a Sidecar only that has its pod's name and is owned by it"
-	const meta, entry = "no finalizer, no annotation, and no label of a Sidecar but its own two", "the entry of its own node only, which is n1"
+	const node, own = "the ManagedProxy is not of the agent's node n1", "a ManagedProxy only that has its pod's name and is owned by it"
+	const meta, entry = "no finalizer, no annotation, and no label of a ManagedProxy but its own two", "the entry of its own node only, which is n1"
 	const profile = "the agent may change a profile's status only"
 	for name, c := range map[string]struct {
 		try  func(context.Context) error
 		want string
 	}{
-		"a Sidecar of another node":         {func(ctx context.Context) error { return agent.sidecar(ctx, "mine", "n2") }, node},
-		"another node's Sidecar":            {func(ctx context.Context) error { return agent.sidecar(ctx, "there", "n2", "shown", "other") }, node},
-		"how another node's proxy is":       {func(ctx context.Context) error { return agent.status(ctx, "there") }, node},
-		"another node's Sidecar taken away": {func(ctx context.Context) error { return agent.sidecars.Delete(ctx, "there", metav1.DeleteOptions{}) }, node},
-		"a Sidecar without an owner": {func(ctx context.Context) error {
+		"a ManagedProxy of another node":         {func(ctx context.Context) error { return agent.sidecar(ctx, "mine", "n2") }, node},
+		"another node's ManagedProxy":            {func(ctx context.Context) error { return agent.sidecar(ctx, "there", "n2", "shown", "other") }, node},
+		"how another node's proxy is":            {func(ctx context.Context) error { return agent.status(ctx, "there") }, node},
+		"another node's ManagedProxy taken away": {func(ctx context.Context) error { return agent.sidecars.Delete(ctx, "there", metav1.DeleteOptions{}) }, node},
+		"a ManagedProxy without an owner": {func(ctx context.Context) error {
 			return agent.sidecar(ctx, "mine", "n1", `"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "POD", "uid": "uid-POD"}]`, `"ownerReferences": []`)
 		}, own},
-		"a Sidecar that another pod owns": {func(ctx context.Context) error {
+		"a ManagedProxy that another pod owns": {func(ctx context.Context) error {
 			return agent.sidecar(ctx, "mine", "n1", `"uid": "uid-POD"`, `"uid": "x"`)
 		}, own},
-		"a Sidecar of another name": {func(ctx context.Context) error { return agent.sidecar(ctx, "mine", "n1", `"pod": "POD"`, `"pod": "x"`) }, own},
+		"a ManagedProxy of another name": {func(ctx context.Context) error { return agent.sidecar(ctx, "mine", "n1", `"pod": "POD"`, `"pod": "x"`) }, own},
 		"an owner that waits for it": {func(ctx context.Context) error {
 			return agent.sidecar(ctx, "mine", "n1", `"uid": "uid-POD"}`, `"uid": "uid-POD", "blockOwnerDeletion": true}`)
 		}, own},
@@ -148,14 +148,14 @@ func testReportDenials(t *testing.T, agent, unbound reporter) {
 			_, err := agent.sidecars.Patch(ctx, "kept", types.MergePatchType, []byte(`{"metadata": {"labels": {"team": null}}}`), metav1.PatchOptions{})
 			return err
 		}, meta},
-		"another node's entry":                   {func(ctx context.Context) error { return agent.entry(ctx, "n2", `"observedGeneration": 1, "pods": 4`) }, entry},
-		"an entry of a node that there is not":   {func(ctx context.Context) error { return agent.entry(ctx, "n9", `"pods": 4`) }, entry},
-		"an up-to-date entry taken away":         {func(ctx context.Context) error { return agent.profile(ctx, `{"status": {"nodes": null}}`, "status") }, "that has seen the profile's version"},
-		"a condition more":                       {func(ctx context.Context) error { return agent.profile(ctx, conditions("Ready"), "status") }, "no conditions of a profile but its own"},
-		"the profile itself":                     {func(ctx context.Context) error { return agent.profile(ctx, `{"spec": {"image": "c/d"}}`) }, profile},
-		"the profile taken away":                 {func(ctx context.Context) error { return agent.profiles.Delete(ctx, "shown", metav1.DeleteOptions{}) }, profile},
-		"a Sidecar, by a token without a node":   {func(ctx context.Context) error { return unbound.sidecar(ctx, "mine", "n1") }, "bound to a node"},
-		"a condition, by a token without a node": {func(ctx context.Context) error { return unbound.profile(ctx, conditions(""), "status") }, "bound to a node"},
+		"another node's entry":                      {func(ctx context.Context) error { return agent.entry(ctx, "n2", `"observedGeneration": 1, "pods": 4`) }, entry},
+		"an entry of a node that there is not":      {func(ctx context.Context) error { return agent.entry(ctx, "n9", `"pods": 4`) }, entry},
+		"an up-to-date entry taken away":            {func(ctx context.Context) error { return agent.profile(ctx, `{"status": {"nodes": null}}`, "status") }, "that has seen the profile's version"},
+		"a condition more":                          {func(ctx context.Context) error { return agent.profile(ctx, conditions("Ready"), "status") }, "no conditions of a profile but its own"},
+		"the profile itself":                        {func(ctx context.Context) error { return agent.profile(ctx, `{"spec": {"image": "c/d"}}`) }, profile},
+		"the profile taken away":                    {func(ctx context.Context) error { return agent.profiles.Delete(ctx, "shown", metav1.DeleteOptions{}) }, profile},
+		"a ManagedProxy, by a token without a node": {func(ctx context.Context) error { return unbound.sidecar(ctx, "mine", "n1") }, "bound to a node"},
+		"a condition, by a token without a node":    {func(ctx context.Context) error { return unbound.profile(ctx, conditions(""), "status") }, "bound to a node"},
 	} {
 		t.Run(name, func(t *testing.T) { expectDenied(t, c.try(t.Context()), c.want) })
 	}
@@ -185,7 +185,7 @@ func (r reporter) reports(t *testing.T, other reporter) {
 		}
 	}
 	for what, try := range map[string]func() error{
-		"Sidecar": func() error {
+		"ManagedProxy": func() error {
 			for range 2 {
 				if err := errors.Join(r.sidecar(t.Context(), "here", "n1"), r.status(t.Context(), "here")); err != nil {
 					return err
@@ -193,7 +193,7 @@ func (r reporter) reports(t *testing.T, other reporter) {
 			}
 			return r.sidecars.Delete(t.Context(), "here", metav1.DeleteOptions{})
 		},
-		"Sidecar with others' labels": func() error {
+		"ManagedProxy with others' labels": func() error {
 			return errors.Join(r.sidecar(t.Context(), "kept", "n1", "shown", "next"), r.status(t.Context(), "kept"))
 		},
 		"its entry": func() error {
@@ -215,7 +215,7 @@ func (s *server) tempt(t *testing.T) {
 	t.Helper()
 	meta := metav1.ObjectMeta{Name: "profiles"}
 	_, err := s.admin.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{
-		APIGroups: []string{"pod-network-controller.istio.io"}, Resources: []string{"sidecarprofiles", "sidecars"}, Verbs: []string{"get", "patch", "delete"},
+		APIGroups: []string{"pod-network-controller.istio.io"}, Resources: []string{"proxyprofiles", "managedproxies"}, Verbs: []string{"get", "patch", "delete"},
 	}}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)

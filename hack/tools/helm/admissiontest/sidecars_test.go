@@ -24,7 +24,7 @@ func (s *server) definesSidecars(t *testing.T) {
 		t.Fatal(err)
 	}
 	version := schema.GroupVersion{Group: "pod-network-controller.istio.io", Version: "v1alpha1"}
-	profiles, sidecars := client.Resource(version.WithResource("sidecarprofiles")), client.Resource(version.WithResource("sidecars")).Namespace("default")
+	profiles, sidecars := client.Resource(version.WithResource("proxyprofiles")), client.Resource(version.WithResource("managedproxies")).Namespace("default")
 	eventually(t, "the API server knows the kinds", func(ctx context.Context) error {
 		if _, err := profiles.List(ctx, metav1.ListOptions{}); err != nil {
 			return err
@@ -32,15 +32,15 @@ func (s *server) definesSidecars(t *testing.T) {
 		_, err := sidecars.List(ctx, metav1.ListOptions{})
 		return err
 	})
-	t.Run("secrets", func(t *testing.T) { takesSecrets(t, profiles, version.WithKind("SidecarProfile")) })
-	for _, sample := range []string{"sidecar-profile.yaml", "sidecar-profile-envoy.yaml", "sidecar-profile-shared-envoy.yaml"} {
+	t.Run("secrets", func(t *testing.T) { takesSecrets(t, profiles, version.WithKind("ProxyProfile")) })
+	for _, sample := range []string{"proxy-profile.yaml", "proxy-profile-envoy.yaml", "proxy-profile-shared-envoy.yaml"} {
 		t.Run(sample, func(t *testing.T) { createsSample(t, profiles, sample) })
 	}
-	t.Run("Envoys", func(t *testing.T) { checksEnvoys(t, profiles, version.WithKind("SidecarProfile")) })
-	t.Run("shared", func(t *testing.T) { checksShared(t, profiles, version.WithKind("SidecarProfile")) })
+	t.Run("Envoys", func(t *testing.T) { checksEnvoys(t, profiles, version.WithKind("ProxyProfile")) })
+	t.Run("shared", func(t *testing.T) { checksShared(t, profiles, version.WithKind("ProxyProfile")) })
 	t.Run("nodes show how far they are", func(t *testing.T) { nodesShare(t, profiles) })
 	t.Run("what rules depend on stays", func(t *testing.T) { changesNoPort(t, profiles) })
-	const profile, sidecar = "SidecarProfile", "Sidecar"
+	const profile, sidecar = "ProxyProfile", "ManagedProxy"
 	for name, c := range map[string]struct {
 		kind, spec string
 		// want is a word of the refusal, or of what was made.
@@ -98,7 +98,7 @@ func nodesShare(t *testing.T, profiles dynamic.ResourceInterface) {
 	t.Helper()
 	for owner, entry := range map[string]map[string]any{"agent/one": {"name": "one", "pods": int64(1)}, "agent/two": {"name": "two", "pods": int64(2)}} {
 		object := &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": "pod-network-controller.istio.io/v1alpha1", "kind": "SidecarProfile", "metadata": map[string]any{"name": "haproxy"},
+			"apiVersion": "pod-network-controller.istio.io/v1alpha1", "kind": "ProxyProfile", "metadata": map[string]any{"name": "haproxy"},
 			"status": map[string]any{"nodes": []any{entry}},
 		}}
 		if _, err := profiles.ApplyStatus(t.Context(), "haproxy", object, metav1.ApplyOptions{FieldManager: owner, Force: true}); err != nil {

@@ -24,7 +24,7 @@ func TestNotesAreTrue(t *testing.T) {
 		"the defaults":                   {in: "{}", want: []string{others, "NoEarlyHook", unbound}, wantNot: []string{late, nothing}},
 		"with policies":                  {in: "{}", kind: bounding, want: []string{others}, wantNot: []string{unbound}},
 		"a token that is not bounded":    {in: "{startupTaint: true, admission: {restrictAgent: false}}", kind: bounding, want: []string{unbound + ", and every node", "restrictAgent is false"}},
-		"reports that are not bounded":   {in: "{sidecars: {enabled: true}}", want: []string{unbound + ", and write every Sidecar"}},
+		"reports that are not bounded":   {in: "{sidecars: {enabled: true}}", want: []string{unbound + ", and write every ManagedProxy"}},
 		"nobody asks early":              {in: "{nri: off, cni: off}", want: []string{late, "nri=off and cni=off"}, wantNot: []string{others}},
 		"nobody asks, after the chain":   {in: "{nri: off, cni: uninstall}", want: []string{late, "cni=uninstall: the agents remove"}},
 		"nobody asks, pods wait":         {in: "{nri: off, admission: {waitContainer: true}}", kind: mutating, wantNot: []string{late, nothing}},
@@ -40,7 +40,7 @@ func TestNotesAreTrue(t *testing.T) {
 		"OpenShift, and known as such":   {in: "{platform: openshift}", kind: "security.openshift.io/v1", wantNot: []string{"looks like OpenShift"}, want: []string{"SCC"}},
 		"the value's name of 2018":       {in: "{kubernetesDistribution: OpenShift}", want: []string{"SCC"}, wantNot: []string{"deprecated", "kubernetesDistribution"}},
 		"proxies of the agent":           {in: "{sidecars: {enabled: true}}", want: []string{"any program on every node", name + "-profiles-edit"}},
-		"no proxies":                     {in: "{sidecars: {enabled: false}}", wantNot: []string{"SidecarProfile", "sidecars"}},
+		"no proxies":                     {in: "{sidecars: {enabled: false}}", wantNot: []string{"ProxyProfile", "sidecars"}},
 		"Docker, whose socket is a file": {in: "{containerRuntime: docker}", want: []string{"Restart the agent"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -134,8 +134,8 @@ func TestDefinitionsStayWhenTheChartIsRemoved(t *testing.T) {
 		kind  string
 		scope apiextensionsv1.ResourceScope
 	}{
-		"sidecarprofiles": {"SidecarProfile", apiextensionsv1.ClusterScoped},
-		"sidecars":        {"Sidecar", apiextensionsv1.NamespaceScoped},
+		"proxyprofiles": {"ProxyProfile", apiextensionsv1.ClusterScoped},
+		"sidecars":      {"ManagedProxy", apiextensionsv1.NamespaceScoped},
 	} {
 		crd, ok := found[plural+"."+apiGroup]
 		if !ok {
@@ -161,7 +161,7 @@ func TestDefinitionsStayWhenTheChartIsRemoved(t *testing.T) {
 
 // The API's comments become descriptions: braces in them are text, which Helm must leave alone.
 func TestDescriptionsAreLeftAlone(t *testing.T) {
-	spec := definitions(t, withSidecars)["sidecarprofiles."+apiGroup].Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
+	spec := definitions(t, withSidecars)["proxyprofiles."+apiGroup].Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
 	if got := spec.Properties["namespaceSelector"].Description; !strings.Contains(got, "an empty selector\n({}) selects all") {
 		t.Errorf("description of namespaceSelector is %q", got)
 	}
@@ -178,9 +178,9 @@ func TestWhoMayWriteProfiles(t *testing.T) {
 	look := []string{"get", "list", "watch"}
 	want := map[string][]rbacv1.PolicyRule{
 		name + "-profiles-edit": {{
-			APIGroups: []string{apiGroup}, Resources: []string{"sidecarprofiles"}, Verbs: append(slices.Clone(look), "create", "update", "patch", "delete"),
+			APIGroups: []string{apiGroup}, Resources: []string{"proxyprofiles"}, Verbs: append(slices.Clone(look), "create", "update", "patch", "delete"),
 		}},
-		name + "-sidecars-view": {{APIGroups: []string{apiGroup}, Resources: []string{"sidecarprofiles", "sidecars"}, Verbs: look}},
+		name + "-sidecars-view": {{APIGroups: []string{apiGroup}, Resources: []string{"proxyprofiles", "managedproxies"}, Verbs: look}},
 	}
 	got := map[string][]rbacv1.PolicyRule{}
 	var parts []string

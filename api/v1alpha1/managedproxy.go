@@ -4,18 +4,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The labels of Sidecars.
+// The labels of ManagedProxies.
 const (
-	// LabelNode is the name of the node, to select its Sidecars by.
+	// LabelNode is the name of the node, to select its ManagedProxies by.
 	LabelNode = Group + "/node"
 	// LabelProfile is the name of the profile.
 	LabelProfile = Group + "/profile"
 )
 
-// Sidecar shows one pod's proxy. The agent of the pod's node writes it, the pod owns it, and it has the pod's name.
+// ManagedProxy shows one pod's proxy. The agent of the pod's node writes it, the pod owns it, and it has the pod's name.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:scope=Namespaced
+// +kubebuilder:resource:scope=Namespaced,shortName=mpx,categories=pod-network
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Profile",type=string,JSONPath=`.spec.profile`
 // +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.state`
@@ -26,28 +26,28 @@ const (
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.node`,priority=1
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.message`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-type Sidecar struct {
+type ManagedProxy struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	Spec   SidecarSpec   `json:"spec"`
-	Status SidecarStatus `json:"status,omitempty"`
+	Spec   ManagedProxySpec   `json:"spec"`
+	Status ManagedProxyStatus `json:"status,omitempty"`
 }
 
-// SidecarList is a list of Sidecars.
+// ManagedProxyList is a list of ManagedProxies.
 //
 // +kubebuilder:object:root=true
-type SidecarList struct {
+type ManagedProxyList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`
 
-	Items []Sidecar `json:"items"`
+	Items []ManagedProxy `json:"items"`
 }
 
-// SidecarSpec says which proxy the object is about. It does not change.
+// ManagedProxySpec says which proxy the object is about. It does not change.
 //
-// +kubebuilder:validation:XValidation:rule="self.pod == oldSelf.pod && self.podUID == oldSelf.podUID && self.node == oldSelf.node",message="a Sidecar stays with its pod"
-type SidecarSpec struct {
+// +kubebuilder:validation:XValidation:rule="self.pod == oldSelf.pod && self.podUID == oldSelf.podUID && self.node == oldSelf.node",message="a ManagedProxy stays with its pod"
+type ManagedProxySpec struct {
 	Profile string `json:"profile"`
 	Pod     string `json:"pod"`
 	PodUID  string `json:"podUID"`
@@ -70,8 +70,8 @@ const (
 	Ended     State = "Ended"     // the pod has finished, and its proxy with it, or the proxy itself has and is not started again
 )
 
-// SidecarStatus is how the proxy is.
-type SidecarStatus struct {
+// ManagedProxyStatus is how the proxy is.
+type ManagedProxyStatus struct {
 	// +optional
 	State State `json:"state,omitempty"`
 	// Ready reports whether the proxy answers and the pod's traffic is redirected to it.
