@@ -159,7 +159,7 @@ func (m managed) watchProxies(b *testing.B) *proxyWatcher {
 	w := &proxyWatcher{seen: map[string]map[string]time.Time{}}
 	pods, err := m.pods().Watch(b.Context(), metav1.ListOptions{})
 	must(b, err)
-	sidecars, err := m.objects.Resource(sidecarKind("sidecars")).Namespace(m.name).Watch(b.Context(), metav1.ListOptions{})
+	sidecars, err := m.objects.Resource(sidecarKind("managedproxies")).Namespace(m.name).Watch(b.Context(), metav1.ListOptions{})
 	must(b, err)
 	var ended sync.WaitGroup
 	ended.Go(func() {

@@ -85,7 +85,7 @@ func (m moving) throughNone(t *testing.T, pod *corev1.Pod, to managed) {
 func (m moving) awaitServedBy(t *testing.T, pod *corev1.Pod, by managed, check func(status map[string]any) error) {
 	t.Helper()
 	eventually(t, "the proxy of "+by.profile, func(ctx context.Context) error {
-		object, err := by.objects.Resource(sidecarKind("sidecars")).Namespace(by.name).Get(ctx, pod.Name, metav1.GetOptions{})
+		object, err := by.objects.Resource(sidecarKind("managedproxies")).Namespace(by.name).Get(ctx, pod.Name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}

@@ -106,7 +106,7 @@ func (m metrics) cpu() float64 { return m.sum("process_cpu_seconds_total") }
 func (m managed) awaitRolledOut(t *testing.T, n int, check func(status map[string]any) error) {
 	t.Helper()
 	within(t, patience+time.Duration(n)*time.Second, "the roll-out", func(ctx context.Context) error {
-		list, err := m.objects.Resource(sidecarKind("sidecars")).Namespace(m.name).List(ctx, metav1.ListOptions{})
+		list, err := m.objects.Resource(sidecarKind("managedproxies")).Namespace(m.name).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
 		}

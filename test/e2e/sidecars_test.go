@@ -114,7 +114,7 @@ func (m managed) newVersion(t testing.TB, version string) {
 
 // sidecar returns the status of a pod's ManagedProxy.
 func (m managed) sidecar(ctx context.Context, pod string) (map[string]any, error) {
-	sidecar, err := m.objects.Resource(sidecarKind("sidecars")).Namespace(m.name).Get(ctx, pod, metav1.GetOptions{})
+	sidecar, err := m.objects.Resource(sidecarKind("managedproxies")).Namespace(m.name).Get(ctx, pod, metav1.GetOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -260,7 +260,7 @@ func (m managed) wantNothingLeft(t *testing.T, uids []types.UID) {
 		if err != nil || len(containers) > 0 {
 			return fmt.Errorf("%d containers are left, error %w", len(containers), err)
 		}
-		objects, err := m.objects.Resource(sidecarKind("sidecars")).Namespace(m.name).List(ctx, metav1.ListOptions{})
+		objects, err := m.objects.Resource(sidecarKind("managedproxies")).Namespace(m.name).List(ctx, metav1.ListOptions{})
 		if err != nil || len(objects.Items) > 0 {
 			return fmt.Errorf("%d ManagedProxies are left, error %w", len(objects.Items), err)
 		}
