@@ -55,7 +55,7 @@ func newManager(config *rest.Config, o Options, contact *controllers.Contact, en
 func (o Options) cache(contact *controllers.Contact) cache.Options {
 	if o.Sidecars {
 		out := controllers.SidecarCacheOptions(o.NodeName, contact)
-		for _, kind := range o.proxyKinds() {
+		for _, kind := range proxyKinds(o) {
 			out.ByObject[kind] = cache.ByObject{Transform: cache.TransformStripManagedFields()}
 		}
 		return out

@@ -21,7 +21,7 @@ func addProxies(_ *agent, _ manager.Manager, _ controllers.Reader, _ func(s podn
 	return nil, func(*controllers.Programmer) {}, nil
 }
 
-func (Options) proxyKinds() []client.Object { return nil }
+func proxyKinds(Options) []client.Object { return nil }
 
 func addProxyKinds(*runtime.Scheme) error { return nil }
 

@@ -43,7 +43,7 @@ func addProxies(a *agent, mgr manager.Manager, pods controllers.Reader, event fu
 }
 
 // proxyKinds are the kinds that the proxies need before the first pod is worked on.
-func (o Options) proxyKinds() []client.Object {
+func proxyKinds(o Options) []client.Object {
 	if !o.Sidecars {
 		return nil
 	}

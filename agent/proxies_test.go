@@ -26,12 +26,12 @@ func TestARuntimeWithoutCRIIsRefused(t *testing.T) {
 func TestWithoutSidecarsNothingIsAdded(t *testing.T) {
 	off := &agent{Options: Options{NodeName: "node-1"}}
 	made, join, err := addProxies(off, nil, controllers.Reader{}, nil)
-	if made != nil || err != nil || len(off.proxyKinds()) > 0 {
-		t.Errorf("added %v, error %v, kinds %v", made, err, off.proxyKinds())
+	if made != nil || err != nil || len(proxyKinds(off.Options)) > 0 {
+		t.Errorf("added %v, error %v, kinds %v", made, err, proxyKinds(off.Options))
 	}
 	join(&controllers.Programmer{})
 	on := &agent{Options: Options{NodeName: "node-1", Sidecars: true}}
-	if without, with := len(off.cache(&controllers.Contact{}).ByObject), len(on.cache(&controllers.Contact{}).ByObject); with != without+1 || len(on.proxyKinds()) != 1 {
+	if without, with := len(off.cache(&controllers.Contact{}).ByObject), len(on.cache(&controllers.Contact{}).ByObject); with != without+1 || len(proxyKinds(on.Options)) != 1 {
 		t.Errorf("%d kinds have settings, %d without proxies", with, without)
 	}
 }

@@ -140,7 +140,7 @@ func (a *agent) manage(ctx context.Context, config *rest.Config, addCNI func(man
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
-		err := setCoreOnceSynced(ctx, mgr.GetCache(), a.core, c, a.proxyKinds()...)
+		err := setCoreOnceSynced(ctx, mgr.GetCache(), a.core, c, proxyKinds(a.Options)...)
 		if err != nil && ctx.Err() == nil {
 			cancel()
 		} else {

@@ -233,7 +233,6 @@ func portsAndRanges(ports *[]uint16, ranges *[]iptables.PortRange) func(v string
 // rebuild makes a Spec of settings, with the parsers of annotations.
 func rebuild(t *testing.T, settings []Setting) (s iptables.Spec) {
 	t.Helper()
-	r := &reader{}
 	must := func(err error) {
 		if err != nil {
 			t.Fatal(err)
@@ -256,15 +255,15 @@ func rebuild(t *testing.T, settings []Setting) (s iptables.Spec) {
 		settingTunnelPort:      port(&s.TunnelPort),
 		settingUID:             id(&s.ProxyUID),
 		settingGID:             id(&s.ProxyGID),
-		settingIncludeCIDRs:    func(v string) (err error) { s.IncludeCIDRs, err = r.cidrs("", v); return err },
-		settingExcludeCIDRs:    func(v string) (err error) { s.ExcludeCIDRs, err = r.cidrList("", v); return err },
+		settingIncludeCIDRs:    func(v string) (err error) { s.IncludeCIDRs, err = cidrs("", v, nil); return err },
+		settingExcludeCIDRs:    func(v string) (err error) { s.ExcludeCIDRs, err = ownCIDRs("", v); return err },
 		settingIncludeOutbound: portsAndRanges(&s.IncludeOutboundPorts, &s.Ranges.IncludeOutbound),
 		settingExcludeOutbound: portsAndRanges(&s.ExcludeOutboundPorts, &s.Ranges.ExcludeOutbound),
 		settingIncludeInbound: func(v string) error {
 			s.IncludeInboundPorts.All = v == "*"
 			return portsAndRanges(&s.IncludeInboundPorts.List, &s.Ranges.IncludeInbound)(strings.TrimPrefix(v, "*"))
 		},
-		settingExcludeSources: func(v string) (err error) { s.ExcludeSources, err = r.cidrList("", v); return err },
+		settingExcludeSources: func(v string) (err error) { s.ExcludeSources, err = ownCIDRs("", v); return err },
 		settingExcludeUsers:   func(v string) (err error) { s.ExcludeUsers, err = users("", v); return err },
 		settingRerouteDNS:     func(v string) (err error) { s.RerouteDNS, err = strconv.ParseBool(v); return err },
 		settingInboundPorts: func(v string) (err error) {

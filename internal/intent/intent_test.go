@@ -154,7 +154,7 @@ func TestOf_annotations_becomeTheSpec(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, _ := (&reader{}).cidrList("", "10.0.0.0/8,fd00::/8")
+	list, _ := ownCIDRs("", "10.0.0.0/8,fd00::/8")
 	want := iptables.DefaultSpec()
 	want.OutboundPort, want.InboundPort, want.TunnelPort, want.ProxyUID, want.ProxyGID = 16001, 16006, 16008, 2000, 3000
 	want.IncludeCIDRs, want.IncludeInboundPorts = iptables.CIDRs{List: list}, iptables.Ports{List: []uint16{80, 8080}}

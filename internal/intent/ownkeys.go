@@ -31,7 +31,7 @@ const (
 
 // ownKeys reads the keys above.
 func (r *reader) ownKeys(s *iptables.Spec) {
-	s.ExcludeSources = own(r, KeyExcludeSources, settingExcludeSources, (&reader{}).cidrList) // what Istio's plugin ignores is an error here
+	s.ExcludeSources = own(r, KeyExcludeSources, settingExcludeSources, ownCIDRs) // what Istio's plugin ignores is an error here
 	s.ExcludeUsers = own(r, KeyExcludeUsers, settingExcludeUsers, users)
 	excludeIn := own(r, KeyExcludeInboundPorts, settingExcludeInbound, portRanges)
 	s.ExcludeInboundPorts, s.Ranges.ExcludeInbound = added(s.ExcludeInboundPorts, excludeIn)

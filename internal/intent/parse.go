@@ -105,8 +105,8 @@ func ports(key, value string) (iptables.Ports, error) {
 	return iptables.Ports{List: list}, allToo(err)
 }
 
-// cidrList parses a list in which "*" is not allowed.
-func (r *reader) cidrList(key, value string) ([]netip.Prefix, error) {
+// cidrList parses a list in which "*" is not allowed. An IPv4 address in its IPv6 form is an error, unless ignored is to be told of it.
+func cidrList(key, value string, ignored func(format string, args ...any)) ([]netip.Prefix, error) {
 	parts, err := items(key, value, wantCIDRs, maxCIDRs)
 	if err != nil {
 		return nil, err
@@ -123,9 +123,9 @@ func (r *reader) cidrList(key, value string) ([]netip.Prefix, error) {
 			why = fmt.Sprintf("item %d, %s, has no prefix length", i+1, shown(part))
 		case err != nil:
 			why = fmt.Sprintf("item %d, %s, is no CIDR", i+1, shown(part))
-		case mapped && r.asIstio:
+		case mapped && ignored != nil:
 			// Istio treats it as an IPv6 prefix, which matches no packet.
-			r.note("%s: item %d, %s, is ignored as by Istio: no packet has an IPv4 address in its IPv6 form", key, i+1, shown(part))
+			ignored("%s: item %d, %s, is ignored as by Istio: no packet has an IPv4 address in its IPv6 form", key, i+1, shown(part))
 			continue
 		case mapped:
 			why = fmt.Sprintf("item %d, %s, is an IPv4 address in its IPv6 form, which no packet has: write it as IPv4", i+1, shown(part))
@@ -138,12 +138,15 @@ func (r *reader) cidrList(key, value string) ([]netip.Prefix, error) {
 	return out, nil
 }
 
+// ownCIDRs parses the list of one of our keys.
+func ownCIDRs(key, value string) ([]netip.Prefix, error) { return cidrList(key, value, nil) }
+
 // cidrs parses a list that may be "*".
-func (r *reader) cidrs(key, value string) (iptables.CIDRs, error) {
+func cidrs(key, value string, ignored func(format string, args ...any)) (iptables.CIDRs, error) {
 	if strings.Trim(value, blanks) == "*" {
 		return iptables.CIDRs{All: true}, nil
 	}
-	list, err := r.cidrList(key, value)
+	list, err := cidrList(key, value, ignored)
 	return iptables.CIDRs{List: list}, allToo(err)
 }
 

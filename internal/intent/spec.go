@@ -120,13 +120,19 @@ func (r *reader) lookup(key, flag, standard string) found {
 
 func (r *reader) spec(d Defaults) iptables.Spec {
 	excludeIn := read(r, keyExcludeInbound, settingExcludeInbound, d.ExcludeInboundPorts, portList)
+	var ignored func(format string, args ...any)
+	if r.asIstio {
+		ignored = r.note
+	}
+	includedCIDRs := func(key, value string) (iptables.CIDRs, error) { return cidrs(key, value, ignored) }
+	excludedCIDRs := func(key, value string) ([]netip.Prefix, error) { return cidrList(key, value, ignored) }
 	return iptables.Spec{
 		Mode:                 read(r, keyMode, settingMode, d.InterceptionMode, mode),
 		OutboundPort:         read(r, KeyOutboundPort, settingOutboundPort, d.EnvoyPort, onePort),
 		InboundPort:          read(r, KeyInboundPort, settingInboundPort, d.EnvoyInboundPort, onePort),
 		TunnelPort:           read(r, KeyTunnelPort, settingTunnelPort, d.EnvoyTunnelPort, onePort),
-		IncludeCIDRs:         read(r, keyIncludeCIDRs, settingIncludeCIDRs, d.IncludeOutboundIPRanges, r.cidrs),
-		ExcludeCIDRs:         read(r, keyExcludeCIDRs, settingExcludeCIDRs, d.ExcludeOutboundIPRanges, r.cidrList),
+		IncludeCIDRs:         read(r, keyIncludeCIDRs, settingIncludeCIDRs, d.IncludeOutboundIPRanges, includedCIDRs),
+		ExcludeCIDRs:         read(r, keyExcludeCIDRs, settingExcludeCIDRs, d.ExcludeOutboundIPRanges, excludedCIDRs),
 		IncludeInboundPorts:  r.inboundPorts(d),
 		ExcludeInboundPorts:  append(excludeIn, alwaysExcluded()...),
 		IncludeOutboundPorts: read(r, keyIncludeOutbound, settingIncludeOutbound, d.IncludeOutboundPorts, portList),
