@@ -42,7 +42,7 @@ func NewMetrics(r prometheus.Registerer, ledger *Ledger) (*Metrics, error) {
 	collectors := []prometheus.Collector{
 		m.ensures, m.durations, m.drift, m.failures,
 		countPods(MetricPrefix+"contended_pods", "Pods whose rules somebody keeps changing.", nil, ledger, func(e Entry) bool { return e.contention.contended() }),
-		countPods(MetricPrefix+"preempted_pods", "Pods whose packets rules of others decide about before ours.", nil, ledger, func(e Entry) bool { return e.Preempted != "" }),
+		countPods(MetricPrefix+"preempted_pods", "Pods in which rules of another program decide before ours.", nil, ledger, func(e Entry) bool { return e.Preempted != "" }),
 	}
 	for _, state := range []State{Programmed, Removed, FailedPod, ByOthers} {
 		collectors = append(collectors, countPods(MetricPrefix+"pods", "Pods of this node that the agent has to do with, by state.",
