@@ -155,7 +155,7 @@ func (o *options) packImages(ctx context.Context, progress io.Writer) (image.Sto
 
 // forBuilding keeps two builds from writing the same files.
 func (o *options) forBuilding() (layout.Layout, func(), error) {
-	l, err := layout.New(o.source, o.cache)
+	l, err := layout.New(o.source, o.cache, o.name)
 	if err != nil {
 		return layout.Layout{}, nil, err
 	}

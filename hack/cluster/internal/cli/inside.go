@@ -137,6 +137,7 @@ func clientEnviron(c *cluster.Cluster, s *state.State) []string {
 	}
 	return override(os.Environ(), map[string]string{
 		"KUBECONFIG": c.Layout.Kubeconfig("admin"),
+		"KC_NAME":    c.Layout.Name,
 		"PATH":       strings.Join(path, ":"),
 		// The user's own kubectl settings are for other clusters, and nothing is to be left in the home directory.
 		"KUBECACHEDIR": filepath.Join(c.Layout.Run, "kubectl-cache"),

@@ -3,6 +3,7 @@ package cli
 
 import (
 	"io"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -14,8 +15,8 @@ import (
 
 // options are the flags of every command.
 type options struct {
-	source, cache string
-	out           io.Writer
+	source, cache, name string
+	out                 io.Writer
 }
 
 // New makes the command kc.
@@ -34,6 +35,7 @@ func New(out, progress io.Writer) *cobra.Command {
 	root.SetErr(progress)
 	root.Flags().StringVar(&o.source, "source", "", "directory of this module (default: looked for from here upwards)")
 	root.Flags().StringVar(&o.cache, "cache", "", "directory of programs, images and the running cluster's data (default: in the user's cache)")
+	root.Flags().StringVar(&o.name, "name", os.Getenv("KC_NAME"), "name of the cluster: clusters of several names run beside each other")
 	root.AddCommand(
 		o.deps(), o.build(), o.images(), o.image(),
 		o.up(), o.down(), o.status(), o.start(), o.stop(), o.restart(), o.kill(), o.powercut(), o.boot(),
@@ -42,13 +44,15 @@ func New(out, progress io.Writer) *cobra.Command {
 	return root
 }
 
-// cluster is the machine's cluster, up or not.
+// cluster is the machine's cluster of the name, up or not.
 func (o *options) cluster(progress io.Writer) (*cluster.Cluster, error) {
-	l, err := layout.New(o.source, o.cache)
+	l, err := layout.New(o.source, o.cache, o.name)
 	if err != nil {
 		return nil, err
 	}
-	return &cluster.Cluster{Plan: plan.Default(), Layout: l, Out: progress}, nil
+	p := plan.Default()
+	p.Cgroup = l.Named(p.Cgroup)
+	return &cluster.Cluster{Plan: p, Layout: l, Out: progress}, nil
 }
 
 // running is the cluster that is up, for commands that change nothing about it.

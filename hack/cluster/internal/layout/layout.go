@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
-// RunDir holds the state of the cluster that is up: process ids, keys, kubeconfigs, logs. One a machine.
+// RunDir holds the state of the cluster that is up: process ids, keys, kubeconfigs, logs. With a name it ends in a dash and the name.
 const RunDir = "/run/istio-pod-network-controller-cluster"
 
 // Layout names the kit's directories.
@@ -19,10 +20,15 @@ type Layout struct {
 	Cache string
 	// Run is RunDir, or another directory in tests.
 	Run string
+	// Name tells the clusters of a machine apart; most have none.
+	Name string
 }
 
 // New fills in what is not given: the cache is the user's.
-func New(source, cache string) (Layout, error) {
+func New(source, cache, name string) (Layout, error) {
+	if strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789") != "" {
+		return Layout{}, fmt.Errorf("the cluster's name %q (--name or KC_NAME) may have small letters and digits only", name)
+	}
 	if cache == "" {
 		dir, err := os.UserCacheDir()
 		if err != nil {
@@ -30,14 +36,24 @@ func New(source, cache string) (Layout, error) {
 		}
 		cache = filepath.Join(dir, "istio-pod-network-controller", "cluster")
 	}
-	return Layout{Source: source, Cache: cache, Run: RunDir}, nil
+	l := Layout{Source: source, Cache: cache, Name: name}
+	l.Run = l.Named(RunDir)
+	return l, nil
+}
+
+// Named is a path or a name that the clusters of a machine must not share.
+func (l Layout) Named(what string) string {
+	if l.Name == "" {
+		return what
+	}
+	return what + "-" + l.Name
 }
 
 // Pins is the module that pins the cluster's programs.
 func (l Layout) Pins() string { return filepath.Join(l.Source, "programs") }
 
 // Data is where the node keeps images and containers and etcd its files. On a disk, not on the small tmpfs that /run often is.
-func (l Layout) Data() string { return filepath.Join(l.Cache, "data") }
+func (l Layout) Data() string { return filepath.Join(l.Cache, l.Named("data")) }
 
 // State is the file that records what is up.
 func (l Layout) State() string { return filepath.Join(l.Run, "state.json") }
@@ -46,7 +62,7 @@ func (l Layout) State() string { return filepath.Join(l.Run, "state.json") }
 func (l Layout) Logs() string { return filepath.Join(l.Run, "log") }
 
 // FailedLogs keeps the logs of the last start or boot that failed.
-func (l Layout) FailedLogs() string { return filepath.Join(l.Cache, "failed-start") }
+func (l Layout) FailedLogs() string { return filepath.Join(l.Cache, l.Named("failed-start")) }
 
 // PKI holds keys and certificates.
 func (l Layout) PKI() string { return filepath.Join(l.Run, "pki") }

@@ -42,7 +42,7 @@ type Plan struct {
 	Cgroup string
 }
 
-// Default is the plan of the one cluster that a machine can hold.
+// Default is the plan of a cluster. Those of a machine may have the same: nothing joins their namespaces.
 func Default() Plan {
 	return Plan{
 		NodeName:     "node1",
