@@ -42,6 +42,10 @@ for word in $hooks; do known E2E_HOOKS "$word" nri required powercut wait cni li
 for word in ${E2E_SECOND:-}; do known E2E_SECOND "$word" $hooks; done
 if [[ ${E2E_BENCH:-} ]]; then known E2E_BENCH "$E2E_BENCH" small; fi
 if ((${#backends[@]} == 0)); then known E2E_BACKENDS '' nftables iptables none; fi
+if [[ ${backends[*]}$hooks =~ ^(none)?\ *$ ]]; then
+  echo "e2e: E2E_BACKENDS and E2E_HOOKS name no round" >&2
+  exit 2
+fi
 
 # not_of ROUND: a pattern of the tests that do not name the round in the line //e2e:rounds above them.
 not_of() {
@@ -109,7 +113,7 @@ tests() {
 second() {
   local round
   say "in a second cluster, beside this one: $E2E_SECOND; what they say is in build/e2e-second.log, and comes at the end"
-  KC_NAME=second E2E_SECOND='' E2E_BUILT=1 E2E_BACKENDS=none E2E_HOOKS=$E2E_SECOND hack/e2e.sh "$@" >build/e2e-second.log 2>&1 &
+  E2E_HOOKS=$E2E_SECOND E2E_SECOND='' E2E_BACKENDS=none E2E_BUILT=1 KC_NAME=second hack/e2e.sh "$@" >build/e2e-second.log 2>&1 &
   beside=$!
   for round in $E2E_SECOND; do hooks=${hooks/ $round / }; done
 }

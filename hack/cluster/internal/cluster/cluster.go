@@ -36,7 +36,7 @@ func (c *Cluster) scratch() string { return filepath.Join(c.Layout.Data(), "node
 
 // lock is in the cache: the state directory is removed with the cluster.
 func (c *Cluster) lock() (unlock func(), err error) {
-	return state.Lock(filepath.Join(c.Layout.Cache, "up.lock"))
+	return state.Lock(filepath.Join(c.Layout.Cache, c.Layout.Named("up.lock")))
 }
 
 // State is what is recorded as up, or state.ErrNotUp.
