@@ -6,10 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -28,12 +25,16 @@ var errReplace = errors.New("the new version cannot take over")
 // errServesNot means that an Envoy has not taken over yet.
 var errServesNot = errors.New("its admin interface does not say that it serves")
 
-// hotArgs are the arguments of Envoy's hot restart. The socket's path is in a directory that only the pod's proxies can enter.
+// hotSocket begins the paths of the sockets by which Envoys reach each other: a role and the epoch modulo three follow. Only the pod's proxies
+// can enter its directory. An Envoy removes an older one's socket before it binds its own.
+const hotSocket = PathRun + "/hot"
+
+// hotArgs are the arguments of Envoy's hot restart. There is no --base-id: it names the shared memory, which lies in a /dev/shm of the pod's
+// proxies alone, and with the default socket path abstract sockets, which are not used.
 func hotArgs(place sidecar.HotRestart, drain time.Duration) []string {
 	seconds := uint32(drain / time.Second)
 	return []string{
-		"--restart-epoch", number(place.Epoch), "--base-id", strconv.Itoa(baseID),
-		"--socket-path", path.Join(PathRun, lineSocket+number(place.Line)), "--socket-mode", "0600",
+		"--restart-epoch", number(place.Epoch), "--socket-path", hotSocket, "--socket-mode", "0600",
 		"--drain-time-s", number(seconds * 2 / 3), "--parent-shutdown-time-s", number(seconds),
 	}
 }
@@ -51,13 +52,6 @@ func takePlace(ctx context.Context, prober Prober, v view, l launch, from *sidec
 	}
 	out.Version = version
 	if from == nil {
-		var lines []uint32 // in use
-		for _, c := range v.there {
-			if c.HotRestart != nil && c.State == sidecar.Running {
-				lines = append(lines, c.HotRestart.Line)
-			}
-		}
-		removeLines(v.home.run(), lines)
 		return out, nil
 	}
 	if err := canFollow(out, from, l.profile); err != nil {
@@ -101,26 +95,6 @@ func protocol(ctx context.Context, prober Prober, spec sidecar.Spec) (string, er
 	return version, nil
 }
 
-// baseID is the base ID of every Envoy. It names sockets and memory, which both lie in the home. It is not 0, Envoy's default.
-const baseID = 1
-
-// lineSocket begins the names of a line's sockets in the run directory; the number of the line follows, and then what Envoy adds.
-const lineSocket = "hot-"
-
-// removeLines removes the sockets of lines that have ended from a run directory: an Envoy leaves its own behind. A socket that cannot be
-// removed goes with the home.
-func removeLines(run string, but []uint32) {
-	files, _ := filepath.Glob(filepath.Join(run, lineSocket+"*")) // which fails on bad patterns only
-	for _, file := range files {
-		line, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(file), lineSocket), "_")
-		id, errID := strconv.ParseUint(line, 10, 32)
-		if errID == nil && slices.Contains(but, uint32(id)) {
-			continue
-		}
-		_ = os.Remove(file)
-	}
-}
-
 // The memory that Envoys of a line share, as version 11 of their protocol lays it out (source/server/hot_restart_impl.h): the size, the
 // version, two locks, and flags.
 const (
@@ -128,7 +102,7 @@ const (
 	sharedVersion      = 11
 	sharedFlags        = 96
 	sharedInitializing = 1
-	sharedName         = "envoy_shared_memory_10" // an Envoy multiplies its base ID by ten
+	sharedName         = "envoy_shared_memory_0"
 )
 
 // endInitializing clears the flag "initializing" in the memory that the Envoys of a line share. An Envoy that ends while it starts leaves it

@@ -44,7 +44,7 @@ func TestSpec_envoy_hasHotRestartArguments(t *testing.T) {
 	}
 	l := launch{profile: envoyProfile(t), pod: thePod(), epoch: 5, place: &sidecar.HotRestart{Line: 3, Epoch: 2, Version: "11.104"}}
 	got := l.spec(home{"/homes/u1.s1"})
-	want := strings.Fields("-c /etc/sidecar/envoy.yaml --restart-epoch 2 --base-id 1 --socket-path /run/sidecar/hot-3 --socket-mode 0600" +
+	want := strings.Fields("-c /etc/sidecar/envoy.yaml --restart-epoch 2 --socket-path /run/sidecar/hot --socket-mode 0600" +
 		" --drain-time-s 30 --parent-shutdown-time-s 45")
 	if diff := cmp.Diff(want, got.Args); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -145,7 +145,7 @@ func TestEndInitializing_endedWhileStarting_clearsFlag(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := home{t.TempDir()}
-			file := filepath.Join(h.path, "shm", "envoy_shared_memory_10")
+			file := filepath.Join(h.path, "shm", "envoy_shared_memory_0")
 			if err := os.Mkdir(filepath.Dir(file), 0o700); err != nil {
 				t.Fatal(err)
 			}
@@ -172,7 +172,7 @@ func TestEndInitializing_link_isRefused(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(h.path, "shm"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(outside, filepath.Join(h.path, "shm", "envoy_shared_memory_10")); err != nil {
+	if err := os.Symlink(outside, filepath.Join(h.path, "shm", "envoy_shared_memory_0")); err != nil {
 		t.Fatal(err)
 	}
 	if err := endInitializing(h.shm()); err == nil {
@@ -183,27 +183,5 @@ func TestEndInitializing_link_isRefused(t *testing.T) {
 	}
 	if err := endInitializing(t.TempDir()); err != nil {
 		t.Errorf("no memory: %v", err)
-	}
-}
-
-// A line's sockets go when the next line begins, unless one of the line still drains.
-func TestRemoveLines_oldLines_areRemoved(t *testing.T) {
-	h := home{t.TempDir()}
-	run := filepath.Join(h.path, "run")
-	if err := os.Mkdir(run, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"hot-0_parent_10", "hot-0_child_10", "hot-3_parent_11", "hot-31_parent_10", "hot-x", "admin-3.sock", "shot-0"} {
-		if err := os.WriteFile(filepath.Join(run, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	removeLines(run, []uint32{3})
-	left, err := filepath.Glob(filepath.Join(run, "*"))
-	for i := range left {
-		left[i] = filepath.Base(left[i])
-	}
-	if diff := cmp.Diff([]string{"admin-3.sock", "hot-3_parent_11", "shot-0"}, left); err != nil || diff != "" {
-		t.Errorf("%v, -want +got:\n%s", err, diff)
 	}
 }
