@@ -26,7 +26,7 @@ func startAgent(t *testing.T, n *fakeNode, root string) (m *Manager, stop func()
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	n.change(func() { n.killed, n.calls = cancel, 0 })
-	m = &Manager{Runtime: n, Logs: n, Secrets: n, Images: n, Cluster: n, Asker: n, Reporter: n, Summaries: n, Homes: Homes{Root: root}, Rollout: &Rollouts{}}
+	m = &Manager{Runtime: n, Logs: n, Secrets: n, Images: n, Cluster: n, Asker: n, Queues: n, Reporter: n, Summaries: n, Homes: Homes{Root: root}, Rollout: &Rollouts{}}
 	if n.cluster != nil {
 		m.Cluster = n.cluster
 	}

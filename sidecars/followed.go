@@ -50,6 +50,7 @@ type followed struct {
 
 	renewed time.Time // when the secrets were checked last
 	stale   string    // why a secret is not up to date, or ""
+	unmoved string    // why an upgrade may lose connections, or ""
 
 	// shown is how the proxy was after the last step. Manager.mu protects it.
 	shown shown

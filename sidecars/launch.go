@@ -86,6 +86,11 @@ func (s stepping) launch(ctx context.Context, a Action) error {
 			return err
 		}
 	}
+	if p.Spec.Handover == v1alpha1.HandoverReusePort {
+		if err := s.shareListeners(ctx, from); err != nil {
+			return err
+		}
+	}
 	s.memory.epoch = max(s.memory.epoch, a.Epoch+1)
 	id, err := s.Runtime.Create(ctx, l.spec(s.home))
 	if err != nil {
@@ -99,7 +104,7 @@ func (s stepping) launch(ctx context.Context, a Action) error {
 func (l launch) files() (map[string]string, error) {
 	return l.profile.render(Data{
 		Pod: PodDataOf(l.pod), Network: l.profile.network(),
-		Epoch: l.epoch, HandoverSocket: path.Join(PathRun, handoverSocket(l.epoch)), AdminSocket: path.Join(PathRun, admin(l.epoch)),
+		Epoch: l.epoch, Slot: l.epoch % slots, HandoverSocket: path.Join(PathRun, handoverSocket(l.epoch)), AdminSocket: path.Join(PathRun, admin(l.epoch)),
 	})
 }
 
@@ -119,6 +124,7 @@ func (l launch) spec(h home) sidecar.Spec {
 		},
 	}
 	out.Labels.HotRestart = l.place
+	out.Labels.StopSignal = p.StopSignal
 	if p.Handover == v1alpha1.HandoverHAProxy {
 		out.Labels.StopSignal = "USR1" // HAProxy finishes its connections, and as the first process of its namespace ignores TERM
 	}
@@ -144,7 +150,7 @@ func (l launch) handoverArgs() []string {
 		if l.place != nil {
 			return hotArgs(*l.place, l.profile.drainLimit())
 		}
-	case v1alpha1.HandoverNone:
+	case v1alpha1.HandoverNone, v1alpha1.HandoverReusePort:
 	}
 	return nil
 }

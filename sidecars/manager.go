@@ -45,6 +45,7 @@ type Manager struct {
 	Applications Applications
 	Cluster      Cluster
 	Asker        Asker
+	Queues       Queues
 	Reporter     Reporter
 	Homes        Homes
 	Rollout      *Rollouts

@@ -150,9 +150,17 @@ func TestManager_upgradeFails_oldProxyStays(t *testing.T) {
 
 // Whatever call the agent is killed after, the next one ends with one proxy of the version that is wanted, and nothing else.
 func TestManager_killedBetweenCalls_nextAgentFinishes(t *testing.T) {
+	for name, prepare := range map[string]func(*fakeNode){"haproxy": func(*fakeNode) {}, "reuse-port": (*fakeNode).sharePorts} {
+		t.Run(name, func(t *testing.T) { killEverywhere(t, prepare) })
+	}
+}
+
+func killEverywhere(t *testing.T, prepare func(*fakeNode)) {
+	t.Helper()
 	for kill := 1; ; kill++ {
 		finished := false
 		bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+			prepare(n)
 			m, stop := agent()
 			m.Follow(sandboxOf("u1"))
 			n.change(func() { n.killAfter = kill })

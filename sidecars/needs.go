@@ -72,6 +72,12 @@ type Asker interface {
 	Listens(ctx context.Context, s podnet.Sandbox, p *Profile) error
 }
 
+// Queues moves the connections that wait at listeners.
+type Queues interface {
+	// Move has the connections at a listener that closes go to the other listeners of its group, from now on, in a sandbox's network.
+	Move(ctx context.Context, s podnet.Sandbox) error
+}
+
 // ErrPulling means that an image is being pulled. Notify is called when that has ended.
 var ErrPulling = errors.New("the image is being pulled")
 

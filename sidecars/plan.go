@@ -42,6 +42,8 @@ type Desired struct {
 	MaxRunning int
 	// Upgrade reports whether a proxy of another hash may be replaced now.
 	Upgrade bool
+	// Slots reports whether proxies that run at once have different slots.
+	Slots bool
 	// HotRestart reports whether proxies take over from each other in Envoy's way: a new one tells the old one to drain once it is ready,
 	// and ends it at DrainLimit. A new proxy that is not ready is killed: asked to end, it would end the old one, too.
 	HotRestart bool
@@ -124,6 +126,9 @@ func Decide(d Desired, there []Proxy, now time.Time) (out Decision) {
 		return out
 	}
 	next := Action{Verb: Start, Epoch: nextEpoch(d.Epoch, there)}
+	if d.Slots && slices.ContainsFunc(running, func(p Proxy) bool { return p.Epoch%slots == next.Epoch%slots }) {
+		next.Epoch++
+	}
 	switch {
 	case serving < 0:
 		out.start(next, d.RetryAt, now)

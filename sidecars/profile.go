@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -78,6 +79,8 @@ func (p *Profile) maxRunning() int {
 		return 4
 	case v1alpha1.HandoverEnvoy:
 		return 2 // a third one would have the first one end at once
+	case v1alpha1.HandoverReusePort:
+		return slots
 	case v1alpha1.HandoverNone:
 	}
 	return 1
@@ -96,13 +99,40 @@ func (p *Profile) UID() int64 {
 
 // Ports are the ports on which only the proxy may listen in a pod.
 func (p *Profile) Ports() (out []uint16) {
-	ports := []int32{p.Spec.Network.OutboundPort, p.Spec.Network.InboundPort, p.Spec.Readiness.TCPPort}
-	if p.Spec.Readiness.HTTPGet != nil {
-		ports = append(ports, p.Spec.Readiness.HTTPGet.Port)
+	ports := []int32{p.Spec.Network.OutboundPort, p.Spec.Network.InboundPort}
+	for slot := range uint32(slots) {
+		r := p.Readiness(slot)
+		ports = append(ports, r.TCPPort)
+		if r.HTTPGet != nil {
+			ports = append(ports, r.HTTPGet.Port)
+		}
 	}
 	for _, port := range ports {
 		if port != 0 && !slices.Contains(out, uint16(port)) {
 			out = append(out, uint16(port))
+		}
+	}
+	return out
+}
+
+// slots is how many proxies with handover reuse-port may run at once. What they cannot share they have by slot: the epoch modulo slots.
+const slots = 2
+
+// Readiness returns the question to the proxy of an epoch.
+func (p *Profile) Readiness(epoch uint32) v1alpha1.Readiness {
+	own := func(socket string) string { return strings.ReplaceAll(socket, "{epoch}", number(epoch)) }
+	out, next := p.Spec.Readiness, int32(0)
+	if out.SlotPorts {
+		next = int32(epoch % slots)
+	}
+	out.Socket = own(out.Socket)
+	if out.TCPPort != 0 {
+		out.TCPPort += next
+	}
+	if get := out.HTTPGet; get != nil {
+		out.HTTPGet = &v1alpha1.HTTPGet{Port: get.Port, Socket: own(get.Socket), Path: get.Path}
+		if get.Port != 0 {
+			out.HTTPGet.Port += next
 		}
 	}
 	return out

@@ -18,9 +18,10 @@ const maxFileBytes = 1 << 20
 type Data struct {
 	Pod     PodData
 	Network NetworkData
-	// Epoch is the proxy's. HandoverSocket is the path at which a proxy with handover haproxy opens its admin socket, and AdminSocket that
-	// at which one with handover envoy-hot-restart has its admin interface.
-	Epoch                       uint32
+	// Epoch is the proxy's, and Slot its slot: proxies with handover reuse-port that run at once have different ones. HandoverSocket is the
+	// path at which a proxy with handover haproxy opens its admin socket. AdminSocket is for an admin interface of the epoch's own, which
+	// handover envoy-hot-restart wants there.
+	Epoch, Slot                 uint32
 	HandoverSocket, AdminSocket string
 }
 
@@ -138,9 +139,9 @@ func (b *bounded) Write(p []byte) (int, error) {
 // something else, and are left to the renderer.
 func (t Template) checkNames(shared bool) error {
 	others, says := []string{"Pods", "Node", "Version", "VersionSocket"},
-		".%s is of mode shared: a template of mode perPod sees .Pod, .Network, .Epoch, .HandoverSocket and .AdminSocket"
+		".%s is of mode shared: a template of mode perPod sees .Pod, .Network, .Epoch, .Slot, .HandoverSocket and .AdminSocket"
 	if shared {
-		others, says = []string{"Pod", "Epoch", "HandoverSocket", "AdminSocket"},
+		others, says = []string{"Pod", "Epoch", "Slot", "HandoverSocket", "AdminSocket"},
 			".%s is of mode perPod: a template of mode shared sees .Pods, .Network, .Node, .Version and .VersionSocket"
 	}
 	if t.parsed.Tree == nil {

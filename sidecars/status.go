@@ -47,6 +47,8 @@ func (v view) status(f *followed, d Decision, pulling bool) Status {
 		out.Message = f.why + "; " + f.stale
 	case f.stale != "":
 		out.Message = f.stale
+	case f.why == "":
+		out.Message = f.unmoved
 	}
 	shown := v.container(d.Serving)
 	if shown == nil && len(v.there) > 0 {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
 )
@@ -29,7 +30,7 @@ func (v view) desired(f *followed, upgrade bool) Desired {
 	}
 	out := Desired{
 		Wanted: !v.done() && !v.choice.Finished && !v.home.finished(time.Now()), Keep: true,
-		Hash: p.Hash, MaxRunning: p.maxRunning(), HotRestart: v.hotRestarts(), Upgrade: upgrade || !v.needsTurn(),
+		Hash: p.Hash, MaxRunning: p.maxRunning(), Slots: p.Spec.Handover == v1alpha1.HandoverReusePort, HotRestart: v.hotRestarts(), Upgrade: upgrade || !v.needsTurn(),
 		StartLimit: p.startLimit(), DrainLimit: p.drainLimit(), Epoch: f.epoch, RetryAt: f.retryAt(),
 	}
 	if f.noHandover == p.Hash {

@@ -19,6 +19,7 @@ type Resources struct {
 
 // Readiness is a question to the proxy, asked inside the pod's network namespace: exactly one of httpGet, tcpPort and socket.
 //
+// +kubebuilder:validation:XValidation:rule="!has(self.slotPorts) || !self.slotPorts || has(self.tcpPort) && self.tcpPort < 65535 || has(self.httpGet) && has(self.httpGet.port) && self.httpGet.port < 65535",message="slotPorts needs a port with a next one: tcpPort or httpGet.port, 65534 at most"
 // +kubebuilder:validation:XValidation:rule="[has(self.httpGet), has(self.tcpPort), has(self.socket)].filter(x, x).size() == 1",message="exactly one of httpGet, tcpPort and socket"
 type Readiness struct {
 	// HTTPGet expects a status from 200 to 399.
@@ -29,11 +30,16 @@ type Readiness struct {
 	// +kubebuilder:validation:Maximum=65535
 	// +optional
 	TCPPort int32 `json:"tcpPort,omitempty"`
-	// Socket is the name of a unix socket in /run/sidecar, which must accept a connection.
-	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_-][A-Za-z0-9._-]*$`
+	// Socket is the name of a unix socket in /run/sidecar, which must accept a connection. {epoch} in it is the proxy's epoch:
+	// admin-{epoch}.sock is .AdminSocket.
+	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9_-]|\{epoch\})([A-Za-z0-9._-]|\{epoch\})*$`
 	// +kubebuilder:validation:MaxLength=64
 	// +optional
 	Socket string `json:"socket,omitempty"`
+	// SlotPorts has a proxy of slot 1 asked at the port after the named one: proxies that run side by side have the slots 0 and 1
+	// (.Slot in the templates).
+	// +optional
+	SlotPorts bool `json:"slotPorts,omitempty"`
 	// StartSeconds is how long a new proxy may take until it is ready.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=600
@@ -48,11 +54,19 @@ type Readiness struct {
 	PeriodSeconds int32 `json:"periodSeconds,omitempty"`
 }
 
-// HTTPGet is a request to 127.0.0.1.
+// HTTPGet is a request to a port of 127.0.0.1, or to a unix socket.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.port) != has(self.socket)",message="exactly one of port and socket"
 type HTTPGet struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
-	Port int32 `json:"port"`
+	// +optional
+	Port int32 `json:"port,omitempty"`
+	// Socket is the name of a unix socket in /run/sidecar. {epoch} in it is the proxy's epoch.
+	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9_-]|\{epoch\})([A-Za-z0-9._-]|\{epoch\})*$`
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	Socket string `json:"socket,omitempty"`
 	// +kubebuilder:validation:Pattern=`^/[!-~]*$`
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:default="/"

@@ -108,14 +108,16 @@ type ProxyProfileList struct {
 // +kubebuilder:validation:XValidation:rule="self.mode == oldSelf.mode",message="mode does not change: proxies of both modes would serve the same pods; make another profile, and have the pods choose it"
 // +kubebuilder:validation:XValidation:rule="self.mode == 'shared' || has(self.image)",message="image is missing"
 // +kubebuilder:validation:XValidation:rule="(self.mode == 'shared') == has(self.shared)",message="shared belongs to mode shared, which needs it"
-// +kubebuilder:validation:XValidation:rule="self.mode != 'shared' || !(has(self.image) || has(self.imagePullSecrets) || has(self.command) || has(self.args) || has(self.env) || has(self.secrets) || has(self.hotRestart) || self.handover != 'none' || has(self.resources) && (has(self.resources.memoryLimit) || has(self.resources.cpuLimit) || has(self.resources.cpuRequest)))",message="mode shared has no image, imagePullSecrets, command, args, env, secrets, resources, handover and hotRestart: the DaemonSet of the proxy has them"
+// +kubebuilder:validation:XValidation:rule="self.mode != 'shared' || !(has(self.image) || has(self.imagePullSecrets) || has(self.command) || has(self.args) || has(self.env) || has(self.secrets) || has(self.hotRestart) || has(self.stopSignal) || self.handover != 'none' || has(self.resources) && (has(self.resources.memoryLimit) || has(self.resources.cpuLimit) || has(self.resources.cpuRequest)))",message="mode shared has no image, imagePullSecrets, command, args, env, secrets, resources, handover, stopSignal and hotRestart: the DaemonSet of the proxy has them"
 // +kubebuilder:validation:XValidation:rule="self.mode != 'shared' || has(self.files) && self.files.size() > 0",message="mode shared needs files: the configuration of the proxy"
 // +kubebuilder:validation:XValidation:rule="self.mode != 'shared' || !has(self.network.transparent) || !self.network.transparent",message="mode shared has no network.transparent"
 // +kubebuilder:validation:XValidation:rule="self.network.outboundPort != self.network.inboundPort",message="outboundPort and inboundPort are the same"
-// +kubebuilder:validation:XValidation:rule="self.handover == 'none' || has(self.command) || has(self.args)",messageExpression="'handover ' + self.handover + ' adds arguments: set command or args'"
+// +kubebuilder:validation:XValidation:rule="self.handover in ['none', 'reuse-port'] || has(self.command) || has(self.args)",messageExpression="'handover ' + self.handover + ' adds arguments: set command or args'"
 // +kubebuilder:validation:XValidation:rule="self.handover != 'envoy-hot-restart' || !has(self.command) || !self.command.exists(a, a in ['--base-id', '--base-id-path', '--use-dynamic-base-id', '--restart-epoch', '--socket-path', '--socket-mode', '--drain-time-s', '--parent-shutdown-time-s', '--hot-restart-version', '--disable-hot-restart', '--skip-hot-restart-on-no-parent'])",message="with handover envoy-hot-restart the agent sets --base-id, --base-id-path, --use-dynamic-base-id, --restart-epoch, --socket-path, --socket-mode, --drain-time-s, --parent-shutdown-time-s, --hot-restart-version, --disable-hot-restart and --skip-hot-restart-on-no-parent itself: take them out of command"
 // +kubebuilder:validation:XValidation:rule="self.handover != 'envoy-hot-restart' || !has(self.args) || !self.args.exists(a, a in ['--base-id', '--base-id-path', '--use-dynamic-base-id', '--restart-epoch', '--socket-path', '--socket-mode', '--drain-time-s', '--parent-shutdown-time-s', '--hot-restart-version', '--disable-hot-restart', '--skip-hot-restart-on-no-parent'])",message="with handover envoy-hot-restart the agent sets --base-id, --base-id-path, --use-dynamic-base-id, --restart-epoch, --socket-path, --socket-mode, --drain-time-s, --parent-shutdown-time-s, --hot-restart-version, --disable-hot-restart and --skip-hot-restart-on-no-parent itself: take them out of args"
 // +kubebuilder:validation:XValidation:rule="self.handover == 'envoy-hot-restart' || !has(self.hotRestart)",message="hotRestart needs handover envoy-hot-restart"
+// +kubebuilder:validation:XValidation:rule="(self.handover == 'reuse-port') == has(self.stopSignal)",message="stopSignal belongs to handover reuse-port, which needs it"
+// +kubebuilder:validation:XValidation:rule="self.handover != 'reuse-port' || has(self.readiness.slotPorts) && self.readiness.slotPorts || has(self.readiness.socket) && self.readiness.socket.contains('{epoch}') || has(self.readiness.httpGet) && has(self.readiness.httpGet.socket) && self.readiness.httpGet.socket.contains('{epoch}')",message="with handover reuse-port the old proxy would answer for the new one: readiness has to ask what one epoch alone has, a socket with {epoch} in its name, such as admin-{epoch}.sock, or a port with slotPorts"
 type ProxyProfileSpec struct {
 	// NamespaceSelector selects, by labels, the namespaces whose pods may choose this profile. Without it no pod may; an empty selector
 	// ({}) selects all namespaces.
@@ -216,10 +218,16 @@ type ProxyProfileSpec struct {
 
 	// Handover is how a new proxy takes over from a running one, which finishes its connections: haproxy (its listeners are passed through
 	// an admin socket, which the template opens at .HandoverSocket), envoy-hot-restart (Envoy's own way; its admin interface has to be the
-	// unix socket .AdminSocket), or none (the old proxy is stopped first, connections are lost).
+	// unix socket .AdminSocket), reuse-port (for proxies that listen with SO_REUSEPORT: both serve until the new one is ready, and then the
+	// old one gets stopSignal), or none (the old proxy is stopped first, connections are lost).
 	// +kubebuilder:default=none
 	// +optional
 	Handover Handover `json:"handover,omitempty"`
+
+	// StopSignal has a proxy with handover reuse-port close its listeners, finish its connections and end: QUIT for nginx, USR1 for HAProxy.
+	// +kubebuilder:validation:Enum=HUP;INT;QUIT;TERM;USR1;USR2;WINCH
+	// +optional
+	StopSignal string `json:"stopSignal,omitempty"`
 
 	// HotRestart refines handover envoy-hot-restart.
 	// +optional
@@ -253,14 +261,15 @@ const (
 
 // Handover is a way to replace a running proxy.
 //
-// +kubebuilder:validation:Enum=none;haproxy;envoy-hot-restart
+// +kubebuilder:validation:Enum=none;haproxy;envoy-hot-restart;reuse-port
 type Handover string
 
 // The handovers.
 const (
-	HandoverNone    Handover = "none"
-	HandoverHAProxy Handover = "haproxy"
-	HandoverEnvoy   Handover = "envoy-hot-restart"
+	HandoverNone      Handover = "none"
+	HandoverHAProxy   Handover = "haproxy"
+	HandoverEnvoy     Handover = "envoy-hot-restart"
+	HandoverReusePort Handover = "reuse-port"
 )
 
 // EnvVar is an environment variable: a value, or a field of the pod.
@@ -288,7 +297,7 @@ type File struct {
 	Name string `json:"name"`
 
 	// Template is a Go template over the pod's data: .Pod.Name, .Pod.Namespace, .Pod.UID, .Pod.IP, .Pod.Node, .Pod.ServiceAccount,
-	// .Pod.Labels, .Pod.Annotations, .Network, .Epoch, .HandoverSocket and .AdminSocket. With mode shared it is over the node's: .Pods, each
+	// .Pod.Labels, .Pod.Annotations, .Network, .Epoch, .Slot, .HandoverSocket and .AdminSocket. With mode shared it is over the node's: .Pods, each
 	// with the same fields and .NetNS, the name of its network namespace in /var/run/netns; .Network, .Node, .Version and .VersionSocket.
 	// Every value that it prints is quoted as Syntax says.
 	// +kubebuilder:validation:MaxLength=262144

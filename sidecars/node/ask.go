@@ -41,7 +41,7 @@ func (a asker) Ask(ctx context.Context, s podnet.Sandbox, p *sidecars.Profile, e
 			return err
 		}
 	}
-	r := p.Spec.Readiness
+	r := p.Readiness(epoch)
 	switch {
 	case r.Socket != "":
 		return a.askSocket(ctx, filepath.Join(a.homes.RunDirectory(s), r.Socket))
@@ -107,6 +107,11 @@ func connect(ctx context.Context, fd int, port int32) (net.Conn, error) {
 }
 
 func (a asker) askHTTP(ctx context.Context, s podnet.Sandbox, page *v1alpha1.HTTPGet) error {
+	if page.Socket != "" {
+		return get(ctx, "http://localhost"+page.Path, func(ctx context.Context) (net.Conn, error) {
+			return sidecars.DialSocket(ctx, filepath.Join(a.homes.RunDirectory(s), page.Socket))
+		})
+	}
 	url := "http://127.0.0.1:" + strconv.Itoa(int(page.Port)) + page.Path
 	return get(ctx, url, func(ctx context.Context) (net.Conn, error) { return a.dial(ctx, s, page.Port) })
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 
-	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables/kernel"
@@ -16,10 +15,10 @@ import (
 // checkPorts returns sidecars.ErrPortTaken if a process of another user than the proxy's listens on a port of the proxy's, at any address of
 // either family: it would be taken for the proxy. A process of the application that has become the proxy's user is not found out.
 func (a asker) checkPorts(ctx context.Context, s podnet.Sandbox, p *sidecars.Profile) error {
-	user, ports := uint32(p.UID()), proxyPorts(p.Spec)
+	user, ports := uint32(p.UID()), p.Ports()
 	_, err := kernel.Visit(ctx, a.namespaces, s.Place(), func(ctx context.Context, ns *netns.NS) (_ struct{}, taken error) {
 		err := kernel.EachListener(ctx, ns, func(l kernel.Socket) (more bool) {
-			if l.UID != user && slices.Contains(ports, int32(l.Port)) {
+			if l.UID != user && slices.Contains(ports, l.Port) {
 				taken = fmt.Errorf("%w: a process of the application, of user %d, listens on port %d, which the proxy (user %d) needs: have it use another port",
 					sidecars.ErrPortTaken, l.UID, l.Port, user)
 			}
@@ -28,18 +27,4 @@ func (a asker) checkPorts(ctx context.Context, s podnet.Sandbox, p *sidecars.Pro
 		return struct{}{}, cmp.Or(taken, err)
 	})
 	return err
-}
-
-// proxyPorts are those on which nobody but the proxy may listen.
-func proxyPorts(spec v1alpha1.ProxyProfileSpec) (out []int32) {
-	ports := []int32{spec.Network.OutboundPort, spec.Network.InboundPort, spec.Readiness.TCPPort}
-	if spec.Readiness.HTTPGet != nil {
-		ports = append(ports, spec.Readiness.HTTPGet.Port)
-	}
-	for _, port := range ports {
-		if port != 0 {
-			out = append(out, port)
-		}
-	}
-	return out
 }

@@ -99,7 +99,7 @@ func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, erro
 	images := &sidecarImages{runtime: runtime, secrets: volumes, pause: pullPause}
 	out.manager = &sidecars.Manager{
 		Runtime: runtime, Logs: container.Logs{Root: DefaultLogRoot}, Images: images, Prober: &sidecarProber{programs: runtime}, Applications: runtime,
-		Cluster: ownCluster{out.cluster}, Asker: asker{c.Namespaces, homes},
+		Cluster: ownCluster{out.cluster}, Asker: asker{c.Namespaces, homes}, Queues: queues{c.Namespaces},
 		Reporter: ownReporter{out.reports}, Homes: homes, Rollout: &sidecars.Rollouts{}, Summaries: out.sums,
 		Secrets: &sidecarSecrets{volumes: volumes, audiences: c.TokenAudiences, client: mgr.GetClient()},
 	}

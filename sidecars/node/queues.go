@@ -1,0 +1,58 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/iptables/kernel"
+)
+
+// queues are the accept queues of listeners in pods.
+type queues struct{ namespaces kernel.Namespaces }
+
+// migrateSetting is the kernel's switch for it, one for each network namespace, by its path below /proc.
+const migrateSetting = "sys/net/ipv4/tcp_migrate_req"
+
+// Move has the kernel give the queue of a listener that closes to the other listeners of the same address, port and user.
+func (q queues) Move(ctx context.Context, s podnet.Sandbox) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	_, err := kernel.Visit(ctx, q.namespaces, s.Place(), func(_ context.Context, ns *netns.NS) (struct{}, error) {
+		return struct{}{}, ns.Inside(migrate)
+	})
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOSYS) {
+		return errors.New("the kernel has no net.ipv4.tcp_migrate_req (Linux 5.14)")
+	} else if err != nil {
+		return fmt.Errorf("set net.ipv4.tcp_migrate_req: %w", err)
+	}
+	return nil
+}
+
+// migrate sets the switch of the thread's network namespace. In the agent's container /proc/sys is read-only, so it makes a procfs of its
+// own, which is mounted nowhere.
+func migrate() error {
+	fs, err := unix.Fsopen("proc", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("make a procfs: %w", err)
+	}
+	defer unix.Close(fs) //nolint:errcheck // nothing was written
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return fmt.Errorf("make a procfs: %w", err)
+	}
+	root, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
+	if err != nil {
+		return fmt.Errorf("make a procfs: %w", err)
+	}
+	defer unix.Close(root) //nolint:errcheck // nothing was written
+	file, err := unix.Openat(root, migrateSetting, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	_, err = unix.Write(file, []byte("1"))
+	return errors.Join(err, unix.Close(file))
+}

@@ -1,0 +1,42 @@
+package node
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/test/kerneltest"
+)
+
+// migrates returns the kernel's setting of a namespace.
+func migrates(t *testing.T, ns *netns.NS) (setting string) {
+	t.Helper()
+	err := ns.Inside(func() error {
+		text, err := os.ReadFile("/proc/sys/net/ipv4/tcp_migrate_req")
+		setting = strings.TrimSpace(string(text))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return setting
+}
+
+func TestMove_pod_isSetThereAlone(t *testing.T) {
+	t.Parallel()
+	pod, world := kerneltest.NewPod(t)
+	q := queues{namespaces(t)}
+	for range 2 {
+		if err := q.Move(t.Context(), podnet.Sandbox{NetNS: pod.Path()}); err != nil {
+			t.Fatal(err)
+		}
+		if in, out := migrates(t, pod), migrates(t, world); in != "1" || out != "0" {
+			t.Errorf("it is %s in the pod, and %s beside it", in, out)
+		}
+	}
+	if err := q.Move(t.Context(), podnet.Sandbox{NetNS: "/no/such/namespace"}); err == nil {
+		t.Error("a namespace that is gone is no error")
+	}
+}

@@ -1,0 +1,171 @@
+package sidecars
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/sidecar"
+)
+
+// Move counts.
+func (n *fakeNode) Move(context.Context, podnet.Sandbox) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.call("move")
+}
+
+// sharePorts gives the fake node a profile whose proxies listen side by side.
+func (n *fakeNode) sharePorts() {
+	spec := &n.profile.Spec
+	spec.Handover, spec.StopSignal, spec.Args = v1alpha1.HandoverReusePort, "QUIT", []string{"-c", "/etc/sidecar/nginx.conf"}
+	spec.Readiness.TCPPort, spec.Readiness.HTTPGet = 0, &v1alpha1.HTTPGet{Socket: "admin-{epoch}.sock", Path: "/ready"}
+	spec.Files = []v1alpha1.File{{Name: "nginx.conf", Template: "listen unix:{{.AdminSocket}}; listen 127.0.0.1:909{{.Slot}};"}}
+	before := n.behave
+	n.behave = func(p *fakeProxy) { before(p); p.from = "whichever listens" }
+}
+
+func TestSpec_reusePort_hasSignalAndNoArguments(t *testing.T) {
+	n := newNode()
+	n.sharePorts()
+	p, err := Compile(&n.profile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	from := uint32(2)
+	l := launch{profile: p, pod: thePod(), epoch: 5, from: &from}
+	if got := l.spec(home{"/homes/u1.s1"}); got.StopSignal != "QUIT" || !slices.Equal(got.Args, p.Spec.Args) {
+		t.Errorf("signal %q, arguments %q", got.StopSignal, got.Args)
+	}
+	files, err := l.files()
+	if want := "listen unix:/run/sidecar/admin-5.sock; listen 127.0.0.1:9091;"; err != nil || files["nginx.conf"] != want {
+		t.Errorf("%v, %v", files, err)
+	}
+}
+
+func TestReadiness_epoch_hasItsOwnSocketAndPort(t *testing.T) {
+	for name, c := range map[string]struct {
+		readiness, want v1alpha1.Readiness
+		ports           []uint16
+	}{
+		"a socket": {
+			v1alpha1.Readiness{Socket: "admin-{epoch}.sock"}, v1alpha1.Readiness{Socket: "admin-7.sock"}, nil,
+		},
+		"a page of a socket": {
+			v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Socket: "admin-{epoch}.sock", Path: "/ready"}},
+			v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Socket: "admin-7.sock", Path: "/ready"}}, nil,
+		},
+		"a port of a slot": {
+			v1alpha1.Readiness{TCPPort: 15021, SlotPorts: true}, v1alpha1.Readiness{TCPPort: 15022, SlotPorts: true}, []uint16{15021, 15022},
+		},
+		"a page of a slot's port": {
+			v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Port: 15021}, SlotPorts: true},
+			v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Port: 15022}, SlotPorts: true}, []uint16{15021, 15022},
+		},
+		"a port that all share": {
+			v1alpha1.Readiness{TCPPort: 15021}, v1alpha1.Readiness{TCPPort: 15021}, []uint16{15021},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode()
+			n.profile.Spec.Readiness = c.readiness
+			p, err := Compile(&n.profile)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(c.want, p.Readiness(7)); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			if diff := cmp.Diff(append([]uint16{15001, 15006}, c.ports...), p.Ports()); diff != "" {
+				t.Errorf("ports: -want +got:\n%s", diff)
+			}
+			if even := p.Readiness(6); even.TCPPort != c.readiness.TCPPort {
+				t.Errorf("of an even epoch: %+v", even)
+			}
+		})
+	}
+}
+
+// Proxies that run at once have different slots, whatever became of the epochs between them.
+func TestDecide_slots_areTakenInTurn(t *testing.T) {
+	slotted := func(d *Desired) { d.Slots, d.MaxRunning = true, 2 }
+	for name, c := range map[string]struct {
+		desired Desired
+		there   []Proxy
+		want    Decision
+	}{
+		"the next epoch has the other slot": {
+			wants(slotted, to("v2")), []Proxy{running(0)}, Decision{Actions: []Action{start(1, "a")}, Serving: "a"},
+		},
+		"the next epoch has the slot of the running proxy, since one has failed": {
+			wants(slotted, to("v2")), []Proxy{running(0), running(1, v2, state(sidecar.Exited))},
+			Decision{Actions: []Action{remove(1), start(3, "a")}, Serving: "a"},
+		},
+		"the slot of a proxy that drains is not free": {
+			wants(slotted), []Proxy{running(0, draining(time.Second)), running(1, state(sidecar.Exited))},
+			Decision{Actions: []Action{remove(1), start(3, "")}, Again: now().Add(44 * time.Second)},
+		},
+		"no third one beside a proxy that drains": {
+			wants(slotted, to("v2")), []Proxy{running(0, draining(time.Second)), running(1)},
+			Decision{Serving: "b", Again: now().Add(44 * time.Second)},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(c.want, Decide(c.desired, c.there, now())); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestShareListeners_kernelCannotMove_isSaid(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		n.sharePorts()
+		n.failures["move"] = errors.New("the kernel is too old")
+		m, stop := agent()
+		defer stop()
+		m.Follow(sandboxOf("u1"))
+		after(time.Minute)
+		if said := n.mustSay(t, "u1", v1alpha1.Running, true); !strings.Contains(said.Message, "the kernel is too old") || said.Failure != "" {
+			t.Errorf("the ManagedProxy says %+v", said)
+		}
+		n.change(func() { delete(n.failures, "move") })
+		n.upgrade(m)
+		after(time.Minute)
+		if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Message != "" || said.Image != "localhost/haproxy:2" {
+			t.Errorf("a kernel that can: %+v", said)
+		}
+	})
+}
+
+// A proxy of another handover takes part if a signal has it close its listeners.
+func TestShareListeners_otherHandoverBefore_decides(t *testing.T) {
+	for name, c := range map[string]struct {
+		from *sidecar.Labels
+		want string
+	}{
+		"none is there":                   {nil, ""},
+		"one that takes a signal":         {&sidecar.Labels{StopSignal: "USR1"}, ""},
+		"one that is stopped anyway":      {&sidecar.Labels{}, errReplace.Error()},
+		"an Envoy, which takes no signal": {&sidecar.Labels{HotRestart: &sidecar.HotRestart{}}, "the running proxy stays"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var from *sidecar.Container
+			if c.from != nil {
+				from = &sidecar.Container{Labels: *c.from}
+			}
+			s := stepping{Manager: &Manager{Queues: newNode()}, memory: newFollowed(sandboxOf("u1"))}
+			err := s.shareListeners(t.Context(), from)
+			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error %v, want %q", err, c.want)
+			}
+		})
+	}
+}
