@@ -170,7 +170,7 @@ func (n *envoyNode) line() string {
 
 func eventually(t *testing.T, what string, is func() bool, instead func() string) {
 	t.Helper()
-	const patience = 30 * time.Second
+	const patience = 2 * time.Minute
 	deadline, tick := time.After(patience), time.NewTicker(20*time.Millisecond)
 	defer tick.Stop()
 	for !is() {

@@ -32,6 +32,8 @@ const envStandin = "STANDIN_CONTAINER"
 type standinContainer struct {
 	Mounts   []sidecar.Mount
 	UID, GID int
+	// Program is what it runs instead of the stand-in.
+	Program []string
 }
 
 func TestMain(m *testing.M) {
@@ -44,7 +46,7 @@ func TestMain(m *testing.M) {
 // standin is the first process of a container.
 func standin(text string) int {
 	var c standinContainer
-	if err := errors.Join(json.Unmarshal([]byte(text), &c), c.enter()); err != nil {
+	if err := errors.Join(json.Unmarshal([]byte(text), &c), c.mount()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 70
 	}
@@ -52,13 +54,28 @@ func standin(text string) int {
 		_, _ = os.NewFile(3, "test").Read(make([]byte, 1))
 		_ = unix.Kill(os.Getpid(), unix.SIGKILL)
 	}()
+	if len(c.Program) > 0 && c.Program[0] != deaf {
+		return c.run()
+	}
+	if err := c.becomeProxy(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 70
+	}
+	if len(c.Program) > 0 {
+		return listenDeafly()
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM) //nolint:forbidigo // it is a program's start
 	defer stop()
 	return envoystandin.Main(ctx, os.Args[1:], os.Stderr)
 }
 
-// enter makes the container's mounts, in the process's own mount namespace, and gives up root.
-func (c standinContainer) enter() error {
+// becomeProxy gives up root.
+func (c standinContainer) becomeProxy() error {
+	return errors.Join(syscall.Setgroups(nil), syscall.Setgid(c.GID), syscall.Setuid(c.UID))
+}
+
+// mount makes the container's mounts, in the process's own mount namespace.
+func (c standinContainer) mount() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
 	}
@@ -81,13 +98,14 @@ func (c standinContainer) enter() error {
 			return fmt.Errorf("%s: %w", m.Container, err)
 		}
 	}
-	return errors.Join(syscall.Setgroups(nil), syscall.Setgid(c.GID), syscall.Setuid(c.UID))
+	return nil
 }
 
 // processes is a runtime whose containers are processes in a network namespace, with mounts of their own. An image is the stand-in for
-// Envoy with environment variables: "envoy:2,STANDIN_FAULT=crash".
+// Envoy with environment variables: "envoy:2,STANDIN_FAULT=crash". A command is run instead of it.
 type processes struct {
-	ns *netns.NS
+	ns   *netns.NS
+	pods map[string]*netns.NS // by sandbox, if there are more
 
 	mu    sync.Mutex
 	all   map[string]*process
@@ -147,12 +165,14 @@ func (p *processes) call() error {
 	return nil
 }
 
-func (p *processes) List(context.Context, string) ([]sidecar.Container, error) {
+func (p *processes) List(_ context.Context, podUID string) ([]sidecar.Container, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	out := make([]sidecar.Container, 0, len(p.all))
 	for _, one := range p.all {
-		out = append(out, one.Container)
+		if podUID == "" || one.PodUID == podUID {
+			out = append(out, one.Container)
+		}
 	}
 	slices.SortFunc(out, func(a, b sidecar.Container) int { return cmp.Compare(a.Epoch, b.Epoch) })
 	return out, nil
@@ -166,7 +186,7 @@ func (p *processes) Create(_ context.Context, s sidecar.Spec) (string, error) {
 		return "", err
 	}
 	for _, one := range p.all {
-		if one.Epoch == s.Epoch {
+		if one.PodUID == s.PodUID && one.Epoch == s.Epoch {
 			return "", fmt.Errorf("the name of epoch %d is reserved", s.Epoch)
 		}
 	}
@@ -180,7 +200,7 @@ func (p *processes) Create(_ context.Context, s sidecar.Spec) (string, error) {
 	}
 	one.cmd = p.command(s)
 	one.cmd.Stdout, one.cmd.Stderr = logWriter{p, one.Epoch}, logWriter{p, one.Epoch}
-	if err := p.ns.Do(one.cmd.Start); err != nil {
+	if err := cmp.Or(p.pods[s.Sandbox], p.ns).Do(one.cmd.Start); err != nil {
 		return "", err
 	}
 	one.State = sidecar.Running
@@ -208,7 +228,11 @@ func (l logWriter) Write(text []byte) (int, error) {
 }
 
 func (p *processes) command(s sidecar.Spec) *exec.Cmd {
-	container, err := json.Marshal(standinContainer{s.Mounts, int(s.UID), int(s.GID)})
+	c := standinContainer{Mounts: s.Mounts, UID: int(s.UID), GID: int(s.GID)}
+	if len(s.Command) > 0 {
+		c.Program = slices.Concat(s.Command, s.Args)
+	}
+	container, err := json.Marshal(c)
 	if err != nil {
 		container = nil
 	}
@@ -230,7 +254,18 @@ func (p *processes) Output(_ context.Context, s sidecar.Spec) (string, error) {
 	return string(text), err
 }
 
-func (p *processes) Signal(context.Context, string, unix.Signal) error { return sidecar.ErrGone }
+func (p *processes) Signal(_ context.Context, id string, signal unix.Signal) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.call(); err != nil {
+		return err
+	}
+	one := p.all[id]
+	if one == nil || one.State != sidecar.Running {
+		return sidecar.ErrGone
+	}
+	return one.cmd.Process.Signal(signal)
+}
 
 func (p *processes) Stop(_ context.Context, id string, wait time.Duration) error {
 	p.mu.Lock()
@@ -240,7 +275,7 @@ func (p *processes) Stop(_ context.Context, id string, wait time.Duration) error
 		return err
 	}
 	if wait > 0 {
-		_ = one.cmd.Process.Signal(unix.SIGTERM)
+		_ = one.cmd.Process.Signal(unix.SignalNum("SIG" + cmp.Or(one.StopSignal, "TERM")))
 		select {
 		case <-one.done:
 			return nil

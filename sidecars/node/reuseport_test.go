@@ -1,0 +1,256 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/netns"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/sidecars"
+	"istio-pod-network-controller/test/kerneltest"
+)
+
+// realProxy is a program that listens with SO_REUSEPORT.
+type realProxy struct {
+	program      string
+	args         []string
+	file, config string
+	signal       string
+}
+
+// realProxies returns programs that pass connections of two ports on to the pod's application.
+func realProxies(t *testing.T) map[string]realProxy {
+	t.Helper()
+	kerneltest.ProgramPath(t, "nginx")
+	stream, _ := filepath.Glob("/usr/lib/nginx/modules/ngx_stream_module.so")
+	if len(stream) == 0 {
+		kerneltest.SkipOrFail(t, "nginx has no module stream (libnginx-mod-stream)")
+	}
+	return map[string]realProxy{
+		"nginx": {
+			program: kerneltest.ProgramPath(t, "nginx"), args: []string{"-e", "stderr", "-c", "/etc/sidecar/nginx.conf"},
+			file: "nginx.conf", signal: "QUIT", config: `daemon off; pid /run/sidecar/nginx-{{.Epoch}}.pid; worker_processes 1;
+load_module ` + stream[0] + `;
+events { worker_connections 1024; }
+stream {
+  server { listen 0.0.0.0:{{.Network.OutboundPort}} reuseport; proxy_pass 127.0.0.1:8080; }
+  server { listen 0.0.0.0:{{.Network.InboundPort}} reuseport; proxy_pass 127.0.0.1:8080; }
+}
+http {
+  client_body_temp_path /run/sidecar; proxy_temp_path /run/sidecar; fastcgi_temp_path /run/sidecar; uwsgi_temp_path /run/sidecar; scgi_temp_path /run/sidecar;
+  access_log off;
+  server { listen unix:{{.AdminSocket}}; location = /ready { return 200; } }
+  server { listen 127.0.0.1:909{{.Slot}}; location = /metrics { stub_status; } }
+}
+`,
+		},
+		"haproxy": {
+			program: kerneltest.ProgramPath(t, "haproxy"), args: []string{"-db", "-f", "/etc/sidecar/haproxy.cfg"}, file: "haproxy.cfg", signal: "USR1",
+			config: `global
+  nbthread 1
+  maxconn 1000
+defaults
+  timeout connect 5s
+  timeout client 1h
+  timeout server 1h
+frontend traffic
+  mode tcp
+  bind 0.0.0.0:{{.Network.OutboundPort}}
+  bind 0.0.0.0:{{.Network.InboundPort}}
+  default_backend application
+backend application
+  mode tcp
+  server application 127.0.0.1:8080
+frontend ready
+  mode http
+  bind unix@{{.AdminSocket}}
+  http-request return status 200 if { path /ready }
+`,
+		},
+	}
+}
+
+// breaks are ways in which a new version fails. None may cost a connection.
+func breaks() []func(*v1alpha1.ProxyProfileSpec) {
+	return []func(*v1alpha1.ProxyProfileSpec){
+		func(s *v1alpha1.ProxyProfileSpec) { s.Command = []string{deaf} },
+		func(s *v1alpha1.ProxyProfileSpec) { s.Files[0].Template = "no such directive;" },
+		func(s *v1alpha1.ProxyProfileSpec) { s.Command = []string{"/bin/false"} },
+		func(s *v1alpha1.ProxyProfileSpec) { s.Command = []string{"/bin/sh", "-c", "sleep 1000"} },
+		func(s *v1alpha1.ProxyProfileSpec) { s.Image = "missing" },
+	}
+}
+
+// sharingNode is a node whose pods have proxies that listen side by side.
+type sharingNode struct {
+	*processes
+	homes     sidecars.Homes
+	sandboxes []podnet.Sandbox
+	worlds    []*netns.NS
+
+	profiles sync.Mutex
+	profile  v1alpha1.ProxyProfile
+	good     v1alpha1.ProxyProfileSpec
+	said     map[string]sidecars.Status // by pod UID
+}
+
+func newSharingNode(t *testing.T, pods int, proxy realProxy) *sharingNode {
+	t.Helper()
+	n := &sharingNode{homes: sidecars.Homes{Root: filepath.Join(t.TempDir(), "homes")}, said: map[string]sidecars.Status{}}
+	if err := os.Mkdir(n.homes.Root, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	n.processes = newProcesses(t, nil)
+	n.pods = map[string]*netns.NS{}
+	for i := range pods {
+		pod, world := kerneltest.NewPod(t)
+		s := podnet.Sandbox{Namespace: "shop", Name: fmt.Sprint("cart-", i), UID: fmt.Sprint("u", i), ID: fmt.Sprint("s", i), NetNS: pod.Path()}
+		n.sandboxes, n.worlds, n.pods[s.ID] = append(n.sandboxes, s), append(n.worlds, world), pod
+		go echoLines(kerneltest.ListenTCP(t, pod, kerneltest.Owner{}, false, "127.0.0.1:8080"))
+	}
+	n.good = v1alpha1.ProxyProfileSpec{
+		NamespaceSelector: &metav1.LabelSelector{}, Image: "v0", Command: []string{proxy.program}, Args: proxy.args,
+		Handover: v1alpha1.HandoverReusePort, StopSignal: proxy.signal, DrainSeconds: 20, RunAsUser: 1337, RunAsGroup: 1337,
+		Readiness: v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Socket: "admin-{epoch}.sock", Path: "/ready"}, StartSeconds: 20, PeriodSeconds: 10},
+		Rollout:   v1alpha1.Rollout{MaxParallel: 10, PauseOnFailure: new(bool)},
+		Network:   v1alpha1.Network{OutboundPort: 15001, InboundPort: 15006},
+		Files:     []v1alpha1.File{{Name: proxy.file, Template: proxy.config}},
+	}
+	n.profile = v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Name: "edge"}, Spec: *n.good.DeepCopy()}
+	return n
+}
+
+// agent starts an agent, which ends with stop.
+func (n *sharingNode) agent(t *testing.T) (m *sidecars.Manager, stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	spaces := namespaces(t)
+	m = &sidecars.Manager{
+		Runtime: n, Logs: noLogs{}, Images: n, Prober: n, Cluster: n, Reporter: n, Homes: n.homes, Rollout: &sidecars.Rollouts{}, Summaries: n,
+		Asker: asker{spaces, n.homes}, Queues: queues{spaces},
+	}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = m.Start(ctx) }()
+	for _, s := range n.sandboxes {
+		m.Follow(s)
+	}
+	return m, func() { cancel(); <-done }
+}
+
+func (n *sharingNode) Ensure(_ context.Context, p *sidecars.Profile) error {
+	if p.Spec.Image == "missing" {
+		return errors.New("the image cannot be pulled")
+	}
+	return nil
+}
+
+func (n *sharingNode) Pod(_ context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, UID: types.UID(s.UID)}}, nil
+}
+
+func (n *sharingNode) Choice(context.Context, podnet.Sandbox) (sidecars.Choice, error) {
+	n.profiles.Lock()
+	defer n.profiles.Unlock()
+	p, err := sidecars.Compile(&n.profile)
+	return sidecars.Choice{Name: "edge", Profile: p}, err
+}
+
+func (n *sharingNode) Report(s podnet.Sandbox, status sidecars.Status) {
+	n.profiles.Lock()
+	defer n.profiles.Unlock()
+	n.said[s.UID] = status
+}
+
+func (n *sharingNode) Forget(string) {}
+
+func (n *sharingNode) Summarize(string, sidecars.Summary) {}
+
+func (n *sharingNode) Retract(string) {}
+
+// change gives the profile a new version: the good one with another image name, and what else changes it.
+func (n *sharingNode) change(m *sidecars.Manager, image string, changes ...func(*v1alpha1.ProxyProfileSpec)) {
+	n.profiles.Lock()
+	n.profile.Spec = *n.good.DeepCopy()
+	n.profile.Spec.Image = image
+	for _, f := range changes {
+		f(&n.profile.Spec)
+	}
+	n.profiles.Unlock()
+	m.Notify("edge")
+}
+
+// await waits until every pod's ManagedProxy is as want says.
+func (n *sharingNode) await(t *testing.T, what string, want func(sidecars.Status) bool) {
+	t.Helper()
+	left := func() (out []string) {
+		n.profiles.Lock()
+		defer n.profiles.Unlock()
+		for _, s := range n.sandboxes {
+			if said := n.said[s.UID]; !want(said) {
+				out = append(out, fmt.Sprintf("%s: %+v", s.Name, said))
+			}
+		}
+		return out
+	}
+	eventually(t, what, func() bool { return len(left()) == 0 }, func() string { return strings.Join(left(), "\n") })
+}
+
+// serves wants a version to serve alone.
+func (n *sharingNode) serves(t *testing.T, image string) {
+	t.Helper()
+	n.await(t, image+" serves", func(s sidecars.Status) bool { return s.Ready && s.Image == image })
+	eventually(t, "nothing but "+image+" runs", func() bool {
+		all := n.images()
+		return len(all) == len(n.sandboxes) && !slices.ContainsFunc(all, func(one string) bool { return one != image })
+	}, func() string { return fmt.Sprint(n.images()) })
+}
+
+// Proxies are upgraded side by side under load, with versions among them that fail: no connection is lost. REUSEPORT=full does it with 30 proxies
+// and 20 upgrades.
+func TestReusePort_upgrades_loseNoConnection(t *testing.T) {
+	size := struct{ pods, upgrades, connections, held int }{pods: 3, upgrades: 3, connections: 500, held: 15}
+	full := os.Getenv("REUSEPORT") == "full"
+	if full {
+		size.pods, size.upgrades, size.connections, size.held = 30, 20, 100_000, 500
+	}
+	for name, proxy := range realProxies(t) {
+		t.Run(name, func(t *testing.T) {
+			if !full {
+				t.Parallel()
+			}
+			n := newSharingNode(t, size.pods, proxy)
+			m, stop := n.agent(t)
+			defer func() { stop() }()
+			n.serves(t, "v0")
+			l := n.startLoad(t)
+			broken, serving := breaks(), "v0"
+			for i := range size.upgrades {
+				if i%4 != 1 {
+					serving = fmt.Sprint("v", i+1)
+					n.change(m, serving)
+					n.serves(t, serving)
+					continue
+				}
+				n.change(m, fmt.Sprint("broken", i), broken[i/4], func(s *v1alpha1.ProxyProfileSpec) { s.Readiness.StartSeconds = 2 })
+				n.await(t, "a version fails, and the old one serves", func(s sidecars.Status) bool {
+					return s.Ready && s.Image == serving && s.Failure != ""
+				})
+				stop() // an agent that is killed while it tries leaves nothing that the next one cannot put right
+				m, stop = n.agent(t)
+			}
+			l.end(t, size.connections, size.held)
+		})
+	}
+}
