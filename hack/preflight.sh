@@ -111,7 +111,7 @@ look_for_packages() {
   done <"$list"
 }
 
-# install_packages keeps the packages from starting services, now and at the next boot: haproxy is only run by tests and copied into an image.
+# install_packages keeps the packages from starting services, now and at the next boot: haproxy and nginx are only run by tests and copied into images.
 install_packages() {
   local policy=$root/usr/sbin/policy-rc.d output
   if [[ ! -e $policy ]]; then
@@ -130,6 +130,7 @@ install_packages() {
     return
   fi
   if [[ " ${missing[*]} " == *" haproxy "* ]] && command -v systemctl >/dev/null; then systemctl disable -q haproxy || true; fi
+  if [[ " ${missing[*]} " == *" nginx "* ]] && command -v systemctl >/dev/null; then systemctl disable -q nginx || true; fi
   if [[ " ${missing[*]} " == *" prometheus "* ]] && command -v systemctl >/dev/null; then systemctl disable -q prometheus || true; fi
   if [[ " ${missing[*]} " == *" docker.io "* ]] && command -v systemctl >/dev/null; then systemctl disable -q docker docker.socket containerd || true; fi
   look_for_packages

@@ -64,6 +64,32 @@ func TestSamples_envoy_renders(t *testing.T) {
 	}
 }
 
+// The sample's nginx has what only one epoch can have by epoch and slot.
+func TestSamples_nginx_renders(t *testing.T) {
+	p := sample(t, "proxy-profile-nginx.yaml")
+	pod := thePod()
+	pod.Annotations = map[string]string{"nginx.example.com/port": "9090"}
+	files, err := (launch{profile: p, pod: pod, epoch: 3}).files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"listen 0.0.0.0:15006 reuseport;", "listen 0.0.0.0:15001 reuseport;", "listen unix:/run/sidecar/admin-3.sock;", "listen 0.0.0.0:15021;",
+		"proxy_pass 127.0.0.1:9090;", `~ ":(15001|15006)$"`,
+	} {
+		if !strings.Contains(files["nginx.conf"], want) {
+			t.Errorf("no %q in\n%s", want, files["nginx.conf"])
+		}
+	}
+	if got := p.Readiness(3).HTTPGet.Socket; got != "admin-3.sock" {
+		t.Errorf("it is asked at %s", got)
+	}
+	pod.Annotations["nginx.example.com/port"] = "80; } server { listen 81"
+	if _, err := (launch{profile: p, pod: pod}).files(); err == nil {
+		t.Error("an annotation becomes a directive")
+	}
+}
+
 // Whatever the pods are called, each has listeners and servers in its own network namespace, and nothing connects in the proxy's.
 func TestSamples_shared_renders(t *testing.T) {
 	p := sample(t, "proxy-profile-shared.yaml")

@@ -44,6 +44,7 @@ func sampleTests() map[string]func(t *testing.T, file string) {
 		"status-reader.yaml":              appliesSample, // TestStatusTellsTheTruth uses its rights
 		"proxy-profile.yaml":              appliesSample,
 		"proxy-profile-envoy.yaml":        appliesSample,
+		"proxy-profile-nginx.yaml":        appliesSample, // TestReusePortHandover runs it
 		"proxy-profile-shared-envoy.yaml": appliesSample,
 		"proxy-profile-shared.yaml":       appliesSample, // TestSidecarShared... run it
 

@@ -18,6 +18,7 @@ const (
 	PauseTag     = "localhost/pause:1"
 	ToolsTag     = "localhost/tools:1"
 	HAProxyTag   = "localhost/haproxy:1"
+	NginxTag     = "localhost/nginx:1"
 	TestAppTag   = "localhost/testapp:1"
 	TestProxyTag = "localhost/testproxy:1"
 )
@@ -25,6 +26,9 @@ const (
 const (
 	busybox = "/bin/busybox"
 	haproxy = "/usr/sbin/haproxy"
+	nginx   = "/usr/sbin/nginx"
+	// nginxStream is the module that passes TCP on.
+	nginxStream = "/usr/lib/nginx/modules/ngx_stream_module.so"
 )
 
 // OwnCommands are the commands of this module that become images, by directory name below cmd/.
@@ -36,7 +40,7 @@ func debianPrograms() []string {
 }
 
 // Inputs are the machine's files that the catalog copies: a change of one of them makes other images.
-func Inputs() []string { return append(debianPrograms(), busybox, haproxy) }
+func Inputs() []string { return append(debianPrograms(), busybox, haproxy, nginx, nginxStream) }
 
 // Catalog describes every image, by file name. bin holds the static builds of OwnCommands.
 func Catalog(ctx context.Context, bin string) (map[string]Spec, error) {
@@ -51,6 +55,10 @@ func Catalog(ctx context.Context, bin string) (map[string]Spec, error) {
 	if err != nil {
 		return nil, err
 	}
+	web, err := Closure(ctx, nginx, nginxStream)
+	if err != nil {
+		return nil, err
+	}
 	return map[string]Spec{
 		"pause":     {Tag: PauseTag, Entrypoint: []string{"/pause"}, Entries: own("pause")},
 		"testapp":   {Tag: TestAppTag, Entrypoint: []string{"/testapp"}, Entries: own("testapp")},
@@ -59,6 +67,7 @@ func Catalog(ctx context.Context, bin string) (map[string]Spec, error) {
 			Tag: HAProxyTag, User: ProxyUser, Entries: slices.Concat(users(), proxy, shell()),
 			Entrypoint: []string{haproxy, "-db", "-f", "/etc/haproxy/haproxy.cfg"},
 		},
+		"nginx": {Tag: NginxTag, User: ProxyUser, Entries: slices.Concat(users(), web), Entrypoint: []string{nginx, "-e", "stderr", "-g", "daemon off;"}},
 		"tools": {Tag: ToolsTag, Entries: append(append(users(), tools...), Entry{Path: "/usr/bin/testapp", Source: filepath.Join(bin, "testapp")})},
 	}, nil
 }
@@ -131,4 +140,6 @@ func Iptables(ctx context.Context) ([]Entry, error) {
 }
 
 // Tags lists the images of the catalog.
-func Tags() []string { return []string{PauseTag, ToolsTag, HAProxyTag, TestAppTag, TestProxyTag} }
+func Tags() []string {
+	return []string{PauseTag, ToolsTag, HAProxyTag, NginxTag, TestAppTag, TestProxyTag}
+}

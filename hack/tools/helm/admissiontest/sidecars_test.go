@@ -33,10 +33,11 @@ func (s *server) definesSidecars(t *testing.T) {
 		return err
 	})
 	t.Run("secrets", func(t *testing.T) { takesSecrets(t, profiles, version.WithKind("ProxyProfile")) })
-	for _, sample := range []string{"proxy-profile.yaml", "proxy-profile-envoy.yaml", "proxy-profile-shared-envoy.yaml"} {
+	for _, sample := range []string{"proxy-profile.yaml", "proxy-profile-envoy.yaml", "proxy-profile-nginx.yaml", "proxy-profile-shared-envoy.yaml"} {
 		t.Run(sample, func(t *testing.T) { createsSample(t, profiles, sample) })
 	}
 	t.Run("Envoys", func(t *testing.T) { checksEnvoys(t, profiles, version.WithKind("ProxyProfile")) })
+	t.Run("listeners side by side", func(t *testing.T) { checksReusePort(t, profiles, version.WithKind("ProxyProfile")) })
 	t.Run("shared", func(t *testing.T) { checksShared(t, profiles, version.WithKind("ProxyProfile")) })
 	t.Run("nodes show how far they are", func(t *testing.T) { nodesShare(t, profiles) })
 	t.Run("what rules depend on stays", func(t *testing.T) { changesNoPort(t, profiles) })
