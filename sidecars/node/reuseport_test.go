@@ -124,7 +124,7 @@ func newSharingNode(t *testing.T, pods int, proxy realProxy) *sharingNode {
 		NamespaceSelector: &metav1.LabelSelector{}, Image: "v0", Command: []string{proxy.program}, Args: proxy.args,
 		Handover: v1alpha1.HandoverReusePort, StopSignal: proxy.signal, DrainSeconds: 20, RunAsUser: 1337, RunAsGroup: 1337,
 		Readiness: v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Socket: "admin-{epoch}.sock", Path: "/ready"}, StartSeconds: 20, PeriodSeconds: 10},
-		Rollout:   v1alpha1.Rollout{MaxParallel: 10, PauseOnFailure: new(bool)},
+		Rollout:   v1alpha1.Rollout{MaxParallel: int32(pods), PauseOnFailure: new(bool)}, // each pod tries each version
 		Network:   v1alpha1.Network{OutboundPort: 15001, InboundPort: 15006},
 		Files:     []v1alpha1.File{{Name: proxy.file, Template: proxy.config}},
 	}

@@ -53,11 +53,17 @@ type managed struct {
 // newManaged makes a namespace and a profile for its pods alone: the sample's, as changed.
 func newManaged(t testing.TB, change ...func(spec map[string]any)) managed {
 	t.Helper()
+	return newManagedFrom(t, "proxy-profile.yaml", change...)
+}
+
+// newManagedFrom is newManaged with another sample.
+func newManagedFrom(t testing.TB, sample string, change ...func(spec map[string]any)) managed {
+	t.Helper()
 	s := newSpace(t, nil)
 	objects, err := dynamic.NewForConfig(s.rest)
 	must(t, err)
 	m := managed{s, s.name, objects}
-	m.createProfile(t, change...)
+	m.createProfileFrom(t, sample, change...)
 	t.Cleanup(func() { m.deleteProfile(t) })
 	s.annotateSelf(t, map[string]any{keySidecar: s.name})
 	return m
