@@ -93,6 +93,9 @@ func (s stepping) drain(ctx context.Context, a Action) error {
 
 // fault notes that a proxy could not be started, or has ended without being told to.
 func (s stepping) fault(why string) {
+	if s.choice.Profile != nil && s.needsTurn() {
+		s.count(func(of *Figures) { of.Failed++ })
+	}
 	s.memory.fail(time.Now(), why)
 	s.Rollout.failed(s.choice.Profile, s.key)
 }
@@ -103,6 +106,7 @@ func (s stepping) report(d Decision, did outcome) {
 	if p := s.choice.Profile; p != nil && serving != nil && serving.Hash == p.Hash {
 		if next, freed := s.Rollout.done(p, s.key); freed {
 			f.upgraded = time.Now()
+			s.count(func(of *Figures) { of.Upgraded++ })
 			for _, key := range next {
 				s.queue.Add(key)
 			}
@@ -113,5 +117,6 @@ func (s stepping) report(d Decision, did outcome) {
 	}
 	status := s.status(f, d, did.pulling)
 	s.Reporter.Report(s.sandbox, status)
+	s.countHealth(status)
 	s.show(f, shownOf(s.view, f.why, status))
 }

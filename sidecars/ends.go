@@ -89,6 +89,7 @@ func (s stepping) noteEnd(ctx context.Context, a answer, why string) {
 	if a.ready {
 		s.memory.restarts++
 	}
+	s.count(func(of *Figures) { of.Restarts++ })
 	s.fault(s.taken(ctx, a) + why)
 }
 

@@ -52,8 +52,11 @@ type followed struct {
 	stale   string    // why a secret is not up to date, or ""
 	unmoved string    // why an upgrade may lose connections, or ""
 
-	// shown is how the proxy was after the last step. Manager.mu protects it.
-	shown shown
+	// shown and health are how the proxy was after the last step. Manager.mu protects them.
+	shown  shown
+	health Health
+	// met reports whether a step has been taken. starts reports whether that found no proxy, and none has been ready since.
+	met, starts bool
 }
 
 // shown is what counts for the status of the profile.
@@ -125,6 +128,9 @@ func (f *followed) retryAt() time.Time {
 
 // meet remembers the containers that this agent sees for the first time.
 func (f *followed) meet(there []sidecar.Container, now time.Time) {
+	if !f.met {
+		f.met, f.starts = true, len(there) == 0
+	}
 	for _, c := range there {
 		if _, known := f.answers[c.ID]; !known {
 			f.answers[c.ID] = answer{epoch: c.Epoch, seen: now}

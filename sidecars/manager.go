@@ -56,6 +56,8 @@ type Manager struct {
 	queue workqueue.TypedRateLimitingInterface[Key]
 	mu    sync.Mutex
 	known map[Key]*followed
+	// counted has what became of proxies, by profile.
+	counted map[string]*Figures
 }
 
 // Follow has a sandbox's proxy looked after from now on. It returns at once. An older sandbox of the pod is no longer followed.
@@ -177,7 +179,7 @@ func (m *Manager) ContainerEnded(ctx context.Context, s podnet.Sandbox, ended si
 
 func (m *Manager) init() {
 	m.once.Do(func() {
-		m.known = map[Key]*followed{}
+		m.known, m.counted = map[Key]*followed{}, map[string]*Figures{}
 		bounds := workqueue.NewTypedItemExponentialFailureRateLimiter[Key](firstPause, lastErrorPause)
 		m.queue = workqueue.NewTypedRateLimitingQueue(jitter.Limiter[Key]{Bounds: bounds})
 	})

@@ -78,7 +78,7 @@ func (p *Proxies) Managed(ctx context.Context, s podnet.Sandbox, name string, po
 	return managedProxy(has, found.spec)
 }
 
-// Add adds the proxies to a manager. Metrics of shared proxies go to r.
+// Add adds the proxies to a manager. Metrics of proxies go to r.
 func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, error) {
 	homes, err := sidecars.NewHomes(c.Root)
 	if err != nil {
@@ -102,6 +102,9 @@ func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, erro
 		Cluster: ownCluster{out.cluster}, Asker: asker{c.Namespaces, homes}, Queues: queues{c.Namespaces},
 		Reporter: ownReporter{out.reports}, Homes: homes, Rollout: &sidecars.Rollouts{}, Summaries: out.sums,
 		Secrets: &sidecarSecrets{volumes: volumes, audiences: c.TokenAudiences, client: mgr.GetClient()},
+	}
+	if err := r.Register(proxyMetrics{out.manager.Figures}); err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	images.done = func() { out.manager.Notify("") }
 	if err := addShared(mgr, r, c, out, runtime); err != nil {

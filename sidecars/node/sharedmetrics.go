@@ -31,11 +31,7 @@ func (m sharedMetrics) Collect(ch chan<- prometheus.Metric) {
 		for result, n := range f.Reloads {
 			ch <- prometheus.MustNewConstMetric(m.reloads(), prometheus.CounterValue, float64(n), profile, string(result))
 		}
-		within := map[float64]uint64{}
-		for bound, n := range f.Changes.Within {
-			within[bound.Seconds()] = n
-		}
-		ch <- prometheus.MustNewConstHistogram(m.changes(), f.Changes.Count, f.Changes.Sum.Seconds(), within, profile)
+		ch <- histogramOf(m.changes(), f.Changes, profile)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/sidecars"
 	"istio-pod-network-controller/sidecars/shared"
 )
 
@@ -18,7 +19,7 @@ func TestSharedMetrics_figures_areServed(t *testing.T) {
 		"edge": {
 			Served: 3, Refused: 2, Waiting: 1, Running: true, Newest: true,
 			Reloads: map[shared.Result]uint64{shared.Applied: 7, shared.Refused: 6, shared.Unconfirmed: 5, shared.Failed: 4},
-			Changes: shared.Changes{Count: 9, Sum: 3 * time.Second, Within: map[time.Duration]uint64{500 * time.Millisecond: 8, time.Second: 9}},
+			Changes: sidecars.Durations{Count: 9, Sum: 3 * time.Second, Within: map[time.Duration]uint64{500 * time.Millisecond: 8, time.Second: 9}},
 		},
 		"other": {Waiting: 1},
 	}

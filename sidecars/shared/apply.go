@@ -70,7 +70,7 @@ func (t *trial) confirm(now state, rec *record) error {
 		}
 		if took, measured := t.inForceNow(p); measured {
 			t.mu.Lock()
-			t.figures.Changes.add(took)
+			t.figures.Changes.Add(took)
 			t.mu.Unlock()
 		}
 		if p.before == nil {

@@ -1,6 +1,10 @@
 package shared
 
-import "time"
+import (
+	"time"
+
+	"istio-pod-network-controller/sidecars"
+)
 
 // Result is what became of a configuration that the agent has tried.
 type Result string
@@ -13,37 +17,17 @@ const (
 	Failed      Result = "failed"      // it could not be written, or the runtime did not pass the check or the signal on
 )
 
-// Changes sums up how long changes of pods took until the proxy had them.
-type Changes struct {
-	Count uint64
-	Sum   time.Duration
-	// Within counts the changes that took at most so long.
-	Within map[time.Duration]uint64
-}
-
-// shortestChange and longestChange are the first and the last bound of Changes.Within. Each bound is twice the last.
+// shortestChange and longestChange are the first and the last bound of Figures.Changes.
 const (
 	shortestChange = 100 * time.Millisecond
 	longestChange  = shortestChange << 10 // 102 s
 )
 
-func (c *Changes) add(took time.Duration) {
-	c.Count++
-	c.Sum += took
-	for bound := range c.Within {
-		if took <= bound {
-			c.Within[bound]++
-		}
-	}
-}
-
 // newFigures returns the figures of an unknown proxy: all results and all bounds are zero.
 func newFigures() Figures {
-	out := Figures{Reloads: map[Result]uint64{Applied: 0, Refused: 0, Unconfirmed: 0, Failed: 0}, Changes: Changes{Within: map[time.Duration]uint64{}}}
-	for bound := shortestChange; bound <= longestChange; bound *= 2 {
-		out.Changes.Within[bound] = 0
+	return Figures{
+		Reloads: map[Result]uint64{Applied: 0, Refused: 0, Unconfirmed: 0, Failed: 0}, Changes: sidecars.NewDurations(shortestChange, longestChange, 2),
 	}
-	return out
 }
 
 // Figures are how a profile's proxy and its pods are on this node.
@@ -55,7 +39,8 @@ type Figures struct {
 	Running, Newest bool
 	// Reloads counts configurations by what became of them, with zeros.
 	Reloads map[Result]uint64
-	Changes Changes
+	// Changes are the times until the proxy had changes of pods.
+	Changes sidecars.Durations
 }
 
 // Figures returns those of each profile that has pods on this node, or whose proxy runs there.

@@ -1,0 +1,145 @@
+package sidecars
+
+import (
+	"maps"
+	"time"
+
+	"istio-pod-network-controller/api/v1alpha1"
+)
+
+// Health is how a pod's own proxy is, in fewer words than v1alpha1.State.
+type Health string
+
+// The healths. A proxy that waits for its image is starting.
+const (
+	HealthReady    Health = "ready"
+	HealthStarting Health = "starting"
+	HealthSilent   Health = "silent"  // it runs and no longer answers
+	HealthFailed   Health = "failed"  // none is ready since the last one ended or could not be started
+	HealthRefused  Health = "refused" // the pod cannot have one of its profile
+	HealthEnded    Health = "ended"
+)
+
+// healthOf returns the health of a proxy with this status.
+func healthOf(s Status) Health {
+	switch {
+	case s.State == v1alpha1.Ended:
+		return HealthEnded
+	case s.State == v1alpha1.Refused:
+		return HealthRefused
+	case s.Ready:
+		return HealthReady
+	case s.State == v1alpha1.Running, s.State == v1alpha1.Upgrading:
+		return HealthSilent
+	case s.Failure != "":
+		return HealthFailed
+	}
+	return HealthStarting
+}
+
+// Figures are how the node's own proxies of a profile are, and what became of them since the agent's start.
+type Figures struct {
+	// Pods counts sandboxes by the health of their proxies, with zeros.
+	Pods map[Health]int
+	// Paused reports whether upgrades wait after a failure.
+	Paused bool
+	// Restarts counts proxies that ended without being told to.
+	Restarts uint64
+	// Upgraded counts the proxies of a new version that took over from an old one. Failed counts those that did not become ready beside it.
+	Upgraded, Failed uint64
+	// Starts are the times from when a sandbox without a proxy was followed until its first proxy was ready.
+	Starts Durations
+}
+
+// Durations sums up times for a histogram.
+type Durations struct {
+	Count uint64
+	Sum   time.Duration
+	// Within counts the times of at most so long.
+	Within map[time.Duration]uint64
+}
+
+// NewDurations returns Durations with bounds from the first to the last, each growth times the one before.
+func NewDurations(first, last time.Duration, growth int) Durations {
+	out := Durations{Within: map[time.Duration]uint64{}}
+	for bound := first; bound <= last; bound *= time.Duration(growth) {
+		out.Within[bound] = 0
+	}
+	return out
+}
+
+// Add counts a time.
+func (d *Durations) Add(took time.Duration) {
+	d.Count++
+	d.Sum += took
+	for bound := range d.Within {
+		if took <= bound {
+			d.Within[bound]++
+		}
+	}
+}
+
+const (
+	shortestStart = 125 * time.Millisecond
+	longestStart  = 128 * time.Second
+	startGrowth   = 4
+)
+
+// count changes the figures of a sandbox's profile. A name without a profile has no figures: pods choose names, and figures are kept.
+func (s stepping) count(change func(*Figures)) {
+	if s.choice.Profile == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	of := s.counted[s.choice.Name]
+	if of == nil {
+		of = &Figures{Starts: NewDurations(shortestStart, longestStart, startGrowth)}
+		s.counted[s.choice.Name] = of
+	}
+	change(of)
+}
+
+// countHealth counts a start that has succeeded, and remembers how the proxy is.
+func (s stepping) countHealth(status Status) {
+	f := s.memory
+	if status.Ready && f.starts {
+		s.count(func(of *Figures) { of.Starts.Add(time.Since(f.since)) })
+	}
+	f.starts = f.starts && !status.Ready
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f.health = healthOf(status)
+}
+
+// Figures returns those of each profile that pods of this node have chosen.
+func (m *Manager) Figures() map[string]Figures {
+	m.init()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := map[string]Figures{}
+	for _, f := range m.known {
+		if f.profile == "" || f.health == "" {
+			continue
+		}
+		of, known := out[f.profile]
+		if !known {
+			of = m.figuresOf(f.profile)
+		}
+		of.Pods[f.health]++
+		out[f.profile] = of
+	}
+	return out
+}
+
+// figuresOf returns a copy of a profile's figures, with no pods. m.mu is held.
+func (m *Manager) figuresOf(profile string) Figures {
+	out := Figures{Starts: NewDurations(shortestStart, longestStart, startGrowth)}
+	if counted := m.counted[profile]; counted != nil {
+		out = *counted
+		out.Starts.Within = maps.Clone(counted.Starts.Within)
+	}
+	out.Paused = m.Rollout.paused(profile)
+	out.Pods = map[Health]int{HealthReady: 0, HealthStarting: 0, HealthSilent: 0, HealthFailed: 0, HealthRefused: 0, HealthEnded: 0}
+	return out
+}
