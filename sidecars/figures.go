@@ -45,7 +45,7 @@ type Figures struct {
 	Paused bool
 	// Restarts counts proxies that ended without being told to.
 	Restarts uint64
-	// Upgraded counts the proxies of a new version that took over from an old one. Failed counts those that did not become ready beside it.
+	// Upgraded counts the proxies of a new version that took over from an old one. Failed counts new proxies that did not become ready beside it.
 	Upgraded, Failed uint64
 	// Starts are the times from when a sandbox without a proxy was followed until its first proxy was ready.
 	Starts Durations
@@ -59,7 +59,7 @@ type Durations struct {
 	Within map[time.Duration]uint64
 }
 
-// NewDurations returns Durations with bounds from the first to the last, each growth times the one before.
+// NewDurations returns Durations with bounds from the first to the last: each is growth times its predecessor.
 func NewDurations(first, last time.Duration, growth int) Durations {
 	out := Durations{Within: map[time.Duration]uint64{}}
 	for bound := first; bound <= last; bound *= time.Duration(growth) {

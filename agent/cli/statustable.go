@@ -160,7 +160,7 @@ func stateColour(s survey.State) int {
 	switch {
 	case s.Failing():
 		return red
-	case s == survey.Waiting || s == survey.ProxyNotReady:
+	case s == survey.Waiting:
 		return yellow
 	case s == survey.Programmed:
 		return green

@@ -31,12 +31,12 @@ const (
 	Unreported    State = "unreported" // the pod runs, and the agent of its node says nothing about it
 )
 
-// patience is how long a pod may be without a report before it is unreported.
+// patience is how long a new pod may be without a report, or its proxy not be ready.
 const patience = time.Minute
 
 // Failing reports whether a pod in this state does not have what it asks for.
 func (s State) Failing() bool {
-	return slices.Contains([]State{Failed, Contended, Preempted, NoAgent, Unreported}, s)
+	return slices.Contains([]State{ProxyNotReady, Failed, Contended, Preempted, NoAgent, Unreported}, s)
 }
 
 // Pod is one pod that asks for redirection, or has a report.
@@ -91,6 +91,9 @@ func podOf(pod *corev1.Pod, at place) (out Pod, ok bool) {
 	}
 	if reported {
 		out.State, out.Message = reportedState(condition, status)
+		if out.State == ProxyNotReady && at.young(pod) {
+			out.State = Waiting
+		}
 	} else {
 		out.State, out.Message = at.unreported(pod, want, profile)
 	}
@@ -138,6 +141,11 @@ func reportedState(c *corev1.PodCondition, status controllers.Status) (State, st
 	return Failed, c.Message
 }
 
+// young reports whether a pod has just started.
+func (at place) young(pod *corev1.Pod) bool {
+	return pod.Status.StartTime != nil && at.now.Sub(pod.Status.StartTime.Time) < patience
+}
+
 // unreported returns the state of a pod that asks, and has no report.
 func (at place) unreported(pod *corev1.Pod, want intent.Intent, profile string) (State, string) {
 	node := pod.Spec.NodeName
@@ -150,7 +158,7 @@ func (at place) unreported(pod *corev1.Pod, want intent.Intent, profile string) 
 		return NoAgent, "node " + node + " has no agent: nothing redirects this pod's traffic"
 	case pod.Status.Phase != corev1.PodRunning:
 		return Waiting, "its containers have not started; see kubectl describe pod"
-	case pod.Status.StartTime != nil && at.now.Sub(pod.Status.StartTime.Time) < patience:
+	case at.young(pod):
 		return Waiting, "just started"
 	}
 	if profile != "" && !at.proxiesOn(node) {

@@ -64,8 +64,10 @@ func alertMetrics(t *testing.T) []string {
 	return out
 }
 
-// withoutCNI is what an agent does not have that is not in the CNI chain.
-func withoutCNI(query string) bool { return strings.Contains(query, metricPrefix+"cni_") }
+// absent is what an agent has only in the CNI chain, or with pods of a shared proxy.
+func absent(query string) bool {
+	return strings.Contains(query, metricPrefix+"cni_") || strings.Contains(query, metricPrefix+"shared_proxy_")
+}
 
 // drawing is a panel with the data of its queries, for hack/plots.
 type drawing struct {

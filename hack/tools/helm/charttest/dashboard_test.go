@@ -134,7 +134,7 @@ func TestDashboardIsAConfigMap(t *testing.T) {
 func TestQueriesNameMetricsOfTheCode(t *testing.T) {
 	made := regexp.MustCompile(`MetricPrefix ?\+ ?"([a-z_]+)"`)
 	known := map[string]bool{}
-	for _, dir := range []string{"controllers", "agent"} {
+	for _, dir := range []string{"controllers", "agent", "sidecars/node"} {
 		root := filepath.Join(chartDir, "../..", dir)
 		if err := fs.WalkDir(os.DirFS(root), ".", func(path string, _ fs.DirEntry, err error) error {
 			if err == nil && strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") {
