@@ -33,13 +33,27 @@ type inspectWorld struct {
 	refusal *inspect.Refusal
 	// tokens are what the agent was shown.
 	tokens []string
+	// document is the agent's answer, and answer what its program prints for `inspect --local`, with exit code code.
+	document inspect.Document
+	answer   func() (out, errOut string, code int)
+	// execs counts commands in the agent's container, by protocol. noSockets is an API server that knows SPDY alone.
+	execs     map[string]int
+	noSockets bool
 }
 
 func newInspectWorld(t *testing.T) *inspectWorld {
 	t.Helper()
 	w := &inspectWorld{
 		pod:    corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart", UID: "uid-1"}, Spec: corev1.PodSpec{NodeName: "node1"}},
-		status: map[string]int{},
+		status: map[string]int{}, execs: map[string]int{},
+		document: inspect.Document{
+			Pod: "shop/cart", Node: "node1", Agent: inspect.Agent{Version: release, Backend: "nftables"}, Asked: inspect.Asked{Redirect: true},
+			Agreement: inspect.Agreement{Verdict: inspect.Agree}, Next: []string{"nothing"},
+		},
+	}
+	w.answer = func() (out, errOut string, code int) {
+		text, err := json.Marshal(w.document)
+		return string(text), fmt.Sprintf("%v", err), w.document.ExitCode()
 	}
 	server := httptest.NewTLSServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
 		w.tokens = append(w.tokens, r.Header.Get("Authorization"))
@@ -48,10 +62,7 @@ func newInspectWorld(t *testing.T) *inspectWorld {
 			_ = json.NewEncoder(out).Encode(w.refusal)
 			return
 		}
-		_ = json.NewEncoder(out).Encode(inspect.Document{
-			Pod: "shop/cart", Node: "node1", Agent: inspect.Agent{Version: release, Backend: "nftables"}, Asked: inspect.Asked{Redirect: true},
-			Agreement: inspect.Agreement{Verdict: inspect.Agree}, Next: []string{"nothing"},
-		})
+		_ = json.NewEncoder(out).Encode(w.document)
 	}))
 	t.Cleanup(server.Close)
 	sum := sha256.Sum256(server.Certificate().Raw)
@@ -80,6 +91,12 @@ func (w *inspectWorld) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 	}
 	var answer any
 	switch path := strings.TrimPrefix(r.URL.Path, "/api/v1"); {
+	case strings.HasSuffix(path, "/exec"):
+		w.exec(out, r)
+		return
+	case strings.HasSuffix(path, inspect.TunnelPath):
+		w.tunnel(out)
+		return
 	case path == "/namespaces/shop/pods/cart":
 		answer = w.pod
 	case path == "/namespaces/"+w.agent.Namespace+"/pods" || path == "/pods":

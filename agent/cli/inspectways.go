@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/client-go/util/exec"
+	"k8s.io/streaming/pkg/httpstream"
 
 	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/diagnostics/inspect"
@@ -168,11 +169,14 @@ func (w inspectWays) run(ctx context.Context, command []string) (out []byte, err
 	if err != nil {
 		return nil, "", err
 	}
-	executor, err := remotecommand.NewFallbackExecutor(sockets, spdy, func(err error) bool { return !strings.Contains(err.Error(), "forbidden") })
+	var stdout, stderr bytes.Buffer
+	notBegun := func(err error) bool { // a command that has run is not run again
+		return (httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)) && stdout.Len() == 0 && stderr.Len() == 0
+	}
+	executor, err := remotecommand.NewFallbackExecutor(sockets, spdy, notBegun)
 	if err != nil {
 		return nil, "", err
 	}
-	var stdout, stderr bytes.Buffer
 	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{
 		Stdout: &bounded{to: &stdout, left: inspect.MaxAnswer}, Stderr: &bounded{to: &stderr, left: 1 << 14},
 	})
