@@ -117,6 +117,10 @@ type fakeKernel struct {
 	err  error
 }
 
+func (k fakeKernel) Unheard(_ context.Context, _ podnet.Place, ports []uint16) ([]uint16, error) {
+	return ports, k.err
+}
+
 func (k fakeKernel) Look(context.Context, podnet.Place, *iptables.Ruleset) (kernel.Held, error) {
 	return k.held, k.err
 }

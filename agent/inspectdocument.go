@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -28,6 +29,7 @@ const (
 // kernelReader reads what a namespace holds.
 type kernelReader interface {
 	Look(ctx context.Context, at podnet.Place, want *iptables.Ruleset) (kernel.Held, error)
+	Unheard(ctx context.Context, at podnet.Place, ports []uint16) ([]uint16, error)
 }
 
 // podLooker is what the core knows of pods.
@@ -144,6 +146,11 @@ func (l *looker) describe(ctx context.Context, looked controllers.Looked) inspec
 		doc.Others.Owner, doc.Others.Found = found.Others.Owner, found.Others.Found
 	}
 	doc.Agreement = agreement(looked, found, err)
+	if looked.Intent.Redirect && found.Backend != "" {
+		if doc.Programmed.Unheard, err = l.reader.Unheard(ctx, looked.Sandbox.Place(), looked.Intent.Spec.ProxyPorts()); err != nil {
+			logr.FromContextOrDiscard(ctx).V(1).Info("the proxy's sockets not read", "reason", err.Error())
+		}
+	}
 	doc.Next = inspect.Advise(doc)
 	return doc
 }

@@ -2,8 +2,10 @@ package agent
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
@@ -42,7 +44,9 @@ func inspected(t *testing.T, backend kernel.Backend, ns *netns.NS) func() inspec
 	l := newLooker("node1", "", inspect.Agent{Backend: backend.Name()}, backend, func() (podLooker, cachedPods, error) { return p, startedPods{}, nil })
 	return func() inspect.Document {
 		t.Helper()
-		doc, err := l.document(t.Context(), "shop", "cart")
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		doc, err := l.document(ctx, "shop", "cart")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -62,6 +66,13 @@ func TestInspectShowsDriftInARealNamespace(t *testing.T) {
 			ns := kerneltest.New(t)
 			look := inspected(t, backend, ns)
 			doc := look()
+			if want := []uint16{15001, 15006}; !slices.Equal(doc.Programmed.Unheard, want) || doc.ExitCode() != inspect.ExitDiffer {
+				t.Errorf("nobody listens yet: unheard %v, exit code %d", doc.Programmed.Unheard, doc.ExitCode())
+			}
+			for _, address := range []string{"127.0.0.1:15001", "[::]:15006"} {
+				go kerneltest.Answer(kerneltest.ListenTCP(t, ns, kerneltest.Owner{UID: 1337, GID: 1337}, false, address), "x")
+			}
+			doc = look()
 			if doc.Agreement.Verdict != inspect.Agree || doc.ExitCode() != 0 || len(doc.Programmed.Rules) == 0 || doc.Programmed.Backend != backend.Name() {
 				t.Fatalf("document %+v", doc)
 			}

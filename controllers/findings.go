@@ -17,6 +17,9 @@ type Findings struct {
 	// Listening are the inbound ports that are captured because somebody listens, separated by commas; "" if the pod does not ask for that.
 	Listening   string
 	listeningAt time.Time // of the last change
+	// Unheard are words about the proxy's ports on which nobody listens, or "". unheardAt is when they were looked for last.
+	Unheard   string
+	unheardAt time.Time
 
 	contention contention
 	handovers  int // changes that were taken for another agent's

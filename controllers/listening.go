@@ -8,15 +8,19 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"istio-pod-network-controller/internal/podnet"
 )
 
-// Listeners returns the TCP ports of a pod on which a socket listens that others can reach: at another address than the pod's loopback ones,
-// and of another user than the proxy's. They are sorted, and bounded in number.
+// Listeners reads the listening TCP sockets of a pod.
 type Listeners interface {
+	// Listening returns the ports that others can reach: at another address than the pod's loopback ones, and of another user than the proxy's.
+	// They are sorted, and bounded in number.
 	Listening(ctx context.Context, at podnet.Place, proxyUID uint32) ([]uint16, error)
+	// Unheard returns the given ports on which nobody listens.
+	Unheard(ctx context.Context, at podnet.Place, ports []uint16) ([]uint16, error)
 }
 
 // listeningPause is the least time between two reports of the ports of a pod. The kernel captures a new port at once, whatever the report says.
@@ -54,6 +58,36 @@ func listening(ctx context.Context, from Listeners, v visit, found Findings) (no
 		return found, ""
 	}
 	return found, "inbound ports that are captured now: " + list
+}
+
+// NobodyListens begins the words about a proxy that does not listen. The ports follow.
+const NobodyListens = "nobody listens on "
+
+// proxyPatience is how long after its start a pod's proxy may not listen yet, and the time between two looks at a proxy that listens.
+const proxyPatience = time.Minute
+
+// unheard returns the findings with the proxy's ports on which nobody listens. It works within the turn, at checks. Proxies that the agent runs
+// are asked by their manager.
+func unheard(ctx context.Context, from Listeners, v visit, found Findings) Findings {
+	now := time.Now()
+	started := v.pod.Status.StartTime
+	switch {
+	case v.intent.Profile != "" || v.pod.Status.Phase != corev1.PodRunning || started == nil || now.Sub(started.Time) < proxyPatience:
+		found.Unheard = ""
+		return found
+	case from == nil, v.by != Verify, found.Unheard == "" && now.Sub(found.unheardAt) < proxyPatience:
+		return found
+	}
+	ports, err := from.Unheard(ctx, v.sandbox.Place(), v.intent.Spec.ProxyPorts())
+	if err != nil {
+		log.FromContext(ctx).V(1).Info("the proxy's sockets not read", "reason", err.Error())
+		return found
+	}
+	found.Unheard, found.unheardAt = "", now
+	if len(ports) > 0 {
+		found.Unheard = NobodyListens + strings.ReplaceAll(listed(ports), ",", " and ") + ": connections are refused"
+	}
+	return found
 }
 
 // listed returns ports as text: "none" if there are none.

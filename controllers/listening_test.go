@@ -9,6 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
 )
@@ -18,6 +21,13 @@ type fakeListeners struct {
 	ports []uint16
 	err   error
 	asked int
+	// looks counts questions about the proxy's ports.
+	looks int
+}
+
+func (f *fakeListeners) Unheard(_ context.Context, _ podnet.Place, of []uint16) ([]uint16, error) {
+	f.looks++
+	return slices.DeleteFunc(slices.Clone(of), func(p uint16) bool { return slices.Contains(f.ports, p) }), f.err
 }
 
 func (f *fakeListeners) Listening(context.Context, podnet.Place, uint32) ([]uint16, error) {
@@ -113,4 +123,71 @@ func ports(n int) (out []uint16) {
 		out = append(out, uint16(100+i))
 	}
 	return out
+}
+
+// verified returns the report after a check, and how often the proxy's sockets were looked at until now.
+func (b *bench) verified(t *testing.T, l *fakeListeners) (Report, int) {
+	t.Helper()
+	if _, err := b.Ensure(t.Context(), Verify, b.sandbox); err != nil {
+		t.Fatal(err)
+	}
+	return b.lastReport(t), l.looks
+}
+
+// A proxy that does not listen is reported once its pod has had a minute, and until it listens. Looks at a proxy that listens are a minute apart.
+func TestUnheard_proxyDoesNotListen_isReported(t *testing.T) {
+	const silent = "traffic is redirected; nobody listens on 15001 and 15006: connections are refused"
+	synctest.Test(t, func(t *testing.T) {
+		b, l := newBench(t), &fakeListeners{}
+		b.Listeners = l
+		b.pods.pod.Status.Phase, b.pods.pod.Status.StartTime = corev1.PodRunning, new(metav1.Now())
+		b.ensure(t, Changed)
+		if r, looks := b.verified(t, l); r.Message != "traffic is redirected" || looks != 0 {
+			t.Errorf("in its first minute: %q, %d looks", r.Message, looks)
+		}
+		<-time.After(proxyPatience)
+		if r, looks := b.verified(t, l); r.Message != silent || r.Reason != ReasonInitialized || r.Status != StatusInitialized || looks != 1 {
+			t.Errorf("nobody listens: %+v, %d looks", r, looks)
+		}
+		l.ports = []uint16{15006}
+		if r, looks := b.verified(t, l); r.Message != "traffic is redirected; nobody listens on 15001: connections are refused" || looks != 2 {
+			t.Errorf("inbound alone: %q, %d looks", r.Message, looks)
+		}
+		l.ports = []uint16{15001, 15006}
+		if r, looks := b.verified(t, l); r.Message != "traffic is redirected" || looks != 3 {
+			t.Errorf("it listens: %q, %d looks", r.Message, looks)
+		}
+		l.ports = nil
+		for range 5 {
+			<-time.After(10 * time.Second)
+			if r, looks := b.verified(t, l); r.Message != "traffic is redirected" || looks != 3 {
+				t.Errorf("within a minute: %q, %d looks", r.Message, looks)
+			}
+		}
+		<-time.After(10 * time.Second)
+		if r, looks := b.verified(t, l); r.Message != silent || looks != 4 {
+			t.Errorf("a minute later: %q, %d looks", r.Message, looks)
+		}
+	})
+}
+
+func TestUnheard_notAsked_isNotReported(t *testing.T) {
+	for name, c := range map[string]struct {
+		change  func(*bench, *fakeListeners)
+		wantAsk bool
+	}{
+		"a pod that starts":              {change: func(b *bench, _ *fakeListeners) { b.pods.pod.Status.Phase = corev1.PodPending }},
+		"a start of unknown time":        {change: func(b *bench, _ *fakeListeners) { b.pods.pod.Status.StartTime = nil }},
+		"sockets that cannot be read":    {change: func(_ *bench, l *fakeListeners) { l.err = errors.New("out of order") }, wantAsk: true},
+		"an agent that reads no sockets": {change: func(b *bench, _ *fakeListeners) { b.Listeners = nil }},
+	} {
+		b, l := newBench(t), &fakeListeners{}
+		b.Listeners = l
+		b.pods.pod.Status.Phase, b.pods.pod.Status.StartTime = corev1.PodRunning, new(metav1.NewTime(time.Now().Add(-time.Hour)))
+		c.change(b, l)
+		b.ensure(t, Changed)
+		if r, looks := b.verified(t, l); r.Message != "traffic is redirected" || looks > 0 != c.wantAsk {
+			t.Errorf("%s: %q, %d looks", name, r.Message, looks)
+		}
+	}
 }

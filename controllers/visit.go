@@ -183,6 +183,7 @@ func (p *Programmer) program(ctx context.Context, v visit) outcome {
 	if next.Findings, news = listening(inTurn, p.Listeners, v, next.Findings); news != "" {
 		p.Reporter.Event(v.sandbox, ReasonListening, news)
 	}
+	next.Findings = unheard(inTurn, p.Listeners, v, next.Findings)
 	if p.Ledger.Put(next) {
 		led(p.Proxies, v.sandbox, v.intent.LeadsTo)
 		p.report(programmed(v, want, next.Findings, proxyReady(p.Proxies, v), "traffic is redirected"))

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -18,6 +19,9 @@ func reportOf(v visit, status Status, reason, message string) Report {
 // no other project touches.
 func programmed(v visit, want *compiled, found Findings, proxyReady bool, message string) Report {
 	var r Report
+	if found.Unheard != "" {
+		message += "; " + found.Unheard
+	}
 	switch {
 	case found.Preempted != "":
 		r = reportOf(v, StatusFailed, ReasonPreempted, "rules of others decide about the pod's packets before ours: "+strings.ReplaceAll(found.Preempted, "\n", "; "))
@@ -56,8 +60,9 @@ func notRequired(v visit) *Report {
 
 // keptReport returns a report in place of a failure on a pod that no longer asks for rules but still has them, or nil.
 func keptReport(v visit, known Entry, proxyReady bool) *Report {
-	c := findCondition(v.pod)
-	if known.Findings == (Findings{}) && Status(v.pod.Annotations[KeyStatus]) == StatusInitialized && c != nil && c.Status == corev1.ConditionTrue {
+	c, quiet := findCondition(v.pod), known.Findings
+	quiet.unheardAt = time.Time{}
+	if quiet == (Findings{}) && Status(v.pod.Annotations[KeyStatus]) == StatusInitialized && c != nil && c.Status == corev1.ConditionTrue {
 		return nil
 	}
 	if known.compiled != nil {

@@ -232,6 +232,22 @@ func (s Spec) capturesInbound() bool {
 	return s.IncludeInboundPorts.All || len(s.IncludeInboundPorts.List)+len(s.Ranges.IncludeInbound) > 0
 }
 
+// capturesOutbound reports whether any outbound TCP traffic goes to the proxy.
+func (s Spec) capturesOutbound() bool {
+	return s.IncludeCIDRs.All || len(s.IncludeCIDRs.List)+len(s.IncludeOutboundPorts)+len(s.Ranges.IncludeOutbound)+len(s.RerouteInterfaces) > 0
+}
+
+// ProxyPorts returns the proxy's ports to which TCP connections are led.
+func (s Spec) ProxyPorts() (out []uint16) {
+	if s.capturesOutbound() {
+		out = append(out, s.OutboundPort)
+	}
+	if s.capturesInbound() {
+		out = append(out, s.InboundPort)
+	}
+	return out
+}
+
 // divertsInbound reports whether inbound traffic reaches the proxy with its addresses unchanged (TPROXY).
 func (s Spec) divertsInbound() bool { return s.Mode == ModeTProxy && s.capturesInbound() }
 

@@ -117,6 +117,12 @@ func podCases() map[string]changed {
 		"a pod that others programmed": {change: func(f *Facts) {
 			f.Pods[0].Status, f.Pods[0].Condition = "", &corev1.PodCondition{Status: corev1.ConditionTrue}
 		}, check: "pods-programmed", level: OK},
+		"a proxy that does not listen": {change: func(f *Facts) {
+			f.Pods[0].Condition = &corev1.PodCondition{Status: corev1.ConditionTrue, Message: "traffic is redirected; nobody listens on 15001: connections are refused"}
+		}, check: "proxy-listens", level: Fail, want: "shop/cart (nobody listens on 15001: connections are refused)"},
+		"a proxy that listens": {change: func(f *Facts) {
+			f.Pods[0].Condition = &corev1.PodCondition{Status: corev1.ConditionTrue, Message: "traffic is redirected"}
+		}, check: "proxy-listens", level: OK},
 		"a wrong annotation":             {change: func(f *Facts) { f.Pods[0].Fault, f.Pods[0].Redirect = "value \"x\"", false }, check: "pod-settings", level: Warn, want: `shop/cart: value "x"`},
 		"a pod that cannot have it":      {change: func(f *Facts) { f.Pods[0].Redirect, f.Pods[0].Reason = false, intent.HostNetwork }, check: "pod-settings", level: Warn, want: "hostNetwork"},
 		"a namespace without proxies":    {change: func(f *Facts) { f.Namespaces["empty"] = map[string]string{intent.KeyInitialize: "true"} }, check: "namespaces-without-effect", level: Warn, want: "empty"},

@@ -3,6 +3,7 @@ package check
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -42,6 +43,29 @@ func podsProgrammed(f *Facts) finding {
 		return fine("no pod asks for redirection")
 	}
 	return fine(printable.Count(done, "pod") + " that ask are redirected")
+}
+
+// proxyListens names the pods whose own proxies do not listen, which their agents report. Proxies that agents run are in proxies-ready.
+func proxyListens(f *Facts) finding {
+	var unheard []string
+	told := 0
+	for _, p := range f.Pods {
+		if p.Condition == nil || p.Condition.Status != corev1.ConditionTrue || !p.Running {
+			continue
+		}
+		told++
+		if _, ports, found := strings.Cut(p.Condition.Message, controllers.NobodyListens); found {
+			unheard = append(unheard, p.Namespace+"/"+p.Name+" ("+controllers.NobodyListens+ports+")")
+		}
+	}
+	switch {
+	case len(unheard) > 0:
+		return failing(printable.Count(len(unheard), "pod")+" redirected to a proxy that does not listen: "+some(unheard),
+			"kubectl describe the pod: its proxy's container does not run, has not started its listeners, or listens on other ports than the pod's annotations name")
+	case told == 0:
+		return finding{}
+	}
+	return fine("no redirected pod lacks a proxy that listens")
 }
 
 // because is the message of a pod's condition as a part of a sentence.

@@ -116,6 +116,7 @@ func checks() []check {
 		{"mesh", "dual-stack", []source{sourcePods}, always, dualStack},
 		{"mesh", "node-untaint", []source{sourceIstio, sourceNodes}, always, nodeUntaint},
 		{"pods", "pods-programmed", []source{sourcePods, sourceNamespaces, sourceDaemonSets}, after, podsProgrammed},
+		{"pods", "proxy-listens", []source{sourcePods}, after, proxyListens},
 		{"pods", "pod-settings", []source{sourcePods, sourceNamespaces}, always, podSettings},
 		{"pods", "namespaces-without-effect", []source{sourcePods, sourceNamespaces}, after, namespacesWithoutEffect},
 		{"proxies", "proxies-unattended", []source{sourceProxies, sourceDaemonSets, sourcePods}, always, proxiesUnattended},

@@ -81,6 +81,8 @@ type Programmed struct {
 	Backend    string `json:"backend,omitempty"`
 	Rules      []Rule `json:"rules"`
 	LastRepair Repair `json:"lastRepair,omitzero"`
+	// Unheard are the proxy's ports to which the rules lead and on which nobody listens: connections are refused.
+	Unheard []uint16 `json:"unheard,omitempty"`
 }
 
 // Rule is one rule in words. Without a counter, Packets and Bytes are absent.

@@ -3,6 +3,8 @@ package inspect
 import (
 	"cmp"
 	"fmt"
+	"strconv"
+	"strings"
 )
 
 // Advise returns what to do about a document, the most urgent first. It is computed by the agent, and once more by the command when it has
@@ -28,6 +30,9 @@ func Advise(d Document) []string {
 		say("rules of others decide before the agent's: find out which process writes the rules that are listed, and stop it")
 	}
 	next = append(next, d.adviseProxy()...)
+	if len(d.Programmed.Unheard) > 0 && !d.lacksProxy() {
+		say("%s: see whether the proxy's container runs and is ready: `kubectl -n %s describe pod %s`", d.Programmed.nobodyListens(), d.namespace(), d.name())
+	}
 	next = append(next, d.adviseDifference()...)
 	if len(next) == 0 {
 		say("nothing: the pod has what it asks for")
@@ -65,6 +70,15 @@ func (d Document) adviseProxy() []string {
 func (d Document) lacksProxy() bool {
 	off := !d.Agent.RunsProxies && d.Programmed.Backend == "" && d.Programmed.Absent == ""
 	return d.Asked.Profile != "" && (off || d.Reported.Reason == reasonProxyNotReady || d.Reported.Reason == reasonProxyRefused)
+}
+
+// nobodyListens says that connections are refused, as the report on the pod does.
+func (p Programmed) nobodyListens() string {
+	ports := make([]string, len(p.Unheard))
+	for i, port := range p.Unheard {
+		ports[i] = strconv.Itoa(int(port))
+	}
+	return "nobody listens on " + strings.Join(ports, " and ") + ": connections are refused"
 }
 
 func (d Document) adviseDifference() []string {

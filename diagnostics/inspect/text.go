@@ -181,6 +181,8 @@ func (d Document) verdict() string {
 		return "preempted: the rules are there, and rules of others decide before them"
 	case d.Asked.Redirect && d.lacksProxy():
 		return "no proxy: the rules are what the pod asks for, and its proxy is not ready"
+	case d.Asked.Redirect && len(d.Programmed.Unheard) > 0:
+		return "no listener: the rules are what the pod asks for, and " + d.Programmed.nobodyListens()
 	case d.Asked.Redirect:
 		return "in order: the rules are what the pod asks for"
 	}
@@ -196,7 +198,7 @@ const (
 // ExitCode returns ExitDiffer if the pod does not have what it asks for, or if that is not known.
 func (d Document) ExitCode() int {
 	bad := d.Agreement.Verdict != Agree || d.Asked.Invalid != "" || len(d.Others.Preempting) > 0 ||
-		d.Asked.Expected && !d.Asked.Redirect && !d.Agreement.Kept || d.lacksProxy()
+		d.Asked.Expected && !d.Asked.Redirect && !d.Agreement.Kept || d.lacksProxy() || len(d.Programmed.Unheard) > 0
 	if bad {
 		return ExitDiffer
 	}

@@ -51,6 +51,7 @@ func documents() map[string]Document {
 		"unused": edited(func(d *Document) {
 			d.Programmed.Rules[0].Packets, d.Programmed.Rules[0].Bytes = new(uint64(0)), new(uint64(0))
 		}),
+		"no-listener": edited(func(d *Document) { d.Programmed.Unheard = []uint16{15001, 15006} }),
 		"drift": edited(func(d *Document) {
 			d.Agreement = Agreement{Verdict: Differ, Differences: []string{"- outbound: tcp dport 80 redirect to :15001"}}
 			d.Events.Items = []Event{{now.Add(-90 * time.Second), "Warning", "RulesRepaired", "put back the rules", 3}}
@@ -159,7 +160,7 @@ func TestWhatOthersHaveIsNotAwaited(t *testing.T) {
 func TestExitCodes(t *testing.T) {
 	want := map[string]int{
 		"in-order": 0, "in-order-wide": 0, "unused": 0, "not-asked": 0, "proxy-unattended": 0, "proxies-off": 3, "proxy-not-ready": 3, "proxy-refused": 3,
-		"drift": 3, "drift-unverified": 3, "contended": 3, "no-rules": 3, "wrong-setting": 3, "skipped": 3, "preempted": 3, "no-sandbox": 3, "kernel-silent": 3, "hostile": 0,
+		"drift": 3, "drift-unverified": 3, "contended": 3, "no-rules": 3, "wrong-setting": 3, "skipped": 3, "preempted": 3, "no-sandbox": 3, "kernel-silent": 3, "no-listener": 3, "hostile": 0,
 	}
 	got := map[string]int{}
 	for name, doc := range documents() {

@@ -132,7 +132,11 @@ func reportedState(c *corev1.PodCondition, status controllers.Status) (State, st
 	}[c.Reason]
 	switch {
 	case state == Programmed:
-		return state, "" // it is what everybody wants to see
+		_, unheard, found := strings.Cut(c.Message, controllers.NobodyListens)
+		if found {
+			unheard = controllers.NobodyListens + unheard
+		}
+		return state, unheard // the rest is what everybody wants to see
 	case ok:
 		return state, c.Message
 	case c.Status == corev1.ConditionTrue:

@@ -28,6 +28,7 @@ func TestAsk_pod_hasItsState(t *testing.T) {
 		"programmed":                                {newPod("n", "p", "a", reports("initialized", "Initialized", "True")), Programmed, ""},
 		"programmed, proxy silent":                  {newPod("n", "p", "a", reports("initialized", "ProxyNotReady", "False")), ProxyNotReady, "because"},
 		"programmed, its proxy starts":              {newPod("n", "p", "a", young, reports("initialized", "ProxyNotReady", "False")), Waiting, "because"},
+		"programmed, nobody listens":                {newPod("n", "p", "a", reports("initialized", "Initialized", "True"), saysOfItself("traffic is redirected; nobody listens on 15006: connections are refused")), Programmed, "nobody listens on 15006: connections are refused"},
 		"opted out":                                 {newPod("n", "p", "a", reports("removed", "Removed", "True")), Removed, "because"},
 		"asked and was skipped":                     {newPod("n", "p", "a", asks, reports("", "NotRequired", "True")), Skipped, "because"},
 		"another project's":                         {newPod("n", "p", "a", reports("", "ProgrammedByOthers", "True")), Others, "because"},
@@ -75,6 +76,11 @@ func TestAsk_pod_hasItsState(t *testing.T) {
 			}
 		})
 	}
+}
+
+// saysOfItself has a pod's condition say something.
+func saysOfItself(message string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Status.Conditions[0].Message = message }
 }
 
 func runsProxies(agent *corev1.Pod) {

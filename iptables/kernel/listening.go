@@ -50,6 +50,25 @@ func (n Namespaces) Listening(ctx context.Context, at podnet.Place, proxyUID uin
 	})
 }
 
+// Unheard returns the given ports on which no socket of the pod listens, whatever its user and address. A kernel without the modules inet_diag and
+// tcp_diag cannot tell: then there are none. It implements controllers.Listeners.
+func (n Namespaces) Unheard(ctx context.Context, at podnet.Place, ports []uint16) ([]uint16, error) {
+	return Visit(ctx, n, at, func(ctx context.Context, ns *netns.NS) (unheard []uint16, err error) {
+		unheard = slices.Clone(ports)
+		err = dumpSockets(ctx, ns, 1<<tcpListen, 0, func(s Socket) (more bool) {
+			unheard = slices.DeleteFunc(unheard, func(port uint16) bool { return port == s.Port })
+			return len(unheard) > 0
+		})
+		switch {
+		case cannotTell(err):
+			return nil, nil
+		case err != nil:
+			return nil, err
+		}
+		return unheard, nil
+	})
+}
+
 // Socket is a TCP socket of a pod.
 type Socket struct {
 	Port uint16
@@ -67,6 +86,19 @@ func EachListener(ctx context.Context, ns *netns.NS, f func(Socket) (more bool))
 // whose own port is the given one, or any if it is 0, until f returns false. On a kernel without the modules inet_diag and tcp_diag nobody is
 // found.
 func EachSocket(ctx context.Context, ns *netns.NS, states uint32, port uint16, f func(Socket) (more bool)) error {
+	if err := dumpSockets(ctx, ns, states, port, f); !cannotTell(err) {
+		return err
+	}
+	return nil
+}
+
+// cannotTell reports whether the kernel lacks inet_diag or tcp_diag.
+func cannotTell(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP)
+}
+
+// dumpSockets is EachSocket with every error.
+func dumpSockets(ctx context.Context, ns *netns.NS, states uint32, port uint16, f func(Socket) (more bool)) error {
 	conn, err := ns.Netlink(unix.NETLINK_SOCK_DIAG)
 	if err != nil {
 		return fmt.Errorf("ask for sockets: %w", err)
@@ -79,10 +111,10 @@ func EachSocket(ctx context.Context, ns *netns.NS, states uint32, port uint16, f
 	err = conn.Dump(end, rawnetlink.Request{Kind: tcpSockets, Header: request}, func(body []byte) (more bool) {
 		return len(body) < diagMessageSize || f(socketOf(body))
 	})
-	if err == nil || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
-		return nil
+	if err != nil {
+		return fmt.Errorf("ask for sockets: %w", err)
 	}
-	return fmt.Errorf("ask for sockets: %w", err)
+	return nil
 }
 
 // socketOf reads an inet_diag_msg.

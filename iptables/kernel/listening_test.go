@@ -37,3 +37,19 @@ func TestPortsOnWhichOthersCanReachAnApplication(t *testing.T) {
 		t.Errorf("error %v\n%s", err, d)
 	}
 }
+
+func TestUnheard_realSockets_areFound(t *testing.T) {
+	ns, _ := kerneltest.NewPod(t)
+	for _, address := range []string{"127.0.0.1:15001", "[::]:15006", "0.0.0.0:80"} {
+		go kerneltest.Answer(kerneltest.ListenTCP(t, ns, kerneltest.Owner{UID: 1337, GID: 1337}, false, address), "x")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	got, err := namespaces(t).Unheard(ctx, podnet.Place{Path: ns.Path()}, []uint16{15001, 15006, 15008})
+	if d := cmp.Diff([]uint16{15008}, got); d != "" || err != nil {
+		t.Errorf("error %v\n%s", err, d)
+	}
+	if got, err := namespaces(t).Unheard(ctx, podnet.Place{Path: ns.Path()}, []uint16{15006}); len(got) > 0 || err != nil {
+		t.Errorf("all are heard: %v, %v", got, err)
+	}
+}
