@@ -117,7 +117,7 @@ func TestARepairThatFailsIsRetried(t *testing.T) {
 	if _, err := b.Ensure(t.Context(), Watch, b.sandbox); !RulesKept(err) {
 		t.Errorf("error %v", err)
 	}
-	if e, _ := b.Ledger.Of("uid-1"); e.Retry || e.State != FailedPod {
+	if e, _ := b.Ledger.Of("uid-1"); e.Retry || e.State != InvalidPod {
 		t.Errorf("remembered %+v", e)
 	}
 }

@@ -28,7 +28,7 @@ func (p *Programmer) refuse(ctx context.Context, v visit) outcome {
 	}
 	return outcome{
 		result: Failed, err: err, report: new(reportOf(v, StatusFailed, ReasonInvalidAnnotation, v.wrong.Error())),
-		note: func(l *Ledger) { l.Fail(s, errKeep != nil) },
+		note: func(l *Ledger) { l.Reject(s, errKeep != nil) },
 	}
 }
 
@@ -51,7 +51,7 @@ func (p *Programmer) refuseProxy(ctx context.Context, v visit) outcome {
 	}
 	return outcome{
 		result: Skipped, report: new(reportOf(v, StatusFailed, ReasonProxyRefused, v.intent.Refused)),
-		note: func(l *Ledger) { l.Fail(v.sandbox, err != nil) },
+		note: func(l *Ledger) { l.Reject(v.sandbox, err != nil) },
 	}
 }
 

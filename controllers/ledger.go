@@ -15,6 +15,7 @@ const (
 	Programmed State = "programmed"
 	Removed    State = "removed"
 	FailedPod  State = "failed"
+	InvalidPod State = "invalid" // it failed, and its owner has to correct it
 	ByOthers   State = "others"
 )
 
@@ -61,6 +62,9 @@ func (l *Ledger) Put(e Entry) bool {
 // Fail marks a pod as failed. What is known of its sandbox and rules stays, because the rules stay in the kernel.
 func (l *Ledger) Fail(s podnet.Sandbox, retry bool) { l.mark(s, FailedPod, retry) }
 
+// Reject is Fail for a pod that its owner has to correct.
+func (l *Ledger) Reject(s podnet.Sandbox, retry bool) { l.mark(s, InvalidPod, retry) }
+
 // Retry has a pod visited again soon. Its state and rules stay as they are.
 func (l *Ledger) Retry(s podnet.Sandbox) { l.mark(s, "", true) }
 
@@ -95,12 +99,19 @@ func (l *Ledger) found(uid string, f Findings) {
 	}
 }
 
-// Forget drops a sandbox.
+// Forget drops a sandbox. A pod that failed stays without one: a runtime that was refused a sandbox removes it, and the pod waits for the next.
 func (l *Ledger) Forget(sandboxID string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if uid, ok := l.bySandbox[sandboxID]; ok {
-		l.drop(uid)
+	uid, ok := l.bySandbox[sandboxID]
+	if !ok {
+		return
+	}
+	e := l.pods[uid]
+	l.drop(uid)
+	if e.State == FailedPod || e.State == InvalidPod {
+		s := podnet.Sandbox{Namespace: e.Sandbox.Namespace, Name: e.Sandbox.Name, UID: uid}
+		l.put(Entry{Sandbox: s, State: e.State, checked: e.checked})
 	}
 }
 

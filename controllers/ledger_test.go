@@ -62,7 +62,20 @@ func TestWhatTheLedgerRemembersOfAPod(t *testing.T) {
 			do:   func(l *Ledger) { l.Retry(box("", 0, 0)); l.Put(programmed(box("a", 0, 1))) },
 			want: []Entry{programmed(box("a", 0, 1))},
 		},
-		"a sandbox that is gone":      {do: func(l *Ledger) { l.Put(programmed(box("a", 0, 1))); l.Forget("a") }},
+		"a sandbox that is gone": {do: func(l *Ledger) { l.Put(programmed(box("a", 0, 1))); l.Forget("a") }},
+		"a failed pod's sandbox that is gone": {
+			do:   func(l *Ledger) { l.Fail(box("a", 0, 1), true); l.Forget("a") },
+			want: []Entry{{Sandbox: box("", 0, 0), State: FailedPod}},
+		},
+		"a rejected pod's sandbox that is gone": {
+			do:   func(l *Ledger) { l.Reject(box("a", 0, 1), false); l.Forget("a") },
+			want: []Entry{{Sandbox: box("", 0, 0), State: InvalidPod}},
+		},
+		"a failed pod's next sandbox": {
+			do:   func(l *Ledger) { l.Fail(box("a", 0, 1), true); l.Forget("a"); l.Put(programmed(box("b", 1, 2))) },
+			want: []Entry{programmed(box("b", 1, 2))},
+		},
+		"a failed pod that is gone":   {do: func(l *Ledger) { l.Fail(box("a", 0, 1), true); l.Forget("a"); l.ForgetPod("uid-1") }},
 		"a pod that is gone":          {do: func(l *Ledger) { l.Put(programmed(box("a", 0, 1))); l.ForgetPod("uid-1") }},
 		"all of a name":               {do: func(l *Ledger) { l.Put(programmed(box("a", 0, 1))); l.ForgetOthers("shop", "cart", "") }},
 		"its predecessor's successor": {do: func(l *Ledger) { l.Fail(box("", 0, 0), true); l.ForgetOthers("shop", "cart", "uid-2") }},

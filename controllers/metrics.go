@@ -44,8 +44,8 @@ func NewMetrics(r prometheus.Registerer, ledger *Ledger) (*Metrics, error) {
 		countPods(MetricPrefix+"contended_pods", "Pods whose rules somebody keeps changing.", nil, ledger, func(e Entry) bool { return e.contention.contended() }),
 		countPods(MetricPrefix+"preempted_pods", "Pods in which rules of another program decide before ours.", nil, ledger, func(e Entry) bool { return e.Preempted != "" }),
 	}
-	for _, state := range []State{Programmed, Removed, FailedPod, ByOthers} {
-		collectors = append(collectors, countPods(MetricPrefix+"pods", "Pods of this node that the agent has to do with, by state.",
+	for _, state := range []State{Programmed, Removed, FailedPod, InvalidPod, ByOthers} {
+		collectors = append(collectors, countPods(MetricPrefix+"pods", "Pods of this node that the agent has to do with, by state: programmed, removed, failed, invalid (failed, and the pod's owner has to correct it), or others (another project redirects them).",
 			prometheus.Labels{"state": string(state)}, ledger, func(e Entry) bool { return e.State == state }))
 	}
 	for _, c := range collectors {

@@ -50,7 +50,7 @@ func TestEverySeriesExistsFromTheStart(t *testing.T) {
 	}
 	want := map[string]int{
 		"ensure_total": 16, "ensure_duration_seconds": 4, "drift_total": len(iptables.Kinds()), "failures_total": 6,
-		"pods": 4, "contended_pods": 1, "preempted_pods": 1,
+		"pods": 5, "contended_pods": 1, "preempted_pods": 1,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("series (-want +got):\n%s", diff)
@@ -111,5 +111,62 @@ func TestAnAbsentSandboxIsNoFailure(t *testing.T) {
 		if n := testutil.ToFloat64(b.Metrics.failures.WithLabelValues(string(reason))); n != 0 {
 			t.Errorf("reason %s: %v", reason, n)
 		}
+	}
+}
+
+// podsIn returns the metric of pods in a state.
+func (b *bench) podsIn(t *testing.T, state State) float64 {
+	t.Helper()
+	families, err := b.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == MetricPrefix+"pods" && m.GetLabel()[0].GetValue() == string(state) {
+				return m.GetGauge().GetValue()
+			}
+		}
+	}
+	t.Fatalf("there is no series for %s", state)
+	return 0
+}
+
+// A pod whose sandboxes are refused, one after the other, is counted in between: until it is programmed, or gone.
+func TestPodsMetric_refusedSandbox_isCountedUntilThePodIsWell(t *testing.T) {
+	for state, harm := range map[State]func(*bench){
+		FailedPod:  func(b *bench) { b.backend.err = errors.New("the kernel says no") },
+		InvalidPod: func(b *bench) { b.pods.pod.Annotations[wrongKey] = "http" },
+	} {
+		t.Run(string(state), func(t *testing.T) {
+			b := newBench(t)
+			harm(b)
+			for _, id := range []string{"sandbox-1", "sandbox-2"} {
+				s := b.sandbox
+				s.ID, s.NetNS = id, "/netns/1"
+				if result, _ := b.Ensure(t.Context(), NRI, s); result != Failed {
+					t.Fatalf("result %s", result)
+				}
+				b.Forget(id)
+				b.finder.err = podnet.ErrNotReady
+				_, _ = b.Ensure(t.Context(), Watch, b.sandbox)
+				if n := b.podsIn(t, state); n != 1 {
+					t.Errorf("after %s has gone: %v pods", id, n)
+				}
+			}
+			b.backend.err, b.finder.err = nil, nil
+			delete(b.pods.pod.Annotations, wrongKey)
+			s := b.sandbox
+			s.ID, s.NetNS = "sandbox-3", "/netns/1"
+			if _, err := b.Ensure(t.Context(), NRI, s); err != nil || b.podsIn(t, state) != 0 || b.podsIn(t, Programmed) != 1 {
+				t.Errorf("error %v; %v %s, %v programmed", err, b.podsIn(t, state), state, b.podsIn(t, Programmed))
+			}
+			b.Ledger.Fail(s, false)
+			b.Forget(s.ID)
+			b.Ledger.ForgetOthers("shop", "cart", "")
+			if n := b.podsIn(t, FailedPod); n != 0 {
+				t.Errorf("after the pod has gone: %v", n)
+			}
+		})
 	}
 }

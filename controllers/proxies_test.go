@@ -163,7 +163,7 @@ func TestAPodWhoseProfileIsGoneStaysReady(t *testing.T) {
 		state         State
 	}{
 		"its proxy answers":               {ready: true, want: ReasonInitialized, state: Programmed},
-		"its proxy does not":              {want: ReasonProxyRefused, state: FailedPod},
+		"its proxy does not":              {want: ReasonProxyRefused, state: InvalidPod},
 		"an agent that knows nothing yet": {starts: true, want: ReasonInitialized, state: Programmed},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -209,7 +209,7 @@ func TestAPodWhoseProfileIsGoneAndWhoseKernelFails(t *testing.T) {
 	b.pods.pod.Annotations[intent.KeySidecar] = "gone"
 	b.backend.err = errors.New("the kernel says no")
 	b.ensure(t, Skipped)
-	b.remembers(t, FailedPod, true)
+	b.remembers(t, InvalidPod, true)
 	if got := b.lastReport(t); got.Reason != ReasonProxyRefused {
 		t.Errorf("reported %+v", got)
 	}

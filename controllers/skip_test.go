@@ -181,7 +181,7 @@ func checkMended(t *testing.T, b *bench, want Report, restarted bool) {
 	if kept := want.Status == StatusInitialized; (b.backend.rules("/netns/1") != "") != kept || kept && !restarted && got.SpecHash == "" {
 		t.Errorf("rules %q, report %+v", b.backend.rules("/netns/1"), got)
 	}
-	if e, ok := b.Ledger.Of("uid-1"); ok && e.State == FailedPod || e.Retry {
+	if e, ok := b.Ledger.Of("uid-1"); ok && (e.State == FailedPod || e.State == InvalidPod) || e.Retry {
 		t.Errorf("remembered %+v", e)
 	}
 	b.says(t, got)

@@ -23,7 +23,7 @@ func TestPrometheusReadsTheAgent(t *testing.T) {
 	m.startManaged(t, plainPod("proxied"))
 	t.Run("data", func(t *testing.T) { wantData(t, p) })
 	t.Run("an alert", func(t *testing.T) {
-		const alert = "PodNetworkPodsFailed"
+		const alert = "PodNetworkPodsInvalid"
 		p.awaitFiring(t, alert, false)
 		s.annotate(t, pod.Name, map[string]any{keyExcludeInbound: "all"})
 		s.await(t, pod.Name, hasStatus(statusFailed))
