@@ -39,8 +39,8 @@ type SharedData struct {
 	Pods    []SharedPod
 	Network NetworkData
 	Node    string
-	// Version is what the proxy has to answer on VersionSocket once its configuration is in force.
-	Version, VersionSocket string
+	// Version is what the proxy has to answer once its configuration is in force.
+	Version string
 }
 
 // SharedPod is what a template sees of one of the pods.
@@ -138,11 +138,11 @@ func (b *bounded) Write(p []byte) (int, error) {
 // checkNames returns an error if the template names what templates of the other mode see. Names below range, with and define are looked up in
 // something else, and are left to the renderer.
 func (t Template) checkNames(shared bool) error {
-	others, says := []string{"Pods", "Node", "Version", "VersionSocket"},
+	others, says := []string{"Pods", "Node", "Version"},
 		".%s is of mode shared: a template of mode perPod sees .Pod, .Network, .Epoch, .Slot, .HandoverSocket and .AdminSocket"
 	if shared {
 		others, says = []string{"Pod", "Epoch", "Slot", "HandoverSocket", "AdminSocket"},
-			".%s is of mode perPod: a template of mode shared sees .Pods, .Network, .Node, .Version and .VersionSocket"
+			".%s is of mode perPod: a template of mode shared sees .Pods, .Network, .Node and .Version"
 	}
 	if t.parsed.Tree == nil {
 		return nil

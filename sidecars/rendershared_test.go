@@ -28,7 +28,7 @@ func TestCompile_namesOfOtherMode_areRefused(t *testing.T) {
 		"the version without a mode":      {"", `{{ .Version }}`, `.Version is of mode shared`},
 		"a label that is called so":       {v1alpha1.ModePerPod, `{{ with .Pod.Labels }}{{ .Version }}{{ end }}`, ``},
 		"a label by its path":             {v1alpha1.ModePerPod, `{{ .Pod.Labels.Version }}`, ``},
-		"all that a shared template sees": {v1alpha1.ModeShared, `{{ .Node }}{{ .Version }}{{ .VersionSocket }}{{ .Network.InboundPort }}{{ range .Pods }}{{ .Node }}{{ .NetNS }}{{ end }}`, ``},
+		"all that a shared template sees": {v1alpha1.ModeShared, `{{ .Node }}{{ .Version }}{{ .Network.InboundPort }}{{ range .Pods }}{{ .Node }}{{ .NetNS }}{{ end }}`, ``},
 		"nothing":                         {v1alpha1.ModeShared, ``, ``},
 		"a comment alone":                 {v1alpha1.ModeShared, `{{/* .Epoch */}}`, ``},
 	} {

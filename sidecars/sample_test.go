@@ -97,7 +97,7 @@ func TestSamples_shared_renders(t *testing.T) {
 	second.Name, second.UID = "cart-2", "22222222-2222-2222-2222-222222222222"
 	files, err := p.RenderShared(SharedData{
 		Pods:    []SharedPod{{PodDataOf(first), "cni-1"}, {PodDataOf(second), "cni-2"}},
-		Version: "v-7", VersionSocket: "/run/sidecar/version.sock",
+		Version: "v-7",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -120,7 +120,7 @@ func TestSamples_shared_renders(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"bind unix@'/run/sidecar/version.sock' mode 600\n", " string 'v-7'\n", ":15101 namespace 'cni-1'\n", ":15106 namespace 'cni-2'\n",
+		`bind "unix@/run/sidecar/${POD_UID}/version.sock" mode 600`, " string 'v-7'\n", ":15101 namespace 'cni-1'\n", ":15106 namespace 'cni-2'\n",
 		"str(\"inbound pod=\"'shop'/'cart-2')\n",
 	} {
 		if !strings.Contains(config, want) {

@@ -14,7 +14,7 @@ func TestSamples_sharedEnvoy_renders(t *testing.T) {
 	second.Name, second.UID = `a": {}, "b`, "22222222-2222-2222-2222-222222222222"
 	for _, pods := range [][]SharedPod{nil, {{PodDataOf(first), "cni-1"}, {PodDataOf(second), "cni-2"}}} {
 		files, err := p.RenderShared(SharedData{
-			Pods: pods, Node: "n1", Version: "v-7", VersionSocket: "/run/sidecar/version.sock",
+			Pods: pods, Node: "n1", Version: "v-7",
 			Network: NetworkData{OutboundPort: 15201, InboundPort: 15206},
 		})
 		if err != nil {
@@ -62,7 +62,7 @@ func checkSharedEnvoy(t *testing.T, files map[string]string, pods []SharedPod) {
 			in[name+" "+r.Address.SocketAddress.Namespace+r.Bind.Source.Namespace+r.Address.Pipe.Path]++
 		}
 	}
-	want := map[string]int{"listeners.yaml /run/sidecar/version.sock": 1}
+	want := map[string]int{"listeners.yaml version.sock": 1}
 	for _, pod := range pods {
 		want["listeners.yaml /var/run/netns/"+pod.NetNS], want["clusters.yaml /var/run/netns/"+pod.NetNS] = 2, 2
 	}

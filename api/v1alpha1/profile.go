@@ -298,7 +298,7 @@ type File struct {
 
 	// Template is a Go template over the pod's data: .Pod.Name, .Pod.Namespace, .Pod.UID, .Pod.IP, .Pod.Node, .Pod.ServiceAccount,
 	// .Pod.Labels, .Pod.Annotations, .Network, .Epoch, .Slot, .HandoverSocket and .AdminSocket. With mode shared it is over the node's: .Pods, each
-	// with the same fields and .NetNS, the name of its network namespace in /var/run/netns; .Network, .Node, .Version and .VersionSocket.
+	// with the same fields and .NetNS, the name of its network namespace in /var/run/netns; .Network, .Node and .Version.
 	// Every value that it prints is quoted as Syntax says.
 	// +kubebuilder:validation:MaxLength=262144
 	Template string `json:"template"`

@@ -1,8 +1,10 @@
 package container
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -72,38 +74,38 @@ func (r *Runtime) Applications(ctx context.Context, sandbox string) ([]sidecar.A
 // sharedName is the name of the container in the pod of a shared proxy.
 const sharedName = "proxy"
 
-// Shared returns the running container of the proxy that the node's pods of a profile share. The proxy's pod is in the given namespace,
-// and carries the profile's name as a label. While one pod replaces another, both may be ready: then the newest container counts. If
-// none runs, the error is sidecar.ErrGone.
-func (r *Runtime) Shared(ctx context.Context, namespace, profile string) (sidecar.Container, error) {
+// Shared returns the running containers of the proxy that the node's pods of a profile share, that of the oldest pod first: while one pod
+// replaces another, both run. The proxy's pods are in the given namespace, and carry the profile's name as a label. If none runs, the error is
+// sidecar.ErrGone.
+func (r *Runtime) Shared(ctx context.Context, namespace, profile string) ([]sidecar.Container, error) {
 	sandboxes, err := sharedSandboxes(ctx, r.runtime, namespace, profile)
 	if err != nil {
-		return sidecar.Container{}, err
+		return nil, err
 	}
 	if len(sandboxes) == 0 {
-		return sidecar.Container{}, fmt.Errorf("no pod of the namespace %s with the label %s=%s runs on this node: %w", namespace, sidecar.LabelShared, profile, sidecar.ErrGone)
+		return nil, fmt.Errorf("no pod of the namespace %s with the label %s=%s runs on this node: %w", namespace, sidecar.LabelShared, profile, sidecar.ErrGone)
 	}
 	resp, err := r.runtime.ListContainers(ctx, &criv1.ListContainersRequest{Filter: &criv1.ContainerFilter{
 		LabelSelector: map[string]string{labelContainerName: sharedName, labelPodNamespace: namespace},
 		State:         &criv1.ContainerStateValue{State: criv1.ContainerState_CONTAINER_RUNNING},
 	}})
 	if err != nil {
-		return sidecar.Container{}, fmt.Errorf("list the containers of shared proxies: %w", err)
+		return nil, fmt.Errorf("list the containers of shared proxies: %w", err)
 	}
-	var newest sidecar.Container
+	var out []sidecar.Container
 	for _, c := range resp.GetContainers() {
 		found := containerOf(c)
-		if !sandboxes[found.Sandbox] || c.GetMetadata().GetName() != sharedName || found.State != sidecar.Running {
-			continue
-		}
-		if newest.ID == "" || found.Created.After(newest.Created) {
-			newest = found
+		if _, ready := sandboxes[found.Sandbox]; ready && c.GetMetadata().GetName() == sharedName && found.State == sidecar.Running {
+			out = append(out, found)
 		}
 	}
-	if newest.ID == "" {
-		return sidecar.Container{}, fmt.Errorf("the container %s of the shared proxy's pod does not run: %w", sharedName, sidecar.ErrGone)
+	if len(out) == 0 {
+		return nil, fmt.Errorf("the container %s of the shared proxy's pod does not run: %w", sharedName, sidecar.ErrGone)
 	}
-	return newest, nil
+	slices.SortFunc(out, func(a, b sidecar.Container) int {
+		return cmp.Or(cmp.Compare(sandboxes[a.Sandbox], sandboxes[b.Sandbox]), cmp.Compare(a.Sandbox, b.Sandbox))
+	})
+	return out, nil
 }
 
 // HasSharedProxy reports whether a pod runs on this node, in any namespace, that has the label of a profile's shared proxy.
@@ -112,8 +114,8 @@ func (r *Runtime) HasSharedProxy(ctx context.Context, profile string) (bool, err
 	return len(found) > 0, err
 }
 
-// sharedSandboxes returns the IDs of the ready sandboxes of a profile's shared proxy, in any namespace if the given one is "".
-func sharedSandboxes(ctx context.Context, client criv1.RuntimeServiceClient, namespace, profile string) (map[string]bool, error) {
+// sharedSandboxes returns when each ready sandbox of a profile's shared proxy was made, by ID, in any namespace if the given one is "".
+func sharedSandboxes(ctx context.Context, client criv1.RuntimeServiceClient, namespace, profile string) (map[string]int64, error) {
 	labels := map[string]string{sidecar.LabelShared: profile}
 	if namespace != "" {
 		labels[labelPodNamespace] = namespace
@@ -125,10 +127,10 @@ func sharedSandboxes(ctx context.Context, client criv1.RuntimeServiceClient, nam
 	if err != nil {
 		return nil, fmt.Errorf("list the sandboxes of shared proxies: %w", err)
 	}
-	out := map[string]bool{}
+	out := map[string]int64{}
 	for _, s := range resp.GetItems() {
 		if (namespace == "" || s.GetMetadata().GetNamespace() == namespace) && s.GetLabels()[sidecar.LabelShared] == profile && s.GetState() == criv1.PodSandboxState_SANDBOX_READY {
-			out[s.GetId()] = true
+			out[s.GetId()] = s.GetCreatedAt()
 		}
 	}
 	return out, nil

@@ -3,6 +3,7 @@ package container
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -34,12 +35,16 @@ func sharedSandbox(id, namespace, profile string, state criv1.PodSandboxState) *
 func sharedContainer(id, sandbox, name string, state criv1.ContainerState, created int64) *criv1.Container {
 	return &criv1.Container{
 		Id: id, PodSandboxId: sandbox, State: state, CreatedAt: created, Metadata: &criv1.ContainerMetadata{Name: name},
-		Image: &criv1.ImageSpec{UserSpecifiedImage: "localhost/haproxy:1"},
+		Image: &criv1.ImageSpec{UserSpecifiedImage: "localhost/haproxy:1"}, Labels: map[string]string{labelPodUID: "uid-" + sandbox},
 	}
 }
 
+func made(s *criv1.PodSandbox, at int64) *criv1.PodSandbox {
+	return &criv1.PodSandbox{Id: s.GetId(), State: s.GetState(), Metadata: s.GetMetadata(), Labels: s.GetLabels(), CreatedAt: at}
+}
+
 // Only the agent's own namespace has shared proxies: a pod of another one that carries the label is none.
-func TestShared_pods_newestOfOwnNamespace(t *testing.T) {
+func TestShared_pods_oldestOfOwnNamespaceFirst(t *testing.T) {
 	const ready, running = criv1.PodSandboxState_SANDBOX_READY, criv1.ContainerState_CONTAINER_RUNNING
 	mine := sharedSandbox("s1", "mesh", "edge", ready)
 	proxy := sharedContainer("c1", "s1", "proxy", running, 7)
@@ -60,19 +65,28 @@ func TestShared_pods_newestOfOwnNamespace(t *testing.T) {
 		},
 		"another container of its pod runs": {[]*criv1.PodSandbox{mine}, []*criv1.Container{sharedContainer("c1", "s1", "debug", running, 7)}, ""},
 		"a newer pod replaces it": {
-			[]*criv1.PodSandbox{mine, sharedSandbox("s2", "mesh", "edge", ready)},
+			[]*criv1.PodSandbox{made(sharedSandbox("s2", "mesh", "edge", ready), 5), made(mine, 3)},
 			[]*criv1.Container{sharedContainer("c2", "s2", "proxy", running, 9), proxy},
-			"c2",
+			"c1 c2",
+		},
+		"a container of the older pod was started anew": {
+			[]*criv1.PodSandbox{made(sharedSandbox("s2", "mesh", "edge", ready), 5), made(mine, 3)},
+			[]*criv1.Container{sharedContainer("c2", "s2", "proxy", running, 9), sharedContainer("c3", "s1", "proxy", running, 11)},
+			"c3 c2",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := &Runtime{runtime: &sharedCRI{sandboxes: c.sandboxes, containers: c.containers}}
 			got, err := r.Shared(t.Context(), "mesh", "edge")
-			if got.ID != c.want || errors.Is(err, sidecar.ErrGone) != (c.want == "") {
-				t.Errorf("found %+v, error %v, want %q", got, err, c.want)
+			var ids []string
+			for _, one := range got {
+				ids = append(ids, one.ID)
+				if one.Image != "localhost/haproxy:1" || one.Created.IsZero() || one.PodUID != "uid-"+one.Sandbox {
+					t.Errorf("found %+v", one)
+				}
 			}
-			if c.want != "" && (got.Image != "localhost/haproxy:1" || got.Created.IsZero()) {
-				t.Errorf("found %+v", got)
+			if strings.Join(ids, " ") != c.want || errors.Is(err, sidecar.ErrGone) != (c.want == "") {
+				t.Errorf("found %+v, error %v, want %q", got, err, c.want)
 			}
 		})
 	}

@@ -68,15 +68,16 @@ type sharedContainers struct {
 	namespace string
 }
 
-// Find returns the running container of a profile's proxy, or shared.ErrNoProxy.
-func (c sharedContainers) Find(ctx context.Context, profile string) (shared.Instance, error) {
+// Find returns the running containers of a profile's proxy, that of the oldest pod first, or shared.ErrNoProxy.
+func (c sharedContainers) Find(ctx context.Context, profile string) (out []shared.Instance, err error) {
 	found, err := c.runtime.Shared(ctx, c.namespace, profile)
 	if errors.Is(err, sidecar.ErrGone) {
-		return shared.Instance{}, fmt.Errorf("%w: %w", shared.ErrNoProxy, err)
-	} else if err != nil {
-		return shared.Instance{}, err
+		return nil, fmt.Errorf("%w: %w", shared.ErrNoProxy, err)
 	}
-	return shared.Instance{ID: found.ID, Image: found.Image}, nil
+	for _, one := range found {
+		out = append(out, shared.Instance{ID: one.ID, Image: one.Image, Pod: one.PodUID})
+	}
+	return out, err
 }
 
 // Check runs a command in a proxy's container. ok reports whether it ended with code 0. A command that takes too long is

@@ -39,6 +39,9 @@ type sharedNode struct {
 	answers net.Listener
 }
 
+// proxyPod is the UID of the proxy's pod.
+const proxyPod = "proxy-pod"
+
 const proxyScript = `cd "$1"
 take() { cp files/current/proxy.cfg taken.new && mv taken.new taken; }
 trap take USR2
@@ -49,10 +52,10 @@ while :; do sleep 1000 & wait $!; done`
 // start starts the proxy. What it has taken is answered by this process, whose group the profile has.
 func (n *sharedNode) start() {
 	n.t.Helper()
-	if err := os.MkdirAll(filepath.Join(n.dir, "run"), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(n.dir, "run", proxyPod), 0o700); err != nil {
 		n.t.Fatal(err)
 	}
-	answers, err := (&net.ListenConfig{}).Listen(n.t.Context(), "unix", filepath.Join(n.dir, "run", "version.sock"))
+	answers, err := (&net.ListenConfig{}).Listen(n.t.Context(), "unix", filepath.Join(n.dir, "run", proxyPod, "version.sock"))
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -110,7 +113,7 @@ func (n *sharedNode) ListContainers(context.Context, *criv1.ListContainersReques
 	}
 	return &criv1.ListContainersResponse{Containers: []*criv1.Container{{
 		Id: "proxy-1", PodSandboxId: "proxy-sandbox", Metadata: &criv1.ContainerMetadata{Name: "proxy"}, State: criv1.ContainerState_CONTAINER_RUNNING,
-		Image: &criv1.ImageSpec{UserSpecifiedImage: "localhost/proxy:1"},
+		Image: &criv1.ImageSpec{UserSpecifiedImage: "localhost/proxy:1"}, Labels: map[string]string{"io.kubernetes.pod.uid": proxyPod},
 	}}}, nil
 }
 

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -21,6 +23,7 @@ const (
 	currentLink = "current"
 	nextLink    = "next"
 	versionName = "version.sock"
+	servingName = "serving"
 	versionDir  = "v-"
 
 	dirMode     = 0o700
@@ -31,7 +34,8 @@ const (
 // directory is what a profile's proxy and the agent share on the node:
 //
 //   - files/v-N: one configuration; files/next and files/current are links to two of them. The proxy sees files read-only.
-//   - run: the proxy's, with the socket on which it answers its version.
+//   - run: the proxy's. A pod of it has the directory run/UID, with the socket on which it answers its version, and the file serving once
+//     the agent has found that it serves all pods: then the pod becomes ready.
 //   - state.json: what the proxy has confirmed.
 //   - lock: held by the agent that works.
 //
@@ -42,8 +46,53 @@ func newDirectory(root, profile string) directory {
 	return directory{filepath.Join(root, filepath.Base(profile))}
 }
 
-func (d directory) files() string  { return filepath.Join(d.path, "files") }
-func (d directory) socket() string { return filepath.Join(d.path, "run", versionName) }
+func (d directory) files() string { return filepath.Join(d.path, "files") }
+func (d directory) run() string   { return filepath.Join(d.path, "run") }
+
+// own opens the directory of a proxy's pod. The proxy can write in run, so links are not followed.
+func (d directory) own(pod string) (*os.File, error) {
+	fd, err := unix.Open(filepath.Join(d.run(), filepath.Base(pod)), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open the directory of the proxy's pod %s: %w", pod, err)
+	}
+	return os.NewFile(uintptr(fd), pod), nil
+}
+
+// mark lets a proxy's pod become ready.
+func (d directory) mark(pod string) error {
+	own, err := d.own(pod)
+	if err != nil {
+		return err
+	}
+	defer own.Close() //nolint:errcheck // nothing was written
+	fd, err := unix.Openat(int(own.Fd()), servingName, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o444)
+	if errors.Is(err, unix.EEXIST) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("let the proxy's pod %s become ready: %w", pod, err)
+	}
+	return unix.Close(fd)
+}
+
+// forgotten is how old the directory of a proxy's pod is at least when it is removed. A pod whose container is started anew is not listed.
+const forgotten = 10 * time.Minute
+
+// sweep removes the directories of proxies' pods that are gone.
+func (d directory) sweep(there []Instance) error {
+	entries, err := os.ReadDir(d.run())
+	if err != nil {
+		return fmt.Errorf("look for the directories of the proxy's pods: %w", err)
+	}
+	for _, e := range entries {
+		info, errInfo := e.Info()
+		if errInfo != nil || !e.IsDir() || time.Since(info.ModTime()) < forgotten ||
+			slices.ContainsFunc(there, func(i Instance) bool { return i.Pod == e.Name() }) {
+			continue
+		}
+		err = errors.Join(err, os.RemoveAll(filepath.Join(d.run(), e.Name())))
+	}
+	return err
+}
 
 // prepare makes what is missing. The kubelet may have made a part of it for the proxy's pod. Only root may enter the root directory.
 func (d directory) prepare() error {

@@ -27,16 +27,22 @@ func (n *fakeNode) first(ctx context.Context, hook *func(context.Context) error)
 }
 
 // Find, Check and Signal reach the proxy.
-func (n *fakeNode) Find(ctx context.Context, _ string) (Instance, error) {
+func (n *fakeNode) Find(ctx context.Context, _ string) (out []Instance, err error) {
 	if err := n.first(ctx, &n.finding); err != nil {
-		return Instance{}, err
+		return nil, err
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.container == "" {
-		return Instance{}, ErrNoProxy
+	if n.container != "" {
+		out = append(out, Instance{ID: n.container, Image: "localhost/proxy:1", Pod: proxyPod})
 	}
-	return Instance{ID: n.container, Image: "localhost/proxy:1"}, nil
+	if n.newer != nil {
+		out = append(out, Instance{ID: "container-newer", Image: "localhost/proxy:2", Pod: newerPod})
+	}
+	if len(out) == 0 {
+		return nil, ErrNoProxy
+	}
+	return out, nil
 }
 
 func (n *fakeNode) Check(ctx context.Context, id string, _ []string) (string, bool, error) {
@@ -138,7 +144,7 @@ func (n *fakeNode) parse(link string) (version string, pods []string, err error)
 // startProxy starts the container. It reports whether the proxy could start: it cannot if its files cannot be used.
 func (n *fakeNode) startProxy() bool {
 	n.t.Helper()
-	run := filepath.Join(n.root, "edge", "run")
+	run := filepath.Join(n.root, "edge", "run", proxyPod)
 	if err := os.MkdirAll(run, 0o700); err != nil {
 		n.t.Fatal(err)
 	}

@@ -41,6 +41,7 @@ type fakeNode struct {
 	version   string   // what is in force; "" while it waits for its first files
 	serving   []string // names of network namespaces that it listens in
 	server    io.Closer
+	newer     *newer // the DaemonSet's next pod
 	ended     chan struct{}
 	reloads   int
 	waits     int
@@ -71,6 +72,9 @@ type fakePod struct {
 }
 
 const configFile = "proxy.cfg"
+
+// The UIDs of the DaemonSet's pods.
+const proxyPod, newerPod = "pod-1", "pod-2"
 
 // The proxy's language: each word "refused" is refused, and each network namespace has to be there.
 const configTemplate = `version {{ .Version }}

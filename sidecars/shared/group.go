@@ -45,6 +45,7 @@ type group struct {
 	loaded   bool
 	unsaved  bool
 	proxy    proxy
+	newer    successor
 	bad      badProfile
 	batch    int // how many pods may join at once, after a configuration that was not taken; 0 is all
 	reloaded time.Time

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -52,20 +53,63 @@ const redirected = `table ip redirected {
 	}
 }`
 
-// realProxy is HAProxy with the sample's configuration, in a network namespace of its own, as in the pod of the chart's DaemonSet.
+// realProxy is HAProxy with the sample's configuration and command. Each pod of it is in a network namespace of its own, as those of the
+// chart's DaemonSet.
 type realProxy struct {
 	*fakeNode
-	program string
-	cmd     *exec.Cmd
-	done    chan struct{}
+	words   *strings.Replacer // the paths here for those in the container
+	command string
+
+	daemons struct {
+		sync.Mutex
+		running []*daemonPod // oldest first
+		made    int
+	}
 }
 
-func (p *realProxy) Find(context.Context, string) (Instance, error) {
-	return Instance{ID: "container-1", Image: "haproxy"}, nil
+// daemonPod is a pod of the DaemonSet with its container.
+type daemonPod struct {
+	Instance
+	cmd  *exec.Cmd
+	done chan struct{}
 }
 
-func (p *realProxy) Check(ctx context.Context, _ string, command []string) (string, bool, error) {
-	out, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput()
+func (p *realProxy) Find(context.Context, string) (out []Instance, err error) {
+	p.daemons.Lock()
+	defer p.daemons.Unlock()
+	for _, d := range p.daemons.running {
+		select {
+		case <-d.done:
+		default:
+			out = append(out, d.Instance)
+		}
+	}
+	if len(out) == 0 {
+		return nil, ErrNoProxy
+	}
+	return out, nil
+}
+
+func (p *realProxy) container(id string) *daemonPod {
+	p.daemons.Lock()
+	defer p.daemons.Unlock()
+	i := slices.IndexFunc(p.daemons.running, func(d *daemonPod) bool { return d.ID == id })
+	if i < 0 {
+		return nil
+	}
+	return p.daemons.running[i]
+}
+
+func (p *realProxy) newest() *daemonPod {
+	p.daemons.Lock()
+	defer p.daemons.Unlock()
+	return p.daemons.running[len(p.daemons.running)-1]
+}
+
+func (p *realProxy) Check(ctx context.Context, id string, command []string) (string, bool, error) {
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	cmd.Env = p.container(id).cmd.Env
+	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		return "", false, err
@@ -73,47 +117,78 @@ func (p *realProxy) Check(ctx context.Context, _ string, command []string) (stri
 	return string(out), err == nil, nil
 }
 
-func (p *realProxy) Signal(_ context.Context, _ string, s unix.Signal) error {
-	return p.cmd.Process.Signal(s)
+func (p *realProxy) Signal(ctx context.Context, id string, s unix.Signal) error {
+	if err := p.first(ctx, &p.telling); err != nil {
+		return err
+	}
+	return p.container(id).cmd.Process.Signal(s)
 }
 
-func (p *realProxy) Wait(ctx context.Context, _ string) error {
+func (p *realProxy) Wait(ctx context.Context, id string) error {
 	select {
-	case <-p.done:
+	case <-p.container(id).done:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// startReal starts the proxy as the chart does: it waits for a configuration that it can use.
+// startReal starts the proxy's first pod.
 func startReal(t *testing.T, n *fakeNode) *realProxy {
 	t.Helper()
-	p := &realProxy{fakeNode: n, program: kerneltest.ProgramPath(t, "haproxy"), done: make(chan struct{})}
-	text, err := os.ReadFile("../../config/samples/proxy-profile-shared.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir := filepath.Join(n.root, "edge")
-	words := strings.NewReplacer("/etc/sidecar/", dir+"/files/", "{{ .VersionSocket }}", dir+"/run/version.sock", "/run/sidecar/", dir+"/run/",
-		"/usr/sbin/haproxy", p.program)
-	if err := yaml.UnmarshalStrict([]byte(words.Replace(string(text))), &n.profile); err != nil {
+	p := &realProxy{fakeNode: n, words: strings.NewReplacer("/etc/sidecar/", dir+"/files/", "/run/sidecar/", dir+"/run/",
+		"/usr/sbin/haproxy", kerneltest.ProgramPath(t, "haproxy"), "sleep 1;", "sleep 0.1;")}
+	if err := yaml.UnmarshalStrict(p.sample(t, "proxy-profile-shared.yaml"), &n.profile); err != nil {
 		t.Fatal(err)
 	}
 	n.profile.Name, n.profile.Generation = "edge", 1
 	n.profile.Spec.NamespaceSelector, n.profile.Spec.RunAsGroup = &metav1.LabelSelector{}, 1337
-	config := dir + "/files/current/haproxy.cfg"
-	p.cmd = exec.CommandContext(t.Context(), "sh", "-c", fmt.Sprintf(
-		// The kernel keeps signals without a handler from the first process of a container, which this one is not.
-		"trap : USR2; until %[1]s -c -q -f %[2]s; do sleep 0.1; done; exec %[1]s -W -db -f %[2]s", p.program, config))
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Gid: 1337}}
-	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) } // the first process ends its workers
-	if err := kerneltest.New(t).Do(p.cmd.Start); err != nil {
+	var values struct {
+		Sidecars struct{ Shared []struct{ Args []string } }
+	}
+	if err := yaml.Unmarshal(p.sample(t, "values-shared-proxy.yaml"), &values); err != nil {
 		t.Fatal(err)
 	}
-	go func() { _ = p.cmd.Wait(); close(p.done) }()
-	t.Cleanup(func() { <-p.done })
+	p.command = values.Sidecars.Shared[0].Args[0]
+	if err := os.MkdirAll(filepath.Join(dir, "run"), 0o755); err != nil { // as the kubelet does
+		t.Fatal(err)
+	}
+	p.start(t, "%s")
 	return p
+}
+
+func (p *realProxy) sample(t *testing.T, name string) []byte {
+	t.Helper()
+	text, err := os.ReadFile("../../config/samples/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []byte(p.words.Replace(string(text)))
+}
+
+// start starts another pod. command has the sample's command as %s.
+func (p *realProxy) start(t *testing.T, command string) *daemonPod {
+	t.Helper()
+	p.daemons.Lock()
+	defer p.daemons.Unlock()
+	p.daemons.made++
+	d := &daemonPod{
+		Instance: Instance{ID: fmt.Sprintf("container-%d", p.daemons.made), Image: "haproxy", Pod: fmt.Sprintf("pod-%d", p.daemons.made)},
+		done:     make(chan struct{}),
+	}
+	// The kernel keeps signals without a handler from the first process of a container, which this one is not.
+	d.cmd = exec.CommandContext(t.Context(), "sh", "-c", "trap : USR2\n"+strings.ReplaceAll(command, "%s", p.command))
+	d.cmd.Env = append(os.Environ(), "POD_UID="+d.Pod)
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Gid: 1337}}
+	d.cmd.Cancel = func() error { return d.cmd.Process.Signal(syscall.SIGTERM) } // the first process ends its workers
+	if err := kerneltest.New(t).Do(d.cmd.Start); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = d.cmd.Wait(); close(d.done) }()
+	t.Cleanup(func() { <-d.done })
+	p.daemons.running = append(p.daemons.running, d)
+	return d
 }
 
 // realPod names a network namespace as the runtime does, and returns the sandbox in it.

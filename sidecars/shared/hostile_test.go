@@ -28,11 +28,19 @@ func serveReal(t *testing.T, change ...func(*Manager)) (*realProxy, *Manager) {
 	for _, f := range change {
 		f(m)
 	}
+	p.run(t, m)
+	return p, m
+}
+
+// run has an agent work. stop ends it.
+func (p *realProxy) run(t *testing.T, m *Manager) (stop func()) {
+	t.Helper()
 	working, done := context.WithCancel(t.Context())
 	var ended sync.WaitGroup
 	ended.Go(func() { _ = m.Start(working) })
-	t.Cleanup(func() { done(); ended.Wait() })
-	return p, m
+	stop = func() { done(); ended.Wait() }
+	t.Cleanup(stop)
+	return stop
 }
 
 // join has a pod served.
@@ -203,7 +211,7 @@ func TestHAProxy_fullOfConnections_othersAreServed(t *testing.T) {
 			t.Errorf("%v, %v after %s", r, err, time.Since(began))
 		}
 	}
-	if version, err := newDirectory(p.root, "edge").ask(t.Context()); err != nil {
+	if version, err := newDirectory(p.root, "edge").ask(t.Context(), p.newest().Pod); err != nil {
 		t.Errorf("version %+v, error %v", version, err)
 	}
 	if ok, known := m.Serves("edge", s); !ok || !known {
@@ -234,7 +242,7 @@ func TestHAProxy_manyReloads_oldWorkersAreBounded(t *testing.T) {
 		p.join(t, m, fmt.Sprintf("other-%d", i), kerneltest.New(t))
 	}
 	p.eventually("old workers end", func() bool {
-		children, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", p.cmd.Process.Pid))
+		children, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", p.newest().cmd.Process.Pid))
 		n := len(strings.Fields(string(children)))
 		return err == nil && n >= 1 && n <= bound+1
 	})

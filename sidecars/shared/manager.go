@@ -21,13 +21,14 @@ import (
 // ErrNoProxy means that no container of the profile's proxy runs on the node.
 var ErrNoProxy = errors.New("the proxy that the node's pods share does not run")
 
-// Instance is the container of a profile's proxy.
-type Instance struct{ ID, Image string }
+// Instance is a container of a profile's proxy. Pod is the UID of its pod.
+type Instance struct{ ID, Image, Pod string }
 
 // Proxies reaches the containers that the DaemonSets of shared proxies run on the node.
 type Proxies interface {
-	// Find returns the running container of a profile's proxy, or ErrNoProxy.
-	Find(ctx context.Context, profile string) (Instance, error)
+	// Find returns the running containers of a profile's proxy, that of the oldest pod first, or ErrNoProxy. There are several while one pod
+	// replaces another.
+	Find(ctx context.Context, profile string) ([]Instance, error)
 	// Check runs a command in a container. ok reports whether it ended with code 0, and output is what it printed, bounded.
 	Check(ctx context.Context, id string, command []string) (output string, ok bool, err error)
 	// Signal sends a signal to the first process of a container.
@@ -52,10 +53,12 @@ type Sandboxes interface {
 
 // Manager has the node's shared proxies serve the pods that have chosen them. Of each profile, one goroutine works in rounds:
 //
-//   - It finds the proxy's container, and asks it which version of its configuration is in force.
+//   - It finds the proxy's container, and asks it which version of its configuration is in force. A newer pod of the DaemonSet becomes the
+//     proxy once it answers that version, too: see successor.
 //   - It asks of each pod whether it is to be served: it has chosen the profile, its sandbox runs, and its network namespace has a name.
 //   - A pod that is not served yet has to leave the proxy's ports free.
-//   - It renders the profile's files for all of them, and has the proxy check them. Who is to blame for a refusal stays out; the others go on.
+//   - It renders the profile's files for all of them, and has the proxy check them. If they are refused, each new pod is checked alone; who is
+//     refused stays out, and the others go on.
 //   - It puts the files into force, and waits until the proxy answers their version. If it does not, the old files come back.
 //   - What the proxy has answered is written down, for the next agent. An agent that starts, and finds the proxy with that version, changes
 //     nothing.

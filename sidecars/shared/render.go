@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path"
 	"strings"
 
 	"istio-pod-network-controller/sidecars"
@@ -24,7 +23,7 @@ const versionBytes = 8
 // render returns the profile's files for members. The version is a hash of them, in which the version itself is zeros: equal files have equal
 // versions, whichever agent has rendered them.
 func render(p *sidecars.Profile, node string, members []member) (rendered, error) {
-	data := sidecars.SharedData{Node: node, Version: strings.Repeat("0", 2*versionBytes), VersionSocket: path.Join(sidecars.PathRun, versionName)}
+	data := sidecars.SharedData{Node: node, Version: strings.Repeat("0", 2*versionBytes)}
 	for _, m := range ordered(members) {
 		data.Pods = append(data.Pods, m.Data)
 	}

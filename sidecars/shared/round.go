@@ -2,7 +2,6 @@ package shared
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"time"
@@ -37,6 +36,7 @@ type round struct {
 	again   time.Time
 	fault   string // why the profile's present version is not in force
 	foreign bool   // the proxy does not run as the profile's group: fault says so
+	waits   bool   // changes wait for the successor
 	stuck   string // why the agent could not do what was to be done, or ""
 }
 
@@ -62,6 +62,8 @@ func (g *group) round(ctx context.Context) (time.Duration, error) {
 	switch p := phaseOf(r.seen, r.inForce, r.last != nil && g.dir.target(currentLink) != ""); {
 	case !mine:
 		r.wakeAt(r.now.Add(reloadPause))
+	case r.waits:
+		r.wakeAt(r.now.Add(roundPause))
 	case p == absent:
 		err = r.shrink(ctx)
 	case p == starting:
@@ -150,22 +152,6 @@ func (g *group) profileOf(rec *record) (*sidecars.Profile, error) {
 	}
 	g.compiled = out
 	return out, nil
-}
-
-// look finds the proxy, and asks it what is in force.
-func (r *round) look(ctx context.Context) error {
-	instance, err := r.Proxies.Find(ctx, r.name)
-	switch {
-	case errors.Is(err, ErrNoProxy):
-		r.meetProxy(Instance{})
-	case err != nil:
-		return fmt.Errorf("find the shared proxy: %w", err)
-	default:
-		r.meetProxy(instance)
-		said, err := r.dir.ask(ctx)
-		r.hear(said, err)
-	}
-	return r.settle()
 }
 
 // meetProxy notes which container runs.

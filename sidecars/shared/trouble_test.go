@@ -1,12 +1,15 @@
 package shared
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
@@ -274,17 +277,28 @@ func TestAsk_linkInPlaceOfSocket_isNotFollowed(t *testing.T) {
 	n := newNode(t)
 	n.startProxy()
 	d := newDirectory(n.root, "edge")
-	if _, err := d.ask(t.Context()); err == nil || !strings.Contains(err.Error(), "status 503") {
+	if _, err := d.ask(t.Context(), proxyPod); err == nil || !strings.Contains(err.Error(), "status 503") {
 		t.Errorf("a proxy without a version: %v", err)
 	}
-	if err := os.Rename(d.socket(), d.socket()+".other"); err != nil {
+	socket := filepath.Join(d.run(), proxyPod, versionName)
+	if err := os.Rename(socket, socket+".other"); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(d.socket()+".other", d.socket()); err != nil {
+	if err := os.Symlink(socket+".other", socket); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.ask(t.Context()); err == nil || !strings.Contains(err.Error(), "is not a socket") {
+	if _, err := d.ask(t.Context(), proxyPod); err == nil || !strings.Contains(err.Error(), "is not a socket") {
 		t.Errorf("a link: %v", err)
+	}
+	own := filepath.Dir(socket)
+	if err := errors.Join(os.Rename(own, own+"-other"), os.Symlink(own+"-other", own)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.ask(t.Context(), proxyPod); !errors.Is(err, unix.ENOTDIR) && !errors.Is(err, unix.ELOOP) {
+		t.Errorf("a link to a directory: %v", err)
+	}
+	if err := d.mark(proxyPod); err == nil {
+		t.Error("a file was made behind a link")
 	}
 }
 

@@ -28,15 +28,20 @@ type answer struct {
 	gid     int64
 }
 
-// ask returns what the proxy answers on its socket.
-func (d directory) ask(ctx context.Context) (answer, error) {
+// ask returns what a pod of the proxy answers on its socket.
+func (d directory) ask(ctx context.Context, pod string) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
+	own, err := d.own(pod)
+	if err != nil {
+		return answer{}, err
+	}
+	defer own.Close()  //nolint:errcheck // nothing was written
 	var listener int64 // RoundTrip returns without error only after the dial, which writes it
 	transport := &http.Transport{
 		DisableKeepAlives: true, MaxResponseHeaderBytes: maxHeaders,
 		DialContext: func(ctx context.Context, _, _ string) (conn net.Conn, err error) {
-			conn, listener, err = dial(ctx, d.socket())
+			conn, listener, err = dial(ctx, fmt.Sprintf("/proc/self/fd/%d/%s", own.Fd(), versionName))
 			return conn, err
 		},
 	}

@@ -56,7 +56,7 @@ spec:
   automountServiceAccountToken: false
   enableServiceLinks: false
   priorityClassName: {{ $proxy.priorityClassName | default $v.priorityClassName | quote }}
-  terminationGracePeriodSeconds: {{ dig "terminationGracePeriodSeconds" 5 $proxy | int }}
+  terminationGracePeriodSeconds: {{ dig "terminationGracePeriodSeconds" 300 $proxy | int }}
   {{- with $proxy.imagePullSecrets | default $v.imagePullSecrets }}
   imagePullSecrets:
     {{- toYaml . | nindent 4 }}
@@ -100,14 +100,27 @@ command:
 args:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with $proxy.env }}
 env:
+  # The proxy answers its version in /run/sidecar/$POD_UID: two pods of it run while one replaces the other.
+  - {name: POD_UID, valueFrom: {fieldRef: {fieldPath: metadata.uid}}}
+  {{- with $proxy.env }}
   {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with $proxy.readinessProbe }}
+  {{- end }}
+# Ready once the agent has found that it serves all pods, or has none to serve: then the pod that it replaces is deleted.
 readinessProbe:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
+  {{- if $proxy.readinessProbe }}
+  {{- toYaml $proxy.readinessProbe | nindent 2 }}
+  {{- else }}
+  exec: {command: [/bin/sh, -c, "[ ! -e /etc/sidecar/current ] || [ -e /run/sidecar/$POD_UID/serving ]"]}
+  periodSeconds: 2
+  {{- end }}
+# The proxy finishes its connections until it ends, or terminationGracePeriodSeconds are over.
+lifecycle:
+  {{- if hasKey $proxy "lifecycle" }}
+  {{- toYaml $proxy.lifecycle | nindent 2 }}
+  {{- else }}
+  preStop: {exec: {command: [/bin/sh, -c, "kill -USR1 1; while :; do sleep 1; done"]}}
+  {{- end }}
 terminationMessagePolicy: FallbackToLogsOnError
 securityContext:
   privileged: false
