@@ -154,7 +154,7 @@ func startReal(t *testing.T, n *fakeNode) *realProxy {
 	if err := os.MkdirAll(filepath.Join(dir, "run"), 0o755); err != nil { // as the kubelet does
 		t.Fatal(err)
 	}
-	p.start(t, "%s")
+	p.start(t, p.command)
 	return p
 }
 
@@ -167,7 +167,7 @@ func (p *realProxy) sample(t *testing.T, name string) []byte {
 	return []byte(p.words.Replace(string(text)))
 }
 
-// start starts another pod. command has the sample's command as %s.
+// start starts another pod with a command.
 func (p *realProxy) start(t *testing.T, command string) *daemonPod {
 	t.Helper()
 	p.daemons.Lock()
@@ -178,7 +178,7 @@ func (p *realProxy) start(t *testing.T, command string) *daemonPod {
 		done:     make(chan struct{}),
 	}
 	// The kernel keeps signals without a handler from the first process of a container, which this one is not.
-	d.cmd = exec.CommandContext(t.Context(), "sh", "-c", "trap : USR2\n"+strings.ReplaceAll(command, "%s", p.command))
+	d.cmd = exec.CommandContext(t.Context(), "sh", "-c", "trap : USR2\n"+command)
 	d.cmd.Env = append(os.Environ(), "POD_UID="+d.Pod)
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Gid: 1337}}
 	d.cmd.Cancel = func() error { return d.cmd.Process.Signal(syscall.SIGTERM) } // the first process ends its workers
