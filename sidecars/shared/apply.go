@@ -126,17 +126,8 @@ func (t *trial) goBack(ctx context.Context, old, version string, err error) erro
 	}
 	t.result = Unconfirmed
 	log.FromContext(ctx).Info("shared proxy has not taken its configuration", "reason", why, "suspects", len(t.suspects))
-	switch n := len(t.suspects); {
-	case t.names.vanished(ctx, with(t.base, t.suspects)): // who is gone is to blame
-	case t.dropTakers(ctx):
-	case t.whole || n == 0:
-		t.blameProfile(ctx, why, why)
-	case n == 1:
-		if p := podOf(t.pods, t.suspects[0].key()); p != nil {
-			t.keepOut(p, why, firstFailure, lastFailure)
-		}
-	default:
-		t.batch = n / 2
+	if !t.names.vanished(ctx, with(t.base, t.suspects)) && !t.dropTakers(ctx) { // who is gone, or has the port, is to blame
+		t.narrow(ctx, why, firstFailure, lastFailure)
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ func TestAccept_servedPodsRefused_blamesProfile(t *testing.T) {
 	}
 }
 
-// A new version goes on without a pod that is refused with it, unless most of them are: then the version is to blame, and no owner of a pod
+// A new version goes on without a pod that is refused with it, unless half of them are: then the version is to blame, and no owner of a pod
 // reads the words about another one.
 func TestAccept_newVersionRefusesPods_keepsOthers(t *testing.T) {
 	t.Parallel()
@@ -50,7 +50,7 @@ func TestAccept_newVersionRefusesPods_keepsOthers(t *testing.T) {
 		"one of two":   {pods: many[:2], refused: many[:1], fault: "1 of 2 pods are refused with it: the agent's log has the proxy's words"},
 		"two of three": {pods: many[:3], refused: many[1:3], fault: "2 of 3 pods are refused with it"},
 		"the only one": {pods: many[:1], refused: many[:1], fault: `it refuses the files: ?[31mcannot use "# ns-a refused`},
-		"all of many":  {pods: many, refused: many, fault: "too many of its pods are refused with it"},
+		"all of many":  {pods: many, refused: many, fault: "14 of 14 pods are refused with it"},
 	} {
 		h, pods := newByHand(t, c.pods...)
 		text := configTemplate
@@ -75,45 +75,33 @@ func TestAccept_newVersionRefusesPods_keepsOthers(t *testing.T) {
 	}
 }
 
-// If too many pods are refused to find them all in one round, the next round tries half as many.
-func TestSearch_tooManyRefused_triesFewer(t *testing.T) {
+// Many pods that are refused use up the checks of a round, and not those of the next one for who is not.
+func TestAccept_manyRefused_othersJoinNext(t *testing.T) {
 	t.Parallel()
 	h, _ := newByHand(t, "a")
-	for i := range 20 {
+	for i := range 2 * maxAlone {
 		s := h.pod(fmt.Sprintf("b%d", i), func(p *fakePod) { p.annotations = map[string]string{"note": "refused"} })
 		h.g.follow(s, true)
 		h.g.pauses.of(s.UID).refused = backoff{times: 9, until: time.Now()} // the next one is long
 	}
-	before := h.checkCount()
-	next, err := h.round(t.Context())
-	if n := h.checkCount() - before; err != nil || h.g.batch != 10 || n > maxTests+2 || next > reloadPause {
-		t.Errorf("error %v, %d checks, then %d at once in %s", err, n, h.g.batch, next)
+	if n := h.rounds(1); n > maxAlone+2 {
+		t.Errorf("%d checks", n)
 	}
 	h.join("c") // which was refused least
 	h.rounds(1)
 	h.wantServed("a", "c")
 }
 
-// A check that takes the rest of a round has fewer tried at once in the next one.
-func TestSearch_roundEnds_triesFewer(t *testing.T) {
+// Pods that are fine alone and refused together are tried half by half.
+func TestAccept_refusedTogether_triesFewer(t *testing.T) {
 	t.Parallel()
 	h, _ := newByHand(t, "a")
-	for i := range 4 {
-		h.g.follow(h.pod(fmt.Sprintf("b%d", i), func(p *fakePod) { p.annotations = map[string]string{"note": "refused"} }), true)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	asked := 0
-	h.change(func() {
-		h.checking = func(ctx context.Context) error {
-			if asked++; asked > 2 {
-				<-ctx.Done()
-			}
-			return nil
-		}
-	})
-	if _, err := h.round(ctx); err == nil || h.g.batch != 2 {
-		t.Errorf("error %v, then %d at once", err, h.g.batch)
+	h.template(configTemplate + "{{ if gt (len .Pods) 3 }}refused\n{{ end }}")
+	h.rounds(1)
+	h.join("b", "c", "d", "e")
+	h.rounds(5)
+	if n := len(strings.Fields(h.serves())); n != 3 {
+		t.Errorf("served are %s", h.serves())
 	}
 }
 

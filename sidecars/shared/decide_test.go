@@ -1,14 +1,9 @@
 package shared
 
 import (
-	"context"
-	"errors"
-	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
@@ -145,58 +140,6 @@ func TestPlans_eachSituation_isPlanned(t *testing.T) {
 	if got := names(with([]member{*changes.before}, []member{*changes.now})); got != "changesnew" {
 		t.Errorf("a change beside what it was: %s", got)
 	}
-}
-
-func TestSplit_fewToBlame_areFound(t *testing.T) {
-	var all []member
-	for name := range strings.FieldsSeq("a b c d e f g h i j k l m n o p") {
-		all = append(all, member{Sandbox: podnet.Sandbox{Name: name, UID: name}})
-	}
-	for name, c := range map[string]struct {
-		together bool // two are refused together only
-		bad      string
-		refused  string
-		maxTests int
-	}{
-		"nobody":                         {maxTests: 1},
-		"one of 16":                      {bad: "k", refused: "k", maxTests: 9},
-		"the last one":                   {bad: "p", refused: "p", maxTests: 9},
-		"two":                            {bad: "a p", refused: "a p", maxTests: 17},
-		"two that do not go on together": {bad: "b o", together: true, refused: "o", maxTests: 9},
-	} {
-		bad := strings.Fields(c.bad)
-		tests := 0
-		s := &search{refused: map[sidecars.Key]string{}, test: func(_ context.Context, members []member) (string, error) {
-			tests++
-			good := slices.DeleteFunc(slices.Clone(members), func(m member) bool { return slices.Contains(bad, m.Sandbox.Name) })
-			if found := len(members) - len(good); found == 2 || !c.together && found > 0 {
-				return "no", nil
-			}
-			return "", nil
-		}}
-		accepted, err := s.split(t.Context(), nil, all)
-		var refused []string
-		for key := range s.refused {
-			refused = append(refused, key.PodUID)
-		}
-		slices.Sort(refused)
-		if diff := cmp.Diff(strings.Fields(c.refused), refused, emptyIsNil()); diff != "" || err != nil || len(accepted)+len(refused) != len(all) || tests > c.maxTests {
-			t.Errorf("%s: %d tests, error %v, %d accepted, refused (-want +got):\n%s", name, tests, err, len(accepted), diff)
-		}
-	}
-	everybody := &search{refused: map[sidecars.Key]string{}, test: func(context.Context, []member) (string, error) { return "no", nil }}
-	if _, err := everybody.split(t.Context(), nil, all); !errors.Is(err, errTests) || everybody.tests != maxTests+1 || len(everybody.refused) == 0 {
-		t.Errorf("one who is refused each time: %v after %d tests", err, everybody.tests)
-	}
-}
-
-func emptyIsNil() cmp.Option {
-	return cmp.Transformer("emptyIsNil", func(s []string) []string {
-		if len(s) == 0 {
-			return nil
-		}
-		return s
-	})
 }
 
 func TestBackoff_repeated_growsAndEnds(t *testing.T) {

@@ -4,8 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
-	"slices"
+	"time"
 
 	"istio-pod-network-controller/sidecars"
 )
@@ -28,7 +27,12 @@ type candidate struct {
 	dir     string // "" for the configuration that the proxy has
 }
 
-// accept finds a configuration that the proxy accepts, and leaves it in passed. ok is false if nothing is to be put into force.
+// accept finds a configuration that the proxy accepts, and leaves it in passed. ok is false if nothing is to be put into force:
+//
+//   - All pods are checked at once. Usually that is all.
+//   - If they are refused, so may be those that are served already, or the files without any pod: then the profile is to blame.
+//   - Otherwise each pod that is new, or has a new version, is checked alone. Refused ones stay out, and the others are checked at once.
+//   - If these are refused, too, what is in force stays, and the next round tries half as many.
 func (t *trial) accept(ctx context.Context) (ok bool, err error) {
 	why, err := t.test(ctx, with(t.base, t.suspects))
 	switch {
@@ -41,57 +45,95 @@ func (t *trial) accept(ctx context.Context) (ok bool, err error) {
 		return false, nil
 	}
 	t.refused = true
+	if t.whole && t.inForce == nil { // nothing is in force that could stay: each pod may be to blame
+		t.suspects, t.base = t.base, nil
+	}
+	without := why
 	if len(t.suspects) > 0 {
-		if why, err = t.test(ctx, t.base); err != nil {
+		if without, err = t.test(ctx, t.base); err != nil {
 			return false, err
 		}
-	} else if t.whole && len(t.base) > 0 { // without a configuration in force, each member may be to blame
-		t.suspects, t.base = t.base, nil
-		return t.accept(ctx)
 	}
 	switch {
-	case len(t.base) == 0 && why != "": // said without any pod, so it has no pod's data in it
-		t.blameProfile(ctx, why, why)
+	case without != "" && len(t.base) == 0: // no pod's data is in these words
+		t.blameProfile(ctx, without, without)
 		return false, nil
-	case why != "":
-		t.blameProfile(ctx, "the proxy refuses what it serves already: the agent's log has its words", why)
+	case without != "":
+		t.blameProfile(ctx, "the proxy refuses what it serves already: the agent's log has its words", without)
 		return false, nil
 	}
-	return t.search(ctx)
+	return t.acceptSome(ctx, why)
 }
 
-// search finds out which of the suspects the proxy accepts with the others.
-func (t *trial) search(ctx context.Context) (ok bool, err error) {
-	s := &search{test: t.test, refused: map[sidecars.Key]string{}}
-	members, err := s.split(ctx, t.base, t.suspects)
-	tooMany := errors.Is(err, errTests)
-	if tooMany || errors.Is(err, context.DeadlineExceeded) {
-		t.batch = max(1, len(t.suspects)/2)
-		t.wakeAt(t.now.Add(reloadPause))
+// acceptSome leaves out suspects that are refused alone. why is what the proxy has said of all. If half of the pods are refused with a new
+// version, that is to blame.
+func (t *trial) acceptSome(ctx context.Context, why string) (ok bool, err error) {
+	if !t.whole { // the rest may join in the next round
+		t.suspects = t.suspects[:min(len(t.suspects), maxAlone)]
+	}
+	fine, refused, err := t.checkAlone(ctx, t.suspects)
+	if err != nil {
+		return false, err
+	}
+	left := len(fine) > 0 || !t.whole && len(t.base) < len(t.last.members())
+	if left && len(refused) > 0 {
+		why, err = t.test(ctx, with(t.base, fine))
 	}
 	switch {
-	case err != nil && !tooMany:
+	case err != nil:
 		return false, err
-	case tooMany && t.whole:
-		t.blameProfile(ctx, "too many of its pods are refused with it", "")
+	case t.whole && len(t.suspects) == 1:
+		t.blameProfile(ctx, why, why)
+		return false, nil
+	case t.whole && (why != "" || len(refused) >= len(fine)): // each pod's owner reads this, so no words about another one's are in it
+		t.blameProfile(ctx, fmt.Sprintf("%d of %d pods are refused with it: the agent's log has the proxy's words", len(refused), len(t.suspects)), why)
 		return false, nil
 	}
-	if t.whole && len(s.refused) >= len(members) {
-		t.blameForMany(ctx, s.refused)
-		return false, nil
-	}
-	for key, why := range s.refused {
+	for key, why := range refused {
 		if p := podOf(t.pods, key); p != nil {
 			t.refuse(p, "the proxy does not take the pod's configuration: "+why)
 		}
 	}
-	t.suspects = slices.DeleteFunc(slices.Clone(t.suspects), func(m member) bool { return !has(members, m) })
-	return len(t.suspects) > 0 || len(t.base) < len(t.last.members()), nil
+	t.suspects = fine
+	if left && why != "" {
+		t.narrow(ctx, why, firstPause, lastPause)
+	}
+	return left && why == "", nil
 }
 
-// has reports whether a member is among others, as it is.
-func has(members []member, m member) bool {
-	return slices.ContainsFunc(members, func(o member) bool { return reflect.DeepEqual(o, m) })
+// maxAlone bounds how many pods that join one round checks alone: each check may start a program in the proxy's container.
+const maxAlone = 24
+
+// checkAlone checks each member without any other one.
+func (t *trial) checkAlone(ctx context.Context, members []member) (fine []member, refused map[sidecars.Key]string, err error) {
+	refused = map[sidecars.Key]string{}
+	for _, m := range members {
+		why, err := t.test(ctx, []member{m})
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case why == "":
+			fine = append(fine, m)
+		default:
+			refused[m.key()] = why
+		}
+	}
+	return fine, refused, nil
+}
+
+// narrow notes that the proxy does not take suspects, each of which may be to blame: half of them are tried next, and one alone waits.
+func (t *trial) narrow(ctx context.Context, why string, first, last time.Duration) {
+	t.wakeAt(time.Now().Add(reloadPause))
+	switch n := len(t.suspects); {
+	case t.whole || n == 0:
+		t.blameProfile(ctx, why, why)
+	case n == 1:
+		if p := podOf(t.pods, t.suspects[0].key()); p != nil {
+			t.keepOut(p, why, first, last)
+		}
+	default:
+		t.batch = n / 2
+	}
 }
 
 // test renders a configuration, and has the proxy check it. why is "" if it can be used.
@@ -123,19 +165,6 @@ func (t *trial) test(ctx context.Context, members []member) (why string, err err
 	}
 	t.passed = found
 	return "", nil
-}
-
-// blameForMany blames the profile for the refusal of most of its pods. Each pod's owner sees the fault, so it has no words about the pod of
-// another one.
-func (t *trial) blameForMany(ctx context.Context, refused map[sidecars.Key]string) {
-	for _, why := range refused {
-		fault := fmt.Sprintf("%d of %d pods are refused with it: the agent's log has the proxy's words", len(refused), len(t.suspects))
-		if len(t.suspects) == 1 {
-			fault = why
-		}
-		t.blameProfile(ctx, fault, why)
-		return
-	}
 }
 
 // blameProfile notes that the profile, and not a pod, is to blame: for its new version (whole), or for what is in force. detail is for the log.
