@@ -20,7 +20,7 @@ const (
 	lookPause = 500 * time.Millisecond
 	// missLimit is how long a proxy that has answered may be silent. After that it counts as serving no pod.
 	missLimit  = 5 * time.Second
-	livePeriod = 10 * time.Second
+	livePeriod = 5 * time.Second
 )
 
 // round is one look at a profile's pods and proxy, with what it leads to.

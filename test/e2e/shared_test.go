@@ -26,6 +26,7 @@ const (
 	sharedLoad    = "e2e-shared-load"
 	sharedTrouble = "e2e-shared-trouble"
 	sharedMoves   = "e2e-shared-moves"
+	sharedSwap    = "e2e-shared-swap"
 )
 
 // newShared makes a namespace whose pods share the node's proxy of a profile: the sample's, as changed.
