@@ -71,7 +71,10 @@ func ParseTemplate(name, text, syntax string) (Template, error) {
 	if err != nil {
 		return Template{}, fmt.Errorf("file %q: %w", name, err)
 	}
-	t, err := template.New(name).Option("missingkey=zero").Funcs(template.FuncMap{quoteFunc: quote}).Parse(text)
+	t, err := template.New(name).Option("missingkey=zero").Funcs(template.FuncMap{quoteFunc: quote, numberFunc: onlyNumber}).Parse(text)
+	if err == nil {
+		err = checkPlaces(t, syntax)
+	}
 	if err != nil {
 		return Template{}, fmt.Errorf("file %q: %w", name, err)
 	}
@@ -106,10 +109,8 @@ func quoteAll(n parse.Node) {
 			quoteAll(child)
 		}
 	case *parse.ActionNode:
-		if len(n.Pipe.Decl) == 0 {
-			n.Pipe.Cmds = append(n.Pipe.Cmds, &parse.CommandNode{
-				NodeType: parse.NodeCommand, Pos: n.Pos, Args: []parse.Node{parse.NewIdentifier(quoteFunc).SetPos(n.Pos)},
-			})
+		if len(n.Pipe.Decl) == 0 && !isNumber(n.Pipe) {
+			n.Pipe.Cmds = append(n.Pipe.Cmds, call(quoteFunc, n.Pos))
 		}
 	case *parse.IfNode:
 		quoteBranch(&n.BranchNode)
@@ -118,6 +119,11 @@ func quoteAll(n parse.Node) {
 	case *parse.WithNode:
 		quoteBranch(&n.BranchNode)
 	}
+}
+
+// call returns the end of a pipeline that gives its value to a function.
+func call(function string, at parse.Pos) *parse.CommandNode {
+	return &parse.CommandNode{NodeType: parse.NodeCommand, Pos: at, Args: []parse.Node{parse.NewIdentifier(function).SetPos(at)}}
 }
 
 func quoteBranch(b *parse.BranchNode) {
