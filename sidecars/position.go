@@ -9,8 +9,11 @@ import (
 	"unicode"
 )
 
-// numberFunc is the name under which templates call onlyNumber.
-const numberFunc = "_number"
+// Functions that templates call instead of the quoter, where quotes do not count: numberFunc prints numbers only, wordFunc harmless words, too.
+const (
+	numberFunc = "_number"
+	wordFunc   = "_word"
+)
 
 // numbers are the values that the manager itself counts: they may be printed inside quotes.
 var numbers = []string{".Epoch", "$.Epoch", ".Network.InboundPort", "$.Network.InboundPort", ".Network.OutboundPort", "$.Network.OutboundPort"}
@@ -28,7 +31,8 @@ func onlyNumber(value any) (string, error) {
 type position struct {
 	quote   rune // the open quote, '#' in a comment, or 0
 	escaped bool // a backslash precedes
-	// depth counts the open brackets of a word of HAProxy's: the arguments of an expression are read once more after the quotes are taken off.
+	// depth counts the open brackets of a word of HAProxy's: the arguments of an expression are read once more after the quotes are taken off,
+	// so that only harmless words are printed there.
 	depth int
 	// before is the previous character; 0 is the beginning of a line or of a YAML value.
 	before rune
@@ -112,21 +116,31 @@ func (p placing) printed(n *parse.ActionNode, at position) (position, error) {
 	if at.quote == '#' { // a value has one line
 		return at, nil
 	}
+	if at.depth > 0 && at.quote == 0 && !at.escaped {
+		use(n.Pipe, wordFunc)
+		return at, nil
+	}
 	err := p.plain(n, at, "the value is printed")
-	if err != nil && !at.escaped && slices.Contains(numbers, n.Pipe.Cmds[0].String()) {
-		if len(n.Pipe.Cmds) == 1 {
-			n.Pipe.Cmds = append(n.Pipe.Cmds, call(numberFunc, n.Pos))
-		}
-		if isNumber(n.Pipe) {
-			err = nil
-		}
+	if err != nil && !at.escaped && slices.Contains(numbers, n.Pipe.Cmds[0].String()) && use(n.Pipe, numberFunc) {
+		err = nil
 	}
 	at.before = '"'
 	return at, err
 }
 
-// isNumber reports whether a pipeline prints numbers only.
-func isNumber(pipe *parse.PipeNode) bool { return pipe.Cmds[len(pipe.Cmds)-1].String() == numberFunc }
+// use has a pipeline print by a function instead of the quoter, and reports whether it does now.
+func use(pipe *parse.PipeNode, function string) bool {
+	if len(pipe.Cmds) == 1 || !unquoted(pipe) {
+		pipe.Cmds = append(pipe.Cmds, call(function, pipe.Pos))
+	}
+	return len(pipe.Cmds) == 2 || function == wordFunc
+}
+
+// unquoted reports whether a pipeline prints without the quoter.
+func unquoted(pipe *parse.PipeNode) bool {
+	last := pipe.Cmds[len(pipe.Cmds)-1].String()
+	return last == numberFunc || last == wordFunc
+}
 
 // plain returns an error unless a position is outside of quotes and comments, and, in YAML, at the beginning of a value.
 func (p placing) plain(n parse.Node, at position, what string) error {

@@ -34,13 +34,17 @@ func quoter(syntax string) (func(value any) (string, error), error) {
 	default:
 		return nil, fmt.Errorf("syntax %q: want haproxy, json, yaml or plain", syntax)
 	}
+	return quotedBy(quote), nil
+}
+
+func quotedBy(quote func(string) (string, error)) func(value any) (string, error) {
 	return func(value any) (string, error) {
 		text, bare, err := scalar(value)
 		if err != nil || bare {
 			return text, err
 		}
 		return quote(text)
-	}, nil
+	}
 }
 
 // scalar returns a value as text; bare is true for numbers and truth values, which need no quotes.
@@ -86,7 +90,7 @@ func quoteHAProxy(text string) (string, error) {
 func quotePlain(text string) (string, error) {
 	for _, r := range text {
 		if r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("._:/@=+-", r) {
-			return "", fmt.Errorf("value %q: a plain file takes letters, digits and ._:/@=+- only; set the file's syntax", text)
+			return "", fmt.Errorf("value %q: a plain file, or an expression's brackets, takes letters, digits and ._:/@=+- only", text)
 		}
 	}
 	if strings.HasPrefix(text, "-") {

@@ -71,7 +71,7 @@ func ParseTemplate(name, text, syntax string) (Template, error) {
 	if err != nil {
 		return Template{}, fmt.Errorf("file %q: %w", name, err)
 	}
-	t, err := template.New(name).Option("missingkey=zero").Funcs(template.FuncMap{quoteFunc: quote, numberFunc: onlyNumber}).Parse(text)
+	t, err := template.New(name).Option("missingkey=zero").Funcs(template.FuncMap{quoteFunc: quote, numberFunc: onlyNumber, wordFunc: quotedBy(quotePlain)}).Parse(text)
 	if err == nil {
 		err = checkPlaces(t, syntax)
 	}
@@ -109,7 +109,7 @@ func quoteAll(n parse.Node) {
 			quoteAll(child)
 		}
 	case *parse.ActionNode:
-		if len(n.Pipe.Decl) == 0 && !isNumber(n.Pipe) {
+		if len(n.Pipe.Decl) == 0 && !unquoted(n.Pipe) {
 			n.Pipe.Cmds = append(n.Pipe.Cmds, call(quoteFunc, n.Pos))
 		}
 	case *parse.IfNode:

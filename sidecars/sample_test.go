@@ -121,7 +121,7 @@ func TestSamples_shared_renders(t *testing.T) {
 	}
 	for _, want := range []string{
 		`bind "unix@/run/sidecar/${POD_UID}/version.sock" mode 600`, " string 'v-7'\n", ":15101 namespace 'cni-1'\n", ":15106 namespace 'cni-2'\n",
-		"str(\"inbound pod=\"'shop'/'cart-2')\n",
+		"str(\"inbound pod=\"shop/cart-2)\n",
 	} {
 		if !strings.Contains(config, want) {
 			t.Errorf("no %q in\n%s", want, config)
