@@ -10,6 +10,9 @@ import (
 // ErrGone means that a container or its sandbox is not there any more.
 var ErrGone = errors.New("it is not there any more")
 
+// ErrNotEnded means that the runtime does not say yet that a container has ended, or how.
+var ErrNotEnded = errors.New("the runtime does not say yet how it has ended")
+
 // State is what the runtime says of a container.
 type State int
 

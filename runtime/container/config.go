@@ -35,6 +35,8 @@ const (
 	labelHash    = "pod-network-controller.istio.io/hash"
 	labelSignal  = "pod-network-controller.istio.io/stop-signal"
 	labelHot     = "pod-network-controller.istio.io/hot-restart"
+	labelImage   = "pod-network-controller.istio.io/image" // as the profile names it: CRI-O's lists do not say
+	labelCall    = "pod-network-controller.istio.io/call"  // random: whose call has made the container
 )
 
 // cpuPeriod is the kernel's default period of CPU limits, in microseconds.
@@ -51,10 +53,11 @@ func labelsOf(l map[string]string) sidecar.Labels {
 	}
 }
 
-func labels(l sidecar.Labels) map[string]string {
+func labels(l sidecar.Labels, image string) map[string]string {
 	out := map[string]string{
 		labelContainerName: ContainerName, labelPodUID: l.PodUID, labelPodNamespace: l.PodNamespace, labelPodName: l.PodName,
 		labelSidecar: "true", labelProfile: l.Profile, labelHash: l.Hash, labelSignal: l.StopSignal,
+		labelImage: image,
 	}
 	if l.HotRestart != nil {
 		out[labelHot] = l.HotRestart.String()
@@ -81,7 +84,7 @@ func containerConfig(spec sidecar.Spec, sandbox *criv1.PodSandboxConfig) *criv1.
 		Metadata: &criv1.ContainerMetadata{Name: ContainerName, Attempt: spec.Epoch},
 		Image:    &criv1.ImageSpec{Image: spec.Image, UserSpecifiedImage: spec.Image},
 		Command:  spec.Command, Args: spec.Args, Envs: envs(spec.Env), Mounts: mounts(spec.Mounts),
-		Labels: labels(spec.Labels), Annotations: annotations(spec.Epoch),
+		Labels: labels(spec.Labels, spec.Image), Annotations: annotations(spec.Epoch),
 		LogPath:    path.Join(ContainerName, epoch+".log"),
 		StopSignal: criv1.Signal(criv1.Signal_value["SIGNAL_SIG"+spec.StopSignal]),
 		Linux:      &criv1.LinuxContainerConfig{Resources: resources(spec.Resources), SecurityContext: securityContext(spec, sandbox)},

@@ -36,6 +36,12 @@ type fakeCRI struct {
 	removed []string
 	listed  map[string]string // the labels that were asked for last
 	well    bool              // containers end with exit code 0 instead of 3
+	crio    bool              // it answers as CRI-O does, see CreateContainer
+	// making, if there is one, holds up CreateContainer until it is closed or the call ends. late are containers whose end only lists show.
+	making chan struct{}
+	late   map[string]bool
+	// endsAtCreate has the sandbox end while a container is made.
+	endsAtCreate bool
 }
 
 func (f *fakeCRI) PodSandboxStatus(_ context.Context, r *criv1.PodSandboxStatusRequest) (*criv1.PodSandboxStatusResponse, error) {
@@ -45,13 +51,30 @@ func (f *fakeCRI) PodSandboxStatus(_ context.Context, r *criv1.PodSandboxStatusR
 	return f.sandbox, f.errors["status"]
 }
 
-func (f *fakeCRI) CreateContainer(_ context.Context, r *criv1.CreateContainerRequest) (*criv1.CreateContainerResponse, error) {
+// CreateContainer refuses a second container of a name and attempt, as containerd does. CRI-O takes the second call for a repetition of the
+// first: it returns the first one's container, once that is made.
+func (f *fakeCRI) CreateContainer(ctx context.Context, r *criv1.CreateContainerRequest) (*criv1.CreateContainerResponse, error) {
+	if f.making != nil {
+		select {
+		case <-f.making:
+		case <-ctx.Done():
+			return nil, status.FromContextError(ctx.Err()).Err()
+		}
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.endsAtCreate {
+		f.sandbox.Status.State = criv1.PodSandboxState_SANDBOX_NOTREADY
+	}
 	if err := f.errors["create"]; err != nil {
 		return nil, err
 	}
 	id := fmt.Sprintf("c%d", r.GetConfig().GetMetadata().GetAttempt())
+	if _, there := f.states[id]; there && f.crio {
+		return &criv1.CreateContainerResponse{ContainerId: id}, nil
+	} else if there {
+		return nil, status.Error(codes.Unknown, "the name is reserved")
+	}
 	f.made[id], f.states[id] = r, criv1.ContainerState_CONTAINER_CREATED
 	return &criv1.CreateContainerResponse{ContainerId: id}, nil
 }
@@ -61,6 +84,9 @@ func (f *fakeCRI) StartContainer(_ context.Context, r *criv1.StartContainerReque
 	defer f.mu.Unlock()
 	if err := f.errors["start"]; err != nil {
 		return nil, err
+	}
+	if f.states[r.GetContainerId()] == criv1.ContainerState_CONTAINER_RUNNING {
+		return nil, status.Error(codes.Unknown, "the container is running already")
 	}
 	f.states[r.GetContainerId()] = criv1.ContainerState_CONTAINER_RUNNING
 	return &criv1.StartContainerResponse{}, nil
@@ -96,8 +122,12 @@ func (f *fakeCRI) ListContainers(_ context.Context, r *criv1.ListContainersReque
 	out := &criv1.ListContainersResponse{Containers: []*criv1.Container{{Id: "the application's", Labels: map[string]string{labelPodUID: "u"}}}}
 	for id, state := range f.states {
 		r := f.made[id]
+		image := r.GetConfig().GetImage()
+		if f.crio {
+			image = &criv1.ImageSpec{Image: "sha256:1"}
+		}
 		out.Containers = append(out.Containers, &criv1.Container{
-			Id: id, PodSandboxId: r.GetPodSandboxId(), Metadata: r.GetConfig().GetMetadata(), Image: r.GetConfig().GetImage(),
+			Id: id, PodSandboxId: r.GetPodSandboxId(), Metadata: r.GetConfig().GetMetadata(), Image: image,
 			State: state, CreatedAt: 7, Labels: r.GetConfig().GetLabels(),
 		})
 	}
@@ -116,10 +146,14 @@ func (f *fakeCRI) ContainerStatus(_ context.Context, r *criv1.ContainerStatusReq
 		code = 0
 	}
 	info, err := json.Marshal(map[string]any{"pid": f.pids()})
-	return &criv1.ContainerStatusResponse{
-		Status: &criv1.ContainerStatus{Id: r.GetContainerId(), State: state, ExitCode: code, Reason: "Error", FinishedAt: 9, LogPath: "/logs/0.log"},
-		Info:   map[string]string{"info": string(info)},
-	}, err
+	out := &criv1.ContainerStatus{
+		Id: r.GetContainerId(), State: state, ExitCode: code, Reason: "Error", FinishedAt: 9, LogPath: "/logs/0.log",
+		Labels: f.made[r.GetContainerId()].GetConfig().GetLabels(),
+	}
+	if f.late[r.GetContainerId()] {
+		out.ExitCode, out.Reason, out.FinishedAt = 0, "", 0
+	}
+	return &criv1.ContainerStatusResponse{Status: out, Info: map[string]string{"info": string(info)}}, err
 }
 
 func (f *fakeCRI) ImageStatus(_ context.Context, r *criv1.ImageStatusRequest) (*criv1.ImageStatusResponse, error) {

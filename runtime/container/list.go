@@ -3,6 +3,7 @@ package container
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -34,7 +35,7 @@ func (r *Runtime) List(ctx context.Context, podUID string) ([]sidecar.Container,
 func containerOf(c *criv1.Container) sidecar.Container {
 	out := sidecar.Container{
 		ID: c.GetId(), Sandbox: c.GetPodSandboxId(), Labels: labelsOf(c.GetLabels()), Epoch: c.GetMetadata().GetAttempt(),
-		State: sidecar.Exited, Image: c.GetImage().GetUserSpecifiedImage(), Created: time.Unix(0, c.GetCreatedAt()),
+		State: sidecar.Exited, Image: cmp.Or(c.GetLabels()[labelImage], c.GetImage().GetUserSpecifiedImage()), Created: time.Unix(0, c.GetCreatedAt()),
 	}
 	switch c.GetState() {
 	case criv1.ContainerState_CONTAINER_CREATED:
@@ -45,6 +46,9 @@ func containerOf(c *criv1.Container) sidecar.Container {
 	}
 	return out
 }
+
+// unknownCode is the exit code of a container of which the runtime does not know it: not 0.
+const unknownCode = -1
 
 // Applications lists the containers of a sandbox that are not ours. It only reads, so it may be called while the runtime waits for an
 // answer over NRI.
@@ -61,10 +65,11 @@ func (r *Runtime) Applications(ctx context.Context, sandbox string) ([]sidecar.A
 		a := sidecar.Application{ID: c.GetId(), Name: c.GetMetadata().GetName(), Attempt: c.GetMetadata().GetAttempt(), State: containerOf(c).State}
 		if a.State == sidecar.Exited {
 			end, err := r.End(ctx, c.GetId())
-			if err != nil {
+			if a.ExitCode = end.ExitCode; errors.Is(err, sidecar.ErrNotEnded) {
+				a.ExitCode = unknownCode
+			} else if err != nil {
 				return nil, err
 			}
-			a.ExitCode = end.ExitCode
 		}
 		out = append(out, a)
 	}

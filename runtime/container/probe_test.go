@@ -112,10 +112,10 @@ func (f *fakeCRI) awaitRunning() {
 
 func TestLabels_hotRestart_isKept(t *testing.T) {
 	in := sidecar.Labels{PodUID: "u", Profile: "envoy", HotRestart: &sidecar.HotRestart{Line: 2, Epoch: 3, Version: "11.104"}}
-	if got := labelsOf(labels(in)); got.HotRestart == nil || *got.HotRestart != *in.HotRestart {
+	if got := labelsOf(labels(in, "")); got.HotRestart == nil || *got.HotRestart != *in.HotRestart {
 		t.Errorf("%+v", got)
 	}
-	if got := labelsOf(labels(sidecar.Labels{PodUID: "u"})); got.HotRestart != nil {
+	if got := labelsOf(labels(sidecar.Labels{PodUID: "u"}, "")); got.HotRestart != nil {
 		t.Errorf("a proxy without: %+v", got)
 	}
 }

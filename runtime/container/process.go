@@ -1,6 +1,7 @@
 package container
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -39,7 +40,7 @@ func open(ctx context.Context, client criv1.RuntimeServiceClient, id string) (pr
 	p := process{fd: fd, id: id}
 	if again, err := pidOf(ctx, client, id); err != nil || again != pid {
 		p.close()
-		return process{}, fmt.Errorf("container %s: its process %d has ended: %w", id, pid, sidecar.ErrGone)
+		return process{}, cmp.Or(err, fmt.Errorf("container %s: its process %d has ended: %w", id, pid, sidecar.ErrGone))
 	}
 	return p, nil
 }

@@ -6,6 +6,7 @@ package container
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -31,18 +32,23 @@ type Runtime struct {
 	images  criv1.ImageServiceClient
 	// logRoot is where the kubelet keeps the logs of pods.
 	logRoot string
+	// createTimeout bounds the making and the start of one container.
+	createTimeout time.Duration
 }
+
+// createTimeout is the default: a CRI-O that still makes the container of an earlier call holds up the next one until then.
+const createTimeout = 8 * time.Second
 
 // DefaultLogRoot is the kubelet's directory for logs of pods.
 const DefaultLogRoot = "/var/log/pods"
 
 // New returns a Runtime over a connection to the runtime.
 func New(conn grpc.ClientConnInterface, logRoot string) *Runtime {
-	return &Runtime{runtime: criv1.NewRuntimeServiceClient(conn), images: criv1.NewImageServiceClient(conn), logRoot: logRoot}
+	return &Runtime{runtime: criv1.NewRuntimeServiceClient(conn), images: criv1.NewImageServiceClient(conn), logRoot: logRoot, createTimeout: createTimeout}
 }
 
-// Create makes a container and starts it. A container that was made and cannot be started is removed again. If another container has the
-// same pod and epoch, the runtime returns an error.
+// Create makes a container and starts it. A container that it has made and cannot start is removed again. If another container has the
+// same pod and epoch, the error says so, and that container is left alone.
 func (r *Runtime) Create(ctx context.Context, spec sidecar.Spec) (id string, err error) {
 	sandbox, err := sandboxConfig(ctx, r.runtime, r.logRoot, spec)
 	if err != nil {
@@ -52,7 +58,7 @@ func (r *Runtime) Create(ctx context.Context, spec sidecar.Spec) (id string, err
 	if err := makeLogDirectory(r.logRoot, sandbox, config); err != nil {
 		return "", err
 	}
-	id, err = start(ctx, r.runtime, spec.Sandbox, config, sandbox)
+	id, err = r.start(ctx, spec.Sandbox, config, sandbox)
 	if err != nil && id != "" {
 		err = errors.Join(err, r.Remove(ctx, id))
 	}
@@ -62,15 +68,40 @@ func (r *Runtime) Create(ctx context.Context, spec sidecar.Spec) (id string, err
 	return id, nil
 }
 
-// start makes a container and starts it. With an error, id names a container that was made and cannot be started, or is empty.
-func start(ctx context.Context, client criv1.RuntimeServiceClient, sandbox string, config *criv1.ContainerConfig, of *criv1.PodSandboxConfig) (id string, err error) {
-	made, err := client.CreateContainer(ctx, &criv1.CreateContainerRequest{PodSandboxId: sandbox, Config: config, SandboxConfig: of})
+// start makes a container and starts it. With an error, id names a container that was made and cannot be started, or is empty. Once begun it
+// does not end with ctx: the runtime would go on, and keep the container's name.
+func (r *Runtime) start(ctx context.Context, sandbox string, config *criv1.ContainerConfig, of *criv1.PodSandboxConfig) (id string, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.createTimeout)
+	defer cancel()
+	if id, err = r.create(ctx, sandbox, config, of); err != nil {
+		return "", err
+	}
+	if _, err := r.runtime.StartContainer(ctx, &criv1.StartContainerRequest{ContainerId: id}); err != nil {
+		return id, fmt.Errorf("start container %s: %w", id, err)
+	}
+	return id, nil
+}
+
+// create makes a container. CRI-O takes a second call with the same name and attempt for a repetition, and returns the container of the first
+// one, which may be another agent's. Each call therefore has a label of its own, which is read back.
+func (r *Runtime) create(ctx context.Context, sandbox string, config *criv1.ContainerConfig, of *criv1.PodSandboxConfig) (id string, err error) {
+	call := rand.Text()
+	config.Labels[labelCall] = call
+	made, err := r.runtime.CreateContainer(ctx, &criv1.CreateContainerRequest{PodSandboxId: sandbox, Config: config, SandboxConfig: of})
 	if err != nil {
-		return "", fmt.Errorf("create container in sandbox %s: %w", sandbox, gone(err))
+		err = fmt.Errorf("create container in sandbox %s: %w", sandbox, err)
+		if ready, errReady := r.Ready(ctx, sandbox); notFound(err) && errReady == nil && !ready { // not the image, or what it consists of
+			err = gone(err)
+		}
+		return "", err
 	}
 	id = made.GetContainerId()
-	if _, err := client.StartContainer(ctx, &criv1.StartContainerRequest{ContainerId: id}); err != nil {
-		return id, fmt.Errorf("start container %s: %w", id, err)
+	resp, err := r.runtime.ContainerStatus(ctx, &criv1.ContainerStatusRequest{ContainerId: id})
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("read status of new container %s: %w", id, err)
+	case resp.GetStatus().GetLabels()[labelCall] != call:
+		return "", fmt.Errorf("another call has made container %s with the name %s and the attempt %d", id, config.GetMetadata().GetName(), config.GetMetadata().GetAttempt())
 	}
 	return id, nil
 }
@@ -95,13 +126,16 @@ func (r *Runtime) Remove(ctx context.Context, id string) error {
 }
 
 // End returns how a container has ended. Runtimes and the kubelet remove containers that have ended within seconds: then the error is
-// sidecar.ErrGone.
+// sidecar.ErrGone. It is sidecar.ErrNotEnded while the runtime does not know yet, which may be so after a list has shown the end.
 func (r *Runtime) End(ctx context.Context, id string) (sidecar.End, error) {
 	resp, err := r.runtime.ContainerStatus(ctx, &criv1.ContainerStatusRequest{ContainerId: id})
 	if err != nil {
 		return sidecar.End{}, fmt.Errorf("read status of container %s: %w", id, gone(err))
 	}
 	s := resp.GetStatus()
+	if s.GetState() != criv1.ContainerState_CONTAINER_EXITED || s.GetFinishedAt() <= 0 {
+		return sidecar.End{}, fmt.Errorf("container %s: %w", id, sidecar.ErrNotEnded)
+	}
 	return sidecar.End{ExitCode: s.GetExitCode(), Reason: s.GetReason(), At: time.Unix(0, s.GetFinishedAt()), LogPath: s.GetLogPath()}, nil
 }
 
@@ -129,10 +163,13 @@ func (r *Runtime) Signal(ctx context.Context, id string, signal unix.Signal) err
 	return process.signal(signal)
 }
 
-// Wait returns nil when a container's first process has ended. It uses no time of the processor meanwhile. The error is sidecar.ErrGone if
-// the container does not run.
+// Wait returns nil when a container's first process has ended, which the runtime may say later. It uses no time of the processor meanwhile. The
+// error is sidecar.ErrGone if the container does not run, as the runtime says.
 func (r *Runtime) Wait(ctx context.Context, id string) error {
 	process, err := open(ctx, r.runtime, id)
+	if errors.Is(err, unix.ESRCH) { // the runtime names a process that the kernel no longer has
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -190,7 +227,7 @@ func (r *Runtime) Output(ctx context.Context, spec sidecar.Spec) (text string, e
 		defer cancel()
 		err = errors.Join(err, r.removeProbes(ctx, spec.Sandbox), os.RemoveAll(log))
 	}()
-	id, err := start(ctx, r.runtime, spec.Sandbox, config, sandbox)
+	id, err := r.start(ctx, spec.Sandbox, config, sandbox)
 	if err != nil {
 		return "", err
 	}

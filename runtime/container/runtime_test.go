@@ -264,6 +264,9 @@ func TestWait_processEnds_returnsAtOnce(t *testing.T) {
 		t.Error(err)
 	}
 	_ = process.Wait()
+	if err := r.Wait(t.Context(), "c0"); err != nil { // the runtime still lists it as running
+		t.Errorf("of a process that has ended: %v", err)
+	}
 	if err := r.Wait(t.Context(), "c9"); !errors.Is(err, sidecar.ErrGone) {
 		t.Errorf("of no container: %v", err)
 	}
