@@ -74,21 +74,19 @@ func (s stepping) remove(ctx context.Context, a Action) error {
 	return s.home.forget(a.Epoch)
 }
 
-// drain notes the time before it tells the proxy, so that an agent that starts in between knows as well. A proxy that could not be told is
-// told later.
+// drain tells a proxy to finish its connections, and then notes that it did: if the agent is killed in between, the next one tells it again. Until
+// then factTelling says why the proxy may end. A proxy that could not be told is told later.
 func (s stepping) drain(ctx context.Context, a Action) error {
 	c := s.container(a.ID)
-	if err := s.home.note(factDraining, a.Epoch); err != nil {
-		return err
+	if c != nil && c.StopSignal != "" { // an Envoy's successor tells it; without a handover it is ended at DrainLimit
+		if err := s.home.note(factTelling, a.Epoch); err != nil {
+			return err
+		}
+		if err := s.Runtime.Signal(ctx, a.ID, unix.SignalNum("SIG"+c.StopSignal)); err != nil && !errors.Is(err, sidecar.ErrGone) {
+			return err
+		}
 	}
-	if c == nil || c.StopSignal == "" {
-		return nil // an Envoy's successor tells it; without a handover it is ended at DrainLimit
-	}
-	err := s.Runtime.Signal(ctx, a.ID, unix.SignalNum("SIG"+c.StopSignal))
-	if err == nil || errors.Is(err, sidecar.ErrGone) {
-		return nil
-	}
-	return errors.Join(err, s.home.unnote(factDraining, a.Epoch))
+	return s.home.note(factDraining, a.Epoch)
 }
 
 // fault notes that a proxy could not be started, or has ended without being told to.

@@ -13,6 +13,7 @@ func bubble(t *testing.T, f func(t *testing.T, n *fakeNode, agent func() (m *Man
 	root := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode()
+		defer close(n.buried)
 		f(t, n, func() (*Manager, func()) { return startAgent(t, n, root) })
 		if len(n.broken) > 0 {
 			t.Errorf("what must never be: %q", n.broken)
@@ -25,7 +26,8 @@ func bubble(t *testing.T, f func(t *testing.T, n *fakeNode, agent func() (m *Man
 func startAgent(t *testing.T, n *fakeNode, root string) (m *Manager, stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	n.change(func() { n.killed, n.calls = cancel, 0 })
+	dead := false
+	n.change(func() { n.killed, n.calls = func() { dead = true; cancel() }, 0 })
 	m = &Manager{Runtime: n, Logs: n, Secrets: n, Images: n, Cluster: n, Asker: n, Queues: n, Reporter: n, Summaries: n, Homes: Homes{Root: root}, Rollout: &Rollouts{}}
 	if n.cluster != nil {
 		m.Cluster = n.cluster
@@ -33,7 +35,15 @@ func startAgent(t *testing.T, n *fakeNode, root string) (m *Manager, stop func()
 	done := make(chan struct{})
 	go func() { defer close(done); _ = m.Start(ctx) }()
 	synctest.Wait()
-	return m, func() { cancel(); <-done }
+	return m, func() {
+		cancel()
+		synctest.Wait()
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if !dead {
+			<-done
+		}
+	}
 }
 
 // after lets time pass.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -27,9 +28,12 @@ type fakeNode struct {
 	containers map[string]*fakeProxy
 	next       int
 	calls      int
-	// killAfter is the number of a call after which the agent is killed: the call is carried out, and no other one returns. 0 is never.
+	// killAfter is the number of a call after which the agent is killed, 0 is never: it stops where it is, and no defer of it runs before the
+	// test ends. late has it killed when it makes the next call, with all that it does between them.
 	killAfter int
+	late      bool
 	killed    context.CancelFunc
+	buried    chan struct{}    // closed when the test ends
 	failures  map[string]error // by call
 	behave    func(*fakeProxy) // how a proxy that is started behaves
 	broken    []string
@@ -64,7 +68,7 @@ type fakeProxy struct {
 }
 
 func newNode() *fakeNode {
-	n := &fakeNode{containers: map[string]*fakeProxy{}, failures: map[string]error{}, said: map[string]Status{}, chosen: "edge"}
+	n := &fakeNode{buried: make(chan struct{}), containers: map[string]*fakeProxy{}, failures: map[string]error{}, said: map[string]Status{}, chosen: "edge"}
 	n.behave = func(p *fakeProxy) { p.readyAfter, p.drains = 200*time.Millisecond, time.Second }
 	n.profile = v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Name: "edge", Generation: 1}, Spec: v1alpha1.ProxyProfileSpec{
 		NamespaceSelector: &metav1.LabelSelector{}, Image: "localhost/haproxy:1", Args: []string{"-f", "/etc/sidecar/haproxy.cfg"},
@@ -76,16 +80,34 @@ func newNode() *fakeNode {
 	return n
 }
 
-// call counts a call of the agent that changes something, and kills the agent after the one that was chosen.
+// call counts a call of the agent that changes something. A dead agent makes none. n.mu is held.
 func (n *fakeNode) call(name string) error {
 	n.calls++
 	if n.killAfter > 0 && n.calls > n.killAfter {
-		return context.Canceled // of an agent that is dead: nothing is carried out
-	}
-	if n.calls == n.killAfter {
-		defer n.killed()
+		n.killed()
+		n.mu.Unlock()
+		defer n.mu.Lock() // for the caller's own defer
+		n.die()
 	}
 	return n.failures[name]
+}
+
+// survive is where an agent is killed that has just made its last call.
+func (n *fakeNode) survive() {
+	n.mu.Lock()
+	dead := n.killAfter > 0 && n.calls >= n.killAfter && !n.late
+	if dead {
+		n.killed()
+	}
+	n.mu.Unlock()
+	if dead {
+		n.die()
+	}
+}
+
+func (n *fakeNode) die() {
+	<-n.buried
+	runtime.Goexit()
 }
 
 func (n *fakeNode) List(_ context.Context, podUID string) ([]sidecar.Container, error) {
@@ -108,6 +130,7 @@ func (n *fakeNode) List(_ context.Context, podUID string) ([]sidecar.Container, 
 
 // Create is two calls, as in the runtime.
 func (n *fakeNode) Create(_ context.Context, s sidecar.Spec) (string, error) {
+	defer n.survive()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.call("create"); err != nil {
@@ -128,9 +151,7 @@ func (n *fakeNode) Create(_ context.Context, s sidecar.Spec) (string, error) {
 	n.behave(p)
 	n.containers[p.ID] = p
 	if err := n.call("start"); err != nil {
-		if n.killAfter == 0 {
-			delete(n.containers, p.ID)
-		}
+		delete(n.containers, p.ID)
 		return "", err
 	}
 	p.State = sidecar.Running
@@ -155,6 +176,7 @@ func (n *fakeNode) check() {
 }
 
 func (n *fakeNode) Signal(_ context.Context, id string, _ unix.Signal) error {
+	defer n.survive()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.call("signal"); err != nil {
@@ -199,6 +221,7 @@ func (n *fakeNode) end(id string, code int32) {
 }
 
 func (n *fakeNode) Stop(_ context.Context, id string, _ time.Duration) error {
+	defer n.survive()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.call("stop"); err != nil {
@@ -211,6 +234,7 @@ func (n *fakeNode) Stop(_ context.Context, id string, _ time.Duration) error {
 }
 
 func (n *fakeNode) Remove(_ context.Context, id string) error {
+	defer n.survive()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.call("remove"); err != nil {

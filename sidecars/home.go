@@ -140,9 +140,8 @@ func (h home) files(epoch uint32) string {
 // forget removes what belongs to one epoch. Its socket in the run directory may be in use until the proxy ends.
 func (h home) forget(epoch uint32) error {
 	return errors.Join(
-		h.forgetSecrets(epoch), os.RemoveAll(h.files(epoch)),
+		h.forgetSecrets(epoch), os.RemoveAll(h.files(epoch)), h.unnote(epoch, factReady, factSuccessor, factTelling, factDraining),
 		os.RemoveAll(filepath.Join(h.run(), handoverSocket(epoch))), os.RemoveAll(filepath.Join(h.run(), admin(epoch))),
-		h.unnote(factDraining, epoch), h.unnote(factReady, epoch), h.unnote(factSuccessor, epoch),
 	)
 }
 
@@ -190,7 +189,7 @@ func (h home) secrets(epoch uint32) string { return filepath.Join(h.path, "secre
 
 // forgetSecrets removes an epoch's secrets.
 func (h home) forgetSecrets(epoch uint32) error {
-	return errors.Join(os.RemoveAll(h.secrets(epoch)), os.RemoveAll(grantFile(h.secrets(epoch))), h.unnote(factRotated, epoch))
+	return errors.Join(os.RemoveAll(h.secrets(epoch)), os.RemoveAll(grantFile(h.secrets(epoch))), h.unnote(epoch, factRotated))
 }
 
 // handoverSocket is the name of an epoch's admin socket in the run directory.

@@ -2,6 +2,7 @@ package sidecars
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -148,44 +149,54 @@ func TestManager_upgradeFails_oldProxyStays(t *testing.T) {
 	}
 }
 
-// Whatever call the agent is killed after, the next one ends with one proxy of the version that is wanted, and nothing else.
+// Wherever the agent is killed, right after a call or right before the next one, its successor ends with one proxy of the version that is wanted,
+// and nothing else. A proxy that was to be told to drain is told, and its end is no failure.
 func TestManager_killedBetweenCalls_nextAgentFinishes(t *testing.T) {
 	for name, prepare := range map[string]func(*fakeNode){"haproxy": func(*fakeNode) {}, "reuse-port": (*fakeNode).sharePorts} {
-		t.Run(name, func(t *testing.T) { killEverywhere(t, prepare) })
+		for _, late := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, late %v", name, late), func(t *testing.T) { killEverywhere(t, late, prepare) })
+		}
 	}
 }
 
-func killEverywhere(t *testing.T, prepare func(*fakeNode)) {
+func killEverywhere(t *testing.T, late bool, prepare func(*fakeNode)) {
 	t.Helper()
-	for kill := 1; ; kill++ {
-		finished := false
+	kill, survived := 0, false
+	for !survived && !t.Failed() {
+		kill++
 		bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
 			prepare(n)
-			m, stop := agent()
-			m.Follow(sandboxOf("u1"))
-			n.change(func() { n.killAfter = kill })
-			after(time.Second)
-			n.upgrade(m)
-			after(time.Minute)
-			finished = n.calls < kill
-			stop()
-			n.change(func() { n.killAfter = 0; n.profile.Spec.Image = "localhost/haproxy:2" })
-			m, stop = agent()
-			m.Follow(sandboxOf("u1"))
-			after(2 * time.Minute)
-			said := n.mustSay(t, "u1", v1alpha1.Running, true)
-			if got := n.running(); len(got) != 1 || len(n.containers) != 1 || said.Image != "localhost/haproxy:2" {
-				t.Errorf("killed after call %d: %v run of %d containers, and the ManagedProxy says %+v", kill, got, len(n.containers), said)
-			}
-			stop()
+			n.late = late
+			survived = n.upgradeKilled(t, kill, agent)
 		})
-		if finished || t.Failed() {
-			if kill < 6 {
-				t.Errorf("only %d calls were tried", kill)
-			}
-			return
-		}
 	}
+	if kill < 7 {
+		t.Errorf("only %d calls were tried", kill-1)
+	}
+}
+
+// upgradeKilled upgrades a proxy by an agent that is killed, and another one after it. It reports whether the first one made fewer calls.
+func (n *fakeNode) upgradeKilled(t *testing.T, kill int, agent func() (*Manager, func())) (survived bool) {
+	t.Helper()
+	n.profile.Spec.DrainSeconds = 600 // a proxy that nobody tells runs on
+	m, stop := agent()
+	m.Follow(sandboxOf("u1"))
+	n.change(func() { n.killAfter = kill })
+	after(time.Second)
+	n.upgrade(m)
+	after(time.Minute)
+	n.change(func() { survived = n.calls < kill })
+	stop()
+	n.change(func() { n.killAfter = 0; n.profile.Spec.Image = "localhost/haproxy:2" })
+	m, stop = agent()
+	defer stop()
+	m.Follow(sandboxOf("u1"))
+	after(10 * time.Second)
+	said := n.mustSay(t, "u1", v1alpha1.Running, true)
+	if got := n.running(); len(got) != 1 || len(n.containers) != 1 || said.Image != "localhost/haproxy:2" || said.Restarts != 0 || said.Failure != "" {
+		t.Errorf("killed after call %d: %v run of %d containers, and the ManagedProxy says %+v", kill, got, len(n.containers), said)
+	}
+	return survived
 }
 
 // One proxy after the other, and no more once one has failed.

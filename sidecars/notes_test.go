@@ -2,22 +2,71 @@ package sidecars
 
 import (
 	"os"
+	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 )
 
 // A proxy that is told again to drain has no more time for it.
 func TestNote_notedAgain_keepsTime(t *testing.T) {
+	bubble(t, func(t *testing.T, _ *fakeNode, _ func() (*Manager, func())) {
+		h := home{path: t.TempDir()}
+		for range 3 {
+			if err := h.note(factDraining, 3); err != nil {
+				t.Fatal(err)
+			}
+			after(time.Minute)
+		}
+		if got := time.Since(h.notedAt(factDraining, 3)); got != 3*time.Minute {
+			t.Errorf("noted %s ago, want 3m", got)
+		}
+	})
+}
+
+// Times are of the clock that starts with the node: nobody can set it, and each agent of the node has the same.
+func TestNote_time_isNodesMonotonicClock(t *testing.T) {
 	t.Parallel()
 	h := home{path: t.TempDir()}
+	before := monotonic()
 	if err := h.note(factDraining, 3); err != nil {
 		t.Fatal(err)
 	}
-	before := time.Now().Add(-time.Hour).Truncate(time.Second)
-	if err := os.Chtimes(h.noteOf(factDraining, 3), before, before); err != nil {
+	const slack = time.Millisecond
+	if at := h.notes()["draining-3"]; at < before-slack || at > monotonic()+slack {
+		t.Errorf("noted at %s, the clock was at %s", at, before)
+	}
+	if left, err := os.ReadDir(h.path); err != nil || len(left) != 1 || left[0].Name() != "state.json" {
+		t.Errorf("the home has %v, error %v", left, err)
+	}
+}
+
+// An application's end is noted while a worker notes something else: neither is lost. A file that cannot be read counts as none.
+func TestNote_atOnce_losesNothing(t *testing.T) {
+	t.Parallel()
+	h := home{path: t.TempDir()}
+	if err := os.WriteFile(filepath.Join(h.path, "state.json"), []byte(`{"ready-`), 0o600); err != nil || h.noted(factReady, 0) {
+		t.Fatal("an unreadable note counts", err)
+	}
+	const epochs = 20
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		if err := h.noteFinished(); err != nil {
+			t.Error(err)
+		}
+	})
+	for epoch := range uint32(epochs) {
+		writing.Go(func() {
+			if err := h.note(factReady, epoch); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	writing.Wait()
+	if err := h.forget(0); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.note(factDraining, 3); err != nil || !h.notedAt(factDraining, 3).Equal(before) {
-		t.Errorf("noted at %s, want %s, error %v", h.notedAt(factDraining, 3), before, err)
+	if got := h.notes(); len(got) != epochs || h.noted(factReady, 0) || !h.finished(time.Now()) {
+		t.Errorf("noted are %v", got)
 	}
 }

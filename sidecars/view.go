@@ -101,7 +101,7 @@ func (v view) replaced(epoch uint32) bool {
 
 // expected reports whether a proxy's end is no news: it was noted, or it was told to end.
 func (v view) expected(a answer) bool {
-	return a.ended || a.stopped || v.drains(a.epoch) || v.replaced(a.epoch)
+	return a.ended || a.stopped || v.drains(a.epoch) || v.home.noted(factTelling, a.epoch) || v.replaced(a.epoch)
 }
 
 // hotRestarts reports whether there are proxies that take over from each other by Envoy's hot restart.
