@@ -201,6 +201,8 @@ func (a Action) text(family string) string {
 		return fmt.Sprintf("ct zone set %d return", a.Num)
 	case Jump:
 		return "jump " + a.Chain
+	case Goto:
+		return "goto " + a.Chain
 	}
 	return fmt.Sprintf("verb-%d", a.Verb)
 }

@@ -55,16 +55,16 @@ func outbound(s Spec, d *declared) []Chain {
 	return slices.Concat(leaving(*r), lost)
 }
 
-// leaving returns the chain of outbound rules, and the chain that it asks first about connections that leave the pod: the same rules without
-// those for packets on lo, of which there are many. What it does not redirect is left to the whole list, which does not redirect it either.
+// leaving returns the chain of outbound rules, and the chain that decides about connections that leave the pod: the same rules without those for
+// packets on lo, of which there are many.
 func leaving(all rules) []Chain {
 	away := slices.DeleteFunc(slices.Clone(all), func(r Rule) bool { return r.has(not(opening())) || r.has(not(tcp())) || r.has(outLo()) })
 	if len(away.redirectPorts()) == 0 {
 		return chain(chainOutbound, NAT, Output, natPriority, all)
 	}
-	asks := Rule{Conds: []Cond{not(outLo())}, Action: jump(chainAway), Comment: "connections that leave the pod"}
+	leaves := Rule{Conds: []Cond{not(outLo())}, Action: leaveTo(chainAway), Comment: "connections that leave the pod"}
 	i := slices.IndexFunc(all, func(r Rule) bool { return r.has(not(opening())) }) + 1
-	return append(chain(chainOutbound, NAT, Output, natPriority, slices.Insert(slices.Clone(all), i, asks)), chain(chainAway, NAT, "", natPriority, away)...)
+	return append(chain(chainOutbound, NAT, Output, natPriority, slices.Insert(slices.Clone(all), i, leaves)), chain(chainAway, NAT, "", natPriority, away)...)
 }
 
 func excludePorts(s Spec, d *declared, r *rules) {

@@ -110,7 +110,7 @@ func restoreSpecs(sets []Set, c Chain, family uint32) []string {
 		}
 		for _, match := range restoreMatches(sets, rule.Conds, family) {
 			for _, target := range rule.Action.restoreTargets(family) {
-				out = append(out, strings.TrimLeft(fmt.Sprintf("%s -m comment --comment %s -j %s", match, Quoted(rule.Comment), target), " "))
+				out = append(out, strings.TrimLeft(fmt.Sprintf("%s -m comment --comment %s %s %s", match, Quoted(rule.Comment), rule.Action.restoreOption(), target), " "))
 			}
 		}
 	}
@@ -148,11 +148,19 @@ func (a Action) restoreTargets(family uint32) []string {
 		return []string{connmark("restore"), decide}
 	case Zone:
 		return []string{fmt.Sprintf("CT --zone %d", a.Num), decide}
-	case Jump:
+	case Jump, Goto:
 		return []string{Chain{Name: a.Chain}.restoreName()}
 	case Return:
 	}
 	return []string{decide}
+}
+
+// restoreOption returns the option that names the action's target.
+func (a Action) restoreOption() string {
+	if a.Verb == Goto {
+		return "-g"
+	}
+	return "-j"
 }
 
 // Quoted returns a comment as iptables-save prints it: without quotes if possible.

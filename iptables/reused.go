@@ -43,14 +43,14 @@ func lost(s Spec, name string, lo Cond, nat rules) []Chain {
 // reused returns a chain that asks lost, if there is one. All packets of the namespace come to it.
 func reused(name string, hook Hook, lo Cond, lost []Chain) []Chain {
 	r := &rules{}
-	r.ask(lost, lo)
+	r.ask(lost, not(lo))
 	return chain(name, Filter, hook, manglePriority, *r)
 }
 
-// ask adds a rule that asks lost, if there is one.
-func (r *rules) ask(lost []Chain, lo Cond) {
+// ask adds a rule that asks lost, if there is one. No packet on lo may meet it.
+func (r *rules) ask(lost []Chain, also ...Cond) {
 	for _, c := range lost {
-		r.add("packets that open a connection", jump(c.Name), not(lo), tcp(), opening())
+		r.add("packets that open a connection", jump(c.Name), append(also, tcp(), opening())...)
 	}
 }
 

@@ -48,7 +48,7 @@ const (
 )
 
 // Chain is an ordered list of rules at a hook of the kernel. The first rule that decides ends it. If no rule decides, the packet
-// stays as it is. A chain without a hook is asked by a rule with the verb Jump, and has the type and priority of that rule's chain.
+// stays as it is. A chain without a hook is asked by a rule with the verb Jump or Goto, and has the type and priority of that rule's chain.
 type Chain struct {
 	Name     string
 	Type     ChainType
@@ -172,7 +172,7 @@ type Action struct {
 	Verb Verb
 	Port uint16 // of Redirect and TProxy
 	Num  uint32 // the mark of SetMark, Divert and TProxy; the zone of Zone
-	// Chain is the chain that Jump asks.
+	// Chain is the chain that Jump and Goto ask.
 	Chain string
 }
 
@@ -203,4 +203,6 @@ const (
 	Zone
 	// Jump asks a chain without a hook.
 	Jump
+	// Goto leaves the packet to a chain without a hook: no rule behind it follows.
+	Goto
 )

@@ -71,9 +71,9 @@ func divertInbound(s Spec, d *declared, r *rules) {
 func markOutbound(s Spec, d *declared, lost []Chain) []Chain {
 	r := &rules{}
 	r.excludeInterfaces(oif, s.ExcludeInterfaces)
-	r.add("packets inside the pod", jump(chainMarkLo), outLo())
-	r.ask(lost, outLo())
-	r.add("answers to connections in a client's name", Action{Verb: RestoreMark}, num(ConnMark, markDiverted), tcp())
+	r.add("packets inside the pod", leaveTo(chainMarkLo), outLo())
+	r.ask(lost)
+	r.answersInName()
 	guard(s, d, r)
 	return append(chain(chainMark, Route, Output, manglePriority, *r), markInside(s)...)
 }
@@ -95,7 +95,13 @@ func markInside(s Spec) []Chain {
 				owner, family(lo), not(addr(DstAddr, lo)), tcp())
 		}
 	}
+	r.answersInName()
 	return chain(chainMarkLo, Route, "", manglePriority, *r)
+}
+
+// answersInName adds a rule that sends the application's answers to the proxy.
+func (r *rules) answersInName() {
+	r.add("answers to connections in a client's name", Action{Verb: RestoreMark}, num(ConnMark, markDiverted), tcp())
 }
 
 // guard drops what a socket of the application answers to a client that opens a connection to a captured port: only the proxy's listener may.
@@ -110,7 +116,7 @@ func guard(s Spec, d *declared, r *rules) {
 		r.add("traffic of virtual machines behind the pod is not inbound", direct(), oif(name))
 	}
 	excludeSources(s, d, r, DstAddr)
-	captured := []Cond{not(outLo()), tcp()}
+	captured := []Cond{tcp()}
 	if !s.IncludeInboundPorts.All {
 		captured = append(captured, inSet(SrcPort, includedInbound(s, d)))
 	} else if set := excludedInbound(s, d); set != "" {

@@ -28,15 +28,20 @@ func (r Ruleset) Lines() []Line {
 	var out []Line
 	chains := slices.Clone(r.Chains)
 	slices.SortStableFunc(chains, func(a, b Chain) int {
-		a, b = r.asking(a), r.asking(b)
+		a, _ = r.asking(a)
+		b, _ = r.asking(b)
 		return cmp.Or(cmp.Compare(a.Hook.rank(), b.Hook.rank()), cmp.Compare(a.Priority, b.Priority))
 	})
 	for _, c := range chains {
+		in := c
+		if asking, by := r.asking(c); by == Goto {
+			in = asking
+		}
 		for _, rule := range c.Rules {
 			if len(out) == maxLines {
 				return append(out, Line{Chain: tidy(c.Name), Words: "more rules than are shown"})
 			}
-			out = append(out, c.line(rule, r.Sets))
+			out = append(out, c.line(rule, r.Sets, in))
 		}
 	}
 	return out
@@ -47,15 +52,15 @@ func NativeLine(chain, rule, comment string, c Counter) Line {
 	return Line{Chain: tidy(chain), Words: tidy(rule), Why: tidy(comment), Packets: c.Packets, Bytes: c.Bytes, HasCounter: true}
 }
 
-// asking returns the chain with a hook that a chain belongs to: itself, or the one with a rule that jumps to it.
-func (r Ruleset) asking(c Chain) Chain {
+// asking returns the chain with a hook that a chain belongs to: itself, or the one with a rule that asks it, by Jump or Goto.
+func (r Ruleset) asking(c Chain) (asking Chain, by Verb) {
 	for _, other := range r.Chains {
-		jumps := func(r Rule) bool { return r.Action.Verb == Jump && r.Action.Chain == c.Name }
-		if c.Hook == "" && other.Hook != "" && slices.ContainsFunc(other.Rules, jumps) {
-			return other
+		asks := func(r Rule) bool { return r.Action.Chain == c.Name }
+		if i := slices.IndexFunc(other.Rules, asks); i >= 0 && c.Hook == "" && other.Hook != "" {
+			return other, other.Rules[i].Action.Verb
 		}
 	}
-	return c
+	return c, 0
 }
 
 func (h Hook) rank() int {
@@ -65,9 +70,9 @@ func (h Hook) rank() int {
 	return 2
 }
 
-func (c Chain) line(rule Rule, sets []Set) Line {
+func (c Chain) line(rule Rule, sets []Set, in Chain) Line {
 	return Line{
-		Chain: tidy(c.Name), Words: tidy(rule.traffic(sets)) + " -> " + rule.Action.words(c), Why: tidy(rule.Comment),
+		Chain: tidy(c.Name), Words: tidy(rule.traffic(sets)) + " -> " + rule.Action.words(in), Why: tidy(rule.Comment),
 		Packets: rule.Counter.Packets, Bytes: rule.Counter.Bytes, HasCounter: !rule.Uncounted,
 	}
 }
@@ -236,7 +241,7 @@ func (a Action) words(in Chain) string {
 			return "direct"
 		}
 		return "passes"
-	case Jump:
+	case Jump, Goto:
 		return "chain " + tidy(a.Chain)
 	case Redirect:
 		return redirectWords(a.Port)

@@ -112,7 +112,7 @@ func jumpTargets(r Ruleset) map[string]bool {
 	asked := map[string]bool{}
 	for _, c := range r.Chains {
 		for _, rule := range c.Rules {
-			if rule.Action.Verb == Jump {
+			if rule.Action.Chain != "" {
 				asked[rule.Action.Chain] = true
 			}
 		}

@@ -159,6 +159,8 @@ func (d *decoder) immediate(e expression) (known bool) {
 		a.Verb = iptables.Drop
 	case code == unix.NFT_JUMP:
 		a.Verb, a.Chain = iptables.Jump, printable(text(find(verdict, unix.NFTA_VERDICT_CHAIN)))
+	case code == unix.NFT_GOTO:
+		a.Verb, a.Chain = iptables.Goto, printable(text(find(verdict, unix.NFTA_VERDICT_CHAIN)))
 	case code != unix.NFT_RETURN:
 		return false
 	case a.Verb == 0:

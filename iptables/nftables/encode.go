@@ -256,6 +256,8 @@ func verdict(a iptables.Action, family uint32) []expr.Any {
 		return []expr.Any{zone, &expr.Ct{Key: expr.CtKeyZONE, SourceRegister: true, Register: reg}, leave}
 	case iptables.Jump:
 		return []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: a.Chain}}
+	case iptables.Goto:
+		return []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: a.Chain}}
 	case iptables.Return:
 	}
 	return []expr.Any{leave}

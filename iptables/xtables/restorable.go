@@ -70,7 +70,7 @@ func (v vocabulary) plain(before, word string) bool {
 		return true
 	}
 	switch before {
-	case "-j", "-m":
+	case "-j", "-g", "-m":
 		return false
 	case "-i", "-o":
 		return v.iface.MatchString(word)
@@ -82,7 +82,7 @@ func (v vocabulary) plain(before, word string) bool {
 
 // ownWords returns all words of our rules except values.
 func ownWords() []string {
-	return strings.Fields(`! -s -d -i -o -p -m -j tcp udp comment multiport owner mark connmark conntrack addrtype socket
+	return strings.Fields(`! -s -d -i -o -p -m -j -g tcp udp comment multiport owner mark connmark conntrack addrtype socket
 		--comment --dport --sport --dports --sports --uid-owner --gid-owner --socket-exists --mark --ctstate --ctstatus --ctdir --ctreplsrcport --src-type --dst-type --tcp-flags --nowildcard --transparent
 		FIN,SYN,RST,ACK SYN SYN,ACK LOCAL REPLY INVALID RELATED,ESTABLISHED INVALID,NEW,ESTABLISHED,UNTRACKED CONFIRMED DNAT RETURN ACCEPT DROP REDIRECT MARK CONNMARK TPROXY CT
 		PODNET_OUTBOUND_LOST PODNET_INBOUND_LOST PODNET_OUTBOUND_MARK_LO PODNET_DNS_ZONES_LOOKUPS PODNET_OUTBOUND_AWAY

@@ -113,6 +113,9 @@ func (w *walk) act(a iptables.Action) (decided bool, err error) {
 		w.verdict.Zone = cmp.Or(w.verdict.Zone, a.Num)
 	case iptables.Jump:
 		return w.jump(a.Chain)
+	case iptables.Goto:
+		_, err := w.jump(a.Chain)
+		return true, err
 	default:
 		return false, fmt.Errorf("unknown verb %d", a.Verb)
 	}

@@ -264,7 +264,8 @@ func (o oracle) markOut(p Packet, v *Verdict) {
 	switch {
 	case p.Protocol != iptables.TCP, slices.Contains(o.ExcludeInterfaces, p.Out.Name), lo && p.Mark == diverted:
 		return
-	case lo && p.isTracked() && p.Reply && p.Status&iptables.Translated != 0 && !opens(p): // nobody needs a mark of the answers to redirected connections
+	case lo && p.isTracked() && p.Reply && p.Status&iptables.Translated != 0 && !opens(p):
+		return // nobody needs a mark of the answers to redirected connections
 	case lo && o.isProxy(p) && p.SrcType != iptables.Local:
 		v.Mark = diverted
 		return

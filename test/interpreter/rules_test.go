@@ -96,6 +96,7 @@ func TestDecide_unknownFieldOrVerb_isAnError(t *testing.T) {
 		"verb":                     {Action: iptables.Action{Verb: 200}},
 		"no verb":                  {},
 		"no chain to jump to":      {Action: iptables.Action{Verb: iptables.Jump, Chain: "c"}},
+		"no chain to go to":        {Action: iptables.Action{Verb: iptables.Goto, Chain: "c"}},
 		"field":                    {Conds: []iptables.Cond{{Field: 200}}, Action: iptables.Action{Verb: iptables.Return}},
 		"set":                      {Conds: []iptables.Cond{tcp, {Field: iptables.DstPort, Set: "x"}}, Action: iptables.Action{Verb: iptables.Return}},
 		"port without a protocol":  {Conds: []iptables.Cond{{Field: iptables.DstPort, Num: 80}}, Action: iptables.Action{Verb: iptables.Return}},
