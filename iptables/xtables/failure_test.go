@@ -97,6 +97,49 @@ func TestApply_programHangs_isEndedAndTakenBack(t *testing.T) {
 	}
 }
 
+// Only a namespace that the programs cannot read or change goes to another backend. A pod can make them crash, but cannot kill them.
+func TestProgramFails_namespaceIsUnusableUnlessItPasses(t *testing.T) {
+	const enomem = "CHAIN_ADD failed (Cannot allocate memory): chain PODNET_OUTBOUND"
+	for name, c := range map[string]struct {
+		script     string
+		onlyWrites bool
+		unusable   bool
+	}{
+		"refused":                        {"echo 'line 3: RULE_APPEND failed (Invalid argument)' >&2; exit 4", false, true},
+		"crashed":                        {"kill -SEGV $$", false, true},
+		"killed, as by a lack of memory": {"kill -KILL $$", false, false},
+		"not started":                    {"", false, false},
+		"the lock is held":               {"echo 'Another app is currently holding the xtables lock; still 0s' >&2; exit 4", true, false},
+		"the kernel lacks memory":        {"echo 'line 4: " + enomem + "' >&2; exit 4", true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ns, b := kerneltest.New(t), newBackend(t, NFT)
+			shell(t, ns, "iptables-nft -t nat -A OUTPUT -j ACCEPT") // without a table nothing is read
+			program := "/nowhere/restore"
+			if c.script != "" {
+				program = script(t, t.TempDir(), "failing", c.script)
+			}
+			for _, way := range []string{"save", "restore"} {
+				if way == "save" && c.onlyWrites {
+					continue
+				}
+				v4 := b.programs.tools[iptables.IPv4]
+				broken := v4
+				if way == "save" {
+					broken.save = program
+				} else {
+					broken.restore = program
+				}
+				b.programs.tools[iptables.IPv4] = broken
+				_, err := b.Apply(t.Context(), ns.Path(), rules(t, nil))
+				if b.programs.tools[iptables.IPv4] = v4; err == nil || errors.Is(err, ErrUnusable) != c.unusable {
+					t.Errorf("%s: unusable %v, want %v: %v", way, !c.unusable, c.unusable, err)
+				}
+			}
+		})
+	}
+}
+
 func TestRefusal_namesRuleAndTable(t *testing.T) {
 	input := "*nat\n:PODNET_X - [0:0]\n-A PODNET_X -j WRONG\nCOMMIT\n"
 	for stderr, want := range map[string]string{

@@ -53,10 +53,29 @@ func (p programs) restore(ctx context.Context, family uint32, input string) erro
 		return nil
 	}
 	_, err := p.run(ctx, input, p.tools[family].restore, "--noflush", "-w", strconv.Itoa(lockSeconds))
-	if err != nil && ctx.Err() == nil {
+	if err != nil && ctx.Err() == nil && !passes(err) && !lacks(err) {
 		return fmt.Errorf("%w: %w", ErrUnusable, err)
 	}
 	return err
+}
+
+// passes reports whether a program failed for a reason that is not in the namespace: it did not start, or was killed. A pod can make it crash
+// and use up its limits.
+func passes(err error) bool {
+	if errors.Is(err, errTooMuch) || errors.Is(err, context.DeadlineExceeded) {
+		return false
+	}
+	exit, ended := errors.AsType[*exec.ExitError](err)
+	if !ended {
+		return true
+	}
+	status, ok := exit.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL
+}
+
+// lacks reports whether a restore program got no memory from the kernel, or no lock. No pod has written what it says: its input is ours.
+func lacks(err error) bool {
+	return strings.Contains(err.Error(), "(Cannot allocate memory)") || strings.Contains(err.Error(), "holding the xtables lock")
 }
 
 // save returns all rules of a family. It starts no process for a family without tables of ours.
@@ -70,7 +89,7 @@ func (p programs) save(ctx context.Context, family uint32, counters bool) (strin
 		args = append(args, "-c")
 	}
 	saved, err := p.run(ctx, "", p.tools[family].save, args...)
-	if err != nil && ctx.Err() == nil {
+	if err != nil && ctx.Err() == nil && !passes(err) {
 		return "", fmt.Errorf("%w: %w", ErrUnusable, err)
 	}
 	// Rules that cannot be read would be written again each time.
