@@ -52,13 +52,15 @@ func outbound(s Spec, d *declared) []Chain {
 	if !s.divertsInbound() { // else the chain that marks packets asks it
 		lost = append(reused(chainReusedOut, Output, outLo(), lost), lost...)
 	}
-	return slices.Concat(leaving(*r), lost)
+	return slices.Concat(leaving(s, *r), lost)
 }
 
 // leaving returns the chain of outbound rules, and the chain that decides about connections that leave the pod: the same rules without those for
 // packets on lo, of which there are many.
-func leaving(all rules) []Chain {
-	away := slices.DeleteFunc(slices.Clone(all), func(r Rule) bool { return r.has(not(opening())) || r.has(not(tcp())) || r.has(outLo()) })
+func leaving(s Spec, all rules) []Chain {
+	away := slices.DeleteFunc(slices.Clone(all), func(r Rule) bool {
+		return r.has(not(opening())) || r.has(not(tcp())) || r.has(outLo()) || toLoopback(s, r)
+	})
 	if len(away.redirectPorts()) == 0 {
 		return chain(chainOutbound, NAT, Output, natPriority, all)
 	}
