@@ -199,6 +199,8 @@ func (a Action) text(family string) string {
 		return "meta mark set ct mark return"
 	case Zone:
 		return fmt.Sprintf("ct zone set %d return", a.Num)
+	case ZoneOneWay:
+		return fmt.Sprintf("ct original zone set %d return", a.Num)
 	case Jump:
 		return "jump " + a.Chain
 	case Goto:

@@ -148,6 +148,8 @@ func (a Action) restoreTargets(family uint32) []string {
 		return []string{connmark("restore"), decide}
 	case Zone:
 		return []string{fmt.Sprintf("CT --zone %d", a.Num), decide}
+	case ZoneOneWay:
+		return []string{fmt.Sprintf("CT --zone-orig %d", a.Num), decide}
 	case Jump, Goto:
 		return []string{Chain{Name: a.Chain}.restoreName()}
 	case Return:

@@ -171,7 +171,7 @@ func (f Field) IsBits() bool { return f == State || f == Status }
 type Action struct {
 	Verb Verb
 	Port uint16 // of Redirect and TProxy
-	Num  uint32 // the mark of SetMark, Divert and TProxy; the zone of Zone
+	Num  uint32 // the mark of SetMark, Divert and TProxy; the zone of Zone and ZoneOneWay
 	// Chain is the chain that Jump and Goto ask.
 	Chain string
 }
@@ -201,6 +201,8 @@ const (
 	RestoreMark
 	// Zone puts the connection into a zone of connection tracking; the first one counts.
 	Zone
+	// ZoneOneWay does so for packets in this one's direction: the answers have no zone, and need no rule.
+	ZoneOneWay
 	// Jump asks a chain without a hook.
 	Jump
 	// Goto leaves the packet to a chain without a hook: no rule behind it follows.

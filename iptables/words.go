@@ -257,7 +257,7 @@ func (a Action) words(in Chain) string {
 		return "its mark goes to the connection"
 	case RestoreMark:
 		return "takes the connection's mark"
-	case Zone:
+	case Zone, ZoneOneWay:
 		return fmt.Sprintf("connection tracking zone %d", a.Num)
 	}
 	return "nothing that our rules do"
@@ -288,7 +288,7 @@ func ChainTitle(name string) string {
 		chainMarkLo:    "packets inside the pod, before they are routed",
 		chainDNSOut:    "packets that the pod sends, before connection tracking",
 		chainLookups:   "lookups and answers that the pod sends",
-		chainDNSIn:     "answers to lookups",
+		chainDNSIn:     "lookups of virtual machines behind the pod",
 	}
 	for ours, title := range titles {
 		if name == ours || name == (Chain{Name: ours}).restoreName() {

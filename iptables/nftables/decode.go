@@ -141,7 +141,9 @@ func (d *decoder) set(e expression) (known bool) {
 	case d.field == iptables.Mark:
 		a.Verb = iptables.SaveMark
 	default:
-		a.Verb, a.Num = iptables.Zone, native(d.number)
+		if a.Verb, a.Num = iptables.Zone, native(d.number); find(e.data, unix.NFTA_CT_DIRECTION) != nil {
+			a.Verb = iptables.ZoneOneWay
+		}
 	}
 	return true
 }

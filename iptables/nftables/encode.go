@@ -60,7 +60,7 @@ func fill(suffix string, want []iptables.Chain, there map[string]string, sets []
 		for _, r := range c.Rules {
 			var list [][]byte
 			for _, e := range encode(r, suffix) {
-				data, err := expr.Marshal(unix.NFPROTO_INET, e)
+				data, err := marshal(e)
 				if err != nil {
 					return nil, fmt.Errorf("encode rule %q: %w", r.Comment, err)
 				}
@@ -71,6 +71,16 @@ func fill(suffix string, want []iptables.Chain, there map[string]string, sets []
 		}
 	}
 	return t, nil
+}
+
+// marshal returns an expression's attributes. The library leaves out the direction of a zone.
+func marshal(e expr.Any) ([]byte, error) {
+	data, err := expr.Marshal(unix.NFPROTO_INET, e)
+	if ct, ok := e.(*expr.Ct); !ok || ct.Key != expr.CtKeyZONE || !ct.OptDirection || err != nil {
+		return data, err
+	}
+	direction := rawnetlink.Bytes(unix.NFTA_CT_DIRECTION, []byte{expr.CtDirOriginal})
+	return slices.Concat(rawnetlink.Text(unix.NFTA_EXPR_NAME, "ct"), nested(unix.NFTA_EXPR_DATA, find(data, unix.NFTA_EXPR_DATA), direction)), nil
 }
 
 // ruleUserdata returns the rule's comment in the form that nft reads.
@@ -251,9 +261,10 @@ func verdict(a iptables.Action, family uint32) []expr.Any {
 		return []expr.Any{load(iptables.Mark, 0), &expr.Ct{Key: expr.CtKeyMARK, SourceRegister: true, Register: reg}, leave}
 	case iptables.RestoreMark:
 		return []expr.Any{load(iptables.ConnMark, 0), &expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg}, leave}
-	case iptables.Zone:
+	case iptables.Zone, iptables.ZoneOneWay:
 		zone := number(binaryutil.NativeEndian.PutUint32(a.Num)[:2])
-		return []expr.Any{zone, &expr.Ct{Key: expr.CtKeyZONE, SourceRegister: true, Register: reg}, leave}
+		oneWay := a.Verb == iptables.ZoneOneWay
+		return []expr.Any{zone, &expr.Ct{Key: expr.CtKeyZONE, SourceRegister: true, Register: reg, OptDirection: oneWay}, leave}
 	case iptables.Jump:
 		return []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: a.Chain}}
 	case iptables.Goto:

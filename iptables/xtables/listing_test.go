@@ -50,7 +50,7 @@ func expectView(t *testing.T, v iptables.View) {
 			}
 		}
 	}
-	if len(v.Chains) != 18 || asked != 8 || counted == 0 || len(v.Loopback) != 1 || len(v.Routing) != 1 {
+	if len(v.Chains) != 16 || asked != 8 || counted == 0 || len(v.Loopback) != 1 || len(v.Routing) != 1 {
 		t.Errorf("%d chains, %d without a hook, %d packets, %v, %v", len(v.Chains), asked, counted, v.Loopback, v.Routing)
 	}
 }

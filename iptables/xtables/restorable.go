@@ -86,5 +86,5 @@ func ownWords() []string {
 		--comment --dport --sport --dports --sports --uid-owner --gid-owner --socket-exists --mark --ctstate --ctstatus --ctdir --ctreplsrcport --src-type --dst-type --tcp-flags --nowildcard --transparent
 		FIN,SYN,RST,ACK SYN SYN,ACK LOCAL REPLY INVALID RELATED,ESTABLISHED INVALID,NEW,ESTABLISHED,UNTRACKED CONFIRMED DNAT RETURN ACCEPT DROP REDIRECT MARK CONNMARK TPROXY CT
 		PODNET_OUTBOUND_LOST PODNET_INBOUND_LOST PODNET_OUTBOUND_MARK_LO PODNET_DNS_ZONES_LOOKUPS PODNET_OUTBOUND_AWAY
-		--to-ports --set-xmark --save-mark --restore-mark --nfmask --ctmask --on-port --on-ip --tproxy-mark --zone`)
+		--to-ports --set-xmark --save-mark --restore-mark --nfmask --ctmask --on-port --on-ip --tproxy-mark --zone --zone-orig`)
 }

@@ -79,27 +79,40 @@ func TestVirtualMachine_resolverEverywhere_answersLookups(t *testing.T) {
 	}
 }
 
-// Lookups that go past the proxy get their answers, also if the pod translates the virtual machine's address: in the zone of the proxy's own.
-func TestVirtualMachine_resolverOnLoopback_lookupsGoPastIt(t *testing.T) {
+// Lookups that go past the proxy get their answers, also if somebody translates them in the pod: those of a virtual machine, and the proxy's own.
+func TestTranslatedLookups_getTheirAnswers(t *testing.T) {
 	for name, way := range ways(t) {
-		for answer, control := range map[string]bool{"WORLD:7000": false, "NOBODY": true} {
+		for _, control := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/control=%v", name, control), func(t *testing.T) {
 				w := newWorld(t, "4")
 				setup := virtualDNS(way.mode, false)
 				w.listen(t, setup)
-				kerneltest.Shell(t, w.pod(), "nft 'table ip machine { chain c { type nat hook postrouting priority 100; ip saddr 192.168.60.2 masquerade; }; }'", "")
-				rules := setup.rules(t)
+				kerneltest.Shell(t, w.pod(), `nft 'table ip machine { chain c { type nat hook postrouting priority 100;
+ip saddr 192.168.60.2 masquerade; oifname eth0 udp dport 53 snat to 10.244.1.5:50000-50999; }; }'`, "")
+				rules, ofProxy := setup.rules(t), "WORLD:7000"
 				if control {
-					rules = withoutRules(rules, "a virtual machine asking")
+					rules, ofProxy = bothWays(rules), "NOBODY"
 				}
 				if _, err := way.backend.Apply(t.Context(), w.pod().Path(), rules); err != nil {
 					t.Fatal(err)
 				}
-				probes, want := parseLines(t, []string{"vm 0 udp 8.8.8.8:53 = " + answer})
+				probes, want := parseLines(t, []string{"vm 0 udp 8.8.8.8:53 = WORLD:7000", "pod 1337 udp 8.8.8.8:53 = " + ofProxy})
 				w.compare(t, probes, want)
 			})
 		}
 	}
+}
+
+// bothWays puts answers of resolvers into the zone of what was asked, too.
+func bothWays(r iptables.Ruleset) iptables.Ruleset {
+	for _, c := range r.Chains {
+		for i := range c.Rules {
+			if c.Rules[i].Action.Verb == iptables.ZoneOneWay {
+				c.Rules[i].Action.Verb = iptables.Zone
+			}
+		}
+	}
+	return r
 }
 
 // A resolver on loopback alone never hears a virtual machine: a redirect leads to the interface's address, and the kernel drops what is

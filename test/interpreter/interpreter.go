@@ -109,7 +109,7 @@ func (w *walk) act(a iptables.Action) (decided bool, err error) {
 		}
 	case iptables.RestoreMark:
 		w.mark(w.packet.ConnMark)
-	case iptables.Zone:
+	case iptables.Zone, iptables.ZoneOneWay:
 		w.verdict.Zone = cmp.Or(w.verdict.Zone, a.Num)
 	case iptables.Jump:
 		return w.jump(a.Chain)

@@ -298,16 +298,8 @@ func (o oracle) zoneOut(p Packet) uint32 {
 }
 
 func (o oracle) zoneIn(p Packet) uint32 {
-	switch {
-	case p.Protocol != iptables.UDP:
-		return 0
-	case slices.Contains(o.RerouteInterfaces, p.In.Name) && p.Dst.Port() == 53 && o.asksResolver(p.Dst.Addr()):
-		if o.RerouteDNS {
-			return 2
-		}
-		return 1
-	case p.Src.Port() == 53 && o.asksResolver(p.Src.Addr()):
-		return 1
+	if o.RerouteDNS && p.Protocol == iptables.UDP && slices.Contains(o.RerouteInterfaces, p.In.Name) && p.Dst.Port() == 53 && o.asksResolver(p.Dst.Addr()) {
+		return 2
 	}
 	return 0
 }
