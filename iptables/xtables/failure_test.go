@@ -119,21 +119,19 @@ func TestProgramFails_namespaceIsUnusableUnlessItPasses(t *testing.T) {
 			if c.script != "" {
 				program = script(t, t.TempDir(), "failing", c.script)
 			}
-			for _, way := range []string{"save", "restore"} {
-				if way == "save" && c.onlyWrites {
-					continue
-				}
-				v4 := b.programs.tools[iptables.IPv4]
-				broken := v4
-				if way == "save" {
-					broken.save = program
-				} else {
-					broken.restore = program
-				}
+			ways := []func(*tools){func(t *tools) { t.save = program }, func(t *tools) { t.restore = program }}
+			if c.onlyWrites {
+				ways = ways[1:]
+			}
+			for i, replace := range ways {
+				whole := b.programs.tools[iptables.IPv4]
+				broken := whole
+				replace(&broken)
 				b.programs.tools[iptables.IPv4] = broken
 				_, err := b.Apply(t.Context(), ns.Path(), rules(t, nil))
-				if b.programs.tools[iptables.IPv4] = v4; err == nil || errors.Is(err, ErrUnusable) != c.unusable {
-					t.Errorf("%s: unusable %v, want %v: %v", way, !c.unusable, c.unusable, err)
+				b.programs.tools[iptables.IPv4] = whole
+				if err == nil || errors.Is(err, ErrUnusable) != c.unusable {
+					t.Errorf("way %d: want unusable %v: %v", i, c.unusable, err)
 				}
 			}
 		})
