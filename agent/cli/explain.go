@@ -157,7 +157,7 @@ func namespaceWarnings(ns *corev1.Namespace) (out []string) {
 	if v, ok := ns.Annotations[intent.KeyInitialize]; ok && v != "true" && v != "false" {
 		out = append(out, fmt.Sprintf("namespace %s: annotation %s, value %q, asks for nothing: want \"true\"", ns.Name, intent.KeyInitialize, v))
 	}
-	for _, about := range append(intent.Mistyped(ns.Annotations), intent.Mislabelled(ns.Labels)...) {
+	for _, about := range intent.Misplaced(ns.Annotations, ns.Labels) {
 		out = append(out, "namespace "+ns.Name+": "+about)
 	}
 	return out

@@ -138,6 +138,7 @@ func (o *inspectOptions) ask(ctx context.Context, client connection, namespace, 
 		return doc, err
 	}
 	doc.Events = eventsOf(ctx, client, pod)
+	doc.Asked.Notes = append(doc.Asked.Notes, misplacedKeys(ctx, client, pod)...)
 	if own, s := build().Version, by.Status; s != nil && s.Version != "" && s.Version != own {
 		doc.Next = append(doc.Next, fmt.Sprintf("this command is release %s and the agent %s: where they say different things, use the agent's release", own, s.Version))
 	}

@@ -105,6 +105,8 @@ func (w *inspectWorld) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 			list.Items = append(list.Items, w.agent)
 		}
 		answer = list
+	case path == "/namespaces/shop":
+		answer = corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Annotations: map[string]string{"istio-pod-network-controler/initialize": "true"}}}
 	case strings.HasSuffix(path, "/pods"):
 		answer = corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}}
 	case path == "/namespaces/shop/events":

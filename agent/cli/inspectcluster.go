@@ -16,6 +16,7 @@ import (
 	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/diagnostics/inspect"
 	"istio-pod-network-controller/internal/agentstatus"
+	"istio-pod-network-controller/internal/intent"
 )
 
 // maxEvents is how many events are shown.
@@ -40,6 +41,20 @@ func inspectedPod(ctx context.Context, client connection, namespace, name string
 		return nil, fmt.Errorf("pod %s uses its node's network (hostNetwork), which is never redirected: give it a network of its own", at)
 	}
 	return pod, nil
+}
+
+// misplacedKeys names keys of the pod and its namespace that nearly are the agent's, which does not read them. Without the right to get the
+// namespace, only the pod's are known.
+func misplacedKeys(ctx context.Context, client connection, pod *corev1.Pod) []string {
+	out := intent.Misplaced(pod.Annotations, pod.Labels)
+	ns, err := client.CoreV1().Namespaces().Get(ctx, pod.Namespace, metav1.GetOptions{})
+	if err != nil {
+		return out
+	}
+	for _, about := range intent.Misplaced(ns.Annotations, ns.Labels) {
+		out = append(out, "namespace "+ns.Name+": "+about)
+	}
+	return out
 }
 
 // agentOf returns the agent of a pod's node. During an update there are two, and both answer.

@@ -147,3 +147,19 @@ func TestInspect_failedCommand_isNotRunAgain(t *testing.T) {
 		t.Errorf("exit code %d, %q, commands %v", code, errOut, w.execs)
 	}
 }
+
+// Keys that nearly are the agent's are named, with what was meant: the agent does not know them.
+func TestInspect_mistypedKeys_areNamed(t *testing.T) {
+	w := newInspectWorld(t)
+	w.pod.Annotations = map[string]string{"traffic.sidecar.istio.io/excludeInboundPort": "80"}
+	config := w.kubeconfig(t, "{token: dev}")
+	_, out, _ := call(t, "", "inspect", "--kubeconfig", config, "cart")
+	for _, want := range []string{
+		`note: annotation "traffic.sidecar.istio.io/excludeInboundPort" is not known: did you mean traffic.sidecar.istio.io/excludeInboundPorts?`,
+		`note: namespace shop: annotation "istio-pod-network-controler/initialize" is not known: did you mean istio-pod-network-controller/initialize?`,
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("want %s in\n%s", want, out)
+		}
+	}
+}

@@ -123,6 +123,12 @@ func podCases() map[string]changed {
 		"a proxy that listens": {change: func(f *Facts) {
 			f.Pods[0].Condition = &corev1.PodCondition{Status: corev1.ConditionTrue, Message: "traffic is redirected"}
 		}, check: "proxy-listens", level: OK},
+		"a mistyped annotation of a pod": {change: func(f *Facts) {
+			f.Pods[0].Misplaced = []string{"annotation a is not known: did you mean b?"}
+		}, check: "mistyped-keys", level: Warn, want: "shop/cart: annotation a is not known: did you mean b?"},
+		"a mistyped annotation of a namespace": {change: func(f *Facts) {
+			f.Misplaced = map[string][]string{"shop": {"x is a label: make it an annotation"}}
+		}, check: "mistyped-keys", level: Warn, want: "namespace shop: x is a label"},
 		"a wrong annotation":             {change: func(f *Facts) { f.Pods[0].Fault, f.Pods[0].Redirect = "value \"x\"", false }, check: "pod-settings", level: Warn, want: `shop/cart: value "x"`},
 		"a pod that cannot have it":      {change: func(f *Facts) { f.Pods[0].Redirect, f.Pods[0].Reason = false, intent.HostNetwork }, check: "pod-settings", level: Warn, want: "hostNetwork"},
 		"a namespace without proxies":    {change: func(f *Facts) { f.Namespaces["empty"] = map[string]string{intent.KeyInitialize: "true"} }, check: "namespaces-without-effect", level: Warn, want: "empty"},

@@ -36,6 +36,7 @@ type Facts struct {
 	Agents     []Agent
 	Nodes      []Node
 	Namespaces map[string]map[string]string // annotations by name
+	Misplaced  map[string][]string          // keys of namespaces that nearly are ours, by name
 	Pods       []Pod
 	Proxies    []Proxy
 	Shared     []string // ProxyProfiles of mode shared
@@ -93,9 +94,10 @@ type Pod struct {
 	Families              int
 	Asked, Redirect       bool
 	Reason                intent.Reason
-	Fault                 string // a wrong setting
-	Profile               string // the ProxyProfile that it has chosen
-	Status                string // the agent's annotation
+	Fault                 string   // a wrong setting
+	Profile               string   // the ProxyProfile that it has chosen
+	Misplaced             []string // keys that nearly are ours
+	Status                string   // the agent's annotation
 	Condition             *corev1.PodCondition
 	Running               bool
 	OwnRuntime            bool      // a runtime class, whose pods may have a network stack of their own

@@ -103,9 +103,12 @@ func readNodes(ctx context.Context, g Gatherer, f *Facts) (err error) {
 }
 
 func readNamespaces(ctx context.Context, g Gatherer, f *Facts) error {
-	f.Namespaces = map[string]map[string]string{}
+	f.Namespaces, f.Misplaced = map[string]map[string]string{}, map[string][]string{}
 	_, err := cluster.All(ctx, g.Client.CoreV1().Namespaces().List, metav1.ListOptions{}, func(ns *corev1.Namespace) (none struct{}, keep bool) {
 		f.Namespaces[ns.Name] = intent.Only(ns.Annotations, intent.Reads)
+		if near := intent.Misplaced(ns.Annotations, ns.Labels); len(near) > 0 {
+			f.Misplaced[ns.Name] = near
+		}
 		return none, false
 	})
 	return err

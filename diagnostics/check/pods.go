@@ -97,6 +97,23 @@ func podSettings(f *Facts) finding {
 	return fine("no pod has a wrong annotation")
 }
 
+// mistypedKeys names keys that the agent does not read and that nearly are its own.
+func mistypedKeys(f *Facts) finding {
+	var near []string
+	for name, keys := range f.Misplaced {
+		near = append(near, "namespace "+name+": "+strings.Join(keys, "; "))
+	}
+	for _, p := range f.Pods {
+		if len(p.Misplaced) > 0 {
+			near = append(near, p.Namespace+"/"+p.Name+": "+strings.Join(p.Misplaced, "; "))
+		}
+	}
+	if len(near) > 0 {
+		return warning("keys that nobody reads: "+some(near), "correct them; docs/reference/annotations.md has all of them")
+	}
+	return fine("no key nearly is one of the agent's")
+}
+
 func namespacesWithoutEffect(f *Facts) finding {
 	with := map[string]bool{}
 	for _, p := range f.Pods {

@@ -37,7 +37,7 @@ func podOf(pod *corev1.Pod, namespace map[string]string, config intent.Config) P
 	p := Pod{
 		Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Status: pod.Annotations[controllers.KeyStatus],
 		Families: len(pod.Status.PodIPs), Running: pod.Status.Phase == corev1.PodRunning, Since: pod.CreationTimestamp.Time,
-		OwnRuntime: pod.Spec.RuntimeClassName != nil,
+		OwnRuntime: pod.Spec.RuntimeClassName != nil, Misplaced: intent.Misplaced(pod.Annotations, pod.Labels),
 	}
 	_, p.Injected = pod.Annotations["sidecar.istio.io/status"]
 	all := containersOf(pod)

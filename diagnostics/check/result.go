@@ -118,6 +118,7 @@ func checks() []check {
 		{"pods", "pods-programmed", []source{sourcePods, sourceNamespaces, sourceDaemonSets}, after, podsProgrammed},
 		{"pods", "proxy-listens", []source{sourcePods}, after, proxyListens},
 		{"pods", "pod-settings", []source{sourcePods, sourceNamespaces}, always, podSettings},
+		{"pods", "mistyped-keys", []source{sourcePods, sourceNamespaces}, always, mistypedKeys},
 		{"pods", "namespaces-without-effect", []source{sourcePods, sourceNamespaces}, after, namespacesWithoutEffect},
 		{"proxies", "proxies-unattended", []source{sourceProxies, sourceDaemonSets, sourcePods}, always, proxiesUnattended},
 		{"proxies", "proxies-ready", []source{sourceProxies, sourceDaemonSets, sourcePods, sourceNamespaces}, always, proxiesReady},

@@ -81,7 +81,13 @@ func podOf(pod *corev1.Pod, at place) (out Pod, ok bool) {
 	reported := condition != nil || status != ""
 	want, err := intent.Of(pod, at.namespace, config())
 	profile, _ := intent.ProxyProfile(pod, at.namespace) // err is the same error
-	if !reported && !want.Asked && err == nil {          // who has mistyped the annotation has asked as well
+	near := intent.Misplaced(pod.Annotations, pod.Labels)
+	if at.namespace != nil {
+		for _, about := range intent.Misplaced(at.namespace.Annotations, at.namespace.Labels) {
+			near = append(near, "namespace "+at.namespace.Name+": "+about)
+		}
+	}
+	if !reported && !want.Asked && err == nil && len(near) == 0 { // who has mistyped the annotation, or its value, has asked as well
 		return out, false
 	}
 	out = Pod{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Created: pod.CreationTimestamp.UTC()}
@@ -97,6 +103,7 @@ func podOf(pod *corev1.Pod, at place) (out Pod, ok bool) {
 	} else {
 		out.State, out.Message = at.unreported(pod, want, profile)
 	}
+	out.Message = strings.TrimPrefix(strings.Join(append([]string{out.Message}, near...), "; "), "; ")
 	if runs := out.State == Programmed || out.State == ProxyNotReady; runs && profile != "" && !at.proxiesOn(out.Node) {
 		out.Message = strings.TrimPrefix(out.Message+"; the agent of node "+out.Node+" runs no proxies now: nobody looks after the pod's, so re-create the pod, or switch sidecars.enabled on", "; ")
 	}

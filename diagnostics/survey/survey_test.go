@@ -58,8 +58,11 @@ func TestAsk_pod_hasItsState(t *testing.T) {
 		"a proxy that an agent looks after":         {newPod("managed", "p", "c", reports("initialized", "Initialized", "True")), Programmed, ""},
 		"its namespace asks":                        {newPod("asking", "p", "b"), NoAgent, "no agent"},
 		"its namespace asks, it has no proxy":       {newPod("asking", "p", "b", func(p *corev1.Pod) { p.Spec.Containers = p.Spec.Containers[:1] }), "", ""},
-		"never asked":                               {newPod("n", "p", "a"), "", ""},
-		"finished":                                  {newPod("n", "p", "a", asks, phase(corev1.PodSucceeded), reports("initialized", "Initialized", "True")), "", ""},
+		"asks by a mistyped key": {newPod("n", "p", "a", func(p *corev1.Pod) {
+			p.Annotations["istio-pod-network-controler/initialize"] = "true"
+		}), Skipped, "did you mean istio-pod-network-controller/initialize?"},
+		"never asked": {newPod("n", "p", "a"), "", ""},
+		"finished":    {newPod("n", "p", "a", asks, phase(corev1.PodSucceeded), reports("initialized", "Initialized", "True")), "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, err := ask1(t, &apistandin.Server{

@@ -13,7 +13,7 @@ import (
 // Warnings returns what the author of a pod may have meant otherwise, one sentence each: annotations that look mistyped, labels that should
 // be annotations, and settings without effect. The agent accepts all of it. ns is the pod's namespace, or nil if unknown.
 func Warnings(pod *corev1.Pod, ns *corev1.Namespace, in Intent) []string {
-	out := slices.Concat(Mistyped(pod.Annotations), Mislabelled(pod.Labels), wrongBools(pod))
+	out := append(Misplaced(pod.Annotations, pod.Labels), wrongBools(pod)...)
 	switch {
 	case in.Redirect:
 	case in.Reason == "": // a setting is wrong: the error says which
@@ -70,9 +70,10 @@ func wrongBools(pod *corev1.Pod) (out []string) {
 	return out
 }
 
-// writtenAnnotations are the annotations that the agent itself writes on pods.
+// writtenAnnotations are the annotations that the agent and the operators' commands write on pods.
 func writtenAnnotations() []string {
-	return []string{"pod-network-controller.istio.io/status", "pod-network-controller.istio.io/details"}
+	const ours = "pod-network-controller.istio.io/"
+	return []string{ours + "status", ours + "details", ours + "agent", ours + "connectivity-test"}
 }
 
 // claimedPrefixes are the prefixes of annotations that have no other reader than the agent and Istio's redirection.
@@ -80,8 +81,14 @@ func claimedPrefixes() []string {
 	return []string{"istio-pod-network-controller/", "pod-network-controller.istio.io/", "traffic.sidecar.istio.io/"}
 }
 
-// Mistyped returns a sentence for each unknown annotation that looks like a known one.
-func Mistyped(annotations map[string]string) (out []string) {
+// Misplaced returns a sentence for each key of an object that the agent does not read and that its author most likely meant for it: an annotation
+// that looks mistyped, or a label that should be an annotation.
+func Misplaced(annotations, labels map[string]string) []string {
+	return append(mistyped(annotations), mislabelled(labels)...)
+}
+
+// mistyped returns a sentence for each unknown annotation that looks like a known one.
+func mistyped(annotations map[string]string) (out []string) {
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
 		if Reads(key) || slices.Contains(writtenAnnotations(), key) {
 			continue
@@ -93,8 +100,8 @@ func Mistyped(annotations map[string]string) (out []string) {
 	return out
 }
 
-// Mislabelled returns a sentence for each label that should be an annotation. The one exception is Istio's inject, which may be either.
-func Mislabelled(labels map[string]string) (out []string) {
+// mislabelled returns a sentence for each label that should be an annotation. The one exception is Istio's inject, which may be either.
+func mislabelled(labels map[string]string) (out []string) {
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
 		if key != keyInject && Reads(key) {
 			out = append(out, fmt.Sprintf("%s is a label: make it an annotation", key))
@@ -120,6 +127,9 @@ func nearest(key string) string {
 	for _, known := range readAnnotations() {
 		if sameName(key, known) {
 			return known
+		}
+		if d := len(key) - len(known); max(d, -d) >= best { // they differ by so many bytes at least
+			continue
 		}
 		if d := Distance(strings.ToLower(key), strings.ToLower(known)); d < best {
 			best, found = d, known

@@ -20,6 +20,7 @@ func TestMistyped_unknownKey_namesTheNearest(t *testing.T) {
 		"a short name of Istio's":         {"networking.istio.io/inject", ""},
 		"one that is right":               {keyMode, ""},
 		"one that the agent writes":       {"pod-network-controller.istio.io/details", ""},
+		"the agent's own pod":             {"pod-network-controller.istio.io/agent", ""},
 		"one that Istio reads":            {"sidecar.istio.io/proxyCPU", ""},
 		"one that others read":            {"example.com/initialize", ""},
 		"a value that is no key":          {"pod-network-controller.istio.io/" + strings.Repeat("x", 1000), ""},
@@ -27,7 +28,7 @@ func TestMistyped_unknownKey_namesTheNearest(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			got := Mistyped(map[string]string{c.in: ""})
+			got := Misplaced(map[string]string{c.in: ""}, nil)
 			switch {
 			case c.want == "" && len(got) == 0:
 			case c.want == "some" && len(got) == 1:
