@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/intent"
 )
@@ -23,6 +24,10 @@ func clusterCases() map[string]changed {
 		"an agent that waits": {change: func(f *Facts) {
 			f.DaemonSets[0].Ready, f.Agents[0].Ready, f.Agents[0].Waiting = 1, false, "ImagePullBackOff"
 		}, check: "agents-ready", level: Fail, want: "1 of 2 agents are ready: n1: ImagePullBackOff"},
+		"a new agent that crashes beside the old one": {change: func(f *Facts) {
+			f.DaemonSets[0].Updated = 1
+			f.Agents = append(f.Agents, Agent{Node: "n1", Name: "new", Crashes: cluster.Crashes{Restarts: 5, Last: "exit code 1 (error: x)"}})
+		}, check: "agents-ready", level: Fail, want: "n1: new crashed 5 times, the last time with exit code 1 (error: x)"},
 		"a rollout":               {change: func(f *Facts) { f.DaemonSets[0].Updated = 1 }, check: "agents-ready", level: Warn, want: "1 of 2"},
 		"an agent too many":       {change: func(f *Facts) { f.DaemonSets[0].Misscheduled = 1 }, check: "agents-ready", level: Warn, want: "wants none"},
 		"a node without an agent": {change: func(f *Facts) { f.Agents = f.Agents[:1] }, check: "nodes-without-agent", level: Warn, want: "1 node without an agent: n2"},

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"istio-pod-network-controller/diagnostics/cluster"
 	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/printable"
 )
@@ -41,6 +42,8 @@ func agentsReady(f *Facts) finding {
 	switch {
 	case d == nil:
 		return finding{}
+	case len(crashing(f.Agents)) > 0:
+		return failing("agents crash: "+some(crashing(f.Agents)), cluster.Rollback+"; kubectl -n "+d.Namespace+" logs AGENT-POD --previous has the whole error")
 	case d.Desired == 0:
 		return failing("the DaemonSet "+d.Name+" wants no node", "correct nodeSelector, affinity and tolerations")
 	case d.Ready < d.Desired:
@@ -51,6 +54,16 @@ func agentsReady(f *Facts) finding {
 		return warning(printable.Count(int(d.Misscheduled), "agent")+" run where the DaemonSet wants none", "delete them, or correct nodeSelector and tolerations")
 	}
 	return fine(fmt.Sprintf("%d of %d agents are ready", d.Ready, d.Desired))
+}
+
+// crashing names the agents that end again and again. Beside one of them, the node's old agent may go on working.
+func crashing(agents []Agent) (out []string) {
+	for _, a := range agents {
+		if a.Crashing() {
+			out = append(out, a.Node+": "+a.Name+" "+a.Crashes.String())
+		}
+	}
+	return out
 }
 
 // waiting says why agents do not run, as the rest of a sentence.
@@ -104,6 +117,8 @@ func agentVersions(f *Facts) finding {
 		parts = append(parts, fmt.Sprintf("%s on %s", version, printable.Count(len(nodes), "node")))
 	}
 	switch _, same := by[f.Client]; {
+	case len(by) > 1 && len(crashing(f.Agents)) > 0:
+		return failing("agents are of different versions, and new ones crash: "+some(parts), cluster.Rollback)
 	case len(by) > 1:
 		return warning("agents are of different versions: "+some(parts), "wait for the rollout to end, or see why it stopped: kubectl rollout status")
 	case !same:

@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -21,9 +22,58 @@ type Agent struct {
 	Ready                 bool
 	Since                 time.Time           // when it became ready; zero: it is not
 	Waiting               string              // why a container does not run, in the kubelet's words
+	Crashes               Crashes
 	Status                *agentstatus.Status // nil: it has written none, or Fault says why it cannot be read
 	Fault                 string
 	Pod                   *corev1.Pod
+}
+
+// Crashes are the ends of an agent's container.
+type Crashes struct {
+	Restarts int32
+	// Last says how it ended the last time, with its last words.
+	Last string
+}
+
+// manyCrashes is how many restarts an agent that is not ready may have before it counts as crashing: a node that starts may cost it some.
+const manyCrashes = 3
+
+// Crashing reports whether the agent ends again and again. It is not ready then.
+func (a Agent) Crashing() bool { return !a.Ready && a.Crashes.Restarts >= manyCrashes }
+
+// String is a part of a sentence.
+func (c Crashes) String() string {
+	return strings.TrimSuffix(fmt.Sprintf("crashed %d times, the last time with %s", c.Restarts, c.Last), ", the last time with ")
+}
+
+// Rollback says how to leave a release whose agents crash.
+const Rollback = "helm rollback brings the last release back (helm history shows them)"
+
+// crashesOf returns how a pod's containers have ended.
+func crashesOf(pod *corev1.Pod) (out Crashes) {
+	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if c.RestartCount <= out.Restarts {
+			continue
+		}
+		out.Restarts = c.RestartCount
+		end := c.LastTerminationState.Terminated
+		if end == nil {
+			end = c.State.Terminated
+		}
+		if end != nil {
+			out.Last = fmt.Sprintf("exit code %d", end.ExitCode)
+			if words := cmp.Or(lastLine(end.Message), end.Reason); words != "" {
+				out.Last += " (" + words + ")"
+			}
+		}
+	}
+	return out
+}
+
+// lastLine returns the last line of a termination message: the agent's error.
+func lastLine(message string) string {
+	lines := strings.Split(strings.TrimSpace(message), "\n")
+	return strings.TrimSpace(lines[len(lines)-1])
 }
 
 // Agents lists the agents of a namespace and a node; either may be empty for all. They are sorted by node, the agent in charge first.
@@ -41,7 +91,7 @@ func Agents(ctx context.Context, client kubernetes.Interface, namespace, node st
 
 func agentOf(pod *corev1.Pod) Agent {
 	a := Agent{
-		Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Ready: agentstatus.Ready(pod), Since: agentstatus.ReadySince(pod), Pod: pod,
+		Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Ready: agentstatus.Ready(pod), Since: agentstatus.ReadySince(pod), Pod: pod, Crashes: crashesOf(pod),
 	}
 	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		if w := c.State.Waiting; w != nil && w.Reason != "" && a.Waiting == "" {

@@ -95,3 +95,31 @@ func TestAgents_severalOnANode_beginWithTheOneInCharge(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 }
+
+func TestCrashesOf_containerStatuses_nameTheLastEnd(t *testing.T) {
+	ended := func(restarts int32, code int32, reason, message string) corev1.ContainerStatus {
+		return corev1.ContainerStatus{RestartCount: restarts, LastTerminationState: corev1.ContainerState{
+			Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason, Message: message},
+		}}
+	}
+	for name, c := range map[string]struct {
+		in       []corev1.ContainerStatus
+		ready    bool
+		crashing bool
+		want     string
+	}{
+		"none":                {in: []corev1.ContainerStatus{{}}, want: "crashed 0 times"},
+		"once":                {in: []corev1.ContainerStatus{ended(1, 2, "Error", "")}, want: "crashed 1 times, the last time with exit code 2 (Error)"},
+		"a few times":         {in: []corev1.ContainerStatus{ended(3, 1, "Error", "{}\nerror: unknown flag: --x\n")}, crashing: true, want: "crashed 3 times, the last time with exit code 1 (error: unknown flag: --x)"},
+		"ready since":         {in: []corev1.ContainerStatus{ended(7, 1, "Error", "")}, ready: true, want: "crashed 7 times, the last time with exit code 1 (Error)"},
+		"an end of no reason": {in: []corev1.ContainerStatus{{RestartCount: 4}}, crashing: true, want: "crashed 4 times"},
+	} {
+		pod := &corev1.Pod{Status: corev1.PodStatus{ContainerStatuses: c.in}}
+		if c.ready {
+			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+		}
+		if a := agentOf(pod); a.Crashes.String() != c.want || a.Crashing() != c.crashing {
+			t.Errorf("%s: %q, crashing %t", name, a.Crashes, a.Crashing())
+		}
+	}
+}

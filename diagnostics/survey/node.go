@@ -71,7 +71,9 @@ func byNode(agents []cluster.Agent) map[string][]cluster.Agent {
 func (n *Node) addAgent(agents []cluster.Agent, client string, now time.Time) {
 	a := agents[0]
 	n.Agent = a.Namespace + "/" + a.Name
-	if len(agents) > 1 {
+	if i := slices.IndexFunc(agents, cluster.Agent.Crashing); i >= 0 {
+		n.Trouble = append(n.Trouble, "agent "+agents[i].Name+" "+agents[i].Crashes.String()+": "+cluster.Rollback)
+	} else if len(agents) > 1 {
 		n.Notes = append(n.Notes, "two agents: one takes over from the other")
 	}
 	if !a.Ready {

@@ -194,6 +194,28 @@ func TestAsk_severalAgents_showsTheOneInCharge(t *testing.T) {
 	}
 }
 
+// A new agent that crashes beside the old one is no handover.
+func TestAsk_crashingAgent_isTrouble(t *testing.T) {
+	for restarts, want := range map[int32]string{
+		2: "",
+		3: "agent a-new crashed 3 times, the last time with exit code 1 (error: unknown flag): helm rollback",
+	} {
+		crashing := newAgent("a")
+		crashing.Name, crashing.Status.Conditions = "a-new", nil
+		crashing.Status.ContainerStatuses = []corev1.ContainerStatus{{RestartCount: restarts, LastTerminationState: corev1.ContainerState{
+			Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: "error: unknown flag"},
+		}}}
+		r, err := ask1(t, &apistandin.Server{Pods: []corev1.Pod{crashing, newAgent("a", says(fine()))}, Nodes: []corev1.Node{newNode("a")}}, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		trouble, notes := strings.Join(r.Nodes[0].Trouble, "; "), strings.Join(r.Nodes[0].Notes, "; ")
+		if !strings.HasPrefix(trouble, want) || r.Failing() != (want != "") || strings.Contains(notes, "takes over") != (want == "") || r.Nodes[0].Agent != "mesh/agent-a" {
+			t.Errorf("%d restarts: agent %s, trouble %q, notes %q", restarts, r.Nodes[0].Agent, trouble, notes)
+		}
+	}
+}
+
 func TestAsk_missingOrEndingNamespace_isTold(t *testing.T) {
 	ending := newNamespace("ending", "")
 	ending.Status.Phase = corev1.NamespaceTerminating
