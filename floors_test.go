@@ -91,7 +91,7 @@ var rooms = []room{
 	{
 		dir: "agent", others: "github.com/containerd github.com/fsnotify github.com/go-logr github.com/moby github.com/prometheus golang.org/x google.golang.org k8s.io sigs.k8s.io",
 		own: "api/v1alpha1 controllers diagnostics/inspect internal/agentstatus internal/apiauth internal/intent internal/jitter internal/netns internal/podnet " +
-			"internal/sidecar iptables iptables/kernel runtime/cni runtime/cni/install runtime/cri runtime/docker runtime/nri sidecars/node",
+			"internal/printable internal/sidecar iptables iptables/kernel runtime/cni runtime/cni/install runtime/cri runtime/docker runtime/nri sidecars/node",
 	},
 	{
 		dir: "agent/cli", others: "*",

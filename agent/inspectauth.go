@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -33,16 +34,27 @@ func newCallers(config *rest.Config) (callers, error) {
 	})}, nil
 }
 
-// check returns nil if the owner of the token may get the pod, and else a *inspect.Refusal. It does not look whether there is such a pod.
-func (c callers) check(ctx context.Context, token, namespace, name string) error {
-	err := c.authorizer.Authorize(ctx, token, apiauth.Attributes{Verb: "get", Resource: "pods", Namespace: namespace, Name: name})
+// right is what a caller wants to do with a pod: a verb with the pod, or with a part of it.
+type right struct{ verb, part string }
+
+// kubectl needs the same rights.
+func rightToGet() right  { return right{verb: "get"} }
+func rightToLog() right  { return right{"get", "log"} }
+func rightToExec() right { return right{"create", "exec"} }
+
+// String is the right as in "get pods/log".
+func (r right) String() string { return strings.TrimSuffix(r.verb+" pods/"+r.part, "/") }
+
+// check returns nil if the owner of the token has a right to the pod, and else a *inspect.Refusal. It does not look whether there is such a pod.
+func (c callers) check(ctx context.Context, token string, to right, namespace, name string) error {
+	err := c.authorizer.Authorize(ctx, token, apiauth.Attributes{Verb: to.verb, Resource: "pods", Subresource: to.part, Namespace: namespace, Name: name})
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, apiauth.ErrUnauthenticated):
 		return &inspect.Refusal{Code: inspect.CodeUnauthenticated, Message: "the API server does not accept this token: it may have expired; log in again"}
 	case errors.Is(err, apiauth.ErrForbidden):
-		return &inspect.Refusal{Code: inspect.CodeForbidden, Message: fmt.Sprintf("not allowed: this takes the right to get pod %s in namespace %s", name, namespace)}
+		return &inspect.Refusal{Code: inspect.CodeForbidden, Message: fmt.Sprintf("not allowed: this takes the right to %s of pod %s in namespace %s", to, name, namespace)}
 	case errors.Is(err, apiauth.ErrBusy):
 		return &inspect.Refusal{Code: inspect.CodeBusy, Message: err.Error()}
 	}

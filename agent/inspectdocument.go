@@ -63,12 +63,9 @@ func newLooker(node, agentNamespace string, by inspect.Agent, reader kernelReade
 
 // document returns the document of a pod, or a *inspect.Refusal.
 func (l *looker) document(ctx context.Context, namespace, name string) (doc inspect.Document, err error) {
-	if namespace == l.agentNamespace {
-		return doc, &inspect.Refusal{Code: inspect.CodeNotShown, Message: "pods of the agent's own namespace are never redirected, and not shown"}
-	}
-	core, pods, err := l.core()
+	core, pods, err := l.open(namespace)
 	if err != nil {
-		return doc, &inspect.Refusal{Code: inspect.CodeNotReady, Message: "the agent of node " + l.node + " has not read its pods yet: try again in some seconds"}
+		return doc, err
 	}
 	select {
 	case l.line <- struct{}{}:
@@ -91,6 +88,30 @@ func (l *looker) document(ctx context.Context, namespace, name string) (doc insp
 		return doc, l.refusal(namespace, name, err)
 	}
 	return doc, nil
+}
+
+// open returns what knows the pods of a namespace, or a *inspect.Refusal.
+func (l *looker) open(namespace string) (podLooker, cachedPods, error) {
+	if namespace == l.agentNamespace {
+		return nil, nil, &inspect.Refusal{Code: inspect.CodeNotShown, Message: "pods of the agent's own namespace are never redirected, and not shown"}
+	}
+	core, pods, err := l.core()
+	if err != nil {
+		return nil, nil, &inspect.Refusal{Code: inspect.CodeNotReady, Message: "the agent of node " + l.node + " has not read its pods yet: try again in some seconds"}
+	}
+	return core, pods, nil
+}
+
+// knows returns nil if the pod is on this node, and else a *inspect.Refusal.
+func (l *looker) knows(ctx context.Context, namespace, name string) error {
+	_, pods, err := l.open(namespace)
+	if err != nil {
+		return err
+	}
+	if _, err := pods.get(ctx, types.NamespacedName{Namespace: namespace, Name: name}); err != nil {
+		return l.refusal(namespace, name, err)
+	}
+	return nil
 }
 
 // outlast calls look again for as long as busyPatience if the pod is busy: most calls of Ensure take a millisecond.

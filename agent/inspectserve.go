@@ -41,6 +41,7 @@ type inspector struct {
 	addr, healthAddr string
 	look             *looker
 	ports            *ports
+	proxies          *proxyHandler
 	at               *atomic.Pointer[agentstatus.Inspect] // where it answers on the node's network; nil: nowhere
 }
 
@@ -100,7 +101,7 @@ func (i inspector) serveTLS(ctx context.Context, config *rest.Config) (stop func
 		return nil, err
 	}
 	secured := &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"}}
-	documents := inspectHandler{document: i.look.document, check: who.check}.mux()
+	documents := inspectHandler{document: i.look.document, check: who.check, proxies: i.proxies}.mux()
 	listen := func(ctx context.Context) (net.Listener, error) {
 		l, port, err := listenBelow(ctx, i.addr)
 		if err == nil {

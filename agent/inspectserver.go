@@ -22,13 +22,19 @@ import (
 type inspectHandler struct {
 	// document returns a document, or a *inspect.Refusal.
 	document func(ctx context.Context, namespace, name string) (inspect.Document, error)
-	// check returns nil if the owner of a token may get a pod, and else a *inspect.Refusal. nil: whoever can connect may.
-	check func(ctx context.Context, token, namespace, name string) error
+	// check returns nil if the owner of a token has a right to a pod, and else a *inspect.Refusal. nil: whoever can connect may.
+	check func(ctx context.Context, token string, to right, namespace, name string) error
+	// proxies serves logs and commands of proxies; nil: they are not served.
+	proxies *proxyHandler
 }
 
 func (h inspectHandler) mux() *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+inspect.Route, h.serve)
+	if h.proxies != nil {
+		mux.HandleFunc("GET "+inspect.LogRoute, h.proxies.serve(h, rightToLog(), h.proxies.log))
+		mux.HandleFunc("POST "+inspect.ExecRoute, h.proxies.serve(h, rightToExec(), h.proxies.exec))
+	}
 	return mux
 }
 
@@ -44,24 +50,31 @@ func (h inspectHandler) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 func (h inspectHandler) answer(ctx context.Context, r *http.Request) (doc inspect.Document, err error) {
-	namespace, name := r.PathValue("namespace"), r.PathValue("name")
-	if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
-		return doc, &inspect.Refusal{Code: inspect.CodeBadRequest, Message: "want the path " + inspect.Path("NAMESPACE", "POD")}
-	}
-	if h.check != nil {
-		token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		if !ok || token == "" {
-			return doc, &inspect.Refusal{Code: inspect.CodeUnauthenticated, Message: "the request has no bearer token"}
-		}
-		if err := h.check(ctx, token, namespace, name); err != nil {
-			return doc, err
-		}
+	namespace, name, err := h.admit(ctx, r, rightToGet())
+	if err != nil {
+		return doc, err
 	}
 	err = netns.Contain(func() error { doc, err = h.document(ctx, namespace, name); return err })
 	if p, ok := errors.AsType[*netns.PanicError](err); ok {
 		ctrl.Log.Error(p, "inspect panicked", "pod", namespace+"/"+name, "stack", string(p.Stack))
 	}
 	return doc, err
+}
+
+// admit returns which pod a request is about, if its caller has a right to it, and else a *inspect.Refusal.
+func (h inspectHandler) admit(ctx context.Context, r *http.Request, to right) (namespace, name string, err error) {
+	namespace, name = r.PathValue("namespace"), r.PathValue("name")
+	if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
+		return "", "", &inspect.Refusal{Code: inspect.CodeBadRequest, Message: "want the path " + inspect.Path("NAMESPACE", "POD")}
+	}
+	if h.check == nil {
+		return namespace, name, nil
+	}
+	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !ok || token == "" {
+		return "", "", &inspect.Refusal{Code: inspect.CodeUnauthenticated, Message: "the request has no bearer token"}
+	}
+	return namespace, name, h.check(ctx, token, to, namespace, name)
 }
 
 // statuses returns the status of each refusal.

@@ -21,6 +21,8 @@ func addProxies(_ *agent, _ manager.Manager, _ controllers.Reader, _ func(s podn
 	return nil, func(*controllers.Programmer) {}, nil
 }
 
+func (*agent) proxyAccess() proxyAccess { return nil }
+
 func proxyKinds(Options) []client.Object { return nil }
 
 func addProxyKinds(*runtime.Scheme) error { return nil }

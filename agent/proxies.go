@@ -5,6 +5,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"io"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -12,6 +13,7 @@ import (
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/diagnostics/inspect"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/runtime/cri"
@@ -40,6 +42,28 @@ func addProxies(a *agent, mgr manager.Manager, pods controllers.Reader, event fu
 		Root: a.SidecarRoot, SharedRoot: a.SharedRoot, Secrets: a.SidecarSecrets, TokenAudiences: a.SidecarTokenAudiences,
 	})
 	return added, added.Join, err
+}
+
+// proxyAccess returns what reaches the node's proxies, or nil if the agent runs none.
+func (a *agent) proxyAccess() proxyAccess {
+	finder, ok := a.finder.(*cri.Finder)
+	if !ok || !a.Sidecars {
+		return nil
+	}
+	return nodeProxies{finder}
+}
+
+// nodeProxies reaches proxies by the container runtime and the kubelet's directory of logs.
+type nodeProxies struct{ finder *cri.Finder }
+
+// Log prints a proxy's log.
+func (nodeProxies) Log(ctx context.Context, namespace, pod string, o inspect.LogOptions, w io.Writer) error {
+	return node.Log{Root: node.DefaultLogRoot, Namespace: namespace, Pod: pod, Previous: o.Previous, Follow: o.Follow, Times: o.Times, Tail: o.Tail}.Print(ctx, w)
+}
+
+// Exec runs a command in a proxy.
+func (p nodeProxies) Exec(ctx context.Context, namespace, pod string, command []string, out, errOut io.Writer) (code int, err error) {
+	return node.Exec{Namespace: namespace, Pod: pod, Command: command, Timeout: execTime}.Run(ctx, p.finder.Connection(), out, errOut)
 }
 
 // proxyKinds are the kinds that the proxies need before the first pod is worked on.

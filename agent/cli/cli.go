@@ -98,7 +98,7 @@ func newRoot() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(wrongFlag)
 	node := check.NodeGatherer{Probe: probeKernel, Rules: kernel.HasRules, NRISocket: nri.DefaultSocket}
-	root.AddCommand(newRun(), newStatus(), newRules(), newExplain(), newInspect(), newCheck(node), newConnectivity(), newCNI(), newVersion())
+	root.AddCommand(newRun(), newStatus(), newRules(), newExplain(), newInspect(), newCheck(node), newConnectivity(), newCNI(), newVersion(), newProxyLogs(), newProxyExec())
 	root.AddCommand(sidecarCommands()...)
 	return root
 }

@@ -20,8 +20,8 @@ import (
 type Agent struct {
 	Namespace, Name, Node string
 	Ready                 bool
-	Since                 time.Time           // when it became ready; zero: it is not
-	Waiting               string              // why a container does not run, in the kubelet's words
+	Since                 time.Time // when it became ready; zero: it is not
+	Waiting               string    // why a container does not run, in the kubelet's words
 	Crashes               Crashes
 	Status                *agentstatus.Status // nil: it has written none, or Fault says why it cannot be read
 	Fault                 string

@@ -26,7 +26,12 @@ type Client struct {
 
 // Get returns a pod's document. An error that the agent has answered with is a *Refusal.
 func (c Client) Get(ctx context.Context, namespace, name string) (Document, error) {
-	transport := &http.Transport{
+	return get(ctx, c.transport(), "https://agent", c.Token, namespace, name)
+}
+
+// transport connects to the agent that has the certificate.
+func (c Client) transport() *http.Transport {
+	return &http.Transport{
 		DisableKeepAlives: true,
 		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			conn, err := c.Dial(ctx)
@@ -41,7 +46,6 @@ func (c Client) Get(ctx context.Context, namespace, name string) (Document, erro
 			return secured, nil
 		},
 	}
-	return get(ctx, transport, "https://agent", c.Token, namespace, name)
 }
 
 // GetLocal returns a pod's document from the agent in this container, by its socket.
