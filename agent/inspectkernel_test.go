@@ -66,12 +66,8 @@ func TestInspectShowsDriftInARealNamespace(t *testing.T) {
 			ns := kerneltest.New(t)
 			look := inspected(t, backend, ns)
 			doc := look()
-			if want := []uint16{15001, 15006}; !slices.Equal(doc.Programmed.Unheard, want) || doc.ExitCode() != inspect.ExitDiffer {
-				t.Errorf("nobody listens yet: unheard %v, exit code %d", doc.Programmed.Unheard, doc.ExitCode())
-			}
-			for _, address := range []string{"127.0.0.1:15001", "[::]:15006"} {
-				go kerneltest.Answer(kerneltest.ListenTCP(t, ns, kerneltest.Owner{UID: 1337, GID: 1337}, false, address), "x")
-			}
+			wantUnheard(t, doc)
+			listen(t, ns)
 			doc = look()
 			if doc.Agreement.Verdict != inspect.Agree || doc.ExitCode() != 0 || len(doc.Programmed.Rules) == 0 || doc.Programmed.Backend != backend.Name() {
 				t.Fatalf("document %+v", doc)
@@ -90,6 +86,22 @@ func TestInspectShowsDriftInARealNamespace(t *testing.T) {
 				t.Errorf("after all rules are gone: %+v", doc.Programmed.Rules)
 			}
 		})
+	}
+}
+
+// wantUnheard wants to be told that nobody listens on the proxy's ports.
+func wantUnheard(t *testing.T, doc inspect.Document) {
+	t.Helper()
+	if want := []uint16{15001, 15006}; !slices.Equal(doc.Programmed.Unheard, want) || doc.ExitCode() != inspect.ExitDiffer {
+		t.Errorf("nobody listens yet: unheard %v, exit code %d", doc.Programmed.Unheard, doc.ExitCode())
+	}
+}
+
+// listen has a proxy listen in a namespace.
+func listen(t *testing.T, ns *netns.NS) {
+	t.Helper()
+	for _, address := range []string{"127.0.0.1:15001", "[::]:15006"} {
+		go kerneltest.Answer(kerneltest.ListenTCP(t, ns, kerneltest.Owner{UID: 1337, GID: 1337}, false, address), "x")
 	}
 }
 

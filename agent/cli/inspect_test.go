@@ -5,12 +5,10 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -64,16 +62,7 @@ func newInspectWorld(t *testing.T) *inspectWorld {
 			_ = json.NewEncoder(out).Encode(w.refusal)
 			return
 		}
-		switch path.Base(r.URL.Path) {
-		case "log":
-			_, _ = io.WriteString(out, "log of "+r.URL.RequestURI()+"\n")
-		case "exec":
-			var command inspect.Command
-			_ = json.NewDecoder(r.Body).Decode(&command)
-			_ = json.NewEncoder(out).Encode(inspect.Output{Out: []byte(strings.Join(command.Args, " ")), Err: []byte("warned\n"), Code: 7, Cut: true})
-		default:
-			_ = json.NewEncoder(out).Encode(w.document)
-		}
+		w.answerAbout(out, r)
 	}))
 	t.Cleanup(server.Close)
 	sum := sha256.Sum256(server.Certificate().Raw)

@@ -1,12 +1,30 @@
 package cli
 
 import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"path"
 	"strings"
 	"testing"
 
 	"istio-pod-network-controller/diagnostics/inspect"
 	"istio-pod-network-controller/internal/agentstatus"
 )
+
+// answerAbout is the agent's answer about a pod or its proxy.
+func (w *inspectWorld) answerAbout(out http.ResponseWriter, r *http.Request) {
+	switch path.Base(r.URL.Path) {
+	case "log":
+		_, _ = fmt.Fprintf(out, "log of %q\n", r.URL.RequestURI())
+	case "exec":
+		var command inspect.Command
+		_ = json.NewDecoder(r.Body).Decode(&command)
+		_ = json.NewEncoder(out).Encode(inspect.Output{Out: []byte(strings.Join(command.Args, " ")), Err: []byte("warned\n"), Code: 7, Cut: true})
+	default:
+		_ = json.NewEncoder(out).Encode(w.document)
+	}
+}
 
 // unreachable has the agent say that it answers where nobody does.
 func unreachable(w *inspectWorld) {
@@ -18,7 +36,7 @@ func TestProxyAccess_agentOfThePodsNode_isAsked(t *testing.T) {
 	config := w.kubeconfig(t, "{token: dev}")
 	for _, via := range []string{"auto", "direct", "tunnel"} {
 		code, out, errOut := call(t, "", "logs", "--kubeconfig", config, "--via", via, "cart", "--tail", "3", "--timestamps")
-		if want := "log of /v1/pods/shop/cart/log?follow=false&previous=false&tail=3&times=true\n"; code != 0 || out != want || errOut != "" {
+		if want := "log of \"/v1/pods/shop/cart/log?follow=false&previous=false&tail=3&times=true\"\n"; code != 0 || out != want || errOut != "" {
 			t.Errorf("%s: logs: exit code %d, %q, %q", via, code, out, errOut)
 		}
 		code, out, errOut = call(t, "", "exec", "--kubeconfig", config, "--via", via, "shop/cart", "--", "ls", "-l", "/run")

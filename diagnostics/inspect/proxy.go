@@ -17,8 +17,10 @@ const (
 	ExecRoute = Route + "/exec"
 	// ErrorTrailer follows a log that was cut off, with the reason.
 	ErrorTrailer = "Pod-Network-Error"
-	// MaxOutput bounds what is kept of each stream of a command, and MaxCommand what it may be.
-	MaxOutput, MaxCommand = 256 << 10, 64 << 10
+	// MaxOutput bounds what is kept of each stream of a command.
+	MaxOutput = 256 << 10
+	// MaxCommand bounds the request with a command.
+	MaxCommand = 64 << 10
 )
 
 // LogOptions say what of a proxy's log is wanted.
