@@ -112,34 +112,14 @@ func (s stepping) countHealth(status Status) {
 	f.health = healthOf(status)
 }
 
-// Figures returns those of each profile that pods of this node have chosen.
-func (m *Manager) Figures() map[string]Figures {
-	m.init()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	out := map[string]Figures{}
-	for _, f := range m.known {
-		if f.profile == "" || f.health == "" {
-			continue
-		}
-		of, known := out[f.profile]
-		if !known {
-			of = m.figuresOf(f.profile)
-		}
-		of.Pods[f.health]++
-		out[f.profile] = of
-	}
-	return out
-}
-
-// figuresOf returns a copy of a profile's figures, with no pods. m.mu is held.
-func (m *Manager) figuresOf(profile string) Figures {
+// figuresOf returns a copy of what was counted, which may be nil, with no pods.
+func figuresOf(counted *Figures, paused bool) Figures {
 	out := Figures{Starts: NewDurations(shortestStart, longestStart, startGrowth)}
-	if counted := m.counted[profile]; counted != nil {
+	if counted != nil {
 		out = *counted
 		out.Starts.Within = maps.Clone(counted.Starts.Within)
 	}
-	out.Paused = m.Rollout.paused(profile)
+	out.Paused = paused
 	out.Pods = map[Health]int{HealthReady: 0, HealthStarting: 0, HealthSilent: 0, HealthFailed: 0, HealthRefused: 0, HealthEnded: 0}
 	return out
 }

@@ -34,7 +34,7 @@ func TestHealthOf_status_isWhatThePodHas(t *testing.T) {
 
 // pods returns counts of pods by health, with the zeros.
 func pods(some map[Health]int) map[Health]int {
-	out := (&Manager{Rollout: &Rollouts{}}).figuresOf("").Pods
+	out := figuresOf(nil, false).Pods
 	for health, n := range some {
 		out[health] = n
 	}

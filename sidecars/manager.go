@@ -298,3 +298,23 @@ func (m *Manager) summarize(profile string) {
 	sum.Paused = m.Rollout.paused(profile)
 	m.Summaries.Summarize(profile, sum)
 }
+
+// Figures returns those of each profile that pods of this node have chosen.
+func (m *Manager) Figures() map[string]Figures {
+	m.init()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := map[string]Figures{}
+	for _, f := range m.known {
+		if f.profile == "" || f.health == "" {
+			continue
+		}
+		of, known := out[f.profile]
+		if !known {
+			of = figuresOf(m.counted[f.profile], m.Rollout.paused(f.profile))
+		}
+		of.Pods[f.health]++
+		out[f.profile] = of
+	}
+	return out
+}
