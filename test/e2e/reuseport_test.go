@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,42 +23,43 @@ func TestReusePortHandover(t *testing.T) {
 		spec["rollout"] = map[string]any{"pauseOnFailure": false}
 	})
 	f := families()[0]
+	world := f.at(1, worldPort).String()
 	held := plainPod("held") // its proxy passes on to the application that repeats
 	held.Annotations = map[string]string{"nginx.example.com/port": fmt.Sprint(appTCPPort)}
-	pods := []*corev1.Pod{plainPod("new-0"), plainPod("new-1"), held}
-	for i, pod := range pods {
-		if pod != held {
-			pod.Spec.Containers[0] = toolsContainer()
-		}
-		m.create(t, pods[i])
+	pods := []*corev1.Pod{dialingPod("new-0", world), dialingPod("new-1", world), held}
+	for _, pod := range pods {
+		m.create(t, pod)
 	}
 	var in []*inboundLoad
-	var out []*outboundLoad
 	for i, pod := range pods {
 		pods[i] = m.await(t, pod.Name, isReadyNow)
-		m.awaitSidecar(t, pod.Name, says(true, ""))
-		if i < 2 {
+		if pod != held {
 			in = append(in, loadInboundEvery(t, sharingEvery, at(pods[i], f, appPort), f.passthrough))
-			out = append(out, m.loadOutboundEvery(t, sharingEvery, pods[i], f.at(1, worldPort)))
 		}
 	}
+	eventually(t, "the pods' connections", func(ctx context.Context) error {
+		return m.eachDials(ctx, pods[:2], func(s summary) error { return atLeast(s.OK, 1) })
+	})
 	setting, err := m.run(t.Context(), command{
-		namespace: m.name, pod: "new-0", container: "app", argv: []string{"cat", "/proc/sys/net/ipv4/tcp_migrate_req"},
+		namespace: m.name, pod: "new-0", container: "dials", argv: []string{"cat", "/proc/sys/net/ipv4/tcp_migrate_req"},
 	})
 	must(t, err)
 	if setting != "1\n" {
 		t.Errorf("the kernel's setting in the pod is %q", setting)
 	}
-	for i := range 2 {
+	for i, broken := range []struct{ arg, why string }{
+		{"-t", "it has ended with exit code 0"}, // it listens, and ends
+		{"-x", "it has ended with exit code 1"},
+	} {
 		before, err := m.sidecar(t.Context(), "held")
 		must(t, err)
 		open := dialEcho(t, at(pods[2], f, appTCPPort))
 		if !open.proxied {
 			t.Error("the open connection goes past the proxy")
 		}
-		m.patchProfile(t, map[string]any{"args": []any{"-t", "-q", "-p", fmt.Sprint("/none/", i)}}) // it listens, and ends at once
+		m.patchProfile(t, map[string]any{"args": []any{broken.arg}})
 		for _, pod := range pods {
-			m.awaitSidecar(t, pod.Name, says(true, "it has ended with exit code"))
+			m.awaitSidecar(t, pod.Name, says(true, broken.why))
 		}
 		m.patchProfile(t, map[string]any{"args": nil, "env": []any{map[string]any{"name": "VERSION", "value": fmt.Sprint(i)}}})
 		for _, pod := range pods {
@@ -65,12 +68,27 @@ func TestReusePortHandover(t *testing.T) {
 		open.say(t, fmt.Sprint("after upgrade ", i))
 		must(t, open.conn.Close()) // the next proxy waits for the end of the first one
 	}
-	for i := range in {
-		in[i].stop(t)
-		s := out[i].stop(t)
-		t.Logf("%s: %d inbound and %d outbound connections", pods[i].Name, in[i].asked, s.OK)
-		if in[i].failed != nil || in[i].bypassed > 0 || s.Failed > 0 || s.OK == 0 {
-			t.Errorf("%s: of %d inbound connections %d bypassed the proxy, error %v; outbound %+v", pods[i].Name, in[i].asked, in[i].bypassed, in[i].failed, s)
+	for i, l := range in {
+		l.stop(t)
+		t.Logf("%s: %d inbound connections", pods[i].Name, l.asked)
+		if l.failed != nil || l.bypassed > 0 {
+			t.Errorf("%s: of %d inbound connections %d were lost and %d bypassed the proxy, error %v", pods[i].Name, l.asked, l.lost, l.bypassed, l.failed)
 		}
 	}
+	must(t, m.eachDials(t.Context(), pods[:2], func(s summary) error {
+		t.Logf("%d outbound connections", s.OK)
+		if s.Failed > 0 {
+			return fmt.Errorf("of %d outbound connections %d failed: %v", s.OK+s.Failed, s.Failed, s.Errors)
+		}
+		return nil
+	}))
+}
+
+// dialingPod is an application beside a container that makes connections to the world, from when the proxy takes the first.
+func dialingPod(name, world string) *corev1.Pod {
+	pod := loadedPod(name, sharingEvery, world, "")
+	pod.Spec.Containers = pod.Spec.Containers[:2] // it holds no connection
+	script := &pod.Spec.Containers[1].Command[2]
+	*script = strings.Replace(*script, "http://127.0.0.1:15021/healthz/ready", "http://"+world+"/", 1)
+	return pod
 }
