@@ -20,7 +20,7 @@ const sharingEvery = 20 * time.Millisecond
 func TestReusePortHandover(t *testing.T) {
 	t.Parallel()
 	m := newManagedFrom(t, "proxy-profile-nginx.yaml", func(spec map[string]any) {
-		spec["rollout"] = map[string]any{"pauseOnFailure": false}
+		spec["rollout"] = map[string]any{"pauseOnFailure": false, "maxParallel": int64(3)} // each pod tries each version
 	})
 	f := families()[0]
 	world := f.at(1, worldPort).String()
