@@ -60,14 +60,16 @@ func TestReadiness_epoch_hasItsOwnSocketAndPort(t *testing.T) {
 		},
 		"a page of a socket": {
 			v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Socket: "admin-{epoch}.sock", Path: "/ready"}},
-			v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Socket: "admin-7.sock", Path: "/ready"}}, nil,
+			v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Socket: "admin-7.sock", Path: "/ready"}},
+			nil,
 		},
 		"a port of a slot": {
 			v1alpha1.Readiness{TCPPort: 15021, SlotPorts: true}, v1alpha1.Readiness{TCPPort: 15022, SlotPorts: true}, []uint16{15021, 15022},
 		},
 		"a page of a slot's port": {
 			v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Port: 15021}, SlotPorts: true},
-			v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Port: 15022}, SlotPorts: true}, []uint16{15021, 15022},
+			v1alpha1.Readiness{HTTPGet: &v1alpha1.HTTPGet{Port: 15022}, SlotPorts: true},
+			[]uint16{15021, 15022},
 		},
 		"a port that all share": {
 			v1alpha1.Readiness{TCPPort: 15021}, v1alpha1.Readiness{TCPPort: 15021}, []uint16{15021},
@@ -105,15 +107,18 @@ func TestDecide_slots_areTakenInTurn(t *testing.T) {
 			wants(slotted, to("v2")), []Proxy{running(0)}, Decision{Actions: []Action{start(1, "a")}, Serving: "a"},
 		},
 		"the next epoch has the slot of the running proxy, since one has failed": {
-			wants(slotted, to("v2")), []Proxy{running(0), running(1, v2, state(sidecar.Exited))},
+			wants(slotted, to("v2")),
+			[]Proxy{running(0), running(1, v2, state(sidecar.Exited))},
 			Decision{Actions: []Action{remove(1), start(3, "a")}, Serving: "a"},
 		},
 		"the slot of a proxy that drains is not free": {
-			wants(slotted), []Proxy{running(0, draining(time.Second)), running(1, state(sidecar.Exited))},
+			wants(slotted),
+			[]Proxy{running(0, draining(time.Second)), running(1, state(sidecar.Exited))},
 			Decision{Actions: []Action{remove(1), start(3, "")}, Again: now().Add(44 * time.Second)},
 		},
 		"no third one beside a proxy that drains": {
-			wants(slotted, to("v2")), []Proxy{running(0, draining(time.Second)), running(1)},
+			wants(slotted, to("v2")),
+			[]Proxy{running(0, draining(time.Second)), running(1)},
 			Decision{Serving: "b", Again: now().Add(44 * time.Second)},
 		},
 	} {

@@ -69,11 +69,6 @@ func standin(text string) int {
 	return envoystandin.Main(ctx, os.Args[1:], os.Stderr)
 }
 
-// becomeProxy gives up root.
-func (c standinContainer) becomeProxy() error {
-	return errors.Join(syscall.Setgroups(nil), syscall.Setgid(c.GID), syscall.Setuid(c.UID))
-}
-
 // mount makes the container's mounts, in the process's own mount namespace.
 func (c standinContainer) mount() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
@@ -343,15 +338,4 @@ func (p *processes) kill(t *testing.T, epoch uint32) {
 	}
 	_ = one.cmd.Process.Kill()
 	<-one.done
-}
-
-// images returns the images of the proxies that run, by epoch.
-func (p *processes) images() (out []string) {
-	all, _ := p.List(context.Background(), "") //nolint:forbidigo // it asks nobody
-	for _, c := range all {
-		if c.State == sidecar.Running {
-			out = append(out, strings.Split(c.Image, ",")[0])
-		}
-	}
-	return out
 }

@@ -2,15 +2,19 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"os/signal"
 	goruntime "runtime"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"istio-pod-network-controller/internal/sidecar"
 )
 
 // run runs a program as the first process of a PID namespace, and passes signals on to it. The program ends with this process.
@@ -55,7 +59,23 @@ func listenDeafly() int {
 			fmt.Fprintln(os.Stderr, err)
 			return 72
 		}
-		defer l.Close() // not before the program is killed
+		defer l.Close() //nolint:errcheck // not before the program is killed
 	}
 	select {}
+}
+
+// becomeProxy gives up root.
+func (c standinContainer) becomeProxy() error {
+	return errors.Join(syscall.Setgroups(nil), syscall.Setgid(c.GID), syscall.Setuid(c.UID))
+}
+
+// images returns the images of the proxies that run, by epoch.
+func (p *processes) images() (out []string) {
+	all, _ := p.List(context.Background(), "") //nolint:forbidigo // it asks nobody
+	for _, c := range all {
+		if c.State == sidecar.Running {
+			out = append(out, strings.Split(c.Image, ",")[0])
+		}
+	}
+	return out
 }

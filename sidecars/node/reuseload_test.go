@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -39,7 +38,10 @@ type sharedLoad struct {
 // echoLines returns what it is sent.
 func echoLines(l net.Listener) {
 	for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
-		go func() { defer conn.Close(); _, _ = io.Copy(conn, conn) }()
+		go func() {
+			_, _ = io.Copy(conn, conn)
+			_ = conn.Close()
+		}()
 	}
 }
 
@@ -49,8 +51,9 @@ func (n *sharingNode) startLoad(t *testing.T) *sharedLoad {
 	l := &sharedLoad{done: make(chan struct{})}
 	for i, s := range n.sandboxes {
 		l.repeat(n.worlds[i], kerneltest.Pod4+":15006", &l.made, &l.lostNew, func() (talks int) { return 1 })
-		for range heldPods {
-			l.repeat(n.pods[s.ID], "127.0.0.1:15001", &l.held, &l.lostHeld, func() int { return 20 + rand.IntN(80) })
+		for j := range heldPods {
+			talked := 7*i + 31*j // connections end at different times
+			l.repeat(n.pods[s.ID], "127.0.0.1:15001", &l.held, &l.lostHeld, func() int { talked += 37; return 20 + talked%80 })
 		}
 	}
 	return l
