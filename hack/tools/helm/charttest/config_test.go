@@ -13,10 +13,10 @@ const configDir = "../../../../config"
 func TestConfigDecodesStrictly(t *testing.T) {
 	for pattern, want := range map[string]int{
 		"kubernetes.yaml": 10, "openshift.yaml": 12, "admission.yaml": 3, "namespace.yaml": 1, "samples/namespace.yaml": 1, "samples/pod.yaml": 1,
-		"samples/proxy-profile.yaml":           0, // of a kind of ours: admissiontest creates it
-		"samples/proxy-profile-envoy.yaml":     0,
-		"samples/proxy-profile-nginx.yaml":     0,
-		"samples/sidecar-profile-shared*.yaml": 0,
+		"samples/proxy-profile.yaml":         0, // of a kind of ours: admissiontest creates it
+		"samples/proxy-profile-envoy.yaml":   0,
+		"samples/proxy-profile-nginx.yaml":   0,
+		"samples/proxy-profile-shared*.yaml": 0,
 	} {
 		files, err := filepath.Glob(filepath.Join(configDir, pattern))
 		if err != nil || len(files) == 0 {
