@@ -106,14 +106,19 @@ env:
   {{- with $proxy.env }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
-# Ready once the agent has found that it serves all pods, or has none to serve: then the pod that it replaces is deleted.
-readinessProbe:
-  {{- if $proxy.readinessProbe }}
-  {{- toYaml $proxy.readinessProbe | nindent 2 }}
+# Started, and so ready, once the agent has found that it serves all pods, or has none to serve: then the pod that it replaces is deleted.
+startupProbe:
+  {{- if $proxy.startupProbe }}
+  {{- toYaml $proxy.startupProbe | nindent 2 }}
   {{- else }}
   exec: {command: [/bin/sh, -c, "[ ! -e /etc/sidecar/current ] || [ -e /run/sidecar/$POD_UID/serving ]"]}
-  periodSeconds: 2
+  periodSeconds: 1
+  failureThreshold: 2147483647
   {{- end }}
+{{- with $proxy.readinessProbe }}
+readinessProbe:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 # The proxy finishes its connections until it ends, or terminationGracePeriodSeconds are over.
 lifecycle:
   {{- if hasKey $proxy "lifecycle" }}
