@@ -17,22 +17,11 @@ type lead struct {
 	// Profile is empty once the rules were removed.
 	Profile string `json:"profile"`
 	// Shared reports whether the node's pods share the proxy.
-	Shared   bool  `json:"shared,omitempty"`
-	Outbound int32 `json:"outbound,omitempty"`
-	Inbound  int32 `json:"inbound,omitempty"`
+	Shared bool `json:"shared,omitempty"`
 }
 
 func leadTo(p profile) lead {
-	return lead{Profile: p.name, Shared: p.shared(), Outbound: p.spec.Network.OutboundPort, Inbound: p.spec.Network.InboundPort}
-}
-
-// words describe the proxy to the pod's owner.
-func (l lead) words() string {
-	mode := "perPod"
-	if l.Shared {
-		mode = "shared"
-	}
-	return fmt.Sprintf("%q (mode %s, ports %d and %d)", l.Profile, mode, l.Outbound, l.Inbound)
+	return lead{Profile: p.name, Shared: p.shared()}
 }
 
 // led is a lead with its sandbox.
@@ -44,8 +33,8 @@ type led struct {
 // prunePause is the time between two looks for sandboxes that are gone.
 const prunePause = 10 * time.Minute
 
-// leads remembers to which profiles' proxies the rules of the node's pods lead. A pod keeps that proxy if it chooses a proxy that
-// could not take its place, of another mode or with other ports. Each lead is also noted in a file in memory, for the next agent.
+// leads remembers to which profiles' proxies the rules of the node's pods lead. A pod keeps that proxy, whatever it chooses, until it
+// chooses none. Each lead is also noted in a file in memory, for the next agent.
 type leads struct {
 	dir   string
 	mu    sync.Mutex
@@ -68,15 +57,11 @@ func (l *leads) of(s podnet.Sandbox) (found lead, known bool) {
 // keeps returns the lead of a pod that keeps its proxy although it has chosen another profile. why says so; it is "" for all other pods.
 func (l *leads) keeps(s podnet.Sandbox, chosen profile) (has lead, why string) {
 	has, known := l.of(s)
-	next := leadTo(chosen)
-	if !known || has.Profile == "" || next.Profile == "" || has.Profile == next.Profile {
+	if !known || has.Profile == "" || chosen.name == "" || has.Profile == chosen.name {
 		return lead{}, ""
 	}
-	if !has.Shared && !next.Shared && has.Outbound == next.Outbound && has.Inbound == next.Inbound {
-		return lead{}, "" // proxies of the pod's own take over from each other
-	}
-	return has, fmt.Sprintf("the profile changed from %s to %s: takes effect for new pods, and this one keeps its proxy; or have it choose %q first, without a proxy until it chooses again",
-		has.words(), next.words(), intent.SidecarNone)
+	return has, fmt.Sprintf("the profile changed from %q to %q: takes effect for new pods, and this one keeps its proxy; or have it choose %q first, without a proxy until it chooses again",
+		has.Profile, chosen.name, intent.SidecarNone)
 }
 
 // holds reports whether a shared proxy has to keep a sandbox: its rules lead there, or it is not known where they lead.

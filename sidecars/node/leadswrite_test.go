@@ -20,7 +20,7 @@ func TestSet_anotherSandbox_replacesTheNote(t *testing.T) {
 			t.Errorf("%+v: before %+v, changed %v, error %v", now, before, changed, err)
 		}
 	}
-	own, shared := lead{Profile: "own", Outbound: 1, Inbound: 2}, lead{Profile: "shared", Shared: true}
+	own, shared := lead{Profile: "own"}, lead{Profile: "shared", Shared: true}
 	set(lead{}, lead{}, false) // rules that never were
 	set(shared, lead{}, true)
 	set(own, shared, true)
@@ -45,6 +45,7 @@ func TestSet_anotherSandbox_replacesTheNote(t *testing.T) {
 func TestSet_noteNotWritable_isWrittenLater(t *testing.T) {
 	m := newChanging(t)
 	m.must("it starts", "edge", false)
+	m.optOut()
 	m.choose("other-user")
 	name := m.cluster.leads.path(theSandbox().UID, theSandbox().ID)
 	inTheWay := filepath.Join(name+unfinished, "x")
