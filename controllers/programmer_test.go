@@ -33,9 +33,10 @@ func TestEnsureProgramsAndReportsOnce(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
-	wantMetrics := ensureTotal(map[string]int{"watch changed": 1, "watch unchanged": 1}) + `# HELP istio_pod_network_controller_pods Pods of this node that the agent has to do with, by state.
+	wantMetrics := ensureTotal(map[string]int{"watch changed": 1, "watch unchanged": 1}) + `# HELP istio_pod_network_controller_pods Pods of this node that the agent has to do with, by state: programmed, removed, failed, invalid (failed, and the pod's owner has to correct it), or others (another project redirects them).
 # TYPE istio_pod_network_controller_pods gauge
 istio_pod_network_controller_pods{state="failed"} 0
+istio_pod_network_controller_pods{state="invalid"} 0
 istio_pod_network_controller_pods{state="others"} 0
 istio_pod_network_controller_pods{state="programmed"} 1
 istio_pod_network_controller_pods{state="removed"} 0
@@ -53,9 +54,10 @@ func TestWhatIsNotCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.Ledger.Retry(b.sandbox)
-	want := ensureTotal(nil) + `# HELP istio_pod_network_controller_pods Pods of this node that the agent has to do with, by state.
+	want := ensureTotal(nil) + `# HELP istio_pod_network_controller_pods Pods of this node that the agent has to do with, by state: programmed, removed, failed, invalid (failed, and the pod's owner has to correct it), or others (another project redirects them).
 # TYPE istio_pod_network_controller_pods gauge
 istio_pod_network_controller_pods{state="failed"} 0
+istio_pod_network_controller_pods{state="invalid"} 0
 istio_pod_network_controller_pods{state="others"} 0
 istio_pod_network_controller_pods{state="programmed"} 0
 istio_pod_network_controller_pods{state="removed"} 0

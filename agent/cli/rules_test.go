@@ -88,7 +88,7 @@ func TestRulesAsJSONFromStandardInput(t *testing.T) {
 	}
 	hooks := 0
 	for _, c := range v.Chains {
-		asked := strings.Contains(out, "jump "+c.Name+" ")
+		asked := strings.Contains(out, "jump "+c.Name+" ") || strings.Contains(out, "goto "+c.Name+" ")
 		if asked != (c.Hook == "") || asked != (c.Type == "") || asked != (c.Priority == 0) {
 			t.Errorf("chain %s: type %q, hook %q, priority %d", c.Name, c.Type, c.Hook, c.Priority)
 		}

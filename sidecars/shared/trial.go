@@ -30,7 +30,7 @@ type candidate struct {
 // accept finds a configuration that the proxy accepts, and leaves it in passed. ok is false if nothing is to be put into force:
 //
 //   - All pods are checked at once. Usually that is all.
-//   - If they are refused, so may be those that are served already, or the files without any pod: then the profile is to blame.
+//   - If they are refused, so may be the pods that are served already, or the files without any pod: then the profile is to blame.
 //   - Otherwise each pod that is new, or has a new version, is checked alone. Refused ones stay out, and the others are checked at once.
 //   - If these are refused, too, what is in force stays, and the next round tries half as many.
 func (t *trial) accept(ctx context.Context) (ok bool, err error) {
