@@ -1,10 +1,9 @@
 {{- define "agent.name" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride -}}
-{{- else if contains .Chart.Name .Release.Name -}}
-{{- .Release.Name | trunc 63 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 63 | trimSuffix "-" -}}
+{{- $name := .Values.nameOverride | default .Chart.Name -}}
+{{- contains $name .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name $name) | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 {{- end -}}
 
@@ -26,9 +25,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end -}}
 
-{{- /* Those of the agent's pods: podLabels win over commonLabels. */ -}}
+{{- /* Those of the agent's pods: podLabels win over commonLabels. Versions are not among them: a new version of the chart alone restarts no agent. */ -}}
 {{- define "agent.podLabels" -}}
-{{ include "agent.ownLabels" . }}
+{{ include "agent.selector" . }}
 {{- with merge (dict) (.Values.podLabels | default dict) (.Values.commonLabels | default dict) }}
 {{ toYaml . }}
 {{- end }}
@@ -106,8 +105,13 @@ httpGet:
 
 {{- define "agent.updateStrategy" -}}
 {{- $strategy := .Values.updateStrategy | default dict -}}
-{{- $surge := ($strategy.rollingUpdate | default dict).maxSurge | default 0 | toString -}}
+{{- $rolling := $strategy.rollingUpdate | default dict -}}
+{{- $surge := $rolling.maxSurge | default 0 | toString -}}
+{{- $away := $rolling.maxUnavailable | default 0 | toString -}}
 {{- $beside := and (ne $strategy.type "OnDelete") (ne $surge "0") (ne $surge "0%") -}}
+{{- if and $beside (ne $away "0") (ne $away "0%") -}}
+{{- fail (printf "updateStrategy.rollingUpdate.maxSurge=%s and maxUnavailable=%s: the API server wants one of them to be 0" $surge $away) -}}
+{{- end -}}
 {{- if and $beside (not (include "agent.healthSocket" .)) -}}
 {{- fail (printf "healthAddr=%s and updateStrategy.rollingUpdate.maxSurge=%s: two agents of a node cannot both listen there; set maxSurge=0 and maxUnavailable=1, or healthAddr to unix:///PATH" .Values.healthAddr $surge) -}}
 {{- end -}}
@@ -226,6 +230,7 @@ The agent runs proxies by the runtime's CRI. Without the policy its right to cre
 {{- $v := .Values -}}
 {{- $node := include "agent.node" . | fromJson -}}
 {{- include "agent.checkCNI" . -}}
+{{- include "agent.checkRequiredPlugins" . -}}
 {{- include "agent.checkSidecars" . -}}
 - run
 - --node-name=$(NODE_NAME)

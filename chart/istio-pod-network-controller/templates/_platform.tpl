@@ -65,6 +65,13 @@ beside `platform` in values.yaml.
 {{- end -}}
 {{- end -}}
 
+{{- /* Runtimes would wait for a plugin that never comes. */ -}}
+{{- define "agent.checkRequiredPlugins" -}}
+{{- if and .Values.admission.requiredPlugins (eq (include "agent.nri" .) "off") -}}
+{{- fail "admission.requiredPlugins=true with nri=off: runtimes would refuse every pod that asks, since the agent does not connect to NRI; set nri=required, or requiredPlugins=false" -}}
+{{- end -}}
+{{- end -}}
+
 {{- /* Whether a quota lets pods of the priority class into the namespace: auto asks the platform. */ -}}
 {{- define "agent.quota" -}}
 {{- $asked := toString .Values.resourceQuota.enabled -}}

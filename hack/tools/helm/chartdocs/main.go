@@ -64,7 +64,7 @@ func render(values []byte) (string, error) {
 	if len(document.Content) != 1 || document.Content[0].Kind != yaml.MappingNode {
 		return "", errors.New("not one mapping")
 	}
-	rows := []string{"| Value | Default | Meaning |", "|---|---|---|"}
+	rows := []string{"| Value | Type | Default | Meaning |", "|---|---|---|---|"}
 	nested, err := rowsOf("", document.Content[0])
 	return strings.Join(append(rows, nested...), "\n") + "\n", err
 }
@@ -95,7 +95,22 @@ func rowsOf(prefix string, mapping *yaml.Node) ([]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		rows = append(rows, fmt.Sprintf("| `%s` | `%s` | %s |", name, defaults, strings.ReplaceAll(meaning, "|", `\|`)))
+		rows = append(rows, fmt.Sprintf("| `%s` | %s | `%s` | %s |", name, typeOf(plain), defaults, strings.ReplaceAll(meaning, "|", `\|`)))
 	}
 	return rows, nil
+}
+
+// typeOf names the type of a default as JSON schemas do.
+func typeOf(value any) string {
+	switch value.(type) {
+	case bool:
+		return "boolean"
+	case string:
+		return "string"
+	case []any:
+		return "array"
+	case map[string]any:
+		return "object"
+	}
+	return "number"
 }

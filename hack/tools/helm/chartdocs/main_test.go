@@ -7,17 +7,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-const header = "| Value | Default | Meaning |\n|---|---|---|\n"
+const header = "| Value | Type | Default | Meaning |\n|---|---|---|---|\n"
 
 func TestRender(t *testing.T) {
 	for name, tc := range map[string]struct{ in, want, wantErr string }{
-		"a value":                          {in: "# What it is.\na: 1\n", want: "| `a` | `1` | What it is. |\n"},
-		"a comment of two lines":           {in: "# One\n# two.\na: x\n", want: "| `a` | `\"x\"` | One two. |\n"},
-		"the head of the file is no value": {in: "# About the file.\n\n# What it is.\na: []\n", want: "| `a` | `[]` | What it is. |\n"},
-		"nested values by their path":      {in: "a:\n  # Inner.\n  b: true\n", want: "| `a.b` | `true` | Inner. |\n"},
-		"a commented mapping is one value": {in: "# Whole.\na: {b: c}\n", want: "| `a` | `{\"b\":\"c\"}` | Whole. |\n"},
-		"a bar does not end the cell":      {in: "# This|that.\na: 1\n", want: "| `a` | `1` | This\\|that. |\n"},
-		"sources are for others":           {in: "# What it is.\n# Sources:\n# a: b\na: 1\n", want: "| `a` | `1` | What it is. |\n"},
+		"a value":                          {in: "# What it is.\na: 1\n", want: "| `a` | number | `1` | What it is. |\n"},
+		"a comment of two lines":           {in: "# One\n# two.\na: x\n", want: "| `a` | string | `\"x\"` | One two. |\n"},
+		"the head of the file is no value": {in: "# About the file.\n\n# What it is.\na: []\n", want: "| `a` | array | `[]` | What it is. |\n"},
+		"nested values by their path":      {in: "a:\n  # Inner.\n  b: true\n", want: "| `a.b` | boolean | `true` | Inner. |\n"},
+		"a commented mapping is one value": {in: "# Whole.\na: {b: c}\n", want: "| `a` | object | `{\"b\":\"c\"}` | Whole. |\n"},
+		"a bar does not end the cell":      {in: "# This|that.\na: 1\n", want: "| `a` | number | `1` | This\\|that. |\n"},
+		"sources are for others":           {in: "# What it is.\n# Sources:\n# a: b\na: 1\n", want: "| `a` | number | `1` | What it is. |\n"},
 		"a value without a comment":        {in: "# Fine.\na: 1\nb: 2\n", wantErr: "b (line 3) has no comment"},
 		"a list instead of values":         {in: "- a\n", wantErr: "not one mapping"},
 	} {

@@ -26,9 +26,13 @@ type endpoint struct {
 	Port            string         `json:"port"`
 	Interval        string         `json:"interval"`
 	Scheme          string         `json:"scheme"`
+	ScrapeTimeout   string         `json:"scrapeTimeout"`
 	BearerTokenFile string         `json:"bearerTokenFile"`
+	Authorization   map[string]any `json:"authorization"`
 	TLSConfig       map[string]any `json:"tlsConfig"`
 	Relabelings     []relabeling   `json:"relabelings"`
+	// MetricRelabelings are of the metrics, Relabelings of the targets.
+	MetricRelabelings []relabeling `json:"metricRelabelings"`
 }
 
 type relabeling struct {
@@ -134,6 +138,17 @@ func TestServiceAndServiceMonitorFindTheAgents(t *testing.T) {
 	}}
 	if diff := cmp.Diff(want, m.Spec.Endpoints[0]); diff != "" || m.Labels["release"] != "kps" {
 		t.Errorf("labels %v, endpoint (-want +got):\n%s", m.Labels, diff)
+	}
+}
+
+// What Prometheus' own installation asks for is handed on, behind what the chart needs itself.
+func TestServiceMonitor_valuesOfTheUser_areHandedOn(t *testing.T) {
+	const values = `metrics: {secure: true, serviceMonitor: {enabled: true, scrapeTimeout: 5s, authorization: {credentials: {name: prometheus, key: token}},
+  relabelings: [{targetLabel: cluster, replacement: a}], metricRelabelings: [{action: labeldrop, regex: node}]}}`
+	e := custom[serviceMonitor](t, values, "ServiceMonitor").Spec.Endpoints[0]
+	if e.ScrapeTimeout != "5s" || e.BearerTokenFile != "" || e.Authorization["credentials"] == nil || len(e.Relabelings) != 4 || e.Relabelings[3].TargetLabel != "cluster" ||
+		len(e.MetricRelabelings) != 1 || e.MetricRelabelings[0].Regex != "node" {
+		t.Errorf("endpoint %+v", e)
 	}
 }
 

@@ -21,7 +21,7 @@ func TestNotesAreTrue(t *testing.T) {
 		want     []string
 		wantNot  []string
 	}{
-		"the defaults":                   {in: "{}", want: []string{others, "NoEarlyHook", unbound}, wantNot: []string{late, nothing}},
+		"the defaults":                   {in: "{}", want: []string{others, "NoEarlyHook", unbound, "helm test", "enforce=privileged", "controller check"}, wantNot: []string{late, nothing}},
 		"with policies":                  {in: "{}", kind: bounding, want: []string{others}, wantNot: []string{unbound}},
 		"a token that is not bounded":    {in: "{startupTaint: true, admission: {restrictAgent: false}}", kind: bounding, want: []string{unbound + ", and every node", "restrictAgent is false"}},
 		"reports that are not bounded":   {in: "{sidecars: {enabled: true}}", want: []string{unbound + ", and write every ManagedProxy"}},

@@ -80,6 +80,23 @@ func TestProbes(t *testing.T) {
 	}
 }
 
+// The API server refuses both, and says so only when everything else is installed.
+func TestUpdateStrategy_surgeAndUnavailable_isRefused(t *testing.T) {
+	_, err := install(t, "updateStrategy: {rollingUpdate: {maxUnavailable: 1}}")
+	if want := "maxSurge=10% and maxUnavailable=1: the API server wants one of them to be 0"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("error %v, want %q in it", err, want)
+	}
+}
+
+// The agents of a fleet restart for a new program only.
+func TestAgentsPods_anotherVersionOfTheChart_areTheSame(t *testing.T) {
+	labels := daemonSet(t, "{}").Spec.Template.Labels
+	want := map[string]string{"app.kubernetes.io/name": name, "app.kubernetes.io/instance": name}
+	if diff := cmp.Diff(want, labels); diff != "" {
+		t.Errorf("labels (-want +got):\n%s", diff)
+	}
+}
+
 // Two agents cannot listen at one address of the node: an update would wait for ever.
 func TestAnAddressOfTheNodeTakesUpdatesWithoutSurge(t *testing.T) {
 	for _, in := range []string{

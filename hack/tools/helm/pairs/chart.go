@@ -50,9 +50,10 @@ func samples() map[string][]any {
 	type list = []any
 	return map[string][]any{
 		"admission.waitResources": {nil}, "admission.waitTimeout": {"1m30s"},
-		"affinity":   {object{"nodeAffinity": object{"preferredDuringSchedulingIgnoredDuringExecution": list{}}}},
-		"clusterDNS": {list{"10.96.0.10", "fd00::10"}},
-		"cniBinDir":  {"/usr/libexec/cni"}, "cniConfDir": {"/run/crio/net.d"}, "cniExcludeNamespaces": {list{"a-*"}},
+		"appArmorProfile": {object{"type": "Localhost", "localhostProfile": "agent"}},
+		"affinity":        {object{"nodeAffinity": object{"preferredDuringSchedulingIgnoredDuringExecution": list{}}}},
+		"clusterDNS":      {list{"10.96.0.10", "fd00::10"}},
+		"cniBinDir":       {"/usr/libexec/cni"}, "cniConfDir": {"/run/crio/net.d"}, "cniExcludeNamespaces": {list{"a-*"}},
 		"cniPluginSource": {"/plugin"}, "cniSocket": {"/run/agent/cni.sock"},
 		"commonLabels": {object{"example.com/team": "mesh", "tier": "x"}},
 		"envoyPort":    {25001}, "envoyInboundPort": {25006}, "envoyTunnelPort": {25008},
@@ -67,11 +68,14 @@ func samples() map[string][]any {
 		"includeOutboundIPRanges": {list{"10.0.0.0/8", "fd00::/8"}}, "includeOutboundPorts": {list{3306}},
 		"inspectAddr":       {0, "127.0.0.1:25078"},
 		"metrics.tlsSecret": {"metrics-tls"}, "metrics.serviceMonitor.interval": {"5m"}, "metrics.serviceMonitor.labels": {object{"release": "prometheus"}},
-		"metrics.serviceMonitor.tlsConfig": {object{"serverName": "agent"}},
-		"metrics.prometheusRule.labels":    {object{"release": "prometheus"}}, "metrics.prometheusRule.runbookURL": {"https://example.com/monitoring"},
+		"metrics.serviceMonitor.tlsConfig": {object{"serverName": "agent"}}, "metrics.serviceMonitor.scrapeTimeout": {"5s"},
+		"metrics.serviceMonitor.authorization":     {object{"credentials": object{"name": "prometheus", "key": "token"}}},
+		"metrics.serviceMonitor.relabelings":       {list{object{"targetLabel": "cluster", "replacement": "a"}}},
+		"metrics.serviceMonitor.metricRelabelings": {list{object{"action": "labeldrop", "regex": "node"}}},
+		"metrics.prometheusRule.labels":            {object{"release": "prometheus"}}, "metrics.prometheusRule.runbookURL": {"https://example.com/monitoring"},
 		"metrics.dashboard.labels": {object{"dashboards": "yes"}}, "metrics.dashboard.annotations": {object{"folder": "mesh"}}, "metrics.dashboard.namespace": {"monitoring"},
 		"metricsAddr": {"0", 0, "127.0.0.1:25079"}, "nodeSelector": {object{"a": "b"}},
-		"nriIndex": {"05", 10}, "nriName": {"mesh"}, "nriSocket": {"/run/other/nri.sock"},
+		"nameOverride": {"mesh"}, "nriIndex": {"05", 10}, "nriName": {"mesh"}, "nriSocket": {"/run/other/nri.sock"},
 		"podAnnotations": {object{"a": "b"}}, "podLabels": {object{"example.com/team": "other"}},
 		"pprofAddr": {0, "127.0.0.1:25080"}, "priorityClassName": {"mesh-critical"},
 		"resourceQuota.pods": {100}, "resources": {nil}, "runtimeEndpoint": {"/run/user.sock", "unix:///run/k0s/containerd.sock"},
@@ -138,6 +142,12 @@ func Rules() []Rule {
 			Refuses: func(v at) bool {
 				plain := v("platform") == "kubernetes" && (empty(v("kubernetesDistribution")) || v("kubernetesDistribution") == "Kubernetes")
 				return v("cni") == "install" && v(ClusterPath) == "openshift" && plain && (empty(v("cniBinDir")) || empty(v("cniConfDir")))
+			},
+		},
+		{
+			Paths: []string{"admission.requiredPlugins", "nri"}, Says: "the agent does not connect to NRI",
+			Refuses: func(v at) bool {
+				return v("admission.requiredPlugins") == true && (v("nri") == "off" || v("nri") == false)
 			},
 		},
 		{
