@@ -20,6 +20,9 @@ import (
 // changes is how often the rules are changed under load.
 const changes = 100
 
+// answerLimit is the longest time that an answer may take.
+const answerLimit = 20 * time.Second
+
 // stream is one direction of traffic and who must answer it.
 type stream struct {
 	from   string
@@ -127,7 +130,7 @@ func (s stream) open(ctx context.Context) (net.Conn, *bufio.Reader, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := c.SetDeadline(time.Now().Add(60 * time.Second)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(answerLimit)); err != nil {
 		return nil, nil, errors.Join(err, c.Close())
 	}
 	r := bufio.NewReader(c)
@@ -189,6 +192,9 @@ func (w world) hold(t *testing.T) (out []held) {
 
 func (h held) ping(t *testing.T, change int) {
 	t.Helper()
+	if err := h.conn.SetDeadline(time.Now().Add(answerLimit)); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := fmt.Fprintln(h.conn, change); err != nil {
 		t.Fatalf("change %d: %s: %v", change, h.stream.dst, err)
 	}
