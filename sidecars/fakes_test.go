@@ -277,7 +277,6 @@ func (n *fakeNode) Ensure(context.Context, *Profile) error {
 func (n *fakeNode) Pod(_ context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
 	pod := thePod()
 	pod.UID = types.UID(s.UID)
-	pod.Status.PodIP = "10.0.0.1"
 	return pod, nil
 }
 
@@ -327,6 +326,14 @@ func (n *fakeNode) Ready(_ context.Context, sandbox string) (bool, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return !n.stopped[sandbox], nil
+}
+
+// Addresses are what the API server does not have yet of a new pod.
+func (n *fakeNode) Addresses(ctx context.Context, sandbox string) ([]string, error) {
+	if ready, _ := n.Ready(ctx, sandbox); !ready {
+		return nil, sidecar.ErrGone
+	}
+	return []string{"10.0.0.1", "fd00::1"}, nil
 }
 
 func (n *fakeNode) Summarize(_ string, s Summary) {

@@ -19,7 +19,7 @@ import (
 // launch is a proxy that is about to be made.
 type launch struct {
 	profile *Profile
-	pod     *corev1.Pod // as the API server has it
+	pod     *corev1.Pod // as the API server has it, with the sandbox's addresses
 	sandbox string
 	epoch   uint32
 	// from is the epoch of the proxy that it takes over from, or nil.
@@ -49,10 +49,9 @@ func (s stepping) start(ctx context.Context, a Action) (started bool, out outcom
 // launch makes a proxy's container, and before that what it needs: image, directories, files, secrets, and its place in a line of Envoys.
 func (s stepping) launch(ctx context.Context, a Action) error {
 	p := s.choice.Profile
-	if ready, err := s.Runtime.Ready(ctx, s.key.Sandbox); err != nil {
+	addresses, err := s.Runtime.Addresses(ctx, s.key.Sandbox)
+	if err != nil {
 		return err
-	} else if !ready {
-		return sidecar.ErrGone
 	}
 	if err := s.Images.Ensure(ctx, p); err != nil {
 		return err
@@ -61,7 +60,7 @@ func (s stepping) launch(ctx context.Context, a Action) error {
 	if err != nil {
 		return err
 	}
-	l := launch{profile: p, pod: pod, sandbox: s.key.Sandbox, epoch: a.Epoch}
+	l := launch{profile: p, pod: withAddresses(pod, addresses), sandbox: s.key.Sandbox, epoch: a.Epoch}
 	from := s.container(a.From)
 	if from != nil {
 		l.from = &from.Epoch
@@ -171,6 +170,19 @@ func (l launch) handoverArgs() []string {
 	return nil
 }
 
+// withAddresses returns a pod with its sandbox's addresses. The kubelet writes them into the pod's status later than a new pod's proxy starts.
+func withAddresses(pod *corev1.Pod, addresses []string) *corev1.Pod {
+	if len(addresses) == 0 {
+		return pod
+	}
+	out := pod.DeepCopy()
+	out.Status.PodIP, out.Status.PodIPs = addresses[0], nil
+	for _, address := range addresses {
+		out.Status.PodIPs = append(out.Status.PodIPs, corev1.PodIP{IP: address})
+	}
+	return out
+}
+
 func number(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 
 func (l launch) env() []string {
@@ -200,6 +212,8 @@ func (l launch) field(fieldPath string) string {
 		return l.pod.Spec.ServiceAccountName
 	case "status.podIP":
 		return l.pod.Status.PodIP
+	case "status.podIPs":
+		return strings.Join(addressesOf(l.pod), ",")
 	}
 	of := map[string]map[string]string{"metadata.labels": l.pod.Labels, "metadata.annotations": l.pod.Annotations}
 	name, rest, _ := strings.Cut(fieldPath, "['")

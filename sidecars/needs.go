@@ -26,6 +26,8 @@ type Runtime interface {
 	Wait(ctx context.Context, id string) error
 	// Ready reports whether a sandbox runs.
 	Ready(ctx context.Context, sandbox string) (bool, error)
+	// Addresses returns the addresses of a sandbox that runs, the first one first, or sidecar.ErrGone.
+	Addresses(ctx context.Context, sandbox string) ([]string, error)
 }
 
 // Logs bounds the logs of proxies.

@@ -28,7 +28,9 @@ type Data struct {
 // PodData is what a template sees of the pod.
 type PodData struct {
 	Name, Namespace, UID, IP, Node, ServiceAccount string
-	Labels, Annotations                            map[string]string
+	// IPs has an address of each family; IP is the first one.
+	IPs                 []string
+	Labels, Annotations map[string]string
 }
 
 // NetworkData is what a template sees of the profile's ports.
@@ -54,8 +56,15 @@ type SharedPod struct {
 func PodDataOf(pod *corev1.Pod) PodData {
 	return PodData{
 		Name: pod.Name, Namespace: pod.Namespace, UID: string(pod.UID), IP: pod.Status.PodIP, Node: pod.Spec.NodeName,
-		ServiceAccount: pod.Spec.ServiceAccountName, Labels: pod.Labels, Annotations: pod.Annotations,
+		IPs: addressesOf(pod), ServiceAccount: pod.Spec.ServiceAccountName, Labels: pod.Labels, Annotations: pod.Annotations,
 	}
+}
+
+func addressesOf(pod *corev1.Pod) (out []string) {
+	for _, of := range pod.Status.PodIPs {
+		out = append(out, of.IP)
+	}
+	return out
 }
 
 // quoteFunc is the name under which templates call the quoter.

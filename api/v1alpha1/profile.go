@@ -283,8 +283,8 @@ type EnvVar struct {
 	// +optional
 	Value string `json:"value,omitempty"`
 	// FieldPath is metadata.name, metadata.namespace, metadata.uid, spec.nodeName, spec.serviceAccountName, status.podIP,
-	// metadata.labels['KEY'] or metadata.annotations['KEY'].
-	// +kubebuilder:validation:Pattern=`^(metadata\.(name|namespace|uid)|spec\.(nodeName|serviceAccountName)|status\.podIP|metadata\.(labels|annotations)\['[^']+'\])$`
+	// status.podIPs (all addresses, separated by commas), metadata.labels['KEY'] or metadata.annotations['KEY'].
+	// +kubebuilder:validation:Pattern=`^(metadata\.(name|namespace|uid)|spec\.(nodeName|serviceAccountName)|status\.podIPs?|metadata\.(labels|annotations)\['[^']+'\])$`
 	// +optional
 	FieldPath string `json:"fieldPath,omitempty"`
 }
@@ -296,8 +296,8 @@ type File struct {
 	// +kubebuilder:validation:MaxLength=128
 	Name string `json:"name"`
 
-	// Template is a Go template over the pod's data: .Pod.Name, .Pod.Namespace, .Pod.UID, .Pod.IP, .Pod.Node, .Pod.ServiceAccount,
-	// .Pod.Labels, .Pod.Annotations, .Network, .Epoch, .Slot, .HandoverSocket and .AdminSocket. With mode shared it is over the node's: .Pods, each
+	// Template is a Go template over the pod's data: .Pod.Name, .Pod.Namespace, .Pod.UID, .Pod.IP, .Pod.IPs (of all families), .Pod.Node,
+	// .Pod.ServiceAccount, .Pod.Labels, .Pod.Annotations, .Network, .Epoch, .Slot, .HandoverSocket and .AdminSocket. With mode shared it is over the node's: .Pods, each
 	// with the same fields and .NetNS, the name of its network namespace in /var/run/netns; .Network, .Node and .Version.
 	// Every value that it prints is quoted as Syntax says.
 	// +kubebuilder:validation:MaxLength=262144

@@ -139,6 +139,26 @@ func (r *Runtime) End(ctx context.Context, id string) (sidecar.End, error) {
 	return sidecar.End{ExitCode: s.GetExitCode(), Reason: s.GetReason(), At: time.Unix(0, s.GetFinishedAt()), LogPath: s.GetLogPath()}, nil
 }
 
+// Addresses returns the addresses of a sandbox that runs, the first one first. Otherwise the error is sidecar.ErrGone. A sandbox in the node's
+// network has none.
+func (r *Runtime) Addresses(ctx context.Context, sandbox string) ([]string, error) {
+	resp, err := r.runtime.PodSandboxStatus(ctx, &criv1.PodSandboxStatusRequest{PodSandboxId: sandbox})
+	if err != nil {
+		return nil, fmt.Errorf("read status of sandbox %s: %w", sandbox, gone(err))
+	}
+	if resp.GetStatus().GetState() != criv1.PodSandboxState_SANDBOX_READY {
+		return nil, fmt.Errorf("sandbox %s does not run: %w", sandbox, sidecar.ErrGone)
+	}
+	network := resp.GetStatus().GetNetwork()
+	var out []string
+	for _, address := range append([]*criv1.PodIP{{Ip: network.GetIp()}}, network.GetAdditionalIps()...) {
+		if address.GetIp() != "" {
+			out = append(out, address.GetIp())
+		}
+	}
+	return out, nil
+}
+
 // Ready reports whether a sandbox runs.
 func (r *Runtime) Ready(ctx context.Context, sandbox string) (bool, error) {
 	resp, err := r.runtime.PodSandboxStatus(ctx, &criv1.PodSandboxStatusRequest{PodSandboxId: sandbox})

@@ -287,5 +287,26 @@ func TestReady_sandboxes_onlyRunningIs(t *testing.T) {
 		if got, err := r.Ready(t.Context(), c.id); got != c.want || err != nil {
 			t.Errorf("%s: %t, error %v", name, got, err)
 		}
+		if _, err := r.Addresses(t.Context(), c.id); errors.Is(err, sidecar.ErrGone) == c.want {
+			t.Errorf("%s: addresses: error %v", name, err)
+		}
+	}
+}
+
+func TestAddresses_sandboxes_allFamiliesAreThere(t *testing.T) {
+	for name, c := range map[string]struct {
+		network *criv1.PodSandboxNetworkStatus
+		want    []string
+	}{
+		"both families":      {&criv1.PodSandboxNetworkStatus{Ip: "10.0.0.1", AdditionalIps: []*criv1.PodIP{{Ip: "fd00::1"}}}, []string{"10.0.0.1", "fd00::1"}},
+		"one":                {&criv1.PodSandboxNetworkStatus{Ip: "fd00::1"}, []string{"fd00::1"}},
+		"the host's network": {&criv1.PodSandboxNetworkStatus{}, nil},
+		"no word of it":      {nil, nil},
+	} {
+		f, r := newFake(t, "containerd")
+		f.sandbox.Status.Network = c.network
+		if got, err := r.Addresses(t.Context(), f.sandbox.GetStatus().GetId()); !slices.Equal(got, c.want) || err != nil {
+			t.Errorf("%s: %q, error %v", name, got, err)
+		}
 	}
 }

@@ -322,6 +322,8 @@ func (p *processes) Wait(ctx context.Context, id string) error {
 
 func (p *processes) Ready(context.Context, string) (bool, error) { return true, nil }
 
+func (p *processes) Addresses(context.Context, string) ([]string, error) { return nil, nil }
+
 // kill ends the process of an epoch as a crash would.
 func (p *processes) kill(t *testing.T, epoch uint32) {
 	t.Helper()
