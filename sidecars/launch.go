@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/sidecar"
@@ -133,10 +132,7 @@ func (l launch) spec(h home) sidecar.Spec {
 		},
 		Env: l.env(), Mounts: h.mounts(l.epoch, p.Secrets), NetAdmin: p.Network.Transparent,
 		UID: l.profile.owner().uid, GID: l.profile.owner().gid,
-		Resources: sidecar.Resources{
-			MemoryBytes: amount(p.Resources.MemoryLimit, (*resource.Quantity).Value),
-			CPUMilli:    amount(p.Resources.CPULimit, (*resource.Quantity).MilliValue), ShareMilli: amount(p.Resources.CPURequest, (*resource.Quantity).MilliValue),
-		},
+		Resources: l.resources(),
 	}
 	out.Labels.HotRestart = l.place
 	out.Labels.StopSignal = p.StopSignal
@@ -144,13 +140,6 @@ func (l launch) spec(h home) sidecar.Spec {
 		out.Labels.StopSignal = "USR1" // HAProxy finishes its connections, and as the first process of its namespace ignores TERM
 	}
 	return out
-}
-
-func amount(q *resource.Quantity, value func(*resource.Quantity) int64) int64 {
-	if q == nil {
-		return 0
-	}
-	return value(q)
 }
 
 // handoverArgs are the arguments with which a proxy takes over from a running one.

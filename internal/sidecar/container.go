@@ -81,6 +81,8 @@ type Spec struct {
 type Resources struct {
 	MemoryBytes          int64
 	CPUMilli, ShareMilli int64
+	// OOMScoreAdj is the kernel's: processes with a higher one end first when the node has no memory left.
+	OOMScoreAdj int64
 }
 
 // Application is a container of a pod's spec.

@@ -42,9 +42,6 @@ const (
 // cpuPeriod is the kernel's default period of CPU limits, in microseconds.
 const cpuPeriod = 100_000
 
-// oomScoreAdj has the kernel end the proxy before the node's services, as it does with containers of burstable pods.
-const oomScoreAdj = 500
-
 func labelsOf(l map[string]string) sidecar.Labels {
 	return sidecar.Labels{
 		PodUID: l[labelPodUID], PodNamespace: l[labelPodNamespace], PodName: l[labelPodName],
@@ -118,7 +115,7 @@ func securityContext(spec sidecar.Spec, sandbox *criv1.PodSandboxConfig) *criv1.
 func resources(r sidecar.Resources) *criv1.LinuxContainerResources {
 	const minShares, sharesPerCPU, milli = 2, 1024, 1000
 	out := &criv1.LinuxContainerResources{
-		MemoryLimitInBytes: r.MemoryBytes, OomScoreAdj: oomScoreAdj, CpuShares: max(minShares, r.ShareMilli*sharesPerCPU/milli),
+		MemoryLimitInBytes: r.MemoryBytes, OomScoreAdj: r.OOMScoreAdj, CpuShares: max(minShares, r.ShareMilli*sharesPerCPU/milli),
 	}
 	if r.CPUMilli > 0 {
 		out.CpuPeriod, out.CpuQuota = cpuPeriod, r.CPUMilli*cpuPeriod/milli
