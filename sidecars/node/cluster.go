@@ -65,16 +65,19 @@ func (c sidecarCluster) has(ctx context.Context, s podnet.Sandbox, name string, 
 // ownCluster is what the manager of the pods' own proxies reads of the cluster.
 type ownCluster struct{ sidecarCluster }
 
-// Choice returns what a pod has chosen, as far as proxies of its own are concerned. One whose rules lead to a shared proxy, or to none, has
-// opted out of them. As long as it is not known where they lead, proxies that run stay.
+// Choice returns what a pod has chosen, as far as proxies of its own are concerned. One that has opted out, or chosen a shared proxy, has opted
+// out of them once its rules lead to a shared proxy, or to none. As long as they lead elsewhere, or that is not known, proxies that run stay.
 func (c ownCluster) Choice(ctx context.Context, s podnet.Sandbox) (sidecars.Choice, error) {
 	chosen, err := c.sidecarCluster.Choice(ctx, s)
-	if err != nil || chosen.Name == "" {
+	if err != nil {
 		return chosen, err
 	}
 	has, known := c.leads.of(s)
-	if to, _ := c.profiles.last(ctx, chosen.Name); to.shared() || has.Shared {
-		return sidecars.Choice{Ending: chosen.Ending, Finished: chosen.Finished, OptedOut: known && (has.Shared || has.Profile == "")}, nil
+	leftBehind := known && (has.Shared || has.Profile == "")
+	if chosen.Name == "" {
+		chosen.OptedOut = chosen.OptedOut && leftBehind
+	} else if to, _ := c.profiles.last(ctx, chosen.Name); to.shared() || has.Shared {
+		return sidecars.Choice{Ending: chosen.Ending, Finished: chosen.Finished, OptedOut: leftBehind}, nil
 	}
 	return chosen, nil
 }

@@ -287,6 +287,32 @@ func TestFollow_noSuchProfile_staysWithTheSharedProxy(t *testing.T) {
 	}
 }
 
+// A pod's own proxy ends once no rules lead to it any more, also if the agent that starts meanwhile is another one.
+func TestLed_podOptsOut_ownProxyStaysUntilRulesAreRemoved(t *testing.T) {
+	for name, restarts := range map[string]bool{"one agent": false, "another agent": true} {
+		m := newChanging(t)
+		optedOut := func() bool {
+			c, err := (ownCluster{m.cluster}).Choice(t.Context(), m.sandbox)
+			if err != nil || c.Name != "" {
+				t.Errorf("%s: chosen is %+v, error %v", name, c, err)
+			}
+			return c.OptedOut
+		}
+		m.must("it starts", "edge", false)
+		m.choose(intent.SidecarNone)
+		if restarts {
+			m.restart()
+		}
+		if optedOut() {
+			t.Errorf("%s: the proxy may end while rules lead to it", name)
+		}
+		m.optOut()
+		if !optedOut() {
+			t.Errorf("%s: the proxy stays though no rules lead to it", name)
+		}
+	}
+}
+
 // Whoever chooses none has no shared proxy, although the agent that starts then knows nothing of the pod.
 func TestLed_noneForAPodThatIsNotKnown_isHeldByNobody(t *testing.T) {
 	m := newChanging(t)
