@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"istio-pod-network-controller/internal/sidecar"
 )
 
 // istioProxy is the container that Istio's injection adds to a pod's spec.
@@ -29,8 +31,14 @@ func (p *Profile) Refusal(pod *corev1.Pod, namespaceLabels map[string]string) st
 	case spec.OS != nil && spec.OS.Name == corev1.Windows:
 		return "the pod is for Windows: choose the profile none"
 	}
-	if slices.ContainsFunc(containers(pod), func(c *corev1.Container) bool { return c.Name == istioProxy }) {
+	named := func(name string) bool {
+		return slices.ContainsFunc(containers(pod), func(c *corev1.Container) bool { return c.Name == name })
+	}
+	switch {
+	case named(istioProxy):
 		return "the pod has a proxy of its own, the container " + istioProxy + ": take it out, or choose the profile none"
+	case named(sidecar.ContainerName) && !p.Shared():
+		return "the pod has a container with the name " + sidecar.ContainerName + ", which the proxy's container has: give it another name, or choose the profile none"
 	}
 	if c := p.runsAsProxy(pod); c != "" {
 		if p.UID() == 0 {
@@ -90,17 +98,14 @@ func (p *Profile) collision(pod *corev1.Pod) (name string, port int32) {
 	return "", 0
 }
 
-// containers returns all containers of a pod, of any kind.
+// containers returns the containers that a pod starts with. An ephemeral one would refuse the pod for good, since nothing takes it out of the spec:
+// intent.Warnings names it.
 func containers(pod *corev1.Pod) (out []*corev1.Container) {
 	for i := range pod.Spec.InitContainers {
 		out = append(out, &pod.Spec.InitContainers[i])
 	}
 	for i := range pod.Spec.Containers {
 		out = append(out, &pod.Spec.Containers[i])
-	}
-	for i := range pod.Spec.EphemeralContainers {
-		c := corev1.Container(pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
-		out = append(out, &c)
 	}
 	return out
 }

@@ -51,6 +51,10 @@ func TestRefusal_pods_saysWhy(t *testing.T) {
 		"the proxy's port for what goes out":     {change: func(s *corev1.PodSpec) { s.Containers = append(s.Containers, listens(15001, "")) }, want: []string{`"server" listens on port 15001`, "another one"}},
 		"the proxy's port for what comes in":     {change: func(s *corev1.PodSpec) { s.Containers = append(s.Containers, listens(15006, corev1.ProtocolTCP)) }, want: []string{`"server" listens on port 15006`}},
 		"the proxy's port, of an init container": {change: func(s *corev1.PodSpec) { s.InitContainers = []corev1.Container{listens(15006, "")} }, want: []string{"listens on port 15006"}},
+		"a container with the proxy's name":      {change: func(s *corev1.PodSpec) { s.Containers[0].Name = "managed-proxy" }, want: []string{"name managed-proxy", "another name"}},
+		"an init container with the proxy's name": {
+			change: func(s *corev1.PodSpec) { s.InitContainers = []corev1.Container{{Name: "managed-proxy"}} }, want: []string{"name managed-proxy"},
+		},
 		"a proxy of its own, among the init containers": {
 			change: func(s *corev1.PodSpec) {
 				s.InitContainers = []corev1.Container{{Name: "istio-proxy", RestartPolicy: &always}}
@@ -110,8 +114,8 @@ func TestRefusal_applicationWithProxysID_isRefused(t *testing.T) {
 		pod, container, ephemeral *corev1.SecurityContext
 		want                      string
 	}{
-		"the proxy's user":                              {container: &corev1.SecurityContext{RunAsUser: id(7000)}, want: `"app" runs as user 7000`},
-		"the proxy's user, of a debugger":               {ephemeral: &corev1.SecurityContext{RunAsUser: id(7000)}, want: `"debugger" runs as user 7000`},
+		"the proxy's user": {container: &corev1.SecurityContext{RunAsUser: id(7000)}, want: `"app" runs as user 7000`},
+		"the proxy's user, of a debugger, which stays":  {ephemeral: &corev1.SecurityContext{RunAsUser: id(7000)}},
 		"the proxy's user, for all containers":          {pod: &corev1.SecurityContext{RunAsUser: id(7000)}, want: `"app" runs as user 7000`},
 		"another one than for all":                      {pod: &corev1.SecurityContext{RunAsUser: id(7000)}, container: &corev1.SecurityContext{RunAsUser: id(1)}},
 		"the proxy's group":                             {container: &corev1.SecurityContext{RunAsGroup: id(7001)}},

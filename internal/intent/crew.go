@@ -138,7 +138,10 @@ func (c crew) taker(k idKind, id int64) rival {
 }
 
 // TakesGroup returns a container that can act as a group which the pod gives to all of its containers, and the field that gives it; or "".
+// Ephemeral containers do not count.
 func TakesGroup(pod *corev1.Pod, gid int64) (container, field string) {
-	found := crewOf(pod).taker(gidKind(), gid)
+	own := *pod
+	own.Spec.EphemeralContainers = nil
+	found := crewOf(&own).taker(gidKind(), gid)
 	return found.name, found.field
 }

@@ -92,6 +92,7 @@ func TestTakesGroup_podGivesIt_namesContainerAndField(t *testing.T) {
 		t.Errorf("%q, %q", container, field)
 	}
 	pod.Spec.Containers[0].SecurityContext = bound(as(-1, -1))
+	pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debugger"}}}
 	if container, _ := TakesGroup(pod, 7001); container != "" {
 		t.Errorf("without new privileges: %q", container)
 	}

@@ -13,6 +13,9 @@ var ErrGone = errors.New("it is not there any more")
 // ErrNotEnded means that the runtime does not say yet that a container has ended, or how.
 var ErrNotEnded = errors.New("the runtime does not say yet how it has ended")
 
+// ContainerName is the name of a proxy's container in the runtime, in log paths and in the kubelet's metrics.
+const ContainerName = "managed-proxy"
+
 // State is what the runtime says of a container.
 type State int
 

@@ -17,8 +17,8 @@ import (
 	"istio-pod-network-controller/internal/sidecar"
 )
 
-// ContainerName is the name of a proxy's container in the runtime, in log paths and in the kubelet's metrics.
-const ContainerName = "managed-proxy"
+// ContainerName is the name of a proxy's container.
+const ContainerName = sidecar.ContainerName
 
 // What a container of the kubelet's carries, too. The kubelet ends within seconds a container whose UID is not that of a pod it knows.
 const (
