@@ -99,7 +99,7 @@ func (p *Profile) collision(pod *corev1.Pod) (name string, port int32) {
 }
 
 // containers returns the containers that a pod starts with. An ephemeral one would refuse the pod for good, since nothing takes it out of the spec:
-// intent.Warnings names it.
+// a note of the pod's intent names it.
 func containers(pod *corev1.Pod) (out []*corev1.Container) {
 	for i := range pod.Spec.InitContainers {
 		out = append(out, &pod.Spec.InitContainers[i])

@@ -106,7 +106,7 @@ func newSidecarClean() *cobra.Command {
 		Use: "clean", Short: "Remove what proxies of pods that have ended left on this node", Args: noArguments,
 		Long: "For a node whose agent was removed, or had the proxies switched off, before all pods with proxies had ended. It removes the files of\n" +
 			"proxies whose pods have ended, which may have keys and tokens among them, and those of shared proxies that neither run nor have an agent.\n" +
-			"It removes nothing that the runtime still runs. An agent that runs proxies does so for the pods' own by itself. It runs as root on the node, or in a privileged container that sees the node's /run.",
+			"It removes nothing that the runtime still runs, or that a process has mounted. An agent that runs proxies does so for the pods' own by itself. It runs as root on the node, or in a privileged container that sees the node's /run and processes.",
 		Example: "  istio-pod-network-controller sidecar clean --dry-run",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			finder, err := runtime.open(cmd.Context())

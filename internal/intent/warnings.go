@@ -31,25 +31,6 @@ func Warnings(pod *corev1.Pod, ns *corev1.Namespace, in Intent) []string {
 	if _, older := pod.Annotations[keyKubevirt]; older && newer {
 		out = append(out, fmt.Sprintf("%s has no effect beside %s", keyKubevirt, keyReroute))
 	}
-	return append(out, debuggersAsProxy(pod, in)...)
-}
-
-// debuggersAsProxy names the ephemeral containers whose traffic the rules take for that of the proxy which the agent runs.
-func debuggersAsProxy(pod *corev1.Pod, in Intent) (out []string) {
-	if !in.Managed {
-		return nil
-	}
-	kind, id := uidKind(), int64(in.Spec.ProxyUID)
-	if id == 0 {
-		kind, id = gidKind(), int64(in.Spec.ProxyGID)
-	}
-	all := crewOf(pod)
-	for i := range pod.Spec.EphemeralContainers {
-		c := &pod.Spec.EphemeralContainers[i]
-		if all.runsWith(member{c.Name, c.SecurityContext}, kind, id) {
-			out = append(out, fmt.Sprintf("the ephemeral container %q runs with the proxy's %s %d: its traffic is not redirected", c.Name, kind.name, id))
-		}
-	}
 	return out
 }
 

@@ -98,32 +98,6 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-func TestWarnings_debuggerRunsAsManagedProxy_isNamed(t *testing.T) {
-	id := func(n int64) *int64 { return &n }
-	for name, c := range map[string]struct {
-		proxy    ManagedProxy
-		debugger *corev1.SecurityContext
-		want     string
-	}{
-		"its user":               {ManagedProxy{UID: 7000}, &corev1.SecurityContext{RunAsUser: id(7000)}, `"debugger" runs with the proxy's uid 7000`},
-		"its group":              {ManagedProxy{GID: 7001}, &corev1.SecurityContext{RunAsGroup: id(7001)}, `"debugger" runs with the proxy's gid 7001`},
-		"root beside its group":  {ManagedProxy{GID: 7001}, &corev1.SecurityContext{RunAsUser: id(0)}, ""},
-		"another user":           {ManagedProxy{UID: 7000}, &corev1.SecurityContext{RunAsUser: id(1)}, ""},
-		"a user that none names": {ManagedProxy{UID: 7000}, nil, ""},
-	} {
-		p := plainPod()
-		p.Annotations[KeySidecar] = "edge"
-		p.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debugger", SecurityContext: c.debugger}}}
-		c.proxy.Profile, c.proxy.OutboundPort, c.proxy.InboundPort = "edge", 15001, 15006
-		managed := func(string, *corev1.Pod, *corev1.Namespace) *ManagedProxy { return &c.proxy }
-		in, err := Of(p, nil, Config{Select: SelectAnnotation, Defaults: StandardDefaults(), Managed: managed})
-		got := strings.Join(Warnings(p, nil, in), "; ")
-		if err != nil || !in.Redirect || (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
-			t.Errorf("%s: redirected %t: %q, error %v; want %q", name, in.Redirect, got, err, c.want)
-		}
-	}
-}
-
 // With one of our inbound keys excluded ports count beside a list, also if the namespace has the key.
 func TestWarnings_namespaceExcludesBesideAList_none(t *testing.T) {
 	for key, value := range map[string]string{KeyIncludeInboundPorts: "80-90", KeyExcludeInboundPorts: "85"} {

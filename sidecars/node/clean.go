@@ -24,7 +24,11 @@ type Clean struct {
 
 // Run removes it, and prints a line for each directory. conn is the container runtime's.
 func (c Clean) Run(ctx context.Context, conn grpc.ClientConnInterface, out io.Writer) error {
-	runtime := container.New(conn, DefaultLogRoot)
+	used, err := readMounts("/proc")
+	if err != nil {
+		return fmt.Errorf("look for proxies that run: %w", err)
+	}
+	runtime := usedOrRuns{container.New(conn, DefaultLogRoot), used, filepath.Base(c.SharedRoot)}
 	homes, err := sidecars.Homes{Root: c.Root}.RemoveEnded(ctx, runtime.Ready, c.DryRun)
 	notes, errNotes := removeEnded(ctx, filepath.Join(c.Root, leadsName), runtime.Ready, c.DryRun)
 	if notes {
