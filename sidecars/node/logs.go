@@ -1,7 +1,7 @@
 package node
 
 import (
-	"bytes"
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -55,11 +54,12 @@ func (l Log) Print(ctx context.Context, w io.Writer) error {
 		return fmt.Errorf("open log: %w", err)
 	}
 	defer func() { _ = f.Close() }() // not the first one, if another has replaced it
-	lines, err := readLines(f)
-	if err == nil && l.Tail >= 0 {
-		lines = lines[max(len(lines)-l.Tail, 0):]
+	if l.Tail >= 0 {
+		if err := seekTail(f, l.Tail); err != nil {
+			return fmt.Errorf("read log: %w", err)
+		}
 	}
-	if err := errors.Join(err, l.print(lines, w)); err != nil || !l.Follow {
+	if err := l.print(f, w); err != nil || !l.Follow {
 		return err
 	}
 	tick := time.NewTicker(logPoll)
@@ -73,8 +73,7 @@ func (l Log) Print(ctx context.Context, w io.Writer) error {
 		// The runtime makes the new file before it stops writing to the old one, which is read once more behind that.
 		last := seen
 		seen = isRotated(root, name, f)
-		lines, err := readLines(f)
-		if err := errors.Join(err, l.print(lines, w)); err != nil {
+		if err := l.print(f, w); err != nil {
 			return err
 		}
 		if isGone(root, path.Dir(name)) {
@@ -90,45 +89,77 @@ func (l Log) Print(ctx context.Context, w io.Writer) error {
 	}
 }
 
-// readLines reads the whole lines from where a file was read up to, and leaves a last line that is not whole to the next call.
-func readLines(f *os.File) ([]string, error) {
-	from, err := f.Seek(0, io.SeekCurrent)
+// tailBlock is how much of a log's end is read at once in search of its last lines.
+const tailBlock = 64 << 10
+
+// seekTail moves to where the last whole lines of a file begin, so many as count. It reads no more than them, from the end.
+func seekTail(f *os.File, count int) error {
+	end, err := f.Seek(0, io.SeekEnd)
 	if err != nil {
-		return nil, fmt.Errorf("read log: %w", err)
+		return err
 	}
-	text, err := io.ReadAll(f)
-	if err != nil {
-		return nil, fmt.Errorf("read log: %w", err)
+	block := make([]byte, tailBlock)
+	for ends := 0; end > 0; {
+		begin := max(end-tailBlock, 0)
+		part := block[:end-begin]
+		if _, err := f.ReadAt(part, begin); err != nil {
+			return err
+		}
+		for i := len(part) - 1; i >= 0; i-- {
+			if part[i] != '\n' {
+				continue
+			}
+			if ends++; ends > count {
+				_, err := f.Seek(begin+int64(i)+1, io.SeekStart)
+				return err
+			}
+		}
+		end = begin
 	}
-	end := bytes.LastIndexByte(text, '\n') + 1
-	if _, err := f.Seek(from+int64(end), io.SeekStart); err != nil {
-		return nil, fmt.Errorf("read log: %w", err)
-	}
-	return slices.Collect(strings.Lines(string(text[:end]))), nil
+	_, err = f.Seek(0, io.SeekStart)
+	return err
 }
 
-// print prints what the proxy has written: in a log, the time, the stream and a tag that says whether the line goes on precede it.
-func (l Log) print(lines []string, w io.Writer) error {
-	var out strings.Builder
-	for _, line := range lines {
-		fields := strings.SplitN(line, " ", 4)
-		if len(fields) < 4 {
-			out.WriteString(line)
-			continue
-		}
-		if l.Times {
-			out.WriteString(fields[0] + " ")
-		}
-		if fields[2] == "P" {
-			fields[3] = strings.TrimSuffix(fields[3], "\n")
-		}
-		out.WriteString(fields[3])
+// print prints the whole lines from where a file was read up to, and leaves a last line that is not whole to the next call.
+func (l Log) print(f *os.File, w io.Writer) error {
+	at, err := f.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return fmt.Errorf("read log: %w", err)
 	}
-	if out.Len() == 0 {
-		return nil
+	in, out := bufio.NewReader(f), bufio.NewWriter(w)
+	for {
+		line, err := in.ReadString('\n')
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("read log: %w", err)
+		}
+		at += int64(len(line))
+		if _, err := out.WriteString(l.words(line)); err != nil {
+			return err
+		}
 	}
-	_, err := io.WriteString(w, out.String())
-	return err
+	if _, err := f.Seek(at, io.SeekStart); err != nil {
+		return fmt.Errorf("read log: %w", err)
+	}
+	return out.Flush()
+}
+
+// words returns what the proxy has written: in a log, the time, the stream and a tag that says whether the line goes on precede it.
+func (l Log) words(line string) string {
+	fields := strings.SplitN(line, " ", 4)
+	if len(fields) < 4 {
+		return line
+	}
+	text := fields[3]
+	if fields[2] == "P" {
+		text = strings.TrimSuffix(text, "\n")
+	}
+	if l.Times {
+		return fields[0] + " " + text
+	}
+	return text
 }
 
 // isGone reports whether a directory is not there: the kubelet removes the logs of a pod that is gone.

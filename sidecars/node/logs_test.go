@@ -84,6 +84,23 @@ func TestLog_flags_areHeeded(t *testing.T) {
 	}
 }
 
+// A long log is read from its end: its beginning may be as large as the disk.
+func TestLog_tailOfLongLog_readsTheEndOnly(t *testing.T) {
+	root := logTree(t, "shop_cart_u1/"+container.ContainerName+"/0.log")
+	path := filepath.Join(root, "shop_cart_u1", container.ContainerName, "0.log")
+	if err := os.Truncate(path, 1<<40); err != nil { // a hole, of no size on the disk
+		t.Fatal(err)
+	}
+	long := strings.Repeat("x", tailBlock)
+	appendTo(t, path, "\n1 stdout F first\n2 stdout F "+long+"\n3 stdout F last\n4 stdout F not who")
+	for tail, want := range map[int]string{0: "", 1: "last\n", 2: long + "\nlast\n", 3: "first\n" + long + "\nlast\n"} {
+		var out bytes.Buffer
+		if err := (Log{Root: root, Namespace: "shop", Pod: "cart", Tail: tail}).Print(t.Context(), &out); err != nil || out.String() != want {
+			t.Errorf("the last %d lines are %.100q (%d bytes), error %v", tail, out.String(), out.Len(), err)
+		}
+	}
+}
+
 // Lines that come later are printed once and whole, also after the log was rotated.
 func TestLog_follow_printsNewLines(t *testing.T) {
 	const file = "shop_cart_u1/" + container.ContainerName + "/0.log"
