@@ -169,12 +169,12 @@ func (h home) remove() error { return os.RemoveAll(h.path) }
 // mounts returns what a proxy of an epoch sees of the home, and the directories of the node that its secrets name.
 func (h home) mounts(epoch uint32, secrets []v1alpha1.SecretSource) []sidecar.Mount {
 	out := []sidecar.Mount{
-		{Host: h.run(), Container: PathRun},
-		{Host: h.files(epoch), Container: PathFiles, ReadOnly: true},
-		{Host: h.shm(), Container: pathShm}, // the application uses the sandbox's /dev/shm
+		{Host: h.run(), Container: PathRun, Relabel: true},
+		{Host: h.files(epoch), Container: PathFiles, ReadOnly: true, Relabel: true},
+		{Host: h.shm(), Container: pathShm, Relabel: true}, // the application uses the sandbox's /dev/shm
 	}
 	if len(secrets) > 0 {
-		out = append(out, sidecar.Mount{Host: h.secrets(epoch), Container: PathSecrets, ReadOnly: true})
+		out = append(out, sidecar.Mount{Host: h.secrets(epoch), Container: PathSecrets, ReadOnly: true, Relabel: true})
 	}
 	for _, s := range secrets {
 		if s.WorkloadAPI != nil {

@@ -127,6 +127,11 @@ func TestGrantSecrets_sources_areMounted(t *testing.T) {
 		if got := n.containers["c001"].spec.Mounts; !slices.Contains(got, want) {
 			t.Errorf("mounts %v", got)
 		}
+		for _, mount := range n.containers["c001"].spec.Mounts {
+			if own := strings.HasPrefix(mount.Host, m.Homes.Root); mount.Relabel != own {
+				t.Errorf("SELinux label of %s changed: %t", mount.Host, mount.Relabel)
+			}
+		}
 		home := m.Homes.of(Key{PodUID: "u1", Sandbox: "sandbox-u1"})
 		err := filepath.WalkDir(home.secrets(0), func(path string, d os.DirEntry, err error) error {
 			info, errInfo := d.Info()

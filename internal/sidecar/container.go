@@ -63,6 +63,8 @@ type End struct {
 type Mount struct {
 	Host, Container string
 	ReadOnly        bool
+	// Relabel gives what is mounted the proxy's SELinux label. It is for directories that are nobody else's.
+	Relabel bool
 }
 
 // Spec is what a container is made from.

@@ -137,6 +137,7 @@ func mounts(all []sidecar.Mount) []*criv1.Mount {
 	for _, m := range all {
 		out = append(out, &criv1.Mount{
 			HostPath: m.Host, ContainerPath: m.Container, Readonly: m.ReadOnly, Propagation: criv1.MountPropagation_PROPAGATION_PRIVATE,
+			SelinuxRelabel: m.Relabel,
 		})
 	}
 	return out

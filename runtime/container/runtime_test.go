@@ -25,7 +25,7 @@ func (f *fakeCRI) proxy() sidecar.Spec {
 	return sidecar.Spec{
 		Sandbox: f.sandbox.GetStatus().GetId(), Epoch: 2, Image: "localhost/haproxy:1", Command: []string{"haproxy"}, Args: []string{"-f", "x"},
 		Labels: sidecar.Labels{PodUID: m.GetUid(), PodNamespace: m.GetNamespace(), PodName: m.GetName(), Profile: "edge", Hash: "h1", StopSignal: "USR1"},
-		Env:    []string{"A=b=c"}, Mounts: []sidecar.Mount{{Host: "/run/x", Container: "/run/sidecar"}, {Host: "/run/y", Container: "/etc/sidecar", ReadOnly: true}},
+		Env:    []string{"A=b=c"}, Mounts: []sidecar.Mount{{Host: "/run/x", Container: "/run/sidecar", Relabel: true}, {Host: "/run/y", Container: "/etc/sidecar", ReadOnly: true}},
 		UID: 1337, GID: 1338, Resources: sidecar.Resources{MemoryBytes: 64 << 20, CPUMilli: 500, ShareMilli: 100, OOMScoreAdj: 970},
 	}
 }
@@ -69,6 +69,7 @@ func apart(f *fakeCRI, made *criv1.CreateContainerRequest) map[string]bool {
 		"the stop signal":                         config.GetStopSignal() == criv1.Signal_SIGNAL_SIGUSR1,
 		"the environment":                         len(config.GetEnvs()) == 1 && config.GetEnvs()[0].GetKey() == "A" && string(config.GetEnvs()[0].GetValue()) == "b=c",
 		"mounts that do not leak":                 !slices.ContainsFunc(config.GetMounts(), func(m *criv1.Mount) bool { return m.GetPropagation() != criv1.MountPropagation_PROPAGATION_PRIVATE }),
+		"only what is the proxy's is relabelled":  config.GetMounts()[0].GetSelinuxRelabel() && !config.GetMounts()[1].GetSelinuxRelabel(),
 		"limits":                                  config.GetLinux().GetResources().GetCpuQuota() == 50_000 && config.GetLinux().GetResources().GetMemoryLimitInBytes() == 64<<20 && config.GetLinux().GetResources().GetCpuShares() == 102 && config.GetLinux().GetResources().GetOomScoreAdj() == 970,
 	}
 }
