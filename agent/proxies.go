@@ -83,5 +83,9 @@ func (e ensurer) stopped(ctx context.Context, s podnet.Sandbox, c nri.Container)
 	if err != nil || core.managed == nil {
 		return nil //nolint:nilerr // the agent is starting: the proxy goes with the sandbox
 	}
-	return core.managed.ContainerEnded(ctx, s, sidecar.Application{ID: c.ID, Name: c.Name, State: sidecar.Exited, ExitCode: c.ExitCode})
+	of := sidecar.Application{ID: c.ID, Name: c.Name, State: sidecar.Running, ExitCode: c.ExitCode}
+	if c.Ended {
+		of.State = sidecar.Exited
+	}
+	return core.managed.ContainerEnded(ctx, s, of)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,13 +24,18 @@ const (
 	finishedFor = 30 * time.Second
 )
 
-// isOver reports whether a sandbox's application has ended for good. all are its containers, of which one has ended just now.
+// isOver reports whether a sandbox's application has ended for good. all are its containers, of which one has ended just now, or, if it is not
+// Exited, may have: then the runtime's list says so.
 func isOver(ctx context.Context, cluster Cluster, s podnet.Sandbox, all []sidecar.Application, ended sidecar.Application) (bool, error) {
 	its := false
 	for i, a := range all {
-		if a.ID == ended.ID { // the runtime may still list it as running
-			all[i], its = ended, true
-		} else if a.State != sidecar.Exited {
+		if a.ID == ended.ID {
+			its = true
+			if ended.State == sidecar.Exited { // the runtime may still list it as running
+				all[i], a = ended, ended
+			}
+		}
+		if a.State != sidecar.Exited {
 			return false, nil
 		}
 	}
@@ -71,6 +77,20 @@ func staysEnded(pod *corev1.Pod, ended []sidecar.Application) bool {
 		}
 	}
 	return true
+}
+
+// finishWithApplication tells the proxies of a pod that ends to finish once its application has ended, for runtimes that do not say so. A proxy that
+// ignores the signal of the runtime, as the first process of its namespace may, would hold up the end of its sandbox.
+func (s stepping) finishWithApplication(ctx context.Context) error {
+	runs := func(c sidecar.Container) bool { return c.State == sidecar.Running }
+	if !s.choice.Ending || s.Applications == nil || s.home.finished(time.Now()) || !slices.ContainsFunc(s.there, runs) {
+		return nil
+	}
+	all, err := s.Applications.Applications(ctx, s.key.Sandbox)
+	if err != nil || slices.ContainsFunc(all, func(a sidecar.Application) bool { return a.State != sidecar.Exited }) {
+		return err
+	}
+	return finish(ctx, s.Runtime, s.key, s.home)
 }
 
 // finish tells a sandbox's proxies to finish, and waits for them. It is noted first, so that none is started in their place.

@@ -113,3 +113,57 @@ func TestFinish_proxies_onlyRunningOnesAreTold(t *testing.T) {
 		})
 	}
 }
+
+// Where the runtime does not say when a container ended, its list does.
+func TestContainerEnded_runtimeDoesNotSayWhen_listCounts(t *testing.T) {
+	maybe := sidecar.Application{ID: "app", Name: "app", State: sidecar.Running}
+	for name, c := range map[string]struct {
+		listed sidecar.Application
+		want   []string
+	}{
+		"it is being stopped":                 {maybe, nil},
+		"it has ended":                        {ended("app", 0, 0), []string{"c001 SIGUSR1"}},
+		"it has failed, and is started again": {ended("app", 0, 1), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+				s := &signalled{applications: &applications{fakeNode: n, policy: corev1.RestartPolicyOnFailure, all: []sidecar.Application{c.listed}}}
+				m, stop := agent()
+				defer stop()
+				m.Runtime, m.Applications, m.Cluster = s, s, s
+				m.Follow(sandboxOf("u1"))
+				after(time.Second)
+				if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), maybe); err != nil || !slices.Equal(s.got, c.want) {
+					t.Errorf("told were %q, error %v; want %q", s.got, err, c.want)
+				}
+			})
+		})
+	}
+}
+
+// Without a word of the runtime the agent sees by itself that the application of a pod that ends has ended.
+func TestFinishWithApplication_runtimeSaysNothing_proxyIsTold(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		s := &signalled{applications: &applications{fakeNode: n, all: []sidecar.Application{ended("init", 0, 0), {ID: "app", Name: "app", State: sidecar.Running}}}}
+		m, stop := agent()
+		defer stop()
+		m.Runtime, m.Applications, m.Cluster = s, s, s
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		n.change(func() { n.ending = true })
+		m.Follow(sandboxOf("u1"))
+		after(5 * time.Second)
+		if len(s.got) > 0 {
+			t.Errorf("told were %q while the application runs", s.got)
+		}
+		n.change(func() { s.all[1] = ended("app", 0, 143) })
+		after(cleanInterval)
+		if want := []string{"c001 SIGUSR1"}; !slices.Equal(s.got, want) {
+			t.Errorf("told were %q, want %q", s.got, want)
+		}
+		after(5 * time.Second)
+		if got := n.running(); len(got) > 0 || n.next != 1 {
+			t.Errorf("%v run, %d were made", got, n.next)
+		}
+	})
+}

@@ -157,7 +157,8 @@ func (m *Manager) Notify(profile string) {
 	}
 }
 
-// ContainerEnded has the proxies of a sandbox finish if its last application container has ended, and none will be started again. It is
+// ContainerEnded has the proxies of a sandbox finish if its last application container has ended, and none will be started again. A container that
+// is not Exited may have ended: the runtime's list says so. It is
 // called while the runtime waits for the answer: it only reads from the runtime, and signals. The runtime ends the sandbox soon after, by
 // SIGKILL.
 func (m *Manager) ContainerEnded(ctx context.Context, s podnet.Sandbox, ended sidecar.Application) error {

@@ -68,6 +68,9 @@ func (m *Manager) step(ctx context.Context, key Key, f *followed, sandbox podnet
 	decision := Decide(s.desired(f, upgrade), s.observed(nobodyListens(ctx, m.Asker, s.view)), time.Now())
 
 	// act, report
+	if err := s.finishWithApplication(ctx); err != nil {
+		log.FromContext(ctx).Error(err, "proxy not told to finish with its application")
+	}
 	f.list.waits = len(decision.Actions) == 0 && len(decision.Ask) > 0
 	did, err := s.act(ctx, decision)
 	s.report(decision, did)
@@ -154,7 +157,7 @@ func (v view) again(f *followed, d Decision, did outcome) time.Duration {
 			newest = later(newest, v.answers[id].seen)
 		}
 		return min(max(startPoll, time.Since(newest)/startPart), silentPoll)
-	case d.Serving == "" && (v.choice.Ending || v.home.finished(time.Now())): // the pod is gone soon, or says that it has finished
+	case v.choice.Ending || d.Serving == "" && v.home.finished(time.Now()): // the pod is gone soon, or says that it has finished
 		return cleanInterval
 	}
 	wait := sweepInterval

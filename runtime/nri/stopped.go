@@ -14,9 +14,11 @@ import (
 // stoppedTimeout bounds what is done when a container has ended. The runtime makes no other call on the node meanwhile.
 const stoppedTimeout = 500 * time.Millisecond
 
-// Container has ended.
+// Container has ended, or is being stopped.
 type Container struct {
 	ID, Name string
+	// Ended reports whether the call says that it has ended, with ExitCode. CRI-O 1.30 to 1.35 does not: then only the runtime's answers tell.
+	Ended    bool
 	ExitCode int32
 }
 
@@ -29,10 +31,10 @@ func (s stoppedSession) StopContainer(ctx context.Context, pod *api.PodSandbox, 
 	return nil, nil
 }
 
-// stopped tells Config.Stopped of a container that has ended, and returns after stoppedTimeout at the latest.
+// stopped tells Config.Stopped of a container that has ended or is being stopped, and returns after stoppedTimeout at the latest.
 func (p *plugin) stopped(ctx context.Context, pod *api.PodSandbox, c *api.Container) {
 	sandbox, treatment := p.readEvent(pod)
-	if treatment != handle || c.GetFinishedAt() == 0 { // a runtime may call before it stops the container
+	if treatment != handle {
 		return
 	}
 	p.calls.begin()
@@ -41,7 +43,7 @@ func (p *plugin) stopped(ctx context.Context, pod *api.PodSandbox, c *api.Contai
 	done := make(chan verdict, 1)
 	go func() {
 		defer cancel()
-		done <- p.callStopped(ctx, sandbox, Container{ID: c.GetId(), Name: c.GetName(), ExitCode: c.GetExitCode()})
+		done <- p.callStopped(ctx, sandbox, Container{ID: c.GetId(), Name: c.GetName(), Ended: c.GetFinishedAt() != 0, ExitCode: c.GetExitCode()})
 	}()
 	var err error
 	select {

@@ -25,7 +25,7 @@ func TestTheEndOfAContainerIsPassedOn(t *testing.T) {
 		"the handler fails":                       {event(nil), end, func(context.Context) error { return errors.New("no") }, true},
 		"the handler panics":                      {event(nil), end, func(context.Context) error { panic("no") }, true}, //nolint:forbidigo // it has to be survived
 		"the handler does not return":             {event(nil), end, func(context.Context) error { select {} }, true},
-		"it still runs":                           {event(nil), &api.Container{Id: "c1"}, nil, false},
+		"the runtime does not say when it ended":  {event(nil), &api.Container{Id: "c1", Name: "app"}, nil, true},
 		"a pod of a namespace that always passes": {event(func(p *api.PodSandbox) { p.Namespace = "kube-system" }), end, nil, false},
 		"a pod on the host's network":             {event(func(p *api.PodSandbox) { p.Linux.Namespaces = p.Linux.Namespaces[:1] }), end, nil, false},
 	} {
@@ -43,7 +43,7 @@ func TestTheEndOfAContainerIsPassedOn(t *testing.T) {
 			default:
 			}
 			if c.told {
-				want = Container{ID: "c1", Name: "app", ExitCode: 3}
+				want = Container{ID: "c1", Name: "app", Ended: c.container.FinishedAt != 0, ExitCode: c.container.ExitCode}
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
