@@ -8,8 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // RemoveEnded removes the homes of sandboxes that have ended, and returns their names. It is for nodes without an agent: an agent removes them by
@@ -93,12 +91,8 @@ func removeUnlocked(dir string, dryRun bool) (removed bool, err error) {
 		return false, err
 	default:
 		defer lock.Close()
-		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return false, nil
-		}
-		if err != nil {
-			return false, fmt.Errorf("lock %s: %w", dir, err)
+		if locked, err := Lock(lock); !locked {
+			return false, err
 		}
 	}
 	if dryRun {

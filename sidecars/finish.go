@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -121,5 +122,21 @@ func finish(ctx context.Context, runtime Runtime, key Key, home home) error {
 		ending.Go(func() { _ = runtime.Wait(ctx, c.ID) })
 	}
 	ending.Wait()
+	return err
+}
+
+// finishLate tells a sandbox's proxies to finish if its application has ended lately, while another agent worked, and that one has not told them.
+func (m *Manager) finishLate(ctx context.Context, key Key, f *followed) error {
+	m.mu.Lock()
+	at := f.over
+	f.over = time.Time{}
+	m.mu.Unlock()
+	if time.Since(at) >= finishedFor || m.Homes.of(key).finished(time.Now()) {
+		return nil
+	}
+	err := finish(ctx, m.Runtime, key, m.Homes.of(key))
+	if errors.Is(err, os.ErrNotExist) { // it has never had a proxy
+		return nil
+	}
 	return err
 }

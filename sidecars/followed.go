@@ -34,6 +34,7 @@ type followed struct {
 	sandbox podnet.Sandbox    // Manager.mu protects it
 	since   time.Time         // when it was first seen
 	profile string            // the pod's choice; Manager.mu protects it
+	over    time.Time         // when its application ended while another agent worked; Manager.mu protects it
 	answers map[string]answer // by container ID
 	list    listed
 	epoch   uint32 // the lowest that was not used yet

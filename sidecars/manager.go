@@ -2,7 +2,7 @@ package sidecars
 
 import (
 	"context"
-	"errors"
+	"os"
 	"sync"
 	"time"
 
@@ -23,8 +23,6 @@ const (
 	lastErrorPause = 2 * time.Second
 	// cleanInterval is the time between two looks at a sandbox that ends.
 	cleanInterval = 2 * time.Second
-	// watchPause is the time until a proxy is watched again after the runtime could not name its process.
-	watchPause = 5 * time.Second
 )
 
 // Manager keeps one proxy running in each sandbox whose pod has chosen a profile:
@@ -35,6 +33,8 @@ const (
 //   - The runtime is the only memory of what runs. What is remembered here (failures, answers) may be lost at any time.
 //   - A sweep finds leftovers of sandboxes that nobody follows.
 //   - When the agent ends, nothing is ended: proxies run on without it.
+//   - Of two agents of the node only the one that has the lock of Homes.Root works. The other one remembers what it is told, and takes over once
+//     the first one's workers have ended.
 type Manager struct {
 	Runtime Runtime
 	Logs    Logs
@@ -56,6 +56,9 @@ type Manager struct {
 	queue workqueue.TypedRateLimitingInterface[Key]
 	mu    sync.Mutex
 	known map[Key]*followed
+	// lock is nil while this agent does not work. finishing are the calls that tell proxies to finish.
+	lock      *os.File
+	finishing sync.WaitGroup
 	// counted has what became of proxies, by profile.
 	counted map[string]*Figures
 }
@@ -160,7 +163,7 @@ func (m *Manager) Notify(profile string) {
 // ContainerEnded has the proxies of a sandbox finish if its last application container has ended, and none will be started again. A container that
 // is not Exited may have ended: the runtime's list says so. It is
 // called while the runtime waits for the answer: it only reads from the runtime, and signals. The runtime ends the sandbox soon after, by
-// SIGKILL.
+// SIGKILL. While another agent works, which is told of the end, too, it is only remembered.
 func (m *Manager) ContainerEnded(ctx context.Context, s podnet.Sandbox, ended sidecar.Application) error {
 	m.init()
 	key := keyOf(s)
@@ -172,10 +175,26 @@ func (m *Manager) ContainerEnded(ctx context.Context, s podnet.Sandbox, ended si
 		return err
 	}
 	over, err := isOver(ctx, m.Cluster, s, all, ended)
-	if err != nil || !over {
+	if err != nil || !over || !m.mayFinish(key) {
 		return err
 	}
+	defer m.finishing.Done()
 	return finish(ctx, m.Runtime, key, m.Homes.of(key))
+}
+
+// mayFinish reports whether this agent works: then it does until finishing.Done is called. Otherwise it remembers that the sandbox's application has
+// ended.
+func (m *Manager) mayFinish(key Key) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.lock != nil {
+		m.finishing.Add(1)
+		return true
+	}
+	if f := m.known[key]; f != nil {
+		f.over = time.Now()
+	}
+	return false
 }
 
 func (m *Manager) init() {
@@ -186,9 +205,31 @@ func (m *Manager) init() {
 	})
 }
 
-// Start works until ctx ends. It is a manager.Runnable.
+// Start works until ctx ends, once no other agent of the node does. It is a manager.Runnable.
 func (m *Manager) Start(ctx context.Context) error {
 	m.init()
+	lock := m.Homes.await(ctx)
+	if lock == nil {
+		m.queue.ShutDown()
+		return nil
+	}
+	defer Unlock(lock)
+	m.hold(lock)
+	m.work(ctx)
+	m.hold(nil)
+	m.finishing.Wait()
+	return nil
+}
+
+// hold notes the lock that this agent has, or with nil that it works no longer.
+func (m *Manager) hold(lock *os.File) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lock = lock
+}
+
+// work returns when ctx has ended and all workers have.
+func (m *Manager) work(ctx context.Context) {
 	var working sync.WaitGroup
 	for range workers {
 		working.Go(func() {
@@ -207,7 +248,6 @@ func (m *Manager) Start(ctx context.Context) error {
 	}
 	m.queue.ShutDown()
 	working.Wait()
-	return nil
 }
 
 // next works on one sandbox, and reports whether there may be more.
@@ -245,30 +285,6 @@ func (m *Manager) next(ctx context.Context) bool {
 		m.queue.AddAfter(key, again)
 	}
 	return true
-}
-
-// watch has a sandbox looked at as soon as one of its proxies ends. ctx is Start's.
-func (m *Manager) watch(ctx context.Context, key Key, f *followed) {
-	for id, a := range f.answers {
-		if a.watched || a.ended {
-			continue
-		}
-		a.watched = true
-		f.answers[id] = a
-		go func() {
-			for err := m.Runtime.Wait(ctx, id); err != nil && !errors.Is(err, sidecar.ErrGone); err = m.Runtime.Wait(ctx, id) {
-				if !jitter.Wait(ctx, watchPause) {
-					return
-				}
-			}
-			m.mu.Lock()
-			if f := m.known[key]; f != nil {
-				f.list.ended = true
-			}
-			m.mu.Unlock()
-			m.queue.Add(key)
-		}()
-	}
 }
 
 // show remembers how a sandbox's proxy is, and reports the sums of its profiles if that has changed.

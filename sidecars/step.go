@@ -32,6 +32,9 @@ const (
 func (m *Manager) step(ctx context.Context, key Key, f *followed, sandbox podnet.Sandbox) (again time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
+	if err := m.finishLate(ctx, key, f); err != nil {
+		return 0, fmt.Errorf("tell proxies to finish: %w", err)
+	}
 	choice, err := m.Cluster.Choice(ctx, sandbox)
 	if errors.Is(err, podnet.ErrNoPod) {
 		m.Unfollow(key.PodUID)

@@ -269,14 +269,10 @@ func (d directory) take() (held *os.File, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("open lock: %w", err)
 	}
-	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if err == nil {
-		return f, nil
+	if locked, err := sidecars.Lock(f); !locked {
+		return nil, errors.Join(err, f.Close())
 	}
-	if errClose := f.Close(); !errors.Is(err, unix.EWOULDBLOCK) {
-		return nil, errors.Join(fmt.Errorf("lock: %w", err), errClose)
-	}
-	return nil, nil
+	return f, nil
 }
 
 // holds reports whether a configuration is there.

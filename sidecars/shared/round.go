@@ -120,7 +120,7 @@ func (g *group) acquire(ctx context.Context) (mine bool, err error) {
 
 func (g *group) unlock() {
 	if g.lock != nil {
-		_ = g.lock.Close() // which gives the lock back
+		sidecars.Unlock(g.lock)
 	}
 }
 

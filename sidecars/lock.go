@@ -1,0 +1,71 @@
+package sidecars
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+// lockPause is the time between two looks at whether another agent still has the lock.
+const lockPause = 50 * time.Millisecond
+
+// Lock locks an open file or directory without waiting, and reports whether this process has the lock now. Unlock gives it back, and so does the
+// kernel when the process ends: no lock is ever stale.
+func Lock(f *os.File) (locked bool, err error) {
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("lock %s: %w", f.Name(), err)
+	}
+	return true, nil
+}
+
+// Unlock gives a lock back, and closes the file. Closing alone is not enough: a process that is just being started has the file, too.
+func Unlock(f *os.File) {
+	_ = unix.Flock(int(f.Fd()), unix.LOCK_UN)
+	_ = f.Close()
+}
+
+// await returns the locked root once no other agent of the node has it, or nil when ctx ends. An update of the agent runs the new one before it
+// ends the old one: two would remove each other's containers and files.
+func (h Homes) await(ctx context.Context) *os.File {
+	for said := false; ctx.Err() == nil; {
+		root, err := h.lock()
+		if root != nil {
+			log.FromContext(ctx).Info("the node's proxies are looked after")
+			return root
+		}
+		if !said && err != nil {
+			log.FromContext(ctx).Error(err, "the node's proxies are not looked after")
+		} else if !said {
+			log.FromContext(ctx).Info("another agent of this node looks after its proxies until it ends", "directory", h.Root)
+		}
+		said = true
+		select {
+		case <-ctx.Done():
+		case <-time.After(lockPause):
+		}
+	}
+	return nil
+}
+
+// lock returns the locked root, or nil if another agent has it.
+func (h Homes) lock() (*os.File, error) {
+	root, err := os.Open(h.Root)
+	if err != nil {
+		return nil, fmt.Errorf("open the directory of proxies: %w", err)
+	}
+	locked, err := Lock(root)
+	if !locked {
+		_ = root.Close()
+		return nil, err
+	}
+	return root, nil
+}

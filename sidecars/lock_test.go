@@ -1,0 +1,162 @@
+package sidecars
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/sidecar"
+)
+
+// soon is how long an agent that waits may take until it works.
+const soon = lockPause + 10*time.Millisecond
+
+// blind takes everything from an agent by which it could change or report something: it may not use it. The result gives it back.
+func blind(m *Manager) (see func()) {
+	r, l, i, s, a, q, all := m.Runtime, m.Logs, m.Images, m.Secrets, m.Asker, m.Queues, m.Summaries
+	m.Runtime, m.Logs, m.Images, m.Secrets, m.Asker, m.Queues, m.Summaries = nil, nil, nil, nil, nil, nil, nil
+	return func() { m.Runtime, m.Logs, m.Images, m.Secrets, m.Asker, m.Queues, m.Summaries = r, l, i, s, a, q, all }
+}
+
+// An update of the agent runs two for a while: the new one remembers what it is told, and does nothing before the old one has ended.
+func TestStart_twoAgents_secondWaitsForFirst(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		first, stopFirst := agent()
+		first.Follow(sandboxOf("u1"))
+		after(time.Second)
+		second, stopSecond := agent()
+		defer stopSecond()
+		see := blind(second)
+		for _, m := range []*Manager{first, second} {
+			m.Follow(sandboxOf("u1"))
+			m.Follow(sandboxOf("u2"))
+			m.Follow(sandboxOf("u3"))
+		}
+		after(2 * sweepInterval)
+		for _, m := range []*Manager{first, second} {
+			m.Unfollow("u3")
+			m.Notify("")
+		}
+		n.upgrade(first)
+		after(2 * sweepInterval)
+		if got := n.running(); !slices.Equal(got, []string{"c003", "c004", "c005"}) { // that of the pod which is gone, and two new ones
+			t.Errorf("%v run", got)
+		}
+		if got := second.Figures(); len(got) > 0 {
+			t.Errorf("the agent that waits has figures %v", got)
+		}
+		see()
+		n.change(func() { n.said = map[string]Status{} })
+		stopFirst()
+		after(soon)
+		n.mustSay(t, "u2", v1alpha1.Running, true)
+		made := n.next
+		second.Follow(sandboxOf("u4"))
+		after(time.Second)
+		n.mustSay(t, "u4", v1alpha1.Running, true)
+		if n.next != made+1 {
+			t.Errorf("%d proxies were made for one pod", n.next-made)
+		}
+	})
+}
+
+// An agent that is killed, even while it makes a container, keeps nobody waiting.
+func TestStart_firstAgentKilled_secondWorks(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		first, _ := agent()
+		killed := n.killed
+		second, stop := agent()
+		defer stop()
+		n.change(func() { n.killed, n.killAfter = killed, 1 })
+		first.Follow(sandboxOf("u1"))
+		second.Follow(sandboxOf("u1"))
+		synctest.Wait()
+		if got := len(n.running()); got > 0 || n.next != 1 {
+			t.Fatalf("%d proxies run, %d were made: the agent was to be killed before it starts one", got, n.next)
+		}
+		n.change(func() { n.killAfter = 0 })
+		after(soon + time.Second)
+		n.mustSay(t, "u1", v1alpha1.Running, true)
+	})
+}
+
+// slowly is a runtime that takes its time to make a container.
+type slowly struct{ *fakeNode }
+
+func (s slowly) Create(ctx context.Context, spec sidecar.Spec) (string, error) {
+	<-time.After(3 * time.Second)
+	return s.fakeNode.Create(ctx, spec)
+}
+
+// An agent that ends while the runtime makes a container has the lock until the runtime has answered.
+func TestStart_createUnderWay_lockIsKept(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		first, stopFirst := agent()
+		first.Runtime = slowly{n}
+		first.Follow(sandboxOf("u1"))
+		synctest.Wait()
+		second, stopSecond := agent()
+		defer stopSecond()
+		see := blind(second)
+		second.Follow(sandboxOf("u1"))
+		go stopFirst()
+		after(2 * time.Second)
+		see()
+		after(time.Second + soon)
+		if got := n.running(); !slices.Equal(got, []string{"c001"}) || n.next != 1 {
+			t.Errorf("%v run, %d were made", got, n.next)
+		}
+		after(time.Second)
+		n.mustSay(t, "u1", v1alpha1.Running, true)
+	})
+}
+
+// The end of an application is told to both agents. The one that works tells the proxy; the other one does only if it takes over, and nobody has.
+func TestContainerEnded_agentWaits_isRemembered(t *testing.T) {
+	for name, c := range map[string]struct {
+		both bool
+		wait time.Duration
+		want []string
+	}{
+		"the agent that works was told, too":           {both: true, want: []string{"c001 SIGUSR1"}},
+		"only the agent that waits was told":           {want: []string{"c001 SIGUSR1"}},
+		"it was told long ago, and the sandbox stayed": {wait: 2 * finishedFor},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+				s := &signalled{applications: &applications{fakeNode: n, policy: corev1.RestartPolicyNever, all: []sidecar.Application{ended("app", 0, 0)}}}
+				first, stopFirst := agent()
+				second, stopSecond := agent()
+				defer stopSecond()
+				for _, m := range []*Manager{first, second} {
+					m.Applications, m.Cluster, m.Runtime = s, s, s
+					m.Follow(sandboxOf("u1"))
+				}
+				after(time.Second)
+				see := blind(second)
+				end := func(m *Manager) {
+					if err := m.ContainerEnded(t.Context(), sandboxOf("u1"), ended("app", 0, 0)); err != nil {
+						t.Error(err)
+					}
+				}
+				end(second)
+				if c.both {
+					end(first)
+				}
+				after(c.wait)
+				see()
+				stopFirst()
+				if !c.both && len(s.got) > 0 {
+					t.Errorf("the agent that waits has told %q", s.got)
+				}
+				after(5 * time.Second)
+				s.wantTold(t, first, c.want) // who works no longer tells nobody
+			})
+		})
+	}
+}
