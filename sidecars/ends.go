@@ -14,38 +14,70 @@ import (
 	"istio-pod-network-controller/internal/sidecar"
 )
 
-// endedUnknown is said of a proxy whose container is gone.
-const endedUnknown = "it has ended, and the runtime no longer knows how"
+const (
+	// endedUnknown is said of a proxy whose container is gone.
+	endedUnknown = "it has ended, and the runtime no longer knows how"
+	// endedUntold is said of a proxy until the runtime tells how it has ended.
+	endedUntold = "it has ended"
+)
 
 // noteEnds notes, once for each, the proxies that have ended without being told to.
 func (s stepping) noteEnds(ctx context.Context) {
 	s.noteLost(ctx)
-	for _, c := range s.there {
+	for i, c := range s.there {
 		a := s.answers[c.ID]
 		if c.State != sidecar.Exited || s.expected(a) {
 			continue
 		}
-		a.ended = true
-		s.answers[c.ID] = a
 		if s.goes(ctx) {
+			a.ended = true
+			s.answers[c.ID] = a
 			continue
 		}
 		end, err := s.Runtime.End(ctx, c.ID)
-		why := endedUnknown
-		if err == nil {
-			why = fmt.Sprintf("it has ended with exit code %d (%s)", end.ExitCode, end.Reason)
+		untold := s.untold(c.ID, err)
+		if p := s.choice.Profile; untold && p != nil && p.Spec.RestartPolicy == restartOnFailure {
+			s.there[i].State = sidecar.Running // whether it is started again depends on how it has ended
+			continue
 		}
-		if a.well = err == nil && end.ExitCode == 0; a.well {
-			s.answers[c.ID] = a
-		}
+		a = s.answers[c.ID]
+		a.ended, a.well = true, err == nil && end.ExitCode == 0
+		s.answers[c.ID] = a
 		if s.isDone(c) {
 			_ = s.home.forget(c.Epoch) // what cannot be removed goes with the home
 			continue
 		}
-		s.noteEnd(ctx, a, why)
+		s.noteEnd(ctx, a, howEnded(end, err, untold))
 		s.memory.bare, s.memory.log = s.memory.why, end.LogPath
+		if untold {
+			s.memory.last = c.ID
+		}
 		s.memory.hearLastWords(time.Now())
 	}
+}
+
+func howEnded(end sidecar.End, err error, untold bool) string {
+	switch {
+	case untold:
+		return endedUntold
+	case err != nil:
+		return endedUnknown
+	}
+	return fmt.Sprintf("it has ended with exit code %d (%s)", end.ExitCode, end.Reason)
+}
+
+// hearHow adds how the last proxy has ended to why, once the runtime tells.
+func (s stepping) hearHow(ctx context.Context) {
+	f := s.memory
+	if f.last == "" {
+		return
+	}
+	end, err := s.Runtime.End(ctx, f.last)
+	if s.untold(f.last, err) {
+		return
+	}
+	f.bare, f.log, f.last = strings.TrimSuffix(f.bare, endedUntold)+howEnded(end, err, false), end.LogPath, ""
+	f.why = f.bare
 }
 
 // taken returns which other process listens on a port of a proxy that ended before it was ready, or "".
@@ -91,6 +123,19 @@ func (s stepping) noteEnd(ctx context.Context, a answer, why string) {
 	}
 	s.count(func(of *Figures) { of.Restarts++ })
 	s.fault(s.taken(ctx, a) + why)
+}
+
+// hearLastWords adds the last words to why the last proxy has ended, as far as the runtime has written them.
+func (f *followed) hearLastWords(now time.Time) {
+	if f.log == "" {
+		return
+	}
+	if words := lastWords(f.log); words != "" { // the log may be gone meanwhile
+		f.why = f.bare + words
+	}
+	if now.Sub(f.failed) > wordsTime {
+		f.log = ""
+	}
 }
 
 const (

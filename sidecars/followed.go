@@ -26,7 +26,6 @@ type listed struct {
 	containers []sidecar.Container
 	at         time.Time
 	waits      bool // nothing was done since, and a proxy is waited for
-	ended      bool // a proxy has ended since it was begun; Manager.mu protects it
 }
 
 // followed is what is remembered of a sandbox. One worker at a time has it: the queue hands out a key once.
@@ -37,14 +36,16 @@ type followed struct {
 	over    time.Time         // when its application ended while another agent worked; Manager.mu protects it
 	answers map[string]answer // by container ID
 	list    listed
-	epoch   uint32 // the lowest that was not used yet
+	ends    map[string]seenEnd // that no step has learned of yet, by container ID; Manager.mu protects it
+	epoch   uint32             // the lowest that was not used yet
 
 	failures int // in a row
 	failed   time.Time
 	restarts int32
 	why      string // of the last failure
-	// bare is why without the last lines of the proxy's log. log is the path of that log, or "" once it is not read again.
-	bare, log string
+	// bare is why without the last lines of the proxy's log. log is the path of that log, or "" once it is not read again. last is the proxy of
+	// which the runtime has not told yet how it ended, or "".
+	bare, log, last string
 	// noHandover is the hash of the profile's version that cannot take over from what runs, so that this is ended first.
 	noHandover string
 	upgraded   time.Time
@@ -79,6 +80,10 @@ type answer struct {
 	why   string    // why it has not, if it has not
 	// watched reports whether its end is waited for.
 	watched bool
+	// gone is when this agent learned that its process has ended; zero: it has not. sure reports whether the kernel has said so, and untold whether
+	// the runtime has not told it yet, or how it has ended.
+	gone         time.Time
+	sure, untold bool
 	// ended reports whether its end was noted, well whether that was with exit code 0, and stopped whether this agent has ended it.
 	ended, well, stopped bool
 }
@@ -96,26 +101,13 @@ func (a *answer) hear(err error) {
 }
 
 func newFollowed(s podnet.Sandbox) *followed {
-	return &followed{sandbox: s, since: time.Now(), answers: map[string]answer{}}
+	return &followed{sandbox: s, since: time.Now(), answers: map[string]answer{}, ends: map[string]seenEnd{}}
 }
 
 // fail notes a proxy that could not be started, or has ended.
 func (f *followed) fail(now time.Time, why string) {
 	f.failures++
-	f.failed, f.why, f.bare, f.log = now, why, "", ""
-}
-
-// hearLastWords adds the last words to why the last proxy has ended, as far as the runtime has written them.
-func (f *followed) hearLastWords(now time.Time) {
-	if f.log == "" {
-		return
-	}
-	if words := lastWords(f.log); words != "" { // the log may be gone meanwhile
-		f.why = f.bare + words
-	}
-	if now.Sub(f.failed) > wordsTime {
-		f.log = ""
-	}
+	f.failed, f.why, f.bare, f.log, f.last = now, why, "", "", ""
 }
 
 // retryAt returns when the next proxy may be started: the pause grows with each failure in a row.

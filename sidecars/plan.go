@@ -25,8 +25,9 @@ type Proxy struct {
 	DrainedAt time.Time
 	// Orphan reports whether the proxy that it takes over from ended before this one was ready, so that this one never becomes ready.
 	Orphan bool
-	// Done reports whether it has ended and is not to be started again: its container stays, to say so.
-	Done bool
+	// Stays reports whether its container stays once it has ended: it says that none is to be started again, or the runtime does not know of the end
+	// yet.
+	Stays bool
 	// Succeeded reports whether a newer proxy took its listeners, and has ended since: it takes no connections any more.
 	Succeeded bool
 }
@@ -93,7 +94,7 @@ type Decision struct {
 // Decide compares the desired proxies of a sandbox with its containers. It knows nothing else: an agent that has just started comes to the same
 // decision as its predecessor.
 //
-//   - A container that has ended, or was made and not started, is removed, unless it is Done.
+//   - A container that has ended, or was made and not started, is removed, unless it stays (Stays).
 //   - A proxy that was told to drain is left alone until DrainLimit, and then ended. With HotRestart its successor ends it; if it has not
 //     by successorGrace after that, the agent does.
 //   - Of the others, the newest ready proxy serves. Older ones are drained. With HotRestart the successor has
@@ -148,7 +149,7 @@ func (d *Decision) sweep(there []Proxy) (running []Proxy) {
 		switch {
 		case p.State == sidecar.Running:
 			running = append(running, p)
-		case !p.Done:
+		case !p.Stays:
 			d.Actions = append(d.Actions, Action{Verb: Remove, ID: p.ID, Epoch: p.Epoch})
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -42,7 +43,7 @@ func (m *Manager) step(ctx context.Context, key Key, f *followed, sandbox podnet
 	} else if err != nil {
 		return 0, fmt.Errorf("read what the pod has chosen: %w", err)
 	}
-	there, err := m.list(ctx, key, f)
+	there, seen, err := m.list(ctx, key, f)
 	if err != nil {
 		return 0, err
 	}
@@ -60,8 +61,10 @@ func (m *Manager) step(ctx context.Context, key Key, f *followed, sandbox podnet
 
 	// learn
 	f.meet(there, time.Now())
+	s.believe(seen)
 	renewSecrets(ctx, m.Secrets, m.Cluster, s.view, f)
 	noteReady(ctx, m.Asker, s.view)
+	s.hearHow(ctx)
 	f.hearLastWords(time.Now())
 	s.noteEnds(ctx)
 	ask(ctx, m.Asker, s.view)
@@ -81,23 +84,25 @@ func (m *Manager) step(ctx context.Context, key Key, f *followed, sandbox podnet
 		m.dismiss(key, false)
 		return 0, nil
 	}
-	return s.again(f, decision, did), err
+	return s.sooner(s.again(f, decision, did)), err
 }
 
-// list returns the sandbox's containers, oldest first. Epochs of the pod's other sandboxes are not used again: a container's name in the runtime
-// consists of the pod's UID and the epoch.
-func (m *Manager) list(ctx context.Context, key Key, f *followed) (there []sidecar.Container, err error) {
+// list returns the sandbox's containers, oldest first, and the ends of processes that were seen before. Epochs of the pod's other sandboxes are not
+// used again: a container's name in the runtime consists of the pod's UID and the epoch.
+func (m *Manager) list(ctx context.Context, key Key, f *followed) (there []sidecar.Container, seen map[string]seenEnd, err error) {
 	m.mu.Lock()
-	stale := f.list.ended || !f.list.waits || time.Since(f.list.at) >= listFor
-	if stale {
-		f.list = listed{at: time.Now()}
-	}
+	seen = maps.Clone(f.ends)
 	m.mu.Unlock()
-	if stale {
+	untold := slices.ContainsFunc(f.list.containers, func(c sidecar.Container) bool { return f.answers[c.ID].untold })
+	if len(seen) > 0 || untold || !f.list.waits || time.Since(f.list.at) >= listFor {
+		f.list = listed{at: time.Now()}
 		if f.list.containers, err = m.Runtime.List(ctx, key.PodUID); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
+	m.mu.Lock()
+	maps.DeleteFunc(f.ends, func(id string, _ seenEnd) bool { _, known := seen[id]; return known })
+	m.mu.Unlock()
 	for _, c := range f.list.containers {
 		f.epoch = max(f.epoch, c.Epoch+1)
 		if c.Sandbox == key.Sandbox {
@@ -105,7 +110,7 @@ func (m *Manager) list(ctx context.Context, key Key, f *followed) (there []sidec
 		}
 	}
 	slices.SortFunc(there, func(a, b sidecar.Container) int { return cmp.Compare(a.Epoch, b.Epoch) })
-	return there, nil
+	return there, seen, nil
 }
 
 // noteReady notes the Envoys that serve, which they say by their own admin sockets. It is noted in the home since a proxy that has a
@@ -127,7 +132,7 @@ func ask(ctx context.Context, asker Asker, v view) {
 	p := v.choice.Profile
 	for _, c := range v.there {
 		a := v.answers[c.ID]
-		if c.State != sidecar.Running || v.drains(c.Epoch) {
+		if c.State != sidecar.Running || a.sure || v.drains(c.Epoch) {
 			continue
 		}
 		switch {

@@ -46,7 +46,7 @@ func (v view) observed(unheard bool) []Proxy {
 		a := v.answers[c.ID]
 		p := Proxy{
 			ID: c.ID, Epoch: c.Epoch, State: c.State, Hash: c.Hash, Since: a.seen, Asked: !a.asked.IsZero(), Ready: a.ready,
-			DrainedAt: v.home.notedAt(factDraining, c.Epoch), Done: v.isDone(c),
+			DrainedAt: v.home.notedAt(factDraining, c.Epoch), Stays: v.isDone(c) || a.untold,
 		}
 		if c.HotRestart != nil && c.State == sidecar.Running {
 			p.Ready = v.home.noted(factReady, c.Epoch)

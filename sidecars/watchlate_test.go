@@ -1,0 +1,149 @@
+package sidecars
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/sidecar"
+)
+
+// tardy is a runtime that lists a proxy as running for a while after its process has ended, as CRI-O does, and says even later how it ended.
+type tardy struct {
+	*fakeNode
+	lists, tells time.Duration
+	unsure       bool // nobody can wait for the process
+	first        time.Time
+	removed      time.Duration // after the end, the first one
+	asked        int           // lists after the end
+}
+
+// since returns how long the first proxy has ended; 0 if it runs.
+func (r *tardy) since() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c, there := r.containers["c001"]
+	if r.first.IsZero() && there && c.State == sidecar.Exited {
+		r.first = time.Now()
+	}
+	if r.first.IsZero() {
+		return 0
+	}
+	return time.Since(r.first)
+}
+
+func (r *tardy) List(ctx context.Context, podUID string) ([]sidecar.Container, error) {
+	out, err := r.fakeNode.List(ctx, podUID)
+	since := r.since()
+	for i := range out {
+		if out[i].ID == "c001" && out[i].State == sidecar.Exited {
+			if r.asked++; since < r.lists {
+				out[i].State = sidecar.Running
+			}
+		}
+	}
+	return out, err
+}
+
+func (r *tardy) End(ctx context.Context, id string) (sidecar.End, error) {
+	if id == "c001" && r.since() < r.tells {
+		return sidecar.End{}, sidecar.ErrNotEnded
+	}
+	return r.fakeNode.End(ctx, id)
+}
+
+func (r *tardy) Wait(ctx context.Context, id string) error {
+	err := r.fakeNode.Wait(ctx, id)
+	if err == nil && r.unsure {
+		return sidecar.ErrGone
+	}
+	return err
+}
+
+func (r *tardy) Remove(ctx context.Context, id string) error {
+	if id == "c001" && r.removed == 0 {
+		r.removed = r.since()
+	}
+	return r.fakeNode.Remove(ctx, id)
+}
+
+// The end of a process is a fact, whatever the runtime still lists: the next proxy starts at once, and how the last one ended is said later. A proxy
+// that may have ended for good is not started before that is known.
+func TestWatch_runtimeIsLate_endCounts(t *testing.T) {
+	const late = 420 * time.Millisecond
+	for name, c := range map[string]struct {
+		runtime tardy
+		policy  string
+		code    int32
+		started time.Duration // at the latest; 0: no other is started
+		why     string
+	}{
+		"the list is late":                  {runtime: tardy{lists: late, tells: late}, code: 139, started: 200 * time.Millisecond, why: "exit code 139"},
+		"the status is later":               {runtime: tardy{lists: late, tells: 2 * late}, code: 139, started: 200 * time.Millisecond, why: "exit code 139"},
+		"the status is late, not the list":  {runtime: tardy{tells: late}, code: 139, started: 200 * time.Millisecond, why: "exit code 139"},
+		"the status never comes":            {runtime: tardy{lists: late, tells: time.Hour}, code: 139, started: 200 * time.Millisecond, why: endedUnknown},
+		"its process is not known":          {runtime: tardy{lists: late, unsure: true}, code: 139, started: 900 * time.Millisecond, why: "exit code 139"},
+		"it may have ended for good, fails": {runtime: tardy{lists: late, tells: late}, policy: restartOnFailure, code: 1, started: 900 * time.Millisecond, why: "exit code 1"},
+		"it has ended for good":             {runtime: tardy{lists: late, tells: 2 * late}, policy: restartOnFailure},
+		"it may have, and nobody ever says": {runtime: tardy{tells: time.Hour}, policy: restartOnFailure, started: wordsTime + 2*time.Second, why: endedUnknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+				r := &c.runtime
+				r.fakeNode = n
+				if c.policy != "" {
+					n.profile.Spec.RestartPolicy = c.policy
+				}
+				m, stop := agent()
+				defer stop()
+				m.Runtime = r
+				m.Follow(sandboxOf("u1"))
+				after(time.Second)
+				n.end("c001", c.code)
+				after(20 * time.Millisecond) // the fake's own wait is not at once
+				n.change(func() {
+					if n.said["u1"].Ready {
+						t.Error("it is said to be ready")
+					}
+				})
+				after(max(c.started, 2*time.Second))
+				n.change(func() {
+					if next := n.containers["c002"]; (next != nil) != (c.started > 0) || next != nil && next.Created.Sub(r.first) > c.started {
+						t.Errorf("the next one is %+v", next)
+					}
+					if said := n.said["u1"]; c.started > 0 && said.Restarts != 1 || c.started == 0 && said.State != v1alpha1.Ended {
+						t.Errorf("the ManagedProxy says %+v", said)
+					}
+				})
+				after(2 * wordsTime)
+				n.change(func() {
+					if said := n.said["u1"]; !strings.Contains(said.Failure, c.why) || strings.Contains(said.Failure, endedUntold+"; ") {
+						t.Errorf("the ManagedProxy says %+v", said)
+					}
+					if _, there := n.containers["c001"]; there != (c.started == 0) || r.removed < min(r.lists, c.started) && c.started > 0 || r.asked > 40 {
+						t.Errorf("the old container is there: %t, removed after %s, %d lists", there, r.removed, r.asked)
+					}
+				})
+			})
+		})
+	}
+}
+
+// A proxy that was told to finish its connections is removed once the runtime knows of its end.
+func TestWatch_drainedProxyEnds_isRemovedLater(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		r := &tardy{fakeNode: n, lists: 420 * time.Millisecond, tells: 420 * time.Millisecond}
+		m, stop := agent()
+		defer stop()
+		m.Runtime = r
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		n.upgrade(m)
+		after(5 * time.Second)
+		if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Failure != "" || r.removed < r.lists || r.removed > 2*r.lists {
+			t.Errorf("removed after %s; the ManagedProxy says %+v", r.removed, said)
+		}
+	})
+}
