@@ -52,10 +52,12 @@ func (s stepping) stop(ctx context.Context, a Action) error {
 	mine := s.answers[a.ID]
 	mine.stopped = true
 	s.answers[a.ID] = mine
-	if !mine.ready {
+	if !mine.hung.IsZero() {
+		s.memory.why, s.memory.log = mine.hangs(), "" // not why it could not hand over
+	} else if !mine.ready {
 		why := a.Why
-		if mine.why != "" {
-			why += ": " + mine.why
+		if mine.readiness.why != "" {
+			why += ": " + mine.readiness.why
 		}
 		s.fault(why)
 	}

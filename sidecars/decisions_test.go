@@ -67,11 +67,11 @@ type counted struct {
 	sums int
 }
 
-func (c *counted) Ask(ctx context.Context, s podnet.Sandbox, p *Profile, epoch uint32) error {
+func (c *counted) Ask(ctx context.Context, s podnet.Sandbox, p *Profile, epoch uint32, q Question) error {
 	c.mu.Lock()
 	c.asks[epoch]++
 	c.mu.Unlock()
-	return c.fakeNode.Ask(ctx, s, p, epoch)
+	return c.fakeNode.Ask(ctx, s, p, epoch, q)
 }
 
 func (c *counted) Summarize(profile string, s Summary) {

@@ -35,6 +35,7 @@ type followed struct {
 	profile string            // the pod's choice; Manager.mu protects it
 	over    time.Time         // when its application ended while another agent worked; Manager.mu protects it
 	answers map[string]answer // by container ID
+	replies []reply           // that no step has heard yet; Manager.mu protects them
 	list    listed
 	ends    map[string]seenEnd // that no step has learned of yet, by container ID; Manager.mu protects it
 	epoch   uint32             // the lowest that was not used yet
@@ -73,11 +74,15 @@ type shown struct {
 type answer struct {
 	epoch uint32
 	seen  time.Time // since when this agent knows the container
-	asked time.Time // when it was asked last
-	calm  time.Time // when it first answered
-	ready bool      // it has answered once
-	now   bool      // it has answered when it was asked last
-	why   string    // why it has not, if it has not
+	found bool      // this agent has not made it
+	// readiness and alive are how it answers the two questions. asking reports whether it is being asked one, heard whether it was ever asked
+	// whether it is ready, and slow whether the last question took long.
+	readiness, alive    pulse
+	asking, heard, slow bool
+	calm                time.Time // when it first answered
+	ready               bool      // it has answered once
+	now                 bool      // it has not missed too many questions since
+	hung                time.Time // when it had missed too many questions whether it is alive
 	// watched reports whether its end is waited for.
 	watched bool
 	// gone is when this agent learned that its process has ended; zero: it has not. sure reports whether the kernel has said so, and untold whether
@@ -86,18 +91,6 @@ type answer struct {
 	sure, untold bool
 	// ended reports whether its end was noted, well whether that was with exit code 0, and stopped whether this agent has ended it.
 	ended, well, stopped bool
-}
-
-// hear notes what a proxy has answered when it was asked.
-func (a *answer) hear(err error) {
-	a.now, a.asked, a.why = err == nil, time.Now(), ""
-	a.ready = a.ready || a.now
-	if a.now && a.calm.IsZero() {
-		a.calm = a.asked
-	}
-	if err != nil {
-		a.why = err.Error()
-	}
 }
 
 func newFollowed(s podnet.Sandbox) *followed {
@@ -126,7 +119,7 @@ func (f *followed) meet(there []sidecar.Container, now time.Time) {
 	}
 	for _, c := range there {
 		if _, known := f.answers[c.ID]; !known {
-			f.answers[c.ID] = answer{epoch: c.Epoch, seen: now}
+			f.answers[c.ID] = answer{epoch: c.Epoch, seen: now, found: true}
 		}
 	}
 }

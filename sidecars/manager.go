@@ -30,6 +30,7 @@ const (
 //   - The Programmer follows a sandbox with Follow once its rules are in force: no connection goes past a proxy that does not run yet.
 //   - Each event, and each time that a Decision asks for, puts the sandbox into a queue. The end of a proxy's process is such an event.
 //   - A worker takes a step: it reads the sandbox (view), learns what has changed, decides (Decide), acts (stepping), and reports.
+//   - Proxies are asked outside of the workers (questions). An answer that is news is such an event.
 //   - The runtime is the only memory of what runs. What is remembered here (failures, answers) may be lost at any time.
 //   - A sweep finds leftovers of sandboxes that nobody follows.
 //   - When the agent ends, nothing is ended: proxies run on without it.
@@ -52,10 +53,11 @@ type Manager struct {
 	// Summaries is told of each change.
 	Summaries Summaries
 
-	once  sync.Once
-	queue workqueue.TypedRateLimitingInterface[Key]
-	mu    sync.Mutex
-	known map[Key]*followed
+	once      sync.Once
+	questions questions
+	queue     workqueue.TypedRateLimitingInterface[Key]
+	mu        sync.Mutex
+	known     map[Key]*followed
 	// lock is nil while this agent does not work. finishing are the calls that tell proxies to finish.
 	lock      *os.File
 	finishing sync.WaitGroup
@@ -199,6 +201,7 @@ func (m *Manager) mayFinish(key Key) bool {
 
 func (m *Manager) init() {
 	m.once.Do(func() {
+		m.questions = newQuestions()
 		m.known, m.counted = map[Key]*followed{}, map[string]*Figures{}
 		bounds := workqueue.NewTypedItemExponentialFailureRateLimiter[Key](firstPause, lastErrorPause)
 		m.queue = workqueue.NewTypedRateLimitingQueue(jitter.Limiter[Key]{Bounds: bounds})

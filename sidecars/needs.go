@@ -66,8 +66,8 @@ type Choice struct {
 
 // Asker asks proxies whether they are ready.
 type Asker interface {
-	// Ask returns nil if the proxy of an epoch is ready, and ErrPortTaken, whether there is a proxy or not, if another process has its ports.
-	Ask(ctx context.Context, s podnet.Sandbox, p *Profile, epoch uint32) error
+	// Ask returns nil if the proxy of an epoch answers a question with yes, and ErrPortTaken, whether there is a proxy or not, if another process has its ports.
+	Ask(ctx context.Context, s podnet.Sandbox, p *Profile, epoch uint32, q Question) error
 	// Serves returns nil if an epoch's Envoy has taken over, as it says on a socket of its own.
 	Serves(ctx context.Context, s podnet.Sandbox, epoch uint32) error
 	// Listens returns ErrNobodyListens if connections to the profile's outbound port are refused.

@@ -28,6 +28,8 @@ type Proxy struct {
 	// Stays reports whether its container stays once it has ended: it says that none is to be started again, or the runtime does not know of the end
 	// yet.
 	Stays bool
+	// Hung reports whether it was ready, and has to be replaced, since it no longer works.
+	Hung bool
 	// Succeeded reports whether a newer proxy took its listeners, and has ended since: it takes no connections any more.
 	Succeeded bool
 }
@@ -102,7 +104,8 @@ type Decision struct {
 //   - A newer proxy is ended if it cannot become ready, does not within StartLimit, or has another hash and may be upgraded. The serving
 //     proxy stays.
 //   - If none serves and none is starting, one is started.
-//   - If the serving proxy has another hash and may be upgraded, a new one takes over from it.
+//   - If the serving proxy has another hash and may be upgraded, or hangs, a new one takes over from it. One that hangs is ended
+//     then, not drained. If there is no room for its successor, it is ended first.
 func Decide(d Desired, there []Proxy, now time.Time) (out Decision) {
 	running := out.sweep(there)
 	if !d.Wanted && !d.Keep {
@@ -114,7 +117,11 @@ func Decide(d Desired, there []Proxy, now time.Time) (out Decision) {
 	live := out.leaveDraining(running, d, now)
 	serving := newestReady(live)
 	for _, old := range live[:max(serving, 0)] {
-		out.drain(old)
+		if old.Hung {
+			out.end(old, "it hung, and another proxy has taken over")
+		} else {
+			out.drain(old)
+		}
 	}
 	starting := live[serving+1:]
 	for _, p := range starting {
@@ -133,7 +140,9 @@ func Decide(d Desired, there []Proxy, now time.Time) (out Decision) {
 	switch {
 	case serving < 0:
 		out.start(next, d.RetryAt, now)
-	case live[serving].Hash == d.Hash || !d.Upgrade:
+	case live[serving].Hung && len(running) >= d.MaxRunning:
+		out.end(live[serving], "it hangs")
+	case !live[serving].Hung && (live[serving].Hash == d.Hash || !d.Upgrade):
 	case d.MaxRunning == 1:
 		out.end(live[serving], "a new version replaces it")
 	case len(running) < d.MaxRunning:

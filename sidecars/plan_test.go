@@ -107,6 +107,33 @@ func starts() map[string]decideCase {
 	}
 }
 
+func hung(p *Proxy) { p.Hung = true }
+
+// hangs are the cases in which a proxy that was ready no longer works.
+func hangs() map[string]decideCase {
+	return map[string]decideCase{
+		"one hangs": {wants(func(d *Desired) { d.Upgrade = false }), []Proxy{running(0, hung)}, Decision{Actions: []Action{start(1, "a")}, Serving: "a"}},
+		"one hangs, and it is too early to try again": {
+			wants(func(d *Desired) { d.RetryAt = now().Add(time.Second) }), []Proxy{running(0, hung)}, Decision{Serving: "a", Again: now().Add(time.Second)},
+		},
+		"one hangs, and there is no handover": {
+			wants(func(d *Desired) { d.MaxRunning = 1 }), []Proxy{running(0, hung)}, Decision{Actions: []Action{stop(0, "it hangs")}, Serving: "a"},
+		},
+		"one hangs, and its predecessor still drains": {
+			wants(func(d *Desired) { d.MaxRunning = 2 }),
+			[]Proxy{running(0, draining(time.Second)), running(1, hung)},
+			Decision{Actions: []Action{stop(1, "it hangs")}, Serving: "b", Again: now().Add(44 * time.Second)},
+		},
+		"one hangs, and its successor starts": {
+			wants(), []Proxy{running(0, hung), running(1, unready(time.Second))}, Decision{Serving: "a", Ask: []string{"b"}, Again: now().Add(9 * time.Second)},
+		},
+		"one hangs, and its successor is ready": {
+			wants(), []Proxy{running(0, hung), running(1)}, Decision{Actions: []Action{stop(0, "it hung, and another proxy has taken over")}, Serving: "b"},
+		},
+		"one hangs whose profile is gone": {Desired{Keep: true, MaxRunning: 1}, []Proxy{running(0, hung)}, Decision{Serving: "a"}},
+	}
+}
+
 // upgrades are the cases in which the profile has changed.
 func upgrades() map[string]decideCase {
 	return map[string]decideCase{
@@ -212,6 +239,7 @@ func ends() map[string]decideCase {
 func TestDecide_cases_giveActions(t *testing.T) {
 	cases := starts()
 	maps.Copy(cases, upgrades())
+	maps.Copy(cases, hangs())
 	maps.Copy(cases, ends())
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -63,7 +63,8 @@ func hashOf(spec v1alpha1.ProxyProfileSpec) string {
 	spec.Mode, spec.Shared = "", nil // does not change, and no proxy of a pod depends on it
 	spec.NamespaceSelector, spec.ImagePullSecrets = nil, nil
 	spec.Rollout, spec.DrainSeconds, spec.RestartPolicy = v1alpha1.Rollout{}, 0, ""
-	spec.Readiness.StartSeconds, spec.Readiness.PeriodSeconds = 0, 0
+	spec.Readiness.StartSeconds, spec.Readiness.PeriodSeconds, spec.Readiness.FailureThreshold = 0, 0, 0
+	spec.Liveness = nil
 	text, err := json.Marshal(spec)
 	if err != nil {
 		return "" // these types can be marshalled
@@ -101,10 +102,12 @@ func (p *Profile) UID() int64 {
 func (p *Profile) Ports() (out []uint16) {
 	ports := []int32{p.Spec.Network.OutboundPort, p.Spec.Network.InboundPort}
 	for slot := range uint32(slots) {
-		r := p.Readiness(slot)
-		ports = append(ports, r.TCPPort)
-		if r.HTTPGet != nil {
-			ports = append(ports, r.HTTPGet.Port)
+		for _, q := range []Question{IsReady, IsAlive} {
+			of := p.Question(q, slot)
+			ports = append(ports, of.TCPPort)
+			if of.HTTPGet != nil {
+				ports = append(ports, of.HTTPGet.Port)
+			}
 		}
 	}
 	for _, port := range ports {
@@ -118,10 +121,16 @@ func (p *Profile) Ports() (out []uint16) {
 // slots is how many proxies with handover reuse-port may run at once. What they cannot share they have by slot: the epoch modulo slots.
 const slots = 2
 
-// Readiness returns the question to the proxy of an epoch.
-func (p *Profile) Readiness(epoch uint32) v1alpha1.Readiness {
+// Question returns where and how the proxy of an epoch is asked. Without liveness that question has nothing in it.
+func (p *Profile) Question(q Question, epoch uint32) v1alpha1.Readiness {
 	own := func(socket string) string { return strings.ReplaceAll(socket, "{epoch}", number(epoch)) }
 	out, next := p.Spec.Readiness, int32(0)
+	if q == IsAlive {
+		out = v1alpha1.Readiness{}
+		if l := p.Spec.Liveness; l != nil {
+			out = v1alpha1.Readiness{HTTPGet: l.HTTPGet, TCPPort: l.TCPPort, Socket: l.Socket, SlotPorts: l.SlotPorts}
+		}
+	}
 	if out.SlotPorts {
 		next = int32(epoch % slots)
 	}
@@ -148,6 +157,19 @@ func (p *Profile) drainLimit() time.Duration { return time.Duration(p.Spec.Drain
 
 func (p *Profile) period() time.Duration {
 	return time.Duration(p.Spec.Readiness.PeriodSeconds) * time.Second
+}
+
+// failureThreshold is how many questions in a row a proxy has to miss until it is no longer ready.
+func (p *Profile) failureThreshold() int { return max(1, int(p.Spec.Readiness.FailureThreshold)) }
+
+// livenessPeriod is the time between two questions whether a proxy is alive. The profile has liveness.
+func (p *Profile) livenessPeriod() time.Duration {
+	return time.Duration(max(1, p.Spec.Liveness.PeriodSeconds)) * time.Second
+}
+
+// hangs reports whether a proxy has missed too many questions whether it is alive.
+func (p *Profile) hangs(alive pulse) bool {
+	return p != nil && p.Spec.Liveness != nil && alive.missed >= max(1, int(p.Spec.Liveness.FailureThreshold))
 }
 
 // hot reports whether the profile's proxies take over from each other by Envoy's hot restart.

@@ -29,6 +29,9 @@ func TestHash_profileChanges_onlySomeNeedNewProxy(t *testing.T) {
 		}, false},
 		"how it is rolled out":        {func(s *v1alpha1.ProxyProfileSpec) { s.Rollout.MaxParallel, s.DrainSeconds = 7, 7 }, false},
 		"how often it is asked":       {func(s *v1alpha1.ProxyProfileSpec) { s.Readiness.PeriodSeconds = 70 }, false},
+		"what becomes of one that does not answer": {func(s *v1alpha1.ProxyProfileSpec) {
+			s.Readiness.FailureThreshold, s.Liveness = 7, &v1alpha1.Liveness{TCPPort: 15021}
+		}, false},
 		"what its image is pulled by": {func(s *v1alpha1.ProxyProfileSpec) { s.ImagePullSecrets = []v1alpha1.SecretReference{{Name: "a"}} }, false},
 		"its image":                   {func(s *v1alpha1.ProxyProfileSpec) { s.Image = "other" }, true},
 		"its files":                   {func(s *v1alpha1.ProxyProfileSpec) { s.Files = nil }, true},

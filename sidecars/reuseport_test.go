@@ -82,13 +82,13 @@ func TestReadiness_epoch_hasItsOwnSocketAndPort(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(c.want, p.Readiness(7)); diff != "" {
+			if diff := cmp.Diff(c.want, p.Question(IsReady, 7)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 			if diff := cmp.Diff(append([]uint16{15001, 15006}, c.ports...), p.Ports()); diff != "" {
 				t.Errorf("ports: -want +got:\n%s", diff)
 			}
-			if even := p.Readiness(6); even.TCPPort != c.readiness.TCPPort {
+			if even := p.Question(IsReady, 6); even.TCPPort != c.readiness.TCPPort {
 				t.Errorf("of an even epoch: %+v", even)
 			}
 		})

@@ -81,7 +81,7 @@ func TestSamples_nginx_renders(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, files["nginx.conf"])
 		}
 	}
-	if got := p.Readiness(3).HTTPGet.Socket; got != "admin-3.sock" {
+	if got := p.Question(IsReady, 3).HTTPGet.Socket; got != "admin-3.sock" {
 		t.Errorf("it is asked at %s", got)
 	}
 	pod.Annotations["nginx.example.com/port"] = "80; } server { listen 81"

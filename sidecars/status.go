@@ -41,8 +41,8 @@ func (v view) status(f *followed, d Decision, pulling bool) Status {
 		out.Message = v.choice.Refusal
 	case v.done():
 		out.Message, out.Failure = endedWell, ""
-	case v.answers[d.Serving].why != "":
-		out.Message = "it does not answer: " + v.answers[d.Serving].why
+	case !v.answers[d.Serving].now && v.answers[d.Serving].readiness.why != "":
+		out.Message = "it does not answer: " + v.answers[d.Serving].readiness.why
 	case f.stale != "" && f.why != "":
 		out.Message = f.why + "; " + f.stale
 	case f.stale != "":

@@ -26,7 +26,7 @@ func TestStatus_messages_mostImportantFirst(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			v := view{
 				there: []sidecar.Container{{ID: "c1", State: sidecar.Running}}, choice: Choice{Name: "edge", Refusal: c.refusal}, home: home{t.TempDir()},
-				answers: map[string]answer{"c1": {ready: true, now: c.silent == "", why: c.silent}},
+				answers: map[string]answer{"c1": {ready: true, now: c.silent == "", readiness: pulse{why: c.silent}}},
 			}
 			got := v.status(&followed{why: c.why, stale: c.stale}, Decision{Serving: "c1"}, false)
 			if got.Message != c.want || got.Failure != c.why || got.Ready != (c.silent == "") {

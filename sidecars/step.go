@@ -18,20 +18,14 @@ import (
 const (
 	// stepTimeout bounds one step, a pull of an image excepted.
 	stepTimeout = 30 * time.Second
-	// startPoll is the shortest time between two questions to a proxy that is starting. Later it is one part in startPart of the time that
-	// the start has taken, and silentPoll at most.
-	startPoll = 50 * time.Millisecond
-	startPart = 8
-	// silentPoll is the time between two questions to a proxy that no longer answers.
-	silentPoll = time.Second
 	// lookFor is how long a sandbox that does not run is looked at every startPoll: the runtime may be starting it. Later it has ended.
 	lookFor = 10 * time.Second
 )
 
 // step looks at one sandbox and does what is to be done: it reads, learns, decides, acts and reports. again is when to look the next time; 0 is
-// never.
-func (m *Manager) step(ctx context.Context, key Key, f *followed, sandbox podnet.Sandbox) (again time.Duration, err error) {
-	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
+// never. Questions to proxies go on after it, until whole ends.
+func (m *Manager) step(whole context.Context, key Key, f *followed, sandbox podnet.Sandbox) (again time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(whole, stepTimeout)
 	defer cancel()
 	if err := m.finishLate(ctx, key, f); err != nil {
 		return 0, fmt.Errorf("tell proxies to finish: %w", err)
@@ -62,12 +56,15 @@ func (m *Manager) step(ctx context.Context, key Key, f *followed, sandbox podnet
 	// learn
 	f.meet(there, time.Now())
 	s.believe(seen)
+	s.hear(ctx)
 	renewSecrets(ctx, m.Secrets, m.Cluster, s.view, f)
-	noteReady(ctx, m.Asker, s.view)
 	s.hearHow(ctx)
 	f.hearLastWords(time.Now())
 	s.noteEnds(ctx)
-	ask(ctx, m.Asker, s.view)
+	s.ask(whole)
+	if s.unheard() {
+		return sweepInterval, nil
+	}
 
 	// decide
 	upgrade := choice.Profile != nil && s.needsTurn() && !choice.Ending && m.Rollout.may(choice.Profile, key)
@@ -113,43 +110,6 @@ func (m *Manager) list(ctx context.Context, key Key, f *followed) (there []sidec
 	return there, seen, nil
 }
 
-// noteReady notes the Envoys that serve, which they say by their own admin sockets. It is noted in the home since a proxy that has a
-// successor no longer answers: its admin interface is closed first.
-func noteReady(ctx context.Context, asker Asker, v view) {
-	for _, c := range v.there {
-		if c.HotRestart == nil || c.State != sidecar.Running || v.home.noted(factReady, c.Epoch) || asker.Serves(ctx, v.sandbox, c.Epoch) != nil {
-			continue
-		}
-		if err := v.home.note(factReady, c.Epoch); err != nil {
-			log.FromContext(ctx).Error(err, "proxy that serves not noted", "epoch", c.Epoch)
-		}
-	}
-}
-
-// ask asks the running proxies that do not drain whether they are ready: every period, and in each step if the last question had no answer. Old
-// and new Envoy have the same ports: before the new one serves, the old one would answer for it.
-func ask(ctx context.Context, asker Asker, v view) {
-	p := v.choice.Profile
-	for _, c := range v.there {
-		a := v.answers[c.ID]
-		if c.State != sidecar.Running || a.sure || v.drains(c.Epoch) {
-			continue
-		}
-		switch {
-		case p == nil && a.asked.IsZero():
-			a.ready, a.now = true, true // nobody knows how to ask it; it was left running
-		case p == nil || a.now && time.Since(a.asked) < p.period():
-			continue
-		case c.HotRestart != nil && !v.home.noted(factReady, c.Epoch):
-			a.hear(errServesNot)
-		default:
-			a.ready = a.ready || c.HotRestart != nil
-			a.hear(asker.Ask(ctx, v.sandbox, p, c.Epoch))
-		}
-		v.answers[c.ID] = a
-	}
-}
-
 // again returns the time until the next step.
 func (v view) again(f *followed, d Decision, did outcome) time.Duration {
 	switch {
@@ -159,24 +119,15 @@ func (v view) again(f *followed, d Decision, did outcome) time.Duration {
 		return sweepInterval
 	case len(d.Actions) > 0 && !did.pulling:
 		return startPoll
-	case len(d.Ask) > 0:
-		var newest time.Time
-		for _, id := range d.Ask {
-			newest = later(newest, v.answers[id].seen)
-		}
-		return min(max(startPoll, time.Since(newest)/startPart), silentPoll)
-	case v.choice.Ending || d.Serving == "" && v.home.finished(time.Now()): // the pod is gone soon, or says that it has finished
+	case len(d.Ask) == 0 && (v.choice.Ending || d.Serving == "" && v.home.finished(time.Now())): // the pod is gone soon, or says that it has finished
 		return cleanInterval
 	}
 	wait := sweepInterval
-	if d.Serving != "" && v.choice.Profile != nil {
-		wait = min(wait, v.choice.Profile.period())
-		if !v.answers[d.Serving].now {
-			wait = silentPoll
-		}
+	if at, some := v.nextQuestion(); some {
+		wait = min(wait, time.Until(at))
 	}
 	if !d.Again.IsZero() {
-		wait = min(wait, max(time.Until(d.Again), startPoll))
+		wait = min(wait, time.Until(d.Again))
 	}
-	return wait
+	return max(wait, startPoll)
 }

@@ -33,7 +33,7 @@ func (v view) desired(f *followed, upgrade bool) Desired {
 		Hash: p.Hash, MaxRunning: p.maxRunning(), Slots: p.Spec.Handover == v1alpha1.HandoverReusePort, HotRestart: v.hotRestarts(), Upgrade: upgrade || !v.needsTurn(),
 		StartLimit: p.startLimit(), DrainLimit: p.drainLimit(), Epoch: f.epoch, RetryAt: f.retryAt(),
 	}
-	if f.noHandover == p.Hash {
+	if f.noHandover == p.Hash || v.clings(f) {
 		out.MaxRunning = 1
 	}
 	return out
@@ -45,8 +45,8 @@ func (v view) observed(unheard bool) []Proxy {
 	for _, c := range v.there {
 		a := v.answers[c.ID]
 		p := Proxy{
-			ID: c.ID, Epoch: c.Epoch, State: c.State, Hash: c.Hash, Since: a.seen, Asked: !a.asked.IsZero(), Ready: a.ready,
-			DrainedAt: v.home.notedAt(factDraining, c.Epoch), Stays: v.isDone(c) || a.untold,
+			ID: c.ID, Epoch: c.Epoch, State: c.State, Hash: c.Hash, Since: a.seen, Asked: a.heard, Ready: a.ready,
+			DrainedAt: v.home.notedAt(factDraining, c.Epoch), Stays: v.isDone(c) || a.untold, Hung: !a.hung.IsZero(),
 		}
 		if c.HotRestart != nil && c.State == sidecar.Running {
 			p.Ready = v.home.noted(factReady, c.Epoch)
@@ -99,9 +99,17 @@ func (v view) replaced(epoch uint32) bool {
 	})
 }
 
-// expected reports whether a proxy's end is no news: it was noted, or it was told to end.
+// clings reports whether there is a proxy that hangs, and a successor has failed since: it cannot hand over.
+func (v view) clings(f *followed) bool {
+	return slices.ContainsFunc(v.there, func(c sidecar.Container) bool {
+		hung := v.answers[c.ID].hung
+		return !hung.IsZero() && c.State == sidecar.Running && f.failed.After(hung)
+	})
+}
+
+// expected reports whether a proxy's end is no news: it was noted, it was told to end, or it was to be replaced since it hung.
 func (v view) expected(a answer) bool {
-	return a.ended || a.stopped || v.drains(a.epoch) || v.home.noted(factTelling, a.epoch) || v.replaced(a.epoch)
+	return !a.hung.IsZero() || a.ended || a.stopped || v.drains(a.epoch) || v.home.noted(factTelling, a.epoch) || v.replaced(a.epoch)
 }
 
 // hotRestarts reports whether there are proxies that take over from each other by Envoy's hot restart.

@@ -57,16 +57,15 @@ func (s stepping) believe(seen map[string]seenEnd) {
 		a := s.answers[c.ID]
 		end, gone := seen[c.ID]
 		if gone {
-			a.gone, a.sure = end.at, end.sure
+			a.gone, a.sure, a.now = end.at, end.sure, false
 		}
 		a.untold = !a.gone.IsZero() && c.State == sidecar.Running
 		switch {
 		case c.State == sidecar.Exited && a.gone.IsZero():
-			a.gone = time.Now()
+			a.gone, a.now = time.Now(), false
 		case a.untold && a.sure:
 			s.there[i].State = sidecar.Exited
 		}
-		a.now = a.now && a.gone.IsZero()
 		s.answers[c.ID] = a
 	}
 }

@@ -52,6 +52,48 @@ type Readiness struct {
 	// +kubebuilder:default=10
 	// +optional
 	PeriodSeconds int32 `json:"periodSeconds,omitempty"`
+	// FailureThreshold is how many questions in a row a proxy that was ready has to miss until it, and its pod, are no longer ready.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	// +kubebuilder:default=3
+	// +optional
+	FailureThreshold int32 `json:"failureThreshold,omitempty"`
+}
+
+// Liveness is a question to a proxy that has been ready, asked as Readiness is: exactly one of httpGet, tcpPort and socket. A proxy that misses
+// it too often is replaced. Ask what fails only if the proxy itself hangs, not what fails with its upstreams.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.slotPorts) || !self.slotPorts || has(self.tcpPort) && self.tcpPort < 65535 || has(self.httpGet) && has(self.httpGet.port) && self.httpGet.port < 65535",message="slotPorts needs a port with a next one: tcpPort or httpGet.port, 65534 at most"
+// +kubebuilder:validation:XValidation:rule="[has(self.httpGet), has(self.tcpPort), has(self.socket)].filter(x, x).size() == 1",message="exactly one of httpGet, tcpPort and socket"
+type Liveness struct {
+	// HTTPGet expects a status from 200 to 399.
+	// +optional
+	HTTPGet *HTTPGet `json:"httpGet,omitempty"`
+	// TCPPort expects that a connection to 127.0.0.1 is accepted.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	// +optional
+	TCPPort int32 `json:"tcpPort,omitempty"`
+	// Socket is the name of a unix socket in /run/sidecar, which must accept a connection. {epoch} in it is the proxy's epoch.
+	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9_-]|\{epoch\})([A-Za-z0-9._-]|\{epoch\})*$`
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	Socket string `json:"socket,omitempty"`
+	// SlotPorts has a proxy of slot 1 asked at the port after the named one.
+	// +optional
+	SlotPorts bool `json:"slotPorts,omitempty"`
+	// PeriodSeconds is the time between two questions.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=3600
+	// +kubebuilder:default=10
+	// +optional
+	PeriodSeconds int32 `json:"periodSeconds,omitempty"`
+	// FailureThreshold is how many questions in a row a proxy has to miss until it is replaced.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	// +kubebuilder:default=3
+	// +optional
+	FailureThreshold int32 `json:"failureThreshold,omitempty"`
 }
 
 // HTTPGet is a request to a port of 127.0.0.1, or to a unix socket.

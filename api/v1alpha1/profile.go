@@ -118,6 +118,8 @@ type ProxyProfileList struct {
 // +kubebuilder:validation:XValidation:rule="self.handover == 'envoy-hot-restart' || !has(self.hotRestart)",message="hotRestart needs handover envoy-hot-restart"
 // +kubebuilder:validation:XValidation:rule="(self.handover == 'reuse-port') == has(self.stopSignal)",message="stopSignal belongs to handover reuse-port, which needs it"
 // +kubebuilder:validation:XValidation:rule="self.handover != 'reuse-port' || has(self.readiness.slotPorts) && self.readiness.slotPorts || has(self.readiness.socket) && self.readiness.socket.contains('{epoch}') || has(self.readiness.httpGet) && has(self.readiness.httpGet.socket) && self.readiness.httpGet.socket.contains('{epoch}')",message="with handover reuse-port the old proxy would answer for the new one: readiness has to ask what one epoch alone has, a socket with {epoch} in its name, such as admin-{epoch}.sock, or a port with slotPorts"
+// +kubebuilder:validation:XValidation:rule="self.handover != 'reuse-port' || !has(self.liveness) || has(self.liveness.slotPorts) && self.liveness.slotPorts || has(self.liveness.socket) && self.liveness.socket.contains('{epoch}') || has(self.liveness.httpGet) && has(self.liveness.httpGet.socket) && self.liveness.httpGet.socket.contains('{epoch}')",message="with handover reuse-port another proxy would answer for the one that hangs: liveness has to ask what one epoch alone has, a socket with {epoch} in its name, such as admin-{epoch}.sock, or a port with slotPorts"
+// +kubebuilder:validation:XValidation:rule="self.mode != 'shared' || !has(self.liveness)",message="mode shared has no liveness: the DaemonSet of the proxy has its own"
 type ProxyProfileSpec struct {
 	// NamespaceSelector selects, by labels, the namespaces whose pods may choose this profile. Without it no pod may; an empty selector
 	// ({}) selects all namespaces.
@@ -207,6 +209,11 @@ type ProxyProfileSpec struct {
 	// Readiness says when the proxy is ready. With mode shared it is ready for a pod once it has answered the version of a configuration with
 	// that pod; a port that is named here has to be free in the pod, as the proxy's other ports.
 	Readiness Readiness `json:"readiness"`
+
+	// Liveness says when a proxy that has been ready hangs: it is replaced, with the handover where the hanging proxy still can. Without it no
+	// proxy is replaced for not answering.
+	// +optional
+	Liveness *Liveness `json:"liveness,omitempty"`
 
 	// DrainSeconds is how long an old proxy may finish its connections after an upgrade. An Envoy gets it as --parent-shutdown-time-s, and
 	// two thirds of it as --drain-time-s.

@@ -21,6 +21,7 @@ const (
 	diagStates      = 52
 	diagPort        = 4 // big endian
 	diagAddress     = 8
+	diagQueue       = 56 // of a listener: the connections that wait
 	diagUID         = 64
 	diagMessageSize = 72
 )
@@ -73,6 +74,8 @@ func (n Namespaces) Unheard(ctx context.Context, at podnet.Place, ports []uint16
 type Socket struct {
 	Port uint16
 	UID  uint32
+	// Waiting is how many connections a listener has not accepted yet.
+	Waiting uint32
 	// Loopback is set if nobody outside of the pod can reach it.
 	Loopback bool
 }
@@ -123,5 +126,8 @@ func socketOf(body []byte) Socket {
 	if body[0] == unix.AF_INET6 {
 		address = netip.AddrFrom16([16]byte(body[diagAddress : diagAddress+16])).Unmap()
 	}
-	return Socket{Port: binary.BigEndian.Uint16(body[diagPort:]), UID: binary.NativeEndian.Uint32(body[diagUID:]), Loopback: address.IsLoopback()}
+	return Socket{
+		Port: binary.BigEndian.Uint16(body[diagPort:]), UID: binary.NativeEndian.Uint32(body[diagUID:]),
+		Waiting: binary.NativeEndian.Uint32(body[diagQueue:]), Loopback: address.IsLoopback(),
+	}
 }

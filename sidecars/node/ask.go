@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/jitter"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables/kernel"
@@ -28,33 +29,80 @@ type asker struct {
 	homes      sidecars.Homes
 }
 
-// Ask returns nil if the proxy of an epoch is ready, and sidecars.ErrPortTaken if another user listens on its ports. During a handover old
-// and new proxy share their ports, so with a handover the socket that only this epoch has must answer as well.
-func (a asker) Ask(ctx context.Context, s podnet.Sandbox, p *sidecars.Profile, epoch uint32) error {
+// Ask returns nil if the proxy of an epoch is ready, or alive, and sidecars.ErrPortTaken if another user listens on its ports. Old and new HAProxy
+// have the same listeners, and either takes a connection to them. So a HAProxy that is to be ready must answer on the socket that only its
+// epoch has, too.
+func (a asker) Ask(ctx context.Context, s podnet.Sandbox, p *sidecars.Profile, epoch uint32, q sidecars.Question) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	if err := a.checkPorts(ctx, s, p); err != nil {
 		return err
 	}
-	if p.Spec.Handover == v1alpha1.HandoverHAProxy {
-		if err := a.askSocket(ctx, a.homes.HandoverSocket(s, epoch)); err != nil {
+	if p.Spec.Handover == v1alpha1.HandoverHAProxy && q == sidecars.IsReady {
+		if err := askHAProxy(ctx, a.homes.HandoverSocket(s, epoch)); err != nil {
 			return err
 		}
 	}
-	r := p.Readiness(epoch)
+	r := p.Question(q, epoch)
 	switch {
 	case r.Socket != "":
 		return a.askSocket(ctx, filepath.Join(a.homes.RunDirectory(s), r.Socket))
 	case r.TCPPort != 0:
-		conn, err := a.dial(ctx, s, r.TCPPort)
-		if err != nil {
-			return err
-		}
-		return conn.Close()
+		return a.askPort(ctx, s, r.TCPPort)
 	case r.HTTPGet != nil:
 		return a.askHTTP(ctx, s, r.HTTPGet)
 	}
-	return errors.New("the profile has no readiness")
+	return errors.New("the profile does not say how to ask it")
+}
+
+// askHAProxy returns nil if a HAProxy answers on its admin socket. That it takes a connection says nothing: the kernel takes those of a process
+// that is stopped, or hangs.
+func askHAProxy(ctx context.Context, path string) error {
+	conn, err := sidecars.DialSocket(ctx, path)
+	if err != nil {
+		return err
+	}
+	defer conn.Close() //nolint:errcheck // all was read
+	deadline, _ := ctx.Deadline()
+	if err := conn.SetDeadline(deadline); err != nil {
+		return fmt.Errorf("ask the proxy's socket %s: %w", filepath.Base(path), err)
+	}
+	var answer [1]byte
+	if _, err = conn.Write([]byte("show info\n")); err == nil {
+		_, err = conn.Read(answer[:])
+	}
+	if err != nil { // its text has the number of a descriptor, which is another one each time
+		return fmt.Errorf("the proxy does not answer on its socket %s", filepath.Base(path))
+	}
+	return nil
+}
+
+// acceptPoll is the time between two looks whether a connection was accepted.
+const acceptPoll = 10 * time.Millisecond
+
+// askPort returns nil if a process accepts connections to a port: one is made, and then the kernel holds none that waits. The kernel takes
+// those of a process that is stopped, or hangs.
+func (a asker) askPort(ctx context.Context, s podnet.Sandbox, port int32) error {
+	conn, err := a.dial(ctx, s, port)
+	if err != nil {
+		return err
+	}
+	defer conn.Close() //nolint:errcheck // nothing was written
+	for {
+		waits, err := kernel.Visit(ctx, a.namespaces, s.Place(), func(ctx context.Context, ns *netns.NS) (waits bool, err error) {
+			err = kernel.EachListener(ctx, ns, func(l kernel.Socket) (more bool) {
+				waits = waits || l.Port == uint16(port) && l.Waiting > 0
+				return !waits
+			})
+			return waits, err
+		})
+		if err != nil || !waits {
+			return err
+		}
+		if !jitter.Wait(ctx, acceptPoll) {
+			return fmt.Errorf("the proxy does not accept connections to its port %d", port)
+		}
+	}
 }
 
 // askSocket connects to a unix socket.

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bufio"
 	"errors"
 	"net"
 	"net/http"
@@ -49,7 +50,9 @@ func TestAsk_eachKindOfReadiness_isAsked(t *testing.T) {
 		t.Fatal(err)
 	}
 	listenUnix(t, filepath.Join(run, "admin"))
-	listenUnix(t, a.homes.HandoverSocket(s, 1))
+	go answerLine(listenUnix(t, a.homes.HandoverSocket(s, 1)))
+	listenUnix(t, a.homes.HandoverSocket(s, 3)) // which nobody answers
+	kerneltest.ListenTCP(t, ns, kerneltest.Owner{}, false, "127.0.0.1:7005")
 	outside := filepath.Join(dir, "outside")
 	listenUnix(t, outside)
 	if err := errors.Join(os.Symlink(outside, filepath.Join(run, "link")), os.WriteFile(filepath.Join(run, "file"), nil, 0o600)); err != nil {
@@ -72,11 +75,15 @@ func TestAsk_eachKindOfReadiness_isAsked(t *testing.T) {
 		"a link to a socket":             {readiness: v1alpha1.Readiness{Socket: "link"}},
 		"a file":                         {readiness: v1alpha1.Readiness{Socket: "file"}},
 		"a port, by its own socket":      {readiness: v1alpha1.Readiness{TCPPort: 7001}, handover: v1alpha1.HandoverHAProxy, epoch: 1, ready: true},
-		"a socket of its own, no port":   {readiness: v1alpha1.Readiness{TCPPort: 7003}, handover: v1alpha1.HandoverHAProxy, epoch: 1},
-		"a port of another epoch":        {readiness: v1alpha1.Readiness{TCPPort: 7001}, handover: v1alpha1.HandoverHAProxy, epoch: 2},
+		"a port, by a socket of its own that nobody answers": {
+			readiness: v1alpha1.Readiness{TCPPort: 7001}, handover: v1alpha1.HandoverHAProxy, epoch: 3,
+		},
+		"a port whose process accepts nothing": {readiness: v1alpha1.Readiness{TCPPort: 7005}},
+		"a socket of its own, no port":         {readiness: v1alpha1.Readiness{TCPPort: 7003}, handover: v1alpha1.HandoverHAProxy, epoch: 1},
+		"a port of another epoch":              {readiness: v1alpha1.Readiness{TCPPort: 7001}, handover: v1alpha1.HandoverHAProxy, epoch: 2},
 	} {
 		p := &sidecars.Profile{Spec: v1alpha1.ProxyProfileSpec{Readiness: c.readiness, Handover: c.handover}}
-		if err := a.Ask(t.Context(), s, p, c.epoch); c.ready != (err == nil) {
+		if err := a.Ask(t.Context(), s, p, c.epoch, sidecars.IsReady); c.ready != (err == nil) {
 			t.Errorf("%s: %v", name, err)
 		} else if err != nil && strings.Contains(err.Error(), "127.0.0.1:") {
 			t.Errorf("%s: the words are others each time: %v", name, err)
@@ -84,11 +91,22 @@ func TestAsk_eachKindOfReadiness_isAsked(t *testing.T) {
 	}
 }
 
-func listenUnix(t *testing.T, path string) {
+// answerLine answers each line as HAProxy does on its admin socket.
+func answerLine(l net.Listener) {
+	for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
+		if _, err := bufio.NewReader(conn).ReadString('\n'); err == nil {
+			_, _ = conn.Write([]byte("Name: HAProxy\n"))
+		}
+		_ = conn.Close()
+	}
+}
+
+func listenUnix(t *testing.T, path string) net.Listener {
 	t.Helper()
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
+	return l
 }

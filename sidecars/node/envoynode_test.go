@@ -93,8 +93,8 @@ func (a countedAsker) Serves(ctx context.Context, s podnet.Sandbox, epoch uint32
 	return a.node.call()
 }
 
-func (a countedAsker) Ask(ctx context.Context, s podnet.Sandbox, p *sidecars.Profile, epoch uint32) error {
-	if err := a.asker.Ask(ctx, s, p, epoch); err != nil {
+func (a countedAsker) Ask(ctx context.Context, s podnet.Sandbox, p *sidecars.Profile, epoch uint32, q sidecars.Question) error {
+	if err := a.asker.Ask(ctx, s, p, epoch, q); err != nil {
 		return err
 	}
 	a.node.mu.Lock()

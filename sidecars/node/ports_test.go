@@ -53,7 +53,7 @@ func TestAsk_applicationHasThePort_isRefused(t *testing.T) {
 			}
 			a := asker{namespaces: namespaces(t)}
 			s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u1", ID: "s1", NetNS: ns.Path()}
-			err := a.Ask(t.Context(), s, &sidecars.Profile{Spec: c.spec}, 0)
+			err := a.Ask(t.Context(), s, &sidecars.Profile{Spec: c.spec}, 0, sidecars.IsReady)
 			if errors.Is(err, sidecars.ErrPortTaken) != (c.wantedPorts != "") || err != nil && !strings.Contains(err.Error(), c.wantedPorts) || c.wantedPorts == "" && err != nil {
 				t.Errorf("error %v, want %q in it", err, c.wantedPorts)
 			}

@@ -1,0 +1,271 @@
+package sidecars
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"istio-pod-network-controller/internal/sidecar"
+)
+
+const (
+	// quickQuestions and slowQuestions bound the questions that are asked at once: to proxies that have answered in time, or refused, and to
+	// those that have not.
+	quickQuestions = 32
+	slowQuestions  = 16
+	// slowAfter is how long a question may take until its proxy counts as slow.
+	slowAfter = 500 * time.Millisecond
+	// startPoll is the shortest time between two questions to a proxy that is starting. Later it is one part in startPart of the time that
+	// the start has taken, and silentPoll at most.
+	startPoll = 50 * time.Millisecond
+	startPart = 8
+	// silentPoll is the time between two questions to a proxy that has missed one. It doubles with each further one, up to lastSilentPoll.
+	silentPoll     = time.Second
+	lastSilentPoll = 10 * time.Second
+)
+
+// Question is what a proxy is asked.
+type Question int
+
+// The questions.
+const (
+	IsReady   Question = iota
+	IsAlive            // whether a proxy that has been ready still works; it is replaced if it does not
+	takesOver          // whether an Envoy serves, where no profile says what else to ask it
+)
+
+// questions are asked outside of the workers, each in a goroutine of its own: a proxy that does not answer delays no other one. Slow proxies have
+// places of their own.
+type questions struct{ quick, slow chan struct{} }
+
+func newQuestions() questions {
+	return questions{make(chan struct{}, quickQuestions), make(chan struct{}, slowQuestions)}
+}
+
+// reply is how a proxy has answered a question.
+type reply struct {
+	id   string // of its container
+	to   Question
+	at   time.Time // when it was asked or, if it has not answered, when that was given up
+	err  error
+	slow bool
+	// serves reports whether it is an Envoy that has taken over.
+	serves bool
+}
+
+// pulse is how a proxy answers one question, again and again.
+type pulse struct {
+	at     time.Time // of the last reply, or of the question that waits for one
+	missed int       // in a row
+	why    string    // why the last one was missed, or ""
+}
+
+func (p *pulse) hear(r reply) {
+	p.at, p.why = r.at, ""
+	if r.err == nil {
+		p.missed = 0
+		return
+	}
+	p.missed++
+	p.why = r.err.Error()
+}
+
+// hear notes what a proxy has answered. It is no longer ready once it has missed threshold questions in a row.
+func (a *answer) hear(r reply, threshold int) {
+	a.asking, a.slow = false, r.slow
+	switch r.to {
+	case IsAlive:
+		a.alive.hear(r)
+		return
+	case takesOver:
+		a.readiness.at = r.at
+		return
+	case IsReady:
+	}
+	a.heard = true
+	if r.serves && !a.ready {
+		a.ready, a.readiness.missed = true, 0
+	}
+	a.readiness.hear(r)
+	if a.readiness.missed == 0 {
+		a.ready, a.now = true, true
+		if a.calm.IsZero() {
+			a.calm = r.at
+		}
+	}
+	a.now = a.now && a.readiness.missed < threshold
+}
+
+// calmly reports whether a proxy has answered all that it was asked, so that its next answer is no news.
+func (a answer) calmly() bool { return a.now && a.readiness.missed == 0 && a.alive.missed == 0 }
+
+// next returns what a proxy is asked next, and when.
+func (a answer) next(p *Profile, current bool) (q Question, at time.Time) {
+	if !a.readiness.at.IsZero() {
+		at = a.readiness.at.Add(a.pause(p))
+	}
+	if p == nil {
+		return takesOver, at
+	}
+	if p.Spec.Liveness == nil || !a.ready || !current || !a.hung.IsZero() {
+		return IsReady, at
+	}
+	if alive := later(a.alive.at, a.calm).Add(p.livenessPeriod()); alive.Before(at) {
+		return IsAlive, alive
+	}
+	return IsReady, at
+}
+
+// pause returns the time between two questions whether the proxy is ready.
+func (a answer) pause(p *Profile) time.Duration {
+	switch {
+	case p == nil, !a.heard, !a.ready:
+		return min(max(startPoll, time.Since(a.seen)/startPart), silentPoll)
+	case a.readiness.missed == 0:
+		return p.period()
+	}
+	const doublings = 4
+	return min(silentPoll<<min(a.readiness.missed-1, doublings), lastSilentPoll)
+}
+
+// hangs says that a proxy was replaced since it hung.
+func (a answer) hangs() string {
+	return "it was replaced, since it had missed " + strconv.Itoa(a.alive.missed) + " questions of liveness in a row: " + a.alive.why
+}
+
+// hear notes what the proxies have answered since the last step. That an Envoy serves is noted in the home: once it has a successor it no longer
+// says so, as its admin interface is closed first.
+func (s stepping) hear(ctx context.Context) {
+	s.mu.Lock()
+	replies := s.memory.replies
+	s.memory.replies = nil
+	s.mu.Unlock()
+	threshold := 1
+	if p := s.choice.Profile; p != nil {
+		threshold = p.failureThreshold()
+	}
+	for _, r := range replies {
+		a, known := s.answers[r.id]
+		if !known {
+			continue
+		}
+		a.hear(r, threshold)
+		s.answers[r.id] = a
+		if a.hung.IsZero() && s.choice.Profile.hangs(a.alive) {
+			s.noteEnd(ctx, a, a.hangs())
+			a.hung = s.memory.failed
+			s.answers[r.id] = a
+		}
+		if c := s.container(r.id); r.serves && c != nil && c.State == sidecar.Running {
+			if err := s.home.note(factReady, c.Epoch); err != nil {
+				log.FromContext(ctx).Error(err, "proxy that serves not noted", "epoch", c.Epoch)
+			}
+		}
+	}
+}
+
+// ask begins the questions that are due: to the running proxies that do not drain, one at a time to each. Without a profile nobody knows how to
+// ask them: they were left running.
+func (s stepping) ask(ctx context.Context) {
+	for _, c := range s.there {
+		a, p := s.answers[c.ID], s.choice.Profile
+		if !s.asks(c) || a.asking {
+			continue
+		}
+		if p == nil && !a.heard {
+			a.ready, a.now = true, true
+			s.answers[c.ID] = a
+		}
+		q, at := a.next(p, s.isCurrent(c))
+		if q == takesOver && !s.overtakes(c) || time.Now().Before(at) {
+			continue
+		}
+		a.asking = true
+		if q == IsAlive {
+			a.alive.at = time.Now()
+		} else {
+			a.readiness.at = time.Now()
+		}
+		s.answers[c.ID] = a
+		go s.question(ctx, c, q, a)
+	}
+}
+
+// question asks a proxy. The sandbox is looked at for the answer if it is news.
+func (s stepping) question(ctx context.Context, c sidecar.Container, q Question, before answer) {
+	lane := s.questions.quick
+	if before.slow {
+		lane = s.questions.slow
+	}
+	select {
+	case lane <- struct{}{}:
+	case <-ctx.Done():
+		return
+	}
+	began := time.Now()
+	serves, err := s.answer(ctx, c, q)
+	<-lane
+	r := reply{id: c.ID, to: q, at: began, err: err, slow: time.Since(began) >= slowAfter, serves: serves}
+	if err != nil {
+		r.at = time.Now()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.memory.replies = append(s.memory.replies, r)
+	if s.known[s.key] == s.memory && (err != nil || !before.calmly()) {
+		s.queue.Add(s.key)
+	}
+}
+
+// answer returns nil if a proxy says yes. Old and new Envoy have the same ports: before the new one serves, the old one would answer for it.
+func (s stepping) answer(ctx context.Context, c sidecar.Container, q Question) (serves bool, err error) {
+	if s.overtakes(c) && s.Asker.Serves(ctx, s.sandbox, c.Epoch) != nil {
+		return false, errServesNot
+	}
+	serves = c.HotRestart != nil
+	if q == takesOver {
+		return serves, nil
+	}
+	return serves, s.Asker.Ask(ctx, s.sandbox, s.choice.Profile, c.Epoch, q)
+}
+
+// asks reports whether a proxy is asked: it runs, and does not drain.
+func (v view) asks(c sidecar.Container) bool {
+	return c.State == sidecar.Running && !v.drains(c.Epoch)
+}
+
+// overtakes reports whether a proxy is an Envoy that has not said yet that it serves.
+func (v view) overtakes(c sidecar.Container) bool {
+	return c.HotRestart != nil && !v.home.noted(factReady, c.Epoch)
+}
+
+// isCurrent reports whether a proxy is of the profile's present version, whose questions may not suit another one.
+func (v view) isCurrent(c sidecar.Container) bool {
+	return v.choice.Profile != nil && versionOf(c) == v.choice.Profile.Hash
+}
+
+// unheard reports whether a proxy that was found running has not answered yet. Until it has, nothing is decided or reported: it may serve.
+func (v view) unheard() bool {
+	for _, c := range v.there {
+		if a := v.answers[c.ID]; a.found && !a.heard && a.asking && v.choice.Profile != nil && v.asks(c) {
+			return true
+		}
+	}
+	return false
+}
+
+// nextQuestion returns when the next question is due that no running question delays.
+func (v view) nextQuestion() (at time.Time, some bool) {
+	for _, c := range v.there {
+		a := v.answers[c.ID]
+		if !v.asks(c) || a.asking && !a.calmly() || v.choice.Profile == nil && !v.overtakes(c) {
+			continue
+		}
+		if _, next := a.next(v.choice.Profile, v.isCurrent(c)); !some || next.Before(at) {
+			at, some = next, true
+		}
+	}
+	return at, some
+}

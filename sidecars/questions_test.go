@@ -1,0 +1,187 @@
+package sidecars
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"istio-pod-network-controller/api/v1alpha1"
+)
+
+// Proxies that answer nothing delay neither a new pod's proxy nor the next one of a proxy that has crashed.
+func TestQuestions_otherProxiesSilent_delayNoStart(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		const silent = 40
+		m, stop := agent()
+		defer stop()
+		for i := range silent {
+			m.Follow(sandboxOf(fmt.Sprint("silent", i)))
+		}
+		m.Follow(sandboxOf("crashes"))
+		after(time.Second)
+		n.change(func() {
+			for _, c := range n.containers {
+				c.hangs = c.PodUID != "crashes"
+			}
+		})
+		after(time.Minute)
+		for i := range silent {
+			n.mustSay(t, fmt.Sprint("silent", i), v1alpha1.Running, false)
+		}
+		m.Follow(sandboxOf("new"))
+		n.change(func() {
+			for id, c := range n.containers {
+				if c.PodUID == "crashes" {
+					go n.end(id, 1)
+				}
+			}
+		})
+		after(500 * time.Millisecond)
+		n.mustSay(t, "new", v1alpha1.Running, true)
+		if said := n.mustSay(t, "crashes", v1alpha1.Running, true); said.Restarts != 1 {
+			t.Errorf("the ManagedProxy of the one that has crashed says %+v", said)
+		}
+	})
+}
+
+// A node whose proxies hang from their start on has places for those of other pods.
+func TestQuestions_othersHangAtStart_newOneStarts(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		n.profile.Spec.Readiness.StartSeconds = 600
+		n.behave = func(p *fakeProxy) { p.hangs = p.PodUID != "new" }
+		m, stop := agent()
+		defer stop()
+		for i := range 40 {
+			m.Follow(sandboxOf(fmt.Sprint("silent", i)))
+		}
+		after(10 * time.Second)
+		m.Follow(sandboxOf("new"))
+		after(300 * time.Millisecond)
+		n.mustSay(t, "new", v1alpha1.Running, true)
+	})
+}
+
+// An agent that starts says nothing of a proxy before that has answered: it may serve.
+func TestUnheard_newAgent_saysNothingBeforeAnswer(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		m, stop := agent()
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		stop()
+		n.change(func() { clear(n.said); n.containers["c001"].hangs = true })
+		m, stop = agent()
+		defer stop()
+		m.Follow(sandboxOf("u1"))
+		after(900 * time.Millisecond)
+		n.change(func() {
+			if said, some := n.said["u1"]; some {
+				t.Errorf("before the proxy has answered the ManagedProxy says %+v", said)
+			}
+		})
+		after(time.Second)
+		n.mustSay(t, "u1", v1alpha1.Starting, false)
+	})
+}
+
+// A proxy, and with it its pod, is no longer ready once it has missed several questions in a row, and ready again with the next answer.
+func TestFailureThreshold_questionsMissed_decide(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		n.profile.Spec.Readiness.FailureThreshold = 3
+		m, stop := agent()
+		defer stop()
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		for missed, silence := range map[string]struct {
+			length time.Duration
+			ready  bool
+		}{
+			"one": {10500 * time.Millisecond, true}, "three": {20 * time.Second, false},
+		} {
+			n.change(func() { n.containers["c001"].readyAfter = -1 })
+			after(silence.length)
+			if said := n.mustSay(t, "u1", v1alpha1.Running, silence.ready); (said.Message == "") != silence.ready {
+				t.Errorf("%s missed: the ManagedProxy says %+v", missed, said)
+			}
+			n.change(func() { n.containers["c001"].readyAfter = 0 })
+			after(20 * time.Second)
+			n.mustSay(t, "u1", v1alpha1.Running, true)
+		}
+	})
+}
+
+// hang has the proxy that serves hang. canHandOver reports whether a successor of it becomes ready.
+func (n *fakeNode) hang(id string, canHandOver bool) {
+	n.change(func() {
+		before := n.behave
+		n.behave = func(p *fakeProxy) {
+			before(p)
+			if p.from != "" && !canHandOver {
+				p.exit, p.readyAfter = 1, -1
+			}
+		}
+		n.containers[id].hangs = true
+	})
+}
+
+// A proxy that hangs is replaced: with a handover if it still can, else by one that starts when it has ended. It counts as a restart.
+func TestLiveness_proxyHangs_isReplaced(t *testing.T) {
+	for name, c := range map[string]struct {
+		handover    v1alpha1.Handover
+		canHandOver bool
+		liveness    *v1alpha1.Liveness
+		wantEpoch   uint32
+	}{
+		"it hands over":                       {v1alpha1.HandoverHAProxy, true, &v1alpha1.Liveness{TCPPort: 15021, PeriodSeconds: 5, FailureThreshold: 2}, 1},
+		"it cannot hand over":                 {v1alpha1.HandoverHAProxy, false, &v1alpha1.Liveness{TCPPort: 15021, PeriodSeconds: 5, FailureThreshold: 2}, 2},
+		"there is no handover":                {v1alpha1.HandoverNone, true, &v1alpha1.Liveness{TCPPort: 15021, PeriodSeconds: 5, FailureThreshold: 2}, 1},
+		"the profile does not want it to be":  {v1alpha1.HandoverHAProxy, true, nil, 0},
+		"it has not missed enough of them":    {v1alpha1.HandoverHAProxy, true, &v1alpha1.Liveness{TCPPort: 15021, PeriodSeconds: 5, FailureThreshold: 50}, 0},
+		"it is not asked before it was ready": {v1alpha1.HandoverHAProxy, true, &v1alpha1.Liveness{TCPPort: 15021, PeriodSeconds: 3600}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+				n.profile.Spec.Handover, n.profile.Spec.Liveness = c.handover, c.liveness
+				m, stop := agent()
+				defer stop()
+				m.Follow(sandboxOf("u1"))
+				after(2 * time.Minute)
+				n.mustSay(t, "u1", v1alpha1.Running, true)
+				n.hang("c001", c.canHandOver)
+				after(30 * time.Second)
+				said := n.mustSay(t, "u1", v1alpha1.Running, c.wantEpoch > 0)
+				replaced := int32(0)
+				if c.wantEpoch > 0 {
+					replaced = 1
+				}
+				if said.Epoch != c.wantEpoch || said.Restarts != replaced || strings.Contains(said.Failure, "questions of liveness") != (replaced == 1) {
+					t.Errorf("the ManagedProxy says %+v, want epoch %d", said, c.wantEpoch)
+				}
+				if running := n.running(); len(running) != 1 || (running[0] == "c001") != (replaced == 0) {
+					t.Errorf("%v run", running)
+				}
+				if got := m.Figures()["edge"]; replaced == 1 && got.Restarts != 1+uint64(c.wantEpoch-1) {
+					t.Errorf("figures %+v", got)
+				}
+			})
+		})
+	}
+}
+
+// A proxy that hangs each time is replaced with pauses.
+func TestLiveness_eachProxyHangs_isReplacedWithPauses(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		n.profile.Spec.Handover = v1alpha1.HandoverNone
+		n.profile.Spec.Liveness = &v1alpha1.Liveness{TCPPort: 15021, PeriodSeconds: 1, FailureThreshold: 1}
+		n.behave = func(p *fakeProxy) {
+			time.AfterFunc(200*time.Millisecond, func() { n.change(func() { p.hangs = true }) })
+		}
+		m, stop := agent()
+		defer stop()
+		m.Follow(sandboxOf("u1"))
+		after(5 * time.Minute)
+		if n.next < 10 || n.next > 50 {
+			t.Errorf("%d proxies were made in 5 minutes", n.next)
+		}
+	})
+}
