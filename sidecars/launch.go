@@ -25,6 +25,8 @@ type launch struct {
 	from *uint32
 	// place is an Envoy's place in its line, nil for other proxies.
 	place *sidecar.HotRestart
+	// restart is the pod's wish for a new proxy, see Choice.
+	restart string
 }
 
 // start makes a proxy. What the owner of the pod or the profile has to know is noted as a failure, the rest is waited for.
@@ -59,7 +61,7 @@ func (s stepping) launch(ctx context.Context, a Action) error {
 	if err != nil {
 		return err
 	}
-	l := launch{profile: p, pod: withAddresses(pod, addresses), sandbox: s.key.Sandbox, epoch: a.Epoch}
+	l := launch{profile: p, pod: withAddresses(pod, addresses), sandbox: s.key.Sandbox, epoch: a.Epoch, restart: s.choice.Restart}
 	from := s.container(a.From)
 	if from != nil {
 		l.from = &from.Epoch
@@ -135,7 +137,7 @@ func (l launch) spec(h home) sidecar.Spec {
 		Resources: l.resources(),
 	}
 	out.Labels.HotRestart = l.place
-	out.Labels.StopSignal = p.StopSignal
+	out.Labels.StopSignal, out.Labels.Restart = p.StopSignal, l.restart
 	if p.Handover == v1alpha1.HandoverHAProxy {
 		out.Labels.StopSignal = "USR1" // HAProxy finishes its connections, and as the first process of its namespace ignores TERM
 	}

@@ -60,6 +60,8 @@ type Choice struct {
 	Refusal string
 	// OptedOut reports whether the pod itself refuses a proxy. Otherwise a running proxy stays.
 	OptedOut bool
+	// Restart is "", or the pod's wish for a new proxy: a proxy that was made with another one is replaced.
+	Restart string
 	// Ending reports whether the pod is being deleted, or has finished; Finished whether its containers have ended for good.
 	Ending, Finished bool
 }

@@ -27,8 +27,8 @@ func TestHash_profileChanges_onlySomeNeedNewProxy(t *testing.T) {
 		"who may choose it": {func(s *v1alpha1.ProxyProfileSpec) {
 			s.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
 		}, false},
-		"how it is rolled out":        {func(s *v1alpha1.ProxyProfileSpec) { s.Rollout.MaxParallel, s.DrainSeconds = 7, 7 }, false},
-		"how often it is asked":       {func(s *v1alpha1.ProxyProfileSpec) { s.Readiness.PeriodSeconds = 70 }, false},
+		"how it is rolled out":  {func(s *v1alpha1.ProxyProfileSpec) { s.Rollout.MaxParallel, s.DrainSeconds = 7, 7 }, false},
+		"how often it is asked": {func(s *v1alpha1.ProxyProfileSpec) { s.Readiness.PeriodSeconds = 70 }, false},
 		"what becomes of one that does not answer": {func(s *v1alpha1.ProxyProfileSpec) {
 			s.Readiness.FailureThreshold, s.Liveness = 7, &v1alpha1.Liveness{TCPPort: 15021}
 		}, false},

@@ -153,12 +153,16 @@ func (s stepping) hear(ctx context.Context) {
 		}
 		a.hear(r, threshold)
 		s.answers[r.id] = a
-		if a.hung.IsZero() && s.choice.Profile.hangs(a.alive) {
+		c := s.container(r.id)
+		if c == nil || c.State != sidecar.Running {
+			continue
+		}
+		if a.hung.IsZero() && s.choice.Profile.hangs(a.alive) && !s.goes(ctx) {
 			s.noteEnd(ctx, a, a.hangs())
 			a.hung = s.memory.failed
 			s.answers[r.id] = a
 		}
-		if c := s.container(r.id); r.serves && c != nil && c.State == sidecar.Running {
+		if r.serves {
 			if err := s.home.note(factReady, c.Epoch); err != nil {
 				log.FromContext(ctx).Error(err, "proxy that serves not noted", "epoch", c.Epoch)
 			}

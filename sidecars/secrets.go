@@ -20,12 +20,7 @@ const (
 	secretsPeriod = 10 * time.Second
 	// tokenFile is the file with a ServiceAccount's token.
 	tokenFile = "token"
-	// rotatedHash is added to the hash of a proxy that a new one has to replace because its secrets have changed.
-	rotatedHash = "-rotated"
 )
-
-// versionOf returns the hash of the profile's version that a proxy is of.
-func versionOf(c sidecar.Container) string { return strings.TrimSuffix(c.Hash, rotatedHash) }
 
 // grantSecrets gives a proxy that is about to be made what its profile says. The directory is the epoch's.
 func grantSecrets(ctx context.Context, from Secrets, secrets string, l launch) error {
@@ -92,7 +87,7 @@ func renewal(from, expires time.Time) time.Time {
 }
 
 // renewSecrets brings the secrets of the proxies that run up to date, those of older versions of the profile as well. A source that cannot
-// be read leaves what the proxy has; the ManagedProxy says why. A proxy that has to be replaced for its secrets gets another hash.
+// be read leaves what the proxy has; the ManagedProxy says why.
 func renewSecrets(ctx context.Context, from Secrets, cluster Cluster, v view, f *followed) {
 	if now := time.Now(); now.Sub(f.renewed) >= secretsPeriod {
 		f.renewed = now
@@ -110,11 +105,6 @@ func renewSecrets(ctx context.Context, from Secrets, cluster Cluster, v view, f 
 			}
 		}
 		f.stale = strings.Join(faults, "; ")
-	}
-	for i, c := range v.there {
-		if v.home.noted(factRotated, c.Epoch) {
-			v.there[i].Hash += rotatedHash
-		}
 	}
 }
 

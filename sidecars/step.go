@@ -58,6 +58,7 @@ func (m *Manager) step(whole context.Context, key Key, f *followed, sandbox podn
 	s.believe(seen)
 	s.hear(ctx)
 	renewSecrets(ctx, m.Secrets, m.Cluster, s.view, f)
+	s.outdate()
 	s.hearHow(ctx)
 	f.hearLastWords(time.Now())
 	s.noteEnds(ctx)

@@ -45,6 +45,10 @@ func ownKeys() []Key {
 		{KeyExcludeSources, onBoth, "nothing, or CIDRs", "nothing", "clients whose connections to the pod are not redirected, on any port"},
 		{KeyExcludeUsers, onBoth, "nothing, or users and ranges of users, each also with a port", "nothing", "users whose outbound traffic goes past the proxy, all of it or to one port"},
 		{KeySidecar, onBoth, "the name of a ProxyProfile; on a pod also `none`", "the agent runs no proxy", "the agent runs the pod's proxy by this profile; with `--sidecars` only"},
+		{
+			KeyRestartProxy, "pod", "anything, such as the time", "nothing",
+			"a new value has the agent replace the proxy that it runs for the pod, once, as for a new version of the profile; with `--sidecars` only",
+		},
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 // readAnnotations are all annotations that Of reads.
 func readAnnotations() []string {
 	return []string{
-		KeyInitialize, KeySidecar, KeyOutboundPort, KeyInboundPort, KeyTunnelPort, KeyDNSCapture, KeyIPv6, KeyInboundPorts,
+		KeyInitialize, KeySidecar, KeyRestartProxy, KeyOutboundPort, KeyInboundPort, KeyTunnelPort, KeyDNSCapture, KeyIPv6, KeyInboundPorts,
 		keyMode, keyIncludeCIDRs, keyExcludeCIDRs, keyIncludeInbound, keyExcludeInbound, keyIncludeOutbound, keyExcludeOutbound,
 		keyExcludeInterfaces, keyReroute, keyKubevirt, keyInject, keyInjected, keyDeployer, keyBuild,
 		KeyIncludeInboundPorts, KeyExcludeInboundPorts, KeyIncludeOutboundPorts, KeyExcludeOutboundPorts, KeyExcludeSources, KeyExcludeUsers,
@@ -29,7 +29,7 @@ func Reads(annotation string) bool { return slices.Contains(readAnnotations(), a
 
 // ReadsOfNamespace reports whether Of reads an annotation of namespaces. What others write about one pod is not inherited.
 func ReadsOfNamespace(annotation string) bool {
-	return Reads(annotation) && !slices.Contains([]string{keyInject, keyInjected, keyDeployer, keyBuild}, annotation)
+	return Reads(annotation) && !slices.Contains([]string{KeyRestartProxy, keyInject, keyInjected, keyDeployer, keyBuild}, annotation)
 }
 
 // ReadsLabel reports whether Of reads a label of pods.

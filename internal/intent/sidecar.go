@@ -12,8 +12,10 @@ import (
 // KeySidecar is the annotation of a pod or a namespace that names the ProxyProfile of its proxy; the pod's wins. SidecarNone on a pod
 // means that it has none.
 const (
-	KeySidecar  = "pod-network-controller.istio.io/sidecar"
-	SidecarNone = "none"
+	KeySidecar = "pod-network-controller.istio.io/sidecar"
+	// KeyRestartProxy is the annotation of a pod whose new value has the agent replace the pod's proxy once.
+	KeyRestartProxy = "pod-network-controller.istio.io/restart-proxy"
+	SidecarNone     = "none"
 )
 
 // ManagedProxy is what the redirection needs to know of a proxy that the agent runs for a pod.

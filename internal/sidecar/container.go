@@ -35,6 +35,8 @@ type Labels struct {
 	// StopSignal is the name of the signal that makes the proxy finish its connections and end, without "SIG". It is "" for an
 	// Envoy, which its successor tells, and without a handover.
 	StopSignal string
+	// Restart identifies the pod's wish for a new proxy that this one fulfils, or is "".
+	Restart string
 	// HotRestart is nil for a proxy that is no Envoy with hot restart.
 	HotRestart *HotRestart
 }

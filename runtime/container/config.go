@@ -34,6 +34,7 @@ const (
 	labelProfile = "pod-network-controller.istio.io/profile"
 	labelHash    = "pod-network-controller.istio.io/hash"
 	labelSignal  = "pod-network-controller.istio.io/stop-signal"
+	labelRestart = "pod-network-controller.istio.io/restart-proxy"
 	labelHot     = "pod-network-controller.istio.io/hot-restart"
 	labelImage   = "pod-network-controller.istio.io/image" // as the profile names it: CRI-O's lists do not say
 	labelCall    = "pod-network-controller.istio.io/call"  // random: whose call has made the container
@@ -45,7 +46,7 @@ const cpuPeriod = 100_000
 func labelsOf(l map[string]string) sidecar.Labels {
 	return sidecar.Labels{
 		PodUID: l[labelPodUID], PodNamespace: l[labelPodNamespace], PodName: l[labelPodName],
-		Profile: l[labelProfile], Hash: l[labelHash], StopSignal: l[labelSignal],
+		Profile: l[labelProfile], Hash: l[labelHash], StopSignal: l[labelSignal], Restart: l[labelRestart],
 		HotRestart: sidecar.ParseHotRestart(l[labelHot]),
 	}
 }
@@ -53,7 +54,7 @@ func labelsOf(l map[string]string) sidecar.Labels {
 func labels(l sidecar.Labels, image string) map[string]string {
 	out := map[string]string{
 		labelContainerName: ContainerName, labelPodUID: l.PodUID, labelPodNamespace: l.PodNamespace, labelPodName: l.PodName,
-		labelSidecar: "true", labelProfile: l.Profile, labelHash: l.Hash, labelSignal: l.StopSignal,
+		labelSidecar: "true", labelProfile: l.Profile, labelHash: l.Hash, labelSignal: l.StopSignal, labelRestart: l.Restart,
 		labelImage: image,
 	}
 	if l.HotRestart != nil {

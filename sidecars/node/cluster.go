@@ -43,6 +43,7 @@ func (c sidecarCluster) Choice(ctx context.Context, s podnet.Sandbox) (sidecars.
 		return out, nil //nolint:nilerr // the pod's report says what is wrong with its annotation; its proxy stays
 	}
 	has, found, refusal, err := c.has(ctx, s, name, pod, ns)
+	out.Restart = sidecars.Wish(pod.Annotations[intent.KeyRestartProxy])
 	out.Name, out.Generation, out.Refusal = has, found.generation, refusal
 	if err == nil && refusal == "" {
 		out.Profile = found.usable

@@ -1,0 +1,33 @@
+package sidecars
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+
+	"istio-pod-network-controller/internal/sidecar"
+)
+
+// outdatedHash is added to the hash of a proxy that a new one has to replace, though the profile has not changed.
+const outdatedHash = "-outdated"
+
+// versionOf returns the hash of the profile's version that a proxy is of.
+func versionOf(c sidecar.Container) string { return strings.TrimSuffix(c.Hash, outdatedHash) }
+
+// outdate gives a different hash to the proxies that have to be replaced because their secrets have changed, or their pod wishes it.
+func (v view) outdate() {
+	for i, c := range v.there {
+		if v.home.noted(factRotated, c.Epoch) || v.choice.Restart != "" && v.choice.Restart != c.Restart {
+			v.there[i].Hash += outdatedHash
+		}
+	}
+}
+
+// Wish returns what Choice.Restart is for a value of the pod's annotation, in a form that fits in a label.
+func Wish(value string) string {
+	if value == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(value))
+	return hex.EncodeToString(sum[:8])
+}
