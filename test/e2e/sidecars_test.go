@@ -112,6 +112,16 @@ func (m managed) patchProfile(t testing.TB, spec map[string]any) {
 	must(t, err)
 }
 
+// profileSpec returns the profile's spec.
+func (m managed) profileSpec(ctx context.Context) (map[string]any, error) {
+	profile, err := m.objects.Resource(sidecarKind("proxyprofiles")).Get(ctx, m.profile, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	spec, _, err := unstructured.NestedMap(profile.Object, "spec")
+	return spec, err
+}
+
 // newVersion changes the profile so that its proxies are upgraded.
 func (m managed) newVersion(t testing.TB, version string) {
 	t.Helper()
