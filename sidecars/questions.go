@@ -152,9 +152,11 @@ func (s stepping) hear(ctx context.Context) {
 			continue
 		}
 		a.hear(r, threshold)
-		s.answers[r.id] = a
 		c := s.container(r.id)
-		if c == nil || c.State != sidecar.Running {
+		runs := c != nil && c.State == sidecar.Running
+		a.now = a.now && runs
+		s.answers[r.id] = a
+		if !runs {
 			continue
 		}
 		if a.hung.IsZero() && s.choice.Profile.hangs(a.alive) && !s.goes(ctx) {

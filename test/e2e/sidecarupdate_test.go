@@ -55,7 +55,9 @@ func TestProxyAgentUpdateUnderChurn(t *testing.T) {
 
 	after := map[string]fileState{}
 	for _, b := range loaded {
-		m.awaitSidecar(t, b.pod.Name, func(status map[string]any) error { return errors.Join(isServing(0)(status), equal(status["restarts"], 0)) })
+		m.awaitSidecar(t, b.pod.Name, func(status map[string]any) error {
+			return errors.Join(isServing(0)(status), equal(status["restarts"], 0))
+		})
 		maps.Copy(after, filesBelow(t, m.home(t, b.pod)))
 	}
 	for path, was := range before {
