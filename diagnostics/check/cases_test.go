@@ -135,6 +135,7 @@ func podCases() map[string]changed {
 			f.Misplaced = map[string][]string{"shop": {"x is a label: make it an annotation"}}
 		}, check: "mistyped-keys", level: Warn, want: "namespace shop: x is a label"},
 		"a wrong annotation":             {change: func(f *Facts) { f.Pods[0].Fault, f.Pods[0].Redirect = "value \"x\"", false }, check: "pod-settings", level: Warn, want: `shop/cart: value "x"`},
+		"a pod that names a profile":     {change: func(f *Facts) { f.Pods[0].Redirect, f.Pods[0].Reason = false, intent.SidecarsOff }, check: "pod-settings", level: OK},
 		"a pod that cannot have it":      {change: func(f *Facts) { f.Pods[0].Redirect, f.Pods[0].Reason = false, intent.HostNetwork }, check: "pod-settings", level: Warn, want: "hostNetwork"},
 		"a namespace without proxies":    {change: func(f *Facts) { f.Namespaces["empty"] = map[string]string{intent.KeyInitialize: "true"} }, check: "namespaces-without-effect", level: Warn, want: "empty"},
 		"a node that keeps its taint":    {change: func(f *Facts) { f.Nodes[0].Taints = []string{startupTaintKey} }, check: "startup-taint", level: Fail, want: "n1"},

@@ -84,6 +84,7 @@ func podSettings(f *Facts) finding {
 		case !p.Running:
 		case p.Fault != "":
 			wrong = append(wrong, name+": "+p.Fault)
+		case p.Reason == intent.SidecarsOff: // whether its proxy runs is said by the check proxies-ready
 		case p.Asked && !p.Redirect && !slices.Contains([]intent.Reason{intent.IstioInit, intent.OptedOut, intent.ModeNone, intent.NamespaceModeNone}, p.Reason):
 			left = append(left, name+": "+string(p.Reason))
 		}
