@@ -34,7 +34,7 @@ const (
 //   - The runtime is the only memory of what runs. What is remembered here (failures, answers) may be lost at any time.
 //   - A sweep finds leftovers of sandboxes that nobody follows.
 //   - When the agent ends, nothing is ended: proxies run on without it.
-//   - Of two agents of the node only the one that has the lock of Homes.Root works. The other one remembers what it is told, and takes over once
+//   - Of two agents of the node only the holder of the lock of Homes.Root works. The other one remembers what it is told, and takes over once
 //     the first one's workers have ended.
 type Manager struct {
 	Runtime Runtime

@@ -238,8 +238,8 @@ func (d *Decision) again(at time.Time) {
 	}
 }
 
-// nextEpoch returns the first epoch from next on that is newer than every container. The runtime refuses a second container of the same
-// name and epoch, which also keeps two agents from starting the same one.
+// nextEpoch returns the first epoch from next on that is newer than every container. containerd refuses a second container of the same name and
+// epoch.
 func nextEpoch(next uint32, there []Proxy) uint32 {
 	for _, p := range there {
 		next = max(next, p.Epoch+1)
