@@ -6,7 +6,7 @@
 # "nri required powercut wait cni lifecycle" unless it says otherwise.
 # E2E_SECOND lists those of them that run in a second cluster beside the first: none unless it says otherwise.
 # E2E_CHURN is how many pods come and go in one of them: 20 unless it says otherwise.
-# E2E_SIDECAR_CHURN is how many pods whose proxies the agent runs come and go, E2E_SIDECARS how many proxies are upgraded under load: 10
+# E2E_SIDECAR_CHURN is how many pods whose proxies the agent runs come and go, also while the agent is updated; E2E_SIDECARS how many proxies are upgraded under load: 10
 # each unless they say otherwise. Their full sizes are 100 and 30. E2E_ROLLED is how many proxies one roll-out replaces under load: 6 unless
 # it says otherwise, 100 for figures, which go to the file that BENCH_JSON names.
 # E2E_CHAOS_SEED chooses what the minute of chaos does: always the same unless it says otherwise; empty, a seed is drawn.

@@ -221,6 +221,7 @@ func (m *Manager) Start(ctx context.Context) error {
 	m.work(ctx)
 	m.hold(nil)
 	m.finishing.Wait()
+	log.FromContext(ctx).Info("the node's proxies run on without this agent")
 	return nil
 }
 
