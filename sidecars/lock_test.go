@@ -2,6 +2,8 @@ package sidecars
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -159,4 +161,23 @@ func TestContainerEnded_agentWaits_isRemembered(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A directory that cannot be locked keeps the agent from working on proxies, and from nothing else.
+func TestStart_directoryMissing_isTriedAgain(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "later")
+	bubble(t, func(t *testing.T, n *fakeNode, _ func() (*Manager, func())) {
+		m, stop := startAgent(t, n, root)
+		defer stop()
+		m.Follow(sandboxOf("u1"))
+		after(time.Minute)
+		if got := n.running(); len(got) > 0 {
+			t.Errorf("%v run", got)
+		}
+		if err := os.Mkdir(root, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		after(soon + time.Second)
+		n.mustSay(t, "u1", v1alpha1.Running, true)
+	})
 }
