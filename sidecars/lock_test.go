@@ -2,6 +2,7 @@ package sidecars
 
 import (
 	"context"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -46,8 +47,12 @@ func TestStart_twoAgents_secondWaitsForFirst(t *testing.T) {
 		}
 		n.upgrade(first)
 		after(2 * sweepInterval)
-		if got := n.running(); !slices.Equal(got, []string{"c003", "c004", "c005"}) { // that of the pod which is gone, and two new ones
-			t.Errorf("%v run", got)
+		now := map[string]string{}
+		for _, id := range n.running() {
+			now[n.containers[id].PodUID] += n.containers[id].Image
+		}
+		if want := map[string]string{"u1": "localhost/haproxy:2", "u2": "localhost/haproxy:2", "u3": "localhost/haproxy:1"}; !maps.Equal(now, want) {
+			t.Errorf("there run %v, want %v: nobody ends the proxy of a pod that is gone", now, want)
 		}
 		if got := second.Figures(); len(got) > 0 {
 			t.Errorf("the agent that waits has figures %v", got)
