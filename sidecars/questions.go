@@ -165,10 +165,19 @@ func (s stepping) hear(ctx context.Context) {
 			s.answers[r.id] = a
 		}
 		if r.serves {
-			if err := s.home.note(factReady, c.Epoch); err != nil {
-				log.FromContext(ctx).Error(err, "proxy that serves not noted", "epoch", c.Epoch)
-			}
+			s.noteServes(ctx, c.Epoch)
 		}
+	}
+	for _, c := range s.there { // an earlier answer does not say whether it has taken over: it is asked now, once, as it is noted or ended then
+		if s.isOrphan(c) && s.Asker.Serves(ctx, s.sandbox, c.Epoch) == nil {
+			s.noteServes(ctx, c.Epoch)
+		}
+	}
+}
+
+func (s stepping) noteServes(ctx context.Context, epoch uint32) {
+	if err := s.home.note(factReady, epoch); err != nil {
+		log.FromContext(ctx).Error(err, "proxy that serves not noted", "epoch", epoch)
 	}
 }
 

@@ -50,7 +50,7 @@ func (v view) observed(unheard bool) []Proxy {
 		}
 		if c.HotRestart != nil && c.State == sidecar.Running {
 			p.Ready = v.home.noted(factReady, c.Epoch)
-			p.Orphan = !p.Ready && c.HotRestart.Epoch > 0 && !v.inLine(c, -1)
+			p.Orphan = v.isOrphan(c)
 			p.Succeeded = unheard && v.lostSuccessor(c)
 		}
 		out = append(out, p)
@@ -82,6 +82,11 @@ func nobodyListens(ctx context.Context, asker Asker, v view) bool {
 func (v view) lostSuccessor(c sidecar.Container) bool {
 	return c.HotRestart != nil && c.State == sidecar.Running && v.home.noted(factReady, c.Epoch) && !v.drains(c.Epoch) &&
 		v.home.noted(factSuccessor, c.Epoch) && !v.inLine(c, +1)
+}
+
+// isOrphan reports whether an Envoy runs that does not serve, and the proxy that it takes over from has ended.
+func (v view) isOrphan(c sidecar.Container) bool {
+	return c.State == sidecar.Running && v.overtakes(c) && c.HotRestart.Epoch > 0 && !v.inLine(c, -1)
 }
 
 // inLine reports whether the proxy a step before or after one in its line runs.
