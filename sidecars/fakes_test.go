@@ -304,33 +304,6 @@ func (n *fakeNode) Choice(context.Context, podnet.Sandbox) (Choice, error) {
 	return out, errors.Join(err, n.failures["choice"])
 }
 
-func (n *fakeNode) Ask(ctx context.Context, s podnet.Sandbox, _ *Profile, epoch uint32, _ Question) error {
-	ready, hangs, err := n.howReady(s.ID, epoch)
-	if hangs {
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Second):
-		}
-		return context.DeadlineExceeded
-	}
-	if err == nil && !ready {
-		err = errors.New("connection refused")
-	}
-	return err
-}
-
-// howReady says how an epoch's proxy answers.
-func (n *fakeNode) howReady(sandbox string, epoch uint32) (ready, hangs bool, err error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, c := range n.containers {
-		if c.Sandbox == sandbox && c.Epoch == epoch && c.State == sidecar.Running {
-			return c.readyAfter >= 0 && time.Since(c.Created) >= c.readyAfter, c.hangs, n.failures["ask"]
-		}
-	}
-	return false, false, n.failures["ask"]
-}
-
 func (n *fakeNode) Report(s podnet.Sandbox, status Status) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

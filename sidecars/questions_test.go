@@ -1,13 +1,44 @@
 package sidecars
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/sidecar"
 )
+
+func (n *fakeNode) Ask(ctx context.Context, s podnet.Sandbox, _ *Profile, epoch uint32, _ Question) error {
+	ready, hangs, err := n.howReady(s.ID, epoch)
+	if hangs {
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+		return context.DeadlineExceeded
+	}
+	if err == nil && !ready {
+		err = errors.New("connection refused")
+	}
+	return err
+}
+
+// howReady says how an epoch's proxy answers.
+func (n *fakeNode) howReady(sandbox string, epoch uint32) (ready, hangs bool, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, c := range n.containers {
+		if c.Sandbox == sandbox && c.Epoch == epoch && c.State == sidecar.Running {
+			return c.readyAfter >= 0 && time.Since(c.Created) >= c.readyAfter, c.hangs, n.failures["ask"]
+		}
+	}
+	return false, false, n.failures["ask"]
+}
 
 // Proxies that answer nothing delay neither a new pod's proxy nor the next one of a proxy that has crashed.
 func TestQuestions_otherProxiesSilent_delayNoStart(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/sidecars"
 )
 
 // choosing is a cluster with a pod that has chosen the profile edge, each as changed.
@@ -159,5 +160,17 @@ func TestChoice_podOptsOutOrEnds_isSaid(t *testing.T) {
 	}
 	if _, err := newChoosing().read(t).Choice(t.Context(), podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "another"}); !errors.Is(err, podnet.ErrNoPod) {
 		t.Errorf("of a pod that is gone: %v", err)
+	}
+}
+
+// The pod's wish for a new proxy passes the agent's cache. A namespace's is not: it is no one pod's.
+func TestChoice_podWishesNewProxy_isRead(t *testing.T) {
+	cluster := newChoosing()
+	cluster.ns.Annotations = map[string]string{intent.KeyRestartProxy: "2"}
+	for value, want := range map[string]string{"": "", "1": sidecars.Wish("1")} {
+		cluster.pod.Annotations[intent.KeyRestartProxy] = value
+		if got, err := cluster.read(t).Choice(t.Context(), theSandbox()); err != nil || got.Restart != want {
+			t.Errorf("%q: wish %q, want %q; error %v", value, got.Restart, want, err)
+		}
 	}
 }
