@@ -60,17 +60,35 @@ func Compile(p *v1alpha1.ProxyProfile) (*Profile, error) {
 
 // hashOf returns a hash of what a running proxy depends on. A change of the rest needs no new proxy.
 func hashOf(spec v1alpha1.ProxyProfileSpec) string {
-	spec.Mode, spec.Shared = "", nil // does not change, and no proxy of a pod depends on it
-	spec.NamespaceSelector, spec.ImagePullSecrets = nil, nil
-	spec.Rollout, spec.DrainSeconds, spec.RestartPolicy = v1alpha1.Rollout{}, 0, ""
-	spec.Readiness.StartSeconds, spec.Readiness.PeriodSeconds, spec.Readiness.FailureThreshold = 0, 0, 0
-	spec.Liveness = nil
+	copyRest(&spec, &v1alpha1.ProxyProfileSpec{})
 	text, err := json.Marshal(spec)
 	if err != nil {
 		return "" // these types can be marshalled
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:8])
+}
+
+// copyRest copies the fields on which no running proxy of a pod depends.
+func copyRest(to, from *v1alpha1.ProxyProfileSpec) {
+	to.Mode, to.Shared = from.Mode, from.Shared // does not change
+	to.NamespaceSelector, to.ImagePullSecrets = from.NamespaceSelector, from.ImagePullSecrets
+	to.Rollout, to.DrainSeconds, to.RestartPolicy = from.Rollout, from.DrainSeconds, from.RestartPolicy
+	to.Readiness.StartSeconds, to.Readiness.PeriodSeconds = from.Readiness.StartSeconds, from.Readiness.PeriodSeconds
+	to.Readiness.FailureThreshold, to.Liveness = from.Readiness.FailureThreshold, from.Liveness
+}
+
+// withVersion returns the profile with what another version of it says of proxies, or nil if the rules of pods do not lead to such a proxy: a
+// profile of the same name may have been made anew.
+func (p *Profile) withVersion(version *v1alpha1.ProxyProfileSpec) *Profile {
+	object := &v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Name: p.Name}, Spec: *version.DeepCopy()}
+	copyRest(&object.Spec, &p.Spec)
+	out, err := Compile(object)
+	if err != nil || out.UID() != p.UID() || out.UID() == 0 && out.Spec.RunAsGroup != p.Spec.RunAsGroup ||
+		out.network() != p.network() || out.Spec.Network.Transparent != p.Spec.Network.Transparent {
+		return nil
+	}
+	return out
 }
 
 // maxRunning says how many proxies of the profile may run at once in a sandbox; 1 means that one cannot take over from another.
