@@ -59,7 +59,7 @@ func (s stepping) stop(ctx context.Context, a Action) error {
 		if mine.readiness.why != "" {
 			why += ": " + mine.readiness.why
 		}
-		s.fault(why)
+		s.fault(ctx, why)
 	}
 	wait := stopWait
 	if a.Kill {
@@ -92,26 +92,36 @@ func (s stepping) drain(ctx context.Context, a Action) error {
 }
 
 // fault notes that a proxy could not be started, or has ended without being told to.
-func (s stepping) fault(why string) {
-	if s.choice.Profile != nil && s.needsTurn() {
+func (s stepping) fault(ctx context.Context, why string) {
+	p, f := s.choice.Profile, s.memory
+	if p != nil && s.needsTurn() {
 		s.count(func(of *Figures) { of.Failed++ })
 	}
-	s.memory.fail(time.Now(), why)
-	s.Rollout.failed(s.choice.Profile, s.key)
+	next, was := s.Rollout.failed(p, s.key)
+	s.look(next)
+	switch was {
+	case "":
+		p = nil
+	case upgradeTurn:
+		s.noteGood(ctx, s.good.fails(p))
+	case rotationTurn:
+	}
+	f.fail(time.Now(), why, p)
 }
 
 // report ends a step: it notes an upgrade that has succeeded, and says how the proxy is.
 func (s stepping) report(d Decision, did outcome) {
 	f, serving := s.memory, s.container(d.Serving)
-	if p := s.choice.Profile; p != nil && serving != nil && serving.Hash == p.Hash {
-		if next, freed := s.Rollout.done(p, s.key); freed {
-			f.upgraded = time.Now()
+	if p := s.choice.Profile; p != nil && serving != nil && serving.Hash == s.aim.Hash {
+		f.goodStarts = 0
+		next, freed := s.Rollout.done(p, s.key, serving.Hash)
+		if freed {
+			f.upgraded, f.badTurn = time.Now(), 0
 			s.count(func(of *Figures) { of.Upgraded++ })
-			for _, key := range next {
-				s.queue.Add(key)
-			}
 		}
-		if time.Since(later(f.failed, s.answers[d.Serving].calm)) > calmTime {
+		s.look(next)
+		tries := serving.Hash != p.Hash && f.bad == p.Hash // its upgrade fails
+		if !tries && time.Since(later(f.failed, s.answers[d.Serving].calm)) > calmTime {
 			f.failures, f.why, f.log = 0, "", ""
 		}
 	}

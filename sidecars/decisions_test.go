@@ -44,12 +44,12 @@ func TestRollouts_turnNoLongerNeeded_isFreed(t *testing.T) {
 				after(2 * time.Second)
 				n.change(func() { n.behave = func(p *fakeProxy) { p.readyAfter = -1 } })
 				n.upgrade(m)
-				after(15 * time.Second) // one of them has failed
-				failed, other := "u1", "u2"
-				if !m.Rollout.by["edge"].active[Key{PodUID: "u1", Sandbox: "sandbox-u1"}] {
-					failed, other = other, failed
+				after(5 * time.Second) // one of them has the turn
+				first, other := "u1", "u2"
+				if m.Rollout.by["edge"].turns[Key{PodUID: "u1", Sandbox: "sandbox-u1"}] == "" {
+					first, other = other, first
 				}
-				n.change(func() { cluster.of[failed] = change; n.behave = func(*fakeProxy) {} })
+				n.change(func() { cluster.of[first] = change; n.behave = func(*fakeProxy) {} })
 				m.Notify("")
 				after(30 * time.Second)
 				if said := n.mustSay(t, other, v1alpha1.Running, true); said.Image != "localhost/haproxy:2" {

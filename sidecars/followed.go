@@ -50,6 +50,14 @@ type followed struct {
 	// noHandover is the hash of the profile's version that cannot take over from what runs, so that this is ended first.
 	noHandover string
 	upgraded   time.Time
+	// bad is the profile's version in whose time turns have failed, so many in a row, the last one at badAt.
+	bad     string
+	badAt   time.Time
+	badTurn int
+	// instead is the hash of the profile's version that the last proxy was not started from although it was the present one, or "". goodStarts
+	// counts such starts since a proxy of its version was ready.
+	instead    string
+	goodStarts int
 
 	renewed time.Time // when the secrets were checked last
 	stale   string    // why a secret is not up to date, or ""
@@ -97,19 +105,40 @@ func newFollowed(s podnet.Sandbox) *followed {
 	return &followed{sandbox: s, since: time.Now(), answers: map[string]answer{}, ends: map[string]seenEnd{}}
 }
 
-// fail notes a proxy that could not be started, or has ended.
-func (f *followed) fail(now time.Time, why string) {
-	f.failures++
+// fail notes a proxy that could not be started, or has ended. in is the version of the profile whose turn this has ended, or nil: the next start
+// of a proxy that the pod needs does not wait for a failed upgrade.
+func (f *followed) fail(now time.Time, why string, in *Profile) {
 	f.failed, f.why, f.bare, f.log, f.last = now, why, "", "", ""
+	switch {
+	case in == nil:
+		f.failures++
+	case in.Hash == f.bad:
+		f.badTurn, f.badAt = f.badTurn+1, now
+	default:
+		f.bad, f.badTurn, f.badAt = in.Hash, 1, now
+	}
+}
+
+// started notes a start of a version of the profile, whose present one may be another.
+func (f *followed) started(version, present *Profile) {
+	if version == present {
+		f.instead, f.goodStarts = "", 0
+		return
+	}
+	f.instead = present.Hash
+	f.goodStarts++
 }
 
 // retryAt returns when the next proxy may be started: the pause grows with each failure in a row.
-func (f *followed) retryAt() time.Time {
+func (f *followed) retryAt() time.Time { return f.failed.Add(pauseAt(f.failures)) }
+
+// pauseAt returns the pause after so many failures in a row.
+func pauseAt(failures int) time.Duration {
 	pause := firstPause
-	for range f.failures - 1 {
+	for range failures - 1 {
 		pause = min(2*pause, lastPause)
 	}
-	return f.failed.Add(pause)
+	return pause
 }
 
 // meet remembers the containers that this agent sees for the first time.

@@ -31,25 +31,28 @@ type launch struct {
 
 // start makes a proxy. What the owner of the pod or the profile has to know is noted as a failure, the rest is waited for.
 func (s stepping) start(ctx context.Context, a Action) (started bool, out outcome) {
+	p := s.choice.Profile
 	err := s.launch(ctx, a)
 	switch {
 	case err == nil:
+		s.memory.started(s.aim, p)
 		return true, outcome{}
 	case errors.Is(err, ErrPulling):
 		return false, outcome{pulling: true}
 	case errors.Is(err, errReplace): // it is started once the running proxy has ended
-		s.memory.noHandover = s.choice.Profile.Hash
+		s.memory.noHandover = s.aim.Hash
 		return false, outcome{}
 	case errors.Is(err, sidecar.ErrGone), s.choice.Ending: // the pod's next sandbox is followed when it is there, or the runtime ends this one just now
 		return false, outcome{absent: true}
 	}
-	s.fault(err.Error())
+	s.memory.started(s.aim, p)
+	s.fault(ctx, err.Error())
 	return false, outcome{}
 }
 
 // launch makes a proxy's container, and before that what it needs: image, directories, files, secrets, and its place in a line of Envoys.
 func (s stepping) launch(ctx context.Context, a Action) error {
-	p := s.choice.Profile
+	p := s.aim
 	addresses, err := s.Runtime.Addresses(ctx, s.key.Sandbox)
 	if err != nil {
 		return err

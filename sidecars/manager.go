@@ -3,6 +3,7 @@ package sidecars
 import (
 	"context"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -58,6 +59,7 @@ type Manager struct {
 	queue     workqueue.TypedRateLimitingInterface[Key]
 	mu        sync.Mutex
 	known     map[Key]*followed
+	good      *goodVersions
 	// lock is nil while this agent does not work. finishing are the calls that tell proxies to finish.
 	lock      *os.File
 	finishing sync.WaitGroup
@@ -113,7 +115,9 @@ func (m *Manager) Unfollow(podUID string) {
 func (m *Manager) unfollow(key Key) {
 	f := m.known[key]
 	delete(m.known, key)
-	m.Rollout.leave(key)
+	for _, next := range m.Rollout.leave(key) {
+		m.queue.Add(next)
+	}
 	if f != nil && f.shown.profile != "" {
 		m.summarize(f.shown.profile)
 	}
@@ -162,6 +166,18 @@ func (m *Manager) Notify(profile string) {
 	}
 }
 
+// Remembered returns the profiles of which this node knows a version that works, those that are gone among them.
+func (m *Manager) Remembered() []string {
+	m.init()
+	return m.good.profiles()
+}
+
+// ForgetProfile forgets which version of a profile works: the profile is gone.
+func (m *Manager) ForgetProfile(name string) error {
+	m.init()
+	return m.good.forget(name)
+}
+
 // ContainerEnded has the proxies of a sandbox finish if its last application container has ended, and none will be started again. A container that
 // is not Exited may have ended: the runtime's list says so. It is
 // called while the runtime waits for the answer: it only reads from the runtime, and signals. The runtime ends the sandbox soon after, by
@@ -202,6 +218,7 @@ func (m *Manager) mayFinish(key Key) bool {
 func (m *Manager) init() {
 	m.once.Do(func() {
 		m.questions = newQuestions()
+		m.good = &goodVersions{dir: filepath.Join(m.Homes.Root, goodName)}
 		m.known, m.counted = map[Key]*followed{}, map[string]*Figures{}
 		bounds := workqueue.NewTypedItemExponentialFailureRateLimiter[Key](firstPause, lastErrorPause)
 		m.queue = workqueue.NewTypedRateLimitingQueue(jitter.Limiter[Key]{Bounds: bounds})

@@ -102,14 +102,14 @@ func (a *answer) hear(r reply, threshold int) {
 func (a answer) calmly() bool { return a.now && a.readiness.missed == 0 && a.alive.missed == 0 }
 
 // next returns what a proxy is asked next, and when.
-func (a answer) next(p *Profile, current bool) (q Question, at time.Time) {
+func (a answer) next(p *Profile, known bool) (q Question, at time.Time) {
 	if !a.readiness.at.IsZero() {
 		at = a.readiness.at.Add(a.pause(p))
 	}
 	if p == nil {
 		return takesOver, at
 	}
-	if p.Spec.Liveness == nil || !a.ready || !current || !a.hung.IsZero() {
+	if p.Spec.Liveness == nil || !a.ready || !known || !a.hung.IsZero() {
 		return IsReady, at
 	}
 	if alive := later(a.alive.at, a.calm).Add(p.livenessPeriod()); alive.Before(at) {
@@ -193,7 +193,7 @@ func (s stepping) ask(ctx context.Context) {
 			a.ready, a.now = true, true
 			s.answers[c.ID] = a
 		}
-		q, at := a.next(p, s.isCurrent(c))
+		q, at := a.next(p, s.isKnown(c))
 		if q == takesOver && !s.overtakes(c) || time.Now().Before(at) {
 			continue
 		}
@@ -243,7 +243,7 @@ func (s stepping) answer(ctx context.Context, c sidecar.Container, q Question) (
 	if q == takesOver {
 		return serves, nil
 	}
-	return serves, s.Asker.Ask(ctx, s.sandbox, s.choice.Profile, c.Epoch, q)
+	return serves, s.Asker.Ask(ctx, s.sandbox, s.madeFrom(c), c.Epoch, q)
 }
 
 // asks reports whether a proxy is asked: it runs, and does not drain.
@@ -256,9 +256,11 @@ func (v view) overtakes(c sidecar.Container) bool {
 	return c.HotRestart != nil && !v.home.noted(factReady, c.Epoch)
 }
 
-// isCurrent reports whether a proxy is of the profile's present version, whose questions may not suit another one.
-func (v view) isCurrent(c sidecar.Container) bool {
-	return v.choice.Profile != nil && versionOf(c) == v.choice.Profile.Hash
+// isKnown reports whether the version of the profile that a proxy was made from is known. Liveness is not asked otherwise: the questions of
+// another version may not suit it.
+func (v view) isKnown(c sidecar.Container) bool {
+	p := v.madeFrom(c)
+	return p != nil && versionOf(c) == p.Hash
 }
 
 // unheard reports whether a proxy that was found running has not answered yet. Until it has, nothing is decided or reported: it may serve.
@@ -278,7 +280,7 @@ func (v view) nextQuestion() (at time.Time, some bool) {
 		if !v.asks(c) || a.asking && !a.calmly() || v.choice.Profile == nil && !v.overtakes(c) {
 			continue
 		}
-		if _, next := a.next(v.choice.Profile, v.isCurrent(c)); !some || next.Before(at) {
+		if _, next := a.next(v.choice.Profile, v.isKnown(c)); !some || next.Before(at) {
 			at, some = next, true
 		}
 	}

@@ -5,20 +5,47 @@ import (
 	"sync"
 )
 
-// Rollouts bound how a change of a profile reaches the proxies of the node: only so many are upgraded at once, and after a failure no
-// more until one has succeeded. The zero value is ready.
+// pauseAfter is how many pods have to fail in a row before the upgrades pause: one pod alone may fail for a reason of its own. On a node with fewer
+// pods it is all of them.
+const pauseAfter = 3
+
+// Rollouts bound how a change of a profile reaches the proxies of the node:
+//
+//   - A sandbox needs a turn to have its proxy replaced, and there are only so many. Those that wait get theirs in the order of their questions.
+//   - A turn ends with its success, and with its failure. After a failure the sandbox asks again later, and is behind the others.
+//   - Once several pods have failed with no success between, the upgrades are paused: only these pods try again, until one succeeds.
+//   - A proxy that is replaced for its secrets needs a turn as well, but no pause keeps it from one, and its failure is no reason for one.
+//
+// The zero value is ready.
 type Rollouts struct {
 	mu sync.Mutex
 	by map[string]*rollout // by profile
 }
 
+// turn is what a sandbox may have its proxy replaced for; "" is no turn.
+type turn string
+
+const (
+	upgradeTurn  turn = "upgrade"  // for the profile's present version
+	rotationTurn turn = "rotation" // for its secrets, which have changed
+)
+
 // rollout is how one version of a profile reaches the node's proxies.
 type rollout struct {
 	hash   string
-	active map[Key]bool // sandboxes whose proxies are being upgraded
+	most   int          // turns
+	pauses bool         // the profile has pauseOnFailure
+	pods   map[Key]bool // sandboxes with a proxy of the profile, of any version
+	turns  map[Key]turn
 	// waiting are the sandboxes that were refused a turn, in the order of their questions.
-	waiting []Key
-	paused  bool
+	waiting []waiter
+	failed  map[Key]bool // sandboxes whose upgrades have failed since the last success
+}
+
+// waiter is a sandbox that waits for a turn.
+type waiter struct {
+	key  Key
+	want turn
 }
 
 // of returns the roll-out of the profile's present version.
@@ -28,80 +55,129 @@ func (r *Rollouts) of(p *Profile) *rollout {
 	}
 	now := r.by[p.Name]
 	if now == nil || now.hash != p.Hash {
-		now = &rollout{hash: p.Hash, active: map[Key]bool{}}
+		pods := map[Key]bool{}
+		if now != nil {
+			pods = now.pods
+		}
+		now = &rollout{hash: p.Hash, pods: pods, turns: map[Key]turn{}, failed: map[Key]bool{}}
 		r.by[p.Name] = now
 	}
+	pause := p.Spec.Rollout.PauseOnFailure
+	now.most, now.pauses = int(p.Spec.Rollout.MaxParallel), pause == nil || *pause
 	return now
 }
 
-// may reports whether a sandbox's proxy may be upgraded now. If not, it waits until done returns it in next.
-func (r *Rollouts) may(p *Profile, key Key) bool {
+// join counts a sandbox among those with a proxy of the profile, and returns the turn that it has.
+func (r *Rollouts) join(p *Profile, key Key) turn {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.of(p)
-	if !now.paused && len(now.active) < int(p.Spec.Rollout.MaxParallel) {
-		now.active[key] = true
-	}
-	now.forget(key)
-	if !now.active[key] {
-		now.waiting = append(now.waiting, key)
-	}
-	return now.active[key]
+	now.pods[key] = true
+	return now.turns[key]
 }
 
-// failed notes that a new proxy of the profile's present version has not become ready, or has ended.
-func (r *Rollouts) failed(p *Profile, key Key) {
+// may reports whether a sandbox's proxy may be replaced now. If not, it waits until its key is returned as the next one.
+func (r *Rollouts) may(p *Profile, key Key, want turn) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.of(p)
+	now.forget(key)
+	if now.turns[key] == "" && now.allows(key, want) && len(now.turns) < now.most {
+		now.turns[key] = want
+	}
+	if now.turns[key] == "" {
+		now.waiting = append(now.waiting, waiter{key, want})
+	}
+	return now.turns[key] != ""
+}
+
+// failed notes that a new proxy has not become ready, or that one has ended: this ends the sandbox's turn, if it has one, which is returned. next
+// are the sandboxes to look at, as in done.
+func (r *Rollouts) failed(p *Profile, key Key) (next []Key, was turn) {
 	if p == nil {
-		return
+		return nil, ""
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.of(p)
-	if pause := p.Spec.Rollout.PauseOnFailure; now.active[key] && (pause == nil || *pause) {
-		now.paused = true
+	if was = now.turns[key]; was == "" {
+		return nil, ""
 	}
+	delete(now.turns, key)
+	if was == upgradeTurn {
+		now.failed[key] = true
+	}
+	return now.next(), was
 }
 
-// done notes that a sandbox's proxy runs the profile's present version. freed reports whether that ends a turn. next are then the sandboxes to
-// look at, as many as there are free turns: looking at all that wait, each time, would cost the square of their number.
-func (r *Rollouts) done(p *Profile, key Key) (next []Key, freed bool) {
+// done notes that a sandbox's proxy of a version is ready, and is the one that it should have. freed reports whether that ends a turn. next are then
+// the sandboxes to look at, as many as there are free turns: looking at all that wait, each time, would cost the square of their number.
+func (r *Rollouts) done(p *Profile, key Key, hash string) (next []Key, freed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.of(p)
-	freed = now.active[key]
-	delete(now.active, key)
-	now.forget(key)
-	if !freed {
+	freed = now.turns[key] != ""
+	succeeds := hash == p.Hash && (freed || now.failed[key])
+	if freed || hash == p.Hash { // others wait for their upgrade
+		delete(now.turns, key)
+		now.forget(key)
+	}
+	if succeeds {
+		clear(now.failed)
+	}
+	if !freed && !succeeds {
 		return nil, false
 	}
-	now.paused = false
-	free := max(0, int(p.Spec.Rollout.MaxParallel)-len(now.active))
-	next = slices.Clone(now.waiting[:min(free, len(now.waiting))])
-	now.waiting = now.waiting[len(next):] // a sandbox that is refused again waits again
-	return next, true
+	return now.next(), freed
+}
+
+// next returns the sandboxes that have waited longest, one for each free turn. One that is refused again waits again.
+func (r *rollout) next() (out []Key) {
+	free := r.most - len(r.turns)
+	r.waiting = slices.DeleteFunc(r.waiting, func(w waiter) bool {
+		if len(out) >= free || !r.allows(w.key, w.want) {
+			return false
+		}
+		out = append(out, w.key)
+		return true
+	})
+	return out
+}
+
+// allows reports whether the pause, if there is one, leaves a sandbox its turn.
+func (r *rollout) allows(key Key, want turn) bool {
+	return want == rotationTurn || r.failed[key] || !r.paused()
+}
+
+func (r *rollout) paused() bool {
+	return r.pauses && len(r.failed) > 0 && len(r.failed) >= min(pauseAfter, len(r.pods))
 }
 
 func (r *rollout) forget(key Key) {
-	r.waiting = slices.DeleteFunc(r.waiting, func(k Key) bool { return k == key })
+	r.waiting = slices.DeleteFunc(r.waiting, func(w waiter) bool { return w.key == key })
 }
 
-// leave forgets a sandbox.
-func (r *Rollouts) leave(key Key) {
+// leave forgets a sandbox. next are the sandboxes to look at, as in done.
+func (r *Rollouts) leave(key Key) (next []Key) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, one := range r.by {
-		delete(one.active, key)
+		holds := one.turns[key] != "" || one.failed[key]
+		delete(one.pods, key)
+		delete(one.turns, key)
+		delete(one.failed, key) // no success of it can end the pause
 		one.forget(key)
-		if len(one.active) == 0 {
-			one.paused = false // the proxy that failed is gone: no other could end the pause
+		if holds {
+			next = append(next, one.next()...)
 		}
 	}
+	return next
 }
 
-// paused reports whether the upgrades of a profile are paused after a failure.
+// paused reports whether the upgrades of a profile are paused after failures.
 func (r *Rollouts) paused(profile string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.by[profile]
-	return now != nil && now.paused
+	return now != nil && now.paused()
 }

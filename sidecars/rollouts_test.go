@@ -15,7 +15,8 @@ func version(hash string, pauseOnFailure *bool) *Profile {
 // granted asks for some pods in turn, and returns those that may be upgraded.
 func granted(r *Rollouts, p *Profile, pods ...string) (out []string) {
 	for _, pod := range pods {
-		if r.may(p, Key{PodUID: pod}) {
+		r.join(p, Key{PodUID: pod})
+		if r.may(p, Key{PodUID: pod}, upgradeTurn) {
 			out = append(out, pod)
 		}
 	}
@@ -23,34 +24,56 @@ func granted(r *Rollouts, p *Profile, pods ...string) (out []string) {
 }
 
 func TestMay_turns_areBounded(t *testing.T) {
-	yes, no := true, false
+	no := false
 	a, b, c := Key{PodUID: "a"}, Key{PodUID: "b"}, Key{PodUID: "c"}
-	v1, other := version("v1", nil), version("v1", nil)
+	v1, other, calm := version("v1", nil), version("v1", nil), version("v1", &no)
 	other.Name = "other"
+	again := func(r *Rollouts, p *Profile, k Key) { r.may(p, k, upgradeTurn); r.failed(p, k) }
+	three := func(r *Rollouts, p *Profile) { r.failed(p, a); r.failed(p, b); again(r, p, c) }
 	for name, one := range map[string]struct {
 		then   func(*Rollouts) // after a and b have their turns
 		of     *Profile        // v1 unless it says otherwise
 		may    []string        // of a, b, c and d, asked in this order
 		paused bool
 	}{
-		"two at once":                           {then: func(*Rollouts) {}, may: []string{"a", "b"}},
-		"one is done":                           {then: func(r *Rollouts) { r.done(v1, a) }, may: []string{"a", "b"}},
-		"one is done, and asks no more":         {then: func(r *Rollouts) { r.done(v1, a); r.may(v1, c) }, may: []string{"b", "c"}},
-		"one is gone":                           {then: func(r *Rollouts) { r.leave(a); r.may(v1, c) }, may: []string{"b", "c"}},
-		"one that has no turn is gone":          {then: func(r *Rollouts) { r.leave(c) }, may: []string{"a", "b"}},
-		"one has failed":                        {then: func(r *Rollouts) { r.failed(v1, a) }, may: []string{"a", "b"}, paused: true},
-		"one has failed, another is done":       {then: func(r *Rollouts) { r.failed(v1, a); r.done(v1, b); r.may(v1, c) }, may: []string{"a", "c"}},
-		"one has failed, and is gone":           {then: func(r *Rollouts) { r.failed(v1, a); r.leave(a) }, may: []string{"b"}, paused: true},
-		"both have failed, and are gone":        {then: func(r *Rollouts) { r.failed(v1, a); r.leave(a); r.leave(b) }, may: []string{"a", "b"}},
-		"one has failed, one without a turn is": {then: func(r *Rollouts) { r.failed(v1, a); r.done(v1, c) }, may: []string{"a", "b"}, paused: true},
-		"one without a turn has failed":         {then: func(r *Rollouts) { r.failed(v1, c) }, may: []string{"a", "b"}},
-		"one of no profile has failed":          {then: func(r *Rollouts) { r.failed(nil, a) }, may: []string{"a", "b"}},
-		"one has failed, and that is no reason": {then: func(r *Rollouts) { r.failed(version("v1", &no), a) }, may: []string{"a", "b"}},
-		"one has failed, and that is a reason":  {then: func(r *Rollouts) { r.failed(version("v1", &yes), a) }, may: []string{"a", "b"}, paused: true},
-		"one of another profile has failed":     {then: func(r *Rollouts) { r.may(other, a); r.failed(other, a) }, may: []string{"a", "b"}},
-		"a new version":                         {then: func(*Rollouts) {}, of: version("v2", nil), may: []string{"a", "b"}},
-		"a new version, after a failure": {
-			then: func(r *Rollouts) { r.failed(v1, a); r.may(version("v2", nil), c) }, of: version("v2", nil), may: []string{"a", "c"},
+		"two at once":                     {then: func(*Rollouts) {}, may: []string{"a", "b"}},
+		"one is done":                     {then: func(r *Rollouts) { r.done(v1, a, "v1") }, may: []string{"a", "b"}},
+		"one is done, and asks no more":   {then: func(r *Rollouts) { r.done(v1, a, "v1"); r.may(v1, c, upgradeTurn) }, may: []string{"b", "c"}},
+		"one is gone":                     {then: func(r *Rollouts) { r.leave(a); r.may(v1, c, upgradeTurn) }, may: []string{"b", "c"}},
+		"one that has no turn is gone":    {then: func(r *Rollouts) { r.leave(c) }, may: []string{"a", "b"}},
+		"one has failed, another asks":    {then: func(r *Rollouts) { r.failed(v1, a); r.may(v1, c, upgradeTurn) }, may: []string{"b", "c"}},
+		"one has failed, and asks first":  {then: func(r *Rollouts) { r.failed(v1, a) }, may: []string{"a", "b"}},
+		"one has failed again and again":  {then: func(r *Rollouts) { r.failed(v1, a); again(r, v1, a); again(r, v1, a); r.may(v1, c, upgradeTurn) }, may: []string{"b", "c"}},
+		"two have failed":                 {then: func(r *Rollouts) { r.failed(v1, a); r.failed(v1, b); r.may(v1, c, upgradeTurn) }, may: []string{"a", "c"}},
+		"three have failed":               {then: func(r *Rollouts) { three(r, v1) }, may: []string{"a", "b"}, paused: true},
+		"three have failed: no other may": {then: func(r *Rollouts) { three(r, v1); r.may(v1, Key{PodUID: "d"}, upgradeTurn) }, may: []string{"a", "b"}, paused: true},
+		"three have failed, and one that has is done": {
+			then: func(r *Rollouts) { three(r, v1); r.done(v1, a, "v1"); r.may(v1, Key{PodUID: "d"}, upgradeTurn) }, may: []string{"a", "d"},
+		},
+		"three have failed, one of them runs on with the old version": {
+			then: func(r *Rollouts) { three(r, v1); r.done(v1, a, "v0") }, may: []string{"a", "b"}, paused: true,
+		},
+		"three have failed, with a success between": {
+			then: func(r *Rollouts) { r.failed(v1, a); r.done(v1, b, "v1"); again(r, v1, c); again(r, v1, a) }, may: []string{"a", "b"},
+		},
+		"three have failed, and one is gone": {
+			then: func(r *Rollouts) {
+				r.join(v1, Key{PodUID: "d"})
+				three(r, v1)
+				r.leave(c)
+				r.may(v1, Key{PodUID: "d"}, upgradeTurn)
+			}, may: []string{"a", "d"},
+		},
+		"three of three have failed, and one is gone": {then: func(r *Rollouts) { three(r, v1); r.leave(c) }, may: []string{"a", "b"}, paused: true},
+		"three have failed, and that is no reason": {
+			then: func(r *Rollouts) { three(r, calm); r.may(calm, Key{PodUID: "d"}, upgradeTurn) }, of: calm, may: []string{"a", "d"},
+		},
+		"one without a turn has failed":     {then: func(r *Rollouts) { r.failed(v1, c) }, may: []string{"a", "b"}},
+		"one of no profile has failed":      {then: func(r *Rollouts) { r.failed(nil, a) }, may: []string{"a", "b"}},
+		"one of another profile has failed": {then: func(r *Rollouts) { r.join(other, a); again(r, other, a) }, may: []string{"a", "b"}},
+		"a new version":                     {then: func(*Rollouts) {}, of: version("v2", nil), may: []string{"a", "b"}},
+		"a new version, after failures": {
+			then: func(r *Rollouts) { three(r, v1); r.may(version("v2", nil), c, upgradeTurn) }, of: version("v2", nil), may: []string{"a", "c"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -76,35 +99,92 @@ func TestMay_turns_areBounded(t *testing.T) {
 	}
 }
 
+// On a node with fewer pods than it takes for a pause all of them have to fail.
+func TestPaused_fewPods_allHaveToFail(t *testing.T) {
+	for pods, want := range map[string]int{"a": 1, "ab": 2, "abc": 3, "abcd": 3} {
+		r, p := &Rollouts{}, version("v1", nil)
+		for _, pod := range pods {
+			r.join(p, Key{PodUID: string(pod)})
+		}
+		failed := 0
+		for _, pod := range pods {
+			if r.paused("edge") {
+				break
+			}
+			failed++
+			r.may(p, Key{PodUID: string(pod)}, upgradeTurn)
+			r.failed(p, Key{PodUID: string(pod)})
+		}
+		if !r.paused("edge") || failed != want {
+			t.Errorf("of %d pods %d have failed; paused: %t; want %d", len(pods), failed, r.paused("edge"), want)
+		}
+	}
+}
+
+// A proxy is replaced for its secrets also while upgrades are paused, and its failure pauses none.
+func TestMay_rotation_isNotPaused(t *testing.T) {
+	r, p := &Rollouts{}, version("v1", nil)
+	for _, pod := range []string{"a", "b", "c", "d"} {
+		k := Key{PodUID: pod}
+		r.join(p, k)
+		r.may(p, k, rotationTurn)
+		if _, was := r.failed(p, k); was != rotationTurn || r.paused("edge") {
+			t.Errorf("after the failure of a %s the upgrades are paused: %t", was, r.paused("edge"))
+		}
+	}
+	for _, pod := range []string{"a", "b", "c"} {
+		r.may(p, Key{PodUID: pod}, upgradeTurn)
+		r.failed(p, Key{PodUID: pod})
+	}
+	d, e := Key{PodUID: "d"}, Key{PodUID: "e"}
+	if !r.paused("edge") || r.may(p, d, upgradeTurn) || !r.may(p, d, rotationTurn) {
+		t.Errorf("paused: %t", r.paused("edge"))
+	}
+	r.may(p, Key{PodUID: "a"}, upgradeTurn) // the last turn
+	r.may(p, e, rotationTurn)
+	r.may(p, Key{PodUID: "f"}, upgradeTurn)
+	if next, _ := r.failed(p, d); !slices.Equal(next, []Key{e}) {
+		t.Errorf("%v may be next: the pause is not for %v", next, e)
+	}
+}
+
 // Whoever waits is told of a turn once, as many as there are turns, and in the order in which they have asked.
 func TestDone_turnEnds_nextAreReturned(t *testing.T) {
-	r, p := &Rollouts{}, version("v1", nil)
-	done := func(pod string) (next []string, freed bool) {
-		keys, freed := r.done(p, Key{PodUID: pod})
-		for _, k := range keys {
-			next = append(next, k.PodUID)
+	no := false
+	r, p := &Rollouts{}, version("v1", &no)
+	ends := func(pod string, fails bool) (out []string) {
+		key := Key{PodUID: pod}
+		var next []Key
+		if fails {
+			next, _ = r.failed(p, key)
+		} else {
+			next, _ = r.done(p, key, "v1")
 		}
-		return next, freed
+		for _, k := range next {
+			out = append(out, k.PodUID)
+		}
+		return out
 	}
-	if next, freed := done("a"); freed || next != nil {
+	if next, freed := r.done(p, Key{PodUID: "a"}, "v1"); freed || next != nil {
 		t.Errorf("without a turn: %q, %t", next, freed)
 	}
 	granted(r, p, "a", "b", "c", "d", "c", "e", "f")
 	for _, c := range []struct {
 		name, pod string
+		fails     bool
 		before    func()
 		next      []string
 	}{
-		{name: "the one that has waited longest", pod: "a", next: []string{"d"}}, // c has asked again, and is behind it
-		{name: "no turn is free", pod: "a"},
-		{name: "two turns, one of which was not taken", pod: "b", next: []string{"c", "e"}},
-		{name: "refused again", pod: "c", before: func() { granted(r, p, "c", "d", "e") }, next: []string{"f"}},
-		{name: "those that have gone do not wait", pod: "d", before: func() { r.leave(Key{PodUID: "e"}) }},
+		{name: "the one that has waited longest", pod: "a", fails: true, next: []string{"d"}}, // c has asked again, and is behind it
+		{name: "no turn is free", pod: "a", fails: true},
+		{name: "two turns, one of which was not taken", pod: "b", fails: true, next: []string{"c", "e"}},
+		{name: "refused again", pod: "c", before: func() { granted(r, p, "c", "d", "e") }, fails: true, next: []string{"f"}},
+		{name: "those that have gone do not wait", pod: "d", before: func() { granted(r, p, "g"); r.leave(Key{PodUID: "e"}) }},
 	} {
 		if c.before != nil {
 			c.before()
 		}
-		if next, _ := done(c.pod); !slices.Equal(next, c.next) {
+		if next := ends(c.pod, c.fails); !slices.Equal(next, c.next) {
 			t.Errorf("%s: %q, want %q", c.name, next, c.next)
 		}
 	}

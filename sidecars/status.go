@@ -43,10 +43,8 @@ func (v view) status(f *followed, d Decision, pulling bool) Status {
 		out.Message, out.Failure = endedWell, ""
 	case !v.answers[d.Serving].now && v.answers[d.Serving].readiness.why != "":
 		out.Message = "it does not answer: " + v.answers[d.Serving].readiness.why
-	case f.stale != "" && f.why != "":
-		out.Message = f.why + "; " + f.stale
 	case f.stale != "":
-		out.Message = f.stale
+		out.Message = joined(f.why, f.stale)
 	case f.why == "":
 		out.Message = f.unmoved
 	}
@@ -59,7 +57,16 @@ func (v view) status(f *followed, d Decision, pulling bool) Status {
 	}
 	out.Epoch, out.Image, out.Hash = shown.Epoch, shown.Image, versionOf(*shown)
 	out.Ready = shown.ID == d.Serving && v.answers[shown.ID].now
+	out.Message = joined(out.Message, v.standIn(f, *shown))
 	return out
+}
+
+// joined joins two messages, each of which may be "".
+func joined(a, b string) string {
+	if a == "" || b == "" {
+		return a + b
+	}
+	return a + "; " + b
 }
 
 // hasFinished reports whether the pod has finished, and its proxy with it.

@@ -48,10 +48,10 @@ func (m *Manager) step(whole context.Context, key Key, f *followed, sandbox podn
 	m.mu.Lock()
 	f.profile = choice.Name
 	m.mu.Unlock()
-	if choice.Profile == nil || choice.Ending {
-		m.Rollout.leave(key)
-	}
 	s := stepping{m, f, view{key: key, sandbox: sandbox, choice: choice, home: m.Homes.of(key), there: there, answers: f.answers}}
+	if choice.Profile != nil {
+		s.before, s.bad = m.good.before(choice.Profile)
+	}
 
 	// learn
 	f.meet(there, time.Now())
@@ -66,10 +66,15 @@ func (m *Manager) step(whole context.Context, key Key, f *followed, sandbox podn
 	if s.unheard() {
 		return sweepInterval, nil
 	}
+	s.learnGood(ctx)
 
 	// decide
-	upgrade := choice.Profile != nil && s.needsTurn() && !choice.Ending && m.Rollout.may(choice.Profile, key)
-	decision := Decide(s.desired(f, upgrade), s.observed(nobodyListens(ctx, m.Asker, s.view)), time.Now())
+	has, askAt := s.takeTurn(ctx)
+	s.aim = s.version(f, has)
+	decision := Decide(s.desired(f, has != ""), s.observed(nobodyListens(ctx, m.Asker, s.view)), time.Now())
+	if !askAt.IsZero() {
+		decision.again(askAt)
+	}
 
 	// act, report
 	if err := s.finishWithApplication(ctx); err != nil {

@@ -20,7 +20,7 @@ func TestSummarize_upgrade_countsProxies(t *testing.T) {
 		n.change(func() { n.behave = func(p *fakeProxy) { p.readyAfter = -1 }; n.profile.Generation = 2 })
 		n.upgrade(m)
 		after(30 * time.Second)
-		n.mustSum(t, Summary{Generation: 2, Pods: 3, Failed: 2, Paused: true})
+		n.mustSum(t, Summary{Generation: 2, Pods: 3, Failed: 3, Paused: true})
 		n.change(func() { n.behave = func(*fakeProxy) {} })
 		after(time.Minute)
 		n.mustSum(t, Summary{Generation: 2, Pods: 3, Upgraded: 3})

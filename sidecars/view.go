@@ -20,11 +20,16 @@ type view struct {
 	home    home
 	there   []sidecar.Container // oldest first
 	answers map[string]answer   // by container ID
+
+	// before is the version of the profile that worked last on the node, if that is not the present one, and bad reports whether the present one
+	// has failed there since. aim is the version that a proxy is started from now.
+	before, aim *Profile
+	bad         bool
 }
 
-// desired returns what should run in the sandbox. upgrade reports whether it has a turn for its upgrade.
+// desired returns what should run in the sandbox. upgrade reports whether it has a turn for it.
 func (v view) desired(f *followed, upgrade bool) Desired {
-	p := v.choice.Profile
+	p := v.aim
 	if p == nil {
 		return Desired{Keep: !v.choice.OptedOut, MaxRunning: 1, HotRestart: v.hotRestarts(), DrainLimit: time.Hour}
 	}
@@ -119,7 +124,7 @@ func (v view) expected(a answer) bool {
 
 // hotRestarts reports whether there are proxies that take over from each other by Envoy's hot restart.
 func (v view) hotRestarts() bool {
-	return v.choice.Profile.hot() || slices.ContainsFunc(v.there, func(c sidecar.Container) bool { return c.HotRestart != nil })
+	return v.aim.hot() || slices.ContainsFunc(v.there, func(c sidecar.Container) bool { return c.HotRestart != nil })
 }
 
 // done reports whether the sandbox's proxy is not started again.

@@ -1,0 +1,148 @@
+package sidecars
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"istio-pod-network-controller/api/v1alpha1"
+)
+
+const (
+	// goodName is the directory of the good versions, beside the homes of sandboxes. Names of homes have a dot, so this is none of them.
+	goodName = "good"
+	// goodSuffix ends the name of a profile's file.
+	goodSuffix = ".json"
+)
+
+// goodVersions remembers the last version of each profile that became ready on the node: proxies are made from it until the present version has
+// become ready as well. It is also written to a file in memory, for the next agent.
+type goodVersions struct {
+	dir string
+	mu  sync.Mutex
+	by  map[string]*goodVersion // by profile
+}
+
+// goodVersion is a version that became ready.
+type goodVersion struct {
+	Spec v1alpha1.ProxyProfileSpec `json:"spec"`
+	// Failed is the hash of the version that failed last in the place of one of this version, or "".
+	Failed string `json:"failed,omitempty"`
+
+	hash string
+	// usable is this version with what the profile beside says of the rest; nil if it cannot be used.
+	usable, beside *Profile
+}
+
+// before returns the last good version, or nil if that is the present one or is not known. fails reports whether the present one has been tried.
+func (g *goodVersions) before(p *Profile) (good *Profile, fails bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	known := g.of(p.Name)
+	if known.hash == "" || known.hash == p.Hash {
+		return nil, false
+	}
+	if known.beside != p {
+		known.usable, known.beside = p.withVersion(&known.Spec), p
+	}
+	return known.usable, known.Failed == p.Hash
+}
+
+// works notes that a proxy of the present version has become ready.
+func (g *goodVersions) works(p *Profile) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.of(p.Name).hash == p.Hash {
+		return nil
+	}
+	g.by[p.Name] = &goodVersion{Spec: p.Spec, hash: p.Hash}
+	return g.write(p.Name)
+}
+
+// fails notes that a proxy of the present version has failed.
+func (g *goodVersions) fails(p *Profile) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	known := g.of(p.Name)
+	if known.hash == "" || known.Failed == p.Hash {
+		return nil
+	}
+	known.Failed = p.Hash
+	return g.write(p.Name)
+}
+
+// forget forgets a profile that is gone.
+func (g *goodVersions) forget(profile string) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.by, profile)
+	return os.RemoveAll(g.path(profile))
+}
+
+// profiles returns the names of the profiles that have a file.
+func (g *goodVersions) profiles() (out []string) {
+	entries, _ := os.ReadDir(g.dir) // without one there are none
+	for _, e := range entries {
+		if name, ok := strings.CutSuffix(e.Name(), goodSuffix); ok {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// of returns what is remembered of a profile, or was by an earlier agent. A file that cannot be read counts as none. g.mu is held.
+func (g *goodVersions) of(profile string) *goodVersion {
+	if known := g.by[profile]; known != nil {
+		return known
+	}
+	known := &goodVersion{}
+	if text, err := os.ReadFile(g.path(profile)); err == nil && json.Unmarshal(text, known) == nil {
+		known.hash = hashOf(known.Spec)
+	}
+	if g.by == nil {
+		g.by = map[string]*goodVersion{}
+	}
+	g.by[profile] = known
+	return known
+}
+
+// write replaces a profile's file. If that fails the old one is removed: no version is better than an outdated one. g.mu is held.
+func (g *goodVersions) write(profile string) error {
+	path := g.path(profile)
+	text, err := json.Marshal(g.by[profile])
+	if err == nil {
+		err = os.MkdirAll(g.dir, 0o700)
+	}
+	if err == nil {
+		err = os.WriteFile(path+".new", text, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("note the version of a profile that works: %w", err), os.RemoveAll(path))
+	}
+	return nil
+}
+
+// path is a profile's file. The API server takes no name of a profile with a slash.
+func (g *goodVersions) path(profile string) string {
+	return filepath.Join(g.dir, filepath.Base(profile)+goodSuffix)
+}
+
+// removeGood removes what is remembered of profiles, for nodes without an agent. It reports whether there was anything.
+func (h Homes) removeGood(dryRun bool) (bool, error) {
+	dir := filepath.Join(h.Root, goodName)
+	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if dryRun {
+		return true, nil
+	}
+	return true, os.RemoveAll(dir)
+}

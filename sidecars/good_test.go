@@ -1,0 +1,322 @@
+package sidecars
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/sidecar"
+)
+
+// image is the image of the profile's n-th version.
+func image(n int) string { return fmt.Sprintf("localhost/haproxy:%d", n) }
+
+// only has proxies of some images behave in a way, and all others serve soon.
+func only(behave func(*fakeProxy), images ...string) func(*fakeProxy) {
+	return func(p *fakeProxy) {
+		p.readyAfter, p.drains = 200*time.Millisecond, time.Second
+		if slices.Contains(images, p.Image) {
+			behave(p)
+		}
+	}
+}
+
+func endsAtOnce(p *fakeProxy) { p.exit = 1 }
+func neverReady(p *fakeProxy) { p.readyAfter = -1 }
+
+// followMany has so many pods followed: u1, u2 and so on.
+func followMany(m *Manager, pods int) (uids []string) {
+	for i := range pods {
+		uids = append(uids, fmt.Sprint("u", i+1))
+		m.Follow(sandboxOf(uids[i]))
+	}
+	return uids
+}
+
+// changeTo changes the profile to its n-th version.
+func (n *fakeNode) changeTo(m *Manager, version int) {
+	n.change(func() { n.profile.Spec.Image = image(version); n.profile.Generation++ })
+	m.Notify("edge")
+}
+
+// mustServe wants a ready proxy of the n-th version in each pod, of which the ManagedProxy says so much.
+func (n *fakeNode) mustServe(t *testing.T, uids []string, version int, words ...string) {
+	t.Helper()
+	for _, uid := range uids {
+		said := n.mustSay(t, uid, v1alpha1.Running, true)
+		if said.Image != image(version) {
+			t.Errorf("%s: %+v, want version %d", uid, said, version)
+		}
+		for _, word := range words {
+			if !strings.Contains(said.Message, word) {
+				t.Errorf("%s: %q is not in %q", uid, word, said.Message)
+			}
+		}
+		if len(words) == 0 && said.Message != "" {
+			t.Errorf("%s: %q", uid, said.Message)
+		}
+	}
+}
+
+// A version that does not work reaches neither proxies that are started again nor those of new pods, also if the agent has restarted.
+func TestStart_presentVersionFails_isOfLastGood(t *testing.T) {
+	for name, behave := range map[string]func(*fakeProxy){"it ends at once": endsAtOnce, "it is never ready": neverReady} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+				n.behave = only(behave, image(2))
+				m, stop := agent()
+				followMany(m, 5)
+				after(2 * time.Second)
+				n.changeTo(m, 2)
+				after(time.Minute)
+				if !n.sum.Paused || n.sum.Upgraded != 0 {
+					t.Errorf("the profile's status is %+v", n.sum)
+				}
+				bad, err := Compile(&v1alpha1.ProxyProfile{Spec: n.profile.Spec})
+				if err != nil {
+					t.Fatal(err)
+				}
+				why := "the profile's version " + bad.Hash + " is not known to work on this node: the proxy is of "
+				for range 2 {
+					for _, id := range n.running() {
+						n.end(id, 137)
+					}
+					uids := followMany(m, 6) // the sixth is new
+					after(5 * time.Second)
+					for _, uid := range uids { // some try the version again meanwhile
+						said := n.said[uid]
+						if !said.Ready || said.Image != image(1) || said.Hash == bad.Hash || !strings.Contains(said.Message, why) {
+							t.Errorf("%s: %+v", uid, said)
+						}
+					}
+					stop()
+					m, stop = agent()
+				}
+				uids := followMany(m, 6)
+				after(time.Second)
+				n.changeTo(m, 3)
+				after(2 * time.Minute)
+				n.mustServe(t, uids, 3)
+				stop()
+			})
+		})
+	}
+}
+
+// A version that nobody has tried is tried at the start of a new pod, if no pod of the node serves.
+func TestStart_nobodyServes_triesPresentVersion(t *testing.T) {
+	for name, c := range map[string]struct {
+		behave  func(*fakeProxy)
+		version int
+		made    []string
+	}{
+		"it works":         {func(*fakeProxy) {}, 2, []string{image(2)}},
+		"it ends at once":  {endsAtOnce, 1, []string{image(2), image(1)}},
+		"another one runs": {nil, 2, []string{image(1), image(2)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+				if c.behave != nil {
+					n.behave = only(c.behave, image(2))
+				}
+				m, stop := agent()
+				defer stop()
+				m.Follow(sandboxOf("before"))
+				after(time.Second)
+				if c.behave != nil {
+					m.Unfollow("before")
+					n.change(func() { delete(n.containers, "c001") })
+				}
+				recorded := made{fakeNode: n}
+				m.Runtime = &recorded
+				n.change(func() { n.profile.Spec.Image = image(2) })
+				m.Follow(sandboxOf("u1"))
+				after(450 * time.Millisecond)
+				n.mustServe(t, []string{"u1"}, c.version, map[bool][]string{true: {"exit code 1", "is not known to work"}}[c.version == 1]...)
+				if got := recorded.of["u1"]; !slices.Equal(got[:len(c.made)], c.made) {
+					t.Errorf("started were %q, want %q", got, c.made)
+				}
+			})
+		})
+	}
+}
+
+// made is a runtime that remembers the images of the containers that were made.
+type made struct {
+	*fakeNode
+	of map[string][]string // by the pod's UID
+}
+
+func (r *made) Create(ctx context.Context, s sidecar.Spec) (string, error) {
+	r.change(func() {
+		if r.of == nil {
+			r.of = map[string][]string{}
+		}
+		r.of[s.PodUID] = append(r.of[s.PodUID], s.Image)
+	})
+	return r.fakeNode.Create(ctx, s)
+}
+
+// A version that has worked may work no more: then the present one is tried.
+func TestStart_lastGoodWorksNoMore_triesPresentVersion(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		n.behave = only(endsAtOnce, image(2))
+		m, stop := agent()
+		defer stop()
+		uids := followMany(m, 2)
+		after(time.Second)
+		n.changeTo(m, 2)
+		after(30 * time.Second)
+		n.change(func() { n.behave = only(neverReady, image(1)) })
+		for _, id := range n.running() {
+			n.end(id, 137)
+		}
+		after(2 * time.Minute)
+		n.mustServe(t, uids, 2)
+	})
+}
+
+// Without a handover a version that fails costs the pod its connections, once in a while.
+func TestUpgrade_withoutHandoverFails_oldOneComesBack(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		n.profile.Spec.Handover = v1alpha1.HandoverNone
+		n.behave = only(endsAtOnce, image(2))
+		recorded := made{fakeNode: n}
+		m, stop := agent()
+		defer stop()
+		m.Runtime = &recorded
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		n.changeTo(m, 2)
+		after(4 * time.Minute)
+		n.mustServe(t, []string{"u1"}, 1, "exit code 1", "is not known to work")
+		if got, want := recorded.of["u1"], []string{image(1), image(2), image(1)}; !slices.Equal(got, want) {
+			t.Errorf("started were %q, want %q", got, want)
+		}
+		n.change(func() { n.behave = only(nil) })
+		after(3 * time.Minute)
+		n.mustServe(t, []string{"u1"}, 2)
+	})
+}
+
+// asking notes at which ports of their profile's version proxies are asked.
+type asking struct {
+	*fakeNode
+	ports map[uint32]int32 // by epoch
+}
+
+func (q asking) Ask(ctx context.Context, s podnet.Sandbox, p *Profile, epoch uint32, to Question) error {
+	q.change(func() { q.ports[epoch] = p.Question(to, epoch).TCPPort })
+	return q.fakeNode.Ask(ctx, s, p, epoch, to)
+}
+
+// A proxy is asked as its own version says.
+func TestAsk_presentVersionAsksElsewhere_proxyIsAskedItsOwnWay(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		n.behave = only(neverReady, image(2))
+		m, stop := agent()
+		defer stop()
+		asked := asking{n, map[uint32]int32{}}
+		m.Asker = asked
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		n.change(func() { n.profile.Spec.Readiness.TCPPort = 15999 })
+		n.changeTo(m, 2)
+		clear(asked.ports)
+		after(15 * time.Second)
+		if asked.ports[0] != 15021 || asked.ports[1] != 15999 {
+			t.Errorf("asked at %v, by epoch", asked.ports)
+		}
+	})
+}
+
+// What was remembered is only used for pods whose rules lead to such a proxy.
+func TestBefore_versions_areRememberedIfUsable(t *testing.T) {
+	compiled := func(change func(*v1alpha1.ProxyProfileSpec)) *Profile {
+		object := newNode().profile
+		object.Spec.Image = image(2)
+		change(&object.Spec)
+		p, err := Compile(&object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	for name, c := range map[string]struct {
+		present *Profile
+		usable  bool
+	}{
+		"another image":      {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.DrainSeconds = 7 }), true},
+		"the same version":   {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.Image = image(1) }), false},
+		"another user":       {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.RunAsUser++ }), false},
+		"another port":       {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.Network.OutboundPort++ }), false},
+		"it is transparent":  {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.Network.Transparent = true }), false},
+		"another profile":    {&Profile{Name: "other", Hash: "h"}, false},
+		"another group, too": {compiled(func(s *v1alpha1.ProxyProfileSpec) { s.RunAsGroup++ }), os.Getuid() != 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			g := &goodVersions{dir: dir}
+			if err := g.works(compiled(func(s *v1alpha1.ProxyProfileSpec) { s.Image = image(1) })); err != nil {
+				t.Fatal(err)
+			}
+			for _, g := range []*goodVersions{g, {dir: dir}} { // the second one is the next agent's
+				good, fails := g.before(c.present)
+				if fails || (good != nil) != c.usable || good != nil && (good.Spec.Image != image(1) || good.Spec.DrainSeconds != c.present.Spec.DrainSeconds) {
+					t.Errorf("%+v, %t", good, fails)
+				}
+			}
+			if err := g.fails(c.present); err != nil {
+				t.Fatal(err)
+			}
+			if good, fails := (&goodVersions{dir: dir}).before(c.present); good != nil && !fails {
+				t.Error("the next agent does not know that the present version has failed")
+			}
+		})
+	}
+}
+
+func TestGoodVersions_files_areTidied(t *testing.T) {
+	h := filled(t, "u1.s1")
+	g, p := &goodVersions{dir: filepath.Join(h.Root, goodName)}, edgeProfile(t)
+	for range 2 {
+		if err := g.works(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := g.profiles(); !slices.Equal(got, []string{"edge"}) {
+		t.Errorf("%q", got)
+	}
+	if err := os.WriteFile(g.path("broken"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if good, _ := g.before(&Profile{Name: "broken", Hash: "h"}); good != nil {
+		t.Errorf("from a broken file: %+v", good)
+	}
+	if err := errors.Join(g.forget("broken"), g.forget("edge"), g.forget("none")); err != nil || len(g.profiles()) > 0 {
+		t.Errorf("%q are left, %v", g.profiles(), err)
+	}
+}
+
+// What cannot be written is not left as it was.
+func TestWorks_noRoom_removesOutdatedFile(t *testing.T) {
+	g := &goodVersions{dir: t.TempDir()}
+	first, second := &Profile{Name: "edge", Hash: "1"}, &Profile{Name: "edge", Hash: "2"}
+	if err := errors.Join(g.works(first), os.Mkdir(g.path("edge")+".new", 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.works(second); err == nil {
+		t.Error("it says nothing")
+	}
+	if got := g.profiles(); len(got) > 0 {
+		t.Errorf("%q", got)
+	}
+}
