@@ -10,13 +10,24 @@ import (
 	"strings"
 )
 
-// RemoveEnded removes the homes of sandboxes that have ended, and returns their names. It is for nodes without an agent: an agent removes them by
-// itself. A sandbox that is not ready never becomes ready again, so beside an agent it does no harm.
+// RemoveEnded removes the homes of sandboxes that have ended, and returns their names. With the last one goes what is remembered of profiles. It is
+// for nodes without an agent: an agent removes homes by itself. A sandbox that is not ready never becomes ready again, so beside an agent it does
+// no harm.
 func (h Homes) RemoveEnded(ctx context.Context, ready func(ctx context.Context, sandbox string) (bool, error), dryRun bool) (removed []string, err error) {
-	return h.remove(dryRun, func(key Key, _ home) (bool, error) {
+	used := false
+	removed, err = h.remove(dryRun, func(key Key, _ home) (bool, error) {
 		runs, err := ready(ctx, key.Sandbox)
+		used = used || runs
 		return !runs, err
 	})
+	if err != nil || used {
+		return removed, err
+	}
+	good, err := h.removeGood(dryRun)
+	if good {
+		removed = append(removed, goodName)
+	}
+	return removed, err
 }
 
 // remove removes the homes that go, and returns their names.

@@ -39,7 +39,7 @@ func (h Homes) names(t *testing.T) (out []string) {
 }
 
 func TestRemoveEnded_sandboxEnded_removesHome(t *testing.T) {
-	h := filled(t, "u1.runs", "u2.ended", "u3.gone", "no-home")
+	h := filled(t, "u1.runs", "u2.ended", "u3.gone", goodName)
 	ready := func(_ context.Context, sandbox string) (bool, error) { return sandbox == "runs", nil }
 	want := []string{"u2.ended", "u3.gone"}
 	if got, err := h.RemoveEnded(t.Context(), ready, true); err != nil || !slices.Equal(got, want) || len(h.names(t)) != 4 {
@@ -48,8 +48,16 @@ func TestRemoveEnded_sandboxEnded_removesHome(t *testing.T) {
 	if got, err := h.RemoveEnded(t.Context(), ready, false); err != nil || !slices.Equal(got, want) {
 		t.Errorf("%v, %v", got, err)
 	}
-	if got := h.names(t); !slices.Equal(got, []string{"no-home", "u1.runs"}) {
+	if got := h.names(t); !slices.Equal(got, []string{goodName, "u1.runs"}) {
 		t.Errorf("%v are left", got)
+	}
+	none := func(context.Context, string) (bool, error) { return false, nil }
+	want = []string{"u1.runs", goodName}
+	if got, err := h.RemoveEnded(t.Context(), none, true); err != nil || !slices.Equal(got, want) || len(h.names(t)) != 2 {
+		t.Errorf("dry: %v, %v, %v", got, err, h.names(t))
+	}
+	if got, err := h.RemoveEnded(t.Context(), none, false); err != nil || !slices.Equal(got, want) || len(h.names(t)) > 0 {
+		t.Errorf("%v, %v, %v", got, err, h.names(t))
 	}
 }
 

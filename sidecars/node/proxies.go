@@ -11,6 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -111,16 +113,27 @@ func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, erro
 		return nil, err
 	}
 	prune := manager.RunnableFunc(func(ctx context.Context) error { leads.prune(ctx, runtime.Ready); return nil })
+	tidy := manager.RunnableFunc(func(ctx context.Context) error { out.forgetGone(ctx); return nil })
 	watch := ctrl.NewControllerManagedBy(mgr).Named("proxyprofiles").
 		For(&v1alpha1.ProxyProfile{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})) // not of each node's status
 	conditions := ctrl.NewControllerManagedBy(mgr).Named("proxyprofileconditions").For(&v1alpha1.ProxyProfile{})
 	return out, errors.Join(
 		conditions.Complete(newSidecarConditions(mgr.GetCache(), mgr.GetAPIReader(), mgr.GetClient(), c.Node)),
-		watch.Complete(reconcile.Func(out.profileChanged)), mgr.Add(out.manager), mgr.Add(out.reports), mgr.Add(prune), mgr.Add(out.sums),
+		watch.Complete(reconcile.Func(out.profileChanged)), mgr.Add(out.manager), mgr.Add(out.reports), mgr.Add(prune), mgr.Add(tidy), mgr.Add(out.sums),
 	)
 }
 
-// profileChanged has the proxies of a profile looked at.
+// forgetGone forgets the profiles that were deleted while no agent ran.
+func (p *Proxies) forgetGone(ctx context.Context) {
+	for _, name := range p.manager.Remembered() {
+		_, err := p.profileChanged(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Name: name}})
+		if err != nil && ctx.Err() == nil {
+			ctrl.Log.Error(err, "profile not looked at that may be gone", "profile", name)
+		}
+	}
+}
+
+// profileChanged has the proxies of a profile looked at. It is also called for profiles that are gone.
 func (p *Proxies) profileChanged(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
 	p.manager.Notify(r.Name)
 	if p.shared != nil {
@@ -128,10 +141,13 @@ func (p *Proxies) profileChanged(ctx context.Context, r reconcile.Request) (reco
 	}
 	var object v1alpha1.ProxyProfile
 	err := p.cluster.profiles.cache.Get(ctx, r.NamespacedName, &object)
-	if err == nil {
+	switch {
+	case err == nil:
 		p.sums.Seen(&object)
+	case apierrors.IsNotFound(err):
+		err = p.manager.ForgetProfile(r.Name)
 	}
-	return reconcile.Result{}, client.IgnoreNotFound(err)
+	return reconcile.Result{}, err
 }
 
 // Follow has the proxy of a sandbox looked after: by the manager of its mode, and by the other one until what it has done for the pod has
