@@ -76,12 +76,14 @@ func (g *goodVersions) fails(p *Profile) error {
 	return g.write(p.Name)
 }
 
-// forget forgets a profile that is gone.
+// forget forgets a profile that is gone. With the last file goes the directory.
 func (g *goodVersions) forget(profile string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.by, profile)
-	return os.RemoveAll(g.path(profile))
+	err := os.RemoveAll(g.path(profile))
+	_ = os.Remove(g.dir) // unless there are others
+	return err
 }
 
 // profiles returns the names of the profiles that have a file.

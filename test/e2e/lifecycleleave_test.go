@@ -201,15 +201,15 @@ func wantResult(t *testing.T, name, level, words string, args ...string) {
 // wantClean wants `sidecar clean` to remove what a proxy has left, and nothing else: by a command as docs/removal.md has it, and dry before.
 func (s *space) wantClean(t *testing.T, image, home string) {
 	t.Helper()
-	leads, root := "/"+sidecarRoot+"/leads", s.node.NodeRoot
+	good, leads, root := "/"+sidecarRoot+"/good", "/"+sidecarRoot+"/leads", s.node.NodeRoot
 	dry := finish(t, program, append(cleaning(root), "--dry-run")...)
-	if want := fmt.Sprintf("would be removed: %[1]s%[2]s\nwould be removed: %[1]s%[3]s\n", root, home, leads); dry.out != want {
+	if want := fmt.Sprintf("would be removed: %[1]s%[2]s\nwould be removed: %[1]s%[3]s\nwould be removed: %[1]s%[4]s\n", root, home, good, leads); dry.out != want {
 		t.Errorf("dry: %+v, want %s", dry, want)
 	}
 	if _, err := os.Stat(root + home); err != nil {
 		t.Errorf("after a dry run: %v", err)
 	}
-	if out, want := s.onNode(t, image, cleaning("/host")...), fmt.Sprintf("removed /host%s\nremoved /host%s\n", home, leads); out != want {
+	if out, want := s.onNode(t, image, cleaning("/host")...), fmt.Sprintf("removed /host%s\nremoved /host%s\nremoved /host%s\n", home, good, leads); out != want {
 		t.Errorf("clean: %s, want %s", out, want)
 	}
 }
