@@ -124,8 +124,8 @@ type Rollout struct {
 	// +kubebuilder:default=2
 	// +optional
 	MaxParallel int32 `json:"maxParallel,omitempty"`
-	// PauseOnFailure stops the upgrades of a node once a new proxy of this version has not become ready there. The pods whose proxies
-	// failed are tried again; a success ends the pause.
+	// PauseOnFailure stops the upgrades of a node once new proxies of this version have failed there in three pods, or in all pods if there
+	// are fewer, with no success between. The pods whose proxies failed are tried again; a success ends the pause.
 	// +kubebuilder:default=true
 	// +optional
 	PauseOnFailure *bool `json:"pauseOnFailure,omitempty"`

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -163,8 +164,8 @@ func (m managed) home(t *testing.T, pod *corev1.Pod) string {
 	return filepath.Join(m.node.NodeRoot, sidecarRoot, fmt.Sprintf("%s.%s", pod.UID, m.sandboxOf(t, pod).ID))
 }
 
-// A version that never answers leaves what runs alone, keeps a new pod from being ready, and says why. Nothing stays of pods that are
-// deleted meanwhile: one with a proxy that drains, one that serves and one that hangs, and one whose only proxy hangs.
+// A version that never answers leaves what runs alone, reaches no new pod, and says why. Nothing stays of pods that are deleted meanwhile: one
+// with a proxy that drains, one that serves and one that hangs, and one whose only proxy hangs, since its profile has no other version.
 //
 //e2e:rounds nri
 func TestSidecarThatHangsAtItsStart(t *testing.T) {
@@ -174,15 +175,21 @@ func TestSidecarThatHangsAtItsStart(t *testing.T) {
 	held := dialEcho(t, at(pod, families()[0], appTCPPort))
 	m.newVersion(t, "drains")
 	m.awaitSidecar(t, "old", isServing(1))
-	m.patchProfile(t, map[string]any{
-		"image": "localhost/tools:1", "command": []any{"sh", "-c", "exec sleep 1000"}, "readiness": map[string]any{"startSeconds": 2},
-	})
+	hanging := map[string]any{"image": "localhost/tools:1", "command": []any{"sh", "-c", "exec sleep 1000"}}
+	m.patchProfile(t, map[string]any{"image": hanging["image"], "command": hanging["command"], "readiness": map[string]any{"startSeconds": 2}})
 
-	late := m.create(t, plainPod("late"))
-	m.awaitSidecar(t, "late", says(false, "not ready within 2s"))
-	m.awaitWarning(t, late, proxyFailed)
-	if now := m.await(t, "late", isRunning); isReady(now) || conditionOf(now).Reason != proxyNotReady {
-		t.Errorf("the new pod has the condition %+v", conditionOf(now))
+	late := m.startManaged(t, plainPod("late"))
+	m.wantProxied(t, late)
+	m.awaitSidecar(t, "late", says(true, "not ready within 2s", "is not known to work"))
+	alone := newManaged(t, func(spec map[string]any) {
+		maps.Copy(spec, hanging)
+		spec["readiness"].(map[string]any)["startSeconds"] = int64(2)
+	})
+	only := alone.create(t, plainPod("only"))
+	alone.awaitSidecar(t, "only", says(false, "not ready within 2s"))
+	alone.awaitWarning(t, only, proxyFailed)
+	if now := alone.await(t, "only", isRunning); isReady(now) || conditionOf(now).Reason != proxyNotReady {
+		t.Errorf("the pod has the condition %+v", conditionOf(now))
 	}
 	m.awaitSidecar(t, "old", says(true, "not ready within 2s"))
 	m.awaitNode(t, map[string]any{"pods": int64(2), "upgraded": int64(0), "failed": int64(2), "paused": true})
@@ -197,7 +204,9 @@ func TestSidecarThatHangsAtItsStart(t *testing.T) {
 	for _, name := range []string{"old", "late"} {
 		must(t, m.pods().Delete(t.Context(), name, metav1.DeleteOptions{}))
 	}
+	must(t, alone.pods().Delete(t.Context(), "only", metav1.DeleteOptions{}))
 	m.wantNothingLeft(t, []types.UID{pod.UID, late.UID})
+	alone.wantNothingLeft(t, []types.UID{only.UID})
 }
 
 // A proxy that knows the destinations of both families takes the connections of both. The sample's HAProxy knows IPv4's only: the others
