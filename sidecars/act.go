@@ -59,7 +59,7 @@ func (s stepping) stop(ctx context.Context, a Action) error {
 		if mine.readiness.why != "" {
 			why += ": " + mine.readiness.why
 		}
-		s.fault(ctx, why)
+		s.fault(ctx, why, mine.hash)
 	}
 	wait := stopWait
 	if a.Kill {
@@ -91,20 +91,19 @@ func (s stepping) drain(ctx context.Context, a Action) error {
 	return s.home.note(factDraining, a.Epoch)
 }
 
-// fault notes that a proxy could not be started, or has ended without being told to.
-func (s stepping) fault(ctx context.Context, why string) {
+// fault notes that a proxy of a version could not be started, or has ended without being told to.
+func (s stepping) fault(ctx context.Context, why, hash string) {
 	p, f := s.choice.Profile, s.memory
 	if p != nil && s.needsTurn() {
 		s.count(func(of *Figures) { of.Failed++ })
 	}
-	next, was := s.Rollout.failed(p, s.key)
+	next, was := s.Rollout.failed(p, s.key, hash)
 	s.look(next)
-	switch was {
-	case "":
+	switch {
+	case was == "", was == upgradeTurn && hash != p.Hash:
 		p = nil
-	case upgradeTurn:
+	case was == upgradeTurn:
 		s.noteGood(ctx, s.good.fails(p))
-	case rotationTurn:
 	}
 	f.fail(time.Now(), why, p)
 }

@@ -122,7 +122,7 @@ func (s stepping) noteEnd(ctx context.Context, a answer, why string) {
 		s.memory.restarts++
 	}
 	s.count(func(of *Figures) { of.Restarts++ })
-	s.fault(ctx, s.taken(ctx, a)+why)
+	s.fault(ctx, s.taken(ctx, a)+why, a.hash)
 }
 
 // hearLastWords adds the last words to why the last proxy has ended, as far as the runtime has written them.

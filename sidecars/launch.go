@@ -46,7 +46,7 @@ func (s stepping) start(ctx context.Context, a Action) (started bool, out outcom
 		return false, outcome{absent: true}
 	}
 	s.memory.started(s.aim, p)
-	s.fault(ctx, err.Error())
+	s.fault(ctx, err.Error(), s.aim.Hash)
 	return false, outcome{}
 }
 
@@ -99,7 +99,7 @@ func (s stepping) launch(ctx context.Context, a Action) error {
 	if err != nil {
 		return err
 	}
-	s.answers[id] = answer{seen: time.Now(), epoch: a.Epoch}
+	s.answers[id] = answer{seen: time.Now(), epoch: a.Epoch, hash: p.Hash}
 	return nil
 }
 

@@ -91,9 +91,9 @@ func (r *Rollouts) may(p *Profile, key Key, want turn) bool {
 	return now.turns[key] != ""
 }
 
-// failed notes that a new proxy has not become ready, or that one has ended: this ends the sandbox's turn, if it has one, which is returned. next
-// are the sandboxes to look at, as in done.
-func (r *Rollouts) failed(p *Profile, key Key) (next []Key, was turn) {
+// failed notes that a proxy of a version has not become ready, or has ended: this ends the sandbox's turn, if it has one, which is returned. The end
+// of an old proxy says nothing of its upgrade. next are the sandboxes to look at, as in done.
+func (r *Rollouts) failed(p *Profile, key Key, hash string) (next []Key, was turn) {
 	if p == nil {
 		return nil, ""
 	}
@@ -104,7 +104,7 @@ func (r *Rollouts) failed(p *Profile, key Key) (next []Key, was turn) {
 		return nil, ""
 	}
 	delete(now.turns, key)
-	if was == upgradeTurn {
+	if was == upgradeTurn && hash == p.Hash {
 		now.failed[key] = true
 	}
 	return now.next(), was

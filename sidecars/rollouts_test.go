@@ -28,8 +28,8 @@ func TestMay_turns_areBounded(t *testing.T) {
 	a, b, c := Key{PodUID: "a"}, Key{PodUID: "b"}, Key{PodUID: "c"}
 	v1, other, calm := version("v1", nil), version("v1", nil), version("v1", &no)
 	other.Name = "other"
-	again := func(r *Rollouts, p *Profile, k Key) { r.may(p, k, upgradeTurn); r.failed(p, k) }
-	three := func(r *Rollouts, p *Profile) { r.failed(p, a); r.failed(p, b); again(r, p, c) }
+	again := func(r *Rollouts, p *Profile, k Key) { r.may(p, k, upgradeTurn); r.failed(p, k, "v1") }
+	three := func(r *Rollouts, p *Profile) { r.failed(p, a, "v1"); r.failed(p, b, "v1"); again(r, p, c) }
 	for name, one := range map[string]struct {
 		then   func(*Rollouts) // after a and b have their turns
 		of     *Profile        // v1 unless it says otherwise
@@ -41,10 +41,10 @@ func TestMay_turns_areBounded(t *testing.T) {
 		"one is done, and asks no more":   {then: func(r *Rollouts) { r.done(v1, a, "v1"); r.may(v1, c, upgradeTurn) }, may: []string{"b", "c"}},
 		"one is gone":                     {then: func(r *Rollouts) { r.leave(a); r.may(v1, c, upgradeTurn) }, may: []string{"b", "c"}},
 		"one that has no turn is gone":    {then: func(r *Rollouts) { r.leave(c) }, may: []string{"a", "b"}},
-		"one has failed, another asks":    {then: func(r *Rollouts) { r.failed(v1, a); r.may(v1, c, upgradeTurn) }, may: []string{"b", "c"}},
-		"one has failed, and asks first":  {then: func(r *Rollouts) { r.failed(v1, a) }, may: []string{"a", "b"}},
-		"one has failed again and again":  {then: func(r *Rollouts) { r.failed(v1, a); again(r, v1, a); again(r, v1, a); r.may(v1, c, upgradeTurn) }, may: []string{"b", "c"}},
-		"two have failed":                 {then: func(r *Rollouts) { r.failed(v1, a); r.failed(v1, b); r.may(v1, c, upgradeTurn) }, may: []string{"a", "c"}},
+		"one has failed, another asks":    {then: func(r *Rollouts) { r.failed(v1, a, "v1"); r.may(v1, c, upgradeTurn) }, may: []string{"b", "c"}},
+		"one has failed, and asks first":  {then: func(r *Rollouts) { r.failed(v1, a, "v1") }, may: []string{"a", "b"}},
+		"one has failed again and again":  {then: func(r *Rollouts) { r.failed(v1, a, "v1"); again(r, v1, a); again(r, v1, a); r.may(v1, c, upgradeTurn) }, may: []string{"b", "c"}},
+		"two have failed":                 {then: func(r *Rollouts) { r.failed(v1, a, "v1"); r.failed(v1, b, "v1"); r.may(v1, c, upgradeTurn) }, may: []string{"a", "c"}},
 		"three have failed":               {then: func(r *Rollouts) { three(r, v1) }, may: []string{"a", "b"}, paused: true},
 		"three have failed: no other may": {then: func(r *Rollouts) { three(r, v1); r.may(v1, Key{PodUID: "d"}, upgradeTurn) }, may: []string{"a", "b"}, paused: true},
 		"three have failed, and one that has is done": {
@@ -54,7 +54,7 @@ func TestMay_turns_areBounded(t *testing.T) {
 			then: func(r *Rollouts) { three(r, v1); r.done(v1, a, "v0") }, may: []string{"a", "b"}, paused: true,
 		},
 		"three have failed, with a success between": {
-			then: func(r *Rollouts) { r.failed(v1, a); r.done(v1, b, "v1"); again(r, v1, c); again(r, v1, a) }, may: []string{"a", "b"},
+			then: func(r *Rollouts) { r.failed(v1, a, "v1"); r.done(v1, b, "v1"); again(r, v1, c); again(r, v1, a) }, may: []string{"a", "b"},
 		},
 		"three have failed, and one is gone": {
 			then: func(r *Rollouts) {
@@ -68,8 +68,16 @@ func TestMay_turns_areBounded(t *testing.T) {
 		"three have failed, and that is no reason": {
 			then: func(r *Rollouts) { three(r, calm); r.may(calm, Key{PodUID: "d"}, upgradeTurn) }, of: calm, may: []string{"a", "d"},
 		},
-		"one without a turn has failed":     {then: func(r *Rollouts) { r.failed(v1, c) }, may: []string{"a", "b"}},
-		"one of no profile has failed":      {then: func(r *Rollouts) { r.failed(nil, a) }, may: []string{"a", "b"}},
+		"three old proxies have ended": {
+			then: func(r *Rollouts) {
+				r.failed(v1, a, "v0")
+				r.failed(v1, b, "v0")
+				r.may(v1, c, upgradeTurn)
+				r.failed(v1, c, "v0")
+			}, may: []string{"a", "b"},
+		},
+		"one without a turn has failed":     {then: func(r *Rollouts) { r.failed(v1, c, "v1") }, may: []string{"a", "b"}},
+		"one of no profile has failed":      {then: func(r *Rollouts) { r.failed(nil, a, "v1") }, may: []string{"a", "b"}},
 		"one of another profile has failed": {then: func(r *Rollouts) { r.join(other, a); again(r, other, a) }, may: []string{"a", "b"}},
 		"a new version":                     {then: func(*Rollouts) {}, of: version("v2", nil), may: []string{"a", "b"}},
 		"a new version, after failures": {
@@ -113,7 +121,7 @@ func TestPaused_fewPods_allHaveToFail(t *testing.T) {
 			}
 			failed++
 			r.may(p, Key{PodUID: string(pod)}, upgradeTurn)
-			r.failed(p, Key{PodUID: string(pod)})
+			r.failed(p, Key{PodUID: string(pod)}, "v1")
 		}
 		if !r.paused("edge") || failed != want {
 			t.Errorf("of %d pods %d have failed; paused: %t; want %d", len(pods), failed, r.paused("edge"), want)
@@ -128,13 +136,13 @@ func TestMay_rotation_isNotPaused(t *testing.T) {
 		k := Key{PodUID: pod}
 		r.join(p, k)
 		r.may(p, k, rotationTurn)
-		if _, was := r.failed(p, k); was != rotationTurn || r.paused("edge") {
+		if _, was := r.failed(p, k, "v1"); was != rotationTurn || r.paused("edge") {
 			t.Errorf("after the failure of a %s the upgrades are paused: %t", was, r.paused("edge"))
 		}
 	}
 	for _, pod := range []string{"a", "b", "c"} {
 		r.may(p, Key{PodUID: pod}, upgradeTurn)
-		r.failed(p, Key{PodUID: pod})
+		r.failed(p, Key{PodUID: pod}, "v1")
 	}
 	d, e := Key{PodUID: "d"}, Key{PodUID: "e"}
 	if !r.paused("edge") || r.may(p, d, upgradeTurn) || !r.may(p, d, rotationTurn) {
@@ -143,7 +151,7 @@ func TestMay_rotation_isNotPaused(t *testing.T) {
 	r.may(p, Key{PodUID: "a"}, upgradeTurn) // the last turn
 	r.may(p, e, rotationTurn)
 	r.may(p, Key{PodUID: "f"}, upgradeTurn)
-	if next, _ := r.failed(p, d); !slices.Equal(next, []Key{e}) {
+	if next, _ := r.failed(p, d, "v1"); !slices.Equal(next, []Key{e}) {
 		t.Errorf("%v may be next: the pause is not for %v", next, e)
 	}
 }
@@ -156,7 +164,7 @@ func TestDone_turnEnds_nextAreReturned(t *testing.T) {
 		key := Key{PodUID: pod}
 		var next []Key
 		if fails {
-			next, _ = r.failed(p, key)
+			next, _ = r.failed(p, key, "v1")
 		} else {
 			next, _ = r.done(p, key, "v1")
 		}

@@ -20,7 +20,7 @@ const unknownKeyword = "no-such-keyword"
 //e2e:rounds nri
 func TestProxyKnownBadVersion(t *testing.T) {
 	t.Parallel()
-	m := newManaged(t)
+	m := newManaged(t, func(spec map[string]any) { spec["rollout"] = map[string]any{"maxParallel": int64(1)} })
 	pods := m.startSome(t, "served-0", "served-1", "served-2", "served-3")
 	before, err := m.sidecar(t.Context(), pods[0].Name)
 	must(t, err)
