@@ -125,7 +125,7 @@ func (s stepping) report(d Decision, did outcome) {
 		}
 	}
 	status := s.status(f, d, did.pulling)
+	status.Paused = status.FailedHash != "" && s.Rollout.paused(s.choice.Name)
 	s.Reporter.Report(s.sandbox, status)
 	s.countHealth(status)
-	s.show(f, shownOf(s.view, f.why, status))
 }

@@ -60,11 +60,10 @@ func TestRollouts_turnNoLongerNeeded_isFreed(t *testing.T) {
 	}
 }
 
-// counted counts what a Manager asks of proxies, and says of profiles.
+// counted counts what a Manager asks of proxies.
 type counted struct {
 	*fakeNode
 	asks map[uint32]int // by epoch
-	sums int
 }
 
 func (c *counted) Ask(ctx context.Context, s podnet.Sandbox, p *Profile, epoch uint32, q Question) error {
@@ -72,13 +71,6 @@ func (c *counted) Ask(ctx context.Context, s podnet.Sandbox, p *Profile, epoch u
 	c.asks[epoch]++
 	c.mu.Unlock()
 	return c.fakeNode.Ask(ctx, s, p, epoch, q)
-}
-
-func (c *counted) Summarize(profile string, s Summary) {
-	c.mu.Lock()
-	c.sums++
-	c.mu.Unlock()
-	c.fakeNode.Summarize(profile, s)
 }
 
 // A proxy is asked while it starts, and then every ten seconds, however often it is looked at. Nobody asks one that drains, has ended, or
@@ -89,12 +81,12 @@ func TestAsk_proxyThatIsWell_onceAPeriod(t *testing.T) {
 		c := &counted{fakeNode: n, asks: map[uint32]int{}}
 		m, stop := agent()
 		defer stop()
-		m.Asker, m.Summaries = c, c
+		m.Asker = c
 		m.Follow(sandboxOf("u1"))
 		after(100 * time.Millisecond)
-		n.mustSum(t, Summary{Generation: 1, Pods: 1})
+		n.mustSum(t, NodeCount{Pods: 1})
 		asks := func(epoch uint32, for10s func()) int {
-			n.change(func() { c.asks[epoch], c.sums = 0, 0 })
+			n.change(func() { c.asks[epoch] = 0 })
 			for range 10 {
 				for10s()
 				after(time.Second)
@@ -104,8 +96,8 @@ func TestAsk_proxyThatIsWell_onceAPeriod(t *testing.T) {
 			return c.asks[epoch]
 		}
 		after(time.Second)
-		if got := asks(0, func() { m.Notify("edge") }); got != 1 || c.sums != 0 {
-			t.Errorf("one that is ready was asked %d times in 10 s; the profile's sum was said %d times", got, c.sums)
+		if got := asks(0, func() { m.Notify("edge") }); got != 1 {
+			t.Errorf("one that is ready was asked %d times in 10 s", got)
 		}
 		n.upgrade(m)
 		after(time.Second)

@@ -162,7 +162,7 @@ func TestRollouts_failedPodGone_endsPause(t *testing.T) {
 			m.Unfollow(key.PodUID)
 		}
 		after(time.Minute)
-		n.mustSum(t, Summary{Generation: 1, Pods: 2, Upgraded: 2})
+		n.mustSum(t, NodeCount{Pods: 2, Upgraded: 2})
 		stop()
 	})
 }
@@ -217,8 +217,8 @@ func TestStart_podEnding_isNoFailure(t *testing.T) {
 		n.end("c001", 137)
 		after(time.Second)
 		n.change(func() {
-			if said := n.said["u1"]; said.Failure != "" || n.sum.Failed > 0 {
-				t.Errorf("the ManagedProxy says %+v, the profile %+v", said, n.sum)
+			if said := n.said["u1"]; said.Failure != "" || n.sum().Failed > 0 {
+				t.Errorf("the ManagedProxy says %+v, the profile %+v", said, n.sum())
 			}
 			n.gone = true
 		})

@@ -49,7 +49,6 @@ type fakeNode struct {
 	refusal  string // why the pod cannot have the profile's proxy
 	pulling  bool
 	said     map[string]Status
-	sum      Summary
 	stopped  map[string]bool // sandboxes that do not run
 	vault    vault
 	tidied   int    // containers whose logs were looked at
@@ -288,12 +287,12 @@ func (n *fakeNode) Choice(context.Context, podnet.Sandbox) (Choice, error) {
 	if n.gone {
 		return Choice{}, podnet.ErrNoPod
 	}
-	out := Choice{Name: n.chosen, Generation: n.profile.Generation, Ending: n.ending, Finished: n.finished, Restart: n.wish}
+	out := Choice{Name: n.chosen, Hash: HashOf(n.profile.Spec), Ending: n.ending, Finished: n.finished, Restart: n.wish}
 	if n.chosen == "" {
 		return Choice{OptedOut: true}, n.failures["choice"]
 	}
 	if n.chosen != n.profile.Name {
-		out.Refusal = "there is no profile " + n.chosen
+		out.Hash, out.Refusal = "", "there is no profile "+n.chosen
 		return out, n.failures["choice"]
 	}
 	if out.Refusal = n.refusal; out.Refusal != "" {
@@ -324,10 +323,20 @@ func (n *fakeNode) Addresses(ctx context.Context, sandbox string) ([]string, err
 	return []string{"10.0.0.1", "fd00::1"}, nil
 }
 
-func (n *fakeNode) Summarize(_ string, s Summary) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.sum = s
+// sum counts what is reported, as the profile's status does. n.mu is held.
+func (n *fakeNode) sum() (out NodeCount) {
+	hash := HashOf(n.profile.Spec)
+	for _, s := range n.said {
+		out.Pods++
+		switch {
+		case s.FailedHash == hash:
+			out.Failed++
+			out.Paused = out.Paused || s.Paused
+		case s.Ready && s.Hash == hash:
+			out.Upgraded++
+		}
+	}
+	return out
 }
 
 func (n *fakeNode) Retract(podUID string) { n.Forget(podUID) }

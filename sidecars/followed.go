@@ -63,19 +63,9 @@ type followed struct {
 	stale   string    // why a secret is not up to date, or ""
 	unmoved string    // why an upgrade may lose connections, or ""
 
-	// shown and health are how the proxy was after the last step. Manager.mu protects them.
-	shown  shown
-	health Health
+	health Health // how the proxy was after the last step; Manager.mu protects it
 	// met reports whether a step has been taken. starts reports whether that found no proxy, and none has been ready since.
 	met, starts bool
-}
-
-// shown is what counts for the status of the profile.
-type shown struct {
-	profile          string
-	generation       int64
-	upgraded, failed bool
-	message          string
 }
 
 // answer is what is known of a running proxy.

@@ -104,7 +104,7 @@ func (g *goodVersions) of(profile string) *goodVersion {
 	}
 	known := &goodVersion{}
 	if text, err := os.ReadFile(g.path(profile)); err == nil && json.Unmarshal(text, known) == nil {
-		known.hash = hashOf(known.Spec)
+		known.hash = HashOf(known.Spec)
 	}
 	if g.by == nil {
 		g.by = map[string]*goodVersion{}

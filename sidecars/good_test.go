@@ -77,8 +77,8 @@ func TestStart_presentVersionFails_isOfLastGood(t *testing.T) {
 				after(2 * time.Second)
 				n.changeTo(m, 2)
 				after(time.Minute)
-				if !n.sum.Paused || n.sum.Upgraded != 0 {
-					t.Errorf("the profile's status is %+v", n.sum)
+				if !n.sum().Paused || n.sum().Upgraded != 0 {
+					t.Errorf("the profile's status is %+v", n.sum())
 				}
 				bad, err := Compile(&v1alpha1.ProxyProfile{Spec: n.profile.Spec})
 				if err != nil {

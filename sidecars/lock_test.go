@@ -21,9 +21,9 @@ const soon = lockPause + 10*time.Millisecond
 
 // blind takes everything from an agent by which it could change or report something: it may not use it. The result gives it back.
 func blind(m *Manager) (see func()) {
-	r, l, i, s, a, q, all := m.Runtime, m.Logs, m.Images, m.Secrets, m.Asker, m.Queues, m.Summaries
-	m.Runtime, m.Logs, m.Images, m.Secrets, m.Asker, m.Queues, m.Summaries = nil, nil, nil, nil, nil, nil, nil
-	return func() { m.Runtime, m.Logs, m.Images, m.Secrets, m.Asker, m.Queues, m.Summaries = r, l, i, s, a, q, all }
+	r, l, i, s, a, q := m.Runtime, m.Logs, m.Images, m.Secrets, m.Asker, m.Queues
+	m.Runtime, m.Logs, m.Images, m.Secrets, m.Asker, m.Queues = nil, nil, nil, nil, nil, nil
+	return func() { m.Runtime, m.Logs, m.Images, m.Secrets, m.Asker, m.Queues = r, l, i, s, a, q }
 }
 
 // An update of the agent runs two for a while: the new one remembers what it is told, and does nothing before the old one has ended.

@@ -128,7 +128,7 @@ func TestRollouts_proxyEnds_pausesUpgrades(t *testing.T) {
 				n.upgrade(m)
 				after(30 * time.Second)
 				n.change(func() {
-					if s := n.sum; !s.Paused || s.Failed != 3 || s.Upgraded != 0 {
+					if s := n.sum(); !s.Paused || s.Failed != 3 || s.Upgraded != 0 {
 						t.Errorf("the profile's status is %+v", s)
 					}
 				})

@@ -51,8 +51,6 @@ type Manager struct {
 	Reporter     Reporter
 	Homes        Homes
 	Rollout      *Rollouts
-	// Summaries is told of each change.
-	Summaries Summaries
 
 	once      sync.Once
 	questions questions
@@ -113,13 +111,9 @@ func (m *Manager) Unfollow(podUID string) {
 
 // unfollow no longer follows a sandbox. Its leftovers are removed once its containers have ended. m.mu is held.
 func (m *Manager) unfollow(key Key) {
-	f := m.known[key]
 	delete(m.known, key)
 	for _, next := range m.Rollout.leave(key) {
 		m.queue.Add(next)
-	}
-	if f != nil && f.shown.profile != "" {
-		m.summarize(f.shown.profile)
 	}
 	m.queue.Add(key)
 }
@@ -306,35 +300,6 @@ func (m *Manager) next(ctx context.Context) bool {
 		m.queue.AddAfter(key, again)
 	}
 	return true
-}
-
-// show remembers how a sandbox's proxy is, and reports the sums of its profiles if that has changed.
-func (m *Manager) show(f *followed, now shown) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	before := f.shown
-	if before == now {
-		return
-	}
-	f.shown = now
-	for _, profile := range []string{before.profile, now.profile} {
-		if profile != "" {
-			m.summarize(profile)
-		}
-	}
-}
-
-// summarize reports the sum of the node's proxies of a profile. m.mu is held.
-func (m *Manager) summarize(profile string) {
-	var all []shown
-	for _, f := range m.known {
-		if f.shown.profile == profile {
-			all = append(all, f.shown)
-		}
-	}
-	sum := sumOf(all)
-	sum.Paused = m.Rollout.paused(profile)
-	m.Summaries.Summarize(profile, sum)
 }
 
 // Figures returns those of each profile that pods of this node have chosen.

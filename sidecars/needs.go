@@ -53,9 +53,9 @@ type Cluster interface {
 // Choice is what a pod has chosen: nothing, a usable profile, or an unusable one.
 type Choice struct {
 	Name string
-	// Generation is the named profile's, usable or not; 0 if there is no such profile.
-	Generation int64
-	Profile    *Profile
+	// Hash is that of the named profile's present version, usable or not; "" if there is no such profile.
+	Hash    string
+	Profile *Profile
 	// Refusal says why Profile is nil although Name is not empty, and what to do.
 	Refusal string
 	// OptedOut reports whether the pod itself refuses a proxy. Otherwise a running proxy stays.
@@ -97,11 +97,6 @@ type Reporter interface {
 	// Forget is for a pod that is gone: its ManagedProxy goes with it. Retract removes the ManagedProxy of a pod without a proxy.
 	Forget(podUID string)
 	Retract(podUID string)
-}
-
-// Summaries shows how far profiles have reached the node's proxies.
-type Summaries interface {
-	Summarize(profile string, s Summary)
 }
 
 // Applications lists the containers of a sandbox that are the pod's own, in any state.

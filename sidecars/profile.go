@@ -54,12 +54,12 @@ func Compile(p *v1alpha1.ProxyProfile) (*Profile, error) {
 	if err := errors.Join(wrong...); err != nil {
 		return nil, err
 	}
-	out.Hash = hashOf(p.Spec)
+	out.Hash = HashOf(p.Spec)
 	return out, nil
 }
 
-// hashOf returns a hash of what a running proxy depends on. A change of the rest needs no new proxy.
-func hashOf(spec v1alpha1.ProxyProfileSpec) string {
+// HashOf returns a hash of what a running proxy depends on. A change of the rest needs no new proxy.
+func HashOf(spec v1alpha1.ProxyProfileSpec) string {
 	copyRest(&spec, &v1alpha1.ProxyProfileSpec{})
 	text, err := json.Marshal(spec)
 	if err != nil {

@@ -48,7 +48,7 @@ func TestHash_profileChanges_onlySomeNeedNewProxy(t *testing.T) {
 
 // Agents of two versions run beside each other during an update. If they disagreed about the hash of a profile that nobody has changed, each
 // would replace the other's proxies. A field that is new in the API must be left out of the hash while it has its default, which the API server
-// adds to profiles that are there: see hashOf, and then add it to testdata/fields.txt.
+// adds to profiles that are there: see HashOf, and then add it to testdata/fields.txt.
 func TestHash_newAgent_staysTheSame(t *testing.T) {
 	for file, want := range map[string]string{
 		"proxy-profile.yaml": "074a5921a8595edb", "proxy-profile-envoy.yaml": "7dd40538fe8bfd35",
@@ -64,7 +64,7 @@ func TestHash_newAgent_staysTheSame(t *testing.T) {
 		// The image and the files may change with the sample, not with the agent.
 		object.Spec.Image, object.Spec.Files = "a/b", object.Spec.Files[:1]
 		object.Spec.Files[0].Template = "text"
-		if got := hashOf(object.Spec); got != want {
+		if got := HashOf(object.Spec); got != want {
 			t.Errorf("%s: hash %s, was %s: all proxies of all nodes would be upgraded by an update of the agent", file, got, want)
 		}
 	}

@@ -28,6 +28,10 @@ type Status struct {
 	Final bool
 	// Failure is why the last proxy ended or could not be started, or "".
 	Failure string
+	// FailedHash is the version of the profile that the pod should have a proxy of, if it failed, or the pod cannot have one. Paused reports
+	// whether others wait for that.
+	FailedHash string
+	Paused     bool
 }
 
 // status describes what was decided. pulling reports whether a start waits for its image.
@@ -52,12 +56,14 @@ func (v view) status(f *followed, d Decision, pulling bool) Status {
 	if shown == nil && len(v.there) > 0 {
 		shown = &v.there[len(v.there)-1]
 	}
-	if shown == nil {
-		return out
+	if shown != nil {
+		out.Epoch, out.Image, out.Hash = shown.Epoch, shown.Image, versionOf(*shown)
+		out.Ready = shown.ID == d.Serving && v.answers[shown.ID].now
+		out.Message = joined(out.Message, v.standIn(f, *shown))
 	}
-	out.Epoch, out.Image, out.Hash = shown.Epoch, shown.Image, versionOf(*shown)
-	out.Ready = shown.ID == d.Serving && v.answers[shown.ID].now
-	out.Message = joined(out.Message, v.standIn(f, *shown))
+	if upgraded := out.Ready && out.Hash == v.choice.Hash; v.choice.Refusal != "" || !upgraded && f.why != "" {
+		out.FailedHash = v.choice.Hash
+	}
 	return out
 }
 
@@ -89,50 +95,4 @@ func (v view) state(d Decision, failed, pulling bool) v1alpha1.State {
 		return v1alpha1.Starting
 	}
 	return v1alpha1.Failed
-}
-
-// Summary is how far a profile has reached the node's proxies.
-type Summary struct {
-	Generation             int64
-	Pods, Upgraded, Failed int
-	Paused                 bool
-	// Message is why one of them failed, or "".
-	Message string
-}
-
-// shownOf returns how a sandbox's proxy is. why is why the last one failed, or "".
-func shownOf(v view, why string, status Status) shown {
-	out := shown{profile: v.choice.Name, generation: v.choice.Generation}
-	if p := v.choice.Profile; p != nil {
-		out.upgraded = status.Ready && status.Hash == p.Hash
-		out.failed = !out.upgraded && why != ""
-	}
-	out.failed = out.failed || v.choice.Refusal != ""
-	if out.failed {
-		out.message = v.sandbox.Pod() + ": " + status.Message
-	}
-	return out
-}
-
-// sumOf sums up the proxies of one profile. A proxy that was not looked at since it changed counts as a pod only.
-func sumOf(all []shown) (sum Summary) {
-	sum.Pods = len(all)
-	for _, one := range all {
-		sum.Generation = max(sum.Generation, one.generation)
-	}
-	for _, one := range all {
-		if one.generation != sum.Generation {
-			continue
-		}
-		if one.upgraded {
-			sum.Upgraded++
-		}
-		if one.failed {
-			sum.Failed++
-		}
-		if one.failed && (sum.Message == "" || one.message < sum.Message) {
-			sum.Message = one.message
-		}
-	}
-	return sum
 }

@@ -169,7 +169,7 @@ func TestStop_replacedProxy_isNoFailure(t *testing.T) {
 		if said := n.mustSay(t, "u1", v1alpha1.Running, true); said.Image != "localhost/haproxy:2" || said.Message != "" || said.Failure != "" || said.Restarts != 0 {
 			t.Errorf("the ManagedProxy says %+v", said)
 		}
-		n.mustSum(t, Summary{Generation: 1, Pods: 1, Upgraded: 1})
+		n.mustSum(t, NodeCount{Pods: 1, Upgraded: 1})
 	})
 }
 

@@ -28,7 +28,7 @@ func TestRollouts_onePodFails_othersAreUpgraded(t *testing.T) {
 				after(20 * time.Second)
 				n.mustServe(t, uids[1:], 2)
 				after(time.Minute)
-				if s := n.sum; s.Paused || s.Upgraded != 5 || s.Failed != 1 {
+				if s := n.sum(); s.Paused || s.Upgraded != 5 || s.Failed != 1 {
 					t.Errorf("the profile's status is %+v", s)
 				}
 				n.change(func() { n.behave = only(nil) })
@@ -45,8 +45,8 @@ func TestRenewSecrets_upgradesPaused_newProxyOfOldVersion(t *testing.T) {
 		n.change(func() { n.behave = only(neverReady, image(2)) })
 		n.changeTo(m, 2)
 		after(30 * time.Second)
-		if !n.sum.Paused {
-			t.Errorf("the profile's status is %+v", n.sum)
+		if !n.sum().Paused {
+			t.Errorf("the profile's status is %+v", n.sum())
 		}
 		n.change(func() { n.vault.secret = map[string][]byte{"tls.crt": []byte("crt-2")} })
 		after(40 * time.Second)

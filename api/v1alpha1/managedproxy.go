@@ -89,6 +89,13 @@ type ManagedProxyStatus struct {
 	// ProfileHash identifies the version of the profile that the proxy runs.
 	// +optional
 	ProfileHash string `json:"profileHash,omitempty"`
+	// FailedHash identifies the version of the profile that the pod should have a proxy of, if that could not be started, or the pod cannot
+	// have one.
+	// +optional
+	FailedHash string `json:"failedHash,omitempty"`
+	// Paused reports whether the node's agent begins no other upgrade of the profile after such failures.
+	// +optional
+	Paused bool `json:"paused,omitempty"`
 	// Restarts counts the proxies that ended without being asked to.
 	// +optional
 	Restarts int32 `json:"restarts"`

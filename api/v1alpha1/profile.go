@@ -13,8 +13,11 @@ import (
 // +kubebuilder:printcolumn:name="Mode",type=string,JSONPath=`.spec.mode`
 // +kubebuilder:printcolumn:name="Image",type=string,JSONPath=`.spec.image`
 // +kubebuilder:printcolumn:name="Handover",type=string,JSONPath=`.spec.handover`
-// +kubebuilder:printcolumn:name="Upgraded",type=string,JSONPath=`.status.conditions[?(@.type=="Upgraded")].status`
+// +kubebuilder:printcolumn:name="Pods",type=integer,JSONPath=`.status.pods`
+// +kubebuilder:printcolumn:name="Upgraded",type=integer,JSONPath=`.status.upgraded`
+// +kubebuilder:printcolumn:name="Failed",type=integer,JSONPath=`.status.failed`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Upgraded")].reason`
+// +kubebuilder:printcolumn:name="Nodes",type=integer,JSONPath=`.status.nodes`,priority=1
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Upgraded")].message`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type ProxyProfile struct {
@@ -25,26 +28,33 @@ type ProxyProfile struct {
 	Status ProxyProfileStatus `json:"status,omitempty"`
 }
 
-// ProxyProfileStatus is how far a profile has reached the proxies of the cluster.
+// ProxyProfileStatus is how far a profile has reached the proxies of the cluster. One agent counts the ManagedProxies and writes it; why a
+// proxy failed stands in its ManagedProxy.
 type ProxyProfileStatus struct {
-	// Nodes are those with pods that have chosen the profile, 100 at most. Each is written by the node's agent. All proxies of the cluster
-	// are shown by their ManagedProxies.
-	// +kubebuilder:validation:MaxItems=100
-	// +listType=map
-	// +listMapKey=name
+	// ObservedGeneration is the profile's version that the counts are about.
 	// +optional
-	Nodes []NodeStatus `json:"nodes,omitempty"`
+	ObservedGeneration int64 `json:"observedGeneration"`
+	// Pods counts the pods that have chosen the profile, Upgraded those whose proxy is ready and of this version, and Failed those whose
+	// proxy of this version could not be started, or that cannot have one.
+	// +optional
+	Pods int32 `json:"pods"`
+	// +optional
+	Upgraded int32 `json:"upgraded"`
+	// +optional
+	Failed int32 `json:"failed"`
+	// Nodes counts the nodes of these pods, and NodesPaused those whose upgrades are paused after failures.
+	// +optional
+	Nodes int32 `json:"nodes"`
+	// +optional
+	NodesPaused int32 `json:"nodesPaused"`
 
-	// Conditions sum up the nodes, as those of a Deployment do: Upgraded, Progressing and Failed.
+	// Conditions sum up the counts, as those of a Deployment do: Upgraded, Progressing and Failed.
 	// +kubebuilder:validation:MaxItems=8
 	// +listType=map
 	// +listMapKey=type
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
-
-// MaxNodes is how many nodes a profile's status lists.
-const MaxNodes = 100
 
 // The conditions of a ProxyProfile. All have the same reason and message.
 const (
@@ -59,36 +69,12 @@ const (
 
 // The reasons of a ProxyProfile's conditions.
 const (
-	ReasonUpgraded     = "Upgraded"     // all proxies are
-	ReasonNoPods       = "NoPods"       // there are none
-	ReasonUpgrading    = "Upgrading"    // some are not yet
-	ReasonFailed       = "Failed"       // some could not be, and are tried again, or their pods have to be changed
-	ReasonPaused       = "Paused"       // some could not be, and on their nodes no others are upgraded until one succeeds
-	ReasonTooManyNodes = "TooManyNodes" // all on MaxNodes nodes are, and of others nothing is known
+	ReasonUpgraded  = "Upgraded"  // all proxies are
+	ReasonNoPods    = "NoPods"    // there are none
+	ReasonUpgrading = "Upgrading" // some are not yet
+	ReasonFailed    = "Failed"    // some could not be, and are tried again, or their pods have to be changed
+	ReasonPaused    = "Paused"    // some could not be, and on their nodes no others are upgraded until one succeeds
 )
-
-// NodeStatus is how far a profile has reached the proxies of one node.
-type NodeStatus struct {
-	Name string `json:"name"`
-	// ObservedGeneration is the profile's version that the node's agent works with.
-	// +optional
-	ObservedGeneration int64 `json:"observedGeneration"`
-	// Pods counts the node's pods that have chosen the profile, Upgraded those whose proxy is ready and of this version, and Failed those
-	// whose proxy of this version could not be started, or that cannot have one.
-	// +optional
-	Pods int32 `json:"pods"`
-	// +optional
-	Upgraded int32 `json:"upgraded"`
-	// +optional
-	Failed int32 `json:"failed"`
-	// Paused reports whether the node's upgrades are paused after a failure.
-	// +optional
-	Paused bool `json:"paused,omitempty"`
-	// Message is why one of them failed.
-	// +kubebuilder:validation:MaxLength=1024
-	// +optional
-	Message string `json:"message,omitempty"`
-}
 
 // ProxyProfileList is a list of ProxyProfiles.
 //

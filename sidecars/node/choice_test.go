@@ -120,7 +120,7 @@ func TestChoice_podCannotHaveProfile_saysWhy(t *testing.T) {
 			if err != nil || (got.Refusal == "") != (c.want == "") || !strings.Contains(got.Refusal, c.want) {
 				t.Errorf("refused: %q, error %v", got.Refusal, err)
 			}
-			if known := cluster.pod.Annotations[intent.KeySidecar] == "edge"; (got.Profile != nil) != (c.want == "") || known != (got.Generation == 3) {
+			if known := cluster.pod.Annotations[intent.KeySidecar] == "edge"; (got.Profile != nil) != (c.want == "") || known != (got.Hash != "") {
 				t.Errorf("%+v", got)
 			}
 			p := &Proxies{cluster: read}

@@ -44,7 +44,7 @@ func (c sidecarCluster) Choice(ctx context.Context, s podnet.Sandbox) (sidecars.
 	}
 	has, found, refusal, err := c.has(ctx, s, name, pod, ns)
 	out.Restart = sidecars.Wish(pod.Annotations[intent.KeyRestartProxy])
-	out.Name, out.Generation, out.Refusal = has, found.generation, refusal
+	out.Name, out.Hash, out.Refusal = has, found.hash, refusal
 	if err == nil && refusal == "" {
 		out.Profile = found.usable
 	}

@@ -64,7 +64,7 @@ func (n *envoyNode) agent(t *testing.T) (m *sidecars.Manager, stop func()) {
 	n.killed, n.calls = cancel, 0
 	n.mu.Unlock()
 	m = &sidecars.Manager{
-		Runtime: n, Logs: noLogs{}, Images: n, Prober: n, Cluster: n, Reporter: n, Homes: n.homes, Rollout: &sidecars.Rollouts{}, Summaries: n,
+		Runtime: n, Logs: noLogs{}, Images: n, Prober: n, Cluster: n, Reporter: n, Homes: n.homes, Rollout: &sidecars.Rollouts{},
 		Asker: countedAsker{asker{namespaces(t), n.homes}, n},
 	}
 	done := make(chan struct{})
@@ -122,8 +122,6 @@ func (n *envoyNode) Report(_ podnet.Sandbox, s sidecars.Status) {
 }
 
 func (n *envoyNode) Forget(string) {}
-
-func (n *envoyNode) Summarize(string, sidecars.Summary) {}
 
 func (n *envoyNode) Retract(string) {}
 

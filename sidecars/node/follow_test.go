@@ -32,8 +32,6 @@ func (*refusing) Forget(string) {}
 
 func (*refusing) Retract(string) {}
 
-func (*refusing) Summarize(string, sidecars.Summary) {}
-
 // Each pod is checked every few seconds. That alone has no proxy looked at that is followed already; an event has.
 func TestFollow_checkOfAPod_hasNoProxyLookedAt(t *testing.T) {
 	homes := sidecars.Homes{Root: t.TempDir()}
@@ -41,7 +39,7 @@ func TestFollow_checkOfAPod_hasNoProxyLookedAt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &refusing{}
 		p := &Proxies{cluster: sidecarCluster{profiles: newProfiles(nil), leads: notes}, reports: reports, manager: &sidecars.Manager{
-			Runtime: r, Logs: noLogs{}, Cluster: r, Reporter: r, Summaries: r, Homes: homes, Rollout: &sidecars.Rollouts{},
+			Runtime: r, Logs: noLogs{}, Cluster: r, Reporter: r, Homes: homes, Rollout: &sidecars.Rollouts{},
 		}}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})

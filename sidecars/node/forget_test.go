@@ -22,7 +22,7 @@ func TestForgetGone_profileDeleted_isForgotten(t *testing.T) {
 		}
 	}
 	p := &Proxies{
-		cluster: newChoosing().read(t), sums: newSidecarSums(nil, "node-1"),
+		cluster: newChoosing().read(t), statuses: &profileStatuses{},
 		manager: &sidecars.Manager{Homes: sidecars.Homes{Root: root}, Rollout: &sidecars.Rollouts{}},
 	}
 	p.forgetGone(t.Context())

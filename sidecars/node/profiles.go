@@ -30,6 +30,7 @@ type profile struct {
 	name       string
 	uid        types.UID
 	generation int64
+	hash       string
 	spec       v1alpha1.ProxyProfileSpec
 	usable     *sidecars.Profile
 	err        error
@@ -57,6 +58,7 @@ func (p *profiles) get(ctx context.Context, name string) (found profile, refusal
 	known := p.known[name]
 	if known.uid != object.UID || known.generation != object.Generation {
 		known.name, known.uid, known.generation, known.spec = name, object.UID, object.Generation, object.Spec
+		known.hash = sidecars.HashOf(object.Spec)
 		known.usable, known.err = sidecars.Compile(&object)
 		p.known[name] = known
 	}

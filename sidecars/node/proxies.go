@@ -54,7 +54,8 @@ type Proxies struct {
 	shared  sharedProxies
 	cluster sidecarCluster
 	reports *sidecarReports
-	sums    *sidecarSums
+	// statuses of profiles are written by the elected agent.
+	statuses *profileStatuses
 }
 
 // sharedProxies has the node's shared proxies serve pods. Each method returns at once.
@@ -95,14 +96,14 @@ func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, erro
 	}
 	out := &Proxies{
 		cluster: sidecarCluster{c.Pods, profiles, leads},
-		reports: newSidecarReports(mgr.GetClient(), c.Event, c.Node), sums: newSidecarSums(mgr.GetClient(), c.Node),
+		reports: newSidecarReports(mgr.GetClient(), c.Event, c.Node), statuses: &profileStatuses{cache: mgr.GetCache(), client: mgr.GetClient()},
 	}
 	volumes := secretvolume.Volumes{Root: c.Secrets}
 	images := &sidecarImages{runtime: runtime, secrets: volumes, pause: pullPause}
 	out.manager = &sidecars.Manager{
 		Runtime: runtime, Logs: container.Logs{Root: DefaultLogRoot}, Images: images, Prober: &sidecarProber{programs: runtime}, Applications: runtime,
 		Cluster: ownCluster{out.cluster}, Asker: asker{c.Namespaces, homes}, Queues: queues{c.Namespaces},
-		Reporter: ownReporter{out.reports}, Homes: homes, Rollout: &sidecars.Rollouts{}, Summaries: out.sums,
+		Reporter: ownReporter{out.reports}, Homes: homes, Rollout: &sidecars.Rollouts{},
 		Secrets: &sidecarSecrets{volumes: volumes, audiences: c.TokenAudiences, client: mgr.GetClient()},
 	}
 	if err := r.Register(proxyMetrics{out.manager.Figures}); err != nil {
@@ -112,15 +113,26 @@ func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, erro
 	if err := addShared(mgr, r, c, out, runtime); err != nil {
 		return nil, err
 	}
+	elected, err := out.elect(mgr, c)
+	if err != nil {
+		return nil, err
+	}
 	prune := manager.RunnableFunc(func(ctx context.Context) error { leads.prune(ctx, runtime.Ready); return nil })
 	tidy := manager.RunnableFunc(func(ctx context.Context) error { out.forgetGone(ctx); return nil })
 	watch := ctrl.NewControllerManagedBy(mgr).Named("proxyprofiles").
-		For(&v1alpha1.ProxyProfile{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})) // not of each node's status
-	conditions := ctrl.NewControllerManagedBy(mgr).Named("proxyprofileconditions").For(&v1alpha1.ProxyProfile{})
+		For(&v1alpha1.ProxyProfile{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})) // not of its status
 	return out, errors.Join(
-		conditions.Complete(newSidecarConditions(mgr.GetCache(), mgr.GetAPIReader(), mgr.GetClient(), c.Node)),
-		watch.Complete(reconcile.Func(out.profileChanged)), mgr.Add(out.manager), mgr.Add(out.reports), mgr.Add(prune), mgr.Add(tidy), mgr.Add(out.sums),
+		watch.Complete(reconcile.Func(out.profileChanged)), mgr.Add(out.manager), mgr.Add(out.reports), mgr.Add(prune), mgr.Add(tidy), mgr.Add(elected),
 	)
+}
+
+// elect returns the agent's part in the election of the one that writes the statuses of profiles.
+func (p *Proxies) elect(mgr manager.Manager, c Config) (out election, err error) {
+	p.statuses.api, err = client.NewWithWatch(mgr.GetConfig(), client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
+	if err != nil {
+		return out, fmt.Errorf("make client for ManagedProxies: %w", err)
+	}
+	return newElection(mgr, c, p.statuses.work)
 }
 
 // forgetGone forgets the profiles that were deleted while no agent ran.
@@ -139,12 +151,9 @@ func (p *Proxies) profileChanged(ctx context.Context, r reconcile.Request) (reco
 	if p.shared != nil {
 		p.shared.Notify(r.Name)
 	}
-	var object v1alpha1.ProxyProfile
-	err := p.cluster.profiles.cache.Get(ctx, r.NamespacedName, &object)
-	switch {
-	case err == nil:
-		p.sums.Seen(&object)
-	case apierrors.IsNotFound(err):
+	p.statuses.changed()
+	err := p.cluster.profiles.cache.Get(ctx, r.NamespacedName, &v1alpha1.ProxyProfile{})
+	if apierrors.IsNotFound(err) {
 		err = p.manager.ForgetProfile(r.Name)
 	}
 	return reconcile.Result{}, err

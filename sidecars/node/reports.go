@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"strings"
 	"sync"
 	"time"
 
@@ -249,7 +250,7 @@ func (r *sidecarReports) write(ctx context.Context, report sidecarReport, why st
 	}
 	text := v1alpha1.ManagedProxyStatus{
 		State: status.State, Ready: status.Ready, Sandbox: s.ID, Epoch: int32(status.Epoch), Image: status.Image, ProfileHash: status.Hash,
-		Restarts: status.Restarts, Message: clip(sentences(why, status.Message), maxMessage),
+		FailedHash: status.FailedHash, Paused: status.Paused, Restarts: status.Restarts, Message: clip(sentences(why, status.Message), maxMessage),
 	}
 	if !status.LastUpgrade.IsZero() {
 		at := metav1.NewTime(status.LastUpgrade)
@@ -308,4 +309,15 @@ func (r *sidecarReports) apply(ctx context.Context, object map[string]any, statu
 		return "", fmt.Errorf("apply ManagedProxy: %w", err)
 	}
 	return made.GetUID(), nil
+}
+
+// maxMessage bounds a message as the API's schema does.
+const maxMessage = 4096
+
+// clip shortens a text to so many bytes.
+func clip(text string, size int) string {
+	if len(text) <= size {
+		return text
+	}
+	return strings.ToValidUTF8(text[:size], "")
 }

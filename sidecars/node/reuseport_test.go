@@ -138,7 +138,7 @@ func (n *sharingNode) agent(t *testing.T) (m *sidecars.Manager, stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	spaces := namespaces(t)
 	m = &sidecars.Manager{
-		Runtime: n, Logs: noLogs{}, Images: n, Prober: n, Cluster: n, Reporter: n, Homes: n.homes, Rollout: &sidecars.Rollouts{}, Summaries: n,
+		Runtime: n, Logs: noLogs{}, Images: n, Prober: n, Cluster: n, Reporter: n, Homes: n.homes, Rollout: &sidecars.Rollouts{},
 		Asker: asker{spaces, n.homes}, Queues: queues{spaces},
 	}
 	done := make(chan struct{})
@@ -174,8 +174,6 @@ func (n *sharingNode) Report(s podnet.Sandbox, status sidecars.Status) {
 }
 
 func (n *sharingNode) Forget(string) {}
-
-func (n *sharingNode) Summarize(string, sidecars.Summary) {}
 
 func (n *sharingNode) Retract(string) {}
 

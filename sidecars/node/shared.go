@@ -38,7 +38,7 @@ func addShared(mgr manager.Manager, r prometheus.Registerer, c Config, to *Proxi
 	m := &shared.Manager{
 		Cluster: to.cluster, Proxies: sharedContainers{runtime, c.AgentNamespace}, Ends: runtime,
 		Sandboxes: sharedSandboxes{runtime: runtime, namespaces: c.Namespaces, directories: netnsDirectories()},
-		Reporter:  sharedReporter{to.reports}, Summaries: to.sums, Root: c.SharedRoot, Node: c.Node, Hold: to.cluster.leads.holds,
+		Reporter:  sharedReporter{to.reports}, Root: c.SharedRoot, Node: c.Node, Hold: to.cluster.leads.holds,
 	}
 	to.shared = m
 	if err := r.Register(sharedMetrics{m.Figures}); err != nil {

@@ -208,7 +208,6 @@ func newWired(t *testing.T) *wired {
 	w.changing.choose("shared") // which reads the profiles as they are now
 	w.cluster.profiles.cache = w.cached
 	w.chooses("shared")
-	w.sums = newSidecarSums(nil, "node-1")
 	c := Config{SharedRoot: root, Node: "node-1", AgentNamespace: "agents", Namespaces: namespaces(t)}
 	added := &runner{}
 	w.cluster.pods = controllers.Reader{Cache: w.cached, Live: w.live}

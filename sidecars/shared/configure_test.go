@@ -29,7 +29,7 @@ func newByHand(t *testing.T, names ...string) (h *byHand, pods []podnet.Sandbox)
 
 func byHandOn(n *fakeNode) *byHand {
 	n.startProxy()
-	h := &byHand{n, newGroup(&Manager{Cluster: n, Proxies: n, Sandboxes: n, Reporter: n, Summaries: n, Root: n.root, Node: "node-1", Hold: n.hold}, "edge")}
+	h := &byHand{n, newGroup(&Manager{Cluster: n, Proxies: n, Sandboxes: n, Reporter: n, Root: n.root, Node: "node-1", Hold: n.hold}, "edge")}
 	n.t.Cleanup(h.g.unlock)
 	return h
 }
@@ -122,7 +122,7 @@ func TestConfigure_refusedVersionInForce_isNotRefused(t *testing.T) {
 	b := h.pod("b", func(p *fakePod) { p.refusal = "no" })
 	h.g.follow(b, true)
 	h.rounds(1)
-	if s := h.summary(); h.g.bad.hash != "" || s.Message != b.Pod()+": no" || h.status(pods[0]).Message != "" {
+	if s := h.summary(); h.g.bad.hash != "" || s.Failed != 1 || h.status(b).FailedHash == "" || h.status(pods[0]).Message != "" {
 		t.Errorf("noted %+v, sum %+v, said %+v", h.g.bad, s, h.status(pods[0]))
 	}
 }

@@ -33,7 +33,6 @@ type fakeNode struct {
 	profile v1alpha1.ProxyProfile
 	held    map[string]bool // by UID
 	said    map[string]sidecars.Status
-	sum     sidecars.Summary
 	reads   int
 
 	container string // "" while the proxy does not run
@@ -119,7 +118,7 @@ func shortDir(t *testing.T) string {
 func (n *fakeNode) agent(change ...func(*Manager)) *Manager {
 	n.t.Helper()
 	ctx, cancel := context.WithCancel(n.t.Context())
-	m := &Manager{Cluster: n, Proxies: n, Sandboxes: n, Ends: n, Reporter: n, Summaries: n, Root: n.root, Node: "node-1", Hold: n.hold}
+	m := &Manager{Cluster: n, Proxies: n, Sandboxes: n, Ends: n, Reporter: n, Root: n.root, Node: "node-1", Hold: n.hold}
 	for _, f := range change {
 		f(m)
 	}
@@ -174,11 +173,13 @@ func (n *fakeNode) Choice(_ context.Context, s podnet.Sandbox) (sidecars.Choice,
 	if out.OptedOut {
 		out.Name = ""
 	}
+	if out.Name == n.profile.Name {
+		out.Hash = sidecars.HashOf(n.profile.Spec)
+	}
 	if out.Name != n.profile.Name || out.Refusal != "" {
 		return out, nil
 	}
 	var err error
-	out.Generation = n.profile.Generation
 	if out.Profile, err = sidecars.Compile(&n.profile); err != nil {
 		out.Refusal = err.Error()
 	}
@@ -247,15 +248,12 @@ func (n *fakeNode) Free(_ context.Context, s podnet.Sandbox, ports []uint16) err
 	return nil
 }
 
-// Report, Forget, Retract and Summarize show what is reported.
+// Report, Forget and Retract show what is reported.
 func (n *fakeNode) Report(s podnet.Sandbox, status sidecars.Status) {
 	n.change(func() { n.said[s.UID] = status })
 }
 func (n *fakeNode) Forget(podUID string)  { n.change(func() { delete(n.said, podUID) }) }
 func (n *fakeNode) Retract(podUID string) { n.Forget(podUID) }
-func (n *fakeNode) Summarize(_ string, s sidecars.Summary) {
-	n.change(func() { n.sum = s })
-}
 
 // serves returns the names of the pods that the proxy serves.
 func (n *fakeNode) serves() string {
@@ -285,7 +283,7 @@ func (n *fakeNode) eventually(what string, holds func() bool) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.t.Fatalf("not within 20 s: %s; served %q, said %+v, sum %+v", what, n.serving, n.said, n.sum)
+	n.t.Fatalf("not within 20 s: %s; served %q, said %+v, sum %+v", what, n.serving, n.said, n.sum())
 }
 
 // served waits until the proxy serves exactly these pods, and the agent knows.
@@ -322,10 +320,25 @@ func (n *fakeNode) readCount() int {
 	return n.reads
 }
 
-func (n *fakeNode) summary() sidecars.Summary {
+func (n *fakeNode) summary() sidecars.NodeCount {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.sum
+	return n.sum()
+}
+
+// sum counts what is reported, as the profile's status does. n.mu is held.
+func (n *fakeNode) sum() (out sidecars.NodeCount) {
+	hash := sidecars.HashOf(n.profile.Spec)
+	for _, s := range n.said {
+		out.Pods++
+		switch {
+		case s.FailedHash == hash:
+			out.Failed++
+		case s.Ready && s.Hash == hash:
+			out.Upgraded++
+		}
+	}
+	return out
 }
 
 // answer is the version that the proxy answers.

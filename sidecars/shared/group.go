@@ -55,7 +55,6 @@ type group struct {
 	compiled *sidecars.Profile // of the configuration in force
 	told     string            // the last fault that was logged
 	screen   screen
-	sum      sidecars.Summary
 }
 
 // proxy is the container as it was last seen.

@@ -70,9 +70,8 @@ type Manager struct {
 	Proxies   Proxies
 	Sandboxes Sandboxes
 	// Ends may be nil: then the end of a proxy is noticed by the next look at it.
-	Ends      Ends
-	Reporter  sidecars.Reporter
-	Summaries sidecars.Summaries
+	Ends     Ends
+	Reporter sidecars.Reporter
 	// Root is a directory in memory that the agent and the kubelet see at the same path. Node is the node's name.
 	Root, Node string
 	// Hold reports whether a pod's rules still lead to a profile's proxy: it is kept there, even if it has opted out. It may be nil.

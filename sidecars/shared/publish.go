@@ -43,18 +43,14 @@ type outcome struct {
 	fault, stuck        string
 }
 
-// show reports each pod, and takes back what was shown of pods that are not served any more. It returns what the profile's status shows.
-func (o outcome) show(on screen, pods []*podNow, served map[sidecars.Key]bool) (sum sidecars.Summary) {
+// show reports each pod, and takes back what was shown of pods that are not served any more.
+func (o outcome) show(on screen, pods []*podNow, served map[sidecars.Key]bool) {
 	for _, p := range pods {
 		serves, chosen := served[p.key()], p.choice.Name == o.profile
 		if p.gone || !chosen && (p.choice.Name != "" || !serves) || p.choice.Finished && !serves {
 			continue // the proxy of another profile is shown, or none
 		}
-		status := o.statusOf(p, serves)
-		if chosen {
-			o.count(p, status, &sum)
-		}
-		on.show(p.sandbox, status)
+		on.show(p.sandbox, o.judged(p, o.statusOf(p, serves)))
 	}
 	for uid := range on.shown {
 		p := podWith(pods, uid)
@@ -67,10 +63,6 @@ func (o outcome) show(on screen, pods []*podNow, served map[sidecars.Key]bool) (
 		}
 		delete(on.shown, uid)
 	}
-	if o.fault != "" && sum.Failed > 0 {
-		sum.Message = o.fault // it concerns all pods, and a pod's own trouble would hide it
-	}
-	return sum
 }
 
 // has reports whether a configuration is of the profile's present version.
@@ -109,21 +101,13 @@ func (o outcome) statusOf(p *podNow, served bool) sidecars.Status {
 	return out
 }
 
-// count adds a pod to what the profile's status shows.
-func (o outcome) count(p *podNow, status sidecars.Status, sum *sidecars.Summary) {
-	sum.Pods++
-	sum.Generation = max(sum.Generation, p.choice.Generation)
-	if status.Ready && !o.foreign && o.has(status.Hash) {
-		sum.Upgraded++
-		return
+// judged adds to a pod's status whether the present version has failed for it.
+func (o outcome) judged(p *podNow, status sidecars.Status) sidecars.Status {
+	upgraded := status.Ready && !o.foreign && o.has(status.Hash)
+	if !upgraded && (status.Failure != "" || status.State == v1alpha1.Failed) {
+		status.FailedHash = p.choice.Hash
 	}
-	if status.Failure == "" && status.State != v1alpha1.Failed {
-		return
-	}
-	sum.Failed++
-	if message := p.sandbox.Pod() + ": " + status.Message; sum.Message == "" {
-		sum.Message = message
-	}
+	return status
 }
 
 // figures counts the pods.

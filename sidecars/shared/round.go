@@ -251,11 +251,7 @@ func (r *round) publish() {
 	}
 	r.known = r.known || r.inForce != nil || phaseOf(r.seen, r.inForce, r.last != nil) != starting
 	r.mu.Unlock()
-	sum := out.show(r.screen, r.pods, served)
-	if sum != r.sum {
-		r.sum = sum
-		r.Summaries.Summarize(r.name, sum)
-	}
+	out.show(r.screen, r.pods, served)
 	r.names.forget(there)
 	maps.DeleteFunc(r.pauses, func(uid string, p *podPauses) bool { return podWith(r.pods, uid) == nil && p.calm(time.Now()) })
 }

@@ -24,7 +24,7 @@ func TestWrongGID_anotherGroup_getsNoPods(t *testing.T) {
 	const words = "and the ProxyProfile edge has runAsGroup "
 	n.eventually("both pods and the profile say so", func() bool {
 		return n.status(a).Ready && strings.Contains(n.status(a).Failure, words) &&
-			!n.status(b).Ready && strings.Contains(n.status(b).Failure, words) && strings.Contains(n.summary().Message, words)
+			!n.status(b).Ready && strings.Contains(n.status(b).Failure, words) && n.summary().Failed == 2
 	})
 	if got := n.summary(); got.Failed != 2 || got.Upgraded != 0 || n.serves() != "a" {
 		t.Errorf("%+v, served: %s; want two pods that failed, and only a served", got, n.serves())

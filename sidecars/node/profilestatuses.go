@@ -1,0 +1,106 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/sidecars"
+)
+
+const (
+	// countPause is the least time between two writes of a profile's status, each of which every agent of the cluster receives.
+	countPause = 5 * time.Second
+	// countAgain is the time after which statuses are looked at without a change, as somebody else may have written them.
+	countAgain = time.Minute
+)
+
+// profileStatuses writes the statuses of ProxyProfiles. The elected agent does, and no other agent knows more than its own node's proxies:
+//
+//   - It reads and watches all ManagedProxies of the cluster, as proxyCounts.
+//   - Each countPause in which one of them or a profile has changed, it counts them by profile and node.
+//   - It writes the statuses that differ from the counts. A write states the version of the profile that it was computed from. If that has
+//     changed meanwhile, the status is computed anew.
+type profileStatuses struct {
+	cache  client.Reader // of profiles
+	client client.Client
+	api    client.WithWatch
+	dirty  atomic.Bool
+}
+
+// changed has the profiles looked at.
+func (s *profileStatuses) changed() { s.dirty.Store(true) }
+
+// work is the elected agent's, until ctx ends.
+func (s *profileStatuses) work(ctx context.Context) {
+	counts := &proxyCounts{api: s.api, changed: s.changed}
+	go counts.follow(ctx)
+	tick := time.NewTicker(countPause)
+	defer tick.Stop()
+	for looked := time.Now(); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if !s.dirty.Swap(false) && time.Since(looked) < countAgain {
+			continue
+		}
+		looked = time.Now()
+		if err := s.write(ctx, counts); err != nil {
+			s.changed()
+			if ctx.Err() == nil {
+				log.FromContext(ctx).Error(err, "statuses of ProxyProfiles not written")
+			}
+		}
+	}
+}
+
+// write writes what differs from the counts.
+func (s *profileStatuses) write(ctx context.Context, counts *proxyCounts) error {
+	var profiles v1alpha1.ProxyProfileList
+	if err := s.cache.List(ctx, &profiles); err != nil {
+		return fmt.Errorf("list ProxyProfiles: %w", err)
+	}
+	versions := map[string]string{}
+	for i := range profiles.Items {
+		versions[profiles.Items[i].Name] = sidecars.HashOf(profiles.Items[i].Spec)
+	}
+	all, complete := counts.count(versions)
+	if !complete {
+		return nil // which is followed by a change
+	}
+	var err error
+	for i := range profiles.Items {
+		p := &profiles.Items[i]
+		of := all[p.Name]
+		err = errors.Join(err, s.writeOne(ctx, p, sidecars.StatusOf(p, of.nodes, of.failed)))
+	}
+	return err
+}
+
+func (s *profileStatuses) writeOne(ctx context.Context, p *v1alpha1.ProxyProfile, status v1alpha1.ProxyProfileStatus) error {
+	if equality.Semantic.DeepEqual(status, p.Status) {
+		return nil
+	}
+	changed := p.DeepCopy()
+	changed.Status = status
+	patch := client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{})
+	err := s.client.Status().Patch(ctx, changed, patch, client.FieldOwner(fieldOwner))
+	switch {
+	case apierrors.IsConflict(err): // the cache is behind
+		s.changed()
+		return nil
+	case err != nil && !apierrors.IsNotFound(err):
+		return fmt.Errorf("write status of ProxyProfile %q: %w", p.Name, err)
+	}
+	return nil
+}
