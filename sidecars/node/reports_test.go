@@ -53,7 +53,7 @@ func TestReports_status_isWritten(t *testing.T) {
 	r := newSidecarReports(api, func(_ podnet.Sandbox, reason, message string) { events = append(events, reason+": "+message) }, "node-1")
 	r.changed = func(_ context.Context, s podnet.Sandbox) { changed = append(changed, s.ID) }
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	said := sidecars.Status{Profile: "edge", State: v1alpha1.Running, Ready: true, Epoch: 2, Image: "a/b", Hash: "h", LastUpgrade: at}
+	said := sidecars.Status{Profile: "edge", State: v1alpha1.Running, Ready: true, Epoch: 2, Image: "a/b", Hash: "h", FailedHash: "f", Paused: true, LastUpgrade: at}
 	r.Report(theSandbox(), said)
 	r.Report(theSandbox(), said)
 	workOff(t, r)
@@ -63,7 +63,7 @@ func TestReports_status_isWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	taken := metav1.NewTime(at)
-	want := v1alpha1.ManagedProxyStatus{State: v1alpha1.Running, Ready: true, Sandbox: "s1", Epoch: 2, Image: "a/b", ProfileHash: "h", LastUpgrade: &taken}
+	want := v1alpha1.ManagedProxyStatus{State: v1alpha1.Running, Ready: true, Sandbox: "s1", Epoch: 2, Image: "a/b", ProfileHash: "h", FailedHash: "f", Paused: true, LastUpgrade: &taken}
 	if diff := cmp.Diff(want, got.Status); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
 	}
