@@ -47,16 +47,6 @@ func (r reporter) status(ctx context.Context, pod string) error {
 		"metadata": {"name": "`+pod+`"}, "status": {"state": "Running", "ready": true, "epoch": 1, "restarts": 0}}`, "status")
 }
 
-// entry applies what a node has reached, and nothing if text is empty.
-func (r reporter) entry(ctx context.Context, node, text string) error {
-	nodes := ""
-	if text != "" {
-		nodes = `"nodes": [{"name": "` + node + `", ` + text + `}]`
-	}
-	return apply(ctx, r.profiles, "shown", "agent/"+node, `{"apiVersion": "pod-network-controller.istio.io/v1alpha1", "kind": "ProxyProfile",
-		"metadata": {"name": "shown"}, "status": {`+nodes+`}}`, "status")
-}
-
 // profile merges into the profile, or a part of it.
 func (r reporter) profile(ctx context.Context, text string, part ...string) error {
 	_, err := r.profiles.Patch(ctx, "shown", types.MergePatchType, []byte(text), metav1.PatchOptions{FieldManager: "agent"}, part...)
@@ -94,8 +84,7 @@ func (s *server) restrictsReports(t *testing.T) {
 			"metadata": {"name": "shown"}, "spec": {"image": "a/b", "readiness": {"tcpPort": 80}}}`)
 	})
 	for _, err := range []error{
-		other.sidecar(t.Context(), "there", "n2"), other.sidecar(t.Context(), "kept", "n1"), other.entry(t.Context(), "n2", `"observedGeneration": 1, "pods": 3`),
-		other.entry(t.Context(), "n3", `"observedGeneration": 0, "pods": 3`),
+		other.sidecar(t.Context(), "there", "n2"), other.sidecar(t.Context(), "kept", "n1"),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -115,7 +104,7 @@ func (s *server) restrictsReports(t *testing.T) {
 func testReportDenials(t *testing.T, agent, unbound reporter) {
 	t.Helper()
 	const node, own = "the ManagedProxy is not of the agent's node n1", "a ManagedProxy only that has its pod's name and is owned by it"
-	const meta, entry = "no finalizer, no annotation, and no label of a ManagedProxy but its own two", "the entry of its own node only, which is n1"
+	const meta = "no finalizer, no annotation, and no label of a ManagedProxy but its own two"
 	const profile = "the agent may change a profile's status only"
 	for name, c := range map[string]struct {
 		try  func(context.Context) error
@@ -148,9 +137,6 @@ func testReportDenials(t *testing.T, agent, unbound reporter) {
 			_, err := agent.sidecars.Patch(ctx, "kept", types.MergePatchType, []byte(`{"metadata": {"labels": {"team": null}}}`), metav1.PatchOptions{})
 			return err
 		}, meta},
-		"another node's entry":                      {func(ctx context.Context) error { return agent.entry(ctx, "n2", `"observedGeneration": 1, "pods": 4`) }, entry},
-		"an entry of a node that there is not":      {func(ctx context.Context) error { return agent.entry(ctx, "n9", `"pods": 4`) }, entry},
-		"an up-to-date entry taken away":            {func(ctx context.Context) error { return agent.profile(ctx, `{"status": {"nodes": null}}`, "status") }, "that has seen the profile's version"},
 		"a condition more":                          {func(ctx context.Context) error { return agent.profile(ctx, conditions("Ready"), "status") }, "no conditions of a profile but its own"},
 		"the profile itself":                        {func(ctx context.Context) error { return agent.profile(ctx, `{"spec": {"image": "c/d"}}`) }, profile},
 		"the profile taken away":                    {func(ctx context.Context) error { return agent.profiles.Delete(ctx, "shown", metav1.DeleteOptions{}) }, profile},
@@ -178,12 +164,6 @@ func (r reporter) reports(t *testing.T, other reporter) {
 	if _, err := other.sidecars.Patch(t.Context(), "kept", types.MergePatchType, []byte(foreign), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	many := strings.Repeat("x", 1000)
-	for i := range 97 {
-		if err := other.entry(t.Context(), fmt.Sprintf("many%d", i), `"observedGeneration": 1, "pods": 3, "message": "`+many+`"`); err != nil {
-			t.Fatal(err)
-		}
-	}
 	for what, try := range map[string]func() error{
 		"ManagedProxy": func() error {
 			for range 2 {
@@ -196,17 +176,13 @@ func (r reporter) reports(t *testing.T, other reporter) {
 		"ManagedProxy with others' labels": func() error {
 			return errors.Join(r.sidecar(t.Context(), "kept", "n1", "shown", "next"), r.status(t.Context(), "kept"))
 		},
-		"its entry": func() error {
-			return errors.Join(r.entry(t.Context(), "n1", `"observedGeneration": 1, "pods": 3, "message": "`+many+`"`), r.profile(t.Context(), conditions(""), "status"))
+		"counts and conditions": func() error {
+			return errors.Join(r.profile(t.Context(), `{"status": {"pods": 3, "upgraded": 2, "nodes": 1}}`, "status"), r.profile(t.Context(), conditions(""), "status"))
 		},
-		"entry of a node that is gone": func() error { return r.entry(t.Context(), "n3", "") },
 	} {
 		if err := try(); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
-	}
-	if err := r.entry(t.Context(), "n1", ""); err != nil {
-		t.Errorf("its entry taken away: %v", err)
 	}
 }
 

@@ -39,7 +39,7 @@ func (s *server) definesSidecars(t *testing.T) {
 	t.Run("Envoys", func(t *testing.T) { checksEnvoys(t, profiles, version.WithKind("ProxyProfile")) })
 	t.Run("listeners side by side", func(t *testing.T) { checksReusePort(t, profiles, version.WithKind("ProxyProfile")) })
 	t.Run("shared", func(t *testing.T) { checksShared(t, profiles, version.WithKind("ProxyProfile")) })
-	t.Run("nodes show how far they are", func(t *testing.T) { nodesShare(t, profiles) })
+	t.Run("counts of proxies", func(t *testing.T) { takesCounts(t, profiles) })
 	t.Run("what rules depend on stays", func(t *testing.T) { changesNoPort(t, profiles) })
 	const profile, sidecar = "ProxyProfile", "ManagedProxy"
 	for name, c := range map[string]struct {
@@ -94,55 +94,25 @@ func createsSample(t *testing.T, profiles dynamic.ResourceInterface, name string
 	}
 }
 
-// nodesShare has two nodes write into the status of one profile: neither takes the other's entry away.
-func nodesShare(t *testing.T, profiles dynamic.ResourceInterface) {
+// takesCounts writes a status as the elected agent does, which is refused once the object has changed.
+func takesCounts(t *testing.T, profiles dynamic.ResourceInterface) {
 	t.Helper()
-	for owner, entry := range map[string]map[string]any{"agent/one": {"name": "one", "pods": int64(1)}, "agent/two": {"name": "two", "pods": int64(2)}} {
-		object := &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": "pod-network-controller.istio.io/v1alpha1", "kind": "ProxyProfile", "metadata": map[string]any{"name": "haproxy"},
-			"status": map[string]any{"nodes": []any{entry}},
-		}}
-		if _, err := profiles.ApplyStatus(t.Context(), "haproxy", object, metav1.ApplyOptions{FieldManager: owner, Force: true}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := profiles.Get(t.Context(), "haproxy", metav1.GetOptions{})
+	seen, err := profiles.Get(t.Context(), "haproxy", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if nodes, _, err := unstructured.NestedSlice(got.Object, "status", "nodes"); err != nil || len(nodes) != 2 || got.GetGeneration() != 1 {
-		t.Errorf("generation %d, nodes %v, error %v", got.GetGeneration(), nodes, err)
-	}
-	wantSum(t, profiles, got)
-}
-
-// wantSum writes conditions as a node does, which leaves the entries alone and is refused once the object has changed. Then it takes
-// another node's entry away, as for a node that is gone.
-func wantSum(t *testing.T, profiles dynamic.ResourceInterface, seen *unstructured.Unstructured) {
-	t.Helper()
-	patch := func(version string) error {
-		_, err := profiles.Patch(t.Context(), seen.GetName(), types.MergePatchType, []byte(`{"metadata":{"resourceVersion":"`+version+`"},"status":{"conditions":[
-			{"type":"Upgraded","status":"True","reason":"Upgraded","message":"x","observedGeneration":1,"lastTransitionTime":"2026-01-02T03:04:05Z"}]}}`),
-			metav1.PatchOptions{FieldManager: "agent"}, "status")
+	patch := func() error {
+		_, err := profiles.Patch(t.Context(), seen.GetName(), types.MergePatchType, []byte(`{"metadata":{"resourceVersion":"`+seen.GetResourceVersion()+`"},"status":{
+			"observedGeneration":1,"pods":3,"upgraded":2,"failed":1,"nodes":2,"nodesPaused":1,
+			"conditions":[{"type":"Upgraded","status":"False","reason":"Paused","message":"x","observedGeneration":1,"lastTransitionTime":"2026-01-02T03:04:05Z"}]}}`),
+			metav1.PatchOptions{FieldManager: "agent", FieldValidation: metav1.FieldValidationStrict}, "status")
 		return err
 	}
-	if err := patch(seen.GetResourceVersion()); err != nil {
+	if err := patch(); err != nil {
 		t.Error(err)
 	}
-	if err := patch(seen.GetResourceVersion()); !apierrors.IsConflict(err) {
+	if err := patch(); !apierrors.IsConflict(err) {
 		t.Errorf("computed from an old object: %v", err)
-	}
-	object := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": seen.GetAPIVersion(), "kind": seen.GetKind(), "metadata": map[string]any{"name": seen.GetName()}, "status": map[string]any{},
-	}}
-	got, err := profiles.ApplyStatus(t.Context(), seen.GetName(), object, metav1.ApplyOptions{FieldManager: "agent/two", Force: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	nodes, _, _ := unstructured.NestedSlice(got.Object, "status", "nodes")
-	conditions, _, _ := unstructured.NestedSlice(got.Object, "status", "conditions")
-	if len(nodes) != 1 || len(conditions) != 1 {
-		t.Errorf("nodes %v, conditions %v", nodes, conditions)
 	}
 }
 

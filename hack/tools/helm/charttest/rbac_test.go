@@ -14,8 +14,8 @@ import (
 // need is a right of the agent's, and the line of code that takes it.
 type need struct {
 	verb, group, resource string
-	// own is for a right to the one object of the agent's name, in the release's namespace only.
-	own        bool
+	// own is for a right to the one object of the agent's name, in the release's namespace only, and lease for one to its Lease there.
+	own, lease bool
 	file, code string
 	// when is for rights that some values alone need.
 	when func(values map[string]any) bool
@@ -27,8 +27,8 @@ func needs() []need {
 	cni := func(values map[string]any) bool { return values["cni"] == "install" }
 	const core, events, ours = "", "events.k8s.io", apiGroup
 	const cache, live, write, tell = "controllers/cache.go", "controllers/pods.go", "controllers/writer.go", "controllers/writer.go"
-	const proxies, shown, sums = "sidecars/node/proxies.go", "sidecars/node/reports.go", "sidecars/node/sums.go"
-	const conditions = "sidecars/node/conditions.go"
+	const proxies, shown, counted = "sidecars/node/proxies.go", "sidecars/node/reports.go", "sidecars/node/proxycounts.go"
+	const leases, election, elected = "coordination.k8s.io", "sidecars/node/election.go", "resourcelock.LeaseLock{"
 	return []need{
 		{verb: "list", group: core, resource: "pods", file: cache, code: "&corev1.Pod{}:"},
 		{verb: "watch", group: core, resource: "pods", file: cache, code: "&corev1.Pod{}:"},
@@ -52,8 +52,13 @@ func needs() []need {
 		{verb: "delete", group: ours, resource: "managedproxies", file: shown, code: "r.client.Delete(", when: sidecarsIn},
 		{verb: "patch", group: ours, resource: "managedproxies/status", file: shown, code: "r.client.Status().Apply(", when: sidecarsIn},
 		{verb: "create", group: core, resource: "serviceaccounts/token", file: "sidecars/node/secrets.go", code: `SubResource("token").Create(`, when: tokensIn},
-		{verb: "patch", group: ours, resource: "proxyprofiles/status", file: sums, code: "c.Status().Apply(", when: sidecarsIn},
-		{verb: "get", group: core, resource: "nodes", file: conditions, code: `WithKind("Node")`, when: sidecarsIn},
+		{verb: "list", group: ours, resource: "managedproxies", file: counted, code: "c.api.List(", when: sidecarsIn},
+		{verb: "watch", group: ours, resource: "managedproxies", file: counted, code: "c.api.Watch(", when: sidecarsIn},
+		{verb: "patch", group: ours, resource: "proxyprofiles/status", file: "sidecars/node/profilestatuses.go", code: "s.client.Status().Patch(", when: sidecarsIn},
+		// The name of an object that is not there yet cannot be in a role.
+		{verb: "create", group: leases, resource: "leases", lease: true, file: election, code: elected, when: sidecarsIn},
+		{verb: "get", group: leases, resource: "leases", lease: true, file: election, code: elected, when: sidecarsIn},
+		{verb: "update", group: leases, resource: "leases", lease: true, file: election, code: elected, when: sidecarsIn},
 		{verb: "create", group: "authentication.k8s.io", resource: "tokenreviews", file: "internal/apiauth/apiauth.go", code: "&authenticationv1.TokenReview{", when: reviewsIn},
 		{verb: "create", group: "authorization.k8s.io", resource: "subjectaccessreviews", file: "internal/apiauth/apiauth.go", code: "&authorizationv1.SubjectAccessReview{", when: reviewsIn},
 		// The kubelet's side of it: the SecurityContextConstraints that admit the agent's pod.
@@ -98,10 +103,13 @@ func TestRightsAreThoseThatTheAgentNeeds(t *testing.T) {
 			for _, n := range needs() {
 				if n.when == nil || n.when(valuesMap(t, values)) {
 					object := ""
-					if n.own {
+					switch {
+					case n.own:
 						object = account(t, values)
+					case n.lease && n.verb != "create":
+						object = leaseName(t)
 					}
-					want = append(want, right{n.verb, n.group, n.resource, object, n.own})
+					want = append(want, right{n.verb, n.group, n.resource, object, n.own || n.lease})
 				}
 			}
 			anyOrder := cmpopts.SortSlices(func(a, b right) int {
@@ -112,6 +120,14 @@ func TestRightsAreThoseThatTheAgentNeeds(t *testing.T) {
 			}
 		})
 	}
+}
+
+// leaseName is the name of the Lease in the program.
+func leaseName(t *testing.T) string {
+	t.Helper()
+	_, rest, _ := strings.Cut(read(t, filepath.Join(chartDir, "../../sidecars/node/election.go")), `leaseName = "`)
+	out, _, _ := strings.Cut(rest, `"`)
+	return out
 }
 
 // A right whose code is gone has to go, too.
