@@ -192,7 +192,7 @@ func TestSidecarThatHangsAtItsStart(t *testing.T) {
 		t.Errorf("the pod has the condition %+v", conditionOf(now))
 	}
 	m.awaitSidecar(t, "old", says(true, "not ready within 2s"))
-	m.awaitNode(t, map[string]any{"pods": int64(2), "upgraded": int64(0), "failed": int64(2), "paused": true})
+	m.awaitCounts(t, map[string]any{"pods": int64(2), "upgraded": int64(0), "failed": int64(2), "nodesPaused": int64(1)})
 	m.wantProxied(t, pod)
 	m.awaitSidecar(t, "old", func(status map[string]any) error {
 		if status["state"] != "Upgrading" {
