@@ -146,7 +146,7 @@ func (p *Profile) Question(q Question, epoch uint32) v1alpha1.Readiness {
 	if q == IsAlive {
 		out = v1alpha1.Readiness{}
 		if l := p.Spec.Liveness; l != nil {
-			out = v1alpha1.Readiness{HTTPGet: l.HTTPGet, TCPPort: l.TCPPort, Socket: l.Socket, SlotPorts: l.SlotPorts}
+			out = v1alpha1.Readiness{HTTPGet: l.HTTPGet, TCPPort: l.TCPPort, SlotPorts: l.SlotPorts}
 		}
 	}
 	if out.SlotPorts {

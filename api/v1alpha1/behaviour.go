@@ -30,8 +30,8 @@ type Readiness struct {
 	// +kubebuilder:validation:Maximum=65535
 	// +optional
 	TCPPort int32 `json:"tcpPort,omitempty"`
-	// Socket is the name of a unix socket in /run/sidecar, which must accept a connection. {epoch} in it is the proxy's epoch:
-	// admin-{epoch}.sock is .AdminSocket.
+	// Socket is the name of a unix socket in /run/sidecar, to which a connection can be made. {epoch} in it is the proxy's epoch:
+	// admin-{epoch}.sock is .AdminSocket. The kernel makes the connection, also to a process that hangs: prefer httpGet.
 	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9_-]|\{epoch\})([A-Za-z0-9._-]|\{epoch\})*$`
 	// +kubebuilder:validation:MaxLength=64
 	// +optional
@@ -60,11 +60,11 @@ type Readiness struct {
 	FailureThreshold int32 `json:"failureThreshold,omitempty"`
 }
 
-// Liveness is a question to a proxy that has been ready, asked as Readiness is: exactly one of httpGet, tcpPort and socket. A proxy that misses
-// it too often is replaced. Ask what fails only if the proxy itself hangs, not what fails with its upstreams.
+// Liveness is a question to a proxy that has been ready, asked as Readiness is: exactly one of httpGet and tcpPort. A proxy that misses it too
+// often is replaced. Ask what fails only if the proxy itself hangs, not what fails with its upstreams.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.slotPorts) || !self.slotPorts || has(self.tcpPort) && self.tcpPort < 65535 || has(self.httpGet) && has(self.httpGet.port) && self.httpGet.port < 65535",message="slotPorts needs a port with a next one: tcpPort or httpGet.port, 65534 at most"
-// +kubebuilder:validation:XValidation:rule="[has(self.httpGet), has(self.tcpPort), has(self.socket)].filter(x, x).size() == 1",message="exactly one of httpGet, tcpPort and socket"
+// +kubebuilder:validation:XValidation:rule="has(self.httpGet) != has(self.tcpPort)",message="exactly one of httpGet and tcpPort"
 type Liveness struct {
 	// HTTPGet expects a status from 200 to 399.
 	// +optional
@@ -74,11 +74,6 @@ type Liveness struct {
 	// +kubebuilder:validation:Maximum=65535
 	// +optional
 	TCPPort int32 `json:"tcpPort,omitempty"`
-	// Socket is the name of a unix socket in /run/sidecar, which must accept a connection. {epoch} in it is the proxy's epoch.
-	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9_-]|\{epoch\})([A-Za-z0-9._-]|\{epoch\})*$`
-	// +kubebuilder:validation:MaxLength=64
-	// +optional
-	Socket string `json:"socket,omitempty"`
 	// SlotPorts has a proxy of slot 1 asked at the port after the named one.
 	// +optional
 	SlotPorts bool `json:"slotPorts,omitempty"`

@@ -17,16 +17,23 @@ func checksReusePort(t *testing.T, profiles dynamic.ResourceInterface, kind sche
 		refused bool
 		want    string
 	}{
-		"the epoch's socket":         {"handover: reuse-port, stopSignal: QUIT, readiness: {socket: 'admin-{epoch}.sock'}", false, "stopSignal: QUIT"},
-		"a page of it":               {"handover: reuse-port, stopSignal: QUIT, readiness: {httpGet: {socket: '{epoch}'}}", false, "path: /"},
-		"ports by slot":              {"handover: reuse-port, stopSignal: TERM, readiness: {tcpPort: 15020, slotPorts: true}", false, "slotPorts: true"},
-		"a port of all epochs":       {"handover: reuse-port, stopSignal: QUIT, readiness: {tcpPort: 15021}", true, shared},
-		"a page of such a port":      {"handover: reuse-port, stopSignal: QUIT, readiness: {httpGet: {port: 15021}}", true, shared},
-		"a socket of all epochs":     {"handover: reuse-port, stopSignal: QUIT, readiness: {socket: admin.sock}", true, shared},
-		"a page of such a socket":    {"handover: reuse-port, stopSignal: QUIT, readiness: {httpGet: {socket: admin.sock}}", true, shared},
-		"no signal":                  {"handover: reuse-port, readiness: {socket: 'admin-{epoch}.sock'}", true, "stopSignal belongs to handover reuse-port, which needs it"},
-		"a signal of another":        {"stopSignal: QUIT, readiness: {tcpPort: 80}", true, "stopSignal belongs to handover reuse-port"},
-		"a signal that is none":      {"handover: reuse-port, stopSignal: KILL, readiness: {socket: 'a-{epoch}'}", true, `supported values: "HUP", "INT"`},
+		"a page of the epoch":      {"handover: reuse-port, stopSignal: QUIT, readiness: {httpGet: {socket: '{epoch}'}}", false, "path: /"},
+		"the epoch's socket alone": {"handover: reuse-port, stopSignal: QUIT, readiness: {socket: 'admin-{epoch}.sock'}", true, shared},
+		"ports by slot":            {"handover: reuse-port, stopSignal: TERM, readiness: {tcpPort: 15020, slotPorts: true}", false, "slotPorts: true"},
+		"a port of all epochs":     {"handover: reuse-port, stopSignal: QUIT, readiness: {tcpPort: 15021}", true, shared},
+		"a page of such a port":    {"handover: reuse-port, stopSignal: QUIT, readiness: {httpGet: {port: 15021}}", true, shared},
+		"a socket of all epochs":   {"handover: reuse-port, stopSignal: QUIT, readiness: {socket: admin.sock}", true, shared},
+		"a page of such a socket":  {"handover: reuse-port, stopSignal: QUIT, readiness: {httpGet: {socket: admin.sock}}", true, shared},
+		"no signal":                {"handover: reuse-port, readiness: {httpGet: {socket: '{epoch}'}}", true, "stopSignal belongs to handover reuse-port, which needs it"},
+		"a signal of another":      {"stopSignal: QUIT, readiness: {tcpPort: 80}", true, "stopSignal belongs to handover reuse-port"},
+		"a signal that is none":    {"handover: reuse-port, stopSignal: KILL, readiness: {httpGet: {socket: '{epoch}'}}", true, `supported values: "HUP", "INT"`},
+		"life by a page of the epoch": {
+			"handover: reuse-port, stopSignal: QUIT, readiness: {httpGet: {socket: '{epoch}'}}, liveness: {httpGet: {socket: '{epoch}'}}", false, "failureThreshold: 3",
+		},
+		"life by a port of all epochs": {
+			"handover: reuse-port, stopSignal: QUIT, readiness: {httpGet: {socket: '{epoch}'}}, liveness: {tcpPort: 15021}", true, "would answer for the one that hangs",
+		},
+		"life by two questions":      {"readiness: {tcpPort: 80}, liveness: {tcpPort: 80, httpGet: {port: 80}}", true, "exactly one of httpGet and tcpPort"},
 		"slots of a socket":          {"readiness: {socket: a, slotPorts: true}", true, "slotPorts needs a port with a next one"},
 		"slots of the last port":     {"readiness: {tcpPort: 65535, slotPorts: true}", true, "slotPorts needs a port with a next one"},
 		"a page of a port and more":  {"readiness: {httpGet: {port: 80, socket: a}}", true, "exactly one of port and socket"},
