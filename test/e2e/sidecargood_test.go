@@ -26,7 +26,7 @@ func TestProxyKnownBadVersion(t *testing.T) {
 	must(t, err)
 	mended := m.files(t)
 	m.patchProfile(t, map[string]any{"files": withLine(t, mended, unknownKeyword)})
-	m.awaitNode(t, map[string]any{"pods": int64(4), "upgraded": int64(0), "failed": int64(3), "paused": true})
+	m.awaitCounts(t, map[string]any{"pods": int64(4), "upgraded": int64(0), "failed": int64(3), "nodesPaused": int64(1)})
 	for _, pod := range pods {
 		m.killRunning(t, pod)
 	}
@@ -45,7 +45,7 @@ func TestProxyKnownBadVersion(t *testing.T) {
 	for _, pod := range pods {
 		m.awaitSidecar(t, pod.Name, isUpgraded(before))
 	}
-	m.awaitNode(t, map[string]any{"pods": int64(5), "upgraded": int64(5), "failed": int64(0)})
+	m.awaitCounts(t, map[string]any{"pods": int64(5), "upgraded": int64(5), "failed": int64(0)})
 }
 
 // One pod whose new proxy always fails is tried again and again, and holds up no other pod of its profile.
@@ -68,11 +68,11 @@ func TestProxyOnePodHoldsUpNobody(t *testing.T) {
 		}
 		return says(true, "exit code 1")(status)
 	})
-	m.awaitNode(t, map[string]any{"pods": int64(4), "upgraded": int64(3), "failed": int64(1), "paused": false})
+	m.awaitCounts(t, map[string]any{"pods": int64(4), "upgraded": int64(3), "failed": int64(1), "nodesPaused": int64(0)})
 	m.wantProxied(t, pods[0])
 	m.patchProfile(t, map[string]any{"files": mended, "env": []any{map[string]any{"name": "MENDED", "value": "1"}}})
 	m.awaitSidecar(t, "fails", isUpgraded(before))
-	m.awaitNode(t, map[string]any{"pods": int64(4), "upgraded": int64(4), "failed": int64(0), "paused": false})
+	m.awaitCounts(t, map[string]any{"pods": int64(4), "upgraded": int64(4), "failed": int64(0), "nodesPaused": int64(0)})
 }
 
 // startSome makes pods and waits until they are ready.
