@@ -65,16 +65,16 @@ func (s stepping) takeTurn(ctx context.Context) (has turn, at time.Time) {
 	return has, time.Time{}
 }
 
-// turnAt returns when the sandbox may ask for a turn, after a failure. A version that takes over from a running one is tried soon: nobody notices.
+// turnAt returns when the sandbox may ask for a turn, which it uses at once. A version that takes over from a running one is tried soon: nobody notices.
 func (s stepping) turnAt(want turn) time.Time {
 	f, p := s.memory, s.choice.Profile
 	switch {
 	case f.bad != p.Hash:
-		return time.Time{}
+		return f.retryAt()
 	case want == upgradeTurn && (p.maxRunning() == 1 || f.noHandover == p.Hash):
 		return f.badAt.Add(lossPause)
 	}
-	return f.badAt.Add(pauseAt(f.badTurn))
+	return later(f.retryAt(), f.badAt.Add(pauseAt(f.badTurn)))
 }
 
 // look has sandboxes looked at.
