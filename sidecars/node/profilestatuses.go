@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -9,6 +10,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -91,10 +94,14 @@ func (s *profileStatuses) writeOne(ctx context.Context, p *v1alpha1.ProxyProfile
 	if equality.Semantic.DeepEqual(status, p.Status) {
 		return nil
 	}
-	changed := p.DeepCopy()
-	changed.Status = status
-	patch := client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{})
-	err := s.client.Status().Patch(ctx, changed, patch, client.FieldOwner(fieldOwner))
+	text, err := json.Marshal(map[string]any{ // not the difference, which would leave out that nothing has failed
+		"metadata": map[string]any{"resourceVersion": p.ResourceVersion}, "status": status,
+	})
+	if err != nil {
+		return fmt.Errorf("write status of ProxyProfile %q: %w", p.Name, err)
+	}
+	object := &v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Name: p.Name}}
+	err = s.client.Status().Patch(ctx, object, client.RawPatch(types.MergePatchType, text), client.FieldOwner(fieldOwner))
 	switch {
 	case apierrors.IsConflict(err): // the cache is behind
 		s.changed()

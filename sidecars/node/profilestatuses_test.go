@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -39,6 +40,9 @@ func newCountedCluster(t *testing.T, objects ...client.Object) *countedCluster {
 	c.WithWatch = interceptor.NewClient(api, interceptor.Funcs{
 		SubResourcePatch: func(ctx context.Context, api client.Client, sub string, o client.Object, p client.Patch, options ...client.SubResourcePatchOption) error {
 			c.writes.Add(1)
+			if text, err := p.Data(o); err != nil || !strings.Contains(string(text), `"failed":0,`) {
+				t.Errorf("written is %s, error %v: a column of kubectl would be empty", text, err)
+			}
 			if err := c.fails.Load(); err != nil {
 				return *err
 			}
