@@ -52,6 +52,8 @@ type Options struct {
 	// SharedRoot is the directory in memory for the configuration of the proxies that the node's pods share, at the same path for the agent
 	// and the kubelet. If it is empty, there are none.
 	SharedRoot string
+	// RequireProxies has NRI and the CNI chain refuse pods that have chosen a ProxyProfile and cannot have its proxy.
+	RequireProxies bool
 	// SidecarTokenAudiences are the audiences for which the agent may ask for tokens of pods. If there is none, it has no right to.
 	SidecarTokenAudiences []string
 

@@ -180,7 +180,7 @@ func (a *agent) addControllers(mgr manager.Manager) (core, error) {
 	programmer := &controllers.Programmer{
 		Config: a.Intent, Backend: a.backends, BackendName: a.backends.Name(), Namespaces: a.backends, Finder: &firstFinds{runtime: a.finder}, Pods: pods,
 		Reporter: writer, Ledger: ledger, Metrics: counters, Announcers: a.announcers,
-		VerifyInterval: a.VerifyInterval, Listeners: a.backends.Namespaces, Contact: &a.core.contact,
+		VerifyInterval: a.VerifyInterval, Listeners: a.backends.Namespaces, Contact: &a.core.contact, RequireProxies: a.RequireProxies,
 	}
 	join(programmer)
 	watch := controllers.NewPodWatch(mgr.GetCache(), programmer)

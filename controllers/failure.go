@@ -32,8 +32,8 @@ func (p *Programmer) refuse(ctx context.Context, v visit) outcome {
 	}
 }
 
-// refuseProxy ends a visit to a pod that has chosen a profile and cannot have a proxy. The pod starts all the same, and is not ready. Existing
-// rules stay, and are repaired. A pod whose proxy runs already stays ready: a profile that is taken away takes no pod out of its Services.
+// refuseProxy ends a visit to a pod that has chosen a profile and cannot have a proxy. The pod starts all the same, unless RequireProxies is set,
+// and is not ready. Existing rules stay, and are repaired. A pod whose proxy runs already stays ready: a profile that is taken away takes no pod out of its Services.
 func (p *Programmer) refuseProxy(ctx context.Context, v visit) outcome {
 	var err error
 	if v.sandbox, err = locatorOf(p).find(ctx, v); err != nil && !absent(err) {
@@ -49,10 +49,14 @@ func (p *Programmer) refuseProxy(ctx context.Context, v visit) outcome {
 		r := programmed(v, nil, known.Findings, true, "traffic is redirected to the proxy, which runs on as it is: "+v.intent.Refused)
 		return outcome{result: Skipped, note: keeps(v.sandbox, known), report: &r}
 	}
-	return outcome{
+	out := outcome{
 		result: Skipped, report: new(reportOf(v, StatusFailed, ReasonProxyRefused, v.intent.Refused)),
 		note: func(l *Ledger) { l.Reject(v.sandbox, err != nil) },
 	}
+	if p.RequireProxies && v.by.early() && !kept {
+		out.result, out.err = Failed, permanentError{errors.New(v.intent.Refused)}
+	}
+	return out
 }
 
 // fail decides what an error of work in the kernel means. A sandbox that is not there (yet, or any more) is no failure.

@@ -126,6 +126,8 @@ type Programmer struct {
 	Announcers     Announcers
 	// Proxies is nil if the agent runs none.
 	Proxies Proxies
+	// RequireProxies has early hooks refuse pods that have chosen a profile and cannot have its proxy. Otherwise they start without rules.
+	RequireProxies bool
 	// Contact is nil if it is not known whether Pods are behind.
 	Contact *Contact
 	// Listeners is nil if reports name no listening ports.

@@ -132,6 +132,23 @@ func TestAPodWithAProxyOfItsSpecIsReadyWithItsRules(t *testing.T) {
 	}
 }
 
+// Where proxies are required, a pod that cannot have one does not start. One that runs with its rules stays.
+func TestEnsure_proxiesAreRequired_earlyHooksRefuse(t *testing.T) {
+	b := choosing(t, "other", &fakeProxies{})
+	b.RequireProxies = true
+	s := b.sandbox
+	s.ID, s.NetNS = "sandbox-1", "/netns/1"
+	for by, refused := range map[Hook]bool{NRI: true, CNI: true, Watch: false} {
+		result, err := b.Ensure(t.Context(), by, s)
+		if refused != (err != nil) || refused != (result == Failed) || refused && (!Permanent(err) || !strings.Contains(err.Error(), "no profile other")) {
+			t.Errorf("%s: %s, error %v", by, result, err)
+		}
+		if got := b.lastReport(t); got.Reason != ReasonProxyRefused {
+			t.Errorf("%s: reported %+v", by, got)
+		}
+	}
+}
+
 // A sandbox that is not there yet has no proxy to look after: what is kept of proxies is kept by its ID.
 func TestASandboxThatIsNotFoundIsNotFollowed(t *testing.T) {
 	proxies := &fakeProxies{}

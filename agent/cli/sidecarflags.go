@@ -22,6 +22,7 @@ const (
 
 func addSidecarFlags(fs *pflag.FlagSet, o *agent.Options) {
 	fs.BoolVar(&o.Sidecars, "sidecars", false, "run the proxies of pods that choose a ProxyProfile, outside the pods' specs")
+	fs.BoolVar(&o.RequireProxies, "sidecars-required", false, "do not let pods start that choose a ProxyProfile and cannot have its proxy; without it they start without rules, and are not ready. Needs NRI or the CNI chain")
 	fs.StringVar(&o.SidecarRoot, "sidecar-root", defaultSidecarRoot, "directory in memory (tmpfs) for the files of those proxies, at the same path for the agent and the container runtime")
 	fs.StringVar(&o.SharedRoot, "shared-root", defaultSharedRoot, "directory in memory (tmpfs) for the configuration of the proxies that the pods of a node share, at the same path for the agent and the kubelet; empty means that pods have proxies of their own only")
 	fs.StringVar(&o.SidecarSecrets, "sidecar-secrets", defaultSidecarSecrets, "directory with a mounted Secret of the agent's namespace in each of its directories, for the images and the proxies of profiles that name it")

@@ -285,6 +285,7 @@ The agent runs proxies by the runtime's CRI. Without the policy its right to cre
 {{- end }}
 {{- if $v.sidecars.enabled }}
 - "--sidecars=true"
+- {{ printf "--sidecars-required=%v" $v.sidecars.required | quote }}
 {{- with include "agent.tokenAudiences" . | fromJsonArray }}
 - {{ printf "--sidecar-token-audiences=%s" (join "," .) | quote }}
 {{- end }}
