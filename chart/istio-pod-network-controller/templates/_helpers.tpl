@@ -285,7 +285,9 @@ The agent runs proxies by the runtime's CRI. Without the policy its right to cre
 {{- end }}
 {{- if $v.sidecars.enabled }}
 - "--sidecars=true"
-- {{ printf "--sidecars-required=%v" $v.sidecars.required | quote }}
+{{- if $v.sidecars.required }}
+- "--sidecars-required=true"
+{{- end }}
 {{- with include "agent.tokenAudiences" . | fromJsonArray }}
 - {{ printf "--sidecar-token-audiences=%s" (join "," .) | quote }}
 {{- end }}
