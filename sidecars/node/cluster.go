@@ -66,8 +66,8 @@ func (c sidecarCluster) has(ctx context.Context, s podnet.Sandbox, name string, 
 // ownCluster is what the manager of the pods' own proxies reads of the cluster.
 type ownCluster struct{ sidecarCluster }
 
-// Choice returns what a pod has chosen, as far as proxies of its own are concerned. One that has opted out, or chosen a shared proxy, has opted
-// out of them once its rules lead to a shared proxy, or to none. As long as they lead elsewhere, or that is not known, proxies that run stay.
+// Choice returns what a pod has chosen, as far as proxies of its own are concerned. A pod with the choice of none, or of a shared proxy, has opted
+// out of them once its rules lead to a shared proxy, or to none. As long as they lead elsewhere, or that is not known, running proxies stay.
 func (c ownCluster) Choice(ctx context.Context, s podnet.Sandbox) (sidecars.Choice, error) {
 	chosen, err := c.sidecarCluster.Choice(ctx, s)
 	if err != nil {

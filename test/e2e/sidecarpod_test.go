@@ -39,7 +39,7 @@ func TestProxyPodIP(t *testing.T) {
 	if want := pod.Status.PodIP + " " + strings.Join(all, " "); string(text) != want {
 		t.Errorf("the file has %q, want %q", text, want)
 	}
-	environ := strings.Split(m.proxyProc(t, pod, "environ"), "\x00")
+	environ := strings.Split(m.proc(t, pod, managedProxy, "environ"), "\x00")
 	for _, want := range []string{"POD_IP=" + pod.Status.PodIP, "POD_IPS=" + strings.Join(all, ",")} {
 		if !slices.Contains(environ, want) {
 			t.Errorf("the environment %q has no %s", environ, want)
@@ -47,10 +47,10 @@ func TestProxyPodIP(t *testing.T) {
 	}
 }
 
-// proxyProc returns a file of the first process of a pod's proxy in /proc.
-func (m managed) proxyProc(t *testing.T, pod *corev1.Pod, file string) string {
+// proc returns a file of the first process of a container in /proc.
+func (m managed) proc(t *testing.T, pod *corev1.Pod, container, file string) string {
 	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", m.containerPID(t, pod, managedProxy), file))
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", m.containerPID(t, pod, container), file))
 	must(t, err)
 	return string(text)
 }
@@ -65,7 +65,8 @@ func (m managed) wantUntouched(t *testing.T, pod *corev1.Pod, process int) {
 	m.wantProxied(t, m.await(t, pod.Name, isReadyNow))
 }
 
-// The resources of a running application change, and its proxy and connections stay. The kernel ends the proxy as late as the pod's class says.
+// The resources of a running application change, and its proxy and connections stay. The kernel ends the proxy as late as the
+// application.
 //
 //e2e:rounds nri
 func TestProxyOfAResizedPod(t *testing.T) {
@@ -78,8 +79,8 @@ func TestProxyOfAResizedPod(t *testing.T) {
 	pod := plainPod("resized")
 	pod.Spec.Containers[0].Resources = sized("100m", "128Mi")
 	pod = m.startManaged(t, pod)
-	if got := strings.TrimSpace(m.proxyProc(t, pod, "oom_score_adj")); got != "-997" {
-		t.Errorf("the proxy of a guaranteed pod has the score %s", got)
+	if got, want := m.proc(t, pod, managedProxy, "oom_score_adj"), m.proc(t, pod, "app", "oom_score_adj"); got != want {
+		t.Errorf("the proxy has the score %s, the application of the guaranteed pod %s", got, want)
 	}
 	process, held := m.containerPID(t, pod, managedProxy), dialEcho(t, at(pod, families()[0], appTCPPort))
 
