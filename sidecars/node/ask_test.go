@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars"
 	"istio-pod-network-controller/test/kerneltest"
@@ -21,22 +22,7 @@ func TestAsk_eachKindOfReadiness_isAsked(t *testing.T) {
 	ns := kerneltest.New(t)
 	tcp := kerneltest.ListenTCP(t, ns, kerneltest.Owner{}, false, "127.0.0.1:7001")
 	go kerneltest.Answer(tcp, "x")
-	web := kerneltest.ListenTCP(t, ns, kerneltest.Owner{}, false, "127.0.0.1:7002")
-	mux := http.NewServeMux()
-	mux.HandleFunc("/ready", func(http.ResponseWriter, *http.Request) {})
-	mux.HandleFunc("/moved", func(w http.ResponseWriter, r *http.Request) {
-		http.Redirect(w, r, "http://192.0.2.1/", http.StatusFound)
-	})
-	mux.HandleFunc("/down", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
-	go func() { _ = http.Serve(web, mux) }() //nolint:gosec // a test's server
-
-	closing := kerneltest.ListenTCP(t, ns, kerneltest.Owner{}, false, "127.0.0.1:7004")
-	go func() {
-		for conn, err := closing.Accept(); err == nil; conn, err = closing.Accept() {
-			_ = conn.(*net.TCPConn).SetLinger(0)
-			_ = conn.Close()
-		}
-	}()
+	servePages(t, ns)
 	e := namespaces(t)
 	s := podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "u1", ID: "s1", NetNS: ns.Path()}
 	dir, err := os.MkdirTemp("", "homes") //nolint:usetesting // its names are too long for a socket
@@ -89,6 +75,27 @@ func TestAsk_eachKindOfReadiness_isAsked(t *testing.T) {
 			t.Errorf("%s: the words are others each time: %v", name, err)
 		}
 	}
+}
+
+// servePages serves pages on port 7002, and on port 7004 ends each connection.
+func servePages(t *testing.T, ns *netns.NS) {
+	t.Helper()
+	web := kerneltest.ListenTCP(t, ns, kerneltest.Owner{}, false, "127.0.0.1:7002")
+	mux := http.NewServeMux()
+	mux.HandleFunc("/ready", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("/moved", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "http://192.0.2.1/", http.StatusFound)
+	})
+	mux.HandleFunc("/down", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
+	go func() { _ = http.Serve(web, mux) }() //nolint:gosec // a test's server
+
+	closing := kerneltest.ListenTCP(t, ns, kerneltest.Owner{}, false, "127.0.0.1:7004")
+	go func() {
+		for conn, err := closing.Accept(); err == nil; conn, err = closing.Accept() {
+			_ = conn.(*net.TCPConn).SetLinger(0)
+			_ = conn.Close()
+		}
+	}()
 }
 
 // answerLine answers each line as HAProxy does on its admin socket.

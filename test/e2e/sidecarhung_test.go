@@ -75,3 +75,21 @@ frontend other
 	m.awaitSidecar(t, "own", isServing(0))
 	m.wantProxied(t, pod)
 }
+
+// A pod's annotation has its proxy replaced, once for each new value and with the handover: an open connection stays.
+//
+//e2e:rounds nri
+func TestProxyRestartedByHand(t *testing.T) {
+	t.Parallel()
+	m := newManaged(t)
+	pod := m.startManaged(t, plainPod("restarts"))
+	held := dialEcho(t, at(pod, families()[0], appTCPPort))
+	for i, value := range []string{"once", "twice"} {
+		m.annotate(t, "restarts", map[string]any{keyRestartProxy: value})
+		m.awaitSidecar(t, "restarts", func(status map[string]any) error {
+			return errors.Join(isServing(int64(i+1))(status), equal(status["restarts"], 0))
+		})
+		held.say(t, "after a restart")
+	}
+	m.wantProxied(t, pod)
+}

@@ -27,15 +27,16 @@ import (
 
 // The proxy manager's part of the contract with users.
 const (
-	keySidecar     = "pod-network-controller.istio.io/sidecar"
-	managedProxy   = "managed-proxy"
-	sidecarRoot    = "run/istio-pod-network-controller/sidecars"
-	missingImage   = "localhost/no-such-image:1"
-	sidecarsImage  = "localhost/haproxy:1"
-	proxyNotReady  = "ProxyNotReady"
-	proxyRefused   = "ProxyRefused"
-	proxyFailed    = "ProxyFailed"
-	sidecarVersion = "v1alpha1"
+	keySidecar      = "pod-network-controller.istio.io/sidecar"
+	keyRestartProxy = "pod-network-controller.istio.io/restart-proxy"
+	managedProxy    = "managed-proxy"
+	sidecarRoot     = "run/istio-pod-network-controller/sidecars"
+	missingImage    = "localhost/no-such-image:1"
+	sidecarsImage   = "localhost/haproxy:1"
+	proxyNotReady   = "ProxyNotReady"
+	proxyRefused    = "ProxyRefused"
+	proxyFailed     = "ProxyFailed"
+	sidecarVersion  = "v1alpha1"
 )
 
 // sidecarKind returns the resource of one of the proxy manager's kinds.
