@@ -43,7 +43,7 @@ type Figures struct {
 	Pods map[Health]int
 	// Paused reports whether upgrades wait after a failure.
 	Paused bool
-	// Restarts counts proxies that ended without being told to.
+	// Restarts counts proxies that ended without being told to, or hung.
 	Restarts uint64
 	// Upgraded counts the proxies of a new version that took over from an old one. Failed counts new proxies that did not become ready beside it.
 	Upgraded, Failed uint64

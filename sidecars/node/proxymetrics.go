@@ -53,7 +53,7 @@ func (proxyMetrics) paused() *prometheus.Desc {
 }
 
 func (proxyMetrics) restarts() *prometheus.Desc {
-	return prometheus.NewDesc(controllers.MetricPrefix+"managed_proxy_restarts_total", "Proxies of pods' own that ended without being told to. Each is started again.", []string{"profile"}, nil)
+	return prometheus.NewDesc(controllers.MetricPrefix+"managed_proxy_restarts_total", "Proxies of pods' own that ended without being told to, or hung (liveness). Each is replaced.", []string{"profile"}, nil)
 }
 
 func (proxyMetrics) upgrades() *prometheus.Desc {
