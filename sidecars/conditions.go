@@ -47,7 +47,7 @@ type progress struct {
 	nodes, pods, upgraded, failed int32
 	paused                        int32  // nodes
 	going                         bool   // there are proxies that will be upgraded by themselves
-	pod                           string // one that has failed
+	pod                           string // a pod whose proxy has failed
 }
 
 func sumUp(nodes map[string]NodeCount) progress {

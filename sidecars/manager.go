@@ -160,7 +160,7 @@ func (m *Manager) Notify(profile string) {
 	}
 }
 
-// Remembered returns the profiles of which this node knows a version that works, those that are gone among them.
+// Remembered returns the profiles of which this node knows a version that works, deleted ones among them.
 func (m *Manager) Remembered() []string {
 	m.init()
 	return m.good.profiles()

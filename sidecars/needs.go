@@ -53,7 +53,7 @@ type Cluster interface {
 // Choice is what a pod has chosen: nothing, a usable profile, or an unusable one.
 type Choice struct {
 	Name string
-	// Hash is that of the named profile's present version, usable or not; "" if there is no such profile.
+	// Hash identifies the named profile's present version, usable or not; "" if there is no such profile.
 	Hash    string
 	Profile *Profile
 	// Refusal says why Profile is nil although Name is not empty, and what to do.

@@ -104,8 +104,8 @@ type Decision struct {
 //   - A newer proxy is ended if it cannot become ready, does not within StartLimit, or has another hash and may be upgraded. The serving
 //     proxy stays.
 //   - If none serves and none is starting, one is started.
-//   - If the serving proxy has another hash and may be upgraded, or hangs, a new one takes over from it. One that hangs is ended
-//     then, not drained. If there is no room for its successor, it is ended first.
+//   - If the serving proxy has another hash and may be upgraded, or hangs, a new one takes over from it. A proxy that hangs is
+//     ended then, not drained. If there is no room for its successor, it is ended first.
 func Decide(d Desired, there []Proxy, now time.Time) (out Decision) {
 	running := out.sweep(there)
 	if !d.Wanted && !d.Keep {

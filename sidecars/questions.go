@@ -12,7 +12,7 @@ import (
 
 const (
 	// quickQuestions and slowQuestions bound the questions that are asked at once: to proxies that have answered in time, or refused, and to
-	// those that have not.
+	// slow ones.
 	quickQuestions = 32
 	slowQuestions  = 16
 	// slowAfter is how long a question may take until its proxy counts as slow.

@@ -11,7 +11,7 @@ const pauseAfter = 3
 
 // Rollouts bound how a change of a profile reaches the proxies of the node:
 //
-//   - A sandbox needs a turn to have its proxy replaced, and there are only so many. Those that wait get theirs in the order of their questions.
+//   - A sandbox needs a turn to have its proxy replaced, and there are only so many. The others wait, and get theirs in the order of their questions.
 //   - A turn ends with its success, and with its failure. After a failure the sandbox asks again later, and is behind the others.
 //   - Once several pods have failed with no success between, the upgrades are paused: only these pods try again, until one succeeds.
 //   - A proxy that is replaced for its secrets needs a turn as well, but no pause keeps it from one, and its failure is no reason for one.
@@ -110,7 +110,7 @@ func (r *Rollouts) failed(p *Profile, key Key, hash string) (next []Key, was tur
 	return now.next(), was
 }
 
-// done notes that a sandbox's proxy of a version is ready, and is the one that it should have. freed reports whether that ends a turn. next are then
+// done notes that a sandbox's proxy of a version is ready, and that it should have no other. freed reports whether that ends a turn. next are then
 // the sandboxes to look at, as many as there are free turns: looking at all that wait, each time, would cost the square of their number.
 func (r *Rollouts) done(p *Profile, key Key, hash string) (next []Key, freed bool) {
 	r.mu.Lock()
@@ -131,7 +131,7 @@ func (r *Rollouts) done(p *Profile, key Key, hash string) (next []Key, freed boo
 	return now.next(), freed
 }
 
-// next returns the sandboxes that have waited longest, one for each free turn. One that is refused again waits again.
+// next returns the sandboxes that have waited longest, one for each free turn. A sandbox that is refused again waits again.
 func (r *rollout) next() (out []Key) {
 	free := r.most - len(r.turns)
 	r.waiting = slices.DeleteFunc(r.waiting, func(w waiter) bool {

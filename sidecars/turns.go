@@ -106,7 +106,7 @@ func (v view) servesRotated() bool {
 }
 
 // version returns the version of the profile that a proxy is started from: the present one if it is known to work, or the sandbox has the turn to
-// try it. Otherwise the last one that worked, unless it no longer does.
+// try it. Otherwise the last version that worked, unless it no longer does.
 func (v view) version(f *followed, has turn) *Profile {
 	p := v.choice.Profile
 	runs := func(hash string) bool {

@@ -126,7 +126,7 @@ func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, erro
 	)
 }
 
-// elect returns the agent's part in the election of the one that writes the statuses of profiles.
+// elect returns the agent's part in the election of the agent that writes the statuses of profiles.
 func (p *Proxies) elect(mgr manager.Manager, c Config) (out election, err error) {
 	p.statuses.api, err = client.NewWithWatch(mgr.GetConfig(), client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
 	if err != nil {

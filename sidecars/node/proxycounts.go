@@ -36,7 +36,7 @@ type proxyCounts struct {
 // countedProxy is what counts of a ManagedProxy.
 type countedProxy struct {
 	profile, node string
-	// ready and failed are versions of the profile: that of the ready proxy and the one that has failed; both may be "".
+	// ready and failed are versions of the profile: of the ready proxy, and of the proxy that has failed; both may be "".
 	ready, failed string
 	paused        bool
 }
@@ -90,7 +90,7 @@ func (c *proxyCounts) list(ctx context.Context) (version string, err error) {
 	return version, nil
 }
 
-// note notes a ManagedProxy. One that has ended does not count: nothing follows before the pod or the profile changes.
+// note notes a ManagedProxy. A proxy that has ended does not count: nothing follows before the pod or the profile changes.
 func note(all map[types.NamespacedName]countedProxy, p *v1alpha1.ManagedProxy) {
 	key := types.NamespacedName{Namespace: interned(p.Namespace), Name: p.Name}
 	if p.Status.State == v1alpha1.Ended {

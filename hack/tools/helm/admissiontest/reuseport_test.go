@@ -31,7 +31,7 @@ func checksReusePort(t *testing.T, profiles dynamic.ResourceInterface, kind sche
 			"handover: reuse-port, stopSignal: QUIT, readiness: {httpGet: {socket: '{epoch}'}}, liveness: {httpGet: {socket: '{epoch}'}}", false, "failureThreshold: 3",
 		},
 		"life by a port of all epochs": {
-			"handover: reuse-port, stopSignal: QUIT, readiness: {httpGet: {socket: '{epoch}'}}, liveness: {tcpPort: 15021}", true, "would answer for the one that hangs",
+			"handover: reuse-port, stopSignal: QUIT, readiness: {httpGet: {socket: '{epoch}'}}, liveness: {tcpPort: 15021}", true, "would answer for the proxy that hangs",
 		},
 		"life by two questions":      {"readiness: {tcpPort: 80}, liveness: {tcpPort: 80, httpGet: {port: 80}}", true, "exactly one of httpGet and tcpPort"},
 		"slots of a socket":          {"readiness: {socket: a, slotPorts: true}", true, "slotPorts needs a port with a next one"},
