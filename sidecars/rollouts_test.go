@@ -23,28 +23,78 @@ func granted(r *Rollouts, p *Profile, pods ...string) (out []string) {
 	return out
 }
 
+// mayCase is what happens after two pods of three, a and b, have their turns.
+type mayCase struct {
+	then   func(*Rollouts)
+	of     *Profile // v1 unless it says otherwise
+	may    []string // of a, b, c and d, asked in this order
+	paused bool
+}
+
+func (c mayCase) run(t *testing.T) {
+	r, of := &Rollouts{}, c.of
+	if got := granted(r, version("v1", nil), "a", "b", "c"); !slices.Equal(got, []string{"a", "b"}) {
+		t.Fatalf("at first: %q", got)
+	}
+	c.then(r)
+	if got := r.paused("edge"); got != c.paused {
+		t.Errorf("paused: %t", got)
+	}
+	if of == nil {
+		of = version("v1", nil)
+	}
+	if got := granted(r, of, "a", "b", "c", "d"); !slices.Equal(got, c.may) {
+		t.Errorf("%q may be upgraded, want %q", got, c.may)
+	}
+}
+
+// again has a pod's upgrade fail, for which it may have no turn yet.
+func again(r *Rollouts, p *Profile, k Key) {
+	r.may(p, k, upgradeTurn)
+	r.failed(p, k, p.Hash)
+}
+
+// three has the upgrades of a, b and c fail.
+func three(r *Rollouts, p *Profile) {
+	for _, pod := range []string{"a", "b", "c"} {
+		again(r, p, Key{PodUID: pod})
+	}
+}
+
 func TestMay_turns_areBounded(t *testing.T) {
+	a, b, c := Key{PodUID: "a"}, Key{PodUID: "b"}, Key{PodUID: "c"}
+	v1, other := version("v1", nil), version("v1", nil)
+	other.Name = "other"
+	for name, one := range map[string]mayCase{
+		"two at once":                       {then: func(*Rollouts) {}, may: []string{"a", "b"}},
+		"one is done":                       {then: func(r *Rollouts) { r.done(v1, a, "v1") }, may: []string{"a", "b"}},
+		"one is done, and asks no more":     {then: func(r *Rollouts) { r.done(v1, a, "v1"); r.may(v1, c, upgradeTurn) }, may: []string{"b", "c"}},
+		"one is gone":                       {then: func(r *Rollouts) { r.leave(a); r.may(v1, c, upgradeTurn) }, may: []string{"b", "c"}},
+		"one that has no turn is gone":      {then: func(r *Rollouts) { r.leave(c) }, may: []string{"a", "b"}},
+		"one has failed, another asks":      {then: func(r *Rollouts) { r.failed(v1, a, "v1"); r.may(v1, c, upgradeTurn) }, may: []string{"b", "c"}},
+		"one has failed, and asks first":    {then: func(r *Rollouts) { r.failed(v1, a, "v1") }, may: []string{"a", "b"}},
+		"one has failed again and again":    {then: func(r *Rollouts) { r.failed(v1, a, "v1"); again(r, v1, a); again(r, v1, a); r.may(v1, c, upgradeTurn) }, may: []string{"b", "c"}},
+		"two have failed":                   {then: func(r *Rollouts) { r.failed(v1, a, "v1"); r.failed(v1, b, "v1"); r.may(v1, c, upgradeTurn) }, may: []string{"a", "c"}},
+		"one without a turn has failed":     {then: func(r *Rollouts) { r.failed(v1, c, "v1") }, may: []string{"a", "b"}},
+		"one of no profile has failed":      {then: func(r *Rollouts) { r.failed(nil, a, "v1") }, may: []string{"a", "b"}},
+		"one of another profile has failed": {then: func(r *Rollouts) { r.join(other, a); again(r, other, a) }, may: []string{"a", "b"}},
+		"a new version":                     {then: func(*Rollouts) {}, of: version("v2", nil), may: []string{"a", "b"}},
+		"a new version, after failures": {
+			then: func(r *Rollouts) { three(r, v1); r.may(version("v2", nil), c, upgradeTurn) }, of: version("v2", nil), may: []string{"a", "c"},
+		},
+	} {
+		t.Run(name, one.run)
+	}
+	if (&Rollouts{}).paused("edge") {
+		t.Error("what was never begun is paused")
+	}
+}
+
+func TestMay_severalHaveFailed_isPaused(t *testing.T) {
 	no := false
 	a, b, c := Key{PodUID: "a"}, Key{PodUID: "b"}, Key{PodUID: "c"}
-	v1, other, calm := version("v1", nil), version("v1", nil), version("v1", &no)
-	other.Name = "other"
-	again := func(r *Rollouts, p *Profile, k Key) { r.may(p, k, upgradeTurn); r.failed(p, k, "v1") }
-	three := func(r *Rollouts, p *Profile) { r.failed(p, a, "v1"); r.failed(p, b, "v1"); again(r, p, c) }
-	for name, one := range map[string]struct {
-		then   func(*Rollouts) // after a and b have their turns
-		of     *Profile        // v1 unless it says otherwise
-		may    []string        // of a, b, c and d, asked in this order
-		paused bool
-	}{
-		"two at once":                     {then: func(*Rollouts) {}, may: []string{"a", "b"}},
-		"one is done":                     {then: func(r *Rollouts) { r.done(v1, a, "v1") }, may: []string{"a", "b"}},
-		"one is done, and asks no more":   {then: func(r *Rollouts) { r.done(v1, a, "v1"); r.may(v1, c, upgradeTurn) }, may: []string{"b", "c"}},
-		"one is gone":                     {then: func(r *Rollouts) { r.leave(a); r.may(v1, c, upgradeTurn) }, may: []string{"b", "c"}},
-		"one that has no turn is gone":    {then: func(r *Rollouts) { r.leave(c) }, may: []string{"a", "b"}},
-		"one has failed, another asks":    {then: func(r *Rollouts) { r.failed(v1, a, "v1"); r.may(v1, c, upgradeTurn) }, may: []string{"b", "c"}},
-		"one has failed, and asks first":  {then: func(r *Rollouts) { r.failed(v1, a, "v1") }, may: []string{"a", "b"}},
-		"one has failed again and again":  {then: func(r *Rollouts) { r.failed(v1, a, "v1"); again(r, v1, a); again(r, v1, a); r.may(v1, c, upgradeTurn) }, may: []string{"b", "c"}},
-		"two have failed":                 {then: func(r *Rollouts) { r.failed(v1, a, "v1"); r.failed(v1, b, "v1"); r.may(v1, c, upgradeTurn) }, may: []string{"a", "c"}},
+	v1, calm := version("v1", nil), version("v1", &no)
+	for name, one := range map[string]mayCase{
 		"three have failed":               {then: func(r *Rollouts) { three(r, v1) }, may: []string{"a", "b"}, paused: true},
 		"three have failed: no other may": {then: func(r *Rollouts) { three(r, v1); r.may(v1, Key{PodUID: "d"}, upgradeTurn) }, may: []string{"a", "b"}, paused: true},
 		"three have failed, and one that has is done": {
@@ -76,34 +126,8 @@ func TestMay_turns_areBounded(t *testing.T) {
 				r.failed(v1, c, "v0")
 			}, may: []string{"a", "b"},
 		},
-		"one without a turn has failed":     {then: func(r *Rollouts) { r.failed(v1, c, "v1") }, may: []string{"a", "b"}},
-		"one of no profile has failed":      {then: func(r *Rollouts) { r.failed(nil, a, "v1") }, may: []string{"a", "b"}},
-		"one of another profile has failed": {then: func(r *Rollouts) { r.join(other, a); again(r, other, a) }, may: []string{"a", "b"}},
-		"a new version":                     {then: func(*Rollouts) {}, of: version("v2", nil), may: []string{"a", "b"}},
-		"a new version, after failures": {
-			then: func(r *Rollouts) { three(r, v1); r.may(version("v2", nil), c, upgradeTurn) }, of: version("v2", nil), may: []string{"a", "c"},
-		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			r := &Rollouts{}
-			if got := granted(r, v1, "a", "b", "c"); !slices.Equal(got, []string{"a", "b"}) {
-				t.Fatalf("at first: %q", got)
-			}
-			one.then(r)
-			if got := r.paused("edge"); got != one.paused {
-				t.Errorf("paused: %t", got)
-			}
-			of := one.of
-			if of == nil {
-				of = v1
-			}
-			if got := granted(r, of, "a", "b", "c", "d"); !slices.Equal(got, one.may) {
-				t.Errorf("%q may be upgraded, want %q", got, one.may)
-			}
-		})
-	}
-	if (&Rollouts{}).paused("edge") {
-		t.Error("what was never begun is paused")
+		t.Run(name, one.run)
 	}
 }
 
