@@ -222,6 +222,9 @@ The agent runs proxies by the runtime's CRI. Without the policy its right to cre
 {{- if and .Values.sidecars.enabled (eq .Values.containerRuntime "docker") -}}
 {{- fail "sidecars.enabled=true with containerRuntime=docker: Docker has no CRI, by which the agent runs proxies; use nodes with containerd or CRI-O, or leave sidecars.enabled=false" -}}
 {{- end -}}
+{{- if and .Values.sidecars.enabled (include "agent.openshift" .) (not .Values.sidecars.untestedPlatform) -}}
+{{- fail "sidecars.enabled=true with platform=openshift: nobody has run managed proxies where SELinux is enforcing; try them on a node that may fail, and set sidecars.untestedPlatform=true for that" -}}
+{{- end -}}
 {{- $_ := include "agent.sharedProxies" . -}}
 {{- end -}}
 

@@ -129,7 +129,7 @@ func TestSecurityContextConstraintsAdmitThePod(t *testing.T) {
 		"what the agent needs":             {in: "platform: openshift", wantCapabilities: []any{"SYS_ADMIN", "NET_ADMIN"}, want: true},
 		"the fallback to processes' files": {in: "{platform: openshift, processFallback: true}", wantCapabilities: []any{"SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE"}, wantHostPID: true, want: true},
 		"proxies of the agent": {
-			in:               "{platform: openshift, sidecars: {enabled: true}}",
+			in:               "{platform: openshift, sidecars: {enabled: true, untestedPlatform: true}}",
 			wantCapabilities: []any{"SYS_ADMIN", "NET_ADMIN", "KILL", "CHOWN", "DAC_OVERRIDE"}, wantHostPID: true, want: true,
 		},
 	} {

@@ -56,6 +56,7 @@ func TestTheChartRefusesWhatTheRulesSay(t *testing.T) {
 		"{sidecars: {enabled: true, tokenAudiences: [a]}, admission: {restrictAgent: false}}",
 		"{cni: install, cluster: openshift}",
 		"healthAddr: 127.0.0.1:1",
+		"{platform: openshift, sidecars: {enabled: true}}",
 		"{nri: 'off', admission: {requiredPlugins: true}}",
 		"{containerRuntime: docker, sidecars: {enabled: true, shared: [" + minimalShared + "]}}",
 		"sidecars: {shared: [" + minimalShared + "]}",

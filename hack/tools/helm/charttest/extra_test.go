@@ -57,7 +57,7 @@ func TestLabels(t *testing.T) {
 
 // Every place that means the account has its name, above all the policies that bound it.
 func TestTheAccount(t *testing.T) {
-	const all = "cni: install, startupTaint: true, platform: openshift, sidecars: {enabled: true, tokenAudiences: [a]}, admission: {restrictAgent: true}"
+	const all = "cni: install, startupTaint: true, platform: openshift, sidecars: {enabled: true, untestedPlatform: true, tokenAudiences: [a]}, admission: {restrictAgent: true}"
 	const user = "system:serviceaccount:" + name + ":"
 	text := strings.Join(documents(t, "{"+all+"}"), "\n---\n")
 	users := strings.Count(text, user+name+`"`)

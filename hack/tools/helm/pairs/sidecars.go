@@ -34,6 +34,13 @@ func sidecarRules() []Rule {
 			Refuses: func(v at) bool { return v("sidecars.enabled") == true && v("containerRuntime") == "docker" },
 		},
 		{
+			Paths: []string{"sidecars.enabled", "sidecars.untestedPlatform", "platform", "kubernetesDistribution"}, Says: "where SELinux is enforcing",
+			Refuses: func(v at) bool {
+				is := v("platform") == "openshift" || v("kubernetesDistribution") == "OpenShift"
+				return v("sidecars.enabled") == true && v("sidecars.untestedPlatform") != true && is
+			},
+		},
+		{
 			Paths: []string{"sidecars.shared", "containerRuntime"}, Says: "the agent finds these proxies by CRI",
 			Refuses: func(v at) bool { return len(sharedOf(v)) > 0 && v("containerRuntime") == "docker" },
 		},
