@@ -40,11 +40,13 @@ type Facts struct {
 	Pods       []Pod
 	Proxies    []Proxy
 	Shared     []string // ProxyProfiles of mode shared
-	Policies   []Policy
-	Leftovers  []string // nodes with the event CNIChainLeftover
-	Istio      Istio
-	Autoscaler *Autoscaler
-	Now        time.Time
+	// ProxyMemory is the memoryLimit, in bytes, of each other ProxyProfile; 0 if it has none.
+	ProxyMemory map[string]int64
+	Policies    []Policy
+	Leftovers   []string // nodes with the event CNIChainLeftover
+	Istio       Istio
+	Autoscaler  *Autoscaler
+	Now         time.Time
 
 	config intent.Config // the agents', by which pods are judged
 	read   map[source]bool
@@ -97,7 +99,9 @@ type Pod struct {
 	Fault                 string   // a wrong setting
 	Profile               string   // the ProxyProfile that it has chosen
 	Misplaced             []string // keys that nearly are ours
-	Status                string   // the agent's annotation
+	MemoryRoom            int64    // bytes, as memoryRoom has it
+	MemoryLimited         bool
+	Status                string // the agent's annotation
 	Condition             *corev1.PodCondition
 	Running               bool
 	OwnRuntime            bool      // a runtime class, whose pods may have a network stack of their own

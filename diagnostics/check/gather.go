@@ -156,8 +156,15 @@ func readProxies(ctx context.Context, g Gatherer, f *Facts) (err error) {
 	if err != nil {
 		return err
 	}
+	f.ProxyMemory = map[string]int64{}
 	f.Shared, err = cluster.All(ctx, decoded[v1alpha1.ProxyProfileList](g, "proxyprofiles"), metav1.ListOptions{}, func(p *v1alpha1.ProxyProfile) (string, bool) {
-		return p.Name, p.Spec.Mode == v1alpha1.ModeShared
+		shared := p.Spec.Mode == v1alpha1.ModeShared
+		if limit := p.Spec.Resources.MemoryLimit; limit != nil && !shared {
+			f.ProxyMemory[p.Name] = limit.Value()
+		} else if !shared {
+			f.ProxyMemory[p.Name] = 0
+		}
+		return p.Name, shared
 	})
 	return err
 }

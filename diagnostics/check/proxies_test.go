@@ -63,6 +63,15 @@ func proxyCases() map[string]changed {
 		"a choice without proxies": {change: with(func(f *Facts, _ *Proxy) {
 			f.Proxies, f.DaemonSets[0].Args = nil, nil
 		}), check: "proxies-ready", level: Fail, want: "no agent runs proxies: shop/cart (edge)"},
+		"a pod with no room for the proxy": {change: with(func(f *Facts, _ *Proxy) {
+			f.ProxyMemory, f.Pods[0].MemoryLimited, f.Pods[0].MemoryRoom = map[string]int64{"edge": 64 << 20}, true, 32<<20
+		}), check: "proxy-room", level: Warn, want: "shop/cart (32Mi of 64Mi)"},
+		"a pod with no room for a proxy without a limit": {change: with(func(f *Facts, _ *Proxy) {
+			f.ProxyMemory, f.Pods[0].MemoryLimited = map[string]int64{"edge": 0}, true
+		}), check: "proxy-room", level: Warn, want: "shop/cart (0 of memory without a limit)"},
+		"a pod with room for the proxy": {change: with(func(f *Facts, _ *Proxy) {
+			f.ProxyMemory, f.Pods[0].MemoryLimited, f.Pods[0].MemoryRoom = map[string]int64{"edge": 64 << 20}, true, 64<<20
+		}), check: "proxy-room", level: OK, want: "1 pod"},
 		"a shared proxy":             {change: func(f *Facts) { f.Shared, f.DaemonSets = []string{"edge"}, append(f.DaemonSets, shared) }, check: "shared-proxies", level: OK},
 		"a shared proxy nobody runs": {change: func(f *Facts) { f.Shared = []string{"edge"} }, check: "shared-proxies", level: Fail, want: "no DaemonSet runs the proxy of the shared profiles edge"},
 		"a tenant's shared proxy": {change: func(f *Facts) {

@@ -39,6 +39,7 @@ func podOf(pod *corev1.Pod, namespace map[string]string, config intent.Config) P
 		Families: len(pod.Status.PodIPs), Running: pod.Status.Phase == corev1.PodRunning, Since: pod.CreationTimestamp.Time,
 		OwnRuntime: pod.Spec.RuntimeClassName != nil, Misplaced: intent.Misplaced(pod.Annotations, pod.Labels),
 	}
+	p.MemoryRoom, p.MemoryLimited = memoryRoom(pod)
 	_, p.Injected = pod.Annotations["sidecar.istio.io/status"]
 	all := containersOf(pod)
 	for i := range all {

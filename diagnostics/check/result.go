@@ -123,6 +123,7 @@ func checks() []check {
 		{"proxies", "proxies-unattended", []source{sourceProxies, sourceDaemonSets, sourcePods}, always, proxiesUnattended},
 		{"proxies", "proxies-ready", []source{sourceProxies, sourceDaemonSets, sourcePods, sourceNamespaces}, always, proxiesReady},
 		{"proxies", "proxy-reports", []source{sourceProxies}, always, proxyReports},
+		{"proxies", "proxy-room", []source{sourceProxies, sourcePods, sourceNamespaces}, always, proxyRoom},
 		{"proxies", "shared-proxies", []source{sourceProxies, sourceDaemonSets}, always, sharedProxies},
 		{"startup taint", "startup-taint", []source{sourceNodes}, always, startupTaint},
 		{"startup taint", "autoscaler", []source{sourcePods, sourceDaemonSets}, after, autoscaler},
