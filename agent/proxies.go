@@ -38,7 +38,7 @@ func addProxies(a *agent, mgr manager.Manager, pods controllers.Reader, event fu
 		return nil, nil, errors.New("--sidecars needs a container runtime that serves CRI: containerd or CRI-O")
 	}
 	added, err := node.Add(mgr, a.metrics, node.Config{
-		Node: a.NodeName, AgentNamespace: a.Intent.AgentNamespace, Runtime: finder.Connection(), Namespaces: a.backends.Namespaces, Pods: pods, Event: event,
+		Node: a.NodeName, AgentNamespace: a.Intent.AgentNamespace, Pod: a.PodName, Runtime: finder.Connection(), Namespaces: a.backends.Namespaces, Pods: pods, Event: event,
 		Root: a.SidecarRoot, SharedRoot: a.SharedRoot, Secrets: a.SidecarSecrets, TokenAudiences: a.SidecarTokenAudiences,
 	})
 	return added, added.Join, err

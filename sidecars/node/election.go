@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -39,7 +40,8 @@ func newElection(mgr manager.Manager, c Config, work func(ctx context.Context)) 
 	}
 	return election{work: work, lock: &resourcelock.LeaseLock{
 		LeaseMeta: metav1.ObjectMeta{Namespace: c.AgentNamespace, Name: leaseName}, Client: leases,
-		LockConfig: resourcelock.ResourceLockConfig{Identity: c.Node + "_" + string(uuid.NewUUID())}, // a node may have two agents during an update
+		// By its pod, an agent that was killed takes up its work at once. Without one, two agents of a node must not have one name.
+		LockConfig: resourcelock.ResourceLockConfig{Identity: cmp.Or(c.Pod, c.Node+"_"+string(uuid.NewUUID()))},
 	}}, nil
 }
 

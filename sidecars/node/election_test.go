@@ -166,3 +166,32 @@ func TestElection_agentsComeAndGo_oneWorks(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// An agent that was killed could not give its Lease back, and takes it up again under the same name.
+func TestElection_killedAgentStarts_worksAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, w := &lease{away: map[string]bool{}}, &working{all: map[string]bool{}}
+		for _, killed := range []bool{true, false} {
+			ctx, stop := context.WithCancel(t.Context())
+			e := election{lock: &leaseOf{lease: l, agent: "a"}, work: func(ctx context.Context) {
+				w.set("a", true)
+				<-ctx.Done()
+				w.set("a", false)
+			}}
+			l.setAway("a", false)
+			ended := make(chan error)
+			go func() { ended <- e.Start(ctx) }()
+			<-time.After(time.Second)
+			synctest.Wait()
+			if w.one() != "a" {
+				t.Errorf("killed %v: it does not work a second after its start", !killed)
+			}
+			l.setAway("a", killed)
+			stop()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+			synctest.Wait()
+		}
+	})
+}

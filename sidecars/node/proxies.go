@@ -34,6 +34,8 @@ import (
 // Config is what the proxies need of a node and its agent.
 type Config struct {
 	Node, AgentNamespace string
+	// Pod is the agent's own pod; it may be "".
+	Pod string
 	// Runtime is a connection to a container runtime that serves CRI.
 	Runtime    grpc.ClientConnInterface
 	Namespaces kernel.Namespaces
