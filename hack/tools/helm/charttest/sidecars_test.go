@@ -134,8 +134,8 @@ func TestDefinitionsStayWhenTheChartIsRemoved(t *testing.T) {
 		kind  string
 		scope apiextensionsv1.ResourceScope
 	}{
-		"proxyprofiles": {"ProxyProfile", apiextensionsv1.ClusterScoped},
-		"sidecars":      {"ManagedProxy", apiextensionsv1.NamespaceScoped},
+		"proxyprofiles":  {"ProxyProfile", apiextensionsv1.ClusterScoped},
+		"managedproxies": {"ManagedProxy", apiextensionsv1.NamespaceScoped},
 	} {
 		crd, ok := found[plural+"."+apiGroup]
 		if !ok {
