@@ -24,7 +24,7 @@ func StatusOf(p *v1alpha1.ProxyProfile, nodes map[string]NodeCount, failed strin
 	all := sumUp(nodes)
 	all.pod = failed
 	out := v1alpha1.ProxyProfileStatus{
-		ObservedGeneration: p.Generation, Pods: all.pods, Upgraded: all.upgraded, Failed: all.failed, Nodes: all.nodes, NodesPaused: all.paused,
+		ObservedGeneration: p.Generation, Pods: all.pods, Upgraded: all.upgraded, Failed: all.failed, NodeCount: all.nodes, NodesPaused: all.paused,
 		Conditions: slices.Clone(p.Status.Conditions),
 	}
 	for kind, is := range map[string]bool{

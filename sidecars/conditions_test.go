@@ -49,7 +49,7 @@ func TestStatusOf_nodes_areSummedUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			status := StatusOf(&v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Generation: 5}}, nodesOf(c.nodes...), "shop/cart")
 			got := status.Conditions
-			if counts := [5]int32{status.Pods, status.Upgraded, status.Failed, status.Nodes, status.NodesPaused}; counts != c.counts || status.ObservedGeneration != 5 || len(got) != 3 {
+			if counts := [5]int32{status.Pods, status.Upgraded, status.Failed, status.NodeCount, status.NodesPaused}; counts != c.counts || status.ObservedGeneration != 5 || len(got) != 3 {
 				t.Fatalf("%+v", status)
 			}
 			failed, progressing, upgraded := got[0], got[1], got[2]

@@ -17,7 +17,7 @@ import (
 // +kubebuilder:printcolumn:name="Upgraded",type=integer,JSONPath=`.status.upgraded`
 // +kubebuilder:printcolumn:name="Failed",type=integer,JSONPath=`.status.failed`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Upgraded")].reason`
-// +kubebuilder:printcolumn:name="Nodes",type=integer,JSONPath=`.status.nodes`,priority=1
+// +kubebuilder:printcolumn:name="Nodes",type=integer,JSONPath=`.status.nodeCount`,priority=1
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Upgraded")].message`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type ProxyProfile struct {
@@ -42,9 +42,12 @@ type ProxyProfileStatus struct {
 	Upgraded int32 `json:"upgraded"`
 	// +optional
 	Failed int32 `json:"failed"`
-	// Nodes counts the nodes of these pods, and NodesPaused those whose upgrades are paused after failures.
+
+	// Not nodes: earlier builds have stored a list by that name.
+
+	// NodeCount counts the nodes of these pods, and NodesPaused those whose upgrades are paused after failures.
 	// +optional
-	Nodes int32 `json:"nodes"`
+	NodeCount int32 `json:"nodeCount"`
 	// +optional
 	NodesPaused int32 `json:"nodesPaused"`
 

@@ -81,7 +81,7 @@ func TestStatuses_proxiesChange_rareWrites(t *testing.T) {
 		<-time.After(2*countPause + time.Second)
 		synctest.Wait()
 		got := c.status(t)
-		if got.Pods != pods || got.Nodes != pods/10 || got.Upgraded != 0 || got.ObservedGeneration != 5 || !meta.IsStatusConditionFalse(got.Conditions, v1alpha1.ConditionUpgraded) || c.writes.Load() != 1 {
+		if got.Pods != pods || got.NodeCount != pods/10 || got.Upgraded != 0 || got.ObservedGeneration != 5 || !meta.IsStatusConditionFalse(got.Conditions, v1alpha1.ConditionUpgraded) || c.writes.Load() != 1 {
 			t.Errorf("%d writes; %+v", c.writes.Load(), got)
 		}
 		for i, o := range all { // half a minute

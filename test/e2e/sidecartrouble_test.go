@@ -23,14 +23,14 @@ func TestSidecarWithABadImageKeepsTheOldProxy(t *testing.T) {
 	m.patchProfile(t, map[string]any{"image": missingImage})
 	m.awaitSidecar(t, "kept", says(true, missingImage, "cannot be pulled"))
 	m.awaitWarning(t, pod, proxyFailed)
-	m.awaitCounts(t, map[string]any{"pods": int64(1), "upgraded": int64(0), "failed": int64(1), "nodes": int64(1), "nodesPaused": int64(1)})
+	m.awaitCounts(t, map[string]any{"pods": int64(1), "upgraded": int64(0), "failed": int64(1), "nodeCount": int64(1), "nodesPaused": int64(1)})
 	m.wantProxied(t, pod)
 	if now := m.await(t, "kept", isReadyNow); conditionOf(now).Reason != "Initialized" {
 		t.Errorf("the condition is %+v", conditionOf(now))
 	}
 	m.patchProfile(t, map[string]any{"image": sidecarsImage, "env": []any{map[string]any{"name": "MENDED", "value": "1"}}})
 	m.awaitSidecar(t, "kept", isServing(1))
-	m.awaitCounts(t, map[string]any{"pods": int64(1), "upgraded": int64(1), "failed": int64(0), "nodes": int64(1), "nodesPaused": int64(0)})
+	m.awaitCounts(t, map[string]any{"pods": int64(1), "upgraded": int64(1), "failed": int64(0), "nodeCount": int64(1), "nodesPaused": int64(0)})
 }
 
 // awaitCounts waits until the profile's status counts so of its present version.

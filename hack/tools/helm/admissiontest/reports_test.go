@@ -177,7 +177,7 @@ func (r reporter) reports(t *testing.T, other reporter) {
 			return errors.Join(r.sidecar(t.Context(), "kept", "n1", "shown", "next"), r.status(t.Context(), "kept"))
 		},
 		"counts and conditions": func() error {
-			return errors.Join(r.profile(t.Context(), `{"status": {"pods": 3, "upgraded": 2, "nodes": 1}}`, "status"), r.profile(t.Context(), conditions(""), "status"))
+			return errors.Join(r.profile(t.Context(), `{"status": {"pods": 3, "upgraded": 2, "nodeCount": 1}}`, "status"), r.profile(t.Context(), conditions(""), "status"))
 		},
 	} {
 		if err := try(); err != nil {

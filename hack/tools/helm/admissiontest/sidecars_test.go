@@ -103,7 +103,7 @@ func takesCounts(t *testing.T, profiles dynamic.ResourceInterface) {
 	}
 	patch := func() error {
 		_, err := profiles.Patch(t.Context(), seen.GetName(), types.MergePatchType, []byte(`{"metadata":{"resourceVersion":"`+seen.GetResourceVersion()+`"},"status":{
-			"observedGeneration":1,"pods":3,"upgraded":2,"failed":1,"nodes":2,"nodesPaused":1,
+			"observedGeneration":1,"pods":3,"upgraded":2,"failed":1,"nodeCount":2,"nodesPaused":1,
 			"conditions":[{"type":"Upgraded","status":"False","reason":"Paused","message":"x","observedGeneration":1,"lastTransitionTime":"2026-01-02T03:04:05Z"}]}}`),
 			metav1.PatchOptions{FieldManager: "agent", FieldValidation: metav1.FieldValidationStrict}, "status")
 		return err
