@@ -86,7 +86,11 @@ func (p *proxyHandler) log(w http.ResponseWriter, r *http.Request, namespace, na
 	defer cancel()
 	w.Header().Set("Trailer", inspect.ErrorTrailer)
 	out := &flushing{w: w, control: control}
-	if err = p.to.Log(ctx, namespace, name, options, out); err != nil && !out.begun {
+	err = p.to.Log(ctx, namespace, name, options, out)
+	if err := control.SetWriteDeadline(time.Now().Add(writeTime)); err != nil { // the last write may be long ago
+		return err
+	}
+	if err != nil && !out.begun {
 		w.Header().Del("Trailer")
 		return &inspect.Refusal{Code: inspect.CodeNotHere, Message: err.Error()}
 	}

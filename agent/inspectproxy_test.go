@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -187,4 +189,27 @@ func TestProxyHandler_noProxies_isToldPlainly(t *testing.T) {
 	if codeOf(t, err) != inspect.CodeNotHere || !strings.Contains(err.Error(), "does not serve") {
 		t.Error(err)
 	}
+}
+
+// deadlines is a response whose connection has a deadline for what is written.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	write time.Time
+}
+
+func (d *deadlines) SetReadDeadline(time.Time) error     { return nil }
+func (d *deadlines) SetWriteDeadline(at time.Time) error { d.write = at; return nil }
+
+// The end of a log has to reach a reader who has seen nothing new for long.
+func TestProxyHandler_quietLogEnds_endIsSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		proxies := &fakeProxies{lines: []string{"one\n"}, more: make(chan string)}
+		w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+		time.AfterFunc(10*time.Minute, func() { close(proxies.more) })
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/?follow=true&tail=-1", nil)
+		err := newProxyHandler(nil, proxies).log(w, r, "shop", "cart")
+		if left := time.Until(w.write); err != nil || left != writeTime {
+			t.Errorf("%s are left for the end, error %v", left, err)
+		}
+	})
 }
