@@ -225,7 +225,19 @@ The agent runs proxies by the runtime's CRI. Without the policy its right to cre
 {{- if and .Values.sidecars.enabled (include "agent.openshift" .) (not .Values.sidecars.untestedPlatform) -}}
 {{- fail "sidecars.enabled=true with platform=openshift: nobody has run managed proxies where SELinux is enforcing; try them on a node that may fail, and set sidecars.untestedPlatform=true for that" -}}
 {{- end -}}
+{{- include "agent.checkRequiredProxies" . -}}
 {{- $_ := include "agent.sharedProxies" . -}}
+{{- end -}}
+
+{{- /* What would let pods start without their proxy all the same. */ -}}
+{{- define "agent.checkRequiredProxies" -}}
+{{- if and .Values.sidecars.enabled .Values.sidecars.required -}}
+{{- if .Values.failOpen -}}
+{{- fail "sidecars.required=true with failOpen=true: failOpen lets start what sidecars.required refuses; set one of them to false" -}}
+{{- else if and (eq (include "agent.nri" .) "off") (ne (include "agent.cni" .) "install") -}}
+{{- fail (printf "sidecars.required=true with nri=off and cni=%s: no agent is asked before a pod starts; set nri=required or cni=install, or sidecars.required=false" (include "agent.cni" .)) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{- /* Every flag of `run`, once; those of sidecars only if they are on. Lists are joined as the flags and the pods' annotations write them. */ -}}

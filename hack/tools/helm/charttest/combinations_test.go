@@ -61,6 +61,8 @@ func TestTheChartRefusesWhatTheRulesSay(t *testing.T) {
 		"{containerRuntime: docker, sidecars: {enabled: true, shared: [" + minimalShared + "]}}",
 		"sidecars: {shared: [" + minimalShared + "]}",
 		"sidecars: {enabled: true, shared: [" + minimalShared + ", " + minimalShared + "]}",
+		"{failOpen: true, sidecars: {enabled: true, required: true}}",
+		"{nri: 'off', cni: uninstall, sidecars: {enabled: true, required: true}}",
 	} {
 		_, err := renderRow(t, valuesMap(t, values))
 		var named []string

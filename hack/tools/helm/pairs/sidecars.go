@@ -25,6 +25,10 @@ func sharedOf(v func(string) any) []any {
 	return list
 }
 
+func requiresProxies(v func(string) any) bool {
+	return v("sidecars.enabled") == true && v("sidecars.required") == true
+}
+
 // sidecarRules are what the templates refuse of the proxies that the agent runs.
 func sidecarRules() []Rule {
 	type at = func(string) any
@@ -57,6 +61,16 @@ func sidecarRules() []Rule {
 					names[proxy["profile"]] = true
 				}
 				return len(names) < len(sharedOf(v))
+			},
+		},
+		{
+			Paths: []string{"sidecars.enabled", "sidecars.required", "failOpen"}, Says: "failOpen lets start what sidecars.required refuses",
+			Refuses: func(v at) bool { return requiresProxies(v) && v("failOpen") == true },
+		},
+		{
+			Paths: []string{"sidecars.enabled", "sidecars.required", "nri", "cni"}, Says: "is asked before a pod starts",
+			Refuses: func(v at) bool {
+				return requiresProxies(v) && (v("nri") == "off" || v("nri") == false) && v("cni") != "install"
 			},
 		},
 		{
