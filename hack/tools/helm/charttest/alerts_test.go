@@ -92,6 +92,17 @@ func TestPrometheusRuleIsTheRuleFile(t *testing.T) {
 	}
 }
 
+// The alerts about the DaemonSet know it by its name, whatever values that comes from.
+func TestPrometheusRule_otherName_namesTheDaemonSet(t *testing.T) {
+	for values, want := range map[string]string{"nameOverride: mesh": name + "-mesh", "fullnameOverride: pods": "pods"} {
+		made := custom[prometheusRule](t, "{"+values+", metrics: {prometheusRule: {enabled: true}}}", "PrometheusRule")
+		text, err := yaml.Marshal(made.Spec)
+		if all, named := strings.Count(string(text), "daemonset="), strings.Count(string(text), `{daemonset="`+want+`"}`); err != nil || all == 0 || named != all {
+			t.Errorf("%s: %d of %d times the alerts name %s, error %v", values, named, all, want, err)
+		}
+	}
+}
+
 // alertCase is one unit test of an alert.
 type alertCase struct {
 	Alert  string `json:"alert"`
