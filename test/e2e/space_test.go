@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -68,9 +70,28 @@ func newQuietSpace(t testing.TB, annotations map[string]string) *space {
 				return fmt.Errorf("namespace %s still has %d pods", ns.Name, n)
 			}
 		}
-		return nil
+		return s.homesOfGonePods(ctx)
 	})
 	return s
+}
+
+// homesOfGonePods is an error while there are directories of proxies whose pods are gone.
+func (s *space) homesOfGonePods(ctx context.Context) error {
+	homes, err := filepath.Glob(filepath.Join(s.node.NodeRoot, sidecarRoot, "*.*"))
+	if err != nil || len(homes) == 0 {
+		return err
+	}
+	pods, err := s.api.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, home := range homes {
+		uid, _, _ := strings.Cut(filepath.Base(home), ".")
+		if !slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool { return string(p.UID) == uid }) {
+			return fmt.Errorf("%s is still there, and its pod is gone", home)
+		}
+	}
+	return nil
 }
 
 func (s *space) pods() typedcorev1.PodInterface { return s.api.CoreV1().Pods(s.name) }
