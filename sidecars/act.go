@@ -129,3 +129,45 @@ func (s stepping) report(d Decision, did outcome) {
 	s.Reporter.Report(s.sandbox, status)
 	s.countHealth(status)
 }
+
+// noteEnd notes that a proxy has ended by itself, and why.
+func (s stepping) noteEnd(ctx context.Context, a answer, why string) {
+	if a.ready {
+		s.memory.restarts++
+	}
+	s.count(func(of *Figures) { of.Restarts++ })
+	s.fault(ctx, s.taken(ctx, a)+why, a.hash)
+}
+
+// goes reports whether the end of a proxy is no failure: the pod, the application or the sandbox ends.
+func (s stepping) goes(ctx context.Context) bool {
+	if s.choice.Ending || s.home.finished(time.Now()) {
+		return true
+	}
+	ready, err := s.Runtime.Ready(ctx, s.key.Sandbox)
+	return err == nil && !ready
+}
+
+func (s stepping) noteGood(ctx context.Context, err error) {
+	if err != nil {
+		log.FromContext(ctx).Error(err, "an agent that starts will not know which version of a profile works", "profile", s.choice.Name)
+	}
+}
+
+// look has sandboxes looked at.
+func (s stepping) look(next []Key) {
+	for _, key := range next {
+		s.queue.Add(key)
+	}
+}
+
+// taken returns which other process listens on a port of a proxy that ended before it was ready, or "".
+func (s stepping) taken(ctx context.Context, a answer) string {
+	if s.choice.Profile == nil || a.ready {
+		return ""
+	}
+	if err := s.Asker.Ask(ctx, s.sandbox, s.choice.Profile, a.epoch, IsReady); errors.Is(err, ErrPortTaken) {
+		return err.Error() + "; "
+	}
+	return ""
+}

@@ -23,7 +23,7 @@ func (h Homes) RemoveEnded(ctx context.Context, ready func(ctx context.Context, 
 	if err != nil || used {
 		return removed, err
 	}
-	good, err := h.removeGood(dryRun)
+	good, err := removeGood(h.Root, dryRun)
 	if good {
 		removed = append(removed, goodName)
 	}

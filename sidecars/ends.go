@@ -3,7 +3,6 @@ package sidecars
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -21,8 +20,11 @@ const (
 	endedUntold = "it has ended"
 )
 
-// noteEnds notes, once for each, the proxies that have ended without being told to.
-func (s stepping) noteEnds(ctx context.Context) {
+// ending is the part of a step that learns of ends: of proxies, and of the application.
+type ending struct{ stepping }
+
+// note notes, once for each, the proxies that have ended without being told to.
+func (s ending) note(ctx context.Context) {
 	s.noteLost(ctx)
 	for i, c := range s.there {
 		a := s.answers[c.ID]
@@ -67,7 +69,7 @@ func howEnded(end sidecar.End, err error, untold bool) string {
 }
 
 // hearHow adds how the last proxy has ended to why, once the runtime tells.
-func (s stepping) hearHow(ctx context.Context) {
+func (s ending) hearHow(ctx context.Context) {
 	f := s.memory
 	if f.last == "" {
 		return
@@ -80,28 +82,8 @@ func (s stepping) hearHow(ctx context.Context) {
 	f.why = f.bare
 }
 
-// taken returns which other process listens on a port of a proxy that ended before it was ready, or "".
-func (s stepping) taken(ctx context.Context, a answer) string {
-	if s.choice.Profile == nil || a.ready {
-		return ""
-	}
-	if err := s.Asker.Ask(ctx, s.sandbox, s.choice.Profile, a.epoch, IsReady); errors.Is(err, ErrPortTaken) {
-		return err.Error() + "; "
-	}
-	return ""
-}
-
-// goes reports whether the end of a proxy is no failure: the pod, the application or the sandbox ends.
-func (s stepping) goes(ctx context.Context) bool {
-	if s.choice.Ending || s.home.finished(time.Now()) {
-		return true
-	}
-	ready, err := s.Runtime.Ready(ctx, s.key.Sandbox)
-	return err == nil && !ready
-}
-
 // noteLost notes the proxies that have ended and are no longer listed: the kubelet removes containers that have ended, and may be faster.
-func (s stepping) noteLost(ctx context.Context) {
+func (s ending) noteLost(ctx context.Context) {
 	for id, a := range s.answers {
 		if s.container(id) != nil {
 			continue
@@ -114,15 +96,6 @@ func (s stepping) noteLost(ctx context.Context) {
 		}
 		s.noteEnd(ctx, a, endedUnknown)
 	}
-}
-
-// noteEnd notes that a proxy has ended by itself, and why.
-func (s stepping) noteEnd(ctx context.Context, a answer, why string) {
-	if a.ready {
-		s.memory.restarts++
-	}
-	s.count(func(of *Figures) { of.Restarts++ })
-	s.fault(ctx, s.taken(ctx, a)+why, a.hash)
 }
 
 // hearLastWords adds the last words to why the last proxy has ended, as far as the runtime has written them.

@@ -82,7 +82,7 @@ func staysEnded(pod *corev1.Pod, ended []sidecar.Application) bool {
 
 // finishWithApplication tells the proxies of a pod that ends to finish once its application has ended, for runtimes that do not say so. A proxy that
 // ignores the signal of the runtime, as the first process of its namespace may, would hold up the end of its sandbox.
-func (s stepping) finishWithApplication(ctx context.Context) error {
+func (s ending) finishWithApplication(ctx context.Context) error {
 	runs := func(c sidecar.Container) bool { return c.State == sidecar.Running }
 	if !s.choice.Ending || s.Applications == nil || s.home.finished(time.Now()) || !slices.ContainsFunc(s.there, runs) {
 		return nil
@@ -126,7 +126,7 @@ func finish(ctx context.Context, runtime Runtime, key Key, home home) error {
 }
 
 // finishLate tells a sandbox's proxies to finish if its application has ended lately, while another agent worked, and that one has not told them.
-func (m *Manager) finishLate(ctx context.Context, key Key, f *followed) error {
+func finishLate(ctx context.Context, m *Manager, key Key, f *followed) error {
 	m.mu.Lock()
 	at := f.over
 	f.over = time.Time{}

@@ -138,8 +138,8 @@ func (g *goodVersions) path(profile string) string {
 }
 
 // removeGood removes what is remembered of profiles, for nodes without an agent. It reports whether there was anything.
-func (h Homes) removeGood(dryRun bool) (bool, error) {
-	dir := filepath.Join(h.Root, goodName)
+func removeGood(root string, dryRun bool) (bool, error) {
+	dir := filepath.Join(root, goodName)
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}

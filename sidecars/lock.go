@@ -33,19 +33,19 @@ func Unlock(f *os.File) {
 	_ = f.Close()
 }
 
-// await returns the locked root once no other agent of the node has it, or nil when ctx ends. An update of the agent runs the new one before it
+// awaitLock returns the locked root once no other agent of the node has it, or nil when ctx ends. An update of the agent runs the new one before it
 // ends the old one: two would remove each other's containers and files.
-func (h Homes) await(ctx context.Context) *os.File {
+func awaitLock(ctx context.Context, root string) *os.File {
 	for said := false; ctx.Err() == nil; {
-		root, err := h.lock()
-		if root != nil {
+		held, err := lockRoot(root)
+		if held != nil {
 			log.FromContext(ctx).Info("the node's proxies are looked after")
-			return root
+			return held
 		}
 		if !said && err != nil {
 			log.FromContext(ctx).Error(err, "the node's proxies are not looked after")
 		} else if !said {
-			log.FromContext(ctx).Info("another agent of this node looks after its proxies until it ends", "directory", h.Root)
+			log.FromContext(ctx).Info("another agent of this node looks after its proxies until it ends", "directory", root)
 		}
 		said = true
 		select {
@@ -56,9 +56,9 @@ func (h Homes) await(ctx context.Context) *os.File {
 	return nil
 }
 
-// lock returns the locked root, or nil if another agent has it.
-func (h Homes) lock() (*os.File, error) {
-	root, err := os.Open(h.Root)
+// lockRoot returns the locked root, or nil if another agent has it.
+func lockRoot(path string) (*os.File, error) {
+	root, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("open the directory of proxies: %w", err)
 	}

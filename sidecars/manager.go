@@ -222,7 +222,7 @@ func (m *Manager) init() {
 // Start works until ctx ends, once no other agent of the node does. It is a manager.Runnable.
 func (m *Manager) Start(ctx context.Context) error {
 	m.init()
-	lock := m.Homes.await(ctx)
+	lock := awaitLock(ctx, m.Homes.Root)
 	if lock == nil {
 		m.queue.ShutDown()
 		return nil
@@ -288,7 +288,7 @@ func (m *Manager) next(ctx context.Context) bool {
 		again = clean(ctx, m.Runtime, m.Homes, key)
 	} else {
 		again, err = m.step(log.IntoContext(ctx, logger), key, f, sandbox)
-		m.watch(ctx, key, f)
+		watch(ctx, m, key, f)
 	}
 	if err != nil && ctx.Err() == nil {
 		logger.Error(err, "proxy not looked after")

@@ -135,9 +135,12 @@ func (a answer) hangs() string {
 	return "it was replaced, since it had missed " + strconv.Itoa(a.alive.missed) + " questions of liveness in a row: " + a.alive.why
 }
 
+// hearing is the part of a step that hears what proxies have answered, and asks them.
+type hearing struct{ stepping }
+
 // hear notes what the proxies have answered since the last step. That an Envoy serves is noted in the home: once it has a successor it no longer
 // says so, as its admin interface is closed first.
-func (s stepping) hear(ctx context.Context) {
+func (s hearing) hear(ctx context.Context) {
 	s.mu.Lock()
 	replies := s.memory.replies
 	s.memory.replies = nil
@@ -175,7 +178,7 @@ func (s stepping) hear(ctx context.Context) {
 	}
 }
 
-func (s stepping) noteServes(ctx context.Context, epoch uint32) {
+func (s hearing) noteServes(ctx context.Context, epoch uint32) {
 	if err := s.home.note(factReady, epoch); err != nil {
 		log.FromContext(ctx).Error(err, "proxy that serves not noted", "epoch", epoch)
 	}
@@ -183,7 +186,7 @@ func (s stepping) noteServes(ctx context.Context, epoch uint32) {
 
 // ask begins the questions that are due: to the running proxies that do not drain, one at a time to each. Without a profile nobody knows how to
 // ask them: they were left running.
-func (s stepping) ask(ctx context.Context) {
+func (s hearing) ask(ctx context.Context) {
 	for _, c := range s.there {
 		a, p := s.answers[c.ID], s.choice.Profile
 		if !s.asks(c) || a.asking {
@@ -209,7 +212,7 @@ func (s stepping) ask(ctx context.Context) {
 }
 
 // question asks a proxy. The sandbox is looked at for the answer if it is news.
-func (s stepping) question(ctx context.Context, c sidecar.Container, q Question, before answer) {
+func (s hearing) question(ctx context.Context, c sidecar.Container, q Question, before answer) {
 	lane := s.questions.quick
 	if before.slow {
 		lane = s.questions.slow
@@ -235,7 +238,7 @@ func (s stepping) question(ctx context.Context, c sidecar.Container, q Question,
 }
 
 // answer returns nil if a proxy says yes. Old and new Envoy have the same ports: before the new one serves, the old one would answer for it.
-func (s stepping) answer(ctx context.Context, c sidecar.Container, q Question) (serves bool, err error) {
+func (s hearing) answer(ctx context.Context, c sidecar.Container, q Question) (serves bool, err error) {
 	if s.overtakes(c) && s.Asker.Serves(ctx, s.sandbox, c.Epoch) != nil {
 		return false, errServesNot
 	}
@@ -247,26 +250,21 @@ func (s stepping) answer(ctx context.Context, c sidecar.Container, q Question) (
 }
 
 // asks reports whether a proxy is asked: it runs, and does not drain.
-func (v view) asks(c sidecar.Container) bool {
-	return c.State == sidecar.Running && !v.drains(c.Epoch)
-}
-
-// overtakes reports whether a proxy is an Envoy that has not said yet that it serves.
-func (v view) overtakes(c sidecar.Container) bool {
-	return c.HotRestart != nil && !v.home.noted(factReady, c.Epoch)
+func (s hearing) asks(c sidecar.Container) bool {
+	return c.State == sidecar.Running && !s.drains(c.Epoch)
 }
 
 // isKnown reports whether the version of the profile that a proxy was made from is known. Liveness is not asked otherwise: the questions of
 // another version may not suit it.
-func (v view) isKnown(c sidecar.Container) bool {
-	p := v.madeFrom(c)
+func (s hearing) isKnown(c sidecar.Container) bool {
+	p := s.madeFrom(c)
 	return p != nil && versionOf(c) == p.Hash
 }
 
-// unheard reports whether a proxy that was found running has not answered yet. Until it has, nothing is decided or reported: it may serve.
-func (v view) unheard() bool {
-	for _, c := range v.there {
-		if a := v.answers[c.ID]; a.found && !a.heard && a.asking && v.choice.Profile != nil && v.asks(c) {
+// waits reports whether a proxy that was found running has not answered yet. Until it has, nothing is decided or reported: it may serve.
+func (s hearing) waits() bool {
+	for _, c := range s.there {
+		if a := s.answers[c.ID]; a.found && !a.heard && a.asking && s.choice.Profile != nil && s.asks(c) {
 			return true
 		}
 	}
@@ -274,13 +272,13 @@ func (v view) unheard() bool {
 }
 
 // nextQuestion returns when the next question is due that no running question delays.
-func (v view) nextQuestion() (at time.Time, some bool) {
-	for _, c := range v.there {
-		a := v.answers[c.ID]
-		if !v.asks(c) || a.asking && !a.calmly() || v.choice.Profile == nil && !v.overtakes(c) {
+func (s hearing) nextQuestion() (at time.Time, some bool) {
+	for _, c := range s.there {
+		a := s.answers[c.ID]
+		if !s.asks(c) || a.asking && !a.calmly() || s.choice.Profile == nil && !s.overtakes(c) {
 			continue
 		}
-		if _, next := a.next(v.choice.Profile, v.isKnown(c)); !some || next.Before(at) {
+		if _, next := a.next(s.choice.Profile, s.isKnown(c)); !some || next.Before(at) {
 			at, some = next, true
 		}
 	}

@@ -1,10 +1,12 @@
 package sidecars
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/sidecar"
 )
 
 // restartOnFailure is the restart policy under which a proxy that ends with code 0 is not started again.
@@ -95,4 +97,13 @@ func (v view) state(d Decision, failed, pulling bool) v1alpha1.State {
 		return v1alpha1.Starting
 	}
 	return v1alpha1.Failed
+}
+
+// standIn says why a proxy is not of the profile's present version, or "" if that is tried yet.
+func (v view) standIn(f *followed, c sidecar.Container) string {
+	p := v.choice.Profile
+	if v.before == nil || versionOf(c) != v.before.Hash || !v.bad && f.instead != p.Hash {
+		return ""
+	}
+	return fmt.Sprintf("the profile's version %s is not known to work on this node: the proxy is of %s, the last one that was ready here", p.Hash, v.before.Hash)
 }

@@ -27,7 +27,7 @@ const (
 func (m *Manager) step(whole context.Context, key Key, f *followed, sandbox podnet.Sandbox) (again time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(whole, stepTimeout)
 	defer cancel()
-	if err := m.finishLate(ctx, key, f); err != nil {
+	if err := finishLate(ctx, m, key, f); err != nil {
 		return 0, fmt.Errorf("tell proxies to finish: %w", err)
 	}
 	choice, err := m.Cluster.Choice(ctx, sandbox)
@@ -37,7 +37,7 @@ func (m *Manager) step(whole context.Context, key Key, f *followed, sandbox podn
 	} else if err != nil {
 		return 0, fmt.Errorf("read what the pod has chosen: %w", err)
 	}
-	there, seen, err := m.list(ctx, key, f)
+	there, seen, err := list(ctx, m, key, f)
 	if err != nil {
 		return 0, err
 	}
@@ -55,29 +55,30 @@ func (m *Manager) step(whole context.Context, key Key, f *followed, sandbox podn
 
 	// learn
 	f.meet(there, time.Now())
-	s.believe(seen)
-	s.hear(ctx)
+	ends, hears := ending{s}, hearing{s}
+	ends.believe(seen)
+	hears.hear(ctx)
 	renewSecrets(ctx, m.Secrets, m.Cluster, s.view, f)
 	s.outdate()
-	s.hearHow(ctx)
+	ends.hearHow(ctx)
 	f.hearLastWords(time.Now())
-	s.noteEnds(ctx)
-	s.ask(whole)
-	if s.unheard() {
+	ends.note(ctx)
+	hears.ask(whole)
+	if hears.waits() {
 		return sweepInterval, nil
 	}
-	s.learnGood(ctx)
+	s.before, s.bad = turning{s}.learn(ctx)
 
 	// decide
-	has, askAt := s.takeTurn(ctx)
-	s.aim = s.version(f, has)
+	has, askAt := turning{s}.take(ctx)
+	s.aim = turning{s}.version(has)
 	decision := Decide(s.desired(f, has != ""), s.observed(nobodyListens(ctx, m.Asker, s.view)), time.Now())
 	if !askAt.IsZero() {
 		decision.again(askAt)
 	}
 
 	// act, report
-	if err := s.finishWithApplication(ctx); err != nil {
+	if err := ends.finishWithApplication(ctx); err != nil {
 		log.FromContext(ctx).Error(err, "proxy not told to finish with its application")
 	}
 	f.list.waits = len(decision.Actions) == 0 && len(decision.Ask) > 0
@@ -87,12 +88,12 @@ func (m *Manager) step(whole context.Context, key Key, f *followed, sandbox podn
 		m.dismiss(key, false)
 		return 0, nil
 	}
-	return s.sooner(s.again(f, decision, did)), err
+	return ends.sooner(nextStep(hears, decision, did)), err
 }
 
 // list returns the sandbox's containers, oldest first, and the ends of processes that were seen before. Epochs of the pod's other sandboxes are not
 // used again: a container's name in the runtime consists of the pod's UID and the epoch.
-func (m *Manager) list(ctx context.Context, key Key, f *followed) (there []sidecar.Container, seen map[string]seenEnd, err error) {
+func list(ctx context.Context, m *Manager, key Key, f *followed) (there []sidecar.Container, seen map[string]seenEnd, err error) {
 	m.mu.Lock()
 	seen = maps.Clone(f.ends)
 	m.mu.Unlock()
@@ -116,20 +117,20 @@ func (m *Manager) list(ctx context.Context, key Key, f *followed) (there []sidec
 	return there, seen, nil
 }
 
-// again returns the time until the next step.
-func (v view) again(f *followed, d Decision, did outcome) time.Duration {
+// nextStep returns the time until the next step.
+func nextStep(s hearing, d Decision, did outcome) time.Duration {
 	switch {
-	case did.absent && v.choice.Ending:
+	case did.absent && s.choice.Ending:
 		return cleanInterval
-	case did.absent && time.Since(f.since) > lookFor:
+	case did.absent && time.Since(s.memory.since) > lookFor:
 		return sweepInterval
 	case len(d.Actions) > 0 && !did.pulling:
 		return startPoll
-	case len(d.Ask) == 0 && (v.choice.Ending || d.Serving == "" && v.home.finished(time.Now())): // the pod is gone soon, or says that it has finished
+	case len(d.Ask) == 0 && (s.choice.Ending || d.Serving == "" && s.home.finished(time.Now())): // the pod is gone soon, or says that it has finished
 		return cleanInterval
 	}
 	wait := sweepInterval
-	if at, some := v.nextQuestion(); some {
+	if at, some := s.nextQuestion(); some {
 		wait = min(wait, time.Until(at))
 	}
 	if !d.Again.IsZero() {

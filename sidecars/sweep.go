@@ -25,7 +25,7 @@ func (m *Manager) sweep(ctx context.Context) {
 		key := Key{PodUID: c.PodUID, Sandbox: c.Sandbox}
 		present[key] = present[key] || c.State == sidecar.Running
 		if !m.follows(key) { // followed sandboxes are looked at as often
-			m.sweepOne(ctx, c)
+			sweepOne(ctx, m, c)
 		}
 	}
 	if err := m.Logs.TidyLogs(all); err != nil {
@@ -45,7 +45,7 @@ func (m *Manager) sweep(ctx context.Context) {
 //   - If the pod has opted out, or has a shared proxy, the sandbox is followed, so that its proxies are ended and removed.
 //   - Otherwise a container that does not run is removed if its sandbox has ended. If it has not, the sandbox will be followed, and the
 //     container may say that its proxy is done.
-func (m *Manager) sweepOne(ctx context.Context, c sidecar.Container) {
+func sweepOne(ctx context.Context, m *Manager, c sidecar.Container) {
 	s := podnet.Sandbox{Namespace: c.PodNamespace, Name: c.PodName, UID: c.PodUID, ID: c.Sandbox}
 	choice, err := m.Cluster.Choice(ctx, s)
 	switch {

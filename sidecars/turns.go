@@ -2,12 +2,9 @@ package sidecars
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
-
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"istio-pod-network-controller/internal/sidecar"
 )
@@ -19,11 +16,15 @@ const (
 	lossPause = 5 * time.Minute
 )
 
-// learnGood notes that the profile's version works once a proxy of it is ready, and finds out which one a proxy is started from otherwise.
-func (s *stepping) learnGood(ctx context.Context) {
+// turning is the part of a step that finds out which version of the profile a proxy may be started from.
+type turning struct{ stepping }
+
+// learn notes that the profile's present version works once a proxy of it is ready. It returns the version that worked last if that is another
+// one, and whether the present one has failed since.
+func (s turning) learn(ctx context.Context) (before *Profile, bad bool) {
 	p := s.choice.Profile
 	if p == nil {
-		return
+		return nil, false
 	}
 	works := slices.ContainsFunc(s.there, func(c sidecar.Container) bool {
 		return c.State == sidecar.Running && versionOf(c) == p.Hash && s.answers[c.ID].ready && !s.drains(c.Epoch)
@@ -31,17 +32,11 @@ func (s *stepping) learnGood(ctx context.Context) {
 	if works {
 		s.noteGood(ctx, s.good.works(p))
 	}
-	s.before, s.bad = s.good.before(p)
+	return s.good.before(p)
 }
 
-func (s stepping) noteGood(ctx context.Context, err error) {
-	if err != nil {
-		log.FromContext(ctx).Error(err, "an agent that starts will not know which version of a profile works", "profile", s.choice.Name)
-	}
-}
-
-// takeTurn returns the sandbox's turn, and without one when to ask for it if not now.
-func (s stepping) takeTurn(ctx context.Context) (has turn, at time.Time) {
+// take returns the sandbox's turn, and without one when to ask for it if not now.
+func (s turning) take(ctx context.Context) (has turn, at time.Time) {
 	p, want := s.choice.Profile, upgradeTurn
 	if p == nil || s.choice.Ending || s.done() || s.home.finished(time.Now()) {
 		s.look(s.Rollout.leave(s.key))
@@ -66,7 +61,7 @@ func (s stepping) takeTurn(ctx context.Context) (has turn, at time.Time) {
 }
 
 // turnAt returns when the sandbox may ask for a turn, which it uses at once. A version that takes over from a running one is tried soon: nobody notices.
-func (s stepping) turnAt(want turn) time.Time {
+func (s turning) turnAt(want turn) time.Time {
 	f, p := s.memory, s.choice.Profile
 	switch {
 	case f.bad != p.Hash:
@@ -77,16 +72,9 @@ func (s stepping) turnAt(want turn) time.Time {
 	return later(f.retryAt(), f.badAt.Add(pauseAt(f.badTurn)))
 }
 
-// look has sandboxes looked at.
-func (s stepping) look(next []Key) {
-	for _, key := range next {
-		s.queue.Add(key)
-	}
-}
-
 // isFirst reports whether the sandbox tries the present version of the profile although another one is known to work: nobody has tried it, and
 // the node has no proxy of the profile whose upgrade would.
-func (s stepping) isFirst(ctx context.Context) bool {
+func (s turning) isFirst(ctx context.Context) bool {
 	runs := func(c sidecar.Container) bool { return c.State == sidecar.Running && c.Profile == s.choice.Name }
 	if s.before == nil || s.bad || slices.ContainsFunc(s.there, runs) {
 		return false
@@ -96,9 +84,9 @@ func (s stepping) isFirst(ctx context.Context) bool {
 }
 
 // servesRotated reports whether the newest ready proxy has to be replaced for its secrets.
-func (v view) servesRotated() bool {
-	for _, c := range slices.Backward(v.there) {
-		if c.State == sidecar.Running && v.answers[c.ID].ready && !v.drains(c.Epoch) {
+func (s turning) servesRotated() bool {
+	for _, c := range slices.Backward(s.there) {
+		if c.State == sidecar.Running && s.answers[c.ID].ready && !s.drains(c.Epoch) {
 			return strings.HasSuffix(c.Hash, outdatedHash)
 		}
 	}
@@ -107,32 +95,15 @@ func (v view) servesRotated() bool {
 
 // version returns the version of the profile that a proxy is started from: the present one if it is known to work, or the sandbox has the turn to
 // try it. Otherwise the last version that worked, unless it no longer does.
-func (v view) version(f *followed, has turn) *Profile {
-	p := v.choice.Profile
+func (s turning) version(has turn) *Profile {
+	p, f := s.choice.Profile, s.memory
 	runs := func(hash string) bool {
-		return slices.ContainsFunc(v.there, func(c sidecar.Container) bool {
-			return c.State == sidecar.Running && c.Hash == hash && !v.drains(c.Epoch)
+		return slices.ContainsFunc(s.there, func(c sidecar.Container) bool {
+			return c.State == sidecar.Running && c.Hash == hash && !s.drains(c.Epoch)
 		})
 	}
-	if v.before == nil || has == upgradeTurn || runs(p.Hash) || f.goodStarts >= goodStarts && !runs(v.before.Hash) {
+	if s.before == nil || has == upgradeTurn || runs(p.Hash) || f.goodStarts >= goodStarts && !runs(s.before.Hash) {
 		return p
 	}
-	return v.before
-}
-
-// madeFrom returns the version of the profile that a proxy was made from, as far as it is known.
-func (v view) madeFrom(c sidecar.Container) *Profile {
-	if v.before != nil && versionOf(c) == v.before.Hash {
-		return v.before
-	}
-	return v.choice.Profile
-}
-
-// standIn says why a proxy is not of the profile's present version, or "" if that is tried yet.
-func (v view) standIn(f *followed, c sidecar.Container) string {
-	p := v.choice.Profile
-	if v.before == nil || versionOf(c) != v.before.Hash || !v.bad && f.instead != p.Hash {
-		return ""
-	}
-	return fmt.Sprintf("the profile's version %s is not known to work on this node: the proxy is of %s, the last one that was ready here", p.Hash, v.before.Hash)
+	return s.before
 }

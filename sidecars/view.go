@@ -154,3 +154,16 @@ func (v view) container(id string) *sidecar.Container {
 	}
 	return nil
 }
+
+// madeFrom returns the version of the profile that a proxy was made from, as far as it is known.
+func (v view) madeFrom(c sidecar.Container) *Profile {
+	if v.before != nil && versionOf(c) == v.before.Hash {
+		return v.before
+	}
+	return v.choice.Profile
+}
+
+// overtakes reports whether a proxy is an Envoy that has not said yet that it serves.
+func (v view) overtakes(c sidecar.Container) bool {
+	return c.HotRestart != nil && !v.home.noted(factReady, c.Epoch)
+}

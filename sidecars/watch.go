@@ -26,7 +26,7 @@ type seenEnd struct {
 }
 
 // watch has a sandbox looked at as soon as one of its proxies ends. ctx is Start's.
-func (m *Manager) watch(ctx context.Context, key Key, f *followed) {
+func watch(ctx context.Context, m *Manager, key Key, f *followed) {
 	for id, a := range f.answers {
 		if a.watched || a.ended {
 			continue
@@ -52,7 +52,7 @@ func (m *Manager) watch(ctx context.Context, key Key, f *followed) {
 
 // believe takes a proxy whose process has ended for ended, also while the runtime lists it as running. It stays in the runtime until that agrees. If
 // the kernel has not said that it has ended, the proxy is asked.
-func (s stepping) believe(seen map[string]seenEnd) {
+func (s ending) believe(seen map[string]seenEnd) {
 	for i, c := range s.there {
 		a := s.answers[c.ID]
 		end, gone := seen[c.ID]
@@ -71,7 +71,7 @@ func (s stepping) believe(seen map[string]seenEnd) {
 }
 
 // untold reports whether the runtime is to be asked again how a proxy has ended, and notes that: err is what it has answered.
-func (s stepping) untold(id string, err error) bool {
+func (s ending) untold(id string, err error) bool {
 	a := s.answers[id]
 	if !errors.Is(err, sidecar.ErrNotEnded) || time.Since(a.gone) > wordsTime {
 		return false
@@ -82,9 +82,9 @@ func (s stepping) untold(id string, err error) bool {
 }
 
 // sooner returns the time until the next step: again, or less while the runtime does not tell of an end.
-func (v view) sooner(again time.Duration) time.Duration {
-	for _, c := range v.there {
-		if a := v.answers[c.ID]; a.untold {
+func (s ending) sooner(again time.Duration) time.Duration {
+	for _, c := range s.there {
+		if a := s.answers[c.ID]; a.untold {
 			again = min(again, max(tellPause, time.Since(a.gone)/tellPart), silentPoll)
 		}
 	}
