@@ -44,8 +44,8 @@ func addProxies(a *agent, mgr manager.Manager, pods controllers.Reader, event fu
 	return added, added.Join, err
 }
 
-// proxyAccess returns what reaches the node's proxies, or nil if the agent runs none.
-func (a *agent) proxyAccess() proxyAccess {
+// newProxyAccess returns what reaches the node's proxies, or nil if the agent runs none.
+func newProxyAccess(a *agent) proxyAccess {
 	finder, ok := a.finder.(*cri.Finder)
 	if !ok || !a.Sidecars {
 		return nil

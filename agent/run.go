@@ -204,7 +204,7 @@ func addStartupTaint(mgr manager.Manager, o Options, ready *readiness) error {
 func (a *agent) inspector() inspector {
 	about := inspect.Agent{Version: a.Build.Version, Revision: a.Build.Revision, Backend: a.backends.Name(), VerifyInterval: a.VerifyInterval.String(), RunsProxies: a.Sidecars}
 	look := newLooker(a.NodeName, a.Intent.AgentNamespace, about, a.backends.Apart(), a.core.looked)
-	return inspector{addr: a.InspectAddr, healthAddr: a.HealthAddr, look: look, ports: &a.ports, at: &a.inspect, proxies: newProxyHandler(look.knows, a.proxyAccess())}
+	return inspector{addr: a.InspectAddr, healthAddr: a.HealthAddr, look: look, ports: &a.ports, at: &a.inspect, proxies: newProxyHandler(look.knows, newProxyAccess(a))}
 }
 
 // addChecks adds to readiness that the caches of pods and namespaces are filled, that the container runtime answers, and that ports are served.

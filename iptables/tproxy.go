@@ -73,7 +73,7 @@ func markOutbound(s Spec, d *declared, lost []Chain) []Chain {
 	r.excludeInterfaces(oif, s.ExcludeInterfaces)
 	r.add("packets inside the pod", leaveTo(chainMarkLo), outLo())
 	r.ask(lost)
-	r.answersInName()
+	answersInName(r)
 	guard(s, d, r)
 	return append(chain(chainMark, Route, Output, manglePriority, *r), markInside(s)...)
 }
@@ -95,12 +95,12 @@ func markInside(s Spec) []Chain {
 				owner, family(lo), not(addr(DstAddr, lo)), tcp())
 		}
 	}
-	r.answersInName()
+	answersInName(r)
 	return chain(chainMarkLo, Route, "", manglePriority, *r)
 }
 
 // answersInName adds a rule that sends the application's answers to the proxy.
-func (r *rules) answersInName() {
+func answersInName(r *rules) {
 	r.add("answers to connections in a client's name", Action{Verb: RestoreMark}, num(ConnMark, markDiverted), tcp())
 }
 

@@ -15,7 +15,7 @@ const outdatedHash = "-outdated"
 func versionOf(c sidecar.Container) string { return strings.TrimSuffix(c.Hash, outdatedHash) }
 
 // outdate gives a different hash to the proxies that have to be replaced because their secrets have changed, or their pod wishes it.
-func (v view) outdate() {
+func outdate(v view) {
 	for i, c := range v.there {
 		if v.home.noted(factRotated, c.Epoch) || v.choice.Restart != "" && v.choice.Restart != c.Restart {
 			v.there[i].Hash += outdatedHash

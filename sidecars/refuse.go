@@ -46,7 +46,7 @@ func (p *Profile) Refusal(pod *corev1.Pod, namespaceLabels map[string]string) st
 		}
 		return fmt.Sprintf("container %q runs as user %d, which is the proxy's: its traffic would not be redirected; give it another runAsUser", c, p.Spec.RunAsUser)
 	}
-	if c, port := p.collision(pod); c != "" {
+	if c, port := collision(p, pod); c != "" {
 		return fmt.Sprintf("container %q listens on port %d, which the proxy needs: let it use another one, or choose a profile with other ports", c, port)
 	}
 	return ""
@@ -86,7 +86,7 @@ func ownID(c *corev1.Container, group bool) *int64 {
 }
 
 // collision returns the name of a container that declares one of the proxy's ports, and the port.
-func (p *Profile) collision(pod *corev1.Pod) (name string, port int32) {
+func collision(p *Profile, pod *corev1.Pod) (name string, port int32) {
 	taken := []int32{p.Spec.Network.InboundPort, p.Spec.Network.OutboundPort}
 	for _, c := range containers(pod) {
 		for _, declared := range c.Ports {

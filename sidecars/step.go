@@ -59,7 +59,7 @@ func (m *Manager) step(whole context.Context, key Key, f *followed, sandbox podn
 	ends.believe(seen)
 	hears.hear(ctx)
 	renewSecrets(ctx, m.Secrets, m.Cluster, s.view, f)
-	s.outdate()
+	outdate(s.view)
 	ends.hearHow(ctx)
 	f.hearLastWords(time.Now())
 	ends.note(ctx)

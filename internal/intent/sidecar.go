@@ -100,14 +100,14 @@ func (c Config) ofManaged(pod *corev1.Pod, ns *corev1.Namespace, managed *Manage
 	if out.Spec, err = r.specOf(pod, c, managed); err != nil {
 		return Intent{Asked: true}, err
 	}
-	r.noteDebuggers(pod, out.Spec)
+	noteDebuggers(&r, pod, out.Spec)
 	out.Redirect, out.Notes = true, r.notes
 	return out, nil
 }
 
 // noteDebuggers names the ephemeral containers whose traffic the rules take for the proxy's. They are no reason to refuse the proxy: nobody can take
 // them out of the pod again.
-func (r *reader) noteDebuggers(pod *corev1.Pod, s iptables.Spec) {
+func noteDebuggers(r *reader, pod *corev1.Pod, s iptables.Spec) {
 	kind, id := uidKind(), int64(s.ProxyUID)
 	if id == 0 {
 		kind, id = gidKind(), int64(s.ProxyGID)

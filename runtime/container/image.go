@@ -17,21 +17,21 @@ var ErrNotPulled = errors.New("the image cannot be pulled")
 
 // HasImage reports whether the node has an image.
 func (r *Runtime) HasImage(ctx context.Context, image string) (bool, error) {
-	there, err := r.image(ctx, image)
+	there, err := find(ctx, r, image)
 	return there != nil, err
 }
 
 // ImageID returns the ID of an image that the node has: a name may lead to another one later.
 func (r *Runtime) ImageID(ctx context.Context, image string) (string, error) {
-	there, err := r.image(ctx, image)
+	there, err := find(ctx, r, image)
 	if err == nil && there.GetId() == "" {
 		err = fmt.Errorf("the node has no image %q", image)
 	}
 	return there.GetId(), err
 }
 
-// image returns an image of the node, or nil.
-func (r *Runtime) image(ctx context.Context, image string) (*criv1.Image, error) {
+// find returns an image of the node, or nil.
+func find(ctx context.Context, r *Runtime, image string) (*criv1.Image, error) {
 	resp, err := r.images.ImageStatus(ctx, &criv1.ImageStatusRequest{Image: &criv1.ImageSpec{Image: image}})
 	if err != nil {
 		return nil, fmt.Errorf("look for image %q: %w", image, err)

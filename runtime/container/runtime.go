@@ -231,7 +231,7 @@ func (r *Runtime) Output(ctx context.Context, spec sidecar.Spec) (text string, e
 	if err != nil {
 		return "", err
 	}
-	if err := r.removeProbes(ctx, spec.Sandbox); err != nil {
+	if err := removeProbes(ctx, r, spec.Sandbox); err != nil {
 		return "", err
 	}
 	config := probeConfig(spec, sandbox)
@@ -245,7 +245,7 @@ func (r *Runtime) Output(ctx context.Context, spec sidecar.Spec) (text string, e
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
 		defer cancel()
-		err = errors.Join(err, r.removeProbes(ctx, spec.Sandbox), os.RemoveAll(log))
+		err = errors.Join(err, removeProbes(ctx, r, spec.Sandbox), os.RemoveAll(log))
 	}()
 	id, err := r.start(ctx, spec.Sandbox, config, sandbox)
 	if err != nil {
@@ -263,7 +263,7 @@ func (r *Runtime) Output(ctx context.Context, spec sidecar.Spec) (text string, e
 }
 
 // removeProbes removes the containers that Output has made in a sandbox.
-func (r *Runtime) removeProbes(ctx context.Context, sandbox string) error {
+func removeProbes(ctx context.Context, r *Runtime, sandbox string) error {
 	resp, err := r.runtime.ListContainers(ctx, &criv1.ListContainersRequest{Filter: &criv1.ContainerFilter{
 		PodSandboxId: sandbox, LabelSelector: map[string]string{labelProbe: "true"},
 	}})
