@@ -74,6 +74,9 @@ func (o *runOptions) Validate() error {
 	if o.DaemonSet != "" && o.config.AgentNamespace == "" {
 		errs = append(errs, fmt.Errorf("--daemonset: value %q: --agent-namespace must say where it is", o.DaemonSet))
 	}
+	if o.Sidecars && o.config.AgentNamespace == "" {
+		errs = append(errs, errors.New("--sidecars: --agent-namespace must say where the agents' Lease is"))
+	}
 	errs = append(errs, o.validatePodName(), oneOf("runtime", o.Runtime, "auto", "containerd", "crio", "docker"), oneOf("log-level", o.logLevel, "debug", "info", "error"))
 	o.level = map[string]slog.Level{"debug": slog.LevelDebug, "error": slog.LevelError}[o.logLevel] // info is 0
 	if err := agent.ValidateHealthAddr(o.HealthAddr); err != nil {

@@ -70,9 +70,19 @@ func TestSidecarsNeedARuntimeWithCRI(t *testing.T) {
 		"docker": "--sidecars: the runtime docker has no CRI", "containerd": "", "crio": "", "auto": "",
 	} {
 		// The missing node's name keeps the agent from running.
-		_, _, errOut := call(t, "", "run", "--sidecars", "--runtime="+runtime)
+		_, _, errOut := call(t, "", "run", "--sidecars", "--agent-namespace=mesh", "--runtime="+runtime)
 		if got := strings.Contains(errOut, "--sidecars"); got != (want != "") || !strings.Contains(errOut, want) {
 			t.Errorf("%s: %s", runtime, errOut)
+		}
+	}
+}
+
+// The Lease by which agents elect one of them has a namespace.
+func TestSidecarsNeedTheAgentsNamespace(t *testing.T) {
+	for namespace, want := range map[string]bool{"": true, "mesh": false} {
+		_, _, errOut := call(t, "", "run", "--sidecars", "--agent-namespace="+namespace)
+		if got := strings.Contains(errOut, "--sidecars: --agent-namespace must say where the agents' Lease is"); got != want {
+			t.Errorf("%q: %s", namespace, errOut)
 		}
 	}
 }
