@@ -39,7 +39,10 @@ func (s *server) definesSidecars(t *testing.T) {
 	t.Run("Envoys", func(t *testing.T) { checksEnvoys(t, profiles, version.WithKind("ProxyProfile")) })
 	t.Run("listeners side by side", func(t *testing.T) { checksReusePort(t, profiles, version.WithKind("ProxyProfile")) })
 	t.Run("shared", func(t *testing.T) { checksShared(t, profiles, version.WithKind("ProxyProfile")) })
-	t.Run("counts of proxies", func(t *testing.T) { takesCounts(t, profiles) })
+	t.Run("counts of proxies", func(t *testing.T) {
+		storesOldStatus(t, client, profiles, "haproxy")
+		takesCounts(t, profiles)
+	})
 	t.Run("what rules depend on stays", func(t *testing.T) { changesNoPort(t, profiles) })
 	const profile, sidecar = "ProxyProfile", "ManagedProxy"
 	for name, c := range map[string]struct {
