@@ -106,12 +106,12 @@ func (s sizes) Next() *TerminalSize {
 	return &size
 }
 
-// newest returns the container of the pod's newest proxy that runs, or "".
+// newest returns the container of the pod's newest proxy that runs, or "". That of a deleted pod of the same name, which still ends, is older.
 func (e Exec) newest(all []sidecar.Container) (id string) {
-	var epoch uint32
+	var made time.Time
 	for _, c := range all {
-		if c.PodNamespace == e.Namespace && c.PodName == e.Pod && c.State == sidecar.Running && (id == "" || c.Epoch > epoch) {
-			id, epoch = c.ID, c.Epoch
+		if c.PodNamespace == e.Namespace && c.PodName == e.Pod && c.State == sidecar.Running && (id == "" || c.Created.After(made)) {
+			id, made = c.ID, c.Created
 		}
 	}
 	return id

@@ -52,15 +52,17 @@ func (e *executor) ExecSync(_ context.Context, r *criv1.ExecSyncRequest) (*criv1
 }
 
 func proxyContainer(id, pod string, epoch uint32, state criv1.ContainerState) *criv1.Container {
-	return &criv1.Container{Id: id, Metadata: &criv1.ContainerMetadata{Attempt: epoch}, State: state, Labels: map[string]string{
+	return &criv1.Container{Id: id, Metadata: &criv1.ContainerMetadata{Attempt: epoch}, CreatedAt: 100 + int64(epoch), State: state, Labels: map[string]string{
 		"pod-network-controller.istio.io/managed-proxy": "true", "io.kubernetes.pod.namespace": "shop", "io.kubernetes.pod.name": pod,
 	}}
 }
 
 func TestExec_severalProxies_runsInTheNewest(t *testing.T) {
 	const running, exited = criv1.ContainerState_CONTAINER_RUNNING, criv1.ContainerState_CONTAINER_EXITED
+	former := proxyContainer("former", "cart-1", 9, running) // of a deleted pod of the same name
+	former.CreatedAt = 1
 	e := &executor{containers: []*criv1.Container{
-		proxyContainer("other", "cart-2", 9, running), proxyContainer("old", "cart-1", 2, running), proxyContainer("new", "cart-1", 3, running),
+		former, proxyContainer("other", "cart-2", 9, running), proxyContainer("old", "cart-1", 2, running), proxyContainer("new", "cart-1", 3, running),
 		proxyContainer("ended", "cart-1", 4, exited), proxyContainer("gone", "cart-3", 0, exited),
 	}}
 	conn := serveRuntime(t, e)
