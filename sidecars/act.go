@@ -35,7 +35,12 @@ func (s stepping) act(ctx context.Context, d Decision) (out outcome, err error) 
 		case Drain:
 			errAction = s.drain(ctx, a)
 		case Stop:
-			errAction = s.stop(ctx, a)
+			if a.ID == d.Serving {
+				done, out = s.canReplace(ctx)
+			}
+			if done {
+				errAction = s.stop(ctx, a)
+			}
 		case Remove:
 			errAction = s.remove(ctx, a)
 		}
@@ -48,13 +53,15 @@ func (s stepping) act(ctx context.Context, d Decision) (out outcome, err error) 
 	return out, err
 }
 
+// stop ends a proxy. It is noted first: otherwise an agent that starts takes that for an end of its own, and may never start another one.
 func (s stepping) stop(ctx context.Context, a Action) error {
+	_ = s.home.note(factTelling, a.Epoch) // a home that is full or gone keeps no proxy
 	mine := s.answers[a.ID]
 	mine.stopped = true
 	s.answers[a.ID] = mine
 	if !mine.hung.IsZero() {
 		s.memory.why, s.memory.log = mine.hangs(), "" // not why it could not hand over
-	} else if !mine.ready {
+	} else if c := s.container(a.ID); !mine.ready && s.aim != nil && c.Hash == s.aim.Hash { // not one that is only outdated
 		why := a.Why
 		if mine.readiness.why != "" {
 			why += ": " + mine.readiness.why
@@ -94,15 +101,14 @@ func (s stepping) drain(ctx context.Context, a Action) error {
 // fault notes that a proxy of a version could not be started, or has ended without being told to.
 func (s stepping) fault(ctx context.Context, why, hash string) {
 	p, f := s.choice.Profile, s.memory
-	if p != nil && s.needsTurn() {
-		s.count(func(of *Figures) { of.Failed++ })
-	}
 	next, was := s.Rollout.failed(p, s.key, hash)
 	s.look(next)
-	switch {
-	case was == "", was == upgradeTurn && hash != p.Hash:
+	if was == "" || was == upgradeTurn && hash != p.Hash {
 		p = nil
-	case was == upgradeTurn:
+	} else {
+		s.count(func(of *Figures) { of.Failed++ })
+	}
+	if was == upgradeTurn && p != nil {
 		s.noteGood(ctx, s.good.fails(p))
 	}
 	f.fail(time.Now(), why, p)
@@ -113,6 +119,9 @@ func (s stepping) report(d Decision, did outcome) {
 	f, serving := s.memory, s.container(d.Serving)
 	if p := s.choice.Profile; p != nil && serving != nil && serving.Hash == s.aim.Hash {
 		f.goodStarts = 0
+		if f.noHandover == serving.Hash { // it can hand over to its own successor
+			f.noHandover = ""
+		}
 		next, freed := s.Rollout.done(p, s.key, serving.Hash)
 		if freed {
 			f.upgraded, f.badTurn = time.Now(), 0

@@ -31,36 +31,46 @@ type goodVersions struct {
 // goodVersion is a version that became ready.
 type goodVersion struct {
 	Spec v1alpha1.ProxyProfileSpec `json:"spec"`
+	// Earlier is the good version before it: until all proxies are upgraded some are of that one.
+	Earlier *v1alpha1.ProxyProfileSpec `json:"earlier,omitempty"`
 	// Failed is the hash of the version that failed last in the place of one of this version, or "".
 	Failed string `json:"failed,omitempty"`
 
 	hash string
-	// usable is this version with what the profile beside says of the rest; nil if it cannot be used.
-	usable, beside *Profile
+	// usable is this version, and earlier the one before, with what the profile beside says of the rest; nil if it cannot be used.
+	usable, earlier, beside *Profile
 }
 
-// before returns the last good version, or nil if that is the present one or is not known. fails reports whether the present one has been tried.
-func (g *goodVersions) before(p *Profile) (good *Profile, fails bool) {
+// before returns the last good version, or nil if that is the present one or is not known, and the good one before that. fails reports whether the
+// present one has been tried.
+func (g *goodVersions) before(p *Profile) (good, earlier *Profile, fails bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	known := g.of(p.Name)
-	if known.hash == "" || known.hash == p.Hash {
-		return nil, false
+	if known.hash == "" {
+		return nil, nil, false
 	}
 	if known.beside != p {
-		known.usable, known.beside = p.withVersion(&known.Spec), p
+		known.usable, known.earlier, known.beside = p.withVersion(&known.Spec), p.withVersion(known.Earlier), p
 	}
-	return known.usable, known.Failed == p.Hash
+	if known.hash == p.Hash {
+		return nil, known.earlier, false
+	}
+	return known.usable, known.earlier, known.Failed == p.Hash
 }
 
 // works notes that a proxy of the present version has become ready.
 func (g *goodVersions) works(p *Profile) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.of(p.Name).hash == p.Hash {
+	known, next := g.of(p.Name), &goodVersion{Spec: p.Spec, hash: p.Hash}
+	if known.hash == p.Hash {
 		return nil
 	}
-	g.by[p.Name] = &goodVersion{Spec: p.Spec, hash: p.Hash}
+	if known.hash != "" {
+		next.Earlier = &known.Spec
+	}
+	g.by[p.Name] = next
 	return g.write(p.Name)
 }
 

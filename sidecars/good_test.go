@@ -269,7 +269,7 @@ func TestBefore_versions_areRememberedIfUsable(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, g := range []*goodVersions{g, {dir: dir}} { // the second one is the next agent's
-				good, fails := g.before(c.present)
+				good, _, fails := g.before(c.present)
 				if fails || (good != nil) != c.usable || good != nil && (good.Spec.Image != image(1) || good.Spec.DrainSeconds != c.present.Spec.DrainSeconds) {
 					t.Errorf("%+v, %t", good, fails)
 				}
@@ -277,7 +277,7 @@ func TestBefore_versions_areRememberedIfUsable(t *testing.T) {
 			if err := g.fails(c.present); err != nil {
 				t.Fatal(err)
 			}
-			if good, fails := (&goodVersions{dir: dir}).before(c.present); good != nil && !fails {
+			if good, _, fails := (&goodVersions{dir: dir}).before(c.present); good != nil && !fails {
 				t.Error("the next agent does not know that the present version has failed")
 			}
 		})
@@ -298,7 +298,7 @@ func TestGoodVersions_files_areTidied(t *testing.T) {
 	if err := os.WriteFile(g.path("broken"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if good, _ := g.before(&Profile{Name: "broken", Hash: "h"}); good != nil {
+	if good, _, _ := g.before(&Profile{Name: "broken", Hash: "h"}); good != nil {
 		t.Errorf("from a broken file: %+v", good)
 	}
 	if err := errors.Join(g.forget("broken"), g.forget("edge"), g.forget("none")); err != nil || len(g.profiles()) > 0 {

@@ -31,58 +31,75 @@ type launch struct {
 
 // start makes a proxy. What the owner of the pod or the profile has to know is noted as a failure, the rest is waited for.
 func (s stepping) start(ctx context.Context, a Action) (started bool, out outcome) {
-	p := s.choice.Profile
-	err := s.launch(ctx, a)
-	switch {
-	case err == nil:
-		s.memory.started(s.aim, p)
-		return true, outcome{}
-	case errors.Is(err, ErrPulling):
-		return false, outcome{pulling: true}
-	case errors.Is(err, errReplace): // it is started once the running proxy has ended
-		s.memory.noHandover = s.aim.Hash
-		return false, outcome{}
-	case errors.Is(err, sidecar.ErrGone), s.choice.Ending: // the pod's next sandbox is followed when it is there, or the runtime ends this one just now
-		return false, outcome{absent: true}
+	if err := s.launch(ctx, a); err != nil {
+		return false, s.notStarted(ctx, err)
 	}
-	s.memory.started(s.aim, p)
-	s.fault(ctx, err.Error(), s.aim.Hash)
-	return false, outcome{}
+	s.memory.started(s.aim, s.choice.Profile)
+	return true, outcome{}
 }
 
-// launch makes a proxy's container, and before that what it needs: image, directories, files, secrets, and its place in a line of Envoys.
-func (s stepping) launch(ctx context.Context, a Action) error {
+// canReplace reports whether all is there that a new proxy is made from, so that the one that serves may be ended first.
+func (s stepping) canReplace(ctx context.Context) (can bool, out outcome) {
+	if _, err := s.prepare(ctx, s.memory.epoch); err != nil {
+		return false, s.notStarted(ctx, err)
+	}
+	return true, outcome{}
+}
+
+// notStarted says what has become of a start that failed.
+func (s stepping) notStarted(ctx context.Context, err error) outcome {
+	switch {
+	case errors.Is(err, ErrPulling):
+		return outcome{pulling: true}
+	case errors.Is(err, errReplace): // it is started once the running proxy has ended
+		s.memory.noHandover = s.aim.Hash
+		return outcome{}
+	case errors.Is(err, sidecar.ErrGone), s.choice.Ending: // the pod's next sandbox is followed when it is there, or the runtime ends this one just now
+		return outcome{absent: true}
+	}
+	s.memory.started(s.aim, s.choice.Profile)
+	s.fault(ctx, err.Error(), s.aim.Hash)
+	return outcome{}
+}
+
+// prepare readies what a proxy's container is made from: image, directories, files, and secrets.
+func (s stepping) prepare(ctx context.Context, epoch uint32) (l launch, err error) {
 	p := s.aim
 	addresses, err := s.Runtime.Addresses(ctx, s.key.Sandbox)
 	if err != nil {
-		return err
+		return l, err
 	}
 	if err := s.Images.Ensure(ctx, p); err != nil {
-		return err
+		return l, err
 	}
 	pod, err := s.Cluster.Pod(ctx, s.sandbox)
 	if err != nil {
-		return err
+		return l, err
 	}
-	l := launch{profile: p, pod: withAddresses(pod, addresses), sandbox: s.key.Sandbox, epoch: a.Epoch, restart: s.choice.Restart}
-	from := s.container(a.From)
-	if from != nil {
-		l.from = &from.Epoch
-	}
+	l = launch{profile: p, pod: withAddresses(pod, addresses), sandbox: s.key.Sandbox, epoch: epoch, restart: s.choice.Restart}
 	files, err := l.files()
+	if err != nil {
+		return l, err
+	}
+	err = errors.Join(s.home.prepare(p.owner()), s.home.write(epoch, files, p.owner()), s.home.forgetSecrets(epoch))
+	if err != nil || len(p.Spec.Secrets) == 0 {
+		return l, err
+	}
+	if err := s.Homes.checkMemory(); err != nil {
+		return l, err
+	}
+	return l, grantSecrets(ctx, s.Secrets, s.home.secrets(epoch), l)
+}
+
+// launch makes a proxy's container, and before that what it needs, and its place in a line of Envoys.
+func (s stepping) launch(ctx context.Context, a Action) error {
+	l, err := s.prepare(ctx, a.Epoch)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(s.home.prepare(p.owner()), s.home.write(l.epoch, files, p.owner()), s.home.forgetSecrets(l.epoch)); err != nil {
-		return err
-	}
-	if len(p.Spec.Secrets) > 0 {
-		if err := s.Homes.checkMemory(); err != nil {
-			return err
-		}
-		if err := grantSecrets(ctx, s.Secrets, s.home.secrets(l.epoch), l); err != nil {
-			return err
-		}
+	p, from := s.aim, s.container(a.From)
+	if from != nil {
+		l.from = &from.Epoch
 	}
 	if p.hot() {
 		if l.place, err = takePlace(ctx, s.Prober, s.view, l, from); err != nil {

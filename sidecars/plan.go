@@ -141,10 +141,10 @@ func Decide(d Desired, there []Proxy, now time.Time) (out Decision) {
 	case serving < 0:
 		out.start(next, d.RetryAt, now)
 	case live[serving].Hung && len(running) >= d.MaxRunning:
-		out.end(live[serving], "it hangs")
+		out.start(stopOf(live[serving], "it hangs"), d.RetryAt, now)
 	case !live[serving].Hung && (live[serving].Hash == d.Hash || !d.Upgrade):
 	case d.MaxRunning == 1:
-		out.end(live[serving], "a new version replaces it")
+		out.start(stopOf(live[serving], "a new version replaces it"), d.RetryAt, now)
 	case len(running) < d.MaxRunning:
 		next.From = out.Serving
 		out.start(next, d.RetryAt, now)
@@ -220,10 +220,13 @@ func (d *Decision) drain(p Proxy) {
 	d.Actions = append(d.Actions, Action{Verb: Drain, ID: p.ID, Epoch: p.Epoch})
 }
 
-func (d *Decision) end(p Proxy, why string) {
-	d.Actions = append(d.Actions, Action{Verb: Stop, ID: p.ID, Epoch: p.Epoch, Why: why})
+func (d *Decision) end(p Proxy, why string) { d.Actions = append(d.Actions, stopOf(p, why)) }
+
+func stopOf(p Proxy, why string) Action {
+	return Action{Verb: Stop, ID: p.ID, Epoch: p.Epoch, Why: why}
 }
 
+// start starts a proxy, or ends the one in whose place that is, not before at.
 func (d *Decision) start(a Action, at, now time.Time) {
 	if now.Before(at) {
 		d.again(at)

@@ -81,6 +81,9 @@ func copyRest(to, from *v1alpha1.ProxyProfileSpec) {
 // withVersion returns the profile with what another version of it says of proxies, or nil if the rules of pods do not lead to such a proxy: a
 // profile of the same name may have been made anew.
 func (p *Profile) withVersion(version *v1alpha1.ProxyProfileSpec) *Profile {
+	if version == nil {
+		return nil
+	}
 	object := &v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Name: p.Name}, Spec: *version.DeepCopy()}
 	copyRest(&object.Spec, &p.Spec)
 	out, err := Compile(object)

@@ -192,8 +192,8 @@ func (s hearing) ask(ctx context.Context) {
 		if !s.asks(c) || a.asking {
 			continue
 		}
-		if p == nil && !a.heard {
-			a.ready, a.now = true, true
+		if !a.heard {
+			a.ready, a.now = p == nil, p == nil
 			s.answers[c.ID] = a
 		}
 		q, at := a.next(p, s.isKnown(c))

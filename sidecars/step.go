@@ -46,11 +46,15 @@ func (m *Manager) step(whole context.Context, key Key, f *followed, sandbox podn
 		return 0, nil
 	}
 	m.mu.Lock()
+	moved := f.profile != choice.Name
 	f.profile = choice.Name
 	m.mu.Unlock()
 	s := stepping{m, f, view{key: key, sandbox: sandbox, choice: choice, home: m.Homes.of(key), there: there, answers: f.answers}}
 	if choice.Profile != nil {
-		s.before, s.bad = m.good.before(choice.Profile)
+		s.before, s.earlier, s.bad = m.good.before(choice.Profile)
+	}
+	if moved { // its turn is one of the other profile
+		s.look(m.Rollout.leave(key))
 	}
 
 	// learn
@@ -67,7 +71,7 @@ func (m *Manager) step(whole context.Context, key Key, f *followed, sandbox podn
 	if hears.waits() {
 		return sweepInterval, nil
 	}
-	s.before, s.bad = turning{s}.learn(ctx)
+	s.before, s.earlier, s.bad = turning{s}.learn(ctx)
 
 	// decide
 	has, askAt := turning{s}.take(ctx)

@@ -20,11 +20,11 @@ const (
 type turning struct{ stepping }
 
 // learn notes that the profile's present version works once a proxy of it is ready. It returns the version that worked last if that is another
-// one, and whether the present one has failed since.
-func (s turning) learn(ctx context.Context) (before *Profile, bad bool) {
+// one, the version that worked before that, and whether the present one has failed since.
+func (s turning) learn(ctx context.Context) (before, earlier *Profile, bad bool) {
 	p := s.choice.Profile
 	if p == nil {
-		return nil, false
+		return nil, nil, false
 	}
 	works := slices.ContainsFunc(s.there, func(c sidecar.Container) bool {
 		return c.State == sidecar.Running && versionOf(c) == p.Hash && s.answers[c.ID].ready && !s.drains(c.Epoch)

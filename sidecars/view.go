@@ -22,16 +22,16 @@ type view struct {
 	answers map[string]answer   // by container ID
 
 	// before is the version of the profile that worked last on the node, if that is not the present one, and bad reports whether the present one
-	// has failed there since. aim is the version that a proxy is started from now.
-	before, aim *Profile
-	bad         bool
+	// has failed there since. earlier is the version that worked before the last one. aim is the version that a proxy is started from now.
+	before, earlier, aim *Profile
+	bad                  bool
 }
 
 // desired returns what should run in the sandbox. upgrade reports whether it has a turn for it.
 func (v view) desired(f *followed, upgrade bool) Desired {
 	p := v.aim
 	if p == nil {
-		return Desired{Keep: !v.choice.OptedOut, MaxRunning: 1, HotRestart: v.hotRestarts(), DrainLimit: time.Hour}
+		return Desired{Keep: !v.choice.OptedOut, MaxRunning: 1, HotRestart: v.hotRestarts(), StartLimit: time.Hour, DrainLimit: time.Hour}
 	}
 	out := Desired{
 		Wanted: !v.done() && !v.choice.Finished && !v.home.finished(time.Now()), Keep: true,
@@ -64,11 +64,12 @@ func (v view) observed(unheard bool) []Proxy {
 }
 
 // needsTurn reports whether an upgrade needs a turn: an older version is ready, and none of the present version is ready beside it. If one is,
-// the old one only has to be told to drain.
+// the old one only has to be told to drain. A proxy that hangs does not wait: that its successor fails may be its own fault.
 func (v view) needsTurn() bool {
 	old, present := false, false
 	for _, c := range v.there {
-		if c.State != sidecar.Running || !v.answers[c.ID].ready || v.drains(c.Epoch) {
+		a := v.answers[c.ID]
+		if c.State != sidecar.Running || !a.ready || !a.hung.IsZero() || v.drains(c.Epoch) {
 			continue
 		}
 		old, present = old || c.Hash != v.choice.Profile.Hash, present || c.Hash == v.choice.Profile.Hash
@@ -157,8 +158,10 @@ func (v view) container(id string) *sidecar.Container {
 
 // madeFrom returns the version of the profile that a proxy was made from, as far as it is known.
 func (v view) madeFrom(c sidecar.Container) *Profile {
-	if v.before != nil && versionOf(c) == v.before.Hash {
-		return v.before
+	for _, p := range []*Profile{v.before, v.earlier} {
+		if p != nil && versionOf(c) == p.Hash {
+			return p
+		}
 	}
 	return v.choice.Profile
 }
