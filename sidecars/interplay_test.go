@@ -275,3 +275,41 @@ func TestStep_profileGoesDuringStart_proxyGoesOn(t *testing.T) {
 		}
 	})
 }
+
+// A pod whose old proxies still drain has no room for an upgrade, and holds up nobody meanwhile.
+func TestTakeTurn_oldProxiesDrain_othersAreUpgraded(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		n.profile.Spec.Rollout.MaxParallel, n.profile.Spec.DrainSeconds = 1, 600
+		n.behave = func(p *fakeProxy) {
+			p.readyAfter, p.drains = 200*time.Millisecond, time.Second
+			if p.PodUID != "u6" {
+				p.drains = -1
+			}
+		}
+		n.sharePorts()
+		m, stop := agent()
+		defer stop()
+		uids := followMany(m, 6)
+		after(time.Second)
+		n.changeTo(m, 2)
+		after(30 * time.Second)
+		n.mustServe(t, uids, 2)
+		n.changeTo(m, 3)
+		after(30 * time.Second)
+		n.mustServe(t, uids[5:], 3)
+		n.mustServe(t, uids[:5], 2)
+		after(10 * time.Minute)
+		n.mustServe(t, uids, 3)
+	})
+}
+
+// The agent ends while proxies do not answer: no question is left.
+func TestStart_agentEndsWhileProxiesHang_returns(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		n.behave = func(p *fakeProxy) { p.hangs = true }
+		m, stop := agent()
+		followMany(m, 60)
+		after(1500 * time.Millisecond)
+		stop()
+	})
+}

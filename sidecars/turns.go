@@ -45,7 +45,7 @@ func (s turning) take(ctx context.Context) (has turn, at time.Time) {
 	if has = s.Rollout.join(p, s.key); has != "" {
 		return has, at
 	}
-	if !s.needsTurn() && !s.isFirst(ctx) {
+	if s.isFull() || !s.needsTurn() && !s.isFirst(ctx) {
 		return "", at
 	}
 	if s.servesRotated() {
@@ -66,10 +66,27 @@ func (s turning) turnAt(want turn) time.Time {
 	switch {
 	case f.bad != p.Hash:
 		return f.retryAt()
-	case want == upgradeTurn && (p.maxRunning() == 1 || f.noHandover == p.Hash):
+	case want == upgradeTurn && s.endsFirst():
 		return f.badAt.Add(lossPause)
 	}
 	return later(f.retryAt(), f.badAt.Add(pauseAt(f.badTurn)))
+}
+
+// endsFirst reports whether the running proxy is ended before one of the present version starts.
+func (s turning) endsFirst() bool {
+	p := s.choice.Profile
+	return p.maxRunning() == 1 || s.memory.noHandover == p.Hash
+}
+
+// isFull reports whether a new proxy would have to wait for the end of one that drains. A turn would hold up others for as long.
+func (s turning) isFull() bool {
+	running := 0
+	for _, c := range s.there {
+		if c.State == sidecar.Running {
+			running++
+		}
+	}
+	return !s.endsFirst() && running >= s.choice.Profile.maxRunning()
 }
 
 // isFirst reports whether the sandbox tries the present version of the profile although another one is known to work: nobody has tried it, and
