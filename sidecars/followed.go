@@ -72,6 +72,7 @@ type followed struct {
 type answer struct {
 	epoch uint32
 	hash  string    // of the profile's version that it is of
+	under string    // hash of the profile's present version when it was made, as far as that is known
 	seen  time.Time // since when this agent knows the container
 	found bool      // this agent has not made it
 	// readiness and alive are how it answers the two questions. asking reports whether it is being asked one, heard whether it was ever asked
@@ -139,7 +140,7 @@ func (f *followed) meet(there []sidecar.Container, now time.Time) {
 	}
 	for _, c := range there {
 		if _, known := f.answers[c.ID]; !known {
-			f.answers[c.ID] = answer{epoch: c.Epoch, hash: versionOf(c), seen: now, found: true}
+			f.answers[c.ID] = answer{epoch: c.Epoch, hash: versionOf(c), under: versionOf(c), seen: now, found: true}
 		}
 	}
 }

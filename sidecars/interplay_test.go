@@ -303,6 +303,34 @@ func TestTakeTurn_oldProxiesDrain_othersAreUpgraded(t *testing.T) {
 	})
 }
 
+// A proxy of the version before, made while the present one fails, may end for good, too.
+func TestIsDone_lastGoodEndsWithCode0_isNotStartedAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		n.profile.Spec.RestartPolicy = restartOnFailure
+		n.behave = only(neverReady, image(2))
+		m, stop := agent()
+		defer stop()
+		followMany(m, 3)
+		after(time.Second)
+		n.changeTo(m, 2)
+		after(time.Minute)
+		m.Follow(sandboxOf("new"))
+		after(time.Second)
+		n.mustServe(t, []string{"new"}, 1, "is not known to work")
+		for id, c := range n.containers {
+			if c.PodUID == "new" {
+				n.end(id, 0)
+			}
+		}
+		after(time.Minute)
+		n.mustSay(t, "new", v1alpha1.Ended, false)
+		n.change(func() { n.behave = only(nil) })
+		n.changeTo(m, 3)
+		after(time.Minute)
+		n.mustServe(t, []string{"new"}, 3)
+	})
+}
+
 // The agent ends while proxies do not answer: no question is left.
 func TestStart_agentEndsWhileProxiesHang_returns(t *testing.T) {
 	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {

@@ -116,7 +116,7 @@ func (s stepping) launch(ctx context.Context, a Action) error {
 	if err != nil {
 		return err
 	}
-	s.answers[id] = answer{seen: time.Now(), epoch: a.Epoch, hash: p.Hash}
+	s.answers[id] = answer{seen: time.Now(), epoch: a.Epoch, hash: p.Hash, under: s.choice.Profile.Hash}
 	return nil
 }
 

@@ -156,7 +156,7 @@ func (s hearing) hear(ctx context.Context) {
 		}
 		a.hear(r, threshold)
 		c := s.container(r.id)
-		runs := c != nil && c.State == sidecar.Running
+		runs := c != nil && s.asks(*c)
 		a.now = a.now && runs
 		s.answers[r.id] = a
 		if !runs {

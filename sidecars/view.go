@@ -136,7 +136,7 @@ func (v view) done() bool { return slices.ContainsFunc(v.there, v.isDone) }
 // newest of its name.
 func (v view) isDone(c sidecar.Container) bool {
 	p := v.choice.Profile
-	if p == nil || p.Spec.RestartPolicy != restartOnFailure || p.Hash != versionOf(c) || v.choice.Finished {
+	if p == nil || p.Spec.RestartPolicy != restartOnFailure || p.Hash != v.answers[c.ID].under || v.choice.Finished {
 		return false
 	}
 	another := slices.ContainsFunc(v.there, func(o sidecar.Container) bool {
