@@ -97,3 +97,59 @@ func TestSweep_sandboxEnded_removesContainer(t *testing.T) {
 		}
 	})
 }
+
+// A proxy that the agent has ended did not end by itself, whichever agent finds it.
+func TestStop_agentIsKilledBehindIt_nextAgentStartsProxy(t *testing.T) {
+	for kill, survived := 1, false; !survived && !t.Failed(); kill++ {
+		bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+			n.profile.Spec.Handover, n.profile.Spec.RestartPolicy = v1alpha1.HandoverNone, restartOnFailure
+			m, stop := agent()
+			m.Follow(sandboxOf("u1"))
+			after(time.Second)
+			n.change(func() { n.killAfter, n.wish = n.calls+kill, Wish("a") })
+			m.Notify("edge")
+			after(time.Minute)
+			n.change(func() { survived = n.calls < n.killAfter })
+			stop()
+			n.change(func() { n.killAfter = 0 })
+			m, stop = agent()
+			defer stop()
+			m.Follow(sandboxOf("u1"))
+			after(10 * time.Second)
+			said := n.said["u1"]
+			for _, c := range n.containers {
+				if !said.Ready || said.Restarts != 0 || c.Restart != n.wish {
+					t.Errorf("killed after call %d: the ManagedProxy says %+v, and there is %+v", kill, said, c)
+				}
+			}
+		})
+	}
+}
+
+// A proxy of the version before, made while the present one fails, may end for good, too.
+func TestIsDone_lastGoodEndsWithCode0_isNotStartedAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		n.profile.Spec.RestartPolicy = restartOnFailure
+		n.behave = only(neverReady, image(2))
+		m, stop := agent()
+		defer stop()
+		followMany(m, 3)
+		after(time.Second)
+		n.changeTo(m, 2)
+		after(time.Minute)
+		m.Follow(sandboxOf("new"))
+		after(time.Second)
+		n.mustServe(t, []string{"new"}, 1, "is not known to work")
+		for id, c := range n.containers {
+			if c.PodUID == "new" {
+				n.end(id, 0)
+			}
+		}
+		after(time.Minute)
+		n.mustSay(t, "new", v1alpha1.Ended, false)
+		n.change(func() { n.behave = only(nil) })
+		n.changeTo(m, 3)
+		after(time.Minute)
+		n.mustServe(t, []string{"new"}, 3)
+	})
+}

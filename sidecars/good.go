@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -18,6 +19,8 @@ const (
 	goodName = "good"
 	// goodSuffix ends the name of a profile's file.
 	goodSuffix = ".json"
+	// earlierVersions is how many good versions before the last one are remembered.
+	earlierVersions = 3
 )
 
 // goodVersions remembers the last version of each profile that became ready on the node: proxies are made from it until the present version has
@@ -31,19 +34,20 @@ type goodVersions struct {
 // goodVersion is a version that became ready.
 type goodVersion struct {
 	Spec v1alpha1.ProxyProfileSpec `json:"spec"`
-	// Earlier is the good version before it: until all proxies are upgraded some are of that one.
-	Earlier *v1alpha1.ProxyProfileSpec `json:"earlier,omitempty"`
+	// Earlier are the good versions before it, newest first: until all proxies are upgraded some are of these.
+	Earlier []v1alpha1.ProxyProfileSpec `json:"earlier,omitempty"`
 	// Failed is the hash of the version that failed last in the place of one of this version, or "".
 	Failed string `json:"failed,omitempty"`
 
 	hash string
-	// usable is this version, and earlier the one before, with what the profile beside says of the rest; nil if it cannot be used.
-	usable, earlier, beside *Profile
+	// usable is this version with what the profile beside says of the rest; nil if it cannot be used. So are the earlier ones that can.
+	usable, beside *Profile
+	earlier        []*Profile
 }
 
-// before returns the last good version, or nil if that is the present one or is not known, and the good one before that. fails reports whether the
-// present one has been tried.
-func (g *goodVersions) before(p *Profile) (good, earlier *Profile, fails bool) {
+// before returns the last good version, or nil if that is the present one or is not known, and the good ones before that. fails reports
+// whether the present one has been tried.
+func (g *goodVersions) before(p *Profile) (good *Profile, earlier []*Profile, fails bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	known := g.of(p.Name)
@@ -51,7 +55,12 @@ func (g *goodVersions) before(p *Profile) (good, earlier *Profile, fails bool) {
 		return nil, nil, false
 	}
 	if known.beside != p {
-		known.usable, known.earlier, known.beside = p.withVersion(&known.Spec), p.withVersion(known.Earlier), p
+		known.usable, known.earlier, known.beside = p.withVersion(&known.Spec), nil, p
+		for i := range known.Earlier {
+			if one := p.withVersion(&known.Earlier[i]); one != nil {
+				known.earlier = append(known.earlier, one)
+			}
+		}
 	}
 	if known.hash == p.Hash {
 		return nil, known.earlier, false
@@ -68,7 +77,7 @@ func (g *goodVersions) works(p *Profile) error {
 		return nil
 	}
 	if known.hash != "" {
-		next.Earlier = &known.Spec
+		next.Earlier = slices.Insert(known.Earlier[:min(len(known.Earlier), earlierVersions-1)], 0, known.Spec)
 	}
 	g.by[p.Name] = next
 	return g.write(p.Name)

@@ -31,3 +31,28 @@ func TestWish_values_areShortAndDiffer(t *testing.T) {
 		t.Errorf("%q, %q, %q", Wish(""), Wish("a"), Wish("b"))
 	}
 }
+
+// A pod that wishes for a new proxy while one of a new version starts says nothing of that version.
+func TestOutdate_wishDuringUpgrade_isNoFailure(t *testing.T) {
+	for _, handover := range []v1alpha1.Handover{v1alpha1.HandoverHAProxy, v1alpha1.HandoverNone} {
+		t.Run(string(handover), func(t *testing.T) {
+			bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+				n.profile.Spec.Handover = handover
+				n.behave = only(func(p *fakeProxy) { p.readyAfter = 3 * time.Second }, image(2))
+				m, stop := agent()
+				defer stop()
+				m.Follow(sandboxOf("u1"))
+				after(time.Second)
+				n.changeTo(m, 2)
+				after(time.Second)
+				n.change(func() { n.wish = Wish("a") })
+				m.Notify("edge")
+				after(20 * time.Second)
+				n.mustServe(t, []string{"u1"}, 2)
+				if got := m.Figures()["edge"]; got.Failed != 0 || got.Upgraded == 0 {
+					t.Errorf("figures %+v", got)
+				}
+			})
+		})
+	}
+}

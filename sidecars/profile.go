@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -81,17 +82,22 @@ func copyRest(to, from *v1alpha1.ProxyProfileSpec) {
 // withVersion returns the profile with what another version of it says of proxies, or nil if the rules of pods do not lead to such a proxy: a
 // profile of the same name may have been made anew.
 func (p *Profile) withVersion(version *v1alpha1.ProxyProfileSpec) *Profile {
-	if version == nil {
-		return nil
-	}
 	object := &v1alpha1.ProxyProfile{ObjectMeta: metav1.ObjectMeta{Name: p.Name}, Spec: *version.DeepCopy()}
 	copyRest(&object.Spec, &p.Spec)
+	if !asksAlike(version.Liveness, p.Spec.Liveness) { // an answer would be missed that this version does not have
+		object.Spec.Liveness = nil
+	}
 	out, err := Compile(object)
 	if err != nil || out.UID() != p.UID() || out.UID() == 0 && out.Spec.RunAsGroup != p.Spec.RunAsGroup ||
 		out.network() != p.network() || out.Spec.Network.Transparent != p.Spec.Network.Transparent {
 		return nil
 	}
 	return out
+}
+
+// asksAlike reports whether a proxy is asked the same by both.
+func asksAlike(a, b *v1alpha1.Liveness) bool {
+	return a != nil && b != nil && a.TCPPort == b.TCPPort && a.SlotPorts == b.SlotPorts && equality.Semantic.DeepEqual(a.HTTPGet, b.HTTPGet)
 }
 
 // maxRunning says how many proxies of the profile may run at once in a sandbox; 1 means that one cannot take over from another.

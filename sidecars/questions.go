@@ -102,14 +102,14 @@ func (a *answer) hear(r reply, threshold int) {
 func (a answer) calmly() bool { return a.now && a.readiness.missed == 0 && a.alive.missed == 0 }
 
 // next returns what a proxy is asked next, and when.
-func (a answer) next(p *Profile, known bool) (q Question, at time.Time) {
+func (a answer) next(p *Profile, hasLiveness bool) (q Question, at time.Time) {
 	if !a.readiness.at.IsZero() {
 		at = a.readiness.at.Add(a.pause(p))
 	}
 	if p == nil {
 		return takesOver, at
 	}
-	if p.Spec.Liveness == nil || !a.ready || !known || !a.hung.IsZero() {
+	if !hasLiveness || !a.ready || !a.hung.IsZero() {
 		return IsReady, at
 	}
 	if alive := later(a.alive.at, a.calm).Add(p.livenessPeriod()); alive.Before(at) {
@@ -196,7 +196,7 @@ func (s hearing) ask(ctx context.Context) {
 			a.ready, a.now = p == nil, p == nil
 			s.answers[c.ID] = a
 		}
-		q, at := a.next(p, s.isKnown(c))
+		q, at := a.next(p, s.hasLiveness(c))
 		if q == takesOver && !s.overtakes(c) || time.Now().Before(at) {
 			continue
 		}
@@ -254,11 +254,10 @@ func (s hearing) asks(c sidecar.Container) bool {
 	return c.State == sidecar.Running && !s.drains(c.Epoch)
 }
 
-// isKnown reports whether the version of the profile that a proxy was made from is known. Liveness is not asked otherwise: the questions of
-// another version may not suit it.
-func (s hearing) isKnown(c sidecar.Container) bool {
+// hasLiveness reports whether a proxy can be asked whether it is alive: the question is also one of the version of the profile that it was made from.
+func (s hearing) hasLiveness(c sidecar.Container) bool {
 	p := s.madeFrom(c)
-	return p != nil && versionOf(c) == p.Hash
+	return p != nil && versionOf(c) == p.Hash && p.Spec.Liveness != nil
 }
 
 // waits reports whether a proxy that was found running has not answered yet. Until it has, nothing is decided or reported: it may serve.
@@ -278,7 +277,7 @@ func (s hearing) nextQuestion() (at time.Time, some bool) {
 		if !s.asks(c) || a.asking && !a.calmly() || s.choice.Profile == nil && !s.overtakes(c) {
 			continue
 		}
-		if _, next := a.next(s.choice.Profile, s.isKnown(c)); !some || next.Before(at) {
+		if _, next := a.next(s.choice.Profile, s.hasLiveness(c)); !some || next.Before(at) {
 			at, some = next, true
 		}
 	}

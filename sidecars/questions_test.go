@@ -216,3 +216,124 @@ func TestLiveness_eachProxyHangs_isReplacedWithPauses(t *testing.T) {
 		}
 	})
 }
+
+// ownPort has each proxy answer at the port of its own version of the profile only.
+type ownPort struct {
+	*fakeNode
+	ports map[string]int32 // by image
+}
+
+func (q ownPort) Ask(ctx context.Context, s podnet.Sandbox, p *Profile, epoch uint32, to Question) error {
+	wrong := false
+	q.change(func() {
+		for _, c := range q.containers {
+			wrong = wrong || c.Sandbox == s.ID && c.Epoch == epoch && q.ports[c.Image] != p.Question(to, epoch).TCPPort
+		}
+	})
+	if wrong {
+		return errors.New("connection refused")
+	}
+	return q.fakeNode.Ask(ctx, s, p, epoch, to)
+}
+
+// While a roll-out goes on, older proxies are asked as their own version says: also once the new version works elsewhere on the node, and by an agent
+// that starts then.
+func TestAsk_newVersionWorksElsewhere_olderProxyIsAskedItsOwnWay(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		n.profile.Spec.Liveness = &v1alpha1.Liveness{TCPPort: 15021, PeriodSeconds: 5, FailureThreshold: 2}
+		n.behave = only(func(p *fakeProxy) {
+			if p.PodUID != "u1" {
+				p.readyAfter = -1
+			}
+		}, image(2), image(3))
+		asker := ownPort{n, map[string]int32{image(1): 15021, image(2): 15999, image(3): 15998}}
+		m, stop := agent()
+		m.Asker = asker
+		uids := followMany(m, 3)
+		after(time.Second)
+		n.change(func() { n.profile.Spec.Readiness.TCPPort, n.profile.Spec.Liveness.TCPPort = 15999, 15999 })
+		n.changeTo(m, 2)
+		after(2 * time.Minute)
+		n.mustServe(t, uids[:1], 2)
+		n.change(func() { n.profile.Spec.Readiness.TCPPort, n.profile.Spec.Liveness.TCPPort = 15998, 15998 })
+		n.changeTo(m, 3)
+		for range 2 {
+			after(2 * time.Minute)
+			for uid, want := range map[string]int{"u1": 3, "u2": 1, "u3": 1} {
+				if said := n.said[uid]; !said.Ready || said.Image != image(want) || said.Epoch > 2 || said.Restarts > 0 {
+					t.Errorf("%s: %+v", uid, said)
+				}
+			}
+			stop()
+			m, stop = agent()
+			m.Asker = asker
+			followMany(m, len(uids))
+		}
+		stop()
+	})
+}
+
+// A proxy that hangs says nothing of the version that its successor is of.
+func TestLiveness_proxyHangsDuringUpgrade_newVersionHasNotFailed(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		n.profile.Spec.Liveness = &v1alpha1.Liveness{TCPPort: 15021, PeriodSeconds: 1, FailureThreshold: 1}
+		m, stop := agent()
+		defer stop()
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		n.change(func() {
+			n.containers["c001"].hangs = true
+			n.behave = only(func(p *fakeProxy) {
+				if strings.HasSuffix(p.from, handoverSocket(0)) {
+					p.exit = 1
+				}
+			}, image(1), image(2))
+		})
+		after(900 * time.Millisecond)
+		n.change(func() { n.profile.Spec.Image = image(2) }) // of which the sandbox learns when its proxy hangs
+		after(30 * time.Second)
+		if got := m.Figures()["edge"]; n.said["u1"].Image != image(2) || !n.said["u1"].Ready || got.Failed != 0 || got.Paused {
+			t.Errorf("figures %+v, and the ManagedProxy says %+v", got, n.said["u1"])
+		}
+	})
+}
+
+// A proxy that starts when its profile goes is neither ended, nor taken for one that works.
+func TestStep_profileGoesDuringStart_proxyGoesOn(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		n.behave = func(p *fakeProxy) { p.readyAfter = 5 * time.Second }
+		m, stop := agent()
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		n.change(func() { n.chosen = "other" })
+		m.Notify("")
+		after(time.Second)
+		stop()
+		m, stop = agent()
+		defer stop()
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		n.change(func() { n.chosen = "edge" })
+		m.Notify("")
+		after(100 * time.Millisecond)
+		n.mustSay(t, "u1", v1alpha1.Starting, false)
+		if good := m.Remembered(); len(good) > 0 {
+			t.Errorf("good versions of %q", good)
+		}
+		after(10 * time.Second)
+		if said := n.mustSay(t, "u1", v1alpha1.Running, true); n.next != 1 {
+			t.Errorf("%d proxies were made, and the ManagedProxy says %+v", n.next, said)
+		}
+	})
+}
+
+// The agent ends while proxies do not answer: no question is left.
+func TestStart_agentEndsWhileProxiesHang_returns(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		n.behave = func(p *fakeProxy) { p.hangs = true }
+		m, stop := agent()
+		followMany(m, 60)
+		after(1500 * time.Millisecond)
+		stop()
+	})
+}

@@ -23,7 +23,7 @@ func (m *Manager) sweep(ctx context.Context) {
 	present := map[Key]bool{}
 	for _, c := range all {
 		key := Key{PodUID: c.PodUID, Sandbox: c.Sandbox}
-		present[key] = true // also if it has ended: notes say why, to an agent that does not follow its sandbox yet
+		present[key] = true  // also if it has ended: notes say why, to an agent that does not follow its sandbox yet
 		if !m.follows(key) { // followed sandboxes are looked at as often
 			sweepOne(ctx, m, c)
 		}

@@ -20,8 +20,8 @@ const (
 type turning struct{ stepping }
 
 // learn notes that the profile's present version works once a proxy of it is ready. It returns the version that worked last if that is another
-// one, the version that worked before that, and whether the present one has failed since.
-func (s turning) learn(ctx context.Context) (before, earlier *Profile, bad bool) {
+// one, the versions that worked before that, and whether the present one has failed since.
+func (s turning) learn(ctx context.Context) (before *Profile, earlier []*Profile, bad bool) {
 	p := s.choice.Profile
 	if p == nil {
 		return nil, nil, false

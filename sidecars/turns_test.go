@@ -1,10 +1,13 @@
 package sidecars
 
 import (
+	"context"
+	"slices"
 	"testing"
 	"time"
 
 	"istio-pod-network-controller/api/v1alpha1"
+	"istio-pod-network-controller/internal/podnet"
 )
 
 // One pod whose new proxy always fails holds up nobody, and is tried again and again.
@@ -59,5 +62,74 @@ func TestRenewSecrets_upgradesPaused_newProxyOfOldVersion(t *testing.T) {
 				n.mustSee(t, id, "tls", files("tls.crt", "crt-2"))
 			}
 		}
+	})
+}
+
+// twoProfiles is a cluster in which some pods have chosen another profile, of the same words.
+type twoProfiles struct {
+	*fakeNode
+	other map[string]bool // by the pod's UID
+}
+
+func (c twoProfiles) Choice(ctx context.Context, s podnet.Sandbox) (Choice, error) {
+	out, err := c.fakeNode.Choice(ctx, s)
+	c.change(func() {
+		if c.other[s.UID] {
+			p := *out.Profile
+			p.Name, out.Name, out.Profile = "other", "other", &p
+		}
+	})
+	return out, err
+}
+
+// A pod that has its turn, and chooses another profile, holds up nobody.
+func TestTakeTurn_podChoosesOtherProfile_othersAreUpgraded(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		n.profile.Spec.Rollout.MaxParallel, n.profile.Spec.Readiness.StartSeconds = 1, 600
+		has := ""
+		n.behave = only(func(p *fakeProxy) {
+			if has == "" {
+				has, p.readyAfter = p.PodUID, -1
+			}
+		}, image(2))
+		cluster := twoProfiles{n, map[string]bool{}}
+		n.cluster = cluster
+		m, stop := agent()
+		defer stop()
+		uids := followMany(m, 2)
+		after(time.Second)
+		n.changeTo(m, 2)
+		after(time.Second)
+		n.change(func() { cluster.other[has] = true })
+		m.Notify("edge")
+		after(time.Minute)
+		n.mustServe(t, slices.DeleteFunc(uids, func(uid string) bool { return uid == has }), 2)
+	})
+}
+
+// A pod whose old proxies still drain has no room for an upgrade, and holds up nobody meanwhile.
+func TestTakeTurn_oldProxiesDrain_othersAreUpgraded(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		n.profile.Spec.Rollout.MaxParallel, n.profile.Spec.DrainSeconds = 1, 600
+		n.behave = func(p *fakeProxy) {
+			p.readyAfter, p.drains = 200*time.Millisecond, time.Second
+			if p.PodUID != "u6" {
+				p.drains = -1
+			}
+		}
+		n.sharePorts()
+		m, stop := agent()
+		defer stop()
+		uids := followMany(m, 6)
+		after(time.Second)
+		n.changeTo(m, 2)
+		after(30 * time.Second)
+		n.mustServe(t, uids, 2)
+		n.changeTo(m, 3)
+		after(30 * time.Second)
+		n.mustServe(t, uids[5:], 3)
+		n.mustServe(t, uids[:5], 2)
+		after(10 * time.Minute)
+		n.mustServe(t, uids, 3)
 	})
 }

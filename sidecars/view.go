@@ -22,9 +22,10 @@ type view struct {
 	answers map[string]answer   // by container ID
 
 	// before is the version of the profile that worked last on the node, if that is not the present one, and bad reports whether the present one
-	// has failed there since. earlier is the version that worked before the last one. aim is the version that a proxy is started from now.
-	before, earlier, aim *Profile
-	bad                  bool
+	// has failed there since. earlier are versions that worked before. aim is the version that a proxy is started from now.
+	before, aim *Profile
+	earlier     []*Profile
+	bad         bool
 }
 
 // desired returns what should run in the sandbox. upgrade reports whether it has a turn for it.
@@ -158,7 +159,7 @@ func (v view) container(id string) *sidecar.Container {
 
 // madeFrom returns the version of the profile that a proxy was made from, as far as it is known.
 func (v view) madeFrom(c sidecar.Container) *Profile {
-	for _, p := range []*Profile{v.before, v.earlier} {
+	for _, p := range append(slices.Clone(v.earlier), v.before) {
 		if p != nil && versionOf(c) == p.Hash {
 			return p
 		}
