@@ -38,7 +38,7 @@ func (s stepping) start(ctx context.Context, a Action) (started bool, out outcom
 	return true, outcome{}
 }
 
-// canReplace reports whether all is there that a new proxy is made from, so that the one that serves may be ended first.
+// canReplace reports whether all is there that a new proxy is made from, so that the serving proxy may be ended first.
 func (s stepping) canReplace(ctx context.Context) (can bool, out outcome) {
 	if _, err := s.prepare(ctx, s.memory.epoch); err != nil {
 		return false, s.notStarted(ctx, err)

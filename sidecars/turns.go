@@ -78,7 +78,7 @@ func (s turning) endsFirst() bool {
 	return p.maxRunning() == 1 || s.memory.noHandover == p.Hash
 }
 
-// isFull reports whether a new proxy would have to wait for the end of one that drains. A turn would hold up others for as long.
+// isFull reports whether a new proxy would have to wait for the end of a draining one. A turn would hold up others for as long.
 func (s turning) isFull() bool {
 	running := 0
 	for _, c := range s.there {

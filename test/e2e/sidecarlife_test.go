@@ -170,7 +170,7 @@ func (m managed) home(t *testing.T, pod *corev1.Pod) string {
 //e2e:rounds nri
 func TestSidecarThatHangsAtItsStart(t *testing.T) {
 	t.Parallel()
-	m := newManaged(t)
+	m := newManaged(t, func(spec map[string]any) { spec["drainSeconds"] = int64(600) })
 	pod := m.startManaged(t, plainPod("old"))
 	held := dialEcho(t, at(pod, families()[0], appTCPPort))
 	m.newVersion(t, "drains")

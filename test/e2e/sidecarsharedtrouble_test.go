@@ -129,7 +129,7 @@ func (m managed) wantTemplateRefused(t *testing.T, steady *corev1.Pod) {
 	m.awaitWarning(t, steady, proxyFailed)
 	eventually(t, "the profile's status", func(ctx context.Context) error {
 		profile, err := profiles.Get(ctx, m.profile, metav1.GetOptions{})
-		if err == nil && !strings.Contains(fmt.Sprint(profile.Object["status"]), "no-such-keyword") {
+		if err == nil && !strings.Contains(fmt.Sprint(profile.Object["status"]), "see the ManagedProxy "+steady.Namespace+"/") {
 			err = fmt.Errorf("it says %v", profile.Object["status"])
 		}
 		return err
