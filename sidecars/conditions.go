@@ -21,14 +21,15 @@ type NodeCount struct {
 // StatusOf returns what a profile's status should be by the counts of its nodes. failed is one of the pods that have failed, or "".
 // lastTransitionTime changes with a condition's status only.
 func StatusOf(p *v1alpha1.ProxyProfile, nodes map[string]NodeCount, failed string) v1alpha1.ProxyProfileStatus {
-	all := sumUp(nodes)
-	all.pod = failed
+	rollout := nextRollout(p, nodes)
+	all := sumUp(nodes, func(node string) bool { return rollout != nil && place(node, rollout.Hash) >= rollout.Admitted })
+	all.pod, all.stopped = failed, p.Spec.Rollout.Paused && all.held > 0
 	out := v1alpha1.ProxyProfileStatus{
-		ObservedGeneration: p.Generation, Pods: all.pods, Upgraded: all.upgraded, Failed: all.failed, NodeCount: all.nodes, NodesPaused: all.paused,
+		ObservedGeneration: p.Generation, Pods: all.pods, Upgraded: all.upgraded, Failed: all.failed, NodeCount: all.nodes, NodesPaused: all.paused, Rollout: rollout,
 		Conditions: slices.Clone(p.Status.Conditions),
 	}
 	for kind, is := range map[string]bool{
-		v1alpha1.ConditionUpgraded: all.complete(), v1alpha1.ConditionProgressing: all.going || all.complete(), v1alpha1.ConditionFailed: all.failed > 0,
+		v1alpha1.ConditionUpgraded: all.complete(), v1alpha1.ConditionProgressing: all.goes() || all.complete(), v1alpha1.ConditionFailed: all.failed > 0,
 	} {
 		status := metav1.ConditionFalse
 		if is {
@@ -46,19 +47,25 @@ func StatusOf(p *v1alpha1.ProxyProfile, nodes map[string]NodeCount, failed strin
 type progress struct {
 	nodes, pods, upgraded, failed int32
 	paused                        int32  // nodes
-	going                         bool   // there are proxies that will be upgraded by themselves
+	going                         bool   // there are proxies that are upgraded now
+	held                          int32  // nodes with proxies that will be upgraded once the node may use the version
+	stopped                       bool   // the profile has these wait
 	pod                           string // a pod whose proxy has failed
 }
 
-func sumUp(nodes map[string]NodeCount) progress {
+func sumUp(nodes map[string]NodeCount, held func(node string) bool) progress {
 	out := progress{nodes: int32(len(nodes))}
-	for _, n := range nodes {
+	for name, n := range nodes {
 		out.pods += n.Pods
 		out.upgraded += n.Upgraded
 		out.failed += n.Failed
-		out.going = out.going || !n.Paused && n.Upgraded+n.Failed < n.Pods
-		if n.Paused {
+		switch left := n.Upgraded+n.Failed < n.Pods; {
+		case n.Paused:
 			out.paused++
+		case left && held(name):
+			out.held++
+		case left:
+			out.going = true
 		}
 	}
 	return out
@@ -66,13 +73,16 @@ func sumUp(nodes map[string]NodeCount) progress {
 
 func (a progress) complete() bool { return a.upgraded == a.pods }
 
+// goes reports whether there are proxies that will be upgraded by themselves.
+func (a progress) goes() bool { return a.going || a.held > 0 && a.paused == 0 && !a.stopped }
+
 func (a progress) reason() string {
 	switch {
 	case a.pods == 0:
 		return v1alpha1.ReasonNoPods
 	case a.complete():
 		return v1alpha1.ReasonUpgraded
-	case a.paused > 0:
+	case a.paused > 0, a.stopped:
 		return v1alpha1.ReasonPaused
 	case a.failed > 0:
 		return v1alpha1.ReasonFailed
@@ -87,6 +97,9 @@ func (a progress) message() string {
 	out := fmt.Sprintf("%d of %d proxies are ready and of this version; nodes: %d", a.upgraded, a.pods, a.nodes)
 	if a.paused > 0 {
 		out += fmt.Sprintf(", %d paused", a.paused)
+	}
+	if a.held > 0 {
+		out += fmt.Sprintf(", %d held back", a.held)
 	}
 	if a.failed > 0 {
 		out += fmt.Sprintf("; failed: %d, see the ManagedProxy %s", a.failed, a.pod)

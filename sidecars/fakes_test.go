@@ -41,6 +41,7 @@ type fakeNode struct {
 	profile  v1alpha1.ProxyProfile
 	chosen   string
 	wish     string
+	held     bool
 	ending   bool
 	finished bool
 	asks     int // lists
@@ -287,7 +288,7 @@ func (n *fakeNode) Choice(context.Context, podnet.Sandbox) (Choice, error) {
 	if n.gone {
 		return Choice{}, podnet.ErrNoPod
 	}
-	out := Choice{Name: n.chosen, Hash: HashOf(n.profile.Spec), Ending: n.ending, Finished: n.finished, Restart: n.wish}
+	out := Choice{Name: n.chosen, Hash: HashOf(n.profile.Spec), Ending: n.ending, Finished: n.finished, Restart: n.wish, Held: n.held}
 	if n.chosen == "" {
 		return Choice{OptedOut: true}, n.failures["choice"]
 	}

@@ -58,6 +58,8 @@ type Choice struct {
 	Profile *Profile
 	// Refusal says why Profile is nil although Name is not empty, and what to do.
 	Refusal string
+	// Held reports whether the node may not use Profile yet, which other nodes try first: see Held.
+	Held bool
 	// OptedOut reports whether the pod itself refuses a proxy. Otherwise a running proxy stays.
 	OptedOut bool
 	// Restart is "", or the pod's wish for a new proxy: a proxy that was made with another one is replaced.

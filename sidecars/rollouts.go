@@ -14,6 +14,7 @@ const pauseAfter = 3
 //   - A sandbox needs a turn to have its proxy replaced, and there are only so many. The others wait, and get theirs in the order of their questions.
 //   - A turn ends with its success, and with its failure. After a failure the sandbox asks again later, and is behind the others.
 //   - Once several pods have failed with no success between, the upgrades are paused: only these pods try again, until one succeeds.
+//   - While the node is held, nobody is upgraded: the sandboxes are looked at once it no longer is.
 //   - A proxy that is replaced for its secrets needs a turn as well, but no pause keeps it from one, and its failure is no reason for one.
 //
 // The zero value is ready.
@@ -35,6 +36,7 @@ type rollout struct {
 	hash   string
 	most   int          // turns
 	pauses bool         // the profile has pauseOnFailure
+	held   bool         // the node may not use the version yet
 	pods   map[Key]bool // sandboxes with a proxy of the profile, of any version
 	turns  map[Key]turn
 	// waiting are the sandboxes that were refused a turn, in the order of their questions.
@@ -67,12 +69,13 @@ func (r *Rollouts) of(p *Profile) *rollout {
 	return now
 }
 
-// join counts a sandbox among those with a proxy of the profile, and returns the turn that it has.
-func (r *Rollouts) join(p *Profile, key Key) turn {
+// join counts a sandbox among those with a proxy of the profile, and returns the turn that it has. held reports whether the node may not use the
+// profile's present version yet.
+func (r *Rollouts) join(p *Profile, key Key, held bool) turn {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.of(p)
-	now.pods[key] = true
+	now.pods[key], now.held = true, held
 	return now.turns[key]
 }
 
@@ -144,9 +147,9 @@ func (r *rollout) next() (out []Key) {
 	return out
 }
 
-// allows reports whether the pause, if there is one, leaves a sandbox its turn.
+// allows reports whether a sandbox may have its turn in spite of a pause, or while the node is held.
 func (r *rollout) allows(key Key, want turn) bool {
-	return want == rotationTurn || r.failed[key] || !r.paused()
+	return want == rotationTurn || !r.held && (r.failed[key] || !r.paused())
 }
 
 func (r *rollout) paused() bool {

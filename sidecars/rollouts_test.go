@@ -15,7 +15,7 @@ func version(hash string, pauseOnFailure *bool) *Profile {
 // granted asks for some pods in turn, and returns those that may be upgraded.
 func granted(r *Rollouts, p *Profile, pods ...string) (out []string) {
 	for _, pod := range pods {
-		r.join(p, Key{PodUID: pod})
+		r.join(p, Key{PodUID: pod}, false)
 		if r.may(p, Key{PodUID: pod}, upgradeTurn) {
 			out = append(out, pod)
 		}
@@ -77,7 +77,7 @@ func TestMay_turns_areBounded(t *testing.T) {
 		"two have failed":                   {then: func(r *Rollouts) { r.failed(v1, a, "v1"); r.failed(v1, b, "v1"); r.may(v1, c, upgradeTurn) }, may: []string{"a", "c"}},
 		"one without a turn has failed":     {then: func(r *Rollouts) { r.failed(v1, c, "v1") }, may: []string{"a", "b"}},
 		"one of no profile has failed":      {then: func(r *Rollouts) { r.failed(nil, a, "v1") }, may: []string{"a", "b"}},
-		"one of another profile has failed": {then: func(r *Rollouts) { r.join(other, a); again(r, other, a) }, may: []string{"a", "b"}},
+		"one of another profile has failed": {then: func(r *Rollouts) { r.join(other, a, false); again(r, other, a) }, may: []string{"a", "b"}},
 		"a new version":                     {then: func(*Rollouts) {}, of: version("v2", nil), may: []string{"a", "b"}},
 		"a new version, after failures": {
 			then: func(r *Rollouts) { three(r, v1); r.may(version("v2", nil), c, upgradeTurn) }, of: version("v2", nil), may: []string{"a", "c"},
@@ -108,7 +108,7 @@ func TestMay_severalHaveFailed_isPaused(t *testing.T) {
 		},
 		"three have failed, and one is gone": {
 			then: func(r *Rollouts) {
-				r.join(v1, Key{PodUID: "d"})
+				r.join(v1, Key{PodUID: "d"}, false)
 				three(r, v1)
 				r.leave(c)
 				r.may(v1, Key{PodUID: "d"}, upgradeTurn)
@@ -136,7 +136,7 @@ func TestPaused_fewPods_allHaveToFail(t *testing.T) {
 	for pods, want := range map[string]int{"a": 1, "ab": 2, "abc": 3, "abcd": 3} {
 		r, p := &Rollouts{}, version("v1", nil)
 		for _, pod := range pods {
-			r.join(p, Key{PodUID: string(pod)})
+			r.join(p, Key{PodUID: string(pod)}, false)
 		}
 		failed := 0
 		for _, pod := range pods {
@@ -158,7 +158,7 @@ func TestMay_rotation_isNotPaused(t *testing.T) {
 	r, p := &Rollouts{}, version("v1", nil)
 	for _, pod := range []string{"a", "b", "c", "d"} {
 		k := Key{PodUID: pod}
-		r.join(p, k)
+		r.join(p, k, false)
 		r.may(p, k, rotationTurn)
 		if _, was := r.failed(p, k, "v1"); was != rotationTurn || r.paused("edge") {
 			t.Errorf("after the failure of a %s the upgrades are paused: %t", was, r.paused("edge"))

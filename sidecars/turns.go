@@ -42,7 +42,7 @@ func (s turning) take(ctx context.Context) (has turn, at time.Time) {
 		s.look(s.Rollout.leave(s.key))
 		return "", at
 	}
-	if has = s.Rollout.join(p, s.key); has != "" {
+	if has = s.Rollout.join(p, s.key, s.choice.Held); has != "" {
 		return has, at
 	}
 	if s.isFull() || !s.needsTurn() && !s.isFirst(ctx) {

@@ -111,7 +111,7 @@ type HTTPGet struct {
 	Path string `json:"path,omitempty"`
 }
 
-// Rollout bounds the upgrade of the proxies of one node.
+// Rollout bounds how a new version of the profile reaches proxies: of one node, and the nodes of the cluster.
 type Rollout struct {
 	// MaxParallel is how many proxies of a node are upgraded at the same time.
 	// +kubebuilder:validation:Minimum=1
@@ -124,6 +124,14 @@ type Rollout struct {
 	// +kubebuilder:default=true
 	// +optional
 	PauseOnFailure *bool `json:"pauseOnFailure,omitempty"`
+	// MaxNodes is on how many nodes at the same time not all proxies are of a new version yet: the other nodes keep the version that was ready
+	// there last. While upgrades are paused after failures on one of these nodes, no other node begins. Without it all nodes begin at once.
+	// +kubebuilder:validation:Minimum=1
+	// +optional
+	MaxNodes int32 `json:"maxNodes,omitempty"`
+	// Paused has no further node begin with a new version. Nodes that maxNodes has let begin go on; without maxNodes none does.
+	// +optional
+	Paused bool `json:"paused,omitempty"`
 }
 
 // Network says where the proxy listens. The defaults are Envoy's in Istio.

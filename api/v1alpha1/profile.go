@@ -51,6 +51,10 @@ type ProxyProfileStatus struct {
 	// +optional
 	NodesPaused int32 `json:"nodesPaused"`
 
+	// Rollout says which nodes may use the present version. It is there while spec.rollout has maxNodes or paused: otherwise all may.
+	// +optional
+	Rollout *RolloutStatus `json:"rollout"` // null takes it away in a merge patch
+
 	// Conditions sum up the counts, as those of a Deployment do: Upgraded, Progressing and Failed.
 	// +kubebuilder:validation:MaxItems=8
 	// +listType=map
@@ -59,11 +63,23 @@ type ProxyProfileStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
+// RolloutStatus says which nodes may use a version of the profile. Each node has a place for each version, from 0 to 65535, which its name and the
+// version's hash decide: one number is enough for a cluster of any size.
+type RolloutStatus struct {
+	// Hash is the version.
+	// +kubebuilder:validation:MaxLength=64
+	Hash string `json:"hash"`
+	// Admitted lets the nodes with a lower place use the version: 0 is no node, 65536 are all.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=65536
+	Admitted int32 `json:"admitted"`
+}
+
 // The conditions of a ProxyProfile. All have the same reason and message.
 const (
 	// ConditionUpgraded reports whether all proxies are ready and of the profile's present version.
 	ConditionUpgraded = "Upgraded"
-	// ConditionProgressing is False if all that is left has failed already, or waits for what has. It is True while proxies are upgraded, and
+	// ConditionProgressing is False if all that is left has failed already, or waits for what has, or for the end of spec.rollout.paused. It is True while proxies are upgraded, and
 	// once all are.
 	ConditionProgressing = "Progressing"
 	// ConditionFailed reports whether proxies of the present version could not be started, or cannot be had by their pods.
@@ -76,7 +92,7 @@ const (
 	ReasonNoPods    = "NoPods"    // there are none
 	ReasonUpgrading = "Upgrading" // some are not yet
 	ReasonFailed    = "Failed"    // some could not be, and are tried again, or their pods have to be changed
-	ReasonPaused    = "Paused"    // some could not be, and on their nodes no others are upgraded until one succeeds
+	ReasonPaused    = "Paused"    // some could not be, and on their nodes no others are upgraded until one succeeds; or spec.rollout.paused holds nodes back
 )
 
 // ProxyProfileList is a list of ProxyProfiles.
@@ -109,6 +125,7 @@ type ProxyProfileList struct {
 // +kubebuilder:validation:XValidation:rule="self.handover != 'reuse-port' || has(self.readiness.slotPorts) && self.readiness.slotPorts || has(self.readiness.httpGet) && has(self.readiness.httpGet.socket) && self.readiness.httpGet.socket.contains('{epoch}')",message="with handover reuse-port the old proxy would answer for the new one: readiness has to ask the epoch itself, by httpGet on a socket with {epoch} in its name, such as admin-{epoch}.sock, or at a port with slotPorts"
 // +kubebuilder:validation:XValidation:rule="self.handover != 'reuse-port' || !has(self.liveness) || has(self.liveness.slotPorts) && self.liveness.slotPorts || has(self.liveness.httpGet) && has(self.liveness.httpGet.socket) && self.liveness.httpGet.socket.contains('{epoch}')",message="with handover reuse-port another proxy would answer for the proxy that hangs: liveness has to ask the epoch itself, by httpGet on a socket with {epoch} in its name, such as admin-{epoch}.sock, or at a port with slotPorts"
 // +kubebuilder:validation:XValidation:rule="self.mode != 'shared' || !has(self.liveness)",message="mode shared has no liveness: the DaemonSet of the proxy has its own"
+// +kubebuilder:validation:XValidation:rule="self.mode != 'shared' || !has(self.rollout.maxNodes) && !(has(self.rollout.paused) && self.rollout.paused)",message="mode shared has no rollout.maxNodes and rollout.paused: all nodes take new files at once"
 type ProxyProfileSpec struct {
 	// NamespaceSelector selects, by labels, the namespaces whose pods may choose this profile. Without it no pod may; an empty selector
 	// ({}) selects all namespaces.
@@ -229,7 +246,7 @@ type ProxyProfileSpec struct {
 	// +optional
 	HotRestart *HotRestart `json:"hotRestart,omitempty"`
 
-	// Rollout bounds how a change of the profile reaches the proxies of a node.
+	// Rollout bounds how a change of the profile reaches the proxies of a node, and the nodes.
 	// +kubebuilder:default={}
 	// +optional
 	Rollout Rollout `json:"rollout,omitempty"`

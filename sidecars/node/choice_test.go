@@ -65,7 +65,7 @@ func (c choosing) read(t *testing.T) sidecarCluster {
 		}
 		pod.Finalizers = c.pod.Finalizers // the stand-in keeps no pod that is being deleted without one
 		cached := build(pod)
-		return sidecarCluster{controllers.Reader{Cache: cached, Live: build(c.pod)}, newProfiles(cached), newLeadsIn(t, t.TempDir())}
+		return sidecarCluster{controllers.Reader{Cache: cached, Live: build(c.pod)}, newProfiles(cached, "n1"), newLeadsIn(t, t.TempDir())}
 	}
 	t.Fatal("the cache has no pods")
 	return sidecarCluster{}
@@ -171,6 +171,25 @@ func TestChoice_podWishesNewProxy_isRead(t *testing.T) {
 		cluster.pod.Annotations[intent.KeyRestartProxy] = value
 		if got, err := cluster.read(t).Choice(t.Context(), theSandbox()); err != nil || got.Restart != want {
 			t.Errorf("%q: wish %q, want %q; error %v", value, got.Restart, want, err)
+		}
+	}
+}
+
+// Whether the node is held is in the profile's status, which changes without the profile.
+func TestChoice_nodeIsNotAdmitted_isHeld(t *testing.T) {
+	cluster := newChoosing()
+	cluster.profile.Spec.Rollout.MaxNodes = 1
+	read := cluster.read(t)
+	for _, admitted := range []int32{0, 65536} {
+		if admitted > 0 {
+			api, _ := read.profiles.cache.(client.Client)
+			cluster.profile.Status.Rollout = &v1alpha1.RolloutStatus{Hash: sidecars.HashOf(cluster.profile.Spec), Admitted: admitted}
+			if err := api.Patch(t.Context(), cluster.profile, client.Merge); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, err := read.Choice(t.Context(), theSandbox()); err != nil || got.Held != (admitted == 0) || got.Profile == nil {
+			t.Errorf("admitted %d: %+v, error %v", admitted, got, err)
 		}
 	}
 }

@@ -44,7 +44,7 @@ func (c sidecarCluster) Choice(ctx context.Context, s podnet.Sandbox) (sidecars.
 	}
 	has, found, refusal, err := c.has(ctx, s, name, pod, ns)
 	out.Restart = sidecars.Wish(pod.Annotations[intent.KeyRestartProxy])
-	out.Name, out.Hash, out.Refusal = has, found.hash, refusal
+	out.Name, out.Hash, out.Refusal, out.Held = has, found.hash, refusal, found.held
 	if err == nil && refusal == "" {
 		out.Profile = found.usable
 	}

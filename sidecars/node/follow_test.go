@@ -38,7 +38,7 @@ func TestFollow_checkOfAPod_hasNoProxyLookedAt(t *testing.T) {
 	reports, notes := newSidecarReports(nil, nil, "node-1"), newLeadsIn(t, t.TempDir())
 	synctest.Test(t, func(t *testing.T) {
 		r := &refusing{}
-		p := &Proxies{cluster: sidecarCluster{profiles: newProfiles(nil), leads: notes}, reports: reports, manager: &sidecars.Manager{
+		p := &Proxies{cluster: sidecarCluster{profiles: newProfiles(nil, "n1"), leads: notes}, reports: reports, manager: &sidecars.Manager{
 			Runtime: r, Logs: noLogs{}, Cluster: r, Reporter: r, Homes: homes, Rollout: &sidecars.Rollouts{},
 		}}
 		ctx, cancel := context.WithCancel(t.Context())

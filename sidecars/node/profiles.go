@@ -21,6 +21,7 @@ type profiles struct {
 	cache client.Reader
 	// noShared reports whether the agent runs no shared proxies.
 	noShared bool
+	node     string
 	mu       sync.Mutex
 	known    map[string]profile
 }
@@ -34,13 +35,14 @@ type profile struct {
 	spec       v1alpha1.ProxyProfileSpec
 	usable     *sidecars.Profile
 	err        error
+	held       bool // the node may not use this version yet; only get says so
 }
 
 // shared reports whether the pods of a node share the proxy.
 func (p profile) shared() bool { return p.spec.Mode == v1alpha1.ModeShared }
 
-func newProfiles(cache client.Reader) *profiles {
-	return &profiles{cache: cache, known: map[string]profile{}}
+func newProfiles(cache client.Reader, node string) *profiles {
+	return &profiles{cache: cache, node: node, known: map[string]profile{}}
 }
 
 // get returns a profile, and why it cannot be used, if so. err is for what may work later.
@@ -62,6 +64,7 @@ func (p *profiles) get(ctx context.Context, name string) (found profile, refusal
 		known.usable, known.err = sidecars.Compile(&object)
 		p.known[name] = known
 	}
+	known.held = sidecars.Held(&object, known.hash, p.node)
 	if known.err == nil && known.shared() && p.noShared {
 		refusal = fmt.Sprintf("the ProxyProfile %q has mode shared, and this agent runs no shared proxies (--shared-root is empty): choose one with mode perPod", name)
 	}

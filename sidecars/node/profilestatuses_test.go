@@ -170,3 +170,47 @@ func TestStatuses_profileChanges_areWrittenAnew(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// With maxNodes the status says which nodes may use the version, and without it no longer does.
+func TestStatuses_maxNodes_admitsNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCountedCluster(t, manyProxies(50, "h0")...)
+		ctx, stop := context.WithCancel(t.Context())
+		go c.statuses.work(ctx)
+		set := func(maxNodes int32) v1alpha1.ProxyProfileStatus {
+			t.Helper()
+			var p v1alpha1.ProxyProfile
+			if err := c.Get(t.Context(), client.ObjectKey{Name: "edge"}, &p); err != nil {
+				t.Fatal(err)
+			}
+			p.Spec.Rollout.MaxNodes = maxNodes
+			if err := c.Update(t.Context(), &p); err != nil {
+				t.Fatal(err)
+			}
+			c.statuses.changed()
+			<-time.After(countPause + time.Second)
+			synctest.Wait()
+			return c.status(t)
+		}
+		got := set(2)
+		may := 0
+		for i := range 5 {
+			if !sidecars.Held(&v1alpha1.ProxyProfile{Spec: v1alpha1.ProxyProfileSpec{Rollout: v1alpha1.Rollout{MaxNodes: 2}}, Status: got}, firstVersion, "node-"+strconv.Itoa(i)) {
+				may++
+			}
+		}
+		if may != 2 || got.Rollout == nil || got.Rollout.Hash != firstVersion {
+			t.Errorf("%d nodes may: %+v", may, got.Rollout)
+		}
+		if got := set(0); got.Rollout != nil {
+			t.Errorf("it stays: %+v", got.Rollout)
+		}
+		before := c.writes.Load()
+		<-time.After(10 * time.Minute)
+		if n := c.writes.Load(); n != before {
+			t.Errorf("%d writes while nothing has changed", n-before)
+		}
+		stop()
+		synctest.Wait()
+	})
+}

@@ -11,11 +11,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -89,7 +91,7 @@ func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, erro
 	if err != nil {
 		return nil, fmt.Errorf("--sidecar-root: %w", err)
 	}
-	profiles := newProfiles(mgr.GetCache())
+	profiles := newProfiles(mgr.GetCache(), c.Node)
 	profiles.noShared = c.SharedRoot == ""
 	runtime := container.New(c.Runtime, DefaultLogRoot)
 	leads, err := newLeads(filepath.Join(homes.Root, leadsName))
@@ -122,10 +124,20 @@ func Add(mgr manager.Manager, r prometheus.Registerer, c Config) (*Proxies, erro
 	prune := manager.RunnableFunc(func(ctx context.Context) error { leads.prune(ctx, runtime.Ready); return nil })
 	tidy := manager.RunnableFunc(func(ctx context.Context) error { out.forgetGone(ctx); return nil })
 	watch := ctrl.NewControllerManagedBy(mgr).Named("proxyprofiles").
-		For(&v1alpha1.ProxyProfile{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})) // not of its status
+		For(&v1alpha1.ProxyProfile{}, builder.WithPredicates(concernsNode(c.Node)))
 	return out, errors.Join(
 		watch.Complete(reconcile.Func(out.profileChanged)), mgr.Add(out.manager), mgr.Add(out.reports), mgr.Add(prune), mgr.Add(tidy), mgr.Add(elected),
 	)
+}
+
+// concernsNode passes changes of profiles, and of their statuses only what lets a node use a version: every agent receives each status.
+func concernsNode(node string) predicate.Predicate {
+	held := func(p *v1alpha1.ProxyProfile) bool { return sidecars.Held(p, sidecars.HashOf(p.Spec), node) }
+	return predicate.Or(predicate.GenerationChangedPredicate{}, predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(*v1alpha1.ProxyProfile)
+		now, is := e.ObjectNew.(*v1alpha1.ProxyProfile)
+		return ok && is && !equality.Semantic.DeepEqual(before.Status.Rollout, now.Status.Rollout) && held(before) != held(now)
+	}})
 }
 
 // elect returns the agent's part in the election of the agent that writes the statuses of profiles.

@@ -1,0 +1,70 @@
+package sidecars
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"slices"
+
+	"istio-pod-network-controller/api/v1alpha1"
+)
+
+// allNodes is more than any node's place.
+const allNodes = 1 << 16
+
+// Held reports whether a node may not use the present version of a profile yet, which has this hash.
+func Held(p *v1alpha1.ProxyProfile, hash, node string) bool {
+	if !isBounded(p) {
+		return false
+	}
+	now := p.Status.Rollout
+	return now == nil || now.Hash != hash || place(node, hash) >= now.Admitted
+}
+
+// isBounded reports whether there are nodes that may have to wait.
+func isBounded(p *v1alpha1.ProxyProfile) bool {
+	return p.Spec.Rollout.MaxNodes > 0 || p.Spec.Rollout.Paused
+}
+
+// nextRollout returns which nodes may use the present version of a profile, by the counts of its nodes and the profile's status:
+//
+//   - On at most maxNodes of the admitted nodes there are proxies that are not upgraded. Once there are fewer, the next nodes are admitted, by
+//     their places. Nodes without such proxies need no admission.
+//   - While upgrades are paused on an admitted node, or by the profile, no other node is admitted.
+//   - A node that was admitted stays admitted until the version changes.
+func nextRollout(p *v1alpha1.ProxyProfile, nodes map[string]NodeCount) *v1alpha1.RolloutStatus {
+	if !isBounded(p) {
+		return nil
+	}
+	out := &v1alpha1.RolloutStatus{Hash: HashOf(p.Spec)}
+	if was := p.Status.Rollout; was != nil && was.Hash == out.Hash {
+		out.Admitted = was.Admitted
+	}
+	free, stops := int(p.Spec.Rollout.MaxNodes), p.Spec.Rollout.Paused
+	var waiting []int32 // places
+	for name, n := range nodes {
+		at := place(name, out.Hash)
+		switch admitted := at < out.Admitted; {
+		case n.Upgraded == n.Pods:
+		case admitted:
+			free--
+			stops = stops || n.Paused
+		default:
+			waiting = append(waiting, at)
+		}
+	}
+	slices.Sort(waiting)
+	switch {
+	case stops:
+	case len(waiting) == 0:
+		out.Admitted = allNodes
+	case free > 0: // nodes with the same place are admitted together
+		out.Admitted = waiting[min(free, len(waiting))-1] + 1
+	}
+	return out
+}
+
+// place is a node's place among all nodes in the roll-out of a version, below allNodes. Each version has another order: no node is always the first.
+func place(node, hash string) int32 {
+	sum := sha256.Sum256([]byte(hash + "/" + node))
+	return int32(binary.BigEndian.Uint16(sum[:]))
+}

@@ -1,0 +1,252 @@
+package sidecars
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"istio-pod-network-controller/api/v1alpha1"
+)
+
+// fleet is a cluster with a profile, whose nodes have two pods each and do what they may.
+type fleet struct {
+	profile v1alpha1.ProxyProfile
+	nodes   map[string]NodeCount
+}
+
+func newFleet(nodes int, rollout v1alpha1.Rollout) *fleet {
+	f := &fleet{nodes: map[string]NodeCount{}}
+	f.profile.Spec.Rollout = rollout
+	for i := range nodes {
+		f.nodes[fmt.Sprint("node-", i)] = NodeCount{Pods: 2}
+	}
+	return f
+}
+
+// count is what the elected agent does.
+func (f *fleet) count() { f.profile.Status = StatusOf(&f.profile, f.nodes, "") }
+
+// admitted counts the nodes that may use the present version.
+func (f *fleet) admitted() (n int) {
+	for name := range f.nodes {
+		if !Held(&f.profile, HashOf(f.profile.Spec), name) {
+			n++
+		}
+	}
+	return n
+}
+
+// some changes the counts of the first n nodes that may use the version and have not finished.
+func (f *fleet) some(n int, change func(*NodeCount)) {
+	for name, of := range f.nodes {
+		if n > 0 && of.Upgraded < of.Pods && !Held(&f.profile, HashOf(f.profile.Spec), name) {
+			change(&of)
+			f.nodes[name] = of
+			n--
+		}
+	}
+}
+
+func upgraded(n *NodeCount) { *n = NodeCount{Pods: n.Pods, Upgraded: n.Pods} }
+func begun(n *NodeCount)    { n.Upgraded = 1 }
+func fails(n *NodeCount)    { n.Failed, n.Paused = 1, true }
+
+// finish lets all nodes that may be upgraded.
+func (f *fleet) finish() { f.some(len(f.nodes), upgraded); f.count() }
+
+// newVersion changes the profile. All pods have an older version then.
+func (f *fleet) newVersion(image string) {
+	f.profile.Spec.Image = image
+	for name, of := range f.nodes {
+		f.nodes[name] = NodeCount{Pods: of.Pods}
+	}
+	f.count()
+}
+
+func TestNextRollout_nodes_areAdmittedInTurn(t *testing.T) {
+	three := v1alpha1.Rollout{MaxNodes: 3}
+	for name, c := range map[string]struct {
+		nodes   int
+		rollout v1alpha1.Rollout
+		// steps are taken after the first count, and want are the admitted nodes before and after each.
+		steps []func(*fleet)
+		want  []int
+		// reason is that of the conditions at the end, and bound what is in the profile's status: -1 for nothing.
+		reason string
+		bound  int32
+	}{
+		"no bound": {nodes: 10, want: []int{10}, reason: "Upgrading", bound: -1},
+		"three at once, to the end": {
+			nodes: 10, rollout: three, steps: []func(*fleet){(*fleet).finish, (*fleet).finish, (*fleet).finish, (*fleet).finish, (*fleet).count},
+			want: []int{3, 6, 9, 10, 10, 10}, reason: "Upgraded", bound: allNodes,
+		},
+		"a node that has begun counts until all its pods are": {
+			nodes: 10, rollout: three, steps: []func(*fleet){
+				func(f *fleet) { f.some(3, begun); f.count() }, func(f *fleet) { f.some(1, upgraded); f.count() }, func(f *fleet) { f.some(1, begun); f.count() },
+			}, want: []int{3, 3, 4, 4}, reason: "Upgrading",
+		},
+		"a failure stops it, until it is gone": {
+			nodes: 10, rollout: three, steps: []func(*fleet){
+				func(f *fleet) { f.some(1, fails); f.count() },
+				func(f *fleet) { // the other two
+					for name, of := range f.nodes {
+						if !of.Paused && !Held(&f.profile, HashOf(f.profile.Spec), name) {
+							f.nodes[name] = NodeCount{Pods: 2, Upgraded: 2}
+						}
+					}
+					f.count()
+				},
+				(*fleet).finish,
+			}, want: []int{3, 3, 3, 6}, reason: "Upgrading",
+		},
+		"a failure that is not mended": {
+			nodes: 10, rollout: three, steps: []func(*fleet){func(f *fleet) { f.some(3, fails); f.count() }, (*fleet).count}, want: []int{3, 3, 3}, reason: "Paused",
+		},
+		"paused from the start": {nodes: 10, rollout: v1alpha1.Rollout{MaxNodes: 3, Paused: true}, steps: []func(*fleet){(*fleet).finish}, want: []int{0, 0}, reason: "Paused"},
+		"paused without a number of nodes, and no longer": {
+			nodes: 10, rollout: v1alpha1.Rollout{Paused: true}, steps: []func(*fleet){func(f *fleet) { f.profile.Spec.Rollout.Paused = false; f.count() }},
+			want: []int{0, 10}, reason: "Upgrading", bound: -1,
+		},
+		"paused in the middle, and no longer": {
+			nodes: 10, rollout: three, steps: []func(*fleet){
+				func(f *fleet) { f.profile.Spec.Rollout.Paused = true; f.finish() }, func(f *fleet) { f.profile.Spec.Rollout.Paused = false; f.count() },
+			}, want: []int{3, 3, 6}, reason: "Upgrading",
+		},
+		"nodes are added in the middle": {
+			nodes: 4, rollout: three, steps: []func(*fleet){
+				func(f *fleet) {
+					for i := range 10 {
+						f.nodes[fmt.Sprint("new-", i)] = NodeCount{Pods: 1, Upgraded: 1} // they know no version of before
+					}
+					f.finish()
+				},
+				(*fleet).finish,
+			}, want: []int{3, -1, 14}, reason: "Upgraded", bound: allNodes,
+		},
+		"the bound is taken away in the middle": {
+			nodes: 10, rollout: three, steps: []func(*fleet){func(f *fleet) { f.profile.Spec.Rollout = v1alpha1.Rollout{}; f.count() }}, want: []int{3, 10}, reason: "Upgrading", bound: -1,
+		},
+		"another version in the middle": {
+			nodes: 10, rollout: three, steps: []func(*fleet){(*fleet).finish, func(f *fleet) { f.newVersion("another") }, (*fleet).finish}, want: []int{3, 6, 3, 6}, reason: "Upgrading",
+		},
+		"the version of before in the middle: the nodes that have not left it count for nothing": {
+			nodes: 10, rollout: three, steps: []func(*fleet){func(f *fleet) {
+				f.profile.Spec.Image = "before"
+				for i := range 8 {
+					f.nodes[fmt.Sprint("node-", i)] = NodeCount{Pods: 2, Upgraded: 2}
+				}
+				f.count()
+			}, (*fleet).finish}, want: []int{3, -1, 10}, reason: "Upgraded", bound: allNodes,
+		},
+		"no pods": {rollout: three, want: []int{0}, reason: "NoPods", bound: allNodes},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(c.nodes, c.rollout)
+			f.count()
+			for i, want := range c.want {
+				if i > 0 {
+					c.steps[i-1](f)
+				}
+				if got := f.admitted(); want >= 0 && got != want {
+					t.Errorf("after %d steps %d nodes are admitted, want %d", i, got, want)
+				}
+			}
+			bound := int32(-1)
+			if f.profile.Status.Rollout != nil {
+				bound = f.profile.Status.Rollout.Admitted
+			}
+			if reason := f.profile.Status.Conditions[0].Reason; reason != c.reason || c.bound != 0 && bound != c.bound {
+				t.Errorf("reason %s, want %s; admitted %d, want %d", reason, c.reason, bound, c.bound)
+			}
+		})
+	}
+}
+
+// A thousand nodes come in by maxNodes, but for those that have the same place.
+func TestNextRollout_largeCluster_reachesAll(t *testing.T) {
+	f, steps := newFleet(1000, v1alpha1.Rollout{MaxNodes: 50}), 0
+	for f.count(); f.profile.Status.Rollout.Admitted < allNodes; steps++ {
+		before := f.admitted()
+		f.finish()
+		if now := f.admitted(); now > before+52 {
+			t.Errorf("%d nodes came in at once", now-before)
+		}
+		if steps > 20 {
+			t.Fatal("it does not end")
+		}
+	}
+	if f.admitted() != 1000 {
+		t.Errorf("%d nodes of 1000", f.admitted())
+	}
+}
+
+// While nobody has said which nodes may use a version, none may.
+func TestHeld_statusOfAnotherVersion_isHeld(t *testing.T) {
+	f := newFleet(10, v1alpha1.Rollout{MaxNodes: 3})
+	if got := f.admitted(); got != 0 {
+		t.Errorf("%d nodes without a status", got)
+	}
+	f.profile.Status.Rollout = &v1alpha1.RolloutStatus{Hash: "another", Admitted: allNodes}
+	if got := f.admitted(); got != 0 {
+		t.Errorf("%d nodes with the status of another version", got)
+	}
+}
+
+// hold says whether the node may use the profile's present version.
+func (n *fakeNode) hold(m *Manager, held bool) {
+	n.change(func() { n.held = held })
+	m.Notify("edge")
+}
+
+// A node that is held upgrades nothing, and starts proxies of the version that works, until it no longer is.
+func TestManager_nodeIsHeld_keepsLastVersion(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		m, stop := agent()
+		uids := followMany(m, 4)
+		after(2 * time.Second)
+		n.hold(m, true)
+		n.changeTo(m, 2)
+		after(time.Minute)
+		n.mustServe(t, uids, 1)
+		for _, id := range n.running() {
+			n.end(id, 0)
+		}
+		after(20 * time.Second) // nobody serves meanwhile: none may be the first that tries it
+		stop()
+		m, stop = agent()
+		uids = followMany(m, 5) // the fifth is new
+		after(5 * time.Minute)
+		for _, uid := range uids {
+			if said := n.said[uid]; said.Image != image(1) || !said.Ready {
+				t.Errorf("%s: %+v", uid, said)
+			}
+		}
+		before := n.said["u1"].Epoch
+		n.change(func() { n.wish = Wish("again") })
+		m.Notify("edge")
+		after(time.Minute)
+		if said := n.said["u1"]; said.Image != image(1) || !said.Ready || said.Epoch == before {
+			t.Errorf("after a wish for a new proxy: %+v", said)
+		}
+		n.hold(m, false)
+		after(time.Minute)
+		for _, uid := range uids {
+			if said := n.said[uid]; said.Image != image(2) || !said.Ready {
+				t.Errorf("%s: %+v", uid, said)
+			}
+		}
+		stop()
+	})
+}
+
+// A node that is held although it knows no version that works starts the present one.
+func TestManager_heldNodeKnowsNoVersion_startsPresent(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		n.held = true
+		m, stop := agent()
+		uids := followMany(m, 2)
+		after(2 * time.Second)
+		n.mustServe(t, uids, 1)
+		stop()
+	})
+}
