@@ -25,8 +25,48 @@ func TestProxyProfileSaysHowFarItIs(t *testing.T) {
 	m.awaitCondition(t, "Upgraded", "Upgraded")
 }
 
+// While the profile is paused no node begins with a new version: proxies run on, and one that is started again is of the version before.
+//
+//e2e:rounds nri
+func TestProxyProfilePausedUpgradesNobody(t *testing.T) {
+	t.Parallel()
+	m := newManaged(t)
+	pods := m.startSome(t, "waits-0", "waits-1")
+	before, err := m.sidecar(t.Context(), pods[0].Name)
+	must(t, err)
+	m.patchProfile(t, map[string]any{
+		"rollout": map[string]any{"paused": true, "maxNodes": int64(1)}, "env": []any{map[string]any{"name": "VERSION", "value": "2"}},
+	})
+	m.awaitReason(t, "Upgraded", metav1.ConditionFalse, "Paused")
+	m.killRunning(t, pods[0])
+	m.awaitSidecar(t, pods[0].Name, func(status map[string]any) error {
+		if status["restarts"] != int64(1) || status["ready"] != true {
+			return fmt.Errorf("it was not started again: %v", status)
+		}
+		return nil
+	})
+	for _, pod := range pods {
+		now, err := m.sidecar(t.Context(), pod.Name)
+		must(t, err)
+		if now["profileHash"] != before["profileHash"] {
+			t.Errorf("%s was upgraded: %v", pod.Name, now)
+		}
+	}
+	m.patchProfile(t, map[string]any{"rollout": map[string]any{"paused": false}})
+	for _, pod := range pods {
+		m.awaitSidecar(t, pod.Name, isUpgraded(before))
+	}
+	m.awaitCondition(t, "Upgraded", "Upgraded")
+}
+
 // awaitCondition waits until a condition of the profile's present version is True for a reason.
 func (m managed) awaitCondition(t *testing.T, kind, reason string) {
+	t.Helper()
+	m.awaitReason(t, kind, metav1.ConditionTrue, reason)
+}
+
+// awaitReason is awaitCondition for any status of it.
+func (m managed) awaitReason(t *testing.T, kind string, is metav1.ConditionStatus, reason string) {
 	t.Helper()
 	eventually(t, "the profile's condition "+kind, func(ctx context.Context) error {
 		profile, err := m.objects.Resource(sidecarKind("proxyprofiles")).Get(ctx, m.profile, metav1.GetOptions{})
@@ -44,7 +84,7 @@ func (m managed) awaitCondition(t *testing.T, kind, reason string) {
 			return err
 		}
 		c := meta.FindStatusCondition(said.Conditions, kind)
-		if c == nil || c.Status != metav1.ConditionTrue || c.Reason != reason || c.ObservedGeneration != profile.GetGeneration() {
+		if c == nil || c.Status != is || c.Reason != reason || c.ObservedGeneration != profile.GetGeneration() {
 			return fmt.Errorf("want %s, its status is %v", reason, status)
 		}
 		return nil

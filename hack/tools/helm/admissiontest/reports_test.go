@@ -60,7 +60,7 @@ func apply(ctx context.Context, to dynamic.ResourceInterface, name, owner, text 
 	return err
 }
 
-// conditions are all of a profile, with one more type.
+// conditions are all of a profile, with one more type, and which nodes may use its version.
 func conditions(more string) string {
 	var list []map[string]any
 	for _, kind := range []string{"Upgraded", "Progressing", "Failed", more} {
@@ -69,7 +69,7 @@ func conditions(more string) string {
 		}
 	}
 	text, _ := json.Marshal(list)
-	return `{"status": {"conditions": ` + string(text) + `}}`
+	return `{"status": {"rollout": {"hash": "h1", "admitted": 3}, "conditions": ` + string(text) + `}}`
 }
 
 // restrictsReports has the agent's account write what it must not about proxies, each for one reason alone, and what it must.

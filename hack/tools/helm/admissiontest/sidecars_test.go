@@ -63,6 +63,8 @@ func (s *server) definesSidecars(t *testing.T) {
 		"a proxy that runs as root":    {kind: profile, spec: "{image: a/b, readiness: {tcpPort: 80}, runAsUser: 0}", refused: true, want: "spec.runAsUser"},
 		"a proxy in the group of root": {kind: profile, spec: "{image: a/b, readiness: {tcpPort: 80}, runAsGroup: 0}", refused: true, want: "spec.runAsGroup"},
 		"a port that there is not":     {kind: profile, spec: "{image: a/b, readiness: {tcpPort: 80}, network: {inboundPort: 70000}}", refused: true, want: "spec.network.inboundPort"},
+		"a few nodes at once":          {kind: profile, spec: "{image: a/b, readiness: {tcpPort: 80}, rollout: {maxNodes: 3, paused: true}}", want: "maxNodes: 3"},
+		"no node at once":              {kind: profile, spec: "{image: a/b, readiness: {tcpPort: 80}, rollout: {maxNodes: 0}}", refused: true, want: "spec.rollout.maxNodes"},
 		"a file outside its directory": {kind: profile, spec: "{image: a/b, readiness: {tcpPort: 80}, files: [{name: ../x, template: ''}]}", refused: true, want: "spec.files[0].name"},
 		"two listeners at one port":    {kind: profile, spec: "{image: a/b, readiness: {tcpPort: 80}, network: {inboundPort: 15001}}", refused: true, want: "are the same"},
 		"a pod's proxy":                {kind: sidecar, spec: "{profile: a, pod: b, podUID: c, node: d}", want: "podUID: c"},
@@ -104,18 +106,29 @@ func takesCounts(t *testing.T, profiles dynamic.ResourceInterface) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	patch := func() error {
+	patch := func(rollout string) error {
 		_, err := profiles.Patch(t.Context(), seen.GetName(), types.MergePatchType, []byte(`{"metadata":{"resourceVersion":"`+seen.GetResourceVersion()+`"},"status":{
-			"observedGeneration":1,"pods":3,"upgraded":2,"failed":1,"nodeCount":2,"nodesPaused":1,
+			"observedGeneration":1,"pods":3,"upgraded":2,"failed":1,"nodeCount":2,"nodesPaused":1,"rollout":`+rollout+`,
 			"conditions":[{"type":"Upgraded","status":"False","reason":"Paused","message":"x","observedGeneration":1,"lastTransitionTime":"2026-01-02T03:04:05Z"}]}}`),
 			metav1.PatchOptions{FieldManager: "agent", FieldValidation: metav1.FieldValidationStrict}, "status")
 		return err
 	}
-	if err := patch(); err != nil {
-		t.Error(err)
+	if err := patch(`{"hash":"h1","admitted":65537}`); !apierrors.IsInvalid(err) {
+		t.Errorf("more nodes than all: %v", err)
 	}
-	if err := patch(); !apierrors.IsConflict(err) {
-		t.Errorf("computed from an old object: %v", err)
+	for _, rollout := range []string{`{"hash":"h1","admitted":65536}`, "null"} {
+		if err := patch(rollout); err != nil {
+			t.Error(err)
+		}
+		if err := patch(rollout); !apierrors.IsConflict(err) {
+			t.Errorf("computed from an old object: %v", err)
+		}
+		if seen, err = profiles.Get(t.Context(), "haproxy", metav1.GetOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, is, _ := unstructured.NestedMap(seen.Object, "status", "rollout"); is != (rollout != "null") {
+			t.Errorf("the status is %v after %s", seen.Object["status"], rollout)
+		}
 	}
 }
 
