@@ -78,15 +78,16 @@ func (s turning) endsFirst() bool {
 	return p.maxRunning() == 1 || s.memory.noHandover == p.Hash
 }
 
-// isFull reports whether a new proxy would have to wait for the end of a draining one. A turn would hold up others for as long.
+// isFull reports whether a new proxy would have to wait for the end of one that drains. A turn would hold up others for as long. One that still
+// starts makes room: it becomes ready, or is ended.
 func (s turning) isFull() bool {
-	running := 0
+	stay := 0
 	for _, c := range s.there {
-		if c.State == sidecar.Running {
-			running++
+		if c.State == sidecar.Running && (s.answers[c.ID].ready || s.drains(c.Epoch)) {
+			stay++
 		}
 	}
-	return !s.endsFirst() && running >= s.choice.Profile.maxRunning()
+	return !s.endsFirst() && stay >= s.choice.Profile.maxRunning()
 }
 
 // isFirst reports whether the sandbox tries the present version of the profile although another one is known to work: nobody has tried it, and

@@ -133,3 +133,25 @@ func TestTakeTurn_oldProxiesDrain_othersAreUpgraded(t *testing.T) {
 		n.mustServe(t, uids, 3)
 	})
 }
+
+// A version that is still starting when its agent ends makes room for the next version at once.
+func TestTakeTurn_newAgentFindsStart_nextVersionReplacesIt(t *testing.T) {
+	bubble(t, func(t *testing.T, n *fakeNode, agent func() (*Manager, func())) {
+		n.profile.Spec.Readiness.StartSeconds = 600
+		n.behave = only(neverReady, image(2))
+		n.sharePorts()
+		m, stop := agent()
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		n.changeTo(m, 2)
+		after(time.Second)
+		stop()
+		m, stop = agent()
+		defer stop()
+		m.Follow(sandboxOf("u1"))
+		after(time.Second)
+		n.changeTo(m, 3)
+		after(5 * time.Second)
+		n.mustServe(t, []string{"u1"}, 3)
+	})
+}
