@@ -230,7 +230,7 @@ func TestAsk_presentVersionAsksElsewhere_proxyIsAskedItsOwnWay(t *testing.T) {
 		after(time.Second)
 		n.change(func() { n.profile.Spec.Readiness.TCPPort = 15999 })
 		n.changeTo(m, 2)
-		clear(asked.ports)
+		n.change(func() { clear(asked.ports) })
 		after(15 * time.Second)
 		if asked.ports[0] != 15021 || asked.ports[1] != 15999 {
 			t.Errorf("asked at %v, by epoch", asked.ports)
