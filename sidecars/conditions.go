@@ -29,7 +29,7 @@ func StatusOf(p *v1alpha1.ProxyProfile, nodes map[string]NodeCount, failed strin
 		Conditions: slices.Clone(p.Status.Conditions),
 	}
 	for kind, is := range map[string]bool{
-		v1alpha1.ConditionUpgraded: all.complete(), v1alpha1.ConditionProgressing: all.goes() || all.complete(), v1alpha1.ConditionFailed: all.failed > 0,
+		v1alpha1.ConditionUpgraded: all.complete(), v1alpha1.ConditionProgressing: all.going || all.complete(), v1alpha1.ConditionFailed: all.failed > 0,
 	} {
 		status := metav1.ConditionFalse
 		if is {
@@ -47,7 +47,7 @@ func StatusOf(p *v1alpha1.ProxyProfile, nodes map[string]NodeCount, failed strin
 type progress struct {
 	nodes, pods, upgraded, failed int32
 	paused                        int32  // nodes
-	going                         bool   // there are proxies that are upgraded now
+	going                         bool   // there are proxies that will be upgraded by themselves; nodes that are held wait for these
 	held                          int32  // nodes with proxies that will be upgraded once the node may use the version
 	stopped                       bool   // the profile has these wait
 	pod                           string // a pod whose proxy has failed
@@ -72,9 +72,6 @@ func sumUp(nodes map[string]NodeCount, held func(node string) bool) progress {
 }
 
 func (a progress) complete() bool { return a.upgraded == a.pods }
-
-// goes reports whether there are proxies that will be upgraded by themselves.
-func (a progress) goes() bool { return a.going || a.held > 0 && a.paused == 0 && !a.stopped }
 
 func (a progress) reason() string {
 	switch {

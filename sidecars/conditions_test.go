@@ -90,3 +90,28 @@ func TestStatusOf_nothingChanged_keepsTransitionTime(t *testing.T) {
 		t.Errorf("the profile itself was changed: %+v", before)
 	}
 }
+
+// Nodes that are held back go on by themselves as long as the nodes that they wait for do.
+func TestStatusOf_nodesHeldBack_saysWhetherTheyGoOn(t *testing.T) {
+	for name, c := range map[string]struct {
+		paused bool
+		change func(*fleet)
+		want   string // Progressing, reason, message
+	}{
+		"they wait for others":                {change: func(*fleet) {}, want: "True Upgrading 0 of 8 proxies are ready and of this version; nodes: 4, 3 held back"},
+		"the profile is paused":               {paused: true, change: func(*fleet) {}, want: "False Paused 0 of 8 proxies are ready and of this version; nodes: 4, 4 held back"},
+		"the first node is":                   {change: func(f *fleet) { f.some(1, fails) }, want: "False Paused 0 of 8 proxies are ready and of this version; nodes: 4, 1 paused, 3 held back; failed: 1, see the ManagedProxy "},
+		"they wait for a pod that has failed": {change: func(f *fleet) { f.some(1, func(n *NodeCount) { n.Upgraded, n.Failed = 1, 1 }) }, want: "False Failed 1 of 8 proxies are ready and of this version; nodes: 4, 3 held back; failed: 1, see the ManagedProxy "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(4, v1alpha1.Rollout{MaxNodes: 1, Paused: c.paused})
+			f.count()
+			c.change(f)
+			f.count()
+			progressing := f.profile.Status.Conditions[1]
+			if got := fmt.Sprint(progressing.Status, " ", progressing.Reason, " ", progressing.Message); got != c.want {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+		})
+	}
+}
