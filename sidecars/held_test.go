@@ -63,18 +63,41 @@ func (f *fleet) newVersion(image string) {
 	f.count()
 }
 
+// admission is a roll-out over a fleet.
+type admission struct {
+	nodes   int
+	rollout v1alpha1.Rollout
+	// steps are taken after the first count, and want are the admitted nodes before and after each: -1 is any number.
+	steps []func(*fleet)
+	want  []int
+	// reason is that of the conditions at the end, and bound what is in the profile's status: -1 for nothing, 0 for anything.
+	reason string
+	bound  int32
+}
+
+func (c admission) run(t *testing.T) {
+	f := newFleet(c.nodes, c.rollout)
+	f.count()
+	for i, want := range c.want {
+		if i > 0 {
+			c.steps[i-1](f)
+		}
+		if got := f.admitted(); want >= 0 && got != want {
+			t.Errorf("after %d steps %d nodes are admitted, want %d", i, got, want)
+		}
+	}
+	bound := int32(-1)
+	if f.profile.Status.Rollout != nil {
+		bound = f.profile.Status.Rollout.Admitted
+	}
+	if reason := f.profile.Status.Conditions[0].Reason; reason != c.reason || c.bound != 0 && bound != c.bound {
+		t.Errorf("reason %s, want %s; admitted %d, want %d", reason, c.reason, bound, c.bound)
+	}
+}
+
 func TestNextRollout_nodes_areAdmittedInTurn(t *testing.T) {
 	three := v1alpha1.Rollout{MaxNodes: 3}
-	for name, c := range map[string]struct {
-		nodes   int
-		rollout v1alpha1.Rollout
-		// steps are taken after the first count, and want are the admitted nodes before and after each.
-		steps []func(*fleet)
-		want  []int
-		// reason is that of the conditions at the end, and bound what is in the profile's status: -1 for nothing.
-		reason string
-		bound  int32
-	}{
+	for name, c := range map[string]admission{
 		"no bound": {nodes: 10, want: []int{10}, reason: "Upgrading", bound: -1},
 		"three at once, to the end": {
 			nodes: 10, rollout: three, steps: []func(*fleet){(*fleet).finish, (*fleet).finish, (*fleet).finish, (*fleet).finish, (*fleet).count},
@@ -112,6 +135,14 @@ func TestNextRollout_nodes_areAdmittedInTurn(t *testing.T) {
 				func(f *fleet) { f.profile.Spec.Rollout.Paused = true; f.finish() }, func(f *fleet) { f.profile.Spec.Rollout.Paused = false; f.count() },
 			}, want: []int{3, 3, 6}, reason: "Upgrading",
 		},
+	} {
+		t.Run(name, c.run)
+	}
+}
+
+func TestNextRollout_clusterOrProfileChanges_goesOn(t *testing.T) {
+	three := v1alpha1.Rollout{MaxNodes: 3}
+	for name, c := range map[string]admission{
 		"nodes are added in the middle": {
 			nodes: 4, rollout: three, steps: []func(*fleet){
 				func(f *fleet) {
@@ -140,25 +171,7 @@ func TestNextRollout_nodes_areAdmittedInTurn(t *testing.T) {
 		},
 		"no pods": {rollout: three, want: []int{0}, reason: "NoPods", bound: allNodes},
 	} {
-		t.Run(name, func(t *testing.T) {
-			f := newFleet(c.nodes, c.rollout)
-			f.count()
-			for i, want := range c.want {
-				if i > 0 {
-					c.steps[i-1](f)
-				}
-				if got := f.admitted(); want >= 0 && got != want {
-					t.Errorf("after %d steps %d nodes are admitted, want %d", i, got, want)
-				}
-			}
-			bound := int32(-1)
-			if f.profile.Status.Rollout != nil {
-				bound = f.profile.Status.Rollout.Admitted
-			}
-			if reason := f.profile.Status.Conditions[0].Reason; reason != c.reason || c.bound != 0 && bound != c.bound {
-				t.Errorf("reason %s, want %s; admitted %d, want %d", reason, c.reason, bound, c.bound)
-			}
-		})
+		t.Run(name, c.run)
 	}
 }
 
