@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"strconv"
+	"slices"
 	"strings"
 	"time"
 
@@ -105,8 +106,8 @@ func seekTail(f *os.File, count int) error {
 		if _, err := f.ReadAt(part, begin); err != nil {
 			return err
 		}
-		for i := len(part) - 1; i >= 0; i-- {
-			if part[i] != '\n' {
+		for i, letter := range slices.Backward(part) {
+			if letter != '\n' {
 				continue
 			}
 			if ends++; ends > count {
