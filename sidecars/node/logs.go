@@ -9,8 +9,8 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"strconv"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
