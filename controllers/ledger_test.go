@@ -62,6 +62,20 @@ func TestWhatTheLedgerRemembersOfAPod(t *testing.T) {
 			do:   func(l *Ledger) { l.Retry(box("", 0, 0)); l.Put(programmed(box("a", 0, 1))) },
 			want: []Entry{programmed(box("a", 0, 1))},
 		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			checkLedger(t, c.do, c.want)
+		})
+	}
+}
+
+func TestLedger_sandboxOrPodGoes_isForgotten(t *testing.T) {
+	rules := &compiled{}
+	programmed := func(s podnet.Sandbox) Entry { return Entry{Sandbox: s, State: Programmed, compiled: rules} }
+	for name, c := range map[string]struct {
+		do   func(l *Ledger)
+		want []Entry
+	}{
 		"a sandbox that is gone": {do: func(l *Ledger) { l.Put(programmed(box("a", 0, 1))); l.Forget("a") }},
 		"a failed pod's sandbox that is gone": {
 			do:   func(l *Ledger) { l.Fail(box("a", 0, 1), true); l.Forget("a") },

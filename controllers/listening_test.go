@@ -134,6 +134,17 @@ func (b *bench) verified(t *testing.T, l *fakeListeners) (Report, int) {
 	return b.lastReport(t), l.looks
 }
 
+// mustStay wants five checks, ten seconds apart, that report nothing and look at no socket.
+func (b *bench) mustStay(t *testing.T, l *fakeListeners, want int) {
+	t.Helper()
+	for range 5 {
+		<-time.After(10 * time.Second)
+		if r, looks := b.verified(t, l); r.Message != "traffic is redirected" || looks != want {
+			t.Errorf("within a minute: %q, %d looks", r.Message, looks)
+		}
+	}
+}
+
 // A proxy that does not listen is reported once its pod has had a minute, and until it listens. Looks at a proxy that listens are a minute apart.
 func TestUnheard_proxyDoesNotListen_isReported(t *testing.T) {
 	const silent = "traffic is redirected; nobody listens on 15001 and 15006: connections are refused"
@@ -158,12 +169,7 @@ func TestUnheard_proxyDoesNotListen_isReported(t *testing.T) {
 			t.Errorf("it listens: %q, %d looks", r.Message, looks)
 		}
 		l.ports = nil
-		for range 5 {
-			<-time.After(10 * time.Second)
-			if r, looks := b.verified(t, l); r.Message != "traffic is redirected" || looks != 3 {
-				t.Errorf("within a minute: %q, %d looks", r.Message, looks)
-			}
-		}
+		b.mustStay(t, l, 3)
 		<-time.After(10 * time.Second)
 		if r, looks := b.verified(t, l); r.Message != silent || looks != 4 {
 			t.Errorf("a minute later: %q, %d looks", r.Message, looks)

@@ -3,10 +3,9 @@ package sidecars
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"runtime"
+	goruntime "runtime"
 	"slices"
 	"sync"
 	"time"
@@ -14,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/internal/podnet"
@@ -109,7 +107,7 @@ func (n *fakeNode) survive() {
 
 func (n *fakeNode) die() {
 	<-n.buried
-	runtime.Goexit()
+	goruntime.Goexit()
 }
 
 func (n *fakeNode) List(_ context.Context, podUID string) ([]sidecar.Container, error) {
@@ -276,40 +274,6 @@ func (n *fakeNode) Ensure(context.Context, *Profile) error {
 	return n.failures["pull"]
 }
 
-func (n *fakeNode) Pod(_ context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
-	pod := thePod()
-	pod.UID = types.UID(s.UID)
-	return pod, nil
-}
-
-func (n *fakeNode) Choice(context.Context, podnet.Sandbox) (Choice, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.gone {
-		return Choice{}, podnet.ErrNoPod
-	}
-	out := Choice{Name: n.chosen, Hash: HashOf(n.profile.Spec), Ending: n.ending, Finished: n.finished, Restart: n.wish, Held: n.held}
-	if n.chosen == "" {
-		return Choice{OptedOut: true}, n.failures["choice"]
-	}
-	if n.chosen != n.profile.Name {
-		out.Hash, out.Refusal = "", "there is no profile "+n.chosen
-		return out, n.failures["choice"]
-	}
-	if out.Refusal = n.refusal; out.Refusal != "" {
-		return out, nil
-	}
-	var err error
-	out.Profile, err = Compile(&n.profile)
-	return out, errors.Join(err, n.failures["choice"])
-}
-
-func (n *fakeNode) Report(s podnet.Sandbox, status Status) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.said[s.UID] = status
-}
-
 func (n *fakeNode) Ready(_ context.Context, sandbox string) (bool, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -322,30 +286,6 @@ func (n *fakeNode) Addresses(ctx context.Context, sandbox string) ([]string, err
 		return nil, sidecar.ErrGone
 	}
 	return []string{"10.0.0.1", "fd00::1"}, nil
-}
-
-// sum counts what is reported, as the profile's status does. n.mu is held.
-func (n *fakeNode) sum() (out NodeCount) {
-	hash := HashOf(n.profile.Spec)
-	for _, s := range n.said {
-		out.Pods++
-		switch {
-		case s.FailedHash == hash:
-			out.Failed++
-			out.Paused = out.Paused || s.Paused
-		case s.Ready && s.Hash == hash:
-			out.Upgraded++
-		}
-	}
-	return out
-}
-
-func (n *fakeNode) Retract(podUID string) { n.Forget(podUID) }
-
-func (n *fakeNode) Forget(podUID string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	delete(n.said, podUID)
 }
 
 // running returns the IDs of the proxies that run, of all pods.

@@ -1,6 +1,7 @@
 package sidecars
 
 import (
+	"maps"
 	"testing"
 	"time"
 
@@ -35,9 +36,7 @@ func TestHealthOf_status_isWhatThePodHas(t *testing.T) {
 // pods returns counts of pods by health, with the zeros.
 func pods(some map[Health]int) map[Health]int {
 	out := figuresOf(nil, false).Pods
-	for health, n := range some {
-		out[health] = n
-	}
+	maps.Copy(out, some)
 	return out
 }
 

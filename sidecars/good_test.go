@@ -66,6 +66,24 @@ func (n *fakeNode) mustServe(t *testing.T, uids []string, version int, words ...
 	}
 }
 
+// endAll ends all proxies.
+func (n *fakeNode) endAll() {
+	for _, id := range n.running() {
+		n.end(id, 137)
+	}
+}
+
+// mustStandIn wants a ready proxy of the first version in each pod, since the bad one is not known to work. Some try that again meanwhile.
+func (n *fakeNode) mustStandIn(t *testing.T, uids []string, bad string) {
+	t.Helper()
+	why := "the profile's version " + bad + " is not known to work on this node: the proxy is of "
+	for _, uid := range uids {
+		if said := n.said[uid]; !said.Ready || said.Image != image(1) || said.Hash == bad || !strings.Contains(said.Message, why) {
+			t.Errorf("%s: %+v", uid, said)
+		}
+	}
+}
+
 // A version that does not work reaches neither proxies that are started again nor those of new pods, also if the agent has restarted.
 func TestStart_presentVersionFails_isOfLastGood(t *testing.T) {
 	for name, behave := range map[string]func(*fakeProxy){"it ends at once": endsAtOnce, "it is never ready": neverReady} {
@@ -84,19 +102,11 @@ func TestStart_presentVersionFails_isOfLastGood(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				why := "the profile's version " + bad.Hash + " is not known to work on this node: the proxy is of "
 				for range 2 {
-					for _, id := range n.running() {
-						n.end(id, 137)
-					}
+					n.endAll()
 					uids := followMany(m, 6) // the sixth is new
 					after(5 * time.Second)
-					for _, uid := range uids { // some try the version again meanwhile
-						said := n.said[uid]
-						if !said.Ready || said.Image != image(1) || said.Hash == bad.Hash || !strings.Contains(said.Message, why) {
-							t.Errorf("%s: %+v", uid, said)
-						}
-					}
+					n.mustStandIn(t, uids, bad.Hash)
 					stop()
 					m, stop = agent()
 				}
@@ -238,6 +248,15 @@ func TestAsk_presentVersionAsksElsewhere_proxyIsAskedItsOwnWay(t *testing.T) {
 	})
 }
 
+// mustRemember wants the first version remembered, and usable in the place of the present one or not.
+func mustRemember(t *testing.T, g *goodVersions, present *Profile, usable bool) {
+	t.Helper()
+	good, _, fails := g.before(present)
+	if fails || (good != nil) != usable || good != nil && (good.Spec.Image != image(1) || good.Spec.DrainSeconds != present.Spec.DrainSeconds) {
+		t.Errorf("%+v, %t", good, fails)
+	}
+}
+
 // What was remembered is only used for pods whose rules lead to such a proxy.
 func TestBefore_versions_areRememberedIfUsable(t *testing.T) {
 	compiled := func(change func(*v1alpha1.ProxyProfileSpec)) *Profile {
@@ -268,12 +287,8 @@ func TestBefore_versions_areRememberedIfUsable(t *testing.T) {
 			if err := g.works(compiled(func(s *v1alpha1.ProxyProfileSpec) { s.Image = image(1) })); err != nil {
 				t.Fatal(err)
 			}
-			for _, g := range []*goodVersions{g, {dir: dir}} { // the second one is the next agent's
-				good, _, fails := g.before(c.present)
-				if fails || (good != nil) != c.usable || good != nil && (good.Spec.Image != image(1) || good.Spec.DrainSeconds != c.present.Spec.DrainSeconds) {
-					t.Errorf("%+v, %t", good, fails)
-				}
-			}
+			mustRemember(t, g, c.present, c.usable)
+			mustRemember(t, &goodVersions{dir: dir}, c.present, c.usable) // the next agent's
 			if err := g.fails(c.present); err != nil {
 				t.Fatal(err)
 			}

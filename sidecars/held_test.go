@@ -63,6 +63,16 @@ func (f *fleet) newVersion(image string) {
 	f.count()
 }
 
+// finishOthers has all admitted nodes finish on which upgrades are not paused.
+func (f *fleet) finishOthers() {
+	for name, of := range f.nodes {
+		if !of.Paused && !Held(&f.profile, HashOf(f.profile.Spec), name) {
+			f.nodes[name] = NodeCount{Pods: 2, Upgraded: 2}
+		}
+	}
+	f.count()
+}
+
 // admission is a roll-out over a fleet.
 type admission struct {
 	nodes   int
@@ -111,14 +121,7 @@ func TestNextRollout_nodes_areAdmittedInTurn(t *testing.T) {
 		"a failure stops it, until it is gone": {
 			nodes: 10, rollout: three, steps: []func(*fleet){
 				func(f *fleet) { f.some(1, fails); f.count() },
-				func(f *fleet) { // the other two
-					for name, of := range f.nodes {
-						if !of.Paused && !Held(&f.profile, HashOf(f.profile.Spec), name) {
-							f.nodes[name] = NodeCount{Pods: 2, Upgraded: 2}
-						}
-					}
-					f.count()
-				},
+				(*fleet).finishOthers,
 				(*fleet).finish,
 			}, want: []int{3, 3, 3, 6}, reason: "Upgrading",
 		},

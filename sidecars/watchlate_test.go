@@ -69,17 +69,42 @@ func (r *tardy) Remove(ctx context.Context, id string) error {
 	return r.fakeNode.Remove(ctx, id)
 }
 
+// lateEnd is an end of a proxy that the runtime tells late.
+type lateEnd struct {
+	runtime tardy
+	policy  string
+	code    int32
+	started time.Duration // at the latest; 0: no other is started
+	why     string
+}
+
+// checkNext checks whether another proxy is started.
+func (c lateEnd) checkNext(t *testing.T, r *tardy) {
+	t.Helper()
+	if next := r.containers["c002"]; (next != nil) != (c.started > 0) || next != nil && next.Created.Sub(r.first) > c.started {
+		t.Errorf("the next one is %+v", next)
+	}
+	if said := r.said["u1"]; c.started > 0 && said.Restarts != 1 || c.started == 0 && said.State != v1alpha1.Ended {
+		t.Errorf("the ManagedProxy says %+v", said)
+	}
+}
+
+// checkWhy checks what is said of the end, and that the old container is removed once the runtime knows of it.
+func (c lateEnd) checkWhy(t *testing.T, r *tardy) {
+	t.Helper()
+	if said := r.said["u1"]; !strings.Contains(said.Failure, c.why) || strings.Contains(said.Failure, endedUntold+"; ") {
+		t.Errorf("the ManagedProxy says %+v", said)
+	}
+	if _, there := r.containers["c001"]; there != (c.started == 0) || r.removed < min(r.lists, c.started) && c.started > 0 || r.asked > 40 {
+		t.Errorf("the old container is there: %t, removed after %s, %d lists", there, r.removed, r.asked)
+	}
+}
+
 // The end of a process is a fact, whatever the runtime still lists: the next proxy starts at once, and how the last one ended is said later. A proxy
 // that may have ended for good is not started before that is known.
 func TestWatch_runtimeIsLate_endCounts(t *testing.T) {
 	const late = 420 * time.Millisecond
-	for name, c := range map[string]struct {
-		runtime tardy
-		policy  string
-		code    int32
-		started time.Duration // at the latest; 0: no other is started
-		why     string
-	}{
+	for name, c := range map[string]lateEnd{
 		"the list is late":                  {runtime: tardy{lists: late, tells: late}, code: 139, started: 200 * time.Millisecond, why: "exit code 139"},
 		"the status is later":               {runtime: tardy{lists: late, tells: 2 * late}, code: 139, started: 200 * time.Millisecond, why: "exit code 139"},
 		"the status is late, not the list":  {runtime: tardy{tells: late}, code: 139, started: 200 * time.Millisecond, why: "exit code 139"},
@@ -109,23 +134,9 @@ func TestWatch_runtimeIsLate_endCounts(t *testing.T) {
 					}
 				})
 				after(max(c.started, 2*time.Second))
-				n.change(func() {
-					if next := n.containers["c002"]; (next != nil) != (c.started > 0) || next != nil && next.Created.Sub(r.first) > c.started {
-						t.Errorf("the next one is %+v", next)
-					}
-					if said := n.said["u1"]; c.started > 0 && said.Restarts != 1 || c.started == 0 && said.State != v1alpha1.Ended {
-						t.Errorf("the ManagedProxy says %+v", said)
-					}
-				})
+				n.change(func() { c.checkNext(t, r) })
 				after(2 * wordsTime)
-				n.change(func() {
-					if said := n.said["u1"]; !strings.Contains(said.Failure, c.why) || strings.Contains(said.Failure, endedUntold+"; ") {
-						t.Errorf("the ManagedProxy says %+v", said)
-					}
-					if _, there := n.containers["c001"]; there != (c.started == 0) || r.removed < min(r.lists, c.started) && c.started > 0 || r.asked > 40 {
-						t.Errorf("the old container is there: %t, removed after %s, %d lists", there, r.removed, r.asked)
-					}
-				})
+				n.change(func() { c.checkWhy(t, r) })
 			})
 		})
 	}

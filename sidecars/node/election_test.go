@@ -105,25 +105,32 @@ func (w *working) one() (out string) {
 	return out
 }
 
+// start starts an agent. ended is closed once it has ended.
+func (w *working) start(t *testing.T, l *lease, agent string) (stop context.CancelFunc, ended chan struct{}) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	ended = make(chan struct{})
+	e := election{lock: &leaseOf{lease: l, agent: agent}, work: func(ctx context.Context) {
+		w.set(agent, true)
+		<-ctx.Done()
+		w.set(agent, false)
+	}}
+	go func() {
+		defer close(ended)
+		if err := e.Start(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	return stop, ended
+}
+
 // Whatever becomes of an agent or its way to the API server, one agent works soon, and no agent ends.
 func TestElection_agentsComeAndGo_oneWorks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, w := &lease{away: map[string]bool{}}, &working{all: map[string]bool{}}
 		stops, ended := map[string]context.CancelFunc{}, map[string]chan struct{}{}
 		for _, agent := range []string{"a", "b", "c"} {
-			ctx, stop := context.WithCancel(t.Context())
-			stops[agent], ended[agent] = stop, make(chan struct{})
-			e := election{lock: &leaseOf{lease: l, agent: agent}, work: func(ctx context.Context) {
-				w.set(agent, true)
-				<-ctx.Done()
-				w.set(agent, false)
-			}}
-			go func() {
-				defer close(ended[agent])
-				if err := e.Start(ctx); err != nil {
-					t.Error(err)
-				}
-			}()
+			stops[agent], ended[agent] = w.start(t, l, agent)
 		}
 		after := func(d time.Duration) { <-time.After(d); synctest.Wait() }
 		after(time.Second)

@@ -1,0 +1,71 @@
+package sidecars
+
+import (
+	"context"
+	"errors"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"istio-pod-network-controller/internal/podnet"
+)
+
+// What the fake node is as the cluster: its pods, the profile, and what was reported.
+
+func (n *fakeNode) Pod(_ context.Context, s podnet.Sandbox) (*corev1.Pod, error) {
+	pod := thePod()
+	pod.UID = types.UID(s.UID)
+	return pod, nil
+}
+
+func (n *fakeNode) Choice(context.Context, podnet.Sandbox) (Choice, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.gone {
+		return Choice{}, podnet.ErrNoPod
+	}
+	out := Choice{Name: n.chosen, Hash: HashOf(n.profile.Spec), Ending: n.ending, Finished: n.finished, Restart: n.wish, Held: n.held}
+	if n.chosen == "" {
+		return Choice{OptedOut: true}, n.failures["choice"]
+	}
+	if n.chosen != n.profile.Name {
+		out.Hash, out.Refusal = "", "there is no profile "+n.chosen
+		return out, n.failures["choice"]
+	}
+	if out.Refusal = n.refusal; out.Refusal != "" {
+		return out, nil
+	}
+	var err error
+	out.Profile, err = Compile(&n.profile)
+	return out, errors.Join(err, n.failures["choice"])
+}
+
+func (n *fakeNode) Report(s podnet.Sandbox, status Status) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.said[s.UID] = status
+}
+
+// sum counts what is reported, as the profile's status does. n.mu is held.
+func (n *fakeNode) sum() (out NodeCount) {
+	hash := HashOf(n.profile.Spec)
+	for _, s := range n.said {
+		out.Pods++
+		switch {
+		case s.FailedHash == hash:
+			out.Failed++
+			out.Paused = out.Paused || s.Paused
+		case s.Ready && s.Hash == hash:
+			out.Upgraded++
+		}
+	}
+	return out
+}
+
+func (n *fakeNode) Retract(podUID string) { n.Forget(podUID) }
+
+func (n *fakeNode) Forget(podUID string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.said, podUID)
+}
