@@ -37,14 +37,16 @@ func inOrder() Document {
 	}
 }
 
+// edited returns a document that is in order but for an edit.
+func edited(edit func(d *Document)) Document {
+	d := inOrder()
+	edit(&d)
+	d.Next = Advise(d)
+	return d
+}
+
 // documents are of every kind, by what they are about.
 func documents() map[string]Document {
-	edited := func(edit func(d *Document)) Document {
-		d := inOrder()
-		edit(&d)
-		d.Next = Advise(d)
-		return d
-	}
 	return map[string]Document{
 		"in-order":      edited(func(*Document) {}),
 		"in-order-wide": edited(func(*Document) {}),
