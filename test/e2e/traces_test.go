@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -45,6 +46,19 @@ func (t traces) of(kinds ...string) traces {
 		out[kind] = t[kind]
 	}
 	return out
+}
+
+// leads takes the notes of which proxies rules lead to out of the traces, and returns their names: an agent removes those of sandboxes that are gone
+// at its start, and every ten minutes.
+func (t traces) leads() (names []string) {
+	maps.DeleteFunc(t[kindFiles], func(name, _ string) bool {
+		noted := strings.HasPrefix(name, "/"+sidecarRoot+"/leads")
+		if noted {
+			names = append(names, name)
+		}
+		return noted
+	})
+	return names
 }
 
 // record writes what the node has to a file.
