@@ -23,7 +23,11 @@ const soon = lockPause + 10*time.Millisecond
 func blind(m *Manager) (see func()) {
 	r, l, i, s, a, q := m.Runtime, m.Logs, m.Images, m.Secrets, m.Asker, m.Queues
 	m.Runtime, m.Logs, m.Images, m.Secrets, m.Asker, m.Queues = nil, nil, nil, nil, nil, nil
-	return func() { m.Runtime, m.Logs, m.Images, m.Secrets, m.Asker, m.Queues = r, l, i, s, a, q }
+	return func() {
+		m.mu.Lock() // which the agent takes, too, before it uses them
+		defer m.mu.Unlock()
+		m.Runtime, m.Logs, m.Images, m.Secrets, m.Asker, m.Queues = r, l, i, s, a, q
+	}
 }
 
 // An update of the agent runs two for a while: the new one remembers what it is told, and does nothing before the old one has ended.

@@ -78,8 +78,8 @@ func (s turning) endsFirst() bool {
 	return p.maxRunning() == 1 || s.memory.noHandover == p.Hash
 }
 
-// isFull reports whether a new proxy would have to wait for the end of one that drains. A turn would hold up others for as long. One that still
-// starts makes room: it becomes ready, or is ended.
+// isFull reports whether a new proxy would have to wait for the end of a draining one. A turn would hold up others for as long. A proxy that
+// still starts makes room: it becomes ready, or is ended.
 func (s turning) isFull() bool {
 	stay := 0
 	for _, c := range s.there {

@@ -75,8 +75,11 @@ func newQuietSpace(t testing.TB, annotations map[string]string) *space {
 	return s
 }
 
-// homesOfGonePods is an error while there are directories of proxies whose pods are gone.
+// homesOfGonePods is an error while there are directories of proxies whose pods are gone. In other rounds than nri nobody removes these.
 func (s *space) homesOfGonePods(ctx context.Context) error {
+	if hook() != "nri" {
+		return nil
+	}
 	homes, err := filepath.Glob(filepath.Join(s.node.NodeRoot, sidecarRoot, "*.*"))
 	if err != nil || len(homes) == 0 {
 		return err
