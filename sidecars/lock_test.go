@@ -160,11 +160,11 @@ func TestContainerEnded_agentWaits_isRemembered(t *testing.T) {
 					end(first)
 				}
 				after(c.wait)
-				see()
-				stopFirst()
 				if !c.both && len(s.got) > 0 {
 					t.Errorf("the agent that waits has told %q", s.got)
 				}
+				see()
+				stopFirst()
 				after(5 * time.Second)
 				s.wantTold(t, first, c.want) // who works no longer tells nobody
 			})
