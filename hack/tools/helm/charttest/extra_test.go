@@ -31,7 +31,7 @@ func TestTheImage(t *testing.T) {
 // A selector cannot be changed, so what people set may not get into it.
 func TestLabels(t *testing.T) {
 	const all = "{cni: install, startupTaint: true, platform: openshift, resourceQuota: {enabled: true}, " +
-		"sidecars: {enabled: true, tokenAudiences: [a], shared: [" + minimalShared + "]}, admission: {enabled: true, restrictAgent: true, allowOptOut: false}"
+		"sidecars: {enabled: true, untestedPlatform: true, tokenAudiences: [a], shared: [" + minimalShared + "]}, admission: {enabled: true, restrictAgent: true, allowOptOut: false}"
 	for _, doc := range documents(t, all+", commonLabels: {example.com/team: mesh}}") {
 		var object struct {
 			Kind     string
