@@ -21,7 +21,7 @@ func addProxies(_ *agent, _ manager.Manager, _ controllers.Reader, _ func(s podn
 	return nil, func(*controllers.Programmer) {}, nil
 }
 
-func (*agent) proxyAccess() proxyAccess { return nil }
+func newProxyAccess(*agent) proxyAccess { return nil }
 
 func proxyKinds(Options) []client.Object { return nil }
 
