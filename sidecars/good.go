@@ -140,10 +140,7 @@ func (g *goodVersions) write(profile string) error {
 		err = os.MkdirAll(g.dir, 0o700)
 	}
 	if err == nil {
-		err = os.WriteFile(path+".new", text, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(path+".new", path)
+		err = ReplaceFile(path, text)
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("note the version of a profile that works: %w", err), os.RemoveAll(path))

@@ -75,15 +75,20 @@ func (h home) change(f func(notes)) error {
 	}
 	text, err := json.Marshal(now)
 	if err == nil {
-		err = os.WriteFile(h.stateFile()+".new", text, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(h.stateFile()+".new", h.stateFile())
+		err = ReplaceFile(h.stateFile(), text)
 	}
 	if err != nil {
 		return fmt.Errorf("note a fact about a proxy: %w", err)
 	}
 	return nil
+}
+
+// ReplaceFile writes a file that only the node's root can read, whole or not at all.
+func ReplaceFile(path string, text []byte) error {
+	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
 }
 
 // note notes a fact about an epoch's proxy. A note that is there stays, with its time.

@@ -9,12 +9,14 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"istio-pod-network-controller/sidecars"
 )
 
 // leadsName is the directory of the notes, beside the homes of sandboxes. Names of homes have a dot, so this is none of them.
 const leadsName = "leads"
 
-// unfinished ends the name of a note that is being written.
+// unfinished ends the name of a note that sidecars.ReplaceFile is writing.
 const unfinished = ".new"
 
 // newLeads reads what an earlier agent has noted. A note that cannot be read counts as none.
@@ -65,10 +67,7 @@ func writeNote(path string, text []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	if err := os.WriteFile(path+unfinished, text, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+unfinished, path)
+	return sidecars.ReplaceFile(path, text)
 }
 
 // removeNote removes a note, and the directory with the last one. It ignores errors: a note that stays is read by the next agent, whose prune

@@ -253,11 +253,7 @@ func (d directory) save(s state) error {
 	if err != nil {
 		return fmt.Errorf("write what the proxy has confirmed: %w", err)
 	}
-	path := filepath.Join(d.path, stateName)
-	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
-		return fmt.Errorf("write what the proxy has confirmed: %w", err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
+	if err := sidecars.ReplaceFile(filepath.Join(d.path, stateName), text); err != nil {
 		return fmt.Errorf("write what the proxy has confirmed: %w", err)
 	}
 	return nil
