@@ -4,7 +4,6 @@
 # E2E_BACKENDS lists what programs the kernel, a round each in the same cluster: "nftables iptables" unless it says otherwise, "none" for no such round.
 # E2E_HOOKS lists the ways to leave no window, a round each behind those, and "lifecycle", the chart's upgrade, rollback and removal:
 # "nri required powercut wait cni lifecycle" unless it says otherwise.
-# E2E_SECOND lists those of them that run in a second cluster beside the first: none unless it says otherwise.
 # E2E_CHURN is how many pods come and go in one of them: 20 unless it says otherwise.
 # E2E_SIDECAR_CHURN is how many pods whose proxies the agent runs come and go, also while the agent is updated; E2E_SIDECARS how many proxies are upgraded under load: 10
 # each unless they say otherwise. Their full sizes are 100 and 30. E2E_ROLLED is how many proxies one roll-out replaces under load: 6 unless
@@ -38,8 +37,6 @@ known() {
 }
 for word in "${backends[@]}"; do known E2E_BACKENDS "$word" nftables iptables none; done
 for word in $hooks; do known E2E_HOOKS "$word" nri required powercut wait cni lifecycle; done
-# shellcheck disable=SC2086 # words
-for word in ${E2E_SECOND:-}; do known E2E_SECOND "$word" $hooks; done
 if [[ ${E2E_BENCH:-} ]]; then known E2E_BENCH "$E2E_BENCH" small; fi
 if ((${#backends[@]} == 0)); then known E2E_BACKENDS '' nftables iptables none; fi
 if [[ ${backends[*]}$hooks =~ ^(none)?\ *$ ]]; then
@@ -109,31 +106,9 @@ tests() {
   alone+=("${failed[@]/%/ ($round)}")
 }
 
-# second starts this script for the rounds of a second cluster.
-second() {
-  local round
-  say "in a second cluster, beside this one: $E2E_SECOND; what they say is in build/e2e-second.log, and comes at the end"
-  E2E_HOOKS=$E2E_SECOND E2E_SECOND='' E2E_BACKENDS=none E2E_BUILT=1 KC_NAME=second hack/e2e.sh "$@" >build/e2e-second.log 2>&1 &
-  beside=$!
-  for round in $E2E_SECOND; do hooks=${hooks/ $round / }; done
-}
-
-# ended waits for the second cluster's rounds. Their failure is one of this script.
-ended() {
-  local status=0
-  if [[ -z $beside ]]; then return; fi
-  say "waiting for the second cluster"
-  wait "$beside" || status=$?
-  beside=''
-  cat build/e2e-second.log
-  return "$status"
-}
-
-beside=''
 finish() {
   local status=$?
   trap - EXIT
-  if ((status != 0)); then ended || true; fi
   if ((status != 0)) && $kc status >/dev/null 2>&1; then show; fi
   if [[ -z $keep && -n ${mine:-} ]]; then
     say "ending the cluster"
@@ -189,18 +164,15 @@ lifecycle() {
   E2E_FRESH=$fresh E2E_CHART_BEFORE=$charts/$name-0.0.9.tgz E2E_CHART=$PWD/chart/$name tests lifecycle 15m "${asked[@]}"
 }
 
-# E2E_BUILT: the first cluster's run has built all that the second one needs.
-if [[ -z ${E2E_BUILT:-} ]]; then
-  hack/preflight.sh build images up e2e
-  say "building the image and the tests"
-  if [[ -z ${HELM:-} || ! -x ${HELM:-} ]]; then HELM=$(make -s print-helm); fi
-  export HELM
-  make -s image
-  if [[ " ${backends[*]} " == *" iptables "* ]]; then make -s image-iptables; fi
-  CGO_ENABLED=0 go -C test/e2e test -c -o "$PWD/build/e2e.test" .
-  hack/cluster/kc build
-  hack/cluster/kc images
-fi
+hack/preflight.sh build images up e2e
+say "building the image and the tests"
+if [[ -z ${HELM:-} || ! -x ${HELM:-} ]]; then HELM=$(make -s print-helm); fi
+export HELM
+make -s image
+if [[ " ${backends[*]} " == *" iptables "* ]]; then make -s image-iptables; fi
+CGO_ENABLED=0 go -C test/e2e test -c -o "$PWD/build/e2e.test" .
+hack/cluster/kc build
+hack/cluster/kc images
 
 if $kc status >/dev/null 2>&1; then
   if [[ -z $keep ]]; then
@@ -215,10 +187,8 @@ else
 fi
 trap finish EXIT
 
-if [[ ${E2E_SECOND:-} ]]; then second "$@"; fi
-
 # What the node has before the chart was ever installed. With a cluster of before it is what is there now.
-fresh=$PWD/build/fresh${KC_NAME:+-$KC_NAME}.json
+fresh=$PWD/build/fresh.json
 (cd test/e2e && E2E_RECORD=$fresh exec ../../$kc exec -- ../../build/e2e.test)
 
 for backend in "${backends[@]}"; do
@@ -259,5 +229,4 @@ hook cni --set nri=off --set cni=install
 
 if [[ $hooks == *" cni "* ]]; then leave_chain; fi
 if [[ $hooks == *" lifecycle "* ]]; then lifecycle; fi
-ended
 if ((${#alone[@]} > 0)); then printf 'e2e: passed alone after failing beside others: %s\n' "${alone[@]}" >&2; fi
