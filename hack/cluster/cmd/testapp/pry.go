@@ -40,9 +40,6 @@ func pry(ctx context.Context, args []string, out, progress io.Writer) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	// The kernel knows a tracer by its thread.
-	goruntime.LockOSThread()
-	defer goruntime.UnlockOSThread()
 	var f pried
 	for pid := 1; pid <= *last && ctx.Err() == nil; pid++ {
 		if err := unix.Kill(pid, 0); errors.Is(err, unix.ESRCH) {
@@ -102,8 +99,10 @@ func waysTo(pid int) (ways []string) {
 	return ways
 }
 
-// trace attaches to a process, and lets it go.
+// trace attaches to a process, and lets it go: on one thread, by which the kernel knows a tracer.
 func trace(pid int) error {
+	goruntime.LockOSThread()
+	defer goruntime.UnlockOSThread()
 	if err := unix.PtraceAttach(pid); err != nil {
 		return err
 	}
