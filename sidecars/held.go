@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/util/intstr"
+
 	"istio-pod-network-controller/api/v1alpha1"
 )
 
@@ -22,7 +24,8 @@ func Held(p *v1alpha1.ProxyProfile, hash, node string) bool {
 
 // isBounded reports whether there are nodes that may have to wait.
 func isBounded(p *v1alpha1.ProxyProfile) bool {
-	return p.Spec.Rollout.MaxNodes > 0 || p.Spec.Rollout.Paused
+	r := p.Spec.Rollout
+	return r.MaxNodes > 0 || r.Partition != nil || r.Paused
 }
 
 // nextRollout returns which nodes may use the present version of a profile, by the counts of its nodes and the profile's status:
@@ -30,6 +33,7 @@ func isBounded(p *v1alpha1.ProxyProfile) bool {
 //   - On at most maxNodes of the admitted nodes there are proxies that are not upgraded. Once there are fewer, the next nodes are admitted, by
 //     their places. Nodes without such proxies need no admission.
 //   - While upgrades are paused on an admitted node, or by the profile, no other node is admitted.
+//   - The nodes with the highest places are not admitted while they belong to the partition.
 //   - A node that was admitted stays admitted until the version changes.
 func nextRollout(p *v1alpha1.ProxyProfile, nodes map[string]NodeCount) *v1alpha1.RolloutStatus {
 	if !isBounded(p) {
@@ -40,6 +44,9 @@ func nextRollout(p *v1alpha1.ProxyProfile, nodes map[string]NodeCount) *v1alpha1
 		out.Admitted = was.Admitted
 	}
 	free, stops := int(p.Spec.Rollout.MaxNodes), p.Spec.Rollout.Paused
+	if free == 0 {
+		free = len(nodes)
+	}
 	var waiting []int32 // places
 	for name, n := range nodes {
 		at := place(name, out.Hash)
@@ -53,14 +60,36 @@ func nextRollout(p *v1alpha1.ProxyProfile, nodes map[string]NodeCount) *v1alpha1
 		}
 	}
 	slices.Sort(waiting)
+	next := out.Admitted
 	switch {
 	case stops:
 	case len(waiting) == 0:
-		out.Admitted = allNodes
+		next = allNodes
 	case free > 0: // nodes with the same place are admitted together
-		out.Admitted = waiting[min(free, len(waiting))-1] + 1
+		next = waiting[min(free, len(waiting))-1] + 1
 	}
+	out.Admitted = max(out.Admitted, min(next, outsidePartition(p, nodes, out.Hash)))
 	return out
+}
+
+// outsidePartition returns how many places at most a profile's partition leaves to the nodes that use a version.
+func outsidePartition(p *v1alpha1.ProxyProfile, nodes map[string]NodeCount, hash string) int32 {
+	if p.Spec.Rollout.Partition == nil {
+		return allNodes
+	}
+	stay, err := intstr.GetScaledValueFromIntOrPercent(p.Spec.Rollout.Partition, len(nodes), true)
+	switch {
+	case err != nil || stay >= len(nodes) && stay > 0: // the API server takes no other text than a percentage
+		return 0
+	case stay == 0:
+		return allNodes
+	}
+	var places []int32
+	for name := range nodes {
+		places = append(places, place(name, hash))
+	}
+	slices.Sort(places)
+	return places[len(places)-stay]
 }
 
 // place is a node's place among all nodes in the roll-out of a version, below allNodes. Each version has another order: no node is always the first.

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/intstr"
+
 	"istio-pod-network-controller/api/v1alpha1"
 )
 
@@ -137,6 +139,40 @@ func TestNextRollout_nodes_areAdmittedInTurn(t *testing.T) {
 			nodes: 10, rollout: three, steps: []func(*fleet){
 				func(f *fleet) { f.profile.Spec.Rollout.Paused = true; f.finish() }, func(f *fleet) { f.profile.Spec.Rollout.Paused = false; f.count() },
 			}, want: []int{3, 3, 6}, reason: "Upgrading",
+		},
+	} {
+		t.Run(name, c.run)
+	}
+}
+
+func TestNextRollout_partition_keepsItsNodes(t *testing.T) {
+	with := func(partition intstr.IntOrString, maxNodes int32) v1alpha1.Rollout {
+		return v1alpha1.Rollout{Partition: &partition, MaxNodes: maxNodes}
+	}
+	lower := func(to intstr.IntOrString) func(*fleet) {
+		return func(f *fleet) { f.profile.Spec.Rollout.Partition = &to; f.finish() }
+	}
+	for name, c := range map[string]admission{
+		"one node tries it, then all have it": {
+			nodes: 10, rollout: with(intstr.FromInt32(9), 0), steps: []func(*fleet){(*fleet).finish, lower(intstr.FromInt32(0)), (*fleet).finish},
+			want: []int{1, 1, 10, 10}, reason: "Upgraded", bound: allNodes,
+		},
+		"nodes that stay have the profile paused once the others are done": {
+			nodes: 10, rollout: with(intstr.FromInt32(9), 0), steps: []func(*fleet){(*fleet).finish}, want: []int{1, 1}, reason: "Paused",
+		},
+		"until then it upgrades": {nodes: 10, rollout: with(intstr.FromInt32(9), 0), want: []int{1}, reason: "Upgrading"},
+		"a percentage is rounded up": {
+			nodes: 10, rollout: with(intstr.FromString("75%"), 0), steps: []func(*fleet){(*fleet).finish, lower(intstr.FromString("50%"))}, want: []int{2, 2, 5}, reason: "Upgrading",
+		},
+		"in turn up to the partition": {
+			nodes: 10, rollout: with(intstr.FromString("50%"), 3), steps: []func(*fleet){(*fleet).finish, (*fleet).finish}, want: []int{3, 5, 5}, reason: "Paused",
+		},
+		"more than there are": {nodes: 3, rollout: with(intstr.FromInt32(5), 0), want: []int{0}, reason: "Paused", bound: 0},
+		"raised in the middle: nodes that have begun go on": {
+			nodes: 10, rollout: with(intstr.FromInt32(5), 0), steps: []func(*fleet){lower(intstr.FromInt32(9))}, want: []int{5, 5}, reason: "Paused",
+		},
+		"a failure stops it before": {
+			nodes: 10, rollout: with(intstr.FromInt32(5), 2), steps: []func(*fleet){func(f *fleet) { f.some(1, fails); f.count() }, (*fleet).finishOthers}, want: []int{2, 2, 2}, reason: "Paused",
 		},
 	} {
 		t.Run(name, c.run)

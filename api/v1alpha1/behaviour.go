@@ -2,6 +2,7 @@ package v1alpha1
 
 import (
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // Resources bound a proxy. The pod's own limits hold as well: its containers and the proxy share them.
@@ -129,6 +130,12 @@ type Rollout struct {
 	// +kubebuilder:validation:Minimum=1
 	// +optional
 	MaxNodes int32 `json:"maxNodes,omitempty"`
+	// Partition is how many of the profile's nodes, as a number or a percentage rounded up, do not begin with a new version: they keep it for the
+	// others to be tried first. Lower it to go on, at last to 0.
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 : self.matches('^(100|[0-9]{1,2})%$')",message="partition is a number of nodes, or a percentage of them from 0% to 100%"
+	// +optional
+	Partition *intstr.IntOrString `json:"partition,omitempty"`
 	// Paused has no further node begin with a new version. Nodes that maxNodes has let begin go on; without maxNodes none does.
 	// +optional
 	Paused bool `json:"paused,omitempty"`

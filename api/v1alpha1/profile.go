@@ -51,7 +51,8 @@ type ProxyProfileStatus struct {
 	// +optional
 	NodesPaused int32 `json:"nodesPaused"`
 
-	// Rollout says which nodes may use the present version. It is there while spec.rollout has maxNodes or paused: otherwise all may.
+	// Rollout says which nodes may use the present version. It is there while spec.rollout has maxNodes, partition or paused: otherwise all
+	// may.
 	// +optional
 	Rollout *RolloutStatus `json:"rollout"` // null takes it away in a merge patch
 
@@ -125,7 +126,7 @@ type ProxyProfileList struct {
 // +kubebuilder:validation:XValidation:rule="self.handover != 'reuse-port' || has(self.readiness.slotPorts) && self.readiness.slotPorts || has(self.readiness.httpGet) && has(self.readiness.httpGet.socket) && self.readiness.httpGet.socket.contains('{epoch}')",message="with handover reuse-port the old proxy would answer for the new one: readiness has to ask the epoch itself, by httpGet on a socket with {epoch} in its name, such as admin-{epoch}.sock, or at a port with slotPorts"
 // +kubebuilder:validation:XValidation:rule="self.handover != 'reuse-port' || !has(self.liveness) || has(self.liveness.slotPorts) && self.liveness.slotPorts || has(self.liveness.httpGet) && has(self.liveness.httpGet.socket) && self.liveness.httpGet.socket.contains('{epoch}')",message="with handover reuse-port another proxy would answer for the proxy that hangs: liveness has to ask the epoch itself, by httpGet on a socket with {epoch} in its name, such as admin-{epoch}.sock, or at a port with slotPorts"
 // +kubebuilder:validation:XValidation:rule="self.mode != 'shared' || !has(self.liveness)",message="mode shared has no liveness: the DaemonSet of the proxy has its own"
-// +kubebuilder:validation:XValidation:rule="self.mode != 'shared' || !has(self.rollout.maxNodes) && !(has(self.rollout.paused) && self.rollout.paused)",message="mode shared has no rollout.maxNodes and rollout.paused: all nodes take new files at once"
+// +kubebuilder:validation:XValidation:rule="self.mode != 'shared' || !has(self.rollout.maxNodes) && !has(self.rollout.partition) && !(has(self.rollout.paused) && self.rollout.paused)",message="mode shared has no rollout.maxNodes, rollout.partition and rollout.paused: all nodes take new files at once"
 type ProxyProfileSpec struct {
 	// NamespaceSelector selects, by labels, the namespaces whose pods may choose this profile. Without it no pod may; an empty selector
 	// ({}) selects all namespaces.
