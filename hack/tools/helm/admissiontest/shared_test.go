@@ -29,8 +29,9 @@ func checksShared(t *testing.T, profiles dynamic.ResourceInterface, kind schema.
 		"an image":                    {spec: "mode: shared, shared: {check: [a]}, image: a/b, " + files, refused: true, want: ours},
 		"a handover":                  {spec: "mode: shared, shared: {check: [a]}, handover: haproxy, " + files, refused: true, want: ours},
 		"resources":                   {spec: "mode: shared, shared: {check: [a]}, resources: {memoryLimit: 1Gi}, " + files, refused: true, want: ours},
-		"a few nodes at once":         {spec: "mode: shared, shared: {check: [a]}, rollout: {maxNodes: 3}, " + files, refused: true, want: "mode shared has no rollout.maxNodes and rollout.paused"},
-		"paused":                      {spec: "mode: shared, shared: {check: [a]}, rollout: {paused: true}, " + files, refused: true, want: "mode shared has no rollout.maxNodes and rollout.paused"},
+		"a few nodes at once":         {spec: "mode: shared, shared: {check: [a]}, rollout: {maxNodes: 3}, " + files, refused: true, want: "mode shared has no rollout.maxNodes, rollout.partition and rollout.paused"},
+		"not on all nodes":            {spec: "mode: shared, shared: {check: [a]}, rollout: {partition: 1}, " + files, refused: true, want: "mode shared has no rollout.maxNodes, rollout.partition and rollout.paused"},
+		"paused":                      {spec: "mode: shared, shared: {check: [a]}, rollout: {paused: true}, " + files, refused: true, want: "mode shared has no rollout.maxNodes, rollout.partition and rollout.paused"},
 		"a proxy that is transparent": {spec: "mode: shared, shared: {check: [a]}, network: {transparent: true}, " + files, refused: true, want: "mode shared has no network.transparent"},
 	} {
 		t.Run(name, func(t *testing.T) {
