@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"istio-pod-network-controller/hack/cluster/internal/config"
 	"istio-pod-network-controller/hack/cluster/internal/debian"
 	"istio-pod-network-controller/hack/cluster/internal/image"
 	"istio-pod-network-controller/hack/cluster/internal/layout"
@@ -31,16 +32,36 @@ func (o *options) deps() *cobra.Command {
 
 // build prints the directory of the programs, for scripts.
 func (o *options) build() *cobra.Command {
-	return &cobra.Command{
+	var runtime string
+	cmd := &cobra.Command{
 		Use: "build [PROGRAM...]", Short: "Build programs of the cluster, or all: some five minutes at first, nothing when they are there",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			set, err := o.buildPrograms(cmd.Context(), cmd.ErrOrStderr(), args...)
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(o.out, set.Dir)
+			dir := set.Dir
+			if runtime == config.CRIO {
+				if dir, err = o.buildCRIO(cmd.Context(), cmd.ErrOrStderr()); err != nil {
+					return err
+				}
+			}
+			_, err = fmt.Fprintln(o.out, dir)
 			return err
 		},
+	}
+	runtimeFlag(cmd, &runtime)
+	return cmd
+}
+
+// runtimeFlag refuses a container runtime that is not known before anything is built.
+func runtimeFlag(cmd *cobra.Command, runtime *string) {
+	cmd.Flags().StringVar(runtime, "runtime", config.Containerd, "the container runtime: containerd or crio, which is built when it is asked for")
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if *runtime != config.Containerd && *runtime != config.CRIO {
+			return fmt.Errorf("--runtime %q: want containerd or crio", *runtime)
+		}
+		return nil
 	}
 }
 
@@ -113,7 +134,7 @@ func (o *options) image() *cobra.Command {
 	return cmd
 }
 
-// buildPrograms builds the named programs, or all. It asks for a compiler's packages only when there is something for cgo to compile.
+// buildPrograms builds the named programs, or all.
 func (o *options) buildPrograms(ctx context.Context, progress io.Writer, names ...string) (program.Set, error) {
 	l, unlock, err := o.forBuilding()
 	if err != nil {
@@ -124,16 +145,35 @@ func (o *options) buildPrograms(ctx context.Context, progress io.Writer, names .
 	if err != nil {
 		return program.Set{}, err
 	}
+	return set, o.fill(ctx, set, progress, names...)
+}
+
+// buildCRIO returns the directory of CRI-O's programs.
+func (o *options) buildCRIO(ctx context.Context, progress io.Writer) (string, error) {
+	l, unlock, err := o.forBuilding()
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	set, err := program.OpenRelease(ctx, l, program.CRIO())
+	if err != nil {
+		return "", err
+	}
+	return set.Dir, o.fill(ctx, set, progress)
+}
+
+// fill builds what is missing of a set. It asks for a compiler's packages only when there is something for cgo to compile.
+func (o *options) fill(ctx context.Context, set program.Set, progress io.Writer, names ...string) error {
 	missing, err := set.Missing(names...)
 	if err != nil {
-		return program.Set{}, err
+		return err
 	}
 	if slices.ContainsFunc(missing, func(r program.Recipe) bool { return r.Cgo }) {
 		if err := debian.Check(debian.Build); err != nil {
-			return program.Set{}, err
+			return err
 		}
 	}
-	return set, set.Build(ctx, missing, progress)
+	return set.Build(ctx, missing, progress)
 }
 
 // packImages wants the packages even when the images are there: their files are part of the images' key.

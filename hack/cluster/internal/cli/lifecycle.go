@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/hack/cluster/internal/cluster"
+	"istio-pod-network-controller/hack/cluster/internal/config"
 	"istio-pod-network-controller/hack/cluster/internal/debian"
 )
 
@@ -17,7 +18,8 @@ var errNotReady = errors.New("the cluster is not whole: `kc start NAME` starts w
 
 // up is all that a newcomer needs: it builds what is missing and says so.
 func (o *options) up() *cobra.Command {
-	return &cobra.Command{
+	var runtime string
+	cmd := &cobra.Command{
 		Use: "up", Short: "Start the cluster, after building what is missing; returns when pods can be made", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := o.cluster(cmd.ErrOrStderr())
@@ -25,7 +27,11 @@ func (o *options) up() *cobra.Command {
 				return err
 			}
 			// Before the long build, not after it.
-			if err := errors.Join(c.Check(), debian.Check(debian.Images, debian.Run)); err != nil {
+			packages := []debian.Step{debian.Images, debian.Run}
+			if runtime == config.CRIO {
+				packages = append(packages, debian.CRIO)
+			}
+			if err := errors.Join(c.Check(), debian.Check(packages...)); err != nil {
 				return err
 			}
 			set, err := o.buildPrograms(cmd.Context(), cmd.ErrOrStderr())
@@ -40,9 +46,17 @@ func (o *options) up() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.Up(cmd.Context(), cluster.Parts{Programs: set.Dir, Tools: store.Bin(), Images: archives})
+			parts := cluster.Parts{Programs: set.Dir, Tools: store.Bin(), Images: archives, Runtime: runtime}
+			if runtime == config.CRIO {
+				if parts.RuntimePrograms, err = o.buildCRIO(cmd.Context(), cmd.ErrOrStderr()); err != nil {
+					return err
+				}
+			}
+			return c.Up(cmd.Context(), parts)
 		},
 	}
+	runtimeFlag(cmd, &runtime)
+	return cmd
 }
 
 // down succeeds when nothing is up: scripts call it first to be sure.

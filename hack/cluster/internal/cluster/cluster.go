@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"istio-pod-network-controller/hack/cluster/internal/cgroup"
+	"istio-pod-network-controller/hack/cluster/internal/config"
 	"istio-pod-network-controller/hack/cluster/internal/cri"
 	"istio-pod-network-controller/hack/cluster/internal/layout"
 	"istio-pod-network-controller/hack/cluster/internal/nodefs"
@@ -19,7 +20,7 @@ import (
 
 // Cluster is the one cluster that a machine can hold:
 //   - the control plane (etcd, API server, controller manager, scheduler) in a network namespace,
-//   - the node (containerd, kubelet, kube-proxy and every pod) in a network, a mount and a UTS namespace,
+//   - the node (the container runtime, kubelet, kube-proxy and every pod) in a network, a mount and a UTS namespace,
 //   - one veth pair between the two, and no link or route to anything else.
 //
 // A process that only waits holds each set of namespaces. What is up is recorded in a file, so each command may be another process.
@@ -47,13 +48,22 @@ func NodeRoot(s *state.State) string { return fmt.Sprintf("/proc/%d/root", s.Nod
 
 // Runtime connects to the node's container runtime.
 func Runtime(s *state.State) (*cri.Client, error) {
-	return cri.Dial(NodeRoot(s) + "/run/containerd/containerd.sock")
+	return cri.Dial(NodeRoot(s) + config.Socket(s.Runtime))
+}
+
+// path lists the directories of the cluster's programs.
+func path(s *state.State) string {
+	dirs := s.Programs + ":" + s.Tools
+	if s.RuntimePrograms != "" {
+		dirs = s.RuntimePrograms + ":" + dirs
+	}
+	return dirs
 }
 
 // Environ is the environment of everything in the cluster: nothing of the caller's, whose proxies lead outside.
 func Environ(s *state.State) []string {
 	return []string{
-		"PATH=" + s.Programs + ":" + s.Tools + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"PATH=" + path(s) + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"HOME=/root",
 	}
 }

@@ -1,18 +1,20 @@
 package cluster
 
 import (
+	"cmp"
 	"path/filepath"
 	"strconv"
 
+	"istio-pod-network-controller/hack/cluster/internal/config"
 	"istio-pod-network-controller/hack/cluster/internal/layout"
 	"istio-pod-network-controller/hack/cluster/internal/plan"
 	"istio-pod-network-controller/hack/cluster/internal/space"
+	"istio-pod-network-controller/hack/cluster/internal/state"
 )
 
 // The daemons' names, which are also those of their logs.
 const (
 	etcd              = "etcd"
-	containerd        = "containerd"
 	apiServer         = "kube-apiserver"
 	controllerManager = "kube-controller-manager"
 	scheduler         = "kube-scheduler"
@@ -28,15 +30,15 @@ type command struct {
 }
 
 // commands lists every daemon's command line: text as a function of data.
-func commands(p plan.Plan, l layout.Layout, programs string) map[string]command {
-	program := func(name string) string { return filepath.Join(programs, name) }
+func commands(p plan.Plan, l layout.Layout, s *state.State) map[string]command {
+	program := func(name string) string { return filepath.Join(s.Programs, name) }
 	return map[string]command{
 		etcd:              {space.ControlPlane, append([]string{program(etcd)}, etcdFlags(l)...)},
 		apiServer:         {space.ControlPlane, append([]string{program(apiServer)}, apiServerFlags(p, l)...)},
 		controllerManager: {space.ControlPlane, append([]string{program(controllerManager)}, controllerManagerFlags(p, l)...)},
 		scheduler: {space.ControlPlane, append([]string{program(scheduler), "--bind-address=127.0.0.1", "--leader-elect=false"},
 			kubeconfigFlags(l, "scheduler")...)},
-		containerd: {space.Node, []string{program(containerd), "--config=/etc/containerd/config.toml"}},
+		s.Runtime: {space.Node, runtimeCommand(s)},
 		kubelet: {space.Node, []string{
 			program(kubelet), "--config=/etc/kubernetes/kubelet-config.yaml", "--kubeconfig=/etc/kubernetes/kubelet.yaml",
 			"--cert-dir=/var/lib/kubelet/pki", "--hostname-override=" + p.NodeName, "--node-ip=" + p.Node.Addrs(), "--v=2",
@@ -45,6 +47,14 @@ func commands(p plan.Plan, l layout.Layout, programs string) map[string]command 
 			program(kubeProxy), "--config=/etc/kubernetes/proxy-config.yaml", "--hostname-override=" + p.NodeName,
 		}},
 	}
+}
+
+func runtimeCommand(s *state.State) []string {
+	program := filepath.Join(cmp.Or(s.RuntimePrograms, s.Programs), s.Runtime)
+	if s.Runtime == config.CRIO {
+		return []string{program, "--config=/etc/crio/crio.conf"}
+	}
+	return []string{program, "--config=/etc/containerd/config.toml"}
 }
 
 // etcdFlags use plain HTTP: only the control plane is in the namespace.

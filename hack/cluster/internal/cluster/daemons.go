@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -32,7 +31,7 @@ func (c *Cluster) Start(ctx context.Context, name string) error {
 	})
 }
 
-// Stop ends a daemon in order. Containers go on without kubelet and containerd, as on a real node.
+// Stop ends a daemon in order. Containers go on without the kubelet and the container runtime, as on a real node.
 func (c *Cluster) Stop(name string) error {
 	return c.change(name, func(s *state.State) error { return s.Daemons[name].Stop(grace) })
 }
@@ -92,7 +91,7 @@ func (c *Cluster) startAgain(ctx context.Context, s *state.State, name string) e
 	if err := s.Save(c.Layout.State()); err != nil {
 		return err
 	}
-	if name != containerd {
+	if name != s.Runtime {
 		return nil
 	}
 	runtime, err := Runtime(s)
@@ -108,7 +107,7 @@ func (c *Cluster) startAgain(ctx context.Context, s *state.State, name string) e
 
 // launch starts one daemon in its namespaces and records it in s.
 func (c *Cluster) launch(s *state.State, name string) (ended <-chan error, err error) {
-	cmd := commands(c.Plan, c.Layout, s.Programs)[name]
+	cmd := commands(c.Plan, c.Layout, s)[name]
 	log, err := os.OpenFile(c.logFile(name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("open the log of %s: %w", name, err)
@@ -139,37 +138,4 @@ func (c *Cluster) Dialer(s *state.State) func(ctx context.Context, network, addr
 		})
 		return conn, err
 	}
-}
-
-// Load puts an image archive into the node's container runtime.
-func (c *Cluster) Load(ctx context.Context, s *state.State, archive string) error {
-	file, err := os.Open(archive)
-	if err != nil {
-		return fmt.Errorf("open the image: %w", err)
-	}
-	defer file.Close()
-	// Through its standard input, because the node may have another directory under the archive's path.
-	cmd := exec.CommandContext(ctx, filepath.Join(s.Programs, "ctr"), "--namespace=k8s.io", "images", "import", "--local", "-")
-	cmd.Env, cmd.Stdin = Environ(s), file
-	var out []byte
-	err = space.Do(s.Node.PID, space.Node, func() error {
-		var err error
-		out, err = cmd.CombinedOutput()
-		return err
-	})
-	if err != nil {
-		lines := strings.Split(strings.TrimSpace(string(out)), "\n") // warnings come first
-		return fmt.Errorf("load %s: %w: %s", filepath.Base(archive), err, lines[len(lines)-1])
-	}
-	return nil
-}
-
-// loadAll loads one image after the other: in parallel they would only slow the API server's start down.
-func (c *Cluster) loadAll(ctx context.Context, s *state.State, archives []string) error {
-	for _, archive := range archives {
-		if err := c.Load(ctx, s, archive); err != nil {
-			return err
-		}
-	}
-	return nil
 }

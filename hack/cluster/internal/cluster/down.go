@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"istio-pod-network-controller/hack/cluster/internal/cgroup"
+	"istio-pod-network-controller/hack/cluster/internal/config"
 	"istio-pod-network-controller/hack/cluster/internal/daemon"
 	"istio-pod-network-controller/hack/cluster/internal/state"
 )
@@ -54,7 +55,7 @@ func (c *Cluster) end() error {
 	if err != nil {
 		return err
 	}
-	for _, name := range []string{kubelet, containerd, kubeProxy, controllerManager, scheduler, apiServer, etcd} {
+	for _, name := range []string{kubelet, config.Containerd, config.CRIO, kubeProxy, controllerManager, scheduler, apiServer, etcd} {
 		if err := s.Daemons[name].Stop(0); err != nil {
 			return err
 		}

@@ -86,7 +86,9 @@ func (r *run) prepareNode() error {
 	if err := nodefs.Prepare(nodefs.Dirs{Scratch: c.scratch(), Data: c.Layout.Data()}); err != nil {
 		return err
 	}
-	files, err := config.Node{Plan: c.Plan, Programs: r.state.Programs, PauseImage: image.PauseTag}.Files()
+	files, err := config.Node{
+		Plan: c.Plan, Runtime: r.state.Runtime, Programs: r.state.Programs, RuntimePrograms: r.state.RuntimePrograms, Tools: r.state.Tools, PauseImage: image.PauseTag,
+	}.Files()
 	if err != nil {
 		return err
 	}

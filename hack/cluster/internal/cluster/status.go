@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"istio-pod-network-controller/hack/cluster/internal/config"
 	"istio-pod-network-controller/hack/cluster/internal/state"
 )
 
@@ -28,7 +29,10 @@ type Status struct {
 	Programs string `json:"programs"`
 	Tools    string `json:"tools"`
 	Logs     string `json:"logs"`
-	NodeName string `json:"nodeName"`
+	// Runtime is the container runtime's name, RuntimeSocket where it serves CRI on the node.
+	Runtime       string `json:"runtime"`
+	RuntimeSocket string `json:"runtimeSocket"`
+	NodeName      string `json:"nodeName"`
 	// The ranges, IPv4 first.
 	NodeIPs  string `json:"nodeIPs"`
 	Pods     string `json:"pods"`
@@ -45,7 +49,7 @@ func (c *Cluster) Status(s *state.State) Status {
 		Ready: s.Ready && s.Node.Alive() && s.ControlPlane.Alive(), Began: s.Began, Kubeconfig: c.Layout.Kubeconfig("admin"), Server: p.APIServer(),
 		NodeRoot: NodeRoot(s), NodePID: s.Node.PID, ControlPlanePID: s.ControlPlane.PID, Programs: s.Programs, Tools: s.Tools,
 		Logs: c.Layout.Logs(), NodeName: p.NodeName, NodeIPs: p.Node.Addrs(), Pods: p.NodePods.String(), Services: p.Services.String(),
-		World: p.World.String(), Daemons: map[string]bool{},
+		World: p.World.String(), Runtime: s.Runtime, RuntimeSocket: config.Socket(s.Runtime), Daemons: map[string]bool{},
 	}
 	for name, process := range s.Daemons {
 		status.Daemons[name] = process.Alive()
@@ -69,6 +73,7 @@ func (s Status) Print(w io.Writer) {
 		{"kubeconfig", s.Kubeconfig + " (inside: kc exec -- CMD)"},
 		{"node", s.NodeName + " " + s.NodeIPs},
 		{"node's files", s.NodeRoot},
+		{"container runtime", s.Runtime + " " + s.RuntimeSocket},
 		{"pods", s.Pods},
 		{"services", s.Services},
 		{"world", s.World},

@@ -22,13 +22,15 @@ type Parts struct {
 	Programs, Tools string
 	// Images are the archives that the node is to hold.
 	Images []string
+	// Runtime is the container runtime's name, RuntimePrograms where its programs are if that is not Programs.
+	Runtime, RuntimePrograms string
 }
 
 // run is one start, from nothing to a ready node:
 //   - note what the machine's settings are and make the node's cgroup,
 //   - make keys, certificates and kubeconfigs,
 //   - make both sets of namespaces and the link between them,
-//   - start containerd, etcd and the API server, and load the images meanwhile,
+//   - start the container runtime, etcd and the API server, and load the images meanwhile,
 //   - start the rest and wait until a pod can be made.
 //
 // Each step records what it leaves behind before the next one begins. Whichever fails, the end takes back what is recorded.
@@ -66,7 +68,8 @@ func (c *Cluster) Up(ctx context.Context, parts Parts) error {
 	r := &run{
 		cluster: c, parts: parts, began: time.Now(), ended: make(chan ending, 16),
 		state: &state.State{
-			Programs: parts.Programs, Tools: parts.Tools, Daemons: map[string]daemon.Process{}, Began: time.Now().Round(time.Second),
+			Programs: parts.Programs, Tools: parts.Tools, Runtime: parts.Runtime, RuntimePrograms: parts.RuntimePrograms,
+			Daemons: map[string]daemon.Process{}, Began: time.Now().Round(time.Second),
 		},
 	}
 	if err := r.start(ctx); err != nil {
@@ -170,7 +173,7 @@ func (r *run) prepareMachine() error {
 func (r *run) startFirst(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if err := r.launch(containerd, etcd, apiServer); err != nil {
+	if err := r.launch(r.state.Runtime, etcd, apiServer); err != nil {
 		return err
 	}
 	var err error

@@ -15,24 +15,53 @@ import (
 //go:embed files
 var files embed.FS
 
+// The container runtimes that a node may have.
+const (
+	Containerd = "containerd"
+	CRIO       = "crio"
+)
+
+// Socket is where a container runtime serves CRI: its usual path.
+func Socket(runtime string) string {
+	if runtime == CRIO {
+		return "/run/crio/crio.sock"
+	}
+	return "/run/containerd/containerd.sock"
+}
+
 // Node is what the node's daemons are configured with.
 type Node struct {
 	Plan plan.Plan
-	// Programs is the directory of runc.
-	Programs string
+	// Runtime is the container runtime's name.
+	Runtime string
+	// Programs is the directory of runc, RuntimePrograms that of the runtime's own, Tools that of the kit's.
+	Programs, RuntimePrograms, Tools string
 	// PauseImage is the sandboxes' image.
 	PauseImage string
 }
 
+// Socket is for the kubelet.
+func (n Node) Socket() string { return Socket(n.Runtime) }
+
 // Files renders the node's files, by their absolute path on the node.
 func (n Node) Files() (map[string]string, error) {
-	rendered := map[string]string{}
-	for path, name := range map[string]string{
-		"/etc/containerd/config.toml":         "containerd.toml",
+	sources := map[string]string{
 		"/etc/cni/net.d/10-bridge.conflist":   "10-bridge.conflist",
 		"/etc/kubernetes/kubelet-config.yaml": "kubelet.yaml",
 		"/etc/kubernetes/proxy-config.yaml":   "kube-proxy.yaml",
-	} {
+	}
+	switch n.Runtime {
+	case Containerd:
+		sources["/etc/containerd/config.toml"] = "containerd.toml"
+	case CRIO:
+		sources["/etc/crio/crio.conf"] = "crio.conf"
+		sources["/etc/containers/policy.json"] = "policy.json"
+		sources["/etc/containers/registries.conf"] = "registries.conf"
+	default:
+		return nil, fmt.Errorf("no container runtime %q: there are %s and %s", n.Runtime, Containerd, CRIO)
+	}
+	rendered := map[string]string{}
+	for path, name := range sources {
 		text, err := render(name, n)
 		if err != nil {
 			return nil, err

@@ -19,7 +19,15 @@ import (
 var update = flag.Bool("update", false, "rewrite the golden files")
 
 func TestNodeFilesMatchGolden(t *testing.T) {
-	for path, got := range nodeFiles(t) {
+	files := nodeFiles(t, Containerd)
+	for path, text := range nodeFiles(t, CRIO) {
+		if common, there := files[path]; !there {
+			files[path] = text
+		} else if want := strings.ReplaceAll(common, "containerd/containerd.sock", "crio/crio.sock"); text != want {
+			t.Errorf("%s differs by more than the socket:\n%s", path, cmp.Diff(want, text))
+		}
+	}
+	for path, got := range files {
 		golden := filepath.Join("testdata", filepath.Base(path))
 		if *update {
 			if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
@@ -43,7 +51,7 @@ func TestConflistGivesEachPodBothFamilies(t *testing.T) {
 			IPAM struct{ Ranges [][]struct{ Subnet string } }
 		}
 	}
-	if err := json.Unmarshal([]byte(nodeFiles(t)["/etc/cni/net.d/10-bridge.conflist"]), &list); err != nil {
+	if err := json.Unmarshal([]byte(nodeFiles(t, Containerd)["/etc/cni/net.d/10-bridge.conflist"]), &list); err != nil {
 		t.Fatal(err)
 	}
 	var got []string
@@ -56,7 +64,7 @@ func TestConflistGivesEachPodBothFamilies(t *testing.T) {
 }
 
 func TestYAMLFilesParse(t *testing.T) {
-	for path, text := range nodeFiles(t) {
+	for path, text := range nodeFiles(t, Containerd) {
 		if !strings.HasSuffix(path, ".yaml") {
 			continue
 		}
@@ -90,9 +98,18 @@ func TestKubeconfigHoldsServerAndUser(t *testing.T) {
 	}
 }
 
-func nodeFiles(t *testing.T) map[string]string {
+func TestFiles_runtimeThatIsNotKnown_isRefused(t *testing.T) {
+	if _, err := (Node{Plan: plan.Default(), Runtime: "docker"}).Files(); err == nil || !strings.Contains(err.Error(), `"docker"`) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func nodeFiles(t *testing.T, runtime string) map[string]string {
 	t.Helper()
-	files, err := Node{Plan: plan.Default(), Programs: "/programs", PauseImage: "localhost/pause:1"}.Files()
+	n := Node{
+		Plan: plan.Default(), Runtime: runtime, Programs: "/programs", RuntimePrograms: "/programs-of-the-runtime", Tools: "/tools", PauseImage: "localhost/pause:1",
+	}
+	files, err := n.Files()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,6 +29,7 @@ const (
 	Build  Step = "build"
 	Images Step = "images"
 	Run    Step = "up"
+	CRIO   Step = "crio"
 )
 
 // Packages lists what some steps need, each package once.

@@ -31,8 +31,8 @@ const (
 	nginxStream = "/usr/lib/nginx/modules/ngx_stream_module.so"
 )
 
-// OwnCommands are the commands of this module that become images, by directory name below cmd/.
-func OwnCommands() []string { return []string{"pause", "testapp", "testproxy"} }
+// OwnCommands are the commands of this module that become images or that the node runs, by directory name below cmd/.
+func OwnCommands() []string { return []string{"pause", "testapp", "testproxy", "runcfit"} }
 
 // debianPrograms are the real tools of the tools image; what busybox has under the same name is left out.
 func debianPrograms() []string {

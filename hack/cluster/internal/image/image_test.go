@@ -28,6 +28,9 @@ func TestWrittenImageHoldsConfigAndFiles(t *testing.T) {
 	if err := Write(file, spec); err != nil {
 		t.Fatal(err)
 	}
+	if got, err := NameIn(file); got != spec.Tag {
+		t.Errorf("the archive's name is %q, %v", got, err)
+	}
 	tag, err := name.NewTag(spec.Tag)
 	if err != nil {
 		t.Fatal(err)

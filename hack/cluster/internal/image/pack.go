@@ -4,6 +4,7 @@ package image
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -61,6 +62,18 @@ func Write(file string, s Spec) error {
 		return fmt.Errorf("keep image %s: %w", s.Tag, err)
 	}
 	return nil
+}
+
+// NameIn is the name of the one image in a docker-archive.
+func NameIn(file string) (string, error) {
+	manifest, err := tarball.LoadManifest(func() (io.ReadCloser, error) { return os.Open(file) })
+	if err != nil {
+		return "", fmt.Errorf("read the archive, which must be a docker-archive: %w", err)
+	}
+	if len(manifest) != 1 || len(manifest[0].RepoTags) != 1 {
+		return "", errors.New("the archive must hold one image with one name")
+	}
+	return manifest[0].RepoTags[0], nil
 }
 
 // OCI packs the image as registries have it, with OCI's media types. Tag is not used.

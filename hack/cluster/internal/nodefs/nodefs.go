@@ -32,11 +32,13 @@ func Own() []string { return append(layered(), "/run", "/var/run") }
 
 // blank are directories that start empty, whatever the machine has there: another cluster's settings must not be read.
 func blank() []string {
-	return []string{"/etc/cni", "/etc/containerd", "/etc/kubernetes", "/opt/cni", "/var/log/pods", "/var/log/containers"}
+	return []string{"/etc/cni", "/etc/containerd", "/etc/containers", "/etc/crio", "/etc/kubernetes", "/opt/cni", "/var/log/pods", "/var/log/containers"}
 }
 
 // stored are as blank, but kept in Data.
-func stored() []string { return []string{"/var/lib/cni", "/var/lib/containerd", "/var/lib/kubelet"} }
+func stored() []string {
+	return []string{"/var/lib/cni", "/var/lib/containerd", "/var/lib/containers", "/var/lib/kubelet"}
+}
 
 // Prepare mounts the node's view, in a mount namespace that is new, before anything else runs there:
 //   - part from the machine, so that no mount propagates back,

@@ -28,7 +28,9 @@ type Set struct {
 	// Dir holds the programs. It is named by the pins, so a change of them is another directory.
 	Dir     string
 	recipes []Recipe
+	native  map[string]string
 	pins    string // directory of the module that pins the programs
+	tags    string
 	ldflags string
 }
 
@@ -38,14 +40,22 @@ func Open(ctx context.Context, l layout.Layout) (Set, error) {
 	if err != nil {
 		return Set{}, err
 	}
-	compiler, err := goCommand(ctx, l.Pins(), "env", "GOVERSION").Output()
+	compiler, err := goVersion(ctx, l.Pins())
 	if err != nil {
-		return Set{}, fmt.Errorf("ask go for its version (Go 1.26 must be in PATH): %w", err)
+		return Set{}, err
 	}
-	s := Set{recipes: Recipes(), pins: l.Pins(), ldflags: "-s -w " + stamp(version)}
-	k, err := key(strings.TrimSpace(string(compiler)), s.ldflags, s.recipes, s.pins)
+	s := Set{recipes: Recipes(), pins: l.Pins(), tags: tags, ldflags: "-s -w " + stamp(version)}
+	k, err := key(compiler, s.ldflags, s.recipes, s.pins)
 	s.Dir = filepath.Join(l.Cache, k, "bin")
 	return s, err
+}
+
+func goVersion(ctx context.Context, dir string) (string, error) {
+	version, err := goCommand(ctx, dir, "env", "GOVERSION").Output()
+	if err != nil {
+		return "", fmt.Errorf("ask go for its version (Go 1.26 must be in PATH): %w", err)
+	}
+	return strings.TrimSpace(string(version)), nil
 }
 
 // Missing lists which of the named programs, or of all, are not there yet.
@@ -72,6 +82,9 @@ func (s Set) Missing(names ...string) ([]Recipe, error) {
 // fails, and packages that were compiled stay in Go's cache.
 func (s Set) Build(ctx context.Context, missing []Recipe, out io.Writer) error {
 	start := time.Now()
+	if err := s.buildNative(ctx, out); err != nil {
+		return err
+	}
 	for _, step := range steps(missing) {
 		fmt.Fprintf(out, "%7.1fs  building %s\n", time.Since(start).Seconds(), strings.Join(outputs(step), ", "))
 		stop := everyHeartbeat(func() {
@@ -116,7 +129,7 @@ func outputs(step []Recipe) []string {
 
 // measure asks go how many packages a step has. What go says meanwhile, as which modules it downloads, goes to out.
 func (s Set) measure(ctx context.Context, step []Recipe, out io.Writer) (*meter, error) {
-	args := []string{"list", "-deps", "-tags", tags}
+	args := []string{"list", "-deps", "-tags", s.tags}
 	for _, r := range step {
 		args = append(args, r.Package)
 	}
@@ -146,7 +159,7 @@ func (s Set) build(ctx context.Context, step []Recipe, m *meter) error {
 		return fmt.Errorf("make the programs' directory: %w", err)
 	}
 	defer os.RemoveAll(partial) //nolint:errcheck // the next build removes it, too
-	args := []string{"build", "-v", "-trimpath", "-buildvcs=false", "-tags", tags, "-gcflags", Gcflags, "-ldflags", s.ldflags, "-o", partial + "/"}
+	args := []string{"build", "-v", "-trimpath", "-buildvcs=false", "-tags", s.tags, "-gcflags", Gcflags, "-ldflags", s.ldflags, "-o", partial + "/"}
 	for _, r := range step {
 		args = append(args, r.Package)
 	}

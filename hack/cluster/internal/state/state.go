@@ -27,6 +27,10 @@ type State struct {
 	// Programs and Tools are directories of programs; PATH of what runs in the cluster starts with them.
 	Programs string `json:"programs"`
 	Tools    string `json:"tools"`
+	// Runtime is the name of the container runtime, which is also its daemon's, and RuntimePrograms the directory of its programs if they
+	// are not among the others.
+	Runtime         string `json:"runtime"`
+	RuntimePrograms string `json:"runtimePrograms,omitempty"`
 	// Sysctls are the machine's settings as they were.
 	Sysctls map[string]string `json:"sysctls"`
 	// Controllers are the cgroup controllers that were switched on for the node.
