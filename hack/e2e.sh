@@ -4,6 +4,7 @@
 # E2E_BACKENDS lists what programs the kernel, a round each in the same cluster: "nftables iptables" unless it says otherwise, "none" for no such round.
 # E2E_HOOKS lists the ways to leave no window, a round each behind those, and "lifecycle", the chart's upgrade, rollback and removal:
 # "nri required powercut wait cni lifecycle" unless it says otherwise.
+# E2E_RUNTIME is the node's container runtime: containerd unless it says crio.
 # E2E_CHURN is how many pods come and go in one of them: 20 unless it says otherwise.
 # E2E_SIDECAR_CHURN is how many pods whose proxies the agent runs come and go, also while the agent is updated; E2E_SIDECARS how many proxies are upgraded under load: 10
 # each unless they say otherwise. Their full sizes are 100 and 30. E2E_ROLLED is how many proxies one roll-out replaces under load: 6 unless
@@ -25,6 +26,7 @@ kc=hack/cluster/kc
 keep=${E2E_KEEP:-}
 read -ra backends <<<"${E2E_BACKENDS:-nftables iptables}"
 hooks=" ${E2E_HOOKS-nri required powercut wait cni lifecycle} "
+runtime=${E2E_RUNTIME:-containerd}
 
 # known VARIABLE VALUE KNOWN...: a word that is not known would run nothing, and pass.
 known() {
@@ -37,6 +39,7 @@ known() {
 }
 for word in "${backends[@]}"; do known E2E_BACKENDS "$word" nftables iptables none; done
 for word in $hooks; do known E2E_HOOKS "$word" nri required powercut wait cni lifecycle; done
+known E2E_RUNTIME "$runtime" containerd crio
 if [[ ${E2E_BENCH:-} ]]; then known E2E_BENCH "$E2E_BENCH" small; fi
 if ((${#backends[@]} == 0)); then known E2E_BACKENDS '' nftables iptables none; fi
 if [[ ${backends[*]}$hooks =~ ^(none)?\ *$ ]]; then
@@ -164,14 +167,16 @@ lifecycle() {
   E2E_FRESH=$fresh E2E_CHART_BEFORE=$charts/$name-0.0.9.tgz E2E_CHART=$PWD/chart/$name tests lifecycle 15m "${asked[@]}"
 }
 
-hack/preflight.sh build images up e2e
+preflight=(build images up e2e)
+if [[ $runtime == crio ]]; then preflight+=(crio); fi
+hack/preflight.sh "${preflight[@]}"
 say "building the image and the tests"
 if [[ -z ${HELM:-} || ! -x ${HELM:-} ]]; then HELM=$(make -s print-helm); fi
 export HELM
 make -s image
 if [[ " ${backends[*]} " == *" iptables "* ]]; then make -s image-iptables; fi
 CGO_ENABLED=0 go -C test/e2e test -c -o "$PWD/build/e2e.test" .
-hack/cluster/kc build
+hack/cluster/kc build --runtime "$runtime"
 hack/cluster/kc images
 
 if $kc status >/dev/null 2>&1; then
@@ -183,7 +188,7 @@ else
   say "starting the cluster"
   mine=1
   trap finish EXIT
-  $kc up
+  $kc up --runtime "$runtime"
 fi
 trap finish EXIT
 

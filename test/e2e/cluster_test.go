@@ -33,6 +33,10 @@ type node struct {
 	NodePID  int    // a process in the node's namespaces
 	NodeName string
 	NodeIPs  string
+	Tools    string // the images' directory is above it
+	// The container runtime: its daemon's name, and its socket on the node.
+	Runtime       string
+	RuntimeSocket string
 }
 
 // ip is the node's IPv4 address.
@@ -69,12 +73,9 @@ func connect() (*cluster, error) {
 	return c, c.dialRuntime()
 }
 
-// runtimeSocket is below the node's root.
-const runtimeSocket = "/run/containerd/containerd.sock"
-
 // dialRuntime prepares a connection; nothing is sent before the first question.
 func (c *cluster) dialRuntime() error {
-	conn, err := grpc.NewClient("unix://"+c.node.NodeRoot+runtimeSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+c.node.NodeRoot+c.node.RuntimeSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return fmt.Errorf("connect to the container runtime: %w", err)
 	}

@@ -85,7 +85,7 @@ func (s *space) awaitEvent(t *testing.T, pod, reason, words string) {
 //e2e:rounds nri cni
 func TestEarlyComesBackAfterTheRuntime(t *testing.T) {
 	s := newSpace(t, asked())
-	s.restartDaemon(t, "containerd")
+	s.restartDaemon(t, s.node.Runtime)
 	s.awaitConnected(t)
 	caught := catchAll(t)
 	s.create(t, dialer("after", asked(), 1, caught.port))

@@ -40,7 +40,7 @@ func TestLifecycleEachWayToLeave(t *testing.T) {
 	s := newQuietSpace(t, nil)
 	s.remove(t, r)
 	// What proxies of other tests have left, shared ones too.
-	if cleaned := finish(t, program, cleaning(s.node.NodeRoot)...); cleaned.code != 0 {
+	if cleaned := finish(t, program, cleaning(s.node.NodeRoot, s.node.RuntimeSocket)...); cleaned.code != 0 {
 		t.Errorf("clean: %+v", cleaned)
 	}
 	fresh := freshTraces(t)
@@ -202,22 +202,22 @@ func wantResult(t *testing.T, name, level, words string, args ...string) {
 func (s *space) wantClean(t *testing.T, image, home string) {
 	t.Helper()
 	good, leads, root := "/"+sidecarRoot+"/good", "/"+sidecarRoot+"/leads", s.node.NodeRoot
-	dry := finish(t, program, append(cleaning(root), "--dry-run")...)
+	dry := finish(t, program, append(cleaning(root, s.node.RuntimeSocket), "--dry-run")...)
 	if want := fmt.Sprintf("would be removed: %[1]s%[2]s\nwould be removed: %[1]s%[3]s\nwould be removed: %[1]s%[4]s\n", root, home, good, leads); dry.out != want {
 		t.Errorf("dry: %+v, want %s", dry, want)
 	}
 	if _, err := os.Stat(root + home); err != nil {
 		t.Errorf("after a dry run: %v", err)
 	}
-	if out, want := s.onNode(t, image, cleaning("/host")...), fmt.Sprintf("removed /host%s\nremoved /host%s\nremoved /host%s\n", home, good, leads); out != want {
+	if out, want := s.onNode(t, image, cleaning("/host", s.node.RuntimeSocket)...), fmt.Sprintf("removed /host%s\nremoved /host%s\nremoved /host%s\n", home, good, leads); out != want {
 		t.Errorf("clean: %s, want %s", out, want)
 	}
 }
 
 // cleaning is the command that removes what proxies have left on the node whose root is there.
-func cleaning(root string) []string {
+func cleaning(root, socket string) []string {
 	return []string{
-		"sidecar", "clean", "--runtime-endpoint", "unix://" + root + "/run/containerd/containerd.sock",
+		"sidecar", "clean", "--runtime-endpoint", "unix://" + root + socket,
 		"--sidecar-root", root + "/" + sidecarRoot, "--shared-root", root + leftDirectory + "/shared",
 	}
 }

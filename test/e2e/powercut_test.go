@@ -258,7 +258,7 @@ func (r *powerRun) reconnect() {
 // awaitRuntime returns once the container runtime takes connections. The test's own client would look again in seconds only.
 func (r *powerRun) awaitRuntime(ctx context.Context) {
 	for ; ctx.Err() == nil; pause(ctx, 50*time.Millisecond) {
-		if conn, err := net.Dial("unix", r.node.NodeRoot+runtimeSocket); err == nil {
+		if conn, err := net.Dial("unix", r.node.NodeRoot+r.node.RuntimeSocket); err == nil {
 			_ = conn.Close()
 			return
 		}

@@ -83,7 +83,7 @@ func onTmpfs(path string) bool {
 func (c *cluster) wantNotOnDisk(t *testing.T, secret []byte) {
 	t.Helper()
 	files := 0
-	for _, dir := range []string{"var/log", "var/lib/kubelet", "var/lib/containerd/io.containerd.metadata.v1.bolt"} {
+	for _, dir := range []string{"var/log", "var/lib/kubelet", "var/lib/containerd/io.containerd.metadata.v1.bolt", "var/lib/containers/storage/overlay-containers"} {
 		must(t, filepath.WalkDir(filepath.Join(c.node.NodeRoot, dir), func(path string, entry fs.DirEntry, err error) error {
 			switch {
 			case errors.Is(err, fs.ErrNotExist): // pods come and go

@@ -1,19 +1,23 @@
 package e2e
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
+	"path"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
+	pusher "github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
 // registrySecret has the credentials of the registry. It is in the chart's value sidecars.secrets.
@@ -42,27 +46,33 @@ func serveRegistry(t *testing.T, c *cluster) string {
 	t.Cleanup(func() { _ = server.Close() })
 
 	host := l.Addr().String()
-	dir := filepath.Join(c.node.NodeRoot, "etc/containerd/certs.d", host) // the runtime reads it at each pull
-	must(t, os.MkdirAll(dir, 0o755))
-	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
-	must(t, os.WriteFile(filepath.Join(dir, "hosts.toml"), []byte(`server = "http://`+host+`"`+"\n"), 0o600))
+	c.pullPlainly(t, host)
 	return host
 }
 
-// push puts an image of the node into the registry, under a name that the node does not have.
-func (c *cluster) push(t *testing.T, image, remote string) {
+// pullPlainly has the runtime ask a registry by plain HTTP. containerd reads its file at each pull, CRI-O when the directory changes.
+func (c *cluster) pullPlainly(t *testing.T, host string) {
 	t.Helper()
-	c.ctr(t, "push", "--plain-http", "--user", registryUser+":"+registryPassword, remote, image)
-	t.Cleanup(func() { c.ctr(t, "rm", remote) }) // once it was pulled
+	file, text := "etc/containerd/certs.d/"+host+"/hosts.toml", `server = "http://`+host+`"`+"\n"
+	if c.node.Runtime == "crio" {
+		file, text = "etc/containers/registries.conf.d/"+host+".conf", "[[registry]]\nlocation = "+strconv.Quote(host)+"\ninsecure = true\n"
+	}
+	file = filepath.Join(c.node.NodeRoot, file)
+	must(t, os.MkdirAll(filepath.Dir(file), 0o755))
+	must(t, os.WriteFile(file, []byte(text), 0o600))
+	t.Cleanup(func() { must(t, os.Remove(file)) })
 }
 
-// ctr runs the runtime's tool for images on the node.
-func (c *cluster) ctr(t *testing.T, args ...string) {
+// push puts one of the cluster's images into the registry, under a name that the node does not have.
+func (c *cluster) push(t *testing.T, image, remote string) {
 	t.Helper()
-	argv := append([]string{"node", "--", "ctr", "--namespace", "k8s.io", "images"}, args...)
-	if out, err := exec.CommandContext(context.WithoutCancel(t.Context()), "kc", argv...).CombinedOutput(); err != nil {
-		t.Fatalf("ctr images %s: %v\n%s", args[0], err, out)
-	}
+	from, err := name.NewTag(image)
+	must(t, err)
+	to, err := name.NewTag(remote, name.Insecure)
+	must(t, err)
+	found, err := tarball.ImageFromPath(filepath.Join(filepath.Dir(c.node.Tools), path.Base(from.RepositoryStr())+".tar"), &from)
+	must(t, err)
+	must(t, pusher.Write(to, found, pusher.WithContext(t.Context()), pusher.WithAuth(&authn.Basic{Username: registryUser, Password: registryPassword})))
 }
 
 // dockerConfig is what a Secret of type kubernetes.io/dockerconfigjson holds.

@@ -128,7 +128,7 @@ func TestSidecarsAreUpgradedWithoutALostConnection(t *testing.T) {
 	wantDone := finishedProxy(t)
 	for i, trouble := range []func(){
 		// In this order: the kubelet does not start without the runtime.
-		func() { m.killAgent(t) }, func() { m.restartDaemon(t, "containerd"); m.restartDaemon(t, "kubelet") },
+		func() { m.killAgent(t) }, func() { m.restartDaemon(t, m.node.Runtime); m.restartDaemon(t, "kubelet") },
 	} {
 		began := time.Now()
 		before, err := m.sidecar(t.Context(), pods[0].Name)

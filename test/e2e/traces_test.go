@@ -145,7 +145,7 @@ func describeFile(path string) (string, error) {
 
 // perPod reports whether something is made for each pod and goes with it; traceStrays looks for those that have not gone.
 func perPod(path string) bool {
-	for _, dir := range []string{"/run/netns/", "/var/run/netns/", "/var/lib/kubelet/pods/", "/run/containerd/", "/var/lib/containerd/"} {
+	for _, dir := range []string{"/run/netns/", "/var/run/netns/", "/var/lib/kubelet/pods/", "/run/containerd/", "/var/lib/containerd/", "/run/containers/", "/var/lib/containers/"} {
 		if strings.HasPrefix(path, dir) {
 			return true
 		}

@@ -113,7 +113,7 @@ func TestAlwaysNothingBypassesTheProxyInTrouble(t *testing.T) {
 	}{
 		{"the agent is killed", func() { s.killAgent(t) }},
 		{"the agent stands still", func() { s.stopAgent(t, 5*time.Second) }},
-		{"the container runtime is restarted", func() { s.restartDaemon(t, "containerd") }},
+		{"the container runtime is restarted", func() { s.restartDaemon(t, s.node.Runtime) }},
 		{"the kubelet is restarted", func() { s.restartDaemon(t, "kubelet") }},
 		{"the agent is updated", func() { s.rollAgent(t) }},
 	}
