@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -35,14 +36,15 @@ func measureProxyStarts(b *testing.B) []row {
 	b.Helper()
 	m := newManaged(b)
 	w := m.watchProxies(b)
-	var made, conditioned, reported []float64
+	var made, conditioned, reported, crashed []float64
 	for i := range few(proxyStarts) {
 		name := fmt.Sprintf("managed-%d", i)
-		m.startManaged(b, plainPod(name))
+		pod := m.startManaged(b, plainPod(name))
 		at := w.await(b, name, "sandbox", managedProxy, "condition", "ManagedProxy 0")
 		since := func(what string) float64 { return milliseconds(at[what].Sub(at["sandbox"])) }
 		made, conditioned, reported = append(made, since(managedProxy)), append(conditioned, since("condition")), append(reported, since("ManagedProxy 0"))
 		if i > 0 {
+			crashed = append(crashed, m.measureCrash(b, pod))
 			m.end(b, name)
 		}
 	}
@@ -52,7 +54,34 @@ func measureProxyStarts(b *testing.B) []row {
 		newRow(ready+", against the proxy's container being started", "ms p95", quantile(conditioned, 95), quantile(made, 95), "reported"),
 		newRow("from the sandbox being ready to the ManagedProxy saying so", "ms p50", quantile(reported, 50), 0, "reported"),
 	}
+	const next = "from a proxy's crash to the start of the next one"
+	rows = append(rows, newRow(next, "ms p50", quantile(crashed, 50), 0, "< 300"), newRow(next, "ms p95", quantile(crashed, 95), 0, "reported"))
 	return append(rows, m.measureUpgrades(b, w)...)
+}
+
+// measureCrash kills a pod's proxy, and returns after how many milliseconds the runtime has started the next one.
+func (m managed) measureCrash(b *testing.B, pod *corev1.Pod) float64 {
+	b.Helper()
+	pid := m.containerPID(b, pod, managedProxy)
+	began := time.Now()
+	must(b, syscall.Kill(pid, syscall.SIGKILL))
+	var started time.Time
+	eventually(b, "the next proxy of "+pod.Name, func(ctx context.Context) error {
+		list, err := m.proxies(ctx)
+		if err != nil {
+			return err
+		}
+		for _, c := range list {
+			if c.GetMetadata().GetAttempt() != 1 || c.GetLabels()["io.kubernetes.pod.uid"] != string(pod.UID) || c.GetState() != criv1.ContainerState_CONTAINER_RUNNING {
+				continue
+			}
+			status, err := m.runtime.ContainerStatus(ctx, &criv1.ContainerStatusRequest{ContainerId: c.GetId()})
+			started = time.Unix(0, status.GetStatus().GetStartedAt())
+			return err
+		}
+		return fmt.Errorf("not among %d", len(list))
+	})
+	return milliseconds(started.Sub(began))
 }
 
 // measureUpgrades changes the profile of the one pod that is left, and waits each time until its new proxy serves.
