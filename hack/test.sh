@@ -127,23 +127,6 @@ chart_tests() {
   run -count=1 ./admission...
 }
 
-# release VERSION builds containerd from its own module, which pins what it is made of, and prints its directory. It runs in $(...), where a
-# command that fails ends nothing by itself.
-release() {
-  local module=github.com/containerd/containerd/v2 source dir
-  if [[ $1 == 1.* ]]; then module=${module%/v2}; fi
-  dir=${XDG_CACHE_HOME:-$HOME/.cache}/istio-pod-network-controller/containerd/$1-$(go env GOVERSION)
-  if [[ ! -d $dir ]]; then
-    say "building containerd $1: about two minutes of CPU, once" >&2
-    source=$(GOWORK=off go mod download -json "$module@v$1" | sed -nE 's/^\t"Dir": "(.*)",$/\1/p') || { echo "cannot download $module@v$1" >&2; return 1; }
-    rm -rf "$dir.partial"
-    CGO_ENABLED=0 GOWORK=off go -C "$source" build -mod=readonly -trimpath -buildvcs=false -tags 'no_btrfs no_zfs no_devmapper' \
-      -ldflags '-s -w' -o "$dir.partial/" ./cmd/containerd ./cmd/containerd-shim-runc-v2 || return
-    mv "$dir.partial" "$dir"
-  fi
-  printf '%s\n' "$dir"
-}
-
 # runtime_tests VERSION...: containerd and its children see only their own processes and mounts, and end with the test.
 runtime_tests() {
   local version dir status=0 log=build/test-runtimes.log
@@ -151,7 +134,7 @@ runtime_tests() {
   CONTAINERDS=$(hack/cluster/kc build containerd containerd-shim-runc-v2 ctr runc)
   PATH=$CONTAINERDS:$PATH
   for version in "$@"; do
-    dir=$(release "$version")
+    dir=$(hack/cluster/kc build --containerd "$version" containerd)
     CONTAINERDS+=:$dir
   done
   mkdir -p build

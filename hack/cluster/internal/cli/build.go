@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,7 +33,7 @@ func (o *options) deps() *cobra.Command {
 
 // build prints the directory of the programs, for scripts.
 func (o *options) build() *cobra.Command {
-	var runtime string
+	var runtime runtimeChoice
 	cmd := &cobra.Command{
 		Use: "build [PROGRAM...]", Short: "Build programs of the cluster, or all: some five minutes at first, nothing when they are there",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -40,26 +41,31 @@ func (o *options) build() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			dir := set.Dir
-			if runtime == config.CRIO {
-				if dir, err = o.buildCRIO(cmd.Context(), cmd.ErrOrStderr()); err != nil {
-					return err
-				}
+			dir, err := o.buildRuntime(cmd.Context(), cmd.ErrOrStderr(), runtime)
+			if err != nil {
+				return err
 			}
-			_, err = fmt.Fprintln(o.out, dir)
+			_, err = fmt.Fprintln(o.out, cmp.Or(dir, set.Dir))
 			return err
 		},
 	}
-	runtimeFlag(cmd, &runtime)
+	runtime.flags(cmd)
 	return cmd
 }
 
-// runtimeFlag refuses a container runtime that is not known before anything is built.
-func runtimeFlag(cmd *cobra.Command, runtime *string) {
-	cmd.Flags().StringVar(runtime, "runtime", config.Containerd, "the container runtime: containerd or crio, which is built when it is asked for")
+// runtimeChoice is the container runtime that a user asks for.
+type runtimeChoice struct{ name, containerd string }
+
+// flags refuses a container runtime that is not known before anything is built.
+func (r *runtimeChoice) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&r.name, "runtime", config.Containerd, "the container runtime: containerd or crio, which is built when it is asked for")
+	cmd.Flags().StringVar(&r.containerd, "containerd", "", "another release of containerd, such as 1.7.35, which is built from its own module")
 	cmd.PreRunE = func(*cobra.Command, []string) error {
-		if *runtime != config.Containerd && *runtime != config.CRIO {
-			return fmt.Errorf("--runtime %q: want containerd or crio", *runtime)
+		switch {
+		case r.name != config.Containerd && r.name != config.CRIO:
+			return fmt.Errorf("--runtime %q: want containerd or crio", r.name)
+		case r.name == config.CRIO && r.containerd != "":
+			return errors.New("--runtime crio and --containerd: choose one")
 		}
 		return nil
 	}
@@ -148,14 +154,21 @@ func (o *options) buildPrograms(ctx context.Context, progress io.Writer, names .
 	return set, o.fill(ctx, set, progress, names...)
 }
 
-// buildCRIO returns the directory of CRI-O's programs.
-func (o *options) buildCRIO(ctx context.Context, progress io.Writer) (string, error) {
+// buildRuntime returns the directory of a runtime's programs, or "" if they are among the cluster's.
+func (o *options) buildRuntime(ctx context.Context, progress io.Writer, r runtimeChoice) (string, error) {
+	release := program.Containerd(r.containerd)
+	switch {
+	case r.name == config.CRIO:
+		release = program.CRIO()
+	case r.containerd == "":
+		return "", nil
+	}
 	l, unlock, err := o.forBuilding()
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
-	set, err := program.OpenRelease(ctx, l, program.CRIO())
+	set, err := program.OpenRelease(ctx, l, release)
 	if err != nil {
 		return "", err
 	}

@@ -18,7 +18,7 @@ var errNotReady = errors.New("the cluster is not whole: `kc start NAME` starts w
 
 // up is all that a newcomer needs: it builds what is missing and says so.
 func (o *options) up() *cobra.Command {
-	var runtime string
+	var runtime runtimeChoice
 	cmd := &cobra.Command{
 		Use: "up", Short: "Start the cluster, after building what is missing; returns when pods can be made", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -28,7 +28,7 @@ func (o *options) up() *cobra.Command {
 			}
 			// Before the long build, not after it.
 			packages := []debian.Step{debian.Images, debian.Run}
-			if runtime == config.CRIO {
+			if runtime.name == config.CRIO {
 				packages = append(packages, debian.CRIO)
 			}
 			if err := errors.Join(c.Check(), debian.Check(packages...)); err != nil {
@@ -46,16 +46,14 @@ func (o *options) up() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			parts := cluster.Parts{Programs: set.Dir, Tools: store.Bin(), Images: archives, Runtime: runtime}
-			if runtime == config.CRIO {
-				if parts.RuntimePrograms, err = o.buildCRIO(cmd.Context(), cmd.ErrOrStderr()); err != nil {
-					return err
-				}
+			parts := cluster.Parts{Programs: set.Dir, Tools: store.Bin(), Images: archives, Runtime: runtime.name}
+			if parts.RuntimePrograms, err = o.buildRuntime(cmd.Context(), cmd.ErrOrStderr(), runtime); err != nil {
+				return err
 			}
 			return c.Up(cmd.Context(), parts)
 		},
 	}
-	runtimeFlag(cmd, &runtime)
+	runtime.flags(cmd)
 	return cmd
 }
 

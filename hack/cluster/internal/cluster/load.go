@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -44,7 +45,7 @@ func (c *Cluster) Load(ctx context.Context, s *state.State, archive string) erro
 // loader is the command that reads an archive from its standard input.
 func loader(s *state.State, archive string) ([]string, error) {
 	if s.Runtime == config.Containerd {
-		return []string{filepath.Join(s.Programs, "ctr"), "--namespace=k8s.io", "images", "import", "--local", "-"}, nil
+		return []string{filepath.Join(cmp.Or(s.RuntimePrograms, s.Programs), "ctr"), "--namespace=k8s.io", "images", "import", "--local", "-"}, nil
 	}
 	name, err := image.NameIn(archive)
 	// The options are those of crio.conf.

@@ -53,6 +53,9 @@ func (n Node) Files() (map[string]string, error) {
 	switch n.Runtime {
 	case Containerd:
 		sources["/etc/containerd/config.toml"] = "containerd.toml"
+		if n.RuntimePrograms != "" { // another release than the pins'
+			sources["/etc/containerd/config.toml"] = "containerd-2.toml"
+		}
 	case CRIO:
 		sources["/etc/crio/crio.conf"] = "crio.conf"
 		sources["/etc/containers/policy.json"] = "policy.json"

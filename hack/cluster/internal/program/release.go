@@ -38,6 +38,19 @@ func CRIO() Release {
 	}
 }
 
+// Containerd is a release of containerd, such as 1.7.35, with its shim and its tool.
+func Containerd(version string) Release {
+	module := "github.com/containerd/containerd/v2"
+	if strings.HasPrefix(version, "1.") {
+		module = strings.TrimSuffix(module, "/v2")
+	}
+	r := Release{name: "containerd", module: module, version: "v" + version, tags: tags}
+	for _, command := range []string{"containerd", "containerd-shim-runc-v2", "ctr"} {
+		r.recipes = append(r.recipes, Recipe{Output: command, Package: module + "/cmd/" + command})
+	}
+	return r
+}
+
 // OpenRelease says where a release's programs are. It builds nothing, but may download the module.
 func OpenRelease(ctx context.Context, l layout.Layout, r Release) (Set, error) {
 	cmd := goCommand(ctx, "/", "mod", "download", "-json", r.module+"@"+r.version)
