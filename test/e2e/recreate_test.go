@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // A node that restarts, or a runtime that crashes, leaves pods that say "initialized" in sandboxes that hold nothing.
@@ -18,7 +19,7 @@ func TestPodInANewSandboxIsProgrammedAgain(t *testing.T) {
 	s := newSpace(t, asked())
 	pod := s.startMesh(t, meshPod("reborn", nil))
 	old := s.sandboxOf(t, pod)
-	killPause(t, old)
+	s.killSandbox(t, old)
 
 	again := s.await(t, pod.Name, func(pod *corev1.Pod) error {
 		d, err := detailsOf(pod)
@@ -51,16 +52,21 @@ func TestPodThatStopsAskingGetsNoRulesInItsNewSandbox(t *testing.T) {
 	s := newSpace(t, asked())
 	pod := s.startMesh(t, meshPod("released", nil))
 	s.annotateSelf(t, map[string]any{keyInitialize: nil})
-	killPause(t, s.sandboxOf(t, pod))
+	s.killSandbox(t, s.sandboxOf(t, pod))
 	s.await(t, pod.Name, hasStatus(statusRemoved))
 	pod = s.awaitAnswer(t, pod.Name)
 	s.wantNoRules(t, pod)
 	wantInbound(t, pod, families()[0], appPort, false)
 }
 
-// killPause ends the first process of a sandbox, and with it the sandbox.
-func killPause(t *testing.T, s sandbox) {
+// killSandbox ends the first process of a sandbox, and with it the sandbox. CRI-O has none: there the runtime ends the sandbox.
+func (c *cluster) killSandbox(t *testing.T, s sandbox) {
 	t.Helper()
+	if s.PID == 0 {
+		_, err := c.runtime.StopPodSandbox(t.Context(), &criv1.StopPodSandboxRequest{PodSandboxId: s.ID})
+		must(t, err)
+		return
+	}
 	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", s.PID))
 	must(t, err)
 	if strings.TrimSpace(string(name)) != "pause" {

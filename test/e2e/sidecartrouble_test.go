@@ -223,7 +223,7 @@ func TestSidecarInANewSandbox(t *testing.T) {
 	m := newManaged(t)
 	pod := m.startManaged(t, plainPod("reborn"))
 	old, home := m.sandboxOf(t, pod), m.home(t, pod)
-	killPause(t, old)
+	m.killSandbox(t, old)
 	m.awaitSidecar(t, "reborn", func(status map[string]any) error {
 		if status["sandbox"] == old.ID || status["ready"] != true {
 			return fmt.Errorf("it says %v", status)
