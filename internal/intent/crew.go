@@ -1,6 +1,7 @@
 package intent
 
 import (
+	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -59,6 +60,9 @@ type crew struct {
 	pod    *corev1.PodSecurityContext
 	proxy  *member // nil if no container has the proxy's name
 	others []member
+	// early are init containers of the application. They end before it starts, so they may have the proxy's ids: Istio documents that way for
+	// init containers that need the network before the proxy listens.
+	early []member
 }
 
 func crewOf(pod *corev1.Pod) crew {
@@ -72,8 +76,11 @@ func crewOf(pod *corev1.Pod) crew {
 		}
 	}
 	for i := range pod.Spec.InitContainers {
-		if s := &pod.Spec.InitContainers[i]; !isHelper(s) {
+		switch s := &pod.Spec.InitContainers[i]; {
+		case !endsFirst(s):
 			other(s.Name, s.SecurityContext)
+		case !isHelper(s) && s.Name != ProxyContainer:
+			c.early = append(c.early, member{s.Name, s.SecurityContext})
 		}
 	}
 	for i := range pod.Spec.Containers {
@@ -115,7 +122,7 @@ type rival struct {
 	field string
 }
 
-// rival returns a container other than the proxy that runs with an id, or else a taker of it. The zero rival means none.
+// rival returns a container beside the proxy that runs with an id, or else a taker of it. The zero rival means none.
 func (c crew) rival(k idKind, id int64) rival {
 	for _, m := range c.others {
 		if c.runsWith(m, k, id) {
@@ -125,14 +132,29 @@ func (c crew) rival(k idKind, id int64) rival {
 	return c.taker(k, id)
 }
 
+// asProxy returns a note about an init container that runs with one of the proxy's ids, or "". An id of 0 does not count.
+func (c crew) asProxy(uid, gid uint32) string {
+	for _, m := range c.early {
+		for _, k := range []struct {
+			idKind
+			id uint32
+		}{{uidKind(), uid}, {gidKind(), gid}} {
+			if k.id != 0 && c.runsWith(m, k.idKind, int64(k.id)) {
+				return fmt.Sprintf("init container %s runs as the proxy (%s %d): its connections are not redirected", shown(m.name), k.name, k.id)
+			}
+		}
+	}
+	return ""
+}
+
 // taker returns a container other than the proxy that can act with an id because the pod gives it to all containers.
 func (c crew) taker(k idKind, id int64) rival {
 	if c.pod == nil {
 		return rival{}
 	}
-	field := k.also(c.pod, id)
-	if i := slices.IndexFunc(c.others, member.gainsGroups); field != "" && i >= 0 {
-		return rival{c.others[i].name, field}
+	field, all := k.also(c.pod, id), slices.Concat(c.others, c.early)
+	if i := slices.IndexFunc(all, member.gainsGroups); field != "" && i >= 0 {
+		return rival{all[i].name, field}
 	}
 	return rival{}
 }

@@ -53,7 +53,7 @@ func (c crew) claim(k idKind) claim {
 		out.id, out.from = uint32(*own), fromContext+ProxyContainer
 	case own != nil:
 		out.doubt = fmt.Sprintf("its %s is %d", k.field, *own)
-	case valid(pod) && c.rival(k, *pod) == rival{}:
+	case valid(pod) && c.rival(k, *pod) == rival{} && !slices.ContainsFunc(c.early, func(m member) bool { return c.runsWith(m, k, *pod) }):
 		out.id, out.from = uint32(*pod), fromPodContext
 	case pod != nil:
 		out.doubt = fmt.Sprintf("its %s is the pod's %d", k.field, *pod)
@@ -66,7 +66,7 @@ func (c crew) claim(k idKind) claim {
 // containers have that id.
 func (c crew) unnamed(k idKind) claim {
 	out := claim{id: proxyID, from: fromDefault}
-	without := crew{pod: c.pod, others: slices.DeleteFunc(slices.Clone(c.others), func(m member) bool { return c.runsWith(m, k, proxyID) })}
+	without := crew{pod: c.pod, early: c.early, others: slices.DeleteFunc(slices.Clone(c.others), func(m member) bool { return c.runsWith(m, k, proxyID) })}
 	switch {
 	case len(without.others) > 0:
 		out.rival = without.taker(k, proxyID)

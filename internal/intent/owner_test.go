@@ -62,7 +62,7 @@ func TestOf_proxysIDs_areRecognised(t *testing.T) {
 		"nothing is set":                            {containers: ids{"app": nil, "istio-proxy": nil}, uid: 1337, gid: 1337},
 		"the proxy's own":                           {containers: ids{"app": nil, "istio-proxy": as(2000, 3000)}, uid: 2000, gid: 3000},
 		"one is not said":                           {containers: ids{"app": nil, "istio-proxy": as(2000, -1)}, uid: 2000, gid: 1337},
-		"a native sidecar's":                        {containers: ids{"app": nil, "init:istio-proxy": as(2000, 3000)}, uid: 2000, gid: 3000},
+		"a native sidecar's":                        {containers: ids{"app": nil, "native:istio-proxy": as(2000, 3000)}, uid: 2000, gid: 3000},
 		"TPROXY's root in a pod with a user":        {pod: as(1000, -1), containers: ids{"app": nil, "istio-proxy": as(0, 1337)}, uid: 1337, gid: 1337},
 		"root in a pod with both":                   {pod: as(1000, 3000), containers: ids{"app": nil, "istio-proxy": as(0, 1337)}, uid: 1337, gid: 1337},
 		"root where the application has its own":    {pod: as(1000, -1), containers: ids{"app": as(2000, -1), "istio-proxy": as(0, 1337)}, uid: 1337, gid: 1337},
@@ -81,11 +81,30 @@ func TestOf_proxysIDs_areRecognised(t *testing.T) {
 			containers: ids{"app": as(1000650000, 1000650000), "init:istio-validation": as(1000650001, 1000650001), "istio-proxy": as(1000650001, 1000650001)},
 			uid:        1000650001, gid: 1000650001,
 		},
-		"the group is shared":                         {containers: ids{"app": as(1000, 1337), "istio-proxy": istio}, uid: 1337},
-		"the user is shared":                          {containers: ids{"app": as(1337, 1000), "istio-proxy": istio}, gid: 1337},
-		"the user is an init's":                       {containers: ids{"app": nil, "init:setup": as(1337, -1), "istio-proxy": istio}, gid: 1337},
+		"the group is shared": {containers: ids{"app": as(1000, 1337), "istio-proxy": istio}, uid: 1337},
+		"the user is shared":  {containers: ids{"app": as(1337, 1000), "istio-proxy": istio}, gid: 1337},
+		"an init container as the proxy's user": {
+			containers: ids{"app": nil, "init:setup": as(1337, -1), "istio-proxy": istio}, uid: 1337, gid: 1337, note: `init container "setup" runs as the proxy (uid 1337)`,
+		},
+		"an init container as the proxy's group": {
+			containers: ids{"app": nil, "init:setup": as(-1, 1337), "istio-proxy": istio}, uid: 1337, gid: 1337, note: `init container "setup" runs as the proxy (gid 1337)`,
+		},
+		"an init container as the proxy, by the pod's user": {
+			pod: as(1337, -1), containers: ids{"app": as(1000, -1), "init:setup": nil, "istio-proxy": istio}, uid: 1337, gid: 1337, note: `init container "setup" runs as the proxy (uid 1337)`,
+		},
+		"an init container as the proxy of another uid": {
+			containers: ids{"app": nil, "init:setup": as(2000, -1), "istio-proxy": as(2000, 3000)}, uid: 2000, gid: 3000, note: "its connections are not redirected",
+		},
+		"an init container as Istio's user beside a proxy of another": {containers: ids{"app": nil, "init:setup": as(1337, -1), "istio-proxy": as(2000, 3000)}, uid: 2000, gid: 3000},
+		"an init container as TPROXY's root":                          {containers: ids{"app": nil, "init:setup": as(0, -1), "istio-proxy": as(0, 1337)}, uid: 1337, gid: 1337},
+		"an init container as a user that does not count": {
+			containers: ids{"app": as(1337, -1), "init:setup": as(1337, -1), "istio-proxy": istio}, gid: 1337,
+		},
+		"an init container as a proxy of another name": {
+			containers: ids{"app": nil, "init:setup": as(1337, -1), "haproxy": istio}, uid: 1337, gid: 1337, note: `init container "setup"`,
+		},
 		"the user is an ephemeral's":                  {containers: ids{"app": nil, "ephemeral:debug": as(1337, -1), "istio-proxy": istio}, gid: 1337},
-		"another native sidecar's":                    {containers: ids{"app": nil, "init:logger": as(1337, -1), "init:istio-proxy": istio}, gid: 1337},
+		"another native sidecar's":                    {containers: ids{"app": nil, "native:logger": as(1337, -1), "native:istio-proxy": istio}, gid: 1337},
 		"the customary one is taken":                  {containers: ids{"app": as(1337, -1), "istio-proxy": nil}, gid: 1337},
 		"inherited by the application":                {pod: as(1337, -1), containers: ids{"app": nil, "istio-proxy": istio}, gid: 1337},
 		"istio-validation, as a native sidecar":       {containers: ids{"app": nil, "native:istio-validation": as(1337, -1), "istio-proxy": istio}, gid: 1337},
@@ -97,7 +116,7 @@ func TestOf_proxysIDs_areRecognised(t *testing.T) {
 			containers: ids{"app": istio, "istio-proxy": istio}, fault: []string{`uid 1337 is also that of container "app"`, `gid 1337 is also that of container "app"`},
 		},
 		"both are shared, by two": {
-			containers: ids{"a": as(1337, -1), "init:b": as(-1, 1337), "istio-proxy": istio}, fault: []string{`uid 1337 is also that of container "a"`, `gid 1337 is also that of container "b"`},
+			containers: ids{"a": as(1337, -1), "native:b": as(-1, 1337), "istio-proxy": istio}, fault: []string{`uid 1337 is also that of container "a"`, `gid 1337 is also that of container "b"`},
 		},
 		"both are shared with an ephemeral container": {containers: ids{"ephemeral:debug": istio, "istio-proxy": istio}, fault: []string{`"debug"`, "runAsUser"}},
 		"both are inherited":                          {pod: istio, containers: ids{"app": nil, "istio-proxy": nil}, fault: []string{`uid 1337 is also that of container "app"`}},

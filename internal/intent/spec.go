@@ -44,8 +44,10 @@ func (r *reader) specOf(pod *corev1.Pod, c Config, managed *ManagedProxy) (iptab
 		if err != nil {
 			r.errs = append(r.errs, err)
 		}
-		if note != "" {
-			r.note("%s", note)
+		for _, n := range []string{note, crewOf(pod).asProxy(uid, gid)} {
+			if n != "" {
+				r.note("%s", n)
+			}
 		}
 		r.from.owner(pod)
 	}
