@@ -87,7 +87,21 @@ func meshCases() map[string]changed {
 		"no validating policy":        {change: func(f *Facts) { f.Policies = f.Policies[1:] }, check: "policies", level: Warn, want: "narrows"},
 		"no mutating policy":          {change: func(f *Facts) { f.Policies = f.Policies[:1] }, check: "policies", level: Warn, want: "prepares"},
 		"a pod with istio-init":       {change: func(f *Facts) { f.Pods[0].IstioInit = true }, check: "istio-init", level: Warn, want: "shop/cart"},
-		"an injector with istio-init": {change: func(f *Facts) { f.Istio.CNI = new(false) }, check: "injector", level: Warn, want: "pilot.cni.enabled is false"},
+		"an injector with istio-init": {change: func(f *Facts) { f.Istio.Revisions[0].CNI = new(false) }, check: "injector", level: Warn, want: "pilot.cni.enabled is false in ConfigMap istio-sidecar-injector"},
+		"an injector of a revision": {change: func(f *Facts) {
+			f.Istio.Revisions = append(f.Istio.Revisions, Revision{Name: "1-30", CNI: new(false)})
+		}, check: "injector", level: Warn, want: "ConfigMap istio-sidecar-injector-1-30"},
+		"istio-cni by istioctl": {change: func(f *Facts) {
+			f.DaemonSets = append(f.DaemonSets, DaemonSet{Namespace: "istio-system", Name: "istio-cni-node", Images: []string{"docker.io/istio/install-cni:1.30"}})
+		}, pre: true, check: "injector", level: Warn, want: "istio-system/istio-cni-node) was not installed by Helm"},
+		"istio-cni by Helm": {change: func(f *Facts) {
+			f.DaemonSets = append(f.DaemonSets, DaemonSet{Namespace: "istio-system", Name: "istio-cni-node", ByHelm: true, Images: []string{"docker.io/istio/install-cni:1.30"}})
+		}, check: "injector", level: OK},
+		"a pod that would be refused": {change: func(f *Facts) {
+			f.Pods[0].Istios, f.Pods[0].Fails = true, "uid 1337 is also that of container app"
+		}, pre: true, check: "istio-pods", level: Warn, want: "1 pod that Istio programs would fail with the agent's rules: shop/cart: uid 1337"},
+		"pods that can be moved":            {change: func(f *Facts) { f.Pods[0].Istios = true }, pre: true, check: "istio-pods", level: OK, want: "1 pod"},
+		"init containers before istio-init": {change: func(f *Facts) { f.Pods[0].MeetNoProxy = []string{"migrate"} }, pre: true, check: "init-containers", level: Warn, want: "shop/cart (migrate)"},
 		"istio-cni beside us": {change: func(f *Facts) {
 			f.DaemonSets = append(f.DaemonSets, DaemonSet{Namespace: "istio-system", Name: "istio-cni-node", Images: []string{"docker.io/istio/install-cni:1.30"}})
 		}, check: "other-projects", level: Warn, want: "Istio's CNI plugin (istio-system/istio-cni-node)"},
@@ -102,12 +116,21 @@ func meshCases() map[string]changed {
 			f.DaemonSets[0].Args["cni"] = "install"
 			f.DaemonSets = append(f.DaemonSets, DaemonSet{Name: "m", Images: []string{"multus:5000/logs:1", "docker.io/of/no-multus:1"}})
 		}, check: "other-projects", level: OK},
-		"other ports of the mesh":      {change: func(f *Facts) { f.Istio.OutboundPort = 16001 }, check: "mesh-ports", level: Fail, want: "meshConfig.proxyListenPort is 16001, the agents' --envoy-port 15001"},
+		"other ports of the mesh": {change: func(f *Facts) { f.Istio.Revisions[0].OutboundPort = 16001 }, check: "mesh-ports", level: Fail, want: "meshConfig.proxyListenPort is 16001 (ConfigMap istio), the agents' --envoy-port 15001"},
+		"other ports before the installation": {change: func(f *Facts) {
+			f.Istio.Revisions[0].InboundPort, f.DaemonSets = 16006, nil
+		}, pre: true, check: "mesh-ports", level: Warn, want: "meshConfig.proxyInboundListenPort is 16006"},
+		"other ports of a revision": {change: func(f *Facts) {
+			f.Istio.Revisions = append(f.Istio.Revisions, Revision{Name: "1-30", OutboundPort: 16001})
+		}, check: "mesh-ports", level: Fail, want: "16001 (ConfigMap istio-1-30)"},
 		"dual stack without listeners": {change: func(f *Facts) { f.Pods[0].Families = 2 }, check: "dual-stack", level: Warn, want: "refused: shop/cart"},
-		"dual stack and direct IPv6":   {change: func(f *Facts) { f.Pods[0].Families, f.DaemonSets[0].Args["ipv6"] = 2, "direct" }, check: "dual-stack", level: Warn, want: "bypasses the mesh"},
-		"dual stack with listeners":    {change: func(f *Facts) { f.Pods[0].Families, f.Pods[0].DualStackProxy = 2, true }, check: "dual-stack", level: OK},
-		"istiod's untaint controller":  {change: func(f *Facts) { f.Istio.Untaint = true }, check: "node-untaint", level: Warn, want: "controller of node taints"},
-		"Istio's taint":                {change: func(f *Facts) { f.Nodes[0].Taints = []string{"cni.istio.io/not-ready"} }, check: "node-untaint", level: Warn, want: "n1"},
+		"dual stack without listeners, by Istio's rules": {change: func(f *Facts) {
+			f.Pods[0].Families, f.Pods[0].Redirect, f.Pods[0].Istios = 2, false, true
+		}, check: "dual-stack", level: Warn, want: "refused: shop/cart"},
+		"dual stack and direct IPv6":  {change: func(f *Facts) { f.Pods[0].Families, f.DaemonSets[0].Args["ipv6"] = 2, "direct" }, check: "dual-stack", level: Warn, want: "bypasses the mesh"},
+		"dual stack with listeners":   {change: func(f *Facts) { f.Pods[0].Families, f.Pods[0].DualStackProxy = 2, true }, check: "dual-stack", level: OK},
+		"istiod's untaint controller": {change: func(f *Facts) { f.Istio.Untaint = true }, check: "node-untaint", level: Warn, want: "controller of node taints"},
+		"Istio's taint":               {change: func(f *Facts) { f.Nodes[0].Taints = []string{"cni.istio.io/not-ready"} }, check: "node-untaint", level: Warn, want: "n1"},
 	}
 }
 

@@ -40,7 +40,7 @@ func goodFacts() *Facts {
 			Running: true, Since: now.Add(-time.Hour),
 		}},
 		Policies: []Policy{{"agent", "ValidatingAdmissionPolicy", true}, {"agent", "MutatingAdmissionPolicy", true}},
-		Istio:    Istio{Found: true, OutboundPort: 15001, InboundPort: 15006, CNI: new(true)},
+		Istio:    Istio{Revisions: []Revision{{OutboundPort: 15001, InboundPort: 15006, CNI: new(true)}}},
 	}
 	for _, s := range []source{
 		sourceVersion, sourceAPIs, sourceDaemonSets, sourceNodes, sourceNamespaces, sourcePods, sourcePolicies, sourceEvents, sourceIstio, sourceProxies,

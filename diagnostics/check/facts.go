@@ -38,6 +38,7 @@ type Facts struct {
 	Namespaces map[string]map[string]string // annotations by name
 	Misplaced  map[string][]string          // keys of namespaces that nearly are ours, by name
 	Pods       []Pod
+	revisions  map[string]bool // of Istio, that pods were injected by
 	Proxies    []Proxy
 	Shared     []string // ProxyProfiles of mode shared
 	// ProxyMemory is the memoryLimit, in bytes, of each other ProxyProfile; 0 if it has none.
@@ -73,6 +74,7 @@ type DaemonSet struct {
 	Desired, Ready, Updated, Misscheduled int32 // Misscheduled: agents on nodes that should have none
 	Args                                  map[string]string
 	Images                                []string
+	ByHelm                                bool
 	SharedProxy                           string // the ProxyProfile whose pods share the DaemonSet's proxies
 }
 
@@ -92,20 +94,24 @@ type Pod struct {
 	Namespace, Name, Node string
 	IstioInit             bool
 	Injected              bool // by Istio
-	DualStackProxy        bool // ISTIO_DUAL_STACK is true
-	Families              int
-	Asked, Redirect       bool
-	Reason                intent.Reason
-	Fault                 string   // a wrong setting
-	Profile               string   // the ProxyProfile that it has chosen
-	Misplaced             []string // keys that nearly are ours
-	MemoryRoom            int64    // bytes, as memoryRoom has it
-	MemoryLimited         bool
-	Status                string // the agent's annotation
-	Condition             *corev1.PodCondition
-	Running               bool
-	OwnRuntime            bool      // a runtime class, whose pods may have a network stack of their own
-	Since                 time.Time // creation
+	// Istios reports whether Istio programs the pod. The next two are what the agent's rules do to it in the place of Istio's.
+	Istios          bool
+	Fails           string   // why they refuse the pod
+	MeetNoProxy     []string // init containers whose connections were open and are refused
+	DualStackProxy  bool     // ISTIO_DUAL_STACK is true
+	Families        int
+	Asked, Redirect bool
+	Reason          intent.Reason
+	Fault           string   // a wrong setting
+	Profile         string   // the ProxyProfile that it has chosen
+	Misplaced       []string // keys that nearly are ours
+	MemoryRoom      int64    // bytes, as memoryRoom has it
+	MemoryLimited   bool
+	Status          string // the agent's annotation
+	Condition       *corev1.PodCondition
+	Running         bool
+	OwnRuntime      bool      // a runtime class, whose pods may have a network stack of their own
+	Since           time.Time // creation
 }
 
 // Policy is one of the chart's admission policies.
@@ -117,10 +123,15 @@ type Policy struct {
 
 // Istio is what Istio's objects say, where they are.
 type Istio struct {
-	Found                     bool
-	OutboundPort, InboundPort int   // meshConfig's; 0 if it does not say
-	CNI                       *bool // the injector's pilot.cni.enabled; nil if it does not say
-	Untaint                   bool  // istiod's controller of node taints
+	Revisions []Revision
+	Untaint   bool // istiod's controller of node taints
+}
+
+// Revision is one of Istio's control planes.
+type Revision struct {
+	Name                      string // "" is the one without a revision
+	OutboundPort, InboundPort int    // meshConfig's; 0 if it does not say
+	CNI                       *bool  // the injector's pilot.cni.enabled; nil if it does not say
 }
 
 // Autoscaler is a program that has to know the startup taint.

@@ -121,12 +121,16 @@ func readPods(ctx context.Context, g Gatherer, f *Facts) error {
 		return err
 	}
 	f.Agents = slices.DeleteFunc(agents, func(a Agent) bool { return a.Pod.DeletionTimestamp != nil || !f.hosts(a.Namespace) })
+	f.revisions = map[string]bool{}
 	f.Pods, err = cluster.All(ctx, g.Client.CoreV1().Pods(metav1.NamespaceAll).List, metav1.ListOptions{}, func(pod *corev1.Pod) (Pod, bool) {
 		if pod.DeletionTimestamp != nil || agentstatus.IsAgent(pod) && f.hosts(pod.Namespace) {
 			return Pod{}, false
 		}
 		if f.Autoscaler == nil {
 			f.Autoscaler = autoscalerOf(pod)
+		}
+		if revision, injected := revisionOf(pod); injected {
+			f.revisions[revision] = true
 		}
 		return podOf(pod, f.Namespaces[pod.Namespace], f.config), true
 	})

@@ -105,11 +105,50 @@ func TestGather_installation_isReduced(t *testing.T) {
 	if len(f.Agents) != 1 || f.Agents[0].Status == nil || !f.Agents[0].Ready || f.ours().Args["envoy-port"] != "15001" {
 		t.Errorf("%+v, %+v", f.Agents, f.DaemonSets)
 	}
-	if f.Istio.OutboundPort != 16001 || f.Istio.CNI == nil || !*f.Istio.CNI || !f.Istio.Untaint {
+	if r := f.Istio.Revisions; len(r) != 1 || r[0].OutboundPort != 16001 || r[0].CNI == nil || !*r[0].CNI || !f.Istio.Untaint {
 		t.Errorf("%+v", f.Istio)
 	}
 	if f.Autoscaler == nil || !f.Autoscaler.KnowsTaint || len(f.Leftovers) != 1 || len(f.Nodes[0].Taints) != 1 {
 		t.Errorf("%+v, %v, %+v", f.Autoscaler, f.Leftovers, f.Nodes)
+	}
+}
+
+// injectedPod is a running pod as Istio's injector leaves it: a regular proxy, and init containers by name.
+func injectedPod(name, revision string, init ...string) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: object("shop", name)}
+	pod.Annotations["sidecar.istio.io/status"] = `{"revision":"` + revision + `"}`
+	for _, name := range init {
+		pod.Spec.InitContainers = append(pod.Spec.InitContainers, corev1.Container{Name: name})
+	}
+	ids := &corev1.SecurityContext{RunAsUser: new(int64(1337)), RunAsGroup: new(int64(1337))}
+	pod.Spec.Containers = []corev1.Container{{Name: "app"}, {Name: "istio-proxy", SecurityContext: ids}}
+	pod.Status.Phase = corev1.PodRunning
+	return pod
+}
+
+func TestGather_podsOfIstio_areJudgedAsMoved(t *testing.T) {
+	byInit, byPlugin := injectedPod("by-init", "default", "migrate", "istio-init"), injectedPod("by-plugin", "1-30", "istio-validation", "migrate")
+	known := injectedPod("known", "default", "migrate", "istio-init")
+	known.Spec.InitContainers[0].SecurityContext = &corev1.SecurityContext{RunAsUser: new(int64(1337))}
+	taken := injectedPod("taken", "1-30", "istio-validation")
+	taken.Spec.Containers[0].SecurityContext = taken.Spec.Containers[1].SecurityContext
+	moved := injectedPod("moved", "default", "istio-validation")
+	moved.Annotations["pod-network-controller.istio.io/status"] = "failed"
+	strange := injectedPod("strange", "../../secrets", "istio-validation")
+	values := &corev1.ConfigMap{ObjectMeta: object("istio-system", "istio-sidecar-injector-1-30"), Data: map[string]string{"values": `{"pilot":{"cni":{"enabled":false}}}`}}
+	f := gather(t, served(t, fake.NewClientset(byInit, byPlugin, known, taken, moved, strange, values)), intent.Config{})
+	for name, want := range map[string]Pod{
+		"by-init": {Istios: true, MeetNoProxy: []string{"migrate"}}, "by-plugin": {Istios: true}, "known": {Istios: true}, "moved": {}, "strange": {Istios: true},
+	} {
+		if p := podNamed(t, f.Pods, name); p.Istios != want.Istios || p.Fails != "" || !slices.Equal(p.MeetNoProxy, want.MeetNoProxy) {
+			t.Errorf("%+v, want %+v", p, want)
+		}
+	}
+	if p := podNamed(t, f.Pods, "taken"); !strings.Contains(p.Fails, `uid 1337 is also that of container "app"`) {
+		t.Errorf("%+v", p)
+	}
+	if r := f.Istio.Revisions; len(r) != 1 || r[0].Name != "1-30" || r[0].CNI == nil || *r[0].CNI {
+		t.Errorf("%+v", r)
 	}
 }
 

@@ -51,6 +51,7 @@ func daemonSetOf(d *appsv1.DaemonSet) DaemonSet {
 		Namespace: d.Namespace, Name: d.Name, Ours: isOurs(d), Args: map[string]string{}, SharedProxy: d.Spec.Template.Labels[sidecar.LabelShared],
 		Desired: d.Status.DesiredNumberScheduled, Ready: d.Status.NumberReady, Updated: d.Status.UpdatedNumberScheduled, Misscheduled: d.Status.NumberMisscheduled,
 	}
+	_, out.ByHelm = d.Annotations["meta.helm.sh/release-name"]
 	for _, c := range slices.Concat(d.Spec.Template.Spec.InitContainers, d.Spec.Template.Spec.Containers) {
 		out.Images = append(out.Images, c.Image)
 	}

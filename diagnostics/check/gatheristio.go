@@ -3,6 +3,9 @@ package check
 import (
 	"context"
 	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -13,38 +16,58 @@ import (
 // istioNamespace is where Istio's objects are looked for.
 const istioNamespace = "istio-system"
 
+// maxRevisions is how many of Istio's revisions are read: pods may name any number.
+const maxRevisions = 10
+
 // envUntaint switches istiod's controller of node taints on.
 const envUntaint = "PILOT_ENABLE_NODE_UNTAINT_CONTROLLERS"
 
-// readIstio reads what Istio's objects say. What is absent, or is not understood, says nothing.
+// readIstio reads what the objects of Istio's revisions say: the one without a name, and all that pods were injected by. What is absent, or is
+// not understood, says nothing.
 func readIstio(ctx context.Context, g Gatherer, f *Facts) error {
-	mesh, err := configMap(ctx, g, "istio")
-	if err != nil {
-		return err
+	suffixes := []string{""}
+	for _, name := range slices.Sorted(maps.Keys(f.revisions)) {
+		if name != "" && name != "default" && len(suffixes) < maxRevisions {
+			suffixes = append(suffixes, "-"+name)
+		}
 	}
-	values, err := configMap(ctx, g, "istio-sidecar-injector")
-	if err != nil {
-		return err
+	for _, suffix := range suffixes {
+		mesh, err := configMap(ctx, g, "istio"+suffix)
+		if err != nil {
+			return err
+		}
+		values, err := configMap(ctx, g, "istio-sidecar-injector"+suffix)
+		if err != nil {
+			return err
+		}
+		if mesh == nil && values == nil {
+			continue
+		}
+		r := Revision{Name: strings.TrimPrefix(suffix, "-")}
+		if mesh != nil {
+			r.OutboundPort, r.InboundPort = meshPortsOf(mesh.Data["mesh"])
+		}
+		if values != nil {
+			r.CNI = cniOf(values.Data["values"])
+		}
+		f.Istio.Revisions = append(f.Istio.Revisions, r)
+		if err := f.Istio.readUntaint(ctx, g, "istiod"+suffix); err != nil {
+			return err
+		}
 	}
-	f.Istio.Found = mesh != nil || values != nil
-	if mesh != nil {
-		f.Istio.OutboundPort, f.Istio.InboundPort = meshPortsOf(mesh.Data["mesh"])
-	}
-	if values != nil {
-		f.Istio.CNI = cniOf(values.Data["values"])
-	}
-	if !f.Istio.Found {
-		return nil
-	}
-	istiod, err := g.Client.AppsV1().Deployments(istioNamespace).Get(ctx, "istiod", metav1.GetOptions{})
+	return nil
+}
+
+func (i *Istio) readUntaint(ctx context.Context, g Gatherer, name string) error {
+	istiod, err := g.Client.AppsV1().Deployments(istioNamespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	for i := range istiod.Spec.Template.Spec.Containers {
-		f.Istio.Untaint = f.Istio.Untaint || isTrue(&istiod.Spec.Template.Spec.Containers[i], envUntaint)
+	for n := range istiod.Spec.Template.Spec.Containers {
+		i.Untaint = i.Untaint || isTrue(&istiod.Spec.Template.Spec.Containers[n], envUntaint)
 	}
 	return nil
 }

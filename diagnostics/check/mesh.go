@@ -24,15 +24,75 @@ func istioInit(f *Facts) finding {
 }
 
 func injector(f *Facts) finding {
-	switch {
-	case !f.Istio.Found:
+	if len(f.Istio.Revisions) == 0 {
 		return fine("no Istio in namespace istio-system")
-	case f.Istio.CNI == nil:
-		return finding{}
-	case *f.Istio.CNI:
-		return fine("Istio's injector leaves the rules to others (pilot.cni.enabled)")
 	}
-	return warning("Istio's injector adds istio-init to every pod: pilot.cni.enabled is false", "install istiod with pilot.cni.enabled=true before you move pods to the agent")
+	var adds []string
+	known := false
+	for _, r := range f.Istio.Revisions {
+		known = known || r.CNI != nil
+		if r.CNI != nil && !*r.CNI {
+			adds = append(adds, r.what("ConfigMap istio-sidecar-injector"))
+		}
+	}
+	switch {
+	case !known:
+		return finding{}
+	case len(adds) > 0:
+		return warning("Istio's injector adds istio-init to every pod: pilot.cni.enabled is false in "+some(adds), "install istiod with pilot.cni.enabled=true before you move pods to the agent")
+	}
+	for _, d := range f.DaemonSets {
+		if d.runs("install-cni") && !d.ByHelm {
+			return warning(fmt.Sprintf("istio-cni (%s/%s) was not installed by Helm: istioctl sets pilot.cni.enabled to what components.cni.enabled is, and the injector adds istio-init again once istio-cni is gone", d.Namespace, d.Name),
+				"set unvalidatedValues.pilot.cni.enabled=true with components.cni.enabled=false, and look at ConfigMap istio-sidecar-injector (docs/migrate-istio-cni.md)")
+		}
+	}
+	return fine("Istio's injector leaves the rules to others (pilot.cni.enabled)")
+}
+
+// what names an object of a revision.
+func (r Revision) what(object string) string {
+	if r.Name == "" {
+		return object
+	}
+	return object + "-" + r.Name
+}
+
+// istioPods names the pods that Istio programs now and the agent would refuse.
+func istioPods(f *Facts) finding {
+	var refused []string
+	istios := 0
+	for _, p := range f.Pods {
+		if p.Istios {
+			istios++
+		}
+		if p.Fails != "" {
+			refused = append(refused, p.Namespace+"/"+p.Name+": "+p.Fails)
+		}
+	}
+	switch {
+	case len(refused) > 0:
+		return warning(printable.Count(len(refused), "pod")+" that Istio programs would fail with the agent's rules: "+some(refused),
+			"change them before you re-create them without istio-init or istio-cni; docs/redirection.md says who the proxy is")
+	case istios == 0:
+		return finding{}
+	}
+	return fine(printable.Count(istios, "pod") + " that Istio programs can have the agent's rules")
+}
+
+// initContainers names the pods whose init containers istio-init left in peace.
+func initContainers(f *Facts) finding {
+	var meet []string
+	for _, p := range f.Pods {
+		if len(p.MeetNoProxy) > 0 {
+			meet = append(meet, fmt.Sprintf("%s/%s (%s)", p.Namespace, p.Name, some(p.MeetNoProxy)))
+		}
+	}
+	if len(meet) == 0 {
+		return fine("no init container loses its network when istio-init goes")
+	}
+	return warning("init containers that run before istio-init would be redirected to a proxy that does not listen yet: "+some(meet),
+		"have Istio inject native sidecars, or give these init containers the proxy's runAsUser (docs/migrate-istio-init.md)")
 }
 
 // project is another one whose node agent programs pods or chains a CNI plugin.
@@ -83,29 +143,39 @@ func (d DaemonSet) runs(image string) bool {
 }
 
 func meshPorts(f *Facts) finding {
-	d := f.ours()
-	if d == nil || !f.Istio.Found {
+	if len(f.Istio.Revisions) == 0 {
 		return finding{}
 	}
+	args := map[string]string{}
+	d := f.ours()
+	if d != nil {
+		args = d.Args
+	}
 	var wrong []string
-	for _, port := range []struct {
-		mesh       int
-		flag, says string
-		usual      int
-	}{
-		{f.Istio.OutboundPort, "envoy-port", "proxyListenPort", 15001},
-		{f.Istio.InboundPort, "envoy-inbound-port", "proxyInboundListenPort", 15006},
-	} {
-		have, err := strconv.Atoi(d.Args[port.flag])
-		if err != nil {
-			have = port.usual
-		}
-		if port.mesh != 0 && port.mesh != have {
-			wrong = append(wrong, fmt.Sprintf("meshConfig.%s is %d, the agents' --%s %d", port.says, port.mesh, port.flag, have))
+	for _, r := range f.Istio.Revisions {
+		for _, port := range []struct {
+			mesh       int
+			flag, says string
+			usual      int
+		}{
+			{r.OutboundPort, "envoy-port", "proxyListenPort", 15001},
+			{r.InboundPort, "envoy-inbound-port", "proxyInboundListenPort", 15006},
+		} {
+			have, err := strconv.Atoi(args[port.flag])
+			if err != nil {
+				have = port.usual
+			}
+			if port.mesh != 0 && port.mesh != have {
+				wrong = append(wrong, fmt.Sprintf("meshConfig.%s is %d (%s), the agents' --%s %d", port.says, port.mesh, r.what("ConfigMap istio"), port.flag, have))
+			}
 		}
 	}
-	if len(wrong) > 0 {
-		return failing("proxies listen elsewhere than the agents redirect to: "+some(wrong), "set the chart's envoyPort and envoyInboundPort to the mesh's ports")
+	const do = "set the chart's envoyPort and envoyInboundPort to the mesh's ports; pods of another revision name theirs by annotation (docs/reference/annotations.md)"
+	switch {
+	case len(wrong) > 0 && d == nil:
+		return warning("proxies listen elsewhere than agents redirect to by default: "+some(wrong), do)
+	case len(wrong) > 0:
+		return failing("proxies listen elsewhere than the agents redirect to: "+some(wrong), do)
 	}
 	return fine("the mesh's ports are the agents'")
 }
@@ -113,7 +183,7 @@ func meshPorts(f *Facts) finding {
 func dualStack(f *Facts) finding {
 	var without []string
 	for _, p := range f.Pods {
-		if p.Redirect && p.Injected && p.Families > 1 && !p.DualStackProxy && p.Running {
+		if (p.Redirect || p.Istios) && p.Injected && p.Families > 1 && !p.DualStackProxy && p.Running {
 			without = append(without, p.Namespace+"/"+p.Name)
 		}
 	}

@@ -1,12 +1,14 @@
 package check
 
 import (
+	"encoding/json"
 	"slices"
 	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/diagnostics/cluster"
@@ -40,7 +42,7 @@ func podOf(pod *corev1.Pod, namespace map[string]string, config intent.Config) P
 		OwnRuntime: pod.Spec.RuntimeClassName != nil, Misplaced: intent.Misplaced(pod.Annotations, pod.Labels),
 	}
 	p.MemoryRoom, p.MemoryLimited = memoryRoom(pod)
-	_, p.Injected = pod.Annotations["sidecar.istio.io/status"]
+	_, p.Injected = revisionOf(pod)
 	all := containersOf(pod)
 	for i := range all {
 		p.IstioInit = p.IstioInit || all[i].Name == "istio-init"
@@ -57,7 +59,39 @@ func podOf(pod *corev1.Pod, namespace map[string]string, config intent.Config) P
 	if c := cluster.Condition(pod, controllers.Condition); c != nil {
 		p.Condition = c.DeepCopy() // the pod is not kept
 	}
+	p.Istios = p.Injected && p.Status == "" && p.Running
+	if p.Istios {
+		p.Fails, p.MeetNoProxy = inIstiosPlace(pod, ns, config)
+	}
 	return p
+}
+
+// inIstiosPlace returns why the agent's rules refuse a pod that Istio programs now, and init containers that ran before istio-init and would
+// meet a proxy that does not listen yet. Beside istio-cni they meet it already.
+func inIstiosPlace(pod *corev1.Pod, ns *corev1.Namespace, config intent.Config) (fails string, meet []string) {
+	config.Select = intent.SelectInjected
+	moved := *pod
+	moved.Spec.InitContainers = slices.DeleteFunc(slices.Clone(pod.Spec.InitContainers), func(c corev1.Container) bool { return c.Name == "istio-init" })
+	wants, err := intent.Of(&moved, ns, config)
+	if err != nil {
+		return err.Error(), nil
+	}
+	if wants.Redirect && len(moved.Spec.InitContainers) < len(pod.Spec.InitContainers) {
+		return "", intent.BeforeProxy(&moved, wants.Spec)
+	}
+	return "", nil
+}
+
+// revisionOf returns which of Istio's revisions has injected a pod, if one has.
+func revisionOf(pod *corev1.Pod) (revision string, injected bool) {
+	text, injected := pod.Annotations["sidecar.istio.io/status"]
+	var status struct {
+		Revision string `json:"revision"`
+	}
+	if json.Unmarshal([]byte(text), &status) != nil || len(validation.IsDNS1123Label(status.Revision)) > 0 {
+		return "", injected // who makes pods may write anything there
+	}
+	return status.Revision, injected
 }
 
 // chosenProfile is the ProxyProfile that a pod has chosen and may have, or "".

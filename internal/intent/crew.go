@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"istio-pod-network-controller/iptables"
 )
 
 // idKind is one of the two ids by which the kernel knows a socket's owner: the user and the primary group of the process that creates it.
@@ -145,6 +147,23 @@ func (c crew) asProxy(uid, gid uint32) string {
 		}
 	}
 	return ""
+}
+
+// BeforeProxy returns the application's init containers that run before the proxy listens and whose connections are redirected all the same: the
+// proxy is no native sidecar, and they do not run with its ids.
+func BeforeProxy(pod *corev1.Pod, s iptables.Spec) (names []string) {
+	for i := range pod.Spec.InitContainers {
+		if pod.Spec.InitContainers[i].Name == ProxyContainer {
+			return nil
+		}
+	}
+	c := crewOf(pod)
+	for _, m := range c.early {
+		if !c.runsWith(m, uidKind(), int64(s.ProxyUID)) && !c.runsWith(m, gidKind(), int64(s.ProxyGID)) {
+			names = append(names, m.name)
+		}
+	}
+	return names
 }
 
 // taker returns a container other than the proxy that can act with an id because the pod gives it to all containers.
