@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // controller2018 stands for the controller of 2018: objects with its names in istio-system, and somebody who does what it did for as long
@@ -82,12 +83,24 @@ func (s *space) round2018(ctx context.Context, dir string) error {
 	return nil
 }
 
+// sidecarContainer is the proxy. The proxy of a canary takes no redirected connection.
+func sidecarContainer(pod *corev1.Pod) corev1.Container {
+	m := migrantOf(pod)
+	args := append([]string{"proxy", "sidecar"}, m.proxyArgs()...)
+	proxy := proxyContainer("istio-proxy", args...)
+	if m.mode == tproxyMode {
+		proxy = asRoot(proxyContainer("istio-proxy", args...), "NET_ADMIN")
+	}
+	proxy.ReadinessProbe = &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 60, ProbeHandler: corev1.ProbeHandler{
+		HTTPGet: &corev1.HTTPGetAction{Path: "/healthz/ready", Port: intstr.FromInt32(int32(journalPort))},
+	}}
+	return proxy
+}
+
 // injected2018 adds what the injector's template of 2018 added: a container that waits for the annotation, and the proxy.
 func injected2018(d *appsv1.Deployment) *appsv1.Deployment {
 	pod := &d.Spec.Template
 	proxy := sidecarContainer(&corev1.Pod{ObjectMeta: pod.ObjectMeta})
-	proxy.RestartPolicy, proxy.StartupProbe = nil, nil
-	proxy.ReadinessProbe = sidecarContainer(&corev1.Pod{ObjectMeta: pod.ObjectMeta}).StartupProbe
 	proxy.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 6}}}
 	pod.Spec.Containers = append(pod.Spec.Containers, proxy)
 	user := int64(1337)

@@ -111,50 +111,6 @@ func (m *migration) deployAll(t *testing.T) {
 }
 
 //e2e:rounds nri
-func TestMigrateFromIstioCNI(t *testing.T) {
-	m := newMigration(t, nil, migrant{mode: redirectMode, flavour: native}, migrant{mode: tproxyMode, flavour: byIptables})
-	m.inject(t, true)
-	m.installIstioCNI(t)
-	m.deployAll(t)
-	m.watchAll(t)
-	m.after["install"] = func() {
-		m.wantReasons(t, "ProgrammedByOthers")
-		// A pod that is made while both are installed.
-		late := migrant{mode: tproxyMode, flavour: native}
-		m.deploy(t, late.deployment(0))
-		m.wantCaptured(t, late)
-		m.wantReason(t, late, "ProgrammedByOthers")
-		m.migrants = append(m.migrants, late)
-		m.watched = append(m.watched, m.watchPod(t, late))
-	}
-	m.after["remove"] = func() { m.awaitChain(t, "istio-cni", false) }
-	m.before["restart"] = func() { m.leave(t) }
-	m.follow(t, "migrate-istio-cni.md")
-	m.arrive(t)
-	m.wantListed(t, "list", "Initialized")
-}
-
-//e2e:rounds nri
-func TestMigrateFromIstioInit(t *testing.T) {
-	m := newMigration(t, nil, migrant{mode: redirectMode, flavour: byIptables}, migrant{mode: tproxyMode, flavour: native})
-	istiod := m.inject(t, false)
-	m.keepIstioRules(t)
-	m.deployAll(t)
-	m.watchAll(t)
-	m.after["install"] = func() {
-		m.wantReasons(t, "NotRequired")
-		istiod.cni.Store(true) // the step that needs istiod
-	}
-	m.before["restart"] = func() { m.leave(t) }
-	m.follow(t, "migrate-istio-init.md")
-	m.arrive(t)
-	if m.printed["search"] == "" || m.printed["search-again"] != "" {
-		t.Errorf("pods with istio-init before: %q, and at the end: %q", m.printed["search"], m.printed["search-again"])
-	}
-	m.wantListed(t, "list", "Initialized")
-}
-
-//e2e:rounds nri
 func TestMigrateFromTheControllerBefore(t *testing.T) {
 	m := newMigration(t, asked(), migrant{mode: redirectMode, flavour: byIptables}, migrant{mode: tproxyMode, flavour: byIptables})
 	m.controller2018(t)

@@ -48,6 +48,17 @@ func migrantOf(pod *corev1.Pod) migrant {
 	return migrant{words[0], words[1], words[2] == "canary"}
 }
 
+// proxyArgs are the arguments of its test proxy.
+func (m migrant) proxyArgs() (args []string) {
+	if m.canary {
+		args = append(args, "-outbound=25001", "-inbound=25006")
+	}
+	if m.mode == tproxyMode {
+		args = append(args, "-transparent")
+	}
+	return args
+}
+
 func (m migrant) labels() map[string]string { return map[string]string{"app": m.name()} }
 
 // deployment has no proxy: somebody injects it. Its pods stay until Services have stopped to send to them.
@@ -64,8 +75,10 @@ func (m migrant) deployment(catcher int) *appsv1.Deployment {
 	}
 	pod := newPod("", nil, app)
 	pod.Labels = m.labels()
+	// Istio's agent starts the test proxy in Envoy's place, with what is in the environment.
+	pod.Annotations = map[string]string{"proxy.istio.io/config": `{"proxyMetadata": {"TESTPROXY": "` + strings.Join(m.proxyArgs(), " ") + `"}}`}
 	if m.mode == tproxyMode {
-		pod.Annotations = map[string]string{keyMode: "TPROXY"}
+		pod.Annotations[keyMode] = "TPROXY"
 	}
 	*pod.Spec.TerminationGracePeriodSeconds = 9
 	return &appsv1.Deployment{

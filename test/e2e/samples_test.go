@@ -50,6 +50,7 @@ func sampleTests() map[string]func(t *testing.T, file string) {
 
 		// Not for this API server: every field is known.
 		"istio-values.yaml":              readsIstioValues,
+		"istio-operator.yaml":            readsIstioOperator,
 		"karpenter-nodepool.yaml":        readsNodePool,
 		"cluster-autoscaler-values.yaml": readsAutoscalerValues,
 		"values-startup-taint.yaml":      rendersChart("--startup-taint=true"),

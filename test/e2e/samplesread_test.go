@@ -129,10 +129,6 @@ type istioValues struct {
 			Enabled bool `json:"enabled"`
 		} `json:"taint"`
 	} `json:"pilot"`
-	MeshConfig struct {
-		ProxyListenPort        uint16 `json:"proxyListenPort"`
-		ProxyInboundListenPort uint16 `json:"proxyInboundListenPort"`
-	} `json:"meshConfig"`
 }
 
 func readsIstioValues(t *testing.T, file string) {
@@ -140,9 +136,31 @@ func readsIstioValues(t *testing.T, file string) {
 	var got, want istioValues
 	readStrictly(t, file, &got)
 	want.Pilot.CNI.Enabled, want.Pilot.CNI.Provider = true, "default"
-	want.MeshConfig.ProxyListenPort, want.MeshConfig.ProxyInboundListenPort = 15001, 15006
 	if got != want {
 		t.Errorf("%s is %+v, want %+v", file, got, want)
+	}
+}
+
+// readsIstioOperator wants the same for istioctl. Tests in test/istio render it.
+func readsIstioOperator(t *testing.T, file string) {
+	t.Helper()
+	var got struct {
+		metav1.TypeMeta `json:",inline"`
+
+		Spec struct {
+			Components struct {
+				CNI struct {
+					Enabled *bool `json:"enabled"`
+				} `json:"cni"`
+			} `json:"components"`
+			UnvalidatedValues istioValues `json:"unvalidatedValues"`
+		} `json:"spec"`
+	}
+	readStrictly(t, file, &got)
+	var want istioValues
+	want.Pilot.CNI.Enabled, want.Pilot.CNI.Provider = true, "default"
+	if cni := got.Spec.Components.CNI.Enabled; cni == nil || *cni || got.Spec.UnvalidatedValues != want {
+		t.Errorf("%s is %+v, want %+v and no istio-cni", file, got, want)
 	}
 }
 

@@ -3,6 +3,7 @@
 // configuration.
 //
 //	testproxy [proxy sidecar] [-transparent] [flags]
+//	testproxy -c FILE ...: in Envoy's place, as Istio's agent starts it; flags are in the environment, as TESTPROXY
 //	testproxy validate [-within D] [flags]
 //	testproxy resolve [-listen ADDR:PORT,...] [-a ADDR] [-aaaa ADDR]
 package main
@@ -15,6 +16,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 )
 
@@ -35,6 +37,8 @@ func run(ctx context.Context, args []string) error {
 		return validate(ctx, args[1:])
 	case len(args) > 0 && args[0] == "resolve":
 		return resolve(ctx, args[1:])
+	case len(args) > 0 && args[0] == "-c":
+		args = strings.Fields(os.Getenv("TESTPROXY"))
 	case len(args) > 1 && slices.Equal(args[:2], []string{"proxy", "sidecar"}):
 		args = args[2:]
 	}

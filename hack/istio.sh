@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Builds real Istio, of the version that test/istio pins, for the end-to-end tests: its programs (ten minutes of two processors at first, nothing
+# when they are there), its images and its charts. No container engine is needed. Prints the directory.
+# Envoy is not written in Go: in its place the image has the test proxy, which listens where Envoy would and knows nothing of istiod.
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+kc=hack/cluster/kc
+helm=${HELM:-$(make -s print-helm)}
+export GOWORK=off CGO_ENABLED=0
+# What the cluster's programs are built with, and much that they share is compiled already.
+flags=(-trimpath -buildvcs=false -tags seccomp,netgo,osusergo,no_btrfs,no_zfs,no_devmapper -gcflags 'all=-l -dwarf=false' -ldflags '-s -w')
+key=$({ go env GOVERSION; cat hack/istio.sh test/istio/go.mod test/istio/go.sum; } | sha256sum | cut -c1-16)
+bin=${XDG_CACHE_HOME:-$HOME/.cache}/istio-pod-network-controller/cluster/istio-$key
+# Small programs first: what is compiled stays when a build is interrupted.
+for package in cni/cmd/istio-cni cni/cmd/install-cni pilot/cmd/pilot-agent pilot/cmd/pilot-discovery; do
+  if [[ -e $bin/${package##*/} ]]; then continue; fi
+  echo "building ${package##*/}" >&2
+  mkdir -p "$bin"
+  (cd test/istio && GOGC=400 ../../hack/build.sh "${flags[@]}" -o "$bin/${package##*/}.partial" "istio.io/istio/$package") >&2
+  mv "$bin/${package##*/}.partial" "$bin/${package##*/}"
+done
+
+out=$PWD/build/istio
+rm -rf "$out"
+mkdir -p "$out"
+go -C hack/cluster build "${flags[@]}" -o "$out/testproxy" ./cmd/testproxy
+source=$(go -C test/istio list -m -f '{{.Dir}}' istio.io/istio)
+$kc image --binary "$bin/pilot-discovery" --entrypoint /usr/local/bin/pilot-discovery --user 1337:1337 --tag localhost/pilot:istio -o "$out/pilot.tar"
+$kc image --binary "$bin/pilot-agent" --entrypoint /usr/local/bin/pilot-agent --iptables --file "$out/testproxy:/usr/local/bin/envoy" \
+  --file "$source/tools/packaging/common/envoy_bootstrap.json:/var/lib/istio/envoy/envoy_bootstrap_tmpl.json" --tag localhost/proxyv2:istio -o "$out/proxyv2.tar"
+$kc image --binary "$bin/install-cni" --entrypoint /usr/local/bin/install-cni --file "$bin/istio-cni:/opt/cni/bin/istio-cni" \
+  --tag localhost/install-cni:istio -o "$out/install-cni.tar"
+for chart in base istio-control/istio-discovery istio-cni; do
+  "$helm" package "$source/manifests/charts/$chart" --destination "$out/charts" >/dev/null
+done
+echo "$out"
