@@ -27,7 +27,8 @@ SMALL := $(foreach program,cni probe wait,--file $(CURDIR)/build/istio-pod-netwo
 
 KC := hack/cluster/kc
 
-# The modules that the linter walks. Modules without Go code (pins of tools, pins of the cluster's programs) are not among them.
+# The modules that the linter walks. Modules without Go code (pins of tools, pins of the cluster's programs) are not among them, nor is test/istio,
+# for which the linter would compile Istio once more.
 LINTED  := $(dir $(wildcard go.mod hack/bench/go.mod hack/cluster/go.mod hack/plots/go.mod hack/scale/go.mod hack/tools/helm/go.mod hack/tools/mutate/go.mod test/e2e/go.mod))
 MODULES  = $(dir $(shell git ls-files --cached --others --exclude-standard 'go.mod' '*/go.mod'))
 
@@ -80,6 +81,10 @@ test-kernel: ## Run the tests that program real network namespaces; fail where t
 test-runtimes: ## Run the tests with real container runtimes, of containerd also VERSIONS (2.2.5, which has a known fault, and 1.7.35); needs root
 	@REQUIRE_KERNEL=1 hack/preflight.sh build kernel
 	@hack/test.sh runtimes $(VERSIONS)
+
+.PHONY: test-istio
+test-istio: ## Pods as real Istio injects them, before and after a migration; real Istio in a cluster is a round of `make e2e`
+	hack/istio.sh test
 
 .PHONY: test-chart
 test-chart: build ## The chart's golden, schema, flag and admission tests

@@ -1,16 +1,20 @@
 #!/usr/bin/env bash
 # Builds real Istio, of the version that test/istio pins, for the end-to-end tests: its programs (ten minutes of two processors at first, nothing
 # when they are there), its images and its charts. No container engine is needed. Prints the directory.
+# With the argument test it runs the tests of test/istio instead, with the same packages.
 # Envoy is not written in Go: in its place the image has the test proxy, which listens where Envoy would and knows nothing of istiod.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
 kc=hack/cluster/kc
-helm=${HELM:-$(make -s print-helm)}
 export GOWORK=off CGO_ENABLED=0
 # What the cluster's programs are built with, and much that they share is compiled already.
 flags=(-trimpath -buildvcs=false -tags seccomp,netgo,osusergo,no_btrfs,no_zfs,no_devmapper -gcflags 'all=-l -dwarf=false' -ldflags '-s -w')
-key=$({ go env GOVERSION; cat hack/istio.sh test/istio/go.mod test/istio/go.sum; } | sha256sum | cut -c1-16)
+if [[ ${1:-} == test ]]; then
+  cd test/istio
+  exec go test "${flags[@]}" .
+fi
+key=$({ go env GOVERSION; echo "${flags[@]}"; cat test/istio/go.mod test/istio/go.sum; } | sha256sum | cut -c1-16)
 bin=${XDG_CACHE_HOME:-$HOME/.cache}/istio-pod-network-controller/cluster/istio-$key
 # Small programs first: what is compiled stays when a build is interrupted.
 for package in cni/cmd/istio-cni cni/cmd/install-cni pilot/cmd/pilot-agent pilot/cmd/pilot-discovery; do
@@ -21,6 +25,7 @@ for package in cni/cmd/istio-cni cni/cmd/install-cni pilot/cmd/pilot-agent pilot
   mv "$bin/${package##*/}.partial" "$bin/${package##*/}"
 done
 
+helm=${HELM:-$(make -s print-helm)}
 out=$PWD/build/istio
 rm -rf "$out"
 mkdir -p "$out"
