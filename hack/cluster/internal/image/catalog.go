@@ -72,11 +72,12 @@ func Catalog(ctx context.Context, bin string) (map[string]Spec, error) {
 	}, nil
 }
 
-// users names the identities that appear in the images, for programs that look them up.
+// users names identities for programs that look them up. The proxy's is not among them: an image would give its user the group, too, which
+// real applications' images do not.
 func users() []Entry {
 	return []Entry{
-		{Path: "/etc/passwd", Text: "root:x:0:0::/:/bin/sh\nproxy:x:1337:1337::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n"},
-		{Path: "/etc/group", Text: "root:x:0:\nproxy:x:1337:\nnogroup:x:65534:\n"},
+		{Path: "/etc/passwd", Text: "root:x:0:0::/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n"},
+		{Path: "/etc/group", Text: "root:x:0:\nnogroup:x:65534:\n"},
 	}
 }
 
