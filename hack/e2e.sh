@@ -178,11 +178,11 @@ if [[ " ${backends[*]} " == *" iptables "* ]]; then make -s image-iptables; fi
 CGO_ENABLED=0 go -C test/e2e test -c -o "$PWD/build/e2e.test" .
 hack/cluster/kc build --runtime "$runtime"
 hack/cluster/kc images
-if [[ $hooks == *" istio "* ]]; then
+if [[ $hooks == *" istio "* && -z ${E2E_ISTIO:-} ]]; then
   say "building Istio"
   E2E_ISTIO=$(hack/istio.sh)
-  export E2E_ISTIO
 fi
+export E2E_ISTIO=${E2E_ISTIO:-}
 
 if $kc status >/dev/null 2>&1; then
   if [[ -z $keep ]]; then

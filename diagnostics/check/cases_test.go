@@ -130,7 +130,10 @@ func meshCases() map[string]changed {
 		"dual stack and direct IPv6":  {change: func(f *Facts) { f.Pods[0].Families, f.DaemonSets[0].Args["ipv6"] = 2, "direct" }, check: "dual-stack", level: Warn, want: "bypasses the mesh"},
 		"dual stack with listeners":   {change: func(f *Facts) { f.Pods[0].Families, f.Pods[0].DualStackProxy = 2, true }, check: "dual-stack", level: OK},
 		"istiod's untaint controller": {change: func(f *Facts) { f.Istio.Untaint = true }, check: "node-untaint", level: Warn, want: "controller of node taints"},
-		"Istio's taint":               {change: func(f *Facts) { f.Nodes[0].Taints = []string{"cni.istio.io/not-ready"} }, check: "node-untaint", level: Warn, want: "n1"},
+		"Istio's taint under another name": {change: func(f *Facts) {
+			f.Istio.Taint, f.Nodes[1].Taints = "example.com/wait", []string{"example.com/wait"}
+		}, check: "node-untaint", level: Warn, want: "taint example.com/wait, which only istio-cni's readiness ends: n2"},
+		"Istio's taint": {change: func(f *Facts) { f.Nodes[0].Taints = []string{"cni.istio.io/not-ready"} }, check: "node-untaint", level: Warn, want: "n1"},
 	}
 }
 

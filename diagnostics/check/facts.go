@@ -124,7 +124,8 @@ type Policy struct {
 // Istio is what Istio's objects say, where they are.
 type Istio struct {
 	Revisions []Revision
-	Untaint   bool // istiod's controller of node taints
+	Untaint   bool   // istiod's controller of node taints
+	Taint     string // the taint that it takes away; "" if it does not say
 }
 
 // Revision is one of Istio's control planes.

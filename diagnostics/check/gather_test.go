@@ -86,7 +86,7 @@ func TestGather_installation_isReduced(t *testing.T) {
 	istio := &corev1.ConfigMap{ObjectMeta: object("istio-system", "istio"), Data: map[string]string{"mesh": "proxyListenPort: 16001\n"}}
 	values := &corev1.ConfigMap{ObjectMeta: object("istio-system", "istio-sidecar-injector"), Data: map[string]string{"values": `{"pilot":{"cni":{"enabled":true}}}`}}
 	istiod := &appsv1.Deployment{ObjectMeta: object("istio-system", "istiod")}
-	istiod.Spec.Template.Spec.Containers = []corev1.Container{{Name: "discovery", Env: []corev1.EnvVar{{Name: envUntaint, Value: "true"}}}}
+	istiod.Spec.Template.Spec.Containers = []corev1.Container{{Name: "discovery", Env: []corev1.EnvVar{{Name: envUntaint, Value: "true"}, {Name: envTaint, Value: "example.com/wait"}}}}
 	scaler := &corev1.Pod{ObjectMeta: object("kube-system", "ca")}
 	scaler.Spec.Containers = []corev1.Container{{Image: "registry.k8s.io/autoscaling/cluster-autoscaler:v1", Command: []string{"./cluster-autoscaler", "--startup-taint=" + startupTaintKey}}}
 	event := &corev1.Event{ObjectMeta: object("default", "e"), Reason: "CNIChainLeftover", InvolvedObject: corev1.ObjectReference{Name: "n9"}}
@@ -105,7 +105,7 @@ func TestGather_installation_isReduced(t *testing.T) {
 	if len(f.Agents) != 1 || f.Agents[0].Status == nil || !f.Agents[0].Ready || f.ours().Args["envoy-port"] != "15001" {
 		t.Errorf("%+v, %+v", f.Agents, f.DaemonSets)
 	}
-	if r := f.Istio.Revisions; len(r) != 1 || r[0].OutboundPort != 16001 || r[0].CNI == nil || !*r[0].CNI || !f.Istio.Untaint {
+	if r := f.Istio.Revisions; len(r) != 1 || r[0].OutboundPort != 16001 || r[0].CNI == nil || !*r[0].CNI || !f.Istio.Untaint || f.Istio.Taint != "example.com/wait" {
 		t.Errorf("%+v", f.Istio)
 	}
 	if f.Autoscaler == nil || !f.Autoscaler.KnowsTaint || len(f.Leftovers) != 1 || len(f.Nodes[0].Taints) != 1 {

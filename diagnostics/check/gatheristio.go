@@ -19,8 +19,11 @@ const istioNamespace = "istio-system"
 // maxRevisions is how many of Istio's revisions are read: pods may name any number.
 const maxRevisions = 10
 
-// envUntaint switches istiod's controller of node taints on.
-const envUntaint = "PILOT_ENABLE_NODE_UNTAINT_CONTROLLERS"
+// envUntaint switches istiod's controller of node taints on, envTaint names its taint.
+const (
+	envUntaint = "PILOT_ENABLE_NODE_UNTAINT_CONTROLLERS"
+	envTaint   = "PILOT_NODE_UNTAINT_CONTROLLERS_TAINT_NAME"
+)
 
 // readIstio reads what the objects of Istio's revisions say: the one without a name, and all that pods were injected by. What is absent, or is
 // not understood, says nothing.
@@ -67,7 +70,11 @@ func (i *Istio) readUntaint(ctx context.Context, g Gatherer, name string) error 
 		return err
 	}
 	for n := range istiod.Spec.Template.Spec.Containers {
-		i.Untaint = i.Untaint || isTrue(&istiod.Spec.Template.Spec.Containers[n], envUntaint)
+		c := &istiod.Spec.Template.Spec.Containers[n]
+		i.Untaint = i.Untaint || isTrue(c, envUntaint)
+		if at := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == envTaint }); at >= 0 {
+			i.Taint = c.Env[at].Value
+		}
 	}
 	return nil
 }

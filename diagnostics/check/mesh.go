@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -201,7 +202,7 @@ func dualStack(f *Facts) finding {
 }
 
 func nodeUntaint(f *Facts) finding {
-	const key = "cni.istio.io/not-ready"
+	key := cmp.Or(f.Istio.Taint, "cni.istio.io/not-ready")
 	var tainted []string
 	for _, n := range f.Nodes {
 		if n.tainted(key) {

@@ -74,7 +74,7 @@ func TestCheck_beforeAMigration_namesWhatWouldFail(t *testing.T) {
 		"nothing special":                             {check: "istio-pods", level: check.OK},
 		"another port of the mesh":                    {set: []string{"meshConfig.proxyListenPort=16001"}, check: "mesh-ports", level: check.Warn, want: "meshConfig.proxyListenPort is 16001 (ConfigMap istio)"},
 		"another port of a revision":                  {set: []string{"revision=canary", "meshConfig.proxyInboundListenPort=16006"}, check: "mesh-ports", level: check.Warn, want: "16006 (ConfigMap istio-canary)"},
-		"the controller of node taints":               {set: []string{"values.pilot.taint.enabled=true", "values.pilot.env.PILOT_ENABLE_NODE_UNTAINT_CONTROLLERS=true"}, check: "node-untaint", level: check.Warn, want: "controller of node taints"},
+		"the controller of node taints":               {set: []string{"values.pilot.taint.enabled=true"}, check: "node-untaint", level: check.Warn, want: "controller of node taints"},
 	}
 	installed := map[string]*istio{}
 	for name, tc := range cases {
