@@ -130,7 +130,7 @@ type Istio struct {
 
 // Revision is one of Istio's control planes.
 type Revision struct {
-	Name                      string // "" is the one without a revision
+	Name                      string // "" for the control plane without a revision
 	OutboundPort, InboundPort int    // meshConfig's; 0 if it does not say
 	CNI                       *bool  // the injector's pilot.cni.enabled; nil if it does not say
 }
