@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -59,6 +60,21 @@ func (b agentBackend) Apply(ctx context.Context, path string, want iptables.Rule
 	return b.Backend.Apply(ctx, podnet.Place{Path: path}, want)
 }
 
+// plainBackend is the iptables backend without the agent's memory.
+type plainBackend struct {
+	*xtables.Backend
+	guard netns.Guard
+}
+
+func (b plainBackend) Apply(ctx context.Context, path string, want iptables.Ruleset) (out iptables.Outcome, err error) {
+	ns, err := b.guard.Open(path)
+	if err != nil {
+		return out, err
+	}
+	out, err = b.Backend.Apply(ctx, ns, want)
+	return out, errors.Join(err, ns.Close())
+}
+
 func run(ctx context.Context, b bench, parts []string, out string) error {
 	if err := b.programs.validate(); err != nil {
 		return err
@@ -71,7 +87,7 @@ func run(ctx context.Context, b bench, parts []string, out string) error {
 	if err != nil {
 		return err
 	}
-	b.netlink, b.legacy = agentBackend{choice.Nftables(ctx)}, xtables.New(ctx, xtables.Config{Guard: guard, Flavour: xtables.NFT})
+	b.netlink, b.legacy = agentBackend{choice.Nftables(ctx)}, plainBackend{xtables.New(ctx, xtables.Config{Flavour: xtables.NFT}), guard}
 	known := map[string]func(context.Context) ([]row, error){"apply": b.apply, "steps": b.steps, "packets": b.packets, "cni": b.cni}
 	var rows []row
 	for _, name := range parts {

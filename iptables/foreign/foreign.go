@@ -68,10 +68,17 @@ func families() []family {
 // not count: a chain of iptables needs a jump from PREROUTING or OUTPUT, where every project puts it. What the rules in the chain do
 // is not looked at.
 func Find(ctx context.Context, ns *netns.NS) (found *podnet.ProgrammedByOthersError, err error) {
-	if err := ctx.Err(); err != nil {
+	err = errors.Join(ctx.Err(), ns.Inside(func() error {
+		if found, err = (native{ns: ns, end: endOf(ctx)}).find(); err != nil || found != nil {
+			return err
+		}
+		found = findLegacy()
+		return nil
+	}))
+	if err != nil {
 		return nil, fmt.Errorf("look for the rules of other projects: %w", err)
 	}
-	return FindUntil(endOf(ctx), ns)
+	return found, nil
 }
 
 // endOf returns when a look has to end: by the deadline of ctx, and by limit.
@@ -81,21 +88,6 @@ func endOf(ctx context.Context) time.Time {
 		end = asked
 	}
 	return end
-}
-
-// FindUntil is Find for callers that have a time limit instead of a context.
-func FindUntil(end time.Time, ns *netns.NS) (found *podnet.ProgrammedByOthersError, err error) {
-	err = ns.Inside(func() error {
-		if found, err = (native{ns: ns, end: end}).find(); err != nil || found != nil {
-			return err
-		}
-		found = findLegacy()
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("look for the rules of other projects: %w", err)
-	}
-	return found, nil
 }
 
 // native asks the nf_tables of a namespace, which also hold the rules of iptables' nft flavour. It is for a thread inside it.

@@ -12,6 +12,7 @@ import (
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/iptables/foreign"
+	"istio-pod-network-controller/iptables/routing"
 	"istio-pod-network-controller/iptables/xtables"
 )
 
@@ -27,7 +28,6 @@ type Driver interface {
 // writer changes the rules of a namespace.
 type writer interface {
 	Apply(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (iptables.Outcome, error)
-	Remove(ctx context.Context, ns *netns.NS) (removed bool, err error)
 	// Yield removes this driver's rules, and leaves what the chosen driver also needs.
 	Yield(ctx context.Context, ns *netns.NS) (removed bool, err error)
 }
@@ -45,20 +45,11 @@ type editor interface {
 	Edit(ctx context.Context, ns *netns.NS, generation uint32, have, want iptables.Ruleset) (drift iptables.Drift, done bool, err error)
 }
 
-// The values of Language in a Listing.
-const (
-	LanguageNft      = "nft"
-	LanguageIptables = "iptables"
-)
+// Listing is the rules of a namespace, to be shown.
+type Listing = iptables.Listing
 
-// Listing is the rules of a namespace, with counters: as text in the language of their backend, as a View for machines, and in words.
-type Listing struct {
-	Backend  string // wrote the rules; "" if there are none
-	Language string
-	Text     string
-	View     iptables.View
-	Lines    []iptables.Line
-}
+// The values of Language in a Listing.
+const LanguageNft, LanguageIptables = iptables.LanguageNft, iptables.LanguageIptables
 
 // Backend programs namespaces with the chosen backend. Once the chosen backend's rules are in force, it removes those of other backends:
 // so a node can change its backend while pods run. Each call:
@@ -194,7 +185,7 @@ func (e Backend) instead(err error) (Backend, bool) {
 
 // finish removes what other backends have left, and looks for rules of others before ours.
 func (e Backend) finish(ctx context.Context, ns *netns.NS, want iptables.Ruleset, out iptables.Outcome) (iptables.Outcome, error) {
-	left, err := e.clear(ctx, ns)
+	left, err := clearOf(ctx, ns, e.others)
 	if len(left) > 0 {
 		isAbsent := func(d iptables.Difference) bool { return d.Kind == iptables.KindAbsent }
 		out.Drift = append(slices.DeleteFunc(out.Drift, isAbsent), left...)
@@ -248,21 +239,22 @@ func (e Backend) Remove(ctx context.Context, at podnet.Place) (removed bool, err
 			return false, err
 		}
 		e.memory.forget(id)
-		removed, err := e.chosen.Remove(ctx, ns)
+		rules, err := clearOf(ctx, ns, e.all())
 		if err != nil {
-			return removed, err
+			return len(rules) > 0, err
 		}
-		left, err := e.clear(ctx, ns)
-		return removed || len(left) > 0, err
+		// Also without rules: an agent that was killed between the two steps leaves addresses and routes.
+		routes, err := routing.Remove(ctx, ns)
+		return routes || len(rules) > 0, err
 	})
 }
 
-// clear removes the rules of the other backends, and returns which had any.
-func (e Backend) clear(ctx context.Context, ns *netns.NS) (removed iptables.Drift, err error) {
-	for _, o := range e.others {
+// clearOf removes the rules of backends, and returns which had any.
+func clearOf(ctx context.Context, ns *netns.NS, all []Driver) (removed iptables.Drift, err error) {
+	for _, o := range all {
 		did, err := o.Yield(ctx, ns)
 		if err != nil {
-			return removed, fmt.Errorf("remove what the %s backend has left: %w", o.Name(), err)
+			return removed, fmt.Errorf("remove the rules of the %s backend: %w", o.Name(), err)
 		}
 		if did {
 			removed = append(removed, remains(o))

@@ -82,17 +82,17 @@ func (c Choice) Choose(ctx context.Context, name string) (Backend, string, error
 
 // Nftables returns the nftables backend, without a probe. It finds and removes the rules of every backend.
 func (c Choice) Nftables(ctx context.Context) Backend {
-	return New(c.namespaces, c.nftables(), c.xtables(ctx, xtables.NFT), c.xtables(ctx, xtables.Legacy))
+	return New(c.namespaces, nftables.New(), c.xtables(ctx, xtables.NFT), c.xtables(ctx, xtables.Legacy))
 }
 
 // Iptables returns the iptables backend of a flavour, without a probe.
 func (c Choice) Iptables(ctx context.Context, flavour xtables.Flavour) Backend {
 	other := map[xtables.Flavour]xtables.Flavour{xtables.NFT: xtables.Legacy, xtables.Legacy: xtables.NFT}[flavour]
-	return New(c.namespaces, c.xtables(ctx, flavour), c.nftables(), c.xtables(ctx, other))
+	return New(c.namespaces, c.xtables(ctx, flavour), nftables.New(), c.xtables(ctx, other))
 }
 
 func (c Choice) iptables(ctx context.Context, sample iptables.Ruleset) (Backend, string, error) {
-	b, reason, err := xtables.Detect(ctx, xtables.Config{Guard: c.namespaces.guard, Observe: c.observe}, sample)
+	b, reason, err := xtables.Detect(ctx, xtables.Config{Observe: c.observe}, sample)
 	if errors.Is(err, xtables.ErrMissing) {
 		err = fmt.Errorf("%w (an image whose tag ends in -iptables has the programs)", err)
 	}
@@ -102,52 +102,6 @@ func (c Choice) iptables(ctx context.Context, sample iptables.Ruleset) (Backend,
 	return c.Iptables(ctx, b.Flavour()), reason, nil
 }
 
-func (c Choice) nftables() Driver { return nftDriver{nftables.New()} }
-
 func (c Choice) xtables(ctx context.Context, flavour xtables.Flavour) Driver {
-	return xtDriver{xtables.New(ctx, xtables.Config{Guard: c.namespaces.guard, Flavour: flavour, Observe: c.observe})}
-}
-
-// nftDriver and xtDriver make the types of both packages a Driver. xtables opens a namespace by its path, since its programs run inside.
-type (
-	nftDriver struct{ *nftables.Backend }
-	xtDriver  struct{ *xtables.Backend }
-)
-
-func (nftDriver) BuiltIn() bool { return false }
-
-func (xtDriver) BuiltIn() bool { return true }
-
-// List returns the rules that the namespace holds.
-func (b nftDriver) List(ctx context.Context, ns *netns.NS) (Listing, bool, error) {
-	have, ok, err := b.Read(ctx, ns)
-	return Listing{
-		Language: LanguageNft, Text: have.NftText(iptables.TextOptions{Counters: true}), View: have.View(), Lines: have.Lines(),
-	}, ok, err
-}
-
-// List returns the rules that the namespace holds.
-func (b xtDriver) List(ctx context.Context, ns *netns.NS) (Listing, bool, error) {
-	have, ok, err := b.Read(ctx, ns.Path())
-	return Listing{Language: LanguageIptables, Text: have.Text(), View: have.View(), Lines: have.Lines()}, ok, err
-}
-
-func (b xtDriver) Apply(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (iptables.Outcome, error) {
-	return b.Backend.Apply(ctx, ns.Path(), want)
-}
-
-func (b xtDriver) Verify(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (iptables.Drift, error) {
-	return b.Backend.Verify(ctx, ns.Path(), want)
-}
-
-func (b xtDriver) Present(ctx context.Context, ns *netns.NS) (bool, error) {
-	return b.Backend.Present(ctx, ns.Path())
-}
-
-func (b xtDriver) Remove(ctx context.Context, ns *netns.NS) (bool, error) {
-	return b.Backend.Remove(ctx, ns.Path())
-}
-
-func (b xtDriver) Yield(ctx context.Context, ns *netns.NS) (bool, error) {
-	return b.Backend.Yield(ctx, ns.Path())
+	return xtables.New(ctx, xtables.Config{Flavour: flavour, Observe: c.observe})
 }

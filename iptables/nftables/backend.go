@@ -26,6 +26,9 @@ func New() *Backend { return &Backend{newCompiled()} }
 // Name is the backend's name in flags and reports.
 func (b *Backend) Name() string { return "nftables" }
 
+// BuiltIn reports that our chains stand in a table of ours.
+func (b *Backend) BuiltIn() bool { return false }
+
 // Apply makes the namespace hold exactly want in our table, and returns what differed before. While a process of the pod owns a table of
 // that name, the rules are in a second table. A fresh namespace gets all or nothing. An existing table is changed in steps (see commit). Foreign tables are not touched.
 func (b *Backend) Apply(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (out iptables.Outcome, err error) {
@@ -137,18 +140,7 @@ func (b *Backend) Present(ctx context.Context, ns *netns.NS) (present bool, err 
 	return o.present(), err
 }
 
-// Remove removes everything that we own in the namespace, and reports whether there was anything.
-func (b *Backend) Remove(ctx context.Context, ns *netns.NS) (removed bool, err error) {
-	removed, err = b.Yield(ctx, ns)
-	if err != nil {
-		return false, err
-	}
-	// Also without a table: an agent that was killed between the two steps leaves addresses and routes.
-	routes, err := routing.Remove(ns)
-	return removed || routes, err
-}
-
-// Yield removes only the rules, and reports whether there were any. Addresses and routes stay: the backend that has taken over needs
+// Yield removes our rules, and reports whether there were any. Addresses and routes stay: the backend that has taken over needs
 // them.
 func (b *Backend) Yield(ctx context.Context, ns *netns.NS) (removed bool, err error) {
 	var o outline
@@ -179,7 +171,15 @@ func deleteNamed(ctx context.Context, ns *netns.NS, table string) (did bool, err
 	return did, nil
 }
 
-// Read returns what the namespace holds of ours, with counters. ok is false if there is nothing.
+// List returns what the namespace holds of ours, with counters. ok is false if there is nothing.
+func (b *Backend) List(ctx context.Context, ns *netns.NS) (iptables.Listing, bool, error) {
+	have, ok, err := b.Read(ctx, ns)
+	return iptables.Listing{
+		Language: iptables.LanguageNft, Text: have.NftText(iptables.TextOptions{Counters: true}), View: have.View(), Lines: have.Lines(),
+	}, ok, err
+}
+
+// Read is List as data.
 func (b *Backend) Read(ctx context.Context, ns *netns.NS) (have iptables.Ruleset, ok bool, err error) {
 	o, err := readOutline(ctx, ns)
 	if !o.exists() && o.surplus {

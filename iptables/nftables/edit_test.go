@@ -23,7 +23,7 @@ func mustEdit(t *testing.T, b byPath, ns *netns.NS, have, want iptables.Ruleset)
 	_, err := visit(t.Context(), b, ns.Path(), func(ctx context.Context, n *netns.NS) (_ struct{}, err error) {
 		before := generationOf(ctx, t, n)
 		drift := iptables.Drift(nil)
-		drift, done, err = b.Edit(ctx, n, before, have, want)
+		drift, done, err = b.own.Edit(ctx, n, before, have, want)
 		if done && (len(drift) == 0 || generationOf(ctx, t, n) != before+1) {
 			t.Errorf("changed %q, from generation %d to %d", drift, before, generationOf(ctx, t, n))
 		}
@@ -143,7 +143,7 @@ func TestEdit_changedSince_isRefused(t *testing.T) {
 	mustApply(t, b, ns, from)
 	_, err := visit(t.Context(), b, ns.Path(), func(ctx context.Context, n *netns.NS) (done bool, err error) {
 		earlier := generationOf(ctx, t, n) - 1
-		if _, done, err = b.Edit(ctx, n, earlier, from, to); done {
+		if _, done, err = b.own.Edit(ctx, n, earlier, from, to); done {
 			t.Error("edited at a later generation")
 		}
 		return done, err

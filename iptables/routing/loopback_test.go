@@ -145,7 +145,7 @@ func TestRemove_otherProject_keepsAddress(t *testing.T) {
 	kerneltest.Shell(t, ns, `ip rule add fwmark 1337 lookup 133; ip route add local default dev lo table 133
 nft 'add table inet istio-proxy-nat; add chain inet istio-proxy-nat output'`, "")
 	for _, want := range []bool{true, false} {
-		if removed, err := Remove(ns); err != nil || removed != want {
+		if removed, err := Remove(t.Context(), ns); err != nil || removed != want {
 			t.Errorf("removed %v, error %v; want %v", removed, err, want)
 		}
 	}
@@ -159,7 +159,7 @@ nft 'add table inet istio-proxy-nat; add chain inet istio-proxy-nat output'`, ""
 		t.Error(out)
 	}
 	kerneltest.Shell(t, ns, "nft delete table inet istio-proxy-nat", "")
-	if removed, err := Remove(ns); err != nil || !removed {
+	if removed, err := Remove(t.Context(), ns); err != nil || !removed {
 		t.Errorf("without the others: removed %v, error %v", removed, err)
 	}
 }

@@ -6,6 +6,7 @@
 package routing
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -105,8 +106,8 @@ func (c Change) Undo() error {
 
 // Remove removes everything that may be ours, and reports whether it found any. Addresses stay if another project has rules in
 // the namespace: it uses the same ones.
-func Remove(ns *netns.NS) (removed bool, err error) {
-	others, err := foreign.FindUntil(time.Now().Add(limit), ns)
+func Remove(ctx context.Context, ns *netns.NS) (removed bool, err error) {
+	others, err := foreign.Find(ctx, ns)
 	if err != nil {
 		return false, fmt.Errorf("remove addresses: %w", err)
 	}

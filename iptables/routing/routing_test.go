@@ -162,7 +162,7 @@ ip $f rule add pref 1000 fwmark 1337 lookup 134; ip $f rule add pref 7 fwmark 13
 		end(t, prepare(t, ns, next).Finish())
 		wantRead(t, ns, "beside others", next)
 	}
-	if removed, err := Remove(ns); err != nil || !removed {
+	if removed, err := Remove(t.Context(), ns); err != nil || !removed {
 		t.Errorf("removed %v, error %v", removed, err)
 	}
 	if d := cmp.Diff(before, kerneltest.Shell(t, ns, look, "")); d != "" {
@@ -224,7 +224,7 @@ func TestRead_moreRulesInFrontThanAreRead_findsOurs(t *testing.T) {
 	}
 	end(t, prepare(t, ns, tproxy()).Finish())
 	wantRead(t, ns, "repaired", tproxy())
-	if removed, err := Remove(ns); err != nil || !removed || kerneltest.Shell(t, ns, look, "") != "" {
+	if removed, err := Remove(t.Context(), ns); err != nil || !removed || kerneltest.Shell(t, ns, look, "") != "" {
 		t.Errorf("removed %v, error %v, left %s", removed, err, kerneltest.Shell(t, ns, look, ""))
 	}
 }
@@ -264,7 +264,7 @@ func TestRemove_reportsWhetherAnythingWasThere(t *testing.T) {
 			ns := kerneltest.New(t)
 			end(t, prepare(t, ns, what).Finish())
 			for _, want := range []bool{len(view(what)) > 0, false} {
-				removed, err := Remove(ns)
+				removed, err := Remove(t.Context(), ns)
 				if err != nil || removed != want {
 					t.Errorf("removed %v, error %v; want %v", removed, err, want)
 				}

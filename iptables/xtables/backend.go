@@ -25,16 +25,12 @@ const (
 // Config is what a Backend needs. Observe, which may be nil, is called after each save and restore process, not
 // after a question for a version.
 type Config struct {
-	Guard   netns.Guard
 	Flavour Flavour
 	Observe func(program string, took time.Duration)
 }
 
-// Backend programs namespaces. Each call opens the namespace anew, refuses the host's, and leaves no descriptor open.
-type Backend struct {
-	guard    netns.Guard
-	programs programs
-}
+// Backend programs open namespaces, of which one goroutine at a time uses each.
+type Backend struct{ programs programs }
 
 // New returns a Backend of a flavour. Without the flavour's programs it can still say whether our rules are there (nft flavour only);
 // everything else returns an error that names the missing program.
@@ -44,38 +40,39 @@ func New(ctx context.Context, c Config) *Backend {
 		p.observe = func(string, time.Duration) {}
 	}
 	p.tools, p.missing = find(ctx, c.Flavour)
-	return &Backend{guard: c.Guard, programs: p}
+	return &Backend{p}
 }
 
 // Name is the backend's name in flags and reports.
 func (b *Backend) Name() string { return "iptables" }
 
+// BuiltIn reports that our chains stand at the heads of iptables' own.
+func (b *Backend) BuiltIn() bool { return true }
+
 // Flavour returns the flavour that the Backend was made for.
 func (b *Backend) Flavour() Flavour { return b.programs.flavour }
 
-// Apply makes the namespace at path hold exactly want in our chains, with our jumps at the head of the built-in chains. It returns
+// Apply makes the namespace hold exactly want in our chains, with our jumps at the head of the built-in chains. It returns
 // what differed before. If the kernel refuses, everything stays as it was. Foreign rules are not touched.
-func (b *Backend) Apply(ctx context.Context, path string, want iptables.Ruleset) (out iptables.Outcome, err error) {
-	err = b.in(ctx, path, func(ns *netns.NS) error {
-		if err := ownerMatches(ns); err != nil {
-			return err
+func (b *Backend) Apply(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (out iptables.Outcome, err error) {
+	if err := errors.Join(ctx.Err(), ownerMatches(ns)); err != nil {
+		return out, err
+	}
+	var have snapshot
+	var drift iptables.Drift
+	err = ns.Alone(ctx, func() (same bool, err error) {
+		have, drift, err = b.compare(ctx, ns, want)
+		if len(drift) > 0 && have.empty() {
+			drift = iptables.Drift{{Kind: iptables.KindAbsent, Text: "- chains " + iptables.ChainPrefix + "*"}}
 		}
-		var have snapshot
-		var drift iptables.Drift
-		return ns.Alone(ctx, func() (same bool, err error) {
-			have, drift, err = b.compare(ctx, ns, want)
-			if len(drift) > 0 && have.empty() {
-				drift = iptables.Drift{{Kind: iptables.KindAbsent, Text: "- chains " + iptables.ChainPrefix + "*"}}
-			}
-			return err == nil && len(drift) == 0, err
-		}, func() error {
-			iptables.SawDrift(ctx, drift)
-			out.Transactions, err = b.write(ctx, ns, have, want)
-			if err == nil {
-				out.Drift = drift.Bounded()
-			}
-			return err
-		})
+		return err == nil && len(drift) == 0, err
+	}, func() (err error) {
+		iptables.SawDrift(ctx, drift)
+		out.Transactions, err = b.write(ctx, ns, have, want)
+		if err == nil {
+			out.Drift = drift.Bounded()
+		}
+		return err
 	})
 	return out, err
 }
@@ -127,42 +124,15 @@ func (b *Backend) putBack(ctx context.Context, ns *netns.NS, before snapshot) er
 	return nil
 }
 
-// Verify returns how the namespace at path differs from want. It writes nothing.
-func (b *Backend) Verify(ctx context.Context, path string, want iptables.Ruleset) (drift iptables.Drift, err error) {
-	err = b.in(ctx, path, func(ns *netns.NS) error {
-		_, drift, err = b.compare(ctx, ns, want)
-		return err
-	})
+// Verify returns how the namespace differs from want. It writes nothing.
+func (b *Backend) Verify(ctx context.Context, ns *netns.NS, want iptables.Ruleset) (iptables.Drift, error) {
+	_, drift, err := b.compare(ctx, ns, want)
 	return drift, err
 }
 
-// Remove removes everything that we own in the namespace at path, and reports whether there was anything. Tables of iptables stay, empty
-// or with foreign rules.
-func (b *Backend) Remove(ctx context.Context, path string) (removed bool, err error) {
-	err = b.in(ctx, path, func(ns *netns.NS) error {
-		rules, err := b.clear(ctx, ns)
-		if err != nil {
-			return err
-		}
-		// Also without rules: an agent that was killed between the two steps leaves addresses and routes.
-		routes, err := routing.Remove(ns)
-		removed = rules || routes
-		return err
-	})
-	return removed, err
-}
-
-// Yield removes only the rules, and reports whether there were any. Addresses and routes stay: the backend that has taken over needs
-// them.
-func (b *Backend) Yield(ctx context.Context, path string) (removed bool, err error) {
-	err = b.in(ctx, path, func(ns *netns.NS) error {
-		removed, err = b.clear(ctx, ns)
-		return err
-	})
-	return removed, err
-}
-
-func (b *Backend) clear(ctx context.Context, ns *netns.NS) (removed bool, err error) {
+// Yield removes our rules, and reports whether there were any. Tables of iptables stay, empty or with foreign rules. Addresses and routes stay:
+// the backend that has taken over needs them.
+func (b *Backend) Yield(ctx context.Context, ns *netns.NS) (removed bool, err error) {
 	var have snapshot
 	err = ns.Alone(ctx, func() (none bool, err error) {
 		var ok bool
@@ -198,42 +168,25 @@ func (b *Backend) unreadable(ns *netns.NS) (all [][]rawnetlink.Request, err erro
 	return all, err
 }
 
-// Present reports whether the namespace at path holds any rules of ours.
-func (b *Backend) Present(ctx context.Context, path string) (present bool, err error) {
-	err = b.in(ctx, path, func(ns *netns.NS) error {
-		if b.programs.flavour == NFT {
-			all, err := b.unreadable(ns)
-			present = len(all) > 0
-			return err
-		}
-		if _, present, err = b.held(ctx, ns, false); errors.Is(err, ErrUnusable) {
-			return nil
-		}
-		return err
-	})
+// Present reports whether the namespace holds any rules of ours.
+func (b *Backend) Present(ctx context.Context, ns *netns.NS) (present bool, err error) {
+	if b.programs.flavour == NFT {
+		all, err := b.unreadable(ns)
+		return len(all) > 0, err
+	}
+	if _, present, err = b.held(ctx, ns, false); errors.Is(err, ErrUnusable) {
+		return false, nil
+	}
 	return present, err
 }
 
-// Read returns what the namespace at path holds of ours; ok is false if there is nothing.
-func (b *Backend) Read(ctx context.Context, path string) (have Listing, ok bool, err error) {
-	err = b.in(ctx, path, func(ns *netns.NS) error {
-		if have.rules, ok, err = b.held(ctx, ns, true); err != nil || !ok {
-			return err
-		}
-		have.routes, err = routing.Read(ns)
-		return err
-	})
-	return have, ok, err
-}
-
-// in calls f with the open namespace at path.
-func (b *Backend) in(ctx context.Context, path string, f func(*netns.NS) error) error {
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("program network namespace: %w", err)
+// List returns what the namespace holds of ours, with counters. ok is false if there is nothing.
+func (b *Backend) List(ctx context.Context, ns *netns.NS) (have iptables.Listing, ok bool, err error) {
+	rules, ok, err := b.held(ctx, ns, true)
+	if err != nil || !ok {
+		return have, ok, err
 	}
-	ns, err := b.guard.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f(ns), ns.Close())
+	routes, err := routing.Read(ns)
+	text := Text(routes, func(family uint32) string { return rules[family].listing() })
+	return iptables.Listing{Language: iptables.LanguageIptables, Text: text, View: rules.view(routes), Lines: rules.lines()}, true, err
 }

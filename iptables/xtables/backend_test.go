@@ -16,6 +16,7 @@ import (
 
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
+	"istio-pod-network-controller/iptables/routing"
 	"istio-pod-network-controller/test/kerneltest"
 )
 
@@ -49,12 +50,24 @@ func wants(t testing.TB, flavour Flavour) {
 	kerneltest.ProgramPath(t, "iptables-"+string(flavour)+"-restore")
 }
 
-func newBackend(t testing.TB, flavour Flavour) *Backend {
+// byPath is a Backend whose calls open the namespace anew.
+type byPath struct {
+	kerneltest.ByPath
+	own *Backend
+}
+
+func newByPath(t testing.TB, c Config) byPath {
+	t.Helper()
+	own := New(t.Context(), c)
+	return byPath{kerneltest.NewByPath(t, own, routing.Remove), own}
+}
+
+func newBackend(t testing.TB, flavour Flavour) byPath {
 	t.Helper()
 	wants(t, flavour)
-	b := New(t.Context(), Config{Guard: kerneltest.Guard(t), Flavour: flavour})
-	if b.programs.missing != nil {
-		t.Fatal(b.programs.missing)
+	b := newByPath(t, Config{Flavour: flavour})
+	if b.own.programs.missing != nil {
+		t.Fatal(b.own.programs.missing)
 	}
 	return b
 }
@@ -76,7 +89,7 @@ func tproxyAndDNS(s *iptables.Spec) {
 	s.Mode, s.DNS, s.DropInvalid = iptables.ModeTProxy, iptables.DNSAll, true
 }
 
-func mustApply(t testing.TB, b *Backend, ns *netns.NS, r iptables.Ruleset) (changed bool) {
+func mustApply(t testing.TB, b byPath, ns *netns.NS, r iptables.Ruleset) (changed bool) {
 	t.Helper()
 	out, err := b.Apply(t.Context(), ns.Path(), r)
 	if err != nil {
@@ -85,7 +98,7 @@ func mustApply(t testing.TB, b *Backend, ns *netns.NS, r iptables.Ruleset) (chan
 	return out.Changed()
 }
 
-func mustHold(t testing.TB, b *Backend, ns *netns.NS, r iptables.Ruleset) {
+func mustHold(t testing.TB, b byPath, ns *netns.NS, r iptables.Ruleset) {
 	t.Helper()
 	if drift, err := b.Verify(t.Context(), ns.Path(), r); err != nil || len(drift) != 0 {
 		t.Fatalf("drift:\n%s\nerror %v", drift, err)
@@ -194,7 +207,7 @@ func TestBackend_eachCall_startsFewProcesses(t *testing.T) {
 			var log started
 			ns := kerneltest.New(t)
 			wants(t, flavour)
-			b := New(t.Context(), Config{Guard: kerneltest.Guard(t), Flavour: flavour, Observe: log.observe})
+			b := newByPath(t, Config{Flavour: flavour, Observe: log.observe})
 			saves, restores := both(flavour, "save"), both(flavour, "restore")
 			all := slices.Sorted(slices.Values(slices.Concat(saves, restores)))
 			expect := func(step string, want []string) {

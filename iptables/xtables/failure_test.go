@@ -82,13 +82,13 @@ func TestApply_programHangs_isEndedAndTakenBack(t *testing.T) {
 	mustApply(t, b, ns, rules(t, nil))
 	look := strings.ReplaceAll(ours4and6, "FLAVOUR", "nft")
 	untouched := shell(t, ns, look)
-	v6 := b.programs.tools[iptables.IPv6]
+	v6 := b.own.programs.tools[iptables.IPv6]
 	v6.restore = script(t, t.TempDir(), "hanging-restore", "exec sleep 60")
-	b.programs.tools[iptables.IPv6] = v6
+	b.own.programs.tools[iptables.IPv6] = v6
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	start := time.Now()
-	_, err := b.Apply(ctx, ns.Path(), rules(t, tproxyAndDNS))
+	_, err := b.own.Apply(ctx, ns, rules(t, tproxyAndDNS))
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "hanging-restore") || time.Since(start) > 20*time.Second {
 		t.Errorf("after %s: %v", time.Since(start), err)
 	}
@@ -124,12 +124,12 @@ func TestProgramFails_namespaceIsUnusableUnlessItPasses(t *testing.T) {
 				ways = ways[1:]
 			}
 			for i, replace := range ways {
-				whole := b.programs.tools[iptables.IPv4]
+				whole := b.own.programs.tools[iptables.IPv4]
 				broken := whole
 				replace(&broken)
-				b.programs.tools[iptables.IPv4] = broken
+				b.own.programs.tools[iptables.IPv4] = broken
 				_, err := b.Apply(t.Context(), ns.Path(), rules(t, nil))
-				b.programs.tools[iptables.IPv4] = whole
+				b.own.programs.tools[iptables.IPv4] = whole
 				if err == nil || errors.Is(err, ErrUnusable) != c.unusable {
 					t.Errorf("way %d: want unusable %v: %v", i, c.unusable, err)
 				}

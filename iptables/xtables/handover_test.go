@@ -20,9 +20,9 @@ func TestTwoAgentsLeaveWholeRules(t *testing.T) {
 		t.Run(string(flavour), func(t *testing.T) {
 			t.Setenv("XTABLES_LOCKFILE", "")
 			ns := kerneltest.New(t)
-			agents := [2]*Backend{newBackend(t, flavour), newBackend(t, flavour)}
+			agents := [2]byPath{newBackend(t, flavour), newBackend(t, flavour)}
 			for _, b := range agents {
-				b.programs.environ = environ(filepath.Join(t.TempDir(), "no", "lock"))
+				b.own.programs.environ = environ(filepath.Join(t.TempDir(), "no", "lock"))
 			}
 			for round := range 8 {
 				if err := applyBoth(t, ns, agents, wants); err != nil {
@@ -39,7 +39,7 @@ func TestTwoAgentsLeaveWholeRules(t *testing.T) {
 }
 
 // applyBoth has two agents work at the same time.
-func applyBoth(t *testing.T, ns *netns.NS, agents [2]*Backend, wants [2]iptables.Ruleset) error {
+func applyBoth(t *testing.T, ns *netns.NS, agents [2]byPath, wants [2]iptables.Ruleset) error {
 	t.Helper()
 	var errs [2]error
 	var wg sync.WaitGroup

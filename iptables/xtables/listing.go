@@ -9,18 +9,8 @@ import (
 	"istio-pod-network-controller/iptables"
 )
 
-// Listing is what a namespace holds of ours, with counters.
-type Listing struct {
-	rules  snapshot
-	routes iptables.Ruleset
-}
-
-// Text returns input for `iptables-restore --noflush -c` and ip6tables-restore that makes the same rules.
-func (l Listing) Text() string {
-	return Text(l.routes, func(family uint32) string { return l.rules[family].listing() })
-}
-
-// Text joins the texts of the families. Addresses and routes, which are not part of their language, are in comments.
+// Text joins the texts of the families, as input for `iptables-restore --noflush -c` and ip6tables-restore that makes the same rules. Addresses
+// and routes, which are not part of their language, are in comments.
 func Text(routes iptables.Ruleset, rules func(family uint32) string) string {
 	var b strings.Builder
 	for _, p := range routes.Loopback {
@@ -36,11 +26,11 @@ func Text(routes iptables.Ruleset, rules func(family uint32) string) string {
 	return b.String()
 }
 
-// Lines returns the rules of both families in the language of iptables. Their comments stand beside them.
-func (l Listing) Lines() (out []iptables.Line) {
-	for _, family := range slices.Sorted(maps.Keys(l.rules)) {
-		for _, name := range l.rules[family].names() {
-			t := l.rules[family][name]
+// lines returns the rules of both families in the language of iptables. Their comments stand beside them.
+func (s snapshot) lines() (out []iptables.Line) {
+	for _, family := range slices.Sorted(maps.Keys(s)) {
+		for _, name := range s[family].names() {
+			t := s[family][name]
 			for _, chain := range slices.Sorted(maps.Keys(t.chains)) {
 				for _, r := range t.chains[chain] {
 					rule := strings.Replace(r.spec, "-m comment --comment "+iptables.Quoted(r.comment())+" ", "", 1)
@@ -52,13 +42,13 @@ func (l Listing) Lines() (out []iptables.Line) {
 	return out
 }
 
-// View returns the listing for machines to read. The type of a chain is its family and table, as nftables names them.
-func (l Listing) View() iptables.View {
-	v := l.routes.View()
-	for _, family := range slices.Sorted(maps.Keys(l.rules)) {
+// view returns the rules for machines to read. The type of a chain is its family and table, as nftables names them.
+func (s snapshot) view(routes iptables.Ruleset) iptables.View {
+	v := routes.View()
+	for _, family := range slices.Sorted(maps.Keys(s)) {
 		prefix := map[uint32]string{iptables.IPv4: "ip ", iptables.IPv6: "ip6 "}[family]
-		for _, name := range l.rules[family].names() {
-			t := l.rules[family][name]
+		for _, name := range s[family].names() {
+			t := s[family][name]
 			for _, chain := range slices.Sorted(maps.Keys(t.chains)) {
 				v.Chains = append(v.Chains, t.view(chain, prefix+name))
 			}

@@ -11,7 +11,7 @@ import (
 func TestRead_ourRules_withCounters(t *testing.T) {
 	for _, flavour := range flavours() {
 		ns, b := kerneltest.New(t), newBackend(t, flavour)
-		if _, ok, err := b.Read(t.Context(), ns.Path()); ok || err != nil {
+		if _, ok, err := b.List(t.Context(), ns.Path()); ok || err != nil {
 			t.Errorf("%s: something is there: %v, error %v", flavour, ok, err)
 		}
 		want := rules(t, tproxyAndDNS)
@@ -19,17 +19,17 @@ func TestRead_ourRules_withCounters(t *testing.T) {
 		if _, err := kerneltest.Ask(t.Context(), ns, kerneltest.App, "tcp", "", "127.0.0.1:9"); err == nil {
 			t.Fatal("somebody answers")
 		}
-		have, ok, err := b.Read(t.Context(), ns.Path())
+		have, ok, err := b.List(t.Context(), ns.Path())
 		if err != nil || !ok {
 			t.Fatal(ok, err)
 		}
-		text := have.Text()
+		text := have.Text
 		for _, part := range []string{"# ip address replace ::6/128", "# ip rule add fwmark 1337", "# iptables-restore", "# ip6tables-restore", "[1:60] -A PODNET_OUTBOUND -o lo"} {
 			if !strings.Contains(text, part) {
 				t.Errorf("no %q in\n%s", part, text)
 			}
 		}
-		expectView(t, have.View())
+		expectView(t, have.View)
 	}
 }
 

@@ -21,14 +21,14 @@ func (b *Backend) Probe(ctx context.Context, sample iptables.Ruleset) (version s
 		return "", fmt.Errorf("probe iptables: %w", err)
 	}
 	defer ns.Close() //nolint:errcheck // nothing was written that could be lost
-	if _, err := b.Apply(ctx, ns.Path(), sample); err != nil {
+	if _, err := b.Apply(ctx, ns, sample); err != nil {
 		hint := ""
 		if b.programs.flavour == Legacy {
 			hint = " (the legacy flavour needs the capability NET_RAW)"
 		}
 		return "", fmt.Errorf("probe iptables: the rules are refused%s: %w", hint, err)
 	}
-	drift, err := b.Verify(ctx, ns.Path(), sample)
+	drift, err := b.Verify(ctx, ns, sample)
 	if err == nil && len(drift) > 0 {
 		err = fmt.Errorf("iptables prints other rules than it was given:\n%s", drift)
 	}

@@ -15,6 +15,7 @@ import (
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/iptables/nftables"
+	"istio-pod-network-controller/iptables/routing"
 	"istio-pod-network-controller/test/kerneltest"
 )
 
@@ -35,11 +36,7 @@ type packet struct {
 
 func subjects(t *testing.T) []subject {
 	t.Helper()
-	out := []subject{{name: "nftables", apply: func(ctx context.Context, path string, want iptables.Ruleset) (iptables.Outcome, error) {
-		return netns.Visit(ctx, netns.NewVisits(), path, kerneltest.Guard(t).Open, func(ctx context.Context, ns *netns.NS) (iptables.Outcome, error) {
-			return nftables.New().Apply(ctx, ns, want)
-		})
-	}}}
+	out := []subject{{name: "nftables", apply: kerneltest.NewByPath(t, nftables.New(), routing.Remove).Apply}}
 	for _, flavour := range flavours() {
 		out = append(out, subject{name: "iptables " + string(flavour), apply: newBackend(t, flavour).Apply})
 	}

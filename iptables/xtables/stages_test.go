@@ -98,9 +98,9 @@ func TestEveryStageOfAChangeCaptures(t *testing.T) {
 }
 
 // stages changes the rules of a pod to want, a transaction of each family at a time, and looks before each.
-func stages(t *testing.T, b *Backend, pod *netns.NS, want iptables.Ruleset, look func()) {
+func stages(t *testing.T, b byPath, pod *netns.NS, want iptables.Ruleset, look func()) {
 	t.Helper()
-	have, err := b.read(t.Context(), pod, false)
+	have, err := b.own.read(t.Context(), pod, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,14 +115,14 @@ func stages(t *testing.T, b *Backend, pod *netns.NS, want iptables.Ruleset, look
 			if stage >= len(all) {
 				return nil
 			}
-			_, err := b.programs.run(t.Context(), all[stage], b.programs.tools[family].restore, "--noflush")
+			_, err := b.own.programs.run(t.Context(), all[stage], b.own.programs.tools[family].restore, "--noflush")
 			return err
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	now, err := b.read(t.Context(), pod, false)
+	now, err := b.own.read(t.Context(), pod, false)
 	for family := range now {
 		if drift := iptables.TextDrift(goal[family].text(), now[family].text()); err != nil || len(drift) > 0 {
 			t.Errorf("all the blocks are not the whole: %s, %v", drift, err)

@@ -24,11 +24,6 @@ func linked(t *testing.T, binary string, names ...string) string {
 	return dir
 }
 
-func config(t *testing.T) Config {
-	t.Helper()
-	return Config{Guard: kerneltest.Guard(t)}
-}
-
 // The node's own tables of iptables-legacy, in the machine's network namespace.
 func legacyOfTheNode() string {
 	return strings.Join(legacyTables("/proc/self/net", iptables.IPv4, iptables.IPv6), " ")
@@ -41,7 +36,7 @@ func TestDetectTakesTheNftFlavourAndMakesNoLegacyTable(t *testing.T) {
 		t.Fatalf("this machine has tables of iptables-legacy (%s), which no test may make", before)
 	}
 	kerneltest.ProgramPath(t, "iptables-nft-restore")
-	b, reason, err := Detect(t.Context(), config(t), rules(t, tproxyAndDNS))
+	b, reason, err := Detect(t.Context(), Config{}, rules(t, tproxyAndDNS))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +84,7 @@ func TestProgramsAreFoundByAnyOfTheirNames(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("PATH", linked(t, c.binary, c.names...))
-			b, reason, err := Detect(t.Context(), config(t), rules(t, nil))
+			b, reason, err := Detect(t.Context(), Config{}, rules(t, nil))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -107,20 +102,20 @@ func TestWithoutProgramsTheMissingOneIsNamed(t *testing.T) {
 	legacy := kerneltest.New(t)
 	mustApply(t, newBackend(t, Legacy), legacy, rules(t, nil))
 	t.Setenv("PATH", t.TempDir())
-	b := New(t.Context(), Config{Guard: kerneltest.Guard(t), Flavour: NFT})
+	b := newByPath(t, Config{Flavour: NFT})
 	if present, err := b.Present(t.Context(), ns.Path()); err != nil || !present {
 		t.Error(present, err)
 	}
 	_, errYield := b.Yield(t.Context(), ns.Path())
 	_, errApply := b.Apply(t.Context(), ns.Path(), rules(t, nil))
-	_, errProbe := b.Probe(t.Context(), rules(t, nil))
-	_, _, errDetect := Detect(t.Context(), config(t), rules(t, nil))
+	_, errProbe := b.own.Probe(t.Context(), rules(t, nil))
+	_, _, errDetect := Detect(t.Context(), Config{}, rules(t, nil))
 	for _, err := range []error{errYield, errApply, errProbe, errDetect} {
 		if err == nil || !strings.Contains(err.Error(), "-nft-restore") {
 			t.Errorf("%v does not name the program", err)
 		}
 	}
-	b = New(t.Context(), Config{Guard: kerneltest.Guard(t), Flavour: Legacy})
+	b = newByPath(t, Config{Flavour: Legacy})
 	if removed, err := b.Yield(t.Context(), legacy.Path()); err != nil || removed {
 		t.Errorf("removed %v, error %v: what cannot be looked into is not known to be ours", removed, err)
 	}
@@ -150,7 +145,7 @@ func TestNoLegacyTableComesIntoBeing(t *testing.T) {
 		b := newBackend(t, flavour)
 		_, errVerify := b.Verify(t.Context(), ns.Path(), rules(t, nil))
 		_, errPresent := b.Present(t.Context(), ns.Path())
-		_, _, errRead := b.Read(t.Context(), ns.Path())
+		_, _, errRead := b.List(t.Context(), ns.Path())
 		_, errRemove := b.Remove(t.Context(), ns.Path())
 		_, errYield := b.Yield(t.Context(), ns.Path())
 		for _, err := range []error{errVerify, errPresent, errRead, errRemove, errYield} {
@@ -174,10 +169,10 @@ func TestEnviron_lockOutOfReach_isTheInput(t *testing.T) {
 		t.Error("the usual lock can be had, and another one is said")
 	}
 	ns, b := kerneltest.New(t), newBackend(t, Legacy)
-	b.programs.environ = environ(missing)
+	b.own.programs.environ = environ(missing)
 	mustApply(t, b, ns, rules(t, nil))
 	mustHold(t, b, ns, rules(t, nil))
-	if version, err := b.Probe(t.Context(), rules(t, nil)); err != nil || version == "" {
+	if version, err := b.own.Probe(t.Context(), rules(t, nil)); err != nil || version == "" {
 		t.Error(version, err)
 	}
 	t.Setenv("XTABLES_LOCKFILE", "/elsewhere")

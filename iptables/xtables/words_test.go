@@ -15,7 +15,7 @@ func TestLines_countedPacket_isShown(t *testing.T) {
 		if _, err := kerneltest.Ask(t.Context(), ns, kerneltest.App, "tcp", "", "127.0.0.1:9"); err == nil {
 			t.Fatal("somebody answers")
 		}
-		have, ok, err := b.Read(t.Context(), ns.Path())
+		have, ok, err := b.List(t.Context(), ns.Path())
 		if err != nil || !ok {
 			t.Fatal(ok, err)
 		}
@@ -23,7 +23,7 @@ func TestLines_countedPacket_isShown(t *testing.T) {
 			Chain: "PODNET_OUTBOUND", Words: "iptables -o lo -m owner --socket-exists ! --uid-owner 1337 -j RETURN",
 			Why: "the application reaching itself stays direct", Packets: 1, Bytes: 60, HasCounter: true,
 		}
-		if lines := have.Lines(); !slices.Contains(lines, want) {
+		if lines := have.Lines; !slices.Contains(lines, want) {
 			t.Errorf("%s: no line counts the packet:\n%+v", flavour, lines)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/iptables/nftables"
+	"istio-pod-network-controller/iptables/routing"
 	"istio-pod-network-controller/test/kerneltest"
 )
 
@@ -29,7 +30,7 @@ func TestNftables_loopbackRenamed_capturesAsBefore(t *testing.T) {
 	for _, mode := range []iptables.Mode{iptables.ModeRedirect, iptables.ModeTProxy} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
-			b, w := byPath{nftables.New(), kerneltest.Guard(t)}, newWorld(t, "ds")
+			b, w := kerneltest.NewByPath(t, nftables.New(), routing.Remove), newWorld(t, "ds")
 			setup := configuration{spec: with(func(s *iptables.Spec) { s.Mode = mode })}
 			w.listen(t, setup)
 			mustApply(t, b, w, setup)

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/iptables/nftables"
+	"istio-pod-network-controller/iptables/routing"
 	"istio-pod-network-controller/iptables/xtables"
 	"istio-pod-network-controller/test/kerneltest"
 )
@@ -31,34 +31,9 @@ type backend interface {
 func backends(t *testing.T) []backend {
 	t.Helper()
 	kerneltest.ProgramPath(t, "iptables-nft-restore")
-	guard := kerneltest.Guard(t)
-	return []backend{byPath{nftables.New(), guard}, xtables.New(t.Context(), xtables.Config{Guard: guard, Flavour: xtables.NFT})}
-}
-
-// byPath is an nftables backend that opens the namespace anew at each call.
-type byPath struct {
-	*nftables.Backend
-	guard netns.Guard
-}
-
-func open[T any](ctx context.Context, b byPath, path string, f func(context.Context, *netns.NS) (T, error)) (T, error) {
-	return netns.Visit(ctx, netns.NewVisits(), path, b.guard.Open, f)
-}
-
-func (b byPath) Apply(ctx context.Context, path string, want iptables.Ruleset) (iptables.Outcome, error) {
-	return open(ctx, b, path, func(ctx context.Context, ns *netns.NS) (iptables.Outcome, error) {
-		return b.Backend.Apply(ctx, ns, want)
-	})
-}
-
-func (b byPath) Verify(ctx context.Context, path string, want iptables.Ruleset) (iptables.Drift, error) {
-	return open(ctx, b, path, func(ctx context.Context, ns *netns.NS) (iptables.Drift, error) {
-		return b.Backend.Verify(ctx, ns, want)
-	})
-}
-
-func (b byPath) Remove(ctx context.Context, path string) (bool, error) {
-	return open(ctx, b, path, b.Backend.Remove)
+	return []backend{
+		kerneltest.NewByPath(t, nftables.New(), routing.Remove), kerneltest.NewByPath(t, xtables.New(t.Context(), xtables.Config{Flavour: xtables.NFT}), routing.Remove),
+	}
 }
 
 func mustApply(t *testing.T, b backend, w world, c configuration) {

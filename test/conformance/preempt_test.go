@@ -150,9 +150,9 @@ func TestPreempting_whatDecidesBeforeOurs_isReported(t *testing.T) {
 func TestPreempting_rulesBehindOursInAnEarlierTable_areReported(t *testing.T) {
 	for _, flavour := range []xtables.Flavour{xtables.NFT, xtables.Legacy} {
 		for _, mode := range []iptables.Mode{iptables.ModeRedirect, iptables.ModeTProxy} {
-			pod, b := kerneltest.New(t), xtables.New(t.Context(), xtables.Config{Guard: kerneltest.Guard(t), Flavour: flavour})
+			pod, b := kerneltest.New(t), xtables.New(t.Context(), xtables.Config{Flavour: flavour})
 			rules := configuration{spec: with(func(s *iptables.Spec) { s.Mode = mode })}.rules(t)
-			if _, err := b.Apply(t.Context(), pod.Path(), rules); err != nil {
+			if _, err := b.Apply(t.Context(), pod, rules); err != nil {
 				t.Fatal(err)
 			}
 			for _, step := range []struct{ rule, reports string }{

@@ -35,15 +35,15 @@ type attempt struct {
 func TestRules_randomPackets_kernelAgrees(t *testing.T) {
 	seed := seedOf(t)
 	kerneltest.ProgramPath(t, "iptables-nft-restore")
-	native, guard := nftables.New(), kerneltest.Guard(t)
-	legacy := xtables.New(t.Context(), xtables.Config{Guard: guard, Flavour: xtables.NFT})
+	native := nftables.New()
+	legacy := xtables.New(t.Context(), xtables.Config{Flavour: xtables.NFT})
 	apply := map[string]func(context.Context, *netns.NS, iptables.Ruleset) error{
 		"nftables": func(ctx context.Context, ns *netns.NS, r iptables.Ruleset) error {
 			_, err := native.Apply(ctx, ns, r)
 			return err
 		},
 		"iptables": func(ctx context.Context, ns *netns.NS, r iptables.Ruleset) error {
-			_, err := legacy.Apply(ctx, ns.Path(), r)
+			_, err := legacy.Apply(ctx, ns, r)
 			return err
 		},
 	}
