@@ -69,6 +69,17 @@ type Answer struct {
 	Err  error
 }
 
+// Object returns the attributes of an object of nf_tables, by kind; nil if the kernel has answered with none.
+func (a Answer) Object() map[uint16][]byte {
+	if a.Err != nil || len(a.Body) <= SizeofNfgenmsg {
+		return nil
+	}
+	return Attributes(Object(a.Body))
+}
+
+// Object returns the attributes of the object of nf_tables that an answer, or a message of a dump, is about.
+func Object(body []byte) []byte { return body[min(len(body), SizeofNfgenmsg):] }
+
 // Text returns an attribute with a name.
 func Text(kind uint16, name string) []byte { return attribute(kind, append([]byte(name), 0)) }
 
@@ -112,8 +123,8 @@ func Each(data []byte) iter.Seq2[uint16, []byte] {
 // Name returns the text of an attribute.
 func Name(attribute []byte) string { return strings.TrimRight(string(attribute), "\x00") }
 
-// size returns the length of the request as a message.
-func (r Request) size() int {
+// Size returns the length of the request as a message.
+func (r Request) Size() int {
 	size := unix.SizeofNlMsghdr + len(r.Header)
 	for _, a := range r.Attributes {
 		size += len(a)
@@ -123,7 +134,7 @@ func (r Request) size() int {
 
 // append adds the request to messages.
 func (r Request) append(messages []byte, sequence uint32) []byte {
-	m := binary.NativeEndian.AppendUint32(messages, uint32(r.size()))
+	m := binary.NativeEndian.AppendUint32(messages, uint32(r.Size()))
 	m = binary.NativeEndian.AppendUint16(m, r.Kind)
 	m = binary.NativeEndian.AppendUint16(m, r.Flags|unix.NLM_F_REQUEST)
 	m = binary.NativeEndian.AppendUint32(m, sequence)

@@ -102,31 +102,22 @@ type candidate struct {
 	family family
 }
 
-// find asks first for tables, then for chains in the existing ones.
+// find asks for all tables and chains at once.
 func (n native) find() (*podnet.ProgrammedByOthersError, error) {
-	var tables, named []candidate
+	var all []candidate
 	for _, c := range nativeTables() {
-		tables = append(tables, candidate{c, families()[0]})
+		all = append(all, candidate{c, families()[0]})
 	}
 	for _, f := range families() {
-		tables = append(tables, candidate{chain{table: "nat"}, f}, candidate{chain{table: "mangle"}, f})
-	}
-	tables, err := n.inUse(tables)
-	if err != nil {
-		return nil, err
-	}
-	for _, t := range tables {
-		if t.owner != "" {
-			return &podnet.ProgrammedByOthersError{Owner: t.owner, Found: fmt.Sprintf("nftables table %s %s", t.family.name, t.table)}, nil
-		}
 		for _, c := range chains() {
-			if c.table == t.table {
-				named = append(named, candidate{c, t.family})
-			}
+			all = append(all, candidate{c, f})
 		}
 	}
-	named, err = n.inUse(named)
-	for _, c := range named {
+	all, err := n.inUse(all)
+	for _, c := range all {
+		if c.name == "" {
+			return &podnet.ProgrammedByOthersError{Owner: c.owner, Found: fmt.Sprintf("nftables table %s %s", c.family.name, c.table)}, nil
+		}
 		if reached, err := n.hooked(c.family, c.chain); err != nil {
 			return nil, err
 		} else if reached {
@@ -138,9 +129,6 @@ func (n native) find() (*podnet.ProgrammedByOthersError, error) {
 
 // inUse returns the candidates that exist and hold anything.
 func (n native) inUse(all []candidate) (found []candidate, err error) {
-	if len(all) == 0 {
-		return nil, nil
-	}
 	var requests []rawnetlink.Request
 	for _, c := range all {
 		if c.name == "" {
@@ -155,7 +143,7 @@ func (n native) inUse(all []candidate) (found []candidate, err error) {
 		if all[i].name == "" {
 			use = unix.NFTA_TABLE_USE
 		}
-		if a.Err == nil && len(a.Body) >= rawnetlink.SizeofNfgenmsg && rawnetlink.BigEndian(rawnetlink.Attributes(a.Body[rawnetlink.SizeofNfgenmsg:])[use]) > 0 {
+		if rawnetlink.BigEndian(a.Object()[use]) > 0 {
 			found = append(found, all[i])
 		}
 	}

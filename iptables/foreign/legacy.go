@@ -58,19 +58,10 @@ func legacyFamilies() []legacyFamily {
 
 // findLegacy looks into existing tables of x_tables only: a question about a missing table would make it.
 func findLegacy() *podnet.ProgrammedByOthersError {
-	for _, f := range legacyFamilies() {
-		for _, table := range f.tables() {
-			if table != "nat" && table != "mangle" {
-				continue // no project is recognised by another
-			}
-			t, err := f.read(table)
-			if err != nil {
-				continue
-			}
-			for _, c := range chains() {
-				if c.table == table && t.hasChain(c.name) {
-					return &podnet.ProgrammedByOthersError{Owner: c.owner, Found: "chain " + c.name + " in the legacy table " + f.family.name + " " + table}
-				}
+	for t := range legacyTables() {
+		for _, c := range chains() {
+			if c.table == t.name && t.hasChain(c.name) {
+				return &podnet.ProgrammedByOthersError{Owner: c.owner, Found: "chain " + c.name + " in the legacy table " + t.place()}
 			}
 		}
 	}
@@ -80,30 +71,38 @@ func findLegacy() *podnet.ProgrammedByOthersError {
 // LegacyHolds reports whether a table of x_tables in the calling thread's namespace may have a chain with one of the names. It starts no
 // process, and makes no table.
 func LegacyHolds(names []string) bool {
-	for _, f := range legacyFamilies() {
-		for _, table := range f.tables() {
-			t, err := f.read(table)
-			if err != nil || slices.ContainsFunc(names, func(name string) bool { return bytes.Contains(t.entries, append([]byte(name), 0)) }) {
-				return true
-			}
+	for t, err := range legacyTables() {
+		if err != nil || slices.ContainsFunc(names, func(name string) bool { return bytes.Contains(t.entries, append([]byte(name), 0)) }) {
+			return true
 		}
 	}
 	return false
 }
 
-// tables returns the tables of the calling thread's namespace. Without the kernel module there is no such file, and no table.
-func (f legacyFamily) tables() []string {
-	names, err := os.ReadFile("/proc/thread-self/net/" + f.names)
-	if err != nil {
-		return nil
-	}
-	return strings.Fields(string(names))
-}
-
 // legacyTable is a table as the kernel returns it: a struct ipt_getinfo, and the entries, which are rules and beginnings of chains.
 type legacyTable struct {
 	legacyFamily
+	name          string
 	info, entries []byte
+}
+
+// place returns the table's family and name.
+func (t legacyTable) place() string { return t.family.name + " " + t.name }
+
+// legacyTables yields the tables of the calling thread's namespace, or why one cannot be read. Without the kernel module there is none.
+func legacyTables() iter.Seq2[legacyTable, error] {
+	return func(yield func(legacyTable, error) bool) {
+		for _, f := range legacyFamilies() {
+			names, _ := os.ReadFile("/proc/thread-self/net/" + f.names)
+			for _, name := range strings.Fields(string(names)) {
+				t, err := f.read(name)
+				t.legacyFamily, t.name = f, name
+				if !yield(t, err) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // each yields the entries of a table, as far as they are whole.
@@ -166,7 +165,7 @@ func (f legacyFamily) read(table string) (t legacyTable, err error) {
 		binary.NativeEndian.PutUint32(answer[tableNameSize:], size)
 		err := getsockopt(fd, f.level, getEntries, answer)
 		if err == nil {
-			return legacyTable{f, info, answer[entriesHeadSize:]}, nil
+			return legacyTable{info: info, entries: answer[entriesHeadSize:]}, nil
 		}
 		if !errors.Is(err, unix.EAGAIN) { // which says that the size has changed
 			return t, fmt.Errorf("read legacy table: %w", err)

@@ -196,7 +196,7 @@ func Owned(ctx context.Context, ns *netns.NS) (owned bool) {
 		}
 		read := 0
 		return conn.Dump(endOf(ctx), get(unix.NFT_MSG_GETTABLE, family{number: unix.NFPROTO_UNSPEC}), func(body []byte) bool {
-			flags := rawnetlink.Attributes(body[min(len(body), rawnetlink.SizeofNfgenmsg):])[unix.NFTA_TABLE_FLAGS]
+			flags := rawnetlink.Attributes(rawnetlink.Object(body))[unix.NFTA_TABLE_FLAGS]
 			read++
 			owned = rawnetlink.BigEndian(flags)&rawnetlink.TableOwner != 0 || read > maxChains
 			return !owned
@@ -255,7 +255,7 @@ func (n native) ownTables() (own []string, err error) {
 	}
 	answers, err := n.ask(requests...)
 	for i, a := range answers {
-		if a.Err == nil && len(a.Body) >= rawnetlink.SizeofNfgenmsg && rawnetlink.BigEndian(rawnetlink.Attributes(a.Body[rawnetlink.SizeofNfgenmsg:])[unix.NFTA_TABLE_FLAGS])&rawnetlink.TableOwner == 0 {
+		if table := a.Object(); table != nil && rawnetlink.BigEndian(table[unix.NFTA_TABLE_FLAGS])&rawnetlink.TableOwner == 0 {
 			own = append(own, "inet "+names[i])
 		}
 	}
@@ -268,7 +268,7 @@ func baseOf(body []byte) (b base, ok bool) {
 		return b, false
 	}
 	family := familyNames()[body[0]]
-	a := rawnetlink.Attributes(body[rawnetlink.SizeofNfgenmsg:])
+	a := rawnetlink.Attributes(rawnetlink.Object(body))
 	b = base{
 		program: "nftables", table: family + " " + rawnetlink.Name(a[unix.NFTA_CHAIN_TABLE]), chain: rawnetlink.Name(a[unix.NFTA_CHAIN_NAME]),
 		nat:   rawnetlink.Name(a[unix.NFTA_CHAIN_TYPE]) == "nat",
@@ -286,36 +286,33 @@ func baseOf(body []byte) (b base, ok bool) {
 
 // legacy returns the built-in chains of iptables-legacy before ours, and lines about other tables that undo what ours do.
 func (o Ours) legacy() (found []base, lines []string) {
-	for _, f := range legacyFamilies() {
-		for _, name := range f.tables() {
-			t, err := f.read(name)
-			if err != nil && !errors.Is(err, errTable) {
-				continue
-			}
-			before := o.legacyBefore(t, f.family.name+" "+name, name, err)
-			found = append(found, before...)
-			switch where := "legacy iptables, table " + f.family.name + " " + name; {
-			case slices.ContainsFunc(before, func(b base) bool { return o.report(b) != "" }):
-			case err != nil:
-				lines = append(lines, where+" "+err.Error())
-			case t.undoes(o.chainsIn(f.family.name + " " + name)):
-				lines = append(lines, where+" sends packets elsewhere behind our rules")
-			}
+	for t, err := range legacyTables() {
+		if err != nil && !errors.Is(err, errTable) {
+			continue
+		}
+		before := o.legacyBefore(t, err)
+		found = append(found, before...)
+		switch where := "legacy iptables, table " + t.place(); {
+		case slices.ContainsFunc(before, func(b base) bool { return o.report(b) != "" }):
+		case err != nil:
+			lines = append(lines, where+" "+err.Error())
+		case t.undoes(o.chainsIn(t.place())):
+			lines = append(lines, where+" sends packets elsewhere behind our rules")
 		}
 	}
 	return found, lines
 }
 
 // legacyBefore returns the built-in chains of a table before ours. err says why it could not be read.
-func (o Ours) legacyBefore(t legacyTable, table, name string, err error) (found []base) {
-	priority, ok := tablePriorities()[name]
+func (o Ours) legacyBefore(t legacyTable, err error) (found []base) {
+	priority, ok := tablePriorities()[t.name]
 	if !ok {
 		return nil
 	}
 	shared := len(o.jumps) > 0 && slices.ContainsFunc(iptables.RestoreChainNames(), t.hasChain)
 	for _, hook := range []uint32{hookPrerouting, hookInput, hookOutput} {
 		b := base{
-			program: "legacy iptables", table: table, chain: hookName(hook), hook: hook, nat: name == "nat",
+			program: "legacy iptables", table: t.place(), chain: hookName(hook), hook: hook, nat: t.name == "nat",
 			priority: priority, shared: shared, unread: err,
 		}
 		if b.rules, b.drops = t.builtIn(hook); o.before(b) {

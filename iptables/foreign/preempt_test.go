@@ -114,7 +114,7 @@ func FuzzLegacyTable(f *testing.F) {
 	f.Add(make([]byte, infoSize), make([]byte, 4*legacyFamilies()[0].size))
 	f.Fuzz(func(_ *testing.T, info, entries []byte) {
 		for _, family := range legacyFamilies() {
-			t := legacyTable{family, info, entries}
+			t := legacyTable{legacyFamily: family, info: info, entries: entries}
 			for hook := range uint32(5) {
 				t.builtIn(hook)
 			}

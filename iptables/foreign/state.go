@@ -58,10 +58,10 @@ func (Reader) WithoutLegacy(ns *netns.NS) (s State, ok bool) {
 // generation returns the generation of the calling thread's namespace, or 0.
 func (n native) generation() uint32 {
 	answers, err := n.ask(get(unix.NFT_MSG_GETGEN, family{number: unix.NFPROTO_UNSPEC}))
-	if err != nil || len(answers) == 0 || len(answers[0].Body) < rawnetlink.SizeofNfgenmsg {
+	if err != nil || len(answers) == 0 {
 		return 0
 	}
-	return rawnetlink.BigEndian(rawnetlink.Attributes(answers[0].Body[rawnetlink.SizeofNfgenmsg:])[unix.NFTA_GEN_ID])
+	return rawnetlink.BigEndian(answers[0].Object()[unix.NFTA_GEN_ID])
 }
 
 // legacy hashes all tables of x_tables without their counters.
@@ -69,19 +69,16 @@ func (r Reader) legacy() (hash uint64, ok bool) {
 	var h maphash.Hash
 	h.SetSeed(r.seed)
 	found := false
-	for _, f := range legacyFamilies() {
-		for _, table := range f.tables() {
-			t, err := f.read(table)
-			if err != nil {
-				return 0, false
-			}
-			found = true
-			_, _ = h.WriteString(f.names + table) // a Hash returns no error
-			for entry := range f.each(t.entries) {
-				clear(entry[f.counters:f.size])
-			}
-			_, _ = h.Write(t.entries)
+	for t, err := range legacyTables() {
+		if err != nil {
+			return 0, false
 		}
+		found = true
+		_, _ = h.WriteString(t.names + t.name) // a Hash returns no error
+		for entry := range t.each(t.entries) {
+			clear(entry[t.counters:t.size])
+		}
+		_, _ = h.Write(t.entries)
 	}
 	if !found {
 		return 0, true

@@ -26,7 +26,7 @@ func (o Ours) undoing(conn *rawnetlink.Conn, end time.Time, tables []string) (li
 		request := get(unix.NFT_MSG_GETRULE, family{number: number}, rawnetlink.Text(unix.NFTA_RULE_TABLE, name))
 		line, own := "", o.chainsIn(table)
 		err := conn.Dump(end, request, func(body []byte) bool {
-			rule := rawnetlink.Attributes(body[min(len(body), rawnetlink.SizeofNfgenmsg):])
+			rule := rawnetlink.Attributes(rawnetlink.Object(body))
 			chain := rawnetlink.Name(rule[unix.NFTA_RULE_CHAIN])
 			left--
 			switch {

@@ -43,7 +43,7 @@ func ask(ctx context.Context, ns *netns.NS, requests ...rawnetlink.Request) (out
 		out = make([][]byte, len(answers))
 		for i, a := range answers {
 			if a.Err == nil {
-				out[i] = a.Body[min(len(a.Body), rawnetlink.SizeofNfgenmsg):]
+				out[i] = rawnetlink.Object(a.Body)
 			} else if !errors.Is(a.Err, unix.ENOENT) {
 				err = errors.Join(err, a.Err)
 			}
@@ -60,7 +60,7 @@ func list(ctx context.Context, ns *netns.NS, r rawnetlink.Request, visit func([]
 		conn.Grow()
 		var stop error
 		err := conn.Dump(end(ctx), r, func(body []byte) bool {
-			stop = visit(body[min(len(body), rawnetlink.SizeofNfgenmsg):])
+			stop = visit(rawnetlink.Object(body))
 			return stop == nil
 		})
 		return errors.Join(err, stop)

@@ -75,10 +75,7 @@ func (t transaction) deletion() rawnetlink.Request {
 // size returns about how many bytes are sent.
 func (t transaction) size() (size int) {
 	for _, r := range t {
-		size += unix.SizeofNlMsghdr + rawnetlink.SizeofNfgenmsg
-		for _, a := range r.Attributes {
-			size += len(a)
-		}
+		size += r.Size()
 	}
 	return size
 }

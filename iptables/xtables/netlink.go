@@ -166,7 +166,7 @@ func (t nftTable) dump(chain []byte, visit func([]byte) bool) error {
 	}
 	defer conn.Close()
 	err = conn.Dump(time.Now().Add(kernelTimeout), t.request(unix.NFT_MSG_GETRULE, chain), func(body []byte) bool {
-		return len(body) < rawnetlink.SizeofNfgenmsg || visit(body[rawnetlink.SizeofNfgenmsg:])
+		return visit(rawnetlink.Object(body))
 	})
 	if errors.Is(err, unix.ENOENT) {
 		return nil
@@ -182,8 +182,8 @@ func existing(requests []rawnetlink.Request, found func(i int, attributes map[ui
 		return nil
 	}
 	for i, a := range answers {
-		if a.Err == nil && len(a.Body) >= rawnetlink.SizeofNfgenmsg {
-			found(i, rawnetlink.Attributes(a.Body[rawnetlink.SizeofNfgenmsg:]))
+		if object := a.Object(); object != nil {
+			found(i, object)
 		}
 	}
 	return err
