@@ -85,20 +85,19 @@ func (d Drift) Bounded() Drift {
 }
 
 // Printable returns a text for reports: at most 200 bytes, of printable ASCII only.
-func Printable(text string) string {
+func Printable(text string) string { return printable(text, maxTextBytes) }
+
+// printable returns at most so many bytes of a text, of printable ASCII only.
+func printable(text string, most int) string {
 	const cut = "..."
-	long := len(text) > maxTextBytes
-	if long {
-		text = text[:maxTextBytes-len(cut)]
+	if len(text) > most {
+		text = text[:most-len(cut)] + cut
 	}
 	out := []byte(text)
 	for i, c := range out {
 		if c < ' ' || c > '~' {
 			out[i] = '?'
 		}
-	}
-	if long {
-		out = append(out, cut...)
 	}
 	return string(out)
 }

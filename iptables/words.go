@@ -108,65 +108,56 @@ func joined(numbers []uint32) string {
 	return strings.Join(words, ", ")
 }
 
+// phrases begin what is said of a condition, and of a negated one. With a number it is all that is said; else the value follows.
+func phrases() map[Cond][2]string {
+	return map[Cond][2]string{
+		{Field: Family, Num: IPv4}: {"IPv4", "not IPv4"}, {Field: Family, Num: IPv6}: {"IPv6", "not IPv6"}, {Field: Protocol}: {"", "anything but "},
+		{Field: InIface}: {"", "not "}, {Field: OutIface}: {"", "not "}, {Field: InIndex}: {"", "not "}, {Field: OutIndex}: {"", "not "},
+		{Field: SrcAddr}: {"from ", "from anywhere but "}, {Field: DstAddr}: {"to ", "to anywhere but "},
+		{Field: SrcPort}: {"from ", "not from "}, {Field: DstPort}: {"to ", "to any port but "},
+		{Field: OwnerUID}: {"of user ", "not of user "}, {Field: OwnerGID}: {"of group ", "not of group "},
+		{Field: Mark}: {"with mark ", "without mark "}, {Field: ConnMark}: {"of a connection with mark ", "of a connection without mark "},
+		{Field: TCPFlags, Num: OpeningFlags}:         {"opening a connection (SYN)", "not opening a connection"},
+		{Field: TCPFlags, Num: AnsweringFlags}:       {"answering an opening (SYN, ACK)", "not answering an opening"},
+		{Field: State}:                               {"in state ", "not in state "},
+		{Field: Status, Num: Confirmed}:              {"of a connection seen before", "of a new connection"},
+		{Field: Status, Num: Translated}:             {"of a redirected connection", "not of a redirected connection"},
+		{Field: ReplySrcPort}:                        {"answered from ", "not answered from "},
+		{Field: Direction, Num: Reply}:               {"that are answers", "that are no answers"},
+		{Field: SrcType, Num: Local}:                 {"from an address of the pod", "from an address that is not the pod's"},
+		{Field: DstType, Num: Local}:                 {"to an address of the pod", "to an address that is not the pod's"},
+		{Field: Socket, Num: AnySocket}:              {"that a socket of the pod takes"},
+		{Field: Transparent, Num: TransparentSocket}: {"that a transparent socket takes"},
+	}
+}
+
 // words renders a condition as a part of a sentence about a packet. toAddress reports whether the destination's address precedes it.
 func (c Cond) words(sets []Set, toAddress bool) string {
+	negated := map[bool]int{true: 1}[c.Not]
+	if whole, ok := phrases()[Cond{Field: c.Field, Num: c.Num}]; ok && c.Num != 0 {
+		return whole[negated]
+	}
 	value := c.value(sets)
-	not := func(no, yes string) string {
-		if c.Not {
-			return no
-		}
-		return yes
-	}
+	begin, ok := phrases()[Cond{Field: c.Field}]
+	said := begin[negated]
 	switch c.Field {
-	case Family:
-		return not("not ", "") + map[uint32]string{IPv4: "IPv4", IPv6: "IPv6"}[c.Num]
-	case Protocol:
-		return not("anything but ", "") + value
 	case InIface, OutIface, InIndex, OutIndex:
-		return not("not ", "") + c.interfaceWords(value)
-	case SrcAddr:
-		return not("from anywhere but ", "from ") + value
-	case DstAddr:
-		return not("to anywhere but ", "to ") + value
-	case SrcPort:
-		return not("not ", "") + "from " + portWord(value) + value
+		return said + c.interfaceWords(value)
 	case DstPort:
-		to := "to "
 		if toAddress {
-			to = ""
+			said = strings.TrimPrefix(said, "to ")
 		}
-		return to + not("any port but ", portWord(value)) + value
-	case OwnerUID:
-		return not("not of user ", "of user ") + value
-	case OwnerGID:
-		return not("not of group ", "of group ") + value
-	case Mark:
-		return not("without mark ", "with mark ") + value
-	case ConnMark:
-		return not("of a connection without mark ", "of a connection with mark ") + value
-	case TCPFlags:
-		return c.flagWords(not)
-	case State:
-		return not("not ", "") + "in state " + value
-	case Status:
-		if c.Num == Confirmed {
-			return not("of a new connection", "of a connection seen before")
+		if !c.Not {
+			said += portWord(value)
 		}
-		return not("not ", "") + "of a redirected connection"
-	case ReplySrcPort:
-		return not("not ", "") + "answered from " + portWord(value) + value
-	case Direction:
-		return not("that are no answers", "that are answers")
-	case SrcType:
-		return not("from an address that is not the pod's", "from an address of the pod")
-	case DstType:
-		return not("to an address that is not the pod's", "to an address of the pod")
-	case Socket:
-		return "that a socket of the pod takes"
-	case Transparent:
-		return "that a transparent socket takes"
+	case SrcPort, ReplySrcPort:
+		said += portWord(value)
+	default:
 	}
-	return fmt.Sprintf("field-%d %s", c.Field, value)
+	if !ok {
+		said = fmt.Sprintf("field-%d ", c.Field)
+	}
+	return said + value
 }
 
 func (c Cond) interfaceWords(name string) string {
@@ -181,13 +172,6 @@ func (c Cond) interfaceWords(name string) string {
 		return "coming in by " + name
 	}
 	return "going out by " + name
-}
-
-func (c Cond) flagWords(not func(no, yes string) string) string {
-	if c.Num == AnsweringFlags {
-		return not("not answering an opening", "answering an opening (SYN, ACK)")
-	}
-	return not("not opening a connection", "opening a connection (SYN)")
 }
 
 func portWord(value string) string {
@@ -301,17 +285,5 @@ func ChainTitle(name string) string {
 // maxWords bounds a text of a line.
 const maxWords = 800
 
-// tidy returns a text that a pod may have written as printable ASCII of a bounded length.
-func tidy(text string) string {
-	const cut = "..."
-	if len(text) > maxWords {
-		text = text[:maxWords-len(cut)] + cut
-	}
-	out := []byte(text)
-	for i, b := range out {
-		if b < ' ' || b > '~' {
-			out[i] = '?'
-		}
-	}
-	return string(out)
-}
+// tidy returns a text that a pod may have written for a line.
+func tidy(text string) string { return printable(text, maxWords) }
