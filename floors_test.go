@@ -39,6 +39,7 @@ var rooms = []room{
 	{dir: "internal/redirection", never: "net/http"},                                                              // believes nobody: a test compares its two addresses
 	{dir: "internal/agentstatus", own: "internal/jitter", others: "github.com/go-logr/logr k8s.io sigs.k8s.io/controller-runtime"},
 	{dir: "internal/apiauth", others: "k8s.io sigs.k8s.io/controller-runtime"},
+	{dir: "internal/serving", own: "internal/jitter", others: "github.com/go-logr/logr golang.org/x sigs.k8s.io/controller-runtime"},
 	{dir: "internal/rawnetlink", others: "golang.org/x/sys/unix"},
 	{dir: "internal/netns", own: "internal/podnet internal/rawnetlink", others: "github.com/vishvananda/netns golang.org/x/sys/unix"},
 
@@ -87,11 +88,17 @@ var rooms = []room{
 	{dir: "diagnostics/check", own: "api/v1alpha1 controllers diagnostics/cluster internal/agentstatus internal/intent internal/printable internal/sidecar", others: "golang.org/x k8s.io sigs.k8s.io"},
 	{dir: "diagnostics/connectivity", own: "controllers diagnostics/cluster internal/agentstatus internal/intent internal/printable internal/redirection", others: "golang.org/x k8s.io"},
 
+	// The agent's side of inspect. It reads namespaces by iptables/kernel.
+	{
+		dir: "diagnostics/inspectserver", others: "github.com/go-logr/logr k8s.io sigs.k8s.io/controller-runtime",
+		own: "controllers diagnostics/inspect internal/agentstatus internal/apiauth internal/intent internal/netns internal/podnet internal/printable internal/serving iptables iptables/kernel",
+	},
+
 	// The wiring. Flags live in agent/cli.
 	{
 		dir: "agent", others: "github.com/containerd github.com/fsnotify github.com/go-logr github.com/moby github.com/prometheus golang.org/x google.golang.org k8s.io sigs.k8s.io",
-		own: "api/v1alpha1 controllers diagnostics/inspect internal/agentstatus internal/apiauth internal/intent internal/jitter internal/netns internal/podnet " +
-			"internal/printable internal/sidecar iptables iptables/kernel runtime/cni runtime/cni/install runtime/cri runtime/docker runtime/nri sidecars/node",
+		own: "api/v1alpha1 controllers diagnostics/inspect diagnostics/inspectserver internal/agentstatus internal/apiauth internal/intent internal/jitter internal/netns internal/podnet " +
+			"internal/serving internal/sidecar iptables iptables/kernel runtime/cni runtime/cni/install runtime/cri runtime/docker runtime/nri sidecars/node",
 	},
 	{
 		dir: "agent/cli", others: "*",
@@ -106,7 +113,7 @@ var rooms = []room{
 	{dir: "cmd/istio-pod-network-wait", own: "internal/redirection"},
 
 	// What tests share.
-	{dir: "test/kerneltest", own: "internal/netns", others: "github.com/vishvananda/netlink golang.org/x/sys/unix"},
+	{dir: "test/kerneltest", own: "internal/netns iptables", others: "github.com/vishvananda/netlink golang.org/x/sys/unix"},
 	{dir: "test/conformance"},
 	{dir: "test/interpreter", own: "iptables", never: impure},
 	{dir: "test/standins/apistandin", others: "k8s.io sigs.k8s.io"},

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/diagnostics/inspectserver"
 	"istio-pod-network-controller/internal/podnet"
 )
 
@@ -94,10 +95,10 @@ func (h *coreHolder) note() string {
 }
 
 // looked returns the core, once the agent has read its pods.
-func (h *coreHolder) looked() (podLooker, cachedPods, error) {
+func (h *coreHolder) looked() (inspectserver.Core, inspectserver.Pods, error) {
 	c, err := h.get()
 	if err != nil {
 		return nil, nil, err
 	}
-	return c.programmer, podCache{c.pods.Cache}, nil
+	return c.programmer, inspectserver.Cache{From: c.pods.Cache}, nil
 }

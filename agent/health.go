@@ -2,17 +2,16 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"istio-pod-network-controller/internal/serving"
 )
 
 // DefaultHealthAddr is in a directory that only the agent's pod has. The directory of the CNI plugin's socket is the node's: where
@@ -59,7 +58,7 @@ func newHealth(addr string) (*health, error) {
 }
 
 // serve answers requests until stop is called. It returns an error if it cannot make its socket.
-func (h *health) serve(ctx context.Context, ready *readiness, p *ports) (stop func(), err error) {
+func (h *health) serve(ctx context.Context, ready *readiness, p *serving.Ports) (stop func(), err error) {
 	listen := h.listen
 	switch h.network {
 	case "":
@@ -76,7 +75,7 @@ func (h *health) serve(ctx context.Context, ready *readiness, p *ports) (stop fu
 			return h.listen(ctx)
 		}
 	}
-	return p.serve(ctx, "health", listen, func(ctx context.Context, l net.Listener) error { return healthServer(l, ready).Start(ctx) }), nil
+	return p.Serve(ctx, "health", listen, func(ctx context.Context, l net.Listener) error { return healthServer(l, ready).Start(ctx) }), nil
 }
 
 func healthServer(l net.Listener, ready *readiness) *manager.Server {
@@ -95,34 +94,12 @@ func healthServer(l net.Listener, ready *readiness) *manager.Server {
 	}
 }
 
-// listen opens the address. It replaces a socket file that a killed container has left. Only root can connect to the socket.
+// listen opens the address.
 func (h *health) listen(ctx context.Context) (net.Listener, error) {
-	var config net.ListenConfig
-	if h.network != "unix" {
-		return config.Listen(ctx, h.network, h.address)
+	if h.network == "unix" {
+		return serving.Socket(ctx, h.address)
 	}
-	if err := os.MkdirAll(filepath.Dir(h.address), 0o700); err != nil {
-		return nil, err
-	}
-	switch info, err := os.Lstat(h.address); {
-	case errors.Is(err, fs.ErrNotExist):
-	case err != nil:
-		return nil, err
-	case info.Mode().Type() != os.ModeSocket:
-		return nil, fmt.Errorf("%s is in the way: it is not a socket", h.address)
-	default:
-		if err := os.Remove(h.address); err != nil {
-			return nil, err
-		}
-	}
-	l, err := config.Listen(ctx, h.network, h.address)
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Chmod(h.address, 0o600); err != nil {
-		return nil, errors.Join(err, l.Close())
-	}
-	return l, nil
+	return (&net.ListenConfig{}).Listen(ctx, h.network, h.address)
 }
 
 // checkHandler answers 200 with "ok" and the text of more, which may be nil, or 500 with the failed checks. controller-runtime leaves the

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"istio-pod-network-controller/internal/serving"
 )
 
 func socketPath(t *testing.T) string {
@@ -159,7 +161,7 @@ func TestHealthIsServedBeforeAndAfterEverythingElse(t *testing.T) {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		stop, err := h.serve(ctx, &readiness{}, &ports{})
+		stop, err := h.serve(ctx, &readiness{}, &serving.Ports{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/diagnostics/inspect"
+	"istio-pod-network-controller/diagnostics/inspectserver"
 	"istio-pod-network-controller/internal/intent"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
@@ -20,8 +21,8 @@ import (
 	"istio-pod-network-controller/test/kerneltest"
 )
 
-// get returns the one pod, as the cache would.
-func (p startedPods) get(ctx context.Context, _ types.NamespacedName) (*corev1.Pod, error) {
+// Get returns the one pod, as the cache would.
+func (p startedPods) Get(ctx context.Context, _ types.NamespacedName) (*corev1.Pod, error) {
 	return p.Pod(ctx, podnet.Sandbox{Namespace: "shop", Name: "cart", UID: "uid-1"})
 }
 
@@ -41,12 +42,12 @@ func inspected(t *testing.T, backend kernel.Backend, ns *netns.NS) func() inspec
 	if result, err := p.Ensure(t.Context(), controllers.NRI, s); result != controllers.Changed || err != nil {
 		t.Fatalf("result %s, error %v", result, err)
 	}
-	l := newLooker("node1", "", inspect.Agent{Backend: backend.Name()}, backend, func() (podLooker, cachedPods, error) { return p, startedPods{}, nil })
+	l := inspectserver.NewLooker("node1", "", inspect.Agent{Backend: backend.Name()}, backend, func() (inspectserver.Core, inspectserver.Pods, error) { return p, startedPods{}, nil })
 	return func() inspect.Document {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		doc, err := l.document(ctx, "shop", "cart")
+		doc, err := l.Document(ctx, "shop", "cart")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,7 +10,6 @@ import (
 
 	"istio-pod-network-controller/diagnostics/inspect"
 	"istio-pod-network-controller/iptables/kernel"
-	"istio-pod-network-controller/test/kerneltest"
 )
 
 // An agent answers on the socket of its pod whether it answers on the network or not, and on none of both where it has none.
@@ -33,7 +31,7 @@ func TestWhereTheAgentAnswers(t *testing.T) {
 				tc.health = "unix://" + filepath.Join(dir, "health.sock")
 			}
 			a := &agent{Options: Options{NodeName: "node1", HealthAddr: tc.health, InspectAddr: tc.addr}, core: newCoreHolder(), backends: kernel.New(kernel.Namespaces{}, fakeDriver{})}
-			stop := a.inspector().serve(t.Context(), &rest.Config{Host: "http://127.0.0.1:1"})
+			stop := a.inspector().Serve(t.Context(), &rest.Config{Host: "http://127.0.0.1:1"})
 			defer stop()
 			socket := filepath.Join(dir, filepath.Base(DefaultInspectSocket))
 			_, err := inspect.GetLocal(t.Context(), socket, "shop", "cart")
@@ -65,17 +63,5 @@ func TestInspectAddresses(t *testing.T) {
 		if err := ValidateInspectAddr(addr); (err == nil) != want {
 			t.Errorf("%q: %v", addr, err)
 		}
-	}
-}
-
-// A port that somebody else has is passed over; below port 1 there is none.
-func TestNoPortIsTriedBelowTheFirst(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:1")
-	if err != nil {
-		kerneltest.SkipOrFail(t, "port 1 cannot be bound: %v", err)
-	}
-	defer l.Close() //nolint:errcheck // the test is over
-	if _, _, err := listenBelow(t.Context(), "127.0.0.1:1"); err == nil || strings.Contains(err.Error(), ":0") {
-		t.Errorf("error %v", err)
 	}
 }

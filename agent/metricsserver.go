@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"istio-pod-network-controller/internal/apiauth"
+	"istio-pod-network-controller/internal/serving"
 )
 
 const (
@@ -31,12 +32,12 @@ const (
 )
 
 // metricsBounds leave room for several Prometheus servers, which keep their connections from scrape to scrape.
-func metricsBounds() bounds {
-	return bounds{rateEach: 10, burstEach: 40, rate: 50, burst: 200, openEach: 16, open: 64}
+func metricsBounds() serving.Bounds {
+	return serving.Bounds{RateEach: 10, BurstEach: 40, Rate: 50, Burst: 200, OpenEach: 16, Open: 64}
 }
 
 // serveMetrics serves /metrics until stop is called, also before the API server is reached.
-func (o Options) serveMetrics(ctx context.Context, p *ports, config *rest.Config) (stop func(), err error) {
+func (o Options) serveMetrics(ctx context.Context, p *serving.Ports, config *rest.Config) (stop func(), err error) {
 	if o.MetricsAddr == "" || o.MetricsAddr == "0" {
 		return func() {}, nil
 	}
@@ -46,7 +47,7 @@ func (o Options) serveMetrics(ctx context.Context, p *ports, config *rest.Config
 			return nil, fmt.Errorf("serve metrics: %w", err)
 		}
 	}
-	return p.serve(ctx, "metrics", sharedPort(o.MetricsAddr), func(ctx context.Context, l net.Listener) error {
+	return p.Serve(ctx, "metrics", serving.Shared(o.MetricsAddr), func(ctx context.Context, l net.Listener) error {
 		return o.metricsServer(l, handler).Start(ctx)
 	}), nil
 }
@@ -54,7 +55,7 @@ func (o Options) serveMetrics(ctx context.Context, p *ports, config *rest.Config
 // metricsServer returns the server of /metrics. controller-runtime's takes any number of connections, each with a megabyte of headers for half a
 // minute: enough for a pod to fill the agent's memory.
 func (o Options) metricsServer(l net.Listener, handler http.Handler) *manager.Server {
-	l = limitedListener{l, newLimits(metricsBounds())}
+	l = serving.Limit(l, metricsBounds())
 	if o.MetricsSecure {
 		l = tls.NewListener(l, o.metricsTLS())
 	}
@@ -70,10 +71,10 @@ func (o Options) metricsServer(l net.Listener, handler http.Handler) *manager.Se
 }
 
 func (o Options) metricsTLS() *tls.Config {
-	certificate := &servingCertificate{dir: o.MetricsCertDir}
+	certificate := &serving.Certificate{Name: Name, Dir: o.MetricsCertDir}
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, // HTTP/2 gains a scrape nothing
-		GetCertificate: certificate.get,
+		GetCertificate: certificate.Get,
 	}
 }
 

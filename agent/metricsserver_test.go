@@ -3,7 +3,6 @@ package agent
 import (
 	"bytes"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,6 +19,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"istio-pod-network-controller/internal/apiauth"
+
+	"istio-pod-network-controller/internal/serving"
 )
 
 // fakeReviewer is an API server that makes reviews: "reader" may get /metrics, "stranger" may not, and other tokens are nobody's.
@@ -113,13 +114,13 @@ func TestNoMetricsWithoutTheAPIServer(t *testing.T) {
 func serveMetrics(t *testing.T, o Options) string {
 	t.Helper()
 	o.MetricsAddr = freeAddr(t)
-	var p ports
+	var p serving.Ports
 	stop, err := o.serveMetrics(t.Context(), &p, &rest.Config{Host: "http://127.0.0.1:1"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(stop)
-	if err := p.check(t.Context()); err != nil {
+	if err := p.Check(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return o.MetricsAddr
@@ -132,7 +133,7 @@ func TestConnectionsToMetricsAreBounded(t *testing.T) {
 		t.Fatalf("%+v, %v", response, err)
 	}
 	refused := 0
-	for range 2 * metricsBounds().openEach {
+	for range 2 * metricsBounds().OpenEach {
 		conn, err := net.Dial("tcp", at)
 		if err != nil {
 			t.Fatal(err)
@@ -152,7 +153,7 @@ func TestConnectionsToMetricsAreBounded(t *testing.T) {
 		}
 	}
 	var open []net.Conn
-	for range 2 * metricsBounds().openEach {
+	for range 2 * metricsBounds().OpenEach {
 		conn, err := net.Dial("tcp", at)
 		if err != nil {
 			t.Fatal(err)
@@ -167,7 +168,7 @@ func TestConnectionsToMetricsAreBounded(t *testing.T) {
 			closed++
 		}
 	}
-	if closed < metricsBounds().openEach {
+	if closed < metricsBounds().OpenEach {
 		t.Errorf("%d of %d idle connections of one address were closed", closed, len(open))
 	}
 }
@@ -194,18 +195,4 @@ func TestHowMetricsAreServed(t *testing.T) {
 			_ = conn.Close()
 		}
 	}
-}
-
-// leafOf returns the certificate that a server shows now.
-func leafOf(t *testing.T, c *servingCertificate) *x509.Certificate {
-	t.Helper()
-	pair, err := c.get(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := x509.ParseCertificate(pair.Certificate[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return leaf
 }

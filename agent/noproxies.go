@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/diagnostics/inspectserver"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/runtime/nri"
 )
@@ -21,7 +22,7 @@ func addProxies(_ *agent, _ manager.Manager, _ controllers.Reader, _ func(s podn
 	return nil, func(*controllers.Programmer) {}, nil
 }
 
-func newProxyAccess(*agent) proxyAccess { return nil }
+func newProxyAccess(*agent) inspectserver.ProxyAccess { return nil }
 
 func proxyKinds(Options) []client.Object { return nil }
 

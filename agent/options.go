@@ -1,9 +1,13 @@
 package agent
 
 import (
+	"fmt"
+	"net"
 	"slices"
+	"strconv"
 	"time"
 
+	"istio-pod-network-controller/diagnostics/inspect"
 	"istio-pod-network-controller/internal/intent"
 )
 
@@ -64,6 +68,24 @@ type Options struct {
 	// FailOpen lets pods start whose rules could not be applied in time.
 	FailOpen bool
 	Build    Build
+}
+
+// DefaultInspectSocket is where `inspect --local` asks: beside the socket of the health checks, in a directory that only the agent's pod has.
+const DefaultInspectSocket = inspect.DefaultSocket
+
+// ValidateInspectAddr returns an error for an address that Options.InspectAddr cannot be.
+func ValidateInspectAddr(addr string) error {
+	if addr == "0" {
+		return nil
+	}
+	_, service, err := net.SplitHostPort(addr)
+	if err != nil {
+		return err
+	}
+	if port, err := strconv.ParseUint(service, 10, 16); err != nil || port == 0 {
+		return fmt.Errorf("port %q: want a number from 1 to 65535", service)
+	}
+	return nil
 }
 
 // Build says what the program was built from.

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"istio-pod-network-controller/internal/serving"
 )
 
 // profileTimeout bounds a request: a CPU profile takes as long as its query asks for.
@@ -16,12 +18,12 @@ const profileTimeout = 5 * time.Minute
 
 // servePprof serves Go's profiles at HOST:PORT until stop is called; 0 means nowhere. Two agents of an update share the port, as they
 // share the port of the metrics.
-func (p *ports) servePprof(ctx context.Context, addr string) (stop func()) {
+func servePprof(ctx context.Context, p *serving.Ports, addr string) (stop func()) {
 	if addr == "0" || addr == "" {
 		goruntime.MemProfileRate = 0 // nobody will ask, and it costs some percent of the time
 		return func() {}
 	}
-	return p.serve(ctx, "pprof", sharedPort(addr), func(ctx context.Context, l net.Listener) error { return pprofServer(l).Start(ctx) })
+	return p.Serve(ctx, "pprof", serving.Shared(addr), func(ctx context.Context, l net.Listener) error { return pprofServer(l).Start(ctx) })
 }
 
 // pprofServer has a mux of its own, so that no other server of the agent has these paths. On shutdown a profile that is being taken

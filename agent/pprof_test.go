@@ -5,11 +5,13 @@ import (
 	"net"
 	"net/http"
 	"testing"
+
+	"istio-pod-network-controller/internal/serving"
 )
 
 func TestProfilesAreServedWhereTheyAreAskedFor(t *testing.T) {
 	addr := freeAddr(t)
-	stop := (&ports{}).servePprof(t.Context(), addr)
+	stop := servePprof(t.Context(), &serving.Ports{}, addr)
 	for path, want := range map[string]int{
 		"/debug/pprof/": http.StatusOK, "/debug/pprof/goroutine": http.StatusOK, "/debug/pprof/cmdline": http.StatusOK,
 		"/": http.StatusNotFound, "/metrics": http.StatusNotFound, "/healthz": http.StatusNotFound,
@@ -28,9 +30,9 @@ func TestProfilesAreServedWhereTheyAreAskedFor(t *testing.T) {
 func TestTwoAgentsServeProfilesOnOnePort(t *testing.T) {
 	addr := freeAddr(t)
 	for range 2 {
-		var p ports
-		defer p.servePprof(t.Context(), addr)()
-		if err := p.check(t.Context()); err != nil {
+		var p serving.Ports
+		defer servePprof(t.Context(), &p, addr)()
+		if err := p.Check(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -38,9 +40,9 @@ func TestTwoAgentsServeProfilesOnOnePort(t *testing.T) {
 
 func TestNoProfilesAreServedByDefault(t *testing.T) {
 	for _, addr := range []string{"0", ""} {
-		var p ports
-		p.servePprof(t.Context(), addr)()
-		if err := p.check(t.Context()); err != nil {
+		var p serving.Ports
+		servePprof(t.Context(), &p, addr)()
+		if err := p.Check(t.Context()); err != nil {
 			t.Errorf("address %q: %v", addr, err)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"istio-pod-network-controller/api/v1alpha1"
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/diagnostics/inspect"
+	"istio-pod-network-controller/diagnostics/inspectserver"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/internal/sidecar"
 	"istio-pod-network-controller/runtime/cri"
@@ -45,7 +46,7 @@ func addProxies(a *agent, mgr manager.Manager, pods controllers.Reader, event fu
 }
 
 // newProxyAccess returns what reaches the node's proxies, or nil if the agent runs none.
-func newProxyAccess(a *agent) proxyAccess {
+func newProxyAccess(a *agent) inspectserver.ProxyAccess {
 	finder, ok := a.finder.(*cri.Finder)
 	if !ok || !a.Sidecars {
 		return nil
@@ -63,7 +64,7 @@ func (nodeProxies) Log(ctx context.Context, namespace, pod string, o inspect.Log
 
 // Exec runs a command in a proxy.
 func (p nodeProxies) Exec(ctx context.Context, namespace, pod string, command []string, out, errOut io.Writer) (code int, err error) {
-	return node.Exec{Namespace: namespace, Pod: pod, Command: command, Timeout: execTime}.Run(ctx, p.finder.Connection(), out, errOut)
+	return node.Exec{Namespace: namespace, Pod: pod, Command: command, Timeout: inspectserver.ExecTime}.Run(ctx, p.finder.Connection(), out, errOut)
 }
 
 // proxyKinds are the kinds that the proxies need before the first pod is worked on.

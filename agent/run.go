@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	goruntime "runtime"
 	"sync"
 	"sync/atomic"
@@ -21,9 +22,11 @@ import (
 
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/diagnostics/inspect"
+	"istio-pod-network-controller/diagnostics/inspectserver"
 	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/serving"
 	"istio-pod-network-controller/iptables/kernel"
 	"istio-pod-network-controller/runtime/nri"
 )
@@ -84,7 +87,7 @@ type agent struct {
 	cniState   cniState
 	inspect    atomic.Pointer[agentstatus.Inspect] // where the agent answers `inspect`; nil: nowhere
 	selfReport *agentstatus.Report                 // nil: the agent does not know its pod
-	ports      ports
+	ports      serving.Ports
 }
 
 func (a *agent) run(processCtx context.Context, config *rest.Config) error {
@@ -110,8 +113,8 @@ func (a *agent) run(processCtx context.Context, config *rest.Config) error {
 		return err
 	}
 	defer stopMetrics()
-	defer a.ports.servePprof(processCtx, a.PprofAddr)()
-	defer a.inspector().serve(processCtx, config)()
+	defer servePprof(processCtx, &a.ports, a.PprofAddr)()
+	defer a.inspector().Serve(processCtx, config)()
 	addCNI := func(mgr manager.Manager, p *controllers.Programmer) error {
 		return a.cniState.add(processCtx, a.Options, a.metrics, mgr, p)
 	}
@@ -201,10 +204,17 @@ func addStartupTaint(mgr manager.Manager, o Options, ready *readiness) error {
 }
 
 // inspector returns what answers `inspect`.
-func (a *agent) inspector() inspector {
+func (a *agent) inspector() inspectserver.Server {
 	about := inspect.Agent{Version: a.Build.Version, Revision: a.Build.Revision, Backend: a.backends.Name(), VerifyInterval: a.VerifyInterval.String(), RunsProxies: a.Sidecars}
-	look := newLooker(a.NodeName, a.Intent.AgentNamespace, about, a.backends.Apart(), a.core.looked)
-	return inspector{addr: a.InspectAddr, healthAddr: a.HealthAddr, look: look, ports: &a.ports, at: &a.inspect, proxies: newProxyHandler(look.knows, newProxyAccess(a))}
+	look := inspectserver.NewLooker(a.NodeName, a.Intent.AgentNamespace, about, a.backends.Apart(), a.core.looked)
+	out := inspectserver.Server{Name: Name, Look: look, Ports: &a.ports, At: &a.inspect, Proxies: newProxyAccess(a)}
+	if a.InspectAddr != "0" {
+		out.Addr = a.InspectAddr
+	}
+	if h, err := newHealth(a.HealthAddr); err == nil && h.network == "unix" { // where health is served on a port, there is no such directory
+		out.Socket = filepath.Join(filepath.Dir(h.address), filepath.Base(DefaultInspectSocket))
+	}
+	return out
 }
 
 // addChecks adds to readiness that the caches of pods and namespaces are filled, that the container runtime answers, and that ports are served.
@@ -214,7 +224,7 @@ func (a *agent) addChecks() {
 		_, err := a.finder.Version(ctx)
 		return err
 	})
-	a.ready.addForPeople("ports", a.ports.check)
+	a.ready.addForPeople("ports", a.ports.Check)
 }
 
 // newBackend makes the agent's backend. The log and a metric say which one it is; the log also says why.

@@ -1,4 +1,4 @@
-package agent
+package serving
 
 import (
 	"context"
@@ -17,15 +17,15 @@ import (
 	"istio-pod-network-controller/internal/jitter"
 )
 
-// ports serves the agent's TCP ports. A port that another program has, or whose server fails, ends nothing: it is logged, /readyz names it, and it is
+// Ports serves the agent's TCP ports. A port that another program has, or whose server fails, ends nothing: it is logged, /readyz names it, and it is
 // tried again until it is served. The zero value is ready.
-type ports struct {
+type Ports struct {
 	mu     sync.Mutex
 	faults map[string]error // by what is to be served there
 }
 
-// serve listens, and serves what start serves on the listener, until stop is called.
-func (p *ports) serve(
+// Serve listens, and serves what start serves on the listener, until stop is called.
+func (p *Ports) Serve(
 	ctx context.Context, name string, listen func(context.Context) (net.Listener, error), start func(context.Context, net.Listener) error,
 ) (stop func()) {
 	ctx, cancel := context.WithCancel(logr.NewContext(context.WithoutCancel(ctx), ctrl.Log))
@@ -52,7 +52,7 @@ func (p *ports) serve(
 }
 
 // note notes whether a port is served, and logs the first fault and the end of it.
-func (p *ports) note(name string, err error) {
+func (p *Ports) note(name string, err error) {
 	switch before := p.swap(name, err); {
 	case err != nil && before == nil:
 		ctrl.Log.Info("port not served", "port", name, "reason", err.Error())
@@ -62,7 +62,7 @@ func (p *ports) note(name string, err error) {
 }
 
 // swap stores the fault of a port, or none, and returns the former one.
-func (p *ports) swap(name string, err error) (before error) {
+func (p *Ports) swap(name string, err error) (before error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	before = p.faults[name]
@@ -76,8 +76,8 @@ func (p *ports) swap(name string, err error) (before error) {
 	return before
 }
 
-// check returns an error that names each port that is not served, or nil.
-func (p *ports) check(context.Context) error {
+// Check returns an error that names each port that is not served, or nil.
+func (p *Ports) Check(context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	errs := make([]error, 0, len(p.faults))
@@ -87,9 +87,9 @@ func (p *ports) check(context.Context) error {
 	return errors.Join(errs...)
 }
 
-// sharedPort returns a function that listens at a port with SO_REUSEPORT: during an update the old and the new agent listen on the same port of
+// Shared returns a function that listens at a port with SO_REUSEPORT: during an update the old and the new agent listen on the same port of
 // the node, and the kernel distributes connections between them.
-func sharedPort(addr string) func(context.Context) (net.Listener, error) {
+func Shared(addr string) func(context.Context) (net.Listener, error) {
 	config := net.ListenConfig{Control: func(_, _ string, conn syscall.RawConn) error {
 		var errOption error
 		err := conn.Control(func(fd uintptr) { errOption = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })

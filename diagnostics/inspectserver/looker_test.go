@@ -1,4 +1,4 @@
-package agent
+package inspectserver
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 func TestAMomentOfWorkOnAPodIsOutlasted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for busy, want := range map[int]bool{0: true, 3: true, 1000: false} {
-			_, err := (&oneNode{busy: busy}).looker(fakeKernel{}).document(t.Context(), "shop", "cart")
+			_, err := (&oneNode{busy: busy}).looker(fakeKernel{}).Document(t.Context(), "shop", "cart")
 			if (err == nil) != want {
 				t.Errorf("after %d calls that were refused: %v", busy, err)
 			}
@@ -28,18 +28,18 @@ func TestALookWaitsItsTurnInLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node := &oneNode{release: make(chan struct{})}
 		l := node.looker(fakeKernel{})
-		ctx, cancel := context.WithTimeout(t.Context(), inspectTimeout)
+		ctx, cancel := context.WithTimeout(t.Context(), timeout)
 		defer cancel()
 		refused := make(chan error, 4)
 		for range cap(refused) {
 			go func() {
-				_, err := l.document(ctx, "shop", "cart")
+				_, err := l.Document(ctx, "shop", "cart")
 				refused <- err
 			}()
 		}
 		synctest.Wait()
-		if got := node.entered.Load(); got != inspectAtOnce {
-			t.Errorf("%d are under way, want %d", got, inspectAtOnce)
+		if got := node.entered.Load(); got != atOnce {
+			t.Errorf("%d are under way, want %d", got, atOnce)
 		}
 		for range cap(refused) {
 			if err := <-refused; codeOf(t, err) != inspect.CodeBusy {
@@ -81,7 +81,7 @@ func TestWhatWasFoundIsCompared(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := &oneNode{looked: tc.looked}
-			doc, err := node.looker(fakeKernel{tc.found, tc.err}).document(t.Context(), "shop", "cart")
+			doc, err := node.looker(fakeKernel{tc.found, tc.err}).Document(t.Context(), "shop", "cart")
 			if err != nil {
 				t.Fatal(err)
 			}

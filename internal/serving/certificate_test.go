@@ -1,4 +1,4 @@
-package agent
+package serving
 
 import (
 	"crypto/x509"
@@ -13,7 +13,7 @@ import (
 // writeCertificate writes a new certificate as the kubelet does with a Secret, and returns its serial number.
 func writeCertificate(t *testing.T, dir string) string {
 	t.Helper()
-	pair, err := selfSigned(time.Now(), time.Now().Add(time.Hour))
+	pair, err := SelfSigned("agent", time.Now(), time.Now().Add(time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,13 +39,13 @@ func writePEM(t *testing.T, file, kind string, content []byte) {
 
 func TestCertificateFollowsItsFiles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &servingCertificate{dir: t.TempDir()}
+		c := &Certificate{Name: "agent", Dir: t.TempDir()}
 		now := func() string { t.Helper(); return leafOf(t, c).SerialNumber.String() }
 		self := now()
 		if again := now(); again != self {
 			t.Error("a new certificate for each connection")
 		}
-		first := writeCertificate(t, c.dir)
+		first := writeCertificate(t, c.Dir)
 		if now() != self {
 			t.Error("the files are read for each connection")
 		}
@@ -53,17 +53,17 @@ func TestCertificateFollowsItsFiles(t *testing.T) {
 		if got := now(); got != first {
 			t.Errorf("once the Secret is there: %s, want %s", got, first)
 		}
-		second := writeCertificate(t, c.dir)
+		second := writeCertificate(t, c.Dir)
 		<-time.After(certificateLookPause)
 		if got := now(); got != second {
 			t.Errorf("once it has changed: %s, want %s", got, second)
 		}
-		writePEM(t, filepath.Join(c.dir, "tls.key"), "PRIVATE KEY", []byte("rubbish"))
+		writePEM(t, filepath.Join(c.Dir, "tls.key"), "PRIVATE KEY", []byte("rubbish"))
 		<-time.After(certificateLookPause)
 		if got := now(); got != second {
 			t.Errorf("with a broken key: %s, want %s", got, second)
 		}
-		if err := os.Remove(filepath.Join(c.dir, "tls.crt")); err != nil {
+		if err := os.Remove(filepath.Join(c.Dir, "tls.crt")); err != nil {
 			t.Fatal(err)
 		}
 		<-time.After(certificateLookPause)
@@ -79,15 +79,28 @@ func TestCertificateFollowsItsFiles(t *testing.T) {
 
 func TestSelfSignedCertificateIsRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := &servingCertificate{}
+		c := &Certificate{Name: "agent"}
 		first := leafOf(t, c)
 		<-time.After(selfSignedTime * 9 / 10)
 		second := leafOf(t, c)
 		if first.SerialNumber.Cmp(second.SerialNumber) == 0 {
 			t.Error("the same certificate in the last tenth of its life")
 		}
-		if err := second.VerifyHostname(Name); err != nil || second.NotAfter.Before(time.Now().Add(selfSignedTime/2)) {
+		if err := second.VerifyHostname("agent"); err != nil || second.NotAfter.Before(time.Now().Add(selfSignedTime/2)) {
 			t.Errorf("ends %s, %v", second.NotAfter, err)
 		}
 	})
+}
+
+func leafOf(t *testing.T, c *Certificate) *x509.Certificate {
+	t.Helper()
+	pair, err := c.Get(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(pair.Certificate[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return leaf
 }

@@ -1,4 +1,4 @@
-package agent
+package inspectserver
 
 import (
 	"istio-pod-network-controller/controllers"

@@ -1,4 +1,4 @@
-package agent
+package inspectserver
 
 import (
 	"context"
@@ -27,6 +27,7 @@ import (
 	"istio-pod-network-controller/diagnostics/inspect"
 	"istio-pod-network-controller/internal/agentstatus"
 	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/serving"
 	"istio-pod-network-controller/iptables"
 	"istio-pod-network-controller/iptables/kernel"
 )
@@ -84,7 +85,7 @@ type oneNode struct {
 	looked  controllers.Looked
 }
 
-func (n *oneNode) get(_ context.Context, name types.NamespacedName) (*corev1.Pod, error) {
+func (n *oneNode) Get(_ context.Context, name types.NamespacedName) (*corev1.Pod, error) {
 	if name.String() != "shop/cart" {
 		return nil, podnet.ErrNoPod
 	}
@@ -125,23 +126,23 @@ func (k fakeKernel) Look(context.Context, podnet.Place, *iptables.Ruleset) (kern
 	return k.held, k.err
 }
 
-func (n *oneNode) looker(k fakeKernel) *looker {
-	return newLooker("node1", "mesh-system", inspect.Agent{Version: "1", Backend: "nftables"}, k, func() (podLooker, cachedPods, error) { return n, n, nil })
+func (n *oneNode) looker(k fakeKernel) *Looker {
+	return NewLooker("node1", "mesh-system", inspect.Agent{Version: "1", Backend: "nftables"}, k, func() (Core, Pods, error) { return n, n, nil })
 }
 
 // served serves a looker, and returns where, and the API server's address.
-func served(t *testing.T, l *looker) (*reviews, *agentstatus.Inspect) {
+func served(t *testing.T, l *Looker) (*reviews, *agentstatus.Inspect) {
 	t.Helper()
 	api := &reviews{}
 	server := httptest.NewServer(api)
 	t.Cleanup(server.Close)
-	i := inspector{addr: "127.0.0.1:0", look: l, ports: &ports{}, at: &atomic.Pointer[agentstatus.Inspect]{}}
+	i := Server{Addr: "127.0.0.1:0", Look: l, Ports: &serving.Ports{}, At: &atomic.Pointer[agentstatus.Inspect]{}}
 	stop, err := i.serveTLS(t.Context(), &rest.Config{Host: server.URL})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(stop)
-	return api, i.at.Load()
+	return api, i.At.Load()
 }
 
 func callerOfAgent(at *agentstatus.Inspect, token string) inspect.Client {
@@ -220,7 +221,7 @@ func TestRefusalsSayWhatToDo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := tc.node.looker(fakeKernel{})
 			if tc.notRead {
-				l.core = func() (podLooker, cachedPods, error) { return nil, nil, podnet.ErrPodsUnknown }
+				l.core = func() (Core, Pods, error) { return nil, nil, podnet.ErrPodsUnknown }
 			}
 			api, at := served(t, l)
 			api.err = tc.apiAway
@@ -237,7 +238,7 @@ func TestRefusalsSayWhatToDo(t *testing.T) {
 // A bug in a look costs one answer.
 func TestAPanicOfALookIsAnAnswer(t *testing.T) {
 	l := (&oneNode{}).looker(fakeKernel{})
-	l.core = func() (podLooker, cachedPods, error) { panic("boom") } //nolint:forbidigo // the case
+	l.core = func() (Core, Pods, error) { panic("boom") } //nolint:forbidigo // the case
 	_, at := served(t, l)
 	for range 2 {
 		if _, err := callerOfAgent(at, "dev").Get(t.Context(), "shop", "cart"); codeOf(t, err) != inspect.CodeInternal {
@@ -248,7 +249,7 @@ func TestAPanicOfALookIsAnAnswer(t *testing.T) {
 
 // The agent's own namespace is not shown even to those who may get its pods.
 func TestTheAgentsOwnNamespaceIsNotShown(t *testing.T) {
-	_, err := (&oneNode{}).looker(fakeKernel{}).document(t.Context(), "mesh-system", "agent")
+	_, err := (&oneNode{}).looker(fakeKernel{}).Document(t.Context(), "mesh-system", "agent")
 	if codeOf(t, err) != inspect.CodeNotShown {
 		t.Error(err)
 	}
@@ -274,21 +275,5 @@ func TestAnotherCertificateGetsNoToken(t *testing.T) {
 	case token := <-heard:
 		t.Errorf("it got %q", token)
 	default:
-	}
-}
-
-func TestTwoAgentsOfANodeHaveAPortEach(t *testing.T) {
-	held, port, err := listenBelow(t.Context(), "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer held.Close() //nolint:errcheck // the test is over
-	second, other, err := listenBelow(t.Context(), fmt.Sprintf("127.0.0.1:%d", port))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer second.Close() //nolint:errcheck // the test is over
-	if other >= port || other < port-inspectPorts+1 {
-		t.Errorf("the first has port %d, the second %d", port, other)
 	}
 }

@@ -1,4 +1,4 @@
-package agent
+package serving
 
 import (
 	"net"
@@ -8,32 +8,18 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// bounds are limits of connections to a port: of one address (Each), and of all together. Rates are per second.
-type bounds struct {
-	rateEach, rate, burstEach, burst, openEach, open int
-}
+// Bounds are limits of connections to a port: of one address (Each), and of all together. Rates are per second.
+type Bounds struct{ RateEach, Rate, BurstEach, Burst, OpenEach, Open int }
 
-// Limits of connections to the inspect port, each of which is one request. They are taken before anything is read, so a caller without rights
-// costs a TLS handshake at most: some 20 a second cost about a hundredth of a processor. All callers by way of the API server share its address.
-const (
-	inspectRateEach  = 5 // a second
-	inspectBurstEach = 20
-	inspectRate      = 20
-	inspectBurst     = 40
-	inspectOpenEach  = 8
-	inspectOpen      = 32
-	maxCallers       = 1024
-)
+// maxCallers bounds the addresses that are remembered.
+const maxCallers = 1024
 
-func inspectBounds() bounds {
-	return bounds{
-		rateEach: inspectRateEach, rate: inspectRate, burstEach: inspectBurstEach, burst: inspectBurst, openEach: inspectOpenEach, open: inspectOpen,
-	}
-}
+// Limit returns a listener that serves the connections within bounds, and closes the others at once.
+func Limit(l net.Listener, b Bounds) net.Listener { return limitedListener{l, newLimits(b)} }
 
 // limits decide which connections are served. The zero value is not ready: see newLimits.
 type limits struct {
-	bounds  bounds
+	bounds  Bounds
 	mu      sync.Mutex
 	all     *rate.Limiter
 	callers map[netip.Prefix]*caller
@@ -46,8 +32,8 @@ type caller struct {
 	open int
 }
 
-func newLimits(b bounds) *limits {
-	return &limits{bounds: b, all: rate.NewLimiter(rate.Limit(b.rate), b.burst), callers: map[netip.Prefix]*caller{}}
+func newLimits(b Bounds) *limits {
+	return &limits{bounds: b, all: rate.NewLimiter(rate.Limit(b.Rate), b.Burst), callers: map[netip.Prefix]*caller{}}
 }
 
 // enter reports whether a connection from an address is served. leave must follow if it is. What one address asks for beyond its own rate is
@@ -59,10 +45,10 @@ func (l *limits) enter(from netip.Addr) (leave func(), ok bool) {
 	c := l.callers[key]
 	if c == nil {
 		l.prune()
-		c = &caller{rate: rate.NewLimiter(rate.Limit(l.bounds.rateEach), l.bounds.burstEach)}
+		c = &caller{rate: rate.NewLimiter(rate.Limit(l.bounds.RateEach), l.bounds.BurstEach)}
 		l.callers[key] = c
 	}
-	if l.open >= l.bounds.open || c.open >= l.bounds.openEach || !c.rate.Allow() || !l.all.Allow() {
+	if l.open >= l.bounds.Open || c.open >= l.bounds.OpenEach || !c.rate.Allow() || !l.all.Allow() {
 		return nil, false
 	}
 	l.open++

@@ -1,4 +1,4 @@
-package agent
+package inspectserver
 
 import (
 	"context"
@@ -39,7 +39,7 @@ func (h inspectHandler) mux() *http.ServeMux {
 }
 
 func (h inspectHandler) serve(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), inspectTimeout)
+	ctx, cancel := context.WithTimeout(r.Context(), timeout)
 	defer cancel()
 	doc, err := h.answer(ctx, r)
 	if err != nil {
@@ -112,7 +112,7 @@ func writeJSON(w http.ResponseWriter, status int, value any) {
 // inspectHTTP returns a server of one request a connection. It logs nothing: what a caller sends that is no TLS and no HTTP is no news.
 func inspectHTTP(handler http.Handler) *http.Server {
 	s := &http.Server{
-		Handler: handler, ReadTimeout: inspectTimeout, WriteTimeout: 2 * inspectTimeout, MaxHeaderBytes: 1 << 15,
+		Handler: handler, ReadTimeout: timeout, WriteTimeout: 2 * timeout, MaxHeaderBytes: 1 << 15,
 		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
 	}
 	s.SetKeepAlivesEnabled(false)

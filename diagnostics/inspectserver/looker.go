@@ -1,4 +1,4 @@
-package agent
+package inspectserver
 
 import (
 	"context"
@@ -19,50 +19,51 @@ import (
 
 // Bounds of one answer: how long it may take with all that it waits for, and how many pods are looked at in parallel.
 const (
-	inspectTimeout = 5 * time.Second
-	inspectAtOnce  = 2
+	timeout = 5 * time.Second
+	atOnce  = 2
 	// busyPatience and busyPause are how long, and how often, a pod that is being programmed is tried again.
 	busyPatience = time.Second
 	busyPause    = 50 * time.Millisecond
 )
 
-// kernelReader reads what a namespace holds.
-type kernelReader interface {
+// Kernel reads what a namespace holds.
+type Kernel interface {
 	Look(ctx context.Context, at podnet.Place, want *iptables.Ruleset) (kernel.Held, error)
 	Unheard(ctx context.Context, at podnet.Place, ports []uint16) ([]uint16, error)
 }
 
-// podLooker is what the core knows of pods.
-type podLooker interface {
+// Core is what the core knows of pods.
+type Core interface {
 	Look(ctx context.Context, s podnet.Sandbox, read func(context.Context, controllers.Looked) error) error
 }
 
-// looker makes documents:
+// Looker makes documents:
 //
 //   - the pod is in the watch cache, so on this node; the API server is not asked about it;
-//   - at most inspectAtOnce pods are looked at in parallel, by visits of their own;
+//   - at most atOnce pods are looked at in parallel, by visits of their own;
 //   - nothing waits for a look, and a look waits for nothing but its place in the line: see controllers.Programmer.Look.
-type looker struct {
+type Looker struct {
 	node, agentNamespace string
 	agent                inspect.Agent
-	core                 func() (podLooker, cachedPods, error)
-	reader               kernelReader
+	core                 func() (Core, Pods, error)
+	reader               Kernel
 	line                 chan struct{}
 }
 
-// cachedPods reads the watch cache.
-type cachedPods interface {
-	get(ctx context.Context, name types.NamespacedName) (*corev1.Pod, error) // podnet.ErrNoPod if there is none
+// Pods reads the watch cache.
+type Pods interface {
+	Get(ctx context.Context, name types.NamespacedName) (*corev1.Pod, error) // podnet.ErrNoPod if there is none
 }
 
-func newLooker(node, agentNamespace string, by inspect.Agent, reader kernelReader, core func() (podLooker, cachedPods, error)) *looker {
-	return &looker{
-		node: node, agentNamespace: agentNamespace, agent: by, core: core, reader: reader, line: make(chan struct{}, inspectAtOnce),
+// NewLooker returns a Looker of a node. core returns an error as long as the agent has not read its pods.
+func NewLooker(node, agentNamespace string, by inspect.Agent, reader Kernel, core func() (Core, Pods, error)) *Looker {
+	return &Looker{
+		node: node, agentNamespace: agentNamespace, agent: by, core: core, reader: reader, line: make(chan struct{}, atOnce),
 	}
 }
 
-// document returns the document of a pod, or a *inspect.Refusal.
-func (l *looker) document(ctx context.Context, namespace, name string) (doc inspect.Document, err error) {
+// Document returns the document of a pod, or a *inspect.Refusal.
+func (l *Looker) Document(ctx context.Context, namespace, name string) (doc inspect.Document, err error) {
 	core, pods, err := l.open(namespace)
 	if err != nil {
 		return doc, err
@@ -73,7 +74,7 @@ func (l *looker) document(ctx context.Context, namespace, name string) (doc insp
 	case <-ctx.Done():
 		return doc, &inspect.Refusal{Code: inspect.CodeBusy, Message: "the agent of node " + l.node + " is answering others: try again in some seconds"}
 	}
-	pod, err := pods.get(ctx, types.NamespacedName{Namespace: namespace, Name: name})
+	pod, err := pods.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name})
 	if err != nil {
 		return doc, l.refusal(namespace, name, err)
 	}
@@ -91,7 +92,7 @@ func (l *looker) document(ctx context.Context, namespace, name string) (doc insp
 }
 
 // open returns what knows the pods of a namespace, or a *inspect.Refusal.
-func (l *looker) open(namespace string) (podLooker, cachedPods, error) {
+func (l *Looker) open(namespace string) (Core, Pods, error) {
 	if namespace == l.agentNamespace {
 		return nil, nil, &inspect.Refusal{Code: inspect.CodeNotShown, Message: "pods of the agent's own namespace are never redirected, and not shown"}
 	}
@@ -103,12 +104,12 @@ func (l *looker) open(namespace string) (podLooker, cachedPods, error) {
 }
 
 // knows returns nil if the pod is on this node, and else a *inspect.Refusal.
-func (l *looker) knows(ctx context.Context, namespace, name string) error {
+func (l *Looker) knows(ctx context.Context, namespace, name string) error {
 	_, pods, err := l.open(namespace)
 	if err != nil {
 		return err
 	}
-	if _, err := pods.get(ctx, types.NamespacedName{Namespace: namespace, Name: name}); err != nil {
+	if _, err := pods.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}); err != nil {
 		return l.refusal(namespace, name, err)
 	}
 	return nil
@@ -133,7 +134,7 @@ func outlast(ctx context.Context, look func() error) error {
 	}
 }
 
-func (l *looker) refusal(namespace, name string, err error) *inspect.Refusal {
+func (l *Looker) refusal(namespace, name string, err error) *inspect.Refusal {
 	pod := namespace + "/" + name
 	switch {
 	case errors.Is(err, podnet.ErrNoPod):
@@ -145,7 +146,7 @@ func (l *looker) refusal(namespace, name string, err error) *inspect.Refusal {
 }
 
 // describe reads the kernel, and says what there is.
-func (l *looker) describe(ctx context.Context, looked controllers.Looked) inspect.Document {
+func (l *Looker) describe(ctx context.Context, looked controllers.Looked) inspect.Document {
 	doc := inspect.Document{
 		Pod: looked.Pod.Namespace + "/" + looked.Pod.Name, UID: string(looked.Pod.UID), Node: l.node, Time: time.Now().UTC().Truncate(time.Second),
 		Agent: l.agent, Asked: askedBy(looked), Reported: reportedOn(looked.Pod),

@@ -1,4 +1,4 @@
-package agent
+package inspectserver
 
 import (
 	"context"
@@ -13,24 +13,24 @@ import (
 	"istio-pod-network-controller/internal/apiauth"
 )
 
-// inspectAllowedTime is how long an answer of the API server about a caller counts.
-const inspectAllowedTime = 10 * time.Second
+// allowedTime is how long an answer of the API server about a caller counts.
+const allowedTime = 10 * time.Second
 
-// callers decides who is told about a pod. It may ask the API server twice for each connection that is accepted (inspectRate). Connections are
+// callers decides who is told about a pod. It may ask the API server twice for each connection that is accepted (rate). Connections are
 // limited by address, and questions are not: with a smaller limit, one address could use up the questions of all.
 type callers struct{ authorizer *apiauth.Authorizer }
 
 // newCallers uses a client with a rate limit of its own, so that callers do not use up the agent's requests.
 func newCallers(config *rest.Config) (callers, error) {
 	config = rest.CopyConfig(config)
-	config.QPS, config.Burst, config.Timeout = 2*inspectRate, 2*inspectBurst, inspectTimeout
+	config.QPS, config.Burst, config.Timeout = 2*rate, 2*burst, timeout
 	config.RateLimiter, config.ContentType = nil, "application/json"
 	reviews, err := apiauth.NewClient(config, nil)
 	if err != nil {
 		return callers{}, err
 	}
 	return callers{apiauth.New(reviews, apiauth.Options{
-		AllowedTime: inspectAllowedTime, PerSecond: inspectRate, AtOnce: inspectBurst, Audience: inspect.Audience,
+		AllowedTime: allowedTime, PerSecond: rate, AtOnce: burst, Audience: inspect.Audience,
 	})}, nil
 }
 

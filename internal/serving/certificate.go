@@ -1,4 +1,4 @@
-package agent
+package serving
 
 import (
 	"crypto/ecdsa"
@@ -25,14 +25,14 @@ const (
 	selfSignedTime       = 365 * 24 * time.Hour
 )
 
-// servingCertificate is the certificate of a TLS server:
+// Certificate is the certificate of a TLS server of the given name:
 //
 //   - that in tls.crt and tls.key of a directory, which the kubelet fills from a Secret, as soon as they are there, and anew when they change;
 //   - otherwise a self-signed one, made when it is first asked for and again in the last tenth of its life.
 //
 // Files that cannot be used leave the earlier certificate in use.
-type servingCertificate struct {
-	dir string
+type Certificate struct {
+	Name, Dir string
 
 	mu      sync.Mutex
 	looked  time.Time
@@ -41,21 +41,21 @@ type servingCertificate struct {
 	content string    // of the files, to see changes
 }
 
-// get is tls.Config.GetCertificate.
-func (c *servingCertificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+// Get is tls.Config.GetCertificate.
+func (c *Certificate) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
-	if c.dir != "" && (c.looked.IsZero() || now.Sub(c.looked) >= certificateLookPause) {
+	if c.Dir != "" && (c.looked.IsZero() || now.Sub(c.looked) >= certificateLookPause) {
 		c.looked = now
 		if err := c.read(); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			ctrl.Log.Error(err, "certificate not used", "dir", c.dir)
+			ctrl.Log.Error(err, "certificate not used", "dir", c.Dir)
 		}
 	}
 	if c.current != nil && (c.made.IsZero() || now.Sub(c.made) < selfSignedTime*9/10) {
 		return c.current, nil
 	}
-	made, err := selfSigned(now, now.Add(selfSignedTime))
+	made, err := SelfSigned(c.Name, now, now.Add(selfSignedTime))
 	if err != nil {
 		return nil, fmt.Errorf("make certificate: %w", err)
 	}
@@ -64,9 +64,9 @@ func (c *servingCertificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error)
 }
 
 // read takes the directory's certificate if it has changed.
-func (c *servingCertificate) read() error {
-	certificate, errCertificate := os.ReadFile(filepath.Join(c.dir, "tls.crt"))
-	key, errKey := os.ReadFile(filepath.Join(c.dir, "tls.key"))
+func (c *Certificate) read() error {
+	certificate, errCertificate := os.ReadFile(filepath.Join(c.Dir, "tls.crt"))
+	key, errKey := os.ReadFile(filepath.Join(c.Dir, "tls.key"))
 	if err := errors.Join(errCertificate, errKey); err != nil {
 		return err
 	}
@@ -83,8 +83,8 @@ func (c *servingCertificate) read() error {
 	return nil
 }
 
-// selfSigned makes a certificate that encrypts, and proves nothing. It holds a day ago already: clocks differ.
-func selfSigned(now, until time.Time) (*tls.Certificate, error) {
+// SelfSigned makes a certificate that encrypts, and proves nothing. It holds a day ago already: clocks differ.
+func SelfSigned(name string, now, until time.Time) (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func selfSigned(now, until time.Time) (*tls.Certificate, error) {
 		return nil, err
 	}
 	template := &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: Name}, DNSNames: []string{Name},
+		SerialNumber: serial, Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
 		NotBefore: now.Add(-24 * time.Hour), NotAfter: until,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, BasicConstraintsValid: true,
 	}

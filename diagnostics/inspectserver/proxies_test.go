@@ -1,4 +1,4 @@
-package agent
+package inspectserver
 
 import (
 	"bytes"
@@ -18,6 +18,7 @@ import (
 
 	"istio-pod-network-controller/diagnostics/inspect"
 	"istio-pod-network-controller/internal/agentstatus"
+	"istio-pod-network-controller/internal/serving"
 )
 
 // fakeProxies has one proxy. Its log has lines, and goes on with each of more if it is followed.
@@ -60,19 +61,19 @@ func (f *fakeProxies) Exec(_ context.Context, _, _ string, command []string, out
 }
 
 // servedProxies serves a node's proxies, and returns the API server and where.
-func servedProxies(t *testing.T, proxies proxyAccess) (*reviews, *agentstatus.Inspect) {
+func servedProxies(t *testing.T, proxies ProxyAccess) (*reviews, *agentstatus.Inspect) {
 	t.Helper()
 	api := &reviews{}
 	server := httptest.NewServer(api)
 	t.Cleanup(server.Close)
 	look := (&oneNode{}).looker(fakeKernel{})
-	i := inspector{addr: "127.0.0.1:0", look: look, ports: &ports{}, at: &atomic.Pointer[agentstatus.Inspect]{}, proxies: newProxyHandler(look.knows, proxies)}
+	i := Server{Addr: "127.0.0.1:0", Look: look, Ports: &serving.Ports{}, At: &atomic.Pointer[agentstatus.Inspect]{}, Proxies: proxies}
 	stop, err := i.serveTLS(t.Context(), &rest.Config{Host: server.URL})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(stop)
-	return api, i.at.Load()
+	return api, i.At.Load()
 }
 
 // Logs and commands take the rights to the pod's own.
@@ -144,7 +145,7 @@ func TestProxyHandler_followedLog_goesOn(t *testing.T) {
 		}
 	}
 	wait("one\n")
-	<-time.After(inspectTimeout + time.Second) // which ends other requests
+	<-time.After(timeout + time.Second) // which ends other requests
 	proxies.more <- "two\n"
 	wait("two\n")
 	close(proxies.more)

@@ -1,4 +1,4 @@
-package agent
+package inspectserver
 
 import (
 	"context"
@@ -16,15 +16,16 @@ import (
 const (
 	// proxiesAtOnce is how many are served in parallel.
 	proxiesAtOnce = 4
-	// logTime is how long one log is followed, and execTime how long a command may take.
-	logTime  = time.Hour
-	execTime = 30 * time.Second
+	// logTime is how long one log is followed.
+	logTime = time.Hour
+	// ExecTime is how long a command may take.
+	ExecTime = 30 * time.Second
 	// writeTime is how long a reader may take for what it was sent.
 	writeTime = 10 * time.Second
 )
 
-// proxyAccess reaches the proxies that the agent runs for single pods of its node.
-type proxyAccess interface {
+// ProxyAccess reaches the proxies that the agent runs for single pods of its node.
+type ProxyAccess interface {
 	Log(ctx context.Context, namespace, pod string, o inspect.LogOptions, w io.Writer) error
 	Exec(ctx context.Context, namespace, pod string, command []string, out, errOut io.Writer) (code int, err error)
 }
@@ -32,12 +33,12 @@ type proxyAccess interface {
 // proxyHandler answers requests for logs and commands of proxies, for callers with the right to the pod's own.
 type proxyHandler struct {
 	knows func(ctx context.Context, namespace, name string) error
-	to    proxyAccess
+	to    ProxyAccess
 	line  chan struct{}
 }
 
 // newProxyHandler returns nil if the agent runs no proxies.
-func newProxyHandler(knows func(ctx context.Context, namespace, name string) error, to proxyAccess) *proxyHandler {
+func newProxyHandler(knows func(ctx context.Context, namespace, name string) error, to ProxyAccess) *proxyHandler {
 	if to == nil {
 		return nil
 	}
@@ -47,7 +48,7 @@ func newProxyHandler(knows func(ctx context.Context, namespace, name string) err
 // serve returns a handler of requests whose caller has a right.
 func (p *proxyHandler) serve(h inspectHandler, to right, answer func(w http.ResponseWriter, r *http.Request, namespace, name string) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(r.Context(), inspectTimeout)
+		ctx, cancel := context.WithTimeout(r.Context(), timeout)
 		namespace, name, err := h.admit(ctx, r, to)
 		if err == nil {
 			err = p.knows(ctx, namespace, name)
@@ -124,10 +125,10 @@ func (p *proxyHandler) exec(w http.ResponseWriter, r *http.Request, namespace, n
 		return &inspect.Refusal{Code: inspect.CodeBadRequest, Message: "want a command"}
 	}
 	control := http.NewResponseController(w)
-	if err := errors.Join(control.SetReadDeadline(time.Time{}), control.SetWriteDeadline(time.Now().Add(execTime+writeTime))); err != nil {
+	if err := errors.Join(control.SetReadDeadline(time.Time{}), control.SetWriteDeadline(time.Now().Add(ExecTime+writeTime))); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), execTime)
+	ctx, cancel := context.WithTimeout(r.Context(), ExecTime)
 	defer cancel()
 	var out, errOut shortened
 	code, err := p.to.Exec(ctx, namespace, name, command.Args, &out, &errOut)

@@ -1,0 +1,153 @@
+// Package inspectserver is the agent's side of inspect: it says what is programmed in a pod of its node, and why, to callers who may get that pod.
+package inspectserver
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"istio-pod-network-controller/diagnostics/inspect"
+	"istio-pod-network-controller/internal/agentstatus"
+	"istio-pod-network-controller/internal/podnet"
+	"istio-pod-network-controller/internal/serving"
+)
+
+// ports is how many ports are tried, downwards: during an update two agents share the node's network, and each needs a port of its own.
+const ports = 3
+
+// Server answers `inspect`: on the node's network over TLS at Addr, and on a socket of the pod's own; each may be empty. An agent that cannot answer
+// programs pods nevertheless: why it cannot is logged.
+type Server struct {
+	Name         string // of the certificate
+	Addr, Socket string
+	Look         *Looker
+	Ports        *serving.Ports
+	Proxies      ProxyAccess                          // nil: the agent runs none
+	At           *atomic.Pointer[agentstatus.Inspect] // where it answers on the node's network; nil: nowhere
+}
+
+// Serve answers until stop is called.
+func (i Server) Serve(ctx context.Context, config *rest.Config) (stop func()) {
+	var stops []func()
+	if i.Socket != "" {
+		l, err := serving.Socket(ctx, i.Socket)
+		if err != nil {
+			logr.FromContextOrDiscard(ctx).Error(err, "inspect not served on a socket")
+		} else {
+			stops = append(stops, serveOn(l, inspectHandler{document: i.Look.Document}.mux()))
+		}
+	}
+	if i.Addr != "" {
+		stop, err := i.serveTLS(ctx, config)
+		if err != nil {
+			ctrl.Log.Error(err, "inspect not served", "addr", i.Addr)
+		} else {
+			stops = append(stops, stop)
+		}
+	}
+	return func() {
+		for _, stop := range stops {
+			stop()
+		}
+	}
+}
+
+// Cache reads pods from the watch cache only: a caller must not be able to make the agent ask the API server for any pod.
+type Cache struct{ From client.Reader }
+
+// Get returns a pod.
+func (p Cache) Get(ctx context.Context, name types.NamespacedName) (*corev1.Pod, error) {
+	pod := &corev1.Pod{}
+	err := p.From.Get(ctx, name, pod)
+	if apierrors.IsNotFound(err) {
+		return nil, podnet.ErrNoPod
+	}
+	return pod, err
+}
+
+// serveTLS listens at HOST:PORT, or the next port below that is free, with a certificate that is made now and is in memory only.
+func (i Server) serveTLS(ctx context.Context, config *rest.Config) (stop func(), err error) {
+	who, err := newCallers(config)
+	if err != nil {
+		return nil, err
+	}
+	certificate, fingerprint, err := newCertificate(i.Name, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	secured := &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"}}
+	documents := inspectHandler{document: i.Look.Document, check: who.check, proxies: newProxyHandler(i.Look.knows, i.Proxies)}.mux()
+	listen := func(ctx context.Context) (net.Listener, error) {
+		l, port, err := serving.Below(ctx, i.Addr, ports)
+		if err == nil {
+			i.At.Store(&agentstatus.Inspect{Port: port, Certificate: fingerprint})
+		}
+		return l, err
+	}
+	return i.Ports.Serve(ctx, "inspect", listen, func(ctx context.Context, l net.Listener) error {
+		inside := newTunnel()
+		defer serveOn(tls.NewListener(inside, secured), documents)()
+		outside := http.NewServeMux()
+		outside.Handle("/", documents)
+		outside.Handle("GET "+inspect.TunnelPath, inside)
+		defer serveOn(tls.NewListener(serving.Limit(l, bounds()), secured), outside)()
+		<-ctx.Done()
+		return nil
+	}), nil
+}
+
+// Limits of connections to the port, each of which is one request. They are taken before anything is read, so a caller without rights
+// costs a TLS handshake at most: some 20 a second cost about a hundredth of a processor. All callers by way of the API server share its address.
+const (
+	rateEach  = 5 // a second
+	burstEach = 20
+	rate      = 20
+	burst     = 40
+	openEach  = 8
+	open      = 32
+)
+
+func bounds() serving.Bounds {
+	return serving.Bounds{RateEach: rateEach, Rate: rate, BurstEach: burstEach, Burst: burst, OpenEach: openEach, Open: open}
+}
+
+// serveOn serves until stop is called, which cuts off what is being answered.
+func serveOn(l net.Listener, handler http.Handler) (stop func()) {
+	server := inspectHTTP(handler)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			ctrl.Log.Error(err, "inspect no longer served", "addr", l.Addr().String())
+		}
+	}()
+	return func() {
+		_ = server.Close() // the listener's own error: it is not used any more
+		<-done
+	}
+}
+
+// newCertificate makes a certificate that callers know by its fingerprint. It does not end: the agent may run for years.
+func newCertificate(name string, now time.Time) (cert tls.Certificate, fingerprint string, err error) {
+	made, err := serving.SelfSigned(name, now, now.AddDate(100, 0, 0))
+	if err != nil {
+		return cert, "", fmt.Errorf("make a certificate: %w", err)
+	}
+	sum := sha256.Sum256(made.Certificate[0])
+	return *made, hex.EncodeToString(sum[:]), nil
+}
