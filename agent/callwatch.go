@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"istio-pod-network-controller/runtime/cni/install"
@@ -36,16 +37,8 @@ type callWatch struct {
 
 // Start inspects the pods until ctx ends.
 func (w *callWatch) Start(ctx context.Context) error {
-	tick := time.NewTicker(callCheckInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case now := <-tick.C:
-			w.inspect(ctx, now)
-		}
-	}
+	wait.UntilWithContext(ctx, func(ctx context.Context) { w.inspect(ctx, time.Now()) }, callCheckInterval)
+	return nil
 }
 
 // Check returns the fault if the plugin does not seem to be called.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -39,16 +40,9 @@ func addEarlyHook(mgr manager.Manager, o Options, n *nri.Hook) error {
 
 // Start checks every second until ctx ends.
 func (e earlyHook) Start(ctx context.Context) error {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
 	var since time.Time
 	reported := false
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+	wait.UntilWithContext(ctx, func(context.Context) {
 		offered, checked := e.offered()
 		switch {
 		case offered:
@@ -59,7 +53,8 @@ func (e earlyHook) Start(ctx context.Context) error {
 			e.report()
 			reported = true
 		}
-	}
+	}, time.Second)
+	return nil
 }
 
 func (e earlyHook) report() {

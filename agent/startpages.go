@@ -1,15 +1,14 @@
 package agent
 
 import (
-	"bufio"
 	"context"
+	"errors"
 	"fmt"
-	"os"
 	"runtime/debug"
-	"strings"
 	"syscall"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 	ctrl "sigs.k8s.io/controller-runtime"
 )
@@ -34,42 +33,22 @@ func releaseStartPages(ctx context.Context) error {
 
 // releaseProgram unmaps the pages of this process's program that nobody can have written to (MADV_DONTNEED of madvise(2)).
 func releaseProgram() error {
-	program, err := os.Readlink("/proc/self/exe")
+	self, err := procfs.Self()
 	if err != nil {
 		return fmt.Errorf("find the program: %w", err)
 	}
-	file, err := os.Open("/proc/self/maps")
-	if err != nil {
+	program, err := self.Executable()
+	mapped, errMapped := self.ProcMaps()
+	if err := errors.Join(err, errMapped); err != nil {
 		return fmt.Errorf("read the memory map: %w", err)
 	}
-	defer file.Close() //nolint:errcheck // only read
-	lines := bufio.NewScanner(file)
-	for lines.Scan() {
-		m, ok := mappingOf(lines.Text())
-		if !ok || m.file != program || m.writable {
+	for _, m := range mapped {
+		if m.Pathname != program || m.Perms.Write {
 			continue
 		}
-		if _, _, errno := syscall.Syscall(syscall.SYS_MADVISE, m.start, m.end-m.start, unix.MADV_DONTNEED); errno != 0 {
+		if _, _, errno := syscall.Syscall(syscall.SYS_MADVISE, m.StartAddr, m.EndAddr-m.StartAddr, unix.MADV_DONTNEED); errno != 0 {
 			return fmt.Errorf("release pages of %s: %w", program, errno)
 		}
 	}
-	return lines.Err()
-}
-
-// mapping is a line of /proc/PID/maps (proc_pid_maps(5)).
-type mapping struct {
-	start, end uintptr
-	writable   bool
-	file       string
-}
-
-func mappingOf(line string) (m mapping, ok bool) {
-	words := strings.Fields(line) // addresses, rights, offset, device, inode, path
-	if len(words) < 6 || len(words[1]) != 4 {
-		return m, false
-	}
-	_, err := fmt.Sscanf(words[0], "%x-%x", &m.start, &m.end)
-	m.writable = words[1][1] == 'w'
-	m.file = strings.Join(words[5:], " ")
-	return m, err == nil
+	return nil
 }

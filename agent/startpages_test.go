@@ -34,19 +34,3 @@ func TestTheProgramsPagesAreGivenBack(t *testing.T) {
 		t.Errorf("%d KiB of the program are in memory, before %d KiB", after, before)
 	}
 }
-
-func TestALineOfTheMemoryMapIsRead(t *testing.T) {
-	for line, want := range map[string]mapping{
-		"00400000-0452f000 r-xp 00000000 08:01 1234   /usr/local/bin/agent":           {start: 0x400000, end: 0x452f000, file: "/usr/local/bin/agent"},
-		"0452f000-04530000 rw-p 00000000 08:01 1234   /usr/local/bin/agent (deleted)": {start: 0x452f000, end: 0x4530000, writable: true, file: "/usr/local/bin/agent (deleted)"},
-	} {
-		if got, ok := mappingOf(line); !ok || got != want {
-			t.Errorf("%s became %+v", line, got)
-		}
-	}
-	for _, line := range []string{"", "c000000000-c000400000 rw-p 00000000 00:00 0", "x-y r-xp 00000000 08:01 1 /bin/agent", "1-2 r 0 0 0 /bin/agent"} {
-		if got, ok := mappingOf(line); ok {
-			t.Errorf("%q became %+v", line, got)
-		}
-	}
-}

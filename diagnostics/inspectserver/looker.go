@@ -9,6 +9,7 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/diagnostics/inspect"
@@ -116,22 +117,12 @@ func (l *Looker) knows(ctx context.Context, namespace, name string) error {
 }
 
 // outlast calls look again for as long as busyPatience if the pod is busy: most calls of Ensure take a millisecond.
-func outlast(ctx context.Context, look func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, busyPatience)
-	defer cancel()
-	pause := time.NewTicker(busyPause)
-	defer pause.Stop()
-	for {
-		err := look()
-		if !errors.Is(err, controllers.ErrBusy) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-pause.C:
-		}
-	}
+func outlast(ctx context.Context, look func() error) (err error) {
+	_ = wait.PollUntilContextTimeout(ctx, busyPause, busyPatience, true, func(context.Context) (done bool, _ error) { // which returns less than look
+		err = look()
+		return !errors.Is(err, controllers.ErrBusy), nil
+	})
+	return err
 }
 
 func (l *Looker) refusal(namespace, name string, err error) *inspect.Refusal {
