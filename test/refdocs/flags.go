@@ -41,14 +41,22 @@ func flagsPage(programs []program) string {
 	p := newPage("Flags", "the commands themselves")
 	p.text("Every command and its flags, as `--help` has them. The chart sets those of `run`: its README says which value becomes which flag.\n" +
 		"[exit-codes.md](exit-codes.md) has the exit codes.")
-	for _, cmd := range commands(cli.Commands()) {
+	all := commands(cli.Commands())
+	shared := sharedRows(all)
+	p.section("Flags of several commands")
+	p.table([]string{"Flag", "Default", "Meaning"}, shared)
+	for _, cmd := range all {
 		p.section(code(cmd.CommandPath()))
 		p.text(sentence(cmd.Short))
 		if cmd.Runnable() && !cmd.HasAvailableSubCommands() {
 			p.block(cmd.UseLine())
 		}
-		if rows := flagRows(cmd); len(rows) > 0 {
-			p.table([]string{"Flag", "Default", "Meaning"}, rows)
+		own, named := splitRows(flagRows(cmd), shared)
+		if len(own) > 0 {
+			p.table([]string{"Flag", "Default", "Meaning"}, own)
+		}
+		if len(named) > 0 {
+			p.text("As [above](#flags-of-several-commands): " + strings.Join(named, "; ") + ".")
 		}
 		if inherited(cmd) {
 			p.text("And the flags of " + code(cmd.Parent().CommandPath()) + ".")
@@ -99,4 +107,34 @@ func flagRows(cmd *cobra.Command) [][]string {
 	})
 	slices.SortFunc(rows, func(a, b []string) int { return strings.Compare(a[0], b[0]) })
 	return rows
+}
+
+// sharedRows returns the rows that several commands have word for word, sorted by name. A name with two such meanings is left to the commands.
+func sharedRows(all []*cobra.Command) [][]string {
+	count, meanings := map[string]int{}, map[string]int{}
+	var shared [][]string
+	for _, cmd := range all {
+		for _, row := range flagRows(cmd) {
+			key := strings.Join(row, "\x00")
+			if count[key]++; count[key] == 2 {
+				shared = append(shared, row)
+				meanings[row[0]]++
+			}
+		}
+	}
+	shared = slices.DeleteFunc(shared, func(row []string) bool { return meanings[row[0]] > 1 })
+	slices.SortFunc(shared, slices.Compare)
+	return shared
+}
+
+// splitRows returns the rows that stand in the command's own section, and the names of its shared flags.
+func splitRows(rows, shared [][]string) (own [][]string, named []string) {
+	for _, row := range rows {
+		if slices.ContainsFunc(shared, func(s []string) bool { return slices.Equal(s, row) }) {
+			named = append(named, row[0])
+		} else {
+			own = append(own, row)
+		}
+	}
+	return own, named
 }

@@ -236,3 +236,20 @@ func TestExitCodes_noComment_isAnError(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A flag that several commands have word for word is described once.
+func TestFlagsPage_sharedFlag_isDescribedOnce(t *testing.T) {
+	page := flagsPage(nil)
+	for _, want := range []string{"\n| `--envoy-port` | ", "\n| `--kubeconfig` | "} {
+		if n := strings.Count(page, want); n != 1 {
+			t.Errorf("%d rows %q, want 1", n, want)
+		}
+	}
+	_, run, _ := strings.Cut(page, "## `istio-pod-network-controller run`")
+	run, _, _ = strings.Cut(run, "\n## ")
+	for _, want := range []string{"`--envoy-port`; ", "\n| `--metrics-addr` | "} {
+		if !strings.Contains(run, want) {
+			t.Errorf("the section of run lacks %q:\n%s", want, run)
+		}
+	}
+}
