@@ -139,11 +139,11 @@ func TestNamesInTheDocsAreThoseOfTheCode(t *testing.T) {
 		},
 		"parts of readiness": {
 			code: every(`\.add(?:WithNote)?\("([a-z]+)",`, code),
-			docs: every("`([a-z]+)`", every(`/readyz. lists its parts \(([^)]*)\)`, text(t, filepath.Join(root, "docs/early.md")))[0]),
+			docs: every("`([a-z]+)`", every(`/readyz. lists its parts \(([^)]*)\)`, text(t, filepath.Join(root, "docs/choosing-a-hook.md")))[0]),
 		},
 		"outcomes of a call by NRI": {
 			code: every(`(?m)^\s+[A-Z][A-Za-z]+\s+Outcome = "([a-z-]+)"`, code),
-			docs: every("`([a-z-]+)`", every("(?s)`result`: (.*?)\\|", text(t, filepath.Join(root, "docs/early.md")))[0]),
+			docs: every("`([a-z-]+)`", every("(?s)`result`: (.*?)\\|", text(t, filepath.Join(root, "docs/choosing-a-hook.md")))[0]),
 		},
 	} {
 		slices.Sort(tc.docs)

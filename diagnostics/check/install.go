@@ -147,7 +147,7 @@ func agentReports(f *Facts) finding {
 	case len(f.Agents) == 0:
 		return finding{}
 	case len(broken) > 0:
-		return failing("agents say that they are not ready: "+some(broken), "see the agent's log and docs/early.md")
+		return failing("agents say that they are not ready: "+some(broken), "see the agent's log and docs/choosing-a-hook.md")
 	case len(failures) > 0:
 		return warning("agents report errors of the last 15 minutes: "+some(failures), "look at these pods: kubectl describe, inspect")
 	case len(silent) > 0:
@@ -177,7 +177,7 @@ func earlyHook(f *Facts) finding {
 		return finding{}
 	case len(late) > 0:
 		return warning("neither NRI nor the CNI chain asks the agent on "+some(late)+": pods start without their rules and get them a moment later",
-			"switch NRI on in the container runtime, or set cni=install; until then use the wait container (docs/early.md)")
+			"switch NRI on in the container runtime, or set cni=install; until then use the wait container (docs/choosing-a-hook.md)")
 	}
 	return fine("the runtime asks the agent before a pod's first container")
 }
