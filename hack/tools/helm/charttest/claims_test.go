@@ -3,42 +3,60 @@ package charttest
 import (
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
 
-// A claim is worth what shows it.
+// A claim is worth what shows it: the table of docs/architecture.md names tests where they are.
 func TestDocumentsNameTestsThatExist(t *testing.T) {
 	root := os.DirFS(filepath.Join(chartDir, "../.."))
-	there := map[string]bool{}
+	dirs := testDirs(t, root)
+	for file, text := range prose(t, root) {
+		for _, match := range regexp.MustCompile("`((?:Test|Fuzz)\\w+)").FindAllStringSubmatch(text, -1) {
+			if dirs[match[1]] == nil {
+				t.Errorf("%s names %s, which is no test", file, match[1])
+			}
+		}
+	}
+	_, table, _ := strings.Cut(prose(t, root)["docs/architecture.md"], "| Claim | Shown by |")
+	short := map[string]string{"e2e": "test/e2e", "chart": "hack/tools/helm/charttest", "server": "hack/tools/helm/admissiontest"}
+	seen := 0
+	for _, match := range regexp.MustCompile("(?:`\\./([a-z0-9/]+)`[^:|]*|(e2e|chart|server)): ((?:`\\w+`(?:, )?)+)").FindAllStringSubmatch(table, -1) {
+		for _, name := range regexp.MustCompile(`\w+`).FindAllString(match[3], -1) {
+			seen++
+			if want := match[1] + short[match[2]]; !slices.Contains(dirs[name], want) {
+				t.Errorf("%s is in %q, not in %s", name, dirs[name], want)
+			}
+		}
+	}
+	if seen < 50 {
+		t.Errorf("the table of docs/architecture.md names %d tests", seen)
+	}
+}
+
+// testDirs are the directories with a test of a name.
+func testDirs(t *testing.T, root fs.FS) map[string][]string {
+	t.Helper()
+	dirs := map[string][]string{}
 	declared := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
-	err := fs.WalkDir(root, ".", func(path string, _ fs.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, "_test.go") {
+	err := fs.WalkDir(root, ".", func(file string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(file, "_test.go") {
 			return err
 		}
-		text, err := fs.ReadFile(root, path)
+		text, err := fs.ReadFile(root, file)
 		for _, match := range declared.FindAllSubmatch(text, -1) {
-			there[string(match[1])] = true
+			dirs[string(match[1])] = append(dirs[string(match[1])], path.Dir(file))
 		}
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	named := regexp.MustCompile("`((?:Test|Fuzz)\\w+)")
-	for file, text := range prose(t, root) {
-		matches := named.FindAllStringSubmatch(text, -1)
-		for _, match := range matches {
-			if !there[match[1]] {
-				t.Errorf("%s names %s, which is no test", file, match[1])
-			}
-		}
-		if len(matches) == 0 && file == "docs/security.md" {
-			t.Errorf("%s names no test", file)
-		}
-	}
+	return dirs
 }
 
 // prose are the documents for people, by their path.
