@@ -81,28 +81,8 @@ func TestOf_proxysIDs_areRecognised(t *testing.T) {
 			containers: ids{"app": as(1000650000, 1000650000), "init:istio-validation": as(1000650001, 1000650001), "istio-proxy": as(1000650001, 1000650001)},
 			uid:        1000650001, gid: 1000650001,
 		},
-		"the group is shared": {containers: ids{"app": as(1000, 1337), "istio-proxy": istio}, uid: 1337},
-		"the user is shared":  {containers: ids{"app": as(1337, 1000), "istio-proxy": istio}, gid: 1337},
-		"an init container as the proxy's user": {
-			containers: ids{"app": nil, "init:setup": as(1337, -1), "istio-proxy": istio}, uid: 1337, gid: 1337, note: `init container "setup" runs as the proxy (uid 1337)`,
-		},
-		"an init container as the proxy's group": {
-			containers: ids{"app": nil, "init:setup": as(-1, 1337), "istio-proxy": istio}, uid: 1337, gid: 1337, note: `init container "setup" runs as the proxy (gid 1337)`,
-		},
-		"an init container as the proxy, by the pod's user": {
-			pod: as(1337, -1), containers: ids{"app": as(1000, -1), "init:setup": nil, "istio-proxy": istio}, uid: 1337, gid: 1337, note: `init container "setup" runs as the proxy (uid 1337)`,
-		},
-		"an init container as the proxy of another uid": {
-			containers: ids{"app": nil, "init:setup": as(2000, -1), "istio-proxy": as(2000, 3000)}, uid: 2000, gid: 3000, note: "its connections are not redirected",
-		},
-		"an init container as Istio's user beside a proxy of another": {containers: ids{"app": nil, "init:setup": as(1337, -1), "istio-proxy": as(2000, 3000)}, uid: 2000, gid: 3000},
-		"an init container as TPROXY's root":                          {containers: ids{"app": nil, "init:setup": as(0, -1), "istio-proxy": as(0, 1337)}, uid: 1337, gid: 1337},
-		"an init container as a user that does not count": {
-			containers: ids{"app": as(1337, -1), "init:setup": as(1337, -1), "istio-proxy": istio}, gid: 1337,
-		},
-		"an init container as a proxy of another name": {
-			containers: ids{"app": nil, "init:setup": as(1337, -1), "haproxy": istio}, uid: 1337, gid: 1337, note: `init container "setup"`,
-		},
+		"the group is shared":                         {containers: ids{"app": as(1000, 1337), "istio-proxy": istio}, uid: 1337},
+		"the user is shared":                          {containers: ids{"app": as(1337, 1000), "istio-proxy": istio}, gid: 1337},
 		"the user is an ephemeral's":                  {containers: ids{"app": nil, "ephemeral:debug": as(1337, -1), "istio-proxy": istio}, gid: 1337},
 		"another native sidecar's":                    {containers: ids{"app": nil, "native:logger": as(1337, -1), "native:istio-proxy": istio}, gid: 1337},
 		"the customary one is taken":                  {containers: ids{"app": as(1337, -1), "istio-proxy": nil}, gid: 1337},
@@ -128,6 +108,38 @@ func TestOf_proxysIDs_areRecognised(t *testing.T) {
 		"a proxy alone, the pod's ids":              {pod: istio, containers: ids{"haproxy": nil}, uid: 1337, gid: 1337},
 		"a proxy of another name, as everyone else": {pod: istio, containers: ids{"app": nil, "haproxy": nil}, fault: []string{"uid 1337", "gid 1337"}},
 		"a proxy of another name, a group of all":   {pod: as(-1, 1337), containers: ids{"app": as(1000, -1), "haproxy": as(1337, -1)}, uid: 1337},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			c.check(t)
+		})
+	}
+}
+
+// An init container that ends before the application starts may have the proxy's ids.
+func TestOf_initContainerAsTheProxy_isNoted(t *testing.T) {
+	istio := as(1337, 1337)
+	cases := map[string]ownerCase{
+		"an init container as the proxy's user": {
+			containers: ids{"app": nil, "init:setup": as(1337, -1), "istio-proxy": istio}, uid: 1337, gid: 1337, note: `init container "setup" runs as the proxy (uid 1337)`,
+		},
+		"an init container as the proxy's group": {
+			containers: ids{"app": nil, "init:setup": as(-1, 1337), "istio-proxy": istio}, uid: 1337, gid: 1337, note: `init container "setup" runs as the proxy (gid 1337)`,
+		},
+		"an init container as the proxy, by the pod's user": {
+			pod: as(1337, -1), containers: ids{"app": as(1000, -1), "init:setup": nil, "istio-proxy": istio}, uid: 1337, gid: 1337, note: `init container "setup" runs as the proxy (uid 1337)`,
+		},
+		"an init container as the proxy of another uid": {
+			containers: ids{"app": nil, "init:setup": as(2000, -1), "istio-proxy": as(2000, 3000)}, uid: 2000, gid: 3000, note: "its connections are not redirected",
+		},
+		"an init container as Istio's user beside a proxy of another": {containers: ids{"app": nil, "init:setup": as(1337, -1), "istio-proxy": as(2000, 3000)}, uid: 2000, gid: 3000},
+		"an init container as TPROXY's root":                          {containers: ids{"app": nil, "init:setup": as(0, -1), "istio-proxy": as(0, 1337)}, uid: 1337, gid: 1337},
+		"an init container as a user that does not count": {
+			containers: ids{"app": as(1337, -1), "init:setup": as(1337, -1), "istio-proxy": istio}, gid: 1337,
+		},
+		"an init container as a proxy of another name": {
+			containers: ids{"app": nil, "init:setup": as(1337, -1), "haproxy": istio}, uid: 1337, gid: 1337, note: `init container "setup"`,
+		},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -20,13 +20,16 @@ import (
 const istioVersion = "1.0.0"
 
 // installIstio installs real Istio from charts of a repository, as a user has it: istiod, and istio-cni if wanted. Its proxies run the test proxy
-// in Envoy's place. It injects the pods of the test's namespace.
+// in Envoy's place. It injects the pods of the test's namespace. Without dual stack it would leave IPv6 alone.
 func (m *migration) installIstio(t *testing.T, cni bool, values ...string) {
 	t.Helper()
 	m.makeIstioSystem(t)
 	m.serveCharts(t)
 	common := append([]string{"-n", "istio-system", "--wait", "--timeout", "3m", "--set", "global.hub=localhost", "--set", "global.tag=istio"}, values...)
-	t.Cleanup(func() { m.helm(t, "uninstall", "istio-cni", "istiod", "-n", "istio-system", "--ignore-not-found", "--wait") })
+	const dualStack = "pilot.env.ISTIO_DUAL_STACK=true,meshConfig.defaultConfig.proxyMetadata.ISTIO_DUAL_STACK=true"
+	t.Cleanup(func() {
+		m.helm(t, "uninstall", "istio-cni", "istiod", "-n", "istio-system", "--ignore-not-found", "--wait")
+	})
 	istiod := append([]string{"install", "istiod", "istio/istiod"}, common...)
 	if cni {
 		istiod = append(istiod, "--set", "pilot.cni.enabled=true")
@@ -34,7 +37,7 @@ func (m *migration) installIstio(t *testing.T, cni bool, values ...string) {
 		m.awaitChain(t, "istio-cni", true)
 		t.Cleanup(func() { m.awaitChain(t, "istio-cni", false) })
 	}
-	m.helm(t, append(istiod, "--set", "autoscaleEnabled=false", "--set", "pilot.resources.requests.memory=128Mi")...)
+	m.helm(t, append(istiod, "--set-string", dualStack, "--set", "autoscaleEnabled=false", "--set", "pilot.resources.requests.memory=128Mi")...)
 	_, err := m.api.CoreV1().Namespaces().Patch(t.Context(), m.name, types.MergePatchType, []byte(`{"metadata":{"labels":{"istio-injection":"enabled"}}}`), metav1.PatchOptions{})
 	must(t, err)
 }
@@ -78,12 +81,41 @@ func (m *migration) wantIstios(t *testing.T) {
 	}
 }
 
+// earlyPod has an init container that needs the network, as a user.
+func earlyPod(name string, user *int64) *corev1.Pod {
+	pod := newPod(name, map[string]string{"sidecar.istio.io/nativeSidecar": "false"}, toolsContainer())
+	init := toolsContainer()
+	init.Name, init.Args, init.Ports, init.ReadinessProbe = "early", []string{"get", "http://" + families()[0].at(5, worldPort).String() + "/"}, nil, nil
+	init.SecurityContext = &corev1.SecurityContext{RunAsUser: user}
+	pod.Spec.InitContainers = []corev1.Container{init}
+	return pod
+}
+
+// wantFound starts two pods that cannot be moved as they are, and wants check to name them before the agent is installed. It removes them.
+func (m *migration) wantFound(t *testing.T, words ...string) {
+	t.Helper()
+	taken := newPod("taken", nil, toolsContainer())
+	taken.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{RunAsUser: new(int64(1337)), RunAsGroup: new(int64(1337))}
+	m.create(t, taken)
+	m.await(t, "taken", isReadyNow)
+	got := finish(t, program, "check", "--pre")
+	for _, want := range append(words, m.name+"/taken: the proxy cannot be distinguished from the application") {
+		if !strings.Contains(got.out, want) {
+			t.Errorf("check says not %q, but:\n%s%s", want, got.out, got.errOut)
+		}
+	}
+	m.mustKubectl(t, "delete", "pod", "taken", "-n", m.name, "--now")
+}
+
 //e2e:rounds istio
 func TestMigrateFromIstioCNI(t *testing.T) {
 	m := newMigration(t, nil, migrant{mode: redirectMode, flavour: native}, migrant{mode: tproxyMode, flavour: native})
 	m.installIstio(t, true, "--set", "global.nativeNftables=true")
 	m.deployAll(t)
 	m.watchAll(t)
+	m.before["install"] = func() {
+		m.wantFound(t, "Istio's injector leaves the rules to others", "Istio's CNI plugin (istio-system/istio-cni-node)")
+	}
 	m.after["install"] = func() {
 		m.wantReasons(t, "ProgrammedByOthers")
 		// A pod that is made while both are installed.
@@ -100,9 +132,9 @@ func TestMigrateFromIstioCNI(t *testing.T) {
 		m.arrive(t)
 		m.wantListed(t, "list", "Initialized")
 	}
+	t.Cleanup(func() { _ = os.Remove("/tmp/istio-cni-values.yaml") }) // a step of the page writes it
 	m.follow(t, "migrate-istio-cni.md")
 	m.wantIstios(t)
-	must(t, os.Remove("/tmp/istio-cni-values.yaml"))
 }
 
 //e2e:rounds istio
@@ -111,6 +143,15 @@ func TestMigrateFromIstioInit(t *testing.T) {
 	m.installIstio(t, false)
 	m.deployAll(t)
 	m.watchAll(t)
+	m.create(t, earlyPod("early", nil))
+	m.await(t, "early", isReadyNow)
+	m.after["search-init"] = func() {
+		if got, want := m.printed["search-init"], "early: early istio-init\n"; got != want {
+			t.Errorf("found is %q, want %q", got, want)
+		}
+		m.wantFound(t, "pilot.cni.enabled is false in ConfigMap istio-sidecar-injector", m.name+"/early (early)")
+		m.mustKubectl(t, "delete", "pod", "early", "-n", m.name, "--now")
+	}
 	m.after["install"] = func() { m.wantReasons(t, "NotRequired") }
 	m.before["restart"] = func() { m.leave(t) }
 	m.before["back"] = func() {
@@ -128,25 +169,15 @@ func TestMigrateFromIstioInit(t *testing.T) {
 // container, does not listen yet.
 //
 //e2e:rounds istio
-func TestIstioInitContainersAsTheProxyReachTheNetwork(t *testing.T) {
+func TestIstioInitContainers_asTheProxy_reachTheNetwork(t *testing.T) {
 	s := newSpace(t, nil)
 	m := &migration{guide: s.newGuide(t)}
-	m.installIstio(t, false, "--set", "pilot.cni.enabled=true", "--set", "pilot.env.ENABLE_NATIVE_SIDECARS=false")
-	to := families()[0].at(5, worldPort)
-	for name, user := range map[string]*int64{"as-the-proxy": new(int64(1337)), "as-itself": nil} {
-		pod := newPod(name, nil, toolsContainer())
-		init := toolsContainer()
-		init.Name, init.Command, init.Args = "early", []string{"testapp", "get", "http://" + to.String() + "/"}, nil
-		init.ReadinessProbe = nil
-		if init.SecurityContext = nil; user != nil {
-			init.SecurityContext = &corev1.SecurityContext{RunAsUser: user}
-		}
-		pod.Spec.InitContainers = []corev1.Container{init}
-		s.create(t, pod)
-	}
+	m.installIstio(t, false, "--set", "pilot.cni.enabled=true")
+	s.create(t, earlyPod("as-the-proxy", new(int64(1337))))
+	s.create(t, earlyPod("as-itself", nil))
 	pod := s.await(t, "as-the-proxy", isReadyNow)
-	if c := conditionOf(pod); !strings.Contains(c.Message, `init container "early" runs as the proxy`) {
-		t.Errorf("the condition says %q", c.Message)
+	if details := pod.Annotations[keyDetails]; !strings.Contains(details, "runs as the proxy (uid 1337)") {
+		t.Errorf("its report is %s", details)
 	}
 	s.await(t, "as-itself", func(pod *corev1.Pod) error {
 		for _, c := range pod.Status.InitContainerStatuses {
