@@ -58,12 +58,20 @@ func logCNI(log logr.Logger, e install.Event) {
 	}
 }
 
+// ChainReason starts the reasons of events about the node's CNI chain.
+const ChainReason = "CNIChain"
+
+// ChainFaults returns the faults of the node's CNI chain that become events, because the node's administrator has to correct them.
+func ChainFaults() []install.EventKind {
+	return []install.EventKind{install.Contended, install.Failed, install.Waiting, install.OtherBinary, install.NotCalled, install.Leftover}
+}
+
 // nodeEvents returns a function that makes an event on the node for each CNI fault that its administrator has to correct.
 func nodeEvents(recorder events.EventRecorder, name string) func(install.Event) {
 	node := nodeRef(name)
 	return func(e install.Event) {
-		if slices.ContainsFunc(chainFaults(), func(f chainFault) bool { return f.kind == e.Kind }) {
-			recorder.Eventf(node, nil, corev1.EventTypeWarning, chainReason+string(e.Kind), "InstallCNI", "%s: %v", e.Path, e.Err)
+		if slices.Contains(ChainFaults(), e.Kind) {
+			recorder.Eventf(node, nil, corev1.EventTypeWarning, ChainReason+string(e.Kind), "InstallCNI", "%s: %v", e.Path, e.Err)
 		}
 	}
 }

@@ -17,8 +17,8 @@ import (
 // maxNRIAbsence is how long a runtime may be without NRI before it is reported, so that a restart is not.
 const maxNRIAbsence = 30 * time.Second
 
-// noEarlyHook is the reason of the event on a node without an early hook.
-const noEarlyHook = "NoEarlyHook"
+// NoEarlyHook is the reason of the event on a node without an early hook.
+const NoEarlyHook = "NoEarlyHook"
 
 // earlyHook makes an event on the node when the runtime offers no NRI and the CNI plugin is not chained: pods then start before
 // their rules are there. There is one event each time that NRI is missing.
@@ -60,5 +60,5 @@ func (e earlyHook) Start(ctx context.Context) error {
 func (e earlyHook) report() {
 	const message = "the container runtime offers no NRI: pods start before their rules are there; switch NRI on in the runtime, or use cni: install"
 	e.log.Info("no early hook", "reason", message)
-	e.recorder.Eventf(nodeRef(e.node), nil, corev1.EventTypeWarning, noEarlyHook, "Connect", message)
+	e.recorder.Eventf(nodeRef(e.node), nil, corev1.EventTypeWarning, NoEarlyHook, "Connect", message)
 }

@@ -17,8 +17,8 @@ import (
 	"istio-pod-network-controller/internal/jitter"
 )
 
-// cniAnnotation is the annotation of the agent's DaemonSet with the value of --cni that its agents have.
-const cniAnnotation = "pod-network-controller.istio.io/cni"
+// CNIAnnotation is the annotation of the agent's DaemonSet with the value of --cni that its agents have.
+const CNIAnnotation = "pod-network-controller.istio.io/cni"
 
 // ownDaemonSet is the DaemonSet that the agent belongs to. While it exists, it starts another agent on the node after this one.
 type ownDaemonSet struct {
@@ -83,8 +83,8 @@ func (d *ownDaemonSet) whyNoSuccessor(ctx context.Context) (reason string, err e
 	case set.DeletionTimestamp != nil:
 		return "the agent's DaemonSet is being deleted", nil
 	}
-	if mode, ok := set.Annotations[cniAnnotation]; ok && mode != CNIInstall {
-		return "the agent's DaemonSet says " + cniAnnotation + "=" + mode, nil
+	if mode, ok := set.Annotations[CNIAnnotation]; ok && mode != CNIInstall {
+		return "the agent's DaemonSet says " + CNIAnnotation + "=" + mode, nil
 	}
 	// A namespace that is being deleted loses its pods before its DaemonSets.
 	namespace, err := d.api.Resource(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}).Get(ctx, d.namespace, metav1.GetOptions{})

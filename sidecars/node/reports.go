@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -20,7 +19,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"istio-pod-network-controller/api/v1alpha1"
-	"istio-pod-network-controller/controllers"
 	"istio-pod-network-controller/internal/jitter"
 	"istio-pod-network-controller/internal/podnet"
 	"istio-pod-network-controller/sidecars"
@@ -69,17 +67,8 @@ type writtenProxy struct {
 // fieldOwner owns what the agent writes into objects of proxies.
 const fieldOwner = "istio-pod-network-controller"
 
-// reasonProxyFailed is the reason of the events about proxies that ended or could not be started.
-const reasonProxyFailed = "ProxyFailed"
-
-// EventReasons returns the reason of every event about the pods of proxies, in words for docs/reference/events.md.
-func EventReasons() []controllers.Reason {
-	return []controllers.Reason{{
-		Type: corev1.EventTypeWarning, Name: reasonProxyFailed,
-		Means: "the proxy that the agent runs for the pod has ended, or could not be started; or the pod cannot join the proxy that it has chosen to share",
-		Do:    "read the event, then the proxy's log",
-	}}
-}
+// ReasonProxyFailed is the reason of the events about proxies that ended or could not be started.
+const ReasonProxyFailed = "ProxyFailed"
 
 func newSidecarReports(c client.Client, event func(s podnet.Sandbox, reason, message string), node string) *sidecarReports {
 	return &sidecarReports{
@@ -201,7 +190,7 @@ func (r *sidecarReports) work(ctx context.Context, uid string) error {
 		return err
 	}
 	if why := report.status.Failure; why != "" && why != report.written.status.Failure {
-		r.event(report.sandbox, reasonProxyFailed, why)
+		r.event(report.sandbox, ReasonProxyFailed, why)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -7,40 +7,37 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"istio-pod-network-controller/agent"
 	"istio-pod-network-controller/controllers"
-	"istio-pod-network-controller/internal/intent"
-	"istio-pod-network-controller/sidecars/node"
 )
 
 func annotationsPage() string {
-	p := newPage("Annotations", "`Keys` and `Environment` of internal/intent, and `Written` of agent")
+	p := newPage("Annotations", "test/refdocs/keys.go")
 	p.text("All that pods and namespaces can say to the agent, and all that it writes. A namespace's annotation is the default of its pods. [redirection.md](../redirection.md)\n" +
 		"has the syntax of lists and what each does to which packet; [support-policy.md](../support-policy.md) what may change.")
 	p.block("kubectl annotate namespace bookinfo istio-pod-network-controller/initialize=true\n" +
 		"istio-pod-network-controller rules apply --dry-run --pod pod.yaml     # what a pod's annotations come to")
 	p.section("What the agent reads")
-	p.table([]string{"Key", "On", "Value", "Without it", "Meaning"}, keyRows(intent.Keys(), true))
+	p.table([]string{"Key", "On", "Value", "Without it", "Meaning"}, keyRows(keys(), true))
 	p.section("Environment of the container istio-proxy")
 	p.text("Read from the pod's specification. `ISTIO_OUTBOUND_*` are ignored, with a note, for pods that only Istio's injection selects.")
-	p.table([]string{"Variable", "Value", "Without it", "Meaning"}, keyRows(intent.Environment(), false))
+	p.table([]string{"Variable", "Value", "Without it", "Meaning"}, keyRows(environment(), false))
 	p.section("What the agent writes")
 	p.text("The agent never reads these to decide about rules: a pod that forges them changes nothing.")
 	var rows [][]string
-	for _, w := range agent.Written() {
-		rows = append(rows, []string{code(w.Name), w.Kind, w.Meaning})
+	for _, w := range written() {
+		rows = append(rows, []string{code(w.name), w.kind, w.meaning})
 	}
 	p.table([]string{"Key", "What it is", "Meaning"}, rows)
 	p.text("In the container runtime, containers of proxies that the agent runs have labels that begin with `pod-network-controller.istio.io/`. They are the agent's own.")
 	return p.String()
 }
 
-func keyRows(keys []intent.Key, withOn bool) [][]string {
+func keyRows(all []key, withOn bool) [][]string {
 	var rows [][]string
-	for _, k := range keys {
-		cells := []string{code(k.Name), k.Values, k.Without, k.Meaning}
+	for _, k := range all {
+		cells := []string{code(k.name), k.values, k.without, k.meaning}
 		if withOn {
-			cells = []string{code(k.Name), k.On, k.Values, k.Without, k.Meaning}
+			cells = []string{code(k.name), k.on, k.values, k.without, k.meaning}
 		}
 		rows = append(rows, cells)
 	}
@@ -48,20 +45,20 @@ func keyRows(keys []intent.Key, withOn bool) [][]string {
 }
 
 func eventsPage() string {
-	p := newPage("Events", "`EventReasons` of controllers, of sidecars/node and of agent")
+	p := newPage("Events", "test/refdocs/reasons.go")
 	p.text("What becomes an event, and what to do about it. [status.md](../status.md) says more about those of pods.")
 	p.block("kubectl get events -A --field-selector reason=" + controllers.ReasonRulesRepaired)
 	p.section("Of pods")
-	p.table([]string{"Reason", "Type", "Means", "What to do"}, eventRows(append(controllers.EventReasons(), node.EventReasons()...)))
+	p.table([]string{"Reason", "Type", "Means", "What to do"}, eventRows(podEvents()))
 	p.section("Of nodes")
-	p.table([]string{"Reason", "Type", "Means", "What to do"}, eventRows(agent.EventReasons()))
+	p.table([]string{"Reason", "Type", "Means", "What to do"}, eventRows(nodeEvents()))
 	return p.String()
 }
 
-func eventRows(reasons []controllers.Reason) [][]string {
+func eventRows(reasons []reason) [][]string {
 	var rows [][]string
 	for _, r := range reasons {
-		rows = append(rows, []string{code(r.Name), r.Type, r.Means, r.Do})
+		rows = append(rows, []string{code(r.name), r.kind, r.means, r.do})
 	}
 	return rows
 }
@@ -117,16 +114,16 @@ func conditionsOfProfiles(s *source) (profileConditions, error) {
 }
 
 func conditionsPage(why []sayings, profiles profileConditions) string {
-	p := newPage("Conditions", "`ConditionReasons` of controllers, the reasons of internal/intent and the constants of api/v1alpha1")
+	p := newPage("Conditions", "test/refdocs/reasons.go, the reasons of internal/intent and the constants of api/v1alpha1")
 	p.section("Of pods: " + code(string(controllers.Condition)))
 	p.text("True when the pod's network is as the pod asks, which includes pods that get no rules. It can be a readiness gate. A pod that neither asked nor\n" +
 		"has the gate has no such condition.")
 	p.block(`kubectl get pod POD -o jsonpath='{.status.conditions[?(@.type=="` + string(controllers.Condition) + `")]}'`)
 	var rows [][]string
 	for _, status := range []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse} {
-		for _, r := range controllers.ConditionReasons() {
-			if r.Status == status {
-				rows = append(rows, []string{string(r.Status), code(r.Name), r.Means, r.Do})
+		for _, r := range conditionReasons() {
+			if r.status == status {
+				rows = append(rows, []string{string(r.status), code(r.name), r.means, r.do})
 			}
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"istio-pod-network-controller/agent"
 	"istio-pod-network-controller/controllers"
 )
 
@@ -67,7 +68,7 @@ func TestPages_everyKey_isListed(t *testing.T) {
 		}
 		seen++
 		if !strings.Contains(all["annotations.md"], "`"+text+"`") {
-			t.Errorf("%s: %s is not in annotations.md: describe it in Keys of internal/intent or Written of agent", s.at(at), text)
+			t.Errorf("%s: %s is not in annotations.md: describe it in keys.go", s.at(at), text)
 		}
 	})
 	if seen < 20 {
@@ -75,7 +76,28 @@ func TestPages_everyKey_isListed(t *testing.T) {
 	}
 	for _, c := range s.pkg("internal/intent").constants {
 		if value, ok := s.text(s.pkg("internal/intent"), c.value); ok && strings.HasPrefix(c.name, "env") && !strings.Contains(all["annotations.md"], "`"+value+"`") {
-			t.Errorf("%s: %s is not in annotations.md: describe it in Environment of internal/intent", s.at(c.pos), value)
+			t.Errorf("%s: %s is not in annotations.md: describe it in keys.go", s.at(c.pos), value)
+		}
+	}
+}
+
+// What is described is in the code, and described in full.
+func TestPages_everyDescription_isOfTheCode(t *testing.T) {
+	_, s := reference(t)
+	known := map[string]bool{}
+	s.literals(func(_ *sourcePackage, _ token.Pos, text string) { known[text] = true })
+	for _, k := range append(keys(), environment()...) {
+		if !known[k.name] || k.values == "" || k.without == "" || k.meaning == "" {
+			t.Errorf("%+v: is in the code: %v", k, known[k.name])
+		}
+	}
+	described := map[string]bool{}
+	for _, r := range slices.Concat(podEvents(), nodeEvents()) {
+		described[r.name] = r.kind != "" && r.means != "" && r.do != ""
+	}
+	for _, kind := range agent.ChainFaults() {
+		if !described[agent.ChainReason+string(kind)] {
+			t.Errorf("event %s is not described", kind)
 		}
 	}
 }
@@ -86,7 +108,7 @@ func TestPages_everyReason_isListed(t *testing.T) {
 	for _, dir := range []string{"controllers", "api/v1alpha1"} {
 		for _, c := range s.pkg(dir).constants {
 			if value, ok := s.text(s.pkg(dir), c.value); ok && strings.HasPrefix(c.name, "Reason") && !strings.Contains(both, "`"+value+"`") {
-				t.Errorf("%s: reason %s is in neither conditions.md nor events.md: describe it in reference.go of its package", s.at(c.pos), value)
+				t.Errorf("%s: reason %s is in neither conditions.md nor events.md: describe it in reasons.go", s.at(c.pos), value)
 			}
 		}
 	}
@@ -97,7 +119,7 @@ func TestPages_everyEvent_isListed(t *testing.T) {
 	events := s.events()
 	for reason, at := range events {
 		if !strings.Contains(all["events.md"], "`"+reason+"`") {
-			t.Errorf("%s: event %s is not in events.md: describe it in reference.go of its package", s.at(at), reason)
+			t.Errorf("%s: event %s is not in events.md: describe it in reasons.go", s.at(at), reason)
 		}
 	}
 	if len(events) == 0 {

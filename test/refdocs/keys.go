@@ -1,0 +1,109 @@
+package main
+
+import (
+	"istio-pod-network-controller/agent"
+	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/internal/agentstatus"
+	"istio-pod-network-controller/internal/intent"
+	"istio-pod-network-controller/internal/sidecar"
+)
+
+// key describes an annotation, a label or a variable that intent.Of reads.
+type key struct {
+	name    string
+	on      string // what can have it
+	values  string
+	without string // what holds where it is not set
+	meaning string
+}
+
+// keys returns every annotation and label that intent.Of reads.
+func keys() []key {
+	return append(append(ownKeys(), istioKeys()...), []key{
+		{"sidecar.istio.io/inject", "pod (label or annotation)", "a bool", "not refused", "with `--select injected` or `either`: false refuses redirection, as it refuses Istio's injection"},
+		{"sidecar.istio.io/status", "pod, written by Istio's injector", "anything", "the pod counts as not injected", "with `--select injected` or `either`: the pod has been injected"},
+		{"openshift.io/deployer-pod-for.name", "pod, written by OpenShift", "anything", "the pod is no deployer", "the pod is a deployer, which is not redirected by our annotation"},
+		{"openshift.io/build.name", "pod, written by OpenShift", "anything", "the pod is no build", "the pod is a build, which is not redirected by our annotation"},
+	}...)
+}
+
+// onBoth: a pod's value counts before its namespace's, which is the default of its pods.
+const onBoth = "namespace, pod"
+
+func ownKeys() []key {
+	const port, ranges = "a port, 1 to 65535", "ports and ranges of ports"
+	return []key{
+		{
+			intent.KeyInitialize, onBoth, "`true`; on a pod also `false`", "not redirected, unless `--select` says otherwise",
+			"asks for redirection. A pod's value counts before its namespace's; `false` on a pod also removes the rules of a running pod",
+		},
+		{intent.KeyOutboundPort, onBoth, port, "`--envoy-port`, 15001", "where the proxy listens for what the pod sends"},
+		{intent.KeyInboundPort, onBoth, port, "`--envoy-inbound-port`, 15006", "where the proxy listens for what the pod receives"},
+		{intent.KeyTunnelPort, onBoth, port, "`--envoy-tunnel-port`, 15008", "where the proxy listens for tunnels (HBONE)"},
+		{
+			intent.KeyInboundPorts, onBoth, "`all` or `listening`", "the profile's `inboundPorts`, else `--inbound-ports`, all",
+			"`listening` narrows the included inbound ports to those on which somebody listens when a connection is opened",
+		},
+		{intent.KeyIPv6, onBoth, "`capture` or `direct`", "`capture` with `ISTIO_DUAL_STACK`, else `--ipv6`", "`direct` leaves IPv6 without rules, for a proxy that does not listen on it"},
+		{intent.KeyDNSCapture, onBoth, "`all`, `resolv.conf` or `off`", "`ISTIO_META_DNS_CAPTURE` of the proxy: all or off", "which DNS lookups go to the proxy: all, those to the pod's own resolvers, or none"},
+		{intent.KeyIncludeInboundPorts, onBoth, ranges, "Istio's key decides", "ports of the pod that are redirected, in addition to a list of Istio's key, or instead of its `*`"},
+		{intent.KeyExcludeInboundPorts, onBoth, ranges, "Istio's key decides", "ports of the pod that are not redirected, in addition to those of Istio's key; also from a list"},
+		{intent.KeyIncludeOutboundPorts, onBoth, ranges, "Istio's key decides", "destination ports that go to the proxy, in addition to those of Istio's key"},
+		{intent.KeyExcludeOutboundPorts, onBoth, ranges, "Istio's key decides", "destination ports that go past the proxy, in addition to those of Istio's key"},
+		{intent.KeyExcludeSources, onBoth, "nothing, or CIDRs", "nothing", "clients whose connections to the pod are not redirected, on any port"},
+		{intent.KeyExcludeUsers, onBoth, "nothing, or users and ranges of users, each also with a port", "nothing", "users whose outbound traffic goes past the proxy, all of it or to one port"},
+		{intent.KeySidecar, onBoth, "the name of a ProxyProfile; on a pod also `none`", "the agent runs no proxy", "the agent runs the pod's proxy by this profile; with `--sidecars` only"},
+		{
+			intent.KeyRestartProxy, "pod", "anything, such as the time", "nothing",
+			"a new value has the agent replace the proxy that it runs for the pod, once, as for a new version of the profile; with `--sidecars` only",
+		},
+	}
+}
+
+func istioKeys() []key {
+	const cidrs, ports, interfaces = "nothing, or CIDRs", "nothing, or ports", "nothing, or interfaces"
+	const allPorts = "`*`, nothing, or ports"
+	return []key{
+		{"sidecar.istio.io/interceptionMode", onBoth, "`REDIRECT`, `TPROXY` or `NONE`", "`--interception-mode`, REDIRECT", "how inbound connections reach the proxy; `NONE` means no rules. A pod's `NONE` also removes the rules of a running pod, a namespace's does not"},
+		{"traffic.sidecar.istio.io/includeOutboundIPRanges", onBoth, "`*`, nothing, or CIDRs", "`--include-outbound-ip-ranges`, all", "destinations that go to the proxy"},
+		{"traffic.sidecar.istio.io/excludeOutboundIPRanges", onBoth, cidrs, "`--exclude-outbound-ip-ranges`, nothing", "destinations that go past the proxy"},
+		{"traffic.sidecar.istio.io/includeInboundPorts", onBoth, allPorts, "`--include-inbound-ports`, all", "ports of the pod that are redirected; of a list exactly these"},
+		{"traffic.sidecar.istio.io/excludeInboundPorts", onBoth, ports, "`--exclude-inbound-ports`, 15020", "ports of the pod that are not redirected, where all others are"},
+		{"traffic.sidecar.istio.io/includeOutboundPorts", onBoth, ports, "`--include-outbound-ports`, nothing", "destination ports that go to the proxy, whatever the address"},
+		{"traffic.sidecar.istio.io/excludeOutboundPorts", onBoth, ports, "`--exclude-outbound-ports`, 15020", "destination ports that go past the proxy"},
+		{"traffic.sidecar.istio.io/excludeInterfaces", onBoth, interfaces, "nothing", "interfaces of the pod whose traffic is left alone"},
+		{"istio.io/reroute-virtual-interfaces", onBoth, interfaces, "nothing", "interfaces to virtual machines behind the pod, whose traffic counts as outbound"},
+		{"traffic.sidecar.istio.io/kubevirtInterfaces", onBoth, interfaces, "nothing", "deprecated name of the one above, which counts where both are set"},
+	}
+}
+
+// environment returns every variable of the proxy's container that intent.Of reads.
+func environment() []key {
+	const boolean = "a Go bool"
+	return []key{
+		{name: "ISTIO_META_DNS_CAPTURE", values: boolean, without: "off", meaning: "all DNS lookups go to the proxy, unless the pod's annotation says otherwise"},
+		{name: "INVALID_DROP", values: boolean, without: "off", meaning: "TCP packets of no known connection are dropped on arrival"},
+		{name: "ISTIO_DUAL_STACK", values: boolean, without: "off", meaning: "the proxy listens on IPv6: it is captured, unless the pod's annotation says otherwise"},
+		{name: "ISTIO_OUTBOUND_OWNER_GROUPS", values: "`*`, or group ids", without: "`*`", meaning: "only what these groups send is redirected"},
+		{name: "ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE", values: "group ids", without: "nothing", meaning: "what these groups send is not redirected"},
+		{name: "ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR", values: "a CIDR", without: "127.0.0.1/32", meaning: "addresses of the pod's own loopback"},
+		{name: "DNS_PROXY_ADDR", values: "an address", without: "localhost:15053", meaning: "`[::]:15053` or `:15053`: lookups of virtual machines go to the proxy's resolver, too, with DNS capture"},
+		{name: "DISABLE_ENVOY", values: boolean, without: "off", meaning: "with `--select injected` or `either`: there is no proxy, and so no redirection"},
+	}
+}
+
+// writtenKey describes something that the agent writes into objects, or that others write for it.
+type writtenKey struct{ name, kind, meaning string }
+
+// written returns every key that the agent writes or removes.
+func written() []writtenKey {
+	return []writtenKey{
+		{controllers.KeyStatus, "annotation of pods", "`initialized`, `failed` or `removed`"},
+		{controllers.KeyDetails, "annotation of pods", "JSON: sandbox, path of its network namespace, hook, backend, hash of the Spec, time, message, notes, last repair"},
+		{string(controllers.Condition), "condition of pods", "see [conditions.md](conditions.md)"},
+		{agentstatus.Annotation, "annotation of the agent's own pod", "JSON: version, backend, readiness, hooks, last error"},
+		{sidecar.LabelShared, "label of the pods of shared proxies", "written by the chart: the ProxyProfile whose pods the proxy serves; in the agent's namespace alone"},
+		{agent.CNIAnnotation, "annotation of the agent's DaemonSet", "written by the chart: the value of `cni` that its agents have"},
+		{controllers.KeyStartupTaint, "taint of nodes", "written by the kubelet or the node's provider; with `startupTaint` the agent removes it when it is ready"},
+	}
+}

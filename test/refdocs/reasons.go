@@ -1,0 +1,84 @@
+package main
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"istio-pod-network-controller/agent"
+	"istio-pod-network-controller/controllers"
+	"istio-pod-network-controller/runtime/cni/install"
+	"istio-pod-network-controller/sidecars/node"
+)
+
+// reason describes a reason of the condition, or of events.
+type reason struct {
+	name string
+	// status is the condition's, for reasons of the condition.
+	status corev1.ConditionStatus
+	// kind is the event's, Normal or Warning, for reasons of events.
+	kind  string
+	means string
+	do    string // what the reader can do
+}
+
+// conditionReasons returns every reason that the condition of pods can have.
+func conditionReasons() []reason {
+	const yes, no = corev1.ConditionTrue, corev1.ConditionFalse
+	return []reason{
+		{name: controllers.ReasonInitialized, status: yes, means: "the rules are in the pod's network namespace", do: "nothing"},
+		{name: controllers.ReasonRemoved, status: yes, means: "the pod has opted out, or its mode is `NONE`, and its rules were removed", do: "nothing"},
+		{name: controllers.ReasonNotRequired, status: yes, means: "the pod gets no rules; the message says why, by one of the sentences below", do: "what the message says"},
+		{name: controllers.ReasonProgrammedByOthers, status: yes, means: "another project's rules redirect the pod, and nothing was written", do: "nothing, or create the pod anew without the other project"},
+		{name: controllers.ReasonProxyNotReady, status: no, means: "the rules are in force, and the proxy that the agent runs for the pod does not answer, or the shared one does not serve the pod yet", do: "look at the pod's `ManagedProxy`"},
+		{name: controllers.ReasonProxyRefused, status: no, means: "the pod has chosen a ProxyProfile and cannot have a proxy of it", do: "what the message says"},
+		{name: controllers.ReasonSandboxNotReady, status: no, means: "the pod's sandbox is being made anew", do: "wait"},
+		{name: controllers.ReasonInvalidAnnotation, status: no, means: "an annotation has an invalid value; existing rules stay", do: "correct the annotation that the message names"},
+		{name: controllers.ReasonRedirectFailed, status: no, means: "the kernel refuses the rules, or a new pod's sandbox was not found; tried again at least every 15 s", do: "read the message, then the agent's log"},
+		{name: controllers.ReasonContended, status: no, means: "somebody keeps changing the rules, which are put back with growing pauses", do: "find and stop who writes; the events `" + controllers.ReasonRulesRepaired + "` say what differed"},
+		{name: controllers.ReasonPreempted, status: no, means: "rules of others decide about the pod's packets before ours", do: "delete the rules that the message lists, or create the pod anew without what writes them"},
+	}
+}
+
+// podEvents returns the reason of every event about a pod.
+func podEvents() []reason {
+	const warning, normal = corev1.EventTypeWarning, corev1.EventTypeNormal
+	return []reason{
+		{name: controllers.ReasonInvalidAnnotation, kind: warning, means: "an annotation has an invalid value; the event names it, its value, and what is allowed", do: "correct it"},
+		{name: controllers.ReasonRedirectFailed, kind: warning, means: "the rules could not be written", do: "read the event, then the agent's log"},
+		{name: controllers.ReasonProxyRefused, kind: warning, means: "the pod cannot have a proxy of the ProxyProfile that it has chosen", do: "what the event says"},
+		{name: controllers.ReasonRulesRepaired, kind: warning, means: "somebody had changed the rules, and they were put back; `-` was missing, `+` was there", do: "find who writes into the pod's network namespace"},
+		{name: controllers.ReasonRulesContended, kind: warning, means: "that happened three times in a row", do: "the same"},
+		{name: controllers.ReasonRulesPreempted, kind: warning, means: "rules of others decide about the pod's packets before ours", do: "delete the rules that the event lists"},
+		{name: controllers.ReasonNote, kind: warning, means: "a setting does not do what its author may expect", do: "read the event"},
+		{name: controllers.ReasonListening, kind: normal, means: "the inbound ports that are captured while somebody listens have changed; the event lists them", do: "nothing"},
+		{name: controllers.ReasonNotRequired, kind: normal, means: "the pod asked and gets no rules; the event says why", do: "what the event says"},
+		{name: controllers.ReasonProgrammedByOthers, kind: normal, means: "another project's rules redirect the pod", do: "nothing, or create the pod anew without the other project"},
+		{
+			name: node.ReasonProxyFailed, kind: warning,
+			means: "the proxy that the agent runs for the pod has ended, or could not be started; or the pod cannot join the proxy that it has chosen to share",
+			do:    "read the event, then the proxy's log",
+		},
+	}
+}
+
+// nodeEvents returns the reason of every event about a node.
+func nodeEvents() []reason {
+	const warning = corev1.EventTypeWarning
+	out := []reason{{
+		name: agent.NoEarlyHook, kind: warning, means: "the container runtime offers no NRI, and pods start before their rules are there",
+		do: "switch NRI on in the runtime, or install with `cni: install`",
+	}}
+	for _, f := range []struct {
+		kind      install.EventKind
+		means, do string
+	}{
+		{install.Contended, "another project keeps removing the plugin's entry", "have one of the two leave the file alone"},
+		{install.Failed, "the entry or the plugin's file could not be written; tried again", "read the event"},
+		{install.Waiting, "there is no network configuration to add the entry to yet", "install the cluster's network, or correct the directories"},
+		{install.OtherBinary, "the plugin's file is of another version and cannot be replaced; it is used", "replace the file that the event names"},
+		{install.NotCalled, "a pod got its network although the plugin was not called", "see that the runtime reads the file that the event names"},
+		{install.Leftover, "the entry is still there although no agent serves it: no pod starts on the node", "remove the entry from the file that the event names"},
+	} {
+		out = append(out, reason{name: agent.ChainReason + string(f.kind), kind: warning, means: f.means, do: f.do})
+	}
+	return out
+}
