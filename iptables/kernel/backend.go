@@ -110,7 +110,7 @@ func (e Backend) apply(ctx context.Context, ns *netns.NS, id podnet.Identity, wa
 		e.memory.verified(id, now, want)
 	}
 	if err == nil {
-		err = renamedLoopback(ns, in.chosen)
+		err = loopbackError(ns, in.chosen)
 	}
 	return out, err
 }
@@ -138,7 +138,7 @@ func (e Backend) fromMemory(
 	}
 	out.Preempted = last.preempted
 	e.memory.verified(id, last, want)
-	return out, true, renamedLoopback(ns, last.by)
+	return out, true, loopbackError(ns, last.by)
 }
 
 // program applies the rules with the chosen backend. In a namespace without any rule, such as that of a pod that starts (first), there are no

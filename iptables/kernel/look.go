@@ -59,7 +59,7 @@ func (e Backend) verify(ctx context.Context, ns *netns.NS, want iptables.Ruleset
 	if other, ok := e.instead(err); ok {
 		return other.verify(ctx, ns, want)
 	}
-	renamed, errRenamed := renamedDrift(ns, e.chosen)
+	renamed, errRenamed := renamedLoopback(ns, e.chosen)
 	drift, err = append(drift, renamed...), errors.Join(err, errRenamed)
 	for _, o := range e.others {
 		present, errPresent := o.Present(ctx, ns)

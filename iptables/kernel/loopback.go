@@ -3,6 +3,7 @@ package kernel
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -13,12 +14,12 @@ import (
 // loopbackName is the name by which rules in the chains of iptables match the loopback interface. They cannot match an index.
 const loopbackName = "lo"
 
-// renamedLoopback returns an error if a backend matches the loopback interface by its name, and it has another one. A process of the pod with
+// renamedLoopback returns a difference if a backend matches the loopback interface by its name, and it has another one. A process of the pod with
 // NET_ADMIN can give the name lo to the interface that leads out of the pod. No rule can repair that, and the kernel counts it as no
 // change of rules.
-func renamedLoopback(ns *netns.NS, of Driver) error {
+func renamedLoopback(ns *netns.NS, of Driver) (iptables.Drift, error) {
 	if !of.BuiltIn() {
-		return nil
+		return nil, nil
 	}
 	request, err := unix.NewIfreq("")
 	if err == nil {
@@ -31,29 +32,23 @@ func renamedLoopback(ns *netns.NS, of Driver) error {
 			return unix.IoctlIfreq(conn.Fd(), unix.SIOCGIFNAME, request)
 		})
 	}
-	if err != nil {
-		return fmt.Errorf("ask for the name of the loopback interface: %w", err)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("ask for the name of the loopback interface: %w", err)
+	case request.Name() == loopbackName:
+		return nil, nil
 	}
-	if request.Name() != loopbackName {
-		return renamedError{request.Name(), of.Name()}
-	}
-	return nil
+	return iptables.Drift{{Kind: iptables.KindRules, Text: fmt.Sprintf(
+		"+ the loopback interface is called %q, and the rules of the %s backend match it by the name %s: name it so, or use the nftables backend",
+		request.Name(), of.Name(), loopbackName,
+	)}}, nil
 }
 
-// renamedError is about a loopback interface with another name than the rules of a backend use.
-type renamedError struct{ name, backend string }
-
-// Error says what is wrong and what to do.
-func (e renamedError) Error() string {
-	return fmt.Sprintf("the loopback interface is called %q, and the rules of the %s backend match it by the name %s: name it so, or use the nftables backend",
-		e.name, e.backend, loopbackName)
-}
-
-// renamedDrift is renamedLoopback as a difference.
-func renamedDrift(ns *netns.NS, of Driver) (drift iptables.Drift, err error) {
-	var renamed renamedError
-	if err = renamedLoopback(ns, of); errors.As(err, &renamed) {
-		return iptables.Drift{{Kind: iptables.KindRules, Text: "+ " + renamed.Error()}}, nil
+// loopbackError is renamedLoopback as an error.
+func loopbackError(ns *netns.NS, of Driver) error {
+	drift, err := renamedLoopback(ns, of)
+	if len(drift) > 0 {
+		return errors.New(strings.TrimPrefix(drift.String(), "+ "))
 	}
-	return nil, err
+	return err
 }

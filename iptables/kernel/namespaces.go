@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"istio-pod-network-controller/internal/netns"
 	"istio-pod-network-controller/internal/podnet"
@@ -35,7 +34,7 @@ func (n Namespaces) Identify(path string) (found podnet.Identity, err error) {
 }
 
 // Visit calls f with the open namespace of a place. The path of the open namespace is a descriptor's: nobody else can make it lead
-// elsewhere. Visit returns soon after the deadline of ctx, as netns.Visit does. Errors name the place's path.
+// elsewhere. Visit returns soon after the deadline of ctx, as netns.Visit does.
 func Visit[T any](ctx context.Context, n Namespaces, at podnet.Place, f func(ctx context.Context, ns *netns.NS) (T, error)) (T, error) {
 	return netns.Visit(ctx, n.visits, at.Path, n.guard.Open, func(ctx context.Context, ns *netns.NS) (value T, err error) {
 		err = check(ns, at)
@@ -45,9 +44,6 @@ func Visit[T any](ctx context.Context, n Namespaces, at podnet.Place, f func(ctx
 		var p *netns.PanicError
 		if errors.As(err, &p) && n.panicked != nil {
 			n.panicked(ctx, p)
-		}
-		if err != nil {
-			err = placedError{err: err, open: ns.Path(), path: at.Path}
 		}
 		return value, err
 	})
@@ -75,16 +71,3 @@ func identityAt(ns *netns.NS, at podnet.Place) (podnet.Identity, error) {
 	}
 	return ns.Identity()
 }
-
-// placedError shows an error with the place's path instead of the descriptor's path. That path differs from call to call, and each new
-// text of an error would be a new report on the pod.
-type placedError struct {
-	err        error
-	open, path string
-}
-
-// Error returns the error's text with the place's path.
-func (p placedError) Error() string { return strings.ReplaceAll(p.err.Error(), p.open, p.path) }
-
-// Unwrap returns the original error.
-func (p placedError) Unwrap() error { return p.err }

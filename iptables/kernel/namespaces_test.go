@@ -151,21 +151,6 @@ func TestAPanicIsAnErrorAndReported(t *testing.T) {
 	}
 }
 
-// The text of an error becomes a report: one that differs with each call would be written each time.
-func TestErrorsNameThePathOfThePlace(t *testing.T) {
-	ns := kerneltest.New(t)
-	path := filepath.Join(t.TempDir(), "netns")
-	if err := os.Symlink(ns.Path(), path); err != nil {
-		t.Fatal(err)
-	}
-	cause := errors.New("refused")
-	e := New(namespaces(t), fakeDriver{apply: func(opened string) error { return errors.Join(errors.New("open "+opened), cause) }})
-	_, err := e.Apply(t.Context(), podnet.Place{Path: path}, iptables.Ruleset{})
-	if !errors.Is(err, cause) || !strings.Contains(err.Error(), path) || strings.Contains(err.Error(), "/proc/") {
-		t.Errorf("error %v", err)
-	}
-}
-
 // What another project has programmed is left alone, also while its rules would not be in the way.
 func TestAnotherProjectsRulesAreRecognisedBeforeTheFirstWrite(t *testing.T) {
 	for name, c := range map[string]struct{ ours, refused bool }{

@@ -188,5 +188,6 @@ func (b *Backend) List(ctx context.Context, ns *netns.NS) (have iptables.Listing
 	}
 	routes, err := routing.Read(ns)
 	text := Text(routes, func(family uint32) string { return rules[family].listing() })
-	return iptables.Listing{Language: iptables.LanguageIptables, Text: text, View: rules.view(routes), Lines: rules.lines()}, true, err
+	view, lines := rules.shown(routes)
+	return iptables.Listing{Language: iptables.LanguageIptables, Text: text, View: view, Lines: lines}, true, err
 }

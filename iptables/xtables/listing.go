@@ -26,48 +26,28 @@ func Text(routes iptables.Ruleset, rules func(family uint32) string) string {
 	return b.String()
 }
 
-// lines returns the rules of both families in the language of iptables. Their comments stand beside them.
-func (s snapshot) lines() (out []iptables.Line) {
+// shown returns the rules of both families for machines to read, and one by one for people; comments stand beside them. The type of a chain is its
+// family and table, as nftables names them.
+func (s snapshot) shown(routes iptables.Ruleset) (v iptables.View, lines []iptables.Line) {
+	v = routes.View()
 	for _, family := range slices.Sorted(maps.Keys(s)) {
+		kind := map[uint32]string{iptables.IPv4: "ip ", iptables.IPv6: "ip6 "}[family]
 		for _, name := range s[family].names() {
 			t := s[family][name]
 			for _, chain := range slices.Sorted(maps.Keys(t.chains)) {
-				for _, r := range t.chains[chain] {
-					rule := strings.Replace(r.spec, "-m comment --comment "+iptables.Quoted(r.comment())+" ", "", 1)
-					out = append(out, iptables.NativeLine(chain, families()[family]+" "+rule, r.comment(), r.counter))
+				c := iptables.ChainView{Name: chain, Type: kind + name, Rules: []iptables.RuleView{}}
+				if i := slices.IndexFunc(t.jumps, func(j jump) bool { return j.target() == chain }); i >= 0 {
+					c.Hook = strings.ToLower(t.jumps[i].chain)
 				}
+				for _, r := range t.chains[chain] {
+					comment := r.comment()
+					bare := strings.Replace(r.spec, "-m comment --comment "+iptables.Quoted(comment)+" ", "", 1)
+					c.Rules = append(c.Rules, iptables.RuleView{Rule: r.spec, Comment: comment, Packets: r.counter.Packets, Bytes: r.counter.Bytes})
+					lines = append(lines, iptables.NativeLine(chain, families()[family]+" "+bare, comment, r.counter))
+				}
+				v.Chains = append(v.Chains, c)
 			}
 		}
 	}
-	return out
-}
-
-// view returns the rules for machines to read. The type of a chain is its family and table, as nftables names them.
-func (s snapshot) view(routes iptables.Ruleset) iptables.View {
-	v := routes.View()
-	for _, family := range slices.Sorted(maps.Keys(s)) {
-		prefix := map[uint32]string{iptables.IPv4: "ip ", iptables.IPv6: "ip6 "}[family]
-		for _, name := range s[family].names() {
-			t := s[family][name]
-			for _, chain := range slices.Sorted(maps.Keys(t.chains)) {
-				v.Chains = append(v.Chains, t.view(chain, prefix+name))
-			}
-		}
-	}
-	return v
-}
-
-func (t *table) view(chain, kind string) iptables.ChainView {
-	v := iptables.ChainView{Name: chain, Type: kind, Rules: []iptables.RuleView{}}
-	for _, j := range t.jumps {
-		if j.target() == chain {
-			v.Hook = strings.ToLower(j.chain)
-		}
-	}
-	for _, r := range t.chains[chain] {
-		v.Rules = append(v.Rules, iptables.RuleView{
-			Rule: r.spec, Comment: r.comment(), Packets: r.counter.Packets, Bytes: r.counter.Bytes,
-		})
-	}
-	return v
+	return v, lines
 }
