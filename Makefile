@@ -29,7 +29,7 @@ KC := hack/cluster/kc
 
 # The modules that the linter walks. Modules without Go code (pins of tools, pins of the cluster's programs) are not among them, nor is test/istio,
 # for which the linter would compile Istio once more.
-LINTED  := $(dir $(wildcard go.mod hack/bench/go.mod hack/cluster/go.mod hack/plots/go.mod hack/scale/go.mod hack/tools/helm/go.mod hack/tools/mutate/go.mod test/e2e/go.mod))
+LINTED  := $(dir $(wildcard go.mod hack/bench/go.mod hack/cluster/go.mod hack/kernels/go.mod hack/plots/go.mod hack/scale/go.mod hack/tools/helm/go.mod hack/tools/mutate/go.mod test/e2e/go.mod))
 MODULES  = $(dir $(shell git ls-files --cached --others --exclude-standard 'go.mod' '*/go.mod'))
 
 # A kernel test that cannot run is skipped on a laptop and is a failure in CI.
@@ -76,6 +76,12 @@ test-kernel: export REQUIRE_KERNEL := 1
 test-kernel: ## Run the tests that program real network namespaces; fail where they cannot run (needs root)
 	@hack/preflight.sh test kernel race
 	go test -race -count=1 ./internal/netns/... ./test/kerneltest/... ./iptables/...
+
+# On an idle machine of two cores each kernel takes about ten minutes without KVM.
+.PHONY: test-kernels
+test-kernels: ## Run those tests on Debian's kernels KERNELS (5.10 6.1 6.12) in virtual machines, of the packages PACKAGES (all). ACCEL=kvm where there is KVM
+	@hack/preflight.sh test kernel kernels
+	CGO_ENABLED=0 nice go -C hack/kernels run -trimpath . $(if $(PACKAGES),-packages '$(PACKAGES)') $(CURDIR) $(or $(KERNELS),5.10 6.1 6.12)
 
 .PHONY: test-runtimes
 test-runtimes: ## Run the tests with real container runtimes, of containerd also VERSIONS (2.2.5, which has a known fault, and 1.7.35); needs root

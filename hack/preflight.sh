@@ -159,8 +159,8 @@ if ((${#steps[@]} == 0)); then
   exit 2
 fi
 for step in "${steps[@]}"; do
-  if [[ " test kernel race build images up crio fresh e2e release " != *" $step "* ]]; then
-    echo "preflight: no step $step: there are test, kernel, race, build, images, up, crio, fresh, e2e, release" >&2
+  if [[ " test kernel kernels race build images up crio fresh e2e release " != *" $step "* ]]; then
+    echo "preflight: no step $step: there are test, kernel, kernels, race, build, images, up, crio, fresh, e2e, release" >&2
     exit 2
   fi
 done

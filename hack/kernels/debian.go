@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// suites says which Debian has a kernel series.
+func suites() map[string]string {
+	return map[string]string{"5.10": "bullseye", "6.1": "bookworm", "6.12": "trixie"}
+}
+
+// Kernel is an unpacked kernel package.
+type Kernel struct {
+	// Series is what the kernel is asked for by, Release what it calls itself, Package Debian's version.
+	Series, Release, Package string
+	Directory                string
+}
+
+// Image is the file that boots.
+func (k Kernel) Image() string { return filepath.Join(k.Directory, "boot/vmlinuz-"+k.Release) }
+
+// Modules is the directory of the kernel's modules.
+func (k Kernel) Modules() string { return filepath.Join(k.Directory, "lib/modules", k.Release) }
+
+// apt is what a directory of its own needs for apt-get to know one suite and nothing of the machine's sources.
+const apt = `Dir::Etc::sourcelist "%[1]s/sources.list";
+Dir::Etc::sourceparts "-";
+Dir::State::lists "%[1]s/lists";
+Dir::Cache "%[1]s/cache";
+Acquire::Languages "none";
+Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";
+APT::Sandbox::User "";
+Debug::NoLocking "1";
+`
+
+// fetch returns Debian's kernel of a series. The first time it downloads the package, by name and signed, into a directory of the
+// cache; remove the directory to get a newer package.
+func fetch(ctx context.Context, cache, series string) (Kernel, error) {
+	suite, ok := suites()[series]
+	if !ok {
+		return Kernel{}, fmt.Errorf("no kernel %q: there are 5.10, 6.1 and 6.12", series)
+	}
+	k := Kernel{Series: series, Directory: filepath.Join(cache, "kernels", series)}
+	if _, err := os.Stat(k.Directory); errors.Is(err, os.ErrNotExist) {
+		partial := k.Directory + ".partial"
+		if err := errors.Join(os.RemoveAll(partial), download(ctx, suite, partial), os.Rename(partial, k.Directory)); err != nil {
+			return Kernel{}, fmt.Errorf("get kernel %s of Debian %s: %w", series, suite, err)
+		}
+	}
+	names, err := filepath.Glob(filepath.Join(k.Directory, "linux-image-*.deb"))
+	if err != nil || len(names) != 1 {
+		return Kernel{}, fmt.Errorf("want one package linux-image in %s, there are %q (%w)", k.Directory, names, err)
+	}
+	// NAME_VERSION_ARCHITECTURE.deb
+	parts := strings.Split(filepath.Base(names[0]), "_")
+	k.Release, k.Package = strings.TrimPrefix(parts[0], "linux-image-"), parts[1]
+	return k, nil
+}
+
+func download(ctx context.Context, suite, dir string) error {
+	mirror := os.Getenv("DEBIAN_MIRROR")
+	if mirror == "" {
+		mirror = "http://deb.debian.org/debian"
+	}
+	private := filepath.Join(dir, "apt")
+	source := fmt.Sprintf("deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] %s %s main\n", mirror, suite)
+	err := errors.Join(
+		os.MkdirAll(filepath.Join(private, "lists/partial"), 0o755),
+		os.MkdirAll(filepath.Join(private, "cache/archives/partial"), 0o755),
+		os.WriteFile(filepath.Join(private, "sources.list"), []byte(source), 0o600),
+		os.WriteFile(filepath.Join(private, "apt.conf"), fmt.Appendf(nil, apt, private), 0o600),
+	)
+	if err != nil {
+		return err
+	}
+	if _, err := output(ctx, private, "apt-get", "-q", "update"); err != nil {
+		return err
+	}
+	depends, err := output(ctx, private, "apt-cache", "depends", "--important", "linux-image-amd64")
+	if err != nil {
+		return err
+	}
+	_, name, found := strings.Cut(depends, "Depends: ")
+	if !found {
+		return fmt.Errorf("linux-image-amd64 depends on nothing: %s", depends)
+	}
+	name = strings.TrimSpace(name)
+	if _, err := output(ctx, private, "apt-get", "-q", "download", name); err != nil {
+		return err
+	}
+	packages, err := filepath.Glob(filepath.Join(private, name+"_*.deb"))
+	if err != nil || len(packages) != 1 {
+		return fmt.Errorf("apt-get left %q (%w)", packages, err)
+	}
+	return unpack(ctx, dir, packages[0], strings.TrimPrefix(name, "linux-image-"))
+}
+
+// unpack leaves the package and its files in dir, with the modules' dependencies.
+func unpack(ctx context.Context, dir, deb, release string) error {
+	if _, err := output(ctx, dir, "dpkg-deb", "-x", deb, dir); err != nil {
+		return err
+	}
+	// Newer packages have /usr/lib/modules.
+	if _, err := os.Stat(filepath.Join(dir, "lib")); errors.Is(err, os.ErrNotExist) {
+		if err := os.Symlink("usr/lib", filepath.Join(dir, "lib")); err != nil {
+			return err
+		}
+	}
+	if _, err := output(ctx, dir, "/sbin/depmod", "-b", dir, release); err != nil {
+		return err
+	}
+	return errors.Join(os.Rename(deb, filepath.Join(dir, filepath.Base(deb))), os.RemoveAll(filepath.Join(dir, "apt")))
+}
+
+// output runs a program in a directory, which may have an apt.conf of its own.
+func output(ctx context.Context, dir, name string, arguments ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, name, arguments...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "APT_CONFIG="+filepath.Join(dir, "apt.conf"), "LC_ALL=C")
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return string(out), nil
+}

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Machine is a virtual machine that runs a job on a kernel, and then turns itself off. It needs no KVM.
+type Machine struct {
+	Kernel Kernel
+	// Init is the program of ./init.
+	Init string
+	// Results is a directory of the host: the job is in it, and what the programs say.
+	Results string
+	Console io.Writer
+}
+
+// Job is what ./init reads.
+type Job struct {
+	Environment []string
+	Modules     string
+	Programs    []Program
+}
+
+// Program is a test program.
+type Program struct {
+	Name      string
+	Directory string
+	Command   []string
+	Limit     time.Duration
+}
+
+// line is the kernel's command line. The machine is short-lived: no mitigations, and a panic ends it.
+const line = "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off nokaslr random.trust_cpu=on"
+
+// Run boots the machine and waits until it is off.
+func (m Machine) Run(ctx context.Context, job Job) error {
+	text, err := json.Marshal(job)
+	if err != nil {
+		return err
+	}
+	initramfs := filepath.Join(m.Results, "initramfs")
+	if err := errors.Join(os.WriteFile(filepath.Join(m.Results, "job.json"), text, 0o600), m.writeInitramfs(ctx, initramfs)); err != nil {
+		return err
+	}
+	accelerator := os.Getenv("ACCEL")
+	if accelerator == "" {
+		accelerator = "tcg"
+	}
+	share := "local,security_model=none,multidevs=remap,"
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", accelerator, "-machine", "pc", "-cpu", "max", "-smp", "1", "-m", "4096",
+		"-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio",
+		"-virtfs", share+"mount_tag=root,readonly=on,path=/", "-virtfs", share+"mount_tag=results,path="+m.Results,
+		"-kernel", m.Kernel.Image(), "-initrd", initramfs, "-append", line)
+	cmd.Stdout, cmd.Stderr = m.Console, m.Console
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("run %s: %w", cmd.Args[0], err)
+	}
+	return nil
+}
+
+// writeInitramfs writes ./init and the modules that it loads.
+func (m Machine) writeInitramfs(ctx context.Context, file string) error {
+	modules, err := m.modules(ctx)
+	if err != nil {
+		return err
+	}
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	a := archive{w: f}
+	program, err := os.ReadFile(m.Init)
+	if err != nil {
+		return err
+	}
+	a.add("init", 0o100755, program)
+	var list strings.Builder
+	for _, module := range modules {
+		content, err := os.ReadFile(module)
+		if err != nil {
+			return err
+		}
+		a.add(filepath.Base(module), 0o100644, content)
+		fmt.Fprintln(&list, filepath.Base(module))
+	}
+	a.add("modules", 0o100644, []byte(list.String()))
+	a.add("TRAILER!!!", 0, nil)
+	return errors.Join(a.err, f.Close())
+}
+
+// modules lists the files of what leads to the host's file tree, each behind what it needs.
+func (m Machine) modules(ctx context.Context) (files []string, err error) {
+	seen := map[string]bool{}
+	for _, name := range []string{"virtio_pci", "9pnet_virtio", "9p", "overlay"} {
+		out, err := output(ctx, m.Results, "/sbin/modprobe", "-d", m.Kernel.Directory, "-S", m.Kernel.Release, "--show-depends", name)
+		if err != nil {
+			return nil, err
+		}
+		for text := range strings.Lines(out) { // insmod FILE, or builtin NAME
+			fields := strings.Fields(text)
+			if len(fields) > 1 && fields[0] == "insmod" && !seen[fields[1]] {
+				seen[fields[1]] = true
+				files = append(files, fields[1])
+			}
+		}
+	}
+	return files, nil
+}
+
+// archive writes files in the format "newc" of cpio, which the kernel reads.
+type archive struct {
+	w     io.Writer
+	inode int
+	err   error
+}
+
+func (a *archive) add(name string, mode int, content []byte) {
+	a.inode++
+	header := "070701"
+	for _, field := range []int{a.inode, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name) + 1, 0} {
+		header += fmt.Sprintf("%08X", field)
+	}
+	a.write(header + name + "\x00")
+	a.pad(len(header) + len(name) + 1)
+	a.write(string(content))
+	a.pad(len(content))
+}
+
+func (a *archive) pad(length int) { a.write(strings.Repeat("\x00", (4-length%4)%4)) }
+
+func (a *archive) write(text string) {
+	if a.err == nil {
+		_, a.err = io.WriteString(a.w, text)
+	}
+}
+
+// exitCode is what a program ended with; an error says that it did not.
+func (m Machine) exitCode(program string) (int, error) {
+	text, err := os.ReadFile(filepath.Join(m.Results, program+".code"))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(string(text))
+}

@@ -1,0 +1,119 @@
+// Command kernels runs the product's tests that program the kernel on other kernels than the machine's: Debian's, each in a virtual
+// machine of its own, with cgroup v2 alone. It needs no KVM.
+//
+//	kernels [-packages PATTERNS] CHECKOUT VERSION...
+//
+// For each kernel, CHECKOUT/build/kernels/VERSION.json says what became of the tests, and the directory VERSION has what they said.
+// The kernels' packages are kept in the user's cache. DEBIAN_MIRROR says where they come from, ACCEL=kvm runs them faster where there is KVM.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	err := run(ctx, os.Args[1:], os.Stdout)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "kernels:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, arguments []string, w io.Writer) error {
+	flags := flag.NewFlagSet("kernels", flag.ContinueOnError)
+	packages := flags.String("packages", everything, "patterns of packages")
+	if err := flags.Parse(arguments); err != nil {
+		return err
+	}
+	if flags.NArg() < 2 {
+		return errors.New("want a checkout and versions: kernels [-packages PATTERNS] CHECKOUT VERSION...")
+	}
+	root, err := filepath.Abs(flags.Arg(0))
+	if err != nil {
+		return err
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return err
+	}
+	out := filepath.Join(root, "build/kernels")
+	programs, err := build(ctx, root, filepath.Join(out, "bin"), *packages)
+	if err != nil {
+		return err
+	}
+	guest := filepath.Join(out, "bin/init")
+	compile := exec.CommandContext(ctx, "go", "-C", filepath.Join(root, "hack/kernels"), "build", "-trimpath", "-o", guest, "./init")
+	compile.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if said, err := compile.CombinedOutput(); err != nil {
+		return fmt.Errorf("build ./init: %w: %s", err, said)
+	}
+	var failed error
+	for _, series := range flags.Args()[1:] {
+		kernel, err := fetch(ctx, filepath.Join(cache, "istio-pod-network-controller"), series)
+		if err != nil {
+			return err
+		}
+		machine := Machine{Kernel: kernel, Init: guest, Results: filepath.Join(out, series), Console: w}
+		failed = errors.Join(failed, machine.test(ctx, programs, w))
+	}
+	return failed
+}
+
+// test runs the programs on the machine's kernel and writes the report.
+func (m Machine) test(ctx context.Context, programs []Program, w io.Writer) error {
+	if err := errors.Join(os.RemoveAll(m.Results), os.MkdirAll(m.Results, 0o755)); err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "Linux %s (%s): the tests of %d packages\n", m.Kernel.Release, m.Kernel.Package, len(programs))
+	began := time.Now()
+	job := Job{Modules: m.Kernel.Modules(), Programs: programs, Environment: []string{
+		// Temporary files are not on the layer above the host's file tree, as on a real machine.
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "TMPDIR=/run",
+	}}
+	if err := m.Run(ctx, job); err != nil {
+		return err
+	}
+	report, err := m.read(ctx, programs)
+	if err != nil {
+		return err
+	}
+	report.Seconds = int(time.Since(began).Seconds())
+	text, err := json.MarshalIndent(report, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(m.Results+".json", append(text, '\n'), 0o600); err != nil {
+		return err
+	}
+	return report.print(w)
+}
+
+// print writes what a reader wants to know, and returns an error if something failed.
+func (r Report) print(w io.Writer) error {
+	for _, c := range r.Backends {
+		fmt.Fprintf(w, "%-16s %4d passed, %d failed, %d skipped\n", c.Backend, c.Passed, c.Failed, c.Skipped)
+	}
+	for _, s := range r.Skipped {
+		fmt.Fprintf(w, "skipped: %s: %s\n", s.Test, s.Reason)
+	}
+	for _, test := range r.Alone {
+		fmt.Fprintf(w, "passed alone after failing beside others: %s\n", test)
+	}
+	if len(r.Failed) > 0 {
+		return fmt.Errorf("on Linux %s failed:\n  %s\nwhat they said is in build/kernels/%s", r.Release, strings.Join(r.Failed, "\n  "), r.Kernel)
+	}
+	return nil
+}

@@ -1,0 +1,196 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Report is what the tests of one kernel said.
+type Report struct {
+	Kernel   string  `json:"kernel"`
+	Release  string  `json:"release"`
+	Package  string  `json:"package"`
+	Seconds  int     `json:"seconds"`
+	Backends []Count `json:"backends"`
+	// Failed also has packages that did not run to their end, and tests that were skipped without leave.
+	Failed []string `json:"failed,omitempty"`
+	// Alone failed beside others, and passed when they ran again by themselves.
+	Alone   []string `json:"alone,omitempty"`
+	Skipped []Skip   `json:"skipped,omitempty"`
+}
+
+// Count has the results of the tests that have no parts, and of the parts of the others. A test of two backends counts for both.
+type Count struct {
+	Backend string `json:"backend"`
+	Passed  int    `json:"passed"`
+	Failed  int    `json:"failed"`
+	Skipped int    `json:"skipped"`
+}
+
+// Skip is a test that the kernel is too old for.
+type Skip struct {
+	Test   string `json:"test"`
+	Reason string `json:"reason"`
+}
+
+// outcome is what became of one test or part of a test.
+type outcome struct{ action, reason string }
+
+// read reads what the programs left.
+func (m Machine) read(ctx context.Context, programs []Program) (Report, error) {
+	r := Report{Kernel: m.Kernel.Series, Release: m.Kernel.Release, Package: m.Kernel.Package}
+	counts := map[string]*Count{}
+	for _, p := range programs {
+		outcomes, err := m.outcomes(ctx, p, &r)
+		if err != nil {
+			return r, err
+		}
+		for _, name := range slices.Sorted(maps.Keys(outcomes)) {
+			r.take(p.Name+"."+name, outcomes[name], counts)
+		}
+	}
+	for _, backend := range slices.Sorted(maps.Keys(counts)) {
+		r.Backends = append(r.Backends, *counts[backend])
+	}
+	return r, nil
+}
+
+func (r *Report) take(test string, o outcome, counts map[string]*Count) {
+	for _, backend := range backends(test) {
+		if counts[backend] == nil {
+			counts[backend] = &Count{Backend: backend}
+		}
+		switch o.action {
+		case "pass":
+			counts[backend].Passed++
+		case "skip":
+			counts[backend].Skipped++
+		default:
+			counts[backend].Failed++
+		}
+	}
+	switch {
+	case o.action == "skip":
+		r.Skipped = append(r.Skipped, Skip{Test: test, Reason: o.reason})
+		if !accepted(r.Kernel, test, o.reason) {
+			r.Failed = append(r.Failed, test+" was skipped: "+o.reason)
+		}
+	case o.action != "pass":
+		r.Failed = append(r.Failed, test)
+	}
+}
+
+// backends says which backends a test's name speaks of.
+func backends(test string) (names []string) {
+	text := strings.NewReplacer(" ", "_", ",", "_").Replace(test)
+	for _, b := range []struct{ name, pattern string }{
+		{"nftables", `nftables`}, {"iptables-nft", `iptables_nft([/_]|$)|xtables.*/nft([/_]|$)|NftFlavour`}, {"iptables-legacy", `(?i)legacy`},
+	} {
+		if regexp.MustCompile(b.pattern).MatchString(text) {
+			names = append(names, b.name)
+		}
+	}
+	if names == nil {
+		names = []string{"any"}
+	}
+	return names
+}
+
+// outcomes returns the results of a program's tests, of those that ran again the later ones. Whole failures are added to the report.
+func (m Machine) outcomes(ctx context.Context, p Program, r *Report) (map[string]outcome, error) {
+	outcomes, err := m.parse(ctx, p.Name)
+	if err != nil {
+		return nil, err
+	}
+	code, err := m.exitCode(p.Name)
+	failed := slices.DeleteFunc(slices.Sorted(maps.Keys(outcomes)), func(name string) bool { return outcomes[name].action != "fail" })
+	switch {
+	case err != nil:
+		r.Failed = append(r.Failed, p.Name+" did not run to its end")
+	case code != 0 && len(failed) == 0:
+		r.Failed = append(r.Failed, fmt.Sprintf("%s ended with %d", p.Name, code))
+	}
+	if _, err := m.exitCode(p.Name + ".again"); err == nil {
+		again, err := m.parse(ctx, p.Name+".again")
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range failed {
+			if o, ok := again[name]; ok && o.action == "pass" {
+				r.Alone = append(r.Alone, p.Name+"."+name)
+			}
+		}
+		maps.Copy(outcomes, again)
+	}
+	return outcomes, nil
+}
+
+var reason = regexp.MustCompile(`^ +[a-z0-9_]+\.go:\d+: (.*)`)
+
+// parse reads the output of one program: the result of each test without parts, and of each part without parts of its own.
+func (m Machine) parse(ctx context.Context, name string) (map[string]outcome, error) {
+	text, err := os.ReadFile(filepath.Join(m.Results, name+".out"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	convert := exec.CommandContext(ctx, "go", "tool", "test2json")
+	convert.Stdin, convert.Stderr = bytes.NewReader(text), os.Stderr
+	converted, err := convert.Output()
+	if err != nil {
+		return nil, fmt.Errorf("read the output of %s: %w", name, err)
+	}
+	outcomes := map[string]outcome{}
+	for decoder := json.NewDecoder(bytes.NewReader(converted)); ; {
+		var event struct{ Action, Test, Output string }
+		if err := decoder.Decode(&event); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return nil, err
+		}
+		if event.Test == "" {
+			continue
+		}
+		o := outcomes[event.Test]
+		switch event.Action {
+		case "output":
+			if match := reason.FindStringSubmatch(event.Output); match != nil {
+				o.reason = match[1]
+			}
+		case "run", "pass", "fail", "skip":
+			o.action = event.Action
+		}
+		outcomes[event.Test] = o
+	}
+	return leaves(outcomes), nil
+}
+
+// leaves leaves out what has parts, unless it failed and none of its parts did.
+func leaves(outcomes map[string]outcome) map[string]outcome {
+	all := maps.Clone(outcomes)
+	maps.DeleteFunc(outcomes, func(name string, o outcome) bool {
+		parts, failed := 0, 0
+		for other, part := range all {
+			if strings.HasPrefix(other, name+"/") {
+				parts++
+				if part.action != "pass" && part.action != "skip" {
+					failed++
+				}
+			}
+		}
+		return parts > 0 && (o.action != "fail" || failed > 0)
+	})
+	return outcomes
+}

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// limit bounds one package's tests: a processor that is emulated is some ten times slower.
+const limit = 20 * time.Minute
+
+// everything is all packages, first those that are nearest to the kernel.
+const everything = "./internal/... ./iptables/... ./test/... ./..."
+
+// build builds those tests of packages that program network namespaces, and returns how to run each package's.
+func build(ctx context.Context, root, dir, packages string) ([]Program, error) {
+	arguments := []string{"list", "-json=Dir,ImportPath,Module,TestImports,XTestImports"}
+	list := exec.CommandContext(ctx, "go", append(arguments, strings.Fields(packages)...)...)
+	list.Dir, list.Stderr = root, os.Stderr
+	text, err := list.Output()
+	if err != nil {
+		return nil, fmt.Errorf("list packages: %w", err)
+	}
+	var programs []Program
+	for decoder := json.NewDecoder(bytes.NewReader(text)); ; {
+		var p struct {
+			Dir, ImportPath           string
+			Module                    struct{ Path string }
+			TestImports, XTestImports []string
+		}
+		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
+			return programs, nil
+		} else if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(slices.Concat(p.TestImports, p.XTestImports), p.Module.Path+"/test/kerneltest") {
+			continue
+		}
+		tests, err := kernelTests(p.Dir)
+		if err != nil {
+			return nil, err
+		}
+		name := strings.TrimPrefix(p.ImportPath, p.Module.Path+"/")
+		file := filepath.Join(dir, strings.ReplaceAll(name, "/", "_")+".test")
+		compile := exec.CommandContext(ctx, "go", "test", "-c", "-trimpath", "-o", file, p.Dir)
+		compile.Dir, compile.Stdout, compile.Stderr = root, os.Stderr, os.Stderr
+		compile.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if err := compile.Run(); err != nil {
+			return nil, fmt.Errorf("build the tests of %s: %w", name, err)
+		}
+		programs = append(programs, Program{
+			Name: strings.ReplaceAll(name, "/", "_"), Directory: p.Dir, Limit: limit + time.Minute,
+			Command: []string{file, "-test.v=test2json", "-test.timeout=" + limit.String(), "-test.run=^(" + strings.Join(tests, "|") + ")$"},
+		})
+	}
+}
+
+// kernelTests lists the tests in a package's files that import kerneltest: the others touch no kernel.
+func kernelTests(dir string) ([]string, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		return nil, err
+	}
+	function := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	var names []string
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		if !bytes.Contains(text, []byte(`/test/kerneltest"`)) {
+			continue
+		}
+		for _, match := range function.FindAllSubmatch(text, -1) {
+			names = append(names, string(match[1]))
+		}
+	}
+	return names, nil
+}
