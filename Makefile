@@ -29,7 +29,7 @@ KC := hack/cluster/kc
 
 # The modules that the linter walks. Modules without Go code (pins of tools, pins of the cluster's programs) are not among them, nor is test/istio,
 # for which the linter would compile Istio once more.
-LINTED  := $(dir $(wildcard go.mod hack/bench/go.mod hack/cluster/go.mod hack/kernels/go.mod hack/plots/go.mod hack/scale/go.mod hack/tools/helm/go.mod hack/tools/mutate/go.mod test/e2e/go.mod))
+LINTED  := $(dir $(wildcard go.mod hack/bench/go.mod hack/cluster/go.mod hack/kernels/go.mod hack/matrix/go.mod hack/plots/go.mod hack/scale/go.mod hack/tools/helm/go.mod hack/tools/mutate/go.mod test/e2e/go.mod))
 MODULES  = $(dir $(shell git ls-files --cached --others --exclude-standard 'go.mod' '*/go.mod'))
 
 # A kernel test that cannot run is skipped on a laptop and is a failure in CI.
@@ -124,12 +124,13 @@ chart-lint: $(HELM) ## helm lint --strict; the chart's other tests are part of `
 	$(HELM) lint --strict $(CHART)
 
 .PHONY: generate
-generate: $(HELM) $(CONTROLLER_GEN) ## Write generated files: from api/ its deepcopy functions and the chart's definitions; the chart's values table, its golden files, config/; docs/reference
+generate: $(HELM) $(CONTROLLER_GEN) ## Write generated files: from api/ its deepcopy functions and the chart's definitions; the chart's values table, its golden files, config/; docs/reference; the tables of what was run
 	hack/tools/crds.sh $(CONTROLLER_GEN)
 	go -C hack/tools/helm run ./chartdocs $(CURDIR)/$(CHART)
 	go -C hack/tools/helm test -count=1 ./charttest -run TestGolden -update
 	hack/tools/render-config.sh $(HELM)
 	hack/tools/reference.sh
+	go -C hack/matrix run . table $(CURDIR)
 
 .PHONY: verify
 verify: verify-generated verify-modules ## Fail if anything generated, tidied or downloaded differs from what is committed
@@ -188,6 +189,11 @@ demo-down: cluster-down ## Remove the demo and its cluster
 .PHONY: e2e
 e2e: ## Run the end-to-end tests on the one-node cluster
 	hack/e2e.sh
+
+.PHONY: matrix
+matrix: ## Run the tests on what users have: CELLS is all, quick (kernels, small), or names as in hack/matrix; goes on where it was cut off
+	go -C hack/matrix run . run $(CURDIR) '$(or $(CELLS),all)'
+	go -C hack/matrix run . table $(CURDIR)
 
 .PHONY: powercut
 powercut: ## Cut the one-node cluster's power POWERCUT_CUTS times (20), or again as POWERCUT_SEED says; see hack/powercut.sh

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Cell is one thing to run, by a target or script that anyone can start by hand.
+type Cell struct {
+	Name string
+	// Shows is what the table says of it.
+	Shows string
+	// Command is run in the checkout, with more variables.
+	Command   []string
+	Variables []string
+	// Kernel is a version whose report says more than passed or failed.
+	Kernel string
+	// Quick cells are small parts of others: they find what broke, and are not written to the table.
+	Quick bool
+}
+
+// cells lists all cells, cheap ones first.
+func cells() []Cell {
+	var list []Cell
+	for _, kernel := range []string{"5.10", "6.1", "6.12"} {
+		list = append(list, Cell{
+			Name: "quick-" + kernel, Shows: "namespaces, routes and the nftables backend on Linux " + kernel, Kernel: kernel, Quick: true,
+			Command: []string{"make", "test-kernels", "KERNELS=" + kernel, "PACKAGES=./internal/netns ./iptables/routing ./iptables/nftables"},
+		})
+	}
+	for _, kernel := range []string{"5.10", "6.1", "6.12"} {
+		list = append(list, Cell{
+			Name: "kernel-" + kernel, Shows: "all tests that program the kernel on Linux " + kernel, Kernel: kernel,
+			Command: []string{"make", "test-kernels", "KERNELS=" + kernel},
+		})
+	}
+	for _, version := range []string{"1.7.35", "2.1.9", "2.2.5", "2.2.9", "2.3.7"} {
+		list = append(list, Cell{
+			Name: "containerd-" + version, Shows: "refusals by NRI, and a restart behind them, with containerd " + version,
+			Command: []string{"make", "test-runtimes", "VERSIONS=" + version},
+		})
+	}
+	for _, backend := range []string{"nftables", "iptables"} {
+		list = append(list, cluster(backend, "the end-to-end tests, backend "+backend, "E2E_BACKENDS="+backend, "E2E_HOOKS="))
+	}
+	for _, hook := range []string{"nri", "required", "powercut", "wait", "cni", "lifecycle"} {
+		list = append(list, cluster(hook, "the end-to-end tests, round "+hook, "E2E_BACKENDS=none", "E2E_HOOKS="+hook))
+	}
+	return append(list, cluster("crio", "the end-to-end tests on CRI-O, backend nftables and round nri",
+		"E2E_RUNTIME=crio", "E2E_BACKENDS=nftables", "E2E_HOOKS=nri"))
+}
+
+// cluster is a cell with rounds of the end-to-end tests.
+func cluster(name, shows string, variables ...string) Cell {
+	return Cell{Name: "e2e-" + name, Shows: shows, Command: []string{"hack/e2e.sh"}, Variables: variables}
+}
+
+// choose returns the cells that a list of words names: quick, all (but quick ones), or cells and beginnings of their names.
+func choose(list []Cell, words string) ([]Cell, error) {
+	var chosen []Cell
+	for word := range strings.FieldsSeq(words) {
+		before := len(chosen)
+		for _, c := range list {
+			fits := c.Quick && word == "quick" || !c.Quick && word == "all" || c.Name == word || strings.HasPrefix(c.Name, word+"-")
+			if fits && !slices.ContainsFunc(chosen, func(other Cell) bool { return other.Name == c.Name }) {
+				chosen = append(chosen, c)
+			}
+		}
+		if len(chosen) == before {
+			return nil, fmt.Errorf("no cell %q: there are %s", word, names(list))
+		}
+	}
+	return chosen, nil
+}
+
+func names(list []Cell) string {
+	all := []string{"all", "quick"}
+	for _, c := range list {
+		all = append(all, c.Name)
+	}
+	return strings.Join(all, ", ")
+}
