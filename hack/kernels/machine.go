@@ -127,11 +127,11 @@ type archive struct {
 
 func (a *archive) add(name string, mode int, content []byte) {
 	a.inode++
-	header := "070701"
+	header := []byte("070701")
 	for _, field := range []int{a.inode, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name) + 1, 0} {
-		header += fmt.Sprintf("%08X", field)
+		header = fmt.Appendf(header, "%08X", field)
 	}
-	a.write(header + name + "\x00")
+	a.write(string(header) + name + "\x00")
 	a.pad(len(header) + len(name) + 1)
 	a.write(string(content))
 	a.pad(len(content))

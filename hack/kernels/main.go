@@ -39,7 +39,7 @@ func run(ctx context.Context, arguments []string, w io.Writer) error {
 		return err
 	}
 	if flags.NArg() < 2 {
-		return errors.New("want a checkout and versions: kernels [-packages PATTERNS] CHECKOUT VERSION...")
+		return errors.New("want a checkout and versions, as in: kernels . 5.10 6.1")
 	}
 	root, err := filepath.Abs(flags.Arg(0))
 	if err != nil {
@@ -81,7 +81,7 @@ func (m Machine) test(ctx context.Context, programs []Program, w io.Writer) erro
 	began := time.Now()
 	job := Job{Modules: m.Kernel.Modules(), Programs: programs, Environment: []string{
 		// Temporary files are not on the layer above the host's file tree, as on a real machine.
-		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "TMPDIR=/run",
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "TMPDIR=/run", "KERNELTEST_SLOWNESS=10",
 	}}
 	if err := m.Run(ctx, job); err != nil {
 		return err

@@ -177,7 +177,7 @@ func (m Machine) parse(ctx context.Context, name string) (map[string]outcome, er
 	return leaves(outcomes), nil
 }
 
-// leaves leaves out what has parts, unless it failed and none of its parts did.
+// leaves keeps what has no parts, and what failed though none of its parts did.
 func leaves(outcomes map[string]outcome) map[string]outcome {
 	all := maps.Clone(outcomes)
 	maps.DeleteFunc(outcomes, func(name string, o outcome) bool {

@@ -54,7 +54,7 @@ func runCells(ctx context.Context, root, words string, out io.Writer) error {
 	if runner.Commit, err = commit(ctx, root); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(runner.Directory, 0o755); err != nil { //nolint:gosec // logs that anyone may read
+	if err := os.MkdirAll(runner.Directory, 0o755); err != nil {
 		return err
 	}
 	var failed []string

@@ -135,5 +135,5 @@ func write(file string, value any) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(file, append(text, '\n'), 0o644) //nolint:gosec // a file of the checkout
+	return os.WriteFile(file, append(text, '\n'), 0o644)
 }

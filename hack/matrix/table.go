@@ -26,7 +26,7 @@ func document(page string, results []Result) error {
 		return fmt.Errorf("%s: the marks %q and %q are missing", page, begin, end)
 	}
 	made := slices.Concat(before, []byte(begin+"\n"+tables(results)+"\n"+end), after)
-	return os.WriteFile(page, made, 0o644) //nolint:gosec // a page of the documentation
+	return os.WriteFile(page, made, 0o644)
 }
 
 // tables has a table of kernels and one of the other cells, in the order of the list of cells.

@@ -128,7 +128,7 @@ func TestWhatDiffersIsSeenThoughTheKernelIsBusy(t *testing.T) {
 	}
 	defer flood(t, ns, 300_000)()
 	// How long one transaction takes is the machine's.
-	for patience := 500 * time.Millisecond; patience > 20*time.Millisecond; patience = patience * 3 / 4 {
+	for patience := kerneltest.Patience(500 * time.Millisecond); patience > 20*time.Millisecond; patience = patience * 3 / 4 {
 		seen, err := apply(patience)
 		if !slices.Equal(seen.Kinds(), []iptables.Kind{iptables.KindAbsent}) {
 			t.Errorf("our rules are gone: seen %q, error %v", seen, err)

@@ -6,8 +6,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -93,6 +95,15 @@ func SkipOrFail(t testing.TB, format string, args ...any) {
 		t.Fatalf(format, args...)
 	}
 	t.Skipf(format, args...)
+}
+
+// Patience is how long a test waits for the kernel on this machine: longer than elsewhere where KERNELTEST_SLOWNESS says how many times
+// slower its processor is, because it is emulated.
+func Patience(limit time.Duration) time.Duration {
+	if slowness, err := strconv.Atoi(os.Getenv("KERNELTEST_SLOWNESS")); err == nil {
+		limit *= time.Duration(slowness)
+	}
+	return limit
 }
 
 // Shell runs a script inside ns, with input, and returns what it printed.
