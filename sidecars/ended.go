@@ -23,16 +23,51 @@ func (h Homes) RemoveEnded(ctx context.Context, ready func(ctx context.Context, 
 	if err != nil || used {
 		return removed, err
 	}
-	good, err := removeGood(h.Root, dryRun)
-	if good {
-		removed = append(removed, goodName)
-	}
-	return removed, err
+	good, err := RemoveEach(h.Root, dryRun, func(e fs.DirEntry) (bool, error) { return e.Name() == goodName, nil })
+	return append(removed, good...), err
 }
 
 // remove removes the homes that go, and returns their names.
 func (h Homes) remove(dryRun bool, goes func(Key, home) (bool, error)) (removed []string, err error) {
-	entries, err := os.ReadDir(h.Root)
+	return RemoveEach(h.Root, dryRun, func(e fs.DirEntry) (bool, error) {
+		uid, sandbox, ok := strings.Cut(e.Name(), ".")
+		if !ok || !e.IsDir() {
+			return false, nil
+		}
+		return goes(Key{PodUID: uid, Sandbox: sandbox}, home{filepath.Join(h.Root, e.Name())})
+	})
+}
+
+// RemoveUnshared removes the directories of shared proxies below root that are nobody's any more, and returns their names: no agent has the
+// directory's lock, and runs says that the node runs no proxy of the profile. It has their locks itself meanwhile.
+func RemoveUnshared(ctx context.Context, root string, runs func(ctx context.Context, profile string) (bool, error), dryRun bool) (removed []string, err error) {
+	var locks []*os.File
+	defer func() {
+		for _, lock := range locks {
+			Unlock(lock)
+		}
+	}()
+	return RemoveEach(root, dryRun, func(e fs.DirEntry) (bool, error) {
+		if !e.IsDir() {
+			return false, nil
+		}
+		if used, err := runs(ctx, e.Name()); err != nil || used {
+			return false, err
+		}
+		lock, err := lockFile(filepath.Join(root, e.Name(), "lock"))
+		if lock != nil {
+			locks = append(locks, lock)
+		}
+		if errors.Is(err, fs.ErrNotExist) { // no agent has ever used it
+			return true, nil
+		}
+		return lock != nil, err
+	})
+}
+
+// RemoveEach removes the entries of a directory that go, and returns their names. A missing directory has none. A dry run only returns the names.
+func RemoveEach(dir string, dryRun bool, goes func(e fs.DirEntry) (bool, error)) (removed []string, err error) {
+	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -40,74 +75,16 @@ func (h Homes) remove(dryRun bool, goes func(Key, home) (bool, error)) (removed 
 		return nil, fmt.Errorf("list what proxies have left: %w", err)
 	}
 	for _, e := range entries {
-		uid, sandbox, ok := strings.Cut(e.Name(), ".")
-		if !ok || !e.IsDir() {
-			continue
-		}
-		one := home{filepath.Join(h.Root, e.Name())}
-		gone, err := goes(Key{PodUID: uid, Sandbox: sandbox}, one)
+		gone, err := goes(e)
 		if err == nil && gone && !dryRun {
-			if err = one.remove(); err != nil {
-				err = fmt.Errorf("remove what a proxy has left: %w", err)
-			}
+			err = os.RemoveAll(filepath.Join(dir, e.Name()))
 		}
 		if err != nil {
-			return removed, err
+			return removed, fmt.Errorf("remove what proxies have left: %w", err)
 		}
 		if gone {
 			removed = append(removed, e.Name())
 		}
 	}
 	return removed, nil
-}
-
-// RemoveUnshared removes the directories of shared proxies below root that are nobody's any more, and returns their names: no agent has the
-// directory's lock, and runs says that the node runs no proxy of the profile.
-func RemoveUnshared(ctx context.Context, root string, runs func(ctx context.Context, profile string) (bool, error), dryRun bool) (removed []string, err error) {
-	entries, err := os.ReadDir(root)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list what shared proxies have left: %w", err)
-	}
-	for _, e := range entries {
-		if !e.IsDir() {
-			continue
-		}
-		used, err := runs(ctx, e.Name())
-		if err != nil {
-			return removed, err
-		}
-		if used {
-			continue
-		}
-		gone, err := removeUnlocked(filepath.Join(root, e.Name()), dryRun)
-		if err != nil {
-			return removed, fmt.Errorf("remove what a shared proxy has left: %w", err)
-		}
-		if gone {
-			removed = append(removed, e.Name())
-		}
-	}
-	return removed, nil
-}
-
-// removeUnlocked removes a directory if nobody has the lock in it. It has the lock itself meanwhile.
-func removeUnlocked(dir string, dryRun bool) (removed bool, err error) {
-	lock, err := os.Open(filepath.Join(dir, "lock"))
-	switch {
-	case errors.Is(err, fs.ErrNotExist): // no agent has ever used it
-	case err != nil:
-		return false, err
-	default:
-		defer lock.Close()
-		if locked, err := Lock(lock); !locked {
-			return false, err
-		}
-	}
-	if dryRun {
-		return true, nil
-	}
-	return true, os.RemoveAll(dir)
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -151,16 +150,4 @@ func (g *goodVersions) write(profile string) error {
 // path is a profile's file. The API server takes no name of a profile with a slash.
 func (g *goodVersions) path(profile string) string {
 	return filepath.Join(g.dir, filepath.Base(profile)+goodSuffix)
-}
-
-// removeGood removes what is remembered of profiles, for nodes without an agent. It reports whether there was anything.
-func removeGood(root string, dryRun bool) (bool, error) {
-	dir := filepath.Join(root, goodName)
-	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if dryRun {
-		return true, nil
-	}
-	return true, os.RemoveAll(dir)
 }

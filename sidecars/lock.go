@@ -37,7 +37,7 @@ func Unlock(f *os.File) {
 // ends the old one: two would remove each other's containers and files.
 func awaitLock(ctx context.Context, root string) *os.File {
 	for said := false; ctx.Err() == nil; {
-		held, err := lockRoot(root)
+		held, err := lockFile(root)
 		if held != nil {
 			log.FromContext(ctx).Info("the node's proxies are looked after")
 			return held
@@ -56,16 +56,16 @@ func awaitLock(ctx context.Context, root string) *os.File {
 	return nil
 }
 
-// lockRoot returns the locked root, or nil if another agent has it.
-func lockRoot(path string) (*os.File, error) {
-	root, err := os.Open(path)
+// lockFile returns an open file or directory with its lock, or nil if another process has that.
+func lockFile(path string) (*os.File, error) {
+	f, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("open the directory of proxies: %w", err)
-	}
-	locked, err := Lock(root)
-	if !locked {
-		_ = root.Close()
 		return nil, err
 	}
-	return root, nil
+	locked, err := Lock(f)
+	if !locked {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
 }

@@ -85,31 +85,23 @@ func (l *leads) path(uid, sandbox string) string {
 // removeEnded removes the notes of sandboxes that have ended, for nodes without an agent. all reports whether there is a directory of notes
 // and all notes in it are such, so that the directory is removed, too. A dry run returns the same, and removes nothing.
 func removeEnded(ctx context.Context, dir string, ready func(ctx context.Context, sandbox string) (bool, error), dryRun bool) (all bool, err error) {
-	entries, err := os.ReadDir(dir)
+	all = true
+	_, err = sidecars.RemoveEach(dir, dryRun, func(e fs.DirEntry) (bool, error) {
+		_, sandbox, _ := strings.Cut(strings.TrimSuffix(e.Name(), unfinished), ".")
+		runs, err := ready(ctx, sandbox)
+		all = all && !runs
+		return !runs, err
+	})
+	if err != nil || !all {
+		return false, err
+	}
+	if dryRun {
+		_, err = os.Stat(dir)
+	} else {
+		err = os.Remove(dir)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	if err != nil {
-		return false, fmt.Errorf("look for notes: %w", err)
-	}
-	all = true
-	for _, e := range entries {
-		_, sandbox, _ := strings.Cut(strings.TrimSuffix(e.Name(), unfinished), ".")
-		runs, err := ready(ctx, sandbox)
-		switch {
-		case err != nil:
-			return false, err
-		case runs:
-			all = false
-		case !dryRun:
-			_ = os.Remove(filepath.Join(dir, e.Name())) // a note that stays keeps the directory
-		}
-	}
-	if !all || dryRun {
-		return all, nil
-	}
-	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return false, fmt.Errorf("remove notes: %w", err)
-	}
-	return true, nil
+	return err == nil, err
 }
