@@ -134,12 +134,9 @@ func (g *goodVersions) of(profile string) *goodVersion {
 // write replaces a profile's file. If that fails the old one is removed: no version is better than an outdated one. g.mu is held.
 func (g *goodVersions) write(profile string) error {
 	path := g.path(profile)
-	text, err := json.Marshal(g.by[profile])
+	err := os.MkdirAll(g.dir, 0o700)
 	if err == nil {
-		err = os.MkdirAll(g.dir, 0o700)
-	}
-	if err == nil {
-		err = ReplaceFile(path, text)
+		err = ReplaceFile(path, g.by[profile])
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("note the version of a profile that works: %w", err), os.RemoveAll(path))

@@ -73,18 +73,18 @@ func (h home) change(f func(notes)) error {
 	if f(now); maps.Equal(before, now) {
 		return nil
 	}
-	text, err := json.Marshal(now)
-	if err == nil {
-		err = ReplaceFile(h.stateFile(), text)
-	}
-	if err != nil {
+	if err := ReplaceFile(h.stateFile(), now); err != nil {
 		return fmt.Errorf("note a fact about a proxy: %w", err)
 	}
 	return nil
 }
 
-// ReplaceFile writes a file that only the node's root can read, whole or not at all.
-func ReplaceFile(path string, text []byte) error {
+// ReplaceFile writes a value as JSON into a file that only the node's root can read, whole or not at all.
+func ReplaceFile(path string, value any) error {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
 	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
 		return err
 	}

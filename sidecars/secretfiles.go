@@ -59,15 +59,10 @@ func readGrant(secrets string) (g grant, err error) {
 
 // write replaces what is kept beside a directory of secrets, in one step.
 func (g grant) write(secrets string) error {
-	text, err := json.Marshal(g)
-	if err != nil {
-		return fmt.Errorf("encode what the proxy gets as secrets: %w", err)
-	}
-	next := grantFile(secrets) + ".next"
-	if err := os.WriteFile(next, text, 0o600); err != nil {
+	if err := ReplaceFile(grantFile(secrets), g); err != nil {
 		return fmt.Errorf("keep what the proxy gets as secrets: %w", err)
 	}
-	return os.Rename(next, grantFile(secrets))
+	return nil
 }
 
 // secretDir is the directory of one secret of a proxy.

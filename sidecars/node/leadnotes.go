@@ -48,12 +48,9 @@ func (l *leads) write(uid string, n led) error {
 		removeNote(path)
 		return nil
 	}
-	text, err := json.Marshal(n)
-	if err == nil {
-		err = writeNote(path, text)
-	}
+	err := writeNote(path, n)
 	if errors.Is(err, fs.ErrNotExist) { // another agent has just removed the directory with its last note
-		err = writeNote(path, text)
+		err = writeNote(path, n)
 	}
 	if err != nil {
 		l.unwritten[uid] = true
@@ -63,11 +60,11 @@ func (l *leads) write(uid string, n led) error {
 	return nil
 }
 
-func writeNote(path string, text []byte) error {
+func writeNote(path string, n led) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	return sidecars.ReplaceFile(path, text)
+	return sidecars.ReplaceFile(path, n)
 }
 
 // removeNote removes a note, and the directory with the last one. It ignores errors: a note that stays is read by the next agent, whose prune

@@ -249,11 +249,7 @@ func (d directory) load() (out state, err error) {
 }
 
 func (d directory) save(s state) error {
-	text, err := json.Marshal(s)
-	if err != nil {
-		return fmt.Errorf("write what the proxy has confirmed: %w", err)
-	}
-	if err := sidecars.ReplaceFile(filepath.Join(d.path, stateName), text); err != nil {
+	if err := sidecars.ReplaceFile(filepath.Join(d.path, stateName), s); err != nil {
 		return fmt.Errorf("write what the proxy has confirmed: %w", err)
 	}
 	return nil
